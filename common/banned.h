@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Force-included into every C file: calls that cannot be used safely do not compile. What to use
- * instead: strcpy/strcat/sprintf -> snprintf or struct buf; strtok -> a loop; atoi/atol/atof ->
+/* Force-included into every C file: unsafe calls do not compile. Replacements:
+ * strcpy/strcat/sprintf -> snprintf or struct buf; strtok -> a loop; atoi/atol/atof ->
  * common/parse.h; gmtime/localtime -> the _r forms; alloca -> an arena. malloc & co. are checked by
  * lint (common/mem.h). */
 #ifndef QUIRE_COMMON_BANNED_H

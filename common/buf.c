@@ -145,7 +145,7 @@ const char *buf_str(const struct buf *b)
 enum q_code buf_check(const struct buf *b, const char *what, struct q_err *e)
 {
     if (b->failed == Q_TOO_LARGE)
-        return q_fail(e, Q_TOO_LARGE, "%s: longer than the limit of %zu bytes", what,
+        return q_fail(e, Q_TOO_LARGE, "%s: exceeds the limit of %zu bytes", what,
                       b->max ? b->max : BUF_MAX_DEFAULT);
     if (b->failed)
         return q_fail(e, b->failed, "%s: %s", what, q_code_text(b->failed));

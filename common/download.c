@@ -17,8 +17,8 @@
 
 enum instead { IS_LFS, IS_XET, IS_ANNEX, IS_PAGE, IS_GGUF, IS_ARCHIVE, IS_REFUSAL };
 
-#define NOT_THERE ", the file itself was not downloaded"
-#define GET       "get the model with `hf download`"
+#define NOT_THERE ", not the file itself"
+#define GET       "download the model with `hf download`"
 
 /* "PATH is IS: run `COMMAND` in its folder, or WAY". */
 static const struct {
@@ -29,12 +29,13 @@ static const struct {
     [IS_LFS] = {"a Git LFS pointer" NOT_THERE, "git lfs pull", GET},
     [IS_XET] = {"a Xet pointer" NOT_THERE, NULL, GET},
     [IS_ANNEX] = {"a git-annex pointer" NOT_THERE, "git annex get", GET},
-    [IS_PAGE] = {"a page of HTML", NULL, "a download saved a web page in place of the file; " GET},
-    [IS_GGUF] = {"a GGUF file, whatever its name; quire reads the files of Hugging Face folders",
-                 NULL, "give those of the model that it was made from"},
-    [IS_ARCHIVE] = {"a zip archive, whatever its name (PyTorch's checkpoints are such archives, "
-                    "quire reads safetensors)",
-                    NULL, "unpack it, or " GET},
+    [IS_PAGE] = {"an HTML page", NULL, "the download saved a web page instead of the file; " GET},
+    [IS_GGUF] = {"a GGUF file despite its name; quire reads Hugging Face folders", NULL,
+                 "use the folder of the model that the file was converted from"},
+    [IS_ARCHIVE] =
+        {"a zip archive despite its name (PyTorch checkpoints are zip archives; quire reads "
+         "safetensors)",
+         NULL, "unpack it, or " GET},
 };
 
 static const struct {
@@ -70,8 +71,8 @@ static enum q_code fail(enum instead is, const char *path, const char *head, str
     const char *dir = folder_of(path, &n_dir);
     if (is == IS_REFUSAL)
         return q_fail(e, Q_CORRUPT,
-                      "%s holds a server's refusal in place of the file (\"%.*s\"): " GET
-                      ", after `hf auth login` when it is private or gated",
+                      "%s contains a server's error message instead of the file (\"%.*s\"): " GET
+                      ", after `hf auth login` if the model is private or gated",
                       path, (int)strcspn(head, "\r\n"), head);
     if (!words[is].command)
         return q_fail(e, Q_CORRUPT, "%s is %s: %s", path, words[is].is, words[is].way);
@@ -83,8 +84,7 @@ enum q_code download_check(const void *data, size_t n, const char *path, struct 
 {
     char head[HEAD_MAX + 1] = "";
     if (n == 0)
-        return q_fail(e, Q_CORRUPT, "%s is empty (an unfinished download leaves such a file)",
-                      path);
+        return q_fail(e, Q_CORRUPT, "%s is empty, as after an incomplete download", path);
     memcpy(head, data, n < HEAD_MAX ? n : HEAD_MAX);
     const char *text = head;
     if (!strncmp(text, "\xef\xbb\xbf", 3)) /* a byte order mark */
@@ -123,11 +123,11 @@ enum q_code download_check_link(const char *path, struct q_err *e)
     target[n] = '\0';
     if (strstr(target, "annex/objects/"))
         return q_fail(e, Q_NOT_FOUND,
-                      "%s is a git-annex link, the file's content was not fetched: run `git annex "
-                      "get %s` in %.*s, or " GET,
+                      "%s is a git-annex link without the file's content: run `git annex get %s` "
+                      "in %.*s, or " GET,
                       path, slash ? slash + 1 : path, n_dir, dir);
     return q_fail(e, Q_NOT_FOUND,
-                  "%s is a link to a file that is not there: the model is not complete, get it "
-                  "again with `hf download`",
+                  "%s is a link to a missing file: the model is incomplete, download it again with "
+                  "`hf download`",
                   path);
 }

@@ -13,7 +13,7 @@ enum dtype {
 
 const char *dtype_name(enum dtype t);                /* "BF16" */
 uint32_t dtype_bits(enum dtype t);                   /* of one element */
-bool dtype_parse(enum dtype *out, const char *name); /* exact safetensors spelling */
+bool dtype_parse(enum dtype *out, const char *name); /* name exactly as in safetensors */
 
 /* IEEE half and bfloat16 as raw bits; rounding to nearest even, NaN stays NaN (quiet), overflow
  * becomes infinity. */

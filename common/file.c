@@ -26,7 +26,7 @@ static enum q_code open_regular(int *fd, struct stat *st, const char *path, stru
     if (fstat(*fd, st) != 0)
         return fail_errno(e, path, "stat");
     if (S_ISDIR(st->st_mode))
-        return q_fail(e, Q_IO, "%s: is a directory, a file is needed", path);
+        return q_fail(e, Q_IO, "%s: is a directory, expected a file", path);
     return Q_OK;
 }
 
@@ -109,7 +109,7 @@ enum q_code file_read(struct buf *out, const char *path, size_t size_max, struct
         if (n <= 0)
             break;
         if (out->len - start + (size_t)n > size_max)
-            rc = q_fail(e, Q_TOO_LARGE, "%s: larger than the limit of %zu bytes", path, size_max);
+            rc = q_fail(e, Q_TOO_LARGE, "%s: exceeds the limit of %zu bytes", path, size_max);
         else
             buf_add(out, step, (size_t)n);
     }

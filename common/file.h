@@ -23,10 +23,10 @@ struct file_stamp { /* differs when a file was written, replaced or moved */
 
 /* Map the whole file read-only. Errors: Q_NOT_FOUND, Q_IO (path and errno text in the message). */
 FALLIBLE mapping_open(struct mapping *m, const char *path, struct q_err *e);
-/* And what its stamp was. */
+/* As mapping_open, and return the file's stamp. */
 FALLIBLE mapping_open_stamped(struct mapping *m, struct file_stamp *stamp, const char *path,
                               struct q_err *e);
-/* False: it cannot be looked at. */
+/* False if stat fails. */
 bool file_stamp(struct file_stamp *out, const char *path);
 void mapping_release(struct mapping *m);
 void mapping_move(struct mapping *dst, struct mapping *src);
@@ -34,7 +34,8 @@ void mapping_move(struct mapping *dst, struct mapping *src);
 /* Read a file of at most size_max bytes to the end of `out`. Errors: Q_NOT_FOUND, Q_IO,
  * Q_TOO_LARGE. */
 FALLIBLE file_read(struct buf *out, const char *path, size_t size_max, struct q_err *e);
-/* Replace the file in one step (write beside it, fsync, rename). mode as in open(2), e.g. 0600. */
+/* Replace the file in one step (write a temporary file, fsync, rename). mode as in open(2), e.g.
+ * 0600. */
 FALLIBLE file_write(const char *path, const void *data, size_t n, unsigned mode, struct q_err *e);
 bool file_exists(const char *path);
 bool dir_exists(const char *path);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* json_kind - what a JSON value is, for messages: "temperature: expected a number, got a string".
+/* json_kind - the kind of a JSON value for error messages: "temperature: expected a number, got a
+ * string".
  * Threads: pure. */
 #ifndef QUIRE_COMMON_JSON_KIND_H
 #define QUIRE_COMMON_JSON_KIND_H

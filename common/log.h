@@ -2,9 +2,9 @@
 /* log - lines to stderr: `2026-01-02T03:04:05.678Z INFO engine: loaded 12 tensors`, or one JSON
  * object a line.
  *
- * One write(2) a line, so lines of several processes on one stderr never mix. Text is made
- * printable: control characters are escaped, because messages quote what clients sent. Threads:
- * any. Set up once in main. */
+ * Each line is one write(2), so lines of several processes on one stderr never mix. Control
+ * characters are escaped, because messages quote client input. Threads: any. Set up once in main.
+ */
 #ifndef QUIRE_COMMON_LOG_H
 #define QUIRE_COMMON_LOG_H
 #include <stdbool.h>
@@ -24,8 +24,8 @@ __attribute__((format(printf, 2, 3))) void log_line(enum log_level level, const 
 #define log_warning(...) log_line(LOG_WARNING, __VA_ARGS__)
 #define log_error(...)   log_line(LOG_ERROR, __VA_ARGS__)
 
-/* True at most once per `interval_ms` for each `*last_ms` (start it at 0): for messages a hostile
- * peer could cause at will. *n_skipped counts the ones left out since the last true. */
+/* True at most once per `interval_ms` for each `*last_ms` (start it at 0): for messages that a
+ * hostile peer can cause at any rate. *n_skipped counts the suppressed ones since the last true. */
 bool log_ratelimit(int64_t *last_ms, uint64_t *n_skipped, int64_t interval_ms);
 
 #endif

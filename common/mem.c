@@ -91,7 +91,7 @@ enum q_code q_grow(void *items_ptr, size_t *cap, size_t n_need, size_t size, siz
     if (n_need <= *cap)
         return Q_OK;
     if (n_need > n_max)
-        return q_fail(e, Q_TOO_LARGE, "%zu items needed, the limit is %zu", n_need, n_max);
+        return q_fail(e, Q_TOO_LARGE, "%zu items exceed the limit of %zu", n_need, n_max);
     size_t n = *cap ? *cap : 16;
     while (n < n_need)
         n = n > n_max / 2 ? n_max : n * 2;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mem - the only place of quire that calls malloc.
+/* mem - the only module that calls malloc.
  *
- * Three uses: q_alloc & co. for things with an owner; `arena` for everything that dies with one
- * request or one file load; and alloc_freeze() for loops that must not allocate once they are
- * running. Tests make the n-th allocation fail with mem_fail_after, so every caller handles NULL.
+ * Three uses: q_alloc & co. for memory with an owner; `arena` for memory with the lifetime of one
+ * request or one file load; alloc_freeze() for loops that must not allocate. Tests make the n-th
+ * allocation fail with mem_fail_after, so every caller handles NULL.
  * Threads: q_* from any thread; an arena belongs to one thread at a time; freeze is per thread. */
 #ifndef QUIRE_COMMON_MEM_H
 #define QUIRE_COMMON_MEM_H
@@ -22,7 +22,7 @@ void *q_realloc_array(void *p, size_t n, size_t size);
 __attribute__((malloc)) char *q_strdup(const char *s);
 __attribute__((malloc)) char *q_strndup(const char *s, size_t n);
 void q_free(void *p);
-/* As q_alloc, on huge pages where the system has them: for tables of MiB, read at random. */
+/* As q_alloc, on huge pages if available: for large tables with random access. */
 __attribute__((malloc)) void *q_alloc_huge(size_t n);
 
 /* Grow *items (of `size` bytes each) so that at least n_need fit, doubling *cap, never beyond n_max
@@ -31,8 +31,8 @@ __attribute__((malloc)) void *q_alloc_huge(size_t n);
 FALLIBLE q_grow(void *items_ptr, size_t *cap, size_t n_need, size_t size, size_t n_max,
                 struct q_err *e);
 
-/* From now on q_alloc, q_calloc and q_realloc on this thread trip a Q_ASSERT. q_free stays allowed.
- */
+/* From now on q_alloc, q_calloc and q_realloc on this thread trip a Q_ASSERT. q_free remains
+ * allowed. */
 void alloc_freeze(void);
 void alloc_thaw(void); /* at shutdown and in tests */
 
@@ -41,10 +41,10 @@ void alloc_thaw(void); /* at shutdown and in tests */
 void mem_fail_after(int64_t n);
 uint64_t mem_alloc_count(void); /* allocations since start, all threads */
 
-/* Hand freed memory back to the system: after parsing a file that took more than it left. */
+/* Return freed memory to the system, e.g. after parsing a file with large temporary data. */
 void mem_trim(void);
 
-/* arena: memory with one lifetime, given back all at once. */
+/* arena: memory with one lifetime, freed all at once. */
 struct arena_chunk;
 struct arena {
     struct arena_chunk *chunks; /* newest first */
@@ -54,11 +54,11 @@ struct arena {
 /* clang-format off */
 #define ARENA_INIT(limit) {NULL, 0, (limit)}
 /* clang-format on */
-/* 16-byte aligned, zeroed. NULL when the limit or the machine is exhausted. */
+/* 16-byte aligned, zeroed. NULL if the limit or the machine's memory is exhausted. */
 void *arena_alloc(struct arena *a, size_t n);
 void *arena_alloc_array(struct arena *a, size_t n, size_t size);
 char *arena_strndup(struct arena *a, const char *s, size_t n);
-void arena_reset(struct arena *a);   /* forget everything, keep one chunk for reuse */
-void arena_release(struct arena *a); /* give everything back */
+void arena_reset(struct arena *a);   /* free everything except one chunk, which is reused */
+void arena_release(struct arena *a); /* free everything */
 
 #endif

@@ -145,8 +145,8 @@ bool net_host_is_open(const char *host)
 void net_warn_open(const char *host, unsigned port)
 {
     if (net_host_is_open(host))
-        log_warning("no API key is asked for, and other machines may reach %s port %u: any of them "
-                    "can use the model; give --api-key or --api-key-file, or --host 127.0.0.1",
+        log_warning("no API key is set and %s port %u is reachable from other machines: any of "
+                    "them can use the model; set --api-key or --api-key-file, or --host 127.0.0.1",
                     host, port);
 }
 
@@ -154,13 +154,13 @@ const char *net_hint(int error)
 {
     switch (error) {
     case EADDRINUSE:
-        return "; another process listens there: end it, or name another port with --port";
+        return "; another process uses this port: stop it, or choose another port with --port";
     case EACCES:
-        return "; ports below 1024 are the system's: name one above with --port, or give the "
+        return "; ports below 1024 are privileged: choose a higher one with --port, or grant the "
                "process CAP_NET_BIND_SERVICE";
     case EADDRNOTAVAIL:
-        return "; this machine has no such address: --host 0.0.0.0 is all it has, 127.0.0.1 itself "
-               "alone";
+        return "; this machine does not have this address: use --host 0.0.0.0 for all interfaces, "
+               "or 127.0.0.1 for this machine only";
     default:
         return "";
     }

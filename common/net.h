@@ -21,13 +21,13 @@ struct net_sockets { /* bound, listening, non-blocking; all on one port */
 FALLIBLE net_listen(struct net_sockets *out, const char *host, uint16_t port, struct q_err *e);
 void net_sockets_close(struct net_sockets *s);
 
-/* May other machines reach a socket bound to this address, as far as the address shows? */
+/* True if other machines may reach a socket bound to this address, judged by the address alone. */
 bool net_is_open(const struct sockaddr *a);
 /* The same of a --host, of any of its addresses; true also for what cannot be resolved. */
 bool net_host_is_open(const char *host);
-/* For a server that asks for no key: a warning to the log if other machines may reach it. */
+/* For a server without API keys: log a warning if other machines may reach it. */
 void net_warn_open(const char *host, unsigned port);
-/* A way out for an errno of bind(2) or listen(2), from "; " on; "" when there is none to name. */
+/* A remedy for an errno of bind(2) or listen(2), starting with "; "; "" if there is none. */
 const char *net_hint(int error);
 
 #endif

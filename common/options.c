@@ -80,7 +80,8 @@ static FALLIBLE list_add(struct option_list *list, const char *value, const char
                          struct q_err *e)
 {
     if (list->n == OPTION_LIST_MAX)
-        return q_fail(e, Q_INVALID, "%s: given more than %d times", flag, OPTION_LIST_MAX);
+        return q_fail(e, Q_INVALID, "%s: given more than %d times, which is the limit", flag,
+                      OPTION_LIST_MAX);
     list->items[list->n++] = value;
     return Q_OK;
 }
@@ -115,7 +116,7 @@ static FALLIBLE num_put(double *out, const char *value, const struct option_row 
     double v = 0;
     enum q_code rc = parse_f64(&v, value, r->min, r->max, r->flag, e);
     if (!rc && r->min == -1 && v < 0 && v != -1)
-        rc = q_fail(e, Q_INVALID, "%s: \"%.60s\" is not a number from 0 to %g, nor -1", r->flag,
+        rc = q_fail(e, Q_INVALID, "%s: \"%.60s\" is not a number from 0 to %g, or -1", r->flag,
                     value, r->max);
     if (!rc)
         *out = v;

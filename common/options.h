@@ -6,9 +6,9 @@
  * flags; `--` ends them. A list of WORDS takes all words up to the next option (of chat and bench
  * serve, which need no MODEL, one); when MODEL would be missing, the last of them is MODEL. A JSON
  * option takes an object, or its members one by one: `--flag.key.key value`, `--flag.key+ value`
- * for the end of an array. What the command line leaves out comes from the environment
- * (QUIRE_MAX_NUM_SEQS=8; several WORDS a line each), then from the YAML file of --config, then from
- * the table. Flags of vLLM that are no options here are looked up in vllm_flags.def: common/vllm.h.
+ * for the end of an array. Options that are not on the command line are taken from the environment
+ * (QUIRE_MAX_NUM_SEQS=8; WORDS one per line), then from the YAML file of --config, then from the
+ * table. vLLM's flags without an option are in vllm_flags.def: common/vllm.h.
  * Threads: main, before others start; options_defaults and options_set are reentrant. */
 #ifndef QUIRE_COMMON_OPTIONS_H
 #define QUIRE_COMMON_OPTIONS_H
@@ -29,7 +29,7 @@ enum {
     FOR_TOKENIZE = 1 << 8,
     FOR_PARSE = 1 << 9,
     FOR_RENDER = 1 << 10,
-    FOR_LIBRARY = 1 << 11, /* quire_options_set: what both an engine and `generate` have use for */
+    FOR_LIBRARY = 1 << 11, /* quire_options_set: options of an engine or of `generate` */
     FOR_SCHEMA = 1 << 12,
     FOR_CHECK = 1 << 13,
     FOR_BENCH_ROOFLINE = 1 << 16,
@@ -46,7 +46,7 @@ enum {
     FOR_MODEL = FOR_SERVE | FOR_ENGINE | FOR_FRONTEND | FOR_GENERATE | FOR_CHAT | FOR_BATCH |
                 FOR_BENCH_LOCAL | FOR_LIBRARY, /* programs that read the model folder */
     FOR_CORE = FOR_SERVE | FOR_ENGINE | FOR_GENERATE | FOR_CHAT | FOR_BATCH | FOR_BENCH_LOCAL |
-               FOR_LIBRARY, /* programs that hold an engine core, or start one */
+               FOR_LIBRARY, /* programs that contain an engine core, or start one */
     FOR_VLLM = FOR_SERVE | FOR_ENGINE | FOR_FRONTEND | FOR_GENERATE | FOR_BATCH |
                FOR_BENCH_LOCAL /* programs that take vLLM's flags and --config */
 };
@@ -67,15 +67,16 @@ typedef const char *option_JSON; /* an object's text; "" = not given */
 #define option_LIST  struct option_list
 #define option_WORDS struct option_list
 
-struct option_text; /* what had to be put together: values of --config, members of JSON */
+struct option_text; /* allocated texts: values of --config, members of JSON */
 
 struct options {
 #define OPT(field, flag, type, def, min, max, programs, help) option_##type field;
 #include "common/options.def"
-    const char *positional[OPTION_POSITIONAL_MAX]; /* what stands without a flag, e.g. MODEL */
+    const char *positional[OPTION_POSITIONAL_MAX]; /* positional arguments, e.g. MODEL */
     uint32_t n_positional;
     uint64_t given[4];     /* bit per row of the table: set by command line, environment or file */
-    uint64_t no_effect[8]; /* bit per row of vllm_flags.def: accepted, to be told once */
+    uint64_t no_effect[8]; /* bit per row of vllm_flags.def: accepted without effect, to be logged
+                            * once */
     const char *help_word; /* of --help=WORD; NULL = all options */
     struct option_text *texts;
 };
@@ -89,22 +90,23 @@ struct program_info {
 };
 
 /* Errors: Q_INVALID: unknown flag (with the nearest known one), flag of another program, missing or
- * bad value; Q_UNSUPPORTED: a flag of vLLM's that is refused here, and why; those of --config name
- * file and line. When --help or --version is among the arguments the rest is not checked and
- * o->help or o->version is set. The strings live until options_release. */
+ * bad value; Q_UNSUPPORTED: a rejected vLLM flag, with the reason; errors of --config name file and
+ * line. If --help or --version is among the arguments, the rest is not checked and o->help or
+ * o->version is set. The strings are valid until options_release. */
 FALLIBLE options_parse(struct options *o, const struct program_info *p, int argc, char **argv,
                        struct q_err *e);
-/* Give back the texts of --config and JSON members; the options are not to be used any more. */
+/* Free the texts of --config and JSON members; the options must not be used afterwards. */
 void options_release(struct options *o);
 /* Every option at its default, nothing given. */
 void options_defaults(struct options *o);
-/* Set one option of `program` by name: "max_num_seqs", "max-num-seqs" or "--max-num-seqs", or one of
- * vLLM's names for it; strings are borrowed from value. Errors: Q_NOT_FOUND (no such option of the
- * program; with the nearest known one), Q_INVALID (value), Q_UNSUPPORTED (vLLM's, refused). */
+/* Set one option of `program` by name: "max_num_seqs", "max-num-seqs" or "--max-num-seqs", or one
+ * of vLLM's names for it; strings are borrowed from value. Errors: Q_NOT_FOUND (no such option of
+ * the program; with the nearest known one), Q_INVALID (value), Q_UNSUPPORTED (a rejected vLLM
+ * flag). */
 FALLIBLE options_set(struct options *o, uint32_t program, const char *name, const char *value,
                      struct q_err *e);
-/* Usage, what the program is, its options in groups, examples; `word` as in --help=WORD, or NULL.
- * Lines of at most `width` columns. */
+/* Usage, description, options in groups, examples; `word` as in --help=WORD, or NULL. Lines of at
+ * most `width` columns. */
 void options_help(const struct program_info *p, const char *word, unsigned width, FILE *out);
 /* The usual start of main: parse, set up the log, answer --help and --version, log a line for each
  * of vLLM's flags that has no effect. Returns -1 to go on,
@@ -112,7 +114,7 @@ void options_help(const struct program_info *p, const char *word, unsigned width
 int options_main(struct options *o, const struct program_info *p, int argc, char **argv);
 /* Was this flag ("--max-num-seqs") given? */
 bool options_given(const struct options *o, const char *flag);
-/* Re-create arguments for another program: those given options that `program` also takes, as
+/* Re-create arguments for another program: the given options that `program` also accepts, as
  * "--flag=value", into argv[*n …], NULL-terminated; strings are allocated and live as long as the
  * process. Errors: Q_TOO_LARGE (max). */
 FALLIBLE options_forward(const struct options *o, uint32_t program, char **argv, uint32_t *n,

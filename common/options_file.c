@@ -74,7 +74,7 @@ static FALLIBLE check_node(const yaml_node_t *node, struct q_err *e)
         return q_fail(e, Q_UNSUPPORTED, "line %u: the tag %.60s is not supported", line_of(node),
                       tag);
     if (node->type == YAML_SCALAR_NODE && strlen(scalar(node)) != node->data.scalar.length)
-        return q_fail(e, Q_INVALID, "line %u: a text with a NUL in it", line_of(node));
+        return q_fail(e, Q_INVALID, "line %u: the text contains a NUL character", line_of(node));
     return Q_OK;
 }
 
@@ -94,7 +94,7 @@ static FALLIBLE sequence_to_json(struct config_file *f, json_t **out, const yaml
         if (rc)
             return rc;
         if (json_array_append_new(*out, v) != 0)
-            return q_fail(e, Q_NO_MEMORY, "no memory");
+            return q_fail(e, Q_NO_MEMORY, "out of memory");
     }
     return Q_OK;
 }
@@ -111,11 +111,11 @@ static FALLIBLE mapping_to_json(struct config_file *f, json_t **out, const yaml_
         if (rc)
             return rc;
         if (key->type != YAML_SCALAR_NODE)
-            return q_fail(e, Q_INVALID, "line %u: a key is no text", line_of(key));
+            return q_fail(e, Q_INVALID, "line %u: a key is not a string", line_of(key));
         if ((rc = to_json(f, &v, i->value, depth + 1, e)))
             return rc;
         if (json_object_set_new(*out, scalar(key), v) != 0)
-            return q_fail(e, Q_NO_MEMORY, "line %u: no memory", line_of(key));
+            return q_fail(e, Q_NO_MEMORY, "line %u: out of memory", line_of(key));
     }
     return Q_OK;
 }
@@ -141,14 +141,14 @@ static FALLIBLE to_json(struct config_file *f, json_t **out, int i_node, int dep
     if (rc)
         return rc;
     if (depth > DEPTH_MAX || ++f->n_node > NODES_MAX)
-        return q_fail(e, Q_INVALID, "line %u: a value of more than %d levels or %d parts",
+        return q_fail(e, Q_INVALID, "line %u: a value has more than %d levels or %d parts",
                       line_of(node), DEPTH_MAX, NODES_MAX);
     if (node->type == YAML_SEQUENCE_NODE)
         rc = sequence_to_json(f, out, node, depth, e);
     else if (node->type == YAML_MAPPING_NODE)
         rc = mapping_to_json(f, out, node, depth, e);
     else if (!(*out = scalar_to_json(node)))
-        rc = q_fail(e, Q_NO_MEMORY, "line %u: no memory", line_of(node));
+        rc = q_fail(e, Q_NO_MEMORY, "line %u: out of memory", line_of(node));
     if (rc) {
         json_decref(*out);
         *out = NULL;
@@ -167,7 +167,7 @@ static FALLIBLE json_word(struct config_file *f, const char **out, int i_node, s
     if (text && json_dumpb(v, text, n, JSON_COMPACT | JSON_ENCODE_ANY) == n)
         *out = option_text(f->o, text, n);
     if (!rc && (!text || !*out))
-        rc = q_fail(e, Q_NO_MEMORY, "no memory");
+        rc = q_fail(e, Q_NO_MEMORY, "out of memory");
     q_free(text);
     json_decref(v);
     return rc;
@@ -180,10 +180,10 @@ static FALLIBLE scalar_word(struct config_file *f, const char **out, const yaml_
     if (rc)
         return rc;
     if (node->type != YAML_SCALAR_NODE)
-        return q_fail(e, Q_INVALID, "line %u: a list or mapping, one value is expected",
+        return q_fail(e, Q_INVALID, "line %u: expected one value, got a list or mapping",
                       line_of(node));
     *out = option_text(f->o, scalar(node), node->data.scalar.length);
-    return *out ? Q_OK : q_fail(e, Q_NO_MEMORY, "no memory");
+    return *out ? Q_OK : q_fail(e, Q_NO_MEMORY, "out of memory");
 }
 
 static bool is_json(const struct option_target *t)
@@ -251,12 +251,12 @@ static FALLIBLE set_key(struct config_file *f, const char *key, int i_value, str
     size_t n = 0;
     char *flag = q_alloc(strlen(key) + 3);
     if (!flag)
-        return q_fail(e, Q_NO_MEMORY, "no memory");
+        return q_fail(e, Q_NO_MEMORY, "out of memory");
     snprintf(flag, strlen(key) + 3, "%s%s", strncmp(key, "--", 2) == 0 ? "" : "--", key);
     enum q_code rc = option_find(&t, f->p, flag, strlen(flag), e);
     const struct option_row *row = rc ? NULL : option_row_of(&t);
     if (!rc && is_for_words_only(row))
-        rc = q_fail(e, Q_INVALID, "%s is for the command line", t.flag);
+        rc = q_fail(e, Q_INVALID, "%s is accepted on the command line only", t.flag);
     if (rc || is_null(value) || given_before(f, row))
         goto out;
     if ((rc = read_words(f, &t, i_value, words, &n, e)))
@@ -289,15 +289,16 @@ static FALLIBLE set_keys(struct config_file *f, struct q_err *e)
     if (!root || is_null(root))
         return Q_OK; /* nothing but comments */
     if (root->type != YAML_MAPPING_NODE)
-        return q_fail(e, Q_INVALID, "%s: a mapping of options is expected, port: 8000", f->path);
+        return q_fail(e, Q_INVALID, "%s: expected a mapping of options such as port: 8000",
+                      f->path);
     for (yaml_node_pair_t *i = root->data.mapping.pairs.start; i < root->data.mapping.pairs.top;
          i++) {
         const yaml_node_t *key = yaml_document_get_node(&f->document, i->key);
         enum q_code rc = check_node(key, e);
         if (!rc && key->type != YAML_SCALAR_NODE)
-            rc = q_fail(e, Q_INVALID, "a key is no text");
+            rc = q_fail(e, Q_INVALID, "a key is not a string");
         if (!rc && is_doubled(f, root, i))
-            rc = q_fail(e, Q_INVALID, "%.60s is there twice", scalar(key));
+            rc = q_fail(e, Q_INVALID, "%.60s is given twice", scalar(key));
         if (rc || set_key(f, scalar(key), i->value, e) != Q_OK)
             return strncmp(e->message, "line ", 5) == 0 /* of a part of the value */
                        ? q_wrap(e, "%s", f->path)
@@ -308,9 +309,9 @@ static FALLIBLE set_keys(struct config_file *f, struct q_err *e)
 
 static FALLIBLE fail_yaml(const yaml_parser_t *parser, const char *path, struct q_err *e)
 {
-    return q_fail(e, Q_INVALID, "%s line %zu: not YAML: %s", path,
+    return q_fail(e, Q_INVALID, "%s line %zu: not valid YAML: %s", path,
                   (size_t)parser->problem_mark.line + 1,
-                  parser->problem ? parser->problem : "no memory");
+                  parser->problem ? parser->problem : "out of memory");
 }
 
 FALLIBLE options_file_text(struct options *o, const struct program_info *p, const char *text,
@@ -322,7 +323,7 @@ FALLIBLE options_file_text(struct options *o, const struct program_info *p, cons
     enum q_code rc;
     memcpy(f.before, o->given, sizeof f.before);
     if (!yaml_parser_initialize(&parser))
-        return q_fail(e, Q_NO_MEMORY, "%s: no memory", path);
+        return q_fail(e, Q_NO_MEMORY, "%s: out of memory", path);
     yaml_parser_set_input_string(&parser, (const unsigned char *)text, n);
     if (!yaml_parser_load(&parser, &f.document)) {
         rc = fail_yaml(&parser, path, e);
@@ -337,7 +338,7 @@ FALLIBLE options_file_text(struct options *o, const struct program_info *p, cons
         goto out;
     }
     if (yaml_document_get_root_node(&rest))
-        rc = q_fail(e, Q_INVALID, "%s: more than one YAML document", path);
+        rc = q_fail(e, Q_INVALID, "%s: expected one YAML document, got several", path);
     yaml_document_delete(&rest);
 out:
     yaml_parser_delete(&parser);
@@ -352,7 +353,7 @@ FALLIBLE options_file(struct options *o, const struct program_info *p, const cha
     enum q_code rc = Q_OK;
     if (!end || (strcmp(end, ".yaml") != 0 && strcmp(end, ".yml") != 0))
         rc = q_fail(e, Q_INVALID,
-                    "--config %.200s: a file whose name ends in .yaml or .yml is expected", path);
+                    "--config %.200s: expected a file with the name ending .yaml or .yml", path);
     else if (file_read(&text, path, FILE_MAX, e) != Q_OK)
         rc = q_wrap(e, "--config");
     else

@@ -161,11 +161,12 @@ static void sources_help(const struct program_info *p, unsigned width, FILE *out
         if (!(r->programs & p->program) || r->type == TYPE_BOOL || !strcmp(r->flag, "--model"))
             continue;
         option_env_name(name, r->flag);
-        snprintf(text, sizeof text, "An option can also be set in the environment: %s as %s.%s",
+        snprintf(text, sizeof text,
+                 "Every option can also be set by an environment variable, for example %s by %s.%s",
                  r->flag, name,
-                 p->program & FOR_VLLM ? " Flags of vLLM's command lines are taken too: `quire "
-                                         "help vllm` says what each is here."
-                                       : "");
+                 p->program & FOR_VLLM
+                     ? " vLLM's flags are accepted too: `quire help vllm` lists their meanings."
+                     : "");
         fputc('\n', out);
         columns_put(out, 0, 0, width, text);
         return;
@@ -186,7 +187,7 @@ void options_help(const struct program_info *p, const char *word, unsigned width
     for (size_t i = 0; i < N_GROUP; i++)
         n += group_help(i, p, word, width, out);
     if (word && n == 0)
-        fprintf(out, "\nNo option of %s has \"%.60s\" in its name.\n", p->name, word);
+        fprintf(out, "\nNo option of %s contains \"%.60s\" in its name.\n", p->name, word);
     if (word)
         return;
     examples_help(p, width, out);

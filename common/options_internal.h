@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* options_internal - what the files of options share: the table's rows, and what a flag's text
- * means. Threads: as options.h. */
+/* options_internal - declarations shared by the files of options: the table's rows and the parsing
+ * of flags. Threads: as options.h. */
 #ifndef QUIRE_COMMON_OPTIONS_INTERNAL_H
 #define QUIRE_COMMON_OPTIONS_INTERNAL_H
 #include <stddef.h>
@@ -32,7 +32,7 @@ struct option_row {
 extern const struct option_row option_rows[];
 extern const size_t option_n_row;
 
-/* What a flag names: a row, or a flag of vLLM's that is none. */
+/* Target of a flag: a row, or a vLLM flag without a row. */
 struct option_target {
     const struct option_row *row;
     const struct vllm_flag *vllm;
@@ -41,19 +41,20 @@ struct option_target {
     size_t n_path;
     bool negated;
 };
-/* How many words may follow the flag. */
+/* Maximum number of words after the flag. */
 enum option_arity { ARITY_NONE, ARITY_ONE, ARITY_MANY, ARITY_MAYBE };
 
-/* Find what `text` names for the programs: "--flag", "--flag.key", "--no-flag"; n bytes, no value.
+/* Find the target of `text` for the program: "--flag", "--flag.key", "--no-flag"; n bytes, no
+ * value.
  * Errors: Q_INVALID (unknown, with the nearest known one; another program's). */
 FALLIBLE option_find(struct option_target *t, const struct program_info *p, const char *text,
                      size_t n, struct q_err *e);
 enum option_arity option_arity(const struct option_target *t);
-/* Set what the target names to n words. */
+/* Set the target to n words. */
 FALLIBLE option_apply(struct options *o, const struct program_info *p,
                       const struct option_target *t, const char *const *words, size_t n,
                       struct q_err *e);
-/* The row that the target sets in the end, NULL when it sets none. */
+/* The row that the target sets, NULL for none. */
 const struct option_row *option_row_of(const struct option_target *t);
 bool option_given(const struct options *o, const struct option_row *row);
 void option_mark(struct options *o, const struct option_row *row);
@@ -66,16 +67,16 @@ FALLIBLE option_bool(bool *out, const char *value, const char *flag, struct q_er
 
 /* A copy of n bytes that lives until options_release; NULL when out of memory. */
 const char *option_text(struct options *o, const char *text, size_t n);
-/* The text of a JSON option with one member set: the value where it is JSON, else a string.
- * Errors: Q_INVALID (the path goes through something that is no object). */
+/* The text of a JSON option with one member set: the value if it is JSON, else as a string.
+ * Errors: Q_INVALID (the path contains a value that is not an object). */
 FALLIBLE option_member(struct options *o, const struct option_target *t, const char *value,
                        struct q_err *e);
-/* A WORDS value that is a JSON array of strings: its strings. *n = 0 when it is none. */
+/* The strings of a WORDS value that is a JSON array of strings; *n = 0 if it is not. */
 FALLIBLE option_array(struct options *o, const char *text, const char **items, size_t *n,
                       struct q_err *e);
 
-/* Set what a YAML file says and nobody has said before. Errors: Q_INVALID, Q_UNSUPPORTED, with file
- * and line; those of file_read. */
+/* Set the options of a YAML file that are not set yet.
+ * Errors: Q_INVALID, Q_UNSUPPORTED, with file and line; those of file_read. */
 FALLIBLE options_file(struct options *o, const struct program_info *p, const char *path,
                       struct q_err *e);
 /* The same from memory; path is for messages. */

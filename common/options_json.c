@@ -12,14 +12,15 @@ static FALLIBLE read_object(json_t **out, const char *flag, const char *text, st
     json_error_t at;
     *out = *text ? json_loads(text, 0, &at) : json_object();
     if (!*out)
-        return *text ? q_fail(e, Q_INVALID, "%s is not JSON: line %d, column %d: %s", flag, at.line,
-                              at.column, at.text)
-                     : q_fail(e, Q_NO_MEMORY, "%s: no memory", flag);
+        return *text ? q_fail(e, Q_INVALID, "%s is not valid JSON: line %d, column %d: %s", flag,
+                              at.line, at.column, at.text)
+                     : q_fail(e, Q_NO_MEMORY, "%s: out of memory", flag);
     if (json_is_object(*out))
         return Q_OK;
     json_decref(*out);
     *out = NULL;
-    return q_fail(e, Q_INVALID, "%s: \"%.60s\" is no JSON object, {\"key\": value, …}", flag, text);
+    return q_fail(e, Q_INVALID, "%s: \"%.60s\" is not a JSON object such as {\"key\": value, …}",
+                  flag, text);
 }
 
 /* JSON where it is, else a string: 4, true, [1, 2], ngram. */
@@ -36,7 +37,7 @@ static FALLIBLE append(json_t *object, const char *key, const char *text, struct
     if (!array && json_object_set_new(object, key, json_array()) == 0)
         array = json_object_get(object, key);
     if (!json_is_array(array))
-        return q_fail(e, Q_INVALID, "%s is no array", key);
+        return q_fail(e, Q_INVALID, "%s is not an array", key);
     for (size_t n = 0; *text; text += n + (text[n] == ',')) {
         n = strcspn(text, ",");
         if (json_array_append_new(array, value_of(text, n)) != 0)
@@ -50,7 +51,7 @@ static FALLIBLE set_path(json_t *object, const struct option_target *t, const ch
 {
     char path[256], *key = path, *dot;
     if (t->n_path == 0 || t->n_path >= sizeof path)
-        return q_fail(e, Q_INVALID, "a key of 1 to %zu bytes is expected after the dot",
+        return q_fail(e, Q_INVALID, "expected a key of 1 to %zu bytes after the dot",
                       sizeof path - 1);
     memcpy(path, t->path, t->n_path);
     path[t->n_path] = '\0';
@@ -62,7 +63,7 @@ static FALLIBLE set_path(json_t *object, const struct option_target *t, const ch
         if (!inner && json_object_set_new(object, key, json_object()) == 0)
             inner = json_object_get(object, key);
         if (!json_is_object(inner))
-            return q_fail(e, Q_INVALID, "%s is no object", key);
+            return q_fail(e, Q_INVALID, "%s is not an object", key);
         object = inner;
     }
     size_t n = strlen(key);
@@ -85,7 +86,7 @@ static FALLIBLE keep(struct options *o, option_JSON *field, const json_t *object
         kept = option_text(o, text, n);
     q_free(text);
     if (!kept)
-        return q_fail(e, Q_NO_MEMORY, "%s: no memory", flag);
+        return q_fail(e, Q_NO_MEMORY, "%s: out of memory", flag);
     *field = kept;
     return Q_OK;
 }
@@ -126,7 +127,7 @@ FALLIBLE option_array(struct options *o, const char *text, const char **items, s
         }
         items[i] = option_text(o, json_string_value(v), strlen(json_string_value(v)));
         if (!items[i])
-            rc = q_fail(e, Q_NO_MEMORY, "no memory");
+            rc = q_fail(e, Q_NO_MEMORY, "out of memory");
         *n = i + 1;
     }
     json_decref(array);

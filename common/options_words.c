@@ -58,8 +58,8 @@ static FALLIBLE fail_unknown(const struct program_info *p, const char *flag, str
     for (size_t i = 0; i < option_n_row; i++) {
         const struct option_row *r = &option_rows[i];
         if (strcmp(r->flag, flag) == 0)
-            return q_fail(e, Q_INVALID, "%s is not an option of %s; see %s --help", flag, p->name,
-                          p->name);
+            return q_fail(e, Q_INVALID, "%s is not an option of %s; %s --help lists its options",
+                          flag, p->name, p->name);
         if (r->programs & p->program)
             consider(&n, r->flag);
     }
@@ -68,7 +68,7 @@ static FALLIBLE fail_unknown(const struct program_info *p, const char *flag, str
             consider(&n, vllm_flags[i].flag);
     if (n.flag)
         return q_fail(e, Q_INVALID, "unknown option %.60s; did you mean %s?", flag, n.flag);
-    return q_fail(e, Q_INVALID, "unknown option %.60s; see %s --help", flag, p->name);
+    return q_fail(e, Q_INVALID, "unknown option %.60s; %s --help lists the options", flag, p->name);
 }
 
 static const struct option_row *find_row(uint32_t program, const char *flag)
@@ -122,7 +122,8 @@ FALLIBLE option_find(struct option_target *t, const struct program_info *p, cons
     if (!t->row && !t->vllm)
         return fail_unknown(p, t->flag, e);
     if (t->path && !is_json(t))
-        return q_fail(e, Q_INVALID, "%s takes no JSON object; %.*s of it cannot be set", t->flag,
+        return q_fail(e, Q_INVALID,
+                      "%s does not take a JSON object, so its member %.*s cannot be set", t->flag,
                       (int)t->n_path, t->path);
     return Q_OK;
 }
@@ -219,7 +220,7 @@ static FALLIBLE apply_alias(struct options *o, const struct program_info *p,
     else if (how)
         value = prefixed(o, how + 1, value);
     if (!value)
-        return q_fail(e, Q_NO_MEMORY, "%s: no memory", t->flag);
+        return q_fail(e, Q_NO_MEMORY, "%s: out of memory", t->flag);
     rc = option_apply(o, p, &to, &value, 1, e);
     return rc ? q_wrap(e, "%s", t->flag) : Q_OK;
 }
@@ -301,10 +302,10 @@ static FALLIBLE one_word(struct command *c, const struct option_target *t, const
     if (!next)
         return fail_no_value(t, e);
     if (strncmp(next, "--", 2) == 0 && next[2])
-        return q_fail(e, Q_INVALID,
-                      "%s needs a value, and %.60s is an option; if it is the value, "
-                      "write %s=%.60s",
-                      t->flag, next, t->flag, next);
+        return q_fail(
+            e, Q_INVALID,
+            "%s needs a value, and %.60s is an option; to use it as the value, write %s=%.60s",
+            t->flag, next, t->flag, next);
     *value = next;
     c->i++;
     return Q_OK;
@@ -350,8 +351,8 @@ static FALLIBLE parse_flag(struct command *c, struct q_err *e)
         const char *flag = long_flag(c->p, word, &attached);
         if (!flag)
             return q_fail(e, Q_INVALID,
-                          "unknown option %.60s; options begin with --, see %s --help", word,
-                          c->p->name);
+                          "unknown option %.60s; options start with --, and %s --help lists them",
+                          word, c->p->name);
         const char *path = attached || !memchr(word, '.', n) ? "" : strchr(word, '.');
         n = (size_t)snprintf(whole, sizeof whole, "%s%.*s", flag,
                              (int)(*path ? n - (size_t)(path - word) : 0), path);
@@ -365,11 +366,11 @@ static FALLIBLE parse_flag(struct command *c, struct q_err *e)
         return rc;
     const struct option_row *row = option_row_of(&t);
     if (row && option_given(c->o, row) && row->offset == offsetof(struct options, config))
-        return q_fail(e, Q_INVALID, "--config is given twice: one file holds all options");
+        return q_fail(e, Q_INVALID, "--config is given twice, expected one file with all options");
     if (row)
         option_mark(c->o, row);
     if (t.negated && value)
-        return q_fail(e, Q_INVALID, "%s takes no value", t.flag);
+        return q_fail(e, Q_INVALID, "%s does not take a value", t.flag);
     enum option_arity arity = t.path ? ARITY_ONE : option_arity(&t);
     if (arity == ARITY_NONE && !value)
         value = truth[!t.negated];
@@ -432,7 +433,7 @@ static FALLIBLE put_lines(struct options *o, const struct option_row *r, const c
     while (*value && !rc) {
         size_t n = strcspn(value, "\n");
         const char *line = option_text(o, value, n);
-        rc = !line ? q_fail(e, Q_NO_MEMORY, "no memory") : n ? option_put(o, r, line, e) : Q_OK;
+        rc = !line ? q_fail(e, Q_NO_MEMORY, "out of memory") : n ? option_put(o, r, line, e) : Q_OK;
         value += n + (value[n] == '\n');
     }
     return rc;
@@ -514,7 +515,7 @@ static FALLIBLE strip_brackets(struct options *o, option_STR *host, struct q_err
         return Q_OK;
     const char *plain = option_text(o, *host + 1, n - 2);
     if (!plain)
-        return q_fail(e, Q_NO_MEMORY, "--host: no memory");
+        return q_fail(e, Q_NO_MEMORY, "--host: out of memory");
     *host = plain;
     return Q_OK;
 }

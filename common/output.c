@@ -15,8 +15,8 @@ static void check(int code, void *unused)
     errno = 0;
     if (fflush(stdout) == 0 && !failed)
         return;
-    fprintf(stderr, "%s: standard output cannot be written: %s\n", name,
-            errno ? strerror(errno) : "some of it is lost");
+    fprintf(stderr, "%s: cannot write to standard output: %s\n", name,
+            errno ? strerror(errno) : "part of the output is lost");
     fflush(stderr);
     _exit(code ? code : 1); /* the code is exit()'s already: there is no other way to change it */
 }

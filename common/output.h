@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* output - standard output that could not be written is a failure of the program. A full disk or a
- * closed pipe shows only when the buffered bytes are written, which for the last of them is after
- * main. Threads: the main one. */
+/* output - detects failed writes to standard output. A full disk or a closed pipe is only reported
+ * when buffered bytes are written, for the last of them after main. Threads: the main one. */
 #ifndef QUIRE_COMMON_OUTPUT_H
 #define QUIRE_COMMON_OUTPUT_H
 

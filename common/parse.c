@@ -36,8 +36,8 @@ enum q_code parse_count(int64_t *out, const char *text, int64_t min, int64_t max
         factor *= decimal ? 1000 : 1024;
     if (!decimal && v != floor(v))
         return q_fail(e, Q_INVALID,
-                      "%s: \"%.60s\" has a fraction of a power of 1024; did you mean %.*s%c, a "
-                      "power of 1000?",
+                      "%s: \"%.60s\" combines a fraction with a power of 1024; did you mean "
+                      "%.*s%c, with a power of 1000?",
                       what, text, (int)(end - text), text, tolower((unsigned char)*unit));
     v = floor(v * factor + 0.5);
     if (!(v >= (double)min && v <= (double)max && v < 9.2e18))

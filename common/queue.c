@@ -45,7 +45,7 @@ static enum q_code grow(struct queue *q, size_t cap, struct q_err *e)
     cap = cap < q->n_max ? cap : q->n_max;
     unsigned char *items = q_calloc(cap, q->size);
     if (!items)
-        return q_fail(e, Q_NO_MEMORY, "queue: no memory for %zu items", cap);
+        return q_fail(e, Q_NO_MEMORY, "queue: out of memory for %zu items", cap);
     size_t first = q->cap - q->head < q->n ? q->cap - q->head : q->n;
     if (q->n) {
         memcpy(items, q->items + q->head * q->size, first * q->size);
@@ -72,7 +72,7 @@ static enum q_code push_locked(struct queue *q, const void *item, struct q_err *
     if (q->closed)
         return q_fail(e, Q_CANCELLED, "queue: closed");
     if (q->n >= q->n_max)
-        return q_fail(e, Q_NO_SPACE, "queue: %zu items wait already", q->n);
+        return q_fail(e, Q_NO_SPACE, "queue: full with %zu items", q->n);
     if (q->n == q->cap && (rc = grow(q, q->cap ? q->cap * 2 : CAP_MIN, e)))
         return rc;
     memcpy(q->items + (q->head + q->n++) % q->cap * q->size, item, q->size);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* queue - values from any thread to one that waits for them.
+/* queue - a queue between threads.
  *
- * Items of one size, first in, first out, copied. The queue grows to n_max items and never waits
- * on the pushing side. A reader may wait with a timeout, or watch queue_fd in its event loop.
+ * Items of one size, first in, first out, copied. The queue grows to n_max items, and a push never
+ * waits. A reader may wait with a timeout, or watch queue_fd in its event loop.
  * Threads: any may push and pop. */
 #ifndef QUIRE_COMMON_QUEUE_H
 #define QUIRE_COMMON_QUEUE_H
@@ -30,10 +30,10 @@ void queue_release(struct queue *q);
 FALLIBLE queue_reserve(struct queue *q, struct q_err *e);
 /* Errors: Q_NO_SPACE (n_max items wait), Q_NO_MEMORY, Q_CANCELLED (closed). */
 FALLIBLE queue_push(struct queue *q, const void *item, struct q_err *e);
-/* Take the first item, waiting for it at most timeout_ms (-1: without limit). False: none came,
- * or the queue is closed and empty. */
+/* Take the first item, waiting at most timeout_ms (-1: without limit). False: no item, or the queue
+ * is closed and empty. */
 bool queue_pop(struct queue *q, void *item, int timeout_ms);
-/* Nothing more will come: readers get what is there and then false. Cannot fail. */
+/* Close the queue: readers get the remaining items and then false. Cannot fail. */
 void queue_close(struct queue *q);
 bool queue_closed(struct queue *q);  /* and empty */
 int queue_fd(const struct queue *q); /* readable while items wait; only when watched */

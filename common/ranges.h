@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ranges - which bytes of a text have a property: a sorted list of ranges that do not touch.
+/* ranges - the bytes of a text with a property: a sorted list of disjoint ranges.
  *
- * A rendered prompt carries one: the bytes that came from the request, in which no control token is
- * looked for (template/chat.h makes it, tokenizer/tokenizer.h takes it).
+ * A rendered prompt has one: the bytes copied from the request, in which control tokens are not
+ * recognized (made by template/chat.h, used by tokenizer/tokenizer.h).
  * Threads: one owner. */
 #ifndef QUIRE_COMMON_RANGES_H
 #define QUIRE_COMMON_RANGES_H
@@ -23,12 +23,12 @@ struct ranges {
 #define RANGES_INIT {NULL, 0, 0}
 /* clang-format on */
 
-/* Add [start, end), which begins no earlier than the last range ends; touching ranges become one,
- * an empty one is none. Errors: Q_TOO_LARGE, Q_NO_MEMORY; nothing is added then. */
+/* Add [start, end), which starts at or after the end of the last range; adjacent ranges are merged,
+ * empty ones ignored. Errors: Q_TOO_LARGE, Q_NO_MEMORY; nothing is added then. */
 FALLIBLE ranges_add(struct ranges *r, size_t start, size_t end, struct q_err *e);
-/* Nothing from `end` on. */
+/* Remove everything from `end` on. */
 void ranges_cut(struct ranges *r, size_t end);
-/* Index of the first range that ends behind `at`; r->n when there is none. Cost: O(log n). */
+/* Index of the first range that ends after `at`; r->n if there is none. Cost: O(log n). */
 size_t ranges_find(const struct ranges *r, size_t at);
 /* Is a byte of [start, end) in a range? */
 bool ranges_meet(const struct ranges *r, size_t start, size_t end);

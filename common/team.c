@@ -201,14 +201,14 @@ enum q_code team_new(struct team **out, uint32_t n_thread, bool want_pin, struct
     struct cpus cpus;
     *out = NULL;
     if (n_thread > TEAM_THREADS_MAX)
-        return q_fail(e, Q_INVALID, "team: %u threads asked for, the limit is %u", n_thread,
+        return q_fail(e, Q_INVALID, "team: %u threads requested, the limit is %u", n_thread,
                       TEAM_THREADS_MAX);
     cpus_init(&cpus);
     uint32_t n = n_thread ? n_thread : cpus.n_may;
     struct team *t = q_calloc(1, sizeof *t + n * sizeof *t->members);
     if (!t) {
         cpus_release(&cpus);
-        return q_fail(e, Q_NO_MEMORY, "team: no memory for %u threads", n);
+        return q_fail(e, Q_NO_MEMORY, "team: out of memory for %u threads", n);
     }
     t->n = n;
     t->spin = n <= cpus.n_may;

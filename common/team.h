@@ -2,10 +2,9 @@
 /* team - a fixed set of threads that run one function together, the caller being thread 0.
  *
  * The compute threads of one worker. team_run starts fn(arg, ith, nth) on all of them and returns
- * when all are done; inside, team_barrier lets them meet. Waiting spins for a few microseconds and
- * then sleeps on a futex, so an idle worker uses no core. Threads are pinned (hwloc) one per
- * physical core when that many are there. Threads: one owner calls team_run; fn calls team_barrier.
- */
+ * when all are done; team_barrier synchronizes them inside. Waiting spins for a few microseconds
+ * and then sleeps on a futex, so an idle worker uses no CPU. Threads are pinned (hwloc) one per
+ * physical core if there are enough. Threads: one owner calls team_run; fn calls team_barrier. */
 #ifndef QUIRE_COMMON_TEAM_H
 #define QUIRE_COMMON_TEAM_H
 #include <stdbool.h>
@@ -26,14 +25,14 @@ FALLIBLE team_new(struct team **out, uint32_t n_thread, bool pin, struct q_err *
 void team_free(struct team *t);
 uint32_t team_size(const struct team *t);
 void team_run(struct team *t, team_fn *fn, void *arg);
-/* All nth threads meet; writes before it are visible to all after it. t == NULL (a team of one)
- * returns at once. */
+/* Barrier of all nth threads; writes before it are visible to all after it. t == NULL (a team of
+ * one) returns at once. */
 void team_barrier(struct team *t);
-/* Microseconds that one barrier takes when all arrive at once: the mean of n_barrier. Called by the
- * owner, outside team_run. */
+/* Duration of one barrier in microseconds if all threads arrive at the same time: the mean of
+ * n_barrier. Called by the owner, outside team_run. */
 double team_barrier_us(struct team *t, uint32_t n_barrier);
 
-/* cpus_place for the processors that the team runs on. t == NULL: nothing is done, 1 node. */
+/* cpus_place for the team's processors. t == NULL: nothing is done, 1 node. */
 uint32_t team_place_memory(const struct team *t, void *at, size_t n, enum cpus_memory how);
 uint32_t team_machine_nodes(const struct team *t); /* NUMA nodes of the machine */
 

@@ -9,18 +9,17 @@
 
 #define UTF8_REPLACEMENT 0xFFFDu
 
-/* Decode the first code point of s[0..n), n >= 1. Returns the bytes it takes. Ill-formed input
- * gives U+FFFD and takes the maximal subpart (Unicode 15, section 3.9), so that decoding agrees
+/* Decode the first code point of s[0..n), n >= 1. Returns its length in bytes. Ill-formed input
+ * gives U+FFFD and consumes the maximal subpart (Unicode 15, section 3.9), so that decoding agrees
  * with Python's and Rust's lossy decoders. */
 size_t utf8_decode(const char *s, size_t n, uint32_t *code_point);
 /* Encode into out[4]; returns 1..4. Surrogates and values above U+10FFFF are written as U+FFFD. */
 size_t utf8_encode(uint32_t code_point, char out[4]);
 bool utf8_valid(const char *s, size_t n);
-/* Length of the longest prefix of s[0..n) that does not end inside a sequence that more bytes could
- * complete. */
+/* Length of the longest prefix of s[0..n) that does not end inside an incomplete sequence. */
 size_t utf8_complete_prefix(const char *s, size_t n);
 size_t utf8_count(const char *s, size_t n); /* code points, each ill-formed subpart counting one */
-/* Bytes of the byte order mark that the text begins with: 3, or 0. */
+/* Length of a leading byte order mark: 3 or 0. */
 size_t utf8_mark(const char *text, size_t n);
 
 #endif

@@ -72,7 +72,7 @@ static FALLIBLE refuse(const struct vllm_flag *f, const char *value, struct q_er
     bool is_object = f->takes == VLLM_JSON,
          negated = f->takes == VLLM_ON && value && !strcmp(value, "false");
     bool shown = value && f->takes != VLLM_ON && !is_object;
-    const char *what = is_object ? ", but for the members " : ", expected ";
+    const char *what = is_object ? ", except for the members " : ", expected ";
     bool list = *f->arg && f->takes != VLLM_ON && !any(f);
     return q_fail(e, Q_UNSUPPORTED, "%s%s%s%.60s is not supported%s%s: %s",
                   negated ? "--no-" : "--", f->flag + 2, shown ? " " : "", shown ? value : "",
@@ -87,7 +87,8 @@ static FALLIBLE check_object(const struct vllm_flag *f, const char *text, struct
     json_t *object = json_loads(text, JSON_DECODE_ANY, &at);
     enum q_code rc = Q_OK;
     if (!object && text[strspn(text, " \t\n")] == '{')
-        return q_fail(e, Q_INVALID, "%s is not JSON: column %d: %s", f->flag, at.column, at.text);
+        return q_fail(e, Q_INVALID, "%s is not valid JSON: column %d: %s", f->flag, at.column,
+                      at.text);
     if (!any(f) && !json_is_object(object))
         rc = refuse(f, NULL, e);
     if (!any(f) && json_is_object(object))
@@ -141,15 +142,15 @@ static void row(const struct page *p, const struct vllm_flag *f)
     snprintf(left, sizeof left, "%s%s%s%s", f->brief, *f->brief ? ", " : "", f->flag,
              takes[f->takes]);
     if (verdict == VLLM_SAME)
-        snprintf(right, sizeof right, "as it is");
+        snprintf(right, sizeof right, "same name and meaning");
     else if (verdict == VLLM_AS)
         snprintf(right, sizeof right, "%.*s%s", (int)strcspn(f->arg, " "), f->arg,
-                 strstr(f->arg, "*1000") ? ", which is in milliseconds" : "");
+                 strstr(f->arg, "*1000") ? " in milliseconds" : "");
     else
         snprintf(right, sizeof right, "%s%s%s%s",
                  !some                      ? ""
                  : verdict == VLLM_ACCEPTED ? "only "
-                                            : "but for ",
+                                            : "except for ",
                  some ? f->arg : "", some ? ": " : "", f->why);
     columns_row(p->out, left, 36, p->width, right);
 }
@@ -176,19 +177,19 @@ void vllm_page(FILE *out, unsigned width, bool (*is_option)(const char *flag))
     const struct page p = {out, width, is_option};
     char text[400];
     snprintf(text, sizeof text,
-             "The flags of vLLM " VLLM_VERSION " (`vllm serve`) as `quire serve` takes them: %zu "
-             "are honoured, %zu accepted without effect, %zu refused. They may stand on the "
-             "command line and in the file of --config.",
+             "Flags of vLLM " VLLM_VERSION
+             " (`vllm serve`) in `quire serve`: %zu are supported, %zu are accepted without "
+             "effect, %zu are rejected. The command line and the file of --config accept them.",
              rows(&p, VLLM_SAME, VLLM_AS, false, false),
              rows(&p, VLLM_ACCEPTED, VLLM_ACCEPTED, false, false),
              rows(&p, VLLM_REFUSED, VLLM_REFUSED, false, false));
     columns_put(out, 0, 0, width, text);
-    fputs("\nHonoured: options of quire\n", out);
+    fputs("\nSupported: options of quire\n", out);
     rows(&p, VLLM_SAME, VLLM_AS, false, true);
-    fputs("\nAccepted: no effect, and a line in the log says why\n", out);
+    fputs("\nAccepted without effect; a log line gives the reason\n", out);
     rows(&p, VLLM_ACCEPTED, VLLM_ACCEPTED, false, true);
-    fputs("\nRefused: the program ends with 2 and says why\n", out);
+    fputs("\nRejected: the program exits with code 2 and the reason\n", out);
     rows(&p, VLLM_REFUSED, VLLM_REFUSED, false, true);
-    fputs("\nOf older versions\n", out);
+    fputs("\nFlags of older versions\n", out);
     rows(&p, VLLM_SAME, VLLM_REFUSED, true, true);
 }

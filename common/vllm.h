@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* vllm - the flags of `vllm serve` (vllm_flags.def): which are options here, which have no effect,
- * which are refused, and why.
+/* vllm - the flags of `vllm serve` (vllm_flags.def): options, flags without effect, and rejected
+ * flags with the reason.
  * Threads: pure. */
 #ifndef QUIRE_COMMON_VLLM_H
 #define QUIRE_COMMON_VLLM_H
@@ -19,22 +19,23 @@ struct vllm_flag {
     enum vllm_takes takes;
     enum vllm_verdict verdict;
     const char *arg, *why; /* vllm_flags.def */
-    bool earlier;          /* older versions had it, VLLM_VERSION has not */
+    bool earlier;          /* flag of older versions, not of VLLM_VERSION */
 };
 extern const struct vllm_flag vllm_flags[];
 extern const size_t vllm_n_flag;
 
-const struct vllm_flag *vllm_find(const char *flag);        /* NULL: none of vLLM's */
+const struct vllm_flag *vllm_find(const char *flag);        /* NULL: not a vLLM flag */
 const struct vllm_flag *vllm_find_brief(const char *brief); /* "-tp"; NULL: none */
-/* What the value of a named option is called here: vLLM's other names for it. */
+/* quire's name of an option value that has another name in vLLM. */
 const char *vllm_value(const char *flag, const char *value);
-/* May the flag stand there with these words, to no effect? Those of an ON flag are true or false.
- * Errors: Q_UNSUPPORTED with the reason; Q_INVALID (no JSON object). */
+/* Check that the flag with these values is accepted without effect. Values of an ON flag are true
+ * or false.
+ * Errors: Q_UNSUPPORTED with the reason; Q_INVALID (not a JSON object). */
 FALLIBLE vllm_check(const struct vllm_flag *f, const char *const *words, size_t n, struct q_err *e);
 /* The same for one member, "key" of "key.key". */
 FALLIBLE vllm_check_member(const struct vllm_flag *f, const char *path, size_t n, struct q_err *e);
-/* The whole table for people, in lines of at most `width` columns. is_option: is this flag an
- * option of `quire serve`, whatever the table says? */
+/* Print the table in lines of at most `width` columns. is_option: whether the flag is an option of
+ * `quire serve`, which overrides the table. */
 void vllm_page(FILE *out, unsigned width, bool (*is_option)(const char *flag));
 
 #endif

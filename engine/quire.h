@@ -2,8 +2,8 @@
 /* quire.h - run a language model inside your program: the public library (pkg-config quire).
  *
  * The mental model: an ENGINE is one loaded model, with a scheduler that batches and a worker that
- * computes; it has threads of its own. A REQUEST is one prompt on its way through it. You submit
- * any number of them at once; each gives a stream of EVENTS: tokens, and in the end one FINISH.
+ * computes, with its own threads. A REQUEST is one prompt in the engine. Any number of requests can
+ * be submitted at once; each produces a stream of EVENTS: tokens, and one FINISH at the end.
  *
  *     struct quire_error error;   struct quire_engine *engine;   struct quire_request *r;
  *     struct quire_options o;   quire_options_init(&o, sizeof o);   o.model = "path/to/model";
@@ -46,13 +46,13 @@ extern "C" {
 
 enum quire_code {
     QUIRE_OK,
-    QUIRE_INVALID,     /* an argument breaks a rule; the message names it */
-    QUIRE_UNSUPPORTED, /* understood, but not in this build or version */
+    QUIRE_INVALID,     /* an argument is invalid; the message names it */
+    QUIRE_UNSUPPORTED, /* not supported in this build or version */
     QUIRE_NOT_FOUND,   /* no such model or file */
     QUIRE_TIMEOUT,
-    QUIRE_MISMATCH, /* parts of the model do not fit each other */
+    QUIRE_MISMATCH, /* parts of the model do not match */
     QUIRE_TOO_LARGE,
-    QUIRE_BUSY, /* the queue is full: take events, then submit again */
+    QUIRE_BUSY, /* the queue is full: read events, then submit again */
     QUIRE_CANCELLED,
     QUIRE_INTERNAL, /* a bug of quire */
     QUIRE_NO_MEMORY,
@@ -62,7 +62,7 @@ enum quire_code {
 };
 struct quire_error {
     enum quire_code code;
-    char message[1024]; /* what, which, how much; no newline */
+    char message[1024]; /* one sentence without newline */
 };
 
 /* Engine */
@@ -75,32 +75,32 @@ struct quire_options {
     const char *dtype;             /* "auto", "float32", "bfloat16", "float16" */
     const char *generation_config; /* "auto": sampling defaults of the model; "vllm": none */
     const char *cpu_isa;           /* newest instruction set to use; "auto" */
-    const char *worker_program;    /* NULL: the worker is a thread; else quire-worker's path */
+    const char *worker_program;    /* NULL: the worker is a thread; else the path of quire-worker */
     const char *log_level;  /* lines to stderr: "debug", "info", "warning"; NULL: errors only */
-    uint32_t max_model_len; /* tokens of prompt and output; 0 = the model's, UINT32_MAX = the
-                             * same, or as many as the KV cache's memory holds */
-    uint32_t max_num_seqs;  /* sequences computed at once */
-    uint32_t max_num_batched_tokens; /* tokens of one step */
-    uint32_t max_num_queued_reqs;    /* requests waiting; one more is QUIRE_BUSY */
+    uint32_t max_model_len; /* maximum tokens of prompt and output; 0 = the model's limit,
+                             * UINT32_MAX = the same, or as many as the KV cache's memory holds */
+    uint32_t max_num_seqs;  /* maximum running sequences */
+    uint32_t max_num_batched_tokens; /* maximum tokens per step */
+    uint32_t max_num_queued_reqs;    /* maximum waiting requests; further ones get QUIRE_BUSY */
     uint32_t num_blocks;             /* KV blocks of 16 tokens; 0 = from kv_cache_bytes */
-    uint64_t kv_cache_bytes;         /* 0 = what gpu_memory_utilization leaves */
+    uint64_t kv_cache_bytes;         /* 0 = from gpu_memory_utilization */
     uint32_t threads;                /* 0 = one per physical core */
-    bool pin_threads;                /* compute threads to cores */
-    bool skip_tokenizer;             /* token ids in and out only */
-    void (*progress)(void *ctx, uint32_t percent); /* while loading, same thread; or NULL */
+    bool pin_threads;                /* pin compute threads to cores */
+    bool skip_tokenizer;             /* no tokenizer: token ids only */
+    void (*progress)(void *ctx, uint32_t percent); /* called while loading, on the same thread; or
+                                                    * NULL */
     void *progress_ctx;
-    const char *kv_cache_dtype;      /* "auto", "bfloat16", "float32", "int8", "fp8" */
-    double gpu_memory_utilization;   /* part of the memory; 0 = half, at most what the load fills */
+    const char *kv_cache_dtype;    /* "auto", "bfloat16", "float32", "int8", "fp8" */
+    double gpu_memory_utilization; /* fraction of the memory; 0 = half, at most the maximum load */
     struct quire_settings *settings; /* of quire_options_set; NULL: none */
 };
-/* Everything to its default. size: sizeof *o. Threads: one. */
+/* Set all fields to their defaults. size: sizeof *o. Threads: one. */
 QUIRE_API void quire_options_init(struct quire_options *o, size_t size);
-/* Set an option of the engine by the name it has on the command lines of `quire engine` and `quire
- * generate` (--help lists them; "-" or "_", with or without "--"), or by vLLM's (`quire help vllm`;
- * what has no effect here is taken), for programs that have settings as text, and for the options
- * that are no field above, such as chat_template. The strings are kept, not copied, until
- * quire_engine_open has returned. Ownership: quire_options_release, after the last open. Threads:
- * one.
+/* Set an option by its name on the command lines of `quire engine` and `quire generate` (see
+ * --help; "-" or "_", with or without "--"), or by vLLM's name (`quire help vllm`; flags without
+ * effect are accepted), for programs with settings as text, and for options without a field above,
+ * such as chat_template. The strings are not copied; they must be valid until quire_engine_open has
+ * returned. Ownership: quire_options_release, after the last open. Threads: one.
  *
  *     struct quire_error error;
  *     struct quire_options o;   quire_options_init(&o, sizeof o);
@@ -119,29 +119,29 @@ QUIRE_API enum quire_code quire_options_set(struct quire_options *o, const char 
 QUIRE_API void quire_options_release(struct quire_options *o);
 
 struct quire_engine;
-/* Load and start; returns when the engine is ready or has failed. Any number may be open at once.
+/* Load and start; returns when the engine is ready or has failed. Any number of engines may be
+ * open.
  * Errors: QUIRE_INVALID, QUIRE_NOT_FOUND, QUIRE_CORRUPT, QUIRE_MISMATCH, QUIRE_NO_MEMORY, QUIRE_IO.
  * Threads: any; `o` is one's. */
 QUIRE_API enum quire_code quire_engine_open(struct quire_engine **out,
                                             const struct quire_options *o,
                                             struct quire_error *error);
-/* Requests must have been freed, and no other call be under way. NULL is fine. Threads: one. */
+/* All requests must be freed, and no call may be in progress. NULL is accepted. Threads: one. */
 QUIRE_API void quire_engine_close(struct quire_engine *engine);
 
 struct quire_info {
     size_t size; /* set by the caller: sizeof(struct quire_info) */
     uint32_t vocab_size, max_model_len, max_num_seqs, num_blocks;
     uint64_t n_param, weight_bytes;
-    char fingerprint[32]; /* same value, same tokens */
-    char dtype[8];        /* it computes in: "F32", "BF16", "F16" */
-    /* Multiplications and additions of a token in the layers' matrices, of a row of logits, of a
-     * token with one of its context; bytes of matrices every step reads, of KV a token. */
+    char fingerprint[32]; /* equal values give equal tokens */
+    char dtype[8];        /* type of the computation: "F32", "BF16", "F16" */
+    /* Multiplications and additions per token in the layers' matrices, per row of logits, per token
+     * and context token; bytes of weights read per step, bytes of KV per token. */
     uint64_t row_ops, logit_ops, context_ops, step_bytes, kv_token_bytes;
     char quantization
-        [8]; /* of its matrices, whoever quantized them: "int8", "int4", "fp8"; "" for none */
-    bool has_chat_template; /* it takes conversations */
-    /* Why its template cannot be used; NULL when it can be, and for a model that has none. The text
-     * lives as long as the engine. */
+        [8]; /* of the weights, also of a quantized checkpoint: "int8", "int4", "fp8"; "" for none */
+    bool has_chat_template; /* conversations are supported */
+    /* Error of an unusable template; NULL if usable or missing. Valid as long as the engine. */
     const char *chat_template_error;
 };
 struct quire_stats {
@@ -150,25 +150,24 @@ struct quire_stats {
         worker_restarts;
     uint32_t running, waiting, blocks_used, blocks_total;
     uint64_t prefix_queries, prefix_hits; /* prompt tokens looked up in the prefix cache, found */
-    /* Preempted requests whose KV is in host memory, not counted in waiting; blocks there; how many
-     * of the preemptions copied KV out. */
+    /* Preempted requests with KV in host memory, not counted in waiting; blocks there; number of
+     * preemptions by swap. */
     uint32_t swapped, swap_blocks_used, swap_blocks_total;
     uint64_t swap_preemptions;
-    /* Steps that followed another without a rest; microseconds that nothing was computed between
-     * them, which is the time of the engine that computing did not hide. */
+    /* Steps that directly followed another; idle compute time between them in microseconds. */
     uint64_t step_gaps, step_gap_us;
 };
 /* Both ask the engine's thread. Threads: any. */
 QUIRE_API void quire_engine_info(const struct quire_engine *engine, struct quire_info *info);
 QUIRE_API void quire_engine_stats(struct quire_engine *engine, struct quire_stats *stats);
 
-/* Other weights of the same model, in place: for programs that train in a loop. dir: a folder with
- * safetensors (a config.json beside them must mean the same), or NULL for the one in use, as it is
- * now. Returns when they serve. mode: what becomes of requests: QUIRE_WAIT lets those that have
- * begun finish with the old weights first, QUIRE_ABORT ends all, QUIRE_KEEP has them go on after
- * the tokens they have. No cached prefix or key of the old weights is used afterwards, and
- * info.fingerprint is another. Errors: the old weights serve on, and nothing has ended:
- * QUIRE_MISMATCH, QUIRE_NOT_FOUND, QUIRE_CORRUPT, QUIRE_UNAVAILABLE (a reload is under way).
+/* Replace the weights in place by others of the same model, e.g. in a training loop. dir: a folder
+ * with safetensors (an equivalent config.json is allowed), or NULL to reload the current folder.
+ * Returns when the new weights are in use. mode: QUIRE_WAIT finishes running requests with the old
+ * weights first, QUIRE_ABORT ends all requests, QUIRE_KEEP continues them after their tokens. No
+ * cached prefix or KV of the old weights is used afterwards, and info.fingerprint changes. On an
+ * error the old weights are kept and no request ends: QUIRE_MISMATCH, QUIRE_NOT_FOUND,
+ * QUIRE_CORRUPT, QUIRE_UNAVAILABLE (another reload is in progress).
  * Threads: any. */
 enum quire_in_flight { QUIRE_KEEP, QUIRE_ABORT, QUIRE_WAIT };
 QUIRE_API enum quire_code quire_engine_reload(struct quire_engine *engine, const char *dir,
@@ -195,9 +194,9 @@ QUIRE_API const char *quire_version(void); /* "0.1.0" */
 
 /* Requests.
  *
- * A conversation is given as the JSON that /v1/chat/completions takes, and read by the same code:
- * the chat template makes the prompt of it, and the answer is taken apart into content, reasoning
- * and tool calls. Here a model is made to call a function:
+ * A conversation has the JSON format of /v1/chat/completions and is read by the same code: the chat
+ * template makes the prompt, and the answer is split into content, reasoning and tool calls. In
+ * this example the model must call a function:
  *
  *     struct quire_error error = {QUIRE_OK, ""};   struct quire_engine *engine = NULL;
  *     struct quire_options o;   quire_options_init(&o, sizeof o);   o.model = "path/to/model";
@@ -221,16 +220,16 @@ QUIRE_API const char *quire_version(void); /* "0.1.0" */
  *     quire_engine_close(engine);
  */
 
-/* Structured output: what `grammar` is. */
+/* Structured output: the kind of `grammar`. */
 enum quire_grammar {
     QUIRE_GRAMMAR_NONE,
     QUIRE_GRAMMAR_JSON_SCHEMA,     /* a JSON Schema; "{}" for any JSON value */
     QUIRE_GRAMMAR_REGEX,           /* the whole text matches */
     QUIRE_GRAMMAR_CHOICE,          /* a JSON array of strings */
-    QUIRE_GRAMMAR_EBNF,            /* GBNF or Lark, whichever it is */
+    QUIRE_GRAMMAR_EBNF,            /* GBNF or Lark, detected from the text */
     QUIRE_GRAMMAR_STRUCTURAL_TAG,  /* a structural tag, JSON */
-    QUIRE_GRAMMAR_COMPACT = 0x100, /* added to one: no white space between JSON's tokens */
-    /* Added to JSON_SCHEMA: before it stands a JSON string, the pattern of what may come there. */
+    QUIRE_GRAMMAR_COMPACT = 0x100, /* flag: no white space between JSON tokens */
+    /* Flag for JSON_SCHEMA: a JSON string with the white-space pattern precedes the schema. */
     QUIRE_GRAMMAR_SPACED = 0x200
 };
 
@@ -238,9 +237,9 @@ struct quire_params { /* negative numbers: the model's default, else OpenAI's */
     size_t size;
     const char *text;    /* prompt as UTF-8 … */
     size_t n_text;       /* SIZE_MAX = NUL-terminated */
-    const uint32_t *ids; /* … or as [n_ids] token ids, when text is NULL */
+    const uint32_t *ids; /* … or as [n_ids] token ids, if text is NULL */
     size_t n_ids;
-    bool add_special; /* text: add bos and the like (default) */
+    bool add_special; /* text: add special tokens such as bos (default) */
     float temperature, top_p, min_p, repetition_penalty;
     int64_t top_k;                             /* 0 = off */
     float presence_penalty, frequency_penalty; /* 0 = off */
@@ -248,9 +247,9 @@ struct quire_params { /* negative numbers: the model's default, else OpenAI's */
     uint32_t max_tokens;                       /* 0 = as many as fit */
     uint32_t min_tokens;
     bool ignore_eos;
-    bool skip_special;        /* special tokens give no text (default) */
-    bool include_stop;        /* a stop string is part of the text */
-    int32_t logprobs;         /* alternatives per token, at most all; negative: none */
+    bool skip_special;        /* leave special tokens out of the text (default) */
+    bool include_stop;        /* include the stop string in the text */
+    int32_t logprobs;         /* alternatives per token; negative: no logprobs */
     int32_t prompt_logprobs;  /* the same for prompt tokens: QUIRE_PROMPT events */
     const char *const *stops; /* [n_stop] strings that end the text */
     size_t n_stop;
@@ -259,47 +258,49 @@ struct quire_params { /* negative numbers: the model's default, else OpenAI's */
     const uint32_t *bias_ids; /* [n_bias], none twice */
     const float *bias;        /* [n_bias], -100 … 100 */
     size_t n_bias;
-    void (*notify)(void *ctx); /* may be NULL; called on an engine thread after each event */
+    void (*notify)(void *ctx); /* called on an engine thread after each event; may be NULL */
     void *notify_ctx;
-    const uint32_t *allowed_ids; /* [n_allowed] no other token is sampled; none = all may be */
+    const uint32_t *allowed_ids; /* [n_allowed] allowed tokens; none = all */
     size_t n_allowed;
-    int32_t priority;       /* lower is earlier, with scheduling_policy "priority" */
-    const char *cache_salt; /* blocks of the prefix cache are shared within a salt; NULL = "" */
-    bool no_prefix_cache;   /* neither take blocks from there nor leave any */
+    int32_t priority;       /* lower is earlier; with scheduling_policy "priority" */
+    const char *cache_salt; /* the prefix cache is shared within a salt; NULL = "" */
+    bool no_prefix_cache;   /* neither use nor fill the prefix cache */
     uint32_t grammar_kind;  /* enum quire_grammar: the output follows the grammar */
-    const char *grammar;    /* NUL-terminated UTF-8; what is wrong in it ends the request */
-    /* It holds behind the first of these in the output (the end of reasoning, "</think>"), before
-     * which anything may come; NULL: from the first token. */
+    const char *grammar;    /* NUL-terminated UTF-8; an invalid grammar ends the request */
+    /* The grammar applies after the first occurrence of this text in the output (the end of
+     * reasoning, "</think>"); NULL: from the first token. */
     const char *grammar_after;
-    /* A conversation in place of text and ids: one message of the user, perhaps after one of the
-     * system, or all as JSON. Errors begin with the field's name in the API: "messages: …". */
+    /* A conversation instead of text and ids: one user message, optionally after a system message,
+     * or all messages as JSON. Errors start with the field's name in the API: "messages: …". */
     const char *user;          /* UTF-8; no JSON */
     const char *system;        /* the same, NULL = none; with user only */
     const char *messages_json; /* array; user is NULL then */
-    const char *tools_json;    /* array of functions the model may call; NULL = none */
-    /* NULL or "auto": the model decides; "none", "required", or a JSON object that names one. */
+    const char *tools_json;    /* array of available functions; NULL = none */
+    /* NULL or "auto": the model decides; "none", "required", or a JSON object with a function's
+     * name. */
     const char *tool_choice_json;
     const char *chat_template_kwargs_json; /* object: variables for the template */
     const char *documents_json;            /* array */
     const char *reasoning_effort;
-    bool parallel_tool_calls;    /* several calls may come (default) */
-    bool continue_final_message; /* the answer goes on in the last message */
+    bool parallel_tool_calls;    /* several calls are allowed (default) */
+    bool continue_final_message; /* the answer continues the last message */
 };
 /* Everything to its default. size: sizeof *p. Threads: one. */
 QUIRE_API void quire_params_init(struct quire_params *p, size_t size);
 
 struct quire_request;
-/* All of `p` is copied; several answers to a prompt are several requests with seeds of their own.
+/* All of `p` is copied; for several answers to a prompt, submit several requests with different
+ * seeds.
  * Errors: QUIRE_INVALID, QUIRE_BUSY, QUIRE_UNAVAILABLE, QUIRE_NO_MEMORY. Threads: any. */
 QUIRE_API enum quire_code quire_submit(struct quire_request **out, struct quire_engine *engine,
                                        const struct quire_params *p, struct quire_error *error);
 
 enum quire_event_kind {
     QUIRE_PROMPT,
-    QUIRE_TOKEN, /* of a conversation its text is content; the two below come before it */
+    QUIRE_TOKEN, /* in a conversation its text is content; the next two kinds precede it */
     QUIRE_FINISH,
-    QUIRE_REASONING, /* conversations: text that the model thinks */
-    QUIRE_TOOL_CALL  /* conversations: text is one whole call as JSON */
+    QUIRE_REASONING, /* conversations: reasoning text */
+    QUIRE_TOOL_CALL  /* conversations: text is one complete call as JSON */
 };
 enum quire_finish {
     QUIRE_FINISH_NONE,
@@ -307,7 +308,7 @@ enum quire_finish {
     QUIRE_FINISH_LENGTH,
     QUIRE_FINISH_ABORT,
     QUIRE_FINISH_ERROR,
-    QUIRE_FINISH_TOOL_CALLS /* conversations: a stop, after tool calls */
+    QUIRE_FINISH_TOOL_CALLS /* conversations: stopped after tool calls */
 };
 
 struct quire_alternative {
@@ -318,27 +319,27 @@ struct quire_event {
     enum quire_event_kind kind;
     uint32_t token;    /* PROMPT, TOKEN */
     uint32_t position; /* of that token, prompt and output counted from 0 */
-    const char *text;  /* [n_text] text that became final; ends with a whole character, no NUL */
+    const char *text;  /* [n_text] final text; complete UTF-8 characters, no NUL */
     size_t n_text;
-    float logprob;                       /* PROMPT, and TOKEN when asked for */
+    float logprob;                       /* PROMPT, and TOKEN if requested */
     uint32_t rank;                       /* 1 = most likely; 0 = no logprobs */
     const struct quire_alternative *top; /* [n_top] most likely first */
     uint32_t n_top;
     enum quire_finish finish; /* FINISH */
-    int32_t i_stop;           /* FINISH: index of the stop string that was found, or -1 */
-    int64_t stop_id;          /* FINISH: the stop token of stop_ids that came, or -1 */
+    int32_t i_stop;           /* FINISH: index of the matched stop string, or -1 */
+    int64_t stop_id;          /* FINISH: the stop token of stop_ids, or -1 */
 };
-/* The next event, waiting at most timeout_ms (0: not at all, negative: without limit); FINISH is
- * given again and again. Errors: QUIRE_TIMEOUT; any other ends the request (event is FINISH).
+/* The next event, waiting at most timeout_ms (0: not at all, negative: without limit); after the
+ * end it returns FINISH again. Errors: QUIRE_TIMEOUT; any other ends the request (event is FINISH).
  * Threads: one for a request. */
 QUIRE_API enum quire_code quire_next(struct quire_request *r, struct quire_event *event,
                                      int timeout_ms, struct quire_error *error);
 /* The answer to a conversation so far as a message of the API, {"role", "content", "reasoning",
- * "tool_calls"}, NUL-terminated; whole after FINISH. "" for other prompts. It lives until the
- * next call for the request. Threads: one for a request. */
+ * "tool_calls"}, NUL-terminated; complete after FINISH. "" for other prompts. Valid until the next
+ * call for the request. Threads: one for a request. */
 QUIRE_API const char *quire_request_message(struct quire_request *r);
 QUIRE_API uint32_t quire_request_n_prompt(const struct quire_request *r); /* tokens; any thread */
-/* Ends it (abort) if it has not finished. NULL is fine. Threads: one for a request. */
+/* Aborts the request if it has not finished. NULL is accepted. Threads: one for a request. */
 QUIRE_API void quire_request_free(struct quire_request *r);
 
 #ifdef __cplusplus

@@ -16,9 +16,12 @@ static enum q_code take(const struct device_table **out, void *handle, const cha
     } symbol = {dlsym(handle, DEVICE_SYMBOL)};
     const struct device_table *t = symbol.data ? symbol.get() : NULL;
     if (!t)
-        return q_fail(e, Q_MISMATCH, "%s has no " DEVICE_SYMBOL ": it is of another version", path);
+        return q_fail(e, Q_MISMATCH, "%s has no " DEVICE_SYMBOL ": its version differs", path);
     if (t->abi != DEVICE_ABI || t->kern_bytes != sizeof(struct kern_table))
-        return q_fail(e, Q_MISMATCH, "%s has other operations than this program", path);
+        return q_fail(
+            e, Q_MISMATCH,
+            "%s: its list of operations differs from this program's; both must be of one build",
+            path);
     *out = t;
     return Q_OK;
 }
@@ -41,14 +44,15 @@ static enum q_code fail_open(const char *path, struct q_err *e)
     const char *why = dlerror();
     if (!path)
         return q_fail(e, Q_NOT_FOUND,
-                      "there is no " LIBRARY " (beside the program, in ../lib, or where the system "
-                      "looks for libraries); build it with `sh deploy/up.sh` on the machine that "
-                      "has the card, or with `cmake --preset cuda && cmake --build build/cuda` "
-                      "where the CUDA toolkit is: %s",
+                      "cannot find " LIBRARY
+                      " (in the program's folder, ../lib or the system's library path); build it "
+                      "with `sh deploy/up.sh` on the machine with the GPU, or with `cmake --preset "
+                      "cuda && cmake --build build/cuda` on a machine with the CUDA toolkit: %s",
                       why ? why : "not found");
-    return q_fail(e, Q_NOT_FOUND, "the device library cannot be loaded: %s%s", why ? why : path,
-                  why && strstr(why, path) == why ? ""
-                                                  : " (which it needs; is CUDA's runtime there?)");
+    return q_fail(e, Q_NOT_FOUND, "cannot load the device library: %s%s", why ? why : path,
+                  why && strstr(why, path) == why
+                      ? ""
+                      : " (a dependency: check that the CUDA runtime is installed)");
 }
 
 enum q_code device_library_open(const struct device_table **out, const char *path, struct q_err *e)

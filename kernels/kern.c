@@ -112,8 +112,8 @@ enum q_code kern_caps_parse(uint32_t *caps, const char *text, struct q_err *e)
             return Q_OK;
         }
     return q_fail(e, Q_INVALID,
-                  "kernels: \"%s\" is none of auto, amx, avx512_bf16, avx512_vnni, avx512, "
-                  "avx2_vnni, avx2, none",
+                  "kernels: unknown instruction set \"%s\"; accepted are auto, amx, avx512_bf16, "
+                  "avx512_vnni, avx512, avx2_vnni, avx2, none",
                   text);
 }
 

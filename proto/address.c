@@ -15,10 +15,10 @@ static enum q_code parse_path(struct address *a, const char *text, const char *p
         return q_fail(e, Q_INVALID, "address: the socket's path has %zu bytes, at most %d: %.64s…",
                       n, ADDRESS_PATH_MAX, path);
     if (path[n - 1] == '/')
-        return q_fail(e, Q_INVALID, "address \"%s\": names a folder, wanted a file", text);
+        return q_fail(e, Q_INVALID, "address \"%s\": is a folder, expected a file", text);
     for (size_t i = 0; i < n; i++)
         if ((unsigned char)path[i] < 0x20 || path[i] == 0x7f)
-            return q_fail(e, Q_INVALID, "address: control character in the path at byte %zu", i);
+            return q_fail(e, Q_INVALID, "address: the path has a control character at byte %zu", i);
     memcpy(a->path, path, n + 1);
     return Q_OK;
 }
@@ -63,7 +63,8 @@ static enum q_code parse_host_port(struct address *a, const char *text, const ch
 {
     const char *colon = strrchr(rest, ':');
     if (!colon || !parse_port(&a->port, colon + 1))
-        return q_fail(e, Q_INVALID, "address \"%.128s\": wanted tcp://host:port, port 0 to 65535",
+        return q_fail(e, Q_INVALID,
+                      "address \"%.128s\": expected tcp://host:port with a port from 0 to 65535",
                       text);
     const char *host = rest;
     size_t n = (size_t)(colon - rest);
@@ -94,7 +95,7 @@ enum q_code address_parse(struct address *out, const char *text, struct q_err *e
         rc = parse_host_port(&a, text, text + 6, e);
     } else {
         rc = q_fail(e, Q_INVALID,
-                    "address \"%.128s\": wanted ipc:///path/to/socket or tcp://host:port", text);
+                    "address \"%.128s\": expected ipc:///path/to/socket or tcp://host:port", text);
     }
     if (!rc)
         *out = a;

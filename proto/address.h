@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* address - where an engine listens: ipc:///path/to/file or tcp://host:port.
+/* address - listening addresses of an engine: ipc:///path/to/file or tcp://host:port.
  *
- * Only these two forms, checked before ZeroMQ sees them: it also knows wildcards, abstract sockets
- * and interface names, which would listen where nobody meant to. Threads: values. */
+ * Only these two forms are accepted and checked before they are passed to ZeroMQ, which also
+ * accepts wildcards, abstract sockets and interface names and might listen on unintended addresses.
+ * Threads: values. */
 #ifndef QUIRE_PROTO_ADDRESS_H
 #define QUIRE_PROTO_ADDRESS_H
 #include <stdint.h>
@@ -17,14 +18,14 @@ struct address {
     char path[ADDRESS_PATH_MAX + 1]; /* ipc; absolute */
     char host[ADDRESS_HOST_MAX +
               1];  /* tcp; a name, IPv4, IPv6 without its brackets, or "*" (listen on all) */
-    uint16_t port; /* tcp; 0 = any free one (listen only) */
+    uint16_t port; /* tcp; 0 = a free port (listen only) */
 };
 
-/* Errors: Q_INVALID; the message quotes `text` and says what is accepted. */
+/* Errors: Q_INVALID; the message has `text` and the accepted forms. */
 FALLIBLE address_parse(struct address *out, const char *text, struct q_err *e);
 
 #define ADDRESS_TEXT_MAX (ADDRESS_HOST_MAX + 16)
-/* The address as ZeroMQ wants it. */
+/* The address in ZeroMQ's format. */
 void address_print(const struct address *a, char out[ADDRESS_TEXT_MAX]);
 
 #endif

@@ -148,13 +148,13 @@ static enum q_code check_sizes(const struct codec_message *cm, const void *m, ui
             continue;
         const struct span *s = at(m, f);
         if (s->n > types[f->type].n_max)
-            return q_fail(e, Q_TOO_LARGE, "%s.%s: %zu elements, at most %zu", cm->name, f->name,
-                          s->n, types[f->type].n_max);
+            return q_fail(e, Q_TOO_LARGE, "%s.%s: %zu elements, expected at most %zu", cm->name,
+                          f->name, s->n, types[f->type].n_max);
         total += s->n * types[f->type].size; /* at most 63 fields of 128 MiB */
     }
     if (total > PROTO_FRAME_MAX)
-        return q_fail(e, Q_TOO_LARGE, "%s: %zu bytes of arrays, a frame holds %zu", cm->name, total,
-                      PROTO_FRAME_MAX);
+        return q_fail(e, Q_TOO_LARGE, "%s: %zu bytes of arrays exceed the frame limit of %zu",
+                      cm->name, total, PROTO_FRAME_MAX);
     return Q_OK;
 }
 
@@ -176,8 +176,8 @@ static enum q_code encode(const struct codec_message *cm, const void *m, struct 
             pack_field(&pk, m, f);
     rc = buf_check(out, cm->name, e);
     if (!rc && out->len - start > PROTO_FRAME_MAX)
-        rc = q_fail(e, Q_TOO_LARGE, "%s: %zu bytes, a frame holds %zu", cm->name, out->len - start,
-                    PROTO_FRAME_MAX);
+        rc = q_fail(e, Q_TOO_LARGE, "%s: %zu bytes exceed the frame limit of %zu", cm->name,
+                    out->len - start, PROTO_FRAME_MAX);
     if (rc && out->data) { /* what was there before stays, nothing of this message does */
         out->len = start;
         out->data[start] = '\0';
@@ -193,7 +193,7 @@ static enum q_code take_scalar(const struct codec_message *cm, const struct code
     switch (f->type) {
     case CODEC_u32:
         if (v->u > UINT32_MAX)
-            return q_fail(e, Q_CORRUPT, "%s.%s: %llu is more than 32 bits", cm->name, f->name,
+            return q_fail(e, Q_CORRUPT, "%s.%s: %llu exceeds 32 bits", cm->name, f->name,
                           (unsigned long long)v->u);
         *(uint32_t *)p = (uint32_t)v->u;
         return Q_OK;
@@ -206,8 +206,8 @@ static enum q_code take_scalar(const struct codec_message *cm, const struct code
     default:
         /* Beyond float's range a double has no float value: the conversion would be undefined. */
         if (isfinite(v->f) && fabs(v->f) > 3.4028234663852886e38)
-            return q_fail(e, Q_CORRUPT, "%s.%s: %g is beyond 32-bit floats", cm->name, f->name,
-                          v->f);
+            return q_fail(e, Q_CORRUPT, "%s.%s: %g exceeds the range of 32-bit floats", cm->name,
+                          f->name, v->f);
         *(float *)p = (float)v->f;
         return Q_OK;
     }
@@ -219,16 +219,16 @@ static enum q_code take_span(const struct codec_message *cm, const struct codec_
 {
     size_t size = types[f->type].size;
     if (v->n % size)
-        return q_fail(e, Q_CORRUPT, "%s.%s: %zu bytes are no whole number of %zu-byte elements",
+        return q_fail(e, Q_CORRUPT, "%s.%s: %zu bytes are not a multiple of the element size %zu",
                       cm->name, f->name, v->n, size);
     if (v->n / size > types[f->type].n_max)
-        return q_fail(e, Q_CORRUPT, "%s.%s: %zu elements, at most %zu", cm->name, f->name,
+        return q_fail(e, Q_CORRUPT, "%s.%s: %zu elements, expected at most %zu", cm->name, f->name,
                       v->n / size, types[f->type].n_max);
     const void *data = v->data;
     if (v->n && (uintptr_t)data % size) {
         void *copy = arena_alloc(a, v->n);
         if (!copy)
-            return q_fail(e, Q_NO_MEMORY, "%s.%s: no memory for %zu bytes", cm->name, f->name,
+            return q_fail(e, Q_NO_MEMORY, "%s.%s: out of memory for %zu bytes", cm->name, f->name,
                           v->n);
         data = memcpy(copy, data, v->n);
     }
@@ -250,7 +250,7 @@ static enum q_code decode_field(struct decoding *d, struct q_err *e)
     struct walk_value key, v;
     size_t key_at = d->w.at;
     if (!walk_next(&d->w, &key) || key.kind != WALK_UINT)
-        return q_fail(e, Q_CORRUPT, "%s: byte %zu: wanted a field tag, found %s", message, key_at,
+        return q_fail(e, Q_CORRUPT, "%s: byte %zu: expected a field tag, found %s", message, key_at,
                       walk_kind_name(key.kind));
     const struct codec_field *f = d->cm->fields();
     while (f->tag && f->tag != key.u)
@@ -258,16 +258,16 @@ static enum q_code decode_field(struct decoding *d, struct q_err *e)
     size_t value_at = d->w.at;
     if (!f->tag) {
         if (!walk_skip(&d->w))
-            return q_fail(e, Q_CORRUPT, "%s: byte %zu: field %llu is malformed or cut off", message,
-                          value_at, (unsigned long long)key.u);
+            return q_fail(e, Q_CORRUPT, "%s: byte %zu: field %llu is malformed or truncated",
+                          message, value_at, (unsigned long long)key.u);
         return Q_OK;
     }
     if (d->seen & UINT64_C(1) << f->tag)
-        return q_fail(e, Q_CORRUPT, "%s.%s: byte %zu: given twice", message, f->name, key_at);
+        return q_fail(e, Q_CORRUPT, "%s.%s: byte %zu: duplicate field", message, f->name, key_at);
     d->seen |= UINT64_C(1) << f->tag;
     if (!walk_next(&d->w, &v) || v.kind != types[f->type].kind)
-        return q_fail(e, Q_CORRUPT, "%s.%s: byte %zu: wanted %s as %s, found %s", message, f->name,
-                      value_at, types[f->type].name, walk_kind_name(types[f->type].kind),
+        return q_fail(e, Q_CORRUPT, "%s.%s: byte %zu: expected %s as %s, found %s", message,
+                      f->name, value_at, types[f->type].name, walk_kind_name(types[f->type].kind),
                       walk_kind_name(v.kind));
     if (types[f->type].is_array)
         return take_span(d->cm, f, &v, (struct span *)((char *)d->m + f->offset), d->a, e);
@@ -293,7 +293,7 @@ static enum q_code decode_body(struct decoding *d, size_t n_more, struct q_err *
     struct walk_value map;
     size_t map_at = d->w.at;
     if (!walk_next(&d->w, &map) || map.kind != WALK_MAP)
-        return q_fail(e, Q_CORRUPT, "%s: byte %zu: wanted the map of fields, found %s", message,
+        return q_fail(e, Q_CORRUPT, "%s: byte %zu: expected the map of fields, found %s", message,
                       map_at, walk_kind_name(map.kind));
     for (size_t i = 0; i < map.n; i++) {
         enum q_code rc = decode_field(d, e);
@@ -302,9 +302,9 @@ static enum q_code decode_body(struct decoding *d, size_t n_more, struct q_err *
     }
     for (size_t i = 1; i < n_more; i++) /* what a newer wire may add after the map */
         if (!walk_skip(&d->w))
-            return q_fail(e, Q_CORRUPT, "%s: byte %zu: malformed or cut off", message, d->w.at);
+            return q_fail(e, Q_CORRUPT, "%s: byte %zu: malformed or truncated", message, d->w.at);
     if (d->w.at != d->w.n)
-        return q_fail(e, Q_CORRUPT, "%s: %zu bytes after the message's end at %zu", message,
+        return q_fail(e, Q_CORRUPT, "%s: %zu extra bytes after the message's end at %zu", message,
                       d->w.n - d->w.at, d->w.at);
     return Q_OK;
 }
@@ -317,11 +317,11 @@ static enum q_code decode(const struct codec_message *cm, void *m, const struct 
     size_t n_more;
     memset(m, 0, cm->size);
     if (d.w.n > PROTO_FRAME_MAX)
-        return q_fail(e, Q_CORRUPT, "%s: a frame of %zu bytes, at most %zu", cm->name, d.w.n,
-                      PROTO_FRAME_MAX);
+        return q_fail(e, Q_CORRUPT, "%s: a frame of %zu bytes, expected at most %zu", cm->name,
+                      d.w.n, PROTO_FRAME_MAX);
     if (!open_frame(&d.w, &tag, &n_more))
-        return q_fail(e, Q_CORRUPT, "%s: the frame's %zu bytes do not start as a message", cm->name,
-                      d.w.n);
+        return q_fail(e, Q_CORRUPT, "%s: the frame of %zu bytes does not start with a message",
+                      cm->name, d.w.n);
     if (tag != cm->tag)
         return q_fail(e, Q_CORRUPT, "%s: the frame is a %s (tag %u)", cm->name, proto_name(tag),
                       tag);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* codec - messages.def as data: what the generated functions of proto.h walk over.
+/* codec - messages.def as data, used by the generated functions of proto.h.
  *
  * One struct codec_message per MSG, one struct codec_field per FIELD; encode, decode, equal and
  * print are four loops over them (codec.c), so a new field is one line of messages.def and no code.
@@ -31,7 +31,7 @@ struct codec_message {
     const char *name;
     const struct codec_field *(*fields)(void); /* ended by tag 0 */
 };
-#define CODEC_TAG_MAX 63u /* decode keeps the fields it has seen in 64 bits */
+#define CODEC_TAG_MAX 63u /* decode records the fields seen in 64 bits */
 
 extern const struct codec_message codec_messages[]; /* in order of messages.def, ended by tag 0 */
 const char *codec_type_name(enum codec_type type);

@@ -35,7 +35,7 @@ static enum q_code check_absent(const char *dir, enum curve_side side, struct q_
         if (rc)
             return rc;
         if (file_exists(path))
-            return q_fail(e, Q_MISMATCH, "curve keys: %s is there already; choose another folder",
+            return q_fail(e, Q_MISMATCH, "curve keys: %s exists already; choose another folder",
                           path);
     }
     return Q_OK;
@@ -57,7 +57,7 @@ enum q_code curve_generate(const char *dir, struct q_err *e)
 {
     enum q_code rc;
     if (mkdir(dir, 0700) && errno != EEXIST)
-        return q_fail(e, Q_IO, "curve keys: cannot make the folder %s: %s", dir, strerror(errno));
+        return q_fail(e, Q_IO, "curve keys: cannot create the folder %s: %s", dir, strerror(errno));
     if ((rc = check_absent(dir, CURVE_ENGINE, e)) || (rc = check_absent(dir, CURVE_FRONTEND, e)) ||
         (rc = generate_side(dir, CURVE_ENGINE, e)))
         return rc;
@@ -76,8 +76,9 @@ static enum q_code read_key(char out[CURVE_TEXT], const char *path, struct q_err
         text.data[--text.len] = '\0';
     if (text.len != CURVE_TEXT - 1 || strlen(text.data) != text.len ||
         !zmq_z85_decode(bytes, text.data)) {
-        rc = q_fail(e, Q_CORRUPT, "curve keys: %s: wanted one Z85 key of %d characters, found %zu",
-                    path, CURVE_TEXT - 1, text.len);
+        rc =
+            q_fail(e, Q_CORRUPT, "curve keys: %s: expected one Z85 key of %d characters, found %zu",
+                   path, CURVE_TEXT - 1, text.len);
         goto out;
     }
     memcpy(out, text.data, CURVE_TEXT);
@@ -98,7 +99,7 @@ static enum q_code check_private(const char *path, struct q_err *e)
                       strerror(errno));
     if (st.st_mode & S_IRWXO)
         return q_fail(e, Q_FORBIDDEN,
-                      "curve keys: %s may be read by everybody (mode %04o): chmod 0600", path,
+                      "curve keys: %s is readable by all users (mode %04o): run chmod 0600", path,
                       (unsigned)(st.st_mode & 07777));
     return Q_OK;
 }
@@ -117,7 +118,7 @@ enum q_code curve_load(struct curve_keys *out, const char *dir, enum curve_side 
         (rc = read_key(k.peer_key, peer, e)))
         goto out;
     if (zmq_curve_public(k.public_key, k.secret_key)) {
-        rc = q_fail(e, Q_CORRUPT, "curve keys: %s: no public key belongs to it: %s", secret,
+        rc = q_fail(e, Q_CORRUPT, "curve keys: %s: not a valid secret key: %s", secret,
                     zmq_strerror(zmq_errno()));
         goto out;
     }

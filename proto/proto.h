@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* proto - the messages between frontends and engines, made from messages.def.
+/* proto - the messages between frontends and engines, generated from messages.def.
  *
  * A frame is one ZeroMQ message part holding msgpack: [tag, {field tag: value, …}]. Numeric arrays
  * are msgpack `bin` of little-endian elements, so that a step's output is a few memcpys. Unknown
- * messages and fields are skipped; missing fields are 0 or empty; a field given twice or of another
- * type is an error. For each MSG(name) there are: struct msg_name, msg_name_encode,
- * msg_name_decode, msg_name_equal, msg_name_print (proto/reference.md tells the
- * fields).
+ * messages and fields are skipped; missing fields are 0 or empty; a duplicate field or a wrong type
+ * is an error. For each MSG(name) there are: struct msg_name, msg_name_encode, msg_name_decode,
+ * msg_name_equal, msg_name_print (fields: proto/reference.md).
  * Threads: reentrant. */
 #ifndef QUIRE_PROTO_PROTO_H
 #define QUIRE_PROTO_PROTO_H
@@ -24,15 +23,15 @@
 
 enum { STEER_WAKE = 3 };                    /* msg_steer.sleep */
 enum { STEER_PAUSE = 1, STEER_RESUME = 2 }; /* msg_steer.pause */
-/* What becomes of the requests that have begun when steps are to stop: they stay and go on later,
- * end at once with what they have (those that wait do too), or finish first. */
+/* Treatment of running requests in a pause: suspend them, end them at once with their tokens so far
+ * (waiting requests too), or finish them first. */
 enum in_flight_mode { IN_FLIGHT_KEEP, IN_FLIGHT_ABORT, IN_FLIGHT_WAIT, IN_FLIGHT_MODES };
 /* msg_order.kind */
 enum order_kind { ORDER_RELOAD = 1, ORDER_START_PROFILE, ORDER_STOP_PROFILE };
 enum finish_reason { FINISH_NONE, FINISH_STOP, FINISH_LENGTH, FINISH_ABORT, FINISH_ERROR };
 
-/* What the fields' types are in C. Arrays and strings are borrowed: when decoded, from the frame or
- * the arena given to decode (an array that is not aligned in the frame is copied there). */
+/* C types of the fields. Arrays and strings are borrowed: when decoded, from the frame or the arena
+ * given to decode (an unaligned array is copied there). */
 struct proto_str {
     const char *data; /* not NUL-terminated */
     size_t n;
@@ -83,7 +82,7 @@ enum msg_tag {
 #include "proto/messages.def"
 
 /* Encode to the end of `out`; Q_TOO_LARGE beyond PROTO_FRAME_MAX. Decode from frame[0..n):
- * Q_CORRUPT says what and where. */
+ * Q_CORRUPT with the reason and position. */
 #define MSG(tag, name)                                                                          \
     FALLIBLE msg_##name##_encode(const struct msg_##name *m, struct buf *out, struct q_err *e); \
     FALLIBLE msg_##name##_decode(struct msg_##name *m, const void *frame, size_t n,             \
@@ -94,8 +93,7 @@ enum msg_tag {
 #define END(name)
 #include "proto/messages.def"
 
-/* The frame's message tag, MSG_NONE when it is no frame at all. A tag this build does not know is
- * returned as it is. */
+/* The frame's message tag, MSG_NONE if it is not a frame. An unknown tag is returned unchanged. */
 uint32_t proto_peek(const void *frame, size_t n);
 const char *proto_name(uint32_t tag); /* "submit"; "?" when unknown */
 

@@ -37,7 +37,7 @@ static enum q_code check_ranges(const struct sample_params *p, struct q_err *e)
         const struct range *r = &ranges[i];
         float v = *(const float *)((const char *)p + r->offset);
         if (!(v >= r->min && v <= r->max) || (r->above_min && v == r->min))
-            return q_fail(e, Q_INVALID, "%s: must be in %c%g, %g], is %g", r->name,
+            return q_fail(e, Q_INVALID, "%s: expected a value in %c%g, %g], got %g", r->name,
                           r->above_min ? '(' : '[', (double)r->min, (double)r->max, (double)v);
     }
     return Q_OK;
@@ -56,7 +56,7 @@ static enum q_code check_ids(const char *name, const uint32_t *ids, uint32_t n, 
 static enum q_code check_count(const char *name, uint32_t n, uint32_t max, struct q_err *e)
 {
     if (n > max)
-        return q_fail(e, Q_INVALID, "%s: at most %u, are %u", name, max, n);
+        return q_fail(e, Q_INVALID, "%s: expected at most %u, got %u", name, max, n);
     return Q_OK;
 }
 
@@ -110,10 +110,10 @@ static enum q_code check_masks(const struct sample_params *p, uint32_t vocab_siz
         (rc = check_count("no_repeat_ngram_size", p->no_repeat_ngram, SAMPLE_NGRAM_MAX, e)))
         return rc;
     if (!sample_bad_words_fit(p->bad_words, p->n_bad, vocab_size))
-        return q_fail(e, Q_INVALID,
-                      "bad_words: lengths and ids do not fit each other, or an id is not in the "
-                      "vocabulary of %u",
-                      vocab_size);
+        return q_fail(
+            e, Q_INVALID,
+            "bad_words: lengths and ids do not match, or an id is not in the vocabulary of %u",
+            vocab_size);
     return Q_OK;
 }
 
@@ -124,9 +124,9 @@ enum q_code sample_params_check(const struct sample_params *p, uint32_t vocab_si
     if ((rc = check_ranges(p, e)))
         return rc;
     if (p->max_tokens < 1)
-        return q_fail(e, Q_INVALID, "max_tokens: must be at least 1, is 0");
+        return q_fail(e, Q_INVALID, "max_tokens: expected at least 1, got 0");
     if (p->min_tokens > p->max_tokens)
-        return q_fail(e, Q_INVALID, "min_tokens: must be at most max_tokens (%u), is %u",
+        return q_fail(e, Q_INVALID, "min_tokens: expected at most max_tokens (%u), got %u",
                       p->max_tokens, p->min_tokens);
     if ((rc = check_logprobs("logprobs", p->n_logprob, vocab_size, e)) ||
         (rc = check_logprobs("prompt_logprobs", p->n_prompt_logprob, vocab_size, e)) ||
@@ -138,7 +138,8 @@ enum q_code sample_params_check(const struct sample_params *p, uint32_t vocab_si
         return rc;
     for (uint32_t i = 0; i < p->n_bias; i++)
         if (!(fabsf(p->bias[i]) <= 100.0f))
-            return q_fail(e, Q_INVALID, "logit_bias: must be in [-100, 100], is %g for token %u",
+            return q_fail(e, Q_INVALID,
+                          "logit_bias: expected a value in [-100, 100], got %g for token %u",
                           (double)p->bias[i], p->bias_ids[i]);
     if (is_twice(p->bias_ids, p->n_bias, &twice))
         return q_fail(e, Q_INVALID, "logit_bias: token %u has more than one bias", twice);
@@ -170,8 +171,8 @@ enum q_code sample_params_from_submit(struct sample_params *p, const struct msg_
                   {"bad_words", m->bad_words.n, SAMPLE_BAD_MAX}};
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
         if (counts[i].n > counts[i].max)
-            return q_fail(e, Q_INVALID, "%s: at most %zu, are %zu", counts[i].name, counts[i].max,
-                          counts[i].n);
+            return q_fail(e, Q_INVALID, "%s: expected at most %zu, got %zu", counts[i].name,
+                          counts[i].max, counts[i].n);
     *p = (struct sample_params){
         .temperature = m->temperature,
         .top_p = m->top_p,

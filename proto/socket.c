@@ -90,11 +90,10 @@ static enum q_code set_keys(struct socket *s, const struct socket_config *c, str
     if (!c->keys_dir || !c->keys_dir[0]) {
         if (c->insecure_tcp)
             return Q_OK;
-        return q_fail(
-            e, Q_FORBIDDEN,
-            "%s: tcp needs keys: make them with `quire keygen` and give their folder with "
-            "--keys, or allow plain tcp with --insecure-tcp",
-            c->address);
+        return q_fail(e, Q_FORBIDDEN,
+                      "%s: tcp requires keys: create them with `quire keygen` and set --keys to "
+                      "their folder, or allow tcp without keys with --insecure-tcp",
+                      c->address);
     }
     struct curve_keys k;
     enum q_code rc = curve_load(&k, c->keys_dir, s->listening ? CURVE_ENGINE : CURVE_FRONTEND, e);
@@ -122,7 +121,7 @@ static enum q_code check_path_free(const char *path, struct q_err *e)
     if (lstat(path, &st))
         return errno == ENOENT ? Q_OK : q_fail(e, Q_IO, "ipc://%s: %s", path, strerror(errno));
     if (!S_ISSOCK(st.st_mode))
-        return q_fail(e, Q_MISMATCH, "ipc://%s: there is something else than a socket", path);
+        return q_fail(e, Q_MISMATCH, "ipc://%s: the file exists and is not a socket", path);
     struct sockaddr_un name = {.sun_family = AF_UNIX};
     memcpy(name.sun_path, path, strlen(path) + 1); /* ADDRESS_PATH_MAX fits */
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -132,7 +131,7 @@ static enum q_code check_path_free(const char *path, struct q_err *e)
     close(fd);
     if (failed == ECONNREFUSED || failed == ENOENT)
         return Q_OK;
-    return q_fail(e, Q_MISMATCH, "ipc://%s: another process listens there already", path);
+    return q_fail(e, Q_MISMATCH, "ipc://%s: another process is listening on this address", path);
 }
 
 static enum q_code watch(struct socket *s, int fd, struct q_err *e)
@@ -172,7 +171,7 @@ static enum q_code attach(struct socket *s, const struct address *a, struct q_er
     int failed = zmq_bind(s->handle, text) ? zmq_errno() : 0;
     umask(before);
     if (failed == EADDRINUSE)
-        return q_fail(e, Q_MISMATCH, "%s: another process listens there already", text);
+        return q_fail(e, Q_MISMATCH, "%s: another process is listening on this address", text);
     if (failed)
         return q_fail(e, Q_IO, "%s: cannot listen: %s", text, zmq_strerror(failed));
     memcpy(s->path, a->path, sizeof s->path);
@@ -190,18 +189,19 @@ static enum q_code open_socket(struct socket **out, const struct socket_config *
     if (rc)
         return rc;
     if (!listening && a.kind == ADDRESS_TCP && (a.port == 0 || a.host[0] == '*'))
-        return q_fail(e, Q_INVALID, "address \"%s\": wanted the engine's host and port",
+        return q_fail(e, Q_INVALID, "address \"%s\": expected the engine's host and port",
                       c->address);
     struct socket *s = q_calloc(1, sizeof *s);
     if (!s)
-        return q_fail(e, Q_NO_MEMORY, "%s: no memory for a socket", c->address);
+        return q_fail(e, Q_NO_MEMORY, "%s: out of memory for a socket", c->address);
     s->epoll_fd = s->kick_fd = -1;
     s->listening = listening;
     zmq_msg_init(&s->frame);
     quiet_czmq();
     s->zsock = zsock_new(listening ? ZMQ_ROUTER : ZMQ_DEALER);
     if (!s->zsock) {
-        rc = q_fail(e, Q_IO, "%s: no socket: %s", c->address, zmq_strerror(zmq_errno()));
+        rc = q_fail(e, Q_IO, "%s: cannot create a socket: %s", c->address,
+                    zmq_strerror(zmq_errno()));
         goto out;
     }
     s->handle = zsock_resolve(s->zsock);
@@ -332,12 +332,12 @@ static enum q_code send_failed(const struct socket *s, struct q_err *e)
 {
     int code = zmq_errno();
     if (code == EHOSTUNREACH)
-        return q_fail(e, Q_UNAVAILABLE, "%s: the frontend is gone", s->address);
+        return q_fail(e, Q_UNAVAILABLE, "%s: the frontend disconnected", s->address);
     if (code == EAGAIN && s->listening)
-        return q_fail(e, Q_NO_SPACE, "%s: the frontend does not read: %d frames wait", s->address,
-                      SOCKET_HWM_LISTEN);
+        return q_fail(e, Q_NO_SPACE, "%s: the frontend does not read: %d frames are waiting",
+                      s->address, SOCKET_HWM_LISTEN);
     if (code == EAGAIN)
-        return q_fail(e, Q_UNAVAILABLE, "%s: no engine is connected, or it does not read",
+        return q_fail(e, Q_UNAVAILABLE, "%s: no engine is connected, or the engine does not read",
                       s->address);
     return q_fail(e, Q_IO, "%s: %s", s->address, zmq_strerror(code));
 }
@@ -357,8 +357,8 @@ enum q_code socket_send(struct socket *s, const struct socket_peer *peer, const 
     enum q_code rc = Q_OK;
     Q_ASSERT(s->listening == (peer != NULL));
     if (n > PROTO_FRAME_MAX)
-        return q_fail(e, Q_TOO_LARGE, "%s: a frame of %zu bytes, at most %zu", s->address, n,
-                      PROTO_FRAME_MAX);
+        return q_fail(e, Q_TOO_LARGE, "%s: a frame of %zu bytes, expected at most %zu", s->address,
+                      n, PROTO_FRAME_MAX);
     if ((peer && send_part(s, peer->name, peer->n, ZMQ_SNDMORE) < 0) ||
         send_part(s, frame, n, 0) < 0)
         rc = send_failed(s, e);

@@ -109,7 +109,7 @@ enum q_code step_layout(struct step_view *v, void *memory, size_t n, const struc
     struct step_view sizes;
     uint64_t need = place_step(&sizes, NULL, counts);
     if (need > n)
-        return q_fail(e, Q_TOO_LARGE, "step: needs %llu bytes, there are %zu",
+        return q_fail(e, Q_TOO_LARGE, "step: %llu bytes needed, %zu available",
                       (unsigned long long)need, n);
     struct step_head head = *counts; /* counts may lie in memory */
     place_step(v, memory, &head);
@@ -119,8 +119,8 @@ enum q_code step_layout(struct step_view *v, void *memory, size_t n, const struc
 
 static enum q_code corrupt(const char *what, uint64_t found, uint64_t limit, struct q_err *e)
 {
-    return q_fail(e, Q_CORRUPT, "step: %s is %llu, at most %llu", what, (unsigned long long)found,
-                  (unsigned long long)limit);
+    return q_fail(e, Q_CORRUPT, "step: %s is %llu, expected at most %llu", what,
+                  (unsigned long long)found, (unsigned long long)limit);
 }
 
 static enum q_code check_counts(const struct step_head *h, const struct step_limits *l,
@@ -166,7 +166,8 @@ static enum q_code check_seq(const struct step_seq *q, const struct step_limits 
         return q_fail(e, Q_CORRUPT, "step: slot %u samples beyond max_model_len %u", q->slot,
                       l->max_model_len);
     if (q->flags & STEP_SPECULATE && (q->flags & ~STEP_SPECULATE) != STEP_SAMPLE)
-        return q_fail(e, Q_CORRUPT, "step: slot %u speculates with flags %u", q->slot, q->flags);
+        return q_fail(e, Q_CORRUPT, "step: slot %u has draft tokens with flags %u", q->slot,
+                      q->flags);
     if (q->n_new_block > blocks_of(l->max_model_len))
         return corrupt("a seq's n_new_block", q->n_new_block, blocks_of(l->max_model_len), e);
     return Q_OK;
@@ -220,7 +221,7 @@ static enum q_code check_admits(const struct step_view *v, const struct step_lim
         while (i_seq < v->head->n_seq && !(v->seqs[i_seq].flags & STEP_ADMIT))
             i_seq++;
         if (i_seq == v->head->n_seq)
-            return q_fail(e, Q_CORRUPT, "step: admit %u belongs to no seq", i);
+            return q_fail(e, Q_CORRUPT, "step: admit %u does not belong to a seq", i);
         const struct step_admit *a = &v->admits[i];
         const struct step_seq *q = &v->seqs[i_seq];
         if (a->n_known > l->max_model_len)
@@ -266,8 +267,9 @@ static enum q_code check_sums(const struct step_head *h, const struct sums *sums
         {"n_token", h->n_token, sums->n_token}, {"n_logit", h->n_logit, sums->n_logit}};
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
         if (pairs[i].head != pairs[i].sum)
-            return q_fail(e, Q_CORRUPT, "step: %s is %llu, the seqs add up to %llu", pairs[i].what,
-                          (unsigned long long)pairs[i].head, (unsigned long long)pairs[i].sum);
+            return q_fail(e, Q_CORRUPT, "step: %s is %llu, the sum over the seqs is %llu",
+                          pairs[i].what, (unsigned long long)pairs[i].head,
+                          (unsigned long long)pairs[i].sum);
     return Q_OK;
 }
 
@@ -283,7 +285,7 @@ enum q_code step_view(struct step_view *v, void *memory, size_t n, const struct 
     struct sums sums = {0};
     enum q_code rc;
     if (n < sizeof(struct step_head) || !aligned(memory))
-        return q_fail(e, Q_CORRUPT, "step: %zu bytes at %p hold no head", n, memory);
+        return q_fail(e, Q_CORRUPT, "step: %zu bytes at %p do not contain a head", n, memory);
     struct step_head head = *(struct step_head *)memory;
     if ((rc = check_counts(&head, l, e)))
         return rc;
@@ -294,8 +296,8 @@ enum q_code step_view(struct step_view *v, void *memory, size_t n, const struct 
     if ((rc = check_seqs(&found, l, &sums, e)))
         return rc;
     if (head.n_admit != sums.n_admit)
-        return q_fail(e, Q_CORRUPT, "step: n_admit is %u, flags say %llu", head.n_admit,
-                      (unsigned long long)sums.n_admit);
+        return q_fail(e, Q_CORRUPT, "step: n_admit is %u, but the flags indicate %llu",
+                      head.n_admit, (unsigned long long)sums.n_admit);
     if ((rc = check_admits(&found, l, &sums, e)) || (rc = check_sums(&head, &sums, e)))
         return rc;
     *v = found;
@@ -308,7 +310,7 @@ enum q_code step_result_layout(struct step_result *r, void *memory, size_t n, ui
     struct step_result sizes;
     uint64_t need = place_result(&sizes, NULL, n_row, n_top);
     if (need > n)
-        return q_fail(e, Q_TOO_LARGE, "step result: needs %llu bytes, there are %zu",
+        return q_fail(e, Q_TOO_LARGE, "step result: %llu bytes needed, %zu available",
                       (unsigned long long)need, n);
     place_result(r, memory, n_row, n_top);
     *r->head = (struct step_result_head){.n_row = n_row, .n_top = n_top, .gap_us = STEP_NO_GAP};
@@ -320,7 +322,8 @@ enum q_code step_result_view(struct step_result *r, void *memory, size_t n,
 {
     struct step_result sizes, found;
     if (n < sizeof(struct step_result_head) || !aligned(memory))
-        return q_fail(e, Q_CORRUPT, "step result: %zu bytes at %p hold no head", n, memory);
+        return q_fail(e, Q_CORRUPT, "step result: %zu bytes at %p do not contain a head", n,
+                      memory);
     const struct step_result_head head = *(const struct step_result_head *)memory;
     if (head.error >= Q_CODE_COUNT)
         return corrupt("a result's error", head.error, Q_CODE_COUNT - 1, e);

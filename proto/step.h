@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* step - what an engine tells its worker to compute in one step, and what comes back.
+/* step - one step of an engine for its worker, and its result.
  *
  * The worker keeps, per slot (one running sequence), the token history, the block table and the
- * sampling parameters, so a step says only what is new: a decode row is a struct step_seq of 20
+ * sampling parameters, so a step contains only changes: a decode row is a struct step_seq of 20
  * bytes. Steps are executed strictly in order; therefore a block freed while planning step n+1 may
- * be given to another sequence in n+1 although step n still reads it, and a token sampled in step n
- * is in the slot's history when n+1 runs: the engine plans n+1 without waiting for it.
+ * be assigned to another sequence in n+1 although step n still reads it, and a token sampled in
+ * step n is in the slot's history when n+1 runs: the engine plans n+1 without waiting.
  *
  * Blocks can be copied to a second pool in host memory and back. A step first copies out, then in,
- * and then computes: so a block that is copied out may be given to another sequence in the same
- * step, and what is copied in is there for its rows.
+ * and then computes: so a block that is copied out may be assigned to another sequence in the same
+ * step, and blocks copied in are available to its rows.
  *
- * A step lies in shared memory as: struct step_head, then the arrays in the order of its counts,
+ * Layout of a step in shared memory: struct step_head, then the arrays in the order of its counts,
  * each 8-byte aligned (step_view gives pointers after checking every count and offset). Same
  * machine, same build: native layout.
  * Threads: values; the ring (engine/worker/ring.h) orders the access. */
@@ -32,16 +32,16 @@
 enum { /* step_seq.flags */
        /* sample one token after the last row and append it to the slot's history */
        STEP_SAMPLE = 1 << 0,
-       /* the slot starts anew: a struct step_admit follows for it, in order of the seqs */
+       /* the slot gets a new sequence: it has a struct step_admit, in order of the seqs */
        STEP_ADMIT = 1 << 1,
-       /* give logprobs of the history tokens that follow rows start … start + n_token - 1 */
+       /* return logprobs of the history tokens that follow rows start … start + n_token - 1 */
        STEP_PROMPT_LOGPROBS = 1 << 2,
-       /* with STEP_SAMPLE: the first row is the newest token, the others are room for tokens that
-        * the worker guesses; it samples after each row and keeps what its guesses foresaw */
+       /* with STEP_SAMPLE: the first row is the newest token, the others are for draft tokens of
+        * the worker; it samples after each row and keeps the accepted tokens */
        STEP_SPECULATE = 1 << 3
 };
 
-struct step_seq {  /* one sequence's part of the step */
+struct step_seq {  /* one sequence's rows of the step */
     uint32_t slot; /* < max_num_seqs */
     uint32_t flags;
     uint32_t start;   /* position of the first row: tokens of this sequence already in the cache */
@@ -55,14 +55,14 @@ struct step_admit {    /* a sequence enters a slot: its history and parameters *
     uint32_t n_stop_id, n_bias;
     /* Its part of the lists: allowed ids, bad words, its grammar's program. */
     uint32_t n_allowed, n_bad, n_grammar;
-    /* Positions whose keys and values are in the first blocks already, which others may hold too.
-     * Rows before it are computed when asked for (the first row of the seq may lie there), reading
-     * what is in the cache and writing nothing. */
+    /* Number of positions with KV in the first blocks, which may be shared. Rows before it are
+     * computed on request (the first row of the seq may be there); they read the cache and write
+     * nothing. */
     uint32_t n_cached;
-    /* Positions from n_cached to here are put into its own blocks by this step's copies; 0 = none.
-     * The first row of the seq is at most the larger of both. */
+    /* Positions from n_cached to here are restored by this step's copies; 0 = none. The first row
+     * of the seq is at most the larger of both. */
     uint32_t n_restored;
-    struct sample_params params; /* its pointers are meaningless; the arrays are in the step */
+    struct sample_params params; /* its pointers are not used; the arrays are in the step */
 };
 
 struct step_copy {  /* of one block, keys and values of all layers */
@@ -96,11 +96,11 @@ struct step_view { /* a step's arrays; borrowed from the memory it lies in */
     struct step_copy *outs, *ins;
 };
 
-struct step_limits { /* what a step can hold at most; decides the ring's size */
+struct step_limits { /* limits of a step; they determine the ring's size */
     uint32_t max_num_seqs, max_num_batched_tokens, max_model_len;
     uint32_t logit_rows_max; /* >= max_num_seqs */
-    uint32_t top_more;       /* alternatives beyond SAMPLE_LOGPROBS_FEW a row; for two requests that
-                                want the whole vocabulary, twice its size */
+    uint32_t top_more;       /* alternatives beyond SAMPLE_LOGPROBS_FEW a row; twice the vocabulary,
+                              * for two requests with all logprobs */
     uint32_t known_max;      /* history tokens admitted in one step; >= max_model_len */
     uint32_t copies_max;     /* blocks copied out in one step, and as many in; 0 = none are */
 };
@@ -112,37 +112,37 @@ struct step_limits { /* what a step can hold at most; decides the ring's size */
  * is exact, and n_row of the result is the same number.
  *
  * A seq with STEP_SPECULATE has 1 … n_token sampled rows at positions start + 1 …, contiguous and
- * ascending: as many as the worker had guesses, and one. The first is always a token of the
- * sequence; each later one is, when the guess before it came true, and else is_rejected is set in
- * it and in all that follow. n_row of the result then may be less than n_logit of the head. */
+ * ascending: one more than the worker had draft tokens. The first is always a token of the
+ * sequence; a later one is if the draft token before it was accepted; otherwise is_rejected is set
+ * in it and in all later ones. n_row of the result may then be less than n_logit of the head. */
 struct step_row { /* one sampled token, or one prompt position */
     uint32_t slot;
     uint32_t position;    /* of the token in the sequence (prompt and output counted from 0) */
     uint32_t token;       /* sampled, or the prompt's own */
-    uint32_t rank;        /* 1 = most likely; 0 when no logprobs were asked for */
+    uint32_t rank;        /* 1 = most likely; 0 without logprobs */
     float logprob;        /* of `token`, from the raw logits */
     uint32_t n_top;       /* alternatives, most likely first */
     uint32_t top_start;   /* index of the first in top_ids, top_logprobs */
     uint32_t is_prompt;   /* 1: a prompt position */
-    uint32_t is_rejected; /* 1: sampled after a wrong guess, no token of the sequence */
-    uint32_t is_forced;   /* 1: the guesses of its sequence were what its grammar forces */
+    uint32_t is_rejected; /* 1: sampled after a rejected draft token, not a token of the sequence */
+    uint32_t is_forced;   /* 1: the draft tokens of its sequence were forced by its grammar */
 };
 
 #define STEP_NO_GAP UINT32_MAX
-/* For gap_us: as much as it can say. */
+/* Maximum of gap_us. */
 static inline uint32_t step_gap(double us)
 {
     return us <= 0 ? 0 : us < STEP_NO_GAP - 1.0 ? (uint32_t)us : STEP_NO_GAP - 1;
 }
 struct step_result_head {
     uint64_t step;
-    int64_t start_us;      /* when the worker began with it (clock_us) */
+    int64_t start_us;      /* start time in the worker (clock_us) */
     uint32_t n_row, n_top; /* struct step_row[n_row], uint32_t[n_top] ids, float[n_top] logprobs */
     uint32_t copy_us;      /* time of the copies, before the forward pass */
     uint32_t forward_us;   /* time of the forward pass */
-    uint32_t total_us;     /* with all else the worker did for the step */
-    uint32_t gap_us;       /* what computes had nothing to do since the step before, and in this one
-                              between forward pass and sampling; STEP_NO_GAP: not known */
+    uint32_t total_us;     /* total time of the step in the worker */
+    uint32_t gap_us;       /* idle compute time since the previous step, and in this step between
+                            * forward pass and sampling; STEP_NO_GAP: unknown */
     uint32_t error;        /* enum q_code; the step failed as a whole */
 };
 struct step_result {
@@ -152,22 +152,22 @@ struct step_result {
     float *top_logprobs;
 };
 
-/* Alternatives that the rows of one result may have together. */
+/* Maximum alternatives of all rows of one result. */
 uint64_t step_top_max(const struct step_limits *l);
-/* Logit rows that a seq has, as said in step_head. */
+/* Logits rows of a seq, as defined in step_head. */
 uint32_t step_seq_logits(const struct step_seq *q);
 /* Bytes for the largest step and result within the limits. Errors: Q_TOO_LARGE (a limit that would
  * overflow). */
 FALLIBLE step_bytes_max(size_t *step_bytes, size_t *result_bytes, const struct step_limits *l,
                         struct q_err *e);
-/* Lay out a step with these counts (head filled in by the caller) at memory[0..n) and give its
+/* Lay out a step with these counts (head filled in by the caller) at memory[0..n) and set its
  * pointers. */
 FALLIBLE step_layout(struct step_view *v, void *memory, size_t n, const struct step_head *counts,
                      struct q_err *e);
-/* Give the pointers of a step that lies at memory, checking every count against the limits and
- * every index (slots, sums) so that a damaged step cannot make the worker read or write elsewhere.
- * Not checked, because only the worker knows them: block numbers (against its pools), block table
- * lengths, token ids (against its vocabulary). Errors: Q_CORRUPT. */
+/* Set the pointers of a step at memory, checking every count against the limits and every index
+ * (slots, sums), so that a corrupt step cannot cause out-of-bounds accesses in the worker. Not
+ * checked, because the worker checks them: block numbers (against its pools), block table lengths,
+ * token ids (against its vocabulary). Errors: Q_CORRUPT. */
 FALLIBLE step_view(struct step_view *v, void *memory, size_t n, const struct step_limits *l,
                    struct q_err *e);
 FALLIBLE step_result_layout(struct step_result *r, void *memory, size_t n, uint32_t n_row,

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* walk - reading msgpack that nobody vouches for.
+/* walk - reading untrusted msgpack.
  *
  * A walk is a cursor over one frame. It allocates nothing and does not recurse: skipping a value
  * counts the values still to come, so nesting costs no stack, and a declared count or length is
- * believed only when that many bytes are there. Format:
+ * accepted only if that many bytes are present. Format:
  * https://github.com/msgpack/msgpack/blob/master/spec.md. Threads: one owner. */
 #ifndef QUIRE_PROTO_WALK_H
 #define QUIRE_PROTO_WALK_H
@@ -16,7 +16,7 @@ enum walk_kind {
     WALK_NIL,
     WALK_BOOL,  /* u */
     WALK_UINT,  /* u; signed formats too when the value is >= 0 */
-    WALK_INT,   /* negative; the value is not kept, nothing of ours is negative */
+    WALK_INT,   /* negative; the value is not stored, quire sends no negative numbers */
     WALK_FLOAT, /* f */
     WALK_STR,   /* data[0..n) */
     WALK_BIN,   /* data[0..n) */
@@ -39,7 +39,7 @@ struct walk_value {
 };
 
 /* Read the next value's head and, for scalars and strings, its content. False (kind WALK_END) at
- * the end or on bytes that are no msgpack; the cursor then stays. */
+ * the end or on invalid msgpack; the cursor then does not move. */
 bool walk_next(struct walk *w, struct walk_value *v);
 /* Skip the next value whole, containers included. False as above. */
 bool walk_skip(struct walk *w);

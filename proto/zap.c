@@ -22,7 +22,7 @@ enum q_code zap_ref(const char *allowed_key, struct q_err *e)
 {
     uint8_t key[CURVE_BYTES];
     if (strlen(allowed_key) != CURVE_TEXT - 1 || !zmq_z85_decode(key, allowed_key))
-        return q_fail(e, Q_CORRUPT, "zap: the frontend's key is no Z85 key");
+        return q_fail(e, Q_CORRUPT, "zap: the frontend's key is not a Z85 key");
     if (zap.refs) {
         if (memcmp(key, zap.allowed, sizeof key) != 0)
             return q_fail(e, Q_INVALID, "zap: all addresses of a process must use the same keys");
@@ -31,11 +31,11 @@ enum q_code zap_ref(const char *allowed_key, struct q_err *e)
     }
     zsock_t *handler = zsock_new(ZMQ_REP);
     if (!handler)
-        return q_fail(e, Q_NO_MEMORY, "zap: no socket: %s", zmq_strerror(zmq_errno()));
+        return q_fail(e, Q_NO_MEMORY, "zap: cannot create a socket: %s", zmq_strerror(zmq_errno()));
     zsock_set_linger(handler, 0);
     if (zsock_bind(handler, "%s", ENDPOINT) < 0) {
         zsock_destroy(&handler);
-        return q_fail(e, Q_INVALID, "zap: something else in this process answers for ZeroMQ");
+        return q_fail(e, Q_INVALID, "zap: another ZAP handler exists in this process");
     }
     memcpy(zap.allowed, key, sizeof key);
     zap.handler = handler;

@@ -28,13 +28,13 @@ static FALLIBLE begin_call(struct answer *a, const struct parsed_event *event, s
     struct answer_call *call = &a->calls[a->n_call];
     *call = (struct answer_call){.args = BUF_INIT};
     if (RAND_bytes(random, sizeof(random)) != 1)
-        return q_fail(e, Q_INTERNAL, "no random numbers for a tool call's id");
+        return q_fail(e, Q_INTERNAL, "cannot get random numbers for a tool call's id");
     int n = snprintf(call->id, sizeof(call->id), "call_");
     for (size_t i = 0; i < sizeof(random); i++)
         n += snprintf(call->id + n, sizeof(call->id) - (size_t)n, "%02x", random[i]);
     call->name = q_strndup(event->text, event->n);
     if (!call->name)
-        return q_fail(e, Q_NO_MEMORY, "no memory for a tool call");
+        return q_fail(e, Q_NO_MEMORY, "out of memory for a tool call");
     a->n_call++;
     return Q_OK;
 }

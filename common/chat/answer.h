@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* answer - what a parser finds in a chat model's text, gathered into a message: content, reasoning
+/* answer - the parser's events of a chat model's text, collected into a message: content, reasoning
  * and tool calls.
  *
  * answer_take is the sink of the parser (its ctx is the answer). A whole answer is read at the end.
- * A stream shows what has come with answer_delta_json and empties content and reasoning; calls
- * stay, and of their arguments what no delta has shown. A call that breaks is content and goes; or,
- * where a delta has shown its name, it stays as far as it came, counts no longer, and its text is
- * no content.
+ * A stream sends new output with answer_delta_json and empties content and reasoning; calls are
+ * kept, with the arguments not sent yet. A malformed call becomes content; if a delta has already
+ * sent its name, its sent part remains, it is not counted, and its text is not content.
  * Threads: one owner. */
 #ifndef QUIRE_COMMON_CHAT_ANSWER_H
 #define QUIRE_COMMON_CHAT_ANSWER_H
@@ -35,7 +34,7 @@ struct answer {
 void answer_release(struct answer *a); /* all zero is the empty value */
 /* Errors: Q_NO_MEMORY, Q_INTERNAL (no random numbers for an id). */
 enum q_code answer_take(void *answer, const struct parsed_event *event, struct q_err *e);
-/* Does the model call? Then the finish_reason of an answer that the model ended is "tool_calls". */
+/* True if the model calls a tool: then the finish_reason of a stopped answer is "tool_calls". */
 bool answer_has_calls(const struct answer *a);
 
 /* Append one call: {"id", "type", "function": {"name", "arguments"}}. */

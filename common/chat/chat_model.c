@@ -13,7 +13,7 @@ static FALLIBLE content_format(enum chat_content *out, const char *name, struct 
                                      : CHAT_CONTENT_AUTO;
     if (*out == CHAT_CONTENT_AUTO && strcmp(name, "auto") != 0)
         return q_fail(e, Q_INVALID,
-                      "--chat-template-content-format: \"%.40s\" is not known; accepted are auto, "
+                      "--chat-template-content-format: unknown value \"%.40s\"; accepted are auto, "
                       "string and openai",
                       name);
     return Q_OK;
@@ -71,14 +71,15 @@ static void choose_parsers(struct chat_model *m, const struct options *o)
                               : plain.reasoning;
     if (m->reasoning_parser && !strcmp(m->reasoning_parser, "none"))
         m->reasoning_parser = NULL;
-    log_info("tool-call parser %s, reasoning parser %s", m->tool_parser,
+    log_info("tool-call parser: %s; reasoning parser: %s", m->tool_parser,
              m->reasoning_parser ? m->reasoning_parser : "none");
 }
 
 static FALLIBLE load_kwargs(struct chat_model *m, const char *text, struct q_err *e)
 {
     if (*text && !(m->kwargs = json_loads(text, 0, NULL)))
-        return q_fail(e, Q_INVALID, "--default-chat-template-kwargs is not JSON, or no memory");
+        return q_fail(e, Q_INVALID,
+                      "--default-chat-template-kwargs is not valid JSON, or out of memory");
     return Q_OK;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* chat_model - what a model needs to talk: its chat template, the form of a message's content in
- * it, and the parsers of its tool calls and its reasoning.
+/* chat_model - a model's chat template, the format of message content in it, and the parsers of its
+ * tool calls and reasoning.
  *
  * The server and the C library both open it, so that a conversation means the same in both.
  * Threads: only read after chat_model_open. */
@@ -26,7 +26,7 @@ struct chat_model {
  * --tool-call-parser, --reasoning-parser. Errors: Q_INVALID, which names the option. */
 FALLIBLE chat_model_check(const struct options *o, struct q_err *e);
 /* Load the template of --chat-template, else of tokenizer_path where that is a folder, else of dir.
- * A model without one is no error, nor is one whose own template is broken: m->error says why.
+ * A missing or unusable template of the model is not an error; m->error has the reason.
  * Errors: Q_INVALID (the options, a template that was given), Q_NOT_FOUND (the file that was
  * given). */
 FALLIBLE chat_model_open(struct chat_model *m, const struct options *o, const char *dir,

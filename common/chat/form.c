@@ -9,7 +9,7 @@ static json_t *parse(const char *source, size_t n, const char *what, struct q_er
     json_t *v = json_loadb(source, n, flags, &error);
     if (!v && json_error_code(&error) == json_error_numeric_overflow)
         v = json_loadb(source, n, flags | JSON_DECODE_INT_AS_REAL, &error);
-    if (!v && q_fail(e, Q_INVALID, "the %s is not JSON: %.100s (line %d, column %d)", what,
+    if (!v && q_fail(e, Q_INVALID, "the %s is not valid JSON: %.100s (line %d, column %d)", what,
                      error.text, error.line, error.column))
         return NULL;
     return v;
@@ -46,7 +46,7 @@ static json_t *choice_format(const struct form *f, struct q_err *e)
                                   json_pack("{s:s,s:O}", "type", "const_string", "value", v));
     bool good = json_array_size(list) && json_array_size(elements) == json_array_size(list);
     if (list && !good &&
-        q_fail(e, Q_INVALID, "guided_choice: expected a list of one or more strings, none empty"))
+        q_fail(e, Q_INVALID, "guided_choice: expected a list of one or more non-empty strings"))
         good = false;
     json_decref(list);
     if (good)
@@ -81,5 +81,5 @@ FALLIBLE form_tag(json_t **out, const struct form *f, struct q_err *e)
     *out = tag_of(f, e);
     if (*out)
         return Q_OK;
-    return e->code ? e->code : q_fail(e, Q_NO_MEMORY, "no memory for the answer's grammar");
+    return e->code ? e->code : q_fail(e, Q_NO_MEMORY, "out of memory for the answer's grammar");
 }

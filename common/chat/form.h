@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* form - the grammar that a request asks for of its answer (a schema, an expression, …), and the
- * same as a part of a structural tag, beside which tool calls can stand.
+/* form - the grammar that a request sets for its answer (a schema, an expression, …), and the same
+ * as a part of a structural tag together with tool calls.
  * Threads: values. */
 #ifndef QUIRE_COMMON_CHAT_FORM_H
 #define QUIRE_COMMON_CHAT_FORM_H

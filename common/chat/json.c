@@ -34,7 +34,8 @@ static enum q_code check_size(const struct text *t, struct q_err *e)
             depth--;
         n_value += c == ',' || c == '[' || c == '{';
         if (depth > JSON_DEPTH_MAX)
-            return q_fail(e, Q_TOO_LARGE, "%s is nested deeper than %d", t->name, JSON_DEPTH_MAX);
+            return q_fail(e, Q_TOO_LARGE, "%s is nested deeper than %d levels", t->name,
+                          JSON_DEPTH_MAX);
         if (n_value > JSON_VALUES_MAX)
             return q_fail(e, Q_TOO_LARGE, "%s has more than %u values", t->name, JSON_VALUES_MAX);
     }

@@ -46,10 +46,10 @@ static enum q_code join_parts(json_t *message, const json_t *parts, size_t i_mes
                 member = text_parts[k][1];
         const json_t *t = json_is_string(part) || !member ? part : json_object_get(part, member);
         if (!member)
-            rc = q_fail(
-                e, Q_UNSUPPORTED,
-                "messages: entry %zu: content of type \"%.40s\" is not supported yet; only text is",
-                i_message, type);
+            rc = q_fail(e, Q_UNSUPPORTED,
+                        "messages: entry %zu: content of type \"%.40s\" is not supported yet; "
+                        "accepted is text",
+                        i_message, type);
         else if (!json_is_string(t))
             rc = q_fail(e, Q_INVALID, "messages: entry %zu: content part %zu has no \"%s\"",
                         i_message, i, member);
@@ -63,7 +63,7 @@ static enum q_code join_parts(json_t *message, const json_t *parts, size_t i_mes
         rc = buf_check(&text, "messages: the joined content", e);
     if (rc == Q_OK && json_object_set_new(message, "content",
                                           json_stringn_nocheck(buf_str(&text), text.len)) != 0)
-        rc = q_fail(e, Q_NO_MEMORY, "messages: no memory");
+        rc = q_fail(e, Q_NO_MEMORY, "messages: out of memory");
     buf_release(&text);
     return rc;
 }
@@ -83,15 +83,15 @@ static enum q_code open_arguments(json_t *call, size_t i_message, struct q_err *
     json_t *value = NULL;
     const char *text = json_string_value(arguments);
     if (text && *text && json_body(&value, text, json_string_length(arguments), &why) != Q_OK)
-        log_debug("messages: entry %zu: function.arguments are taken as {}: %s", i_message,
+        log_debug("messages: entry %zu: function.arguments are replaced by {}: %s", i_message,
                   why.message);
     else if (arguments && !text && !json_is_null(arguments))
-        log_debug("messages: entry %zu: function.arguments are taken as {}: they are %s", i_message,
-                  json_kind(arguments));
+        log_debug("messages: entry %zu: function.arguments are replaced by {}: they are %s",
+                  i_message, json_kind(arguments));
     if (!value)
         value = json_object();
     if (json_object_set_new(function, "arguments", value) != 0)
-        return q_fail(e, Q_NO_MEMORY, "messages: no memory");
+        return q_fail(e, Q_NO_MEMORY, "messages: out of memory");
     return Q_OK;
 }
 
@@ -109,7 +109,7 @@ static enum q_code read_calls(json_t *message, size_t i_message, struct q_err *e
     }
     json_t *copy = json_deep_copy(calls);
     if (!copy || json_object_set_new(message, "tool_calls", copy) != 0)
-        return q_fail(e, Q_NO_MEMORY, "messages: no memory");
+        return q_fail(e, Q_NO_MEMORY, "messages: out of memory");
     for (size_t i = 0; i < json_array_size(copy); i++) {
         enum q_code rc = open_arguments(json_array_get(copy, i), i_message, e);
         if (rc != Q_OK)
@@ -133,7 +133,7 @@ static enum q_code modernize_call(struct reader *r, json_t *message, struct q_er
     json_t *calls = json_pack("[{s:s,s:s,s:O}]", "id", r->id, "type", "function", "function", call);
     if (!calls || json_object_set_new(message, "tool_calls", calls) != 0 ||
         json_object_del(message, "function_call") != 0)
-        return q_fail(e, Q_NO_MEMORY, "messages: no memory");
+        return q_fail(e, Q_NO_MEMORY, "messages: out of memory");
     return Q_OK;
 }
 
@@ -144,7 +144,7 @@ static enum q_code modernize_result(struct reader *r, json_t *message, struct q_
     if (*r->id && !json_object_get(message, "tool_call_id"))
         bad |= json_object_set_new(message, "tool_call_id", json_string(r->id));
     *r->id = '\0';
-    return bad ? q_fail(e, Q_NO_MEMORY, "messages: no memory") : Q_OK;
+    return bad ? q_fail(e, Q_NO_MEMORY, "messages: out of memory") : Q_OK;
 }
 
 static enum q_code modernize(struct reader *r, json_t *message, struct q_err *e)
@@ -159,7 +159,7 @@ static enum q_code modernize(struct reader *r, json_t *message, struct q_err *e)
     *r->id = '\0';
     if ((!content || json_is_null(content)) && json_is_string(refusal) &&
         json_object_set(message, "content", refusal) != 0)
-        return q_fail(e, Q_NO_MEMORY, "messages: no memory");
+        return q_fail(e, Q_NO_MEMORY, "messages: out of memory");
     return modernize_call(r, message, e);
 }
 
@@ -180,11 +180,11 @@ static enum q_code read_message(struct reader *r, json_t *message, struct q_err 
             json_kind(content));
     if (json_is_null(content) && !strcmp(role, "tool")) {
         if (json_object_set_new(message, "content", json_string("")) != 0) /* it gave nothing */
-            return q_fail(e, Q_NO_MEMORY, "messages: no memory");
+            return q_fail(e, Q_NO_MEMORY, "messages: out of memory");
         return read_calls(message, i, e);
     }
     if ((!content || json_is_null(content)) && strcmp(role, "assistant") != 0)
-        return q_fail(e, Q_INVALID, "messages: entry %zu: role \"%.40s\" needs \"content\"", i,
+        return q_fail(e, Q_INVALID, "messages: entry %zu: role \"%.40s\" requires \"content\"", i,
                       role);
     if (json_is_array(content))
         rc = join_parts(message, content, i, e);
@@ -201,7 +201,7 @@ FALLIBLE messages_read(json_t **out, const json_t *messages, struct q_err *e)
     if (!messages)
         return q_fail(e, Q_INVALID, "messages: the field is missing");
     if (json_array_size(messages) == 0 || json_array_size(messages) > MESSAGES_MAX)
-        return q_fail(e, Q_INVALID, "messages: %zu entries, accepted are 1 to %d",
+        return q_fail(e, Q_INVALID, "messages: %zu entries, expected 1 to %d",
                       json_array_size(messages), MESSAGES_MAX);
     json_t *list = json_array();
     json_array_foreach ((json_t *)messages, i, m) {
@@ -212,7 +212,7 @@ FALLIBLE messages_read(json_t **out, const json_t *messages, struct q_err *e)
         }
         json_t *copy = json_copy(m); /* shallow: only what is replaced differs */
         if (!list || !copy || json_array_append_new(list, copy) != 0) {
-            rc = q_fail(e, Q_NO_MEMORY, "messages: no memory");
+            rc = q_fail(e, Q_NO_MEMORY, "messages: out of memory");
             break;
         }
         r.i = i;
@@ -238,9 +238,8 @@ static FALLIBLE check_tool(const json_t *tool, size_t i, struct q_err *e)
                       json_kind(tool));
     if (type && !json_is_null(type) && (!kind || strcmp(kind, "function") != 0))
         return q_fail(e, kind ? Q_UNSUPPORTED : Q_INVALID,
-                      "tools: entry %zu: type \"%.40s\" is not known, the only accepted one is "
-                      "\"function\"",
-                      i, kind ? kind : json_kind(type));
+                      "tools: entry %zu: unknown type \"%.40s\"; accepted is \"function\"", i,
+                      kind ? kind : json_kind(type));
     if (!json_is_string(name) || json_string_length(name) == 0 ||
         json_string_length(name) > NAME_MAX_LEN)
         return q_fail(e, Q_INVALID,
@@ -274,14 +273,14 @@ FALLIBLE tools_read(json_t **out, const json_t *tools, struct q_err *e)
     if (json_array_size(tools) == 0)
         return Q_OK;
     if (json_array_size(tools) > TOOLS_MAX)
-        return q_fail(e, Q_INVALID, "tools: %zu entries, accepted are at most %d",
+        return q_fail(e, Q_INVALID, "tools: %zu entries, expected at most %d",
                       json_array_size(tools), TOOLS_MAX);
     json_t *list = json_array();
     json_array_foreach ((json_t *)tools, i, tool) {
         if ((rc = check_tool(tool, i, e)) != Q_OK)
             break;
         if (json_array_append_new(list, with_type(tool)) != 0) {
-            rc = q_fail(e, Q_NO_MEMORY, "tools: no memory");
+            rc = q_fail(e, Q_NO_MEMORY, "tools: out of memory");
             break;
         }
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* messages - what a request brings to a chat template, checked: messages and tools.
+/* messages - checks of a request's messages and tools for a chat template.
  * Threads: reentrant. */
 #ifndef QUIRE_COMMON_CHAT_MESSAGES_H
 #define QUIRE_COMMON_CHAT_MESSAGES_H

@@ -93,11 +93,11 @@ FALLIBLE roles_check(const struct chat_model *m, const char *own, const json_t *
             continue;
         }
         size_t n = nearest_name(role, KNOWN, &nearest);
-        return q_fail(e, Q_INVALID,
-                      "messages: entry %zu: role \"%.40s\" is not known%s%.*s%s; accepted are "
-                      "system, developer, user, assistant, tool, function and those that the "
-                      "model's chat template names",
-                      i, role, n ? " (did you mean \"" : "", (int)n, nearest, n ? "\"?)" : "");
+        return q_fail(
+            e, Q_INVALID,
+            "messages: entry %zu: unknown role \"%.40s\"%s%.*s%s; accepted are system, developer, "
+            "user, assistant, tool, function and the roles in the model's chat template",
+            i, role, n ? " (did you mean \"" : "", (int)n, nearest, n ? "\"?)" : "");
     }
     return Q_OK;
 }

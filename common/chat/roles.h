@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* roles - is the role of a message one that a chat template reads?
+/* roles - check of message roles against the chat template.
  *
- * A template passes over a role that it does not know, or prints it as it is; either way the model
- * sees something other than was meant. Threads: reentrant. */
+ * A template skips an unknown role or prints it unchanged; in both cases the prompt is wrong.
+ * Threads: reentrant. */
 #ifndef QUIRE_COMMON_CHAT_ROLES_H
 #define QUIRE_COMMON_CHAT_ROLES_H
 #include <jansson.h>

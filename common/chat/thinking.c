@@ -73,8 +73,8 @@ static FALLIBLE check_effort(const char *effort, struct q_err *e)
         if (!effort || !strcmp(known[i], effort))
             return Q_OK;
     return q_fail(e, Q_INVALID,
-                  "reasoning_effort: \"%.40s\" is not known; accepted are " EFFORTS
-                  " (chat_template_kwargs takes any that the model's chat template knows)",
+                  "reasoning_effort: unknown value \"%.40s\"; accepted are " EFFORTS
+                  " (other values of the model's chat template can be set in chat_template_kwargs)",
                   effort);
 }
 
@@ -138,7 +138,7 @@ FALLIBLE thinking_kwargs(json_t **out, const struct turn_ask *a, const char *sou
         return Q_OK;
     }
     json_decref(kwargs);
-    return q_fail(e, Q_NO_MEMORY, "messages: no memory");
+    return q_fail(e, Q_NO_MEMORY, "messages: out of memory");
 }
 
 static bool is_bracketed(const struct buf *text)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* thinking - does the request ask for reasoning, or for none, and how is its chat template told?
+/* thinking - the request's reasoning settings, and their variables in the chat template.
  *
- * Clients say so in many forms (enable_thinking, thinking, reasoning_effort, at the top level or in
- * chat_template_kwargs); a template knows one of some variables. Each form reaches the variable
- * that the template's source names. Threads: values. */
+ * Clients use several forms (enable_thinking, thinking, reasoning_effort, at the top level or in
+ * chat_template_kwargs); a template uses one of several variables. Each form sets the variable in
+ * the template's source. Threads: values. */
 #ifndef QUIRE_COMMON_CHAT_THINKING_H
 #define QUIRE_COMMON_CHAT_THINKING_H
 #include "common/buf.h"

@@ -27,7 +27,7 @@ static FALLIBLE read_mode(enum tool_mode *out, const char *text, struct q_err *e
             *out = (enum tool_mode)i;
             return Q_OK;
         }
-    return q_fail(e, Q_INVALID, "tool_choice: \"%.24s\" is not known; " ACCEPTED, text);
+    return q_fail(e, Q_INVALID, "tool_choice: unknown value \"%.24s\"; " ACCEPTED, text);
 }
 
 static FALLIBLE read_allowed(struct tool_choice *out, const json_t *choice, struct q_err *e)
@@ -37,8 +37,8 @@ static FALLIBLE read_allowed(struct tool_choice *out, const json_t *choice, stru
     list = json_object_get(nested ? nested : choice, "tools");
     if (!mode || (strcmp(mode, "auto") != 0 && strcmp(mode, "required") != 0))
         return q_fail(e, Q_INVALID,
-                      "tool_choice: allowed_tools: mode \"%.40s\" is not known; accepted are "
-                      "\"auto\" and \"required\"",
+                      "tool_choice: allowed_tools: unknown mode \"%.40s\"; accepted are \"auto\" "
+                      "and \"required\"",
                       mode ? mode : "");
     if (json_array_size(list) == 0 || json_array_size(list) > ALLOWED_MAX)
         return q_fail(e, Q_INVALID,
@@ -64,7 +64,8 @@ FALLIBLE tool_choice_read(struct tool_choice *out, const json_t *choice, struct 
     out->name = function_name(choice);
     if (out->name)
         return Q_OK;
-    return q_fail(e, Q_INVALID, "tool_choice: type \"%.24s\" names no function; " ACCEPTED,
+    return q_fail(e, Q_INVALID,
+                  "tool_choice: an object of type \"%.24s\" without a function name; " ACCEPTED,
                   type ? type : "");
 }
 
@@ -91,14 +92,14 @@ FALLIBLE tool_choice_apply(const struct tool_choice *c, json_t *tools, struct q_
                    *name = function_name(allowed);
         if (!name || (type && strcmp(type, "function") != 0))
             return q_fail(e, Q_INVALID,
-                          "tool_choice: allowed_tools: entry %zu names no function; accepted is "
+                          "tool_choice: allowed_tools: entry %zu has no function name; expected "
                           "{\"type\": \"function\", \"function\": {\"name\": …}}",
                           i);
         if (!lists(tools, name))
-            return q_fail(e, Q_INVALID,
-                          "tool_choice: allowed_tools: entry %zu: there is no function \"%.60s\" "
-                          "in \"tools\"",
-                          i, name);
+            return q_fail(
+                e, Q_INVALID,
+                "tool_choice: allowed_tools: entry %zu: \"tools\" has no function \"%.60s\"", i,
+                name);
     }
     for (i = json_array_size(tools); i-- > 0;)
         if (!lists(c->allowed, function_name(json_array_get(tools, i))))

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tool_choice - which of the request's tools the model may call, and whether it must.
+/* tool_choice - the allowed tools of a request, and whether a call is required.
  *
  * "none", "auto", "required", one function by name, or a list of those allowed, in the forms of
  * OpenAI's chat completions and of its responses (which nest one level less).

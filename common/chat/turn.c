@@ -22,11 +22,11 @@ static FALLIBLE check_tool_choice(const struct turn_ask *a, const struct tool_ch
 {
     bool any = json_array_size(a->tools) > 0;
     if (a->tool_choice && c->mode != TOOL_NONE && !any)
-        return q_fail(e, Q_INVALID, "tool_choice: needs \"tools\"");
+        return q_fail(e, Q_INVALID, "tool_choice: requires \"tools\"");
     if (any && c->mode == TOOL_AUTO && !a->auto_tool_choice)
         return q_fail(
             e, Q_UNSUPPORTED,
-            "tool_choice: \"auto\" is switched off on this server (--no-enable-auto-tool-choice)");
+            "tool_choice: \"auto\" is disabled on this server (--no-enable-auto-tool-choice)");
     return Q_OK;
 }
 
@@ -56,7 +56,7 @@ static FALLIBLE force(struct turn *t, const struct forced *f, struct q_err *e)
                        JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));
     json_decref(root);
     if (rc == Q_OK && t->tags.len > TAGS_BYTES)
-        rc = q_fail(e, Q_INVALID, "tool_choice: %zu bytes, accepted are at most %d", t->tags.len,
+        rc = q_fail(e, Q_INVALID, "tool_choice: %zu bytes, expected at most %d", t->tags.len,
                     TAGS_BYTES);
     return rc != Q_OK ? rc : buf_check(&t->tags, "tool_choice", e);
 }
@@ -137,8 +137,8 @@ FALLIBLE turn_render(const struct turn *t, struct buf *prompt, struct ranges *co
         return no_template(m, e);
     if (a->chat_template && !a->trust_template)
         return q_fail(e, Q_UNSUPPORTED,
-                      "chat_template: this server takes no templates from requests; it was started "
-                      "without --trust-request-chat-template");
+                      "chat_template: this server does not accept templates in requests; it was "
+                      "started without --trust-request-chat-template");
     const char *source = a->chat_template ? a->chat_template
                          : t->tools       ? chat_tool_source(m->template)
                                           : chat_source(m->template);
@@ -146,7 +146,7 @@ FALLIBLE turn_render(const struct turn *t, struct buf *prompt, struct ranges *co
         return rc;
     if (m->kwargs && json_object_update_missing(kwargs, m->kwargs) != 0) { /* the server's */
         json_decref(kwargs);
-        return q_fail(e, Q_NO_MEMORY, "messages: no memory");
+        return q_fail(e, Q_NO_MEMORY, "messages: out of memory");
     }
     const struct chat_request r = {.messages = t->messages,
                                    .tools = t->tools,

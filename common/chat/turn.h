@@ -2,8 +2,8 @@
 /* turn - one request to a chat model: from messages, tools and tool_choice to the prompt's text,
  * the grammar that makes the model call, and the parser of its answer.
  *
- * turn_read (checks, looks at JSON only) -> turn_render (the prompt; may take long) -> turn_before,
- * turn_parser (how to read what comes). The server and the C library both go this way.
+ * turn_read (checks of the JSON) -> turn_render (the prompt; may be slow) -> turn_before,
+ * turn_parser (parsing of the answer). Used by the server and the C library.
  * Threads: one owner. What struct turn_ask points to is borrowed as long as the turn. */
 #ifndef QUIRE_COMMON_CHAT_TURN_H
 #define QUIRE_COMMON_CHAT_TURN_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* turn_ask - what a request to a chat model says, before anything is checked. Threads: values;
- * strings and JSON are borrowed from the request. */
+/* turn_ask - the unchecked fields of a request to a chat model. Threads: values; strings and JSON
+ * are borrowed from the request. */
 #ifndef QUIRE_COMMON_CHAT_TURN_ASK_H
 #define QUIRE_COMMON_CHAT_TURN_ASK_H
 #include <jansson.h>

@@ -52,7 +52,7 @@ enum q_code archs_check(const char *architecture, const char *path, struct q_err
         if (strcmp(archs[i].name, architecture) == 0)
             return Q_OK;
     const char *near = nearest(architecture);
-    return q_fail(e, Q_UNSUPPORTED, "%s: architecture %s is not supported%s%s; these are: %s", path,
-                  architecture, near ? ", the nearest to it is " : "", near ? near : "",
+    return q_fail(e, Q_UNSUPPORTED, "%s: architecture %s is not supported%s%s; supported are %s",
+                  path, architecture, near ? ", the most similar is " : "", near ? near : "",
                   archs_names());
 }

@@ -57,8 +57,8 @@ static enum q_code read_name(char out[CONFIG_NAME_MAX], const struct hub_json_at
                              const char *key, const char *text, struct q_err *e)
 {
     if (strlen(text) >= CONFIG_NAME_MAX)
-        return q_fail(e, Q_CORRUPT, "%s: %s has %zu characters, at most %u are accepted", at->path,
-                      key, strlen(text), CONFIG_NAME_MAX - 1);
+        return q_fail(e, Q_CORRUPT, "%s: %s has %zu characters, expected at most %u", at->path, key,
+                      strlen(text), CONFIG_NAME_MAX - 1);
     memcpy(out, text, strlen(text) + 1);
     return Q_OK;
 }
@@ -124,9 +124,9 @@ static enum q_code fail_missing(const struct model_config *c, const struct hub_j
         n_missing += !hub_json_find(at, fields[i].key);
     }
     enum q_code rc = q_fail(
-        e, Q_CORRUPT, "%s: %s is missing, expected a whole number from %u to %u; %s needs %s%s",
+        e, Q_CORRUPT, "%s: %s is missing, expected a whole number from %u to %u; %s requires %s%s",
         at->path, f->key, f->min, f->max, c->architecture, buf_str(&needed),
-        n_missing > 1 ? " (and more of these are missing)" : "");
+        n_missing > 1 ? " (more than one of these is missing)" : "");
     buf_release(&needed);
     return rc;
 }
@@ -149,13 +149,13 @@ static enum q_code load_sizes(struct model_config *c, const struct hub_json_at *
         c->n_kv_head = c->n_head;
     if (c->n_head % c->n_kv_head)
         return q_fail(e, Q_CORRUPT,
-                      "%s: num_attention_heads %u is no multiple of num_key_value_heads %u",
+                      "%s: num_attention_heads %u is not a multiple of num_key_value_heads %u",
                       at->path, c->n_head, c->n_kv_head);
     if (c->head_dim == 0)
         c->head_dim = type_defaults[type_row(c->model_type)].head_dim;
     if (c->head_dim == 0 && c->hidden_size % c->n_head)
         return q_fail(e, Q_CORRUPT,
-                      "%s: head_dim is missing and hidden_size %u is no multiple of %u heads",
+                      "%s: head_dim is missing and hidden_size %u is not a multiple of %u heads",
                       at->path, c->hidden_size, c->n_head);
     if (c->head_dim == 0)
         c->head_dim = c->hidden_size / c->n_head;
@@ -252,14 +252,14 @@ static enum q_code load_ids(struct model_config *c, const struct hub_json_at *at
         return Q_OK;
     size_t n = json_is_array(eos) ? json_array_size(eos) : 1;
     if (n > CONFIG_EOS_MAX)
-        return q_fail(e, Q_CORRUPT, "%s: eos_token_id has %zu entries, at most %u are accepted",
+        return q_fail(e, Q_CORRUPT, "%s: eos_token_id has %zu entries, expected at most %u",
                       at->path, n, CONFIG_EOS_MAX);
     c->n_eos = 0;
     for (size_t i = 0; i < n; i++) {
         const json_t *id = json_is_array(eos) ? json_array_get(eos, i) : eos;
         if (!json_is_integer(id) || json_integer_value(id) < 0 ||
             json_integer_value(id) >= UINT32_MAX)
-            return q_fail(e, Q_CORRUPT, "%s: eos_token_id is or has %s, expected token ids",
+            return q_fail(e, Q_CORRUPT, "%s: eos_token_id is or contains %s, expected token ids",
                           at->path,
                           json_is_integer(id) ? "a number out of range" : hub_json_kind(id));
         c->eos_ids[c->n_eos++] = (uint32_t)json_integer_value(id);
@@ -352,7 +352,7 @@ enum q_code generation_defaults_option(struct generation_defaults *g, const char
             i++;
         if (i == n_key && !rc)
             rc = q_fail(e, Q_INVALID,
-                        "%s: \"%.60s\" is not supported; known are temperature, top_p, top_k, "
+                        "%s: \"%.60s\" is not supported; accepted are temperature, top_p, top_k, "
                         "min_p, repetition_penalty and max_new_tokens",
                         flag, key);
     }

@@ -2,7 +2,7 @@
 /* config - config.json and generation_config.json of a model folder, in their older and newer
  * spellings (torch_dtype/dtype, rope_theta + rope_scaling / rope_parameters, "type"/"rope_type",
  * sliding_window + layer_types). Every number is checked against a range that allocation sizes can
- * be derived from without overflow. Threads: reentrant; a loaded config is only read. */
+ * be derived from without overflow. Threads: reentrant; a loaded config is read-only. */
 #ifndef QUIRE_COMMON_HUB_CONFIG_H
 #define QUIRE_COMMON_HUB_CONFIG_H
 #include <stdbool.h>
@@ -92,10 +92,10 @@ FALLIBLE model_config_parse(struct model_config *c, const char *text, size_t n, 
                             struct q_err *e);
 FALLIBLE generation_defaults_parse(struct model_config *c, struct generation_defaults *g,
                                    const char *text, size_t n, const char *path, struct q_err *e);
-/* What --override-generation-config says; nothing where text is "". Errors: Q_INVALID. */
+/* Parse --override-generation-config; empty for "". Errors: Q_INVALID. */
 FALLIBLE generation_defaults_option(struct generation_defaults *g, const char *text,
                                     struct q_err *e);
-/* What `over` has replaces what g has. */
+/* Override fields of g by those of `over`. */
 void generation_defaults_merge(struct generation_defaults *g,
                                const struct generation_defaults *over);
 

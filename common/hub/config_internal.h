@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* config_internal - what the files of config share: the parts of config.json that have a file of
- * their own. Nobody else includes it. Threads: reentrant.
+/* config_internal - declarations shared by the files of config only: the parts of config.json with
+ * a separate file. Threads: reentrant.
  *
  * config_moe.c: how many experts there are, how many of them a token uses, and which layers have
- * them. Which keys say so, and what their absence means, depends on the model type; a type that is
- * not in its table has no experts.
- * config_rope.c: the rotary embedding, in both spellings:
+ * them. The keys and the meaning of their absence depend on the model type; a type that is not in
+ * its table has no experts. config_rope.c: the rotary embedding, in both spellings:
  *     older   "rope_theta": 1e6, "rope_scaling": null | {"type" or "rope_type": "yarn", …}
  *     newer   "rope_parameters": {"rope_theta": 1e6, "rope_type": "yarn", "factor": 4, …} */
 #ifndef QUIRE_COMMON_HUB_CONFIG_INTERNAL_H

@@ -38,14 +38,14 @@ static enum q_code load_layers(struct model_config *c, const struct hub_json_at 
     if (rc)
         return rc;
     if (dense && !json_is_array(dense))
-        return q_fail(e, Q_CORRUPT, "%s: mlp_only_layers is %s, expected a list of layers",
+        return q_fail(e, Q_CORRUPT, "%s: mlp_only_layers is %s, expected a list of layer numbers",
                       at->path, hub_json_kind(dense));
     for (uint32_t i = 0; i < c->n_layer; i++)
         c->moe.layers[i] = (i + 1) % step == 0;
     for (size_t i = 0; i < json_array_size(dense); i++) {
         const json_t *layer = json_array_get(dense, i);
         if (!json_is_integer(layer) || json_integer_value(layer) < 0)
-            return q_fail(e, Q_CORRUPT, "%s: mlp_only_layers[%zu] is %s, expected a layer's number",
+            return q_fail(e, Q_CORRUPT, "%s: mlp_only_layers[%zu] is %s, expected a layer number",
                           at->path, i, json_is_integer(layer) ? "below 0" : hub_json_kind(layer));
         if (json_integer_value(layer) < c->n_layer) /* more change nothing, as in transformers */
             c->moe.layers[json_integer_value(layer)] = false;
@@ -78,8 +78,8 @@ enum q_code config_moe_load(struct model_config *c, const struct hub_json_at *at
         return Q_OK;
     if (used > n)
         return q_fail(e, Q_CORRUPT,
-                      "%s: num_experts_per_tok is %lld, expected at most the %lld of "
-                      "num_experts (num_local_experts)",
+                      "%s: num_experts_per_tok is %lld, expected at most num_experts "
+                      "(num_local_experts), %lld",
                       at->path, (long long)used, (long long)n);
     m.n_expert = (uint32_t)n;
     m.n_used = (uint32_t)used;

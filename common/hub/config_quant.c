@@ -196,7 +196,7 @@ static enum q_code load_compressed(struct quant_config *q, const struct hub_json
     if (rc)
         return rc;
     if (!json_is_object(groups) || json_object_size(groups) == 0)
-        return q_fail(e, Q_CORRUPT, "%s: config_groups is %s, expected an object with a group",
+        return q_fail(e, Q_CORRUPT, "%s: config_groups is %s, expected an object with one group",
                       at->path, hub_json_kind(groups));
     json_object_foreach (groups, name, group) {
         const struct hub_json_at weights = {json_object_get(group, "weights"), at->path};
@@ -239,11 +239,11 @@ enum q_code config_quant_load(struct quant_config *q, const struct hub_json_at *
     const struct hub_json_at mlx = {hub_json_find(at, "quantization"), at->path};
     if (json_is_object(mlx.object) && hub_json_find(&mlx, "group_size") &&
         !json_object_get(found, "quant_method"))
-        return q_fail(e, Q_UNSUPPORTED,
-                      "%s: the weights are quantized as MLX does (key \"quantization\"), which is "
-                      "not read; take the model that they were made from, or a GPTQ, AWQ, fp8 or "
-                      "compressed-tensors checkpoint of it",
-                      at->path);
+        return q_fail(
+            e, Q_UNSUPPORTED,
+            "%s: weights quantized by MLX (key \"quantization\") are not supported; use the "
+            "original model, or a GPTQ, AWQ, fp8 or compressed-tensors checkpoint of it",
+            at->path);
     if (!found)
         found = hub_json_find(at, "compression_config");
     if (!found)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* config_quant - config.json's quantization_config: how a checkpoint's matrices are stored when
  * they are integers with scales. Which matrices are, the tensors say; their layouts are pictured in
- * engine/model/weights_quant.h. Threads: reentrant. */
+ * engine/model/load/weight_quant.h. Threads: reentrant. */
 #ifndef QUIRE_COMMON_HUB_CONFIG_QUANT_H
 #define QUIRE_COMMON_HUB_CONFIG_QUANT_H
 #include <stdbool.h>

@@ -78,7 +78,7 @@ static enum q_code check_needs(const struct rope_config *r, int needs, const str
     if (r->kind == ROPE_YARN && r->factor == 0 && r->original_max_position == 0)
         missing = "factor or original_max_position_embeddings";
     if (missing)
-        return q_fail(e, Q_CORRUPT, "%s: the rope parameters lack %s", at->path, missing);
+        return q_fail(e, Q_CORRUPT, "%s: the rope parameters do not contain %s", at->path, missing);
     if (r->kind == ROPE_LLAMA3 && r->low_freq_factor >= r->high_freq_factor)
         return q_fail(e, Q_CORRUPT, "%s: low_freq_factor %g is not below high_freq_factor %g",
                       at->path, r->low_freq_factor, r->high_freq_factor);
@@ -102,7 +102,8 @@ enum q_code config_rope_load(struct rope_config *r, const struct hub_json_at *co
         return q_fail(e, Q_CORRUPT, "%s: %s is %s, expected an object", at.path, key,
                       hub_json_kind(at.object));
     if (hub_json_find(&at, "full_attention") || hub_json_find(&at, "sliding_attention"))
-        return q_fail(e, Q_UNSUPPORTED, "%s: %s by layer type is not supported yet", at.path, key);
+        return q_fail(e, Q_UNSUPPORTED, "%s: %s with values per layer type is not supported yet",
+                      at.path, key);
     int needs = 0;
     if ((rc = read_kind(r, &needs, &at, e)) || (rc = read_numbers(r, &at, e)))
         return rc;

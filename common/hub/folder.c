@@ -23,14 +23,15 @@
 #define NAMES_SHOWN 5u    /* of those found, in a message */
 #define NAMES_SEEN  8192u /* entries of a folder that are looked at */
 #define READS       "quire reads Hugging Face folders (config.json, a tokenizer, *.safetensors)"
-#define GGUF_WAY                                                                                 \
-    READS ", not GGUF: give the folder or id of the model that it was made from, or convert it " \
+#define GGUF_WAY                                                                         \
+    READS ", not GGUF: use the folder or id of the original model, or convert the file " \
           "with transformers (from_pretrained(DIR, gguf_file=FILE), then save_pretrained(NEW))"
-#define PICKLE_WAY                                                                              \
-    "quire reads safetensors alone: take a revision of the model that has them, or convert it " \
+#define PICKLE_WAY                                                                                \
+    "quire reads safetensors only: use a revision of the model with safetensors, or convert the " \
+    "model "                                                                                      \
     "with transformers (from_pretrained(DIR), then save_pretrained(NEW))"
-#define OTHER_WAY READS ": give the folder or id of the model that it was made from"
-#define HALF_WAY  "a download was not finished: run it again to its end"
+#define OTHER_WAY READS ": use the folder or id of the original model"
+#define HALF_WAY  "a download is incomplete: run it again"
 
 enum kind_is { IS_WEIGHTS, IS_PART, IS_IGNORED };
 
@@ -51,7 +52,7 @@ static const struct kind {
     {"rng_state",    ".pth",         "", NULL, IS_IGNORED},
     {"consolidated", ".safetensors", "a checkpoint in Mistral's own layout", OTHER_WAY, IS_WEIGHTS},
     {"consolidated", ".pth",         "a checkpoint in Meta's own layout", OTHER_WAY, IS_WEIGHTS},
-    {"adapter_model", "",            "a LoRA adapter", "quire serves whole models: merge the adapter into its base (PEFT's merge_and_unload), and give that folder", IS_WEIGHTS},
+    {"adapter_model", "",            "a LoRA adapter", "quire serves complete models: merge the adapter into its base model (PEFT's merge_and_unload) and use the folder of the result", IS_WEIGHTS},
     {"openvino_",    "",             "an OpenVINO model", OTHER_WAY, IS_WEIGHTS},
     {"",             ".onnx",        "an ONNX model", OTHER_WAY, IS_WEIGHTS},
     {"",             ".onnx_data",   "an ONNX model", OTHER_WAY, IS_WEIGHTS},
@@ -65,14 +66,14 @@ static const struct kind {
     {"",             ".pt",          "a PyTorch pickle checkpoint", PICKLE_WAY, IS_WEIGHTS},
     {"",             ".pth",         "a PyTorch pickle checkpoint", PICKLE_WAY, IS_WEIGHTS},
     {"",             ".ckpt",        "a PyTorch pickle checkpoint", PICKLE_WAY, IS_WEIGHTS},
-    {"",             ".incomplete",  "part of a download", HALF_WAY, IS_WEIGHTS},
-    {"",             ".part",        "part of a download", HALF_WAY, IS_WEIGHTS},
-    {"",             ".aria2",       "part of a download", HALF_WAY, IS_WEIGHTS},
-    {"",             ".crdownload",  "part of a download", HALF_WAY, IS_WEIGHTS},
-    {"",             ".zip",         "an archive", "unpack it, and give the folder", IS_WEIGHTS},
-    {"",             ".tar",         "an archive", "unpack it, and give the folder", IS_WEIGHTS},
-    {"",             ".tar.gz",      "an archive", "unpack it, and give the folder", IS_WEIGHTS},
-    {"",             ".tgz",         "an archive", "unpack it, and give the folder", IS_WEIGHTS},
+    {"",             ".incomplete",  "part of an incomplete download", HALF_WAY, IS_WEIGHTS},
+    {"",             ".part",        "part of an incomplete download", HALF_WAY, IS_WEIGHTS},
+    {"",             ".aria2",       "part of an incomplete download", HALF_WAY, IS_WEIGHTS},
+    {"",             ".crdownload",  "part of an incomplete download", HALF_WAY, IS_WEIGHTS},
+    {"",             ".zip",         "an archive", "unpack the archive and use the folder", IS_WEIGHTS},
+    {"",             ".tar",         "an archive", "unpack the archive and use the folder", IS_WEIGHTS},
+    {"",             ".tar.gz",      "an archive", "unpack the archive and use the folder", IS_WEIGHTS},
+    {"",             ".tgz",         "an archive", "unpack the archive and use the folder", IS_WEIGHTS},
     {"",             ".safetensors", "one file of a model", NULL, IS_PART},
     {"",             ".json",        "one file of a model", NULL, IS_PART},
     {"",             ".model",       "one file of a model", NULL, IS_PART},
@@ -117,8 +118,8 @@ enum q_code folder_refuse_file(const char *path, struct q_err *e)
     if ((rc = download_check_file(path, e)))
         return rc;
     const int n_dir = slash && slash > path ? (int)(slash - path) : 1;
-    return q_fail(e, Q_NOT_FOUND, "%s is %s; give the folder that holds it: %.*s", path,
-                  kinds[i].is, n_dir, !slash ? "." : path);
+    return q_fail(e, Q_NOT_FOUND, "%s is %s; use its folder: %.*s", path, kinds[i].is, n_dir,
+                  !slash ? "." : path);
 }
 
 /* What is in a folder. */
@@ -203,7 +204,7 @@ static enum q_code read_names(char (**names)[NAME_MAX + 1], size_t *n, const cha
     if (!d && (errno == ENOENT || errno == ENOTDIR))
         return q_fail(e, Q_NOT_FOUND, "%s: no such folder", dir);
     if (!d)
-        return q_fail(e, Q_IO, "%s: the folder cannot be read: %s", dir, strerror(errno));
+        return q_fail(e, Q_IO, "%s: cannot read the folder: %s", dir, strerror(errno));
     for (const struct dirent *x; !rc && *n < NAMES_SEEN && (x = readdir(d));) {
         if (!strcmp(x->d_name, ".") || !strcmp(x->d_name, ".."))
             continue;
@@ -250,10 +251,11 @@ static enum q_code refuse_adapter(const char *dir, struct q_err *e)
     if (rc || (rc = hub_json_load(&root, path, e)))
         return rc;
     base = json_string_value(json_object_get(root, "base_model_name_or_path"));
-    rc = q_fail(e, Q_UNSUPPORTED,
-                "%s is a LoRA adapter, not a model%s%s; quire serves whole models: merge the "
-                "adapter into its base (PEFT's merge_and_unload), and give that folder",
-                dir, base ? ": its base is " : "", base ? base : "");
+    rc = q_fail(
+        e, Q_UNSUPPORTED,
+        "%s is a LoRA adapter, not a model%s%s; quire serves complete models: merge the adapter "
+        "into its base model (PEFT's merge_and_unload) and use the folder of the result",
+        dir, base ? ": its base model is " : "", base ? base : "");
     json_decref(root);
     return rc;
 }
@@ -283,31 +285,31 @@ static enum q_code refuse_content(const struct content *c, const char *dir, stru
     size_t i = first_weights(c);
     last_part(base, dir);
     if (c->n == 0)
-        return q_fail(e, Q_NOT_FOUND, "%s is an empty folder; expected a model's, with config.json",
-                      dir);
+        return q_fail(e, Q_NOT_FOUND,
+                      "%s is an empty folder; expected a model folder with config.json", dir);
     if (cached_id(id, base))
         return q_fail(e, Q_NOT_FOUND,
-                      "%s is a folder of the Hugging Face cache; give the id %s, or the folder "
-                      "below its snapshots/",
+                      "%s is a folder of the Hugging Face cache; use the model id %s, or a folder "
+                      "in its snapshots/",
                       dir, id);
     if (c->n_cached)
         return q_fail(e, Q_NOT_FOUND,
-                      "%s is a Hugging Face cache; give the id of a model in it: %s", dir,
+                      "%s is a Hugging Face cache; use the id of one of its models: %s", dir,
                       buf_str(&c->cached));
     if (i < N_KIND && !weights)
-        return q_fail(e, Q_UNSUPPORTED, "%s has no config.json; it holds %s (%s); %s", dir,
+        return q_fail(e, Q_UNSUPPORTED, "%s has no config.json; it contains %s (%s); %s", dir,
                       kinds[i].is, c->example[i], kinds[i].way);
     if (c->n_model)
-        return q_fail(e, Q_NOT_FOUND,
-                      "%s has no config.json; give one of the folders in it that have: %s", dir,
-                      buf_str(&c->models));
+        return q_fail(e, Q_NOT_FOUND, "%s has no config.json; use one of its model folders: %s",
+                      dir, buf_str(&c->models));
     if (weights)
         return q_fail(e, Q_NOT_FOUND,
-                      "%s has weights (%s) and no config.json: the model is not complete, get it "
-                      "with `hf download`",
+                      "%s has weights (%s) and no config.json: the model is incomplete, download "
+                      "it with `hf download`",
                       dir, weights);
-    return q_fail(e, Q_NOT_FOUND, "%s is not a model folder, it has no config.json; there are: %s",
-                  dir, buf_str(&c->names));
+    return q_fail(e, Q_NOT_FOUND,
+                  "%s is not a model folder: it has no config.json; its files are: %s", dir,
+                  buf_str(&c->names));
 }
 
 enum q_code folder_refuse(const char *dir, struct q_err *e)
@@ -320,8 +322,8 @@ enum q_code folder_refuse(const char *dir, struct q_err *e)
         rc = refuse_adapter(dir, e);
     else if (!rc && has(dir, "model_index.json"))
         rc = q_fail(e, Q_UNSUPPORTED,
-                    "%s is a diffusers pipeline (model_index.json), which makes images; quire "
-                    "serves language models",
+                    "%s is a diffusers pipeline for images (model_index.json); quire serves "
+                    "language models",
                     dir);
     else if (!rc)
         rc = refuse_content(&c, dir, e);
@@ -342,16 +344,16 @@ enum q_code folder_refuse_weights(const char *dir, struct q_err *e)
         rc = refuse_adapter(dir, e);
     else if (!rc && weights)
         rc = q_fail(e, Q_NOT_FOUND,
-                    "%s: no model.safetensors and no model.safetensors.index.json, which says what "
-                    "is in %s: the model is not complete, get it with `hf download`",
+                    "%s: neither model.safetensors nor model.safetensors.index.json, the index of "
+                    "%s, exists: the model is incomplete, download it with `hf download`",
                     dir, weights);
     else if (!rc && i < N_KIND)
         rc = q_fail(e, Q_UNSUPPORTED, "%s: no model.safetensors; the weights are %s (%s); %s", dir,
                     kinds[i].is, c.example[i], kinds[i].way);
     else if (!rc)
         rc = q_fail(e, Q_NOT_FOUND,
-                    "%s: no model.safetensors and no model.safetensors.index.json: the folder has "
-                    "no weights; there are: %s",
+                    "%s: neither model.safetensors nor model.safetensors.index.json exists: the "
+                    "folder has no weights; its files are: %s",
                     dir, buf_str(&c.names));
     content_release(&c);
     return rc;
@@ -366,10 +368,10 @@ static enum q_code check_shard(const char *dir, const char *name, const char *in
         return rc;
     rc = download_check_file(path, e);
     if (rc == Q_NOT_FOUND)
-        rc = q_fail(e, Q_NOT_FOUND,
-                    "%s: the shard %s it names is missing: the model is not complete, get it with "
-                    "`hf download`",
-                    index, name);
+        rc = q_fail(
+            e, Q_NOT_FOUND,
+            "%s: the shard %s is missing: the model is incomplete, download it with `hf download`",
+            index, name);
     return rc;
 }
 

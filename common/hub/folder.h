@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* folder - what a path holds that is no model folder, or one without weights that can be read: a
- * GGUF file, a LoRA adapter, a pickle checkpoint, a folder of models, a download that was not
- * finished. Each refusal names what was found and a way out. Threads: reentrant. */
+/* folder - errors for a path that is not a model folder, or has no readable weights: a GGUF file, a
+ * LoRA adapter, a pickle checkpoint, a folder of models, an incomplete download. Each message names
+ * the content found and a remedy. Threads: reentrant. */
 #ifndef QUIRE_COMMON_HUB_FOLDER_H
 #define QUIRE_COMMON_HUB_FOLDER_H
 #include "common/err.h"
@@ -14,9 +14,9 @@ FALLIBLE folder_refuse(const char *dir, struct q_err *e);
 /* For a model folder in which there are no weights of a name that is read. Errors: as above. Never
  * Q_OK. */
 FALLIBLE folder_refuse_weights(const char *dir, struct q_err *e);
-/* Are the weights there, as far as file names and first bytes show? Costs a few reads of some
- * bytes. Errors: those of folder_refuse_weights, Q_CORRUPT (the index, or a pointer in the place of
- * a file), Q_NOT_FOUND (a shard is missing). */
+/* Check that the weights exist, by file names and first bytes. Cost: a few small reads. Errors:
+ * those of folder_refuse_weights, Q_CORRUPT (the index, or a pointer in the place of a file),
+ * Q_NOT_FOUND (a shard is missing). */
 FALLIBLE folder_check_weights(const char *dir, struct q_err *e);
 
 #endif

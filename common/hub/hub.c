@@ -84,7 +84,8 @@ static enum q_code cache_dir(char *out, struct q_err *e)
                           PATH_MAX);
         return Q_OK;
     }
-    return q_fail(e, Q_NOT_FOUND, "no model cache: none of HF_HUB_CACHE, HF_HOME and HOME is set");
+    return q_fail(e, Q_NOT_FOUND,
+                  "no model cache: neither HF_HUB_CACHE nor HF_HOME nor HOME is set");
 }
 
 /* out: [PATH_MAX]. CACHE/models--org--name */
@@ -129,7 +130,7 @@ static enum q_code read_ref(char hash[HASH_MAX + 1], const char *repo, const cha
     while (text.len && isspace((unsigned char)text.data[text.len - 1]))
         text.data[--text.len] = '\0';
     if (!is_name(buf_str(&text), text.len))
-        rc = q_fail(e, Q_CORRUPT, "%s: does not hold a commit hash", path);
+        rc = q_fail(e, Q_CORRUPT, "%s: does not contain a commit hash", path);
     else
         snprintf(hash, HASH_MAX + 1, "%s", buf_str(&text));
 out:
@@ -138,7 +139,7 @@ out:
 }
 
 /* What a user can do about a model that is not there. */
-#define DOWNLOAD "quire downloads nothing by itself yet: get it with `hf download "
+#define DOWNLOAD "quire does not download models yet: download it with `hf download "
 
 /* " --revision R --cache-dir D", as far as they were given. A word that a shell would take apart is
  * between quotes. */
@@ -174,10 +175,10 @@ static enum q_code fail_not_cached(const char *id, const char *revision, const c
                                    struct q_err *e)
 {
     struct buf options = BUF_INIT;
-    const char *gguf = strcasestr(id, "gguf")
-                           ? " (by its name it is of GGUF files, which quire does "
-                             "not read: take the model they were made from)"
-                           : "";
+    const char *gguf =
+        strcasestr(id, "gguf")
+            ? " (its name indicates GGUF files, which quire does not read: use the original model)"
+            : "";
     download_options(&options, revision);
     enum q_code rc = q_fail(e, Q_NOT_FOUND,
                             "%s is neither a folder nor in the Hugging Face cache (%s)%s; " DOWNLOAD
@@ -236,27 +237,25 @@ static enum q_code fail_no_folder(const char *model, int why, struct q_err *e)
     if (url || hf) {
         const char *id = hf ? hf : url + sizeof site - 1, *slash = strchr(id, '/');
         const size_t n = slash ? (size_t)(slash - id) + 1 + strcspn(slash + 1, "/?#") : strlen(id);
-        return q_fail(e, Q_INVALID, "%s is an address; give the model's id: %.*s", model, (int)n,
-                      id);
+        return q_fail(e, Q_INVALID, "%s is a URL; use the model id: %.*s", model, (int)n, id);
     }
     if (strstr(model, "://"))
-        return q_fail(
-            e, Q_INVALID,
-            "%s is an address, and quire downloads nothing by itself: get the files and "
-            "give their folder, or the id of a model in the Hugging Face cache (org/name)",
-            model);
+        return q_fail(e, Q_INVALID,
+                      "%s is a URL, and quire does not download models: download the files and use "
+                      "their folder, or the id of a model in the Hugging Face cache (org/name)",
+                      model);
     if (why != ENOENT && why != ENOTDIR)
-        return q_fail(e, Q_IO, "%s: the folder cannot be read: %s", model, strerror(why));
+        return q_fail(e, Q_IO, "%s: cannot read the folder: %s", model, strerror(why));
     if (model[0] == '~')
         return q_fail(e, Q_NOT_FOUND,
-                      "%s: no such folder (the shell puts your home in place of ~ only at the "
-                      "beginning of a word without quotes)",
+                      "%s: no such folder (the shell expands ~ to the home directory only at the "
+                      "beginning of an unquoted word)",
                       model);
     if (looks_like_path(model))
         return q_fail(e, Q_NOT_FOUND, "%s: no such folder", model);
     return q_fail(e, Q_INVALID, "\"%s\" is neither a folder nor a model id (org/name)%s", model,
-                  colon ? ": what stands behind : is a tag of GGUF files or of another server's "
-                          "library, which quire does not read; a revision is given with --revision"
+                  colon ? ": tags after a colon (of GGUF files or of another server's model "
+                          "library) are not supported; set a revision with --revision"
                         : "");
 }
 
@@ -265,7 +264,8 @@ enum q_code hub_resolve(char dir[PATH_MAX], const char *model, const char *revis
 {
     struct stat st;
     if (!*model)
-        return q_fail(e, Q_INVALID, "the model is empty; expected a folder or an id like org/name");
+        return q_fail(e, Q_INVALID,
+                      "the model name is empty; expected a folder or an id such as org/name");
     int why = stat(model, &st) == 0 ? 0 : errno;
     if (!why)
         return S_ISDIR(st.st_mode) ? resolve_folder(dir, model, e) : folder_refuse_file(model, e);

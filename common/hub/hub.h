@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hub - from what a user types to a model folder.
+/* hub - from a user's model argument to a model folder.
  *
  * A model is a folder with config.json, or an id "org/name" found in the local Hugging Face cache
  * (HF_HUB_CACHE, else HF_HOME/hub, else ~/.cache/huggingface/hub; models--org--name/refs/REVISION
@@ -10,8 +10,8 @@
 #include "common/err.h"
 
 /* dir: [PATH_MAX] out. revision: NULL = "main"; a branch, tag or commit hash. Ignored for folders.
- * Errors: Q_NOT_FOUND (says what was looked for and where, and what to do), Q_UNSUPPORTED,
- * Q_CORRUPT, Q_IO (a folder or file of another kind: folder.h), Q_INVALID (no id and no path). */
+ * Errors: Q_NOT_FOUND (with the places searched and a remedy), Q_UNSUPPORTED, Q_CORRUPT, Q_IO (a
+ * folder or file of another kind: folder.h), Q_INVALID (no id and no path). */
 FALLIBLE hub_resolve(char dir[PATH_MAX], const char *model, const char *revision, struct q_err *e);
 
 /* Where a tokenizer is: `what` names a folder or a file, which stays as it is and needs no
@@ -25,8 +25,9 @@ FALLIBLE hub_find_tokenizer(char path[PATH_MAX], const char *what, const char *r
 FALLIBLE hub_resolve_tokenizer(char path[PATH_MAX], const char *tokenizer, const char *revision,
                                const char *model_dir, struct q_err *e);
 
-/* SHA-256 over what a frontend and an engine must agree on: config.json's meaning and the bytes of
- * every file of the folder that can be its tokenizer (tokenizer_files.def). Not over the weights.
+/* SHA-256 over the data that must be equal for a frontend and an engine: the values of config.json
+ * and the bytes of every tokenizer file of the folder (tokenizer_files.def). Weights are not
+ * included.
  * Errors: Q_IO, Q_NOT_FOUND. */
 FALLIBLE hub_digest(unsigned char digest[32], const char *dir, struct q_err *e);
 

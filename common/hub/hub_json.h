@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hub_json - the JSON files of a model folder, through jansson, with the house's errors.
+/* hub_json - the JSON files of a model folder, through jansson, with struct q_err.
  *
- * Nothing here trusts the file: its size is bounded, a key that stands twice is refused, nesting is
- * bounded by jansson (2048), and every getter checks type and range and says file, key, what was
- * found and what is accepted. A key that is absent and a key that is null are the same: "not
- * given". Threads: reentrant. */
+ * The file is untrusted: its size is limited, duplicate keys are rejected, nesting is limited by
+ * jansson (2048), and every getter checks type and range; errors name file, key, value and accepted
+ * values. An absent key and a null key are equivalent: "not given". Threads: reentrant. */
 #ifndef QUIRE_COMMON_HUB_HUB_JSON_H
 #define QUIRE_COMMON_HUB_HUB_JSON_H
 #include <jansson.h>

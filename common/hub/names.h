@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* names - what requests may call a model when no name was given for it.
+/* names - the accepted names of a model without --served-model-name.
  *
  *     given                                          shown        also accepted
  *     org/name (of the cache)                        org/name     the snapshot's folder

@@ -164,7 +164,7 @@ static enum q_code add_shards(struct tensor_set *s, const char *dir, json_t *map
             break;
         rc = add_file(s, path, e);
         if (rc == Q_NOT_FOUND)
-            rc = q_fail(e, Q_NOT_FOUND, "%s: the shard %s it names is missing", index_path, name);
+            rc = q_fail(e, Q_NOT_FOUND, "%s: the shard %s is missing", index_path, name);
     }
     return rc;
 }
@@ -186,7 +186,7 @@ static enum q_code keep_indexed(struct tensor_set *s, json_t *map, const char *i
         qsort(s->list.items, n, sizeof *s->list.items, by_name);
     for (void *it = json_object_iter(map); it; it = json_object_iter_next(map, it))
         if (!tensor_find(s, json_object_iter_key(it)))
-            return q_fail(e, Q_CORRUPT, "%s: says that %s is in %.40s, but it is not there",
+            return q_fail(e, Q_CORRUPT, "%s: maps %s to %.40s, but this file does not contain it",
                           index_path, json_object_iter_key(it),
                           json_string_value(json_object_iter_value(it)));
     return Q_OK;
@@ -201,7 +201,8 @@ static enum q_code open_index(struct tensor_set *s, const char *dir, const char 
         return rc;
     json_t *map = json_object_get(root, "weight_map");
     if (!json_is_object(map) || json_object_size(map) == 0)
-        rc = q_fail(e, Q_CORRUPT, "%s: weight_map is %s, expected tensor names and files",
+        rc = q_fail(e, Q_CORRUPT,
+                    "%s: weight_map is %s, expected an object of tensor names and file names",
                     index_path, json_is_object(map) ? "empty" : hub_json_kind(map));
     if (!rc)
         rc = add_shards(s, dir, map, index_path, e);

@@ -47,7 +47,7 @@ static enum q_code read_shape(const struct reader *r, struct tensor *t, const js
         return bad(r, t->name, "shape has more than 8 dimensions");
     for (size_t i = 0; i < n; i++)
         if (!read_u64(&t->shape[i], json_array_get(shape, i)))
-            return bad(r, t->name, "shape holds something that is no size");
+            return bad(r, t->name, "shape contains an entry that is not a size");
     t->n_dim = (uint32_t)n;
     return Q_OK;
 }
@@ -59,17 +59,17 @@ static enum q_code read_place(const struct reader *r, struct tensor *t, const js
         !read_u64(&end, json_array_get(offsets, 1)))
         return bad(r, t->name, "data_offsets is not a list of two offsets");
     if (start > end)
-        return bad(r, t->name, "data_offsets end before they start");
+        return bad(r, t->name, "data_offsets: the end is before the start");
     if (end > r->data_bytes)
         return q_fail(r->e, Q_CORRUPT,
-                      "%s: tensor %s: its data end at byte %llu of %llu: the file is truncated",
+                      "%s: tensor %s: the data end at byte %llu of %llu: the file is truncated",
                       r->f->path, t->name, (unsigned long long)end,
                       (unsigned long long)r->data_bytes);
     if (!shape_bytes(&bytes, t))
-        return bad(r, t->name, "shape times dtype is no possible number of bytes");
+        return bad(r, t->name, "the size of shape and dtype exceeds the limit");
     if (bytes != end - start)
         return q_fail(r->e, Q_CORRUPT,
-                      "%s: tensor %s: shape and dtype %s need %llu bytes, the data have %llu",
+                      "%s: tensor %s: shape and dtype %s require %llu bytes, the data have %llu",
                       r->f->path, t->name, dtype_name(t->dtype), (unsigned long long)bytes,
                       (unsigned long long)(end - start));
     t->data = r->f->data + r->data_start + start;
@@ -86,8 +86,9 @@ static enum q_code read_tensor(const struct reader *r, struct tensor *t, const c
         return bad(r, name, "its header entry is not an object");
     const char *dtype = json_string_value(json_object_get(v, "dtype"));
     if (!dtype || !dtype_parse(&t->dtype, dtype))
-        return q_fail(r->e, Q_CORRUPT, "%s: tensor %s: dtype \"%.20s\" is not one of the format's",
-                      r->f->path, name, dtype ? dtype : "?");
+        return q_fail(r->e, Q_CORRUPT,
+                      "%s: tensor %s: dtype \"%.20s\" is not defined in the format", r->f->path,
+                      name, dtype ? dtype : "?");
     if ((rc = read_shape(r, t, json_object_get(v, "shape"))))
         return rc;
     if (!(t->name = arena_strndup(r->names, name, strlen(name))))
@@ -117,15 +118,15 @@ static enum q_code check_cover(const struct reader *r, const struct tensor_list 
     for (size_t i = 0; i < n; i++) {
         const unsigned char *place = t[i].data;
         if (place < at)
-            return bad(r, t[i].name, "its data overlap the tensor before it");
+            return bad(r, t[i].name, "its data overlap the previous tensor");
         if (place > at)
-            return bad(r, t[i].name, "there is a hole between it and the tensor before it");
+            return bad(r, t[i].name, "there is a gap between its data and the previous tensor");
         at = place + t[i].n_bytes;
     }
     size_t rest = r->f->size - (size_t)(at - r->f->data);
     if (rest)
-        return q_fail(r->e, Q_CORRUPT, "%s: %zu bytes after the last tensor belong to none",
-                      r->f->path, rest);
+        return q_fail(r->e, Q_CORRUPT, "%s: %zu extra bytes after the last tensor", r->f->path,
+                      rest);
     return Q_OK;
 }
 
@@ -133,16 +134,16 @@ static enum q_code read_length(uint64_t *length, const struct safetensors_file *
 {
     uint64_t h = 0;
     if (f->size < LENGTH_BYTES)
-        return q_fail(e, Q_CORRUPT, "%s: %zu bytes is too short for a safetensors file", f->path,
+        return q_fail(e, Q_CORRUPT, "%s: %zu bytes are too short for a safetensors file", f->path,
                       f->size);
     for (uint32_t i = LENGTH_BYTES; i-- > 0;)
         h = h << 8 | f->data[i];
     if (h > SAFETENSORS_HEADER_MAX)
-        return q_fail(e, Q_CORRUPT, "%s: header of %llu bytes, at most %llu are accepted", f->path,
+        return q_fail(e, Q_CORRUPT, "%s: the header has %llu bytes, expected at most %llu", f->path,
                       (unsigned long long)h, (unsigned long long)SAFETENSORS_HEADER_MAX);
     if (h > f->size - LENGTH_BYTES)
         return q_fail(e, Q_CORRUPT,
-                      "%s: header of %llu bytes in a file of %zu: the file is truncated", f->path,
+                      "%s: the header has %llu bytes, the file %zu: the file is truncated", f->path,
                       (unsigned long long)h, f->size);
     *length = h;
     return Q_OK;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which formats a chat template speaks: its text holds the tags the model was trained to write. */
 #include <string.h>
-#include "common/parsers/format.h"
+#include "common/parsers/parser_internal.h"
 
 #define MARKS 3
 

@@ -10,7 +10,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include "common/parsers/format.h"
+#include "common/parsers/parser_internal.h"
 #include "common/parsers/types.h"
 
 #define FIRSTS_MAX 24 /* parameters, all optional, of which any may be the first */

@@ -6,7 +6,7 @@
  * A region that turns out to be no call is text up to its first byte, and the rest is read again,
  * since a real call may begin inside ("the tag <tool_call> opens: <tool_call>{…"). Reading again is
  * bounded by RESCAN_MAX bytes a region, which keeps the time linear; longer ones are text whole. */
-#include "common/parsers/format.h"
+#include "common/parsers/parser_internal.h"
 #include <string.h>
 #include "common/mem.h"
 #include "common/parsers/json_scan.h"

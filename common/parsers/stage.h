@@ -5,7 +5,7 @@
  * Threads: one owner per parser. */
 #ifndef QUIRE_COMMON_PARSERS_STAGE_H
 #define QUIRE_COMMON_PARSERS_STAGE_H
-#include "common/parsers/format.h"
+#include "common/parsers/parser_internal.h"
 
 #define CITE_MAX 256 /* bytes of a citation's tag, or of a citation that begins with a blank */
 

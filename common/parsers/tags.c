@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "common/mem.h"
-#include "common/parsers/format.h"
+#include "common/parsers/parser_internal.h"
 
 static bool is_suffix(char c)
 {

@@ -18,7 +18,7 @@
  * string that is not escaped: the string ends at a quote only if what may follow a value does
  * (QUOTED looks ahead). A string without quotes, where the function's schema wants a string: it
  * ends before the next known parameter, or at the parenthesis that was not opened in it (RAW). */
-#include "common/parsers/format.h"
+#include "common/parsers/parser_internal.h"
 #include <string.h>
 #include "common/parsers/json_scan.h"
 #include "common/parsers/literal.h"

@@ -8,7 +8,7 @@
  * analysis is reasoning, a message with a recipient is a call, everything else content. The prompt
  * ends in the first message's header, so the text begins inside one. Text that has no header is
  * content: a header has no newline and at most HEADER_MAX bytes. */
-#include "common/parsers/format.h"
+#include "common/parsers/parser_internal.h"
 #include <string.h>
 #include "common/parsers/literal.h"
 

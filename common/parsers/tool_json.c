@@ -11,7 +11,7 @@
  * wait. An object without a tag around it has to look more like a call: its first key must be one
  * of a call, its name one of the request's tools, and it must have arguments, or be at the begin
  * and have nothing but the name. */
-#include "common/parsers/format.h"
+#include "common/parsers/parser_internal.h"
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>

@@ -12,7 +12,7 @@
  * A member that comes again makes an array of itself, so what is within a parameter's tags is held
  * until the parameter ends. Blanks between tags are layout. Text beside members is none of a value
  * and is dropped. */
-#include "common/parsers/format.h"
+#include "common/parsers/parser_internal.h"
 #include <string.h>
 #include "common/parsers/literal.h"
 #include "common/parsers/types.h"

@@ -16,7 +16,7 @@
  * Values are plain text, so their types come from the request's tools. A string goes out as it
  * comes; another value when it is complete. A closing tag inside a value is text unless one of the
  * tags follows that may stand there: CLOSED looks ahead and gives back what it read if not. */
-#include "common/parsers/format.h"
+#include "common/parsers/parser_internal.h"
 #include <stdio.h>
 #include <string.h>
 #include "common/parsers/literal.h"

@@ -4,7 +4,7 @@
 #include "common/parsers/types.h"
 #include <string.h>
 #include <strings.h>
-#include "common/parsers/format.h"
+#include "common/parsers/parser_internal.h"
 #include "common/parsers/json_scan.h"
 #include "common/parsers/literal.h"
 

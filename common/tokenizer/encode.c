@@ -249,7 +249,7 @@ static enum q_code encode_plain(const struct tokenizer *t, const struct tokenize
     size_t n = in->n;
     struct tok_work w = {.text = text, .n = n};
     if (n > TOKENIZER_TEXT_MAX)
-        return q_fail(e, Q_TOO_LARGE, "a text of %zu bytes, at most %zu are accepted", n,
+        return q_fail(e, Q_TOO_LARGE, "the text has %zu bytes, expected at most %zu", n,
                       TOKENIZER_TEXT_MAX);
     bool newer = false;
     size_t valid = valid_prefix(text, n, &newer);

@@ -29,7 +29,7 @@ static enum q_code load_name(const json_t *o, const char *at, const char *key,
             return Q_OK;
         }
     }
-    return q_fail(e, Q_UNSUPPORTED, "tokenizer.json: %s.%s: \"%.40s\" is not known", at, key, s.s);
+    return q_fail(e, Q_UNSUPPORTED, "tokenizer.json: %s.%s: unknown value \"%.40s\"", at, key, s.s);
 }
 
 static const char *const sides[3] = {"Left", "Right", NULL};
@@ -104,8 +104,8 @@ enum q_code tok_truncate(const struct tok_limits *l, size_t n_special, struct to
         return Q_OK;
     if (l->second_only && max)
         return q_fail(e, Q_INVALID,
-                      "the text has %zu tokens, and the tokenizer's truncation to %zu is for the "
-                      "second of two texts only",
+                      "the text has %zu tokens, and the tokenizer's truncation to %zu applies only "
+                      "to the second of two texts",
                       n, max);
     if (l->cut_left)
         memmove(ids->ids + i_from, ids->ids + ids->n - max, max * sizeof *ids->ids);

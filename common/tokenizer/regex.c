@@ -161,13 +161,13 @@ static enum q_code escape(struct rewriter *r, struct q_err *e)
         buf_add_str(&r->out, "[^0-9a-fA-F]");
     else if (c == 'u') {
         if (n_rest < 4)
-            return unsupported(r, "an unfinished \\u", e);
+            return unsupported(r, "an incomplete \\u", e);
         buf_printf(&r->out, "\\x{%.4s}", rest);
         used = 6;
     } else if ((c == 'p' || c == 'P') && n_rest && rest[0] == '{') {
         const char *close = memchr(rest, '}', n_rest);
         if (!close)
-            return unsupported(r, "an unfinished \\p{", e);
+            return unsupported(r, "an incomplete \\p{", e);
         add_property(r, rest + 1, (size_t)(close - rest - 1), c);
         used = 2 + (size_t)(close - rest) + 1;
     } else
@@ -228,7 +228,7 @@ static enum q_code in_class(struct rewriter *r, struct q_err *e)
 static enum q_code open_group(struct rewriter *r, struct q_err *e)
 {
     if (r->n_group == sizeof r->groups / sizeof *r->groups)
-        return unsupported(r, "a group this deep", e);
+        return unsupported(r, "a group at this depth", e);
     r->groups[r->n_group++] = r->out.len;
     buf_add_char(&r->out, '(');
     r->i++;
@@ -381,8 +381,7 @@ static enum q_code compile(struct tok_regex_code *x, const struct rewriter *r, s
     pcre2_get_error_message(erc, (PCRE2_UCHAR *)why, sizeof why);
     if (erc == PCRE2_ERROR_HEAP_FAILED)
         return q_fail(e, Q_NO_MEMORY, "out of memory for a pattern");
-    return q_fail(e, Q_UNSUPPORTED, "tokenizer.json: %s: PCRE2 does not compile the pattern: %s",
-                  r->at, why);
+    return q_fail(e, Q_UNSUPPORTED, "tokenizer.json: %s: invalid pattern: %s", r->at, why);
 }
 
 enum q_code tok_regex_new(struct tok_regex **out, const char *pattern, size_t n, const char *at,
@@ -394,7 +393,7 @@ enum q_code tok_regex_new(struct tok_regex **out, const char *pattern, size_t n,
     newer.newer = true;
     if (n > TOK_REGEX_MAX)
         return q_fail(e, Q_UNSUPPORTED,
-                      "tokenizer.json: %s: a pattern of %zu bytes, at most %d are accepted", at, n,
+                      "tokenizer.json: %s: the pattern has %zu bytes, expected at most %d", at, n,
                       TOK_REGEX_MAX);
     struct tok_regex *x = q_calloc(1, sizeof *x);
     if (!x)
@@ -464,7 +463,7 @@ static enum q_code match_failed(int rc, struct q_err *e)
     pcre2_get_error_message(rc, (PCRE2_UCHAR *)why, sizeof why);
     if (rc == PCRE2_ERROR_NOMEMORY)
         return q_fail(e, Q_NO_MEMORY, "out of memory matching a pattern");
-    return q_fail(e, Q_TOO_LARGE, "a pattern of tokenizer.json gave up on this text: %s", why);
+    return q_fail(e, Q_TOO_LARGE, "a pattern of tokenizer.json failed on this text: %s", why);
 }
 
 enum q_code tok_regex_find(const struct tok_regex *x, struct tok_regex_run *run,

@@ -44,7 +44,7 @@ enum q_code stop_new(struct stop **out, const char *const *stops, size_t n_stop,
 {
     enum q_code rc = Q_OK;
     if (n_stop > STOP_STRINGS_MAX)
-        return q_fail(e, Q_INVALID, "stop: %zu strings, at most %d are accepted", n_stop,
+        return q_fail(e, Q_INVALID, "stop: %zu strings, expected at most %d", n_stop,
                       STOP_STRINGS_MAX);
     struct stop *s = q_calloc(1, sizeof *s);
     if (!s)
@@ -56,7 +56,7 @@ enum q_code stop_new(struct stop **out, const char *const *stops, size_t n_stop,
         if (n == 0)
             rc = q_fail(e, Q_INVALID, "stop[%zu] is empty", i);
         else if (n > STOP_BYTES_MAX)
-            rc = q_fail(e, Q_INVALID, "stop[%zu] has %zu bytes, at most %d are accepted", i, n,
+            rc = q_fail(e, Q_INVALID, "stop[%zu] has %zu bytes, expected at most %d", i, n,
                         STOP_BYTES_MAX);
         else
             rc = pattern_init(&s->patterns[i], stops[i], n, e);

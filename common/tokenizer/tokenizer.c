@@ -92,8 +92,9 @@ static enum q_code load_chain(struct tok_chain *c, enum tok_slot slot, const jso
     if (!json_is_array(list))
         return tok_json_bad(list, name->key, name->list, "an array", e);
     if (depth == TOK_DEPTH_MAX)
-        return q_fail(e, Q_UNSUPPORTED, "tokenizer.json: %s: Sequences nested deeper than %d",
-                      name->key, TOK_DEPTH_MAX);
+        return q_fail(e, Q_UNSUPPORTED,
+                      "tokenizer.json: %s: Sequences are nested deeper than %d levels", name->key,
+                      TOK_DEPTH_MAX);
     for (size_t i = 0; i < json_array_size(list) && !rc; i++) {
         const json_t *item = json_array_get(list, i);
         if (!json_is_object(item))
@@ -162,8 +163,8 @@ static enum q_code read_added(struct tok_added *a, const json_t *spec, const cha
         return rc;
     if (s.n > TOK_ADDED_CONTENT_MAX)
         return q_fail(e, Q_UNSUPPORTED,
-                      "tokenizer.json: %s: an added token of %zu bytes, at most %u are accepted",
-                      at, s.n, TOK_ADDED_CONTENT_MAX);
+                      "tokenizer.json: %s: an added token has %zu bytes, expected at most %u", at,
+                      s.n, TOK_ADDED_CONTENT_MAX);
     a->content = q_strndup(s.s, s.n);
     a->n_content = s.n;
     return a->content ? Q_OK : q_fail(e, Q_NO_MEMORY, "out of memory loading added tokens");
@@ -380,8 +381,8 @@ enum q_code tok_from_texts(struct tokenizer **out, const struct tok_texts *in, s
     enum q_code rc;
     struct files f = {.extra = in->extra};
     if (in->json.n > TOKENIZER_FILE_MAX)
-        return q_fail(e, Q_TOO_LARGE, "tokenizer.json: %zu bytes, at most %zu are accepted",
-                      in->json.n, TOKENIZER_FILE_MAX);
+        return q_fail(e, Q_TOO_LARGE, "tokenizer.json: %zu bytes, expected at most %zu", in->json.n,
+                      TOKENIZER_FILE_MAX);
     struct tokenizer *t = q_calloc(1, sizeof *t);
     if (!t)
         return q_fail(e, Q_NO_MEMORY, "out of memory loading a tokenizer");

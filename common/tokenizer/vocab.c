@@ -78,7 +78,7 @@ enum q_code tok_vocab_end(struct tok_vocab *v, size_t off, uint32_t id, struct q
     buf_add_char(&v->pool, '\0');
     if (v->pool.failed || off > UINT32_MAX)
         return v->pool.failed ? buf_check(&v->pool, "vocabulary", e)
-                              : q_fail(e, Q_TOO_LARGE, "a vocabulary of more than 4 GiB");
+                              : q_fail(e, Q_TOO_LARGE, "the vocabulary exceeds 4 GiB");
     v->words[v->n_word++] = (struct tok_word){(uint32_t)off, (uint32_t)n, id};
     return Q_OK;
 }

@@ -46,7 +46,8 @@ static _Noreturn void measure_and_exit(struct bench *b, bool quick, int fd)
               roofline_measure(&b->roofline, team, &o, &e) == Q_OK &&
               write(fd, &b->roofline, sizeof b->roofline) == (ssize_t)sizeof b->roofline;
     if (!ok)
-        fprintf(stderr, "roofline: %s\n", e.code ? e.message : "cannot hand the figures over");
+        fprintf(stderr, "roofline: %s\n",
+                e.code ? e.message : "cannot send the results to the parent process");
     _exit(ok ? 0 : 1);
 }
 
@@ -69,10 +70,10 @@ enum q_code bench_ceilings(struct bench *b, bool quick, struct q_err *e)
     int fds[2], status = 0;
     if (!b->o.roofline)
         return Q_OK;
-    bench_progress(b, "measuring the ceilings of this machine");
+    bench_progress(b, "measuring the peak bandwidth and arithmetic of this machine");
     fflush(NULL);
     if (pipe(fds) != 0)
-        return q_fail(e, Q_IO, "roofline: no pipe: %s", strerror(errno));
+        return q_fail(e, Q_IO, "roofline: cannot create a pipe: %s", strerror(errno));
     pid_t child = fork();
     if (child == 0)
         measure_and_exit(b, quick, fds[1]);
@@ -84,8 +85,7 @@ enum q_code bench_ceilings(struct bench *b, bool quick, struct q_err *e)
     bench_progress_end(b);
     if (!ok)
         return q_fail(e, Q_IO,
-                      "roofline: the ceilings could not be measured; --no-roofline "
-                      "does without them");
+                      "roofline: the measurement of the peaks failed; --no-roofline skips it");
     b->has_roofline = true;
     b->machine.n_thread = b->roofline.n_thread;
     return Q_OK;
@@ -165,7 +165,7 @@ enum q_code bench_save(struct bench *b, struct q_err *e)
     machine_json(&all, &b->machine, b->has_roofline ? &b->roofline : NULL);
     buf_printf(&all, ",\"run\":{%s},\"results\":[%s]}\n", buf_str(&b->run), buf_str(&b->results));
     if (b->results.failed || b->run.failed || all.failed)
-        rc = q_fail(e, Q_NO_MEMORY, "no memory for the results");
+        rc = q_fail(e, Q_NO_MEMORY, "out of memory for the results");
     else if (!strcmp(path, "-"))
         fwrite(all.data, 1, all.len, stdout);
     else

@@ -46,11 +46,11 @@ double cost_prefill_fraction(const struct bench *b, const struct quire_info *inf
 void cost_print_header(struct bench *b, const struct quire_info *info)
 {
     machine_print(&b->machine, b->out);
-    fprintf(b->out, "%s: %.1f M parameters, %s%s%s, %.3f GB of matrices read in a step\n", b->model,
+    fprintf(b->out, "%s: %.1f M parameters, %s%s%s, %.3f GB of weights read per step\n", b->model,
             (double)info->n_param * 1e-6, info->dtype, *info->quantization ? ", " : "",
             info->quantization, (double)info->step_bytes * 1e-9);
     if (b->has_roofline)
-        fprintf(b->out, "ceilings: %.1f GB/s read, %.0f GOP/s\n", b->roofline.read_gb_s,
+        fprintf(b->out, "peaks: %.1f GB/s read, %.0f GOP/s\n", b->roofline.read_gb_s,
                 cost_peak(b, info) * 1e-9);
     bench_run_text(b, "version", QUIRE_VERSION);
     bench_run_text(b, "model", b->model);

@@ -42,20 +42,21 @@ enum q_code dataset_open(struct workload *w, const struct options *o, struct q_e
     w->prefix_len = (uint32_t)o->random_prefix_len;
     if (!strcmp(name, "random"))
         return *o->dataset_path
-                   ? q_fail(e, Q_INVALID, "--dataset-name random takes no --dataset-path")
+                   ? q_fail(e, Q_INVALID,
+                            "--dataset-path is not accepted with --dataset-name random")
                    : add_random(w, o, e);
     if (strcmp(name, "trace") != 0 && strcmp(name, "custom") != 0)
         return q_fail(e, Q_INVALID, "--dataset-name is \"%.40s\", expected random, trace or custom",
                       name);
     if (!*o->dataset_path)
-        return q_fail(e, Q_INVALID, "--dataset-name %s needs a --dataset-path", name);
+        return q_fail(e, Q_INVALID, "--dataset-name %s requires --dataset-path", name);
     if ((rc = bench_one(&output, o->output_lens, OUTPUT_DEFAULT, "--output-len", e)) ||
         (rc = trace_read(&data, o->dataset_path, e)))
         goto out;
     rc = !strcmp(name, "trace") ? trace_parse(w, data.data, data.len, e)
                                 : workload_custom(w, data.data, data.len, output, e);
     if (!rc && !w->n)
-        rc = q_fail(e, Q_CORRUPT, "no request in it");
+        rc = q_fail(e, Q_CORRUPT, "the file contains no requests");
     if (rc)
         rc = q_wrap(e, "%.120s", o->dataset_path);
     if (o->num_prompts && w->n > (size_t)o->num_prompts) {

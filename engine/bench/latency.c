@@ -78,7 +78,7 @@ static FALLIBLE repeat(struct medians *m, struct latency *l, const struct batch_
     for (int64_t i = 0; i < l->b->o.repeats && !rc; i++) {
         struct batch_times t;
         l->n_done++;
-        bench_progress(l->b, "batch %u, %u in, %u out: run %lld of %lld (%.0f %% of all)", s->n_seq,
+        bench_progress(l->b, "batch %u, %u in, %u out: run %lld of %lld (%.0f %% done)", s->n_seq,
                        s->input_len, s->output_len, (long long)i + 1, (long long)l->b->o.repeats,
                        100 * (double)(l->n_done - 1) / (double)l->n_all);
         uint64_t seed = (uint64_t)l->b->o.bench_seed + (uint64_t)i + 1;

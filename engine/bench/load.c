@@ -117,7 +117,7 @@ static FALLIBLE make_ready(struct load *l, struct q_err *e)
 {
     struct call *c = q_calloc(1, sizeof *c);
     if (!c)
-        return q_fail(e, Q_NO_MEMORY, "no memory for a request");
+        return q_fail(e, Q_NO_MEMORY, "out of memory for a request");
     c->load = l;
     c->i = l->n_sent;
     sse_init(&c->sse, on_piece, c);
@@ -125,7 +125,7 @@ static FALLIBLE make_ready(struct load *l, struct q_err *e)
     if (!rc && !(rc = buf_check(&c->body, "a request", e))) {
         c->easy = curl_easy_init();
         if (!c->easy)
-            rc = q_fail(e, Q_NO_MEMORY, "libcurl: no memory for a request");
+            rc = q_fail(e, Q_NO_MEMORY, "libcurl: out of memory for a request");
     }
     if (rc) {
         call_free(c);
@@ -172,7 +172,7 @@ static void judge(struct call *c, CURLcode code)
     } else if (!c->sse.done && !c->finished) {
         snprintf(r->error, sizeof r->error, "%s",
                  r->n_piece ? "the stream ended without [DONE]"
-                            : "the answer is no stream of events");
+                            : "the response is not an event stream");
     } else {
         r->ok = true;
     }
@@ -325,8 +325,8 @@ static FALLIBLE load_start(struct q_err *e)
     const CURLcode code = curl_global_init(CURL_GLOBAL_DEFAULT);
     if (code)
         return q_fail(e, Q_IO,
-                      "libcurl, which sends the requests, does not start: %.160s "
-                      "(portable programs: QUIRE_CURL_LIBRARY names it)",
+                      "cannot initialize libcurl, which sends the requests: %.160s (portable "
+                      "programs: set QUIRE_CURL_LIBRARY to its path)",
                       curl_easy_strerror(code));
     return Q_OK;
 }
@@ -340,11 +340,11 @@ static FALLIBLE begin(struct load *l, struct q_err *e)
     if (rc)
         return rc;
     if (!(l->multi = curl_multi_init()))
-        return q_fail(e, Q_NO_MEMORY, "libcurl: no memory");
+        return q_fail(e, Q_NO_MEMORY, "libcurl: out of memory");
     for (size_t i = 0; i < l->config->n_header; i++) {
         struct curl_slist *more = curl_slist_append(l->headers, l->config->headers[i]);
         if (!more)
-            return q_fail(e, Q_NO_MEMORY, "libcurl: no memory for headers");
+            return q_fail(e, Q_NO_MEMORY, "libcurl: out of memory for headers");
         l->headers = more;
     }
     curl_multi_setopt(l->multi, CURLMOPT_SOCKETFUNCTION, on_socket);
@@ -394,7 +394,7 @@ enum q_code load_get(const struct load_config *c, const char *url, struct load_a
     if (rc)
         return rc;
     if (!easy)
-        return q_fail(e, Q_NO_MEMORY, "libcurl: no memory for a request");
+        return q_fail(e, Q_NO_MEMORY, "libcurl: out of memory for a request");
     for (size_t i = 0; i < c->n_header; i++) {
         struct curl_slist *more = curl_slist_append(headers, c->headers[i]);
         headers = more ? more : headers;

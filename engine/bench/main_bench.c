@@ -16,7 +16,8 @@ static enum q_code bench_kernels(struct bench *b, struct q_err *e)
 {
     const struct options *o = &b->o;
     if (!strcmp(o->json_out, "-"))
-        return q_fail(e, Q_INVALID, "--json: standard output has the table; give a file");
+        return q_fail(e, Q_INVALID,
+                      "--json: standard output is used by the table; set a file name");
     struct kcheck_bench what = {.op = *o->op ? o->op : NULL,
                                 .caps = o->cpu_isa,
                                 .json = *o->json_out ? o->json_out : NULL,
@@ -33,64 +34,62 @@ static const struct verb {
 } verbs[] = {
     {"roofline",
      bench_roofline,
-     "what this machine reads and computes at most",
+     "peak memory bandwidth and arithmetic of this machine",
      {.program = FOR_BENCH_ROOFLINE,
       .name = "quire bench roofline",
       .usage = "[options]",
-      .about = "Measures the ceilings of this machine with all threads: memory read in three ways, "
-               "in small and in huge pages, and the multiply-add and dot-product instructions it "
-               "has for fp32, bf16 and int8."}},
+      .about = "Measures the peaks of this machine with all threads: memory reads with three "
+               "access patterns, in small and in huge pages, and the multiply-add and dot-product "
+               "instructions for fp32, bf16 and int8."}},
     {"kernels",
      bench_kernels,
-     "each kernel of the engine beside those ceilings",
+     "each kernel of the engine, as a fraction of these peaks",
      {.program = FOR_BENCH_KERNELS,
       .name = "quire bench kernels",
       .usage = "[options]",
-      .about =
-          "Times every variant of every kernel that this machine can run, as a fraction of the "
-          "read bandwidth or of the arithmetic peak measured in the same run."}},
+      .about = "Measures every kernel variant that this machine supports, as a fraction of the "
+               "read bandwidth or the arithmetic peak measured in the same run."}},
     {"latency",
      bench_latency,
-     "one batch at a time: prefill, decode, first token",
+     "one batch at a time: prefill, decode, time to first token",
      {.program = FOR_BENCH_LATENCY,
       .name = "quire bench latency",
       .usage = "MODEL [options]",
       .about = "Runs batches of random prompts through the engine and shows the medians of the "
-               "repeats: prompt tokens per second, tokens per second while all sequences decode, "
-               "times to the first and between tokens, and fractions of the machine's ceilings. "
-               "With --load-format dummy a folder with config.json is all it needs.",
+               "repeats: prefill tokens per second, decode tokens per second, time to first token, "
+               "inter-token latency, and the fractions of the machine's peaks. With --load-format "
+               "dummy a folder with config.json is sufficient.",
       .positional_max = 1}},
     {"throughput",
      bench_throughput,
-     "many requests at once through the engine",
+     "many concurrent requests, without a server",
      {.program = FOR_BENCH_THROUGHPUT,
       .name = "quire bench throughput",
       .usage = "MODEL [options]",
-      .about = "Hands the engine all requests of a data set at once and shows how fast they are "
-               "done. No server.",
+      .about = "Submits all requests of a data set to the engine at once and shows the throughput. "
+               "No server is involved.",
       .positional_max = 1}},
     {"serve",
      bench_serve,
-     "drive an OpenAI server, ours or another",
+     "load test of an OpenAI-compatible server",
      {.program = FOR_BENCH_SERVE,
       .name = "quire bench serve",
       .usage = "[options]",
-      .about =
-          "Sends requests to any server with OpenAI's API at a rate, as a Poisson process or as "
-          "a trace has them, and shows what its clients see: times to the first token (TTFT), "
-          "per token (TPOT), between pieces (ITL) and to the end (E2EL), throughput and "
-          "goodput. Interrupted (Ctrl-C) it shows what it has. Ends with 1 when a request "
-          "failed."}},
+      .about = "Sends requests to a server with OpenAI's API, as a Poisson process or with the "
+               "arrival times of a trace, and shows the latencies measured by the client: time to "
+               "first token (TTFT), time per output token (TPOT), inter-token latency (ITL) and "
+               "end-to-end latency (E2EL), with throughput and goodput. Ctrl-C shows the results "
+               "so far. The exit code is 1 if a request failed."}},
     {"quality",
      bench_quality,
-     "what quantization changes: perplexity, top-1 agreement",
+     "effect of quantization: perplexity and top-1 agreement",
      {.program = FOR_BENCH_QUALITY,
       .name = "quire bench quality",
       .usage = "MODEL [options]",
-      .about = "Scores the same text by MODEL as the options load it (--quantization, "
-               "--kv-cache-dtype, --dtype) and by the reference, and shows both perplexities and "
-               "how often both find the same token most likely. The text is --dataset-path, or "
-               "what the reference says by itself.",
+      .about = "Scores the same text with MODEL as loaded by the options (--quantization, "
+               "--kv-cache-dtype, --dtype) and with the reference, and shows both perplexities and "
+               "the fraction of positions with the same most likely token. The text is "
+               "--dataset-path, or text generated by the reference.",
       .positional_max = 1}},
 };
 #define N_VERB (sizeof verbs / sizeof *verbs)
@@ -104,8 +103,9 @@ static void help(FILE *out)
     for (size_t i = 0; i < N_VERB; i++)
         columns_row(out, verbs[i].verb, 14, width, verbs[i].about);
     fputc('\n', out);
-    columns_put(out, 0, 0, width,
-                "Each prints a table; --json FILE writes {\"machine\", \"run\", \"results\"} too.");
+    columns_put(
+        out, 0, 0, width,
+        "Each verb prints a table; --json FILE also writes {\"machine\", \"run\", \"results\"}.");
 }
 
 static const struct verb *find(const char *name)
@@ -158,7 +158,7 @@ int main(int argc, char **argv)
     }
     if (!v) {
         if (name && !asked)
-            fprintf(stderr, "quire bench: there is no verb \"%.60s\"\n", name);
+            fprintf(stderr, "quire bench: unknown verb \"%.60s\"\n", name);
         help(asked ? stdout : stderr);
         return asked ? 0 : EXIT_USAGE;
     }

@@ -199,7 +199,7 @@ enum q_code batch_new(struct batch **out, const struct batch_shape *largest, str
     struct batch *b = q_calloc(1, sizeof *b);
     const uint32_t n = largest->n_seq;
     if (!b)
-        return q_fail(e, Q_NO_MEMORY, "no memory for a batch");
+        return q_fail(e, Q_NO_MEMORY, "out of memory for a batch");
     b->largest = *largest;
     b->ids = q_calloc(largest->input_len, sizeof *b->ids);
     b->at_us = q_calloc((size_t)n * largest->output_len, sizeof *b->at_us);
@@ -207,7 +207,7 @@ enum q_code batch_new(struct batch **out, const struct batch_shape *largest, str
     b->requests = q_calloc(n, sizeof(struct quire_request *));
     if (!b->ids || !b->at_us || !b->clocks || !b->requests) {
         batch_free(b);
-        return q_fail(e, Q_NO_MEMORY, "no memory for a batch of %u sequences", n);
+        return q_fail(e, Q_NO_MEMORY, "out of memory for a batch of %u sequences", n);
     }
     *out = b;
     return Q_OK;
@@ -254,7 +254,7 @@ static FALLIBLE submit_one(struct batch *b, struct offline *f, const struct batc
     atomic_store(&c->n, 0);
     c->sent_us = clock_us();
     if (quire_submit(&b->requests[i_seq], f->engine, &p, &error) != QUIRE_OK)
-        return offline_fail(&error, "a prompt was refused", e);
+        return offline_fail(&error, "a prompt was rejected", e);
     return Q_OK;
 }
 

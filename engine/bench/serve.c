@@ -57,7 +57,7 @@ static FALLIBLE parse_rates(struct serve *s, struct q_err *e)
         char one[32];
         size_t n = strcspn(text, ",");
         if (s->n_rate == BENCH_LIST_MAX)
-            return q_fail(e, Q_INVALID, "--request-rate: more than %d", BENCH_LIST_MAX);
+            return q_fail(e, Q_INVALID, "--request-rate: more than %d rates", BENCH_LIST_MAX);
         snprintf(one, sizeof one, "%.*s", (int)(n < sizeof one ? n : sizeof one), text);
         double *rate = &s->rates[s->n_rate++];
         *rate = INFINITY;
@@ -137,7 +137,7 @@ static FALLIBLE read_options(struct serve *s, struct q_err *e)
         return q_fail(e, Q_INVALID, "--backend is \"%.40s\", expected openai or openai-chat",
                       o->backend);
     if (*o->extra_body && !json_is_object(s->extra = json_loads(o->extra_body, 0, &why)))
-        return q_fail(e, Q_INVALID, "--extra-body is no JSON object: %.120s",
+        return q_fail(e, Q_INVALID, "--extra-body is not a JSON object: %.120s",
                       s->extra ? o->extra_body : why.text);
     for (uint32_t i = 0; i < o->goodput.n; i++)
         if ((rc = serve_limits_parse(&s->limits, o->goodput.items[i], e)))
@@ -159,7 +159,7 @@ static FALLIBLE first_model(struct serve *s, const struct buf *body, struct q_er
     snprintf(s->model, sizeof s->model, "%s", id ? id : "");
     json_decref(o);
     return id ? Q_OK
-              : q_fail(e, Q_CORRUPT, "%.150s/v1/models names no model; give one by --model",
+              : q_fail(e, Q_CORRUPT, "%.150s/v1/models lists no model; set one with --model",
                        s->base);
 }
 
@@ -173,13 +173,14 @@ static FALLIBLE ask_server(struct serve *s, struct load_answer *a, struct q_err 
     if ((rc = load_get(&s->load, url, a, e)))
         return rc;
     if (a->status == 401 || a->status == 403)
-        return q_fail(e, Q_INVALID, "%.150s: HTTP %ld; give a key by --api-key", url, a->status);
+        return q_fail(e, Q_INVALID, "%.150s: HTTP %ld; set an API key with --api-key", url,
+                      a->status);
     if (a->status >= 500)
         return q_fail(e, Q_UNAVAILABLE, "%.150s: HTTP %ld", url, a->status);
     if (*s->model) /* it answers, and need not know this address */
         return Q_OK;
     if (a->status != 200)
-        return q_fail(e, Q_IO, "%.150s: HTTP %ld; give a model by --model", url, a->status);
+        return q_fail(e, Q_IO, "%.150s: HTTP %ld; set a model with --model", url, a->status);
     return first_model(s, &a->body, e);
 }
 
@@ -201,7 +202,7 @@ static FALLIBLE find_server(struct serve *s, struct q_err *e)
     buf_release(&a.body);
     if (rc == Q_UNAVAILABLE) { /* which would mean a model that cannot be loaded */
         e->code = Q_IO;
-        return q_wrap(e, "no server after %.1f s", timeout);
+        return q_wrap(e, "the server did not become ready within %.1f s", timeout);
     }
     return rc;
 }
@@ -279,7 +280,7 @@ static enum q_code make_body(void *ctx, size_t i, struct buf *out, struct q_err 
 static bool tell(void *ctx, size_t n_sent, size_t n_done, uint64_t n_piece)
 {
     struct serve *s = ctx;
-    bench_progress(s->b, "%s: %zu of %zu sent, %zu answered, %llu pieces", s->what, n_sent,
+    bench_progress(s->b, "%s: %zu of %zu sent, %zu completed, %llu chunks", s->what, n_sent,
                    s->n_now, n_done, (unsigned long long)n_piece);
     return !interrupted;
 }
@@ -395,7 +396,7 @@ static FALLIBLE run_all(struct serve *s, struct q_err *e)
     s->due_s = q_calloc(s->work.n, sizeof *s->due_s);
     s->records = q_calloc(s->work.n, sizeof *s->records);
     if (!s->ids || !s->due_s || !s->records)
-        return q_fail(e, Q_NO_MEMORY, "no memory for %zu requests", s->work.n);
+        return q_fail(e, Q_NO_MEMORY, "out of memory for %zu requests", s->work.n);
     if ((rc = find_server(s, e)) || (rc = warm_up(s, e)))
         return rc;
     fprintf(s->b->out, "%s, model %s, %zu requests\n", s->url, s->model, s->work.n);

@@ -25,7 +25,7 @@ static void print_counts(const struct bench *b, const struct serve_figures *f)
     print_line(b, "good requests/s", f->rate_good, 2);
     print_line(b, "output tokens/s", f->output_tok_s, 1);
     print_line(b, "tokens/s", f->total_tok_s, 1);
-    print_line(b, "open at once, at most", f->concurrency_max, 0);
+    print_line(b, "peak concurrent requests", f->concurrency_max, 0);
 }
 
 static void print_times(const struct bench *b, const struct serve_shown *s)
@@ -157,7 +157,8 @@ void serve_show(struct bench *b, const struct serve_shown *s)
         print_times(b, s);
     if (s->figures->late_ms > LATE_MS)
         fprintf(b->out,
-                "  this client was late: 1 request in 100 was sent %.0f ms after its time\n",
+                "  warning: the client was overloaded; 1 %% of the requests were sent more than "
+                "%.0f ms late\n",
                 s->figures->late_ms);
     fflush(b->out);
     print_errors(s);

@@ -16,7 +16,7 @@ static FALLIBLE find_metric(enum serve_metric *out, const char *name, const char
             *out = (enum serve_metric)i;
             return Q_OK;
         }
-    return q_fail(e, Q_INVALID, "%s: \"%.30s\" is none of ttft, tpot, itl, e2el", flag, name);
+    return q_fail(e, Q_INVALID, "%s: \"%.30s\" is not one of ttft, tpot, itl, e2el", flag, name);
 }
 
 /* The next word between commas and spaces; false: none. */
@@ -37,13 +37,16 @@ enum q_code serve_limits_parse(struct serve_limits *l, const char *text, struct 
         enum serve_metric m;
         enum q_code rc;
         if (!colon)
-            return q_fail(e, Q_INVALID, "--goodput: \"%.40s\" is not like ttft:500", word);
+            return q_fail(
+                e, Q_INVALID,
+                "--goodput: \"%.40s\" is invalid, expected NAME:MILLISECONDS such as ttft:500",
+                word);
         *colon = '\0';
         if ((rc = find_metric(&m, word, "--goodput", e)) ||
             (rc = parse_f64(&l->ms[m], colon + 1, 0.001, 1e9, "--goodput", e)))
             return rc;
         if (m == METRIC_ITL)
-            return q_fail(e, Q_INVALID, "--goodput: limits are on ttft, tpot and e2el");
+            return q_fail(e, Q_INVALID, "--goodput: accepted names are ttft, tpot and e2el");
         l->any = true;
     }
     return Q_OK;
@@ -62,7 +65,8 @@ enum q_code serve_view_parse(struct serve_view *v, const char *metrics, const ch
     }
     for (const char *at = percents; !rc && next_word(&at, word, sizeof word);) {
         if (v->n_percent == BENCH_LIST_MAX)
-            return q_fail(e, Q_INVALID, "--metric-percentiles: more than %d", BENCH_LIST_MAX);
+            return q_fail(e, Q_INVALID, "--metric-percentiles: more than %d values",
+                          BENCH_LIST_MAX);
         rc = parse_f64(&v->percents[v->n_percent++], word, 0, 100, "--metric-percentiles", e);
     }
     return rc;
@@ -132,7 +136,7 @@ static FALLIBLE find_concurrency(struct serve_figures *f, const struct serve_rec
     int64_t open = 0, most = 0;
     size_t n_edge = 0;
     if (!edges)
-        return q_fail(e, Q_NO_MEMORY, "no memory for %zu requests", n);
+        return q_fail(e, Q_NO_MEMORY, "out of memory for %zu requests", n);
     for (size_t i = 0; i < n; i++)
         if (records[i].sent_us && records[i].end_us) {
             edges[n_edge++] = (struct edge){records[i].sent_us, 1};

@@ -72,13 +72,13 @@ static FALLIBLE take_event(struct sse *s, const char *data, size_t n, struct q_e
     json_t *event = json_loadb(data, n, 0, &why);
     if (!json_is_object(event)) {
         json_decref(event);
-        return q_fail(e, Q_CORRUPT, "the server sent an event that is no JSON object: %.*s",
+        return q_fail(e, Q_CORRUPT, "the server sent an event that is not a JSON object: %.*s",
                       (int)(n < 100 ? n : 100), data);
     }
     const char *error = error_of(event);
     enum q_code rc = Q_OK;
     if (error) {
-        rc = q_fail(e, Q_CORRUPT, "the server says: %.200s", error);
+        rc = q_fail(e, Q_CORRUPT, "the server reports: %.200s", error);
     } else {
         read_piece(&p, event);
         rc = s->on_piece(s->ctx, &p, e);

@@ -45,7 +45,7 @@ static FALLIBLE prepare(struct throughput *t, struct q_err *e)
     t->requests = q_calloc(w->n, sizeof(struct quire_request *));
     t->ids = q_calloc(longest(w, false), sizeof *t->ids);
     if (!t->requests || !t->ids)
-        return q_fail(e, Q_NO_MEMORY, "no memory for %zu requests", w->n);
+        return q_fail(e, Q_NO_MEMORY, "out of memory for %zu requests", w->n);
     if ((rc = bench_ceilings(t->b, true, e)))
         return rc;
     return offline_open(&t->engine, t->b, &need, e);
@@ -101,7 +101,7 @@ static FALLIBLE send_next(struct throughput *t, struct q_err *e)
             return rc;
     }
     if (code)
-        return offline_fail(&error, "a request was refused", e);
+        return offline_fail(&error, "a request was rejected", e);
     t->n_sent++;
     return Q_OK;
 }
@@ -132,13 +132,13 @@ static void print_results(struct throughput *t)
             t->n_done, s, (double)t->n_done / s, (double)t->n_output / s,
             (double)(t->n_prompt + t->n_output) / s);
     if (isfinite(part))
-        fprintf(b->out, ", %.2f of the arithmetic peak", part);
+        fprintf(b->out, ", %.2f of peak arithmetic", part);
     fprintf(b->out, "\n%llu tokens in, %llu out, %llu steps, %llu preemptions, peak rss %.0f MB",
             (unsigned long long)t->n_prompt, (unsigned long long)t->n_output,
             (unsigned long long)stats.steps, (unsigned long long)stats.preemptions,
             bench_peak_rss_mb());
     if (isfinite(gap_us))
-        fprintf(b->out, ", %.0f us between two steps that nothing was computed", gap_us);
+        fprintf(b->out, ", %.0f us idle between two steps", gap_us);
     fputs("\n", b->out);
     bench_row_begin(b);
     bench_row_number(b, "elapsed_time", s);

@@ -25,7 +25,7 @@ static FALLIBLE unpack(struct buf *out, const struct mapping *m, struct q_err *e
     size_t left = 1;
     buf_printf(&piece, "%*s", (int)part, "");
     if (!z || buf_check(&piece, "zstd", e)) {
-        rc = q_fail(e, Q_NO_MEMORY, "no memory to unpack");
+        rc = q_fail(e, Q_NO_MEMORY, "out of memory to unpack");
         goto out;
     }
     do { /* until all of the input is read and all that it gave is written */
@@ -39,7 +39,7 @@ static FALLIBLE unpack(struct buf *out, const struct mapping *m, struct q_err *e
         rc = buf_check(out, "the unpacked file", e);
     } while (!rc && (in.pos < in.size || (left && o.pos == part)));
     if (!rc && left)
-        rc = q_fail(e, Q_CORRUPT, "zstd: the file is cut off");
+        rc = q_fail(e, Q_CORRUPT, "zstd: the file is truncated");
 out:
     ZSTD_freeDStream(z);
     buf_release(&piece);
@@ -159,7 +159,8 @@ static FALLIBLE parse_stamp(double *out, const char *text, struct q_err *e)
     }
     if (!rest || (*rest && *rest != '+' && *rest != 'Z'))
         return q_fail(e, Q_CORRUPT,
-                      "TIMESTAMP is \"%.40s\", expected one like 2023-11-16 18:17:03.98", text);
+                      "TIMESTAMP is \"%.40s\", expected a time such as 2023-11-16 18:17:03.98",
+                      text);
     *out = (double)timegm(&t) + fraction;
     return Q_OK;
 }
@@ -204,7 +205,7 @@ static FALLIBLE burst_line(struct workload *w, const struct line *l, struct q_er
 static FALLIBLE whole(uint64_t *out, const json_t *v, const char *what, double max, struct q_err *e)
 {
     if (!json_is_integer(v) || json_integer_value(v) < 0 || (double)json_integer_value(v) > max)
-        return q_fail(e, Q_CORRUPT, "%s is no whole number of 0 to %.0f", what, max);
+        return q_fail(e, Q_CORRUPT, "%s is not a whole number from 0 to %.0f", what, max);
     *out = (uint64_t)json_integer_value(v);
     return Q_OK;
 }
@@ -216,9 +217,9 @@ static FALLIBLE mooncake_object(struct workload *w, const json_t *o, struct q_er
     uint64_t input = 0, output = 0, hash = 0;
     enum q_code rc;
     if (!json_is_number(stamp) || !(json_number_value(stamp) >= 0))
-        return q_fail(e, Q_CORRUPT, "timestamp is no number of milliseconds");
+        return q_fail(e, Q_CORRUPT, "timestamp is not a number of milliseconds");
     if (hashes && !json_is_array(hashes))
-        return q_fail(e, Q_CORRUPT, "hash_ids is no list");
+        return q_fail(e, Q_CORRUPT, "hash_ids is not a list");
     if ((rc = whole(&input, json_object_get(o, "input_length"), "input_length", WORKLOAD_TOKENS_MAX,
                     e)) ||
         (rc = whole(&output, json_object_get(o, "output_length"), "output_length",
@@ -287,8 +288,8 @@ enum q_code trace_parse(struct workload *w, const char *data, size_t n, struct q
         i++;
     if (i == n_format)
         return q_fail(e, Q_CORRUPT,
-                      "no known trace: it begins \"%.*s\", expected the first line of Azure's or "
-                      "BurstGPT's CSV or a JSON object",
+                      "unknown trace format: the file starts with \"%.*s\", expected the header of "
+                      "Azure's or BurstGPT's CSV, or a JSON object",
                       n - at < 30 ? (int)(n - at) : 30, n > at ? data + at : "");
     while (!rc && next_line(&l, data, n, &at))
         if (l.n && !(l.number == 1 && formats[i].heading) && (rc = formats[i].read(w, &l, e)))

@@ -45,13 +45,13 @@ static FALLIBLE add_line(struct workload *w, const json_t *line, const struct wo
     tokens = tokens ? tokens : json_object_get(line, "max_tokens");
     if (tokens && (!json_is_integer(tokens) || json_integer_value(tokens) < 1 ||
                    json_integer_value(tokens) > WORKLOAD_TOKENS_MAX))
-        return q_fail(e, Q_CORRUPT, "line %llu: output_tokens is no whole number of 1 to %u",
+        return q_fail(e, Q_CORRUPT, "line %llu: output_tokens is not a whole number from 1 to %u",
                       number, WORKLOAD_TOKENS_MAX);
     if (tokens)
         item.output_len = (uint32_t)json_integer_value(tokens);
     item.text = q_strndup(json_string_value(prompt), json_string_length(prompt));
     if (!item.text)
-        return q_fail(e, Q_NO_MEMORY, "no memory for a prompt");
+        return q_fail(e, Q_NO_MEMORY, "out of memory for a prompt");
     enum q_code rc = workload_add(w, &item, e);
     if (rc)
         q_free((void *)(uintptr_t)item.text);

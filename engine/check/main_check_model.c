@@ -19,13 +19,15 @@ static const struct section {
     section_fn *show;
 } sections[] = {
     {offsetof(struct options, program), model_show_program},
+    {offsetof(struct options, show_weights), model_show_weights},
 };
 
 static enum q_code model_options_of(struct model_options *m, const struct options *o,
                                     struct q_err *e)
 {
     enum q_code rc;
-    *m = (struct model_options){.max_model_len = (uint32_t)o->max_model_len};
+    *m = (struct model_options){.max_model_len =
+                                    o->max_model_len > 0 ? (uint32_t)o->max_model_len : 0};
     if ((rc = engine_format_parse(&m->format, o->load_format, e)) ||
         (rc = engine_dtype_parse(&m->dtype_auto, &m->dtype, o->dtype, e)) ||
         (rc = engine_kv_dtype_parse(&m->kv_given, &m->kv_dtype, o->kv_cache_dtype, e)))
@@ -44,7 +46,7 @@ static enum q_code show_sections(struct buf *out, const struct options *o,
         if (rc)
             return rc;
     }
-    return buf_check(out, "the program", e);
+    return buf_check(out, "what is shown", e);
 }
 
 static int fail(const char *message, int code)
@@ -59,8 +61,8 @@ int main(int argc, char **argv)
         .program = FOR_CHECK,
         .name = "quire check-model",
         .usage = "MODEL [options]",
-        .about = "Says whether a model can be served with these options, from its config.json and "
-                 "the headers of its weights, and shows what it would be. No weight is read.",
+        .about = "Checks that a model can be served with these options, from its config.json and "
+                 "the headers of its weights, and shows its parts. Weights are not read.",
         .positional_min = 1,
         .positional_max = 1,
     };

@@ -131,7 +131,7 @@ FALLIBLE compiling_new(struct compiling **out, bool threads, struct q_err *e)
 {
     struct compiling *c = q_calloc(1, sizeof *c);
     if (!c)
-        return q_fail(e, Q_NO_MEMORY, "engine: no memory for grammars");
+        return q_fail(e, Q_NO_MEMORY, "engine: out of memory for grammars");
     size_t n_handed = (size_t)COMPILING_HANDED * COMPILING_STAGES;
     enum q_code rc = queue_init(&c->done, sizeof(struct job *), n_handed, true, e);
     if (!rc)
@@ -251,10 +251,12 @@ FALLIBLE compiling_add(struct compiling *c, uint32_t origin, const struct msg_su
     struct item *x;
     enum q_code rc;
     if (c->n_item == COMPILING_MAX)
-        return q_fail(e, Q_NO_SPACE, "%u requests wait for their grammar to be compiled",
-                      COMPILING_MAX);
+        return q_fail(
+            e, Q_NO_SPACE,
+            "too many grammars to compile: %u requests are waiting for theirs; retry later",
+            COMPILING_MAX);
     if (!(x = q_calloc(1, sizeof *x)))
-        return q_fail(e, Q_NO_MEMORY, "engine: no memory for a request");
+        return q_fail(e, Q_NO_MEMORY, "engine: out of memory for a request");
     own.grammar = own.grammar_after = own.reasoning_tags = (struct proto_bytes){NULL, 0};
     x->arena = (struct arena)ARENA_INIT(PROTO_FRAME_MAX);
     x->origin = origin;
@@ -264,13 +266,13 @@ FALLIBLE compiling_add(struct compiling *c, uint32_t origin, const struct msg_su
     size_t n_source = m->grammar.n + m->grammar_after.n + m->reasoning_tags.n;
     if (!rc && c->stats.bytes + n_source > COMPILING_BYTES)
         rc = q_fail(e, Q_NO_SPACE,
-                    "requests that wait for their grammar to be compiled take %zu MB, at most %zu "
-                    "are kept: retry later",
+                    "too many grammars to compile: the waiting requests would take %zu MB, the "
+                    "limit is %zu MB; retry later",
                     (c->stats.bytes + n_source) >> 20, COMPILING_BYTES >> 20);
     struct job *j = rc ? NULL : find_job(c, m);
     c->stats.n_shared += j != NULL;
     if (!rc && !j && !(j = add_job(c, m)))
-        rc = q_fail(e, Q_NO_MEMORY, "engine: no memory for a grammar");
+        rc = q_fail(e, Q_NO_MEMORY, "engine: out of memory for a grammar");
     if (rc) {
         item_free(c, x);
         return rc;

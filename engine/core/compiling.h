@@ -38,8 +38,8 @@ struct compiling_stats {
 /* With threads, but for tests, which call compiling_work themselves. Errors: Q_NO_MEMORY, Q_IO. */
 FALLIBLE compiling_new(struct compiling **out, bool threads, struct q_err *e);
 void compiling_free(struct compiling *c);
-int compiling_fd(const struct compiling *c); /* readable when compiling_take has something */
-/* The program of m's grammar, borrowed until the next call; NULL: not known. */
+int compiling_fd(const struct compiling *c); /* readable if compiling_take has a result */
+/* The program of m's grammar, borrowed until the next call; NULL: not cached. */
 const uint32_t *compiling_known(struct compiling *c, const struct msg_submit *m, uint32_t *n_word);
 /* Have it compiled; m is copied. Errors: Q_NO_SPACE (a bound above), Q_NO_MEMORY. */
 FALLIBLE compiling_add(struct compiling *c, uint32_t origin, const struct msg_submit *m,
@@ -48,7 +48,7 @@ struct compiled {
     uint32_t origin;
     uint64_t req_id;
     struct msg_submit submit; /* with the program as its grammar; borrowed until the next call */
-    struct q_err error;       /* why there is no program */
+    struct q_err error;       /* error of the compilation */
 };
 /* The next request that is done; call it until it says false. */
 bool compiling_take(struct compiling *c, struct compiled *out);
@@ -57,7 +57,7 @@ bool compiling_take(struct compiling *c, struct compiled *out);
 bool compiling_work(struct compiling *c, enum compiling_stage stage, int timeout_ms);
 bool compiling_abort(struct compiling *c, uint32_t origin, uint64_t req_id);
 uint32_t compiling_abort_origin(struct compiling *c, uint32_t origin);
-/* Abort one that waits and say which; false: none does. */
+/* Abort one waiting request and return its id; false: none waits. */
 bool compiling_abort_next(struct compiling *c, uint32_t *origin, uint64_t *req_id);
 uint32_t compiling_count(const struct compiling *c);
 void compiling_stats(const struct compiling *c, struct compiling_stats *out);

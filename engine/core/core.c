@@ -28,7 +28,7 @@
 #include "engine/core/compiling.h"
 #include "engine/core/core_internal.h"
 #include "engine/core/fingerprint.h"
-#include "engine/model/rotary.h"
+#include "engine/model/forward/rotary.h"
 #include "engine/worker/sample.h"
 
 #define BACKOFF_MIN_MS   50
@@ -80,7 +80,7 @@ FALLIBLE core_new(struct core **out, const struct core_config *config, core_sink
     struct core *c = q_calloc(1, sizeof *c);
     enum q_code rc;
     if (!c)
-        return q_fail(e, Q_NO_MEMORY, "engine: no memory");
+        return q_fail(e, Q_NO_MEMORY, "engine: out of memory");
     c->config = *config;
     c->sink = sink;
     c->sink_ctx = ctx;
@@ -134,7 +134,7 @@ static enum q_code give_up(struct core *c, const char *what, uint32_t n, const s
                            struct q_err *e)
 {
     struct q_err all = Q_ERR_INIT;
-    q_fail(&all, Q_UNAVAILABLE, "%s %u times in a row; the last time: %s", what, n, why->message);
+    q_fail(&all, Q_UNAVAILABLE, "%s %u times in a row; last error: %s", what, n, why->message);
     *e = all;
     return fail(c, &all, true);
 }
@@ -144,8 +144,8 @@ static void end_culprit(struct core *c, struct scheduler_output *culprit, const 
 {
     struct q_err reason = Q_ERR_INIT;
     q_fail(&reason, Q_INTERNAL,
-           "the worker died every time it computed this request; the last time: %s", why->message);
-    log_error("request %llu of frontend %u ends: %s", (unsigned long long)culprit->req_id,
+           "the worker crashed each time it computed this request; last error: %s", why->message);
+    log_error("request %llu of frontend %u failed: %s", (unsigned long long)culprit->req_id,
               culprit->origin, reason.message);
     culprit->why = &reason;
     c->n_death = 0;
@@ -165,14 +165,14 @@ static FALLIBLE worker_lost(struct core *c, const struct q_err *why, struct q_er
     if (c->scheduler && scheduler_worker_died(c->scheduler, &culprit))
         end_culprit(c, &culprit, why);
     if (c->n_death > CORE_RESTARTS_MAX)
-        return give_up(c, "the worker died", c->n_death, why, e);
+        return give_up(c, "the worker crashed", c->n_death, why, e);
     if (c->n_culprit > CORE_CULPRITS_MAX)
-        return give_up(c, "the worker died of a request", c->n_culprit, why, e);
+        return give_up(c, "requests crashed the worker", c->n_culprit, why, e);
     int64_t wait_ms = c->n_death ? BACKOFF_MIN_MS << (c->n_death - 1) : 0;
     wait_ms = wait_ms < BACKOFF_MAX_MS ? wait_ms : BACKOFF_MAX_MS;
     if (c->n_death == 1 && c->scheduler)
         wait_ms = 0; /* requests are waiting */
-    log_warning("%s; starting another in %lld ms", why->message, (long long)wait_ms);
+    log_warning("%s; restarting it in %lld ms", why->message, (long long)wait_ms);
     c->restart_at_ms = clock_ms() + wait_ms;
     if (c->state == CORE_READY)
         c->state = CORE_RESTARTING;
@@ -199,7 +199,7 @@ static FALLIBLE first_ready(struct core *c, const struct worker_info *info, stru
         return rc;
     c->outputs = q_calloc(info->limits.logit_rows_max, sizeof *c->outputs);
     if (!c->outputs)
-        return q_fail(e, Q_NO_MEMORY, "engine: no memory for %u outputs",
+        return q_fail(e, Q_NO_MEMORY, "engine: out of memory for %u outputs",
                       info->limits.logit_rows_max);
     const struct speculation *guesses = &c->config.worker.speculation;
     bool may_trace = c->config.trace_path || c->config.profiler_dir;
@@ -233,15 +233,16 @@ static FALLIBLE worker_ready(struct core *c, struct q_err *e)
     else if (!rc && (info.n_block != c->info.n_block || info.n_swap_block != c->info.n_swap_block ||
                      memcmp(&info.limits, &c->info.limits, sizeof info.limits) != 0 ||
                      info.shape.n_param != c->info.shape.n_param))
-        rc =
-            q_fail(e, Q_MISMATCH, "engine: the model changed on disk while the engine was running");
+        rc = q_fail(
+            e, Q_MISMATCH,
+            "engine: the model's files have changed since the engine started; restart the engine");
     if (rc)
         return fail(c, e, false);
     c->step_bytes = info.step_bytes;
     c->result_bytes = info.result_bytes;
     if (c->state == CORE_RESTARTING) {
         c->n_restart += !c->waking;
-        log_info("the worker is back");
+        log_info("the worker is running again");
     }
     c->waking = false;
     c->state = CORE_READY;
@@ -268,17 +269,17 @@ static FALLIBLE step_loading(struct core *c, struct q_err *e)
 static void end_bad_rows(struct core *c, uint32_t n)
 {
     static const struct q_err no_token = {
-        Q_INVALID, "no token may come next: what the grammar, allowed_token_ids, bad_words, "
-                   "min_tokens and no_repeat_ngram_size ask for leaves none"};
+        Q_INVALID, "no token is allowed next: the grammar, allowed_token_ids, bad_words, "
+                   "min_tokens and no_repeat_ngram_size together exclude all tokens"};
     for (uint32_t i = 0; i < n; i++) {
         struct scheduler_output *o = &c->outputs[i];
         if (!o->has_token || !sample_failed(o->row))
             continue;
         if (o->row->rank == SAMPLE_EMPTY) {
-            log_info("request %llu ends: %s", (unsigned long long)o->req_id, no_token.message);
+            log_info("request %llu failed: %s", (unsigned long long)o->req_id, no_token.message);
             o->why = &no_token;
         } else {
-            log_error("the model gave logits that are not numbers; request %llu ends",
+            log_error("request %llu failed: the model's logits are NaN or infinite",
                       (unsigned long long)o->req_id);
         }
         scheduler_abort(c->scheduler, o->origin, o->req_id);
@@ -365,8 +366,7 @@ static FALLIBLE check_hang(const struct core *c, struct q_err *e)
         return Q_OK;
     return q_fail(
         e, Q_TIMEOUT,
-        "the worker (process %d) did not finish a step of %u s (--worker-timeout) and was "
-        "killed",
+        "the worker (process %d) exceeded the step limit of %u s (--worker-timeout) and was killed",
         (int)c->worker.pid, c->config.worker_timeout_s);
 }
 
@@ -409,12 +409,12 @@ static void tell_end(const struct core *c, const struct scheduler_output *o, str
 {
     if (o->code == Q_TIMEOUT)
         q_fail(e, Q_TIMEOUT,
-               "the request had no answer within %g seconds (the server's --request-timeout)",
+               "the request was not completed within %g seconds (--request-timeout of the server)",
                (double)c->config.policy.request_timeout_us / 1e6);
     else
         q_fail(e, o->code,
-               "%u requests wait, as many as may; this one made room because most of them have "
-               "the same API key or user",
+               "the queue is full with %u requests, and this request was dropped because its API "
+               "key or user has the most of them; retry later",
                c->config.queue_max);
 }
 
@@ -549,7 +549,7 @@ FALLIBLE core_submit(struct core *c, uint32_t origin, const struct msg_submit *m
     if (core_state(c, &percent) == CORE_LOADING)
         return q_fail(e, Q_UNAVAILABLE, "loading %u %%", percent);
     if (c->state == CORE_FAILED)
-        return q_fail(e, Q_UNAVAILABLE, "the engine has failed: %s", c->failure.message);
+        return q_fail(e, Q_UNAVAILABLE, "the engine failed: %s", c->failure.message);
     enum q_code rc = with_program(c, origin, &own, &known, e);
     if (rc || !known)
         return rc;

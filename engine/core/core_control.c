@@ -66,10 +66,10 @@ static void abort_all(struct core *c)
 FALLIBLE core_sleep(struct core *c, uint32_t level, struct q_err *e)
 {
     if (level != 1 && level != 2)
-        return q_fail(e, Q_INVALID,
-                      "sleep: level is %u, expected 1 (the KV cache is given back) or 2 (the "
-                      "weights too)",
-                      level);
+        return q_fail(
+            e, Q_INVALID,
+            "sleep: level is %u, expected 1 (frees the KV cache) or 2 (also frees the weights)",
+            level);
     if (c->state == CORE_LOADING || c->state == CORE_FAILED)
         return q_fail(e, Q_UNAVAILABLE, "sleep: the engine %s",
                       c->state == CORE_LOADING ? "is loading" : "has failed");
@@ -86,7 +86,7 @@ void core_wake(struct core *c)
     c->sleep_level = c->slept_level = 0;
     if (!c->ring)
         c->restart_at_ms = clock_ms();
-    log_info("awake");
+    log_info("sleep mode ended");
 }
 
 bool core_sleeping(const struct core *c)
@@ -113,19 +113,19 @@ static void fall_asleep(struct core *c)
         c->state = CORE_RESTARTING; /* as far as it has no worker, which core_wake starts */
     }
     c->slept_level = c->sleep_level;
-    log_info("asleep at level %u", c->sleep_level);
+    log_info("sleep mode entered at level %u", c->sleep_level);
 }
 
 /* pause */
 
 void core_pause(struct core *c, enum in_flight_mode mode, bool clear_cache)
 {
-    static const char *const texts[IN_FLIGHT_MODES] = {[IN_FLIGHT_KEEP] = "requests stay",
-                                                       [IN_FLIGHT_ABORT] = "requests end",
+    static const char *const texts[IN_FLIGHT_MODES] = {[IN_FLIGHT_KEEP] = "requests are suspended",
+                                                       [IN_FLIGHT_ABORT] = "requests are aborted",
                                                        [IN_FLIGHT_WAIT] =
-                                                           "requests that have begun finish first"};
+                                                           "running requests finish first"};
     Q_ASSERT(mode < IN_FLIGHT_MODES);
-    log_info("pausing; %s", texts[mode]);
+    log_info("pausing generation; %s", texts[mode]);
     c->pausing = true;
     c->pause_mode = mode;
     c->clear_cache = clear_cache;
@@ -137,7 +137,7 @@ void core_pause(struct core *c, enum in_flight_mode mode, bool clear_cache)
 void core_resume(struct core *c)
 {
     if (c->pausing)
-        log_info("resumed");
+        log_info("generation resumed");
     c->pausing = c->clear_cache = false;
     set_closed(c);
 }
@@ -166,14 +166,14 @@ static FALLIBLE may_reload(const struct core *c, enum in_flight_mode mode, struc
         return q_fail(e, Q_UNAVAILABLE, "reload: the engine %s",
                       c->state == CORE_LOADING ? "is loading" : "has failed");
     if (!c->ring && c->slept_level != 2)
-        return q_fail(e, Q_UNAVAILABLE, "reload: the worker is being restarted; try again");
+        return q_fail(e, Q_UNAVAILABLE, "reload: the worker is being restarted; retry later");
     if (c->reload.state != RELOAD_NONE)
-        return q_fail(e, Q_UNAVAILABLE, "reload: other weights are being loaded already");
+        return q_fail(e, Q_UNAVAILABLE, "reload: another reload is in progress; retry later");
     if (mode == IN_FLIGHT_WAIT && n_begun(c) && (stands || c->sleep_level))
         return q_fail(e, Q_INVALID,
-                      "mode: %u requests have begun and cannot finish while the engine %s: resume "
-                      "it first, or say keep or abort",
-                      n_begun(c), stands ? "is paused" : "sleeps");
+                      "mode: \"wait\" is not possible: %u running requests cannot finish while the "
+                      "engine %s; resume it first, or use keep or abort",
+                      n_begun(c), stands ? "is paused" : "is in sleep mode");
     return Q_OK;
 }
 
@@ -188,7 +188,7 @@ static void warn_of_tokenizer(const struct core *c, const char *dir)
         !path_join(other, sizeof other, dir, name, &e) && file_exists(mine) && file_exists(other) &&
         !mapping_open(&a, mine, &e) && !mapping_open(&b, other, &e) &&
         (a.size != b.size || memcmp(a.data, b.data, a.size) != 0))
-        log_warning("%s differs from the one in use, which stays in use", other);
+        log_warning("%s differs from the current tokenizer, which remains in use", other);
     mapping_release(&a);
     mapping_release(&b);
 }
@@ -246,9 +246,9 @@ static void end_reload(struct core *c, const struct q_err *why)
     else if (take_weights(c, &e))
         log_warning("%s", e.message); /* they are loaded all the same */
     if (why)
-        log_warning("no other weights: %s", why->message);
+        log_warning("reload failed, keeping the current weights: %s", why->message);
     else
-        log_info("weights of %s, %s", c->reload.dir, c->info.fingerprint);
+        log_info("reload finished: weights of %s, %s", c->reload.dir, c->info.fingerprint);
     c->reload.result = why ? *why : (struct q_err)Q_ERR_INIT;
     c->reload.state = RELOAD_OVER;
     set_closed(c);
@@ -289,8 +289,8 @@ void core_steer_lost(struct core *c, const struct q_err *why)
     if (c->reload.state != RELOAD_ORDERED)
         return;
     q_fail(&e, Q_INTERNAL,
-           "the worker died while it read the new weights (%s); the old ones are "
-           "loaded again",
+           "the worker crashed while loading the new weights (%s); the previous weights are loaded "
+           "again",
            why->message);
     end_reload(c, &e);
 }

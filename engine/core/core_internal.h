@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* core_internal - what core.c, core_control.c and core_trace.c share: the state of a core. Nobody
- * else includes this. Threads: the core's owner. */
+/* core_internal - what core.c, core_control.c and core_trace.c share: the state of a core, shared
+ * by its files only. Threads: the core's owner. */
 #ifndef QUIRE_ENGINE_CORE_CORE_INTERNAL_H
 #define QUIRE_ENGINE_CORE_CORE_INTERNAL_H
 #include "engine/core/core.h"
@@ -25,7 +25,7 @@ struct core {
     enum core_state state;
     struct q_err failure; /* of FAILED */
     bool worker_died;
-    struct ring *ring; /* of the worker now; NULL between two */
+    struct ring *ring; /* of the current worker; NULL between two workers */
     struct launch worker;
     struct worker_info worker_info; /* of the first worker */
     struct core_info info;
@@ -38,22 +38,22 @@ struct core {
     int64_t decided_us;                   /* in the plan being made */
     struct scheduler *scheduler;          /* NULL until the first worker is ready */
     struct scheduler_output *outputs;     /* [logit_rows_max] */
-    struct compiling *compiling;          /* requests whose grammar is not known yet */
+    struct compiling *compiling;          /* requests whose grammar is being compiled */
     int epoll_fd;
     uint32_t n_death;         /* since the last finished step or culprit */
     uint32_t n_culprit;       /* since the last finished step */
-    int64_t step_since_ms;    /* since when the worker computes the oldest step in flight */
-    bool going;               /* there was always something to compute since the last step */
+    int64_t step_since_ms;    /* start time of the oldest step in flight */
+    bool going;               /* no idle time without requests since the last step */
     bool follows[RING_DEPTH]; /* steps in flight, by number: it was so when they were planned */
-    uint64_t n_gap, gap_us;   /* between steps that follow each other: scheduler_stats */
+    uint64_t n_gap, gap_us;   /* gaps between consecutive steps: scheduler_stats */
     uint64_t n_restart;
     int64_t restart_at_ms; /* while there is no worker */
     uint32_t sleep_level;  /* asked for; 0 = awake */
     uint32_t slept_level;  /* reached */
-    bool pausing;          /* a pause is wanted */
+    bool pausing;          /* a pause is requested */
     enum in_flight_mode pause_mode;
     bool clear_cache; /* once paused */
-    bool waking;      /* the worker that starts was not lost */
+    bool waking;      /* the starting worker does not replace a crashed one */
     struct core_reload reload;
     int64_t percent_logged_ms;
 };
@@ -61,22 +61,22 @@ struct core {
 /* core.c */
 void core_end_worker(struct core *c, int timeout_ms);
 
-/* core_control.c: may a step be planned now? */
+/* core_control.c: true if a step may be planned now. */
 bool core_may_plan(const struct core *c);
-/* The steps that are done are settled: fall asleep, reload, clear, as far as it is time. */
+/* After finished steps are settled: enter sleep, reload or clear the cache when possible. */
 void core_steer(struct core *c);
-/* The worker is gone. */
+/* The worker is lost. */
 void core_steer_lost(struct core *c, const struct q_err *why);
 
 /* core_trace.c */
 bool core_tracing(const struct core *c);
 void core_trace_decided(void *core);
-/* What is known of a step when it is sent. The head lies in the ring. */
+/* Record a step when it is sent. The head is in the ring. */
 void core_trace_planned(struct core *c, const struct step_head *h, int64_t start_us);
-/* And the rest, once its outputs are out. */
+/* Complete the record when its outputs are sent. */
 void core_trace_settled(struct core *c, const struct step_result_head *h, int64_t start_us,
                         int64_t settled_us);
-/* Steps that the worker never finished are in the trace too. */
+/* Record steps that the worker did not finish. */
 void core_trace_lost(struct core *c);
 
 #endif

@@ -86,12 +86,12 @@ FALLIBLE core_profile_start(struct core *c, struct q_err *e)
     char name[64];
     enum q_code rc;
     if (!c->config.profiler_dir)
-        return q_fail(
-            e, Q_UNSUPPORTED,
-            "profiling is not configured: start the server with --profiler-dir DIR, where "
-            "the profiles are to be written");
+        return q_fail(e, Q_UNSUPPORTED,
+                      "profiling is disabled: start the server with --profiler-dir DIR, the folder "
+                      "for profiles");
     if (c->traces[PROFILE])
-        return q_fail(e, Q_INVALID, "a profile is being written already, %s: /stop_profile first",
+        return q_fail(e, Q_INVALID,
+                      "the profile %s is still being recorded: call /stop_profile first",
                       c->profile_path);
     if (mkdir(c->config.profiler_dir, 0777) && errno != EEXIST)
         return q_fail(e, Q_IO, "--profiler-dir %s: %s", c->config.profiler_dir, strerror(errno));
@@ -101,17 +101,17 @@ FALLIBLE core_profile_start(struct core *c, struct q_err *e)
              path_join(c->profile_path, sizeof c->profile_path, c->config.profiler_dir, name, e)) ||
         (rc = trace_new(&c->traces[PROFILE], c->profile_path, e)))
         return rc;
-    log_info("profiling into %s", c->profile_path);
+    log_info("profile started: %s", c->profile_path);
     return Q_OK;
 }
 
 FALLIBLE core_profile_stop(struct core *c, struct q_err *e)
 {
     if (!c->traces[PROFILE])
-        return q_fail(e, Q_INVALID, "no profile is being written: /start_profile first");
+        return q_fail(e, Q_INVALID, "no profile is being recorded: call /start_profile first");
     trace_free(c->traces[PROFILE]);
     c->traces[PROFILE] = NULL;
-    log_info("the profile %s is complete", c->profile_path);
+    log_info("profile finished: %s", c->profile_path);
     return Q_OK;
 }
 

@@ -86,12 +86,13 @@ static FALLIBLE quantization_option(enum quantization *out, const char *text, co
     if (!wanted)
         return engine_quantization_parse(out, text, e);
     struct model_config *c = q_alloc(sizeof *c);
-    enum q_code rc = c ? model_config_load(c, NULL, dir, e) : q_fail(e, Q_NO_MEMORY, "no memory");
+    enum q_code rc =
+        c ? model_config_load(c, NULL, dir, e) : q_fail(e, Q_NO_MEMORY, "out of memory");
     const char *method = rc ? "" : quant_method_name(c->quant.method);
     if (!rc && strcmp(method, wanted) != 0)
         rc = q_fail(
             e, Q_INVALID,
-            "--quantization is \"%s\", expected none, int8, int4 or fp8: the checkpoint is %s%s",
+            "--quantization is \"%s\", expected none, int8, int4 or fp8; the checkpoint is %s%s",
             text, *method ? "of " : "not quantized", method);
     q_free(c);
     *out = QUANTIZE_NOT;
@@ -166,10 +167,10 @@ static FALLIBLE graph_sizes(struct worker_config *w, const char *text, struct q_
         const int written = snprintf(number, sizeof number, "%.*s", (int)n, p);
         int64_t size;
         if (n == 0 || written >= (int)sizeof number || w->n_graph_size == RING_GRAPHS_MAX)
-            return q_fail(e, Q_INVALID,
-                          "--cuda-graph-sizes is \"%s\", expected at most %u numbers with a "
-                          "comma between them",
-                          text, RING_GRAPHS_MAX);
+            return q_fail(
+                e, Q_INVALID,
+                "--cuda-graph-sizes is \"%s\", expected at most %u comma-separated numbers", text,
+                RING_GRAPHS_MAX);
         enum q_code rc =
             parse_i64(&size, number, 1, STEP_SEQS_MAX, "--cuda-graph-sizes: each size", e);
         if (rc)
@@ -185,7 +186,7 @@ static FALLIBLE device_options(struct worker_config *w, const struct options *o,
     if (snprintf(w->device, sizeof w->device, "%s", o->device) >= (int)sizeof w->device ||
         snprintf(w->device_library, sizeof w->device_library, "%s", o->cuda_library) >=
             (int)sizeof w->device_library)
-        return q_fail(e, Q_INVALID, "--device or --cuda-library is too long");
+        return q_fail(e, Q_INVALID, "--device or --cuda-library: the value is too long");
     w->deterministic = o->deterministic;
     w->enforce_eager = o->enforce_eager;
     return graph_sizes(w, o->cuda_graph_sizes, e);
@@ -201,11 +202,11 @@ static FALLIBLE check_trace(const char *path, struct q_err *e)
         return Q_OK;
     if (slash && snprintf(dir, sizeof dir, "%.*s", slash > path ? (int)(slash - path) : 1, path) >=
                      (int)sizeof dir)
-        return q_fail(e, Q_INVALID, "--trace is longer than %zu bytes", sizeof dir - 1);
+        return q_fail(e, Q_INVALID, "--trace: the path has more than %zu bytes", sizeof dir - 1);
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
-        return q_fail(e, Q_INVALID, "--trace %s: a folder, expected a file's name", path);
+        return q_fail(e, Q_INVALID, "--trace %s: is a folder, expected a file name", path);
     if (access(dir, W_OK | X_OK) != 0)
-        return q_fail(e, Q_INVALID, "--trace %s: the folder %s cannot be written to: %s", path, dir,
+        return q_fail(e, Q_INVALID, "--trace %s: the folder %s is not writable: %s", path, dir,
                       strerror(errno));
     return Q_OK;
 }
@@ -241,8 +242,8 @@ FALLIBLE engine_options(struct core_config *c, const struct options *o, const ch
         return rc;
     if (o->max_model_len == 1)
         return q_fail(e, Q_INVALID,
-                      "--max-model-len is 1, expected at least 2 (one token of prompt, one of "
-                      "output), 0: what the model says, or auto: what the memory holds");
+                      "--max-model-len is 1, expected 2 or more (one prompt token, one output "
+                      "token), 0 for the model's own limit, or auto for what fits the KV cache");
     if ((rc = policy_options(&c->policy, o, e)) || (rc = device_options(w, o, e)))
         return rc;
     snprintf(w->tokenizer_path, sizeof w->tokenizer_path, "%s", c->tokenizer_path);
@@ -262,7 +263,7 @@ FALLIBLE engine_options(struct core_config *c, const struct options *o, const ch
     if (strcmp(o->packed_cache, "off") != 0 &&
         snprintf(w->packed_cache, sizeof w->packed_cache, "%s", o->packed_cache) >=
             (int)sizeof w->packed_cache)
-        return q_fail(e, Q_INVALID, "--packed-cache is longer than %zu bytes",
+        return q_fail(e, Q_INVALID, "--packed-cache: the path has more than %zu bytes",
                       sizeof w->packed_cache - 1);
     snprintf(w->cpu_isa, sizeof w->cpu_isa, "%s", o->cpu_isa);
     c->queue_max = (uint32_t)o->max_num_queued_reqs;

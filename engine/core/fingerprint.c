@@ -41,7 +41,7 @@ static FALLIBLE hash_file(unsigned char out[HASH_BYTES], const char *dir, const 
         EVP_DigestUpdate(md, m.data, header ? header + sizeof header : 0);
         EVP_DigestFinal_ex(md, out, NULL);
     } else {
-        rc = q_fail(e, Q_NO_MEMORY, "fingerprint: no SHA-256");
+        rc = q_fail(e, Q_NO_MEMORY, "fingerprint: SHA-256 is not available");
     }
     EVP_MD_CTX_free(md);
     mapping_release(&m);
@@ -85,7 +85,7 @@ static FALLIBLE hash_samples(unsigned char out[HASH_BYTES], const char *dir, str
     if (rc)
         goto out;
     if (!md || EVP_DigestInit_ex(md, EVP_sha256(), NULL) != 1) {
-        rc = q_fail(e, Q_NO_MEMORY, "fingerprint: no SHA-256");
+        rc = q_fail(e, Q_NO_MEMORY, "fingerprint: SHA-256 is not available");
         goto out;
     }
     for (uint32_t i = 0; i < tensor_count(s); i++)
@@ -123,7 +123,7 @@ FALLIBLE fingerprint_make(char out[FINGERPRINT_MAX], const struct worker_config 
         snprintf(out, FINGERPRINT_MAX, "fp_%02x%02x%02x%02x%02x%02x%02x%02x", hash[0], hash[1],
                  hash[2], hash[3], hash[4], hash[5], hash[6], hash[7]);
     } else {
-        rc = q_fail(e, Q_NO_MEMORY, "fingerprint: no SHA-256");
+        rc = q_fail(e, Q_NO_MEMORY, "fingerprint: SHA-256 is not available");
     }
     EVP_MD_CTX_free(md);
     return rc;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fingerprint - `system_fingerprint`: two engines with the same one give the same tokens for the
- * same request.
+/* fingerprint - `system_fingerprint`: engines with the same fingerprint give the same tokens for
+ * the same request.
  *
  * A hash over the weights' identity (sizes and headers of the safetensors files, and some bytes of
- * every tensor: all of the data would take longer than loading, and checkpoints of one training
+ * every tensor: hashing all data would take longer than loading, and checkpoints of one training
  * differ everywhere), config and tokenizer (hub_digest), the kernels in use, dtypes, rope length
  * and quire's version. Threads: reentrant. */
 #ifndef QUIRE_ENGINE_CORE_FINGERPRINT_H

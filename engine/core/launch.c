@@ -31,7 +31,7 @@ static FALLIBLE program_path(char out[PATH_MAX], const char *program, struct q_e
         memcpy(out + at, "quire-worker", sizeof "quire-worker");
     }
     if (!file_exists(out))
-        return q_fail(e, Q_NOT_FOUND, "engine: no worker program %s", out);
+        return q_fail(e, Q_NOT_FOUND, "engine: the worker program %s does not exist", out);
     return Q_OK;
 }
 
@@ -73,7 +73,7 @@ FALLIBLE launch_process(struct launch *w, struct ring *ring, const char *program
     w->ring = ring;
     w->pid_fd = (int)syscall(SYS_pidfd_open, w->pid, 0);
     if (w->pid_fd < 0) {
-        rc = q_fail(e, Q_IO, "engine: cannot watch the worker: %s", strerror(errno));
+        rc = q_fail(e, Q_IO, "engine: cannot monitor the worker: %s", strerror(errno));
         launch_end(w, 0);
     }
     return rc;
@@ -119,7 +119,7 @@ bool launch_ended(struct launch *w, struct q_err *e)
         q_fail(e, Q_UNAVAILABLE, "the worker (process %d) was killed by signal %d", (int)w->pid,
                WTERMSIG(status));
     else
-        q_fail(e, Q_UNAVAILABLE, "the worker (process %d) ended with status %d", (int)w->pid,
+        q_fail(e, Q_UNAVAILABLE, "the worker (process %d) exited with status %d", (int)w->pid,
                WEXITSTATUS(status));
     forget_process(w);
     return true;

@@ -2,8 +2,8 @@
 /* launch - starting, watching and ending a worker: a child process `quire-worker`, or a thread of
  * this process.
  *
- * The process is found beside the running executable, inherits the ring's two descriptors and
- * nothing else that is open, and dies with the thread that started it. Threads: the core's loop. */
+ * The program is in the folder of the running executable; the process inherits only the ring's two
+ * descriptors and is killed when the thread that started it exits. Threads: the core's loop. */
 #ifndef QUIRE_ENGINE_CORE_LAUNCH_H
 #define QUIRE_ENGINE_CORE_LAUNCH_H
 #include <pthread.h>
@@ -14,7 +14,7 @@
 struct launch {
     struct ring *ring; /* borrowed until launch_end */
     pid_t pid;         /* 0 = no process */
-    int pid_fd;        /* readable when the process has ended; -1 = none */
+    int pid_fd;        /* readable when the process has exited; -1 = none */
     bool has_thread;
     pthread_t thread;
 };
@@ -26,10 +26,10 @@ struct launch {
  * Errors: Q_NOT_FOUND (no such program), Q_IO. */
 FALLIBLE launch_process(struct launch *w, struct ring *ring, const char *program, struct q_err *e);
 FALLIBLE launch_thread(struct launch *w, struct ring *ring, struct q_err *e);
-/* Has the process ended? Then `e` says how ("killed by signal 9"), code Q_UNAVAILABLE. A thread
- * never ends by itself. */
+/* True if the process has exited; `e` has the reason ("killed by signal 9"), code Q_UNAVAILABLE. A
+ * thread never exits by itself. */
 bool launch_ended(struct launch *w, struct q_err *e);
-/* Ask it to end, wait at most timeout_ms, kill a process that has not (a thread is waited for). */
+/* Request its end, wait at most timeout_ms, then kill a process (a thread is waited for). */
 void launch_end(struct launch *w, int timeout_ms);
 
 #endif

@@ -27,7 +27,7 @@ static FALLIBLE check_keys(const json_t *root, struct q_err *e)
             found = found || strcmp(key, known[i]) == 0;
         if (!found)
             return q_fail(e, Q_INVALID,
-                          FLAG ": \"%s\" is not known; accepted are method, model, revision, "
+                          FLAG ": unknown member \"%s\"; accepted are method, model, revision, "
                                "num_speculative_tokens, prompt_lookup_max, prompt_lookup_min and "
                                "draft_tensor_parallel_size",
                           key);
@@ -71,7 +71,8 @@ static FALLIBLE fill_ngram(struct speculation *s, const json_t *root, struct q_e
     if (!s->ngram_min)
         s->ngram_min = s->ngram_max;
     if (s->ngram_min > s->ngram_max)
-        return q_fail(e, Q_INVALID, FLAG ": prompt_lookup_min %u is above prompt_lookup_max %u",
+        return q_fail(e, Q_INVALID,
+                      FLAG ": prompt_lookup_min %u is greater than prompt_lookup_max %u",
                       s->ngram_min, s->ngram_max);
     return Q_OK;
 }
@@ -91,8 +92,9 @@ static FALLIBLE fill(struct speculation *s, const json_t *root, struct q_err *e)
         return rc;
     const json_t *n_rank = json_object_get(root, "draft_tensor_parallel_size");
     if (n_rank && !(json_is_integer(n_rank) && json_integer_value(n_rank) == 1))
-        return q_fail(e, Q_INVALID,
-                      FLAG ": draft_tensor_parallel_size must be 1: one device computes");
+        return q_fail(
+            e, Q_INVALID,
+            FLAG ": draft_tensor_parallel_size must be 1: tensor parallelism is not supported yet");
     if (!s->n_guess)
         return q_fail(e, Q_INVALID, FLAG ": num_speculative_tokens is missing (1 to %u)",
                       SCHEDULER_GUESSES_MAX);
@@ -104,10 +106,13 @@ static FALLIBLE fill(struct speculation *s, const json_t *root, struct q_err *e)
         return fill_ngram(s, root, e);
     if (strcmp(method, "draft_model") != 0)
         return q_fail(e, Q_INVALID,
-                      FLAG ": method \"%.40s\" is not known; accepted are ngram and draft_model",
+                      FLAG ": unknown method \"%.40s\"; accepted are ngram and draft_model",
                       method);
     if (!model)
-        return q_fail(e, Q_INVALID, FLAG ": method draft_model needs model, a folder or cached id");
+        return q_fail(
+            e, Q_INVALID,
+            FLAG
+            ": method draft_model requires the member model, a folder or a model id in the cache");
     s->method = SPECULATE_DRAFT;
     rc = hub_resolve(s->draft_dir, model, revision, e);
     return rc ? q_wrap(e, FLAG) : Q_OK;
@@ -122,7 +127,7 @@ FALLIBLE speculative_parse(struct speculation *out, const char *text, struct q_e
         return Q_OK;
     json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, &where);
     if (!root)
-        return q_fail(e, Q_INVALID, FLAG " is not JSON: %s (at character %d)", where.text,
+        return q_fail(e, Q_INVALID, FLAG " is not valid JSON: %s (at character %d)", where.text,
                       where.position);
     enum q_code rc = fill(&s, root, e);
     json_decref(root);

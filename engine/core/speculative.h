@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* speculative - what --speculative-config says. Threads: start-up. */
+/* speculative - parsing of --speculative-config. Threads: start-up. */
 #ifndef QUIRE_ENGINE_CORE_SPECULATIVE_H
 #define QUIRE_ENGINE_CORE_SPECULATIVE_H
 #include "engine/worker/ring.h"

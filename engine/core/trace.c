@@ -99,7 +99,7 @@ static void write_out(struct trace *t)
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0) {
-            log_error("trace: %s; no more is written", strerror(errno));
+            log_error("trace stopped, cannot write: %s", strerror(errno));
             t->failed = true;
         } else {
             at += (size_t)n;
@@ -132,7 +132,7 @@ FALLIBLE trace_new(struct trace **out, const char *path, struct q_err *e)
     struct trace *t = q_calloc(1, sizeof *t);
     enum q_code rc;
     if (!t)
-        return q_fail(e, Q_NO_MEMORY, "trace: no memory");
+        return q_fail(e, Q_NO_MEMORY, "trace: out of memory");
     t->text = (struct buf)BUF_INIT;
     t->fd = -1;
     if ((size_t)snprintf(old, sizeof old, "%s.old", path) < sizeof old)

@@ -168,13 +168,13 @@ static FALLIBLE take_ids(struct generate_prompt *p, const json_t *list, struct q
     json_array_foreach ((json_t *)(uintptr_t)list, i, v) {
         json_int_t id = json_integer_value(v);
         if (!json_is_integer(v) || id < 0 || id > UINT32_MAX)
-            return q_fail(e, Q_INVALID, "prompt: item %zu is no token id", i);
+            return q_fail(e, Q_INVALID, "prompt: item %zu is not a token id", i);
         enum q_code rc = q_grow(&p->ids, &cap, i + 1, sizeof *p->ids, PROMPT_IDS_MAX, e);
         if (rc)
             return rc;
         p->ids[p->n_ids++] = (uint32_t)id;
     }
-    return p->n_ids ? Q_OK : q_fail(e, Q_INVALID, "prompt: is an empty list");
+    return p->n_ids ? Q_OK : q_fail(e, Q_INVALID, "prompt: the list is empty");
 }
 
 static FALLIBLE take_stops(struct generate_prompt *p, const json_t *v, struct q_err *e)
@@ -183,14 +183,15 @@ static FALLIBLE take_stops(struct generate_prompt *p, const json_t *v, struct q_
     if (!v || json_is_null(v))
         return Q_OK;
     if ((!json_is_string(v) && !json_is_array(v)) || n > STOPS_MAX)
-        return q_fail(e, Q_INVALID, "stop: expected a string, or a list of at most %d", STOPS_MAX);
+        return q_fail(e, Q_INVALID, "stop: expected a string, or a list of at most %d strings",
+                      STOPS_MAX);
     p->stops = q_calloc(n + 1, sizeof *p->stops);
     if (!p->stops)
-        return q_fail(e, Q_NO_MEMORY, "no memory for a line");
+        return q_fail(e, Q_NO_MEMORY, "out of memory for a line");
     for (size_t i = 0; i < n; i++) {
         p->stops[i] = json_string_value(json_is_string(v) ? v : json_array_get(v, i));
         if (!p->stops[i])
-            return q_fail(e, Q_INVALID, "stop: item %zu is no string", i);
+            return q_fail(e, Q_INVALID, "stop: item %zu is not a string", i);
     }
     p->n_stop = n;
     return Q_OK;
@@ -205,7 +206,7 @@ static FALLIBLE take_line(struct generate_prompt *p, struct q_err *e)
     enum q_code rc = Q_OK;
     json_object_foreach (p->line, key, v)
         if (!is_known(key))
-            return q_fail(e, Q_INVALID, "\"%s\" is not a field of a prompt line", key);
+            return q_fail(e, Q_INVALID, "unknown field \"%s\"", key);
     if ((rc = take_chat(p, e)))
         return rc;
     p->text = json_string_value(prompt);
@@ -214,16 +215,17 @@ static FALLIBLE take_line(struct generate_prompt *p, struct q_err *e)
     if (id && !p->custom_id && !json_is_null(id))
         return q_fail(e, Q_INVALID, "custom_id: expected a string");
     if (prompt && generate_prompt_has_messages(p))
-        rc = q_fail(e, Q_INVALID, "prompt: given beside messages; a line has one of them");
+        rc = q_fail(e, Q_INVALID,
+                    "prompt and messages are both given; expected one of them per line");
     else if (json_is_array(prompt))
         rc = take_ids(p, prompt, e);
     else if (!p->text && !generate_prompt_has_messages(p))
-        rc = q_fail(
-            e, Q_INVALID,
-            "prompt: expected a string or a list of token ids, or \"messages\" in its place");
+        rc = q_fail(e, Q_INVALID,
+                    "prompt: expected a string or a list of token ids; alternatively, the line has "
+                    "\"messages\"");
     if (!rc && n && !json_is_null(n)) {
         if (!json_is_integer(n) || json_integer_value(n) < 1 || json_integer_value(n) > ANSWERS_MAX)
-            return q_fail(e, Q_INVALID, "n: expected 1 to %d", ANSWERS_MAX);
+            return q_fail(e, Q_INVALID, "n: expected a number from 1 to %d", ANSWERS_MAX);
         p->n_answer = (uint32_t)json_integer_value(n);
     }
     return rc ? rc : take_stops(p, json_object_get(p->line, "stop"), e);
@@ -265,7 +267,7 @@ static FALLIBLE next_of_file(struct generate_input *in, struct generate_prompt *
     const size_t mark = utf8_mark(buf_str(&in->line), in->line.len);
     out->line = json_loadb(buf_str(&in->line) + mark, in->line.len - mark, 0, &why);
     if (!json_is_object(out->line))
-        return q_fail(e, Q_INVALID, "no JSON object%s%s", out->line ? "" : ": ",
+        return q_fail(e, Q_INVALID, "expected a JSON object%s%s", out->line ? "" : ": ",
                       out->line ? "" : why.text);
     return take_line(out, e);
 }
@@ -344,8 +346,8 @@ FALLIBLE generate_input_open(struct generate_input *in, const struct options *o,
         if (o->n_positional > 1 || o->prompt.n || o->prompt_ids.n)
             return Q_OK;
         return q_fail(e, Q_INVALID,
-                      "no prompt: give one after MODEL, --prompt TEXT, --prompt - for standard "
-                      "input, --prompt-ids 1,2,3 or --input-file FILE");
+                      "no prompt is given: add one after MODEL, or use --prompt TEXT, --prompt - "
+                      "for standard input, --prompt-ids 1,2,3 or --input-file FILE");
     }
     in->file = strcmp(o->input_file, "-") ? fopen(o->input_file, "re") : stdin;
     if (!in->file || fstat(fileno(in->file), &st) != 0)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* generate_input - the prompts of quire-generate, one after the other: arguments, --prompt,
- * --prompt-ids, then the lines of --input-file. No more than one line is held.
+ * --prompt-ids, then the lines of --input-file. At most one line is in memory.
  *
  *     {"prompt": "Once" or [1, 2], "custom_id": "a", "max_tokens": 5, "temperature": 0, …}
  *     {"messages": [{"role": "user", "content": "…"}], "tools": […], …}
@@ -28,13 +28,13 @@ struct generate_prompt {
     const char **stops;             /* [n_stop] owned; NULL = those of the command line */
     size_t n_stop;
     uint32_t n_answer;
-    uint64_t number; /* from 0; of a file: the line's, from 1 */
+    uint64_t number; /* from 0; in a file the line number, from 1 */
 };
 void generate_prompt_release(struct generate_prompt *p);
-/* Is it messages rather than a text or ids? */
+/* True for messages, false for a text or ids. */
 bool generate_prompt_has_messages(const struct generate_prompt *p);
-/* What the line says over what the command line says. Errors: Q_INVALID (a field that is not known
- * or has a wrong type). */
+/* Apply the line's fields over those of the command line. Errors: Q_INVALID (an unknown field or a
+ * wrong type). */
 FALLIBLE generate_prompt_params(const struct generate_prompt *p, struct quire_params *q,
                                 struct q_err *e);
 
@@ -49,8 +49,8 @@ struct generate_input {
 /* Errors: Q_INVALID (no prompt at all), Q_IO. */
 FALLIBLE generate_input_open(struct generate_input *in, const struct options *o, struct q_err *e);
 void generate_input_close(struct generate_input *in);
-/* *more = false: there are no more. Errors: Q_INVALID, Q_TOO_LARGE: this one is bad (out->number is
- * set), the next may be asked for; Q_IO, Q_NO_MEMORY. */
+/* *more = false: the end. Errors: Q_INVALID, Q_TOO_LARGE: this prompt is invalid (out->number is
+ * set), the next one may be read; Q_IO, Q_NO_MEMORY. */
 FALLIBLE generate_input_next(struct generate_input *in, struct generate_prompt *out, bool *more,
                              struct q_err *e);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* generate_print - an answer of quire-generate: gathered from its events, shown as text or JSON.
+/* generate_print - an answer of quire-generate: collected from its events, printed as text or JSON.
  * Threads: main. */
 #ifndef QUIRE_ENGINE_LIBRARY_GENERATE_PRINT_H
 #define QUIRE_ENGINE_LIBRARY_GENERATE_PRINT_H
@@ -10,7 +10,7 @@
 
 struct answer_style {
     const struct options *o;
-    bool many;     /* answers have headings, and come whole */
+    bool many;     /* answers have headings and are not streamed */
     bool terminal; /* standard output is one: reasoning is shown too, dimmed, and no control
                      * characters of an answer's */
 };
@@ -25,12 +25,12 @@ struct generated {
     struct quire_event last; /* its FINISH */
 };
 void generated_release(struct generated *a);
-/* The next event of the answer; it is printed at once where the style streams. */
+/* The next event of the answer; printed at once if the style streams. */
 void generated_take(struct generated *a, const struct answer_style *s,
                     const struct quire_event *event);
-/* All of it that is not printed. */
+/* Print the rest. */
 void generated_print(const struct generated *a, const struct answer_style *s);
-/* A prompt that was not answered, as an object among those of --json. */
+/* A failed prompt, as an object of --json. */
 void generated_print_error(const struct generate_prompt *prompt, const char *message);
 
 #endif

@@ -129,13 +129,15 @@ static bool has_ids_only(const struct options *o)
 static int check_chat(struct program *p, const char *broken)
 {
     if (broken && !p->o.raw && !has_ids_only(&p->o)) {
-        complain(p, broken, "--raw continues plain text; --chat-template FILE gives a template");
+        complain(p, broken,
+                 "use --raw to continue prompts as plain text, or --chat-template FILE for a chat "
+                 "template");
         return EXIT_LOAD;
     }
     if (p->chats || (!*p->o.system && !*p->o.tools))
         return 0;
     complain(p, *p->o.system ? "--system" : "--tools",
-             "this model has no chat template; --chat-template FILE gives it one");
+             "this model has no chat template; set one with --chat-template FILE");
     return EXIT_USAGE;
 }
 
@@ -193,9 +195,10 @@ static FALLIBLE check_prompt(const struct program *p, const struct generate_prom
 {
     bool text = prompt->text != NULL;
     if (p->o.raw && generate_prompt_has_messages(prompt))
-        return q_fail(e, Q_INVALID, "messages: --raw takes plain prompts");
+        return q_fail(e, Q_INVALID,
+                      "messages: not accepted with --raw, which requires plain prompts");
     if (text && chats(p, prompt) && memchr(prompt->text, '\0', prompt->n_text))
-        return q_fail(e, Q_INVALID, "prompt: has a NUL byte");
+        return q_fail(e, Q_INVALID, "prompt: contains a NUL byte");
     return Q_OK;
 }
 
@@ -256,7 +259,7 @@ static bool take_answer(struct program *p, struct generated *a)
     struct quire_error error;
     do {
         if (quire_next(a->request, &ev, -1, &error) != QUIRE_OK) {
-            report(p, a->prompt, "the answer failed", error.message);
+            report(p, a->prompt, "the request failed", error.message);
             return false;
         }
         tell(p);
@@ -301,7 +304,9 @@ static void note_plain(struct program *p, const struct generate_prompt *prompt)
     if (p->noted || p->chats || p->o.raw || !prompt->text || p->o.skip_tokenizer_init)
         return;
     p->noted = true;
-    complain(p, "", "this model has no chat template: it continues the text (--raw says so too)");
+    complain(
+        p, "",
+        "this model has no chat template: it continues the prompt as plain text (as with --raw)");
 }
 
 /* One answer on its way; when the engine has enough, the oldest is taken first. */
@@ -336,7 +341,7 @@ static struct asked *next(struct program *p, enum q_code *rc)
     struct q_err e = Q_ERR_INIT;
     struct asked *a = q_calloc(1, sizeof *a);
     bool more = true;
-    *rc = a ? Q_OK : q_fail(&e, Q_NO_MEMORY, "no memory for a prompt");
+    *rc = a ? Q_OK : q_fail(&e, Q_NO_MEMORY, "out of memory for a prompt");
     while (!*rc && more && !ferror(stdout)) { /* no answer can be printed any more */
         *rc = generate_input_next(&p->input, &a->prompt, &more, &e);
         if (!*rc && more) {
@@ -409,7 +414,7 @@ static FALLIBLE read_chat_options(struct program *p, struct q_err *e)
 {
     const struct options *o = &p->o;
     if (o->raw && (*o->system || *o->tools))
-        return q_fail(e, Q_INVALID, "--raw continues plain text: there is no %s in it",
+        return q_fail(e, Q_INVALID, "%s is not accepted with --raw, which continues plain text",
                       *o->system ? "--system" : "--tools");
     return *o->tools ? read_tools(&p->tools, o->tools, e) : Q_OK;
 }
@@ -428,18 +433,18 @@ int main(int argc, char **argv)
         .name = "quire generate",
         .usage = "MODEL [PROMPT …] [options]",
         .about =
-            "Answers prompts without a server: those after MODEL, --prompt, --prompt-ids, and the "
-            "lines of --input-file. A prompt is a user's message to a model that has a chat "
-            "template; one without it continues the text, and so does --raw. A line is "
-            "{\"prompt\": text or token ids} or {\"messages\": […]}, with any of tools, "
-            "tool_choice, chat_template_kwargs, documents, reasoning_effort, parallel_tool_calls, "
-            "continue_final_message, custom_id, n, stop, max_tokens, min_tokens, temperature, "
-            "top_p, top_k, min_p, repetition_penalty, presence_penalty, frequency_penalty, seed, "
-            "ignore_eos, logprobs, priority. One prompt streams its answer; several are computed "
-            "together and printed in their order. --json, which --input-file implies, prints an "
-            "object per answer, with the message of a chat model (content, reasoning, tool_calls). "
-            "Ends with 2 for a wrong command line, 3 when the model cannot be loaded, 1 when a "
-            "prompt was not answered.",
+            "Generates answers without a server. Prompts are the arguments after MODEL, --prompt, "
+            "--prompt-ids and the lines of --input-file. A model with a chat template receives a "
+            "prompt as a user message; a model without one continues the text, as does --raw. A "
+            "line of the input file is {\"prompt\": text or token ids} or {\"messages\": […]}, "
+            "with optional tools, tool_choice, chat_template_kwargs, documents, reasoning_effort, "
+            "parallel_tool_calls, continue_final_message, custom_id, n, stop, max_tokens, "
+            "min_tokens, temperature, top_p, top_k, min_p, repetition_penalty, presence_penalty, "
+            "frequency_penalty, seed, ignore_eos, logprobs, priority. A single answer is streamed; "
+            "several answers are computed in batches and printed in order. --json (the default "
+            "with --input-file) prints one object per answer, for a chat model with the message "
+            "(content, reasoning, tool_calls). Exit codes: 1 if a prompt failed, 2 for an invalid "
+            "command line, 3 if the model cannot be loaded.",
         .positional_min = 1,
         .positional_max = 8};
     static struct program p;

@@ -85,7 +85,7 @@ enum quire_code quire_engine_open(struct quire_engine **out, const struct quire_
     struct q_err e = Q_ERR_INIT;
     struct quire_engine *engine = q_calloc(1, sizeof *engine);
     enum q_code rc =
-        engine ? engine_open(engine, o, &e) : q_fail(&e, Q_NO_MEMORY, "engine: no memory");
+        engine ? engine_open(engine, o, &e) : q_fail(&e, Q_NO_MEMORY, "engine: out of memory");
     if (rc) {
         quire_engine_close(engine);
         return quire_error_give(error, &e);
@@ -211,11 +211,11 @@ static FALLIBLE submit_of(struct msg_submit *m, const struct quire_engine *engin
     int64_t top_k = p->top_k >= 0 ? p->top_k : g->has_top_k && g->top_k > 0 ? g->top_k : 0;
     uint64_t seed = (uint64_t)p->seed;
     if (p->seed < 0 && getrandom(&seed, sizeof seed, 0) != sizeof seed)
-        return q_fail(e, Q_IO, "no random numbers: %s", strerror(errno));
+        return q_fail(e, Q_IO, "cannot get random numbers: %s", strerror(errno));
     if (p->logprobs > (int32_t)SAMPLE_LOGPROBS_MAX ||
         p->prompt_logprobs > (int32_t)SAMPLE_LOGPROBS_MAX)
-        return q_fail(e, Q_INVALID, "logprobs is %d, prompt_logprobs %d: at most %d", p->logprobs,
-                      p->prompt_logprobs, SAMPLE_LOGPROBS_MAX);
+        return q_fail(e, Q_INVALID, "logprobs is %d and prompt_logprobs is %d, expected at most %d",
+                      p->logprobs, p->prompt_logprobs, SAMPLE_LOGPROBS_MAX);
     *m = (struct msg_submit){
         .temperature = choose(p->temperature, g->has_temperature, g->temperature, 1),
         .top_p = choose(p->top_p, g->has_top_p, g->top_p, 1),
@@ -273,7 +273,8 @@ static FALLIBLE begin_chat(struct quire_request *r, const struct quire_engine *e
                            struct quire_params *p, struct q_err *e)
 {
     if (p->text || p->n_ids)
-        return q_fail(e, Q_INVALID, "params: a conversation and text or ids; a prompt is one");
+        return q_fail(e, Q_INVALID,
+                      "params: expected one prompt, got several of conversation, text and ids");
     if (!engine->tokenizer)
         return q_fail(e, Q_UNSUPPORTED,
                       "messages: the engine was opened with skip_tokenizer: prompts are token ids");
@@ -300,7 +301,7 @@ static FALLIBLE request_init(struct quire_request *r, const struct quire_engine 
     if (!p->n_stop)
         return Q_OK;
     if (!engine->tokenizer)
-        return q_fail(e, Q_UNSUPPORTED, "stop strings need a tokenizer");
+        return q_fail(e, Q_UNSUPPORTED, "stop strings require a tokenizer");
     return stop_new(&r->stop, p->stops, p->n_stop, p->include_stop, e);
 }
 
@@ -352,7 +353,7 @@ enum quire_code quire_submit(struct quire_request **out, struct quire_engine *en
     struct q_err e = Q_ERR_INIT;
     struct quire_request *r = q_calloc(1, sizeof *r);
     if (!r)
-        q_fail(&e, Q_NO_MEMORY, "request: no memory");
+        q_fail(&e, Q_NO_MEMORY, "request: out of memory");
     else if (submit(r, engine, p, &e))
         request_release(r);
     else
@@ -470,10 +471,10 @@ static FALLIBLE take_item(struct quire_request *r, struct quire_event *event, in
     }
     if (!queue_pop(&r->items.items, &item, timeout_ms)) {
         if (!queue_closed(&r->items.items))
-            return q_fail(e, Q_TIMEOUT, "no event within %d ms", timeout_ms);
+            return q_fail(e, Q_TIMEOUT, "timeout: no event within %d ms", timeout_ms);
         r->engine_done = true;
         set_finish(r, QUIRE_FINISH_ERROR, -1, -1);
-        return q_fail(e, Q_NO_MEMORY, "request: no memory for its events");
+        return q_fail(e, Q_NO_MEMORY, "request: out of memory for its events");
     }
     if (item.kind == SESSION_FINISH)
         return take_finish(r, &item, event, e);
@@ -576,7 +577,7 @@ enum quire_code quire_detokenize(const struct quire_engine *engine, struct quire
             *out = (struct quire_text){bytes, b.len};
             return QUIRE_OK;
         }
-        q_fail(&e, Q_NO_MEMORY, "text: no memory");
+        q_fail(&e, Q_NO_MEMORY, "text: out of memory");
     }
     buf_release(&b);
     return quire_error_give(error, &e);

@@ -42,7 +42,8 @@ FALLIBLE quire_chat_unasked(const struct quire_params *p, struct q_err *e)
                   {"continue_final_message", p->continue_final_message}};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (fields[i].given)
-            return q_fail(e, Q_INVALID, "%s: the prompt is no conversation (user or messages)",
+            return q_fail(e, Q_INVALID,
+                          "%s: only accepted with a conversation (user or messages_json)",
                           fields[i].name);
     return Q_OK;
 }
@@ -107,7 +108,7 @@ static FALLIBLE add_message(json_t *messages, const char *role, const char *text
         return q_fail(e, Q_INVALID, "messages: the %s's text is not UTF-8", role);
     json_t *m = json_pack("{s:s,s:s}", "role", role, "content", text);
     if (!messages || !m || json_array_append_new(messages, m) != 0)
-        return q_fail(e, Q_NO_MEMORY, "messages: no memory");
+        return q_fail(e, Q_NO_MEMORY, "messages: out of memory");
     return Q_OK;
 }
 
@@ -116,7 +117,8 @@ static FALLIBLE write_messages(json_t **out, const struct quire_params *p, struc
 {
     enum q_code rc;
     if (p->messages_json)
-        return q_fail(e, Q_INVALID, "messages: given twice, as user and as messages_json");
+        return q_fail(e, Q_INVALID,
+                      "messages: given both as user and as messages_json, expected one of them");
     *out = json_array();
     if ((rc = add_message(*out, "system", p->system, e)))
         return rc;
@@ -174,7 +176,7 @@ FALLIBLE quire_chat_new(struct quire_chat **out, const struct chat_model *m, str
                         struct q_err *e)
 {
     struct quire_chat *c = q_calloc(1, sizeof *c);
-    enum q_code rc = c ? begin(c, m, p, e) : q_fail(e, Q_NO_MEMORY, "messages: no memory");
+    enum q_code rc = c ? begin(c, m, p, e) : q_fail(e, Q_NO_MEMORY, "messages: out of memory");
     if (rc)
         quire_chat_free(c);
     else

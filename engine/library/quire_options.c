@@ -178,10 +178,11 @@ static FALLIBLE keep_setting(struct quire_options *o, const char *name, const ch
 {
     struct quire_settings *s = o->settings ? o->settings : q_calloc(1, sizeof *s);
     if (!s)
-        return q_fail(e, Q_NO_MEMORY, "options: no memory for \"%.40s\"", name);
+        return q_fail(e, Q_NO_MEMORY, "options: out of memory for \"%.40s\"", name);
     o->settings = s;
     if (s->n == SETTINGS_MAX)
-        return q_fail(e, Q_TOO_LARGE, "options: more than %d are set by name", SETTINGS_MAX);
+        return q_fail(e, Q_TOO_LARGE, "options: more than %d options are set by name",
+                      SETTINGS_MAX);
     enum q_code rc = q_grow(&s->items, &s->cap, s->n + 1, sizeof *s->items, SETTINGS_MAX, e);
     if (!rc)
         s->items[s->n++] = (struct setting){name, value};
@@ -193,7 +194,7 @@ static FALLIBLE set_option(struct quire_options *o, const char *name, const char
 {
     struct options checked;
     if (o->size < sizeof *o)
-        return q_fail(e, Q_UNSUPPORTED, "options: this program was built for an older quire.h");
+        return q_fail(e, Q_UNSUPPORTED, "options: this program was built with an older quire.h");
     options_defaults(&checked);
     enum q_code rc = options_set(&checked, FOR_LIBRARY, name, value, e);
     options_release(&checked); /* the fields have texts of the caller's and of tables alone */

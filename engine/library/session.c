@@ -121,7 +121,7 @@ static void sink(void *ctx, const struct step_result *result,
             if (o->why)
                 error = *o->why;
             else if (o->finish == FINISH_ERROR)
-                q_fail(&error, Q_INTERNAL, "the model gave logits that are not numbers");
+                q_fail(&error, Q_INTERNAL, "the model's logits are NaN or infinite");
             finish(s, r, o->finish, o->stop_id, &error);
         }
     }
@@ -134,7 +134,7 @@ static FALLIBLE place_of(const struct session *s, uint32_t *place, struct q_err 
         if (!s->open[*place])
             return Q_OK;
     }
-    return q_fail(e, Q_NO_SPACE, "%u requests are open already", s->n_open_max);
+    return q_fail(e, Q_NO_SPACE, "too many open requests: the limit is %u", s->n_open_max);
 }
 
 static void on_submit(struct session *s, const struct command *c)
@@ -282,7 +282,7 @@ static FALLIBLE wait_start(struct session *s, void (*progress)(void *, uint32_t)
         return Q_OK;
     }
     if (!item.error.code)
-        q_fail(&item.error, Q_INTERNAL, "the engine did not start");
+        q_fail(&item.error, Q_INTERNAL, "the engine failed to start");
     *e = item.error;
     return e->code;
 }
@@ -294,12 +294,12 @@ FALLIBLE session_open(struct session **out, const struct core_config *c,
     struct session *s = q_calloc(1, sizeof *s);
     enum q_code rc;
     if (!s)
-        return q_fail(e, Q_NO_MEMORY, "engine: no memory");
+        return q_fail(e, Q_NO_MEMORY, "engine: out of memory");
     s->config = *c;
     s->n_open_max = c->queue_max + c->worker.max_num_seqs;
     s->open = q_calloc(s->n_open_max, sizeof(struct session_request *));
     if (!s->open)
-        rc = q_fail(e, Q_NO_MEMORY, "engine: no memory for %u requests", s->n_open_max);
+        rc = q_fail(e, Q_NO_MEMORY, "engine: out of memory for %u requests", s->n_open_max);
     else if (!(rc = queue_init(&s->commands, sizeof(struct command), COMMANDS_MAX, true, e)))
         rc = queue_init(&s->start, sizeof(struct start_item), COMMANDS_MAX, false, e);
     if (rc)
@@ -345,7 +345,7 @@ FALLIBLE session_submit(struct session *s, struct session_request *r, struct msg
     if (rc)
         return rc;
     if (!queue_pop(&r->items, &item, -1))
-        return q_fail(e, Q_NO_MEMORY, "engine: no memory for a request");
+        return q_fail(e, Q_NO_MEMORY, "engine: out of memory for a request");
     if (item.kind == SESSION_ACCEPTED)
         return Q_OK;
     *e = item.error;
@@ -396,7 +396,7 @@ FALLIBLE session_reload(struct session *s, const char *dir, enum in_flight_mode 
     if (!(rc = queue_init(&answer, sizeof result, 1, false, e)) &&
         !(rc = queue_push(&s->commands, &c, e))) {
         if (!queue_pop(&answer, &result, -1))
-            q_fail(&result, Q_NO_MEMORY, "engine: no memory for an answer");
+            q_fail(&result, Q_NO_MEMORY, "engine: out of memory for an answer");
         if ((rc = result.code))
             *e = result;
     }

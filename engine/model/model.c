@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/model/model.h"
-#include <math.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include "common/file.h"
 #include "common/log.h"
 #include "common/mem.h"
+#include "engine/model/load/upload.h"
 #include "engine/model/model_program.h"
 #include "engine/model/model_state.h"
 
@@ -47,7 +47,7 @@ static enum q_code choose_length(uint32_t *out, const struct model_config *c, ui
 static void count_matrix(struct model *m, uint64_t *ops, const struct packed *w)
 {
     *ops += 2 * (uint64_t)w->n_out * w->n_in;
-    m->shape.step_bytes += weights_matrix_bytes(w, m->link);
+    m->shape.step_bytes += load_form_bytes(w, m->link);
 }
 
 /* Of the experts of a layer those that one row takes. */
@@ -167,15 +167,15 @@ static enum q_code check_device(const struct model *m, struct q_err *e)
     return Q_OK;
 }
 
-struct turns_job {
+struct cos_sin_job {
     const struct model *m;
     float *rows;
     uint32_t from, n;
 };
 
-static void turns_rows(void *arg, uint32_t ith, uint32_t nth)
+static void cos_sin_rows(void *arg, uint32_t ith, uint32_t nth)
 {
-    const struct turns_job *j = arg;
+    const struct cos_sin_job *j = arg;
     const uint32_t end = (uint32_t)((uint64_t)j->n * (ith + 1) / nth);
     for (uint32_t i = (uint32_t)((uint64_t)j->n * ith / nth); i < end; i++)
         rotary_row(&j->m->rotary, j->rows + (size_t)i * j->m->config.head_dim, j->from + i, 0);
@@ -183,23 +183,23 @@ static void turns_rows(void *arg, uint32_t ith, uint32_t nth)
 
 /* The CPU computes (cos, sin) of a step's rows as it goes; a device has those of all positions, the
  * same numbers, so that a step depends on nothing that the host computes. */
-static enum q_code make_turns(struct model *m, struct team *team, struct q_err *e)
+static enum q_code make_rope_cos_sin(struct model *m, struct team *team, struct q_err *e)
 {
     const uint32_t n = m->shape.max_model_len;
     const size_t row = m->config.head_dim * sizeof(float);
     struct upload u = {0};
     enum q_code rc = upload_init(&u, m->link, e);
-    if (rc || (rc = region_init_on(&m->turns, n * row, "rotary table", m->link, e)))
+    if (rc || (rc = region_init_on(&m->rope_cos_sin, n * row, "rotary table", m->link, e)))
         goto out;
-    struct turns_job j = {.m = m};
+    struct cos_sin_job j = {.m = m};
     for (; j.from < n; j.from += j.n) {
         j.n = n - j.from < UPLOAD_BYTES / row ? n - j.from : (uint32_t)(UPLOAD_BYTES / row);
         j.rows = upload_space(&u);
         if (team)
-            team_run(team, turns_rows, &j);
+            team_run(team, cos_sin_rows, &j);
         else
-            turns_rows(&j, 0, 1);
-        upload_copy(&u, m->turns.data + j.from * row, j.n * row);
+            cos_sin_rows(&j, 0, 1);
+        upload_copy(&u, m->rope_cos_sin.data + j.from * row, j.n * row);
         upload_next(&u);
     }
     rc = upload_end(&u, e);
@@ -233,6 +233,25 @@ static enum q_code decide(struct model *m, struct model_options *decided, struct
     return choose_kv(&m->shape.kv_dtype, &asked, decided->dtype, e);
 }
 
+/* What the loader is asked for. dtype and quantization are decided. */
+static struct load_options load_options_of(const struct model_options *o)
+{
+    return (struct load_options){
+        .dir = o->weights_dir ? o->weights_dir : o->dir,
+        .format = o->format,
+        .dtype = o->dtype,
+        .quantization = o->quantization,
+        .packed_cache = o->packed_cache,
+        .kern = o->kern,
+        .team = o->team,
+        .memory_bytes = o->memory_bytes,
+        .device = o->link,
+        .no_fusion = o->no_fusion,
+        .progress = o->progress,
+        .progress_ctx = o->progress_ctx,
+    };
+}
+
 /* Headers only. */
 static enum q_code check_files(const struct model_options *o, struct q_err *e)
 {
@@ -251,8 +270,31 @@ FALLIBLE model_check(const struct model_options *o, bool on_device, struct q_err
     enum q_code rc = load_config(m, o, on_device, e);
     if (!rc && !on_device)
         rc = decide(m, &decided, e);
+    const struct load_options lo = load_options_of(&decided);
     if (!rc && o->format != LOAD_DUMMY)
-        rc = on_device ? check_files(o, e) : weights_check(m->arch, &m->config, &decided, e);
+        rc = on_device ? check_files(o, e) : weights_check(m->arch, &m->config, &lo, e);
+    model_free(m);
+    return rc;
+}
+
+FALLIBLE model_show_weights(struct buf *out, const struct model_options *o,
+                            const struct model_show *how, struct q_err *e)
+{
+    struct model_options decided = *o;
+    struct model *m = q_calloc(1, sizeof *m);
+    if (!m)
+        return q_fail(e, Q_NO_MEMORY, "out of memory checking %s", o->dir);
+    enum q_code rc = load_config(m, o, false, e);
+    if (rc || (rc = decide(m, &decided, e)))
+        goto out;
+    const struct load_options lo = load_options_of(&decided);
+    if ((rc = weights_plan(&m->weights, m->arch, &m->config, &lo, e)))
+        goto out;
+    if (how->json)
+        load_plan_json(out, m->weights.plan);
+    else
+        load_plan_text(out, m->weights.plan);
+out:
     model_free(m);
     return rc;
 }
@@ -286,15 +328,15 @@ static enum q_code load(struct model *m, const struct model_options *o, struct q
     m->link = o->link;
     m->no_fusion = o->no_fusion;
     m->kern = decided.kern = o->link ? o->link->t->kern(o->link->d) : o->kern;
-    m->attention_scale = (float)(1 / sqrt(c->head_dim));
     m->shape.compute_dtype = decided.dtype;
     m->shape.quantization = decided.quantization;
     rotary_init(&m->rotary, c);
-    if ((rc = check_device(m, e)) || (rc = weights_load(&m->weights, m->arch, c, &decided, e)) ||
+    const struct load_options lo = load_options_of(&decided);
+    if ((rc = check_device(m, e)) || (rc = weights_load(&m->weights, m->arch, c, &lo, e)) ||
         (rc = model_program_make(m, e)))
         return rc;
     fill_shape(m);
-    return m->link && !model_turns_vary(m) ? make_turns(m, o->team, e) : Q_OK;
+    return m->link && !model_rope_varies(m) ? make_rope_cos_sin(m, o->team, e) : Q_OK;
 }
 
 enum q_code model_load(struct model **out, const struct model_options *o, struct q_err *e)
@@ -416,7 +458,8 @@ enum q_code model_check_weights(const struct model_config *c, const struct model
     if ((rc = arch_find(&arch, c->architecture, e)) ||
         (rc = check_same_config(c, arch, o->weights_dir, e)))
         return rc;
-    return weights_check(arch, c, o, e);
+    const struct load_options lo = load_options_of(o);
+    return weights_check(arch, c, &lo, e);
 }
 
 enum q_code model_reload(struct model *m, const struct model_options *o, struct q_err *e)
@@ -428,8 +471,10 @@ enum q_code model_reload(struct model *m, const struct model_options *o, struct 
     decided.no_fusion = m->no_fusion;
     decided.link = m->link;
     decided.kern = m->kern;
+    decided.packed_cache = NULL; /* a training's steps are read once */
+    const struct load_options lo = load_options_of(&decided);
     if ((rc = check_same_config(&m->config, m->arch, o->weights_dir, e)) ||
-        (rc = weights_reload(&m->weights, m->arch, &m->config, &decided, e)) ||
+        (rc = weights_reload(&m->weights, m->arch, &m->config, &lo, e)) ||
         (rc = model_program_make(m, e)))
         return rc;
     fill_shape(m);
@@ -442,17 +487,8 @@ void model_free(struct model *m)
         return;
     weights_release(&m->weights);
     program_release(&m->program);
-    region_release(&m->turns);
+    region_release(&m->rope_cos_sin);
     q_free(m);
-}
-
-const char *quantization_name(enum quantization q)
-{
-    static const char *const names[] = {[QUANTIZE_NOT] = "",
-                                        [QUANTIZE_INT8] = "int8",
-                                        [QUANTIZE_INT4] = "int4",
-                                        [QUANTIZE_FP8] = "fp8"};
-    return names[q];
 }
 
 const struct model_shape *model_shape(const struct model *m)

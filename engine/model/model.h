@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* model - a checkpoint's weights and the one decoder walk that all families share.
+/* model - a checkpoint's weights, and the layer program that runs them.
  *
- * A family is data: a table of tensor names and shapes and a spec of flags (archs.def lists them).
- * model_load checks every tensor, packs the matrices for the kernels and makes the rope table;
- * model_forward walks the layers for one ragged batch, writing K and V into the paged cache and
- * giving logits for the rows that asked.
+ * A family is data: a table of tensor names and shapes, and how a layer is made of operations
+ * (archs.def lists them). model_load checks every tensor, packs the matrices for the kernels and
+ * compiles family and config into a list of operations (forward/program.h); model_forward runs the
+ * list for one ragged batch, writing K and V into the paged cache and giving logits for the rows
+ * that asked.
  *
  * Numbers. The residual stream is f32. --dtype float32: weights as f32 (f16 and bf16 checkpoints
  * stay packed as they are, which is exact), products in f32. bfloat16: weights bf16, the inputs of
@@ -28,10 +29,8 @@
 #include <stdint.h>
 #include "common/hub/config.h"
 #include "common/team.h"
+#include "engine/model/load/load_options.h"
 #include "kernels/device.h"
-
-enum load_format { LOAD_AUTO, LOAD_SAFETENSORS, LOAD_DUMMY };
-enum quantization { QUANTIZE_NOT, QUANTIZE_INT8, QUANTIZE_INT4, QUANTIZE_FP8 };
 
 struct model;
 
@@ -49,7 +48,8 @@ struct model_options {
     enum quantization quantization; /* of every matrix, when loading */
     uint32_t max_model_len; /* tokens; 0 = config's max_position (times rope factor where the family
                                does) */
-    const char *packed_cache; /* folder of packed weights (weights_cache.h); NULL: none. The path of
+    const char
+        *packed_cache; /* folder of packed weights (load/packed_cache.h); NULL: none. The path of
                                  reloads does not use it */
     const struct kern_table *kern; /* borrowed */
     struct team *team;             /* packs in parallel; borrowed */
@@ -95,8 +95,6 @@ struct model_shape { /* what others must know */
      * matrices that a step reads however few rows it has: of experts those of one row. */
     uint64_t row_ops, logit_ops, context_ops, step_bytes;
 };
-/* "int8", "int4", "fp8"; "" for QUANTIZE_NOT. */
-const char *quantization_name(enum quantization q);
 const struct model_shape *model_shape(const struct model *m);
 /* Say in the log in what pages the weights are. Takes milliseconds. */
 void model_log_pages(const struct model *m);
@@ -170,7 +168,7 @@ struct model_logits {
     float *rows;       /* [n, vocab_size] */
     uint32_t first, n; /* of the batch's logit_rows */
 };
-/* Some rows of logits of the step that model_forward has walked last in this scratch: the same
+/* Some rows of logits of the step that model_forward has run last in this scratch: the same
  * bits, whichever are asked for together. Called by every thread as model_forward is; on return of
  * one thread they are complete. */
 void model_logits(const struct model *m, const struct batch *b, struct model_scratch *s,

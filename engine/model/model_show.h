@@ -14,5 +14,10 @@ struct model_show {
  * Errors: as model_check; Q_NO_MEMORY. */
 FALLIBLE model_show_program(struct buf *out, const struct model_options *o,
                             const struct model_show *how, struct q_err *e);
+/* Add the plan by which `o` would load the weights on the CPU: every matrix and vector with its
+ * tensors, form, bytes and why. o->kern, o->team: not looked at.
+ * Errors: as model_check; Q_NO_MEMORY. */
+FALLIBLE model_show_weights(struct buf *out, const struct model_options *o,
+                            const struct model_show *how, struct q_err *e);
 
 #endif

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* model_state - what is behind struct model. Internal to engine/model. Activations of a step:
- * forward/cpu_scratch.h, device_walk.c. Threads: as model.h. */
+ * forward/cpu_scratch.h, forward/executor_device_internal.h. Threads: as model.h. */
 #ifndef QUIRE_ENGINE_MODEL_MODEL_STATE_H
 #define QUIRE_ENGINE_MODEL_MODEL_STATE_H
 #include "engine/model/forward/program.h"
-#include "engine/model/rotary.h"
-#include "engine/model/weights.h"
+#include "engine/model/forward/rotary.h"
+#include "engine/model/load/weights.h"
+#include "engine/model/model.h"
 
 struct model {
     const struct arch *arch;
@@ -16,14 +17,13 @@ struct model {
     bool no_fusion;               /* model_options */
     struct rotary rotary;
     const struct kern_table *kern;
-    float attention_scale;          /* 1 / sqrt(head_dim) */
     const struct device_link *link; /* NULL: on the CPU */
-    struct region turns; /* on a device: [max_model_len][head_dim / 2][2] (cos, sin), unless they
-                            depend on the prompt */
+    /* On a device: [max_model_len][head_dim / 2][2], unless they depend on the prompt. */
+    struct region rope_cos_sin;
 };
 
 /* (cos, sin) of a position depend on how long the sequence's prompt is. */
-static inline bool model_turns_vary(const struct model *m)
+static inline bool model_rope_varies(const struct model *m)
 {
     const struct model_config *c = &m->config;
     return c->rope.kind == ROPE_DYNAMIC && m->shape.max_model_len > rotary_free_length(c);

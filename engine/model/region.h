@@ -20,7 +20,7 @@ struct region {
     size_t size;
     void *map;
     size_t map_size;
-    bool is_file;                   /* pages of a file, read-only (weights_cache.h) */
+    bool is_file;                   /* pages of a file, read-only (load/packed_cache.h) */
     bool is_hugetlb;                /* pages of hugetlbfs */
     const struct device_link *link; /* not NULL: memory of a device; borrowed */
 };

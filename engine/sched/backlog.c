@@ -57,7 +57,7 @@ enum q_code backlog_init(struct backlog *b, struct request_table *requests, bool
     b->buckets = q_calloc(b->n_bucket, sizeof *b->buckets);
     if (!b->tenants || !b->buckets) {
         backlog_release(b);
-        return q_fail(e, Q_NO_MEMORY, "scheduler: no memory for %u tenants", requests->n_item);
+        return q_fail(e, Q_NO_MEMORY, "scheduler: out of memory for %u tenants", requests->n_item);
     }
     for (uint32_t i = 0; i < b->n_tenant; i++) {
         b->tenants[i].waiting = (struct request_list)REQUEST_LIST_INIT;

@@ -1,22 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backlog - the requests that wait, and whose turn is next.
+/* backlog - the waiting requests and their order of admission.
  *
- * Two kinds wait. Returned ones have run and lost their place (preempted, worker lost); they stand
- * in one list, in the order in which they were first admitted. New ones stand in one list per
- * tenant, first come first served. Next is, by the first of these that decides:
+ * There are two kinds. Returned requests have run and lost their slot (preempted, worker lost);
+ * they are in one list, in the order of their first admission. New requests are in one list per
+ * tenant, first come first served. The next request is determined by, in this order:
  *
  *     1. the better priority (policy priority only; else all are equal)
- *     2. a returned one
+ *     2. returned before new
  *     3. the tenant with the least charge: tokens computed for it, divided by its weight
  *     4. the earlier arrival
  *
- * Charge: what is to be computed of a prompt when it is admitted (not what the prefix cache has),
- * an output token when it is settled, so that work counts and not requests. A tenant that begins to
- * wait is lifted to the least charge of those that wait already: being idle saves nothing up. With
- * one tenant the order is plain FCFS. Why not rounds with a quantum (the textbook's deficit round
- * robin): how much a request decodes is known only afterwards, so deficits go far below zero, and
- * turning rounds until one is above again finds the same tenant as looking for the least charge,
- * later. Design: engine/sched/README.md.
+ * Charge: the prompt tokens to compute at admission (without prefix-cache hits) and each output
+ * token when it is settled, so that work counts and not the number of requests. A tenant that
+ * starts to wait is raised to the least charge of the waiting tenants: idle time earns no credit.
+ * With one tenant the order is plain FCFS. Deficit round robin was rejected: the decode work of a
+ * request is known only afterwards, so deficits fall far below zero, and repeated rounds find the
+ * tenant with the least charge more slowly. Design: engine/sched/README.md.
  * Threads: the scheduler's loop only. Allocates nothing after backlog_init. */
 #ifndef QUIRE_ENGINE_SCHED_BACKLOG_H
 #define QUIRE_ENGINE_SCHED_BACKLOG_H
@@ -30,12 +29,13 @@
 struct tenant {
     uint64_t id;
     uint32_t weight;             /* 1 … BACKLOG_WEIGHT_MAX */
-    uint32_t n_open;             /* its requests, waiting or running */
-    uint64_t charge;             /* wraps after 2^48 tokens: nine years at a million a second */
-    struct request_list waiting; /* new ones, by priority, then arrival */
+    uint32_t n_open;             /* number of its requests, waiting or running */
+    uint64_t charge;             /* wraps after 2^48 tokens: nine years at a million per second */
+    struct request_list waiting; /* new requests, by priority, then arrival */
     bool named;                  /* id is in the index */
-    uint32_t chain;              /* the next of its bucket */
-    uint32_t prev, next;         /* among the idle ones, or those with waiting requests */
+    uint32_t chain;              /* next tenant of its bucket */
+    uint32_t prev, next;         /* links of the list of idle tenants or of tenants with waiting
+                                  * requests */
 };
 
 struct tenant_list {
@@ -44,13 +44,14 @@ struct tenant_list {
 struct backlog {
     struct request_table *requests; /* borrowed */
     bool by_priority;
-    uint32_t n;                   /* all that wait */
+    uint32_t n;                   /* number of waiting requests */
     struct request_list returned; /* by priority, then turn */
-    struct tenant *tenants;       /* [n_tenant] one for each request there may be */
+    struct tenant *tenants;       /* [n_tenant] one for each possible request */
     uint32_t *buckets;            /* [n_bucket] tenant + 1, 0 = empty */
     uint32_t n_tenant, n_bucket;
     struct tenant_list contending; /* with waiting requests */
-    struct tenant_list idle;       /* nothing open; the longest idle is forgotten first */
+    struct tenant_list idle;       /* tenants without open requests; the longest idle is removed
+                                    * first */
     uint64_t charge_floor;         /* of the tenant admitted last, before it was charged */
     uint64_t n_turn;
 };
@@ -64,28 +65,27 @@ FALLIBLE backlog_init(struct backlog *b, struct request_table *requests, bool by
                       struct q_err *e);
 void backlog_release(struct backlog *b);
 
-/* A new request (in no list) waits; its tenant has it open until backlog_leave. The last weight
- * given counts. Cost: O(1); with priorities O(requests of the tenant that it overtakes). */
+/* Add a new request (in no list); it counts as open for its tenant until backlog_leave. The last
+ * weight applies. Cost: O(1); with priorities O(requests of the tenant that it overtakes). */
 void backlog_enter(struct backlog *b, uint32_t i_request, uint64_t tenant_id, uint32_t weight);
-/* Whose turn it is; REQUEST_NONE when nobody waits. Of the new ones only those with at most
- * n_token_max tokens are looked at; nobody overtakes the first returned one by that: when it has
- * more, the answer is REQUEST_NONE. Cost: O(tenants with waiting requests), with a limit O(n). */
+/* The next request; REQUEST_NONE if none waits. Only new requests with at most n_token_max tokens
+ * are considered; the first returned request is not overtaken by that: if it has more tokens, the
+ * result is REQUEST_NONE. Cost: O(tenants with waiting requests), with a limit O(n). */
 uint32_t backlog_first(const struct backlog *b, uint32_t n_token_max);
-/* It is admitted: it waits no more. A new one gets its turn number, and its tenant is charged
- * n_token. */
+/* Remove an admitted request. A new one gets its turn number, and its tenant is charged n_token. */
 void backlog_take(struct backlog *b, uint32_t i_request, uint32_t n_token);
-/* One that ran waits again, at its place among the returned ones. Cost: O(those before it): none
- * when the last of the running ones goes first. */
+/* Add a request that ran, at its position among the returned requests. Cost: O(requests before it):
+ * none if the last running request is returned first. */
 void backlog_return(struct backlog *b, uint32_t i_request);
-/* It waits no more and will not run. */
+/* Remove a request that will not run. */
 void backlog_remove(struct backlog *b, uint32_t i_request);
-/* A request that does not wait is over. */
+/* A request that is not waiting has ended. */
 void backlog_leave(struct backlog *b, uint32_t i_request);
-/* n_token more were computed for a request. */
+/* Charge n_token more computed tokens to a request's tenant. */
 void backlog_charge(struct backlog *b, uint32_t i_request, uint32_t n_token);
-/* Who makes room when the queue is full and tenant_id has one more: the last new request of the
- * tenant with the most, if that has more than tenant_id would have; else REQUEST_NONE. Not one that
- * has output already (a replay). */
+/* The request to evict if the queue is full and tenant_id adds one: the last new request of the
+ * tenant with the most, if that tenant has more than tenant_id would have; else REQUEST_NONE.
+ * Requests with output (a replay) are not evicted. */
 uint32_t backlog_last_of_many(const struct backlog *b, uint64_t tenant_id);
 uint32_t backlog_n_tenant(const struct backlog *b); /* with open requests */
 /* Lists, order and counts; Q_ASSERTs. */

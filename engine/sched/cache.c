@@ -5,9 +5,10 @@
  * A block is published when its last row is planned and all its tokens are known, which may be
  * before it is computed. Whoever finds it is planned later, or later in the same step. Steps are
  * executed in order, and within one every layer stores the keys and values of all rows before any
- * row reads (engine/model/forward.c), so the reader finds them written. If the step fails, or the
- * worker dies, everything is forgotten. A sequence never gives up rows that were planned (a
- * preempted or aborted one only its blocks), so what is published is computed or lost as a whole.
+ * row reads (engine/model/forward/executor_cpu.c), so the reader finds them written. If the step
+ * fails, or the worker dies, everything is forgotten. A sequence never gives up rows that were
+ * planned (a preempted or aborted one only its blocks), so what is published is computed or lost as
+ * a whole.
  *
  * A history that is found whole still needs its last row's logits. The row is computed, but its
  * block is shared and others may read it in the same step: it is read as it is, and nothing is

@@ -18,8 +18,8 @@ enum q_code kv_init(struct kv_pool *p, uint32_t n_block, uint32_t n_table, uint3
     p->slab = q_calloc((size_t)n_table * seq_blocks_max, sizeof *p->slab);
     if (!p->free || !p->infos || !p->buckets || !p->seen || !p->slab) {
         kv_release(p);
-        return q_fail(e, Q_NO_MEMORY, "kv: no memory for %u blocks and %u tables of %u", n_block,
-                      n_table, seq_blocks_max);
+        return q_fail(e, Q_NO_MEMORY, "kv: out of memory for %u blocks and %u tables of %u",
+                      n_block, n_table, seq_blocks_max);
     }
     for (uint32_t i = 0; i < n_block; i++) /* block 0 is given out first */
         p->free[i] = n_block - 1 - i;
@@ -113,7 +113,7 @@ enum q_code kv_grow(struct kv_pool *p, struct kv_table *t, uint32_t n_token, str
     uint32_t need = kv_need(t, n_token);
     Q_ASSERT(t->n_block + need <= p->seq_blocks_max);
     if (need > kv_available(p))
-        return q_fail(e, Q_NO_SPACE, "kv: need %u blocks, %u of %u free", need, kv_available(p),
+        return q_fail(e, Q_NO_SPACE, "kv: %u blocks needed, %u of %u free", need, kv_available(p),
                       p->n_block);
     for (; need; need--) {
         kv_block b = take(p);

@@ -2,18 +2,18 @@
 /* kv - the pool of KV-cache blocks of one engine.
  *
  * A block holds keys and values of STEP_BLOCK_TOKENS tokens of one sequence, all layers. The pool
- * knows only numbers; the memory is the worker's. A block is in one of three states:
+ * handles block numbers; the worker owns the memory. A block is in one of three states:
  *
  *     free --kv_grow--> used --last table lets go, not indexed--> free
  *                       used --last table lets go, indexed--> cached --kv_share--> used
  *                                                             cached --evicted by kv_grow--> used
  *
  * free + cached + used == n_block, always. A full block may be indexed (kv_publish) under the hash
- * of everything up to its last token; others then take it into their tables (kv_share) and it is
- * never written again while it is indexed. Cached blocks are evicted in order of when they were
- * let go, oldest first. A table lets go from its last block to its first, and a block is indexed
- * only behind an indexed one of the same table, so every indexed block's parent is indexed, held by
- * all who hold the child, and let go later: chains are evicted from their leaves.
+ * of everything up to its last token; other tables then share it (kv_share), and it is never
+ * written while it is indexed. Cached blocks are evicted in the order of their release, oldest
+ * first. A table releases its blocks from last to first, and a block is indexed only after the
+ * previous block of its table, so the parent of every indexed block is indexed, held by all tables
+ * that hold the child, and released later: chains are evicted from their leaves.
  * Threads: the scheduler's loop only. Allocates nothing after kv_init. */
 #ifndef QUIRE_ENGINE_SCHED_KV_H
 #define QUIRE_ENGINE_SCHED_KV_H
@@ -27,7 +27,7 @@
 
 typedef uint32_t kv_block; /* index into the pool */
 
-struct kv_hash { /* names a chain of full blocks: SHA-256 (prefix.h) */
+struct kv_hash { /* identifies a chain of full blocks: SHA-256 (prefix.h) */
     uint64_t words[4];
 };
 
@@ -37,7 +37,7 @@ struct kv_info {         /* one block */
     bool indexed;
     kv_block parent;     /* while indexed: the block before it in its chain, KV_NONE = the first */
     kv_block chain;      /* while indexed: the next one in its bucket */
-    kv_block prev, next; /* while cached: let go before and after this one */
+    kv_block prev, next; /* while cached: the blocks released before and after this one */
 };
 
 struct kv_pool {
@@ -47,7 +47,7 @@ struct kv_pool {
     uint32_t *seen;        /* [n_block] scratch of kv_check */
     kv_block *slab;        /* [n_table, seq_blocks_max] */
     uint32_t n_free, n_cached, n_block, n_bucket;
-    kv_block oldest, newest; /* of the cached ones */
+    kv_block oldest, newest; /* list of cached blocks */
     uint32_t n_table, seq_blocks_max;
 };
 /* clang-format off */
@@ -68,13 +68,13 @@ static inline uint32_t kv_blocks_for(uint32_t n_token)
 {
     return n_token / KV_BLOCK_TOKENS + (n_token % KV_BLOCK_TOKENS != 0);
 }
-/* Blocks kv_grow would take. */
+/* Number of blocks that kv_grow would take. */
 static inline uint32_t kv_need(const struct kv_table *t, uint32_t n_token)
 {
     uint32_t n = kv_blocks_for(n_token);
     return n > t->n_block ? n - t->n_block : 0;
 }
-/* Blocks kv_grow can take. */
+/* Number of blocks available to kv_grow. */
 static inline uint32_t kv_available(const struct kv_pool *p)
 {
     return p->n_free + p->n_cached;
@@ -82,31 +82,31 @@ static inline uint32_t kv_available(const struct kv_pool *p)
 
 /* An empty table in row i_table of the slab; the row must not be in use. */
 void kv_open(struct kv_pool *p, struct kv_table *t, uint32_t i_table);
-/* Append blocks so `t` covers n_token tokens: free ones first, then the oldest cached.
+/* Append blocks so that `t` covers n_token tokens: free blocks first, then the oldest cached ones.
  * Shapes: t->blocks [ceil(n_token / KV_BLOCK_TOKENS)], at least what it was. Cost: O(blocks added).
  * Errors: Q_NO_SPACE (t unchanged; the caller preempts). Ownership: released by kv_drop. */
 FALLIBLE kv_grow(struct kv_pool *p, struct kv_table *t, uint32_t n_token, struct q_err *e);
-/* Give all blocks back, the last first; the table is empty and may be grown again. */
+/* Release all blocks, the last first; the table is then empty and may be grown again. */
 void kv_drop(struct kv_pool *p, struct kv_table *t);
 
-/* How many of a chain's first blocks are indexed; of these *n_used are held by tables, the others
- * are cached (kv_share takes them from kv_available). hashes: [n]. */
+/* Number of a chain's first blocks that are indexed; *n_used of these are held by tables, the
+ * others are cached (kv_share takes them from kv_available). hashes: [n]. */
 uint32_t kv_match(const struct kv_pool *p, const struct kv_hash *hashes, uint32_t n,
                   uint32_t *n_used);
 /* Take the first n blocks of a chain, as kv_match found them, into an empty table. */
 void kv_share(struct kv_pool *p, struct kv_table *t, const struct kv_hash *hashes, uint32_t n);
-/* How many of a table's first blocks other tables hold too. */
+/* Number of a table's first blocks that other tables hold too. */
 uint32_t kv_n_common(const struct kv_pool *p, const struct kv_table *t);
-/* Index the table's block i under hash, the chain's up to this block. Its tokens are known, and
- * they will be in the block before anyone can read it. Nothing happens when the block before it is
- * not indexed, or another block is under this hash already. */
+/* Index the table's block i under hash, the chain's up to this block. Its tokens are known and will
+ * be written before the block can be read. No effect if the previous block is not indexed, or if
+ * another block has this hash. */
 void kv_publish(struct kv_pool *p, const struct kv_table *t, uint32_t i,
                 const struct kv_hash *hash);
-/* Nothing is indexed any more: cached blocks are free, tables keep theirs. Cost: O(n_block). */
+/* Clear the index: cached blocks become free, tables keep their blocks. Cost: O(n_block). */
 void kv_forget(struct kv_pool *p);
 
-/* Begin a check, count each table, end it: the three states hold every block once, refs are exactly
- * what the tables hold, chains hold together as said above. */
+/* Begin a check, count each table, end it: every block is in exactly one state, refs equal the
+ * number of tables that hold it, and chains are as described above. */
 void kv_check_begin(const struct kv_pool *p);
 void kv_check_table(const struct kv_pool *p, const struct kv_table *t);
 void kv_check_end(const struct kv_pool *p);

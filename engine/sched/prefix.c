@@ -22,12 +22,12 @@ FALLIBLE prefix_hasher_init(struct prefix_hasher *h, struct q_err *e)
     *h = (struct prefix_hasher)PREFIX_HASHER_INIT;
     h->context = EVP_MD_CTX_new();
     if (!h->context)
-        return q_fail(e, Q_NO_MEMORY, "prefix cache: no memory for a hash");
+        return q_fail(e, Q_NO_MEMORY, "prefix cache: out of memory for a hash");
     h->method = EVP_MD_fetch(NULL, "SHA256", NULL);
     if (h->method && digest(h, &first, "", 0))
         return Q_OK;
     prefix_hasher_release(h);
-    return q_fail(e, Q_INTERNAL, "prefix cache: OpenSSL has no SHA-256");
+    return q_fail(e, Q_INTERNAL, "prefix cache: OpenSSL does not provide SHA-256");
 }
 
 void prefix_hasher_release(struct prefix_hasher *h)

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* prefix - names of chains of full blocks, for the prefix cache.
+/* prefix - keys of chains of full blocks, for the prefix cache.
  *
  *     root    = SHA-256("quire kv 1", LoRA id, length class, salt)
  *     block i = SHA-256(name before it, its 16 token ids, modality hash or nothing)
  *
- * Where the first blocks are public (submit.n_shared), their root has no salt, and the name before
- * the first other block is SHA-256(that name, root with the salt) instead.
+ * If the first blocks are public (submit.n_shared), their root has no salt, and the key before the
+ * first other block is SHA-256(that key, root with the salt) instead.
  *
- * So a name says everything that keys and values of a block depend on, and whose they are: equal
- * names, equal bits, same salt. A cryptographic hash, because a prompt that collides on purpose
- * would be answered from another's.
+ * So a key covers everything that the KV of a block depends on, and its owner: equal keys mean
+ * equal bits and the same salt. The hash is cryptographic, because a deliberate collision would
+ * give access to the KV of another prompt.
  * Threads: one user of a hasher. Allocates nothing after prefix_hasher_init. */
 #ifndef QUIRE_ENGINE_SCHED_PREFIX_H
 #define QUIRE_ENGINE_SCHED_PREFIX_H
@@ -26,9 +26,10 @@ struct prefix_hasher {
 /* clang-format on */
 
 struct prefix_root {
-    uint32_t lora;         /* 0 = none */
-    uint32_t length_class; /* sequences of different classes have different keys (dynamic rope) */
-    const void *salt;      /* [n_salt] */
+    uint32_t lora; /* 0 = none */
+    uint32_t
+        length_class; /* sequences of different classes have different K vectors (dynamic rope) */
+    const void *salt; /* [n_salt] */
     size_t n_salt;
 };
 
@@ -40,7 +41,7 @@ void prefix_hash_root(const struct prefix_hasher *h, struct kv_hash *out,
 /* tokens: [KV_BLOCK_TOKENS]. out may be before. */
 void prefix_hash_block(const struct prefix_hasher *h, struct kv_hash *out,
                        const struct kv_hash *before, const uint32_t *tokens);
-/* The name before the first block that is not public; salted: the root with the salt. */
+/* The key before the first block that is not public; salted: the root with the salt. */
 void prefix_hash_salted(const struct prefix_hasher *h, struct kv_hash *out,
                         const struct kv_hash *before, const struct kv_hash *salted);
 

@@ -44,12 +44,12 @@ FALLIBLE programs_take(struct programs *p, const void **out, const void *data, s
         }
     if (p->first && p->bytes + n_byte > PROGRAMS_BYTES)
         return q_fail(e, Q_NO_SPACE,
-                      "the compiled grammars of the requests that are here take %zu MB, at most "
-                      "%zu are held: retry later",
+                      "the compiled grammars of the open requests take %zu MB, the limit is %zu "
+                      "MB; retry later",
                       p->bytes >> 20, PROGRAMS_BYTES >> 20);
     struct held_program *x = q_alloc(sizeof *x + n_byte);
     if (!x)
-        return q_fail(e, Q_NO_MEMORY, "request: no memory for a grammar of %zu bytes", n_byte);
+        return q_fail(e, Q_NO_MEMORY, "request: out of memory for a grammar of %zu bytes", n_byte);
     *x = (struct held_program){.next = p->first, .n_byte = n_byte, .hash = hash, .n_ref = 1};
     memcpy(x->words, data, n_byte);
     p->first = x;

@@ -13,7 +13,7 @@ enum q_code request_table_init(struct request_table *t, uint32_t n_item, struct 
     t->index = q_calloc(t->index_size, sizeof *t->index);
     if (!t->items || !t->index) {
         request_table_release(t);
-        return q_fail(e, Q_NO_MEMORY, "scheduler: no memory for %u requests", n_item);
+        return q_fail(e, Q_NO_MEMORY, "scheduler: out of memory for %u requests", n_item);
     }
     t->n_item = n_item;
     for (uint32_t i = 0; i < n_item; i++)
@@ -98,7 +98,7 @@ static enum q_code own_arrays(struct request *r, const struct msg_submit *m, uin
     size_t hash_bytes = n_hash * sizeof *r->hashes;
     r->memory = q_alloc(hash_bytes + (n_max + n_array) * sizeof(uint32_t));
     if (!r->memory)
-        return q_fail(e, Q_NO_MEMORY, "request: no memory for %u tokens", n_max);
+        return q_fail(e, Q_NO_MEMORY, "request: out of memory for %u tokens", n_max);
     r->hashes = n_hash ? r->memory : NULL;
     uint32_t *p = r->tokens = (uint32_t *)((char *)r->memory + hash_bytes);
     memcpy(p, m->prompt.data, m->prompt.n * sizeof *p);
@@ -123,8 +123,7 @@ enum q_code request_add(struct request_table *t, uint32_t *i_request, uint32_t o
 {
     uint32_t i = t->free.first;
     if (i == REQUEST_NONE)
-        return q_fail(e, Q_NO_SPACE, "scheduler: %u requests are here, as many as there may be",
-                      t->n_item);
+        return q_fail(e, Q_NO_SPACE, "scheduler: the limit of %u requests is reached", t->n_item);
     struct request *r = &t->items[i];
     uint32_t n_hash = t->hashing && !m->no_prefix_cache ? 1 + n_max / KV_BLOCK_TOKENS : 0;
     const void *program = NULL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* request - the requests of one engine: their tokens, where they stand, and how they are found.
+/* request - the requests of one engine: tokens, state and lookup.
  *
  * A fixed table of entries, an index by (origin, req_id) and lists through the entries. A request
  * owns one allocation with its tokens and arrays. Positions count prompt and output from 0:
@@ -29,40 +29,44 @@ struct request {
     enum request_state state;
     uint32_t origin;
     uint64_t req_id;
-    uint64_t arrival; /* counts submissions: first come, first served */
-    uint64_t turn;    /* counts first admissions; 0 = never admitted yet */
+    uint64_t arrival; /* submission number: first come, first served */
+    uint64_t turn;    /* number of the first admission; 0 = not admitted yet */
     int32_t priority; /* lower = earlier; 0 unless the policy is by priority */
     uint32_t tenant;  /* entry of the backlog */
-    uint32_t use;  /* counts the requests that had this entry: a row in flight knows whose it is */
-    uint32_t slot; /* in the worker, while running */
-    void *memory;  /* owned: tokens, hashes and the arrays of params */
+    uint32_t use;     /* number of requests that used this entry; identifies the owner of a row in
+                    * flight */
+    uint32_t slot;    /* in the worker, while running */
+    void *memory;     /* owned: tokens, hashes and the arrays of params */
     uint32_t *tokens; /* [n_token], room for n_max */
     uint32_t n_prompt, n_token, n_max;
     uint32_t n_planned; /* rows */
     uint32_t
         n_sampling; /* steps in flight that sample a token for it, 0 … SCHEDULER_IN_FLIGHT_MAX */
-    uint32_t prompt_next;    /* the next prompt position to ask logprobs for; n_prompt = no more */
-    uint32_t prompt_settled; /* the next one to hand out */
-    uint32_t n_counted;      /* prompt tokens in the statistics already */
-    bool started;            /* was in a step once; queue_us is set */
+    uint32_t prompt_next; /* next prompt position to request logprobs for; n_prompt = none left */
+    uint32_t prompt_settled; /* next prompt position whose logprobs are sent */
+    uint32_t n_counted;      /* prompt tokens already counted in the statistics */
+    bool started;            /* has been in a step; queue_us is set */
     uint32_t n_lost;         /* deaths of the worker in steps with it, until it gets on */
-    uint32_t n_since_lost;   /* tokens settled since the last of them */
-    /* Prefix cache (cache.c). Names of the full blocks of tokens, [0] of none:
-     * [1 + n_max / 16], the first 1 + n_hash known; NULL: it takes no part. */
+    uint32_t n_since_lost;   /* tokens settled since the last crash */
+    /* Prefix cache (cache.c). Keys of the full blocks of tokens, [0] for no block: [1 + n_max /
+     * 16], the first 1 + n_hash are known; NULL: the request does not use the cache. */
     struct kv_hash *hashes;
     uint32_t n_hash;
-    uint32_t n_public;     /* first blocks of the prompt that all share, whatever the salt */
-    struct kv_hash salted; /* with n_public: what the next block's name begins with */
-    uint32_t n_shared;     /* blocks of its table it was seated with; never written for it */
-    uint32_t publish_at; /* rows and tokens that fill the next block to publish; UINT32_MAX: none */
-    uint32_t n_cached;   /* prompt tokens found at the first admission */
+    uint32_t n_public;     /* number of first blocks of the prompt that are public, independent of
+                            * the salt */
+    struct kv_hash salted; /* with n_public: input of the key of the next block */
+    uint32_t n_shared;     /* cached blocks of its table at admission; never written for this
+                            * request */
+    uint32_t publish_at;   /* number of rows and tokens that complete the next block to publish;
+                          * UINT32_MAX: none */
+    uint32_t n_cached;     /* prompt tokens found at the first admission */
     int64_t submit_us;
     int64_t deadline_us; /* INT64_MAX = none */
     uint64_t queue_us;
     struct sample_params params;
     struct kv_table table; /* blocks, while running */
-    struct swap_held held; /* in host memory, while it waits after a preemption */
-    uint32_t n_restored;   /* positions that were copied back from there when it was seated */
+    struct swap_held held; /* blocks in host memory while it waits after a preemption */
+    uint32_t n_restored;   /* positions swapped in at its admission */
     uint32_t prev, next;   /* in the list of its state */
 };
 
@@ -76,7 +80,7 @@ struct request_table {
     uint32_t index_size; /* a power of two, at least twice n_item */
     struct request_list free;
     uint64_t n_arrival;
-    bool hashing;             /* requests get room for hashes unless they ask to stay out */
+    bool hashing;             /* requests have room for hashes unless they disable the cache */
     struct programs programs; /* grammars of the requests here */
 };
 /* clang-format off */
@@ -88,23 +92,23 @@ struct request_table {
 FALLIBLE request_table_init(struct request_table *t, uint32_t n_item, struct q_err *e);
 void request_table_release(struct request_table *t);
 
-/* Take an entry for m, its values checked by the caller; n_max as above. The entry is in no list
- * and has state WAITING.
+/* Allocate an entry for m, whose values the caller has checked; n_max as above. The entry is in no
+ * list and has state WAITING.
  * Errors: Q_NO_SPACE (table full, programs.h), Q_NO_MEMORY. */
 FALLIBLE request_add(struct request_table *t, uint32_t *i_request, uint32_t origin,
                      const struct msg_submit *m, uint32_t n_max, struct q_err *e);
-/* Give back an entry that is in no list. */
+/* Free an entry that is in no list. */
 void request_remove(struct request_table *t, uint32_t i_request);
 uint32_t request_find(const struct request_table *t, uint32_t origin, uint64_t req_id);
 void request_table_check(const struct request_table *t);
-/* Among those that were admitted: the better priority, then the earlier turn. The last in this
- * order is preempted first. */
+/* Order of admitted requests: better priority, then earlier turn. The last in this order is
+ * preempted first. */
 static inline bool request_before(const struct request *a, const struct request *b)
 {
     return a->priority != b->priority ? a->priority < b->priority : a->turn < b->turn;
 }
 
-/* Each O(1); a request is in one list at most. */
+/* Each O(1); a request is in at most one list. */
 void request_list_append(struct request_table *t, struct request_list *l, uint32_t i_request);
 void request_list_prepend(struct request_table *t, struct request_list *l, uint32_t i_request);
 /* Behind `before`; REQUEST_NONE = at the head. */

@@ -23,36 +23,38 @@ static enum q_code check_config(const struct scheduler_config *c, struct q_err *
                     {"vocab_size", c->vocab_size, 1}};
     for (size_t i = 0; i < sizeof at_least / sizeof *at_least; i++)
         if (at_least[i].value < at_least[i].min)
-            return q_fail(e, Q_INVALID, "%s: must be at least %u, is %u", at_least[i].name,
+            return q_fail(e, Q_INVALID, "%s: expected at least %u, got %u", at_least[i].name,
                           at_least[i].min, at_least[i].value);
     const struct scheduler_policy *p = &c->policy;
     if (p->max_num_partial_prefills && p->max_long_partial_prefills > p->max_num_partial_prefills)
-        return q_fail(e, Q_INVALID,
-                      "max_long_partial_prefills: at most max_num_partial_prefills (%u), is %u",
-                      p->max_num_partial_prefills, p->max_long_partial_prefills);
+        return q_fail(
+            e, Q_INVALID,
+            "max_long_partial_prefills: expected at most max_num_partial_prefills (%u), got %u",
+            p->max_num_partial_prefills, p->max_long_partial_prefills);
     if (p->long_prefill_token_threshold > l->max_model_len)
         return q_fail(e, Q_INVALID,
-                      "long_prefill_token_threshold: at most max_model_len (%u), is %u",
+                      "long_prefill_token_threshold: expected at most max_model_len (%u), got %u",
                       l->max_model_len, p->long_prefill_token_threshold);
     if (c->n_eos > STEP_EOS_MAX)
-        return q_fail(e, Q_INVALID, "eos ids: at most %u, are %u", STEP_EOS_MAX, c->n_eos);
+        return q_fail(e, Q_INVALID, "eos ids: expected at most %u, got %u", STEP_EOS_MAX, c->n_eos);
     if (c->n_guess > SCHEDULER_GUESSES_MAX)
-        return q_fail(e, Q_INVALID, "guesses: at most %u tokens, are %u", SCHEDULER_GUESSES_MAX,
-                      c->n_guess);
+        return q_fail(e, Q_INVALID, "draft tokens: expected at most %u, got %u",
+                      SCHEDULER_GUESSES_MAX, c->n_guess);
     if (c->n_forced > SCHEDULER_GUESSES_MAX)
-        return q_fail(e, Q_INVALID, "guesses with a grammar: at most %u tokens, are %u",
+        return q_fail(e, Q_INVALID, "draft tokens with a grammar: expected at most %u, got %u",
                       SCHEDULER_GUESSES_MAX, c->n_forced);
     if ((uint64_t)c->queue_max + l->max_num_seqs > REQUESTS_MAX)
-        return q_fail(e, Q_INVALID, "queue_max: at most %u with max_num_seqs, is %u", REQUESTS_MAX,
-                      c->queue_max);
+        return q_fail(e, Q_INVALID,
+                      "queue_max: expected at most %u together with max_num_seqs, got %u",
+                      REQUESTS_MAX, c->queue_max);
     if ((uint64_t)c->n_block * KV_BLOCK_TOKENS < l->max_model_len)
         return q_fail(e, Q_INVALID,
-                      "max_model_len: %u tokens need %u KV blocks, there are %u: give more memory "
-                      "to the cache, or a max_model_len of at most %u",
+                      "max_model_len: %u tokens need %u KV blocks, but there are %u: increase the "
+                      "KV cache, or set max_model_len to at most %u",
                       l->max_model_len, kv_blocks_for(l->max_model_len), c->n_block,
                       c->n_block * KV_BLOCK_TOKENS);
     if (c->n_swap_block && l->copies_max < kv_blocks_for(l->max_model_len))
-        return q_fail(e, Q_INVALID, "copies_max: must be at least %u to swap, is %u",
+        return q_fail(e, Q_INVALID, "copies_max: expected at least %u for swapping, got %u",
                       kv_blocks_for(l->max_model_len), l->copies_max);
     size_t step_bytes, result_bytes;
     return step_bytes_max(&step_bytes, &result_bytes, l, e);
@@ -78,7 +80,7 @@ static enum q_code init(struct scheduler *s, const struct scheduler_config *c, s
         have_all = have_all && s->flights[i].parts && s->flights[i].by_slot;
     }
     if (!have_all)
-        return q_fail(e, Q_NO_MEMORY, "scheduler: no memory for %u sequences", l->max_num_seqs);
+        return q_fail(e, Q_NO_MEMORY, "scheduler: out of memory for %u sequences", l->max_num_seqs);
     if (c->n_eos)
         memcpy(eos_ids, c->eos_ids, c->n_eos * sizeof *eos_ids);
     for (uint32_t i = 0; i < l->max_num_seqs; i++) /* slot 0 first */
@@ -103,7 +105,7 @@ enum q_code scheduler_new(struct scheduler **out, const struct scheduler_config 
         return rc;
     struct scheduler *s = q_calloc(1, sizeof *s);
     if (!s)
-        return q_fail(e, Q_NO_MEMORY, "scheduler: no memory");
+        return q_fail(e, Q_NO_MEMORY, "scheduler: out of memory");
     rc = init(s, c, e);
     if (rc)
         scheduler_free(s);
@@ -148,19 +150,19 @@ static enum q_code check_submit(const struct scheduler *s, const struct msg_subm
     struct sample_params p;
     enum q_code rc;
     if (m->prompt.n == 0)
-        return q_fail(e, Q_INVALID, "prompt: is empty; at least one token is needed");
+        return q_fail(e, Q_INVALID, "prompt: is empty, expected at least one token");
     if (m->prompt.n >= max_len)
         return q_fail(e, Q_INVALID,
-                      "prompt: %zu tokens leave no room for an answer; prompt and answer together "
-                      "have at most %u (max_model_len)",
+                      "prompt: %zu tokens leave no room for an answer; the limit for prompt and "
+                      "answer together is %u tokens (max_model_len)",
                       m->prompt.n, max_len);
     if (m->weight > BACKLOG_WEIGHT_MAX)
-        return q_fail(e, Q_INVALID, "weight: must be at most %u, is %u", BACKLOG_WEIGHT_MAX,
+        return q_fail(e, Q_INVALID, "weight: expected at most %u, got %u", BACKLOG_WEIGHT_MAX,
                       m->weight);
     size_t room = max_len - m->prompt.n < m->max_tokens ? max_len - m->prompt.n : m->max_tokens;
     if (m->emitted.n && m->emitted.n >= room)
         return q_fail(e, Q_INVALID,
-                      "emitted: %zu tokens leave none to generate (max_tokens %u, prompt %zu, "
+                      "emitted: %zu tokens leave no tokens to generate (max_tokens %u, prompt %zu, "
                       "max_model_len %u)",
                       m->emitted.n, m->max_tokens, m->prompt.n, max_len);
     if ((rc = sample_params_from_submit(&p, m, e)) ||
@@ -171,8 +173,8 @@ static enum q_code check_submit(const struct scheduler *s, const struct msg_subm
                      (uint64_t)(p.n_prompt_logprob == SAMPLE_NO_LOGPROBS ? 0 : p.n_prompt_logprob);
     if (n_top > step_top_max(&s->config.limits))
         return q_fail(e, Q_INVALID,
-                      "logprobs: %llu alternatives, with prompt_logprobs, are more than one step "
-                      "has room for, %llu",
+                      "logprobs: %llu alternatives, including prompt_logprobs, exceed the limit of "
+                      "a step, %llu",
                       (unsigned long long)n_top,
                       (unsigned long long)step_top_max(&s->config.limits));
     return check_ids("emitted", &m->emitted, s->config.vocab_size, e);
@@ -200,7 +202,8 @@ static enum q_code make_place(struct scheduler *s, uint64_t tenant, struct q_err
         return Q_OK;
     uint32_t i = s->ended.code ? REQUEST_NONE : backlog_last_of_many(&s->backlog, tenant);
     if (i == REQUEST_NONE)
-        return q_fail(e, Q_NO_SPACE, "%u requests wait, as many as may", s->backlog.n);
+        return q_fail(e, Q_NO_SPACE, "the queue is full with %u waiting requests; retry later",
+                      s->backlog.n);
     s->ended = end(s, i, Q_NO_SPACE);
     s->stats.n_pushed_out++;
     return Q_OK;
@@ -255,7 +258,8 @@ enum q_code scheduler_submit(struct scheduler *s, uint32_t origin, const struct 
     if (rc)
         return rc;
     if (request_find(&s->requests, origin, m->req_id) != REQUEST_NONE)
-        return q_fail(e, Q_MISMATCH, "req_id %llu is in use", (unsigned long long)m->req_id);
+        return q_fail(e, Q_MISMATCH, "req_id %llu is already in use",
+                      (unsigned long long)m->req_id);
     if ((rc = make_place(s, m->tenant, e)))
         return rc;
     uint64_t n_max = (uint64_t)m->prompt.n + m->max_tokens;

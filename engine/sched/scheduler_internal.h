@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* scheduler_internal - what the files of the scheduler share: its state. Nobody else includes this.
+/* scheduler_internal - the scheduler's state, shared by its files only.
  *
  * running is in the order of request_before, and all of it comes before all returned ones of the
  * backlog (scheduler_check.c asserts both), except while suspects are tried one by one
@@ -13,22 +13,22 @@
 #include "engine/sched/scheduler.h"
 #include "engine/sched/swap.h"
 
-#define SUSPECT_TRIAL_TOKENS 4u /* settled alone: then it was another that killed the worker */
+#define SUSPECT_TRIAL_TOKENS 4u /* settled alone: another request crashed the worker */
 
-struct part {                /* one sequence's share of a step in flight */
-    uint32_t i_request, use; /* whose: the entry, and which of its uses */
+struct part {                /* one sequence's rows of a step in flight */
+    uint32_t i_request, use; /* owner: the entry and its use count */
     uint32_t slot, flags, start, n_token, n_new_block;
-    uint32_t n_prompt_row;      /* prompt positions whose logprobs will come */
+    uint32_t n_prompt_row;      /* number of requested prompt logprobs positions */
     uint32_t i_token, i_prompt; /* settle: row numbers in the result + 1, 0 = none yet */
     uint32_t n_prompt_seen;     /* settle */
-    uint32_t n_sampled;         /* settle: sampled rows, and those of them that are tokens */
+    uint32_t n_sampled;         /* settle: sampled rows, and accepted ones among them */
     uint32_t n_foreseen;
 };
 
-struct flight { /* a planned step whose result has not come */
+struct flight { /* a planned step without a result yet */
     uint64_t step;
     int64_t planned_us;
-    bool has_prompt;          /* rows other than decode rows are in it */
+    bool has_prompt;          /* contains rows other than decode rows */
     uint32_t n_token, n_copy; /* rows; blocks copied out and in */
     struct part *parts;       /* [n_part], room for max_num_seqs */
     uint32_t n_part;
@@ -45,16 +45,17 @@ struct scheduler {
     struct backlog backlog;
     uint32_t *free_slots; /* [n_free_slot] a stack */
     uint32_t n_free_slot;
-    struct flight flights[SCHEDULER_IN_FLIGHT_MAX]; /* the oldest at i_flight, in a ring */
+    struct flight flights[SCHEDULER_IN_FLIGHT_MAX]; /* a ring, the oldest at i_flight */
     uint32_t i_flight, n_flight;
-    uint32_t n_constrained;        /* of the running ones: with a grammar */
-    bool closed;                   /* no request begins */
-    bool suspecting;               /* scheduler_suspect.c: nothing runs but the one on trial */
-    int64_t settled_us;            /* the last step */
-    int64_t last_prompt_us;        /* how long the last step with prompt rows took */
-    int64_t deadline_us;           /* none passes before */
-    struct scheduler_output ended; /* pushed out of the queue and not told yet; code Q_OK = none */
-    struct scheduler_stats stats;  /* counters only; the rest is filled in when asked */
+    uint32_t n_constrained; /* running sequences with a grammar */
+    bool closed;            /* no new request starts */
+    bool suspecting;        /* scheduler_suspect.c: only the suspect on trial runs */
+    int64_t settled_us;     /* the last step */
+    int64_t last_prompt_us; /* duration of the last step with prompt rows */
+    int64_t deadline_us;    /* earliest deadline */
+    struct scheduler_output
+        ended; /* evicted from the queue and not reported yet; code Q_OK = none */
+    struct scheduler_stats stats; /* counters only; the rest is computed on request */
 };
 
 static inline struct request *request_at(struct scheduler *s, uint32_t i_request)
@@ -62,26 +63,26 @@ static inline struct request *request_at(struct scheduler *s, uint32_t i_request
     return &s->requests.items[i_request];
 }
 
-/* Tokens that may be guessed for r in a step. */
+/* Maximum number of draft tokens for r in a step. */
 static inline uint32_t scheduler_guesses(const struct scheduler *s, const struct request *r)
 {
     return r->params.grammar && s->config.n_forced > s->config.n_guess ? s->config.n_forced
                                                                        : s->config.n_guess;
 }
 
-struct seat {          /* what a waiting request would be given */
-    uint32_t n_shared; /* of its blocks: shared with whoever computed them */
-    uint32_t n_in;     /* the next ones: copied from host memory */
+struct seat {          /* blocks available to a waiting request */
+    uint32_t n_shared; /* its blocks shared from the prefix cache */
+    uint32_t n_in;     /* the next blocks: copied from host memory */
     uint32_t start;    /* first row to compute */
-    uint32_t n_taken;  /* blocks of kv_available it costs */
+    uint32_t n_taken;  /* blocks of kv_available needed */
 };
-/* cache.c: begin a request's chain of hashes, by what `m` says about sharing. */
+/* cache.c: start a request's chain of hashes according to the sharing fields of `m`. */
 void cache_root(struct scheduler *s, uint32_t i_request, const struct msg_submit *m);
-/* What the cache and host memory have of a waiting request's history. */
+/* Blocks of a waiting request's history in the cache and in host memory. */
 void cache_find(struct scheduler *s, uint32_t i_request, struct seat *seat);
-/* Give a request its blocks as found just now; its table is open and empty. */
+/* Assign the found blocks to a request; its table is open and empty. */
 void cache_seat(struct scheduler *s, uint32_t i_request, const struct seat *seat);
-/* Index the blocks of a running request that are full by now, of rows planned and tokens known. */
+/* Index the full blocks of a running request (rows planned, tokens known). */
 void cache_publish_full(struct scheduler *s, struct request *r);
 static inline void cache_publish(struct scheduler *s, struct request *r)
 {
@@ -89,17 +90,17 @@ static inline void cache_publish(struct scheduler *s, struct request *r)
         cache_publish_full(s, r);
 }
 
-/* Take a running request off its slot and blocks; it is in no list afterwards and may be waiting
- * again (backlog_return) or removed. */
+/* Release the slot and blocks of a running request; it is in no list afterwards and may be returned
+ * (backlog_return) or removed. */
 void scheduler_unseat(struct scheduler *s, uint32_t i_request);
 /* Take blocks and place of a running request away; it waits again. scheduler_preempt.c */
 void scheduler_preempt(struct scheduler *s, uint32_t i_request);
-/* It is seated again: plan the copies of what is in host memory, or give that up. */
+/* On its admission: plan the copies from host memory, or discard them. */
 void scheduler_restore(struct scheduler *s, struct request *r, const struct seat *seat);
-/* What a step's result tells about speeds. */
+/* Update the measured speeds from a step's result. */
 void scheduler_measure(struct scheduler *s, const struct flight *f,
                        const struct step_result_head *h);
-/* Forget a request that is running or waiting. */
+/* Remove a running or waiting request. */
 void scheduler_forget(struct scheduler *s, uint32_t i_request);
 
 /* scheduler_suspect.c */
@@ -109,9 +110,9 @@ static inline void scheduler_got_on(struct request *r)
     if (r->n_lost && ++r->n_since_lost == SUSPECT_TRIAL_TOKENS)
         r->n_lost = 0;
 }
-/* Before a step is planned: the one on trial that has passed goes back to the queue. */
+/* Before a step is planned: a suspect that passed its trial returns to the queue. */
 void scheduler_end_trial(struct scheduler *s);
-/* The suspect to try next, alone; REQUEST_NONE when none is left: then all is as usual again. */
+/* The next suspect to run alone; REQUEST_NONE if none is left: then normal operation resumes. */
 uint32_t scheduler_next_suspect(struct scheduler *s);
 
 #endif

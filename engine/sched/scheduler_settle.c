@@ -23,9 +23,11 @@ static enum q_code match_sampled(struct part *q, uint32_t i, const struct step_r
         q->i_token = i + 1;
     if (q->n_sampled == n_max || row->position != first + q->n_sampled ||
         i + 1 != q->i_token + q->n_sampled)
-        return wrong_row(i, row, "no such token was asked for", e);
+        return wrong_row(i, row, "the step did not request this token", e);
     if (row->is_rejected ? q->n_sampled == 0 : q->n_foreseen != q->n_sampled)
-        return wrong_row(i, row, "rejected first, or a token after a rejected one", e);
+        return wrong_row(
+            i, row,
+            "the first token is marked rejected, or an accepted token follows a rejected one", e);
     q->n_sampled++;
     q->n_foreseen += !row->is_rejected;
     return Q_OK;
@@ -44,7 +46,7 @@ static enum q_code match_row(const struct scheduler *s, struct flight *f, uint32
             q->i_prompt = i + 1;
         if (q->n_prompt_seen == q->n_prompt_row || i + 1 != q->i_prompt + q->n_prompt_seen ||
             row->position != q->start + 1 + q->n_prompt_seen)
-            return wrong_row(i, row, "not the prompt position that comes next", e);
+            return wrong_row(i, row, "not the next prompt position", e);
         q->n_prompt_seen++;
         return Q_OK;
     }

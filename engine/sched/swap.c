@@ -20,7 +20,8 @@ enum q_code swap_init(struct swap_pool *p, uint32_t n_block, uint32_t copies_max
     p->ins = q_calloc(copies_max, sizeof *p->ins);
     if (!p->next || !p->out_at || !p->seen || !p->outs || !p->ins) {
         swap_release(p);
-        return q_fail(e, Q_NO_MEMORY, "scheduler: no memory for %u blocks of swap space", n_block);
+        return q_fail(e, Q_NO_MEMORY, "scheduler: out of memory for %u blocks of swap space",
+                      n_block);
     }
     p->n_block = n_block;
     p->copies_max = copies_max;

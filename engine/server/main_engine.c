@@ -35,10 +35,10 @@ static FALLIBLE configure(struct server_config *c, const struct options *o, stru
     enum q_code rc;
     if (o->listen.n == 0)
         return q_fail(e, Q_INVALID,
-                      "--listen: the address for frontends is missing, e.g. "
+                      "--listen is missing: expected an address for frontends such as "
                       "ipc:///run/quire/engine or tcp://127.0.0.1:5555");
     if (o->listen.n > SERVER_LISTEN_MAX)
-        return q_fail(e, Q_INVALID, "--listen was given %u times, expected at most %d", o->listen.n,
+        return q_fail(e, Q_INVALID, "--listen is given %u times, expected at most %d", o->listen.n,
                       SERVER_LISTEN_MAX);
     if ((rc = engine_options(&c->core, o, o->positional[0], e)) || (rc = take_up_weights(c, e)))
         return rc;
@@ -51,11 +51,10 @@ int main(int argc, char **argv)
         .program = FOR_ENGINE,
         .name = "quire engine",
         .usage = "MODEL --listen ADDRESS [options]",
-        .about = "Loads a model and serves it to frontends over ipc:// or tcp://. Ends with 0 "
-                 "after SIGTERM, 2 for a wrong "
-                 "command line, 3 when the model cannot be loaded, 4 when the worker died too "
-                 "often, 5 when an address "
-                 "cannot be listened on, 6 otherwise.",
+        .about =
+            "Loads a model and serves it to frontends over ipc:// or tcp://. Exit codes: 0 after "
+            "SIGTERM, 2 for an invalid command line, 3 if the model cannot be loaded, 4 if the "
+            "worker crashed too often, 5 if an address cannot be listened on, 6 for other errors.",
         .positional_min = 1,
         .positional_max = 1};
     static struct options o;

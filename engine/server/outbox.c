@@ -17,7 +17,7 @@ FALLIBLE outbox_init(struct outbox *o, const struct step_limits *l, struct q_err
     uint64_t *at = q_calloc(
         2 * n * sizeof *at + (n_column * n + (n_array + n_float) * m) * sizeof(uint32_t), 1);
     if (!at)
-        return q_fail(e, Q_NO_MEMORY, "engine: no memory for the outputs of %zu requests", n);
+        return q_fail(e, Q_NO_MEMORY, "engine: out of memory for the outputs of %zu requests", n);
     o->memory = at;
     o->req_ids = at;
     o->queue_us = at + n;

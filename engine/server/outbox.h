@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* outbox - one step's outputs for one frontend as one columnar message.
  *
- * Filled for each frontend in turn from the step's outputs, encoded, sent, and filled again.
- * Threads: the server's loop. Allocates at init only (the frame buffer grows to the largest
- * message once). */
+ * Filled for one frontend after another from the step's outputs, encoded and sent.
+ * Threads: the server's loop. Allocates at init only (the frame buffer grows to the largest message
+ * once). */
 #ifndef QUIRE_ENGINE_SERVER_OUTBOX_H
 #define QUIRE_ENGINE_SERVER_OUTBOX_H
 #include "common/buf.h"
@@ -34,13 +34,13 @@ struct outbox {
 /* Columns for the largest step within the limits. Errors: Q_NO_MEMORY. */
 FALLIBLE outbox_init(struct outbox *o, const struct step_limits *l, struct q_err *e);
 void outbox_release(struct outbox *o);
-struct outbox_step {                        /* a settled step, as the core's sink gets it */
+struct outbox_step {                        /* a settled step, as passed to the core's sink */
     const struct step_result *result;       /* NULL: requests that ended outside of steps */
     const struct scheduler_output *outputs; /* [n] */
     uint32_t n;
 };
-/* Take the outputs of `origin` (but those with a `why`, which are errors) and encode them into
- * o->frame. *n = how many there were; 0: nothing to send. */
+/* Encode the outputs of `origin` (except those with a `why`, which are errors) into o->frame. *n =
+ * their number; 0: nothing to send. */
 FALLIBLE outbox_fill(struct outbox *o, uint32_t origin, const struct outbox_step *step, uint32_t *n,
                      struct q_err *e);
 

@@ -22,9 +22,10 @@ FALLIBLE peers_init(struct peers *p, const struct server_config *c, struct q_err
     p->outbox = (struct outbox)OUTBOX_INIT;
     p->peers = q_calloc(SERVER_FRONTENDS_MAX, sizeof *p->peers);
     if (!p->peers)
-        return q_fail(e, Q_NO_MEMORY, "engine: no memory for %d frontends", SERVER_FRONTENDS_MAX);
+        return q_fail(e, Q_NO_MEMORY, "engine: out of memory for %d frontends",
+                      SERVER_FRONTENDS_MAX);
     if (getrandom(&p->instance, sizeof p->instance, 0) != sizeof p->instance)
-        return q_fail(e, Q_IO, "engine: no random numbers: %s", strerror(errno));
+        return q_fail(e, Q_IO, "engine: cannot get random numbers: %s", strerror(errno));
     return hub_digest(p->digest, c->core.worker.model_dir, e);
 }
 
@@ -51,7 +52,7 @@ static void lose(struct peer *to, enum q_code rc, const struct q_err *why)
         to->lost = true;
         return;
     }
-    log_warning("frontend %u: %s; dropping it and its %u requests", to->origin, why->message,
+    log_warning("frontend %u failed: %s; dropped with its %u requests", to->origin, why->message,
                 to->n_open);
     to->gone = true;
 }
@@ -77,7 +78,7 @@ static void send_error(struct peers *p, const struct peer_address *to, uint64_t 
     buf_reset(&p->frame);
     if (msg_error_encode(&m, &p->frame, &e) ||
         socket_send(to->socket, &to->name, p->frame.data, p->frame.len, &e))
-        log_debug("an error could not be sent: %s", e.message);
+        log_debug("cannot send an error to a frontend: %s", e.message);
 }
 
 static struct peer *find(struct peers *p, const struct peer_address *at)
@@ -95,7 +96,7 @@ static void bad_frame(struct peers *p, const char *why)
 {
     p->n_bad_frame++;
     if (log_ratelimit(&p->bad_logged_ms, &p->n_bad_skipped, BAD_LOG_EVERY_MS)) {
-        log_warning("dropped a frame: %s (%" PRIu64 " more since the last such line)", why,
+        log_warning("frame dropped: %s (and %" PRIu64 " more since the last such line)", why,
                     p->n_bad_skipped);
         p->n_bad_skipped = 0;
     }
@@ -122,7 +123,7 @@ static void greet(struct peers *p, struct peer *to)
                                 .max_num_batched_tokens = info->limits.max_num_batched_tokens,
                                 .known = to->greeted};
     if (!to->greeted)
-        log_info("frontend %u is here", to->origin);
+        log_info("frontend %u connected", to->origin);
     to->greeted = true;
     buf_reset(&p->frame);
     enum q_code rc = msg_hello_encode(&m, &p->frame, &e);
@@ -132,15 +133,15 @@ static void greet(struct peers *p, struct peer *to)
 static FALLIBLE check_hello(const struct peers *p, const struct msg_hello *m, struct q_err *e)
 {
     if (m->wire_min > PROTO_WIRE_MAX || m->wire_max < PROTO_WIRE_MIN)
-        return q_fail(
-            e, Q_MISMATCH,
-            "the frontend (version %.*s) speaks wire versions %u to %u, this engine (%s) %u to %u",
-            (int)(m->version.n < 32 ? m->version.n : 32), m->version.data, m->wire_min, m->wire_max,
-            QUIRE_VERSION, PROTO_WIRE_MIN, PROTO_WIRE_MAX);
+        return q_fail(e, Q_MISMATCH,
+                      "incompatible versions: the frontend (%.*s) supports wire versions %u to %u, "
+                      "the engine (%s) %u to %u",
+                      (int)(m->version.n < 32 ? m->version.n : 32), m->version.data, m->wire_min,
+                      m->wire_max, QUIRE_VERSION, PROTO_WIRE_MIN, PROTO_WIRE_MAX);
     if (m->digest.n != sizeof p->digest || memcmp(m->digest.data, p->digest, sizeof p->digest) != 0)
         return q_fail(e, Q_MISMATCH,
                       "the frontend's model folder differs from the engine's (config.json or "
-                      "tokenizer); the engine has %s",
+                      "tokenizer); the engine's model is %s",
                       p->config->model_name);
     return Q_OK;
 }
@@ -163,7 +164,7 @@ static void on_hello(struct peers *p, const struct peer_address *from, const str
     struct q_err e = Q_ERR_INIT;
     uint32_t percent;
     if (check_hello(p, m, &e)) {
-        log_warning("refused a frontend: %s", e.message);
+        log_warning("frontend rejected: %s", e.message);
         send_error(p, from, 0, &e, 0);
         return;
     }
@@ -173,7 +174,8 @@ static void on_hello(struct peers *p, const struct peer_address *from, const str
         peer = NULL;
     }
     if (!peer && !(peer = add_peer(p, from, m->instance))) {
-        q_fail(&e, Q_NO_SPACE, "the engine has %d frontends already", SERVER_FRONTENDS_MAX);
+        q_fail(&e, Q_NO_SPACE, "too many frontends: the engine accepts at most %d",
+               SERVER_FRONTENDS_MAX);
         send_error(p, from, 0, &e, 0);
         return;
     }
@@ -200,11 +202,12 @@ static void on_submit(struct peers *p, struct peer *from, const struct msg_submi
     struct q_err e = Q_ERR_INIT;
     enum q_code rc;
     if (p->draining)
-        rc = q_fail(&e, Q_UNAVAILABLE, "the engine is draining");
+        rc = q_fail(&e, Q_UNAVAILABLE, "the engine is shutting down");
     else if (core_refusing(p->core) && !m->emitted.n) /* its frontend has not heard of it yet */
-        rc = q_fail(&e, Q_UNAVAILABLE, "generation is paused; try again after it resumes");
+        rc = q_fail(&e, Q_UNAVAILABLE, "generation is paused; retry after it resumes");
     else if (from->n_open >= p->config->max_frontend_reqs)
-        rc = q_fail(&e, Q_NO_SPACE, "this frontend has %u requests open, its credit", from->n_open);
+        rc = q_fail(&e, Q_NO_SPACE,
+                    "this frontend has the maximum of %u open requests; retry later", from->n_open);
     else
         rc = core_submit(p->core, from->origin, m, &e);
     if (!rc)
@@ -229,7 +232,7 @@ static enum in_flight_mode mode_of(uint32_t wanted)
 static void on_steer(struct peers *p, struct peer *from, const struct msg_steer *m)
 {
     struct q_err e = Q_ERR_INIT;
-    log_info("frontend %u says sleep %u, pause %u", from->origin, m->sleep, m->pause);
+    log_info("frontend %u requested sleep %u, pause %u", from->origin, m->sleep, m->pause);
     if (m->sleep == STEER_WAKE)
         core_wake(p->core);
     else if (m->sleep && core_sleep(p->core, m->sleep, &e))
@@ -257,7 +260,7 @@ static enum q_code reload(struct peers *p, struct peer *from, const struct msg_o
 {
     char dir[PATH_MAX];
     if (m->path.n >= sizeof dir || memchr(m->path.data, 0, m->path.n))
-        return q_fail(e, Q_INVALID, "weights_path: no path of a folder");
+        return q_fail(e, Q_INVALID, "weights_path: not a valid path");
     if (m->path.n)
         memcpy(dir, m->path.data, m->path.n);
     dir[m->path.n] = '\0';
@@ -273,7 +276,7 @@ static void on_order(struct peers *p, struct peer *from, const struct msg_order 
 {
     struct q_err e = Q_ERR_INIT;
     enum q_code rc;
-    log_info("frontend %u orders %u", from->origin, m->kind);
+    log_info("frontend %u sent command %u", from->origin, m->kind);
     if (m->kind == ORDER_RELOAD) {
         if (reload(p, from, m, &e))
             send_ordered(p, from, m->order_id, &e);
@@ -284,7 +287,7 @@ static void on_order(struct peers *p, struct peer *from, const struct msg_order 
     else if (m->kind == ORDER_STOP_PROFILE)
         rc = core_profile_stop(p->core, &e);
     else
-        rc = q_fail(&e, Q_UNSUPPORTED, "this engine (%s) does not know order %u", QUIRE_VERSION,
+        rc = q_fail(&e, Q_UNSUPPORTED, "the engine (%s) does not support command %u", QUIRE_VERSION,
                     m->kind);
     if (!rc)
         snprintf(e.message, sizeof e.message, "%s", core_profile_path(p->core));
@@ -362,7 +365,7 @@ static bool handle(struct peers *p, struct peer *from, const void *frame, size_t
     case MSG_drain:
         if (msg_drain_decode(&m.drain, frame, n, &p->arena, e))
             return false;
-        log_info("frontend %u leaves", from->origin);
+        log_info("frontend %u disconnected", from->origin);
         from->gone = true;
         return true;
     default:
@@ -382,7 +385,8 @@ static void on_stranger(struct peers *p, const struct peer_address *from, const 
         bad_frame(p, e.message);
         return;
     }
-    q_fail(&e, Q_UNAVAILABLE, "this engine does not know the frontend: it must say hello first");
+    q_fail(&e, Q_UNAVAILABLE,
+           "the frontend is not registered with this engine: it must send hello first");
     send_error(p, from, m.req_id, &e, 0);
 }
 
@@ -394,7 +398,7 @@ void peers_receive(struct peers *p, const struct peer_address *from, const void 
     if (peer)
         peer->heard_ms = clock_ms();
     if (tag == MSG_NONE) {
-        bad_frame(p, "no message");
+        bad_frame(p, "no known message");
     } else if (tag == MSG_hello) {
         struct msg_hello m;
         if (msg_hello_decode(&m, frame, n, &p->arena, &e))
@@ -533,7 +537,7 @@ void peers_beat(struct peers *p, int64_t now_ms)
         if (to->gone || to->lost)
             continue;
         if (now_ms - to->heard_ms > silent_ms) {
-            log_warning("frontend %u: silent for %lld ms; dropping it and its %u requests",
+            log_warning("frontend %u sent no message for %lld ms: dropped with its %u requests",
                         to->origin, (long long)(now_ms - to->heard_ms), to->n_open);
             to->gone = true;
         } else if (to->greeted) {
@@ -568,10 +572,9 @@ void peers_received(struct peers *p)
         struct peer *peer = &p->peers[i];
         if (!peer->lost || peer->gone)
             continue;
-        log_line(
-            p->draining ? LOG_INFO : LOG_WARNING,
-            "frontend %u closed its connection without notice; dropping it and its %u requests",
-            peer->origin, peer->n_open);
+        log_line(p->draining ? LOG_INFO : LOG_WARNING,
+                 "frontend %u dropped with its %u requests: it closed its connection unexpectedly",
+                 peer->origin, peer->n_open);
         peer->gone = true;
     }
 }

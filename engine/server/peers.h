@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* peers - the frontends of a server: greeting, credit, requests, silence.
+/* peers - the frontends of a server: hello, credit, requests, timeouts.
  *
- * A peer is known by its socket and the name ZeroMQ gave its connection; a connection that
- * breaks comes back as a new peer, and the old one is dropped when its silence, a failed send,
- * or a hello of the same process is noticed. Each peer has a number, the `origin` of its
- * requests in the core, which is never used twice. Threads: the server's loop. */
+ * A peer is identified by its socket and ZeroMQ's name of its connection; a re-established
+ * connection is a new peer, and the old peer is dropped after a timeout, a failed send, or a hello
+ * of the same process. Each peer has a unique number, the `origin` of its requests in the core.
+ * Threads: the server's loop. */
 #ifndef QUIRE_ENGINE_SERVER_PEERS_H
 #define QUIRE_ENGINE_SERVER_PEERS_H
 #include "common/mem.h"
@@ -23,8 +23,8 @@ struct peer {
     uint64_t instance; /* of the frontend's process */
     uint32_t origin;   /* its number */
     uint32_t n_open;   /* requests */
-    bool greeted;      /* it has our hello; false while the model loads */
-    bool lost;         /* its connection is closed; frames of it may be unread */
+    bool greeted;      /* hello was sent to it; false while the model loads */
+    bool lost;         /* its connection is closed; received frames may be unread */
     bool gone;         /* to be removed by peers_sweep */
     int64_t heard_ms;
 };
@@ -41,9 +41,9 @@ struct peers {
     struct buf frame;          /* being written */
     uint32_t told_sleep_level; /* with the last heartbeat */
     bool told_paused, told_pausing, told_refusing;
-    bool asked; /* a frontend wants a heartbeat now */
+    bool asked; /* a frontend requested a heartbeat */
     char told_fingerprint[CORE_FINGERPRINT_MAX];
-    uint32_t reload_origin; /* who ordered the reload under way, and as what */
+    uint32_t reload_origin; /* sender and id of the command of the current reload */
     uint64_t reload_id;
     struct outbox outbox; /* made when the core is ready */
     bool outbox_made;
@@ -58,20 +58,20 @@ FALLIBLE peers_init(struct peers *p, const struct server_config *c, struct q_err
 void peers_release(struct peers *p);
 /* One frame from a socket. */
 void peers_receive(struct peers *p, const struct peer_address *from, const void *frame, size_t n);
-/* The core has become ready: greet those who asked meanwhile. Errors: Q_NO_MEMORY. */
+/* The core is ready: send hello to the waiting frontends. Errors: Q_NO_MEMORY. */
 FALLIBLE peers_ready(struct peers *p, struct q_err *e);
 /* The core's sink; ctx is the struct peers. */
 void peers_output(void *ctx, const struct step_result *result,
                   const struct scheduler_output *outputs, uint32_t n);
-/* Heartbeats to all; drops the silent. Every heartbeat_ms. */
+/* Send heartbeats to all and drop peers after a timeout. Every heartbeat_ms. */
 void peers_beat(struct peers *p, int64_t now_ms);
-/* A heartbeat is due now: it slept, woke, paused, has other weights, or was asked. */
+/* True if a heartbeat is due now: a change of sleep, pause or weights, or a request. */
 bool peers_news(const struct peers *p);
-/* What was ordered and takes time is answered when it is over. After every core_step. */
+/* Reply to long-running commands when they finish. After every core_step. */
 void peers_answer_orders(struct peers *p);
 void peers_drain(struct peers *p, const char *reason);
-/* Every frame that had come is read: lost peers that did not say drain are gone, with a warning
- * unless the engine stops too. */
+/* All received frames are processed: drop lost peers, with a warning unless they sent drain or the
+ * engine stops too. */
 void peers_received(struct peers *p);
 /* Remove peers marked gone and abort their requests. After every batch of work. */
 void peers_sweep(struct peers *p);

@@ -47,8 +47,8 @@ static FALLIBLE listen_all(struct server *s, struct q_err *e)
         log_info("listening on %s", at);
         if (strncmp(at, "tcp://", 6) == 0 && c->insecure_tcp && !(c->keys_dir && *c->keys_dir))
             log_warning(
-                "%s: plain tcp without keys (--insecure-tcp): whoever reaches it can use the "
-                "model and read what is sent; `quire keygen` makes keys for --keys",
+                "%s: tcp without keys (--insecure-tcp): any machine that can connect can use the "
+                "model and read the traffic; create keys for --keys with `quire keygen`",
                 at);
     }
     return Q_OK;
@@ -86,11 +86,11 @@ static void on_signal(struct server *s)
     struct signalfd_siginfo info;
     while (read(s->signal_fd, &info, sizeof info) == sizeof info) {
         if (s->n_signal++ == 0) {
-            log_info("%s; finishing open requests, at most %u ms",
+            log_info("%s received: finishing open requests for at most %u ms",
                      info.ssi_signo == SIGTERM ? "SIGTERM" : "SIGINT",
                      s->config->shutdown_timeout_ms);
             s->drain_until_ms = clock_ms() + s->config->shutdown_timeout_ms;
-            peers_drain(&s->peers, "the engine shuts down");
+            peers_drain(&s->peers, "the engine is shutting down");
         }
     }
 }

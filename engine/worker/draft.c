@@ -41,13 +41,13 @@ static FALLIBLE check_pair(const struct model_shape *draft, const struct specula
 {
     const struct model_shape *target = a->target;
     if (draft->vocab_size != target->vocab_size)
-        return q_fail(e, Q_MISMATCH,
-                      "draft model %s: its vocabulary has %u tokens, the model's has %u; both must "
-                      "be the same",
-                      c->draft_dir, draft->vocab_size, target->vocab_size);
+        return q_fail(
+            e, Q_MISMATCH,
+            "draft model %s: its vocabulary has %u tokens, the model's has %u; they must be equal",
+            c->draft_dir, draft->vocab_size, target->vocab_size);
     if (draft->max_model_len < target->max_model_len)
         return q_fail(e, Q_MISMATCH,
-                      "draft model %s: it knows %u positions, the model runs with %u; lower "
+                      "draft model %s: it supports %u positions, the model runs with %u; lower "
                       "--max-model-len to %u",
                       c->draft_dir, draft->max_model_len, target->max_model_len,
                       draft->max_model_len);
@@ -74,7 +74,7 @@ static FALLIBLE make_arrays(struct draft *d, struct q_err *e)
     d->logits = logits == MAP_FAILED ? NULL : logits;
     if (!d->seq_slots || !d->tokens || !d->token_ids || !d->positions || !d->places || !d->seqs ||
         !d->n_prompts || !d->logit_rows || !d->guessing || (!d->gpu && !d->logits))
-        return q_fail(e, Q_NO_MEMORY, "draft model: no memory for %u sequences", n_seq);
+        return q_fail(e, Q_NO_MEMORY, "draft model: out of memory for %u sequences", n_seq);
     d->batch = (struct batch){.token_ids = d->token_ids,
                               .positions = d->positions,
                               .slots = d->places,
@@ -91,7 +91,7 @@ FALLIBLE draft_new(struct draft **out, const struct speculation *c, const struct
     struct draft *d = q_calloc(1, sizeof *d);
     enum q_code rc;
     if (!d)
-        return q_fail(e, Q_NO_MEMORY, "draft model: no memory");
+        return q_fail(e, Q_NO_MEMORY, "draft model: out of memory");
     d->limits = *a->limits;
     d->n_guess = c->n_guess;
     /* After a step whose guesses all came true, the row of the last one is still to be computed. */

@@ -41,7 +41,7 @@ static void *read_vocabulary(void *arg)
     struct tokenizer *t = NULL;
     struct q_err e = Q_ERR_INIT;
     if (tokenizer_open(&t, g->dir, &e) || trie_of_tokenizer(&g->trie, t, g->vocab_size, &e))
-        log_debug("no structured output: %s", e.message);
+        log_debug("structured output is not available: %s", e.message);
     tokenizer_free(t);
     mem_trim();
     return NULL;
@@ -63,7 +63,7 @@ FALLIBLE grammars_new(struct grammars **out, const struct grammars_args *a, stru
     }
     if (!g || !g->dir || !g->follows) {
         grammars_free(g);
-        return q_fail(e, Q_NO_MEMORY, "worker: no memory for grammars");
+        return q_fail(e, Q_NO_MEMORY, "worker: out of memory for grammars");
     }
     if (!model_config_load(&c, &defaults, a->model_dir, &ignored)) {
         g->n_eos = c.n_eos < 64 ? c.n_eos : 64;
@@ -136,7 +136,7 @@ static struct entry *find(struct grammars *g, const struct slot_grammar *s)
     if (!x ||
         q_grow(&g->entries, &g->entry_cap, g->n_entry + 1, sizeof *g->entries, 1u << 20, &e) ||
         matcher_new(&x->matcher, s->words, s->n_word, &g->trie, &e)) {
-        log_error("%s", *e.message ? e.message : "no memory for a grammar");
+        log_error("%s", *e.message ? e.message : "out of memory for a grammar");
         q_free(x);
         return NULL;
     }

@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* grammars - the worker's own provider of masks: matchers over the model's vocabulary.
  *
- * Sequences with the same grammar share a matcher and all it remembers. For each slot the states
- * after its output tokens are kept; a history that differs (a wrong guess, a new sequence, a
- * matcher that forgot) is read again from where it differs. The vocabulary is read by a thread of
- * its own while the weights load; without a tokenizer nothing may come.
+ * Sequences with the same grammar share a matcher and its caches. For each slot the states after
+ * its output tokens are stored; a different history (a rejected draft token, a new sequence, an
+ * evicted matcher) is processed again from the difference on. A thread reads the vocabulary while
+ * the weights load; without a tokenizer no token is allowed.
  * Threads: grammars_new and grammars_free on the worker's loop, the provider on the masks' thread,
  * which allocates. */
 #ifndef QUIRE_ENGINE_WORKER_GRAMMARS_H
 #define QUIRE_ENGINE_WORKER_GRAMMARS_H
 #include "engine/worker/masks.h"
 
-#define GRAMMARS_KEPT 24u /* matchers kept beyond those in use */
+#define GRAMMARS_KEPT 24u /* cached matchers besides those in use */
 
 struct grammars;
 struct grammars_args {
     const char *model_dir;       /* its config: tokens that end a text */
     const char *tokenizer_path;  /* folder or file; "" = model_dir */
-    uint32_t vocab_size, n_slot; /* n_slot: sequences at most */
+    uint32_t vocab_size, n_slot; /* n_slot: maximum number of sequences */
 };
 /* Errors: Q_NO_MEMORY, Q_IO (thread creation). */
 FALLIBLE grammars_new(struct grammars **out, const struct grammars_args *a, struct q_err *e);

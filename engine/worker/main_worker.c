@@ -31,7 +31,8 @@ int main(int argc, char **argv)
         .program = FOR_WORKER,
         .name = "quire worker",
         .usage = "RING",
-        .about = "Computes for an engine. Started by `quire engine`, with RING; not for people.",
+        .about = "Computes the steps of an engine. `quire engine` starts this program with the "
+                 "descriptors RING; it is not meant to be started by hand.",
         .positional_min = 1,
         .positional_max = 1};
     static struct options o;

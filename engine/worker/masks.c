@@ -102,7 +102,7 @@ FALLIBLE masks_new(struct masks **out, const struct mask_provider *p, uint32_t n
     Q_ASSERT(p && n_row && n_vocab);
     struct masks *m = q_calloc(1, sizeof *m);
     if (!m)
-        return q_fail(e, Q_NO_MEMORY, "worker: no memory for masks");
+        return q_fail(e, Q_NO_MEMORY, "worker: out of memory for masks");
     m->provider = *p;
     m->n_word = (uint32_t)SAMPLE_MASK_WORDS(n_vocab);
     m->bits = q_calloc((size_t)n_row * m->n_word, sizeof *m->bits);
@@ -110,12 +110,12 @@ FALLIBLE masks_new(struct masks **out, const struct mask_provider *p, uint32_t n
     m->places = q_calloc(n_row, sizeof *m->places);
     if (!m->bits || !m->asks || !m->places) {
         masks_free(m);
-        return q_fail(e, Q_NO_MEMORY, "worker: no memory for masks of %u rows", n_row);
+        return q_fail(e, Q_NO_MEMORY, "worker: out of memory for masks of %u rows", n_row);
     }
     int rc = pthread_create(&m->thread, NULL, run, m);
     if (rc) {
         masks_free(m);
-        return q_fail(e, Q_IO, "worker: cannot start the masks' thread: %s", strerror(rc));
+        return q_fail(e, Q_IO, "worker: cannot start the thread for masks: %s", strerror(rc));
     }
     m->running = true;
     pthread_setname_np(m->thread, "quire-masks");

@@ -184,8 +184,8 @@ static FALLIBLE too_small(uint64_t n, uint64_t n_seq_block, const struct worker_
     if (n)
         snprintf(fits, sizeof fits, "--max-model-len %" PRIu64 ", ", n * STEP_BLOCK_TOKENS);
     return q_fail(e, Q_NO_MEMORY,
-                  "KV cache: a sequence of max_model_len %u takes %.1f MiB, there is room for %.1f "
-                  "MiB; ways out: %s%s, or a smaller --kv-cache-dtype",
+                  "KV cache: a sequence of max_model_len %u needs %.1f MiB, %.1f MiB are "
+                  "available; possible remedies: %s%s, or a smaller --kv-cache-dtype",
                   l->max_model_len, seq_mib, (double)(n * need->block_bytes) / MIB, n ? fits : "",
                   way);
 }
@@ -194,13 +194,13 @@ static void log_sum(uint64_t n, uint64_t n_seq_block, const struct worker_config
                     const struct step_limits *l, const struct memory_need *need)
 {
     double kv = (double)(n * need->block_bytes);
-    log_info("memory: weights %.1f MiB, %s %.1f MiB%s, steps and sequences at "
-             "most %.1f MiB, KV cache %.1f MiB%s: %" PRIu64 " tokens in %" PRIu64 " blocks of %u",
+    log_info("memory: weights %.1f MiB, %s %.1f MiB%s, step buffers at most "
+             "%.1f MiB, KV cache %.1f MiB%s: %" PRIu64 " tokens in %" PRIu64 " blocks of %u",
              (double)need->weight_bytes / MIB,
-             need->on_device ? "all else on the card" : "peak of activations",
+             need->on_device ? "other memory on the GPU" : "activations",
              (double)need->activation_bytes / MIB, need->on_device ? "" : " at most",
              (double)need->step_bytes / MIB, kv / MIB,
-             need->on_device ? "" : ", taken as it is used", n * STEP_BLOCK_TOKENS, n,
+             need->on_device ? "" : ", allocated on demand", n * STEP_BLOCK_TOKENS, n,
              STEP_BLOCK_TOKENS);
     log_info("Maximum concurrency for %u tokens per request: %.2fx", l->max_model_len,
              (double)n / (double)n_seq_block);
@@ -209,12 +209,14 @@ static void log_sum(uint64_t n, uint64_t n_seq_block, const struct worker_config
     double all =
         kv + (double)need->weight_bytes + (double)need->activation_bytes + (double)need->step_bytes;
     if (all > (double)need->total_bytes && !need->on_device)
-        log_warning("memory: that is more than the %.1f MiB this process can have; it will be "
-                    "killed or swap when the cache fills",
+        log_warning("memory: the total exceeds the %.1f MiB available to this process; the process "
+                    "may be killed or start swapping when the KV cache fills: lower "
+                    "--gpu-memory-utilization, --kv-cache-memory-bytes or --max-num-seqs",
                     (double)need->total_bytes / MIB);
     else if (!c->n_block && !c->kv_bytes)
-        log_info("memory: %.2f of the %.1f MiB this process can have (--gpu-memory-utilization)",
-                 all / (double)need->total_bytes, (double)need->total_bytes / MIB);
+        log_info(
+            "memory: %.2f of the %.1f MiB available to this process (--gpu-memory-utilization)",
+            all / (double)need->total_bytes, (double)need->total_bytes / MIB);
 }
 
 static uint64_t count_blocks(const struct worker_config *c, const struct step_limits *l,
@@ -265,8 +267,8 @@ bool memory_fit_length(struct step_limits *l, const struct worker_config *c,
     *l = with_length(l, fits, full_len);
     if (!c->is_again)
         log_info("--max-model-len auto: %u tokens%s", l->max_model_len,
-                 shorter ? ", the most that fit the KV cache; the model could take more"
-                         : ", all that the model can take");
+                 shorter ? ", the limit of the KV cache; the model's own limit is higher"
+                         : ", the model's own limit");
     return shorter;
 }
 
@@ -286,8 +288,8 @@ static void log_swap(uint64_t n, uint64_t n_asked, const struct memory_need *nee
 {
     double mib = (double)(n * need->block_bytes) / MIB;
     log_info("memory: swap space for preempted requests %.1f MiB%s: %" PRIu64 " blocks%s", mib,
-             need->on_device ? "" : ", taken as it is used", n,
-             n < n_asked ? "; there is no memory for all of --swap-space" : "");
+             need->on_device ? "" : ", allocated on demand", n,
+             n < n_asked ? "; less than --swap-space because of limited memory" : "");
 }
 
 uint32_t memory_swap_blocks(uint32_t n_block, const struct worker_config *c,
@@ -298,7 +300,8 @@ uint32_t memory_swap_blocks(uint32_t n_block, const struct worker_config *c,
         return c->n_swap_block;
     if (c->swap_bytes == 0 || n_block >= wanted) {
         log_info("memory: no swap space: %s",
-                 c->swap_bytes ? "the KV cache holds all that can run" : "--swap-space is 0");
+                 c->swap_bytes ? "the KV cache has room for --max-num-seqs sequences"
+                               : "--swap-space is 0");
         return 0;
     }
     uint64_t n = c->swap_bytes / need->block_bytes, all = blocks_in(need, MEMORY_SWAP_PART);

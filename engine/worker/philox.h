@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* philox - the counter-based random generator that sampling draws from.
  *
- * philox(key, counter) is a pure function, so a draw depends on the request's seed and the token's
- * position and on nothing that was drawn before: a replayed, batched or preempted request draws the
- * same numbers. Source: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (SC 2011),
- * Philox 4x32 with 10 rounds. Threads: pure functions. */
+ * philox(key, counter) is a pure function, so a draw depends only on the request's seed and the
+ * token's position: a replayed, batched or preempted request draws the same numbers. Source: Salmon
+ * et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (SC 2011), Philox 4x32 with 10 rounds.
+ * Threads: pure functions. */
 #ifndef QUIRE_ENGINE_WORKER_PHILOX_H
 #define QUIRE_ENGINE_WORKER_PHILOX_H
 #include <stdint.h>

@@ -76,7 +76,7 @@ FALLIBLE ring_new(struct ring **out, const struct worker_config *c, struct q_err
 {
     struct ring *r = q_calloc(1, sizeof *r);
     if (!r)
-        return q_fail(e, Q_NO_MEMORY, "ring: no memory");
+        return q_fail(e, Q_NO_MEMORY, "ring: out of memory");
     r->head_bytes = page_up(sizeof *r->head);
     r->memory_fd = memfd_create("quire-ring", MFD_CLOEXEC);
     r->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -106,7 +106,7 @@ FALLIBLE ring_open(struct ring **out, int memory_fd, int event_fd, struct q_err 
     struct stat st;
     struct ring *r = q_calloc(1, sizeof *r);
     if (!r)
-        return q_fail(e, Q_NO_MEMORY, "ring: no memory");
+        return q_fail(e, Q_NO_MEMORY, "ring: out of memory");
     r->memory_fd = memory_fd;
     r->event_fd = event_fd;
     r->head_bytes = page_up(sizeof *r->head);
@@ -124,8 +124,9 @@ FALLIBLE ring_open(struct ring **out, int memory_fd, int event_fd, struct q_err 
         goto out;
     }
     if (r->head->magic != RING_MAGIC || r->head->head_bytes != sizeof *r->head) {
-        rc = q_fail(e, Q_MISMATCH,
-                    "ring: made by another build; engine and worker must be of one installation");
+        rc = q_fail(
+            e, Q_MISMATCH,
+            "ring: engine and worker are different builds; they must be of one installation");
         goto out;
     }
     *out = r;
@@ -202,9 +203,10 @@ static FALLIBLE body_sizes(size_t *step, size_t *result, uint64_t *body,
     *result = page_up(*result);
     *body = (uint64_t)RING_DEPTH * (*step + *result);
     if (*body > RING_BODY_MAX)
-        return q_fail(e, Q_TOO_LARGE,
-                      "ring: a step of %zu bytes; lower max_num_seqs or max_num_batched_tokens",
-                      *step);
+        return q_fail(
+            e, Q_TOO_LARGE,
+            "ring: a step of %zu bytes is too large; lower max_num_seqs or max_num_batched_tokens",
+            *step);
     return Q_OK;
 }
 
@@ -365,7 +367,7 @@ FALLIBLE ring_attach(struct ring *r, struct worker_info *info, struct q_err *e)
     if (fstat(r->memory_fd, &st) || info->step_bytes > RING_BODY_MAX ||
         info->result_bytes > RING_BODY_MAX ||
         (uint64_t)st.st_size != r->head_bytes + RING_DEPTH * one)
-        return q_fail(e, Q_CORRUPT, "ring: the worker's sizes do not fit its memory");
+        return q_fail(e, Q_CORRUPT, "ring: the worker's sizes do not match its memory");
     return r->body ? Q_OK : body_map(r, info, e);
 }
 

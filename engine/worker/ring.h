@@ -7,12 +7,12 @@
  *     | config | state | info | counters   |      | step 0 | step 1 | result 0 | result 1 |
  *     +--------+-------+------+------------+      +--------+--------+----------+----------+
  *
- * Step n lies in entry n % RING_DEPTH; its result in the result entry of the same number. `sent`
- * counts steps the engine has published, `done` results the worker has; an entry is free again once
- * its result was taken. The worker waits for `sent` with a short spin and then a futex; the engine
- * gets an eventfd it can poll beside its sockets. The memory is a memfd, so the worker may be
- * another process; in process both sides use the same struct ring. Threads: one engine side, one
- * worker side; the functions say which. Allocates only when made. */
+ * Step n is in entry n % RING_DEPTH; its result in the result entry of the same number. `sent`
+ * counts steps published by the engine, `done` results published by the worker; an entry is free
+ * after its result was read. The worker waits for `sent` with a short spin and then a futex; the
+ * engine polls an eventfd with its sockets. The memory is a memfd, so the worker may be another
+ * process; in one process both sides use the same struct ring. Threads: one engine side, one worker
+ * side, as marked below. Allocates only in ring_new. */
 #ifndef QUIRE_ENGINE_WORKER_RING_H
 #define QUIRE_ENGINE_WORKER_RING_H
 #include <limits.h>
@@ -30,19 +30,19 @@
 enum speculation_method { SPECULATE_NOT, SPECULATE_NGRAM, SPECULATE_DRAFT };
 struct speculation { /* engine/worker/speculate.h */
     enum speculation_method method;
-    uint32_t n_guess;              /* tokens guessed per step and sequence, at most */
+    uint32_t n_guess;              /* maximum draft tokens per step and sequence */
     uint32_t ngram_min, ngram_max; /* tokens that must match */
     char draft_dir[PATH_MAX];
 };
 
-struct worker_config { /* what the engine asks for; written once, before the worker starts */
+struct worker_config { /* the engine's settings; written once, before the worker starts */
     char model_dir[PATH_MAX];
-    char weights_dir[PATH_MAX];    /* where the tensors are; "" = model_dir */
-    char tokenizer_path[PATH_MAX]; /* whose tokens grammars allow; "" = model_dir */
+    char weights_dir[PATH_MAX];    /* folder of the tensors; "" = model_dir */
+    char tokenizer_path[PATH_MAX]; /* tokenizer of grammars; "" = model_dir */
     enum load_format format;
     bool dtype_auto;
     enum dtype dtype;    /* when not auto */
-    bool kv_given;       /* false: KV as the compute dtype says */
+    bool kv_given;       /* false: KV in the compute dtype */
     enum dtype kv_dtype; /* when given */
     enum quantization quantization;
     char packed_cache[PATH_MAX]; /* folder; "" = none */
@@ -50,15 +50,16 @@ struct worker_config { /* what the engine asks for; written once, before the wor
     bool fit_length;             /* and less where the KV cache's memory holds less */
     uint32_t max_num_seqs, max_num_batched_tokens;
     uint32_t n_block;      /* 0 = from kv_bytes */
-    uint64_t kv_bytes;     /* 0 = what memory_part leaves */
-    double memory_part;    /* of the memory, for everything; 0 = the default (worker/memory.h) */
-    uint64_t swap_bytes;   /* host memory for preempted requests, at most; 0 = none */
-    uint32_t n_swap_block; /* with is_again: exactly so many blocks there */
-    bool is_again;         /* it replaces a worker that died: n_block is decided */
+    uint64_t kv_bytes;     /* 0 = from memory_part */
+    double memory_part;    /* fraction of the memory for everything; 0 = the default
+                            * (worker/memory.h) */
+    uint64_t swap_bytes;   /* maximum host memory for preempted requests; 0 = none */
+    uint32_t n_swap_block; /* with is_again: exact number of swap blocks */
+    bool is_again;         /* it replaces a crashed worker: n_block is fixed */
     uint32_t n_thread;     /* 0 = one per physical core */
     char cpu_isa[RING_ISA_MAX];
     char device[RING_ISA_MAX];     /* "auto" or "", "cpu", "cuda", "cuda:1" (worker/gpu/gpu.h) */
-    char device_library[PATH_MAX]; /* "" = libquire-cuda.so where it is looked for (device.h) */
+    char device_library[PATH_MAX]; /* "" = libquire-cuda.so in the default places (device.h) */
     bool deterministic;            /* on a device; the CPU is always */
     bool enforce_eager;            /* no graphs */
     uint32_t graph_sizes[RING_GRAPHS_MAX]; /* [n_graph_size] sequences, ascending */
@@ -69,16 +70,16 @@ struct worker_config { /* what the engine asks for; written once, before the wor
     bool log_json;
 };
 
-enum ring_order { /* what an engine may want of its worker besides steps */
+enum ring_order { /* commands of an engine to its worker besides steps */
                   RING_NO_ORDER,
-                  RING_FORGET_KV, /* give the memory of the KV pool and of swap space back; what is
-                                    in them is lost */
-                  RING_RELOAD     /* the weights of another folder; or fail and change nothing */
+                  RING_FORGET_KV, /* free the memory of the KV pool and of swap space with their
+                                   * contents */
+                  RING_RELOAD /* load the weights of another folder; a failure changes nothing */
 };
 
 enum worker_state { WORKER_LOADING, WORKER_READY, WORKER_FAILED };
 
-struct worker_info { /* what the worker says when it is ready */
+struct worker_info { /* the worker's report when it is ready */
     struct model_shape shape;
     struct step_limits limits; /* of every step */
     uint32_t n_block, n_swap_block;
@@ -89,10 +90,10 @@ struct worker_info { /* what the worker says when it is ready */
 
 struct ring;
 
-/* Engine: make head and eventfd. Errors: Q_IO, Q_NO_MEMORY. Ownership: ring_free (gives the memory
- * back on this side only). */
+/* Engine: make head and eventfd.
+ * Errors: Q_IO, Q_NO_MEMORY. Ownership: ring_free (frees the memory on this side only). */
 FALLIBLE ring_new(struct ring **out, const struct worker_config *c, struct q_err *e);
-/* Worker process: use the ring behind descriptors it inherited, and take them over.
+/* Worker process: use the ring of the inherited descriptors and take ownership of them.
  * Errors: Q_MISMATCH (not a ring of this build), Q_IO. */
 FALLIBLE ring_open(struct ring **out, int memory_fd, int event_fd, struct q_err *e);
 void ring_free(struct ring *r);
@@ -102,41 +103,40 @@ int ring_event_fd(const struct ring *r); /* readable when state, progress or res
 /* Worker side */
 const struct worker_config *ring_config(const struct ring *r);
 void ring_progress(struct ring *r, uint32_t percent);
-/* Make the body for info->limits (fills step_bytes, result_bytes) and say READY. Errors:
- * Q_NO_MEMORY, Q_TOO_LARGE. */
+/* Make the body for info->limits (fills step_bytes, result_bytes) and report READY.
+ * Errors: Q_NO_MEMORY, Q_TOO_LARGE. */
 FALLIBLE ring_ready(struct ring *r, struct worker_info *info, struct q_err *e);
 /* Bytes of that body: steps and results of these limits. Errors: as ring_ready. */
 FALLIBLE ring_body_bytes(uint64_t *bytes, const struct step_limits *l, struct q_err *e);
 void ring_failed(struct ring *r, const struct q_err *e);
-/* Wait for the next step; *step and *result are its entries. *step NULL: not a step but an order
- * (ring_order_now), to be done before steps that follow. False: the engine wants the worker to
- * end. */
+/* Wait for the next step; *step and *result are its entries. *step NULL: a command
+ * (ring_order_now), to be executed before later steps. False: the engine ends the worker. */
 bool ring_step_wait(struct ring *r, void **step, void **result);
-/* Wait, spinning, until ring_step_wait would not wait: true; or until done(ctx): false. */
+/* Spin until ring_step_wait would not wait (true) or until done(ctx) (false). */
 bool ring_step_before(const struct ring *r, bool (*done)(void *ctx), void *ctx);
 enum ring_order ring_order_now(const struct ring *r);
 void ring_order_path(const struct ring *r, char out[PATH_MAX]);
-/* After it; e: why it failed, or NULL. */
+/* Report its end; e: the error, or NULL. */
 void ring_order_done(struct ring *r, const struct q_err *e);
 void ring_step_done(struct ring *r); /* the result entry is filled */
 
 /* Engine side */
-/* State now. *percent of loading; on WORKER_FAILED `e` gets what the worker said. */
+/* State now. *percent of loading; on WORKER_FAILED `e` has the worker's error. */
 enum worker_state ring_state(const struct ring *r, uint32_t *percent, struct q_err *e);
-/* After READY: map the body. Errors: Q_CORRUPT (sizes that do not fit the file), Q_NO_MEMORY. */
+/* After READY: map the body. Errors: Q_CORRUPT (sizes that do not match the file), Q_NO_MEMORY. */
 FALLIBLE ring_attach(struct ring *r, struct worker_info *info, struct q_err *e);
 void *ring_step_space(
     struct ring *r); /* [step_bytes] to plan into; NULL when RING_DEPTH steps are in flight */
-void ring_step_send(struct ring *r); /* publish what lies in ring_step_space */
+void ring_step_send(struct ring *r); /* publish the step in ring_step_space */
 void *ring_result_next(
-    struct ring *r); /* [result_bytes] of the oldest step in flight; NULL when it is not done */
-void ring_result_take(struct ring *r); /* done with ring_result_next: its entry is free */
+    struct ring *r); /* [result_bytes] of the oldest step in flight; NULL if it is not finished */
+void ring_result_take(struct ring *r); /* release the entry of ring_result_next */
 uint32_t ring_in_flight(const struct ring *r);
-/* Order something. No step and no order may be in flight; later steps are computed after it.
- * path: of the folder for RING_RELOAD, else NULL. */
+/* Send a command. No step and no command may be in flight; later steps are computed after it. path:
+ * of the folder for RING_RELOAD, else NULL. */
 void ring_order(struct ring *r, enum ring_order order, const char *path);
-bool ring_ordering(const struct ring *r); /* the order is not done yet */
-/* How the last order ended. */
+bool ring_ordering(const struct ring *r); /* the command is not finished */
+/* Result of the last command. */
 FALLIBLE ring_order_result(const struct ring *r, struct q_err *e);
 void ring_event_clear(struct ring *r);
 void ring_stop(struct ring *r); /* the worker's ring_step_wait returns false; also while it loads */

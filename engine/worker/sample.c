@@ -42,7 +42,7 @@ FALLIBLE sample_scratch_init(struct sample_scratch *s, uint32_t n_vocab,
         s->items)
         return Q_OK;
     sample_scratch_release(s);
-    return q_fail(e, Q_NO_MEMORY, "sample: no memory for a vocabulary of %u tokens", n_vocab);
+    return q_fail(e, Q_NO_MEMORY, "sample: out of memory for a vocabulary of %u tokens", n_vocab);
 }
 
 uint64_t sample_scratch_bytes(uint32_t n_vocab)
@@ -311,7 +311,8 @@ static uint32_t draw_list(const struct sample_dist *d, double target)
 
 uint32_t sample_draw(const struct sample_dist *d, double uniform, const struct sample_scratch *s)
 {
-    Q_ASSERT(d->n && d->total > 0 && uniform >= 0 && uniform < 1);
+    Q_ASSERT(d->n && (d->items || d->weights) && d->total > 0);
+    Q_ASSERT(uniform >= 0 && uniform < 1);
     double target = uniform * d->total, sum = 0;
     if (d->items)
         return draw_list(d, target);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* select - the best of many values, without sorting them.
+/* select - selection of the largest values without sorting.
  *
  * select_top keeps a heap of the best k (logprobs' alternatives, small top_k). select_weights and
  * select_cut work on a whole row of weights: exp(x - max) in chunks, and a radix selection that
- * zeroes what lies behind a number of items (top_k) or a mass (top_p). "Best" is the larger value,
+ * zeroes everything beyond a number of items (top_k) or a mass (top_p). "Best" is the larger value,
  * of equal ones the lower id. Sums are f64, in one fixed order. Threads: one scratch each. Cost:
  * linear in the row, select_top with a factor log k at worst. */
 #ifndef QUIRE_ENGINE_WORKER_SELECT_H
@@ -41,20 +41,19 @@ bool select_best(const float *x, uint32_t n, uint32_t *best);
 uint32_t select_top(const float *x, uint32_t n, uint32_t k, struct row_item *items);
 /* exp(x) for x <= 0, within 2 ulp; 0 below -87. The same bits on every machine. */
 float select_exp(float x);
-/* x[i] = exp((x[i] - max) / temperature), 0 where that is below w_min, in place; x is what
- * select_max has looked at, max finite. The sums of their chunks go to s->chunk_sums; returns the
- * total. */
+/* x[i] = exp((x[i] - max) / temperature), 0 if that is below w_min, in place; x as passed to
+ * select_max, max finite. The chunk sums are stored in s->chunk_sums; returns the total. */
 double select_weights(float *x, float max, float temperature, float w_min,
                       struct sample_scratch *s);
 /* Sums of the chunks of w >= 0 into s->chunk_sums; returns the total. */
 double select_sum(float *w, struct sample_scratch *s);
-/* How many of x are better than x[id]. */
+/* Number of values of x better than x[id]. */
 uint32_t select_rank(const float *x, uint32_t id, const struct sample_scratch *s);
 
 enum select_measure { SELECT_COUNT, SELECT_MASS };
-/* Walking w > 0 best first, keep items as long as the measure of those before them is below
- * `limit`; the others become 0. The best item always stays. s->chunk_sums are those of w before and
- * after; returns their total. s->items is overwritten. */
+/* In the order of w > 0, best first, keep items while the measure of the items before them is below
+ * `limit`; the others become 0. The best item is always kept. s->chunk_sums are those of w before
+ * and after; returns their total. s->items is overwritten. */
 double select_cut(float *w, enum select_measure measure, double limit, struct sample_scratch *s);
 
 #endif

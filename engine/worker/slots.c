@@ -53,7 +53,7 @@ FALLIBLE slots_init(struct slots *s, const struct step_limits *l, uint32_t n_blo
     if (!s->memory || !s->slots || !s->token_ids || !s->positions || !s->places || !s->seqs ||
         !s->n_prompts || !s->logit_rows || !s->rows || !s->fresh) {
         slots_release(s);
-        return q_fail(e, Q_NO_MEMORY, "worker: no memory for %u sequences of %u tokens",
+        return q_fail(e, Q_NO_MEMORY, "worker: out of memory for %u sequences of %u tokens",
                       l->max_num_seqs, l->max_model_len);
     }
     for (uint32_t i = 0; i < l->max_num_seqs; i++) {
@@ -98,14 +98,15 @@ static FALLIBLE admit_lists(struct slots *s, struct slot *slot, const struct ste
     const uint32_t *allowed = c->v->lists + c->list, *bad_words = allowed + a->n_allowed;
     if (a->n_allowed > SAMPLE_ALLOWED_MAX || a->n_bad > SAMPLE_BAD_MAX ||
         !sample_bad_words_fit(bad_words, a->n_bad, s->vocab_size))
-        return q_fail(e, Q_CORRUPT, "admission with %u allowed ids, %u entries of bad words",
+        return q_fail(e, Q_CORRUPT, "invalid admission: %u allowed ids, %u entries of bad words",
                       a->n_allowed, a->n_bad);
     if (slot->params.n_allowed)
         memset(slot->allowed, 0, SAMPLE_MASK_WORDS(s->vocab_size) * sizeof(uint32_t));
     slot->params.n_allowed = a->n_allowed;
     for (uint32_t i = 0; i < a->n_allowed; i++) {
         if (allowed[i] >= s->vocab_size)
-            return q_fail(e, Q_CORRUPT, "allowed id %u, vocabulary %u", allowed[i], s->vocab_size);
+            return q_fail(e, Q_CORRUPT, "allowed id %u is not in the vocabulary of %u", allowed[i],
+                          s->vocab_size);
         slot->allowed[allowed[i] / 32] |= 1u << allowed[i] % 32;
     }
     if (a->n_bad)
@@ -123,13 +124,14 @@ static FALLIBLE admit(struct slots *s, struct slot *slot, struct cursor *c, stru
     const struct step_admit *a = &v->admits[c->admit++];
     if (a->n_known > s->limits.max_model_len || a->n_prompt > a->n_known ||
         a->n_stop_id > STEP_STOP_IDS_MAX || a->n_bias > SAMPLE_BIAS_MAX)
-        return q_fail(e, Q_CORRUPT, "admission of %u tokens (%u prompt), %u stop ids, %u biases",
+        return q_fail(e, Q_CORRUPT,
+                      "invalid admission: %u tokens (%u prompt), %u stop ids, %u biases",
                       a->n_known, a->n_prompt, a->n_stop_id, a->n_bias);
     const uint32_t *known = v->known + c->known;
     for (uint32_t i = 0; i < a->n_known; i++)
         if (known[i] >= s->vocab_size)
-            return q_fail(e, Q_CORRUPT, "token %u at %u, vocabulary %u", known[i], i,
-                          s->vocab_size);
+            return q_fail(e, Q_CORRUPT, "token %u at %u is not in the vocabulary of %u", known[i],
+                          i, s->vocab_size);
     enum q_code rc = admit_lists(s, slot, a, c, e);
     if (rc)
         return rc;
@@ -163,11 +165,12 @@ static FALLIBLE grow_table(struct slots *s, struct slot *slot, uint32_t n, struc
                            struct q_err *e)
 {
     if (n > blocks_of(s->limits.max_model_len) - slot->n_block)
-        return q_fail(e, Q_CORRUPT, "%u more blocks after %u", n, slot->n_block);
+        return q_fail(e, Q_CORRUPT, "too many blocks: %u more after %u", n, slot->n_block);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t block = c->v->blocks[c->block + i];
         if (block >= s->n_block)
-            return q_fail(e, Q_CORRUPT, "block %u of %u", block, s->n_block);
+            return q_fail(e, Q_CORRUPT, "block %u is out of range, there are %u", block,
+                          s->n_block);
         slot->blocks[slot->n_block++] = block;
     }
     c->block += n;
@@ -207,14 +210,14 @@ static FALLIBLE add_logit(struct slots *s, uint32_t batch_row, struct logit_row 
 {
     struct batch *b = &s->batch;
     if (b->n_logit >= s->limits.logit_rows_max)
-        return q_fail(e, Q_CORRUPT, "more than %u rows of logits", s->limits.logit_rows_max);
+        return q_fail(e, Q_CORRUPT, "more than %u logits rows", s->limits.logit_rows_max);
     row.slot = &s->slots[row.i_slot];
     row.n_top = row.is_prompt ? row.slot->params.n_prompt_logprob : row.slot->params.n_logprob;
     if (row.n_top == SAMPLE_NO_LOGPROBS)
         row.n_top = 0;
     if (row.n_top > SAMPLE_LOGPROBS_MAX ||
         s->n_top + (uint64_t)row.n_top > step_top_max(&s->limits))
-        return q_fail(e, Q_CORRUPT, "%u alternatives", row.n_top);
+        return q_fail(e, Q_CORRUPT, "too many logprobs: %u alternatives", row.n_top);
     row.top_start = s->n_top;
     s->n_top += row.n_top;
     s->logit_rows[b->n_logit] = batch_row;
@@ -260,11 +263,11 @@ static FALLIBLE apply_seq(struct slots *s, const struct step_seq *q, struct curs
     uint64_t end = (uint64_t)q->start + q->n_token;
     uint64_t known_end = q->flags & STEP_SPECULATE ? (uint64_t)q->start + 1 : end;
     if (q->n_token == 0 || known_end > slot->n_known || blocks_of((uint32_t)end) > slot->n_block)
-        return q_fail(e, Q_CORRUPT, "rows %u to %llu of %u known tokens in %u blocks", q->start,
-                      (unsigned long long)end, slot->n_known, slot->n_block);
+        return q_fail(e, Q_CORRUPT, "rows %u to %llu do not fit %u known tokens and %u blocks",
+                      q->start, (unsigned long long)end, slot->n_known, slot->n_block);
     if ((q->flags & STEP_SAMPLE) && known_end != slot->n_known)
-        return q_fail(e, Q_CORRUPT, "sampling after row %llu of %u", (unsigned long long)known_end,
-                      slot->n_known);
+        return q_fail(e, Q_CORRUPT, "sampling after row %llu, but %u tokens are known",
+                      (unsigned long long)known_end, slot->n_known);
     return Q_OK;
 }
 
@@ -297,7 +300,7 @@ FALLIBLE slots_batch(struct slots *s, const struct step_view *v, struct q_err *e
         n_unused += q->n_token - n;
     }
     if (b->n_logit + n_unused != v->head->n_logit)
-        return q_fail(e, Q_CORRUPT, "worker: step %llu has %u rows of logits, its head says %u",
+        return q_fail(e, Q_CORRUPT, "worker: step %llu has %u logits rows, its head has %u",
                       (unsigned long long)v->head->step, b->n_logit + n_unused, v->head->n_logit);
     return Q_OK;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* speculate - guessing the tokens that come next, so that one step can check several.
+/* speculate - draft tokens for speculative decoding.
  *
  * A guess is one token per position, never a distribution: n-gram lookup copies what followed the
  * same words earlier in the sequence, a draft model (draft.h) takes its most likely token. The step
@@ -14,8 +14,8 @@
 #define QUIRE_ENGINE_WORKER_SPECULATE_H
 #include "engine/worker/ring.h"
 
-/* What followed the longest run of n_min … n_max last tokens where it last occurred before.
- * guesses: room for n_guess_max. Returns how many there are. O(n_known * n_max) at worst. */
+/* The tokens after the last earlier occurrence of the longest suffix of n_min … n_max tokens.
+ * guesses: room for n_guess_max. Returns their number. O(n_known * n_max) at worst. */
 uint32_t speculate_ngram(uint32_t *guesses, uint32_t n_guess_max, const uint32_t *history,
                          uint32_t n_known, const struct speculation *c);
 

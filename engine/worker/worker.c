@@ -96,7 +96,7 @@ static FALLIBLE make_samplers(struct worker *w, struct q_err *e)
 {
     w->samplers = q_calloc(w->n_thread, sizeof *w->samplers);
     if (!w->samplers)
-        return q_fail(e, Q_NO_MEMORY, "worker: no memory for %u samplers", w->n_thread);
+        return q_fail(e, Q_NO_MEMORY, "worker: out of memory for %u samplers", w->n_thread);
     enum q_code rc = Q_OK;
     for (uint32_t i = 0; i < w->n_thread && !rc; i++)
         rc = sample_scratch_init(&w->samplers[i], w->vocab_size, &w->kern, e);
@@ -116,7 +116,7 @@ static FALLIBLE make_scratch(struct worker *w, struct q_err *e)
     void *logits = mmap(NULL, w->logits_bytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (logits == MAP_FAILED)
-        return q_fail(e, Q_NO_MEMORY, "worker: no memory for %u rows of logits", w->logits_max);
+        return q_fail(e, Q_NO_MEMORY, "worker: out of memory for %u rows of logits", w->logits_max);
     w->logits = logits;
     return make_samplers(w, e);
 }
@@ -170,12 +170,13 @@ static void place_kv(const struct worker *w)
 {
     uint32_t n = team_place_memory(w->team, w->kv.memory, w->kv.memory_bytes, CPUS_SPREAD);
     if (team_machine_nodes(w->team) == 1)
-        log_debug("memory: one NUMA node; there is nothing to place");
+        log_debug("memory: one NUMA node, no placement needed");
     else if (n == 1)
-        log_info("memory: of %u NUMA nodes, that of the threads", team_machine_nodes(w->team));
+        log_info("memory: placed on the NUMA node of the threads, one of %u",
+                 team_machine_nodes(w->team));
     else
-        log_info("memory: the threads are on %u NUMA nodes; each packs the weights it reads, and "
-                 "the KV cache is spread over them",
+        log_info("memory: the threads are on %u NUMA nodes; weights are placed on the node of the "
+                 "thread that reads them, and the KV cache is spread over the nodes",
                  n);
 }
 
@@ -252,7 +253,7 @@ static FALLIBLE worker_start(struct worker *w, struct q_err *e)
     loaded_ms = clock_ms();
     if (rc || (rc = make_state(w, &info, e)))
         return rc;
-    log_debug("start: threads and model %lld ms, memory for steps and KV %lld ms",
+    log_debug("start: threads and model %lld ms, step buffers and KV cache %lld ms",
               (long long)(loaded_ms - start_ms), (long long)(clock_ms() - loaded_ms));
     const struct model_shape *shape = model_shape(w->model);
     info.shape = *shape;
@@ -267,11 +268,11 @@ static FALLIBLE worker_start(struct worker *w, struct q_err *e)
     w->step_bytes = info.step_bytes;
     w->result_bytes = info.result_bytes;
     const char *quantized = quantization_name(shape->quantization);
-    log_info("%.1f M parameters as %s, KV as %s, %u threads, loaded in %lld ms",
+    log_info("model loaded: %.1f M parameters, weights %s, KV cache %s, %u threads, %lld ms",
              (double)shape->n_param / 1e6,
              *quantized ? quantized : dtype_name(shape->compute_dtype), dtype_name(shape->kv_dtype),
              w->n_thread, (long long)(clock_ms() - start_ms));
-    log_debug("kernels %s", info.kernels);
+    log_debug("kernels: %s", info.kernels);
     model_log_pages(w->model);
     return Q_OK;
 }
@@ -325,7 +326,7 @@ static FALLIBLE reload(struct worker *w, struct q_err *e)
     if (rc)
         return rc;
     forget_kv(w);
-    log_info("other weights, from %s, loaded in %lld ms", dir, (long long)(clock_ms() - start_ms));
+    log_info("reloaded the weights of %s in %lld ms", dir, (long long)(clock_ms() - start_ms));
     return Q_OK;
 }
 

@@ -37,7 +37,8 @@ FALLIBLE worker_device_make(struct worker *w, struct q_err *e)
         w->flights[i].rows = q_calloc(n, sizeof *w->flights[i].rows);
         made = made && w->flights[i].rows;
     }
-    return made && w->rows_here ? Q_OK : q_fail(e, Q_NO_MEMORY, "worker: no memory for %u rows", n);
+    return made && w->rows_here ? Q_OK
+                                : q_fail(e, Q_NO_MEMORY, "worker: out of memory for %u rows", n);
 }
 
 void worker_device_release(struct worker *w)

@@ -89,8 +89,8 @@ static FALLIBLE check_copies(const struct worker *w, const struct step_copy *c, 
     const uint32_t n_host = (w->gpu ? gpu_swap(w->gpu) : &w->swap)->n_block;
     for (uint32_t i = 0; i < n; i++)
         if (c[i].block >= n_block || c[i].host >= n_host)
-            return q_fail(e, Q_CORRUPT, "worker: copy of block %u of %u and %u of %u", c[i].block,
-                          n_block, c[i].host, n_host);
+            return q_fail(e, Q_CORRUPT, "worker: invalid copy: block %u of %u and %u of %u",
+                          c[i].block, n_block, c[i].host, n_host);
     return Q_OK;
 }
 

@@ -132,7 +132,7 @@ static bool tell_supervisor(unsigned char byte)
 {
     int fd = inherited("QUIRE_READY_FD");
     if (fd >= 0 && write(fd, &byte, 1) != 1)
-        log_warning("the supervisor could not be told: %s", strerror(errno));
+        log_warning("cannot send a message to the supervisor: %s", strerror(errno));
     return fd >= 0;
 }
 
@@ -160,7 +160,7 @@ static void on_drained(void *ctx)
 static void on_deadline(uv_timer_t *timer)
 {
     struct app *a = timer->data;
-    log_warning("%u requests are still open after --shutdown-timeout; they are cut off",
+    log_warning("%u requests are still open after --shutdown-timeout: closing them",
                 http_server_n_open(a->server));
     stop(a, 0);
 }
@@ -173,8 +173,8 @@ static void on_signal(uv_signal_t *signal, int number)
         return;
     }
     a->draining = true;
-    log_info("%s: no new requests; %u are open", number == SIGINT ? "interrupted" : "terminated",
-             http_server_n_open(a->server));
+    log_info("%s: accepting no new requests, %u requests are open",
+             number == SIGINT ? "interrupted" : "terminated", http_server_n_open(a->server));
     uv_timer_start(&a->deadline, on_deadline, (uint64_t)a->options->shutdown_timeout * 1000, 0);
     http_server_drain(a->server, on_drained, a);
 }
@@ -259,7 +259,7 @@ static enum q_code read_list(struct cors_list *out, const char *flag, const char
     size_t n = json_array_size(list);
     const char **items = q_calloc(n + 1, sizeof(*items));
     if (!items)
-        return q_fail(e, Q_NO_MEMORY, "%s: no memory", flag);
+        return q_fail(e, Q_NO_MEMORY, "%s: out of memory", flag);
     for (size_t i = 0; i < n; i++)
         items[i] = json_string_value(json_array_get(list, i));
     *out = (struct cors_list){items, n};
@@ -267,9 +267,10 @@ static enum q_code read_list(struct cors_list *out, const char *flag, const char
         if (!items[i] || !*items[i] || strpbrk(items[i], "\r\n"))
             list = NULL;
     if (!list)
-        return q_fail(e, Q_INVALID,
-                      "%s: \"%.100s\" is no JSON list of strings such as [\"https://example.org\"]",
-                      flag, text);
+        return q_fail(
+            e, Q_INVALID,
+            "%s: \"%.100s\" is not a JSON list of strings such as [\"https://example.org\"]", flag,
+            text);
     return Q_OK;
 }
 
@@ -346,8 +347,9 @@ static enum q_code begin(struct app *a, struct q_err *e)
     struct address engine;
     a->exit_code = EXIT_USAGE;
     if (!*a->options->engine)
-        return q_fail(e, Q_INVALID,
-                      "--engine: the engine's address is missing, e.g. ipc:///run/quire/engine");
+        return q_fail(
+            e, Q_INVALID,
+            "--engine is missing: expected the engine's address, such as ipc:///run/quire/engine");
     if (address_parse(&engine, a->options->engine, e) != Q_OK)
         return q_wrap(e, "--engine");
     if ((rc = chat_model_check(a->options, e)) || (rc = read_cors(&a->cors, a->options, e)) ||
@@ -380,7 +382,7 @@ static void raise_descriptors(void)
         return;
     r.rlim_cur = r.rlim_max < DESCRIPTORS ? r.rlim_max : DESCRIPTORS;
     if (setrlimit(RLIMIT_NOFILE, &r) != 0)
-        log_warning("cannot raise the limit on open descriptors: %s", strerror(errno));
+        log_warning("cannot raise the limit of open file descriptors: %s", strerror(errno));
 }
 
 static void init(struct app *a, const struct options *o)

@@ -58,7 +58,7 @@ static FALLIBLE gather(const struct beam_search *b, const struct beam_end *end,
     uint32_t *ranks = q_calloc(depth, sizeof(*ranks));
     *rows = (struct logprob_rows){depth, n, row_ids, logprobs, ranks};
     if (!row_ids || !logprobs || !ranks)
-        return q_fail(e, Q_NO_MEMORY, "beam search: no memory for logprobs");
+        return q_fail(e, Q_NO_MEMORY, "beam search: out of memory for logprobs");
     uint32_t node = end->node;
     for (uint32_t i = depth; i-- > 0; node = t->nodes[node].parent) {
         const struct beam_node *k = &t->nodes[node];
@@ -99,8 +99,7 @@ static FALLIBLE finish(struct beam_search *b, struct q_err *e)
 {
     enum q_code rc = Q_OK;
     if (b->tree.n_ended < b->tree.rules.width)
-        return q_fail(e, Q_INVALID,
-                      "n: only %u of %u answers are possible with the tokens that are allowed",
+        return q_fail(e, Q_INVALID, "n: only %u of %u answers are possible with the allowed tokens",
                       b->tree.n_ended, b->tree.rules.width);
     for (uint32_t i = 0; rc == Q_OK && i < b->tree.n_ended && !b->stopped; i++)
         rc = give(b, i, e);
@@ -139,11 +138,11 @@ static void on_tokens(struct flow *f, const struct link_tokens *t)
     if (t->finish == FINISH_NONE)
         return;
     if (t->finish == FINISH_ABORT) {
-        enum q_code rc = q_fail(&e, Q_UNAVAILABLE, "the engine was paused, which ended the search");
+        enum q_code rc = q_fail(&e, Q_UNAVAILABLE, "beam search aborted: the engine was paused");
         (void)rc;
         fail(b, &e, 0);
     } else if (!mine->n_top) {
-        enum q_code rc = q_fail(&e, Q_INTERNAL, "the engine failed on this request");
+        enum q_code rc = q_fail(&e, Q_INTERNAL, "the engine failed to compute this request");
         (void)rc;
         fail(b, &e, 0);
     } else if (--b->n_pending == 0) {
@@ -278,14 +277,14 @@ static FALLIBLE make(struct beam_search *b, struct q_err *e)
     }
     b->flows = q_calloc(rules.width, sizeof(*b->flows));
     if (!b->flows)
-        return q_fail(e, Q_NO_MEMORY, "no memory for %u beams", rules.width);
+        return q_fail(e, Q_NO_MEMORY, "out of memory for %u beams", rules.width);
     for (uint32_t i = 0; i < rules.width; i++) {
         struct beam_flow *f = &b->flows[i];
         f->search = b;
         f->top_ids = q_calloc(2 * (size_t)rules.width, sizeof(*f->top_ids));
         f->top_logprobs = q_calloc(2 * (size_t)rules.width, sizeof(*f->top_logprobs));
         if (!f->top_ids || !f->top_logprobs)
-            return q_fail(e, Q_NO_MEMORY, "no memory for %u beams", rules.width);
+            return q_fail(e, Q_NO_MEMORY, "out of memory for %u beams", rules.width);
     }
     return beam_tree_init(&b->tree, &rules, e);
 }
@@ -294,7 +293,7 @@ FALLIBLE beam_search_new(struct beam_search **out, struct job *j, uint32_t first
 {
     struct beam_search *b = q_calloc(1, sizeof(*b));
     if (!b)
-        return q_fail(e, Q_NO_MEMORY, "no memory for a beam search");
+        return q_fail(e, Q_NO_MEMORY, "out of memory for a beam search");
     b->job = j;
     b->window = (struct token_list)TOKEN_LIST_INIT;
     b->text = (struct buf)BUF_INIT;

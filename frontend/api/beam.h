@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* beam - beam search over an engine that only samples: the n best continuations of one prompt.
+/* beam - beam search over an engine that only samples: the n best continuations of a prompt.
  *
- * Each step asks the engine, for every beam, for one token with its 2n best alternatives and their
- * logprobs; of all n * 2n continuations those that end the text are set aside, and the n best
- * others are the next beams. A step's prompts are the last one's plus a token, so the prefix cache
- * has all of them but the last block. As vLLM does it, down to the score:
+ * Each step requests from the engine, for every beam, one token with its 2n best alternatives and
+ * their logprobs; of all n * 2n continuations those that end the text are set aside, and the n best
+ * others are the next beams. A step's prompts are the previous ones plus a token, so the prefix
+ * cache has all blocks but the last. The method and the score are vLLM's:
  *
  *     score = (sum of logprobs) / (tokens of prompt and answer without an eos) ^ length_penalty
  *
- * Masks, bias and penalties of the request act before the logprobs are taken; a stop string ends an
- * answer among the best like an eos, but its tokens count. Nothing is drawn, so the answer is a
- * function of the prompt: temperature and seed have no part in it. Ties go to the better parent,
- * then to the likelier token. Threads: the loop's thread. */
+ * Masks, bias and penalties of the request apply before the logprobs; a stop string ends an answer
+ * like an eos, but its tokens count. There is no random draw, so the answer is a function of the
+ * prompt and independent of temperature and seed. Ties go to the better parent, then to the more
+ * likely token. Threads: the loop's thread. */
 #ifndef QUIRE_FRONTEND_API_BEAM_H
 #define QUIRE_FRONTEND_API_BEAM_H
 #include "frontend/api/beam_tree.h"
@@ -21,10 +21,10 @@ struct job;
 struct prompt;
 struct beam_search;
 
-/* Begin for choices first … first + n - 1 of the job, which get their tokens all at once when the
- * search is over; on an error the job fails. Errors: Q_NO_MEMORY, Q_NO_SPACE. */
+/* Start for choices first … first + n - 1 of the job, which get their tokens at the end of the
+ * search; on an error the job fails. Errors: Q_NO_MEMORY, Q_NO_SPACE. */
 FALLIBLE beam_search_new(struct beam_search **out, struct job *j, uint32_t first, struct q_err *e);
-void beam_search_stop(struct beam_search *b); /* close its flows; NULL is fine */
+void beam_search_stop(struct beam_search *b); /* close its flows; NULL is accepted */
 void beam_search_free(struct beam_search *b);
 
 #endif

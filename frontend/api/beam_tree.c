@@ -18,7 +18,7 @@ FALLIBLE beam_tree_init(struct beam_tree *t, const struct beam_rules *r, struct 
     t->ended = q_calloc(r->width + 1, sizeof(*t->ended));
     if (!t->beams || !t->candidates || !t->ended) {
         beam_tree_release(t);
-        return q_fail(e, Q_NO_MEMORY, "no memory for %u beams", r->width);
+        return q_fail(e, Q_NO_MEMORY, "out of memory for %u beams", r->width);
     }
     t->beams[0] = BEAM_NONE;
     t->n_beam = 1;
@@ -115,7 +115,7 @@ FALLIBLE beam_offer(struct beam_tree *t, const uint32_t *ids, const float *logpr
     uint32_t depth = from ? from->depth + 1 : 1;
     double sum = from ? from->sum : 0;
     if (n == 0)
-        return q_fail(e, Q_INTERNAL, "beam search: the engine gave no alternatives");
+        return q_fail(e, Q_INTERNAL, "beam search: the engine returned no alternatives");
     if (n > t->row_size)
         n = t->row_size;
     enum q_code rc = keep_row(t, ids, logprobs, n, e);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* beam_tree - the search itself, without an engine: which beams there are, what ended, who wins.
+/* beam_tree - the search without an engine: beams, ended answers, ranking.
  *
- * The owner asks for the continuations of beams 0 … n_beam - 1 (beam_tokens), tells them
- * (beam_offer, one call for each beam, in order), and calls beam_advance; until `over`. Then
- * `ended[0 … n_ended)` are the best, best first. Nodes form a tree, each with a pointer to its
- * parent; a beam is a leaf.
+ * The owner computes the continuations of beams 0 … n_beam - 1 (beam_tokens), passes them to
+ * beam_offer (one call per beam, in order), and calls beam_advance, until `over`. Then `ended[0 …
+ * n_ended)` are the best, best first. Nodes form a tree, each with a pointer to its parent; a beam
+ * is a leaf.
  * Threads: values. Memory: one node for each kept token, one row of alternatives for each beam and
  * step. */
 #ifndef QUIRE_FRONTEND_API_BEAM_TREE_H
@@ -20,15 +20,15 @@
 struct beam_tree;
 struct beam_node;
 struct beam_rules {
-    uint32_t width;      /* beams kept, answers given; >= 1 */
+    uint32_t width;      /* number of beams and answers; >= 1 */
     uint32_t n_prompt;   /* tokens */
     uint32_t max_tokens; /* of an answer, >= 1 */
-    uint32_t min_tokens; /* nothing ends before */
+    uint32_t min_tokens; /* minimum length */
     double length_penalty;
-    bool early_stopping;  /* over when `width` answers have ended, be the others better or not */
+    bool early_stopping;  /* stop when `width` answers have ended, even if others may be better */
     const uint32_t *ends; /* [n_end] tokens that end an answer; borrowed */
     uint32_t n_end;
-    /* Does the answer's text end with this node? NULL: text ends nothing. */
+    /* True if the answer's text ends with this node. NULL: no check of text. */
     bool (*ends_text)(void *ctx, const struct beam_tree *t, const struct beam_node *node);
     void *ctx;
 };
@@ -36,15 +36,15 @@ struct beam_rules {
 struct beam_node {          /* one token of one or more answers */
     uint32_t token, parent; /* BEAM_NONE: follows the prompt */
     uint32_t depth;         /* 1 = the first token */
-    uint32_t row;           /* of alternatives it was taken from */
+    uint32_t row;           /* row of alternatives it was taken from */
     double sum;             /* of logprobs up to here */
     float logprob;
-    uint32_t rank; /* 1 = the likeliest in its row */
+    uint32_t rank; /* 1 = the most likely in its row */
 };
 struct beam_end {
     uint32_t node;
     double score;
-    bool stopped; /* by one of the ends; else by its length or text */
+    bool stopped; /* ended by one of the ends; else by its length or text */
 };
 
 struct beam_tree {
@@ -64,10 +64,10 @@ struct beam_tree {
 /* Errors: Q_NO_MEMORY. */
 FALLIBLE beam_tree_init(struct beam_tree *t, const struct beam_rules *r, struct q_err *e);
 void beam_tree_release(struct beam_tree *t);
-/* The n alternatives that may follow the next beam, likeliest first; NaN and -inf are left out. */
+/* The n alternatives for the next beam, most likely first; NaN and -inf are left out. */
 FALLIBLE beam_offer(struct beam_tree *t, const uint32_t *ids, const float *logprobs, uint32_t n,
                     struct q_err *e);
-/* Every beam was offered: on to the next step, or over. */
+/* All beams were offered: go to the next step, or end. */
 FALLIBLE beam_advance(struct beam_tree *t, struct q_err *e);
 /* Append the tokens of node's answer so far; node BEAM_NONE: none. */
 FALLIBLE beam_tokens(const struct beam_tree *t, uint32_t node, struct token_list *out,

@@ -245,7 +245,7 @@ static void on_tokens(struct flow *f, const struct link_tokens *t)
         finish(c, t);
     }
     if (rc == Q_OK && t->finish == FINISH_ERROR)
-        rc = q_fail(&e, Q_INTERNAL, "the engine failed on this request");
+        rc = q_fail(&e, Q_INTERNAL, "the engine failed to compute this request");
     if (rc == Q_OK)
         rc = buf_check(&c->answer.content, "the answer", &e);
     if (rc != Q_OK)

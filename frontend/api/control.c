@@ -50,10 +50,10 @@ static enum q_code look(const struct wish *w, bool *fulfilled, struct q_err *e)
         return e->code;
     }
     if (g->instance != w->instance && !w->answered)
-        return q_fail(e, Q_UNAVAILABLE,
-                      "the engine was restarted meanwhile and knows nothing of it; try again");
+        return q_fail(e, Q_UNAVAILABLE, "the engine was restarted and lost this command; retry");
     if (w->until_ms && clock_ms() > w->until_ms)
-        return q_fail(e, Q_UNAVAILABLE, "the engine did not get there in time");
+        return q_fail(e, Q_UNAVAILABLE,
+                      "timeout: the engine did not complete this command in time");
     if (w->order_id)
         return Q_OK;
     bool asleep = s->sleep == STEER_WAKE ? g->sleep_level == 0 : g->sleep_level >= s->sleep;
@@ -139,8 +139,8 @@ static void wait_for(struct app *a, struct http_exchange *x, const struct wish *
 {
     struct wish *w = q_calloc(1, sizeof(*w));
     if (!w) {
-        http_reply_error(
-            x, &(struct http_error){.code = Q_NO_MEMORY, .message = "no memory for the request"});
+        http_reply_error(x, &(struct http_error){.code = Q_NO_MEMORY,
+                                                 .message = "out of memory for the request"});
         return;
     }
     *w = *wanted;
@@ -239,7 +239,7 @@ void on_sleep(void *app, struct http_exchange *x)
     else if (query_is(x, "level", "2"))
         steer(app, x, &(struct msg_steer){.sleep = 2}, NULL);
     else
-        refuse(x, "level", "level: expected 1 (the KV cache is given back) or 2 (the weights too)");
+        refuse(x, "level", "level: expected 1 (frees the KV cache) or 2 (also frees the weights)");
 }
 
 void on_wake_up(void *app, struct http_exchange *x)
@@ -248,9 +248,9 @@ void on_wake_up(void *app, struct http_exchange *x)
         steer(app, x, &(struct msg_steer){.sleep = STEER_WAKE}, NULL);
 }
 
-#define MODE_TEXT                                                                             \
-    "mode: expected \"abort\" (requests end with what they have), \"wait\" (those that have " \
-    "begun finish first) or \"keep\" (they go on afterwards)"
+#define MODE_TEXT                                                                                  \
+    "mode: expected \"abort\" (running requests end with their tokens so far), \"wait\" (running " \
+    "requests finish first) or \"keep\" (running requests continue afterwards)"
 
 static bool mode_parse(struct http_text t, uint32_t *mode)
 {
@@ -333,8 +333,7 @@ static enum q_code read_reload(struct msg_order *m, json_t *body, struct q_err *
         bool is_path = !strcmp(key, "weights_path");
         struct http_text text = {json_string_value(v), json_string_length(v)};
         if (!is_path && strcmp(key, "mode") != 0)
-            return q_fail(e, Q_INVALID,
-                          "%.60s: not a field of this request; known are weights_path and mode",
+            return q_fail(e, Q_INVALID, "%.60s: unknown field; accepted are weights_path and mode",
                           key);
         if (json_is_null(v))
             continue;
@@ -342,7 +341,7 @@ static enum q_code read_reload(struct msg_order *m, json_t *body, struct q_err *
             return q_fail(e, Q_INVALID, "%s: expected a string, got %s", key, json_kind(v));
         if (is_path && !text.n)
             return q_fail(e, Q_INVALID,
-                          "weights_path: is empty; leave it out to read the folder in use again");
+                          "weights_path: is empty; omit the field to reload the current folder");
         if (is_path)
             m->path = (struct proto_str){text.data, text.n};
         else if (!mode_parse(text, &m->mode))

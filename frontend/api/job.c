@@ -162,8 +162,7 @@ static enum q_code cut_prompts(struct job *j, uint32_t limit, struct q_err *e)
     if (n > limit) {
         snprintf(j->params.param, sizeof(j->params.param), "truncate_prompt_tokens");
         return q_fail(e, Q_INVALID,
-                      "truncate_prompt_tokens: %lld is more than the model's maximum context "
-                      "length, %u",
+                      "truncate_prompt_tokens: %lld exceeds the model's maximum context length, %u",
                       (long long)n, limit);
     }
     bool left = !j->params.truncation_side || !strcmp(j->params.truncation_side, "left");
@@ -203,7 +202,7 @@ static enum q_code fit(struct job *j, struct q_err *e)
     j->sampling.max_tokens = asked;
     if (j->sampling.min_tokens > asked) {
         snprintf(j->params.param, sizeof(j->params.param), "min_tokens");
-        return q_fail(e, Q_INVALID, "min_tokens: %u is more than max_tokens, %u",
+        return q_fail(e, Q_INVALID, "min_tokens: %u is greater than max_tokens, %u",
                       j->sampling.min_tokens, asked);
     }
     return Q_OK;
@@ -214,7 +213,7 @@ static enum q_code open_searches(struct job *j, struct q_err *e)
     enum q_code rc = Q_OK;
     j->searches = q_calloc(j->prompts.n, sizeof(*j->searches));
     if (!j->searches)
-        return q_fail(e, Q_NO_MEMORY, "no memory for %zu beam searches", j->prompts.n);
+        return q_fail(e, Q_NO_MEMORY, "out of memory for %zu beam searches", j->prompts.n);
     for (size_t i = 0; rc == Q_OK && i < j->prompts.n; i++)
         rc = beam_search_new(&j->searches[i], j, (uint32_t)i * j->width, e);
     return rc;
@@ -228,11 +227,11 @@ static enum q_code open_choices(struct job *j, struct q_err *e)
     enum q_code rc;
     if (n > CHOICES_MAX)
         return q_fail(e, Q_TOO_LARGE,
-                      "n: %zu choices (prompts times n or best_of), accepted are at most %d", n,
+                      "n: %zu choices (prompts times n or best_of), expected at most %d", n,
                       CHOICES_MAX);
     j->choices = q_calloc(n, sizeof(*j->choices));
     if (!j->choices)
-        return q_fail(e, Q_NO_MEMORY, "no memory for %zu choices", n);
+        return q_fail(e, Q_NO_MEMORY, "out of memory for %zu choices", n);
     for (size_t i = 0; i < n; i++) {
         struct choice *c = &j->choices[i];
         j->n_choice++;
@@ -343,7 +342,7 @@ static enum q_code job_read(struct job *j, struct q_err *e)
     j->model = p->model && *p->model ? p->model : a->served.names[0];
     j->arrays = q_calloc(1, sizeof(*j->arrays));
     if (!j->arrays)
-        return q_fail(e, Q_NO_MEMORY, "no memory for the request");
+        return q_fail(e, Q_NO_MEMORY, "out of memory for the request");
     if ((rc = params_sampling(p, &context, &j->sampling, j->arrays, e)) ||
         (rc = params_stops(p, j->stops, &j->n_stop, e)) || (rc = check_max_tokens(j, e)))
         return rc;
@@ -354,8 +353,8 @@ static enum q_code job_read(struct job *j, struct q_err *e)
     if (j->n_stop && !a->served.tokenizer) {
         snprintf(p->param, sizeof(p->param), "stop");
         return q_fail(e, Q_UNSUPPORTED,
-                      "stop: needs a tokenizer, and this server runs with --skip-tokenizer-init; "
-                      "use stop_token_ids");
+                      "stop: requires a tokenizer, but this server runs with "
+                      "--skip-tokenizer-init; use stop_token_ids");
     }
     return j->chat ? read_chat(j, e) : read_text(j, e);
 }
@@ -388,8 +387,7 @@ static void job_prepared(struct task *t, const struct q_err *error)
     if (warning)
         http_warn(t->x, warning);
     if (error->code == Q_OK && link_engine(j->app->link)->refusing) {
-        enum q_code rc =
-            q_fail(&e, Q_UNAVAILABLE, "generation is paused; try again after it resumes");
+        enum q_code rc = q_fail(&e, Q_UNAVAILABLE, "generation is paused; retry after it resumes");
         (void)rc;
         job_fail(j, &e, NULL, PAUSED_RETRY_S);
         return;
@@ -415,8 +413,8 @@ void job_start(struct app *a, struct http_exchange *x, bool chat)
         return;
     j = q_calloc(1, sizeof(*j));
     if (!j) {
-        http_reply_error(
-            x, &(struct http_error){.code = Q_NO_MEMORY, .message = "no memory for the request"});
+        http_reply_error(x, &(struct http_error){.code = Q_NO_MEMORY,
+                                                 .message = "out of memory for the request"});
         return;
     }
     j->app = a;

@@ -6,8 +6,8 @@
  * -> tokens -> text, tool calls, logprobs (choice.c) -> a chunk each time, or one body at the end
  * (shape_*.c)
  *
- * There is one choice per prompt and n. A job lives until its exchange is gone; choices still open
- * then are closed on the link, which tells the engine to forget them.
+ * There is one choice per prompt and n. A job is freed with its exchange; choices still open are
+ * then closed on the link, which aborts them in the engine.
  * Threads: the loop's thread; reading and encoding may run on another (task.h). */
 #ifndef QUIRE_FRONTEND_API_JOB_INTERNAL_H
 #define QUIRE_FRONTEND_API_JOB_INTERNAL_H
@@ -27,15 +27,15 @@
 struct job;
 
 struct choice {
-    struct flow flow; /* first: the link hands back this pointer */
+    struct flow flow; /* first: the link returns this pointer */
     struct job *job;
     struct prompt *prompt;
     uint32_t index;
     struct detok *detok;       /* NULL without tokenizer */
     struct stop *stop;         /* NULL without stop strings */
-    struct parser *parser;     /* NULL unless tools may be called or the model reasons */
+    struct parser *parser;     /* NULL without tools and reasoning */
     struct turn_before before; /* the reasoning before a grammar */
-    /* What came and is not sent. Streams empty these with every chunk, other answers at the end. */
+    /* Output not sent yet. Streams empty these with every chunk, other responses at the end. */
     struct answer answer;             /* completions: its content is the text */
     struct buf items;                 /* chat: logprob objects; completions: tokens' strings */
     struct buf values, tops, offsets; /* completions: token_logprobs, top_logprobs, text_offset */
@@ -43,15 +43,15 @@ struct choice {
     struct buf prompt_rows;           /* prompt_logprobs, comma separated after the first null */
     /* Counts and times. */
     uint32_t n_token;              /* given out */
-    uint32_t n_told;               /* of them those that chunks were sent for */
-    uint32_t n_thought, n_perhaps; /* of them what the model thinks, and what may be */
+    uint32_t n_told;               /* tokens already sent in chunks */
+    uint32_t n_thought, n_perhaps; /* reasoning tokens, and tokens that may be */
     uint32_t n_cached;
     double logprob_sum; /* with best_of */
     size_t n_char;      /* of tokens' strings so far, for text_offset */
     int64_t first_us, last_us, queue_us;
-    bool begun;         /* its first chunk is out */
-    bool finished;      /* finish is set, the flow closed */
-    bool closed;        /* its last chunk is out */
+    bool begun;         /* its first chunk is sent */
+    bool finished;      /* finish is set, the flow is closed */
+    bool closed;        /* its last chunk is sent */
     const char *finish; /* "stop", "length", "tool_calls", "abort" */
     int i_stop;         /* stop string that ended it, -1 = none */
     uint32_t stop_id;   /* stop token id + 1 that ended it, 0 = none */
@@ -82,20 +82,20 @@ struct job {
     char id[HTTP_ID_MAX + 16];
     int64_t created; /* unix seconds */
     int64_t arrived_us;
-    const char *model; /* as the request named it */
+    const char *model; /* name from the request */
     struct buf out;    /* chunk under construction */
-    /* system_fingerprint of all that computed its tokens, in order, joined by '+'. */
+    /* system_fingerprints of all engines and weights of its tokens, in order, joined by '+'. */
     char fingerprints[FINGERPRINTS_MAX];
     size_t last_fingerprint; /* where the last one begins */
 };
 
-/* Begin a job on this exchange from its body; the answer, be it an error, comes by itself. */
+/* Start a job for this exchange from its body; it sends the response, including errors. */
 void job_start(struct app *a, struct http_exchange *x, bool chat);
-/* Something came for the choice: send what a stream can, finish the job when all choices are. */
+/* The choice has new output: send it in a stream; finish the job when all choices are finished. */
 void job_progress(struct job *j, struct choice *c);
 void job_fail(struct job *j, const struct q_err *e, const char *param, uint32_t retry_after_s);
 
-/* Tokens came: whoever computes now had a part in the answer. */
+/* Record the engine's current fingerprint for received tokens. */
 void job_note_fingerprint(struct job *j);
 /* Assert every invariant. In trees with tests each event does it. Cost: O(choices). */
 void job_check(const struct job *j);
@@ -111,7 +111,7 @@ void shape_chunks(struct job *j, struct choice *c,
 void shape_usage_chunk(struct job *j, struct buf *out);
 void shape_body(struct job *j, struct buf *out);
 
-/* logprobs.c: append what the rows say to the choice's buffers. */
+/* logprobs.c: append the rows' logprobs to the choice's buffers. */
 void logprobs_token(struct choice *c, const struct logprob_rows *r, uint32_t i_row, uint32_t id);
 void logprobs_prompt(struct choice *c, const struct logprob_rows *r);
 /* completions with echo: the prompt's first token, which has no logprob. */

@@ -37,7 +37,8 @@ enum q_code lanes_add(struct lanes *l, struct lane_job *job, size_t bytes, uint6
     uint32_t lane = lane_of(bytes);
     uint64_t start = l->now[lane];
     if (l->n_wait == LANES_WAIT_MAX)
-        return q_fail(e, Q_NO_SPACE, "%d long prompts wait to be read already; retry later",
+        return q_fail(e, Q_NO_SPACE,
+                      "too many long prompts: %d are waiting to be tokenized; retry later",
                       LANES_WAIT_MAX);
     for (const struct lane_job *j = l->wait[lane]; j; j = j->next)
         if (j->key == key && j->start + j->bytes > start)

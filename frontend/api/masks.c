@@ -27,7 +27,8 @@ static enum q_code token_id(const char *field, size_t i, const json_t *v, uint32
 {
     json_int_t x = json_integer_value(v);
     if (!json_is_integer(v) || x < 0 || x >= (vocab_size ? vocab_size : UINT32_MAX))
-        return q_fail(e, Q_INVALID, "%s: entry %zu is no token id below %u", field, i, vocab_size);
+        return q_fail(e, Q_INVALID, "%s: entry %zu is not a token id below %u", field, i,
+                      vocab_size);
     *id = (uint32_t)x;
     return Q_OK;
 }
@@ -43,7 +44,7 @@ static enum q_code read_allowed(const struct params *p, const struct params_cont
         return Q_OK;
     size_t n = json_array_size(p->allowed_token_ids);
     if (n == 0 || n > SAMPLE_ALLOWED_MAX)
-        return q_fail(e, Q_INVALID, "allowed_token_ids: %zu entries, accepted are 1 to %d", n,
+        return q_fail(e, Q_INVALID, "allowed_token_ids: %zu entries, expected 1 to %d", n,
                       SAMPLE_ALLOWED_MAX);
     json_array_foreach ((json_t *)p->allowed_token_ids, i, v) {
         if ((rc = token_id("allowed_token_ids", i, v, c->vocab_size, &id, e)) ||
@@ -60,8 +61,8 @@ static enum q_code add_bad(struct params_ids *ids, const uint32_t *sequence, siz
     enum q_code rc = Q_OK;
     if (n + 1 > SAMPLE_BAD_MAX - ids->bad_words.n)
         return q_fail(e, Q_INVALID,
-                      "bad_words: the sequences have more than the %d tokens accepted together, "
-                      "each counted with one more",
+                      "bad_words: the sequences exceed the limit of %d tokens in total (their "
+                      "tokens plus one per sequence)",
                       SAMPLE_BAD_MAX);
     rc = token_list_add(&ids->bad_words, (uint32_t)n, e);
     for (size_t i = 0; rc == Q_OK && i < n; i++)
@@ -121,8 +122,8 @@ static enum q_code fail_unknown(const char *name, struct q_err *e)
                               first ? args[i].processor : "", first ? "(" : ", ", args[i].name,
                               last ? ")" : "");
     }
-    return q_fail(e, Q_INVALID, "logits_processors: \"%.60s\" is not known; known are %s", name,
-                  known);
+    return q_fail(e, Q_INVALID, "logits_processors: unknown processor \"%.60s\"; accepted are %s",
+                  name, known);
 }
 
 /* A constructor is a name, or {"qualname": …, "args": […], "kwargs": {…}} as in vLLM. */
@@ -157,8 +158,7 @@ static enum q_code read_processor(const json_t *v, const struct params_context *
     if (n_arg == 0)
         return fail_unknown(name, e);
     if (n_arg < json_array_size(list) || n_named < json_object_size(named))
-        return q_fail(e, Q_INVALID, "logits_processors: %s: it does not have all those arguments",
-                      name);
+        return q_fail(e, Q_INVALID, "logits_processors: %s: unknown or too many arguments", name);
     return Q_OK;
 }
 
@@ -206,7 +206,7 @@ static enum q_code add_word(const struct tokenizer *t, size_t i, const json_t *v
         word += strspn(word, " \t\n\v\f\r");
     if (!word || !*word)
         return q_fail(e, Q_INVALID, "bad_words: entry %zu: expected a word, got %s", i,
-                      word ? "an empty one" : json_kind(v));
+                      word ? "an empty string" : json_kind(v));
     if ((rc = encode(t, "", word, &plain, e)) || (rc = encode(t, " ", word, &spaced, e)) ||
         (rc = plain.n ? add_bad(ids, plain.ids, plain.n, e) : Q_OK))
         goto out;
@@ -226,8 +226,8 @@ FALLIBLE params_bad_words(struct params *p, const struct tokenizer *t, struct sa
     enum q_code rc = Q_OK;
     if (json_array_size(p->bad_words) && !t)
         rc = q_fail(e, Q_UNSUPPORTED,
-                    "bad_words: needs a tokenizer, and this server runs with "
-                    "--skip-tokenizer-init; use the processor suppress_tokens");
+                    "bad_words: requires a tokenizer, but this server runs with "
+                    "--skip-tokenizer-init; use the logits processor suppress_tokens");
     json_array_foreach ((json_t *)p->bad_words, i, v) {
         if (rc == Q_OK)
             rc = add_word(t, i, v, ids, e);

@@ -71,8 +71,8 @@ static enum q_code read_num(struct params *p, const struct row *r, const json_t 
     if (!json_is_number(v))
         return fail_kind(r, v, "a number", e);
     if (!(x >= r->min && x <= r->max))
-        return q_fail(e, Q_INVALID, "%s: %g is out of range, accepted are %g to %g", r->name, x,
-                      r->min, r->max);
+        return q_fail(e, Q_INVALID, "%s: %g is out of range, expected %g to %g", r->name, x, r->min,
+                      r->max);
     memcpy((char *)p + r->offset, &x, sizeof(x));
     return Q_OK;
 }
@@ -82,14 +82,14 @@ static enum q_code read_int(struct params *p, const struct row *r, const json_t 
     int64_t x = json_integer_value(v);
     double real = json_real_value(v);
     if (json_is_real(v) && real == floor(real) && fabs(real) >= 9e15)
-        return q_fail(e, Q_INVALID, "%s: %.17g is out of range, accepted are %lld to %lld", r->name,
+        return q_fail(e, Q_INVALID, "%s: %.17g is out of range, expected %lld to %lld", r->name,
                       real, (long long)r->imin, (long long)r->imax);
     if (json_is_real(v) && real == floor(real))
         x = (int64_t)real; /* 16.0, as some JSON writers have it */
     else if (!json_is_integer(v))
         return fail_kind(r, v, "an integer", e);
     if (x < r->imin || x > r->imax)
-        return q_fail(e, Q_INVALID, "%s: %lld is out of range, accepted are %lld to %lld", r->name,
+        return q_fail(e, Q_INVALID, "%s: %lld is out of range, expected %lld to %lld", r->name,
                       (long long)x, (long long)r->imin, (long long)r->imax);
     memcpy((char *)p + r->offset, &x, sizeof(x));
     return Q_OK;
@@ -105,7 +105,8 @@ static enum q_code refuse_not_yet(const struct row *r, const json_t *v, struct q
     if (same)
         return Q_OK;
     return q_fail(e, Q_UNSUPPORTED, "%s: this field is not supported yet%s%s", r->name,
-                  strcmp(r->harmless, "null") ? "; the only accepted value is " : "; leave it out",
+                  strcmp(r->harmless, "null") ? "; the only accepted value is "
+                                              : "; remove the field",
                   strcmp(r->harmless, "null") ? r->harmless : "");
 }
 
@@ -116,7 +117,7 @@ static enum q_code read_told(struct params *p, const struct row *r, const json_t
     if (!value)
         return fail_kind(r, v, "a string", e);
     if (!unknown_is_one_of(value, r->harmless))
-        return q_fail(e, Q_INVALID, "%s: \"%.40s\" is not known; accepted are %s", r->name, value,
+        return q_fail(e, Q_INVALID, "%s: unknown value \"%.40s\"; accepted are %s", r->name, value,
                       r->harmless);
     if (strncmp(value, r->harmless, strlen(value)) != 0)
         unknown_no_effect(&p->unknown, r->name);
@@ -155,7 +156,7 @@ static enum q_code read_field(struct params *p, const struct row *r, const json_
     case KIND_NOT_YET:
         return refuse_not_yet(r, v, e);
     case KIND_NEVER:
-        return q_fail(e, Q_UNSUPPORTED, "%s: not supported: %s; leave it out", r->name,
+        return q_fail(e, Q_UNSUPPORTED, "%s: not supported: %s; remove the field", r->name,
                       r->harmless);
     case KIND_NO_EFFECT:
         return Q_OK;
@@ -233,7 +234,7 @@ static enum q_code read_logprobs(struct params *p, enum params_where where, stru
         if (!json_is_integer(v) || n < -1)
             return q_fail(e, Q_INVALID,
                           "logprobs: expected an integer of 0 or more, or -1 for all, got %s",
-                          json_is_integer(v) ? "a negative one" : json_kind(v));
+                          json_is_integer(v) ? "a negative number" : json_kind(v));
         p->n_logprob = params_count_logprobs(n);
     } else if (where == WHERE_CHAT) {
         if (v && !json_is_boolean(v))
@@ -241,10 +242,10 @@ static enum q_code read_logprobs(struct params *p, enum params_where where, stru
         if (json_is_true(v))
             p->n_logprob = params_count_logprobs(p->top_logprobs);
         else if (p->has[FIELD_top_logprobs] && p->top_logprobs != 0)
-            return q_fail(e, Q_INVALID, "top_logprobs: needs \"logprobs\": true");
+            return q_fail(e, Q_INVALID, "top_logprobs: requires \"logprobs\": true");
     }
     if (p->has[FIELD_prompt_logprobs] && p->stream)
-        return q_fail(e, Q_INVALID, "prompt_logprobs: not available with \"stream\": true");
+        return q_fail(e, Q_INVALID, "prompt_logprobs: not supported with \"stream\": true");
     return Q_OK;
 }
 
@@ -264,7 +265,7 @@ static enum q_code check_beam(const struct params *p, struct q_err *e)
             return q_fail(e, Q_UNSUPPORTED, "%s: not supported together with use_beam_search%s",
                           others[i].name, strcmp(others[i].name, "echo") ? "" : " and logprobs");
     if (p->n > BEAM_WIDTH_MAX)
-        return q_fail(e, Q_INVALID, "n: %lld beams, accepted with use_beam_search are 1 to %d",
+        return q_fail(e, Q_INVALID, "n: %lld beams, expected 1 to %d with use_beam_search",
                       (long long)p->n, BEAM_WIDTH_MAX);
     return Q_OK;
 }
@@ -278,16 +279,16 @@ static enum q_code check_choices(const struct params *p, struct q_err *e)
         return q_fail(e, Q_INVALID, "early_stopping: expected true, false or \"never\", got %s",
                       when ? "another string" : json_kind(p->early_stopping));
     if (p->has[FIELD_best_of] && p->best_of < p->n)
-        return q_fail(e, Q_INVALID, "best_of: %lld is less than n, %lld", (long long)p->best_of,
+        return q_fail(e, Q_INVALID, "best_of: %lld is less than n (%lld)", (long long)p->best_of,
                       (long long)p->n);
     if (p->stream && p->best_of > p->n)
         return q_fail(e, Q_INVALID,
-                      "best_of: more than n is not available with \"stream\": true, because the "
-                      "best are known at the end");
+                      "best_of: values above n are not supported with \"stream\": true, because "
+                      "the best answers are only known at the end");
     if (p->use_beam_search)
         return check_beam(p, e);
     if (p->length_penalty != 1 || p->has[FIELD_early_stopping])
-        return q_fail(e, Q_INVALID, "%s: only has a meaning with \"use_beam_search\": true",
+        return q_fail(e, Q_INVALID, "%s: only allowed with \"use_beam_search\": true",
                       p->length_penalty != 1 ? "length_penalty" : "early_stopping");
     return Q_OK;
 }
@@ -298,15 +299,15 @@ static enum q_code check_prompt_fields(const struct params *p, struct q_err *e)
     size_t n_salt = p->cache_salt ? utf8_count(p->cache_salt, strlen(p->cache_salt)) : 1;
     if (p->has[FIELD_truncate_prompt_tokens] && p->truncate_prompt_tokens == 0)
         return q_fail(e, Q_INVALID,
-                      "truncate_prompt_tokens: 0 leaves no prompt; accepted are 1 and more, and -1 "
-                      "for as many as fit");
+                      "truncate_prompt_tokens: 0 leaves no prompt; expected 1 or more, or -1 for "
+                      "as many as fit");
     if (side && strcmp(side, "left") != 0 && strcmp(side, "right") != 0)
         return q_fail(e, Q_INVALID,
-                      "truncation_side: \"%.40s\" is not known; accepted are \"left\" (cut the "
-                      "beginning off) and \"right\"",
+                      "truncation_side: unknown value \"%.40s\"; accepted are \"left\" (removes "
+                      "the beginning) and \"right\"",
                       side);
     if (n_salt < 1 || n_salt > CACHE_SALT_MAX)
-        return q_fail(e, Q_INVALID, "cache_salt: %zu characters, accepted are 1 to %d", n_salt,
+        return q_fail(e, Q_INVALID, "cache_salt: %zu characters, expected 1 to %d", n_salt,
                       CACHE_SALT_MAX);
     return Q_OK;
 }
@@ -365,7 +366,7 @@ FALLIBLE params_read(struct params *p, const json_t *body, enum params_where whe
             continue;
         }
         if (elsewhere)
-            rc = q_fail(e, Q_INVALID, "%s: this endpoint does not take this field", key);
+            rc = q_fail(e, Q_INVALID, "%s: this endpoint does not accept this field", key);
         else
             rc = read_field(p, r, v, e);
         if (rc != Q_OK)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* params - a request body, checked field by field against the table (fields.def).
  *
- * What a single field may be is the table's business; what fields mean together (top_logprobs needs
- * logprobs, …) is checked here too, so that a handler sees only consistent values. Messages name
- * the field, what was found and what is accepted. Threads: values; strings and JSON are borrowed
- * from the body. */
+ * The table defines the values of a single field; rules across fields (top_logprobs requires
+ * logprobs, …) are checked here, so that a handler gets consistent values only. Messages name the
+ * field, the value and the accepted values. Threads: values; strings and JSON are borrowed from the
+ * body. */
 #ifndef QUIRE_FRONTEND_API_PARAMS_H
 #define QUIRE_FRONTEND_API_PARAMS_H
 #include <jansson.h>
@@ -56,8 +56,8 @@ struct params {
 #include "frontend/api/fields.def"
     bool include_usage, continuous_usage; /* stream_options */
     uint32_t n_logprob;     /* alternatives; SAMPLE_NO_LOGPROBS = none, PARAMS_ALL = -1, all */
-    struct unknown unknown; /* what no table knows, and what has no effect */
-    char param[64];         /* after an error: the field at fault, "" = none */
+    struct unknown unknown; /* unknown fields and fields without effect */
+    char param[64];         /* after an error: the invalid field, "" = none */
 };
 
 /* Read the body's fields. Errors: Q_INVALID, Q_UNSUPPORTED; p->param names the field. */
@@ -69,12 +69,12 @@ void params_note_field(struct params *p, const struct q_err *e);
 uint32_t params_count_logprobs(int64_t n); /* as proto/sampling.h has it */
 
 #define PARAMS_ALL                 (UINT32_MAX - 1)
-#define PARAMS_STREAM_LOGPROBS_MAX 4096 /* more a token would overflow a stream's buffer */
+#define PARAMS_STREAM_LOGPROBS_MAX 4096 /* more per token would overflow a stream's buffer */
 
-struct params_context {                         /* what a request is checked against */
+struct params_context {                         /* limits and defaults for the checks */
     const struct generation_defaults *defaults; /* NULL: the API's own */
     uint32_t vocab_size;  /* 0 = unknown, ids are then checked by the engine */
-    int64_t max_logprobs; /* -1 = as many as there are */
+    int64_t max_logprobs; /* -1 = the whole vocabulary */
 };
 struct params_ids { /* arrays that sample_params borrows; all zero is the empty value */
     uint32_t stop_ids[SAMPLE_STOP_IDS_MAX];
@@ -88,9 +88,9 @@ void params_ids_release(struct params_ids *ids);
  */
 FALLIBLE params_masks(const struct params *p, const struct params_context *c,
                       struct sample_params *s, struct params_ids *ids, struct q_err *e);
-/* bad_words to token sequences, as vLLM does: each word as it is, and after a space where that is
- * another first token in as many tokens. t NULL: there is no tokenizer, which is an error when
- * there are words. */
+/* bad_words as token sequences, as in vLLM: each word as given, and after a space if that has the
+ * same number of tokens and another first token. t NULL: no tokenizer, an error if there are words.
+ */
 FALLIBLE params_bad_words(struct params *p, const struct tokenizer *t, struct sample_params *s,
                           struct params_ids *ids, struct q_err *e);
 #endif

@@ -19,12 +19,12 @@ static enum q_code read_stop_ids(const struct params *p, const struct params_con
     size_t i;
     json_t *v;
     if (json_array_size(p->stop_token_ids) > SAMPLE_STOP_IDS_MAX)
-        return q_fail(e, Q_INVALID, "stop_token_ids: %zu entries, accepted are at most %d",
+        return q_fail(e, Q_INVALID, "stop_token_ids: %zu entries, expected at most %d",
                       json_array_size(p->stop_token_ids), SAMPLE_STOP_IDS_MAX);
     json_array_foreach ((json_t *)p->stop_token_ids, i, v) {
         json_int_t id = json_integer_value(v);
         if (!json_is_integer(v) || id < 0 || id >= (c->vocab_size ? c->vocab_size : UINT32_MAX))
-            return q_fail(e, Q_INVALID, "stop_token_ids: entry %zu is no token id below %u", i,
+            return q_fail(e, Q_INVALID, "stop_token_ids: entry %zu is not a token id below %u", i,
                           c->vocab_size);
         ids->stop_ids[i] = (uint32_t)id;
     }
@@ -39,19 +39,19 @@ static enum q_code read_bias(const struct params *p, const struct params_context
     const char *key;
     json_t *v;
     if (json_object_size(p->logit_bias) > SAMPLE_BIAS_MAX)
-        return q_fail(e, Q_INVALID, "logit_bias: %zu entries, accepted are at most %d",
+        return q_fail(e, Q_INVALID, "logit_bias: %zu entries, expected at most %d",
                       json_object_size(p->logit_bias), SAMPLE_BIAS_MAX);
     json_object_foreach ((json_t *)p->logit_bias, key, v) {
         char *end;
         unsigned long long id = strtoull(key, &end, 10);
         double bias = json_number_value(v);
         if (*key < '0' || *key > '9' || *end || id >= (c->vocab_size ? c->vocab_size : UINT32_MAX))
-            return q_fail(e, Q_INVALID, "logit_bias: \"%.40s\" is no token id below %u", key,
+            return q_fail(e, Q_INVALID, "logit_bias: \"%.40s\" is not a token id below %u", key,
                           c->vocab_size);
         if (*key == '0' && key[1]) /* "05" and "5" would be one id twice */
             return q_fail(e, Q_INVALID,
-                          "logit_bias: token id \"%.40s\" begins with zeros: write \"%llu\"", key,
-                          id);
+                          "logit_bias: token id \"%.40s\" has leading zeros, expected \"%llu\"",
+                          key, id);
         if (!json_is_number(v) || !(bias >= -100 && bias <= 100))
             return q_fail(e, Q_INVALID,
                           "logit_bias: the bias of token %s must be a number from -100 to 100",
@@ -73,12 +73,12 @@ static enum q_code fit_logprobs(const char *name, const struct params_context *c
         return Q_OK;
     if (*n == PARAMS_ALL && c->max_logprobs >= 0 && c->max_logprobs < (int64_t)most)
         return q_fail(e, Q_INVALID,
-                      "%s: -1 asks for all %u tokens, and this server gives %lld (--max-logprobs; "
-                      "-1 there allows all)",
+                      "%s: -1 requests all %u tokens, but the limit of this server is %lld "
+                      "(--max-logprobs; -1 removes the limit)",
                       name, c->vocab_size, (long long)c->max_logprobs);
     if (*n != PARAMS_ALL && c->max_logprobs >= 0 && *n > c->max_logprobs)
         return q_fail(e, Q_INVALID,
-                      "%s: %u is more than the %lld this server gives (--max-logprobs)", name, *n,
+                      "%s: %u exceeds the limit of this server, %lld (--max-logprobs)", name, *n,
                       (long long)c->max_logprobs);
     if (*n > most)
         *n = most;
@@ -97,10 +97,10 @@ static enum q_code check_counts(const struct params *p, const struct params_cont
         return rc;
     if (p->stream && s->n_logprob != SAMPLE_NO_LOGPROBS &&
         s->n_logprob > PARAMS_STREAM_LOGPROBS_MAX)
-        return q_fail(e, Q_INVALID, "%s: %u a token are too many for a stream, which takes %d",
-                      name, s->n_logprob, PARAMS_STREAM_LOGPROBS_MAX);
+        return q_fail(e, Q_INVALID, "%s: %u per token exceed the limit for streams, %d", name,
+                      s->n_logprob, PARAMS_STREAM_LOGPROBS_MAX);
     if (s->max_tokens && s->min_tokens > s->max_tokens)
-        return q_fail(e, Q_INVALID, "min_tokens: %u is more than max_tokens, %u", s->min_tokens,
+        return q_fail(e, Q_INVALID, "min_tokens: %u is greater than max_tokens, %u", s->min_tokens,
                       s->max_tokens);
     if (s->top_p <= 0)
         return q_fail(e, Q_INVALID, "top_p: must be above 0 and at most 1, got %g", s->top_p);
@@ -129,7 +129,7 @@ static enum q_code fill_sampling(struct params *p, const struct params_context *
     s->frequency_penalty = (float)p->frequency_penalty;
     s->seed = (uint64_t)p->seed;
     if (!p->has[FIELD_seed] && RAND_bytes((unsigned char *)&s->seed, sizeof(s->seed)) != 1)
-        return q_fail(e, Q_INTERNAL, "no random numbers for a seed");
+        return q_fail(e, Q_INTERNAL, "cannot get random numbers for a seed");
     s->max_tokens =
         (uint32_t)(p->has[FIELD_max_completion_tokens] ? p->max_completion_tokens : p->max_tokens);
     s->min_tokens = (uint32_t)p->min_tokens;
@@ -160,7 +160,7 @@ FALLIBLE params_stops(struct params *p, const char *stops[PARAMS_STOPS_MAX], uin
     *n = 0;
     snprintf(p->param, sizeof(p->param), "stop");
     if (count > PARAMS_STOPS_MAX)
-        return q_fail(e, Q_INVALID, "stop: %zu strings, accepted are at most %d", count,
+        return q_fail(e, Q_INVALID, "stop: %zu strings, expected at most %d", count,
                       PARAMS_STOPS_MAX);
     for (size_t i = 0; i < count; i++) {
         const json_t *s = json_is_array(v) ? json_array_get(v, i) : v;

@@ -20,11 +20,10 @@ void prompts_release(struct prompts *p)
 static enum q_code make(struct prompts *p, size_t n, struct q_err *e)
 {
     if (n > PROMPTS_MAX)
-        return q_fail(e, Q_TOO_LARGE, "prompt: %zu prompts, accepted are at most %d", n,
-                      PROMPTS_MAX);
+        return q_fail(e, Q_TOO_LARGE, "prompt: %zu prompts, expected at most %d", n, PROMPTS_MAX);
     p->items = q_calloc(n, sizeof(*p->items));
     if (!p->items)
-        return q_fail(e, Q_NO_MEMORY, "prompt: no memory for %zu prompts", n);
+        return q_fail(e, Q_NO_MEMORY, "prompt: out of memory for %zu prompts", n);
     p->n = n;
     return Q_OK;
 }
@@ -35,7 +34,7 @@ static enum q_code read_text(struct prompt *p, const json_t *v, const struct ser
     if (!s->tokenizer)
         return q_fail(
             e, Q_UNSUPPORTED,
-            "prompt: this server has no tokenizer (--skip-tokenizer-init); give token ids");
+            "prompt: this server has no tokenizer (--skip-tokenizer-init); send token ids");
     p->text = json_string_value(v);
     p->n_text = json_string_length(v);
     return Q_OK;
@@ -56,8 +55,8 @@ static enum q_code read_ids(struct prompt *p, const json_t *v, const struct serv
                           json_kind(item));
         if (id < 0 || id >= s->config.vocab_size)
             return q_fail(e, Q_INVALID,
-                          "prompt: entry %zu: token id %lld is out of range, accepted are 0 to %u",
-                          i, (long long)id, s->config.vocab_size - 1);
+                          "prompt: entry %zu: token id %lld is out of range, expected 0 to %u", i,
+                          (long long)id, s->config.vocab_size - 1);
         if ((rc = token_list_add(&p->ids, (uint32_t)id, e)) != Q_OK)
             return rc;
     }

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* prompt - from what a request says to token ids: texts, token ids, or a conversation through the
- * chat template.
+/* prompt - from a request to token ids: texts, token ids, or a conversation with the chat template.
  *
- * Reading (prompts_read, turn_read) only looks at JSON; encoding renders and tokenizes, takes
- * time with long texts, and may run on another thread. Threads: reentrant; a list of prompts has
- * one owner at a time. */
+ * Reading (prompts_read, turn_read) only reads JSON; encoding renders and tokenizes, is slow for
+ * long texts, and may run on another thread. Threads: reentrant; a list of prompts has one owner at
+ * a time. */
 #ifndef QUIRE_FRONTEND_API_PROMPT_H
 #define QUIRE_FRONTEND_API_PROMPT_H
 #include <jansson.h>
@@ -16,10 +15,10 @@
 
 struct prompt {
     struct token_list ids;
-    const char *text; /* [n_text] given or rendered; NULL when the request gave ids */
+    const char *text; /* [n_text] given or rendered; NULL for ids */
     size_t n_text;
-    struct buf rendered;   /* owns text when a conversation was rendered */
-    struct ranges content; /* of the rendered text: what came from the request */
+    struct buf rendered;   /* owns the text of a rendered conversation */
+    struct ranges content; /* ranges of the rendered text copied from the request */
 };
 struct prompts {
     struct prompt *items; /* [n] */
@@ -32,19 +31,19 @@ void prompts_release(struct prompts *p);
 FALLIBLE prompts_read(struct prompts *p, const json_t *value, const struct served *s,
                       struct q_err *e);
 
-/* What the request says to turn_read. */
+/* The request's fields for turn_read. */
 struct turn_ask prompts_ask(const struct served *s, const struct params *params,
                             const struct sample_params *sampling);
 /* Render the conversation to one prompt's text. */
 FALLIBLE prompts_render(struct prompts *p, const struct turn *t, struct q_err *e);
-/* Tokenize one that is text. What a conversation spells out is no control token, unless
- * --parse-special-in-content says so. */
+/* Tokenize one text prompt. Control tokens in the text of a conversation are plain text unless
+ * --parse-special-in-content is set. */
 FALLIBLE prompt_encode(struct prompt *p, const struct served *s, bool add_special, struct q_err *e);
-/* Tokenize those given as text. */
+/* Tokenize all text prompts. */
 FALLIBLE prompts_encode(struct prompts *p, const struct served *s, bool add_special,
                         struct q_err *e);
-/* Keep at most n tokens of each: the last ones when `left` is cut off, else the first. Their text
- * is not theirs any more. */
+/* Keep at most n tokens of each: the last ones if `left` is truncated, else the first. Their text
+ * is then invalid. */
 void prompts_truncate(struct prompts *p, size_t n, bool left);
 
 #endif

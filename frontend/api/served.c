@@ -13,8 +13,8 @@ static enum q_code check_tokenizer(const struct served *s, struct q_err *e)
     enum q_code rc = s->options->skip_tokenizer_init ? Q_OK : tokenizer_check(s->tokenizer_path, e);
     if (rc == Q_NOT_FOUND && !*s->options->tokenizer)
         rc = q_fail(e, Q_NOT_FOUND,
-                    "%s; --tokenizer names one elsewhere, --skip-tokenizer-init serves token ids "
-                    "alone",
+                    "%s; use --tokenizer to load one from another folder, or --skip-tokenizer-init "
+                    "to serve token ids only",
                     e->message);
     return rc;
 }
@@ -43,7 +43,7 @@ FALLIBLE served_open(struct served *s, const char *model, const struct options *
         return rc;
     if (strcmp(o->generation_config, "auto") != 0 && strcmp(o->generation_config, "vllm") != 0)
         return q_fail(e, Q_INVALID,
-                      "--generation-config: \"%s\" is not known, expected auto or vllm",
+                      "--generation-config: unknown value \"%s\", expected auto or vllm",
                       o->generation_config);
     if ((rc = read_defaults(s, e)) ||
         (rc = hub_resolve_tokenizer(s->tokenizer_path, o->tokenizer,
@@ -54,12 +54,12 @@ FALLIBLE served_open(struct served *s, const char *model, const struct options *
         return rc;
     if (*o->chat_template && !chat_is_text(o->chat_template) && !file_exists(o->chat_template))
         return q_fail(e, Q_INVALID, "--chat-template: %s: %s", o->chat_template,
-                      dir_exists(o->chat_template) ? "is a folder, and not a template's file"
+                      dir_exists(o->chat_template) ? "is a folder, expected a template file"
                                                    : "no such file");
     for (uint32_t i = 0; i < o->served_model_name.n; i++)
         if (!*o->served_model_name.items[i])
             return q_fail(e, Q_INVALID,
-                          "--served-model-name is empty; expected a name for the API");
+                          "--served-model-name is empty, expected a name for the API");
     model_names_init(&s->named, model, s->dir);
     s->shown[0] = s->named.shown;
     s->names = o->served_model_name.n ? o->served_model_name.items : s->shown;
@@ -82,7 +82,7 @@ static enum q_code add_shared_chat(struct served *s, const char *text, size_t n,
                                    .content = s->chat.content,
                                    .origin = s->chat.parse_special ? NULL : &origin};
     enum q_code rc = messages ? chat_render(s->chat.template, &r, &out, &fault, e)
-                              : q_fail(e, Q_INVALID, "not UTF-8, or no memory");
+                              : q_fail(e, Q_INVALID, "not UTF-8, or out of memory");
     if (rc == Q_OK && (rc = buf_check(&out, "the rendered conversation", e)) == Q_OK &&
         (rc = tokenizer_encode_prompt(s->tokenizer,
                                       &(struct tokenizer_text){buf_str(&out), out.len, &origin},
@@ -110,8 +110,8 @@ static enum q_code add_shared(struct served *s, const char *path, struct q_err *
     if (rc == Q_OK && (rc = tokenizer_encode(s->tokenizer, text.data, n, true, &ids, e)) == Q_OK)
         rc = shared_prompts_add(&s->shared, &ids, e);
     if (rc == Q_OK && s->chat.template && add_shared_chat(s, text.data, n, e) != Q_OK) {
-        log_warning("--prefix-cache-shared %s: shared in completions only, the chat template "
-                    "does not take it as a system message: %s",
+        log_warning("--prefix-cache-shared %s: shared in completions only, because the chat "
+                    "template does not accept it as a system message: %s",
                     path, e->message);
         q_err_reset(e);
     }
@@ -146,9 +146,9 @@ FALLIBLE served_load(struct served *s, struct q_err *e)
         return rc;
     if (!s->chat.template) {
         size_t n = strlen(s->chat.error);
-        log_warning("chat is off: %s", s->chat.error);
+        log_warning("chat is disabled: %s", s->chat.error);
         snprintf(s->chat.error + n, sizeof(s->chat.error) - n,
-                 "; /v1/completions takes plain text");
+                 "; /v1/completions accepts plain text");
     }
     return load_shared(s, e);
 }
@@ -162,7 +162,7 @@ FALLIBLE served_check_name(const struct served *s, const char *name, struct q_er
             return Q_OK;
     if (!s->options->served_model_name.n && model_names_have(&s->named, name))
         return Q_OK;
-    return q_fail(e, Q_NOT_FOUND, "The model `%s` does not exist; this server has `%s`.", name,
+    return q_fail(e, Q_NOT_FOUND, "The model `%s` does not exist; this server serves `%s`.", name,
                   s->names[0]);
 }
 

@@ -57,7 +57,8 @@ static void reply_metrics(struct app *a, struct http_exchange *x)
     snprintf(labels, sizeof(labels), "block_size=\"%u\",num_gpu_blocks=\"%.0f\"", STEP_BLOCK_TOKENS,
              metric_value(METRIC_KV_TOTAL));
     metrics_render_info(&body, a->served.names[0], "vllm:cache_config_info",
-                        "The KV cache: tokens of a block, blocks of the pool.", labels);
+                        "Configuration of the KV cache: tokens per block and number of blocks.",
+                        labels);
     http_reply(x, 200, "text/plain; version=0.0.4; charset=utf-8", &body);
 }
 

@@ -23,7 +23,8 @@ static FALLIBLE take(const struct ask *a, const char *spaces, struct sample_para
     bool spaced = spaces && a->kind == STRUCTURED_JSON;
     if (s->grammar)
         return q_fail(e, Q_INVALID,
-                      "%s: another field asks for structured output too; only one can", a->field);
+                      "%s: conflicts with another field for structured output; only one is allowed",
+                      a->field);
     buf_reset(&ids->grammar);
     if (spaced) {
         json_t *pattern = json_string(spaces);
@@ -38,7 +39,7 @@ static FALLIBLE take(const struct ask *a, const char *spaces, struct sample_para
         json_dump_callback(a->value, add_piece, &ids->grammar,
                            JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));
     if (ids->grammar.len > STRUCTURED_BYTES)
-        return q_fail(e, Q_INVALID, "%s: %zu bytes, accepted are at most %d", a->field,
+        return q_fail(e, Q_INVALID, "%s: %zu bytes, expected at most %d", a->field,
                       ids->grammar.len, STRUCTURED_BYTES);
     if (ids->grammar.len == 0)
         return q_fail(e, Q_INVALID, "%s: is empty", a->field);
@@ -81,8 +82,8 @@ static FALLIBLE read_format(const struct params *p, struct sample_params *s, str
         a.value = f;
     } else {
         return q_fail(e, Q_UNSUPPORTED,
-                      "response_format: type \"%.60s\" is not known; accepted are text, "
-                      "json_object, json_schema and structural_tag",
+                      "response_format: unknown type \"%.60s\"; accepted are text, json_object, "
+                      "json_schema and structural_tag",
                       type);
     }
     return take(&a, spaces_of(p), s, ids, e);
@@ -111,7 +112,7 @@ static FALLIBLE read_outputs(const struct params *p, struct sample_params *s,
             i++;
         if (i == n)
             return q_fail(e, Q_UNSUPPORTED,
-                          "structured_outputs: \"%.60s\" is not supported; known are json, "
+                          "structured_outputs: \"%.60s\" is not supported; accepted are json, "
                           "json_object, regex, choice, grammar, structural_tag, "
                           "disable_any_whitespace and whitespace_pattern",
                           key);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* structured - structured output: the fields that ask for it become a grammar's kind and source,
- * which the engine compiles; what it refuses comes back as HTTP 400 with its message.
+/* structured - structured output: converts its fields into a grammar's kind and source, which the
+ * engine compiles; a rejected grammar is HTTP 400 with the engine's message.
  *
- * Tools are part of it: a call that must come (tool_choice "required", or a named one), and
- * arguments that must fit their schema ("strict": true), are structural tags in the form that the
- * tool-call parser reads (common/parsers/forced.h).
+ * Tools are part of it: a required call (tool_choice "required" or a named function) and arguments
+ * that must match their schema ("strict": true) are structural tags in the format of the tool-call
+ * parser (common/parsers/forced.h).
  * Threads: as params.h. */
 #ifndef QUIRE_FRONTEND_API_STRUCTURED_H
 #define QUIRE_FRONTEND_API_STRUCTURED_H
@@ -19,11 +19,11 @@ enum structured_kind {
     STRUCTURED_EBNF = 4,
     STRUCTURED_TAGS = 5
 };
-#define STRUCTURED_COMPACT 0x100u  /* added to a kind: no white space between JSON's tokens */
-#define STRUCTURED_SPACED  0x200u  /* added to JSON: a pattern for it stands before the schema */
+#define STRUCTURED_COMPACT 0x100u  /* flag of a kind: no white space between JSON tokens */
+#define STRUCTURED_SPACED  0x200u  /* flag of JSON: a white-space pattern precedes the schema */
 #define STRUCTURED_BYTES   1000000 /* of a source */
 
-/* s->grammar and its source, if the request asks for it. Errors: Q_INVALID, Q_UNSUPPORTED. */
+/* s->grammar and its source, if requested. Errors: Q_INVALID, Q_UNSUPPORTED. */
 FALLIBLE structured_read(const struct params *p, struct sample_params *s, struct params_ids *ids,
                          struct q_err *e);
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* task - a request's work before it is answered, and who frees it when.
+/* task - processing of a request before its response, and its lifetime.
  *
- * `prepare` reads the body: in place when it is small, on another thread when parsing and
- * tokenizing it would hold up the loop. It may wait for a thread (lanes.h); when it gets one the
- * body is copied, since the exchange may end meanwhile. `go` follows on the loop, unless the
- * exchange is gone. `dispose` is called once: when the exchange is gone and no thread has the task.
- * Threads: the loop's, but for prepare; while it runs nothing else touches the task. */
+ * `prepare` reads the body: on the loop if it is small, on another thread if parsing and tokenizing
+ * would block the loop. It may wait for a thread (lanes.h); then the body is copied, because the
+ * exchange may end meanwhile. `go` follows on the loop, unless the exchange has ended. `dispose` is
+ * called once: when the exchange has ended and no thread uses the task.
+ * Threads: the loop's, except for prepare; while it runs no other code accesses the task. */
 #ifndef QUIRE_FRONTEND_API_TASK_H
 #define QUIRE_FRONTEND_API_TASK_H
 #include <stdbool.h>
@@ -14,16 +14,19 @@
 #include "frontend/api/lanes.h"
 #include "frontend/http/exchange.h"
 
-#define TASK_THREAD_BYTES ((size_t)32 << 10) /* bodies from here on are worked on beside the loop */
+#define TASK_THREAD_BYTES \
+    ((size_t)32 << 10) /* bodies of this size and above are processed on
+                        * threads */
 
-struct tasks { /* of one frontend: whose turn it is on the threads of its loop */
+struct tasks { /* of one frontend: the queue for the threads of its loop */
     struct lanes lanes;
     uv_loop_t *loop;
 };
-/* As many threads as the machine has processors, within limits; UV_THREADPOOL_SIZE says otherwise.
- * Before the process does anything on libuv's threads. */
+/* Number of threads: the processors of the machine, within limits, or UV_THREADPOOL_SIZE. Call
+ * before libuv's threads are used. */
 void tasks_init(struct tasks *s, uv_loop_t *loop);
-uint32_t tasks_n_working(const struct tasks *s); /* waiting for threads or on them now */
+uint32_t tasks_n_working(const struct tasks *s); /* number of tasks waiting for threads or running
+                                                  * on them */
 
 struct task;
 struct task_calls {
@@ -35,7 +38,7 @@ struct task_calls {
 struct task { /* embedded first in its owner */
     const struct task_calls *calls;
     struct tasks *tasks;
-    struct http_exchange *x; /* NULL once gone */
+    struct http_exchange *x; /* NULL after its end */
     struct http_text text;   /* the body; borrowed from x or from copy */
     struct buf copy;
     struct q_err error;

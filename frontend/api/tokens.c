@@ -84,9 +84,7 @@ static enum q_code tokenize(struct ask *q, struct q_err *e)
         set_param(q, "prompt");
         return p->prompt
                    ? q_fail(e, Q_INVALID, "prompt: expected a string, got %s", json_kind(p->prompt))
-                   : q_fail(e, Q_INVALID,
-                            "prompt: missing, and so is messages: one of them "
-                            "is needed");
+                   : q_fail(e, Q_INVALID, "prompt: missing, expected prompt or messages");
     } else {
         set_param(q, "prompt");
         if ((rc = prompts_read(&q->prompts, p->prompt, s, e)) != Q_OK)
@@ -169,8 +167,8 @@ static void start(struct app *a, struct http_exchange *x, bool to_text)
         return;
     struct ask *q = q_calloc(1, sizeof(*q));
     if (!q) {
-        http_reply_error(
-            x, &(struct http_error){.code = Q_NO_MEMORY, .message = "no memory for the request"});
+        http_reply_error(x, &(struct http_error){.code = Q_NO_MEMORY,
+                                                 .message = "out of memory for the request"});
         return;
     }
     q->app = a;

@@ -55,7 +55,7 @@ static void count_more(struct unknown *u)
 
 void unknown_note(struct unknown *u, const char *name, const char *meant, size_t n_meant)
 {
-    static const char opening[] = "unknown fields are ignored: ";
+    static const char opening[] = "ignored unknown fields: ";
     static const char longest_end[] = " and 18446744073709551615 more";
     char shown[UNKNOWN_NAME_MAX], line[3 * UNKNOWN_NAME_MAX];
     if (u->n++ >= UNKNOWN_LOOK_MAX || u->n_more) {
@@ -83,7 +83,7 @@ void unknown_no_effect(struct unknown *u, const char *name)
 {
     static const char more[] = ", ...";
     size_t n = strlen(u->idle), room = sizeof(u->idle) - n;
-    const char *before = u->n_idle++ ? ", " : "fields without effect here: ";
+    const char *before = u->n_idle++ ? ", " : "fields without effect: ";
     if (strlen(before) + strlen(name) + sizeof(more) <= room)
         snprintf(u->idle + n, room, "%s%s", before, name);
     else if (n < sizeof(more) || strcmp(u->idle + n + 1 - sizeof(more), more) != 0)
@@ -145,8 +145,7 @@ FALLIBLE unknown_check(const struct unknown *u, bool strict, struct q_err *e)
     if (!u->n || !strict)
         return Q_OK;
     if (*u->meant)
-        return q_fail(e, Q_INVALID,
-                      "%s: this field is not known (--strict-fields); did you mean %s?", u->first,
-                      u->meant);
-    return q_fail(e, Q_INVALID, "%s: this field is not known (--strict-fields)", u->first);
+        return q_fail(e, Q_INVALID, "%s: unknown field (--strict-fields); did you mean %s?",
+                      u->first, u->meant);
+    return q_fail(e, Q_INVALID, "%s: unknown field (--strict-fields)", u->first);
 }

@@ -167,7 +167,7 @@ static void start(struct batch_item *t)
         return;
     }
     struct q_err e = Q_ERR_INIT;
-    q_fail(&e, Q_NO_MEMORY, "no memory for a request");
+    q_fail(&e, Q_NO_MEMORY, "out of memory for a request");
     fail(b, &e);
 }
 
@@ -194,9 +194,7 @@ static FALLIBLE look_up(struct batch *b, struct batch_item *t, bool *wanted, str
         *wanted = true;
     } else {
         struct q_err text = Q_ERR_INIT;
-        q_fail(&text, Q_INVALID,
-               "custom_id \"%.100s\" came before in this file; only its first "
-               "line is answered",
+        q_fail(&text, Q_INVALID, "duplicate custom_id \"%.100s\": only its first line is processed",
                t->line.custom_id);
         write_error(b, t->line.custom_id,
                     &(struct batch_error){BATCH_DUPLICATE, text.message, t->n_line}, t->n_bytes);
@@ -216,7 +214,7 @@ static FALLIBLE take_line(struct batch *b, struct batch_item *t, const char *tex
                                     .broken = !raw && chat->broken ? chat->error : NULL};
     enum q_code rc,
         bad = text ? batch_line_read(&t->line, &form, text, n, &why)
-                   : q_fail(&why, Q_TOO_LARGE, "the line has more than %zu bytes", b->in.line_max);
+                   : q_fail(&why, Q_TOO_LARGE, "the line exceeds %zu bytes", b->in.line_max);
     if (bad == Q_NO_MEMORY || bad == Q_CORRUPT) {
         *e = why;
         return bad;
@@ -262,7 +260,7 @@ static void pump(struct batch *b)
         }
         struct batch_item *t = q_calloc(1, sizeof(*t));
         b->count.n_line++;
-        if (!t && q_fail(&e, Q_NO_MEMORY, "no memory for a line"))
+        if (!t && q_fail(&e, Q_NO_MEMORY, "out of memory for a line"))
             break;
         *t = (struct batch_item){.batch = b, .n_line = b->in.n_line, .n_bytes = n + 1};
         if (take_line(b, t, next == BATCH_LINE ? text : NULL, n, &e))

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* batch - the work of `quire run-batch`: lines in, requests through the API's handlers, lines out.
+/* batch - the processing of `quire run-batch`: lines in, requests through the API's handlers, lines
+ * out.
  *
- * As many lines are open as keep the engine full (a window by count and by bytes), so memory does
- * not grow with the file. A line is written as soon as it is answered. What the engine has no room
- * for now (429, 503) is tried again and never written. Threads: the loop's thread. */
+ * Enough lines are open to fill the engine (a window by count and by bytes), so memory is
+ * independent of the file's size. A result is written when it is complete. Rejections for lack of
+ * room (429, 503) are retried and never written. Threads: the loop's thread. */
 #ifndef QUIRE_FRONTEND_CLI_BATCH_H
 #define QUIRE_FRONTEND_CLI_BATCH_H
 #include "frontend/api/app.h"
@@ -15,11 +16,11 @@ struct batch_item;
 
 struct batch_count {                       /* of this run */
     uint64_t n_line;                       /* of the input, blank ones not counted */
-    uint64_t n_answered, n_refused, n_bad; /* status 200, another one, no request at all */
+    uint64_t n_answered, n_refused, n_bad; /* status 200, another status, not a request */
     uint64_t n_before;                     /* done by an earlier run */
     uint64_t n_retry;
     uint64_t prompt_tokens, completion_tokens;
-    uint64_t bytes; /* of the input, done with */
+    uint64_t bytes; /* input bytes processed */
 };
 
 struct batch {
@@ -28,26 +29,26 @@ struct batch {
     struct batch_out out;
     struct batch_ids ids;
     struct batch_item *open; /* with the handlers */
-    struct batch_item *over; /* answered, to be freed */
-    struct batch_item *wait; /* to be tried again */
+    struct batch_item *over; /* completed, to be freed */
+    struct batch_item *wait; /* to be retried */
     uint32_t n_open;         /* all but `over` */
     uint32_t open_max;
     size_t open_bytes;
-    bool began; /* the model is read, and so are lines */
+    bool began; /* the model is loaded, lines are read */
     bool ended, stopping;
-    uv_async_t turn; /* after an answer: free and go on */
+    uv_async_t turn; /* after a response: free and continue */
     uv_timer_t tick; /* retries, progress */
     void (*on_tick)(void *ctx);
-    void (*on_end)(void *ctx); /* all is done, or error.code is set */
+    void (*on_end)(void *ctx); /* the end, or error.code is set */
     void *ctx;
     struct q_err error;
     struct batch_count count;
 };
 
-/* Open both files and begin. b->app, open_max, on_tick, on_end and ctx are set, the rest is zero.
+/* Open both files and start. b->app, open_max, on_tick, on_end and ctx are set, the rest is zero.
  * Errors: those of batch_in_open, batch_out_open. */
 FALLIBLE batch_begin(struct batch *b, const char *input, const char *output, struct q_err *e);
-/* Give open requests up and take no more. */
+/* Abort open requests and start no more. */
 void batch_stop(struct batch *b);
 
 #endif

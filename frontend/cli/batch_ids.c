@@ -28,7 +28,7 @@ static FALLIBLE grow(struct batch_ids *s, struct q_err *e)
     struct batch_ids larger = {.cap = s->cap ? 2 * s->cap : CAP_MIN, .n = s->n};
     larger.entries = q_calloc(larger.cap, sizeof *larger.entries);
     if (!larger.entries)
-        return q_fail(e, Q_NO_MEMORY, "no memory for the custom_ids of %zu lines", s->n);
+        return q_fail(e, Q_NO_MEMORY, "out of memory for the custom_ids of %zu lines", s->n);
     for (size_t i = 0; i < s->cap; i++)
         if (s->entries[i].key[0] | s->entries[i].key[1])
             *place(&larger, s->entries[i].key) = s->entries[i];
@@ -53,7 +53,7 @@ static FALLIBLE digest(uint64_t key[2], const char *custom_id, uint64_t line, st
                 EVP_DigestUpdate(ctx, text, strlen(text)) && EVP_DigestFinal_ex(ctx, md, NULL);
     EVP_MD_CTX_free(ctx);
     if (!fine)
-        return q_fail(e, Q_NO_MEMORY, "no memory for a digest");
+        return q_fail(e, Q_NO_MEMORY, "out of memory for a digest");
     memcpy(key, md, 2 * sizeof *key);
     key[1] |= 1; /* never 0, 0 */
     return Q_OK;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* batch_ids - which lines of a batch have their result, and which custom_ids came already.
+/* batch_ids - the custom_ids of a batch: with a result, and already read.
  *
- * A set of digests (16 bytes of SHA-256), so that a million lines take 64 MB however long their ids
- * are. Threads: one owner. */
+ * A set of digests (16 bytes of SHA-256), so that a million lines take 64 MB, independent of the
+ * length of their ids. Threads: one owner. */
 #ifndef QUIRE_FRONTEND_CLI_BATCH_IDS_H
 #define QUIRE_FRONTEND_CLI_BATCH_IDS_H
 #include <stdbool.h>
@@ -13,8 +13,8 @@
 struct batch_entry {
     uint64_t key[2]; /* 0, 0 = free */
     bool answered;   /* its result is in the output */
-    uint32_t n_told; /* likewise, that it came again: so many times */
-    uint32_t n_seen; /* in the input, so far */
+    uint32_t n_told; /* number of duplicate errors in the output */
+    uint32_t n_seen; /* occurrences in the input so far */
 };
 struct batch_ids {
     struct batch_entry *entries; /* [cap] linear probing, at most two thirds full */
@@ -24,7 +24,7 @@ struct batch_ids {
 #define BATCH_IDS_INIT {NULL, 0, 0}
 /* clang-format on */
 void batch_ids_release(struct batch_ids *s);
-/* The entry of a custom_id, or of a line that has none (custom_id NULL); made when it is new. Valid
+/* The entry of a custom_id, or of a line without one (custom_id NULL); new ones are added. Valid
  * until the next call. Errors: Q_NO_MEMORY. */
 FALLIBLE batch_ids_find(struct batch_ids *s, const char *custom_id, uint64_t line,
                         struct batch_entry **out, struct q_err *e);

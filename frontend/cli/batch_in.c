@@ -24,7 +24,7 @@ FALLIBLE batch_in_open(struct batch_in *in, const char *path, struct q_err *e)
     in->data.max = in->line_max + 2 * CHUNK;
     in->read.data = in;
     in->chunk = q_alloc(CHUNK);
-    return in->chunk ? Q_OK : q_fail(e, Q_NO_MEMORY, "no memory to read %s", path);
+    return in->chunk ? Q_OK : q_fail(e, Q_NO_MEMORY, "out of memory to read %s", path);
 }
 
 void batch_in_release(struct batch_in *in)
@@ -45,7 +45,7 @@ static void on_read(uv_fs_t *req)
     uv_fs_req_cleanup(req);
     in->reading = false;
     if (n < 0)
-        q_fail(&in->error, Q_IO, "the input cannot be read: %s", uv_strerror((int)n));
+        q_fail(&in->error, Q_IO, "cannot read the input: %s", uv_strerror((int)n));
     else if (n == 0)
         in->eof = true;
     else
@@ -64,7 +64,7 @@ static void read_more(struct batch_in *in)
     in->at = 0;
     int rc = uv_fs_read(in->loop, &in->read, in->fd, &b, 1, -1, on_read);
     if (rc)
-        q_fail(&in->error, Q_IO, "the input cannot be read: %s", uv_strerror(rc));
+        q_fail(&in->error, Q_IO, "cannot read the input: %s", uv_strerror(rc));
     else
         in->reading = true;
 }

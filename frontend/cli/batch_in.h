@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* batch_in - the lines of a file or pipe, read beside a loop.
+/* batch_in - the lines of a file or pipe, read asynchronously.
  *
- * At most one line and one chunk are held; a line longer than the limit is passed over. A read
- * waits on a thread of libuv's, so a slow pipe holds up nothing. Threads: the loop's thread. */
+ * At most one line and one chunk are in memory; a line beyond the limit is skipped. A read waits on
+ * a libuv thread, so a slow pipe does not block the loop. Threads: the loop's thread. */
 #ifndef QUIRE_FRONTEND_CLI_BATCH_IN_H
 #define QUIRE_FRONTEND_CLI_BATCH_IN_H
 #include <stdbool.h>
@@ -15,10 +15,10 @@ struct batch_in {
     int fd;
     uint64_t size; /* bytes of the file; 0 = not known */
     size_t line_max;
-    uint64_t n_line;         /* the number of the line given last, from 1 */
-    void (*more)(void *ctx); /* there may be a line now, or the end */
+    uint64_t n_line;         /* the number of the last line, from 1 */
+    void (*more)(void *ctx); /* called when a line or the end is available */
     void *ctx;
-    struct buf data; /* read; given out up to `at` */
+    struct buf data; /* data read; consumed up to `at` */
     size_t at;
     bool reading, eof, skipping;
     struct q_err error; /* of a read */
@@ -37,7 +37,7 @@ void batch_in_release(struct batch_in *in);
 
 enum batch_next {
     BATCH_LINE,     /* *text [*n], until the next call */
-    BATCH_TOO_LONG, /* a line that is passed over */
+    BATCH_TOO_LONG, /* a skipped line */
     BATCH_WAIT,     /* `more` is called later */
     BATCH_END,
     BATCH_FAILED /* in->error */

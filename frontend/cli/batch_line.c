@@ -25,10 +25,10 @@ static FALLIBLE take_id(struct batch_line *out, const json_t *v, struct q_err *e
         return rc;
     size_t n = json_string_length(json_object_get(v, "custom_id"));
     if (n == 0 || n > BATCH_ID_MAX || strlen(id) != n)
-        return q_fail(e, Q_INVALID, "custom_id: must have 1 to %u bytes and no NUL, has %zu bytes",
+        return q_fail(e, Q_INVALID, "custom_id: expected 1 to %u bytes without NUL, got %zu bytes",
                       BATCH_ID_MAX, n);
     out->custom_id = q_strdup(id);
-    return out->custom_id ? Q_OK : q_fail(e, Q_NO_MEMORY, "no memory for a line");
+    return out->custom_id ? Q_OK : q_fail(e, Q_NO_MEMORY, "out of memory for a line");
 }
 
 static FALLIBLE take_url(struct batch_line *out, const char *url, struct q_err *e)
@@ -48,10 +48,10 @@ static FALLIBLE take_url(struct batch_line *out, const char *url, struct q_err *
     else if (!strcmp(url, "/v1/completions"))
         out->url = BATCH_COMPLETIONS;
     else
-        return q_fail(e, Q_INVALID,
-                      "url: \"%s\" is not known; accepted are /v1/chat/completions and "
-                      "/v1/completions",
-                      url);
+        return q_fail(
+            e, Q_INVALID,
+            "url: unknown endpoint \"%s\"; accepted are /v1/chat/completions and /v1/completions",
+            url);
     return Q_OK;
 }
 
@@ -59,7 +59,8 @@ static FALLIBLE take_body(struct batch_line *out, const json_t *body, const char
                           struct q_err *e)
 {
     if (json_is_true(json_object_get(body, "stream")))
-        return q_fail(e, Q_UNSUPPORTED, "%sstream: a batch has no streams; leave it out", where);
+        return q_fail(e, Q_UNSUPPORTED,
+                      "%sstream: streaming is not possible in a batch; remove the field", where);
     json_add(&out->body, body);
     return buf_check(&out->body, "body", e);
 }
@@ -73,7 +74,7 @@ static FALLIBLE take_request(struct batch_line *out, const json_t *v, struct q_e
         (rc = take_string(&url, v, "url", e)))
         return rc;
     if (strcmp(method, "POST") != 0)
-        return q_fail(e, Q_INVALID, "method: is \"%.20s\", accepted is POST", method);
+        return q_fail(e, Q_INVALID, "method: is \"%.20s\", expected POST", method);
     if ((rc = take_url(out, url, e)))
         return rc;
     if (!json_is_object(body))
@@ -88,7 +89,7 @@ static FALLIBLE ask_prompt(json_t *body, struct q_err *e)
         json_pack("[{s:s,s:O}]", "role", "user", "content", json_object_get(body, "prompt"));
     if (!messages || json_object_set_new(body, "messages", messages) != 0 ||
         json_object_del(body, "prompt") != 0)
-        return q_fail(e, Q_NO_MEMORY, "no memory for a line");
+        return q_fail(e, Q_NO_MEMORY, "out of memory for a line");
     return Q_OK;
 }
 
@@ -103,16 +104,17 @@ static FALLIBLE take_bare(struct batch_line *out, const struct batch_form *f, js
     if ((rc = named ? take_id(out, v, e) : Q_OK))
         return rc;
     if (!named && !(out->custom_id = q_strdup(name)))
-        return q_fail(e, Q_NO_MEMORY, "no memory for a line");
+        return q_fail(e, Q_NO_MEMORY, "out of memory for a line");
     json_object_del(v, "custom_id");
     bool asks = json_object_get(v, "messages");
     if (asks && f->raw)
-        return q_fail(e, Q_INVALID, "messages: --raw takes plain prompts");
+        return q_fail(e, Q_INVALID,
+                      "messages: not accepted with --raw, which requires plain prompts");
     if (!asks && f->broken && json_is_string(json_object_get(v, "prompt")))
-        return q_fail(e, Q_CORRUPT,
-                      "%s; --raw takes prompts as plain text, --chat-template FILE "
-                      "gives a template",
-                      f->broken);
+        return q_fail(
+            e, Q_CORRUPT,
+            "%s; use --raw for prompts as plain text, or --chat-template FILE for a chat template",
+            f->broken);
     if (!asks && f->chats && json_is_string(json_object_get(v, "prompt"))) {
         asks = true;
         rc = ask_prompt(v, e);
@@ -136,7 +138,7 @@ FALLIBLE batch_line_read(struct batch_line *out, const struct batch_form *f, con
     *out = (struct batch_line)BATCH_LINE_INIT;
     enum q_code rc = json_body(&v, text, n, e);
     if (rc)
-        rc = q_wrap(e, "the line cannot be read");
+        rc = q_wrap(e, "cannot read the line");
     else
         rc = is_bare(v) ? take_bare(out, f, v, e) : take_request(out, v, e);
     json_decref(v);
@@ -199,7 +201,7 @@ static FALLIBLE take_done(struct batch_done *out, const json_t *v, struct q_err 
     if (!json_is_string(id))
         return Q_OK;
     out->custom_id = q_strdup(json_string_value(id));
-    return out->custom_id ? Q_OK : q_fail(e, Q_NO_MEMORY, "no memory for a line");
+    return out->custom_id ? Q_OK : q_fail(e, Q_NO_MEMORY, "out of memory for a line");
 }
 
 FALLIBLE batch_done_read(struct batch_done *out, const char *text, size_t n, struct q_err *e)
@@ -207,7 +209,7 @@ FALLIBLE batch_done_read(struct batch_done *out, const char *text, size_t n, str
     *out = (struct batch_done){.custom_id = NULL};
     json_t *v = json_loadb(text, n, JSON_ALLOW_NUL, NULL);
     enum q_code rc =
-        json_is_object(v) ? take_done(out, v, e) : q_fail(e, Q_CORRUPT, "no JSON object");
+        json_is_object(v) ? take_done(out, v, e) : q_fail(e, Q_CORRUPT, "expected a JSON object");
     json_decref(v);
     return rc;
 }

@@ -40,8 +40,8 @@ static FALLIBLE scan_line(struct scan *s, const char *text, size_t n, struct q_e
     enum q_code rc;
     if (s->bad)
         return q_fail(e, Q_CORRUPT,
-                      "%s: line %llu is no result of a batch (%s); give another output file",
-                      s->path, (unsigned long long)s->out->n_line + 1, s->error.message);
+                      "%s: line %llu is not a batch result (%s); use another output file", s->path,
+                      (unsigned long long)s->out->n_line + 1, s->error.message);
     rc = batch_done_read(&done, text, n, &s->error);
     if (rc == Q_CORRUPT) {
         s->bad = true;
@@ -79,7 +79,7 @@ static FALLIBLE scan(struct batch_out *o, const char *path, struct batch_ids *id
     struct scan s = {.out = o, .ids = ids, .path = path};
     struct buf b = BUF_INIT;
     char *chunk = q_alloc(CHUNK);
-    enum q_code rc = chunk ? Q_OK : q_fail(e, Q_NO_MEMORY, "no memory to read %s", path);
+    enum q_code rc = chunk ? Q_OK : q_fail(e, Q_NO_MEMORY, "out of memory to read %s", path);
     ssize_t n = 0;
     while (!rc && (n = read(o->fd, chunk, CHUNK)) > 0) {
         buf_add(&b, chunk, (size_t)n);
@@ -100,7 +100,8 @@ static FALLIBLE take_up(struct batch_out *o, const char *path, struct batch_ids 
     enum q_code rc;
     if (flock(o->fd, LOCK_EX | LOCK_NB) != 0)
         return q_fail(e, Q_IO, "%s: %s", path,
-                      errno == EWOULDBLOCK ? "another run is writing it" : strerror(errno));
+                      errno == EWOULDBLOCK ? "another run is writing to this file"
+                                           : strerror(errno));
     if ((rc = scan(o, path, ids, e)))
         return rc;
     off_t size = lseek(o->fd, 0, SEEK_END);
@@ -136,12 +137,12 @@ FALLIBLE batch_out_write(struct batch_out *o, const struct buf *line, struct q_e
         if (n >= 0)
             at += (size_t)n;
         else if (errno != EINTR)
-            rc = q_fail(e, Q_IO, "the output cannot be written: %s", strerror(errno));
+            rc = q_fail(e, Q_IO, "cannot write the output: %s", strerror(errno));
     }
     if (!rc)
         o->end += (int64_t)line->len;
     else if (o->is_file && (ftruncate(o->fd, o->end) != 0 || lseek(o->fd, o->end, SEEK_SET) < 0))
-        return q_wrap(e, "the torn line stays and is cut off by the next run");
+        return q_wrap(e, "the last line is incomplete; the next run removes it");
     return rc;
 }
 
@@ -153,6 +154,6 @@ FALLIBLE batch_out_close(struct batch_out *o, struct q_err *e)
         return Q_OK;
     bool failed = o->is_file && fsync(fd) != 0;
     if (close(fd) != 0 || failed)
-        return q_fail(e, Q_IO, "the output cannot be written: %s", strerror(errno));
+        return q_fail(e, Q_IO, "cannot write the output: %s", strerror(errno));
     return Q_OK;
 }

@@ -52,7 +52,7 @@ static void report_end(struct chat *c, enum q_code rc)
     struct buf why = BUF_INIT;
     if ((rc == Q_IO || rc == Q_UNAVAILABLE) && chat_server_ended(&c->server, &why)) {
         complain(buf_str(&why));
-        note("/save FILE keeps the conversation; `quire chat MODEL` begins another");
+        note("use /save FILE to save the conversation; `quire chat MODEL` starts a new one");
     }
     buf_release(&why);
 }
@@ -76,7 +76,7 @@ static enum q_code answer(struct chat *c)
     else if (rc)
         complain(e.message);
     if (rc == Q_NO_SPACE && json_array_size(c->talk.messages) > (talk_system(&c->talk) ? 1 : 0))
-        note("the conversation is as long as the model can read: /reset begins a new one");
+        note("the conversation has reached the model's context length: /reset starts a new one");
     c->failed |= rc && rc != Q_CANCELLED;
     return rc;
 }
@@ -96,7 +96,7 @@ static bool do_reset(struct chat *c, const char *rest)
 {
     (void)rest;
     talk_reset(&c->talk);
-    note("a new conversation");
+    note("started a new conversation");
     return true;
 }
 
@@ -114,7 +114,7 @@ static bool do_save(struct chat *c, const char *rest)
 {
     struct q_err e = Q_ERR_INIT;
     if (!*rest) {
-        note("/save needs a file's name");
+        note("/save requires a file name");
     } else if (talk_save(&c->talk, rest, !strcmp(rest, c->saved), &e)) {
         complain(e.message);
     } else {
@@ -129,11 +129,11 @@ static bool do_system(struct chat *c, const char *rest)
     struct q_err e = Q_ERR_INIT;
     const char *now = talk_system(&c->talk);
     if (!*rest)
-        printable_printf(stderr, "(the system message: %s)\n", now ? now : "there is none");
+        printable_printf(stderr, "(system message: %s)\n", now ? now : "none");
     else if (talk_set_system(&c->talk, strcmp(rest, "off") ? rest : NULL, &e))
         complain(e.message);
     else
-        note(strcmp(rest, "off") ? "the system message is set" : "no system message any more");
+        note(strcmp(rest, "off") ? "the system message is set" : "the system message is removed");
     return true;
 }
 
@@ -145,7 +145,7 @@ static bool do_tools(struct chat *c, const char *rest)
     if (*rest && talk_load_tools(&c->talk, strcmp(rest, "off") ? rest : NULL, &e))
         complain(e.message);
     if (!c->talk.tools)
-        note("no tools");
+        note("no tools are loaded");
     json_array_foreach (c->talk.tools, i, tool) {
         const json_t *f = json_object_get(tool, "function");
         const char *name = json_string_value(json_object_get(f, "name")),
@@ -162,15 +162,15 @@ static const struct {
     bool (*run)(struct chat *c, const char *rest);
 } commands[] = {
     {"/help", "", "show this list", false, do_help},
-    {"/reset", "", "begin a new conversation; the system message stays", false, do_reset},
-    {"/retry", "", "answer the last message again", false, do_retry},
-    {"/regenerate", "", "the same", false, do_retry},
-    {"/system", "[TEXT|off]", "show, set or take away the system message", false, do_system},
-    {"/tools", "[FILE|off]", "show or load the functions the model may call (a JSON array)", true,
-     do_tools},
-    {"/save", "FILE", "write the conversation to a file, as JSON", true, do_save},
-    {"/quit", "", "end (also /exit and Ctrl-D)", false, do_quit},
-    {"/exit", "", "the same", false, do_quit},
+    {"/reset", "", "start a new conversation and keep the system message", false, do_reset},
+    {"/retry", "", "regenerate the last answer", false, do_retry},
+    {"/regenerate", "", "same as above", false, do_retry},
+    {"/system", "[TEXT|off]", "show, set or remove the system message", false, do_system},
+    {"/tools", "[FILE|off]",
+     "show, load or remove the functions that the model may call (a JSON array)", true, do_tools},
+    {"/save", "FILE", "save the conversation to a file as JSON", true, do_save},
+    {"/quit", "", "quit (also /exit and Ctrl-D)", false, do_quit},
+    {"/exit", "", "same as above", false, do_quit},
 };
 #define N_COMMAND (sizeof commands / sizeof *commands)
 
@@ -184,10 +184,10 @@ static bool do_help(struct chat *c, const char *rest)
         snprintf(left, sizeof left, "%-11s %s", commands[i].name, commands[i].form);
         columns_row(stderr, left, HELP_INDENT, width, commands[i].about);
     }
-    columns_put(stderr, 0, 0, width,
-                "A line that ends in \\ goes on in the next; \"\"\" begins a text of several lines "
-                "and ends it. Ctrl-C stops an answer; a tool call waits for its result, which you "
-                "type.");
+    columns_put(
+        stderr, 0, 0, width,
+        "A line that ends in \\ continues on the next line; \"\"\" starts and ends a message of "
+        "several lines. Ctrl-C stops an answer. After a tool call, type its result.");
     return true;
 }
 
@@ -217,7 +217,8 @@ static bool command(struct chat *c, char *line)
         line[--n] = '\0';
     if (i < N_COMMAND)
         return commands[i].run(c, line + n_name + strspn(line + n_name, BLANKS));
-    printable_printf(stderr, "(%.*s is no command; /help lists them)\n", (int)n_name, line);
+    printable_printf(stderr, "(unknown command %.*s; /help lists the commands)\n", (int)n_name,
+                     line);
     return true;
 }
 
@@ -247,7 +248,7 @@ static bool give_results(struct chat *c, struct buf *text)
         talk_drop_calls(&c->talk);
         if (kind == INPUT_END && !chat_input_edits(c->input))
             return false;
-        note("the calls are dropped; /retry asks again");
+        note("the tool calls are discarded; /retry generates the answer again");
     }
     return true;
 }
@@ -257,7 +258,7 @@ static bool one_message(struct chat *c, struct buf *text)
     struct q_err e = Q_ERR_INIT;
     enum chat_input_kind kind = chat_input_read(c->input, "> ", text);
     if (kind == INPUT_INTERRUPTED) {
-        note("Ctrl-C once more, or Ctrl-D, ends");
+        note("press Ctrl-C again or Ctrl-D to quit");
         chat_input_warned(c->input);
         return true;
     }
@@ -287,7 +288,7 @@ static void banner(const struct chat *c)
     else
         printable_printf(stdout, "quire chat with %s at http://%s:%s%s\n", c->talk.model, u->host,
                          u->port, u->prefix);
-    puts("/help lists the commands. Ctrl-C stops an answer, Ctrl-D ends.\n");
+    puts("/help lists the commands. Ctrl-C stops an answer, Ctrl-D quits.\n");
 }
 
 static bool show_loading(unsigned percent)
@@ -310,7 +311,8 @@ static int connect_model(struct chat *c)
     peer->key = o->api_key.n ? o->api_key.items[0] : NULL;
     peer->stop = &stop;
     if (o->n_positional && *o->url) {
-        complain("MODEL is run by this program, --url names a server: give one of them");
+        complain(
+            "MODEL and --url are both given: use MODEL to run a model, or --url to use a server");
         return EXIT_USAGE;
     }
     snprintf(url, sizeof url, "http://127.0.0.1:%d", (int)o->port);
@@ -384,10 +386,10 @@ int main(int argc, char **argv)
         .name = "quire chat",
         .usage = "[MODEL] [options]",
         .about =
-            "Talks to a model: to one that it runs itself, with MODEL, or to a running server. "
-            "Type a message and Enter; /help lists the commands, Ctrl-C stops an answer, "
-            "Ctrl-D ends. With a pipe as input, every line is answered in turn, and the exit "
-            "code is 1 when one was not.",
+            "Chats with a model in the terminal: with MODEL it runs the model itself, otherwise it "
+            "connects to a running server. Type a message and press Enter; /help lists the "
+            "commands, Ctrl-C stops an answer, Ctrl-D quits. If the input is a pipe, each line is "
+            "a message, and the exit code is 1 if one of them was not answered.",
         .positional_min = 0,
         .positional_max = 1,
     };

@@ -325,7 +325,7 @@ static FALLIBLE open_editor(struct chat_input *in, struct q_err *e)
     in->history = history_init();
     in->editor = el_init("quire", stdin, stdout, stderr);
     if (!in->history || !in->editor)
-        return q_fail(e, Q_NO_MEMORY, "no memory for the line editor");
+        return q_fail(e, Q_NO_MEMORY, "out of memory for the line editor");
     el_set(in->editor, EL_CLIENTDATA, in);
     el_set(in->editor, EL_PROMPT, give_prompt);
     el_set(in->editor, EL_EDITOR, "emacs");
@@ -349,7 +349,7 @@ static FALLIBLE open_editor(struct chat_input *in, struct q_err *e)
 FALLIBLE chat_input_open(struct chat_input **out, const char *const *words, struct q_err *e)
 {
     struct chat_input *in = q_calloc(1, sizeof *in);
-    enum q_code rc = in ? Q_OK : q_fail(e, Q_NO_MEMORY, "no memory");
+    enum q_code rc = in ? Q_OK : q_fail(e, Q_NO_MEMORY, "out of memory");
     if (!rc) {
         in->words = words;
         in->terminal = isatty(STDIN_FILENO);

@@ -21,8 +21,8 @@
 #define LOOK_MS    30
 #define DEATH_MS   1000 /* from a connection that breaks to the end of its process */
 #define TAIL_LINES 8
-#define ERRORS_MAX 4096            /* bytes */
-#define NO_CHAT    "chat is off: " /* of the frontend's log */
+#define ERRORS_MAX 4096                 /* bytes */
+#define NO_CHAT    "chat is disabled: " /* of the frontend's log */
 
 /* Its program stands beside this one. */
 static FALLIBLE arguments(char *argv[ARGS_MAX], const struct options *o, struct q_err *e)
@@ -79,7 +79,7 @@ static FALLIBLE spawn(struct chat_server *s, const struct options *o, struct q_e
     if (rc)
         return rc;
     if (RAND_bytes(random, sizeof random) != 1)
-        return q_fail(e, Q_INTERNAL, "no random numbers for a key");
+        return q_fail(e, Q_INTERNAL, "cannot get random numbers for a key");
     for (size_t i = 0; i < sizeof random; i++)
         snprintf(s->key + 2 * i, 3, "%02x", random[i]);
     setenv("QUIRE_API_KEY", s->key, 1); /* an argument would be seen by all */
@@ -178,7 +178,8 @@ FALLIBLE chat_server_start(struct chat_server *s, const struct options *o,
         s->pid = 0;
         if (!rc)
             rc = q_fail(e, Q_UNAVAILABLE, "%s",
-                        s->errors.len ? s->errors.data : "the model's server ended at once");
+                        s->errors.len ? s->errors.data
+                                      : "the model's server exited during its start");
     }
     if (!rc) {
         rc = log_tail_start(&s->tail, s->log_fd, e);
@@ -227,7 +228,7 @@ bool chat_server_ended(struct chat_server *s, struct buf *why)
         buf_printf(why, "the model's server was killed by signal %d (%s)", WTERMSIG(status),
                    strsignal(WTERMSIG(status)));
     else
-        buf_printf(why, "the model's server ended with code %d", WEXITSTATUS(status));
+        buf_printf(why, "the model's server exited with code %d", WEXITSTATUS(status));
     s->pid = 0;
     log_tail_end(&s->tail, DEATH_MS, &log);
     if (log.len) {

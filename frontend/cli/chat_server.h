@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* chat_server - `quire chat MODEL` runs the model itself: a quire-serve of its own on a free port
- * of this machine, with a key nobody else has. It ends with its owner, however that ends. Threads:
- * main. */
+/* chat_server - the server of `quire chat MODEL`: a private quire-serve on a free port of this
+ * machine, with a random key. It ends with its owner in every case. Threads: main. */
 #ifndef QUIRE_FRONTEND_CLI_CHAT_SERVER_H
 #define QUIRE_FRONTEND_CLI_CHAT_SERVER_H
 #include <stdbool.h>
@@ -16,12 +15,12 @@ struct chat_server {
     struct buf line;
     struct log_tail tail;
     char url[128], key[65];
-    bool ready, no_chat; /* no_chat: its model has no template that can be used */
-    struct buf errors;   /* what it said was wrong */
+    bool ready, no_chat; /* no_chat: its model has no usable template */
+    struct buf errors;   /* its error message */
 };
-/* Start and wait until it is ready. percent: of loading, from 0 on; returns false to give up.
- * Errors: Q_IO, Q_CANCELLED; Q_UNAVAILABLE with what the server said. chat_server_stop all the
- * same. */
+/* Start and wait until it is ready. percent: progress of loading; returns false to cancel.
+ * Errors: Q_IO, Q_CANCELLED; Q_UNAVAILABLE with the server's message. Call chat_server_stop also
+ * after an error. */
 FALLIBLE chat_server_start(struct chat_server *s, const struct options *o,
                            bool (*progress)(unsigned percent), struct q_err *e);
 /* Has it ended by itself? Waits a moment for it, after an answer that failed. Once true: why, and

@@ -79,10 +79,10 @@ static FALLIBLE on_event(struct stream *s, const char *text, struct q_err *e)
     const json_t *delta =
         json_object_get(json_array_get(json_object_get(v, "choices"), 0), "delta");
     if (!v)
-        rc = q_fail(e, Q_CORRUPT, "an event of the server's answer is no JSON");
+        rc = q_fail(e, Q_CORRUPT, "an event of the server's response is not JSON");
     if (error) {
         const char *why = json_string_value(json_object_get(error, "message"));
-        rc = q_fail(e, Q_UNAVAILABLE, "%s", why ? why : "the server ended the answer");
+        rc = q_fail(e, Q_UNAVAILABLE, "%s", why ? why : "the server ended the response early");
     }
     if (json_is_object(usage)) {
         a->n_prompt = (uint64_t)json_integer_value(json_object_get(usage, "prompt_tokens"));
@@ -125,8 +125,8 @@ static FALLIBLE refused(const struct stream *s, struct q_err *e)
     const char *message = json_string_value(json_object_get(error, "message")),
                *code = json_string_value(json_object_get(error, "code"));
     bool full = code && !strcmp(code, "context_length_exceeded");
-    enum q_code rc = q_fail(e, full ? Q_NO_SPACE : Q_INVALID, "the server answered %d: %s",
-                            s->call.status, message ? message : "(no reason)");
+    enum q_code rc = q_fail(e, full ? Q_NO_SPACE : Q_INVALID, "the server returned HTTP %d: %s",
+                            s->call.status, message ? message : "(no message)");
     json_decref(v);
     return rc;
 }
@@ -154,7 +154,7 @@ FALLIBLE chat_stream(const struct chat_peer *peer, const json_t *body, struct ch
     struct buf text = BUF_INIT;
     enum q_code rc;
     if (json_dump_callback(body, add_piece, &text, JSON_COMPACT) != 0)
-        rc = q_fail(e, Q_NO_MEMORY, "no memory for the request");
+        rc = q_fail(e, Q_NO_MEMORY, "out of memory for the request");
     else
         rc = buf_check(&text, "the request", e);
     if (!rc) {
@@ -180,10 +180,10 @@ FALLIBLE chat_models(const struct chat_peer *peer, json_t **names, struct q_err 
     json_t *v = rc ? NULL : json_loadb(buf_str(&s.line), s.line.len, 0, NULL);
     const json_t *data = json_object_get(v, "data");
     if (!rc && json_array_size(data) == 0)
-        rc = q_fail(e, Q_CORRUPT,
-                    "the server at http://%s:%s names no models: is it one of the "
-                    "OpenAI API?",
-                    peer->url.host, peer->url.port);
+        rc = q_fail(
+            e, Q_CORRUPT,
+            "the server at http://%s:%s lists no models: expected a server with OpenAI's API",
+            peer->url.host, peer->url.port);
     *names = rc ? NULL : json_array();
     json_array_foreach ((json_t *)(uintptr_t)data, i, model)
         if (*names && json_is_string(json_object_get(model, "id")))

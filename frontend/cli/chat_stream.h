@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* chat_stream - one request to /v1/chat/completions, and its answer as it streams.
+/* chat_stream - one request to /v1/chat/completions and its streamed answer.
  * Threads: one owner; `stop` may be set by a signal handler. */
 #ifndef QUIRE_FRONTEND_CLI_CHAT_STREAM_H
 #define QUIRE_FRONTEND_CLI_CHAT_STREAM_H
@@ -12,7 +12,7 @@
 struct chat_peer {
     struct http_url url;
     const char *key;                   /* NULL = none */
-    const volatile sig_atomic_t *stop; /* not 0: give the answer up */
+    const volatile sig_atomic_t *stop; /* not 0: cancel the answer */
 };
 struct chat_answer { /* so far */
     struct buf content;
@@ -23,12 +23,11 @@ struct chat_answer { /* so far */
     void *ctx;
 };
 void chat_answer_release(struct chat_answer *a);
-/* body: the request, "stream" being true in it. Errors: Q_CANCELLED (stop), http_call's, Q_INVALID
- * (the server refused; its reason), Q_UNAVAILABLE (it broke off with an error). */
+/* body: the request with "stream": true. Errors: Q_CANCELLED (stop), those of http_call, Q_INVALID
+ * (rejected by the server), Q_UNAVAILABLE (the stream ended with an error). */
 FALLIBLE chat_stream(const struct chat_peer *peer, const json_t *body, struct chat_answer *a,
                      struct q_err *e);
-/* The names of the server's models, an array of strings; for a first word with it. Errors: as
- * chat_stream. */
+/* The names of the server's models, an array of strings. Errors: as chat_stream. */
 FALLIBLE chat_models(const struct chat_peer *peer, json_t **names, struct q_err *e);
 
 #endif

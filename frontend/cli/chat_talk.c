@@ -33,7 +33,7 @@ static void drop_last(struct chat_talk *t)
 static FALLIBLE add(struct chat_talk *t, json_t *message, struct q_err *e)
 {
     if (!message || json_array_append_new(t->messages, message) != 0)
-        return q_fail(e, Q_INVALID, "the message is not UTF-8, or has a NUL");
+        return q_fail(e, Q_INVALID, "the message is not UTF-8, or contains a NUL character");
     return Q_OK;
 }
 
@@ -69,7 +69,7 @@ FALLIBLE talk_set_system(struct chat_talk *t, const char *text, struct q_err *e)
     if (talk_system(t))
         json_array_remove(t->messages, 0);
     if (message && json_array_insert_new(t->messages, 0, message) != 0)
-        return q_fail(e, Q_NO_MEMORY, "no memory for the system message");
+        return q_fail(e, Q_NO_MEMORY, "out of memory for the system message");
     return Q_OK;
 }
 
@@ -107,10 +107,10 @@ FALLIBLE talk_save(const struct chat_talk *t, const char *path, bool replace, st
         json_object_set(v, "tools", t->tools);
     if (!out)
         rc = q_fail(e, Q_IO, "%s: %s", path,
-                    folder ? "is a folder; /save takes the name of a file" : strerror(errno));
+                    folder ? "is a folder; /save requires a file name" : strerror(errno));
     else if (!v || json_dumpf(v, out, JSON_INDENT(2)) != 0 || fputc('\n', out) == EOF ||
              fflush(out) != 0)
-        rc = q_fail(e, Q_IO, "%s: cannot be written: %s", path, strerror(errno));
+        rc = q_fail(e, Q_IO, "cannot write %s: %s", path, strerror(errno));
     if (out)
         fclose(out);
     json_decref(v);
@@ -220,8 +220,9 @@ static void show_calls(struct chat_talk *t, const json_t *calls)
 static void show_speed(const struct chat_answer *a)
 {
     double seconds = (double)(a->last_us - a->first_us) / 1e6;
-    fprintf(stderr, "[%llu + %llu tokens, first after %.2f s", (unsigned long long)a->n_prompt,
-            (unsigned long long)a->n_token, (double)(a->first_us - a->asked_us) / 1e6);
+    fprintf(stderr, "[%llu prompt + %llu output tokens, first token after %.2f s",
+            (unsigned long long)a->n_prompt, (unsigned long long)a->n_token,
+            (double)(a->first_us - a->asked_us) / 1e6);
     if (a->n_token > 1 && seconds > 0)
         fprintf(stderr, ", %.1f tokens/s", (double)(a->n_token - 1) / seconds);
     fputs("]\n", stderr);
@@ -278,7 +279,7 @@ FALLIBLE talk_answer(struct chat_talk *t, struct q_err *e)
     t->thinking = false;
     t->thought = (struct printable){.n_partial = 0};
     enum q_code rc = body ? chat_stream(&t->peer, body, &a, e)
-                          : q_fail(e, Q_NO_MEMORY, "no memory for the request");
+                          : q_fail(e, Q_NO_MEMORY, "out of memory for the request");
     show_thinking(t, NULL, 0);
     wrap_flush(&t->wrap);
     put(t);

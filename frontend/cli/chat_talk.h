@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* chat_talk - a conversation with a model: its messages, its tools, and each answer as it is shown.
+/* chat_talk - a conversation with a model: messages, tools, and printing of answers.
  * Threads: main. */
 #ifndef QUIRE_FRONTEND_CLI_CHAT_TALK_H
 #define QUIRE_FRONTEND_CLI_CHAT_TALK_H
@@ -17,29 +17,29 @@ struct chat_talk {
     bool terminal;            /* standard output is one */
     bool verbose;
     struct wrap wrap;
-    bool thinking;            /* what the model thinks is being printed */
+    bool thinking;            /* reasoning is being printed */
     struct printable thought; /* of it, where standard output is no terminal */
 };
-/* Begin anew: only the system message stays. */
+/* Start a new conversation with the system message only. */
 void talk_reset(struct chat_talk *t);
 void talk_release(struct chat_talk *t);
 const char *talk_system(const struct chat_talk *t);                               /* NULL = none */
 FALLIBLE talk_set_system(struct chat_talk *t, const char *text, struct q_err *e); /* NULL: none */
-/* path NULL: none any more. Errors: Q_IO, Q_INVALID; the tools stay. */
+/* path NULL: remove the tools. Errors: Q_IO, Q_INVALID; the tools are kept. */
 FALLIBLE talk_load_tools(struct chat_talk *t, const char *path, struct q_err *e);
 FALLIBLE talk_save(const struct chat_talk *t, const char *path, bool replace, struct q_err *e);
-/* Add a message of the user's. Errors: Q_INVALID (no UTF-8). */
+/* Add a user message. Errors: Q_INVALID (not UTF-8). */
 FALLIBLE talk_add_user(struct chat_talk *t, const char *text, struct q_err *e);
-/* The result of the call that is next in turn. Errors: as talk_add_user. */
+/* Add the result of the next call. Errors: as talk_add_user. */
 FALLIBLE talk_add_result(struct chat_talk *t, const char *text, struct q_err *e);
 /* The first call without a result, NULL: none waits. */
 const json_t *talk_waiting_call(const struct chat_talk *t);
-/* Take the calls without results back, and what was said for them. */
+/* Remove the calls without results, and their message. */
 void talk_drop_calls(struct chat_talk *t);
-/* Go back to where the last answer began. False: there is none. */
+/* Remove the last answer. False: there is none. */
 bool talk_rewind(struct chat_talk *t);
-/* Ask for an answer, print it, keep it. Without one the last message goes, so that it can be asked
- * again. Errors: chat_stream's; after Q_CANCELLED what had come is kept. */
+/* Request an answer, print it and add it. Without an answer the last message is removed, so that it
+ * can be repeated. Errors: those of chat_stream; after Q_CANCELLED the partial answer is kept. */
 FALLIBLE talk_answer(struct chat_talk *t, struct q_err *e);
 
 #endif

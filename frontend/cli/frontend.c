@@ -10,7 +10,7 @@ int main(int argc, char **argv)
         .program = FOR_FRONTEND,
         .name = "quire frontend",
         .usage = "MODEL --engine ADDRESS [options]",
-        .about = "Serves the OpenAI-compatible API over HTTP for an engine that runs elsewhere "
+        .about = "Serves the OpenAI-compatible HTTP API for an engine that was started separately "
                  "(quire engine).",
         .positional_min = 1,
         .positional_max = 1,

@@ -24,7 +24,7 @@ FALLIBLE http_url_parse(struct http_url *out, const char *text, struct q_err *e)
     at += v6;
     size_t n = strcspn(at, v6 ? "]" : ":/");
     if (n == 0 || n >= sizeof(out->host))
-        return q_fail(e, Q_INVALID, "--url: no host in %.200s", text);
+        return q_fail(e, Q_INVALID, "--url: the host is missing in %.200s", text);
     memcpy(out->host, at, n);
     out->host[n] = 0;
     at += n + (v6 && at[n] == ']');
@@ -32,7 +32,7 @@ FALLIBLE http_url_parse(struct http_url *out, const char *text, struct q_err *e)
     if (*at == ':') {
         n = strspn(++at, "0123456789");
         if (n == 0 || n > 5)
-            return q_fail(e, Q_INVALID, "--url: no port in %.200s", text);
+            return q_fail(e, Q_INVALID, "--url: the port is missing in %.200s", text);
         snprintf(out->port, sizeof(out->port), "%.*s", (int)n, at);
         at += n;
     }
@@ -75,8 +75,8 @@ static enum q_code connect_to(const struct http_url *url, int *fd, struct q_err 
     freeaddrinfo(found);
     if (*fd < 0)
         return q_fail(e, Q_IO,
-                      "no server at http://%s:%s: %s (start one with `quire serve MODEL`, or "
-                      "let `quire chat MODEL` run the model itself)",
+                      "cannot connect to http://%s:%s: %s (start a server with `quire serve "
+                      "MODEL`, or run the model in the chat itself with `quire chat MODEL`)",
                       url->host, url->port, strerror(errno));
     return Q_OK;
 }
@@ -108,7 +108,7 @@ static enum q_code fill(struct reader *r, struct q_err *e)
             errno = EINTR;
     } while (n < 0 && errno == EINTR);
     if (n <= 0)
-        return q_fail(e, Q_IO, "the server broke the connection off%s%s", n ? ": " : "",
+        return q_fail(e, Q_IO, "the server closed the connection%s%s", n ? ": " : "",
                       n ? strerror(errno) : "");
     r->at = 0;
     r->n = (size_t)n;
@@ -127,8 +127,7 @@ static enum q_code read_line(struct reader *r, char *out, size_t size, struct q_
         if (c == '\n')
             break;
         if (n + 1 >= size)
-            return q_fail(e, Q_CORRUPT, "a line of the server's answer is longer than %zu bytes",
-                          size);
+            return q_fail(e, Q_CORRUPT, "a line of the server's response exceeds %zu bytes", size);
         if (c != '\r')
             out[n++] = c;
     }
@@ -166,7 +165,7 @@ static enum q_code read_chunks(struct reader *r, struct http_call *c, struct q_e
         char *end;
         unsigned long n = strtoul(line, &end, 16);
         if (end == line || n > (1ul << 30))
-            return q_fail(e, Q_CORRUPT, "the server's answer has a bad chunk");
+            return q_fail(e, Q_CORRUPT, "the server's response has an invalid chunk");
         if ((rc = read_block(r, c, n, e)) || (rc = read_line(r, line, sizeof(line), e)))
             return rc;
         if (n == 0)
@@ -183,7 +182,7 @@ static enum q_code read_answer(struct reader *r, struct http_call *c, struct q_e
     if (rc != Q_OK)
         return rc;
     if (strncmp(line, "HTTP/1.", 7) != 0 || strlen(line) < 12)
-        return q_fail(e, Q_CORRUPT, "the server does not speak HTTP/1.1");
+        return q_fail(e, Q_CORRUPT, "the server's response is not HTTP/1.1");
     c->status = (int)strtol(line + 9, NULL, 10);
     while ((rc = read_line(r, line, sizeof(line), e)) == Q_OK && *line) {
         if (!strncasecmp(line, "content-length:", 15))

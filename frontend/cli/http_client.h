@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* http_client - one HTTP/1.1 request at a time, with the answer's body handed out as it comes. For
- * the terminal verbs; blocking, plain http:// only.
+/* http_client - one HTTP/1.1 request at a time, with a streamed response body. For the terminal
+ * verbs; blocking, plain http:// only.
  * Threads: one owner. */
 #ifndef QUIRE_FRONTEND_CLI_HTTP_CLIENT_H
 #define QUIRE_FRONTEND_CLI_HTTP_CLIENT_H
@@ -21,14 +21,14 @@ struct http_call {
     const char *api_key;       /* NULL or "" = none */
     const char *body;          /* [n_body] JSON; NULL with GET */
     size_t n_body;
-    /* Pieces of the body as they come; not Q_OK ends the call. */
+    /* Called with pieces of the body; a result other than Q_OK ends the call. */
     enum q_code (*on_body)(void *ctx, const char *data, size_t n, struct q_err *e);
     void *ctx;
-    const volatile sig_atomic_t *stop; /* NULL, or becomes not 0 to give the call up */
-    int status;                        /* out; known before on_body is called */
+    const volatile sig_atomic_t *stop; /* NULL, or a flag that cancels the call when set */
+    int status;                        /* output; set before on_body is called */
 };
 /* Errors: Q_IO (no connection, cut off), Q_CANCELLED (stop), Q_CORRUPT (no HTTP), on_body's. A
- * status of 400 and above is no error here. */
+ * status of 400 and above is not an error here. */
 FALLIBLE http_call(const struct http_url *url, struct http_call *c, struct q_err *e);
 
 #endif

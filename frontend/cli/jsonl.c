@@ -25,10 +25,10 @@ static void one_line(jsonl_answer *answer, void *ctx, const struct buf *line, ui
            *in = json_loadb(buf_str(line) + mark, line->len - mark, JSON_ALLOW_NUL, &at);
     enum q_code rc;
     if (line->failed)
-        rc = q_fail(&e, Q_TOO_LARGE, "line %llu is longer than %u bytes",
-                    (unsigned long long)i_line, JSONL_LINE_MAX);
+        rc = q_fail(&e, Q_TOO_LARGE, "line %llu exceeds %u bytes", (unsigned long long)i_line,
+                    JSONL_LINE_MAX);
     else if (!in)
-        rc = q_fail(&e, Q_INVALID, "line %llu is no JSON object: column %d: %s",
+        rc = q_fail(&e, Q_INVALID, "line %llu is not a JSON object: column %d: %s",
                     (unsigned long long)i_line, at.column, at.text);
     else if (!json_is_object(in))
         rc = q_fail(&e, Q_INVALID, "line %llu: expected a JSON object", (unsigned long long)i_line);
@@ -93,7 +93,7 @@ FALLIBLE jsonl_only(const json_t *in, const char *const *names, struct q_err *e)
             continue;
         for (i = 0; names[i]; i++)
             buf_printf(&all, "%s%s", i ? ", " : "", names[i]);
-        q_fail(e, Q_INVALID, "\"%.40s\" is not a field; there are %s", key, buf_str(&all));
+        q_fail(e, Q_INVALID, "unknown field \"%.40s\"; accepted are %s", key, buf_str(&all));
         buf_release(&all);
         return Q_INVALID;
     }

@@ -14,9 +14,9 @@ int main(int argc, char **argv)
         .program = FOR_KEYGEN,
         .name = "quire keygen",
         .usage = "DIR",
-        .about = "Makes the CURVE keys for tcp:// in the folder DIR: engine.key and frontend.pub "
-                 "belong on the engine's "
-                 "machine, frontend.key and engine.pub on the frontends'. Nothing is overwritten.",
+        .about = "Creates the CURVE keys for tcp:// in the folder DIR. The engine's machine needs "
+                 "engine.key and frontend.pub, the frontends' machines need frontend.key and "
+                 "engine.pub. Existing files are not overwritten.",
         .positional_min = 1,
         .positional_max = 1,
     };
@@ -36,7 +36,7 @@ int main(int argc, char **argv)
                buf_str(&dir));
         buf_release(&dir);
     } else {
-        printf("keys are in %s: give --keys %s to engine and frontends\n", o.positional[0],
+        printf("keys created in %s: start engine and frontends with --keys %s\n", o.positional[0],
                o.positional[0]);
     }
     return 0;

@@ -66,7 +66,7 @@ static enum q_code on_event(void *ctx, const struct parsed_event *event, struct 
         json_object_set(out, event->kind == PARSED_CALL_BEGIN ? "name" : "text", text);
     json_decref(text);
     if (json_array_append_new(r->events, out) != 0)
-        return q_fail(e, Q_NO_MEMORY, "no memory for the events");
+        return q_fail(e, Q_NO_MEMORY, "out of memory for the events");
     struct buf *b = event->kind == PARSED_CONTENT     ? &r->content
                     : event->kind == PARSED_REASONING ? &r->reasoning
                                                       : &r->args;
@@ -129,7 +129,7 @@ static enum q_code answer(void *ctx, const json_t *in, json_t **out, struct q_er
         goto out;
     if (!deltas && !text) {
         rc = q_fail(e, Q_INVALID,
-                    "deltas: missing; give {\"deltas\": [\"…\", …]} or {\"text\": \"…\"}");
+                    "deltas: missing; expected {\"deltas\": [\"…\", …]} or {\"text\": \"…\"}");
         goto out;
     }
     if (prompt)
@@ -181,12 +181,13 @@ int main(int argc, char **argv)
         .program = FOR_PARSE,
         .name = "quire parse",
         .usage = "[MODEL] --tool-call-parser NAME --reasoning-parser NAME < LINES",
-        .about = "Parses what a model wrote, to try a format without a server. A line of standard "
-                 "input is {\"deltas\": [\"…\", …], \"tools\": […]}, its answer {\"content\": …, "
-                 "\"reasoning\": …, \"tool_calls\": [{\"name\": …, \"arguments\": …, \"complete\": "
-                 "…}], \"events\": […]}. \"tools\" gives arguments their types; \"prompt\", the "
-                 "rendered prompt, tells whether the text begins inside reasoning; \"text\" is one "
-                 "delta. With MODEL the formats are those its chat template shows.",
+        .about = "Applies a tool-call or reasoning parser to model output, without a server. An "
+                 "input line is {\"deltas\": [\"…\", …], \"tools\": […]}; its output line is "
+                 "{\"content\": …, \"reasoning\": …, \"tool_calls\": [{\"name\": …, \"arguments\": "
+                 "…, \"complete\": …}], \"events\": […]}. \"tools\" defines the types of "
+                 "arguments; \"prompt\" is the rendered prompt, which determines whether the "
+                 "output starts inside reasoning; \"text\" stands for a single delta. With MODEL "
+                 "the formats are detected from its chat template.",
         .positional_min = 0,
         .positional_max = 1,
     };

@@ -87,10 +87,8 @@ static void help(const struct verbs *v, FILE *out)
 {
     unsigned width = columns_width(out);
     const char *title = NULL;
-    fputs("usage: quire VERB [arguments]\n"
-          "       quire help VERB      the same as quire VERB --help\n"
-          "       quire help vllm      what vLLM's flags are here\n"
-          "       quire --version\n",
+    fputs("usage: quire VERB [arguments]\n       quire help VERB      same as quire VERB --help\n  "
+          "     quire help vllm      vLLM's flags and their equivalents\n       quire --version\n",
           out);
     for (size_t i = 0; i < N_KNOWN; i++) {
         if (known[i].title)
@@ -110,9 +108,8 @@ static void help(const struct verbs *v, FILE *out)
         title = "";
         columns_row(out, v->names[i], INDENT, width, "");
     }
-    fputs("\nExamples:\n"
-          "    quire serve Qwen/Qwen3-0.6B      then, in another terminal: quire chat\n"
-          "    quire generate ./model \"Once upon\"\n",
+    fputs("\nExamples:\n    quire serve Qwen/Qwen3-0.6B      then, in a second terminal: quire "
+          "chat\n    quire generate ./model \"Once upon\"\n",
           out);
 }
 
@@ -135,7 +132,7 @@ static int unknown(const struct verbs *v, char **argv)
         if (strcmp(words[i].word, verb) != 0)
             continue;
         if (!meant)
-            fprintf(stderr, "quire: there is no verb \"%s\". What does it:\n", verb);
+            fprintf(stderr, "quire: unknown verb \"%s\". Similar commands:\n", verb);
         meant = true;
         fputs("  ", stderr);
         print_command(words[i].command, argv[1]);
@@ -144,7 +141,7 @@ static int unknown(const struct verbs *v, char **argv)
     }
     if (meant)
         return 2;
-    fprintf(stderr, "quire: there is no verb \"%.60s\"", verb);
+    fprintf(stderr, "quire: unknown verb \"%.60s\"", verb);
     for (size_t i = 0; i < v->n; i++) {
         size_t d = nearest_distance(verb, strlen(verb), v->names[i], strlen(v->names[i]));
         if (d < best) {
@@ -155,7 +152,7 @@ static int unknown(const struct verbs *v, char **argv)
     if (nearest)
         fprintf(stderr, "; did you mean \"quire %s\"?\n", nearest);
     else
-        fprintf(stderr, "; `quire help` lists them\n");
+        fprintf(stderr, "; `quire help` lists the verbs\n");
     return 2;
 }
 

@@ -42,7 +42,7 @@ static enum q_code read_time(int64_t *out, const char *text, struct q_err *e)
         *out = timegm(&tm);
         return Q_OK;
     }
-    return q_fail(e, Q_INVALID, "now: expected a time like 2026-01-31T12:00:00, got \"%.40s\"",
+    return q_fail(e, Q_INVALID, "now: expected a time such as 2026-01-31T12:00:00, got \"%.40s\"",
                   text);
 }
 
@@ -108,7 +108,8 @@ static enum q_code render(const struct verb *verb, const struct line *l, struct 
     struct chat *own = NULL;
     enum q_code rc = Q_OK;
     if (!verb->chat && !l->template)
-        return q_fail(e, Q_INVALID, "template: missing; `quire render -` needs it in every line");
+        return q_fail(e, Q_INVALID,
+                      "template: missing; `quire render -` requires it in every line");
     if (!l->request.messages)
         return render_plain(l,
                             l->template ? json_string_value(l->template) : chat_source(verb->chat),
@@ -179,14 +180,13 @@ int main(int argc, char **argv)
         .program = FOR_RENDER,
         .name = "quire render",
         .usage = "MODEL|FILE|- < LINES",
-        .about =
-            "Renders a chat template: a model's, a file's, or with - the one in each line. A "
-            "line of standard input is {\"messages\": […], \"tools\": […], \"documents\": […], "
-            "\"add_generation_prompt\": true, \"continue_final_message\": true, "
-            "\"variables\": {…}, \"now\": \"ISO time\", \"template\": \"…\"}, its answer "
-            "{\"text\": …, \"content_ranges\": bytes that came from the messages, tools, …} or "
-            "{\"error\": …, \"type\": …, \"line\": …, \"column\": …}. Without "
-            "messages the template sees the variables alone.",
+        .about = "Renders a chat template: of a model, of a file, or with - the one in each line. "
+                 "An input line is {\"messages\": […], \"tools\": […], \"documents\": […], "
+                 "\"add_generation_prompt\": true, \"continue_final_message\": true, "
+                 "\"variables\": {…}, \"now\": \"ISO time\", \"template\": \"…\"}; its output line "
+                 "is {\"text\": …, \"content_ranges\": byte ranges copied from messages, tools, …} "
+                 "or {\"error\": …, \"type\": …, \"line\": …, \"column\": …}. Without messages "
+                 "only the variables are defined in the template.",
         .positional_min = 1,
         .positional_max = 1,
     };

@@ -88,7 +88,7 @@ static void say_progress(struct program *p)
     struct buf out = BUF_INIT;
     double seconds = p->up_ms ? (double)(clock_ms() - p->up_ms) / 1000 : 0;
     if (!n_done(p)) {
-        buf_printf(&out, "loading the model, or the first lines; %llu done before",
+        buf_printf(&out, "loading the model and the first lines; %llu results exist already",
                    (unsigned long long)c->n_before);
     } else {
         buf_printf(&out, "%llu lines", (unsigned long long)n_done(p));
@@ -118,7 +118,7 @@ static void on_tick(void *ctx)
     }
     if (p->app.link && link_hangs(p->app.link) && p->engine.pid > 0 &&
         now - p->engine.started_ms > STOP_MS) {
-        complain("the engine hangs; killing it");
+        complain("the engine does not respond: killing it");
         kill(p->engine.pid, SIGKILL);
     }
     if (p->engine.restart_ms && p->engine.restart_ms <= now) {
@@ -145,14 +145,14 @@ static void on_death(struct program *p, int status)
         return;
     }
     if (c->n_failure > FAILURES_MAX) {
-        complain("the engine died once too often; the same command goes on where this one ended");
+        complain("the engine crashed too often: run the same command again to continue");
         stop(p, EXIT_ENGINE);
         return;
     }
     int64_t wait_ms = BACKOFF_MS << (c->n_failure - 1);
     c->restart_ms = now + (wait_ms < BACKOFF_MAX ? wait_ms : BACKOFF_MAX);
-    fprintf(stderr, "%squire run-batch: the engine %s %d; restarting it\n", p->said ? "\n" : "",
-            WIFEXITED(status) ? "ended with code" : "was killed by signal",
+    fprintf(stderr, "%squire run-batch: the engine %s %d: restarting it\n", p->said ? "\n" : "",
+            WIFEXITED(status) ? "exited with code" : "was killed by signal",
             WIFEXITED(status) ? code : code - 128);
 }
 
@@ -209,7 +209,7 @@ static void on_end(void *ctx)
     struct program *p = ctx;
     const struct batch *b = &p->batch;
     if (b->error.code) {
-        fprintf(stderr, "%squire run-batch: %s; the same command goes on where this one ended\n",
+        fprintf(stderr, "%squire run-batch: %s; run the same command again to continue\n",
                 p->said && p->terminal ? "\n" : "", b->error.message);
         stop(p, b->error.code == Q_CORRUPT && p->app.served.chat.broken ? EXIT_LOAD : EXIT_FILES);
         return;
@@ -237,19 +237,18 @@ static void summary(const struct program *p)
             busy, p->exit_code);
         return;
     }
-    fprintf(
-        stderr,
-        "quire run-batch: %llu lines read: %llu answered, %llu refused, %llu invalid, %llu done "
-        "before; %llu prompt and %llu completion tokens in %.1f s",
-        (unsigned long long)c->n_line, (unsigned long long)c->n_answered,
-        (unsigned long long)c->n_refused, (unsigned long long)c->n_bad,
-        (unsigned long long)c->n_before, (unsigned long long)c->prompt_tokens,
-        (unsigned long long)c->completion_tokens, seconds);
+    fprintf(stderr,
+            "quire run-batch: %llu lines read: %llu answered, %llu rejected, %llu invalid, %llu "
+            "skipped because results exist; %llu prompt and %llu completion tokens in %.1f s",
+            (unsigned long long)c->n_line, (unsigned long long)c->n_answered,
+            (unsigned long long)c->n_refused, (unsigned long long)c->n_bad,
+            (unsigned long long)c->n_before, (unsigned long long)c->prompt_tokens,
+            (unsigned long long)c->completion_tokens, seconds);
     if (busy > 0)
         fprintf(stderr, " (%.0f tokens/s)", (double)c->completion_tokens / busy);
     fprintf(stderr, "\n");
     if (p->exit_code > EXIT_SIGNAL)
-        complain("interrupted; the same command goes on where this one ended");
+        complain("interrupted: run the same command again to continue");
 }
 
 static uint32_t at_most(int64_t n, uint32_t limit)
@@ -296,9 +295,9 @@ static int run(struct program *p)
         return p->exit_code;
     }
     if (b->out.n_line || b->out.n_torn)
-        fprintf(stderr, "quire run-batch: %llu lines are in %s already%s\n",
+        fprintf(stderr, "quire run-batch: %llu results exist already in %s%s\n",
                 (unsigned long long)b->out.n_line, p->o.output_file,
-                b->out.n_torn ? "; a torn one was cut off" : "");
+                b->out.n_torn ? "; an incomplete last line was removed" : "");
     for (size_t i = 0; i < 3; i++) {
         p->signals[i].data = p;
         uv_signal_init(&p->app.loop, &p->signals[i]);
@@ -328,17 +327,15 @@ int main(int argc, char **argv)
         .name = "quire run-batch",
         .usage = "MODEL -i INPUT -o OUTPUT [options]",
         .about =
-            "Answers a file of requests in OpenAI's batch format: a JSON object a line with "
+            "Processes a file of requests in OpenAI's batch format: one JSON object per line with "
             "custom_id, method, url (/v1/chat/completions or /v1/completions) and body. A line may "
-            "also be a body by itself: {\"messages\": […]} or {\"prompt\": \"…\"}, which a chat "
-            "model "
-            "gets as a user's message (not with --raw); without custom_id it is called line-N. "
-            "Each "
-            "answer is appended to OUTPUT as soon as it is there, in any order. Started again "
-            "after an interruption it goes on and does no line twice. Ends with 0 when every "
-            "line was answered, 1 when some were not (OUTPUT says why), 2 for a wrong command "
-            "line, 3 when the model cannot be loaded, 4 when the engine died too often, 6 when "
-            "a file cannot be read or written, 130 after Ctrl-C.",
+            "also be the body alone: {\"messages\": […]} or {\"prompt\": \"…\"}, which a chat "
+            "model receives as a user message (not with --raw); without custom_id its id is "
+            "line-N. Each result is appended to OUTPUT when it is complete, in any order. After an "
+            "interruption the same command resumes and skips the lines that have results. Exit "
+            "codes: 0 if every line was answered, 1 if some failed (OUTPUT has the errors), 2 for "
+            "an invalid command line, 3 if the model cannot be loaded, 4 if the engine crashed too "
+            "often, 6 if a file cannot be read or written, 130 after Ctrl-C.",
         .positional_min = 0,
         .positional_max = 1,
     };

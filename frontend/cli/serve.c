@@ -84,7 +84,7 @@ static void describe(int status, char *out, size_t n)
         snprintf(out, n, "was killed by signal %d (%s)", WTERMSIG(status),
                  strsignal(WTERMSIG(status)));
     else
-        snprintf(out, n, "ended with code %d", WEXITSTATUS(status));
+        snprintf(out, n, "exited with code %d", WEXITSTATUS(status));
 }
 
 /* Codes by which a program says that another try would end the same way (engine/server/server.h:
@@ -114,13 +114,13 @@ static void on_death(struct supervisor *s, struct child *c, int status)
         return;
     }
     if (c->n_failure > FAILURES_MAX) {
-        log_error("%s (process %d) %s once too often; giving up", c->name, pid, how);
+        log_error("%s (process %d) %s: too many failures, stopping", c->name, pid, how);
         begin_stop(s, code ? code : 1);
         return;
     }
     int64_t wait_ms = BACKOFF_MS << (c->n_failure - 1);
     c->restart_ms = now + (wait_ms < BACKOFF_MAX ? wait_ms : BACKOFF_MAX);
-    log_error("%s (process %d) %s; restarting it in %lld ms", c->name, pid, how,
+    log_error("%s (process %d) %s: restarting it in %lld ms", c->name, pid, how,
               (long long)(c->restart_ms - now));
 }
 
@@ -157,7 +157,7 @@ static void on_hang(struct supervisor *s)
     struct child *engine = &s->children[0];
     if (s->stopping || engine->pid <= 0 || clock_ms() - engine->started_ms < HANG_GRACE_MS)
         return;
-    log_error("engine (process %d) hangs; killing it", engine->pid);
+    log_error("engine (process %d) does not respond: killing it", engine->pid);
     kill(engine->pid, SIGKILL);
 }
 
@@ -195,7 +195,7 @@ static void do_due(struct supervisor *s)
         if (s->children[i].restart_ms && s->children[i].restart_ms <= now)
             start(s, &s->children[i]);
     if (s->stopping && now >= s->kill_at_ms) {
-        log_warning("children do not stop; killing them");
+        log_warning("child processes do not stop: killing them");
         signal_children(s, 0, SIGKILL);
         s->kill_at_ms = now + KILL_AFTER_MS;
     }
@@ -268,12 +268,10 @@ int main(int argc, char **argv)
         .program = FOR_SERVE,
         .name = "quire serve",
         .usage = "MODEL [options]",
-        .about = "Serves a model over HTTP: starts an engine and its frontends, restarts what "
-                 "dies, and stops all of "
-                 "them together. MODEL is a folder, or an id in the local Hugging Face cache. Ends "
-                 "with 0 after SIGTERM "
-                 "or SIGINT, else with the code of the process that could not go on (3: the model "
-                 "cannot be loaded).",
+        .about = "Serves a model over HTTP: starts an engine and its frontends, restarts processes "
+                 "that crash, and stops all of them together. MODEL is a folder, or a model id in "
+                 "the local Hugging Face cache. Exit codes: 0 after SIGTERM or SIGINT, else the "
+                 "code of the process that failed (3: the model cannot be loaded).",
         .positional_min = 1,
         .positional_max = 1,
     };

@@ -38,8 +38,8 @@ static enum q_code make_dir(struct outside *s, struct q_err *e)
         base = "/tmp";
     snprintf(s->dir, sizeof(s->dir), "%s/quire-XXXXXX", base);
     if (!mkdtemp(s->dir)) { /* mode 0700 */
-        enum q_code rc =
-            q_fail(e, Q_INTERNAL, "cannot make a folder like %s: %s", s->dir, strerror(errno));
+        enum q_code rc = q_fail(e, Q_INTERNAL, "cannot create a folder named like %s: %s", s->dir,
+                                strerror(errno));
         s->dir[0] = 0;
         return rc;
     }
@@ -110,7 +110,7 @@ static enum q_code hide_keys(char **argv, uint32_t *n, const struct options *o, 
         buf_printf(&keys, "%s%s", i ? "\n" : "", o->api_key.items[i]);
     enum q_code rc = buf_check(&keys, "the API keys", e);
     if (rc == Q_OK && setenv("QUIRE_API_KEY", buf_str(&keys), 1) != 0)
-        rc = q_fail(e, Q_NO_MEMORY, "no memory for the API keys");
+        rc = q_fail(e, Q_NO_MEMORY, "out of memory for the API keys");
     buf_release(&keys);
     for (uint32_t i = 0; i < *n; i++) {
         if (strncmp(argv[i], "--api-key=", strlen("--api-key=")) != 0)
@@ -132,7 +132,7 @@ static enum q_code child_init(struct child *c, const struct outside *s, const st
     c->argv[n++] = (char *)o->positional[0];
     c->argv[n++] = flag(c->is_frontend ? "--engine" : "--listen", s->address);
     if (!c->argv[0] || !c->argv[2])
-        return q_fail(e, Q_NO_MEMORY, "no memory for arguments");
+        return q_fail(e, Q_NO_MEMORY, "out of memory for arguments");
     enum q_code rc = options_forward(o, c->is_frontend ? FOR_FRONTEND : FOR_ENGINE, c->argv, &n,
                                      CHILD_ARGS_MAX, e);
     return rc ? rc : hide_keys(c->argv, &n, o, e);
@@ -266,8 +266,8 @@ int check_end(struct check *k, struct q_err *e)
     const int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
     const char *line = said.len ? last_line(said.data) : "";
     if (code && !*line)
-        q_fail_text(e, Q_INVALID, "%s %s %d while it checked its arguments", k->name,
-                    WIFSIGNALED(status) ? "was killed by signal" : "ended with code",
+        q_fail_text(e, Q_INVALID, "%s %s %d during the check of its arguments", k->name,
+                    WIFSIGNALED(status) ? "was killed by signal" : "exited with code",
                     WIFSIGNALED(status) ? WTERMSIG(status) : code);
     else if (code)
         q_fail_text(e, Q_INVALID, "%s", line);

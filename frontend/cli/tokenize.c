@@ -53,7 +53,7 @@ static enum q_code check_keys(const json_t *root, struct q_err *e)
             found = found || strcmp(known[i], key) == 0;
         if (!found)
             return q_fail(e, Q_INVALID,
-                          "\"%.40s\" is not a field; there are text, ids, add_special_tokens, "
+                          "unknown field \"%.40s\"; accepted are text, ids, add_special_tokens, "
                           "skip_special_tokens, stream, truncate_and_pad, content_ranges",
                           key);
     }
@@ -73,8 +73,8 @@ static enum q_code read_ranges(struct ranges *out, const json_t *list, size_t n,
         if (json_array_size(pair) != 2 || from < (json_int_t)done || to < from ||
             to > (json_int_t)n)
             return q_fail(e, Q_INVALID,
-                          "content_ranges[%zu]: expected [from, to], bytes of the text, behind the "
-                          "one before",
+                          "content_ranges[%zu]: expected [from, to], byte offsets in the text, in "
+                          "ascending order",
                           i);
         done = (size_t)to;
         if ((rc = ranges_add(out, (size_t)from, (size_t)to, e)))
@@ -90,7 +90,7 @@ static enum q_code read_line(struct line *l, const struct buf *text, struct q_er
     const size_t mark = utf8_mark(buf_str(text), text->len);
     l->root = json_loadb(buf_str(text) + mark, text->len - mark, JSON_ALLOW_NUL, &why);
     if (!l->root)
-        return q_fail(e, Q_INVALID, "not JSON: column %d: %.120s", why.column, why.text);
+        return q_fail(e, Q_INVALID, "not valid JSON: column %d: %.120s", why.column, why.text);
     if (!json_is_object(l->root))
         return q_fail(e, Q_INVALID, "expected an object with \"text\" or \"ids\"");
     l->text = json_object_get(l->root, "text");
@@ -224,7 +224,7 @@ static int answer_all(const struct tokenizer *t)
             continue;
         buf_reset(&out);
         if (line.failed)
-            buf_printf(&out, "{\"error\":\"a line of more than %zu bytes\"}", LINE_MAX_BYTES);
+            buf_printf(&out, "{\"error\":\"the line exceeds %zu bytes\"}", LINE_MAX_BYTES);
         else
             answer(t, &line, &out);
         buf_add_char(&out, '\n');
@@ -252,13 +252,12 @@ int main(int argc, char **argv)
         .program = FOR_TOKENIZE,
         .name = "quire tokenize",
         .usage = "MODEL <lines >lines",
-        .about =
-            "Text to token ids and back, without a server. MODEL is a model id, or a folder or "
-            "file of a tokenizer. Reads a JSON object a line: {\"text\":…, "
-            "\"add_special_tokens\":true} gives {\"ids\":[…]}; {\"ids\":[…], "
-            "\"skip_special_tokens\":true} gives {\"text\":…}, with \"stream\":true "
-            "{\"pieces\":[one for each id], \"flush\":…}. \"truncate_and_pad\":true applies "
-            "what the file says about both, which no server does.",
+        .about = "Converts text to token ids and back, without a server. MODEL is a model id, or a "
+                 "folder or file of a tokenizer. The input is one JSON object per line: "
+                 "{\"text\":…, \"add_special_tokens\":true} gives {\"ids\":[…]}; {\"ids\":[…], "
+                 "\"skip_special_tokens\":true} gives {\"text\":…}, with \"stream\":true "
+                 "{\"pieces\":[one for each id], \"flush\":…}. \"truncate_and_pad\":true applies "
+                 "the truncation and padding settings of the tokenizer file, which servers ignore.",
         .positional_min = 1,
         .positional_max = 1,
     };

@@ -59,7 +59,7 @@ static bool next_word(const char *line, size_t n, size_t *at, struct q_err *e,
             n_word = API_KEY_BYTES_MAX + 1;
     if (n_word > API_KEY_BYTES_MAX || memchr(word, 0, n_word)) {
         q_err_reset(e);
-        (void)q_fail(e, Q_INVALID, "a word is longer than %d bytes, or has a NUL in it",
+        (void)q_fail(e, Q_INVALID, "a word exceeds %d bytes or contains a NUL character",
                      API_KEY_BYTES_MAX);
         n_word = 0;
     }
@@ -79,7 +79,7 @@ static FALLIBLE read_word(struct api_keys *k, const char *word, struct q_err *e)
     }
     if (strncmp(word, weight, sizeof(weight) - 1) != 0)
         return q_fail(e, Q_INVALID,
-                      "\"%.60s\" is not known behind a key, expected weight=N or admin", word);
+                      "unknown attribute \"%.60s\" after a key, expected weight=N or admin", word);
     enum q_code rc =
         parse_i64(&value, word + sizeof(weight) - 1, 1, API_KEY_WEIGHT_MAX, "weight", e);
     if (rc == Q_OK)
@@ -125,7 +125,7 @@ FALLIBLE api_keys_add_file(struct api_keys *k, const char *path, struct q_err *e
     }
     rc = api_keys_add_text(k, buf_str(&text), text.len, e);
     if (rc == Q_OK && k->n == n_before)
-        rc = q_fail(e, Q_INVALID, "there is no key in it");
+        rc = q_fail(e, Q_INVALID, "the file contains no key");
     if (text.len)
         OPENSSL_cleanse(text.data, text.len);
     buf_release(&text);
@@ -142,15 +142,15 @@ FALLIBLE api_keys_check(const struct api_keys *k, struct q_err *e)
     enum q_code rc = Q_OK;
     struct api_key *sorted = q_calloc(k->n ? k->n : 1, sizeof(*sorted));
     if (!sorted)
-        return q_fail(e, Q_NO_MEMORY, "api keys: no memory for %zu", k->n);
+        return q_fail(e, Q_NO_MEMORY, "api keys: out of memory for %zu keys", k->n);
     if (k->n) {
         memcpy(sorted, k->items, k->n * sizeof(*sorted));
         qsort(sorted, k->n, sizeof(*sorted), by_digest);
     }
     for (size_t i = 1; rc == Q_OK && i < k->n; i++)
         if (by_digest(&sorted[i - 1], &sorted[i]) == 0)
-            rc = q_fail(e, Q_INVALID,
-                        "an API key is given twice (--api-key and --api-key-file together)");
+            rc =
+                q_fail(e, Q_INVALID, "an API key is given twice (in --api-key and --api-key-file)");
     q_free(sorted);
     return rc;
 }

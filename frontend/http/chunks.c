@@ -26,14 +26,14 @@ static const char *size_byte(struct chunks *c, char byte)
 {
     int digit = hex_value(byte);
     if (digit >= 0 && c->n_digit == DIGITS_MAX)
-        return "the size of a chunk has more than 16 digits";
+        return "invalid chunk: its size has more than 16 digits";
     if (digit >= 0) {
         c->left = c->left * 16 + (unsigned)digit;
         c->n_digit++;
         return NULL;
     }
     if (!c->n_digit || (byte != ';' && byte != '\r'))
-        return "the size of a chunk is no hexadecimal number";
+        return "invalid chunk: its size is not a hexadecimal number";
     c->state = byte == ';' ? CHUNKS_EXTENSION : CHUNKS_SIZE_END;
     return NULL;
 }
@@ -41,7 +41,7 @@ static const char *size_byte(struct chunks *c, char byte)
 static const char *size_end(struct chunks *c, char byte)
 {
     if (byte != '\n')
-        return "the size of a chunk does not end with CR LF";
+        return "invalid chunk: its size does not end with CR LF";
     c->n_digit = 0;
     c->state = c->left ? CHUNKS_DATA : CHUNKS_TRAILER;
     return NULL;
@@ -50,7 +50,7 @@ static const char *size_end(struct chunks *c, char byte)
 static const char *data_end(struct chunks *c, char byte)
 {
     if (byte != (c->state == CHUNKS_DATA_END ? '\n' : '\r'))
-        return "the data of a chunk is not followed by CR LF";
+        return "invalid chunk: its data do not end with CR LF";
     c->state = c->state == CHUNKS_DATA_END ? CHUNKS_SIZE : CHUNKS_DATA_END;
     return NULL;
 }
@@ -65,7 +65,7 @@ static const char *trailer_byte(struct chunks *c, char byte)
     else if (c->state == CHUNKS_TRAILER_NAME && byte == ':')
         c->state = CHUNKS_TRAILER_VALUE;
     else if (in_value ? !is_text(byte) : !is_name(byte))
-        return "a line behind the last chunk is no header line";
+        return "a line after the last chunk is not a header line";
     else if (begins)
         c->state = CHUNKS_TRAILER_NAME;
     return NULL;
@@ -74,7 +74,7 @@ static const char *trailer_byte(struct chunks *c, char byte)
 static const char *line_end(struct chunks *c, char byte)
 {
     if (byte != '\n')
-        return "a line behind the last chunk does not end with CR LF";
+        return "a line after the last chunk does not end with CR LF";
     c->state = c->state == CHUNKS_LAST ? CHUNKS_WHOLE : CHUNKS_TRAILER;
     return NULL;
 }
@@ -87,7 +87,9 @@ static const char *take_byte(struct chunks *c, char byte)
     case CHUNKS_EXTENSION:
         if (byte == '\r')
             c->state = CHUNKS_SIZE_END;
-        return byte == '\r' || is_text(byte) ? NULL : "a control character in a chunk's extension";
+        return byte == '\r' || is_text(byte)
+                   ? NULL
+                   : "invalid chunk: its extension contains a control character";
     case CHUNKS_SIZE_END:
         return size_end(c, byte);
     case CHUNKS_DATA_RETURN:

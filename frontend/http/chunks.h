@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* chunks - the framing of a chunked body, followed as its bytes come (RFC 9112 7.1).
+/* chunks - incremental check of the framing of a chunked body (RFC 9112 7.1).
  *
- * h2o reads the digits of a chunk's size and skips what follows them up to the line feed, so that
- * "0x5" is the last chunk to it and five bytes to others, whose rest is then another request
- * (request smuggling). Here a size is 1 to 16 hexadecimal digits, then extensions from ';' on, then
- * CR LF; CR LF follows the data; trailers are header lines. Where nothing is wrong the body ends at
- * the byte where it ends for h2o. Threads: values. */
+ * h2o reads the digits of a chunk's size and skips everything up to the line feed, so that "0x5" is
+ * the last chunk for h2o and five bytes for other parsers, which then read the rest as another
+ * request (request smuggling). Here a size is 1 to 16 hexadecimal digits, then extensions from ';'
+ * on, then CR LF; CR LF follows the data; trailers are header lines. A valid body ends at the same
+ * byte as for h2o. Threads: values. */
 #ifndef QUIRE_FRONTEND_HTTP_CHUNKS_H
 #define QUIRE_FRONTEND_HTTP_CHUNKS_H
 #include <stdbool.h>
@@ -31,8 +31,8 @@ struct chunks { /* all zero: before the first byte of a body */
     unsigned n_digit;
     uint64_t left; /* bytes of the chunk's data */
 };
-/* Take the next bytes; those behind the body's end are left alone. What is wrong with them (a
- * sentence without full stop), once; NULL: nothing yet. */
+/* Process the next bytes, up to the body's end. Returns the error (a sentence without full stop)
+ * once; NULL: no error yet. */
 const char *chunks_take(struct chunks *c, const char *bytes, size_t n);
 
 #endif

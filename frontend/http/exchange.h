@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* exchange - one HTTP request and the answer to it.
+/* exchange - one HTTP request and its response.
  *
- * It lives in h2o's request pool: from the handler's call until the answer is out or the client is
- * gone, whichever is first. Then `gone` (http_on_gone) is called exactly once, and the pointer is
- * dead. An answer is one of http_reply (a whole body) and http_stream_start, _write …, _end
- * (server-sent events). Writes never block. A client that does not read is given
- * HTTP_STREAM_BYTES_MAX of buffer; then the stream is broken off and `gone` called, so that no
- * reader, however slow, takes more memory than that. Threads: the loop's thread only. */
+ * It is allocated in h2o's request pool and valid from the handler's call until the response is
+ * sent or the client disconnects. Then `gone` (http_on_gone) is called exactly once, and the
+ * pointer is invalid. A response is either http_reply (a whole body) or http_stream_start, _write
+ * …, _end (server-sent events). Writes never block. A client that does not read has
+ * HTTP_STREAM_BYTES_MAX of buffer; then the stream is closed and `gone` called, so that a slow
+ * reader uses no more memory. Threads: the loop's thread only. */
 #ifndef QUIRE_FRONTEND_HTTP_EXCHANGE_H
 #define QUIRE_FRONTEND_HTTP_EXCHANGE_H
 #include <stdbool.h>
@@ -16,7 +16,7 @@
 
 struct http_exchange;
 
-#define HTTP_STREAM_BYTES_MAX ((size_t)4 << 20) /* not yet taken by the client */
+#define HTTP_STREAM_BYTES_MAX ((size_t)4 << 20) /* not yet read by the client */
 #define HTTP_ID_MAX           64                /* bytes of a request id */
 
 struct http_text { /* borrowed from the exchange */
@@ -24,27 +24,27 @@ struct http_text { /* borrowed from the exchange */
     size_t n;
 };
 struct http_text http_path(const struct http_exchange *x); /* normalized, without the query */
-/* What follows the '?' of the path; n = 0: nothing. */
+/* The query after '?'; n = 0: none. */
 struct http_text http_query(const struct http_exchange *x);
 struct http_text http_body(const struct http_exchange *x); /* unpacked */
 struct http_text http_header(const struct http_exchange *x,
                              const char *name); /* name in lower case; n = 0: absent */
-/* SHA-256 of the API key it came with. False: the server asks for none. */
+/* SHA-256 of the request's API key. False: the server has no keys. */
 bool http_key(const struct http_exchange *x, unsigned char digest[32]);
-/* The share of that key beside others' (--api-key-file); 1 without a key. */
+/* The scheduling weight of that key (--api-key-file); 1 without a key. */
 uint32_t http_key_weight(const struct http_exchange *x);
 /* The client's X-Request-Id where it is printable and short enough, else 32 random hex digits.
  * NUL-terminated. */
 const char *http_request_id(const struct http_exchange *x);
 
-/* Called once, when the exchange ends. Not for answers given inside the handler itself before it is
- * set. */
+/* Called once, when the exchange ends. Not for responses sent inside the handler before it is set.
+ */
 void http_on_gone(struct http_exchange *x, void (*gone)(void *ctx), void *ctx);
 
-/* Say this in the answer's header X-Quire-Warning; printable ASCII. Before the answer begins. Where
- * there is no header (local.h) it goes to the log. */
+/* Set the response header X-Quire-Warning; printable ASCII. Call before the response starts.
+ * Without headers (local.h) the text is logged. */
 void http_warn(struct http_exchange *x, const char *text);
-/* The whole answer; *body is moved out. */
+/* Send the whole response; *body is moved out. */
 void http_reply(struct http_exchange *x, int status, const char *content_type, struct buf *body);
 struct http_error {
     int status; /* 0: the code's */
@@ -60,7 +60,7 @@ void http_error_body(struct buf *out, const struct http_error *error);
 
 void http_stream_start(
     struct http_exchange *x); /* 200, text/event-stream; does nothing the second time */
-bool http_stream_started(const struct http_exchange *x); /* the head is out */
+bool http_stream_started(const struct http_exchange *x); /* the head is sent */
 void http_stream_write(struct http_exchange *x, const char *data, size_t n);
 void http_stream_end(struct http_exchange *x);
 

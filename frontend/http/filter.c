@@ -36,7 +36,7 @@ static void rewrite(struct http_server *s, h2o_req_t *req, h2o_ostream_t ***slot
     char text[128];
     if (req->res.status == 413)
         snprintf(text, sizeof(text),
-                 "the request body is larger than --max-body-bytes allows, %zu bytes",
+                 "the request body exceeds the limit of %zu bytes (--max-body-bytes)",
                  s->set.body_max);
     else
         snprintf(text, sizeof(text), "the request is not valid HTTP");

@@ -96,7 +96,7 @@ static void on_closed(uv_handle_t *handle)
 static const char *excess(const char *bytes, size_t n, size_t n_head)
 {
     if (n_head ? n_head > H2O_MAX_REQLEN : n >= H2O_MAX_REQLEN)
-        return "the request line and headers are longer than " NUMBER(HEAD_KIB) " KiB";
+        return "the request line and headers exceed " NUMBER(HEAD_KIB) " KiB";
     if (head_n_field(bytes, n, H2O_MAX_HEADERS) > H2O_MAX_HEADERS)
         return "there are more than " NUMBER(H2O_MAX_HEADERS) " headers";
     return NULL;
@@ -142,7 +142,7 @@ static size_t look(struct guard_connection *c, size_t skip)
     const char *too_much = excess(input->bytes + skip, have, n);
     if (too_much || malformed(input->bytes + skip, have)) {
         c->large = too_much;
-        c->fault = too_much ? too_much : "the request line or a header line cannot be read";
+        c->fault = too_much ? too_much : "the request line or a header line is malformed";
         exchange_head(c, skip, have);
         return 0;
     }

@@ -89,27 +89,27 @@ const char *head_fault(const char *head, size_t n)
         return NULL;
     while (next_line(&l, &line) && line.n) {
         if (*line.data == ' ' || *line.data == '\t')
-            return "a header line begins with a space";
+            return "a header line starts with a space";
         if (is_header(line, "host", &value)) {
             n_host++;
             if (!is_host(value))
-                return "the header Host is no host name";
+                return "the header Host is not a host name";
         }
         n_coding += is_header(line, "transfer-encoding", &value);
         if (!is_header(line, "content-length", &value))
             continue;
         if (length.data && (length.n != value.n || memcmp(length.data, value.data, value.n) != 0))
-            return "there are two Content-Length headers, and they differ";
+            return "there are two different Content-Length headers";
         length = value;
     }
     if (n_host > 1)
         return "there is more than one Host header";
     if (new && !n_host)
-        return "HTTP/1.1 needs the header Host";
+        return "HTTP/1.1 requires the header Host";
     if (n_coding && length.data)
         return "Content-Length and Transfer-Encoding exclude each other";
     if (n_coding > 1 || (n_coding && old))
-        return old ? "HTTP/1.0 knows no Transfer-Encoding"
+        return old ? "HTTP/1.0 does not support Transfer-Encoding"
                    : "there is more than one Transfer-Encoding header";
     return NULL;
 }

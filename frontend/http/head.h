@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* head - the head of an HTTP/1 request as it came, before h2o reads it.
+/* head - checks of the raw head of an HTTP/1 request before h2o reads it.
  *
- * h2o takes the first of two Content-Length headers, prefers Transfer-Encoding to either, and needs
- * no Host. A proxy in front may decide otherwise, and then the two see different requests in the
- * same bytes (request smuggling). RFC 9112 wants 400 for all of these. Threads: reentrant. */
+ * h2o takes the first of two Content-Length headers, prefers Transfer-Encoding to either, and does
+ * not require Host. A proxy may decide differently and then see different requests in the same
+ * bytes (request smuggling). RFC 9112 requires 400 for all of these. Threads: reentrant. */
 #ifndef QUIRE_FRONTEND_HTTP_HEAD_H
 #define QUIRE_FRONTEND_HTTP_HEAD_H
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Bytes of the head with the empty line at its end; 0: the end is not there yet. */
+/* Bytes of the head with the empty line at its end; 0: incomplete. */
 size_t head_length(const char *bytes, size_t n);
-/* What is wrong with a whole head (a sentence without full stop); NULL: nothing that h2o would not
- * see itself. */
+/* The error in a complete head (a sentence without full stop); NULL: none that h2o does not detect
+ * itself. */
 const char *head_fault(const char *head, size_t n);
-/* Is there a header of this name (in small letters)? Of a whole head. */
+/* True if a complete head has a header of this name (in small letters). */
 bool head_has(const char *head, size_t n, const char *name);
 /* Rename, in place, the headers that announce a body or another protocol, so that h2o waits for
- * neither. Of a whole head. */
+ * neither. For a complete head. */
 void head_unframe(char *head, size_t n);
-/* Header lines that are whole, of a head that need not be; counted up to `most` + 1. */
+/* Number of complete header lines of a possibly incomplete head; counted up to `most` + 1. */
 size_t head_n_field(const char *bytes, size_t n, size_t most);
 #define HEAD_BLANK_MIN 64 /* bytes: room for the request line, Host and the empty line */
 /* Write a head of n bytes, HEAD_BLANK_MIN or more, that asks for "/" and has nothing wrong with it:

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* http_internal - what the server's files share; nobody else includes it.
+/* http_internal - declarations shared by the server's files only.
  * Threads: the loop's thread only. */
 #ifndef QUIRE_FRONTEND_HTTP_HTTP_INTERNAL_H
 #define QUIRE_FRONTEND_HTTP_HTTP_INTERNAL_H
@@ -13,28 +13,28 @@
 #include "frontend/http/server.h"
 
 struct http_exchange {
-    h2o_generator_t generator; /* first: h2o hands back this pointer */
+    h2o_generator_t generator; /* first: h2o returns this pointer */
     h2o_req_t *req;
     struct http_server *server;
     struct http_exchange *next, *prev; /* the server's open exchanges */
     void (*gone)(void *ctx);
     void *ctx;
-    struct buf pending;             /* bytes h2o has not been given */
+    struct buf pending;             /* bytes not passed to h2o yet */
     struct buf sending;             /* bytes h2o holds until `proceed` */
-    int64_t last_ms;                /* of the last byte given out */
-    struct http_text body;          /* as it came, or unpacked */
-    struct buf unpacked;            /* behind it, where it came packed */
+    int64_t last_ms;                /* time of the last byte sent */
+    struct http_text body;          /* as received, or decompressed */
+    struct buf unpacked;            /* buffer of a decompressed body */
     const char *warning;            /* for X-Quire-Warning; NULL: none */
-    size_t n_request;               /* bytes that the request took on its connection (HTTP/1) */
+    size_t n_request;               /* size of the request on its connection (HTTP/1) */
     const struct http_local *local; /* not NULL: there is no req, and no server (local.h) */
     bool public;                    /* not counted as open */
     bool watched;                   /* its socket is in the hang-up epoll */
-    bool stream;                    /* the answer will be events; pings may start it */
-    bool started;                   /* the head of the answer is out or being sent */
+    bool stream;                    /* the response is an event stream; pings may start it */
+    bool started;                   /* the head of the response is sent or being sent */
     bool busy;                      /* h2o holds `sending` */
-    bool ending;                    /* no more writes will come */
-    bool broken;                    /* to be cut off at the next chance */
-    bool over;                      /* the last bytes were given to h2o */
+    bool ending;                    /* no more writes follow */
+    bool broken;                    /* to be closed at the next opportunity */
+    bool over;                      /* the last bytes were passed to h2o */
     char id[HTTP_ID_MAX + 1];
 };
 
@@ -61,24 +61,23 @@ struct http_server {
     int64_t finished_ms; /* when the last one finished */
 };
 
-/* request.c: answer what comes to this path; the headers by which a browser lets pages read an
- * answer. */
+/* request.c: handle requests to a path; the CORS headers of a response. */
 void request_handle(struct http_server *s, h2o_pathconf_t *path);
 void request_share(const struct http_server *s, h2o_req_t *req);
 void filter_add(struct http_server *s, h2o_pathconf_t *path); /* filter.c */
-/* The exchange of a request that just arrived; in the request's pool. */
+/* The exchange of a new request; in the request's pool. */
 struct http_exchange *exchange_new(struct http_server *s, h2o_req_t *req, bool public);
-/* The known key that it came with; NULL: none. Borrowed from the server. */
+/* The known key of the request; NULL: none. Borrowed from the server. */
 const struct api_key *exchange_key(const struct http_exchange *x);
 void exchange_choose_id(struct http_exchange *x);
-void exchange_send_id(h2o_req_t *req);              /* for an answer that has no exchange */
+void exchange_send_id(h2o_req_t *req);              /* for a response without an exchange */
 void exchange_notify_gone(struct http_exchange *x); /* once: the second time does nothing */
 /* local.c: the whole answer; *body is released. */
 void local_reply(struct http_exchange *x, int status, struct buf *body, uint32_t retry_after_s);
 void local_warn(const struct http_exchange *x, const char *text);
 void exchange_ping(struct http_exchange *x, int64_t now_ms);
 void exchange_hung_up(struct http_exchange *x); /* the client closed its side */
-/* Seconds after which another attempt has a fair chance, from the pace at which requests finish. */
+/* Seconds for Retry-After, estimated from the rate at which requests finish. */
 uint32_t server_retry_after(const struct http_server *s);
 void server_exchange_over(struct http_server *s, struct http_exchange *x);
 

@@ -47,6 +47,6 @@ void local_warn(const struct http_exchange *x, const char *text)
     static uint64_t n_skipped;
     if (!log_ratelimit(&last_ms, &n_skipped, WARN_EVERY_MS))
         return;
-    log_warning("request %s: %s (%" PRIu64 " such lines left out before)", x->id, text, n_skipped);
+    log_warning("request %s: %s (%" PRIu64 " such lines omitted before)", x->id, text, n_skipped);
     n_skipped = 0;
 }

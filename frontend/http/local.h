@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* local - an exchange without a connection, for a program that puts requests to the handlers itself
- * (quire run-batch): the same code answers them, and the answer comes to a function.
+/* local - an exchange without a connection, for a program that calls the handlers itself (quire
+ * run-batch); the response is passed to a function.
  *
- * The handler of a route takes the exchange as it would take one of the server's. It has no headers
- * and cannot stream: a body that asks for a stream must not be given to it.
+ * The handler of a route uses the exchange like one of the server. It has no headers and does not
+ * support streams: the body must not request one.
  * Threads: the loop's thread only. */
 #ifndef QUIRE_FRONTEND_HTTP_LOCAL_H
 #define QUIRE_FRONTEND_HTTP_LOCAL_H
@@ -11,14 +11,14 @@
 
 struct http_local {
     struct http_text path, body; /* borrowed until http_local_free */
-    /* The answer, once, perhaps before the handler returns; *body may be moved out. The exchange
-     * must not be freed inside. retry_after_s: 0 = none. */
+    /* Called once with the response, possibly before the handler returns; *body may be moved out.
+     * The exchange must not be freed inside. retry_after_s: 0 = none. */
     void (*reply)(void *ctx, int status, struct buf *body, uint32_t retry_after_s);
     void *ctx;
 };
 /* NULL: no memory. *l is copied. */
 struct http_exchange *http_local_new(const struct http_local *l);
-/* After the answer, or before it: then the request is given up (`gone` is called). NULL is fine. */
+/* Call after the response, or before it to cancel the request (`gone` is called). NULL is fine. */
 void http_local_free(struct http_exchange *x);
 
 #endif

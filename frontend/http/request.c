@@ -155,7 +155,8 @@ static bool answer_preflight(struct http_server *s, struct http_exchange *x)
     if (list.len)
         add_header(req, "access-control-allow-headers", buf_str(&list), list.len);
     buf_release(&list);
-    snprintf(text, sizeof(text), "this server does not allow that %s across origins (--allowed-%s)",
+    snprintf(text, sizeof(text),
+             "this server does not allow this %s in cross-origin requests (--allowed-%s)",
              refused ? refused : "",
              !refused || !strcmp(refused, "headers") ? "headers"
              : !strcmp(refused, "method")            ? "methods"
@@ -193,10 +194,10 @@ static void reply_no_route(struct http_exchange *x, const char *allow)
     int n_method = req->method.len < 32 ? (int)req->method.len : 32;
     if (*allow) {
         add_header(req, "allow", allow, strlen(allow));
-        snprintf(text, sizeof(text), "%.*s takes %s, not %.*s", n_path, req->path_normalized.base,
+        snprintf(text, sizeof(text), "%.*s accepts %s, not %.*s", n_path, req->path_normalized.base,
                  allow, n_method, req->method.base);
     } else {
-        snprintf(text, sizeof(text), "there is no %.*s %.*s here", n_method, req->method.base,
+        snprintf(text, sizeof(text), "unknown endpoint: %.*s %.*s", n_method, req->method.base,
                  n_path, req->path_normalized.base);
     }
     http_reply_error(x, &error);
@@ -267,8 +268,8 @@ static void handle_packed(struct http_exchange *x, const struct http_route *r, e
 {
     struct unpacking *u = q_calloc(1, sizeof(*u));
     if (!u) {
-        http_reply_error(
-            x, &(struct http_error){.code = Q_NO_MEMORY, .message = "no memory for the request"});
+        http_reply_error(x, &(struct http_error){.code = Q_NO_MEMORY,
+                                                 .message = "out of memory for the request"});
         return;
     }
     *u = (struct unpacking){.server = x->server, .x = x, .route = r, .coding = coding};
@@ -294,8 +295,9 @@ static void handle(struct http_exchange *x, const struct http_route *r)
     } else if (coding == CODING_UNKNOWN) {
         add_header(x->req, "accept-encoding", H2O_STRLIT(UNPACK_ACCEPTED));
         http_reply_error(
-            x, &(struct http_error){.code = Q_MEDIA_TYPE,
-                                    .message = "Content-Encoding: accepted are " UNPACK_ACCEPTED});
+            x, &(struct http_error){
+                   .code = Q_MEDIA_TYPE,
+                   .message = "Content-Encoding: not supported; accepted are " UNPACK_ACCEPTED});
     } else {
         handle_packed(x, r, coding);
     }
@@ -323,12 +325,13 @@ static bool refused(struct http_exchange *x, const struct http_route *r, const c
                                                "\"Authorization: Bearer KEY\" or \"X-Api-Key: "
                                                "KEY\""};
     else if (!allowed(s, r, x))
-        error = (struct http_error){.code = Q_FORBIDDEN,
-                                    .message = "this API key may not steer the engine: in "
-                                               "--api-key-file others are marked admin"};
+        error =
+            (struct http_error){.code = Q_FORBIDDEN,
+                                .message = "this API key has no access to administration "
+                                           "endpoints: --api-key-file marks other keys as admin"};
     else if (r && full)
         error = (struct http_error){.code = Q_NO_SPACE,
-                                    .message = "too many open requests; try again later",
+                                    .message = "too many open requests; retry later",
                                     .retry_after_s = server_retry_after(s)};
     else if (r && !strcmp(r->method, "POST") && !is_json(x))
         error = (struct http_error){.code = Q_MEDIA_TYPE,

@@ -104,7 +104,7 @@ FALLIBLE http_server_new(struct http_server **out, uv_loop_t *loop, const struct
     struct http_server *s = q_calloc(1, sizeof(*s));
     *out = NULL;
     if (!s)
-        return q_fail(e, Q_NO_MEMORY, "http: no memory for the server");
+        return q_fail(e, Q_NO_MEMORY, "http: out of memory for the server");
     s->loop = loop;
     s->set = *c;
     if ((rc = api_keys_add(&s->keys, c->api_keys, c->n_api_key, e)) ||
@@ -165,7 +165,7 @@ FALLIBLE http_server_listen_fd(struct http_server *s, int fd, struct q_err *e)
     if (!rc)
         rc = uv_listen((uv_stream_t *)listener, LISTEN_BACKLOG, on_connection);
     if (rc)
-        return q_fail(e, Q_IO, "cannot listen on the inherited descriptor %d: %s%s", fd,
+        return q_fail(e, Q_IO, "cannot listen on the inherited file descriptor %d: %s%s", fd,
                       uv_strerror(rc), net_hint(-rc));
     if (uv_tcp_getsockname(listener, (struct sockaddr *)&sa, &n) == 0)
         s->port = ntohs(sa.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&sa)->sin6_port

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* server - HTTP/1.1 and HTTP/2 (cleartext) on one libuv loop, by h2o.
  *
- * The server reads a request to its end, finds its row in the routes it was given, checks the API
- * key and the limits, and calls the row's handler with an exchange (http/exchange.h). What it
- * refuses itself (400, 401, 404, 405, 413, 415, 429) has OpenAI's error body too. Threads: the
- * loop's thread only. */
+ * The server reads a request completely, finds its row in the routes, checks the API key and the
+ * limits, and calls the row's handler with an exchange (http/exchange.h). Its own errors (400, 401,
+ * 404, 405, 413, 415, 429) have OpenAI's error body too. Threads: the loop's thread only. */
 #ifndef QUIRE_FRONTEND_HTTP_SERVER_H
 #define QUIRE_FRONTEND_HTTP_SERVER_H
 #include <stdbool.h>
@@ -18,16 +17,16 @@ struct http_server;
 struct http_exchange;
 
 enum http_auth {
-    HTTP_PUBLIC,  /* anyone, and not counted against the limit on open requests */
+    HTTP_PUBLIC,  /* no key, and not counted for the limit of open requests */
     HTTP_KEY,     /* an API key, if any is set */
     HTTP_METRICS, /* an API key unless public_metrics */
-    HTTP_ADMIN    /* an API key that is marked admin; where none is, any */
+    HTTP_ADMIN    /* an API key marked admin; any key if none is marked */
 };
 
 typedef void http_handler(void *app, struct http_exchange *x);
 
 struct http_route {
-    const char *method, *path; /* a path that ends in '*' takes all that begin so */
+    const char *method, *path; /* a path that ends in '*' matches all paths with this prefix */
     enum http_auth auth;
     http_handler *handle;
 };
@@ -39,15 +38,15 @@ struct http_config { /* borrowed while http_server_new runs, except routes, app 
     void *app;                   /* first argument of every handler */
     const char *const *api_keys; /* [n_api_key] */
     size_t n_api_key;
-    const char *api_key_file; /* more of them (api_keys.h); NULL or "" = none */
+    const char *api_key_file; /* file with more keys (api_keys.h); NULL or "" = none */
     bool public_metrics;
-    struct cors cors;  /* which origins' pages may ask; no origins: none */
+    struct cors cors;  /* allowed origins; empty: none */
     size_t body_max;   /* bytes */
     uint32_t open_max; /* requests */
-    uint32_t ping_ms;  /* a silent stream gets a comment this often */
+    uint32_t ping_ms;  /* interval of comments in an idle stream */
 };
 
-/* Does not listen yet. Lives as long as the process. Errors: Q_NO_MEMORY, Q_IO. */
+/* Does not listen yet. Valid as long as the process. Errors: Q_NO_MEMORY, Q_IO. */
 FALLIBLE http_server_new(struct http_server **out, uv_loop_t *loop, const struct http_config *c,
                          struct q_err *e);
 /* Bind and listen, on every address of the name. port 0 picks a free one. Errors: Q_IO (address,

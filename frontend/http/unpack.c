@@ -43,18 +43,17 @@ static enum q_code step(z_stream *z, struct buf *out, bool *done, struct q_err *
     int rc = inflate(z, Z_NO_FLUSH);
     size_t n = room - z->avail_out;
     if (n > out->max - out->len)
-        return q_fail(e, Q_TOO_LARGE, "the request body is larger than %zu bytes when unpacked",
-                      out->max);
+        return q_fail(e, Q_TOO_LARGE, "the decompressed request body exceeds %zu bytes", out->max);
     buf_add(out, piece, n);
     *done = rc == Z_STREAM_END;
     if (rc == Z_MEM_ERROR)
-        return q_fail(e, Q_NO_MEMORY, "no memory to unpack the request body");
+        return q_fail(e, Q_NO_MEMORY, "out of memory while decompressing the request body");
     if (rc == Z_BUF_ERROR || (rc == Z_OK && !z->avail_in && z->avail_out))
-        return q_fail(e, Q_INVALID, "the packed request body ends too early");
+        return q_fail(e, Q_INVALID, "the compressed request body is incomplete");
     if (rc != Z_OK && rc != Z_STREAM_END)
-        return q_fail(e, Q_INVALID, "the request body is not what its Content-Encoding says: %s",
+        return q_fail(e, Q_INVALID, "the request body does not match its Content-Encoding: %s",
                       z->msg ? z->msg : "bad data");
-    return buf_check(out, "the unpacked request body", e);
+    return buf_check(out, "the decompressed request body", e);
 }
 
 FALLIBLE unpack(struct buf *out, enum coding coding, const char *data, size_t n, struct q_err *e)
@@ -66,18 +65,18 @@ FALLIBLE unpack(struct buf *out, enum coding coding, const char *data, size_t n,
     enum q_code rc = Q_OK;
     bool done = false;
     if (n > UINT32_MAX)
-        return q_fail(e, Q_TOO_LARGE, "the packed request body has %zu bytes", n);
+        return q_fail(e, Q_TOO_LARGE, "the compressed request body has %zu bytes", n);
     if (!out->max)
         out->max = BUF_MAX_DEFAULT;
     if (inflateInit2(&z, window) != Z_OK)
-        return q_fail(e, Q_NO_MEMORY, "no memory to unpack the request body");
+        return q_fail(e, Q_NO_MEMORY, "out of memory while decompressing the request body");
     while (rc == Q_OK && !done) {
         rc = step(&z, out, &done, e);
         if (rc == Q_OK && done && z.avail_in && coding == CODING_GZIP)
             done = inflateReset(&z) != Z_OK; /* members follow one another (RFC 1952 2.2) */
     }
     if (rc == Q_OK && z.avail_in)
-        rc = q_fail(e, Q_INVALID, "%u bytes follow the end of the packed request body", z.avail_in);
+        rc = q_fail(e, Q_INVALID, "%u extra bytes follow the compressed request body", z.avail_in);
     inflateEnd(&z);
     return rc;
 }

@@ -33,7 +33,7 @@ static bool send_buf(struct link *l, enum q_code rc, struct buf *b, const struct
 {
     bool sent = false;
     if (rc != Q_OK)
-        log_error("link: a message could not be encoded: %s", e->message);
+        log_error("link: cannot encode a message: %s", e->message);
     else
         sent = l->send(l->send_ctx, b->data, b->len);
     buf_release(b);
@@ -157,7 +157,7 @@ static void set_state(struct link *l, enum link_state state, const char *reason)
 static void go_down(struct link *l, const char *reason)
 {
     if (l->running.n)
-        log_warning("link: %s; %u open requests wait for its return", reason, l->running.n);
+        log_warning("link: %s: %u open requests wait for a reconnect", reason, l->running.n);
     else if (l->state != LINK_CONNECTING)
         log_warning("link: %s", reason);
     while (l->running.last) { /* last first, so that the order stays */
@@ -200,20 +200,21 @@ static void on_hello(struct link *l, const struct msg_hello *m)
         return;
     }
     if (up) /* it was replaced, or it had given us up for silent and forgotten our requests */
-        go_down(l, m->instance == l->engine_instance ? "the engine greets again"
-                                                     : "another instance of the engine answers");
+        go_down(l, m->instance == l->engine_instance ? "the engine reconnected"
+                                                     : "the engine was restarted");
     l->probing = false;
     copy_str(g->model, sizeof(g->model), m->model);
     copy_str(g->version, sizeof(g->version), m->version);
     if (digest_differs || wire_differs) {
         if (wire_differs)
             snprintf(reason, sizeof(reason),
-                     "the engine speaks wire versions %u to %u, this frontend %u to %u",
+                     "incompatible versions: the engine supports wire versions %u to %u, this "
+                     "frontend %u to %u",
                      m->wire_min, m->wire_max, PROTO_WIRE_MIN, PROTO_WIRE_MAX);
         else
             snprintf(reason, sizeof(reason),
-                     "the engine's model differs from this frontend's (config.json or tokenizer): "
-                     "it has %s",
+                     "the engine's model differs from this frontend's (config.json or tokenizer); "
+                     "the engine's model is %s",
                      g->model);
         if (l->state != LINK_REFUSED)
             log_error("link: %s", reason);
@@ -233,8 +234,9 @@ static void on_hello(struct link *l, const struct msg_hello *m)
     l->beat_ms = l->step_ms = clock_ms();
     l->silent_since_ms = l->unheard_since_ms = 0;
     metric_add(METRIC_RECONNECTS, 1);
-    log_info("link: engine %s, model %s, %u tokens at most, %u sequences at once", g->version,
-             g->model, g->max_model_len, g->max_num_seqs);
+    log_info("link: connected to engine %s: model %s, at most %u tokens per request, %u running "
+             "sequences",
+             g->version, g->model, g->max_model_len, g->max_num_seqs);
     set_state(l, LINK_UP, "");
     flush_aborts(l);
     pump(l);
@@ -257,7 +259,7 @@ static void on_error_message(struct link *l, const struct msg_error *m)
             return;
         }
         if (found != Q_MISMATCH || l->state != LINK_REFUSED)
-            log_error("link: the engine says %s: %s", code, message);
+            log_error("link: the engine reports an error: %s: %s", code, message);
         if (found == Q_MISMATCH) {
             if (l->running.n)
                 go_down(l, message);
@@ -344,7 +346,7 @@ static void on_heartbeat(struct link *l, const struct msg_heartbeat *m)
                        (double)(m->prompt_tokens + m->generation_tokens));
     show_guesses(m);
     if (m->draining && l->state == LINK_UP)
-        set_state(l, LINK_DRAINING, "the engine is draining");
+        set_state(l, LINK_DRAINING, "the engine is shutting down");
     else if (!m->draining && l->state == LINK_DRAINING)
         set_state(l, LINK_UP, "");
     if (l->set.on_heartbeat)
@@ -354,7 +356,7 @@ static void on_heartbeat(struct link *l, const struct msg_heartbeat *m)
 /* The tokens came for a place further on than the flow is: some are lost. Ask for them again. */
 static void on_gap(struct link *l, struct flow *f, uint32_t seq)
 {
-    log_error("link: tokens lost: expected number %zu, got %u; submitting the request again",
+    log_error("link: tokens were lost (expected token %zu, got %u): submitting the request again",
               f->emitted.n, seq);
     metric_add(METRIC_TOKENS_GAP, 1);
     metric_add(METRIC_RESUBMITTED, 1);
@@ -452,7 +454,7 @@ void link_receive(struct link *l, const void *frame, size_t n)
             on_heartbeat(l, &m.heartbeat);
     } else if (tag == MSG_drain) {
         if (DECODE(drain))
-            set_state(l, LINK_DRAINING, "the engine is draining");
+            set_state(l, LINK_DRAINING, "the engine is shutting down");
     } else if (tag == MSG_ordered) {
         if (DECODE(ordered) && l->set.on_ordered)
             l->set.on_ordered(l->set.ctx, &m.ordered);
@@ -467,11 +469,11 @@ void link_receive(struct link *l, const void *frame, size_t n)
 
 static void expire(struct link *l, int64_t now)
 {
-    char message[LINK_REASON_MAX + 16];
+    char message[LINK_REASON_MAX + 32];
     for (struct flow *f = l->waiting.first, *next; f; f = next) {
         next = f->next;
         if (l->state == LINK_REFUSED || now - f->since_ms > l->set.engine_timeout_ms) {
-            snprintf(message, sizeof(message), "no engine: %s", l->reason);
+            snprintf(message, sizeof(message), "the engine is not available: %s", l->reason);
             fail_flow(l, f, Q_UNAVAILABLE, message, 1000);
             next = l->waiting.first; /* the owner may have closed others */
         }
@@ -487,7 +489,7 @@ void link_tick(struct link *l)
         silence_ms = SILENCE_MIN_MS;
     bool up = l->state == LINK_UP || l->state == LINK_DRAINING;
     if (up && now - l->beat_ms > silence_ms) {
-        go_down(l, "the engine went silent");
+        go_down(l, "the engine does not respond");
         l->silent_since_ms = l->beat_ms;
         up = false;
     }
@@ -509,7 +511,7 @@ void link_tick(struct link *l)
     if (!up && now - l->hello_ms >= (l->state == LINK_REFUSED ? REFUSED_EVERY_MS : HELLO_EVERY_MS))
         send_hello(l);
     if (l->unheard_since_ms && now - l->unheard_since_ms > SILENCE_MIN_MS) {
-        log_warning("link: no engine has answered at %s yet; it goes on asking", l->set.address);
+        log_warning("link: no engine has answered at %s yet: retrying", l->set.address);
         l->unheard_since_ms = 0;
     }
     if (l->state != LINK_UP)
@@ -551,7 +553,7 @@ void link_leave(struct link *l)
 {
     struct q_err e = Q_ERR_INIT;
     struct buf b = BUF_INIT;
-    struct msg_drain m = {.reason = {"the frontend stops", 18}};
+    struct msg_drain m = {.reason = {"the frontend is shutting down", 18}};
     if (l->state == LINK_UP || l->state == LINK_DRAINING)
         send_buf(l, msg_drain_encode(&m, &b, &e), &b, &e);
 }
@@ -589,7 +591,7 @@ FALLIBLE link_open(struct link *l, struct flow *f, struct q_err *e)
     Q_ASSERT(f->prompt && f->n_prompt && (f->begun || !f->n_begun));
     Q_ASSERT(f->n_cache_salt <= sizeof f->cache_salt && f->n_shared <= f->n_prompt);
     if (link_n_open(l) >= LINK_FLOWS_MAX)
-        return q_fail(e, Q_NO_SPACE, "%u sequences are open already; try again later",
+        return q_fail(e, Q_NO_SPACE, "too many open sequences: the limit is %u; retry later",
                       LINK_FLOWS_MAX);
     f->since_ms = clock_ms();
     f->emitted = (struct token_list)TOKEN_LIST_INIT;
@@ -628,7 +630,8 @@ static FALLIBLE send_now(struct link *l, enum q_code rc, struct buf *b, struct q
         buf_release(b);
     if (up && send_buf(l, rc, b, e))
         return Q_OK;
-    return q_fail(e, Q_UNAVAILABLE, "no engine: %s", up ? "it does not take messages" : l->reason);
+    return q_fail(e, Q_UNAVAILABLE, "the engine is not available: %s",
+                  up ? "it does not accept messages" : l->reason);
 }
 
 bool link_ask(struct link *l)

@@ -60,7 +60,7 @@ FALLIBLE link_new(struct link **out, uv_loop_t *loop, const struct link_config *
     enum q_code rc;
     *out = NULL;
     if (!l || !o) {
-        rc = q_fail(e, Q_NO_MEMORY, "link: no memory");
+        rc = q_fail(e, Q_NO_MEMORY, "link: out of memory");
         goto fail;
     }
     if ((rc = link_init(l, c, e)) || (rc = socket_connect(&o->socket, &sc, e)))

@@ -39,7 +39,8 @@ static enum q_code check(const struct msg_output *m, struct q_err *e)
         !column_ok(m->stop_id, n) || !column_ok(m->n_cached, n) || !column_ok(m->n_logprob, n) ||
         !column_ok(m->n_prompt_row, n) || !column_ok(m->n_prompt_logprob, n) ||
         (m->queue_us.n != n && m->queue_us.n != 0))
-        return q_fail(e, Q_CORRUPT, "output: columns of different length, expected %zu entries", n);
+        return q_fail(e, Q_CORRUPT, "output: the columns differ in length, expected %zu entries",
+                      n);
     for (size_t i = 0; i < n; i++) {
         if (entry(m->n_logprob, i) > SAMPLE_LOGPROBS_MAX + 1 ||
             entry(m->n_prompt_logprob, i) > SAMPLE_LOGPROBS_MAX + 1 ||
@@ -51,10 +52,9 @@ static enum q_code check(const struct msg_output *m, struct q_err *e)
         sum.logprob != m->logprobs.n || sum.rank != m->ranks.n ||
         sum.prompt_logprob != m->prompt_logprob_ids.n ||
         sum.prompt_logprob != m->prompt_logprobs.n || sum.prompt_rank != m->prompt_ranks.n)
-        return q_fail(
-            e, Q_CORRUPT,
-            "output: arrays do not have the lengths their columns say (%zu tokens, %zu said)",
-            m->tokens.n, sum.token);
+        return q_fail(e, Q_CORRUPT,
+                      "output: the lengths of arrays and columns differ (%zu tokens, expected %zu)",
+                      m->tokens.n, sum.token);
     return Q_OK;
 }
 

@@ -52,8 +52,7 @@ void machine_print(const struct machine *m, FILE *out)
     fprintf(out, "%s, %u cores, %u threads, %s, %.1f GB, %s\n", m->cpu, m->n_core, m->n_thread,
             m->isa, m->memory_gb, m->system);
     if (machine_is_busy(m))
-        fprintf(out,
-                "other programs keep %.1f cores busy: these are not a quiet machine's figures\n",
+        fprintf(out, "warning: other programs use %.1f cores, so the results are not reliable\n",
                 m->load);
 }
 

@@ -12,8 +12,8 @@
 #define BARRIERS       2000 /* a run: a millisecond or less when all cores are ours */
 
 static const char *const read_names[READ_COUNT][2] = {
-    {"read, a contiguous share a thread, small pages",
-     "read, a contiguous share a thread, huge pages"},
+    {"read, one contiguous part per thread, small pages",
+     "read, one contiguous part per thread, huge pages"},
     {"read, the next 32 KiB in eight streams, small pages",
      "read, the next 32 KiB in eight streams, huge pages"},
     {"read, 64 KiB chunks in turn, small pages", "read, 64 KiB chunks in turn, huge pages"},
@@ -45,7 +45,8 @@ static FALLIBLE measure_reads(struct roofline *r, struct team *team,
     const size_t bytes = read_bytes();
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
-        return q_fail(e, Q_NO_MEMORY, "roofline: no %zu MB to read from", bytes >> 20);
+        return q_fail(e, Q_NO_MEMORY, "roofline: out of memory for a buffer of %zu MB",
+                      bytes >> 20);
     (void)madvise(p, bytes, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
     memset(p, 1, bytes);
     const struct roofline_memory m = {p, bytes};

@@ -22,7 +22,7 @@
  * at 4 bytes for 2048 weights. Stored, matrices lie as those of e4m3 do, but for the scales:
  *     in panels:  u8 [n_k/4][64][4], then f32 scale [64 / KERN_TURN][n_block]
  * On the CPU such a checkpoint becomes floats, scale * e4m3 in f32, rounded to --dtype
- * (weights_fp8.h); activations are not quantized there. Exact are here the weights, there the
+ * (weight_fp8.h); activations are not quantized there. Exact are here the weights, there the
  * activations: bits differ between CPU and device, never between batches.
  * Source: arXiv:2412.19437, section 3.3. Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_OPS_OPS_FP8_H

@@ -58,7 +58,7 @@ def test_who_may_steer(start, keys):
     assert Http(server.url, "sk-gold").complete([5], max_tokens=2)["usage"]["completion_tokens"] == 2
 
 
-@pytest.mark.parametrize("text, words", [("a\nsk-secret weight=0\n", "line 2: weight"), ("# none\n", "no key in it"), ("a\na\n", "given twice"),
+@pytest.mark.parametrize("text, words", [("a\nsk-secret weight=0\n", "line 2: weight"), ("# none\n", "contains no key"), ("a\na\n", "given twice"),
                                          ("sk-secret tier=3", "weight=N or admin")])
 def test_bad_files(tmp_path, text, words):
     file = tmp_path / "keys"

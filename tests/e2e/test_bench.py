@@ -54,7 +54,7 @@ def test_latency(tmp_path):
         assert row["step_gap_us"] >= 0
     assert {"cpu", "threads", "read_gb_s", "bf16_gop_s", "int8_gop_s", "load_1m"} <= set(answer["machine"])
     assert answer["machine"]["threads"] == 1 and answer["run"]["dtype"] == "BF16"
-    assert "ceilings:" in out.stdout and "BF16" in out.stdout
+    assert "peaks:" in out.stdout and "BF16" in out.stdout
 
 
 def test_one_token_has_no_decode():
@@ -71,17 +71,17 @@ def test_one_token_has_no_decode():
     (("latency", MODELS / "llama", "--quantization", "int5", "--no-roofline"), 2, "quantization"),
     (("latency", "/nowhere/model", "--no-roofline"), (2, 3), "/nowhere/model"),
     (("latency", MODELS / "llama", "--no-roofline", "--json", "/nowhere/x", "--input-len", "4", "--output-len", "1"), 1, "/nowhere"),
-    (("throughput", MODELS / "llama", "--dataset-name", "trace"), 2, "needs a --dataset-path"),
-    (("throughput", MODELS / "llama", "--dataset-path", __file__), 1, "no known trace"),
-    (("quality", MODELS / "llama", "--input-len", "2"), 2, "at least"),
-    (("kernels", "--op", "nonsense", "--json", "-"), 2, "give a file"),
+    (("throughput", MODELS / "llama", "--dataset-name", "trace"), 2, "requires --dataset-path"),
+    (("throughput", MODELS / "llama", "--dataset-path", __file__), 1, "unknown trace format"),
+    (("quality", MODELS / "llama", "--input-len", "2"), 2, "8 or more"),
+    (("kernels", "--op", "nonsense", "--json", "-"), 2, "set a file name"),
     (("serve", "--backend", "smtp"), 2, "--backend"),
     (("serve", "--base-url", "ftp://x"), 2, "--base-url"),
     (("serve", "--goodput", "ttft"), 2, "--goodput"),
     (("serve", "--request-rate", "1,fast"), 2, "--request-rate"),
     (("serve", "--extra-body", "[1]"), 2, "--extra-body"),
-    (("serve", "--port", "1", "--ready-check-timeout-sec", "0.1"), 1, "no server after"),
-    (("elephant",), 2, 'no verb "elephant"')])
+    (("serve", "--port", "1", "--ready-check-timeout-sec", "0.1"), 1, "did not become ready within"),
+    (("elephant",), 2, 'unknown verb "elephant"')])
 def test_what_is_wrong_is_said(args, code, said):
     out = bench(*args)
     assert out.returncode in (code if isinstance(code, tuple) else (code,)) and said in out.stderr, out
@@ -225,7 +225,7 @@ def test_serve_sends_what_it_is_asked_to(fake):
 
 @pytest.mark.parametrize("mode, said", [
     ("full", "HTTP 429: the queue is full"), ("cut", "request 1:"), ("short", "the stream ended without [DONE]"),
-    ("broken", "no JSON object"), ("error", "the server says: out of KV"), ("plain", "the answer is no stream of events"),
+    ("broken", "not a JSON object"), ("error", "the server reports: out of KV"), ("plain", "the response is not an event stream"),
     ("slow", "timed out")])
 def test_serve_counts_failures(fake, mode, said):
     fake.mode = mode
@@ -260,7 +260,7 @@ def test_serve_interrupted_says_what_it_has(fake):
 
 def test_roofline_and_kernels(tmp_path):
     answer, table = results("roofline", "--threads", 2)
-    assert answer["machine"]["read_gb_s"] > 0 and "ceilings:" in table
+    assert answer["machine"]["read_gb_s"] > 0 and "peaks:" in table
     assert answer["machine"]["barrier_us"] > 0 and answer["results"][-1]["unit"] == "us" and "a barrier" in table
     assert {"name", "best", "median", "unit"} == set(answer["results"][0]) and len(answer["results"]) >= 6
     file = tmp_path / "k.json"

@@ -33,6 +33,43 @@ def test_json_has_all_operations_of_all_layers():
     assert all(op["in"][0]["dtype"] == "I8" for op in operations if op["operation"] == "experts")
 
 
+def test_weights():
+    run = check(MODELS / "llama", "--weights", "--dtype", "float32")
+    lines = run.stdout.splitlines()
+    assert run.returncode == 0
+    assert "    model.layers.0.self_attn.q_proj.weight [64, 64] F32" in lines
+    assert any(line.startswith("layers.1.gate_up ") and "F32, interleaved" in line for line in lines)
+    assert lines[-1].startswith("LlamaForCausalLM: ")
+
+
+def test_weights_as_json():
+    run = check(MODELS / "qwen2_moe", "--weights", "--json", "--quantization", "int4")
+    plan = json.loads(run.stdout)
+    rows = {row["name"]: row for row in plan["rows"]}
+    assert rows["layers.0.router"]["form"] == "BF16"
+    assert rows["layers.0.router"]["why"] == "a router is never quantized"
+    assert rows["lm_head"]["form"] == "int8"
+    expert = rows["layers.0.experts.0.gate_up"]
+    assert (expert["form"], expert["interleaved"]) == ("int4", True)
+    assert [s["tensor"] for s in expert["sources"]] == [f"model.layers.0.mlp.experts.0.{name}_proj.weight" for name in ("gate", "up")]
+    assert sum(row["bytes"] for row in plan["rows"]) <= plan["bytes"]
+
+
+def test_weights_of_an_integer_checkpoint_say_how_they_are_stored():
+    run = check(MODELS / "llama-gptq", "--weights")
+    assert run.returncode == 0
+    assert "gptq, 4 bits" in run.stdout
+    assert "as the checkpoint stores it" in run.stdout
+
+
+def test_weights_without_files(tmp_path):
+    shutil.copy(MODELS / "llama" / "config.json", tmp_path)
+    assert check(tmp_path, "--weights").returncode == 3
+    run = check(tmp_path, "--weights", "--load-format", "dummy")
+    assert run.returncode == 0
+    assert "lm_head.weight [512, 64] dummy" in run.stdout
+
+
 @pytest.mark.parametrize("change, words", [
     ({"hidden_act": "gelu"}, 'hidden_act "gelu" is not supported for LlamaForCausalLM, expected "silu"'),
     ({"architectures": ["NoSuchForCausalLM"]}, "NoSuchForCausalLM is not supported"),

@@ -30,7 +30,7 @@ def test_every_verb_has_help_and_refuses_nonsense():
     for verb in ("serve", "engine", "frontend", "generate", "run-batch", "chat", "tokenize", "parse", "render", "keygen"):
         out = quire(verb, "--help")
         assert out.returncode == 0 and "usage: " in out.stdout and "--help" in out.stdout
-        flag, name = re.search(r"in the environment: (--\S+) as (QUIRE_\w+)\.", out.stdout).groups()
+        flag, name = re.search(r"for\s+example\s+(--\S+)\s+by\s+(QUIRE_\w+)\.", out.stdout).groups()
         assert f"  {flag} " in out.stdout and name == "QUIRE_" + flag[2:].upper().replace("-", "_")
         wrong = quire(verb, "--no-such-flag")
         assert wrong.returncode == 2 and "--no-such-flag" in wrong.stderr
@@ -63,7 +63,7 @@ def test_chat_through_a_pipe(bundled):
 
 def test_chat_errors():
     nobody = quire("chat", "--port", "1", stdin="Hello!\n")
-    assert nobody.returncode == 1 and "no server at" in nobody.stderr and nobody.stdout == ""
+    assert nobody.returncode == 1 and "cannot connect to" in nobody.stderr and nobody.stdout == ""
     assert quire("chat", "--url", "ftp://x").returncode == 2
 
 

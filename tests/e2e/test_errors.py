@@ -102,7 +102,7 @@ def test_harmless_is_accepted(bundled, change):
     (b"", ["no body"]), (b"{", ["not valid JSON"]), (b"[]", ["object"]), (b'"x"', ["JSON"]), (b"\xff", ["JSON"]),
     (b'{"prompt": "\xff"}', ["JSON"]), (b'{"a":' * 200, ["deeper"]), (b"[" * 100000, ["deeper"]),
     (b'{"prompt": [' + b"1," * 4000001 + b"1]}", ["values"]),
-    (b'{"seed": 99999999999999999999}', ["seed", "out of range, accepted are -9223372036854775808 to 9223372036854775807"]),
+    (b'{"seed": 99999999999999999999}', ["seed", "out of range, expected -9223372036854775808 to 9223372036854775807"]),
 ])
 def test_bad_json(bundled, body, words):
     status, answer = bundled.post(TEXT, body)

@@ -88,7 +88,7 @@ def test_who_asks_changes_nothing(client):
     ({"bad_words": "x"}, "bad_words", ["array"]),
     ({"logits_processors": ["my.module.f"]}, "logits_processors", ["my.module.f", "top_n_sigma(n)", "no_repeat_ngram("]),
     ({"no_repeat_ngram_size": 65}, "no_repeat_ngram_size", ["0 to 64"]),
-    ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens", ["1 and more", "-1"]),
+    ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens", ["1 or more", "-1"]),
     ({"truncate_prompt_tokens": 5, "truncation_side": "middle"}, "truncation_side", ["left", "right"]),
     ({"priority": 2**31}, "priority", ["2147483647"]),
     ({"cache_salt": ""}, "cache_salt", ["1 to 1024"]),
@@ -107,7 +107,7 @@ def test_wrong_values_are_refused_by_name(client, extra, param, words):
 def test_nothing_left_to_say_fails_one_request(client, bundled):
     """What allowed ids and bad words leave may be nothing."""
     one = bundled.post("/tokenize", {"prompt": "x", "add_special_tokens": False})[1]["tokens"][:1]
-    with pytest.raises(openai.BadRequestError, match="no token may come next"):
+    with pytest.raises(openai.BadRequestError, match="no token is allowed next"):
         text(client, allowed_token_ids=one, logits_processors=[{"qualname": "suppress_tokens", "args": [one]}])
     assert text(client)
 
@@ -191,7 +191,7 @@ CHAT = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
 def test_unknown_fields_are_told(bundled, extra, want):
     status, warning, text = warned(bundled, "/v1/chat/completions", {**CHAT, **extra})
     assert status == 200, text
-    assert warning == (want and "unknown fields are ignored: " + want)
+    assert warning == (want and "ignored unknown fields: " + want)
 
 
 def test_unknown_fields_elsewhere(bundled):
@@ -210,8 +210,8 @@ def test_unknown_fields_elsewhere(bundled):
 def test_fields_of_a_chat_elsewhere(bundled):
     """/tokenize takes the body of a chat: what changes the prompt does so, the others have no effect and are told."""
     _, warning, text = warned(bundled, "/tokenize", {**CHAT, "temperature": 0, "tool_choice": "none", "unknwn": 1, "logprobs": True, "audio": {}})
-    assert warning.startswith("unknown fields are ignored: unknwn; fields without effect here: ")
-    assert set(warning.partition("here: ")[2].split(", ")) == {"temperature", "logprobs", "audio"} | set(CHAT) - {"model", "messages"}
+    assert warning.startswith("ignored unknown fields: unknwn; fields without effect: ")
+    assert set(warning.partition("effect: ")[2].split(", ")) == {"temperature", "logprobs", "audio"} | set(CHAT) - {"model", "messages"}
     plain = bundled.post("/tokenize", {"messages": CHAT["messages"]})[1]["tokens"]
     assert json.loads(text)["tokens"] == plain
     tools = [{"type": "function", "function": {"name": name, "parameters": {}}} for name in ("one", "two")]
@@ -226,7 +226,7 @@ def test_fields_of_a_chat_elsewhere(bundled):
         body = {**CHAT, "max_tokens": 1, "reasoning_effort": effort}
         assert bundled.post("/tokenize", body)[1]["count"] == bundled.post("/v1/chat/completions", body)[1]["usage"]["prompt_tokens"]
     status, warning, _ = warned(bundled, "/detokenize", {"tokens": both, "temperature": 1, "messages": []})
-    assert status == 200 and warning == "fields without effect here: temperature, messages"
+    assert status == 200 and warning == "fields without effect: temperature, messages"
 
 
 @pytest.mark.parametrize("path, body, param", [
@@ -248,7 +248,7 @@ def test_efforts_and_verbosity(bundled):
         status, answer = bundled.post("/v1/chat/completions", {**CHAT, "reasoning_effort": effort})
         assert status == 400 and answer["error"]["param"] == "reasoning_effort"
         assert "none, minimal, low, medium, high, xhigh, max" in answer["error"]["message"]
-    for value, want in [("medium", None), ("low", "fields without effect here: verbosity"), ("high", "fields without effect here: verbosity")]:
+    for value, want in [("medium", None), ("low", "fields without effect: verbosity"), ("high", "fields without effect: verbosity")]:
         assert warned(bundled, "/v1/chat/completions", {**CHAT, "max_tokens": 1, "verbosity": value})[:2] == (200, want)
     status, answer = bundled.post("/v1/chat/completions", {**CHAT, "verbosity": "loud"})
     assert status == 400 and answer["error"]["param"] == "verbosity" and "medium low high" in answer["error"]["message"]
@@ -268,7 +268,7 @@ def test_strict_fields(start):
     server = start(BUNDLED, "--served-model-name", "quire-tiny", "--strict-fields")
     assert warned(server, "/v1/chat/completions", CHAT)[:2] == (200, None)
     for path, extra, param, words in [("/v1/chat/completions", {"temperatur": 0}, "temperatur", ["did you mean temperature?", "--strict-fields"]),
-                                      ("/v1/chat/completions", {"response_format": {"type": "text", "x": 1}}, "response_format.x", ["not known"]),
+                                      ("/v1/chat/completions", {"response_format": {"type": "text", "x": 1}}, "response_format.x", ["unknown field"]),
                                       ("/tokenize", {"mesages": []}, "mesages", ["messages"])]:
         status, warning, text = warned(server, path, {**CHAT, **extra} if "chat" in path else {"prompt": "a", **extra})
         error = json.loads(text)["error"]

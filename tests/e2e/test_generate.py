@@ -42,7 +42,7 @@ def test_bad_lines_do_not_end_it(tmp_path):
     assert [(a["prompt"], a["index"]) for a in objects if "error" not in a] == [(1, 0), (1, 1), (7, 0)]
     errors = {a["prompt"]: a["error"] for a in objects if "error" in a}
     assert set(errors) == {2, 3, 4, 5, 6} and next(a for a in objects if a["prompt"] == 6)["custom_id"] == "far"
-    assert "expected a string or a list of token ids" in errors[3] and '"max_token" is not a field' in errors[4]
+    assert "expected a string or a list of token ids" in errors[3] and 'unknown field "max_token"' in errors[4]
     assert "line 5: temperature: expected a number" in out.stderr and "vocabulary" in errors[6]
 
 
@@ -198,7 +198,7 @@ def test_a_model_without_a_template_continues_the_text(tmp_path):
     """With a line that says so, on standard error."""
     model = altered(tmp_path / "base")
     plain = generate(model, "Once upon", "--prompt", "Hello", *GREEDY)
-    assert plain.returncode == 0 and plain.stderr.count("\n") == 1 and "has no chat template: it continues the text" in plain.stderr
+    assert plain.returncode == 0 and plain.stderr.count("\n") == 1 and "has no chat template: it continues the prompt" in plain.stderr
     raw = generate(model, "--raw", "Once upon", "--prompt", "Hello", *GREEDY)
     assert raw.stdout == plain.stdout and raw.stderr == ""
     assert raw.stdout == generate(BUNDLED, "--raw", "Once upon", "--prompt", "Hello", *GREEDY).stdout
@@ -209,17 +209,17 @@ def test_a_model_without_a_template_continues_the_text(tmp_path):
 
 
 @pytest.mark.parametrize("line, said", [
-    ({"messages": []}, "messages: 0 entries"), ({"messages": [{"role": "user"}]}, 'role "user" needs "content"'),
-    ({"prompt": "a", "messages": []}, "prompt: given beside messages"), ({"prompt": "a", "tools": 7}, "tools: expected an array"),
-    ({"prompt": [1], "tools": []}, "tools: the prompt is no conversation"), ({"prompt": "a", "reasoning_effort": 1}, "reasoning_effort: expected"),
-    ({"custom_id": "x"}, 'or "messages" in its place')])
+    ({"messages": []}, "messages: 0 entries"), ({"messages": [{"role": "user"}]}, 'role "user" requires "content"'),
+    ({"prompt": "a", "messages": []}, "prompt and messages are both given"), ({"prompt": "a", "tools": 7}, "tools: expected an array"),
+    ({"prompt": [1], "tools": []}, "tools: only accepted with a conversation"), ({"prompt": "a", "reasoning_effort": 1}, "reasoning_effort: expected"),
+    ({"custom_id": "x"}, 'the line has "messages"')])
 def test_bad_conversations(line, said):
     out = generate(BUNDLED, "-i", "-", stdin=json.dumps(line))
     assert out.returncode == 1 and said in out.stderr and said in json.loads(out.stdout)["error"]
 
 
 def test_options_of_conversations_are_checked(tmp_path):
-    for args, said in ((("--raw", "--system", "x"), "there is no --system in it"), (("--tools", tmp_path / "none.json"), "--tools: "),
+    for args, said in ((("--raw", "--system", "x"), "--system is not accepted with --raw"), (("--tools", tmp_path / "none.json"), "--tools: "),
                        (("--tool-call-parser", "nothing"), "--tool-call-parser"), (("--chat-template", tmp_path / "none"), "none")):
         out = generate(BUNDLED, "Hi", *args)
         assert out.returncode in (2, 3) and said in out.stderr, out.stderr
@@ -236,7 +236,7 @@ def test_options_of_conversations_are_checked(tmp_path):
 
 def test_what_is_wrong_is_said(tmp_path):
     none = generate(BUNDLED)
-    assert none.returncode == 2 and "no prompt: give one after MODEL" in none.stderr
+    assert none.returncode == 2 and "no prompt is given: add one after MODEL" in none.stderr
     missing = generate(BUNDLED, "-i", tmp_path / "missing")
     assert missing.returncode == 2 and "No such file" in missing.stderr
     ids = generate(MODELS / "llama", "--prompt-ids", "1,x", *FAST)
@@ -270,7 +270,7 @@ def test_text_needs_a_tokenizer(more):
 
 
 @pytest.mark.parametrize("flag, value, said", [
-    ("--speculative-config", "{bad", "--speculative-config is not JSON"),
+    ("--speculative-config", "{bad", "--speculative-config is not valid JSON"),
     ("--speculative-config", '{"method": "ngram"}', "num_speculative_tokens is missing"),
     ("--scheduling-policy", "nope", "expected fcfs or priority"),
     ("--kv-cache-dtype", "int4", "int8"),

@@ -61,19 +61,19 @@ def test_output_that_is_lost_is_a_failure(args):
     if not args:  # the list went to standard error
         assert done.returncode == 2
         return
-    assert done.returncode == 1 and "standard output cannot be written" in done.stderr, done
+    assert done.returncode == 1 and "cannot write to standard output" in done.stderr, done
 
 
 @pytest.mark.parametrize("program, flag, said, not_said", [
-    ("chat", "--port", "port of the server", "picks a free one"),
-    ("chat", "--api-key", "key to send", "must carry"),
-    ("bench serve", "--api-key", "key to send", "must carry"),
-    ("serve", "--api-key", "must carry", "key to send"),
-    ("chat", "--model", "name to ask the server for", "command line"),
-    ("serve", "--model", "where MODEL is not on the command line", "name to ask"),
+    ("chat", "--port", "port of a server", "port to listen on"),
+    ("chat", "--api-key", "key to send", "requests must send"),
+    ("bench serve", "--api-key", "key to send", "requests must send"),
+    ("serve", "--api-key", "requests must send", "key to send"),
+    ("chat", "--model", "model name to send in requests", "positional MODEL"),
+    ("serve", "--model", "alternative to the positional MODEL", "in requests"),
     ("keygen", "--json", "its files", "summary"),
-    ("run-batch", "--json", "the summary", "a line on"),
-    ("generate", "--json", "object a line", "summary"),
+    ("run-batch", "--json", "the summary", "per line on"),
+    ("generate", "--json", "object per line", "summary"),
 ])
 def test_help_is_the_programs_own(program, flag, said, not_said):
     text = " ".join(quire(*program.split(), f"--help={flag[2:]}", columns=500).stdout.split())
@@ -82,7 +82,7 @@ def test_help_is_the_programs_own(program, flag, said, not_said):
 
 
 def test_numbers_between_none_and_zero_are_refused():
-    for flag, text in (("--temperature", "from 0 to 2, nor -1"), ("--top-p", "from 0 to 1, nor -1"), ("--min-p", "from 0 to 1, nor -1")):
+    for flag, text in (("--temperature", "from 0 to 2, or -1"), ("--top-p", "from 0 to 1, or -1"), ("--min-p", "from 0 to 1, or -1")):
         out = quire("generate", BUNDLED, "x", flag, "-0.5")
         assert out.returncode == 2 and f'{flag}: "-0.5" is not a number {text}' in out.stderr, out.stderr
 
@@ -126,7 +126,7 @@ def test_help_for_a_word_shows_some():
 def test_verbs_stand_in_groups_the_common_first_and_the_worker_last():
     text = quire("help").stdout
     at = [text.index(f"\n  {verb} ") for verb in ("serve", "bench", "engine", "tokenize", "worker")]
-    assert at == sorted(at) and text.index("Everyday:") < at[0]
+    assert at == sorted(at) and text.index("Common:") < at[0]
     assert quire("--help").stdout == quire("-h").stdout == text == quire("help", "help").stdout
     for columns in (50, 80):
         assert all(len(line) <= 80 for line in quire("help", columns=columns).stdout.splitlines())

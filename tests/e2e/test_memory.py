@@ -15,8 +15,8 @@ ARGS = ["--skip-tokenizer-init", "--dtype", "float32"]
 
 def test_the_sum_is_logged(start):
     log = start(MODELS / "llama", *ARGS, "--max-num-seqs", "8").process.log()
-    assert re.search(r"weights \d+\.\d MiB, peak of activations \d+\.\d MiB at most, "
-                     r"steps and sequences at most \d+\.\d MiB, KV cache", log)
+    assert re.search(r"weights \d+\.\d MiB, activations \d+\.\d MiB at most, "
+                     r"step buffers at most \d+\.\d MiB, KV cache", log)
     assert "2048 tokens in 128 blocks of 16" in log  # 8 sequences of 256
     assert "Maximum concurrency for 256 tokens per request: 8.00x" in log
 
@@ -42,7 +42,7 @@ def test_int8_kv(start):
     body = {"max_tokens": 1, "temperature": 0, "logprobs": 1}
     exact, coarse = ([s.complete(p, **body) for p in prompts] for s in servers)
     assert exact[0]["system_fingerprint"] != coarse[0]["system_fingerprint"]
-    assert "KV as I8" in servers[1].process.log()
+    assert "KV cache I8" in servers[1].process.log()
 
     def logprob(answer):
         return answer["choices"][0]["logprobs"]["token_logprobs"][0]
@@ -75,7 +75,7 @@ def test_refused(run, args, said):
 def test_a_length_that_fits(start, given):
     """One line says it, the server answers with it, and so does the worker that replaces a dead one."""
     server = start(MODELS / "llama", *ARGS, "--max-model-len", given, "--num-gpu-blocks-override", "3", "--heartbeat-ms", "50")
-    assert server.process.log().count("--max-model-len auto: 48 tokens, the most that fit the KV cache") == 1
+    assert server.process.log().count("--max-model-len auto: 48 tokens, the limit of the KV cache") == 1
     assert json.loads(server.get("/v1/models")[1])["data"][0]["max_model_len"] == 48
     assert len(server.complete(list(range(1, 41)), max_tokens=8, ignore_eos=True)["choices"][0]["token_ids"]) == 8
     status, answer = server.post("/v1/completions", {"prompt": list(range(1, 41)), "max_tokens": 9})
@@ -89,7 +89,7 @@ def test_a_length_that_fits(start, given):
 
 def test_a_length_that_fits_as_it_is(start):
     server = start(MODELS / "llama", *ARGS, "--max-model-len", "auto")
-    assert "--max-model-len auto: 256 tokens, all that the model can take" in server.process.log()
+    assert "--max-model-len auto: 256 tokens, the model's own limit" in server.process.log()
 
 
 @pytest.mark.parametrize("mode", ["swap", "recompute"])
@@ -115,7 +115,7 @@ def test_preemption(start, mode, tmp_path):
     server.wait_metric("quire:swap_blocks_used", 0)
     assert server.metric("vllm:num_requests_swapped") == server.metric("vllm:cpu_cache_usage_perc") == 0
     assert server.metric("quire:swap_blocks_total") > 17
-    assert re.search(r"swap space for preempted requests \d+\.\d MiB, taken as it is used: \d+ blocks", server.process.log())
+    assert re.search(r"swap space for preempted requests \d+\.\d MiB, allocated on demand: \d+ blocks", server.process.log())
     assert server.stop() == 0
     copies = [e for e in json.loads((tmp_path / "trace.json").read_text()) if e["name"] == "copy"]
     assert all(e["dur"] >= 0 and e["args"]["blocks_out"] + e["args"]["blocks_in"] > 0 for e in copies)

@@ -114,9 +114,9 @@ def test_engine_away_then_503(start):
         begun = time.monotonic()
         connection, answer = server.raw("POST", "/v1/completions", {"prompt": [1, 2], "max_tokens": 4})
         assert answer.status == 503 and int(answer.headers["retry-after"]) >= 1
-        assert "no engine" in answer.read().decode()
+        assert "not available" in answer.read().decode()
         assert time.monotonic() - begun < 15
-        assert server.get("/ready")[0] == 503 and "silent" in server.get("/ready")[1]
+        assert server.get("/ready")[0] == 503 and "does not respond" in server.get("/ready")[1]
         assert server.get("/health")[0] == 200
         events = list(server.events("/v1/completions", {"prompt": [1, 2], "max_tokens": 4}))
         assert ": ping" in events and events[-1]["error"]["code"] == "service_unavailable"
@@ -149,7 +149,7 @@ def test_engine_that_hangs_is_replaced(start):
     stream = Stream(server, [4, 5, 6], max_tokens=LONG, seed=1)
     assert stream.begun.wait(30)
     os.kill(server.children("quire-engine")[0], signal.SIGSTOP)
-    server.process.wait_line(r"engine \(process \d+\) hangs; killing it", seconds=30)
+    server.process.wait_line(r"engine \(process \d+\) does not respond: killing it", seconds=30)
     assert stream.result() == want
     assert all(isinstance(s.result(), list) and len(s.ids) == LONG for s in fillers)
 
@@ -215,7 +215,7 @@ def test_sigterm_finishes_what_is_open(start):
     for stream in streams:
         assert stream.begun.wait(30)
     server.process.process.send_signal(signal.SIGTERM)
-    server.process.wait_line(r"terminated: no new requests")
+    server.process.wait_line(r"terminated: accepting no new requests")
     with pytest.raises(OSError):
         server.get("/health")
     assert all(len(s.result()) == LONG and s.finish == "length" for s in streams)

@@ -21,7 +21,7 @@ def thinking(tmp_path_factory):
     path.write_text(TEMPLATE)
     server = Server(BUNDLED, "--chat-template", path, "--num-gpu-blocks-override", "256",
                     "--trust-request-chat-template")
-    server.process.wait_line("reasoning parser qwen3")
+    server.process.wait_line("reasoning parser: qwen3")
     yield openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=120)
     assert server.stop() == 0
 

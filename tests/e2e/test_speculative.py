@@ -53,7 +53,7 @@ def test_a_stream_gets_every_token_once(start):
 @pytest.mark.parametrize("config, said", [
     ('{"method": "medusa", "num_speculative_tokens": 2}', "ngram and draft_model"),
     ('{"method": "ngram"}', "num_speculative_tokens is missing"),
-    ('{"method": "ngram"', "not JSON")])
+    ('{"method": "ngram"', "not valid JSON")])
 def test_refused(run, config, said):
     engine = run("quire-engine", MODELS / "llama", "--listen", "ipc:///tmp/quire-none", "--speculative-config", config)
     assert engine.exit_code() != 0

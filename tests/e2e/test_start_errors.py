@@ -98,26 +98,26 @@ def test_one_line_for_a_wrong_folder(verb, tmp_path):
         refused(MODEL, ["a GGUF file", "Hugging Face folders", "gguf_file"], *verbs(given, tmp_path)[verb])
     config = {"architectures": ["GPT2LMHeadModel"], "n_embd": 768}
     (folder / "config.json").write_text(json.dumps(config))  # and no tokenizer
-    refused(MODEL, ["architecture GPT2LMHeadModel is not supported; these are: LlamaForCausalLM, "], *verbs(folder, tmp_path)[verb])
+    refused(MODEL, ["architecture GPT2LMHeadModel is not supported; supported are LlamaForCausalLM, "], *verbs(folder, tmp_path)[verb])
 
 
 @pytest.mark.parametrize("files, words", [
     ({}, ["is an empty folder"]),
-    ({"adapter_config.json": '{"base_model_name_or_path": "org/base"}'}, ["LoRA adapter", "its base is org/base"]),
+    ({"adapter_config.json": '{"base_model_name_or_path": "org/base"}'}, ["LoRA adapter", "its base model is org/base"]),
     ({"pytorch_model.bin": "x", "config.json": None}, ["PyTorch pickle checkpoint (pytorch_model.bin)", "safetensors"]),
     ({"model.gguf": "GGUF", "config.json": None}, ["a GGUF file (model.gguf)"]),
     ({"model.onnx": "x", "config.json": None}, ["an ONNX model"]),
     ({"model_index.json": "{}"}, ["diffusers"]),
-    ({"one/config.json": "{}", "two/config.json": "{}"}, ["give one of the folders in it", "one, two"]),
+    ({"one/config.json": "{}", "two/config.json": "{}"}, ["use one of its model folders", "one, two"]),
     ({"config.json": None}, ["no weights"]),
     ({"config.json": None, "model.safetensors": LFS}, ["model.safetensors is a Git LFS pointer", "`git lfs pull`"]),
     ({"config.json": LFS}, ["config.json is a Git LFS pointer"]),
-    ({"config.json": "<!DOCTYPE html><title>404</title>"}, ["config.json is a page of HTML"]),
+    ({"config.json": "<!DOCTYPE html><title>404</title>"}, ["config.json is an HTML page"]),
     ({"config.json": ""}, ["config.json is empty"]),
     ({"config.json": "{\n  1}"}, ["config.json: not valid JSON at line 2"]),
     ({"config.json": '{"model_type": "llama"}'}, ["architectures is missing", "LlamaForCausalLM, for model_type llama"]),
     ({"config.json": '{"architectures": ["LlamaForCausalLM"], "vocab_size": 5}'},
-     ["hidden_size is missing, expected a whole number from 1 to", "LlamaForCausalLM needs vocab_size, hidden_size"]),
+     ["hidden_size is missing, expected a whole number from 1 to", "LlamaForCausalLM requires vocab_size, hidden_size"]),
 ])
 def test_folders_that_are_no_model(tmp_path, files, words):
     folder = tmp_path / "x"
@@ -133,7 +133,7 @@ def test_folders_that_are_no_model(tmp_path, files, words):
 @pytest.mark.parametrize("verb", ["serve", "generate", "run-batch"])
 def test_git_lfs_pointers(model, tmp_path, name, verb):
     (model / name).write_text(LFS)
-    refused(MODEL, [f"{model / name} is a Git LFS pointer, the file itself was not downloaded: run `git lfs pull` in {model}"],
+    refused(MODEL, [f"{model / name} is a Git LFS pointer, not the file itself: run `git lfs pull` in {model}"],
             *verbs(model, tmp_path)[verb])
 
 
@@ -143,7 +143,7 @@ def test_git_annex_links(model, tmp_path, name, verb):
     """Of a clone before `git annex get`."""
     (model / name).unlink()
     (model / name).symlink_to(f".git/annex/objects/1x/2y/SHA256E-s9--00.json/{name}")
-    refused(MODEL, [f"{model / name} is a git-annex link, the file's content was not fetched: run `git annex get {name}` in {model}"],
+    refused(MODEL, [f"{model / name} is a git-annex link without the file's content: run `git annex get {name}` in {model}"],
             *verbs(model, tmp_path)[verb])
 
 
@@ -156,7 +156,7 @@ def test_what_is_wrong_first(model):
     """The architecture before the tokenizer, and the model before the device."""
     (model / "tokenizer.json").unlink()
     edit_config(model, architectures=["Qwen3NextForCausalLM"])
-    refused(MODEL, ["Qwen3NextForCausalLM is not supported, the nearest to it is Qwen3ForCausalLM"], "serve", model, "--port", "0", "--device", "cuda")
+    refused(MODEL, ["Qwen3NextForCausalLM is not supported, the most similar is Qwen3ForCausalLM"], "serve", model, "--port", "0", "--device", "cuda")
     edit_config(model, architectures=["LlamaForCausalLM"])
     refused(MODEL, ["no tokenizer", "--tokenizer"], "serve", model, "--port", "0")
 
@@ -164,7 +164,7 @@ def test_what_is_wrong_first(model):
 @pytest.mark.skipif((BIN / "libquire-cuda.so").exists() or (BIN.parent / "lib/libquire-cuda.so").exists(), reason="the library is there")
 def test_cuda_without_its_library(model, tmp_path):
     for command in (("serve", model, "--port", "0"), ("generate", model, "x", "--max-tokens", "1")):
-        refused(MODEL, ["there is no libquire-cuda.so", "deploy/up.sh", "cmake --preset cuda"], *command, "--device", "cuda")
+        refused(MODEL, ["cannot find libquire-cuda.so", "deploy/up.sh", "cmake --preset cuda"], *command, "--device", "cuda")
     refused(MODEL, ["/nowhere/x.so"], "serve", model, "--port", "0", "--device", "cuda", "--cuda-library", "/nowhere/x.so")
 
 
@@ -180,7 +180,7 @@ def test_cuda_without_its_library(model, tmp_path):
     (("--chat-template", "/nowhere"), USAGE, ["--chat-template", "/nowhere"]),
     (("--api-key-file", "/nowhere"), USAGE, ["--api-key-file", "/nowhere"]),
     (("--chat-template", "{{ messages }"), USAGE, ["--chat-template", "column 13"]),
-    (("--trace", "/nonexistent/x"), USAGE, ["--trace /nonexistent/x", "/nonexistent cannot be written to"]),
+    (("--trace", "/nonexistent/x"), USAGE, ["--trace /nonexistent/x", "/nonexistent is not writable"]),
     (("--trace", "/tmp"), USAGE, ["--trace /tmp", "a folder"]),
     (("--prefix-cache-shared", "/nonexistent"), USAGE, ["--prefix-cache-shared", "/nonexistent"]),
     (("--served-model-name", ""), USAGE, ["--served-model-name is empty"]),
@@ -188,10 +188,10 @@ def test_cuda_without_its_library(model, tmp_path):
     (("--log-level", "1"), USAGE, ["--log-level", '"1"', "debug, info, warning or error"]),
     (("--load-format", "bitsandbytes"), USAGE, ["--load-format", "auto, safetensors or dummy"]),
     (("--kv-cache-dtype", "fp8_e5m2"), USAGE, ["--kv-cache-dtype", "int8 or fp8"]),
-    (("--max-model-len", "1"), USAGE, ["--max-model-len", "at least 2"]),
+    (("--max-model-len", "1"), USAGE, ["--max-model-len", "expected 2 or more"]),
     (("--port", "70000"), USAGE, ["--port", "65535"]),
     (("--no-such-option",), USAGE, ["--no-such-option"]),
-    (("--host", "192.0.2.1"), ADDRESS, ["cannot listen on 192.0.2.1", "no such address"]),
+    (("--host", "192.0.2.1"), ADDRESS, ["cannot listen on 192.0.2.1", "does not have this address"]),
     (("--tokenizer", "/nowhere"), MODEL, ["/nowhere"]),
     (("--tokenizer", "GGUF"), MODEL, ["is a GGUF file"]),
 ])
@@ -240,9 +240,9 @@ def test_a_port_without_permission(verb, tmp_path):
 
 
 def test_addresses_are_no_models(tmp_path):
-    for given, words in (("s3://bucket/x", ["s3://bucket/x is an address", "org/name"]), ("https://x.y/z", ["https://x.y/z is an address"]),
-                         ("hf://org/name", ["hf://org/name is an address; give the model's id: org/name"]),
-                         ("https://huggingface.co/org/name/tree/main", ["give the model's id: org/name"])):
+    for given, words in (("s3://bucket/x", ["s3://bucket/x is a URL", "org/name"]), ("https://x.y/z", ["https://x.y/z is a URL"]),
+                         ("hf://org/name", ["hf://org/name is a URL; use the model id: org/name"]),
+                         ("https://huggingface.co/org/name/tree/main", ["use the model id: org/name"])):
         refused(USAGE, words, "serve", given, "--port", "0")
 
 
@@ -275,7 +275,7 @@ def test_parsers_are_listed_once():
 
 def test_programs_that_stand_alone(tmp_path):
     refused(USAGE, ['"foo"', "ipc://", "tcp://"], "engine", BUNDLED, "--listen", "foo")
-    refused(USAGE, ["tcp needs keys", "--insecure-tcp"], "engine", BUNDLED, "--listen", "tcp://127.0.0.1:0")
+    refused(USAGE, ["tcp requires keys", "--insecure-tcp"], "engine", BUNDLED, "--listen", "tcp://127.0.0.1:0")
     refused(USAGE, ["--listen", "ipc://"], "engine", BUNDLED)
     refused(ADDRESS, ["nowhere"], "engine", BUNDLED, "--listen", f"ipc://{tmp_path}/nowhere/engine")
     refused(USAGE, ["--engine", "ipc://"], "frontend", BUNDLED, "--port", "0")
@@ -366,8 +366,8 @@ def test_long_messages_are_whole(model, start, tmp_path):
     log = start(deep, *IDS, "--num-gpu-blocks-override", "128").process.log()
     assert f"model {deep}, " in log, log
     (deep / "model.safetensors").write_bytes(b"\xff" * 64)
-    line = refused(MODEL, [f"{deep}/model.safetensors: header of"], "serve", deep, "--port", "0")
-    assert line.endswith("are accepted")
+    line = refused(MODEL, [f"{deep}/model.safetensors: the header has"], "serve", deep, "--port", "0")
+    assert line.endswith("expected at most 104857600")
     longer = deep.joinpath(*[str(i) * 200 for i in range(10)])
     line = refused(MODEL, ["…", "9" * 50 + ": no such folder", str(tmp_path)[:20]], "serve", longer, "--port", "0")
     assert len(line.encode()) < 1200
@@ -380,7 +380,7 @@ def test_a_warning_beyond_loopback(start, tmp_path):
     for more, warned in [(("--host", "0.0.0.0"), True), ((), False), (("--host", "127.0.0.2"), False),
                          (("--host", "0.0.0.0", "--api-key", "k"), False), (("--host", "0.0.0.0", "--api-key-file", keys), False)]:
         log = start(MODELS / "llama", *options, *more).process.log()
-        assert ("no API key is asked for" in log) == warned, (more, log)
+        assert ("no API key is set" in log) == warned, (more, log)
 
 
 def names(server):
@@ -400,7 +400,7 @@ def test_names_of_a_folder(start, tmp_path):
     assert [ask(server, n) for n in ("my-llama", f"{folder}/", str(folder), "")] == [200] * 4
     assert [ask(server, n) for n in ("llama", "my", str(tmp_path), "gpt-4" * 200)] == [404] * 4
     answer = server.post("/v1/completions", {"model": "gpt-4" * 100, "prompt": [1]})[1]
-    assert answer["error"]["message"] == f"The model `{'gpt-4' * 100}` does not exist; this server has `my-llama`."
+    assert answer["error"]["message"] == f"The model `{'gpt-4' * 100}` does not exist; this server serves `my-llama`."
     assert server.get("/v1/models/my-llama")[0] == 200
 
 

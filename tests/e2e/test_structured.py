@@ -95,7 +95,7 @@ def test_nothing_may_come(client, stream):
     with pytest.raises(openai.APIError) as error:
         answer = ask(client, extra_body={"guided_choice": ["yes", "no"], "allowed_token_ids": [0]}, stream=stream)
         list(answer)
-    assert "no token may come next" in error.value.message and "allowed_token_ids" in error.value.message, error.value.message
+    assert "no token is allowed next" in error.value.message and "allowed_token_ids" in error.value.message, error.value.message
     assert "yes" in ask(client, extra_body={"guided_choice": ["yes"]}).choices[0].message.content
 
 

@@ -154,7 +154,7 @@ def test_long_prompts_and_a_short_one_at_once(start):
 
 def test_tokenizer_options_that_cannot_be(tmp_path):
     for options, said in ((["--tokenizer", tmp_path / "gone"], "--tokenizer"), (["--tokenizer-mode", "rust"], "expected auto, hf, slow or mistral"),
-                          (["--tokenizer-mode", "mistral"], "needs a tekken.json"),
+                          (["--tokenizer-mode", "mistral"], "requires a tekken.json"),
                           (["--tokenizer", tmp_path], "no tokenizer")):
         out = subprocess.run([BIN / "quire", "generate", MODELS / "llama", "--prompt", "a", *options], capture_output=True, text=True, timeout=60)
         assert out.returncode != 0 and said in out.stderr, out.stderr

@@ -65,7 +65,7 @@ def test_every_flag_has_a_row_and_the_page_counts_them():
     assert len(FLAGS) == 322 and not set(FLAGS) - set(ROWS)
     page = subprocess.run([BIN / "quire", "help", "vllm"], capture_output=True, text=True)
     assert page.returncode == 0
-    counts = [int(n) for n in re.findall(r"(\d+) are honoured, (\d+) accepted without effect, (\d+) refused",
+    counts = [int(n) for n in re.findall(r"(\d+) are supported, (\d+) are accepted without effect, (\d+) are rejected",
                                          " ".join(page.stdout.split()))[0]]
     assert sum(counts) == 322
     assert counts[1] == len(of("ACCEPTED")) and counts[2] == len(of("REFUSED"))
@@ -188,7 +188,7 @@ def test_mistakes_in_a_configuration_file_have_their_line(tmp_path):
     config = tmp_path / "server.yaml"
     for text, said in (("port: 80\nprot: 81\n", "line 2: unknown option --prot; did you mean --port?"),
                        ("\nenable-lora: true\n", "line 2: --enable-lora is not supported: LoRA"),
-                       ("port: [80\n", "not YAML")):
+                       ("port: [80\n", "not valid YAML")):
         config.write_text(text)
         out = serve("--config", config)
         assert out.returncode == 2 and str(config) in out.stderr and said in out.stderr
@@ -235,7 +235,7 @@ def test_keep_alive_is_off_at_0_as_vllm_has_it(start, interval):
         os.kill(engine, signal.SIGCONT)
     # a ping begins the stream; without one there is time for a status that says what is wrong
     assert (answer.status, ": ping" in text) == ((503, False) if interval == "0" else (200, True))
-    assert "no engine" in text
+    assert "not available" in text
 
 
 def test_a_template_that_is_wrong_is_told(tmp_path):

@@ -66,7 +66,7 @@ def test_tcp_needs_keys(run):
 def test_insecure_tcp_when_meant(run):
     address = f"tcp://127.0.0.1:{free_port()}"
     engine = run("quire-engine", MODELS / "llama", "--listen", address, "--insecure-tcp", *ENGINE)
-    engine.wait_line(r"WARNING engine: tcp://.*:\d+: plain tcp without keys")
+    engine.wait_line(r"WARNING engine: tcp://.*:\d+: tcp without keys")
     server = frontend(run, MODELS / "llama", "--skip-tokenizer-init", "--engine", address, "--insecure-tcp")
     server.process.wait_line(r"frontend: ready")
     assert server.complete([1, 2, 3], max_tokens=1)["usage"]["completion_tokens"] == 1

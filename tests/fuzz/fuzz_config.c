@@ -4,7 +4,7 @@
 #include <math.h>
 #include "common/download.h"
 #include "common/hub/config.h"
-#include "engine/model/rotary.h"
+#include "engine/model/forward/rotary.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 

@@ -4,19 +4,19 @@
  * has the right checksum, so that the fuzzer gets past both at once. */
 #include <xxhash.h>
 #include "common/err.h"
-#include "engine/model/weights_cache_file.h"
+#include "engine/model/load/packed_cache_file.h"
 
 #define DATA_BYTES 100u
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
-static unsigned char file[CACHE_ALIGN + DATA_BYTES];
+static unsigned char file[PACKED_CACHE_ALIGN + DATA_BYTES];
 
-static void check(const void *bytes, uint64_t n, const struct cache_id *id)
+static void check(const void *bytes, uint64_t n, const struct packed_cache_id *id)
 {
-    struct cache_head head, want;
-    const char *why = cache_head_check(&head, bytes, n, id);
-    cache_head_fill(&want, id);
+    struct packed_cache_head head, want;
+    const char *why = packed_cache_head_check(&head, bytes, n, id);
+    packed_cache_head_fill(&want, id);
     Q_ASSERT(why == NULL || *why);
     if (!why)
         Q_ASSERT(n == want.file_bytes && head.data_at + head.data_bytes == n &&
@@ -25,16 +25,16 @@ static void check(const void *bytes, uint64_t n, const struct cache_id *id)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
-    const struct cache_id id = {.key = "key", .stamp = "stamp", .n_bytes = DATA_BYTES};
-    struct cache_head head;
+    const struct packed_cache_id id = {.key = "key", .stamp = "stamp", .n_bytes = DATA_BYTES};
+    struct packed_cache_head head;
     check(data, n, &id);
     if (n < sizeof head || n > sizeof file)
         return 0;
     memcpy(file, data, n);
     memcpy(&head, file, sizeof head);
     if (data[n - 1] & 1)
-        head.sums_sum = XXH3_64bits(file + CACHE_SUMS_AT, sizeof(uint64_t));
-    head.head_sum = XXH3_64bits(&head, offsetof(struct cache_head, head_sum));
+        head.sums_sum = XXH3_64bits(file + PACKED_CACHE_SUMS_AT, sizeof(uint64_t));
+    head.head_sum = XXH3_64bits(&head, offsetof(struct packed_cache_head, head_sum));
     memcpy(file, &head, sizeof head);
     check(file, sizeof file, &id);
     memset(file, 0, n);

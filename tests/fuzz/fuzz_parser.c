@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <string.h>
 #include "common/buf.h"
-#include "common/parsers/format.h"
+#include "common/parsers/parser_internal.h"
 #include "common/parsers/json_scan.h"
 #include "common/parsers/parser.h"
 

@@ -14,7 +14,7 @@
 #include <string.h>
 #include "common/hub/hub_json.h"
 #include "common/mem.h"
-#include "engine/model/weights_quant.h"
+#include "engine/model/load/weight_quant.h"
 
 #define NAME      "w.weight"
 #define SIDE_MAX  512u
@@ -95,23 +95,23 @@ static void add_tensor(const uint8_t *at, const uint8_t *rest, size_t n_rest)
     *t = new;
 }
 
-/* All outputs, as weights.c asks for them. */
+/* All outputs, as fill_host.c asks for them. */
 static void read_all(const struct weight_source *s)
 {
-    struct packed w = {.n_out = s->rows, .n_in = s->cols, .group = weights_quant_group(s)};
+    struct packed w = {.n_out = s->rows, .n_in = s->cols, .group = weight_quant_group(s)};
     float *rows = q_calloc((size_t)s->rows * s->cols, sizeof *rows);
     void *buffer = q_calloc((size_t)KERN_PANEL * s->cols, 4);
     uint32_t *order = q_calloc(s->cols, sizeof *order);
     Q_ASSERT(w.group == 0 || (w.group % 32 == 0 && w.group <= 128));
     if (w.group && s->quant.order) {
-        weights_quant_order(order, s);
+        weight_quant_order(order, s);
         w.order = order;
         for (uint32_t k = 0; k < s->cols; k++)
             Q_ASSERT(order[k] < s->cols);
     }
-    for (uint32_t o = 0; (w.group || weights_quant_is_int8(s)) && o < s->rows; o += KERN_PANEL)
-        weights_quant_set(&w, o, s, o, s->rows - o < KERN_PANEL ? s->rows - o : KERN_PANEL, buffer);
-    weights_quant_rows(rows, s, 0, s->rows);
+    for (uint32_t o = 0; (w.group || weight_quant_is_int8(s)) && o < s->rows; o += KERN_PANEL)
+        weight_quant_set(&w, o, s, o, s->rows - o < KERN_PANEL ? s->rows - o : KERN_PANEL, buffer);
+    weight_quant_rows(rows, s, 0, s->rows);
     for (size_t i = 0; i < (size_t)s->rows * s->cols; i++)
         sink += isnan(rows[i]);
     q_free(order);
@@ -135,7 +135,7 @@ static void check(struct model_config *c, const uint8_t *data, size_t n)
     for (size_t i = 3; i < end; i += 8)
         add_tensor(data + i, data + rest, n - rest);
     if (s.rows && s.cols) {
-        enum q_code rc = weights_quant_find(&s, &f, NAME, &e);
+        enum q_code rc = weight_quant_find(&s, &f, NAME, &e);
         Q_ASSERT(rc == e.code && (rc == Q_OK || *e.message));
         if (rc == Q_OK && s.quant.q)
             read_all(&s);

@@ -15,7 +15,7 @@ HTTP = ("kind", "model", "num_prompts", "completed", "failed", "duration", "requ
         "max_concurrent_requests", "p50_ttft_ms", "p99_ttft_ms", "p50_tpot_ms", "p99_tpot_ms", "p50_e2el_ms", "p99_e2el_ms")
 HTTP_MODEL = "Llama-3-8B"
 STARTED = (  # what an engine says of its start, at --log-level info
-    (r"loaded in (?P<load_ms>\d+) ms", int), (r"graphs: \d+ take (?P<graphs_mib>[\d.]+) MiB, recorded in (?P<graphs_ms>\d+) ms", float),
+    (r"model loaded: .*, (?P<load_ms>\d+) ms", int), (r"graphs: \d+ graphs, (?P<graphs_mib>[\d.]+) MiB, captured in (?P<graphs_ms>\d+) ms", float),
     (r"attention of prompts by (?P<prompts_by>[\w.]+)", str), (r"kernels (?P<kernels>begin early|one after the other): ", str),
     (r"choices of algorithms from disk, (?P<tuned>\d+) made in (?P<tune_ms>\d+) ms; (?P<by_cublaslt>\d+) are", int))
 

@@ -129,7 +129,7 @@ static void test_sampling_fields(void **state)
     assert_fails(params_sampling(&p, &c, &s, &ids, &e), Q_INVALID, "below 100", &e);
     assert_string_equal(p.param, "logit_bias");
     assert_ok(read_chat("{\"logit_bias\":{\"0\":1,\"5\":1,\"05\":2}}"), &e);
-    assert_fails(params_sampling(&p, &c, &s, &ids, &e), Q_INVALID, "\"05\" begins with zeros", &e);
+    assert_fails(params_sampling(&p, &c, &s, &ids, &e), Q_INVALID, "\"05\" has leading zeros", &e);
     assert_ok(read_text("{\"logprobs\":21}"), &e);
     assert_fails(params_sampling(&p, &c, &s, &ids, &e), Q_INVALID, "21", &e);
 }
@@ -175,19 +175,19 @@ static void test_wrong_values(void **state)
 {
     (void)state;
     assert_fails(read_chat("{\"temperature\":2.5}"), Q_INVALID,
-                 "temperature: 2.5 is out of range, accepted are 0 to 2", &e);
+                 "temperature: 2.5 is out of range, expected 0 to 2", &e);
     assert_string_equal(p.param, "temperature");
     assert_fails(read_chat("{\"n\":129}"), Q_INVALID, "1 to 128", &e);
     assert_fails(read_chat("{\"n\":1.5}"), Q_INVALID, "integer", &e);
-    assert_fails(read_chat("{\"n\":1e300}"), Q_INVALID, "out of range, accepted are 1 to 128", &e);
+    assert_fails(read_chat("{\"n\":1e300}"), Q_INVALID, "out of range, expected 1 to 128", &e);
     assert_fails(read_chat("{\"n\":99999999999999999999}"), Q_INVALID,
-                 "n: 1e+20 is out of range, accepted are 1 to 128", &e);
+                 "n: 1e+20 is out of range, expected 1 to 128", &e);
     assert_fails(read_chat("{\"stream\":1}"), Q_INVALID, "true or false", &e);
     assert_fails(read_chat("{\"tools\":{}}"), Q_INVALID, "array", &e);
     assert_fails(read_chat("{\"model\":5}"), Q_INVALID, "string", &e);
     assert_fails(read_chat("{\"logit_bias\":[]}"), Q_INVALID, "object", &e);
-    assert_fails(read_chat("{\"prompt\":\"x\"}"), Q_INVALID, "does not take this field", &e);
-    assert_fails(read_text("{\"messages\":[]}"), Q_INVALID, "does not take this field", &e);
+    assert_fails(read_chat("{\"prompt\":\"x\"}"), Q_INVALID, "does not accept this field", &e);
+    assert_fails(read_text("{\"messages\":[]}"), Q_INVALID, "does not accept this field", &e);
     assert_fails(read_text("{\"best_of\":2,\"n\":3}"), Q_INVALID, "best_of: 2 is less", &e);
     assert_fails(read_text("{\"stream_options\":{\"include_usage\":false}}"), Q_INVALID, "stream",
                  &e);
@@ -272,8 +272,8 @@ static void test_bad_messages(void **state)
         {"[]", Q_INVALID, "0 entries"},
         {"[5]", Q_INVALID, "entry 0: expected an object"},
         {"[{\"role\":\"\",\"content\":\"x\"}]", Q_INVALID, "role"},
-        {"[{\"role\":\"user\",\"content\":null}]", Q_INVALID, "needs \"content\""},
-        {"[{\"role\":\"tool\"}]", Q_INVALID, "needs \"content\""},
+        {"[{\"role\":\"user\",\"content\":null}]", Q_INVALID, "requires \"content\""},
+        {"[{\"role\":\"tool\"}]", Q_INVALID, "requires \"content\""},
         {"[{\"role\":\"user\",\"content\":[{\"type\":\"audio\"}]}]", Q_UNSUPPORTED, "audio"},
         {"[{\"role\":\"user\",\"content\":[{\"type\":\"text\"}]}]", Q_INVALID, "part 0"},
         {"[{\"role\":\"assistant\",\"content\":[{\"type\":\"thinking\"}]}]", Q_INVALID,
@@ -282,7 +282,7 @@ static void test_bad_messages(void **state)
         {"[{\"role\":\"assistant\",\"function_call\":\"f\"}]", Q_INVALID,
          "entry 0: function_call: expected {\"name\""},
         {"[{\"role\":\"assistant\",\"function_call\":{}}]", Q_INVALID, "without a name"},
-        {"[{\"role\":\"function\"}]", Q_INVALID, "needs \"content\""},
+        {"[{\"role\":\"function\"}]", Q_INVALID, "requires \"content\""},
         {"[{\"role\":\"assistant\",\"tool_calls\":[{}]}]", Q_INVALID, "function.name"},
     };
     char text[512];
@@ -468,8 +468,7 @@ static void test_no_effect(void **state)
     assert_ok(params_read(&p, parse("{\"temperature\":[],\"echo\":1,\"tool_choice\":\"none\"}"),
                           WHERE_TOKENS, &e),
               &e);
-    assert_string_equal(unknown_warning(&p.unknown),
-                        "fields without effect here: temperature, echo");
+    assert_string_equal(unknown_warning(&p.unknown), "fields without effect: temperature, echo");
     assert_true(p.has[FIELD_tool_choice] && !p.has[FIELD_temperature]);
     assert_ok(unknown_check(&p.unknown, true, &e), &e);
     assert_null(unknown_warning(&u));
@@ -479,7 +478,7 @@ static void test_no_effect(void **state)
     assert_true(n < UNKNOWN_TEXT_MAX);
     assert_string_equal(u.idle + n - 11, "dpoint, ...");
     unknown_note(&u, "x", "", 0);
-    assert_memory_equal(unknown_warning(&u), "unknown fields are ignored: x; fields without ", 46);
+    assert_memory_equal(unknown_warning(&u), "ignored unknown fields: x; fields without ", 42);
 }
 
 static void test_prompts(void **state)

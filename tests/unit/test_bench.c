@@ -165,8 +165,8 @@ static void bad_traces_say_where(void **state)
     static const struct {
         const char *text, *says;
     } bad[] = {
-        {"", "no known trace"},
-        {"a,b\n1,2\n", "it begins \"a,b"},
+        {"", "unknown trace format"},
+        {"a,b\n1,2\n", "starts with \"a,b"},
         {"TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,1,2\n",
          "Azure trace, line 2: TIMESTAMP is \"yesterday\""},
         {"TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9,1\n",
@@ -175,10 +175,11 @@ static void bad_traces_say_where(void **state)
         {"Timestamp,Model,Request tokens,Response tokens\nx,y,1,1\n", "Timestamp"},
         {"{\"timestamp\":1,\"input_length\":1,\"output_length\":1}\n{\n",
          "Mooncake trace, line 2: not a JSON object"},
-        {"{\"input_length\":1}", "timestamp is no number"},
-        {"{\"timestamp\":1,\"input_length\":1.5,\"output_length\":1}", "input_length is no whole"},
+        {"{\"input_length\":1}", "timestamp is not a number"},
+        {"{\"timestamp\":1,\"input_length\":1.5,\"output_length\":1}",
+         "input_length is not a whole"},
         {"{\"timestamp\":1,\"input_length\":1,\"output_length\":1,\"hash_ids\":[-1]}", "hash_ids"},
-        {"{\"timestamp\":1,\"input_length\":1,\"output_length\":1,\"hash_ids\":7}", "no list"}};
+        {"{\"timestamp\":1,\"input_length\":1,\"output_length\":1,\"hash_ids\":7}", "not a list"}};
     struct workload w = WORKLOAD_INIT;
     struct q_err e = Q_ERR_INIT;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
@@ -285,9 +286,9 @@ static void streams_are_read_in_any_pieces(void **state)
         assert_int_equal(pieces[5].n_output, 3);
     }
     bool done;
-    assert_fails(push_in_parts("data: {\n", 3, &done, &e), Q_CORRUPT, "no JSON object", &e);
+    assert_fails(push_in_parts("data: {\n", 3, &done, &e), Q_CORRUPT, "not a JSON object", &e);
     assert_fails(push_in_parts("data: {\"error\":{\"message\":\"too hot\"}}\n", 99, &done, &e),
-                 Q_CORRUPT, "the server says: too hot", &e);
+                 Q_CORRUPT, "the server reports: too hot", &e);
     char text[64];
     const char refusal[] = "{\"error\":{\"message\":\"no\\nroom\"}}";
     sse_error_text(text, sizeof text, refusal, strlen(refusal));
@@ -346,7 +347,7 @@ static void records_become_figures(void **state)
     near(f.late_ms, 49.5); /* 99th percentile of 0 and 50 */
     serve_figures_release(&f);
     assert_fails(serve_limits_parse(&limits, "ttft", &e), Q_INVALID, "ttft:500", &e);
-    assert_fails(serve_limits_parse(&limits, "x:1", &e), Q_INVALID, "none of", &e);
+    assert_fails(serve_limits_parse(&limits, "x:1", &e), Q_INVALID, "not one of", &e);
     assert_fails(serve_limits_parse(&limits, "ttft:-1", &e), Q_INVALID, "--goodput", &e);
     struct serve_view v;
     assert_ok(serve_view_parse(&v, "ttft,e2el", "50,99.9", &e), &e);

@@ -90,17 +90,17 @@ static void download_knows_what_is_not_the_file(void **state)
         const char *text, *part;
     } bad[] = {
         {"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n",
-         "/m/x.json is a Git LFS pointer, the file itself was not downloaded: run `git lfs pull` "
+         "/m/x.json is a Git LFS pointer, not the file itself: run `git lfs pull` "
          "in "
          "/m"},
         {"version https://hawser.github.com/spec/v1\n", "is a Git LFS pointer"},
         {"# xet version 0\nfilesize = 5\nhash = '0'\n", "is a Xet pointer"},
-        {"\xef\xbb\xbf\n<!DOCTYPE html><title>x", "is a page of HTML"},
-        {"<HTML>", "is a page of HTML"},
-        {"GGUF\3", "is a GGUF file, whatever its name"},
-        {"PK\3\4 ", "is a zip archive, whatever its name"},
+        {"\xef\xbb\xbf\n<!DOCTYPE html><title>x", "is an HTML page"},
+        {"<HTML>", "is an HTML page"},
+        {"GGUF\3", "is a GGUF file despite its name"},
+        {"PK\3\4 ", "is a zip archive despite its name"},
         {"/annex/objects/SHA256E-s5--0.json\n", "is a git-annex pointer"},
-        {"Entry not found", "refusal in place of the file (\"Entry not found\")"},
+        {"Entry not found", "error message instead of the file (\"Entry not found\")"},
         {"Invalid username or password.\nx", "(\"Invalid username or password.\")"},
         {"", "is empty"},
     };

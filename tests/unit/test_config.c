@@ -184,7 +184,7 @@ static void test_refused_experts(void **state)
     } cases[] = {
         {MOE ", \"num_experts\": 1025", "num_experts is 1025, expected 0 to 1024"},
         {MOE ", \"num_experts_per_tok\": 0", "num_experts_per_tok is 0"},
-        {MOE ", \"num_experts_per_tok\": 129", "at most the 128"},
+        {MOE ", \"num_experts_per_tok\": 129", "num_experts (num_local_experts), 128"},
         {MOE ", \"moe_intermediate_size\": 0", "moe_intermediate_size is 0"},
         {MOE ", \"decoder_sparse_step\": 0", "decoder_sparse_step is 0"},
         {MOE ", \"mlp_only_layers\": 3", "mlp_only_layers is a whole number"},
@@ -207,7 +207,7 @@ static void test_refused(void **state)
         const char *part;
     } cases[] = {
         {", \"vocab_size\": 5", Q_CORRUPT, "duplicate"},
-        {", \"num_key_value_heads\": 3", Q_CORRUPT, "no multiple"},
+        {", \"num_key_value_heads\": 3", Q_CORRUPT, "not a multiple"},
         {", \"num_key_value_heads\": 0", Q_CORRUPT, "is 0, expected 1 to"},
         {", \"head_dim\": 15", Q_CORRUPT, "even"},
         {", \"head_dim\": 4098", Q_CORRUPT, "expected 1 to 4096"},
@@ -252,12 +252,13 @@ static void test_refused(void **state)
         {", \"eos_token_id\": [1, -2]", Q_CORRUPT, "out of range"},
         {", \"eos_token_id\": [1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]", Q_CORRUPT, "17 entries"},
         {", \"rope_scaling\": {\"type\": \"longrope\"}", Q_UNSUPPORTED, "longrope"},
-        {", \"rope_scaling\": {\"type\": \"linear\"}", Q_CORRUPT, "lack factor"},
+        {", \"rope_scaling\": {\"type\": \"linear\"}", Q_CORRUPT, "do not contain factor"},
         {", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 0}", Q_CORRUPT, "factor is 0"},
-        {", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8}", Q_CORRUPT, "lack"},
-        {", \"rope_scaling\": {\"rope_type\": \"yarn\"}", Q_CORRUPT, "lack factor or"},
+        {", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8}", Q_CORRUPT,
+         "do not contain"},
+        {", \"rope_scaling\": {\"rope_type\": \"yarn\"}", Q_CORRUPT, "do not contain factor or"},
         {", \"rope_scaling\": 4", Q_CORRUPT, "expected an object"},
-        {", \"rope_parameters\": {\"full_attention\": {}}", Q_UNSUPPORTED, "by layer type"},
+        {", \"rope_parameters\": {\"full_attention\": {}}", Q_UNSUPPORTED, "per layer type"},
         {", \"rope_theta\": 0", Q_CORRUPT, "rope_theta"},
         {", \"rms_norm_eps\": -1", Q_CORRUPT, "rms_norm_eps"},
         {"", Q_OK, ""},
@@ -330,23 +331,24 @@ static void test_architectures(void **state)
          "architectures is a list, expected a list with one name: Qwen2MoeForCausalLM, for "
          "model_type qwen2_moe"},
         {"{\"architectures\": [\"GPT2LMHeadModel\"]}", Q_UNSUPPORTED,
-         "architecture GPT2LMHeadModel is not supported; these are: LlamaForCausalLM, "},
+         "architecture GPT2LMHeadModel is not supported; supported are LlamaForCausalLM, "},
         {"{\"architectures\": [\"Qwen3NextForCausalLM\"]}", Q_UNSUPPORTED,
-         "Qwen3NextForCausalLM is not supported, the nearest to it is Qwen3ForCausalLM; these are"},
+         "Qwen3NextForCausalLM is not supported, the most similar is Qwen3ForCausalLM; supported "
+         "are"},
         {"{\"architectures\": [\"Qwen3MoeForTokenClassification\"]}", Q_UNSUPPORTED,
-         "the nearest to it is Qwen3MoeForCausalLM;"},
+         "the most similar is Qwen3MoeForCausalLM;"},
         {"{\"architectures\": [\"LLaMAForCausalLM\"]}", Q_UNSUPPORTED,
-         "the nearest to it is LlamaForCausalLM;"},
+         "the most similar is LlamaForCausalLM;"},
         {"{\"architectures\": [\"LlamaForCausalLM\"]}", Q_CORRUPT,
          "vocab_size is missing, expected a whole number from 1 to 16777216; LlamaForCausalLM "
-         "needs "
+         "requires "
          "vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads, "
-         "max_position_embeddings (and more of these are missing)"},
+         "max_position_embeddings (more than one of these is missing)"},
         {"{\"architectures\": [\"MistralForCausalLM\"], \"vocab_size\": 512, \"hidden_size\": 64, "
          "\"intermediate_size\": 96, \"num_hidden_layers\": 3, \"max_position_embeddings\": 256}",
          Q_CORRUPT,
          "num_attention_heads is missing, expected a whole number from 1 to 4096; "
-         "MistralForCausalLM needs"},
+         "MistralForCausalLM requires"},
         {"{\"architectures\": [\"LlamaForCausalLM\"], \"vocab_size\": \"512\"}", Q_CORRUPT,
          "vocab_size is a string, expected a whole number"},
     };
@@ -356,7 +358,7 @@ static void test_architectures(void **state)
     }
     assert_fails(load_text(", \"quantization\": {\"group_size\": 64, \"bits\": 4}, "
                            "\"quantization_config\": {\"group_size\": 64, \"bits\": 4}"),
-                 Q_UNSUPPORTED, "as MLX does", &e);
+                 Q_UNSUPPORTED, "quantized by MLX", &e);
     assert_fails(load_text(", \"quantization_config\": {\"bits\": 4}"), Q_UNSUPPORTED,
                  "quant_method missing", &e);
     folder_release(&f);

@@ -247,7 +247,7 @@ static void a_worker_that_always_dies_is_given_up(void **state)
     int64_t until = clock_ms() + 30000;
     while (core_state(engine.core, NULL) != CORE_FAILED && clock_ms() < until)
         turn(&e);
-    assert_fails(core_step(engine.core, &e), Q_UNAVAILABLE, "ended with status 1", &e);
+    assert_fails(core_step(engine.core, &e), Q_UNAVAILABLE, "exited with status 1", &e);
     assert_true(core_worker_died(engine.core));
     core_free(engine.core);
     c.worker_program = "/nowhere/quire-worker";
@@ -276,7 +276,7 @@ static void what_cannot_be_loaded_is_said(void **state)
             turn(&e);
         assert_int_equal(core_state(engine.core, NULL), CORE_FAILED);
         assert_fails(core_step(engine.core, &e), Q_NO_MEMORY,
-                     "ways out: --max-model-len 16, --num-gpu-blocks-override", &e);
+                     "possible remedies: --max-model-len 16, --num-gpu-blocks-override", &e);
         assert_false(core_worker_died(engine.core));
         core_free(engine.core);
     }

@@ -174,7 +174,7 @@ static void the_library_knows_vllms_names(void **state)
     assert_true(c.worker.memory_part == 0.25);
     assert_true(c.override.has_temperature && c.override.temperature == 0.5);
     assert_int_equal(quire_options_set(&o, "tensor_parallel_size", "2", &error), QUIRE_UNSUPPORTED);
-    assert_non_null(strstr(error.message, "one device computes"));
+    assert_non_null(strstr(error.message, "an engine uses one device"));
     assert_int_equal(quire_options_set(&o, "enable_lora", "true", &error), QUIRE_UNSUPPORTED);
     assert_int_equal(quire_options_set(&o, "tensor_parallel", "2", &error), QUIRE_NOT_FOUND);
     assert_non_null(strstr(error.message, "--tensor-parallel-size"));

@@ -46,7 +46,7 @@ static void what_does_not_fit_is_said(void **state)
         {"\"mlp_only_layers\": [\n    0\n  ]", "\"mlp_only_layers\": []", Q_NOT_FOUND,
          "model.layers.0.mlp.gate.weight is missing, expected shape [8, 64]"},
         {"\"num_experts_per_tok\": 2", "\"num_experts_per_tok\": 9", Q_CORRUPT,
-         "num_experts_per_tok is 9, expected at most the 8"},
+         "num_experts_per_tok is 9, expected at most num_experts (num_local_experts), 8"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

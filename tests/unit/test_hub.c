@@ -46,15 +46,14 @@ static void test_folder(void **state)
     assert_string_equal(dir, f.path);
     char file[PATH_MAX];
     assert_ok(path_join(file, sizeof file, f.path, "config.json", &e), &e);
-    assert_fails(hub_resolve(dir, file, NULL, &e), Q_NOT_FOUND, "give the folder that holds it",
-                 &e);
+    assert_fails(hub_resolve(dir, file, NULL, &e), Q_NOT_FOUND, "use its folder", &e);
     folder_text(&f, "notes", "x");
     assert_ok(path_join(file, sizeof file, f.path, "notes", &e), &e);
     assert_fails(hub_resolve(dir, file, NULL, &e), Q_NOT_FOUND, "is a file", &e);
-    assert_fails(hub_resolve(dir, "~/m", NULL, &e), Q_NOT_FOUND, "in place of ~", &e);
+    assert_fails(hub_resolve(dir, "~/m", NULL, &e), Q_NOT_FOUND, "expands ~", &e);
     assert_fails(hub_resolve(dir, "https://huggingface.co/a/b/tree/main", NULL, &e), Q_INVALID,
-                 "give the model's id: a/b", &e);
-    assert_fails(hub_resolve(dir, "llama3:8b", NULL, &e), Q_INVALID, "a tag of GGUF files", &e);
+                 "use the model id: a/b", &e);
+    assert_fails(hub_resolve(dir, "llama3:8b", NULL, &e), Q_INVALID, "tags after a colon", &e);
     assert_fails(hub_resolve(dir, "/no/such/folder", NULL, &e), Q_NOT_FOUND, "no such folder", &e);
     assert_fails(hub_resolve(dir, "./gone", NULL, &e), Q_NOT_FOUND, "no such folder", &e);
     assert_fails(hub_resolve(dir, "", NULL, &e), Q_INVALID, "empty", &e);
@@ -65,12 +64,12 @@ static void test_cache(void **state)
     (void)state;
     assert_fails(hub_resolve(dir, "org/name", NULL, &e), Q_NOT_FOUND, "`hf download org/name`", &e);
     assert_fails(hub_resolve(dir, "org/name-GGUF", NULL, &e), Q_NOT_FOUND,
-                 "by its name it is of GGUF", &e);
+                 "its name indicates GGUF", &e);
     folder_text(&f, REPO "refs/main", HASH "\n");
     assert_fails(hub_resolve(dir, "org/name", NULL, &e), Q_NOT_FOUND, "no revision \"main\"", &e);
     folder_text(&f, REPO "snapshots/" HASH "/README.md", "x");
     assert_fails(hub_resolve(dir, "org/name", NULL, &e), Q_NOT_FOUND,
-                 "no config.json; there are: README.md", &e);
+                 "no config.json; its files are: README.md", &e);
     folder_text(&f, REPO "snapshots/" HASH "/config.json", "{}");
     folder_text(&f, REPO "snapshots/other/config.json", "{}");
     assert_ok(hub_resolve(dir, "org/name", NULL, &e), &e);
@@ -115,8 +114,8 @@ static void test_hostile_names(void **state)
         assert_fails(hub_resolve(dir, "org/name", revisions[i], &e), Q_INVALID, "not a revision",
                      &e);
     folder_text(&f, REPO "refs/main", "../../../../etc");
-    assert_fails(hub_resolve(dir, "org/name", NULL, &e), Q_CORRUPT, "does not hold a commit hash",
-                 &e);
+    assert_fails(hub_resolve(dir, "org/name", NULL, &e), Q_CORRUPT,
+                 "does not contain a commit hash", &e);
 }
 
 /* What people point at that is no model folder: files of the folder (a name that ends with / is a
@@ -129,14 +128,14 @@ static const struct {
     {{"m.gguf"},
      "",
      Q_UNSUPPORTED,
-     "no config.json; it holds a GGUF file (m.gguf); quire reads Hugging Face folders"},
+     "no config.json; it contains a GGUF file (m.gguf); quire reads Hugging Face folders"},
     {{"m.gguf"}, "/m.gguf", Q_UNSUPPORTED, "m.gguf is a GGUF file; quire reads"},
     {{"M.Q4_K_M.GGUF"}, "/M.Q4_K_M.GGUF", Q_UNSUPPORTED, "is a GGUF file"},
     {{"ggml-model-q4_0.bin"}, "", Q_UNSUPPORTED, "a GGML file"},
     {{"adapter_config.json", "adapter_model.safetensors"},
      "",
      Q_UNSUPPORTED,
-     "is a LoRA adapter, not a model: its base is org/base; "},
+     "is a LoRA adapter, not a model: its base model is org/base; "},
     {{"adapter_model.safetensors"},
      "/adapter_model.safetensors",
      Q_UNSUPPORTED,
@@ -144,41 +143,41 @@ static const struct {
     {{"pytorch_model.bin", "training_args.bin"},
      "",
      Q_UNSUPPORTED,
-     "a PyTorch pickle checkpoint (pytorch_model.bin); quire reads safetensors alone"},
+     "a PyTorch pickle checkpoint (pytorch_model.bin); quire reads safetensors only"},
     {{"model.pt"}, "/model.pt", Q_UNSUPPORTED, "is a PyTorch pickle checkpoint"},
     {{"model.onnx"}, "", Q_UNSUPPORTED, "an ONNX model (model.onnx)"},
     {{"weights.npz"}, "", Q_UNSUPPORTED, "MLX weights (weights.npz)"},
     {{"params.json", "consolidated.00.pth"}, "", Q_UNSUPPORTED, "Meta's own layout"},
     {{"params.json", "consolidated.safetensors"}, "", Q_UNSUPPORTED, "Mistral's own layout"},
     {{"model_index.json", "unet/config.json"}, "", Q_UNSUPPORTED, "is a diffusers pipeline"},
-    {{"model.tar.gz"}, "/model.tar.gz", Q_UNSUPPORTED, "is an archive; unpack it"},
-    {{"model.safetensors.incomplete"}, "", Q_UNSUPPORTED, "part of a download"},
+    {{"model.tar.gz"}, "/model.tar.gz", Q_UNSUPPORTED, "is an archive; unpack the archive"},
+    {{"model.safetensors.incomplete"}, "", Q_UNSUPPORTED, "part of an incomplete download"},
     {{"model.safetensors"}, "", Q_NOT_FOUND, "has weights (model.safetensors) and no config.json"},
     {{"model.safetensors"},
      "/model.safetensors",
      Q_NOT_FOUND,
-     "is one file of a model; give the folder that holds it: /tmp/"},
+     "is one file of a model; use its folder: /tmp/"},
     {{"a/config.json", "b/config.json", "c/x"},
      "",
      Q_NOT_FOUND,
-     "give one of the folders in it that have: a, b"},
+     "use one of its model folders: a, b"},
     {{"models--org--a/x", "models--b/x"},
      "",
      Q_NOT_FOUND,
-     "is a Hugging Face cache; give the id of a model in it: b, org/a"},
+     "is a Hugging Face cache; use the id of one of its models: b, org/a"},
     {{"models--org--a/snapshots/1/config.json"},
      "/models--org--a",
      Q_NOT_FOUND,
-     "give the id org/a"},
+     "use the model id org/a"},
     {{"models--org--a/snapshots/1/config.json"},
      "/models--org--a//", /* as a shell completes it */
      Q_NOT_FOUND,
-     "give the id org/a"},
+     "use the model id org/a"},
     {{"README.md", "b.txt"},
      "",
      Q_NOT_FOUND,
-     "is not a model folder, it has no config.json; there are: README.md, b.txt"},
-    {{"1", "2", "3", "4"}, "", Q_NOT_FOUND, "there are: 1, 2, 3, 4"},
+     "is not a model folder: it has no config.json; its files are: README.md, b.txt"},
+    {{"1", "2", "3", "4"}, "", Q_NOT_FOUND, "its files are: 1, 2, 3, 4"},
 };
 
 static void test_no_model(void **state)
@@ -210,12 +209,12 @@ static void test_broken_links(void **state)
     static const struct {
         const char *name, *target, *part;
     } links[] = {
-        {"config.json", "../../blobs/none", "config.json is a link to a file that is not there"},
+        {"config.json", "../../blobs/none", "config.json is a link to a missing file"},
         {"config.json", "../.git/annex/objects/x/y/KEY/KEY",
-         "content was not fetched: run `git annex get config.json` in /tmp/quire-test-"},
-        {"model.safetensors", "../../blobs/none", "model.safetensors is a link to a file that is"},
+         "file's content: run `git annex get config.json` in /tmp/quire-test-"},
+        {"model.safetensors", "../../blobs/none", "model.safetensors is a link to a missing file"},
         {"model.safetensors", ".git/annex/objects/x/y/KEY/KEY",
-         "model.safetensors is a git-annex link, the file's content was not fetched: run `git "
+         "model.safetensors is a git-annex link without the file's content: run `git "
          "annex get model.safetensors`"},
         {"model-1.safetensors", ".git/annex/objects/x/y/KEY/KEY", "annex get model-1.safetensors`"},
     };
@@ -247,10 +246,10 @@ static void test_no_permission(void **state)
     assert_int_equal(chmod(path, 0), 0);
     if (is_root)
         assert_int_equal(seteuid(65534), 0); /* whom modes bind */
-    assert_fails(hub_resolve(dir, path, NULL, &e), Q_IO,
-                 "/in: the folder cannot be read: Permission", &e);
+    assert_fails(hub_resolve(dir, path, NULL, &e), Q_IO, "/in: cannot read the folder: Permission",
+                 &e);
     snprintf(path, sizeof path, "%s/in/below", g.path);
-    assert_fails(hub_resolve(dir, path, NULL, &e), Q_IO, "/below: the folder cannot be read: Perm",
+    assert_fails(hub_resolve(dir, path, NULL, &e), Q_IO, "/below: cannot read the folder: Perm",
                  &e);
     if (is_root)
         assert_int_equal(seteuid(0), 0);
@@ -275,16 +274,16 @@ static void test_no_weights(void **state)
          "no model.safetensors; the weights are a GGUF file (m.gguf)"},
         {"pytorch_model.bin", "x", NULL, NULL, Q_UNSUPPORTED, "a PyTorch pickle checkpoint"},
         {"README.md", "x", NULL, NULL, Q_NOT_FOUND,
-         "the folder has no weights; there are: README.md, config.json"},
+         "the folder has no weights; its files are: README.md, config.json"},
         {"model-00001-of-00002.safetensors", "x", NULL, NULL, Q_NOT_FOUND,
-         "model.safetensors.index.json, which says what is in model-00001-of-00002.safetensors"},
+         "model.safetensors.index.json, the index of model-00001-of-00002.safetensors"},
         {"model.safetensors", lfs, NULL, NULL, Q_CORRUPT, "model.safetensors is a Git LFS pointer"},
-        {"model.safetensors", "<!doctype html>", NULL, NULL, Q_CORRUPT, "is a page of HTML"},
+        {"model.safetensors", "<!doctype html>", NULL, NULL, Q_CORRUPT, "is an HTML page"},
         {"model.safetensors", "", NULL, NULL, Q_CORRUPT, "is empty"},
         {"model.safetensors.index.json", lfs, NULL, NULL, Q_CORRUPT,
          "index.json is a Git LFS pointer"},
         {"model.safetensors.index.json", index, "model-1.safetensors", "x", Q_NOT_FOUND,
-         "the shard model-2.safetensors it names is missing"},
+         "the shard model-2.safetensors is missing"},
         {"model.safetensors.index.json", index, "model-1.safetensors", lfs, Q_CORRUPT,
          "model-1.safetensors is a Git LFS pointer"},
     };

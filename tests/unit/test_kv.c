@@ -34,7 +34,7 @@ static void test_grow_and_drop(void **state)
     assert_ok(kv_grow(&p, &t[1], 48, &e), &e);
     assert_int_equal(p.n_free, 0);
     check(&p, t, 2);
-    assert_fails(kv_grow(&p, &t[0], 33, &e), Q_NO_SPACE, "need 1 blocks, 0 of 5 free", &e);
+    assert_fails(kv_grow(&p, &t[0], 33, &e), Q_NO_SPACE, "1 blocks needed, 0 of 5 free", &e);
     assert_int_equal(t[0].n_block, 2);
     kv_drop(&p, &t[1]);
     assert_int_equal(p.n_free, 3);
@@ -87,7 +87,7 @@ static void test_shared(void **state)
     assert_ok(kv_grow(&p, &t[0], 48, &e), &e); /* takes the leaf, not the root */
     assert_int_equal(kv_match(&p, names, 3, &n_used), 1);
     check(&p, t, 2);
-    assert_fails(kv_grow(&p, &t[0], 80, &e), Q_NO_SPACE, "need 2 blocks, 1 of 4 free", &e);
+    assert_fails(kv_grow(&p, &t[0], 80, &e), Q_NO_SPACE, "2 blocks needed, 1 of 4 free", &e);
     kv_share(&p, &t[1], names, 1);
     assert_int_equal(kv_available(&p), 0);
     kv_forget(&p);

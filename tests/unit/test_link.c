@@ -191,7 +191,7 @@ static void test_reset_needs_an_engine(void **state)
     struct q_err e = Q_ERR_INIT;
     static struct arena a = ARENA_INIT(1 << 16);
     struct msg_reset_prefix_cache m;
-    assert_fails(link_reset_prefix_cache(&link_now, "r", &e), Q_UNAVAILABLE, "no engine", &e);
+    assert_fails(link_reset_prefix_cache(&link_now, "r", &e), Q_UNAVAILABLE, "not available", &e);
     assert_true(no_more(MSG_reset_prefix_cache));
     greet(1, 10);
     q_err_reset(&e);
@@ -200,7 +200,7 @@ static void test_reset_needs_an_engine(void **state)
     assert_ok(msg_reset_prefix_cache_decode(&m, b->data, b->len, &a, &e), &e);
     assert_true(m.reason.n == 1 && *m.reason.data == 'r');
     connected = false;
-    assert_fails(link_reset_prefix_cache(&link_now, "r", &e), Q_UNAVAILABLE, "no engine", &e);
+    assert_fails(link_reset_prefix_cache(&link_now, "r", &e), Q_UNAVAILABLE, "not available", &e);
 }
 
 /* Output that was there before the flow: it counts, is not given, and the next token is behind it.
@@ -250,7 +250,7 @@ static void test_orders_and_states(void **state)
     struct msg_steer steered;
     link_now.set.on_ordered = on_ordered;
     link_now.set.ctx = &told;
-    assert_fails(link_order(&link_now, &order, &e), Q_UNAVAILABLE, "no engine", &e);
+    assert_fails(link_order(&link_now, &order, &e), Q_UNAVAILABLE, "not available", &e);
     greet(1, 10);
     assert_true(g->instance == 1 && !strcmp(g->fingerprint, "fp"));
     q_err_reset(&e);
@@ -468,7 +468,7 @@ static void test_silence(void **state)
     link_now.beat_ms -= 1000000;
     link_tick(&link_now);
     assert_int_equal(link_state(&link_now), LINK_CONNECTING);
-    assert_non_null(strstr(link_reason(&link_now), "silent"));
+    assert_non_null(strstr(link_reason(&link_now), "does not respond"));
     flows[0].flow.since_ms -= 2000; /* beyond engine_timeout_ms */
     link_tick(&link_now);
     assert_int_equal(flows[0].error, Q_UNAVAILABLE);
@@ -525,7 +525,7 @@ static void test_errors_of_the_engine(void **state)
 static void test_long_messages(void **state)
 {
     (void)state;
-    char text[Q_MESSAGE_MAX], want[Q_MESSAGE_MAX + 16];
+    char text[Q_MESSAGE_MAX], want[Q_MESSAGE_MAX + 32];
     memset(text, 'm', sizeof(text) - 1);
     text[sizeof(text) - 1] = 0;
     text[sizeof(text) - 2] = '.';
@@ -539,7 +539,7 @@ static void test_long_messages(void **state)
     assert_string_equal(link_reason(&link_now), text);
     open_flow(1);
     link_tick(&link_now);
-    snprintf(want, sizeof(want), "no engine: %s", text);
+    snprintf(want, sizeof(want), "the engine is not available: %s", text);
     assert_string_equal(flows[1].message, want);
 }
 

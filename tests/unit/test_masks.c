@@ -33,8 +33,8 @@ static void allowed_ids_are_checked(void **state)
     assert_ok(read_body("{\"allowed_token_ids\":null}"), &e);
     assert_int_equal(s.n_allowed, 0);
     assert_fails(read_body("{\"allowed_token_ids\":[]}"), Q_INVALID, "0 entries", &e);
-    assert_fails(read_body("{\"allowed_token_ids\":[1,300]}"), Q_INVALID, "entry 1 is no token id",
-                 &e);
+    assert_fails(read_body("{\"allowed_token_ids\":[1,300]}"), Q_INVALID,
+                 "entry 1 is not a token id", &e);
     assert_string_equal(p.param, "allowed_token_ids");
     assert_fails(read_body("{\"allowed_token_ids\":[\"1\"]}"), Q_INVALID, "entry 0", &e);
 }
@@ -70,16 +70,18 @@ static void wrong_processors_are_refused(void **state)
     static const struct {
         const char *list, *part;
     } cases[] = {
-        {"[\"os.system\"]", "\"os.system\" is not known; known are no_repeat_ngram(ngram_size, "
-                            "window_size), suppress_tokens(token_ids), top_n_sigma(n)"},
+        {"[\"os.system\"]",
+         "unknown processor \"os.system\"; accepted are no_repeat_ngram(ngram_size, "
+         "window_size), suppress_tokens(token_ids), top_n_sigma(n)"},
         {"[\"top_n_sigma\"]", "the argument n is missing"},
         {"[5]", "got an integer"},
         {"[{\"qualname\":\"top_n_sigma\",\"args\":[-1]}]", "a number from 0 to 1000"},
-        {"[{\"qualname\":\"top_n_sigma\",\"args\":[1,2]}]", "does not have all those"},
-        {"[{\"qualname\":\"top_n_sigma\",\"args\":[1],\"kwargs\":{\"x\":1}}]", "does not have all"},
+        {"[{\"qualname\":\"top_n_sigma\",\"args\":[1,2]}]", "unknown or too many arguments"},
+        {"[{\"qualname\":\"top_n_sigma\",\"args\":[1],\"kwargs\":{\"x\":1}}]",
+         "unknown or too many"},
         {"[{\"qualname\":\"no_repeat_ngram\",\"args\":[2.5]}]", "an integer from 1 to 64"},
         {"[{\"qualname\":\"suppress_tokens\",\"args\":[7]}]", "expected an array"},
-        {"[{\"qualname\":\"suppress_tokens\",\"args\":[[300]]}]", "entry 0 is no token id"}};
+        {"[{\"qualname\":\"suppress_tokens\",\"args\":[[300]]}]", "entry 0 is not a token id"}};
     char text[256];
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         snprintf(text, sizeof text, "{\"logits_processors\":%s}", cases[i].list);

@@ -77,7 +77,7 @@ static void too_little_is_refused_with_ways_out(void **state)
     q_err_reset(&e);
     config.memory_part = 0.9;
     assert_fails(memory_blocks(&n, &config, &limits, &need, &e), Q_NO_MEMORY,
-                 "max_model_len 1000 takes 63.0 MiB, there is room for 17.0 MiB; ways out: "
+                 "max_model_len 1000 needs 63.0 MiB, 17.0 MiB are available; possible remedies: "
                  "--max-model-len 272, raise --gpu-memory-utilization, or a smaller",
                  &e);
     config.kv_bytes = 62 * MIB;

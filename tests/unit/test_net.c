@@ -96,8 +96,8 @@ static void every_address_is_listened_on(void **state)
         assert_true(s.port > 0);
         for (size_t k = 0; k < N_ADDRESS && cases[i].at[k]; k++)
             assert_true(answers(cases[i].at[k], s.port) || (!v6 && strchr(cases[i].at[k], ':')));
-        assert_fails(net_listen(&again, cases[i].name, s.port, &e), Q_IO, "another process listens",
-                     &e);
+        assert_fails(net_listen(&again, cases[i].name, s.port, &e), Q_IO,
+                     "another process uses this port", &e);
         assert_int_equal(again.n, 0);
         net_sockets_close(&s);
     }
@@ -109,7 +109,8 @@ static void one_address_that_is_taken_fails_them_all(void **state)
     struct q_err e = Q_ERR_INIT;
     struct net_sockets taken, s;
     assert_ok(net_listen(&taken, "127.0.0.2", 0, &e), &e);
-    assert_fails(net_listen(&s, "repeated", taken.port, &e), Q_IO, "another process listens", &e);
+    assert_fails(net_listen(&s, "repeated", taken.port, &e), Q_IO, "another process uses this port",
+                 &e);
     assert_false(answers("127.0.0.1", taken.port));
     net_sockets_close(&taken);
 }
@@ -119,7 +120,7 @@ static void names_without_an_address_of_ours(void **state)
     (void)state;
     struct q_err e = Q_ERR_INIT;
     struct net_sockets s;
-    assert_fails(net_listen(&s, "absent", 0, &e), Q_IO, "no such address", &e);
+    assert_fails(net_listen(&s, "absent", 0, &e), Q_IO, "does not have this address", &e);
     assert_fails(net_listen(&s, "no.such.host.invalid", 0, &e), Q_IO, "no.such.host.invalid", &e);
     assert_int_equal(s.n, 0);
 }

@@ -73,13 +73,13 @@ static void mistakes_are_named(void **state)
                  "write --enforce-eager=true", &e);
     assert_fails(parse(&o, &serve, WORDS("m", "--prot", "1"), &e), Q_INVALID,
                  "did you mean --port?", &e);
-    assert_fails(parse(&o, &serve, WORDS("m", "--no"), &e), Q_INVALID, "see quire serve --help",
+    assert_fails(parse(&o, &serve, WORDS("m", "--no"), &e), Q_INVALID, "quire serve --help lists",
                  &e);
     assert_fails(parse(&o, &engine, WORDS("m", "-t"), &e), Q_INVALID, "-t", &e);
     assert_fails(parse(&o, &engine, WORDS("m", "--insecure-tcp=maybe"), &e), Q_INVALID, "maybe",
                  &e);
     assert_fails(parse(&o, &engine, WORDS("m", "--no-insecure-tcp=1"), &e), Q_INVALID,
-                 "takes no value", &e);
+                 "does not take a value", &e);
     assert_ok(parse(&o, &engine, WORDS("--nonsense", "--help"), &e), &e);
     assert_true(o.help);
 }
@@ -312,11 +312,13 @@ static void json_may_come_in_parts(void **state)
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         assert_fails(parse(&o, &serve, WORDS("m", "--speculative-config", bad[i]), &e), Q_INVALID,
                      "--speculative-config", &e);
-    assert_fails(parse(&o, &serve, WORDS("m", "-sc.a=1", "-sc.a.b=2"), &e), Q_INVALID, "no object",
-                 &e);
+    assert_fails(parse(&o, &serve, WORDS("m", "-sc.a=1", "-sc.a.b=2"), &e), Q_INVALID,
+                 "not an object", &e);
     options_release(&o);
-    assert_fails(parse(&o, &serve, WORDS("m", "--port.x", "1"), &e), Q_INVALID, "no JSON", &e);
-    assert_fails(parse(&o, &serve, WORDS("m", "-sc.", "1"), &e), Q_INVALID, "a key of", &e);
+    assert_fails(parse(&o, &serve, WORDS("m", "--port.x", "1"), &e), Q_INVALID,
+                 "does not take a JSON object", &e);
+    assert_fails(parse(&o, &serve, WORDS("m", "-sc.", "1"), &e), Q_INVALID, "expected a key of",
+                 &e);
 }
 
 /* --config */
@@ -379,7 +381,7 @@ static void mistakes_in_a_file_are_named_with_their_lines(void **state)
     static const struct {
         const char *text, *part;
     } bad[] = {
-        {"port: 80\nport: 81\n", "line 2: port is there twice"},
+        {"port: 80\nport: 81\n", "line 2: port is given twice"},
         {"host: a\n\nprot: 80\n", "line 3: unknown option --prot; did you mean --port?"},
         {"port: [1, 2]\n", "--port takes one value"},
         {"# x\nport: {a: 1}\n", "x.yaml: line 2: --port takes one value"},
@@ -390,11 +392,11 @@ static void mistakes_in_a_file_are_named_with_their_lines(void **state)
          "line 1: --no-enable-prefix-caching: \"perhaps\" is not true or false"},
         {"no-trust-remote-code: [1]\n", "--no-trust-remote-code takes one value"},
         {"- port\n", "a mapping"},
-        {"port: 80\n---\nhost: a\n", "more than one"},
-        {"port: 80\n  host: [\n", "not YAML"},
-        {"config: other.yaml\n", "--config is for the command line"},
-        {"help: true\n", "--help is for the command line"},
-        {"? [a]\n: b\n", "a key is no text"},
+        {"port: 80\n---\nhost: a\n", "expected one YAML document"},
+        {"port: 80\n  host: [\n", "not valid YAML"},
+        {"config: other.yaml\n", "--config is accepted on the command line only"},
+        {"help: true\n", "--help is accepted on the command line only"},
+        {"? [a]\n: b\n", "a key is not a string"},
         {"host: !!python/object:os.system a\n", "tag"},
         {"host: !x a\n", "tag"},
         {"host: \"a\\0b\"\n", "NUL"},
@@ -402,7 +404,7 @@ static void mistakes_in_a_file_are_named_with_their_lines(void **state)
         {"speculative-config: {a: &a [1,1,1,1,1,1,1,1], b: &b [*a,*a,*a,*a,*a,*a,*a,*a], "
          "c: &c [*b,*b,*b,*b,*b,*b,*b,*b], d: [*c,*c,*c,*c,*c,*c,*c,*c]}\n",
          "parts"},
-        {"speculative-config: [1]\n", "no JSON object"},
+        {"speculative-config: [1]\n", "is not a JSON object"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         enum q_code rc = file(&o, bad[i].text, &e);

@@ -176,7 +176,8 @@ static void a_frontend_that_is_killed_is_a_warning(void **state)
     leave(false, false, log, sizeof log);
     char *found = strstr(log, "WARNING");
     assert_non_null(found);
-    assert_non_null(strstr(found, "closed its connection without notice; dropping it and its 0 "));
+    assert_non_null(
+        strstr(found, "dropped with its 0 requests: it closed its connection unexpectedly"));
     assert_null(strstr(found + 1, "WARNING"));
 }
 

@@ -197,19 +197,19 @@ static void test_refused(void **state)
     (void)state;
     struct q_err e = Q_ERR_INIT;
     struct msg_steer m;
-    assert_fails(STEER("", &e), Q_CORRUPT, "do not start", &e);
-    assert_fails(STEER("\x91\x0a", &e), Q_CORRUPT, "do not start", &e);
+    assert_fails(STEER("", &e), Q_CORRUPT, "does not start", &e);
+    assert_fails(STEER("\x91\x0a", &e), Q_CORRUPT, "does not start", &e);
     assert_fails(STEER("\x92\x07\x80", &e), Q_CORRUPT, "is a drain", &e);
     assert_fails(STEER("\x92\x63\x80", &e), Q_CORRUPT, "is a ?", &e);
     assert_fails(STEER("\x92\x0a\x81\x01\xa1x", &e), Q_CORRUPT, "found str", &e);
     assert_fails(STEER("\x92\x0a\x81\x01\xff", &e), Q_CORRUPT, "negative", &e);
-    assert_fails(STEER("\x92\x0a\x82\x01\x07\x01\x08", &e), Q_CORRUPT, "twice", &e);
+    assert_fails(STEER("\x92\x0a\x82\x01\x07\x01\x08", &e), Q_CORRUPT, "duplicate", &e);
     assert_fails(STEER("\x92\x0a\x81\x01\xcf\x00\x00\x00\x01\x00\x00\x00\x00", &e), Q_CORRUPT,
                  "32 bits", &e);
-    assert_fails(STEER("\x92\x0a\x81\xa1k\x07", &e), Q_CORRUPT, "wanted a field tag", &e);
+    assert_fails(STEER("\x92\x0a\x81\xa1k\x07", &e), Q_CORRUPT, "expected a field tag", &e);
     assert_fails(STEER("\x92\x0a\x80\x00", &e), Q_CORRUPT, "after the message's end", &e);
     assert_fails(STEER("\x92\x0a\xdf\xff\xff\xff\xff\x01\x07", &e), Q_CORRUPT, "end of frame", &e);
-    assert_fails(STEER("\x92\x0a\x81\x2a\xdd\xff\xff\xff\xff", &e), Q_CORRUPT, "cut off", &e);
+    assert_fails(STEER("\x92\x0a\x81\x2a\xdd\xff\xff\xff\xff", &e), Q_CORRUPT, "truncated", &e);
     assert_int_equal(m.sleep, 0);
     struct arena a = ARENA_INIT(1 << 16);
     struct msg_abort ab;
@@ -217,7 +217,7 @@ static void test_refused(void **state)
                                   "\x92\x03\x81\x01\xc4\x07"
                                   "1234567",
                                   13, &a, &e),
-                 Q_CORRUPT, "whole number", &e);
+                 Q_CORRUPT, "not a multiple", &e);
     arena_release(&a);
 }
 
@@ -231,7 +231,7 @@ static void test_nesting(void **state)
     buf_add(&frame, "\x92\x0a\x81\x2a", 4);
     for (int i = 0; i < 100000; i++)
         buf_add_char(&frame, '\x91');
-    assert_fails(decode_steer(&m, frame.data, frame.len, &e), Q_CORRUPT, "cut off", &e);
+    assert_fails(decode_steer(&m, frame.data, frame.len, &e), Q_CORRUPT, "truncated", &e);
     buf_add_char(&frame, '\xc0');
     assert_ok(decode_steer(&m, frame.data, frame.len, &e), &e);
     buf_release(&frame);
@@ -247,7 +247,7 @@ static void test_limits(void **state)
     struct msg_submit m = {.prompt = {(const uint32_t *)(void *)big, PROTO_ARRAY_MAX + 1}};
     assert_fails(msg_submit_encode(&m, &out, &e), Q_TOO_LARGE, "submit.prompt", &e);
     m.prompt.n = PROTO_ARRAY_MAX; /* 64 MiB exactly, so the frame is larger */
-    assert_fails(msg_submit_encode(&m, &out, &e), Q_TOO_LARGE, "a frame holds", &e);
+    assert_fails(msg_submit_encode(&m, &out, &e), Q_TOO_LARGE, "exceed the frame limit", &e);
     struct msg_drain d = {.reason = {big, PROTO_STR_MAX + 1}};
     assert_fails(msg_drain_encode(&d, &out, &e), Q_TOO_LARGE, "drain.reason", &e);
     assert_string_equal(buf_str(&out), "before");

@@ -41,11 +41,11 @@ static void test_ranges(void **state)
     (void)state;
     ACCEPTED(temperature, 0.0f);
     ACCEPTED(temperature, 2.0f);
-    REFUSED(temperature, -0.1f, "temperature: must be in [0, 2]");
+    REFUSED(temperature, -0.1f, "temperature: expected a value in [0, 2]");
     REFUSED(temperature, 2.1f, "temperature");
     REFUSED(temperature, NAN, "temperature");
     REFUSED(temperature, INFINITY, "temperature");
-    REFUSED(top_p, 0.0f, "top_p: must be in (0, 1]");
+    REFUSED(top_p, 0.0f, "top_p: expected a value in (0, 1]");
     REFUSED(top_p, 1.01f, "top_p");
     ACCEPTED(min_p, 0.0f);
     REFUSED(min_p, -0.5f, "min_p");
@@ -56,12 +56,12 @@ static void test_ranges(void **state)
     REFUSED(frequency_penalty, NAN, "frequency_penalty");
     REFUSED(max_tokens, 0, "max_tokens");
     ACCEPTED(min_tokens, 16);
-    REFUSED(min_tokens, 17, "min_tokens: must be at most max_tokens (16)");
+    REFUSED(min_tokens, 17, "min_tokens: expected at most max_tokens (16)");
     ACCEPTED(n_logprob, 20);
-    REFUSED(n_logprob, 21, "logprobs: at most 20");
+    REFUSED(n_logprob, 21, "logprobs: expected at most 20");
     REFUSED(n_prompt_logprob, 21, "prompt_logprobs");
     ACCEPTED(no_repeat_ngram, SAMPLE_NGRAM_MAX);
-    REFUSED(no_repeat_ngram, SAMPLE_NGRAM_MAX + 1, "no_repeat_ngram_size: at most 64");
+    REFUSED(no_repeat_ngram, SAMPLE_NGRAM_MAX + 1, "no_repeat_ngram_size: expected at most 64");
     ACCEPTED(top_n_sigma, 1.5f);
     REFUSED(top_n_sigma, -1.0f, "top_n_sigma");
     REFUSED(top_n_sigma, NAN, "top_n_sigma");
@@ -82,7 +82,7 @@ static void test_arrays(void **state)
     p.n_stop_id = 1;
     p.n_bias = 2;
     assert_fails(sample_params_check(&p, 10, &e), Q_INVALID, "logit_bias: token id 10", &e);
-    assert_fails(sample_params_check(&p, 11, &e), Q_INVALID, "[-100, 100], is 100.5", &e);
+    assert_fails(sample_params_check(&p, 11, &e), Q_INVALID, "[-100, 100], got 100.5", &e);
     static const float none[SAMPLE_BIAS_MAX];
     uint32_t all[SAMPLE_BIAS_MAX];
     for (uint32_t i = 0; i < SAMPLE_BIAS_MAX; i++)
@@ -98,7 +98,7 @@ static void test_arrays(void **state)
     p.n_bias = 0;
     p.stop_ids = many;
     p.n_stop_id = SAMPLE_STOP_IDS_MAX + 1;
-    assert_fails(sample_params_check(&p, 10, &e), Q_INVALID, "at most 64, are 65", &e);
+    assert_fails(sample_params_check(&p, 10, &e), Q_INVALID, "at most 64, got 65", &e);
 }
 
 static void test_masks(void **state)
@@ -121,7 +121,8 @@ static void test_masks(void **state)
     assert_fails(sample_params_check(&p, 10, &e), Q_INVALID, "allowed_token_ids: token id 10", &e);
     p.allowed_ids = many;
     p.n_allowed = SAMPLE_ALLOWED_MAX + 1;
-    assert_fails(sample_params_check(&p, 10, &e), Q_INVALID, "allowed_token_ids: at most", &e);
+    assert_fails(sample_params_check(&p, 10, &e), Q_INVALID, "allowed_token_ids: expected at most",
+                 &e);
     p.n_allowed = 0;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         p.bad_words = cases[i].words;
@@ -130,7 +131,7 @@ static void test_masks(void **state)
     }
     p.bad_words = many;
     p.n_bad = SAMPLE_BAD_MAX + 1;
-    assert_fails(sample_params_check(&p, 10, &e), Q_INVALID, "bad_words: at most", &e);
+    assert_fails(sample_params_check(&p, 10, &e), Q_INVALID, "bad_words: expected at most", &e);
 }
 
 static void test_wire(void **state)
@@ -177,8 +178,8 @@ static void test_wire(void **state)
     m.bias.n = 1;
     assert_fails(sample_params_from_submit(&back, &m, &e), Q_INVALID, "2 ids but 1 values", &e);
     m.bias.n = m.bias_ids.n = (size_t)1 << 33;
-    assert_fails(sample_params_from_submit(&back, &m, &e), Q_INVALID, "logit_bias: at most 1024",
-                 &e);
+    assert_fails(sample_params_from_submit(&back, &m, &e), Q_INVALID,
+                 "logit_bias: expected at most 1024", &e);
 }
 
 int main(void)

@@ -145,7 +145,7 @@ static void test_ipc_files(void **state)
     struct socket *engine;
     struct socket_config c = {.address = path_in("ipc://%s/%s", "thing")};
     assert_ok(file_write(path_in("%s/%s", "thing"), "precious", 8, 0600, &e), &e);
-    assert_fails(socket_listen(&engine, &c, &e), Q_MISMATCH, "something else", &e);
+    assert_fails(socket_listen(&engine, &c, &e), Q_MISMATCH, "is not a socket", &e);
     assert_true(file_exists(path_in("%s/%s", "thing")));
     /* A socket file whose process is gone. */
     struct sockaddr_un name = {.sun_family = AF_UNIX};
@@ -186,7 +186,7 @@ static void test_curve(void **state)
     const char *keys = path_in("%s/%s", "keys"), *other = path_in("%s/%s", "other");
     assert_ok(curve_generate(keys, &e), &e);
     assert_ok(curve_generate(other, &e), &e);
-    assert_fails(curve_generate(keys, &e), Q_MISMATCH, "there already", &e);
+    assert_fails(curve_generate(keys, &e), Q_MISMATCH, "exists already", &e);
     struct socket_config c = {.address = "tcp://127.0.0.1:0", .keys_dir = keys};
     assert_ok(socket_listen(&engine, &c, &e), &e);
     assert_ok(socket_listen(&second_engine, &c, &e), &e);
@@ -249,7 +249,7 @@ static void test_key_files(void **state)
     assert_string_not_equal(k.secret_key, f.secret_key);
     snprintf(path, sizeof path, "%s/engine.key", dir);
     chmod(path, 0644);
-    assert_fails(curve_load(&k, dir, CURVE_ENGINE, &e), Q_FORBIDDEN, "everybody", &e);
+    assert_fails(curve_load(&k, dir, CURVE_ENGINE, &e), Q_FORBIDDEN, "readable by all", &e);
     static const char *const bad[] = {"", "short", "0123456789012345678901234567890123456789extra",
                                       "\x01\x02 345678901234567890123456789012345678"};
     for (int i = 0; i < 4; i++) {

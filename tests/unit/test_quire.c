@@ -806,12 +806,12 @@ static void conversations_are_checked(void **state)
     } cases[] = {
         {"[", NULL, NULL, NULL, "messages: the text is not valid JSON: line 1"},
         {"{}", NULL, NULL, NULL, "messages: expected an array, got an object"},
-        {"[]", NULL, NULL, NULL, "messages: 0 entries, accepted are 1 to"},
-        {"[{\"role\":\"user\"}]", NULL, NULL, NULL, "messages: entry 0: role \"user\" needs"},
+        {"[]", NULL, NULL, NULL, "messages: 0 entries, expected 1 to"},
+        {"[{\"role\":\"user\"}]", NULL, NULL, NULL, "messages: entry 0: role \"user\" requires"},
         {MESSAGES, "7", NULL, NULL, "tools: expected an array, got an integer"},
         {MESSAGES, "[{}]", NULL, NULL, "tools: entry 0: function.name must be a string"},
-        {MESSAGES, NULL, "required", NULL, "tool_choice: needs \"tools\""},
-        {MESSAGES, TOOLS, "always", NULL, "tool_choice: \"always\" is not known"},
+        {MESSAGES, NULL, "required", NULL, "tool_choice: requires \"tools\""},
+        {MESSAGES, TOOLS, "always", NULL, "tool_choice: unknown value \"always\""},
         {MESSAGES, TOOLS, "{", NULL, "tool_choice: the text is not valid JSON"},
         {MESSAGES, TOOLS, "{\"function\":{\"name\":\"f\"}}", NULL, "no function \"f\""},
         {MESSAGES, NULL, NULL, "[]", "chat_template_kwargs: expected an object, got an array"},
@@ -827,16 +827,16 @@ static void conversations_are_checked(void **state)
     }
     p = chat_params(MESSAGES);
     p.user = "twice";
-    assert_refused(&p, QUIRE_INVALID, "messages: given twice");
+    assert_refused(&p, QUIRE_INVALID, "messages: given both as user and as messages_json");
     p = chat_params(NULL);
     p.user = "\xff";
     assert_refused(&p, QUIRE_INVALID, "messages: the user's text is not UTF-8");
     p = chat_params(MESSAGES);
     p.text = "and a text";
-    assert_refused(&p, QUIRE_INVALID, "a prompt is one");
+    assert_refused(&p, QUIRE_INVALID, "expected one prompt");
     p = text_params("Once");
     p.tools_json = TOOLS;
-    assert_refused(&p, QUIRE_INVALID, "tools: the prompt is no conversation");
+    assert_refused(&p, QUIRE_INVALID, "tools: only accepted with a conversation");
     quire_engine_close(engine);
     struct quire_options o = options_of(BUNDLED);
     open_engine(&o); /* without tokenizer */

@@ -224,7 +224,7 @@ static void foreign_memory_is_refused(void **state)
     int fd = memfd_create("other", MFD_CLOEXEC);
     assert_fails(ring_open(&r, dup(fd), eventfd(0, 0), &e), Q_MISMATCH, "holds 0 bytes", &e);
     assert_int_equal(ftruncate(fd, 1 << 20), 0);
-    assert_fails(ring_open(&r, dup(fd), eventfd(0, 0), &e), Q_MISMATCH, "another build", &e);
+    assert_fails(ring_open(&r, dup(fd), eventfd(0, 0), &e), Q_MISMATCH, "different builds", &e);
     assert_fails(ring_open(&r, 12345, eventfd(0, 0), &e), Q_IO, "descriptor 12345", &e);
     close(fd);
     assert_null(r);

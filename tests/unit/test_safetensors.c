@@ -96,22 +96,22 @@ static void test_refused_headers(void **state)
         size_t n_data;
     } cases[] = {
         {ONE("\"F32\"", "[2]", "[0, 8]"), "truncated", 7},
-        {ONE("\"F32\"", "[2]", "[0, 8]"), "1 bytes after the last tensor", 9},
-        {ONE("\"F32\"", "[2]", "[4, 12]"), "a hole", 12},
-        {ONE("\"F32\"", "[3]", "[0, 8]"), "need 12 bytes, the data have 8", 8},
-        {ONE("\"F32\"", "[2]", "[8, 0]"), "end before they start", 8},
+        {ONE("\"F32\"", "[2]", "[0, 8]"), "1 extra bytes after the last tensor", 9},
+        {ONE("\"F32\"", "[2]", "[4, 12]"), "a gap", 12},
+        {ONE("\"F32\"", "[3]", "[0, 8]"), "require 12 bytes, the data have 8", 8},
+        {ONE("\"F32\"", "[2]", "[8, 0]"), "the end is before the start", 8},
         {ONE("\"F32\"", "[2]", "[-8, 0]"), "two offsets", 8},
-        {ONE("\"F32\"", "[-2]", "[0, 8]"), "no size", 8},
-        {ONE("\"F32\"", "[2.0]", "[0, 8]"), "no size", 8},
+        {ONE("\"F32\"", "[-2]", "[0, 8]"), "not a size", 8},
+        {ONE("\"F32\"", "[2.0]", "[0, 8]"), "not a size", 8},
         {ONE("\"F32\"", "2", "[0, 8]"), "not a list", 8},
         {ONE("\"F32\"", "[1,1,1,1,1,1,1,1,2]", "[0, 8]"), "more than 8", 8},
-        {ONE("\"F32\"", "[4611686018427387904, 4]", "[0, 0]"), "no possible number", 0},
+        {ONE("\"F32\"", "[4611686018427387904, 4]", "[0, 0]"), "exceeds the limit", 0},
         {ONE("\"F32\"", "[2]", "[0, 9223372036854775807]"), "truncated", 8},
         {ONE("\"F32\"", "[2]", "[0, 8, 8]"), "two offsets", 8},
         {ONE("\"F32\"", "[2]", "{}"), "two offsets", 8},
         {ONE("\"F33\"", "[2]", "[0, 8]"), "dtype \"F33\"", 8},
         {ONE("7", "[2]", "[0, 8]"), "dtype \"?\"", 8},
-        {ONE("\"F4\"", "[3]", "[0, 1]"), "no possible number", 1},
+        {ONE("\"F4\"", "[3]", "[0, 1]"), "exceeds the limit", 1},
         {"{\"x\": 3}", "not an object", 0},
         {"{\"x\": {}, \"x\": {}}", "duplicate", 0},
         {"[]", "a list", 0},
@@ -188,9 +188,9 @@ static void test_sharded(void **state)
         enum q_code code;
     } cases[] = {
         {"{\"weight_map\": {\"x\": \"one.safetensors\", \"z\": \"two.safetensors\"}}",
-         "it is not there", Q_CORRUPT},
-        {"{\"weight_map\": {\"x\": \"three.safetensors\"}}",
-         "three.safetensors it names is missing", Q_NOT_FOUND},
+         "does not contain it", Q_CORRUPT},
+        {"{\"weight_map\": {\"x\": \"three.safetensors\"}}", "three.safetensors is missing",
+         Q_NOT_FOUND},
         {"{\"weight_map\": {\"x\": \"../one.safetensors\"}}", "not the name of a file", Q_CORRUPT},
         {"{\"weight_map\": {\"x\": \"/etc/passwd\"}}", "not the name of a file", Q_CORRUPT},
         {"{\"weight_map\": {\"x\": 1}}", "not the name of a file", Q_CORRUPT},
@@ -207,7 +207,7 @@ static void test_sharded(void **state)
 static void test_nothing_there(void **state)
 {
     (void)state;
-    assert_fails(tensor_set_open(&s, f.path, &e), Q_NOT_FOUND, "no model.safetensors", &e);
+    assert_fails(tensor_set_open(&s, f.path, &e), Q_NOT_FOUND, "neither model.safetensors", &e);
     folder_text(&f, "pytorch_model.bin", "x");
     assert_fails(tensor_set_open(&s, f.path, &e), Q_UNSUPPORTED, "pytorch_model.bin", &e);
     tensor_set_free(NULL);

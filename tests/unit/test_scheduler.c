@@ -265,7 +265,8 @@ static void test_refused(void **state)
     for (uint64_t i = 2; i < 6; i++)
         submit(b, i, 5, 1);
     m = request(9, 5, 1);
-    assert_fails(scheduler_submit(b->s, 0, &m, 0, &e), Q_NO_SPACE, "6 requests wait", &e);
+    assert_fails(scheduler_submit(b->s, 0, &m, 0, &e), Q_NO_SPACE, "full with 6 waiting requests",
+                 &e);
     bench_free(b);
 }
 
@@ -275,7 +276,7 @@ static void test_config(void **state)
     struct scheduler *s;
     struct scheduler_config c = small;
     c.n_block = 3;
-    assert_fails(scheduler_new(&s, &c, &e), Q_INVALID, "a max_model_len of at most 48", &e);
+    assert_fails(scheduler_new(&s, &c, &e), Q_INVALID, "max_model_len to at most 48", &e);
     c = small;
     c.limits.max_num_seqs = 0;
     assert_fails(scheduler_new(&s, &c, &e), Q_INVALID, "max_num_seqs", &e);
@@ -515,10 +516,10 @@ static void test_wrong_results(void **state)
     WRONG(r.head->n_row, 0, "are missing");
     WRONG(r.rows[0].slot, 1, "not in the step");
     WRONG(r.rows[0].slot, 400, "not in the step");
-    WRONG(r.rows[1].position, 1, "not the prompt position");
-    WRONG(r.rows[1].is_prompt, 0, "no such token");
-    WRONG(r.rows[3].is_prompt, 1, "not the prompt position");
-    WRONG(r.rows[3].position, 5, "no such token");
+    WRONG(r.rows[1].position, 1, "not the next prompt position");
+    WRONG(r.rows[1].is_prompt, 0, "did not request this token");
+    WRONG(r.rows[3].is_prompt, 1, "not the next prompt position");
+    WRONG(r.rows[3].position, 5, "did not request this token");
     WRONG(r.rows[3].token, 100, "vocabulary");
     settle(b, 50);
     assert_int_equal(b->n_out, 1);
@@ -573,9 +574,9 @@ static void test_guesses(void **state)
     assert_int_equal(v->seqs->n_new_block, 1); /* positions 14 to 17 */
     assert_int_equal(v->head->n_logit, 4);
     struct step_result r = guessed(b, tokens, 4, 3);
-    WRONG(r.rows[0].is_rejected, 1, "rejected first");
-    WRONG(r.rows[1].is_rejected, 1, "a token after a rejected one");
-    WRONG(r.rows[1].position, 17, "no such token");
+    WRONG(r.rows[0].is_rejected, 1, "first token is marked rejected");
+    WRONG(r.rows[1].is_rejected, 1, "an accepted token follows a rejected one");
+    WRONG(r.rows[1].position, 17, "did not request this token");
     WRONG(r.rows[3].slot, 1, "not in the step");
     WRONG(r.head->n_row, 0, "are missing");
     take(b, &r);
@@ -712,9 +713,10 @@ static void test_long_prefill(void **state)
     assert_int_equal(b->out[0].req_id, 1);
     bench_free(b);
     c.policy.max_long_partial_prefills = 3;
-    assert_fails(scheduler_new(&b->s, &c, &e), Q_INVALID, "max_long_partial_prefills: at most", &e);
+    assert_fails(scheduler_new(&b->s, &c, &e), Q_INVALID,
+                 "max_long_partial_prefills: expected at most", &e);
     c.policy = (struct scheduler_policy){.long_prefill_token_threshold = 65};
-    assert_fails(scheduler_new(&b->s, &c, &e), Q_INVALID, "max_model_len (64), is 65", &e);
+    assert_fails(scheduler_new(&b->s, &c, &e), Q_INVALID, "max_model_len (64), got 65", &e);
 }
 
 /* A new prompt waits for twice the time the last one took, while something runs. */
@@ -793,13 +795,15 @@ static void test_pushed_out(void **state)
         assert_ok(scheduler_submit(b->s, 0, &m, 0, &e), &e);
     }
     m.req_id = 7;
-    assert_fails(scheduler_submit(b->s, 0, &m, 0, &e), Q_NO_SPACE, "6 requests wait", &e);
+    assert_fails(scheduler_submit(b->s, 0, &m, 0, &e), Q_NO_SPACE, "full with 6 waiting requests",
+                 &e);
     assert_false(scheduler_take_end(b->s, 0, &o));
     m.req_id = 8;
     m.tenant = 9;
     assert_ok(scheduler_submit(b->s, 0, &m, 0, &e), &e);
     m.req_id = 9; /* one end is not taken yet: no second */
-    assert_fails(scheduler_submit(b->s, 0, &m, 0, &e), Q_NO_SPACE, "6 requests wait", &e);
+    assert_fails(scheduler_submit(b->s, 0, &m, 0, &e), Q_NO_SPACE, "full with 6 waiting requests",
+                 &e);
     assert_true(scheduler_take_end(b->s, 0, &o));
     assert_true(o.req_id == 6 && o.code == Q_NO_SPACE && o.finish == FINISH_ERROR);
     assert_false(scheduler_take_end(b->s, 0, &o));
@@ -808,7 +812,7 @@ static void test_pushed_out(void **state)
     assert_int_equal(stats(b).n_tenant, 2);
     assert_int_equal(stats(b).n_pushed_out, 1);
     m.weight = 1001;
-    assert_fails(scheduler_submit(b->s, 0, &m, 0, &e), Q_INVALID, "weight: must be at most 1000",
+    assert_fails(scheduler_submit(b->s, 0, &m, 0, &e), Q_INVALID, "weight: expected at most 1000",
                  &e);
     bench_free(b);
 }

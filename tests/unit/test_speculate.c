@@ -226,7 +226,7 @@ static void the_flag_says_what_it_accepts(void **state)
     static const struct {
         const char *text, *part;
     } bad[] = {
-        {"{", "not JSON"},
+        {"{", "not valid JSON"},
         {"[]", "must be a JSON object"},
         {"{\"method\": \"ngram\"}", "num_speculative_tokens is missing (1 to 16)"},
         {"{\"num_speculative_tokens\": 0}", "integer from 1 to 16"},
@@ -234,10 +234,11 @@ static void the_flag_says_what_it_accepts(void **state)
         {"{\"num_speculative_tokens\": 2.5}", "integer from 1 to 16"},
         {"{\"num_speculative_tokens\": 2, \"method\": \"medusa\"}", "ngram and draft_model"},
         {"{\"num_speculative_tokens\": 2, \"method\": 7}", "method must be a string"},
-        {"{\"num_speculative_tokens\": 2, \"method\": \"draft_model\"}", "needs model"},
-        {"{\"num_speculative_tokens\": 2, \"modell\": \"x\"}", "\"modell\" is not known"},
+        {"{\"num_speculative_tokens\": 2, \"method\": \"draft_model\"}",
+         "requires the member model"},
+        {"{\"num_speculative_tokens\": 2, \"modell\": \"x\"}", "unknown member \"modell\""},
         {"{\"num_speculative_tokens\": 2, \"prompt_lookup_min\": 4, \"prompt_lookup_max\": 3}",
-         "prompt_lookup_min 4 is above"}};
+         "prompt_lookup_min 4 is greater than"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         assert_fails(speculative_parse(&s, bad[i].text, &e), Q_INVALID, bad[i].part, &e);
     assert_fails(
@@ -261,7 +262,7 @@ static void a_draft_of_another_vocabulary_is_refused(void **state)
     }
     assert_int_equal(core_state(core, NULL), CORE_FAILED);
     assert_int_equal(e.code, Q_MISMATCH);
-    assert_non_null(strstr(e.message, "both must be the same"));
+    assert_non_null(strstr(e.message, "they must be equal"));
     core_free(core);
 }
 

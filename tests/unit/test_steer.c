@@ -195,7 +195,7 @@ static FALLIBLE reload(const char *dir, enum in_flight_mode mode)
         return rc;
     assert_true(core_reloading(engine.core));
     struct q_err more = Q_ERR_INIT;
-    assert_fails(core_reload(engine.core, dir, mode, &more), Q_UNAVAILABLE, "already", &more);
+    assert_fails(core_reload(engine.core, dir, mode, &more), Q_UNAVAILABLE, "in progress", &more);
     assert_ok(core_step(engine.core, &e), &e);
     while (!core_take_reload(engine.core, &result)) {
         turn(&e);
@@ -356,8 +356,8 @@ static void reload_while_asleep(void **state)
         assert_ok(core_sleep(engine.core, level, &e), &e);
         while (!core_sleeping(engine.core))
             turn(&e);
-        assert_fails(core_reload(engine.core, other_dir, IN_FLIGHT_WAIT, &e), Q_INVALID, "sleeps",
-                     &e);
+        assert_fails(core_reload(engine.core, other_dir, IN_FLIGHT_WAIT, &e), Q_INVALID,
+                     "sleep mode", &e);
         uint32_t n_before[GOLDEN_PROMPTS];
         for (uint32_t i = 0; i < g.n; i++)
             n_before[i] = answers[i].n;

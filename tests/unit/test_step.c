@@ -95,25 +95,25 @@ static void test_counts(void **state)
 {
     struct fixture *f = *state;
     struct step_head *h = f->v.head;
-    BREAK(h->n_seq, 5, "n_seq is 5, at most 4");
+    BREAK(h->n_seq, 5, "n_seq is 5, expected at most 4");
     BREAK(h->n_seq, UINT32_MAX, "n_seq");
     BREAK(h->n_seq, 1, "n_");
     BREAK(h->n_admit, 3, "n_admit");
-    BREAK(h->n_admit, 0, "flags say 1");
-    BREAK(h->n_admit, 2, "flags say 1");
-    BREAK(h->n_block, 2, "n_block is 2, the seqs add up to 3");
+    BREAK(h->n_admit, 0, "the flags indicate 1");
+    BREAK(h->n_admit, 2, "the flags indicate 1");
+    BREAK(h->n_block, 2, "n_block is 2, the sum over the seqs is 3");
     BREAK(h->n_block, UINT32_MAX, "n_block");
     BREAK(h->n_known, 19, "n_");
-    BREAK(h->n_known, 65, "n_known is 65, at most 64");
+    BREAK(h->n_known, 65, "n_known is 65, expected at most 64");
     BREAK(h->n_stop_id, 1, "n_");
     BREAK(h->n_bias, UINT32_MAX, "n_bias");
     BREAK(h->n_list, STEP_LISTS_MAX + 1, "n_list");
     BREAK(h->n_list, 4, "n_");
-    BREAK(h->n_token, 7, "n_token is 7, the seqs add up to 6");
-    BREAK(h->n_token, 33, "n_token is 33, at most 32");
+    BREAK(h->n_token, 7, "n_token is 7, the sum over the seqs is 6");
+    BREAK(h->n_token, 33, "n_token is 33, expected at most 32");
     BREAK(h->n_logit, 5, "n_logit is 5");
-    BREAK(h->n_logit, 9, "n_logit is 9, at most 8");
-    BREAK(h->n_out, 4, "n_out is 4, at most 3");
+    BREAK(h->n_logit, 9, "n_logit is 9, expected at most 8");
+    BREAK(h->n_out, 4, "n_out is 4, expected at most 3");
     BREAK(h->n_in, UINT32_MAX, "n_in");
 }
 
@@ -125,8 +125,8 @@ static void test_indices(void **state)
     BREAK(q[0].slot, 4, "a slot is 4");
     BREAK(q[0].slot, 0, "slot 0 appears twice");
     BREAK(q[0].flags, 16, "flags");
-    BREAK(q[0].flags, STEP_SPECULATE, "speculates with flags 8");
-    BREAK(q[1].flags, STEP_SPECULATE | STEP_SAMPLE | STEP_ADMIT, "speculates with flags 11");
+    BREAK(q[0].flags, STEP_SPECULATE, "has draft tokens with flags 8");
+    BREAK(q[1].flags, STEP_SPECULATE | STEP_SAMPLE | STEP_ADMIT, "has draft tokens with flags 11");
     BREAK(q[0].n_token, 0, "no rows");
     BREAK(q[0].start, 64, "the end of a seq is 65");
     BREAK(q[0].start, UINT32_MAX, "the end of a seq");
@@ -135,11 +135,11 @@ static void test_indices(void **state)
     BREAK(q[1].flags, STEP_SAMPLE, "n_admit");
     BREAK(q[0].flags, STEP_ADMIT, "n_admit");
     BREAK(a->n_known, 65, "n_known");
-    BREAK(a->n_cached, 21, "n_cached is 21, at most 20");
-    BREAK(q[1].start, 1, "an admitted seq's start is 1, at most 0");
-    BREAK(a->n_restored, 21, "n_restored is 21, at most 20");
+    BREAK(a->n_cached, 21, "n_cached is 21, expected at most 20");
+    BREAK(q[1].start, 1, "an admitted seq's start is 1, expected at most 0");
+    BREAK(a->n_restored, 21, "n_restored is 21, expected at most 20");
     a->n_restored = 6;
-    BREAK(q[1].start, 7, "an admitted seq's start is 7, at most 6");
+    BREAK(q[1].start, 7, "an admitted seq's start is 7, expected at most 6");
     a->n_restored = 0;
     BREAK(a->n_known, 4, "n_prompt is 18");
     BREAK(a->n_prompt, 0, "n_prompt");
@@ -149,7 +149,7 @@ static void test_indices(void **state)
     BREAK(a->n_stop_id, UINT32_MAX, "n_stop_id");
     BREAK(a->n_bias, 0, "n_bias");
     BREAK(a->n_bias, SAMPLE_BIAS_MAX + 1, "n_bias");
-    BREAK(a->n_allowed, 2, "n_list is 5, the seqs add up to 4");
+    BREAK(a->n_allowed, 2, "n_list is 5, the sum over the seqs is 4");
     BREAK(a->n_allowed, SAMPLE_ALLOWED_MAX + 1, "n_allowed");
     BREAK(a->n_bad, SAMPLE_BAD_MAX + 1, "n_bad");
 }
@@ -162,9 +162,10 @@ static void test_memory(void **state)
     size_t used = (size_t)((char *)(f->v.ins + 1) - (char *)f->memory);
     assert_ok(step_view(&v, f->memory, used, &limits, &e), &e);
     assert_fails(step_view(&v, f->memory, used - 1, &limits, &e), Q_CORRUPT, "its size", &e);
-    assert_fails(step_view(&v, f->memory, 3, &limits, &e), Q_CORRUPT, "no head", &e);
-    assert_fails(step_view(&v, (char *)f->memory + 4, used, &limits, &e), Q_CORRUPT, "no head", &e);
-    assert_fails(step_layout(&v, f->memory, used - 1, &head, &e), Q_TOO_LARGE, "needs", &e);
+    assert_fails(step_view(&v, f->memory, 3, &limits, &e), Q_CORRUPT, "do not contain a head", &e);
+    assert_fails(step_view(&v, (char *)f->memory + 4, used, &limits, &e), Q_CORRUPT,
+                 "do not contain a head", &e);
+    assert_fails(step_layout(&v, f->memory, used - 1, &head, &e), Q_TOO_LARGE, "bytes needed", &e);
 }
 
 /* The largest step within the limits fits exactly step_bytes_max. */
@@ -186,10 +187,10 @@ static void test_bytes_max(void **state)
                              .n_in = 3};
     void *memory = q_alloc(n), *result = q_alloc(result_n);
     assert_ok(step_layout(&v, memory, n, &head, &e), &e);
-    assert_fails(step_layout(&v, memory, n - 1, &head, &e), Q_TOO_LARGE, "needs", &e);
+    assert_fails(step_layout(&v, memory, n - 1, &head, &e), Q_TOO_LARGE, "bytes needed", &e);
     assert_ok(step_result_layout(&r, result, result_n, 8, 8 * SAMPLE_LOGPROBS_FEW, &e), &e);
     assert_fails(step_result_layout(&r, result, result_n, 8, 8 * SAMPLE_LOGPROBS_FEW + 2, &e),
-                 Q_TOO_LARGE, "needs", &e);
+                 Q_TOO_LARGE, "bytes needed", &e);
     q_free(memory);
     q_free(result);
     struct step_limits huge = limits;

@@ -374,7 +374,7 @@ static void modes_and_room(void **unused)
     close_all();
     c = config;
     c.limits.copies_max = 3; /* a sequence of max_model_len has four */
-    assert_fails(scheduler_new(&s, &c, &e), Q_INVALID, "copies_max: must be at least 4", &e);
+    assert_fails(scheduler_new(&s, &c, &e), Q_INVALID, "copies_max: expected at least 4", &e);
     c = config;
     c.policy.preemption = PREEMPT_AUTO;
     two_and_a_preemption(&c); /* nothing is known of copies yet */

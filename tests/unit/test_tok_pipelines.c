@@ -175,11 +175,11 @@ static void test_regex_refused(void **state)
         {"[\\W]", "\\W or \\H in a class"},
         {"(*COMMIT)a", "(*"},
         {"(?R)", "(?C or (?R"},
-        {"(a", "PCRE2 does not compile"},
-        {"\\p{Nonsense}", "PCRE2"},
+        {"(a", "invalid pattern"},
+        {"\\p{Nonsense}", "invalid pattern"},
         {"[[:graph:]]", "this POSIX class"},
-        {"\\p{L", "an unfinished \\p{"},
-        {"a**?+{", "PCRE2"},
+        {"\\p{L", "an incomplete \\p{"},
+        {"a**?+{", "invalid pattern"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct tok_regex *x = NULL;
@@ -202,7 +202,7 @@ static void test_regex_limit(void **state)
     text[sizeof text - 1] = 'c';
     assert_ok(tok_regex_new(&x, pattern, sizeof pattern - 1, "test", &err), &err);
     assert_ok(tok_regex_run_init(&run, &err), &err);
-    assert_fails(tok_regex_find(x, &run, &q, 0, &err), Q_TOO_LARGE, "gave up on this text", &err);
+    assert_fails(tok_regex_find(x, &run, &q, 0, &err), Q_TOO_LARGE, "failed on this text", &err);
     tok_regex_run_release(&run);
     tok_regex_free(x);
 }

@@ -2,7 +2,9 @@
 /* Checkpoints that are quantized already: every matrix of tests/data/quantized against what numpy
  * makes of it, to the bit; what the kernels compute with it; the logits against those of the
  * dequantized model; and what is refused. */
-#include "engine/model/weights_quant.h"
+#include "engine/model/load/weight_quant.h"
+#include "engine/model/load/load_form.h"
+#include "engine/model/load/weight_finder.h"
 #include "folder.h"
 #include "golden.h"
 
@@ -52,7 +54,7 @@ static void open_folder(struct opened *f, const char *name)
     assert_ok(arch_find(&f->arch, f->config.architecture, &e), &e);
     assert_ok(tensor_set_open(&f->files, dir, &e), &e);
     const struct weight_finder finder = {.arch = f->arch, .config = &f->config, .files = f->files};
-    assert_ok(weights_find(f->sources, &finder, 0, &e), &e);
+    assert_ok(weight_finder_find(f->sources, &finder, 0, &e), &e);
 }
 
 /* x[i] = 1 at input i, as int8: y[i,o] is W[o,i]. */
@@ -90,18 +92,18 @@ static void multiply_out(float *y, const struct packed *w)
         kern.linear_quant(&product.by, &alone);
 }
 
-/* As weights.c does it. w->data: PACKED_MAX bytes. */
+/* As fill_host.c does it. w->data: PACKED_MAX bytes. */
 static void pack_matrix(struct packed *w, const struct weight_source *s)
 {
     static uint32_t order[96];
     static float buffer[MATRIX];
     if (w->group && s->quant.order) {
-        weights_quant_order(order, s);
+        weight_quant_order(order, s);
         w->order = order;
     }
-    assert_true(weights_matrix_bytes(w, NULL) <= PACKED_MAX);
+    assert_true(load_form_bytes(w, NULL) <= PACKED_MAX);
     for (uint32_t o = 0; o < s->rows; o += 32)
-        weights_quant_set(w, o, s, o, 32, buffer);
+        weight_quant_set(w, o, s, o, 32, buffer);
 }
 
 /* As it is packed without going through floats. */
@@ -113,8 +115,8 @@ static void check_packed(const struct weight_source *s, const float *want)
                        .n_out = s->rows,
                        .n_in = s->cols,
                        .dtype = DT_I8,
-                       .group = weights_quant_group(s)};
-    if (!w.group && !weights_quant_is_int8(s))
+                       .group = weight_quant_group(s)};
+    if (!w.group && !weight_quant_is_int8(s))
         return;
     pack_matrix(&w, s);
     multiply_out(y, &w);
@@ -136,13 +138,13 @@ static void matrices_are_numpys(void **state)
     snprintf(name, sizeof name, "%s/plain", c->name);
     open_folder(&stored, c->name);
     open_folder(&plain, name);
-    assert_int_equal(weights_quant_group(&stored.sources[W_Q]), c->group);
+    assert_int_equal(weight_quant_group(&stored.sources[W_Q]), c->group);
     for (size_t i = 0; i < sizeof slots / sizeof *slots; i++) {
         const struct weight_source *s = &stored.sources[slots[i]];
         memcpy(want, plain.sources[slots[i]].tensor->data,
                (size_t)s->rows * s->cols * sizeof *want); /* a file's tensors are not aligned */
         assert_non_null(s->quant.q);
-        weights_quant_rows(got, s, 0, s->rows);
+        weight_quant_rows(got, s, 0, s->rows);
         assert_memory_equal(got, want, (size_t)s->rows * s->cols * sizeof *got);
         check_packed(s, want);
     }
@@ -189,7 +191,7 @@ static void check_product(const struct kern_table *kern, const struct weight_sou
                        .n_out = s->rows,
                        .n_in = s->cols,
                        .dtype = DT_I8,
-                       .group = weights_quant_group(s)};
+                       .group = weight_quant_group(s)};
     pack_matrix(&w, s);
     for (uint32_t k = 0; k < s->cols; k++)
         x[k] = (float)(run_random(&state) % 2001) / 1000 - 1;
@@ -230,11 +232,11 @@ static void act_order_multiplies_as_defined(void **state)
             for (size_t c = 0; c < sizeof caps / sizeof *caps; c++) {
                 struct kern_table kern;
                 kern_table_cpu(&kern, caps[c]);
-                assert_int_equal(weights_quant_group(&f.sources[slots[i]]), 32);
+                assert_int_equal(weight_quant_group(&f.sources[slots[i]]), 32);
                 assert_non_null(f.sources[slots[i]].quant.order);
                 check_product(&kern, &f.sources[slots[i]]);
             }
-        const bool one = weights_quant_same_order(&f.sources[W_Q], &f.sources[W_K]);
+        const bool one = weight_quant_same_order(&f.sources[W_Q], &f.sources[W_K]);
         assert_int_equal(one, n == 1);
         tensor_set_free(f.files);
     }

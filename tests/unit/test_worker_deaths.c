@@ -37,7 +37,7 @@ static void run_with(const struct golden *g, const struct core_config *c, uint32
             assert_int_equal(answers[i].finish, FINISH_ERROR);
             assert_int_equal(engine.notes[i].why.code, Q_INTERNAL);
             assert_non_null(
-                strstr(engine.notes[i].why.message, "died every time it computed this"));
+                strstr(engine.notes[i].why.message, "crashed each time it computed this"));
         } else {
             check_answer(i, &g->prompts[i % g->n], "beside a culprit");
         }

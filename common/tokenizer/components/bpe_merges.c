@@ -45,7 +45,8 @@ static enum q_code put(struct bpe *m, struct merge g, struct q_err *e)
 {
     enum q_code rc;
     if (m->n_merge == MERGES_MAX)
-        return q_fail(e, Q_TOO_LARGE, "tokenizer.json: model.merges: more than %u", MERGES_MAX);
+        return q_fail(e, Q_TOO_LARGE, "tokenizer.json: model.merges: more than %u merges",
+                      MERGES_MAX);
     if (m->n_merge + m->n_merge / 2 >= m->n_slot && (rc = resize(m, m->n_merge * 2, e)))
         return rc;
     struct merge *slot = slot_of(m, g.pair);
@@ -169,7 +170,7 @@ static enum q_code make_merge(struct reader *r, const struct bpe *m, const struc
             rank, shown(part[0]), part[0].s, shown(part[1]), part[1].s,
             ids[0] == TOKEN_NONE   ? "the first"
             : ids[1] == TOKEN_NONE ? "the second"
-                                   : "the sum");
+                                   : "the merged token");
     *out = (struct merge){(uint64_t)ids[0] << 32 | ids[1], (uint32_t)rank, id};
     return Q_OK;
 }

@@ -190,9 +190,10 @@ enum q_code dec_chain_check(const struct tok_chain *parts, struct q_err *e)
     for (uint32_t i = 0; i < parts->n_part; i++) {
         const struct dec_ops *ops = (const struct dec_ops *)parts->parts[i].ops;
         if (fused && ops->needs == DEC_TOKENS)
-            return q_fail(
-                e, Q_UNSUPPORTED,
-                "tokenizer.json: decoder[%u] needs tokens, but a decoder before it fuses them", i);
+            return q_fail(e, Q_UNSUPPORTED,
+                          "tokenizer.json: decoder[%u] requires separate tokens, but a previous "
+                          "decoder fuses them",
+                          i);
         fused = fused || ops->fuses;
     }
     return Q_OK;

@@ -13,7 +13,8 @@ static enum q_code decode_replace_load(void **self, const json_t *spec, const ch
 {
     enum q_code rc = replace_load(self, spec, at, e);
     if (!rc && ((const struct replace *)*self)->pattern.regex)
-        rc = q_fail(e, Q_UNSUPPORTED, "tokenizer.json: %s: a decoder's Regex is not supported", at);
+        rc = q_fail(e, Q_UNSUPPORTED, "tokenizer.json: %s: a Regex in a decoder is not supported",
+                    at);
     return rc;
 }
 

@@ -175,8 +175,8 @@ static enum q_code pieces_at(struct scratch *s, size_t at, size_t n_char, struct
         return rc;
     if (m->unk_id == TOKEN_NONE)
         return q_fail(e, Q_INVALID,
-                      "a character of the text is not in the tokenizer's vocabulary, and its model "
-                      "has no unk_id");
+                      "a character of the text is not in the tokenizer's vocabulary, and the "
+                      "tokenizer has no unk_id");
     struct best unk = {m->unk_score + score, (uint32_t)n_char, m->unk_id};
     return offer(s, at + n_char, unk, e);
 }

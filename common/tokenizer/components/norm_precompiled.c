@@ -104,7 +104,7 @@ static enum q_code charsmap_decode(struct charsmap *m, struct tok_str b64, const
     if (n >= 4)
         memcpy(&n_trie, m->data, 4);
     if (b64.n && (n < 4 || n_trie > (uint32_t)n - 4 || n_trie % 4))
-        return q_fail(e, Q_CORRUPT, "tokenizer.json: %s.precompiled_charsmap is damaged", at);
+        return q_fail(e, Q_CORRUPT, "tokenizer.json: %s.precompiled_charsmap is corrupt", at);
     m->n_unit = n_trie / 4;
     m->text = (char *)m->data + 4 + n_trie;
     m->n_text = b64.n ? (size_t)n - 4 - n_trie : 0;

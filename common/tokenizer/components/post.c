@@ -88,8 +88,7 @@ static enum q_code load_piece(struct piece *p, const json_t *spec, const json_t 
     if (!rc && special)
         return add_special(&p->ids, spec, name.s, at, e);
     if (!rc && strcmp(name.s, "A") != 0 && strcmp(name.s, "B") != 0)
-        return q_fail(e, Q_CORRUPT, "tokenizer.json: %s: there is no sequence \"%.20s\"", at,
-                      name.s);
+        return q_fail(e, Q_CORRUPT, "tokenizer.json: %s: unknown sequence \"%.20s\"", at, name.s);
     p->i_row = rc ? ROW_NONE : (uint32_t)(name.s[0] - 'A');
     return rc;
 }
@@ -125,8 +124,9 @@ static enum q_code template_apply(const void *self, struct post_rows *rows, cons
     enum q_code rc = Q_OK;
     if (rows->n > 2)
         return q_fail(e, Q_UNSUPPORTED,
-                      "tokenizer.json: %s: a template for the %zu rows of the one before it", at,
-                      rows->n);
+                      "tokenizer.json: %s: a template does not accept the %zu rows of the previous "
+                      "post-processor",
+                      at, rows->n);
     for (size_t i = 0; i < t->n[rows->n - 1] && !rc; i++) {
         const struct piece *p = &t->pieces[rows->n - 1][i];
         struct post_row row = {0};
@@ -243,7 +243,7 @@ enum q_code post_plan(struct post_wrap *out, const struct tok_chain *chain, stru
     }
     if (!rc && n_text != 1)
         rc = q_fail(e, Q_UNSUPPORTED,
-                    "tokenizer.json: post_processor: must hold the text exactly once");
+                    "tokenizer.json: post_processor: must contain the text exactly once");
     rows_release(&rows);
     return rc;
 }

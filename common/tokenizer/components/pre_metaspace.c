@@ -34,8 +34,8 @@ static enum q_code load_scheme(struct metaspace *m, const json_t *spec, const ch
             return Q_OK;
         }
     }
-    return q_fail(e, Q_UNSUPPORTED, "tokenizer.json: %s.prepend_scheme: \"%.40s\" is not known", at,
-                  s.s);
+    return q_fail(e, Q_UNSUPPORTED, "tokenizer.json: %s.prepend_scheme: unknown value \"%.40s\"",
+                  at, s.s);
 }
 
 static enum q_code metaspace_load(void **self, const json_t *spec, const char *at, struct q_err *e)

@@ -28,7 +28,8 @@ enum q_code cut_behavior(const json_t *spec, const char *at, enum cut_behavior *
             return Q_OK;
         }
     }
-    return q_fail(e, Q_UNSUPPORTED, "tokenizer.json: %s.behavior: \"%.40s\" is not known", at, s.s);
+    return q_fail(e, Q_UNSUPPORTED, "tokenizer.json: %s.behavior: unknown value \"%.40s\"", at,
+                  s.s);
 }
 
 static enum q_code hold(struct cut *c, size_t start, size_t end, struct q_err *e)

@@ -116,8 +116,8 @@ static enum q_code find_class(const struct class_row **out, bool words, const st
             return Q_OK;
         }
     return q_fail(e, Q_UNSUPPORTED,
-                  "%s of tokenizer_class \"%.40s\" is supported only with a tokenizer.json, which "
-                  "the class makes when it is saved by transformers",
+                  "%s of tokenizer_class \"%.40s\" requires a tokenizer.json: save the tokenizer "
+                  "with transformers to create it",
                   words ? "vocab.txt" : "vocab.json and merges.txt", c->class);
 }
 

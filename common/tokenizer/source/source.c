@@ -187,8 +187,8 @@ static enum q_code refuse_folder(const char *dir, struct q_err *e)
             rc = download_check_link(path, e);
     return rc ? rc
               : q_fail(e, Q_NOT_FOUND,
-                       "%s: no tokenizer (tokenizer.json, tekken.json, tokenizer.model, tiktoken "
-                       "ranks, vocab.json with merges.txt, vocab.txt)",
+                       "%s: the folder has no tokenizer (tokenizer.json, tekken.json, "
+                       "tokenizer.model, tiktoken ranks, vocab.json with merges.txt, or vocab.txt)",
                        dir);
 }
 
@@ -268,14 +268,16 @@ enum q_code tokenizer_apply_mode(char path[PATH_MAX], const char *mode, struct q
                       "--tokenizer-mode: \"%.40s\" is not supported, expected auto, hf, slow or "
                       "mistral%s",
                       mode,
-                      strcmp(mode, "custom") ? "" : " (custom is code of vLLM, which is not run)");
+                      strcmp(mode, "custom")
+                          ? ""
+                          : " (custom requires Python code of vLLM, which is not executed)");
     if (!dir_exists(path))
         return Q_OK;
     if (!has_file(found, path, "tekken.json") && !find_named(found, path, is_tekken_name) &&
         !find_named(found, path, is_mistral_spm_name) && !has_file(found, path, "tokenizer.model"))
         return q_fail(e, Q_NOT_FOUND,
-                      "%s: --tokenizer-mode mistral needs a tekken.json, tokenizer.model.vN or "
-                      "tokenizer.model; auto takes what there is",
+                      "%s: --tokenizer-mode mistral requires a tekken.json, tokenizer.model.vN or "
+                      "tokenizer.model; auto accepts other files",
                       path);
     memcpy(path, found, sizeof found);
     return Q_OK;

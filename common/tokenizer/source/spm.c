@@ -167,10 +167,10 @@ static enum q_code read_model(struct spm *m, struct tok_str file, struct q_err *
     if (f.bad || m->n == 0)
         return damaged(f.bad ? "its fields" : "no pieces", e);
     if (m->model != UNIGRAM && m->model != BPE)
-        return q_fail(e, Q_UNSUPPORTED,
-                      "tokenizer.model: model_type %u is not supported; unigram "
-                      "and BPE are",
-                      m->model);
+        return q_fail(
+            e, Q_UNSUPPORTED,
+            "tokenizer.model: model_type %u is not supported; accepted are unigram and BPE",
+            m->model);
     if (m->suffix || !m->escape)
         return q_fail(e, Q_UNSUPPORTED, "tokenizer.model: %s is not supported",
                       m->suffix ? "treat_whitespace_as_suffix" : "escape_whitespaces = false");
@@ -494,10 +494,10 @@ enum q_code spm_write(struct tok_written *out, const char *file, size_t n,
     struct spm m = {0};
     enum q_code rc;
     if (f->style == REFUSED)
-        return q_fail(e, Q_UNSUPPORTED,
-                      "tokenizer.model: %s is supported only with a tokenizer.json, which the "
-                      "folder does not have",
-                      f->class);
+        return q_fail(
+            e, Q_UNSUPPORTED,
+            "tokenizer.model: %s requires a tokenizer.json, which the folder does not have",
+            f->class);
     if (!(rc = read_model(&m, (struct tok_str){file, n}, e)) &&
         !(rc = m.model == BPE ? add_ranks(&m, &out->extra, e)
                               : add_scores(&m, f->style, &out->extra, e)))

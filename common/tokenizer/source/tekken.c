@@ -82,7 +82,7 @@ static enum q_code parse(struct reader *r, struct tok_str file, struct q_err *e)
             rc = tok_json_parse(&r->root, (struct tok_str){buf_str(&rest), rest.len}, "tekken.json",
                                 e);
     } else if (!(rc = tok_json_parse(&r->root, file, "tekken.json", e)))
-        rc = q_fail(e, Q_CORRUPT, "tekken.json: no \"vocab\"");
+        rc = q_fail(e, Q_CORRUPT, "tekken.json: \"vocab\" is missing");
     scan_release(&s);
     buf_release(&rest);
     return rc;
@@ -93,7 +93,7 @@ static enum q_code read_count(const json_t *config, const char *key, uint32_t ma
 {
     const json_t *v = json_object_get(config, key);
     if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) > max)
-        return q_fail(e, Q_CORRUPT, "tekken.json: config.%s: expected an integer of 0 to %u", key,
+        return q_fail(e, Q_CORRUPT, "tekken.json: config.%s: expected an integer from 0 to %u", key,
                       max);
     *out = (uint32_t)json_integer_value(v);
     return Q_OK;
@@ -157,7 +157,7 @@ static enum q_code write_named(struct reader *r, const json_t *list, struct q_er
         if (!json_is_string(text) || json_string_length(text) == 0)
             return bad_special(i, "expected a \"token_str\"", e);
         if (!json_is_integer(rank) || json_integer_value(rank) != (json_int_t)i)
-            return bad_special(i, "its \"rank\" is not its place in the list", e);
+            return bad_special(i, "its \"rank\" is not its index in the list", e);
         write_special(r, (uint32_t)i, json_string_value(text), json_string_length(text));
     }
     return Q_OK;
@@ -177,12 +177,13 @@ static enum q_code write_specials(struct reader *r, struct q_err *e)
     if (none && version > OLD_VERSION)
         return q_fail(
             e, Q_CORRUPT,
-            "tekken.json: no \"special_tokens\", which only files up to v%d may leave out",
+            "tekken.json: \"special_tokens\" is missing; it is optional only up to version v%d",
             OLD_VERSION);
     if (n > r->n_special)
-        return q_fail(e, Q_CORRUPT,
-                      "tekken.json: %zu special_tokens, config.default_num_special_tokens says %u",
-                      n, r->n_special);
+        return q_fail(
+            e, Q_CORRUPT,
+            "tekken.json: %zu special_tokens, but config.default_num_special_tokens is %u", n,
+            r->n_special);
     buf_add_str(&r->out->json, "\"added_tokens\":[");
     if (!none)
         rc = write_named(r, list, e);
@@ -217,18 +218,18 @@ static enum q_code read_token(struct reader *r, struct tok_scan *s, uint32_t i, 
         ok = ok && scan_colon(s);
         if (is_bytes) {
             if ((ok = ok && scan_string(s, &text)) && (n = rank_token(token, text)) == 0)
-                return bad_token(i, "token_bytes is no base64, or too long", e);
+                return bad_token(i, "token_bytes is not base64, or too long", e);
         } else
             ok = ok && (is_rank ? scan_uint(s, &rank) : scan_skip(s));
     }
     if (!ok || scan_failed(s))
         return bad_token(i, "expected {\"rank\", \"token_bytes\", \"token_str\"}", e);
     if (rank != i)
-        return bad_token(i, "its \"rank\" is not its place in the list", e);
+        return bad_token(i, "its \"rank\" is not its index in the list", e);
     if (n == 0)
         return bad_token(i, "no \"token_bytes\"", e);
     if (i < 256 && (n != 1 || token[0] != i))
-        return bad_token(i, "the first 256 tokens are the bytes, in their order", e);
+        return bad_token(i, "the first 256 tokens must be the bytes in order", e);
     buf_add_str(&r->out->json, i ? "," : "");
     return rank_write(r->out, (struct tok_str){(const char *)token, n}, r->n_special + i, i, e);
 }
@@ -246,8 +247,8 @@ static enum q_code write_vocab(struct reader *r, struct q_err *e)
     scan_release(&s);
     if (!rc && i < r->n_vocab)
         rc = q_fail(e, Q_CORRUPT,
-                    "tekken.json: vocab: %u tokens, config.default_vocab_size wants %u behind the "
-                    "special ones",
+                    "tekken.json: vocab: %u tokens, but config.default_vocab_size requires %u "
+                    "after the special tokens",
                     i, r->n_vocab);
     return rc;
 }

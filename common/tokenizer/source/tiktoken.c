@@ -109,12 +109,12 @@ static enum q_code read_line(struct writer *w, const char *line, size_t n, size_
     uint64_t rank = 0;
     size_t n_token = rank_token(token, (struct tok_str){line, n_code});
     if (n_token == 0)
-        return bad_line(i_line, "no base64", e);
+        return bad_line(i_line, "not base64", e);
     size_t i = n_code + 1;
     for (; i < n && line[i] >= '0' && line[i] <= '9' && rank < TOK_ID_MAX; i++)
         rank = rank * 10 + (uint64_t)(line[i] - '0');
     if (i == n_code + 1 || i != n || rank >= TOK_ID_MAX)
-        return bad_line(i_line, "no rank", e);
+        return bad_line(i_line, "not a rank", e);
     buf_add_str(&w->out->json, w->n_rank ? "," : "");
     w->n_rank++;
     return rank_write(w->out, (struct tok_str){(const char *)token, n_token}, (uint32_t)rank,
@@ -216,8 +216,8 @@ enum q_code tiktoken_write(struct tok_written *out, struct tok_str file, const c
     const char *bos = tok_config_token(c, "bos_token");
     if (!w.known)
         return q_fail(e, Q_UNSUPPORTED,
-                      "%.60s: the pattern that goes with these tiktoken ranks is not known for "
-                      "tokenizer_class \"%.40s\"; a tokenizer.json says it",
+                      "%.60s: the split pattern of these tiktoken ranks is unknown for "
+                      "tokenizer_class \"%.40s\"; a tokenizer.json is required",
                       name, c->class);
     buf_add_str(b,
                 "{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\","

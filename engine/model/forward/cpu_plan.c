@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Barriers. For each mode a pass is walked with what is pending: by memory slot, which parts were
- * read and which written since the last barrier. What may be pending where a pass begins is the
- * union over all modes of what the pass before left, and of what this pass itself left behind
- * another block; that is walked again until it does not grow. More pending means more barriers, so
+/* Barriers. For each mode a pass is gone through with what is pending: by memory slot, which parts
+ * were read and which written since the last barrier. What may be pending where a pass begins is
+ * the union over all modes of what the pass before left, and of what this pass itself left behind
+ * another block; that is done again until it does not grow. More pending means more barriers, so
  * the union is safe. */
 #include "engine/model/forward/cpu_plan.h"
 #include <string.h>
@@ -33,7 +33,7 @@ struct planner {
     const struct layer_program *p;
     const uint8_t *slots;
     struct cpu_stage *stages;
-    bool is_own[SLOTS]; /* in the mode that is walked: what it has are copies */
+    bool is_own[SLOTS]; /* in the mode at hand: what it has are copies */
 };
 
 static const struct program_op *first_op(const struct layer_program *p,
@@ -171,8 +171,8 @@ static bool conflicts(const struct pending *now, const struct access *a)
 /* --- barriers --- */
 
 /* A pass in one mode, with what is pending before and, on return, behind it. */
-static void walk(struct planner *t, const struct program_pass *pass, uint32_t mode,
-                 struct pending *now)
+static void plan_mode(struct planner *t, const struct program_pass *pass, uint32_t mode,
+                      struct pending *now)
 {
     struct accesses a;
     memset(t->is_own, 0, sizeof t->is_own);
@@ -223,7 +223,7 @@ static void plan_pass(struct planner *t, const struct program_pass *pass, struct
         memset(&behind, 0, sizeof behind);
         for (uint32_t mode = 0; mode < CPU_MODES; mode++) {
             struct pending one = entry;
-            walk(t, pass, mode, &one);
+            plan_mode(t, pass, mode, &one);
             (void)join(&behind, &one);
         }
         struct pending next = behind;
@@ -270,8 +270,8 @@ static void note_life(struct life *lives, struct program_ref r, uint32_t stage)
     l->to = stage;
 }
 
-/* One that the last stage reads would otherwise have to be left by all threads before the next block
- * begins. */
+/* One that the last stage reads would otherwise have to be left by all threads before the next
+ * block begins. */
 static void hold_last(const struct layer_program *p, struct life *lives,
                       const struct program_pass *pass)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_plan - how a team of threads shares a layer program: which part of a stage's rows a thread
- * has, where the threads must meet, and which buffers may lie in the same memory. Computed once from
- * the program; nothing of it is written by hand.
+ * has, where the threads must meet, and which buffers may lie in the same memory. Computed once
+ * from the program; nothing of it is written by hand.
  *
  * A stage reads and writes buffers by parts:
  *     ROWS    each thread its share of the block's rows; the same share in every stage

@@ -4,8 +4,8 @@
 
 #define ROW_ALIGN       KERN_QUANT_K /* elements: 64 bytes of int8, 128 of bf16 */
 /* Rows that go through a pass together. Enough to hide the reading of the weights behind the
- * arithmetic (a byte of them is used this many times), and few enough that their activations stay in
- * the second- and third-level caches between two products. */
+ * arithmetic (a byte of them is used this many times), and few enough that their activations stay
+ * in the second- and third-level caches between two products. */
 #define BLOCK_ROWS      256u
 #define BLOCK_SHARES    64u /* rows of a block for each thread, at least */
 /* With experts a weight is used by a few of the rows only; so many on average, as long as the block
@@ -213,6 +213,7 @@ enum q_code model_scratch_new(struct model_scratch **out, const struct model *m,
     c = (struct region_cutter){.base = s->memory.data};
     cut(s, &c, m);
     cpu_plan_stages(s->stages, &m->program, s->slots);
+    s->n_stage = m->program.n_stage;
     for (uint32_t i = 0; i < n_token_max; i++)
         s->rows[i] = i;
     *out = s;

@@ -36,8 +36,9 @@ struct model_scratch {
     struct matmul_rows buffers[PROGRAM_BUFFERS_MAX]; /* dtype: of the widest reference */
     uint8_t slots[PROGRAM_BUFFERS_MAX];
     struct cpu_stage *stages; /* [n_stage] of the program */
-    struct cpu_experts e;     /* of a model with experts */
-    float *made_of;           /* [n_thread, hidden] a row of floats that becomes bytes at once */
+    uint32_t n_stage;
+    struct cpu_experts e; /* of a model with experts */
+    float *made_of;       /* [n_thread, hidden] a row of floats that becomes bytes at once */
     size_t made_of_stride;
     float *rope;  /* [n, head_dim / 2, 2] (cos, sin) of each row */
     float *parts; /* [n_part] of long contexts that are split over threads */

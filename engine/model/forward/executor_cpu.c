@@ -359,8 +359,8 @@ static handler *const of_kind[PROGRAM_KINDS] = {
     [PROGRAM_SCALE] = scale,
 };
 
-/* Of fused stages; NULL: its operations one after the other, since a thread has the same rows in all
- * of them. */
+/* Of fused stages; NULL: its operations one after the other, since a thread has the same rows in
+ * all of them. */
 static handler *const of_fusion[PROGRAM_FUSIONS] = {
     [PROGRAM_FUSE_GATED] = matmul,
     [PROGRAM_FUSE_EXPERTS_GATED] = cpu_experts,
@@ -428,6 +428,7 @@ static struct cpu_run run_of(const struct model *m, const struct batch *b, struc
     x.scratch = s->kern + x.ith * s->kern_bytes;
     x.scratch_bytes = s->kern_bytes;
     Q_ASSERT(b->n_token <= s->n_token_max && b->n_logit <= b->n_token && x.nth <= s->n_thread);
+    Q_ASSERT(s->n_stage == m->program.n_stage); /* a reload makes the same stages */
     struct cpu_run w = {.m = m, .b = b, .s = s, .k = m->kern, .team = team, .x = x, .mine = x};
     w.mine.ith = 0;
     w.mine.nth = 1;

@@ -4,7 +4,8 @@
  * executor_cpu_experts.c has the operations of mixtures of experts.
  *
  * Threads: each has a struct cpu_run of its own and calls everything with it. An operation that all
- * threads run is cut among them (`x`); one that a thread runs on rows of its own is not (`mine`). */
+ * threads run is cut among them (`x`); one that a thread runs on rows of its own is not (`mine`).
+ * */
 #ifndef QUIRE_ENGINE_MODEL_FORWARD_EXECUTOR_CPU_H
 #define QUIRE_ENGINE_MODEL_FORWARD_EXECUTOR_CPU_H
 #include "engine/model/forward/cpu_scratch.h"

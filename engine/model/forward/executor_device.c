@@ -57,13 +57,13 @@ const struct kern_exec *executor_device_exec(const struct executor_device *d)
 
 size_t executor_device_cos_sin_bytes(const struct model *m)
 {
-    return model_turns_vary(m) ? m->config.head_dim * sizeof(float) : 0;
+    return model_rope_varies(m) ? m->config.head_dim * sizeof(float) : 0;
 }
 
 bool executor_device_cos_sin(const struct model *m, float *rows, const struct batch *b)
 {
     const size_t n = m->config.head_dim;
-    if (!model_turns_vary(m))
+    if (!model_rope_varies(m))
         return false;
     for (uint32_t i = 0; i < b->n_seq; i++)
         for (uint32_t j = 0; j < b->seqs[i].n_query; j++)
@@ -257,7 +257,8 @@ static void finish_qkv(const struct device_run *r, const struct program_stage *s
     struct qkv_finish_args a = {
         .x = qk.x,
         .x_stride = qk.stride,
-        .table = model_turns_vary(m) ? r->s->cos_sin : (const float *)(const void *)m->turns.data,
+        .table = model_rope_varies(m) ? r->s->cos_sin
+                                      : (const float *)(const void *)m->rope_cos_sin.data,
         .pos = r->s->batch->positions,
         .k_cache = kv->k[store->layer],
         .v_cache = kv->v[store->layer],

@@ -9,8 +9,8 @@ static enum dtype cpu_input(const struct model *m, enum program_weight w)
     return m->shape.quantization && w != PROGRAM_W_ROUTER ? DT_I8 : model_input_dtype(m);
 }
 
-/* 4-bit weights have one type of inputs whatever the number of rows is: a row's bits must not depend
- * on it. */
+/* 4-bit weights have one type of inputs whatever the number of rows is: a row's bits must not
+ * depend on it. */
 static enum dtype device_input(const struct model *m, const struct packed *p)
 {
     const enum dtype floats = m->shape.compute_dtype;
@@ -34,7 +34,7 @@ static struct program_form model_form(const void *ctx, enum program_weight w, ui
         .ordered = p->order && !of_expert,
         .interleaved = p->gated,
         .of_norm = input == DT_I8 && (!m->link || (!p->group && !p->order)),
-        .bytes = weights_matrix_bytes(p, m->link),
+        .bytes = load_form_bytes(p, m->link),
     };
 }
 
@@ -87,7 +87,7 @@ static struct program_form planned_form(const void *ctx, enum program_weight w, 
                            : DT_F32,
         .interleaved = m.gated,
         .of_norm = quantized,
-        .bytes = m.n_in ? weights_matrix_bytes(&m, NULL) : 0,
+        .bytes = m.n_in ? load_form_bytes(&m, NULL) : 0,
     };
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/model/forward/program_weight.h"
 #include <stddef.h>
-#include "engine/model/weights.h"
+#include "engine/model/load/weights.h"
 
 #define SLOTS(...) (sizeof((enum arch_slot[])__VA_ARGS__) / sizeof(enum arch_slot))
 

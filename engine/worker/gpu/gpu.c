@@ -107,7 +107,7 @@ FALLIBLE gpu_open(struct gpu **out, const struct worker_config *c, struct q_err 
         gpu_free(g);
         if (!is_auto)
             return q_wrap(e, "--device %s", c->device);
-        log_warning("computing on the CPU: %s", e->message);
+        log_warning("no GPU is used, computing on the CPU: %s", e->message);
         q_err_reset(e);
         return Q_OK;
     }
@@ -247,7 +247,7 @@ static FALLIBLE run_largest(struct gpu *g, const struct gpu_lane *l, struct q_er
     if (!(rc = t->sync(g->link.s, e)))
         rc = t->check(g->link.d, e);
     kv_cache_release(&few);
-    return rc ? q_wrap(e, "a step of %u tokens, to measure", n) : Q_OK;
+    return rc ? q_wrap(e, "memory measurement with a step of %u tokens", n) : Q_OK;
 }
 
 /* The pools of one model. */
@@ -344,7 +344,7 @@ FALLIBLE gpu_make(struct gpu *g, const struct gpu_models *m, struct step_limits 
     if ((rc = run_largest(g, &g->model, e)) ||
         (g->draft.model && (rc = run_largest(g, &g->draft, e))))
         return rc;
-    log_info("device: a step of %u tokens was computed in %lld ms to measure its memory",
+    log_info("device: measured the memory of a step of %u tokens in %lld ms",
              g->model.limits.n_row_max, (long long)(clock_ms() - start_ms));
     if ((rc = make_pools(g, l, sizes, e)))
         return rc;

@@ -1,20 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gpu - the worker's device: what it loads there, how a step gets there and back.
+/* gpu - the worker's device: loading, transfer of steps and results.
  *
- * The worker decides what a step is, as on the CPU (slots, guesses, masks, the result). This sends
- * the step's arrays in one copy, gives the walk and the sampling of its rows to the stream, and
- * brings tokens and logprobs back. Block tables and histories stay on the device, a row for each
- * slot: a step sends what is new of them, reads its tokens there, and writes there what it sampled.
- * So the next step can be given to the stream before the host has seen the tokens of this one, and
- * what the host does between steps costs the device nothing. How much it does cost all the same is
- * measured by events around each walk and each sampling (gpu_times_of).
+ * The worker prepares steps as on the CPU (slots, drafts, masks, the result). This module sends the
+ * step's arrays in one copy, launches the forward pass and the sampling on the stream, and copies
+ * tokens and logprobs back. Block tables and histories stay on the device, one row per slot: a step
+ * sends their changes, reads its tokens there and writes the sampled tokens there. So the next step
+ * can be launched before the host has read the tokens of this one, and host work between steps
+ * causes no idle time on the device. Remaining idle time is measured by events around each forward
+ * pass and each sampling (gpu_times_of).
  *
- * A step's arrays lie one behind the other in device memory, at offsets that its counts decide; so
- * all decode steps of one (padded) number of sequences have theirs at the same addresses, and a
- * graph recorded once serves all of them. Graphs are there for 1, 2, 4, 8, 16, 24 … sequences
- * (--cuda-graph-sizes, --enforce-eager); a step of other shape is given to the stream launch by
- * launch. A library without `sample`, and rows that want more alternatives than it gives, leave the
- * rows of logits to the host.
+ * A step's arrays are contiguous in device memory, at offsets determined by its counts; so all
+ * decode steps of one (padded) number of sequences have the same addresses, and one captured graph
+ * serves all of them. Graphs exist for 1, 2, 4, 8, 16, 24 … sequences (--cuda-graph-sizes,
+ * --enforce-eager); a step of another shape is launched kernel by kernel. If the library has no
+ * `sample`, or a row needs more alternatives than it supports, the host samples from the logits.
  * Threads: the worker's loop. Allocates nothing after gpu_make. */
 #ifndef QUIRE_ENGINE_WORKER_GPU_GPU_H
 #define QUIRE_ENGINE_WORKER_GPU_GPU_H
@@ -23,19 +22,20 @@
 #include "engine/worker/ring.h"
 #include "engine/worker/slots.h"
 
-#define GPU_STEPS  2u  /* on their way at a time */
-#define GPU_LOGITS 16u /* rows that the host looks at in one go */
+#define GPU_STEPS  2u  /* maximum steps in flight */
+#define GPU_LOGITS 16u /* rows that the host samples in one pass */
 
 struct gpu;
 
-/* The device that c->device asks for. *out stays NULL when that is the CPU: by name, or because of
- * "auto" where there is no driver, no library or no device (why is logged).
- * Errors: Q_INVALID (no such name); what opening a named device says. */
+/* Open the device c->device. *out remains NULL for the CPU: by name, or with "auto" without driver,
+ * library or device (the reason is logged).
+ * Errors: Q_INVALID (unknown name); errors of opening a named device. */
 FALLIBLE gpu_open(struct gpu **out, const struct worker_config *c, struct q_err *e);
-/* Would it open a device that c->device names? The device is let go again; "auto" and "cpu" are
- * always fine. *on_device: steps may run on one. Errors: as gpu_open. */
+/* Check that a named device can be opened; it is closed again; "auto" and "cpu" always pass.
+ * *on_device: steps may run on a device.
+ * Errors: as gpu_open. */
 FALLIBLE gpu_check(bool *on_device, const struct worker_config *c, struct q_err *e);
-void gpu_stop(struct gpu *g); /* wait for all that it was given; takes NULL */
+void gpu_stop(struct gpu *g); /* wait for all launched work; accepts NULL */
 void gpu_free(struct gpu *g); /* after the models; takes NULL */
 const struct device_link *gpu_link(const struct gpu *g);
 /* "cuda:0 NVIDIA H100 80GB HBM3 9.0 …": for logs and system_fingerprint. */
@@ -45,45 +45,48 @@ struct gpu_models { /* loaded with gpu_link */
     const struct model *model;
     const struct model *draft; /* NULL: none */
 };
-struct gpu_sizes { /* what gpu_make decides */
+struct gpu_sizes { /* results of gpu_make */
     uint32_t n_block, n_swap_block;
 };
-/* All that steps use: activations, KV pool, swap space, graphs. The pool takes what a step of the
- * largest size, run now, leaves of the card's memory (0.9 of it without --gpu-memory-utilization).
- * l: copies_max is set when there is swap space. Errors: Q_NO_MEMORY, those of the device. */
+/* Allocate everything for steps: activations, KV pool, swap space, graphs. The pool takes the
+ * memory of the card that a step of the largest size, run now, leaves free (0.9 of it without
+ * --gpu-memory-utilization). l: copies_max is set when there is swap space.
+ * Errors: Q_NO_MEMORY, those of the device. */
 FALLIBLE gpu_make(struct gpu *g, const struct gpu_models *m, struct step_limits *l,
                   struct gpu_sizes *sizes, struct q_err *e);
 const struct kv_cache *gpu_kv(const struct gpu *g);
 const struct kv_cache *gpu_swap(const struct gpu *g); /* of 0 blocks when there is none */
 void gpu_forget(struct gpu *g);                       /* kv_cache_forget of all pools */
 
-/* Does the device sample this row? */
+/* True if the device samples this row. */
 bool gpu_samples(const struct gpu *g, const struct logit_row *row);
-/* Begin the step's copies, all out before one in, behind the steps that are on their way; its walk
- * waits for them there. */
+/* Launch the step's copies, all out before the first in, after the steps in flight; the step's
+ * forward pass waits for them on the device. */
 void gpu_copies(struct gpu *g, const struct step_view *v);
-/* Send what the device has not of the tables and histories of the step's sequences, guesses
- * included. Errors: those of the device; the worker does not go on after one. */
+/* Send the changes of tables and histories of the step's sequences, including drafts.
+ * Errors: those of the device; they are fatal for the worker. */
 FALLIBLE gpu_update(struct gpu *g, const struct slots *s, const struct step_view *v,
                     struct q_err *e);
-/* Compute the batch of `s`, which was made of `v`, up to its logits. No token is looked at: the
- * device has them. Errors: as gpu_update. */
+/* Compute the batch of `s`, made from `v`, up to its logits. The host does not need the tokens: the
+ * device has them.
+ * Errors: as gpu_update. */
 FALLIBLE gpu_launch(struct gpu *g, const struct slots *s, const struct step_view *v,
                     struct q_err *e);
-/* Then sample its rows; waits for masks only. Rows that look at tokens (slots_looks_back) find them
- * in the slots. Returns the step's number, by which it is called from now on. */
+/* Sample its rows; waits for masks only. Rows that depend on tokens (slots_looks_back) read them
+ * from the slots. Returns the step's number. */
 uint64_t gpu_launch_sampling(struct gpu *g, const struct slots *s, struct masks *masks);
 bool gpu_done(const struct gpu *g, uint64_t n); /* gpu_wait would not wait */
 FALLIBLE gpu_wait(struct gpu *g, uint64_t n, struct q_err *e);
 struct gpu_times {
     uint32_t copy_us; /* of gpu_copies */
-    uint32_t gap_us; /* the device had nothing to do since the step before; STEP_NO_GAP: none was */
+    uint32_t gap_us;  /* idle time of the device since the previous step; STEP_NO_GAP: no previous
+                       * step */
 };
 /* Of a step that was waited for; no step behind the next one may have been launched. */
 struct gpu_times gpu_times_of(const struct gpu *g, uint64_t n);
-/* What became of row i_row of step n, which the device sampled and gpu_wait has waited for: token
- * (SAMPLE_BAD; then rank says why, masks not considered), rank, logprob, n_top and alternatives.
- * n_top: at most; SAMPLE_NO_LOGPROBS: none of these. */
+/* Result of row i_row of step n, sampled on the device after gpu_wait: token (SAMPLE_BAD; then rank
+ * has the reason, masks not considered), rank, logprob, n_top and alternatives. n_top: at most;
+ * SAMPLE_NO_LOGPROBS: none of these. */
 void gpu_row(const struct gpu *g, uint64_t n, uint32_t i_row, uint32_t n_top,
              const struct sample_result *out);
 /* Rows of logits of the last step, at most GPU_LOGITS: *logits, [n][vocab_size] of host memory,

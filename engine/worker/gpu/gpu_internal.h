@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gpu_internal - what is behind struct gpu. Internal to engine/worker: gpu.c makes it, gpu_slots.c
+/* gpu_internal - the state of struct gpu. Internal to engine/worker: gpu.c makes it, gpu_slots.c
  * keeps its tables and histories, gpu_step.c computes steps, gpu_sample.c samples.
  *
- * Host memory of a step is there twice: while the device may still read that of one step, the next
- * one is written. Device memory is there once, since a stream does one thing after the other.
+ * Host memory of a step exists twice: while the device may still read one, the next step is
+ * written. Device memory exists once, because a stream executes in order.
  * Threads: as gpu.h. */
 #ifndef QUIRE_ENGINE_WORKER_GPU_GPU_INTERNAL_H
 #define QUIRE_ENGINE_WORKER_GPU_GPU_INTERNAL_H
@@ -12,7 +12,7 @@
 #include "engine/worker/gpu/gpu.h"
 
 struct gpu_layout { /* bytes from the start of a step's arrays; each 256-byte aligned */
-    size_t from;    /* where in the histories each row's token is */
+    size_t from;    /* position of each row's token in the histories */
     size_t positions, places, seqs, rows;
     size_t turns; /* (cos, sin) of each row, for models with dynamic rope */
     size_t plan;
@@ -21,29 +21,29 @@ struct gpu_layout { /* bytes from the start of a step's arrays; each 256-byte al
 struct gpu_updates { /* of tables and histories: single words by scatter, more by copies */
     uint32_t *host[GPU_STEPS]; /* [GPU_UPDATES] where, [GPU_UPDATES] what, [text_max] text */
     uint32_t *device;          /* the first two */
-    uint32_t n, n_given;       /* single words, and how many of them the stream has */
+    uint32_t n, n_given;       /* single words, and the number of those launched */
     uint32_t n_text, text_max;
 };
 #define GPU_UPDATES 16384u
 
-struct gpu_sent {        /* what the device has of a slot */
-    uint32_t n_admitted; /* of which of its sequences */
+struct gpu_sent {        /* the device's state of a slot */
+    uint32_t n_admitted; /* number of the slot's sequence */
     uint32_t n_block, n_token;
 };
 
-/* Rows' parameters on their way, and what comes back; where in them: gpu_sample.c. */
+/* Rows' sampling parameters and results; layout: gpu_sample.c. */
 struct gpu_sampling {
     unsigned char *host[GPU_STEPS], *device;
     uint32_t *masks[GPU_STEPS], *device_masks; /* [n_logit_max][SAMPLE_MASK_WORDS] */
     unsigned char *picks[GPU_STEPS], *device_picks;
 };
 
-/* Points of a step in its stream. Of three steps: one that is being given, one on its way, and the
- * one before, since a gap is between two. */
+/* Events of a step in its stream. For three steps: one being launched, one in flight, and the
+ * previous one, because a gap is between two. */
 struct gpu_marks {
-    struct device_event *begun, *walked; /* before and behind the walk */
+    struct device_event *begun, *walked; /* before and after the forward pass */
     struct device_event *picking;        /* sampling begins */
-    struct device_event *done;           /* all of it, and its tokens are here */
+    struct device_event *done;           /* end of the step; its tokens are on the host */
     struct device_event *copying, *copied;
     bool has_copies;
 };
@@ -73,7 +73,7 @@ struct gpu {
     struct device_link link;
     struct device_stream *copier;      /* between pool and swap space */
     struct gpu_marks marks[GPU_MARKS]; /* by number */
-    uint64_t n_step;                   /* launched; the number of the one that is being given */
+    uint64_t n_step;                   /* number of the step being launched */
     bool is_copying;                   /* `copied` is to be waited for */
     struct gpu_lane model, draft;      /* draft.model NULL: none */
     /* words of the device: block tables [max_num_seqs][table_len], then histories
@@ -92,7 +92,7 @@ struct gpu {
 };
 
 /* ---- gpu_step.c ---- */
-/* Where the arrays of a step with these counts lie; the same in host and device memory. */
+/* Layout of the arrays of a step with these counts; the same in host and device memory. */
 struct gpu_layout gpu_layout_of(const struct gpu_lane *l, const struct batch *counts);
 /* Decode rows i … n - 1 of the arrays in host memory that belong to no sequence. */
 void gpu_pad(const struct gpu *g, const struct gpu_lane *l, const struct gpu_layout *at, uint32_t i,
@@ -100,7 +100,7 @@ void gpu_pad(const struct gpu *g, const struct gpu_lane *l, const struct gpu_lay
 /* Send the arrays of a step with these counts. */
 void gpu_send(const struct gpu *g, const struct gpu_lane *l, const struct gpu_layout *at,
               const struct batch *counts);
-/* The walk over arrays that lie, or will lie, in device memory. */
+/* The forward pass over the arrays in device memory. */
 void gpu_walk(const struct gpu *g, const struct gpu_lane *l, const struct gpu_layout *at,
               const struct batch *counts, const struct kv_cache *kv);
 /* Record the graphs, largest first. Errors: those of the device. */
@@ -109,7 +109,7 @@ FALLIBLE gpu_record(struct gpu *g, struct q_err *e);
 /* ---- gpu_slots.c ---- */
 FALLIBLE gpu_slots_make(struct gpu *g, const struct step_limits *l, struct q_err *e);
 void gpu_slots_release(struct gpu *g);
-/* The host memory of this step is the stream's now; go on with the other. */
+/* This step's host memory is in use by the stream; switch to the other. */
 void gpu_turn(struct gpu *g);
 static inline struct gpu_marks *gpu_marks_now(struct gpu *g)
 {
@@ -123,7 +123,7 @@ static inline size_t gpu_history_at(const struct gpu *g, uint32_t slot, uint32_t
 /* ---- gpu_sample.c ---- */
 FALLIBLE gpu_sampling_make(struct gpu *g, struct q_err *e);
 void gpu_sampling_release(struct gpu *g);
-/* Give the sampling of the batch of `s`, whose logits come, to the stream. masks: may be NULL. */
+/* Launch the sampling of the batch of `s` after its logits. masks: may be NULL. */
 void gpu_sample(struct gpu *g, const struct slots *s, struct masks *masks);
 
 #endif

@@ -18,8 +18,8 @@ FALLIBLE gpu_slots_make(struct gpu *g, const struct step_limits *l, struct q_err
     void *p;
     if (n_word > KERN_NO_SLOT)
         return q_fail(e, Q_TOO_LARGE,
-                      "device: histories of %u sequences of %u tokens; lower --max-num-seqs or "
-                      "--max-model-len",
+                      "device: the token histories of %u sequences of %u tokens are too large; "
+                      "lower --max-num-seqs or --max-model-len",
                       l->max_num_seqs, l->max_model_len);
     g->table_len = (uint32_t)table;
     g->history_len = l->max_model_len;
@@ -27,7 +27,7 @@ FALLIBLE gpu_slots_make(struct gpu *g, const struct step_limits *l, struct q_err
     g->sent = q_calloc(l->max_num_seqs, sizeof *g->sent);
     g->seq_slots = q_calloc(l->max_num_seqs, sizeof *g->seq_slots);
     if (!g->sent || !g->seq_slots)
-        return q_fail(e, Q_NO_MEMORY, "device: no memory for %u sequences", l->max_num_seqs);
+        return q_fail(e, Q_NO_MEMORY, "device: out of memory for %u sequences", l->max_num_seqs);
     if ((rc = t->alloc(g->link.d, &p, n_word * sizeof(uint32_t), "block tables and histories", e)))
         return rc;
     g->words = p;

@@ -120,13 +120,13 @@ FALLIBLE gpu_record(struct gpu *g, struct q_err *e)
     for (uint32_t i = g->n_graph; i-- > 0 && !rc;) {
         rc = record(g, &g->graphs[i], e);
         if (!rc && (i % 8 == 0 || i + 1 == g->n_graph))
-            log_info("graphs: %u of %u recorded, for %u sequences", g->n_graph - i, g->n_graph,
+            log_info("CUDA graphs: captured %u of %u, batch size %u", g->n_graph - i, g->n_graph,
                      g->graphs[i].n_seq);
     }
     if (rc || g->link.t->memory(g->link.d, &after, &total, e))
-        return q_wrap(e, "recording steps as graphs (--enforce-eager does without)");
+        return q_wrap(e, "capturing CUDA graphs (--enforce-eager disables them)");
     if (g->n_graph)
-        log_info("graphs: %u take %.1f MiB, recorded in %lld ms", g->n_graph,
+        log_info("CUDA graphs: %u graphs, %.1f MiB, captured in %lld ms", g->n_graph,
                  before > after ? (double)(before - after) / MIB : 0.0,
                  (long long)(clock_ms() - start_ms));
     return Q_OK;

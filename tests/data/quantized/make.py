@@ -5,7 +5,7 @@ NAME/plain/, the same model with every matrix dequantized to float32 by numpy (n
 
     python3 tests/data/quantized/make.py
 
-Layouts and their sources are pictured in engine/model/weights_quant.h. tests/unit/test_weights_quant.c compares."""
+Layouts and their sources are pictured in engine/model/load/weight_quant.h. tests/unit/test_weights_quant.c compares."""
 import json
 import struct
 from pathlib import Path

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* weights_quant - matrices that the checkpoint holds as integers with scales: found, checked, and
- * read output by output for the kernels' layouts. Internal to engine/model.
+/* weight_quant - matrices that the checkpoint holds as integers with scales: found, checked, and
+ * read output by output for the kernels' layouts. Internal to engine/model/load.
  *
  * W: [n_out, n_in] of P.weight is stored as other tensors instead, b bits, v = 32 / b integers in
  * an int32, lowest bits first, G = inputs that share a scale:
@@ -14,7 +14,7 @@
  *                  P.weight_zero_point [n_out / v, n_in / G] unless symmetric (then 2^(b-1)),
  *                  P.weight_g_idx [n_in], may be absent
  *     int-quantized   P.weight [n_out, n_in] int8, P.weight_scale [n_out, 1]
- *     fp8, float-quantized   weights_fp8.h
+ *     fp8, float-quantized   weight_fp8.h
  *
  *     w[o,k] = scale[o,g] * (q[o,k] - zero[o,g])
  *
@@ -23,59 +23,45 @@
  * and activations follow; matrices that make one must then agree on the order, as those do that
  * were quantized with the same inputs. All else becomes int8 with a scale for each output: exactly
  * when it is that already, else by packing its f32 values. Threads: pure functions. */
-#ifndef QUIRE_ENGINE_MODEL_WEIGHTS_QUANT_H
-#define QUIRE_ENGINE_MODEL_WEIGHTS_QUANT_H
-#include "engine/model/weights.h"
+#ifndef QUIRE_ENGINE_MODEL_LOAD_WEIGHT_QUANT_H
+#define QUIRE_ENGINE_MODEL_LOAD_WEIGHT_QUANT_H
+#include "engine/model/load/weight_source.h"
+#include "kernels/kern.h"
 
-struct arch_tensor;
 struct int4_arrays {
     uint8_t *q;
     uint16_t *scales;
     uint8_t *zeros;
     uint32_t group; /* that they are for: the checkpoint's, or a part of it */
 };
-/* Is `name` ("….weight") stored as integers? Then s->quant says where, all of it checked.
+/* Outputs o … below are the tensor's: weight_source_row of those of a slice, no further than
+ * weight_source_run. Is `name` ("….weight") stored as integers? Then s->quant says where, all of it checked.
  * Errors: Q_MISMATCH, Q_CORRUPT (file, tensor, expected and found). */
-FALLIBLE weights_quant_find(struct weight_source *s, const struct weight_finder *f,
-                            const char *name, struct q_err *e);
+FALLIBLE weight_quant_find(struct weight_source *s, const struct weight_finder *f, const char *name,
+                           struct q_err *e);
 /* Is `found` one of the tensors that may stand for `name`? */
-bool weights_quant_is_part(const char *name, const char *found);
+bool weight_quant_is_part(const char *name, const char *found);
 /* The group it can be packed with by kern_int4_set, or 0. */
-uint32_t weights_quant_group(const struct weight_source *s);
-/* Why what a 4-bit model has is int8. */
-enum int8_reason {
-    INT8_LOGITS, /* asked for by --quantization int4 */
-    INT8_INPUTS, /* likewise */
-    INT8_FLOATS, /* the others of a quantized checkpoint */
-    INT8_GROUP,
-    INT8_UNEVEN,
-    INT8_ORDERS,
-    INT8_SHARED,
-    INT8_EXPERTS,
-    INT8_REASONS
-};
-/* Of one source whose group is 0. */
-enum int8_reason weights_quant_reason(const struct weight_source *s);
-const char *weights_quant_reason_text(enum int8_reason why);
+uint32_t weight_quant_group(const struct weight_source *s);
 /* Are the inputs of both in the same groups, in the same order? */
-bool weights_quant_same_order(const struct weight_source *a, const struct weight_source *b);
+bool weight_quant_same_order(const struct weight_source *a, const struct weight_source *b);
 /* order[c]: the input that comes as number c when groups are neighbours, [n_in]; within a group
- * inputs ascend. Their own order, when the checkpoint has none. weights_quant_group is above 0. */
-void weights_quant_order(uint32_t *order, const struct weight_source *s);
+ * inputs ascend. Their own order, when the checkpoint has none. weight_quant_group is above 0. */
+void weight_quant_order(uint32_t *order, const struct weight_source *s);
 /* Can it be packed by kern_int8_set? */
-bool weights_quant_is_int8(const struct weight_source *s);
+bool weight_quant_is_int8(const struct weight_source *s);
 
 /* Outputs o … o + n - 1 into rows row … of `dst`, by kern_int4_set or kern_int8_set, inputs in
  * dst->order. buffer: n * n_in * 4 bytes. */
-void weights_quant_set(const struct packed *dst, uint32_t row, const struct weight_source *s,
-                       uint32_t o, uint32_t n, void *buffer);
+void weight_quant_set(const struct packed *dst, uint32_t row, const struct weight_source *s,
+                      uint32_t o, uint32_t n, void *buffer);
 /* The same into arrays: q [n, n_in], scales (f16) and zeros [n][n_in / group]. */
-void weights_quant_int4(const struct int4_arrays *to, const struct weight_source *s, uint32_t o,
-                        uint32_t n);
+void weight_quant_int4(const struct int4_arrays *to, const struct weight_source *s, uint32_t o,
+                       uint32_t n);
 /* int8 as the checkpoint has it, and its scales [n]. */
-void weights_quant_int8(int8_t *q, float *scales, const struct weight_source *s, uint32_t o,
-                        uint32_t n);
+void weight_quant_int8(int8_t *q, float *scales, const struct weight_source *s, uint32_t o,
+                       uint32_t n);
 /* Outputs o … o + n - 1 as f32 [n, n_in]. */
-void weights_quant_rows(float *out, const struct weight_source *s, uint32_t o, uint32_t n);
+void weight_quant_rows(float *out, const struct weight_source *s, uint32_t o, uint32_t n);
 
 #endif

@@ -5,17 +5,16 @@
  *
  * What travels of an output is what there is of it: the checkpoint's floats; its integers with
  * their scales and zeros, where they stay as they are; else f32 that is made of it. Of gated
- * weights gate and up travel by turns, as they will lie. */
+ * weights gate and up travel interleaved, as they will lie. */
 #include <string.h>
-#include "engine/model/weights.h"
-#include "engine/model/weights_fp8.h"
-#include "engine/model/weights_quant.h"
-
-enum form { FORM_FLOATS, FORM_MADE, FORM_BYTES, FORM_BLOCKS, FORM_INT4 }; /* bytes: int8, e4m3 */
+#include "engine/model/load/fill.h"
+#include "engine/model/load/weight_fp8.h"
+#include "engine/model/load/weight_quant.h"
 
 struct piece { /* some outputs of a matrix on their way */
-    const struct weight_matrix *m;
-    enum form form;
+    const struct load_row *m;
+    const struct weight_source *parts; /* of m */
+    enum load_travel form;
     enum dtype dtype;  /* of floats */
     uint32_t from, n;  /* outputs */
     unsigned char *to; /* host memory: [n, n_in], then scales [n][n_group], zeros [n][n_group] */
@@ -25,45 +24,31 @@ struct piece { /* some outputs of a matrix on their way */
     size_t row_bytes, scales_at, zeros_at, bytes;
 };
 
-struct rows { /* neighbouring outputs that are neighbouring rows of one source */
+struct rows { /* neighbouring outputs that are neighbouring rows of one tensor */
     const struct weight_source *source; /* NULL: padding */
     uint32_t row, n;
+    uint32_t left; /* outputs of this source from here on, n of them in this tensor's rows */
 };
 
-static struct rows rows_at(const struct weight_matrix *m, uint32_t o)
+static struct rows rows_of(const struct weight_source *s, uint32_t row, uint32_t most)
+{
+    const uint32_t run = weight_source_run(s, row), left = s->rows - row;
+    const uint32_t n = left < run ? left : run;
+    return (struct rows){s, weight_source_row(s, row), n < most ? n : most, left};
+}
+
+static struct rows rows_at(const struct piece *p, uint32_t o)
 {
     uint32_t i = 0;
-    if (m->dst.gated) {
+    if (p->m->form.gated) {
         const uint32_t row = o / (2 * KERN_TURN) * KERN_TURN + o % KERN_TURN;
-        const struct weight_source *s = &m->parts[o / KERN_TURN % 2];
+        const struct weight_source *s = &p->parts[o / KERN_TURN % 2];
         const uint32_t left = KERN_TURN - o % KERN_TURN;
-        if (row >= s->rows)
-            return (struct rows){.n = left};
-        return (struct rows){s, row, s->rows - row < left ? s->rows - row : left};
+        return row < s->rows ? rows_of(s, row, left) : (struct rows){.n = left};
     }
-    for (; o >= m->parts[i].rows; i++)
-        o -= m->parts[i].rows;
-    return (struct rows){&m->parts[i], o, m->parts[i].rows - o};
-}
-
-static enum form form_of(const struct packed *w, const struct weight_source *s)
-{
-    if (s->tensor)
-        return FORM_FLOATS;
-    if (s->quant.q && w->group)
-        return FORM_INT4;
-    if (w->blocks)
-        return FORM_BLOCKS;
-    if (w->dtype == DT_F8_E4M3)
-        return weights_fp8_is_plain(s) ? FORM_BYTES : FORM_MADE;
-    return s->quant.q && weights_quant_is_int8(s) ? FORM_BYTES : FORM_MADE;
-}
-
-bool weights_upload_alike(const struct packed *w, const struct weight_source *a,
-                          const struct weight_source *b)
-{
-    return a->cols == b->cols && form_of(w, a) == form_of(w, b) &&
-           (form_of(w, a) != FORM_FLOATS || a->dtype == b->dtype);
+    for (; o >= p->parts[i].rows; i++)
+        o -= p->parts[i].rows;
+    return rows_of(&p->parts[i], o, UINT32_MAX);
 }
 
 /* Scales that travel with an output. */
@@ -90,16 +75,16 @@ static void load_floats(const struct piece *p, const struct rows *r, uint32_t at
 static void load_ordered(const struct piece *p, const struct rows *r, uint32_t at,
                          unsigned char *spare)
 {
-    const uint32_t n_in = p->m->dst.n_in, group = p->m->dst.group, n_group = n_in / group;
+    const uint32_t n_in = p->m->form.n_in, group = p->m->form.group, n_group = n_in / group;
     for (uint32_t done = 0, n; done < r->n; done += n) {
         const size_t from = at + done;
-        n = r->n - done < WEIGHTS_ORDERED ? r->n - done : WEIGHTS_ORDERED;
+        n = r->n - done < FILL_ORDERED ? r->n - done : FILL_ORDERED;
         const struct int4_arrays a = {.q = spare,
                                       .scales = (uint16_t *)(void *)(p->to + p->scales_at) +
                                                 from * n_group,
                                       .zeros = p->to + p->zeros_at + from * n_group,
                                       .group = group};
-        weights_quant_int4(&a, r->source, r->row + done, n);
+        weight_quant_int4(&a, r->source, r->row + done, n);
         for (size_t i = 0; i < n; i++)
             for (uint32_t c = 0; c < n_in; c++)
                 p->to[(from + i) * n_in + c] = spare[i * n_in + p->order[c]];
@@ -109,40 +94,40 @@ static void load_ordered(const struct piece *p, const struct rows *r, uint32_t a
 static void load_run(const struct piece *p, const struct rows *r, uint32_t at, unsigned char *spare)
 {
     unsigned char *to = p->to + at * p->row_bytes;
-    const uint32_t group = p->m->dst.group, n_group = n_group_of(&p->m->dst);
+    const uint32_t group = p->m->form.group, n_group = n_group_of(&p->m->form);
     if (!r->source) { /* zeros in every form; of int4 the scale makes them so */
         memset(to, 0, r->n * p->row_bytes);
-        if (p->form == FORM_BYTES)
+        if (p->form == TRAVEL_BYTES)
             memset(p->to + p->scales_at + at * sizeof(float), 0, r->n * sizeof(float));
-        if (p->form == FORM_BLOCKS)
+        if (p->form == TRAVEL_BLOCKS)
             memset(p->to + p->scales_at + at * n_group * sizeof(float), 0,
                    r->n * n_group * sizeof(float));
-        if (p->form == FORM_INT4) {
+        if (p->form == TRAVEL_INT4) {
             memset(p->to + p->scales_at + (size_t)at * n_group * 2, 0, (size_t)r->n * n_group * 2);
             memset(p->to + p->zeros_at + (size_t)at * n_group, 0, (size_t)r->n * n_group);
         }
         return;
     }
     switch (p->form) {
-    case FORM_FLOATS:
+    case TRAVEL_FLOATS:
         load_floats(p, r, at);
         break;
-    case FORM_MADE:
-        weights_make_rows((float *)(void *)to, r->source, r->row, r->n);
+    case TRAVEL_MADE:
+        fill_make_rows((float *)(void *)to, r->source, r->row, r->n);
         break;
-    case FORM_BYTES: {
+    case TRAVEL_BYTES: {
         float *scales = (float *)(void *)(p->to + p->scales_at) + at;
-        if (p->m->dst.dtype == DT_F8_E4M3)
-            weights_fp8_bytes(to, scales, r->source, r->row, r->n);
+        if (p->m->form.dtype == DT_F8_E4M3)
+            weight_fp8_bytes(to, scales, r->source, r->row, r->n);
         else
-            weights_quant_int8((int8_t *)to, scales, r->source, r->row, r->n);
+            weight_quant_int8((int8_t *)to, scales, r->source, r->row, r->n);
         break;
     }
-    case FORM_BLOCKS:
-        weights_fp8_blocks(to, (float *)(void *)(p->to + p->scales_at) + (size_t)at * n_group,
-                           r->source, r->row, r->n);
+    case TRAVEL_BLOCKS:
+        weight_fp8_blocks(to, (float *)(void *)(p->to + p->scales_at) + (size_t)at * n_group,
+                          r->source, r->row, r->n);
         break;
-    case FORM_INT4: {
+    case TRAVEL_INT4: {
         if (p->order) {
             load_ordered(p, r, at, spare);
             break;
@@ -152,7 +137,7 @@ static void load_run(const struct piece *p, const struct rows *r, uint32_t at, u
                                                 (size_t)at * n_group,
                                       .zeros = p->to + p->zeros_at + (size_t)at * n_group,
                                       .group = group};
-        weights_quant_int4(&a, r->source, r->row, r->n);
+        weight_quant_int4(&a, r->source, r->row, r->n);
         break;
     }
     }
@@ -163,7 +148,7 @@ static void load_share(void *arg, uint32_t ith, uint32_t nth)
     const struct piece *p = arg;
     const uint32_t end = (uint32_t)((uint64_t)p->n * (ith + 1) / nth);
     for (uint32_t i = (uint32_t)((uint64_t)p->n * ith / nth); i < end;) {
-        struct rows r = rows_at(p->m, p->from + i);
+        struct rows r = rows_at(p, p->from + i);
         r.n = r.n < end - i ? r.n : end - i;
         load_run(p, &r, i, p->order ? p->spare + ith * p->spare_bytes : NULL);
         i += r.n;
@@ -172,12 +157,12 @@ static void load_share(void *arg, uint32_t ith, uint32_t nth)
 
 /* ---- to the device ---- */
 
-static void pack(const struct weight_filler *f, const struct piece *p, const unsigned char *src)
+static void pack(const struct filler *f, const struct piece *p, const unsigned char *src)
 {
-    const struct kern_exec there = {.nth = 1, .stream = f->upload->link->s};
-    const struct packed *w = &p->m->dst;
+    const struct kern_exec there = {.nth = 1, .stream = f->upload.link->s};
+    const struct packed *w = &p->m->form;
     void *dst = (void *)(uintptr_t)w->data;
-    const enum dtype dtype = p->form == FORM_FLOATS ? p->dtype : DT_F32;
+    const enum dtype dtype = p->form == TRAVEL_FLOATS ? p->dtype : DT_F32;
     const struct pack_args a = {dst, w->dtype, src, dtype, p->n, w->n_in, p->from, w->n_out};
     const struct pack_quant_args q = {.dst = dst,
                                       .src = src,
@@ -186,7 +171,7 @@ static void pack(const struct weight_filler *f, const struct piece *p, const uns
                                       .n_in = w->n_in,
                                       .row_start = p->from,
                                       .n_out_total = w->n_out,
-                                      .q = p->form == FORM_BYTES ? (const int8_t *)src : NULL,
+                                      .q = p->form == TRAVEL_BYTES ? (const int8_t *)src : NULL,
                                       .scales = (const void *)(src + p->scales_at)};
     const struct pack_int4_args i = {.dst = dst,
                                      .src = src,
@@ -196,7 +181,7 @@ static void pack(const struct weight_filler *f, const struct piece *p, const uns
                                      .group = w->group,
                                      .row_start = p->from,
                                      .n_out_total = w->n_out,
-                                     .q = p->form == FORM_INT4 ? src : NULL,
+                                     .q = p->form == TRAVEL_INT4 ? src : NULL,
                                      .scales = (const void *)(src + p->scales_at),
                                      .zeros = src + p->zeros_at};
     const struct pack_e4m3_args e = {.dst = dst,
@@ -206,7 +191,7 @@ static void pack(const struct weight_filler *f, const struct piece *p, const uns
                                      .n_in = w->n_in,
                                      .row_start = p->from,
                                      .n_out_total = w->n_out,
-                                     .q = p->form == FORM_BYTES ? src : NULL,
+                                     .q = p->form == TRAVEL_BYTES ? src : NULL,
                                      .scales = (const void *)(src + p->scales_at)};
     const struct pack_blocks_args b = {.dst = dst,
                                        .q = src,
@@ -230,94 +215,89 @@ static void pack(const struct weight_filler *f, const struct piece *p, const uns
 /* The next piece: of one form, and no more than a buffer holds. */
 static void cut_piece(struct piece *p)
 {
-    const struct packed *w = &p->m->dst;
-    const struct rows first = rows_at(p->m, p->from);
-    const struct weight_source *s = first.source ? first.source : &p->m->parts[0];
+    const struct packed *w = &p->m->form;
+    const struct rows first = rows_at(p, p->from);
+    const struct weight_source *s = first.source ? first.source : &p->parts[0];
     const size_t n_group = n_group_of(w), align = 64;
     size_t row; /* bytes of all that travels of one */
-    p->form = form_of(w, s);
+    p->form = load_form_travel(w, s);
     p->dtype = s->dtype;
-    p->row_bytes = p->form == FORM_FLOATS ? (size_t)w->n_in * (dtype_bits(s->dtype) / 8)
-                   : p->form == FORM_MADE ? (size_t)w->n_in * sizeof(float)
-                                          : w->n_in;
-    row = p->row_bytes + (p->form == FORM_BYTES ? sizeof(float) : 0) +
-          (p->form == FORM_BLOCKS ? n_group * sizeof(float) : 0) +
-          (p->form == FORM_INT4 ? 3 * n_group : 0);
+    p->row_bytes = p->form == TRAVEL_FLOATS ? (size_t)w->n_in * (dtype_bits(s->dtype) / 8)
+                   : p->form == TRAVEL_MADE ? (size_t)w->n_in * sizeof(float)
+                                            : w->n_in;
+    row = p->row_bytes + (p->form == TRAVEL_BYTES ? sizeof(float) : 0) +
+          (p->form == TRAVEL_BLOCKS ? n_group * sizeof(float) : 0) +
+          (p->form == TRAVEL_INT4 ? 3 * n_group : 0);
     const size_t fit = (UPLOAD_BYTES - 2 * align) / row;
-    const uint32_t left = w->gated ? w->n_out - p->from : first.n;
+    const uint32_t left = w->gated ? w->n_out - p->from : first.left;
     Q_ASSERT(fit); /* check_device in model.c */
     p->n = left < fit ? left : (uint32_t)fit;
     p->scales_at = (p->n * p->row_bytes + align - 1) / align * align;
     p->zeros_at = (p->scales_at + p->n * n_group * 2 + align - 1) / align * align;
-    p->bytes = p->form == FORM_INT4     ? p->zeros_at + p->n * n_group
-               : p->form == FORM_BYTES  ? p->scales_at + p->n * sizeof(float)
-               : p->form == FORM_BLOCKS ? p->scales_at + p->n * n_group * sizeof(float)
-                                        : p->n * p->row_bytes;
+    p->bytes = p->form == TRAVEL_INT4     ? p->zeros_at + p->n * n_group
+               : p->form == TRAVEL_BYTES  ? p->scales_at + p->n * sizeof(float)
+               : p->form == TRAVEL_BLOCKS ? p->scales_at + p->n * n_group * sizeof(float)
+                                          : p->n * p->row_bytes;
 }
 
-static void upload_matrix(const struct weight_filler *f, const struct weight_matrix *m)
+static void run(const struct filler *f, void (*fn)(void *, uint32_t, uint32_t), void *arg)
 {
-    struct piece p = {.m = m};
-    if (m->dst.order) { /* that of the device, which cannot be read here */
+    if (f->team)
+        team_run(f->team, fn, arg);
+    else
+        fn(arg, 0, 1);
+}
+
+static void upload_matrix(struct filler *f, const struct load_plan *plan, const struct load_row *m)
+{
+    struct piece p = {.m = m, .parts = load_plan_sources(plan, m)};
+    if (m->ordered) { /* that of the device, which cannot be read here */
         uint32_t *order = (uint32_t *)(void *)(f->buffer.data + f->n_thread * f->part_bytes);
-        weights_quant_order(order, &m->parts[0]);
+        weight_quant_order(order, p.parts);
+        upload_bytes(&f->upload, (void *)(uintptr_t)m->form.order, order,
+                     m->form.n_in * sizeof *order);
         p.order = order;
         p.spare = f->buffer.data;
         p.spare_bytes = f->part_bytes;
     }
-    for (; p.from < m->dst.n_out; p.from += p.n) {
+    for (; p.from < m->form.n_out; p.from += p.n) {
         cut_piece(&p);
-        p.to = upload_space(f->upload);
-        if (f->team)
-            team_run(f->team, load_share, &p);
-        else
-            load_share(&p, 0, 1);
-        pack(f, &p, upload_stage(f->upload, p.bytes));
-        upload_next(f->upload);
+        p.to = upload_space(&f->upload);
+        run(f, load_share, &p);
+        pack(f, &p, upload_stage(&f->upload, p.bytes));
+        upload_next(&f->upload);
     }
 }
 
-void weights_upload(const struct weight_filler *f, const struct weight_matrix *m, uint32_t n)
+static void upload_interleaved(struct filler *f, const struct load_plan *p,
+                               const struct load_row *r)
 {
-    uint64_t bytes = 0;
-    for (const struct weight_matrix *end = m + n; m < end; m++) {
-        upload_matrix(f, m);
-        for (uint32_t i = 0; i < m->n_part; i++)
-            bytes +=
-                (uint64_t)m->parts[i].rows * m->parts[i].cols * (dtype_bits(m->parts[i].dtype) / 8);
-        if (f->progress)
-            f->progress(f->progress_ctx, bytes);
+    const size_t n = r->form.n_out * sizeof(float);
+    float *to = upload_space(&f->upload);
+    Q_ASSERT(n <= UPLOAD_BYTES); /* check_device in model.c */
+    memset(to, 0, n);
+    fill_vector(to, p, r);
+    upload_copy(&f->upload, (void *)(uintptr_t)r->form.data, n);
+    upload_next(&f->upload);
+}
+
+/* Parts of a vector that are absent are zero: the region is zeroed. */
+static void upload_vector(struct filler *f, const struct load_plan *p, const struct load_row *r)
+{
+    const struct weight_source *s = load_plan_sources(p, r);
+    float *to = (float *)(uintptr_t)r->form.data;
+    if (r->form.gated) {
+        upload_interleaved(f, p, r);
+        return;
     }
-}
-
-void weights_upload_vector(const struct weight_filler *f, float *dst, const struct weight_source *s,
-                           bool one)
-{
-    Q_ASSERT(s->rows * sizeof *dst <= UPLOAD_BYTES); /* check_device in model.c */
-    weights_fill_vector(upload_space(f->upload), s, one);
-    upload_copy(f->upload, dst, s->rows * sizeof *dst);
-    upload_next(f->upload);
-}
-
-void weights_upload_order(const struct weight_filler *f, uint32_t *dst,
-                          const struct weight_source *s)
-{
-    Q_ASSERT(s->cols * sizeof *dst <= UPLOAD_BYTES); /* check_device in model.c */
-    weights_quant_order(upload_space(f->upload), s);
-    upload_copy(f->upload, dst, s->cols * sizeof *dst);
-    upload_next(f->upload);
-}
-
-void weights_upload_turns(const struct weight_filler *f, float *dst,
-                          const struct weight_source *const parts[2], uint32_t n)
-{
-    float *to = upload_space(f->upload);
-    memset(to, 0, n * sizeof *to);
-    for (uint32_t i = 0; i < 2; i++)
-        if (parts[i]->present)
-            weights_fill_turns(to + i * KERN_TURN, parts[i]);
-    upload_copy(f->upload, dst, n * sizeof *to);
-    upload_next(f->upload);
+    for (uint32_t i = 0; i < r->n_source; to += s[i++].rows) {
+        if (!s[i].present)
+            continue;
+        Q_ASSERT(s[i].rows * sizeof *to <= UPLOAD_BYTES); /* check_device in model.c */
+        fill_vector_part(upload_space(&f->upload), &s[i], r->kind);
+        upload_copy(&f->upload, to, s[i].rows * sizeof *to);
+        upload_next(&f->upload);
+    }
 }
 
 struct table_rows { /* of the embedding */
@@ -330,31 +310,42 @@ struct table_rows { /* of the embedding */
 static void load_table(void *arg, uint32_t ith, uint32_t nth)
 {
     const struct table_rows *j = arg;
-    const struct weight_source *s = j->source;
     const uint32_t at = (uint32_t)((uint64_t)j->n * ith / nth);
     const uint32_t n = (uint32_t)((uint64_t)j->n * (ith + 1) / nth) - at;
-    const char *src = (const char *)s->tensor->data + (j->from + at) * j->row_bytes;
-    tensor_want(src, n * j->row_bytes);
-    memcpy(j->to + at * j->row_bytes, src, n * j->row_bytes);
-    if (s->tensor->file)
-        tensor_drop(src, n * j->row_bytes);
+    fill_table_rows(j->to + at * j->row_bytes, j->source, j->from + at, n);
 }
 
-void weights_upload_table(const struct weight_filler *f, void *dst, const struct weight_source *s)
+static void upload_table(struct filler *f, const struct load_plan *p, const struct load_row *r)
 {
+    const struct weight_source *s = load_plan_sources(p, r);
     const size_t row = (size_t)s->cols * (dtype_bits(s->dtype) / 8), fit = UPLOAD_BYTES / row;
     struct table_rows j = {.source = s, .row_bytes = row};
     for (; j.from < s->rows; j.from += j.n) {
-        struct weight_source part = *s;
-        part.rows = j.n = s->rows - j.from < fit ? s->rows - j.from : (uint32_t)fit;
-        j.to = upload_space(f->upload);
-        if (!s->tensor)
-            weights_fill_table(f, j.to, s->dtype, &part, j.from);
-        else if (f->team)
-            team_run(f->team, load_table, &j);
-        else
-            load_table(&j, 0, 1);
-        upload_copy(f->upload, (char *)dst + j.from * row, j.n * row);
-        upload_next(f->upload);
+        j.n = s->rows - j.from < fit ? s->rows - j.from : (uint32_t)fit;
+        j.to = upload_space(&f->upload);
+        run(f, load_table, &j);
+        upload_copy(&f->upload, (char *)(uintptr_t)r->form.data + j.from * row, j.n * row);
+        upload_next(&f->upload);
+    }
+}
+
+void fill_device(struct filler *f, const struct load_plan *p)
+{
+    static void (*const uploads[])(struct filler *, const struct load_plan *,
+                                   const struct load_row *) = {
+        [KIND_MATRIX] = upload_matrix, [KIND_TABLE] = upload_table, [KIND_NORM] = upload_vector,
+        [KIND_VECTOR] = upload_vector, [KIND_BIAS] = upload_vector,
+    };
+    uint64_t done = 0, total = 0;
+    for (size_t i = 0; i < p->n_row; i++)
+        total += fill_source_bytes(p, &p->rows[i]);
+    for (size_t i = 0; i < p->n_row; i++) {
+        const struct load_row *r = &p->rows[i];
+        if (r->place != PLACE_REGION)
+            continue;
+        uploads[r->kind](f, p, r);
+        done += fill_source_bytes(p, r);
+        if (f->progress && fill_source_bytes(p, r))
+            f->progress(f->progress_ctx, done, total);
     }
 }

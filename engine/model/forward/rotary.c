@@ -7,7 +7,7 @@
  * by a ramp over j between the dimensions that turn beta_fast and beta_slow times within O tokens;
  * cos and sin scaled by 0.1 mscale ln(factor) + 1 Sources: arXiv:2104.09864, arXiv:2306.15595
  * (linear), arXiv:2309.00071 (yarn and dynamic), Llama 3.1 model card. */
-#include "engine/model/rotary.h"
+#include "engine/model/forward/rotary.h"
 #include <math.h>
 
 static void plain(float *inv_freq, uint32_t n_pair, double theta)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/model/load/weight_finder.h"
 #include <stdio.h>
 #include <string.h>
 #include "common/log.h"
-#include "engine/model/weights_quant.h"
+#include "engine/model/load/weight_quant.h"
 
 #define PATH_SHOWN 70 /* bytes of a path's end that a message has room for */
 
@@ -71,15 +72,20 @@ static enum q_code find_one(struct weight_source *s, const struct weight_finder 
     char name[ARCH_NAME_MAX];
     uint32_t want[2] = {arch_dim_size(f->config, row->dims[0]),
                         arch_dim_size(f->config, row->dims[1])};
-    *s = (struct weight_source){.present = true,
-                                .dtype = f->dummy_dtype,
-                                .rows = want[0],
-                                .cols = row->dims[1] == D_NONE ? 1 : want[1],
-                                .seed = seed_of(row, at)};
+    *s = (struct weight_source){
+        .present = true,
+        .spec = row,
+        .place = at,
+        .dtype = f->dummy_dtype,
+        .rows = want[0],
+        .cols = row->dims[1] == D_NONE ? 1 : want[1],
+        .seed = seed_of(row, at),
+    };
+    s->stored_rows = s->rows;
     if (!f->files)
         return Q_OK;
     arch_tensor_name(name, row->name, at);
-    enum q_code rc = row->slot == W_EMBED ? Q_OK : weights_quant_find(s, f, name, e);
+    enum q_code rc = row->slot == W_EMBED ? Q_OK : weight_quant_find(s, f, name, e);
     if (rc || s->quant.q)
         return rc;
     const struct tensor *t = tensor_find(f->files, name);
@@ -98,7 +104,7 @@ static enum q_code find_one(struct weight_source *s, const struct weight_finder 
     return check_shape(t, row, want, e);
 }
 
-/* Which of the three walks asks for a slot. */
+/* Where the slots begin of which there are as many: once, once a layer, once an expert. */
 static enum arch_slot first_slot(enum arch_slot slot)
 {
     return slot >= W_EXPERT_FIRST  ? W_EXPERT_FIRST
@@ -121,15 +127,65 @@ static enum q_code find_all(struct weight_source *sources, const struct weight_f
     return Q_OK;
 }
 
-enum q_code weights_find(struct weight_source *sources, const struct weight_finder *f,
-                         uint32_t layer, struct q_err *e)
+/* Tensors that hold several slots, one after the other; by heads: for each KV head its part of the
+ * first, then of the second … */
+static const struct {
+    enum arch_slot whole;
+    bool by_heads;
+    uint32_t n;
+    enum arch_slot parts[3];
+} fused[] = {
+    {W_QKV, false, 3, {W_Q, W_K, W_V}},
+    {W_QKV_HEADS, true, 3, {W_Q, W_K, W_V}},
+    {W_QKV_BIAS, false, 3, {W_Q_BIAS, W_K_BIAS, W_V_BIAS}},
+    {W_QKV_HEADS_BIAS, true, 3, {W_Q_BIAS, W_K_BIAS, W_V_BIAS}},
+    {W_GATE_UP, false, 2, {W_GATE, W_UP}},
+};
+
+static uint32_t part_rows(const struct model_config *c, enum arch_slot part, uint32_t whole)
 {
-    const enum arch_slot first = layer == WEIGHTS_GLOBAL ? W_EMBED : W_LAYER_FIRST;
-    return find_all(sources, f, first, (struct arch_place){layer, 0}, e);
+    switch (part) {
+    case W_Q:
+    case W_Q_BIAS:
+        return arch_dim_size(c, D_Q);
+    case W_GATE:
+    case W_UP:
+        return whole / 2;
+    default:
+        return arch_dim_size(c, D_KV);
+    }
 }
 
-enum q_code weights_find_expert(struct weight_source *sources, const struct weight_finder *f,
-                                struct arch_place at, struct q_err *e)
+static void slice_fused(struct weight_source *sources, const struct model_config *c)
+{
+    for (size_t i = 0; i < sizeof fused / sizeof *fused; i++) {
+        const struct weight_source found = sources[fused[i].whole], *whole = &found;
+        const uint32_t n_block = fused[i].by_heads ? c->n_kv_head : 1;
+        uint32_t first = 0;
+        for (uint32_t k = 0; whole->present && k < fused[i].n; k++) {
+            struct weight_source *part = &sources[fused[i].parts[k]];
+            *part = *whole;
+            part->rows = part_rows(c, fused[i].parts[k], whole->rows);
+            part->slice = (struct weight_slice){
+                .first = first, .block = part->rows / n_block, .stride = whole->rows / n_block};
+            first += part->slice.block;
+        }
+        sources[fused[i].whole].present = false; /* it is its parts now */
+    }
+}
+
+enum q_code weight_finder_find(struct weight_source *sources, const struct weight_finder *f,
+                               uint32_t layer, struct q_err *e)
+{
+    const enum arch_slot first = layer == WEIGHT_FINDER_MODEL ? W_EMBED : W_LAYER_FIRST;
+    const enum q_code rc = find_all(sources, f, first, (struct arch_place){layer, 0}, e);
+    if (!rc)
+        slice_fused(sources, f->config);
+    return rc;
+}
+
+enum q_code weight_finder_find_expert(struct weight_source *sources, const struct weight_finder *f,
+                                      struct arch_place at, struct q_err *e)
 {
     return find_all(sources, f, W_EXPERT_FIRST, at, e);
 }
@@ -137,7 +193,7 @@ enum q_code weights_find_expert(struct weight_source *sources, const struct weig
 /* `name` is `wanted`, or a part of it when that is stored as integers. */
 static bool is_part(const char *wanted, const char *name)
 {
-    return strcmp(wanted, name) == 0 || weights_quant_is_part(wanted, name);
+    return strcmp(wanted, name) == 0 || weight_quant_is_part(wanted, name);
 }
 
 /* Does `pattern` give `name` for some numbers below those in `end`? */
@@ -162,7 +218,7 @@ static bool pattern_gives(const char *pattern, const char *name, struct arch_pla
     return is_part(pattern, name);
 }
 
-void weights_warn_extra(const struct weight_finder *f)
+void weight_finder_warn_extra(const struct weight_finder *f)
 {
     uint32_t n_extra = 0;
     const struct tensor *first = NULL;

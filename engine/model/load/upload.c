@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "engine/model/upload.h"
+#include "engine/model/load/upload.h"
 #include <string.h>
 
 enum q_code upload_init(struct upload *u, const struct device_link *link, struct q_err *e)

@@ -16,14 +16,14 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/mem.h"
-#include "engine/model/weights_cache_file.h"
+#include "engine/model/load/packed_cache_file.h"
 
-struct cache_writer {
+struct packed_cache_writer {
     pthread_t thread;
     atomic_bool stop;
     char dir[PATH_MAX], path[PATH_MAX], beside[PATH_MAX + 64];
-    struct cache_id id;
-    struct cache_head head;
+    struct packed_cache_id id;
+    struct packed_cache_head head;
     const unsigned char *data;  /* borrowed: the region */
     const struct tensor_set *s; /* borrowed */
     uint64_t *sums;             /* [head.n_chunk] */
@@ -45,12 +45,12 @@ static bool write_all(int fd, const void *data, uint64_t n, uint64_t at)
     return true;
 }
 
-static bool write_data(struct cache_writer *w, int fd)
+static bool write_data(struct packed_cache_writer *w, int fd)
 {
-    const struct cache_head *h = &w->head;
+    const struct packed_cache_head *h = &w->head;
     for (uint64_t i = 0; i < h->n_chunk; i++) {
-        const uint64_t at = i * CACHE_CHUNK, left = h->data_bytes - at;
-        const uint64_t n = left < CACHE_CHUNK ? left : CACHE_CHUNK;
+        const uint64_t at = i * PACKED_CACHE_CHUNK, left = h->data_bytes - at;
+        const uint64_t n = left < PACKED_CACHE_CHUNK ? left : PACKED_CACHE_CHUNK;
         if (atomic_load(&w->stop)) {
             errno = ECANCELED;
             return false;
@@ -63,16 +63,16 @@ static bool write_data(struct cache_writer *w, int fd)
 }
 
 /* The header last, though nobody reads the file before it has its name. */
-static bool write_file(struct cache_writer *w, int fd)
+static bool write_file(struct packed_cache_writer *w, int fd)
 {
-    struct cache_head *h = &w->head;
+    struct packed_cache_head *h = &w->head;
     /* a full disk is noticed before gigabytes are written to it; not every file system can say */
     if (fallocate(fd, 0, 0, (off_t)h->file_bytes) != 0 && errno == ENOSPC)
         return false;
     if (!write_data(w, fd))
         return false;
     h->sums_sum = XXH3_64bits(w->sums, h->n_chunk * sizeof *w->sums);
-    h->head_sum = XXH3_64bits(h, offsetof(struct cache_head, head_sum));
+    h->head_sum = XXH3_64bits(h, offsetof(struct packed_cache_head, head_sum));
     return write_all(fd, w->sums, h->n_chunk * sizeof *w->sums, h->sums_at) &&
            write_all(fd, h, sizeof *h, 0) && fsync(fd) == 0;
 }
@@ -81,9 +81,9 @@ static void remove_left_over(const char *dir)
 {
     DIR *d = opendir(dir);
     for (const struct dirent *x; d && (x = readdir(d));) {
-        const char *dot = strstr(x->d_name, CACHE_SUFFIX ".");
-        const size_t n = strlen(x->d_name), n_end = sizeof CACHE_BESIDE - 1;
-        if (!dot || n < n_end || strcmp(x->d_name + n - n_end, CACHE_BESIDE) != 0)
+        const char *dot = strstr(x->d_name, PACKED_CACHE_SUFFIX ".");
+        const size_t n = strlen(x->d_name), n_end = sizeof PACKED_CACHE_BESIDE - 1;
+        if (!dot || n < n_end || strcmp(x->d_name + n - n_end, PACKED_CACHE_BESIDE) != 0)
             continue;
         int fd = openat(dirfd(d), x->d_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
         if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0)
@@ -107,7 +107,7 @@ static void flush_dir(const char *dir)
 
 static void *write_main(void *arg)
 {
-    struct cache_writer *w = arg;
+    struct packed_cache_writer *w = arg;
     int64_t start_ms = clock_ms();
     (void)setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), 19);
     remove_left_over(w->dir);
@@ -142,29 +142,29 @@ static void *write_main(void *arg)
     return NULL;
 }
 
-static void writer_free(struct cache_writer *w)
+static void writer_free(struct packed_cache_writer *w)
 {
     if (w)
         q_free(w->sums);
     q_free(w);
 }
 
-struct cache_writer *cache_write(const char *dir, const struct cache_id *id, const struct region *r,
-                                 const struct tensor_set *s)
+struct packed_cache_writer *packed_cache_write(const char *dir, const struct packed_cache_id *id,
+                                               const struct region *r, const struct tensor_set *s)
 {
     static atomic_uint count; /* of writers in this process: their names differ */
-    struct cache_writer *w = q_calloc(1, sizeof *w);
+    struct packed_cache_writer *w = q_calloc(1, sizeof *w);
     if (!w)
         return NULL;
-    cache_head_fill(&w->head, id);
+    packed_cache_head_fill(&w->head, id);
     w->id = *id;
     w->data = r->data;
     w->s = s;
     w->sums = q_calloc(w->head.n_chunk + 1, sizeof *w->sums);
     int n = snprintf(w->dir, sizeof w->dir, "%s", dir);
-    bool too_long = n >= (int)sizeof w->dir || cache_path(w->path, dir, id);
-    n = snprintf(w->beside, sizeof w->beside, "%s.%ld-%u" CACHE_BESIDE, w->path, (long)getpid(),
-                 atomic_fetch_add(&count, 1));
+    bool too_long = n >= (int)sizeof w->dir || packed_cache_path(w->path, dir, id);
+    n = snprintf(w->beside, sizeof w->beside, "%s.%ld-%u" PACKED_CACHE_BESIDE, w->path,
+                 (long)getpid(), atomic_fetch_add(&count, 1));
     if (too_long || n >= (int)sizeof w->beside || !w->sums) {
         log_warning("packed cache: %s", w->sums ? "the path is too long" : "out of memory");
         writer_free(w);
@@ -186,7 +186,7 @@ struct cache_writer *cache_write(const char *dir, const struct cache_id *id, con
     return w;
 }
 
-void cache_writer_end(struct cache_writer *w, bool stop)
+void packed_cache_writer_end(struct packed_cache_writer *w, bool stop)
 {
     if (!w)
         return;

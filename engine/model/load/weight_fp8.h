@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* weights_fp8 - matrices that the checkpoint holds as e4m3 (kernels/ops/e4m3.h) with scales: found,
- * checked, and read output by output. Internal to engine/model; called by weights_quant.c.
+/* weight_fp8 - matrices that the checkpoint holds as e4m3 (kernels/ops/e4m3.h) with scales: found,
+ * checked, and read output by output. Internal to engine/model/load; called by weight_quant.c.
  *
  * W: [n_out, n_in] is P.weight [n_out, n_in] F8_E4M3, and its scales are P.weight_scale, or
  * P.weight_scale_inv (which is multiplied too, whatever its name says), F32, F16 or BF16:
@@ -16,29 +16,29 @@
  * by calibration) is not used: each row gets its own (ops_fp8.h), which nothing overflows and small
  * rows lose nothing by. The log says so.
  * Threads: pure functions. */
-#ifndef QUIRE_ENGINE_MODEL_WEIGHTS_FP8_H
-#define QUIRE_ENGINE_MODEL_WEIGHTS_FP8_H
-#include "engine/model/weights.h"
+#ifndef QUIRE_ENGINE_MODEL_LOAD_WEIGHT_FP8_H
+#define QUIRE_ENGINE_MODEL_LOAD_WEIGHT_FP8_H
+#include "engine/model/load/weight_source.h"
 
 /* Is `name` ("….weight") stored as e4m3? Then s->quant says where, all of it checked; s->dtype is
  * F32, which holds its numbers. Errors: Q_NOT_FOUND, Q_MISMATCH, Q_CORRUPT (file, tensor, expected
  * and found). */
-FALLIBLE weights_fp8_find(struct weight_source *s, const struct weight_finder *f, const char *name,
-                          struct q_err *e);
+FALLIBLE weight_fp8_find(struct weight_source *s, const struct weight_finder *f, const char *name,
+                         struct q_err *e);
 /* Outputs o … o + n - 1 as f32: [n, n_in]. */
-void weights_fp8_rows(float *out, const struct weight_source *s, uint32_t o, uint32_t n);
+void weight_fp8_rows(float *out, const struct weight_source *s, uint32_t o, uint32_t n);
 
 /* Has it scales of blocks that devices multiply by as they are (ops_fp8.h): of whole turns of
  * outputs and whole blocks of 128 inputs? */
-bool weights_fp8_is_blocks(const struct weight_source *s);
+bool weight_fp8_is_blocks(const struct weight_source *s);
 /* So: e4m3 as the checkpoint has it, and its scales [n][ceil(cols / 128)]. */
-void weights_fp8_blocks(uint8_t *q, float *scales, const struct weight_source *s, uint32_t o,
-                        uint32_t n);
+void weight_fp8_blocks(uint8_t *q, float *scales, const struct weight_source *s, uint32_t o,
+                       uint32_t n);
 
 /* Is it e4m3 with a scale for each output, or one for all? Then it can be packed as it is. */
-bool weights_fp8_is_plain(const struct weight_source *s);
+bool weight_fp8_is_plain(const struct weight_source *s);
 /* So: e4m3 as the checkpoint has it, and its scales [n]. */
-void weights_fp8_bytes(uint8_t *q, float *scales, const struct weight_source *s, uint32_t o,
-                       uint32_t n);
+void weight_fp8_bytes(uint8_t *q, float *scales, const struct weight_source *s, uint32_t o,
+                      uint32_t n);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "engine/model/weights_cache.h"
+#include "engine/model/load/packed_cache.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -14,9 +14,9 @@
 #include "common/clock.h"
 #include "common/file.h"
 #include "common/log.h"
-#include "engine/model/weights_cache_file.h"
+#include "engine/model/load/packed_cache_file.h"
 
-const char *const cache_other_files = "was made of other files";
+const char *const packed_cache_other_files = "was made of other files";
 
 #define N_SPOT     8 /* of each tensor, from its first bytes to its last */
 #define SPOT_BYTES 32
@@ -37,8 +37,8 @@ static void hash_tensor(EVP_MD_CTX *md, const struct tensor *t)
     tensor_drop(t->data, t->n_bytes);
 }
 
-enum q_code cache_identify(struct cache_id *out, const struct tensor_set *s, const void *plan,
-                           size_t n_plan, struct q_err *e)
+enum q_code packed_cache_identify(struct packed_cache_id *out, const struct tensor_set *s,
+                                  const void *plan, size_t n_plan, struct q_err *e)
 {
     EVP_MD_CTX *md = EVP_MD_CTX_new();
     enum q_code rc = Q_OK;
@@ -61,23 +61,23 @@ out:
     return rc;
 }
 
-const char *cache_head_check(struct cache_head *head, const void *file, uint64_t n_file,
-                             const struct cache_id *id)
+const char *packed_cache_head_check(struct packed_cache_head *head, const void *file,
+                                    uint64_t n_file, const struct packed_cache_id *id)
 {
-    struct cache_head want;
+    struct packed_cache_head want;
     if (n_file < sizeof *head)
         return "is too short";
     memcpy(head, file, sizeof *head);
-    if (memcmp(head->magic, CACHE_MAGIC, sizeof head->magic) != 0)
+    if (memcmp(head->magic, PACKED_CACHE_MAGIC, sizeof head->magic) != 0)
         return "is no file of packed weights";
-    if (head->version != CACHE_VERSION || head->head_bytes != sizeof *head)
+    if (head->version != PACKED_CACHE_VERSION || head->head_bytes != sizeof *head)
         return "is of another version";
-    if (head->head_sum != XXH3_64bits(head, offsetof(struct cache_head, head_sum)))
+    if (head->head_sum != XXH3_64bits(head, offsetof(struct packed_cache_head, head_sum)))
         return "has a damaged header";
-    if (memcmp(head->stamp, id->stamp, CACHE_HASH) != 0 &&
-        memcmp(head->key, id->key, CACHE_HASH) == 0)
-        return CACHE_OTHER_FILES;
-    cache_head_fill(&want, id);
+    if (memcmp(head->stamp, id->stamp, PACKED_CACHE_HASH) != 0 &&
+        memcmp(head->key, id->key, PACKED_CACHE_HASH) == 0)
+        return PACKED_CACHE_OTHER_FILES;
+    packed_cache_head_fill(&want, id);
     want.sums_sum = head->sums_sum;
     want.head_sum = head->head_sum;
     if (memcmp(&want, head, sizeof want) != 0)
@@ -105,18 +105,18 @@ static void check_run(void *arg, uint32_t ith, uint32_t nth)
     (void)ith;
     (void)nth;
     for (uint64_t i; (i = atomic_fetch_add(&j->next, 1)) < j->n_chunk;) {
-        const uint64_t at = i * CACHE_CHUNK, left = j->n_bytes - at;
-        const size_t n = (size_t)(left < CACHE_CHUNK ? left : CACHE_CHUNK);
+        const uint64_t at = i * PACKED_CACHE_CHUNK, left = j->n_bytes - at;
+        const size_t n = (size_t)(left < PACKED_CACHE_CHUNK ? left : PACKED_CACHE_CHUNK);
         tensor_want(j->data + at, n);
         if (XXH3_64bits(j->data + at, n) != j->sums[i])
             atomic_store(&j->bad, i);
     }
 }
 
-static const char *check_file(struct cache_head *head, const unsigned char *file, uint64_t n_file,
-                              const struct cache_id *id, struct team *team)
+static const char *check_file(struct packed_cache_head *head, const unsigned char *file,
+                              uint64_t n_file, const struct packed_cache_id *id, struct team *team)
 {
-    const char *why = cache_head_check(head, file, n_file, id);
+    const char *why = packed_cache_head_check(head, file, n_file, id);
     if (why)
         return why;
     struct check_job j = {.data = file + head->data_at,
@@ -134,7 +134,7 @@ static const char *check_file(struct cache_head *head, const unsigned char *file
 /* The file at an address that is a multiple of 2 MiB, so that its data can be in huge pages. */
 static unsigned char *map_file(struct region *out, int fd, size_t n)
 {
-    const size_t align = CACHE_ALIGN;
+    const size_t align = PACKED_CACHE_ALIGN;
     void *map =
         mmap(NULL, n + align, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (map == MAP_FAILED)
@@ -148,15 +148,16 @@ static unsigned char *map_file(struct region *out, int fd, size_t n)
     return at;
 }
 
-bool cache_open(struct region *out, const char *dir, const struct cache_id *id, struct team *team)
+bool packed_cache_open(struct region *out, const char *dir, const struct packed_cache_id *id,
+                       struct team *team)
 {
     char path[PATH_MAX];
     struct stat st;
     struct region r = REGION_INIT;
-    struct cache_head head;
+    struct packed_cache_head head;
     const char *why = NULL;
     int64_t start_ms = clock_ms();
-    if (cache_path(path, dir, id))
+    if (packed_cache_path(path, dir, id))
         return false;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) {
@@ -164,7 +165,7 @@ bool cache_open(struct region *out, const char *dir, const struct cache_id *id, 
         return false;
     }
     const unsigned char *file = NULL;
-    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size < CACHE_SUMS_AT)
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size < PACKED_CACHE_SUMS_AT)
         why = "is too short";
     else if (!(file = map_file(&r, fd, (size_t)st.st_size)))
         why = "cannot be mapped";
@@ -173,8 +174,8 @@ bool cache_open(struct region *out, const char *dir, const struct cache_id *id, 
     close(fd);
     if (why) {
         region_release(&r);
-        log_line(why == CACHE_OTHER_FILES ? LOG_INFO : LOG_WARNING, "packed cache: %s %s; packing",
-                 path, why);
+        log_line(why == PACKED_CACHE_OTHER_FILES ? LOG_INFO : LOG_WARNING,
+                 "packed cache: %s %s; packing", path, why);
         return false;
     }
     r.data = (unsigned char *)(uintptr_t)file + head.data_at;

@@ -11,8 +11,8 @@
  * chunk on, and gives what a full recompute gives for the first token. (vLLM takes one table for
  * the longest length, which answers short prompts differently from transformers.) Threads:
  * rotary_row is pure. */
-#ifndef QUIRE_ENGINE_MODEL_ROTARY_H
-#define QUIRE_ENGINE_MODEL_ROTARY_H
+#ifndef QUIRE_ENGINE_MODEL_FORWARD_ROTARY_H
+#define QUIRE_ENGINE_MODEL_FORWARD_ROTARY_H
 #include <stdbool.h>
 #include <stdint.h>
 #include "common/hub/config.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* format - what a tool-call format is, and what the core gives the code behind it.
+/* parser_internal - what a tool-call format is, and what the parser gives the code behind it.
  *
  * A format is a row of tools.def: which tags open and close a call, and which family of code reads
  * what is between them. The core looks for the tags, keeps the bytes of a region until a call in it
@@ -14,8 +14,8 @@
  *
  * Errors of call_* and say_* are kept in the parser and end the feed; a family ignores them.
  * Threads: one owner per parser. */
-#ifndef QUIRE_COMMON_PARSERS_FORMAT_H
-#define QUIRE_COMMON_PARSERS_FORMAT_H
+#ifndef QUIRE_COMMON_PARSERS_PARSER_INTERNAL_H
+#define QUIRE_COMMON_PARSERS_PARSER_INTERNAL_H
 #include <stdbool.h>
 #include "common/buf.h"
 #include "common/parsers/parser.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "engine/model/weights_fp8.h"
+#include "engine/model/load/weight_fp8.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -84,8 +84,8 @@ static bool fit_scales(struct quant_tensors *q, const struct quant_config *c,
     return t->n_dim == 0 || (t->n_dim == 1 && t->shape[0] == 1) || has_shape(t, 1, 1);
 }
 
-enum q_code weights_fp8_find(struct weight_source *s, const struct weight_finder *f,
-                             const char *name, struct q_err *e)
+enum q_code weight_fp8_find(struct weight_source *s, const struct weight_finder *f,
+                            const char *name, struct q_err *e)
 {
     const struct quant_config *c = &f->config->quant;
     struct quant_tensors q = {.method = QUANT_FP8, .bits = 8, .q = tensor_find(f->files, name)};
@@ -116,7 +116,7 @@ enum q_code weights_fp8_find(struct weight_source *s, const struct weight_finder
     return Q_OK;
 }
 
-void weights_fp8_rows(float *out, const struct weight_source *s, uint32_t o, uint32_t n)
+void weight_fp8_rows(float *out, const struct weight_source *s, uint32_t o, uint32_t n)
 {
     const struct quant_tensors *q = &s->quant;
     for (uint32_t i = 0; i < n; i++) {
@@ -132,28 +132,32 @@ void weights_fp8_rows(float *out, const struct weight_source *s, uint32_t o, uin
     }
 }
 
-bool weights_fp8_is_plain(const struct weight_source *s)
+bool weight_fp8_is_plain(const struct weight_source *s)
 {
     return s->quant.q && s->quant.method == QUANT_FP8 && s->quant.n_group == 1;
 }
 
-void weights_fp8_bytes(uint8_t *q, float *scales, const struct weight_source *s, uint32_t o,
-                       uint32_t n)
+void weight_fp8_bytes(uint8_t *q, float *scales, const struct weight_source *s, uint32_t o,
+                      uint32_t n)
 {
     memcpy(q, (const uint8_t *)s->quant.q->data + (size_t)o * s->cols, (size_t)n * s->cols);
     for (uint32_t i = 0; i < n; i++)
         scales[i] = load_scale(s->quant.scales, (o + i) / s->quant.row_block);
 }
 
-bool weights_fp8_is_blocks(const struct weight_source *s)
+/* Outputs that share scales must be whole blocks of the packed matrix, of a slice too. */
+bool weight_fp8_is_blocks(const struct weight_source *s)
 {
     const struct quant_tensors *q = &s->quant;
+    const struct weight_slice *v = &s->slice;
+    if (v->first % KERN_TURN || v->block % KERN_TURN || v->stride % KERN_TURN)
+        return false;
     return q->q && q->method == QUANT_FP8 && q->n_group > 1 && q->row_block % KERN_TURN == 0 &&
            q->group % KERN_FP8_BLOCK == 0;
 }
 
-void weights_fp8_blocks(uint8_t *q, float *scales, const struct weight_source *s, uint32_t o,
-                        uint32_t n)
+void weight_fp8_blocks(uint8_t *q, float *scales, const struct weight_source *s, uint32_t o,
+                       uint32_t n)
 {
     const struct quant_tensors *t = &s->quant;
     const uint32_t n_block = (s->cols + KERN_FP8_BLOCK - 1) / KERN_FP8_BLOCK;

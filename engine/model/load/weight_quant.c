@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "engine/model/weights_quant.h"
+#include "engine/model/load/weight_quant.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include "engine/model/weights_fp8.h"
+#include "engine/model/load/weight_fp8.h"
 
 #define PATH_SHOWN 60 /* bytes of a path's end that a message has room for */
 #define GROUPS_MAX (KERN_QUANT_IN_MAX / KERN_INT4_GROUP_MIN) /* of a matrix that stays 4-bit */
@@ -23,7 +23,7 @@ static size_t base_length(const char *name)
     return n > end && strcmp(name + n - end, ".weight") == 0 ? n - end : 0;
 }
 
-bool weights_quant_is_part(const char *name, const char *found)
+bool weight_quant_is_part(const char *name, const char *found)
 {
     const size_t n = base_length(name);
     if (n == 0 || strncmp(name, found, n) != 0)
@@ -157,16 +157,17 @@ static enum q_code check_parts(const struct weight_source *s, const char *name, 
     return check_scales(q->scales, e);
 }
 
-enum q_code weights_quant_find(struct weight_source *s, const struct weight_finder *f,
-                               const char *name, struct q_err *e)
+enum q_code weight_quant_find(struct weight_source *s, const struct weight_finder *f,
+                              const char *name, struct q_err *e)
 {
     const struct quant_config *c = &f->config->quant;
     struct quant_tensors q = {.method = c->method, .bits = c->bits};
     const bool old = c->method == QUANT_GPTQ || c->method == QUANT_AWQ;
+    s->stored_rows = s->rows;
     if (!c->method || base_length(name) == 0 || s->cols == 1)
         return Q_OK;
     if (c->method == QUANT_FP8)
-        return weights_fp8_find(s, f, name, e);
+        return weight_fp8_find(s, f, name, e);
     q.q = part(f, name,
                old                         ? ".qweight"
                : c->method == QUANT_PACKED ? ".weight_packed"
@@ -193,7 +194,7 @@ enum q_code weights_quant_find(struct weight_source *s, const struct weight_find
     return rc ? rc : check_order(&s->quant, s->cols, e);
 }
 
-uint32_t weights_quant_group(const struct weight_source *s)
+uint32_t weight_quant_group(const struct weight_source *s)
 {
     const struct quant_tensors *q = &s->quant;
     if (!q->q || q->bits != 4 || (q->order && !q->is_even) || s->cols % q->group)
@@ -201,30 +202,7 @@ uint32_t weights_quant_group(const struct weight_source *s)
     return kern_int4_group(q->group);
 }
 
-enum int8_reason weights_quant_reason(const struct weight_source *s)
-{
-    const struct quant_tensors *q = &s->quant;
-    if (!q->q)
-        return INT8_FLOATS;
-    return q->order && !q->is_even ? INT8_UNEVEN : INT8_GROUP;
-}
-
-const char *weights_quant_reason_text(enum int8_reason why)
-{
-    static const char *const texts[INT8_REASONS] = {
-        [INT8_LOGITS] = "the logits' matrix, which needs more than 4 bits",
-        [INT8_INPUTS] = "their inputs are no multiple of 32",
-        [INT8_FLOATS] = "the checkpoint left them, or a part of them, as floats",
-        [INT8_GROUP] = "their groups do not divide their inputs, or are no multiple of 32",
-        [INT8_UNEVEN] = "their groups, in act-order, have different numbers of inputs",
-        [INT8_ORDERS] = "their parts (q, k and v; gate and up) have different act-orders",
-        [INT8_SHARED] = "gate and up of a shared expert, in act-order, on the CPU",
-        [INT8_EXPERTS] = "the experts of their layer have groups of different sizes",
-    };
-    return texts[why];
-}
-
-bool weights_quant_same_order(const struct weight_source *a, const struct weight_source *b)
+bool weight_quant_same_order(const struct weight_source *a, const struct weight_source *b)
 {
     const struct tensor *x = a->quant.order, *y = b->quant.order;
     if (!x || !y)
@@ -232,7 +210,7 @@ bool weights_quant_same_order(const struct weight_source *a, const struct weight
     return x->n_bytes == y->n_bytes && memcmp(x->data, y->data, x->n_bytes) == 0;
 }
 
-void weights_quant_order(uint32_t *order, const struct weight_source *s)
+void weight_quant_order(uint32_t *order, const struct weight_source *s)
 {
     const struct quant_tensors *q = &s->quant;
     uint32_t next[GROUPS_MAX];
@@ -247,7 +225,7 @@ void weights_quant_order(uint32_t *order, const struct weight_source *s)
         order[next[load_i32(q->order, k)]++] = k;
 }
 
-bool weights_quant_is_int8(const struct weight_source *s)
+bool weight_quant_is_int8(const struct weight_source *s)
 {
     return s->quant.q && s->quant.method == QUANT_INT8;
 }
@@ -256,7 +234,8 @@ static float scale_of(const struct weight_source *s, uint32_t o, uint32_t g)
 {
     const struct quant_tensors *q = &s->quant;
     const bool by_output = q->method == QUANT_PACKED || q->method == QUANT_INT8;
-    return load_scale(q->scales, by_output ? (size_t)o * q->n_group + g : (size_t)g * s->rows + o);
+    return load_scale(q->scales,
+                      by_output ? (size_t)o * q->n_group + g : (size_t)g * s->stored_rows + o);
 }
 
 static uint32_t zero_of(const struct weight_source *s, uint32_t o, uint32_t g)
@@ -267,7 +246,7 @@ static uint32_t zero_of(const struct weight_source *s, uint32_t o, uint32_t g)
         return q->method == QUANT_INT8 ? 128 : 1u << (q->bits - 1);
     const uint32_t place = q->method == QUANT_AWQ ? awq_place[o % 8] : o % v;
     const size_t at = q->method == QUANT_PACKED ? (size_t)(o / v) * q->n_group + g
-                                                : ((size_t)g * s->rows + o) / v;
+                                                : ((size_t)g * s->stored_rows + o) / v;
     return ((uint32_t)load_i32(q->zeros, at) >> (place * q->bits) & mask) + q->zero_offset;
 }
 
@@ -287,12 +266,12 @@ static void integers(uint8_t *out, const struct weight_source *s, uint32_t o, ui
                 continue;
             }
             if (q->method == QUANT_AWQ) {
-                uint32_t all = (uint32_t)load_i32(q->q, ((size_t)k * s->rows + out_of) / 8);
+                uint32_t all = (uint32_t)load_i32(q->q, ((size_t)k * s->stored_rows + out_of) / 8);
                 *to = all >> (4 * awq_place[out_of % 8]) & 15;
                 continue;
             }
             uint32_t all = (uint32_t)load_i32(q->q, q->method == QUANT_GPTQ
-                                                        ? (size_t)(k / v) * s->rows + out_of
+                                                        ? (size_t)(k / v) * s->stored_rows + out_of
                                                         : ((size_t)out_of * n_in + k) / v);
             for (uint32_t j = 0; j < v; j++)
                 to[j] = (uint8_t)(all >> (j * q->bits) & mask);
@@ -319,8 +298,8 @@ static void set_int4(const struct packed *dst, uint32_t row, const struct weight
     kern_int4_set(dst, row, &(struct int4_output){q, scales, zeros});
 }
 
-void weights_quant_int4(const struct int4_arrays *to, const struct weight_source *s, uint32_t o,
-                        uint32_t n)
+void weight_quant_int4(const struct int4_arrays *to, const struct weight_source *s, uint32_t o,
+                       uint32_t n)
 {
     const size_t n_group = s->cols / to->group;
     integers(to->q, s, o, n);
@@ -328,16 +307,16 @@ void weights_quant_int4(const struct int4_arrays *to, const struct weight_source
         groups_of(to->scales + i * n_group, to->zeros + i * n_group, s, o + i, to->group);
 }
 
-void weights_quant_int8(int8_t *q, float *scales, const struct weight_source *s, uint32_t o,
-                        uint32_t n)
+void weight_quant_int8(int8_t *q, float *scales, const struct weight_source *s, uint32_t o,
+                       uint32_t n)
 {
     memcpy(q, (const int8_t *)s->quant.q->data + (size_t)o * s->cols, (size_t)n * s->cols);
     for (uint32_t i = 0; i < n; i++)
         scales[i] = scale_of(s, o + i, 0);
 }
 
-void weights_quant_set(const struct packed *dst, uint32_t row, const struct weight_source *s,
-                       uint32_t o, uint32_t n, void *buffer)
+void weight_quant_set(const struct packed *dst, uint32_t row, const struct weight_source *s,
+                      uint32_t o, uint32_t n, void *buffer)
 {
     uint8_t *q = buffer, *ordered = q + (size_t)n * s->cols;
     if (dst->group)
@@ -355,12 +334,12 @@ void weights_quant_set(const struct packed *dst, uint32_t row, const struct weig
     }
 }
 
-void weights_quant_rows(float *out, const struct weight_source *s, uint32_t o, uint32_t n)
+void weight_quant_rows(float *out, const struct weight_source *s, uint32_t o, uint32_t n)
 {
     const struct quant_tensors *q = &s->quant;
     const uint32_t n_in = s->cols;
     if (q->method == QUANT_FP8) {
-        weights_fp8_rows(out, s, o, n);
+        weight_fp8_rows(out, s, o, n);
         return;
     }
     for (uint32_t i = 0; i < n; i++) {

@@ -8,8 +8,8 @@
  *                      upload_next(u)                what was ordered is all that uses this buffer
  *     upload_end(u, e)
  * What fails on the way is said by upload_end. Threads: one. */
-#ifndef QUIRE_ENGINE_MODEL_UPLOAD_H
-#define QUIRE_ENGINE_MODEL_UPLOAD_H
+#ifndef QUIRE_ENGINE_MODEL_LOAD_UPLOAD_H
+#define QUIRE_ENGINE_MODEL_LOAD_UPLOAD_H
 #include "kernels/device.h"
 
 #define UPLOAD_BYTES ((size_t)16 << 20) /* of one buffer: half a millisecond of a PCIe 5 x16 slot */

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* load_options - what the loader of weights is asked for. All of it is decided already: model.c
+ * makes it of struct model_options and config.json. Threads: values. */
+#ifndef QUIRE_ENGINE_MODEL_LOAD_LOAD_OPTIONS_H
+#define QUIRE_ENGINE_MODEL_LOAD_LOAD_OPTIONS_H
+#include "common/dtype.h"
+#include "common/team.h"
+#include "kernels/device.h"
+
+enum load_format { LOAD_AUTO, LOAD_SAFETENSORS, LOAD_DUMMY };
+enum quantization { QUANTIZE_NOT, QUANTIZE_INT8, QUANTIZE_INT4, QUANTIZE_FP8 };
+
+struct load_options {
+    const char *dir;                  /* folder of the tensors; borrowed */
+    enum load_format format;          /* LOAD_DUMMY: seeded random numbers, no file is read */
+    enum dtype dtype;                 /* F32, BF16 or F16: what products are computed in */
+    enum quantization quantization;   /* of every matrix that may be */
+    const char *packed_cache;         /* folder (packed_cache.h); NULL: none; borrowed */
+    const struct kern_table *kern;    /* borrowed */
+    struct team *team;                /* packs in parallel; NULL: one thread; borrowed */
+    uint64_t memory_bytes;            /* that packed weights may take on the CPU; 0: not known */
+    const struct device_link *device; /* where the weights lie; NULL: the CPU; borrowed */
+    bool no_fusion;                   /* for tests: gate and up are stacked, but those of experts */
+    void (*progress)(void *ctx, uint64_t bytes_done, uint64_t bytes_total); /* may be NULL */
+    void *progress_ctx;
+};
+
+/* "int8", "int4", "fp8"; "" for QUANTIZE_NOT. */
+const char *quantization_name(enum quantization q);
+
+#endif

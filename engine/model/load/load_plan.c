@@ -1,0 +1,424 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/model/load/load_plan.h"
+#include <string.h>
+#include "common/mem.h"
+#include "engine/model/load/weight_finder.h"
+#include "engine/model/region.h"
+
+#define ROWS_MAX  ((size_t)1 << 24)
+#define PARTS_MAX 3 /* q, k, v */
+
+struct dest {
+    const char *member;
+    enum load_owner of;
+    enum load_kind kind;
+    bool interleaved;
+    enum load_role role;
+    enum arch_when when;
+    uint32_t n;
+    enum arch_slot slots[PARTS_MAX];
+};
+
+enum { STACKED, INTERLEAVED };
+#define N_SLOT(...) (sizeof((const enum arch_slot[]){__VA_ARGS__}) / sizeof(enum arch_slot))
+static const struct dest dests[DEST_COUNT] = {
+#define DEST(name, of, member, kind, join, role, when, ...)            \
+    {#member,     OF_##of, KIND_##kind,         (join) == INTERLEAVED, \
+     ROLE_##role, when,    N_SLOT(__VA_ARGS__), {__VA_ARGS__}},
+#include "engine/model/load/load_dests.def"
+};
+
+struct lister {
+    struct load_plan *plan;
+    const struct weight_finder *finder;
+    const struct load_options *options;
+    struct region_cutter cutter; /* measures */
+    struct q_err *e;
+};
+
+const struct weight_source *load_plan_sources(const struct load_plan *p, const struct load_row *r)
+{
+    return p->sources + r->i_source;
+}
+
+/* ---- sources ---- */
+
+static FALLIBLE add_sources(struct lister *l, struct load_row *r, const struct weight_source *s)
+{
+    struct load_plan *p = l->plan;
+    const struct dest *d = &dests[r->dest];
+    enum q_code rc = q_grow(&p->sources, &p->source_cap, p->n_source + d->n, sizeof *p->sources,
+                            PARTS_MAX * ROWS_MAX, l->e);
+    if (rc)
+        return rc;
+    r->i_source = (uint32_t)p->n_source;
+    for (uint32_t i = 0; i < d->n; i++)
+        if (s[d->slots[i]].present || r->kind == KIND_BIAS)
+            p->sources[r->i_source + r->n_source++] = s[d->slots[i]];
+    p->n_source += r->n_source;
+    return Q_OK;
+}
+
+/* ---- forms ---- */
+
+static bool is_alike(const struct packed *a, const struct packed *b)
+{
+    return a->n_out == b->n_out && a->n_in == b->n_in && a->dtype == b->dtype &&
+           a->group == b->group && a->gated == b->gated && a->blocks == b->blocks;
+}
+
+/* Outputs of one of several interleaved parts. */
+static uint32_t interleaved_rows(uint32_t rows)
+{
+    return (rows + KERN_TURN - 1) / KERN_TURN * KERN_TURN;
+}
+
+static void set_form(struct load_row *r, const struct load_form *f)
+{
+    r->form.dtype = f->dtype;
+    r->form.group = f->group;
+    r->form.blocks = f->blocks;
+    r->ordered = f->ordered;
+    r->why = f->why;
+}
+
+/* What differs goes to a device one after the other, which multiplies them after the product. */
+static void form_matrix(const struct lister *l, struct load_row *r)
+{
+    const struct dest *d = &dests[r->dest];
+    struct load_case c = {.options = l->options,
+                          .config = l->finder->config,
+                          .role = d->role,
+                          .parts = load_plan_sources(l->plan, r),
+                          .n = r->n_source,
+                          .interleaved =
+                              d->interleaved && (!l->options->no_fusion || d->role == ROLE_EXPERT)};
+    struct load_form f = load_form_of(&c);
+    set_form(r, &f);
+    if (c.interleaved && l->options->device && !load_form_alike(&r->form, c.parts, c.n)) {
+        c.interleaved = false;
+        f = load_form_of(&c);
+        set_form(r, &f);
+    }
+    r->form.gated = c.interleaved;
+    r->form.n_in = c.parts[0].cols;
+    for (uint32_t i = 0; i < c.n; i++)
+        r->form.n_out += c.interleaved ? interleaved_rows(c.parts[i].rows) : c.parts[i].rows;
+}
+
+static void form_table(const struct lister *l, struct load_row *r)
+{
+    const struct weight_source *s = load_plan_sources(l->plan, r);
+    r->form.dtype = s->dtype;
+    r->form.n_out = s->rows;
+    r->form.n_in = s->cols;
+    r->why = WHY_TABLE;
+}
+
+static void form_vector(const struct lister *l, struct load_row *r)
+{
+    r->form.dtype = DT_F32;
+    r->form.n_out = load_plan_sources(l->plan, r)->rows;
+    r->form.n_in = 1;
+    r->why = WHY_VECTOR;
+}
+
+static void form_bias(const struct lister *l, struct load_row *r)
+{
+    const struct load_row *matrix = &l->plan->rows[l->plan->n_row - 1];
+    for (uint32_t i = 0; i < r->n_source; i++)
+        l->plan->sources[r->i_source + i].rows = load_plan_sources(l->plan, matrix)[i].rows;
+    r->form = (struct packed){
+        .dtype = DT_F32, .n_out = matrix->form.n_out, .n_in = 1, .gated = matrix->form.gated};
+    r->why = WHY_VECTOR;
+}
+
+/* ---- places ---- */
+
+/* Is the packed lm_head made of the embedding's numbers, and of no others? Then its rows are read
+ * out of the panels: a second copy of the largest matrix is worth more than the lines that this
+ * takes more of (a line a pair of elements). */
+static bool head_holds_embedding(const struct lister *l, const struct weight_source *s)
+{
+    const struct weight_source *part = &s[W_EMBED];
+    return !s[W_LM_HEAD].present && l->options->quantization == QUANTIZE_NOT &&
+           !l->options->device && load_form_floats(l->options, part, 1) == part->dtype;
+}
+
+/* One table of a device serves both ends, where its kernels read matrices as they read tables. */
+static bool embedding_is_head(const struct lister *l, const struct load_row *r)
+{
+    const struct load_options *o = l->options;
+    const struct weight_source *s = load_plan_sources(l->plan, r);
+    return r->tied && o->device && o->device->t->row_major &&
+           load_form_floats(o, s, 1) == s->dtype &&
+           (!o->quantization || o->quantization == QUANTIZE_FP8 || l->finder->config->quant.method);
+}
+
+/* The embedding stays where the file is mapped unless its address does not suit its type. */
+static enum load_place place_of(const struct lister *l, const struct load_row *r,
+                                const struct weight_source *s)
+{
+    const struct weight_source *mine = load_plan_sources(l->plan, r);
+    switch (dests[r->dest].role) {
+    case ROLE_EMBEDDING:
+        if (head_holds_embedding(l, s))
+            return PLACE_SHARED;
+        return mine->tensor && !l->options->device &&
+                       (uintptr_t)mine->tensor->data % (dtype_bits(mine->dtype) / 8) == 0
+                   ? PLACE_FILE
+                   : PLACE_REGION;
+    case ROLE_LOGITS:
+        return embedding_is_head(l, r) ? PLACE_SHARED : PLACE_REGION;
+    default:
+        return PLACE_REGION;
+    }
+}
+
+/* A dummy lm_head that is tied has the numbers of the table that is made: rounded to its type. */
+static void tie_dummy(const struct lister *l, const struct load_row *r)
+{
+    struct weight_source *s = &l->plan->sources[r->i_source];
+    const struct load_row *embedding = &l->plan->rows[0];
+    l->plan->table = (struct tensor){.dtype = s->dtype};
+    if (!s->tensor && !l->options->device && embedding->place == PLACE_REGION)
+        s->tensor = &l->plan->table;
+}
+
+static void cut(struct lister *l, struct load_row *r)
+{
+    if (r->place != PLACE_REGION)
+        return;
+    r->order_at = l->cutter.used;
+    if (r->ordered)
+        (void)region_cut(&l->cutter, r->form.n_in, sizeof(uint32_t));
+    r->at = l->cutter.used;
+    r->bytes = r->kind == KIND_MATRIX
+                   ? load_form_bytes(&r->form, l->options->device)
+                   : (size_t)r->form.n_out * r->form.n_in * (dtype_bits(r->form.dtype) / 8);
+    (void)region_cut(&l->cutter, 1, r->bytes);
+}
+
+/* ---- the list ---- */
+
+/* Of an owner whose rows begin at `first`. */
+static bool is_wanted(const struct load_plan *p, size_t first, const struct dest *d,
+                      const struct weight_source *s)
+{
+    bool any = s[d->slots[0]].present;
+    if (d->kind == KIND_BIAS) {
+        if (p->n_row == first || p->rows[p->n_row - 1].kind != KIND_MATRIX)
+            return false;
+        for (uint32_t i = 1; i < d->n; i++)
+            any = any || s[d->slots[i]].present;
+    }
+    for (size_t i = first; i < p->n_row && any; i++)
+        any = strcmp(dests[p->rows[i].dest].member, d->member) != 0;
+    return any;
+}
+
+/* A tensor that the family asks for and nothing would load. */
+static FALLIBLE check_read(const struct lister *l, const struct weight_source s[W_COUNT])
+{
+    char name[ARCH_NAME_MAX];
+    for (uint32_t slot = 0; slot < W_COUNT; slot++) {
+        bool is_read = !s[slot].present;
+        for (uint32_t i = 0; i < DEST_COUNT && !is_read; i++)
+            for (uint32_t k = 0; k < dests[i].n; k++)
+                is_read |= dests[i].slots[k] == slot;
+        if (!is_read)
+            return q_fail(l->e, Q_UNSUPPORTED, "%s: tensor %s is of a kind that is not loaded",
+                          l->plan->arch->name, weight_source_name(name, &s[slot]));
+    }
+    return Q_OK;
+}
+
+static void count_numbers(struct load_plan *p, const struct load_row *r)
+{
+    for (uint32_t i = 0; i < r->n_source; i++) {
+        const struct weight_source *s = load_plan_sources(p, r) + i;
+        if (s->present && !r->tied)
+            p->n_param += (uint64_t)s->rows * s->cols;
+        if (s->cols > p->n_in_max)
+            p->n_in_max = s->cols;
+    }
+}
+
+static FALLIBLE add_row(struct lister *l, struct load_row *r, const struct weight_source *s)
+{
+    static void (*const forms[])(const struct lister *, struct load_row *) = {
+        [KIND_MATRIX] = form_matrix, [KIND_TABLE] = form_table, [KIND_NORM] = form_vector,
+        [KIND_VECTOR] = form_vector, [KIND_BIAS] = form_bias,
+    };
+    struct load_plan *p = l->plan;
+    enum q_code rc;
+    r->kind = dests[r->dest].kind;
+    if ((rc = add_sources(l, r, s)) ||
+        (rc = q_grow(&p->rows, &p->row_cap, p->n_row + 1, sizeof *p->rows, ROWS_MAX, l->e)))
+        return rc;
+    forms[r->kind](l, r);
+    r->place = place_of(l, r, s);
+    if (r->tied)
+        tie_dummy(l, r);
+    count_numbers(p, r);
+    p->rows[p->n_row++] = *r;
+    return Q_OK;
+}
+
+/* All rows of the model, of a layer, or of an expert. s: [W_COUNT], what was found. */
+static FALLIBLE add_rows(struct lister *l, enum load_owner of, struct arch_place at,
+                         const struct weight_source *s)
+{
+    struct weight_source tied[W_COUNT];
+    const size_t first = l->plan->n_row;
+    enum q_code rc = check_read(l, s);
+    for (uint32_t i = 0; i < DEST_COUNT && !rc; i++) {
+        const struct dest *d = &dests[i];
+        struct load_row r = {.dest = (enum load_dest)i, .of = at};
+        const struct weight_source *from = s;
+        if (d->of != of || (of != OF_MODEL && !arch_wants(l->finder->config, d->when, at.layer)))
+            continue;
+        if (d->role == ROLE_LOGITS && !s[W_LM_HEAD].present) {
+            memcpy(tied, s, sizeof tied);
+            tied[W_LM_HEAD] = s[W_EMBED];
+            from = tied;
+            r.tied = true;
+        }
+        if (is_wanted(l->plan, first, d, from))
+            rc = add_row(l, &r, from);
+    }
+    return rc;
+}
+
+/* One launch for all experts of a layer knows one form of each matrix: what one of them cannot be,
+ * none is. Rows from `first` on. */
+static FALLIBLE join_experts(struct lister *l, size_t first, enum load_dest dest)
+{
+    struct load_plan *p = l->plan;
+    struct load_form all = {0};
+    bool any = false;
+    for (size_t i = first; i < p->n_row; i++) {
+        const struct load_row *r = &p->rows[i];
+        const struct load_case c = {.options = l->options,
+                                    .config = l->finder->config,
+                                    .role = dests[dest].role,
+                                    .parts = load_plan_sources(p, r),
+                                    .n = r->n_source,
+                                    .interleaved = dests[dest].interleaved};
+        if (r->dest != dest)
+            continue;
+        const struct load_form one = load_form_of(&c);
+        load_form_join(&all, &one, !any);
+        any = true;
+    }
+    for (size_t i = first; i < p->n_row; i++) {
+        struct load_row *r = &p->rows[i];
+        if (r->dest != dest)
+            continue;
+        set_form(r, &all);
+        if (dests[dest].interleaved &&
+            (!r->form.gated || !load_form_alike(&r->form, load_plan_sources(p, r), r->n_source)))
+            return q_fail(l->e, Q_UNSUPPORTED,
+                          "layer %u: gate and up of expert %u are stored in two ways, which a "
+                          "device does not multiply together; use --device cpu",
+                          r->of.layer, r->of.expert);
+    }
+    return Q_OK;
+}
+
+static FALLIBLE list_experts(struct lister *l, uint32_t layer, struct weight_source *s)
+{
+    const size_t first = l->plan->n_row;
+    struct arch_place at = {.layer = layer};
+    enum q_code rc;
+    for (; at.expert < l->finder->config->moe.n_expert; at.expert++)
+        if ((rc = weight_finder_find_expert(s, l->finder, at, l->e)) ||
+            (rc = add_rows(l, OF_EXPERT, at, s)))
+            return rc;
+    if (!l->options->device)
+        return Q_OK;
+    rc = join_experts(l, first, DEST_EXPERT_GATE_UP);
+    return rc ? rc : join_experts(l, first, DEST_EXPERT_DOWN);
+}
+
+static FALLIBLE list_all(struct lister *l)
+{
+    struct weight_source s[W_COUNT];
+    const struct model_config *c = l->finder->config;
+    enum q_code rc = weight_finder_find(s, l->finder, WEIGHT_FINDER_MODEL, l->e);
+    if (rc || (rc = add_rows(l, OF_MODEL, (struct arch_place){0}, s)))
+        return rc;
+    for (uint32_t i = 0; i < c->n_layer; i++)
+        if ((rc = weight_finder_find(s, l->finder, i, l->e)) ||
+            (rc = add_rows(l, OF_LAYER, (struct arch_place){.layer = i}, s)) ||
+            (s[W_ROUTER].present && (rc = list_experts(l, i, s))))
+            return rc;
+    for (size_t i = 0; i < l->plan->n_row; i++)
+        cut(l, &l->plan->rows[i]);
+    l->plan->n_bytes = l->cutter.used;
+    return Q_OK;
+}
+
+enum q_code load_plan_new(struct load_plan **out, const struct weight_finder *f,
+                          const struct load_options *o, struct q_err *e)
+{
+    struct load_plan *p = q_calloc(1, sizeof *p);
+    if (!p)
+        return q_fail(e, Q_NO_MEMORY, "out of memory for a plan of the weights");
+    struct lister l = {.plan = p, .finder = f, .options = o, .e = e};
+    p->arch = f->arch;
+    const enum q_code rc = list_all(&l);
+    if (rc)
+        load_plan_free(p);
+    else
+        *out = p;
+    return rc;
+}
+
+void load_plan_free(struct load_plan *p)
+{
+    if (!p)
+        return;
+    q_free(p->rows);
+    q_free(p->sources);
+    q_free(p);
+}
+
+static const struct load_row *row_of(const struct load_plan *p, enum load_dest dest)
+{
+    const struct load_row *r = p->rows;
+    while (r->dest != dest)
+        r++;
+    return r;
+}
+
+void load_plan_place(struct load_plan *p, unsigned char *base)
+{
+    struct load_row *embedding = (struct load_row *)(uintptr_t)row_of(p, DEST_EMBED);
+    struct load_row *head = (struct load_row *)(uintptr_t)row_of(p, DEST_LM_HEAD);
+    for (size_t i = 0; i < p->n_row; i++) {
+        struct load_row *r = &p->rows[i];
+        if (r->place == PLACE_REGION)
+            r->form.data = base + r->at;
+        else if (r->place == PLACE_FILE)
+            r->form.data = load_plan_sources(p, r)->tensor->data;
+        if (r->ordered)
+            r->form.order = (const uint32_t *)(const void *)(base + r->order_at);
+    }
+    if (embedding->place == PLACE_SHARED)
+        embedding->form.data = head->form.data;
+    if (head->place == PLACE_SHARED)
+        head->form.data = embedding->form.data;
+    p->table.data = embedding->form.data;
+}
+
+bool load_plan_same_layout(const struct load_plan *a, const struct load_plan *b)
+{
+    bool same = a->n_row == b->n_row && a->n_bytes == b->n_bytes;
+    for (size_t i = 0; i < a->n_row && same; i++) {
+        const struct load_row *x = &a->rows[i], *y = &b->rows[i];
+        same = x->dest == y->dest && x->place == y->place && is_alike(&x->form, &y->form) &&
+               x->at == y->at && x->ordered == y->ordered && x->order_at == y->order_at;
+    }
+    return same;
+}

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* weight_finder - the tensors of a checkpoint that a family's table asks for: found by name and
+ * checked for presence, shape and type. Nothing of their data is read but scales and orders of
+ * quantized matrices. Without files the same sources stand for dummy numbers.
+ * Threads: pure functions of an open tensor set. */
+#ifndef QUIRE_ENGINE_MODEL_LOAD_WEIGHT_FINDER_H
+#define QUIRE_ENGINE_MODEL_LOAD_WEIGHT_FINDER_H
+#include "engine/model/load/weight_source.h"
+
+#define WEIGHT_FINDER_MODEL UINT32_MAX
+/* sources: [W_COUNT]. A tensor that holds several slots is found in each of them, as a slice.
+ * layer: a number, or WEIGHT_FINDER_MODEL for embedding, final norm and lm_head.
+ * Errors: Q_NOT_FOUND, Q_MISMATCH (file, tensor, expected and found). */
+FALLIBLE weight_finder_find(struct weight_source *sources, const struct weight_finder *f,
+                            uint32_t layer, struct q_err *e);
+/* The same of one expert of a layer that has experts. */
+FALLIBLE weight_finder_find_expert(struct weight_source *sources, const struct weight_finder *f,
+                                   struct arch_place at, struct q_err *e);
+/* Log one warning when the files hold tensors that the family's table does not know. */
+void weight_finder_warn_extra(const struct weight_finder *f);
+
+#endif

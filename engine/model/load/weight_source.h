@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* weight_source - where one slot's numbers come from: a tensor of floats, several that hold it as
+ * integers, rows of one that holds more, or dummy numbers. Threads: values; pure functions. */
+#ifndef QUIRE_ENGINE_MODEL_LOAD_WEIGHT_SOURCE_H
+#define QUIRE_ENGINE_MODEL_LOAD_WEIGHT_SOURCE_H
+#include "common/hub/safetensors.h"
+#include "engine/model/arch.h"
+
+struct quant_tensors { /* a matrix stored as integers; layouts: weight_quant.h */
+    enum quant_method method;
+    uint32_t bits, group, n_group;
+    uint32_t row_block;                          /* fp8: outputs that share their scales */
+    const struct tensor *q;                      /* NULL: the matrix is not stored so */
+    const struct tensor *scales, *zeros, *order; /* zeros, order: NULL where there are none */
+    bool needs_zeros;
+    bool is_even;         /* with an order: each group has `group` inputs */
+    uint32_t zero_offset; /* what a stored zero is less than it stands for */
+    bool input_scale;     /* fp8: the checkpoint has one for its activations, which is not used */
+};
+
+/* Rows of a tensor that holds several slots (W_QKV, W_QKV_HEADS, W_GATE_UP): row r of the source is
+ * row first + r / block * stride + r % block of the tensor. */
+struct weight_slice {
+    uint32_t first, block, stride; /* block 0: the source is the whole tensor */
+};
+
+struct weight_source { /* where one slot's numbers come from */
+    bool present;
+    const struct arch_tensor *spec; /* the family's; NULL where it is not present */
+    struct arch_place place;        /* of its name */
+    const struct tensor *tensor;    /* NULL: dummy numbers, or `quant` */
+    enum dtype dtype;               /* of the source */
+    uint32_t rows, cols;            /* cols 1 for vectors */
+    struct weight_slice slice;
+    uint32_t stored_rows;       /* of the tensor: `rows`, unless the source is a slice */
+    uint32_t seed;              /* of dummy numbers: differs from tensor to tensor */
+    struct quant_tensors quant; /* instead of `tensor` */
+};
+
+struct weight_finder {
+    const struct arch *arch;
+    const struct model_config *config;
+    const struct tensor_set *files; /* NULL: dummy */
+    enum dtype dummy_dtype;
+};
+
+/* The tensor's row that is row r. */
+static inline uint32_t weight_source_row(const struct weight_source *s, uint32_t r)
+{
+    const struct weight_slice *v = &s->slice;
+    return v->block ? v->first + r / v->block * v->stride + r % v->block : r;
+}
+
+/* Rows from r on, r among them, that are neighbours in the tensor. */
+static inline uint32_t weight_source_run(const struct weight_source *s, uint32_t r)
+{
+    return s->slice.block ? s->slice.block - r % s->slice.block : s->rows - r;
+}
+
+/* The tensor's name as it is stored, or as it would be. */
+const char *weight_source_name(char buffer[ARCH_NAME_MAX], const struct weight_source *s);
+
+#endif

@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* List (load_plan), allocate (here), fill (fill), report (load_plan_log): each step reads what the
+ * one before it left. Rows are bound to the members of struct weights by load_dests.def. */
+#include "engine/model/load/weights.h"
+#include <stddef.h>
+#include "common/buf.h"
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/mem.h"
+#include "engine/model/load/fill.h"
+#include "engine/model/load/packed_cache.h"
+#include "engine/model/load/packed_cache_key.h"
+#include "engine/model/load/weight_finder.h"
+
+struct loader {
+    struct weights *w; /* files, plan and arrays from the listing on */
+    const struct model_config *config;
+    const struct load_options *options;
+    struct filler filler;
+    struct packed_cache_id id;
+};
+
+/* ---- list ---- */
+
+static enum q_code open_files(struct loader *l, struct q_err *e)
+{
+    if (l->options->format == LOAD_DUMMY)
+        return Q_OK;
+    return tensor_set_open(&l->w->files, l->options->dir, e);
+}
+
+static struct weight_finder finder_of(const struct loader *l, const struct arch *arch)
+{
+    return (struct weight_finder){
+        .arch = arch, .config = l->config, .files = l->w->files, .dummy_dtype = l->options->dtype};
+}
+
+/* l->w is safe to release afterwards, whatever comes. */
+static enum q_code list(struct loader *l, const struct arch *arch, struct q_err *e)
+{
+    struct weights *w = l->w;
+    const struct model_config *c = l->config;
+    enum q_code rc;
+    *w = (struct weights){.n_layer = c->n_layer, .n_expert = c->moe.n_expert};
+    w->layers = q_calloc(c->n_layer, sizeof *w->layers);
+    w->experts = q_calloc((size_t)c->n_layer * c->moe.n_expert + 1, sizeof *w->experts);
+    if (!w->layers || !w->experts)
+        return q_fail(e, Q_NO_MEMORY, "out of memory for %u layers", c->n_layer);
+    if ((rc = open_files(l, e)))
+        return rc;
+    const struct weight_finder f = finder_of(l, arch);
+    if ((rc = load_plan_new(&w->plan, &f, l->options, e)))
+        return rc;
+    w->n_param = w->plan->n_param;
+    return Q_OK;
+}
+
+static void report(const struct loader *l)
+{
+    const struct weight_finder f = finder_of(l, l->w->plan->arch);
+    if (l->w->files)
+        weight_finder_warn_extra(&f);
+    load_plan_log(l->w->plan, l->options, &l->config->quant);
+}
+
+/* ---- allocate ---- */
+
+/* They are all written and all read: beyond the memory the system would kill the process. */
+static enum q_code fail_too_big(const struct loader *l, const char *what, struct q_err *e)
+{
+    static const struct {
+        enum quantization is;
+        const char *flag;
+        double bits; /* of a weight, with its part of scales */
+    } smaller[] = {{QUANTIZE_INT8, "int8", 8.1}, {QUANTIZE_INT4, "int4", 4.5}};
+    const struct load_options *o = l->options;
+    const double gib = 1 << 30, need = (double)l->w->plan->n_bytes / gib;
+    const double most = (double)o->memory_bytes / gib;
+    const enum quantization now = o->quantization;
+    struct buf ways = BUF_INIT;
+    for (size_t i = 0; i < sizeof smaller / sizeof *smaller; i++) {
+        const double then = need * smaller[i].bits / (double)dtype_bits(o->dtype);
+        if (now == QUANTIZE_NOT && !l->config->quant.method && then < most)
+            buf_printf(&ways, "--quantization %s (about %.1f GiB), ", smaller[i].flag, then);
+    }
+    enum q_code rc = q_fail(e, Q_NO_MEMORY,
+                            "%s: %.1f GiB in %s do not fit the %.1f GiB that this process can "
+                            "have; ways out: %sa smaller model, or a machine with more memory",
+                            what, need, now ? quantization_name(now) : dtype_name(o->dtype), most,
+                            buf_str(&ways));
+    buf_release(&ways);
+    return rc;
+}
+
+/* Memory for the packed weights, near the threads that will read them. */
+static FALLIBLE make_region(struct loader *l, const char *what, struct q_err *e)
+{
+    const struct load_options *o = l->options;
+    struct region *r = &l->w->memory;
+    const size_t n = l->w->plan->n_bytes;
+    if (o->device)
+        return region_init_on(r, n, what, o->device, e);
+    if (o->memory_bytes && n > o->memory_bytes)
+        return fail_too_big(l, what, e);
+    enum q_code rc = region_init_streamed(r, n, what, o->team, e);
+    if (!rc && team_place_memory(o->team, r->data, r->size, CPUS_FIRST_TOUCH) > 1)
+        l->filler.way = FILL_OWN;
+    return rc;
+}
+
+/* A device's layout is its library's own, and the way there takes as long as packing. */
+static bool wants_cache(const struct load_options *o)
+{
+    return o->packed_cache && o->format != LOAD_DUMMY && !o->device;
+}
+
+/* Is it in the packed cache? Then filler.way says so. */
+static FALLIBLE find_packed(struct loader *l, struct q_err *e)
+{
+    const struct load_options *o = l->options;
+    const struct weights *w = l->w;
+    struct buf key = BUF_INIT;
+    enum q_code rc = packed_cache_key(&key, w->plan, o->kern, e);
+    l->id.n_bytes = w->plan->n_bytes;
+    if (!rc)
+        rc = packed_cache_identify(&l->id, w->files, key.data, key.len, e);
+    if (!rc && packed_cache_open(&l->w->memory, o->packed_cache, &l->id, o->team))
+        l->filler.way = FILL_FOUND;
+    buf_release(&key);
+    return rc;
+}
+
+/* The region: found packed, or empty. */
+static enum q_code get_region(struct loader *l, struct q_err *e)
+{
+    const enum q_code rc = wants_cache(l->options) ? find_packed(l, e) : Q_OK;
+    return rc || l->filler.way == FILL_FOUND ? rc : make_region(l, "weights", e);
+}
+
+/* ---- fill ---- */
+
+/* Where each destination is in the struct that has it. */
+#define OWNER_MODEL  struct weights
+#define OWNER_LAYER  struct layer_weights
+#define OWNER_EXPERT struct expert_weights
+static const struct {
+    enum load_owner of;
+    size_t offset;
+} members[DEST_COUNT] = {
+#define DEST(name, of, member, kind, join, role, when, ...) {OF_##of, offsetof(OWNER_##of, member)},
+#include "engine/model/load/load_dests.def"
+};
+
+static void bind_row(struct weights *w, const struct load_row *r)
+{
+    struct layer_weights *layer = &w->layers[r->of.layer];
+    void *owner = w;
+    if (members[r->dest].of == OF_LAYER)
+        owner = layer;
+    if (members[r->dest].of == OF_EXPERT) {
+        layer->experts = w->experts + (size_t)r->of.layer * w->n_expert;
+        owner = &layer->experts[r->of.expert];
+    }
+    void *member = (char *)owner + members[r->dest].offset;
+    if (r->kind == KIND_MATRIX)
+        *(struct packed *)member = r->form;
+    else
+        *(const void **)member = r->form.data;
+    if (r->dest != DEST_EMBED)
+        return;
+    w->embed_dtype = r->form.dtype;
+    w->embed_packed = r->place == PLACE_SHARED;
+}
+
+static enum q_code fill(struct loader *l, struct q_err *e)
+{
+    struct weights *w = l->w;
+    load_plan_place(w->plan, w->memory.data);
+    for (size_t i = 0; i < w->plan->n_row; i++)
+        bind_row(w, &w->plan->rows[i]);
+    const enum q_code rc = fill_run(&l->filler, w->plan, e);
+    if (w->files)
+        tensor_set_drop_pages(w->files);
+    return rc;
+}
+
+/* ---- all of it ---- */
+
+static double ms(int64_t us)
+{
+    return (double)us * 1e-3;
+}
+
+enum q_code weights_load(struct weights *w, const struct arch *arch, const struct model_config *c,
+                         const struct load_options *o, struct q_err *e)
+{
+    struct loader l = {.w = w, .config = c, .options = o};
+    enum q_code rc;
+    const int64_t start_us = clock_us();
+    int64_t listed_us = start_us, region_us = start_us;
+    if (!(rc = list(&l, arch, e)) && !(rc = fill_init(&l.filler, w->plan, o, e))) {
+        report(&l);
+        listed_us = clock_us();
+        rc = get_region(&l, e);
+        region_us = clock_us();
+    }
+    if (rc || (rc = fill(&l, e)))
+        weights_release(w);
+    else if (wants_cache(o) && l.filler.way != FILL_FOUND)
+        w->writer = packed_cache_write(o->packed_cache, &l.id, &w->memory, w->files);
+    if (!rc)
+        log_debug("start: tensors found and checked %.1f ms, memory for them or the packed cache "
+                  "%.1f ms, packing %.1f ms",
+                  ms(listed_us - start_us), ms(region_us - listed_us), ms(clock_us() - region_us));
+    fill_release(&l.filler);
+    return rc;
+}
+
+/* The old region where everything lies in the same way, else a new one beside it. */
+static enum q_code take_region(struct loader *l, struct weights *old, struct q_err *e)
+{
+    struct weights *w = l->w;
+    if (old->memory.is_file || !load_plan_same_layout(w->plan, old->plan))
+        return make_region(l, "the new weights", e);
+    w->memory = old->memory; /* from here on the old weights are lost, and nothing can fail */
+    old->memory = (struct region)REGION_INIT;
+    if (l->options->quantization) /* scales and sums beside the numbers begin at zero */
+        region_zero(&w->memory);
+    return Q_OK;
+}
+
+enum q_code weights_reload(struct weights *w, const struct arch *arch, const struct model_config *c,
+                           const struct load_options *o, struct q_err *e)
+{
+    struct weights fresh;
+    struct loader l = {.w = &fresh, .config = c, .options = o};
+    enum q_code rc;
+    if ((rc = list(&l, arch, e)) || (rc = fill_init(&l.filler, fresh.plan, o, e)))
+        goto out;
+    report(&l);
+    packed_cache_writer_end(w->writer, true);
+    w->writer = NULL;
+    if ((rc = take_region(&l, w, e)))
+        goto out;
+    rc = fill(&l, e);
+    Q_ASSERT(rc == Q_OK || o->device); /* everything was found and checked by the listing */
+    weights_release(w);
+    *w = fresh;
+    fresh = (struct weights){0};
+out:
+    fill_release(&l.filler);
+    weights_release(&fresh);
+    return rc;
+}
+
+enum q_code weights_plan(struct weights *w, const struct arch *arch, const struct model_config *c,
+                         const struct load_options *o, struct q_err *e)
+{
+    struct loader l = {.w = w, .config = c, .options = o};
+    const enum q_code rc = list(&l, arch, e);
+    if (rc)
+        weights_release(w);
+    return rc;
+}
+
+enum q_code weights_check(const struct arch *arch, const struct model_config *c,
+                          const struct load_options *o, struct q_err *e)
+{
+    struct weights w;
+    const struct loader l = {.w = &w, .config = c, .options = o};
+    const enum q_code rc = weights_plan(&w, arch, c, o, e);
+    if (!rc)
+        report(&l);
+    weights_release(&w);
+    return rc;
+}
+
+void weights_release(struct weights *w)
+{
+    packed_cache_writer_end(w->writer, false);
+    q_free(w->layers);
+    q_free(w->experts);
+    region_release(&w->memory);
+    load_plan_free(w->plan);
+    tensor_set_free(w->files);
+    *w = (struct weights){0};
+}

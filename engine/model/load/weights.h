@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* weights - a checkpoint's tensors, checked, packed for the kernels and laid out in one region.
+ *
+ *     model.layers.N.self_attn.{q,k,v}_proj.weight  -->  qkv      one matrix, q then k then v
+ *     model.layers.N.mlp.{gate,up}_proj.weight      -->  gate_up  one matrix, interleaved (ops.h)
+ *     model.layers.N.mlp.gate.weight                -->  router   floats, whatever the experts are;
+ *                                                        behind it shared_expert_gate
+ *     model.layers.N.mlp.experts.E.{gate,up}_proj   -->  gate_up of expert E, as above; its down
+ *     norms and biases                              -->  f32 vectors
+ *     embedding                                     -->  its rows are read out of the packed
+ *                                                        lm_head when that is the same numbers,
+ *                                                        else where the file is mapped
+ *
+ * What becomes of a checkpoint is a plan (load_plan.h), made first; its rows say where each of
+ * these lies, and in which form. Internal to engine/model.
+ * Threads: weights_load by one (it runs the team); loaded weights are only read. */
+#ifndef QUIRE_ENGINE_MODEL_LOAD_WEIGHTS_H
+#define QUIRE_ENGINE_MODEL_LOAD_WEIGHTS_H
+#include "engine/model/load/load_plan.h"
+#include "engine/model/region.h"
+
+struct expert_weights {
+    struct packed gate_up, down;
+};
+
+struct layer_weights {
+    const float *attn_norm, *mlp_norm;                                            /* [hidden] */
+    const float *attn_norm_bias, *mlp_norm_bias, *attn_post_norm, *mlp_post_norm; /* or NULL */
+    const float *q_norm, *k_norm;          /* [head_dim] or NULL */
+    struct packed qkv, out, gate_up, down; /* gate_up of an MLP without a gate: up alone */
+    struct packed
+        router; /* [n_expert, hidden], of layers with experts; [n_expert + 1] with a shared
+                             one, how much of which a row takes is the last */
+    struct expert_weights
+        *experts; /* [n_expert], then gate_up and down are those of the shared one,
+                                       or not there; or NULL */
+    const float *qkv_bias, *out_bias, *gate_up_bias, *down_bias; /* [n_out] or NULL = none */
+};
+
+struct weights {
+    const void *embed; /* [vocab, hidden], in `files` or in `memory` */
+    enum dtype embed_dtype;
+    bool embed_packed;                         /* it is lm_head's data */
+    const float *final_norm, *final_norm_bias; /* [hidden]; the bias or NULL */
+    struct packed lm_head;
+    struct layer_weights *layers; /* [n_layer] */
+    uint32_t n_layer, n_expert;
+    struct expert_weights *experts; /* [n_layer, n_expert]; unused where a layer has none */
+    uint64_t n_param;
+    struct load_plan *plan;
+    struct region memory;
+    struct packed_cache_writer *writer; /* while the memory is being written to the packed cache */
+    struct tensor_set *files;           /* NULL for dummy weights */
+};
+
+/* Errors: as model_load. */
+FALLIBLE weights_load(struct weights *w, const struct arch *arch, const struct model_config *c,
+                      const struct load_options *o, struct q_err *e);
+/* Other numbers of the same shapes, from o->dir: into the memory of the old ones where both plans
+ * lie in the same way and the memory is not a file's, else beside them, which go then. On an error
+ * `w` is as it was. Nobody may compute with `w` meanwhile. Errors: as model_load. */
+FALLIBLE weights_reload(struct weights *w, const struct arch *arch, const struct model_config *c,
+                        const struct load_options *o, struct q_err *e);
+/* Are all tensors there, with the right shapes? Headers only; the log says what is not used and
+ * what would be packed in which form. Errors: as model_load. */
+FALLIBLE weights_check(const struct arch *arch, const struct model_config *c,
+                       const struct load_options *o, struct q_err *e);
+/* The same without a word: w->plan says what would be loaded, and nothing else of `w` may be read.
+ * o->kern and o->team are not looked at. Errors: as model_load. */
+FALLIBLE weights_plan(struct weights *w, const struct arch *arch, const struct model_config *c,
+                      const struct load_options *o, struct q_err *e);
+void weights_release(struct weights *w); /* all zeros is fine */
+
+#endif

@@ -27,7 +27,7 @@ static struct program_form model_form(const void *ctx, enum program_weight w, ui
     const bool of_expert = program_weight_info(w)->scope == PROGRAM_OF_EXPERT;
     const enum dtype input = m->link ? device_input(m, p) : cpu_input(m, w);
     /* On the CPU experts are picked with their order, and a layer's other products with x follow
-     * theirs (weights.c: INT8_SHARED). */
+     * theirs (load_form.c: WHY_INT8_SHARED). */
     return (struct program_form){
         .input = input,
         .variant = m->link ? p->blocks + 2 * (p->group != 0) : 0,

@@ -284,16 +284,23 @@ static const char *long_flag(const struct program_info *p, const char *word, con
     return f->flag;
 }
 
+static FALLIBLE fail_no_value(const struct option_target *t, struct q_err *e)
+{
+    Q_ASSERT(t->row || t->vllm); /* a target is a row of the one table or of the other */
+    if (t->vllm && t->vllm->verdict == VLLM_AS && !t->vllm->why[0])
+        return q_fail(e, Q_INVALID, "%s needs a value: it sets %.*s", t->flag,
+                      (int)strcspn(t->vllm->arg, " "), t->vllm->arg);
+    return q_fail(e, Q_INVALID, "%s needs a value: %s", t->flag,
+                  t->row ? t->row->help : t->vllm->why);
+}
+
 /* The value that belongs to a flag with one, or what is wrong. */
 static FALLIBLE one_word(struct command *c, const struct option_target *t, const char **value,
                          struct q_err *e)
 {
-    const char *help = t->row    ? t->row->help
-                       : t->vllm ? t->vllm->why
-                                 : "",
-               *next = c->argv[c->i + 1];
+    const char *next = c->argv[c->i + 1];
     if (!next)
-        return q_fail(e, Q_INVALID, "%s needs a value: %s", t->flag, help);
+        return fail_no_value(t, e);
     if (strncmp(next, "--", 2) == 0 && next[2])
         return q_fail(
             e, Q_INVALID,
@@ -324,8 +331,7 @@ static FALLIBLE many_words(struct command *c, const struct option_target *t, str
     while (n < max && c->argv[c->i + 1 + (int)n] && !is_flag(c->argv[c->i + 1 + (int)n]))
         n++;
     if (n == 0 && option_arity(t) == ARITY_MANY)
-        return q_fail(e, Q_INVALID, "%s needs a value: %s", t->flag,
-                      t->row ? t->row->help : t->vllm->why);
+        return fail_no_value(t, e);
     c->last = *t;
     c->last_words = (const char *const *)c->argv + c->i + 1;
     c->n_last = n;

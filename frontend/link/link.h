@@ -14,6 +14,7 @@
 #include <stdint.h>
 #include <uv.h>
 #include "common/buf.h"
+#include "common/err.h"
 #include "common/tokenizer/tokenizer.h"
 #include "proto/proto.h"
 #include "proto/sampling.h"
@@ -99,7 +100,7 @@ enum link_state {
 
 struct link_engine { /* from its hello; zero before the first */
     uint32_t vocab_size, max_model_len, max_num_seqs, credit;
-    char fingerprint[128], model[256], version[64];
+    char fingerprint[128], model[Q_MESSAGE_MAX - 128], version[64]; /* cut when longer */
     uint32_t eos_ids[16], n_eos;
     uint64_t instance;    /* changes with a restart */
     uint32_t sleep_level; /* by its last heartbeat; 0 = awake */

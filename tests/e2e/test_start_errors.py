@@ -357,12 +357,14 @@ def test_causes_in_json_logs(tmp_path):
     assert entry["level"] == "ERROR" and entry["message"] == f"{tmp_path}/gone: no such folder"
 
 
-def test_long_messages_are_whole(model, tmp_path):
+def test_long_messages_are_whole(model, start, tmp_path):
     """More than the 248 bytes that messages once had: from a check, from the worker, and over HTTP."""
     deep = tmp_path.joinpath(*[str(i) * 60 for i in range(8)])
     deep.parent.mkdir(parents=True)
     refused(MODEL, [f": {deep}: no such folder"], "serve", deep, "--port", "0")
     model.rename(deep)
+    log = start(deep, *IDS, "--num-gpu-blocks-override", "128").process.log()
+    assert f"model {deep}, " in log, log
     (deep / "model.safetensors").write_bytes(b"\xff" * 64)
     line = refused(MODEL, [f"{deep}/model.safetensors: the header has"], "serve", deep, "--port", "0")
     assert line.endswith("expected at most 104857600")

@@ -256,6 +256,12 @@ static void lists_take_words_and_leave_the_model(void **state)
                  "--api-key needs a value", &e);
     assert_fails(parse(&o, &serve, WORDS("m", "--host", "--port", "1"), &e), Q_INVALID,
                  "--host needs a value", &e);
+    assert_fails(parse(&o, &serve, WORDS("m", "--spec-tokens"), &e), Q_INVALID,
+                 "it sets --speculative-config.num_speculative_tokens", &e);
+    assert_fails(parse(&o, &serve, WORDS("m", "--sse-keep-alive-interval"), &e), Q_INVALID,
+                 "--sse-keep-alive-interval needs a value: it sets --sse-ping-ms", &e);
+    assert_fails(parse(&o, &serve, WORDS("m", "--cudagraph-capture-sizes"), &e), Q_INVALID,
+                 "--cudagraph-capture-sizes needs a value: it sets --cuda-graph-sizes", &e);
     setenv("QUIRE_API_KEY", "one\ntwo", 1);
     assert_ok(parse(&o, &serve, WORDS("m"), &e), &e);
     assert_int_equal(o.api_key.n, 2);

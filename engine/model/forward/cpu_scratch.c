@@ -188,6 +188,7 @@ static void cut(struct model_scratch *s, struct region_cutter *c, const struct m
     s->n_part = kern_attention_parts(m->shape.max_model_len, g->n_head, g->head_dim, s->n_thread);
     s->parts = region_cut(c, s->n_part, sizeof *s->parts);
     s->stages = region_cut(c, t.p->n_stage, sizeof *s->stages);
+    s->lines = region_cut(c, PROGRAM_BUFFERS_MAX, sizeof *s->lines);
     s->rows = region_cut(c, n, sizeof *s->rows); /* beside what is written first, too */
     s->kern = region_cut(c, s->n_thread, s->kern_bytes);
 }
@@ -214,6 +215,13 @@ enum q_code model_scratch_new(struct model_scratch **out, const struct model *m,
     cut(s, &c, m);
     cpu_plan_stages(s->stages, &m->program, s->slots);
     s->n_stage = m->program.n_stage;
+    for (uint32_t i = 0; i < m->program.n_buffer; i++)
+        s->lines[i].b = (struct cpu_buffer){
+            .all = s->buffers[i],
+            .slot = s->slots[i],
+            .of_step = m->program.buffers[i].rows == PROGRAM_ROWS_STEP,
+            .of_places = m->program.buffers[i].rows == PROGRAM_ROWS_PLACES,
+        };
     for (uint32_t i = 0; i < n_token_max; i++)
         s->rows[i] = i;
     *out = s;

@@ -28,6 +28,15 @@ struct cpu_experts {
     struct matmul_rows picked; /* [CPU_PICK_ROWS, hidden] rows of one expert */
 };
 
+/* What a stage asks of a buffer, in one cache line: weights push all else out of the caches between
+ * two stages. */
+struct cpu_buffer {
+    struct matmul_rows all;
+    uint8_t slot;
+    bool of_step, of_places;
+};
+_Static_assert(sizeof(struct cpu_buffer) <= 64, "one cache line");
+
 struct model_scratch {
     struct region memory;
     uint32_t n_token_max, n_thread;
@@ -35,6 +44,9 @@ struct model_scratch {
     uint32_t in_rows; /* block_rows, or enough for CPU_OWN_ROWS of each thread */
     struct matmul_rows buffers[PROGRAM_BUFFERS_MAX]; /* dtype: of the widest reference */
     uint8_t slots[PROGRAM_BUFFERS_MAX];
+    struct cpu_line { /* [PROGRAM_BUFFERS_MAX] the same, for stages */
+        _Alignas(64) struct cpu_buffer b;
+    } * lines;
     struct cpu_stage *stages; /* [n_stage] of the program */
     uint32_t n_stage;
     struct cpu_experts e; /* of a model with experts */

@@ -22,27 +22,23 @@ static void meet(struct cpu_run *w)
 
 static struct matmul_rows rows_at(const struct cpu_run *w, struct program_ref r, bool own)
 {
-    const struct matmul_rows *b = &w->s->buffers[r.buffer];
-    const bool is_places = w->m->program.buffers[r.buffer].rows == PROGRAM_ROWS_PLACES;
-    struct matmul_rows at = *b;
-    size_t row = 0;
+    const struct cpu_buffer *b = &w->s->lines[r.buffer].b;
+    struct matmul_rows at = b->all;
+    size_t row = own ? (size_t)w->x.ith * CPU_OWN_ROWS * (b->of_places ? w->n_used : 1) : 0;
+    if (r.buffer == PROGRAM_B_LOGITS)
+        at = (struct matmul_rows){.x = w->logits, .stride = r.n_col};
+    if (b->of_step || r.buffer == PROGRAM_B_LOGITS)
+        row = w->block.at;
     at.dtype = (enum dtype)r.dtype;
-    if (r.buffer == PROGRAM_B_LOGITS) {
-        at = (struct matmul_rows){.x = w->logits, .stride = r.n_col, .dtype = DT_F32};
-        row = w->block.at;
-    } else if (w->m->program.buffers[r.buffer].rows == PROGRAM_ROWS_STEP) {
-        row = w->block.at;
-    } else if (own) {
-        row = (size_t)w->x.ith * CPU_OWN_ROWS * (is_places ? w->n_used : 1);
-    }
-    at = matmul_rows_at(&at, row);
-    at.x = (char *)at.x + r.col * cpu_width(r);
+    at.x = (char *)at.x + (row * at.stride + r.col) * cpu_width(r);
+    at.rows = at.rows ? at.rows + row : NULL;
+    at.sums = at.sums ? at.sums + row * at.stride / KERN_QUANT_SUM : NULL;
     return at;
 }
 
 struct matmul_rows cpu_rows_of(const struct cpu_run *w, struct program_ref r)
 {
-    return rows_at(w, r, w->is_own[w->s->slots[r.buffer]]);
+    return rows_at(w, r, w->is_own[w->s->lines[r.buffer].b.slot]);
 }
 
 struct matmul_rows cpu_rows_to(const struct cpu_run *w, struct program_ref r)
@@ -149,7 +145,7 @@ static void norm_quantize(struct cpu_run *w, const struct program_op *op, struct
 
 static void quantize(struct cpu_run *w, const struct program_op *op, struct program_ref out)
 {
-    if (w->m->program.buffers[out.buffer].rows == PROGRAM_ROWS_PLACES) {
+    if (w->s->lines[out.buffer].b.of_places) {
         cpu_quantize_places(w, op);
         return;
     }
@@ -215,7 +211,7 @@ static void scale(struct cpu_run *w, const struct program_op *op, struct program
 /* Gate and up that are not interleaved. */
 static void activate(struct cpu_run *w, const struct program_op *op, struct program_ref out)
 {
-    const bool is_places = w->m->program.buffers[out.buffer].rows == PROGRAM_ROWS_PLACES;
+    const bool is_places = w->s->lines[out.buffer].b.of_places;
     const struct matmul_rows x = cpu_rows_of(w, op->in[0]), to = cpu_rows_to(w, out);
     const struct cpu_rows r = cpu_to_make(w, w->block.n * (is_places ? w->n_used : 1));
     const struct silu_mul_args a = {
@@ -381,7 +377,7 @@ static void run_stage(struct cpu_run *w, const struct program_stage *g,
     else
         for (uint32_t i = 0; i < g->n; i++)
             of_kind[op[i].kind](w, &op[i], op[i].out);
-    w->is_own[w->s->slots[out.buffer]] = w->own_stage;
+    w->is_own[w->s->lines[out.buffer].b.slot] = w->own_stage;
     w->is_clean = false;
 }
 

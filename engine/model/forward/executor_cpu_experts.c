@@ -60,7 +60,8 @@ static void sort_places(struct cpu_run *w, struct program_ref routes)
 {
     const size_t n = (size_t)w->block.n * w->n_used, ith = w->x.ith;
     const size_t most = (size_t)w->s->block_rows * w->n_used;
-    const uint32_t *experts = w->s->e.experts + routes_at(w, w->is_own[w->s->slots[routes.buffer]]);
+    const uint32_t *experts =
+        w->s->e.experts + routes_at(w, w->is_own[w->s->lines[routes.buffer].b.slot]);
     uint32_t before = 0;
     w->ends = w->s->e.ends + ith * w->n_expert;
     w->rows = w->s->e.rows + ith * most;
@@ -214,7 +215,7 @@ void cpu_experts(struct cpu_run *w, const struct program_op *op, struct program_
     const struct packed *first = program_matrix(&w->m->weights, op->weight, op->layer, 0);
     const uint32_t n_panel = panel_count(first);
     t.y = cpu_rows_to(w, out);
-    t.picks = w->m->program.buffers[op->in[0].buffer].rows != PROGRAM_ROWS_PLACES;
+    t.picks = !w->s->lines[op->in[0].buffer].b.of_places;
     if (t.picks)
         sort_places(w, op->in[1]);
     if (t.picks && t.x.rows)
@@ -252,7 +253,7 @@ void cpu_quantize_places(struct cpu_run *w, const struct program_op *op)
 void cpu_combine(struct cpu_run *w, const struct program_op *op)
 {
     const struct matmul_rows y = cpu_rows_to(w, op->out), x = cpu_rows_of(w, op->in[0]);
-    const size_t at = routes_at(w, w->is_own[w->s->slots[op->in[1].buffer]]);
+    const size_t at = routes_at(w, w->is_own[w->s->lines[op->in[1].buffer].b.slot]);
     const struct combine_args a = {
         .y = y.x,
         .y_stride = y.stride,

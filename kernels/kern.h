@@ -10,6 +10,7 @@
 #include "common/err.h"
 #include "kernels/ops/ops_attention.h"
 #include "kernels/ops/ops_device.h"
+#include "kernels/ops/ops_elementwise.h"
 #include "kernels/ops/ops_fp8.h"
 #include "kernels/ops/ops_int4.h"
 #include "kernels/ops/ops_mla.h"

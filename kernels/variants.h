@@ -5,6 +5,7 @@
 #ifndef QUIRE_KERNELS_VARIANTS_H
 #define QUIRE_KERNELS_VARIANTS_H
 #include "kernels/ops/ops_device.h"
+#include "kernels/ops/ops_elementwise.h"
 #include "kernels/ops/ops_fp8.h"
 #include "kernels/ops/ops_int4.h"
 #include "kernels/ops/ops_mla.h"

@@ -11,8 +11,6 @@
 #include "common/hub/archs.h"
 #include "common/hub/config_internal.h"
 
-#define EPS_DEFAULT 1e-6 /* rms_norm_eps of every family here when absent */
-
 struct field {
     const char *key;
     size_t offset; /* of a uint32_t in struct model_config */
@@ -35,13 +33,16 @@ static const struct {
     const char *model_type;
     uint32_t head_dim;      /* when absent; 0 = hidden_size / num_attention_heads */
     bool window_by_default; /* use_sliding_window when absent */
+    uint32_t window;        /* sliding_window when absent */
+    bool alternates;        /* without layer_types the first, third … layer has the window */
 } type_defaults[] = {
     // clang-format off
-    {"qwen2", 0, false},
-    {"qwen2_moe", 0, false},
-    {"qwen3", 128, false},
-    {"qwen3_moe", 0, false},
-    {"", 0, true}, /* every other */
+    {"gemma2", 256, true, 4096, true},
+    {"qwen2", 0, false, 0, false},
+    {"qwen2_moe", 0, false, 0, false},
+    {"qwen3", 128, false, 0, false},
+    {"qwen3_moe", 0, false, 0, false},
+    {"", 0, true, 0, false}, /* every other */
     // clang-format on
 };
 
@@ -83,31 +84,21 @@ static enum q_code load_architecture(char name[CONFIG_NAME_MAX], const struct hu
 
 static enum q_code load_names(struct model_config *c, const struct hub_json_at *at, struct q_err *e)
 {
-    const char *type = "", *act = "silu";
+    const char *type = "";
     enum q_code rc;
     if ((rc = load_architecture(c->architecture, at, e)) ||
-        (rc = hub_json_str(&type, at, "model_type", e)) ||
-        (rc = hub_json_str(&act, at, "hidden_act", e)) ||
-        (rc = read_name(c->model_type, at, "model_type", type, e)))
+        (rc = hub_json_str(&type, at, "model_type", e)))
         return rc;
-    return read_name(c->hidden_act, at, "hidden_act", act, e);
+    return read_name(c->model_type, at, "model_type", type, e);
 }
 
 /* What this version cannot run whatever the family, refused by name instead of giving wrong
  * answers. */
 static enum q_code refuse_features(const struct hub_json_at *at, struct q_err *e)
 {
-    double partial = 1.0;
-    enum q_code rc;
     if (hub_json_find(at, "text_config") && !hub_json_find(at, "hidden_size"))
         return q_fail(e, Q_UNSUPPORTED,
                       "%s: a nested text_config (multimodal model) is not supported yet", at->path);
-    if ((rc = hub_json_number(&partial, at, "partial_rotary_factor", (struct hub_json_range){0, 1},
-                              e)))
-        return rc;
-    if (partial != 1.0)
-        return q_fail(e, Q_UNSUPPORTED, "%s: partial_rotary_factor %g is not supported yet, only 1",
-                      at->path, partial);
     return Q_OK;
 }
 
@@ -169,20 +160,6 @@ static enum q_code load_sizes(struct model_config *c, const struct hub_json_at *
     return Q_OK;
 }
 
-static enum q_code load_flags(struct model_config *c, const struct hub_json_at *at, struct q_err *e)
-{
-    enum q_code rc;
-    c->rms_norm_eps = EPS_DEFAULT;
-    if ((rc = hub_json_number(&c->rms_norm_eps, at, "rms_norm_eps", (struct hub_json_range){0, 1},
-                              e)) ||
-        (rc = hub_json_bool(&c->tie_word_embeddings, at, "tie_word_embeddings", e)) ||
-        (rc = hub_json_bool(&c->attention_bias, at, "attention_bias", e)) ||
-        (rc = hub_json_bool(&c->mlp_bias, at, "mlp_bias", e)))
-        return rc;
-    c->attention_out_bias = c->attention_bias;
-    return Q_OK;
-}
-
 static enum q_code load_dtype(struct model_config *c, const struct hub_json_at *at, struct q_err *e)
 {
     static const struct {
@@ -206,14 +183,17 @@ static enum q_code load_dtype(struct model_config *c, const struct hub_json_at *
 }
 
 /* layer_types says it layer by layer; without it max_window_layers says which layers come first
- * with full attention; without that every layer has the window. */
+ * with full attention; without that every layer has the window, or every second. */
 static enum q_code load_windows(struct model_config *c, const struct hub_json_at *at,
                                 struct q_err *e)
 {
-    int64_t window = 0, n_full = 0;
-    bool use = type_defaults[type_row(c->model_type)].window_by_default;
+    const size_t row = type_row(c->model_type);
+    int64_t window = type_defaults[row].window, n_full = 0;
+    bool use = type_defaults[row].window_by_default;
     const json_t *types = hub_json_find(at, "layer_types");
     enum q_code rc;
+    if (json_is_null(json_object_get(at->object, "sliding_window")))
+        window = 0;
     if ((rc = hub_json_int(&window, at, "sliding_window", (struct hub_json_range){0, UINT32_MAX},
                            e)) ||
         (rc = hub_json_bool(&use, at, "use_sliding_window", e)) ||
@@ -225,7 +205,8 @@ static enum q_code load_windows(struct model_config *c, const struct hub_json_at
                       "%s: layer_types has %zu entries, expected num_hidden_layers = %u", at->path,
                       json_array_size(types), c->n_layer);
     for (uint32_t i = 0; i < c->n_layer; i++) {
-        const char *type = i < n_full ? "full_attention" : "sliding_attention";
+        const bool full = i < n_full || (type_defaults[row].alternates && i % 2);
+        const char *type = full ? "full_attention" : "sliding_attention";
         if (types)
             type = json_string_value(json_array_get(types, i));
         bool sliding = type && strcmp(type, "sliding_attention") == 0;
@@ -272,11 +253,11 @@ static enum q_code load_config(struct model_config *c, const struct hub_json_at 
 {
     enum q_code rc;
     if ((rc = load_names(c, at, e)) || (rc = refuse_features(at, e)) ||
-        (rc = load_sizes(c, at, e)) || (rc = load_flags(c, at, e)) || (rc = load_dtype(c, at, e)) ||
-        (rc = load_windows(c, at, e)) || (rc = load_ids(c, at, e)) ||
+        (rc = load_sizes(c, at, e)) || (rc = config_forward_load(c, at, e)) ||
+        (rc = load_dtype(c, at, e)) || (rc = load_windows(c, at, e)) || (rc = load_ids(c, at, e)) ||
         (rc = config_moe_load(c, at, e)) || (rc = config_quant_load(&c->quant, at, e)))
         return rc;
-    return config_rope_load(&c->rope, at, e);
+    return config_rope_load(c, at, e);
 }
 
 static enum q_code load_sampling(struct generation_defaults *g, const struct hub_json_at *at,

@@ -18,17 +18,29 @@
 #define CONFIG_HEAD_MAX    4096u /* head_dim */
 #define CONFIG_EXPERTS_MAX 1024u
 
-enum rope_kind { ROPE_DEFAULT, ROPE_LINEAR, ROPE_DYNAMIC, ROPE_LLAMA3, ROPE_YARN };
+#define CONFIG_ROPE_FACTORS_MAX 512u /* pairs of a head that longrope has factors for */
+
+enum rope_kind {
+    ROPE_DEFAULT,
+    ROPE_LINEAR,
+    ROPE_DYNAMIC,
+    ROPE_LLAMA3,
+    ROPE_YARN,
+    ROPE_LONG /* "longrope" */
+};
 
 struct rope_config {
     enum rope_kind kind;
     double theta;
     double factor;
     double original_max_position; /* tokens; 0 = not given (max_position_embeddings counts) */
-    double low_freq_factor, high_freq_factor;        /* llama3 */
-    double beta_fast, beta_slow;                     /* yarn */
-    double attention_factor, mscale, mscale_all_dim; /* yarn; 0 = not given */
-    bool truncate; /* yarn: round the correction range (default true) */
+    double low_freq_factor, high_freq_factor; /* llama3 */
+    double beta_fast, beta_slow;              /* yarn */
+    double attention_factor;                  /* yarn, longrope; 0 = not given */
+    double mscale, mscale_all_dim;            /* yarn; 0 = not given */
+    bool truncate;                            /* yarn: round the correction range (default true) */
+    /* longrope, of each pair: up to the original length, and beyond it */
+    float short_factor[CONFIG_ROPE_FACTORS_MAX], long_factor[CONFIG_ROPE_FACTORS_MAX];
 };
 
 struct moe_config {        /* mixture of experts, in place of a layer's MLP */
@@ -47,7 +59,7 @@ struct forward_config {
     double query_scalar;         /* scores are divided by its root instead of head_dim's */
     double attention_multiplier; /* scores are multiplied by it instead */
     double embedding_multiplier, residual_multiplier, logit_multiplier;
-    double rotary_fraction; /* of a head's elements, the first of which are rotated */
+    double rotary_fraction; /* of a head's elements, the first of which are rotated: 0 … 1 */
     bool parallel_residual;
 };
 
@@ -56,7 +68,7 @@ struct model_config {
     char model_type[CONFIG_NAME_MAX];
     uint32_t vocab_size, hidden_size, intermediate_size, n_layer, n_head, n_kv_head, head_dim;
     uint32_t max_position; /* max_position_embeddings, tokens */
-    double rms_norm_eps;
+    double rms_norm_eps;   /* layer_norm_eps too */
     char hidden_act[CONFIG_NAME_MAX];
     bool tie_word_embeddings, attention_bias, attention_out_bias, mlp_bias;
     uint32_t
@@ -78,6 +90,13 @@ struct generation_defaults { /* generation_config.json; has_x false = not given 
     double temperature, top_p, min_p, repetition_penalty;
     int64_t top_k, max_new_tokens;
 };
+
+/* Elements of a head that are rotated, the first of it. */
+static inline uint32_t model_config_n_rot(const struct model_config *c)
+{
+    const double fraction = c->forward.rotary_fraction;
+    return fraction != 0 ? (uint32_t)(c->head_dim * fraction) : c->head_dim;
+}
 
 /* Load dir/config.json and, where there is one, dir/generation_config.json (its eos_token_id list
  * replaces config's, as in transformers). Errors: Q_NOT_FOUND, Q_CORRUPT (file, key, found,

@@ -4,7 +4,9 @@
  *
  * config_moe.c: how many experts there are, how many of them a token uses, and which layers have
  * them. The keys and the meaning of their absence depend on the model type; a type that is not in
- * its table has no experts. config_rope.c: the rotary embedding, in both spellings:
+ * its table has no experts.
+ * config_forward.c: what some families compute besides, in their spelling.
+ * config_rope.c: the rotary embedding, in both spellings:
  *     older   "rope_theta": 1e6, "rope_scaling": null | {"type" or "rope_type": "yarn", …}
  *     newer   "rope_parameters": {"rope_theta": 1e6, "rope_type": "yarn", "factor": 4, …} */
 #ifndef QUIRE_COMMON_HUB_CONFIG_INTERNAL_H
@@ -15,8 +17,11 @@
 /* Fills c->moe from c->model_type, c->n_layer, c->intermediate_size and the object. Errors:
  * Q_CORRUPT (file, key, found, accepted). */
 FALLIBLE config_moe_load(struct model_config *c, const struct hub_json_at *at, struct q_err *e);
-/* Errors: Q_CORRUPT, Q_UNSUPPORTED (a kind that is not in enum rope_kind, with the kinds that are).
+/* Fills c->rope from c's sizes and the object. Errors: Q_CORRUPT, Q_UNSUPPORTED (a kind that is not in enum rope_kind, with the kinds that are).
  */
-FALLIBLE config_rope_load(struct rope_config *r, const struct hub_json_at *config, struct q_err *e);
+FALLIBLE config_rope_load(struct model_config *c, const struct hub_json_at *at, struct q_err *e);
+/* Fills c->forward and what else a family spells in its own way: activation, eps, biases, tied
+ * embeddings. c->model_type and c->head_dim are set. Errors: Q_CORRUPT, Q_UNSUPPORTED. */
+FALLIBLE config_forward_load(struct model_config *c, const struct hub_json_at *at, struct q_err *e);
 
 #endif

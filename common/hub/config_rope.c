@@ -3,9 +3,10 @@
 #include <string.h>
 
 #define THETA_DEFAULT 10000.0
+#define ORIGINAL      "original_max_position_embeddings"
 
 /* Which keys a kind cannot do without. */
-enum { NEED_FACTOR = 1, NEED_BANDS = 2, NEED_ORIGINAL = 4 };
+enum { NEED_FACTOR = 1, NEED_BANDS = 2, NEED_ORIGINAL = 4, NEED_FACTORS = 8 };
 
 static const struct {
     const char *name;
@@ -17,6 +18,8 @@ static const struct {
     {"dynamic", ROPE_DYNAMIC, NEED_FACTOR},
     {"llama3", ROPE_LLAMA3, NEED_FACTOR | NEED_BANDS | NEED_ORIGINAL},
     {"yarn", ROPE_YARN, 0},
+    {"longrope", ROPE_LONG, NEED_FACTORS},
+    {"su", ROPE_LONG, NEED_FACTORS}, /* its name in the first Phi-3 checkpoints */
 };
 
 static enum q_code read_kind(struct rope_config *r, int *needs, const struct hub_json_at *at,
@@ -34,7 +37,7 @@ static enum q_code read_kind(struct rope_config *r, int *needs, const struct hub
         }
     return q_fail(e, Q_UNSUPPORTED,
                   "%s: rope type \"%.40s\" is not supported, expected default, linear, dynamic, "
-                  "llama3 or yarn",
+                  "llama3, yarn or longrope",
                   at->path, name);
 }
 
@@ -48,7 +51,7 @@ static enum q_code read_numbers(struct rope_config *r, const struct hub_json_at 
     } numbers[] = {
         {"rope_theta", &r->theta, {1.001, 1e15}},
         {"factor", &r->factor, {1, 1e6}},
-        {"original_max_position_embeddings", &r->original_max_position, {1, 1u << 28}},
+        {ORIGINAL, &r->original_max_position, {1, 1u << 28}},
         {"low_freq_factor", &r->low_freq_factor, {1e-6, 1e6}},
         {"high_freq_factor", &r->high_freq_factor, {1e-6, 1e6}},
         {"beta_fast", &r->beta_fast, {1e-6, 1e6}},
@@ -63,6 +66,40 @@ static enum q_code read_numbers(struct rope_config *r, const struct hub_json_at 
             return rc;
     }
     return hub_json_bool(&r->truncate, at, "truncate", e);
+}
+
+static enum q_code read_factors(float *out, const struct hub_json_at *at, const char *key,
+                                uint32_t n, struct q_err *e)
+{
+    const json_t *list = hub_json_find(at, key);
+    if (!json_is_array(list) || json_array_size(list) != n)
+        return q_fail(e, Q_CORRUPT,
+                      "%s: %s has %zu entries, expected a list of %u numbers (half the elements "
+                      "of a head that are rotated)",
+                      at->path, key, json_array_size(list), n);
+    for (uint32_t i = 0; i < n; i++) {
+        const json_t *v = json_array_get(list, i);
+        const double factor = json_number_value(v);
+        if (!json_is_number(v) || !(factor >= 1e-3 && factor <= 1e6))
+            return q_fail(e, Q_CORRUPT, "%s: %s[%u] is %s, expected a number from 0.001 to 1000000",
+                          at->path, key, i, json_is_number(v) ? "out of range" : hub_json_kind(v));
+        out[i] = (float)factor;
+    }
+    return Q_OK;
+}
+
+/* What longrope cannot do without: a factor of each pair, for short and for long sequences. */
+static enum q_code read_long(struct model_config *c, const struct hub_json_at *at, struct q_err *e)
+{
+    const uint32_t n = model_config_n_rot(c) / 2;
+    enum q_code rc;
+    if (n > CONFIG_ROPE_FACTORS_MAX)
+        return q_fail(e, Q_UNSUPPORTED,
+                      "%s: longrope of %u elements of a head is not supported, at most %u",
+                      at->path, 2 * n, 2 * CONFIG_ROPE_FACTORS_MAX);
+    if ((rc = read_factors(c->rope.short_factor, at, "short_factor", n, e)))
+        return rc;
+    return read_factors(c->rope.long_factor, at, "long_factor", n, e);
 }
 
 static enum q_code check_needs(const struct rope_config *r, int needs, const struct hub_json_at *at,
@@ -85,14 +122,16 @@ static enum q_code check_needs(const struct rope_config *r, int needs, const str
     return Q_OK;
 }
 
-enum q_code config_rope_load(struct rope_config *r, const struct hub_json_at *config,
+enum q_code config_rope_load(struct model_config *c, const struct hub_json_at *config,
                              struct q_err *e)
 {
+    const struct hub_json_range thetas = {1.001, 1e15}, lengths = {1, 1u << 28};
+    struct rope_config *r = &c->rope;
+    enum q_code rc;
     *r = (struct rope_config){
         .theta = THETA_DEFAULT, .beta_fast = 32, .beta_slow = 1, .truncate = true};
-    enum q_code rc =
-        hub_json_number(&r->theta, config, "rope_theta", (struct hub_json_range){1.001, 1e15}, e);
-    if (rc)
+    if ((rc = hub_json_number(&r->theta, config, "rotary_emb_base", thetas, e)) ||
+        (rc = hub_json_number(&r->theta, config, "rope_theta", thetas, e)))
         return rc;
     const char *key = hub_json_find(config, "rope_parameters") ? "rope_parameters" : "rope_scaling";
     const struct hub_json_at at = {hub_json_find(config, key), config->path};
@@ -105,7 +144,13 @@ enum q_code config_rope_load(struct rope_config *r, const struct hub_json_at *co
         return q_fail(e, Q_UNSUPPORTED, "%s: %s with values per layer type is not supported yet",
                       at.path, key);
     int needs = 0;
-    if ((rc = read_kind(r, &needs, &at, e)) || (rc = read_numbers(r, &at, e)))
+    if ((rc = read_kind(r, &needs, &at, e)))
+        return rc;
+    if ((needs & NEED_FACTORS) &&
+        ((rc = hub_json_number(&r->original_max_position, config, ORIGINAL, lengths, e)) ||
+         (rc = read_long(c, &at, e))))
+        return rc;
+    if ((rc = read_numbers(r, &at, e)))
         return rc;
     return check_needs(r, needs, &at, e);
 }

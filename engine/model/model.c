@@ -178,7 +178,7 @@ static void cos_sin_rows(void *arg, uint32_t ith, uint32_t nth)
     const struct cos_sin_job *j = arg;
     const uint32_t end = (uint32_t)((uint64_t)j->n * (ith + 1) / nth);
     for (uint32_t i = (uint32_t)((uint64_t)j->n * ith / nth); i < end; i++)
-        rotary_row(&j->m->rotary, j->rows + (size_t)i * j->m->config.head_dim, j->from + i, 0);
+        rotary_row(&j->m->rotary, j->rows + 2 * (size_t)i * j->m->rotary.n_pair, j->from + i, 0);
 }
 
 /* The CPU computes (cos, sin) of a step's rows as it goes; a device has those of all positions, the
@@ -186,7 +186,7 @@ static void cos_sin_rows(void *arg, uint32_t ith, uint32_t nth)
 static enum q_code make_rope_cos_sin(struct model *m, struct team *team, struct q_err *e)
 {
     const uint32_t n = m->shape.max_model_len;
-    const size_t row = m->config.head_dim * sizeof(float);
+    const size_t row = 2 * (size_t)m->rotary.n_pair * sizeof(float);
     struct upload u = {0};
     enum q_code rc = upload_init(&u, m->link, e);
     if (rc || (rc = region_init_on(&m->rope_cos_sin, n * row, "rotary table", m->link, e)))
@@ -234,7 +234,8 @@ static enum q_code decide(struct model *m, struct model_options *decided, struct
 }
 
 /* What the loader is asked for. dtype and quantization are decided. */
-static struct load_options load_options_of(const struct model_options *o)
+static struct load_options load_options_of(const struct model_config *c,
+                                           const struct model_options *o)
 {
     return (struct load_options){
         .dir = o->weights_dir ? o->weights_dir : o->dir,
@@ -246,7 +247,7 @@ static struct load_options load_options_of(const struct model_options *o)
         .team = o->team,
         .memory_bytes = o->memory_bytes,
         .device = o->link,
-        .no_fusion = o->no_fusion,
+        .gate_up_apart = o->no_fusion || model_program_gate_up_apart(c),
         .progress = o->progress,
         .progress_ctx = o->progress_ctx,
     };
@@ -270,7 +271,7 @@ FALLIBLE model_check(const struct model_options *o, bool on_device, struct q_err
     enum q_code rc = load_config(m, o, on_device, e);
     if (!rc && !on_device)
         rc = decide(m, &decided, e);
-    const struct load_options lo = load_options_of(&decided);
+    const struct load_options lo = load_options_of(&m->config, &decided);
     if (!rc && o->format != LOAD_DUMMY)
         rc = on_device ? check_files(o, e) : weights_check(m->arch, &m->config, &lo, e);
     model_free(m);
@@ -287,7 +288,7 @@ FALLIBLE model_show_weights(struct buf *out, const struct model_options *o,
     enum q_code rc = load_config(m, o, false, e);
     if (rc || (rc = decide(m, &decided, e)))
         goto out;
-    const struct load_options lo = load_options_of(&decided);
+    const struct load_options lo = load_options_of(&m->config, &decided);
     if ((rc = weights_plan(&m->weights, m->arch, &m->config, &lo, e)))
         goto out;
     if (how->json)
@@ -331,7 +332,7 @@ static enum q_code load(struct model *m, const struct model_options *o, struct q
     m->shape.compute_dtype = decided.dtype;
     m->shape.quantization = decided.quantization;
     rotary_init(&m->rotary, c);
-    const struct load_options lo = load_options_of(&decided);
+    const struct load_options lo = load_options_of(&m->config, &decided);
     if ((rc = check_device(m, e)) || (rc = weights_load(&m->weights, m->arch, c, &lo, e)) ||
         (rc = model_program_make(m, e)))
         return rc;
@@ -458,7 +459,7 @@ enum q_code model_check_weights(const struct model_config *c, const struct model
     if ((rc = arch_find(&arch, c->architecture, e)) ||
         (rc = check_same_config(c, arch, o->weights_dir, e)))
         return rc;
-    const struct load_options lo = load_options_of(o);
+    const struct load_options lo = load_options_of(c, o);
     return weights_check(arch, c, &lo, e);
 }
 
@@ -472,7 +473,7 @@ enum q_code model_reload(struct model *m, const struct model_options *o, struct 
     decided.link = m->link;
     decided.kern = m->kern;
     decided.packed_cache = NULL; /* a training's steps are read once */
-    const struct load_options lo = load_options_of(&decided);
+    const struct load_options lo = load_options_of(&m->config, &decided);
     if ((rc = check_same_config(&m->config, m->arch, o->weights_dir, e)) ||
         (rc = weights_reload(&m->weights, m->arch, &m->config, &lo, e)) ||
         (rc = model_program_make(m, e)))

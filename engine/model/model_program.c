@@ -20,6 +20,12 @@ FALLIBLE model_program_try(const struct model *m, bool on_device, struct q_err *
     return rc;
 }
 
+bool model_program_gate_up_apart(const struct model_config *c)
+{
+    enum arch_activation act;
+    return !arch_activation_parse(&act, c->hidden_act) || act != ARCH_SILU;
+}
+
 static enum q_code fail_weight(const struct model *m, const struct program_op *op,
                                enum program_weight w, struct q_err *e)
 {

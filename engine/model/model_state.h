@@ -18,7 +18,7 @@ struct model {
     struct rotary rotary;
     const struct kern_table *kern;
     const struct device_link *link; /* NULL: on the CPU */
-    /* On a device: [max_model_len][head_dim / 2][2], unless they depend on the prompt. */
+    /* On a device: [max_model_len][rotary.n_pair][2], unless they depend on the prompt. */
     struct region rope_cos_sin;
 };
 
@@ -26,7 +26,7 @@ struct model {
 static inline bool model_rope_varies(const struct model *m)
 {
     const struct model_config *c = &m->config;
-    return c->rope.kind == ROPE_DYNAMIC && m->shape.max_model_len > rotary_free_length(c);
+    return rotary_varies(c) && m->shape.max_model_len > rotary_free_length(c);
 }
 
 /* Of one layer, K (or V). */

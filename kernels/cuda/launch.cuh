@@ -23,6 +23,7 @@
 #include <stdint.h>
 extern "C" {
 #include "kernels/ops/ops_device.h"
+#include "kernels/ops/ops_elementwise.h"
 #include "kernels/ops/ops_fp8.h"
 #include "kernels/ops/ops_int4.h"
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rms_norm, and norm_rows: + residual, norm, (int8) in one pass over the row.
+/* layer_norm, rms_norm, and norm_rows: + residual, norm, (int8) in one pass over the row.
  *
  *     r = 1 / sqrt(sum x^2 / n_col + eps), y = x * r * w
  *
@@ -9,7 +9,8 @@
  * Order: thread t adds the squares of its columns ascending, one fma each, from +0; lanes by halves, warps
  *   ascending (launch.cuh). It depends on n_col and on nothing else, so x that is or is not aligned to 16
  *   bytes gives the same bits.
- * Bytes a column: rms_norm 4 + y's 2 or 4; norm_rows 4, with `add` + 2 (16-bit) and + 4 (x back), and y's
+ *   layer_norm: the sum of columns in the same way, then the squares of what is left without the mean.
+ * Bytes a column: rms_norm and layer_norm 4 + y's 2 or 4; norm_rows 4, with `add` + 2 (16-bit) and + 4 (x back), and y's
  *   2 (int8: 1). Limit: bytes / bandwidth.
  * Fraction of the limit: not measured on a card yet. */
 #include "kernels/cuda/int8.cuh"
@@ -60,6 +61,31 @@ extern "C" void rms_norm_cuda(const struct rms_norm_args *a, const struct kern_e
 {
     if (a->n_row)
         launch(rms_norm_kernel, dim3(a->n_row), threads_for(a->n_col), sizeof(struct norm_shared),
+               x, *a);
+}
+
+static __global__ void __launch_bounds__(THREADS) layer_norm_kernel(const struct layer_norm_args a)
+{
+    await_inputs();
+    SHARED_MEMORY(s, struct norm_shared);
+    const float *row = a.x + (a.rows ? a.rows[blockIdx.x] : blockIdx.x) * a.x_stride;
+    float sum = 0, squares = 0;
+    my_columns(a.n_col, [&](uint32_t c) { sum += row[c]; });
+    const float mean = block_reduce<BLOCK_SUM>(sum, &s.sum) / (float)a.n_col;
+    my_columns(a.n_col, [&](uint32_t c) { squares = fmaf(row[c] - mean, row[c] - mean, squares); });
+    const float r = inverse_rms(block_reduce<BLOCK_SUM>(squares, &s.sum), a.n_col, a.eps);
+    /* y may be x: a thread writes only what it alone has read */
+    my_columns(a.n_col, [&](uint32_t c) {
+        const float y = (row[c] - mean) * r;
+        store_as(a.y, a.y_dtype, blockIdx.x * a.y_stride + c,
+                 a.b ? fmaf(y, a.w[c], a.b[c]) : y * a.w[c]);
+    });
+}
+
+extern "C" void layer_norm_cuda(const struct layer_norm_args *a, const struct kern_exec *x)
+{
+    if (a->n_row)
+        launch(layer_norm_kernel, dim3(a->n_row), threads_for(a->n_col), sizeof(struct norm_shared),
                x, *a);
 }
 

@@ -97,6 +97,20 @@ struct rms_norm_args {
     float eps;
 };
 
+/* r = rows ? rows[i] : i;   d = x[r,:] - mean_c(x[r,:])
+ * y[i,c] = d[c] / sqrt(mean_c(d^2) + eps) * w[c] (+ b[c]).   Source: arXiv:1607.06450. Sums in f32.
+ * y may equal x when there are no rows. */
+struct layer_norm_args {
+    void *y;
+    enum dtype y_dtype; /* F32 or BF16; F16 on a device and in ref/ */
+    const float *x;
+    const uint32_t *rows; /* [n_row] or NULL */
+    const float *w, *b;   /* [n_col]; b may be NULL */
+    uint32_t n_row, n_col;
+    size_t x_stride, y_stride; /* elements */
+    float eps;
+};
+
 /* y[i,o] = sum_k x[i,k] * W[o,k] + bias[o] (+ y[i,o] as it was, when accumulate), or silu(gate) *
  * up of such sums, when W is gated; as f32, or rounded to bf16 (then without accumulate).
  * x: [n_row, n_in] f32, or bf16 (W must then be bf16; the arithmetic is that of vdpbf16ps), or f16

@@ -7,6 +7,10 @@
 
 CUDA_CALL(embed)
 CUDA_CALL(silu_mul)
+CUDA_CALL(layer_norm)
+CUDA_CALL(activate)
+CUDA_CALL(add_rows)
+CUDA_CALL(soft_cap)
 CUDA_CALL(scatter)
 CUDA_CALL(rms_norm)
 CUDA_CALL(norm_rows)
@@ -14,6 +18,10 @@ CUDA_CALL(quant_rows)
 CUDA_CALL(rope)
 REF_CALL(embed)
 REF_CALL(silu_mul)
+REF_CALL(layer_norm)
+REF_CALL(activate)
+REF_CALL(add_rows)
+REF_CALL(soft_cap)
 REF_CALL(scatter)
 REF_CALL(rms_norm)
 REF_CALL(norm_rows)
@@ -151,6 +159,10 @@ static void check_norm_rows(struct kcheck *k)
 const struct cuda_check cuda_checks_rows[] = {
     {"embed", ref_embed, call_embed, 0, check_embed, 40},
     {"silu_mul", ref_silu_mul, call_silu_mul, 4, kcheck_silu_mul, 40},
+    {"layer_norm", ref_layer_norm, call_layer_norm, 16, kcheck_layer_norm, 40},
+    {"activate", ref_activate, call_activate, 8, kcheck_activate, 60},
+    {"add_rows", ref_add_rows, call_add_rows, 0, kcheck_add_rows, 40},
+    {"soft_cap", ref_soft_cap, call_soft_cap, 4, kcheck_soft_cap, 40},
     {"scatter", ref_scatter, call_scatter, 0, kcheck_scatter, 40},
     {"rms_norm", ref_rms_norm, call_rms_norm, 16, kcheck_rms_norm, 40},
     {"norm_rows", ref_norm_rows, call_norm_rows, 16, check_norm_rows, 60},

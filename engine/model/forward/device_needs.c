@@ -11,9 +11,9 @@ static const struct {
     size_t offset; /* in struct kern_table */
 } kernels[PROGRAM_KINDS] = {
 #define KERNEL(kind, op) [PROGRAM_##kind] = {#op, offsetof(struct kern_table, op)}
-    KERNEL(EMBED, embed),         KERNEL(NORM, norm_rows), KERNEL(ACTIVATE, silu_mul),
-    KERNEL(ATTENTION, attention), KERNEL(ROUTE, route),    KERNEL(COMBINE, combine),
-    KERNEL(SHARE, add_share),
+    KERNEL(EMBED, embed),       KERNEL(NORM, norm_rows),      KERNEL(ADD, add_rows),
+    KERNEL(ACTIVATE, activate), KERNEL(ATTENTION, attention), KERNEL(ROUTE, route),
+    KERNEL(COMBINE, combine),   KERNEL(SHARE, add_share),     KERNEL(SOFT_CAP, soft_cap),
 #undef KERNEL
 };
 
@@ -73,6 +73,11 @@ static enum q_code check_stage(const struct checker *t, const struct program_sta
         return check_quantize(t, op);
     if (op->kind == PROGRAM_MATMUL || op->kind == PROGRAM_EXPERTS)
         return check_product(t, op);
+    if (op->kind == PROGRAM_ACTIVATE && device_needs_silu_mul(op))
+        return need(t, "silu_mul", t->k->silu_mul != NULL);
+    if (op->kind == PROGRAM_NORM && op->norm.kind == ARCH_NORM_LAYER &&
+        op->norm.unit == op->in[0].n_col)
+        return need(t, "layer_norm", t->k->layer_norm != NULL);
     if (op->kind == PROGRAM_NORM && op->in_place && op->norm.unit == op->in[0].n_col)
         return need(t, "rms_norm", t->k->rms_norm != NULL);
     if (!kernels[op->kind].name || (op->kind == PROGRAM_NORM && op->in_place))

@@ -5,6 +5,11 @@
 #define QUIRE_ENGINE_MODEL_FORWARD_DEVICE_NEEDS_H
 #include "engine/model/model_state.h"
 
+/* Is it silu_mul's, which every library has, rather than activate's? */
+static inline bool device_needs_silu_mul(const struct program_op *op)
+{
+    return op->act.is == ARCH_SILU && op->act.gated;
+}
 /* m: loaded with a link, its program is fused. Errors: Q_UNSUPPORTED (the operation of the library,
  * or of the program, that is missing). */
 FALLIBLE device_needs_check(const struct model *m, struct q_err *e);

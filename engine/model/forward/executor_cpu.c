@@ -8,6 +8,7 @@
  * attention touches one row at a time, so a thread takes its rows through all of it. */
 #include "engine/model/forward/executor_cpu.h"
 #include <string.h>
+#include "engine/model/forward/acts.h"
 
 typedef void handler(struct cpu_run *w, const struct program_op *op, struct program_ref out);
 
@@ -82,6 +83,24 @@ static const float *norm_input(const struct cpu_run *w, const struct program_op 
            r * w->s->buffers[op->in[0].buffer].stride + op->in[0].col;
 }
 
+static void layer_norm(const struct cpu_run *w, const struct program_op *op,
+                       const struct rms_norm_args *a)
+{
+    const struct layer_norm_args of = {
+        .y = a->y,
+        .y_dtype = a->y_dtype,
+        .x = a->x,
+        .w = a->w,
+        .b = vector_of(w, op->bias, op),
+        .n_row = a->n_row,
+        .n_col = a->n_col,
+        .x_stride = a->x_stride,
+        .y_stride = a->y_stride,
+        .eps = a->eps,
+    };
+    w->k->layer_norm(&of, &w->mine);
+}
+
 /* Units of n_row rows of x that lie `x_stride` apart. */
 static void norm_units(const struct cpu_run *w, const struct program_op *op,
                        const struct rms_norm_args *rows)
@@ -95,7 +114,10 @@ static void norm_units(const struct cpu_run *w, const struct program_op *op,
         a.n_row = op->in[0].n_col / op->norm.unit;
         a.x_stride = a.y_stride = op->norm.unit;
     }
-    w->k->rms_norm(&a, &w->mine);
+    if (op->norm.kind == ARCH_NORM_LAYER)
+        layer_norm(w, op, &a);
+    else
+        w->k->rms_norm(&a, &w->mine);
 }
 
 static void norm(struct cpu_run *w, const struct program_op *op, struct program_ref out)
@@ -191,12 +213,16 @@ static void add(struct cpu_run *w, const struct program_op *op, struct program_r
 {
     const struct matmul_rows x = cpu_rows_of(w, op->in[0]), y = cpu_rows_to(w, out);
     const struct cpu_rows r = cpu_share(w, (struct cpu_rows){0, w->block.n});
-    for (uint32_t i = r.at; i < r.at + r.n; i++) {
-        const float *from = (const float *)x.x + i * x.stride;
-        float *to = (float *)y.x + i * y.stride;
-        for (uint32_t c = 0; c < out.n_col; c++)
-            to[c] += from[c];
-    }
+    const struct add_rows_args a = {
+        .y = (float *)y.x + r.at * y.stride,
+        .x = (const float *)x.x + r.at * x.stride,
+        .n_row = r.n,
+        .n_col = out.n_col,
+        .x_stride = x.stride,
+        .y_stride = y.stride,
+        .scale = op->scale,
+    };
+    w->k->add_rows(&a, &w->mine);
 }
 
 static void scale(struct cpu_run *w, const struct program_op *op, struct program_ref out)
@@ -208,13 +234,29 @@ static void scale(struct cpu_run *w, const struct program_op *op, struct program
             ((float *)y.x)[i * y.stride + c] *= op->scale;
 }
 
-/* Gate and up that are not interleaved. */
+/* All threads, by columns: a row of logits is long. */
+static void soft_cap(struct cpu_run *w, const struct program_op *op, struct program_ref out)
+{
+    const struct matmul_rows y = cpu_rows_to(w, out);
+    const struct soft_cap_args a = {
+        .x = y.x,
+        .n_row = w->block.n,
+        .n_col = out.n_col,
+        .x_stride = y.stride,
+        .cap = op->cap,
+    };
+    w->k->soft_cap(&a, &w->x);
+}
+
+/* What no product has made. */
 static void activate(struct cpu_run *w, const struct program_op *op, struct program_ref out)
 {
     const bool is_places = w->s->lines[out.buffer].b.of_places;
     const struct matmul_rows x = cpu_rows_of(w, op->in[0]), to = cpu_rows_to(w, out);
     const struct cpu_rows r = cpu_to_make(w, w->block.n * (is_places ? w->n_used : 1));
-    const struct silu_mul_args a = {
+    const struct activate_args a = {
+        .act = act_of(op->act.is),
+        .gated = op->act.gated,
         .y = (char *)to.x + r.at * to.stride * cpu_width(out),
         .y_dtype = (enum dtype)out.dtype,
         .x = (const float *)x.x + r.at * x.stride,
@@ -223,7 +265,7 @@ static void activate(struct cpu_run *w, const struct program_op *op, struct prog
         .x_stride = x.stride,
         .y_stride = to.stride,
     };
-    w->k->silu_mul(&a, &w->mine);
+    w->k->activate(&a, &w->mine);
 }
 
 /* --- attention --- */
@@ -353,6 +395,7 @@ static handler *const of_kind[PROGRAM_KINDS] = {
     [PROGRAM_COMBINE] = combine,
     [PROGRAM_SHARE] = share,
     [PROGRAM_SCALE] = scale,
+    [PROGRAM_SOFT_CAP] = soft_cap,
 };
 
 /* Of fused stages; NULL: its operations one after the other, since a thread has the same rows in

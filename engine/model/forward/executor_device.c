@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/model/forward/executor_device_internal.h"
 #include "common/mem.h"
+#include "engine/model/forward/acts.h"
 #include "engine/model/forward/device_needs.h"
 #include "engine/model/forward/program_memory.h"
 
@@ -57,12 +58,12 @@ const struct kern_exec *executor_device_exec(const struct executor_device *d)
 
 size_t executor_device_cos_sin_bytes(const struct model *m)
 {
-    return model_rope_varies(m) ? m->config.head_dim * sizeof(float) : 0;
+    return model_rope_varies(m) ? 2 * m->rotary.n_pair * sizeof(float) : 0;
 }
 
 bool executor_device_cos_sin(const struct model *m, float *rows, const struct batch *b)
 {
-    const size_t n = m->config.head_dim;
+    const size_t n = 2 * (size_t)m->rotary.n_pair;
     if (!model_rope_varies(m))
         return false;
     for (uint32_t i = 0; i < b->n_seq; i++)
@@ -128,6 +129,26 @@ static void embed(const struct device_run *r, const struct program_op *op)
         .scale = op->scale,
     };
     r->k->embed(&a, &r->d->x);
+}
+
+/* LayerNorm of rows, in place too. */
+static void layer_norm(const struct device_run *r, const struct program_op *op)
+{
+    const struct matmul_rows x = device_rows_of(r, op->in[0]), y = device_rows_of(r, op->out);
+    const struct layer_norm_args a = {
+        .y = y.x,
+        .y_dtype = y.dtype,
+        .x = x.x,
+        .rows = op->asked ? r->s->batch->logit_rows : NULL,
+        .w = vector_of(r, op),
+        .b = program_vector(&r->d->m->weights, op->bias, op->layer),
+        .n_row = r->n,
+        .n_col = op->in[0].n_col,
+        .x_stride = x.stride,
+        .y_stride = y.stride,
+        .eps = op->norm.eps,
+    };
+    r->k->layer_norm(&a, &r->d->x);
 }
 
 /* Rows through a norm; `bytes`: the operation behind it, which makes them bytes at once; or
@@ -230,8 +251,57 @@ static void matmul(const struct device_run *r, const struct program_op *op,
                &r->d->x);
 }
 
+static void add(const struct device_run *r, const struct program_op *op)
+{
+    const struct matmul_rows x = device_rows_of(r, op->in[0]), y = device_rows_of(r, op->out);
+    const struct add_rows_args a = {
+        .y = y.x,
+        .x = x.x,
+        .n_row = r->n,
+        .n_col = op->out.n_col,
+        .x_stride = x.stride,
+        .y_stride = y.stride,
+        .scale = op->scale,
+    };
+    r->k->add_rows(&a, &r->d->x);
+}
+
+static void soft_cap(const struct device_run *r, const struct program_op *op)
+{
+    const struct matmul_rows y = device_rows_of(r, op->out);
+    const struct soft_cap_args a = {
+        .x = y.x,
+        .n_row = r->n,
+        .n_col = op->out.n_col,
+        .x_stride = y.stride,
+        .cap = op->cap,
+    };
+    r->k->soft_cap(&a, &r->d->x);
+}
+
+static void activate_other(const struct device_run *r, const struct program_op *op)
+{
+    const struct matmul_rows x = device_rows_of(r, op->in[0]), y = device_rows_of(r, op->out);
+    const struct activate_args a = {
+        .act = act_of(op->act.is),
+        .gated = op->act.gated,
+        .y = y.x,
+        .y_dtype = y.dtype,
+        .x = x.x,
+        .n_row = device_row_count(r, op->in[0]),
+        .n_col = op->out.n_col,
+        .x_stride = x.stride,
+        .y_stride = y.stride,
+    };
+    r->k->activate(&a, &r->d->x);
+}
+
 static void activate(const struct device_run *r, const struct program_op *op)
 {
+    if (!device_needs_silu_mul(op)) {
+        activate_other(r, op);
+        return;
+    }
     const struct matmul_rows x = device_rows_of(r, op->in[0]), y = device_rows_of(r, op->out);
     const struct silu_mul_args a = {
         .y = y.x,
@@ -358,7 +428,9 @@ void device_stage(const struct device_run *r, const struct program_stage *s)
         embed(r, op);
         break;
     case PROGRAM_NORM:
-        if (op->in_place)
+        if (op->norm.kind == ARCH_NORM_LAYER)
+            layer_norm(r, op);
+        else if (op->in_place)
             norm_in_place(r, op);
         else
             norm(r, op, s->fusion == PROGRAM_FUSE_NORM_QUANTIZE ? last : NULL);
@@ -371,6 +443,12 @@ void device_stage(const struct device_run *r, const struct program_stage *s)
         break;
     case PROGRAM_ACTIVATE:
         activate(r, op);
+        break;
+    case PROGRAM_ADD:
+        add(r, op);
+        break;
+    case PROGRAM_SOFT_CAP:
+        soft_cap(r, op);
         break;
     case PROGRAM_ATTENTION:
         attention(r, op);

@@ -10,7 +10,12 @@ static bool is_layer_norm(const struct program_op *op)
 
 static bool has_norm_bias(const struct program_op *op)
 {
-    return op->kind == PROGRAM_NORM && op->bias != PROGRAM_W_NONE;
+    return op->kind == PROGRAM_NORM && op->norm.kind == ARCH_NORM_RMS && op->bias != PROGRAM_W_NONE;
+}
+
+static bool is_layer_norm_of_heads(const struct program_op *op)
+{
+    return is_layer_norm(op) && op->out.buffer == PROGRAM_B_QKV;
 }
 
 static bool is_norm_of_branch(const struct program_op *op)

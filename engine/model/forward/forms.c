@@ -25,6 +25,7 @@ static struct program_form model_form(const void *ctx, enum program_weight w, ui
     if (!p)
         return (struct program_form){.input = model_input_dtype(m)};
     const bool of_expert = program_weight_info(w)->scope == PROGRAM_OF_EXPERT;
+    const bool rms = m->arch->layer.norm == ARCH_NORM_RMS; /* norm_rows is */
     const enum dtype input = m->link ? device_input(m, p) : cpu_input(m, w);
     /* On the CPU experts are picked with their order, and a layer's other products with x follow
      * theirs (load_form.c: WHY_INT8_SHARED). */
@@ -33,7 +34,7 @@ static struct program_form model_form(const void *ctx, enum program_weight w, ui
         .variant = m->link ? p->blocks + 2 * (p->group != 0) : 0,
         .ordered = p->order && !of_expert,
         .interleaved = p->gated,
-        .of_norm = input == DT_I8 && (!m->link || (!p->group && !p->order)),
+        .of_norm = input == DT_I8 && (!m->link || (rms && !p->group && !p->order)),
         .bytes = load_form_bytes(p, m->link),
     };
 }

@@ -207,8 +207,6 @@ static void norm_qk(struct compiler *t, struct program_ref q, struct program_ref
 static void rotate(struct compiler *t, struct program_ref qk)
 {
     const struct model_config *c = t->c;
-    const double fraction = c->forward.rotary_fraction;
-    const uint32_t part = fraction != 0 ? (uint32_t)(c->head_dim * fraction) : c->head_dim;
     if (t->l->positions != ARCH_ROPE_HALF && t->l->positions != ARCH_ROPE_INTERLEAVED)
         return;
     push(t, &(struct program_op){.kind = PROGRAM_ROPE,
@@ -217,7 +215,7 @@ static void rotate(struct compiler *t, struct program_ref qk)
                                  .in_place = true,
                                  .rope = {.n_head = c->n_head + c->n_kv_head,
                                           .head_dim = c->head_dim,
-                                          .n_rot = part / 2 * 2,
+                                          .n_rot = model_config_n_rot(c),
                                           .interleaved = t->l->positions == ARCH_ROPE_INTERLEAVED,
                                           .theta = c->rope.theta}});
 }

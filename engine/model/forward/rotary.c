@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* inv_freq[j] = theta^(-2j/d), d = head_dim; angle = position * inv_freq in f32 as the models were
+/* inv_freq[j] = theta^(-2j/d), d = the elements of a head that are rotated; angle = position * inv_freq in f32 as the models were
  * trained; then linear   inv_freq / factor dynamic  theta' = theta * (factor * L / M - (factor -
  * 1))^(d / (d - 2)),  L = max(prompt length, M) llama3   wavelength w = 2 pi / inv_freq against
  * bands of the original length O: w > O / low: inv_freq / factor;  w < O / high: as it is; between:
  * the two mixed by s = (O / w - low) / (high - low) yarn     inv_freq and inv_freq / factor mixed
  * by a ramp over j between the dimensions that turn beta_fast and beta_slow times within O tokens;
- * cos and sin scaled by 0.1 mscale ln(factor) + 1 Sources: arXiv:2104.09864, arXiv:2306.15595
- * (linear), arXiv:2309.00071 (yarn and dynamic), Llama 3.1 model card. */
+ * cos and sin scaled by 0.1 mscale ln(factor) + 1
+ * longrope inv_freq[j] / short_factor[j] for prompts up to the original length O, else
+ * / long_factor[j]; cos and sin scaled by sqrt(1 + ln(factor) / ln(O))
+ * Sources: arXiv:2104.09864, arXiv:2306.15595
+ * (linear), arXiv:2309.00071 (yarn and dynamic), arXiv:2402.13753 (longrope), Llama 3.1 model card. */
 #include "engine/model/forward/rotary.h"
 #include <math.h>
 
@@ -73,11 +76,29 @@ static void yarn(struct rotary *r)
         r->scale = (float)yarn_mscale(factor, 1);
 }
 
+static void longrope(struct rotary *r)
+{
+    const struct rope_config *c = &r->config;
+    const double longest = r->max_position;
+    const double original = c->original_max_position > 0 ? c->original_max_position : longest;
+    const double factor = c->factor > 0 ? c->factor : longest / original;
+    for (uint32_t j = 0; j < r->n_pair; j++) {
+        const double base = pow(c->theta, (double)j / r->n_pair);
+        r->inv_freq[j] = (float)(1.0 / (c->short_factor[j] * base));
+        r->long_freq[j] = (float)(1.0 / (c->long_factor[j] * base));
+    }
+    r->max_position = (uint32_t)original;
+    if (c->attention_factor > 0)
+        r->scale = (float)c->attention_factor;
+    else if (factor > 1 && original > 1)
+        r->scale = (float)sqrt(1 + log(factor) / log(original));
+}
+
 void rotary_init(struct rotary *r, const struct model_config *c)
 {
     r->config = c->rope;
     r->max_position = c->max_position;
-    r->n_pair = c->head_dim / 2;
+    r->n_pair = model_config_n_rot(c) / 2;
     r->scale = 1;
     Q_ASSERT(r->n_pair <= ROTARY_PAIRS_MAX);
     plain(r->inv_freq, r->n_pair, c->rope.theta);
@@ -90,11 +111,13 @@ void rotary_init(struct rotary *r, const struct model_config *c)
         yarn(r);
     if (c->rope.kind == ROPE_DYNAMIC)
         r->max_position = rotary_free_length(c);
+    if (c->rope.kind == ROPE_LONG)
+        longrope(r);
 }
 
 uint32_t rotary_free_length(const struct model_config *c)
 {
-    if (c->rope.kind != ROPE_DYNAMIC)
+    if (!rotary_varies(c))
         return 0;
     return c->rope.original_max_position > 0 ? (uint32_t)c->rope.original_max_position
                                              : c->max_position;
@@ -110,10 +133,12 @@ static double dynamic_theta(const struct rotary *r, uint32_t n_prompt)
 
 void rotary_row(const struct rotary *r, float *row, uint32_t position, uint32_t n_prompt)
 {
-    bool stretched = r->config.kind == ROPE_DYNAMIC && n_prompt > r->max_position;
+    const bool beyond = n_prompt > r->max_position;
+    const bool stretched = r->config.kind == ROPE_DYNAMIC && beyond;
+    const float *freqs = r->config.kind == ROPE_LONG && beyond ? r->long_freq : r->inv_freq;
     double theta = stretched ? dynamic_theta(r, n_prompt) : 0;
     for (uint32_t j = 0; j < r->n_pair; j++) {
-        float f = stretched ? (float)(1.0 / pow(theta, (double)j / r->n_pair)) : r->inv_freq[j];
+        float f = stretched ? (float)(1.0 / pow(theta, (double)j / r->n_pair)) : freqs[j];
         float angle = (float)position * f;
         double s, c;
         sincos(angle, &s, &c);

@@ -5,7 +5,7 @@
  * for all layers, which costs microseconds, needs no memory that grows with max_model_len, and lets
  * a row depend on its sequence's length.
  *
- * Length-dependent kind (dynamic): the frequencies are those of the sequence's *prompt* length.
+ * Length-dependent kinds (dynamic, longrope): the frequencies are those of the sequence's *prompt* length.
  * They must not change while keys are cached, and they must be the same after a preemption or a
  * replay, so the length at hand is no choice; the prompt's length is fixed, known from the first
  * chunk on, and gives what a full recompute gives for the first token. (vLLM takes one table for
@@ -21,16 +21,22 @@
 
 struct rotary {
     struct rope_config config;
-    uint32_t max_position;            /* the length the frequencies were trained for */
-    uint32_t n_pair;                  /* head_dim / 2 */
-    float scale;                      /* yarn: cos and sin are multiplied by it; 1 otherwise */
-    float inv_freq[ROTARY_PAIRS_MAX]; /* [n_pair] radians per token */
+    uint32_t max_position; /* the length the frequencies were trained for */
+    uint32_t n_pair;       /* model_config_n_rot / 2 */
+    float scale;           /* yarn, longrope: cos and sin are multiplied by it; 1 otherwise */
+    float inv_freq[ROTARY_PAIRS_MAX];         /* [n_pair] radians per token */
+    float long_freq[CONFIG_ROPE_FACTORS_MAX]; /* longrope: of prompts beyond max_position */
 };
 
 /* The frequencies of c->rope; owns nothing. */
 void rotary_init(struct rotary *r, const struct model_config *c);
-/* row: [n_pair][2] (cos, sin) for one position. n_prompt counts for the dynamic kind only. */
+/* row: [n_pair][2] (cos, sin) for one position. n_prompt counts for the kinds that vary. */
 void rotary_row(const struct rotary *r, float *row, uint32_t position, uint32_t n_prompt);
+/* Do the frequencies depend on the prompt's length? */
+static inline bool rotary_varies(const struct model_config *c)
+{
+    return c->rope.kind == ROPE_DYNAMIC || c->rope.kind == ROPE_LONG;
+}
 /* Keys of a prompt of at most this many tokens do not depend on how many it has; 0 = never do. */
 uint32_t rotary_free_length(const struct model_config *c);
 /* Tokens the model can take by its config: max_position, times the factor for the kinds that

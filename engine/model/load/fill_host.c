@@ -182,7 +182,8 @@ void fill_vector_part(float *dst, const struct weight_source *s, enum load_kind 
             dummy_part(dst + i, s->seed, 0, row, to - i);
         else
             for (uint32_t k = 0; k < to - i; k++)
-                dst[i + k] = s->tensor ? load_f32(s->tensor->data, s->dtype, row + k) : 1.0f;
+                dst[i + k] =
+                    s->tensor ? load_f32(s->tensor->data, s->dtype, row + k) + s->plus : 1.0f;
     }
 }
 

@@ -20,7 +20,7 @@ struct load_options {
     struct team *team;                /* packs in parallel; NULL: one thread; borrowed */
     uint64_t memory_bytes;            /* that packed weights may take on the CPU; 0: not known */
     const struct device_link *device; /* where the weights lie; NULL: the CPU; borrowed */
-    bool no_fusion;                   /* for tests: gate and up are stacked, but those of experts */
+    bool gate_up_apart;               /* gate and up are stacked, but those of experts */
     void (*progress)(void *ctx, uint64_t bytes_done, uint64_t bytes_total); /* may be NULL */
     void *progress_ctx;
 };

@@ -91,8 +91,8 @@ static void form_matrix(const struct lister *l, struct load_row *r)
                           .role = d->role,
                           .parts = load_plan_sources(l->plan, r),
                           .n = r->n_source,
-                          .interleaved =
-                              d->interleaved && (!l->options->no_fusion || d->role == ROLE_EXPERT)};
+                          .interleaved = d->interleaved &&
+                                         (!l->options->gate_up_apart || d->role == ROLE_EXPERT)};
     struct load_form f = load_form_of(&c);
     set_form(r, &f);
     if (c.interleaved && l->options->device && !load_form_alike(&r->form, c.parts, c.n)) {
@@ -117,8 +117,10 @@ static void form_table(const struct lister *l, struct load_row *r)
 
 static void form_vector(const struct lister *l, struct load_row *r)
 {
+    struct weight_source *s = &l->plan->sources[r->i_source];
+    s->plus = r->kind == KIND_NORM && l->plan->arch->layer.norm_plus_one ? 1 : 0;
     r->form.dtype = DT_F32;
-    r->form.n_out = load_plan_sources(l->plan, r)->rows;
+    r->form.n_out = s->rows;
     r->form.n_in = 1;
     r->why = WHY_VECTOR;
 }

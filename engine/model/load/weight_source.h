@@ -33,6 +33,7 @@ struct weight_source { /* where one slot's numbers come from */
     uint32_t rows, cols;            /* cols 1 for vectors */
     struct weight_slice slice;
     uint32_t stored_rows;       /* of the tensor: `rows`, unless the source is a slice */
+    float plus;                 /* what its numbers are stored less than they stand for */
     uint32_t seed;              /* of dummy numbers: differs from tensor to tensor */
     struct quant_tensors quant; /* instead of `tensor` */
 };

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* activate, add_rows, soft_cap: elements of rows. No sums, so no order.
+ *
+ * Shape: a block of 256 threads for 1024 columns of one row, a column a thread at a time, so that
+ *   neighbouring threads read neighbouring columns. No shared memory.
+ * Bytes a column: activate 4 (gated: 8) + y's 2 or 4 and one exp (gelu: one erfc); add_rows 12; soft_cap 8
+ *   and one tanh. Limit: bytes / bandwidth (prefill), the launch (decode).
+ * Fraction of the limit: not measured on a card yet. */
+#include "kernels/cuda/launch.cuh"
+
+#define THREADS 256u
+#define COLUMNS (4 * THREADS)
+
+static dim3 grid_of(uint32_t n_row, uint32_t n_col)
+{
+    return dim3(n_row, div_up(n_col, COLUMNS));
+}
+
+/* fn(c) for this thread's columns. */
+template <class F> static __device__ __forceinline__ void my_columns(uint32_t n_col, F fn)
+{
+    const uint32_t end = min(n_col, (blockIdx.y + 1) * COLUMNS);
+    for (uint32_t c = blockIdx.y * COLUMNS + threadIdx.x; c < end; c += THREADS)
+        fn(c);
+}
+
+static __device__ __forceinline__ float sigmoid_times(float z, float exponent)
+{
+    return z / (1.0f + expf(-exponent));
+}
+
+/* The roundings of ref/activate.c. */
+static __device__ float act_of(enum kern_act act, float z)
+{
+    const float positive = z > 0 ? z : 0;
+    switch (act) {
+    case KERN_GELU:
+        return 0.5f * z * erfcf(z * -0x1.6a09e6p-1f);
+    case KERN_GELU_TANH:
+        return sigmoid_times(z, z * fmaf(z * z, 0x1.2444f2p-4f, 0x1.988454p+0f));
+    case KERN_GELU_QUICK:
+        return sigmoid_times(z, 1.702f * z);
+    case KERN_RELU:
+        return positive;
+    case KERN_RELU2:
+        return positive * positive;
+    default:
+        return sigmoid_times(z, z);
+    }
+}
+
+static __global__ void __launch_bounds__(THREADS) activate_kernel(const struct activate_args a)
+{
+    await_inputs();
+    const float *gate = a.x + blockIdx.x * a.x_stride, *up = gate + a.n_col;
+    my_columns(a.n_col, [&](uint32_t c) {
+        const float y = act_of(a.act, gate[c]);
+        store_as(a.y, a.y_dtype, blockIdx.x * a.y_stride + c, a.gated ? y * up[c] : y);
+    });
+}
+
+extern "C" void activate_cuda(const struct activate_args *a, const struct kern_exec *x)
+{
+    if (a->n_row && a->n_col)
+        launch(activate_kernel, grid_of(a->n_row, a->n_col), THREADS, 0, x, *a);
+}
+
+static __global__ void __launch_bounds__(THREADS) add_rows_kernel(const struct add_rows_args a)
+{
+    await_inputs();
+    const float *from = a.x + blockIdx.x * a.x_stride;
+    float *to = a.y + blockIdx.x * a.y_stride;
+    my_columns(a.n_col, [&](uint32_t c) { to[c] += a.scale * from[c]; });
+}
+
+extern "C" void add_rows_cuda(const struct add_rows_args *a, const struct kern_exec *x)
+{
+    if (a->n_row && a->n_col)
+        launch(add_rows_kernel, grid_of(a->n_row, a->n_col), THREADS, 0, x, *a);
+}
+
+static __global__ void __launch_bounds__(THREADS) soft_cap_kernel(const struct soft_cap_args a)
+{
+    await_inputs();
+    float *row = a.x + blockIdx.x * a.x_stride;
+    my_columns(a.n_col, [&](uint32_t c) { row[c] = a.cap * tanhf(row[c] / a.cap); });
+}
+
+extern "C" void soft_cap_cuda(const struct soft_cap_args *a, const struct kern_exec *x)
+{
+    if (a->n_row && a->n_col)
+        launch(soft_cap_kernel, grid_of(a->n_row, a->n_col), THREADS, 0, x, *a);
+}

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ops_elementwise - arguments of the operations on elements of rows that some families have besides
+ * those of ops.h. No sums, so no order. Threads: as ops.h. */
+#ifndef QUIRE_KERNELS_OPS_OPS_ELEMENTWISE_H
+#define QUIRE_KERNELS_OPS_OPS_ELEMENTWISE_H
+#include "kernels/ops/ops.h"
+
+enum kern_act {
+    KERN_SILU,       /* z / (1 + e^-z) */
+    KERN_GELU,       /* z/2 * erfc(-z / sqrt 2) */
+    KERN_GELU_TANH,  /* z / (1 + e^-2u), u = sqrt(2/pi) (z + 0.044715 z^3): z/2 * (1 + tanh u) */
+    KERN_GELU_QUICK, /* z / (1 + e^(-1.702 z)) */
+    KERN_RELU,
+    KERN_RELU2, /* relu(z)^2 */
+    KERN_ACTS
+};
+
+/* y[i,c] = act(x[i,c]), or act(x[i,c]) * x[i, n_col + c] when gated. y may not overlap x.
+ * Sources: arXiv:1606.08415 (gelu), arXiv:2109.08668 (relu2). */
+struct activate_args {
+    enum kern_act act;
+    int gated;
+    void *y;
+    enum dtype y_dtype; /* F32, BF16; F16 on a device and in ref/ */
+    const float *x;     /* [n_row, n_col], gated: [n_row, 2 * n_col] */
+    uint32_t n_row, n_col;
+    size_t x_stride, y_stride; /* elements */
+};
+
+/* y[i,c] += scale * x[i,c], the product rounded. */
+struct add_rows_args {
+    float *y;
+    const float *x;
+    uint32_t n_row, n_col;
+    size_t x_stride, y_stride; /* elements */
+    float scale;
+};
+
+/* x[i,c] = cap * tanh(x[i,c] / cap).   Source: arXiv:2408.00118. */
+struct soft_cap_args {
+    float *x;
+    uint32_t n_row, n_col;
+    size_t x_stride; /* elements */
+    float cap;
+};
+
+#endif

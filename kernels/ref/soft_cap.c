@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* x[i,c] = cap * tanh(x[i,c] / cap).   Source: arXiv:2408.00118. Columns are cut among threads too:
+ * a row of logits is long. */
+#include <math.h>
+#include "kernels/tiling/split.h"
+#include "kernels/variants.h"
+
+void soft_cap_ref(const struct soft_cap_args *a, const struct kern_exec *x)
+{
+    const struct range columns = split(a->n_col, x);
+    for (size_t i = 0; i < a->n_row; i++)
+        for (size_t c = columns.begin; c < columns.end; c++) {
+            float *at = a->x + i * a->x_stride + c;
+            *at = a->cap * tanhf(*at / a->cap);
+        }
+}

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* add_rows and soft_cap. */
+#include "kcheck.h"
+#include <math.h>
+
+void kcheck_add_rows(struct kcheck *k)
+{
+    const uint32_t n_row = kc_range(k, 0, 6), n_col = kc_range(k, 1, 300);
+    const size_t x_stride = n_col + kc_range(k, 0, 9), y_stride = n_col + kc_range(k, 0, 9);
+    const size_t n = n_row * y_stride;
+    const float scale = kc_chance(k, 50) ? 1 : 0.22f;
+    kc_shape(k, "n_row %u n_col %u scale %g", n_row, n_col, (double)scale);
+    float *x = kc_buf(k, n_row * x_stride * sizeof *x), *y = kc_buf(k, n * sizeof *y);
+    kc_fill(k, x, n_row * x_stride);
+    kc_fill(k, y, n);
+    float *want = kc_copy(k, y, n * sizeof *y), *got = kc_copy(k, y, n * sizeof *y);
+    struct add_rows_args a = {.y = want,
+                              .x = x,
+                              .n_row = n_row,
+                              .n_col = n_col,
+                              .x_stride = x_stride,
+                              .y_stride = y_stride,
+                              .scale = scale};
+    kc_run(k, k->ref, &a, 1);
+    for (uint32_t i = 0; i < n_row && !k->specials; i++)
+        for (uint32_t c = 0; c < n_col; c++) {
+            const double part = (double)scale * x[i * x_stride + c], old = y[i * y_stride + c];
+            kc_near(k, "y", want[i * y_stride + c], old + part,
+                    (fabs(part) + fabs(old)) * 2.1 * 0x1p-24 + 1e-37);
+        }
+    a.y = got;
+    kc_run(k, k->variant, &a, kc_range(k, 1, 5));
+    kc_compare(k, "y", &(struct kc_array){got, DT_F32, n_row, n_col, y_stride},
+               &(struct kc_array){want, DT_F32, n_row, n_col, y_stride});
+}
+
+void kcheck_soft_cap(struct kcheck *k)
+{
+    const uint32_t n_row = kc_range(k, 0, 6), n_col = kc_range(k, 1, 300);
+    const size_t stride = n_col + kc_range(k, 0, 9), n = n_row * stride;
+    const float cap = kc_chance(k, 50) ? 30 : 1.5f;
+    kc_shape(k, "n_row %u n_col %u cap %g", n_row, n_col, (double)cap);
+    float *x = kc_buf(k, n * sizeof *x);
+    for (size_t i = 0; i < n; i++)
+        x[i] = kc_f32(k) * 100;
+    float *want = kc_copy(k, x, n * sizeof *x), *got = kc_copy(k, x, n * sizeof *x);
+    struct soft_cap_args a = {
+        .x = want, .n_row = n_row, .n_col = n_col, .x_stride = stride, .cap = cap};
+    kc_run(k, k->ref, &a, 1);
+    for (uint32_t i = 0; i < n_row && !k->specials; i++)
+        for (uint32_t c = 0; c < n_col; c++) {
+            const double y = cap * tanh((double)x[i * stride + c] / cap);
+            kc_near(k, "x", want[i * stride + c], y, fabs(y) * 5 * 0x1p-24 + 1e-37);
+        }
+    a.x = got;
+    kc_run(k, k->variant, &a, kc_range(k, 1, 5));
+    kc_compare(k, "x", &(struct kc_array){got, DT_F32, n_row, n_col, stride},
+               &(struct kc_array){want, DT_F32, n_row, n_col, stride});
+}
+
+void kbench_add_rows(struct kc_bench *b)
+{
+    const uint32_t n_row = 256, n_col = 2304;
+    float *x = kc_buf(b->k, (size_t)n_row * n_col * 4),
+          *y = kc_buf(b->k, (size_t)n_row * n_col * 4);
+    const struct add_rows_args a = {.y = y,
+                                    .x = x,
+                                    .n_row = n_row,
+                                    .n_col = n_col,
+                                    .x_stride = n_col,
+                                    .y_stride = n_col,
+                                    .scale = 1};
+    kc_fill(b->k, x, (size_t)n_row * n_col);
+    kc_fill(b->k, y, (size_t)n_row * n_col);
+    kc_print_bytes(b, "256 x 2304", kc_time(b, &a), n_row * (double)n_col * 12);
+}
+
+void kbench_soft_cap(struct kc_bench *b)
+{
+    const uint32_t n_col = 256000;
+    float *x = kc_buf(b->k, n_col * sizeof *x);
+    const struct soft_cap_args a = {
+        .x = x, .n_row = 1, .n_col = n_col, .x_stride = n_col, .cap = 30};
+    kc_fill(b->k, x, n_col);
+    kc_print_bytes(b, "1 x 256000", kc_time(b, &a), n_col * 8.0);
+}

@@ -97,7 +97,7 @@ static enum q_code load_fraction(struct model_config *c, const struct family *ro
                       "%s: partial_rotary_factor %g is not supported for model_type \"%s\", only 1",
                       at->path, fraction, c->model_type);
     c->forward.rotary_fraction = fraction;
-    const uint32_t n = model_config_n_rot(c);
+    const uint32_t n = fraction != 0 ? model_config_n_rot(c) : 0;
     if (n == 0 || n % 2)
         return q_fail(e, Q_CORRUPT,
                       "%s: %s %g of head_dim %u is %u elements to rotate, expected an even number "

@@ -17,8 +17,8 @@
 /* Fills c->moe from c->model_type, c->n_layer, c->intermediate_size and the object. Errors:
  * Q_CORRUPT (file, key, found, accepted). */
 FALLIBLE config_moe_load(struct model_config *c, const struct hub_json_at *at, struct q_err *e);
-/* Fills c->rope from c's sizes and the object. Errors: Q_CORRUPT, Q_UNSUPPORTED (a kind that is not in enum rope_kind, with the kinds that are).
- */
+/* Fills c->rope from c's sizes and the object. Errors: Q_CORRUPT, Q_UNSUPPORTED (a kind that is not
+ * in enum rope_kind, with the kinds that are). */
 FALLIBLE config_rope_load(struct model_config *c, const struct hub_json_at *at, struct q_err *e);
 /* Fills c->forward and what else a family spells in its own way: activation, eps, biases, tied
  * embeddings. c->model_type and c->head_dim are set. Errors: Q_CORRUPT, Q_UNSUPPORTED. */

@@ -383,6 +383,11 @@ static const struct {
     FIELD(IS_U32, moe.width),
     FIELD(IS_U32, moe.shared_width),
     FIELD(IS_BOOL, moe.renormalize),
+    FIELD(IS_F64, forward.attention_soft_cap),
+    FIELD(IS_F64, forward.logit_soft_cap),
+    FIELD(IS_F64, forward.query_scalar),
+    FIELD(IS_F64, forward.rotary_fraction),
+    FIELD(IS_BOOL, forward.parallel_residual),
     FIELD(IS_F64, rope.theta),
     FIELD(IS_F64, rope.factor),
     FIELD(IS_F64, rope.original_max_position),
@@ -444,6 +449,12 @@ static enum q_code check_same_config(const struct model_config *served, const st
         return q_fail(e, Q_MISMATCH,
                       "the new config.json has another %s than that of the model served",
                       other.rope.kind != served->rope.kind ? "kind of rope" : "sliding window");
+    if (memcmp(other.rope.short_factor, served->rope.short_factor,
+               sizeof other.rope.short_factor) ||
+        memcmp(other.rope.long_factor, served->rope.long_factor, sizeof other.rope.long_factor))
+        return q_fail(e, Q_MISMATCH,
+                      "the new config.json has other factors of longrope than that of the model "
+                      "served");
     if (memcmp(other.moe.layers, served->moe.layers, sizeof other.moe.layers) != 0)
         return q_fail(e, Q_MISMATCH,
                       "the new config.json has experts in other layers than the "

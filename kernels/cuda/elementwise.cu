@@ -19,7 +19,7 @@ static dim3 grid_of(uint32_t n_row, uint32_t n_col)
 /* fn(c) for this thread's columns. */
 template <class F> static __device__ __forceinline__ void my_columns(uint32_t n_col, F fn)
 {
-    const uint32_t end = min(n_col, (blockIdx.y + 1) * COLUMNS);
+    const uint32_t most = (blockIdx.y + 1) * COLUMNS, end = most < n_col ? most : n_col;
     for (uint32_t c = blockIdx.y * COLUMNS + threadIdx.x; c < end; c += THREADS)
         fn(c);
 }
@@ -32,7 +32,7 @@ static __device__ __forceinline__ float sigmoid_times(float z, float exponent)
 /* The roundings of ref/activate.c. */
 static __device__ float act_of(enum kern_act act, float z)
 {
-    const float positive = z > 0 ? z : 0;
+    const float positive = z < 0 ? 0 : z; /* NaN stays */
     switch (act) {
     case KERN_GELU:
         return 0.5f * z * erfcf(z * -0x1.6a09e6p-1f);

@@ -13,7 +13,7 @@ static float sigmoid_times(float z, float exponent)
 
 static float act(enum kern_act is, float z)
 {
-    const float positive = z > 0 ? z : 0;
+    const float positive = z < 0 ? 0 : z; /* NaN stays */
     switch (is) {
     case KERN_GELU:
         return 0.5f * z * erfcf(z * -0x1.6a09e6p-1f); /* 1 / sqrt 2 */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* d = x - mean(x);  y[i,c] = d[c] / sqrt(mean(d^2) + eps) * w[c] + b[c].   Source: arXiv:1607.06450.
+/* d = x - mean(x);  y[i,c] = d[c] / sqrt(mean(d^2) + eps) * w[c] + b[c]
+ * Source: arXiv:1607.06450.
  *
  * Order: 16 f32 lanes; lane l adds columns l, l + 16, l + 32 …; the lanes are folded by halves, and
  * the sum divided by n_col is the mean. Then in the same lanes the squares of d, each by one fused

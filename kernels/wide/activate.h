@@ -28,11 +28,13 @@ INLINE struct vec vec_erfc(struct vec s)
     return vec_mul(vec_mul(p, t), vec_fnma(e, low, e));
 }
 
-/* max(z, 0) - |z|/2 erfc(|z| / sqrt 2) */
+/* max(z, 0) - |z|/2 erfc(|z| / sqrt 2); the tail of what is above 30 is 0, of -inf NaN as in the
+ * formula. */
 INLINE struct vec vec_gelu(struct vec z)
 {
     const struct vec s = vec_mul(vec_abs(z), vec_set(0x1.6a09e6p-1f));
-    const struct vec half = vec_mul(vec_abs(z), vec_set(0.5f));
+    const struct vec size = vec_max(vec_sub(vec_set(0), z), vec_min(vec_set(30.0f), z));
+    const struct vec half = vec_mul(size, vec_set(0.5f));
     const struct vec tail = vec_mul(half, vec_erfc(vec_min(vec_set(20.0f), s)));
     return vec_sub(vec_max(vec_set(0), z), tail);
 }

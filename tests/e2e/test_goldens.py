@@ -4,7 +4,7 @@
 Logprobs of prompt and greedy tokens within 1e-3, greedy tokens identical; but for checkpoints that are quantized already: the
 reference multiplies their weights with inputs in float32, quire with inputs rounded to int8, so their prompts' logprobs are near.
 
-`llama-rope-dynamic`: the reference computes every greedy token from scratch, with the frequencies of the length so far; with
+`llama-rope-dynamic`, `phi3-longrope`: the reference computes every greedy token from scratch, with the frequencies of the length so far; with
 a KV cache (quire, vLLM and transformers' own generate) the past keeps the frequencies it was computed with. Up to the original
 length both are the same frequencies. Beyond it, the prompt itself and the first token after it are the same, because quire's
 frequencies are those of the prompt's length (engine/model/README.md, rule 6); what follows the first token is not comparable."""
@@ -18,7 +18,7 @@ ALL = sorted(p.parent.name for p in MODELS.glob("*/golden.json"))
 QUANTIZED = [n for n in ALL if "quantization_config" in json.loads((MODELS / n / "config.json").read_text())]
 NAMES = [n for n in ALL if n not in QUANTIZED]
 MEAN, MOST = 0.1, 0.5  # of the differences of logprobs, natural logarithms
-DYNAMIC_LENGTH = 64  # original_max_position_embeddings of llama-rope-dynamic
+FREE_LENGTH = 64  # original_max_position_embeddings of both
 
 
 def served(name):
@@ -41,9 +41,10 @@ def quantized(request):
 def comparable(reference, prompt):
     """How many greedy tokens of the prompt the reference took from the same frequencies as quire."""
     n = len(prompt["greedy"])
-    if "dynamic" not in reference["name"]:
+    is_long = "longrope" in reference["name"]
+    if "dynamic" not in reference["name"] and not is_long or is_long and len(prompt["ids"]) > FREE_LENGTH:
         return n
-    return min(n, max(1, DYNAMIC_LENGTH - len(prompt["ids"]) + 1))
+    return min(n, max(1, FREE_LENGTH - len(prompt["ids"]) + 1))
 
 
 def prompts_of(reference):

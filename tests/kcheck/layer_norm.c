@@ -11,14 +11,14 @@ static void near_f64(struct kcheck *k, const struct layer_norm_args *a, const fl
         double mean = 0, sum = 0, most = 0;
         for (uint32_t c = 0; c < a->n_col; c++) {
             mean += (double)row[c] / a->n_col;
-            most = fmax(most, fabs(row[c]));
+            most = fmax(most, fabs((double)row[c]));
         }
         for (uint32_t c = 0; c < a->n_col; c++)
             sum += (row[c] - mean) * (row[c] - mean);
         const double r = 1 / sqrt(sum / a->n_col + a->eps);
         for (uint32_t c = 0; c < a->n_col; c++) {
             const double want = (row[c] - mean) * r * a->w[c] + (a->b ? a->b[c] : 0);
-            const double slack = (most * r * fabs(a->w[c]) * (1 + most * r) + fabs(want)) *
+            const double slack = (most * r * fabs((double)a->w[c]) * (1 + most * r) + fabs(want)) *
                                  (a->n_col + 16) * 0x1p-24;
             kc_near(k, "y", ((const float *)a->y)[i * a->y_stride + c], want, slack + 1e-37);
         }

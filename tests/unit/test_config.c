@@ -52,6 +52,42 @@ static void test_defaults(void **state)
     assert_int_equal(c.dtype, DT_BF16);
 }
 
+#define NEOX  ", \"model_type\": \"gpt_neox\""
+#define GEMMA ", \"model_type\": \"gemma2\""
+#define PHI   ", \"model_type\": \"phi3\""
+
+/* What transformers takes when keys are absent, and what a null means. */
+static void test_families(void **state)
+{
+    (void)state;
+    assert_ok(load_text(NEOX), &e);
+    assert_string_equal(c.hidden_act, "gelu");
+    assert_true(c.attention_bias && c.attention_out_bias && c.forward.parallel_residual);
+    assert_true(c.rms_norm_eps == 1e-5 && c.forward.rotary_fraction == 0.25);
+    assert_int_equal(model_config_n_rot(&c), 4);
+    assert_ok(load_text(NEOX ", \"rotary_emb_base\": 500, \"layer_norm_eps\": 1e-3"), &e);
+    assert_true(c.rope.theta == 500 && c.rms_norm_eps == 1e-3);
+    assert_ok(load_text(GEMMA ", \"hidden_act\": \"relu\""), &e);
+    assert_string_equal(c.hidden_act, "gelu_pytorch_tanh");
+    assert_true(c.tie_word_embeddings && c.forward.query_scalar == 256);
+    assert_true(c.forward.attention_soft_cap == 50 && c.forward.logit_soft_cap == 30);
+    assert_true(c.window[0] == 4096 && c.window[1] == 0);
+    assert_int_equal(c.head_dim, 256);
+    assert_ok(load_text(GEMMA ", \"attn_logit_softcapping\": null, \"sliding_window\": null, "
+                              "\"final_logit_softcapping\": 7"),
+              &e);
+    assert_true(c.forward.attention_soft_cap == 0 && c.forward.logit_soft_cap == 7);
+    assert_int_equal(c.window[0], 0);
+    assert_ok(load_text(PHI ", \"sliding_window\": 9, \"original_max_position_embeddings\": 32, "
+                            "\"partial_rotary_factor\": 0.25, \"rope_scaling\": {\"type\": \"su\", "
+                            "\"short_factor\": [1, 2], \"long_factor\": [3, 4.5]}"),
+              &e);
+    assert_true(c.window[0] == 9 && c.window[1] == 9);
+    assert_true(c.rope.kind == ROPE_LONG && c.rope.original_max_position == 32);
+    assert_true(c.rope.short_factor[1] == 2 && c.rope.long_factor[1] == 4.5f);
+    assert_true(c.forward.attention_soft_cap == 0 && c.rms_norm_eps == 1e-5);
+}
+
 /* config.json and config_v5.json of one model, byte for byte the same. */
 static void test_dialects(void **state)
 {
@@ -72,6 +108,11 @@ static void test_dialects(void **state)
         "qwen3_moe",
         "mixtral",
         "olmoe",
+        "gemma2",
+        "gpt_neox",
+        "gpt_neox-seq",
+        "phi3",
+        "phi3-longrope",
     };
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         char from[PATH_MAX], newer[PATH_MAX];
@@ -251,7 +292,6 @@ static void test_refused(void **state)
         {", \"eos_token_id\": \"x\"", Q_CORRUPT, "eos_token_id"},
         {", \"eos_token_id\": [1, -2]", Q_CORRUPT, "out of range"},
         {", \"eos_token_id\": [1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]", Q_CORRUPT, "17 entries"},
-        {", \"rope_scaling\": {\"type\": \"longrope\"}", Q_UNSUPPORTED, "longrope"},
         {", \"rope_scaling\": {\"type\": \"linear\"}", Q_CORRUPT, "do not contain factor"},
         {", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 0}", Q_CORRUPT, "factor is 0"},
         {", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8}", Q_CORRUPT,
@@ -268,6 +308,33 @@ static void test_refused(void **state)
             assert_fails(load_text(cases[i].more), cases[i].code, cases[i].part, &e);
         else
             assert_ok(load_text(cases[i].more), &e);
+}
+
+static void test_refused_forward(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *more, *part;
+    } cases[] = {
+        {", \"rope_scaling\": {\"type\": \"longrope\"}", "short_factor has 0 entries"},
+        {", \"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [1,1,1,1,1,1,1,0]}",
+         "short_factor[7] is out of range"},
+        {", \"rope_scaling\": {\"type\": \"su\", \"short_factor\": [1,1,1,1,1,1,1,\"2\"]}",
+         "short_factor[7] is a string"},
+        {", \"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [1,1,1,1,1,1,1,1]}",
+         "long_factor has 0 entries, expected a list of 8"},
+        {NEOX ", \"rotary_pct\": 0.2",
+         "rotary_pct 0.2 of head_dim 16 is 3 elements to rotate, expected an even number from 2"},
+        {NEOX ", \"rotary_pct\": 1.5", "rotary_pct is 1.5"},
+        {NEOX ", \"rotary_pct\": 0", "rotary_pct 0 of head_dim 16 is 0 elements"},
+        {NEOX ", \"layer_norm_eps\": -1", "layer_norm_eps"},
+        {NEOX ", \"use_parallel_residual\": 1", "use_parallel_residual"},
+        {GEMMA ", \"attn_logit_softcapping\": -1", "attn_logit_softcapping"},
+        {GEMMA ", \"final_logit_softcapping\": \"30\"", "final_logit_softcapping"},
+        {GEMMA ", \"query_pre_attn_scalar\": 0", "query_pre_attn_scalar"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_fails(load_text(cases[i].more), Q_CORRUPT, cases[i].part, &e);
 }
 
 /* head_dim is not given and what follows from the others is too large. */
@@ -326,12 +393,12 @@ static void test_architectures(void **state)
         const char *part;
     } cases[] = {
         {"{\"n_embd\": 768}", Q_CORRUPT,
-         "architectures is missing, expected a list with one name: LlamaForCausalLM, Mistral"},
+         "architectures is missing, expected a list with one name: Gemma2ForCausalLM, GPTNeoX"},
         {"{\"architectures\": [], \"model_type\": \"qwen2_moe\"}", Q_CORRUPT,
          "architectures is a list, expected a list with one name: Qwen2MoeForCausalLM, for "
          "model_type qwen2_moe"},
         {"{\"architectures\": [\"GPT2LMHeadModel\"]}", Q_UNSUPPORTED,
-         "architecture GPT2LMHeadModel is not supported; supported are LlamaForCausalLM, "},
+         "architecture GPT2LMHeadModel is not supported; supported are Gemma2ForCausalLM, "},
         {"{\"architectures\": [\"Qwen3NextForCausalLM\"]}", Q_UNSUPPORTED,
          "Qwen3NextForCausalLM is not supported, the most similar is Qwen3ForCausalLM; supported "
          "are"},
@@ -413,10 +480,12 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_families),
         cmocka_unit_test(test_dialects),
         cmocka_unit_test(test_golden_values),
         cmocka_unit_test(test_windows),
         cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_refused_forward),
         cmocka_unit_test(test_refused_head),
         cmocka_unit_test(test_bad_files),
         cmocka_unit_test(test_architectures),

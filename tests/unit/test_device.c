@@ -96,20 +96,15 @@ static void the_host_samples(void **state)
     assert_int_equal(unsetenv("QUIRE_FAKE_NO_SAMPLE"), 0);
 }
 
-static void mixtures_of_experts(void **state)
+struct layers_case {
+    const char *model;
+    enum dtype dtype;
+    enum quantization quantization;
+};
+
+static void compare_all(const struct layers_case *cases, size_t n)
 {
-    (void)state;
-    static const struct {
-        const char *model;
-        enum dtype dtype;
-        enum quantization quantization;
-    } cases[] = {{"qwen3_moe", DT_F32, QUANTIZE_NOT},  {"qwen3_moe", DT_BF16, QUANTIZE_INT8},
-                 {"qwen3_moe", DT_F32, QUANTIZE_INT4}, /* gate and up in 4 bits, down int8 */
-                 {"mixtral", DT_BF16, QUANTIZE_NOT},   {"olmoe", DT_F32, QUANTIZE_NOT},
-                 {"olmoe", DT_F32, QUANTIZE_INT4},     {"qwen2_moe", DT_F32, QUANTIZE_NOT},
-                 {"qwen2_moe", DT_BF16, QUANTIZE_NOT}, {"qwen2_moe", DT_BF16, QUANTIZE_INT8},
-                 {"qwen2_moe", DT_F32, QUANTIZE_INT4}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < n; i++) {
         struct golden g;
         golden_get(&g, cases[i].model);
         struct core_config c = config_of(g.dir);
@@ -119,6 +114,34 @@ static void mixtures_of_experts(void **state)
         on_device(&c);
         compare(c, &g, g.n, cases[i].model);
     }
+}
+
+/* Families whose layers are made otherwise than llama's. */
+static void other_layers(void **state)
+{
+    (void)state;
+    static const struct layers_case cases[] = {
+        {"gemma2", DT_F32, QUANTIZE_NOT},        {"gemma2", DT_BF16, QUANTIZE_NOT},
+        {"gemma2", DT_F32, QUANTIZE_INT8},       {"gemma2", DT_F32, QUANTIZE_INT4},
+        {"gpt_neox", DT_F32, QUANTIZE_NOT},      {"gpt_neox", DT_BF16, QUANTIZE_NOT},
+        {"gpt_neox", DT_BF16, QUANTIZE_INT8},    {"gpt_neox-seq", DT_F32, QUANTIZE_INT4},
+        {"phi3", DT_F32, QUANTIZE_NOT},          {"phi3", DT_BF16, QUANTIZE_INT8},
+        {"phi3-longrope", DT_F32, QUANTIZE_NOT}, {"phi3-longrope", DT_BF16, QUANTIZE_NOT},
+    };
+    compare_all(cases, sizeof cases / sizeof *cases);
+}
+
+static void mixtures_of_experts(void **state)
+{
+    (void)state;
+    static const struct layers_case cases[] = {
+        {"qwen3_moe", DT_F32, QUANTIZE_NOT},  {"qwen3_moe", DT_BF16, QUANTIZE_INT8},
+        {"qwen3_moe", DT_F32, QUANTIZE_INT4}, /* gate and up in 4 bits, down int8 */
+        {"mixtral", DT_BF16, QUANTIZE_NOT},   {"olmoe", DT_F32, QUANTIZE_NOT},
+        {"olmoe", DT_F32, QUANTIZE_INT4},     {"qwen2_moe", DT_F32, QUANTIZE_NOT},
+        {"qwen2_moe", DT_BF16, QUANTIZE_NOT}, {"qwen2_moe", DT_BF16, QUANTIZE_INT8},
+        {"qwen2_moe", DT_F32, QUANTIZE_INT4}};
+    compare_all(cases, sizeof cases / sizeof *cases);
 }
 
 /* A device multiplies float16 by float16, and 4 bits by 16, where the CPU has float32 and int8. */
@@ -501,6 +524,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_model_gives_the_bits_of_the_cpu),
         cmocka_unit_test(every_dtype_and_quantization),
+        cmocka_unit_test(other_layers),
         cmocka_unit_test(mixtures_of_experts),
         cmocka_unit_test(inputs_of_16_bits),
         cmocka_unit_test(every_kind_of_integers),

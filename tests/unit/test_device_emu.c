@@ -71,6 +71,11 @@ static const struct emu_case dtypes[] = {
     {"qwen3", DT_BF16, DT_F8_E4M3, QUANTIZE_NOT, 0.6f},
     {"qwen3_moe", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f}, /* bf16 may tip a choice */
     {"qwen2_moe", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f},
+    {"gemma2", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f},
+    {"gemma2", DT_BF16, DT_BF16, QUANTIZE_NOT, 0.05f},
+    {"gpt_neox", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f},
+    {"gpt_neox", DT_BF16, DT_BF16, QUANTIZE_INT8, 0.3f},
+    {"phi3-longrope", DT_BF16, DT_BF16, QUANTIZE_NOT, 0.05f},
     {"mixtral", DT_BF16, DT_BF16, QUANTIZE_NOT, 0.05f},
     {"mixtral", DT_BF16, DT_BF16, QUANTIZE_INT8, 0.3f},
     {"llama-gptq", DT_F32, DT_F32, QUANTIZE_NOT, 0.3f},

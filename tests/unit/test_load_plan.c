@@ -53,6 +53,10 @@ static const char *const dirs[] = {
     MODELS "llama-gptq",
     MODELS "llama-gptq-act8",
     MODELS "mistral",
+    MODELS "gemma2",
+    MODELS "gpt_neox",
+    MODELS "gpt_neox-seq",
+    MODELS "phi3",
     MODELS "mixtral",
     MODELS "olmoe",
     MODELS "qwen2",
@@ -94,8 +98,9 @@ static uint32_t uses_of(const struct load_plan *p, const struct tensor *t)
     for (size_t i = 0; i < p->n_row; i++)
         for (uint32_t k = 0; k < p->rows[i].n_source && !p->rows[i].tied; k++) {
             const struct weight_source *s = load_plan_sources(p, &p->rows[i]) + k;
-            n += s->tensor == t || s->quant.q == t || s->quant.scales == t || s->quant.zeros == t ||
-                 s->quant.order == t;
+            const bool is_it = s->tensor == t || s->quant.q == t || s->quant.scales == t ||
+                               s->quant.zeros == t || s->quant.order == t;
+            n += is_it && s->slice.first == 0; /* the other slices of a tensor begin behind */
         }
     return n;
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every causal Gemma 2, GPT-NeoX, Llama, Mistral, Mixtral, OLMoE, Phi-3, Qwen2, Qwen3 and Qwen-MoE golden in --dtype float32
- * (tolerances: 2e-4 of the largest logit, 1e-4 of the largest hidden value, 1e-3 on
- * log-probabilities, greedy tokens identical), and in half precision where the checkpoint is stored
- * so. */
+/* Every causal Gemma 2, GPT-NeoX, Llama, Mistral, Mixtral, OLMoE, Phi-3, Qwen2, Qwen3 and Qwen-MoE
+ * golden in --dtype float32 (tolerances: 2e-4 of the largest logit, 1e-4 of the largest hidden
+ * value, 1e-3 on log-probabilities, greedy tokens identical), and in half precision where the
+ * checkpoint is stored so. */
 #include "golden.h"
-#include "engine/model/rotary.h"
+#include "engine/model/forward/rotary.h"
 
 #define VOCAB_MAX 2048u
 #define N_GREEDY  24u

@@ -24,6 +24,10 @@ static const struct {
     enum dtype dtype;
     enum quantization quantization;
 } printed[] = {
+    {"gemma2", "gemma2", DT_F32, QUANTIZE_NOT},
+    {"gpt_neox", "gpt_neox-int8", DT_F32, QUANTIZE_INT8},
+    {"gpt_neox-seq", "gpt_neox-seq-bf16", DT_BF16, QUANTIZE_NOT},
+    {"phi3-longrope", "phi3-longrope-bf16", DT_BF16, QUANTIZE_NOT},
     {"llama", "llama", DT_F32, QUANTIZE_NOT},
     {"llama-bias-tied", "llama-bias-tied-int4", DT_F32, QUANTIZE_INT4},
     {"mistral", "mistral-bf16", DT_BF16, QUANTIZE_NOT},
@@ -32,6 +36,8 @@ static const struct {
     {"qwen2_moe", "qwen2_moe-int8", DT_F32, QUANTIZE_INT8},
     {"qwen3", "qwen3", DT_F32, QUANTIZE_NOT},
 };
+
+#define I_LLAMA 4
 
 static void show(struct buf *out, size_t i, bool json)
 {
@@ -63,7 +69,7 @@ static void test_json(void **state)
 {
     (void)state;
     struct buf got = BUF_INIT;
-    show(&got, 0, true);
+    show(&got, I_LLAMA, true);
     assert_non_null(strstr(buf_str(&got), "{\"architecture\":\"LlamaForCausalLM\",\"layers\":2,"));
     assert_non_null(strstr(buf_str(&got), "{\"operation\":\"norm\",\"layer\":1,"));
     assert_non_null(strstr(buf_str(&got), "\"fusion\":\"norm heads, rope, store\""));

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gemma2 - Gemma 2: norms before and behind each branch, windows in every second layer, soft caps. */
+/* gemma2 - Gemma 2: norms before and behind each branch, windows in every second layer, soft
+ * caps. */
 #include "engine/model/arch.h"
 
 /* clang-format off */

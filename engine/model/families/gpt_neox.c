@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gpt_neox - GPT-NeoX and Pythia: both branches read one x, LayerNorm, an MLP without a gate, part of a
- * head is rotated. */
+/* gpt_neox - GPT-NeoX and Pythia: both branches read one x, LayerNorm, an MLP without a gate, part
+ * of a head is rotated. */
 #include "engine/model/arch.h"
 
 /* clang-format off */

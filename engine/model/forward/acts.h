@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* acts - the activations of a layer program by the names of the kernels. Threads: pure functions. */
+/* acts - the activations of a layer program by the names of the kernels. Threads: pure
+ * functions. */
 #ifndef QUIRE_ENGINE_MODEL_FORWARD_ACTS_H
 #define QUIRE_ENGINE_MODEL_FORWARD_ACTS_H
 #include "engine/model/arch_layer.h"

@@ -78,6 +78,11 @@ static bool is_other_act(const struct program_op *op)
     return op->kind == PROGRAM_ACTIVATE && op->act.is != ARCH_SILU;
 }
 
+static bool is_expert_act(const struct program_op *op)
+{
+    return is_other_act(op) && op->out.buffer == PROGRAM_B_EXPERT_ACT;
+}
+
 static bool is_plain_act(const struct program_op *op)
 {
     return op->kind == PROGRAM_ACTIVATE && !op->act.gated;

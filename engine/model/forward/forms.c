@@ -74,11 +74,12 @@ static void planned_shape(struct packed *out, const struct forms_plan *p, enum p
 static struct program_form planned_form(const void *ctx, enum program_weight w, uint32_t layer)
 {
     const struct forms_plan *p = ctx;
-    const bool gated = w == PROGRAM_W_GATE_UP || w == PROGRAM_W_EXPERT_GATE_UP;
+    const bool of_expert = w == PROGRAM_W_EXPERT_GATE_UP;
+    const bool gated = of_expert || (w == PROGRAM_W_GATE_UP && !p->is_apart);
     const bool quantized = p->quantization && w != PROGRAM_W_ROUTER;
     const enum dtype floats = p->dtype == DT_F32 ? p->config->dtype : p->dtype;
     const bool halves = p->dtype == DT_BF16 && !p->quantization;
-    struct packed m = {.dtype = quantized ? DT_I8 : floats, .gated = gated && !p->is_apart};
+    struct packed m = {.dtype = quantized ? DT_I8 : floats, .gated = gated};
     planned_shape(&m, p, w, layer);
     if (quantized && p->quantization == QUANTIZE_INT4 && w != PROGRAM_W_LM_HEAD)
         m.group = kern_int4_group(m.n_in);

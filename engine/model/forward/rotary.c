@@ -1,15 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* inv_freq[j] = theta^(-2j/d), d = the elements of a head that are rotated; angle = position * inv_freq in f32 as the models were
- * trained; then linear   inv_freq / factor dynamic  theta' = theta * (factor * L / M - (factor -
- * 1))^(d / (d - 2)),  L = max(prompt length, M) llama3   wavelength w = 2 pi / inv_freq against
- * bands of the original length O: w > O / low: inv_freq / factor;  w < O / high: as it is; between:
- * the two mixed by s = (O / w - low) / (high - low) yarn     inv_freq and inv_freq / factor mixed
- * by a ramp over j between the dimensions that turn beta_fast and beta_slow times within O tokens;
- * cos and sin scaled by 0.1 mscale ln(factor) + 1
- * longrope inv_freq[j] / short_factor[j] for prompts up to the original length O, else
- * / long_factor[j]; cos and sin scaled by sqrt(1 + ln(factor) / ln(O))
- * Sources: arXiv:2104.09864, arXiv:2306.15595
- * (linear), arXiv:2309.00071 (yarn and dynamic), arXiv:2402.13753 (longrope), Llama 3.1 model card. */
+/* inv_freq[j] = theta^(-2j/d), d = the elements of a head that are rotated; angle = position *
+ * inv_freq in f32 as the models were trained; then
+ *   linear    inv_freq / factor
+ *   dynamic   theta' = theta * (factor * L / M - (factor - 1))^(d / (d - 2)), L = max(prompt
+ *             length, M)
+ *   llama3    wavelength w = 2 pi / inv_freq against bands of the original length O:
+ *             w > O / low: inv_freq / factor;  w < O / high: as it is; between: the two mixed by
+ *             s = (O / w - low) / (high - low)
+ *   yarn      inv_freq and inv_freq / factor mixed by a ramp over j between the dimensions that
+ *             turn beta_fast and beta_slow times within O tokens; cos and sin scaled by
+ *             0.1 mscale ln(factor) + 1
+ *   longrope  inv_freq[j] / short_factor[j] for prompts up to the original length O, else
+ *             / long_factor[j]; cos and sin scaled by sqrt(1 + ln(factor) / ln(O))
+ * Sources: arXiv:2104.09864, arXiv:2306.15595 (linear), arXiv:2309.00071 (yarn and dynamic),
+ * arXiv:2402.13753 (longrope), Llama 3.1 model card. */
 #include "engine/model/forward/rotary.h"
 #include <math.h>
 

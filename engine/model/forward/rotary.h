@@ -5,12 +5,12 @@
  * for all layers, which costs microseconds, needs no memory that grows with max_model_len, and lets
  * a row depend on its sequence's length.
  *
- * Length-dependent kinds (dynamic, longrope): the frequencies are those of the sequence's *prompt* length.
- * They must not change while keys are cached, and they must be the same after a preemption or a
- * replay, so the length at hand is no choice; the prompt's length is fixed, known from the first
- * chunk on, and gives what a full recompute gives for the first token. (vLLM takes one table for
- * the longest length, which answers short prompts differently from transformers.) Threads:
- * rotary_row is pure. */
+ * Length-dependent kinds (dynamic, longrope): the frequencies are those of the sequence's *prompt*
+ * length. They must not change while keys are cached, and they must be the same after a preemption
+ * or a replay, so the length at hand is no choice; the prompt's length is fixed, known from the
+ * first chunk on, and gives what a full recompute gives for the first token. (vLLM takes one table
+ * for the longest length, which answers short prompts differently from transformers.)
+ * Threads: rotary_row is pure. */
 #ifndef QUIRE_ENGINE_MODEL_FORWARD_ROTARY_H
 #define QUIRE_ENGINE_MODEL_FORWARD_ROTARY_H
 #include <stdbool.h>

@@ -98,7 +98,7 @@ def test_one_line_for_a_wrong_folder(verb, tmp_path):
         refused(MODEL, ["a GGUF file", "Hugging Face folders", "gguf_file"], *verbs(given, tmp_path)[verb])
     config = {"architectures": ["GPT2LMHeadModel"], "n_embd": 768}
     (folder / "config.json").write_text(json.dumps(config))  # and no tokenizer
-    refused(MODEL, ["architecture GPT2LMHeadModel is not supported; supported are LlamaForCausalLM, "], *verbs(folder, tmp_path)[verb])
+    refused(MODEL, ["architecture GPT2LMHeadModel is not supported; supported are Gemma2ForCausalLM, "], *verbs(folder, tmp_path)[verb])
 
 
 @pytest.mark.parametrize("files, words", [

@@ -425,6 +425,15 @@ static void field_text(char out[CONFIG_NAME_MAX], const struct model_config *c, 
     }
 }
 
+static bool same_factors(const struct rope_config *a, const struct rope_config *b)
+{
+    bool same = true;
+    for (uint32_t i = 0; i < CONFIG_ROPE_FACTORS_MAX; i++)
+        same = same && a->short_factor[i] == b->short_factor[i] &&
+               a->long_factor[i] == b->long_factor[i];
+    return same;
+}
+
 static enum q_code check_same_config(const struct model_config *served, const struct arch *arch,
                                      const char *dir, struct q_err *e)
 {
@@ -449,9 +458,7 @@ static enum q_code check_same_config(const struct model_config *served, const st
         return q_fail(e, Q_MISMATCH,
                       "the new config.json has another %s than that of the model served",
                       other.rope.kind != served->rope.kind ? "kind of rope" : "sliding window");
-    if (memcmp(other.rope.short_factor, served->rope.short_factor,
-               sizeof other.rope.short_factor) ||
-        memcmp(other.rope.long_factor, served->rope.long_factor, sizeof other.rope.long_factor))
+    if (!same_factors(&other.rope, &served->rope))
         return q_fail(e, Q_MISMATCH,
                       "the new config.json has other factors of longrope than that of the model "
                       "served");

@@ -255,6 +255,47 @@ static void test_refused_configs(void **state)
     }
 }
 
+/* Weights are exchanged for those of a model that computes the same. */
+static void test_other_forward_is_no_reload(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *model, *from, *to, *part;
+    } cases[] = {
+        {"gemma2", "\"attn_logit_softcapping\": 3.0", "\"attn_logit_softcapping\": 4.0",
+         "says forward.attention_soft_cap 4, the model served has 3"},
+        {"gpt_neox", "\"use_parallel_residual\": true", "\"use_parallel_residual\": false",
+         "says forward.parallel_residual false, the model served has true"},
+        {"phi3-longrope", "1.03", "1.04", "other factors of longrope"},
+    };
+    kern_table_cpu(&kern, CAP_NONE);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct folder f;
+        struct buf b = BUF_INIT, changed = BUF_INIT;
+        char dir[PATH_MAX], config[PATH_MAX];
+        snprintf(dir, sizeof dir, MODELS "%s", cases[i].model);
+        snprintf(config, sizeof config, MODELS "%s/config.json", cases[i].model);
+        folder_init(&f);
+        folder_copy(&f, dir, "model.safetensors");
+        assert_ok(file_read(&b, config, 1u << 20, &e), &e);
+        const char *at = strstr(buf_str(&b), cases[i].from);
+        assert_non_null(at);
+        buf_add(&changed, b.data, (size_t)(at - b.data));
+        buf_add_str(&changed, cases[i].to);
+        buf_add_str(&changed, at + strlen(cases[i].from));
+        folder_write(&f, "config.json", changed.data, changed.len);
+        struct model_options o = {.dir = dir, .dtype = DT_F32, .kern = &kern};
+        assert_ok(model_load(&m, &o, &e), &e);
+        o.weights_dir = f.path;
+        assert_fails(model_reload(m, &o, &e), Q_MISMATCH, cases[i].part, &e);
+        model_free(m);
+        m = NULL;
+        buf_release(&b);
+        buf_release(&changed);
+        folder_release(&f);
+    }
+}
+
 /* A family that spells its sizes differently is "not supported", not "hidden_size is missing". */
 static void test_other_family(void **state)
 {
@@ -537,6 +578,7 @@ int main(void)
         cmocka_unit_test(test_accepted_tensors),
         cmocka_unit_test(test_refused_configs),
         cmocka_unit_test(test_other_family),
+        cmocka_unit_test(test_other_forward_is_no_reload),
         cmocka_unit_test(test_lengths),
         cmocka_unit_test(test_shape),
         cmocka_unit_test(test_dummy),

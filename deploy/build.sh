@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Builds a configured folder and says how far it is; when the build fails, the error, which parallel compilers bury in a log.
+# Builds a configured folder and shows the progress; when the build fails, it prints the first error instead of the whole log.
 #   sh deploy/build.sh FOLDER [TARGET…]    all when no target is named; BUILD_JOBS (default: all cores) compilers at once
 # On a terminal one line that changes, else a line every ten per cent. The whole log is FOLDER/build.log.
 set -eu

@@ -1,15 +1,15 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# What it takes to build libquire-cuda.so for the NVIDIA cards of this machine.
+# Finds the tools and settings that build libquire-cuda.so for the NVIDIA GPUs of this machine.
 #   sh deploy/cuda.sh archs    their compute capabilities, as QUIRE_CUDA_ARCHS has them: 90a;89
 #   sh deploy/cuda.sh nvcc     the path of nvcc 13.0: that of $NVCC, of the PATH or of /usr/local/cuda, else NVIDIA's wheels
 #                              from PyPI, installed into build/nvcc (120 MB to fetch, once; needs python3 with venv)
-# Exit status 1, and why on stderr, where there is none.
+# Exit status 1, with the reason on stderr, when there is none.
 set -eu
 cd "$(dirname "$0")/.."
 
 find_archs() {
-    command -v nvidia-smi >/dev/null || { echo "cuda.sh: no nvidia-smi: no NVIDIA driver here" >&2; return 1; }
+    command -v nvidia-smi >/dev/null || { echo "cuda.sh: nvidia-smi not found: install the NVIDIA driver" >&2; return 1; }
     caps=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>&1) || {
         echo "cuda.sh: nvidia-smi: $caps" >&2
         return 1
@@ -19,10 +19,10 @@ find_archs() {
         case $cap in
         9.0) found="$found;90a" ;;
         [89].[0-9] | [1-9][0-9].[0-9]) found="$found;${cap%.*}${cap#*.}" ;;
-        *) echo "cuda.sh: a card of compute capability $cap; 8.0 is needed" >&2 ;;
+        *) echo "cuda.sh: skipping a GPU of compute capability $cap: quire needs 8.0 or newer" >&2 ;;
         esac
     done
-    [ -n "$found" ] || { echo "cuda.sh: no card that quire can use" >&2; return 1; }
+    [ -n "$found" ] || { echo "cuda.sh: no supported GPU found" >&2; return 1; }
     echo "${found#;}"
 }
 
@@ -38,7 +38,7 @@ find_nvcc() {
         rm -rf "$wheels"
         mkdir -p build
         { python3 -m venv "$wheels" && "$wheels/bin/python" -m pip install -q --disable-pip-version-check \
-            -r deploy/requirements-cuda.txt; } >&2 || { echo "cuda.sh: no nvcc 13.0 here, and none from PyPI" >&2; return 1; }
+            -r deploy/requirements-cuda.txt; } >&2 || { echo "cuda.sh: nvcc 13.0 not found, and its installation from PyPI failed" >&2; return 1; }
         cp deploy/requirements-cuda.txt "$wheels/installed.txt"
     fi
     echo "$PWD"/"$wheels"/lib/python3*/site-packages/nvidia/cu13/bin/nvcc

@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Installs what quire needs from Debian's packages.
+# Installs the Debian packages that quire needs.
 #   sh deploy/deps.sh [build|cuda|test]    build (default): compiler, libraries, curl and jq; cuda: that, and what nvcc needs;
 #                                          test: that, clang and Python
-# Needs root or sudo. Does nothing, quickly, when everything is there.
+# Needs root or sudo. Ends at once when every package is installed.
 set -eu
 
 build="gcc libc6-dev make cmake pkg-config libzmq3-dev libczmq-dev libmsgpack-dev libuv1-dev libh2o-dev
@@ -29,7 +29,7 @@ done
 [ -n "$missing" ] || exit 0
 
 if [ ! -e /etc/debian_version ]; then
-    echo "deps.sh: this script knows Debian 12; install the equivalents of:$missing" >&2
+    echo "deps.sh: this system is not Debian 12; install the equivalents of:$missing" >&2
     exit 1
 fi
 sudo=

@@ -27,7 +27,7 @@ while [ $# -gt 0 ]; do
 done
 
 case $port in
-'' | *[!0-9]* | 0* | ??????*) echo "up.sh: --port $port: a number from 1 to 65535 is needed" >&2; exit 2 ;;
+'' | *[!0-9]* | 0* | ??????*) echo "up.sh: --port $port: expected a number from 1 to 65535" >&2; exit 2 ;;
 esac
 
 say() {
@@ -46,7 +46,7 @@ say "2/4 build (build/release/bin)"
 [ -e build/release/CMakeCache.txt ] || cmake --preset release >/dev/null
 if [ -n "$cards" ] && nvcc=$(sh deploy/cuda.sh nvcc); then
     grep -q "^QUIRE_CUDA_ARCHS:STRING=$cards\$" build/release/CMakeCache.txt ||
-        echo "kernels for compute capability $cards; this takes minutes, once"
+        echo "building kernels for compute capability $cards: takes minutes, only the first time"
     cmake --preset release -DQUIRE_CUDA=ON -DQUIRE_CUDA_ARCHS="$cards" -DNVCC="$nvcc" >/dev/null
 fi
 sh deploy/build.sh build/release
@@ -84,22 +84,22 @@ until listens && curl -fs -o /dev/null "$base/ready"; do
         rc=0
         wait "$server" || rc=$?
         server=
-        echo "up.sh: the server ended with code $rc; its message is above" >&2
+        echo "up.sh: the server exited with code $rc; its message is above" >&2
         ! curl -s -o /dev/null "$base/" || echo "up.sh: another server answers at $base; --port chooses another port" >&2
         exit 1
     }
     waited=$((waited + 1))
-    [ "$waited" -lt 3000 ] || { echo "up.sh: not ready after 300 s" >&2; exit 1; }
+    [ "$waited" -lt 3000 ] || { echo "up.sh: the server is not ready after 300 s" >&2; exit 1; }
     sleep 0.1
 done
 
 ask() { # ask JSON: one chat request, its answer's message
     answer=$(curl -sS --fail-with-body "$base/v1/chat/completions" -H 'Content-Type: application/json' -d "$1") || {
-        echo "up.sh: no answer: $answer" >&2
+        echo "up.sh: the request failed: $answer" >&2
         exit 1
     }
     said=$(printf '%s' "$answer" | jq -r '.choices[0].message | if .tool_calls then .tool_calls[].function | "\(.name)(\(.arguments))" else .content // "" end')
-    [ -n "$said" ] || { echo "up.sh: an empty answer: $answer" >&2; exit 1; }
+    [ -n "$said" ] || { echo "up.sh: the answer is empty: $answer" >&2; exit 1; }
     printf '%s\n' "$said"
 }
 say "4/4 asking"
@@ -113,7 +113,7 @@ ask "$(jq -n --arg m "$name" --argjson t "$weather" \
     '{model:$m, temperature:0, max_tokens:64, tools:[$t], messages:[{role:"user",content:"What is the weather in Oslo?"}]}')"
 
 if [ "$check" = yes ]; then
-    kill -0 "$server" 2>/dev/null || { server=; echo "up.sh: the server did not stay" >&2; exit 1; }
+    kill -0 "$server" 2>/dev/null || { server=; echo "up.sh: the server stopped after the answers" >&2; exit 1; }
     stop
     say "all good"
     exit 0

@@ -67,7 +67,7 @@ static json_t *cannot(struct making *m, const char *format, ...)
 static void add(struct making *m, json_t *list, json_t *item)
 {
     if (!item || json_array_append_new(list, item) != 0)
-        cannot(m, "there is no memory for it");
+        cannot(m, "there is not enough memory");
 }
 
 /* --- formats of a structural tag -------------------------------------------------------------- */
@@ -219,7 +219,7 @@ static json_t *text_value(struct making *m, const json_t *schema)
         json_array_foreach (json_object_get(schema, lists[k]), i, v)
             other = other ? other : other_keyword(v, plain);
     if (other)
-        return cannot(m, "\"%.40s\" of a string cannot be held to in it", other);
+        return cannot(m, "it cannot express \"%.40s\" of a string", other);
     return quoted(m, least || most ? sized_text(m, least, most) : text_without(text_end(m->w)));
 }
 
@@ -245,7 +245,7 @@ static json_t *listed(struct making *m, const json_t *values)
         else
             json_dump_callback(v, add_piece, &text, JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));
         if (string && !python && strstr(buf_str(&text), text_end(m->w)))
-            cannot(m, "a value of \"enum\" holds its closing tag");
+            cannot(m, "a value of \"enum\" contains its closing tag");
         json_t *one = text.failed ? NULL : fixed(buf_str(&text));
         add(m, all, string && !python ? quoted(m, one) : one);
         buf_release(&text);
@@ -290,7 +290,7 @@ static json_t *items(struct making *m, const json_t *schema, int depth)
     const char *other = other_keyword(schema, known);
     bool braces = m->w->kind == WRITES_BRACES;
     if (other)
-        return cannot(m, "\"%.40s\" of an array cannot be held to in it", other);
+        return cannot(m, "it cannot express \"%.40s\" of an array", other);
     json_t *one = value(m, json_object_get(schema, "items"), depth + 1);
     json_t *each =
         braces ? tag("", one, "") : tag("]<]minimax[>[<item>", one, "]<]minimax[>[</item>");
@@ -303,7 +303,7 @@ static json_t *items(struct making *m, const json_t *schema, int depth)
 static json_t *composed(struct making *m, const json_t *schema, unsigned types, int depth)
 {
     if (depth == DEPTH_MAX)
-        return cannot(m, "it is nested too deeply");
+        return cannot(m, "the schema is nested too deeply");
     if (types == TYPE_ARRAY)
         return items(m, schema, depth);
     json_t *inner = parameters(m, schema, depth + 1);
@@ -331,7 +331,7 @@ static json_t *value(struct making *m, const json_t *schema, int depth)
     if (!tree || !(types & (TYPE_ARRAY | TYPE_OBJECT)))
         return json_of(m, target);
     if (types != TYPE_ARRAY && types != TYPE_OBJECT)
-        return cannot(m, "a value of more than one kind cannot be held to in it");
+        return cannot(m, "it cannot express a value of more than one type");
     return composed(m, target, types, depth);
 }
 
@@ -371,7 +371,7 @@ static json_t *parameter(struct making *m, const char *comma, const char *name,
     put_arg(m, &end, w->arg[2], name, schema);
     json_t *one = tag(buf_str(&begin), value(m, schema, depth), buf_str(&end));
     if (begin.failed || end.failed)
-        cannot(m, "there is no memory for it");
+        cannot(m, "there is not enough memory");
     buf_release(&begin);
     buf_release(&end);
     return one;
@@ -436,14 +436,13 @@ static json_t *parameters(struct making *m, const json_t *schema, int depth)
     json_t *all, *v;
     size_t i;
     if (other)
-        return cannot(m, "\"%.40s\" of an object cannot be held to in it", other);
+        return cannot(m, "it cannot express \"%.40s\" of an object", other);
     json_array_foreach (json_object_get(schema, "required"), i, v)
         if (!json_string_value(v) || !json_object_get(properties, json_string_value(v)))
-            return cannot(m, "a required parameter is none of \"properties\"");
+            return cannot(m, "a required parameter is not in \"properties\"");
     json_object_foreach ((json_t *)properties, name, v)
         if (!*name || strlen(name) > FORMAT_NAME_MAX || strpbrk(name, "<>\"'&{}[]()=:, \n\t"))
-            return cannot(m, "the parameter \"%.40s\" has a name that cannot be written in it",
-                          name);
+            return cannot(m, "it cannot express the parameter name \"%.40s\"", name);
     if (m->w->kind == WRITES_PYTHON || m->w->kind == WRITES_BRACES)
         return with_commas(m, schema, depth);
     all = json_pack("[o]", fixed(""));
@@ -511,7 +510,7 @@ static json_t *arguments(struct making *m, const json_t *function, bool keep_sch
                                                  : json_pack("{s:s,s:{s:s}}", "type", "json_schema",
                                                              "json_schema", "type", "object");
     if (!is_name(m->function))
-        return cannot(m, "its name cannot be written in it");
+        return cannot(m, "it cannot express the name of the function");
     return keep_schema ? parameters(m, types_target(m->root, m->root), 0) : free_arguments(m);
 }
 
@@ -534,7 +533,7 @@ static json_t *call(struct making *m, const json_t *function, json_t *content)
     if (one)
         json_object_set_new(one, "function", json_string(m->function)); /* errors name it */
     if (begin.failed)
-        cannot(m, "there is no memory for it");
+        cannot(m, "there is not enough memory");
     buf_release(&begin);
     return one;
 }
@@ -702,13 +701,13 @@ static enum q_code add_calls(const struct forced *f, const struct writing *w, js
             json_decref(one);
         if (m.failed || !one || json_array_append_new(tags, one) != 0) {
             return q_fail(e, Q_UNSUPPORTED,
-                          "tools: function \"%.60s\": calls are made in the form of the tool-call "
-                          "parser %s, and %s",
-                          name, f->tool, m.failed ? m.why : "there is no memory for it");
+                          "tools: function \"%.60s\": calls use the format of the tool-call "
+                          "parser %s: %s",
+                          name, f->tool, m.failed ? m.why : "there is not enough memory");
         }
     }
     if (json_array_size(tags) == 0)
-        return q_fail(e, Q_INVALID, "tool_choice: there is no function \"%.60s\" in \"tools\"",
+        return q_fail(e, Q_INVALID, "tool_choice: \"tools\" has no function \"%.60s\"",
                       f->name ? f->name : "");
     return Q_OK;
 }
@@ -728,7 +727,7 @@ enum q_code forced_tools(json_t **out, const struct forced *f, struct q_err *e)
     struct suffixed suffixed;
     const struct writing *w = writing_of(f);
     const char *what = f->required ? "tool_choice: a call cannot be required"
-                                   : "tools: \"strict\" cannot be kept to";
+                                   : "tools: \"strict\" is not supported";
     *out = NULL;
     if (!f->required && !f->answer && !any_strict(f->tools))
         return Q_OK;
@@ -736,12 +735,11 @@ enum q_code forced_tools(json_t **out, const struct forced *f, struct q_err *e)
         return Q_OK;
     if (!w)
         return q_fail(e, Q_UNSUPPORTED,
-                      "%s with the tool-call parser %s: there is no grammar of its form", what,
-                      f->tool);
+                      "%s with the tool-call parser %s: its format has no grammar", what, f->tool);
     w = with_suffix(w, f, &suffixed);
     json_t *tags = json_array(), *format = NULL;
     enum q_code rc = tags ? add_calls(f, w, tags, e)
-                          : q_fail(e, Q_NO_MEMORY, "no memory for the tools of the request");
+                          : q_fail(e, Q_NO_MEMORY, "out of memory for the tools of the request");
     if (rc == Q_OK) {
         format = w->thinks[0]  ? channels(w, tags, f)
                  : f->required ? section(w, tags, f->parallel)
@@ -749,7 +747,7 @@ enum q_code forced_tools(json_t **out, const struct forced *f, struct q_err *e)
                                : among_text(w, tags, f->parallel);
         *out = json_pack("{s:s,s:o}", "type", "structural_tag", "format", format);
         if (!*out)
-            rc = q_fail(e, Q_NO_MEMORY, "no memory for the tools of the request");
+            rc = q_fail(e, Q_NO_MEMORY, "out of memory for the tools of the request");
     }
     json_decref(tags);
     return rc;

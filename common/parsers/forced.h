@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* forced - the grammar of tool calls in a format, as a structural tag: for calls that must come
- * (tool_choice "required", or a named one) and arguments that must fit their schema ("strict").
+/* forced - the grammar of tool calls in a format, as a structural tag: for mandatory calls
+ * (tool_choice "required" or a named function) and for arguments with a strict schema ("strict").
  *
- * A grammar says what the format's parser reads and the model was trained to write (writes.def).
- * Arguments that are JSON keep to their schema whatever it is. Where they are tags or a program's
- * text, a parameter's value does; what cannot be said there (a string's pattern, anyOf of objects)
- * is an error for a strict function, for others the arguments are then free.
+ * A grammar describes the text that the format's parser reads and the model was trained to write
+ * (writes.def). JSON arguments follow any schema. Arguments as tags or program text follow the
+ * schema of each parameter's value; a schema that the format cannot express (a string's pattern,
+ * anyOf of objects) is an error for a strict function and leaves the arguments of others free.
  * Threads: any; nothing is kept. */
 #ifndef QUIRE_COMMON_PARSERS_FORCED_H
 #define QUIRE_COMMON_PARSERS_FORCED_H
@@ -15,21 +15,21 @@
 
 struct forced {
     const char *tool;     /* a row of tools.def */
-    const char *template; /* the chat template's text, which tells a format's variants; or NULL */
-    const json_t *tools;  /* the request's */
+    const char *template; /* the chat template's text: selects the format's variant; or NULL */
+    const json_t *tools;  /* of the request */
     const char *name;     /* only this function; NULL: any */
-    bool required;        /* a call must come; else calls may, and strict ones are kept to */
-    bool parallel;        /* several may */
-    /* Where calls may come but need not: the format (of a structural tag) of an answer without one;
-     * borrowed. Then an answer is calls alone, or that. NULL: any text, calls among it. */
+    bool required;        /* a call is mandatory; else optional, strict schemas still hold */
+    bool parallel;        /* several calls are allowed */
+    /* With optional calls: the format (of a structural tag) of an answer without calls; borrowed.
+     * The answer is then calls only, or this format. NULL: any text that may contain calls. */
     const json_t *answer;
 };
-/* *out: a structural tag, owned by the caller; NULL when nothing has to be held to, and where an
- * answer is given that no call of this format can stand beside ("none").
+/* *out: a structural tag, owned by the caller; NULL when no constraint applies, and when `answer`
+ * is given for a format without calls ("none").
  * Errors: Q_UNSUPPORTED (the format, or a strict function's schema in it), Q_INVALID (no such
  * function), Q_NO_MEMORY. */
 FALLIBLE forced_tools(json_t **out, const struct forced *f, struct q_err *e);
-/* Has the grammar of this row (of tools.def) the reasoning before the calls in it? */
+/* True when the grammar of this row (of tools.def) includes the reasoning before the calls. */
 bool forced_thinks(const char *tool);
 
 #endif

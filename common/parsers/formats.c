@@ -113,7 +113,7 @@ static enum q_code unknown(const char *what, const char *name, const char *const
             if (strncmp(alias[i].name, name, ALIKE) == 0)
                 buf_printf(&list, "%s%s", list.len ? " " : "", alias[i].name);
     }
-    q_fail(e, Q_NOT_FOUND, "%s \"%.40s\" does not exist; there are: %s%s", what, name,
+    q_fail(e, Q_NOT_FOUND, "%s \"%.40s\" does not exist; expected one of: %s%s", what, name,
            buf_str(&list), list.len < NAMES_MAX ? "" : " \u2026");
     buf_release(&list);
     return Q_NOT_FOUND;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* json_scan - is this byte stream a JSON value (RFC 8259), and where does it end? One byte at a
- * time, constant memory.
+/* json_scan - checks whether a byte stream is a JSON value (RFC 8259) and finds its end, one byte
+ * at a time, in constant memory.
  *
- * Unlike the standard it lets control characters stand inside strings (models write raw newlines
+ * Unlike the standard it accepts control characters inside strings (models write raw newlines
  * there); the caller escapes them.
  * Threads: one owner; no allocation. */
 #ifndef QUIRE_COMMON_PARSERS_JSON_SCAN_H
@@ -25,20 +25,20 @@ struct json_scan {
 /* clang-format on */
 
 enum json_scan_step {
-    JSON_SCAN_MORE,  /* the byte belongs to the value, which goes on */
-    JSON_SCAN_SPACE, /* white space before or between its parts */
-    JSON_SCAN_END,   /* the byte was the value's last */
+    JSON_SCAN_MORE,  /* the byte belongs to the value, which is not complete */
+    JSON_SCAN_SPACE, /* white space before the value or between its parts */
+    JSON_SCAN_END,   /* the byte is the last of the value */
     JSON_SCAN_PAST,  /* the value (a number) ended before this byte */
     JSON_SCAN_BAD
 };
 enum json_scan_step json_scan_byte(struct json_scan *s, char c);
 bool json_scan_in_string(const struct json_scan *s);
-/* Append the brackets that close the value here: true where nothing else is missing, because a
- * member or item has just ended (or the value itself, which needs none). */
+/* Append the brackets that close the value here. True when only brackets are missing: a member, an
+ * item or the whole value has just ended (the whole value needs no bracket). */
 bool json_scan_close(const struct json_scan *s, struct buf *out);
-/* Could the value end here? True only for numbers. */
+/* True when the value may end here, which only numbers can. */
 bool json_scan_may_end(const struct json_scan *s);
-/* One complete value, with white space around it. */
+/* True when the text is one complete value with optional white space around it. */
 bool json_scan_valid(const char *text, size_t n);
 /* Append the text of a JSON string literal (with its quotes) that the scanner accepted. */
 void json_scan_unquote(struct buf *out, const char *literal, size_t n);

@@ -236,7 +236,7 @@ void call_announce(struct parser *p, const char *name, size_t n)
     take_layout(p, false);
     flush(p);
     if (n == 0 && !p->rc)
-        p->rc = q_fail(p->e, Q_NO_MEMORY, "parser: no memory for a function's name");
+        p->rc = q_fail(p->e, Q_NO_MEMORY, "parser: out of memory for the name of a function");
     p->n_call++;
     p->announced = true;
     p->noisy = false;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ast - the tree of a compiled template.
  *
- * One node type for expressions and statements; which fields a kind uses stands beside the kind.
+ * One node type for expressions and statements; the comment of a kind lists its fields.
  * Names are interned: two equal names are the same `struct str`, so scopes compare pointers. The
  * tree is never written after compiling.
  * Threads: read-only. */

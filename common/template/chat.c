@@ -131,7 +131,7 @@ static enum q_code use_mistral(struct chat *c, const char *dir, struct q_err *e)
     }
     if (c->mistral)
         return q_fail(e, Q_UNSUPPORTED,
-                      "%s: no chat template, and quire knows the format of tekken.json v3, v7, v11 "
+                      "%s: no chat template; quire has the formats of tekken.json v3, v7, v11 "
                       "and v13 only, not of v%u; give one with --chat-template FILE",
                       dir, c->mistral);
     return q_fail(e, Q_NOT_FOUND,
@@ -170,7 +170,7 @@ static enum q_code find_template(struct chat *c, const char *dir, json_t *tokeni
     if (!rc && json_is_string(v) && json_string_length(v) == 0)
         rc = q_fail(e, Q_CORRUPT, "%s: chat_template is empty", dir);
     else if (!rc && v && !json_is_null(v) && !json_is_string(v) && !json_is_array(v))
-        rc = q_fail(e, Q_CORRUPT, "%s: chat_template is neither a text nor a list of templates",
+        rc = q_fail(e, Q_CORRUPT, "%s: chat_template is neither a string nor a list of templates",
                     dir);
     else if (!rc)
         rc = json_is_string(v) || json_is_array(v) ? use_config(c, v, e) : use_mistral(c, dir, e);

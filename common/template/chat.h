@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* chat - a model folder's chat template and what transformers does around it.
+/* chat - the chat template of a model folder, applied as transformers' apply_chat_template does.
  *
  * Finds the template (chat_template.jinja, else tokenizer_config.json's chat_template: a string, or
  * a list of named ones of which "tool_use" serves requests with tools; a folder with Mistral's
@@ -17,7 +17,7 @@ struct chat;
  * (--chat-template), or the text of a template. Errors: Q_NOT_FOUND (the folder has no template;
  * the message says how to give one), Q_INVALID, Q_CORRUPT. */
 FALLIBLE chat_open(struct chat **out, const char *dir, const char *template_path, struct q_err *e);
-/* Is what --chat-template was given no file but, as vLLM has it, the template, which has braces? */
+/* True when --chat-template is the template itself, which has braces, not a file (as in vLLM). */
 bool chat_is_text(const char *given);
 /* The same from a template's text, without a folder: no bos_token & co. Errors: Q_INVALID; fault
  * (may be NULL) is filled. */
@@ -27,10 +27,10 @@ void chat_free(struct chat *c);
 const char *chat_source(const struct chat *c);      /* the template's text */
 const char *chat_tool_source(const struct chat *c); /* the one for requests with tools */
 
-/* What a template is given as a message's content. */
+/* The form of a message's content in the template. */
 enum chat_content {
-    CHAT_CONTENT_AS_IS,  /* transformers: as it stands in the messages */
-    CHAT_CONTENT_AUTO,   /* parts if the template goes through them and takes nothing else */
+    CHAT_CONTENT_AS_IS,  /* transformers: unchanged */
+    CHAT_CONTENT_AUTO,   /* parts if the template iterates over them and accepts no other form */
     CHAT_CONTENT_STRING, /* text */
     CHAT_CONTENT_OPENAI  /* [{"type": "text", "text": …}] */
 };
@@ -44,14 +44,14 @@ struct chat_request {       /* all borrowed, NULL = absent */
     bool add_generation_prompt;
     bool continue_final_message;
     /* Other than AS_IS: messages are OpenAI's, with text as content; role developer is system for
-     * templates that do not know it. */
+     * templates without it. */
     enum chat_content content;
     int64_t now;
-    /* NULL, or takes where in the output the request's own text is: messages, tools, documents,
+    /* NULL, or receives the ranges of the request's text in the output: messages, tools, documents,
      * kwargs. tokenizer_encode_prompt finds no control tokens there. */
     struct ranges *origin;
 };
-/* Append the prompt text. Errors: Q_INVALID with the reason a user can act on. */
+/* Append the prompt text. Errors: Q_INVALID with a reason that the user can act on. */
 FALLIBLE chat_render(const struct chat *c, const struct chat_request *r, struct buf *out,
                      struct template_fault *fault, struct q_err *e);
 

@@ -275,7 +275,7 @@ enum q_code eval(struct interp *in, const struct node *n, struct value *out)
 {
     enum q_code rc;
     if (n->kind >= sizeof functions / sizeof functions[0] || !functions[n->kind])
-        return in_raise(in, "TypeError", "a slice is no value here");
+        return in_raise(in, "TypeError", "a slice is not a value here");
     if (!(rc = in_enter(in)) && !(rc = in_charge(in, 1)))
         rc = functions[n->kind](in, n, out);
     in_leave(in);

@@ -109,7 +109,7 @@ enum q_code global_strftime_now(struct interp *in, const struct value *a, struct
     if ((rc = need_str(in, a[0], "strftime() argument 1", &format)))
         return rc;
     if (!localtime_r(&now, &tm))
-        return in_raise(in, "ValueError", "the time cannot be shown");
+        return in_raise(in, "ValueError", "strftime_now: the time cannot be formatted");
     size_t mark = text_mark(in);
     for (size_t i = 0; i < format->n; i++) {
         char one[8] = {format->data[i]}, text[256];

@@ -56,7 +56,7 @@ struct token_list {
     size_t n, cap;
 };
 
-struct lex_error { /* where the lexer or parser gave up */
+struct lex_error { /* where the lexer or parser failed */
     struct template_fault *fault;
     struct q_err *e;
 };
@@ -68,7 +68,7 @@ FALLIBLE lex_all(struct token_list *out, const char *source, size_t n, const str
 __attribute__((format(printf, 4, 5))) enum q_code lex_fail(const struct lex_error *err,
                                                            const struct token *at, const char *type,
                                                            const char *fmt, ...);
-/* How messages call a token: "end of print statement", the text of a name … */
+/* The name of a token in messages: "end of print statement", the text of a name … */
 const char *lex_describe(const struct token *t, char *scratch, size_t size);
 
 #endif

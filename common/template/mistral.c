@@ -260,7 +260,7 @@ static enum q_code end_answers(const json_t *list, uint32_t version, struct q_er
         if (version < 7 && n_call && json_array_size(parts))
             return q_fail(e, Q_INVALID,
                           "messages: an assistant's message has text and calls, which the format "
-                          "of tekken.json v%u cannot have",
+                          "of tekken.json v%u does not support",
                           version);
         while (n && json_string_value(text)[n - 1] == ' ')
             n--;
@@ -346,7 +346,7 @@ static enum q_code read_message(json_t *list, json_t *system, const json_t *mess
                        : add_message(list, message, r, e);
     return q_fail(
         e, Q_INVALID,
-        "messages: entry %zu: role \"%.40s\"; the format of tekken.json has system, user, "
+        "messages: entry %zu: role \"%.40s\"; the format of tekken.json supports system, user, "
         "assistant and tool",
         r->i, r->role ? r->role : "");
 }

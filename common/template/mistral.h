@@ -3,7 +3,7 @@
  *
  * What mistral-common encodes for a version of the file: messages of one role in a row are one
  * (tools' results aside), tools stand before a user's message, and tags differ by version. Messages
- * are brought into that form here, so that the template has only to write it down. Tool call ids
+ * are brought into that form here, so that the template only prints it. Tool call ids
  * longer than nine characters are cut to their last nine, as vLLM does, where mistral-common would
  * refuse them; the order of roles is not checked. Source: mistral-common's InstructTokenizerV3 to
  * V13 and their normalizers.
@@ -20,7 +20,7 @@ const char *mistral_template(uint32_t version);
  * result} for each message of `messages` (OpenAI's, with arguments as objects or as text); owned by
  * the caller. Errors: Q_INVALID (an image, say: the entry and what it is), Q_NO_MEMORY. */
 FALLIBLE mistral_messages(json_t **out, const json_t *messages, uint32_t version, struct q_err *e);
-/* The request's tools as they are shown to the model: without keys that are none of theirs. */
+/* The request's tools in the form shown to the model: without unknown keys. */
 FALLIBLE mistral_tools(json_t **out, const json_t *tools, struct q_err *e);
 
 #endif

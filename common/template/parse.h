@@ -2,8 +2,8 @@
 /* parse - tokens to the tree of ast.h; shared between parse.c (statements) and parse_expr.c
  * (expressions).
  *
- * Functions that return a node return NULL after a failure; p->rc and the caller's q_err then say
- * why.
+ * Functions that return a node return NULL after a failure; p->rc and the caller's q_err hold the
+ * error.
  * Threads: one owner. */
 #ifndef QUIRE_COMMON_TEMPLATE_PARSE_H
 #define QUIRE_COMMON_TEMPLATE_PARSE_H
@@ -15,13 +15,13 @@ struct parser {
     const struct lex_error *err;
     enum q_code rc;
     uint32_t depth;                  /* recursion of the parser itself */
-    uint32_t n_loop;                 /* loops around, inside the innermost macro */
-    struct macro_scope *macro_scope; /* the macros around, innermost first */
+    uint32_t n_loop;                 /* enclosing loops inside the innermost macro */
+    struct macro_scope *macro_scope; /* the enclosing macros, innermost first */
     struct str **names;              /* [n_slot] interned, hash table */
     size_t n_name, n_slot;
 };
 
-struct macro_scope { /* which special names the macros around mention */
+struct macro_scope { /* the special names used in the enclosing macros */
     struct macro_scope *up;
     struct macro_def *def;
 };
@@ -34,7 +34,7 @@ enum tuple_mode { TUPLE_EXPR, TUPLE_NO_COND, TUPLE_PARENS };
 FALLIBLE parse_template(struct template *t, const struct token_list *tokens,
                         const struct lex_error *err);
 
-/* The whole tree is there: is there anything in it that jinja2 refuses only now? (check.c) */
+/* Checks of the complete tree that jinja2 makes after parsing (check.c). */
 bool parse_check(struct parser *p);
 
 /* Expressions (parse_expr.c). */

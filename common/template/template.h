@@ -2,8 +2,8 @@
 /* template - Jinja as transformers' apply_chat_template runs it.
  *
  * source text -> tokens -> syntax tree (compiled once) -> rendered with the request's values. The
- * tree never changes; a rendering has its own arena and limits, so that a hostile template can
- * waste neither time nor memory. Filters, tests, functions and methods are rows in tables
+ * tree never changes; a rendering has its own arena and limits, so that a hostile template
+ * has bounded time and memory. Filters, tests, functions and methods are rows in tables
  * (filters.def, tests.def, methods.def).
  * Threads: a compiled template may be rendered by several threads at once. */
 #ifndef QUIRE_COMMON_TEMPLATE_TEMPLATE_H

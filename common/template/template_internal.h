@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* template_internal - the state of one rendering, and what its parts offer each other.
+/* template_internal - the state of one rendering, and the functions its parts share.
  *
  * Limits: every evaluated node and every element of native work counts as a step (in_charge); every
  * recursion, of the tree or of nested values, goes through in_enter; values live in one arena with
@@ -62,7 +62,7 @@ struct interp {
 void in_raise_text(struct interp *in, const char *type, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 FALLIBLE in_undefined(struct interp *in,
-                      const struct undef *u); /* someone used an Undefined: always fails */
+                      const struct undef *u); /* use of an Undefined: always fails */
 FALLIBLE in_charge(struct interp *in, uint64_t n_step);
 /* Steps for work on n bytes, so that a step takes about as long everywhere. */
 static inline uint64_t cost_copy(size_t n) /* memcpy, memcmp */
@@ -79,7 +79,7 @@ static inline uint64_t cost_scan(size_t n) /* loops over code points that look e
 }
 FALLIBLE in_enter(struct interp *in); /* pair with in_leave, also after a failure further in */
 void in_leave(struct interp *in);
-FALLIBLE in_output_check(struct interp *in); /* did everything fit into in->out? */
+FALLIBLE in_output_check(struct interp *in); /* fails when in->out overflowed */
 FALLIBLE in_alloc(struct interp *in, void *out_ptr, size_t n, size_t size);
 
 /* names (interp.c) */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* unicode - what Python's str knows about single code points, on top of utf8proc.
+/* unicode - properties of single code points as in Python's str, on top of utf8proc.
  * Threads: pure. */
 #ifndef QUIRE_COMMON_TEMPLATE_UNICODE_H
 #define QUIRE_COMMON_TEMPLATE_UNICODE_H
@@ -27,7 +27,7 @@ size_t uni_skip_space(const char *s, size_t from, size_t to);
 size_t uni_trim_space(const char *s, size_t from, size_t to);
 /* The full mappings; return how many code points were written. */
 size_t uni_upper(uint32_t c, uint32_t out[UNI_CASE_MAX]);
-size_t uni_lower(uint32_t c, uint32_t out[UNI_CASE_MAX]); /* final sigma is the caller's business */
+size_t uni_lower(uint32_t c, uint32_t out[UNI_CASE_MAX]); /* the caller handles final sigma */
 size_t uni_title(uint32_t c, uint32_t out[UNI_CASE_MAX]);
 size_t uni_fold(uint32_t c, uint32_t out[UNI_CASE_MAX]);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* value - what a template computes with: Python's values, 16 bytes each.
+/* value - the values of a template: Python's types, 16 bytes each.
  *
  * A value is a tag and either the thing itself (bool, int, float) or a pointer into the rendering's
  * arena. Nothing is freed singly; values are immutable for the template (the sandbox allows no
@@ -18,7 +18,7 @@
 struct interp;
 
 enum value_kind {
-    V_MISSING, /* no value at all: an argument that was not given */
+    V_MISSING, /* no value: an argument that was not given */
     V_UNDEF,   /* Jinja's Undefined */
     V_NONE,
     V_BOOL,
@@ -51,7 +51,7 @@ struct str_room { /* memory that several strings may share; the last one can gro
 struct str {
     const char *data; /* [n] bytes, in the arena, the template or the request's JSON */
     size_t n;
-    size_t n_char;                /* code points; STR_UNCOUNTED until someone asks */
+    size_t n_char;                /* code points; STR_UNCOUNTED until first needed */
     const unsigned char *content; /* [n] 1 where a byte is the request's; NULL: none, TEXT_ALL */
     struct str_room *room;
     bool markup; /* came from |safe or |escape: joining it with plain text escapes the latter */
@@ -110,7 +110,7 @@ struct range {
 };
 
 enum undef_kind { UNDEF_NAME, UNDEF_MEMBER, UNDEF_HINT, UNDEF_UNSAFE };
-struct undef { /* why it is undefined, for the message if somebody uses it */
+struct undef { /* why it is undefined, for the message when it is used */
     enum undef_kind kind;
     const char *owner; /* UNDEF_MEMBER: "dict object"; UNDEF_UNSAFE: "list" */
     struct value name; /* the name or subscript */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench - what the verbs of `quire bench` share: options, the machine, progress, results.
+/* bench - shared parts of the `quire bench` verbs: options, machine, progress, results.
  *
  * A verb is a function from one struct bench to a table on standard output and, with --json, one
  * object {"machine": {…}, "run": {…}, "results": [{…}]}. It adds a member to `results` for each row
@@ -32,7 +32,7 @@ struct bench {
 typedef enum q_code bench_verb(struct bench *b, struct q_err *e);
 bench_verb bench_latency, bench_throughput, bench_serve, bench_quality, bench_roofline;
 
-/* How far it is, a few times a second; nothing when nobody looks. */
+/* Show the progress, a few times a second; nothing when progress is off. */
 __attribute__((format(printf, 2, 3))) void bench_progress(struct bench *b, const char *fmt, ...);
 void bench_progress_end(struct bench *b);
 
@@ -40,7 +40,7 @@ void bench_progress_end(struct bench *b);
  * threads do not pin ours. Does nothing when --no-roofline was given. Errors: Q_NO_MEMORY, Q_IO. */
 FALLIBLE bench_ceilings(struct bench *b, bool quick, struct q_err *e);
 
-/* Results: begin a row, add members, end it. A value that is no number becomes null. */
+/* Results: begin a row, add members, end it. A value that is not a number becomes null. */
 void bench_row_begin(struct bench *b);
 void bench_row_number(struct bench *b, const char *key, double value);
 void bench_row_count(struct bench *b, const char *key, uint64_t value);
@@ -49,7 +49,7 @@ void bench_row_end(struct bench *b);
 /* Members of "run". */
 void bench_run_number(struct bench *b, const char *key, double value);
 void bench_run_text(struct bench *b, const char *key, const char *value);
-/* Write --json's file, when there is one. Errors: Q_IO. */
+/* Write the file of --json, when given. Errors: Q_IO. */
 FALLIBLE bench_save(struct bench *b, struct q_err *e);
 
 /* "1,8,32" -> [*n] numbers of 1 … max. Errors: Q_INVALID, naming the flag. */

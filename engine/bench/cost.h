@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cost - what a run had to move and to compute, as a fraction of what the machine can.
+/* cost - memory traffic and arithmetic of a run as a fraction of the machine's ceilings.
  *
  * Decoding: bytes of a step (every matrix once, the KV of each sequence's context) per second over
  * the read bandwidth. Prefill: multiplications and additions (matrices, attention over the context
- * so far, one row of logits a sequence) per second over the peak of the type computed in: int8 when
+ * so far, one row of logits a sequence) per second over the peak of the compute type: int8 when
  * quantized, else that of the dtype. NaN without --roofline. Threads: pure. */
 #ifndef QUIRE_ENGINE_BENCH_COST_H
 #define QUIRE_ENGINE_BENCH_COST_H

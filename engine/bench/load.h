@@ -17,7 +17,7 @@ struct load_config {
     uint32_t open_max; /* requests open at once; 0 = no limit */
     /* The body of request i, as JSON. */
     enum q_code (*body)(void *ctx, size_t i, struct buf *out, struct q_err *e);
-    /* Now and then, for progress; false: stop, forget what is not finished. */
+    /* Called periodically, for progress; false: stop and discard unfinished requests. */
     bool (*tell)(void *ctx, size_t n_sent, size_t n_done, uint64_t n_piece);
     void *ctx;
 };
@@ -26,8 +26,8 @@ struct load_result {
                                      what was asked for */
     struct samples pauses;        /* ITL, ms, of all requests that were sent */
 };
-/* due_s: [n] ascending, seconds from now. A request that fails has a record that says why; the run
- * goes on. Errors: Q_IO (epoll, libcurl), Q_NO_MEMORY, those of body. */
+/* due_s: [n] ascending, seconds from now. A failed request has the reason in its record; the run
+ * continues. Errors: Q_IO (epoll, libcurl), Q_NO_MEMORY, those of body. */
 FALLIBLE load_run(const struct load_config *c, const double *due_s, size_t n,
                   struct load_result *out, struct q_err *e);
 
@@ -35,7 +35,7 @@ struct load_answer {
     long status; /* HTTP */
     struct buf body;
 };
-/* One GET, waiting. Errors: Q_UNAVAILABLE (nobody there, or not in time). */
+/* One GET, waiting. Errors: Q_UNAVAILABLE (no server, or a timeout). */
 FALLIBLE load_get(const struct load_config *c, const char *url, struct load_answer *out,
                   struct q_err *e);
 

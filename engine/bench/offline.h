@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* offline - an engine in this process, through the public library, and batches of made-up prompts.
+/* offline - an engine in this process, by the public library, with batches of synthetic prompts.
  *
- * Times are taken on the engine's thread, when it hands a token out (quire_params.notify), so that
- * nobody's waking up is measured. Threads: main. */
+ * Times are taken on the engine's thread when it emits a token (quire_params.notify), so that no
+ * thread wake-up is measured. Threads: main. */
 #ifndef QUIRE_ENGINE_BENCH_OFFLINE_H
 #define QUIRE_ENGINE_BENCH_OFFLINE_H
 #include <stdatomic.h>
@@ -14,24 +14,24 @@ struct offline {
     struct quire_info info;
     enum quire_code why; /* of a failed open */
 };
-struct offline_need {  /* what the benchmark asks of the engine unless the command line does */
+struct offline_need {  /* engine settings of the benchmark; the command line overrides them */
     uint32_t n_seq;    /* max_num_seqs */
     uint32_t n_token;  /* max_model_len; 0 = the model's */
     bool text;         /* with a tokenizer */
     const char *model; /* NULL = b->model */
     bool plain;        /* bfloat16, not quantized, KV as computed: a reference */
 };
-/* Every option of an engine on the command line is handed on by its name. Errors: Q_INVALID (a
- * command line that cannot be), Q_UNAVAILABLE (the model cannot be loaded). */
+/* Passes every engine option of the command line on by name. Errors: Q_INVALID (an invalid command
+ * line), Q_UNAVAILABLE (the model cannot be loaded). */
 FALLIBLE offline_open(struct offline *f, struct bench *b, const struct offline_need *need,
                       struct q_err *e);
 void offline_close(struct offline *f);
-/* What the engine says, as an error of ours. */
+/* The error of the engine as a q_err. */
 enum q_code offline_fail(const struct quire_error *error, const char *what, struct q_err *e);
 
 struct token_clock { /* one sequence */
     int64_t sent_us;
-    int64_t *at_us; /* [n_max] when each token came */
+    int64_t *at_us; /* [n_max] time of each token */
     atomic_uint n;  /* events so far: at most n_max of them are tokens, then the end */
     uint32_t n_max;
 };
@@ -39,14 +39,14 @@ struct token_clock { /* one sequence */
 struct batch_shape {
     uint32_t n_seq, input_len, output_len;
 };
-struct batch_times {      /* NaN: cannot be said (no second token) */
+struct batch_times {      /* NaN: undefined (no second token) */
     double prefill_tok_s; /* prompt tokens until the last sequence has its first token */
     double decode_tok_s;  /* tokens while all sequences decode */
     double ttft_ms;       /* median over the sequences */
     double itl_ms;        /* median of the pauses while all decode */
-    double gap_us;        /* mean time between two steps that nothing was computed; batch_run */
+    double gap_us;        /* mean idle compute time between two steps; batch_run */
 };
-/* Mean gap of the steps between two looks at the engine; NaN: no step followed another. */
+/* Mean gap of the steps between two readings of the statistics; NaN: no two consecutive steps. */
 double offline_gap_us(const struct quire_stats *before, const struct quire_stats *after);
 
 /* clocks: [s->n_seq], all of them with at least one token. Errors: Q_NO_MEMORY. */
@@ -57,7 +57,7 @@ struct batch; /* prompts and clocks for batches up to a size */
 FALLIBLE batch_new(struct batch **out, const struct batch_shape *largest, struct q_err *e);
 void batch_free(struct batch *b); /* after offline_close: the engine's thread writes the clocks */
 /* All sequences at once, random tokens, no prefix cache, greedy, no end before output_len.
- * Errors: what the engine says. */
+ * Errors: those of the engine. */
 FALLIBLE batch_run(struct batch_times *out, struct batch *b, struct offline *f,
                    const struct batch_shape *s, uint64_t seed, struct q_err *e);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* serve_stats - from the times of requests to what is said of a server. The words are vLLM's:
+/* serve_stats - statistics of a server from the times of its requests. The terms are vLLM's:
  *
  *     TTFT  from sending a request to its first piece with text
  *     ITL   between two such pieces
@@ -18,7 +18,7 @@ extern const char *const serve_metric_names[METRIC_COUNT]; /* "ttft" … */
 
 struct serve_record { /* one request */
     bool ok;
-    int64_t due_us, sent_us, first_us, last_us, end_us; /* first, last: pieces; 0 = none came */
+    int64_t due_us, sent_us, first_us, last_us, end_us; /* first, last: pieces; 0 = none */
     uint32_t n_input, n_output;                         /* tokens, as the server counts them */
     uint32_t n_piece;                                   /* with text */
     char error[160];
@@ -59,8 +59,8 @@ struct serve_shown { /* all borrowed */
     const struct serve_view *view;
     const struct serve_record *records; /* [n] */
     size_t n;
-    double rate;      /* INFINITY: all at once; NAN: a trace's times */
-    const char *what; /* the same for people */
+    double rate;      /* INFINITY: all at once; NAN: times of a trace */
+    const char *what; /* the rate as text */
 };
 /* serve_show.c: the table, and a row of the results. */
 void serve_show(struct bench *b, const struct serve_shown *s);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sse - what a streamed answer of an OpenAI server says, piece by piece.
+/* sse - parses the streamed answer of an OpenAI server, piece by piece.
  *
  * Bytes go in as they come from the network, in any pieces; each event's JSON becomes a struct
  * sse_piece. Comments (": ping") and fields other than data are skipped. Threads: one owner. */
@@ -21,16 +21,16 @@ typedef enum q_code sse_on_piece(void *ctx, const struct sse_piece *p, struct q_
 
 struct sse {
     struct buf line;
-    bool done; /* [DONE] came */
+    bool done; /* [DONE] was received */
     sse_on_piece *on_piece;
     void *ctx;
 };
 void sse_init(struct sse *s, sse_on_piece *on_piece, void *ctx);
 void sse_release(struct sse *s);
-/* Errors: Q_CORRUPT (no JSON, or an object "error", whose message is given), Q_TOO_LARGE, those of
+/* Errors: Q_CORRUPT (not JSON, or an object "error"; the message is its own), Q_TOO_LARGE, those of
  * on_piece. */
 FALLIBLE sse_push(struct sse *s, const char *data, size_t n, struct q_err *e);
-/* What the body of an error says: its "error"'s "message", else its beginning; one line. */
+/* The message in the body of an error: its "error"'s "message", else its beginning; one line. */
 void sse_error_text(char *out, size_t size, const char *body, size_t n);
 
 #endif

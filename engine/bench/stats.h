@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* stats - samples and what is said of them.
+/* stats - samples and their statistics.
  *
  * Percentiles are interpolated linearly between the two nearest samples, the standard deviation is
- * that of the samples themselves (divided by n): both as numpy has them by default, so that figures
- * compare with other tools'. Of no samples everything is NaN. Threads: one owner. */
+ * that of the samples themselves (divided by n): both as numpy's defaults, so that figures
+ * compare with those of other tools. Without samples every result is NaN. Threads: one owner. */
 #ifndef QUIRE_ENGINE_BENCH_STATS_H
 #define QUIRE_ENGINE_BENCH_STATS_H
 #include <stddef.h>

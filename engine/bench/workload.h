@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* workload - which prompts, how long the answers, when: what `throughput` and `serve` send.
+/* workload - the requests that `throughput` and `serve` send: prompts, answer lengths, times.
  *
- * Prompts are made up from a seed: token ids, or words of about a token each. Those of a trace
- * that name the blocks they are made of (Mooncake's hash_ids) begin alike where the recorded ones
- * did, so that a prefix cache has the same to do. Threads: one owner. */
+ * Prompts are generated from a seed: token ids, or words of about a token each. Trace prompts with
+ * block hashes (Mooncake's hash_ids) share the prefixes of the recorded ones, so that a prefix
+ * cache has the same load. Threads: one owner. */
 #ifndef QUIRE_ENGINE_BENCH_WORKLOAD_H
 #define QUIRE_ENGINE_BENCH_WORKLOAD_H
 #include "engine/bench/bench.h"
@@ -15,7 +15,7 @@
 struct work {
     double at_s; /* of a trace: after its first request */
     uint32_t input_len, output_len;
-    size_t hash_start, n_hash; /* its blocks in workload.hashes; n_hash 0: a prompt of its own */
+    size_t hash_start, n_hash; /* its blocks in workload.hashes; n_hash 0: a unique prompt */
     const char *text;          /* custom: the prompt; owned by the workload */
 };
 
@@ -24,8 +24,8 @@ struct workload {
     size_t n, cap;
     uint64_t *hashes; /* [n_hash] */
     size_t n_hash, hash_cap;
-    bool timed;          /* at_s means something */
-    uint32_t prefix_len; /* tokens that all begin with */
+    bool timed;          /* at_s is set */
+    uint32_t prefix_len; /* tokens of the common prefix */
     uint64_t seed;
 };
 /* clang-format off */

@@ -33,7 +33,7 @@ static const struct gx *choices(struct build *b, const json_t *v)
         return gx_fail(b, Q_INVALID, "expected a list of one or more strings");
     json_array_foreach ((json_t *)v, i, item) {
         if (!json_is_string(item) || json_string_length(item) == 0)
-            return gx_fail(b, Q_INVALID, "entry %zu is no string, or an empty one", i);
+            return gx_fail(b, Q_INVALID, "entry %zu is not a string, or is empty", i);
         gx_add(b, &l, gx_bytes(b, json_string_value(item), json_string_length(item)));
     }
     return gx_alt(b, l.items, l.n);
@@ -47,7 +47,7 @@ static const struct gx *schema(struct build *b, uint32_t kind, const char *sourc
         json_t *pattern = json_loadb(source, n, JSON_DECODE_ANY | JSON_DISABLE_EOF_CHECK, &error);
         ws = json_is_string(pattern)
                  ? schema_ws_pattern(b, json_string_value(pattern), json_string_length(pattern))
-                 : gx_fail(b, Q_INVALID, "before the schema no string stands");
+                 : gx_fail(b, Q_INVALID, "expected a JSON string before the schema");
         json_decref(pattern);
         source += pattern ? error.position : 0;
         n -= pattern ? (size_t)error.position : 0;
@@ -83,7 +83,7 @@ static const struct gx *build_source(struct build *b, uint32_t kind, const char 
             x = tags_gx(b, v, compact);
         break;
     default:
-        gx_fail(b, Q_UNSUPPORTED, "grammar: kind %u is not known to this engine", kind);
+        gx_fail(b, Q_UNSUPPORTED, "grammar: kind %u is unknown to this engine", kind);
     }
     json_decref(v);
     return x;
@@ -121,13 +121,13 @@ FALLIBLE grammar_compile(uint32_t **words, uint32_t *n_word, const struct gramma
     enum q_code rc = Q_OK;
     bool lean = false, again = true;
     if (source->n > GRAMMAR_SOURCE_MAX)
-        return q_fail(e, Q_TOO_LARGE, "the grammar has %zu bytes, accepted are at most %zu",
-                      source->n, GRAMMAR_SOURCE_MAX);
+        return q_fail(e, Q_TOO_LARGE, "the grammar has %zu bytes, the limit is %zu", source->n,
+                      GRAMMAR_SOURCE_MAX);
     if (!utf8_valid(source->text, source->n))
         return q_fail(e, Q_INVALID, "the grammar is not UTF-8");
     char *text = q_strndup(source->text, source->n); /* with an end, for messages */
     if (!text)
-        return q_fail(e, Q_NO_MEMORY, "no memory for a grammar");
+        return q_fail(e, Q_NO_MEMORY, "out of memory for a grammar");
     copy.text = text;
     for (; again; lean = true) { /* twice at most; the first failure is the one that counts */
         struct build b;

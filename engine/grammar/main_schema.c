@@ -116,7 +116,7 @@ static json_t *accepts(struct lab *l, struct matcher *m, const char *text, size_
             bool has = mask(l, m, c) && l->bits[ids.ids[i] / 32] >> ids.ids[i] % 32 & 1;
             c = matcher_token(m, c, ids.ids[i]);
             if (has != (c != 0))
-                fprintf(stderr, "quire-schema: a mask and its matcher differ on token %u\n",
+                fprintf(stderr, "quire-schema: the mask and its matcher differ on token %u\n",
                         ids.ids[i]);
             if (!has)
                 c = 0;
@@ -125,7 +125,8 @@ static json_t *accepts(struct lab *l, struct matcher *m, const char *text, size_
     }
     token_list_release(&ids);
     if (by_bytes != by_tokens)
-        fprintf(stderr, "quire-schema: bytes say %d, tokens %d\n", by_bytes, by_tokens);
+        fprintf(stderr, "quire-schema: accepted by bytes: %d, by tokens: %d\n", by_bytes,
+                by_tokens);
     return json_boolean(by_tokens);
 }
 
@@ -293,7 +294,7 @@ static void try_line(struct lab *l, const char *text, size_t n)
     if (json_is_object(line))
         answer(l, line, out);
     else
-        json_object_set_new(out, "error", json_string("the line is no JSON object"));
+        json_object_set_new(out, "error", json_string("the line is not a JSON object"));
     json_dump_callback(out, add_piece, &shown, JSON_COMPACT | JSON_REAL_PRECISION(6));
     puts(buf_str(&shown));
     fflush(stdout);
@@ -328,15 +329,16 @@ int main(int argc, char **argv)
         .name = "quire schema",
         .usage = "MODEL|-",
         .about =
-            "Compiles grammars for structured output and tries texts on them. Reads JSON lines\n"
+            "Compiles grammars for structured output and tests texts against them. Reads JSON "
+            "lines\n"
             "{\"json_schema\"|\"regex\"|\"choice\"|\"grammar\"|\"structural_tag\": …, \"texts\": "
             "[\"…\"]},\n"
-            "with \"after\" what comes before the grammar begins (the end of reasoning);\n"
-            "with \"raw\": true every mask's time, with \"sample\": N also texts by random "
-            "tokens,\n"
-            "and writes a line for each: compiled or\n"
-            "refused with the reason, times, which texts are accepted. With - there is no\n"
-            "vocabulary: texts are taken by their bytes, and there are no masks.",
+            "\"after\": the marker after which the grammar begins (the end of reasoning);\n"
+            "\"raw\": true adds the time of each mask, \"sample\": N adds texts of random "
+            "tokens.\n"
+            "Writes a line for each grammar: compiled, or the reason of the rejection; times;\n"
+            "which texts are accepted. With - instead of MODEL there is no vocabulary:\n"
+            "texts are matched by their bytes, without masks.",
         .positional_min = 1,
         .positional_max = 1};
     static struct options o;

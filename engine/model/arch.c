@@ -16,7 +16,7 @@ enum q_code arch_find(const struct arch **out, const char *name, struct q_err *e
             *out = archs[i];
             return Q_OK;
         }
-    return q_fail(e, Q_UNSUPPORTED, "architecture %s is not supported; these are: %s", name,
+    return q_fail(e, Q_UNSUPPORTED, "architecture %s is not supported; expected one of: %s", name,
                   archs_names());
 }
 

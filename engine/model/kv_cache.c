@@ -23,7 +23,8 @@ enum q_code kv_cache_init(struct kv_cache *c, const struct model *m, uint32_t n_
     struct region_cutter cutter = {0};
     kv_cache_set(c, m, n_block);
     if (n_block == 0)
-        return q_fail(e, Q_INVALID, "a KV cache of 0 blocks; one holds %u tokens", KERN_BLOCK);
+        return q_fail(e, Q_INVALID, "the KV cache has 0 blocks; a block holds %u tokens",
+                      KERN_BLOCK);
     for (uint32_t i = 0; i < 2 * c->n_layer; i++)
         (void)region_cut(&cutter, n_block, c->block_bytes);
     enum q_code rc = region_init_on(&r, cutter.used, "KV cache", m->link, e);
@@ -60,7 +61,7 @@ enum q_code kv_cache_init_swap(struct kv_cache *c, const struct model *m, uint32
     c->stride = 2 * c->n_layer * c->block_bytes;
     (void)region_cut(&cutter, n_block, c->stride);
     if (n_block == 0)
-        return q_fail(e, Q_INVALID, "swap space of 0 blocks");
+        return q_fail(e, Q_INVALID, "the swap space has 0 blocks");
     enum q_code rc = swap_memory(&r, cutter.used, m->link, e);
     if (rc)
         return rc;

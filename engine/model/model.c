@@ -23,7 +23,7 @@ static enum q_code check_quantization(const struct model *m, enum quantization q
         most = c->moe.shared_width;
     if (q && most > KERN_QUANT_IN_MAX)
         return q_fail(e, Q_UNSUPPORTED,
-                      "quantization %s takes matrices of at most %u inputs, this model has %u",
+                      "quantization %s supports matrices of at most %u inputs, this model has %u",
                       quantization_name(q), KERN_QUANT_IN_MAX, most);
     return Q_OK;
 }
@@ -120,7 +120,7 @@ static enum q_code choose_kv(enum dtype *out, const struct model_options *o, enu
     *out = o->kv_given ? o->kv_dtype : halves ? DT_BF16 : DT_F32;
     if (*out == DT_F8_E4M3 && !o->link)
         return q_fail(e, Q_UNSUPPORTED,
-                      "KV cache dtype fp8 is for devices; on the CPU int8 takes as little");
+                      "KV cache dtype fp8 is not supported on the CPU; int8 takes the same memory");
     if (*out == DT_F32 || *out == DT_BF16 || *out == DT_I8 || *out == DT_F8_E4M3)
         return Q_OK;
     return q_fail(e, Q_UNSUPPORTED,
@@ -137,13 +137,13 @@ static enum q_code choose_quantization(enum quantization *out, const struct mode
     *out = o->quantization;
     if (o->quantization == QUANTIZE_FP8 && !o->link && !is_fp8)
         return q_fail(e, Q_UNSUPPORTED,
-                      "quantization fp8 is for devices; on the CPU int8 and int4 are supported");
+                      "quantization fp8 is not supported on the CPU; expected int8 or int4");
     if (!c->quant.method)
         return Q_OK;
     if (o->quantization && !(is_fp8 && o->quantization == QUANTIZE_FP8))
         return q_fail(e, Q_INVALID,
-                      "quantization %s was asked for, but the checkpoint is quantized already (%s, "
-                      "%u bits); ask for none",
+                      "quantization %s: the checkpoint is quantized already (%s, "
+                      "%u bits); use --quantization none",
                       quantization_name(o->quantization), quant_method_name(c->quant.method),
                       c->quant.bits);
     *out = c->quant.bits == 4 ? QUANTIZE_INT4 : QUANTIZE_INT8;
@@ -450,13 +450,12 @@ static enum q_code check_same_config(const struct model_config *served, const st
         field_text(mine, served, i);
         field_text(its, &other, i);
         if (strcmp(mine, its) != 0)
-            return q_fail(e, Q_MISMATCH, "the new config.json says %s %s, the model served has %s",
+            return q_fail(e, Q_MISMATCH, "the new config.json has %s %s, the served model has %s",
                           config_fields[i].name, its, mine);
     }
     if (other.rope.kind != served->rope.kind ||
         (arch->layer.windows && memcmp(other.window, served->window, sizeof other.window) != 0))
-        return q_fail(e, Q_MISMATCH,
-                      "the new config.json has another %s than that of the model served",
+        return q_fail(e, Q_MISMATCH, "the new config.json and the served model differ in their %s",
                       other.rope.kind != served->rope.kind ? "kind of rope" : "sliding window");
     if (!same_factors(&other.rope, &served->rope))
         return q_fail(e, Q_MISMATCH,
@@ -464,8 +463,8 @@ static enum q_code check_same_config(const struct model_config *served, const st
                       "served");
     if (memcmp(other.moe.layers, served->moe.layers, sizeof other.moe.layers) != 0)
         return q_fail(e, Q_MISMATCH,
-                      "the new config.json has experts in other layers than the "
-                      "model served");
+                      "the new config.json and the served model have experts in different "
+                      "layers");
     return Q_OK;
 }
 

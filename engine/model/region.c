@@ -29,7 +29,8 @@ enum q_code region_init(struct region *r, size_t size, const char *what, struct 
     void *map = mmap(NULL, map_size, PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (map == MAP_FAILED)
-        return q_fail(e, Q_NO_MEMORY, "%s: the system gave no %zu MiB", what, size >> 20);
+        return q_fail(e, Q_NO_MEMORY, "%s: the system could not allocate %zu MiB", what,
+                      size >> 20);
     uintptr_t start = ((uintptr_t)map + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
     *r = (struct region){
         .data = (unsigned char *)start, .size = size, .map = map, .map_size = map_size};

@@ -197,7 +197,7 @@ def test_reload_that_does_not_fit(server, tmp_path):
     for body, status, param, words in [
             ({"weights_path": "/nowhere"}, 404, None, "/nowhere"),
             ({"weights_path": str(MODELS / "mistral"), "mode": "abort"}, 409, None, "architecture MistralForCausalLM"),
-            ({"weights_path": str(MODELS / "llama-rope-linear")}, 409, None, "intermediate_size 80, the model served has 96"),
+            ({"weights_path": str(MODELS / "llama-rope-linear")}, 409, None, "intermediate_size 80, the served model has 96"),
             ({"weights_path": 5}, 400, "weights_path", "a string"), ({"weights_path": ""}, 400, "weights_path", "empty"),
             ({"mode": "soon"}, 400, "mode", "abort"), ({"path": "x"}, 400, "path", "weights_path")]:
         got, answer = post(server, "/reload_weights", body)

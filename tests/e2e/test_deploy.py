@@ -100,10 +100,10 @@ def test_the_port_of_another_server(place, bundled):
 def test_a_server_that_ends_at_once(place):
     script(place / "build/release/bin/quire", "#!/bin/sh\necho 'no such model' >&2\nexit 3\n")
     done = up(place)
-    assert done.returncode == 1 and "no such model" in done.stderr and "ended with code 3" in done.stderr, done
+    assert done.returncode == 1 and "no such model" in done.stderr and "exited with code 3" in done.stderr, done
 
 
-@pytest.mark.parametrize("answer, says", [("refuse", "no such field"), ("", "an empty answer")])
+@pytest.mark.parametrize("answer, says", [("refuse", "no such field"), ("", "the answer is empty")])
 def test_no_answer_is_a_failure(place, answer, says):
     done = up(place, ANSWER=answer)
     assert done.returncode == 1 and says in done.stderr and "all good" not in done.stdout, done

@@ -27,13 +27,13 @@ def test_one_capability_each(tmp_path):
 def test_an_old_card_is_left_out(tmp_path):
     stub(tmp_path, "nvidia-smi", "7.5\n8.9")
     done = run("archs", tmp_path)
-    assert done.returncode == 0 and done.stdout == "89\n" and "compute capability 7.5; 8.0 is needed" in done.stderr
+    assert done.returncode == 0 and done.stdout == "89\n" and "compute capability 7.5: quire needs 8.0 or newer" in done.stderr
 
 
 def test_no_card_to_use(tmp_path):
     stub(tmp_path, "nvidia-smi", "7.5")
     done = run("archs", tmp_path)
-    assert done.returncode == 1 and done.stdout == "" and "no card that quire can use" in done.stderr
+    assert done.returncode == 1 and done.stdout == "" and "no supported GPU found" in done.stderr
 
 
 def test_a_driver_that_fails(tmp_path):
@@ -44,7 +44,7 @@ def test_a_driver_that_fails(tmp_path):
 
 def test_no_driver(tmp_path):
     done = run("archs", tmp_path)
-    assert done.returncode == 1 and "no nvidia-smi" in done.stderr
+    assert done.returncode == 1 and "nvidia-smi not found" in done.stderr
 
 
 def test_the_compiler_of_the_right_version(tmp_path):

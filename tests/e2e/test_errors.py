@@ -47,7 +47,7 @@ UNCLOSED = {"type": "function", "function": {"name": "unclosed", "parameters": {
     ({"tool_choice": "auto"}, "tool_choice", ["tools"]),
     ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice", ['"g"']),
     ({"tools": [TOOL], "tool_choice": {"type": "function"}}, "tool_choice", ["required"]),
-    ({"tools": [TOOL, UNCLOSED], "tool_choice": "required"}, "tools", ['tools: function "unclosed": pattern: a group is not closed']),
+    ({"tools": [TOOL, UNCLOSED], "tool_choice": "required"}, "tools", ['tools: function "unclosed": pattern: the group is not closed']),
     ({"tools": [TOOL, {**UNCLOSED, "function": {**UNCLOSED["function"], "strict": True}}]}, "tools", ['tools: function "unclosed": pattern']),
     ({"tools": [TOOL], "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{"name": "g"}]}}},
      "tool_choice", ["entry 0", '"g"']),

@@ -157,7 +157,7 @@ POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:" + "0" * 64 +
 @pytest.mark.parametrize("name, text, cause", [
     ("chat_template.jinja", "{% for m in messages %}{{ m.content }}", "for"), ("chat_template.jinja", "", "is empty"),
     ("chat_template.jinja", POINTER, "Git LFS pointer"), ("chat_template.json", POINTER, "Git LFS pointer"),
-    ("chat_template.json", '{"chat_template": 7}', "neither a text nor a list"), ("chat_template.json", "{", "line 1"),
+    ("chat_template.json", '{"chat_template": 7}', "neither a string nor a list"), ("chat_template.json", "{", "line 1"),
     ("chat_template.json", '{"chat_template": "{{ x"}', ""), ("chat_template.json", '{"chat_template": ""}', "chat_template is empty"), ("special_tokens_map.json", POINTER, "Git LFS pointer"),
     ("additional_chat_templates/tool_use.jinja", "{% if %}", "tool_use.jinja")])
 def test_a_broken_template_is_no_missing_one(tmp_path, name, text, cause):

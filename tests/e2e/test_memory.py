@@ -59,7 +59,7 @@ def test_int8_kv(start):
     (["--gpu-memory-utilization", "0.0000001"], "raise --gpu-memory-utilization"),
     (["--gpu-memory-utilization", "2"], "from 0 to 1"),
     (["--kv-cache-dtype", "fp8_e5m2"], "expected auto, bfloat16, float32, int8 or fp8"),
-    (["--kv-cache-dtype", "fp8"], "KV cache dtype fp8 is for devices; on the CPU int8 takes as little"),
+    (["--kv-cache-dtype", "fp8"], "KV cache dtype fp8 is not supported on the CPU; int8 takes the same memory"),
     (["--preemption-mode", "swapp"], "expected auto, swap or recompute"),
     (["--swap-space", "-1"], "--swap-space"),
     (["--max-num-seqs", "0"], "--max-num-seqs"),

@@ -31,7 +31,7 @@ STAGES = (
     ("bench", "", 50), ("sanitizer", "memcheck", 35), ("torch", "sdpa", 20), ("goldens", "eager", 10), ("profile", "", 10),
     ("torch", "", 10), ("sanitizer", "", 5), ("goldens", "", 5))
 # What our programs say of what they do not do: on a card yet, or on the CPU when that is the device.
-CANNOT = re.compile(r'architecture \S+ is not supported|--quantization is "|run on the CPU only|fp8 is for devices')
+CANNOT = re.compile(r'architecture \S+ is not supported|--quantization is "|run on the CPU only|fp8 is not supported on the CPU')
 TOY = " with toy shapes"
 TRIAL = "machine/trial"
 

@@ -177,7 +177,7 @@ static void other_experts_are_no_reload(void **state)
     struct model_options o = {.dir = MODEL, .dtype = DT_F32, .kern = &kern};
     assert_ok(model_load(&m, &o, &e), &e);
     o.weights_dir = f.path;
-    assert_fails(model_reload(m, &o, &e), Q_MISMATCH, "says moe.n_used 3, the model served has 2",
+    assert_fails(model_reload(m, &o, &e), Q_MISMATCH, "has moe.n_used 3, the served model has 2",
                  &e);
     model_free(m);
     folder_release(&f);

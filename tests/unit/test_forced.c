@@ -323,7 +323,7 @@ static void names_that_cannot_be_written(void **state)
     matcher_free(m);
     f.required = true;
     json_t *tag = NULL;
-    assert_fails(forced_tools(&tag, &f, &err), Q_UNSUPPORTED, "\"a[0]\" has a name", &err);
+    assert_fails(forced_tools(&tag, &f, &err), Q_UNSUPPORTED, "parameter name \"a[0]\"", &err);
     json_decref(answer);
     json_decref(tools);
 }
@@ -411,8 +411,8 @@ static void named_and_refused(void **state)
         0, NULL);
     f = (struct forced){.tool = "glm45", .tools = tools, .required = true};
     assert_fails(forced_tools(&tag, &f, &err), Q_UNSUPPORTED,
-                 "function \"f\": calls are made in the form of the tool-call parser glm45, and "
-                 "\"pattern\" of a string cannot be held to in it",
+                 "function \"f\": calls use the format of the tool-call parser glm45: "
+                 "it cannot express \"pattern\" of a string",
                  &err);
     f.tool = "hermes"; /* JSON has it */
     matcher_free(grammar_of(&f));

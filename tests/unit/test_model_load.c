@@ -372,7 +372,8 @@ static void test_shape(void **state)
     o.kv_dtype = DT_F16;
     assert_fails(model_load(&m, &o, &e), Q_UNSUPPORTED, "float32, int8 or fp8", &e);
     o.kv_dtype = DT_F8_E4M3;
-    assert_fails(model_load(&m, &o, &e), Q_UNSUPPORTED, "KV cache dtype fp8 is for devices", &e);
+    assert_fails(model_load(&m, &o, &e), Q_UNSUPPORTED,
+                 "KV cache dtype fp8 is not supported on the CPU", &e);
     assert_fails(load(MODELS "llama", LOAD_AUTO, DT_I8), Q_UNSUPPORTED, "dtype I8", &e);
 }
 

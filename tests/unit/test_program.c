@@ -278,25 +278,25 @@ static void test_check(void **state)
     {                                                               \
         kind, offsetof(struct program_op, field), value, true, part \
     }
-        SHORT(PROGRAM_MATMUL, in[0].buffer, PROGRAM_B_O, "nothing has written"),
-        SHORT(PROGRAM_MATMUL, in[0].dtype, DT_BF16, "another element type"),
-        SHORT(PROGRAM_MATMUL, in[0].buffer, PROGRAM_BUFFERS, "a buffer that there is not"),
-        SHORT(PROGRAM_MATMUL, in[0].buffer, PROGRAM_B_NONE, "too few inputs"),
-        SHORT(PROGRAM_MATMUL, in[1].buffer, PROGRAM_B_H, "too few inputs, or too many"),
-        LONG(PROGRAM_MATMUL, in[0].n_col, 17, "columns that were not written"),
+        SHORT(PROGRAM_MATMUL, in[0].buffer, PROGRAM_B_O, "no operation has written"),
+        SHORT(PROGRAM_MATMUL, in[0].dtype, DT_BF16, "the element type it reads differs"),
+        SHORT(PROGRAM_MATMUL, in[0].buffer, PROGRAM_BUFFERS, "its buffer does not exist"),
+        SHORT(PROGRAM_MATMUL, in[0].buffer, PROGRAM_B_NONE, "too few or too many inputs"),
+        SHORT(PROGRAM_MATMUL, in[1].buffer, PROGRAM_B_H, "too few or too many inputs"),
+        LONG(PROGRAM_MATMUL, in[0].n_col, 17, "columns that no operation has written"),
         LONG(PROGRAM_MATMUL, weight, PROGRAM_W_NONE, "it has no weight"),
-        LONG(PROGRAM_MATMUL, weight, PROGRAM_W_ATTN_NORM, "of another kind"),
-        LONG(PROGRAM_MATMUL, weight, PROGRAM_WEIGHTS, "a weight that there is not"),
+        LONG(PROGRAM_MATMUL, weight, PROGRAM_W_ATTN_NORM, "its weight has the wrong kind"),
+        LONG(PROGRAM_MATMUL, weight, PROGRAM_WEIGHTS, "its weight does not exist"),
         LONG(PROGRAM_ADD, weight, PROGRAM_W_OUT, "it takes no weight"),
         LONG(PROGRAM_ADD, in[0].n_col, 8, "shapes do not agree: in = out"),
         LONG(PROGRAM_NORM, norm.unit, 5, "of whole units"),
         LONG(PROGRAM_ROPE, rope.n_rot, 10, "n_rot of it"),
-        LONG(PROGRAM_ROPE, in[0].col, 1, "in place, but writes elsewhere"),
+        LONG(PROGRAM_ROPE, in[0].col, 1, "in place, but its input and output buffers differ"),
         LONG(PROGRAM_STORE, attention.n_kv_head, 3, "K and V of KV heads"),
         LONG(PROGRAM_ATTENTION, attention.n_head, 3, "heads of head_dim"),
         LONG(PROGRAM_ACTIVATE, out.n_col, 5, "twice that when gated"),
-        LONG(PROGRAM_STORE, layer, 1, "the cache of a layer that has stored nothing"),
-        LONG(PROGRAM_ADD, layer, 2, "a layer that there is not"),
+        LONG(PROGRAM_STORE, layer, 1, "the KV cache of a layer that has stored no K and V"),
+        LONG(PROGRAM_ADD, layer, 2, "its layer does not exist"),
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         struct layer_program p;
@@ -322,7 +322,7 @@ static void test_check_order(void **state)
     p.ops[2] = first;
     assert_fails(program_check(&p, &e), Q_INVALID, "operation 1 (matmul of layer 0)", &e);
     p.n_op = 1;
-    assert_fails(program_check(&p, &e), Q_INVALID, "none of which gives logits", &e);
+    assert_fails(program_check(&p, &e), Q_INVALID, "has no operation that writes logits", &e);
     program_release(&p);
 }
 

@@ -387,7 +387,7 @@ static void what_does_not_fit_is_refused(void **state)
     } bad[] = {{"/nowhere", Q_NOT_FOUND, "/nowhere"},
                {GOLDENS_DIR "/mistral", Q_MISMATCH, "architecture MistralForCausalLM"},
                {GOLDENS_DIR "/llama-rope-linear", Q_MISMATCH,
-                "the new config.json says intermediate_size 80, the model served has 96"},
+                "the new config.json has intermediate_size 80, the served model has 96"},
                {NULL, Q_MISMATCH, "has shape"},
                {NULL, Q_CORRUPT, "model.safetensors"}};
     char shapes[PATH_MAX], torn[PATH_MAX], path[PATH_MAX];

@@ -444,7 +444,7 @@ static void damaged_is_refused(void **state)
     assert_ok(model_load(&m, &o, &e), &e);
     model_free(m);
     o.dir = DATA "fp8/plain";
-    assert_fails(model_load(&m, &o, &e), Q_UNSUPPORTED, "fp8 is for devices", &e);
+    assert_fails(model_load(&m, &o, &e), Q_UNSUPPORTED, "fp8 is not supported on the CPU", &e);
 }
 
 /* Its config.json is enough: random weights of as many bits. */

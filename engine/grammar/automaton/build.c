@@ -36,7 +36,7 @@ bool build_work(struct build *b, uint64_t n)
 {
     b->work += n;
     if (b->stop && atomic_load_explicit(b->stop, memory_order_relaxed))
-        build_fail(b, Q_CANCELLED, "nothing waits for the grammar any more");
+        build_fail(b, Q_CANCELLED, "the compilation was cancelled: no request needs the grammar");
     if (b->try_max && b->work > b->try_max)
         build_fail(b, Q_TIMEOUT, "compiling the grammar takes more than %u000 steps",
                    (unsigned)(b->try_max / 1000));

@@ -296,7 +296,7 @@ static bool determinize(struct maker *m)
 static void trim(struct build *b, struct fsm *f, uint32_t *alive)
 {
     if (!fsm_mark_alive(b, f, alive)) {
-        gx_fail(b, Q_NO_MEMORY, "no memory for an automaton");
+        gx_fail(b, Q_NO_MEMORY, "out of memory for an automaton");
         return;
     }
     if (!alive[0]) {
@@ -356,7 +356,7 @@ const struct fsm *fsm_finish(struct build *b, const struct fsm *parts)
             memcpy(f->jumps, parts->jumps, f->n_jump * sizeof *f->jumps);
         trim(b, f, alive);
     } else {
-        gx_fail(b, Q_NO_MEMORY, "no memory for an automaton");
+        gx_fail(b, Q_NO_MEMORY, "out of memory for an automaton");
         f = NULL;
     }
     q_free(alive);
@@ -398,7 +398,7 @@ static const struct fsm *make(struct build *b, const struct nfa *a, uint32_t n_s
             f = fsm_finish(b, &(struct fsm){m.states, m.edges, m.jumps, (uint32_t)m.n_subset,
                                             (uint32_t)m.n_edge, (uint32_t)m.n_jump});
     } else {
-        gx_fail(b, Q_NO_MEMORY, "no memory for an automaton");
+        gx_fail(b, Q_NO_MEMORY, "out of memory for an automaton");
     }
     maker_release(&m);
     return f;
@@ -411,7 +411,7 @@ const struct fsm *fsm_of_chars(struct build *b, const struct gx *x, const char *
     const struct fsm *f = build_ok(b) ? make(b, &a, FSM_STATES_MAX) : NULL;
     nfa_release(&a);
     if (!f && what)
-        gx_fail(b, Q_TOO_LARGE, "%s: needs an automaton of more than %u states", what,
+        gx_fail(b, Q_TOO_LARGE, "%s: the automaton needs more than %u states", what,
                 FSM_STATES_MAX);
     return f;
 }

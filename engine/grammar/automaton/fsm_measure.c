@@ -60,7 +60,7 @@ uint32_t fsm_distances(struct build *b, const struct fsm *f, uint32_t *out)
 {
     uint32_t most = 0;
     if (!fsm_mark_alive(b, f, out)) {
-        build_fail(b, Q_NO_MEMORY, "no memory for an automaton");
+        build_fail(b, Q_NO_MEMORY, "out of memory for an automaton");
         return 0;
     }
     for (uint32_t i = 0; i < f->n_state; i++) {

@@ -98,8 +98,8 @@ static bool pairing_grow(struct pairing *p, void *items, size_t *cap, size_t nee
     if (need <= *cap || !q_grow(items, cap, need, size, POOL_MAX, &e))
         return true;
     gx_fail(p->b, Q_TOO_LARGE,
-            "the grammar is too large: constraints of a string that hold at "
-            "once make an automaton of too many states");
+            "the grammar is too large: constraints that apply to one "
+            "string together make an automaton of too many states");
     return false;
 }
 
@@ -110,7 +110,7 @@ static uint32_t pair_of(struct pairing *p, uint32_t x, uint32_t y)
         size_t size = p->index_size ? p->index_size * 2 : 256;
         uint32_t *index = q_calloc(size, sizeof *index);
         if (!index) {
-            gx_fail(p->b, Q_NO_MEMORY, "no memory for an automaton");
+            gx_fail(p->b, Q_NO_MEMORY, "out of memory for an automaton");
             return 0;
         }
         for (size_t i = 0; i < p->n_pair; i++) {
@@ -129,8 +129,8 @@ static uint32_t pair_of(struct pairing *p, uint32_t x, uint32_t y)
             return p->index[at] - 1;
     if (p->n_pair >= FSM_STATES_MAX * 2)
         gx_fail(p->b, Q_TOO_LARGE,
-                "the grammar is too large: constraints of a string that hold at "
-                "once need more than %u states",
+                "the grammar is too large: constraints that apply to one "
+                "string together need more than %u states",
                 FSM_STATES_MAX * 2);
     if (!build_work(p->b, 8) || !pairing_grow(p, &p->pairs, &p->pair_cap, p->n_pair + 1, 8) ||
         !p->pairs)

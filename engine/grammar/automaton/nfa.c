@@ -97,7 +97,7 @@ static bool links_room(struct nfa *a)
     size_t size = l->size ? l->size * 2 : 256;
     uint32_t *slots = q_calloc(size, sizeof *slots);
     if (!slots) {
-        gx_fail(a->b, Q_NO_MEMORY, "no memory for an automaton");
+        gx_fail(a->b, Q_NO_MEMORY, "out of memory for an automaton");
         return false;
     }
     for (size_t i = 0; i < l->size; i++) {
@@ -260,7 +260,7 @@ static void add_within(struct nfa *a, const struct gx *x, uint32_t from, uint32_
     struct fsm_jump j = {.kind = FSM_WITHIN, .max = x->max, .to = to};
     uint32_t *left = build_alloc(a->b, f->n_state, sizeof *left);
     if (!a->rules)
-        gx_fail(a->b, Q_UNSUPPORTED, "a length cannot be counted inside a terminal");
+        gx_fail(a->b, Q_UNSUPPORTED, "a length limit is not supported inside a terminal");
     if (!left || !a->rules || !build_ok(a->b))
         return;
     j.min = fsm_distances(a->b, f, left);
@@ -305,8 +305,8 @@ static void add_repeat(struct nfa *a, const struct gx *x, uint32_t from, uint32_
         loop.min = 0;
     if (nullable && x->max != GX_INF && x->weight > 100000) {
         gx_fail(a->b, Q_TOO_LARGE,
-                "the grammar repeats something that may be empty up to %u times; repeat it without "
-                "a limit instead",
+                "the grammar repeats an expression that may be empty up to %u times; repeat it "
+                "without a limit instead",
                 x->max);
         return;
     }
@@ -361,7 +361,7 @@ static void add_gx(struct nfa *a, const struct gx *x, uint32_t from, uint32_t to
         break;
     case GX_RULE:
         if (!a->rules)
-            gx_fail(a->b, Q_UNSUPPORTED, "a rule cannot stand inside a terminal");
+            gx_fail(a->b, Q_UNSUPPORTED, "a rule reference is not supported inside a terminal");
         else if (a->rules->productive[x->rule])
             add_jump(a, from, &(struct fsm_jump){.kind = FSM_CALL, .rule = x->rule, .to = to});
         break;

@@ -4,7 +4,7 @@
 
 static FALLIBLE damaged(const char *what, struct q_err *e)
 {
-    return q_fail(e, Q_CORRUPT, "grammar: a program with %s", what);
+    return q_fail(e, Q_CORRUPT, "grammar: the compiled program has %s", what);
 }
 
 static bool slice_fits(uint32_t at, uint32_t n, uint32_t n_all)
@@ -17,7 +17,7 @@ FALLIBLE program_view(struct program *p, const uint32_t *words, size_t n_word, s
     const struct program_head *h = (const struct program_head *)words;
     if (n_word < sizeof *h / 4 || h->magic != PROGRAM_MAGIC || h->n_word != n_word ||
         n_word > PROGRAM_WORDS_MAX)
-        return damaged("a wrong head", e);
+        return damaged("a bad header", e);
     uint64_t need =
         sizeof *h / 4 + h->n_rule + 4ull * h->n_state + 2ull * h->n_edge + 5ull * h->n_jump;
     if (need != n_word || h->n_rule == 0 || h->before > h->n_rule)
@@ -28,7 +28,7 @@ FALLIBLE program_view(struct program *p, const uint32_t *words, size_t n_word, s
     p->jumps = (const struct program_jump *)(p->edges + h->n_edge);
     for (uint32_t i = 0; i < h->n_rule; i++)
         if (p->rules[i] >= h->n_state)
-            return damaged("a rule that starts nowhere", e);
+            return damaged("a rule without a valid start state", e);
     for (uint32_t i = 0; i < h->n_state; i++) {
         const struct program_state *s = &p->states[i];
         if (!slice_fits(s->edge, s->n_edge & ~PROGRAM_FINAL, h->n_edge) ||
@@ -37,13 +37,13 @@ FALLIBLE program_view(struct program *p, const uint32_t *words, size_t n_word, s
     }
     for (uint32_t i = 0; i < h->n_edge; i++)
         if (p->edges[i].to >= h->n_state || p->edges[i].bytes > 0xFFFF)
-            return damaged("an edge to nowhere", e);
+            return damaged("an edge to a state out of range", e);
     for (uint32_t i = 0; i < h->n_jump; i++) {
         const struct program_jump *j = &p->jumps[i];
         if (j->to >= h->n_state || j->kind > FSM_TICK ||
             (j->kind != FSM_GOTO && j->rule >= h->n_rule) ||
             (j->kind == FSM_COUNT && (j->max == 0 || j->min > j->max)))
-            return damaged("a jump to nowhere", e);
+            return damaged("a jump to a state out of range", e);
     }
     return Q_OK;
 }

@@ -195,7 +195,7 @@ static uint32_t counted_rule(void *ctx, const struct gx *body)
         return 0;
     if (q_grow(&m->counted, &m->counted_cap, m->n_counted + 1, sizeof *m->counted, 1u << 20, &e) ||
         q_grow(&m->counted_rule, &m->counted_rule_cap, m->n_counted + 1, 4, 1u << 20, &e)) {
-        gx_fail(b, Q_NO_MEMORY, "no memory for a grammar");
+        gx_fail(b, Q_NO_MEMORY, "out of memory for a grammar");
         return 0;
     }
     b->rules[rule].body = body;
@@ -370,11 +370,11 @@ static FALLIBLE write_words(uint32_t **words, uint32_t *n_word, const struct emi
         sizeof(struct program_head) / 4 + m->n_order + 4 * n_state + 2 * n_edge + 5 * n_jump;
     if (n > PROGRAM_WORDS_MAX)
         return q_fail(e, Q_TOO_LARGE,
-                      "the grammar is too large: it compiles to %llu KB, accepted are at most %u",
+                      "the grammar is too large: it compiles to %llu KB, the limit is %u",
                       (unsigned long long)(n * 4 >> 10), PROGRAM_WORDS_MAX * 4 >> 10);
     uint32_t *w = q_calloc(n, sizeof *w), at[3] = {0};
     if (!w)
-        return q_fail(e, Q_NO_MEMORY, "no memory for a grammar");
+        return q_fail(e, Q_NO_MEMORY, "out of memory for a grammar");
     struct program_head *h = (struct program_head *)w;
     *h = (struct program_head){PROGRAM_MAGIC,
                                (uint32_t)n,
@@ -406,7 +406,7 @@ FALLIBLE program_emit(uint32_t **words, uint32_t *n_word, struct build *b, uint3
     if (build_ok(b) && emitter_grow(&m)) {
         find_properties(&m);
         if (build_ok(b) && !m.productive[start])
-            gx_fail(b, Q_INVALID, "no text at all can satisfy this");
+            gx_fail(b, Q_INVALID, "no text can satisfy the grammar");
         check_left(&m, start);
         make_fsms(&m, start);
         if (build_ok(b))

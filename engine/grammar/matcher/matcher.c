@@ -449,7 +449,7 @@ FALLIBLE matcher_new(struct matcher **out, const uint32_t *words, size_t n_word,
             return Q_OK;
         }
     } else {
-        rc = q_fail(e, Q_NO_MEMORY, "grammar: no memory for a matcher");
+        rc = q_fail(e, Q_NO_MEMORY, "grammar: out of memory for a matcher");
         q_free(copy);
     }
     matcher_free(m);

@@ -232,7 +232,7 @@ FALLIBLE trie_init(struct trie *t, const char *text, const uint32_t *at, uint32_
     if (ok)
         return Q_OK;
     trie_release(t);
-    return q_fail(e, Q_NO_MEMORY, "grammar: no memory for a vocabulary of %u", n_vocab);
+    return q_fail(e, Q_NO_MEMORY, "grammar: out of memory for a vocabulary of %u", n_vocab);
 }
 
 void trie_release(struct trie *t)
@@ -255,7 +255,7 @@ FALLIBLE trie_of_tokenizer(struct trie *out, const struct tokenizer *t, uint32_t
 {
     struct buf text = BUF_INIT;
     uint32_t *at = q_alloc((n_vocab + 1) * sizeof *at), n_known = tokenizer_vocab_size(t);
-    enum q_code rc = at ? Q_OK : q_fail(e, Q_NO_MEMORY, "grammar: no memory for a vocabulary");
+    enum q_code rc = at ? Q_OK : q_fail(e, Q_NO_MEMORY, "grammar: out of memory for a vocabulary");
     for (uint32_t i = 0; !rc && i < n_vocab; i++) {
         bool special = i < n_known && tokenizer_is_special(t, i);
         at[i] = (uint32_t)text.len;

@@ -57,9 +57,8 @@ static bool is_marker(struct build *b, const char *marker, size_t n)
 {
     if (n && n <= AFTER_MAX && !memchr(marker, (int)PROGRAM_SPECIAL, n))
         return true;
-    gx_fail(b, Q_INVALID,
-            "the marker before the grammar has %zu bytes, accepted are 1 to %u of UTF-8", n,
-            AFTER_MAX);
+    gx_fail(b, Q_INVALID, "the marker before the grammar has %zu bytes, expected 1 to %u of UTF-8",
+            n, AFTER_MAX);
     return false;
 }
 
@@ -72,13 +71,13 @@ const struct gx *after_tags_gx(struct build *b, const char *tags, size_t n)
         const char *last = end ? memchr(end + 1, 0, (size_t)(limit - end - 1)) : NULL;
         if (!last || pairs.n == AFTER_TAGS_MAX)
             return gx_fail(b, Q_INVALID,
-                           "the tags of reasoning are no pairs of texts with a NUL behind each, "
+                           "the tags of reasoning are not pairs of texts that each end with a NUL, "
                            "or more than %u",
                            AFTER_TAGS_MAX);
         size_t n_start = (size_t)(end - tags), n_end = (size_t)(last - end) - 1;
         const struct gx *start = gx_bytes(b, tags, n_start);
         if (n_start == 0 || n_start > AFTER_MAX)
-            return gx_fail(b, Q_INVALID, "a tag of reasoning has %zu bytes, accepted are 1 to %u",
+            return gx_fail(b, Q_INVALID, "a tag of reasoning has %zu bytes, expected 1 to %u",
                            n_start, AFTER_MAX);
         gx_add(b, &pairs, n_end ? gx_seq2(b, start, after_gx(b, end + 1, n_end)) : start);
         tags = last + 1;

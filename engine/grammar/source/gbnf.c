@@ -85,7 +85,7 @@ static uint32_t rule_named(struct parser *p, size_t n)
 {
     char name[NAME_MAX_BYTES];
     if (n >= sizeof name) {
-        wrong(p, "a name is too long");
+        wrong(p, "the name is too long");
         return 0;
     }
     memcpy(name, p->s + p->at, n);
@@ -141,7 +141,7 @@ const struct gx *gbnf_string(struct build *b, const char *text, size_t n, size_t
         uint32_t c;
         if (!character(text, n, at, &c)) {
             buf_release(&bytes);
-            return gx_fail(b, Q_INVALID, "grammar: a malformed escape in a string");
+            return gx_fail(b, Q_INVALID, "grammar: malformed escape in a string");
         }
         buf_add_utf8(&bytes, c);
     }
@@ -161,12 +161,12 @@ static const struct gx *class(struct parser *p)
     while (build_ok(b) && !take(p, "]")) {
         uint32_t lo, hi;
         if (p->at >= p->n || p->s[p->at] == '\n' || !character(p->s, p->n, &p->at, &lo))
-            return wrong(p, "a class is not closed, or has a malformed escape");
+            return wrong(p, "the class is not closed or has a malformed escape");
         hi = lo;
         if (peek(p) == '-' && p->at + 1 < p->n && p->s[p->at + 1] != ']') {
             p->at++;
             if (!character(p->s, p->n, &p->at, &hi) || hi < lo)
-                return wrong(p, "a range goes backwards, or has a malformed escape");
+                return wrong(p, "the range goes backwards or has a malformed escape");
         }
         set = cset_or(b, set, chars_one(b, lo, hi));
     }
@@ -185,7 +185,7 @@ static const struct gx *primary(struct parser *p)
             return wrong(p, "groups are nested too deeply");
         const struct gx *x = alternatives(p);
         p->depth--;
-        return take(p, ")") ? x : wrong(p, "a group is not closed");
+        return take(p, ")") ? x : wrong(p, "the group is not closed");
     }
     if (take(p, "."))
         return gx_chars(p->b, &cset_any, GX_UTF8);
@@ -271,18 +271,18 @@ const struct gx *gbnf_gx(struct build *b, const char *source, size_t n)
         if (!build_ok(b))
             break;
         if (b->rules[rule].body)
-            return gx_fail(b, Q_INVALID, "grammar, line %u: rule \"%.60s\" is there twice",
+            return gx_fail(b, Q_INVALID, "grammar, line %u: rule \"%.60s\" is defined twice",
                            line_of(&p), b->rules[rule].name);
         b->rules[rule].body = body;
         if (!strcmp(b->rules[rule].name, "root"))
             root = rule;
         if (peek(&p) == ')')
-            return wrong(&p, "an unexpected )");
+            return wrong(&p, "unexpected )");
     }
     for (size_t i = p.first_rule; build_ok(b) && i < b->n_rule; i++)
         if (!b->rules[i].body)
-            gx_fail(b, Q_INVALID, "grammar: there is no rule \"%.80s\"", b->rules[i].name);
+            gx_fail(b, Q_INVALID, "grammar: rule \"%.80s\" is not defined", b->rules[i].name);
     if (root == GX_INF)
-        return gx_fail(b, Q_INVALID, "grammar: there is no rule \"root\"");
+        return gx_fail(b, Q_INVALID, "grammar: rule \"root\" is not defined");
     return build_ok(b) ? gx_ref(b, root) : &gx_never;
 }

@@ -121,7 +121,7 @@ static uint32_t rule_named(struct lark *p, const char *s, size_t n)
 {
     char name[NAME_MAX_BYTES];
     if (n >= sizeof name) {
-        wrong(p, "a name is too long");
+        wrong(p, "the name is too long");
         return 0;
     }
     memcpy(name, s, n);
@@ -156,7 +156,7 @@ static const struct gx *string(struct lark *p)
         const struct gx *y = gbnf_string(p->b, p->s, p->n, &p->at, '"');
         if (x->kind != GX_BYTES || y->kind != GX_BYTES || x->n != 1 || y->n != 1 ||
             (uint8_t)x->bytes[0] > (uint8_t)y->bytes[0])
-            return wrong(p, "a range takes two single characters of ASCII");
+            return wrong(p, "a range needs two single ASCII characters");
         return gx_chars(p->b, chars_one(p->b, (uint8_t)x->bytes[0], (uint8_t)y->bytes[0]), GX_UTF8);
     }
     if (!flag(p, 'i') || x->kind != GX_BYTES)
@@ -186,13 +186,13 @@ static const struct gx *pattern(struct lark *p)
     p->at = p->at < p->n ? p->at : p->n;
     size_t n = p->at < p->n ? p->at - from : 0;
     if (!take(p, "/"))
-        return wrong(p, "a pattern is not closed");
+        return wrong(p, "the pattern is not closed");
     struct regex_text r = {.s = p->s + from, .n = n, .where = "grammar (Lark)"};
     for (; peek(p) >= 'a' && peek(p) <= 'z'; p->at++) {
         r.ignore_case |= peek(p) == 'i';
         r.dot_all |= peek(p) == 's';
         if (!strchr("imslux", peek(p)) || peek(p) == 'x')
-            return wrong(p, "this flag of a pattern is not supported");
+            return wrong(p, "this flag of the pattern is not supported");
     }
     return regex_gx(p->b, &r, GX_UTF8);
 }
@@ -204,7 +204,7 @@ static const struct gx *schema(struct lark *p)
     skip(p, true);
     json_t *v = json_loadb(p->s + p->at, p->n - p->at, JSON_DISABLE_EOF_CHECK, &error);
     if (!v)
-        return wrong(p, "%json takes a JSON Schema");
+        return wrong(p, "%json needs a JSON Schema");
     p->at += (size_t)error.position;
     const struct gx *x = schema_gx(p->b, v, NULL);
     json_decref(v);
@@ -218,7 +218,7 @@ static const struct gx *special(struct lark *p)
     while (p->at < p->n && p->s[p->at] != '>' && p->s[p->at] != '\n')
         p->at++;
     if (!take(p, ">"))
-        return wrong(p, "a special token is not closed");
+        return wrong(p, "the special token is not closed");
     const struct gx *mark = gx_bytes(p->b, "\xff", 1);
     return gx_seq3(p->b, mark, gx_bytes(p->b, p->s + from, p->at - from), mark);
 }
@@ -231,7 +231,7 @@ static const struct gx *inner(struct lark *p, const char *close)
     const struct gx *x = alternatives(p);
     p->depth--;
     skip(p, true);
-    return take(p, close) ? x : wrong(p, "a group is not closed");
+    return take(p, close) ? x : wrong(p, "the group is not closed");
 }
 
 static const struct gx *primary(struct lark *p)
@@ -343,7 +343,7 @@ static void import(struct lark *p)
         p->at += n_as;
     }
     if (i == n_common) {
-        wrong(p, "common has no such terminal here");
+        wrong(p, "common has no terminal of this name that quire supports");
         return;
     }
     uint32_t rule = rule_named(p, as, n_as);
@@ -389,9 +389,9 @@ static void definition(struct lark *p)
     if (!build_ok(p->b))
         return;
     if (p->b->rules[rule].body)
-        wrong(p, "a name is defined twice");
+        wrong(p, "the name is defined twice");
     if (peek(p) >= 0 && peek(p) != '\n')
-        wrong(p, "something stands behind a definition");
+        wrong(p, "unexpected text after a definition");
     p->b->rules[rule].body = body;
 }
 
@@ -413,7 +413,8 @@ const struct gx *lark_gx(struct build *b, const char *source, size_t n)
         b->rules[p.ignored].body = gx_repeat(b, gx_alt(b, p.ignores.items, p.ignores.n), 0, GX_INF);
     for (size_t i = p.first_rule; build_ok(b) && i < b->n_rule; i++)
         if (!b->rules[i].body)
-            gx_fail(b, Q_INVALID, "grammar (Lark): there is no \"%.80s\"", b->rules[i].name);
+            gx_fail(b, Q_INVALID, "grammar (Lark): rule or terminal \"%.80s\" is not defined",
+                    b->rules[i].name);
     const struct gx *x = gx_ref(b, start);
     return ignores ? gx_seq2(b, gx_ref(b, p.ignored), x) : x;
 }

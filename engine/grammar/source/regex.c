@@ -123,7 +123,7 @@ static struct char_class category(struct parser *p, bool negated)
             return negated ? chars_negated(p->b, c) : c;
         }
     }
-    refuse(p, "this \\p is not supported; known are the general categories, as \\p{Lu}");
+    refuse(p, "this \\p is not supported; expected a general category such as \\p{Lu}");
     return c;
 }
 
@@ -162,7 +162,7 @@ static bool class_item(struct parser *p, uint32_t *c, struct char_class *set)
 {
     if (!take(p, "\\")) {
         if (peek(p, 0) == '[' && peek(p, 1) == ':')
-            refuse(p, "classes of POSIX are not supported");
+            refuse(p, "POSIX classes are not supported");
         p->at += utf8_decode(p->r->s + p->at, p->r->n - p->at, c);
         return false;
     }
@@ -190,7 +190,7 @@ static const struct gx *char_class(struct parser *p)
         if (p->at >= p->r->n)
             return wrong(p, "the class is not closed");
         if (first && !negated && peek(p, 0) == ']')
-            return wrong(p, "an empty class, or a ] that needs a backslash");
+            return wrong(p, "the class is empty, or its ] needs a backslash");
         if (take(p, "]"))
             break;
         if (class_item(p, &lo, &set)) {
@@ -209,7 +209,7 @@ static const struct gx *char_class(struct parser *p)
                 all.maybe = cset_or(b, all.maybe, chars_one(b, '-', '-'));
             }
             if (hi < lo)
-                return wrong(p, "a range goes backwards");
+                return wrong(p, "the range goes backwards");
         }
         const struct cset *one = fold(p, chars_one(b, lo, hi));
         all.sure = cset_or(b, all.sure, one);
@@ -247,7 +247,7 @@ static const struct gx *group(struct parser *p)
         return wrong(p, "groups are nested too deeply");
     const struct gx *x = alternatives(p);
     p->depth--;
-    return take(p, ")") ? x : wrong(p, "a group is not closed");
+    return take(p, ")") ? x : wrong(p, "the group is not closed");
 }
 
 static const struct gx *escape(struct parser *p)
@@ -284,7 +284,7 @@ static const struct gx *atom(struct parser *p)
     if (take(p, "\\"))
         return escape(p);
     if (peek(p, 0) == '*' || peek(p, 0) == '+' || peek(p, 0) == '?')
-        return wrong(p, "nothing to repeat");
+        return wrong(p, "the repetition has no expression before it");
     p->at += utf8_decode(p->r->s + p->at, p->r->n - p->at, &c);
     return literal(p, c);
 }
@@ -314,9 +314,9 @@ static bool times(struct parser *p, uint32_t *min, uint32_t *max)
     }
     if (*min != GX_INF && take(p, "}")) {
         if (*min > REGEX_TIMES_MAX || (*max != GX_INF && *max > REGEX_TIMES_MAX))
-            wrong(p, "a repetition of more than 100000 times");
+            wrong(p, "the repetition is of more than 100000 times");
         else if (*max < *min)
-            wrong(p, "a repetition with its bounds backwards");
+            wrong(p, "the bounds of the repetition are reversed");
         return true;
     }
     p->at = from;
@@ -371,7 +371,7 @@ static void lookaheads(struct parser *p)
     while (build_ok(p->b) && ((positive = take(p, "(?=")) || take(p, "(?!"))) {
         gx_add(p->b, positive ? &p->must : &p->not, alternatives(p));
         if (!take(p, ")"))
-            wrong(p, "a group is not closed");
+            wrong(p, "the group is not closed");
     }
 }
 
@@ -444,7 +444,7 @@ static struct parsed parse(struct parser *p)
     }
     out.body = alternatives(p);
     if (build_ok(p->b) && p->at < inner.n)
-        wrong(p, "an unexpected )");
+        wrong(p, "unexpected )");
     out.anchors = p->anchors;
     p->r = NULL; /* inner ends here */
     return out;

@@ -175,8 +175,8 @@ static const struct gx *counted(struct schema *s, const struct parts *p, const s
     }
     if (n_rule > COUNTED_RULES_MAX)
         return gx_fail(s->b, Q_TOO_LARGE,
-                       "contains beside minItems, maxItems or prefixItems: %llu numbers of items "
-                       "to tell apart, accepted are at most %u",
+                       "contains with minItems, maxItems or prefixItems: %llu combinations of item "
+                       "counts, the limit is %u",
                        (unsigned long long)n_rule, COUNTED_RULES_MAX);
     k.rules = build_alloc(s->b, n_rule, sizeof *k.rules);
     if (!k.rules)
@@ -213,10 +213,10 @@ static uint32_t list_wanted(struct schema *s, const struct conj *c, struct wante
             continue;
         if (w.max != GX_INF && !(w.negated = schema_not(s, v)))
             schema_fail(s, Q_UNSUPPORTED, c->arrays[i], "maxContains",
-                        "what it counts cannot be turned round into something a grammar can say");
+                        "the negation of the counted schema cannot be written as a grammar");
         else if (n == WANTED_MAX)
             schema_fail(s, Q_UNSUPPORTED, c->arrays[i], "contains",
-                        "more than %u of them hold at once", WANTED_MAX);
+                        "more than %u of them apply at once", WANTED_MAX);
         else
             out[n++] = w;
     }
@@ -321,8 +321,8 @@ static const struct gx *unique(struct schema *s, const struct parts *p, const js
     const json_t *values = p->n_prefix ? NULL : item_values(s, &p->rest);
     if (!values)
         return schema_fail(s, Q_UNSUPPORTED, at, "uniqueItems",
-                           "a grammar cannot compare items; accepted are arrays of at most 1 item, "
-                           "and items with an enum");
+                           "a grammar cannot compare items; expected an array of at most 1 item, "
+                           "or items with an enum");
     return json_array_size(values) <= 8 ? any_order(s, p, values) : in_order(s, p, values);
 }
 

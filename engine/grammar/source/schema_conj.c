@@ -31,7 +31,7 @@ static void expected(const struct at *a, const char *what)
 static void too_many(const struct at *a, size_t n)
 {
     schema_fail(a->s, Q_TOO_LARGE, a->schema, a->key,
-                "more than %zu of this keyword hold at once, which is too many", n);
+                "more than %zu uses of this keyword apply at once", n);
 }
 
 /* Append v to a list of n entries of this size. */
@@ -400,8 +400,7 @@ static const json_t *only(const struct at *a, const json_t *options, size_t i)
         bool by_type = json_object_size(inside) == 1 && json_object_get(inside, "type");
         if (!negated || (by_type && s->n_dropped > n_dropped)) {
             schema_fail(s, Q_UNSUPPORTED, a->schema, "oneOf",
-                        "options %zu and %zu may both hold and cannot be told apart; use anyOf", i,
-                        k);
+                        "options %zu and %zu overlap and cannot be separated; use anyOf", i, k);
             break;
         }
         if (types & T_OBJECT)
@@ -441,7 +440,7 @@ static void on_not(const struct at *a, const json_t *v)
         conj_add(a->s, a->c, negated, a->chain);
     else
         schema_fail(a->s, Q_UNSUPPORTED, a->schema, "not",
-                    "what is inside cannot be turned round into something a grammar can say");
+                    "the negation of its schema cannot be written as a grammar");
 }
 
 /* A schema that all values satisfy. */
@@ -456,7 +455,7 @@ static const json_t *if_options(const struct at *a, const json_t *v)
     const json_t *negated = schema_not(a->s, v);
     if (!negated) {
         schema_fail(a->s, Q_UNSUPPORTED, a->schema, "if",
-                    "the condition cannot be turned round into something a grammar can say");
+                    "the negation of the condition cannot be written as a grammar");
         return NULL;
     }
     json_t *yes = then ? json_pack("{s:[O,O]}", "allOf", v, then) : json_incref((json_t *)v);
@@ -619,7 +618,7 @@ void conj_add(struct schema *s, struct conj *c, const json_t *schema, const stru
         c->dead = true;
         if (!json_is_false(schema))
             gx_fail(s->b, Q_INVALID,
-                    "the schema holds something that is no schema (an object, true "
+                    "the schema contains a value that is not a schema (an object, true "
                     "or false)");
         return;
     }

@@ -36,7 +36,7 @@ const struct gx *schema_fail(struct schema *s, enum q_code code, const json_t *a
 json_t *schema_make(struct schema *s, json_t *made)
 {
     if (!made || json_array_append_new(s->made, made)) {
-        gx_fail(s->b, Q_NO_MEMORY, "no memory for a schema");
+        gx_fail(s->b, Q_NO_MEMORY, "out of memory for a schema");
         return NULL;
     }
     return made;
@@ -186,7 +186,7 @@ static const struct gx *dumped(struct schema *s, const json_t *v)
     struct buf json = BUF_INIT;
     int failed = json_dump_callback(v, add_piece, &json, JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));
     const struct gx *x = failed || json.failed
-                             ? gx_fail(s->b, Q_NO_MEMORY, "no memory for a value of the schema")
+                             ? gx_fail(s->b, Q_NO_MEMORY, "out of memory for a value of the schema")
                              : gx_bytes(s->b, json.data, json.len);
     buf_release(&json);
     return x;
@@ -326,7 +326,7 @@ static struct conj *conj_new(struct schema *s)
 {
     struct conj *c = build_work(s->b, 200) ? q_alloc(sizeof *c) : NULL;
     if (!c)
-        gx_fail(s->b, Q_NO_MEMORY, "no memory for a schema");
+        gx_fail(s->b, Q_NO_MEMORY, "out of memory for a schema");
     return c;
 }
 
@@ -717,7 +717,7 @@ const struct gx *schema_gx(struct build *b, const json_t *root, const struct gx 
         make_later(&s);
     }
     if (!s.made)
-        gx_fail(b, Q_NO_MEMORY, "no memory for a schema");
+        gx_fail(b, Q_NO_MEMORY, "out of memory for a schema");
     ref_index_free(s.refs);
     json_decref(s.made);
     return x;

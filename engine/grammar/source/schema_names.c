@@ -45,8 +45,8 @@ static void add_names(struct names *n, struct conj *c)
         if (f)
             gx_add(s->b, &n->parts, gx_fsm(s->b, f, GX_UTF8));
         if (++n->n_way > SCHEMA_CHOICES_MAX / 4)
-            schema_fail(s, Q_TOO_LARGE, n->at, n->keyword, "more than %u ways to choose a name",
-                        SCHEMA_CHOICES_MAX / 4);
+            schema_fail(s, Q_TOO_LARGE, n->at, n->keyword,
+                        "more than %u alternatives for a property name", SCHEMA_CHOICES_MAX / 4);
         return;
     }
     struct choice pick = c->choices[--c->n_choice];

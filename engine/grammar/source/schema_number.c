@@ -406,8 +406,8 @@ static uint32_t list_residues(struct schema *s, const struct conj *c, struct res
             m = of * pow(10, ++scale);
         if (fabs(m - round(m)) > 1e-9 || m > MULTIPLE_MAX || m < 1) {
             gx_fail(s->b, Q_UNSUPPORTED,
-                    "multipleOf: %g is not supported; accepted are whole numbers up to %g, and "
-                    "such with a point in them",
+                    "multipleOf: %g is not supported; expected a whole number up to %g, or one "
+                    "divided by a power of ten",
                     of, MULTIPLE_MAX);
             return 0;
         }

@@ -307,8 +307,7 @@ static const struct gx *extras(struct object_parts *p, uint32_t have)
     if (need > (p->n_wanted ? p->n_wanted : 1) && p->extra->kind != GX_NEVER) /* equal names? */
         return schema_fail(p->s, Q_UNSUPPORTED, c->n_object ? c->objects[0] : p->s->root,
                            "minProperties",
-                           "more than one property beyond those in \"properties\" cannot be asked "
-                           "for");
+                           "at most one property outside \"properties\" can be required");
     if (p->n_wanted && need <= p->n_wanted)
         return with_wanted(p, have, left == GX_INF ? GX_INF : left - p->n_wanted);
     if (p->extra->kind == GX_NEVER || left == 0)
@@ -373,7 +372,8 @@ static const struct gx *list_all(struct object_parts *p, bool counts)
         l.top = p->c->props_min;
     l.top = l.top ? l.top : 1;
     if (!build_work(b, (uint64_t)n * l.top) || (uint64_t)n * l.top > 100000)
-        return gx_fail(b, Q_TOO_LARGE, "minProperties or maxProperties beside %u properties", n);
+        return gx_fail(b, Q_TOO_LARGE,
+                       "minProperties or maxProperties with %u properties is not supported", n);
     l.names = build_alloc(b, l.top + 1, sizeof *l.names);
     l.others = build_alloc(b, l.top + 1, sizeof *l.others);
     if (!l.names || !l.others)
@@ -474,7 +474,7 @@ static void add_way(struct ways *w)
     struct schema *s = w->p->s;
     struct wanted others[WANTED_MAX] = {{NULL, {NULL, 0, 0}, NULL}};
     if (++w->n_way > SCHEMA_CHOICES_MAX) {
-        gx_fail(s->b, Q_TOO_LARGE, "not: more than %u ways to have the properties it asks for",
+        gx_fail(s->b, Q_TOO_LARGE, "not: more than %u combinations of the required properties",
                 SCHEMA_CHOICES_MAX);
         return;
     }
@@ -492,7 +492,7 @@ static void add_way(struct ways *w)
             schema_make(s, json_pack("{s:{s:O},s:[s]}", "properties", name,
                                      json_object_get(some, "value"), "required", name));
         if (!made || c->n_object == SCHEMA_SOURCES_MAX || c->n_required == SCHEMA_SOURCES_MAX) {
-            gx_fail(s->b, Q_TOO_LARGE, "not: too many schemas of properties hold at once");
+            gx_fail(s->b, Q_TOO_LARGE, "not: too many property schemas apply at once");
             return;
         }
         c->object_chains[c->n_object] = NULL;

@@ -199,7 +199,7 @@ static uint32_t enter_scope(struct schema *s, uint32_t scope, uint32_t resource)
         if (!memcmp(&r->scopes[i], &next, sizeof next))
             return i;
     if (q_grow(&r->scopes, &r->scope_cap, r->n_scope + 1, sizeof *r->scopes, SCOPES_MAX, &e)) {
-        gx_fail(s->b, Q_TOO_LARGE, "$dynamicRef: more than %u ways to it are different",
+        gx_fail(s->b, Q_TOO_LARGE, "$dynamicRef: it resolves in more than %u different ways",
                 SCOPES_MAX);
         return 0;
     }
@@ -244,7 +244,7 @@ static void note_dynamic(struct schema *s)
         if (n < 2 || k < r->n_dynamic)
             continue;
         if (k == DYNAMIC_MAX) {
-            gx_fail(s->b, Q_TOO_LARGE, "more than %u dynamic anchors that several schemas have",
+            gx_fail(s->b, Q_TOO_LARGE, "more than %u dynamic anchors that several schemas share",
                     DYNAMIC_MAX);
             return;
         }
@@ -253,7 +253,7 @@ static void note_dynamic(struct schema *s)
     if (!r->n_dynamic || !build_ok(s->b))
         return;
     if (q_grow(&r->scopes, &r->scope_cap, 1, sizeof *r->scopes, SCOPES_MAX, &e)) {
-        gx_fail(s->b, Q_NO_MEMORY, "no memory for a schema");
+        gx_fail(s->b, Q_NO_MEMORY, "out of memory for a schema");
         return;
     }
     r->scopes[0] = (struct scope){{0}};
@@ -278,7 +278,7 @@ static const json_t *in_scope(struct schema *s, const json_t *target, uint32_t s
     json_t *copy = schema_make(s, json_deep_copy(target));
     if (copy &&
         q_grow(&r->copies, &r->copy_cap, r->n_copy + 1, sizeof *r->copies, OBJECTS_MAX, &e)) {
-        gx_fail(s->b, Q_NO_MEMORY, "no memory for a schema");
+        gx_fail(s->b, Q_NO_MEMORY, "out of memory for a schema");
         return NULL;
     }
     if (!copy)
@@ -294,7 +294,7 @@ void ref_index_new(struct schema *s)
     s->refs = q_calloc(1, sizeof *s->refs);
     if (!s->refs || q_grow(&s->refs->resources, &s->refs->resource_cap, 1,
                            sizeof *s->refs->resources, OBJECTS_MAX, &e)) {
-        gx_fail(s->b, Q_NO_MEMORY, "no memory for a schema");
+        gx_fail(s->b, Q_NO_MEMORY, "out of memory for a schema");
         return;
     }
     s->refs->resources[0] = (struct resource){"", s->root};
@@ -391,7 +391,7 @@ const json_t *ref_target(struct schema *s, const json_t *at, const char *keyword
     if (!target)
         schema_fail(s, resource < r->n_resource ? Q_INVALID : Q_UNSUPPORTED, at, keyword,
                     "\"%.80s\" is not in this schema%s", ref,
-                    resource < r->n_resource ? "" : "; other documents are not fetched");
+                    resource < r->n_resource ? "" : "; quire does not fetch other documents");
     return target ? in_scope(s, target, scope) : NULL;
 }
 

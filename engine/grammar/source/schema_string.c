@@ -120,7 +120,7 @@ const struct fsm *string_fsm(struct schema *s, const struct conj *c, bool *plain
     if (has_length(c) && build_ok(b)) {
         const struct fsm *length =
             fsm_of_chars(b, gx_repeat(b, any, c->length_min, c->length_max),
-                         "minLength or maxLength beside other constraints of the string");
+                         "minLength or maxLength with other constraints of the string");
         f = f ? fsm_and(b, f, length) : length;
     }
     if (words && build_ok(b))
@@ -165,10 +165,9 @@ static const struct gx *with_length(struct schema *s, const struct conj *c, cons
     if (!f || !fsm_lengths(b, f, &shortest, &longest))
         return &gx_never;
     if (c->length_min > shortest)
-        f = fsm_minimal(b,
-                        fsm_and(b, f,
-                                fsm_of_chars(b, gx_repeat(b, any, c->length_min, GX_INF),
-                                             "minLength beside other constraints of the string")));
+        f = fsm_minimal(b, fsm_and(b, f,
+                                   fsm_of_chars(b, gx_repeat(b, any, c->length_min, GX_INF),
+                                                "minLength with other constraints of the string")));
     if (!f || fsm_is_empty(f))
         return &gx_never;
     return quote(s, c->length_max == GX_INF ? gx_fsm(b, f, GX_JSON)
@@ -266,7 +265,7 @@ static const struct fsm *left_over(struct schema *s, const struct choice *pick)
     json_t *v;
     bool plain = false;
     if (!option)
-        gx_fail(s->b, Q_NO_MEMORY, "no memory for a schema");
+        gx_fail(s->b, Q_NO_MEMORY, "out of memory for a schema");
     json_array_foreach ((json_t *)pick->options, i, v) {
         struct chain *chain = build_alloc(s->b, 1, sizeof *chain);
         if (!option || !chain || plain || !rest)

@@ -291,7 +291,7 @@ static const struct gx *one_format(struct tags *t, const json_t *f, const char *
     if (!strcmp(type, "tags_with_separator"))
         return separated(t, f);
     return gx_fail(t->b, Q_UNSUPPORTED,
-                   "structural tag: format \"%.60s\" is not supported; known are const_string, "
+                   "structural tag: format \"%.60s\" is not supported; expected const_string, "
                    "any_text, json_schema, regex, grammar, sequence, or, tag, triggered_tags and "
                    "tags_with_separator",
                    type);

@@ -25,10 +25,10 @@ struct checker {
 
 static enum q_code need(const struct checker *t, const char *name, bool is_there)
 {
-    return is_there
-               ? Q_OK
-               : q_fail(t->e, Q_UNSUPPORTED, "device library \"%s\" has no %s; use --device cpu",
-                        t->m->link->t->name, name);
+    return is_there ? Q_OK
+                    : q_fail(t->e, Q_UNSUPPORTED,
+                             "device library \"%s\" does not support %s; use --device cpu",
+                             t->m->link->t->name, name);
 }
 
 static bool has_kernel(const struct kern_table *k, size_t offset)
@@ -81,9 +81,10 @@ static enum q_code check_stage(const struct checker *t, const struct program_sta
     if (op->kind == PROGRAM_NORM && op->in_place && op->norm.unit == op->in[0].n_col)
         return need(t, "rms_norm", t->k->rms_norm != NULL);
     if (!kernels[op->kind].name || (op->kind == PROGRAM_NORM && op->in_place))
-        return q_fail(t->e, Q_UNSUPPORTED,
-                      "%s: operation %s by itself is not supported on a device; use --device cpu",
-                      t->m->arch->name, program_kind_name(op->kind));
+        return q_fail(
+            t->e, Q_UNSUPPORTED,
+            "%s: operation %s without fusion is not supported on a device; use --device cpu",
+            t->m->arch->name, program_kind_name(op->kind));
     return need(t, kernels[op->kind].name, has_kernel(t->k, kernels[op->kind].offset));
 }
 

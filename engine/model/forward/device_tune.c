@@ -46,15 +46,16 @@ static void add(struct products *p, const struct program_stage *s, bool asked)
 static void report(const struct device_tuned *t, int64_t ms)
 {
     if (t->n_kept || t->n_made)
-        log_info("products: %u choices of algorithms from disk, %u made in %lld ms; %u are the "
-                 "library's, the others our own kernels",
-                 t->n_kept, t->n_made, (long long)ms, t->n_library);
+        log_info(
+            "matrix products: %u algorithms read from disk, %u measured in %lld ms; %u are of the "
+            "vendor library, the others are quire's kernels",
+            t->n_kept, t->n_made, (long long)ms, t->n_library);
     if (t->n_wrong)
-        log_warning("products: %u algorithms of the library gave other numbers than our kernels "
-                    "and are not used",
+        log_warning("matrix products: %u algorithms of the vendor library are not used: their "
+                    "results differ from those of quire's kernels",
                     t->n_wrong);
     if (*t->note)
-        log_info("products: %s", t->note);
+        log_info("matrix products: %s", t->note);
 }
 
 FALLIBLE device_tune(const struct model *m, const struct executor_device *d,
@@ -73,7 +74,7 @@ FALLIBLE device_tune(const struct model *m, const struct executor_device *d,
     const struct device_tuning what = {p.items, p.n, executor_device_exec(d)};
     enum q_code rc = m->link->t->tune(m->link->d, &what, &came, e);
     if (rc)
-        return q_wrap(e, "choosing who computes products (--deterministic does without)");
+        return q_wrap(e, "choosing the algorithms of matrix products (--deterministic skips this)");
     report(&came, clock_ms() - start_ms);
     return Q_OK;
 }

@@ -110,7 +110,7 @@ static enum q_code check_weight(const struct checker *t, const struct program_op
     const int wanted = rules[op->kind].weight;
     const bool has = op->weight != PROGRAM_W_NONE;
     if (op->weight >= PROGRAM_WEIGHTS || op->bias >= PROGRAM_WEIGHTS)
-        return fail(t, "it has a weight that there is not");
+        return fail(t, "its weight does not exist");
     if (wanted == NO_WEIGHT)
         return has ? fail(t, "it takes no weight, but has one") : Q_OK;
     if (wanted == MAY_VECTOR && !has)
@@ -119,7 +119,7 @@ static enum q_code check_weight(const struct checker *t, const struct program_op
         return fail(t, "it has no weight");
     const enum program_weight_kind kind = program_weight_info(op->weight)->kind;
     if (kind != (wanted == MAY_VECTOR ? PROGRAM_VECTOR : (enum program_weight_kind)wanted))
-        return fail(t, "its weight is of another kind (matrix, vector, table)");
+        return fail(t, "its weight has the wrong kind (matrix, vector, table)");
     return Q_OK;
 }
 
@@ -129,13 +129,13 @@ static enum q_code check_read(const struct checker *t, struct program_ref r)
     if (r.buffer == PROGRAM_B_IDS) /* of the batch */
         return Q_OK;
     if (!w->is_there)
-        return fail(t, "it reads a buffer that nothing has written");
+        return fail(t, "it reads a buffer that no operation has written");
     if (r.buffer == PROGRAM_B_CACHE && w->layer != t->p->ops[t->at].layer)
-        return fail(t, "it reads the cache of a layer that has stored nothing");
+        return fail(t, "it reads the KV cache of a layer that has stored no K and V");
     if (w->dtype != r.dtype)
-        return fail(t, "it reads another element type than was written");
+        return fail(t, "the element type it reads differs from the one written");
     if (r.col > w->n_col || r.n_col > w->n_col - r.col)
-        return fail(t, "it reads columns that were not written");
+        return fail(t, "it reads columns that no operation has written");
     return Q_OK;
 }
 
@@ -144,10 +144,10 @@ static enum q_code check_reads(const struct checker *t, const struct program_op 
     const int n_in = (op->in[0].buffer != PROGRAM_B_NONE) + (op->in[1].buffer != PROGRAM_B_NONE);
     enum q_code rc;
     if (n_in != rules[op->kind].n_in || op->in[0].buffer == PROGRAM_B_NONE)
-        return fail(t, "it has too few inputs, or too many");
+        return fail(t, "it has too few or too many inputs");
     if (op->in_place &&
         (op->in[0].buffer != op->out.buffer || op->in[0].col != op->out.col || op->onto))
-        return fail(t, "it is in place, but writes elsewhere than it reads");
+        return fail(t, "it works in place, but its input and output buffers differ");
     for (int i = 0; i < n_in; i++)
         if ((rc = check_read(t, op->in[i])))
             return rc;
@@ -160,12 +160,12 @@ static enum q_code check_op(struct checker *t)
     const uint32_t n = t->p->n_buffer;
     enum q_code rc;
     if (op->kind >= PROGRAM_KINDS)
-        return fail(t, "there is no such kind of operation");
+        return fail(t, "its kind is unknown");
     if (op->in[0].buffer >= n || op->in[1].buffer >= n || op->out.buffer >= n ||
         op->out.buffer == PROGRAM_B_NONE || op->out.buffer == PROGRAM_B_IDS)
-        return fail(t, "it has a buffer that there is not");
+        return fail(t, "its buffer does not exist");
     if (op->layer != PROGRAM_NO_LAYER && op->layer >= t->p->n_layer)
-        return fail(t, "it is of a layer that there is not");
+        return fail(t, "its layer does not exist");
     if ((rc = check_weight(t, op)) || (rc = check_reads(t, op)))
         return rc;
     if (!rules[op->kind].fits(op)) {
@@ -183,7 +183,7 @@ FALLIBLE program_check(const struct layer_program *p, struct q_err *e)
 {
     struct checker t = {.p = p, .e = e};
     if (p->n_buffer > PROGRAM_BUFFERS_MAX || p->n_buffer < PROGRAM_BUFFERS)
-        return q_fail(e, Q_INVALID, "a program of %u buffers, expected %u to %u", p->n_buffer,
+        return q_fail(e, Q_INVALID, "the program has %u buffers, expected %u to %u", p->n_buffer,
                       PROGRAM_BUFFERS, PROGRAM_BUFFERS_MAX);
     for (; t.at < p->n_op; t.at++) {
         enum q_code rc = check_op(&t);
@@ -191,7 +191,7 @@ FALLIBLE program_check(const struct layer_program *p, struct q_err *e)
             return rc;
     }
     if (!t.has[PROGRAM_B_LOGITS].is_there)
-        return q_fail(e, Q_INVALID, "a program of %u operations, none of which gives logits",
-                      p->n_op);
+        return q_fail(e, Q_INVALID,
+                      "a program of %u operations has no operation that writes logits", p->n_op);
     return Q_OK;
 }

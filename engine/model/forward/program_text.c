@@ -156,14 +156,14 @@ static void attention_text(char *to, size_t n, const struct program_op *op)
     if (op->attention.soft_cap > 0)
         append(to, n, ", soft cap %g", (double)op->attention.soft_cap);
     if (op->attention.alibi)
-        append(to, n, ", slopes of positions");
+        append(to, n, ", ALiBi slopes");
 }
 
 static void route_text(char *to, size_t n, const struct program_op *op)
 {
     static const char *const rules[] = {
         [ARCH_ROUTE_SOFTMAX] = "softmax of all",
-        [ARCH_ROUTE_TOP_SOFTMAX] = "softmax of the best",
+        [ARCH_ROUTE_TOP_SOFTMAX] = "softmax of the top k",
         [ARCH_ROUTE_SIGMOID] = "sigmoid",
     };
     append(to, n, "%u of %u", op->route.n_used, op->route.n_expert);

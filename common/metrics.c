@@ -75,7 +75,7 @@ static double get(const cell *c)
     return atomic_load_explicit((cell *)c, memory_order_relaxed);
 }
 
-static void put(cell *c, double v)
+static void put_value(cell *c, double v)
 {
     atomic_store_explicit(c, v, memory_order_relaxed);
 }
@@ -100,19 +100,19 @@ FALLIBLE metrics_share(int fd, uint32_t slot, uint32_t n_slot, struct q_err *e)
      * starts anew. */
     for (int m = 0; m < METRIC_COUNT; m++)
         if (rows[m].kind == KIND_GAUGE)
-            put(at(mine, (enum metric)m), 0);
+            put_value(at(mine, (enum metric)m), 0);
     return Q_OK;
 }
 
 void metric_add(enum metric m, double value)
 {
     cell *c = at(mine, m);
-    put(c, get(c) + value);
+    put_value(c, get(c) + value);
 }
 
 void metric_set(enum metric m, double value)
 {
-    put(at(mine, m), value);
+    put_value(at(mine, m), value);
 }
 
 void metric_observe(enum metric m, double value)
@@ -122,8 +122,8 @@ void metric_observe(enum metric m, double value)
     uint32_t i = 0;
     while (i < b->n && !(value <= b->at[i]))
         i++;
-    put(c + i, get(c + i) + 1);
-    put(c + b->n + 1, get(c + b->n + 1) + value);
+    put_value(c + i, get(c + i) + 1);
+    put_value(c + b->n + 1, get(c + b->n + 1) + value);
 }
 
 void metric_set_buckets(enum metric m, const uint64_t *counts, uint32_t n, double sum)
@@ -133,8 +133,8 @@ void metric_set_buckets(enum metric m, const uint64_t *counts, uint32_t n, doubl
     if (n != b->n + 1)
         return;
     for (uint32_t i = 0; i < n; i++)
-        put(c + i, (double)counts[i]);
-    put(c + n, sum);
+        put_value(c + i, (double)counts[i]);
+    put_value(c + n, sum);
 }
 
 double metric_value(enum metric m)

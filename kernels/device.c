@@ -7,8 +7,8 @@
 
 #define LIBRARY "libquire-cuda.so"
 
-static enum q_code take(const struct device_table **out, void *handle, const char *path,
-                        struct q_err *e)
+static enum q_code take_table(const struct device_table **out, void *handle, const char *path,
+                              struct q_err *e)
 {
     union {
         void *data;
@@ -68,5 +68,5 @@ enum q_code device_library_open(const struct device_table **out, const char *pat
     void *handle = dlopen(asked, RTLD_NOW | RTLD_LOCAL);
     if (!handle)
         return fail_open(path, e);
-    return take(out, handle, asked, e);
+    return take_table(out, handle, asked, e);
 }

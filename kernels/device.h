@@ -143,7 +143,7 @@ struct device_table {
     void (*graph_launch)(struct device_graph *g, struct device_stream *s);
     void (*graph_free)(struct device_graph *g);
 
-    /* Bytes of w packed in the library's layout, w->data not looked at. What `pack`, `pack_quant`
+    /* Bytes of w packed in the library's layout, w->data not looked at. What `pack`, `pack_int8`
      * and `pack_int4` of kern() write and its products read. */
     size_t (*matrix_bytes)(const struct packed *w);
     /* K (or V) of one block of one layer; blocks lie one after the other. */

@@ -149,14 +149,14 @@ size_t packed_bytes(enum dtype dtype, uint32_t n_out, uint32_t n_in)
     return n_panel * n_k * KERN_PANEL * (dtype_bits(dtype) / 8);
 }
 
-size_t packed_quant_bytes(uint32_t n_out, uint32_t n_in)
+size_t packed_int8_bytes(uint32_t n_out, uint32_t n_in)
 {
     return ((size_t)n_out + KERN_PANEL - 1) / KERN_PANEL * quant_panel_bytes(n_in);
 }
 
-size_t packed_blocks_bytes(uint32_t n_out, uint32_t n_in)
+size_t packed_fp8_block_bytes(uint32_t n_out, uint32_t n_in)
 {
-    return ((size_t)n_out + KERN_PANEL - 1) / KERN_PANEL * fp8_blocks_panel_bytes(n_in);
+    return ((size_t)n_out + KERN_PANEL - 1) / KERN_PANEL * fp8_block_panel_bytes(n_in);
 }
 
 size_t packed_int4_bytes(uint32_t n_out, uint32_t n_in, uint32_t group)
@@ -168,8 +168,8 @@ struct packed kern_panels(const struct packed *w, uint32_t begin, uint32_t end)
 {
     struct packed part = *w;
     const size_t panel = w->group            ? packed_int4_bytes(KERN_PANEL, w->n_in, w->group)
-                         : w->blocks         ? packed_blocks_bytes(KERN_PANEL, w->n_in)
-                         : w->dtype == DT_I8 ? packed_quant_bytes(KERN_PANEL, w->n_in)
+                         : w->blocks         ? packed_fp8_block_bytes(KERN_PANEL, w->n_in)
+                         : w->dtype == DT_I8 ? packed_int8_bytes(KERN_PANEL, w->n_in)
                                              : packed_bytes(w->dtype, KERN_PANEL, w->n_in);
     const uint32_t to = end * KERN_PANEL < w->n_out ? end * KERN_PANEL : w->n_out;
     part.data = (const char *)w->data + begin * panel;

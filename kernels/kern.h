@@ -48,18 +48,18 @@ const char *kern_variant_name(const char *op,
 
 /* Bytes of a matrix [n_out, n_in] packed for `linear`, padding included. */
 size_t packed_bytes(enum dtype dtype, uint32_t n_out, uint32_t n_in);
-/* Bytes of a matrix packed for `linear_quant`. */
-size_t packed_quant_bytes(uint32_t n_out, uint32_t n_in);
-/* Bytes of a matrix packed for `linear_blocks`. */
-size_t packed_blocks_bytes(uint32_t n_out, uint32_t n_in);
-/* Bytes of a matrix packed for `linear_int4`. */
+/* Bytes of a matrix packed for `linear_int8`. */
+size_t packed_int8_bytes(uint32_t n_out, uint32_t n_in);
+/* Bytes of a matrix packed for `linear_fp8_block`. */
+size_t packed_fp8_block_bytes(uint32_t n_out, uint32_t n_in);
+/* Bytes of a matrix packed for `linear_w4a8`. */
 size_t packed_int4_bytes(uint32_t n_out, uint32_t n_in, uint32_t group);
 /* Panels begin … end - 1 of a packed matrix of any kind, as a matrix: its output 0 is output
  * begin * KERN_PANEL of w (gated weights: column begin * KERN_PANEL / 2 of what they make). */
 struct packed kern_panels(const struct packed *w, uint32_t begin, uint32_t end);
 /* The largest group that divides n_in: 128, 64 or 32; 0 when none does. */
 uint32_t kern_int4_group(uint32_t n_in);
-/* Weights that are 4-bit already, into output o of a matrix packed for `linear_int4`.
+/* Weights that are 4-bit already, into output o of a matrix packed for `linear_w4a8`.
  * q: [n_in] 0 … 15; scales: [n_in / group] f16; zeros: [n_in / group] 0 … 16. */
 struct int4_output {
     const uint8_t *q;
@@ -68,7 +68,7 @@ struct int4_output {
 };
 void kern_int4_set(const struct packed *w, uint32_t o, const struct int4_output *from);
 /* Weights that are int8 with one scale already, into output o of a matrix packed for
- * `linear_quant`. q: [n_in]. */
+ * `linear_int8`. q: [n_in]. */
 void kern_int8_set(const struct packed *w, uint32_t o, const int8_t *q, float scale);
 /* Scratch one thread needs for any op with these limits. */
 size_t kern_scratch_bytes(uint32_t context_max, uint32_t n_head, uint32_t head_dim);

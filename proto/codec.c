@@ -5,7 +5,7 @@
  * table order. Numeric arrays are `bin` of little-endian elements: a step's output of 256 tokens is
  * five memcpys, and decoding borrows them from the frame when they lie aligned. Rejected: arrays of
  * msgpack integers (a branch and up to five bytes per token), and msgpack-c's unpacker (it
- * allocates what a hostile count declares; proto/walk.c does not).
+ * allocates what a hostile count declares; proto/msgpack_reader.c does not).
  *
  * Strictness: a field given twice is an error (two parsers must not disagree about which one
  * counts); a known field of another type is an error; unknown fields, unknown messages and further
@@ -15,7 +15,7 @@
 #include <math.h>
 #include <string.h>
 #include <msgpack.h>
-#include "proto/walk.h"
+#include "proto/msgpack_reader.h"
 
 #define PRINT_ELEMENTS_MAX 16u /* of one array; messages go to logs */
 
@@ -69,18 +69,18 @@ static const struct {
     const char *name;
     uint8_t size;
     bool is_array;
-    enum walk_kind kind;
+    enum msgpack_kind kind;
     size_t n_max; /* elements */
 } types[] = {
-    [CODEC_u32] = {"u32", 4, false, WALK_UINT, 0},
-    [CODEC_u64] = {"u64", 8, false, WALK_UINT, 0},
-    [CODEC_f32] = {"f32", 4, false, WALK_FLOAT, 0},
-    [CODEC_bool] = {"bool", 1, false, WALK_BOOL, 0},
-    [CODEC_str] = {"str", 1, true, WALK_STR, PROTO_STR_MAX},
-    [CODEC_bytes] = {"bytes", 1, true, WALK_BIN, PROTO_STR_MAX},
-    [CODEC_u32s] = {"u32s", 4, true, WALK_BIN, PROTO_ARRAY_MAX},
-    [CODEC_u64s] = {"u64s", 8, true, WALK_BIN, PROTO_ARRAY_MAX},
-    [CODEC_f32s] = {"f32s", 4, true, WALK_BIN, PROTO_ARRAY_MAX},
+    [CODEC_u32] = {"u32", 4, false, MSGPACK_UINT, 0},
+    [CODEC_u64] = {"u64", 8, false, MSGPACK_UINT, 0},
+    [CODEC_f32] = {"f32", 4, false, MSGPACK_FLOAT, 0},
+    [CODEC_bool] = {"bool", 1, false, MSGPACK_BOOL, 0},
+    [CODEC_str] = {"str", 1, true, MSGPACK_STR, PROTO_STR_MAX},
+    [CODEC_bytes] = {"bytes", 1, true, MSGPACK_BIN, PROTO_STR_MAX},
+    [CODEC_u32s] = {"u32s", 4, true, MSGPACK_BIN, PROTO_ARRAY_MAX},
+    [CODEC_u64s] = {"u64s", 8, true, MSGPACK_BIN, PROTO_ARRAY_MAX},
+    [CODEC_f32s] = {"f32s", 4, true, MSGPACK_BIN, PROTO_ARRAY_MAX},
 };
 
 const char *codec_type_name(enum codec_type type)
@@ -187,7 +187,7 @@ static enum q_code encode(const struct codec_message *cm, const void *m, struct 
 
 /* Numbers fit their fields exactly or the frame is refused: a token id must not wrap around. */
 static enum q_code take_scalar(const struct codec_message *cm, const struct codec_field *f,
-                               const struct walk_value *v, void *m, struct q_err *e)
+                               const struct msgpack_value *v, void *m, struct q_err *e)
 {
     void *p = (char *)m + f->offset;
     switch (f->type) {
@@ -214,7 +214,7 @@ static enum q_code take_scalar(const struct codec_message *cm, const struct code
 }
 
 static enum q_code take_span(const struct codec_message *cm, const struct codec_field *f,
-                             const struct walk_value *v, struct span *out, struct arena *a,
+                             const struct msgpack_value *v, struct span *out, struct arena *a,
                              struct q_err *e)
 {
     size_t size = types[f->type].size;
@@ -240,24 +240,24 @@ struct decoding {
     const struct codec_message *cm;
     void *m;
     struct arena *a;
-    struct walk w;
+    struct msgpack_reader w;
     uint64_t seen; /* bit per field tag */
 };
 
 static enum q_code decode_field(struct decoding *d, struct q_err *e)
 {
     const char *message = d->cm->name;
-    struct walk_value key, v;
+    struct msgpack_value key, v;
     size_t key_at = d->w.at;
-    if (!walk_next(&d->w, &key) || key.kind != WALK_UINT)
+    if (!msgpack_reader_next(&d->w, &key) || key.kind != MSGPACK_UINT)
         return q_fail(e, Q_CORRUPT, "%s: byte %zu: expected a field tag, found %s", message, key_at,
-                      walk_kind_name(key.kind));
+                      msgpack_kind_name(key.kind));
     const struct codec_field *f = d->cm->fields();
     while (f->tag && f->tag != key.u)
         f++;
     size_t value_at = d->w.at;
     if (!f->tag) {
-        if (!walk_skip(&d->w))
+        if (!msgpack_reader_skip(&d->w))
             return q_fail(e, Q_CORRUPT, "%s: byte %zu: field %llu is malformed or truncated",
                           message, value_at, (unsigned long long)key.u);
         return Q_OK;
@@ -265,23 +265,24 @@ static enum q_code decode_field(struct decoding *d, struct q_err *e)
     if (d->seen & UINT64_C(1) << f->tag)
         return q_fail(e, Q_CORRUPT, "%s.%s: byte %zu: duplicate field", message, f->name, key_at);
     d->seen |= UINT64_C(1) << f->tag;
-    if (!walk_next(&d->w, &v) || v.kind != types[f->type].kind)
+    if (!msgpack_reader_next(&d->w, &v) || v.kind != types[f->type].kind)
         return q_fail(e, Q_CORRUPT, "%s.%s: byte %zu: expected %s as %s, found %s", message,
-                      f->name, value_at, types[f->type].name, walk_kind_name(types[f->type].kind),
-                      walk_kind_name(v.kind));
+                      f->name, value_at, types[f->type].name,
+                      msgpack_kind_name(types[f->type].kind), msgpack_kind_name(v.kind));
     if (types[f->type].is_array)
         return take_span(d->cm, f, &v, (struct span *)((char *)d->m + f->offset), d->a, e);
     return take_scalar(d->cm, f, &v, d->m, e);
 }
 
 /* [tag, … : reads the outer array's head and the tag; *n_more elements follow. */
-static bool open_frame(struct walk *w, uint32_t *tag, size_t *n_more)
+static bool open_frame(struct msgpack_reader *w, uint32_t *tag, size_t *n_more)
 {
-    struct walk_value v;
-    if (!walk_next(w, &v) || v.kind != WALK_ARRAY || v.n < 2)
+    struct msgpack_value v;
+    if (!msgpack_reader_next(w, &v) || v.kind != MSGPACK_ARRAY || v.n < 2)
         return false;
     *n_more = v.n - 1;
-    if (!walk_next(w, &v) || v.kind != WALK_UINT || v.u == MSG_NONE || v.u > UINT32_MAX)
+    if (!msgpack_reader_next(w, &v) || v.kind != MSGPACK_UINT || v.u == MSG_NONE ||
+        v.u > UINT32_MAX)
         return false;
     *tag = (uint32_t)v.u;
     return true;
@@ -290,18 +291,18 @@ static bool open_frame(struct walk *w, uint32_t *tag, size_t *n_more)
 static enum q_code decode_body(struct decoding *d, size_t n_more, struct q_err *e)
 {
     const char *message = d->cm->name;
-    struct walk_value map;
+    struct msgpack_value map;
     size_t map_at = d->w.at;
-    if (!walk_next(&d->w, &map) || map.kind != WALK_MAP)
+    if (!msgpack_reader_next(&d->w, &map) || map.kind != MSGPACK_MAP)
         return q_fail(e, Q_CORRUPT, "%s: byte %zu: expected the map of fields, found %s", message,
-                      map_at, walk_kind_name(map.kind));
+                      map_at, msgpack_kind_name(map.kind));
     for (size_t i = 0; i < map.n; i++) {
         enum q_code rc = decode_field(d, e);
         if (rc)
             return rc;
     }
     for (size_t i = 1; i < n_more; i++) /* what a newer wire may add after the map */
-        if (!walk_skip(&d->w))
+        if (!msgpack_reader_skip(&d->w))
             return q_fail(e, Q_CORRUPT, "%s: byte %zu: malformed or truncated", message, d->w.at);
     if (d->w.at != d->w.n)
         return q_fail(e, Q_CORRUPT, "%s: %zu extra bytes after the message's end at %zu", message,
@@ -309,8 +310,8 @@ static enum q_code decode_body(struct decoding *d, size_t n_more, struct q_err *
     return Q_OK;
 }
 
-static enum q_code decode(const struct codec_message *cm, void *m, const struct walk *frame,
-                          struct arena *a, struct q_err *e)
+static enum q_code decode(const struct codec_message *cm, void *m,
+                          const struct msgpack_reader *frame, struct arena *a, struct q_err *e)
 {
     struct decoding d = {cm, m, a, *frame, 0};
     uint32_t tag;
@@ -417,7 +418,7 @@ static const struct codec_message *message_of(uint32_t tag)
     enum q_code msg_##name##_decode(struct msg_##name *m, const void *frame, size_t n,            \
                                     struct arena *a, struct q_err *e)                             \
     {                                                                                             \
-        return decode(message_of(MSG_##name), m, &(struct walk){frame, n, 0}, a, e);              \
+        return decode(message_of(MSG_##name), m, &(struct msgpack_reader){frame, n, 0}, a, e);    \
     }                                                                                             \
     bool msg_##name##_equal(const struct msg_##name *a, const struct msg_##name *b)               \
     {                                                                                             \
@@ -433,7 +434,7 @@ static const struct codec_message *message_of(uint32_t tag)
 
 uint32_t proto_peek(const void *frame, size_t n)
 {
-    struct walk w = {frame, n, 0};
+    struct msgpack_reader w = {frame, n, 0};
     uint32_t tag;
     size_t n_more;
     return open_frame(&w, &tag, &n_more) ? tag : (uint32_t)MSG_NONE;

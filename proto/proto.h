@@ -21,13 +21,17 @@
 #define PROTO_ARRAY_MAX ((size_t)1 << 24)  /* elements of one array */
 #define PROTO_STR_MAX   ((size_t)1 << 16)  /* bytes of one string */
 
-enum { STEER_WAKE = 3 };                    /* msg_steer.sleep */
-enum { STEER_PAUSE = 1, STEER_RESUME = 2 }; /* msg_steer.pause */
+enum { CONTROL_WAKE = 3 };                      /* msg_control.sleep */
+enum { CONTROL_PAUSE = 1, CONTROL_RESUME = 2 }; /* msg_control.pause */
 /* Treatment of running requests in a pause: suspend them, end them at once with their tokens so far
  * (waiting requests too), or finish them first. */
 enum in_flight_mode { IN_FLIGHT_KEEP, IN_FLIGHT_ABORT, IN_FLIGHT_WAIT, IN_FLIGHT_MODES };
-/* msg_order.kind */
-enum order_kind { ORDER_RELOAD = 1, ORDER_START_PROFILE, ORDER_STOP_PROFILE };
+/* msg_command.kind */
+enum engine_command_kind {
+    ENGINE_COMMAND_RELOAD = 1,
+    ENGINE_COMMAND_START_PROFILE,
+    ENGINE_COMMAND_STOP_PROFILE
+};
 enum finish_reason { FINISH_NONE, FINISH_STOP, FINISH_LENGTH, FINISH_ABORT, FINISH_ERROR };
 
 /* C types of the fields. Arrays and strings are borrowed: when decoded, from the frame or the arena

@@ -39,7 +39,32 @@ LATE_COMMENT = re.compile(r"^( *)enum (\w+ )?\{ *(/\*(?:[^*]|\*(?!/))*\*/)\n", r
 TYPEDEF = re.compile(r"\btypedef\b[^;{(]*?(\w+);")
 
 # What the glossary of CONTRIBUTING.md calls otherwise: (expression, the word that is used, files it is about).
-OLD_WORDS = ()
+OLD_WORDS = (
+    ('\\bKERN_TURN\\b', 'KERN_GATE_INTERLEAVE', '.*\\.(c|h|cu|cuh)$'),
+    ('\\bvec_turn', 'vec_transpose', '(kernels|tests)/'),
+    ('\\b(un)?seat(ed|s)?\\b', 'admission, release_slot', '(engine|tests/(sim|unit))/.*\\.[ch]$'),
+    ('\\bscheduler_unseat\\b|\\bcache_seat\\b', 'scheduler_release_slot, cache_admit', '(engine|tests)/'),
+    ('\\bstruct (part|flight|seat)\\b', 'scheduled_seq, inflight_step, admission', '(engine|tests)/.*\\.[ch]$'),
+    ('\\b\\w*(guess|foreseen)\\w*\\b', 'draft token, predicted', '(engine/(core|sched|server|worker|library)|proto|tests/sim)/(?!select\\.c).*\\.[ch]$'),
+    ('\\b(msg|core|link|on)_steer\\b|\\bSTEER_', 'control', '(engine|frontend|proto|tests)/.*\\.(c|h|def)$'),
+    ('\\b(msg|link|ring)_order(ed|ing)?\\b|\\bORDER_RELOAD\\b', 'command', '(engine|frontend|proto|tests)/.*\\.(c|h|def)$'),
+    ('\\bobey\\b', 'run_command', '(engine|frontend|proto)/'),
+    ('\\bpeers_\\w+|\\bstruct peers?\\b', 'frontends', 'engine/.*\\.[ch]$'),
+    ('\\borigin\\b', 'frontend_id', 'engine/(core|sched|server)/.*\\.[ch]$'),
+    ('\\bstruct flow\\b|\\bflow_\\w+', 'generation', 'frontend/.*\\.[ch]$'),
+    ('\\bstruct (wish|outside)\\b', 'pending_control, supervisor_resources', 'frontend/.*\\.[ch]$'),
+    ('\\bstruct (launch|compiling)\\b|\\b(launch|compiling)_\\w+', 'worker_process, grammar_compiler', 'engine/core/.*\\.[ch]$'),
+    ('\\bgpu_(marks|lane)\\b', 'gpu_step_events, gpu_model', 'engine/.*\\.[ch]$'),
+    ('\\bworker_land\\b', 'worker_complete_step', '(engine|tests)/.*\\.[ch]$'),
+    ('\\b[gG][xX]_\\w+|\\bstruct gx\\b', 'expr', '(engine/grammar|tests/(unit|fuzz))/.*\\.[ch]$'),
+    ('\\bconj_\\w+|\\bstruct conj\\b', 'constraints', 'engine/grammar/.*\\.[ch]$'),
+    ('\\b(literal_|LITERAL_)\\w+', 'lenient_json', 'common/parsers/.*\\.(c|h|def)$'),
+    ('\\bWRITES\\(', 'CALL_GRAMMAR', 'common/parsers/'),
+    ('\\bstruct (lanes|served)\\b', 'fair_queue, served_model', 'frontend/.*\\.[ch]$'),
+    ('\\blinear_(quant|e4m3|blocks|int4)(?![a-z0-9])|\\bint4_half\\b', 'linear_int8, linear_fp8, linear_fp8_block, linear_w4a8, linear_w4a16', '(kernels|engine|tests)/.*\\.(c|h|cu|cuh|def)$'),
+    ('\\blinear_\\w*groups\\b|\\border_rows\\b|\\badd_share\\b', 'linear_*_grouped, permute_cols, moe_add_shared', '(kernels|engine|tests)/.*\\.(c|h|cu|cuh|def)$'),
+    ('\\bstruct walk_value\\b|\\bwalk_(next|skip|kind)\\b', 'msgpack_reader', 'proto/'),
+)
 
 # Headers of CUDA's that ours include: they come with a toolkit or with NVIDIA's wheels (deploy/cuda.sh), not from Debian.
 NO_CUDA = re.compile(r"fatal error: ((?:cuda|cublas)\w*\.h): No such file")

@@ -98,7 +98,7 @@ static json_t *load_again(const struct text *t, size_t flags, json_error_t *erro
     return v;
 }
 
-static FALLIBLE load(json_t **out, const struct text *t, size_t flags, struct q_err *e)
+static FALLIBLE load_json(json_t **out, const struct text *t, size_t flags, struct q_err *e)
 {
     json_error_t error;
     enum q_code rc = check_size(t, e);
@@ -117,7 +117,7 @@ static FALLIBLE load(json_t **out, const struct text *t, size_t flags, struct q_
 FALLIBLE json_text(json_t **out, const char *text, size_t n, struct q_err *e)
 {
     const struct text t = {text, n, "the text"};
-    return load(out, &t, JSON_ALLOW_NUL | JSON_DECODE_ANY, e);
+    return load_json(out, &t, JSON_ALLOW_NUL | JSON_DECODE_ANY, e);
 }
 
 FALLIBLE json_body(json_t **out, const char *text, size_t n, struct q_err *e)
@@ -128,7 +128,7 @@ FALLIBLE json_body(json_t **out, const char *text, size_t n, struct q_err *e)
     *out = NULL;
     if (n == 0)
         return q_fail(e, Q_INVALID, "the request has no body; expected a JSON object");
-    if ((rc = load(&v, &t, JSON_ALLOW_NUL, e)) != Q_OK)
+    if ((rc = load_json(&v, &t, JSON_ALLOW_NUL, e)) != Q_OK)
         return rc;
     if (!json_is_object(v)) {
         json_decref(v);

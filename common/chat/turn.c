@@ -5,7 +5,7 @@
 #include "common/chat/roles.h"
 #include "common/chat/thinking.h"
 #include "common/chat/tool_choice.h"
-#include "common/parsers/forced.h"
+#include "common/parsers/call_grammar.h"
 
 #define TAGS_BYTES 1000000 /* of a structural tag */
 
@@ -37,10 +37,10 @@ static int add_piece(const char *text, size_t n, void *out)
 }
 
 /* t->tags, if calls have to be held to something, or stand beside the answer's form. */
-static FALLIBLE force(struct turn *t, const struct forced *f, struct q_err *e)
+static FALLIBLE force(struct turn *t, const struct call_grammar *f, struct q_err *e)
 {
     json_t *root = NULL, *answer = NULL;
-    struct forced with = *f;
+    struct call_grammar with = *f;
     enum q_code rc = Q_OK;
     if (!f->required && form_binds(&t->ask.form) &&
         (rc = form_tag(&answer, &t->ask.form, e)) != Q_OK) {
@@ -48,7 +48,7 @@ static FALLIBLE force(struct turn *t, const struct forced *f, struct q_err *e)
         return rc;
     }
     with.answer = answer;
-    rc = forced_tools(&root, &with, e);
+    rc = call_grammar_tools(&root, &with, e);
     json_decref(answer);
     if (rc != Q_OK || !root)
         return rc;
@@ -85,12 +85,12 @@ static FALLIBLE read_tools(struct turn *t, struct q_err *e)
     if ((rc = tool_choice_apply(&choice, t->tools, e)) != Q_OK)
         return rc;
     const struct chat *template = t->model->template;
-    const struct forced f = {.tool = t->model->tool_parser,
-                             .template = template ? chat_tool_source(template) : NULL,
-                             .tools = t->tools,
-                             .name = choice.name,
-                             .required = choice.mode == TOOL_REQUIRED,
-                             .parallel = a->parallel_tool_calls && !choice.name};
+    const struct call_grammar f = {.tool = t->model->tool_parser,
+                                   .template = template ? chat_tool_source(template) : NULL,
+                                   .tools = t->tools,
+                                   .name = choice.name,
+                                   .required = choice.mode == TOOL_REQUIRED,
+                                   .parallel = a->parallel_tool_calls && !choice.name};
     t->bound |= f.required;
     return f.required || a->form.kind != FORM_TAGS ? force(t, &f, e) : Q_OK; /* it says all */
 }
@@ -184,7 +184,7 @@ void turn_before(const struct turn *t, const struct buf *prompt, struct turn_bef
     const struct chat_model *m = t->model;
     out->after = NULL;
     out->tags = NULL;
-    if ((!t->ask.form.kind && !t->tags.len) || (t->tags.len && forced_thinks(m->tool_parser)))
+    if ((!t->ask.form.kind && !t->tags.len) || (t->tags.len && call_grammar_thinks(m->tool_parser)))
         return;
     parser_reasoning_before(&out->prompt, m->reasoning_parser,
                             m->template ? chat_source(m->template) : NULL, buf_str(prompt),

@@ -22,7 +22,7 @@ static const struct row reasonings[] = {
 };
 /* clang-format on */
 
-static const char *find(const struct row *rows, size_t n, const char *text)
+static const char *find_format(const struct row *rows, size_t n, const char *text)
 {
     for (size_t i = 0; i < n; i++) {
         int k = 0;
@@ -36,8 +36,9 @@ static const char *find(const struct row *rows, size_t n, const char *text)
 
 struct parser_detected parser_detect(const char *text)
 {
-    return (struct parser_detected){find(tools, sizeof tools / sizeof *tools, text),
-                                    find(reasonings, sizeof reasonings / sizeof *reasonings, text)};
+    return (struct parser_detected){
+        find_format(tools, sizeof tools / sizeof *tools, text),
+        find_format(reasonings, sizeof reasonings / sizeof *reasonings, text)};
 }
 
 /* Behind `text` in `in`, NULL if it is not there. */

@@ -7,9 +7,9 @@
  *   LIST > NAME -(-> ARG > ARG_NAME -=-> VALUE > NEXT -)-> AFTER
  *                                           `-> BRACE, QUOTED, or RAW -> NEXT
  *
- * Values are read by literal.h, which turns them into JSON. A string where the function's schema
- * has no string is read as the value it holds. Without a tag around it a list has to begin with a
- * known function's name and an opening parenthesis.
+ * Values are read by lenient_json.h, which turns them into JSON. A string where the function's
+ * schema has no string is read as the value it holds. Without a tag around it a list has to begin
+ * with a known function's name and an opening parenthesis.
  *
  * A brace in f(a={…}) may begin an object or a set, which the first member tells (BRACE). In
  * call:f{a:text} strings need no quotes (RAW).
@@ -21,7 +21,7 @@
 #include "common/parsers/parser_internal.h"
 #include <string.h>
 #include "common/parsers/json_scan.h"
-#include "common/parsers/literal.h"
+#include "common/parsers/lenient_json.h"
 #include "common/parsers/types.h"
 
 enum place { LIST, NAME, ARG, ARG_NAME, VALUE, BRACE, QUOTED, RAW, NEXT, AFTER };
@@ -48,7 +48,7 @@ struct calls {
     char tag[FORMAT_TAG_MAX];
     size_t n_tag;
     unsigned types;
-    struct literal value;
+    struct lenient_json value;
     struct buf ahead; /* QUOTED: the quote and what follows it */
     size_t comma;     /* RAW: behind the last comma in scratch, 0 = none */
     uint32_t n_open;  /* RAW: parentheses that are open */
@@ -170,7 +170,7 @@ static enum part arg_over(struct parser *p, struct calls *k)
     buf_add_str(&k->head, ": ");
     k->any = true;
     k->types = types_of(format_function(p, buf_str(&k->name)), k->arg);
-    literal_init(&k->value, format_row(p)->quote, braces(p));
+    lenient_json_init(&k->value, format_row(p)->quote, braces(p));
     k->value.bare_words = braces(p);
     k->value.python = !braces(p);
     k->in_value = k->keep = false;
@@ -255,11 +255,11 @@ static void kept_over(struct parser *p, struct calls *k)
 static enum part next_byte(struct parser *p, struct calls *k, char c);
 static enum part read_byte(struct parser *p, struct calls *k, char c);
 
-/* One more byte of a value that literal.h reads. */
-static enum literal_step value_step(struct parser *p, struct calls *k, char c)
+/* One more byte of a value that lenient_json.h reads. */
+static enum lenient_json_step value_step(struct parser *p, struct calls *k, char c)
 {
     struct buf piece = BUF_INIT;
-    enum literal_step step = literal_byte(&k->value, c, k->keep ? &k->scratch : &piece);
+    enum lenient_json_step step = lenient_json_byte(&k->value, c, k->keep ? &k->scratch : &piece);
     kept(p, k->keep ? &k->scratch : &piece);
     if (piece.len)
         value_out(p, k, piece.data, piece.len);
@@ -267,17 +267,17 @@ static enum literal_step value_step(struct parser *p, struct calls *k, char c)
     return step;
 }
 
-static enum part literal_value(struct parser *p, struct calls *k, char c)
+static enum part lenient_json_value(struct parser *p, struct calls *k, char c)
 {
-    enum literal_step step = value_step(p, k, c);
-    if (step == LITERAL_BAD)
+    enum lenient_json_step step = value_step(p, k, c);
+    if (step == LENIENT_JSON_BAD)
         return PART_BAD;
-    if (step == LITERAL_MORE)
+    if (step == LENIENT_JSON_MORE)
         return PART_MORE;
     if (k->keep)
         kept_over(p, k);
     k->place = NEXT;
-    return step == LITERAL_PAST ? next_byte(p, k, c) : PART_MORE;
+    return step == LENIENT_JSON_PAST ? next_byte(p, k, c) : PART_MORE;
 }
 
 static enum part value_byte(struct parser *p, struct calls *k, char c)
@@ -295,7 +295,7 @@ static enum part value_byte(struct parser *p, struct calls *k, char c)
             return read_byte(p, k, c);
         }
     }
-    if (c == '{' && !braces(p) && literal_at_value(&k->value)) {
+    if (c == '{' && !braces(p) && lenient_json_at_value(&k->value)) {
         k->place = BRACE;
         k->quote = 0;
         k->escaped = false;
@@ -303,13 +303,13 @@ static enum part value_byte(struct parser *p, struct calls *k, char c)
         buf_add_char(&k->ahead, c);
         return PART_MORE;
     }
-    if (!braces(p) && literal_closes(&k->value, c)) {
+    if (!braces(p) && lenient_json_closes(&k->value, c)) {
         k->place = QUOTED;
         buf_reset(&k->ahead);
         buf_add_char(&k->ahead, c);
         return PART_MORE;
     }
-    return literal_value(p, k, c);
+    return lenient_json_value(p, k, c);
 }
 
 /* --- a brace: an object's, or a set's --------------------------------------------------------- */
@@ -338,12 +338,12 @@ static enum part brace_byte(struct parser *p, struct calls *k, char c)
     k->ahead = (struct buf)BUF_INIT;
     k->place = VALUE;
     if (set) {
-        literal_begin_set(&k->value, &out);
+        lenient_json_begin_set(&k->value, &out);
         kept(p, &out);
         value_out(p, k, buf_str(&out), out.len);
     }
     for (size_t i = set; i < ahead.len && part == PART_MORE; i++)
-        part = i ? read_byte(p, k, ahead.data[i]) : literal_value(p, k, ahead.data[i]);
+        part = i ? read_byte(p, k, ahead.data[i]) : lenient_json_value(p, k, ahead.data[i]);
     buf_release(&out);
     buf_release(&ahead);
     return part;
@@ -429,8 +429,8 @@ static enum part quoted_byte(struct parser *p, struct calls *k, char c)
     k->ahead = (struct buf)BUF_INIT;
     k->place = VALUE;
     if (follows == FOLLOWS_TEXT)
-        literal_value(p, k, '\\'); /* the quote is one of the text */
-    part = literal_value(p, k, ahead.data[0]);
+        lenient_json_value(p, k, '\\'); /* the quote is one of the text */
+    part = lenient_json_value(p, k, ahead.data[0]);
     for (size_t i = 1; i < ahead.len && part == PART_MORE; i++)
         part = read_byte(p, k, ahead.data[i]);
     buf_release(&ahead);
@@ -448,11 +448,11 @@ static void raw_over(struct parser *p, struct calls *k, size_t n)
         n--;
     if (braces(p)) {
         types_value(k->types | (k->types & TYPE_NULL ? TYPE_NONE : 0), text, n, &value);
-    } else if (!literal_whole_python(text, n, &value)) {
+    } else if (!lenient_json_whole_python(text, n, &value)) {
         buf_reset(&value);
         buf_add_char(&value, '"');
         for (size_t i = 0; i < n; i++)
-            literal_escape(&value, text[i]);
+            lenient_json_escape(&value, text[i]);
         buf_add_char(&value, '"');
     }
     kept(p, &value);
@@ -544,8 +544,8 @@ static enum part raw_byte(struct parser *p, struct calls *k, char c)
         char prefix = k->scratch.data[0];
         buf_reset(&k->scratch);
         k->place = VALUE;
-        literal_value(p, k, prefix);
-        return literal_value(p, k, c);
+        lenient_json_value(p, k, prefix);
+        return lenient_json_value(p, k, c);
     }
     if (c == ')' && k->n_open == 0) {
         raw_over(p, k, k->scratch.len);
@@ -654,14 +654,14 @@ static bool calls_finish(struct parser *p)
         struct buf ahead = k->ahead;
         k->ahead = (struct buf)BUF_INIT;
         k->place = VALUE;
-        enum part part = literal_value(p, k, ahead.data[0]);
+        enum part part = lenient_json_value(p, k, ahead.data[0]);
         for (size_t i = 1; i < ahead.len && part == PART_MORE; i++)
             part = read_byte(p, k, ahead.data[i]);
         buf_release(&ahead);
     }
     if (k->place == VALUE && k->in_value && !k->keep && call_announced(p)) {
         struct buf piece = BUF_INIT;
-        literal_settle(&k->value, &piece);
+        lenient_json_settle(&k->value, &piece);
         if (piece.len)
             value_out(p, k, piece.data, piece.len);
         buf_release(&piece);

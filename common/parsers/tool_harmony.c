@@ -10,7 +10,7 @@
  * content: a header has no newline and at most HEADER_MAX bytes. */
 #include "common/parsers/parser_internal.h"
 #include <string.h>
-#include "common/parsers/literal.h"
+#include "common/parsers/lenient_json.h"
 
 #define HEADER_MAX 256
 
@@ -28,7 +28,7 @@ struct harmony {
     char tag[FORMAT_TAG_MAX];
     size_t n_tag;
     struct buf name, args; /* until the announcement */
-    struct literal value;
+    struct lenient_json value;
 };
 
 /* The function in "… to=functions.f …". */
@@ -53,7 +53,7 @@ static void begin_message(struct parser *p, struct harmony *h)
     buf_reset(&h->args);
     if (n) {
         buf_add(&h->name, name, n);
-        literal_init(&h->value, NULL, false);
+        lenient_json_init(&h->value, NULL, false);
         call_drop_kept(p);
         h->place = ARGS;
     } else {
@@ -66,7 +66,7 @@ static void begin_message(struct parser *p, struct harmony *h)
 static void end_args(struct parser *p, struct harmony *h)
 {
     struct buf piece = BUF_INIT;
-    literal_settle(&h->value, &piece);
+    lenient_json_settle(&h->value, &piece);
     call_args(p, buf_str(&piece), piece.len);
     buf_release(&piece);
     if (!call_complete(p))
@@ -99,9 +99,9 @@ static void args_byte(struct parser *p, struct harmony *h, char c)
     if (!call_announced(p) && h->args.len == 0 && is_blank(c))
         return;
     call_keep(p, &c, 1);
-    enum literal_step step = literal_byte(&h->value, c, &piece);
+    enum lenient_json_step step = lenient_json_byte(&h->value, c, &piece);
     kept(p, &piece);
-    bool bad = step == LITERAL_BAD || step == LITERAL_PAST;
+    bool bad = step == LENIENT_JSON_BAD || step == LENIENT_JSON_PAST;
     if (bad && !call_announced(p)) {
         buf_add_char(&h->args, c);
         say_content(p, buf_str(&h->args), h->args.len);
@@ -119,7 +119,7 @@ static void args_byte(struct parser *p, struct harmony *h, char c)
             call_args(p, buf_str(&h->args), h->args.len);
         }
     }
-    if (step == LITERAL_END && call_announced(p)) {
+    if (step == LENIENT_JSON_END && call_announced(p)) {
         call_end(p);
         h->place = ARGS_DONE;
     }

@@ -6,17 +6,17 @@
  *
  *   OPEN -{-> KEY > COLON > VALUE > NEXT -}-> AFTER     OPEN -f-> HEAD > BEFORE -{-> VALUE > AFTER
  *
- * Values are read by literal.h, so a tag inside a string is just text. A call is announced once its
- * name is complete and two bytes of its arguments are certain; when they come before the name they
- * wait. An object without a tag around it has to look more like a call: its first key must be one
- * of a call, its name one of the request's tools, and it must have arguments, or be at the begin
- * and have nothing but the name. */
+ * Values are read by lenient_json.h, so a tag inside a string is just text. A call is announced
+ * once its name is complete and two bytes of its arguments are certain; when they come before the
+ * name they wait. An object without a tag around it has to look more like a call: its first key
+ * must be one of a call, its name one of the request's tools, and it must have arguments, or be at
+ * the begin and have nothing but the name. */
 #include "common/parsers/parser_internal.h"
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include "common/parsers/json_scan.h"
-#include "common/parsers/literal.h"
+#include "common/parsers/lenient_json.h"
 
 enum place {
     OPEN,   /* after the tag */
@@ -38,10 +38,10 @@ enum role { ROLE_OTHER, ROLE_KEY, ROLE_NAME, ROLE_ARGS };
 
 struct json {
     enum place place;
-    enum role role;       /* what the current value is */
-    struct literal value; /* the current value */
-    bool in_value;        /* past its first byte */
-    bool keep;            /* it goes to `scratch`, not straight out */
+    enum role role;            /* what the current value is */
+    struct lenient_json value; /* the current value */
+    bool in_value;             /* past its first byte */
+    bool keep;                 /* it goes to `scratch`, not straight out */
     struct buf scratch;
     struct buf name, args; /* until the announcement */
     char tag[FORMAT_TAG_MAX];
@@ -260,7 +260,7 @@ static enum part args_string(struct parser *p, struct json *h, const struct buf 
     if (good)
         buf_add_str(&inner, "{}");
     else if (text->data[blank] == '{')
-        good = literal_whole(text->data + blank, n - blank, &inner);
+        good = lenient_json_whole(text->data + blank, n - blank, &inner);
     kept(p, &inner);
     if (good)
         args_out(p, h, buf_str(&inner), inner.len);
@@ -291,7 +291,7 @@ static enum part kept_over(struct parser *p, struct json *h)
 
 static void begin_value(struct json *h, enum role role)
 {
-    literal_init(&h->value, h->quote, false);
+    lenient_json_init(&h->value, h->quote, false);
     h->in_value = h->keep = false;
     h->role = role;
     h->place = VALUE;
@@ -328,17 +328,17 @@ static enum part value_byte(struct parser *p, struct json *h, char c)
                   (h->role == ROLE_ARGS && (string || c == 'n' || c == 'N'));
     }
     struct buf piece = BUF_INIT, *out = h->keep ? &h->scratch : &piece;
-    enum literal_step step = literal_byte(&h->value, c, out);
+    enum lenient_json_step step = lenient_json_byte(&h->value, c, out);
     kept(p, out);
     if (h->role == ROLE_ARGS && !h->keep && piece.len)
         args_out(p, h, piece.data, piece.len);
     buf_release(&piece);
-    if (step == LITERAL_BAD)
+    if (step == LENIENT_JSON_BAD)
         return PART_BAD;
-    if (step == LITERAL_MORE)
+    if (step == LENIENT_JSON_MORE)
         return PART_MORE;
     enum part part = value_over(p, h);
-    return part == PART_MORE && step == LITERAL_PAST ? between(p, h, c) : part;
+    return part == PART_MORE && step == LENIENT_JSON_PAST ? between(p, h, c) : part;
 }
 
 /* --- heads ------------------------------------------------------------------------------------ */
@@ -665,7 +665,7 @@ static bool json_finish(struct parser *p)
     const struct tool_format *f = format_row(p);
     if (h->place == VALUE && h->role == ROLE_ARGS && !h->keep && call_announced(p)) {
         struct buf piece = BUF_INIT;
-        literal_settle(&h->value, &piece);
+        lenient_json_settle(&h->value, &piece);
         args_out(p, h, buf_str(&piece), piece.len);
         buf_release(&piece);
     }

@@ -14,7 +14,7 @@
  * and is dropped. */
 #include "common/parsers/parser_internal.h"
 #include <string.h>
-#include "common/parsers/literal.h"
+#include "common/parsers/lenient_json.h"
 #include "common/parsers/types.h"
 
 #define LEVELS_MAX 32
@@ -74,7 +74,7 @@ static void put_bytes(struct parser *p, struct nested *x, const char *text, size
         call_args(p, text, n);
 }
 
-static void put(struct parser *p, struct nested *x, const char *text)
+static void put_text(struct parser *p, struct nested *x, const char *text)
 {
     put_bytes(p, x, text, strlen(text));
 }
@@ -83,7 +83,7 @@ static void put_escaped(struct parser *p, struct nested *x, const char *text, si
 {
     struct buf piece = BUF_INIT;
     for (size_t i = 0; i < n; i++)
-        literal_escape(&piece, text[i]);
+        lenient_json_escape(&piece, text[i]);
     kept(p, &piece);
     put_bytes(p, x, buf_str(&piece), piece.len);
     buf_release(&piece);
@@ -104,7 +104,7 @@ static void make_array(struct nested *x, struct level *l)
 static void end_array(struct parser *p, struct nested *x, struct level *l)
 {
     if (l->repeated)
-        put(p, x, "]");
+        put_text(p, x, "]");
     l->repeated = false;
 }
 
@@ -156,7 +156,7 @@ static enum part open_member(struct parser *p, struct nested *x, const char *nam
         unsigned types = types_in_schema(root, l->schema);
         bool item = n == 4 && memcmp(name, "item", 4) == 0;
         l->kind = types & TYPE_OBJECT || !(item || types & TYPE_ARRAY) ? OBJECT : ARRAY;
-        put(p, x, l->kind == ARRAY ? "[" : "{");
+        put_text(p, x, l->kind == ARRAY ? "[" : "{");
     }
     put_name(p, x, name, n);
     const json_t *outer = l->schema;
@@ -166,7 +166,7 @@ static enum part open_member(struct parser *p, struct nested *x, const char *nam
         types_child(root, outer, x->levels[x->n_level - 2].kind == ARRAY ? "item" : l->name);
     if (types_in_schema(root, l->schema) == TYPE_STRING) {
         l->kind = STRING;
-        put(p, x, "\"");
+        put_text(p, x, "\"");
     }
     return PART_MORE;
 }
@@ -181,11 +181,11 @@ static void close_member(struct parser *p, struct nested *x)
         n--;
     end_array(p, x, l);
     if (l->kind == STRING)
-        put(p, x, "\"");
+        put_text(p, x, "\"");
     else if (l->kind == OBJECT || l->kind == ARRAY)
-        put(p, x, l->kind == ARRAY ? "]" : "}");
+        put_text(p, x, l->kind == ARRAY ? "]" : "}");
     else if (n == 0 && types & (TYPE_ARRAY | TYPE_OBJECT) && !(types & TYPE_STRING))
-        put(p, x, types & TYPE_ARRAY ? "[]" : "{}");
+        put_text(p, x, types & TYPE_ARRAY ? "[]" : "{}");
     else
         types_value(types, buf_str(&x->text), x->text.len, &value);
     kept(p, &value);
@@ -247,7 +247,7 @@ static enum part take_tag(struct parser *p, struct nested *x, const char *name, 
             return PART_BAD;
         if (!call_announced(p))
             call_announce(p, x->name.data, x->name.len);
-        put(p, x, l->any ? "}" : "{}");
+        put_text(p, x, l->any ? "}" : "{}");
         call_end(p);
         return PART_END;
     }

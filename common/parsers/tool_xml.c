@@ -19,7 +19,7 @@
 #include "common/parsers/parser_internal.h"
 #include <stdio.h>
 #include <string.h>
-#include "common/parsers/literal.h"
+#include "common/parsers/lenient_json.h"
 #include "common/parsers/types.h"
 
 #define KEYS_MAX 4096 /* bytes of names that are remembered, which keeps the time linear */
@@ -290,7 +290,7 @@ static enum part between_byte(struct parser *p, struct xml *x, char c)
 
 /* --- values ----------------------------------------------------------------------------------- */
 
-static void put(struct parser *p, const struct xml *x, const char *text, size_t n)
+static void put_text(struct parser *p, const struct xml *x, const char *text, size_t n)
 {
     if (!x->skip)
         call_args(p, text, n);
@@ -299,16 +299,16 @@ static void put(struct parser *p, const struct xml *x, const char *text, size_t 
 static void put_escaped(struct parser *p, const struct xml *x, char c)
 {
     struct buf piece = BUF_INIT;
-    literal_escape(&piece, c);
+    lenient_json_escape(&piece, c);
     kept(p, &piece);
-    put(p, x, buf_str(&piece), piece.len);
+    put_text(p, x, buf_str(&piece), piece.len);
     buf_release(&piece);
 }
 
 static void start_string(struct parser *p, struct xml *x)
 {
     x->string = true;
-    put(p, x, "\"", 1);
+    put_text(p, x, "\"", 1);
 }
 
 static void begin_value(struct parser *p, struct xml *x)
@@ -344,7 +344,7 @@ static bool unwrap(struct parser *p, struct xml *x, const char *text, size_t n)
     const char *key;
     json_t *member;
     buf_reset(&x->inner);
-    bool fits = literal_whole(text, n, &x->inner);
+    bool fits = lenient_json_whole(text, n, &x->inner);
     json_t *v = fits ? json_loadb(buf_str(&x->inner), x->inner.len, JSON_ALLOW_NUL, NULL) : NULL;
     fits = json_is_object(v);
     json_object_foreach (v, key, member)
@@ -360,10 +360,10 @@ static bool unwrap(struct parser *p, struct xml *x, const char *text, size_t n)
 static void put_head(struct parser *p, struct xml *x)
 {
     kept(p, &x->head);
-    put(p, x, buf_str(&x->head), x->head.len);
+    put_text(p, x, buf_str(&x->head), x->head.len);
     buf_reset(&x->head);
     if (x->inner.len)
-        put(p, x, x->inner.data, x->inner.len);
+        put_text(p, x, x->inner.data, x->inner.len);
     buf_reset(&x->inner);
 }
 
@@ -603,14 +603,14 @@ static void value_over(struct parser *p, struct xml *x)
 {
     struct buf value = BUF_INIT;
     if (x->string) {
-        put(p, x, "\"", 1);
+        put_text(p, x, "\"", 1);
     } else if (!x->wrapped || !unwrap(p, x, buf_str(&x->text), x->text.len)) {
         if (x->wrapped)
             put_head(p, x);
         x->any = true;
         types_value(x->types, buf_str(&x->text), x->text.len, &value);
         kept(p, &value);
-        put(p, x, buf_str(&value), value.len);
+        put_text(p, x, buf_str(&value), value.len);
     }
     x->wrapped = x->skip = false;
     buf_release(&value);

@@ -6,7 +6,7 @@
 #include <strings.h>
 #include "common/parsers/parser_internal.h"
 #include "common/parsers/json_scan.h"
-#include "common/parsers/literal.h"
+#include "common/parsers/lenient_json.h"
 
 #define NESTING_MAX 8    /* anyOf and $ref inside each other */
 #define VISITS_MAX  1000 /* schemas looked at for one answer */
@@ -184,7 +184,7 @@ static void add_string(const char *text, size_t n, struct buf *out)
 {
     buf_add_char(out, '"');
     for (size_t i = 0; i < n; i++)
-        literal_escape(out, text[i]);
+        lenient_json_escape(out, text[i]);
     buf_add_char(out, '"');
 }
 
@@ -236,7 +236,8 @@ static bool held_value(unsigned types, const char *json, size_t n, struct buf *o
 {
     struct buf text = BUF_INIT, inner = BUF_INIT;
     json_scan_unquote(&text, json, n);
-    bool fits = literal_whole(buf_str(&text), text.len, &inner) && kind_of(buf_str(&inner)) & types;
+    bool fits =
+        lenient_json_whole(buf_str(&text), text.len, &inner) && kind_of(buf_str(&inner)) & types;
     if (fits)
         buf_add(out, inner.data, inner.len);
     if ((text.failed || inner.failed) && !out->failed)
@@ -262,7 +263,7 @@ void types_value(unsigned types, const char *text, size_t n, struct buf *out)
         buf_add_str(out, word);
         return;
     }
-    bool value = types != TYPE_STRING && literal_whole(from, n_in, &json) && !json.failed;
+    bool value = types != TYPE_STRING && lenient_json_whole(from, n_in, &json) && !json.failed;
     unsigned kind = value ? kind_of(buf_str(&json)) : 0;
     if (kind == TYPE_NULL && types & TYPE_STRING) /* None, which word_value did not take */
         value = false;

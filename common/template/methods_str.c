@@ -162,8 +162,8 @@ static size_t search(const struct str *s, const struct str *part, const struct w
     }
 }
 
-static enum q_code find(struct interp *in, const struct value *a, bool last, bool must,
-                        struct value *out)
+static enum q_code find_substring(struct interp *in, const struct value *a, bool last, bool must,
+                                  struct value *out)
 {
     enum q_code rc;
     struct str *part;
@@ -181,22 +181,22 @@ static enum q_code find(struct interp *in, const struct value *a, bool last, boo
 
 enum q_code method_str_find(struct interp *in, const struct value *a, struct value *out)
 {
-    return find(in, a, false, false, out);
+    return find_substring(in, a, false, false, out);
 }
 
 enum q_code method_str_rfind(struct interp *in, const struct value *a, struct value *out)
 {
-    return find(in, a, true, false, out);
+    return find_substring(in, a, true, false, out);
 }
 
 enum q_code method_str_index(struct interp *in, const struct value *a, struct value *out)
 {
-    return find(in, a, false, true, out);
+    return find_substring(in, a, false, true, out);
 }
 
 enum q_code method_str_rindex(struct interp *in, const struct value *a, struct value *out)
 {
-    return find(in, a, true, true, out);
+    return find_substring(in, a, true, true, out);
 }
 
 enum q_code method_str_count(struct interp *in, const struct value *a, struct value *out)

@@ -25,8 +25,8 @@ static const struct {
 };
 /* clang-format on */
 
-static const struct native *find(const struct native *rows, size_t n_row, const char *name,
-                                 size_t n)
+static const struct native *find_native(const struct native *rows, size_t n_row, const char *name,
+                                        size_t n)
 {
     for (size_t i = 0; i < n_row; i++)
         if (strlen(rows[i].name) == n && memcmp(rows[i].name, name, n) == 0)
@@ -36,17 +36,17 @@ static const struct native *find(const struct native *rows, size_t n_row, const 
 
 const struct native *filter_find(const char *name, size_t n)
 {
-    return find(filters, sizeof filters / sizeof filters[0], name, n);
+    return find_native(filters, sizeof filters / sizeof filters[0], name, n);
 }
 
 const struct native *test_find(const char *name, size_t n)
 {
-    return find(tests, sizeof tests / sizeof tests[0], name, n);
+    return find_native(tests, sizeof tests / sizeof tests[0], name, n);
 }
 
 const struct native *global_find(const char *name, size_t n)
 {
-    return find(globals, sizeof globals / sizeof globals[0], name, n);
+    return find_native(globals, sizeof globals / sizeof globals[0], name, n);
 }
 
 const struct native *method_find(struct value self, const struct str *name, bool *unsafe)

@@ -185,7 +185,7 @@ bool uni_is_printable(uint32_t c)
            k != UTF8PROC_CATEGORY_ZL && k != UTF8PROC_CATEGORY_ZP;
 }
 
-static size_t put(const struct triple *t, uint32_t out[UNI_CASE_MAX])
+static size_t put_points(const struct triple *t, uint32_t out[UNI_CASE_MAX])
 {
     size_t n = 0;
     while (n < UNI_CASE_MAX && (t->c[n] || n == 0)) {
@@ -215,7 +215,7 @@ size_t uni_upper(uint32_t c, uint32_t out[UNI_CASE_MAX])
 {
     int i = special(c);
     if (i >= 0)
-        return put(&specials[i].upper, out);
+        return put_points(&specials[i].upper, out);
     out[0] = (uint32_t)utf8proc_toupper((utf8proc_int32_t)c);
     return 1;
 }
@@ -235,7 +235,7 @@ size_t uni_title(uint32_t c, uint32_t out[UNI_CASE_MAX])
 {
     int i = special(c);
     if (i >= 0)
-        return put(&specials[i].title, out);
+        return put_points(&specials[i].title, out);
     out[0] = (uint32_t)utf8proc_totitle((utf8proc_int32_t)c);
     return 1;
 }
@@ -244,7 +244,7 @@ size_t uni_fold(uint32_t c, uint32_t out[UNI_CASE_MAX])
 {
     int i = special(c);
     if (i >= 0)
-        return put(&specials[i].fold, out);
+        return put_points(&specials[i].fold, out);
     utf8proc_int32_t folded[8];
     int boundary = 0;
     utf8proc_ssize_t n =

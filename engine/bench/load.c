@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libcurl's "socket action" interface: it names the descriptors it waits for and when it wants to be
- * called, we wait for them and for the next request's time together. So a round costs what happened
- * in it, not what is open. */
+/* libcurl's "socket action" interface: it names the descriptors it waits for and when it wants to
+ * be called, we wait for them and for the next request's time together. So a round costs what
+ * happened in it, not what is open. */
 #include "engine/bench/load.h"
 #include <curl/curl.h>
 #include <errno.h>
@@ -289,7 +289,7 @@ static FALLIBLE send_due(struct load *l, bool *waited, struct q_err *e)
     return rc;
 }
 
-static FALLIBLE run(struct load *l, struct q_err *e)
+static FALLIBLE run_load(struct load *l, struct q_err *e)
 {
     bool waited = false;
     enum q_code rc = Q_OK;
@@ -363,7 +363,7 @@ enum q_code load_run(const struct load_config *c, const double *due_s, size_t n,
     l.open.next = l.open.prev = &l.open;
     enum q_code rc = begin(&l, e);
     if (!rc)
-        rc = run(&l, e);
+        rc = run_load(&l, e);
     forget_open(&l);
     if (l.multi)
         curl_multi_cleanup(l.multi);

@@ -108,7 +108,7 @@ static void help(FILE *out)
         "Each verb prints a table; --json FILE also writes {\"machine\", \"run\", \"results\"}.");
 }
 
-static const struct verb *find(const char *name)
+static const struct verb *find_verb(const char *name)
 {
     for (size_t i = 0; i < N_VERB; i++)
         if (!strcmp(verbs[i].verb, name))
@@ -151,7 +151,7 @@ int main(int argc, char **argv)
     struct q_err e = Q_ERR_INIT;
     const char *name = argc > 1 ? argv[1] : NULL;
     bool asked = name && (!strcmp(name, "help") || !strcmp(name, "--help") || !strcmp(name, "-h"));
-    const struct verb *v = asked && argc > 2 ? find(argv[2]) : name ? find(name) : NULL;
+    const struct verb *v = asked && argc > 2 ? find_verb(argv[2]) : name ? find_verb(name) : NULL;
     if (v && asked) { /* quire bench help VERB */
         options_help(&v->info, NULL, columns_width(stdout), stdout);
         return 0;

@@ -25,7 +25,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/mem.h"
-#include "engine/core/compiling.h"
+#include "engine/core/grammar_compiler.h"
 #include "engine/core/core_internal.h"
 #include "engine/core/fingerprint.h"
 #include "engine/model/forward/rotary.h"
@@ -49,7 +49,8 @@ static FALLIBLE watch(struct core *c, int fd, struct q_err *e)
 
 void core_end_worker(struct core *c, int timeout_ms)
 {
-    launch_end(&c->worker, timeout_ms); /* closes its pidfd, which leaves the epoll set by that */
+    worker_process_end(&c->worker,
+                       timeout_ms); /* closes its pidfd, which leaves the epoll set by that */
     ring_free(c->ring);
     c->ring = NULL;
 }
@@ -62,9 +63,9 @@ static FALLIBLE start_worker(struct core *c, struct q_err *e)
         (rc = watch(c, ring_event_fd(c->ring), e)))
         goto out;
     if (c->config.in_process)
-        rc = launch_thread(&c->worker, c->ring, e);
+        rc = worker_process_start_thread(&c->worker, c->ring, e);
     else
-        rc = launch_process(&c->worker, c->ring, c->config.worker_program, e);
+        rc = worker_process_start(&c->worker, c->ring, c->config.worker_program, e);
     if (!rc)
         rc = watch(c, c->worker.pid_fd, e);
 out:
@@ -84,7 +85,7 @@ FALLIBLE core_new(struct core **out, const struct core_config *config, core_sink
     c->config = *config;
     c->sink = sink;
     c->sink_ctx = ctx;
-    c->worker = (struct launch)LAUNCH_INIT;
+    c->worker = (struct worker_process)WORKER_PROCESS_INIT;
     c->percent_logged_ms = clock_ms();
     c->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     rc = c->epoll_fd < 0 ? q_fail(e, Q_IO, "engine: epoll: %s", strerror(errno)) : Q_OK;
@@ -92,8 +93,8 @@ FALLIBLE core_new(struct core **out, const struct core_config *config, core_sink
         rc = trace_new(&c->traces[0], config->trace_path, e);
     if (!rc)
         rc = model_config_load(&c->model, &c->generation, config->worker.model_dir, e);
-    if (!rc && !(rc = compiling_new(&c->compiling, true, e)))
-        rc = watch(c, compiling_fd(c->compiling), e);
+    if (!rc && !(rc = grammar_compiler_new(&c->grammar_compiler, true, e)))
+        rc = watch(c, grammar_compiler_fd(c->grammar_compiler), e);
     if (!rc)
         rc = start_worker(c, e);
     if (rc)
@@ -110,7 +111,7 @@ void core_free(struct core *c)
     core_end_worker(c,
                     c->state == CORE_READY ? CORE_END_MS : 0); /* a load is not worth waiting for */
     scheduler_free(c->scheduler);
-    compiling_free(c->compiling);
+    grammar_compiler_free(c->grammar_compiler);
     core_trace_lost(c);
     for (int i = 0; i < CORE_TRACES; i++)
         trace_free(c->traces[i]);
@@ -146,7 +147,7 @@ static void end_culprit(struct core *c, struct scheduler_output *culprit, const 
     q_fail(&reason, Q_INTERNAL,
            "the worker crashed each time it computed this request; last error: %s", why->message);
     log_error("request %llu of frontend %u failed: %s", (unsigned long long)culprit->req_id,
-              culprit->origin, reason.message);
+              culprit->frontend_id, reason.message);
     culprit->why = &reason;
     c->n_death = 0;
     c->n_culprit++;
@@ -160,7 +161,7 @@ static FALLIBLE worker_lost(struct core *c, const struct q_err *why, struct q_er
     core_end_worker(c, 0);
     c->going = false;
     core_trace_lost(c);
-    core_steer_lost(c, why);
+    core_control_lost(c, why);
     c->n_death++;
     if (c->scheduler && scheduler_worker_died(c->scheduler, &culprit))
         end_culprit(c, &culprit, why);
@@ -179,11 +180,11 @@ static FALLIBLE worker_lost(struct core *c, const struct q_err *why, struct q_er
     return Q_OK;
 }
 
-/* Guesses for sequences with a grammar. A draft model guesses itself. */
+/* Draft tokens for sequences with a grammar. A draft model proposes itself. */
 static uint32_t forced_max(const struct core_config *c)
 {
     bool drafts = c->worker.speculation.method == SPECULATE_DRAFT;
-    return drafts || c->no_jump_forward ? 0 : SCHEDULER_GUESSES_MAX;
+    return drafts || c->no_jump_forward ? 0 : SCHEDULER_DRAFT_TOKENS_MAX;
 }
 
 static FALLIBLE first_ready(struct core *c, const struct worker_info *info, struct q_err *e)
@@ -201,23 +202,23 @@ static FALLIBLE first_ready(struct core *c, const struct worker_info *info, stru
     if (!c->outputs)
         return q_fail(e, Q_NO_MEMORY, "engine: out of memory for %u outputs",
                       info->limits.logit_rows_max);
-    const struct speculation *guesses = &c->config.worker.speculation;
+    const struct speculation *draft_tokens = &c->config.worker.speculation;
     bool may_trace = c->config.trace_path || c->config.profiler_dir;
-    const struct scheduler_config sc = {.limits = info->limits,
-                                        .n_block = info->n_block,
-                                        .n_swap_block = info->n_swap_block,
-                                        .queue_max = c->config.queue_max,
-                                        .policy = c->config.policy,
-                                        .decided = may_trace ? core_trace_decided : NULL,
-                                        .decided_ctx = c,
-                                        .vocab_size = info->shape.vocab_size,
-                                        .eos_ids = c->model.eos_ids,
-                                        .n_eos = c->model.n_eos,
-                                        .n_guess =
-                                            guesses->method == SPECULATE_NOT ? 0 : guesses->n_guess,
-                                        .n_forced = forced_max(&c->config),
-                                        .prefix_cache = c->config.prefix_cache,
-                                        .prompt_free_len = rotary_free_length(&c->model)};
+    const struct scheduler_config sc = {
+        .limits = info->limits,
+        .n_block = info->n_block,
+        .n_swap_block = info->n_swap_block,
+        .queue_max = c->config.queue_max,
+        .policy = c->config.policy,
+        .decided = may_trace ? core_trace_decided : NULL,
+        .decided_ctx = c,
+        .vocab_size = info->shape.vocab_size,
+        .eos_ids = c->model.eos_ids,
+        .n_eos = c->model.n_eos,
+        .n_draft_token = draft_tokens->method == SPECULATE_NOT ? 0 : draft_tokens->n_draft_token,
+        .n_forced = forced_max(&c->config),
+        .prefix_cache = c->config.prefix_cache,
+        .prompt_free_len = rotary_free_length(&c->model)};
     c->config.worker.n_block = info->n_block; /* workers to come make the same pools */
     c->config.worker.n_swap_block = info->n_swap_block;
     c->config.worker.is_again = true;
@@ -282,7 +283,7 @@ static void end_bad_rows(struct core *c, uint32_t n)
             log_error("request %llu failed: the model's logits are NaN or infinite",
                       (unsigned long long)o->req_id);
         }
-        scheduler_abort(c->scheduler, o->origin, o->req_id);
+        scheduler_abort(c->scheduler, o->frontend_id, o->req_id);
         o->has_token = false;
         o->finish = FINISH_ERROR;
     }
@@ -323,7 +324,7 @@ static FALLIBLE plan(struct core *c, struct q_err *e)
 {
     void *space;
     bool planned = true;
-    Q_ASSERT(c->state == CORE_READY && core_may_plan(c) && !ring_ordering(c->ring));
+    Q_ASSERT(c->state == CORE_READY && core_may_plan(c) && !ring_commanding(c->ring));
     while (planned && (space = ring_step_space(c->ring))) {
         int64_t start_us = clock_us();
         enum q_code rc = scheduler_plan(c->scheduler, space, c->step_bytes, start_us, &planned, e);
@@ -375,7 +376,7 @@ static FALLIBLE step_ready(struct core *c, struct q_err *e)
     struct q_err why = Q_ERR_INIT;
     if (settle_all(c, &why) || check_hang(c, &why))
         return worker_lost(c, &why, e);
-    core_steer(c);
+    core_control(c);
     if (core_may_plan(c) && plan(c, &why))
         return worker_lost(c, &why, e);
     c->going = c->ring && ring_in_flight(c->ring) > 0; /* it may sleep now */
@@ -400,8 +401,8 @@ static bool look_at_worker(struct core *c, struct q_err *why)
     for (int i = 0; i < n; i++)
         if (events[i].data.fd == ring_event_fd(c->ring))
             ring_event_clear(c->ring);
-        else if (events[i].data.fd != compiling_fd(c->compiling))
-            ended = launch_ended(&c->worker, why);
+        else if (events[i].data.fd != grammar_compiler_fd(c->grammar_compiler))
+            ended = worker_process_ended(&c->worker, why);
     return ended;
 }
 
@@ -437,10 +438,11 @@ static void give_ends(struct core *c, int64_t now_us)
 static void take_compiled(struct core *c)
 {
     struct compiled x;
-    while (compiling_take(c->compiling, &x)) {
-        struct scheduler_output o = {.origin = x.origin, .req_id = x.req_id, .why = &x.error};
+    while (grammar_compiler_take(c->grammar_compiler, &x)) {
+        struct scheduler_output o = {
+            .frontend_id = x.frontend_id, .req_id = x.req_id, .why = &x.error};
         if (!x.error.code &&
-            !scheduler_submit(c->scheduler, x.origin, &x.submit, clock_us(), &x.error))
+            !scheduler_submit(c->scheduler, x.frontend_id, &x.submit, clock_us(), &x.error))
             continue;
         o.finish = FINISH_ERROR;
         o.code = x.error.code;
@@ -460,7 +462,7 @@ static FALLIBLE step_now(struct core *c, struct q_err *e)
     give_ends(c, clock_us());
     if (!c->ring) {
         c->slept_level = c->sleep_level; /* a worker that died needs no putting to sleep */
-        core_steer(c);
+        core_control(c);
         if (c->sleep_level || clock_ms() < c->restart_at_ms)
             return Q_OK;
         if (start_worker(c, e))
@@ -522,8 +524,8 @@ bool core_worker_died(const struct core *c)
 
 /* The submit that the scheduler gets: with the program in place of the source. *known false: it is
  * being compiled and comes later. */
-static FALLIBLE with_program(struct core *c, uint32_t origin, struct msg_submit *m, bool *known,
-                             struct q_err *e)
+static FALLIBLE with_program(struct core *c, uint32_t frontend_id, struct msg_submit *m,
+                             bool *known, struct q_err *e)
 {
     uint32_t n_word = 0;
     *known = true;
@@ -531,16 +533,17 @@ static FALLIBLE with_program(struct core *c, uint32_t origin, struct msg_submit 
         m->grammar.n = 0;
         return Q_OK;
     }
-    const uint32_t *words = compiling_known(c->compiling, m, &n_word);
+    const uint32_t *words = grammar_compiler_known(c->grammar_compiler, m, &n_word);
     if (words) {
         m->grammar = (struct proto_bytes){(const uint8_t *)words, n_word * sizeof *words};
         return Q_OK;
     }
     *known = false;
-    return compiling_add(c->compiling, origin, m, e);
+    return grammar_compiler_add(c->grammar_compiler, frontend_id, m, e);
 }
 
-FALLIBLE core_submit(struct core *c, uint32_t origin, const struct msg_submit *m, struct q_err *e)
+FALLIBLE core_submit(struct core *c, uint32_t frontend_id, const struct msg_submit *m,
+                     struct q_err *e)
 {
     Q_ASSERT(m && (m->prompt.data || !m->prompt.n) && (m->grammar.data || !m->grammar.n));
     struct msg_submit own = *m;
@@ -550,24 +553,24 @@ FALLIBLE core_submit(struct core *c, uint32_t origin, const struct msg_submit *m
         return q_fail(e, Q_UNAVAILABLE, "loading %u %%", percent);
     if (c->state == CORE_FAILED)
         return q_fail(e, Q_UNAVAILABLE, "the engine failed: %s", c->failure.message);
-    enum q_code rc = with_program(c, origin, &own, &known, e);
+    enum q_code rc = with_program(c, frontend_id, &own, &known, e);
     if (rc || !known)
         return rc;
-    rc = scheduler_submit(c->scheduler, origin, &own, clock_us(), e);
+    rc = scheduler_submit(c->scheduler, frontend_id, &own, clock_us(), e);
     give_ends(c, INT64_MIN); /* not the new one itself: its owner does not know it yet */
     return rc;
 }
 
-bool core_abort(struct core *c, uint32_t origin, uint64_t req_id)
+bool core_abort(struct core *c, uint32_t frontend_id, uint64_t req_id)
 {
-    return compiling_abort(c->compiling, origin, req_id) ||
-           (c->scheduler && scheduler_abort(c->scheduler, origin, req_id));
+    return grammar_compiler_abort(c->grammar_compiler, frontend_id, req_id) ||
+           (c->scheduler && scheduler_abort(c->scheduler, frontend_id, req_id));
 }
 
-uint32_t core_abort_origin(struct core *c, uint32_t origin)
+uint32_t core_abort_frontend(struct core *c, uint32_t frontend_id)
 {
-    uint32_t n = compiling_abort_origin(c->compiling, origin);
-    return n + (c->scheduler ? scheduler_abort_origin(c->scheduler, origin) : 0);
+    uint32_t n = grammar_compiler_abort_frontend(c->grammar_compiler, frontend_id);
+    return n + (c->scheduler ? scheduler_abort_frontend(c->scheduler, frontend_id) : 0);
 }
 
 void core_reset_prefix_cache(struct core *c)
@@ -594,7 +597,7 @@ bool core_busy(const struct core *c)
 {
     struct scheduler_stats s;
     core_stats(c, &s);
-    return s.n_running || s.n_waiting || s.n_swapped || compiling_count(c->compiling);
+    return s.n_running || s.n_waiting || s.n_swapped || grammar_compiler_count(c->grammar_compiler);
 }
 
 const struct core_info *core_info(const struct core *c)

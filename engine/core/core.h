@@ -110,9 +110,10 @@ FALLIBLE core_profile_stop(struct core *c, struct q_err *e);
 const char *core_profile_path(const struct core *c); /* of the last one; "" = none */
 
 /* As scheduler_submit; Q_UNAVAILABLE while loading ("loading 43 %") or failed. */
-FALLIBLE core_submit(struct core *c, uint32_t origin, const struct msg_submit *m, struct q_err *e);
-bool core_abort(struct core *c, uint32_t origin, uint64_t req_id);
-uint32_t core_abort_origin(struct core *c, uint32_t origin);
+FALLIBLE core_submit(struct core *c, uint32_t frontend_id, const struct msg_submit *m,
+                     struct q_err *e);
+bool core_abort(struct core *c, uint32_t frontend_id, uint64_t req_id);
+uint32_t core_abort_frontend(struct core *c, uint32_t frontend_id);
 void core_reset_prefix_cache(struct core *c);
 bool core_preempt_last(struct core *c); /* as scheduler_preempt_last; for tests */
 bool core_busy(const struct core *c);   /* requests are waiting or running */

@@ -2,17 +2,17 @@
 /* What an operator, or a program that trains in a loop, does to a core: sleep, pause, other
  * weights.
  *
- * All of it is a wish at first, and reached when nothing is in flight: core_steer looks after every
- * settled step. A pause or a reload says what becomes of the requests that have begun (enum
+ * All of it is pending at first, and reached when nothing is in flight: core_control looks after
+ * every settled step. A pause or a reload says what becomes of the requests that have begun (enum
  * in_flight_mode). With IN_FLIGHT_WAIT the scheduler is closed, so that only those go on, until
- * none is left; with IN_FLIGHT_ABORT they ended when the wish came. */
+ * none is left; with IN_FLIGHT_ABORT they ended when the control message came. */
 #include <stdio.h>
 #include <string.h>
 #include "common/clock.h"
 #include "common/file.h"
 #include "common/log.h"
 #include "common/mem.h"
-#include "engine/core/compiling.h"
+#include "engine/core/grammar_compiler.h"
 #include "engine/core/core_internal.h"
 #include "engine/core/fingerprint.h"
 
@@ -57,7 +57,7 @@ static void abort_all(struct core *c)
     while (c->scheduler && scheduler_end_next(c->scheduler, &o))
         c->sink(c->sink_ctx, NULL, &o, 1);
     o = (struct scheduler_output){.finish = FINISH_ABORT};
-    while (compiling_abort_next(c->compiling, &o.origin, &o.req_id))
+    while (grammar_compiler_abort_next(c->grammar_compiler, &o.frontend_id, &o.req_id))
         c->sink(c->sink_ctx, NULL, &o, 1);
 }
 
@@ -92,7 +92,7 @@ void core_wake(struct core *c)
 bool core_sleeping(const struct core *c)
 {
     return c->slept_level && c->slept_level == c->sleep_level &&
-           !(c->ring && ring_ordering(c->ring));
+           !(c->ring && ring_commanding(c->ring));
 }
 
 uint32_t core_sleep_level(const struct core *c)
@@ -107,7 +107,7 @@ static void fall_asleep(struct core *c)
     if (c->slept_level == 0)
         scheduler_worker_lost(c->scheduler);
     if (c->sleep_level == 1) {
-        ring_order(c->ring, RING_FORGET_KV, NULL);
+        ring_command(c->ring, RING_FORGET_KV, NULL);
     } else {
         core_end_worker(c, 0);
         c->state = CORE_RESTARTING; /* as far as it has no worker, which core_wake starts */
@@ -261,7 +261,7 @@ static void begin_reload(struct core *c)
     Q_ASSERT(c->reload.state == RELOAD_WANTED && c->scheduler && !in_flight(c));
     scheduler_worker_lost(c->scheduler);
     if (c->ring) {
-        ring_order(c->ring, RING_RELOAD, c->reload.dir);
+        ring_command(c->ring, RING_RELOAD, c->reload.dir);
         c->reload.state = RELOAD_ORDERED;
         set_closed(c);
     } else {
@@ -283,7 +283,7 @@ bool core_reloading(const struct core *c)
     return c->reload.state != RELOAD_NONE;
 }
 
-void core_steer_lost(struct core *c, const struct q_err *why)
+void core_control_lost(struct core *c, const struct q_err *why)
 {
     struct q_err e = Q_ERR_INIT;
     if (c->reload.state != RELOAD_ORDERED)
@@ -295,14 +295,14 @@ void core_steer_lost(struct core *c, const struct q_err *why)
     end_reload(c, &e);
 }
 
-void core_steer(struct core *c)
+void core_control(struct core *c)
 {
     struct q_err e = Q_ERR_INIT;
-    bool quiet = !in_flight(c) && !(c->ring && ring_ordering(c->ring));
+    bool quiet = !in_flight(c) && !(c->ring && ring_commanding(c->ring));
     if (!quiet)
         return;
     if (c->reload.state == RELOAD_ORDERED)
-        end_reload(c, ring_order_result(c->ring, &e) ? &e : NULL);
+        end_reload(c, ring_command_result(c->ring, &e) ? &e : NULL);
     if (c->reload.state == RELOAD_WANTED && !(c->reload.mode == IN_FLIGHT_WAIT && n_begun(c)))
         begin_reload(c);
     else if (c->ring && c->slept_level < c->sleep_level)

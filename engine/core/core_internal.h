@@ -4,7 +4,7 @@
 #ifndef QUIRE_ENGINE_CORE_CORE_INTERNAL_H
 #define QUIRE_ENGINE_CORE_CORE_INTERNAL_H
 #include "engine/core/core.h"
-#include "engine/core/launch.h"
+#include "engine/core/worker_process.h"
 #include "engine/core/trace.h"
 
 #define CORE_TRACES 2 /* --trace, /start_profile */
@@ -26,7 +26,7 @@ struct core {
     struct q_err failure; /* of FAILED */
     bool worker_died;
     struct ring *ring; /* of the current worker; NULL between two workers */
-    struct launch worker;
+    struct worker_process worker;
     struct worker_info worker_info; /* of the first worker */
     struct core_info info;
     size_t result_bytes; /* of one ring entry */
@@ -34,11 +34,11 @@ struct core {
     struct trace *traces[CORE_TRACES]; /* NULL = none */
     char profile_path[PATH_MAX];       /* of the last profile */
     uint32_t n_profile;
-    struct trace_step traced[RING_DEPTH]; /* of the steps in flight, by number */
-    int64_t decided_us;                   /* in the plan being made */
-    struct scheduler *scheduler;          /* NULL until the first worker is ready */
-    struct scheduler_output *outputs;     /* [logit_rows_max] */
-    struct compiling *compiling;          /* requests whose grammar is being compiled */
+    struct trace_step traced[RING_DEPTH];      /* of the steps in flight, by number */
+    int64_t decided_us;                        /* in the plan being made */
+    struct scheduler *scheduler;               /* NULL until the first worker is ready */
+    struct scheduler_output *outputs;          /* [logit_rows_max] */
+    struct grammar_compiler *grammar_compiler; /* requests whose grammar is being compiled */
     int epoll_fd;
     uint32_t n_death;         /* since the last finished step or culprit */
     uint32_t n_culprit;       /* since the last finished step */
@@ -64,9 +64,9 @@ void core_end_worker(struct core *c, int timeout_ms);
 /* core_control.c: true if a step may be planned now. */
 bool core_may_plan(const struct core *c);
 /* After finished steps are settled: enter sleep, reload or clear the cache when possible. */
-void core_steer(struct core *c);
+void core_control(struct core *c);
 /* The worker is lost. */
-void core_steer_lost(struct core *c, const struct q_err *why);
+void core_control_lost(struct core *c, const struct q_err *why);
 
 /* core_trace.c */
 bool core_tracing(const struct core *c);

@@ -88,16 +88,17 @@ static FALLIBLE fill(struct speculation *s, const json_t *root, struct q_err *e)
     if ((rc = check_keys(root, e)) || (rc = get_text(&method, root, "method", e)) ||
         (rc = get_text(&model, root, "model", e)) ||
         (rc = get_text(&revision, root, "revision", e)) ||
-        (rc = get_number(&s->n_guess, root, "num_speculative_tokens", SCHEDULER_GUESSES_MAX, e)))
+        (rc = get_number(&s->n_draft_token, root, "num_speculative_tokens",
+                         SCHEDULER_DRAFT_TOKENS_MAX, e)))
         return rc;
     const json_t *n_rank = json_object_get(root, "draft_tensor_parallel_size");
     if (n_rank && !(json_is_integer(n_rank) && json_integer_value(n_rank) == 1))
         return q_fail(
             e, Q_INVALID,
             FLAG ": draft_tensor_parallel_size must be 1: tensor parallelism is not supported yet");
-    if (!s->n_guess)
+    if (!s->n_draft_token)
         return q_fail(e, Q_INVALID, FLAG ": num_speculative_tokens is missing (1 to %u)",
-                      SCHEDULER_GUESSES_MAX);
+                      SCHEDULER_DRAFT_TOKENS_MAX);
     if (!method)
         method = !model || strcmp(model, "ngram") == 0 || strcmp(model, "[ngram]") == 0
                      ? "ngram"

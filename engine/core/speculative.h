@@ -9,7 +9,7 @@
  *     method                  "ngram" or "draft_model"; by default what "model" means
  *     model                   folder or cached id of the draft model ("ngram" means that method)
  *     revision                of that id
- *     num_speculative_tokens  1 … SCHEDULER_GUESSES_MAX; no default
+ *     num_speculative_tokens  1 … SCHEDULER_DRAFT_TOKENS_MAX; no default
  *     prompt_lookup_max, _min n-gram: tokens that must match; default 5, or what the other one says
  *
  * Errors: Q_INVALID (which field, what is accepted), those of hub_resolve. */

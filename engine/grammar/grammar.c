@@ -4,7 +4,7 @@
 #include <string.h>
 #include "common/mem.h"
 #include "common/utf8.h"
-#include "engine/grammar/source/after.h"
+#include "engine/grammar/source/reasoning_prefix.h"
 #include "engine/grammar/source/ebnf.h"
 #include "engine/grammar/automaton/program.h"
 #include "engine/grammar/source/regex.h"
@@ -19,92 +19,93 @@ static json_t *parse(struct build *b, const char *source, size_t n, const char *
     if (!v && json_error_code(&error) == json_error_numeric_overflow) /* limits beyond 64 bits */
         v = json_loadb(source, n, flags | JSON_DECODE_INT_AS_REAL, &error);
     if (!v)
-        gx_fail(b, Q_INVALID, "the %s is not JSON: %.100s (line %d, column %d)", what, error.text,
-                error.line, error.column);
+        expr_fail(b, Q_INVALID, "the %s is not JSON: %.100s (line %d, column %d)", what, error.text,
+                  error.line, error.column);
     return v;
 }
 
-static const struct gx *choices(struct build *b, const json_t *v)
+static const struct expr *choices(struct build *b, const json_t *v)
 {
-    struct gx_list l = {0};
+    struct expr_list l = {0};
     size_t i;
     json_t *item;
     if (!json_is_array(v) || json_array_size(v) == 0)
-        return gx_fail(b, Q_INVALID, "expected a list of one or more strings");
+        return expr_fail(b, Q_INVALID, "expected a list of one or more strings");
     json_array_foreach ((json_t *)v, i, item) {
         if (!json_is_string(item) || json_string_length(item) == 0)
-            return gx_fail(b, Q_INVALID, "entry %zu is not a string, or is empty", i);
-        gx_add(b, &l, gx_bytes(b, json_string_value(item), json_string_length(item)));
+            return expr_fail(b, Q_INVALID, "entry %zu is not a string, or is empty", i);
+        expr_add(b, &l, expr_bytes(b, json_string_value(item), json_string_length(item)));
     }
-    return gx_alt(b, l.items, l.n);
+    return expr_alt(b, l.items, l.n);
 }
 
-static const struct gx *schema(struct build *b, uint32_t kind, const char *source, size_t n)
+static const struct expr *schema(struct build *b, uint32_t kind, const char *source, size_t n)
 {
     json_error_t error;
-    const struct gx *ws = kind & GRAMMAR_COMPACT ? &gx_empty : NULL, *x = &gx_never;
+    const struct expr *ws = kind & GRAMMAR_COMPACT ? &expr_empty : NULL, *x = &expr_never;
     if (kind & GRAMMAR_SPACED) {
         json_t *pattern = json_loadb(source, n, JSON_DECODE_ANY | JSON_DISABLE_EOF_CHECK, &error);
         ws = json_is_string(pattern)
                  ? schema_ws_pattern(b, json_string_value(pattern), json_string_length(pattern))
-                 : gx_fail(b, Q_INVALID, "expected a JSON string before the schema");
+                 : expr_fail(b, Q_INVALID, "expected a JSON string before the schema");
         json_decref(pattern);
         source += pattern ? error.position : 0;
         n -= pattern ? (size_t)error.position : 0;
     }
     json_t *v = build_ok(b) ? parse(b, source, n, "schema") : NULL;
     if (v)
-        x = schema_gx(b, v, ws);
+        x = schema_expr(b, v, ws);
     json_decref(v);
     return x;
 }
 
-static const struct gx *build_source(struct build *b, uint32_t kind, const char *source, size_t n)
+static const struct expr *build_source(struct build *b, uint32_t kind, const char *source, size_t n)
 {
     bool compact = kind & GRAMMAR_COMPACT;
-    const struct gx *x = &gx_never;
+    const struct expr *x = &expr_never;
     json_t *v = NULL;
     switch (kind & ~(GRAMMAR_COMPACT | GRAMMAR_SPACED)) {
     case GRAMMAR_JSON:
         x = schema(b, kind, source, n);
         break;
     case GRAMMAR_REGEX:
-        x = regex_gx(b, &(struct regex_text){.s = source, .n = n, .where = "regex"}, GX_UTF8);
+        x = regex_expr(b, &(struct regex_text){.s = source, .n = n, .where = "regex"}, EXPR_UTF8);
         break;
     case GRAMMAR_CHOICE:
         if ((v = parse(b, source, n, "list of choices")))
             x = choices(b, v);
         break;
     case GRAMMAR_EBNF:
-        x = ebnf_gx(b, source, n);
+        x = ebnf_expr(b, source, n);
         break;
     case GRAMMAR_TAGS:
         if ((v = parse(b, source, n, "structural tag")))
-            x = tags_gx(b, v, compact);
+            x = tags_expr(b, v, compact);
         break;
     default:
-        gx_fail(b, Q_UNSUPPORTED, "grammar: kind %u is unknown to this engine", kind);
+        expr_fail(b, Q_UNSUPPORTED, "grammar: kind %u is unknown to this engine", kind);
     }
     json_decref(v);
     return x;
 }
 
-static const struct gx *with_before(struct build *b, const struct grammar_source *s,
-                                    const struct gx *x)
+static const struct expr *with_before(struct build *b, const struct grammar_source *s,
+                                      const struct expr *x)
 {
-    const struct gx *before = gx_named(b, "",
-                                       s->n_after ? after_gx(b, s->after, s->n_after)
-                                                  : after_tags_gx(b, s->tags, s->n_tags));
+    const struct expr *before =
+        expr_named(b, "",
+                   s->n_after ? reasoning_prefix_expr(b, s->after, s->n_after)
+                              : reasoning_prefix_tags_expr(b, s->tags, s->n_tags));
     if (build_ok(b))
         b->before = before->rule + 1;
-    return gx_seq2(b, s->n_after ? before : gx_optional(b, before), x);
+    return expr_seq2(b, s->n_after ? before : expr_optional(b, before), x);
 }
 
 static FALLIBLE compile(uint32_t **words, uint32_t *n_word, const struct grammar_source *source,
                         struct build *b, struct q_err *e)
 {
-    uint32_t start = gx_rule_new(b, "root");
-    const struct gx *x = build_source(b, source->kind, source->text, source->n);
+    uint32_t start = expr_rule_new(b, "root");
+    const struct expr *x = build_source(b, source->kind, source->text, source->n);
     if (source->n_after || source->n_tags)
         x = with_before(b, source, x);
     if (build_ok(b))
@@ -136,8 +137,8 @@ FALLIBLE grammar_compile(uint32_t **words, uint32_t *n_word, const struct gramma
         b.lean = lean;
         b.stop = source->stop;
         b.try_max = source->try_max;
-        b.work_max =
-            source->work_max ? source->work_max : GX_WORK_MAX + (uint64_t)GX_WORK_BYTE * source->n;
+        b.work_max = source->work_max ? source->work_max
+                                      : EXPR_WORK_MAX + (uint64_t)EXPR_WORK_BYTE * source->n;
         rc = compile(words, n_word, &copy, &b, &err);
         again = rc == Q_TOO_LARGE && b.is_rich && !lean;
         if (!lean || rc == Q_OK || rc == Q_TIMEOUT || rc == Q_CANCELLED)

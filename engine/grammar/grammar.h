@@ -7,7 +7,7 @@
  * the vocabulary's trie (trie.h) then computes the tokens allowed after any history.
  *
  *     source ─ grammar_compile ─▶ program ─ matcher + trie ─▶ masks
- *     schema_goal.c regex.c ebnf.c lark.c tags.c ─▶ gx ─ nfa.c fsm.c program_emit.c ─┘
+ *     schema_goal.c regex.c ebnf.c lark.c tags.c ─▶ expr ─ nfa.c fsm.c program_emit.c ─┘
  *
  * Hostile sources: text, nesting, rules, states and work are bounded; the error names
  * the limit that was exceeded. Threads: grammar_compile is pure, any number at once. */

@@ -303,7 +303,7 @@ static void try_line(struct lab *l, const char *text, size_t n)
     json_decref(out);
 }
 
-static int run(struct lab *l)
+static int run_lab(struct lab *l)
 {
     struct buf text = BUF_INIT_MAX(LINE_MAX_BYTES);
     char piece[65536];
@@ -358,7 +358,7 @@ int main(int argc, char **argv)
         }
         l.bits = q_calloc(trie_words(&l.trie), sizeof *l.bits);
     }
-    rc = run(&l);
+    rc = run_lab(&l);
     q_free(l.bits);
     q_free(l.mask_us);
     trie_release(&l.trie);

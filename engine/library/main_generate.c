@@ -362,7 +362,7 @@ static struct asked *next(struct program *p, enum q_code *rc)
     return NULL;
 }
 
-static bool run(struct program *p)
+static bool run_program(struct program *p)
 {
     enum q_code rc;
     struct asked *now = next(p, &rc);
@@ -467,7 +467,7 @@ int main(int argc, char **argv)
     if ((rc = open_engine(&p)))
         return rc;
     p.start_ms = clock_ms();
-    bool ok = run(&p);
+    bool ok = run_program(&p);
     quire_engine_close(p.engine);
     generate_input_close(&p.input);
     return ok ? 0 : EXIT_ANSWER;

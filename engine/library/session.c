@@ -43,7 +43,7 @@ struct session {
 };
 
 /* A req_id is a count and, in its low part, the place in `open`. */
-static struct session_request *find(const struct session *s, uint64_t req_id)
+static struct session_request *find_request(const struct session *s, uint64_t req_id)
 {
     struct session_request *r = s->open[req_id % s->n_open_max];
     return r && r->req_id == req_id ? r : NULL;
@@ -104,17 +104,17 @@ static void sink(void *ctx, const struct step_result *result,
     struct session *s = ctx;
     for (uint32_t i = 0; i < n; i++) {
         const struct scheduler_output *o = &outputs[i];
-        struct session_request *r = find(s, o->req_id);
+        struct session_request *r = find_request(s, o->req_id);
         for (uint32_t j = 0; r && j < o->n_prompt_row; j++) {
             push_row(s, r, result, &o->prompt_rows[j],
                      (struct session_item){.kind = SESSION_PROMPT});
-            r = find(s, o->req_id); /* gone when its queue could not grow */
+            r = find_request(s, o->req_id); /* gone when its queue could not grow */
         }
         if (r && o->has_token) {
             push_row(s, r, result, o->row,
                      (struct session_item){
                          .kind = SESSION_TOKEN, .finish = o->finish, .stop_id = o->stop_id});
-            r = find(s, o->req_id);
+            r = find_request(s, o->req_id);
         }
         if (r && o->finish) {
             struct q_err error = Q_ERR_INIT;
@@ -201,7 +201,7 @@ static void on_command(struct session *s, const struct command *c)
     if (c->kind == COMMAND_SUBMIT) {
         on_submit(s, c);
     } else if (c->kind == COMMAND_ABORT) {
-        struct session_request *r = find(s, c->req_id);
+        struct session_request *r = find_request(s, c->req_id);
         core_abort(s->core, ORIGIN, c->req_id);
         if (r)
             finish(s, r, FINISH_ABORT, 0, NULL);

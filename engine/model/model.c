@@ -158,7 +158,7 @@ static enum q_code choose_quantization(enum quantization *out, const struct mode
 static enum q_code check_device(const struct model *m, struct q_err *e)
 {
     const struct model_config *c = &m->config;
-    const size_t most = UPLOAD_BYTES / 2 / sizeof(float); /* a bias by turns has two parts */
+    const size_t most = UPLOAD_BYTES / 2 / sizeof(float); /* a interleaved bias has two parts */
     if (!m->link)
         return Q_OK;
     if (c->hidden_size > most || c->intermediate_size > most || model_q_cols(m) > most ||
@@ -317,7 +317,7 @@ FALLIBLE model_show_program(struct buf *out, const struct model_options *o,
     return rc;
 }
 
-static enum q_code load(struct model *m, const struct model_options *o, struct q_err *e)
+static enum q_code load_model(struct model *m, const struct model_options *o, struct q_err *e)
 {
     enum q_code rc;
     struct model_options decided = *o;
@@ -345,7 +345,7 @@ enum q_code model_load(struct model **out, const struct model_options *o, struct
     struct model *m = q_calloc(1, sizeof *m);
     if (!m)
         return q_fail(e, Q_NO_MEMORY, "out of memory loading %s", o->dir);
-    enum q_code rc = load(m, o, e);
+    enum q_code rc = load_model(m, o, e);
     if (rc)
         model_free(m);
     else

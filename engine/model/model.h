@@ -135,7 +135,8 @@ void kv_cache_copy_on(struct device_stream *s, const struct kv_cache *dst, uint3
 struct batch {                 /* one step, ragged; all borrowed for the call */
     const uint32_t *token_ids; /* [n_token], each < vocab_size */
     const uint32_t *positions; /* [n_token] */
-    const uint32_t *slots; /* [n_token] block * KERN_BLOCK + offset, KERN_NO_SLOT: not written */
+    const uint32_t
+        *slot_mapping; /* [n_token] block * KERN_BLOCK + offset, KERN_NO_SLOT: not written */
     const struct attention_seq
         *seqs;                  /* [n_seq], rows in order, together covering all n_token rows */
     const uint32_t *logit_rows; /* [n_logit] ascending row numbers whose logits are wanted */

@@ -4,8 +4,8 @@
 #include "engine/model/forward/program_text.h"
 
 #define FUSIONS_CPU \
-    (PROGRAM_FUSE(QKV_FINISH) | PROGRAM_FUSE(NORM_QUANTIZE) | PROGRAM_FUSE(MATMUL_ADD))
-/* As the device's operations are: norm_rows makes int8, qkv_finish, linear adds. */
+    (PROGRAM_FUSE(QKV_EPILOGUE) | PROGRAM_FUSE(NORM_QUANTIZE) | PROGRAM_FUSE(MATMUL_ADD))
+/* As the device's operations are: norm_rows makes int8, qkv_epilogue, linear adds. */
 #define FUSIONS_DEVICE FUSIONS_CPU
 
 FALLIBLE model_program_try(const struct model *m, bool on_device, struct q_err *e)

@@ -79,7 +79,7 @@ static uint32_t *bucket(const struct backlog *b, uint64_t id)
     return &b->buckets[(uint32_t)(h >> 32) & (b->n_bucket - 1)];
 }
 
-static uint32_t find(const struct backlog *b, uint64_t id)
+static uint32_t find_tenant(const struct backlog *b, uint64_t id)
 {
     uint32_t i = *bucket(b, id);
     while (i && b->tenants[i - 1].id != id)
@@ -99,7 +99,7 @@ static void unname(struct backlog *b, uint32_t i)
 /* The tenant's entry, taken out of the idle ones. */
 static uint32_t open_tenant(struct backlog *b, uint64_t id)
 {
-    uint32_t i = find(b, id);
+    uint32_t i = find_tenant(b, id);
     if (i != REQUEST_NONE && b->tenants[i].n_open)
         return i;
     if (i == REQUEST_NONE) {
@@ -137,7 +137,7 @@ void backlog_enter(struct backlog *b, uint32_t i_request, uint64_t tenant_id, ui
     struct tenant *t = &b->tenants[i];
     Q_ASSERT(weight >= 1 && weight <= BACKLOG_WEIGHT_MAX);
     r->tenant = i;
-    r->turn = 0;
+    r->admission_seq = 0;
     if (!b->by_priority)
         r->priority = 0;
     t->weight = weight;
@@ -151,13 +151,14 @@ void backlog_enter(struct backlog *b, uint32_t i_request, uint64_t tenant_id, ui
     b->n++;
 }
 
-/* Is a's turn before b's? Both are the first of their lists. */
+/* Does a come before b? Both are the first of their lists. */
 static bool goes_before(const struct backlog *b, const struct request *x, const struct request *y)
 {
     if (x->priority != y->priority)
         return x->priority < y->priority;
-    if (x->turn || y->turn) /* one list has turns, so at most one of them has none */
-        return x->turn != 0;
+    if (x->admission_seq ||
+        y->admission_seq) /* one list has admitted ones, so at most one of them has none */
+        return x->admission_seq != 0;
     uint64_t x_charge = tenant_of(b, x)->charge, y_charge = tenant_of(b, y)->charge;
     return x_charge != y_charge ? x_charge < y_charge : x->arrival < y->arrival;
 }
@@ -189,7 +190,7 @@ void backlog_take(struct backlog *b, uint32_t i_request, uint32_t n_token)
 {
     struct request *r = &b->requests->items[i_request];
     b->n--;
-    if (r->turn) {
+    if (r->admission_seq) {
         request_list_remove(b->requests, &b->returned, i_request);
         return;
     }
@@ -197,14 +198,14 @@ void backlog_take(struct backlog *b, uint32_t i_request, uint32_t n_token)
     if (tenant_of(b, r)->charge > b->charge_floor)
         b->charge_floor = tenant_of(b, r)->charge;
     backlog_charge(b, i_request, n_token);
-    r->turn = ++b->n_turn;
+    r->admission_seq = ++b->n_admission;
 }
 
 void backlog_return(struct backlog *b, uint32_t i_request)
 {
     const struct request *items = b->requests->items;
     uint32_t before = REQUEST_NONE, next = b->returned.first;
-    Q_ASSERT(items[i_request].turn);
+    Q_ASSERT(items[i_request].admission_seq);
     while (next != REQUEST_NONE && request_before(&items[next], &items[i_request])) {
         before = next;
         next = items[next].next;
@@ -215,7 +216,7 @@ void backlog_return(struct backlog *b, uint32_t i_request)
 
 void backlog_remove(struct backlog *b, uint32_t i_request)
 {
-    if (b->requests->items[i_request].turn)
+    if (b->requests->items[i_request].admission_seq)
         request_list_remove(b->requests, &b->returned, i_request);
     else
         take_new(b, i_request);
@@ -238,7 +239,7 @@ void backlog_charge(struct backlog *b, uint32_t i_request, uint32_t n_token)
 
 uint32_t backlog_last_of_many(const struct backlog *b, uint64_t tenant_id)
 {
-    uint32_t own = find(b, tenant_id), most = REQUEST_NONE;
+    uint32_t own = find_tenant(b, tenant_id), most = REQUEST_NONE;
     uint32_t n = own == REQUEST_NONE ? 1 : b->tenants[own].waiting.n + 1;
     for (uint32_t j = b->contending.first; j != REQUEST_NONE; j = b->tenants[j].next)
         if (b->tenants[j].waiting.n > n) {
@@ -256,16 +257,16 @@ uint32_t backlog_n_tenant(const struct backlog *b)
     return b->n_tenant - b->idle.n;
 }
 
-/* One list of a tenant: by priority, then arrival, none with a turn. */
+/* One list of a tenant: by priority, then arrival, none admitted. */
 static uint32_t check_tenant(const struct backlog *b, uint32_t j)
 {
     const struct tenant *t = &b->tenants[j];
     const struct request *last = NULL;
     uint32_t n = 0;
-    Q_ASSERT(t->named && find(b, t->id) == j && t->n_open >= t->waiting.n);
+    Q_ASSERT(t->named && find_tenant(b, t->id) == j && t->n_open >= t->waiting.n);
     for (uint32_t i = t->waiting.first; i != REQUEST_NONE; i = b->requests->items[i].next, n++) {
         const struct request *r = &b->requests->items[i];
-        Q_ASSERT(r->state == REQUEST_WAITING && r->tenant == j && r->turn == 0);
+        Q_ASSERT(r->state == REQUEST_WAITING && r->tenant == j && r->admission_seq == 0);
         Q_ASSERT(!last || last->priority < r->priority ||
                  (last->priority == r->priority && last->arrival < r->arrival));
         last = r;
@@ -286,7 +287,7 @@ void backlog_check(const struct backlog *b)
     Q_ASSERT(n_contending == b->contending.n);
     for (uint32_t i = b->returned.first; i != REQUEST_NONE; i = b->requests->items[i].next, n++) {
         const struct request *r = &b->requests->items[i];
-        Q_ASSERT(r->state == REQUEST_WAITING && r->turn);
+        Q_ASSERT(r->state == REQUEST_WAITING && r->admission_seq);
         Q_ASSERT(!last || request_before(last, r));
         last = r;
     }

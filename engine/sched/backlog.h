@@ -45,7 +45,7 @@ struct backlog {
     struct request_table *requests; /* borrowed */
     bool by_priority;
     uint32_t n;                   /* number of waiting requests */
-    struct request_list returned; /* by priority, then turn */
+    struct request_list returned; /* by priority, then admission_seq */
     struct tenant *tenants;       /* [n_tenant] one for each possible request */
     uint32_t *buckets;            /* [n_bucket] tenant + 1, 0 = empty */
     uint32_t n_tenant, n_bucket;
@@ -53,7 +53,7 @@ struct backlog {
     struct tenant_list idle;       /* tenants without open requests; the longest idle is removed
                                     * first */
     uint64_t charge_floor;         /* of the tenant admitted last, before it was charged */
-    uint64_t n_turn;
+    uint64_t n_admission;
 };
 /* clang-format off */
 #define TENANT_LIST_INIT {REQUEST_NONE, REQUEST_NONE, 0}
@@ -72,7 +72,8 @@ void backlog_enter(struct backlog *b, uint32_t i_request, uint64_t tenant_id, ui
  * are considered; the first returned request is not overtaken by that: if it has more tokens, the
  * result is REQUEST_NONE. Cost: O(tenants with waiting requests), with a limit O(n). */
 uint32_t backlog_first(const struct backlog *b, uint32_t n_token_max);
-/* Remove an admitted request. A new one gets its turn number, and its tenant is charged n_token. */
+/* Remove an admitted request. A new one gets its admission number, and its tenant is charged
+ * n_token. */
 void backlog_take(struct backlog *b, uint32_t i_request, uint32_t n_token);
 /* Add a request that ran, at its position among the returned requests. Cost: O(requests before it):
  * none if the last running request is returned first. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The prefix cache as requests meet it: names for their full blocks, what they find when they are
- * seated, what they leave for others.
+ * admitted, what they leave for others.
  *
  * A block is published when its last row is planned and all its tokens are known, which may be
  * before it is computed. Whoever finds it is planned later, or later in the same step. Steps are
@@ -54,39 +54,39 @@ static uint32_t start_of(const struct request *r, uint32_t n_found)
     return n_found < last ? n_found : last;
 }
 
-void cache_find(struct scheduler *s, uint32_t i_request, struct seat *seat)
+void cache_find(struct scheduler *s, uint32_t i_request, struct admission *admission)
 {
     struct request *r = request_at(s, i_request);
     uint32_t n_used = 0, n_found = 0;
-    *seat = (struct seat){0};
+    *admission = (struct admission){0};
     if (r->hashes) {
         uint32_t n_full = r->n_token / KV_BLOCK_TOKENS;
         hash_to(s, r, n_full);
-        seat->n_shared = kv_match(&s->pool, r->hashes + 1, n_full, &n_used);
-        n_found = seat->n_shared * KV_BLOCK_TOKENS;
+        admission->n_shared = kv_match(&s->pool, r->hashes + 1, n_full, &n_used);
+        n_found = admission->n_shared * KV_BLOCK_TOKENS;
     }
-    seat->n_in = swap_n_in(&r->held, seat->n_shared);
-    if (seat->n_in)
+    admission->n_in = swap_n_in(&r->held, admission->n_shared);
+    if (admission->n_in)
         n_found = r->held.n_row;
-    seat->start = start_of(r, n_found);
-    seat->n_taken = kv_blocks_for(r->n_token) - n_used;
+    admission->start = start_of(r, n_found);
+    admission->n_taken = kv_blocks_for(r->n_token) - n_used;
 }
 
-void cache_seat(struct scheduler *s, uint32_t i_request, const struct seat *seat)
+void cache_admit(struct scheduler *s, uint32_t i_request, const struct admission *admission)
 {
     struct request *r = request_at(s, i_request);
-    if (seat->n_shared)
-        kv_share(&s->pool, &r->table, r->hashes + 1, seat->n_shared);
+    if (admission->n_shared)
+        kv_share(&s->pool, &r->table, r->hashes + 1, admission->n_shared);
     enum q_code rc = kv_grow(&s->pool, &r->table, r->n_token, NULL);
     Q_ASSERT(rc == Q_OK);
-    scheduler_restore(s, r, seat);
-    r->n_shared = seat->n_shared;
-    r->n_planned = seat->start;
+    scheduler_restore(s, r, admission);
+    r->n_shared = admission->n_shared;
+    r->n_planned = admission->start;
     if (r->hashes)
-        r->publish_at = (seat->n_shared + 1) * KV_BLOCK_TOKENS;
+        r->publish_at = (admission->n_shared + 1) * KV_BLOCK_TOKENS;
     if (r->started || !r->hashes)
         return;
-    r->n_cached = seat->start < r->n_prompt ? seat->start : r->n_prompt;
+    r->n_cached = admission->start < r->n_prompt ? admission->start : r->n_prompt;
     s->stats.prefix_queries += r->n_prompt;
     s->stats.prefix_hits += r->n_cached;
 }

@@ -47,7 +47,7 @@ static kv_block *bucket_of(const struct kv_pool *p, const struct kv_hash *hash)
     return &p->buckets[hash->words[0] & (p->n_bucket - 1)];
 }
 
-static kv_block find(const struct kv_pool *p, const struct kv_hash *hash)
+static kv_block find_block(const struct kv_pool *p, const struct kv_hash *hash)
 {
     kv_block b = *bucket_of(p, hash);
     while (b != KV_NONE && memcmp(&p->infos[b].hash, hash, sizeof *hash) != 0)
@@ -91,7 +91,7 @@ static void uncache(struct kv_pool *p, kv_block b)
     p->n_cached--;
 }
 
-static kv_block take(struct kv_pool *p)
+static kv_block take_block(struct kv_pool *p)
 {
     if (p->n_free)
         return p->free[--p->n_free];
@@ -116,7 +116,7 @@ enum q_code kv_grow(struct kv_pool *p, struct kv_table *t, uint32_t n_token, str
         return q_fail(e, Q_NO_SPACE, "kv: %u blocks needed, %u of %u free", need, kv_available(p),
                       p->n_block);
     for (; need; need--) {
-        kv_block b = take(p);
+        kv_block b = take_block(p);
         p->infos[b].refs = 1;
         t->blocks[t->n_block++] = b;
     }
@@ -143,7 +143,7 @@ uint32_t kv_match(const struct kv_pool *p, const struct kv_hash *hashes, uint32_
     uint32_t n_hit = 0;
     kv_block b;
     *n_used = 0;
-    for (; n_hit < n && (b = find(p, &hashes[n_hit])) != KV_NONE; n_hit++)
+    for (; n_hit < n && (b = find_block(p, &hashes[n_hit])) != KV_NONE; n_hit++)
         *n_used += p->infos[b].refs > 0;
     return n_hit;
 }
@@ -152,7 +152,7 @@ void kv_share(struct kv_pool *p, struct kv_table *t, const struct kv_hash *hashe
 {
     Q_ASSERT(t->n_block == 0 && n <= p->seq_blocks_max);
     for (uint32_t i = 0; i < n; i++) {
-        kv_block b = find(p, &hashes[i]);
+        kv_block b = find_block(p, &hashes[i]);
         Q_ASSERT(b != KV_NONE);
         if (p->infos[b].refs++ == 0)
             uncache(p, b);
@@ -173,7 +173,7 @@ void kv_publish(struct kv_pool *p, const struct kv_table *t, uint32_t i, const s
     Q_ASSERT(i < t->n_block);
     kv_block b = t->blocks[i], parent = i ? t->blocks[i - 1] : KV_NONE;
     struct kv_info *info = &p->infos[b];
-    if (info->indexed || (i && !p->infos[parent].indexed) || find(p, hash) != KV_NONE)
+    if (info->indexed || (i && !p->infos[parent].indexed) || find_block(p, hash) != KV_NONE)
         return;
     kv_block *at = bucket_of(p, hash);
     info->hash = *hash;
@@ -251,7 +251,7 @@ void kv_check_end(const struct kv_pool *p)
     }
     for (uint32_t k = 0; k < p->n_bucket; k++)
         for (kv_block b = p->buckets[k]; b != KV_NONE; b = p->infos[b].chain) {
-            Q_ASSERT(p->infos[b].indexed && find(p, &p->infos[b].hash) == b);
+            Q_ASSERT(p->infos[b].indexed && find_block(p, &p->infos[b].hash) == b);
             n_found++;
         }
     Q_ASSERT(n_found == n_indexed);

@@ -33,29 +33,29 @@ void request_table_release(struct request_table *t)
 
 /* A frontend counts its ids up from 1, so neighbours must spread: Fibonacci hashing, the high bits.
  */
-static uint32_t home(const struct request_table *t, uint32_t origin, uint64_t req_id)
+static uint32_t home(const struct request_table *t, uint32_t frontend_id, uint64_t req_id)
 {
-    uint64_t h = (req_id ^ (uint64_t)origin << 40) * UINT64_C(0x9e3779b97f4a7c15);
+    uint64_t h = (req_id ^ (uint64_t)frontend_id << 40) * UINT64_C(0x9e3779b97f4a7c15);
     h ^= h >> 29;
     h *= UINT64_C(0xbf58476d1ce4e5b9);
     return (uint32_t)(h >> 32) & (t->index_size - 1);
 }
 
 /* The place in the index where the request is, or the empty one where it would go. */
-static uint32_t place(const struct request_table *t, uint32_t origin, uint64_t req_id)
+static uint32_t place(const struct request_table *t, uint32_t frontend_id, uint64_t req_id)
 {
-    uint32_t at = home(t, origin, req_id);
+    uint32_t at = home(t, frontend_id, req_id);
     for (; t->index[at]; at = (at + 1) & (t->index_size - 1)) {
         const struct request *r = &t->items[t->index[at] - 1];
-        if (r->origin == origin && r->req_id == req_id)
+        if (r->frontend_id == frontend_id && r->req_id == req_id)
             break;
     }
     return at;
 }
 
-uint32_t request_find(const struct request_table *t, uint32_t origin, uint64_t req_id)
+uint32_t request_find(const struct request_table *t, uint32_t frontend_id, uint64_t req_id)
 {
-    uint32_t found = t->index[place(t, origin, req_id)];
+    uint32_t found = t->index[place(t, frontend_id, req_id)];
     return found ? found - 1 : REQUEST_NONE;
 }
 
@@ -64,10 +64,10 @@ uint32_t request_find(const struct request_table *t, uint32_t origin, uint64_t r
 static void unindex(struct request_table *t, const struct request *r)
 {
     uint32_t mask = t->index_size - 1;
-    uint32_t gap = place(t, r->origin, r->req_id);
+    uint32_t gap = place(t, r->frontend_id, r->req_id);
     for (uint32_t at = (gap + 1) & mask; t->index[at]; at = (at + 1) & mask) {
         const struct request *other = &t->items[t->index[at] - 1];
-        uint32_t from = home(t, other->origin, other->req_id);
+        uint32_t from = home(t, other->frontend_id, other->req_id);
         if (((at - from) & mask) >= ((at - gap) & mask)) {
             t->index[gap] = t->index[at];
             gap = at;
@@ -118,7 +118,7 @@ static enum q_code own_arrays(struct request *r, const struct msg_submit *m, uin
     return Q_OK;
 }
 
-enum q_code request_add(struct request_table *t, uint32_t *i_request, uint32_t origin,
+enum q_code request_add(struct request_table *t, uint32_t *i_request, uint32_t frontend_id,
                         const struct msg_submit *m, uint32_t n_max, struct q_err *e)
 {
     uint32_t i = t->free.first;
@@ -137,7 +137,7 @@ enum q_code request_add(struct request_table *t, uint32_t *i_request, uint32_t o
     r->params.grammar_data = program;
     request_list_remove(t, &t->free, i);
     r->state = REQUEST_WAITING;
-    r->origin = origin;
+    r->frontend_id = frontend_id;
     r->req_id = m->req_id;
     r->arrival = t->n_arrival++;
     r->use++;
@@ -151,13 +151,13 @@ enum q_code request_add(struct request_table *t, uint32_t *i_request, uint32_t o
     r->prompt_next = r->prompt_settled;
     r->started = false;
     r->priority = (int32_t)m->priority;
-    r->turn = 0;
+    r->admission_seq = 0;
     r->deadline_us = INT64_MAX;
     r->queue_us = 0;
     r->table = (struct kv_table){NULL, 0};
     r->held = (struct swap_held){0};
     r->n_restored = 0;
-    t->index[place(t, origin, m->req_id)] = i + 1;
+    t->index[place(t, frontend_id, m->req_id)] = i + 1;
     *i_request = i;
     return Q_OK;
 }
@@ -228,7 +228,7 @@ void request_table_check(const struct request_table *t)
             continue;
         }
         n_used++;
-        Q_ASSERT(r->memory && request_find(t, r->origin, r->req_id) == i);
+        Q_ASSERT(r->memory && request_find(t, r->frontend_id, r->req_id) == i);
     }
     Q_ASSERT(n_used == n_indexed && n_used + t->free.n == t->n_item);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* request - the requests of one engine: tokens, state and lookup.
  *
- * A fixed table of entries, an index by (origin, req_id) and lists through the entries. A request
- * owns one allocation with its tokens and arrays. Positions count prompt and output from 0:
+ * A fixed table of entries, an index by (frontend_id, req_id) and lists through the entries. A
+ * request owns one allocation with its tokens and arrays. Positions count prompt and output from 0:
  *
  *     0 ……………… n_prompt ……………… n_token ……………… n_token + n_sampling ……………… n_max
  *       prompt      output known     sampled by steps        room
@@ -27,12 +27,12 @@ enum request_state { REQUEST_FREE, REQUEST_WAITING, REQUEST_RUNNING };
 
 struct request {
     enum request_state state;
-    uint32_t origin;
+    uint32_t frontend_id;
     uint64_t req_id;
-    uint64_t arrival; /* submission number: first come, first served */
-    uint64_t turn;    /* number of the first admission; 0 = not admitted yet */
-    int32_t priority; /* lower = earlier; 0 unless the policy is by priority */
-    uint32_t tenant;  /* entry of the backlog */
+    uint64_t arrival;       /* submission number: first come, first served */
+    uint64_t admission_seq; /* number of the first admission; 0 = not admitted yet */
+    int32_t priority;       /* lower = earlier; 0 unless the policy is by priority */
+    uint32_t tenant;        /* entry of the backlog */
     uint32_t use;     /* number of requests that used this entry; identifies the owner of a row in
                     * flight */
     uint32_t slot;    /* in the worker, while running */
@@ -95,17 +95,18 @@ void request_table_release(struct request_table *t);
 /* Allocate an entry for m, whose values the caller has checked; n_max as above. The entry is in no
  * list and has state WAITING.
  * Errors: Q_NO_SPACE (table full, programs.h), Q_NO_MEMORY. */
-FALLIBLE request_add(struct request_table *t, uint32_t *i_request, uint32_t origin,
+FALLIBLE request_add(struct request_table *t, uint32_t *i_request, uint32_t frontend_id,
                      const struct msg_submit *m, uint32_t n_max, struct q_err *e);
 /* Free an entry that is in no list. */
 void request_remove(struct request_table *t, uint32_t i_request);
-uint32_t request_find(const struct request_table *t, uint32_t origin, uint64_t req_id);
+uint32_t request_find(const struct request_table *t, uint32_t frontend_id, uint64_t req_id);
 void request_table_check(const struct request_table *t);
 /* Order of admitted requests: better priority, then earlier turn. The last in this order is
  * preempted first. */
 static inline bool request_before(const struct request *a, const struct request *b)
 {
-    return a->priority != b->priority ? a->priority < b->priority : a->turn < b->turn;
+    return a->priority != b->priority ? a->priority < b->priority
+                                      : a->admission_seq < b->admission_seq;
 }
 
 /* Each O(1); a request is in at most one list. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A request's life: submit (here) → backlog → scheduler_plan.c seats it in a slot → running →
- * scheduler_settle.c appends its tokens, and one day finds its end. On the way it may be unseated
+/* A request's life: submit (here) → backlog → scheduler_plan.c admits it to a slot → running →
+ * scheduler_settle.c appends its tokens, and one day finds its end. On the way it may lose its slot
  * (preempted, worker lost) and go back to the backlog, or be aborted. Rows in flight of a request
  * that is gone are recognised by the entry's use count and dropped. */
 #include "engine/sched/scheduler.h"
@@ -37,12 +37,12 @@ static enum q_code check_config(const struct scheduler_config *c, struct q_err *
                       l->max_model_len, p->long_prefill_token_threshold);
     if (c->n_eos > STEP_EOS_MAX)
         return q_fail(e, Q_INVALID, "eos ids: expected at most %u, got %u", STEP_EOS_MAX, c->n_eos);
-    if (c->n_guess > SCHEDULER_GUESSES_MAX)
+    if (c->n_draft_token > SCHEDULER_DRAFT_TOKENS_MAX)
         return q_fail(e, Q_INVALID, "draft tokens: expected at most %u, got %u",
-                      SCHEDULER_GUESSES_MAX, c->n_guess);
-    if (c->n_forced > SCHEDULER_GUESSES_MAX)
+                      SCHEDULER_DRAFT_TOKENS_MAX, c->n_draft_token);
+    if (c->n_forced > SCHEDULER_DRAFT_TOKENS_MAX)
         return q_fail(e, Q_INVALID, "draft tokens with a grammar: expected at most %u, got %u",
-                      SCHEDULER_GUESSES_MAX, c->n_forced);
+                      SCHEDULER_DRAFT_TOKENS_MAX, c->n_forced);
     if ((uint64_t)c->queue_max + l->max_num_seqs > REQUESTS_MAX)
         return q_fail(e, Q_INVALID,
                       "queue_max: expected at most %u together with max_num_seqs, got %u",
@@ -75,9 +75,10 @@ static enum q_code init(struct scheduler *s, const struct scheduler_config *c, s
     s->free_slots = q_calloc(l->max_num_seqs, sizeof *s->free_slots);
     bool have_all = eos_ids && s->free_slots;
     for (uint32_t i = 0; i < SCHEDULER_IN_FLIGHT_MAX; i++) {
-        s->flights[i].parts = q_calloc(l->max_num_seqs, sizeof *s->flights[i].parts);
-        s->flights[i].by_slot = q_calloc(l->max_num_seqs, sizeof *s->flights[i].by_slot);
-        have_all = have_all && s->flights[i].parts && s->flights[i].by_slot;
+        s->inflight_steps[i].seqs = q_calloc(l->max_num_seqs, sizeof *s->inflight_steps[i].seqs);
+        s->inflight_steps[i].by_slot =
+            q_calloc(l->max_num_seqs, sizeof *s->inflight_steps[i].by_slot);
+        have_all = have_all && s->inflight_steps[i].seqs && s->inflight_steps[i].by_slot;
     }
     if (!have_all)
         return q_fail(e, Q_NO_MEMORY, "scheduler: out of memory for %u sequences", l->max_num_seqs);
@@ -119,8 +120,8 @@ void scheduler_free(struct scheduler *s)
     if (!s)
         return;
     for (uint32_t i = 0; i < SCHEDULER_IN_FLIGHT_MAX; i++) {
-        q_free(s->flights[i].parts);
-        q_free(s->flights[i].by_slot);
+        q_free(s->inflight_steps[i].seqs);
+        q_free(s->inflight_steps[i].by_slot);
     }
     q_free((void *)(uintptr_t)s->config.eos_ids);
     q_free(s->free_slots);
@@ -185,7 +186,7 @@ static struct scheduler_output end(struct scheduler *s, uint32_t i_request, enum
 {
     const struct request *r = request_at(s, i_request);
     uint32_t n_output = r->n_token - r->n_prompt;
-    const struct scheduler_output o = {.origin = r->origin,
+    const struct scheduler_output o = {.frontend_id = r->frontend_id,
                                        .req_id = r->req_id,
                                        .seq = n_output,
                                        .finish = n_output ? FINISH_ABORT : FINISH_ERROR,
@@ -250,14 +251,14 @@ int64_t scheduler_deadline_us(const struct scheduler *s)
     return s->ended.code ? INT64_MIN : s->deadline_us;
 }
 
-enum q_code scheduler_submit(struct scheduler *s, uint32_t origin, const struct msg_submit *m,
+enum q_code scheduler_submit(struct scheduler *s, uint32_t frontend_id, const struct msg_submit *m,
                              int64_t now_us, struct q_err *e)
 {
     uint32_t i;
     enum q_code rc = check_submit(s, m, e);
     if (rc)
         return rc;
-    if (request_find(&s->requests, origin, m->req_id) != REQUEST_NONE)
+    if (request_find(&s->requests, frontend_id, m->req_id) != REQUEST_NONE)
         return q_fail(e, Q_MISMATCH, "req_id %llu is already in use",
                       (unsigned long long)m->req_id);
     if ((rc = make_place(s, m->tenant, e)))
@@ -265,7 +266,7 @@ enum q_code scheduler_submit(struct scheduler *s, uint32_t origin, const struct 
     uint64_t n_max = (uint64_t)m->prompt.n + m->max_tokens;
     if (n_max > s->config.limits.max_model_len)
         n_max = s->config.limits.max_model_len;
-    if ((rc = request_add(&s->requests, &i, origin, m, (uint32_t)n_max, e)))
+    if ((rc = request_add(&s->requests, &i, frontend_id, m, (uint32_t)n_max, e)))
         return rc;
     request_at(s, i)->submit_us = now_us;
     set_deadline(s, request_at(s, i), m->age_ms);
@@ -274,7 +275,7 @@ enum q_code scheduler_submit(struct scheduler *s, uint32_t origin, const struct 
     return Q_OK;
 }
 
-void scheduler_unseat(struct scheduler *s, uint32_t i_request)
+void scheduler_release_slot(struct scheduler *s, uint32_t i_request)
 {
     struct request *r = request_at(s, i_request);
     Q_ASSERT(r->state == REQUEST_RUNNING);
@@ -290,7 +291,7 @@ void scheduler_unseat(struct scheduler *s, uint32_t i_request)
 void scheduler_forget(struct scheduler *s, uint32_t i_request)
 {
     if (request_at(s, i_request)->state == REQUEST_RUNNING)
-        scheduler_unseat(s, i_request);
+        scheduler_release_slot(s, i_request);
     else
         backlog_remove(&s->backlog, i_request);
     swap_drop(&s->swap, &request_at(s, i_request)->held);
@@ -298,9 +299,9 @@ void scheduler_forget(struct scheduler *s, uint32_t i_request)
     request_remove(&s->requests, i_request);
 }
 
-bool scheduler_abort(struct scheduler *s, uint32_t origin, uint64_t req_id)
+bool scheduler_abort(struct scheduler *s, uint32_t frontend_id, uint64_t req_id)
 {
-    uint32_t i = request_find(&s->requests, origin, req_id);
+    uint32_t i = request_find(&s->requests, frontend_id, req_id);
     if (i == REQUEST_NONE)
         return false;
     scheduler_forget(s, i);
@@ -308,11 +309,12 @@ bool scheduler_abort(struct scheduler *s, uint32_t origin, uint64_t req_id)
     return true;
 }
 
-uint32_t scheduler_abort_origin(struct scheduler *s, uint32_t origin)
+uint32_t scheduler_abort_frontend(struct scheduler *s, uint32_t frontend_id)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < s->requests.n_item; i++)
-        if (request_at(s, i)->state != REQUEST_FREE && request_at(s, i)->origin == origin) {
+        if (request_at(s, i)->state != REQUEST_FREE &&
+            request_at(s, i)->frontend_id == frontend_id) {
             scheduler_forget(s, i);
             n++;
         }
@@ -351,16 +353,16 @@ bool scheduler_end_next(struct scheduler *s, struct scheduler_output *out)
 
 void scheduler_worker_lost(struct scheduler *s)
 {
-    for (uint32_t i = 0; i < s->n_flight; i++) {
-        struct flight *f = &s->flights[(s->i_flight + i) % SCHEDULER_IN_FLIGHT_MAX];
-        for (uint32_t j = 0; j < f->n_part; j++)
-            f->by_slot[f->parts[j].slot] = 0;
+    for (uint32_t i = 0; i < s->n_inflight; i++) {
+        struct inflight_step *f = &s->inflight_steps[(s->i_inflight + i) % SCHEDULER_IN_FLIGHT_MAX];
+        for (uint32_t j = 0; j < f->n_seq; j++)
+            f->by_slot[f->seqs[j].slot] = 0;
     }
-    s->n_flight = 0;
+    s->n_inflight = 0;
     /* The last first: each is then the first of the backlog, but for one on trial. */
     while (s->running.n) {
         uint32_t i = s->running.last;
-        scheduler_unseat(s, i);
+        scheduler_release_slot(s, i);
         backlog_return(&s->backlog, i);
     }
     for (uint32_t i = s->backlog.returned.first; i != REQUEST_NONE; i = request_at(s, i)->next) {
@@ -381,7 +383,7 @@ void scheduler_stats(const struct scheduler *s, struct scheduler_stats *out)
     out->n_waiting = s->backlog.n - out->n_swapped;
     out->n_begun = s->running.n + s->backlog.returned.n;
     out->n_tenant = backlog_n_tenant(&s->backlog);
-    out->n_in_flight = s->n_flight;
+    out->n_in_flight = s->n_inflight;
     out->kv_blocks_total = s->pool.n_block;
     out->kv_blocks_used = s->pool.n_block - kv_available(&s->pool);
     out->kv_blocks_cached = s->pool.n_cached;

@@ -22,8 +22,8 @@
 #include "proto/proto.h"
 #include "proto/step.h"
 
-#define SCHEDULER_IN_FLIGHT_MAX 2u
-#define SCHEDULER_GUESSES_MAX   16u /* limit of n_guess and n_forced */
+#define SCHEDULER_IN_FLIGHT_MAX    2u
+#define SCHEDULER_DRAFT_TOKENS_MAX 16u /* limit of n_draft_token and n_forced */
 
 enum preemption_mode { /* --preemption-mode: how to preserve a preempted request's KV */
                        PREEMPT_AUTO,     /* the faster of both: swap.h */
@@ -61,8 +61,8 @@ struct scheduler_config {
     uint32_t vocab_size;
     const uint32_t *eos_ids; /* [n_eos], copied */
     uint32_t n_eos;
-    uint32_t n_guess;  /* maximum number of draft tokens per sequence and step; 0 = none */
-    uint32_t n_forced; /* the same for sequences with a grammar, if larger */
+    uint32_t n_draft_token; /* maximum number of draft tokens per sequence and step; 0 = none */
+    uint32_t n_forced;      /* the same for sequences with a grammar, if larger */
     bool prefix_cache; /* full blocks are shared between requests and kept while there is room */
     /* K vectors of a sequence depend on the length of its prompt if it is longer than this (dynamic
      * rope): such sequences share blocks only with prompts of the same length. 0 = no dependence.
@@ -76,16 +76,17 @@ struct scheduler;
 FALLIBLE scheduler_new(struct scheduler **out, const struct scheduler_config *c, struct q_err *e);
 void scheduler_free(struct scheduler *s);
 
-/* origin: number of the frontend; (origin, m->req_id) identifies the request.
+/* frontend_id: number of the frontend; (frontend_id, m->req_id) identifies the request.
  * Errors: Q_INVALID (parameters; weight; prompt + max_tokens beyond max_model_len is NOT an error:
  * the length is the limit, but a prompt that leaves no room for one token is), Q_NO_SPACE (queue
  * full), Q_MISMATCH (req_id in use), Q_NO_MEMORY. */
-FALLIBLE scheduler_submit(struct scheduler *s, uint32_t origin, const struct msg_submit *m,
+FALLIBLE scheduler_submit(struct scheduler *s, uint32_t frontend_id, const struct msg_submit *m,
                           int64_t now_us, struct q_err *e);
 /* False if there is no such request. Its blocks are free on return; rows in flight are dropped. */
-bool scheduler_abort(struct scheduler *s, uint32_t origin, uint64_t req_id);
-uint32_t scheduler_abort_origin(struct scheduler *s,
-                                uint32_t origin); /* all requests of one frontend; returns their
+bool scheduler_abort(struct scheduler *s, uint32_t frontend_id, uint64_t req_id);
+uint32_t
+scheduler_abort_frontend(struct scheduler *s,
+                         uint32_t frontend_id); /* all requests of one frontend; returns their
                                                    * number */
 
 /* Fill the next step into memory[0..n), 8-byte aligned (n >= step_bytes_max). *planned = false:
@@ -97,7 +98,7 @@ FALLIBLE scheduler_plan(struct scheduler *s, void *memory, size_t n, int64_t now
                         struct q_err *e);
 
 struct scheduler_output { /* one request's output of a settled step, or its end outside of steps */
-    uint32_t origin;
+    uint32_t frontend_id;
     uint64_t req_id;
     uint32_t seq; /* sequence number of the token, the first output token is 0 */
     bool has_token;
@@ -163,7 +164,7 @@ struct scheduler_stats {
     uint64_t prefix_queries, prefix_hits; /* tokens looked up and found, at first admissions */
     /* speculative decoding: drafts, draft tokens, accepted tokens; the last by position in the
      * draft */
-    uint64_t n_draft, n_draft_token, n_accepted_token, accepted_at[SCHEDULER_GUESSES_MAX];
+    uint64_t n_draft, n_draft_token, n_accepted_token, accepted_at[SCHEDULER_DRAFT_TOKENS_MAX];
     /* draft tokens forced by a grammar (not included above): draft tokens, accepted tokens */
     uint64_t n_forced_token, n_forced_accepted;
     /* tokens per step: bounds 1 2 4 … 16384, +Inf; counts of each bucket alone */

@@ -12,11 +12,12 @@ static const struct request *get(const struct scheduler *s, uint32_t i)
 static uint32_t count_sampling(const struct scheduler *s, uint32_t i_request)
 {
     uint32_t n = 0;
-    for (uint32_t k = 0; k < s->n_flight; k++) {
-        const struct flight *f = &s->flights[(s->i_flight + k) % SCHEDULER_IN_FLIGHT_MAX];
-        for (uint32_t j = 0; j < f->n_part; j++)
-            n += f->parts[j].i_request == i_request && f->parts[j].use == get(s, i_request)->use &&
-                 (f->parts[j].flags & STEP_SAMPLE);
+    for (uint32_t k = 0; k < s->n_inflight; k++) {
+        const struct inflight_step *f =
+            &s->inflight_steps[(s->i_inflight + k) % SCHEDULER_IN_FLIGHT_MAX];
+        for (uint32_t j = 0; j < f->n_seq; j++)
+            n += f->seqs[j].i_request == i_request && f->seqs[j].use == get(s, i_request)->use &&
+                 (f->seqs[j].flags & STEP_SAMPLE);
     }
     return n;
 }
@@ -27,7 +28,7 @@ static void check_request(const struct scheduler *s, uint32_t i)
     Q_ASSERT(r->n_prompt >= 1 && r->n_prompt <= r->n_token && r->n_token < r->n_max);
     Q_ASSERT(r->n_max <= s->config.limits.max_model_len);
     Q_ASSERT(r->n_planned <=
-             r->n_token + r->n_sampling + (r->n_sampling ? scheduler_guesses(s, r) : 0));
+             r->n_token + r->n_sampling + (r->n_sampling ? scheduler_draft_tokens(s, r) : 0));
     Q_ASSERT(r->n_token + r->n_sampling <= r->n_max);
     Q_ASSERT(r->n_sampling <= SCHEDULER_IN_FLIGHT_MAX);
     Q_ASSERT(r->prompt_settled <= r->prompt_next && r->prompt_next <= r->n_prompt);
@@ -40,7 +41,7 @@ static void check_running(const struct scheduler *s)
     uint32_t n = 0, n_constrained = 0, prev = REQUEST_NONE, after = s->backlog.returned.first;
     for (uint32_t i = l->first; i != REQUEST_NONE; i = get(s, i)->next) {
         const struct request *r = get(s, i);
-        Q_ASSERT(r->state == REQUEST_RUNNING && r->prev == prev && ++n <= l->n && r->turn);
+        Q_ASSERT(r->state == REQUEST_RUNNING && r->prev == prev && ++n <= l->n && r->admission_seq);
         Q_ASSERT(prev == REQUEST_NONE || request_before(get(s, prev), r));
         n_constrained += r->params.grammar != 0;
         prev = i;

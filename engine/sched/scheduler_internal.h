@@ -15,24 +15,24 @@
 
 #define SUSPECT_TRIAL_TOKENS 4u /* settled alone: another request crashed the worker */
 
-struct part {                /* one sequence's rows of a step in flight */
+struct scheduled_seq {       /* one sequence's rows of a step in flight */
     uint32_t i_request, use; /* owner: the entry and its use count */
     uint32_t slot, flags, start, n_token, n_new_block;
     uint32_t n_prompt_row;      /* number of requested prompt logprobs positions */
     uint32_t i_token, i_prompt; /* settle: row numbers in the result + 1, 0 = none yet */
     uint32_t n_prompt_seen;     /* settle */
     uint32_t n_sampled;         /* settle: sampled rows, and accepted ones among them */
-    uint32_t n_foreseen;
+    uint32_t n_predicted;
 };
 
-struct flight { /* a planned step without a result yet */
+struct inflight_step { /* a planned step without a result yet */
     uint64_t step;
     int64_t planned_us;
-    bool has_prompt;          /* contains rows other than decode rows */
-    uint32_t n_token, n_copy; /* rows; blocks copied out and in */
-    struct part *parts;       /* [n_part], room for max_num_seqs */
-    uint32_t n_part;
-    uint32_t *by_slot; /* [max_num_seqs] part number + 1, 0 = none */
+    bool has_prompt;            /* contains rows other than decode rows */
+    uint32_t n_token, n_copy;   /* rows; blocks copied out and in */
+    struct scheduled_seq *seqs; /* [n_seq], room for max_num_seqs */
+    uint32_t n_seq;
+    uint32_t *by_slot; /* [max_num_seqs] index of seqs + 1, 0 = none */
 };
 
 struct scheduler {
@@ -45,8 +45,9 @@ struct scheduler {
     struct backlog backlog;
     uint32_t *free_slots; /* [n_free_slot] a stack */
     uint32_t n_free_slot;
-    struct flight flights[SCHEDULER_IN_FLIGHT_MAX]; /* a ring, the oldest at i_flight */
-    uint32_t i_flight, n_flight;
+    struct inflight_step
+        inflight_steps[SCHEDULER_IN_FLIGHT_MAX]; /* a ring, the oldest at i_inflight */
+    uint32_t i_inflight, n_inflight;
     uint32_t n_constrained; /* running sequences with a grammar */
     bool closed;            /* no new request starts */
     bool suspecting;        /* scheduler_suspect.c: only the suspect on trial runs */
@@ -64,13 +65,14 @@ static inline struct request *request_at(struct scheduler *s, uint32_t i_request
 }
 
 /* Maximum number of draft tokens for r in a step. */
-static inline uint32_t scheduler_guesses(const struct scheduler *s, const struct request *r)
+static inline uint32_t scheduler_draft_tokens(const struct scheduler *s, const struct request *r)
 {
-    return r->params.grammar && s->config.n_forced > s->config.n_guess ? s->config.n_forced
-                                                                       : s->config.n_guess;
+    return r->params.grammar && s->config.n_forced > s->config.n_draft_token
+               ? s->config.n_forced
+               : s->config.n_draft_token;
 }
 
-struct seat {          /* blocks available to a waiting request */
+struct admission {     /* blocks available to a waiting request */
     uint32_t n_shared; /* its blocks shared from the prefix cache */
     uint32_t n_in;     /* the next blocks: copied from host memory */
     uint32_t start;    /* first row to compute */
@@ -79,9 +81,9 @@ struct seat {          /* blocks available to a waiting request */
 /* cache.c: start a request's chain of hashes according to the sharing fields of `m`. */
 void cache_root(struct scheduler *s, uint32_t i_request, const struct msg_submit *m);
 /* Blocks of a waiting request's history in the cache and in host memory. */
-void cache_find(struct scheduler *s, uint32_t i_request, struct seat *seat);
+void cache_find(struct scheduler *s, uint32_t i_request, struct admission *admission);
 /* Assign the found blocks to a request; its table is open and empty. */
-void cache_seat(struct scheduler *s, uint32_t i_request, const struct seat *seat);
+void cache_admit(struct scheduler *s, uint32_t i_request, const struct admission *admission);
 /* Index the full blocks of a running request (rows planned, tokens known). */
 void cache_publish_full(struct scheduler *s, struct request *r);
 static inline void cache_publish(struct scheduler *s, struct request *r)
@@ -92,13 +94,13 @@ static inline void cache_publish(struct scheduler *s, struct request *r)
 
 /* Release the slot and blocks of a running request; it is in no list afterwards and may be returned
  * (backlog_return) or removed. */
-void scheduler_unseat(struct scheduler *s, uint32_t i_request);
+void scheduler_release_slot(struct scheduler *s, uint32_t i_request);
 /* Take blocks and place of a running request away; it waits again. scheduler_preempt.c */
 void scheduler_preempt(struct scheduler *s, uint32_t i_request);
 /* On its admission: plan the copies from host memory, or discard them. */
-void scheduler_restore(struct scheduler *s, struct request *r, const struct seat *seat);
+void scheduler_restore(struct scheduler *s, struct request *r, const struct admission *admission);
 /* Update the measured speeds from a step's result. */
-void scheduler_measure(struct scheduler *s, const struct flight *f,
+void scheduler_measure(struct scheduler *s, const struct inflight_step *f,
                        const struct step_result_head *h);
 /* Remove a running or waiting request. */
 void scheduler_forget(struct scheduler *s, uint32_t i_request);

@@ -8,8 +8,9 @@
  *                blocks already.
  *   3. admit     waiting ones as the backlog calls them, with blocks for their whole known history;
  *                while suspects are tried (scheduler_suspect.c), one of those and nothing else.
- *   4. guesses   decode rows of this step get room for guesses with what is left: nobody waits and
- *                nobody is preempted for a guess.
+ *   4. draft tokens   decode rows of this step get room for draft tokens with what is left: nobody
+ * waits and
+ *                nobody is preempted for a draft token.
  *
  * Why blocks for the whole history at admission, and not per chunk: then only decode rows ever lack
  * a block, pass 1 goes from the first to the last, and so a sequence that is preempted is
@@ -24,7 +25,7 @@
 
 struct planning {
     struct scheduler *s;
-    struct flight *f;
+    struct inflight_step *f;
     struct step_head counts; /* of what has been put in */
     int64_t now_us;
     uint64_t n_top;                     /* alternatives that its rows may give */
@@ -72,8 +73,8 @@ static uint64_t tops_least(const struct request *r)
 }
 
 /* Put a sequence's next n_token rows into the step. The limits have been looked at. */
-static void put(struct planning *p, uint32_t i_request, uint32_t n_token, uint32_t flags,
-                uint32_t n_new_block)
+static void put_seq(struct planning *p, uint32_t i_request, uint32_t n_token, uint32_t flags,
+                    uint32_t n_new_block)
 {
     struct request *r = request_at(p->s, i_request);
     uint32_t end = r->n_planned + n_token, n_prompt_row = 0;
@@ -83,15 +84,15 @@ static void put(struct planning *p, uint32_t i_request, uint32_t n_token, uint32
         n_prompt_row = n_token - ((flags & STEP_SAMPLE) != 0);
         r->prompt_next += n_prompt_row;
     }
-    p->f->parts[p->f->n_part++] = (struct part){.i_request = i_request,
-                                                .use = r->use,
-                                                .slot = r->slot,
-                                                .flags = flags,
-                                                .start = r->n_planned,
-                                                .n_token = n_token,
-                                                .n_new_block = n_new_block,
-                                                .n_prompt_row = n_prompt_row};
-    p->f->by_slot[r->slot] = p->f->n_part;
+    p->f->seqs[p->f->n_seq++] = (struct scheduled_seq){.i_request = i_request,
+                                                       .use = r->use,
+                                                       .slot = r->slot,
+                                                       .flags = flags,
+                                                       .start = r->n_planned,
+                                                       .n_token = n_token,
+                                                       .n_new_block = n_new_block,
+                                                       .n_prompt_row = n_prompt_row};
+    p->f->by_slot[r->slot] = p->f->n_seq;
     r->n_planned = end;
     cache_publish(p->s, r);
     r->n_sampling += (flags & STEP_SAMPLE) != 0;
@@ -130,7 +131,7 @@ static void plan_decode(struct planning *p)
             tops_left(p) < n_alternative(request_at(s, i)->params.n_logprob) ||
             !make_room(p, i, &n_new_block))
             return;
-        put(p, i, 1, 0, n_new_block);
+        put_seq(p, i, 1, 0, n_new_block);
     }
 }
 
@@ -177,7 +178,7 @@ static void count_partial(struct planning *p, const struct request *r)
 {
     uint32_t i = p->f->by_slot[r->slot];
     p->f->has_prompt = true;
-    if (i && p->f->parts[i - 1].flags & STEP_SAMPLE)
+    if (i && p->f->seqs[i - 1].flags & STEP_SAMPLE)
         return;
     p->n_partial++;
     p->n_long_partial += is_long(p->s, r);
@@ -193,7 +194,7 @@ static void plan_prefill(struct planning *p)
             continue;
         uint32_t n = chunk_size(p, r, &flags);
         if (n)
-            put(p, i, n, flags, 0);
+            put_seq(p, i, n, flags, 0);
         count_partial(p, r);
     }
 }
@@ -226,12 +227,12 @@ static bool at_limit(uint32_t n, uint32_t max)
 static bool is_delayed(const struct planning *p, const struct request *r)
 {
     const struct scheduler *s = p->s;
-    return s->config.policy.delay_factor > 0 && r->turn == 0 && s->running.n &&
+    return s->config.policy.delay_factor > 0 && r->admission_seq == 0 && s->running.n &&
            (double)(p->now_us - r->submit_us) <=
                s->config.policy.delay_factor * (double)s->last_prompt_us;
 }
 
-/* Whose turn it is: a long one only while there may be one more. */
+/* Which request is next: a long one only while there may be one more. */
 static uint32_t next_to_admit(const struct planning *p)
 {
     const struct scheduler *s = p->s;
@@ -245,15 +246,16 @@ static uint32_t next_to_admit(const struct planning *p)
 }
 
 /* Would its first chunk leave some of the prompt to later steps? */
-static bool is_partial(const struct planning *p, const struct request *r, const struct seat *seat)
+static bool is_partial(const struct planning *p, const struct request *r,
+                       const struct admission *admission)
 {
-    struct request seated = *r;
+    struct request admitted = *r;
     uint32_t flags = 0;
-    seated.n_planned = seat->start;
-    return chunk_size(p, &seated, &flags) < rows_left(&seated);
+    admitted.n_planned = admission->start;
+    return chunk_size(p, &admitted, &flags) < rows_left(&admitted);
 }
 
-static bool may_admit(const struct planning *p, uint32_t i_request, struct seat *seat)
+static bool may_admit(const struct planning *p, uint32_t i_request, struct admission *admission)
 {
     struct scheduler *s = p->s;
     const struct request *r = request_at(s, i_request);
@@ -266,12 +268,13 @@ static bool may_admit(const struct planning *p, uint32_t i_request, struct seat 
     if (r->n_token > s->config.limits.known_max - p->counts.n_known ||
         n_list(r) > STEP_LISTS_MAX - p->counts.n_list || tops_left(p) < tops_least(r))
         return false;
-    cache_find(s, i_request, seat);
-    if (seat->n_in > s->swap.copies_max - s->swap.n_in)
+    cache_find(s, i_request, admission);
+    if (admission->n_in > s->swap.copies_max - s->swap.n_in)
         return false;
-    if (at_limit(p->n_partial, s->config.policy.max_num_partial_prefills) && is_partial(p, r, seat))
+    if (at_limit(p->n_partial, s->config.policy.max_num_partial_prefills) &&
+        is_partial(p, r, admission))
         return false;
-    return seat->n_taken + headroom(s) <= kv_available(&s->pool);
+    return admission->n_taken + headroom(s) <= kv_available(&s->pool);
 }
 
 /* To its place among the running: at the end, unless priorities say otherwise. */
@@ -285,23 +288,24 @@ static void join(struct scheduler *s, uint32_t i)
     request_at(s, i)->state = REQUEST_RUNNING;
 }
 
-/* Seat the one whose turn it is and put its first chunk in. */
-static void admit(struct planning *p, uint32_t i, const struct seat *seat)
+/* Admit the one that is next and put its first chunk in. */
+static void admit(struct planning *p, uint32_t i, const struct admission *admission)
 {
     struct scheduler *s = p->s;
     struct request *r = request_at(s, i);
-    backlog_take(&s->backlog, i, r->n_token - seat->start); /* what is in the cache costs nothing */
+    backlog_take(&s->backlog, i,
+                 r->n_token - admission->start); /* what is in the cache costs nothing */
     join(s, i);
     r->slot = s->free_slots[--s->n_free_slot];
     kv_open(&s->pool, &r->table, r->slot);
-    cache_seat(s, i, seat);
+    cache_admit(s, i, admission);
     if (!r->started) {
         r->started = true;
         r->queue_us = p->now_us > r->submit_us ? (uint64_t)(p->now_us - r->submit_us) : 0;
     }
     uint32_t flags = STEP_ADMIT;
     uint32_t n = chunk_size(p, r, &flags);
-    put(p, i, n, flags, r->table.n_block);
+    put_seq(p, i, n, flags, r->table.n_block);
     count_partial(p, r);
     p->counts.n_admit++;
     p->counts.n_known += r->n_token;
@@ -313,28 +317,28 @@ static void admit(struct planning *p, uint32_t i, const struct seat *seat)
 static void plan_admit(struct planning *p)
 {
     struct scheduler *s = p->s;
-    struct seat seat;
+    struct admission admission;
     if (s->suspecting) {
         uint32_t i = s->running.n ? REQUEST_NONE : scheduler_next_suspect(s);
-        if (i != REQUEST_NONE && may_admit(p, i, &seat))
-            admit(p, i, &seat);
+        if (i != REQUEST_NONE && may_admit(p, i, &admission))
+            admit(p, i, &admission);
     }
     if (s->suspecting)
         return;
     while (!p->short_of_blocks && s->n_free_slot && budget_left(p) && logits_left(p)) {
         uint32_t i = next_to_admit(p);
-        if (i == REQUEST_NONE || !may_admit(p, i, &seat))
+        if (i == REQUEST_NONE || !may_admit(p, i, &admission))
             return;
-        admit(p, i, &seat);
+        admit(p, i, &admission);
     }
 }
 
-/* Tokens that may be guessed behind a sequence's newest one, for which there is room and use. */
-static uint32_t guesses_for(const struct planning *p, const struct part *q)
+/* Tokens that may be drafted behind a sequence's newest one, for which there is room and use. */
+static uint32_t draft_tokens_for(const struct planning *p, const struct scheduled_seq *q)
 {
     const struct scheduler *s = p->s;
     const struct request *r = &s->requests.items[q->i_request];
-    uint32_t n = scheduler_guesses(s, r), spare = headroom(s);
+    uint32_t n = scheduler_draft_tokens(s, r), spare = headroom(s);
     if (q->flags != STEP_SAMPLE || q->n_token != 1 || r->n_planned <= r->n_prompt)
         return 0;
     spare = kv_available(&s->pool) > spare ? kv_available(&s->pool) - spare : 0;
@@ -348,13 +352,13 @@ static uint32_t guesses_for(const struct planning *p, const struct part *q)
     return n;
 }
 
-static void plan_guesses(struct planning *p)
+static void plan_draft_tokens(struct planning *p)
 {
     struct scheduler *s = p->s;
-    for (uint32_t i = 0; i < p->f->n_part && !p->short_of_blocks; i++) {
-        struct part *q = &p->f->parts[i];
+    for (uint32_t i = 0; i < p->f->n_seq && !p->short_of_blocks; i++) {
+        struct scheduled_seq *q = &p->f->seqs[i];
         struct request *r = request_at(s, q->i_request);
-        uint32_t n = guesses_for(p, q);
+        uint32_t n = draft_tokens_for(p, q);
         if (n == 0)
             continue;
         uint32_t n_new_block = kv_need(&r->table, r->n_planned + n);
@@ -415,8 +419,8 @@ static void write_admit(const struct scheduler *s, const struct request *r, stru
 static void write_step(const struct planning *p, const struct step_view *v)
 {
     struct cursor c = {v->admits, v->blocks, v->known, v->stop_ids, v->bias_ids, v->bias, v->lists};
-    for (uint32_t i = 0; i < p->f->n_part; i++) {
-        const struct part *q = &p->f->parts[i];
+    for (uint32_t i = 0; i < p->f->n_seq; i++) {
+        const struct scheduled_seq *q = &p->f->seqs[i];
         const struct request *r = request_at(p->s, q->i_request);
         v->seqs[i] = (struct step_seq){.slot = q->slot,
                                        .flags = q->flags,
@@ -442,42 +446,44 @@ static uint32_t bucket(uint32_t n_token)
     return i;
 }
 
-/* Where a sequence that may guess will stand is not known before its result is there. */
+/* Where a sequence that may draft will stand is not known before its result is there. */
 static uint32_t in_flight_max(const struct scheduler *s)
 {
-    return s->config.n_guess || (s->config.n_forced && s->n_constrained) ? 1
-                                                                         : SCHEDULER_IN_FLIGHT_MAX;
+    return s->config.n_draft_token || (s->config.n_forced && s->n_constrained)
+               ? 1
+               : SCHEDULER_IN_FLIGHT_MAX;
 }
 
 enum q_code scheduler_plan(struct scheduler *s, void *memory, size_t n, int64_t now_us,
                            bool *planned, struct q_err *e)
 {
     *planned = false;
-    if (s->n_flight >= in_flight_max(s))
+    if (s->n_inflight >= in_flight_max(s))
         return Q_OK;
-    struct flight *f = &s->flights[(s->i_flight + s->n_flight) % SCHEDULER_IN_FLIGHT_MAX];
+    struct inflight_step *f =
+        &s->inflight_steps[(s->i_inflight + s->n_inflight) % SCHEDULER_IN_FLIGHT_MAX];
     struct planning p = {.s = s, .f = f, .now_us = now_us};
     struct step_view v;
-    f->n_part = 0;
+    f->n_seq = 0;
     scheduler_end_trial(s);
     f->has_prompt = false;
     f->planned_us = now_us;
     plan_decode(&p);
     plan_prefill(&p);
     plan_admit(&p);
-    if (s->config.n_guess || (s->config.n_forced && s->n_flight == 0))
-        plan_guesses(&p);
-    if (f->n_part == 0)
+    if (s->config.n_draft_token || (s->config.n_forced && s->n_inflight == 0))
+        plan_draft_tokens(&p);
+    if (f->n_seq == 0)
         return Q_OK;
     if (s->config.decided)
         s->config.decided(s->config.decided_ctx);
     p.counts.step = f->step = ++s->stats.step;
-    p.counts.n_seq = f->n_part;
+    p.counts.n_seq = f->n_seq;
     p.counts.n_out = s->swap.n_out;
     p.counts.n_in = s->swap.n_in;
     f->n_token = p.counts.n_token;
     f->n_copy = s->swap.n_out + s->swap.n_in;
-    s->n_flight++;
+    s->n_inflight++;
     s->stats.iteration_tokens[bucket(p.counts.n_token)]++;
     enum q_code rc = step_layout(&v, memory, n, &p.counts, e);
     if (rc) { /* memory smaller than step_bytes_max: nothing was computed, nothing is in flight */

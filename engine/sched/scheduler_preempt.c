@@ -16,7 +16,7 @@
 /* A step is mostly prefill that has so many rows for each of its sequences. */
 #define PREFILL_ROWS 2u
 
-/* Rows that the steps in flight leave behind; those of guesses may turn out wrong. */
+/* Rows that the steps in flight leave behind; those of draft tokens may turn out wrong. */
 static uint32_t n_sure(const struct request *r)
 {
     return r->n_planned < r->n_token + r->n_sampling ? r->n_planned : r->n_token;
@@ -47,7 +47,7 @@ void scheduler_preempt(struct scheduler *s, uint32_t i_request)
         s->stats.n_swap_out++;
         s->stats.swap_blocks_out += h.n_block;
     }
-    scheduler_unseat(s, i_request);
+    scheduler_release_slot(s, i_request);
     backlog_return(&s->backlog, i_request);
     s->stats.n_preemption++;
 }
@@ -60,23 +60,23 @@ bool scheduler_preempt_last(struct scheduler *s)
     return any;
 }
 
-void scheduler_restore(struct scheduler *s, struct request *r, const struct seat *seat)
+void scheduler_restore(struct scheduler *s, struct request *r, const struct admission *admission)
 {
-    r->n_restored = seat->n_in ? r->held.n_row : 0;
-    if (!seat->n_in) {
+    r->n_restored = admission->n_in ? r->held.n_row : 0;
+    if (!admission->n_in) {
         swap_drop(&s->swap, &r->held);
         return;
     }
-    swap_in(&s->swap, &r->held, r->table.blocks, seat->n_shared);
+    swap_in(&s->swap, &r->held, r->table.blocks, admission->n_shared);
     s->stats.n_swap_in++;
-    s->stats.swap_blocks_in += seat->n_in;
+    s->stats.swap_blocks_in += admission->n_in;
 }
 
-void scheduler_measure(struct scheduler *s, const struct flight *f,
+void scheduler_measure(struct scheduler *s, const struct inflight_step *f,
                        const struct step_result_head *h)
 {
     if (f->n_copy)
         swap_measure(&s->swap.costs.copy, f->n_copy, h->copy_us);
-    if (f->n_token >= PREFILL_ROWS * f->n_part)
+    if (f->n_token >= PREFILL_ROWS * f->n_seq)
         swap_measure(&s->swap.costs.row, f->n_token, h->forward_us);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A result is matched with the oldest step in flight, whole, before anything changes: the worker is
- * another process and may be damaged. Then each part's rows go to the request they were computed
- * for, if that is still there; it may be waiting by now (preempted after the step was planned),
- * which changes nothing: its tokens count all the same. */
+ * another process and may be damaged. Then each sequence's rows go to the request they were
+ * computed for, if that is still there; it may be waiting by now (preempted after the step was
+ * planned), which changes nothing: its tokens count all the same. */
 #include "engine/sched/scheduler_internal.h"
 
 static enum q_code wrong_row(uint32_t i, const struct step_row *row, const char *why,
@@ -13,32 +13,32 @@ static enum q_code wrong_row(uint32_t i, const struct step_row *row, const char 
 }
 
 /* One sampled row, or with STEP_SPECULATE up to n_token of them, the rejected ones last. */
-static enum q_code match_sampled(struct part *q, uint32_t i, const struct step_row *row,
+static enum q_code match_sampled(struct scheduled_seq *q, uint32_t i, const struct step_row *row,
                                  struct q_err *e)
 {
-    bool guesses = q->flags & STEP_SPECULATE;
-    uint32_t first = guesses ? q->start + 1 : q->start + q->n_token;
-    uint32_t n_max = !(q->flags & STEP_SAMPLE) ? 0 : guesses ? q->n_token : 1;
+    bool draft_tokens = q->flags & STEP_SPECULATE;
+    uint32_t first = draft_tokens ? q->start + 1 : q->start + q->n_token;
+    uint32_t n_max = !(q->flags & STEP_SAMPLE) ? 0 : draft_tokens ? q->n_token : 1;
     if (q->n_sampled == 0)
         q->i_token = i + 1;
     if (q->n_sampled == n_max || row->position != first + q->n_sampled ||
         i + 1 != q->i_token + q->n_sampled)
         return wrong_row(i, row, "the step did not request this token", e);
-    if (row->is_rejected ? q->n_sampled == 0 : q->n_foreseen != q->n_sampled)
+    if (row->is_rejected ? q->n_sampled == 0 : q->n_predicted != q->n_sampled)
         return wrong_row(
             i, row,
             "the first token is marked rejected, or an accepted token follows a rejected one", e);
     q->n_sampled++;
-    q->n_foreseen += !row->is_rejected;
+    q->n_predicted += !row->is_rejected;
     return Q_OK;
 }
 
-static enum q_code match_row(const struct scheduler *s, struct flight *f, uint32_t i,
+static enum q_code match_row(const struct scheduler *s, struct inflight_step *f, uint32_t i,
                              const struct step_row *row, struct q_err *e)
 {
     if (row->slot >= s->config.limits.max_num_seqs || !f->by_slot[row->slot])
         return wrong_row(i, row, "the slot is not in the step", e);
-    struct part *q = &f->parts[f->by_slot[row->slot] - 1];
+    struct scheduled_seq *q = &f->seqs[f->by_slot[row->slot] - 1];
     if (row->token >= s->config.vocab_size)
         return wrong_row(i, row, "the token is not in the vocabulary", e);
     if (row->is_prompt) {
@@ -53,17 +53,17 @@ static enum q_code match_row(const struct scheduler *s, struct flight *f, uint32
     return match_sampled(q, i, row, e);
 }
 
-static enum q_code match_result(const struct scheduler *s, struct flight *f,
+static enum q_code match_result(const struct scheduler *s, struct inflight_step *f,
                                 const struct step_result *r, struct q_err *e)
 {
     enum q_code rc = Q_OK;
-    for (uint32_t j = 0; j < f->n_part; j++)
-        f->parts[j].i_token = f->parts[j].i_prompt = f->parts[j].n_prompt_seen =
-            f->parts[j].n_sampled = f->parts[j].n_foreseen = 0;
+    for (uint32_t j = 0; j < f->n_seq; j++)
+        f->seqs[j].i_token = f->seqs[j].i_prompt = f->seqs[j].n_prompt_seen = f->seqs[j].n_sampled =
+            f->seqs[j].n_predicted = 0;
     for (uint32_t i = 0; i < r->head->n_row && !rc; i++)
         rc = match_row(s, f, i, &r->rows[i], e);
-    for (uint32_t j = 0; j < f->n_part && !rc; j++) {
-        const struct part *q = &f->parts[j];
+    for (uint32_t j = 0; j < f->n_seq && !rc; j++) {
+        const struct scheduled_seq *q = &f->seqs[j];
         if (q->n_prompt_seen != q->n_prompt_row || !(q->flags & STEP_SAMPLE) != !q->i_token)
             rc = q_fail(e, Q_CORRUPT, "result of step %llu: rows of slot %u are missing",
                         (unsigned long long)f->step, q->slot);
@@ -100,7 +100,7 @@ static enum finish_reason finish_of(const struct scheduler *s, const struct requ
 
 /* Prompt tokens enter the statistics when first computed; computing them again after a preemption
  * is no new prompt. */
-static void count_prompt(struct scheduler *s, struct request *r, const struct part *q)
+static void count_prompt(struct scheduler *s, struct request *r, const struct scheduled_seq *q)
 {
     uint32_t end = q->start + q->n_token;
     if (end > r->n_prompt)
@@ -111,21 +111,21 @@ static void count_prompt(struct scheduler *s, struct request *r, const struct pa
     r->n_counted = end;
 }
 
-/* The first row is behind no guess; the others tell whose guesses they were. */
-static void count_guesses(struct scheduler *s, const struct part *q,
-                          const struct step_result *result)
+/* The first row is behind no draft token; the others tell whose draft tokens they were. */
+static void count_draft_tokens(struct scheduler *s, const struct scheduled_seq *q,
+                               const struct step_result *result)
 {
     if (q->n_sampled < 2)
         return;
     if (result->rows[q->i_token].is_forced) {
         s->stats.n_forced_token += q->n_sampled - 1;
-        s->stats.n_forced_accepted += q->n_foreseen - 1;
+        s->stats.n_forced_accepted += q->n_predicted - 1;
         return;
     }
     s->stats.n_draft++;
     s->stats.n_draft_token += q->n_sampled - 1;
-    s->stats.n_accepted_token += q->n_foreseen - 1;
-    for (uint32_t i = 0; i + 1 < q->n_foreseen && i < SCHEDULER_GUESSES_MAX; i++)
+    s->stats.n_accepted_token += q->n_predicted - 1;
+    for (uint32_t i = 0; i + 1 < q->n_predicted && i < SCHEDULER_DRAFT_TOKENS_MAX; i++)
         s->stats.accepted_at[i]++;
 }
 
@@ -135,7 +135,7 @@ static void settle_token(struct scheduler *s, uint32_t i_request, const struct s
 {
     struct request *r = request_at(s, i_request);
     Q_ASSERT(r->n_token < r->n_max);
-    *o = (struct scheduler_output){.origin = r->origin,
+    *o = (struct scheduler_output){.frontend_id = r->frontend_id,
                                    .req_id = r->req_id,
                                    .seq = r->n_token - r->n_prompt,
                                    .n_cached = r->n_cached,
@@ -150,30 +150,31 @@ static void settle_token(struct scheduler *s, uint32_t i_request, const struct s
     o->finish = finish_of(s, r, &o->stop_id);
 }
 
-/* Returns how many outputs the part gave: one for each token, the first with the prompt rows. */
-static uint32_t settle_part(struct scheduler *s, const struct part *q,
-                            const struct step_result *result, struct scheduler_output *o)
+/* Returns how many outputs the sequence gave: one for each token, the first with the prompt
+ * rows. */
+static uint32_t settle_seq(struct scheduler *s, const struct scheduled_seq *q,
+                           const struct step_result *result, struct scheduler_output *o)
 {
     struct request *r = request_at(s, q->i_request);
     uint32_t n = 0;
     if (r->state == REQUEST_FREE || r->use != q->use)
         return 0;
     count_prompt(s, r, q);
-    count_guesses(s, q, result);
+    count_draft_tokens(s, q, result);
     if (q->n_sampled) {
         Q_ASSERT(r->n_sampling > 0);
         r->n_sampling--;
     }
-    while (n < q->n_foreseen && (n == 0 || o[n - 1].finish == FINISH_NONE)) {
+    while (n < q->n_predicted && (n == 0 || o[n - 1].finish == FINISH_NONE)) {
         settle_token(s, q->i_request, &result->rows[q->i_token - 1 + n], &o[n]);
         n++;
     }
     if (q->flags & STEP_SPECULATE && r->state == REQUEST_RUNNING)
-        r->n_planned = r->n_token - 1; /* rows of wrong guesses are computed again */
+        r->n_planned = r->n_token - 1; /* rows of wrong draft tokens are computed again */
     cache_publish(s, r);
     if (q->n_prompt_row) {
         if (n == 0)
-            o[n++] = (struct scheduler_output){.origin = r->origin,
+            o[n++] = (struct scheduler_output){.frontend_id = r->frontend_id,
                                                .req_id = r->req_id,
                                                .seq = r->n_token - r->n_prompt,
                                                .n_cached = r->n_cached,
@@ -193,11 +194,11 @@ enum q_code scheduler_settle(struct scheduler *s, const struct step_result *r, i
                              struct scheduler_output *outputs, uint32_t *n_output, struct q_err *e)
 {
     *n_output = 0;
-    struct flight *f = &s->flights[s->i_flight];
-    if (s->n_flight == 0 || r->head->step != f->step)
+    struct inflight_step *f = &s->inflight_steps[s->i_inflight];
+    if (s->n_inflight == 0 || r->head->step != f->step)
         return q_fail(e, Q_CORRUPT, "result of step %llu: the oldest in flight is %llu",
                       (unsigned long long)r->head->step,
-                      s->n_flight ? (unsigned long long)f->step : 0ull);
+                      s->n_inflight ? (unsigned long long)f->step : 0ull);
     if (r->head->error)
         return q_fail(e, Q_CORRUPT, "step %llu failed in the worker: %s",
                       (unsigned long long)f->step,
@@ -206,16 +207,16 @@ enum q_code scheduler_settle(struct scheduler *s, const struct step_result *r, i
     enum q_code rc = match_result(s, f, r, e);
     if (rc)
         return rc;
-    for (uint32_t j = 0; j < f->n_part; j++) {
-        f->by_slot[f->parts[j].slot] = 0;
-        *n_output += settle_part(s, &f->parts[j], r, &outputs[*n_output]);
+    for (uint32_t j = 0; j < f->n_seq; j++) {
+        f->by_slot[f->seqs[j].slot] = 0;
+        *n_output += settle_seq(s, &f->seqs[j], r, &outputs[*n_output]);
     }
     if (f->has_prompt) /* the worker began when it was planned, or when the step before was done */
         s->last_prompt_us =
             now_us - (f->planned_us > s->settled_us ? f->planned_us : s->settled_us);
     s->settled_us = now_us;
     scheduler_measure(s, f, r->head);
-    s->i_flight = (s->i_flight + 1) % SCHEDULER_IN_FLIGHT_MAX;
-    s->n_flight--;
+    s->i_inflight = (s->i_inflight + 1) % SCHEDULER_IN_FLIGHT_MAX;
+    s->n_inflight--;
     return Q_OK;
 }

@@ -30,18 +30,18 @@ static bool is_suspect(const struct request *r)
 }
 
 /* Count the death for everyone in the step. The culprit, or REQUEST_NONE. */
-static uint32_t blame(struct scheduler *s, const struct flight *f)
+static uint32_t blame(struct scheduler *s, const struct inflight_step *f)
 {
     uint32_t culprit = REQUEST_NONE;
-    for (uint32_t j = 0; j < f->n_part; j++) {
-        const struct part *q = &f->parts[j];
+    for (uint32_t j = 0; j < f->n_seq; j++) {
+        const struct scheduled_seq *q = &f->seqs[j];
         struct request *r = request_at(s, q->i_request);
         if (r->state == REQUEST_FREE || r->use != q->use)
             continue;
         r->n_lost++;
         r->n_since_lost = 0;
         s->suspecting = s->suspecting || is_suspect(r);
-        if (f->n_part == 1 && r->n_lost >= CULPRIT_LOST)
+        if (f->n_seq == 1 && r->n_lost >= CULPRIT_LOST)
             culprit = q->i_request;
     }
     return culprit;
@@ -49,10 +49,10 @@ static uint32_t blame(struct scheduler *s, const struct flight *f)
 
 bool scheduler_worker_died(struct scheduler *s, struct scheduler_output *culprit)
 {
-    uint32_t i = s->n_flight ? blame(s, &s->flights[s->i_flight]) : REQUEST_NONE;
+    uint32_t i = s->n_inflight ? blame(s, &s->inflight_steps[s->i_inflight]) : REQUEST_NONE;
     if (i != REQUEST_NONE) {
         const struct request *r = request_at(s, i);
-        *culprit = (struct scheduler_output){.origin = r->origin,
+        *culprit = (struct scheduler_output){.frontend_id = r->frontend_id,
                                              .req_id = r->req_id,
                                              .seq = r->n_token - r->n_prompt,
                                              .finish = FINISH_ERROR,
@@ -69,7 +69,7 @@ void scheduler_end_trial(struct scheduler *s)
     uint32_t i = s->running.first;
     if (!s->suspecting || i == REQUEST_NONE || is_suspect(request_at(s, i)))
         return;
-    scheduler_unseat(s, i);
+    scheduler_release_slot(s, i);
     backlog_return(&s->backlog, i);
 }
 

@@ -38,7 +38,7 @@ void swap_release(struct swap_pool *p)
     *p = (struct swap_pool)SWAP_POOL_INIT;
 }
 
-static uint32_t take(struct swap_pool *p)
+static uint32_t take_host_block(struct swap_pool *p)
 {
     uint32_t b = p->free;
     if (b == KV_NONE)
@@ -68,7 +68,7 @@ void swap_out(struct swap_pool *p, struct swap_held *h, const kv_block *blocks)
     Q_ASSERT(h->n_block && swap_has_room(p, h->n_block));
     p->n_holder++;
     for (uint32_t i = 0; i < h->n_block; i++) {
-        uint32_t b = take(p);
+        uint32_t b = take_host_block(p);
         p->outs[p->n_out++] = (struct step_copy){.block = blocks[i], .host = b};
         p->out_at[b] = p->n_out;
         *link = b;

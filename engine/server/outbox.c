@@ -66,7 +66,7 @@ static void add_prompt_rows(struct outbox *o, const struct step_result *r,
     }
 }
 
-/* One more token of the request that was added last: a guess that came true. False when its
+/* One more token of the request that was added last: an accepted draft token. False when its
  * columns say something else. */
 static bool add_to_last(struct outbox *o, const struct step_result *r,
                         const struct scheduler_output *out)
@@ -113,13 +113,13 @@ static void add_output(struct outbox *o, const struct step_result *r,
     o->n_request++;
 }
 
-FALLIBLE outbox_fill(struct outbox *o, uint32_t origin, const struct outbox_step *step, uint32_t *n,
-                     struct q_err *e)
+FALLIBLE outbox_fill(struct outbox *o, uint32_t frontend_id, const struct outbox_step *step,
+                     uint32_t *n, struct q_err *e)
 {
     o->n_request = o->n_token_all = o->n_rank_all = o->n_prompt_row_all = o->n_finished = 0;
     o->chosen.n = o->prompt.n = 0;
     for (uint32_t i = 0; i < step->n; i++)
-        if (step->outputs[i].origin == origin && !step->outputs[i].why)
+        if (step->outputs[i].frontend_id == frontend_id && !step->outputs[i].why)
             add_output(o, step->result, &step->outputs[i]);
     *n = o->n_request;
     if (!o->n_request)

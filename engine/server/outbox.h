@@ -39,9 +39,9 @@ struct outbox_step {                        /* a settled step, as passed to the 
     const struct scheduler_output *outputs; /* [n] */
     uint32_t n;
 };
-/* Encode the outputs of `origin` (except those with a `why`, which are errors) into o->frame. *n =
- * their number; 0: nothing to send. */
-FALLIBLE outbox_fill(struct outbox *o, uint32_t origin, const struct outbox_step *step, uint32_t *n,
-                     struct q_err *e);
+/* Encode the outputs of `frontend_id` (except those with a `why`, which are errors) into o->frame.
+ * *n = their number; 0: nothing to send. */
+FALLIBLE outbox_fill(struct outbox *o, uint32_t frontend_id, const struct outbox_step *step,
+                     uint32_t *n, struct q_err *e);
 
 #endif

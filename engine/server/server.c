@@ -15,14 +15,14 @@
 #include <unistd.h>
 #include "common/clock.h"
 #include "common/log.h"
-#include "engine/server/peers.h"
+#include "engine/server/frontends.h"
 
 #define FRAMES_PER_TURN 512
 #define GOODBYE_MS      300
 
 struct server {
     const struct server_config *config;
-    struct peers peers;
+    struct frontends frontends;
     struct core *core;
     struct socket *sockets[SERVER_LISTEN_MAX];
     uint32_t n_socket;
@@ -68,17 +68,17 @@ static void receive(struct server *s)
 {
     bool all = true;
     for (uint32_t i = 0; i < s->n_socket; i++) {
-        struct peer_address from = {.socket = s->sockets[i]};
+        struct frontend_address from = {.socket = s->sockets[i]};
         const void *frame;
         size_t n;
         int left = FRAMES_PER_TURN;
         for (; left > 0 && socket_recv(from.socket, &from.name, &frame, &n); left--)
-            peers_receive(&s->peers, &from, frame, n);
+            frontends_receive(&s->frontends, &from, frame, n);
         all = all && left > 0;
     }
     if (all)
-        peers_received(&s->peers);
-    peers_sweep(&s->peers);
+        frontends_received(&s->frontends);
+    frontends_sweep(&s->frontends);
 }
 
 static void on_signal(struct server *s)
@@ -90,7 +90,7 @@ static void on_signal(struct server *s)
                      info.ssi_signo == SIGTERM ? "SIGTERM" : "SIGINT",
                      s->config->shutdown_timeout_ms);
             s->drain_until_ms = clock_ms() + s->config->shutdown_timeout_ms;
-            peers_drain(&s->peers, "the engine is shutting down");
+            frontends_drain(&s->frontends, "the engine is shutting down");
         }
     }
 }
@@ -130,11 +130,11 @@ static bool drained(struct server *s)
     if (core_busy(s->core))
         s->leave_ms = 0;
     else if (!s->leave_ms)
-        s->leave_ms = now + (s->peers.n ? GOODBYE_MS : 0);
+        s->leave_ms = now + (s->frontends.n ? GOODBYE_MS : 0);
     return s->leave_ms && now >= s->leave_ms;
 }
 
-static FALLIBLE turn(struct server *s, struct q_err *e)
+static FALLIBLE run_once(struct server *s, struct q_err *e)
 {
     enum q_code rc;
     wait_for_work(s);
@@ -144,16 +144,16 @@ static FALLIBLE turn(struct server *s, struct q_err *e)
     if (!s->ready && core_state(s->core, NULL) == CORE_READY) {
         s->ready = true;
         log_info("ready, %s", core_info(s->core)->fingerprint);
-        if ((rc = peers_ready(&s->peers, e)))
+        if ((rc = frontends_ready(&s->frontends, e)))
             return rc;
     }
     /* news first: who hears that a reload is over knows the fingerprint already */
-    if (clock_ms() >= s->beat_ms || peers_news(&s->peers)) {
+    if (clock_ms() >= s->beat_ms || frontends_news(&s->frontends)) {
         s->beat_ms = clock_ms() + s->config->heartbeat_ms;
-        peers_beat(&s->peers, clock_ms());
+        frontends_beat(&s->frontends, clock_ms());
     }
-    peers_answer_orders(&s->peers);
-    peers_sweep(&s->peers);
+    frontends_answer_commands(&s->frontends);
+    frontends_sweep(&s->frontends);
     return Q_OK;
 }
 
@@ -173,13 +173,13 @@ static enum server_exit start(struct server *s, struct q_err *e)
     enum q_code rc;
     if (watch_signals(s, e))
         return SERVER_EXIT_INTERNAL;
-    if ((rc = peers_init(&s->peers, s->config, e)))
+    if ((rc = frontends_init(&s->frontends, s->config, e)))
         return rc == Q_NO_MEMORY ? SERVER_EXIT_INTERNAL : SERVER_EXIT_LOAD;
     if ((rc = listen_all(s, e))) /* FORBIDDEN: tcp without keys */
         return rc == Q_INVALID || rc == Q_FORBIDDEN ? SERVER_EXIT_USAGE : SERVER_EXIT_ADDRESS;
-    if (core_new(&s->core, &s->config->core, peers_output, &s->peers, e))
+    if (core_new(&s->core, &s->config->core, frontends_output, &s->frontends, e))
         return SERVER_EXIT_LOAD;
-    s->peers.core = s->core;
+    s->frontends.core = s->core;
     s->beat_ms = clock_ms() + s->config->heartbeat_ms;
     return SERVER_EXIT_OK;
 }
@@ -192,7 +192,7 @@ enum server_exit server_run(const struct server_config *c)
     if (!code) {
         enum q_code rc = Q_OK;
         while (!rc && !drained(&s))
-            rc = turn(&s, &e);
+            rc = run_once(&s, &e);
         code = exit_code(&s, rc);
     }
     if (code)
@@ -202,7 +202,7 @@ enum server_exit server_run(const struct server_config *c)
     for (uint32_t i = 0; i < s.n_socket; i++)
         socket_free(s.sockets[i]);
     core_free(s.core);
-    peers_release(&s.peers);
+    frontends_release(&s.frontends);
     if (s.signal_fd >= 0)
         close(s.signal_fd);
     return code;

@@ -2,12 +2,13 @@
 /* How the draft model keeps up. slot->n_draft positions of a sequence have keys and values in the
  * draft's cache that belong to the tokens of its history:
  *
- *     0 ………… n_draft … start ……… n_known - 1 | guess 0, guess 1, …
- *       there    to compute                   pass 0 gives guess 0, pass j gives guess j
+ *     0 ………… n_draft … start ……… n_known - 1 | draft 0, draft 1, …
+ *       there    to compute                   pass 0 gives draft 0, pass j gives draft j
  *
  * Pass 0 computes the rows from n_draft to the end of the step's known rows for every sequence;
- * each later pass computes the guess before it. After the step the sequence has m more tokens,
- * m - 1 of them foreseen, so what lies before its newest token is right as far as it was computed.
+ * each later pass computes the draft token before it. After the step the sequence has m more
+ * tokens, m - 1 of them accepted, so what lies before its newest token is right as far as it was
+ * computed.
  */
 #include "engine/worker/draft.h"
 #include <string.h>
@@ -20,18 +21,18 @@ struct draft {
     struct model_scratch *scratch;
     struct kv_cache kv, swap;
     struct step_limits limits;
-    uint32_t n_token_max, n_guess, vocab_size;
+    uint32_t n_token_max, n_draft_token, vocab_size;
     float *logits; /* [logits_max, vocab_size], a mapping; none with a gpu */
     size_t logits_bytes;
     uint32_t logits_max; /* rows that are made at a time */
     /* the pass being computed */
     struct batch batch;
-    uint32_t *token_ids, *positions, *places; /* [n_token_max] */
-    struct attention_seq *seqs;               /* [max_num_seqs] */
-    uint32_t *n_prompts, *logit_rows;         /* [max_num_seqs] */
-    struct slot **guessing;                   /* [max_num_seqs] of which row of logits */
-    uint32_t *seq_slots;                      /* [max_num_seqs] */
-    uint32_t *tokens;                         /* [max_num_seqs] that the device guessed */
+    uint32_t *token_ids, *positions, *slot_mapping; /* [n_token_max] */
+    struct attention_seq *seqs;                     /* [max_num_seqs] */
+    uint32_t *n_prompts, *logit_rows;               /* [max_num_seqs] */
+    struct slot **drafting;                         /* [max_num_seqs] of which row of logits */
+    uint32_t *seq_slots;                            /* [max_num_seqs] */
+    uint32_t *tokens;                               /* [max_num_seqs] that the device drafted */
     struct team *team;
     struct gpu *gpu; /* NULL: the team computes; borrowed */
 };
@@ -59,11 +60,11 @@ static FALLIBLE make_arrays(struct draft *d, struct q_err *e)
     uint32_t n_seq = d->limits.max_num_seqs, n_token = d->n_token_max;
     d->token_ids = q_calloc(n_token, sizeof *d->token_ids);
     d->positions = q_calloc(n_token, sizeof *d->positions);
-    d->places = q_calloc(n_token, sizeof *d->places);
+    d->slot_mapping = q_calloc(n_token, sizeof *d->slot_mapping);
     d->seqs = q_calloc(n_seq, sizeof *d->seqs);
     d->n_prompts = q_calloc(n_seq, sizeof *d->n_prompts);
     d->logit_rows = q_calloc(n_seq, sizeof *d->logit_rows);
-    d->guessing = q_calloc(n_seq, sizeof(struct slot *));
+    d->drafting = q_calloc(n_seq, sizeof(struct slot *));
     d->seq_slots = q_calloc(n_seq, sizeof *d->seq_slots);
     d->tokens = q_calloc(n_seq, sizeof *d->tokens);
     d->logits_max = n_seq < MODEL_LOGIT_ROWS ? n_seq : MODEL_LOGIT_ROWS;
@@ -72,12 +73,12 @@ static FALLIBLE make_arrays(struct draft *d, struct q_err *e)
                           : mmap(NULL, d->logits_bytes, PROT_READ | PROT_WRITE,
                                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     d->logits = logits == MAP_FAILED ? NULL : logits;
-    if (!d->seq_slots || !d->tokens || !d->token_ids || !d->positions || !d->places || !d->seqs ||
-        !d->n_prompts || !d->logit_rows || !d->guessing || (!d->gpu && !d->logits))
+    if (!d->seq_slots || !d->tokens || !d->token_ids || !d->positions || !d->slot_mapping ||
+        !d->seqs || !d->n_prompts || !d->logit_rows || !d->drafting || (!d->gpu && !d->logits))
         return q_fail(e, Q_NO_MEMORY, "draft model: out of memory for %u sequences", n_seq);
     d->batch = (struct batch){.token_ids = d->token_ids,
                               .positions = d->positions,
-                              .slots = d->places,
+                              .slot_mapping = d->slot_mapping,
                               .seqs = d->seqs,
                               .logit_rows = d->logit_rows,
                               .n_prompts = d->n_prompts};
@@ -87,14 +88,15 @@ static FALLIBLE make_arrays(struct draft *d, struct q_err *e)
 FALLIBLE draft_new(struct draft **out, const struct speculation *c, const struct draft_args *a,
                    struct q_err *e)
 {
-    Q_ASSERT(c->method == SPECULATE_DRAFT && c->n_guess);
+    Q_ASSERT(c->method == SPECULATE_DRAFT && c->n_draft_token);
     struct draft *d = q_calloc(1, sizeof *d);
     enum q_code rc;
     if (!d)
         return q_fail(e, Q_NO_MEMORY, "draft model: out of memory");
     d->limits = *a->limits;
-    d->n_guess = c->n_guess;
-    /* After a step whose guesses all came true, the row of the last one is still to be computed. */
+    d->n_draft_token = c->n_draft_token;
+    /* After a step whose draft tokens were all accepted, the row of the last one is still to be
+     * computed. */
     d->n_token_max = a->limits->max_num_batched_tokens + a->limits->max_num_seqs;
     d->team = a->options->team;
     d->gpu = a->gpu;
@@ -152,11 +154,11 @@ void draft_free(struct draft *d)
     kv_cache_release(&d->swap);
     q_free(d->token_ids);
     q_free(d->positions);
-    q_free(d->places);
+    q_free(d->slot_mapping);
     q_free(d->seqs);
     q_free(d->n_prompts);
     q_free(d->logit_rows);
-    q_free(d->guessing);
+    q_free(d->drafting);
     q_free(d->seq_slots);
     q_free(d->tokens);
     if (d->logits)
@@ -186,8 +188,9 @@ static void clear(struct batch *b)
     b->n_token = b->n_seq = b->n_logit = b->context_max = 0;
 }
 
-/* Rows for positions from … end - 1 of slot number i; with `guess` the last one gives logits. */
-static void add_rows(struct draft *d, struct slots *s, uint32_t i, uint32_t end, bool guess)
+/* Rows for positions from … end - 1 of slot number i; with `draft token` the last one gives
+ * logits. */
+static void add_rows(struct draft *d, struct slots *s, uint32_t i, uint32_t end, bool draft_token)
 {
     struct batch *b = &d->batch;
     struct slot *slot = &s->slots[i];
@@ -202,21 +205,21 @@ static void add_rows(struct draft *d, struct slots *s, uint32_t i, uint32_t end,
         Q_ASSERT(b->n_token < d->n_token_max);
         d->token_ids[b->n_token] = slot->history[at];
         d->positions[b->n_token] = at;
-        d->places[b->n_token] = slots_place(slot, at);
+        d->slot_mapping[b->n_token] = slots_place(slot, at);
     }
     if (end > b->context_max)
         b->context_max = end;
     slot->n_draft = end;
-    if (!guess)
+    if (!draft_token)
         return;
-    d->guessing[b->n_logit] = slot;
+    d->drafting[b->n_logit] = slot;
     d->logit_rows[b->n_logit++] = b->n_token - 1;
 }
 
-static void add_guess(struct slot *slot, uint32_t token)
+static void add_draft_token(struct slot *slot, uint32_t token)
 {
-    slot->history[slot->n_known + slot->n_guess] = token == SAMPLE_BAD ? 0 : token;
-    slot->n_guess++;
+    slot->history[slot->n_known + slot->n_draft_token] = token == SAMPLE_BAD ? 0 : token;
+    slot->n_draft_token++;
 }
 
 /* Every thread: one pass, then the most likely tokens, some rows of logits at a time. */
@@ -231,15 +234,15 @@ static void pass(void *arg, uint32_t ith, uint32_t nth)
         l.n = left < d->logits_max ? left : d->logits_max;
         model_logits(d->model, &d->batch, d->scratch, &l, team, ith, nth);
         for (uint32_t i = ith; i < l.n; i += nth)
-            add_guess(d->guessing[l.first + i],
-                      sample_greedy(d->logits + (size_t)i * d->vocab_size, d->vocab_size));
+            add_draft_token(d->drafting[l.first + i],
+                            sample_greedy(d->logits + (size_t)i * d->vocab_size, d->vocab_size));
         if (l.n < left)
             team_barrier(team);
     }
 }
 
-static FALLIBLE run(struct draft *d, const struct slots *s, const struct step_view *v,
-                    struct q_err *e)
+static FALLIBLE run_pass(struct draft *d, const struct slots *s, const struct step_view *v,
+                         struct q_err *e)
 {
     enum q_code rc = Q_OK;
     if (d->batch.n_token == 0)
@@ -248,32 +251,32 @@ static FALLIBLE run(struct draft *d, const struct slots *s, const struct step_vi
         team_run(d->team, pass, d);
         return Q_OK;
     }
-    if ((rc = gpu_update(d->gpu, s, v, e)) || /* the last pass's tokens are guesses */
+    if ((rc = gpu_update(d->gpu, s, v, e)) || /* the last pass's tokens are draft tokens */
         (rc = gpu_draft(d->gpu, &d->batch, d->seq_slots, d->tokens, e)))
         return rc;
     for (uint32_t i = 0; i < d->batch.n_logit; i++)
-        add_guess(d->guessing[i], d->tokens[i]);
+        add_draft_token(d->drafting[i], d->tokens[i]);
     return Q_OK;
 }
 
-/* The first pass. Where the grammar has guessed already (slot->is_forced), the draft reads what it
- * guessed and adds nothing. */
+/* The first pass. Where the grammar has drafted already (slot->is_forced), the draft reads what it
+ * drafted and adds nothing. */
 static void add_known(struct draft *d, struct slots *s, const struct step_seq *q)
 {
     const struct slot *slot = &s->slots[q->slot];
-    bool guess = q->flags & STEP_SPECULATE && q->n_token > 1 && !slot->is_forced;
-    uint32_t n_forced = slot->is_forced ? slot->n_guess : 0;
+    bool draft_token = q->flags & STEP_SPECULATE && q->n_token > 1 && !slot->is_forced;
+    uint32_t n_forced = slot->is_forced ? slot->n_draft_token : 0;
     uint32_t n_token = q->flags & STEP_SPECULATE ? 1 + n_forced : q->n_token;
-    add_rows(d, s, q->slot, q->start + n_token, guess);
+    add_rows(d, s, q->slot, q->start + n_token, draft_token);
 }
 
-FALLIBLE draft_guess(struct draft *d, struct slots *s, const struct step_view *v, struct q_err *e)
+FALLIBLE draft_propose(struct draft *d, struct slots *s, const struct step_view *v, struct q_err *e)
 {
     clear(&d->batch);
     for (uint32_t i = 0; i < v->head->n_seq; i++)
         add_known(d, s, &v->seqs[i]);
-    enum q_code rc = run(d, s, v, e);
-    for (uint32_t j = 1; j < d->n_guess && !rc; j++) {
+    enum q_code rc = run_pass(d, s, v, e);
+    for (uint32_t j = 1; j < d->n_draft_token && !rc; j++) {
         clear(&d->batch);
         for (uint32_t i = 0; i < v->head->n_seq; i++) {
             const struct step_seq *q = &v->seqs[i];
@@ -281,7 +284,7 @@ FALLIBLE draft_guess(struct draft *d, struct slots *s, const struct step_view *v
             if (q->flags & STEP_SPECULATE && q->n_token - 1 > j && !slot->is_forced)
                 add_rows(d, s, q->slot, slot->n_draft + 1, true);
         }
-        rc = run(d, s, v, e);
+        rc = run_pass(d, s, v, e);
     }
     return rc;
 }

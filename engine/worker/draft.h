@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* draft - a small model of the same vocabulary that guesses tokens for the large one (speculate.h).
+/* draft - a small model of the same vocabulary that draft tokens tokens for the large one
+ * (speculate.h).
  *
  * The draft model has a KV cache of its own with the same block numbers. It computes every row that
  * the model computes, so that a block shared through the prefix cache holds both.
@@ -13,7 +14,7 @@
 struct draft; /* a draft model, its KV cache and scratch */
 
 struct draft_args {
-    const struct model_options *options; /* of the model it guesses for; dir and progress are not */
+    const struct model_options *options; /* of the model it drafts for; dir and progress are not */
     const struct model_shape *target;
     const struct step_limits *limits;
     struct gpu *gpu; /* that of the options' link; it makes the draft's KV cache then. NULL: none */
@@ -32,11 +33,12 @@ const struct model *draft_model(const struct draft *d);
 const struct model_shape *draft_shape(const struct draft *d);
 uint64_t draft_scratch_bytes(const struct draft *d); /* at most, of a step */
 
-/* Compute the step's rows with the draft model, and guess for every sequence that speculates: into
- * its history behind what is known, slot->n_guess of them. On a device the guesses of a pass go
- * there with gpu_update. Errors: those of the device. */
-FALLIBLE draft_guess(struct draft *d, struct slots *s, const struct step_view *v, struct q_err *e);
-/* After the step: which of the draft's keys and values are of tokens that came true. */
+/* Compute the step's rows with the draft model, and draft for every sequence that speculates: into
+ * its history behind what is known, slot->n_draft_token of them. On a device the draft tokens of a
+ * pass go there with gpu_update. Errors: those of the device. */
+FALLIBLE draft_propose(struct draft *d, struct slots *s, const struct step_view *v,
+                       struct q_err *e);
+/* After the step: which of the draft's keys and values are of accepted tokens. */
 void draft_settle(struct slots *s, const struct step_view *v);
 
 #endif

@@ -126,7 +126,7 @@ static void tidy(struct grammars *g)
     }
 }
 
-static struct entry *find(struct grammars *g, const struct slot_grammar *s)
+static struct entry *find_entry(struct grammars *g, const struct slot_grammar *s)
 {
     struct q_err e = Q_ERR_INIT;
     for (size_t i = 0; i < g->n_entry; i++)
@@ -154,7 +154,7 @@ static void admit(void *ctx, const struct slot_grammar *s)
     }
     if (f->entry)
         f->entry->n_user--;
-    f->entry = g->trie.nodes ? find(g, s) : NULL;
+    f->entry = g->trie.nodes ? find_entry(g, s) : NULL;
     f->n = f->generation = 0;
     if (f->entry) {
         f->entry->n_user++;
@@ -224,8 +224,8 @@ static void fill(void *ctx, const struct mask_ask *ask, uint32_t *bits)
 
 /* The forced bytes as the longest tokens there are, which is how a model mostly writes them; at the
  * end of the text what ends it. Where the forced bytes stop the model may prefer a token that goes
- * on behind them; then this guess was wrong. */
-static uint32_t guess(void *ctx, const struct mask_ask *ask, uint32_t *tokens, uint32_t n)
+ * on behind them; then this draft token was wrong. */
+static uint32_t propose(void *ctx, const struct mask_ask *ask, uint32_t *tokens, uint32_t n)
 {
     struct grammars *g = ctx;
     struct follow *f = &g->follows[ask->slot];
@@ -251,5 +251,5 @@ static uint32_t guess(void *ctx, const struct mask_ask *ask, uint32_t *tokens, u
 
 struct mask_provider grammars_provider(struct grammars *g)
 {
-    return (struct mask_provider){.admit = admit, .fill = fill, .guess = guess, .ctx = g};
+    return (struct mask_provider){.admit = admit, .fill = fill, .propose = propose, .ctx = g};
 }

@@ -19,7 +19,7 @@ struct masks {
     struct mask_ask *asks;        /* [n_ask] of this step */
     uint32_t *places;             /* [n_row] a row's ask */
     struct slots *slots;          /* of this step */
-    const struct step_view *step; /* while its tokens are guessed, else NULL */
+    const struct step_view *step; /* while its tokens are drafted, else NULL */
     uint32_t n_ask, n_admitted;   /* of the step's fresh slots, the first are known */
     atomic_uint begun, done, ended, stop;
     pthread_t thread;
@@ -47,7 +47,7 @@ static struct mask_ask ask_of(const struct slots *s, const struct slot *slot, ui
                              .n_stop_id = slot->params.n_stop_id};
 }
 
-static bool guesses_by_grammar(const struct slots *s, const struct step_seq *q)
+static bool drafts_by_grammar(const struct slots *s, const struct step_seq *q)
 {
     return q->flags & STEP_SPECULATE && q->n_token > 1 && s->slots[q->slot].params.grammar;
 }
@@ -58,21 +58,21 @@ static void admit_fresh(struct masks *m)
         m->provider.admit(m->provider.ctx, &m->slots->fresh[m->n_admitted]);
 }
 
-static void guess_all(struct masks *m)
+static void propose_all(struct masks *m)
 {
     for (uint32_t i = 0; i < m->step->head->n_seq; i++) {
         const struct step_seq *q = &m->step->seqs[i];
         struct slot *slot = &m->slots->slots[q->slot];
-        if (!guesses_by_grammar(m->slots, q))
+        if (!drafts_by_grammar(m->slots, q))
             continue;
         const struct mask_ask ask = ask_of(m->slots, slot, slot->n_known);
-        slot->n_guess =
-            m->provider.guess(m->provider.ctx, &ask, slot->history + slot->n_known, q->n_token - 1);
-        slot->is_forced = slot->n_guess > 0;
+        slot->n_draft_token = m->provider.propose(m->provider.ctx, &ask,
+                                                  slot->history + slot->n_known, q->n_token - 1);
+        slot->is_forced = slot->n_draft_token > 0;
     }
 }
 
-static void *run(void *arg)
+static void *run_masks(void *arg)
 {
     struct masks *m = arg;
     for (unsigned seen = 0;;) {
@@ -83,7 +83,7 @@ static void *run(void *arg)
             return NULL;
         admit_fresh(m);
         if (m->step)
-            guess_all(m);
+            propose_all(m);
         for (uint32_t i = 0, n = m->n_ask; i < n; i++) {
             uint32_t *bits = m->bits + (size_t)i * m->n_word;
             memset(bits, 0, m->n_word * sizeof *bits);
@@ -112,7 +112,7 @@ FALLIBLE masks_new(struct masks **out, const struct mask_provider *p, uint32_t n
         masks_free(m);
         return q_fail(e, Q_NO_MEMORY, "worker: out of memory for masks of %u rows", n_row);
     }
-    int rc = pthread_create(&m->thread, NULL, run, m);
+    int rc = pthread_create(&m->thread, NULL, run_masks, m);
     if (rc) {
         masks_free(m);
         return q_fail(e, Q_IO, "worker: cannot start the thread for masks: %s", strerror(rc));
@@ -144,13 +144,13 @@ void masks_free(struct masks *m)
     q_free(m);
 }
 
-void masks_guess(struct masks *m, struct slots *s, const struct step_view *v)
+void masks_propose(struct masks *m, struct slots *s, const struct step_view *v)
 {
     bool any = false;
     m->slots = s;
     m->n_admitted = m->n_ask = 0;
-    for (uint32_t i = 0; m->provider.guess && i < v->head->n_seq && !any; i++)
-        any = guesses_by_grammar(s, &v->seqs[i]);
+    for (uint32_t i = 0; m->provider.propose && i < v->head->n_seq && !any; i++)
+        any = drafts_by_grammar(s, &v->seqs[i]);
     if (!any)
         return;
     m->step = v;

@@ -34,7 +34,7 @@ struct mask_provider {
     void (*fill)(void *ctx, const struct mask_ask *ask, uint32_t *bits);
     /* Tokens of text that the grammar forces, at most n; returns their number. A wrong one costs
      * one row of a step. NULL: none. Called on the masks' thread. */
-    uint32_t (*guess)(void *ctx, const struct mask_ask *ask, uint32_t *tokens, uint32_t n);
+    uint32_t (*propose)(void *ctx, const struct mask_ask *ask, uint32_t *tokens, uint32_t n);
     void *ctx;
 };
 
@@ -44,12 +44,12 @@ FALLIBLE masks_new(struct masks **out, const struct mask_provider *p, uint32_t n
                    uint32_t n_vocab, struct q_err *e);
 void masks_free(struct masks *m);
 /* After a step was applied: draft forced text for its speculating sequences with a grammar, in
- * their histories after the known tokens (slot->n_guess, slot->is_forced). Waits for the masks'
- * thread; no effect without such sequences. */
-void masks_guess(struct masks *m, struct slots *s, const struct step_view *v);
-/* The step's rows are known (s->rows; masks_guess precedes in every step): start the masks of rows
- * with a grammar, and the grammars of new slots. Each row must be waited for, and masks_end called,
- * before the histories change and the step's memory is released. */
+ * their histories after the known tokens (slot->n_draft_token, slot->is_forced). Waits for the
+ * masks' thread; no effect without such sequences. */
+void masks_propose(struct masks *m, struct slots *s, const struct step_view *v);
+/* The step's rows are known (s->rows; masks_propose precedes in every step): start the masks of
+ * rows with a grammar, and the grammars of new slots. Each row must be waited for, and masks_end
+ * called, before the histories change and the step's memory is released. */
 void masks_begin(struct masks *m);
 void masks_end(struct masks *m);
 /* The mask of row i, which has a grammar; waits until it is ready. */

@@ -39,10 +39,10 @@ struct ring_head {
     atomic_uint wake;             /* moves with every send and with stop */
     atomic_uint asleep;           /* the worker is in its futex */
     atomic_uint stop;
-    atomic_uint order;            /* enum ring_order; the engine sets it, the worker clears it */
+    atomic_uint order;            /* enum ring_command; the engine sets it, the worker clears it */
     alignas(64) atomic_uint done; /* results published, wraps */
     char order_path[PATH_MAX];    /* published by order */
-    struct q_err order_error;     /* published by order = RING_NO_ORDER */
+    struct q_err command_error;   /* published by order = RING_NO_ORDER */
 };
 
 struct ring {
@@ -295,7 +295,8 @@ bool ring_step_wait(struct ring *r, void **step, void **result)
     if (atomic_load(&r->head->stop))
         return false;
     *step = *result = NULL;
-    if (ring_order_now(r)) /* a step that is seen was sent after an order, which then is seen too */
+    if (ring_command_now(
+            r)) /* a step that is seen was sent after an order, which then is seen too */
         return true;
     size_t i = r->begun++ % RING_DEPTH;
     *step = r->body + i * r->step_bytes;
@@ -303,21 +304,21 @@ bool ring_step_wait(struct ring *r, void **step, void **result)
     return true;
 }
 
-enum ring_order ring_order_now(const struct ring *r)
+enum ring_command ring_command_now(const struct ring *r)
 {
-    return (enum ring_order)atomic_load(&r->head->order);
+    return (enum ring_command)atomic_load(&r->head->order);
 }
 
-void ring_order_path(const struct ring *r, char out[PATH_MAX])
+void ring_command_path(const struct ring *r, char out[PATH_MAX])
 {
     memcpy(out, r->head->order_path, PATH_MAX);
     out[PATH_MAX - 1] = '\0';
 }
 
-void ring_order_done(struct ring *r, const struct q_err *e)
+void ring_command_done(struct ring *r, const struct q_err *e)
 {
-    Q_ASSERT(ring_order_now(r) != RING_NO_ORDER);
-    r->head->order_error = e ? *e : (struct q_err)Q_ERR_INIT;
+    Q_ASSERT(ring_command_now(r) != RING_NO_ORDER);
+    r->head->command_error = e ? *e : (struct q_err)Q_ERR_INIT;
     atomic_store(&r->head->order, RING_NO_ORDER);
     notify(r);
 }
@@ -391,26 +392,26 @@ static void wake_worker(struct ring *r)
         syscall(SYS_futex, (void *)&r->head->wake, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
-void ring_order(struct ring *r, enum ring_order order, const char *path)
+void ring_command(struct ring *r, enum ring_command order, const char *path)
 {
-    Q_ASSERT(!ring_in_flight(r) && !ring_ordering(r));
+    Q_ASSERT(!ring_in_flight(r) && !ring_commanding(r));
     snprintf(r->head->order_path, sizeof r->head->order_path, "%s", path ? path : "");
     atomic_store(&r->head->order, (unsigned)order);
     wake_worker(r);
 }
 
-FALLIBLE ring_order_result(const struct ring *r, struct q_err *e)
+FALLIBLE ring_command_result(const struct ring *r, struct q_err *e)
 {
     struct q_err said;
-    said_by_worker(&r->head->order_error, &said);
+    said_by_worker(&r->head->command_error, &said);
     if (said.code && e)
         *e = said;
     return said.code;
 }
 
-bool ring_ordering(const struct ring *r)
+bool ring_commanding(const struct ring *r)
 {
-    return ring_order_now(r) != RING_NO_ORDER;
+    return ring_command_now(r) != RING_NO_ORDER;
 }
 
 void ring_step_send(struct ring *r)

@@ -30,7 +30,7 @@
 enum speculation_method { SPECULATE_NOT, SPECULATE_NGRAM, SPECULATE_DRAFT };
 struct speculation { /* engine/worker/speculate.h */
     enum speculation_method method;
-    uint32_t n_guess;              /* maximum draft tokens per step and sequence */
+    uint32_t n_draft_token;        /* maximum draft tokens per step and sequence */
     uint32_t ngram_min, ngram_max; /* tokens that must match */
     char draft_dir[PATH_MAX];
 };
@@ -70,11 +70,11 @@ struct worker_config { /* the engine's settings; written once, before the worker
     bool log_json;
 };
 
-enum ring_order { /* commands of an engine to its worker besides steps */
-                  RING_NO_ORDER,
-                  RING_FORGET_KV, /* free the memory of the KV pool and of swap space with their
+enum ring_command { /* commands of an engine to its worker besides steps */
+                    RING_NO_ORDER,
+                    RING_FORGET_KV, /* free the memory of the KV pool and of swap space with their
                                    * contents */
-                  RING_RELOAD /* load the weights of another folder; a failure changes nothing */
+                    RING_RELOAD /* load the weights of another folder; a failure changes nothing */
 };
 
 enum worker_state { WORKER_LOADING, WORKER_READY, WORKER_FAILED };
@@ -110,14 +110,14 @@ FALLIBLE ring_ready(struct ring *r, struct worker_info *info, struct q_err *e);
 FALLIBLE ring_body_bytes(uint64_t *bytes, const struct step_limits *l, struct q_err *e);
 void ring_failed(struct ring *r, const struct q_err *e);
 /* Wait for the next step; *step and *result are its entries. *step NULL: a command
- * (ring_order_now), to be executed before later steps. False: the engine ends the worker. */
+ * (ring_command_now), to be executed before later steps. False: the engine ends the worker. */
 bool ring_step_wait(struct ring *r, void **step, void **result);
 /* Spin until ring_step_wait would not wait (true) or until done(ctx) (false). */
 bool ring_step_before(const struct ring *r, bool (*done)(void *ctx), void *ctx);
-enum ring_order ring_order_now(const struct ring *r);
-void ring_order_path(const struct ring *r, char out[PATH_MAX]);
+enum ring_command ring_command_now(const struct ring *r);
+void ring_command_path(const struct ring *r, char out[PATH_MAX]);
 /* Report its end; e: the error, or NULL. */
-void ring_order_done(struct ring *r, const struct q_err *e);
+void ring_command_done(struct ring *r, const struct q_err *e);
 void ring_step_done(struct ring *r); /* the result entry is filled */
 
 /* Engine side */
@@ -134,10 +134,10 @@ void ring_result_take(struct ring *r); /* release the entry of ring_result_next 
 uint32_t ring_in_flight(const struct ring *r);
 /* Send a command. No step and no command may be in flight; later steps are computed after it. path:
  * of the folder for RING_RELOAD, else NULL. */
-void ring_order(struct ring *r, enum ring_order order, const char *path);
-bool ring_ordering(const struct ring *r); /* the command is not finished */
+void ring_command(struct ring *r, enum ring_command order, const char *path);
+bool ring_commanding(const struct ring *r); /* the command is not finished */
 /* Result of the last command. */
-FALLIBLE ring_order_result(const struct ring *r, struct q_err *e);
+FALLIBLE ring_command_result(const struct ring *r, struct q_err *e);
 void ring_event_clear(struct ring *r);
 void ring_stop(struct ring *r); /* the worker's ring_step_wait returns false; also while it loads */
 bool ring_stopped(const struct ring *r);

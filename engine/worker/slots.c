@@ -44,13 +44,13 @@ FALLIBLE slots_init(struct slots *s, const struct step_limits *l, uint32_t n_blo
     s->slots = q_calloc(l->max_num_seqs, sizeof *s->slots);
     s->token_ids = q_calloc(l->max_num_batched_tokens, sizeof *s->token_ids);
     s->positions = q_calloc(l->max_num_batched_tokens, sizeof *s->positions);
-    s->places = q_calloc(l->max_num_batched_tokens, sizeof *s->places);
+    s->slot_mapping = q_calloc(l->max_num_batched_tokens, sizeof *s->slot_mapping);
     s->seqs = q_calloc(l->max_num_seqs, sizeof *s->seqs);
     s->n_prompts = q_calloc(l->max_num_seqs, sizeof *s->n_prompts);
     s->logit_rows = q_calloc(l->logit_rows_max, sizeof *s->logit_rows);
     s->rows = q_calloc(l->logit_rows_max, sizeof *s->rows);
     s->fresh = q_calloc(l->max_num_seqs, sizeof *s->fresh);
-    if (!s->memory || !s->slots || !s->token_ids || !s->positions || !s->places || !s->seqs ||
+    if (!s->memory || !s->slots || !s->token_ids || !s->positions || !s->slot_mapping || !s->seqs ||
         !s->n_prompts || !s->logit_rows || !s->rows || !s->fresh) {
         slots_release(s);
         return q_fail(e, Q_NO_MEMORY, "worker: out of memory for %u sequences of %u tokens",
@@ -64,7 +64,7 @@ FALLIBLE slots_init(struct slots *s, const struct step_limits *l, uint32_t n_blo
     }
     s->batch = (struct batch){.token_ids = s->token_ids,
                               .positions = s->positions,
-                              .slots = s->places,
+                              .slot_mapping = s->slot_mapping,
                               .seqs = s->seqs,
                               .logit_rows = s->logit_rows,
                               .n_prompts = s->n_prompts};
@@ -78,7 +78,7 @@ void slots_release(struct slots *s)
     q_free(s->slots);
     q_free(s->token_ids);
     q_free(s->positions);
-    q_free(s->places);
+    q_free(s->slot_mapping);
     q_free(s->seqs);
     q_free(s->n_prompts);
     q_free(s->logit_rows);
@@ -177,10 +177,10 @@ static FALLIBLE grow_table(struct slots *s, struct slot *slot, uint32_t n, struc
     return Q_OK;
 }
 
-/* Rows that the sequence has in this step: fewer than planned when there are fewer guesses. */
+/* Rows that the sequence has in this step: fewer than planned when there are fewer draft tokens. */
 static uint32_t rows_of(const struct slots *s, const struct step_seq *q)
 {
-    return q->flags & STEP_SPECULATE ? 1 + s->slots[q->slot].n_guess : q->n_token;
+    return q->flags & STEP_SPECULATE ? 1 + s->slots[q->slot].n_draft_token : q->n_token;
 }
 
 /* One sequence's rows of the batch. */
@@ -189,7 +189,8 @@ static void add_tokens(struct slots *s, const struct step_seq *q)
     const struct slot *slot = &s->slots[q->slot];
     struct batch *b = &s->batch;
     uint32_t n = rows_of(s, q);
-    Q_ASSERT(b->n_seq < s->limits.max_num_seqs && q->start + n <= slot->n_known + slot->n_guess);
+    Q_ASSERT(b->n_seq < s->limits.max_num_seqs &&
+             q->start + n <= slot->n_known + slot->n_draft_token);
     s->n_prompts[b->n_seq] = slot->n_prompt;
     s->seqs[b->n_seq++] = (struct attention_seq){
         .blocks = slot->blocks, .row = b->n_token, .n_query = n, .start = q->start};
@@ -198,7 +199,7 @@ static void add_tokens(struct slots *s, const struct step_seq *q)
         uint32_t row = b->n_token + i;
         s->token_ids[row] = slot->history[position];
         s->positions[row] = position;
-        s->places[row] = slots_place(slot, position);
+        s->slot_mapping[row] = slots_place(slot, position);
     }
     if (q->start + n > b->context_max)
         b->context_max = q->start + n;
@@ -257,8 +258,8 @@ static FALLIBLE apply_seq(struct slots *s, const struct step_seq *q, struct curs
     /* What was copied back is of the draft too, but perhaps for the last row (draft.c). */
     if (q->flags & STEP_ADMIT)
         slot->n_draft = q->start - (q->start > slot->n_cached);
-    slot->n_guess = 0;
-    slot->is_foreseen = true;
+    slot->n_draft_token = 0;
+    slot->is_predicted = true;
     slot->is_forced = false;
     uint64_t end = (uint64_t)q->start + q->n_token;
     uint64_t known_end = q->flags & STEP_SPECULATE ? (uint64_t)q->start + 1 : end;
@@ -284,7 +285,7 @@ FALLIBLE slots_apply(struct slots *s, const struct step_view *v, struct q_err *e
 FALLIBLE slots_batch(struct slots *s, const struct step_view *v, struct q_err *e)
 {
     struct batch *b = &s->batch;
-    uint32_t n_unused = 0; /* rows that were planned for guesses */
+    uint32_t n_unused = 0; /* rows that were planned for draft tokens */
     b->n_token = b->n_seq = b->n_logit = b->context_max = 0;
     s->n_top = 0;
     for (uint32_t i = 0; i < v->head->n_seq; i++) {
@@ -308,7 +309,7 @@ FALLIBLE slots_batch(struct slots *s, const struct step_view *v, struct q_err *e
 struct sample_input slots_input(const struct logit_row *row, const uint32_t *grammar)
 {
     const struct slot *slot = row->slot;
-    Q_ASSERT(row->position >= 1 && row->position <= slot->n_known + slot->n_guess);
+    Q_ASSERT(row->position >= 1 && row->position <= slot->n_known + slot->n_draft_token);
     return (struct sample_input){.params = &slot->params,
                                  .history = slot->history,
                                  .n_known = row->position,
@@ -320,7 +321,7 @@ struct sample_input slots_input(const struct logit_row *row, const uint32_t *gra
 void slots_reserve(struct slots *s, const struct logit_row *row)
 {
     struct slot *slot = row->slot;
-    Q_ASSERT(!row->is_prompt && !slot->n_guess && row->position == slot->n_known);
+    Q_ASSERT(!row->is_prompt && !slot->n_draft_token && row->position == slot->n_known);
     if (slot->n_known < s->limits.max_model_len)
         slot->history[slot->n_known++] = 0;
 }
@@ -336,11 +337,11 @@ bool slots_take(struct slots *s, uint32_t i, uint32_t token)
 {
     Q_ASSERT(i < s->batch.n_logit && !s->rows[i].is_prompt);
     struct slot *slot = s->rows[i].slot;
-    if (!slot->is_foreseen)
+    if (!slot->is_predicted)
         return false;
-    uint32_t guess = slot->n_guess ? slot->history[slot->n_known] : token;
-    slot->is_foreseen = slot->n_guess && guess == token;
-    slot->n_guess -= slot->n_guess > 0;
+    uint32_t draft_token = slot->n_draft_token ? slot->history[slot->n_known] : token;
+    slot->is_predicted = slot->n_draft_token && draft_token == token;
+    slot->n_draft_token -= slot->n_draft_token > 0;
     /* A full history stays as it is: the sequence ends there. */
     if (slot->n_known < s->limits.max_model_len)
         slot->history[slot->n_known++] = token < s->vocab_size ? token : 0;

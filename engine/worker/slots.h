@@ -16,12 +16,12 @@ struct slot {
     uint32_t *history; /* [max_model_len] */
     uint32_t *blocks;  /* [ceil(max_model_len / 16)] */
     uint32_t n_known, n_prompt, n_block;
-    uint32_t n_cached;   /* positions that were in the blocks at admission: never written here */
-    uint32_t n_guess;    /* draft tokens of this step, in history after n_known */
-    uint32_t n_draft;    /* positions with KV of the draft model */
-    uint32_t n_admitted; /* number of sequences that have used this slot */
-    bool is_foreseen;    /* every draft token so far was accepted */
-    bool is_forced;      /* the draft tokens are forced by its grammar */
+    uint32_t n_cached;      /* positions that were in the blocks at admission: never written here */
+    uint32_t n_draft_token; /* draft tokens of this step, in history after n_known */
+    uint32_t n_draft;       /* positions with KV of the draft model */
+    uint32_t n_admitted;    /* number of sequences that have used this slot */
+    bool is_predicted;      /* every draft token so far was accepted */
+    bool is_forced;         /* the draft tokens are forced by its grammar */
     struct sample_params params; /* its arrays are the following ones; allowed_ids is NULL */
     uint32_t stop_ids[STEP_STOP_IDS_MAX];
     uint32_t bias_ids[SAMPLE_BIAS_MAX];
@@ -52,13 +52,13 @@ struct slots {
     size_t memory_bytes;
     /* the step being built */
     struct batch batch;
-    uint32_t *token_ids, *positions, *places; /* [max_num_batched_tokens] */
-    struct attention_seq *seqs;               /* [max_num_seqs] */
-    uint32_t *n_prompts;                      /* [max_num_seqs] */
-    uint32_t *logit_rows;                     /* [logit_rows_max] */
-    struct logit_row *rows;                   /* [logit_rows_max] */
-    uint32_t n_top;                           /* alternatives of all rows */
-    struct slot_grammar *fresh;               /* [n_fresh] of slots admitted in this step */
+    uint32_t *token_ids, *positions, *slot_mapping; /* [max_num_batched_tokens] */
+    struct attention_seq *seqs;                     /* [max_num_seqs] */
+    uint32_t *n_prompts;                            /* [max_num_seqs] */
+    uint32_t *logit_rows;                           /* [logit_rows_max] */
+    struct logit_row *rows;                         /* [logit_rows_max] */
+    uint32_t n_top;                                 /* alternatives of all rows */
+    struct slot_grammar *fresh;                     /* [n_fresh] of slots admitted in this step */
     uint32_t n_fresh;
 };
 /* clang-format off */

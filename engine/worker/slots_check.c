@@ -7,7 +7,7 @@ static void check_slot(const struct slots *s, const struct slot *slot)
 {
     const struct sample_params *p = &slot->params;
     Q_ASSERT(slot->n_prompt <= slot->n_known);
-    Q_ASSERT(slot->n_known + slot->n_guess <= s->limits.max_model_len);
+    Q_ASSERT(slot->n_known + slot->n_draft_token <= s->limits.max_model_len);
     Q_ASSERT(slot->n_draft <= s->limits.max_model_len);
     Q_ASSERT(slot->n_block * (uint64_t)STEP_BLOCK_TOKENS <
              s->limits.max_model_len + (uint64_t)STEP_BLOCK_TOKENS);
@@ -52,7 +52,8 @@ static void check_batch(const struct slots *s)
     Q_ASSERT(row == b->n_token);
     for (uint32_t i = 0; i < b->n_token; i++) {
         Q_ASSERT(s->token_ids[i] < s->vocab_size && s->positions[i] < b->context_max);
-        Q_ASSERT(s->places[i] == KERN_NO_SLOT || s->places[i] / STEP_BLOCK_TOKENS < s->n_block);
+        Q_ASSERT(s->slot_mapping[i] == KERN_NO_SLOT ||
+                 s->slot_mapping[i] / STEP_BLOCK_TOKENS < s->n_block);
     }
 }
 

@@ -14,16 +14,17 @@ static uint32_t find_before(const uint32_t *history, uint32_t n_known, uint32_t 
     return 0;
 }
 
-uint32_t speculate_ngram(uint32_t *guesses, uint32_t n_guess_max, const uint32_t *history,
-                         uint32_t n_known, const struct speculation *c)
+uint32_t speculate_ngram(uint32_t *draft_tokens, uint32_t n_draft_token_max,
+                         const uint32_t *history, uint32_t n_known, const struct speculation *c)
 {
     for (uint32_t n = c->ngram_max; n >= c->ngram_min && n > 0; n--) {
         uint32_t at = n_known > n ? find_before(history, n_known, n) : 0;
         if (at == 0)
             continue;
-        uint32_t n_guess = n_known - at < n_guess_max ? n_known - at : n_guess_max;
-        memcpy(guesses, history + at, n_guess * sizeof *guesses);
-        return n_guess;
+        uint32_t n_draft_token =
+            n_known - at < n_draft_token_max ? n_known - at : n_draft_token_max;
+        memcpy(draft_tokens, history + at, n_draft_token * sizeof *draft_tokens);
+        return n_draft_token;
     }
     return 0;
 }

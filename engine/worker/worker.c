@@ -25,7 +25,7 @@ static void set_limits(struct worker *w)
     const struct model_shape *shape = model_shape(w->model);
     uint32_t n_row = c->max_num_seqs > LOGIT_ROWS_MIN ? c->max_num_seqs : LOGIT_ROWS_MIN;
     if (c->speculation.method != SPECULATE_NOT)
-        n_row += LOGIT_ROWS_MIN * c->speculation.n_guess;
+        n_row += LOGIT_ROWS_MIN * c->speculation.n_draft_token;
     w->vocab_size = shape->vocab_size;
     w->limits = (struct step_limits){.max_num_seqs = c->max_num_seqs,
                                      .max_num_batched_tokens = c->max_num_batched_tokens,
@@ -317,7 +317,7 @@ static FALLIBLE reload(struct worker *w, struct q_err *e)
 {
     char dir[PATH_MAX];
     int64_t start_ms = clock_ms();
-    ring_order_path(w->ring, dir);
+    ring_command_path(w->ring, dir);
     struct model_options o = options_of(w, dir);
     if (o.format == LOAD_DUMMY)
         o.format = LOAD_AUTO;
@@ -331,11 +331,11 @@ static FALLIBLE reload(struct worker *w, struct q_err *e)
 }
 
 /* Orders that this build does not know are none of its business. */
-static void obey(struct worker *w)
+static void run_command(struct worker *w)
 {
     struct q_err e = Q_ERR_INIT;
     enum q_code rc = Q_OK;
-    switch (ring_order_now(w->ring)) {
+    switch (ring_command_now(w->ring)) {
     case RING_FORGET_KV:
         forget_kv(w);
         break;
@@ -347,7 +347,7 @@ static void obey(struct worker *w)
     case RING_NO_ORDER:
         break;
     }
-    ring_order_done(w->ring, rc ? &e : NULL);
+    ring_command_done(w->ring, rc ? &e : NULL);
 }
 
 FALLIBLE worker_check(const struct worker_config *c, struct q_err *e)
@@ -371,8 +371,8 @@ FALLIBLE worker_run(struct ring *r, const struct mask_provider *masks, struct q_
         alloc_freeze();
         for (;;) {
             struct q_err told = Q_ERR_INIT; /* to the engine, in a result */
-            if (worker_land_now(&w)) {
-                if (worker_land(&w, &told))
+            if (worker_complete_now(&w)) {
+                if (worker_complete_step(&w, &told))
                     q_err_reset(&told);
                 continue;
             }
@@ -381,7 +381,7 @@ FALLIBLE worker_run(struct ring *r, const struct mask_provider *masks, struct q_
             if (step)
                 worker_step(&w, step, result);
             else
-                obey(&w); /* nothing is on its way then (ring_order) */
+                run_command(&w); /* nothing is on its way then (ring_command) */
         }
         alloc_thaw();
     }

@@ -11,13 +11,14 @@
  * (slots_reserve). Where the host needs tokens that are still on their way, it waits for them as
  * late as it can:
  *
- *     tokens say which rows there are     guesses: they come behind the newest token. The step
- *                                         before lands first.
+ *     tokens say which rows there are     draft tokens: they come behind the newest token. The step
+ *                                         before completes first.
  *     tokens say what may be sampled      grammars, bad words, repeated n-grams. The walk is given
- *                                         at once; while it runs the step before lands and masks
+ *                                         at once; while it runs the step before completes and
+ * masks
  *                                         are found, then the sampling is given.
  *     the host samples                    more alternatives than the device gives: its own step
- *                                         lands at once.
+ *                                         completes at once.
  *
  * Which steps overlap depends on when they come, and no token does: what a step is given on the
  * device is the same either way. Blocks and slots that are given out again while a step uses them
@@ -34,8 +35,8 @@ FALLIBLE worker_device_make(struct worker *w, struct q_err *e)
     bool made = true;
     w->rows_here = q_calloc(n, sizeof *w->rows_here);
     for (uint32_t i = 0; i < GPU_STEPS; i++) {
-        w->flights[i].rows = q_calloc(n, sizeof *w->flights[i].rows);
-        made = made && w->flights[i].rows;
+        w->inflight_steps[i].rows = q_calloc(n, sizeof *w->inflight_steps[i].rows);
+        made = made && w->inflight_steps[i].rows;
     }
     return made && w->rows_here ? Q_OK
                                 : q_fail(e, Q_NO_MEMORY, "worker: out of memory for %u rows", n);
@@ -45,21 +46,21 @@ void worker_device_release(struct worker *w)
 {
     q_free(w->rows_here);
     for (uint32_t i = 0; i < GPU_STEPS; i++)
-        q_free(w->flights[i].rows);
+        q_free(w->inflight_steps[i].rows);
 }
 
-static struct flight *flight_open(struct worker *w)
+static struct inflight_step *open_step(struct worker *w)
 {
     for (uint32_t i = 0; i < GPU_STEPS; i++)
-        if (w->flights[i].is_open)
-            return &w->flights[i];
+        if (w->inflight_steps[i].is_open)
+            return &w->inflight_steps[i];
     return NULL;
 }
 
 /* ---- what needs tokens that are on their way ---- */
 
 /* Which rows there are. */
-static bool has_guesses(const struct worker *w, const struct step_view *v)
+static bool has_draft_tokens(const struct worker *w, const struct step_view *v)
 {
     bool any = w->draft != NULL;
     for (uint32_t i = 0; i < v->head->n_seq && !any; i++)
@@ -90,7 +91,7 @@ static bool samples_all(const struct worker *w)
     return true;
 }
 
-/* ---- landing ---- */
+/* ---- completing a step ---- */
 
 /* Every thread: rows that the host samples, as they come. */
 static void finish_here(void *arg, uint32_t ith, uint32_t nth)
@@ -103,7 +104,7 @@ static void finish_here(void *arg, uint32_t ith, uint32_t nth)
                           w->logits_here + (size_t)i * w->vocab_size, &w->samplers[ith]);
 }
 
-static FALLIBLE sample_here(struct worker *w, const struct flight *f, struct q_err *e)
+static FALLIBLE sample_here(struct worker *w, const struct inflight_step *f, struct q_err *e)
 {
     w->n_here = 0;
     for (uint32_t i = 0; i < f->n_row; i++)
@@ -122,9 +123,9 @@ static FALLIBLE sample_here(struct worker *w, const struct flight *f, struct q_e
 }
 
 /* A row that the device sampled, to the result. */
-static void land_row(struct worker *w, const struct flight *f, uint32_t i)
+static void complete_row(struct worker *w, const struct inflight_step *f, uint32_t i)
 {
-    const struct flight_row *from = &f->rows[i];
+    const struct inflight_row *from = &f->rows[i];
     struct step_row *row = &w->result.rows[i];
     const struct sample_result out = {.row = row,
                                       .top_ids = w->result.top_ids + from->row.top_start,
@@ -144,10 +145,10 @@ static void land_row(struct worker *w, const struct flight *f, uint32_t i)
 }
 
 /* The tokens of the result, into the slots. */
-static void take_tokens(struct worker *w, const struct flight *f)
+static void take_tokens(struct worker *w, const struct inflight_step *f)
 {
     for (uint32_t i = 0; i < f->n_row; i++) {
-        const struct flight_row *from = &f->rows[i];
+        const struct inflight_row *from = &f->rows[i];
         struct step_row *row = &w->result.rows[i];
         if (from->row.is_prompt)
             continue;
@@ -158,7 +159,7 @@ static void take_tokens(struct worker *w, const struct flight *f)
     }
 }
 
-static FALLIBLE land(struct worker *w, struct flight *f, struct q_err *e)
+static FALLIBLE complete_step(struct worker *w, struct inflight_step *f, struct q_err *e)
 {
     enum q_code rc;
     if ((rc = gpu_wait(w->gpu, f->i, e)) ||
@@ -167,14 +168,14 @@ static FALLIBLE land(struct worker *w, struct flight *f, struct q_err *e)
     const int64_t done_us = clock_us();
     for (uint32_t i = 0; i < f->n_row; i++)
         if (!f->rows[i].is_here)
-            land_row(w, f, i);
+            complete_row(w, f, i);
     rc = sample_here(w, f, e);
     if (!f->is_ahead)
         masks_end(w->masks); /* all have been waited for; histories change now */
     if (rc)
         return rc;
     take_tokens(w, f);
-    const int64_t begun_us = w->landed_us > f->start_us ? w->landed_us : f->start_us;
+    const int64_t begun_us = w->completed_us > f->start_us ? w->completed_us : f->start_us;
     const struct gpu_times times = gpu_times_of(w->gpu, f->i);
     const int64_t forward_us = done_us - begun_us - times.copy_us;
     struct step_result_head *head = w->result.head;
@@ -185,13 +186,13 @@ static FALLIBLE land(struct worker *w, struct flight *f, struct q_err *e)
     head->total_us = (uint32_t)(clock_us() - f->start_us);
     head->gap_us = w->draft ? STEP_NO_GAP : times.gap_us; /* its passes are between steps */
     head->error = Q_OK;
-    w->landed_us = done_us;
+    w->completed_us = done_us;
     return Q_OK;
 }
 
-static FALLIBLE land_and_answer(struct worker *w, struct flight *f, struct q_err *e)
+static FALLIBLE complete_and_answer(struct worker *w, struct inflight_step *f, struct q_err *e)
 {
-    enum q_code rc = land(w, f, e);
+    enum q_code rc = complete_step(w, f, e);
     f->is_open = false;
     if (rc) {
         log_error("%s", e->message);
@@ -202,42 +203,42 @@ static FALLIBLE land_and_answer(struct worker *w, struct flight *f, struct q_err
     return rc;
 }
 
-FALLIBLE worker_land(struct worker *w, struct q_err *e)
+FALLIBLE worker_complete_step(struct worker *w, struct q_err *e)
 {
-    struct flight *f = flight_open(w);
-    return f ? land_and_answer(w, f, e) : Q_OK;
+    struct inflight_step *f = open_step(w);
+    return f ? complete_and_answer(w, f, e) : Q_OK;
 }
 
 static bool is_done(void *ctx)
 {
     struct worker *w = ctx;
-    return gpu_done(w->gpu, flight_open(w)->i);
+    return gpu_done(w->gpu, open_step(w)->i);
 }
 
-bool worker_land_now(struct worker *w)
+bool worker_complete_now(struct worker *w)
 {
-    return flight_open(w) && !ring_step_before(w->ring, is_done, w);
+    return open_step(w) && !ring_step_before(w->ring, is_done, w);
 }
 
 /* ---- taking off ---- */
 
-static void note_row(struct worker *w, struct flight *f, uint32_t i)
+static void note_row(struct worker *w, struct inflight_step *f, uint32_t i)
 {
     const struct logit_row *row = &w->slots.rows[i];
     const struct sample_params *p = &row->slot->params;
     const struct sample_input in = slots_input(row, NULL);
     f->rows[i] =
-        (struct flight_row){.row = *row,
-                            .n_admitted = row->slot->n_admitted,
-                            .token = row->is_prompt ? row->slot->history[row->position] : 0,
-                            .n_top = row->is_prompt ? row->n_top : p->n_logprob,
-                            .has_mask = p->grammar || sample_has_mask(&in),
-                            .is_forced = row->slot->is_forced,
-                            .is_here = !gpu_samples(w->gpu, row)};
+        (struct inflight_row){.row = *row,
+                              .n_admitted = row->slot->n_admitted,
+                              .token = row->is_prompt ? row->slot->history[row->position] : 0,
+                              .n_top = row->is_prompt ? row->n_top : p->n_logprob,
+                              .has_mask = p->grammar || sample_has_mask(&in),
+                              .is_forced = row->slot->is_forced,
+                              .is_here = !gpu_samples(w->gpu, row)};
 }
 
 /* The step was given to the device. */
-static void note(struct worker *w, struct flight *f)
+static void note(struct worker *w, struct inflight_step *f)
 {
     f->n_row = w->slots.batch.n_logit;
     f->n_top = w->slots.n_top;
@@ -248,23 +249,23 @@ static void note(struct worker *w, struct flight *f)
             slots_reserve(&w->slots, &w->slots.rows[i]);
 }
 
-/* before: the step on its way, or NULL; it lands when this one needs its tokens. */
-static FALLIBLE take_off(struct worker *w, const struct step_view *v, struct flight *f,
-                         struct flight *before, struct q_err *e)
+/* before: the step on its way, or NULL; it completes when this one needs its tokens. */
+static FALLIBLE take_off(struct worker *w, const struct step_view *v, struct inflight_step *f,
+                         struct inflight_step *before, struct q_err *e)
 {
     struct slots *s = &w->slots;
-    const bool guesses = has_guesses(w, v);
+    const bool draft_tokens = has_draft_tokens(w, v);
     enum q_code rc;
-    if (guesses && before && (rc = land_and_answer(w, before, e)))
+    if (draft_tokens && before && (rc = complete_and_answer(w, before, e)))
         return rc;
     if (v->head->n_out || v->head->n_in)
         gpu_copies(w->gpu, v);
-    if ((rc = worker_guess(w, v, e)) || (rc = slots_batch(s, v, e)) ||
+    if ((rc = worker_propose(w, v, e)) || (rc = slots_batch(s, v, e)) ||
         (rc = gpu_launch(w->gpu, s, v, e)))
         return rc;
-    f->is_ahead = !guesses && samples_all(w);
+    f->is_ahead = !draft_tokens && samples_all(w);
     if (before && before->is_open && (!f->is_ahead || looks_back(s)) &&
-        (rc = land_and_answer(w, before, e)))
+        (rc = complete_and_answer(w, before, e)))
         return rc;
     masks_begin(w->masks);
     f->i = gpu_launch_sampling(w->gpu, s, w->masks);
@@ -277,20 +278,20 @@ static FALLIBLE take_off(struct worker *w, const struct step_view *v, struct fli
 FALLIBLE worker_device_step(struct worker *w, const struct step_view *v, void *result,
                             struct q_err *e)
 {
-    struct flight *before = flight_open(w);
-    struct flight *f = &w->flights[before == &w->flights[0]];
+    struct inflight_step *before = open_step(w);
+    struct inflight_step *f = &w->inflight_steps[before == &w->inflight_steps[0]];
     enum q_code rc;
     f->number = v->head->step;
     f->result = result;
     f->start_us = clock_us();
     if ((rc = slots_apply(&w->slots, v, e)) || (rc = take_off(w, v, f, before, e)) ||
-        (before && before->is_open && (rc = land_and_answer(w, before, e))))
+        (before && before->is_open && (rc = complete_and_answer(w, before, e))))
         return rc;
     if (f->is_ahead) {
         f->is_open = true;
         return Q_OK;
     }
-    rc = land(w, f, e);
+    rc = complete_step(w, f, e);
     masks_end(w->masks); /* whatever became of it */
     if (rc)
         return rc;

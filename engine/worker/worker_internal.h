@@ -13,7 +13,8 @@
 #include "engine/worker/slots.h"
 #include "engine/worker/speculate.h"
 
-struct flight_row { /* a logits row of a step in flight; its slot may have another sequence when the
+struct
+    inflight_row { /* a logits row of a step in flight; its slot may have another sequence when the
                      * step completes */
     struct logit_row row;
     uint32_t n_admitted;               /* of the slot */
@@ -22,7 +23,7 @@ struct flight_row { /* a logits row of a step in flight; its slot may have anoth
     bool has_mask, is_forced, is_here; /* is_here: the host samples it */
 };
 
-struct flight { /* a step on the device without a result yet */
+struct inflight_step { /* a step on the device without a result yet */
     bool is_open;
     bool is_ahead; /* its rows are reserved before the tokens are known */
     uint64_t i;    /* of gpu_launch_sampling */
@@ -30,7 +31,7 @@ struct flight { /* a step on the device without a result yet */
     void *result; /* entry of the ring */
     uint32_t n_row, n_top;
     int64_t start_us;
-    struct flight_row *rows; /* [logit_rows_max] */
+    struct inflight_row *rows; /* [logit_rows_max] */
 };
 
 struct worker {
@@ -61,22 +62,22 @@ struct worker {
     atomic_uint next_row;
     int64_t forward_end_us, sampled_us; /* sampled_us: before the forward pass ended */
     int64_t ended_us;                   /* the step before; 0: there was none */
-    struct flight flights[GPU_STEPS];
+    struct inflight_step inflight_steps[GPU_STEPS];
     uint32_t *rows_here; /* [logit_rows_max] rows of a device's step sampled on the host */
     uint32_t n_here, first_here;
     float *logits_here; /* of the rows from first_here on */
-    int64_t landed_us;
+    int64_t completed_us;
 };
 
 /* ---- worker_step.c ---- */
 /* Compute the step at `step`, write and publish its result; a step that cannot be computed gets an
  * empty result with the error. On a device the step may remain in flight: its result is then
- * written by a later call or by worker_land. */
+ * written by a later call or by worker_complete_step. */
 void worker_step(struct worker *w, void *step, void *result);
 /* One row of logits to row i of the result. */
 void worker_finish_row(struct worker *w, uint32_t i, float *logits, struct sample_scratch *s);
 /* Draft for every sequence that speculates, as far as the step has room. */
-FALLIBLE worker_guess(struct worker *w, const struct step_view *v, struct q_err *e);
+FALLIBLE worker_propose(struct worker *w, const struct step_view *v, struct q_err *e);
 /* SAMPLE_BAD accepts no draft token. */
 static inline uint32_t worker_sampled(const struct step_row *row)
 {
@@ -93,9 +94,9 @@ FALLIBLE worker_device_step(struct worker *w, const struct step_view *v, void *r
                             struct q_err *e);
 /* Wait for the step in flight or for the next step in the ring; true if the step in flight finished
  * first. */
-bool worker_land_now(struct worker *w);
+bool worker_complete_now(struct worker *w);
 /* Wait for the step in flight and publish its result. Errors: those of the device; the result then
  * contains the error. */
-FALLIBLE worker_land(struct worker *w, struct q_err *e);
+FALLIBLE worker_complete_step(struct worker *w, struct q_err *e);
 
 #endif

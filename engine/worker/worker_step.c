@@ -65,19 +65,19 @@ static void compute(void *arg, uint32_t ith, uint32_t nth)
         w->forward_end_us = clock_us();
 }
 
-FALLIBLE worker_guess(struct worker *w, const struct step_view *v, struct q_err *e)
+FALLIBLE worker_propose(struct worker *w, const struct step_view *v, struct q_err *e)
 {
     const struct speculation *c = &w->config->speculation;
     enum q_code rc;
-    masks_guess(w->masks, &w->slots, v);
-    if (w->draft && (rc = draft_guess(w->draft, &w->slots, v, e))) /* its passes decide */
+    masks_propose(w->masks, &w->slots, v);
+    if (w->draft && (rc = draft_propose(w->draft, &w->slots, v, e))) /* its passes decide */
         return rc;
     for (uint32_t i = 0; i < v->head->n_seq && c->method == SPECULATE_NGRAM; i++) {
         const struct step_seq *q = &v->seqs[i];
         struct slot *slot = &w->slots.slots[q->slot];
         if (q->flags & STEP_SPECULATE && !slot->is_forced)
-            slot->n_guess = speculate_ngram(slot->history + slot->n_known, q->n_token - 1,
-                                            slot->history, slot->n_known, c);
+            slot->n_draft_token = speculate_ngram(slot->history + slot->n_known, q->n_token - 1,
+                                                  slot->history, slot->n_known, c);
     }
     return Q_OK;
 }
@@ -129,7 +129,7 @@ static FALLIBLE step_compute(struct worker *w, const struct step_view *v, void *
         team_run(w->team, copy, w);
     w->step = NULL;
     const int64_t copied_us = v->head->n_out || v->head->n_in ? clock_us() : start_us;
-    if ((rc = slots_apply(s, v, e)) || (rc = worker_guess(w, v, e)) ||
+    if ((rc = slots_apply(s, v, e)) || (rc = worker_propose(w, v, e)) ||
         (rc = slots_batch(s, v, e)) ||
         (rc = step_result_layout(&w->result, result, w->result_bytes, s->batch.n_logit, s->n_top,
                                  e)))
@@ -183,7 +183,7 @@ void worker_step(struct worker *w, void *step, void *result)
     if (rc) {
         log_error("%s", e.message);
         struct q_err ignored = Q_ERR_INIT; /* results come in order: the one before first */
-        if (w->gpu && worker_land(w, &ignored))
+        if (w->gpu && worker_complete_step(w, &ignored))
             log_error("%s", ignored.message);
         worker_answer_error(w, result, number, rc);
     }

@@ -192,7 +192,7 @@ static void on_link_change(void *ctx)
 static void load_on_thread(uv_work_t *work)
 {
     struct app *a = work->data;
-    enum q_code rc = served_load(&a->served, &a->load_error);
+    enum q_code rc = served_model_load(&a->served, &a->load_error);
     (void)rc; /* kept in load_error */
 }
 
@@ -221,7 +221,7 @@ static void after_load(uv_work_t *work, int status)
                             .engine_timeout_ms = (uint32_t)o->engine_timeout * 1000,
                             .on_change = on_link_change,
                             .on_heartbeat = status_told,
-                            .on_ordered = control_ordered,
+                            .on_command_done = control_command_done,
                             .ctx = a};
     memcpy(c.digest, a->served.digest, sizeof(c.digest));
     if (a->load_error.code == Q_OK && link_new(&a->link, &a->loop, &c, &a->load_error) == Q_OK) {
@@ -356,9 +356,9 @@ static enum q_code begin(struct app *a, struct q_err *e)
         (rc = share_metrics(e)) || (rc = make_server(a, e)))
         return rc;
     a->exit_code = EXIT_LOAD;
-    rc = served_open(&a->served, a->options->positional[0], a->options, e);
+    rc = served_model_open(&a->served, a->options->positional[0], a->options, e);
     if (!rc && start_is_check()) /* what a start reads behind the open port */
-        rc = served_load(&a->served, e);
+        rc = served_model_load(&a->served, e);
     if (rc || start_is_check())
         return rc;
     a->exit_code = EXIT_ADDRESS;
@@ -399,7 +399,8 @@ FALLIBLE app_open(struct app *a, const struct options *o, struct q_err *e)
 {
     enum q_code rc;
     init(a, o);
-    if ((rc = chat_model_check(o, e)) || (rc = served_open(&a->served, o->positional[0], o, e)))
+    if ((rc = chat_model_check(o, e)) ||
+        (rc = served_model_open(&a->served, o->positional[0], o, e)))
         return rc;
     start_loading(a);
     return Q_OK;

@@ -7,7 +7,7 @@
 #ifndef QUIRE_FRONTEND_API_APP_H
 #define QUIRE_FRONTEND_API_APP_H
 #include <uv.h>
-#include "frontend/api/served.h"
+#include "frontend/api/served_model.h"
 #include "frontend/api/task.h"
 #include "frontend/http/exchange.h"
 #include "frontend/http/server.h"
@@ -16,15 +16,15 @@
 /* Bytes from a frontend to its supervisor (QUIRE_READY_FD): its slot when it is ready, or this. */
 #define APP_ENGINE_HANGS 0xff
 
-struct early;  /* a request waiting for the model */
-struct scrape; /* a /metrics request waiting for the engine's heartbeat: status.c */
-struct wish;   /* a request waiting for a command of the engine: control.c */
+struct early;           /* a request waiting for the model */
+struct scrape;          /* a /metrics request waiting for the engine's heartbeat: status.c */
+struct pending_control; /* a request waiting for a command of the engine: control.c */
 
 struct app {
     const struct options *options;
     uv_loop_t loop;
     struct tasks tasks;
-    struct served served;
+    struct served_model served;
     struct http_server *server;
     struct cors cors;  /* of --allowed-origins and the related options */
     struct link *link; /* NULL until the model is loaded */
@@ -33,7 +33,7 @@ struct app {
     uv_timer_t gauge;
     uv_work_t loading;
     struct early *early; /* newest first */
-    struct wish *wishes;
+    struct pending_control *pending_controls;
     struct scrape *scrapes;
     uint64_t n_order; /* given to the engine */
     struct q_err load_error;
@@ -48,7 +48,7 @@ int app_run(const struct options *o);
  * a->loop: starts loading the model (positional[0]) and connects to o->engine. Requests are
  * accepted at once. If the model cannot be loaded, the loop is stopped with exit_code set. `a` is
  * zeroed.
- * Errors: those of served_open, Q_INVALID (--tool-call-parser). */
+ * Errors: those of served_model_open, Q_INVALID (--tool-call-parser). */
 FALLIBLE app_open(struct app *a, const struct options *o, struct q_err *e);
 /* Disconnect after the loop has stopped; ends the process with exit_code if threads are still
  * running. */
@@ -67,7 +67,7 @@ void app_reply_error(struct http_exchange *x, const struct q_err *e, const char 
 /* A heartbeat of the engine arrived (status.c); ctx is the app. */
 void status_told(void *app);
 /* The engine replied to a command (control.c); ctx is the app. */
-void control_ordered(void *app, const struct msg_ordered *m);
+void control_command_done(void *app, const struct msg_command_done *m);
 
 /* The handlers of routes.def. */
 #define ROUTE(method, path, auth, handler, about) void handler(void *app, struct http_exchange *x);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One flow a beam and step. All flows of a step are submitted together, so the engine computes them
- * in one batch; the next step begins when the last of them has answered. A beam's tokens are
- * written anew from the tree in each step, so beams need not be moved about. They go to the engine
- * as output that has begun, so that penalties, bad words and the like count them as such. */
+/* One generation a beam and step. All generations of a step are submitted together, so the engine
+ * computes them in one batch; the next step begins when the last of them has answered. A beam's
+ * tokens are written anew from the tree in each step, so beams need not be moved about. They go to
+ * the engine as output that has begun, so that penalties, bad words and the like count them as
+ * such. */
 #include "frontend/api/beam.h"
 
 #include <string.h>
@@ -11,8 +12,8 @@
 
 #define SILENT_TOKENS 8 /* that may stand inside a stop string and give no text */
 
-struct beam_flow {
-    struct flow flow; /* first: the link hands back this pointer */
+struct beam_generation {
+    struct generation generation; /* first: the link hands back this pointer */
     struct beam_search *search;
     struct token_list ids; /* the beam's tokens */
     uint32_t *top_ids;     /* [row_size] what may follow */
@@ -25,7 +26,7 @@ struct beam_search {
     const struct prompt *prompt;
     uint32_t first; /* choice */
     struct beam_tree tree;
-    struct beam_flow *flows; /* [width] */
+    struct beam_generation *generations; /* [width] */
     uint32_t n_pending, n_cached;
     bool stopped;
     uint32_t ends[SAMPLE_STOP_IDS_MAX + 16];
@@ -80,7 +81,7 @@ static FALLIBLE give(struct beam_search *b, uint32_t i, struct q_err *e)
     struct logprob_rows rows = {0};
     enum q_code rc = gather(b, end, &ids, &rows, e);
     if (rc == Q_OK) {
-        struct flow *f = &b->job->choices[b->first + i].flow;
+        struct generation *f = &b->job->choices[b->first + i].generation;
         const struct link_tokens t = {.ids = ids.ids,
                                       .n = (uint32_t)ids.n,
                                       .logprobs = rows,
@@ -106,23 +107,23 @@ static FALLIBLE finish(struct beam_search *b, struct q_err *e)
     return rc;
 }
 
-/* All flows of a step are over. */
+/* All generations of a step are over. */
 static void end_step(struct beam_search *b)
 {
     struct q_err e = Q_ERR_INIT;
     enum q_code rc = Q_OK;
     for (uint32_t i = 0, n = b->tree.n_beam; rc == Q_OK && i < n; i++)
-        rc = beam_offer(&b->tree, b->flows[i].top_ids, b->flows[i].top_logprobs, b->flows[i].n_top,
-                        &e);
+        rc = beam_offer(&b->tree, b->generations[i].top_ids, b->generations[i].top_logprobs,
+                        b->generations[i].n_top, &e);
     if (rc == Q_OK && (rc = beam_advance(&b->tree, &e)) == Q_OK)
         rc = b->tree.over ? finish(b, &e) : next_step(b, &e);
     if (rc != Q_OK)
         fail(b, &e, 0);
 }
 
-static void on_tokens(struct flow *f, const struct link_tokens *t)
+static void on_tokens(struct generation *f, const struct link_tokens *t)
 {
-    struct beam_flow *mine = (struct beam_flow *)f;
+    struct beam_generation *mine = (struct beam_generation *)f;
     struct beam_search *b = mine->search;
     struct q_err e = Q_ERR_INIT;
     if (t->n)
@@ -150,16 +151,17 @@ static void on_tokens(struct flow *f, const struct link_tokens *t)
     }
 }
 
-static void on_error(struct flow *f, enum q_code code, const char *message, uint32_t retry_after_ms)
+static void on_error(struct generation *f, enum q_code code, const char *message,
+                     uint32_t retry_after_ms)
 {
-    struct beam_search *b = ((struct beam_flow *)f)->search;
+    struct beam_search *b = ((struct beam_generation *)f)->search;
     struct q_err e = Q_ERR_INIT;
     enum q_code rc = q_fail(&e, code, "%s", message);
     (void)rc;
     fail(b, &e, (retry_after_ms + 999) / 1000);
 }
 
-static const struct flow_calls beam_calls = {on_tokens, on_error};
+static const struct generation_calls beam_calls = {on_tokens, on_error};
 
 /* One token more, whatever it is, and what else could have come, as far as the request lets it. */
 static void set_params(const struct beam_search *b, struct sample_params *p, uint32_t n_begun)
@@ -187,31 +189,31 @@ static void set_params(const struct beam_search *b, struct sample_params *p, uin
                            s->frequency_penalty != 0;
 }
 
-static FALLIBLE open_flow(struct beam_search *b, uint32_t i, struct q_err *e)
+static FALLIBLE open_generation(struct beam_search *b, uint32_t i, struct q_err *e)
 {
-    const struct flow *like = &b->job->choices[b->first].flow;
-    struct beam_flow *f = &b->flows[i];
+    const struct generation *like = &b->job->choices[b->first].generation;
+    struct beam_generation *f = &b->generations[i];
     enum q_code rc = Q_OK;
-    link_close(b->job->app->link, &f->flow);
+    link_close(b->job->app->link, &f->generation);
     f->n_top = 0;
     f->ids.n = 0;
     if ((rc = beam_tokens(&b->tree, b->tree.beams[i], &f->ids, e)) != Q_OK)
         return rc;
-    f->flow = (struct flow){.calls = &beam_calls,
-                            .prompt = b->prompt->ids.ids,
-                            .n_prompt = b->prompt->ids.n,
-                            .begun = f->ids.ids,
-                            .n_begun = f->ids.n,
-                            .priority = like->priority,
-                            .tenant = like->tenant,
-                            .weight = like->weight,
-                            .arrived_ms = like->arrived_ms,
-                            .n_cache_salt = like->n_cache_salt,
-                            .no_prefix_cache = like->no_prefix_cache,
-                            .n_shared = like->n_shared};
-    memcpy(f->flow.cache_salt, like->cache_salt, sizeof(like->cache_salt));
-    set_params(b, &f->flow.params, (uint32_t)f->ids.n);
-    rc = link_open(b->job->app->link, &f->flow, e);
+    f->generation = (struct generation){.calls = &beam_calls,
+                                        .prompt = b->prompt->ids.ids,
+                                        .n_prompt = b->prompt->ids.n,
+                                        .begun = f->ids.ids,
+                                        .n_begun = f->ids.n,
+                                        .priority = like->priority,
+                                        .tenant = like->tenant,
+                                        .weight = like->weight,
+                                        .arrived_ms = like->arrived_ms,
+                                        .n_cache_salt = like->n_cache_salt,
+                                        .no_prefix_cache = like->no_prefix_cache,
+                                        .n_shared = like->n_shared};
+    memcpy(f->generation.cache_salt, like->cache_salt, sizeof(like->cache_salt));
+    set_params(b, &f->generation.params, (uint32_t)f->ids.n);
+    rc = link_open(b->job->app->link, &f->generation, e);
     b->n_pending += rc == Q_OK;
     return rc;
 }
@@ -220,7 +222,7 @@ static FALLIBLE next_step(struct beam_search *b, struct q_err *e)
 {
     enum q_code rc = Q_OK;
     for (uint32_t i = 0; rc == Q_OK && i < b->tree.n_beam; i++)
-        rc = open_flow(b, i, e);
+        rc = open_generation(b, i, e);
     return rc;
 }
 
@@ -275,11 +277,11 @@ static FALLIBLE make(struct beam_search *b, struct q_err *e)
             if (strlen(j->stops[i]) + SILENT_TOKENS > b->n_window)
                 b->n_window = strlen(j->stops[i]) + SILENT_TOKENS;
     }
-    b->flows = q_calloc(rules.width, sizeof(*b->flows));
-    if (!b->flows)
+    b->generations = q_calloc(rules.width, sizeof(*b->generations));
+    if (!b->generations)
         return q_fail(e, Q_NO_MEMORY, "out of memory for %u beams", rules.width);
     for (uint32_t i = 0; i < rules.width; i++) {
-        struct beam_flow *f = &b->flows[i];
+        struct beam_generation *f = &b->generations[i];
         f->search = b;
         f->top_ids = q_calloc(2 * (size_t)rules.width, sizeof(*f->top_ids));
         f->top_logprobs = q_calloc(2 * (size_t)rules.width, sizeof(*f->top_logprobs));
@@ -309,8 +311,8 @@ void beam_search_stop(struct beam_search *b)
     if (!b)
         return;
     b->stopped = true;
-    for (uint32_t i = 0; b->flows && b->tree.beams && i < b->tree.rules.width; i++)
-        link_close(b->job->app->link, &b->flows[i].flow);
+    for (uint32_t i = 0; b->generations && b->tree.beams && i < b->tree.rules.width; i++)
+        link_close(b->job->app->link, &b->generations[i].generation);
 }
 
 void beam_search_free(struct beam_search *b)
@@ -318,12 +320,12 @@ void beam_search_free(struct beam_search *b)
     if (!b)
         return;
     beam_search_stop(b);
-    for (uint32_t i = 0; b->flows && i < (uint32_t)b->job->params.n; i++) {
-        token_list_release(&b->flows[i].ids);
-        q_free(b->flows[i].top_ids);
-        q_free(b->flows[i].top_logprobs);
+    for (uint32_t i = 0; b->generations && i < (uint32_t)b->job->params.n; i++) {
+        token_list_release(&b->generations[i].ids);
+        q_free(b->generations[i].top_ids);
+        q_free(b->generations[i].top_logprobs);
     }
-    q_free(b->flows);
+    q_free(b->generations);
     token_list_release(&b->window);
     buf_release(&b->text);
     beam_tree_release(&b->tree);

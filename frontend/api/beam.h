@@ -24,7 +24,7 @@ struct beam_search;
 /* Start for choices first … first + n - 1 of the job, which get their tokens at the end of the
  * search; on an error the job fails. Errors: Q_NO_MEMORY, Q_NO_SPACE. */
 FALLIBLE beam_search_new(struct beam_search **out, struct job *j, uint32_t first, struct q_err *e);
-void beam_search_stop(struct beam_search *b); /* close its flows; NULL is accepted */
+void beam_search_stop(struct beam_search *b); /* close its generations; NULL is accepted */
 void beam_search_free(struct beam_search *b);
 
 #endif

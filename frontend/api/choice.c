@@ -10,7 +10,7 @@
 /* May reasoning come before the grammar? The engine is told which. */
 static bool find_before(struct choice *c)
 {
-    struct sample_params *p = &c->flow.params;
+    struct sample_params *p = &c->generation.params;
     turn_before(&c->job->turn, &c->prompt->rendered, &c->before);
     if (c->before.after) {
         p->grammar_after = c->before.after;
@@ -32,21 +32,21 @@ FALLIBLE choice_init(struct choice *c, struct job *j, uint32_t index, struct q_e
     c->answer.one_call = !j->params.parallel_tool_calls;
     c->answer.no_reasoning = !j->params.include_reasoning;
     c->prompt = &j->prompts.items[index / j->width];
-    c->flow.calls = &choice_calls;
-    c->flow.prompt = c->prompt->ids.ids;
-    c->flow.n_prompt = c->prompt->ids.n;
-    c->flow.params = j->sampling;
+    c->generation.calls = &choice_calls;
+    c->generation.prompt = c->prompt->ids.ids;
+    c->generation.n_prompt = c->prompt->ids.n;
+    c->generation.params = j->sampling;
     const struct buf *rendered = &c->prompt->rendered;
     bool thinks = j->chat && find_before(c);
-    c->flow.priority = (int32_t)j->params.priority;
-    c->flow.tenant = j->tenant.id;
-    c->flow.weight = j->weight;
-    c->flow.arrived_ms = j->arrived_us / 1000;
-    memcpy(c->flow.cache_salt, j->tenant.salt, sizeof(j->tenant.salt));
-    c->flow.n_cache_salt = j->tenant.n_salt;
-    c->flow.n_shared = shared_prompts_match(&j->app->served.shared, &c->prompt->ids);
-    c->flow.no_prefix_cache = !j->params.enable_prefix_caching;
-    c->flow.params.seed += index % j->width; /* vLLM's rule for n answers to one prompt */
+    c->generation.priority = (int32_t)j->params.priority;
+    c->generation.tenant = j->tenant.id;
+    c->generation.weight = j->weight;
+    c->generation.arrived_ms = j->arrived_us / 1000;
+    memcpy(c->generation.cache_salt, j->tenant.salt, sizeof(j->tenant.salt));
+    c->generation.n_cache_salt = j->tenant.n_salt;
+    c->generation.n_shared = shared_prompts_match(&j->app->served.shared, &c->prompt->ids);
+    c->generation.no_prefix_cache = !j->params.enable_prefix_caching;
+    c->generation.params.seed += index % j->width; /* vLLM's rule for n answers to one prompt */
     if (j->chat && (rc = turn_parser(&j->turn, rendered, thinks, &c->parser, e)) != Q_OK)
         return rc;
     /* A format's tags may be special tokens; the parser needs to see them. */
@@ -62,7 +62,7 @@ void choice_release(struct choice *c)
     if (c->job && !c->finished && !c->job->ended)
         metric_add(METRIC_SUCCESS_ABORT, 1);
     if (c->job)
-        link_close(c->job->app->link, &c->flow);
+        link_close(c->job->app->link, &c->generation);
     detok_free(c->detok);
     stop_free(c->stop);
     parser_free(c->parser);
@@ -206,7 +206,7 @@ static void finish(struct choice *c, const struct link_tokens *t)
     if (stopped && answer_has_calls(&c->answer))
         c->finish = "tool_calls";
     count_finish(c, stopped ? FINISH_STOP : t->finish);
-    link_close(c->job->app->link, &c->flow);
+    link_close(c->job->app->link, &c->generation);
 }
 
 static enum q_code take_tokens(struct choice *c, const struct link_tokens *t, struct q_err *e)
@@ -226,7 +226,7 @@ static enum q_code take_tokens(struct choice *c, const struct link_tokens *t, st
     return rc;
 }
 
-static void on_tokens(struct flow *f, const struct link_tokens *t)
+static void on_tokens(struct generation *f, const struct link_tokens *t)
 {
     struct choice *c = (struct choice *)f;
     struct job *j = c->job;
@@ -254,7 +254,8 @@ static void on_tokens(struct flow *f, const struct link_tokens *t)
         job_progress(j, c);
 }
 
-static void on_error(struct flow *f, enum q_code code, const char *message, uint32_t retry_after_ms)
+static void on_error(struct generation *f, enum q_code code, const char *message,
+                     uint32_t retry_after_ms)
 {
     struct choice *c = (struct choice *)f;
     struct q_err e = Q_ERR_INIT;
@@ -265,4 +266,4 @@ static void on_error(struct flow *f, enum q_code code, const char *message, uint
     job_fail(c->job, &e, param, (retry_after_ms + 999) / 1000);
 }
 
-const struct flow_calls choice_calls = {on_tokens, on_error};
+const struct generation_calls choice_calls = {on_tokens, on_error};

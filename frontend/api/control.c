@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Endpoints by which an operator, or a program that trains in a loop, steers the engine. Names,
- * parameters and answers are vLLM's where it has them. What takes time is a wish: a state of the
+/* Endpoints by which an operator, or a program that trains in a loop, controls the engine. Names,
+ * parameters and answers are vLLM's where it has them. What takes time is pending: a state of the
  * engine that a heartbeat will tell, or an order that the engine will answer. A timer looks every
- * WISH_EVERY_MS whether it came true, or cannot any more. */
+ * PENDING_EVERY_MS whether it is reached, or cannot any more. */
 #include <string.h>
 #include "common/clock.h"
 #include "common/mem.h"
 #include "frontend/api/app.h"
 #include "frontend/api/json.h"
 
-#define WISH_EVERY_MS 5
+#define PENDING_EVERY_MS 5
 
 void on_reset_prefix_cache(void *app, struct http_exchange *x)
 {
@@ -24,14 +24,14 @@ void on_reset_prefix_cache(void *app, struct http_exchange *x)
         app_reply_error(x, &e, NULL);
 }
 
-struct wish { /* a request that waits for the engine */
-    struct wish *next;
+struct pending_control { /* a request that waits for the engine */
+    struct pending_control *next;
     uv_timer_t timer;
     struct app *app;
-    struct http_exchange *x; /* NULL once gone */
-    struct msg_steer steer;  /* a state; or */
-    uint64_t order_id;       /* an order; 0 = none */
-    enum order_kind kind;
+    struct http_exchange *x;    /* NULL once gone */
+    struct msg_control control; /* a state; or */
+    uint64_t order_id;          /* an order; 0 = none */
+    enum engine_command_kind kind;
     bool answered;
     struct q_err result; /* of the order: code Q_OK, and what it is about */
     uint64_t instance;   /* the engine that was told */
@@ -39,11 +39,11 @@ struct wish { /* a request that waits for the engine */
     const char *say;     /* JSON of the answer when a state is reached; NULL = nothing */
 };
 
-/* Errors: why it cannot come true. */
-static enum q_code look(const struct wish *w, bool *fulfilled, struct q_err *e)
+/* Errors: why it cannot be reached. */
+static enum q_code look(const struct pending_control *w, bool *fulfilled, struct q_err *e)
 {
     const struct link_engine *g = link_engine(w->app->link);
-    const struct msg_steer *s = &w->steer;
+    const struct msg_control *s = &w->control;
     *fulfilled = w->answered;
     if (w->answered && w->result.code) {
         *e = w->result;
@@ -56,8 +56,8 @@ static enum q_code look(const struct wish *w, bool *fulfilled, struct q_err *e)
                       "timeout: the engine did not complete this command in time");
     if (w->order_id)
         return Q_OK;
-    bool asleep = s->sleep == STEER_WAKE ? g->sleep_level == 0 : g->sleep_level >= s->sleep;
-    bool paused = s->pause == STEER_PAUSE ? g->paused : !g->pausing;
+    bool asleep = s->sleep == CONTROL_WAKE ? g->sleep_level == 0 : g->sleep_level >= s->sleep;
+    bool paused = s->pause == CONTROL_PAUSE ? g->paused : !g->pausing;
     *fulfilled = (!s->sleep || asleep) && (!s->pause || paused);
     return Q_OK;
 }
@@ -67,9 +67,9 @@ static void on_closed(uv_handle_t *h)
     q_free(h->data);
 }
 
-static void end_wish(struct wish *w)
+static void end_pending(struct pending_control *w)
 {
-    struct wish **at = &w->app->wishes;
+    struct pending_control **at = &w->app->pending_controls;
     while (*at != w)
         at = &(*at)->next;
     *at = w->next;
@@ -79,18 +79,18 @@ static void end_wish(struct wish *w)
     uv_close((uv_handle_t *)&w->timer, on_closed);
 }
 
-static void on_wisher_gone(void *ctx)
+static void on_client_gone(void *ctx)
 {
-    struct wish *w = ctx;
+    struct pending_control *w = ctx;
     w->x = NULL;
-    end_wish(w);
+    end_pending(w);
 }
 
 /* {"status":"reloaded","weights_path":…,"system_fingerprint":…} or {"path":…} */
-static void say_ordered(const struct wish *w, struct buf *out)
+static void say_command_done(const struct pending_control *w, struct buf *out)
 {
     const char *path = w->result.message;
-    if (w->kind == ORDER_RELOAD) {
+    if (w->kind == ENGINE_COMMAND_RELOAD) {
         const char *fingerprint = link_engine(w->app->link)->fingerprint;
         buf_add_str(out, "{\"status\":\"reloaded\",\"weights_path\":");
         buf_add_json_str(out, path, strlen(path));
@@ -113,9 +113,9 @@ static const char *param_of(const struct q_err *e)
     return NULL;
 }
 
-static void on_wish(uv_timer_t *timer)
+static void on_pending(uv_timer_t *timer)
 {
-    struct wish *w = timer->data;
+    struct pending_control *w = timer->data;
     struct buf body = BUF_INIT;
     struct q_err e = Q_ERR_INIT;
     struct http_exchange *x = w->x;
@@ -124,10 +124,10 @@ static void on_wish(uv_timer_t *timer)
     if (rc == Q_OK && !fulfilled)
         return;
     if (rc == Q_OK && w->order_id)
-        say_ordered(w, &body);
+        say_command_done(w, &body);
     else if (rc == Q_OK && w->say)
         buf_add_str(&body, w->say);
-    end_wish(w);
+    end_pending(w);
     if (rc == Q_OK)
         http_reply(x, 200, "application/json", &body);
     else
@@ -135,9 +135,9 @@ static void on_wish(uv_timer_t *timer)
 }
 
 /* The engine has been told. */
-static void wait_for(struct app *a, struct http_exchange *x, const struct wish *wanted)
+static void wait_for(struct app *a, struct http_exchange *x, const struct pending_control *wanted)
 {
-    struct wish *w = q_calloc(1, sizeof(*w));
+    struct pending_control *w = q_calloc(1, sizeof(*w));
     if (!w) {
         http_reply_error(x, &(struct http_error){.code = Q_NO_MEMORY,
                                                  .message = "out of memory for the request"});
@@ -147,41 +147,43 @@ static void wait_for(struct app *a, struct http_exchange *x, const struct wish *
     w->app = a;
     w->x = x;
     w->instance = link_engine(a->link)->instance;
-    w->next = a->wishes;
-    a->wishes = w;
+    w->next = a->pending_controls;
+    a->pending_controls = w;
     uv_timer_init(&a->loop, &w->timer);
     w->timer.data = w;
-    uv_timer_start(&w->timer, on_wish, WISH_EVERY_MS, WISH_EVERY_MS);
-    http_on_gone(x, on_wisher_gone, w);
+    uv_timer_start(&w->timer, on_pending, PENDING_EVERY_MS, PENDING_EVERY_MS);
+    http_on_gone(x, on_client_gone, w);
 }
 
-static void steer(struct app *a, struct http_exchange *x, const struct msg_steer *m,
-                  const char *say)
+static void control(struct app *a, struct http_exchange *x, const struct msg_control *m,
+                    const char *say)
 {
     struct q_err e = Q_ERR_INIT;
-    struct wish w = {.steer = *m, .say = say};
+    struct pending_control w = {.control = *m, .say = say};
     if (m->pause_mode != IN_FLIGHT_WAIT)
         w.until_ms = clock_ms() + a->options->engine_timeout * 1000;
-    if (link_steer(a->link, m, &e) == Q_OK)
+    if (link_control(a->link, m, &e) == Q_OK)
         wait_for(a, x, &w);
     else
         app_reply_error(x, &e, NULL);
 }
 
-static void order(struct app *a, struct http_exchange *x, struct msg_order *m)
+static void order(struct app *a, struct http_exchange *x, struct msg_command *m)
 {
     struct q_err e = Q_ERR_INIT;
     m->order_id = ++a->n_order;
-    if (link_order(a->link, m, &e) == Q_OK)
-        wait_for(a, x, &(struct wish){.order_id = m->order_id, .kind = (enum order_kind)m->kind});
+    if (link_command(a->link, m, &e) == Q_OK)
+        wait_for(a, x,
+                 &(struct pending_control){.order_id = m->order_id,
+                                           .kind = (enum engine_command_kind)m->kind});
     else
         app_reply_error(x, &e, NULL);
 }
 
-void control_ordered(void *app, const struct msg_ordered *m)
+void control_command_done(void *app, const struct msg_command_done *m)
 {
     struct app *a = app;
-    for (struct wish *w = a->wishes; w; w = w->next) {
+    for (struct pending_control *w = a->pending_controls; w; w = w->next) {
         if (w->order_id != m->order_id || w->answered)
             continue;
         enum q_code code = Q_OK;
@@ -235,9 +237,9 @@ void on_sleep(void *app, struct http_exchange *x)
     if (!app_available(app, x, on_sleep))
         return;
     if (!query_value(x, "level").n || query_is(x, "level", "1"))
-        steer(app, x, &(struct msg_steer){.sleep = 1}, NULL);
+        control(app, x, &(struct msg_control){.sleep = 1}, NULL);
     else if (query_is(x, "level", "2"))
-        steer(app, x, &(struct msg_steer){.sleep = 2}, NULL);
+        control(app, x, &(struct msg_control){.sleep = 2}, NULL);
     else
         refuse(x, "level", "level: expected 1 (frees the KV cache) or 2 (also frees the weights)");
 }
@@ -245,7 +247,7 @@ void on_sleep(void *app, struct http_exchange *x)
 void on_wake_up(void *app, struct http_exchange *x)
 {
     if (app_available(app, x, on_wake_up))
-        steer(app, x, &(struct msg_steer){.sleep = STEER_WAKE}, NULL);
+        control(app, x, &(struct msg_control){.sleep = CONTROL_WAKE}, NULL);
 }
 
 #define MODE_TEXT                                                                                  \
@@ -271,7 +273,7 @@ static bool flag_parse(struct http_text t, bool *flag)
 
 void on_pause(void *app, struct http_exchange *x)
 {
-    struct msg_steer m = {.pause = STEER_PAUSE, .pause_mode = IN_FLIGHT_ABORT};
+    struct msg_control m = {.pause = CONTROL_PAUSE, .pause_mode = IN_FLIGHT_ABORT};
     struct http_text mode = query_value(x, "mode");
     bool wait;
     if (!app_available(app, x, on_pause))
@@ -286,14 +288,14 @@ void on_pause(void *app, struct http_exchange *x)
     else {
         if (wait) /* vLLM's older way to say it */
             m.pause_mode = IN_FLIGHT_WAIT;
-        steer(app, x, &m, "{\"status\":\"paused\"}");
+        control(app, x, &m, "{\"status\":\"paused\"}");
     }
 }
 
 void on_resume(void *app, struct http_exchange *x)
 {
     if (app_available(app, x, on_resume))
-        steer(app, x, &(struct msg_steer){.pause = STEER_RESUME}, "{\"status\":\"resumed\"}");
+        control(app, x, &(struct msg_control){.pause = CONTROL_RESUME}, "{\"status\":\"resumed\"}");
 }
 
 static void reply_state(struct http_exchange *x, const char *name, bool state)
@@ -325,7 +327,7 @@ void on_is_paused(void *app, struct http_exchange *x)
 }
 
 /* Errors: Q_INVALID, begins with the field's name. */
-static enum q_code read_reload(struct msg_order *m, json_t *body, struct q_err *e)
+static enum q_code read_reload(struct msg_command *m, json_t *body, struct q_err *e)
 {
     const char *key;
     json_t *v;
@@ -360,8 +362,8 @@ void on_reload_weights(void *app, struct http_exchange *x)
         return;
     const struct link_engine *g = link_engine(a->link);
     /* Who has paused has said already what becomes of the requests. */
-    struct msg_order m = {.kind = ORDER_RELOAD,
-                          .mode = g->pausing || g->sleep_level ? IN_FLIGHT_KEEP : IN_FLIGHT_WAIT};
+    struct msg_command m = {.kind = ENGINE_COMMAND_RELOAD,
+                            .mode = g->pausing || g->sleep_level ? IN_FLIGHT_KEEP : IN_FLIGHT_WAIT};
     enum q_code rc = text.n ? json_body(&body, text.data, text.n, &e) : Q_OK;
     if (rc == Q_OK)
         rc = read_reload(&m, body, &e);
@@ -378,11 +380,11 @@ void on_reload_weights(void *app, struct http_exchange *x)
 void on_start_profile(void *app, struct http_exchange *x)
 {
     if (app_available(app, x, on_start_profile))
-        order(app, x, &(struct msg_order){.kind = ORDER_START_PROFILE});
+        order(app, x, &(struct msg_command){.kind = ENGINE_COMMAND_START_PROFILE});
 }
 
 void on_stop_profile(void *app, struct http_exchange *x)
 {
     if (app_available(app, x, on_stop_profile))
-        order(app, x, &(struct msg_order){.kind = ORDER_STOP_PROFILE});
+        order(app, x, &(struct msg_command){.kind = ENGINE_COMMAND_STOP_PROFILE});
 }

@@ -39,7 +39,7 @@ static void close_choices(struct job *j)
     for (size_t i = 0; j->searches && i < j->prompts.n; i++)
         beam_search_stop(j->searches[i]);
     for (uint32_t i = 0; i < j->n_choice; i++)
-        link_close(j->app->link, &j->choices[i].flow);
+        link_close(j->app->link, &j->choices[i].generation);
 }
 
 void job_fail(struct job *j, const struct q_err *e, const char *param, uint32_t retry_after_s)
@@ -112,14 +112,14 @@ static void job_finish(struct job *j)
     if (j->params.stream) {
         buf_reset(&j->out);
         if (j->params.include_usage)
-            shape_usage_chunk(j, &j->out);
+            response_usage_chunk(j, &j->out);
         buf_add_str(&j->out, "data: [DONE]\n\n");
         http_stream_write(j->task.x, buf_str(&j->out), j->out.len);
         http_stream_end(j->task.x);
         return;
     }
     struct buf body = BUF_INIT;
-    shape_body(j, &body);
+    response_body(j, &body);
     if (buf_check(&body, "the answer", &e) == Q_OK) {
         http_reply(j->task.x, 200, "application/json", &body);
         return;
@@ -137,7 +137,7 @@ void job_progress(struct job *j, struct choice *c)
     if (j->params.stream) {
         struct q_err e = Q_ERR_INIT;
         buf_reset(&j->out);
-        shape_chunks(j, c, &j->out);
+        response_chunks(j, c, &j->out);
         if (buf_check(&j->out, "an event", &e) != Q_OK) {
             job_fail(j, &e, NULL, 0);
             return;
@@ -174,7 +174,7 @@ static enum q_code cut_prompts(struct job *j, uint32_t limit, struct q_err *e)
 static enum q_code fit(struct job *j, struct q_err *e)
 {
     uint32_t limit = app_max_model_len(j->app), room, longest = 0;
-    const struct generation_defaults *d = served_defaults(&j->app->served);
+    const struct generation_defaults *d = served_model_defaults(&j->app->served);
     uint32_t asked = j->sampling.max_tokens;
     if (j->params.use_beam_search && j->sampling.grammar) {
         snprintf(j->params.param, sizeof(j->params.param), "use_beam_search");
@@ -236,7 +236,7 @@ static enum q_code open_choices(struct job *j, struct q_err *e)
         struct choice *c = &j->choices[i];
         j->n_choice++;
         if ((rc = choice_init(c, j, (uint32_t)i, e)) ||
-            (!j->params.use_beam_search && (rc = link_open(j->app->link, &c->flow, e))))
+            (!j->params.use_beam_search && (rc = link_open(j->app->link, &c->generation, e))))
             return rc;
         if (j->params.echo && j->logprobs)
             logprobs_first(c);
@@ -260,7 +260,7 @@ static void refuse(struct job *j, const struct q_err *e)
 
 static enum q_code job_encode(struct job *j, struct q_err *e)
 {
-    const struct served *s = &j->app->served;
+    const struct served_model *s = &j->app->served;
     enum q_code rc = Q_OK;
     if (j->chat)
         rc = prompts_render(&j->prompts, &j->turn, e);
@@ -277,7 +277,7 @@ static enum q_code job_encode(struct job *j, struct q_err *e)
 
 static enum q_code read_chat(struct job *j, struct q_err *e)
 {
-    const struct served *s = &j->app->served;
+    const struct served_model *s = &j->app->served;
     const struct turn_ask ask = prompts_ask(s, &j->params, &j->sampling);
     enum q_code rc = turn_read(&j->turn, &s->chat, &ask, e);
     if (rc != Q_OK)
@@ -318,14 +318,14 @@ static enum q_code check_max_tokens(struct job *j, struct q_err *e)
 static enum q_code job_read(struct job *j, struct q_err *e)
 {
     const struct app *a = j->app;
-    struct params_context context = {served_defaults(&a->served), a->served.config.vocab_size,
+    struct params_context context = {served_model_defaults(&a->served), a->served.config.vocab_size,
                                      a->options->max_logprobs};
     struct params *p = &j->params;
     enum q_code rc;
     if ((rc = json_body(&j->body, j->task.text.data, j->task.text.n, e)) != Q_OK)
         return rc;
-    if ((rc = served_check_name(&a->served, json_string_value(json_object_get(j->body, "model")),
-                                e)) != Q_OK) {
+    if ((rc = served_model_check_name(
+             &a->served, json_string_value(json_object_get(j->body, "model")), e)) != Q_OK) {
         snprintf(p->param, sizeof(p->param), "model");
         return rc;
     }

@@ -12,7 +12,7 @@ static void check_choice(const struct job *j, uint32_t i)
     Q_ASSERT(c->n_told <= c->n_token && c->n_thought <= c->n_token);
     Q_ASSERT(c->finished == (c->finish != NULL));
     Q_ASSERT(!c->closed || c->finished);
-    Q_ASSERT(!c->finished || !c->flow.list);
+    Q_ASSERT(!c->finished || !c->generation.list);
 }
 
 void job_check(const struct job *j)
@@ -24,7 +24,8 @@ void job_check(const struct job *j)
         check_choice(j, i);
     for (uint32_t i = 0; i < j->n_choice; i++) {
         n_closed += j->choices[i].closed;
-        Q_ASSERT(!j->ended || !j->choices[i].flow.list); /* no flow outlives the answer */
+        Q_ASSERT(!j->ended ||
+                 !j->choices[i].generation.list); /* no generation outlives the answer */
     }
     Q_ASSERT(n_closed == j->n_finished);
 }

@@ -27,7 +27,7 @@
 struct job;
 
 struct choice {
-    struct flow flow; /* first: the link returns this pointer */
+    struct generation generation; /* first: the link returns this pointer */
     struct job *job;
     struct prompt *prompt;
     uint32_t index;
@@ -50,7 +50,7 @@ struct choice {
     size_t n_char;      /* of tokens' strings so far, for text_offset */
     int64_t first_us, last_us, queue_us;
     bool begun;         /* its first chunk is sent */
-    bool finished;      /* finish is set, the flow is closed */
+    bool finished;      /* finish is set, the generation is closed */
     bool closed;        /* its last chunk is sent */
     const char *finish; /* "stop", "length", "tool_calls", "abort" */
     int i_stop;         /* stop string that ended it, -1 = none */
@@ -102,14 +102,14 @@ void job_check(const struct job *j);
 
 /* choice.c */
 FALLIBLE choice_init(struct choice *c, struct job *j, uint32_t index, struct q_err *e);
-void choice_release(struct choice *c); /* closes the flow */
-extern const struct flow_calls choice_calls;
+void choice_release(struct choice *c); /* closes the generation */
+extern const struct generation_calls choice_calls;
 
-/* shape.c: the JSON. */
-void shape_chunks(struct job *j, struct choice *c,
-                  struct buf *out); /* what c has, as events; empties it */
-void shape_usage_chunk(struct job *j, struct buf *out);
-void shape_body(struct job *j, struct buf *out);
+/* response.c: the JSON. */
+void response_chunks(struct job *j, struct choice *c,
+                     struct buf *out); /* what c has, as events; empties it */
+void response_usage_chunk(struct job *j, struct buf *out);
+void response_body(struct job *j, struct buf *out);
 
 /* logprobs.c: append the rows' logprobs to the choice's buffers. */
 void logprobs_token(struct choice *c, const struct logprob_rows *r, uint32_t i_row, uint32_t id);

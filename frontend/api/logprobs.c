@@ -203,7 +203,8 @@ static void add_prompt_row(struct choice *c, const struct logprob_rows *r, uint3
 void logprobs_prompt(struct choice *c, const struct logprob_rows *r)
 {
     const struct params *p = &c->job->params;
-    uint32_t n_before = c->flow.n_prompt_row - r->n_row; /* the link counted these rows already */
+    uint32_t n_before =
+        c->generation.n_prompt_row - r->n_row; /* the link counted these rows already */
     for (uint32_t i = 0; i < r->n_row; i++) {
         uint32_t position = n_before + i + 1;
         if (position >= c->prompt->ids.n)

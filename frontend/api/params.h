@@ -84,7 +84,8 @@ struct params_ids { /* arrays that sample_params borrows; all zero is the empty 
     struct buf grammar; /* its source */
 };
 void params_ids_release(struct params_ids *ids);
-/* The part of the sampling parameters that keeps tokens from coming, but for bad_words (masks.c).
+/* The part of the sampling parameters that keeps tokens from coming, but for bad_words
+ * (logits_processors.c).
  */
 FALLIBLE params_masks(const struct params *p, const struct params_context *c,
                       struct sample_params *s, struct params_ids *ids, struct q_err *e);

@@ -28,7 +28,7 @@ static enum q_code make(struct prompts *p, size_t n, struct q_err *e)
     return Q_OK;
 }
 
-static enum q_code read_text(struct prompt *p, const json_t *v, const struct served *s,
+static enum q_code read_text(struct prompt *p, const json_t *v, const struct served_model *s,
                              struct q_err *e)
 {
     if (!s->tokenizer)
@@ -40,7 +40,7 @@ static enum q_code read_text(struct prompt *p, const json_t *v, const struct ser
     return Q_OK;
 }
 
-static enum q_code read_ids(struct prompt *p, const json_t *v, const struct served *s,
+static enum q_code read_ids(struct prompt *p, const json_t *v, const struct served_model *s,
                             struct q_err *e)
 {
     size_t i;
@@ -63,7 +63,7 @@ static enum q_code read_ids(struct prompt *p, const json_t *v, const struct serv
     return Q_OK;
 }
 
-FALLIBLE prompts_read(struct prompts *p, const json_t *value, const struct served *s,
+FALLIBLE prompts_read(struct prompts *p, const json_t *value, const struct served_model *s,
                       struct q_err *e)
 {
     enum q_code rc = Q_OK;
@@ -97,7 +97,7 @@ FALLIBLE prompts_read(struct prompts *p, const json_t *value, const struct serve
     return rc;
 }
 
-struct turn_ask prompts_ask(const struct served *s, const struct params *params,
+struct turn_ask prompts_ask(const struct served_model *s, const struct params *params,
                             const struct sample_params *sampling)
 {
     return (struct turn_ask){
@@ -128,13 +128,14 @@ FALLIBLE prompts_render(struct prompts *p, const struct turn *t, struct q_err *e
     return Q_OK;
 }
 
-FALLIBLE prompt_encode(struct prompt *p, const struct served *s, bool add_special, struct q_err *e)
+FALLIBLE prompt_encode(struct prompt *p, const struct served_model *s, bool add_special,
+                       struct q_err *e)
 {
     const struct tokenizer_text text = {p->text, p->n_text, &p->content};
     return tokenizer_encode_prompt(s->tokenizer, &text, add_special, &p->ids, e);
 }
 
-FALLIBLE prompts_encode(struct prompts *p, const struct served *s, bool add_special,
+FALLIBLE prompts_encode(struct prompts *p, const struct served_model *s, bool add_special,
                         struct q_err *e)
 {
     for (size_t i = 0; i < p->n; i++) {

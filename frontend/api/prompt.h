@@ -9,7 +9,7 @@
 #include <jansson.h>
 #include "common/chat/turn.h"
 #include "frontend/api/params.h"
-#include "frontend/api/served.h"
+#include "frontend/api/served_model.h"
 
 #define PROMPTS_MAX 2048 /* of one request */
 
@@ -28,19 +28,20 @@ void prompts_release(struct prompts *p);
 
 /* `prompt` of /v1/completions and /tokenize: a string, strings, token ids, or lists of them. Texts
  * are borrowed from the JSON. Errors: Q_INVALID, Q_TOO_LARGE; the message starts with "prompt". */
-FALLIBLE prompts_read(struct prompts *p, const json_t *value, const struct served *s,
+FALLIBLE prompts_read(struct prompts *p, const json_t *value, const struct served_model *s,
                       struct q_err *e);
 
 /* The request's fields for turn_read. */
-struct turn_ask prompts_ask(const struct served *s, const struct params *params,
+struct turn_ask prompts_ask(const struct served_model *s, const struct params *params,
                             const struct sample_params *sampling);
 /* Render the conversation to one prompt's text. */
 FALLIBLE prompts_render(struct prompts *p, const struct turn *t, struct q_err *e);
 /* Tokenize one text prompt. Control tokens in the text of a conversation are plain text unless
  * --parse-special-in-content is set. */
-FALLIBLE prompt_encode(struct prompt *p, const struct served *s, bool add_special, struct q_err *e);
+FALLIBLE prompt_encode(struct prompt *p, const struct served_model *s, bool add_special,
+                       struct q_err *e);
 /* Tokenize all text prompts. */
-FALLIBLE prompts_encode(struct prompts *p, const struct served *s, bool add_special,
+FALLIBLE prompts_encode(struct prompts *p, const struct served_model *s, bool add_special,
                         struct q_err *e);
 /* Keep at most n tokens of each: the last ones if `left` is truncated, else the first. Their text
  * is then invalid. */

@@ -166,7 +166,7 @@ void on_model(void *app, struct http_exchange *x)
     struct http_text path = http_path(x);
     size_t n_prefix = strlen("/v1/models/");
     snprintf(name, sizeof(name), "%.*s", (int)(path.n - n_prefix), path.data + n_prefix);
-    if (!*name || served_check_name(&a->served, name, &e) != Q_OK) {
+    if (!*name || served_model_check_name(&a->served, name, &e) != Q_OK) {
         app_reply_error(x, &e, "model");
         return;
     }

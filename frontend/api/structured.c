@@ -17,8 +17,8 @@ static int add_piece(const char *text, size_t n, void *out)
 }
 
 /* spaces: the pattern of white space in JSON that the request asks for, NULL: none. */
-static FALLIBLE take(const struct ask *a, const char *spaces, struct sample_params *s,
-                     struct params_ids *ids, struct q_err *e)
+static FALLIBLE take_grammar(const struct ask *a, const char *spaces, struct sample_params *s,
+                             struct params_ids *ids, struct q_err *e)
 {
     bool spaced = spaces && a->kind == STRUCTURED_JSON;
     if (s->grammar)
@@ -86,7 +86,7 @@ static FALLIBLE read_format(const struct params *p, struct sample_params *s, str
                       "json_schema and structural_tag",
                       type);
     }
-    return take(&a, spaces_of(p), s, ids, e);
+    return take_grammar(&a, spaces_of(p), s, ids, e);
 }
 
 /* vLLM's structured_outputs: one of its keys. */
@@ -120,7 +120,7 @@ static FALLIBLE read_outputs(const struct params *p, struct sample_params *s,
         a.value = v;
         if (!strcmp(key, "json_object"))
             a.text = "{\"type\":\"object\"}";
-        enum q_code rc = take(&a, spaces_of(p), s, ids, e);
+        enum q_code rc = take_grammar(&a, spaces_of(p), s, ids, e);
         if (rc != Q_OK)
             return rc;
     }
@@ -148,7 +148,7 @@ FALLIBLE structured_read(const struct params *p, struct sample_params *s, struct
         rc = read_outputs(p, s, ids, e);
     for (size_t i = 0; rc == Q_OK && i < sizeof(asks) / sizeof(*asks); i++)
         if (asks[i].value || asks[i].text)
-            rc = take(&asks[i], spaces_of(p), s, ids, e);
+            rc = take_grammar(&asks[i], spaces_of(p), s, ids, e);
     if (rc == Q_OK && s->grammar && p->use_beam_search)
         return q_fail(e, Q_UNSUPPORTED,
                       "use_beam_search: not supported together with structured output");

@@ -4,7 +4,7 @@
  *
  * Tools are part of it: a required call (tool_choice "required" or a named function) and arguments
  * that must match their schema ("strict": true) are structural tags in the format of the tool-call
- * parser (common/parsers/forced.h).
+ * parser (common/parsers/call_grammar.h).
  * Threads: as params.h. */
 #ifndef QUIRE_FRONTEND_API_STRUCTURED_H
 #define QUIRE_FRONTEND_API_STRUCTURED_H

@@ -15,19 +15,19 @@ void tasks_init(struct tasks *s, uv_loop_t *loop)
     char text[16];
     if (!given)
         n += THREADS_SPARE;
-    if (n < LANES_THREAD_MIN + THREADS_SPARE)
-        n = LANES_THREAD_MIN + THREADS_SPARE;
+    if (n < FAIR_QUEUE_THREAD_MIN + THREADS_SPARE)
+        n = FAIR_QUEUE_THREAD_MIN + THREADS_SPARE;
     if (n > THREADS_MAX)
         n = THREADS_MAX;
     snprintf(text, sizeof text, "%u", n);
     setenv("UV_THREADPOOL_SIZE", text, 1);
     s->loop = loop;
-    lanes_init(&s->lanes, n - THREADS_SPARE);
+    fair_queue_init(&s->lanes, n - THREADS_SPARE);
 }
 
 uint32_t tasks_n_working(const struct tasks *s)
 {
-    return s->lanes.n_wait + lanes_n_busy(&s->lanes);
+    return s->lanes.n_wait + fair_queue_n_busy(&s->lanes);
 }
 
 static void end(struct task *t)
@@ -41,12 +41,12 @@ static void on_gone(void *ctx)
     struct task *t = ctx;
     t->x = NULL;
     if (t->waiting)
-        lanes_remove(&t->tasks->lanes, &t->lane);
+        fair_queue_remove(&t->tasks->lanes, &t->lane);
     if (!t->working)
         end(t);
 }
 
-static void run(struct task *t)
+static void run_task(struct task *t)
 {
     enum q_code rc = t->calls->prepare(t, &t->error);
     (void)rc; /* kept in t->error */
@@ -54,7 +54,7 @@ static void run(struct task *t)
 
 static void on_thread(uv_work_t *work)
 {
-    run(work->data);
+    run_task(work->data);
 }
 
 static void start_next(struct tasks *s);
@@ -65,7 +65,7 @@ static void after_thread(uv_work_t *work, int status)
     struct tasks *s = t->tasks;
     (void)status;
     t->working = false;
-    lanes_done(&s->lanes, &t->lane);
+    fair_queue_done(&s->lanes, &t->lane);
     if (t->x)
         t->calls->go(t, &t->error);
     else
@@ -78,7 +78,7 @@ static void start(struct task *t)
     t->waiting = false;
     buf_add(&t->copy, t->text.data, t->text.n);
     if (buf_check(&t->copy, "the body", &t->error) != Q_OK) {
-        lanes_done(&t->tasks->lanes, &t->lane);
+        fair_queue_done(&t->tasks->lanes, &t->lane);
         t->calls->go(t, &t->error);
         return;
     }
@@ -90,8 +90,8 @@ static void start(struct task *t)
 
 static void start_next(struct tasks *s)
 {
-    struct lane_job *job;
-    while ((job = lanes_next(&s->lanes)))
+    struct fair_queue_job *job;
+    while ((job = fair_queue_next(&s->lanes)))
         start((struct task *)((char *)job - offsetof(struct task, lane)));
 }
 
@@ -114,8 +114,8 @@ void task_start(struct task *t, const struct task_calls *calls, struct tasks *ta
     t->text = http_body(x);
     http_on_gone(x, on_gone, t);
     if (t->text.n < TASK_THREAD_BYTES)
-        run(t);
-    else if (lanes_add(&tasks->lanes, &t->lane, t->text.n, key_of(x), &t->error) == Q_OK) {
+        run_task(t);
+    else if (fair_queue_add(&tasks->lanes, &t->lane, t->text.n, key_of(x), &t->error) == Q_OK) {
         t->waiting = true;
         start_next(tasks);
         return;

@@ -2,16 +2,16 @@
 /* task - processing of a request before its response, and its lifetime.
  *
  * `prepare` reads the body: on the loop if it is small, on another thread if parsing and tokenizing
- * would block the loop. It may wait for a thread (lanes.h); then the body is copied, because the
- * exchange may end meanwhile. `go` follows on the loop, unless the exchange has ended. `dispose` is
- * called once: when the exchange has ended and no thread uses the task.
+ * would block the loop. It may wait for a thread (fair_queue.h); then the body is copied, because
+ * the exchange may end meanwhile. `go` follows on the loop, unless the exchange has ended.
+ * `dispose` is called once: when the exchange has ended and no thread uses the task.
  * Threads: the loop's, except for prepare; while it runs no other code accesses the task. */
 #ifndef QUIRE_FRONTEND_API_TASK_H
 #define QUIRE_FRONTEND_API_TASK_H
 #include <stdbool.h>
 #include <uv.h>
 #include "common/buf.h"
-#include "frontend/api/lanes.h"
+#include "frontend/api/fair_queue.h"
 #include "frontend/http/exchange.h"
 
 #define TASK_THREAD_BYTES \
@@ -19,7 +19,7 @@
                         * threads */
 
 struct tasks { /* of one frontend: the queue for the threads of its loop */
-    struct lanes lanes;
+    struct fair_queue lanes;
     uv_loop_t *loop;
 };
 /* Number of threads: the processors of the machine, within limits, or UV_THREADPOOL_SIZE. Call
@@ -42,7 +42,7 @@ struct task { /* embedded first in its owner */
     struct http_text text;   /* the body; borrowed from x or from copy */
     struct buf copy;
     struct q_err error;
-    struct lane_job lane;
+    struct fair_queue_job lane;
     uv_work_t work;
     bool waiting, working; /* for a thread; on one */
 };

@@ -36,13 +36,14 @@ static void set_param(struct ask *q, const char *field)
 
 static enum q_code read_body(struct ask *q, struct q_err *e)
 {
-    const struct served *s = &q->app->served;
+    const struct served_model *s = &q->app->served;
     enum q_code rc;
     if (!s->tokenizer)
         return q_fail(e, Q_UNSUPPORTED, "this server has no tokenizer (--skip-tokenizer-init)");
     if ((rc = json_body(&q->body, q->task.text.data, q->task.text.n, e)) != Q_OK)
         return rc;
-    if ((rc = served_check_name(s, json_string_value(json_object_get(q->body, "model")), e))) {
+    if ((rc =
+             served_model_check_name(s, json_string_value(json_object_get(q->body, "model")), e))) {
         set_param(q, "model");
         return rc;
     }
@@ -57,7 +58,7 @@ static enum q_code read_body(struct ask *q, struct q_err *e)
 /* A conversation as a chat would have it, so that what changes its prompt does so here. */
 static enum q_code render(struct ask *q, struct q_err *e)
 {
-    const struct served *s = &q->app->served;
+    const struct served_model *s = &q->app->served;
     struct turn_ask ask = prompts_ask(s, &q->params, &(struct sample_params){.grammar = 0});
     ask.auto_tool_choice = true; /* nothing is called */
     enum q_code rc = turn_read(&q->turn, &s->chat, &ask, e);
@@ -70,7 +71,7 @@ static enum q_code render(struct ask *q, struct q_err *e)
 
 static enum q_code tokenize(struct ask *q, struct q_err *e)
 {
-    const struct served *s = &q->app->served;
+    const struct served_model *s = &q->app->served;
     const struct params *p = &q->params;
     enum q_code rc;
     bool add_special = p->add_special_tokens;
@@ -116,7 +117,7 @@ static void add_tokens(const struct app *a, const struct ask *q, struct buf *out
 
 static enum q_code detokenize(struct ask *q, struct buf *text, struct q_err *e)
 {
-    const struct served *s = &q->app->served;
+    const struct served_model *s = &q->app->served;
     const json_t *tokens = q->params.tokens;
     enum q_code rc;
     set_param(q, "tokens");

@@ -37,7 +37,7 @@ static void push(struct batch_item **list, struct batch_item *t)
     *list = t;
 }
 
-static void take(struct batch_item **list, struct batch_item *t)
+static void take_item(struct batch_item **list, struct batch_item *t)
 {
     if (t->prev)
         t->prev->next = t->next;
@@ -133,7 +133,7 @@ static void on_reply(void *ctx, int status, struct buf *body, uint32_t retry_aft
 {
     struct batch_item *t = ctx;
     struct batch *b = t->batch;
-    take(&b->open, t);
+    take_item(&b->open, t);
     if (try_later(t, status, retry_after_s)) {
         push(&b->wait, t);
         return;
@@ -278,7 +278,7 @@ static void free_over(struct batch *b)
 {
     while (b->over) {
         struct batch_item *t = b->over;
-        take(&b->over, t);
+        take_item(&b->over, t);
         item_free(t);
     }
 }
@@ -308,7 +308,7 @@ static void on_tick(uv_timer_t *timer)
         next = t->next;
         if (t->try_at_ms > now)
             continue;
-        take(&b->wait, t);
+        take_item(&b->wait, t);
         start(t);
     }
     b->on_tick(b->ctx);
@@ -342,7 +342,7 @@ void batch_stop(struct batch *b)
     for (struct batch_item **list = &b->open;; list = &b->wait) {
         while (*list) {
             struct batch_item *t = *list;
-            take(list, t);
+            take_item(list, t);
             item_free(t);
         }
         if (list == &b->wait)

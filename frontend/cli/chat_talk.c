@@ -162,7 +162,7 @@ bool talk_rewind(struct chat_talk *t)
 
 /* the answer on the terminal */
 
-static void put(struct chat_talk *t)
+static void put_answer(struct chat_talk *t)
 {
     fwrite(buf_str(&t->wrap.out), 1, t->wrap.out.len, stdout);
     fflush(stdout);
@@ -184,7 +184,7 @@ static void show_thinking(struct chat_talk *t, const char *text, size_t n)
         buf_release(&safe);
     } else if (t->thinking) {
         wrap_flush(&t->wrap);
-        put(t);
+        put_answer(t);
         fputs(t->terminal ? PLAIN "\n\n" : "\n(answer)\n", t->terminal ? stdout : stderr);
         t->wrap.column = 0;
         t->wrap.begun = false;
@@ -198,7 +198,7 @@ static void on_text(void *ctx, const char *text, size_t n, bool reasoning)
     show_thinking(t, reasoning ? text : NULL, n);
     if (!reasoning)
         wrap_add(&t->wrap, text, n);
-    put(t);
+    put_answer(t);
 }
 
 static void show_calls(struct chat_talk *t, const json_t *calls)
@@ -213,7 +213,7 @@ static void show_calls(struct chat_talk *t, const json_t *calls)
         wrap_add(&t->wrap, t->terminal ? "(" : " ", 1);
         wrap_add(&t->wrap, json_string_value(args), json_string_length(args));
         wrap_add(&t->wrap, t->terminal ? ")\n" : "]\n", 2);
-        put(t);
+        put_answer(t);
     }
 }
 
@@ -282,7 +282,7 @@ FALLIBLE talk_answer(struct chat_talk *t, struct q_err *e)
                           : q_fail(e, Q_NO_MEMORY, "out of memory for the request");
     show_thinking(t, NULL, 0);
     wrap_flush(&t->wrap);
-    put(t);
+    put_answer(t);
     if (a.content.len || rc || !a.calls)
         if (!rc || a.first_us)
             puts("");

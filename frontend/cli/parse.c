@@ -97,8 +97,8 @@ static enum q_code feed_delta(struct parser *p, const json_t *delta, struct resu
     return rc;
 }
 
-static enum q_code run(struct parser *p, const json_t *deltas, const json_t *text, struct result *r,
-                       struct q_err *e)
+static enum q_code run_parser(struct parser *p, const json_t *deltas, const json_t *text,
+                              struct result *r, struct q_err *e)
 {
     enum q_code rc = Q_OK;
     json_t *delta;
@@ -135,7 +135,7 @@ static enum q_code answer(void *ctx, const json_t *in, json_t **out, struct q_er
     if (prompt)
         config.start = parser_reasoning_start(verb->reasoning, json_string_value(prompt),
                                               json_string_length(prompt));
-    if ((rc = parser_new(&p, &config, e)) || (rc = run(p, deltas, text, &r, e)))
+    if ((rc = parser_new(&p, &config, e)) || (rc = run_parser(p, deltas, text, &r, e)))
         goto out;
     *out = json_pack("{s:o, s:o, s:O, s:O}", "content", text_of(buf_str(&r.content), r.content.len),
                      "reasoning", text_of(buf_str(&r.reasoning), r.reasoning.len), "tool_calls",

@@ -171,7 +171,7 @@ static bool is_serve_option(const char *flag)
     return false;
 }
 
-static int run(const char *dir, char **argv)
+static int run_verb(const char *dir, char **argv)
 {
     char path[PATH_MAX + VERB_SIZE + 8];
     snprintf(path, sizeof(path), "%s/quire-%s", dir, argv[0]);
@@ -200,7 +200,7 @@ static int help_about(const struct verbs *v, const char *dir, char **argv)
         line[1] = flag;
         line[2] = NULL;
     }
-    return run(dir, line);
+    return run_verb(dir, line);
 }
 
 int main(int argc, char **argv)
@@ -227,5 +227,5 @@ int main(int argc, char **argv)
         printf("quire " QUIRE_VERSION "\n");
         return 0;
     }
-    return is_verb(&v, verb) ? run(dir, argv + 1) : unknown(&v, argv + 1);
+    return is_verb(&v, verb) ? run_verb(dir, argv + 1) : unknown(&v, argv + 1);
 }

@@ -40,7 +40,7 @@ enum {
 struct program {
     struct options o;
     struct app app;
-    struct outside outside;
+    struct supervisor_resources resources;
     struct child engine;
     struct batch batch;
     uv_signal_t signals[3];
@@ -172,10 +172,10 @@ static FALLIBLE prepare_engine(struct program *p, struct q_err *e)
     uint32_t n = 0;
     enum q_code rc;
     struct check check;
-    if ((rc = outside_init_private(&p->outside, e)) ||
-        (rc = children_init(&p->engine, &n, &p->outside, &p->o, e)))
+    if ((rc = supervisor_resources_init_private(&p->resources, e)) ||
+        (rc = children_init(&p->engine, &n, &p->resources, &p->o, e)))
         return rc;
-    p->o.engine = p->outside.address;
+    p->o.engine = p->resources.address;
     if (!options_given(&p->o, "--log-level")) {
         char **last = p->engine.argv;
         while (*last)
@@ -199,7 +199,7 @@ static void end_engine(struct program *p)
             kill(p->engine.pid, SIGKILL);
         usleep(5000);
     }
-    outside_release(&p->outside);
+    supervisor_resources_release(&p->resources);
 }
 
 /* the whole */
@@ -269,7 +269,7 @@ static void end(struct program *p)
     app_close(&p->app);
 }
 
-static int run(struct program *p)
+static int run_program(struct program *p)
 {
     static const int numbers[] = {SIGINT, SIGTERM, SIGCHLD};
     struct q_err e = Q_ERR_INIT;
@@ -359,5 +359,5 @@ int main(int argc, char **argv)
     p.o.frontends = 0;
     p.terminal = isatty(STDERR_FILENO);
     p.start_ms = clock_ms();
-    return run(&p);
+    return run_program(&p);
 }

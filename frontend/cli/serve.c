@@ -31,7 +31,7 @@
 
 struct supervisor {
     struct options *options;
-    struct outside outside;
+    struct supervisor_resources resources;
     struct child children[1 + METRICS_SLOTS_MAX]; /* the engine first */
     uint32_t n;
     int signals, ready_pipe;
@@ -213,7 +213,7 @@ static int watch(struct supervisor *s)
             on_ready(s);
         do_due(s);
     }
-    outside_release(&s->outside);
+    supervisor_resources_release(&s->resources);
     return s->exit_code;
 }
 
@@ -254,8 +254,8 @@ static int check_children(const struct supervisor *s, struct q_err *e)
  * said to be served. 0, or the exit code. */
 static int prepare(struct supervisor *s, const struct options *o, struct q_err *e)
 {
-    enum q_code rc = outside_init(&s->outside, o, e);
-    if (rc || (rc = children_init(s->children, &s->n, &s->outside, o, e)))
+    enum q_code rc = supervisor_resources_init(&s->resources, o, e);
+    if (rc || (rc = children_init(s->children, &s->n, &s->resources, o, e)))
         return rc == Q_IO ? EXIT_ADDRESS : EXIT_INTERNAL;
     return check_children(s, e);
 }
@@ -283,13 +283,13 @@ int main(int argc, char **argv)
     s.signals = block_signals();
     if ((code = prepare(&s, &o, &e))) {
         log_error("%s", e.message);
-        outside_release(&s.outside);
+        supervisor_resources_release(&s.resources);
         return code;
     }
-    s.ready_pipe = s.outside.ready_pipe[0];
-    log_info("listening on %s", s.outside.url);
+    s.ready_pipe = s.resources.ready_pipe[0];
+    log_info("listening on %s", s.resources.url);
     if (!o.api_key.n && !*o.api_key_file)
-        net_warn_open(o.host, s.outside.listening.port);
+        net_warn_open(o.host, s.resources.listening.port);
     for (uint32_t i = 0; i < s.n && !s.stopping; i++)
         start(&s, &s.children[i]);
     return watch(&s);

@@ -21,7 +21,8 @@
 #define CHECK_SAYS_MAX ((size_t)1 << 20)
 #define ADDRESS_MAX    100 /* a Unix socket's path has 108 bytes */
 
-static enum q_code listen_on(struct outside *s, const struct options *o, struct q_err *e)
+static enum q_code listen_on(struct supervisor_resources *s, const struct options *o,
+                             struct q_err *e)
 {
     bool v6 = strchr(o->host, ':') != NULL;
     enum q_code rc = net_listen(&s->listening, o->host, (uint16_t)o->port, e);
@@ -30,7 +31,7 @@ static enum q_code listen_on(struct outside *s, const struct options *o, struct 
     return rc;
 }
 
-static enum q_code make_dir(struct outside *s, struct q_err *e)
+static enum q_code make_dir(struct supervisor_resources *s, struct q_err *e)
 {
     const char *base = getenv("XDG_RUNTIME_DIR");
     if (!base || !*base || strlen(base) > ADDRESS_MAX - sizeof("/quire-XXXXXX/" SOCKET_NAME) ||
@@ -47,7 +48,8 @@ static enum q_code make_dir(struct outside *s, struct q_err *e)
     return Q_OK;
 }
 
-FALLIBLE outside_init(struct outside *s, const struct options *o, struct q_err *e)
+FALLIBLE supervisor_resources_init(struct supervisor_resources *s, const struct options *o,
+                                   struct q_err *e)
 {
     enum q_code rc;
     s->metrics_fd = s->ready_pipe[0] = s->ready_pipe[1] = -1;
@@ -61,13 +63,13 @@ FALLIBLE outside_init(struct outside *s, const struct options *o, struct q_err *
     return Q_OK;
 }
 
-FALLIBLE outside_init_private(struct outside *s, struct q_err *e)
+FALLIBLE supervisor_resources_init_private(struct supervisor_resources *s, struct q_err *e)
 {
     s->metrics_fd = s->ready_pipe[0] = s->ready_pipe[1] = -1;
     return make_dir(s, e);
 }
 
-void outside_release(struct outside *s)
+void supervisor_resources_release(struct supervisor_resources *s)
 {
     char path[PATH_MAX + sizeof(SOCKET_NAME) + 1];
     if (s->dir[0]) {
@@ -123,11 +125,11 @@ static enum q_code hide_keys(char **argv, uint32_t *n, const struct options *o, 
     return rc;
 }
 
-static enum q_code child_init(struct child *c, const struct outside *s, const struct options *o,
-                              struct q_err *e)
+static enum q_code child_init(struct child *c, const struct supervisor_resources *s,
+                              const struct options *o, struct q_err *e)
 {
     uint32_t n = 0;
-    c->outside = s;
+    c->resources = s;
     c->argv[n++] = beside(c->is_frontend ? "quire-frontend" : "quire-engine");
     c->argv[n++] = (char *)o->positional[0];
     c->argv[n++] = flag(c->is_frontend ? "--engine" : "--listen", s->address);
@@ -138,7 +140,7 @@ static enum q_code child_init(struct child *c, const struct outside *s, const st
     return rc ? rc : hide_keys(c->argv, &n, o, e);
 }
 
-FALLIBLE children_init(struct child *children, uint32_t *n, const struct outside *s,
+FALLIBLE children_init(struct child *children, uint32_t *n, const struct supervisor_resources *s,
                        const struct options *o, struct q_err *e)
 {
     uint32_t n_frontend = (uint32_t)o->frontends;
@@ -201,7 +203,7 @@ static void run_program(const struct child *c)
 
 static void become(const struct child *c, pid_t parent)
 {
-    const struct outside *s = c->outside;
+    const struct supervisor_resources *s = c->resources;
     come_loose(parent);
     if (c->is_frontend) {
         give_sockets(&s->listening);

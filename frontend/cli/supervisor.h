@@ -13,7 +13,7 @@
 #define CHILD_ARGS_MAX   400
 #define CHILD_NO_PROGRAM 127 /* exit code: the executable cannot be run */
 
-struct outside { /* resources that outlive the children */
+struct supervisor_resources { /* resources that outlive the children */
     struct net_sockets listening;
     int metrics_fd;         /* the shared table of metrics */
     int ready_pipe[2];      /* frontends write their slot */
@@ -22,16 +22,17 @@ struct outside { /* resources that outlive the children */
     char url[320];
 };
 /* Bind o->host and o->port, create folder, table and pipe. Errors: Q_IO (the address), Q_INTERNAL;
- * call outside_release also after an error. */
-FALLIBLE outside_init(struct outside *s, const struct options *o, struct q_err *e);
+ * call supervisor_resources_release also after an error. */
+FALLIBLE supervisor_resources_init(struct supervisor_resources *s, const struct options *o,
+                                   struct q_err *e);
 /* The private folder and address only: for a supervisor without frontends. */
-FALLIBLE outside_init_private(struct outside *s, struct q_err *e);
-void outside_release(struct outside *s); /* also removes the folder */
+FALLIBLE supervisor_resources_init_private(struct supervisor_resources *s, struct q_err *e);
+void supervisor_resources_release(struct supervisor_resources *s); /* also removes the folder */
 
 struct child {
     char name[32]; /* "engine", "frontend 2" */
     char *argv[CHILD_ARGS_MAX];
-    const struct outside *outside;
+    const struct supervisor_resources *resources;
     bool is_frontend;
     uint32_t slot, n_slot; /* frontends: of the metrics */
     pid_t pid;             /* 0 = not running */
@@ -40,7 +41,7 @@ struct child {
     int64_t started_ms, restart_ms; /* restart_ms 0 = no restart due */
 };
 /* The engine and o->frontends frontends, not started. */
-FALLIBLE children_init(struct child *children, uint32_t *n, const struct outside *s,
+FALLIBLE children_init(struct child *children, uint32_t *n, const struct supervisor_resources *s,
                        const struct options *o, struct q_err *e);
 struct check { /* a child that only checks its arguments (common/start.h) */
     pid_t pid;

@@ -170,7 +170,7 @@ bool api_keys_digest(unsigned char out[32], const char *header, size_t n)
 }
 
 /* In the same time for every key, whether known or not. */
-static const struct api_key *find(const struct api_keys *k, const unsigned char digest[32])
+static const struct api_key *find_key(const struct api_keys *k, const unsigned char digest[32])
 {
     const struct api_key *found = NULL;
     for (size_t i = 0; i < k->n; i++)
@@ -182,11 +182,11 @@ static const struct api_key *find(const struct api_keys *k, const unsigned char 
 const struct api_key *api_keys_find(const struct api_keys *k, const char *header, size_t n)
 {
     unsigned char digest[32];
-    return api_keys_digest(digest, header, n) ? find(k, digest) : NULL;
+    return api_keys_digest(digest, header, n) ? find_key(k, digest) : NULL;
 }
 
 const struct api_key *api_keys_find_plain(const struct api_keys *k, const char *key, size_t n)
 {
     unsigned char digest[32];
-    return n && digest_of(digest, key, n) ? find(k, digest) : NULL;
+    return n && digest_of(digest, key, n) ? find_key(k, digest) : NULL;
 }

@@ -7,7 +7,7 @@
  *     # a key to a line; behind it, with blanks between, what it may have
  *     sk-4f1c
  *     sk-9a02 weight=3        its requests get three times the share under contention
- *     sk-root admin           may steer the engine; once there is such a key, no other may
+ *     sk-root admin           may control the engine; once there is such a key, no other may
  *
  * Threads: read-only once filled. */
 #ifndef QUIRE_FRONTEND_HTTP_API_KEYS_H

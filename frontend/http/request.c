@@ -99,7 +99,7 @@ static void add_header(h2o_req_t *req, const char *name, const char *value, size
                           kept.len);
 }
 
-/* Steering the engine is for pages of origins that are named, not of any. */
+/* Control of the engine is for pages of origins that are named, not of any. */
 static bool origin_allowed(const struct http_server *s, const h2o_req_t *req, h2o_iovec_t origin)
 {
     char allow[64];
@@ -178,7 +178,7 @@ static bool authorized(const struct http_server *s, const struct http_route *r,
     return s->keys.n == 0 || exchange_key(x);
 }
 
-/* May this key steer the engine? Any may, as long as none is named for it. */
+/* May this key control the engine? Any may, as long as none is named for it. */
 static bool allowed(const struct http_server *s, const struct http_route *r,
                     const struct http_exchange *x)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A flow is in one of two lists: waiting (here) or running (with the engine). Each submission gets
- * a wire id of its own, so that output for an earlier submission of the same flow, still under way,
- * finds nobody and is dropped.
+/* A generation is in one of two lists: waiting (here) or running (with the engine). Each submission
+ * gets a wire id of its own, so that output for an earlier submission of the same generation, still
+ * under way, finds nobody and is dropped.
  *
  *   link_open ──▶ waiting ── credit, engine up ──▶ running ── finish, error ──▶ closed
  *                    ▲                                │
@@ -87,17 +87,17 @@ static void add_abort(struct link *l, uint64_t wire_id)
         l->aborts[l->n_abort++] = wire_id;
 }
 
-static uint64_t age_ms(const struct flow *f)
+static uint64_t age_ms(const struct generation *f)
 {
     int64_t age = f->arrived_ms ? clock_ms() - f->arrived_ms : 0;
     return age > 0 ? (uint64_t)age : 0;
 }
 
-static bool submit(struct link *l, struct flow *f)
+static bool submit(struct link *l, struct generation *f)
 {
     struct q_err e = Q_ERR_INIT;
     struct buf b = BUF_INIT;
-    if (!flow_name(l, f))
+    if (!generation_name(l, f))
         return false;
     struct msg_submit m = {.req_id = f->wire_id,
                            .prompt = {f->prompt, f->n_prompt},
@@ -114,11 +114,11 @@ static bool submit(struct link *l, struct flow *f)
         m.n_prompt_logprob = 0; /* the prompt's are all here when a token is */
     f->n_prompt_skip = f->n_prompt_row;
     if (!send_buf(l, msg_submit_encode(&m, &b, &e), &b, &e)) {
-        flow_unname(l, f);
+        generation_unname(l, f);
         return false;
     }
-    flow_list_take(f);
-    flow_list_add(&l->running, f);
+    generation_list_take(f);
+    generation_list_add(&l->running, f);
     return true;
 }
 
@@ -128,7 +128,8 @@ static void pump(struct link *l)
     int64_t now = clock_ms();
     if (l->state != LINK_UP)
         return;
-    for (struct flow *f = l->waiting.first, *next; f && l->running.n < l->engine.credit; f = next) {
+    for (struct generation *f = l->waiting.first, *next; f && l->running.n < l->engine.credit;
+         f = next) {
         next = f->next;
         if (f->not_before_ms <= now && !submit(l, f))
             return;
@@ -136,12 +137,12 @@ static void pump(struct link *l)
 }
 
 /* Back to the head of the queue, with what it has. */
-static void take_back(struct link *l, struct flow *f)
+static void take_back(struct link *l, struct generation *f)
 {
-    flow_unname(l, f);
-    flow_list_take(f);
+    generation_unname(l, f);
+    generation_list_take(f);
     f->since_ms = clock_ms();
-    flow_list_push(&l->waiting, f);
+    generation_list_push(&l->waiting, f);
 }
 
 static void set_state(struct link *l, enum link_state state, const char *reason)
@@ -170,11 +171,11 @@ static void go_down(struct link *l, const char *reason)
     set_state(l, LINK_CONNECTING, reason);
 }
 
-static void fail_flow(struct link *l, struct flow *f, enum q_code code, const char *message,
-                      uint32_t retry_after_ms)
+static void fail_generation(struct link *l, struct generation *f, enum q_code code,
+                            const char *message, uint32_t retry_after_ms)
 {
-    flow_unname(l, f);
-    flow_list_take(f);
+    generation_unname(l, f);
+    generation_list_take(f);
     metric_set(METRIC_OPEN_SEQUENCES, l->waiting.n + l->running.n);
     f->calls->on_error(f, code, message, retry_after_ms);
 }
@@ -267,10 +268,10 @@ static void on_error_message(struct link *l, const struct msg_error *m)
         }
         return;
     }
-    struct flow *f = flow_by_wire_id(l, m->req_id);
+    struct generation *f = generation_by_wire_id(l, m->req_id);
     if (!f)
         return;
-    /* A flow that has begun is not refused for lack of room, or for a pause: its client was
+    /* A generation that has begun is not refused for lack of room, or for a pause: its client was
      * promised the rest. Nor one that an engine had taken before it went away: all of that come
      * back at once, those that ran too, and the queue may be too short for them. */
     bool promised = f->emitted.n || f->taken;
@@ -282,11 +283,11 @@ static void on_error_message(struct link *l, const struct msg_error *m)
             probe(l); /* perhaps it does not know us (any more) */
         return;
     }
-    fail_flow(l, f, found, message, m->retry_after_ms);
+    fail_generation(l, f, found, message, m->retry_after_ms);
     pump(l);
 }
 
-static void show_guesses(const struct msg_heartbeat *m)
+static void show_speculation(const struct msg_heartbeat *m)
 {
     static const enum metric places[] = {METRIC_ACCEPTED_0, METRIC_ACCEPTED_1, METRIC_ACCEPTED_2,
                                          METRIC_ACCEPTED_3, METRIC_ACCEPTED_4, METRIC_ACCEPTED_5,
@@ -344,7 +345,7 @@ static void on_heartbeat(struct link *l, const struct msg_heartbeat *m)
     metric_set(METRIC_ENGINE_GENERATION, (double)m->generation_tokens);
     metric_set_buckets(METRIC_ITERATION, m->iteration_tokens.data, (uint32_t)m->iteration_tokens.n,
                        (double)(m->prompt_tokens + m->generation_tokens));
-    show_guesses(m);
+    show_speculation(m);
     if (m->draining && l->state == LINK_UP)
         set_state(l, LINK_DRAINING, "the engine is shutting down");
     else if (!m->draining && l->state == LINK_DRAINING)
@@ -353,8 +354,9 @@ static void on_heartbeat(struct link *l, const struct msg_heartbeat *m)
         l->set.on_heartbeat(l->set.ctx);
 }
 
-/* The tokens came for a place further on than the flow is: some are lost. Ask for them again. */
-static void on_gap(struct link *l, struct flow *f, uint32_t seq)
+/* The tokens came for a place further on than the generation is: some are lost. Ask for them
+ * again. */
+static void on_gap(struct link *l, struct generation *f, uint32_t seq)
 {
     log_error("link: tokens were lost (expected token %zu, got %u): submitting the request again",
               f->emitted.n, seq);
@@ -376,7 +378,7 @@ static void skip_rows(struct logprob_rows *r, uint32_t n)
     r->ranks += n;
 }
 
-void link_deliver(struct link *l, struct flow *f, uint32_t seq, struct link_tokens *t)
+void link_deliver(struct link *l, struct generation *f, uint32_t seq, struct link_tokens *t)
 {
     Q_ASSERT(f->list == &l->running);
     if (seq > f->emitted.n) {
@@ -400,13 +402,13 @@ void link_deliver(struct link *l, struct flow *f, uint32_t seq, struct link_toke
         struct q_err e = Q_ERR_INIT;
         if (token_list_add(&f->emitted, t->ids[i], &e) != Q_OK) {
             add_abort(l, f->wire_id);
-            fail_flow(l, f, e.code, e.message, 0);
+            fail_generation(l, f, e.code, e.message, 0);
             return;
         }
     }
     if (t->finish != FINISH_NONE) {
-        flow_unname(l, f);
-        flow_list_take(f);
+        generation_unname(l, f);
+        generation_list_take(f);
         metric_set(METRIC_OPEN_SEQUENCES, l->waiting.n + l->running.n);
     }
     if (t->n || t->prompt.n_row || t->finish != FINISH_NONE)
@@ -432,7 +434,7 @@ void link_receive(struct link *l, const void *frame, size_t n)
         struct msg_error error;
         struct msg_heartbeat heartbeat;
         struct msg_drain drain;
-        struct msg_ordered ordered;
+        struct msg_command_done command_done;
     } m;
     uint32_t tag = proto_peek(frame, n);
     memset(&m, 0, sizeof(m));
@@ -455,9 +457,9 @@ void link_receive(struct link *l, const void *frame, size_t n)
     } else if (tag == MSG_drain) {
         if (DECODE(drain))
             set_state(l, LINK_DRAINING, "the engine is shutting down");
-    } else if (tag == MSG_ordered) {
-        if (DECODE(ordered) && l->set.on_ordered)
-            l->set.on_ordered(l->set.ctx, &m.ordered);
+    } else if (tag == MSG_command_done) {
+        if (DECODE(command_done) && l->set.on_command_done)
+            l->set.on_command_done(l->set.ctx, &m.command_done);
     } else if (tag == MSG_NONE) {
         rc = q_fail(&e, Q_CORRUPT, "not a frame (%zu bytes)", n);
     }
@@ -470,11 +472,11 @@ void link_receive(struct link *l, const void *frame, size_t n)
 static void expire(struct link *l, int64_t now)
 {
     char message[LINK_REASON_MAX + 32];
-    for (struct flow *f = l->waiting.first, *next; f; f = next) {
+    for (struct generation *f = l->waiting.first, *next; f; f = next) {
         next = f->next;
         if (l->state == LINK_REFUSED || now - f->since_ms > l->set.engine_timeout_ms) {
             snprintf(message, sizeof(message), "the engine is not available: %s", l->reason);
-            fail_flow(l, f, Q_UNAVAILABLE, message, 1000);
+            fail_generation(l, f, Q_UNAVAILABLE, message, 1000);
             next = l->waiting.first; /* the owner may have closed others */
         }
     }
@@ -585,7 +587,7 @@ uint32_t link_n_open(const struct link *l)
     return l->waiting.n + l->running.n;
 }
 
-FALLIBLE link_open(struct link *l, struct flow *f, struct q_err *e)
+FALLIBLE link_open(struct link *l, struct generation *f, struct q_err *e)
 {
     Q_ASSERT(!f->list && f->calls && f->calls->on_tokens && f->calls->on_error);
     Q_ASSERT(f->prompt && f->n_prompt && (f->begun || !f->n_begun));
@@ -602,21 +604,21 @@ FALLIBLE link_open(struct link *l, struct flow *f, struct q_err *e)
             return rc;
         }
     }
-    flow_list_add(&l->waiting, f);
+    generation_list_add(&l->waiting, f);
     metric_set(METRIC_OPEN_SEQUENCES, link_n_open(l));
     pump(l);
     Q_CHECK(link_check(l));
     return Q_OK;
 }
 
-void link_close(struct link *l, struct flow *f)
+void link_close(struct link *l, struct generation *f)
 {
     Q_ASSERT(!f->list || f->list == &l->waiting || f->list == &l->running);
     if (f->list) {
         if (f->wire_id)
             add_abort(l, f->wire_id);
-        flow_unname(l, f);
-        flow_list_take(f);
+        generation_unname(l, f);
+        generation_list_take(f);
         metric_set(METRIC_OPEN_SEQUENCES, link_n_open(l));
     }
     token_list_release(&f->emitted);
@@ -646,14 +648,14 @@ FALLIBLE link_reset_prefix_cache(struct link *l, const char *reason, struct q_er
     return send_now(l, msg_reset_prefix_cache_encode(&m, &b, e), &b, e);
 }
 
-FALLIBLE link_steer(struct link *l, const struct msg_steer *m, struct q_err *e)
+FALLIBLE link_control(struct link *l, const struct msg_control *m, struct q_err *e)
 {
     struct buf b = BUF_INIT;
-    return send_now(l, msg_steer_encode(m, &b, e), &b, e);
+    return send_now(l, msg_control_encode(m, &b, e), &b, e);
 }
 
-FALLIBLE link_order(struct link *l, const struct msg_order *m, struct q_err *e)
+FALLIBLE link_command(struct link *l, const struct msg_command *m, struct q_err *e)
 {
     struct buf b = BUF_INIT;
-    return send_now(l, msg_order_encode(m, &b, e), &b, e);
+    return send_now(l, msg_command_encode(m, &b, e), &b, e);
 }

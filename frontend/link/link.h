@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* link - the frontend's side of the wire to one engine.
  *
- * A flow is one generation: a prompt submitted to an engine and its tokens. The link keeps every
- * open flow's prompt, parameters and tokens so far. If the engine is lost (connection lost,
- * timeout, or another instance answers) the link waits for a reconnect and submits each flow again
- * as prompt + tokens so far; by determinism (DESIGN section 6) the remaining tokens are the same,
- * and the flow's owner only sees a pause. Sequence numbers make this exact: duplicates are dropped,
- * a gap causes a new submission. At most the engine's credit of flows is submitted; the others wait
- * here, in order. Threads: the loop's thread only. Design: frontend/link/README.md. */
+ * A generation is one generation: a prompt submitted to an engine and its tokens. The link keeps
+ * every open generation's prompt, parameters and tokens so far. If the engine is lost (connection
+ * lost, timeout, or another instance answers) the link waits for a reconnect and submits each
+ * generation again as prompt + tokens so far; by determinism (DESIGN section 6) the remaining
+ * tokens are the same, and the generation's owner only sees a pause. Sequence numbers make this
+ * exact: duplicates are dropped, a gap causes a new submission. At most the engine's credit of
+ * generations is submitted; the others wait here, in order. Threads: the loop's thread only.
+ * Design: frontend/link/README.md. */
 #ifndef QUIRE_FRONTEND_LINK_LINK_H
 #define QUIRE_FRONTEND_LINK_LINK_H
 #include <stdbool.h>
@@ -30,7 +31,7 @@ struct logprob_rows {  /* rows of n entries: the sampled or prompt token first, 
     const uint32_t *ranks; /* [n_row] of the first entry, 1 = most likely */
 };
 
-struct link_tokens {     /* output for a flow; borrowed during the call */
+struct link_tokens {     /* output for a generation; borrowed during the call */
     const uint32_t *ids; /* [n] new tokens */
     uint32_t n;
     struct logprob_rows logprobs; /* n_row = n, or none */
@@ -41,18 +42,18 @@ struct link_tokens {     /* output for a flow; borrowed during the call */
     uint64_t queue_us;            /* waiting time in the engine; with the first token only */
 };
 
-struct flow;
-struct flow_list;
-struct flow_calls { /* after on_error, or on_tokens with a finish, the flow is closed; link_close is
-                     * still required */
-    void (*on_tokens)(struct flow *f, const struct link_tokens *t);
-    void (*on_error)(struct flow *f, enum q_code code, const char *message,
+struct generation;
+struct generation_list;
+struct generation_calls { /* after on_error, or on_tokens with a finish, the generation is closed;
+                          link_close is * still required */
+    void (*on_tokens)(struct generation *f, const struct link_tokens *t);
+    void (*on_error)(struct generation *f, enum q_code code, const char *message,
                      uint32_t retry_after_ms);
 };
 
-struct flow { /* embedded by its owner, zeroed, then these set before link_open */
-    const struct flow_calls *calls;
-    const uint32_t *prompt; /* [n_prompt] borrowed until the flow is closed */
+struct generation { /* embedded by its owner, zeroed, then these set before link_open */
+    const struct generation_calls *calls;
+    const uint32_t *prompt; /* [n_prompt] borrowed until the generation is closed */
     size_t n_prompt;
     /* [n_begun] existing output tokens, read by link_open only: they count as output and are not
      * passed to on_tokens. */
@@ -68,15 +69,15 @@ struct flow { /* embedded by its owner, zeroed, then these set before link_open 
     bool no_prefix_cache;  /* neither use nor fill the prefix cache */
     uint32_t n_shared;     /* leading public prompt tokens, independent of the salt */
     /* the link's own: */
-    struct token_list emitted; /* tokens given to on_tokens */
-    uint64_t wire_id;          /* 0 = not submitted */
-    uint32_t n_prompt_row;     /* prompt logprobs rows passed to on_tokens */
-    uint32_t n_prompt_skip;    /* such rows to skip after a resubmission */
-    int64_t since_ms;          /* start of waiting for an engine */
-    int64_t not_before_ms;     /* time of the next try after a full engine */
-    bool taken;                /* it was accepted by an engine that was lost */
-    struct flow *next, *prev;  /* in the link's waiting or running list */
-    struct flow_list *list;    /* which; NULL = closed */
+    struct token_list emitted;      /* tokens given to on_tokens */
+    uint64_t wire_id;               /* 0 = not submitted */
+    uint32_t n_prompt_row;          /* prompt logprobs rows passed to on_tokens */
+    uint32_t n_prompt_skip;         /* such rows to skip after a resubmission */
+    int64_t since_ms;               /* start of waiting for an engine */
+    int64_t not_before_ms;          /* time of the next try after a full engine */
+    bool taken;                     /* it was accepted by an engine that was lost */
+    struct generation *next, *prev; /* in the link's waiting or running list */
+    struct generation_list *list;   /* which; NULL = closed */
 };
 
 struct link_config {     /* borrowed while link_new runs; strings as long as the link */
@@ -84,10 +85,11 @@ struct link_config {     /* borrowed while link_new runs; strings as long as the
     const char *keys;    /* folder of keys, "" = none */
     bool insecure_tcp;
     unsigned char digest[32];        /* hub_digest of our model folder */
-    uint32_t engine_timeout_ms;      /* maximum time a flow waits for an unavailable engine */
+    uint32_t engine_timeout_ms;      /* maximum time a generation waits for an unavailable engine */
     void (*on_change)(void *ctx);    /* up or down; may be NULL */
     void (*on_heartbeat)(void *ctx); /* the metrics of the engine are set; may be NULL */
-    void (*on_ordered)(void *ctx, const struct msg_ordered *m); /* answers link_order; or NULL */
+    void (*on_command_done)(void *ctx,
+                            const struct msg_command_done *m); /* answers link_command; or NULL */
     void *ctx;
 };
 
@@ -111,7 +113,7 @@ struct link_engine { /* from its hello; zero before the first */
 
 /* Errors: Q_INVALID (address), Q_FORBIDDEN (tcp without keys), Q_IO. */
 FALLIBLE link_new(struct link **out, uv_loop_t *loop, const struct link_config *c, struct q_err *e);
-/* Close the connection; open flows are dropped without a call. */
+/* Close the connection; open generations are dropped without a call. */
 void link_free(struct link *l);
 enum link_state link_state(const struct link *l);
 /* The engine is connected but has not answered for so long that it must be killed. */
@@ -120,16 +122,17 @@ const char *link_reason(const struct link *l); /* why not LINK_UP; "" when up */
 const struct link_engine *link_engine(const struct link *l);
 uint32_t link_n_open(const struct link *l);
 
-/* Open a flow. Errors: Q_NO_SPACE (LINK_FLOWS_MAX), Q_NO_MEMORY; the flow is then not open. */
-FALLIBLE link_open(struct link *l, struct flow *f, struct q_err *e);
-/* Close a flow and free the link's memory for it; a closed flow is accepted. The abort is sent
- * before the loop waits again, in one message for all flows of this iteration. */
-void link_close(struct link *l, struct flow *f);
-/* Send a sleep or pause command (heartbeats report its effect), a one-time command (on_ordered has
- * the reply, unless the engine is lost), or a reset of the prefix cache. Errors: Q_UNAVAILABLE (not
- * connected). */
-FALLIBLE link_steer(struct link *l, const struct msg_steer *m, struct q_err *e);
-FALLIBLE link_order(struct link *l, const struct msg_order *m, struct q_err *e);
+/* Open a generation. Errors: Q_NO_SPACE (LINK_FLOWS_MAX), Q_NO_MEMORY; the generation is then not
+ * open. */
+FALLIBLE link_open(struct link *l, struct generation *f, struct q_err *e);
+/* Close a generation and free the link's memory for it; a closed generation is accepted. The abort
+ * is sent before the loop waits again, in one message for all generations of this iteration. */
+void link_close(struct link *l, struct generation *f);
+/* Send a sleep or pause command (heartbeats report its effect), a one-time command (on_command_done
+ * has the reply, unless the engine is lost), or a reset of the prefix cache. Errors: Q_UNAVAILABLE
+ * (not connected). */
+FALLIBLE link_control(struct link *l, const struct msg_control *m, struct q_err *e);
+FALLIBLE link_command(struct link *l, const struct msg_command *m, struct q_err *e);
 /* Request a heartbeat now. False: not connected. */
 bool link_ask(struct link *l);
 FALLIBLE link_reset_prefix_cache(struct link *l, const char *reason, struct q_err *e);

@@ -2,26 +2,26 @@
 /* The invariants of a link between two events. */
 #include "frontend/link/link_internal.h"
 
-static void check_flow(const struct link *l, const struct flow *f)
+static void check_flow(const struct link *l, const struct generation *f)
 {
     Q_ASSERT(f->calls && f->prompt && f->n_prompt);
     Q_ASSERT(f->emitted.n >= f->n_begun);
     Q_ASSERT(f->n_prompt_skip <= f->n_prompt_row);
-    Q_ASSERT(f->list == &l->running ? flow_by_wire_id(l, f->wire_id) == f : f->wire_id == 0);
+    Q_ASSERT(f->list == &l->running ? generation_by_wire_id(l, f->wire_id) == f : f->wire_id == 0);
 }
 
-static void check_list(const struct link *l, const struct flow_list *list)
+static void check_list(const struct link *l, const struct generation_list *list)
 {
-    const struct flow *before = NULL;
+    const struct generation *before = NULL;
     uint32_t n = 0;
-    for (const struct flow *f = list->first; f; before = f, f = f->next) {
+    for (const struct generation *f = list->first; f; before = f, f = f->next) {
         Q_ASSERT(f->list == list && f->prev == before && ++n <= list->n);
         check_flow(l, f);
     }
     Q_ASSERT(n == list->n && list->last == before);
 }
 
-/* Each running flow has one place, and a place that is taken has a running flow. */
+/* Each running generation has one place, and a place that is taken has a running generation. */
 static void check_slots(const struct link *l)
 {
     uint32_t n = 0;

@@ -13,8 +13,8 @@ struct link_loop;
 
 #define LINK_REASON_MAX (Q_MESSAGE_MAX + 32) /* bytes: an error message and some words */
 
-struct flow_list {
-    struct flow *first, *last;
+struct generation_list {
+    struct generation *first, *last;
     uint32_t n;
 };
 
@@ -29,44 +29,46 @@ struct link {
     uint64_t instance; /* ours */
     uint64_t engine_instance;
     uint32_t heartbeat_ms;
-    struct flow_list waiting, running;
-    struct flow **slots; /* [n_slot] running flows by wire id */
+    struct generation_list waiting, running;
+    struct generation **slots; /* [n_slot] running generations by wire id */
     size_t slots_cap;
     uint32_t n_slot, slot_hint; /* no free slot below the hint */
     uint64_t count;             /* submissions so far */
     uint64_t *aborts;           /* [n_abort] wire ids to abort in the engine */
     size_t n_abort, aborts_cap;
-    struct arena arena;      /* of the frame being read */
-    bool probing;            /* hello sent while up: a reply means that the engine lost the flows */
-    int64_t silent_since_ms; /* 0 = no timeout */
+    struct arena arena; /* of the frame being read */
+    bool probing; /* hello sent while up: a reply means that the engine lost the generations */
+    int64_t silent_since_ms;  /* 0 = no timeout */
     int64_t unheard_since_ms; /* 0 = the engine has answered, or the timeout was logged */
     int64_t hello_ms, beat_ms, sent_beat_ms, step_ms, drop_log_ms;
     uint64_t step;
 };
 
-/* flow.c: a flow is in one list while it is open; with the engine it has a wire id. */
-void flow_list_add(struct flow_list *l, struct flow *f);              /* at the end */
-void flow_list_push(struct flow_list *l, struct flow *f);             /* at the front */
-void flow_list_take(struct flow *f);                                  /* remove from its list */
-struct flow *flow_by_wire_id(const struct link *l, uint64_t wire_id); /* NULL: unknown */
-bool flow_name(struct link *l, struct flow *f);   /* give it a new wire id; false: no memory */
-void flow_unname(struct link *l, struct flow *f); /* remove it, if it has one */
+/* generation.c: a generation is in one list while it is open; with the engine it has a wire id. */
+void generation_list_add(struct generation_list *l, struct generation *f);  /* at the end */
+void generation_list_push(struct generation_list *l, struct generation *f); /* at the front */
+void generation_list_take(struct generation *f); /* remove from its list */
+struct generation *generation_by_wire_id(const struct link *l,
+                                         uint64_t wire_id); /* NULL: unknown */
+bool generation_name(struct link *l,
+                     struct generation *f); /* give it a new wire id; false: no memory */
+void generation_unname(struct link *l, struct generation *f); /* remove it, if it has one */
 
 /* Zero, with an instance number drawn; `send` is set by the caller afterwards. Errors: Q_INTERNAL
  * (no random numbers). */
 FALLIBLE link_init(struct link *l, const struct link_config *c, struct q_err *e);
-void link_release(struct link *l); /* its flows are dropped without a call */
+void link_release(struct link *l); /* its generations are dropped without a call */
 /* Process one frame of the engine; a malformed frame is counted and dropped. */
 void link_receive(struct link *l, const void *frame, size_t n);
-/* Time passes: hello, heartbeat, silence, flows that waited too long. Every 50 ms. */
+/* Time passes: hello, heartbeat, silence, generations that waited too long. Every 50 ms. */
 void link_tick(struct link *l);
 void link_leave(struct link *l); /* send drain to the engine */
 void link_flush(struct link *l); /* send the aborts of this iteration, before the loop waits */
-/* Pass the tokens numbered from seq to a flow; drops duplicates, detects gaps. */
-void link_deliver(struct link *l, struct flow *f, uint32_t seq, struct link_tokens *t);
+/* Pass the tokens numbered from seq to a generation; drops duplicates, detects gaps. */
+void link_deliver(struct link *l, struct generation *f, uint32_t seq, struct link_tokens *t);
 /* Decode a step's columns. Errors: Q_CORRUPT, before any delivery. */
 FALLIBLE link_output(struct link *l, const struct msg_output *m, struct q_err *e);
-/* Assert every invariant. In trees with tests each event does it. Cost: O(open flows). */
+/* Assert every invariant. In trees with tests each event does it. Cost: O(open generations). */
 void link_check(const struct link *l);
 
 #endif

@@ -84,7 +84,7 @@ FALLIBLE link_output(struct link *l, const struct msg_output *m, struct q_err *e
     if (rc != Q_OK)
         return rc;
     for (size_t i = 0; i < m->req_ids.n; i++) {
-        struct flow *f = flow_by_wire_id(l, m->req_ids.data[i]);
+        struct generation *f = generation_by_wire_id(l, m->req_ids.data[i]);
         if (f) { /* else: aborted, or an earlier submission */
             struct link_tokens t = row(m, i, &p);
             link_deliver(l, f, entry(m->seq, i), &t);

@@ -5,16 +5,16 @@
 #define TILES_DOT _tile_dpbf16ps
 #include "kernels/amx/tiles_walk.h"
 #include "kernels/variants.h"
-#include "kernels/wide/finish.h"
+#include "kernels/wide/epilogue.h"
 
-static void finish(const void *args, const struct tiles_done *d, uint32_t n_row)
+static void epilogue(const void *args, const struct tiles_done *d, uint32_t n_row)
 {
-    const struct finish f = FINISH_OF((const struct linear_args *)args);
+    const struct epilogue f = FINISH_OF((const struct linear_args *)args);
     for (uint32_t r = 0; r < n_row; r++)
         for (uint32_t i = 0; i < d->n; i += 32) {
             const float *sum = d->sum + (size_t)r * d->stride + i;
-            finish_pair(&f, vec_load(sum), vec_load(sum + 16), d->row + r, d->o + i,
-                        d->n - i < 32 ? d->n - i : 32);
+            epilogue_pair(&f, vec_load(sum), vec_load(sum + 16), d->row + r, d->o + i,
+                          d->n - i < 32 ? d->n - i : 32);
         }
 }
 
@@ -35,5 +35,5 @@ void linear_amx(const struct linear_args *a, const struct kern_exec *x)
                                  .n_out = a->w.n_out,
                                  .args = a,
                                  .y = FINISH_OF(a)};
-    tiles_walk(&f, x, finish);
+    tiles_walk(&f, x, epilogue);
 }

@@ -2,7 +2,7 @@
 /* tiles - a group of rows times a panel by AMX tiles; private to kernels/amx. The file that
  * includes this names the instruction, TILES_DOT(sum, x, w). tiles_walk.h has the loops around it.
  *
- * One step is 64 bytes of K of 16 rows x 16 outputs. The packed layouts of ops.h and ops_quant.h
+ * One step is 64 bytes of K of 16 rows x 16 outputs. The packed layouts of ops.h and ops_int8.h
  * are what the tile registers load: a step of a panel is 16 lines of 256 bytes, a tile of W is 64
  * bytes of each. A group of 17 to 32 rows takes half a panel at a time, two tiles of x by two of W:
  *
@@ -22,7 +22,7 @@
 #define QUIRE_KERNELS_AMX_TILES_H
 #include <string.h>
 #include "kernels/amx/tile.h"
-#include "kernels/ops/finish.h"
+#include "kernels/ops/epilogue.h"
 #include "kernels/tiling/split.h"
 #include "kernels/tiling/stream.h"
 #ifdef TILES_DOT
@@ -41,8 +41,8 @@ struct tiles_form {
     size_t x_bytes, panel_bytes; /* between rows, between panels */
     size_t k_bytes; /* of a row of x that count; a multiple of 4 but for x's last two */
     uint32_t n_row, n_out;
-    const void *args; /* for finish */
-    struct finish y;  /* where finish writes */
+    const void *args;  /* for finish */
+    struct epilogue y; /* where finish writes */
 };
 
 struct tiles_done {   /* a group's sums on their way out */
@@ -53,7 +53,7 @@ struct tiles_done {   /* a group's sums on their way out */
     uint32_t o, n;    /* first output; how many there are */
 };
 /* The sums of the first n_row rows to where they go. */
-typedef void tiles_finish_fn(const void *args, const struct tiles_done *d, uint32_t n_row);
+typedef void tiles_epilogue_fn(const void *args, const struct tiles_done *d, uint32_t n_row);
 
 struct tiles_scratch {
     float sum[2][TILE_ROWS * KERN_PANEL];   /* of two groups by turns */
@@ -74,7 +74,7 @@ struct tiles_walk {
     struct stream weights;    /* that this thread reads */
     uint32_t lines;           /* asked for in one step */
     const char *x, *w;        /* of the group */
-    tiles_finish_fn *finish;
+    tiles_epilogue_fn *epilogue;
     struct tiles_done done; /* of the group before */
     uint32_t quota;         /* rows of it in one step */
     uint32_t turn;          /* which sums the next group may have */
@@ -103,13 +103,13 @@ INLINE void tiles_ahead(struct tiles_walk *t)
     t->ahead += (size_t)t->lines * 64;
 }
 
-INLINE void tiles_finish(struct tiles_walk *t, uint32_t n_row)
+INLINE void tiles_epilogue(struct tiles_walk *t, uint32_t n_row)
 {
     struct tiles_done *d = &t->done;
     if (d->n_row == 0)
         return;
     n_row = n_row < d->n_row ? n_row : d->n_row;
-    t->finish(t->f->args, d, n_row);
+    t->epilogue(t->f->args, d, n_row);
     d->sum += (size_t)n_row * d->stride;
     d->row += n_row;
     d->n_row -= n_row;
@@ -119,13 +119,13 @@ INLINE void tiles_finish(struct tiles_walk *t, uint32_t n_row)
 INLINE void tiles_between(struct tiles_walk *t)
 {
     tiles_ahead(t);
-    tiles_finish(t, t->quota);
+    tiles_epilogue(t, t->quota);
 }
 
 /* The group's sums are stored at the turn's place: they are next to go. */
 INLINE void tiles_next(struct tiles_walk *t, struct tiles_done d)
 {
-    tiles_finish(t, UINT32_MAX);
+    tiles_epilogue(t, UINT32_MAX);
     d.sum = t->s->sum[t->turn];
     t->turn = !t->turn;
     t->done = d;

@@ -63,7 +63,7 @@ INLINE void group_whole(struct tiles_walk *t, const bool alone)
         step_whole(t, t->x + i * STEP_BYTES, f->x_bytes, t->w + i * STEP_PANEL, alone);
         if (!alone)
             tiles_ahead(t);
-        tiles_finish(t, t->quota);
+        tiles_epilogue(t, t->quota);
     }
     if (!t->last) {
         tiles_keep(t);
@@ -159,13 +159,13 @@ INLINE void tiles_block(struct tiles_walk *t, struct range rows, struct range pa
 }
 
 INLINE void tiles_walk(const struct tiles_form *f, const struct kern_exec *x,
-                       tiles_finish_fn *finish)
+                       tiles_epilogue_fn *epilogue)
 {
     const struct range panels = split((f->n_out + KERN_PANEL - 1) / KERN_PANEL, x);
     struct tiles_walk t = {
         .f = f,
         .s = x->scratch,
-        .finish = finish,
+        .epilogue = epilogue,
         .weights = {f->w + panels.begin * f->panel_bytes, f->w + panels.end * f->panel_bytes},
         .n_tail = (uint32_t)(f->k_bytes % STEP_BYTES)};
     const size_t fit = SLICE_BYTES / (f->k_bytes + 1) / 32 * 32; /* whole, in one slice */
@@ -180,7 +180,7 @@ INLINE void tiles_walk(const struct tiles_form *f, const struct kern_exec *x,
         const size_t bytes = (rows.end - rows.begin) * f->k_bytes;
         tiles_block(&t, rows, panels, (bytes + SLICE_BYTES - 1) / SLICE_BYTES);
     }
-    tiles_finish(&t, UINT32_MAX);
+    tiles_epilogue(&t, UINT32_MAX);
     if (t.low)
         _tile_release();
 }

@@ -191,7 +191,7 @@ static __device__ __forceinline__ void values(float s[8][4], struct warp_state<D
         }
 #pragma unroll
         for (unsigned d = 0; d < D / 16; d++) {
-            ldmatrix_x4_turned(b, a_matrix<D>(v + 16 * k, d));
+            ldmatrix_x4_trans(b, a_matrix<D>(v + 16 * k, d));
             mma_bf16(w.acc[2 * d], a, b);
             mma_bf16(w.acc[2 * d + 1], a, b + 2);
         }

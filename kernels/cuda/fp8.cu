@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* quant_rows_e4m3 and pack_e4m3: vectors of floats as e4m3 with one scale, the bits of ref/quant_rows_e4m3.c
- * and ref/pack_e4m3.c (other places: layout.h); quant_rows_blocks and pack_blocks: with scales of 128
- * columns and of blocks. The products are in linear.cu, linear_tiles.cu and linear_blocks.cu.
+/* quant_rows_fp8 and pack_fp8: vectors of floats as e4m3 with one scale, the bits of ref/quant_rows_fp8.c
+ * and ref/pack_fp8.c (other places: layout.h); quant_rows_fp8_block and pack_fp8_block: with scales of 128
+ * columns and of blocks. The products are in linear.cu, linear_tiles.cu and linear_fp8_block.cu.
  *
  * Shape: a block of 256 threads a vector, two passes: the largest magnitude, which has no order, then the
  *   values, from L1 or L2. Shared: 128 bytes, a float a warp. Of 128
@@ -37,7 +37,7 @@ static __device__ __forceinline__ uint8_t stored(float x, float inverse)
 }
 
 static __global__ void __launch_bounds__(THREADS)
-    quant_rows_e4m3_kernel(const struct quant_rows_e4m3_args a)
+    quant_rows_fp8_kernel(const struct quant_rows_fp8_args a)
 {
     await_inputs();
     SHARED_MEMORY(s, struct block_room<float>);
@@ -56,11 +56,11 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
-extern "C" void quant_rows_e4m3_cuda(const struct quant_rows_e4m3_args *a,
+extern "C" void quant_rows_fp8_cuda(const struct quant_rows_fp8_args *a,
                                      const struct kern_exec *x)
 {
     if (a->n_row)
-        launch(quant_rows_e4m3_kernel, dim3(a->n_row), THREADS, sizeof(struct block_room<float>), x,
+        launch(quant_rows_fp8_kernel, dim3(a->n_row), THREADS, sizeof(struct block_room<float>), x,
                *a);
 }
 
@@ -74,7 +74,7 @@ static __device__ __forceinline__ float load_bytes(const void *p, enum dtype dty
     return dtype == DT_F16 ? f16_value((uint16_t)low) : bf16_value((uint16_t)low);
 }
 
-static __global__ void __launch_bounds__(THREADS) pack_e4m3_kernel(const struct pack_e4m3_args a)
+static __global__ void __launch_bounds__(THREADS) pack_fp8_kernel(const struct pack_fp8_args a)
 {
     await_inputs();
     SHARED_MEMORY(s, struct block_room<float>);
@@ -93,10 +93,10 @@ static __global__ void __launch_bounds__(THREADS) pack_e4m3_kernel(const struct 
         ((float *)((char *)a.dst + int8_scales_at(a.n_out_total, a.n_in)))[o] = scale.scale;
 }
 
-extern "C" void pack_e4m3_cuda(const struct pack_e4m3_args *a, const struct kern_exec *x)
+extern "C" void pack_fp8_cuda(const struct pack_fp8_args *a, const struct kern_exec *x)
 {
     if (a->n_out && a->n_in)
-        launch_packer(pack_e4m3_kernel, dim3(a->n_out), THREADS, sizeof(struct block_room<float>),
+        launch_packer(pack_fp8_kernel, dim3(a->n_out), THREADS, sizeof(struct block_room<float>),
                       x, *a);
 }
 
@@ -113,7 +113,7 @@ static __device__ __forceinline__ float4 columns(const float *row, uint32_t c, u
 
 template <bool FOURS>
 static __global__ void __launch_bounds__(THREADS)
-    quant_rows_blocks_kernel(const struct quant_rows_blocks_args a)
+    quant_rows_fp8_block_kernel(const struct quant_rows_fp8_block_args a)
 {
     await_inputs();
     const uint32_t b = blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP;
@@ -134,20 +134,20 @@ static __global__ void __launch_bounds__(THREADS)
         a.scales[blockIdx.y * a.scale_stride + b] = s.scale;
 }
 
-extern "C" void quant_rows_blocks_cuda(const struct quant_rows_blocks_args *a,
+extern "C" void quant_rows_fp8_block_cuda(const struct quant_rows_fp8_block_args *a,
                                        const struct kern_exec *x)
 {
     const dim3 grid(div_up(a->n_col, THREADS / WARP * KERN_FP8_BLOCK), a->n_row);
     if (a->n_row == 0 || a->n_col == 0)
         return;
     if (a->n_col % 4 == 0 && fours(a->x, DT_F32, a->x_stride))
-        launch(quant_rows_blocks_kernel<true>, grid, THREADS, 0, x, *a);
+        launch(quant_rows_fp8_block_kernel<true>, grid, THREADS, 0, x, *a);
     else
-        launch(quant_rows_blocks_kernel<false>, grid, THREADS, 0, x, *a);
+        launch(quant_rows_fp8_block_kernel<false>, grid, THREADS, 0, x, *a);
 }
 
 static __global__ void __launch_bounds__(THREADS)
-    pack_blocks_kernel(const struct pack_blocks_args a)
+    pack_fp8_block_kernel(const struct pack_fp8_block_args a)
 {
     await_inputs();
     const size_t o = a.row_start + blockIdx.x, from = (size_t)blockIdx.x * a.n_in;
@@ -156,16 +156,16 @@ static __global__ void __launch_bounds__(THREADS)
     uint8_t *q = (uint8_t *)a.dst + o * a.n_in;
     for (uint32_t k = threadIdx.x; k < a.n_in; k += THREADS)
         q[k] = a.q[from + k];
-    if (o % KERN_TURN)
+    if (o % KERN_GATE_INTERLEAVE)
         return;
     float *scales =
-        (float *)((char *)a.dst + int8_scales_at(a.n_out_total, a.n_in)) + o / KERN_TURN * stride;
+        (float *)((char *)a.dst + int8_scales_at(a.n_out_total, a.n_in)) + o / KERN_GATE_INTERLEAVE * stride;
     for (uint32_t b = threadIdx.x; b < stride; b += THREADS)
         scales[b] = b < n_block ? a.scales[(size_t)blockIdx.x * n_block + b] : 0;
 }
 
-extern "C" void pack_blocks_cuda(const struct pack_blocks_args *a, const struct kern_exec *x)
+extern "C" void pack_fp8_block_cuda(const struct pack_fp8_block_args *a, const struct kern_exec *x)
 {
     if (a->n_out && a->n_in)
-        launch_packer(pack_blocks_kernel, dim3(a->n_out), THREADS, 0, x, *a);
+        launch_packer(pack_fp8_block_kernel, dim3(a->n_out), THREADS, 0, x, *a);
 }

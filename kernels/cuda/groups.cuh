@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* groups - which rows of which matrix a block multiplies, when one launch has all experts of a layer
  * (struct groups, ops_moe.h). Private to kernels/cuda; read by linear.cu, linear_tiles.cu,
- * linear_int4.cu and moe.cu.
+ * linear_w4.cu and moe.cu.
  *
  * How many rows a group has is known on the device only. A grid has room for every way in which so
  * many places can fall into groups; a block finds its own by a scan over where groups start, and one

@@ -81,9 +81,9 @@ static inline void launch(void (*kernel)(P...), dim3 grid, unsigned n_thread, si
  * one ahead of it still runs: as soon as all blocks of that one have called await_inputs, and there is
  * room. Its own await_inputs returns when the one ahead has ended and all that it wrote can be seen.
  * Before that call a kernel reads nothing but weights and writes nothing; who writes weights launches
- * by launch_packer, and the kernel behind it begins when it has ended. Every thread of every kernel calls it: that the one ahead has ended says of those
- * before it only that it has waited for them. (CUDA programming guide, "Programmatic Dependent Launch";
- * PTX ISA, griddepcontrol.) */
+ * by launch_packer, and the kernel behind it begins when it has ended. Every thread of every kernel calls it: that the
+ * one ahead has ended says of those before it only that it has waited for them. (CUDA programming guide, "Programmatic
+ * Dependent Launch"; PTX ISA, griddepcontrol.) */
 #ifdef QUIRE_CUDA_HOST
 #define await_inputs() emu_await()
 #define launch_packer  launch
@@ -355,7 +355,7 @@ static __device__ __forceinline__ T block_reduce(T v, struct block_room<T> *room
 #define cp_async_commit()            emu_cp_async_commit()
 #define cp_async_wait(n)             emu_cp_async_wait(n)
 #define ldmatrix_x4(out, row)        emu_ldmatrix_x4(out, row, false, EMU_SITE)
-#define ldmatrix_x4_turned(out, row) emu_ldmatrix_x4(out, row, true, EMU_SITE)
+#define ldmatrix_x4_trans(out, row) emu_ldmatrix_x4(out, row, true, EMU_SITE)
 #define mma_bf16(c, a, b)            emu_mma_bf16(c, a, b, EMU_SITE)
 #define mma_f16(c, a, b)             emu_mma_f16(c, a, b, EMU_SITE)
 #define mma_s8(c, a, b)              emu_mma_s8(c, a, b, EMU_SITE)
@@ -384,7 +384,7 @@ static __device__ __forceinline__ void ldmatrix_x4(uint32_t out[4], const void *
                  : "r"(shared_address(row))
                  : "memory");
 }
-static __device__ __forceinline__ void ldmatrix_x4_turned(uint32_t out[4], const void *row)
+static __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t out[4], const void *row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])

@@ -5,7 +5,8 @@
  * Weights [n_out, n_in]:
  *     f32, f16, bf16   row-major, nothing between rows
  *     int8, e4m3       row-major; at int8_scales_at() f32 scale [n_out]
- *     e4m3 in blocks   row-major; at int8_scales_at() f32 scale [ceil(n_out / KERN_TURN)]
+ *     e4m3 in blocks   row-major; at int8_scales_at() f32 scale [ceil(n_out /
+ * KERN_GATE_INTERLEAVE)]
  *                      [blocks_stride()], of which ceil(n_in / 128) are used, the others 0
  *     int4             rows of int4_row_bytes(); at int4_scales_from() f16 scale
  *     [n_out][n_group]; at
@@ -66,7 +67,8 @@ LAYOUT size_t cuda_matrix_bytes(const struct packed *w)
                align16((size_t)w->n_out * (w->n_in / w->group));
     if (w->blocks)
         return int8_scales_at(w->n_out, w->n_in) +
-               (size_t)((w->n_out + KERN_TURN - 1) / KERN_TURN) * blocks_stride(w->n_in) * 4;
+               (size_t)((w->n_out + KERN_GATE_INTERLEAVE - 1) / KERN_GATE_INTERLEAVE) *
+                   blocks_stride(w->n_in) * 4;
     if (w->dtype == DT_I8 || w->dtype == DT_F8_E4M3)
         return int8_scales_at(w->n_out, w->n_in) + (size_t)w->n_out * 4;
     return n * (w->dtype == DT_F32 ? 4 : 2);

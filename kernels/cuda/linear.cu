@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* linear, linear_quant and linear_e4m3, and these with groups: which kernel serves what, and the kernel
+/* linear, linear_int8 and linear_fp8, and these with groups: which kernel serves what, and the kernel
  * for what the tiles do not take: f32, rows that are not multiples of 16 bytes.
  *
  *     x and W                              up to 16 rows   more
@@ -8,7 +8,7 @@
  *     f32 and bf16 or f16, not gated       mixed           mixed
  *     f32, other rows                      any             any
  * On compute capability 9.0 linear_sm90a.cu (wgmma) has many's place, where it held its trial (trial_linear.h).
- * few and many: linear_tiles.cu; mixed: linear_mixed.cu. 4-bit weights: linear_int4.cu, few and many of its own.
+ * few and many: linear_tiles.cu; mixed: linear_mixed.cu. 4-bit weights: linear_w4.cu, few and many of its own.
  *
  * any_kernel, any_groups_kernel: for tiny models and odd shapes; nothing about them is fast.
  *   Shape: a thread an output of one row, 128 a block. No shared memory.
@@ -70,13 +70,13 @@ static __global__ void __launch_bounds__(THREADS)
 {
     await_inputs();
     const uint32_t o = blockIdx.y * THREADS + threadIdx.x, row = blockIdx.x;
-    if (o >= out.n_out || (out.gated && o / KERN_TURN % 2))
+    if (o >= out.n_out || (out.gated && o / KERN_GATE_INTERLEAVE % 2))
         return; /* gated: the thread of gate has up too */
     const float sum = any_dot<false>(in, out, row, o);
     if (out.gated)
-        finish_gated(out, row, o, sum, any_dot<false>(in, out, row, o + KERN_TURN));
+        epilogue_gated(out, row, o, sum, any_dot<false>(in, out, row, o + KERN_GATE_INTERLEAVE));
     else
-        finish(out, row, o, sum);
+        epilogue(out, row, o, sum);
 }
 
 static void any(const struct any_in *in, const struct linear_out *out, const struct kern_exec *x)
@@ -91,7 +91,7 @@ static __global__ void __launch_bounds__(THREADS)
 {
     await_inputs();
     const uint32_t o = blockIdx.y * THREADS + threadIdx.x, place = blockIdx.x;
-    if (o >= all_out.n_out || (all_out.gated && o / KERN_TURN % 2) || place >= g.starts[g.n_group])
+    if (o >= all_out.n_out || (all_out.gated && o / KERN_GATE_INTERLEAVE % 2) || place >= g.starts[g.n_group])
         return;
     const size_t at = group_at(g, place) * g.w_stride;
     const uint32_t row = row_of_x(g, place);
@@ -104,9 +104,9 @@ static __global__ void __launch_bounds__(THREADS)
     in.x_stride = 0; /* it is the row, whatever number the place has */
     const float sum = any_dot<true>(in, out, place, o);
     if (out.gated)
-        finish_gated(out, place, o, sum, any_dot<true>(in, out, place, o + KERN_TURN));
+        epilogue_gated(out, place, o, sum, any_dot<true>(in, out, place, o + KERN_GATE_INTERLEAVE));
     else
-        finish(out, place, o, sum);
+        epilogue(out, place, o, sum);
 }
 
 static bool in_sixteens(const struct linear_in *in)
@@ -172,7 +172,7 @@ extern "C" void linear_wgmma_trial(const struct linear_args *a, const struct ker
     product(a, x, BY_WGMMA_ALONE);
 }
 
-static struct linear_out quant_out(const struct linear_quant_args *a)
+static struct linear_out quant_out(const struct linear_int8_args *a)
 {
     const struct linear_out out = {
         a->y,
@@ -189,7 +189,7 @@ static struct linear_out quant_out(const struct linear_quant_args *a)
     return out;
 }
 
-static void quantized(enum form f, const struct linear_quant_args *a, const struct kern_exec *x,
+static void quantized(enum form f, const struct linear_int8_args *a, const struct kern_exec *x,
                       enum by by)
 {
     const enum dtype dtype = f == FORM_I8 ? DT_I8 : DT_F8_E4M3;
@@ -204,29 +204,29 @@ static void quantized(enum form f, const struct linear_quant_args *a, const stru
         any(&slow, &out, x);
 }
 
-extern "C" void linear_quant_cuda(const struct linear_quant_args *a, const struct kern_exec *x)
+extern "C" void linear_int8_cuda(const struct linear_int8_args *a, const struct kern_exec *x)
 {
     quantized(FORM_I8, a, x, BY_MMA);
 }
-extern "C" void linear_quant_sm90a(const struct linear_quant_args *a, const struct kern_exec *x)
+extern "C" void linear_int8_sm90a(const struct linear_int8_args *a, const struct kern_exec *x)
 {
     quantized(FORM_I8, a, x, BY_WGMMA);
 }
-extern "C" void linear_quant_wgmma_trial(const struct linear_quant_args *a,
+extern "C" void linear_int8_wgmma_trial(const struct linear_int8_args *a,
                                          const struct kern_exec *x)
 {
     quantized(FORM_I8, a, x, BY_WGMMA_ALONE);
 }
 
-extern "C" void linear_e4m3_cuda(const struct linear_e4m3_args *a, const struct kern_exec *x)
+extern "C" void linear_fp8_cuda(const struct linear_fp8_args *a, const struct kern_exec *x)
 {
     quantized(FORM_E4M3, &a->by, x, BY_MMA);
 }
-extern "C" void linear_e4m3_sm90a(const struct linear_e4m3_args *a, const struct kern_exec *x)
+extern "C" void linear_fp8_sm90a(const struct linear_fp8_args *a, const struct kern_exec *x)
 {
     quantized(FORM_E4M3, &a->by, x, BY_WGMMA);
 }
-extern "C" void linear_e4m3_wgmma_trial(const struct linear_e4m3_args *a, const struct kern_exec *x)
+extern "C" void linear_fp8_wgmma_trial(const struct linear_fp8_args *a, const struct kern_exec *x)
 {
     quantized(FORM_E4M3, &a->by, x, BY_WGMMA_ALONE);
 }
@@ -250,16 +250,16 @@ static void serve_groups(enum form f, const struct linear_in *in, const struct l
     if (by == BY_WGMMA && out->n_row > FEW_ROWS * g->n_group && linear_wgmma(f, in, out, g, x, 0))
         return;
     if (f == FORM_BF16)
-        linear_groups_bf16(in, out, g, x);
+        linear_grouped_bf16(in, out, g, x);
     else if (f == FORM_F16)
-        linear_groups_f16(in, out, g, x);
+        linear_grouped_f16(in, out, g, x);
     else if (f == FORM_E4M3)
-        linear_groups_e4m3(in, out, g, x);
+        linear_grouped_fp8(in, out, g, x);
     else
-        linear_groups_i8(in, out, g, x);
+        linear_grouped_i8(in, out, g, x);
 }
 
-static void product_groups(const struct linear_groups_args *all, const struct kern_exec *x,
+static void product_groups(const struct linear_grouped_args *all, const struct kern_exec *x,
                            enum by by)
 {
     const struct linear_args *a = &all->by;
@@ -276,24 +276,24 @@ static void product_groups(const struct linear_groups_args *all, const struct ke
         serve_groups(a->x_dtype == DT_BF16 ? FORM_BF16 : FORM_F16, &in, &out, &all->of, x, by);
 }
 
-extern "C" void linear_groups_cuda(const struct linear_groups_args *a, const struct kern_exec *x)
+extern "C" void linear_grouped_cuda(const struct linear_grouped_args *a, const struct kern_exec *x)
 {
     product_groups(a, x, BY_MMA);
 }
-extern "C" void linear_groups_sm90a(const struct linear_groups_args *a, const struct kern_exec *x)
+extern "C" void linear_grouped_sm90a(const struct linear_grouped_args *a, const struct kern_exec *x)
 {
     product_groups(a, x, BY_WGMMA);
 }
-extern "C" void linear_groups_wgmma_trial(const struct linear_groups_args *a,
+extern "C" void linear_grouped_wgmma_trial(const struct linear_grouped_args *a,
                                           const struct kern_exec *x)
 {
     product_groups(a, x, BY_WGMMA_ALONE);
 }
 
-static void quantized_groups(enum form f, const struct linear_quant_groups_args *all,
+static void quantized_groups(enum form f, const struct linear_int8_grouped_args *all,
                              const struct kern_exec *x, enum by by)
 {
-    const struct linear_quant_args *a = &all->by;
+    const struct linear_int8_args *a = &all->by;
     const enum dtype dtype = f == FORM_I8 ? DT_I8 : DT_F8_E4M3;
     struct linear_out out = quant_out(a);
     const struct linear_in in = {a->x, a->w.data, a->x_stride, a->w.n_in};
@@ -307,33 +307,33 @@ static void quantized_groups(enum form f, const struct linear_quant_groups_args 
         serve_groups(f, &in, &out, &all->of, x, by);
 }
 
-extern "C" void linear_quant_groups_cuda(const struct linear_quant_groups_args *a,
+extern "C" void linear_int8_grouped_cuda(const struct linear_int8_grouped_args *a,
                                          const struct kern_exec *x)
 {
     quantized_groups(FORM_I8, a, x, BY_MMA);
 }
-extern "C" void linear_quant_groups_sm90a(const struct linear_quant_groups_args *a,
+extern "C" void linear_int8_grouped_sm90a(const struct linear_int8_grouped_args *a,
                                           const struct kern_exec *x)
 {
     quantized_groups(FORM_I8, a, x, BY_WGMMA);
 }
-extern "C" void linear_quant_groups_wgmma_trial(const struct linear_quant_groups_args *a,
+extern "C" void linear_int8_grouped_wgmma_trial(const struct linear_int8_grouped_args *a,
                                                 const struct kern_exec *x)
 {
     quantized_groups(FORM_I8, a, x, BY_WGMMA_ALONE);
 }
 
-extern "C" void linear_e4m3_groups_cuda(const struct linear_e4m3_groups_args *a,
+extern "C" void linear_fp8_grouped_cuda(const struct linear_fp8_grouped_args *a,
                                         const struct kern_exec *x)
 {
     quantized_groups(FORM_E4M3, &a->as, x, BY_MMA);
 }
-extern "C" void linear_e4m3_groups_sm90a(const struct linear_e4m3_groups_args *a,
+extern "C" void linear_fp8_grouped_sm90a(const struct linear_fp8_grouped_args *a,
                                          const struct kern_exec *x)
 {
     quantized_groups(FORM_E4M3, &a->as, x, BY_WGMMA);
 }
-extern "C" void linear_e4m3_groups_wgmma_trial(const struct linear_e4m3_groups_args *a,
+extern "C" void linear_fp8_grouped_wgmma_trial(const struct linear_fp8_grouped_args *a,
                                                const struct kern_exec *x)
 {
     quantized_groups(FORM_E4M3, &a->as, x, BY_WGMMA_ALONE);

@@ -52,7 +52,7 @@ static __device__ __forceinline__ void multiply(typename form_of<F>::acc acc[4],
     }
 }
 
-/* ---- what becomes of sums; formulas: ops.h, ops_quant.h ---- */
+/* ---- what becomes of sums; formulas: ops.h, ops_int8.h ---- */
 struct linear_out {
     void *y;
     size_t y_stride;
@@ -83,7 +83,7 @@ static __device__ __forceinline__ float scaled(const struct linear_out &f, int s
 }
 
 /* Output o of row `row`. */
-static __device__ __forceinline__ void finish(const struct linear_out &f, uint32_t row, uint32_t o,
+static __device__ __forceinline__ void epilogue(const struct linear_out &f, uint32_t row, uint32_t o,
                                               float sum)
 {
     if (row >= f.n_row || o >= f.n_out)
@@ -100,22 +100,22 @@ static __device__ __forceinline__ float silu_times(float gate, float up)
     return gate / (1.0f + expf(-gate)) * up;
 }
 /* Outputs o (of gate) and o + 16 (of up). */
-static __device__ __forceinline__ void finish_gated(const struct linear_out &f, uint32_t row,
+static __device__ __forceinline__ void epilogue_gated(const struct linear_out &f, uint32_t row,
                                                     uint32_t o, float gate, float up)
 {
     if (row >= f.n_row || o >= f.n_out)
         return;
     if (f.bias) {
         gate += f.bias[o];
-        up += f.bias[o + KERN_TURN];
+        up += f.bias[o + KERN_GATE_INTERLEAVE];
     }
-    store_as(f.y, f.y_dtype, row * f.y_stride + o / (2 * KERN_TURN) * KERN_TURN + o % KERN_TURN,
+    store_as(f.y, f.y_dtype, row * f.y_stride + o / (2 * KERN_GATE_INTERLEAVE) * KERN_GATE_INTERLEAVE + o % KERN_GATE_INTERLEAVE,
              silu_times(gate, up));
 }
 
 /* A warp's tile of 32 outputs from `o` and 8 rows from `row`: sums[2 mma][4]. */
 template <bool SCALED = false, bool PICKED = false, class T>
-static __device__ __forceinline__ void finish_tile(const struct linear_out &f, uint32_t o,
+static __device__ __forceinline__ void epilogue_tile(const struct linear_out &f, uint32_t o,
                                                    uint32_t row, const T first[4],
                                                    const T second[4])
 {
@@ -126,17 +126,17 @@ static __device__ __forceinline__ void finish_tile(const struct linear_out &f, u
         if (r >= f.n_row || out >= f.n_out)
             continue;
         if (f.gated) {
-            finish_gated(f, r, out, scaled<SCALED, PICKED>(f, first[i], r, out),
+            epilogue_gated(f, r, out, scaled<SCALED, PICKED>(f, first[i], r, out),
                          scaled<SCALED, PICKED>(f, second[i], r, out + 16));
             continue;
         }
-        finish(f, r, out, scaled<SCALED, PICKED>(f, first[i], r, out));
+        epilogue(f, r, out, scaled<SCALED, PICKED>(f, first[i], r, out));
         if (out + 16 < f.n_out)
-            finish(f, r, out + 16, scaled<SCALED, PICKED>(f, second[i], r, out + 16));
+            epilogue(f, r, out + 16, scaled<SCALED, PICKED>(f, second[i], r, out + 16));
     }
 }
 
-/* ---- what the launchers of linear and linear_quant give ---- */
+/* ---- what the launchers of linear and linear_int8 give ---- */
 struct linear_in {
     const void *x, *w;         /* rows of x_bytes and of row_bytes, aligned to 16 */
     size_t x_bytes, row_bytes; /* between rows; row_bytes is also what a row of both has */
@@ -172,13 +172,13 @@ void linear_skip(struct linear_in *in, struct linear_out *out, uint32_t n);
 /* ---- the same of several matrices, each for rows of its own (ops_moe.h) ----
  * w and scales are those of group 0, n_row and rows of y are places. The launch has room for every
  * way in which so many places can fall into groups; what there is of them is read on the device. */
-void linear_groups_bf16(const struct linear_in *in, const struct linear_out *out,
+void linear_grouped_bf16(const struct linear_in *in, const struct linear_out *out,
                         const struct groups *g, const struct kern_exec *x);
-void linear_groups_f16(const struct linear_in *in, const struct linear_out *out,
+void linear_grouped_f16(const struct linear_in *in, const struct linear_out *out,
                        const struct groups *g, const struct kern_exec *x);
-void linear_groups_i8(const struct linear_in *in, const struct linear_out *out,
+void linear_grouped_i8(const struct linear_in *in, const struct linear_out *out,
                       const struct groups *g, const struct kern_exec *x);
-void linear_groups_e4m3(const struct linear_in *in, const struct linear_out *out,
+void linear_grouped_fp8(const struct linear_in *in, const struct linear_out *out,
                         const struct groups *g, const struct kern_exec *x);
 
 #endif

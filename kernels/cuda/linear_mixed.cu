@@ -72,7 +72,7 @@ static __global__ void __launch_bounds__(WARPS *WARP)
     for (unsigned i = 0; i < ROWS * OUT; i++) {
         const float all = warp_sum(sum[i / OUT][i % OUT]);
         if (lane == i % WARP)
-            finish(out, row + i / OUT, o + i % OUT, all);
+            epilogue(out, row + i / OUT, o + i % OUT, all);
     }
 }
 

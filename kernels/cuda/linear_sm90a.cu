@@ -79,10 +79,10 @@ struct many_work {
 struct many_maps {
     tensor_map x, w;
 };
-struct turn { /* of the ring */
+struct ring_position { /* of the ring */
     uint32_t slot, parity;
 };
-template <unsigned N> static __device__ __forceinline__ void next_turn(struct turn *t)
+template <unsigned N> static __device__ __forceinline__ void next_position(struct ring_position *t)
 {
     if (++t->slot == N) {
         t->slot = 0;
@@ -165,7 +165,7 @@ static __device__ __forceinline__ uint32_t n_slice_of(const struct many_work &w)
 /* W's part of a slice, and with boxes x's too. */
 template <enum form F, unsigned ROWS>
 static __device__ __forceinline__ void
-ask_for(sm90a_tiles<F, ROWS> &s, const struct turn &t, const struct many_maps &maps,
+ask_for(sm90a_tiles<F, ROWS> &s, const struct ring_position &t, const struct many_maps &maps,
         const struct many_tile &at, uint32_t slice, bool with_x)
 {
     const unsigned w_bytes = tile_of<F, ROWS>::n_out * SLICE, x_bytes = ROWS * SLICE;
@@ -182,7 +182,7 @@ static __device__ __forceinline__ void
 produce_boxes(sm90a_tiles<F, ROWS> &s, const struct many_maps &maps, const struct many_work &w)
 {
     const uint32_t n_slice = n_slice_of(w);
-    struct turn t = {0, 0};
+    struct ring_position t = {0, 0};
     for (uint32_t i = blockIdx.x;; i += gridDim.x) {
         const struct many_tile at = tile_number<F, ROWS>(i, w);
         if (at.row == at.end)
@@ -192,20 +192,20 @@ produce_boxes(sm90a_tiles<F, ROWS> &s, const struct many_maps &maps, const struc
             if (threadIdx.x == 0)
                 ask_for<F, ROWS>(s, t, maps, at, slice, true);
             __syncwarp();
-            next_turn<tile_of<F, ROWS>::ring>(&t);
+            next_position<tile_of<F, ROWS>::ring>(&t);
         }
     }
 }
 
 /* The oldest slice that has not been told of is there: this thread's part has come. */
 template <enum form F, unsigned ROWS>
-static __device__ __forceinline__ void tell(sm90a_tiles<F, ROWS> &s, struct turn *t)
+static __device__ __forceinline__ void tell(sm90a_tiles<F, ROWS> &s, struct ring_position *t)
 {
     shared_written();
     __syncwarp();
     if (threadIdx.x % WARP == 0)
         barrier_arrive(&s.full[t->slot]);
-    next_turn<tile_of<F, ROWS>::ring>(t);
+    next_position<tile_of<F, ROWS>::ring>(t);
 }
 
 /* Four warps: rows as they were picked, thread t 16 bytes of row t / 8 and of each 16th after it. */
@@ -216,7 +216,7 @@ produce_picked(sm90a_tiles<F, ROWS> &s, const struct many_maps &maps, const stru
     const uint32_t chunk = threadIdx.x % ROW_THREADS, first = threadIdx.x / ROW_THREADS;
     const uint32_t step = WGMMA_THREADS / ROW_THREADS, n_slice = n_slice_of(w);
     const uint32_t to = first * SLICE + (chunk ^ first % PANEL_ATOM_ROWS) * 16;
-    struct turn t = {0, 0}, told = {0, 0};
+    struct ring_position t = {0, 0}, told = {0, 0};
     uint32_t under_way = 0;
     for (uint32_t i = blockIdx.x;; i += gridDim.x) {
         const struct many_tile at = tile_number<F, ROWS>(i, w);
@@ -241,7 +241,7 @@ produce_picked(sm90a_tiles<F, ROWS> &s, const struct many_maps &maps, const stru
                            (const char *)w.in.x + rows[j] * w.in.x_bytes + (there ? from : 0),
                            there ? 16 : 0);
             cp_async_commit();
-            next_turn<tile_of<F, ROWS>::ring>(&t);
+            next_position<tile_of<F, ROWS>::ring>(&t);
             if (under_way++ < BEHIND)
                 continue;
             cp_async_wait(BEHIND);
@@ -295,7 +295,7 @@ template <enum form F, unsigned ROWS> static __device__ __forceinline__ struct m
  * added up in f32, slice by slice. */
 template <enum form F, unsigned ROWS, unsigned N, class T>
 static __device__ __forceinline__ void sum_slices(T (&sums)[N / 8][4], sm90a_tiles<F, ROWS> &s,
-                                                  struct turn *t, const struct many_work &w)
+                                                  struct ring_position *t, const struct many_work &w)
 {
     const struct my_part p = part_of<F, ROWS>();
     const uint32_t n_slice = n_slice_of(w);
@@ -327,7 +327,7 @@ static __device__ __forceinline__ void sum_slices(T (&sums)[N / 8][4], sm90a_til
                 let_go<F, ROWS>(s, last);
             last = t->slot;
         }
-        next_turn<tile_of<F, ROWS>::ring>(t);
+        next_position<tile_of<F, ROWS>::ring>(t);
     }
     if constexpr (!tile_of<F, ROWS>::twice) {
         wgmma_wait(0);
@@ -428,7 +428,7 @@ static __device__ __forceinline__ void store_sums(const struct linear_out &out, 
                     v[i] = settled<F>(out, at + i, sums[from][2 * half + i], r.scale[half]);
                     if (GATED)
                         v[i] =
-                            silu_times(v[i], settled<F>(out, at + KERN_TURN + i,
+                            silu_times(v[i], settled<F>(out, at + KERN_GATE_INTERLEAVE + i,
                                                         sums[GATED ? from + 2 : from][2 * half + i],
                                                         r.scale[half]));
                 }
@@ -447,7 +447,7 @@ static __device__ __forceinline__ void consume(sm90a_tiles<F, ROWS> &s, const st
     const unsigned n = tile_of<F, ROWS>::width;
     const struct my_part p = part_of<F, ROWS>();
     float *lines = s.out[threadIdx.x / WARP - WGMMA_THREADS / WARP];
-    struct turn t = {0, 0};
+    struct ring_position t = {0, 0};
     for (uint32_t i = blockIdx.x;; i += gridDim.x) {
         const struct many_tile at = tile_number<F, ROWS>(i, w);
         typename form_of<F>::acc sums[n / 8][4];
@@ -528,8 +528,8 @@ static bool launch_tiles(const struct many_work *w, const struct kern_exec *x)
     return true;
 }
 
-/* Which tiles: those of which the card is through sooner (a trial goes by rows). A flat one has half the work of a tall one (of
- * e4m3 all of it), and takes about 0.7 of its time: shared memory gives no more. */
+/* Which tiles: those of which the card is through sooner (a trial goes by rows). A flat one has half the work of a tall
+ * one (of e4m3 all of it), and takes about 0.7 of its time: shared memory gives no more. */
 template <enum form F> static bool choose(const struct many_work *w, const struct kern_exec *x)
 {
     const uint32_t blocks = card_blocks(sizeof(sm90a_tiles<F, TALL_ROWS>), BLOCKS_MOST);

@@ -146,7 +146,7 @@ few_segments(struct few_shared<F, N> &s, struct few_ahead<F, N> &ahead, const st
 /* The block's outputs and rows: a thread has element warp % 4 of mma warp / 4. */
 template <enum form F, unsigned N, bool PICKED>
 static __device__ __forceinline__ void
-few_finish(struct few_shared<F, N> &s, const struct linear_out &out, const struct few_part<N> &p,
+few_epilogue(struct few_shared<F, N> &s, const struct linear_out &out, const struct few_part<N> &p,
            const typename form_of<F>::acc total[N])
 {
     const uint32_t mma = threadIdx.x / WARP / 4, i = threadIdx.x / WARP % 4,
@@ -167,11 +167,11 @@ few_finish(struct few_shared<F, N> &s, const struct linear_out &out, const struc
             continue;
         const float sum = scaled<F == FORM_E4M3, PICKED>(out, total[n], row, o + 16 * mma);
         if (out.gated)
-            finish_gated(
+            epilogue_gated(
                 out, row, o, sum,
                 scaled<F == FORM_E4M3, PICKED>(out, s.part[0][0][n][i][lane], row, o + 16));
         else
-            finish(out, row, o + 16 * mma, sum);
+            epilogue(out, row, o + 16 * mma, sum);
     }
 }
 
@@ -198,7 +198,7 @@ few_rows(struct few_shared<F, N> &s, struct few_ahead<F, N> &ahead, const struct
                 total[n] += s.part[i][warp / 4][n][warp % 4][lane];
         __syncthreads();
     }
-    few_finish<F, N, PICKED>(s, out, p, total);
+    few_epilogue<F, N, PICKED>(s, out, p, total);
 }
 
 template <enum form F, unsigned N>
@@ -295,10 +295,10 @@ static __device__ __forceinline__ void many_store(union many_shared<T> &s,
         if (row >= out.n_row || o >= out.n_out)
             break;
         if (!out.gated)
-            finish(out, row, o, scaled<SCALED, PICKED>(out, s.sums[r][c], row, o));
-        else if (c / KERN_TURN % 2 == 0)
-            finish_gated(out, row, o, scaled<SCALED, PICKED>(out, s.sums[r][c], row, o),
-                         scaled<SCALED, PICKED>(out, s.sums[r][c + KERN_TURN], row, o + KERN_TURN));
+            epilogue(out, row, o, scaled<SCALED, PICKED>(out, s.sums[r][c], row, o));
+        else if (c / KERN_GATE_INTERLEAVE % 2 == 0)
+            epilogue_gated(out, row, o, scaled<SCALED, PICKED>(out, s.sums[r][c], row, o),
+                         scaled<SCALED, PICKED>(out, s.sums[r][c + KERN_GATE_INTERLEAVE], row, o + KERN_GATE_INTERLEAVE));
     }
 }
 
@@ -480,22 +480,22 @@ static void group_tiles(const struct linear_in *in, const struct linear_out *out
                n_block);
 }
 
-void linear_groups_bf16(const struct linear_in *in, const struct linear_out *out,
+void linear_grouped_bf16(const struct linear_in *in, const struct linear_out *out,
                         const struct groups *g, const struct kern_exec *x)
 {
     group_tiles<FORM_BF16>(in, out, g, x);
 }
-void linear_groups_f16(const struct linear_in *in, const struct linear_out *out,
+void linear_grouped_f16(const struct linear_in *in, const struct linear_out *out,
                        const struct groups *g, const struct kern_exec *x)
 {
     group_tiles<FORM_F16>(in, out, g, x);
 }
-void linear_groups_i8(const struct linear_in *in, const struct linear_out *out,
+void linear_grouped_i8(const struct linear_in *in, const struct linear_out *out,
                       const struct groups *g, const struct kern_exec *x)
 {
     group_tiles<FORM_I8>(in, out, g, x);
 }
-void linear_groups_e4m3(const struct linear_in *in, const struct linear_out *out,
+void linear_grouped_fp8(const struct linear_in *in, const struct linear_out *out,
                         const struct groups *g, const struct kern_exec *x)
 {
     group_tiles<FORM_E4M3>(in, out, g, x);

@@ -124,7 +124,7 @@ static bool same_shape(const struct lt_shape *a, const struct lt_shape *b)
            a->gated == b->gated;
 }
 
-static struct lt_slot *find(const struct lt *lt, const struct lt_shape *s)
+static struct lt_slot *find_slot(const struct lt *lt, const struct lt_shape *s)
 {
     for (uint32_t i = 0; i < lt->n_slot; i++)
         if (same_shape(&lt->slots[i].shape, s))
@@ -154,7 +154,7 @@ static bool describe(const struct lt *lt, struct lt_slot *s)
 
 static struct lt_slot *find_or_add(struct lt *lt, const struct lt_shape *shape)
 {
-    struct lt_slot *s = find(lt, shape);
+    struct lt_slot *s = find_slot(lt, shape);
     if (s || lt->n_slot == LT_SHAPES_MAX)
         return s;
     s = &lt->slots[lt->n_slot];
@@ -229,7 +229,7 @@ const struct lt_choice *lt_choice_of(const struct lt *lt, const struct lt_shape 
 {
     if (lt->trial)
         return lt->trial->is_own ? NULL : lt->trial;
-    const struct lt_slot *s = n_row < LT_ROWS_MIN ? NULL : find(lt, shape);
+    const struct lt_slot *s = n_row < LT_ROWS_MIN ? NULL : find_slot(lt, shape);
     const uint32_t bucket = lt_bucket(n_row);
     return !s || !s->is_kept[bucket] || s->choices[bucket].is_own ? NULL : &s->choices[bucket];
 }
@@ -240,8 +240,8 @@ void lt_set_trial(struct lt *lt, const struct lt_choice *c)
 }
 
 /* ---- a product ---- */
-static int run(const struct lt *lt, struct lt_slot *s, const struct lt_call *c,
-               const struct lt_choice *choice)
+static int run_algorithm(const struct lt *lt, struct lt_slot *s, const struct lt_call *c,
+                         const struct lt_choice *choice)
 {
     static const float one_f = 1, zero_f = 0;
     static const int32_t one_i = 1, zero_i = 0;
@@ -264,7 +264,7 @@ bool lt_run(struct lt *lt, const struct lt_call *c, const struct lt_choice *choi
 {
     struct lt_slot *s = find_or_add(lt, &c->shape);
     Q_ASSERT(!choice->is_own);
-    if (s && run(lt, s, c, choice) == LT_OK) {
+    if (s && run_algorithm(lt, s, c, choice) == LT_OK) {
         lt->n_run++;
         return true;
     }

@@ -194,7 +194,7 @@ static __device__ __forceinline__ void mla_values(float (*acc)[V / mla_form<R>::
 #pragma unroll
         for (unsigned n = 0; n < N; n += 2) {
             uint32_t b[4];
-            ldmatrix_x4_turned(b, a_matrix<K>(rows + 16 * k, (first + n) / 2));
+            ldmatrix_x4_trans(b, a_matrix<K>(rows + 16 * k, (first + n) / 2));
 #pragma unroll
             for (unsigned m = 0; m < R / 16; m++) {
                 mma_bf16(acc[m][n], w[m][k], b);

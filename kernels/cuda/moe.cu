@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Mixtures of experts, but for the products (linear.cu, linear_int4.cu): route, group_rows, combine, add_share,
- * order_rows. Definitions: ops_moe.h.
+/* Mixtures of experts, but for the products (linear.cu, linear_w4.cu): route, moe_group_rows, combine, moe_add_shared,
+ * permute_cols. Definitions: ops_moe.h.
  *
  * route: the n_used best scores of a row, as weights.
  *   Shape: a warp a row, 4 rows a block. Lane l has scores l, l + 32, … of at most 1024; a bit of its word
@@ -8,7 +8,7 @@
  *     and NaN are the reference's to the letter. No shared memory.
  *   Order: the sum of exp is of each lane's ascending, then of lanes by halves: it depends on n_expert only.
  *   Bytes: 4 n_expert a row from memory, n_used + 1 times more from L1; 8 n_used written.
- * group_rows: places sorted by expert, without atomics.
+ * moe_group_rows: places sorted by expert, without atomics.
  *   Shape: a block of 256 threads an expert. A thread counts in its range of all places those of the expert
  *     and of experts before it; the latter's sum is where its own begin, a scan over the block says where
  *     each thread's do, and a second walk writes them. Shared: 160 bytes, a word or two a warp.
@@ -17,8 +17,8 @@
  *   Shape: as rows.cu, a block of 256 threads for 1024 columns of a row. No shared memory.
  *   Order: a column's experts ascending, one fma each.
  *   Bytes: 4 n_used + 8 a column. FLOP: 2 n_used a column. Limit: bytes / bandwidth.
- * add_share: y += a share of x, of an expert that all rows use. Shape as combine. Bytes: 12 a column.
- * order_rows: rows in the order of an expert's inputs.
+ * moe_add_shared: y += a share of x, of an expert that all rows use. Shape as combine. Bytes: 12 a column.
+ * permute_cols: rows in the order of an expert's inputs.
  *   Shape: a block of 256 threads a row; a thread makes 16 bytes of the result at a time. No shared memory:
  *     numbers are picked from L1, where a row of 28 KiB fits.
  *   Bytes: the row in and out, its order (4 a column) from L2. Limit: bytes / bandwidth, or picking: up to 32
@@ -69,7 +69,7 @@ static __device__ __forceinline__ float weight_of(float score, float max)
 }
 
 /* The n_used best of a row: bit i of a lane's word is its score number i. max: the best's score. */
-static __device__ __forceinline__ uint32_t take(const struct route_args &a, const float *x,
+static __device__ __forceinline__ uint32_t take(const struct moe_route_args &a, const float *x,
                                                 float *max)
 {
     const uint32_t lane = threadIdx.x % WARP;
@@ -90,7 +90,7 @@ static __device__ __forceinline__ uint32_t take(const struct route_args &a, cons
     return taken;
 }
 
-static __global__ void __launch_bounds__(ROUTE_ROWS *WARP) route_kernel(const struct route_args a)
+static __global__ void __launch_bounds__(ROUTE_ROWS *WARP) moe_route_kernel(const struct moe_route_args a)
 {
     await_inputs();
     const uint32_t lane = threadIdx.x % WARP, row = blockIdx.x * ROUTE_ROWS + threadIdx.x / WARP;
@@ -120,13 +120,13 @@ static __global__ void __launch_bounds__(ROUTE_ROWS *WARP) route_kernel(const st
     }
 }
 
-extern "C" void route_cuda(const struct route_args *a, const struct kern_exec *x)
+extern "C" void moe_route_cuda(const struct moe_route_args *a, const struct kern_exec *x)
 {
     if (a->n_row)
-        launch(route_kernel, dim3(div_up(a->n_row, ROUTE_ROWS)), ROUTE_ROWS * WARP, 0, x, *a);
+        launch(moe_route_kernel, dim3(div_up(a->n_row, ROUTE_ROWS)), ROUTE_ROWS * WARP, 0, x, *a);
 }
 
-/* ---- group_rows ---- */
+/* ---- moe_group_rows ---- */
 
 struct group_shared {
     struct block_room<int> below;
@@ -152,7 +152,7 @@ static __device__ __forceinline__ uint32_t before_me(uint32_t mine, struct group
     return before;
 }
 
-static __global__ void __launch_bounds__(THREADS) group_kernel(const struct group_rows_args a)
+static __global__ void __launch_bounds__(THREADS) group_kernel(const struct moe_group_rows_args a)
 {
     await_inputs();
     SHARED_MEMORY(s, struct group_shared);
@@ -178,7 +178,7 @@ static __global__ void __launch_bounds__(THREADS) group_kernel(const struct grou
         a.starts[a.n_expert] = n;
 }
 
-extern "C" void group_rows_cuda(const struct group_rows_args *a, const struct kern_exec *x)
+extern "C" void moe_group_rows_cuda(const struct moe_group_rows_args *a, const struct kern_exec *x)
 {
     launch(group_kernel, dim3(a->n_expert), THREADS, sizeof(struct group_shared), x, *a);
 }
@@ -188,7 +188,7 @@ extern "C" void group_rows_cuda(const struct group_rows_args *a, const struct ke
 #define COLUMNS (4 * THREADS)
 
 static __global__ void __launch_bounds__(THREADS)
-    combine_kernel(const struct combine_args a, bool four)
+    moe_combine_kernel(const struct moe_combine_args a, bool four)
 {
     await_inputs();
     const uint32_t c = blockIdx.y * COLUMNS + threadIdx.x * 4, n_used = a.n_used;
@@ -211,15 +211,15 @@ static __global__ void __launch_bounds__(THREADS)
             y[i] = fmaf(weights[j], a.x[places[j] * a.x_stride + i], y[i]);
 }
 
-extern "C" void combine_cuda(const struct combine_args *a, const struct kern_exec *x)
+extern "C" void moe_combine_cuda(const struct moe_combine_args *a, const struct kern_exec *x)
 {
     const bool four = fours(a->y, DT_F32, a->y_stride) && fours(a->x, DT_F32, a->x_stride);
     if (a->n_row && a->n_col)
-        launch(combine_kernel, dim3(a->n_row, div_up(a->n_col, COLUMNS)), THREADS, 0, x, *a, four);
+        launch(moe_combine_kernel, dim3(a->n_row, div_up(a->n_col, COLUMNS)), THREADS, 0, x, *a, four);
 }
 
 static __global__ void __launch_bounds__(THREADS)
-    add_share_kernel(const struct add_share_args a, bool four)
+    moe_add_shared_kernel(const struct moe_add_shared_args a, bool four)
 {
     await_inputs();
     const uint32_t c = blockIdx.y * COLUMNS + threadIdx.x * 4;
@@ -237,15 +237,15 @@ static __global__ void __launch_bounds__(THREADS)
         y[i] = fmaf(share, x[i], y[i]);
 }
 
-extern "C" void add_share_cuda(const struct add_share_args *a, const struct kern_exec *x)
+extern "C" void moe_add_shared_cuda(const struct moe_add_shared_args *a, const struct kern_exec *x)
 {
     const bool four = fours(a->y, DT_F32, a->y_stride) && fours(a->x, DT_F32, a->x_stride);
     if (a->n_row && a->n_col)
-        launch(add_share_kernel, dim3(a->n_row, div_up(a->n_col, COLUMNS)), THREADS, 0, x, *a,
+        launch(moe_add_shared_kernel, dim3(a->n_row, div_up(a->n_col, COLUMNS)), THREADS, 0, x, *a,
                four);
 }
 
-/* ---- order_rows ---- */
+/* ---- permute_cols ---- */
 
 template <unsigned BYTES> struct element_of {
     typedef uint16_t type;
@@ -267,7 +267,7 @@ static __device__ __forceinline__ uint4 picked16(const T *x, const uint32_t *ord
 
 template <unsigned BYTES>
 static __global__ void __launch_bounds__(THREADS)
-    order_rows_kernel(const struct order_rows_args a, bool whole)
+    permute_cols_kernel(const struct permute_cols_args a, bool whole)
 {
     await_inputs();
     typedef typename element_of<BYTES>::type T;
@@ -287,14 +287,14 @@ static __global__ void __launch_bounds__(THREADS)
         a.y_rows[place] = a.x_rows[row];
 }
 
-extern "C" void order_rows_cuda(const struct order_rows_args *a, const struct kern_exec *x)
+extern "C" void permute_cols_cuda(const struct permute_cols_args *a, const struct kern_exec *x)
 {
     const bool whole = ((uintptr_t)a->y | a->y_stride * a->element | a->n_col * a->element) % 16 ==
                        0; /* pieces of 16 bytes */
     if (!a->n_row || !a->n_col)
         return;
     if (a->element == 1)
-        launch(order_rows_kernel<1>, dim3(a->n_row), THREADS, 0, x, *a, whole);
+        launch(permute_cols_kernel<1>, dim3(a->n_row), THREADS, 0, x, *a, whole);
     else
-        launch(order_rows_kernel<2>, dim3(a->n_row), THREADS, 0, x, *a, whole);
+        launch(permute_cols_kernel<2>, dim3(a->n_row), THREADS, 0, x, *a, whole);
 }

@@ -62,8 +62,8 @@ static void launch_chain(const struct chain *c, struct device_stream *s)
 }
 
 /* One run, by `graph` when there is one; what it makes is in host->x. */
-static FALLIBLE run(const struct chain *c, struct device_stream *s, struct device_graph *graph,
-                    struct q_err *e)
+static FALLIBLE run_chain(const struct chain *c, struct device_stream *s,
+                          struct device_graph *graph, struct q_err *e)
 {
     enum q_code rc;
     c->t->copy(s, c->card->x, c->card->start, sizeof c->card->x);
@@ -80,7 +80,7 @@ static FALLIBLE runs(struct overlap_trial *out, const struct chain *c, struct de
 {
     enum q_code rc = Q_OK;
     for (uint32_t i = 0; i < c->size.n_run && !rc; i++) {
-        rc = run(c, s, graph, e);
+        rc = run_chain(c, s, graph, e);
         out->n_run++;
         out->n_kernel += 2 * c->size.n_layer;
         out->n_wrong += memcmp(c->host->x, c->host->want, sizeof c->host->x) != 0;
@@ -94,7 +94,7 @@ static FALLIBLE run_all(struct overlap_trial *out, const struct chain *c,
     struct device_graph *graph = NULL;
     enum q_code rc;
     c->t->copy(apart, c->card, c->host, sizeof *c->host);
-    if ((rc = run(c, apart, NULL, e)))
+    if ((rc = run_chain(c, apart, NULL, e)))
         return rc;
     memcpy(c->host->want, c->host->x, sizeof c->host->want);
     if ((rc = runs(out, c, early, NULL, e)) || (rc = c->t->graph_begin(early, e)))

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pack and pack_quant: rows of a checkpoint into the layouts of layout.h. Values are those of ref/pack*.c to
+/* pack and pack_int8: rows of a checkpoint into the layouts of layout.h. Values are those of ref/pack*.c to
  * the bit, only their places differ. Rows past n_out_total do not exist here. pack_int4: pack_int4.cu.
  *
- * Shape: a block of 256 threads a row. Shared: 128 bytes, a float a warp (pack_quant).
- * Bytes: the source once (pack_quant: twice, the second time from L2) and the result. Source rows may lie at
+ * Shape: a block of 256 threads a row. Shared: 128 bytes, a float a warp (pack_int8).
+ * Bytes: the source once (pack_int8: twice, the second time from L2) and the result. Source rows may lie at
  *   any address, so they are read byte by byte; it runs once, at load, behind the disk.
  * Fraction of the limit: not measured on a card yet. */
 #include "kernels/cuda/int8.cuh"
@@ -36,7 +36,7 @@ extern "C" void pack_cuda(const struct pack_args *a, const struct kern_exec *x)
         launch_packer(pack_kernel, dim3(a->n_out), THREADS, 0, x, *a);
 }
 
-static __global__ void __launch_bounds__(THREADS) pack_quant_kernel(const struct pack_quant_args a)
+static __global__ void __launch_bounds__(THREADS) pack_int8_kernel(const struct pack_int8_args a)
 {
     await_inputs();
     SHARED_MEMORY(s, struct block_room<float>);
@@ -52,7 +52,7 @@ static __global__ void __launch_bounds__(THREADS) pack_quant_kernel(const struct
         ((float *)((char *)a.dst + int8_scales_at(a.n_out_total, a.n_in)))[o] = scale.scale;
 }
 
-static __global__ void __launch_bounds__(THREADS) set_quant_kernel(const struct pack_quant_args a)
+static __global__ void __launch_bounds__(THREADS) set_quant_kernel(const struct pack_int8_args a)
 {
     await_inputs();
     const size_t o = a.row_start + blockIdx.x, from = (size_t)blockIdx.x * a.n_in;
@@ -64,11 +64,11 @@ static __global__ void __launch_bounds__(THREADS) set_quant_kernel(const struct 
             a.scales[blockIdx.x];
 }
 
-extern "C" void pack_quant_cuda(const struct pack_quant_args *a, const struct kern_exec *x)
+extern "C" void pack_int8_cuda(const struct pack_int8_args *a, const struct kern_exec *x)
 {
     if (a->n_out && a->n_in && a->q)
         launch_packer(set_quant_kernel, dim3(a->n_out), THREADS, 0, x, *a);
     else if (a->n_out && a->n_in)
-        launch_packer(pack_quant_kernel, dim3(a->n_out), THREADS, sizeof(struct block_room<float>),
+        launch_packer(pack_int8_kernel, dim3(a->n_out), THREADS, sizeof(struct block_room<float>),
                       x, *a);
 }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is done to heads between the matrix product and attention: rope, kv_store, and qkv_finish,
+/* What is done to heads between the matrix product and attention: rope, kv_store, and qkv_epilogue,
  * which is head norm + rope + kv_store in one launch.
  *
  * Shape: a warp a head, 4 heads a block of 128 threads; lane l has columns l, l + 32, … A head stays in the
  *   warp's shared memory between the steps, so each element is read and written once.
- *   Shared (qkv_finish): [4 warps][256] floats = 4 KiB.
+ *   Shared (qkv_epilogue): [4 warps][256] floats = 4 KiB.
  * Order: the head norm's sum is one lane's columns ascending, one fma each, from +0, then lanes by halves;
  *   everything else has no sum. int8 of K and V: kernels/ops/int8.h, the bits of ref/kv_store.c.
- * Bytes of qkv_finish a column: q 4 + 4; k 4 + 4 + the cache's element; v 4 + the cache's element.
+ * Bytes of qkv_epilogue a column: q 4 + 4; k 4 + 4 + the cache's element; v 4 + the cache's element.
  *   Limit: bytes / bandwidth.
  * Fraction of the limit: not measured on a card yet. */
 #include "kernels/cuda/int8.cuh"
@@ -47,12 +47,12 @@ static __device__ __forceinline__ void store_head(void *cache, enum dtype kv_dty
 }
 
 /* The pair j of a head: elements *p and *q of it. */
-static __device__ __forceinline__ void turn_pair(float *head, const float *turn, uint32_t j,
+static __device__ __forceinline__ void rotate_pair(float *head, const float *cos_sin, uint32_t j,
                                                  uint32_t half, int interleaved)
 {
     float *p = interleaved ? head + 2 * j : head + j;
     float *q = interleaved ? head + 2 * j + 1 : head + j + half;
-    const float c = turn[2 * j], s = turn[2 * j + 1], u = *p, v = *q;
+    const float c = cos_sin[2 * j], s = cos_sin[2 * j + 1], u = *p, v = *q;
     *p = u * c - v * s;
     *q = v * c + u * s;
 }
@@ -70,9 +70,9 @@ static __global__ void __launch_bounds__(HEADS *WARP) rope_kernel(const struct r
     if (i >= (size_t)a.n_row * a.n_head)
         return;
     const size_t row = i / a.n_head, head = i % a.n_head;
-    const float *turn = a.table + (size_t)a.pos[row] * a.n_rot;
+    const float *cos_sin = a.table + (size_t)a.pos[row] * a.n_rot;
     for (uint32_t j = threadIdx.x % WARP; j < a.n_rot / 2; j += WARP)
-        turn_pair(a.x + row * a.x_stride + head * a.head_dim, turn, j, a.n_rot / 2, a.interleaved);
+        rotate_pair(a.x + row * a.x_stride + head * a.head_dim, cos_sin, j, a.n_rot / 2, a.interleaved);
 }
 
 extern "C" void rope_cuda(const struct rope_args *a, const struct kern_exec *x)
@@ -119,7 +119,7 @@ static __device__ __forceinline__ void norm_head(float *head, const float *w, ui
 }
 
 static __global__ void __launch_bounds__(HEADS *WARP)
-    qkv_finish_kernel(const struct qkv_finish_args a)
+    qkv_epilogue_kernel(const struct qkv_epilogue_args a)
 {
     await_inputs();
     SHARED_MEMORY(s, struct qkv_shared);
@@ -137,9 +137,9 @@ static __global__ void __launch_bounds__(HEADS *WARP)
         if (a.q_norm)
             norm_head(head, is_q ? a.q_norm : a.k_norm, a.head_dim, a.eps);
         __syncwarp();
-        const float *turn = a.table + (size_t)a.pos[row] * a.n_rot;
+        const float *cos_sin = a.table + (size_t)a.pos[row] * a.n_rot;
         for (uint32_t j = lane; j < a.n_rot / 2; j += WARP)
-            turn_pair(head, turn, j, a.n_rot / 2, a.interleaved);
+            rotate_pair(head, cos_sin, j, a.n_rot / 2, a.interleaved);
         __syncwarp();
         for (uint32_t d = lane; d < a.head_dim; d += WARP)
             x[d] = head[d];
@@ -152,10 +152,10 @@ static __global__ void __launch_bounds__(HEADS *WARP)
                a.head_dim);
 }
 
-extern "C" void qkv_finish_cuda(const struct qkv_finish_args *a, const struct kern_exec *x)
+extern "C" void qkv_epilogue_cuda(const struct qkv_epilogue_args *a, const struct kern_exec *x)
 {
     const size_t n = (size_t)a->n_row * (a->n_head + 2 * a->n_kv_head);
     if (n)
-        launch(qkv_finish_kernel, dim3(div_up(n, HEADS)), HEADS * WARP, sizeof(struct qkv_shared),
+        launch(qkv_epilogue_kernel, dim3(div_up(n, HEADS)), HEADS * WARP, sizeof(struct qkv_shared),
                x, *a);
 }

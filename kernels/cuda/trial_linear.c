@@ -57,7 +57,7 @@ static float draw_f32(struct trial *t) /* -1 … 1 */
 
 static bool is_bytes(enum linear_type type)
 {
-    return type == LINEAR_I8 || type == LINEAR_E4M3;
+    return type == LINEAR_I8 || type == LINEAR_FP8;
 }
 
 static void fill_numbers(struct trial *t, enum linear_type type, unsigned char *p, size_t n)
@@ -125,35 +125,35 @@ static void launch(const struct trial *t, enum linear_type type, const struct pr
     const uint32_t n_col = p->gated ? p->n_out / 2 : p->n_out;
     const struct groups groups = {matrix_step(t, type, p), p->n_group, c->starts,
                                   p->picked ? c->rows : NULL};
-    const struct linear_groups_args floats = {{.y = t->card->got[i],
-                                               .y_dtype = DT_F32,
-                                               .x = c->x,
-                                               .x_dtype = dtypes[type],
-                                               .w = matrix_of(t, type, p),
-                                               .bias = bias,
-                                               .n_row = p->n_row,
-                                               .x_stride = p->n_in,
-                                               .y_stride = n_col,
-                                               .accumulate = p->accumulate},
-                                              groups};
-    const struct linear_quant_args by = {.y = t->card->got[i],
-                                         .y_dtype = DT_F32,
-                                         .x = (const int8_t *)c->x,
-                                         .rows = c->scales,
-                                         .w = matrix_of(t, type, p),
-                                         .bias = bias,
-                                         .n_row = p->n_row,
-                                         .x_stride = p->n_in,
-                                         .y_stride = n_col,
-                                         .accumulate = p->accumulate};
-    const struct linear_e4m3_groups_args bytes = {{by, groups}};
-    const struct linear_e4m3_args e4m3 = {by};
+    const struct linear_grouped_args floats = {{.y = t->card->got[i],
+                                                .y_dtype = DT_F32,
+                                                .x = c->x,
+                                                .x_dtype = dtypes[type],
+                                                .w = matrix_of(t, type, p),
+                                                .bias = bias,
+                                                .n_row = p->n_row,
+                                                .x_stride = p->n_in,
+                                                .y_stride = n_col,
+                                                .accumulate = p->accumulate},
+                                               groups};
+    const struct linear_int8_args by = {.y = t->card->got[i],
+                                        .y_dtype = DT_F32,
+                                        .x = (const int8_t *)c->x,
+                                        .rows = c->scales,
+                                        .w = matrix_of(t, type, p),
+                                        .bias = bias,
+                                        .n_row = p->n_row,
+                                        .x_stride = p->n_in,
+                                        .y_stride = n_col,
+                                        .accumulate = p->accumulate};
+    const struct linear_fp8_grouped_args bytes = {{by, groups}};
+    const struct linear_fp8_args e4m3 = {by};
     if (type == LINEAR_I8)
-        p->n_group ? k->linear_quant_groups(&bytes.as, &x) : k->linear_quant(&by, &x);
-    else if (type == LINEAR_E4M3)
-        p->n_group ? k->linear_e4m3_groups(&bytes, &x) : k->linear_e4m3(&e4m3, &x);
+        p->n_group ? k->linear_int8_grouped(&bytes.as, &x) : k->linear_int8(&by, &x);
+    else if (type == LINEAR_FP8)
+        p->n_group ? k->linear_fp8_grouped(&bytes, &x) : k->linear_fp8(&e4m3, &x);
     else
-        p->n_group ? k->linear_groups(&floats, &x) : k->linear(&floats.by, &x);
+        p->n_group ? k->linear_grouped(&floats, &x) : k->linear(&floats.by, &x);
 }
 
 static void compare(struct linear_trial *r, const struct trial *t, uint32_t n)
@@ -221,7 +221,7 @@ done:
 
 /* Of the largest, by what order and bits of sums differ (tune.c has the same for cuBLASLt's). */
 static const double tolerances[LINEAR_TYPES] = {
-    [LINEAR_BF16] = 0x1p-10, [LINEAR_F16] = 0x1p-10, [LINEAR_I8] = 0, [LINEAR_E4M3] = 0x1p-6};
+    [LINEAR_BF16] = 0x1p-10, [LINEAR_F16] = 0x1p-10, [LINEAR_I8] = 0, [LINEAR_FP8] = 0x1p-6};
 
 bool linear_trial_holds(const struct linear_trial *r, enum linear_type type, bool same_bits)
 {
@@ -232,9 +232,9 @@ bool linear_trial_holds(const struct linear_trial *r, enum linear_type type, boo
 void linear_trial_table(struct kern_table *t)
 {
     t->linear = linear_wgmma_trial;
-    t->linear_quant = linear_quant_wgmma_trial;
-    t->linear_e4m3 = linear_e4m3_wgmma_trial;
-    t->linear_groups = linear_groups_wgmma_trial;
-    t->linear_quant_groups = linear_quant_groups_wgmma_trial;
-    t->linear_e4m3_groups = linear_e4m3_groups_wgmma_trial;
+    t->linear_int8 = linear_int8_wgmma_trial;
+    t->linear_fp8 = linear_fp8_wgmma_trial;
+    t->linear_grouped = linear_grouped_wgmma_trial;
+    t->linear_int8_grouped = linear_int8_grouped_wgmma_trial;
+    t->linear_fp8_grouped = linear_fp8_grouped_wgmma_trial;
 }

@@ -13,17 +13,17 @@
 /* By wgmma whatever the rows, with waits that give up and no other kernel in its place. Tall tiles
  * for more than 64 rows (of groups on average), else flat ones. */
 void linear_wgmma_trial(const struct linear_args *a, const struct kern_exec *x);
-void linear_quant_wgmma_trial(const struct linear_quant_args *a, const struct kern_exec *x);
-void linear_e4m3_wgmma_trial(const struct linear_e4m3_args *a, const struct kern_exec *x);
-void linear_groups_wgmma_trial(const struct linear_groups_args *a, const struct kern_exec *x);
-void linear_quant_groups_wgmma_trial(const struct linear_quant_groups_args *a,
+void linear_int8_wgmma_trial(const struct linear_int8_args *a, const struct kern_exec *x);
+void linear_fp8_wgmma_trial(const struct linear_fp8_args *a, const struct kern_exec *x);
+void linear_grouped_wgmma_trial(const struct linear_grouped_args *a, const struct kern_exec *x);
+void linear_int8_grouped_wgmma_trial(const struct linear_int8_grouped_args *a,
                                      const struct kern_exec *x);
-void linear_e4m3_groups_wgmma_trial(const struct linear_e4m3_groups_args *a,
+void linear_fp8_grouped_wgmma_trial(const struct linear_fp8_grouped_args *a,
                                     const struct kern_exec *x);
 /* Put these in t's place of the operations they are of. */
 void linear_trial_table(struct kern_table *t);
 
-enum linear_type { LINEAR_BF16, LINEAR_F16, LINEAR_I8, LINEAR_E4M3, LINEAR_TYPES };
+enum linear_type { LINEAR_BF16, LINEAR_F16, LINEAR_I8, LINEAR_FP8, LINEAR_TYPES };
 struct linear_trial {
     uint32_t n, n_differ; /* outputs; of other bits */
     double worst;         /* largest difference over its product's largest value; NaN: infinite */

@@ -213,20 +213,20 @@ static void launch(const struct bench *b, const struct trial *r)
     const struct kern_table *k = b->t->link->t->kern(b->t->link->d);
     const float *bias = p->has_bias ? b->bias : NULL;
     if (is_bytes(p)) {
-        const struct linear_e4m3_args a = {{.y = b->y,
-                                            .y_dtype = p->y_dtype,
-                                            .x = b->x,
-                                            .rows = b->rows,
-                                            .w = *p->w,
-                                            .bias = bias,
-                                            .n_row = r->n_row,
-                                            .x_stride = x_stride(p),
-                                            .y_stride = r->n_col,
-                                            .accumulate = p->accumulate}};
+        const struct linear_fp8_args a = {{.y = b->y,
+                                           .y_dtype = p->y_dtype,
+                                           .x = b->x,
+                                           .rows = b->rows,
+                                           .w = *p->w,
+                                           .bias = bias,
+                                           .n_row = r->n_row,
+                                           .x_stride = x_stride(p),
+                                           .y_stride = r->n_col,
+                                           .accumulate = p->accumulate}};
         if (p->x_dtype == DT_I8)
-            k->linear_quant(&a.by, b->what->x);
+            k->linear_int8(&a.by, b->what->x);
         else
-            k->linear_e4m3(&a, b->what->x);
+            k->linear_fp8(&a, b->what->x);
         return;
     }
     const struct linear_args a = {.y = b->y,

@@ -16,7 +16,7 @@ size_t cuda_workspace_bytes(const struct device_limits *l, uint32_t n_unit)
 
 size_t cuda_lt_workspace_bytes(const struct device_limits *l, size_t library)
 {
-    const size_t gated = 2 * ((size_t)l->intermediate_size + KERN_TURN);
+    const size_t gated = 2 * ((size_t)l->intermediate_size + KERN_GATE_INTERLEAVE);
     const size_t columns = gated > l->vocab_size ? gated : l->vocab_size;
     const size_t all = l->n_row_max * columns * 4;
     return library + ALIGNED + ((all < SUMS_MAX ? all : SUMS_MAX) + 255) / 256 * 256;

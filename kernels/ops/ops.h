@@ -16,9 +16,10 @@
  *                                            an odd n_in is zero-padded
  * A thread owns whole panels.
  *
- * Gated weights: gate and up, [n, n_in] each, are one W whose outputs take turns of KERN_TURN = 16:
- * 16 of gate, the same 16 of up, the next 16 of gate … Past n each part ends with zeros up to a
- * whole turn, so n_out = 2 n rounded up to 32. The product's output is then
+ * Gated weights: gate and up, [n, n_in] each, are one W whose outputs are interleaved by
+ * KERN_GATE_INTERLEAVE = 16: 16 of gate, the same 16 of up, the next 16 of gate … Past n each part
+ * ends with zeros up to a whole group, so n_out = 2 n rounded up to 32. The product's output is
+ * then
  *     y[i,c] = silu(gate[i,c]) * up[i,c],  c = 0 … n_out/2 - 1,  silu(z) = z / (1 + exp(-z))
  * of the finished sums with their bias; columns past n are 0.
  *
@@ -35,10 +36,10 @@
 #include <stdint.h>
 #include "common/dtype.h"
 
-#define KERN_PANEL   64u
-#define KERN_BLOCK   16u
-#define KERN_TURN    16u        /* outputs of gate, then of up, in gated weights */
-#define KERN_NO_SLOT UINT32_MAX /* kv_store: leave this row out */
+#define KERN_PANEL           64u
+#define KERN_BLOCK           16u
+#define KERN_GATE_INTERLEAVE 16u        /* outputs of gate, then of up, in gated weights */
+#define KERN_NO_SLOT         UINT32_MAX /* kv_store: leave this row out */
 
 struct kern_exec {
     uint32_t ith, nth;            /* this thread of how many; on a device 0 of 1 */
@@ -50,9 +51,9 @@ struct kern_exec {
 struct packed {       /* a weight matrix in the layout above */
     const void *data; /* 64-byte aligned */
     uint32_t n_out, n_in;
-    enum dtype dtype; /* DT_F32, DT_F16, DT_BF16; I8: ops_quant.h */
+    enum dtype dtype; /* DT_F32, DT_F16, DT_BF16; I8: ops_int8.h */
     uint32_t group;   /* above 0: 4-bit weights with a scale for this many inputs, ops_int4.h */
-    uint32_t gated;   /* 1: gate and up by turns, see above */
+    uint32_t gated;   /* 1: gate and up interleaved, see above */
     /* [n_in] or NULL: input k of W is input order[k] of the model's; x comes in W's order already
      * (quant_rows). So 4-bit groups whose inputs are spread (act-order) are neighbours. */
     const uint32_t *order;
@@ -123,7 +124,7 @@ struct linear_args {
     const void *x;      /* row stride x_stride */
     enum dtype x_dtype; /* likewise */
     struct packed w;
-    const float *bias; /* [n_out] or NULL; gated: by turns, as the outputs are */
+    const float *bias; /* [n_out] or NULL; gated: interleaved, as the outputs are */
     uint32_t n_row;
     size_t x_stride, y_stride; /* elements */
     int accumulate;            /* not with gated weights */

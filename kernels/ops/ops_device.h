@@ -5,7 +5,7 @@
 #ifndef QUIRE_KERNELS_OPS_OPS_DEVICE_H
 #define QUIRE_KERNELS_OPS_OPS_DEVICE_H
 #include "kernels/ops/ops_attention.h"
-#include "kernels/ops/ops_quant.h"
+#include "kernels/ops/ops_int8.h"
 
 /* r = rows ? rows[i] : i;   x[r,:] += add[r,:] when there is add
  * y[i,c] = x[r,c] / sqrt(mean_c(x[r,:]^2) + eps) * w[c], sums in the order of rms_norm; as int8
@@ -28,7 +28,7 @@ struct norm_rows_args {
 /* What happens to a row of q,k,v between the matrix product and attention: the heads of q and of k
  * through a norm (rms_norm with its order; q_norm and k_norm NULL: none), rotation of both in place
  * (rope), K and V into the cache (kv_store). x: [n_row] rows of q heads, k heads, v heads. */
-struct qkv_finish_args {
+struct qkv_epilogue_args {
     float *x;
     size_t x_stride;
     const float *q_norm, *k_norm; /* [head_dim] or NULL, both or neither */

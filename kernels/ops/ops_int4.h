@@ -20,7 +20,7 @@
  * Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_OPS_OPS_INT4_H
 #define QUIRE_KERNELS_OPS_OPS_INT4_H
-#include "kernels/ops/ops_quant.h"
+#include "kernels/ops/ops_int8.h"
 
 #define KERN_INT4_GROUP_MIN 32u
 
@@ -40,18 +40,18 @@ struct pack_int4_args {
     const uint8_t *zeros;
 };
 
-struct linear_int4_args {
-    struct linear_quant_args by; /* as there, the sum above in place of its; w.group above 0 */
-    const int16_t *sums;         /* [n_row][x_stride / KERN_QUANT_SUM], of quant_rows */
+struct linear_w4a8_args {
+    struct linear_int8_args by; /* as there, the sum above in place of its; w.group above 0 */
+    const int16_t *sums;        /* [n_row][x_stride / KERN_QUANT_SUM], of quant_rows */
 };
 
 /* Weights only: x stays BF16 or F16 (x_dtype), and
  *     y[i,o] = sum_g scale[o,g] * (sum_{k in g} x[i,k] * (q[o,k] - zero[o,g])) + bias[o] (+ y as
  *     it was)
- * groups ascending, one fma each, f32 throughout: ref/linear_int4_half.c. Gated weights, y and
+ * groups ascending, one fma each, f32 throughout: ref/linear_w4a16.c. Gated weights, y and
  * strides as linear (ops.h); w.group above 0. On a device rows of x begin at multiples of 16
  * bytes. */
-struct linear_int4_half_args {
+struct linear_w4a16_args {
     struct linear_args by;
 };
 

@@ -3,7 +3,7 @@
  * takes, and the sum of what they make of it.
  *
  *     scores = W_router x                            linear
- *     experts, weights = route(scores)               the n_used best, by ascending number
+ *     experts, weights = moe_route(scores)               the n_used best, by ascending number
  *     y_e = down_e(silu(gate_e x) * up_e x)          linear, for the rows that took expert e
  *     x += sum_e weight_e * y_e                      combine, by ascending number
  *
@@ -11,8 +11,8 @@
  * Source: arXiv:2101.03961, and the model cards of Mixtral and Qwen3.
  *
  * On a device the counts are not known where the launches are ordered, so all experts of a layer
- * are one launch. A place is a row and one of the experts that it takes; group_rows puts the places
- * of an expert side by side:
+ * are one launch. A place is a row and one of the experts that it takes; moe_group_rows puts the
+ * places of an expert side by side:
  *
  *     experts  row 0: 1 4    row 1: 0 4    row 2: 1 2
  *     places   0         1         2         3         4         5
@@ -32,7 +32,7 @@
  *     weights = p of those taken, or (renormalize) p / their sum, numbers ascending
  * each step rounded to f32. NaN counts as -inf; a row of nothing but these takes the first experts.
  * p = 0 where the sum is not above 0, and is not renormalized then. */
-struct route_args {
+struct moe_route_args {
     const float *x; /* [n_row, n_expert] */
     size_t x_stride;
     uint32_t n_row, n_expert, n_used; /* 1 <= n_used <= n_expert */
@@ -42,7 +42,7 @@ struct route_args {
 };
 
 /* y[i,c] = fma(weights[i,j], x[places[i,j],c], y[i,c]) for j = 0 … n_used - 1 ascending. */
-struct combine_args {
+struct moe_combine_args {
     float *y; /* [n_row, n_col] */
     size_t y_stride;
     const float *x; /* [places, n_col] */
@@ -53,7 +53,7 @@ struct combine_args {
 };
 
 /* The sort of that picture: stable, so the rows of an expert ascend. */
-struct group_rows_args {
+struct moe_group_rows_args {
     const uint32_t *experts; /* [n_row, n_used], each below n_expert and once in a row */
     uint32_t n_row, n_used, n_expert;
     uint32_t *starts; /* [n_expert + 1] */
@@ -69,38 +69,38 @@ struct groups {
                                not written */
     const uint32_t *rows;   /* [by.n_row] the row of x of each place; NULL: its own number */
 };
-/* linear (linear_quant, linear_e4m3, linear_blocks), with the matrix of expert e for the places
+/* linear (linear_int8, linear_fp8, linear_fp8_block), with the matrix of expert e for the places
  * starts[e] … starts[e + 1] - 1: by.w is that of expert 0; by.bias NULL, no accumulate. A place
  * has the bits that the plain operation gives its row. */
-struct linear_groups_args {
+struct linear_grouped_args {
     struct linear_args by;
     struct groups of;
 };
-struct linear_quant_groups_args {
-    struct linear_quant_args by;
+struct linear_int8_grouped_args {
+    struct linear_int8_args by;
     struct groups of;
 };
-struct linear_e4m3_groups_args {
-    struct linear_quant_groups_args as;
+struct linear_fp8_grouped_args {
+    struct linear_int8_grouped_args as;
 };
-struct linear_blocks_groups_args {
-    struct linear_blocks_args by;
+struct linear_fp8_block_grouped_args {
+    struct linear_fp8_block_args by;
     struct groups of;
 };
-/* linear_int4 and linear_int4_half likewise; by.w.group above 0. Scales and zeros of a matrix are
+/* linear_w4a8 and linear_w4a16 likewise; by.w.group above 0. Scales and zeros of a matrix are
  * within its w_stride. */
-struct linear_int4_groups_args {
-    struct linear_quant_groups_args as;
+struct linear_w4a8_grouped_args {
+    struct linear_int8_grouped_args as;
 };
-struct linear_int4_half_groups_args {
-    struct linear_groups_args as;
+struct linear_w4a16_grouped_args {
+    struct linear_grouped_args as;
 };
 
 /* y[p,c] = x[r,order[c]], r = of.rows ? of.rows[p] : p, and y_rows[p] = x_rows[r]: rows as products
  * with weights whose inputs have an order take them (struct packed). With groups each place by the
  * order of its expert: `order` is that of expert 0, the next one's is of.w_stride bytes further.
  * of.n_group 0: all n_row rows by `order`, of.starts is not read. */
-struct order_rows_args {
+struct permute_cols_args {
     void *y;
     const void *x;
     uint32_t element;               /* bytes of one: 1 or 2 */
@@ -114,7 +114,7 @@ struct order_rows_args {
 
 /* y[i,c] = fma(share, x[i,c], y[i,c]), share = 1 / (1 + exp(-scores[i * score_stride])): what all
  * rows take of one expert, each as much as its score says. Source: Qwen2-MoE's model card. */
-struct add_share_args {
+struct moe_add_shared_args {
     float *y; /* [n_row, n_col] */
     size_t y_stride;
     const float *x; /* [n_row, n_col] */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* quant_layout - sizes within a packed matrix of small integers. Private to kernels/; the picture
- * is in ops_quant.h. Threads: pure functions. */
-#ifndef QUIRE_KERNELS_OPS_QUANT_LAYOUT_H
-#define QUIRE_KERNELS_OPS_QUANT_LAYOUT_H
+ * is in ops_int8.h. Threads: pure functions. */
+#ifndef QUIRE_KERNELS_OPS_INT8_LAYOUT_H
+#define QUIRE_KERNELS_OPS_INT8_LAYOUT_H
 #include "kernels/ops/ops_fp8.h"
 
 #define QUANT_ZERO 128 /* what a stored byte of 0 * scale is */
@@ -28,10 +28,10 @@ static inline size_t fp8_n_block(uint32_t n_in)
 {
     return ((size_t)n_in + KERN_FP8_BLOCK - 1) / KERN_FP8_BLOCK;
 }
-static inline size_t fp8_blocks_panel_bytes(uint32_t n_in)
+static inline size_t fp8_block_panel_bytes(uint32_t n_in)
 {
-    const size_t n_turn = KERN_PANEL / KERN_TURN;
-    return quant_scales_at(n_in) + n_turn * fp8_n_block(n_in) * sizeof(float);
+    const size_t n_interleave = KERN_PANEL / KERN_GATE_INTERLEAVE;
+    return quant_scales_at(n_in) + n_interleave * fp8_n_block(n_in) * sizeof(float);
 }
 
 /* Of W[o,k], from the start of o's panel. */

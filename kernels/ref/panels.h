@@ -4,7 +4,7 @@
 #ifndef QUIRE_KERNELS_REF_PANELS_H
 #define QUIRE_KERNELS_REF_PANELS_H
 #include <stdbool.h>
-#include "kernels/ref/finish.h"
+#include "kernels/ref/epilogue.h"
 #include "kernels/tiling/split.h"
 
 /* Write output o, from src row o - row_start; zeros when it is not `present` in src. */
@@ -36,11 +36,11 @@ static inline void ref_pack(const struct ref_pack *p, const struct kern_exec *x)
     }
 }
 
-/* The finished sum of row i and output o, before bias and what follows (finish.h). */
+/* The finished sum of row i and output o, before bias and what follows (epilogue.h). */
 typedef float ref_sum(const void *args, size_t i, uint32_t o);
 
 struct ref_product { /* of a product's arguments */
-    struct finish finish;
+    struct epilogue epilogue;
     uint32_t n_row, n_out;
     ref_sum *sum;
     const void *args;
@@ -60,7 +60,7 @@ static inline void ref_product(const struct ref_product *p, const struct kern_ex
             const uint32_t n = p->n_out - o < KERN_PANEL ? p->n_out - o : KERN_PANEL;
             for (uint32_t j = 0; j < n; j++)
                 sum[j] = p->sum(p->args, i, o + j);
-            ref_finish(&p->finish, sum, i, o, n);
+            ref_epilogue(&p->epilogue, sum, i, o, n);
         }
 }
 

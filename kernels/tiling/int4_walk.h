@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* int4_walk - what linear_int4 keeps in scratch, and one group's work as a variant sees it; private
- * to kernels/. The loops are in wide/int4.h, those of tiles in amx/linear_int4.c:
+/* int4_walk - what linear_w4a8 keeps in scratch, and one group's work as a variant sees it; private
+ * to kernels/. The loops are in wide/int4.h, those of tiles in amx/linear_w4a8.c:
  *
  *     for row blocks of at most KERN_LINEAR_ROWS    W is read once per block
  *       for panels of this thread                   one contiguous stream of memory
@@ -33,7 +33,7 @@ struct int4_scratch { /* every member starts at a multiple of 64 bytes */
 #define INT4_TILES_GROUPS 4u    /* whose sums are added at a time, at most */
 #define INT4_TILES_SUMS   1024u /* of a unit: 32 rows x 32 outputs or 16 x 64 */
 
-struct int4_tiles_scratch { /* of amx/linear_int4.c */
+struct int4_tiles_scratch { /* of amx/linear_w4a8.c */
     int32_t sum[2][INT4_TILES_GROUPS][INT4_TILES_SUMS];
     float acc[INT4_TILES_UNITS][INT4_TILES_SUMS];
     float scale[INT4_TILES_K / KERN_INT4_GROUP_MIN][KERN_PANEL];
@@ -41,7 +41,7 @@ struct int4_tiles_scratch { /* of amx/linear_int4.c */
 };
 
 struct int4_part { /* a block of rows times one group of a panel */
-    const struct linear_quant_args *a;
+    const struct linear_int8_args *a;
     const int16_t *sums; /* of all rows of x */
     struct int4_scratch *s;
     const uint8_t *w;    /* the group */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* linear_tile - what a micro-kernel of linear and linear_quant is given, and what all of them do
+/* linear_tile - what a micro-kernel of linear and linear_int8 is given, and what all of them do
  * alike. Private to kernels/; the loops around them: linear_walk.h. Threads: pure functions. */
 #ifndef QUIRE_KERNELS_TILING_LINEAR_TILE_H
 #define QUIRE_KERNELS_TILING_LINEAR_TILE_H

@@ -22,7 +22,7 @@
 #ifndef QUIRE_KERNELS_TILING_LINEAR_WALK_H
 #define QUIRE_KERNELS_TILING_LINEAR_WALK_H
 #include "kernels/tiling/linear_tile.h"
-#include "kernels/wide/finish.h"
+#include "kernels/wide/epilogue.h"
 #ifdef VEC_SUMS
 
 /* Bytes of a panel, at most. With what a tile takes of x and of the sums it stays in an L1 of
@@ -38,17 +38,17 @@ struct linear_form {
     uint32_t k_step;             /* k that a step of a tile takes */
     uint32_t n_k, n_row, n_out;
     linear_tile_fn *const *tiles; /* [LINEAR_TILE]: tiles[r] does r + 1 rows */
-    struct finish y;
+    struct epilogue y;
 };
 /* A row of a finished panel; `panel` is its number. */
-typedef void linear_finish_fn(const void *args, const float *sum, size_t row, uint32_t panel);
+typedef void linear_epilogue_fn(const void *args, const float *sum, size_t row, uint32_t panel);
 
 struct linear_panel { /* of a block of rows */
     const struct linear_form *f;
     float *sum;
     struct range rows;
     uint32_t panel, next; /* next: the panel that will follow */
-    linear_finish_fn *finish;
+    linear_epilogue_fn *epilogue;
     const void *args;
 };
 
@@ -80,7 +80,7 @@ linear_rows(const struct linear_panel *p, struct linear_tile *t, struct range ro
         finish_ahead(&f->y, rows, o, f->n_out - o < KERN_PANEL ? f->n_out - o : KERN_PANEL);
     f->tiles[rows.end - rows.begin - 1](t);
     for (size_t i = rows.begin; last && i < rows.end; i++)
-        p->finish(p->args, p->sum + (i - p->rows.begin) * KERN_PANEL, i, p->panel);
+        p->epilogue(p->args, p->sum + (i - p->rows.begin) * KERN_PANEL, i, p->panel);
 }
 
 static inline __attribute__((always_inline)) void linear_panel(const struct linear_panel *p)
@@ -123,12 +123,12 @@ static inline size_t linear_block(size_t n_row)
 
 static inline __attribute__((always_inline)) void linear_panels(const struct linear_form *f,
                                                                 const struct kern_exec *x,
-                                                                linear_finish_fn *finish,
+                                                                linear_epilogue_fn *epilogue,
                                                                 const void *args)
 {
     const struct range panels = split((f->n_out + KERN_PANEL - 1) / KERN_PANEL, x);
     const size_t block = linear_block(f->n_row);
-    struct linear_panel p = {.f = f, .sum = x->scratch, .finish = finish, .args = args};
+    struct linear_panel p = {.f = f, .sum = x->scratch, .epilogue = epilogue, .args = args};
     for (size_t row = 0; row < f->n_row; row += block) {
         p.rows = (struct range){row, f->n_row - row < block ? f->n_row : row + block};
         for (size_t i = panels.begin; i < panels.end; i++) {
@@ -140,14 +140,14 @@ static inline __attribute__((always_inline)) void linear_panels(const struct lin
 }
 
 /* linear itself: floats. */
-static inline void linear_finish(const void *args, const float *sum, size_t row, uint32_t panel)
+static inline void linear_epilogue(const void *args, const float *sum, size_t row, uint32_t panel)
 {
     const struct linear_args *a = args;
-    const struct finish f = FINISH_OF(a);
+    const struct epilogue f = FINISH_OF(a);
     const uint32_t end = a->w.n_out;
     for (uint32_t i = 0, o = panel * KERN_PANEL; i < KERN_PANEL && o + i < end; i += 32)
-        finish_pair(&f, vec_load(sum + i), vec_load(sum + i + 16), row, o + i,
-                    end - o - i < 32 ? end - o - i : 32);
+        epilogue_pair(&f, vec_load(sum + i), vec_load(sum + i + 16), row, o + i,
+                      end - o - i < 32 ? end - o - i : 32);
 }
 
 static inline void linear_walk(const struct linear_args *a, const struct kern_exec *x,
@@ -168,7 +168,7 @@ static inline void linear_walk(const struct linear_args *a, const struct kern_ex
                                   .n_out = a->w.n_out,
                                   .tiles = tiles,
                                   .y = FINISH_OF(a)};
-    linear_panels(&f, x, linear_finish, a);
+    linear_panels(&f, x, linear_epilogue, a);
 }
 
 #endif

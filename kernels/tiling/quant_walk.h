@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* quant_walk - linear_quant around its tiles; private to kernels/, compiled into each variant.
+/* quant_walk - linear_int8 around its tiles; private to kernels/, compiled into each variant.
  * Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_TILING_QUANT_WALK_H
 #define QUIRE_KERNELS_TILING_QUANT_WALK_H
@@ -13,16 +13,16 @@ struct quant_tiles {
 };
 
 struct quant_call {
-    const struct linear_quant_args *args;
+    const struct linear_int8_args *args;
     int32_t on_top;
 };
 
-static inline void quant_finish(const void *call, const float *sum, size_t row, uint32_t panel)
+static inline void int8_epilogue(const void *call, const float *sum, size_t row, uint32_t panel)
 {
-    const struct linear_quant_args *a = ((const struct quant_call *)call)->args;
+    const struct linear_int8_args *a = ((const struct quant_call *)call)->args;
     const struct quant_row of_row = a->rows[row];
     const uint32_t o = panel * KERN_PANEL;
-    const struct finish f = FINISH_OF(a);
+    const struct epilogue f = FINISH_OF(a);
     const uint32_t top = (uint32_t)((const struct quant_call *)call)->on_top * (uint32_t)of_row.sum;
     const int32_t *whole = (const int32_t *)(const void *)sum;
     const float *scale = (const float *)(const void *)((const char *)a->w.data +
@@ -33,11 +33,11 @@ static inline void quant_finish(const void *call, const float *sum, size_t row, 
         struct vec low = vec_mul(vec_load_i32_less(whole + i, top), vec_load(scale + i));
         struct vec high = vec_mul(vec_load_i32_less(whole + i + 16, top), vec_load(scale + i + 16));
         const uint32_t left = a->w.n_out - o - i;
-        finish_pair(&f, vec_mul(low, by), vec_mul(high, by), row, o + i, left < 32 ? left : 32);
+        epilogue_pair(&f, vec_mul(low, by), vec_mul(high, by), row, o + i, left < 32 ? left : 32);
     }
 }
 
-static inline void quant_walk(const struct linear_quant_args *a, const struct kern_exec *x,
+static inline void quant_walk(const struct linear_int8_args *a, const struct kern_exec *x,
                               const struct quant_tiles *tiles)
 {
     const struct quant_call call = {a, tiles->on_top};
@@ -53,7 +53,7 @@ static inline void quant_walk(const struct linear_quant_args *a, const struct ke
                                   .n_out = a->w.n_out,
                                   .tiles = tiles->tiles,
                                   .y = FINISH_OF(a)};
-    linear_panels(&f, x, quant_finish, &call);
+    linear_panels(&f, x, int8_epilogue, &call);
 }
 
 #endif

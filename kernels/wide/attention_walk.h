@@ -102,7 +102,7 @@ INLINE void join_walk(const struct attention_args *a, const struct kern_exec *x,
 {
     struct part_plan p = part_plan_make(a, x->nth);
     struct item it = {.a = a, .limit = {0, UINT32_MAX}, .sum_stride = part_stride(a->head_dim)};
-    uint32_t turn = 0;
+    uint32_t i_row = 0;
     for (uint32_t s = 0; s < a->n_seq && p.least != UINT64_MAX; s++) {
         const struct seq_cut c = seq_cut(a, &a->seqs[s], &p, 1);
         if (!c.split)
@@ -111,8 +111,8 @@ INLINE void join_walk(const struct attention_args *a, const struct kern_exec *x,
         for (it.kv_head = 0; it.kv_head < a->n_kv_head; it.kv_head++) {
             float *parts = part_at(a, &c.shape, c.parts, it.kv_head, 0);
             item_rows(&it, 0, c.shape.n_row);
-            for (uint32_t r = 0; r < c.shape.n_row; r++, turn++)
-                if (turn % x->nth == x->ith)
+            for (uint32_t r = 0; r < c.shape.n_row; r++, i_row++)
+                if (i_row % x->nth == x->ith)
                     join(&it, r, parts, c.shape.n_span);
         }
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* int4 - the loops of linear_int4 and its f32 part on 16 lanes; formula: ops_int4.h, picture:
+/* int4 - the loops of linear_w4a8 and its f32 part on 16 lanes; formula: ops_int4.h, picture:
  * int4_walk.h. Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_WIDE_INT4_H
 #define QUIRE_KERNELS_WIDE_INT4_H
@@ -54,15 +54,16 @@ INLINE uint32_t int4_outputs(const struct int4_part *p) /* of this panel that ex
     return p->a->w.n_out - p->o < KERN_PANEL ? p->a->w.n_out - p->o : KERN_PANEL;
 }
 
-INLINE void int4_finish(const struct int4_part *p, uint32_t row)
+INLINE void int4_epilogue(const struct int4_part *p, uint32_t row)
 {
-    const struct finish f = FINISH_OF(p->a);
+    const struct epilogue f = FINISH_OF(p->a);
     const struct vec of_row = vec_set(p->a->rows[p->row + row].scale);
     const float *acc = p->s->acc[row];
     const uint32_t n = int4_outputs(p);
     for (uint32_t i = 0; i < n; i += 32)
-        finish_pair(&f, vec_mul(vec_load(acc + i), of_row), vec_mul(vec_load(acc + i + 16), of_row),
-                    p->row + row, p->o + i, n - i < 32 ? n - i : 32);
+        epilogue_pair(&f, vec_mul(vec_load(acc + i), of_row),
+                      vec_mul(vec_load(acc + i + 16), of_row), p->row + row, p->o + i,
+                      n - i < 32 ? n - i : 32);
 }
 
 INLINE void int4_panel(struct int4_part *p, const uint8_t *next_panel, int4_part_fn *fn)
@@ -81,10 +82,10 @@ INLINE void int4_panel(struct int4_part *p, const uint8_t *next_panel, int4_part
     }
 }
 
-INLINE void int4_walk(const struct linear_int4_args *args, const struct kern_exec *x,
+INLINE void int4_walk(const struct linear_w4a8_args *args, const struct kern_exec *x,
                       int4_part_fn *fn)
 {
-    const struct linear_quant_args *a = &args->by;
+    const struct linear_int8_args *a = &args->by;
     const size_t panel_bytes = int4_panel_bytes(a->w.n_in, a->w.group);
     const struct range panels = split((a->w.n_out + KERN_PANEL - 1) / KERN_PANEL, x);
     const uint8_t *w = a->w.data;

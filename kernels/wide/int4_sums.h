@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* int4_sums - the sums of one group of 4-bit weights for a tile of rows. The file that includes
- * this names what wide/linear_quant.h asks for but INTS_ON_TOP, where ints_dot takes w as it is
+ * this names what wide/linear_int8.h asks for but INTS_ON_TOP, where ints_dot takes w as it is
  * stored (0 … 15), and
  *
  *     ints_low, ints_high: the low and the high halves of bytes; ints_add

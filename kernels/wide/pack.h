@@ -60,7 +60,7 @@ INLINE void wide_pack_square(char *panel, uint32_t lane, struct vec v[16], enum 
 {
     const uint32_t n_row = dst == DT_F32 ? n : (n + 1) / 2;
     const size_t first = dst == DT_F32 ? k : k / 2;
-    vec_turn(v);
+    vec_transpose(v);
     for (uint32_t i = 0; i < 16 && i < n_row; i++)
         if (dst == DT_F16) {
             uint16_t *to = (uint16_t *)(void *)panel + (k + 2 * i) * (size_t)KERN_PANEL + lane;

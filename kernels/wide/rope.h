@@ -6,27 +6,27 @@
 #ifdef VEC_SUMS
 
 /* (u, v) -> (u c - v s, v c + u s) */
-INLINE void wide_turn(struct vec *u, struct vec *v, struct vec c, struct vec s)
+INLINE void wide_transpose(struct vec *u, struct vec *v, struct vec c, struct vec s)
 {
     struct vec old = *u;
     *u = vec_sub(vec_mul(old, c), vec_mul(*v, s));
     *v = vec_add(vec_mul(*v, c), vec_mul(old, s));
 }
 
-INLINE void wide_rotate_head(const struct rope_args *a, float *head, const float *turn)
+INLINE void wide_rotate_head(const struct rope_args *a, float *head, const float *cos_sin)
 {
     uint32_t half = a->n_rot / 2, j = 0;
     struct vec c, s, u, v;
     for (; j + 16 <= half; j += 16) {
-        vec_load_pairs(turn + 2 * j, &c, &s);
+        vec_load_pairs(cos_sin + 2 * j, &c, &s);
         if (a->interleaved) {
             vec_load_pairs(head + 2 * j, &u, &v);
-            wide_turn(&u, &v, c, s);
+            wide_transpose(&u, &v, c, s);
             vec_store_pairs(head + 2 * j, u, v);
         } else {
             u = vec_load(head + j);
             v = vec_load(head + j + half);
-            wide_turn(&u, &v, c, s);
+            wide_transpose(&u, &v, c, s);
             vec_store(head + j, u);
             vec_store(head + j + half, v);
         }
@@ -35,8 +35,8 @@ INLINE void wide_rotate_head(const struct rope_args *a, float *head, const float
         float *p = a->interleaved ? head + 2 * j : head + j;
         float *q = a->interleaved ? p + 1 : p + half;
         float x = *p, y = *q;
-        *p = x * turn[2 * j] - y * turn[2 * j + 1];
-        *q = y * turn[2 * j] + x * turn[2 * j + 1];
+        *p = x * cos_sin[2 * j] - y * cos_sin[2 * j + 1];
+        *q = y * cos_sin[2 * j] + x * cos_sin[2 * j + 1];
     }
 }
 

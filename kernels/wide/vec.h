@@ -10,11 +10,11 @@
 #include "kernels/avx512/vec.h"
 #include "kernels/avx512/vec_half.h"
 #include "kernels/avx512/vec_i8.h"
-#include "kernels/avx512/vec_turn.h"
+#include "kernels/avx512/vec_transpose.h"
 #elif defined(__AVX2__)
 #include "kernels/avx2/vec.h"
 #include "kernels/avx2/vec_half.h"
 #include "kernels/avx2/vec_i8.h"
-#include "kernels/avx2/vec_turn.h"
+#include "kernels/avx2/vec_transpose.h"
 #endif
 #endif

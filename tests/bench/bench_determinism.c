@@ -66,7 +66,7 @@ static void sink(void *ctx, const struct step_result *result,
     uint32_t n_token = 0;
     for (uint32_t i = 0; i < n; i++) {
         const struct scheduler_output *o = &outputs[i];
-        g->n_finished += o->finish != FINISH_NONE;
+        g->n_finished += o->epilogue != FINISH_NONE;
         n_token += o->has_token;
         if (!o->has_token)
             continue;
@@ -82,7 +82,7 @@ static void sink(void *ctx, const struct step_result *result,
         g->times[g->n_time++] = result->head->total_us;
 }
 
-static void turn(struct engine *g)
+static void run_once(struct engine *g)
 {
     struct q_err e = Q_ERR_INIT;
     struct pollfd p = {.fd = core_fd(g->core), .events = POLLIN};
@@ -107,7 +107,7 @@ static void open_engine(enum order order, const char *model, uint32_t n_thread)
     loading = order;
     must(core_new(&engines[order].core, &c, sink, &engines[order], &e), &e);
     while (core_state(engines[order].core, NULL) == CORE_LOADING)
-        turn(&engines[order]);
+        run_once(&engines[order]);
 }
 
 static void submit(struct engine *g, uint32_t i, uint32_t n_prompt, uint32_t n_new)
@@ -136,10 +136,10 @@ static void run_steps(struct engine *g, uint32_t n)
     g->n_wanted = g->n_time + n < TIMES_MAX ? g->n_time + n : TIMES_MAX;
     core_resume(g->core);
     while (g->n_step < until)
-        turn(g);
+        run_once(g);
     core_pause(g->core, IN_FLIGHT_KEEP, false);
     do {
-        turn(g);
+        run_once(g);
         core_stats(g->core, &s);
     } while (s.n_in_flight);
 }
@@ -177,7 +177,7 @@ static void measure(const struct load *l, double step_s[N_ORDER])
         struct engine *g = &engines[o];
         qsort(g->times, g->n_time, sizeof *g->times, smaller);
         step_s[o] = g->times[g->n_time / 10] / 1e6;
-        core_abort_origin(g->core, 1);
+        core_abort_frontend(g->core, 1);
         core_resume(g->core);
     }
     printf("  %-44s %8.2f ms a step, free %8.2f ms (medians %.2f, %.2f): costs %+5.1f %%\n",
@@ -198,14 +198,14 @@ static uint32_t count_changed(struct engine *g, uint32_t n)
         g->n_finished = 0;
         submit(g, i, 100 + 37 * i, TOLD);
         while (g->n_finished < 1)
-            turn(g);
+            run_once(g);
         alone[i] = g->answers[i];
     }
     g->n_finished = 0;
     for (uint32_t i = 0; i < n; i++)
         submit(g, i, 100 + 37 * i, TOLD);
     while (g->n_finished < n)
-        turn(g);
+        run_once(g);
     for (uint32_t i = 0; i < n; i++)
         n_changed += g->answers[i] != alone[i];
     return n_changed;

@@ -63,7 +63,7 @@ static void sink(void *ctx, const struct step_result *result,
     l->n_step++;
     for (uint32_t i = 0; i < n; i++) {
         l->n_token += outputs[i].has_token;
-        l->n_open -= outputs[i].finish != FINISH_NONE;
+        l->n_open -= outputs[i].epilogue != FINISH_NONE;
         l->n_wrong +=
             outputs[i].token != noop_token(outputs[i].req_id * 1000003, N_PROMPT + outputs[i].seq);
     }
@@ -77,7 +77,7 @@ static double seconds_of(clockid_t clock)
 }
 
 /* One turn of a server's loop without sockets. */
-static void turn(struct load *l)
+static void run_once(struct load *l)
 {
     struct q_err e = Q_ERR_INIT;
     struct pollfd p = {.fd = core_fd(l->core), .events = POLLIN};
@@ -98,13 +98,13 @@ static void measure(struct load *l, double seconds)
 {
     clockid_t worker_clock;
     while (l->n_step < WARM_STEPS)
-        turn(l);
+        run_once(l);
     Q_ASSERT(clock_getcpuclockid(core_worker_pid(l->core), &worker_clock) == 0);
     l->n_token = l->n_step = l->n_byte = l->n_wrong = 0;
     double wall = seconds_of(CLOCK_MONOTONIC), own = seconds_of(CLOCK_PROCESS_CPUTIME_ID),
            worker = seconds_of(worker_clock);
     while (seconds_of(CLOCK_MONOTONIC) - wall < seconds)
-        turn(l);
+        run_once(l);
     wall = seconds_of(CLOCK_MONOTONIC) - wall;
     own = seconds_of(CLOCK_PROCESS_CPUTIME_ID) - own;
     worker = seconds_of(worker_clock) - worker;

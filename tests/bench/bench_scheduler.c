@@ -75,7 +75,7 @@ static void plan(struct loop *l)
 
 /* One turn: plan while the step before is "computed", settle that. Requests that end are replaced,
  * untimed. */
-static void turn(struct loop *l)
+static void run_once(struct loop *l)
 {
     struct q_err e = Q_ERR_INIT;
     uint32_t n_output;
@@ -88,7 +88,7 @@ static void turn(struct loop *l)
     l->work_us += (uint64_t)(clock_us() - start);
     for (uint32_t k = 0; k < n_output; k++) {
         l->n_token += l->outputs[k].has_token;
-        if (l->outputs[k].finish)
+        if (l->outputs[k].epilogue)
             submit(l);
     }
     if (l->i_plan == l->i_settle) /* the only sequences were over */
@@ -135,7 +135,7 @@ static void measure(int64_t n_seq, bool prefix_cache)
     struct loop l = {0};
     setup(&l, (uint32_t)n_seq, prefix_cache);
     for (uint64_t i = 0; i < N_STEP; i++)
-        turn(&l);
+        run_once(&l);
     double seconds = (double)l.work_us / 1e6;
     printf("scheduler, prefix cache %s: %lld sequences, %u steps: %.1f us a step, %.2f M tokens/s "
            "of one core (plan and settle alone)\n",

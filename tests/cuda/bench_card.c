@@ -54,42 +54,42 @@ static const struct shape shapes[] = {
     {"linear", DT_BF16, {4096, 28672, 4096}},
     {"linear", DT_BF16, {4096, 4096, 14336}},
     {"linear", DT_BF16, {8192, 8192, 8192}},
-    {"linear_quant", DT_I8, {1, 28672, 4096}},
-    {"linear_quant", DT_I8, {512, 28672, 4096}},
-    {"linear_quant", DT_I8, {2048, 28672, 4096}},
-    {"linear_quant", DT_I8, {4096, 28672, 4096}},
-    {"linear_e4m3", DT_F8_E4M3, {1, 28672, 4096}},
-    {"linear_e4m3", DT_F8_E4M3, {512, 28672, 4096}},
-    {"linear_e4m3", DT_F8_E4M3, {4096, 28672, 4096}},
-    {"linear_blocks", DT_F8_E4M3, {1, 28672, 4096}},
-    {"linear_blocks", DT_F8_E4M3, {512, 28672, 4096}},
-    {"linear_blocks", DT_F8_E4M3, {4096, 28672, 4096}},
-    {"linear_int4", DT_U8, {1, 28672, 4096}},
-    {"linear_int4", DT_U8, {2048, 28672, 4096}},
-    {"linear_int4_half", DT_U8, {1, 28672, 4096}},
-    {"linear_int4_half", DT_U8, {16, 28672, 4096}},
-    {"linear_int4_half", DT_U8, {2048, 28672, 4096}},
-    {"linear_groups", DT_BF16, {1, 1536, 2048, 128, 8}}, /* gate and up of Qwen3-30B-A3B */
-    {"linear_groups", DT_BF16, {32, 1536, 2048, 128, 8}},
-    {"linear_groups", DT_BF16, {256, 1536, 2048, 128, 8}},
-    {"linear_groups", DT_BF16, {512, 1536, 2048, 128, 8}},
-    {"linear_groups", DT_BF16, {4096, 1536, 2048, 128, 8}},
-    {"linear_quant_groups", DT_I8, {1, 1536, 2048, 128, 8}},
-    {"linear_quant_groups", DT_I8, {32, 1536, 2048, 128, 8}},
-    {"linear_quant_groups", DT_I8, {256, 1536, 2048, 128, 8}},
-    {"linear_quant_groups", DT_I8, {4096, 1536, 2048, 128, 8}},
-    {"linear_e4m3_groups", DT_F8_E4M3, {1, 1536, 2048, 128, 8}},
-    {"linear_e4m3_groups", DT_F8_E4M3, {32, 1536, 2048, 128, 8}},
-    {"linear_e4m3_groups", DT_F8_E4M3, {256, 1536, 2048, 128, 8}},
-    {"linear_e4m3_groups", DT_F8_E4M3, {512, 1536, 2048, 128, 8}},
-    {"linear_e4m3_groups", DT_F8_E4M3, {4096, 1536, 2048, 128, 8}},
-    {"linear_int4_half_groups", DT_U8, {1, 1536, 2048, 128, 8}},
-    {"linear_int4_half_groups", DT_U8, {32, 1536, 2048, 128, 8}},
-    {"linear_int4_half_groups", DT_U8, {256, 1536, 2048, 128, 8}},
-    {"linear_int4_half_groups", DT_U8, {4096, 1536, 2048, 128, 8}},
-    {"linear_groups", DT_BF16, {32, 2048, 768, 128, 8}}, /* down */
-    {"linear_int4_half_groups", DT_U8, {1, 2048, 768, 128, 8}},
-    {"linear_int4_half_groups", DT_U8, {32, 2048, 768, 128, 8}},
+    {"linear_int8", DT_I8, {1, 28672, 4096}},
+    {"linear_int8", DT_I8, {512, 28672, 4096}},
+    {"linear_int8", DT_I8, {2048, 28672, 4096}},
+    {"linear_int8", DT_I8, {4096, 28672, 4096}},
+    {"linear_fp8", DT_F8_E4M3, {1, 28672, 4096}},
+    {"linear_fp8", DT_F8_E4M3, {512, 28672, 4096}},
+    {"linear_fp8", DT_F8_E4M3, {4096, 28672, 4096}},
+    {"linear_fp8_block", DT_F8_E4M3, {1, 28672, 4096}},
+    {"linear_fp8_block", DT_F8_E4M3, {512, 28672, 4096}},
+    {"linear_fp8_block", DT_F8_E4M3, {4096, 28672, 4096}},
+    {"linear_w4a8", DT_U8, {1, 28672, 4096}},
+    {"linear_w4a8", DT_U8, {2048, 28672, 4096}},
+    {"linear_w4a16", DT_U8, {1, 28672, 4096}},
+    {"linear_w4a16", DT_U8, {16, 28672, 4096}},
+    {"linear_w4a16", DT_U8, {2048, 28672, 4096}},
+    {"linear_grouped", DT_BF16, {1, 1536, 2048, 128, 8}}, /* gate and up of Qwen3-30B-A3B */
+    {"linear_grouped", DT_BF16, {32, 1536, 2048, 128, 8}},
+    {"linear_grouped", DT_BF16, {256, 1536, 2048, 128, 8}},
+    {"linear_grouped", DT_BF16, {512, 1536, 2048, 128, 8}},
+    {"linear_grouped", DT_BF16, {4096, 1536, 2048, 128, 8}},
+    {"linear_int8_grouped", DT_I8, {1, 1536, 2048, 128, 8}},
+    {"linear_int8_grouped", DT_I8, {32, 1536, 2048, 128, 8}},
+    {"linear_int8_grouped", DT_I8, {256, 1536, 2048, 128, 8}},
+    {"linear_int8_grouped", DT_I8, {4096, 1536, 2048, 128, 8}},
+    {"linear_fp8_grouped", DT_F8_E4M3, {1, 1536, 2048, 128, 8}},
+    {"linear_fp8_grouped", DT_F8_E4M3, {32, 1536, 2048, 128, 8}},
+    {"linear_fp8_grouped", DT_F8_E4M3, {256, 1536, 2048, 128, 8}},
+    {"linear_fp8_grouped", DT_F8_E4M3, {512, 1536, 2048, 128, 8}},
+    {"linear_fp8_grouped", DT_F8_E4M3, {4096, 1536, 2048, 128, 8}},
+    {"linear_w4a16_grouped", DT_U8, {1, 1536, 2048, 128, 8}},
+    {"linear_w4a16_grouped", DT_U8, {32, 1536, 2048, 128, 8}},
+    {"linear_w4a16_grouped", DT_U8, {256, 1536, 2048, 128, 8}},
+    {"linear_w4a16_grouped", DT_U8, {4096, 1536, 2048, 128, 8}},
+    {"linear_grouped", DT_BF16, {32, 2048, 768, 128, 8}}, /* down */
+    {"linear_w4a16_grouped", DT_U8, {1, 2048, 768, 128, 8}},
+    {"linear_w4a16_grouped", DT_U8, {32, 2048, 768, 128, 8}},
 };
 static const struct shape small_shapes[] = {
     {"copy", DT_U8, {1}},
@@ -97,15 +97,15 @@ static const struct shape small_shapes[] = {
     {"attention", DT_F8_E4M3, {2, 20, 2, 1, 64, 1}},
     {"attention", DT_I8, {1, 20, 2, 1, 64, 20}},
     {"linear", DT_BF16, {2, 128, 64}},
-    {"linear_quant", DT_I8, {2, 128, 64}},
-    {"linear_e4m3", DT_F8_E4M3, {2, 128, 64}},
-    {"linear_blocks", DT_F8_E4M3, {2, 128, 192}},
-    {"linear_int4", DT_U8, {2, 128, 128}},
-    {"linear_int4_half", DT_U8, {2, 128, 128}},
-    {"linear_groups", DT_BF16, {3, 64, 64, 4, 2}},
-    {"linear_quant_groups", DT_I8, {3, 64, 64, 4, 2}},
-    {"linear_e4m3_groups", DT_F8_E4M3, {3, 64, 64, 4, 2}},
-    {"linear_int4_half_groups", DT_U8, {3, 64, 128, 4, 2}},
+    {"linear_int8", DT_I8, {2, 128, 64}},
+    {"linear_fp8", DT_F8_E4M3, {2, 128, 64}},
+    {"linear_fp8_block", DT_F8_E4M3, {2, 128, 192}},
+    {"linear_w4a8", DT_U8, {2, 128, 128}},
+    {"linear_w4a16", DT_U8, {2, 128, 128}},
+    {"linear_grouped", DT_BF16, {3, 64, 64, 4, 2}},
+    {"linear_int8_grouped", DT_I8, {3, 64, 64, 4, 2}},
+    {"linear_fp8_grouped", DT_F8_E4M3, {3, 64, 64, 4, 2}},
+    {"linear_w4a16_grouped", DT_U8, {3, 64, 128, 4, 2}},
 };
 
 static struct {
@@ -359,9 +359,9 @@ static void pack_matrix(const struct packed *w, void *to, const void *src)
     const struct kern_table *k = b.t->kern(b.d);
     const uint32_t n = w->n_out, m = w->n_in;
     const struct pack_args floats = {to, DT_BF16, src, DT_BF16, n, m, 0, n};
-    const struct pack_quant_args bytes = {
+    const struct pack_int8_args bytes = {
         .dst = to, .src = src, .src_dtype = DT_BF16, .n_out = n, .n_in = m, .n_out_total = n};
-    const struct pack_e4m3_args e4m3 = {
+    const struct pack_fp8_args e4m3 = {
         .dst = to, .src = src, .src_dtype = DT_BF16, .n_out = n, .n_in = m, .n_out_total = n};
     const struct pack_int4_args int4 = {.dst = to,
                                         .src = src,
@@ -373,9 +373,9 @@ static void pack_matrix(const struct packed *w, void *to, const void *src)
     if (w->group)
         k->pack_int4(&int4, &b.x);
     else if (w->dtype == DT_I8)
-        k->pack_quant(&bytes, &b.x);
+        k->pack_int8(&bytes, &b.x);
     else if (w->dtype == DT_F8_E4M3)
-        k->pack_e4m3(&e4m3, &b.x);
+        k->pack_fp8(&e4m3, &b.x);
     else
         k->pack(&floats, &b.x);
 }
@@ -387,17 +387,17 @@ static void multiply(const void *ctx)
 
 static void multiply_quant(const void *ctx)
 {
-    b.t->kern(b.d)->linear_quant(ctx, &b.x);
+    b.t->kern(b.d)->linear_int8(ctx, &b.x);
 }
 
 static void multiply_int4(const void *ctx)
 {
-    b.t->kern(b.d)->linear_int4(ctx, &b.x);
+    b.t->kern(b.d)->linear_w4a8(ctx, &b.x);
 }
 
-static void multiply_int4_half(const void *ctx)
+static void multiply_w4a16(const void *ctx)
 {
-    b.t->kern(b.d)->linear_int4_half(ctx, &b.x);
+    b.t->kern(b.d)->linear_w4a16(ctx, &b.x);
 }
 
 static void show_product(const struct shape *s, const char *what, size_t weights, double x_bytes,
@@ -432,7 +432,7 @@ static void bench_quant(const struct shape *s)
 {
     const bool int4 = s->dtype == DT_U8;
     const uint32_t m = s->n[0], n = s->n[1], k = s->n[2];
-    struct linear_int4_args a = {
+    struct linear_w4a8_args a = {
         .by = {.y_dtype = DT_F32,
                .w = {.n_out = n, .n_in = k, .dtype = DT_I8, .group = int4 ? GROUP : 0},
                .n_row = m,
@@ -461,60 +461,60 @@ static void bench_quant(const struct shape *s)
                  int4 ? (const void *)&a : &a.by);
 }
 
-static void multiply_e4m3(const void *ctx)
+static void multiply_fp8(const void *ctx)
 {
-    b.t->kern(b.d)->linear_e4m3(ctx, &b.x);
+    b.t->kern(b.d)->linear_fp8(ctx, &b.x);
 }
 
 static void bench_e4m3(const struct shape *s)
 {
     const uint32_t m = s->n[0], n = s->n[1], k = s->n[2];
-    struct linear_e4m3_args a = {{.y_dtype = DT_F32,
-                                  .w = {.n_out = n, .n_in = k, .dtype = DT_F8_E4M3},
-                                  .n_row = m,
-                                  .x_stride = k,
-                                  .y_stride = n}};
+    struct linear_fp8_args a = {{.y_dtype = DT_F32,
+                                 .w = {.n_out = n, .n_in = k, .dtype = DT_F8_E4M3},
+                                 .n_row = m,
+                                 .x_stride = k,
+                                 .y_stride = n}};
     const size_t bytes = b.t->matrix_bytes(&a.by.w);
     void *w = device_memory(bytes, "weights");
     uint8_t *q = device_memory((size_t)m * k, "activations");
     struct quant_row *rows = device_memory(m * sizeof *rows, "scales");
-    const struct quant_rows_e4m3_args quant = {
+    const struct quant_rows_fp8_args quant = {
         q, rows, random_f32((size_t)m * k, "activations"), m, k, k, k};
     pack_matrix(&a.by.w, w, random_bf16((size_t)n * k, "a checkpoint's weights"));
-    b.t->kern(b.d)->quant_rows_e4m3(&quant, &b.x);
+    b.t->kern(b.d)->quant_rows_fp8(&quant, &b.x);
     a.by.w.data = w;
     a.by.x = (const int8_t *)q;
     a.by.rows = rows;
     a.by.y = device_memory((size_t)m * n * 4, "results");
-    show_product(s, "e4m3", bytes, 1, multiply_e4m3, &a);
+    show_product(s, "e4m3", bytes, 1, multiply_fp8, &a);
 }
 
-static void multiply_blocks(const void *ctx)
+static void multiply_fp8_block(const void *ctx)
 {
-    b.t->kern(b.d)->linear_blocks(ctx, &b.x);
+    b.t->kern(b.d)->linear_fp8_block(ctx, &b.x);
 }
 
 /* Scales of 128 x 128 weights, and of 128 activations; random bytes for weights, NaN among them. */
 static void bench_blocks(const struct shape *s)
 {
     const uint32_t m = s->n[0], n = s->n[1], k = s->n[2], n_block = (k + 127) / 128;
-    struct linear_blocks_args a = {.y_dtype = DT_F32,
-                                   .w = {.n_out = n, .n_in = k, .dtype = DT_F8_E4M3, .blocks = 1},
-                                   .n_row = m,
-                                   .x_stride = k,
-                                   .y_stride = n,
-                                   .scale_stride = (n_block + KERN_FP8_FOUR - 1) / KERN_FP8_FOUR *
-                                                   KERN_FP8_FOUR};
+    struct linear_fp8_block_args a = {
+        .y_dtype = DT_F32,
+        .w = {.n_out = n, .n_in = k, .dtype = DT_F8_E4M3, .blocks = 1},
+        .n_row = m,
+        .x_stride = k,
+        .y_stride = n,
+        .scale_stride = (n_block + KERN_FP8_FOUR - 1) / KERN_FP8_FOUR * KERN_FP8_FOUR};
     const size_t bytes = b.t->matrix_bytes(&a.w);
     void *w = device_memory(bytes, "weights");
-    const struct pack_blocks_args pack = {
+    const struct pack_fp8_block_args pack = {
         .dst = w,
         .q = random_bf16((size_t)n * k / 2, "a checkpoint's weights"),
         .scales = random_f32((size_t)n * n_block, "a checkpoint's scales"),
         .n_out = n,
         .n_in = k,
         .n_out_total = n};
-    const struct quant_rows_blocks_args quant = {
+    const struct quant_rows_fp8_block_args quant = {
         .q = device_memory((size_t)m * k, "activations"),
         .scales = device_memory(m * a.scale_stride * sizeof(float), "scales"),
         .x = random_f32((size_t)m * k, "activations"),
@@ -523,20 +523,20 @@ static void bench_blocks(const struct shape *s)
         .x_stride = k,
         .q_stride = k,
         .scale_stride = a.scale_stride};
-    b.t->kern(b.d)->pack_blocks(&pack, &b.x);
-    b.t->kern(b.d)->quant_rows_blocks(&quant, &b.x);
+    b.t->kern(b.d)->pack_fp8_block(&pack, &b.x);
+    b.t->kern(b.d)->quant_rows_fp8_block(&quant, &b.x);
     a.w.data = w;
     a.x = quant.q;
     a.x_scales = quant.scales;
     a.y = device_memory((size_t)m * n * sizeof(float), "results");
-    show_product(s, "e4m3 in blocks", bytes, 1, multiply_blocks, &a);
+    show_product(s, "e4m3 in blocks", bytes, 1, multiply_fp8_block, &a);
 }
 
 /* bf16 activations and 4-bit weights, as models computed in bfloat16 have them. */
-static void bench_int4_half(const struct shape *s)
+static void bench_w4a16(const struct shape *s)
 {
     const uint32_t m = s->n[0], n = s->n[1], k = s->n[2];
-    struct linear_int4_half_args a = {
+    struct linear_w4a16_args a = {
         .by = {.y_dtype = DT_F32,
                .x_dtype = DT_BF16,
                .w = {.n_out = n, .n_in = k, .dtype = DT_I8, .group = GROUP},
@@ -549,28 +549,28 @@ static void bench_int4_half(const struct shape *s)
     a.by.w.data = w;
     a.by.x = random_bf16((size_t)m * k, "activations");
     a.by.y = device_memory((size_t)m * n * 4, "results");
-    show_product(s, "int4 by bf16", bytes, 2, multiply_int4_half, &a);
+    show_product(s, "int4 by bf16", bytes, 2, multiply_w4a16, &a);
 }
 
 /* ---- products with the matrices of a mixture of experts ---- */
-static void multiply_groups(const void *ctx)
+static void multiply_grouped(const void *ctx)
 {
-    b.t->kern(b.d)->linear_groups(ctx, &b.x);
+    b.t->kern(b.d)->linear_grouped(ctx, &b.x);
 }
 
-static void multiply_quant_groups(const void *ctx)
+static void multiply_int8_grouped(const void *ctx)
 {
-    b.t->kern(b.d)->linear_quant_groups(ctx, &b.x);
+    b.t->kern(b.d)->linear_int8_grouped(ctx, &b.x);
 }
 
-static void multiply_e4m3_groups(const void *ctx)
+static void multiply_fp8_grouped(const void *ctx)
 {
-    b.t->kern(b.d)->linear_e4m3_groups(ctx, &b.x);
+    b.t->kern(b.d)->linear_fp8_grouped(ctx, &b.x);
 }
 
-static void multiply_int4_half_groups(const void *ctx)
+static void multiply_w4a16_grouped(const void *ctx)
 {
-    b.t->kern(b.d)->linear_int4_half_groups(ctx, &b.x);
+    b.t->kern(b.d)->linear_w4a16_grouped(ctx, &b.x);
 }
 
 /* Places of rows that take n_used experts at even distances, from a random one on; returns how many
@@ -587,7 +587,7 @@ static uint32_t sort_places(const struct shape *s, struct groups *g)
         experts[i] = ((seed >> 8) + i % n_used * (n_expert / n_used)) % n_expert;
         n_taken += !taken[experts[i]]++;
     }
-    const struct group_rows_args a = {
+    const struct moe_group_rows_args a = {
         .experts = sent(experts, (size_t)n * n_used * sizeof *experts, "choices"),
         .n_row = n,
         .n_used = n_used,
@@ -595,7 +595,7 @@ static uint32_t sort_places(const struct shape *s, struct groups *g)
         .starts = device_memory((n_expert + 1) * sizeof(uint32_t), "where experts start"),
         .rows = device_memory((size_t)n * n_used * sizeof(uint32_t), "rows of places"),
         .places = device_memory((size_t)n * n_used * sizeof(uint32_t), "places")};
-    b.t->kern(b.d)->group_rows(&a, &b.x);
+    b.t->kern(b.d)->moe_group_rows(&a, &b.x);
     settle();
     g->n_group = n_expert;
     g->starts = a.starts;
@@ -615,7 +615,7 @@ static void *pack_experts(const struct packed *w, size_t stride, uint32_t n_expe
 }
 
 /* m rows of activations as bytes with their scales. */
-static void quantize_rows(struct linear_quant_args *a, uint32_t m, enum dtype as)
+static void quantize_rows(struct linear_int8_args *a, uint32_t m, enum dtype as)
 {
     const uint32_t k = a->w.n_in;
     const float *x = random_f32((size_t)m * k, "activations");
@@ -623,11 +623,11 @@ static void quantize_rows(struct linear_quant_args *a, uint32_t m, enum dtype as
     int8_t *q = device_memory((size_t)m * k, "activations");
     const struct quant_rows_args int8 = {
         .q = q, .rows = rows, .x = x, .n_row = m, .n_col = k, .x_stride = k, .q_stride = k};
-    const struct quant_rows_e4m3_args e4m3 = {(uint8_t *)q, rows, x, m, k, k, k};
+    const struct quant_rows_fp8_args e4m3 = {(uint8_t *)q, rows, x, m, k, k, k};
     if (as == DT_I8)
         b.t->kern(b.d)->quant_rows(&int8, &b.x);
     else
-        b.t->kern(b.d)->quant_rows_e4m3(&e4m3, &b.x);
+        b.t->kern(b.d)->quant_rows_fp8(&e4m3, &b.x);
     a->x = q;
     a->rows = rows;
 }
@@ -638,10 +638,10 @@ static void bench_groups(const struct shape *s)
         enum dtype dtype; /* of the shape */
         const char *text;
         work_fn *bytes, *floats; /* one of them */
-    } kinds[] = {{DT_BF16, "bf16", NULL, multiply_groups},
-                 {DT_I8, "int8", multiply_quant_groups, NULL},
-                 {DT_F8_E4M3, "e4m3", multiply_e4m3_groups, NULL},
-                 {DT_U8, "int4 by bf16", NULL, multiply_int4_half_groups}};
+    } kinds[] = {{DT_BF16, "bf16", NULL, multiply_grouped},
+                 {DT_I8, "int8", multiply_int8_grouped, NULL},
+                 {DT_F8_E4M3, "e4m3", multiply_fp8_grouped, NULL},
+                 {DT_U8, "int4 by bf16", NULL, multiply_w4a16_grouped}};
     const uint32_t m = s->n[0], n = s->n[1], k = s->n[2], n_place = m * s->n[4];
     const bool int4 = s->dtype == DT_U8;
     struct packed w = {
@@ -654,9 +654,9 @@ static void bench_groups(const struct shape *s)
         i++;
     w.data = pack_experts(&w, g.w_stride, s->n[3]);
     float *y = device_memory((size_t)n_place * n * sizeof *y, "results");
-    struct linear_quant_groups_args bytes = {
+    struct linear_int8_grouped_args bytes = {
         .by = {.y = y, .w = w, .n_row = n_place, .x_stride = k, .y_stride = n}, .of = g};
-    struct linear_groups_args floats = {
+    struct linear_grouped_args floats = {
         .by = {.y = y, .x_dtype = DT_BF16, .w = w, .n_row = n_place, .x_stride = k, .y_stride = n},
         .of = g};
     if (kinds[i].bytes)
@@ -679,15 +679,15 @@ static const struct {
 } ops[] = {{"copy", bench_copy},
            {"attention", bench_attention},
            {"linear", bench_linear},
-           {"linear_quant", bench_quant},
-           {"linear_int4", bench_quant},
-           {"linear_e4m3", bench_e4m3},
-           {"linear_blocks", bench_blocks},
-           {"linear_int4_half", bench_int4_half},
-           {"linear_groups", bench_groups},
-           {"linear_quant_groups", bench_groups},
-           {"linear_e4m3_groups", bench_groups},
-           {"linear_int4_half_groups", bench_groups}};
+           {"linear_int8", bench_quant},
+           {"linear_w4a8", bench_quant},
+           {"linear_fp8", bench_e4m3},
+           {"linear_fp8_block", bench_blocks},
+           {"linear_w4a16", bench_w4a16},
+           {"linear_grouped", bench_groups},
+           {"linear_int8_grouped", bench_groups},
+           {"linear_fp8_grouped", bench_groups},
+           {"linear_w4a16_grouped", bench_groups}};
 
 /* Is it in the list that was given? */
 static bool is_wanted(const char *op)

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* e4m3 with scales of blocks: rows as the reference quantizes them, bit for bit; products with what
- * pack_blocks writes, against the reference; each row's bits among few and many others, and among
- * those of other groups. */
+ * pack_fp8_block writes, against the reference; each row's bits among few and many others, and
+ * among those of other groups. */
 #include "check.h"
 #include <math.h>
 #include <string.h>
 #include "kernels/cuda/layout.h"
 #include "kernels/variants.h"
 
-CUDA_CALL(quant_rows_blocks)
-CUDA_CALL(pack_blocks)
-CUDA_CALL(linear_blocks)
-CUDA_CALL(linear_blocks_groups)
-REF_CALL(quant_rows_blocks)
-REF_CALL(linear_blocks)
-REF_CALL(linear_blocks_groups)
+CUDA_CALL(quant_rows_fp8_block)
+CUDA_CALL(pack_fp8_block)
+CUDA_CALL(linear_fp8_block)
+CUDA_CALL(linear_fp8_block_grouped)
+REF_CALL(quant_rows_fp8_block)
+REF_CALL(linear_fp8_block)
+REF_CALL(linear_fp8_block_grouped)
 
 /* Tensor cores keep less than f32 of sums of e4m3: Hopper's about 14 bits. */
 #ifdef QUIRE_CUDA_CARD
@@ -41,26 +41,27 @@ static void pack_both(struct kcheck *k, const struct packed *w, void *there, voi
         q[i] = (uint8_t)(kc_range(k, 0, 0x60) | (kc_chance(k, 50) ? 0x80u : 0));
     for (uint32_t o = 0; o < w->n_out; o++)
         for (uint32_t b = 0; b < n_block; b++)
-            scales[o * n_block + b] = o % KERN_TURN
-                                          ? scales[o / KERN_TURN * KERN_TURN * n_block + b]
-                                          : (float)kc_range(k, 1, 99) / 4096;
+            scales[o * n_block + b] =
+                o % KERN_GATE_INTERLEAVE
+                    ? scales[o / KERN_GATE_INTERLEAVE * KERN_GATE_INTERLEAVE * n_block + b]
+                    : (float)kc_range(k, 1, 99) / 4096;
     for (uint32_t done = 0, n; done < w->n_out; done += n) {
         n = kc_chance(k, 50) ? w->n_out - done : kc_range(k, 1, w->n_out - done);
-        struct pack_blocks_args p = {.dst = there,
-                                     .q = q + (size_t)done * w->n_in,
-                                     .scales = scales + (size_t)done * n_block,
-                                     .n_out = n,
-                                     .n_in = w->n_in,
-                                     .row_start = done,
-                                     .n_out_total = w->n_out};
-        call_pack_blocks(&p, &alone);
+        struct pack_fp8_block_args p = {.dst = there,
+                                        .q = q + (size_t)done * w->n_in,
+                                        .scales = scales + (size_t)done * n_block,
+                                        .n_out = n,
+                                        .n_in = w->n_in,
+                                        .row_start = done,
+                                        .n_out_total = w->n_out};
+        call_pack_fp8_block(&p, &alone);
         p.dst = here;
         if (here)
-            pack_blocks_ref(&p, &alone);
+            pack_fp8_block_ref(&p, &alone);
     }
 }
 
-static void make_rows(struct kcheck *k, struct linear_blocks_args *a, uint32_t n_row)
+static void make_rows(struct kcheck *k, struct linear_fp8_block_args *a, uint32_t n_row)
 {
     float *x = kc_buf(k, ((size_t)n_row * a->w.n_in + 1) * sizeof *x);
     kc_fill(k, x, (size_t)n_row * a->w.n_in);
@@ -68,7 +69,7 @@ static void make_rows(struct kcheck *k, struct linear_blocks_args *a, uint32_t n
         x[i] *= (float)(1 + i % a->w.n_in / KERN_FP8_BLOCK % 5);
     a->x_stride = (a->w.n_in + KERN_QUANT_K - 1) / KERN_QUANT_K * KERN_QUANT_K;
     a->scale_stride = blocks_stride(a->w.n_in);
-    const struct quant_rows_blocks_args q = {
+    const struct quant_rows_fp8_block_args q = {
         .q = kc_buf(k, (n_row + 1) * a->x_stride),
         .scales = kc_buf(k, (n_row + 1) * a->scale_stride * sizeof(float)),
         .x = x,
@@ -77,12 +78,12 @@ static void make_rows(struct kcheck *k, struct linear_blocks_args *a, uint32_t n
         .x_stride = a->w.n_in,
         .q_stride = a->x_stride,
         .scale_stride = a->scale_stride};
-    quant_rows_blocks_ref(&q, &alone);
+    quant_rows_fp8_block_ref(&q, &alone);
     a->x = q.q;
     a->x_scales = q.scales;
 }
 
-static void *old_y(struct kcheck *k, const struct linear_blocks_args *a)
+static void *old_y(struct kcheck *k, const struct linear_fp8_block_args *a)
 {
     float *y = kc_buf(k, a->n_row * a->y_stride * sizeof *y);
     for (size_t i = 0; i < a->n_row * a->y_stride; i++)
@@ -90,17 +91,17 @@ static void *old_y(struct kcheck *k, const struct linear_blocks_args *a)
     return y;
 }
 
-static void make_product(struct kcheck *k, struct linear_blocks_args *a, uint32_t n_in)
+static void make_product(struct kcheck *k, struct linear_fp8_block_args *a, uint32_t n_in)
 {
     const bool gated = kc_chance(k, 30);
-    *a = (struct linear_blocks_args){
+    *a = (struct linear_fp8_block_args){
         .w = {.n_in = n_in, .dtype = DT_F8_E4M3, .gated = gated, .blocks = 1}};
     a->w.n_out = gated ? 32 * kc_range(k, 1, 4) : kc_range(k, 1, 150);
     a->y_stride = (gated ? a->w.n_out / 2 : a->w.n_out) + kc_range(k, 0, 7);
     a->y_dtype = kc_chance(k, 70) ? DT_F32 : DT_BF16;
 }
 
-static void make_case(struct kcheck *k, struct linear_blocks_args *a)
+static void make_case(struct kcheck *k, struct linear_fp8_block_args *a)
 {
     static const uint32_t rows[] = {1, 2, 5, 8, 9, 16, 17, 40, 130};
     const uint32_t n_row = kc_pick(k, rows, 9), unit = kc_chance(k, 85) ? 16 : 1;
@@ -118,15 +119,15 @@ static void make_case(struct kcheck *k, struct linear_blocks_args *a)
              a->w.gated ? " gated" : "", a->accumulate ? " onto y" : "");
 }
 
-static void check_linear_blocks(struct kcheck *k)
+static void check_linear_fp8_block(struct kcheck *k)
 {
-    struct linear_blocks_args got, want;
+    struct linear_fp8_block_args got, want;
     k->specials = false;
     cuda_with_e4m3(kc_chance(k, 50));
     make_case(k, &got);
     want = got;
     void *there = kc_buf(k, cuda_matrix_bytes(&got.w));
-    void *here = kc_buf(k, packed_blocks_bytes(got.w.n_out, got.w.n_in));
+    void *here = kc_buf(k, packed_fp8_block_bytes(got.w.n_out, got.w.n_in));
     pack_both(k, &got.w, there, here);
     got.w.data = there;
     want.w.data = here;
@@ -140,7 +141,7 @@ static void check_linear_blocks(struct kcheck *k)
                &(struct kc_array){want.y, got.y_dtype, got.n_row, n_col, got.y_stride});
     const size_t element = got.y_dtype == DT_F32 ? 4 : 2;
     for (uint32_t n = 1; n < got.n_row; n = 2 * n + 1) { /* by other kernels */
-        struct linear_blocks_args fewer = got;
+        struct linear_fp8_block_args fewer = got;
         fewer.n_row = n;
         fewer.y = old_y(k, &got);
         kc_run(k, k->variant, &fewer, 1);
@@ -153,7 +154,7 @@ static void check_linear_blocks(struct kcheck *k)
 }
 
 /* So many places that each way of the launcher comes up: 8, 16, and more of a group on average. */
-static void make_groups(struct kcheck *k, struct linear_blocks_groups_args *a)
+static void make_groups(struct kcheck *k, struct linear_fp8_block_grouped_args *a)
 {
     static const uint32_t mosts[] = {2, 9, 20, 60};
     const uint32_t most = kc_pick(k, mosts, 4), n_group = kc_range(k, 1, most > 20 ? 3 : 20);
@@ -182,10 +183,10 @@ static void make_groups(struct kcheck *k, struct linear_blocks_groups_args *a)
              a->of.rows ? " picked" : "");
 }
 
-static void check_linear_blocks_groups(struct kcheck *k)
+static void check_linear_fp8_block_grouped(struct kcheck *k)
 {
     enum { SOME = 12 }; /* places that are compared: each is a launch of its own */
-    struct linear_blocks_groups_args a;
+    struct linear_fp8_block_grouped_args a;
     k->specials = false;
     cuda_with_e4m3(kc_chance(k, 50));
     make_groups(k, &a);
@@ -194,7 +195,7 @@ static void check_linear_blocks_groups(struct kcheck *k)
     void *want = kc_buf(k, n_col * 4);
     kc_run(k, k->variant, &a, 1);
     for (uint32_t p = 0, e = 0; p < a.by.n_row; p += 1 + a.by.n_row / SOME) {
-        struct linear_blocks_args one = a.by;
+        struct linear_fp8_block_args one = a.by;
         const uint32_t row = a.of.rows ? a.of.rows[p] : p;
         while (a.of.starts[e + 1] <= p)
             e++;
@@ -203,7 +204,7 @@ static void check_linear_blocks_groups(struct kcheck *k)
         one.x_scales += row * one.scale_stride;
         one.y = want;
         one.n_row = 1;
-        cuda_run(launch_linear_blocks, &one);
+        cuda_run(launch_linear_fp8_block, &one);
         kc_same_bits(k, "place",
                      (struct kc_bits){(const char *)a.by.y + p * a.by.y_stride * element, want,
                                       a.by.y_dtype, n_col});
@@ -211,10 +212,11 @@ static void check_linear_blocks_groups(struct kcheck *k)
 }
 
 const struct cuda_check cuda_checks_blocks[] = {
-    {"quant_rows_blocks", ref_quant_rows_blocks, call_quant_rows_blocks, 0,
-     kcheck_quant_rows_blocks, 8},
-    {"linear_blocks", ref_linear_blocks, call_linear_blocks, TOLERANCE, check_linear_blocks, 8},
-    {"linear_blocks_groups", ref_linear_blocks_groups, call_linear_blocks_groups, 0,
-     check_linear_blocks_groups, 4},
+    {"quant_rows_fp8_block", ref_quant_rows_fp8_block, call_quant_rows_fp8_block, 0,
+     kcheck_quant_rows_fp8_block, 8},
+    {"linear_fp8_block", ref_linear_fp8_block, call_linear_fp8_block, TOLERANCE,
+     check_linear_fp8_block, 8},
+    {"linear_fp8_block_grouped", ref_linear_fp8_block_grouped, call_linear_fp8_block_grouped, 0,
+     check_linear_fp8_block_grouped, 4},
     {0},
 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* e4m3: rows as the reference quantizes them, bit for bit; products with what pack_e4m3 writes,
+/* e4m3: rows as the reference quantizes them, bit for bit; products with what pack_fp8 writes,
  * against the reference; and each row's bits among few and many others. */
 #include "check.h"
 #include <math.h>
@@ -7,11 +7,11 @@
 #include "kernels/cuda/layout.h"
 #include "kernels/variants.h"
 
-CUDA_CALL(quant_rows_e4m3)
-CUDA_CALL(pack_e4m3)
-CUDA_CALL(linear_e4m3)
-REF_CALL(quant_rows_e4m3)
-REF_CALL(linear_e4m3)
+CUDA_CALL(quant_rows_fp8)
+CUDA_CALL(pack_fp8)
+CUDA_CALL(linear_fp8)
+REF_CALL(quant_rows_fp8)
+REF_CALL(linear_fp8)
 
 /* Tensor cores keep less than f32 of sums of e4m3: Hopper's about 14 bits. */
 #ifdef QUIRE_CUDA_CARD
@@ -28,7 +28,7 @@ static void pack_both(struct kcheck *k, struct packed *got, struct packed *want)
 {
     const size_t n = (size_t)got->n_out * got->n_in;
     void *src = kc_buf(k, n * 4), *there = kc_buf(k, cuda_matrix_bytes(got));
-    void *here = kc_buf(k, packed_quant_bytes(got->n_out, got->n_in));
+    void *here = kc_buf(k, packed_int8_bytes(got->n_out, got->n_in));
     uint8_t *q = kc_buf(k, n);
     float *scales = kc_buf(k, got->n_out * sizeof *scales);
     const enum dtype from = kc_chance(k, 50) ? DT_F32 : DT_BF16;
@@ -38,38 +38,38 @@ static void pack_both(struct kcheck *k, struct packed *got, struct packed *want)
         q[i] = (uint8_t)(kc_range(k, 0, 0x60) | (kc_chance(k, 50) ? 0x80u : 0));
     for (uint32_t o = 0; o < got->n_out; o++)
         scales[o] = (float)kc_range(k, 1, 9) / 256;
-    struct pack_e4m3_args p = {.dst = there,
-                               .src = src,
-                               .src_dtype = from,
-                               .n_out = got->n_out,
-                               .n_in = got->n_in,
-                               .n_out_total = got->n_out,
-                               .q = is_there ? q : NULL,
-                               .scales = scales};
-    call_pack_e4m3(&p, &alone);
+    struct pack_fp8_args p = {.dst = there,
+                              .src = src,
+                              .src_dtype = from,
+                              .n_out = got->n_out,
+                              .n_in = got->n_in,
+                              .n_out_total = got->n_out,
+                              .q = is_there ? q : NULL,
+                              .scales = scales};
+    call_pack_fp8(&p, &alone);
     p.dst = here;
-    pack_e4m3_ref(&p, &alone);
+    pack_fp8_ref(&p, &alone);
     got->data = there;
     want->data = here;
 }
 
-static void make_rows(struct kcheck *k, struct linear_quant_args *a)
+static void make_rows(struct kcheck *k, struct linear_int8_args *a)
 {
     float *x = kc_buf(k, (size_t)a->n_row * a->w.n_in * sizeof *x);
-    struct quant_rows_e4m3_args q = {.q = kc_buf(k, a->n_row * a->x_stride),
-                                     .rows = kc_buf(k, a->n_row * sizeof *q.rows),
-                                     .x = x,
-                                     .n_row = a->n_row,
-                                     .n_col = a->w.n_in,
-                                     .x_stride = a->w.n_in,
-                                     .q_stride = a->x_stride};
+    struct quant_rows_fp8_args q = {.q = kc_buf(k, a->n_row * a->x_stride),
+                                    .rows = kc_buf(k, a->n_row * sizeof *q.rows),
+                                    .x = x,
+                                    .n_row = a->n_row,
+                                    .n_col = a->w.n_in,
+                                    .x_stride = a->w.n_in,
+                                    .q_stride = a->x_stride};
     kc_fill(k, x, (size_t)a->n_row * a->w.n_in);
-    quant_rows_e4m3_ref(&q, &alone);
+    quant_rows_fp8_ref(&q, &alone);
     a->x = (const int8_t *)q.q;
     a->rows = q.rows;
 }
 
-static void *old_y(struct kcheck *k, const struct linear_quant_args *a)
+static void *old_y(struct kcheck *k, const struct linear_int8_args *a)
 {
     float *y = kc_buf(k, a->n_row * a->y_stride * sizeof *y);
     for (size_t i = 0; i < a->n_row * a->y_stride; i++)
@@ -77,12 +77,12 @@ static void *old_y(struct kcheck *k, const struct linear_quant_args *a)
     return y;
 }
 
-static void make_case(struct kcheck *k, struct linear_quant_args *a)
+static void make_case(struct kcheck *k, struct linear_int8_args *a)
 {
     static const uint32_t rows[] = {1, 2, 5, 8, 9, 16, 17, 40, 130};
     const bool gated = kc_chance(k, 30);
     const uint32_t unit = kc_chance(k, 80) ? 16 : 1;
-    *a = (struct linear_quant_args){.n_row = kc_pick(k, rows, 9)};
+    *a = (struct linear_int8_args){.n_row = kc_pick(k, rows, 9)};
     a->w.dtype = DT_F8_E4M3;
     a->w.gated = gated;
     a->w.n_out = gated ? 32 * kc_range(k, 1, 4) : kc_range(k, 1, 150);
@@ -100,9 +100,9 @@ static void make_case(struct kcheck *k, struct linear_quant_args *a)
              gated ? " gated" : "", a->accumulate ? " onto y" : "");
 }
 
-static void check_linear_e4m3(struct kcheck *k)
+static void check_linear_fp8(struct kcheck *k)
 {
-    struct linear_e4m3_args got, want;
+    struct linear_fp8_args got, want;
     k->specials = false;
     cuda_with_e4m3(kc_chance(k, 50));
     make_case(k, &got.by);
@@ -120,7 +120,7 @@ static void check_linear_e4m3(struct kcheck *k)
                &(struct kc_array){want.by.y, got.by.y_dtype, got.by.n_row, n_col, got.by.y_stride});
     const size_t element = got.by.y_dtype == DT_F32 ? 4 : 2;
     for (uint32_t n = 1; n < got.by.n_row; n = 2 * n + 1) { /* by other kernels */
-        struct linear_e4m3_args fewer = got;
+        struct linear_fp8_args fewer = got;
         fewer.by.n_row = n;
         fewer.by.y = old_y(k, &got.by);
         kc_run(k, k->variant, &fewer, 1);
@@ -133,7 +133,7 @@ static void check_linear_e4m3(struct kcheck *k)
 }
 
 const struct cuda_check cuda_checks_fp8[] = {
-    {"quant_rows_e4m3", ref_quant_rows_e4m3, call_quant_rows_e4m3, 0, kcheck_quant_rows_e4m3, 8},
-    {"linear_e4m3", ref_linear_e4m3, call_linear_e4m3, TOLERANCE, check_linear_e4m3, 8},
+    {"quant_rows_fp8", ref_quant_rows_fp8, call_quant_rows_fp8, 0, kcheck_quant_rows_fp8, 8},
+    {"linear_fp8", ref_linear_fp8, call_linear_fp8, TOLERANCE, check_linear_fp8, 8},
     {0},
 };

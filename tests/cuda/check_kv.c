@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kv_store and qkv_finish: against the reference, element by element, since the cache lies
+/* kv_store and qkv_epilogue: against the reference, element by element, since the cache lies
  * otherwise there (kernels/cuda/layout.h). */
 #include "check.h"
 #include <math.h>
@@ -12,9 +12,9 @@
 #define N_BLOCK 3u
 
 CUDA_CALL(kv_store)
-CUDA_CALL(qkv_finish)
+CUDA_CALL(qkv_epilogue)
 REF_CALL(kv_store)
-REF_CALL(qkv_finish)
+REF_CALL(qkv_epilogue)
 
 uint8_t emu_f32_to_e4m3(float f);
 
@@ -99,7 +99,7 @@ static void check_kv_store(struct kcheck *k)
         }
 }
 
-static void check_qkv_finish(struct kcheck *k)
+static void check_qkv_epilogue(struct kcheck *k)
 {
     const uint32_t n_pos = 9;
     struct cache c = {.dtype = (enum dtype)kc_pick(k, kv_dtypes, 5),
@@ -119,24 +119,24 @@ static void check_qkv_finish(struct kcheck *k)
         pos[i] = kc_range(k, 0, n_pos - 1);
     make_cache(k, &c);
     const bool norm = kc_chance(k, 50);
-    struct qkv_finish_args a = {.x = kc_copy(k, x, n_row * stride * sizeof *x),
-                                .x_stride = stride,
-                                .q_norm = norm ? norms : NULL,
-                                .k_norm = norm ? norms + c.head_dim : NULL,
-                                .eps = 1e-6f,
-                                .table = table,
-                                .pos = pos,
-                                .k_cache = c.k,
-                                .v_cache = c.v,
-                                .kv_dtype = c.dtype,
-                                .slot = make_slots(k, n_row),
-                                .n_row = n_row,
-                                .n_head = n_head,
-                                .n_kv_head = c.n_kv_head,
-                                .head_dim = c.head_dim,
-                                .n_rot = n_rot,
-                                .interleaved = kc_chance(k, 30)},
-                           want = a;
+    struct qkv_epilogue_args a = {.x = kc_copy(k, x, n_row * stride * sizeof *x),
+                                  .x_stride = stride,
+                                  .q_norm = norm ? norms : NULL,
+                                  .k_norm = norm ? norms + c.head_dim : NULL,
+                                  .eps = 1e-6f,
+                                  .table = table,
+                                  .pos = pos,
+                                  .k_cache = c.k,
+                                  .v_cache = c.v,
+                                  .kv_dtype = c.dtype,
+                                  .slot = make_slots(k, n_row),
+                                  .n_row = n_row,
+                                  .n_head = n_head,
+                                  .n_kv_head = c.n_kv_head,
+                                  .head_dim = c.head_dim,
+                                  .n_rot = n_rot,
+                                  .interleaved = kc_chance(k, 30)},
+                             want = a;
     const size_t bytes = N_BLOCK * kern_kv_block_bytes(DT_F32, c.n_kv_head, c.head_dim);
     want.x = kc_copy(k, x, n_row * stride * sizeof *x);
     want.k_cache = kc_buf(k, bytes);
@@ -161,6 +161,6 @@ static void check_qkv_finish(struct kcheck *k)
 
 const struct cuda_check cuda_checks_kv[] = {
     {"kv_store", ref_kv_store, call_kv_store, 0, check_kv_store, 60},
-    {"qkv_finish", ref_qkv_finish, call_qkv_finish, 16, check_qkv_finish, 60},
+    {"qkv_epilogue", ref_qkv_epilogue, call_qkv_epilogue, 16, check_qkv_epilogue, 60},
     {0},
 };

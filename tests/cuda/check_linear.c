@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* linear, linear_quant, linear_int4 with what their packers write: small integers and f32 x
+/* linear, linear_int8, linear_w4a8 with what their packers write: small integers and f32 x
  * against the reference bit for bit, bf16 and f16 against f64; and each row's bits among few and
  * many others. */
 #include "check.h"
@@ -10,16 +10,16 @@
 #include "kernels/variants.h"
 
 CUDA_CALL(pack)
-CUDA_CALL(pack_quant)
+CUDA_CALL(pack_int8)
 CUDA_CALL(pack_int4)
 CUDA_CALL(linear)
-CUDA_CALL(linear_quant)
-CUDA_CALL(linear_int4)
-CUDA_CALL(linear_int4_half)
+CUDA_CALL(linear_int8)
+CUDA_CALL(linear_w4a8)
+CUDA_CALL(linear_w4a16)
 REF_CALL(linear)
-REF_CALL(linear_quant)
-REF_CALL(linear_int4)
-REF_CALL(linear_int4_half)
+REF_CALL(linear_int8)
+REF_CALL(linear_w4a8)
+REF_CALL(linear_w4a16)
 
 static const struct kern_exec alone = {.nth = 1};
 
@@ -178,7 +178,7 @@ static void check_linear(struct kcheck *k)
 /* ---- int8 and int4 ---- */
 struct quantized {
     struct quant_rows_args q;
-    struct linear_quant_args a, want;
+    struct linear_int8_args a, want;
 };
 
 static void quantize(struct kcheck *k, const struct product_case *c, struct quantized *z)
@@ -192,43 +192,43 @@ static void quantize(struct kcheck *k, const struct product_case *c, struct quan
                                     .x_stride = c->x_stride,
                                     .q_stride = c->x_stride};
     quant_rows_ref(&z->q, &alone);
-    z->a = (struct linear_quant_args){.y = old_y(k, c),
-                                      .y_dtype = c->y_dtype,
-                                      .x = z->q.q,
-                                      .rows = z->q.rows,
-                                      .w = {NULL, c->n_out, c->n_in, DT_I8, 0, c->gated, NULL, 0},
-                                      .bias = c->bias,
-                                      .n_row = c->n_row,
-                                      .x_stride = c->x_stride,
-                                      .y_stride = c->y_stride,
-                                      .accumulate = c->accumulate};
+    z->a = (struct linear_int8_args){.y = old_y(k, c),
+                                     .y_dtype = c->y_dtype,
+                                     .x = z->q.q,
+                                     .rows = z->q.rows,
+                                     .w = {NULL, c->n_out, c->n_in, DT_I8, 0, c->gated, NULL, 0},
+                                     .bias = c->bias,
+                                     .n_row = c->n_row,
+                                     .x_stride = c->x_stride,
+                                     .y_stride = c->y_stride,
+                                     .accumulate = c->accumulate};
     z->want = z->a;
     z->want.y = old_y(k, c);
 }
 
-static void check_linear_quant(struct kcheck *k)
+static void check_linear_int8(struct kcheck *k)
 {
     struct product_case c;
     struct quantized z;
     make_product(k, &c, kc_chance(k, 80) ? 16 : 1);
     quantize(k, &c, &z);
     void *got_w = kc_buf(k, cuda_matrix_bytes(&z.a.w)),
-         *want_w = kc_buf(k, packed_quant_bytes(c.n_out, c.n_in));
-    struct pack_quant_args p = {.dst = got_w,
-                                .src = c.plain,
-                                .src_dtype = DT_F32,
-                                .n_out = c.n_out,
-                                .n_in = c.n_in,
-                                .n_out_total = c.n_out};
-    call_pack_quant(&p, &alone);
+         *want_w = kc_buf(k, packed_int8_bytes(c.n_out, c.n_in));
+    struct pack_int8_args p = {.dst = got_w,
+                               .src = c.plain,
+                               .src_dtype = DT_F32,
+                               .n_out = c.n_out,
+                               .n_in = c.n_in,
+                               .n_out_total = c.n_out};
+    call_pack_int8(&p, &alone);
     p.dst = want_w;
-    pack_quant_ref(&p, &alone);
+    pack_int8_ref(&p, &alone);
     z.a.w.data = got_w;
     z.want.w.data = want_w;
     kc_run(k, k->variant, &z.a, 1);
     kc_run(k, k->ref, &z.want, 1);
     compare(k, &c, z.a.y, z.want.y);
-    struct linear_quant_args one = z.a;
+    struct linear_int8_args one = z.a;
     one.n_row = 1;
     one.y = old_y(k, &c);
     kc_run(k, k->variant, &one, 1);
@@ -255,7 +255,7 @@ static void pack_both(struct kcheck *k, const struct product_case *c, struct pac
     want->data = want_w;
 }
 
-static void check_linear_int4(struct kcheck *k)
+static void check_linear_w4a8(struct kcheck *k)
 {
     static const uint32_t groups[] = {32, 64, 128};
     const uint32_t group = kc_pick(k, groups, 3);
@@ -265,12 +265,12 @@ static void check_linear_int4(struct kcheck *k)
     quantize(k, &c, &z);
     z.a.w.group = z.want.w.group = group;
     pack_both(k, &c, &z.a.w, &z.want.w);
-    struct linear_int4_args got = {z.a, z.q.sums}, want = {z.want, z.q.sums};
+    struct linear_w4a8_args got = {z.a, z.q.sums}, want = {z.want, z.q.sums};
     kc_run(k, k->variant, &got, 1);
     kc_run(k, k->ref, &want, 1);
     compare(k, &c, got.by.y, want.by.y);
     for (uint32_t n = 1; n < c.n_row; n = 2 * n + 1) { /* by other kernels */
-        struct linear_int4_args fewer = got;
+        struct linear_w4a8_args fewer = got;
         fewer.by.n_row = n;
         fewer.by.y = old_y(k, &c);
         kc_run(k, k->variant, &fewer, 1);
@@ -278,7 +278,7 @@ static void check_linear_int4(struct kcheck *k)
     }
 }
 
-static void check_linear_int4_half(struct kcheck *k)
+static void check_linear_w4a16(struct kcheck *k)
 {
     static const uint32_t groups[] = {32, 64, 128};
     const uint32_t group = kc_pick(k, groups, 3);
@@ -288,18 +288,17 @@ static void check_linear_int4_half(struct kcheck *k)
     uint16_t *x = kc_buf(k, c.n_row * c.x_stride * 2);
     for (size_t i = 0; i < c.n_row * c.x_stride; i++)
         x[i] = x_dtype == DT_F16 ? f32_to_f16(c.x[i]) : f32_to_bf16(c.x[i]);
-    struct linear_int4_half_args got = {{.y = old_y(k, &c),
-                                         .y_dtype = c.y_dtype,
-                                         .x = x,
-                                         .x_dtype = x_dtype,
-                                         .w = {NULL, c.n_out, c.n_in, DT_I8, group, c.gated, NULL,
-                                               0},
-                                         .bias = c.bias,
-                                         .n_row = c.n_row,
-                                         .x_stride = c.x_stride,
-                                         .y_stride = c.y_stride,
-                                         .accumulate = c.accumulate}},
-                                 want = got;
+    struct linear_w4a16_args got = {{.y = old_y(k, &c),
+                                     .y_dtype = c.y_dtype,
+                                     .x = x,
+                                     .x_dtype = x_dtype,
+                                     .w = {NULL, c.n_out, c.n_in, DT_I8, group, c.gated, NULL, 0},
+                                     .bias = c.bias,
+                                     .n_row = c.n_row,
+                                     .x_stride = c.x_stride,
+                                     .y_stride = c.y_stride,
+                                     .accumulate = c.accumulate}},
+                             want = got;
     want.by.y = old_y(k, &c);
     pack_both(k, &c, &got.by.w, &want.by.w);
     kc_run(k, k->variant, &got, 1);
@@ -308,7 +307,7 @@ static void check_linear_int4_half(struct kcheck *k)
     kc_compare(k, "y", &(struct kc_array){got.by.y, c.y_dtype, c.n_row, c.n_col, c.y_stride},
                &(struct kc_array){want.by.y, c.y_dtype, c.n_row, c.n_col, c.y_stride});
     for (uint32_t n = 1; n < c.n_row; n = 2 * n + 1) { /* by other kernels */
-        struct linear_int4_half_args fewer = got;
+        struct linear_w4a16_args fewer = got;
         fewer.by.n_row = n;
         fewer.by.y = old_y(k, &c);
         kc_run(k, k->variant, &fewer, 1);
@@ -318,9 +317,8 @@ static void check_linear_int4_half(struct kcheck *k)
 
 const struct cuda_check cuda_checks_linear[] = {
     {"linear", ref_linear, call_linear, 0, check_linear, 14},
-    {"linear_quant", ref_linear_quant, call_linear_quant, 0, check_linear_quant, 10},
-    {"linear_int4", ref_linear_int4, call_linear_int4, 0, check_linear_int4, 10},
-    {"linear_int4_half", ref_linear_int4_half, call_linear_int4_half, 64, check_linear_int4_half,
-     10},
+    {"linear_int8", ref_linear_int8, call_linear_int8, 0, check_linear_int8, 10},
+    {"linear_w4a8", ref_linear_w4a8, call_linear_w4a8, 0, check_linear_w4a8, 10},
+    {"linear_w4a16", ref_linear_w4a16, call_linear_w4a16, 64, check_linear_w4a16, 10},
     {0},
 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* linear, linear_quant and linear_e4m3 by way of cuBLASLt (the fake one, fake_lt.h): the numbers of
+/* linear, linear_int8 and linear_fp8 by way of cuBLASLt (the fake one, fake_lt.h): the numbers of
  * our own kernels, for every end that a product has; int8 to the bit. And what the library refuses
  * is served by our own kernel, from the row on where it refused. */
 #include "check.h"
@@ -10,8 +10,8 @@
 #include "kernels/cuda/layout.h"
 
 CUDA_CALL(linear)
-CUDA_CALL(linear_quant)
-CUDA_CALL(linear_e4m3)
+CUDA_CALL(linear_int8)
+CUDA_CALL(linear_fp8)
 
 static void no_reference(const void *args, const struct kern_exec *x)
 {
@@ -21,7 +21,7 @@ static void no_reference(const void *args, const struct kern_exec *x)
 
 struct lt_case {
     struct linear_args a;
-    struct linear_e4m3_args q; /* of int8 and e4m3 */
+    struct linear_fp8_args q; /* of int8 and e4m3 */
     uint32_t n_col;
     struct lt_shape shape;
 };
@@ -62,15 +62,15 @@ static void make_arrays(struct kcheck *k, struct lt_case *c)
     a->w.data = w;
     a->x = x;
     a->bias = kc_chance(k, 50) ? bias : NULL;
-    c->q.by = (struct linear_quant_args){.y_dtype = a->y_dtype,
-                                         .x = x,
-                                         .rows = rows,
-                                         .w = a->w,
-                                         .bias = a->bias,
-                                         .n_row = a->n_row,
-                                         .x_stride = a->x_stride,
-                                         .y_stride = a->y_stride,
-                                         .accumulate = a->accumulate};
+    c->q.by = (struct linear_int8_args){.y_dtype = a->y_dtype,
+                                        .x = x,
+                                        .rows = rows,
+                                        .w = a->w,
+                                        .bias = a->bias,
+                                        .n_row = a->n_row,
+                                        .x_stride = a->x_stride,
+                                        .y_stride = a->y_stride,
+                                        .accumulate = a->accumulate};
 }
 
 static void make_case(struct kcheck *k, struct lt_case *c)
@@ -120,9 +120,9 @@ static void *run(struct kcheck *k, struct lt_case *c)
         y[i] = (float)(i % 17) / 8 - 1;
     c->a.y = c->q.by.y = y;
     if (c->a.w.dtype == DT_I8)
-        kc_run(k, &(struct kc_variant){"linear_quant", "lt", 0, 0, call_linear_quant}, &c->q.by, 1);
+        kc_run(k, &(struct kc_variant){"linear_int8", "lt", 0, 0, call_linear_int8}, &c->q.by, 1);
     else if (c->a.w.dtype == DT_F8_E4M3)
-        kc_run(k, &(struct kc_variant){"linear_e4m3", "lt", 0, 0, call_linear_e4m3}, &c->q, 1);
+        kc_run(k, &(struct kc_variant){"linear_fp8", "lt", 0, 0, call_linear_fp8}, &c->q, 1);
     else
         kc_run(k, &(struct kc_variant){"linear", "lt", 0, 0, call_linear}, &c->a, 1);
     return y;

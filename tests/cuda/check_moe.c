@@ -6,32 +6,32 @@
 #include "kernels/cuda/layout.h"
 #include "kernels/variants.h"
 
-CUDA_CALL(route)
-CUDA_CALL(combine)
-CUDA_CALL(group_rows)
-CUDA_CALL(linear_groups)
-CUDA_CALL(linear_quant_groups)
-CUDA_CALL(linear_e4m3_groups)
-CUDA_CALL(linear_int4_groups)
-CUDA_CALL(linear_int4_half_groups)
-CUDA_CALL(order_rows)
-CUDA_CALL(add_share)
-REF_CALL(route)
-REF_CALL(combine)
-REF_CALL(group_rows)
-REF_CALL(linear_groups)
-REF_CALL(linear_quant_groups)
-REF_CALL(linear_e4m3_groups)
-REF_CALL(linear_int4_groups)
-REF_CALL(linear_int4_half_groups)
-REF_CALL(order_rows)
-REF_CALL(add_share)
+CUDA_CALL(moe_route)
+CUDA_CALL(moe_combine)
+CUDA_CALL(moe_group_rows)
+CUDA_CALL(linear_grouped)
+CUDA_CALL(linear_int8_grouped)
+CUDA_CALL(linear_fp8_grouped)
+CUDA_CALL(linear_w4a8_grouped)
+CUDA_CALL(linear_w4a16_grouped)
+CUDA_CALL(permute_cols)
+CUDA_CALL(moe_add_shared)
+REF_CALL(moe_route)
+REF_CALL(moe_combine)
+REF_CALL(moe_group_rows)
+REF_CALL(linear_grouped)
+REF_CALL(linear_int8_grouped)
+REF_CALL(linear_fp8_grouped)
+REF_CALL(linear_w4a8_grouped)
+REF_CALL(linear_w4a16_grouped)
+REF_CALL(permute_cols)
+REF_CALL(moe_add_shared)
 #ifndef QUIRE_CUDA_CARD
 void linear_cuda(const struct linear_args *a, const struct kern_exec *x);
-void linear_quant_cuda(const struct linear_quant_args *a, const struct kern_exec *x);
-void linear_e4m3_cuda(const struct linear_e4m3_args *a, const struct kern_exec *x);
-void linear_int4_cuda(const struct linear_int4_args *a, const struct kern_exec *x);
-void linear_int4_half_cuda(const struct linear_int4_half_args *a, const struct kern_exec *x);
+void linear_int8_cuda(const struct linear_int8_args *a, const struct kern_exec *x);
+void linear_fp8_cuda(const struct linear_fp8_args *a, const struct kern_exec *x);
+void linear_w4a8_cuda(const struct linear_w4a8_args *a, const struct kern_exec *x);
+void linear_w4a16_cuda(const struct linear_w4a16_args *a, const struct kern_exec *x);
 #else
 #define cuda_with_e4m3(there) ((void)(there))
 #endif
@@ -42,19 +42,19 @@ static void launch_one(const void *args, const struct kern_exec *x)
 }
 static void launch_one_quant(const void *args, const struct kern_exec *x)
 {
-    CUDA_LAUNCH(linear_quant)(args, x);
+    CUDA_LAUNCH(linear_int8)(args, x);
 }
 static void launch_one_e4m3(const void *args, const struct kern_exec *x)
 {
-    CUDA_LAUNCH(linear_e4m3)(args, x);
+    CUDA_LAUNCH(linear_fp8)(args, x);
 }
 static void launch_one_int4(const void *args, const struct kern_exec *x)
 {
-    CUDA_LAUNCH(linear_int4)(args, x);
+    CUDA_LAUNCH(linear_w4a8)(args, x);
 }
-static void launch_one_int4_half(const void *args, const struct kern_exec *x)
+static void launch_one_w4a16(const void *args, const struct kern_exec *x)
 {
-    CUDA_LAUNCH(linear_int4_half)(args, x);
+    CUDA_LAUNCH(linear_w4a16)(args, x);
 }
 
 #define SOME 12u /* places that are compared: each is a launch of its own */
@@ -114,7 +114,7 @@ static void same_place(struct kcheck *k, const struct groups_case *c, const void
         (struct kc_bits){(const char *)y + p * c->y_stride * element, want, c->y_dtype, c->n_col});
 }
 
-static void check_linear_groups(struct kcheck *k)
+static void check_linear_grouped(struct kcheck *k)
 {
     static const uint32_t types[] = {DT_BF16, DT_BF16, DT_F16, DT_F32};
     struct groups_case c;
@@ -129,15 +129,15 @@ static void check_linear_groups(struct kcheck *k)
         kc_fill_dtype(k, w + e * c.g.w_stride, t, (size_t)c.w.n_out * c.w.n_in);
     kc_fill_dtype(k, x, t, c.n_x * c.x_stride);
     c.w.data = w;
-    const struct linear_groups_args a = {.by = {.y = kc_buf(k, c.n_place * c.y_stride * 4),
-                                                .y_dtype = c.y_dtype,
-                                                .x = x,
-                                                .x_dtype = t,
-                                                .w = c.w,
-                                                .n_row = c.n_place,
-                                                .x_stride = c.x_stride,
-                                                .y_stride = c.y_stride},
-                                         .of = c.g};
+    const struct linear_grouped_args a = {.by = {.y = kc_buf(k, c.n_place * c.y_stride * 4),
+                                                 .y_dtype = c.y_dtype,
+                                                 .x = x,
+                                                 .x_dtype = t,
+                                                 .w = c.w,
+                                                 .n_row = c.n_place,
+                                                 .x_stride = c.x_stride,
+                                                 .y_stride = c.y_stride},
+                                          .of = c.g};
     void *want = kc_buf(k, c.n_col * 4);
     kc_run(k, k->variant, &a, 1);
     for (uint32_t p = 0; p < c.n_place; p += 1 + c.n_place / SOME) {
@@ -203,7 +203,7 @@ static void make_matrices(struct kcheck *k, struct groups_case *c)
 }
 
 /* Matrices and rows of bytes as they lie on a device; int4: with rows of int8. */
-static void make_bytes(struct kcheck *k, struct groups_case *c, struct linear_quant_groups_args *a,
+static void make_bytes(struct kcheck *k, struct groups_case *c, struct linear_int8_grouped_args *a,
                        enum dtype as, bool int4)
 {
     make_groups(k, c);
@@ -219,7 +219,7 @@ static void make_bytes(struct kcheck *k, struct groups_case *c, struct linear_qu
         for (uint32_t j = 0; j < c->w.n_in; j++)
             x[i * c->x_stride + j] = some_byte(k, as);
     }
-    *a = (struct linear_quant_groups_args){.by = {.y = kc_buf(k, c->n_place * c->y_stride * 4),
+    *a = (struct linear_int8_grouped_args){.by = {.y = kc_buf(k, c->n_place * c->y_stride * 4),
                                                   .y_dtype = c->y_dtype,
                                                   .x = x,
                                                   .rows = rows,
@@ -231,19 +231,19 @@ static void make_bytes(struct kcheck *k, struct groups_case *c, struct linear_qu
 }
 
 static void check_bytes(struct kcheck *k, const struct groups_case *c,
-                        const struct linear_quant_groups_args *a)
+                        const struct linear_int8_grouped_args *a)
 {
     void *want = kc_buf(k, c->n_col * 4);
     for (uint32_t p = 0; p < c->n_place; p += 1 + c->n_place / SOME) {
         const uint32_t row = c->g.rows ? c->g.rows[p] : p;
-        struct linear_e4m3_args one = {a->by};
+        struct linear_fp8_args one = {a->by};
         one.by.w.data = (const char *)c->w.data + expert_at(&c->g, p) * c->g.w_stride;
         one.by.x = a->by.x + row * c->x_stride;
         one.by.rows = a->by.rows + row;
         one.by.y = want;
         one.by.n_row = 1;
         if (c->w.group)
-            cuda_run(launch_one_int4, &(struct linear_int4_args){.by = one.by});
+            cuda_run(launch_one_int4, &(struct linear_w4a8_args){.by = one.by});
         else if (c->w.dtype == DT_I8)
             cuda_run(launch_one_quant, &one.by);
         else
@@ -252,35 +252,35 @@ static void check_bytes(struct kcheck *k, const struct groups_case *c,
     }
 }
 
-static void check_linear_quant_groups(struct kcheck *k)
+static void check_linear_int8_grouped(struct kcheck *k)
 {
     struct groups_case c;
-    struct linear_quant_groups_args a;
+    struct linear_int8_grouped_args a;
     make_bytes(k, &c, &a, DT_I8, false);
     kc_run(k, k->variant, &a, 1);
     check_bytes(k, &c, &a);
 }
 
-static void check_linear_e4m3_groups(struct kcheck *k)
+static void check_linear_fp8_grouped(struct kcheck *k)
 {
     struct groups_case c;
-    struct linear_e4m3_groups_args a;
+    struct linear_fp8_grouped_args a;
     cuda_with_e4m3(kc_chance(k, 50));
     make_bytes(k, &c, &a.as, DT_F8_E4M3, false);
     kc_run(k, k->variant, &a, 1);
     check_bytes(k, &c, &a.as);
 }
 
-static void check_linear_int4_groups(struct kcheck *k)
+static void check_linear_w4a8_grouped(struct kcheck *k)
 {
     struct groups_case c;
-    struct linear_int4_groups_args a;
+    struct linear_w4a8_grouped_args a;
     make_bytes(k, &c, &a.as, DT_I8, true);
     kc_run(k, k->variant, &a, 1);
     check_bytes(k, &c, &a.as);
 }
 
-static void check_linear_int4_half_groups(struct kcheck *k)
+static void check_linear_w4a16_grouped(struct kcheck *k)
 {
     const enum dtype t = kc_chance(k, 60) ? DT_BF16 : DT_F16;
     struct groups_case c;
@@ -289,7 +289,7 @@ static void check_linear_int4_half_groups(struct kcheck *k)
     make_matrices(k, &c);
     uint16_t *x = kc_buf(k, (c.n_x + 1) * c.x_stride * sizeof *x);
     kc_fill_dtype(k, x, t, c.n_x * c.x_stride);
-    const struct linear_int4_half_groups_args a = {
+    const struct linear_w4a16_grouped_args a = {
         .as = {.by = {.y = kc_buf(k, c.n_place * c.y_stride * 4),
                       .y_dtype = c.y_dtype,
                       .x = x,
@@ -302,30 +302,30 @@ static void check_linear_int4_half_groups(struct kcheck *k)
     void *want = kc_buf(k, c.n_col * 4);
     kc_run(k, k->variant, &a, 1);
     for (uint32_t p = 0; p < c.n_place; p += 1 + c.n_place / SOME) {
-        struct linear_int4_half_args one = {a.as.by};
+        struct linear_w4a16_args one = {a.as.by};
         one.by.w.data = (const char *)c.w.data + expert_at(&c.g, p) * c.g.w_stride;
         one.by.x = x + (c.g.rows ? c.g.rows[p] : p) * c.x_stride;
         one.by.y = want;
         one.by.n_row = 1;
-        cuda_run(launch_one_int4_half, &one);
+        cuda_run(launch_one_w4a16, &one);
         same_place(k, &c, a.as.by.y, p, want);
     }
 }
 
 const struct cuda_check cuda_checks_moe[] = {
-    {"route", ref_route, call_route, 64, kcheck_route, 40},
-    {"combine", ref_combine, call_combine, 0, kcheck_combine, 30},
-    {"group_rows", ref_group_rows, call_group_rows, 0, kcheck_group_rows, 20},
-    {"linear_groups", ref_linear_groups, call_linear_groups, 0, check_linear_groups, 5},
-    {"linear_quant_groups", ref_linear_quant_groups, call_linear_quant_groups, 0,
-     check_linear_quant_groups, 3},
-    {"linear_e4m3_groups", ref_linear_e4m3_groups, call_linear_e4m3_groups, 0,
-     check_linear_e4m3_groups, 3},
-    {"linear_int4_groups", ref_linear_int4_groups, call_linear_int4_groups, 0,
-     check_linear_int4_groups, 4},
-    {"linear_int4_half_groups", ref_linear_int4_half_groups, call_linear_int4_half_groups, 0,
-     check_linear_int4_half_groups, 4},
-    {"order_rows", ref_order_rows, call_order_rows, 0, kcheck_order_rows, 20},
-    {"add_share", ref_add_share, call_add_share, 8, kcheck_add_share, 20},
+    {"moe_route", ref_moe_route, call_moe_route, 64, kcheck_moe_route, 40},
+    {"moe_combine", ref_moe_combine, call_moe_combine, 0, kcheck_moe_combine, 30},
+    {"moe_group_rows", ref_moe_group_rows, call_moe_group_rows, 0, kcheck_moe_group_rows, 20},
+    {"linear_grouped", ref_linear_grouped, call_linear_grouped, 0, check_linear_grouped, 5},
+    {"linear_int8_grouped", ref_linear_int8_grouped, call_linear_int8_grouped, 0,
+     check_linear_int8_grouped, 3},
+    {"linear_fp8_grouped", ref_linear_fp8_grouped, call_linear_fp8_grouped, 0,
+     check_linear_fp8_grouped, 3},
+    {"linear_w4a8_grouped", ref_linear_w4a8_grouped, call_linear_w4a8_grouped, 0,
+     check_linear_w4a8_grouped, 4},
+    {"linear_w4a16_grouped", ref_linear_w4a16_grouped, call_linear_w4a16_grouped, 0,
+     check_linear_w4a16_grouped, 4},
+    {"permute_cols", ref_permute_cols, call_permute_cols, 0, kcheck_permute_cols, 20},
+    {"moe_add_shared", ref_moe_add_shared, call_moe_add_shared, 8, kcheck_moe_add_shared, 20},
     {0},
 };

@@ -9,8 +9,8 @@
 #include "kernels/cuda/trial_linear.h"
 
 CUDA_CALL(linear)
-CUDA_CALL(linear_quant)
-CUDA_CALL(linear_e4m3)
+CUDA_CALL(linear_int8)
+CUDA_CALL(linear_fp8)
 
 static void no_reference(const void *args, const struct kern_exec *x)
 {
@@ -28,11 +28,11 @@ static void no_reference(const void *args, const struct kern_exec *x)
             cuda_run_sm90(launch_##op##_wgmma, args);                            \
     }
 WGMMA_CALL(linear)
-WGMMA_CALL(linear_quant)
-WGMMA_CALL(linear_e4m3)
-WGMMA_CALL(linear_groups)
-WGMMA_CALL(linear_quant_groups)
-WGMMA_CALL(linear_e4m3_groups)
+WGMMA_CALL(linear_int8)
+WGMMA_CALL(linear_fp8)
+WGMMA_CALL(linear_grouped)
+WGMMA_CALL(linear_int8_grouped)
+WGMMA_CALL(linear_fp8_grouped)
 
 struct wgmma_case {
     struct linear_args a; /* n_row: places */
@@ -118,29 +118,29 @@ static void *old_y(struct kcheck *k, const struct wgmma_case *c, uint32_t n_row)
 }
 
 /* The arguments of products of bytes. */
-static struct linear_e4m3_args as_quant(const struct wgmma_case *c, const struct linear_args *a)
+static struct linear_fp8_args as_quant(const struct wgmma_case *c, const struct linear_args *a)
 {
-    return (struct linear_e4m3_args){{.y = a->y,
-                                      .y_dtype = a->y_dtype,
-                                      .x = a->x,
-                                      .rows = c->rows,
-                                      .w = a->w,
-                                      .bias = a->bias,
-                                      .n_row = a->n_row,
-                                      .x_stride = a->x_stride,
-                                      .y_stride = a->y_stride,
-                                      .accumulate = a->accumulate}};
+    return (struct linear_fp8_args){{.y = a->y,
+                                     .y_dtype = a->y_dtype,
+                                     .x = a->x,
+                                     .rows = c->rows,
+                                     .w = a->w,
+                                     .bias = a->bias,
+                                     .n_row = a->n_row,
+                                     .x_stride = a->x_stride,
+                                     .y_stride = a->y_stride,
+                                     .accumulate = a->accumulate}};
 }
 
 static void *run(struct kcheck *k, const struct wgmma_case *c, struct linear_args a, bool wgmma)
 {
     a.y = old_y(k, c, a.n_row);
-    const struct linear_e4m3_args q = as_quant(c, &a);
+    const struct linear_fp8_args q = as_quant(c, &a);
     const struct kern_exec alone = {.nth = 1};
     if (a.w.dtype == DT_I8)
-        (wgmma ? call_linear_quant_wgmma : call_linear_quant)(&q.by, &alone);
+        (wgmma ? call_linear_int8_wgmma : call_linear_int8)(&q.by, &alone);
     else if (a.w.dtype == DT_F8_E4M3)
-        (wgmma ? call_linear_e4m3_wgmma : call_linear_e4m3)(&q, &alone);
+        (wgmma ? call_linear_fp8_wgmma : call_linear_fp8)(&q, &alone);
     else
         (wgmma ? call_linear_wgmma : call_linear)(&a, &alone);
     return a.y;
@@ -243,21 +243,21 @@ static void *run_groups(struct kcheck *k, const struct wgmma_case *c)
 {
     struct linear_args a = c->a;
     a.y = old_y(k, c, a.n_row + 1);
-    const struct linear_groups_args floats = {a, c->g};
-    const struct linear_e4m3_groups_args bytes = {{as_quant(c, &a).by, c->g}};
+    const struct linear_grouped_args floats = {a, c->g};
+    const struct linear_fp8_grouped_args bytes = {{as_quant(c, &a).by, c->g}};
     const struct kern_exec alone = {.nth = 1};
     if (a.n_row == 0)
         return a.y;
     if (a.w.dtype == DT_I8)
-        call_linear_quant_groups_wgmma(&bytes.as, &alone);
+        call_linear_int8_grouped_wgmma(&bytes.as, &alone);
     else if (a.w.dtype == DT_F8_E4M3)
-        call_linear_e4m3_groups_wgmma(&bytes, &alone);
+        call_linear_fp8_grouped_wgmma(&bytes, &alone);
     else
-        call_linear_groups_wgmma(&floats, &alone);
+        call_linear_grouped_wgmma(&floats, &alone);
     return a.y;
 }
 
-static void check_linear_groups_wgmma(struct kcheck *k)
+static void check_linear_grouped_wgmma(struct kcheck *k)
 {
     struct wgmma_case c = {.n_col = 0};
     make_shape(k, &c);
@@ -290,8 +290,8 @@ static void check_linear_groups_wgmma(struct kcheck *k)
 
 const struct cuda_check cuda_checks_wgmma[] = {
     {"linear_wgmma", no_reference, call_linear_wgmma, 0, check_linear_wgmma, 4},
-    {"linear_wgmma_long", no_reference, call_linear_e4m3_wgmma, 0, check_linear_wgmma_long, 1},
-    {"linear_groups_wgmma", no_reference, call_linear_groups_wgmma, 0, check_linear_groups_wgmma,
+    {"linear_wgmma_long", no_reference, call_linear_fp8_wgmma, 0, check_linear_wgmma_long, 1},
+    {"linear_grouped_wgmma", no_reference, call_linear_grouped_wgmma, 0, check_linear_grouped_wgmma,
      3},
     {0},
 };

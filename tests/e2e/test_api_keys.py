@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""--api-key-file: keys, their shares of a busy engine, and who may steer it."""
+"""--api-key-file: keys, their shares of a busy engine, and which keys may control it."""
 import json
 import subprocess
 import threading
@@ -44,7 +44,7 @@ def test_shares_of_a_busy_engine(start, keys):
     assert not any(gold[-12:]) or sum(gold[-12:]) <= 2, gold
 
 
-def test_who_may_steer(start, keys):
+def test_which_keys_may_control(start, keys):
     server = start(MODELS / "llama", *OPTIONS, "--api-key-file", keys, "--api-key", "sk-line")
     for key, pause, models in [(None, 401, 401), ("sk-nobody", 401, 401), ("sk-gold", 403, 200), ("sk-line", 403, 200), ("sk-root", 200, 200)]:
         asked = Http(server.url, key)

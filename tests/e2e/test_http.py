@@ -392,12 +392,12 @@ def test_x_api_key(start):
         assert answer.status == 400 and answer.headers["access-control-allow-origin"] is None and b"--allowed-origins" in answer.read()
         connection, answer = server.raw("GET", "/health", headers={"Origin": origin})
         assert answer.status == 200 and answer.headers["access-control-allow-origin"] is None and answer.headers["vary"] == "Origin"
-    # steering is for named origins
+    # control is for named origins
     assert server.raw("OPTIONS", "/sleep", headers=ask)[1].status == 200
 
 
 def test_cors_by_default(wide):
-    """vLLM's defaults: all origins, methods and headers, no credentials; the engine is not for any page to steer."""
+    """vLLM's defaults: all origins, methods and headers, no credentials; the engine is not for any page to control."""
     page = {"Origin": "http://page"}
     for method, path, body, status in [("GET", "/health", None, 200), ("GET", "/nothing", None, 404), ("POST", "/v1/completions", b"{", 400),
                                        ("POST", "/v1/completions", BODY, 200), ("GET", "/v1/completions", None, 405)]:

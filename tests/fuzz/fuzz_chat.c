@@ -39,7 +39,7 @@ static void assert_harmless(const struct buf *out)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    struct chat_peer peer = {.key = NULL};
+    struct chat_peer frontend = {.key = NULL};
     struct wrap w = {.width = 20};
     struct chat_answer a = {.content = BUF_INIT, .on_text = on_text, .ctx = &w};
     struct q_err e = Q_ERR_INIT;
@@ -49,12 +49,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         piece = (data[0] >> 1) + 1u;
         body = (const char *)data + 1;
         n_body = size - 1;
-        enum q_code rc = chat_stream(&peer, request, &a, &e);
+        enum q_code rc = chat_stream(&frontend, request, &a, &e);
         Q_ASSERT((rc != Q_OK) == (e.code != Q_OK) && (status == 200 || rc != Q_OK));
         wrap_flush(&w);
         assert_harmless(&w.out);
         q_err_reset(&e);
-        rc = chat_models(&peer, &names, &e);
+        rc = chat_models(&frontend, &names, &e);
         Q_ASSERT((rc == Q_OK) == (names != NULL));
     }
     json_decref(names);

@@ -12,7 +12,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
-static struct served served;
+static struct served_model served;
 static struct options options;
 
 static void load(void)

@@ -13,8 +13,8 @@ from store import Failed, Skipped, run
 
 HERE = pathlib.Path(__file__).resolve().parent
 MODELS = HERE.parent / "data/models"
-CHECKS = ("embed", "rms_norm", "rope", "silu_mul", "softmax_stats", "quant_rows", "kv_store", "attention", "linear", "linear_quant",
-          "linear_int4", "linear_int4_half", "mla")  # when cuda_check_card cannot say
+CHECKS = ("embed", "rms_norm", "rope", "silu_mul", "softmax_stats", "quant_rows", "kv_store", "attention", "linear", "linear_int8",
+          "linear_w4a8", "linear_w4a16", "mla")  # when cuda_check_card cannot say
 DIAGNOSES = 3  # of a run: compute-sanitizer takes its time
 CLOSE = 0.1  # logprobs of two devices in bfloat16, of logits that random weights make
 
@@ -91,7 +91,7 @@ def kernels(r):
     for op in listed.out.split() if listed.rc == 0 else CHECKS:
         yield f"check {op}", check(op), 5
     yield "speed", speed("speed"), 25
-    yield "speed without trial", speed("speed without wgmma", ["--op", "attention,linear,linear_groups"], machine.WITHOUT), 20
+    yield "speed without trial", speed("speed without wgmma", ["--op", "attention,linear,linear_grouped"], machine.WITHOUT), 20
 
 
 # ---- goldens ----
@@ -299,8 +299,8 @@ def profile(op, kernel_names):
 
 def profiles(r):
     groups, products = "groups|sm90a", "few|many|any|sm90a"
-    for op, names in (("attention", "attention|fold"), ("linear", products), ("linear_quant", products), ("linear_e4m3", products),
-                      ("linear_int4", "int4_"), ("linear_groups", groups), ("linear_e4m3_groups", groups)):
+    for op, names in (("attention", "attention|fold"), ("linear", products), ("linear_int8", products), ("linear_fp8", products),
+                      ("linear_w4a8", "int4_"), ("linear_grouped", groups), ("linear_fp8_grouped", groups)):
         yield op, profile(op, names), 20
 
 

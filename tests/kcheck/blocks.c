@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* quant_rows_blocks, pack_blocks, linear_blocks and linear_blocks_groups: every variant against the
- * reference; the reference against f64, against quant_rows_e4m3 of 128 columns, and against its
- * layout written out a second time. */
+/* quant_rows_fp8_block, pack_fp8_block, linear_fp8_block and linear_fp8_block_grouped: every
+ * variant against the reference; the reference against f64, against quant_rows_fp8 of 128 columns,
+ * and against its layout written out a second time. */
 #include <math.h>
 #include <string.h>
 #include "kernels/ops/e4m3.h"
@@ -20,7 +20,7 @@ static uint32_t n_block_of(uint32_t n)
 }
 
 /* ---- rows ---- */
-void kcheck_quant_rows_blocks(struct kcheck *k)
+void kcheck_quant_rows_fp8_block(struct kcheck *k)
 {
     const uint32_t n_row = kc_range(k, 0, 5), n_col = kc_range(k, 1, kc_chance(k, 50) ? 140 : 1100);
     const size_t x_stride = n_col + kc_range(k, 0, 7);
@@ -36,15 +36,15 @@ void kcheck_quant_rows_blocks(struct kcheck *k)
     }
     k->scale = 1;
     kc_shape(k, "n_row %u n_col %u", n_row, n_col);
-    struct quant_rows_blocks_args want = {.q = kc_buf(k, n_row * q_stride),
-                                          .scales = kc_buf(k, n_row * stride * sizeof(float)),
-                                          .x = x,
-                                          .n_row = n_row,
-                                          .n_col = n_col,
-                                          .x_stride = x_stride,
-                                          .q_stride = q_stride,
-                                          .scale_stride = stride};
-    struct quant_rows_blocks_args got = want;
+    struct quant_rows_fp8_block_args want = {.q = kc_buf(k, n_row * q_stride),
+                                             .scales = kc_buf(k, n_row * stride * sizeof(float)),
+                                             .x = x,
+                                             .n_row = n_row,
+                                             .n_col = n_col,
+                                             .x_stride = x_stride,
+                                             .q_stride = q_stride,
+                                             .scale_stride = stride};
+    struct quant_rows_fp8_block_args got = want;
     got.q = kc_copy(k, want.q, n_row * q_stride);
     got.scales = kc_copy(k, want.scales, n_row * stride * sizeof(float));
     kc_run(k, k->ref, &want, 1);
@@ -56,9 +56,9 @@ void kcheck_quant_rows_blocks(struct kcheck *k)
             uint8_t part[BLOCK];
             struct quant_row row;
             const uint32_t n = n_col - b * BLOCK < BLOCK ? n_col - b * BLOCK : BLOCK;
-            const struct quant_rows_e4m3_args one = {part, &row, x + i * x_stride + b * BLOCK, 1, n,
-                                                     n,    BLOCK};
-            quant_rows_e4m3_ref(&one, &alone);
+            const struct quant_rows_fp8_args one = {part, &row, x + i * x_stride + b * BLOCK, 1, n,
+                                                    n,    BLOCK};
+            quant_rows_fp8_ref(&one, &alone);
             kc_same_bits(k, "block",
                          (struct kc_bits){want.q + i * q_stride + b * BLOCK, part, DT_I8, n});
             kc_same_bits(k, "scale of a block",
@@ -66,7 +66,7 @@ void kcheck_quant_rows_blocks(struct kcheck *k)
         }
 }
 
-void kbench_quant_rows_blocks(struct kc_bench *b)
+void kbench_quant_rows_fp8_block(struct kc_bench *b)
 {
     (void)b; /* a device's: tests/gpu */
 }
@@ -94,8 +94,9 @@ static float scale_at(const struct packed *w, uint32_t o, uint32_t k)
     return f;
 }
 
-/* e4m3 below 2^6 of either sign, and scales that differ from turn to turn, an output each. */
-static void make_matrix(struct kcheck *k, struct pack_blocks_args *a, uint32_t n_out, uint32_t n_in)
+/* e4m3 below 2^6 of either sign, and scales that differ from group to group, an output each. */
+static void make_matrix(struct kcheck *k, struct pack_fp8_block_args *a, uint32_t n_out,
+                        uint32_t n_in)
 {
     const uint32_t n_block = n_block_of(n_in);
     uint8_t *q = kc_buf(k, (size_t)n_out * n_in);
@@ -106,22 +107,22 @@ static void make_matrix(struct kcheck *k, struct pack_blocks_args *a, uint32_t n
         for (uint32_t b = 0; b < n_block; b++)
             scales[o * n_block + b] =
                 o % TURN ? scales[o / TURN * TURN * n_block + b] : (float)kc_range(k, 1, 99) / 4096;
-    *a = (struct pack_blocks_args){
+    *a = (struct pack_fp8_block_args){
         .q = q, .scales = scales, .n_out = n_out, .n_in = n_in, .n_out_total = n_out};
 }
 
-void kcheck_pack_blocks(struct kcheck *k)
+void kcheck_pack_fp8_block(struct kcheck *k)
 {
     const uint32_t n_out = kc_range(k, 1, 150), n_in = kc_range(k, 1, 400);
     const uint32_t n_block = n_block_of(n_in);
-    const size_t bytes = packed_blocks_bytes(n_out, n_in);
-    struct pack_blocks_args all;
+    const size_t bytes = packed_fp8_block_bytes(n_out, n_in);
+    struct pack_fp8_block_args all;
     make_matrix(k, &all, n_out, n_in);
     kc_shape(k, "[%u,%u]", n_out, n_in);
     uint8_t *dst[2] = {kc_buf(k, bytes), kc_buf(k, bytes)};
     for (uint32_t v = 0; v < 2; v++)
         for (uint32_t done = 0, step; done < n_out; done += step) {
-            struct pack_blocks_args a = all;
+            struct pack_fp8_block_args a = all;
             step = kc_chance(k, 40) ? n_out - done : kc_range(k, 1, n_out - done);
             a.dst = dst[v];
             a.q += (size_t)done * n_in;
@@ -142,14 +143,14 @@ void kcheck_pack_blocks(struct kcheck *k)
         }
 }
 
-void kbench_pack_blocks(struct kc_bench *b)
+void kbench_pack_fp8_block(struct kc_bench *b)
 {
     (void)b; /* a device's: tests/gpu */
 }
 
 /* ---- products ---- */
-/* n_row rows of x as quant_rows_blocks makes them, whose blocks are of different sizes. */
-static void make_rows(struct kcheck *k, struct linear_blocks_args *a, uint32_t n_row)
+/* n_row rows of x as quant_rows_fp8_block makes them, whose blocks are of different sizes. */
+static void make_rows(struct kcheck *k, struct linear_fp8_block_args *a, uint32_t n_row)
 {
     const uint32_t n_in = a->w.n_in;
     float *x = kc_buf(k, ((size_t)n_row * n_in + 1) * sizeof *x);
@@ -158,7 +159,7 @@ static void make_rows(struct kcheck *k, struct linear_blocks_args *a, uint32_t n
         x[i] *= (float)(1 + i % n_in / BLOCK % 5);
     a->x_stride = (n_in + ROUND - 1) / ROUND * ROUND;
     a->scale_stride = (n_block_of(n_in) + 3) / 4 * 4;
-    const struct quant_rows_blocks_args q = {
+    const struct quant_rows_fp8_block_args q = {
         .q = kc_buf(k, (n_row + 1) * a->x_stride),
         .scales = kc_buf(k, (n_row + 1) * a->scale_stride * sizeof(float)),
         .x = x,
@@ -167,21 +168,21 @@ static void make_rows(struct kcheck *k, struct linear_blocks_args *a, uint32_t n
         .x_stride = n_in,
         .q_stride = a->x_stride,
         .scale_stride = a->scale_stride};
-    quant_rows_blocks_ref(&q, &alone);
+    quant_rows_fp8_block_ref(&q, &alone);
     a->x = q.q;
     a->x_scales = q.scales;
 }
 
-static void make_case(struct kcheck *k, struct linear_blocks_args *a)
+static void make_case(struct kcheck *k, struct linear_fp8_block_args *a)
 {
     static const uint32_t rows[] = {0, 1, 1, 2, 3, 5, 8, 17};
     const uint32_t n_out = kc_product_outputs(k, 150);
     const uint32_t n_in = kc_range(k, 1, kc_chance(k, 70) ? 300 : 900);
-    struct pack_blocks_args p;
+    struct pack_fp8_block_args p;
     make_matrix(k, &p, n_out, n_in);
-    p.dst = kc_buf(k, packed_blocks_bytes(n_out, n_in));
-    pack_blocks_ref(&p, &alone);
-    *a = (struct linear_blocks_args){
+    p.dst = kc_buf(k, packed_fp8_block_bytes(n_out, n_in));
+    pack_fp8_block_ref(&p, &alone);
+    *a = (struct linear_fp8_block_args){
         .w = {.data = p.dst, .n_out = n_out, .n_in = n_in, .dtype = DT_F8_E4M3, .blocks = 1},
         .n_row = kc_pick(k, rows, 8),
         .y_stride = n_out + kc_range(k, 0, 7),
@@ -195,7 +196,7 @@ static void make_case(struct kcheck *k, struct linear_blocks_args *a)
 static void near_f64(struct kcheck *k, const struct kc_product *p, const float *y,
                      const float *before)
 {
-    const struct linear_blocks_args *a = p->args;
+    const struct linear_fp8_block_args *a = p->args;
     for (uint32_t i = 0; i < a->n_row; i += 1 + a->n_row / 3)
         for (uint32_t o = 0; o < a->w.n_out; o++) {
             double sum = 0, size = 0;
@@ -218,8 +219,8 @@ static void near_f64(struct kcheck *k, const struct kc_product *p, const float *
 
 static const void *row_alone(const struct kc_product *p, uint32_t i, float *y)
 {
-    static struct linear_blocks_args one;
-    one = *(const struct linear_blocks_args *)p->args;
+    static struct linear_fp8_block_args one;
+    one = *(const struct linear_fp8_block_args *)p->args;
     one.n_row = 1;
     one.x += i * one.x_stride;
     one.x_scales += i * one.scale_stride;
@@ -227,9 +228,9 @@ static const void *row_alone(const struct kc_product *p, uint32_t i, float *y)
     return &one;
 }
 
-void kcheck_linear_blocks(struct kcheck *k)
+void kcheck_linear_fp8_block(struct kcheck *k)
 {
-    struct linear_blocks_args a;
+    struct linear_fp8_block_args a;
     k->specials = false;
     make_case(k, &a);
     kc_product_check(k, &(struct kc_product){.args = &a,
@@ -245,27 +246,27 @@ void kcheck_linear_blocks(struct kcheck *k)
                                              .near = near_f64});
 }
 
-void kbench_linear_blocks(struct kc_bench *b)
+void kbench_linear_fp8_block(struct kc_bench *b)
 {
     (void)b; /* a device's: tests/gpu */
 }
 
 /* Two groups and one without places; rows picked in descending order. */
-void kcheck_linear_blocks_groups(struct kcheck *k)
+void kcheck_linear_fp8_block_grouped(struct kcheck *k)
 {
     enum { N = 7 };
     static const uint32_t starts[] = {0, 3, 3, N}, rows[N] = {4, 3, 3, 2, 1, 0, 0};
     const uint32_t n_out = kc_range(k, 1, 70), n_in = kc_range(k, 1, 200);
-    const size_t bytes = packed_blocks_bytes(n_out, n_in);
+    const size_t bytes = packed_fp8_block_bytes(n_out, n_in);
     char *w = kc_buf(k, 3 * bytes);
     k->specials = false;
     for (uint32_t e = 0; e < 3; e++) {
-        struct pack_blocks_args p;
+        struct pack_fp8_block_args p;
         make_matrix(k, &p, n_out, n_in);
         p.dst = w + e * bytes;
-        pack_blocks_ref(&p, &alone);
+        pack_fp8_block_ref(&p, &alone);
     }
-    struct linear_blocks_groups_args a = {
+    struct linear_fp8_block_grouped_args a = {
         .by = {.y = kc_buf(k, (size_t)N * n_out * sizeof(float)),
                .w = {.data = w, .n_out = n_out, .n_in = n_in, .dtype = DT_F8_E4M3, .blocks = 1},
                .n_row = N,
@@ -276,20 +277,20 @@ void kcheck_linear_blocks_groups(struct kcheck *k)
     float *want = kc_buf(k, n_out * sizeof *want);
     kc_run(k, k->variant, &a, kc_range(k, 1, 3));
     for (uint32_t i = 0; i < N; i++) {
-        struct linear_blocks_args one = a.by;
+        struct linear_fp8_block_args one = a.by;
         const uint32_t row = a.of.rows ? rows[i] : i;
         one.w.data = w + (i < 3 ? 0 : 2) * bytes;
         one.x += row * one.x_stride;
         one.x_scales += row * one.scale_stride;
         one.y = want;
         one.n_row = 1;
-        linear_blocks_ref(&one, &alone);
+        linear_fp8_block_ref(&one, &alone);
         kc_same_bits(k, "place",
                      (struct kc_bits){(float *)a.by.y + (size_t)i * n_out, want, DT_F32, n_out});
     }
 }
 
-void kbench_linear_blocks_groups(struct kc_bench *b)
+void kbench_linear_fp8_block_grouped(struct kc_bench *b)
 {
     (void)b; /* a device's: tests/gpu */
 }

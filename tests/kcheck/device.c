@@ -130,7 +130,7 @@ void kbench_norm_rows(struct kc_bench *b)
 }
 
 struct qkv_case {
-    struct qkv_finish_args a;
+    struct qkv_epilogue_args a;
     size_t n_x, cache_bytes;
 };
 
@@ -138,13 +138,13 @@ static void make_qkv(struct kcheck *k, struct qkv_case *c)
 {
     static const uint32_t types[] = {DT_F32, DT_BF16, DT_I8};
     const uint32_t n_block = 3, n_pos = 9;
-    struct qkv_finish_args *a = &c->a;
-    *a = (struct qkv_finish_args){.kv_dtype = (enum dtype)kc_pick(k, types, 3),
-                                  .n_row = kc_range(k, 0, 6),
-                                  .n_kv_head = kc_range(k, 1, 3),
-                                  .head_dim = 2 * kc_range(k, 1, 40),
-                                  .interleaved = kc_chance(k, 30),
-                                  .eps = 1e-6f};
+    struct qkv_epilogue_args *a = &c->a;
+    *a = (struct qkv_epilogue_args){.kv_dtype = (enum dtype)kc_pick(k, types, 3),
+                                    .n_row = kc_range(k, 0, 6),
+                                    .n_kv_head = kc_range(k, 1, 3),
+                                    .head_dim = 2 * kc_range(k, 1, 40),
+                                    .interleaved = kc_chance(k, 30),
+                                    .eps = 1e-6f};
     a->n_head = a->n_kv_head * kc_range(k, 1, 3);
     a->n_rot = kc_chance(k, 50) ? a->head_dim : 2 * kc_range(k, 1, a->head_dim / 2);
     a->x_stride = (size_t)(a->n_head + 2 * a->n_kv_head) * a->head_dim + kc_range(k, 0, 5);
@@ -171,7 +171,7 @@ static void make_qkv(struct kcheck *k, struct qkv_case *c)
              a->head_dim, a->n_rot, dtype_name(a->kv_dtype));
 }
 
-static void plain_qkv(struct kcheck *k, const struct qkv_finish_args *a)
+static void plain_qkv(struct kcheck *k, const struct qkv_epilogue_args *a)
 {
     const size_t q = (size_t)a->n_head * a->head_dim, kv = (size_t)a->n_kv_head * a->head_dim;
     for (uint32_t i = 0; a->q_norm && i < a->n_row; i++)
@@ -186,7 +186,7 @@ static void plain_qkv(struct kcheck *k, const struct qkv_finish_args *a)
                                       .eps = a->eps};
             rms_norm_ref(&n, &alone);
         }
-    struct rope_args turn = {.x = a->x,
+    struct rope_args rope = {.x = a->x,
                              .x_stride = a->x_stride,
                              .table = a->table,
                              .pos = a->pos,
@@ -195,7 +195,7 @@ static void plain_qkv(struct kcheck *k, const struct qkv_finish_args *a)
                              .head_dim = a->head_dim,
                              .n_rot = a->n_rot,
                              .interleaved = a->interleaved};
-    rope_ref(&turn, &alone);
+    rope_ref(&rope, &alone);
     struct kv_store_args store = {.k_cache = a->k_cache,
                                   .v_cache = a->v_cache,
                                   .kv_dtype = a->kv_dtype,
@@ -211,11 +211,11 @@ static void plain_qkv(struct kcheck *k, const struct qkv_finish_args *a)
     (void)k;
 }
 
-void kcheck_qkv_finish(struct kcheck *k)
+void kcheck_qkv_epilogue(struct kcheck *k)
 {
     struct qkv_case c;
     make_qkv(k, &c);
-    struct qkv_finish_args *a = &c.a, want = c.a;
+    struct qkv_epilogue_args *a = &c.a, want = c.a;
     a->x = kc_buf(k, c.n_x * sizeof *a->x);
     kc_fill(k, a->x, c.n_x);
     a->k_cache = kc_buf(k, c.cache_bytes);
@@ -230,26 +230,26 @@ void kcheck_qkv_finish(struct kcheck *k)
     kc_same_bits(k, "V", (struct kc_bits){a->v_cache, want.v_cache, DT_I8, c.cache_bytes});
 }
 
-void kbench_qkv_finish(struct kc_bench *b)
+void kbench_qkv_epilogue(struct kc_bench *b)
 {
     static uint32_t zeros[512];
     const uint32_t n_row = 512, n_head = 14, n_kv = 2, head_dim = 64, n_col = 18 * head_dim;
     float *table = kc_buf(b->k, head_dim * sizeof *table);
     size_t cache_bytes = kern_kv_block_bytes(DT_BF16, n_kv, head_dim);
     kc_fill(b->k, table, head_dim);
-    struct qkv_finish_args a = {.x = kc_buf(b->k, (size_t)n_row * n_col * 4),
-                                .x_stride = n_col,
-                                .table = table,
-                                .pos = zeros,
-                                .k_cache = kc_buf(b->k, cache_bytes),
-                                .v_cache = kc_buf(b->k, cache_bytes),
-                                .kv_dtype = DT_BF16,
-                                .slot = zeros,
-                                .n_row = 1,
-                                .n_head = n_head,
-                                .n_kv_head = n_kv,
-                                .head_dim = head_dim,
-                                .n_rot = head_dim};
+    struct qkv_epilogue_args a = {.x = kc_buf(b->k, (size_t)n_row * n_col * 4),
+                                  .x_stride = n_col,
+                                  .table = table,
+                                  .pos = zeros,
+                                  .k_cache = kc_buf(b->k, cache_bytes),
+                                  .v_cache = kc_buf(b->k, cache_bytes),
+                                  .kv_dtype = DT_BF16,
+                                  .slot = zeros,
+                                  .n_row = 1,
+                                  .n_head = n_head,
+                                  .n_kv_head = n_kv,
+                                  .head_dim = head_dim,
+                                  .n_rot = head_dim};
     kc_fill(b->k, a.x, (size_t)n_row * n_col);
     kc_print_bytes(b, "1 x 14 x 64", kc_time(b, &a), n_col * 8.0);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* quant_rows_e4m3, pack_e4m3 and linear_e4m3: every variant against the reference, the reference
+/* quant_rows_fp8, pack_fp8 and linear_fp8: every variant against the reference, the reference
  * against f64 and against the list of e4m3's values made here a second time. */
 #include <math.h>
 #include <string.h>
@@ -26,7 +26,7 @@ static double half_step(double x, double scale)
 }
 
 /* ---- rows ---- */
-void kcheck_quant_rows_e4m3(struct kcheck *k)
+void kcheck_quant_rows_fp8(struct kcheck *k)
 {
     const uint32_t n_row = kc_range(k, 0, 9), n_col = kc_range(k, 1, kc_chance(k, 50) ? 40 : 700);
     const size_t x_stride = n_col + kc_range(k, 0, 7);
@@ -40,14 +40,14 @@ void kcheck_quant_rows_e4m3(struct kcheck *k)
     }
     k->scale = 1;
     kc_shape(k, "n_row %u n_col %u", n_row, n_col);
-    struct quant_rows_e4m3_args want = {.q = kc_buf(k, n_row * q_stride),
-                                        .rows = kc_buf(k, n_row * sizeof *want.rows),
-                                        .x = x,
-                                        .n_row = n_row,
-                                        .n_col = n_col,
-                                        .x_stride = x_stride,
-                                        .q_stride = q_stride};
-    struct quant_rows_e4m3_args got = want;
+    struct quant_rows_fp8_args want = {.q = kc_buf(k, n_row * q_stride),
+                                       .rows = kc_buf(k, n_row * sizeof *want.rows),
+                                       .x = x,
+                                       .n_row = n_row,
+                                       .n_col = n_col,
+                                       .x_stride = x_stride,
+                                       .q_stride = q_stride};
+    struct quant_rows_fp8_args got = want;
     got.q = kc_copy(k, want.q, n_row * q_stride);
     got.rows = kc_buf(k, n_row * sizeof *got.rows);
     kc_run(k, k->ref, &want, 1);
@@ -67,18 +67,18 @@ void kcheck_quant_rows_e4m3(struct kcheck *k)
     }
 }
 
-void kbench_quant_rows_e4m3(struct kc_bench *b)
+void kbench_quant_rows_fp8(struct kc_bench *b)
 {
     enum { ROWS = 64, COLS = 896 };
     float *x = kc_buf(b->k, ROWS * COLS * sizeof *x);
     kc_fill(b->k, x, ROWS * COLS);
-    struct quant_rows_e4m3_args a = {.q = kc_buf(b->k, ROWS * COLS),
-                                     .rows = kc_buf(b->k, ROWS * sizeof *a.rows),
-                                     .x = x,
-                                     .n_row = ROWS,
-                                     .n_col = COLS,
-                                     .x_stride = COLS,
-                                     .q_stride = COLS};
+    struct quant_rows_fp8_args a = {.q = kc_buf(b->k, ROWS * COLS),
+                                    .rows = kc_buf(b->k, ROWS * sizeof *a.rows),
+                                    .x = x,
+                                    .n_row = ROWS,
+                                    .n_col = COLS,
+                                    .x_stride = COLS,
+                                    .q_stride = COLS};
     kc_print_bytes(b, "64 x 896", kc_time(b, &a), 5.0 * ROWS * COLS);
 }
 
@@ -106,12 +106,12 @@ static double scale_at(const struct panels *p, uint32_t o)
     return (double)f;
 }
 
-void kcheck_pack_e4m3(struct kcheck *k)
+void kcheck_pack_fp8(struct kcheck *k)
 {
     static const uint32_t dtypes[] = {DT_F32, DT_F16, DT_BF16};
     const enum dtype from = (enum dtype)kc_pick(k, dtypes, 3);
     const uint32_t n_out = kc_range(k, 1, 150), n_in = kc_range(k, 1, 200);
-    const size_t bytes = packed_quant_bytes(n_out, n_in), n = (size_t)n_out * n_in;
+    const size_t bytes = packed_int8_bytes(n_out, n_in), n = (size_t)n_out * n_in;
     char *src = (char *)kc_buf(k, n * (dtype_bits(from) / 8) + 1) + kc_range(k, 0, 1);
     uint8_t *q = kc_buf(k, n);
     float *scales = kc_buf(k, n_out * sizeof *scales);
@@ -126,16 +126,16 @@ void kcheck_pack_e4m3(struct kcheck *k)
     for (uint32_t v = 0; v < 2; v++)
         for (uint32_t done = 0, step; done < n_out; done += step) {
             step = kc_chance(k, 40) ? n_out - done : kc_range(k, 1, n_out - done);
-            const struct pack_e4m3_args a = {.dst = dst[v],
-                                             .src =
-                                                 src + (size_t)done * n_in * (dtype_bits(from) / 8),
-                                             .src_dtype = from,
-                                             .n_out = step,
-                                             .n_in = n_in,
-                                             .row_start = done,
-                                             .n_out_total = n_out,
-                                             .q = is_there ? q + (size_t)done * n_in : NULL,
-                                             .scales = scales + done};
+            const struct pack_fp8_args a = {.dst = dst[v],
+                                            .src =
+                                                src + (size_t)done * n_in * (dtype_bits(from) / 8),
+                                            .src_dtype = from,
+                                            .n_out = step,
+                                            .n_in = n_in,
+                                            .row_start = done,
+                                            .n_out_total = n_out,
+                                            .q = is_there ? q + (size_t)done * n_in : NULL,
+                                            .scales = scales + done};
             kc_run(k, v ? k->variant : k->ref, &a, kc_range(k, 1, 5));
         }
     kc_same_bits(k, "packed", (struct kc_bits){dst[0], dst[1], DT_I8, bytes});
@@ -153,23 +153,23 @@ void kcheck_pack_e4m3(struct kcheck *k)
         }
 }
 
-void kbench_pack_e4m3(struct kc_bench *b)
+void kbench_pack_fp8(struct kc_bench *b)
 {
     enum { OUT = 896, IN = 896 };
-    const size_t bytes = packed_quant_bytes(OUT, IN);
+    const size_t bytes = packed_int8_bytes(OUT, IN);
     void *src = kc_buf(b->k, OUT * IN * 2);
     kc_fill_dtype(b->k, src, DT_BF16, OUT * IN);
-    const struct pack_e4m3_args a = {.dst = kc_buf(b->k, bytes),
-                                     .src = src,
-                                     .src_dtype = DT_BF16,
-                                     .n_out = OUT,
-                                     .n_in = IN,
-                                     .n_out_total = OUT};
+    const struct pack_fp8_args a = {.dst = kc_buf(b->k, bytes),
+                                    .src = src,
+                                    .src_dtype = DT_BF16,
+                                    .n_out = OUT,
+                                    .n_in = IN,
+                                    .n_out_total = OUT};
     kc_print_bytes(b, "bf16 -> e4m3 [896,896]", kc_time(b, &a), (double)bytes + OUT * IN * 2.0);
 }
 
 /* ---- products ---- */
-static void make_case(struct kcheck *k, struct linear_e4m3_args *args)
+static void make_case(struct kcheck *k, struct linear_fp8_args *args)
 {
     static const uint32_t rows[] = {0, 1, 1, 2, 3, 5, 8, 17};
     const uint32_t n_row = kc_pick(k, rows, 8), n_out = kc_product_outputs(k, 150);
@@ -178,23 +178,23 @@ static void make_case(struct kcheck *k, struct linear_e4m3_args *args)
     float *w = kc_buf(k, n_w * sizeof *w), *x = kc_buf(k, (size_t)n_row * n_in * sizeof *x);
     kc_fill(k, w, n_w);
     kc_fill(k, x, (size_t)n_row * n_in);
-    void *data = kc_buf(k, packed_quant_bytes(n_out, n_in));
-    const struct pack_e4m3_args p = {.dst = data,
-                                     .src = w,
-                                     .src_dtype = DT_F32,
-                                     .n_out = n_out,
-                                     .n_in = n_in,
-                                     .n_out_total = n_out};
-    const struct quant_rows_e4m3_args q = {.q = kc_buf(k, n_row * x_stride),
-                                           .rows = kc_buf(k, n_row * sizeof *q.rows),
-                                           .x = x,
-                                           .n_row = n_row,
-                                           .n_col = n_in,
-                                           .x_stride = n_in,
-                                           .q_stride = x_stride};
-    pack_e4m3_ref(&p, &alone);
-    quant_rows_e4m3_ref(&q, &alone);
-    args->by = (struct linear_quant_args){
+    void *data = kc_buf(k, packed_int8_bytes(n_out, n_in));
+    const struct pack_fp8_args p = {.dst = data,
+                                    .src = w,
+                                    .src_dtype = DT_F32,
+                                    .n_out = n_out,
+                                    .n_in = n_in,
+                                    .n_out_total = n_out};
+    const struct quant_rows_fp8_args q = {.q = kc_buf(k, n_row * x_stride),
+                                          .rows = kc_buf(k, n_row * sizeof *q.rows),
+                                          .x = x,
+                                          .n_row = n_row,
+                                          .n_col = n_in,
+                                          .x_stride = n_in,
+                                          .q_stride = x_stride};
+    pack_fp8_ref(&p, &alone);
+    quant_rows_fp8_ref(&q, &alone);
+    args->by = (struct linear_int8_args){
         .x = (const int8_t *)q.q,
         .rows = q.rows,
         .w = {.data = data, .n_out = n_out, .n_in = n_in, .dtype = DT_F8_E4M3},
@@ -210,7 +210,7 @@ static void make_case(struct kcheck *k, struct linear_e4m3_args *args)
 static void near_f64(struct kcheck *k, const struct kc_product *p, const float *y,
                      const float *before)
 {
-    const struct linear_quant_args *a = &((const struct linear_e4m3_args *)p->args)->by;
+    const struct linear_int8_args *a = &((const struct linear_fp8_args *)p->args)->by;
     const struct panels w = {a->w.data, a->w.n_in};
     for (uint32_t i = 0; i < a->n_row; i += 1 + a->n_row / 3)
         for (uint32_t o = 0; o < a->w.n_out; o++) {
@@ -231,8 +231,8 @@ static void near_f64(struct kcheck *k, const struct kc_product *p, const float *
 
 static const void *row_alone(const struct kc_product *p, uint32_t i, float *y)
 {
-    const struct linear_e4m3_args *a = p->args;
-    static struct linear_e4m3_args one;
+    const struct linear_fp8_args *a = p->args;
+    static struct linear_fp8_args one;
     one = *a;
     one.by.n_row = 1;
     one.by.x = a->by.x + i * a->by.x_stride;
@@ -241,9 +241,9 @@ static const void *row_alone(const struct kc_product *p, uint32_t i, float *y)
     return &one;
 }
 
-void kcheck_linear_e4m3(struct kcheck *k)
+void kcheck_linear_fp8(struct kcheck *k)
 {
-    struct linear_e4m3_args a;
+    struct linear_fp8_args a;
     k->specials = false;
     make_case(k, &a);
     kc_product_check(k, &(struct kc_product){.args = &a,
@@ -259,22 +259,22 @@ void kcheck_linear_e4m3(struct kcheck *k)
                                              .near = near_f64});
 }
 
-void kbench_linear_e4m3(struct kc_bench *b)
+void kbench_linear_fp8(struct kc_bench *b)
 {
     enum { OUT = 896, IN = 896 };
     struct kcheck *k = b->k;
-    const size_t bytes = packed_quant_bytes(OUT, IN);
+    const size_t bytes = packed_int8_bytes(OUT, IN);
     void *w = kc_buf(k, bytes), *x = kc_buf(k, IN);
     struct quant_row *row = kc_buf(k, sizeof *row);
     memset(w, 0, bytes);
     memset(x, 0, IN);
     *row = (struct quant_row){.scale = 1};
-    struct linear_e4m3_args a = {{.y = kc_buf(k, OUT * 4),
-                                  .x = x,
-                                  .rows = row,
-                                  .w = {w, OUT, IN, DT_F8_E4M3, 0, 0, NULL, 0},
-                                  .n_row = 1,
-                                  .x_stride = IN,
-                                  .y_stride = OUT}};
+    struct linear_fp8_args a = {{.y = kc_buf(k, OUT * 4),
+                                 .x = x,
+                                 .rows = row,
+                                 .w = {w, OUT, IN, DT_F8_E4M3, 0, 0, NULL, 0},
+                                 .n_row = 1,
+                                 .x_stride = IN,
+                                 .y_stride = OUT}};
     kc_print_bytes(b, "1 x [896, 896]", kc_time(b, &a), (double)bytes);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* route, combine, group_rows, products with groups, and what stands around them on a device. */
+/* route, combine, moe_group_rows, products with groups, and what stands around them on a device. */
 #include "kcheck.h"
 #include <math.h>
 #include <string.h>
@@ -19,7 +19,7 @@ static bool before(const float *x, uint32_t j, uint32_t i)
 }
 
 /* What the header says, by counting and in f64. */
-static void plain_row(struct kcheck *k, const struct route_args *a, size_t row)
+static void plain_row(struct kcheck *k, const struct moe_route_args *a, size_t row)
 {
     const float *x = a->x + row * a->x_stride;
     const uint32_t *experts = a->experts + row * a->n_used;
@@ -53,12 +53,12 @@ static void plain_row(struct kcheck *k, const struct route_args *a, size_t row)
         kc_near(k, "weight of nothing", weights[i], 0, 0);
 }
 
-void kcheck_route(struct kcheck *k)
+void kcheck_moe_route(struct kcheck *k)
 {
     static const uint32_t counts[] = {1, 2, 4, 8, 60, 64, 128, 160, 256};
-    struct route_args a = {.n_row = kc_range(k, 0, 6),
-                           .n_expert = kc_pick(k, counts, sizeof counts / sizeof *counts),
-                           .renormalize = kc_chance(k, 50)};
+    struct moe_route_args a = {.n_row = kc_range(k, 0, 6),
+                               .n_expert = kc_pick(k, counts, sizeof counts / sizeof *counts),
+                               .renormalize = kc_chance(k, 50)};
     a.n_used = kc_range(k, 1, a.n_expert < 12 ? a.n_expert : 12);
     a.x_stride = a.n_expert + kc_range(k, 0, 7);
     kc_shape(k, "n_row %u experts %u of %u%s", a.n_row, a.n_used, a.n_expert,
@@ -83,7 +83,7 @@ void kcheck_route(struct kcheck *k)
     kc_compare(k, "weights", &(struct kc_array){a.weights, DT_F32, a.n_row, a.n_used, a.n_used},
                &(struct kc_array){weights, DT_F32, a.n_row, a.n_used, a.n_used});
     for (uint32_t i = 0; i < a.n_row; i++) { /* a row alone takes the same */
-        struct route_args one = a;
+        struct moe_route_args one = a;
         one.n_row = 1;
         one.x = x + i * a.x_stride;
         one.experts = kc_buf(k, a.n_used * sizeof *experts);
@@ -96,34 +96,34 @@ void kcheck_route(struct kcheck *k)
     }
 }
 
-void kbench_route(struct kc_bench *b)
+void kbench_moe_route(struct kc_bench *b)
 {
     const uint32_t n_row = 512, n_expert = 128, n_used = 8;
     float *x = kc_buf(b->k, (size_t)n_row * n_expert * sizeof *x);
     kc_fill(b->k, x, (size_t)n_row * n_expert);
-    const struct route_args a = {.x = x,
-                                 .x_stride = n_expert,
-                                 .n_row = n_row,
-                                 .n_expert = n_expert,
-                                 .n_used = n_used,
-                                 .renormalize = 1,
-                                 .experts = kc_buf(b->k, (size_t)n_row * n_used * 4),
-                                 .weights = kc_buf(b->k, (size_t)n_row * n_used * 4)};
+    const struct moe_route_args a = {.x = x,
+                                     .x_stride = n_expert,
+                                     .n_row = n_row,
+                                     .n_expert = n_expert,
+                                     .n_used = n_used,
+                                     .renormalize = 1,
+                                     .experts = kc_buf(b->k, (size_t)n_row * n_used * 4),
+                                     .weights = kc_buf(b->k, (size_t)n_row * n_used * 4)};
     kc_print_bytes(b, "512 x 8 of 128", kc_time(b, &a), n_row * (double)n_expert * 4);
 }
 
 /* --- combine --- */
 
 struct combine_case {
-    struct combine_args a;
+    struct moe_combine_args a;
     float *y; /* as it was */
     size_t n_y;
 };
 
 static void make_combine(struct kcheck *k, struct combine_case *c)
 {
-    struct combine_args *a = &c->a;
-    *a = (struct combine_args){
+    struct moe_combine_args *a = &c->a;
+    *a = (struct moe_combine_args){
         .n_row = kc_range(k, 0, 6), .n_col = kc_range(k, 1, 600), .n_used = kc_range(k, 1, 8)};
     a->y_stride = a->n_col + kc_range(k, 0, 9);
     a->x_stride = a->n_col + kc_range(k, 0, 9);
@@ -143,11 +143,11 @@ static void make_combine(struct kcheck *k, struct combine_case *c)
     kc_fill(k, c->y, c->n_y);
 }
 
-void kcheck_combine(struct kcheck *k)
+void kcheck_moe_combine(struct kcheck *k)
 {
     struct combine_case c;
     make_combine(k, &c);
-    struct combine_args a = c.a;
+    struct moe_combine_args a = c.a;
     float *want = kc_copy(k, c.y, c.n_y * sizeof *want),
           *got = kc_copy(k, c.y, c.n_y * sizeof *got);
     a.y = want;
@@ -168,7 +168,7 @@ void kcheck_combine(struct kcheck *k)
     kc_compare(k, "y", &(struct kc_array){got, DT_F32, n_row, n_col, a.y_stride},
                &(struct kc_array){want, DT_F32, n_row, n_col, a.y_stride});
     for (uint32_t i = 0; i < a.n_row; i++) {
-        struct combine_args one = a;
+        struct moe_combine_args one = a;
         one.n_row = 1;
         one.places += (size_t)i * a.n_used;
         one.weights += (size_t)i * a.n_used;
@@ -178,7 +178,7 @@ void kcheck_combine(struct kcheck *k)
     }
 }
 
-void kbench_combine(struct kc_bench *b)
+void kbench_moe_combine(struct kc_bench *b)
 {
     const uint32_t n_row = 128, n_used = 8, n_col = 2048, n = n_row * n_used;
     uint32_t *places = kc_buf(b->k, n * sizeof *places);
@@ -190,13 +190,13 @@ void kbench_combine(struct kc_bench *b)
     kc_fill(b->k, weights, n);
     float *y = kc_buf(b->k, (size_t)n_row * n_col * sizeof *y);
     kc_fill(b->k, y, (size_t)n_row * n_col);
-    const struct combine_args a = {y, n_col, x, n_col, places, weights, n_row, n_col, n_used};
+    const struct moe_combine_args a = {y, n_col, x, n_col, places, weights, n_row, n_col, n_used};
     kc_print_bytes(b, "128 x 2048 of 8", kc_time(b, &a), n * (double)n_col * 4);
 }
 
-/* --- group_rows --- */
+/* --- moe_group_rows --- */
 
-static void check_places(struct kcheck *k, const struct group_rows_args *a)
+static void check_places(struct kcheck *k, const struct moe_group_rows_args *a)
 {
     const uint32_t n = a->n_row * a->n_used;
     k->n_compared += n + 1;
@@ -215,7 +215,7 @@ static void check_places(struct kcheck *k, const struct group_rows_args *a)
 }
 
 /* n_used different ones of n_expert, ascending, for each row. */
-static uint32_t *make_choices(struct kcheck *k, const struct group_rows_args *a)
+static uint32_t *make_choices(struct kcheck *k, const struct moe_group_rows_args *a)
 {
     uint32_t *experts = kc_buf(k, ((size_t)a->n_row * a->n_used + 1) * sizeof *experts);
     const bool crowded = kc_chance(k, 20); /* many rows at the same ones */
@@ -230,11 +230,11 @@ static uint32_t *make_choices(struct kcheck *k, const struct group_rows_args *a)
     return experts;
 }
 
-void kcheck_group_rows(struct kcheck *k)
+void kcheck_moe_group_rows(struct kcheck *k)
 {
     static const uint32_t counts[] = {1, 4, 8, 31, 64, 128};
-    struct group_rows_args a = {.n_row = kc_range(k, 0, kc_chance(k, 20) ? 300 : 12),
-                                .n_expert = kc_pick(k, counts, sizeof counts / sizeof *counts)};
+    struct moe_group_rows_args a = {.n_row = kc_range(k, 0, kc_chance(k, 20) ? 300 : 12),
+                                    .n_expert = kc_pick(k, counts, sizeof counts / sizeof *counts)};
     a.n_used = kc_range(k, 1, a.n_expert < 8 ? a.n_expert : 8);
     kc_shape(k, "n_row %u x %u of %u", a.n_row, a.n_used, a.n_expert);
     const uint32_t n = a.n_row * a.n_used;
@@ -246,9 +246,9 @@ void kcheck_group_rows(struct kcheck *k)
     check_places(k, &a);
 }
 
-void kbench_group_rows(struct kc_bench *b)
+void kbench_moe_group_rows(struct kc_bench *b)
 {
-    struct group_rows_args a = {.n_row = 2048, .n_used = 8, .n_expert = 128};
+    struct moe_group_rows_args a = {.n_row = 2048, .n_used = 8, .n_expert = 128};
     const uint32_t n = a.n_row * a.n_used;
     a.experts = make_choices(b->k, &a);
     a.starts = kc_buf(b->k, (a.n_expert + 1) * sizeof *a.starts);
@@ -290,7 +290,7 @@ static uint32_t expert_at(const struct groups *g, uint32_t place)
     return e;
 }
 
-void kcheck_linear_groups(struct kcheck *k)
+void kcheck_linear_grouped(struct kcheck *k)
 {
     struct groups_case c;
     make_groups(k, &c);
@@ -311,7 +311,7 @@ void kcheck_linear_groups(struct kcheck *k)
     kc_fill_dtype(k, x, t, (size_t)c.n_x * n_in);
     float *y = kc_buf(k, (size_t)c.n_place * n_out * sizeof *y);
     float *want = kc_buf(k, n_out * sizeof *want);
-    const struct linear_groups_args a = {
+    const struct linear_grouped_args a = {
         .by = {.y = y,
                .x = x,
                .x_dtype = t,
@@ -332,20 +332,20 @@ void kcheck_linear_groups(struct kcheck *k)
     }
 }
 
-void kbench_linear_groups(struct kc_bench *b)
+void kbench_linear_grouped(struct kc_bench *b)
 {
     (void)b; /* a device's: tests/gpu */
 }
 
 /* Matrices and rows as int8, or as e4m3, by the reference. */
-static void make_bytes(struct kcheck *k, struct linear_quant_groups_args *a, enum dtype as)
+static void make_bytes(struct kcheck *k, struct linear_int8_grouped_args *a, enum dtype as)
 {
     const struct kern_exec alone = {.nth = 1};
     struct groups_case c;
     make_groups(k, &c);
     const uint32_t n_out = kc_range(k, 1, 150), n_in = kc_range(k, 1, 120);
     const size_t stride = (n_in + KERN_QUANT_K - 1) / KERN_QUANT_K * KERN_QUANT_K;
-    c.g.w_stride = packed_quant_bytes(n_out, n_in);
+    c.g.w_stride = packed_int8_bytes(n_out, n_in);
     kc_shape(k, "%u groups, %u places of %u rows, n_out %u n_in %u", c.g.n_group, c.n_place, c.n_x,
              n_out, n_in);
     char *w = kc_buf(k, c.g.n_group * c.g.w_stride);
@@ -356,28 +356,28 @@ static void make_bytes(struct kcheck *k, struct linear_quant_groups_args *a, enu
     kc_fill(k, x, (size_t)c.n_x * n_in);
     for (uint32_t e = 0; e < c.g.n_group; e++) {
         kc_fill(k, plain, (size_t)n_out * n_in);
-        const struct pack_quant_args p = {.dst = w + e * c.g.w_stride,
-                                          .src = plain,
-                                          .n_out = n_out,
-                                          .n_in = n_in,
-                                          .n_out_total = n_out};
-        const struct pack_e4m3_args p8 = {.dst = w + e * c.g.w_stride,
-                                          .src = plain,
-                                          .n_out = n_out,
-                                          .n_in = n_in,
-                                          .n_out_total = n_out};
+        const struct pack_int8_args p = {.dst = w + e * c.g.w_stride,
+                                         .src = plain,
+                                         .n_out = n_out,
+                                         .n_in = n_in,
+                                         .n_out_total = n_out};
+        const struct pack_fp8_args p8 = {.dst = w + e * c.g.w_stride,
+                                         .src = plain,
+                                         .n_out = n_out,
+                                         .n_in = n_in,
+                                         .n_out_total = n_out};
         if (as == DT_I8)
-            pack_quant_ref(&p, &alone);
+            pack_int8_ref(&p, &alone);
         else
-            pack_e4m3_ref(&p8, &alone);
+            pack_fp8_ref(&p8, &alone);
     }
     const struct quant_rows_args made = {q, rows, NULL, x, NULL, c.n_x, n_in, n_in, stride};
-    const struct quant_rows_e4m3_args made8 = {(uint8_t *)q, rows, x, c.n_x, n_in, n_in, stride};
+    const struct quant_rows_fp8_args made8 = {(uint8_t *)q, rows, x, c.n_x, n_in, n_in, stride};
     if (as == DT_I8)
         quant_rows_ref(&made, &alone);
     else
-        quant_rows_e4m3_ref(&made8, &alone);
-    *a = (struct linear_quant_groups_args){
+        quant_rows_fp8_ref(&made8, &alone);
+    *a = (struct linear_int8_grouped_args){
         .by = {.y = kc_buf(k, (size_t)c.n_place * n_out * sizeof(float)),
                .x = q,
                .rows = rows,
@@ -389,50 +389,50 @@ static void make_bytes(struct kcheck *k, struct linear_quant_groups_args *a, enu
 }
 
 /* Each place as its row alone. */
-static void check_bytes(struct kcheck *k, const struct linear_quant_groups_args *a)
+static void check_bytes(struct kcheck *k, const struct linear_int8_grouped_args *a)
 {
     const struct kern_exec alone = {.nth = 1};
     const uint32_t n_out = a->by.w.n_out;
     float *want = kc_buf(k, n_out * sizeof *want);
     for (uint32_t p = 0; p < a->by.n_row; p++) {
         const size_t row = a->of.rows ? a->of.rows[p] : p;
-        struct linear_e4m3_args one = {a->by};
+        struct linear_fp8_args one = {a->by};
         one.by.w.data = (const char *)a->by.w.data + expert_at(&a->of, p) * a->of.w_stride;
         one.by.x = a->by.x + row * a->by.x_stride;
         one.by.rows = a->by.rows + row;
         one.by.y = want;
         one.by.n_row = 1;
         if (a->by.w.dtype == DT_I8)
-            linear_quant_ref(&one.by, &alone);
+            linear_int8_ref(&one.by, &alone);
         else
-            linear_e4m3_ref(&one, &alone);
+            linear_fp8_ref(&one, &alone);
         kc_same_bits(k, "place",
                      (struct kc_bits){(float *)a->by.y + (size_t)p * n_out, want, DT_F32, n_out});
     }
 }
 
-void kcheck_linear_quant_groups(struct kcheck *k)
+void kcheck_linear_int8_grouped(struct kcheck *k)
 {
-    struct linear_quant_groups_args a;
+    struct linear_int8_grouped_args a;
     make_bytes(k, &a, DT_I8);
     kc_run(k, k->variant, &a, kc_range(k, 1, 3));
     check_bytes(k, &a);
 }
 
-void kbench_linear_quant_groups(struct kc_bench *b)
+void kbench_linear_int8_grouped(struct kc_bench *b)
 {
     (void)b; /* a device's: tests/gpu */
 }
 
-void kcheck_linear_e4m3_groups(struct kcheck *k)
+void kcheck_linear_fp8_grouped(struct kcheck *k)
 {
-    struct linear_e4m3_groups_args a;
+    struct linear_fp8_grouped_args a;
     make_bytes(k, &a.as, DT_F8_E4M3);
     kc_run(k, k->variant, &a, kc_range(k, 1, 3));
     check_bytes(k, &a.as);
 }
 
-void kbench_linear_e4m3_groups(struct kc_bench *b)
+void kbench_linear_fp8_grouped(struct kc_bench *b)
 {
     (void)b; /* a device's: tests/gpu */
 }
@@ -479,7 +479,7 @@ static struct packed matrix_at(const struct int4_case *t, uint32_t p)
     return w;
 }
 
-void kcheck_linear_int4_groups(struct kcheck *k)
+void kcheck_linear_w4a8_grouped(struct kcheck *k)
 {
     const struct kern_exec alone = {.nth = 1};
     struct int4_case t;
@@ -494,34 +494,34 @@ void kcheck_linear_int4_groups(struct kcheck *k)
     kc_fill(k, x, (size_t)n_x * n_in);
     const struct quant_rows_args made = {q, rows, NULL, x, NULL, n_x, n_in, n_in, stride};
     quant_rows_ref(&made, &alone);
-    const struct linear_int4_groups_args a = {.as = {.by = {.y = y,
-                                                            .x = q,
-                                                            .rows = rows,
-                                                            .w = t.w,
-                                                            .n_row = t.c.n_place,
-                                                            .x_stride = stride,
-                                                            .y_stride = n_out},
-                                                     .of = t.c.g}};
+    const struct linear_w4a8_grouped_args a = {.as = {.by = {.y = y,
+                                                             .x = q,
+                                                             .rows = rows,
+                                                             .w = t.w,
+                                                             .n_row = t.c.n_place,
+                                                             .x_stride = stride,
+                                                             .y_stride = n_out},
+                                                      .of = t.c.g}};
     kc_run(k, k->variant, &a, kc_range(k, 1, 3));
     for (uint32_t p = 0; p < t.c.n_place; p++) {
         const size_t row = t.c.g.rows ? t.c.g.rows[p] : p;
-        struct linear_int4_args one = {.by = a.as.by};
+        struct linear_w4a8_args one = {.by = a.as.by};
         one.by.w = matrix_at(&t, p);
         one.by.x = q + row * stride;
         one.by.rows = rows + row;
         one.by.y = want;
         one.by.n_row = 1;
-        linear_int4_ref(&one, &alone);
+        linear_w4a8_ref(&one, &alone);
         kc_same_bits(k, "place", (struct kc_bits){y + (size_t)p * n_out, want, DT_F32, n_out});
     }
 }
 
-void kbench_linear_int4_groups(struct kc_bench *b)
+void kbench_linear_w4a8_grouped(struct kc_bench *b)
 {
     (void)b; /* a device's: tests/gpu */
 }
 
-void kcheck_linear_int4_half_groups(struct kcheck *k)
+void kcheck_linear_w4a16_grouped(struct kcheck *k)
 {
     struct int4_case t;
     make_int4(k, &t);
@@ -531,32 +531,32 @@ void kcheck_linear_int4_half_groups(struct kcheck *k)
     float *y = kc_buf(k, (size_t)t.c.n_place * n_out * sizeof *y);
     float *want = kc_buf(k, n_out * sizeof *want);
     kc_fill_dtype(k, x, as, (size_t)t.c.n_x * n_in);
-    const struct linear_int4_half_groups_args a = {.as = {.by = {.y = y,
-                                                                 .x = x,
-                                                                 .x_dtype = as,
-                                                                 .w = t.w,
-                                                                 .n_row = t.c.n_place,
-                                                                 .x_stride = n_in,
-                                                                 .y_stride = n_out},
-                                                          .of = t.c.g}};
+    const struct linear_w4a16_grouped_args a = {.as = {.by = {.y = y,
+                                                              .x = x,
+                                                              .x_dtype = as,
+                                                              .w = t.w,
+                                                              .n_row = t.c.n_place,
+                                                              .x_stride = n_in,
+                                                              .y_stride = n_out},
+                                                       .of = t.c.g}};
     kc_run(k, k->variant, &a, kc_range(k, 1, 3));
     for (uint32_t p = 0; p < t.c.n_place; p++) {
-        struct linear_int4_half_args one = {a.as.by};
+        struct linear_w4a16_args one = {a.as.by};
         one.by.w = matrix_at(&t, p);
         one.by.x = x + (size_t)(t.c.g.rows ? t.c.g.rows[p] : p) * n_in;
         one.by.y = want;
         one.by.n_row = 1;
-        linear_int4_half_ref(&one, &(struct kern_exec){.nth = 1});
+        linear_w4a16_ref(&one, &(struct kern_exec){.nth = 1});
         kc_same_bits(k, "place", (struct kc_bits){y + (size_t)p * n_out, want, DT_F32, n_out});
     }
 }
 
-void kbench_linear_int4_half_groups(struct kc_bench *b)
+void kbench_linear_w4a16_grouped(struct kc_bench *b)
 {
     (void)b; /* a device's: tests/gpu */
 }
 
-/* --- order_rows --- */
+/* --- permute_cols --- */
 
 static void shuffle(struct kcheck *k, uint32_t *order, uint32_t n)
 {
@@ -567,7 +567,7 @@ static void shuffle(struct kcheck *k, uint32_t *order, uint32_t n)
     }
 }
 
-void kcheck_order_rows(struct kcheck *k)
+void kcheck_permute_cols(struct kcheck *k)
 {
     struct groups_case c;
     make_groups(k, &c);
@@ -578,13 +578,13 @@ void kcheck_order_rows(struct kcheck *k)
     uint32_t *orders = kc_buf(k, n_order * c.g.w_stride);
     for (uint32_t e = 0; e < n_order; e++)
         shuffle(k, orders + e * (c.g.w_stride / sizeof *orders), n_col);
-    struct order_rows_args a = {.element = element,
-                                .order = orders,
-                                .n_row = c.n_place,
-                                .n_col = n_col,
-                                .x_stride = n_col + kc_range(k, 0, 3),
-                                .y_stride = (n_col + 15) / 16 * 16,
-                                .of = c.g};
+    struct permute_cols_args a = {.element = element,
+                                  .order = orders,
+                                  .n_row = c.n_place,
+                                  .n_col = n_col,
+                                  .x_stride = n_col + kc_range(k, 0, 3),
+                                  .y_stride = (n_col + 15) / 16 * 16,
+                                  .of = c.g};
     a.of.n_group = grouped ? c.g.n_group : 0;
     unsigned char *x = kc_buf(k, (c.n_x + 1) * a.x_stride * element);
     for (size_t i = 0; i < c.n_x * a.x_stride * element; i++)
@@ -613,16 +613,16 @@ void kcheck_order_rows(struct kcheck *k)
     }
 }
 
-void kbench_order_rows(struct kc_bench *b)
+void kbench_permute_cols(struct kc_bench *b)
 {
     (void)b; /* a device's: tests/gpu */
 }
 
-/* --- add_share --- */
+/* --- moe_add_shared --- */
 
-void kcheck_add_share(struct kcheck *k)
+void kcheck_moe_add_shared(struct kcheck *k)
 {
-    struct add_share_args a = {.n_row = kc_range(k, 0, 6), .n_col = kc_range(k, 1, 300)};
+    struct moe_add_shared_args a = {.n_row = kc_range(k, 0, 6), .n_col = kc_range(k, 1, 300)};
     a.x_stride = a.n_col + kc_range(k, 0, 5);
     a.y_stride = a.n_col + kc_range(k, 0, 5);
     a.score_stride = kc_range(k, 1, 9);
@@ -649,7 +649,7 @@ void kcheck_add_share(struct kcheck *k)
         }
 }
 
-void kbench_add_share(struct kc_bench *b)
+void kbench_moe_add_shared(struct kc_bench *b)
 {
     (void)b; /* a device's: tests/gpu */
 }

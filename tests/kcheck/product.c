@@ -57,14 +57,14 @@ void kc_product_check(struct kcheck *k, const struct kc_product *p)
         kc_same_as_sibling(k, p->args, (struct kc_bits){want, got, DT_F32, n_y});
     }
     rows_alone(k, p, got, before);
-    if (p->n_out % (2 * KERN_TURN) == 0)
+    if (p->n_out % (2 * KERN_GATE_INTERLEAVE) == 0)
         gated(k, p);
 }
 
 uint32_t kc_product_outputs(struct kcheck *k, uint32_t most)
 {
-    uint32_t n = kc_range(k, 1, most), turns = n / (2 * KERN_TURN);
-    return turns && kc_chance(k, 40) ? turns * 2 * KERN_TURN : n;
+    uint32_t n = kc_range(k, 1, most), turns = n / (2 * KERN_GATE_INTERLEAVE);
+    return turns && kc_chance(k, 40) ? turns * 2 * KERN_GATE_INTERLEAVE : n;
 }
 
 const float *kc_product_bias(struct kcheck *k, uint32_t n_out)

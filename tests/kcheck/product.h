@@ -4,7 +4,7 @@
 #define QUIRE_TESTS_KCHECK_PRODUCT_H
 #include "kcheck.h"
 
-/* One call of linear, linear_quant or linear_int4: y [n_row, n_out], rows y_stride apart. */
+/* One call of linear, linear_int8 or linear_w4a8: y [n_row, n_out], rows y_stride apart. */
 struct kc_product {
     void *args; /* of the operation */
     void **y;   /* where they have y, and other fields */

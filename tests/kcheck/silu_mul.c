@@ -69,8 +69,9 @@ void kc_gated(struct kcheck *k, const float *sums, enum dtype dtype, size_t n_co
     struct kern_table t;
     kern_table_cpu(&t, k->variant->caps ? CAP_AVX2 : CAP_NONE);
     for (size_t c = 0; c < 2 * n_col; c++) {
-        size_t at = c / (2 * KERN_TURN) * KERN_TURN + c % KERN_TURN;
-        x[at + (c / KERN_TURN % 2 ? n_col : 0)] = sums[c];
+        size_t at =
+            c / (2 * KERN_GATE_INTERLEAVE) * KERN_GATE_INTERLEAVE + c % KERN_GATE_INTERLEAVE;
+        x[at + (c / KERN_GATE_INTERLEAVE % 2 ? n_col : 0)] = sums[c];
     }
     t.silu_mul(&(struct silu_mul_args){.y = want,
                                        .y_dtype = dtype,

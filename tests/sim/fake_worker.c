@@ -31,8 +31,8 @@ struct fake_worker {
     uint64_t n_admission, n_admission_before; /* this step */
     uint64_t last_step;
     uint32_t n_row, n_top; /* of the result being built */
-    uint32_t n_unused;     /* rows planned for guesses that were not made */
-    uint64_t n_roll;       /* of guess_luck */
+    uint32_t n_unused;     /* rows planned for draft tokens that were not made */
+    uint64_t n_roll;       /* of draft_luck */
     struct step_result result;
 };
 
@@ -255,20 +255,20 @@ static uint32_t n_top_of(uint32_t n_logprob)
     return n_logprob == SAMPLE_NO_LOGPROBS ? 0 : n_logprob;
 }
 
-static uint64_t guess_luck(struct fake_worker *w)
+static uint64_t draft_luck(struct fake_worker *w)
 {
     return mix(++w->n_roll) >> 8;
 }
 
-/* Rows of guesses: the fake knows the next token, and guesses it or writes rubbish over the place
- * that a wrong guess would have. Some guess less than they may. */
-static void compute_guesses(struct fake_worker *w, const struct step_seq *q)
+/* Rows of draft tokens: the fake knows the next token, and drafts it or writes rubbish over the
+ * place that a wrong draft token would have. Some draft less than they may. */
+static void compute_draft_tokens(struct fake_worker *w, const struct step_seq *q)
 {
     struct slot *s = &w->slots[q->slot];
-    uint32_t n = 1 + (uint32_t)(guess_luck(w) % q->n_token);
+    uint32_t n = 1 + (uint32_t)(draft_luck(w) % q->n_token);
     bool right = true;
     if (s->n_token != q->start + 1)
-        sim_fail("guesses after row %u of a history of %u", q->start, s->n_token);
+        sim_fail("draft tokens after row %u of a history of %u", q->start, s->n_token);
     w->n_unused += q->n_token - n;
     for (uint32_t i = 0; i < n; i++) {
         struct step_row row = {
@@ -279,9 +279,9 @@ static void compute_guesses(struct fake_worker *w, const struct step_seq *q)
             uint64_t hash = read_row(w, s, q->start + i);
             row.token = fake_next(&w->model, hash, &s->admit, s->stop_ids, s->n_token);
             add_token(&w->model, s, row.token);
-            right = guess_luck(w) % 4 != 0;
+            right = draft_luck(w) % 4 != 0;
         } else {
-            *content_of(w, s, q->start + i) = guess_luck(w);
+            *content_of(w, s, q->start + i) = draft_luck(w);
         }
         add_row(w, &row, n_top_of(s->admit.params.n_logprob));
     }
@@ -292,7 +292,7 @@ static void compute_seq(struct fake_worker *w, const struct step_seq *q)
     struct slot *s = &w->slots[q->slot];
     uint64_t hash = 0;
     if (q->flags & STEP_SPECULATE) {
-        compute_guesses(w, q);
+        compute_draft_tokens(w, q);
         return;
     }
     for (uint32_t i = 0; i < q->n_token; i++) {
@@ -384,6 +384,6 @@ void fake_worker_execute(struct fake_worker *w, void *memory, size_t n, void *re
     memmove(w->result.top_ids, big.top_ids, w->n_top * sizeof *big.top_ids);
     memmove(w->result.top_logprobs, big.top_logprobs, w->n_top * sizeof *big.top_logprobs);
     w->result.head->step = v.head->step;
-    w->result.head->copy_us = (uint32_t)(guess_luck(w) % 100);
-    w->result.head->forward_us = (uint32_t)(guess_luck(w) % 400);
+    w->result.head->copy_us = (uint32_t)(draft_luck(w) % 100);
+    w->result.head->forward_us = (uint32_t)(draft_luck(w) % 400);
 }

@@ -7,7 +7,7 @@
  * ought to have: a block wrongly shared, overwritten, skipped or stale is a mismatch. As in a layer
  * of a real model, all rows of a step write before any reads. Blocks are copied to host memory and
  * back by the bits; what was copied back is rubbish from then on, for nobody may hold it. A block
- * that a sequence was seated with (step_admit.n_cached) is another's: writing it is a violation.
+ * that a sequence was admitted with (step_admit.n_cached) is another's: writing it is a violation.
  * The next token is a function of that hash, the parameters and the position, so any request's
  * output can be computed without a scheduler (fake_next).
  * Threads: one. */

@@ -16,7 +16,7 @@ struct client { /* one request as its frontend sees it */
     uint32_t *prompt; /* [m.prompt.n] */
     uint32_t stop_ids[STOP_IDS_MAX];
     char salt[8]; /* by its seed, as in the fake worker */
-    uint32_t origin;
+    uint32_t frontend_id;
     int64_t arrives_us, submitted_us;
     int64_t started_us; /* first step, as this engine tells it; -1 = not known */
     int64_t deadline_us;
@@ -179,7 +179,7 @@ static void make_client(struct world *w, struct client *c, uint32_t i, int64_t a
     int n_salt = snprintf(c->salt, sizeof c->salt, "%u", (unsigned)(c->m.seed % FAKE_SALTS));
     if (c->m.seed % FAKE_SALTS)
         c->m.cache_salt = (struct proto_bytes){(const uint8_t *)c->salt, (size_t)n_salt};
-    c->origin = i % N_FRONTEND;
+    c->frontend_id = i % N_FRONTEND;
     c->arrives_us = arrives_us;
     c->started_us = -1;
     c->prompt_next = 1;
@@ -243,7 +243,7 @@ static void world_init(struct world *w, const struct scenario *sc, uint64_t seed
     l->logit_rows_max = l->max_num_seqs + pick(w, sc->logit_rows_more);
     l->top_more = 2 * w->model.vocab_size; /* two that want all, in one step */
     l->known_max = l->max_model_len + (uint32_t)(next_random(w) % l->max_model_len);
-    w->config.n_guess = pick(w, sc->n_guess);
+    w->config.n_draft_token = pick(w, sc->n_draft_token);
     w->config.n_forced = chance(w, 3000) ? 1 + (uint32_t)(next_random(w) % 16) : 0;
     uint32_t n_block_min = (l->max_model_len + STEP_BLOCK_TOKENS - 1) / STEP_BLOCK_TOKENS;
     w->config.n_block = n_block_min + pick(w, sc->n_block_more);
@@ -297,7 +297,7 @@ static void take_ends(struct world *w)
     struct scheduler_output o;
     while (scheduler_take_end(w->scheduler, w->now_us, &o)) {
         struct client *c = &w->clients[o.req_id - 1];
-        if (o.req_id > w->n_client || c->origin != o.origin || !c->submitted || c->over)
+        if (o.req_id > w->n_client || c->frontend_id != o.frontend_id || !c->submitted || c->over)
             sim_fail("end of request %llu", (unsigned long long)o.req_id);
         if (o.seq != c->n_got || o.finish != (c->n_got ? FINISH_ABORT : FINISH_ERROR))
             sim_fail("request %llu: ended with %u tokens, has %u", (unsigned long long)o.req_id,
@@ -325,7 +325,7 @@ static bool submit(struct world *w, struct client *c)
     struct q_err e = Q_ERR_INIT;
     c->m.emitted = (struct proto_u32s){c->got, c->n_got};
     c->m.age_ms = (uint64_t)(w->now_us - c->arrives_us) / 1000;
-    enum q_code rc = scheduler_submit(w->scheduler, c->origin, &c->m, w->now_us, &e);
+    enum q_code rc = scheduler_submit(w->scheduler, c->frontend_id, &c->m, w->now_us, &e);
     if (rc == Q_NO_SPACE)
         return false;
     if (rc)
@@ -369,7 +369,7 @@ static void abort_client(struct world *w, struct client *c)
 static void abort_one(struct world *w)
 {
     struct client *c = &w->clients[next_random(w) % w->n_client];
-    if (scheduler_abort(w->scheduler, c->origin, c->m.req_id) != is_open(c))
+    if (scheduler_abort(w->scheduler, c->frontend_id, c->m.req_id) != is_open(c))
         sim_fail("abort of request %llu", (unsigned long long)c->m.req_id);
     if (is_open(c))
         abort_client(w, c);
@@ -377,14 +377,14 @@ static void abort_one(struct world *w)
 
 static void lose_frontend(struct world *w)
 {
-    uint32_t origin = (uint32_t)(next_random(w) % N_FRONTEND), n = 0;
+    uint32_t frontend_id = (uint32_t)(next_random(w) % N_FRONTEND), n = 0;
     for (uint32_t i = 0; i < w->n_client; i++)
-        if (is_open(&w->clients[i]) && w->clients[i].origin == origin) {
+        if (is_open(&w->clients[i]) && w->clients[i].frontend_id == frontend_id) {
             abort_client(w, &w->clients[i]);
             n++;
         }
-    if (scheduler_abort_origin(w->scheduler, origin) != n)
-        sim_fail("frontend %u had %u requests open", origin, n);
+    if (scheduler_abort_frontend(w->scheduler, frontend_id) != n)
+        sim_fail("frontend %u had %u requests open", frontend_id, n);
 }
 
 /* Might b have started before a, which was submitted earlier? */
@@ -458,8 +458,8 @@ static void lose_worker(struct world *w)
         scheduler_worker_lost(w->scheduler);
     } else if (scheduler_worker_died(w->scheduler, &culprit)) {
         struct client *c = &w->clients[culprit.req_id - 1];
-        if (!is_open(c) || c->origin != culprit.origin || culprit.finish != FINISH_ERROR ||
-            culprit.has_token || culprit.seq != c->n_got)
+        if (!is_open(c) || c->frontend_id != culprit.frontend_id ||
+            culprit.finish != FINISH_ERROR || culprit.has_token || culprit.seq != c->n_got)
             sim_fail("request %llu is blamed", (unsigned long long)culprit.req_id);
         abort_client(w, c);
         w->report->n_culprit++;
@@ -512,7 +512,7 @@ static void check_finish(struct world *w, struct client *c, const struct schedul
 static void take_output(struct world *w, const struct scheduler_output *o)
 {
     struct client *c = &w->clients[o->req_id - 1];
-    if (o->req_id > w->n_client || c->origin != o->origin || !is_open(c))
+    if (o->req_id > w->n_client || c->frontend_id != o->frontend_id || !is_open(c))
         sim_fail("output for request %llu", (unsigned long long)o->req_id);
     c->started_us = c->submitted_us + (int64_t)o->queue_us;
     take_prompt_rows(c, o);

@@ -20,7 +20,7 @@ struct scenario {
     struct range n_request, n_prompt, n_new, gap_us; /* gap between arrivals */
     struct range max_num_seqs, max_num_batched_tokens, logit_rows_more;
     struct range max_model_len, n_block_more; /* blocks above the least the scheduler accepts */
-    struct range n_guess;                     /* tokens guessed per sequence and step */
+    struct range n_draft_token;               /* draft tokens per sequence and step */
     struct range n_swap, preemption;          /* blocks in host memory; enum preemption_mode */
     uint32_t depth;                           /* steps in flight */
     /* Events in 10000 turns. */

@@ -17,7 +17,7 @@ static inline struct core_config config_of(const char *dir)
 }
 
 /* As bits_try, for those who expect it to fail. */
-static inline void turn(struct q_err *e)
+static inline void run_once(struct q_err *e)
 {
     if (bits_try(&engine, e) != Q_OK)
         return;

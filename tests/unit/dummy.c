@@ -98,7 +98,7 @@ static void fill(struct dummy_run *r, uint32_t n_long)
     struct batch *b = &r->batch;
     b->token_ids = r->ids;
     b->positions = r->positions;
-    b->slots = r->slots;
+    b->slot_mapping = r->slots;
     b->seqs = r->seqs;
     b->logit_rows = r->logit_rows;
     b->n_logit = smaller(l->logit_rows_max, b->n_token);

@@ -37,7 +37,7 @@ extern const struct fake_library fake_library;
 
 extern uint64_t fake_total_bytes; /* of a device that is opened; 1 GiB */
 __attribute__((visibility("default"))) extern uint64_t fake_n_launch; /* of graphs, so far */
-/* Products by linear_int4_half, so far; of the reference's kernels. */
+/* Products by linear_w4a16, so far; of the reference's kernels. */
 __attribute__((visibility("default"))) extern uint64_t fake_n_half;
 /* What was given to the device behind an event that was being waited for, at most. */
 struct fake_ahead {

@@ -88,28 +88,28 @@ static void sample(const struct sample_args *a, const struct kern_exec *x)
 }
 
 uint64_t fake_n_half;
-static void linear_int4_half(const struct linear_int4_half_args *a, const struct kern_exec *x)
+static void linear_w4a16(const struct linear_w4a16_args *a, const struct kern_exec *x)
 {
     struct kern_table kern;
     kern_table_cpu(&kern, CAP_NONE);
     fake_n_half++;
-    kern.linear_int4_half(a, x);
+    kern.linear_w4a16(a, x);
 }
 
-static void linear_int4_half_groups(const struct linear_int4_half_groups_args *a,
-                                    const struct kern_exec *x)
+static void linear_w4a16_grouped(const struct linear_w4a16_grouped_args *a,
+                                 const struct kern_exec *x)
 {
     struct kern_table kern;
     kern_table_cpu(&kern, CAP_NONE);
     fake_n_half++;
-    kern.linear_int4_half_groups(a, x);
+    kern.linear_w4a16_grouped(a, x);
 }
 
 static void kernels(struct kern_table *out)
 {
     kern_table_cpu(out, CAP_NONE);
-    out->linear_int4_half_groups = linear_int4_half_groups;
-    out->linear_int4_half = linear_int4_half;
+    out->linear_w4a16_grouped = linear_w4a16_grouped;
+    out->linear_w4a16 = linear_w4a16;
     out->sample = getenv("QUIRE_FAKE_NO_SAMPLE") ? NULL : sample;
 }
 
@@ -118,8 +118,8 @@ static size_t matrix_bytes(const struct packed *w)
     if (w->group)
         return packed_int4_bytes(w->n_out, w->n_in, w->group);
     if (w->blocks)
-        return packed_blocks_bytes(w->n_out, w->n_in);
-    return w->dtype == DT_I8 || w->dtype == DT_F8_E4M3 ? packed_quant_bytes(w->n_out, w->n_in)
+        return packed_fp8_block_bytes(w->n_out, w->n_in);
+    return w->dtype == DT_I8 || w->dtype == DT_F8_E4M3 ? packed_int8_bytes(w->n_out, w->n_in)
                                                        : packed_bytes(w->dtype, w->n_out, w->n_in);
 }
 

@@ -163,7 +163,7 @@ static inline void run_step(struct runner *r, struct run_seq *seqs, uint32_t n_s
     }
     c.batch.token_ids = ids;
     c.batch.positions = pos;
-    c.batch.slots = slots;
+    c.batch.slot_mapping = slots;
     c.batch.seqs = parts;
     c.batch.logit_rows = rows;
     c.batch.n_token = n;

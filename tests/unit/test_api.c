@@ -484,7 +484,7 @@ static void test_no_effect(void **state)
 static void test_prompts(void **state)
 {
     (void)state;
-    static struct served s = {.config.vocab_size = 10};
+    static struct served_model s = {.config.vocab_size = 10};
     struct prompts list;
     s.tokenizer = (struct tokenizer *)&s; /* only asked whether there is one */
     assert_ok(
@@ -516,7 +516,7 @@ static void test_prompts(void **state)
 /* Everything a body goes through, with the n-th allocation failing until none does. */
 static enum q_code whole_way(const char *text, size_t n)
 {
-    static struct served s = {.config.vocab_size = 10};
+    static struct served_model s = {.config.vocab_size = 10};
     static struct params_ids ids;
     struct params_context c = {NULL, 10, 20};
     struct sample_params sampling;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whose turn it is: single cases, shares by weight, and random operations beside a naive model that
- * looks at every request. */
+/* Which request is next: single cases, shares by weight, and random operations beside a naive model
+ * that looks at every request. */
 #include "check.h"
 #include "common/mem.h"
 #include "engine/sched/backlog.h"
@@ -117,7 +117,7 @@ static void test_shares(void **state)
     for (uint32_t t = 0; t < 3; t++)
         for (int k = 0; k < 3; k++)
             enter(t, weights[t], 0, sizes[t]);
-    for (int turn = 0; turn < 5000; turn++) {
+    for (int i_round = 0; i_round < 5000; i_round++) {
         uint32_t i = take_first(), t = (uint32_t)b.tenants[table.items[i].tenant].id;
         backlog_charge(&b, i, sizes[t]); /* as many output tokens as prompt tokens */
         work[t] += 2 * sizes[t];
@@ -211,10 +211,10 @@ static bool naive_before(const struct request *x, const struct request *y)
     const struct tenant *s = &b.tenants[x->tenant], *t = &b.tenants[y->tenant];
     if (x->priority != y->priority)
         return x->priority < y->priority;
-    if (x->turn && y->turn)
-        return x->turn < y->turn;
-    if (x->turn || y->turn)
-        return x->turn;
+    if (x->admission_seq && y->admission_seq)
+        return x->admission_seq < y->admission_seq;
+    if (x->admission_seq || y->admission_seq)
+        return x->admission_seq;
     if (x->tenant != y->tenant && s->charge != t->charge)
         return s->charge < t->charge;
     return x->arrival < y->arrival;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Requests on their way through the compiler: in which order, together with which others, within
  * which bounds. The test is both threads itself, so that what it counts does not depend on time. */
-#include "engine/core/compiling.h"
+#include "engine/core/grammar_compiler.h"
 #include "check.h"
 #include <poll.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 #include "engine/grammar/grammar.h"
 #include "engine/sched/programs.h"
 
-static struct compiling *compiling;
+static struct grammar_compiler *grammar_compiler;
 
 static struct msg_submit request(uint64_t req_id, uint64_t tenant, const char *schema, size_t n)
 {
@@ -30,7 +30,7 @@ static void add(uint64_t req_id, uint64_t tenant, const char *schema)
 {
     struct q_err e = Q_ERR_INIT;
     const struct msg_submit m = request(req_id, tenant, schema, strlen(schema));
-    assert_ok(compiling_add(compiling, 1, &m, &e), &e);
+    assert_ok(grammar_compiler_add(grammar_compiler, 1, &m, &e), &e);
 }
 
 /* Takes more steps than the short stage has, and then ends well. */
@@ -52,17 +52,17 @@ static void add_short(uint64_t req_id, uint64_t tenant)
     add(req_id, tenant, schema);
 }
 
-static struct compiling_stats stats(void)
+static struct grammar_compiler_stats stats(void)
 {
-    struct compiling_stats s;
-    compiling_stats(compiling, &s);
+    struct grammar_compiler_stats s;
+    grammar_compiler_stats(grammar_compiler, &s);
     return s;
 }
 
 static void begin(void)
 {
     struct q_err e = Q_ERR_INIT;
-    assert_ok(compiling_new(&compiling, false, &e), &e);
+    assert_ok(grammar_compiler_new(&grammar_compiler, false, &e), &e);
 }
 
 /* The requests that are done are these, in this order, each with a program. */
@@ -70,14 +70,14 @@ static void expect_done(const uint64_t *ids, size_t n)
 {
     struct compiled x;
     for (size_t i = 0; i < n; i++) {
-        assert_true(compiling_take(compiling, &x));
+        assert_true(grammar_compiler_take(grammar_compiler, &x));
         if (x.error.code)
             fail_msg("request %u: %s", (unsigned)x.req_id, x.error.message);
         assert_int_equal(x.req_id, ids[i]);
         assert_int_equal(x.submit.prompt.n, 4);
         assert_true(x.submit.grammar.n > 0);
     }
-    assert_false(compiling_take(compiling, &x));
+    assert_false(grammar_compiler_take(grammar_compiler, &x));
 }
 #define EXPECT_DONE(...)                         \
     expect_done((const uint64_t[]){__VA_ARGS__}, \
@@ -94,19 +94,19 @@ static void long_grammars_do_not_hold_up_others(void **state)
         add_long(i, 0);
     add_short(10, 0);
     for (uint32_t i = 0; i < 5; i++) {
-        assert_true(compiling_work(compiling, COMPILING_IS_SHORT, 0));
-        assert_false(compiling_take(compiling, &x));
+        assert_true(grammar_compiler_work(grammar_compiler, GRAMMAR_COMPILER_IS_SHORT, 0));
+        assert_false(grammar_compiler_take(grammar_compiler, &x));
     }
-    assert_true(compiling_work(compiling, COMPILING_IS_SHORT, 0));
+    assert_true(grammar_compiler_work(grammar_compiler, GRAMMAR_COMPILER_IS_SHORT, 0));
     EXPECT_DONE(10);
-    assert_int_equal(stats().n_waiting[COMPILING_IS_LONG], 5);
-    assert_false(compiling_work(compiling, COMPILING_IS_SHORT, 0));
+    assert_int_equal(stats().n_waiting[GRAMMAR_COMPILER_IS_LONG], 5);
+    assert_false(grammar_compiler_work(grammar_compiler, GRAMMAR_COMPILER_IS_SHORT, 0));
     for (uint64_t i = 0; i < 5; i++) {
-        assert_true(compiling_work(compiling, COMPILING_IS_LONG, 0));
+        assert_true(grammar_compiler_work(grammar_compiler, GRAMMAR_COMPILER_IS_LONG, 0));
         EXPECT_DONE(i);
     }
-    assert_int_equal(compiling_count(compiling), 0);
-    compiling_free(compiling);
+    assert_int_equal(grammar_compiler_count(grammar_compiler), 0);
+    grammar_compiler_free(grammar_compiler);
 }
 
 /* Of one tenant's hundred, a few are before another tenant's first one. */
@@ -120,13 +120,13 @@ static void tenants_take_turns(void **state)
         add_short(i, 7);
     add_short(200, 8);
     for (;; n_before++) {
-        assert_true(compiling_work(compiling, COMPILING_IS_SHORT, 0));
-        assert_true(compiling_take(compiling, &x));
+        assert_true(grammar_compiler_work(grammar_compiler, GRAMMAR_COMPILER_IS_SHORT, 0));
+        assert_true(grammar_compiler_take(grammar_compiler, &x));
         if (x.req_id == 200)
             break;
     }
-    assert_true(n_before <= COMPILING_HANDED);
-    compiling_free(compiling);
+    assert_true(n_before <= GRAMMAR_COMPILER_HANDED);
+    grammar_compiler_free(grammar_compiler);
 }
 
 static void equal_sources_are_compiled_once(void **state)
@@ -137,14 +137,14 @@ static void equal_sources_are_compiled_once(void **state)
     for (uint32_t i = 0; i < 3; i++)
         add(i, i, "{\"const\":1}");
     assert_int_equal(stats().n_shared, 2);
-    assert_true(compiling_work(compiling, COMPILING_IS_SHORT, 0));
-    assert_false(compiling_work(compiling, COMPILING_IS_SHORT, 0));
+    assert_true(grammar_compiler_work(grammar_compiler, GRAMMAR_COMPILER_IS_SHORT, 0));
+    assert_false(grammar_compiler_work(grammar_compiler, GRAMMAR_COMPILER_IS_SHORT, 0));
     EXPECT_DONE(0, 1, 2);
     const struct msg_submit m = request(9, 9, "{\"const\":1}", 11), other = request(9, 9, "{}", 2);
-    assert_non_null(compiling_known(compiling, &m, &n_word));
-    assert_null(compiling_known(compiling, &other, &n_word));
+    assert_non_null(grammar_compiler_known(grammar_compiler, &m, &n_word));
+    assert_null(grammar_compiler_known(grammar_compiler, &other, &n_word));
     assert_int_equal(stats().bytes > 0, 1); /* of the one given out last */
-    compiling_free(compiling);
+    grammar_compiler_free(grammar_compiler);
 }
 
 static void errors_reach_every_request(void **state)
@@ -154,14 +154,14 @@ static void errors_reach_every_request(void **state)
     begin();
     add(1, 0, "{\"type\":\"strin\"}");
     add(2, 0, "{\"type\":\"strin\"}");
-    assert_true(compiling_work(compiling, COMPILING_IS_SHORT, 0));
+    assert_true(grammar_compiler_work(grammar_compiler, GRAMMAR_COMPILER_IS_SHORT, 0));
     for (uint64_t i = 1; i <= 2; i++) {
-        assert_true(compiling_take(compiling, &x));
+        assert_true(grammar_compiler_take(grammar_compiler, &x));
         assert_int_equal(x.req_id, i);
         assert_int_equal(x.error.code, Q_INVALID);
         assert_non_null(strstr(x.error.message, "type"));
     }
-    compiling_free(compiling);
+    grammar_compiler_free(grammar_compiler);
 }
 
 /* Aborted ones leave at once, their memory too; a compile that is under way is stopped when its
@@ -176,27 +176,27 @@ static void work_for_nobody_is_stopped(void **state)
     add_long(3, 0); /* waits: two are handed out */
     add(4, 0, "{\"const\":4}");
     add(5, 0, "{\"const\":4}");
-    assert_true(compiling_abort(compiling, 1, 3));
-    assert_false(compiling_abort(compiling, 1, 3));
-    assert_true(compiling_abort(compiling, 1, 1));
-    assert_true(compiling_abort(compiling, 1, 4));
-    assert_int_equal(compiling_count(compiling), 2);
+    assert_true(grammar_compiler_abort(grammar_compiler, 1, 3));
+    assert_false(grammar_compiler_abort(grammar_compiler, 1, 3));
+    assert_true(grammar_compiler_abort(grammar_compiler, 1, 1));
+    assert_true(grammar_compiler_abort(grammar_compiler, 1, 4));
+    assert_int_equal(grammar_compiler_count(grammar_compiler), 2);
     add_long(1, 0);
-    assert_true(compiling_work(compiling, COMPILING_IS_SHORT, 0));
-    assert_false(compiling_take(compiling, &x));
+    assert_true(grammar_compiler_work(grammar_compiler, GRAMMAR_COMPILER_IS_SHORT, 0));
+    assert_false(grammar_compiler_take(grammar_compiler, &x));
     assert_int_equal(stats().n_stopped, 1);
-    assert_int_equal(stats().n_job[COMPILING_IS_SHORT], 1);
-    uint32_t origin;
+    assert_int_equal(stats().n_job[GRAMMAR_COMPILER_IS_SHORT], 1);
+    uint32_t frontend_id;
     uint64_t req_id;
     for (uint32_t n = 3; n; n--) {
-        assert_int_equal(compiling_count(compiling), n);
-        assert_true(compiling_abort_next(compiling, &origin, &req_id));
+        assert_int_equal(grammar_compiler_count(grammar_compiler), n);
+        assert_true(grammar_compiler_abort_next(grammar_compiler, &frontend_id, &req_id));
     }
-    assert_false(compiling_abort_next(compiling, &origin, &req_id));
-    while (compiling_work(compiling, COMPILING_IS_SHORT, 0))
-        assert_false(compiling_take(compiling, &x));
+    assert_false(grammar_compiler_abort_next(grammar_compiler, &frontend_id, &req_id));
+    while (grammar_compiler_work(grammar_compiler, GRAMMAR_COMPILER_IS_SHORT, 0))
+        assert_false(grammar_compiler_take(grammar_compiler, &x));
     assert_int_equal(stats().bytes, 0);
-    compiling_free(compiling);
+    grammar_compiler_free(grammar_compiler);
 }
 
 static void waiting_requests_are_bounded(void **state)
@@ -211,20 +211,20 @@ static void waiting_requests_are_bounded(void **state)
         snprintf(schema, n, "{\"title\":\"%6u", n_added);
         memset(schema + 16, 'x', n - 16);
         const struct msg_submit m = request(n_added, 0, schema, n);
-        rc = compiling_add(compiling, 1, &m, &e);
+        rc = grammar_compiler_add(grammar_compiler, 1, &m, &e);
     }
     assert_int_equal(e.code, Q_NO_SPACE);
     assert_non_null(strstr(e.message, "retry later"));
-    assert_in_range(n_added, COMPILING_BYTES / n - 2, COMPILING_BYTES / n);
-    assert_int_equal(compiling_count(compiling), n_added);
-    assert_int_equal(compiling_abort_origin(compiling, 1), n_added);
+    assert_in_range(n_added, GRAMMAR_COMPILER_BYTES / n - 2, GRAMMAR_COMPILER_BYTES / n);
+    assert_int_equal(grammar_compiler_count(grammar_compiler), n_added);
+    assert_int_equal(grammar_compiler_abort_frontend(grammar_compiler, 1), n_added);
     assert_int_equal(stats().bytes, 2 * n); /* two are handed out */
     e = (struct q_err)Q_ERR_INIT;
-    for (uint32_t i = 0; i < COMPILING_MAX; i++)
+    for (uint32_t i = 0; i < GRAMMAR_COMPILER_MAX; i++)
         add(i, 0, "{}");
     const struct msg_submit m = request(5000, 0, "{}", 2);
-    assert_int_equal(compiling_add(compiling, 1, &m, &e), Q_NO_SPACE);
-    compiling_free(compiling);
+    assert_int_equal(grammar_compiler_add(grammar_compiler, 1, &m, &e), Q_NO_SPACE);
+    grammar_compiler_free(grammar_compiler);
     q_free(schema);
 }
 
@@ -234,18 +234,18 @@ static void threads_do_the_same(void **state)
     (void)state;
     struct q_err e = Q_ERR_INIT;
     struct compiled x;
-    assert_ok(compiling_new(&compiling, true, &e), &e);
+    assert_ok(grammar_compiler_new(&grammar_compiler, true, &e), &e);
     add_long(1, 0);
     add_short(2, 0);
     for (uint32_t n = 2; n;) {
-        struct pollfd done = {.fd = compiling_fd(compiling), .events = POLLIN};
+        struct pollfd done = {.fd = grammar_compiler_fd(grammar_compiler), .events = POLLIN};
         assert_int_equal(poll(&done, 1, -1), 1);
-        for (; compiling_take(compiling, &x); n--)
+        for (; grammar_compiler_take(grammar_compiler, &x); n--)
             assert_int_equal(x.error.code, Q_OK);
     }
     for (uint32_t i = 0; i < 8; i++)
         add_long(10 + i, 0);
-    compiling_free(compiling);
+    grammar_compiler_free(grammar_compiler);
 }
 
 /* Requests with the same program hold it together. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Structured output in a whole engine with the bundled model: the grammar holds behind the end of
- * the reasoning only, and the answers are the same to the last bit with guesses, in small pools,
- * after a replay. */
+ * the reasoning only, and the answers are the same to the last bit with draft tokens, in small
+ * pools, after a replay. */
 #include "common/buf.h"
 #include "common/tokenizer/tokenizer.h"
 #include "engine/grammar/grammar.h"
@@ -148,7 +148,7 @@ static void the_grammar_holds_at_once(void **state)
     }
 }
 
-/* Text that the grammar forces is guessed, so that it takes fewer steps; the answers are those of
+/* Text that the grammar forces is drafted, so that it takes fewer steps; the answers are those of
  * sampling token by token. */
 static void forced_text_takes_fewer_steps(void **state)
 {
@@ -158,7 +158,7 @@ static void forced_text_takes_fewer_steps(void **state)
     assert_int_equal(s.n_forced_token, 0);
     struct scheduler_stats f = run(&fast, NULL, answers[1]);
     assert_memory_equal(answers[0], answers[1], N_REQUEST * sizeof *answers[0]);
-    print_message("%llu steps, %llu without; %llu of %llu forced tokens came true\n",
+    print_message("%llu steps, %llu without; %llu of %llu forced tokens were accepted\n",
                   (unsigned long long)f.step, (unsigned long long)s.step,
                   (unsigned long long)f.n_forced_accepted, (unsigned long long)f.n_forced_token);
     assert_true(f.step < s.step);

@@ -99,7 +99,7 @@ static void aborted_requests_leave_nothing(void **state)
         for (uint32_t i = 0; i < round; i++)
             assert_ok(core_step(engine.core, &e), &e);
         if (round % 2)
-            assert_int_equal(core_abort_origin(engine.core, 1), g.n - engine.n_finished);
+            assert_int_equal(core_abort_frontend(engine.core, 1), g.n - engine.n_finished);
         else
             for (uint32_t i = 0; i < g.n; i++)
                 core_abort(engine.core, 1, i);
@@ -153,7 +153,7 @@ static void a_killed_worker_is_replaced_and_nothing_is_lost(void **state)
         uint32_t n_token = 0;
         assert_ok(core_step(engine.core, &e), &e);
         while (n_token < n_before) {
-            turn(&e);
+            run_once(&e);
             n_token = 0;
             for (uint32_t i = 0; i < g.n; i++)
                 n_token += answers[i].n;
@@ -185,7 +185,7 @@ static void put_to_sleep(uint32_t level)
     assert_ok(core_sleep(engine.core, level, &e), &e);
     assert_ok(core_step(engine.core, &e), &e);
     while (!core_sleeping(engine.core))
-        turn(&e);
+        run_once(&e);
     assert_ok(core_step(engine.core, &e), &e);
     assert_int_equal(core_wait_ms(engine.core), -1);
     core_stats(engine.core, &s);
@@ -215,7 +215,7 @@ static void sleep_loses_nothing(void **state)
             submit(j, &g.prompts[j], 0);
         assert_ok(core_step(engine.core, &e), &e);
         while (tokens_so_far(g.n) < 10 + i)
-            turn(&e);
+            run_once(&e);
         swap_out_last(2);
         for (int j = 0; j < 2 && levels[i / 2][j]; j++)
             put_to_sleep(levels[i / 2][j]);
@@ -246,7 +246,7 @@ static void a_worker_that_always_dies_is_given_up(void **state)
     assert_ok(core_new(&engine.core, &c, bits_sink, &engine, &e), &e);
     int64_t until = clock_ms() + 30000;
     while (core_state(engine.core, NULL) != CORE_FAILED && clock_ms() < until)
-        turn(&e);
+        run_once(&e);
     assert_fails(core_step(engine.core, &e), Q_UNAVAILABLE, "exited with status 1", &e);
     assert_true(core_worker_died(engine.core));
     core_free(engine.core);
@@ -273,7 +273,7 @@ static void what_cannot_be_loaded_is_said(void **state)
         const struct msg_submit m = {.req_id = 1};
         assert_fails(core_submit(engine.core, 1, &m, &e), Q_UNAVAILABLE, "loading", &e);
         while (core_state(engine.core, NULL) == CORE_LOADING)
-            turn(&e);
+            run_once(&e);
         assert_int_equal(core_state(engine.core, NULL), CORE_FAILED);
         assert_fails(core_step(engine.core, &e), Q_NO_MEMORY,
                      "possible remedies: --max-model-len 16, --num-gpu-blocks-override", &e);

@@ -3,7 +3,7 @@
  * its own, it gets to the last bit among 2 to 200 random neighbours, in chunks of any size, with
  * any number of threads, from a cold prefix cache and a warm one, under both policies, with its
  * blocks anywhere in the pool, preempted at random steps and then swapped or recomputed, with
- * guesses and without; for each KV dtype.
+ * draft tokens and without; for each KV dtype.
  *
  * The tables below are what every run plays. QUIRE_DETERMINISM_RUNS=N adds N ways put together at
  * random; each prints its number, and QUIRE_DETERMINISM_FIRST=K begins with number K. */
@@ -120,7 +120,7 @@ static void give_back(void)
 }
 
 /* One turn of the engine. Robbed, it may have nothing to do until it gets its blocks back. */
-static void turn(struct bits_engine *b)
+static void run_once(struct bits_engine *b)
 {
     struct q_err e = Q_ERR_INIT;
     struct scheduler_stats s;
@@ -233,10 +233,10 @@ static uint32_t play_requests(struct bits_engine *b, const struct golden *g, uin
             submit(b, m);
         }
         for (uint32_t j = roll(3); j && b->n_finished < i_subject + i_neighbour; j--)
-            turn(b);
+            run_once(b);
     }
     while (b->n_finished < n)
-        turn(b);
+        run_once(b);
     give_back();
     bits_wait(b, n);
     for (uint32_t i = 0; i < SUBJECTS; i++)
@@ -452,9 +452,9 @@ static void play_random(uint64_t i)
                     .n_thread = 1 + roll(3),
                     .how = roll(HOW_ALL + 1)};
     const bool is_llama = !strcmp(k->model, "llama");
-    const char *const guesses[] = {"", "", NGRAM, is_llama ? DRAFT : NGRAM};
+    const char *const draft_tokens[] = {"", "", NGRAM, is_llama ? DRAFT : NGRAM};
     w.chunk += roll(w.chunk);
-    w.speculative = guesses[roll(4)];
+    w.speculative = draft_tokens[roll(4)];
     print_message("way %llu: ", (unsigned long long)i);
     play(k, &w, 1, i);
 }

@@ -334,7 +334,7 @@ static void dynamic_rope_beyond_the_trained_length(void **state)
     compare(c, &g, g.n, "dynamic rope");
 }
 
-/* Guesses of a draft model that runs there too, by lookup, and by nobody: the same tokens. */
+/* Draft tokens of a draft model that runs there too, by lookup, and by nobody: the same tokens. */
 static void speculation_changes_nothing(void **state)
 {
     (void)state;
@@ -346,7 +346,7 @@ static void speculation_changes_nothing(void **state)
         struct speculation *s = &c.worker.speculation;
         c.worker.max_model_len = 144;
         *s = (struct speculation){.method = i ? SPECULATE_DRAFT : SPECULATE_NGRAM,
-                                  .n_guess = 3,
+                                  .n_draft_token = 3,
                                   .ngram_min = 1,
                                   .ngram_max = 3};
         if (i)
@@ -432,7 +432,7 @@ static void memory_is_measured(void **state)
     assert_int_equal(setenv("QUIRE_FAKE_BYTES", "33554432", 1), 0);
     assert_ok(core_new(&engine.core, &c, bits_sink, &engine, &e), &e);
     while (core_state(engine.core, NULL) == CORE_LOADING)
-        turn(&e);
+        run_once(&e);
     assert_int_equal(core_state(engine.core, NULL), CORE_FAILED);
     q_err_reset(&e);
     assert_fails(core_step(engine.core, &e), Q_NO_MEMORY, "of 33554432 are free", &e);
@@ -470,13 +470,13 @@ static void every_allocation_may_be_refused(void **state)
     on_device(&c);
     c.worker.max_model_len = 64;
     c.worker.swap_bytes = 1 << 20;
-    c.worker.speculation = (struct speculation){.method = SPECULATE_DRAFT, .n_guess = 2};
+    c.worker.speculation = (struct speculation){.method = SPECULATE_DRAFT, .n_draft_token = 2};
     snprintf(c.worker.speculation.draft_dir, PATH_MAX, "%s", draft.dir);
     for (enum core_state now = CORE_FAILED; now == CORE_FAILED; n++) {
         *refused_in = n + 1;
         assert_ok(core_new(&engine.core, &c, bits_sink, &engine, &e), &e);
         while (core_state(engine.core, NULL) == CORE_LOADING)
-            turn(&e);
+            run_once(&e);
         now = core_state(engine.core, NULL);
         q_err_reset(&e);
         if (now == CORE_FAILED)
@@ -500,7 +500,7 @@ static void check_refused(const char *model, const char *device, const char *lib
         snprintf(c.worker.device_library, sizeof c.worker.device_library, "%s", library);
     assert_ok(core_new(&engine.core, &c, bits_sink, &engine, &e), &e);
     while (core_state(engine.core, NULL) == CORE_LOADING)
-        turn(&e);
+        run_once(&e);
     assert_int_equal(core_state(engine.core, NULL), CORE_FAILED);
     q_err_reset(&e);
     assert_int_not_equal(core_step(engine.core, &e), Q_OK);

@@ -155,7 +155,7 @@ static void submit_choice(uint64_t req_id, const struct golden_prompt *p)
     assert_ok(core_submit(engine.core, 1, &m, &e), &e);
 }
 
-/* Masks come from a thread, for the tokens that have just landed; forced tokens are guessed, and
+/* Masks come from a thread, for the tokens that have just arrived; forced tokens are drafted, and
  * then one step is in flight at a time, or not. */
 static void grammars(void **state)
 {

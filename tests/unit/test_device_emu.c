@@ -242,8 +242,8 @@ static void the_next_step_does_not_wait_for_tokens(void **state)
     core_free(engine.core);
 }
 
-/* The draft model's guesses are sampled there and become tokens of the histories there. */
-static void a_draft_model_guesses(void **state)
+/* The draft model's draft tokens are sampled there and become tokens of the histories there. */
+static void a_draft_model_proposes(void **state)
 {
     (void)state;
     struct golden g, draft;
@@ -251,7 +251,7 @@ static void a_draft_model_guesses(void **state)
     golden_get(&draft, "llama-draft");
     struct core_config c = config_of(g.dir);
     on_device(&c);
-    c.worker.speculation = (struct speculation){.method = SPECULATE_DRAFT, .n_guess = 2};
+    c.worker.speculation = (struct speculation){.method = SPECULATE_DRAFT, .n_draft_token = 2};
     snprintf(c.worker.speculation.draft_dir, sizeof c.worker.speculation.draft_dir, "%s",
              draft.dir);
     open_core(&c);
@@ -269,7 +269,7 @@ static const struct CMUnitTest others[] = {
     cmocka_unit_test(the_same_bits_alone_and_together),
     cmocka_unit_test(swapped_and_eager),
     cmocka_unit_test(the_next_step_does_not_wait_for_tokens),
-    cmocka_unit_test(a_draft_model_guesses),
+    cmocka_unit_test(a_draft_model_proposes),
 };
 #define N_OTHER (sizeof others / sizeof *others)
 

@@ -119,12 +119,12 @@ static void test_memory(void **state)
     (void)state;
     struct runner r;
     open_way(&r, &ways[3], 2, false);
-    const uint8_t *slots = r.scratch->slots;
-    assert_int_equal(slots[PROGRAM_B_A_Q], slots[PROGRAM_B_H_Q]);
-    assert_int_not_equal(slots[PROGRAM_B_ACT_Q], slots[PROGRAM_B_H_Q]);
+    const uint8_t *arenas = r.scratch->arenas;
+    assert_int_equal(arenas[PROGRAM_B_A_Q], arenas[PROGRAM_B_H_Q]);
+    assert_int_not_equal(arenas[PROGRAM_B_ACT_Q], arenas[PROGRAM_B_H_Q]);
     for (uint32_t i = 0; i < PROGRAM_BUFFERS; i++)
         for (uint32_t j = 0; j < i; j++)
-            if (slots[i] == slots[j])
+            if (arenas[i] == arenas[j])
                 assert_true(r.scratch->buffers[i].x == r.scratch->buffers[j].x &&
                             i != PROGRAM_B_X && i != PROGRAM_B_QKV && i != PROGRAM_B_A);
     runner_close(&r);

@@ -17,8 +17,8 @@ extern size_t emu_shared_max; /* cuda_emu.h */
 attention_fn attention_cuda, attention_sm90a;
 typedef void linear_fn(const struct linear_args *a, const struct kern_exec *x);
 linear_fn linear_cuda, linear_sm90a;
-void linear_quant_sm90a(const struct linear_quant_args *a, const struct kern_exec *x);
-void linear_e4m3_cuda(const struct linear_e4m3_args *a, const struct kern_exec *x);
+void linear_int8_sm90a(const struct linear_int8_args *a, const struct kern_exec *x);
+void linear_fp8_cuda(const struct linear_fp8_args *a, const struct kern_exec *x);
 
 static void descriptors(void **state)
 {
@@ -100,7 +100,7 @@ static void tables(void **state)
     assert_int_equal(t.caps, CAP_SM80 | CAP_SM90A_ALL);
     kern_table_cuda(&t, CAP_SM80 | CAP_SM90A_I8); /* what a deterministic device ends with */
     assert_true(t.attention == attention_cuda && t.linear == linear_cuda);
-    assert_true(t.linear_quant == linear_quant_sm90a && t.linear_e4m3 == linear_e4m3_cuda);
+    assert_true(t.linear_int8 == linear_int8_sm90a && t.linear_fp8 == linear_fp8_cuda);
 }
 
 /* ---- a device that does at once what it is told, on host memory ---- */
@@ -276,24 +276,24 @@ static void some_linear(const struct linear_args *a, const struct kern_exec *x)
     (void)x;
     write_numbers(a->y, a->n_row * a->y_stride);
 }
-static void some_quant(const struct linear_quant_args *a, const struct kern_exec *x)
+static void some_quant(const struct linear_int8_args *a, const struct kern_exec *x)
 {
     (void)x;
     write_numbers(a->y, a->n_row * a->y_stride);
 }
-static void some_e4m3(const struct linear_e4m3_args *a, const struct kern_exec *x)
+static void some_e4m3(const struct linear_fp8_args *a, const struct kern_exec *x)
 {
     some_quant(&a->by, x);
 }
-static void some_groups(const struct linear_groups_args *a, const struct kern_exec *x)
+static void some_groups(const struct linear_grouped_args *a, const struct kern_exec *x)
 {
     some_linear(&a->by, x);
 }
-static void some_quant_groups(const struct linear_quant_groups_args *a, const struct kern_exec *x)
+static void some_int8_grouped(const struct linear_int8_grouped_args *a, const struct kern_exec *x)
 {
     some_quant(&a->by, x);
 }
-static void some_e4m3_groups(const struct linear_e4m3_groups_args *a, const struct kern_exec *x)
+static void some_fp8_grouped(const struct linear_fp8_grouped_args *a, const struct kern_exec *x)
 {
     some_quant(&a->as.by, x);
 }
@@ -302,13 +302,13 @@ static void first_is_off(const struct linear_args *a, const struct kern_exec *x)
     some_linear(a, x);
     ((float *)a->y)[5] += 1;
 }
-static void rounds_otherwise(const struct linear_quant_args *a, const struct kern_exec *x)
+static void rounds_otherwise(const struct linear_int8_args *a, const struct kern_exec *x)
 {
     some_quant(a, x);
     if (!a->w.gated)
         ((float *)a->y)[7] *= 1 + 0x1p-22f;
 }
-static void does_nothing(const struct linear_e4m3_args *a, const struct kern_exec *x)
+static void does_nothing(const struct linear_fp8_args *a, const struct kern_exec *x)
 {
     (void)a;
     (void)x;
@@ -323,20 +323,20 @@ static void trial_of_wrong_products(void **state)
     struct kern_table known, tried;
     struct q_err e = Q_ERR_INIT;
     known.linear = some_linear;
-    known.linear_quant = some_quant;
-    known.linear_e4m3 = some_e4m3;
-    known.linear_groups = some_groups;
-    known.linear_quant_groups = some_quant_groups;
-    known.linear_e4m3_groups = some_e4m3_groups;
+    known.linear_int8 = some_quant;
+    known.linear_fp8 = some_e4m3;
+    known.linear_grouped = some_groups;
+    known.linear_int8_grouped = some_int8_grouped;
+    known.linear_fp8_grouped = some_fp8_grouped;
     tried = known;
     tried.linear = first_is_off;
-    tried.linear_quant = rounds_otherwise;
-    tried.linear_e4m3 = does_nothing;
+    tried.linear_int8 = rounds_otherwise;
+    tried.linear_fp8 = does_nothing;
     assert_ok(linear_trial_run(r, &on, &known, &tried, &e), &e);
     for (int i = 0; i < LINEAR_TYPES; i++)
         assert_false(linear_trial_holds(&r[i], (enum linear_type)i, false));
     assert_int_equal(r[LINEAR_I8].n_differ, 1);
-    assert_true(isinf(r[LINEAR_E4M3].worst));
+    assert_true(isinf(r[LINEAR_FP8].worst));
     assert_false(linear_trial_holds(&(struct linear_trial){0}, LINEAR_BF16, false));
     broken.sync = failing_sync;
     const struct device_link fails = {&broken, NULL, NULL};

@@ -133,11 +133,12 @@ static void test_unframe(void **state)
                                   "h2c\r\n\r\nContent-Length: 7\r\n");
 }
 
-static const char *refused(const struct cors *c, const char *origin, const char *method,
+static const char *refused(const struct cors *c, const char *frontend_id, const char *method,
                            const char *headers)
 {
-    const struct cors_asked a = {origin,         method,         headers,
-                                 strlen(origin), strlen(method), headers ? strlen(headers) : 0};
+    const struct cors_asked a = {frontend_id,    method,
+                                 headers,        strlen(frontend_id),
+                                 strlen(method), headers ? strlen(headers) : 0};
     const char *what = cors_refused(c, &a);
     return what ? what : "nothing";
 }

@@ -75,7 +75,7 @@ static void test_sizes(void **state)
     assert_int_equal(packed_bytes(DT_F16, 65, 3), 128 * 3 * 2);
     assert_int_equal(packed_bytes(DT_BF16, 64, 3), 64 * 4 * 2); /* pairs along k */
     assert_true(packed_bytes(DT_F32, 200000, 100000) == (size_t)200000 * 100000 * 4); /* 75 GiB */
-    assert_int_equal(packed_quant_bytes(65, 65), 2 * (64 * 128 + 64 * 4)); /* and scales */
+    assert_int_equal(packed_int8_bytes(65, 65), 2 * (64 * 128 + 64 * 4)); /* and scales */
     assert_int_equal(kern_kv_block_bytes(DT_F32, 2, 7), 2 * 16 * 7 * 4);
     assert_int_equal(kern_kv_block_bytes(DT_BF16, 2, 7), 2 * 16 * 8 * 2);
     assert_int_equal(kern_kv_block_bytes(DT_I8, 2, 7), 2 * (16 * 7 + 16 * 4)); /* and scales */

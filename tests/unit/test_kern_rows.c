@@ -132,9 +132,9 @@ static void by_halves(struct all *a, uint32_t at, uint32_t n, float *y, const st
     a->t.linear(&l, x);
 }
 
-static struct linear_quant_args quant_args(const struct all *a, uint32_t at, uint32_t n, float *y)
+static struct linear_int8_args quant_args(const struct all *a, uint32_t at, uint32_t n, float *y)
 {
-    return (struct linear_quant_args){
+    return (struct linear_int8_args){
         .y = y,
         .y_dtype = DT_F32,
         .x = a->q + (size_t)at * STRIDE,
@@ -147,16 +147,16 @@ static struct linear_quant_args quant_args(const struct all *a, uint32_t at, uin
 
 static void by_bytes(struct all *a, uint32_t at, uint32_t n, float *y, const struct kern_exec *x)
 {
-    const struct linear_quant_args l = quant_args(a, at, n, y);
-    a->t.linear_quant(&l, x);
+    const struct linear_int8_args l = quant_args(a, at, n, y);
+    a->t.linear_int8(&l, x);
 }
 
 static void by_int4(struct all *a, uint32_t at, uint32_t n, float *y, const struct kern_exec *x)
 {
-    struct linear_int4_args l = {.by = quant_args(a, at, n, y),
+    struct linear_w4a8_args l = {.by = quant_args(a, at, n, y),
                                  .sums = a->sums + (size_t)at * STRIDE / KERN_QUANT_SUM};
     l.by.w.group = GROUP;
-    a->t.linear_int4(&l, x);
+    a->t.linear_w4a8(&l, x);
 }
 
 static void test_bf16(void **state)
@@ -181,13 +181,13 @@ static void test_int8(void **state)
     struct all *a = *state;
     float *w = weights();
     const struct kern_exec x = {.nth = 1};
-    const struct pack_quant_args p = {.dst = a->packed,
-                                      .src = w,
-                                      .src_dtype = DT_F32,
-                                      .n_out = OUT,
-                                      .n_in = IN,
-                                      .n_out_total = OUT};
-    a->t.pack_quant(&p, &x);
+    const struct pack_int8_args p = {.dst = a->packed,
+                                     .src = w,
+                                     .src_dtype = DT_F32,
+                                     .n_out = OUT,
+                                     .n_in = IN,
+                                     .n_out_total = OUT};
+    a->t.pack_int8(&p, &x);
     free(w);
     check(a, by_bytes);
 }

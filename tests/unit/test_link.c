@@ -8,8 +8,8 @@
 #define FRAMES_MAX 256
 #define FLOWS      8
 
-struct seen {         /* one flow and what its owner heard */
-    struct flow flow; /* first */
+struct seen {                     /* one generation and what its owner heard */
+    struct generation generation; /* first */
     uint32_t tokens[64];
     uint32_t n, n_prompt_row;
     enum finish_reason finish;
@@ -23,7 +23,7 @@ static struct link link_now;
 static struct buf frames[FRAMES_MAX]; /* sent by the link */
 static uint32_t n_frame, n_read;
 static bool connected;
-static struct seen flows[FLOWS];
+static struct seen generations[FLOWS];
 static const uint32_t prompt[] = {1, 2, 3};
 
 static bool keep_frame(void *ctx, const void *frame, size_t n)
@@ -36,7 +36,7 @@ static bool keep_frame(void *ctx, const void *frame, size_t n)
     return true;
 }
 
-static void on_tokens(struct flow *f, const struct link_tokens *t)
+static void on_tokens(struct generation *f, const struct link_tokens *t)
 {
     struct seen *s = (struct seen *)f;
     for (uint32_t i = 0; i < t->n; i++)
@@ -47,7 +47,8 @@ static void on_tokens(struct flow *f, const struct link_tokens *t)
         link_close(&link_now, f);
 }
 
-static void on_error(struct flow *f, enum q_code code, const char *message, uint32_t retry_after_ms)
+static void on_error(struct generation *f, enum q_code code, const char *message,
+                     uint32_t retry_after_ms)
 {
     struct seen *s = (struct seen *)f;
     assert_true(*message != 0);
@@ -56,7 +57,7 @@ static void on_error(struct flow *f, enum q_code code, const char *message, uint
     s->retry_after_ms = retry_after_ms;
 }
 
-static const struct flow_calls calls = {on_tokens, on_error};
+static const struct generation_calls calls = {on_tokens, on_error};
 
 static int setup(void **state)
 {
@@ -65,7 +66,7 @@ static int setup(void **state)
     struct link_config c = {.address = "ipc:///nowhere", .engine_timeout_ms = 1000};
     assert_ok(link_init(&link_now, &c, &e), &e);
     link_now.send = keep_frame;
-    memset(flows, 0, sizeof(flows));
+    memset(generations, 0, sizeof(generations));
     n_frame = n_read = 0;
     connected = true;
     return 0;
@@ -75,7 +76,7 @@ static int teardown(void **state)
 {
     (void)state;
     for (int i = 0; i < FLOWS; i++)
-        link_close(&link_now, &flows[i].flow);
+        link_close(&link_now, &generations[i].generation);
     link_release(&link_now);
     for (int i = 0; i < FRAMES_MAX; i++)
         buf_release(&frames[i]);
@@ -146,13 +147,14 @@ static struct msg_submit next_submit(void)
     return m;
 }
 
-static void open_flow(int i)
+static void open_generation(int i)
 {
     struct q_err e = Q_ERR_INIT;
-    flows[i].flow = (struct flow){.calls = &calls, .prompt = prompt, .n_prompt = 3};
-    sample_params_default(&flows[i].flow.params);
-    flows[i].flow.params.seed = 40 + (uint64_t)i;
-    assert_ok(link_open(&link_now, &flows[i].flow, &e), &e);
+    generations[i].generation =
+        (struct generation){.calls = &calls, .prompt = prompt, .n_prompt = 3};
+    sample_params_default(&generations[i].generation.params);
+    generations[i].generation.params.seed = 40 + (uint64_t)i;
+    assert_ok(link_open(&link_now, &generations[i].generation, &e), &e);
 }
 
 /* Who asks, and what of the prefix cache is theirs, goes along, also with a replay. */
@@ -160,19 +162,19 @@ static void test_submit_says_whose(void **state)
 {
     (void)state;
     struct q_err e = Q_ERR_INIT;
-    flows[0].flow = (struct flow){.calls = &calls,
-                                  .prompt = prompt,
-                                  .n_prompt = 3,
-                                  .priority = -7,
-                                  .tenant = 11,
-                                  .weight = 3,
-                                  .arrived_ms = 1,
-                                  .cache_salt = {5, 6},
-                                  .n_cache_salt = 32,
-                                  .no_prefix_cache = true,
-                                  .n_shared = 2};
-    sample_params_default(&flows[0].flow.params);
-    assert_ok(link_open(&link_now, &flows[0].flow, &e), &e);
+    generations[0].generation = (struct generation){.calls = &calls,
+                                                    .prompt = prompt,
+                                                    .n_prompt = 3,
+                                                    .priority = -7,
+                                                    .tenant = 11,
+                                                    .weight = 3,
+                                                    .arrived_ms = 1,
+                                                    .cache_salt = {5, 6},
+                                                    .n_cache_salt = 32,
+                                                    .no_prefix_cache = true,
+                                                    .n_shared = 2};
+    sample_params_default(&generations[0].generation.params);
+    assert_ok(link_open(&link_now, &generations[0].generation, &e), &e);
     for (uint64_t instance = 1; instance < 3; instance++) {
         greet(instance, 10);
         struct msg_submit m = next_submit();
@@ -203,18 +205,18 @@ static void test_reset_needs_an_engine(void **state)
     assert_fails(link_reset_prefix_cache(&link_now, "r", &e), Q_UNAVAILABLE, "not available", &e);
 }
 
-/* Output that was there before the flow: it counts, is not given, and the next token is behind it.
- * */
+/* Output that was there before the generation: it counts, is not given, and the next token is
+ * behind it. */
 static void test_a_flow_that_has_begun(void **state)
 {
     (void)state;
     struct q_err e = Q_ERR_INIT;
     const uint32_t begun[] = {8, 9}, token = 10;
-    flows[0].flow = (struct flow){
+    generations[0].generation = (struct generation){
         .calls = &calls, .prompt = prompt, .n_prompt = 3, .begun = begun, .n_begun = 2};
-    sample_params_default(&flows[0].flow.params);
+    sample_params_default(&generations[0].generation.params);
     greet(1, 10);
-    assert_ok(link_open(&link_now, &flows[0].flow, &e), &e);
+    assert_ok(link_open(&link_now, &generations[0].generation, &e), &e);
     for (uint64_t instance = 2; instance < 4; instance++) { /* also after a restart */
         struct msg_submit m = next_submit();
         assert_true(m.emitted.n == 2 && m.emitted.data[0] == 8 && m.emitted.data[1] == 9);
@@ -223,14 +225,14 @@ static void test_a_flow_that_has_begun(void **state)
         else
             give_tokens(m.req_id, 2, &token, 1, FINISH_LENGTH);
     }
-    assert_int_equal(flows[0].n, 1);
-    assert_int_equal(flows[0].tokens[0], 10);
+    assert_int_equal(generations[0].n, 1);
+    assert_int_equal(generations[0].tokens[0], 10);
 }
 
-static struct msg_ordered told;
+static struct msg_command_done told;
 static char told_code[32];
 
-static void on_ordered(void *ctx, const struct msg_ordered *m)
+static void on_command_done(void *ctx, const struct msg_command_done *m)
 {
     assert_ptr_equal(ctx, &told);
     told = *m;
@@ -243,27 +245,28 @@ static void test_orders_and_states(void **state)
     (void)state;
     struct q_err e = Q_ERR_INIT;
     static struct arena a = ARENA_INIT(1 << 16);
-    const struct msg_order order = {.order_id = 5, .kind = ORDER_RELOAD, .path = {"/w", 2}};
-    const struct msg_steer pause = {.pause = STEER_PAUSE, .pause_mode = IN_FLIGHT_WAIT};
+    const struct msg_command order = {
+        .order_id = 5, .kind = ENGINE_COMMAND_RELOAD, .path = {"/w", 2}};
+    const struct msg_control pause = {.pause = CONTROL_PAUSE, .pause_mode = IN_FLIGHT_WAIT};
     const struct link_engine *g = link_engine(&link_now);
-    struct msg_order sent;
-    struct msg_steer steered;
-    link_now.set.on_ordered = on_ordered;
+    struct msg_command sent;
+    struct msg_control controlled;
+    link_now.set.on_command_done = on_command_done;
     link_now.set.ctx = &told;
-    assert_fails(link_order(&link_now, &order, &e), Q_UNAVAILABLE, "not available", &e);
+    assert_fails(link_command(&link_now, &order, &e), Q_UNAVAILABLE, "not available", &e);
     greet(1, 10);
     assert_true(g->instance == 1 && !strcmp(g->fingerprint, "fp"));
     q_err_reset(&e);
-    assert_ok(link_order(&link_now, &order, &e), &e);
-    const struct buf *b = next_frame(MSG_order);
-    assert_ok(msg_order_decode(&sent, b->data, b->len, &a, &e), &e);
-    assert_true(msg_order_equal(&sent, &order));
-    GIVE(ordered, {.order_id = 5, .code = {"MISMATCH", 8}, .message = {"no", 2}});
+    assert_ok(link_command(&link_now, &order, &e), &e);
+    const struct buf *b = next_frame(MSG_command);
+    assert_ok(msg_command_decode(&sent, b->data, b->len, &a, &e), &e);
+    assert_true(msg_command_equal(&sent, &order));
+    GIVE(command_done, {.order_id = 5, .code = {"MISMATCH", 8}, .message = {"no", 2}});
     assert_true(told.order_id == 5 && !strcmp(told_code, "MISMATCH"));
-    assert_ok(link_steer(&link_now, &pause, &e), &e);
-    b = next_frame(MSG_steer);
-    assert_ok(msg_steer_decode(&steered, b->data, b->len, &a, &e), &e);
-    assert_true(msg_steer_equal(&steered, &pause));
+    assert_ok(link_control(&link_now, &pause, &e), &e);
+    b = next_frame(MSG_control);
+    assert_ok(msg_control_decode(&controlled, b->data, b->len, &a, &e), &e);
+    assert_true(msg_control_equal(&controlled, &pause));
     GIVE(heartbeat, {.pausing = true, .fingerprint = {"fp_2", 4}});
     assert_true(g->pausing && !g->paused && !strcmp(g->fingerprint, "fp_2"));
     GIVE(heartbeat, {.pausing = true, .paused = true}); /* says nothing of weights */
@@ -279,7 +282,7 @@ static void test_submit_tokens_finish(void **state)
     (void)state;
     link_tick(&link_now);
     next_frame(MSG_hello);
-    open_flow(0);
+    open_generation(0);
     assert_true(no_more(MSG_submit)); /* no engine yet */
     greet(1, 10);
     assert_int_equal(link_state(&link_now), LINK_UP);
@@ -290,9 +293,9 @@ static void test_submit_tokens_finish(void **state)
     assert_int_equal(m.n_logprob, 0);
     give_tokens(m.req_id, 0, (uint32_t[]){7, 8}, 2, FINISH_NONE);
     give_tokens(m.req_id, 2, (uint32_t[]){9}, 1, FINISH_LENGTH);
-    assert_int_equal(flows[0].n, 3);
-    assert_int_equal(flows[0].tokens[2], 9);
-    assert_int_equal(flows[0].finish, FINISH_LENGTH);
+    assert_int_equal(generations[0].n, 3);
+    assert_int_equal(generations[0].tokens[2], 9);
+    assert_int_equal(generations[0].finish, FINISH_LENGTH);
     assert_int_equal(link_n_open(&link_now), 0);
     link_flush(&link_now);
     assert_true(no_more(MSG_abort)); /* nothing to abort: it is finished */
@@ -303,7 +306,7 @@ static void test_credit_and_order(void **state)
     (void)state;
     greet(1, 2);
     for (int i = 0; i < 4; i++)
-        open_flow(i);
+        open_generation(i);
     struct msg_submit first = next_submit(), second = next_submit();
     assert_true(no_more(MSG_submit));
     assert_int_equal(first.seed, 40);
@@ -324,35 +327,35 @@ static void test_refused_while_requests_run(void **state)
     (void)state;
     static const char code[] = "MISMATCH", why[] = "another model";
     greet(1, 2);
-    open_flow(0);
+    open_generation(0);
     uint64_t id = next_submit().req_id;
     GIVE(error, {.code = {code, strlen(code)}, .message = {why, strlen(why)}});
     assert_int_equal(link_state(&link_now), LINK_REFUSED);
     link_check(&link_now);
     give_tokens(id, 0, (uint32_t[]){7}, 1, FINISH_NONE);
-    assert_int_equal(flows[0].n, 0);
+    assert_int_equal(generations[0].n, 0);
     greet(2, 2);
     uint64_t again = next_submit().req_id;
     assert_int_not_equal(again, id);
     give_tokens(again, 0, (uint32_t[]){7}, 1, FINISH_STOP);
-    assert_int_equal(flows[0].n, 1);
-    assert_int_equal(flows[0].finish, FINISH_STOP);
+    assert_int_equal(generations[0].n, 1);
+    assert_int_equal(generations[0].finish, FINISH_STOP);
 }
 
 static void test_duplicates_are_dropped(void **state)
 {
     (void)state;
     greet(1, 10);
-    open_flow(0);
+    open_generation(0);
     uint64_t id = next_submit().req_id;
     give_tokens(id, 0, (uint32_t[]){7, 8}, 2, FINISH_NONE);
     give_tokens(id, 0, (uint32_t[]){7, 8}, 2, FINISH_NONE);
     give_tokens(id, 1, (uint32_t[]){8, 9}, 2, FINISH_NONE); /* overlaps */
-    assert_int_equal(flows[0].n, 3);
-    assert_int_equal(flows[0].tokens[2], 9);
+    assert_int_equal(generations[0].n, 3);
+    assert_int_equal(generations[0].tokens[2], 9);
     give_tokens(id, 2, (uint32_t[]){9}, 1, FINISH_LENGTH); /* the end of it is news */
-    assert_int_equal(flows[0].n, 3);
-    assert_int_equal(flows[0].finish, FINISH_LENGTH);
+    assert_int_equal(generations[0].n, 3);
+    assert_int_equal(generations[0].finish, FINISH_LENGTH);
 }
 
 static void test_gap_is_submitted_again(void **state)
@@ -360,11 +363,11 @@ static void test_gap_is_submitted_again(void **state)
     (void)state;
     double before = metric_value(METRIC_TOKENS_GAP);
     greet(1, 10);
-    open_flow(0);
+    open_generation(0);
     uint64_t id = next_submit().req_id;
     give_tokens(id, 0, (uint32_t[]){7}, 1, FINISH_NONE);
     give_tokens(id, 2, (uint32_t[]){9}, 1, FINISH_NONE);
-    assert_int_equal(flows[0].n, 1);
+    assert_int_equal(generations[0].n, 1);
     assert_true(metric_value(METRIC_TOKENS_GAP) == before + 1);
     link_tick(&link_now);
     struct msg_submit again = next_submit();
@@ -373,16 +376,16 @@ static void test_gap_is_submitted_again(void **state)
     assert_int_equal(again.emitted.data[0], 7);
     give_tokens(id, 1, (uint32_t[]){99}, 1, FINISH_NONE); /* of the old submission: nobody's */
     give_tokens(again.req_id, 1, (uint32_t[]){8}, 1, FINISH_STOP);
-    assert_int_equal(flows[0].n, 2);
-    assert_int_equal(flows[0].tokens[1], 8);
+    assert_int_equal(generations[0].n, 2);
+    assert_int_equal(generations[0].tokens[1], 8);
 }
 
 static void test_another_instance_gets_prompt_and_tokens(void **state)
 {
     (void)state;
     greet(1, 10);
-    open_flow(0);
-    open_flow(1);
+    open_generation(0);
+    open_generation(1);
     uint64_t id = next_submit().req_id;
     next_submit();
     give_tokens(id, 0, (uint32_t[]){7, 8}, 2, FINISH_NONE);
@@ -395,7 +398,7 @@ static void test_another_instance_gets_prompt_and_tokens(void **state)
     assert_int_equal(b.seed, 41);
     assert_int_equal(b.emitted.n, 0);
     give_tokens(a.req_id, 2, (uint32_t[]){9}, 1, FINISH_STOP);
-    assert_int_equal(flows[0].n, 3);
+    assert_int_equal(generations[0].n, 3);
 }
 
 /* An engine that heard nothing of us for too long drops our requests. Its silence makes us greet
@@ -404,7 +407,7 @@ static void test_forgotten_by_the_engine(void **state)
 {
     (void)state;
     greet(1, 10);
-    open_flow(0);
+    open_generation(0);
     uint64_t id = next_submit().req_id;
     give_tokens(id, 0, (uint32_t[]){7}, 1, FINISH_NONE);
     link_now.beat_ms -= 100; /* twice its heartbeat */
@@ -425,7 +428,7 @@ static void test_a_late_engine_keeps_its_requests(void **state)
     (void)state;
     static const uint8_t digest[32];
     greet(1, 10);
-    open_flow(0);
+    open_generation(0);
     uint64_t id = next_submit().req_id;
     for (int i = 0; i < 3; i++) {
         link_now.beat_ms -= 100;
@@ -438,14 +441,14 @@ static void test_a_late_engine_keeps_its_requests(void **state)
     assert_int_equal(link_state(&link_now), LINK_UP);
     assert_true(no_more(MSG_submit));
     give_tokens(id, 0, (uint32_t[]){7}, 1, FINISH_STOP);
-    assert_int_equal(flows[0].n, 1);
+    assert_int_equal(generations[0].n, 1);
 }
 
 static void test_lost_connection(void **state)
 {
     (void)state;
     greet(1, 10);
-    open_flow(0);
+    open_generation(0);
     next_submit();
     connected = false;
     link_now.sent_beat_ms = 0; /* a heartbeat is due */
@@ -464,15 +467,15 @@ static void test_silence(void **state)
 {
     (void)state;
     greet(1, 10);
-    open_flow(0);
+    open_generation(0);
     link_now.beat_ms -= 1000000;
     link_tick(&link_now);
     assert_int_equal(link_state(&link_now), LINK_CONNECTING);
     assert_non_null(strstr(link_reason(&link_now), "does not respond"));
-    flows[0].flow.since_ms -= 2000; /* beyond engine_timeout_ms */
+    generations[0].generation.since_ms -= 2000; /* beyond engine_timeout_ms */
     link_tick(&link_now);
-    assert_int_equal(flows[0].error, Q_UNAVAILABLE);
-    assert_true(flows[0].retry_after_ms > 0);
+    assert_int_equal(generations[0].error, Q_UNAVAILABLE);
+    assert_true(generations[0].retry_after_ms > 0);
     assert_int_equal(link_n_open(&link_now), 0);
 }
 
@@ -480,7 +483,7 @@ static void test_refused_for_its_model(void **state)
 {
     (void)state;
     uint8_t digest[32] = {1};
-    open_flow(0);
+    open_generation(0);
     GIVE(hello, {.wire_min = 1,
                  .wire_max = 1,
                  .digest = {digest, 32},
@@ -490,7 +493,7 @@ static void test_refused_for_its_model(void **state)
     assert_int_equal(link_state(&link_now), LINK_REFUSED);
     assert_non_null(strstr(link_reason(&link_now), "other"));
     link_tick(&link_now);
-    assert_int_equal(flows[0].error, Q_UNAVAILABLE);
+    assert_int_equal(generations[0].error, Q_UNAVAILABLE);
     assert_true(no_more(MSG_submit));
     GIVE(hello, {.wire_min = 7, .wire_max = 9, .instance = 2, .credit = 9});
     assert_non_null(strstr(link_reason(&link_now), "wire"));
@@ -503,19 +506,19 @@ static void test_errors_of_the_engine(void **state)
     (void)state;
     greet(1, 10);
     for (int i = 0; i < 3; i++)
-        open_flow(i);
+        open_generation(i);
     uint64_t full = next_submit().req_id, begun = next_submit().req_id, bad = next_submit().req_id;
     GIVE(error,
          {.req_id = full, .code = {"NO_SPACE", 8}, .message = {"queue", 5}, .retry_after_ms = 700});
-    assert_int_equal(flows[0].error, Q_NO_SPACE);
-    assert_int_equal(flows[0].retry_after_ms, 700);
+    assert_int_equal(generations[0].error, Q_NO_SPACE);
+    assert_int_equal(generations[0].retry_after_ms, 700);
     give_tokens(begun, 0, (uint32_t[]){7}, 1, FINISH_NONE);
     GIVE(error,
          {.req_id = begun, .code = {"NO_SPACE", 8}, .message = {"queue", 5}, .retry_after_ms = 1});
-    assert_int_equal(flows[1].error, Q_OK); /* its client was promised the rest */
+    assert_int_equal(generations[1].error, Q_OK); /* its client was promised the rest */
     GIVE(error, {.req_id = bad, .code = {"INVALID", 7}, .message = {"why", 3}});
-    assert_int_equal(flows[2].error, Q_INVALID);
-    flows[1].flow.not_before_ms = 0;
+    assert_int_equal(generations[2].error, Q_INVALID);
+    generations[1].generation.not_before_ms = 0;
     link_tick(&link_now);
     assert_int_equal(next_submit().emitted.n, 1);
     GIVE(error, {.req_id = 12345, .code = {"?", 1}, .message = {"x", 1}}); /* nobody's */
@@ -530,17 +533,17 @@ static void test_long_messages(void **state)
     text[sizeof(text) - 1] = 0;
     text[sizeof(text) - 2] = '.';
     greet(1, 10);
-    open_flow(0);
+    open_generation(0);
     GIVE(error, {.req_id = next_submit().req_id,
                  .code = {"INVALID", 7},
                  .message = {text, sizeof(text) - 1}});
-    assert_string_equal(flows[0].message, text);
+    assert_string_equal(generations[0].message, text);
     GIVE(error, {.code = {"MISMATCH", 8}, .message = {text, sizeof(text) - 1}});
     assert_string_equal(link_reason(&link_now), text);
-    open_flow(1);
+    open_generation(1);
     link_tick(&link_now);
     snprintf(want, sizeof(want), "the engine is not available: %s", text);
-    assert_string_equal(flows[1].message, want);
+    assert_string_equal(generations[1].message, want);
 }
 
 /* What an engine had taken comes back to the next one all at once, and that may have less room. */
@@ -548,17 +551,17 @@ static void test_taken_flows_are_not_refused(void **state)
 {
     (void)state;
     greet(1, 10);
-    open_flow(0);
+    open_generation(0);
     next_submit();
     greet(2, 10); /* another engine */
     uint64_t again = next_submit().req_id;
     GIVE(error,
          {.req_id = again, .code = {"NO_SPACE", 8}, .message = {"queue", 5}, .retry_after_ms = 1});
-    assert_int_equal(flows[0].error, Q_OK);
-    flows[0].flow.not_before_ms = 0;
+    assert_int_equal(generations[0].error, Q_OK);
+    generations[0].generation.not_before_ms = 0;
     link_tick(&link_now);
     give_tokens(next_submit().req_id, 0, (uint32_t[]){7}, 1, FINISH_STOP);
-    assert_int_equal(flows[0].n, 1);
+    assert_int_equal(generations[0].n, 1);
 }
 
 static void test_close_aborts_in_one_message(void **state)
@@ -568,12 +571,12 @@ static void test_close_aborts_in_one_message(void **state)
     struct arena a = ARENA_INIT(1 << 20);
     struct msg_abort m;
     greet(1, 10);
-    open_flow(0);
-    open_flow(1);
+    open_generation(0);
+    open_generation(1);
     uint64_t id = next_submit().req_id;
-    link_close(&link_now, &flows[0].flow);
-    link_close(&link_now, &flows[1].flow);
-    link_close(&link_now, &flows[1].flow); /* a closed one is fine */
+    link_close(&link_now, &generations[0].generation);
+    link_close(&link_now, &generations[1].generation);
+    link_close(&link_now, &generations[1].generation); /* a closed one is fine */
     link_flush(&link_now);
     const struct buf *b = next_frame(MSG_abort);
     assert_ok(msg_abort_decode(&m, b->data, b->len, &a, &e), &e);
@@ -582,7 +585,7 @@ static void test_close_aborts_in_one_message(void **state)
     link_flush(&link_now);
     assert_true(no_more(MSG_abort));
     give_tokens(id, 0, (uint32_t[]){7}, 1, FINISH_NONE);
-    assert_int_equal(flows[0].n, 0);
+    assert_int_equal(generations[0].n, 0);
     arena_release(&a);
 }
 
@@ -590,8 +593,8 @@ static void test_close_inside_the_call(void **state)
 {
     (void)state;
     greet(1, 10);
-    open_flow(0);
-    flows[0].close_in_call = true;
+    open_generation(0);
+    generations[0].close_in_call = true;
     give_tokens(next_submit().req_id, 0, (uint32_t[]){7}, 1, FINISH_NONE);
     assert_int_equal(link_n_open(&link_now), 0);
     link_flush(&link_now);
@@ -604,7 +607,7 @@ static void test_drain(void **state)
     greet(1, 10);
     GIVE(drain, {.reason = {"bye", 3}});
     assert_int_equal(link_state(&link_now), LINK_DRAINING);
-    open_flow(0);
+    open_generation(0);
     link_tick(&link_now);
     assert_true(no_more(MSG_submit));
     greet(2, 10);
@@ -618,7 +621,7 @@ static void test_prompt_rows_come_once(void **state)
     uint32_t ids2[2] = {7, 8}, ranks2[2] = {1, 1};
     float value = -1, values2[2] = {-1, -2};
     greet(1, 10);
-    open_flow(0);
+    open_generation(0);
     uint64_t id = next_submit().req_id;
     GIVE(output, {.req_ids = {&id, 1},
                   .seq = {&zero, 1},
@@ -628,7 +631,7 @@ static void test_prompt_rows_come_once(void **state)
                   .prompt_logprob_ids = {&id7, 1},
                   .prompt_logprobs = {&value, 1},
                   .prompt_ranks = {&rank, 1}});
-    assert_int_equal(flows[0].n_prompt_row, 1);
+    assert_int_equal(generations[0].n_prompt_row, 1);
     greet(2, 10); /* the next engine sends both rows */
     id = next_submit().req_id;
     GIVE(output, {.req_ids = {&id, 1},
@@ -639,7 +642,7 @@ static void test_prompt_rows_come_once(void **state)
                   .prompt_logprob_ids = {ids2, 2},
                   .prompt_logprobs = {values2, 2},
                   .prompt_ranks = {ranks2, 2}});
-    assert_int_equal(flows[0].n_prompt_row, 2);
+    assert_int_equal(generations[0].n_prompt_row, 2);
 }
 
 /* Columns that do not fit together deliver nothing and are counted. */
@@ -649,7 +652,7 @@ static void test_hostile_columns(void **state)
     double before = metric_value(METRIC_FRAMES_DROPPED);
     uint32_t tokens[] = {7, 8, 9}, big = 1000000, one = 1, nine = 9, zero = 0;
     greet(1, 10);
-    open_flow(0);
+    open_generation(0);
     uint64_t id = next_submit().req_id, two[] = {id, id};
     GIVE(output, {.req_ids = {&id, 1}, .n_token = {&big, 1}, .tokens = {tokens, 3}});
     GIVE(output, {.req_ids = {&id, 1}, .n_token = {&one, 1}});
@@ -666,7 +669,7 @@ static void test_hostile_columns(void **state)
     link_receive(&link_now, "\xff\xff", 2);
     link_receive(&link_now, "", 0);
     assert_true(metric_value(METRIC_FRAMES_DROPPED) == before + 10);
-    assert_int_equal(flows[0].n, 0);
+    assert_int_equal(generations[0].n, 0);
     assert_int_equal(link_n_open(&link_now), 1);
 }
 
@@ -679,8 +682,8 @@ static void test_many_slots(void **state)
     greet(1, N);
     link_now.send = keep_frame;
     for (int i = 0; i < N; i++) {
-        many[i].flow = (struct flow){.calls = &calls, .prompt = prompt, .n_prompt = 3};
-        assert_ok(link_open(&link_now, &many[i].flow, &e), &e);
+        many[i].generation = (struct generation){.calls = &calls, .prompt = prompt, .n_prompt = 3};
+        assert_ok(link_open(&link_now, &many[i].generation, &e), &e);
         if (n_frame > FRAMES_MAX / 2) {
             for (uint32_t k = 0; k < n_frame; k++)
                 buf_reset(&frames[k]);
@@ -688,11 +691,11 @@ static void test_many_slots(void **state)
         }
     }
     for (int i = 0; i < N; i += 3)
-        give_tokens(many[i].flow.wire_id, 0, (uint32_t[]){(uint32_t)i}, 1, FINISH_STOP);
+        give_tokens(many[i].generation.wire_id, 0, (uint32_t[]){(uint32_t)i}, 1, FINISH_STOP);
     for (int i = 0; i < N; i++) {
         assert_int_equal(many[i].n, i % 3 == 0);
         assert_true(i % 3 || many[i].tokens[0] == (uint32_t)i);
-        link_close(&link_now, &many[i].flow);
+        link_close(&link_now, &many[i].generation);
     }
     assert_int_equal(link_n_open(&link_now), 0);
     q_free(many);

@@ -6,7 +6,7 @@
 #include <jansson.h>
 #include "common/file.h"
 #include "common/mem.h"
-#include "common/parsers/literal.h"
+#include "common/parsers/lenient_json.h"
 #include "common/parsers/types.h"
 
 #define STREAMS   "tests/data/toolstreams/"
@@ -440,10 +440,10 @@ static void limits(void **state)
     parsed_release(&r);
     buf_reset(&b);
     buf_add_str(&b, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": ");
-    for (size_t i = 0; i < 2 * LITERAL_DEPTH_MAX; i++)
+    for (size_t i = 0; i < 2 * LENIENT_JSON_DEPTH_MAX; i++)
         buf_add_char(&b, '[');
     assert_ok(parse_text("hermes", &b), &err);
-    assert_int_equal(r.args[0].len, strlen("{\"a\": ") + LITERAL_DEPTH_MAX - 1);
+    assert_int_equal(r.args[0].len, strlen("{\"a\": ") + LENIENT_JSON_DEPTH_MAX - 1);
     parsed_release(&r);
     buf_release(&b);
 }
@@ -649,7 +649,7 @@ static void literals(void **state)
         {"+", NULL}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct buf out = BUF_INIT;
-        bool good = literal_whole(rows[i][0], strlen(rows[i][0]), &out);
+        bool good = lenient_json_whole(rows[i][0], strlen(rows[i][0]), &out);
         if (good != !!rows[i][1] || (good && strcmp(buf_str(&out), rows[i][1]) != 0))
             fail_msg("%s: %s", rows[i][0], good ? buf_str(&out) : "refused");
         if (good && !json_scan_valid(buf_str(&out), out.len))

@@ -98,7 +98,7 @@ static uint32_t found_of(uint32_t n_prompt)
                                         : n_prompt - 1;
 }
 
-struct how { /* the engine with the cache; the one without guesses nothing and chunks otherwise */
+struct how { /* the engine with the cache; the one without drafts nothing and chunks otherwise */
     const char *model;
     uint32_t chunk, n_thread;
     struct speculation speculation;
@@ -158,13 +158,13 @@ static void cold_warm_and_none_give_the_same_bits(void **state)
     check_model(&(struct how){"mistral", 16, 1, {0}, true});
 }
 
-/* Rows of wrong guesses leave nothing that others could find. */
-static void guesses_leave_nothing_wrong(void **state)
+/* Rows of wrong draft tokens leave nothing that others could find. */
+static void draft_tokens_leave_nothing_wrong(void **state)
 {
     (void)state;
     struct how how = {"llama", 64, 2, {SPECULATE_NGRAM, 4, 1, 3, ""}, false};
     check_model(&how);
-    how.speculation = (struct speculation){.method = SPECULATE_DRAFT, .n_guess = 3};
+    how.speculation = (struct speculation){.method = SPECULATE_DRAFT, .n_draft_token = 3};
     snprintf(how.speculation.draft_dir, sizeof how.speculation.draft_dir, GOLDENS_DIR "/%s",
              "llama-draft");
     check_model(&how);
@@ -386,7 +386,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cold_warm_and_none_give_the_same_bits),
-        cmocka_unit_test(guesses_leave_nothing_wrong),
+        cmocka_unit_test(draft_tokens_leave_nothing_wrong),
         cmocka_unit_test(a_reset_reaches_what_runs),
         cmocka_unit_test(a_small_pool_gives_the_same_bits),
         cmocka_unit_test(a_prompt_found_whole_computes_one_row),

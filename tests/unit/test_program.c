@@ -354,7 +354,7 @@ static void test_fuse(void **state)
         {&floats, 0, false, "111111111111"},
         {&floats, 0, true, "11111111211"},
         {&floats, PROGRAM_FUSE(MATMUL_ADD), false, "1111121112"},
-        {&floats, PROGRAM_FUSE(QKV_FINISH), false, "11211111111"},
+        {&floats, PROGRAM_FUSE(QKV_EPILOGUE), false, "11211111111"},
         {&floats, PROGRAM_FUSE(ADD_NORM), false, "11111121111"},
         {&floats, PROGRAM_FUSE_ALL, true, "11212122"},
         {&bytes, 0, false, "1111111111111111"},

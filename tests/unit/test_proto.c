@@ -7,7 +7,7 @@
 #include "common/file.h"
 #include "proto/codec.h"
 #include "proto/proto.h"
-#include "proto/walk.h"
+#include "proto/msgpack_reader.h"
 
 static uint64_t random_state = 20240607; /* fixed: a failure repeats */
 
@@ -161,10 +161,10 @@ static void test_reserved(void **state)
     }
 }
 
-static enum q_code decode_steer(struct msg_steer *m, const char *frame, size_t n, struct q_err *e)
+static enum q_code decode_steer(struct msg_control *m, const char *frame, size_t n, struct q_err *e)
 {
     struct arena a = ARENA_INIT(1 << 16);
-    enum q_code rc = msg_steer_decode(m, frame, n, &a, e);
+    enum q_code rc = msg_control_decode(m, frame, n, &a, e);
     arena_release(&a);
     return rc;
 }
@@ -174,7 +174,7 @@ static void test_known_bytes(void **state)
 {
     (void)state;
     struct q_err e = Q_ERR_INIT;
-    struct msg_steer m;
+    struct msg_control m;
     assert_ok(STEER("\x92\x0a\x81\x01\x07", &e), &e); /* [10, {1: 7}] */
     assert_int_equal(m.sleep, 7);
     assert_ok(STEER("\x92\x0a\x80", &e), &e); /* nothing in it: 0 */
@@ -186,7 +186,7 @@ static void test_known_bytes(void **state)
     assert_ok(STEER("\x94\x0a\x81\x01\x07\xc0\xc3", &e), &e); /* a newer wire's third element */
     assert_int_equal(m.sleep, 7);
     struct buf out = BUF_INIT;
-    assert_ok(msg_steer_encode(&(struct msg_steer){.sleep = 7}, &out, &e), &e);
+    assert_ok(msg_control_encode(&(struct msg_control){.sleep = 7}, &out, &e), &e);
     assert_int_equal(out.len, 5);
     assert_memory_equal(out.data, "\x92\x0a\x81\x01\x07", 5);
     buf_release(&out);
@@ -196,7 +196,7 @@ static void test_refused(void **state)
 {
     (void)state;
     struct q_err e = Q_ERR_INIT;
-    struct msg_steer m;
+    struct msg_control m;
     assert_fails(STEER("", &e), Q_CORRUPT, "does not start", &e);
     assert_fails(STEER("\x91\x0a", &e), Q_CORRUPT, "does not start", &e);
     assert_fails(STEER("\x92\x07\x80", &e), Q_CORRUPT, "is a drain", &e);
@@ -226,7 +226,7 @@ static void test_nesting(void **state)
 {
     (void)state;
     struct q_err e = Q_ERR_INIT;
-    struct msg_steer m;
+    struct msg_control m;
     struct buf frame = BUF_INIT;
     buf_add(&frame, "\x92\x0a\x81\x2a", 4);
     for (int i = 0; i < 100000; i++)

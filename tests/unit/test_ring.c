@@ -185,17 +185,17 @@ static void a_second_mapping_sees_the_same(void **state)
     assert_non_null(got);
     assert_int_equal(got[info.result_bytes - 1], 0x5a);
     ring_result_take(engine);
-    ring_order(engine, RING_FORGET_KV, NULL); /* before the step that is sent after it */
+    ring_command(engine, RING_FORGET_KV, NULL); /* before the step that is sent after it */
     ring_step_send(engine);
     assert_true(ring_step_wait(worker, &step, &result));
     assert_null(step);
-    assert_int_equal(ring_order_now(worker), RING_FORGET_KV);
-    assert_true(ring_ordering(engine));
+    assert_int_equal(ring_command_now(worker), RING_FORGET_KV);
+    assert_true(ring_commanding(engine));
     ring_event_clear(engine);
-    ring_order_done(worker, NULL);
+    ring_command_done(worker, NULL);
     wait_event(engine);
-    assert_false(ring_ordering(engine));
-    assert_ok(ring_order_result(engine, &e), &e);
+    assert_false(ring_commanding(engine));
+    assert_ok(ring_command_result(engine, &e), &e);
     assert_true(ring_step_wait(worker, &step, &result));
     assert_non_null(step);
     ring_step_done(worker);
@@ -204,12 +204,12 @@ static void a_second_mapping_sees_the_same(void **state)
     char path[PATH_MAX];
     struct q_err why = Q_ERR_INIT;
     assert_int_equal(q_fail(&why, Q_CORRUPT, "half a file"), Q_CORRUPT);
-    ring_order(engine, RING_RELOAD, "/some/where");
+    ring_command(engine, RING_RELOAD, "/some/where");
     assert_true(ring_step_wait(worker, &step, &result));
-    ring_order_path(worker, path);
+    ring_command_path(worker, path);
     assert_string_equal(path, "/some/where");
-    ring_order_done(worker, &why);
-    assert_fails(ring_order_result(engine, &e), Q_CORRUPT, "half a file", &e);
+    ring_command_done(worker, &why);
+    assert_fails(ring_command_result(engine, &e), Q_CORRUPT, "half a file", &e);
     ring_stop(engine);
     assert_false(ring_step_wait(worker, &step, &result));
     ring_free(worker);

@@ -375,8 +375,8 @@ static void test_abort(void **state)
         assert_int_equal(b->n_out, 1);
         assert_int_equal(b->out[0].req_id, 2);
     }
-    assert_int_equal(scheduler_abort_origin(b->s, 0), 2);
-    assert_int_equal(scheduler_abort_origin(b->s, 0), 0);
+    assert_int_equal(scheduler_abort_frontend(b->s, 0), 2);
+    assert_int_equal(scheduler_abort_frontend(b->s, 0), 0);
     assert_int_equal(stats(b).n_aborted, 3);
     assert_int_equal(stats(b).kv_blocks_used, 0);
     assert_null(plan(b));
@@ -392,7 +392,7 @@ static void test_preemption(void **state)
         submit(b, i, 30, 34);
     uint32_t n_token[4] = {0};
     bool seen = false;
-    for (int turn = 0; turn < 400 && (plan(b) || b->n_step); turn++) {
+    for (int i_round = 0; i_round < 400 && (plan(b) || b->n_step); i_round++) {
         if (stats(b).n_preemption && !seen) {
             seen = true; /* the youngest went back to the queue; older ones run on */
             assert_int_equal(stats(b).n_waiting, 1);
@@ -530,10 +530,10 @@ static void test_wrong_results(void **state)
     bench_free(b);
 }
 
-/* Lay out the result of the step of guesses in flight: one sampled row for each of `tokens`, those
- * from `n_foreseen` on rejected. */
-static struct step_result guessed(struct bench *b, const uint32_t *tokens, uint32_t n,
-                                  uint32_t n_foreseen)
+/* Lay out the result of the step of draft tokens in flight: one sampled row for each of `tokens`,
+ * those from `n_predicted` on rejected. */
+static struct step_result drafted(struct bench *b, const uint32_t *tokens, uint32_t n,
+                                  uint32_t n_predicted)
 {
     struct step_view *v = &b->steps[b->i_step];
     struct step_result r;
@@ -543,7 +543,7 @@ static struct step_result guessed(struct bench *b, const uint32_t *tokens, uint3
         r.rows[i] = (struct step_row){.slot = v->seqs->slot,
                                       .position = v->seqs->start + 1 + i,
                                       .token = tokens[i],
-                                      .is_rejected = i >= n_foreseen};
+                                      .is_rejected = i >= n_predicted};
     return r;
 }
 
@@ -555,14 +555,14 @@ static void take(struct bench *b, const struct step_result *r)
     b->n_step--;
 }
 
-/* Room for guesses as far as length, rows and blocks allow; what comes true counts, and planning
- * goes on behind it. */
-static void test_guesses(void **state)
+/* Room for draft tokens as far as length, rows and blocks allow; what is accepted counts, and
+ * planning goes on behind it. */
+static void test_draft_tokens(void **state)
 {
     (void)state;
     struct scheduler_config c = small;
     const uint32_t tokens[] = {50, 51, 52, 53};
-    c.n_guess = 3;
+    c.n_draft_token = 3;
     struct bench *b = bench_new(&c);
     submit(b, 1, 14, 12);
     assert_non_null(plan(b));
@@ -573,7 +573,7 @@ static void test_guesses(void **state)
     assert_int_equal(v->seqs->n_token, 4);
     assert_int_equal(v->seqs->n_new_block, 1); /* positions 14 to 17 */
     assert_int_equal(v->head->n_logit, 4);
-    struct step_result r = guessed(b, tokens, 4, 3);
+    struct step_result r = drafted(b, tokens, 4, 3);
     WRONG(r.rows[0].is_rejected, 1, "first token is marked rejected");
     WRONG(r.rows[1].is_rejected, 1, "an accepted token follows a rejected one");
     WRONG(r.rows[1].position, 17, "did not request this token");
@@ -586,11 +586,11 @@ static void test_guesses(void **state)
     v = plan(b); /* 18 tokens: the row of the newest, at 17, and three behind it */
     assert_int_equal(v->seqs->start, 17);
     assert_int_equal(v->seqs->n_new_block, 0);
-    r = guessed(b, tokens, 1, 1); /* no guesses were found */
+    r = drafted(b, tokens, 1, 1); /* no draft tokens were found */
     take(b, &r);
     v = plan(b);
     assert_int_equal(v->seqs->start, 18);
-    r = guessed(b, (const uint32_t[]){60, EOS, 61, 62}, 4, 4); /* what follows an eos is dropped */
+    r = drafted(b, (const uint32_t[]){60, EOS, 61, 62}, 4, 4); /* what follows an eos is dropped */
     take(b, &r);
     assert_int_equal(b->n_out, 2);
     assert_int_equal(b->out[1].finish, FINISH_STOP);
@@ -605,7 +605,7 @@ static void test_guesses(void **state)
     settle(b, 50);
     assert_non_null(plan(b));
     settle(b, 50);
-    assert_int_equal(plan(b)->seqs->n_token, 2); /* two more tokens: one guess has use */
+    assert_int_equal(plan(b)->seqs->n_token, 2); /* two more tokens: one draft token has use */
     bench_free(b);
 }
 
@@ -763,7 +763,7 @@ static void test_timeout(void **state)
     assert_int_equal(scheduler_deadline_us(b->s), 3000);
     assert_false(scheduler_take_end(b->s, 2999, &o));
     assert_true(scheduler_take_end(b->s, 3000, &o));
-    assert_true(o.req_id == 3 && o.origin == 7 && o.code == Q_TIMEOUT);
+    assert_true(o.req_id == 3 && o.frontend_id == 7 && o.code == Q_TIMEOUT);
     assert_int_equal(o.finish, FINISH_ERROR); /* nothing was given out yet */
     assert_false(scheduler_take_end(b->s, 4999, &o));
     assert_int_equal(scheduler_deadline_us(b->s), 5000);
@@ -860,7 +860,7 @@ int main(void)
         cmocka_unit_test(test_prompt_logprobs_replayed),
         cmocka_unit_test(test_worker_lost),
         cmocka_unit_test(test_wrong_results),
-        cmocka_unit_test(test_guesses),
+        cmocka_unit_test(test_draft_tokens),
         cmocka_unit_test(test_small_memory),
         cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_priority),

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* speculation: n-gram lookup, what --speculative-config accepts, and that tokens, logprobs and
- * their bits are the same with guesses and without, greedy and sampled, in any batch and pool. */
+ * their bits are the same with draft tokens and without, greedy and sampled, in any batch and
+ * pool. */
 #include "engine_bits.h"
 #include "engine/worker/speculate.h"
 
@@ -56,7 +57,7 @@ static void compare(const struct run *r)
     "{\"method\": \"ngram\", \"prompt_lookup_min\": " #min ", \"prompt_lookup_max\": 3, " \
     "\"num_speculative_tokens\": " #n "}"
 
-static void the_same_bits_with_guesses_and_without(void **state)
+static void the_same_bits_with_draft_tokens_and_without(void **state)
 {
     (void)state;
     static const char *const ways[] = {DRAFT(4), NGRAM(3, 1), DRAFT(1), NGRAM(8, 1), DRAFT(7)};
@@ -83,8 +84,9 @@ static void the_same_bits_with_guesses_and_without(void **state)
     assert_true(n_preemption > 0);
 }
 
-/* The draft was distilled from the model: the golden says how many of its guesses come true. */
-static void most_guesses_of_the_golden_draft_come_true(void **state)
+/* The draft was distilled from the model: the golden says how many of its draft tokens are
+ * accepted. */
+static void most_tokens_of_the_golden_draft_are_accepted(void **state)
 {
     (void)state;
     struct golden g;
@@ -97,12 +99,12 @@ static void most_guesses_of_the_golden_draft_come_true(void **state)
                           .n_thread = 2};
     struct scheduler_stats s = run(&r, &g, answers[0]);
     uint64_t sum = 0;
-    for (uint32_t i = 0; i < SCHEDULER_GUESSES_MAX; i++)
+    for (uint32_t i = 0; i < SCHEDULER_DRAFT_TOKENS_MAX; i++)
         sum += s.accepted_at[i];
     assert_int_equal(sum, s.n_accepted_token);
     assert_int_equal(s.accepted_at[4], 0);
-    print_message("%llu of %llu guesses came true\n", (unsigned long long)s.n_accepted_token,
-                  (unsigned long long)s.n_draft_token);
+    print_message("%llu of %llu draft tokens were accepted\n",
+                  (unsigned long long)s.n_accepted_token, (unsigned long long)s.n_draft_token);
     assert_true(s.n_accepted_token * 10 > s.n_draft_token * 6); /* golden: 0.71 */
 }
 
@@ -152,7 +154,7 @@ static struct scheduler_stats run_preempted(const struct golden *g, enum preempt
     return bits_finish(&b, g->n + n_other);
 }
 
-/* The draft's keys and values come back too: it guesses what it would have after computing them
+/* The draft's keys and values come back too: it drafts what it would have after computing them
  * again. */
 static void the_draft_is_swapped_like_the_model(void **state)
 {
@@ -161,7 +163,7 @@ static void the_draft_is_swapped_like_the_model(void **state)
     golden_get(&g, "llama");
     struct scheduler_stats again = run_preempted(&g, PREEMPT_RECOMPUTE);
     struct scheduler_stats back = run_preempted(&g, PREEMPT_SWAP);
-    print_message("%llu preemptions, %llu and %llu of %llu and %llu guesses\n",
+    print_message("%llu preemptions, %llu and %llu of %llu and %llu draft tokens\n",
                   (unsigned long long)back.n_preemption, (unsigned long long)again.n_accepted_token,
                   (unsigned long long)back.n_accepted_token,
                   (unsigned long long)again.n_draft_token, (unsigned long long)back.n_draft_token);
@@ -204,7 +206,7 @@ static void the_flag_says_what_it_accepts(void **state)
     assert_int_equal(s.method, SPECULATE_NOT);
     assert_ok(speculative_parse(&s, "{\"model\": \"ngram\", \"num_speculative_tokens\": 3}", &e),
               &e);
-    assert_true(s.method == SPECULATE_NGRAM && s.n_guess == 3);
+    assert_true(s.method == SPECULATE_NGRAM && s.n_draft_token == 3);
     assert_true(s.ngram_min == 5 && s.ngram_max == 5);
     assert_ok(speculative_parse(&s, "{\"model\": \"[ngram]\", \"num_speculative_tokens\": 3}", &e),
               &e);
@@ -272,8 +274,8 @@ int main(void)
         cmocka_unit_test(ngrams_are_found_where_they_were_last),
         cmocka_unit_test(the_flag_says_what_it_accepts),
         cmocka_unit_test(a_draft_of_another_vocabulary_is_refused),
-        cmocka_unit_test(the_same_bits_with_guesses_and_without),
-        cmocka_unit_test(most_guesses_of_the_golden_draft_come_true),
+        cmocka_unit_test(the_same_bits_with_draft_tokens_and_without),
+        cmocka_unit_test(most_tokens_of_the_golden_draft_are_accepted),
         cmocka_unit_test(the_draft_is_swapped_like_the_model),
     };
     log_setup("test", LOG_ERROR, false);

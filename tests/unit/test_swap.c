@@ -91,7 +91,7 @@ static void the_pool_does_what_a_naive_one_would(void **unused)
     (void)unused;
     uint32_t n_full = 0, n_back = 0;
     assert_ok(swap_init(&pool, N_HOST, N_COPIES, &e), &e);
-    for (uint32_t turn = 0; turn < 200000; turn++) {
+    for (uint32_t i_round = 0; i_round < 200000; i_round++) {
         uint32_t i = roll(N_HOLD), what = roll(100);
         if (what < 50 && !held[i].n_block) {
             hold(i);

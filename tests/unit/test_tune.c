@@ -10,8 +10,8 @@
 #include "kernels/cuda/tune.h"
 
 void linear_cuda(const struct linear_args *a, const struct kern_exec *x);
-void linear_quant_cuda(const struct linear_quant_args *a, const struct kern_exec *x);
-void linear_e4m3_cuda(const struct linear_e4m3_args *a, const struct kern_exec *x);
+void linear_int8_cuda(const struct linear_int8_args *a, const struct kern_exec *x);
+void linear_fp8_cuda(const struct linear_fp8_args *a, const struct kern_exec *x);
 
 /* ---- a device whose work is done at once, and its clock ---- */
 struct device {
@@ -42,25 +42,24 @@ static void timed_linear(const struct linear_args *a, const struct kern_exec *x)
     now_ms += lt_n_run(emu_lt) == n ? own_ms : 0;
 }
 
-static void timed_linear_quant(const struct linear_quant_args *a, const struct kern_exec *x)
+static void timed_linear_int8(const struct linear_int8_args *a, const struct kern_exec *x)
 {
     const uint64_t n = lt_n_run(emu_lt);
-    linear_quant_cuda(a, x);
+    linear_int8_cuda(a, x);
     now_ms += lt_n_run(emu_lt) == n ? own_ms : 0;
 }
 
-static void timed_linear_e4m3(const struct linear_e4m3_args *a, const struct kern_exec *x)
+static void timed_linear_fp8(const struct linear_fp8_args *a, const struct kern_exec *x)
 {
     const uint64_t n = lt_n_run(emu_lt);
-    linear_e4m3_cuda(a, x);
+    linear_fp8_cuda(a, x);
     now_ms += lt_n_run(emu_lt) == n ? own_ms : 0;
 }
 
 static const struct kern_table *kern_of(const struct device *d)
 {
-    static const struct kern_table kern = {.linear = timed_linear,
-                                           .linear_quant = timed_linear_quant,
-                                           .linear_e4m3 = timed_linear_e4m3};
+    static const struct kern_table kern = {
+        .linear = timed_linear, .linear_int8 = timed_linear_int8, .linear_fp8 = timed_linear_fp8};
     (void)d;
     return &kern;
 }

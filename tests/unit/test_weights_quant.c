@@ -78,7 +78,7 @@ static void multiply_out(float *y, const struct packed *w)
     a.order = w->order;
     kern.quant_rows(&a, &alone);
     assert_true(kern_scratch_bytes(64, 4, 16) <= sizeof scratch);
-    struct linear_int4_args product = {.by = {.y = y,
+    struct linear_w4a8_args product = {.by = {.y = y,
                                               .x = q,
                                               .rows = rows,
                                               .w = *w,
@@ -87,9 +87,9 @@ static void multiply_out(float *y, const struct packed *w)
                                               .y_stride = w->n_out},
                                        .sums = sums};
     if (w->group)
-        kern.linear_int4(&product, &alone);
+        kern.linear_w4a8(&product, &alone);
     else
-        kern.linear_quant(&product.by, &alone);
+        kern.linear_int8(&product.by, &alone);
 }
 
 /* As fill_host.c does it. w->data: PACKED_MAX bytes. */
@@ -176,7 +176,7 @@ static float defined(const struct weight_source *s, uint32_t o, const int8_t *x)
     return acc;
 }
 
-/* A row through quant_rows and linear_int4 of act-order weights, against the definition, bit for
+/* A row through quant_rows and linear_w4a8 of act-order weights, against the definition, bit for
  * bit. */
 static void check_product(const struct kern_table *kern, const struct weight_source *s)
 {
@@ -208,10 +208,10 @@ static void check_product(const struct kern_table *kern, const struct weight_sou
     a.sums = sums;
     a.order = w.order;
     kern->quant_rows(&a, &alone);
-    const struct linear_int4_args product = {
+    const struct linear_w4a8_args product = {
         .by = {.y = y, .x = q, .rows = &row, .w = w, .n_row = 1, .x_stride = 128, .y_stride = 96},
         .sums = sums};
-    kern->linear_int4(&product, &alone);
+    kern->linear_w4a8(&product, &alone);
     for (uint32_t o = 0; o < s->rows; o++) {
         const float want = defined(s, o, plain) * of_plain.scale;
         if (memcmp(&want, &y[o], sizeof want) != 0)

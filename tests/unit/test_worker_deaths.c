@@ -101,7 +101,7 @@ static void a_suspect_may_be_aborted(void **state)
     submit_faulty(1, FAULT_AT_ONCE);
     assert_ok(core_step(engine.core, &e), &e);
     while (core_n_restart(engine.core) < 2) {
-        turn(&e);
+        run_once(&e);
         assert_int_equal(e.code, Q_OK);
     }
     assert_true(core_abort(engine.core, 1, 1));

@@ -41,7 +41,7 @@ static enum q_code resize(struct bpe *m, size_t n, struct q_err *e)
 }
 
 /* Of two with the same pair the later one counts. */
-static enum q_code put(struct bpe *m, struct merge g, struct q_err *e)
+static enum q_code put_merge(struct bpe *m, struct merge g, struct q_err *e)
 {
     enum q_code rc;
     if (m->n_merge == MERGES_MAX)
@@ -187,7 +187,7 @@ static enum q_code flush(struct reader *r, struct bpe *m, struct q_err *e)
             __builtin_prefetch(&m->merges[bpe_slot(m, found[i].pair)], 1);
     }
     for (size_t i = 0; i < r->n_part / 2 && !rc; i++)
-        rc = put(m, found[i], e);
+        rc = put_merge(m, found[i], e);
     r->n_part = 0;
     r->copied = false;
     return rc;
@@ -249,7 +249,7 @@ static enum q_code add_cuts(struct bpe *m, const struct tok_word *w, uint32_t ra
         uint32_t left = tok_vocab_id(m->vocab, s, i);
         uint32_t right = left == TOKEN_NONE ? left : tok_vocab_id(m->vocab, s + i, w->len - i);
         if (right != TOKEN_NONE)
-            rc = put(m, (struct merge){(uint64_t)left << 32 | right, rank, w->id}, e);
+            rc = put_merge(m, (struct merge){(uint64_t)left << 32 | right, rank, w->id}, e);
     }
     return rc;
 }

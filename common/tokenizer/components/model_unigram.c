@@ -97,8 +97,8 @@ static enum q_code flush_unk(struct scratch *s, struct token_list *out, struct q
     return all ? rc : token_list_add(out, m->unk_id, e);
 }
 
-static enum q_code put(struct scratch *s, size_t from, const struct best *piece,
-                       struct token_list *out, struct q_err *e)
+static enum q_code put_piece(struct scratch *s, size_t from, const struct best *piece,
+                             struct token_list *out, struct q_err *e)
 {
     enum q_code rc;
     if (piece->id == s->m->unk_id) {
@@ -124,7 +124,7 @@ static enum q_code commit(struct scratch *s, size_t at, struct token_list *out, 
     }
     while (n > 0 && !rc) {
         const struct best *piece = &s->best[s->ends[--n]];
-        rc = put(s, s->base + s->ends[n] - piece->len, piece, out, e);
+        rc = put_piece(s, s->base + s->ends[n] - piece->len, piece, out, e);
     }
     s->best[0] = (struct best){.score = s->best[at - s->base].score};
     s->n_best = 1;

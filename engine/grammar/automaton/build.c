@@ -4,7 +4,7 @@
 
 void build_init(struct build *b)
 {
-    *b = (struct build){.arena = ARENA_INIT(GX_MEMORY_MAX), .work_max = GX_WORK_MAX};
+    *b = (struct build){.arena = ARENA_INIT(EXPR_MEMORY_MAX), .work_max = EXPR_WORK_MAX};
 }
 
 void build_release(struct build *b)
@@ -52,6 +52,6 @@ void *build_alloc(struct build *b, size_t n, size_t size)
     void *p = build_ok(b) ? arena_alloc_array(&b->arena, n ? n : 1, size) : NULL;
     if (!p)
         build_fail(b, Q_TOO_LARGE, "the grammar is too large: it needs more than %zu MB",
-                   GX_MEMORY_MAX >> 20);
+                   EXPR_MEMORY_MAX >> 20);
     return p;
 }

@@ -12,25 +12,25 @@
 #include "common/err.h"
 #include "common/mem.h"
 
-#define GX_MEMORY_MAX ((size_t)256 << 20) /* bytes of one build, everything in it */
+#define EXPR_MEMORY_MAX ((size_t)256 << 20) /* bytes of one build, everything in it */
 /* Units of work of one build: a constant, and so many for each byte of the source. 10 to 25 ns of
  * an ordinary core each: 0.6 to 1.6 s for a short source, twice that for one of 1 MB. */
-#define GX_WORK_MAX   64000000u
-#define GX_WORK_BYTE  64u
-#define GX_RULES_MAX  100000u
-#define GX_INF        UINT32_MAX
-#define GX_DEPTH_MAX  200u /* expressions, schemas, groups inside each other in a source */
-#define GX_CHAR_MAX   0x10FFFFu
+#define EXPR_WORK_MAX   64000000u
+#define EXPR_WORK_BYTE  64u
+#define EXPR_RULES_MAX  100000u
+#define EXPR_INF        UINT32_MAX
+#define EXPR_DEPTH_MAX  200u /* expressions, schemas, groups inside each other in a source */
+#define EXPR_CHAR_MAX   0x10FFFFu
 
-struct gx;
-struct gx_rule {
-    const char *name;      /* for messages; "" = made by us */
-    const struct gx *body; /* NULL until it is known */
+struct expr;
+struct expr_rule {
+    const char *name;        /* for messages; "" = made by us */
+    const struct expr *body; /* NULL until it is known */
 };
 
 struct build {
     struct arena arena;
-    struct gx_rule *rules; /* [n_rule] */
+    struct expr_rule *rules; /* [n_rule] */
     size_t n_rule, rules_cap;
     struct q_err err;        /* the first failure */
     uint64_t work;           /* states and edges made so far */
@@ -43,7 +43,7 @@ struct build {
 };
 
 void build_init(struct build *b);    /* empty, with its bounds of memory and work */
-void build_release(struct build *b); /* every gx and rule of it; the error stays readable */
+void build_release(struct build *b); /* every expr and rule of it; the error stays readable */
 /* Keep the first failure. */
 __attribute__((format(printf, 3, 4))) void build_fail(struct build *b, enum q_code code,
                                                       const char *fmt, ...);

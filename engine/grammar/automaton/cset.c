@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct range any_ranges[] = {{0, 0xD7FF}, {0xE000, GX_CHAR_MAX}};
+static const struct range any_ranges[] = {{0, 0xD7FF}, {0xE000, EXPR_CHAR_MAX}};
 const struct cset cset_any = {any_ranges, 2};
 
 static int by_lo(const void *a, const void *b)
@@ -88,8 +88,8 @@ const struct cset *cset_not(struct build *b, const struct cset *s)
             r[n++] = (struct range){from, s->ranges[i].lo - 1};
         from = s->ranges[i].hi + 1;
     }
-    if (from <= GX_CHAR_MAX)
-        r[n++] = (struct range){from, GX_CHAR_MAX};
+    if (from <= EXPR_CHAR_MAX)
+        r[n++] = (struct range){from, EXPR_CHAR_MAX};
     return cset_and(b, wrap(b, r, n), &cset_any);
 }
 

@@ -296,7 +296,7 @@ static bool determinize(struct maker *m)
 static void trim(struct build *b, struct fsm *f, uint32_t *alive)
 {
     if (!fsm_mark_alive(b, f, alive)) {
-        gx_fail(b, Q_NO_MEMORY, "out of memory for an automaton");
+        expr_fail(b, Q_NO_MEMORY, "out of memory for an automaton");
         return;
     }
     if (!alive[0]) {
@@ -356,7 +356,7 @@ const struct fsm *fsm_finish(struct build *b, const struct fsm *parts)
             memcpy(f->jumps, parts->jumps, f->n_jump * sizeof *f->jumps);
         trim(b, f, alive);
     } else {
-        gx_fail(b, Q_NO_MEMORY, "out of memory for an automaton");
+        expr_fail(b, Q_NO_MEMORY, "out of memory for an automaton");
         f = NULL;
     }
     q_free(alive);
@@ -398,25 +398,25 @@ static const struct fsm *make(struct build *b, const struct nfa *a, uint32_t n_s
             f = fsm_finish(b, &(struct fsm){m.states, m.edges, m.jumps, (uint32_t)m.n_subset,
                                             (uint32_t)m.n_edge, (uint32_t)m.n_jump});
     } else {
-        gx_fail(b, Q_NO_MEMORY, "out of memory for an automaton");
+        expr_fail(b, Q_NO_MEMORY, "out of memory for an automaton");
     }
     maker_release(&m);
     return f;
 }
 
-const struct fsm *fsm_of_chars(struct build *b, const struct gx *x, const char *what)
+const struct fsm *fsm_of_chars(struct build *b, const struct expr *x, const char *what)
 {
     struct nfa a;
     nfa_make(&a, b, x, NULL);
     const struct fsm *f = build_ok(b) ? make(b, &a, FSM_STATES_MAX) : NULL;
     nfa_release(&a);
     if (!f && what)
-        gx_fail(b, Q_TOO_LARGE, "%s: the automaton needs more than %u states", what,
-                FSM_STATES_MAX);
+        expr_fail(b, Q_TOO_LARGE, "%s: the automaton needs more than %u states", what,
+                  FSM_STATES_MAX);
     return f;
 }
 
-const struct fsm *fsm_of_bytes(struct build *b, const struct gx *x, const struct fsm_rules *r)
+const struct fsm *fsm_of_bytes(struct build *b, const struct expr *x, const struct fsm_rules *r)
 {
     struct nfa a;
     const struct fsm *f = NULL;

@@ -9,20 +9,20 @@
 #ifndef QUIRE_ENGINE_GRAMMAR_AUTOMATON_FSM_H
 #define QUIRE_ENGINE_GRAMMAR_AUTOMATON_FSM_H
 #include "engine/grammar/automaton/fsm_measure.h"
-#include "engine/grammar/automaton/gx.h"
+#include "engine/grammar/automaton/expr.h"
 
 #define FSM_STATES_MAX 20000u /* of one automaton over code points */
 
 /* Letters beyond the code points, for a pattern's ^ and $: see fsm_resolve_anchors. */
-#define FSM_BEGIN  (GX_CHAR_MAX + 1)
-#define FSM_FINISH (GX_CHAR_MAX + 2)
+#define FSM_BEGIN  (EXPR_CHAR_MAX + 1)
+#define FSM_FINISH (EXPR_CHAR_MAX + 2)
 
 /* Over code points. x has no rules; NULL when the build failed, or (what NULL, and no failure kept)
  * when it would have too many states. An empty language gives a state 0
  * that is not final and has no edges. what: for messages, "pattern". */
-const struct fsm *fsm_of_chars(struct build *b, const struct gx *x, const char *what);
+const struct fsm *fsm_of_chars(struct build *b, const struct expr *x, const char *what);
 /* Over bytes: one rule's body. */
-const struct fsm *fsm_of_bytes(struct build *b, const struct gx *x, const struct fsm_rules *r);
+const struct fsm *fsm_of_bytes(struct build *b, const struct expr *x, const struct fsm_rules *r);
 
 /* A copy of parts in the build, without the states that reach no final one; NULL: failed. */
 const struct fsm *fsm_finish(struct build *b, const struct fsm *parts);

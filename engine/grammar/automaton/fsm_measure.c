@@ -107,13 +107,13 @@ static void by_breadth(const struct fsm *f, struct lengths *l)
 {
     uint32_t n = 1;
     for (uint32_t i = 0; i < f->n_state; i++)
-        l->low[i] = i ? GX_INF : 0;
+        l->low[i] = i ? EXPR_INF : 0;
     l->queue[0] = 0;
     for (uint32_t i = 0; i < n; i++) {
         const struct fsm_state *s = &f->states[l->queue[i]];
         for (uint32_t k = 0; k < s->n_edge; k++) {
             uint32_t to = f->edges[s->edge + k].to;
-            if (l->low[to] == GX_INF) {
+            if (l->low[to] == EXPR_INF) {
                 l->low[to] = l->low[l->queue[i]] + 1;
                 l->queue[n++] = to;
             }
@@ -131,13 +131,13 @@ bool fsm_lengths(struct build *b, const struct fsm *f, uint32_t *shortest, uint3
     by_breadth(f, &l);
     *shortest = *longest = 0;
     for (uint32_t i = 0; i < f->n_state; i++) {
-        if (!f->states[i].final || l.low[i] == GX_INF)
+        if (!f->states[i].final || l.low[i] == EXPR_INF)
             continue;
         *shortest = !any || l.low[i] < *shortest ? l.low[i] : *shortest;
         *longest = l.high[i] > *longest ? l.high[i] : *longest;
         any = true;
     }
     if (!finite)
-        *longest = GX_INF;
+        *longest = EXPR_INF;
     return true;
 }

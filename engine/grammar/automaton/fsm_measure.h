@@ -33,7 +33,7 @@ struct fsm {
 struct fsm_rules {
     const bool *nullable, *productive;
     /* A rule for the repeated part of a counted loop. */
-    uint32_t (*rule_of)(void *ctx, const struct gx *body);
+    uint32_t (*rule_of)(void *ctx, const struct expr *body);
     void *ctx;
 };
 
@@ -43,7 +43,7 @@ bool fsm_mark_alive(struct build *b, const struct fsm *f, uint32_t *alive);
 /* Letters from each state to the nearest final one, into out [n_state]; the greatest of these.
  * f has no dead states (fsm_finish). */
 uint32_t fsm_distances(struct build *b, const struct fsm *f, uint32_t *out);
-/* Letters of the shortest and the longest text, GX_INF: there is no longest; both 0 for an empty
+/* Letters of the shortest and the longest text, EXPR_INF: there is no longest; both 0 for an empty
  * language. False: the build failed. */
 bool fsm_lengths(struct build *b, const struct fsm *f, uint32_t *shortest, uint32_t *longest);
 bool fsm_is_empty(const struct fsm *f);

@@ -126,7 +126,7 @@ const struct fsm *fsm_minimal(struct build *b, const struct fsm *f)
     for (uint32_t i = 0; more && i < ROUNDS_MAX; i++)
         more = build_work(b, (f->n_state + f->n_edge) / 2) && divide(&c);
     if (!has_all)
-        gx_fail(b, Q_NO_MEMORY, "out of memory for an automaton");
+        expr_fail(b, Q_NO_MEMORY, "out of memory for an automaton");
     else if (!more && c.n < f->n_state)
         out = merged(&c);
     q_free(c.of);

@@ -69,9 +69,9 @@ const struct fsm *fsm_resolve_anchors(struct build *b, const struct fsm *f)
         to->final = s->final || f->states[drain(b, f, (uint32_t)(s - f->states), FSM_FINISH)].final;
         for (uint32_t k = 0; k < s->n_edge; k++) {
             struct fsm_edge e = f->edges[s->edge + k];
-            if (e.lo > GX_CHAR_MAX)
+            if (e.lo > EXPR_CHAR_MAX)
                 continue;
-            e.hi = e.hi < GX_CHAR_MAX ? e.hi : GX_CHAR_MAX;
+            e.hi = e.hi < EXPR_CHAR_MAX ? e.hi : EXPR_CHAR_MAX;
             e.to = e.to == 0 ? start : e.to == start ? 0 : e.to;
             parts.edges[parts.n_edge++] = e;
         }
@@ -97,9 +97,9 @@ static bool pairing_grow(struct pairing *p, void *items, size_t *cap, size_t nee
     struct q_err e = Q_ERR_INIT;
     if (need <= *cap || !q_grow(items, cap, need, size, POOL_MAX, &e))
         return true;
-    gx_fail(p->b, Q_TOO_LARGE,
-            "the grammar is too large: constraints that apply to one "
-            "string together make an automaton of too many states");
+    expr_fail(p->b, Q_TOO_LARGE,
+              "the grammar is too large: constraints that apply to one "
+              "string together make an automaton of too many states");
     return false;
 }
 
@@ -110,7 +110,7 @@ static uint32_t pair_of(struct pairing *p, uint32_t x, uint32_t y)
         size_t size = p->index_size ? p->index_size * 2 : 256;
         uint32_t *index = q_calloc(size, sizeof *index);
         if (!index) {
-            gx_fail(p->b, Q_NO_MEMORY, "out of memory for an automaton");
+            expr_fail(p->b, Q_NO_MEMORY, "out of memory for an automaton");
             return 0;
         }
         for (size_t i = 0; i < p->n_pair; i++) {
@@ -128,10 +128,10 @@ static uint32_t pair_of(struct pairing *p, uint32_t x, uint32_t y)
         if (p->pairs[p->index[at] - 1] == pair)
             return p->index[at] - 1;
     if (p->n_pair >= FSM_STATES_MAX * 2)
-        gx_fail(p->b, Q_TOO_LARGE,
-                "the grammar is too large: constraints that apply to one "
-                "string together need more than %u states",
-                FSM_STATES_MAX * 2);
+        expr_fail(p->b, Q_TOO_LARGE,
+                  "the grammar is too large: constraints that apply to one "
+                  "string together need more than %u states",
+                  FSM_STATES_MAX * 2);
     if (!build_work(p->b, 8) || !pairing_grow(p, &p->pairs, &p->pair_cap, p->n_pair + 1, 8) ||
         !p->pairs)
         return 0;

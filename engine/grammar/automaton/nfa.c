@@ -10,7 +10,7 @@
 #define NFA_STATES_MAX 2000000u
 #define COUNT_WEIGHT   192u /* states that a repetition may take before it becomes a counted call */
 
-static void add_gx(struct nfa *a, const struct gx *x, uint32_t from, uint32_t to);
+static void add_expr(struct nfa *a, const struct expr *x, uint32_t from, uint32_t to);
 
 static bool room(struct nfa *a, void *items, size_t *cap, size_t n, size_t size)
 {
@@ -19,7 +19,7 @@ static bool room(struct nfa *a, void *items, size_t *cap, size_t n, size_t size)
         return false;
     if (n < *cap || !q_grow(items, cap, n + 1, size, NFA_STATES_MAX, &e))
         return true;
-    gx_fail(a->b, Q_TOO_LARGE, "the grammar is too large: its automata have too many states");
+    expr_fail(a->b, Q_TOO_LARGE, "the grammar is too large: its automata have too many states");
     return false;
 }
 
@@ -73,14 +73,14 @@ static void add_code_points(struct nfa *a, const char *s, size_t n, uint32_t fro
     }
 }
 
-/* A state that only goes on to one other is made once: by its edge, or (lo GX_INF) by its TICK's
+/* A state that only goes on to one other is made once: by its edge, or (lo EXPR_INF) by its TICK's
  * min, which is `hi`. */
 static struct fsm_edge link_of(const struct nfa *a, uint32_t state)
 {
     if (a->states[state].edge != NFA_NONE)
         return a->edges[a->states[state].edge].is;
     const struct fsm_jump *j = &a->jumps[a->states[state].jump].is;
-    return (struct fsm_edge){GX_INF, j->min, j->to};
+    return (struct fsm_edge){EXPR_INF, j->min, j->to};
 }
 
 static size_t hash_link(struct fsm_edge e)
@@ -97,7 +97,7 @@ static bool links_room(struct nfa *a)
     size_t size = l->size ? l->size * 2 : 256;
     uint32_t *slots = q_calloc(size, sizeof *slots);
     if (!slots) {
-        gx_fail(a->b, Q_NO_MEMORY, "out of memory for an automaton");
+        expr_fail(a->b, Q_NO_MEMORY, "out of memory for an automaton");
         return false;
     }
     for (size_t i = 0; i < l->size; i++) {
@@ -127,7 +127,7 @@ static uint32_t link_to(struct nfa *a, uint32_t lo, uint32_t hi, uint32_t to)
             return a->links.slots[at] - 1;
     }
     uint32_t state = add_state(a);
-    if (lo == GX_INF)
+    if (lo == EXPR_INF)
         add_jump(a, state, &(struct fsm_jump){.kind = FSM_TICK, .min = hi, .to = to});
     else
         add_edge(a, state, to, lo, hi);
@@ -168,7 +168,7 @@ static void add_same_length(struct nfa *a, uint32_t from, uint32_t to, struct ra
 
 static void add_utf8(struct nfa *a, uint32_t from, uint32_t to, struct range r)
 {
-    static const uint32_t ends[] = {0x7F, 0x7FF, 0xFFFF, GX_CHAR_MAX};
+    static const uint32_t ends[] = {0x7F, 0x7FF, 0xFFFF, EXPR_CHAR_MAX};
     for (int i = 0; i < 4 && r.lo <= r.hi; i++) {
         if (r.lo > ends[i])
             continue;
@@ -193,14 +193,15 @@ static void add_escape(struct nfa *a, uint32_t from, uint32_t to, uint32_t c)
     add_bytes(a, (const unsigned char *)text, (size_t)n, from, to);
 }
 
-static void add_range(struct nfa *a, uint32_t from, uint32_t to, struct range r, enum gx_form form)
+static void add_range(struct nfa *a, uint32_t from, uint32_t to, struct range r,
+                      enum expr_form form)
 {
-    static const struct range plain[] = {{0x20, 0x21}, {0x23, 0x5B}, {0x5D, GX_CHAR_MAX}};
-    if (!a->rules || form == GX_RAW) {
+    static const struct range plain[] = {{0x20, 0x21}, {0x23, 0x5B}, {0x5D, EXPR_CHAR_MAX}};
+    if (!a->rules || form == EXPR_RAW) {
         add_edge(a, from, to, r.lo, r.hi);
         return;
     }
-    if (form == GX_UTF8) {
+    if (form == EXPR_UTF8) {
         add_utf8(a, from, to, r);
         return;
     }
@@ -218,17 +219,17 @@ static void add_range(struct nfa *a, uint32_t from, uint32_t to, struct range r,
 /* An edge of the fsm to a state that is `left` letters from an end. A letter is counted behind its
  * first byte, so that none is begun that may not be read. */
 static void add_counted(struct nfa *a, uint32_t from, const struct fsm_edge *t, uint32_t left,
-                        enum gx_form form)
+                        enum expr_form form)
 {
     uint32_t old = a->states[from].edge;
     add_range(a, from, t->to, (struct range){t->lo, t->hi}, form);
     for (uint32_t k = a->states[from].edge; k != old && build_ok(a->b); k = a->edges[k].next) {
-        uint32_t next = link_to(a, GX_INF, left, a->edges[k].is.to);
+        uint32_t next = link_to(a, EXPR_INF, left, a->edges[k].is.to);
         a->edges[k].is.to = next;
     }
 }
 
-static void add_fsm(struct nfa *a, const struct gx *x, uint32_t from, uint32_t to)
+static void add_fsm(struct nfa *a, const struct expr *x, uint32_t from, uint32_t to)
 {
     const struct fsm *f = x->fsm;
     uint32_t base = (uint32_t)a->n_state;
@@ -254,13 +255,13 @@ static void add_fsm(struct nfa *a, const struct gx *x, uint32_t from, uint32_t t
     }
 }
 
-static void add_within(struct nfa *a, const struct gx *x, uint32_t from, uint32_t to)
+static void add_within(struct nfa *a, const struct expr *x, uint32_t from, uint32_t to)
 {
     const struct fsm *f = x->kids[0]->fsm;
     struct fsm_jump j = {.kind = FSM_WITHIN, .max = x->max, .to = to};
     uint32_t *left = build_alloc(a->b, f->n_state, sizeof *left);
     if (!a->rules)
-        gx_fail(a->b, Q_UNSUPPORTED, "a length limit is not supported inside a terminal");
+        expr_fail(a->b, Q_UNSUPPORTED, "a length limit is not supported inside a terminal");
     if (!left || !a->rules || !build_ok(a->b))
         return;
     j.min = fsm_distances(a->b, f, left);
@@ -269,19 +270,19 @@ static void add_within(struct nfa *a, const struct gx *x, uint32_t from, uint32_
 }
 
 /* x{min,max} as min copies, then a loop or copies that may be left out. */
-static void add_copies(struct nfa *a, const struct gx *x, uint32_t from, uint32_t to)
+static void add_copies(struct nfa *a, const struct expr *x, uint32_t from, uint32_t to)
 {
-    const struct gx *kid = x->kids[0];
+    const struct expr *kid = x->kids[0];
     uint32_t at = from;
     for (uint32_t i = 0; i < x->min && build_ok(a->b); i++) {
         uint32_t next = add_state(a);
-        add_gx(a, kid, at, next);
+        add_expr(a, kid, at, next);
         at = next;
     }
-    if (x->max == GX_INF) {
+    if (x->max == EXPR_INF) {
         uint32_t loop = add_state(a), end = add_state(a);
         add_goto(a, at, loop);
-        add_gx(a, kid, loop, end);
+        add_expr(a, kid, loop, end);
         add_goto(a, end, loop);
         add_goto(a, loop, to);
         return;
@@ -289,25 +290,25 @@ static void add_copies(struct nfa *a, const struct gx *x, uint32_t from, uint32_
     for (uint32_t i = x->min; i < x->max && build_ok(a->b); i++) {
         uint32_t next = add_state(a);
         add_goto(a, at, to);
-        add_gx(a, kid, at, next);
+        add_expr(a, kid, at, next);
         at = next;
     }
     add_goto(a, at, to);
 }
 
-static void add_repeat(struct nfa *a, const struct gx *x, uint32_t from, uint32_t to)
+static void add_repeat(struct nfa *a, const struct expr *x, uint32_t from, uint32_t to)
 {
-    const struct gx *kid = x->kids[0];
-    bool many = x->max == GX_INF ? x->min > 1 : x->max > 1;
-    bool nullable = gx_nullable(kid, a->rules ? a->rules->nullable : NULL);
-    struct gx loop = *x;
+    const struct expr *kid = x->kids[0];
+    bool many = x->max == EXPR_INF ? x->min > 1 : x->max > 1;
+    bool nullable = expr_nullable(kid, a->rules ? a->rules->nullable : NULL);
+    struct expr loop = *x;
     if (nullable) /* then leaving out is as good as the empty text */
         loop.min = 0;
-    if (nullable && x->max != GX_INF && x->weight > 100000) {
-        gx_fail(a->b, Q_TOO_LARGE,
-                "the grammar repeats an expression that may be empty up to %u times; repeat it "
-                "without a limit instead",
-                x->max);
+    if (nullable && x->max != EXPR_INF && x->weight > 100000) {
+        expr_fail(a->b, Q_TOO_LARGE,
+                  "the grammar repeats an expression that may be empty up to %u times; repeat it "
+                  "without a limit instead",
+                  x->max);
         return;
     }
     if (!a->rules || !many || nullable || x->weight <= COUNT_WEIGHT) {
@@ -319,62 +320,62 @@ static void add_repeat(struct nfa *a, const struct gx *x, uint32_t from, uint32_
     add_jump(a, from, &j);
 }
 
-static void add_gx(struct nfa *a, const struct gx *x, uint32_t from, uint32_t to)
+static void add_expr(struct nfa *a, const struct expr *x, uint32_t from, uint32_t to)
 {
     if (!build_ok(a->b))
         return;
     switch (x->kind) {
-    case GX_NEVER:
+    case EXPR_NEVER:
         break;
-    case GX_EMPTY:
+    case EXPR_EMPTY:
         add_goto(a, from, to);
         break;
-    case GX_BYTES:
+    case EXPR_BYTES:
         if (a->rules)
             add_bytes(a, (const unsigned char *)x->bytes, x->n, from, to);
         else
             add_code_points(a, x->bytes, x->n, from, to);
         break;
-    case GX_CHARS:
+    case EXPR_CHARS:
         for (uint32_t i = 0; i < x->set->n && build_ok(a->b); i++)
             add_range(a, from, to, x->set->ranges[i], x->form);
         break;
-    case GX_FSM:
+    case EXPR_FSM:
         add_fsm(a, x, from, to);
         break;
-    case GX_SEQ:
+    case EXPR_SEQ:
         for (uint32_t i = 0; i < x->n && build_ok(a->b); i++) {
             uint32_t next = i + 1 == x->n ? to : add_state(a);
-            add_gx(a, x->kids[i], from, next);
+            add_expr(a, x->kids[i], from, next);
             from = next;
         }
         break;
-    case GX_ALT:
+    case EXPR_ALT:
         for (uint32_t i = 0; i < x->n; i++)
-            add_gx(a, x->kids[i], from, to);
+            add_expr(a, x->kids[i], from, to);
         break;
-    case GX_REPEAT:
+    case EXPR_REPEAT:
         add_repeat(a, x, from, to);
         break;
-    case GX_WITHIN:
+    case EXPR_WITHIN:
         add_within(a, x, from, to);
         break;
-    case GX_RULE:
+    case EXPR_RULE:
         if (!a->rules)
-            gx_fail(a->b, Q_UNSUPPORTED, "a rule reference is not supported inside a terminal");
+            expr_fail(a->b, Q_UNSUPPORTED, "a rule reference is not supported inside a terminal");
         else if (a->rules->productive[x->rule])
             add_jump(a, from, &(struct fsm_jump){.kind = FSM_CALL, .rule = x->rule, .to = to});
         break;
     }
 }
 
-void nfa_make(struct nfa *a, struct build *b, const struct gx *x, const struct fsm_rules *r)
+void nfa_make(struct nfa *a, struct build *b, const struct expr *x, const struct fsm_rules *r)
 {
     *a = (struct nfa){.b = b, .rules = r};
     add_state(a);
     uint32_t to = add_state(a);
     if (build_ok(b))
-        add_gx(a, x, 0, to);
+        add_expr(a, x, 0, to);
 }
 
 void nfa_release(struct nfa *a)

@@ -4,7 +4,7 @@
 #ifndef QUIRE_ENGINE_GRAMMAR_AUTOMATON_NFA_H
 #define QUIRE_ENGINE_GRAMMAR_AUTOMATON_NFA_H
 #include "engine/grammar/automaton/fsm_measure.h"
-#include "engine/grammar/automaton/gx.h"
+#include "engine/grammar/automaton/expr.h"
 
 #define NFA_NONE UINT32_MAX
 
@@ -33,7 +33,7 @@ struct nfa {
 };
 
 /* Of x, from state 0 to state 1. */
-void nfa_make(struct nfa *a, struct build *b, const struct gx *x, const struct fsm_rules *r);
+void nfa_make(struct nfa *a, struct build *b, const struct expr *x, const struct fsm_rules *r);
 void nfa_release(struct nfa *a);
 
 #endif

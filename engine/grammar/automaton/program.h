@@ -19,7 +19,8 @@
 
 struct program_head {
     uint32_t magic, n_word, n_rule, n_state, n_edge, n_jump;
-    uint32_t before; /* + 1: the rule of the text before the grammar (after.h); 0 = none */
+    uint32_t
+        before; /* + 1: the rule of the text before the grammar (reasoning_prefix.h); 0 = none */
 };
 struct program_state {
     uint32_t edge, jump; /* the first of each */

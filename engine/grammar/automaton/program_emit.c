@@ -17,35 +17,35 @@ struct emitter {
     const struct fsm **fsms;     /* [room] by place */
     uint32_t *order;             /* [n_order] place -> rule */
     size_t n_order, room;
-    const struct gx **counted; /* [n_counted] bodies of rules made for counted loops */
-    uint32_t *counted_rule;
-    size_t n_counted, counted_cap, counted_rule_cap;
+    const struct expr **counted; /* [n_counted] bodies of rules made for counted loops */
+    uint32_t *counted_loop_rule;
+    size_t n_counted_loop, counted_loop_cap, counted_loop_rule_cap;
 };
 
-static bool is_productive(struct build *b, const struct gx *x, const bool *rules)
+static bool is_productive(struct build *b, const struct expr *x, const bool *rules)
 {
     bool any = false;
     if (!build_work(b, 1))
         return false;
     switch (x->kind) {
-    case GX_NEVER:
+    case EXPR_NEVER:
         return false;
-    case GX_FSM:
+    case EXPR_FSM:
         return !fsm_is_empty(x->fsm);
-    case GX_SEQ:
+    case EXPR_SEQ:
         for (uint32_t i = 0; i < x->n; i++)
             if (!is_productive(b, x->kids[i], rules))
                 return false;
         return true;
-    case GX_ALT:
+    case EXPR_ALT:
         for (uint32_t i = 0; i < x->n && !any; i++)
             any = is_productive(b, x->kids[i], rules);
         return any;
-    case GX_WITHIN:
+    case EXPR_WITHIN:
         return is_productive(b, x->kids[0], rules);
-    case GX_REPEAT:
+    case EXPR_REPEAT:
         return x->min == 0 || is_productive(b, x->kids[0], rules);
-    case GX_RULE:
+    case EXPR_RULE:
         return rules[x->rule];
     default:
         return true;
@@ -60,9 +60,9 @@ static void find_properties(struct emitter *m)
         more = false; /* to and fro: a chain of rules is known after two passes either way */
         for (size_t k = 0; k < n; k++) {
             size_t i = down ? n - 1 - k : k;
-            const struct gx *body = b->rules[i].body;
+            const struct expr *body = b->rules[i].body;
             bool productive = !m->productive[i] && is_productive(b, body, m->productive);
-            bool nullable = !m->nullable[i] && gx_nullable(body, m->nullable);
+            bool nullable = !m->nullable[i] && expr_nullable(body, m->nullable);
             m->productive[i] |= productive;
             m->nullable[i] |= nullable;
             more |= productive | nullable;
@@ -73,32 +73,32 @@ static void find_properties(struct emitter *m)
 }
 
 /* Does x begin with a call of rule r? Then *rest is what follows it. */
-static bool begins_with(struct build *b, const struct gx *x, uint32_t r, const struct gx **rest)
+static bool begins_with(struct build *b, const struct expr *x, uint32_t r, const struct expr **rest)
 {
-    if (x->kind == GX_RULE && x->rule == r) {
-        *rest = &gx_empty;
+    if (x->kind == EXPR_RULE && x->rule == r) {
+        *rest = &expr_empty;
         return true;
     }
-    if (x->kind != GX_SEQ || x->kids[0]->kind != GX_RULE || x->kids[0]->rule != r)
+    if (x->kind != EXPR_SEQ || x->kids[0]->kind != EXPR_RULE || x->kids[0]->rule != r)
         return false;
-    *rest = gx_seq(b, x->kids + 1, x->n - 1);
+    *rest = expr_seq(b, x->kids + 1, x->n - 1);
     return true;
 }
 
 static void unroll(struct build *b, uint32_t r)
 {
-    const struct gx *body = b->rules[r].body, *rest;
-    if (body->kind != GX_ALT)
+    const struct expr *body = b->rules[r].body, *rest;
+    if (body->kind != EXPR_ALT)
         return;
-    struct gx_list first = {0}, more = {0};
+    struct expr_list first = {0}, more = {0};
     for (uint32_t i = 0; i < body->n; i++)
         if (begins_with(b, body->kids[i], r, &rest))
-            gx_add(b, &more, rest);
+            expr_add(b, &more, rest);
         else
-            gx_add(b, &first, body->kids[i]);
+            expr_add(b, &first, body->kids[i]);
     if (more.n && build_ok(b))
-        b->rules[r].body = gx_seq2(b, gx_alt(b, first.items, first.n),
-                                   gx_repeat(b, gx_alt(b, more.items, more.n), 0, GX_INF));
+        b->rules[r].body = expr_seq2(b, expr_alt(b, first.items, first.n),
+                                     expr_repeat(b, expr_alt(b, more.items, more.n), 0, EXPR_INF));
 }
 
 enum { UNSEEN, OPEN, DONE };
@@ -109,15 +109,15 @@ struct left_walk {
 };
 
 /* Follow what may be called before anything is read. */
-static void walk_left(struct left_walk *w, const struct gx *x)
+static void walk_left(struct left_walk *w, const struct expr *x)
 {
     struct build *b = w->m->b;
     if (!build_work(b, 1))
         return;
-    if (x->kind == GX_RULE) {
-        const struct gx_rule *r = &b->rules[x->rule];
+    if (x->kind == EXPR_RULE) {
+        const struct expr_rule *r = &b->rules[x->rule];
         if (w->seen[x->rule] == OPEN || w->depth > 2000) {
-            gx_fail(
+            expr_fail(
                 b, Q_INVALID,
                 "left recursion: rule \"%.80s\" begins with itself%s; write it with a repetition",
                 *r->name ? r->name : "(unnamed)",
@@ -131,10 +131,10 @@ static void walk_left(struct left_walk *w, const struct gx *x)
         }
         return;
     }
-    bool inner = x->kind == GX_SEQ || x->kind == GX_ALT || x->kind == GX_REPEAT;
+    bool inner = x->kind == EXPR_SEQ || x->kind == EXPR_ALT || x->kind == EXPR_REPEAT;
     for (uint32_t i = 0; inner && i < x->n && build_ok(b); i++) {
         walk_left(w, x->kids[i]);
-        if (x->kind == GX_SEQ && !gx_nullable(x->kids[i], w->m->nullable))
+        if (x->kind == EXPR_SEQ && !expr_nullable(x->kids[i], w->m->nullable))
             break;
     }
 }
@@ -143,12 +143,12 @@ static void check_left(struct emitter *m, uint32_t start)
 {
     struct build *b = m->b;
     struct left_walk w = {.m = m, .seen = build_alloc(b, b->n_rule, 1)};
-    const struct gx *from = gx_ref(b, start);
+    const struct expr *from = expr_ref(b, start);
     if (!build_ok(b))
         return;
     walk_left(&w, from);
     for (uint32_t i = 0; i < b->n_rule && build_ok(b); i++) {
-        const struct gx ref = {.kind = GX_RULE, .rule = i};
+        const struct expr ref = {.kind = EXPR_RULE, .rule = i};
         if (w.seen[i] == UNSEEN)
             walk_left(&w, &ref);
     }
@@ -179,30 +179,32 @@ static bool emitter_grow(struct emitter *m)
 }
 
 /* The body of a counted loop becomes a rule; equal bodies (the same expression) the same one. */
-static uint32_t counted_rule(void *ctx, const struct gx *body)
+static uint32_t counted_loop_rule(void *ctx, const struct expr *body)
 {
     struct emitter *m = ctx;
     struct build *b = m->b;
     struct q_err e = Q_ERR_INIT;
-    build_work(b, m->n_counted / 4);
-    for (size_t i = 0; i < m->n_counted; i++)
+    build_work(b, m->n_counted_loop / 4);
+    for (size_t i = 0; i < m->n_counted_loop; i++)
         if (m->counted[i] == body)
-            return m->counted_rule[i];
-    if (body->kind == GX_RULE)
+            return m->counted_loop_rule[i];
+    if (body->kind == EXPR_RULE)
         return body->rule;
-    uint32_t rule = gx_rule_new(b, "");
+    uint32_t rule = expr_rule_new(b, "");
     if (!build_ok(b) || (b->n_rule > m->room && !emitter_grow(m)))
         return 0;
-    if (q_grow(&m->counted, &m->counted_cap, m->n_counted + 1, sizeof *m->counted, 1u << 20, &e) ||
-        q_grow(&m->counted_rule, &m->counted_rule_cap, m->n_counted + 1, 4, 1u << 20, &e)) {
-        gx_fail(b, Q_NO_MEMORY, "out of memory for a grammar");
+    if (q_grow(&m->counted, &m->counted_loop_cap, m->n_counted_loop + 1, sizeof *m->counted,
+               1u << 20, &e) ||
+        q_grow(&m->counted_loop_rule, &m->counted_loop_rule_cap, m->n_counted_loop + 1, 4, 1u << 20,
+               &e)) {
+        expr_fail(b, Q_NO_MEMORY, "out of memory for a grammar");
         return 0;
     }
     b->rules[rule].body = body;
     m->nullable[rule] = false;
     m->productive[rule] = is_productive(b, body, m->productive);
-    m->counted[m->n_counted] = body;
-    m->counted_rule[m->n_counted++] = rule;
+    m->counted[m->n_counted_loop] = body;
+    m->counted_loop_rule[m->n_counted_loop++] = rule;
     return rule;
 }
 
@@ -221,7 +223,7 @@ static void make_fsms(struct emitter *m, uint32_t start)
     struct build *b = m->b;
     place_of(m, start);
     for (size_t i = 0; i < m->n_order && build_ok(b); i++) {
-        struct fsm_rules rules = {m->nullable, m->productive, counted_rule, m};
+        struct fsm_rules rules = {m->nullable, m->productive, counted_loop_rule, m};
         const struct fsm *f = fsm_of_bytes(b, b->rules[m->order[i]].body, &rules);
         if (!f)
             return;
@@ -406,7 +408,7 @@ FALLIBLE program_emit(uint32_t **words, uint32_t *n_word, struct build *b, uint3
     if (build_ok(b) && emitter_grow(&m)) {
         find_properties(&m);
         if (build_ok(b) && !m.productive[start])
-            gx_fail(b, Q_INVALID, "no text can satisfy the grammar");
+            expr_fail(b, Q_INVALID, "no text can satisfy the grammar");
         check_left(&m, start);
         make_fsms(&m, start);
         if (build_ok(b))
@@ -419,6 +421,6 @@ FALLIBLE program_emit(uint32_t **words, uint32_t *n_word, struct build *b, uint3
         rc = write_words(words, n_word, &m, e);
     }
     q_free(m.counted);
-    q_free(m.counted_rule);
+    q_free(m.counted_loop_rule);
     return rc;
 }

@@ -130,9 +130,9 @@ static matcher_config intern(struct matcher *m, uint32_t flags)
 static void begin_closure(struct matcher *m)
 {
     m->n_seen = m->n_found = 0;
-    if (++m->seen_turn == 0) {
+    if (++m->seen_epoch == 0) {
         memset(m->seen, 0, sizeof m->seen);
-        m->seen_turn = 1;
+        m->seen_epoch = 1;
     }
 }
 
@@ -142,7 +142,7 @@ static void reach(struct matcher *m, uint32_t state, uint32_t frame)
     size_t at = mix(state, frame) & (SEEN_SIZE - 1);
     if (frame == FRAME_NONE)
         return;
-    for (; m->seen[at].turn == m->seen_turn; at = (at + 1) & (SEEN_SIZE - 1)) {
+    for (; m->seen[at].epoch == m->seen_epoch; at = (at + 1) & (SEEN_SIZE - 1)) {
         const struct pair *p = &m->queue[m->seen[at].i];
         if (p->state == state && p->frame == frame)
             return;
@@ -151,7 +151,7 @@ static void reach(struct matcher *m, uint32_t state, uint32_t frame)
         m->stuck = true;
         return;
     }
-    m->seen[at].turn = m->seen_turn;
+    m->seen[at].epoch = m->seen_epoch;
     m->seen[at].i = m->n_seen;
     m->queue[m->n_seen++] = (struct pair){state, frame};
 }
@@ -169,7 +169,7 @@ static void tick(struct matcher *m, const struct program_jump *j, uint32_t frame
     struct frame f = m->frames[frame];
     if (frame <= FRAME_UNKNOWN || m->p.jumps[f.jump].kind != FSM_WITHIN)
         return; /* a damaged program */
-    if (f.high != GX_INF) {
+    if (f.high != EXPR_INF) {
         if (f.high <= j->min)
             return;
         f.high--;
@@ -197,7 +197,7 @@ static void follow(struct matcher *m, uint32_t i_jump, uint32_t frame)
             reach(m, j->to, frame);
         struct frame f = {.jump = i_jump, .below = frame};
         f.low = j->min ? j->min - 1 : 0;
-        f.high = j->max == GX_INF ? GX_INF : j->max - 1;
+        f.high = j->max == EXPR_INF ? EXPR_INF : j->max - 1;
         reach(m, m->p.rules[j->rule], push(m, f));
     }
 }
@@ -219,7 +219,7 @@ static uint32_t pop(struct matcher *m, uint32_t frame)
         reach(m, j->to, f.below);
     if (f.high) {
         f.low -= f.low > 0;
-        f.high -= f.high != GX_INF;
+        f.high -= f.high != EXPR_INF;
         reach(m, m->p.rules[j->rule], push(m, f));
     }
     return 0;
@@ -231,7 +231,7 @@ static bool is_spent(const struct matcher *m, struct pair p, const struct progra
     if (p.frame <= FRAME_UNKNOWN)
         return false;
     const struct frame *f = &m->frames[p.frame];
-    if (m->p.jumps[f->jump].kind != FSM_WITHIN || f->high == GX_INF)
+    if (m->p.jumps[f->jump].kind != FSM_WITHIN || f->high == EXPR_INF)
         return false;
     for (uint32_t i = 0; i < (s->n_edge & ~PROGRAM_FINAL); i++) {
         const struct program_state *to = &m->p.states[m->p.edges[s->edge + i].to];

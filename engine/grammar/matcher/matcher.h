@@ -12,7 +12,7 @@
  * that stay inside the rule, and the places in the trie where the rule ends inside a token; only
  * from those places is the real stack looked at. So the inside of a string costs one walk per
  * grammar, whatever objects it stands in. A counted loop's rest beyond the longest token counts as
- * endless there, which makes its locals few, and one walk serves all its counts (counted.c).
+ * endless there, which makes its locals few, and one walk serves all its counts (counted_loop.c).
  *
  * Everything remembered is forgotten at once when it takes more than MATCHER_BYTES_MAX; config
  * numbers are then of an older generation and the text must be read again.

@@ -22,7 +22,7 @@ enum {                 /* config.flags */
 #define CONFIG_SELF (1ull << 62)
 struct frame {
     uint32_t jump;      /* of the program */
-    uint32_t low, high; /* COUNT: how often more it must, and may (GX_INF: for ever) */
+    uint32_t low, high; /* COUNT: how often more it must, and may (EXPR_INF: for ever) */
     uint32_t below;
     uint32_t depth;
     matcher_config back; /* + 1: what follows when it is popped; 0 = not known yet */
@@ -47,10 +47,10 @@ struct local { /* the tokens of a pair as far as its rule */
     uint32_t *ids;         /* [n_id], or bits [trie_words] */
     uint32_t n_out, *outs; /* places in the trie where the rule has ended */
 };
-#define COUNTED_MAX (TRIE_TOKEN_MAX + 2) /* rounds of a loop that one token can tell apart */
-struct counted {
+#define COUNTED_LOOPS_MAX (TRIE_TOKEN_MAX + 2) /* rounds of a loop that one token can tell apart */
+struct counted_loop {
     uint32_t state, jump;
-    struct counted_table *table; /* one reference; NULL: there is none, it has to be walked */
+    struct counted_loop_table *table; /* one reference; NULL: there is none, it has to be walked */
 };
 struct kept_mask {
     matcher_config of;
@@ -74,9 +74,9 @@ struct matcher {
     uint64_t work, work_max;
     /* a closure being made */
     struct {
-        uint32_t turn, i;
+        uint32_t epoch, i;
     } seen[SEEN_SIZE];
-    uint32_t seen_turn, n_seen, n_found;
+    uint32_t seen_epoch, n_seen, n_found;
     struct pair queue[MATCHER_PAIRS_MAX], found[MATCHER_PAIRS_MAX];
     /* matcher_mask.c */
     struct local *locals;
@@ -87,9 +87,9 @@ struct matcher {
     size_t n_out, out_cap;
     struct kept_mask kept[MASKS_KEPT];
     uint32_t kept_next;
-    struct counted *counted; /* [n_counted] */
-    uint32_t n_counted;
-    size_t counted_cap;
+    struct counted_loop *counted; /* [n_counted] */
+    uint32_t n_counted_loop;
+    size_t counted_loop_cap;
     size_t mask_bytes;
     matcher_config path[TRIE_TOKEN_MAX + 1];
     struct matcher_stats stats;
@@ -116,7 +116,7 @@ uint32_t matcher_push(struct matcher *m, struct frame f);
 void matcher_forget_masks(struct matcher *m);
 /* What walk_local gives for a pair whose frame is a counted loop's over the unknown: bits and
  * m->outs; false: it has to be walked. */
-bool counted_tokens(struct matcher *m, struct pair p, uint32_t *bits);
-void counted_forget(struct matcher *m);
+bool counted_loop_tokens(struct matcher *m, struct pair p, uint32_t *bits);
+void counted_loop_forget(struct matcher *m);
 
 #endif

@@ -15,7 +15,7 @@ void matcher_forget_masks(struct matcher *m)
         q_free(m->kept[i].bits);
         m->kept[i] = (struct kept_mask){0, NULL};
     }
-    counted_forget(m);
+    counted_loop_forget(m);
     if (m->local_index.size)
         memset(m->local_index.slots, 0, m->local_index.size * sizeof(uint32_t));
     m->n_local = 0;
@@ -224,7 +224,7 @@ static void give_shared(struct matcher *m, const struct shared_key *key, const u
 static void find_tokens(struct matcher *m, struct pair p, matcher_config c, uint32_t *bits)
 {
     struct shared_key key = {.n = 0};
-    if (counted_tokens(m, p, bits))
+    if (counted_loop_tokens(m, p, bits))
         return;
     bool shares = p.frame == FRAME_UNKNOWN && shared_key_add(&key, &m->p, p.state);
     const struct shared_walk *x = shares ? shared_find(m->trie->walks, &key) : NULL;
@@ -285,7 +285,7 @@ static uint32_t top_of(struct matcher *m, uint32_t frame, uint32_t *base)
         const struct program_jump *j = &m->p.jumps[f.jump];
         uint64_t enough = longest + (j->kind == FSM_WITHIN ? (uint64_t)j->min : 0);
         f.low = f.low < longest ? f.low : longest;
-        f.high = f.high > enough ? GX_INF : f.high;
+        f.high = f.high > enough ? EXPR_INF : f.high;
         f.below = top;
         top = matcher_push(m, f);
     }

@@ -4,7 +4,7 @@
 #include "common/mem.h"
 #include "engine/grammar/matcher/counted_table.h"
 
-static bool put(struct shared_key *k, uint32_t word)
+static bool put_word(struct shared_key *k, uint32_t word)
 {
     if (k->n == SHARED_KEY_MAX)
         return false;
@@ -17,20 +17,20 @@ bool shared_key_add(struct shared_key *k, const struct program *p, uint32_t stat
     uint32_t states[SHARED_STATES_MAX] = {state}, n = 1;
     for (uint32_t i = 0; i < n; i++) {
         const struct program_state *s = &p->states[states[i]];
-        if (s->n_jump || !put(k, s->n_edge))
+        if (s->n_jump || !put_word(k, s->n_edge))
             return false;
         for (uint32_t j = 0; j < (s->n_edge & ~PROGRAM_FINAL); j++) {
             const struct program_edge *t = &p->edges[s->edge + j];
             uint32_t to = 0;
             while (to < n && states[to] != t->to)
                 to++;
-            if (to == SHARED_STATES_MAX || !put(k, t->bytes) || !put(k, to))
+            if (to == SHARED_STATES_MAX || !put_word(k, t->bytes) || !put_word(k, to))
                 return false;
             if (to == n)
                 states[n++] = t->to;
         }
     }
-    return put(k, UINT32_MAX);
+    return put_word(k, UINT32_MAX);
 }
 
 void shared_drop(struct shared_walk *x)
@@ -38,7 +38,7 @@ void shared_drop(struct shared_walk *x)
     q_free(x->key);
     q_free(x->bits);
     q_free(x->outs);
-    counted_table_unref(x->table);
+    counted_loop_table_unref(x->table);
     *x = (struct shared_walk){.key = NULL};
 }
 

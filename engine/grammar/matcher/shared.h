@@ -23,7 +23,7 @@ struct shared_key {
 /* Append the automaton from this state on; false: it calls rules, or is too large. */
 bool shared_key_add(struct shared_key *k, const struct program *p, uint32_t state);
 
-struct counted_table;
+struct counted_loop_table;
 struct shared_walk {
     uint32_t *key; /* [n_key] */
     uint32_t n_key;
@@ -31,7 +31,7 @@ struct shared_walk {
     uint32_t *bits; /* a local's tokens [trie_words] and places where its rule ends [n_out] … */
     uint32_t *outs;
     uint32_t n_out;
-    struct counted_table *table; /* … or those of a counted loop; one reference is ours */
+    struct counted_loop_table *table; /* … or those of a counted loop; one reference is ours */
 };
 struct shared_walks {
     struct shared_walk items[SHARED_WALKS_MAX];

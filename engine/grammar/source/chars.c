@@ -30,7 +30,7 @@ static pthread_once_t runs_once = PTHREAD_ONCE_INIT;
 
 static void make_runs(void)
 {
-    for (uint32_t c = 0; c <= GX_CHAR_MAX; c++) {
+    for (uint32_t c = 0; c <= EXPR_CHAR_MAX; c++) {
         uint32_t category = (uint32_t)utf8proc_category((utf8proc_int32_t)c);
         if (n_run && runs[n_run - 1].category == category)
             continue;
@@ -48,7 +48,7 @@ static const struct cset *by_category(struct build *b, uint32_t categories)
     size_t n = 0;
     for (size_t i = 0; r && i < n_run; i++)
         if (categories >> runs[i].category & 1)
-            r[n++] = (struct range){runs[i].lo, i + 1 < n_run ? runs[i + 1].lo - 1 : GX_CHAR_MAX};
+            r[n++] = (struct range){runs[i].lo, i + 1 < n_run ? runs[i + 1].lo - 1 : EXPR_CHAR_MAX};
     return r ? cset_of(b, r, n) : &none;
 }
 

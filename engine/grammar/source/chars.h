@@ -7,7 +7,7 @@
  * Threads: pure, but for the build. */
 #ifndef QUIRE_ENGINE_GRAMMAR_SOURCE_CHARS_H
 #define QUIRE_ENGINE_GRAMMAR_SOURCE_CHARS_H
-#include "engine/grammar/automaton/gx.h"
+#include "engine/grammar/automaton/expr.h"
 
 struct char_class {
     const struct cset *sure, *maybe;

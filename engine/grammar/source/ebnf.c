@@ -4,8 +4,8 @@
 #include "engine/grammar/source/gbnf.h"
 #include "engine/grammar/source/lark.h"
 
-const struct gx *ebnf_gx(struct build *b, const char *source, size_t n)
+const struct expr *ebnf_expr(struct build *b, const char *source, size_t n)
 {
     bool gbnf = strstr(source, "::=") != NULL;
-    return gbnf ? gbnf_gx(b, source, n) : lark_gx(b, source, n);
+    return gbnf ? gbnf_expr(b, source, n) : lark_expr(b, source, n);
 }

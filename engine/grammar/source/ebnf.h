@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ebnf - grammars as text, in the two notations that the field uses: GBNF (llama.cpp, XGrammar:
- * `root ::= "a" [0-9]+ rest?`) and Lark (`start: WORD ("," WORD)*`). Which one it is the text tells:
- * only GBNF has "::=". Failures, with the line, are kept in the build. Threads: as the build. */
+ * `root ::= "a" [0-9]+ rest?`) and Lark (`start: WORD ("," WORD)*`). Which one it is the text
+ * tells: only GBNF has "::=". Failures, with the line, are kept in the build. Threads: as the
+ * build. */
 #ifndef QUIRE_ENGINE_GRAMMAR_SOURCE_EBNF_H
 #define QUIRE_ENGINE_GRAMMAR_SOURCE_EBNF_H
 #include <stddef.h>
-#include "engine/grammar/automaton/gx.h"
+#include "engine/grammar/automaton/expr.h"
 
 /* source: NUL-terminated, [n]. */
-const struct gx *ebnf_gx(struct build *b, const char *source, size_t n);
+const struct expr *ebnf_expr(struct build *b, const char *source, size_t n);
 
 #endif

@@ -17,7 +17,7 @@ struct parser {
     size_t first_rule; /* of this grammar in the build */
 };
 
-static const struct gx *alternatives(struct parser *p);
+static const struct expr *alternatives(struct parser *p);
 
 static uint32_t line_of(const struct parser *p)
 {
@@ -27,9 +27,9 @@ static uint32_t line_of(const struct parser *p)
     return line;
 }
 
-static const struct gx *wrong(struct parser *p, const char *what)
+static const struct expr *wrong(struct parser *p, const char *what)
 {
-    return gx_fail(p->b, Q_INVALID, "grammar, line %u: %s", line_of(p), what);
+    return expr_fail(p->b, Q_INVALID, "grammar, line %u: %s", line_of(p), what);
 }
 
 static int peek(const struct parser *p)
@@ -54,7 +54,7 @@ static void skip(struct parser *p)
     }
 }
 
-static bool take(struct parser *p, const char *text)
+static bool take_text(struct parser *p, const char *text)
 {
     size_t n = strlen(text);
     if (p->at > p->n || p->n - p->at < n || memcmp(p->s + p->at, text, n) != 0)
@@ -78,7 +78,7 @@ static bool at_head(const struct parser *p)
     size_t n = name_at(&q);
     q.at += n;
     skip(&q);
-    return n && take(&q, "::=");
+    return n && take_text(&q, "::=");
 }
 
 static uint32_t rule_named(struct parser *p, size_t n)
@@ -95,7 +95,7 @@ static uint32_t rule_named(struct parser *p, size_t n)
     for (size_t i = p->first_rule; i < p->b->n_rule; i++)
         if (!strcmp(p->b->rules[i].name, name))
             return (uint32_t)i;
-    return gx_rule_new(p->b, name);
+    return expr_rule_new(p->b, name);
 }
 
 static int hex_digit(int c)
@@ -131,34 +131,34 @@ static bool character(const char *s, size_t n, size_t *at, uint32_t *c)
         --*at;
         *at += utf8_decode(s + *at, n - *at, c);
     }
-    return *c <= GX_CHAR_MAX;
+    return *c <= EXPR_CHAR_MAX;
 }
 
-const struct gx *gbnf_string(struct build *b, const char *text, size_t n, size_t *at, char quote)
+const struct expr *gbnf_string(struct build *b, const char *text, size_t n, size_t *at, char quote)
 {
     struct buf bytes = BUF_INIT;
     while (*at < n && text[*at] != quote) {
         uint32_t c;
         if (!character(text, n, at, &c)) {
             buf_release(&bytes);
-            return gx_fail(b, Q_INVALID, "grammar: malformed escape in a string");
+            return expr_fail(b, Q_INVALID, "grammar: malformed escape in a string");
         }
         buf_add_utf8(&bytes, c);
     }
-    const struct gx *x = *at < n && !bytes.failed
-                             ? gx_bytes(b, buf_str(&bytes), bytes.len)
-                             : gx_fail(b, Q_INVALID, "grammar: a string is not closed");
+    const struct expr *x = *at < n && !bytes.failed
+                               ? expr_bytes(b, buf_str(&bytes), bytes.len)
+                               : expr_fail(b, Q_INVALID, "grammar: a string is not closed");
     *at += *at < n;
     buf_release(&bytes);
     return x;
 }
 
-static const struct gx *class(struct parser *p)
+static const struct expr *class(struct parser *p)
 {
     struct build *b = p->b;
     const struct cset *set = cset_of(b, NULL, 0);
-    bool negated = take(p, "^");
-    while (build_ok(b) && !take(p, "]")) {
+    bool negated = take_text(p, "^");
+    while (build_ok(b) && !take_text(p, "]")) {
         uint32_t lo, hi;
         if (p->at >= p->n || p->s[p->at] == '\n' || !character(p->s, p->n, &p->at, &lo))
             return wrong(p, "the class is not closed or has a malformed escape");
@@ -170,27 +170,27 @@ static const struct gx *class(struct parser *p)
         }
         set = cset_or(b, set, chars_one(b, lo, hi));
     }
-    return gx_chars(b, negated ? cset_not(b, set) : set, GX_UTF8);
+    return expr_chars(b, negated ? cset_not(b, set) : set, EXPR_UTF8);
 }
 
-static const struct gx *primary(struct parser *p)
+static const struct expr *primary(struct parser *p)
 {
     size_t n;
-    if (take(p, "\""))
+    if (take_text(p, "\""))
         return gbnf_string(p->b, p->s, p->n, &p->at, '"');
-    if (take(p, "["))
+    if (take_text(p, "["))
         return class(p);
-    if (take(p, "(")) {
-        if (++p->depth > GX_DEPTH_MAX)
+    if (take_text(p, "(")) {
+        if (++p->depth > EXPR_DEPTH_MAX)
             return wrong(p, "groups are nested too deeply");
-        const struct gx *x = alternatives(p);
+        const struct expr *x = alternatives(p);
         p->depth--;
-        return take(p, ")") ? x : wrong(p, "the group is not closed");
+        return take_text(p, ")") ? x : wrong(p, "the group is not closed");
     }
-    if (take(p, "."))
-        return gx_chars(p->b, &cset_any, GX_UTF8);
+    if (take_text(p, "."))
+        return expr_chars(p->b, &cset_any, EXPR_UTF8);
     if ((n = name_at(p)))
-        return gx_ref(p->b, rule_named(p, n));
+        return expr_ref(p->b, rule_named(p, n));
     return wrong(p, "expected a string, a class, a group or the name of a rule");
 }
 
@@ -202,64 +202,65 @@ static bool number(struct parser *p, uint32_t *n)
     return p->at > from;
 }
 
-static const struct gx *times(struct parser *p, const struct gx *x)
+static const struct expr *times(struct parser *p, const struct expr *x)
 {
     uint32_t min, max;
     skip(p);
     bool low = number(p, &min);
     skip(p);
     max = min;
-    if (take(p, ",")) {
+    if (take_text(p, ",")) {
         skip(p);
         if (!number(p, &max))
-            max = GX_INF;
+            max = EXPR_INF;
     } else if (!low) {
         return wrong(p, "expected {n}, {n,} or {n,m}");
     }
     skip(p);
-    if (!take(p, "}") || min > TIMES_MAX || (max != GX_INF && (max > TIMES_MAX || max < min)))
+    if (!take_text(p, "}") || min > TIMES_MAX ||
+        (max != EXPR_INF && (max > TIMES_MAX || max < min)))
         return wrong(p, "expected {n}, {n,} or {n,m} of at most 100000 times");
-    return gx_repeat(p->b, x, min, max);
+    return expr_repeat(p->b, x, min, max);
 }
 
-static const struct gx *sequence(struct parser *p)
+static const struct expr *sequence(struct parser *p)
 {
-    struct gx_list l = {0};
+    struct expr_list l = {0};
     for (skip(p); build_ok(p->b); skip(p)) {
         if (p->at >= p->n || peek(p) == '|' || peek(p) == ')' || at_head(p))
             break;
-        const struct gx *x = primary(p);
+        const struct expr *x = primary(p);
         for (bool more = true; more && build_ok(p->b);) {
-            if (take(p, "*"))
-                x = gx_repeat(p->b, x, 0, GX_INF);
-            else if (take(p, "+"))
-                x = gx_repeat(p->b, x, 1, GX_INF);
-            else if (take(p, "?"))
-                x = gx_repeat(p->b, x, 0, 1);
-            else if (take(p, "{"))
+            if (take_text(p, "*"))
+                x = expr_repeat(p->b, x, 0, EXPR_INF);
+            else if (take_text(p, "+"))
+                x = expr_repeat(p->b, x, 1, EXPR_INF);
+            else if (take_text(p, "?"))
+                x = expr_repeat(p->b, x, 0, 1);
+            else if (take_text(p, "{"))
                 x = times(p, x);
             else
                 more = false;
         }
-        gx_add(p->b, &l, x);
+        expr_add(p->b, &l, x);
     }
-    return gx_seq(p->b, l.items, l.n);
+    return expr_seq(p->b, l.items, l.n);
 }
 
-static const struct gx *alternatives(struct parser *p)
+static const struct expr *alternatives(struct parser *p)
 {
-    struct gx_list l = {0};
+    struct expr_list l = {0};
     do {
-        gx_add(p->b, &l, sequence(p));
+        expr_add(p->b, &l, sequence(p));
         skip(p);
-    } while (take(p, "|") && build_ok(p->b));
-    return gx_alt(p->b, l.items, l.n);
+    } while (take_text(p, "|") && build_ok(p->b));
+    return expr_alt(p->b, l.items, l.n);
 }
 
-const struct gx *gbnf_gx(struct build *b, const char *source, size_t n)
+const struct expr *gbnf_expr(struct build *b, const char *source, size_t n)
 {
     struct parser p = {.b = b, .s = source, .n = n, .first_rule = b->n_rule};
-    uint32_t root = GX_INF;
+    uint32_t root = EXPR_INF;
     for (skip(&p); build_ok(b) && p.at < n; skip(&p)) {
         size_t n_name = name_at(&p);
         if (!at_head(&p))
@@ -267,12 +268,12 @@ const struct gx *gbnf_gx(struct build *b, const char *source, size_t n)
         uint32_t rule = rule_named(&p, n_name);
         skip(&p);
         p.at += 3;
-        const struct gx *body = alternatives(&p);
+        const struct expr *body = alternatives(&p);
         if (!build_ok(b))
             break;
         if (b->rules[rule].body)
-            return gx_fail(b, Q_INVALID, "grammar, line %u: rule \"%.60s\" is defined twice",
-                           line_of(&p), b->rules[rule].name);
+            return expr_fail(b, Q_INVALID, "grammar, line %u: rule \"%.60s\" is defined twice",
+                             line_of(&p), b->rules[rule].name);
         b->rules[rule].body = body;
         if (!strcmp(b->rules[rule].name, "root"))
             root = rule;
@@ -281,8 +282,8 @@ const struct gx *gbnf_gx(struct build *b, const char *source, size_t n)
     }
     for (size_t i = p.first_rule; build_ok(b) && i < b->n_rule; i++)
         if (!b->rules[i].body)
-            gx_fail(b, Q_INVALID, "grammar: rule \"%.80s\" is not defined", b->rules[i].name);
-    if (root == GX_INF)
-        return gx_fail(b, Q_INVALID, "grammar: rule \"root\" is not defined");
-    return build_ok(b) ? gx_ref(b, root) : &gx_never;
+            expr_fail(b, Q_INVALID, "grammar: rule \"%.80s\" is not defined", b->rules[i].name);
+    if (root == EXPR_INF)
+        return expr_fail(b, Q_INVALID, "grammar: rule \"root\" is not defined");
+    return build_ok(b) ? expr_ref(b, root) : &expr_never;
 }

@@ -21,8 +21,8 @@ struct lark {
     uint32_t depth;
     size_t first_rule;
     bool in_terminal;
-    uint32_t ignored; /* rule: what %ignore names, one of them; GX_INF = nothing */
-    struct gx_list ignores;
+    uint32_t ignored; /* rule: what %ignore names, one of them; EXPR_INF = nothing */
+    struct expr_list ignores;
 };
 
 /* %import common.NAME */
@@ -55,14 +55,14 @@ static const struct {
     {"SQL_COMMENT", "--[^\\n]*"},
     {"C_COMMENT", "/\\*([^*]|\\*+[^*/])*\\*+/"}};
 
-static const struct gx *alternatives(struct lark *p);
+static const struct expr *alternatives(struct lark *p);
 
-static const struct gx *wrong(struct lark *p, const char *what)
+static const struct expr *wrong(struct lark *p, const char *what)
 {
     uint32_t line = 1;
     for (size_t i = 0; i < p->at && i < p->n; i++)
         line += p->s[i] == '\n';
-    return gx_fail(p->b, Q_INVALID, "grammar (Lark), line %u: %s", line, what);
+    return expr_fail(p->b, Q_INVALID, "grammar (Lark), line %u: %s", line, what);
 }
 
 static int peek(const struct lark *p)
@@ -70,7 +70,7 @@ static int peek(const struct lark *p)
     return p->at < p->n ? (unsigned char)p->s[p->at] : -1;
 }
 
-static bool take(struct lark *p, const char *text)
+static bool take_text(struct lark *p, const char *text)
 {
     size_t n = strlen(text);
     if (p->at > p->n || p->n - p->at < n || memcmp(p->s + p->at, text, n) != 0)
@@ -130,15 +130,15 @@ static uint32_t rule_named(struct lark *p, const char *s, size_t n)
     for (size_t i = p->first_rule; i < p->b->n_rule; i++)
         if (!strcmp(p->b->rules[i].name, name))
             return (uint32_t)i;
-    return gx_rule_new(p->b, name);
+    return expr_rule_new(p->b, name);
 }
 
 /* Behind a terminal of a rule. */
-static const struct gx *with_ignored(struct lark *p, const struct gx *x)
+static const struct expr *with_ignored(struct lark *p, const struct expr *x)
 {
-    if (p->in_terminal || p->ignored == GX_INF)
+    if (p->in_terminal || p->ignored == EXPR_INF)
         return x;
-    return gx_seq2(p->b, x, gx_ref(p->b, p->ignored));
+    return expr_seq2(p->b, x, expr_ref(p->b, p->ignored));
 }
 
 static bool flag(struct lark *p, char letter)
@@ -148,34 +148,35 @@ static bool flag(struct lark *p, char letter)
     return is;
 }
 
-static const struct gx *string(struct lark *p)
+static const struct expr *string(struct lark *p)
 {
     size_t from = p->at;
-    const struct gx *x = gbnf_string(p->b, p->s, p->n, &p->at, '"');
-    if (take(p, "..\"")) {
-        const struct gx *y = gbnf_string(p->b, p->s, p->n, &p->at, '"');
-        if (x->kind != GX_BYTES || y->kind != GX_BYTES || x->n != 1 || y->n != 1 ||
+    const struct expr *x = gbnf_string(p->b, p->s, p->n, &p->at, '"');
+    if (take_text(p, "..\"")) {
+        const struct expr *y = gbnf_string(p->b, p->s, p->n, &p->at, '"');
+        if (x->kind != EXPR_BYTES || y->kind != EXPR_BYTES || x->n != 1 || y->n != 1 ||
             (uint8_t)x->bytes[0] > (uint8_t)y->bytes[0])
             return wrong(p, "a range needs two single ASCII characters");
-        return gx_chars(p->b, chars_one(p->b, (uint8_t)x->bytes[0], (uint8_t)y->bytes[0]), GX_UTF8);
+        return expr_chars(p->b, chars_one(p->b, (uint8_t)x->bytes[0], (uint8_t)y->bytes[0]),
+                          EXPR_UTF8);
     }
-    if (!flag(p, 'i') || x->kind != GX_BYTES)
+    if (!flag(p, 'i') || x->kind != EXPR_BYTES)
         return x;
-    struct gx_list l = {0};
+    struct expr_list l = {0};
     (void)from;
     for (uint32_t i = 0; i < x->n; i++) {
         char c = x->bytes[i];
-        const struct gx *one = gx_bytes(p->b, &c, 1);
+        const struct expr *one = expr_bytes(p->b, &c, 1);
         if ((c | 0x20) >= 'a' && (c | 0x20) <= 'z') {
             c ^= 0x20;
-            one = gx_alt2(p->b, one, gx_bytes(p->b, &c, 1));
+            one = expr_alt2(p->b, one, expr_bytes(p->b, &c, 1));
         }
-        gx_add(p->b, &l, one);
+        expr_add(p->b, &l, one);
     }
-    return gx_seq(p->b, l.items, l.n);
+    return expr_seq(p->b, l.items, l.n);
 }
 
-static const struct gx *pattern(struct lark *p)
+static const struct expr *pattern(struct lark *p)
 {
     size_t from = p->at;
     bool in_class = false;
@@ -185,7 +186,7 @@ static const struct gx *pattern(struct lark *p)
     }
     p->at = p->at < p->n ? p->at : p->n;
     size_t n = p->at < p->n ? p->at - from : 0;
-    if (!take(p, "/"))
+    if (!take_text(p, "/"))
         return wrong(p, "the pattern is not closed");
     struct regex_text r = {.s = p->s + from, .n = n, .where = "grammar (Lark)"};
     for (; peek(p) >= 'a' && peek(p) <= 'z'; p->at++) {
@@ -194,11 +195,11 @@ static const struct gx *pattern(struct lark *p)
         if (!strchr("imslux", peek(p)) || peek(p) == 'x')
             return wrong(p, "this flag of the pattern is not supported");
     }
-    return regex_gx(p->b, &r, GX_UTF8);
+    return regex_expr(p->b, &r, EXPR_UTF8);
 }
 
 /* %json {…} */
-static const struct gx *schema(struct lark *p)
+static const struct expr *schema(struct lark *p)
 {
     json_error_t error;
     skip(p, true);
@@ -206,54 +207,54 @@ static const struct gx *schema(struct lark *p)
     if (!v)
         return wrong(p, "%json needs a JSON Schema");
     p->at += (size_t)error.position;
-    const struct gx *x = schema_gx(p->b, v, NULL);
+    const struct expr *x = schema_expr(p->b, v, NULL);
     json_decref(v);
     return x;
 }
 
 /* <name>: a special token */
-static const struct gx *special(struct lark *p)
+static const struct expr *special(struct lark *p)
 {
     size_t from = p->at - 1;
     while (p->at < p->n && p->s[p->at] != '>' && p->s[p->at] != '\n')
         p->at++;
-    if (!take(p, ">"))
+    if (!take_text(p, ">"))
         return wrong(p, "the special token is not closed");
-    const struct gx *mark = gx_bytes(p->b, "\xff", 1);
-    return gx_seq3(p->b, mark, gx_bytes(p->b, p->s + from, p->at - from), mark);
+    const struct expr *mark = expr_bytes(p->b, "\xff", 1);
+    return expr_seq3(p->b, mark, expr_bytes(p->b, p->s + from, p->at - from), mark);
 }
 
-static const struct gx *inner(struct lark *p, const char *close)
+static const struct expr *inner(struct lark *p, const char *close)
 {
-    if (++p->depth > GX_DEPTH_MAX)
+    if (++p->depth > EXPR_DEPTH_MAX)
         return wrong(p, "groups are nested too deeply");
     skip(p, true);
-    const struct gx *x = alternatives(p);
+    const struct expr *x = alternatives(p);
     p->depth--;
     skip(p, true);
-    return take(p, close) ? x : wrong(p, "the group is not closed");
+    return take_text(p, close) ? x : wrong(p, "the group is not closed");
 }
 
-static const struct gx *primary(struct lark *p)
+static const struct expr *primary(struct lark *p)
 {
-    if (take(p, "("))
+    if (take_text(p, "("))
         return inner(p, ")");
-    if (take(p, "["))
-        return gx_optional(p->b, inner(p, "]"));
-    if (take(p, "\""))
+    if (take_text(p, "["))
+        return expr_optional(p->b, inner(p, "]"));
+    if (take_text(p, "\""))
         return with_ignored(p, string(p));
-    if (take(p, "/"))
+    if (take_text(p, "/"))
         return with_ignored(p, pattern(p));
-    if (take(p, "%json"))
+    if (take_text(p, "%json"))
         return with_ignored(p, schema(p));
-    if (take(p, "<"))
+    if (take_text(p, "<"))
         return with_ignored(p, special(p));
     size_t n = name_at(p, p->at);
     if (!n)
         return wrong(p, "expected a string, a pattern, a group or a name");
     const char *name = p->s + p->at;
     p->at += n;
-    const struct gx *x = gx_ref(p->b, rule_named(p, name, n));
+    const struct expr *x = expr_ref(p->b, rule_named(p, name, n));
     size_t first = name[0] == '_' && n > 1;
     bool terminal = name[first] >= 'A' && name[first] <= 'Z';
     return terminal ? with_ignored(p, x) : x;
@@ -267,65 +268,65 @@ static bool number(struct lark *p, uint32_t *n)
     return p->at > from && *n <= TIMES_MAX;
 }
 
-static const struct gx *repeated(struct lark *p)
+static const struct expr *repeated(struct lark *p)
 {
-    const struct gx *x = primary(p);
+    const struct expr *x = primary(p);
     uint32_t min, max;
     for (;;) {
-        if (take(p, "*"))
-            x = gx_repeat(p->b, x, 0, GX_INF);
-        else if (take(p, "+"))
-            x = gx_repeat(p->b, x, 1, GX_INF);
-        else if (take(p, "?"))
-            x = gx_repeat(p->b, x, 0, 1);
+        if (take_text(p, "*"))
+            x = expr_repeat(p->b, x, 0, EXPR_INF);
+        else if (take_text(p, "+"))
+            x = expr_repeat(p->b, x, 1, EXPR_INF);
+        else if (take_text(p, "?"))
+            x = expr_repeat(p->b, x, 0, 1);
         else
             break;
     }
     skip(p, false);
-    if (!take(p, "~"))
+    if (!take_text(p, "~"))
         return x;
     skip(p, false);
     bool good = number(p, &min);
     max = min;
     skip(p, false);
-    if (take(p, "..")) {
+    if (take_text(p, "..")) {
         skip(p, false);
         good &= number(p, &max);
     }
-    return good && min <= max ? gx_repeat(p->b, x, min, max)
+    return good && min <= max ? expr_repeat(p->b, x, min, max)
                               : wrong(p, "expected ~ n, or ~ n..m, of at most 100000");
 }
 
-static const struct gx *sequence(struct lark *p)
+static const struct expr *sequence(struct lark *p)
 {
-    struct gx_list l = {0};
+    struct expr_list l = {0};
     for (skip_on(p); build_ok(p->b); skip_on(p)) {
         int c = peek(p);
         if (c < 0 || c == '\n' || c == '|' || c == ')' || c == ']')
             break;
-        if (take(p, "->")) { /* an alias names a node of the tree */
+        if (take_text(p, "->")) { /* an alias names a node of the tree */
             skip(p, false);
             p->at += name_at(p, p->at);
             continue;
         }
-        gx_add(p->b, &l, repeated(p));
+        expr_add(p->b, &l, repeated(p));
     }
-    return gx_seq(p->b, l.items, l.n);
+    return expr_seq(p->b, l.items, l.n);
 }
 
-static const struct gx *alternatives(struct lark *p)
+static const struct expr *alternatives(struct lark *p)
 {
-    struct gx_list l = {0};
+    struct expr_list l = {0};
     do {
-        gx_add(p->b, &l, sequence(p));
-    } while (take(p, "|") && build_ok(p->b));
-    return gx_alt(p->b, l.items, l.n);
+        expr_add(p->b, &l, sequence(p));
+    } while (take_text(p, "|") && build_ok(p->b));
+    return expr_alt(p->b, l.items, l.n);
 }
 
 static void import(struct lark *p)
 {
     skip(p, false);
-    if (!take(p, "common.")) {
+    if (!take_text(p, "common.")) {
         wrong(p, "only %import common.NAME is supported");
         return;
     }
@@ -336,7 +337,7 @@ static void import(struct lark *p)
         i++;
     p->at += n;
     skip(p, false);
-    if (take(p, "->")) {
+    if (take_text(p, "->")) {
         skip(p, false);
         n_as = name_at(p, p->at);
         as = p->s + p->at;
@@ -349,18 +350,18 @@ static void import(struct lark *p)
     uint32_t rule = rule_named(p, as, n_as);
     const struct regex_text r = {
         .s = common[i].pattern, .n = strlen(common[i].pattern), .where = "common"};
-    const struct gx *x = regex_gx(p->b, &r, GX_UTF8);
+    const struct expr *x = regex_expr(p->b, &r, EXPR_UTF8);
     if (build_ok(p->b))
         p->b->rules[rule].body = x;
 }
 
 static void directive(struct lark *p)
 {
-    if (take(p, "%import")) {
+    if (take_text(p, "%import")) {
         import(p);
-    } else if (take(p, "%ignore")) {
+    } else if (take_text(p, "%ignore")) {
         p->in_terminal = true;
-        gx_add(p->b, &p->ignores, alternatives(p));
+        expr_add(p->b, &p->ignores, alternatives(p));
         p->in_terminal = false;
     } else {
         wrong(p, "only %import and %ignore are supported");
@@ -369,22 +370,22 @@ static void directive(struct lark *p)
 
 static void definition(struct lark *p)
 {
-    if (!take(p, "?"))
-        take(p, "!");
+    if (!take_text(p, "?"))
+        take_text(p, "!");
     size_t n = name_at(p, p->at);
     const char *name = p->s + p->at;
     p->at += n;
     uint32_t rule = n ? rule_named(p, name, n) : 0;
-    if (take(p, ".")) /* a priority */
+    if (take_text(p, ".")) /* a priority */
         p->at += name_at(p, p->at);
     skip(p, false);
-    if (!n || !take(p, ":")) {
+    if (!n || !take_text(p, ":")) {
         wrong(p, "expected a definition, as name: …");
         return;
     }
     size_t first = name[0] == '_' && n > 1;
     p->in_terminal = name[first] >= 'A' && name[first] <= 'Z';
-    const struct gx *body = alternatives(p);
+    const struct expr *body = alternatives(p);
     p->in_terminal = false;
     if (!build_ok(p->b))
         return;
@@ -395,12 +396,12 @@ static void definition(struct lark *p)
     p->b->rules[rule].body = body;
 }
 
-const struct gx *lark_gx(struct build *b, const char *source, size_t n)
+const struct expr *lark_expr(struct build *b, const char *source, size_t n)
 {
-    struct lark p = {.b = b, .s = source, .n = n, .first_rule = b->n_rule, .ignored = GX_INF};
+    struct lark p = {.b = b, .s = source, .n = n, .first_rule = b->n_rule, .ignored = EXPR_INF};
     bool ignores = strstr(source, "%ignore") != NULL;
     if (ignores)
-        p.ignored = gx_rule_new(b, "(ignored)");
+        p.ignored = expr_rule_new(b, "(ignored)");
     uint32_t start = rule_named(&p, "start", 5);
     for (skip(&p, true); build_ok(b) && p.at < n; skip(&p, true))
         if (peek(&p) == '%')
@@ -408,13 +409,14 @@ const struct gx *lark_gx(struct build *b, const char *source, size_t n)
         else
             definition(&p);
     if (!build_ok(b))
-        return &gx_never;
+        return &expr_never;
     if (ignores)
-        b->rules[p.ignored].body = gx_repeat(b, gx_alt(b, p.ignores.items, p.ignores.n), 0, GX_INF);
+        b->rules[p.ignored].body =
+            expr_repeat(b, expr_alt(b, p.ignores.items, p.ignores.n), 0, EXPR_INF);
     for (size_t i = p.first_rule; build_ok(b) && i < b->n_rule; i++)
         if (!b->rules[i].body)
-            gx_fail(b, Q_INVALID, "grammar (Lark): rule or terminal \"%.80s\" is not defined",
-                    b->rules[i].name);
-    const struct gx *x = gx_ref(b, start);
-    return ignores ? gx_seq2(b, gx_ref(b, p.ignored), x) : x;
+            expr_fail(b, Q_INVALID, "grammar (Lark): rule or terminal \"%.80s\" is not defined",
+                      b->rules[i].name);
+    const struct expr *x = expr_ref(b, start);
+    return ignores ? expr_seq2(b, expr_ref(b, p.ignored), x) : x;
 }

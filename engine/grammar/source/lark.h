@@ -4,9 +4,9 @@
 #ifndef QUIRE_ENGINE_GRAMMAR_SOURCE_LARK_H
 #define QUIRE_ENGINE_GRAMMAR_SOURCE_LARK_H
 #include <stddef.h>
-#include "engine/grammar/automaton/gx.h"
+#include "engine/grammar/automaton/expr.h"
 
 /* source: NUL-terminated, [n]. */
-const struct gx *lark_gx(struct build *b, const char *source, size_t n);
+const struct expr *lark_expr(struct build *b, const char *source, size_t n);
 
 #endif

@@ -6,11 +6,11 @@ struct name_tree {
     const char *text; /* [n] what all texts here have in common */
     uint32_t n, n_kid;
     const struct name_tree *const *kids; /* [n_kid] by their first byte, all different */
-    const struct gx *rest;               /* behind text: a rule of the kids, or what was given */
+    const struct expr *rest;             /* behind text: a rule of the kids, or what was given */
 };
 
 static const struct name_tree *leaf(struct build *b, const char *text, uint32_t n,
-                                    const struct gx *rest)
+                                    const struct expr *rest)
 {
     struct name_tree *t = build_work(b, 4) ? build_alloc(b, 1, sizeof *t) : NULL;
     if (t)
@@ -23,18 +23,18 @@ static const struct name_tree *branch(struct build *b, const char *text, uint32_
                                       const struct name_tree *const *kids, uint32_t n_kid)
 {
     struct name_tree *t = build_work(b, 4 + n_kid) ? build_alloc(b, 1, sizeof *t) : NULL;
-    struct gx_list l = {0};
+    struct expr_list l = {0};
     for (uint32_t i = 0; t && i < n_kid; i++)
-        gx_add(b, &l, kids[i] ? name_tree_gx(b, kids[i]) : &gx_never);
+        expr_add(b, &l, kids[i] ? name_tree_expr(b, kids[i]) : &expr_never);
     if (!t || !build_ok(b))
         return NULL;
     *t = (struct name_tree){.text = text, .n = n, .n_kid = n_kid, .kids = kids};
-    t->rest = gx_named(b, "", gx_alt(b, l.items, l.n));
+    t->rest = expr_named(b, "", expr_alt(b, l.items, l.n));
     return t;
 }
 
 static const struct name_tree *split(struct build *b, const struct name_tree *tree, uint32_t at,
-                                     const char *text, uint32_t n, const struct gx *rest)
+                                     const char *text, uint32_t n, const struct expr *rest)
 {
     const struct name_tree **kids = build_alloc(b, 2, sizeof *kids);
     struct name_tree *old = build_alloc(b, 1, sizeof *old);
@@ -49,7 +49,7 @@ static const struct name_tree *split(struct build *b, const struct name_tree *tr
 }
 
 const struct name_tree *name_tree_add(struct build *b, const struct name_tree *tree,
-                                      const char *text, uint32_t n, const struct gx *rest)
+                                      const char *text, uint32_t n, const struct expr *rest)
 {
     uint32_t at = 0, i = 0;
     if (!tree)
@@ -69,7 +69,7 @@ const struct name_tree *name_tree_add(struct build *b, const struct name_tree *t
     return build_ok(b) ? branch(b, tree->text, at, kids, n_kid) : NULL;
 }
 
-const struct gx *name_tree_gx(struct build *b, const struct name_tree *tree)
+const struct expr *name_tree_expr(struct build *b, const struct name_tree *tree)
 {
-    return tree ? gx_seq2(b, gx_bytes(b, tree->text, tree->n), tree->rest) : &gx_never;
+    return tree ? expr_seq2(b, expr_bytes(b, tree->text, tree->n), tree->rest) : &expr_never;
 }

@@ -7,14 +7,14 @@
  * No text is the beginning of another. Memory: the build's. Threads: as the build. */
 #ifndef QUIRE_ENGINE_GRAMMAR_SOURCE_NAME_TREE_H
 #define QUIRE_ENGINE_GRAMMAR_SOURCE_NAME_TREE_H
-#include "engine/grammar/automaton/gx.h"
+#include "engine/grammar/automaton/expr.h"
 
 struct name_tree; /* never changed once made; NULL: no text */
 
 /* `tree` and one text [n > 0] more, which is borrowed while the build lives. NULL: failed. */
 const struct name_tree *name_tree_add(struct build *b, const struct name_tree *tree,
-                                      const char *text, uint32_t n, const struct gx *rest);
+                                      const char *text, uint32_t n, const struct expr *rest);
 /* A text of the tree and what follows it. */
-const struct gx *name_tree_gx(struct build *b, const struct name_tree *tree);
+const struct expr *name_tree_expr(struct build *b, const struct name_tree *tree);
 
 #endif

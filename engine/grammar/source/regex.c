@@ -11,24 +11,24 @@ struct parser {
     struct build *b;
     const struct regex_text *r;
     size_t at;
-    enum gx_form form;
+    enum expr_form form;
     uint32_t depth;
-    bool anchors;              /* ^ or $ somewhere inside */
-    struct gx_list must, not ; /* lookaheads at the start */
+    bool anchors;                /* ^ or $ somewhere inside */
+    struct expr_list must, not ; /* lookaheads at the start */
 };
 
-static const struct gx *alternatives(struct parser *p);
+static const struct expr *alternatives(struct parser *p);
 
-static const struct gx *refuse(struct parser *p, const char *what)
+static const struct expr *refuse(struct parser *p, const char *what)
 {
-    return gx_fail(p->b, Q_UNSUPPORTED, "%s: %s at byte %zu of \"%.60s\"", p->r->where, what, p->at,
-                   p->r->s);
+    return expr_fail(p->b, Q_UNSUPPORTED, "%s: %s at byte %zu of \"%.60s\"", p->r->where, what,
+                     p->at, p->r->s);
 }
 
-static const struct gx *wrong(struct parser *p, const char *what)
+static const struct expr *wrong(struct parser *p, const char *what)
 {
-    return gx_fail(p->b, Q_INVALID, "%s: %s at byte %zu of \"%.60s\"", p->r->where, what, p->at,
-                   p->r->s);
+    return expr_fail(p->b, Q_INVALID, "%s: %s at byte %zu of \"%.60s\"", p->r->where, what, p->at,
+                     p->r->s);
 }
 
 static int peek(const struct parser *p, size_t ahead)
@@ -36,7 +36,7 @@ static int peek(const struct parser *p, size_t ahead)
     return p->at + ahead < p->r->n ? (unsigned char)p->r->s[p->at + ahead] : -1;
 }
 
-static bool take(struct parser *p, const char *text)
+static bool take_text(struct parser *p, const char *text)
 {
     size_t n = strlen(text);
     if (p->at > p->r->n || p->r->n - p->at < n || memcmp(p->r->s + p->at, text, n) != 0)
@@ -45,9 +45,9 @@ static bool take(struct parser *p, const char *text)
     return true;
 }
 
-static const struct gx *chars(struct parser *p, const struct cset *set)
+static const struct expr *chars(struct parser *p, const struct cset *set)
 {
-    return gx_chars(p->b, set, p->form);
+    return expr_chars(p->b, set, p->form);
 }
 
 /* Both cases of ASCII letters. */
@@ -66,12 +66,12 @@ static const struct cset *fold(struct parser *p, const struct cset *set)
     return cset_or(p->b, set, cset_of(p->b, other, n));
 }
 
-static const struct gx *literal(struct parser *p, uint32_t c)
+static const struct expr *literal(struct parser *p, uint32_t c)
 {
     char text[4];
     bool letter = (c | 0x20) >= 'a' && (c | 0x20) <= 'z';
-    if (p->form == GX_UTF8 && !(p->r->ignore_case && letter))
-        return gx_bytes(p->b, text, utf8_encode(c, text));
+    if (p->form == EXPR_UTF8 && !(p->r->ignore_case && letter))
+        return expr_bytes(p->b, text, utf8_encode(c, text));
     return chars(p, fold(p, chars_one(p->b, c, c)));
 }
 
@@ -93,15 +93,15 @@ static bool hex(struct parser *p, int n, uint32_t *out)
 static uint32_t unicode_escape(struct parser *p)
 {
     uint32_t c = 0, low;
-    if (take(p, "{")) {
+    if (take_text(p, "{")) {
         int n = 0;
         while (n < 7 && peek(p, (size_t)n) > 0 && peek(p, (size_t)n) != '}')
             n++;
-        if (hex(p, n, &c) && !take(p, "}"))
+        if (hex(p, n, &c) && !take_text(p, "}"))
             wrong(p, "expected }");
         return c;
     }
-    if (hex(p, 4, &c) && c >= 0xD800 && c < 0xDC00 && take(p, "\\u") && hex(p, 4, &low))
+    if (hex(p, 4, &c) && c >= 0xD800 && c < 0xDC00 && take_text(p, "\\u") && hex(p, 4, &low))
         c = 0x10000 + ((c - 0xD800) << 10) + ((low - 0xDC00) & 0x3FF);
     return c;
 }
@@ -138,11 +138,11 @@ static uint32_t escaped_char(struct parser *p)
         p->at++;
         return (unsigned char)to[known - from];
     }
-    if (take(p, "x"))
+    if (take_text(p, "x"))
         return peek(p, 0) == '{' ? unicode_escape(p) : (hex(p, 2, &c), c);
-    if (take(p, "u"))
+    if (take_text(p, "u"))
         return unicode_escape(p);
-    if (take(p, "c")) {
+    if (take_text(p, "c")) {
         c = (uint32_t)peek(p, 0) & 0x1F;
         p->at += p->at < p->r->n;
         return c;
@@ -160,7 +160,7 @@ static uint32_t escaped_char(struct parser *p)
 /* One item of a class: a code point, or a set of them (then true). */
 static bool class_item(struct parser *p, uint32_t *c, struct char_class *set)
 {
-    if (!take(p, "\\")) {
+    if (!take_text(p, "\\")) {
         if (peek(p, 0) == '[' && peek(p, 1) == ':')
             refuse(p, "POSIX classes are not supported");
         p->at += utf8_decode(p->r->s + p->at, p->r->n - p->at, c);
@@ -172,18 +172,18 @@ static bool class_item(struct parser *p, uint32_t *c, struct char_class *set)
         *set = chars_class(p->b, (char)letter);
         return true;
     }
-    if (take(p, "p") || take(p, "P")) {
+    if (take_text(p, "p") || take_text(p, "P")) {
         *set = category(p, letter == 'P');
         return true;
     }
-    *c = take(p, "b") ? 8 : escaped_char(p);
+    *c = take_text(p, "b") ? 8 : escaped_char(p);
     return false;
 }
 
-static const struct gx *char_class(struct parser *p)
+static const struct expr *char_class(struct parser *p)
 {
     struct build *b = p->b;
-    bool negated = take(p, "^");
+    bool negated = take_text(p, "^");
     struct char_class all = {cset_of(b, NULL, 0), cset_of(b, NULL, 0)}, set;
     for (bool first = true; build_ok(b); first = false) {
         uint32_t lo, hi;
@@ -191,7 +191,7 @@ static const struct gx *char_class(struct parser *p)
             return wrong(p, "the class is not closed");
         if (first && !negated && peek(p, 0) == ']')
             return wrong(p, "the class is empty, or its ] needs a backslash");
-        if (take(p, "]"))
+        if (take_text(p, "]"))
             break;
         if (class_item(p, &lo, &set)) {
             all.sure = cset_or(b, all.sure, set.sure);
@@ -218,70 +218,70 @@ static const struct gx *char_class(struct parser *p)
     return chars(p, negated ? cset_not(b, all.maybe) : all.sure);
 }
 
-static const struct gx *anchor(struct parser *p, uint32_t letter)
+static const struct expr *anchor(struct parser *p, uint32_t letter)
 {
     struct range *r = build_alloc(p->b, 1, sizeof *r);
     struct cset *set = build_alloc(p->b, 1, sizeof *set);
     if (!r || !set)
-        return &gx_never;
+        return &expr_never;
     *r = (struct range){letter, letter};
     *set = (struct cset){r, 1};
     p->anchors = true;
-    return gx_chars(p->b, set, GX_UTF8);
+    return expr_chars(p->b, set, EXPR_UTF8);
 }
 
-static const struct gx *group(struct parser *p)
+static const struct expr *group(struct parser *p)
 {
-    if (take(p, "?")) {
-        if (take(p, "P<") || (peek(p, 0) == '<' && peek(p, 1) != '=' && peek(p, 1) != '!')) {
-            while (p->at < p->r->n && !take(p, ">"))
+    if (take_text(p, "?")) {
+        if (take_text(p, "P<") || (peek(p, 0) == '<' && peek(p, 1) != '=' && peek(p, 1) != '!')) {
+            while (p->at < p->r->n && !take_text(p, ">"))
                 p->at++;
         } else if (peek(p, 0) == '=' || peek(p, 0) == '!') {
             return refuse(p, "a lookahead is only supported at the start of the pattern");
-        } else if (!take(p, ":")) {
+        } else if (!take_text(p, ":")) {
             return refuse(p, peek(p, 0) == '<' ? "lookbehind is not supported"
                                                : "this kind of group is not supported");
         }
     }
-    if (++p->depth > GX_DEPTH_MAX)
+    if (++p->depth > EXPR_DEPTH_MAX)
         return wrong(p, "groups are nested too deeply");
-    const struct gx *x = alternatives(p);
+    const struct expr *x = alternatives(p);
     p->depth--;
-    return take(p, ")") ? x : wrong(p, "the group is not closed");
+    return take_text(p, ")") ? x : wrong(p, "the group is not closed");
 }
 
-static const struct gx *escape(struct parser *p)
+static const struct expr *escape(struct parser *p)
 {
     int letter = peek(p, 0);
     if (letter > 0 && strchr("dDwWsS", letter)) {
         p->at++;
         return chars(p, chars_class(p->b, (char)letter).sure);
     }
-    if (take(p, "p") || take(p, "P"))
+    if (take_text(p, "p") || take_text(p, "P"))
         return chars(p, category(p, letter == 'P').sure);
     if (letter == 'b' || letter == 'B')
         return refuse(p, "word boundaries are not supported");
-    if (take(p, "A"))
+    if (take_text(p, "A"))
         return anchor(p, FSM_BEGIN);
-    if (take(p, "z") || take(p, "Z"))
+    if (take_text(p, "z") || take_text(p, "Z"))
         return anchor(p, FSM_FINISH);
     return literal(p, escaped_char(p));
 }
 
-static const struct gx *atom(struct parser *p)
+static const struct expr *atom(struct parser *p)
 {
     uint32_t c;
-    if (take(p, "("))
+    if (take_text(p, "("))
         return group(p);
-    if (take(p, "["))
+    if (take_text(p, "["))
         return char_class(p);
-    if (take(p, "."))
+    if (take_text(p, "."))
         return chars(p, p->r->dot_all ? &cset_any : chars_dot(p->b));
-    if (take(p, "^"))
+    if (take_text(p, "^"))
         return anchor(p, FSM_BEGIN);
-    if (take(p, "$"))
+    if (take_text(p, "$"))
         return anchor(p, FSM_FINISH);
-    if (take(p, "\\"))
+    if (take_text(p, "\\"))
         return escape(p);
     if (peek(p, 0) == '*' || peek(p, 0) == '+' || peek(p, 0) == '?')
         return wrong(p, "the repetition has no expression before it");
@@ -301,19 +301,19 @@ static bool number(struct parser *p, uint32_t *n)
 static bool times(struct parser *p, uint32_t *min, uint32_t *max)
 {
     size_t from = p->at;
-    if (!take(p, "{"))
+    if (!take_text(p, "{"))
         return false;
     bool low = number(p, min);
     *max = *min;
-    if (take(p, ",") && !number(p, max)) {
-        *max = GX_INF;
+    if (take_text(p, ",") && !number(p, max)) {
+        *max = EXPR_INF;
         if (!low)
-            *min = GX_INF; /* {,} */
+            *min = EXPR_INF; /* {,} */
     } else if (!low && p->at == from + 1) {
-        *min = GX_INF;
+        *min = EXPR_INF;
     }
-    if (*min != GX_INF && take(p, "}")) {
-        if (*min > REGEX_TIMES_MAX || (*max != GX_INF && *max > REGEX_TIMES_MAX))
+    if (*min != EXPR_INF && take_text(p, "}")) {
+        if (*min > REGEX_TIMES_MAX || (*max != EXPR_INF && *max > REGEX_TIMES_MAX))
             wrong(p, "the repetition is of more than 100000 times");
         else if (*max < *min)
             wrong(p, "the bounds of the repetition are reversed");
@@ -323,76 +323,76 @@ static bool times(struct parser *p, uint32_t *min, uint32_t *max)
     return false;
 }
 
-static const struct gx *repeated(struct parser *p)
+static const struct expr *repeated(struct parser *p)
 {
-    const struct gx *x = atom(p);
+    const struct expr *x = atom(p);
     for (int n = 0; build_ok(p->b) && n < 4; n++) {
-        uint32_t min = 0, max = GX_INF;
-        if (take(p, "+"))
+        uint32_t min = 0, max = EXPR_INF;
+        if (take_text(p, "+"))
             min = 1;
-        else if (take(p, "?"))
+        else if (take_text(p, "?"))
             max = 1;
-        else if (!take(p, "*") && !times(p, &min, &max))
+        else if (!take_text(p, "*") && !times(p, &min, &max))
             break;
-        x = gx_repeat(p->b, x, min, max);
-        if (!take(p, "?") && peek(p, 0) == '+')
+        x = expr_repeat(p->b, x, min, max);
+        if (!take_text(p, "?") && peek(p, 0) == '+')
             return refuse(p, "possessive repetitions are not supported");
     }
     return x;
 }
 
-static const struct gx *sequence(struct parser *p)
+static const struct expr *sequence(struct parser *p)
 {
-    struct gx_list l = {0};
+    struct expr_list l = {0};
     while (p->at < p->r->n && peek(p, 0) != '|' && peek(p, 0) != ')' && build_ok(p->b)) {
         if (peek(p, 0) == '{') { /* not a repetition: itself */
             p->at++;
-            gx_add(p->b, &l, literal(p, '{'));
+            expr_add(p->b, &l, literal(p, '{'));
             continue;
         }
-        gx_add(p->b, &l, repeated(p));
+        expr_add(p->b, &l, repeated(p));
     }
-    return gx_seq(p->b, l.items, l.n);
+    return expr_seq(p->b, l.items, l.n);
 }
 
-static const struct gx *alternatives(struct parser *p)
+static const struct expr *alternatives(struct parser *p)
 {
-    struct gx_list l = {0};
+    struct expr_list l = {0};
     do {
-        gx_add(p->b, &l, sequence(p));
-    } while (take(p, "|") && build_ok(p->b));
-    return gx_alt(p->b, l.items, l.n);
+        expr_add(p->b, &l, sequence(p));
+    } while (take_text(p, "|") && build_ok(p->b));
+    return expr_alt(p->b, l.items, l.n);
 }
 
 /* (?=…) and (?!…) as long as they come. */
 static void lookaheads(struct parser *p)
 {
     bool positive;
-    while (build_ok(p->b) && ((positive = take(p, "(?=")) || take(p, "(?!"))) {
-        gx_add(p->b, positive ? &p->must : &p->not, alternatives(p));
-        if (!take(p, ")"))
+    while (build_ok(p->b) && ((positive = take_text(p, "(?=")) || take_text(p, "(?!"))) {
+        expr_add(p->b, positive ? &p->must : &p->not, alternatives(p));
+        if (!take_text(p, ")"))
             wrong(p, "the group is not closed");
     }
 }
 
-static const struct gx *loop_on(struct parser *p, uint32_t letter, bool any)
+static const struct expr *loop_on(struct parser *p, uint32_t letter, bool any)
 {
-    const struct gx *x = anchor(p, letter);
+    const struct expr *x = anchor(p, letter);
     if (any)
-        x = gx_alt2(p->b, x, gx_chars(p->b, &cset_any, p->form));
-    return gx_repeat(p->b, x, 0, GX_INF);
+        x = expr_alt2(p->b, x, expr_chars(p->b, &cset_any, p->form));
+    return expr_repeat(p->b, x, 0, EXPR_INF);
 }
 
 /* The automaton of x between loops; free_start: any text may come before it. */
-static const struct fsm *resolve(struct parser *p, const struct gx *x, bool free_start,
+static const struct fsm *resolve(struct parser *p, const struct expr *x, bool free_start,
                                  bool free_end)
 {
-    x = gx_seq3(p->b, loop_on(p, FSM_BEGIN, free_start), x, loop_on(p, FSM_FINISH, free_end));
+    x = expr_seq3(p->b, loop_on(p, FSM_BEGIN, free_start), x, loop_on(p, FSM_FINISH, free_end));
     return fsm_resolve_anchors(p->b, fsm_of_chars(p->b, x, p->r->where));
 }
 
 struct parsed {
-    const struct gx *body;
+    const struct expr *body;
     bool anchors, free_start, free_end;
 };
 
@@ -420,7 +420,7 @@ static bool splits_at_top(const struct regex_text *r)
 static struct parsed parse(struct parser *p)
 {
     struct regex_text whole = *p->r, inner = whole;
-    struct parsed out = {&gx_never, false, whole.search, whole.search};
+    struct parsed out = {&expr_never, false, whole.search, whole.search};
     size_t n = whole.n, n_slash = 0;
     if (n > REGEX_MAX || !utf8_valid(whole.s, n)) {
         wrong(p, n > REGEX_MAX ? "the pattern is too long" : "the pattern is not UTF-8");
@@ -450,10 +450,11 @@ static struct parsed parse(struct parser *p)
     return out;
 }
 
-static const struct gx *around(struct parser *p, const struct parsed *x)
+static const struct expr *around(struct parser *p, const struct parsed *x)
 {
-    const struct gx *any = gx_repeat(p->b, gx_chars(p->b, &cset_any, p->form), 0, GX_INF);
-    return gx_seq3(p->b, x->free_start ? any : &gx_empty, x->body, x->free_end ? any : &gx_empty);
+    const struct expr *any = expr_repeat(p->b, expr_chars(p->b, &cset_any, p->form), 0, EXPR_INF);
+    return expr_seq3(p->b, x->free_start ? any : &expr_empty, x->body,
+                     x->free_end ? any : &expr_empty);
 }
 
 static const struct fsm *to_fsm(struct parser *p, const struct regex_text *r,
@@ -472,19 +473,19 @@ static const struct fsm *to_fsm(struct parser *p, const struct regex_text *r,
 
 const struct fsm *regex_fsm(struct build *b, const struct regex_text *r)
 {
-    struct parser p = {.b = b, .r = r, .form = GX_UTF8};
+    struct parser p = {.b = b, .r = r, .form = EXPR_UTF8};
     struct parsed x = parse(&p);
     return build_ok(b) ? to_fsm(&p, r, &x) : NULL;
 }
 
-const struct gx *regex_gx(struct build *b, const struct regex_text *r, enum gx_form form)
+const struct expr *regex_expr(struct build *b, const struct regex_text *r, enum expr_form form)
 {
     struct parser p = {.b = b, .r = r, .form = form};
     struct parsed x = parse(&p);
     if (!build_ok(b))
-        return &gx_never;
+        return &expr_never;
     if (!x.anchors && !p.must.n && !p.not .n)
         return around(&p, &x);
     const struct fsm *f = to_fsm(&p, r, &x);
-    return f ? gx_fsm(b, f, form) : &gx_never;
+    return f ? expr_fsm(b, f, form) : &expr_never;
 }

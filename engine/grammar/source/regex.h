@@ -8,7 +8,7 @@
 #ifndef QUIRE_ENGINE_GRAMMAR_SOURCE_REGEX_H
 #define QUIRE_ENGINE_GRAMMAR_SOURCE_REGEX_H
 #include "engine/grammar/automaton/fsm.h"
-#include "engine/grammar/automaton/gx.h"
+#include "engine/grammar/automaton/expr.h"
 
 #define REGEX_MAX       65536u /* bytes of one pattern */
 #define REGEX_TIMES_MAX 100000u
@@ -24,6 +24,6 @@ struct regex_text {
 /* The texts that match; NULL when the build failed. */
 const struct fsm *regex_fsm(struct build *b, const struct regex_text *r);
 /* The same as an expression; large repetitions stay counted. */
-const struct gx *regex_gx(struct build *b, const struct regex_text *r, enum gx_form form);
+const struct expr *regex_expr(struct build *b, const struct regex_text *r, enum expr_form form);
 
 #endif

@@ -10,7 +10,7 @@
  * Every text of the grammar is valid; that a valid one may be missing is for order only: listed
  * properties come in the schema's order, then others.
  *
- *     schema_goal.c goals and choices · schema_conj.c keywords · schema_not.c negation
+ *     schema_goal.c goals and choices · schema_constraints.c keywords · schema_not.c negation
  *     schema_ref.c $ref
  *     schema_string.c schema_number.c schema_array.c schema_object.c the kinds · schema_names.c
  *     names of properties
@@ -20,7 +20,7 @@
 #define QUIRE_ENGINE_GRAMMAR_SOURCE_SCHEMA_H
 #include <jansson.h>
 #include "engine/grammar/automaton/fsm.h"
-#include "engine/grammar/automaton/gx.h"
+#include "engine/grammar/automaton/expr.h"
 
 #define SCHEMA_CHOICES_MAX 8000u   /* conjs of one goal */
 #define SCHEMA_GOALS_MAX   200000u /* of one schema */
@@ -70,7 +70,7 @@ struct made {
 
 struct string_memo { /* strings by what is asked of them: equal ones are one rule */
     const char *key;
-    const struct gx *gx;
+    const struct expr *expr;
     struct string_memo *next;
 };
 struct schema {
@@ -87,40 +87,41 @@ struct schema {
     size_t n_memo, memo_size;
     struct made **mades; /* [made_size] by hash */
     size_t n_made, made_size;
-    struct goal_memo *later;               /* put off: met too deep inside others */
-    const struct gx *ws, *any, *character; /* made when first used */
+    struct goal_memo *later;                 /* put off: met too deep inside others */
+    const struct expr *ws, *any, *character; /* made when first used */
 };
 
 struct number;
 struct chain;
-struct conj;
+struct constraints;
 
 /* The grammar of root. ws: what may come between tokens; NULL: as schema_ws has it. */
-const struct gx *schema_gx(struct build *b, const json_t *root, const struct gx *ws);
+const struct expr *schema_expr(struct build *b, const json_t *root, const struct expr *ws);
 /* The white space that a client asks for; a failure when it matches anything else. */
-const struct gx *schema_ws_pattern(struct build *b, const char *pattern, size_t n);
+const struct expr *schema_ws_pattern(struct build *b, const char *pattern, size_t n);
 
 /* schema_goal.c */
 void goal_add(struct schema *s, struct goal *g, const json_t *schema);
-const struct gx *schema_goal(struct schema *s, const struct goal *g);
-const struct gx *schema_one(struct schema *s, const json_t *schema);
+const struct expr *schema_goal(struct schema *s, const struct goal *g);
+const struct expr *schema_one(struct schema *s, const json_t *schema);
 /* Is this value of an enum one that the schema (or every schema of the goal) allows? As strict as
  * the grammar of the schema would be. */
 bool schema_holds(struct schema *s, const json_t *schema, const json_t *v);
 bool goal_holds(struct schema *s, const struct goal *g, const json_t *v);
 bool schema_same(const json_t *x, const json_t *y); /* equal as JSON Schema has it: 1 is 1.0 */
 uint32_t schema_type_of(const json_t *v);           /* a T_ bit */
-const struct gx *schema_ws(struct schema *s);
-const struct gx *schema_any(struct schema *s);
-const struct gx *schema_value(struct schema *s, const json_t *v); /* this value, literally */
-const struct gx *schema_quoted(struct schema *s, const char *text, size_t n); /* as a JSON string */
+const struct expr *schema_ws(struct schema *s);
+const struct expr *schema_any(struct schema *s);
+const struct expr *schema_value(struct schema *s, const json_t *v); /* this value, literally */
+const struct expr *schema_quoted(struct schema *s, const char *text,
+                                 size_t n); /* as a JSON string */
 /* A comma or colon and the white space that may follow it. */
-const struct gx *schema_token(struct schema *s, const char *text);
+const struct expr *schema_token(struct schema *s, const char *text);
 json_t *schema_make(struct schema *s, json_t *made); /* takes the reference; NULL: failed */
 /* What is made of `from` in this way, for the caller to make if it is empty; NULL: no memory. */
 struct made *schema_made(struct schema *s, const void *from, enum made_kind kind);
 /* A failure at a keyword of a schema; the message begins with its path. */
-__attribute__((format(printf, 5, 6))) const struct gx *
+__attribute__((format(printf, 5, 6))) const struct expr *
 schema_fail(struct schema *s, enum q_code code, const json_t *at, const char *keyword,
             const char *fmt, ...);
 
@@ -142,20 +143,21 @@ const json_t *ref_target(struct schema *s, const json_t *at, const char *keyword
 /* "#/properties/x" of a schema somewhere in the root; "#" when it is not found. */
 void ref_path(const struct schema *s, const json_t *at, char *out, size_t size);
 
-/* schema_string.c: the texts of a conj's strings as an automaton; *plain: all texts. */
-const struct fsm *string_fsm(struct schema *s, const struct conj *c, bool *plain);
-const struct gx *string_gx(struct schema *s, const struct conj *c);
-/* The strings of a conj with open choices, all alternatives as one automaton. */
-const struct gx *string_union_gx(struct schema *s, const struct conj *c);
-/* What a conj asks of a string, made when the first of many strings is looked at. */
+/* schema_string.c: the texts of constraints' strings as an automaton; *plain: all texts. */
+const struct fsm *string_fsm(struct schema *s, const struct constraints *c, bool *plain);
+const struct expr *string_expr(struct schema *s, const struct constraints *c);
+/* The strings of constraints with open choices, all alternatives as one automaton. */
+const struct expr *string_union_expr(struct schema *s, const struct constraints *c);
+/* What constraints asks of a string, made when the first of many strings is looked at. */
 struct string_test {
     const struct fsm *fsm;
     bool is_made, is_plain;
 };
-bool string_holds(struct schema *s, const struct conj *c, struct string_test *t, const char *text,
-                  size_t n);
+bool string_holds(struct schema *s, const struct constraints *c, struct string_test *t,
+                  const char *text, size_t n);
 /* schema_goal.c: does the rest of the conj allow this value of its first enum? */
-bool conj_allows(struct schema *s, const struct conj *c, const json_t *v, struct string_test *t);
+bool constraints_allows(struct schema *s, const struct constraints *c, const json_t *v,
+                        struct string_test *t);
 /* schema_names.c: the names that a schema allows; *plain (and NULL): all of them. */
 const struct fsm *names_fsm(struct schema *s, const json_t *schema, const json_t *at,
                             const char *keyword, bool *plain);
@@ -166,13 +168,13 @@ bool names_listed(struct build *b, const struct fsm *f, const char **out, uint32
 bool number_read(struct number *out, const json_t *v);
 int number_compare(const struct number *x, const struct number *y);
 /* A number of the schema as texts may write it: 0, 0.0 and -0 are one. whole: without a point. */
-const struct gx *number_value(struct schema *s, const json_t *v, bool whole);
-const struct gx *number_gx(struct schema *s, const struct conj *c);
-bool number_holds(const struct conj *c, const json_t *v);
+const struct expr *number_value(struct schema *s, const json_t *v, bool whole);
+const struct expr *number_expr(struct schema *s, const struct constraints *c);
+bool number_holds(const struct constraints *c, const json_t *v);
 /* schema_array.c, schema_object.c */
-const struct gx *array_gx(struct schema *s, const struct conj *c);
-bool array_holds(struct schema *s, const struct conj *c, const json_t *v);
-const struct gx *object_gx(struct schema *s, const struct conj *c);
-bool object_holds(struct schema *s, const struct conj *c, const json_t *v);
+const struct expr *array_expr(struct schema *s, const struct constraints *c);
+bool array_holds(struct schema *s, const struct constraints *c, const json_t *v);
+const struct expr *object_expr(struct schema *s, const struct constraints *c);
+bool object_holds(struct schema *s, const struct constraints *c, const json_t *v);
 
 #endif

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which values may satisfy two schemas at once, by kind: what oneOf needs to know of its options
- * before it negates them, and what contradicts itself in a conj. The answer may name a kind that no
- * value is of; a kind that it does not name has none. */
+ * before it negates them, and what contradicts itself in constraints. The answer may name a kind
+ * that no value is of; a kind that it does not name has none. */
 #include <math.h>
 #include <string.h>
 #include "common/buf.h"
-#include "engine/grammar/source/schema_conj.h"
+#include "engine/grammar/source/schema_constraints.h"
 
 #define FOLLOW_MAX 24    /* references one behind the other */
 #define PARTS_MAX  16    /* schemas that hold together */

@@ -2,7 +2,7 @@
 /* Arrays: a prefix of items with schemas of their own, then items that are all alike. The comma
  * belongs to the item behind it. */
 #include <string.h>
-#include "engine/grammar/source/schema_conj.h"
+#include "engine/grammar/source/schema_constraints.h"
 
 struct parts {
     struct goal *prefix; /* [n_prefix] */
@@ -34,14 +34,15 @@ static const json_t *rest_of(const json_t *schema)
 
 /* unevaluatedItems: of the items that no schema it sees has looked at. What `contains` looked at
  * counts as not looked at, which is stricter. */
-static void add_unevaluated(struct schema *s, const struct conj *c, struct parts *p, uint32_t i)
+static void add_unevaluated(struct schema *s, const struct constraints *c, struct parts *p,
+                            uint32_t i)
 {
     const json_t *rest = json_object_get(c->arrays[i], "unevaluatedItems");
     size_t n = 0;
     if (!rest)
         return;
     for (uint32_t k = 0; k < c->n_array; k++) {
-        if (!conj_sees(c->arrays[i], c->array_chains[k]))
+        if (!constraints_sees(c->arrays[i], c->array_chains[k]))
             continue;
         if (rest_of(c->arrays[k]) || (k != i && json_object_get(c->arrays[k], "unevaluatedItems")))
             return;
@@ -53,7 +54,7 @@ static void add_unevaluated(struct schema *s, const struct conj *c, struct parts
     goal_add(s, &p->rest, rest);
 }
 
-static bool gather(struct schema *s, const struct conj *c, struct parts *p)
+static bool gather(struct schema *s, const struct constraints *c, struct parts *p)
 {
     for (uint32_t i = 0; i < c->n_array; i++) {
         size_t n = json_array_size(prefix_of(c->arrays[i]));
@@ -78,31 +79,32 @@ static bool gather(struct schema *s, const struct conj *c, struct parts *p)
 }
 
 /* Items, at least min of which satisfy `contains`. */
-static const struct gx *containing(struct schema *s, const struct parts *p, const struct wanted *w)
+static const struct expr *containing(struct schema *s, const struct parts *p,
+                                     const struct wanted *w)
 {
     struct build *b = s->b;
     struct goal with = {0};
     for (size_t i = 0; i < p->rest.n; i++)
         goal_add(s, &with, p->rest.items[i]);
     goal_add(s, &with, w->schema);
-    const struct gx *item = schema_goal(s, &p->rest), *wanted = schema_goal(s, &with);
-    const struct gx *comma = schema_token(s, ",");
+    const struct expr *item = schema_goal(s, &p->rest), *wanted = schema_goal(s, &with);
+    const struct expr *comma = schema_token(s, ",");
     uint32_t n = w->min, min = p->min > n ? p->min : n;
-    if (p->max != GX_INF || min > n) { /* wanted ones first, then as many as there may be */
+    if (p->max != EXPR_INF || min > n) { /* wanted ones first, then as many as there may be */
         if (p->max < n)
-            return &gx_never;
-        const struct gx *first =
-            gx_seq2(b, wanted, gx_repeat(b, gx_seq2(b, comma, wanted), n - 1, n - 1));
-        return gx_seq2(
-            b, first,
-            gx_repeat(b, gx_seq2(b, comma, item), min - n, p->max == GX_INF ? GX_INF : p->max - n));
+            return &expr_never;
+        const struct expr *first =
+            expr_seq2(b, wanted, expr_repeat(b, expr_seq2(b, comma, wanted), n - 1, n - 1));
+        return expr_seq2(b, first,
+                         expr_repeat(b, expr_seq2(b, comma, item), min - n,
+                                     p->max == EXPR_INF ? EXPR_INF : p->max - n));
     }
-    const struct gx *before = gx_repeat(b, gx_seq2(b, item, comma), 0, GX_INF);
-    const struct gx *after = gx_repeat(b, gx_seq2(b, comma, item), 0, GX_INF);
-    const struct gx *x = gx_seq2(b, before, wanted);
+    const struct expr *before = expr_repeat(b, expr_seq2(b, item, comma), 0, EXPR_INF);
+    const struct expr *after = expr_repeat(b, expr_seq2(b, comma, item), 0, EXPR_INF);
+    const struct expr *x = expr_seq2(b, before, wanted);
     for (uint32_t i = 1; i < n; i++)
-        x = gx_seq3(b, x, comma, gx_seq2(b, before, wanted));
-    return gx_seq2(b, x, after);
+        x = expr_seq3(b, x, comma, expr_seq2(b, before, wanted));
+    return expr_seq2(b, x, after);
 }
 
 /* The general form: a rule for each number of items so far and each number of those that count. An
@@ -125,8 +127,8 @@ static uint32_t rule_at(const struct counting *k, uint32_t at, const uint32_t *c
 }
 
 /* One more item, which counts for the set `as` of wanted ones; NEVER: it cannot. */
-static const struct gx *one_more(const struct counting *k, uint32_t at, const uint32_t *counts,
-                                 uint32_t as)
+static const struct expr *one_more(const struct counting *k, uint32_t at, const uint32_t *counts,
+                                   uint32_t as)
 {
     struct build *b = k->s->b;
     const struct goal *base = at < k->p->n_prefix ? &k->p->prefix[at] : &k->p->rest;
@@ -139,59 +141,60 @@ static const struct gx *one_more(const struct counting *k, uint32_t at, const ui
         bool counts_here = as >> j & 1;
         next[j] = counts[j] + counts_here;
         if (next[j] == k->size[j]) /* enough without it, or too many */
-            return &gx_never;
-        if (counts_here || w->max != GX_INF)
+            return &expr_never;
+        if (counts_here || w->max != EXPR_INF)
             goal_add(k->s, &g, counts_here ? w->schema : w->negated);
     }
-    const struct gx *item = schema_goal(k->s, &g);
+    const struct expr *item = schema_goal(k->s, &g);
     uint32_t rule = rule_at(k, at < k->at_max ? at + 1 : at, next);
-    return gx_seq3(b, at ? schema_token(k->s, ",") : &gx_empty, item, gx_ref(b, rule));
+    return expr_seq3(b, at ? schema_token(k->s, ",") : &expr_empty, item, expr_ref(b, rule));
 }
 
-static const struct gx *from_here(const struct counting *k, uint32_t at, const uint32_t *counts)
+static const struct expr *from_here(const struct counting *k, uint32_t at, const uint32_t *counts)
 {
-    struct gx_list l = {0};
+    struct expr_list l = {0};
     bool enough = at >= k->p->min;
     for (uint32_t j = 0; j < k->n; j++)
         enough &= counts[j] >= k->wanted[j].min;
     if (enough)
-        gx_add(k->s->b, &l, &gx_empty);
+        expr_add(k->s->b, &l, &expr_empty);
     for (uint32_t as = 0; as < 1u << k->n && at < k->p->max; as++)
-        gx_add(k->s->b, &l, one_more(k, at, counts, as));
-    return gx_alt(k->s->b, l.items, l.n);
+        expr_add(k->s->b, &l, one_more(k, at, counts, as));
+    return expr_alt(k->s->b, l.items, l.n);
 }
 
-static const struct gx *counted(struct schema *s, const struct parts *p, const struct wanted *w,
-                                uint32_t n)
+static const struct expr *counted(struct schema *s, const struct parts *p, const struct wanted *w,
+                                  uint32_t n)
 {
     struct counting k = {.s = s, .p = p, .wanted = w, .n = n};
     uint32_t prefix = (uint32_t)p->n_prefix, counts[WANTED_MAX];
-    k.at_max = p->max != GX_INF ? p->max : p->min > prefix ? p->min : prefix;
+    k.at_max = p->max != EXPR_INF ? p->max : p->min > prefix ? p->min : prefix;
     k.at_max = k.at_max ? k.at_max : 1; /* a comma stands before all but the first */
     uint64_t n_rule = k.at_max + 1ull;
     for (uint32_t j = 0; j < n; j++) {
-        k.size[j] = (w[j].max == GX_INF ? w[j].min : w[j].max) + 1;
+        k.size[j] = (w[j].max == EXPR_INF ? w[j].min : w[j].max) + 1;
         n_rule *= k.size[j];
     }
     if (n_rule > COUNTED_RULES_MAX)
-        return gx_fail(s->b, Q_TOO_LARGE,
-                       "contains with minItems, maxItems or prefixItems: %llu combinations of item "
-                       "counts, the limit is %u",
-                       (unsigned long long)n_rule, COUNTED_RULES_MAX);
+        return expr_fail(
+            s->b, Q_TOO_LARGE,
+            "contains with minItems, maxItems or prefixItems: %llu combinations of item "
+            "counts, the limit is %u",
+            (unsigned long long)n_rule, COUNTED_RULES_MAX);
     k.rules = build_alloc(s->b, n_rule, sizeof *k.rules);
     if (!k.rules)
-        return &gx_never;
+        return &expr_never;
     for (uint64_t i = 0; i < n_rule; i++)
-        k.rules[i] = gx_rule_new(s->b, "");
+        k.rules[i] = expr_rule_new(s->b, "");
     for (uint64_t i = 0; i < n_rule && build_ok(s->b); i++) {
         uint64_t left = i;
         for (uint32_t j = n; j-- > 0; left /= k.size[j])
             counts[j] = (uint32_t)(left % k.size[j]);
-        const struct gx *body = from_here(&k, (uint32_t)left, counts);
+        const struct expr *body = from_here(&k, (uint32_t)left, counts);
         if (build_ok(s->b))
             s->b->rules[k.rules[i]].body = body;
     }
-    return build_ok(s->b) ? gx_ref(s->b, k.rules[0]) : &gx_never;
+    return build_ok(s->b) ? expr_ref(s->b, k.rules[0]) : &expr_never;
 }
 
 static uint32_t bound_of(const json_t *schema, const char *key, uint32_t missing)
@@ -201,17 +204,17 @@ static uint32_t bound_of(const json_t *schema, const char *key, uint32_t missing
 }
 
 /* What `contains` of all sources ask for; how many of them say anything. */
-static uint32_t list_wanted(struct schema *s, const struct conj *c, struct wanted *out)
+static uint32_t list_wanted(struct schema *s, const struct constraints *c, struct wanted *out)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < c->n_array && build_ok(s->b); i++) {
         const json_t *v = json_object_get(c->arrays[i], "contains");
         struct wanted w = {.schema = v,
                            .min = bound_of(c->arrays[i], "minContains", 1),
-                           .max = bound_of(c->arrays[i], "maxContains", GX_INF)};
-        if (!v || (w.min == 0 && w.max == GX_INF))
+                           .max = bound_of(c->arrays[i], "maxContains", EXPR_INF)};
+        if (!v || (w.min == 0 && w.max == EXPR_INF))
             continue;
-        if (w.max != GX_INF && !(w.negated = schema_not(s, v)))
+        if (w.max != EXPR_INF && !(w.negated = schema_not(s, v)))
             schema_fail(s, Q_UNSUPPORTED, c->arrays[i], "maxContains",
                         "the negation of the counted schema cannot be written as a grammar");
         else if (n == WANTED_MAX)
@@ -223,13 +226,13 @@ static uint32_t list_wanted(struct schema *s, const struct conj *c, struct wante
     return n;
 }
 
-static const struct gx *with_wanted(struct schema *s, const struct parts *p, const struct wanted *w,
-                                    uint32_t n)
+static const struct expr *with_wanted(struct schema *s, const struct parts *p,
+                                      const struct wanted *w, uint32_t n)
 {
     for (uint32_t j = 0; j < n; j++)
         if (w[j].min > w[j].max)
-            return &gx_never;
-    bool simple = n == 1 && w[0].max == GX_INF && !p->n_prefix && w[0].min <= 64;
+            return &expr_never;
+    bool simple = n == 1 && w[0].max == EXPR_INF && !p->n_prefix && w[0].min <= 64;
     return simple ? containing(s, p, w) : counted(s, p, w, n);
 }
 
@@ -265,58 +268,58 @@ static const json_t *item_values(struct schema *s, const struct goal *g)
 }
 
 /* Few values in any order: what may follow is known by which of them are there. */
-static const struct gx *any_order(struct schema *s, const struct parts *p, const json_t *values)
+static const struct expr *any_order(struct schema *s, const struct parts *p, const json_t *values)
 {
     struct build *b = s->b;
     uint32_t n = (uint32_t)json_array_size(values), full = 1u << n;
     uint32_t *rules = build_alloc(b, full, sizeof *rules);
     for (uint32_t used = 0; rules && used < full; used++)
-        rules[used] = gx_rule_new(b, "");
+        rules[used] = expr_rule_new(b, "");
     if (!rules || !build_ok(b))
-        return &gx_never;
+        return &expr_never;
     for (uint32_t used = full; used-- > 0;) {
-        struct gx_list l = {0};
+        struct expr_list l = {0};
         uint32_t n_used = (uint32_t)__builtin_popcount(used);
         if (n_used >= p->min)
-            gx_add(b, &l, &gx_empty);
+            expr_add(b, &l, &expr_empty);
         for (uint32_t k = 0; k < n && n_used < p->max; k++)
             if (!(used >> k & 1))
-                gx_add(b, &l,
-                       gx_seq3(b, used ? schema_token(s, ",") : &gx_empty,
-                               schema_value(s, json_array_get(values, k)),
-                               gx_ref(b, rules[used | 1u << k])));
-        b->rules[rules[used]].body = gx_alt(b, l.items, l.n);
+                expr_add(b, &l,
+                         expr_seq3(b, used ? schema_token(s, ",") : &expr_empty,
+                                   schema_value(s, json_array_get(values, k)),
+                                   expr_ref(b, rules[used | 1u << k])));
+        b->rules[rules[used]].body = expr_alt(b, l.items, l.n);
     }
-    return gx_ref(b, rules[0]);
+    return expr_ref(b, rules[0]);
 }
 
 /* Many: in their order, from the last one backwards, by how many there are so far. */
-static const struct gx *in_order(struct schema *s, const struct parts *p, const json_t *values)
+static const struct expr *in_order(struct schema *s, const struct parts *p, const json_t *values)
 {
     struct build *b = s->b;
     uint32_t n = (uint32_t)json_array_size(values), most = p->max < n ? p->max : n;
     uint32_t top = p->max < n ? p->max : p->min > 1 ? p->min : 1; /* more make no difference */
     if (p->min > most)
-        return &gx_never;
+        return &expr_never;
     if (!build_work(b, (uint64_t)n * top))
-        return &gx_never;
-    const struct gx **rest = build_alloc(b, top + 1, sizeof *rest);
+        return &expr_never;
+    const struct expr **rest = build_alloc(b, top + 1, sizeof *rest);
     for (uint32_t have = 0; rest && have <= top; have++)
-        rest[have] = have >= p->min ? &gx_empty : &gx_never;
+        rest[have] = have >= p->min ? &expr_empty : &expr_never;
     for (uint32_t i = n; rest && i-- > 0;) {
-        const struct gx *value = gx_named(b, "", schema_value(s, json_array_get(values, i)));
+        const struct expr *value = expr_named(b, "", schema_value(s, json_array_get(values, i)));
         for (uint32_t have = 0; have <= i && have <= top && build_ok(b); have++) {
-            const struct gx *next = rest[have < top ? have + 1 : top];
-            const struct gx *comma = have ? schema_token(s, ",") : &gx_empty;
-            const struct gx *x = have < most ? gx_seq3(b, comma, value, next) : &gx_never;
-            rest[have] = gx_named(b, "", gx_alt2(b, x, rest[have]));
+            const struct expr *next = rest[have < top ? have + 1 : top];
+            const struct expr *comma = have ? schema_token(s, ",") : &expr_empty;
+            const struct expr *x = have < most ? expr_seq3(b, comma, value, next) : &expr_never;
+            rest[have] = expr_named(b, "", expr_alt2(b, x, rest[have]));
         }
     }
-    return rest && build_ok(b) ? rest[0] : &gx_never;
+    return rest && build_ok(b) ? rest[0] : &expr_never;
 }
 
 /* uniqueItems: where the items are known values. */
-static const struct gx *unique(struct schema *s, const struct parts *p, const json_t *at)
+static const struct expr *unique(struct schema *s, const struct parts *p, const json_t *at)
 {
     const json_t *values = p->n_prefix ? NULL : item_values(s, &p->rest);
     if (!values)
@@ -326,56 +329,57 @@ static const struct gx *unique(struct schema *s, const struct parts *p, const js
     return json_array_size(values) <= 8 ? any_order(s, p, values) : in_order(s, p, values);
 }
 
-static const struct gx *sequence(struct schema *s, const struct parts *p)
+static const struct expr *sequence(struct schema *s, const struct parts *p)
 {
     struct build *b = s->b;
-    const struct gx *comma = schema_token(s, ",");
+    const struct expr *comma = schema_token(s, ",");
     uint32_t n = (uint32_t)p->n_prefix, max = p->max;
-    const struct gx *rest = max > n ? schema_goal(s, &p->rest) : &gx_never;
-    if (rest->kind == GX_NEVER && max > n)
+    const struct expr *rest = max > n ? schema_goal(s, &p->rest) : &expr_never;
+    if (rest->kind == EXPR_NEVER && max > n)
         max = n;
-    uint32_t left = max == GX_INF ? GX_INF : max > n ? max - n : 0;
+    uint32_t left = max == EXPR_INF ? EXPR_INF : max > n ? max - n : 0;
     if (p->min > max)
-        return &gx_never;
+        return &expr_never;
     if (n == 0) {
-        const struct gx *more = gx_repeat(b, gx_seq2(b, comma, rest), p->min ? p->min - 1 : 0,
-                                          left == GX_INF ? GX_INF
-                                          : left         ? left - 1
-                                                         : 0);
-        const struct gx *list = left ? gx_seq2(b, rest, more) : &gx_never;
-        return p->min ? list : gx_alt2(b, list, &gx_empty);
+        const struct expr *more = expr_repeat(b, expr_seq2(b, comma, rest), p->min ? p->min - 1 : 0,
+                                              left == EXPR_INF ? EXPR_INF
+                                              : left           ? left - 1
+                                                               : 0);
+        const struct expr *list = left ? expr_seq2(b, rest, more) : &expr_never;
+        return p->min ? list : expr_alt2(b, list, &expr_empty);
     }
     uint32_t least = p->min > n ? p->min - n : 0;
-    const struct gx *tail = left ? gx_repeat(b, gx_seq2(b, comma, rest), least, left) : &gx_empty;
+    const struct expr *tail =
+        left ? expr_repeat(b, expr_seq2(b, comma, rest), least, left) : &expr_empty;
     for (uint32_t i = n; i-- > 0;) {
-        const struct gx *item = i < max ? schema_goal(s, &p->prefix[i]) : &gx_never;
-        tail = gx_seq3(b, i ? comma : &gx_empty, item, tail);
+        const struct expr *item = i < max ? schema_goal(s, &p->prefix[i]) : &expr_never;
+        tail = expr_seq3(b, i ? comma : &expr_empty, item, tail);
         if (i >= p->min)
-            tail = gx_alt2(b, tail, &gx_empty);
+            tail = expr_alt2(b, tail, &expr_empty);
     }
     return tail;
 }
 
-const struct gx *array_gx(struct schema *s, const struct conj *c)
+const struct expr *array_expr(struct schema *s, const struct constraints *c)
 {
     struct build *b = s->b;
     struct parts p = {.min = c->items_min, .max = c->items_max};
     struct wanted wanted[WANTED_MAX];
     const json_t *is_unique = NULL;
     if (p.min > p.max || !gather(s, c, &p))
-        return &gx_never;
+        return &expr_never;
     uint32_t n_wanted = list_wanted(s, c, wanted);
     for (uint32_t i = 0; i < c->n_array; i++)
         if (json_is_true(json_object_get(c->arrays[i], "uniqueItems")) && p.max > 1)
             is_unique = c->arrays[i];
-    const struct gx *inside = n_wanted && is_unique
-                                  ? schema_fail(s, Q_UNSUPPORTED, is_unique, "uniqueItems",
-                                                "is not supported together with contains")
-                              : n_wanted  ? with_wanted(s, &p, wanted, n_wanted)
-                              : is_unique ? unique(s, &p, is_unique)
-                                          : sequence(s, &p);
-    inside = gx_seq3(b, schema_ws(s), inside, schema_ws(s));
-    return gx_named(b, "", gx_seq3(b, gx_text(b, "["), inside, gx_text(b, "]")));
+    const struct expr *inside = n_wanted && is_unique
+                                    ? schema_fail(s, Q_UNSUPPORTED, is_unique, "uniqueItems",
+                                                  "is not supported together with contains")
+                                : n_wanted  ? with_wanted(s, &p, wanted, n_wanted)
+                                : is_unique ? unique(s, &p, is_unique)
+                                            : sequence(s, &p);
+    inside = expr_seq3(b, schema_ws(s), inside, schema_ws(s));
+    return expr_named(b, "", expr_seq3(b, expr_text(b, "["), inside, expr_text(b, "]")));
 }
 
 static bool are_unique(struct schema *s, const json_t *v)
@@ -393,12 +397,12 @@ static bool are_unique(struct schema *s, const json_t *v)
 static bool within_most(struct schema *s, const struct wanted *w, const json_t *v)
 {
     size_t n = json_array_size(v), n_not = 0;
-    for (size_t i = 0; i < n && w->max != GX_INF; i++)
+    for (size_t i = 0; i < n && w->max != EXPR_INF; i++)
         n_not += schema_holds(s, w->negated, json_array_get(v, i));
     return n - n_not <= w->max;
 }
 
-bool array_holds(struct schema *s, const struct conj *c, const json_t *v)
+bool array_holds(struct schema *s, const struct constraints *c, const json_t *v)
 {
     struct parts p = {.min = c->items_min, .max = c->items_max};
     struct wanted wanted[WANTED_MAX];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/grammar/source/regex.h"
-#include "engine/grammar/source/schema_conj.h"
+#include "engine/grammar/source/schema_constraints.h"
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -15,14 +15,14 @@
 struct goal_memo {
     const json_t **items; /* [n] sorted */
     size_t n;
-    const struct gx *body; /* NULL: being made */
-    uint32_t rule;         /* GX_INF: none was needed */
+    const struct expr *body; /* NULL: being made */
+    uint32_t rule;           /* EXPR_INF: none was needed */
     bool begun;
     struct goal_memo *later; /* the next one of those that were put off */
 };
 
-const struct gx *schema_fail(struct schema *s, enum q_code code, const json_t *at,
-                             const char *keyword, const char *fmt, ...)
+const struct expr *schema_fail(struct schema *s, enum q_code code, const json_t *at,
+                               const char *keyword, const char *fmt, ...)
 {
     char text[Q_MESSAGE_MAX], path[160];
     va_list ap;
@@ -30,13 +30,13 @@ const struct gx *schema_fail(struct schema *s, enum q_code code, const json_t *a
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     ref_path(s, at, path, sizeof path);
-    return gx_fail(s->b, code, "%s/%s: %s", path, keyword, text);
+    return expr_fail(s->b, code, "%s/%s: %s", path, keyword, text);
 }
 
 json_t *schema_make(struct schema *s, json_t *made)
 {
     if (!made || json_array_append_new(s->made, made)) {
-        gx_fail(s->b, Q_NO_MEMORY, "out of memory for a schema");
+        expr_fail(s->b, Q_NO_MEMORY, "out of memory for a schema");
         return NULL;
     }
     return made;
@@ -120,56 +120,57 @@ void goal_add(struct schema *s, struct goal *g, const json_t *schema)
     g->items[at] = schema;
 }
 
-const struct gx *schema_ws(struct schema *s)
+const struct expr *schema_ws(struct schema *s)
 {
     struct build *b = s->b;
     if (!s->ws) {
         /* What printers of JSON write, and no more: some models never get on from white space. */
         const struct range blanks[] = {{'\t', '\t'}, {' ', ' '}};
-        const struct gx *blank = gx_chars(b, cset_of(b, blanks, 2), GX_UTF8);
-        const struct gx *line = gx_seq3(b, gx_optional(b, gx_text(b, "\r")), gx_text(b, "\n"),
-                                        gx_repeat(b, blank, 0, 32));
-        s->ws = gx_named(b, "ws", gx_alt2(b, gx_optional(b, blank), line));
+        const struct expr *blank = expr_chars(b, cset_of(b, blanks, 2), EXPR_UTF8);
+        const struct expr *line = expr_seq3(b, expr_optional(b, expr_text(b, "\r")),
+                                            expr_text(b, "\n"), expr_repeat(b, blank, 0, 32));
+        s->ws = expr_named(b, "ws", expr_alt2(b, expr_optional(b, blank), line));
     }
     return s->ws;
 }
 
-const struct gx *schema_token(struct schema *s, const char *text)
+const struct expr *schema_token(struct schema *s, const char *text)
 {
-    return gx_seq2(s->b, gx_text(s->b, text), schema_ws(s));
+    return expr_seq2(s->b, expr_text(s->b, text), schema_ws(s));
 }
 
 /* item (, item)* between brackets, or nothing. */
-static const struct gx *any_list(struct schema *s, const char *open, const struct gx *item,
-                                 const char *close)
+static const struct expr *any_list(struct schema *s, const char *open, const struct expr *item,
+                                   const char *close)
 {
     struct build *b = s->b;
-    const struct gx *more = gx_repeat(b, gx_seq2(b, schema_token(s, ","), item), 0, GX_INF);
-    const struct gx *list = gx_seq3(b, item, more, schema_ws(s));
-    return gx_named(b, "",
-                    gx_seq3(b, gx_text(b, open), gx_seq2(b, schema_ws(s), gx_optional(b, list)),
-                            gx_text(b, close)));
+    const struct expr *more = expr_repeat(b, expr_seq2(b, schema_token(s, ","), item), 0, EXPR_INF);
+    const struct expr *list = expr_seq3(b, item, more, schema_ws(s));
+    return expr_named(b, "",
+                      expr_seq3(b, expr_text(b, open),
+                                expr_seq2(b, schema_ws(s), expr_optional(b, list)),
+                                expr_text(b, close)));
 }
 
-const struct gx *schema_any(struct schema *s)
+const struct expr *schema_any(struct schema *s)
 {
     struct build *b = s->b;
     if (!s->any) {
-        uint32_t rule = gx_rule_new(b, "value");
-        s->any = gx_ref(b, rule);
-        struct conj c;
-        conj_init(&c);
-        const struct gx *string = string_gx(s, &c);
-        const struct gx *entry = gx_seq3(b, string, schema_token(s, ":"), s->any);
-        const struct gx *kinds[] = {gx_text(b, "null"),
-                                    gx_text(b, "true"),
-                                    gx_text(b, "false"),
-                                    number_gx(s, &c),
-                                    string,
-                                    any_list(s, "[", s->any, "]"),
-                                    any_list(s, "{", entry, "}")};
+        uint32_t rule = expr_rule_new(b, "value");
+        s->any = expr_ref(b, rule);
+        struct constraints c;
+        constraints_init(&c);
+        const struct expr *string = string_expr(s, &c);
+        const struct expr *entry = expr_seq3(b, string, schema_token(s, ":"), s->any);
+        const struct expr *kinds[] = {expr_text(b, "null"),
+                                      expr_text(b, "true"),
+                                      expr_text(b, "false"),
+                                      number_expr(s, &c),
+                                      string,
+                                      any_list(s, "[", s->any, "]"),
+                                      any_list(s, "{", entry, "}")};
         if (build_ok(b))
-            b->rules[rule].body = gx_alt(b, kinds, sizeof kinds / sizeof *kinds);
+            b->rules[rule].body = expr_alt(b, kinds, sizeof kinds / sizeof *kinds);
     }
     return s->any;
 }
@@ -181,54 +182,55 @@ static int add_piece(const char *text, size_t n, void *out)
 }
 
 /* v as JSON writes it, without a choice. */
-static const struct gx *dumped(struct schema *s, const json_t *v)
+static const struct expr *dumped(struct schema *s, const json_t *v)
 {
     struct buf json = BUF_INIT;
     int failed = json_dump_callback(v, add_piece, &json, JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));
-    const struct gx *x = failed || json.failed
-                             ? gx_fail(s->b, Q_NO_MEMORY, "out of memory for a value of the schema")
-                             : gx_bytes(s->b, json.data, json.len);
+    const struct expr *x =
+        failed || json.failed
+            ? expr_fail(s->b, Q_NO_MEMORY, "out of memory for a value of the schema")
+            : expr_bytes(s->b, json.data, json.len);
     buf_release(&json);
     return x;
 }
 
-const struct gx *schema_quoted(struct schema *s, const char *text, size_t n)
+const struct expr *schema_quoted(struct schema *s, const char *text, size_t n)
 {
     json_t *v = json_stringn(text, n);
-    const struct gx *x =
-        v ? dumped(s, v) : gx_fail(s->b, Q_INVALID, "a string of the schema is not UTF-8");
+    const struct expr *x =
+        v ? dumped(s, v) : expr_fail(s->b, Q_INVALID, "a string of the schema is not UTF-8");
     json_decref(v);
     return x;
 }
 
-const struct gx *schema_value(struct schema *s, const json_t *v)
+const struct expr *schema_value(struct schema *s, const json_t *v)
 {
     struct build *b = s->b;
-    struct gx_list l = {0};
+    struct expr_list l = {0};
     size_t i, n = 0;
     json_t *item;
     const char *key;
     if (json_is_array(v)) {
-        gx_add(b, &l, gx_seq2(b, gx_text(b, "["), schema_ws(s)));
+        expr_add(b, &l, expr_seq2(b, expr_text(b, "["), schema_ws(s)));
         json_array_foreach ((json_t *)v, i, item) {
-            gx_add(b, &l, i ? schema_token(s, ",") : &gx_empty);
-            gx_add(b, &l, schema_value(s, item));
+            expr_add(b, &l, i ? schema_token(s, ",") : &expr_empty);
+            expr_add(b, &l, schema_value(s, item));
         }
-        gx_add(b, &l, i ? schema_ws(s) : &gx_empty);
-        gx_add(b, &l, gx_text(b, "]"));
-        return gx_seq(b, l.items, l.n);
+        expr_add(b, &l, i ? schema_ws(s) : &expr_empty);
+        expr_add(b, &l, expr_text(b, "]"));
+        return expr_seq(b, l.items, l.n);
     }
     if (json_is_object(v)) {
-        gx_add(b, &l, gx_seq2(b, gx_text(b, "{"), schema_ws(s)));
+        expr_add(b, &l, expr_seq2(b, expr_text(b, "{"), schema_ws(s)));
         json_object_foreach ((json_t *)v, key, item) {
-            gx_add(b, &l, n++ ? schema_token(s, ",") : &gx_empty);
-            gx_add(b, &l, schema_quoted(s, key, strlen(key)));
-            gx_add(b, &l, schema_token(s, ":"));
-            gx_add(b, &l, schema_value(s, item));
+            expr_add(b, &l, n++ ? schema_token(s, ",") : &expr_empty);
+            expr_add(b, &l, schema_quoted(s, key, strlen(key)));
+            expr_add(b, &l, schema_token(s, ":"));
+            expr_add(b, &l, schema_value(s, item));
         }
-        gx_add(b, &l, n ? schema_ws(s) : &gx_empty);
-        gx_add(b, &l, gx_text(b, "}"));
-        return gx_seq(b, l.items, l.n);
+        expr_add(b, &l, n ? schema_ws(s) : &expr_empty);
+        expr_add(b, &l, expr_text(b, "}"));
+        return expr_seq(b, l.items, l.n);
     }
     return json_is_number(v) ? number_value(s, v, false) : dumped(s, v);
 }
@@ -288,7 +290,8 @@ static bool is_in(struct schema *s, const json_t *list, const json_t *v)
     return false;
 }
 
-bool conj_allows(struct schema *s, const struct conj *c, const json_t *v, struct string_test *t)
+bool constraints_allows(struct schema *s, const struct constraints *c, const json_t *v,
+                        struct string_test *t)
 {
     if (!(c->types & schema_type_of(v)))
         return false;
@@ -308,7 +311,7 @@ bool conj_allows(struct schema *s, const struct conj *c, const json_t *v, struct
 }
 
 /* c with this option of a choice of its own; false: no memory. */
-static bool take_option(struct schema *s, struct conj *next, const struct conj *c,
+static bool take_option(struct schema *s, struct constraints *next, const struct constraints *c,
                         const struct choice *pick, const json_t *option)
 {
     struct chain *chain = build_alloc(s->b, 1, sizeof *chain);
@@ -316,22 +319,22 @@ static bool take_option(struct schema *s, struct conj *next, const struct conj *
         return false;
     *chain = (struct chain){.up = pick->chain, .is_choice = true};
     *next = *c;
-    conj_add(s, next, option, chain);
-    conj_prune(s, next);
+    constraints_add(s, next, option, chain);
+    constraints_prune(s, next);
     return true;
 }
 
 /* Room for such conjs, by q_free; NULL: failed. */
-static struct conj *conj_new(struct schema *s)
+static struct constraints *constraints_new(struct schema *s)
 {
-    struct conj *c = build_work(s->b, 200) ? q_alloc(sizeof *c) : NULL;
+    struct constraints *c = build_work(s->b, 200) ? q_alloc(sizeof *c) : NULL;
     if (!c)
-        gx_fail(s->b, Q_NO_MEMORY, "out of memory for a schema");
+        expr_fail(s->b, Q_NO_MEMORY, "out of memory for a schema");
     return c;
 }
 
 /* Some way to take the open choices allows v. */
-static bool any_allows(struct schema *s, struct conj *c, const json_t *v)
+static bool any_allows(struct schema *s, struct constraints *c, const json_t *v)
 {
     struct string_test test = {NULL, false, false};
     size_t i;
@@ -340,9 +343,9 @@ static bool any_allows(struct schema *s, struct conj *c, const json_t *v)
     if (!build_work(s->b, 200) || c->dead)
         return false;
     if (c->n_choice == 0)
-        return (!c->n_in || is_in(s, c->in[0], v)) && conj_allows(s, c, v, &test);
+        return (!c->n_in || is_in(s, c->in[0], v)) && constraints_allows(s, c, v, &test);
     const struct choice pick = c->choices[--c->n_choice];
-    struct conj *next = conj_new(s);
+    struct constraints *next = constraints_new(s);
     json_array_foreach ((json_t *)pick.options, i, option) {
         if (holds || !next || !take_option(s, next, c, &pick, option))
             break;
@@ -354,14 +357,14 @@ static bool any_allows(struct schema *s, struct conj *c, const json_t *v)
 
 bool goal_holds(struct schema *s, const struct goal *g, const json_t *v)
 {
-    struct conj *c = conj_new(s);
+    struct constraints *c = constraints_new(s);
     bool holds = false;
-    if (!c || ++s->depth > GX_DEPTH_MAX) {
-        gx_fail(s->b, Q_TOO_LARGE, "the schema is nested more than %u deep", GX_DEPTH_MAX);
+    if (!c || ++s->depth > EXPR_DEPTH_MAX) {
+        expr_fail(s->b, Q_TOO_LARGE, "the schema is nested more than %u deep", EXPR_DEPTH_MAX);
     } else {
-        conj_init(c);
+        constraints_init(c);
         for (size_t i = 0; i < g->n; i++)
-            conj_add(s, c, g->items[i], NULL);
+            constraints_add(s, c, g->items[i], NULL);
         holds = any_allows(s, c, v) && build_ok(s->b);
         s->depth--;
     }
@@ -377,35 +380,36 @@ bool schema_holds(struct schema *s, const json_t *schema, const json_t *v)
 }
 
 /* A value of an enum beside the rest of the conj: numbers in each way to write them. */
-static const struct gx *listed_gx(struct schema *s, const struct conj *c, const json_t *v)
+static const struct expr *listed_expr(struct schema *s, const struct constraints *c,
+                                      const json_t *v)
 {
     return json_is_number(v) ? number_value(s, v, !(c->types & T_FRACTION)) : schema_value(s, v);
 }
 
-static const struct gx *enum_gx(struct schema *s, const struct conj *c)
+static const struct expr *enum_expr(struct schema *s, const struct constraints *c)
 {
     struct string_test test = {NULL, false, false};
-    struct gx_list l = {0};
+    struct expr_list l = {0};
     size_t i;
     json_t *v;
     json_array_foreach ((json_t *)c->in[0], i, v)
-        if (conj_allows(s, c, v, &test))
-            gx_add(s->b, &l, listed_gx(s, c, v));
-    return gx_alt(s->b, l.items, l.n);
+        if (constraints_allows(s, c, v, &test))
+            expr_add(s->b, &l, listed_expr(s, c, v));
+    return expr_alt(s->b, l.items, l.n);
 }
 
-static bool unconstrained(const struct conj *c)
+static bool unconstrained(const struct constraints *c)
 {
     return c->types == T_ANY && !c->n_not_in && !c->low.is_set && !c->high.is_set &&
            !c->n_multiple && !c->n_pattern && !c->n_format && c->length_min == 0 &&
-           c->length_max == GX_INF && c->items_min == 0 && c->items_max == GX_INF &&
-           c->props_min == 0 && c->props_max == GX_INF && !c->n_array && !c->n_object &&
+           c->length_max == EXPR_INF && c->items_min == 0 && c->items_max == EXPR_INF &&
+           c->props_min == 0 && c->props_max == EXPR_INF && !c->n_array && !c->n_object &&
            !c->n_required && !c->n_some;
 }
 
 /* Excluded arrays and objects that could not be taken apart: none of the kind may come. Strings and
  * numbers are taken out one by one. */
-static uint32_t left_types(const struct conj *c)
+static uint32_t left_types(const struct constraints *c)
 {
     uint32_t types = c->types;
     size_t i;
@@ -417,7 +421,7 @@ static uint32_t left_types(const struct conj *c)
     return types;
 }
 
-static bool excludes(const struct conj *c, bool value)
+static bool excludes(const struct constraints *c, bool value)
 {
     for (uint32_t k = 0; k < c->n_not_in; k++) {
         size_t i;
@@ -430,41 +434,41 @@ static bool excludes(const struct conj *c, bool value)
 }
 
 /* A conj without open choices. */
-static const struct gx *conj_gx(struct schema *s, const struct conj *c)
+static const struct expr *constraints_expr(struct schema *s, const struct constraints *c)
 {
     struct build *b = s->b;
-    struct gx_list l = {0};
+    struct expr_list l = {0};
     if (c->dead || !build_ok(b))
-        return &gx_never;
+        return &expr_never;
     if (c->n_in)
-        return enum_gx(s, c);
+        return enum_expr(s, c);
     if (unconstrained(c))
         return schema_any(s);
     uint32_t types = left_types(c);
     if (types & T_NULL)
-        gx_add(b, &l, gx_text(b, "null"));
+        expr_add(b, &l, expr_text(b, "null"));
     if (types & T_BOOL && !excludes(c, true))
-        gx_add(b, &l, gx_text(b, "true"));
+        expr_add(b, &l, expr_text(b, "true"));
     if (types & T_BOOL && !excludes(c, false))
-        gx_add(b, &l, gx_text(b, "false"));
-    struct conj part = *c;
+        expr_add(b, &l, expr_text(b, "false"));
+    struct constraints part = *c;
     part.types = types;
     if (types & T_NUMBER)
-        gx_add(b, &l, number_gx(s, &part));
+        expr_add(b, &l, number_expr(s, &part));
     if (types & T_STRING)
-        gx_add(b, &l, string_gx(s, c));
+        expr_add(b, &l, string_expr(s, c));
     if (types & T_ARRAY)
-        gx_add(b, &l, array_gx(s, c));
+        expr_add(b, &l, array_expr(s, c));
     if (types & T_OBJECT)
-        gx_add(b, &l, object_gx(s, c));
-    return gx_alt(b, l.items, l.n);
+        expr_add(b, &l, object_expr(s, c));
+    return expr_alt(b, l.items, l.n);
 }
 
 /* The values of an enum that some way to take the open choices allows. */
-static const struct gx *enum_union_gx(struct schema *s, const struct conj *c)
+static const struct expr *enum_union_expr(struct schema *s, const struct constraints *c)
 {
-    struct conj *way = conj_new(s);
-    struct gx_list l = {0};
+    struct constraints *way = constraints_new(s);
+    struct expr_list l = {0};
     size_t i;
     json_t *v;
     json_array_foreach ((json_t *)c->in[0], i, v) {
@@ -472,33 +476,33 @@ static const struct gx *enum_union_gx(struct schema *s, const struct conj *c)
             break;
         *way = *c;
         if (any_allows(s, way, v))
-            gx_add(s->b, &l, listed_gx(s, c, v));
+            expr_add(s->b, &l, listed_expr(s, c, v));
     }
     q_free(way);
-    return gx_alt(s->b, l.items, l.n);
+    return expr_alt(s->b, l.items, l.n);
 }
 
 /* Take the last open choice in each way; all of them end in `out`. */
-static void choose(struct schema *s, struct conj *c, struct gx_list *out, uint32_t *n_left)
+static void choose(struct schema *s, struct constraints *c, struct expr_list *out, uint32_t *n_left)
 {
     if (!build_ok(s->b) || c->dead)
         return;
     if (c->n_choice && c->n_in) {
-        gx_add(s->b, out, enum_union_gx(s, c));
+        expr_add(s->b, out, enum_union_expr(s, c));
         return;
     }
     if (c->n_choice == 0) {
         if ((*n_left)-- == 0) {
-            gx_fail(s->b, Q_TOO_LARGE,
-                    "anyOf, oneOf and the like combine to more than %u alternatives",
-                    SCHEMA_CHOICES_MAX);
+            expr_fail(s->b, Q_TOO_LARGE,
+                      "anyOf, oneOf and the like combine to more than %u alternatives",
+                      SCHEMA_CHOICES_MAX);
             return;
         }
-        gx_add(s->b, out, conj_gx(s, c));
+        expr_add(s->b, out, constraints_expr(s, c));
         return;
     }
     const struct choice pick = c->choices[--c->n_choice];
-    struct conj *next = conj_new(s);
+    struct constraints *next = constraints_new(s);
     size_t i;
     json_t *option;
     json_array_foreach ((json_t *)pick.options, i, option) {
@@ -510,7 +514,7 @@ static void choose(struct schema *s, struct conj *c, struct gx_list *out, uint32
 }
 
 /* Count the alternatives of the types that c has, down from *n_left. */
-static void count_ways(struct schema *s, struct conj *c, uint32_t *n_left)
+static void count_ways(struct schema *s, struct constraints *c, uint32_t *n_left)
 {
     size_t i;
     json_t *option;
@@ -521,7 +525,7 @@ static void count_ways(struct schema *s, struct conj *c, uint32_t *n_left)
         return;
     }
     const struct choice pick = c->choices[--c->n_choice];
-    struct conj *next = conj_new(s);
+    struct constraints *next = constraints_new(s);
     json_array_foreach ((json_t *)pick.options, i, option) {
         if (!*n_left || !next || !take_option(s, next, c, &pick, option))
             break;
@@ -532,12 +536,12 @@ static void count_ways(struct schema *s, struct conj *c, uint32_t *n_left)
 
 /* Strings of many alternatives: no option depends on another one, so that each choice is made an
  * automaton of its own, and the product of the choices is not written out. */
-static const struct gx *take_strings(struct schema *s, struct conj *c)
+static const struct expr *take_strings(struct schema *s, struct constraints *c)
 {
     uint32_t n_left = STRING_WAYS_MAX;
     if (!(c->types & T_STRING) || c->dead || c->n_choice < 2)
-        return &gx_never;
-    struct conj *strings = conj_new(s);
+        return &expr_never;
+    struct constraints *strings = constraints_new(s);
     if (strings) {
         *strings = *c;
         strings->types = T_STRING;
@@ -545,26 +549,26 @@ static const struct gx *take_strings(struct schema *s, struct conj *c)
     }
     q_free(strings);
     if (n_left || !build_ok(s->b))
-        return &gx_never;
+        return &expr_never;
     c->types &= ~(uint32_t)T_STRING;
     c->dead |= c->types == 0;
-    return string_union_gx(s, c);
+    return string_union_expr(s, c);
 }
 
-static const struct gx *make_goal(struct schema *s, const struct goal *g)
+static const struct expr *make_goal(struct schema *s, const struct goal *g)
 {
-    struct conj *c = build_alloc(s->b, 1, sizeof *c);
-    struct gx_list out = {0};
+    struct constraints *c = build_alloc(s->b, 1, sizeof *c);
+    struct expr_list out = {0};
     uint32_t n_left = SCHEMA_CHOICES_MAX;
     if (!c)
-        return &gx_never;
-    conj_init(c);
+        return &expr_never;
+    constraints_init(c);
     for (size_t i = 0; i < g->n; i++)
-        conj_add(s, c, g->items[i], NULL);
-    conj_prune(s, c);
-    gx_add(s->b, &out, take_strings(s, c));
+        constraints_add(s, c, g->items[i], NULL);
+    constraints_prune(s, c);
+    expr_add(s->b, &out, take_strings(s, c));
     choose(s, c, &out, &n_left);
-    return gx_alt(s->b, out.items, out.n);
+    return expr_alt(s->b, out.items, out.n);
 }
 
 static size_t goal_hash(const struct goal *g)
@@ -581,8 +585,8 @@ static bool memo_room(struct schema *s)
     if (s->n_memo * 2 < s->memo_size)
         return true;
     if (s->n_memo >= SCHEMA_GOALS_MAX)
-        gx_fail(s->b, Q_TOO_LARGE, "the schema is too large: it has more than %u different parts",
-                SCHEMA_GOALS_MAX);
+        expr_fail(s->b, Q_TOO_LARGE, "the schema is too large: it has more than %u different parts",
+                  SCHEMA_GOALS_MAX);
     struct goal_memo **memos = build_alloc(s->b, size, sizeof *memos);
     for (size_t i = 0; memos && i < s->memo_size; i++) {
         const struct goal_memo *m = s->memos[i];
@@ -610,7 +614,7 @@ static struct goal_memo *memo_of(struct schema *s, const struct goal *g)
             return s->memos[at];
     struct goal_memo *m = build_alloc(s->b, 1, sizeof *m);
     if (m) {
-        *m = (struct goal_memo){.items = g->items, .n = g->n, .rule = GX_INF};
+        *m = (struct goal_memo){.items = g->items, .n = g->n, .rule = EXPR_INF};
         s->memos[at] = m;
         s->n_memo++;
     }
@@ -619,10 +623,10 @@ static struct goal_memo *memo_of(struct schema *s, const struct goal *g)
 
 /* References lead from one schema to the next without end, the stack has one: the goal becomes a
  * rule whose body is made when the goals that it was met in are done. */
-static const struct gx *put_off(struct schema *s, struct goal_memo *m)
+static const struct expr *put_off(struct schema *s, struct goal_memo *m)
 {
-    m->rule = gx_rule_new(s->b, "");
-    m->body = gx_ref(s->b, m->rule);
+    m->rule = expr_rule_new(s->b, "");
+    m->body = expr_ref(s->b, m->rule);
     m->later = s->later;
     s->later = m;
     return m->body;
@@ -633,47 +637,47 @@ static void make_later(struct schema *s)
     while (s->later && build_ok(s->b)) {
         struct goal_memo *m = s->later;
         s->later = m->later;
-        const struct gx *body = make_goal(s, &(struct goal){.items = m->items, .n = m->n});
+        const struct expr *body = make_goal(s, &(struct goal){.items = m->items, .n = m->n});
         if (build_ok(s->b))
             s->b->rules[m->rule].body = body;
     }
 }
 
-const struct gx *schema_goal(struct schema *s, const struct goal *g)
+const struct expr *schema_goal(struct schema *s, const struct goal *g)
 {
     struct build *b = s->b;
     for (size_t i = 0; i < g->n; i++)
         if (json_is_false(g->items[i]))
-            return &gx_never;
+            return &expr_never;
     if (g->n == 0)
         return schema_any(s);
     struct goal_memo *m = build_ok(b) ? memo_of(s, g) : NULL;
     if (!m)
-        return &gx_never;
+        return &expr_never;
     if (m->begun) {
         if (m->body)
             return m->body;
-        if (m->rule == GX_INF)
-            m->rule = gx_rule_new(b, "");
-        return gx_ref(b, m->rule);
+        if (m->rule == EXPR_INF)
+            m->rule = expr_rule_new(b, "");
+        return expr_ref(b, m->rule);
     }
     m->begun = true;
     if (s->depth >= SCHEMA_INSIDE_MAX)
         return put_off(s, m);
     s->depth++;
-    const struct gx *body = make_goal(s, g);
+    const struct expr *body = make_goal(s, g);
     s->depth--;
-    if (m->rule != GX_INF) { /* something inside refers to it */
+    if (m->rule != EXPR_INF) { /* something inside refers to it */
         if (build_ok(b))
             b->rules[m->rule].body = body;
-        m->body = gx_ref(b, m->rule);
+        m->body = expr_ref(b, m->rule);
     } else {
-        m->body = body->weight < 24 ? body : gx_named(b, "", body);
+        m->body = body->weight < 24 ? body : expr_named(b, "", body);
     }
     return m->body;
 }
 
-const struct gx *schema_one(struct schema *s, const json_t *schema)
+const struct expr *schema_one(struct schema *s, const json_t *schema)
 {
     struct goal g = {0};
     goal_add(s, &g, schema);
@@ -687,7 +691,7 @@ static bool is_old_draft(const json_t *root)
                      strstr(draft, "draft-04") || strstr(draft, "draft-03"));
 }
 
-const struct gx *schema_ws_pattern(struct build *b, const char *pattern, size_t n)
+const struct expr *schema_ws_pattern(struct build *b, const char *pattern, size_t n)
 {
     static const struct range blanks[] = {{'\t', '\n'}, {'\r', '\r'}, {' ', ' '}};
     const struct cset *space = cset_of(b, blanks, 3);
@@ -696,28 +700,29 @@ const struct gx *schema_ws_pattern(struct build *b, const char *pattern, size_t 
     for (uint32_t i = 0; f && i < f->n_edge; i++)
         for (uint32_t c = f->edges[i].lo; c <= f->edges[i].hi; c++)
             if (!cset_has(space, c))
-                return gx_fail(b, Q_INVALID,
-                               "white space pattern: it matches more than blanks, tabs, line feeds "
-                               "and carriage returns");
+                return expr_fail(
+                    b, Q_INVALID,
+                    "white space pattern: it matches more than blanks, tabs, line feeds "
+                    "and carriage returns");
     if (f && fsm_is_empty(f))
-        return gx_fail(b, Q_INVALID, "white space pattern: no text matches it");
-    return f ? gx_named(b, "ws", gx_fsm(b, f, GX_UTF8)) : &gx_never;
+        return expr_fail(b, Q_INVALID, "white space pattern: no text matches it");
+    return f ? expr_named(b, "ws", expr_fsm(b, f, EXPR_UTF8)) : &expr_never;
 }
 
-const struct gx *schema_gx(struct build *b, const json_t *root, const struct gx *ws)
+const struct expr *schema_expr(struct build *b, const json_t *root, const struct expr *ws)
 {
     struct schema s = {.b = b, .root = root, .ws = ws, .old_ref = is_old_draft(root)};
     s.made = json_array();
-    const struct gx *x = &gx_never;
+    const struct expr *x = &expr_never;
     if (!json_is_object(root) && !json_is_boolean(root)) {
-        gx_fail(b, Q_INVALID, "expected a schema (an object, true or false)");
+        expr_fail(b, Q_INVALID, "expected a schema (an object, true or false)");
     } else if (s.made) {
         ref_index_new(&s);
-        x = build_ok(b) ? schema_one(&s, root) : &gx_never;
+        x = build_ok(b) ? schema_one(&s, root) : &expr_never;
         make_later(&s);
     }
     if (!s.made)
-        gx_fail(b, Q_NO_MEMORY, "out of memory for a schema");
+        expr_fail(b, Q_NO_MEMORY, "out of memory for a schema");
     ref_index_free(s.refs);
     json_decref(s.made);
     return x;

@@ -3,7 +3,7 @@
  * and the names of which a negation wants some), and the few texts of a finite automaton. */
 #include <string.h>
 #include "common/utf8.h"
-#include "engine/grammar/source/schema_conj.h"
+#include "engine/grammar/source/schema_constraints.h"
 
 #define NAME_BYTES_MAX 64u /* of a name that is written out */
 
@@ -11,27 +11,27 @@ struct names {
     struct schema *s;
     const json_t *at; /* for messages */
     const char *keyword;
-    struct gx_list parts; /* automata of the ways through the choices */
+    struct expr_list parts; /* automata of the ways through the choices */
     uint32_t n_way;
     bool plain; /* one of them allows every name */
 };
 
 /* The names among the values of an enum. */
-static const struct fsm *listed_names(struct names *n, const struct conj *c)
+static const struct fsm *listed_names(struct names *n, const struct constraints *c)
 {
     struct schema *s = n->s;
-    struct gx_list l = {0};
+    struct expr_list l = {0};
     struct string_test test = {NULL, false, false};
     size_t k;
     json_t *v;
     json_array_foreach ((json_t *)c->in[0], k, v)
-        if (json_is_string(v) && conj_allows(s, c, v, &test))
-            gx_add(s->b, &l, gx_bytes(s->b, json_string_value(v), json_string_length(v)));
-    return fsm_of_chars(s->b, gx_alt(s->b, l.items, l.n), n->keyword);
+        if (json_is_string(v) && constraints_allows(s, c, v, &test))
+            expr_add(s->b, &l, expr_bytes(s->b, json_string_value(v), json_string_length(v)));
+    return fsm_of_chars(s->b, expr_alt(s->b, l.items, l.n), n->keyword);
 }
 
 /* Every way to take the open choices of c. */
-static void add_names(struct names *n, struct conj *c)
+static void add_names(struct names *n, struct constraints *c)
 {
     struct schema *s = n->s;
     size_t i;
@@ -43,21 +43,21 @@ static void add_names(struct names *n, struct conj *c)
         const struct fsm *f = c->n_in ? listed_names(n, c) : string_fsm(s, c, &plain);
         n->plain |= plain;
         if (f)
-            gx_add(s->b, &n->parts, gx_fsm(s->b, f, GX_UTF8));
+            expr_add(s->b, &n->parts, expr_fsm(s->b, f, EXPR_UTF8));
         if (++n->n_way > SCHEMA_CHOICES_MAX / 4)
             schema_fail(s, Q_TOO_LARGE, n->at, n->keyword,
                         "more than %u alternatives for a property name", SCHEMA_CHOICES_MAX / 4);
         return;
     }
     struct choice pick = c->choices[--c->n_choice];
-    struct conj *next = build_work(s->b, 200) ? build_alloc(s->b, 1, sizeof *next) : NULL;
+    struct constraints *next = build_work(s->b, 200) ? build_alloc(s->b, 1, sizeof *next) : NULL;
     json_array_foreach ((json_t *)pick.options, i, option) {
         struct chain *chain = next ? build_alloc(s->b, 1, sizeof *chain) : NULL;
         if (!chain)
             return;
         *chain = (struct chain){.up = pick.chain, .is_choice = true};
         *next = *c;
-        conj_add(s, next, option, chain);
+        constraints_add(s, next, option, chain);
         add_names(n, next);
     }
 }
@@ -66,18 +66,18 @@ const struct fsm *names_fsm(struct schema *s, const json_t *schema, const json_t
                             const char *keyword, bool *plain)
 {
     struct names n = {.s = s, .at = at, .keyword = keyword};
-    struct conj *c = build_alloc(s->b, 1, sizeof *c);
+    struct constraints *c = build_alloc(s->b, 1, sizeof *c);
     *plain = false;
     if (!c)
         return NULL;
-    conj_init(c);
-    conj_add(s, c, schema, NULL);
+    constraints_init(c);
+    constraints_add(s, c, schema, NULL);
     add_names(&n, c);
     *plain = n.plain && build_ok(s->b);
     if (*plain || !build_ok(s->b))
         return NULL;
-    const struct gx *all = gx_alt(s->b, n.parts.items, n.parts.n);
-    return all->kind == GX_FSM ? all->fsm : fsm_of_chars(s->b, all, keyword);
+    const struct expr *all = expr_alt(s->b, n.parts.items, n.parts.n);
+    return all->kind == EXPR_FSM ? all->fsm : fsm_of_chars(s->b, all, keyword);
 }
 
 struct texts {

@@ -12,26 +12,26 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "engine/grammar/source/schema_conj.h"
+#include "engine/grammar/source/schema_constraints.h"
 
-#define WHOLE_MAX    40u /* digits before the point, for want of a bound */
-#define PART_MAX     20u /* behind it */
-#define MULTIPLE_MAX 20000.0
-#define LAYERS_MAX   4000u  /* remainders of one automaton, times places behind the point */
-#define COUNTED_MAX  30000u /* remainders beside a counted length */
-#define EXACT_MAX    15u    /* letters of a number that every reader reads exactly */
-#define PRODUCT_MAX  5000u  /* remainders times digits, so that a program has room for two */
+#define WHOLE_MAX         40u /* digits before the point, for want of a bound */
+#define PART_MAX          20u /* behind it */
+#define MULTIPLE_MAX      20000.0
+#define LAYERS_MAX        4000u  /* remainders of one automaton, times places behind the point */
+#define COUNTED_LOOPS_MAX 30000u /* remainders beside a counted length */
+#define EXACT_MAX         15u    /* letters of a number that every reader reads exactly */
+#define PRODUCT_MAX       5000u  /* remainders times digits, so that a program has room for two */
 
-static const struct gx *digits(struct build *b, char lo, char hi)
+static const struct expr *digits(struct build *b, char lo, char hi)
 {
     if (lo > hi)
-        return &gx_never;
-    return gx_chars(b, cset_of(b, &(struct range){(uint32_t)lo, (uint32_t)hi}, 1), GX_UTF8);
+        return &expr_never;
+    return expr_chars(b, cset_of(b, &(struct range){(uint32_t)lo, (uint32_t)hi}, 1), EXPR_UTF8);
 }
 
-static const struct gx *any_digits(struct build *b, uint32_t min, uint32_t max)
+static const struct expr *any_digits(struct build *b, uint32_t min, uint32_t max)
 {
-    return gx_repeat(b, digits(b, '0', '9'), min, max);
+    return expr_repeat(b, digits(b, '0', '9'), min, max);
 }
 
 /* Digits of v >= 0 with 17 significant ones, e.g. "1e-07": to a point at its place. */
@@ -98,16 +98,16 @@ bool number_read(struct number *out, const json_t *v)
 
 /* The exponent form of very large and very small values, as printed and as most write it: 1e-07,
  * 1e-7; 1e+30, 1e30. */
-static const struct gx *exponent_forms(struct build *b, const char *text)
+static const struct expr *exponent_forms(struct build *b, const char *text)
 {
     char plain[64];
     const char *e = strchr(text, 'e'), *digit = e + 1 + strspn(e + 1, "+-0");
     snprintf(plain, sizeof plain, "%.*s%s%s", (int)(e + 1 - text), text, e[1] == '-' ? "-" : "",
              digit);
-    return gx_alt2(b, gx_text(b, text), gx_text(b, plain));
+    return expr_alt2(b, expr_text(b, text), expr_text(b, plain));
 }
 
-const struct gx *number_value(struct schema *s, const json_t *v, bool whole)
+const struct expr *number_value(struct schema *s, const json_t *v, bool whole)
 {
     struct build *b = s->b;
     struct number n;
@@ -115,21 +115,22 @@ const struct gx *number_value(struct schema *s, const json_t *v, bool whole)
     shortest(text, sizeof text, json_number_value(v));
     bool is_far = json_is_real(v) && strchr(text, 'e');
     if (!number_read(&n, v))
-        return is_far ? exponent_forms(b, text) : gx_text(b, text);
+        return is_far ? exponent_forms(b, text) : expr_text(b, text);
     bool zero = !strcmp(n.whole, "0") && !n.part[0];
-    const struct gx *minus = gx_text(b, "-");
-    const struct gx *sign = n.negative ? minus : zero ? gx_repeat(b, minus, 0, 1) : &gx_empty;
-    const struct gx *x =
-        gx_seq2(b, whole ? n.negative ? minus : &gx_empty : sign, gx_text(b, n.whole));
+    const struct expr *minus = expr_text(b, "-");
+    const struct expr *sign = n.negative ? minus : zero ? expr_repeat(b, minus, 0, 1) : &expr_empty;
+    const struct expr *x =
+        expr_seq2(b, whole ? n.negative ? minus : &expr_empty : sign, expr_text(b, n.whole));
     uint32_t n_part = (uint32_t)strlen(n.part), room = n_part < PART_MAX ? PART_MAX - n_part : 0;
-    const struct gx *point = gx_seq2(b, gx_text(b, "."), gx_text(b, n.part));
+    const struct expr *point = expr_seq2(b, expr_text(b, "."), expr_text(b, n.part));
     if (n_part)
-        x = gx_seq3(b, x, point, gx_repeat(b, digits(b, '0', '0'), 0, room));
+        x = expr_seq3(b, x, point, expr_repeat(b, digits(b, '0', '0'), 0, room));
     else if (!whole)
-        x = gx_seq2(
-            b, x,
-            gx_repeat(b, gx_seq2(b, point, gx_repeat(b, digits(b, '0', '0'), 1, room)), 0, 1));
-    return is_far ? gx_alt2(b, x, exponent_forms(b, text)) : x;
+        x = expr_seq2(b, x,
+                      expr_repeat(b,
+                                  expr_seq2(b, point, expr_repeat(b, digits(b, '0', '0'), 1, room)),
+                                  0, 1));
+    return is_far ? expr_alt2(b, x, exponent_forms(b, text)) : x;
 }
 
 static int compare_size(const struct number *x, const struct number *y)
@@ -162,7 +163,7 @@ static int compare_value(const json_t *v, const struct number *bound)
     return (x > y) - (x < y);
 }
 
-bool number_holds(const struct conj *c, const json_t *v)
+bool number_holds(const struct constraints *c, const json_t *v)
 {
     int low = c->low.is_set ? compare_value(v, &c->low) : 1;
     int high = c->high.is_set ? compare_value(v, &c->high) : -1;
@@ -177,75 +178,77 @@ bool number_holds(const struct conj *c, const json_t *v)
 }
 
 /* .ddd or nothing */
-static const struct gx *fraction(struct build *b)
+static const struct expr *fraction(struct build *b)
 {
-    return gx_optional(b, gx_seq2(b, gx_text(b, "."), any_digits(b, 1, PART_MAX)));
+    return expr_optional(b, expr_seq2(b, expr_text(b, "."), any_digits(b, 1, PART_MAX)));
 }
 
 /* whole digits that are more (or less, by `sign`) than those of n, with as many digits. */
-static const struct gx *same_length(struct build *b, const struct number *n, int sign)
+static const struct expr *same_length(struct build *b, const struct number *n, int sign)
 {
-    struct gx_list l = {0};
+    struct expr_list l = {0};
     size_t n_digit = strlen(n->whole);
     for (size_t i = 0; i < n_digit; i++) {
         char d = n->whole[i];
-        const struct gx *here = sign > 0
-                                    ? digits(b, (char)(d + 1), '9')
-                                    : digits(b, i == 0 && n_digit > 1 ? '1' : '0', (char)(d - 1));
+        const struct expr *here = sign > 0
+                                      ? digits(b, (char)(d + 1), '9')
+                                      : digits(b, i == 0 && n_digit > 1 ? '1' : '0', (char)(d - 1));
         uint32_t rest = (uint32_t)(n_digit - i - 1);
-        gx_add(b, &l, gx_seq3(b, gx_bytes(b, n->whole, i), here, any_digits(b, rest, rest)));
+        expr_add(b, &l, expr_seq3(b, expr_bytes(b, n->whole, i), here, any_digits(b, rest, rest)));
     }
-    return gx_alt(b, l.items, l.n);
+    return expr_alt(b, l.items, l.n);
 }
 
 /* What may follow n's whole digits: ".ddd" for fractions above (below) n's; the same unless strict.
  */
-static const struct gx *same_whole(struct build *b, const struct number *n, int sign)
+static const struct expr *same_whole(struct build *b, const struct number *n, int sign)
 {
-    struct gx_list l = {0};
+    struct expr_list l = {0};
     size_t m = strlen(n->part);
-    const struct gx *zeros = gx_repeat(b, gx_text(b, "0"), 0, PART_MAX);
+    const struct expr *zeros = expr_repeat(b, expr_text(b, "0"), 0, PART_MAX);
     for (size_t j = 0; j < m; j++) { /* differs at digit j */
         char d = n->part[j];
-        const struct gx *here =
+        const struct expr *here =
             sign > 0 ? digits(b, (char)(d + 1), '9') : digits(b, '0', (char)(d - 1));
-        gx_add(b, &l, gx_seq3(b, gx_bytes(b, n->part, j), here, any_digits(b, 0, PART_MAX)));
+        expr_add(b, &l, expr_seq3(b, expr_bytes(b, n->part, j), here, any_digits(b, 0, PART_MAX)));
         if (sign < 0 && j > 0) /* ends there: then zeros, which are less */
-            gx_add(b, &l, gx_bytes(b, n->part, j));
+            expr_add(b, &l, expr_bytes(b, n->part, j));
     }
-    const struct gx *equal = gx_bytes(b, n->part, m);
+    const struct expr *equal = expr_bytes(b, n->part, m);
     if (sign > 0) /* equal, then anything; strict: something that is not 0 */
-        gx_add(
-            b, &l,
-            gx_seq3(b, equal, zeros, gx_seq2(b, digits(b, '1', '9'), any_digits(b, 0, PART_MAX))));
+        expr_add(b, &l,
+                 expr_seq3(b, equal, zeros,
+                           expr_seq2(b, digits(b, '1', '9'), any_digits(b, 0, PART_MAX))));
     if (!n->strict)
-        gx_add(b, &l, gx_seq2(b, equal, m ? zeros : gx_repeat(b, gx_text(b, "0"), 1, PART_MAX)));
-    const struct gx *with = gx_seq2(b, gx_text(b, "."), gx_alt(b, l.items, l.n));
+        expr_add(b, &l,
+                 expr_seq2(b, equal, m ? zeros : expr_repeat(b, expr_text(b, "0"), 1, PART_MAX)));
+    const struct expr *with = expr_seq2(b, expr_text(b, "."), expr_alt(b, l.items, l.n));
     bool without = m ? sign < 0 : !n->strict; /* no fraction at all */
-    return without ? gx_alt2(b, with, &gx_empty) : with;
+    return without ? expr_alt2(b, with, &expr_empty) : with;
 }
 
 /* Unsigned numbers that are above (sign > 0) or below n, or equal unless strict. */
-static const struct gx *beyond(struct build *b, const struct number *n, int sign)
+static const struct expr *beyond(struct build *b, const struct number *n, int sign)
 {
     uint32_t n_digit = (uint32_t)strlen(n->whole);
-    const struct gx *first = digits(b, '1', '9'), *other = &gx_never;
+    const struct expr *first = digits(b, '1', '9'), *other = &expr_never;
     if (sign > 0 && n_digit < WHOLE_MAX)
-        other = gx_seq2(b, first, any_digits(b, n_digit, WHOLE_MAX - 1));
+        other = expr_seq2(b, first, any_digits(b, n_digit, WHOLE_MAX - 1));
     else if (sign < 0 && n_digit > 1)
-        other = gx_alt2(b, gx_text(b, "0"), gx_seq2(b, first, any_digits(b, 0, n_digit - 2)));
-    const struct gx *more = gx_seq2(b, gx_alt2(b, other, same_length(b, n, sign)), fraction(b));
-    return gx_alt2(b, more, gx_seq2(b, gx_text(b, n->whole), same_whole(b, n, sign)));
+        other = expr_alt2(b, expr_text(b, "0"), expr_seq2(b, first, any_digits(b, 0, n_digit - 2)));
+    const struct expr *more =
+        expr_seq2(b, expr_alt2(b, other, same_length(b, n, sign)), fraction(b));
+    return expr_alt2(b, more, expr_seq2(b, expr_text(b, n->whole), same_whole(b, n, sign)));
 }
 
-static const struct gx *unsigned_any(struct build *b, uint32_t n_more)
+static const struct expr *unsigned_any(struct build *b, uint32_t n_more)
 {
-    const struct gx *whole =
-        gx_alt2(b, gx_text(b, "0"), gx_seq2(b, digits(b, '1', '9'), any_digits(b, 0, n_more)));
-    return gx_seq2(b, whole, fraction(b));
+    const struct expr *whole = expr_alt2(
+        b, expr_text(b, "0"), expr_seq2(b, digits(b, '1', '9'), any_digits(b, 0, n_more)));
+    return expr_seq2(b, whole, fraction(b));
 }
 
-static const struct fsm *fsm_of(struct build *b, const struct gx *x)
+static const struct fsm *fsm_of(struct build *b, const struct expr *x)
 {
     return fsm_of_chars(b, x, "a number's bounds");
 }
@@ -259,24 +262,26 @@ static const struct fsm *between(struct build *b, const struct number *low,
 }
 
 /* n_more: digits behind the first, where there is no bound. */
-static const struct fsm *within_bounds(struct schema *s, const struct conj *c, uint32_t n_more)
+static const struct fsm *within_bounds(struct schema *s, const struct constraints *c,
+                                       uint32_t n_more)
 {
     struct build *b = s->b;
     struct number zero = {.is_set = true, .whole = "0"};
     struct number low = c->low, high = c->high, above = zero;
-    const struct gx *x = &gx_never;
+    const struct expr *x = &expr_never;
     above.strict = true;
     if (!low.is_set && !high.is_set) /* both signs in the same states */
-        return fsm_of(b, gx_seq2(b, gx_optional(b, gx_text(b, "-")), unsigned_any(b, n_more)));
+        return fsm_of(b,
+                      expr_seq2(b, expr_optional(b, expr_text(b, "-")), unsigned_any(b, n_more)));
     if (!high.is_set || !high.negative) { /* from 0 on */
         const struct fsm *f =
             between(b, low.is_set && !low.negative ? &low : NULL, high.is_set ? &high : NULL);
-        x = gx_fsm(b, f, GX_UTF8);
+        x = expr_fsm(b, f, EXPR_UTF8);
     }
     if (!low.is_set || low.negative) { /* below 0: the sizes change places */
         const struct fsm *f =
             between(b, high.is_set && high.negative ? &high : &above, low.is_set ? &low : NULL);
-        x = gx_alt2(b, x, gx_seq2(b, gx_text(b, "-"), gx_fsm(b, f, GX_UTF8)));
+        x = expr_alt2(b, x, expr_seq2(b, expr_text(b, "-"), expr_fsm(b, f, EXPR_UTF8)));
     }
     return build_ok(b) ? fsm_of(b, x) : NULL;
 }
@@ -396,7 +401,7 @@ static bool residues_add(struct residues *q, uint64_t unit, uint32_t scale, bool
 }
 
 /* All of c in as few as hold them; how many. */
-static uint32_t list_residues(struct schema *s, const struct conj *c, struct residues *out)
+static uint32_t list_residues(struct schema *s, const struct constraints *c, struct residues *out)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < c->n_multiple && build_ok(s->b); i++) {
@@ -405,10 +410,10 @@ static uint32_t list_residues(struct schema *s, const struct conj *c, struct res
         while (fabs(m - round(m)) > 1e-9 && scale < 9)
             m = of * pow(10, ++scale);
         if (fabs(m - round(m)) > 1e-9 || m > MULTIPLE_MAX || m < 1) {
-            gx_fail(s->b, Q_UNSUPPORTED,
-                    "multipleOf: %g is not supported; expected a whole number up to %g, or one "
-                    "divided by a power of ten",
-                    of, MULTIPLE_MAX);
+            expr_fail(s->b, Q_UNSUPPORTED,
+                      "multipleOf: %g is not supported; expected a whole number up to %g, or one "
+                      "divided by a power of ten",
+                      of, MULTIPLE_MAX);
             return 0;
         }
         while (k < n && !residues_add(&out[k], (uint64_t)round(m), scale, c->not_multiple[i]))
@@ -423,7 +428,7 @@ static uint32_t list_residues(struct schema *s, const struct conj *c, struct res
 
 /* Many remainders and many digits are too many states: how many digits there may be behind the
  * first where there is no bound; a second bound for want of one, well beyond the first. */
-static uint32_t limit_digits(struct conj *c, const struct residues *residues, uint32_t n)
+static uint32_t limit_digits(struct constraints *c, const struct residues *residues, uint32_t n)
 {
     uint64_t m = 1;
     size_t n_bound = strlen(c->low.whole);
@@ -447,7 +452,7 @@ static uint32_t limit_digits(struct conj *c, const struct residues *residues, ui
     return (uint32_t)n_digit - 1;
 }
 
-static const struct fsm *without(struct schema *s, const struct fsm *f, const struct conj *c)
+static const struct fsm *without(struct schema *s, const struct fsm *f, const struct constraints *c)
 {
     struct build *b = s->b;
     for (uint32_t k = 0; k < c->n_not_in; k++) {
@@ -457,35 +462,35 @@ static const struct fsm *without(struct schema *s, const struct fsm *f, const st
             struct number n;
             if (!json_is_number(v) || !f || !number_read(&n, v))
                 continue;
-            const struct gx *zeros = gx_repeat(b, gx_text(b, "0"), 1, PART_MAX);
-            const struct gx *tail = gx_optional(b, gx_seq2(b, gx_text(b, "."), zeros));
+            const struct expr *zeros = expr_repeat(b, expr_text(b, "0"), 1, PART_MAX);
+            const struct expr *tail = expr_optional(b, expr_seq2(b, expr_text(b, "."), zeros));
             if (n.part[0])
-                tail = gx_seq3(b, gx_text(b, "."), gx_text(b, n.part),
-                               gx_repeat(b, gx_text(b, "0"), 0, PART_MAX));
-            const struct gx *minus = gx_text(b, "-");
+                tail = expr_seq3(b, expr_text(b, "."), expr_text(b, n.part),
+                                 expr_repeat(b, expr_text(b, "0"), 0, PART_MAX));
+            const struct expr *minus = expr_text(b, "-");
             bool is_zero = !strcmp(n.whole, "0") && !n.part[0]; /* -0 too */
-            const struct gx *sign = n.negative ? minus
-                                    : is_zero  ? gx_optional(b, minus)
-                                               : &gx_empty;
-            const struct gx *x = gx_seq3(b, sign, gx_text(b, n.whole), tail);
+            const struct expr *sign = n.negative ? minus
+                                      : is_zero  ? expr_optional(b, minus)
+                                                 : &expr_empty;
+            const struct expr *x = expr_seq3(b, sign, expr_text(b, n.whole), tail);
             f = fsm_minus(b, f, fsm_of(b, x));
         }
     }
     return f;
 }
 
-static const struct gx *free_number(struct schema *s, bool whole)
+static const struct expr *free_number(struct schema *s, bool whole)
 {
     struct build *b = s->b;
     const struct range signs[] = {{'+', '+'}, {'-', '-'}}, e[] = {{'E', 'E'}, {'e', 'e'}};
-    const struct gx *minus = gx_optional(b, gx_text(b, "-"));
-    const struct gx *digit =
-        gx_alt2(b, gx_text(b, "0"), gx_seq2(b, digits(b, '1', '9'), any_digits(b, 0, WHOLE_MAX)));
-    const struct gx *power =
-        gx_seq3(b, gx_chars(b, cset_of(b, e, 2), GX_UTF8),
-                gx_optional(b, gx_chars(b, cset_of(b, signs, 2), GX_UTF8)), any_digits(b, 1, 2));
-    const struct gx *tail = gx_seq2(b, fraction(b), gx_optional(b, power));
-    return gx_seq3(b, minus, digit, whole ? &gx_empty : tail);
+    const struct expr *minus = expr_optional(b, expr_text(b, "-"));
+    const struct expr *digit = expr_alt2(
+        b, expr_text(b, "0"), expr_seq2(b, digits(b, '1', '9'), any_digits(b, 0, WHOLE_MAX)));
+    const struct expr *power = expr_seq3(
+        b, expr_chars(b, cset_of(b, e, 2), EXPR_UTF8),
+        expr_optional(b, expr_chars(b, cset_of(b, signs, 2), EXPR_UTF8)), any_digits(b, 1, 2));
+    const struct expr *tail = expr_seq2(b, fraction(b), expr_optional(b, power));
+    return expr_seq3(b, minus, digit, whole ? &expr_empty : tail);
 }
 
 /* Can the remainders be told apart without a bound of digits? Then digits are counted while a text
@@ -493,23 +498,24 @@ static const struct gx *free_number(struct schema *s, bool whole)
 static bool are_countable(const struct residues *residues, uint32_t n)
 {
     uint64_t m = 1;
-    for (uint32_t i = 0; i < n && m <= COUNTED_MAX; i++)
+    for (uint32_t i = 0; i < n && m <= COUNTED_LOOPS_MAX; i++)
         m = m / common_divisor(m, residues[i].m) * residues[i].m * (residues[i].scale + 1);
-    return m <= COUNTED_MAX;
+    return m <= COUNTED_LOOPS_MAX;
 }
 
 static const struct fsm *of_any_length(struct build *b)
 {
-    const struct gx *any = any_digits(b, 0, GX_INF), *digit = digits(b, '0', '9');
-    const struct gx *whole = gx_alt2(b, gx_text(b, "0"), gx_seq2(b, digits(b, '1', '9'), any));
-    const struct gx *part = gx_optional(b, gx_seq3(b, gx_text(b, "."), digit, any));
-    return fsm_of(b, gx_seq3(b, gx_optional(b, gx_text(b, "-")), whole, part));
+    const struct expr *any = any_digits(b, 0, EXPR_INF), *digit = digits(b, '0', '9');
+    const struct expr *whole =
+        expr_alt2(b, expr_text(b, "0"), expr_seq2(b, digits(b, '1', '9'), any));
+    const struct expr *part = expr_optional(b, expr_seq3(b, expr_text(b, "."), digit, any));
+    return fsm_of(b, expr_seq3(b, expr_optional(b, expr_text(b, "-")), whole, part));
 }
 
-const struct gx *number_gx(struct schema *s, const struct conj *c)
+const struct expr *number_expr(struct schema *s, const struct constraints *c)
 {
     struct build *b = s->b;
-    struct conj with = *c;
+    struct constraints with = *c;
     bool whole = !(c->types & T_FRACTION);
     for (uint32_t i = 0; i < c->n_format; i++) { /* of OpenAPI */
         bool is32 = !strcmp(c->formats[i], "int32");
@@ -528,7 +534,7 @@ const struct gx *number_gx(struct schema *s, const struct conj *c)
     for (uint32_t k = 0; k < c->n_not_in; k++)
         excludes |= json_array_size(c->not_in[k]) > 0;
     if (!with.low.is_set && !with.high.is_set && !c->n_multiple && !excludes)
-        return gx_named(b, "", free_number(s, whole));
+        return expr_named(b, "", free_number(s, whole));
     struct residues residues[16];
     uint32_t n_residues = list_residues(s, c, residues);
     uint32_t n_more = limit_digits(&with, residues, n_residues);
@@ -540,14 +546,16 @@ const struct gx *number_gx(struct schema *s, const struct conj *c)
     if (excludes)
         f = without(s, f, c);
     if (whole && f) {
-        const struct gx *sign = gx_optional(b, gx_text(b, "-"));
-        f = fsm_and(b, f,
-                    fsm_of(b, gx_seq2(b, sign, any_digits(b, 1, counts ? GX_INF : WHOLE_MAX + 1))));
+        const struct expr *sign = expr_optional(b, expr_text(b, "-"));
+        f = fsm_and(
+            b, f,
+            fsm_of(b, expr_seq2(b, sign, any_digits(b, 1, counts ? EXPR_INF : WHOLE_MAX + 1))));
     }
     f = n_residues ? fsm_minimal(b, f) : f;
     for (uint32_t i = 0; i < n_residues && f; i++)
         f = fsm_minimal(b, fsm_and(b, f, fsm_minimal(b, residues_fsm(b, &residues[i]))));
     if (!f || fsm_is_empty(f))
-        return &gx_never;
-    return gx_named(b, "", counts ? gx_within(b, f, GX_UTF8, EXACT_MAX) : gx_fsm(b, f, GX_UTF8));
+        return &expr_never;
+    return expr_named(b, "",
+                      counts ? expr_within(b, f, EXPR_UTF8, EXACT_MAX) : expr_fsm(b, f, EXPR_UTF8));
 }

@@ -13,7 +13,7 @@
 #include <string.h>
 #include "engine/grammar/source/name_tree.h"
 #include "engine/grammar/source/regex.h"
-#include "engine/grammar/source/schema_conj.h"
+#include "engine/grammar/source/schema_constraints.h"
 
 #define PATTERNS_MAX 12u
 #define PROPS_MAX    5000u
@@ -24,17 +24,17 @@
 struct prop {
     const char *text;
     bool required;
-    const struct gx *name;  /* BYTES, with its quotes */
-    const struct gx *value; /* with the colon before it; NEVER when it cannot be */
+    const struct expr *name;  /* BYTES, with its quotes */
+    const struct expr *value; /* with the colon before it; NEVER when it cannot be */
 };
 struct wanted {              /* another property that there must be */
     const struct fsm *names; /* NULL: all */
     struct goal values;
-    const struct gx *entry;
+    const struct expr *entry;
 };
 struct object_parts {
     struct schema *s;
-    const struct conj *c;
+    const struct constraints *c;
     struct prop *props; /* [n_prop] */
     size_t n_prop, cap;
     const struct fsm *names; /* what all names must be; NULL: anything */
@@ -42,13 +42,13 @@ struct object_parts {
     uint32_t pattern_source[PATTERNS_MAX];
     const struct fsm *pattern_fsms[PATTERNS_MAX];
     uint32_t n_pattern;
-    const struct gx *extra; /* one property that is not listed; NEVER: there is none */
-    const struct gx *comma;
+    const struct expr *extra; /* one property that is not listed; NEVER: there is none */
+    const struct expr *comma;
     struct wanted wanted[WANTED_MAX]; /* no name is in two of them */
     uint32_t n_wanted;
 };
 
-static struct prop *find(struct object_parts *p, const char *name)
+static struct prop *find_property(struct object_parts *p, const char *name)
 {
     for (size_t i = 0; i < p->n_prop; i++)
         if (!strcmp(p->props[i].text, name))
@@ -58,7 +58,7 @@ static struct prop *find(struct object_parts *p, const char *name)
 
 static void list_prop(struct object_parts *p, const char *name, bool required)
 {
-    struct prop *old = find(p, name);
+    struct prop *old = find_property(p, name);
     struct q_err e = Q_ERR_INIT;
     if (old) {
         old->required |= required;
@@ -66,7 +66,7 @@ static void list_prop(struct object_parts *p, const char *name, bool required)
     }
     if (!build_work(p->s->b, p->n_prop / 16 + 1) ||
         q_grow(&p->props, &p->cap, p->n_prop + 1, sizeof *p->props, PROPS_MAX, &e)) {
-        gx_fail(p->s->b, Q_TOO_LARGE, "properties: more than %u of one object", PROPS_MAX);
+        expr_fail(p->s->b, Q_TOO_LARGE, "properties: more than %u of one object", PROPS_MAX);
         return;
     }
     p->props[p->n_prop++] = (struct prop){.text = name, .required = required};
@@ -157,7 +157,8 @@ static void add_unevaluated(struct object_parts *p, const bool *known, struct go
             const json_t *other = p->c->objects[k];
             bool all = json_object_get(other, "additionalProperties") ||
                        (k != i && json_object_get(other, "unevaluatedProperties"));
-            looked_at |= (known[k] || all) && conj_sees(p->c->objects[i], p->c->object_chains[k]);
+            looked_at |=
+                (known[k] || all) && constraints_sees(p->c->objects[i], p->c->object_chains[k]);
         }
         if (v && !looked_at)
             goal_add(p->s, g, v);
@@ -187,9 +188,10 @@ static struct goal prop_goal(struct object_parts *p, const char *name)
     return g;
 }
 
-static const struct gx *entry(struct object_parts *p, const struct gx *name, const struct gx *value)
+static const struct expr *entry(struct object_parts *p, const struct expr *name,
+                                const struct expr *value)
 {
-    return gx_seq3(p->s->b, name, schema_token(p->s, ":"), value);
+    return expr_seq3(p->s->b, name, schema_token(p->s, ":"), value);
 }
 
 static void make_values(struct object_parts *p)
@@ -197,10 +199,10 @@ static void make_values(struct object_parts *p)
     struct schema *s = p->s;
     for (size_t i = 0; i < p->n_prop && build_ok(s->b); i++) {
         const char *text = p->props[i].text;
-        const struct gx *name = schema_quoted(s, text, strlen(text)), *value = &gx_never;
+        const struct expr *name = schema_quoted(s, text, strlen(text)), *value = &expr_never;
         if (!p->names || fsm_accepts(p->names, text, strlen(text))) {
             const struct goal g = prop_goal(p, text);
-            value = gx_seq2(s->b, schema_token(s, ":"), schema_goal(s, &g));
+            value = expr_seq2(s->b, schema_token(s, ":"), schema_goal(s, &g));
         }
         p->props[i].name = name;
         p->props[i].value = value;
@@ -209,7 +211,8 @@ static void make_values(struct object_parts *p)
 
 static const struct fsm *all_names(struct build *b)
 {
-    return fsm_of_chars(b, gx_repeat(b, gx_chars(b, &cset_any, GX_UTF8), 0, GX_INF), "a name");
+    return fsm_of_chars(b, expr_repeat(b, expr_chars(b, &cset_any, EXPR_UTF8), 0, EXPR_INF),
+                        "a name");
 }
 
 /* Names among `only` (NULL: all) that are not listed and match exactly the patterns of `set`; NULL:
@@ -217,17 +220,17 @@ static const struct fsm *all_names(struct build *b)
 static const struct fsm *names_of(struct object_parts *p, uint32_t set, const struct fsm *only)
 {
     struct build *b = p->s->b;
-    struct gx_list l = {0};
+    struct expr_list l = {0};
     const struct fsm *f = p->names && only ? fsm_and(b, p->names, only) : only ? only : p->names;
     for (uint32_t k = 0; k < p->n_pattern; k++)
         if (set >> k & 1)
             f = f ? fsm_and(b, f, p->pattern_fsms[k]) : p->pattern_fsms[k];
     for (size_t i = 0; i < p->n_prop; i++)
-        gx_add(b, &l, gx_text(b, p->props[i].text));
+        expr_add(b, &l, expr_text(b, p->props[i].text));
     if (!f && (p->n_prop || p->n_pattern))
         f = all_names(b);
     if (p->n_prop && f)
-        f = fsm_minus(b, f, fsm_of_chars(b, gx_alt(b, l.items, l.n), "properties"));
+        f = fsm_minus(b, f, fsm_of_chars(b, expr_alt(b, l.items, l.n), "properties"));
     for (uint32_t k = 0; k < p->n_pattern && f; k++)
         if (!(set >> k & 1))
             f = fsm_minus(b, f, p->pattern_fsms[k]);
@@ -235,7 +238,8 @@ static const struct fsm *names_of(struct object_parts *p, uint32_t set, const st
 }
 
 /* wanted: what this one must be besides; NULL: nothing. */
-static const struct gx *extra_of(struct object_parts *p, uint32_t set, const struct wanted *wanted)
+static const struct expr *extra_of(struct object_parts *p, uint32_t set,
+                                   const struct wanted *wanted)
 {
     struct schema *s = p->s;
     struct goal g = {0};
@@ -254,70 +258,73 @@ static const struct gx *extra_of(struct object_parts *p, uint32_t set, const str
         goal_add(s, &g, wanted->values.items[i]);
     for (size_t i = 0; i < g.n; i++)
         if (json_is_false(g.items[i]))
-            return &gx_never;
+            return &expr_never;
     const struct fsm *names = names_of(p, set, wanted ? wanted->names : NULL);
     if (names && fsm_is_empty(names))
-        return &gx_never;
-    struct conj any;
-    conj_init(&any);
-    const struct gx *quote = gx_text(s->b, "\"");
-    const struct gx *name =
-        names ? gx_named(s->b, "", gx_seq3(s->b, quote, gx_fsm(s->b, names, GX_JSON), quote))
-              : string_gx(s, &any);
-    return build_ok(s->b) ? entry(p, name, schema_goal(s, &g)) : &gx_never;
+        return &expr_never;
+    struct constraints any;
+    constraints_init(&any);
+    const struct expr *quote = expr_text(s->b, "\"");
+    const struct expr *name =
+        names
+            ? expr_named(s->b, "", expr_seq3(s->b, quote, expr_fsm(s->b, names, EXPR_JSON), quote))
+            : string_expr(s, &any);
+    return build_ok(s->b) ? entry(p, name, schema_goal(s, &g)) : &expr_never;
 }
 
 /* Few patterns: every set of them. Many: names that match two of them are left out. */
-static const struct gx *make_extra(struct object_parts *p, const struct wanted *wanted)
+static const struct expr *make_extra(struct object_parts *p, const struct wanted *wanted)
 {
-    struct gx_list l = {0};
+    struct expr_list l = {0};
     uint32_t n = p->n_pattern;
     if (n <= 3) {
         for (uint32_t set = 0; set < 1u << n && build_ok(p->s->b); set++)
-            gx_add(p->s->b, &l, extra_of(p, set, wanted));
+            expr_add(p->s->b, &l, extra_of(p, set, wanted));
     } else {
-        gx_add(p->s->b, &l, extra_of(p, 0, wanted));
+        expr_add(p->s->b, &l, extra_of(p, 0, wanted));
         for (uint32_t k = 0; k < n && build_ok(p->s->b); k++)
-            gx_add(p->s->b, &l, extra_of(p, 1u << k, wanted));
+            expr_add(p->s->b, &l, extra_of(p, 1u << k, wanted));
     }
-    return gx_alt(p->s->b, l.items, l.n);
+    return expr_alt(p->s->b, l.items, l.n);
 }
 
 /* At most n of the others, then those that are wanted. */
-static const struct gx *with_wanted(struct object_parts *p, uint32_t have, uint32_t n)
+static const struct expr *with_wanted(struct object_parts *p, uint32_t have, uint32_t n)
 {
     struct build *b = p->s->b;
-    const struct gx *x = have ? p->comma : &gx_empty;
-    if (p->extra->kind != GX_NEVER)
-        x = gx_seq2(b, x, gx_repeat(b, gx_seq2(b, p->extra, p->comma), 0, n));
+    const struct expr *x = have ? p->comma : &expr_empty;
+    if (p->extra->kind != EXPR_NEVER)
+        x = expr_seq2(b, x, expr_repeat(b, expr_seq2(b, p->extra, p->comma), 0, n));
     for (uint32_t i = 0; i < p->n_wanted; i++)
-        x = gx_seq3(b, x, i ? p->comma : &gx_empty, p->wanted[i].entry);
+        x = expr_seq3(b, x, i ? p->comma : &expr_empty, p->wanted[i].entry);
     return x;
 }
 
 /* Others behind the listed ones, when `have` properties are there (known: it is known exactly). */
-static const struct gx *extras(struct object_parts *p, uint32_t have)
+static const struct expr *extras(struct object_parts *p, uint32_t have)
 {
     struct build *b = p->s->b;
-    const struct conj *c = p->c;
+    const struct constraints *c = p->c;
     uint32_t need = c->props_min > have ? c->props_min - have : 0;
-    uint32_t left = c->props_max == GX_INF ? GX_INF : c->props_max > have ? c->props_max - have : 0;
+    uint32_t left = c->props_max == EXPR_INF ? EXPR_INF
+                    : c->props_max > have    ? c->props_max - have
+                                             : 0;
     if (c->props_max < have || need > left || p->n_wanted > left)
-        return &gx_never;
-    if (need > (p->n_wanted ? p->n_wanted : 1) && p->extra->kind != GX_NEVER) /* equal names? */
+        return &expr_never;
+    if (need > (p->n_wanted ? p->n_wanted : 1) && p->extra->kind != EXPR_NEVER) /* equal names? */
         return schema_fail(p->s, Q_UNSUPPORTED, c->n_object ? c->objects[0] : p->s->root,
                            "minProperties",
                            "at most one property outside \"properties\" can be required");
     if (p->n_wanted && need <= p->n_wanted)
-        return with_wanted(p, have, left == GX_INF ? GX_INF : left - p->n_wanted);
-    if (p->extra->kind == GX_NEVER || left == 0)
-        return need ? &gx_never : &gx_empty;
-    const struct gx *more = gx_seq2(b, p->comma, p->extra);
+        return with_wanted(p, have, left == EXPR_INF ? EXPR_INF : left - p->n_wanted);
+    if (p->extra->kind == EXPR_NEVER || left == 0)
+        return need ? &expr_never : &expr_empty;
+    const struct expr *more = expr_seq2(b, p->comma, p->extra);
     if (have)
-        return gx_repeat(b, more, need, left);
-    const struct gx *list =
-        gx_seq2(b, p->extra, gx_repeat(b, more, 0, left == GX_INF ? GX_INF : left - 1));
-    return need ? list : gx_alt2(b, list, &gx_empty);
+        return expr_repeat(b, more, need, left);
+    const struct expr *list =
+        expr_seq2(b, p->extra, expr_repeat(b, more, 0, left == EXPR_INF ? EXPR_INF : left - 1));
+    return need ? list : expr_alt2(b, list, &expr_empty);
 }
 
 /* The listed ones and the others behind them, made from the last one backwards. By the number of
@@ -327,14 +334,14 @@ struct listing {
     struct object_parts *p;
     uint32_t top;                   /* numbers so far; more are as many */
     const struct name_tree **names; /* [top + 1] */
-    const struct gx **others;       /* [top + 1] NEVER: one of the names has to come */
+    const struct expr **others;     /* [top + 1] NEVER: one of the names has to come */
 };
 
-static const struct gx *rest_of(const struct listing *l, uint32_t have)
+static const struct expr *rest_of(const struct listing *l, uint32_t have)
 {
     struct build *b = l->p->s->b;
-    const struct gx *names = name_tree_gx(b, l->names[have]);
-    return gx_alt2(b, gx_seq2(b, have ? l->p->comma : &gx_empty, names), l->others[have]);
+    const struct expr *names = name_tree_expr(b, l->names[have]);
+    return expr_alt2(b, expr_seq2(b, have ? l->p->comma : &expr_empty, names), l->others[have]);
 }
 
 /* Property i before all that the listing has. */
@@ -345,44 +352,44 @@ static void list_before(struct listing *l, uint32_t i)
     /* between two that are required there is one way, which needs no rule of its own */
     bool is_shared = !q->required || (i && !l->p->props[i - 1].required) || i % FLAT_MAX == 0;
     const struct name_tree *before = NULL, *with = NULL;
-    const struct gx *value = NULL;
+    const struct expr *value = NULL;
     for (uint32_t have = 0; have <= l->top && have <= i && build_ok(b); have++) {
         const struct name_tree *names = q->required ? NULL : l->names[have];
         bool may = have < l->p->c->props_max, is_same = have && have == l->top && may && value;
         if (may && !is_same) {
-            value = gx_seq2(b, q->value, rest_of(l, have < l->top ? have + 1 : have));
-            value = is_shared ? gx_named(b, "", value) : value;
+            value = expr_seq2(b, q->value, rest_of(l, have < l->top ? have + 1 : have));
+            value = is_shared ? expr_named(b, "", value) : value;
         }
         if (may && !(is_same && names == before))
             with = name_tree_add(b, names, q->name->bytes, q->name->n, value);
         before = names;
         l->names[have] = may ? with : names;
         if (q->required)
-            l->others[have] = &gx_never;
+            l->others[have] = &expr_never;
     }
 }
 
 /* counts: there are minProperties or maxProperties that the listed ones do not see to alone. */
-static const struct gx *list_all(struct object_parts *p, bool counts)
+static const struct expr *list_all(struct object_parts *p, bool counts)
 {
     struct build *b = p->s->b;
     uint32_t n = (uint32_t)p->n_prop;
     struct listing l = {.p = p, .top = counts ? n : 1};
-    if (counts && p->c->props_max == GX_INF && p->c->props_min < n)
+    if (counts && p->c->props_max == EXPR_INF && p->c->props_min < n)
         l.top = p->c->props_min;
     l.top = l.top ? l.top : 1;
     if (!build_work(b, (uint64_t)n * l.top) || (uint64_t)n * l.top > 100000)
-        return gx_fail(b, Q_TOO_LARGE,
-                       "minProperties or maxProperties with %u properties is not supported", n);
+        return expr_fail(b, Q_TOO_LARGE,
+                         "minProperties or maxProperties with %u properties is not supported", n);
     l.names = build_alloc(b, l.top + 1, sizeof *l.names);
     l.others = build_alloc(b, l.top + 1, sizeof *l.others);
     if (!l.names || !l.others)
-        return &gx_never;
+        return &expr_never;
     for (uint32_t have = 0; have <= l.top; have++)
         l.others[have] = extras(p, have);
     for (uint32_t i = n; i-- > 0 && build_ok(b);)
         list_before(&l, i);
-    return build_ok(b) ? rest_of(&l, 0) : &gx_never;
+    return build_ok(b) ? rest_of(&l, 0) : &expr_never;
 }
 
 static void make_parts(struct object_parts *p)
@@ -397,12 +404,12 @@ static void make_parts(struct object_parts *p)
 }
 
 /* The object with no more to want than `wanted` [n]. */
-static const struct gx *object_way(struct schema *s, const struct conj *c,
-                                   const struct wanted *wanted, uint32_t n)
+static const struct expr *object_way(struct schema *s, const struct constraints *c,
+                                     const struct wanted *wanted, uint32_t n)
 {
     struct build *b = s->b;
-    struct object_parts p = {.s = s, .c = c, .comma = schema_token(s, ","), .extra = &gx_never};
-    const struct gx *inside = &gx_never;
+    struct object_parts p = {.s = s, .c = c, .comma = schema_token(s, ","), .extra = &expr_never};
+    const struct expr *inside = &expr_never;
     for (; p.n_wanted < n; p.n_wanted++)
         p.wanted[p.n_wanted] = wanted[p.n_wanted];
     make_parts(&p);
@@ -413,19 +420,19 @@ static const struct gx *object_way(struct schema *s, const struct conj *c,
     for (uint32_t i = 0; i < n && build_ok(b); i++)
         p.wanted[i].entry = make_extra(&p, &wanted[i]);
     for (size_t i = 0; i < p.n_prop && build_ok(b);) /* optional ones that cannot be are left out */
-        if (p.props[i].value->kind == GX_NEVER && !p.props[i].required)
+        if (p.props[i].value->kind == EXPR_NEVER && !p.props[i].required)
             memmove(&p.props[i], &p.props[i + 1], (--p.n_prop - i) * sizeof *p.props);
         else
             i++;
     uint32_t n_required = 0;
     for (size_t i = 0; i < p.n_prop; i++)
         n_required += p.props[i].required;
-    bool endless = p.extra->kind != GX_NEVER || n;
+    bool endless = p.extra->kind != EXPR_NEVER || n;
     bool counts = c->props_min > n_required ||
-                  (c->props_max != GX_INF && (endless || c->props_max < p.n_prop));
-    struct conj loose = *c;
+                  (c->props_max != EXPR_INF && (endless || c->props_max < p.n_prop));
+    struct constraints loose = *c;
     loose.props_min = 0;
-    loose.props_max = GX_INF;
+    loose.props_max = EXPR_INF;
     if (build_ok(b)) {
         p.c = counts ? c : &loose;
         inside = list_all(&p, counts);
@@ -441,14 +448,14 @@ struct ways {
     const struct fsm *names[SOME_MAX]; /* NULL: all */
     uint32_t as[SOME_MAX];             /* number of a listed one, or n_prop + number of another */
     uint32_t n_other, n_way;
-    struct gx_list out;
+    struct expr_list out;
 };
 
 /* The others of this way; false: it cannot be. */
 static bool others_of(struct ways *w, struct wanted *out)
 {
     struct build *b = w->p->s->b;
-    const struct conj *c = w->p->c;
+    const struct constraints *c = w->p->c;
     for (uint32_t j = 0; j < c->n_some; j++) {
         struct wanted *o = w->as[j] < w->p->n_prop ? NULL : &out[w->as[j] - w->p->n_prop];
         if (!o)
@@ -474,11 +481,11 @@ static void add_way(struct ways *w)
     struct schema *s = w->p->s;
     struct wanted others[WANTED_MAX] = {{NULL, {NULL, 0, 0}, NULL}};
     if (++w->n_way > SCHEMA_CHOICES_MAX) {
-        gx_fail(s->b, Q_TOO_LARGE, "not: more than %u combinations of the required properties",
-                SCHEMA_CHOICES_MAX);
+        expr_fail(s->b, Q_TOO_LARGE, "not: more than %u combinations of the required properties",
+                  SCHEMA_CHOICES_MAX);
         return;
     }
-    struct conj *c = build_work(s->b, 1000) ? build_alloc(s->b, 1, sizeof *c) : NULL;
+    struct constraints *c = build_work(s->b, 1000) ? build_alloc(s->b, 1, sizeof *c) : NULL;
     if (!c || !others_of(w, others))
         return;
     *c = *w->p->c;
@@ -492,14 +499,14 @@ static void add_way(struct ways *w)
             schema_make(s, json_pack("{s:{s:O},s:[s]}", "properties", name,
                                      json_object_get(some, "value"), "required", name));
         if (!made || c->n_object == SCHEMA_SOURCES_MAX || c->n_required == SCHEMA_SOURCES_MAX) {
-            gx_fail(s->b, Q_TOO_LARGE, "not: too many property schemas apply at once");
+            expr_fail(s->b, Q_TOO_LARGE, "not: too many property schemas apply at once");
             return;
         }
         c->object_chains[c->n_object] = NULL;
         c->objects[c->n_object++] = made;
         c->required[c->n_required++] = json_object_get(made, "required");
     }
-    gx_add(s->b, &w->out, object_way(s, c, others, w->n_other));
+    expr_add(s->b, &w->out, object_way(s, c, others, w->n_other));
 }
 
 static void take_ways(struct ways *w, uint32_t j)
@@ -527,7 +534,7 @@ static void take_ways(struct ways *w, uint32_t j)
     }
 }
 
-static const struct gx *with_some(struct schema *s, const struct conj *c)
+static const struct expr *with_some(struct schema *s, const struct constraints *c)
 {
     struct object_parts p = {.s = s, .c = c};
     struct ways w = {.p = &p};
@@ -539,15 +546,15 @@ static const struct gx *with_some(struct schema *s, const struct conj *c)
     }
     take_ways(&w, 0);
     q_free(p.props);
-    return gx_alt(s->b, w.out.items, w.out.n);
+    return expr_alt(s->b, w.out.items, w.out.n);
 }
 
-const struct gx *object_gx(struct schema *s, const struct conj *c)
+const struct expr *object_expr(struct schema *s, const struct constraints *c)
 {
     struct build *b = s->b;
-    const struct gx *inside = c->n_some ? with_some(s, c) : object_way(s, c, NULL, 0);
-    inside = gx_seq3(b, schema_ws(s), inside, schema_ws(s));
-    return gx_named(b, "", gx_seq3(b, gx_text(b, "{"), inside, gx_text(b, "}")));
+    const struct expr *inside = c->n_some ? with_some(s, c) : object_way(s, c, NULL, 0);
+    inside = expr_seq3(b, schema_ws(s), inside, schema_ws(s));
+    return expr_named(b, "", expr_seq3(b, expr_text(b, "{"), inside, expr_text(b, "}")));
 }
 
 /* Some property has such a name and such a value. */
@@ -565,7 +572,7 @@ static bool has_some(struct schema *s, const json_t *some, const json_t *v)
     return has;
 }
 
-bool object_holds(struct schema *s, const struct conj *c, const json_t *v)
+bool object_holds(struct schema *s, const struct constraints *c, const json_t *v)
 {
     struct object_parts p = {.s = s, .c = c};
     size_t n = json_object_size(v), i;

@@ -68,8 +68,8 @@ static bool note_object(struct schema *s, const json_t *schema, uint32_t resourc
         size_t old_size = r->object_size;
         if (!fresh || r->n_object > OBJECTS_MAX) {
             q_free(fresh);
-            gx_fail(s->b, Q_TOO_LARGE, "the schema is too large: more than %u objects",
-                    OBJECTS_MAX);
+            expr_fail(s->b, Q_TOO_LARGE, "the schema is too large: more than %u objects",
+                      OBJECTS_MAX);
             return false;
         }
         r->objects = fresh;
@@ -157,7 +157,7 @@ static void walk(struct schema *s, const json_t *v, uint32_t resource, uint32_t 
     json_t *item;
     size_t i;
     if (depth > WALK_MAX) {
-        gx_fail(s->b, Q_TOO_LARGE, "the schema is nested more than %u deep", WALK_MAX);
+        expr_fail(s->b, Q_TOO_LARGE, "the schema is nested more than %u deep", WALK_MAX);
         return;
     }
     if (json_is_array(v))
@@ -199,8 +199,8 @@ static uint32_t enter_scope(struct schema *s, uint32_t scope, uint32_t resource)
         if (!memcmp(&r->scopes[i], &next, sizeof next))
             return i;
     if (q_grow(&r->scopes, &r->scope_cap, r->n_scope + 1, sizeof *r->scopes, SCOPES_MAX, &e)) {
-        gx_fail(s->b, Q_TOO_LARGE, "$dynamicRef: it resolves in more than %u different ways",
-                SCOPES_MAX);
+        expr_fail(s->b, Q_TOO_LARGE, "$dynamicRef: it resolves in more than %u different ways",
+                  SCOPES_MAX);
         return 0;
     }
     r->scopes[r->n_scope] = next;
@@ -244,8 +244,8 @@ static void note_dynamic(struct schema *s)
         if (n < 2 || k < r->n_dynamic)
             continue;
         if (k == DYNAMIC_MAX) {
-            gx_fail(s->b, Q_TOO_LARGE, "more than %u dynamic anchors that several schemas share",
-                    DYNAMIC_MAX);
+            expr_fail(s->b, Q_TOO_LARGE, "more than %u dynamic anchors that several schemas share",
+                      DYNAMIC_MAX);
             return;
         }
         r->dynamic[r->n_dynamic++] = r->anchors[i].name;
@@ -253,7 +253,7 @@ static void note_dynamic(struct schema *s)
     if (!r->n_dynamic || !build_ok(s->b))
         return;
     if (q_grow(&r->scopes, &r->scope_cap, 1, sizeof *r->scopes, SCOPES_MAX, &e)) {
-        gx_fail(s->b, Q_NO_MEMORY, "out of memory for a schema");
+        expr_fail(s->b, Q_NO_MEMORY, "out of memory for a schema");
         return;
     }
     r->scopes[0] = (struct scope){{0}};
@@ -278,7 +278,7 @@ static const json_t *in_scope(struct schema *s, const json_t *target, uint32_t s
     json_t *copy = schema_make(s, json_deep_copy(target));
     if (copy &&
         q_grow(&r->copies, &r->copy_cap, r->n_copy + 1, sizeof *r->copies, OBJECTS_MAX, &e)) {
-        gx_fail(s->b, Q_NO_MEMORY, "out of memory for a schema");
+        expr_fail(s->b, Q_NO_MEMORY, "out of memory for a schema");
         return NULL;
     }
     if (!copy)
@@ -294,7 +294,7 @@ void ref_index_new(struct schema *s)
     s->refs = q_calloc(1, sizeof *s->refs);
     if (!s->refs || q_grow(&s->refs->resources, &s->refs->resource_cap, 1,
                            sizeof *s->refs->resources, OBJECTS_MAX, &e)) {
-        gx_fail(s->b, Q_NO_MEMORY, "out of memory for a schema");
+        expr_fail(s->b, Q_NO_MEMORY, "out of memory for a schema");
         return;
     }
     s->refs->resources[0] = (struct resource){"", s->root};

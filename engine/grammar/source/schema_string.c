@@ -7,7 +7,7 @@
 #include "common/mem.h"
 #include "common/utf8.h"
 #include "engine/grammar/source/regex.h"
-#include "engine/grammar/source/schema_conj.h"
+#include "engine/grammar/source/schema_constraints.h"
 
 static const struct format {
     const char *name, *pattern;
@@ -25,9 +25,9 @@ static const char *format_pattern(const char *name)
 }
 
 /* Any character inside quotes, in each way that JSON writes it, but for lone surrogates. */
-static const struct gx *any_character(struct schema *s)
+static const struct expr *any_character(struct schema *s)
 {
-    static const struct range plain[] = {{0x20, 0x21}, {0x23, 0x5B}, {0x5D, GX_CHAR_MAX}};
+    static const struct range plain[] = {{0x20, 0x21}, {0x23, 0x5B}, {0x5D, EXPR_CHAR_MAX}};
     static const struct range simple[] = {{'"', '"'}, {'/', '/'}, {'\\', '\\'}, {'b', 'b'},
                                           {'f', 'f'}, {'n', 'n'}, {'r', 'r'},   {'t', 't'}};
     static const struct range hex[] = {{'0', '9'}, {'A', 'F'}, {'a', 'f'}};
@@ -38,29 +38,30 @@ static const struct gx *any_character(struct schema *s)
     struct build *b = s->b;
     if (s->character)
         return s->character;
-#define SET(ranges) gx_chars(b, cset_of(b, ranges, sizeof(ranges) / sizeof *(ranges)), GX_UTF8)
-    const struct gx *digit = SET(hex), *two = gx_repeat(b, digit, 2, 2);
-    const struct gx *three = gx_repeat(b, digit, 3, 3), *u = gx_text(b, "u"), *is_d = SET(d);
-    const struct gx *pair = gx_seq3(b, gx_seq3(b, is_d, SET(high), two), gx_text(b, "\\u"),
-                                    gx_seq3(b, is_d, SET(last), two));
-    const struct gx *escapes[] = {SET(simple), gx_seq3(b, u, SET(no_d), three),
-                                  gx_seq3(b, u, is_d, gx_seq2(b, SET(low), two)),
-                                  gx_seq2(b, u, pair)};
+#define SET(ranges) expr_chars(b, cset_of(b, ranges, sizeof(ranges) / sizeof *(ranges)), EXPR_UTF8)
+    const struct expr *digit = SET(hex), *two = expr_repeat(b, digit, 2, 2);
+    const struct expr *three = expr_repeat(b, digit, 3, 3), *u = expr_text(b, "u"), *is_d = SET(d);
+    const struct expr *pair = expr_seq3(b, expr_seq3(b, is_d, SET(high), two), expr_text(b, "\\u"),
+                                        expr_seq3(b, is_d, SET(last), two));
+    const struct expr *escapes[] = {SET(simple), expr_seq3(b, u, SET(no_d), three),
+                                    expr_seq3(b, u, is_d, expr_seq2(b, SET(low), two)),
+                                    expr_seq2(b, u, pair)};
 #undef SET
-    const struct gx *escape = gx_seq2(b, gx_text(b, "\\"), gx_alt(b, escapes, 4));
-    s->character = gx_alt2(b, gx_chars(b, cset_of(b, plain, 3), GX_UTF8), escape);
+    const struct expr *escape = expr_seq2(b, expr_text(b, "\\"), expr_alt(b, escapes, 4));
+    s->character = expr_alt2(b, expr_chars(b, cset_of(b, plain, 3), EXPR_UTF8), escape);
     return s->character;
 }
 
-static const struct gx *quote(struct schema *s, const struct gx *inside)
+static const struct expr *quote(struct schema *s, const struct expr *inside)
 {
-    const struct gx *mark = gx_text(s->b, "\"");
-    return gx_seq3(s->b, mark, inside, mark);
+    const struct expr *mark = expr_text(s->b, "\"");
+    return expr_seq3(s->b, mark, inside, mark);
 }
 
 static const struct fsm *all_texts(struct build *b)
 {
-    return fsm_of_chars(b, gx_repeat(b, gx_chars(b, &cset_any, GX_UTF8), 0, GX_INF), "string");
+    return fsm_of_chars(b, expr_repeat(b, expr_chars(b, &cset_any, EXPR_UTF8), 0, EXPR_INF),
+                        "string");
 }
 
 static void use_pattern(struct schema *s, const struct fsm **f, struct regex_text r, bool is_not)
@@ -74,20 +75,20 @@ static void use_pattern(struct schema *s, const struct fsm **f, struct regex_tex
         *f = *f ? fsm_minimal(s->b, fsm_and(s->b, *f, g)) : g;
 }
 
-static const struct fsm *words_fsm(struct schema *s, const struct conj *c)
+static const struct fsm *words_fsm(struct schema *s, const struct constraints *c)
 {
-    struct gx_list l = {0};
+    struct expr_list l = {0};
     for (uint32_t k = 0; k < c->n_not_in; k++) {
         size_t i;
         json_t *v;
         json_array_foreach ((json_t *)c->not_in[k], i, v)
             if (json_is_string(v))
-                gx_add(s->b, &l, gx_bytes(s->b, json_string_value(v), json_string_length(v)));
+                expr_add(s->b, &l, expr_bytes(s->b, json_string_value(v), json_string_length(v)));
     }
-    return l.n ? fsm_of_chars(s->b, gx_alt(s->b, l.items, l.n), "not enum") : NULL;
+    return l.n ? fsm_of_chars(s->b, expr_alt(s->b, l.items, l.n), "not enum") : NULL;
 }
 
-static struct regex_text pattern_of(const struct conj *c, uint32_t i)
+static struct regex_text pattern_of(const struct constraints *c, uint32_t i)
 {
     return (struct regex_text){.s = json_string_value(c->patterns[i]),
                                .n = json_string_length(c->patterns[i]),
@@ -101,12 +102,12 @@ static struct regex_text format_of(const char *name)
     return (struct regex_text){.s = pattern, .n = strlen(pattern), .where = "format"};
 }
 
-static bool has_length(const struct conj *c)
+static bool has_length(const struct constraints *c)
 {
-    return c->length_min > 0 || c->length_max != GX_INF;
+    return c->length_min > 0 || c->length_max != EXPR_INF;
 }
 
-const struct fsm *string_fsm(struct schema *s, const struct conj *c, bool *plain)
+const struct fsm *string_fsm(struct schema *s, const struct constraints *c, bool *plain)
 {
     struct build *b = s->b;
     const struct fsm *f = NULL, *words = words_fsm(s, c);
@@ -116,10 +117,10 @@ const struct fsm *string_fsm(struct schema *s, const struct conj *c, bool *plain
     for (uint32_t i = 0; i < c->n_format && build_ok(b); i++)
         if (format_pattern(c->formats[i]))
             use_pattern(s, &f, format_of(c->formats[i]), false);
-    const struct gx *any = gx_chars(b, &cset_any, GX_UTF8);
+    const struct expr *any = expr_chars(b, &cset_any, EXPR_UTF8);
     if (has_length(c) && build_ok(b)) {
         const struct fsm *length =
-            fsm_of_chars(b, gx_repeat(b, any, c->length_min, c->length_max),
+            fsm_of_chars(b, expr_repeat(b, any, c->length_min, c->length_max),
                          "minLength or maxLength with other constraints of the string");
         f = f ? fsm_and(b, f, length) : length;
     }
@@ -130,7 +131,7 @@ const struct fsm *string_fsm(struct schema *s, const struct conj *c, bool *plain
 }
 
 /* What the constraints come down to, when it is one alone. */
-static const struct gx *alone(struct schema *s, const struct conj *c)
+static const struct expr *alone(struct schema *s, const struct constraints *c)
 {
     uint32_t n_format = 0, i_format = 0;
     for (uint32_t i = 0; i < c->n_format; i++)
@@ -148,42 +149,43 @@ static const struct gx *alone(struct schema *s, const struct conj *c)
     uint32_t n = c->n_pattern + n_format + has_length(c);
     struct regex_text r;
     if (n == 0 || (n == 1 && has_length(c)))
-        return quote(s, gx_repeat(s->b, any_character(s), c->length_min, c->length_max));
+        return quote(s, expr_repeat(s->b, any_character(s), c->length_min, c->length_max));
     if (n > 1 || (c->n_pattern && c->is_not[0]))
         return NULL;
     r = c->n_pattern ? pattern_of(c, 0) : format_of(c->formats[i_format]);
-    return quote(s, regex_gx(s->b, &r, GX_JSON));
+    return quote(s, regex_expr(s->b, &r, EXPR_JSON));
 }
 
-/* The texts of f that have a conj's lengths, as a string. minLength is multiplied; maxLength is
+/* The texts of f that have constraints' lengths, as a string. minLength is multiplied; maxLength is
  * counted while a text is read, so it takes no states, whatever it is. */
-static const struct gx *with_length(struct schema *s, const struct conj *c, const struct fsm *f)
+static const struct expr *with_length(struct schema *s, const struct constraints *c,
+                                      const struct fsm *f)
 {
     struct build *b = s->b;
     uint32_t shortest, longest;
-    const struct gx *any = gx_chars(b, &cset_any, GX_UTF8);
+    const struct expr *any = expr_chars(b, &cset_any, EXPR_UTF8);
     if (!f || !fsm_lengths(b, f, &shortest, &longest))
-        return &gx_never;
+        return &expr_never;
     if (c->length_min > shortest)
         f = fsm_minimal(b, fsm_and(b, f,
-                                   fsm_of_chars(b, gx_repeat(b, any, c->length_min, GX_INF),
+                                   fsm_of_chars(b, expr_repeat(b, any, c->length_min, EXPR_INF),
                                                 "minLength with other constraints of the string")));
     if (!f || fsm_is_empty(f))
-        return &gx_never;
-    return quote(s, c->length_max == GX_INF ? gx_fsm(b, f, GX_JSON)
-                                            : gx_within(b, f, GX_JSON, c->length_max));
+        return &expr_never;
+    return quote(s, c->length_max == EXPR_INF ? expr_fsm(b, f, EXPR_JSON)
+                                              : expr_within(b, f, EXPR_JSON, c->length_max));
 }
 
-static const struct fsm *without_length(struct schema *s, const struct conj *c, bool *plain)
+static const struct fsm *without_length(struct schema *s, const struct constraints *c, bool *plain)
 {
-    struct conj rest = *c;
+    struct constraints rest = *c;
     rest.length_min = 0;
-    rest.length_max = GX_INF;
+    rest.length_max = EXPR_INF;
     return string_fsm(s, &rest, plain);
 }
 
 /* Nothing is asked of the string. */
-static bool is_free(const struct conj *c)
+static bool is_free(const struct constraints *c)
 {
     bool free = c->n_pattern == 0 && c->n_not_in == 0 && !has_length(c);
     for (uint32_t i = 0; i < c->n_format; i++)
@@ -192,7 +194,7 @@ static bool is_free(const struct conj *c)
 }
 
 /* What the texts of a string without excluded ones depend on. */
-static char *string_key(struct schema *s, const struct conj *c)
+static char *string_key(struct schema *s, const struct constraints *c)
 {
     struct buf key = BUF_INIT;
     buf_printf(&key, "%u %u", c->length_min, c->length_max);
@@ -212,27 +214,27 @@ static char *string_key(struct schema *s, const struct conj *c)
 }
 
 /* The string, not alone a length. */
-static const struct gx *make_string(struct schema *s, const struct conj *c)
+static const struct expr *make_string(struct schema *s, const struct constraints *c)
 {
     bool plain;
-    const struct gx *x = alone(s, c);
+    const struct expr *x = alone(s, c);
     if (x)
         return x;
     const struct fsm *f = without_length(s, c, &plain);
     return with_length(s, c, plain ? all_texts(s->b) : f);
 }
 
-const struct gx *string_gx(struct schema *s, const struct conj *c)
+const struct expr *string_expr(struct schema *s, const struct constraints *c)
 {
     if (c->length_min > c->length_max)
-        return &gx_never;
+        return &expr_never;
     char *key = c->n_not_in ? NULL : string_key(s, c);
     for (const struct string_memo *l = s->strings; key && l; l = l->next)
         if (build_work(s->b, 1) && !strcmp(l->key, key))
-            return l->gx;
-    const struct gx *x = make_string(s, c);
-    if (x->kind != GX_NEVER)
-        x = gx_named(s->b, is_free(c) ? "string" : "", x);
+            return l->expr;
+    const struct expr *x = make_string(s, c);
+    if (x->kind != EXPR_NEVER)
+        x = expr_named(s->b, is_free(c) ? "string" : "", x);
     struct string_memo *l = key ? build_alloc(s->b, 1, sizeof *l) : NULL;
     if (l) {
         *l = (struct string_memo){key, x, s->strings};
@@ -242,39 +244,39 @@ const struct gx *string_gx(struct schema *s, const struct conj *c)
 }
 
 /* The strings of an enum that the rest of the conj allows. */
-static const struct fsm *listed_fsm(struct schema *s, const struct conj *c)
+static const struct fsm *listed_fsm(struct schema *s, const struct constraints *c)
 {
     struct string_test test = {NULL, false, false};
-    struct gx_list l = {0};
+    struct expr_list l = {0};
     size_t i;
     json_t *v;
     json_array_foreach ((json_t *)c->in[0], i, v)
-        if (json_is_string(v) && conj_allows(s, c, v, &test))
-            gx_add(s->b, &l, gx_bytes(s->b, json_string_value(v), json_string_length(v)));
-    return fsm_of_chars(s->b, gx_alt(s->b, l.items, l.n), "enum");
+        if (json_is_string(v) && constraints_allows(s, c, v, &test))
+            expr_add(s->b, &l, expr_bytes(s->b, json_string_value(v), json_string_length(v)));
+    return fsm_of_chars(s->b, expr_alt(s->b, l.items, l.n), "enum");
 }
 
-static const struct fsm *union_fsm(struct schema *s, const struct conj *c, bool *plain);
+static const struct fsm *union_fsm(struct schema *s, const struct constraints *c, bool *plain);
 
 /* The texts that no option of the choice allows; NULL: there is none (or the build failed). */
 static const struct fsm *left_over(struct schema *s, const struct choice *pick)
 {
     const struct fsm *rest = all_texts(s->b);
-    struct conj *option = q_alloc(sizeof *option);
+    struct constraints *option = q_alloc(sizeof *option);
     size_t i;
     json_t *v;
     bool plain = false;
     if (!option)
-        gx_fail(s->b, Q_NO_MEMORY, "out of memory for a schema");
+        expr_fail(s->b, Q_NO_MEMORY, "out of memory for a schema");
     json_array_foreach ((json_t *)pick->options, i, v) {
         struct chain *chain = build_alloc(s->b, 1, sizeof *chain);
         if (!option || !chain || plain || !rest)
             break;
         *chain = (struct chain){.up = pick->chain, .is_choice = true};
-        conj_init(option);
+        constraints_init(option);
         option->types = T_STRING;
-        conj_add(s, option, v, chain);
-        conj_prune(s, option);
+        constraints_add(s, option, v, chain);
+        constraints_prune(s, option);
         if (!option->dead)
             rest = fsm_minimal(s->b, fsm_minus(s->b, rest, union_fsm(s, option, &plain)));
     }
@@ -282,8 +284,8 @@ static const struct fsm *left_over(struct schema *s, const struct choice *pick)
     return plain ? NULL : rest;
 }
 
-/* The texts of a conj with its choices. *plain: all. */
-static const struct fsm *union_fsm(struct schema *s, const struct conj *c, bool *plain)
+/* The texts of constraints with its choices. *plain: all. */
+static const struct fsm *union_fsm(struct schema *s, const struct constraints *c, bool *plain)
 {
     const struct fsm *f;
     *plain = false;
@@ -302,29 +304,29 @@ static const struct fsm *union_fsm(struct schema *s, const struct conj *c, bool 
     return f;
 }
 
-const struct gx *string_union_gx(struct schema *s, const struct conj *c)
+const struct expr *string_union_expr(struct schema *s, const struct constraints *c)
 {
-    struct conj rest = *c;
+    struct constraints rest = *c;
     bool plain;
     rest.types = T_STRING;
     rest.length_min = 0;
-    rest.length_max = GX_INF;
+    rest.length_max = EXPR_INF;
     const struct fsm *f = union_fsm(s, &rest, &plain);
     if (!build_ok(s->b) || c->length_min > c->length_max)
-        return &gx_never;
-    return gx_named(s->b, "", with_length(s, c, plain ? all_texts(s->b) : f));
+        return &expr_never;
+    return expr_named(s->b, "", with_length(s, c, plain ? all_texts(s->b) : f));
 }
 
-bool string_holds(struct schema *s, const struct conj *c, struct string_test *t, const char *text,
-                  size_t n)
+bool string_holds(struct schema *s, const struct constraints *c, struct string_test *t,
+                  const char *text, size_t n)
 {
     size_t length = utf8_count(text, n);
     if (length < c->length_min || length > c->length_max)
         return false;
     if (!t->is_made) {
-        struct conj rest = *c;
+        struct constraints rest = *c;
         rest.length_min = 0;
-        rest.length_max = GX_INF;
+        rest.length_max = EXPR_INF;
         rest.n_not_in = 0; /* looked at by the caller */
         t->fsm = string_fsm(s, &rest, &t->is_plain);
         t->is_made = true;

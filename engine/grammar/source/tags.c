@@ -20,33 +20,33 @@ struct tags {
     uint32_t depth;
 };
 
-static const struct gx *format(struct tags *t, const json_t *f, const char *until);
+static const struct expr *format(struct tags *t, const json_t *f, const char *until);
 
-static const struct gx *wrong(struct tags *t, const char *what)
+static const struct expr *wrong(struct tags *t, const char *what)
 {
-    return gx_fail(t->b, Q_INVALID, "structural tag: %s", what);
+    return expr_fail(t->b, Q_INVALID, "structural tag: %s", what);
 }
 
 /* Texts without any of the strings (NULL ends; none: all texts). */
 static const struct fsm *free_of(struct tags *t, const char *const *words, size_t n)
 {
     struct build *b = t->b;
-    struct gx_list l = {0};
-    const struct gx *any = gx_repeat(b, gx_chars(b, &cset_any, GX_UTF8), 0, GX_INF);
+    struct expr_list l = {0};
+    const struct expr *any = expr_repeat(b, expr_chars(b, &cset_any, EXPR_UTF8), 0, EXPR_INF);
     const struct fsm *all = fsm_of_chars(b, any, "structural tag");
     for (size_t i = 0; i < n; i++)
         if (*words[i])
-            gx_add(b, &l, gx_text(b, words[i]));
+            expr_add(b, &l, expr_text(b, words[i]));
     if (!l.n || !all)
         return all;
-    const struct gx *with = gx_seq3(b, any, gx_alt(b, l.items, l.n), any);
+    const struct expr *with = expr_seq3(b, any, expr_alt(b, l.items, l.n), any);
     return fsm_minus(b, all, fsm_of_chars(b, with, "structural tag"));
 }
 
 /* Free text, then one of the words. A text may end in the beginning of a word. */
-static const struct gx *text_until(struct tags *t, const char *const *words, size_t n)
+static const struct expr *text_until(struct tags *t, const char *const *words, size_t n)
 {
-    return gx_fsm(t->b, free_of(t, words, n), GX_UTF8);
+    return expr_fsm(t->b, free_of(t, words, n), EXPR_UTF8);
 }
 
 /* The end of what looks like a special token and begins at s: <x>, [X], ｜x｜, and the mark before
@@ -70,76 +70,76 @@ static const char *special_end(const char *s)
 }
 
 /* Literal text. What looks like a special token in it may also come as one. */
-static const struct gx *literal(struct tags *t, const char *s)
+static const struct expr *literal(struct tags *t, const char *s)
 {
-    struct gx_list l = {0};
+    struct expr_list l = {0};
     for (const char *at = s; *at;) {
         const char *close = special_end(at);
         if (!close) {
             at++;
             continue;
         }
-        const struct gx *name = gx_bytes(t->b, at, (size_t)(close - at));
-        const struct gx *mark = gx_bytes(t->b, "\xff", 1);
-        gx_add(t->b, &l, gx_bytes(t->b, s, (size_t)(at - s)));
-        gx_add(t->b, &l, gx_alt2(t->b, name, gx_seq3(t->b, mark, name, mark)));
+        const struct expr *name = expr_bytes(t->b, at, (size_t)(close - at));
+        const struct expr *mark = expr_bytes(t->b, "\xff", 1);
+        expr_add(t->b, &l, expr_bytes(t->b, s, (size_t)(at - s)));
+        expr_add(t->b, &l, expr_alt2(t->b, name, expr_seq3(t->b, mark, name, mark)));
         s = at = close;
     }
-    gx_add(t->b, &l, gx_text(t->b, s));
-    return gx_seq(t->b, l.items, l.n);
+    expr_add(t->b, &l, expr_text(t->b, s));
+    return expr_seq(t->b, l.items, l.n);
 }
 
 /* One of these bytes. */
-static const struct gx *bytes_of(struct build *b, uint32_t lo, uint32_t hi)
+static const struct expr *bytes_of(struct build *b, uint32_t lo, uint32_t hi)
 {
-    return gx_chars(b, chars_one(b, lo, hi), GX_UTF8);
+    return expr_chars(b, chars_one(b, lo, hi), EXPR_UTF8);
 }
 
 /* Characters beyond ASCII, written as letters that are bytes. */
-static const struct gx *wide_character(struct build *b)
+static const struct expr *wide_character(struct build *b)
 {
-    struct gx_list l = {0};
+    struct expr_list l = {0};
     for (uint32_t byte = 0xC2; byte <= 0xF4; byte++) {
         uint8_t lo, hi;
         uint32_t left = trie_lead((uint8_t)byte, &lo, &hi);
-        const struct gx *rest = gx_repeat(b, bytes_of(b, 0x80, 0xBF), left - 1, left - 1);
-        gx_add(b, &l, gx_seq3(b, bytes_of(b, byte, byte), bytes_of(b, lo, hi), rest));
+        const struct expr *rest = expr_repeat(b, bytes_of(b, 0x80, 0xBF), left - 1, left - 1);
+        expr_add(b, &l, expr_seq3(b, bytes_of(b, byte, byte), bytes_of(b, lo, hi), rest));
     }
-    return gx_alt(b, l.items, l.n);
+    return expr_alt(b, l.items, l.n);
 }
 
 /* As literal(), in letters that are bytes. */
-static const struct gx *word_of(struct build *b, const char *s)
+static const struct expr *word_of(struct build *b, const char *s)
 {
-    struct gx_list l = {0};
-    const struct gx *mark = bytes_of(b, PROGRAM_SPECIAL, PROGRAM_SPECIAL);
+    struct expr_list l = {0};
+    const struct expr *mark = bytes_of(b, PROGRAM_SPECIAL, PROGRAM_SPECIAL);
     while (*s) {
         const char *close = special_end(s);
-        struct gx_list name = {0};
+        struct expr_list name = {0};
         for (const char *end = close ? close : s + 1; s < end; s++)
-            gx_add(b, &name, bytes_of(b, (uint8_t)*s, (uint8_t)*s));
-        const struct gx *plain = gx_seq(b, name.items, name.n);
-        gx_add(b, &l, close ? gx_alt2(b, plain, gx_seq3(b, mark, plain, mark)) : plain);
+            expr_add(b, &name, bytes_of(b, (uint8_t)*s, (uint8_t)*s));
+        const struct expr *plain = expr_seq(b, name.items, name.n);
+        expr_add(b, &l, close ? expr_alt2(b, plain, expr_seq3(b, mark, plain, mark)) : plain);
     }
-    return gx_seq(b, l.items, l.n);
+    return expr_seq(b, l.items, l.n);
 }
 
 /* Free text that may have special tokens, but none of the words, however they are written. */
-static const struct gx *special_text(struct tags *t, const char *const *words, size_t n)
+static const struct expr *special_text(struct tags *t, const char *const *words, size_t n)
 {
     struct build *b = t->b;
-    struct gx_list l = {0};
-    const struct gx *character = gx_alt2(b, bytes_of(b, 0, 0x7F), wide_character(b));
-    const struct gx *mark = bytes_of(b, PROGRAM_SPECIAL, PROGRAM_SPECIAL);
-    const struct gx *special = gx_seq3(b, mark, gx_repeat(b, character, 1, GX_INF), mark);
-    const struct gx *any = gx_repeat(b, bytes_of(b, 0, 0xFF), 0, GX_INF);
+    struct expr_list l = {0};
+    const struct expr *character = expr_alt2(b, bytes_of(b, 0, 0x7F), wide_character(b));
+    const struct expr *mark = bytes_of(b, PROGRAM_SPECIAL, PROGRAM_SPECIAL);
+    const struct expr *special = expr_seq3(b, mark, expr_repeat(b, character, 1, EXPR_INF), mark);
+    const struct expr *any = expr_repeat(b, bytes_of(b, 0, 0xFF), 0, EXPR_INF);
     for (size_t i = 0; i < n; i++)
-        gx_add(b, &l, word_of(b, words[i]));
-    const struct gx *texts = gx_repeat(b, gx_alt2(b, character, special), 0, GX_INF);
-    const struct gx *with = gx_seq3(b, any, gx_alt(b, l.items, l.n), any);
+        expr_add(b, &l, word_of(b, words[i]));
+    const struct expr *texts = expr_repeat(b, expr_alt2(b, character, special), 0, EXPR_INF);
+    const struct expr *with = expr_seq3(b, any, expr_alt(b, l.items, l.n), any);
     const struct fsm *all = fsm_of_chars(b, texts, "structural tag");
     const struct fsm *not_these = fsm_of_chars(b, with, "structural tag");
-    return gx_fsm(b, build_ok(b) ? fsm_minus(b, all, not_these) : NULL, GX_RAW);
+    return expr_fsm(b, build_ok(b) ? fsm_minus(b, all, not_these) : NULL, EXPR_RAW);
 }
 
 static const char *text_of(const json_t *v, const char *key)
@@ -149,10 +149,10 @@ static const char *text_of(const json_t *v, const char *key)
 }
 
 /* begin, content, end. Ours beyond the peers' form: "function", whose call it is, for errors. */
-static const struct gx *tag(struct tags *t, const json_t *v)
+static const struct expr *tag(struct tags *t, const json_t *v)
 {
     const json_t *content = json_object_get(v, "content"), *end = json_object_get(v, "end");
-    struct gx_list ends = {0};
+    struct expr_list ends = {0};
     size_t i;
     json_t *one;
     const char *until =
@@ -160,31 +160,31 @@ static const struct gx *tag(struct tags *t, const json_t *v)
     if (!json_is_string(json_object_get(v, "begin")) || !content || !until)
         return wrong(t, "a tag needs \"begin\", \"content\" and \"end\"");
     json_array_foreach ((json_t *)end, i, one)
-        gx_add(t->b, &ends, literal(t, json_string_value(one) ? json_string_value(one) : ""));
-    const struct gx *last =
-        json_is_array(end) ? gx_alt(t->b, ends.items, ends.n) : literal(t, until);
+        expr_add(t->b, &ends, literal(t, json_string_value(one) ? json_string_value(one) : ""));
+    const struct expr *last =
+        json_is_array(end) ? expr_alt(t->b, ends.items, ends.n) : literal(t, until);
     const bool fine = build_ok(t->b);
-    const struct gx *inner = format(t, content, until);
+    const struct expr *inner = format(t, content, until);
     if (fine && !build_ok(t->b) && *text_of(v, "function"))
         (void)q_wrap(&t->b->err, "tools: function \"%s\"", text_of(v, "function"));
-    return gx_seq3(t->b, literal(t, text_of(v, "begin")), inner, last);
+    return expr_seq3(t->b, literal(t, text_of(v, "begin")), inner, last);
 }
 
-static const struct gx *any_of(struct tags *t, const json_t *list)
+static const struct expr *any_of(struct tags *t, const json_t *list)
 {
-    struct gx_list l = {0};
+    struct expr_list l = {0};
     size_t i;
     json_t *v;
     if (!json_is_array(list) || json_array_size(list) == 0 || json_array_size(list) > TAGS_MAX)
         return wrong(t, "expected a list of 1 to 4096 parts");
     json_array_foreach ((json_t *)list, i, v)
-        gx_add(t->b, &l, tag(t, v));
-    return gx_alt(t->b, l.items, l.n);
+        expr_add(t->b, &l, tag(t, v));
+    return expr_alt(t->b, l.items, l.n);
 }
 
 /* Free text and tags by turns; a trigger in the text must be the beginning of a tag. Ours beyond
  * the peers' form: "special_tokens": true, the text may have special tokens of the vocabulary. */
-static const struct gx *triggered(struct tags *t, const json_t *f)
+static const struct expr *triggered(struct tags *t, const json_t *f)
 {
     const json_t *triggers = json_object_get(f, "triggers"), *tags = json_object_get(f, "tags");
     size_t n = json_array_size(triggers), i;
@@ -204,29 +204,29 @@ static const struct gx *triggered(struct tags *t, const json_t *f)
             return wrong(t, "a tag begins with none of the triggers");
     }
     bool specials = json_is_true(json_object_get(f, "special_tokens"));
-    const struct gx *text = specials ? special_text(t, words, n) : text_until(t, words, n);
-    const struct gx *one = any_of(t, tags);
-    const struct gx *turn = gx_seq2(t->b, one, text);
+    const struct expr *text = specials ? special_text(t, words, n) : text_until(t, words, n);
+    const struct expr *one = any_of(t, tags);
+    const struct expr *turn = expr_seq2(t->b, one, text);
     bool least = json_is_true(json_object_get(f, "at_least_one"));
     if (json_is_true(json_object_get(f, "stop_after_first"))) {
-        const struct gx *x = gx_seq2(t->b, text, one);
-        return least ? x : gx_alt2(t->b, x, text);
+        const struct expr *x = expr_seq2(t->b, text, one);
+        return least ? x : expr_alt2(t->b, x, text);
     }
-    return gx_seq2(t->b, text, gx_repeat(t->b, turn, least, GX_INF));
+    return expr_seq2(t->b, text, expr_repeat(t->b, turn, least, EXPR_INF));
 }
 
-static const struct gx *separated(struct tags *t, const json_t *f)
+static const struct expr *separated(struct tags *t, const json_t *f)
 {
-    const struct gx *one = any_of(t, json_object_get(f, "tags"));
-    const struct gx *more = gx_seq2(t->b, literal(t, text_of(f, "separator")), one);
+    const struct expr *one = any_of(t, json_object_get(f, "tags"));
+    const struct expr *more = expr_seq2(t->b, literal(t, text_of(f, "separator")), one);
     bool only = json_is_true(json_object_get(f, "stop_after_first"));
-    const struct gx *x = gx_seq2(t->b, one, gx_repeat(t->b, more, 0, only ? 0 : GX_INF));
-    return json_is_true(json_object_get(f, "at_least_one")) ? x : gx_optional(t->b, x);
+    const struct expr *x = expr_seq2(t->b, one, expr_repeat(t->b, more, 0, only ? 0 : EXPR_INF));
+    return json_is_true(json_object_get(f, "at_least_one")) ? x : expr_optional(t->b, x);
 }
 
-static const struct gx *list(struct tags *t, const json_t *f, const char *until)
+static const struct expr *list(struct tags *t, const json_t *f, const char *until)
 {
-    struct gx_list l = {0};
+    struct expr_list l = {0};
     bool is_or = !strcmp(text_of(f, "type"), "or");
     const json_t *elements = json_object_get(f, "elements");
     size_t i;
@@ -235,13 +235,13 @@ static const struct gx *list(struct tags *t, const json_t *f, const char *until)
         return wrong(t, "\"elements\" must be a list of formats");
     json_array_foreach ((json_t *)elements, i, v) {
         bool last = is_or || i + 1 == json_array_size(elements);
-        gx_add(t->b, &l, format(t, v, last ? until : ""));
+        expr_add(t->b, &l, format(t, v, last ? until : ""));
     }
-    return is_or ? gx_alt(t->b, l.items, l.n) : gx_seq(t->b, l.items, l.n);
+    return is_or ? expr_alt(t->b, l.items, l.n) : expr_seq(t->b, l.items, l.n);
 }
 
 /* Free text: to the end of the tag around it. */
-static const struct gx *any_text(struct tags *t, const json_t *f, const char *until)
+static const struct expr *any_text(struct tags *t, const json_t *f, const char *until)
 {
     const char *words[17];
     size_t n = 0, i;
@@ -255,16 +255,16 @@ static const struct gx *any_text(struct tags *t, const json_t *f, const char *un
 }
 
 /* Ours beyond the peers' form: "whitespace_pattern", what may come between JSON's tokens. */
-static const struct gx *json_text(struct tags *t, const json_t *f)
+static const struct expr *json_text(struct tags *t, const json_t *f)
 {
     const json_t *pattern = json_object_get(f, "whitespace_pattern");
-    const struct gx *ws = t->compact ? &gx_empty : NULL;
+    const struct expr *ws = t->compact ? &expr_empty : NULL;
     if (json_is_string(pattern))
         ws = schema_ws_pattern(t->b, json_string_value(pattern), json_string_length(pattern));
-    return schema_gx(t->b, json_object_get(f, "json_schema"), ws);
+    return schema_expr(t->b, json_object_get(f, "json_schema"), ws);
 }
 
-static const struct gx *one_format(struct tags *t, const json_t *f, const char *until)
+static const struct expr *one_format(struct tags *t, const json_t *f, const char *until)
 {
     const char *type = text_of(f, "type"), *s;
     if (!strcmp(type, "const_string"))
@@ -275,12 +275,12 @@ static const struct gx *one_format(struct tags *t, const json_t *f, const char *
         return json_text(t, f);
     if (!strcmp(type, "regex")) {
         s = text_of(f, "pattern");
-        return regex_gx(t->b, &(struct regex_text){.s = s, .n = strlen(s), .where = "regex"},
-                        GX_UTF8);
+        return regex_expr(t->b, &(struct regex_text){.s = s, .n = strlen(s), .where = "regex"},
+                          EXPR_UTF8);
     }
     if (!strcmp(type, "grammar")) {
         s = text_of(f, "grammar");
-        return ebnf_gx(t->b, s, strlen(s));
+        return ebnf_expr(t->b, s, strlen(s));
     }
     if (!strcmp(type, "sequence") || !strcmp(type, "or"))
         return list(t, f, until);
@@ -290,18 +290,18 @@ static const struct gx *one_format(struct tags *t, const json_t *f, const char *
         return triggered(t, f);
     if (!strcmp(type, "tags_with_separator"))
         return separated(t, f);
-    return gx_fail(t->b, Q_UNSUPPORTED,
-                   "structural tag: format \"%.60s\" is not supported; expected const_string, "
-                   "any_text, json_schema, regex, grammar, sequence, or, tag, triggered_tags and "
-                   "tags_with_separator",
-                   type);
+    return expr_fail(t->b, Q_UNSUPPORTED,
+                     "structural tag: format \"%.60s\" is not supported; expected const_string, "
+                     "any_text, json_schema, regex, grammar, sequence, or, tag, triggered_tags and "
+                     "tags_with_separator",
+                     type);
 }
 
-static const struct gx *format(struct tags *t, const json_t *f, const char *until)
+static const struct expr *format(struct tags *t, const json_t *f, const char *until)
 {
-    if (++t->depth > GX_DEPTH_MAX / 4)
+    if (++t->depth > EXPR_DEPTH_MAX / 4)
         return wrong(t, "nested too deeply");
-    const struct gx *x = one_format(t, f, until);
+    const struct expr *x = one_format(t, f, until);
     t->depth--;
     return x;
 }
@@ -321,7 +321,7 @@ static json_t *from_structures(const json_t *root)
                      json_object_get(root, "triggers"), "tags", tags);
 }
 
-const struct gx *tags_gx(struct build *b, const json_t *root, bool compact)
+const struct expr *tags_expr(struct build *b, const json_t *root, bool compact)
 {
     struct tags t = {.b = b, .compact = compact};
     const json_t *f = json_object_get(root, "format");
@@ -330,7 +330,7 @@ const struct gx *tags_gx(struct build *b, const json_t *root, bool compact)
         f = made = from_structures(root);
     if (!f)
         return wrong(&t, "expected \"format\", or \"structures\" and \"triggers\"");
-    const struct gx *x = format(&t, f, "");
+    const struct expr *x = format(&t, f, "");
     json_decref(made);
     return x;
 }

@@ -8,11 +8,11 @@
 #ifndef QUIRE_ENGINE_GRAMMAR_SOURCE_TAGS_H
 #define QUIRE_ENGINE_GRAMMAR_SOURCE_TAGS_H
 #include <jansson.h>
-#include "engine/grammar/automaton/gx.h"
+#include "engine/grammar/automaton/expr.h"
 
 /* The text that structural tags allow: root is the object of response_format (vLLM's and OpenAI's
- * names), compact: JSON in it has no spaces. GX_NEVER, and the reason in b->err, when root is not
+ * names), compact: JSON in it has no spaces. EXPR_NEVER, and the reason in b->err, when root is not
  * one. */
-const struct gx *tags_gx(struct build *b, const json_t *root, bool compact);
+const struct expr *tags_expr(struct build *b, const json_t *root, bool compact);
 
 #endif

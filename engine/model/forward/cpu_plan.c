@@ -31,7 +31,7 @@ struct pending { /* since the last barrier: bits of parts */
 
 struct planner {
     const struct layer_program *p;
-    const uint8_t *slots;
+    const uint8_t *arenas;
     struct cpu_stage *stages;
     bool is_own[SLOTS]; /* in the mode at hand: what it has are copies */
 };
@@ -98,7 +98,7 @@ static enum part part_of(const struct planner *t, uint32_t i_stage, uint32_t mod
     const struct layer_program *p = t->p;
     const struct program_stage *s = &p->stages[i_stage];
     const struct program_op *op = first_op(p, s);
-    if (s->fusion == PROGRAM_FUSE_QKV_FINISH)
+    if (s->fusion == PROGRAM_FUSE_QKV_EPILOGUE)
         return PART_ROWS;
     if (s->fusion != PROGRAM_FUSE_NONE && s->fusion != PROGRAM_FUSE_NORM_QUANTIZE)
         return PART_ANY;
@@ -124,7 +124,7 @@ static enum part part_of(const struct planner *t, uint32_t i_stage, uint32_t mod
 static enum part read_part(const struct planner *t, struct program_ref r, enum part part,
                            bool is_second)
 {
-    if (t->is_own[t->slots[r.buffer]])
+    if (t->is_own[t->arenas[r.buffer]])
         return PART_OWN;
     if (part == PART_OWN || part == PART_SUMS || is_second)
         return PART_ANY; /* all of it: what other threads have made too */
@@ -136,12 +136,12 @@ static void add_op(struct accesses *a, const struct planner *t, const struct pro
 {
     for (int i = 0; i < 2 && op->in[i].buffer; i++) {
         const bool by_rows = op->kind == PROGRAM_STORE && i == 1;
-        add(a, t->slots[op->in[i].buffer], read_part(t, op->in[i], part, i == 1 && !by_rows),
+        add(a, t->arenas[op->in[i].buffer], read_part(t, op->in[i], part, i == 1 && !by_rows),
             false);
     }
-    add(a, t->slots[op->out.buffer], part, true);
+    add(a, t->arenas[op->out.buffer], part, true);
     if (op->onto)
-        add(a, t->slots[op->out.buffer], part, false);
+        add(a, t->arenas[op->out.buffer], part, false);
     if (op->kind == PROGRAM_ROPE)
         add(a, SLOT_ROPE, part, false);
 }
@@ -152,7 +152,7 @@ static void accesses_of(struct accesses *a, const struct planner *t, uint32_t i_
     const struct program_stage *s = &t->p->stages[i_stage];
     const enum part part = part_of(t, i_stage, mode);
     a->n = 0;
-    if (s->fusion == PROGRAM_FUSE_NONE || s->fusion == PROGRAM_FUSE_QKV_FINISH) {
+    if (s->fusion == PROGRAM_FUSE_NONE || s->fusion == PROGRAM_FUSE_QKV_EPILOGUE) {
         for (uint32_t i = 0; i < s->n; i++)
             add_op(a, t, &t->p->ops[s->first + i], part);
         return;
@@ -211,7 +211,7 @@ static void drop_step(struct pending *now, const struct planner *t)
 {
     for (uint32_t i = 0; i < t->p->n_buffer; i++)
         if (t->p->buffers[i].rows == PROGRAM_ROWS_STEP)
-            now->reads[t->slots[i]] = now->writes[t->slots[i]] = 0;
+            now->reads[t->arenas[i]] = now->writes[t->arenas[i]] = 0;
     now->reads[SLOT_ROPE] = now->writes[SLOT_ROPE] = 0;
 }
 
@@ -234,9 +234,9 @@ static void plan_pass(struct planner *t, const struct program_pass *pass, struct
     *now = behind;
 }
 
-void cpu_plan_stages(struct cpu_stage *stages, const struct layer_program *p, const uint8_t *slots)
+void cpu_plan_stages(struct cpu_stage *stages, const struct layer_program *p, const uint8_t *arenas)
 {
-    struct planner t = {.p = p, .slots = slots, .stages = stages};
+    struct planner t = {.p = p, .arenas = arenas, .stages = stages};
     struct pending now = {{0}, {0}};
     for (uint32_t i = 0; i < p->n_stage; i++)
         stages[i] = (struct cpu_stage){.own_cols = own_columns(p, &p->stages[i])};
@@ -304,7 +304,7 @@ static void find_neighbours(uint64_t *with, const struct layer_program *p)
     }
 }
 
-uint32_t cpu_plan_memory(uint8_t *slots, const struct layer_program *p)
+uint32_t cpu_plan_memory(uint8_t *arenas, const struct layer_program *p)
 {
     uint64_t with[PROGRAM_BUFFERS_MAX] = {0}, in_slot[PROGRAM_BUFFERS_MAX] = {0};
     uint32_t n = 0;
@@ -316,7 +316,7 @@ uint32_t cpu_plan_memory(uint8_t *slots, const struct layer_program *p)
         for (uint32_t j = 0; shares && j < n && at == n; j++)
             if (in_slot[j] && !(in_slot[j] & with[i]))
                 at = j;
-        slots[i] = (uint8_t)at;
+        arenas[i] = (uint8_t)at;
         if (shares) /* others have theirs alone */
             in_slot[at] |= 1ull << i;
         n += at == n;

@@ -40,11 +40,12 @@ static inline bool cpu_is_own(uint32_t own_cols, uint32_t n_row)
     return own_cols && n_row <= CPU_OWN_ROWS && (uint64_t)n_row * own_cols <= CPU_OWN_ELEMENTS;
 }
 
-/* slots: [PROGRAM_BUFFERS_MAX] the memory of each buffer, by number; buffers that are never needed
+/* arenas: [PROGRAM_BUFFERS_MAX] the memory of each buffer, by number; buffers that are never needed
  * together share one. Returns how many there are. p: fused. */
-uint32_t cpu_plan_memory(uint8_t *slots, const struct layer_program *p);
+uint32_t cpu_plan_memory(uint8_t *arenas, const struct layer_program *p);
 /* stages: [p->n_stage]. */
-void cpu_plan_stages(struct cpu_stage *stages, const struct layer_program *p, const uint8_t *slots);
+void cpu_plan_stages(struct cpu_stage *stages, const struct layer_program *p,
+                     const uint8_t *arenas);
 /* May each thread have a copy of it of its own? */
 bool cpu_plan_is_copied(const struct layer_program *p, uint32_t buffer);
 

@@ -97,7 +97,7 @@ static void cut_slot(struct cutter *t, uint32_t slot)
     struct need need = {.width = 1};
     size_t bytes = 0, n_row = 0, stride = 0;
     for (uint32_t i = 0; i < t->p->n_buffer; i++) {
-        if (s->slots[i] != slot || !needs_memory(t, i))
+        if (s->arenas[i] != slot || !needs_memory(t, i))
             continue;
         struct matmul_rows *b = &s->buffers[i];
         /* A residual stream is read whole: its rows are neighbours. */
@@ -121,7 +121,7 @@ static void cut_slot(struct cutter *t, uint32_t slot)
     if (need.has_sums)
         all.sums = region_cut(t->c, n_row * stride / KERN_QUANT_SUM, sizeof *all.sums);
     for (uint32_t i = 0; i < t->p->n_buffer; i++)
-        if (s->slots[i] == slot && needs_memory(t, i)) {
+        if (s->arenas[i] == slot && needs_memory(t, i)) {
             s->buffers[i].x = all.x;
             s->buffers[i].rows = t->needs[i].is_bytes ? all.rows : NULL;
             s->buffers[i].sums = t->needs[i].has_sums ? all.sums : NULL;
@@ -168,7 +168,7 @@ static void cut(struct model_scratch *s, struct region_cutter *c, const struct m
     const struct model_config *g = &m->config;
     const size_t n = s->n_token_max;
     struct cutter t = {.s = s, .c = c, .m = m, .p = &m->program};
-    const uint32_t n_slot = cpu_plan_memory(s->slots, t.p);
+    const uint32_t n_slot = cpu_plan_memory(s->arenas, t.p);
     for (uint32_t i = 0; i < t.p->n_op; i++) {
         note_need(&t, t.p->ops[i].in[0]);
         note_need(&t, t.p->ops[i].in[1]);
@@ -213,12 +213,12 @@ enum q_code model_scratch_new(struct model_scratch **out, const struct model *m,
     }
     c = (struct region_cutter){.base = s->memory.data};
     cut(s, &c, m);
-    cpu_plan_stages(s->stages, &m->program, s->slots);
+    cpu_plan_stages(s->stages, &m->program, s->arenas);
     s->n_stage = m->program.n_stage;
     for (uint32_t i = 0; i < m->program.n_buffer; i++)
         s->lines[i].b = (struct cpu_buffer){
             .all = s->buffers[i],
-            .slot = s->slots[i],
+            .slot = s->arenas[i],
             .of_step = m->program.buffers[i].rows == PROGRAM_ROWS_STEP,
             .of_places = m->program.buffers[i].rows == PROGRAM_ROWS_PLACES,
         };

@@ -43,7 +43,7 @@ struct model_scratch {
     uint32_t block_rows;
     uint32_t in_rows; /* block_rows, or enough for CPU_OWN_ROWS of each thread */
     struct matmul_rows buffers[PROGRAM_BUFFERS_MAX]; /* dtype: of the widest reference */
-    uint8_t slots[PROGRAM_BUFFERS_MAX];
+    uint8_t arenas[PROGRAM_BUFFERS_MAX];
     struct cpu_line { /* [PROGRAM_BUFFERS_MAX] the same, for stages */
         _Alignas(64) struct cpu_buffer b;
     } * lines;

@@ -11,9 +11,9 @@ static const struct {
     size_t offset; /* in struct kern_table */
 } kernels[PROGRAM_KINDS] = {
 #define KERNEL(kind, op) [PROGRAM_##kind] = {#op, offsetof(struct kern_table, op)}
-    KERNEL(EMBED, embed),       KERNEL(NORM, norm_rows),      KERNEL(ADD, add_rows),
-    KERNEL(ACTIVATE, activate), KERNEL(ATTENTION, attention), KERNEL(ROUTE, route),
-    KERNEL(COMBINE, combine),   KERNEL(SHARE, add_share),     KERNEL(SOFT_CAP, soft_cap),
+    KERNEL(EMBED, embed),         KERNEL(NORM, norm_rows),       KERNEL(ADD, add_rows),
+    KERNEL(ACTIVATE, activate),   KERNEL(ATTENTION, attention),  KERNEL(ROUTE, moe_route),
+    KERNEL(COMBINE, moe_combine), KERNEL(SHARE, moe_add_shared), KERNEL(SOFT_CAP, soft_cap),
 #undef KERNEL
 };
 
@@ -44,8 +44,8 @@ static enum q_code check_quantize(const struct checker *t, const struct program_
     if (op->out.dtype == DT_I8)
         return need(t, "quant_rows", t->k->quant_rows != NULL);
     if (w->blocks)
-        return need(t, "quant_rows_blocks", t->k->quant_rows_blocks != NULL);
-    return need(t, "quant_rows_e4m3", t->k->quant_rows_e4m3 != NULL);
+        return need(t, "quant_rows_fp8_block", t->k->quant_rows_fp8_block != NULL);
+    return need(t, "quant_rows_fp8", t->k->quant_rows_fp8 != NULL);
 }
 
 static enum q_code check_product(const struct checker *t, const struct program_op *op)
@@ -56,17 +56,17 @@ static enum q_code check_product(const struct checker *t, const struct program_o
     enum q_code rc =
         need(t, matmul_needs(w, input, grouped), matmul_is_there(t->k, w, input, grouped));
     if (!rc && w->order && (grouped || !matmul_reads_bytes(input)))
-        rc = need(t, "order_rows", t->k->order_rows != NULL);
+        rc = need(t, "permute_cols", t->k->permute_cols != NULL);
     if (!rc && grouped)
-        rc = need(t, "group_rows", t->k->group_rows != NULL);
+        rc = need(t, "moe_group_rows", t->k->moe_group_rows != NULL);
     return rc;
 }
 
 static enum q_code check_stage(const struct checker *t, const struct program_stage *s)
 {
     const struct program_op *op = &t->m->program.ops[s->first];
-    if (s->fusion == PROGRAM_FUSE_QKV_FINISH) {
-        const enum q_code rc = need(t, "qkv_finish", t->k->qkv_finish != NULL);
+    if (s->fusion == PROGRAM_FUSE_QKV_EPILOGUE) {
+        const enum q_code rc = need(t, "qkv_epilogue", t->k->qkv_epilogue != NULL);
         return rc ? rc : need(t, "rms_norm", t->k->rms_norm != NULL);
     }
     if (op->kind == PROGRAM_QUANTIZE)

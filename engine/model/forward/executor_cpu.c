@@ -317,7 +317,7 @@ static void store(struct cpu_run *w, const struct program_op *op, struct program
         .v = (const float *)v.x + r.at * v.stride,
         .k_stride = k.stride,
         .v_stride = v.stride,
-        .slot = w->b->slots + w->block.at + r.at,
+        .slot = w->b->slot_mapping + w->block.at + r.at,
         .n_row = r.n,
         .n_kv_head = op->attention.n_kv_head,
         .head_dim = op->attention.head_dim,

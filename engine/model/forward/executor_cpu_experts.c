@@ -42,7 +42,7 @@ void cpu_route(struct cpu_run *w, const struct program_op *op)
     const struct matmul_rows scores = cpu_rows_of(w, op->in[0]);
     const struct cpu_rows r = cpu_to_make(w, w->block.n);
     const size_t at = routes_at(w, w->own_stage) + (size_t)r.at * w->n_used;
-    const struct route_args a = {
+    const struct moe_route_args a = {
         .x = (const float *)scores.x + r.at * scores.stride,
         .x_stride = scores.stride,
         .n_row = r.n,
@@ -52,7 +52,7 @@ void cpu_route(struct cpu_run *w, const struct program_op *op)
         .experts = w->s->e.experts + at,
         .weights = w->s->e.weights + at,
     };
-    w->k->route(&a, &w->mine);
+    w->k->moe_route(&a, &w->mine);
 }
 
 /* Counting sort of the block's (row, expert): by expert, and the rows of each ascending. */
@@ -254,7 +254,7 @@ void cpu_combine(struct cpu_run *w, const struct program_op *op)
 {
     const struct matmul_rows y = cpu_rows_to(w, op->out), x = cpu_rows_of(w, op->in[0]);
     const size_t at = routes_at(w, w->is_own[w->s->lines[op->in[1].buffer].b.slot]);
-    const struct combine_args a = {
+    const struct moe_combine_args a = {
         .y = y.x,
         .y_stride = y.stride,
         .x = x.x,
@@ -265,7 +265,7 @@ void cpu_combine(struct cpu_run *w, const struct program_op *op)
         .n_col = op->out.n_col,
         .n_used = w->n_used,
     };
-    w->k->combine(&a, &w->x);
+    w->k->moe_combine(&a, &w->x);
 }
 
 /* Each thread makes the shares of all rows for itself: sigmoid of the router's last output. */
@@ -276,7 +276,7 @@ void cpu_share_expert(struct cpu_run *w, const struct program_op *op)
     float *shares = w->s->e.shares + (size_t)w->x.ith * w->s->block_rows;
     for (uint32_t i = 0; i < w->block.n; i++)
         shares[i] = 1 / (1 + expf(-((const float *)scores.x)[i * scores.stride]));
-    const struct combine_args a = {
+    const struct moe_combine_args a = {
         .y = y.x,
         .y_stride = y.stride,
         .x = x.x,
@@ -287,5 +287,5 @@ void cpu_share_expert(struct cpu_run *w, const struct program_op *op)
         .n_col = op->out.n_col,
         .n_used = 1,
     };
-    w->k->combine(&a, &w->x);
+    w->k->moe_combine(&a, &w->x);
 }

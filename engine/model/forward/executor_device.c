@@ -213,7 +213,7 @@ static void quantize(const struct device_run *r, const struct program_op *op)
 /* Floats as a matrix takes them whose inputs have an order; what quantizes orders bytes. */
 static void put_in_order(const struct device_run *r, const struct packed *w, struct matmul_rows *x)
 {
-    const struct order_rows_args a = {
+    const struct permute_cols_args a = {
         .y = r->d->ordered,
         .x = x->x,
         .element = sizeof(uint16_t),
@@ -225,7 +225,7 @@ static void put_in_order(const struct device_run *r, const struct packed *w, str
     };
     if (!w->order || matmul_reads_bytes(x->dtype))
         return;
-    r->k->order_rows(&a, &r->d->x);
+    r->k->permute_cols(&a, &r->d->x);
     x->x = r->d->ordered;
 }
 
@@ -317,14 +317,14 @@ static void activate(const struct device_run *r, const struct program_op *op)
 
 /* Norms of heads, rotation, K and V into the cache: one launch, and one for each norm that is not
  * of heads. */
-static void finish_qkv(const struct device_run *r, const struct program_stage *s)
+static void epilogue_qkv(const struct device_run *r, const struct program_stage *s)
 {
     const struct program_op *ops = &r->d->m->program.ops[s->first];
     const struct program_op *rope = &ops[s->n - 2], *store = &ops[s->n - 1];
     const struct matmul_rows qk = device_rows_of(r, rope->in[0]);
     const struct kv_cache *kv = r->s->kv;
     const struct model *m = r->d->m;
-    struct qkv_finish_args a = {
+    struct qkv_epilogue_args a = {
         .x = qk.x,
         .x_stride = qk.stride,
         .table = model_rope_varies(m) ? r->s->cos_sin
@@ -333,7 +333,7 @@ static void finish_qkv(const struct device_run *r, const struct program_stage *s
         .k_cache = kv->k[store->layer],
         .v_cache = kv->v[store->layer],
         .kv_dtype = kv->dtype,
-        .slot = r->s->batch->slots,
+        .slot = r->s->batch->slot_mapping,
         .n_row = r->n,
         .n_head = rope->rope.n_head - store->attention.n_kv_head,
         .n_kv_head = store->attention.n_kv_head,
@@ -349,7 +349,7 @@ static void finish_qkv(const struct device_run *r, const struct program_stage *s
         a.eps = ops[i].norm.eps;
         *(ops[i].weight == PROGRAM_W_Q_NORM ? &a.q_norm : &a.k_norm) = vector_of(r, &ops[i]);
     }
-    r->k->qkv_finish(&a, &r->d->x);
+    r->k->qkv_epilogue(&a, &r->d->x);
 }
 
 static void attention(const struct device_run *r, const struct program_op *op)
@@ -386,7 +386,7 @@ static void route(const struct device_run *r, const struct program_op *op)
     const struct matmul_rows x = device_rows_of(r, op->in[0]);
     unsigned char *routes = r->d->buffers[PROGRAM_B_ROUTES].data;
     const size_t n = (size_t)r->d->limits.n_row_max * op->route.n_used;
-    const struct route_args a = {
+    const struct moe_route_args a = {
         .x = x.x,
         .x_stride = x.stride,
         .n_row = r->n,
@@ -396,14 +396,14 @@ static void route(const struct device_run *r, const struct program_op *op)
         .experts = (uint32_t *)(void *)routes,
         .weights = (float *)(void *)routes + n,
     };
-    r->k->route(&a, &r->d->x);
+    r->k->moe_route(&a, &r->d->x);
 }
 
 static void add_shared(const struct device_run *r, const struct program_op *op)
 {
     const struct matmul_rows x = device_rows_of(r, op->in[0]), y = device_rows_of(r, op->out);
     const struct matmul_rows scores = device_rows_of(r, op->in[1]);
-    const struct add_share_args a = {
+    const struct moe_add_shared_args a = {
         .y = y.x,
         .y_stride = y.stride,
         .x = x.x,
@@ -413,14 +413,14 @@ static void add_shared(const struct device_run *r, const struct program_op *op)
         .n_row = r->n,
         .n_col = op->out.n_col,
     };
-    r->k->add_share(&a, &r->d->x);
+    r->k->moe_add_shared(&a, &r->d->x);
 }
 
 void device_stage(const struct device_run *r, const struct program_stage *s)
 {
     const struct program_op *op = &r->d->m->program.ops[s->first], *last = op + s->n - 1;
-    if (s->fusion == PROGRAM_FUSE_QKV_FINISH) {
-        finish_qkv(r, s);
+    if (s->fusion == PROGRAM_FUSE_QKV_EPILOGUE) {
+        epilogue_qkv(r, s);
         return;
     }
     switch (op->kind) {

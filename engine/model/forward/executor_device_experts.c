@@ -11,7 +11,7 @@
 static void sort_places(const struct device_run *r, const struct moe_config *moe)
 {
     const uint32_t *experts = (const uint32_t *)(const void *)r->d->buffers[PROGRAM_B_ROUTES].data;
-    const struct group_rows_args a = {
+    const struct moe_group_rows_args a = {
         .experts = experts + (size_t)r->first * moe->n_used,
         .n_row = r->n,
         .n_used = moe->n_used,
@@ -20,7 +20,7 @@ static void sort_places(const struct device_run *r, const struct moe_config *moe
         .rows = r->d->places.rows,
         .places = r->d->places.places,
     };
-    r->k->group_rows(&a, &r->d->x);
+    r->k->moe_group_rows(&a, &r->d->x);
 }
 
 /* Bytes between the matrix of an expert and that of the next: they were cut one after the other. */
@@ -38,7 +38,7 @@ static void put_in_order(const struct device_run *r, const struct packed *w, str
                          struct groups *of)
 {
     const bool bytes = matmul_reads_bytes(x->dtype);
-    const struct order_rows_args a = {
+    const struct permute_cols_args a = {
         .y = r->d->ordered,
         .x = x->x,
         .element = bytes ? 1 : sizeof(uint16_t),
@@ -51,7 +51,7 @@ static void put_in_order(const struct device_run *r, const struct packed *w, str
         .y_stride = w->n_in,
         .of = *of,
     };
-    r->k->order_rows(&a, &r->d->x);
+    r->k->permute_cols(&a, &r->d->x);
     x->x = r->d->ordered;
     x->rows = bytes ? r->d->ordered_rows : NULL;
     x->stride = w->n_in;
@@ -93,7 +93,7 @@ static void combine(const struct device_run *r, const struct program_op *op)
     const struct matmul_rows x = device_rows_of(r, op->in[0]), y = device_rows_of(r, op->out);
     const size_t n_used = op->route.n_used, all = r->d->limits.n_row_max * n_used;
     const float *weights = (const float *)(const void *)r->d->buffers[PROGRAM_B_ROUTES].data + all;
-    const struct combine_args a = {
+    const struct moe_combine_args a = {
         .y = y.x,
         .y_stride = y.stride,
         .x = x.x,
@@ -104,7 +104,7 @@ static void combine(const struct device_run *r, const struct program_op *op)
         .n_col = op->out.n_col,
         .n_used = op->route.n_used,
     };
-    r->k->combine(&a, &r->d->x);
+    r->k->moe_combine(&a, &r->d->x);
 }
 
 static void stage(const struct device_run *r, const struct program_stage *s)

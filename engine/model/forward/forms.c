@@ -49,7 +49,7 @@ struct program_forms forms_of_model(const struct model *m)
 /* Outputs of gate, or of up, in a matrix where they are interleaved. */
 static uint32_t interleaved(uint32_t n)
 {
-    return (n + KERN_TURN - 1) / KERN_TURN * KERN_TURN;
+    return (n + KERN_GATE_INTERLEAVE - 1) / KERN_GATE_INTERLEAVE * KERN_GATE_INTERLEAVE;
 }
 
 /* [n_out, n_in] of a matrix that is made of the tensors which the family's table has. */

@@ -40,9 +40,9 @@ static struct linear_args floats_args(const struct matmul *m)
     };
 }
 
-static struct linear_quant_args bytes_args(const struct matmul *m)
+static struct linear_int8_args bytes_args(const struct matmul *m)
 {
-    return (struct linear_quant_args){
+    return (struct linear_int8_args){
         .y = m->y,
         .y_dtype = m->y_dtype,
         .x = m->x->x,
@@ -56,9 +56,9 @@ static struct linear_quant_args bytes_args(const struct matmul *m)
     };
 }
 
-static struct linear_blocks_args blocks_args(const struct matmul *m)
+static struct linear_fp8_block_args blocks_args(const struct matmul *m)
 {
-    return (struct linear_blocks_args){
+    return (struct linear_fp8_block_args){
         .y = m->y,
         .y_dtype = m->y_dtype,
         .x = m->x->x,
@@ -76,26 +76,27 @@ static struct linear_blocks_args blocks_args(const struct matmul *m)
 static void run_groups(const struct kern_table *k, const struct matmul *m,
                        const struct kern_exec *x)
 {
-    const struct linear_groups_args floats = {floats_args(m), *m->groups};
-    const struct linear_quant_groups_args bytes = {bytes_args(m), *m->groups};
+    const struct linear_grouped_args floats = {floats_args(m), *m->groups};
+    const struct linear_int8_grouped_args bytes = {bytes_args(m), *m->groups};
     switch (form_of(m->w, m->x->dtype)) {
     case FORM_INT8:
-        k->linear_quant_groups(&bytes, x);
+        k->linear_int8_grouped(&bytes, x);
         break;
     case FORM_W4A8:
-        k->linear_int4_groups(&(struct linear_int4_groups_args){bytes}, x);
+        k->linear_w4a8_grouped(&(struct linear_w4a8_grouped_args){bytes}, x);
         break;
     case FORM_W4A16:
-        k->linear_int4_half_groups(&(struct linear_int4_half_groups_args){floats}, x);
+        k->linear_w4a16_grouped(&(struct linear_w4a16_grouped_args){floats}, x);
         break;
     case FORM_FP8:
-        k->linear_e4m3_groups(&(struct linear_e4m3_groups_args){bytes}, x);
+        k->linear_fp8_grouped(&(struct linear_fp8_grouped_args){bytes}, x);
         break;
     case FORM_FP8_BLOCK:
-        k->linear_blocks_groups(&(struct linear_blocks_groups_args){blocks_args(m), *m->groups}, x);
+        k->linear_fp8_block_grouped(
+            &(struct linear_fp8_block_grouped_args){blocks_args(m), *m->groups}, x);
         break;
     default:
-        k->linear_groups(&floats, x);
+        k->linear_grouped(&floats, x);
     }
 }
 
@@ -107,22 +108,22 @@ void matmul_run(const struct kern_table *k, const struct matmul *m, const struct
     }
     switch (form_of(m->w, m->x->dtype)) {
     case FORM_INT8: {
-        const struct linear_quant_args a = bytes_args(m);
-        k->linear_quant(&a, x);
+        const struct linear_int8_args a = bytes_args(m);
+        k->linear_int8(&a, x);
         break;
     }
     case FORM_W4A8:
-        k->linear_int4(&(struct linear_int4_args){bytes_args(m), m->x->sums}, x);
+        k->linear_w4a8(&(struct linear_w4a8_args){bytes_args(m), m->x->sums}, x);
         break;
     case FORM_W4A16:
-        k->linear_int4_half(&(struct linear_int4_half_args){floats_args(m)}, x);
+        k->linear_w4a16(&(struct linear_w4a16_args){floats_args(m)}, x);
         break;
     case FORM_FP8:
-        k->linear_e4m3(&(struct linear_e4m3_args){bytes_args(m)}, x);
+        k->linear_fp8(&(struct linear_fp8_args){bytes_args(m)}, x);
         break;
     case FORM_FP8_BLOCK: {
-        const struct linear_blocks_args a = blocks_args(m);
-        k->linear_blocks(&a, x);
+        const struct linear_fp8_block_args a = blocks_args(m);
+        k->linear_fp8_block(&a, x);
         break;
     }
     default: {
@@ -151,7 +152,7 @@ void matmul_quantize(const struct kern_table *k, const struct matmul_rows *to,
         return;
     }
     Q_ASSERT(to->dtype == DT_F8_E4M3);
-    const struct quant_rows_e4m3_args rows = {
+    const struct quant_rows_fp8_args rows = {
         .q = to->x,
         .rows = to->rows,
         .x = from->x,
@@ -160,7 +161,7 @@ void matmul_quantize(const struct kern_table *k, const struct matmul_rows *to,
         .x_stride = from->stride,
         .q_stride = to->stride,
     };
-    const struct quant_rows_blocks_args blocks = {
+    const struct quant_rows_fp8_block_args blocks = {
         .q = to->x,
         .scales = to->scales,
         .x = from->x,
@@ -171,20 +172,20 @@ void matmul_quantize(const struct kern_table *k, const struct matmul_rows *to,
         .scale_stride = to->scale_stride,
     };
     if (to->scales)
-        k->quant_rows_blocks(&blocks, x);
+        k->quant_rows_fp8_block(&blocks, x);
     else
-        k->quant_rows_e4m3(&rows, x);
+        k->quant_rows_fp8(&rows, x);
 }
 
 const char *matmul_needs(const struct packed *w, enum dtype input, bool grouped)
 {
     static const char *const names[FORMS][2] = {
-        [FORM_FLOATS] = {"linear", "linear_groups"},
-        [FORM_INT8] = {"linear_quant", "linear_quant_groups"},
-        [FORM_W4A8] = {"linear_int4", "linear_int4_groups"},
-        [FORM_W4A16] = {"linear_int4_half", "linear_int4_half_groups"},
-        [FORM_FP8] = {"linear_e4m3", "linear_e4m3_groups"},
-        [FORM_FP8_BLOCK] = {"linear_blocks", "linear_blocks_groups"},
+        [FORM_FLOATS] = {"linear", "linear_grouped"},
+        [FORM_INT8] = {"linear_int8", "linear_int8_grouped"},
+        [FORM_W4A8] = {"linear_w4a8", "linear_w4a8_grouped"},
+        [FORM_W4A16] = {"linear_w4a16", "linear_w4a16_grouped"},
+        [FORM_FP8] = {"linear_fp8", "linear_fp8_grouped"},
+        [FORM_FP8_BLOCK] = {"linear_fp8_block", "linear_fp8_block_grouped"},
     };
     return names[form_of(w, input)][grouped];
 }
@@ -193,12 +194,12 @@ bool matmul_is_there(const struct kern_table *k, const struct packed *w, enum dt
                      bool grouped)
 {
     const bool there[FORMS][2] = {
-        [FORM_FLOATS] = {k->linear != NULL, k->linear_groups != NULL},
-        [FORM_INT8] = {k->linear_quant != NULL, k->linear_quant_groups != NULL},
-        [FORM_W4A8] = {k->linear_int4 != NULL, k->linear_int4_groups != NULL},
-        [FORM_W4A16] = {k->linear_int4_half != NULL, k->linear_int4_half_groups != NULL},
-        [FORM_FP8] = {k->linear_e4m3 != NULL, k->linear_e4m3_groups != NULL},
-        [FORM_FP8_BLOCK] = {k->linear_blocks != NULL, k->linear_blocks_groups != NULL},
+        [FORM_FLOATS] = {k->linear != NULL, k->linear_grouped != NULL},
+        [FORM_INT8] = {k->linear_int8 != NULL, k->linear_int8_grouped != NULL},
+        [FORM_W4A8] = {k->linear_w4a8 != NULL, k->linear_w4a8_grouped != NULL},
+        [FORM_W4A16] = {k->linear_w4a16 != NULL, k->linear_w4a16_grouped != NULL},
+        [FORM_FP8] = {k->linear_fp8 != NULL, k->linear_fp8_grouped != NULL},
+        [FORM_FP8_BLOCK] = {k->linear_fp8_block != NULL, k->linear_fp8_block_grouped != NULL},
     };
     return there[form_of(w, input)][grouped];
 }

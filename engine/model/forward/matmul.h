@@ -3,12 +3,12 @@
  * the one place where matrix formats are told apart, for both executors.
  *
  *     weights             input       by rows            by groups (experts on a device)
- *     f32, f16, bf16      floats      linear             linear_groups
- *     int8                int8        linear_quant       linear_quant_groups
- *     4 bits in groups    int8        linear_int4        linear_int4_groups
- *     4 bits in groups    16 bits     linear_int4_half   linear_int4_half_groups
- *     e4m3                e4m3        linear_e4m3        linear_e4m3_groups
- *     e4m3, blocks        e4m3        linear_blocks      linear_blocks_groups
+ *     f32, f16, bf16      floats      linear             linear_grouped
+ *     int8                int8        linear_int8       linear_int8_grouped
+ *     4 bits in groups    int8        linear_w4a8        linear_w4a8_grouped
+ *     4 bits in groups    16 bits     linear_w4a16   linear_w4a16_grouped
+ *     e4m3                e4m3        linear_fp8        linear_fp8_grouped
+ *     e4m3, blocks        e4m3        linear_fp8_block      linear_fp8_block_grouped
  *
  * Threads: as kernels/ops/ops.h: every thread calls it with its own kern_exec. */
 #ifndef QUIRE_ENGINE_MODEL_FORWARD_MATMUL_H

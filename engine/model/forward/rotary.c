@@ -46,10 +46,10 @@ static double yarn_mscale(double factor, double mscale)
     return factor <= 1 ? 1 : 0.1 * mscale * log(factor) + 1;
 }
 
-/* The dimension (of d) whose pair turns n_turn times within `original` tokens. */
-static double yarn_dim(const struct rotary *r, double n_turn, double original)
+/* The dimension (of d) whose pair rotates n_rotation times within `original` tokens. */
+static double yarn_dim(const struct rotary *r, double n_rotation, double original)
 {
-    return r->n_pair * log(original / (n_turn * 2 * M_PI)) / log(r->config.theta);
+    return r->n_pair * log(original / (n_rotation * 2 * M_PI)) / log(r->config.theta);
 }
 
 static void yarn(struct rotary *r)
@@ -68,7 +68,7 @@ static void yarn(struct rotary *r)
         high += 0.001;
     for (uint32_t j = 0; j < r->n_pair; j++) {
         double ramp =
-            fmin(fmax((j - low) / (high - low), 0), 1); /* 0: turns often, kept; 1: stretched */
+            fmin(fmax((j - low) / (high - low), 0), 1); /* 0: rotates often, kept; 1: stretched */
         double f = r->inv_freq[j];
         r->inv_freq[j] = (float)(f / factor * ramp + f * (1 - ramp));
     }

@@ -41,9 +41,10 @@ static struct rows rows_at(const struct piece *p, uint32_t o)
 {
     uint32_t i = 0;
     if (p->m->form.gated) {
-        const uint32_t row = o / (2 * KERN_TURN) * KERN_TURN + o % KERN_TURN;
-        const struct weight_source *s = &p->parts[o / KERN_TURN % 2];
-        const uint32_t left = KERN_TURN - o % KERN_TURN;
+        const uint32_t row =
+            o / (2 * KERN_GATE_INTERLEAVE) * KERN_GATE_INTERLEAVE + o % KERN_GATE_INTERLEAVE;
+        const struct weight_source *s = &p->parts[o / KERN_GATE_INTERLEAVE % 2];
+        const uint32_t left = KERN_GATE_INTERLEAVE - o % KERN_GATE_INTERLEAVE;
         return row < s->rows ? rows_of(s, row, left) : (struct rows){.n = left};
     }
     for (; o >= p->parts[i].rows; i++)
@@ -124,8 +125,8 @@ static void load_run(const struct piece *p, const struct rows *r, uint32_t at, u
         break;
     }
     case TRAVEL_BLOCKS:
-        weight_fp8_blocks(to, (float *)(void *)(p->to + p->scales_at) + (size_t)at * n_group,
-                          r->source, r->row, r->n);
+        weight_fp8_block(to, (float *)(void *)(p->to + p->scales_at) + (size_t)at * n_group,
+                         r->source, r->row, r->n);
         break;
     case TRAVEL_INT4: {
         if (p->order) {
@@ -164,15 +165,15 @@ static void pack(const struct filler *f, const struct piece *p, const unsigned c
     void *dst = (void *)(uintptr_t)w->data;
     const enum dtype dtype = p->form == TRAVEL_FLOATS ? p->dtype : DT_F32;
     const struct pack_args a = {dst, w->dtype, src, dtype, p->n, w->n_in, p->from, w->n_out};
-    const struct pack_quant_args q = {.dst = dst,
-                                      .src = src,
-                                      .src_dtype = dtype,
-                                      .n_out = p->n,
-                                      .n_in = w->n_in,
-                                      .row_start = p->from,
-                                      .n_out_total = w->n_out,
-                                      .q = p->form == TRAVEL_BYTES ? (const int8_t *)src : NULL,
-                                      .scales = (const void *)(src + p->scales_at)};
+    const struct pack_int8_args q = {.dst = dst,
+                                     .src = src,
+                                     .src_dtype = dtype,
+                                     .n_out = p->n,
+                                     .n_in = w->n_in,
+                                     .row_start = p->from,
+                                     .n_out_total = w->n_out,
+                                     .q = p->form == TRAVEL_BYTES ? (const int8_t *)src : NULL,
+                                     .scales = (const void *)(src + p->scales_at)};
     const struct pack_int4_args i = {.dst = dst,
                                      .src = src,
                                      .src_dtype = dtype,
@@ -184,30 +185,30 @@ static void pack(const struct filler *f, const struct piece *p, const unsigned c
                                      .q = p->form == TRAVEL_INT4 ? src : NULL,
                                      .scales = (const void *)(src + p->scales_at),
                                      .zeros = src + p->zeros_at};
-    const struct pack_e4m3_args e = {.dst = dst,
-                                     .src = src,
-                                     .src_dtype = dtype,
-                                     .n_out = p->n,
-                                     .n_in = w->n_in,
-                                     .row_start = p->from,
-                                     .n_out_total = w->n_out,
-                                     .q = p->form == TRAVEL_BYTES ? src : NULL,
-                                     .scales = (const void *)(src + p->scales_at)};
-    const struct pack_blocks_args b = {.dst = dst,
-                                       .q = src,
-                                       .scales = (const void *)(src + p->scales_at),
-                                       .n_out = p->n,
-                                       .n_in = w->n_in,
-                                       .row_start = p->from,
-                                       .n_out_total = w->n_out};
+    const struct pack_fp8_args e = {.dst = dst,
+                                    .src = src,
+                                    .src_dtype = dtype,
+                                    .n_out = p->n,
+                                    .n_in = w->n_in,
+                                    .row_start = p->from,
+                                    .n_out_total = w->n_out,
+                                    .q = p->form == TRAVEL_BYTES ? src : NULL,
+                                    .scales = (const void *)(src + p->scales_at)};
+    const struct pack_fp8_block_args b = {.dst = dst,
+                                          .q = src,
+                                          .scales = (const void *)(src + p->scales_at),
+                                          .n_out = p->n,
+                                          .n_in = w->n_in,
+                                          .row_start = p->from,
+                                          .n_out_total = w->n_out};
     if (w->group)
         f->kern->pack_int4(&i, &there);
     else if (w->blocks)
-        f->kern->pack_blocks(&b, &there);
+        f->kern->pack_fp8_block(&b, &there);
     else if (w->dtype == DT_F8_E4M3)
-        f->kern->pack_e4m3(&e, &there);
+        f->kern->pack_fp8(&e, &there);
     else if (w->dtype == DT_I8)
-        f->kern->pack_quant(&q, &there);
+        f->kern->pack_int8(&q, &there);
     else
         f->kern->pack(&a, &there);
 }

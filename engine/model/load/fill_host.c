@@ -39,8 +39,9 @@ struct fill_job {
     const struct filler *filler;
     const struct weight_source *source;
     const struct packed *dst;
-    uint32_t start; /* the output of dst that the source begins at; gated: 0 or KERN_TURN */
-    float *rows;    /* this thread's buffer */
+    uint32_t
+        start;   /* the output of dst that the source begins at; gated: 0 or KERN_GATE_INTERLEAVE */
+    float *rows; /* this thread's buffer */
 };
 
 static void pack_int4(const struct fill_job *j, const struct pack_args *a)
@@ -78,14 +79,14 @@ static void pack(const struct fill_job *j, const void *src, enum dtype src_dtype
         j->filler->kern->pack(&a, &alone);
         return;
     }
-    const struct pack_quant_args q = {.dst = a.dst,
-                                      .src = a.src,
-                                      .src_dtype = a.src_dtype,
-                                      .n_out = a.n_out,
-                                      .n_in = a.n_in,
-                                      .row_start = a.row_start,
-                                      .n_out_total = a.n_out_total};
-    j->filler->kern->pack_quant(&q, &alone);
+    const struct pack_int8_args q = {.dst = a.dst,
+                                     .src = a.src,
+                                     .src_dtype = a.src_dtype,
+                                     .n_out = a.n_out,
+                                     .n_in = a.n_in,
+                                     .row_start = a.row_start,
+                                     .n_out_total = a.n_out_total};
+    j->filler->kern->pack_int8(&q, &alone);
 }
 
 void fill_make_rows(float *rows, const struct weight_source *s, uint32_t o, uint32_t n)
@@ -108,8 +109,8 @@ static struct piece piece_from(const struct fill_job *j, uint32_t row, uint32_t 
     struct piece p = {.output = j->start + row};
     uint32_t left = KERN_PANEL - p.output % KERN_PANEL;
     if (j->dst->gated) {
-        p.output = j->start + row + row / KERN_TURN * KERN_TURN;
-        left = KERN_TURN - row % KERN_TURN;
+        p.output = j->start + row + row / KERN_GATE_INTERLEAVE * KERN_GATE_INTERLEAVE;
+        left = KERN_GATE_INTERLEAVE - row % KERN_GATE_INTERLEAVE;
     }
     p.to = row + left < end ? row + left : end;
     return p;
@@ -168,7 +169,8 @@ static float load_f32(const void *src, enum dtype dtype, size_t i)
 static void fill_interleaved(float *dst, const struct weight_source *s)
 {
     for (uint32_t i = 0; i < s->rows; i++) {
-        float *to = dst + 2 * (size_t)(i / KERN_TURN) * KERN_TURN + i % KERN_TURN;
+        float *to = dst + 2 * (size_t)(i / KERN_GATE_INTERLEAVE) * KERN_GATE_INTERLEAVE +
+                    i % KERN_GATE_INTERLEAVE;
         *to = s->tensor ? load_f32(s->tensor->data, s->dtype, weight_source_row(s, i)) : 0;
     }
 }
@@ -192,7 +194,7 @@ void fill_vector(float *to, const struct load_plan *p, const struct load_row *r)
     const struct weight_source *s = load_plan_sources(p, r);
     for (uint32_t i = 0; i < r->n_source; i++) {
         if (s[i].present && r->form.gated)
-            fill_interleaved(to + i * KERN_TURN, &s[i]);
+            fill_interleaved(to + i * KERN_GATE_INTERLEAVE, &s[i]);
         else if (s[i].present)
             fill_vector_part(to, &s[i], r->kind);
         to += r->form.gated ? 0 : s[i].rows;
@@ -312,7 +314,7 @@ static uint64_t fill_panels(const struct fill_work *w, const struct load_row *r,
         j.source = &sources[i];
         const struct units rows = rows_in(&j, u);
         bytes += fill_rows(&j, rows.begin, rows.end);
-        j.start += r->form.gated ? KERN_TURN : j.source->rows;
+        j.start += r->form.gated ? KERN_GATE_INTERLEAVE : j.source->rows;
     }
     return bytes;
 }

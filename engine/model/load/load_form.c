@@ -18,7 +18,7 @@ size_t load_form_bytes(const struct packed *w, const struct device_link *device)
         return device->t->matrix_bytes(w);
     if (w->group)
         return packed_int4_bytes(w->n_out, w->n_in, w->group);
-    return w->dtype == DT_I8 || w->dtype == DT_F8_E4M3 ? packed_quant_bytes(w->n_out, w->n_in)
+    return w->dtype == DT_I8 || w->dtype == DT_F8_E4M3 ? packed_int8_bytes(w->n_out, w->n_in)
                                                        : packed_bytes(w->dtype, w->n_out, w->n_in);
 }
 
@@ -58,13 +58,13 @@ static struct load_form floats_of(const struct load_case *c)
     return f;
 }
 
-/* Can these parts keep their scales of blocks in one matrix? One that begins within a turn of
- * another's outputs cannot; interleaved each has turns of its own. */
+/* Can these parts keep their scales of blocks in one matrix? One that begins within a group of 16
+ * of another's outputs cannot; interleaved each has groups of its own. */
 static bool keeps_blocks(const struct load_case *c)
 {
     for (uint32_t i = 0; i < c->n; i++)
         if (!weight_fp8_is_blocks(&c->parts[i]) ||
-            (i + 1 < c->n && !c->interleaved && c->parts[i].rows % KERN_TURN != 0))
+            (i + 1 < c->n && !c->interleaved && c->parts[i].rows % KERN_GATE_INTERLEAVE != 0))
             return false;
     return true;
 }

@@ -70,7 +70,7 @@ static bool is_alike(const struct packed *a, const struct packed *b)
 /* Outputs of one of several interleaved parts. */
 static uint32_t interleaved_rows(uint32_t rows)
 {
-    return (rows + KERN_TURN - 1) / KERN_TURN * KERN_TURN;
+    return (rows + KERN_GATE_INTERLEAVE - 1) / KERN_GATE_INTERLEAVE * KERN_GATE_INTERLEAVE;
 }
 
 static void set_form(struct load_row *r, const struct load_form *f)

@@ -150,14 +150,15 @@ bool weight_fp8_is_blocks(const struct weight_source *s)
 {
     const struct quant_tensors *q = &s->quant;
     const struct weight_slice *v = &s->slice;
-    if (v->first % KERN_TURN || v->block % KERN_TURN || v->stride % KERN_TURN)
+    if (v->first % KERN_GATE_INTERLEAVE || v->block % KERN_GATE_INTERLEAVE ||
+        v->stride % KERN_GATE_INTERLEAVE)
         return false;
-    return q->q && q->method == QUANT_FP8 && q->n_group > 1 && q->row_block % KERN_TURN == 0 &&
-           q->group % KERN_FP8_BLOCK == 0;
+    return q->q && q->method == QUANT_FP8 && q->n_group > 1 &&
+           q->row_block % KERN_GATE_INTERLEAVE == 0 && q->group % KERN_FP8_BLOCK == 0;
 }
 
-void weight_fp8_blocks(uint8_t *q, float *scales, const struct weight_source *s, uint32_t o,
-                       uint32_t n)
+void weight_fp8_block(uint8_t *q, float *scales, const struct weight_source *s, uint32_t o,
+                      uint32_t n)
 {
     const struct quant_tensors *t = &s->quant;
     const uint32_t n_block = (s->cols + KERN_FP8_BLOCK - 1) / KERN_FP8_BLOCK;

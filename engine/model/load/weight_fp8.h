@@ -28,12 +28,12 @@ FALLIBLE weight_fp8_find(struct weight_source *s, const struct weight_finder *f,
 /* Outputs o … o + n - 1 as f32: [n, n_in]. */
 void weight_fp8_rows(float *out, const struct weight_source *s, uint32_t o, uint32_t n);
 
-/* Has it scales of blocks that devices multiply by as they are (ops_fp8.h): of whole turns of
+/* Has it scales of blocks that devices multiply by as they are (ops_fp8.h): of whole groups of
  * outputs and whole blocks of 128 inputs? */
 bool weight_fp8_is_blocks(const struct weight_source *s);
 /* So: e4m3 as the checkpoint has it, and its scales [n][ceil(cols / 128)]. */
-void weight_fp8_blocks(uint8_t *q, float *scales, const struct weight_source *s, uint32_t o,
-                       uint32_t n);
+void weight_fp8_block(uint8_t *q, float *scales, const struct weight_source *s, uint32_t o,
+                      uint32_t n);
 
 /* Is it e4m3 with a scale for each output, or one for all? Then it can be packed as it is. */
 bool weight_fp8_is_plain(const struct weight_source *s);

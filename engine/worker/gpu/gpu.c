@@ -54,7 +54,7 @@ static const char *tune_dir(char out[PATH_MAX])
     return NULL;
 }
 
-static FALLIBLE make_marks(const struct device_link *l, struct gpu_marks *m, struct q_err *e)
+static FALLIBLE make_events(const struct device_link *l, struct gpu_step_events *m, struct q_err *e)
 {
     struct device_event **all[] = {&m->begun, &m->walked,  &m->picking,
                                    &m->done,  &m->copying, &m->copied};
@@ -64,7 +64,7 @@ static FALLIBLE make_marks(const struct device_link *l, struct gpu_marks *m, str
     return rc;
 }
 
-static void release_marks(const struct device_table *t, const struct gpu_marks *m)
+static void release_events(const struct device_table *t, const struct gpu_step_events *m)
 {
     struct device_event *const all[] = {m->begun, m->walked,  m->picking,
                                         m->done,  m->copying, m->copied};
@@ -85,8 +85,8 @@ static FALLIBLE open_device(struct gpu *g, struct q_err *e)
         return rc;
     if (*l->t->props(l->d)->note)
         log_info("%s", l->t->props(l->d)->note);
-    for (uint32_t i = 0; i < GPU_MARKS && !rc; i++)
-        rc = make_marks(l, &g->marks[i], e);
+    for (uint32_t i = 0; i < GPU_STEP_EVENTS && !rc; i++)
+        rc = make_events(l, &g->step_events[i], e);
     return rc;
 }
 
@@ -148,8 +148,8 @@ void gpu_describe(const struct gpu *g, char *out, size_t n)
 /* ---- what steps use ---- */
 
 /* What steps of a model use. max_logit: rows of logits. */
-static FALLIBLE make_lane(struct gpu *g, struct gpu_lane *l, const struct model *m,
-                          const struct device_limits *limits, struct q_err *e)
+static FALLIBLE make_model(struct gpu *g, struct gpu_model *l, const struct model *m,
+                           const struct device_limits *limits, struct q_err *e)
 {
     const struct device_table *t = g->link.t;
     struct device_limits *d = &l->limits;
@@ -181,7 +181,7 @@ static FALLIBLE make_lane(struct gpu *g, struct gpu_lane *l, const struct model 
     return rc;
 }
 
-static void release_lane(struct gpu *g, struct gpu_lane *l)
+static void release_model(struct gpu *g, struct gpu_model *l)
 {
     const struct device_table *t = g->link.t;
     if (l->kv_made)
@@ -198,13 +198,13 @@ static void release_lane(struct gpu *g, struct gpu_lane *l)
 
 /* A step of as many rows, sequences and logits as there can be, over a pool of a few blocks that
  * all sequences share. */
-static void fill_largest(struct gpu *g, const struct gpu_lane *l, const struct gpu_layout *at,
+static void fill_largest(struct gpu *g, const struct gpu_model *l, const struct gpu_layout *at,
                          const struct batch *b, uint32_t each)
 {
-    unsigned char *host = l->host[g->turn];
+    unsigned char *host = l->host[g->i_buffer];
     uint32_t *from = (uint32_t *)(void *)(host + at->from);
     uint32_t *positions = (uint32_t *)(void *)(host + at->positions);
-    uint32_t *places = (uint32_t *)(void *)(host + at->places);
+    uint32_t *places = (uint32_t *)(void *)(host + at->slot_mapping);
     uint32_t *rows = (uint32_t *)(void *)(host + at->rows);
     struct attention_seq *seqs = (struct attention_seq *)(void *)(host + at->seqs);
     for (uint32_t i = 0; i < b->n_token; i++) {
@@ -219,10 +219,10 @@ static void fill_largest(struct gpu *g, const struct gpu_lane *l, const struct g
         seqs[i] = (struct attention_seq){
             .blocks = g->words, .row = i * each, .n_query = left < each ? left : each};
     }
-    memset(host + at->turns, 0, b->n_token * executor_device_cos_sin_bytes(l->model));
+    memset(host + at->rope_cos_sin, 0, b->n_token * executor_device_cos_sin_bytes(l->model));
 }
 
-static FALLIBLE run_largest(struct gpu *g, const struct gpu_lane *l, struct q_err *e)
+static FALLIBLE run_largest(struct gpu *g, const struct gpu_model *l, struct q_err *e)
 {
     const struct device_table *t = g->link.t;
     const struct device_limits *d = &l->limits;
@@ -237,7 +237,7 @@ static FALLIBLE run_largest(struct gpu *g, const struct gpu_lane *l, struct q_er
     enum q_code rc = kv_cache_init(&few, l->model, n_block, e);
     if (rc)
         return rc;
-    uint32_t *first = g->updates.host[g->turn];
+    uint32_t *first = g->updates.host[g->i_buffer];
     for (uint32_t i = 0; i < n_block; i++)
         first[i] = i;
     t->copy(g->link.s, g->words, first, n_block * sizeof *first);
@@ -251,7 +251,7 @@ static FALLIBLE run_largest(struct gpu *g, const struct gpu_lane *l, struct q_er
 }
 
 /* The pools of one model. */
-static FALLIBLE make_kv(struct gpu_lane *l, const struct gpu_sizes *sizes, struct q_err *e)
+static FALLIBLE make_kv(struct gpu_model *l, const struct gpu_sizes *sizes, struct q_err *e)
 {
     enum q_code rc = kv_cache_init(&l->kv, l->model, sizes->n_block, e);
     l->kv_made = !rc;
@@ -318,11 +318,11 @@ static FALLIBLE make_lanes(struct gpu *g, const struct gpu_models *m, const stru
     /* a graph may have more rows than a step may have tokens */
     d.n_row_max =
         l->max_num_batched_tokens > l->max_num_seqs ? l->max_num_batched_tokens : l->max_num_seqs;
-    if ((rc = make_lane(g, &g->model, m->model, &d, e)) || !m->draft)
+    if ((rc = make_model(g, &g->model, m->model, &d, e)) || !m->draft)
         return rc;
     d.n_row_max = l->max_num_batched_tokens + l->max_num_seqs; /* draft.c, n_token_max */
     d.n_logit_max = l->max_num_seqs;
-    return make_lane(g, &g->draft, m->draft, &d, e);
+    return make_model(g, &g->draft, m->draft, &d, e);
 }
 
 FALLIBLE gpu_make(struct gpu *g, const struct gpu_models *m, struct step_limits *l,
@@ -362,7 +362,7 @@ const struct kv_cache *gpu_swap(const struct gpu *g)
     return &g->model.swap;
 }
 
-static void forget_lane(const struct gpu_lane *l)
+static void forget_model(const struct gpu_model *l)
 {
     if (l->kv_made)
         kv_cache_forget(&l->kv);
@@ -372,8 +372,8 @@ static void forget_lane(const struct gpu_lane *l)
 
 void gpu_forget(struct gpu *g)
 {
-    forget_lane(&g->model);
-    forget_lane(&g->draft);
+    forget_model(&g->model);
+    forget_model(&g->draft);
 }
 
 void gpu_stop(struct gpu *g)
@@ -394,13 +394,13 @@ void gpu_free(struct gpu *g)
     if (d) {
         for (uint32_t i = 0; i < g->n_graph; i++)
             t->graph_free(g->graphs[i].graph);
-        release_lane(g, &g->model);
-        release_lane(g, &g->draft);
+        release_model(g, &g->model);
+        release_model(g, &g->draft);
         gpu_slots_release(g);
         gpu_sampling_release(g);
         t->host_free(d, g->host_logits);
-        for (uint32_t i = 0; i < GPU_MARKS; i++)
-            release_marks(t, &g->marks[i]);
+        for (uint32_t i = 0; i < GPU_STEP_EVENTS; i++)
+            release_events(t, &g->step_events[i]);
         t->stream_free(g->copier);
         t->stream_free(g->link.s);
         t->close(d);

@@ -13,8 +13,8 @@
 
 struct gpu_layout { /* bytes from the start of a step's arrays; each 256-byte aligned */
     size_t from;    /* position of each row's token in the histories */
-    size_t positions, places, seqs, rows;
-    size_t turns; /* (cos, sin) of each row, for models with dynamic rope */
+    size_t positions, slot_mapping, seqs, rows;
+    size_t rope_cos_sin; /* (cos, sin) of each row, for models with dynamic rope */
     size_t plan;
 };
 
@@ -40,21 +40,21 @@ struct gpu_sampling {
 
 /* Events of a step in its stream. For three steps: one being launched, one in flight, and the
  * previous one, because a gap is between two. */
-struct gpu_marks {
+struct gpu_step_events {
     struct device_event *begun, *walked; /* before and after the forward pass */
     struct device_event *picking;        /* sampling begins */
     struct device_event *done;           /* end of the step; its tokens are on the host */
     struct device_event *copying, *copied;
     bool has_copies;
 };
-#define GPU_MARKS (GPU_STEPS + 1u)
+#define GPU_STEP_EVENTS (GPU_STEPS + 1u)
 
 struct gpu_graph {
     uint32_t n_seq;
     struct device_graph *graph;
 };
 
-struct gpu_lane { /* a model on the device, and what its steps use */
+struct gpu_model { /* a model on the device, and what its steps use */
     const struct model *model;
     struct executor_device *executor;
     struct device_limits limits;
@@ -71,11 +71,11 @@ struct gpu {
     uint32_t index;
     char tune_dir[PATH_MAX]; /* of the device's choices */
     struct device_link link;
-    struct device_stream *copier;      /* between pool and swap space */
-    struct gpu_marks marks[GPU_MARKS]; /* by number */
-    uint64_t n_step;                   /* number of the step being launched */
-    bool is_copying;                   /* `copied` is to be waited for */
-    struct gpu_lane model, draft;      /* draft.model NULL: none */
+    struct device_stream *copier;                        /* between pool and swap space */
+    struct gpu_step_events step_events[GPU_STEP_EVENTS]; /* by number */
+    uint64_t n_step;                                     /* number of the step being launched */
+    bool is_copying;                                     /* `copied` is to be waited for */
+    struct gpu_model model, draft;                       /* draft.model NULL: none */
     /* words of the device: block tables [max_num_seqs][table_len], then histories
      * [max_num_seqs][history_len] */
     uint32_t *words;
@@ -86,22 +86,22 @@ struct gpu {
     struct gpu_updates updates;
     struct gpu_sampling sampling;
     float *host_logits;                       /* [GPU_LOGITS][vocab_size] */
-    uint32_t turn;                            /* of GPU_STEPS: whose host memory is written now */
+    uint32_t i_buffer;                        /* of GPU_STEPS: whose host memory is written now */
     struct gpu_graph graphs[RING_GRAPHS_MAX]; /* [n_graph] ascending */
     uint32_t n_graph;
 };
 
 /* ---- gpu_step.c ---- */
 /* Layout of the arrays of a step with these counts; the same in host and device memory. */
-struct gpu_layout gpu_layout_of(const struct gpu_lane *l, const struct batch *counts);
+struct gpu_layout gpu_layout_of(const struct gpu_model *l, const struct batch *counts);
 /* Decode rows i … n - 1 of the arrays in host memory that belong to no sequence. */
-void gpu_pad(const struct gpu *g, const struct gpu_lane *l, const struct gpu_layout *at, uint32_t i,
-             uint32_t n);
+void gpu_pad(const struct gpu *g, const struct gpu_model *l, const struct gpu_layout *at,
+             uint32_t i, uint32_t n);
 /* Send the arrays of a step with these counts. */
-void gpu_send(const struct gpu *g, const struct gpu_lane *l, const struct gpu_layout *at,
+void gpu_send(const struct gpu *g, const struct gpu_model *l, const struct gpu_layout *at,
               const struct batch *counts);
 /* The forward pass over the arrays in device memory. */
-void gpu_walk(const struct gpu *g, const struct gpu_lane *l, const struct gpu_layout *at,
+void gpu_walk(const struct gpu *g, const struct gpu_model *l, const struct gpu_layout *at,
               const struct batch *counts, const struct kv_cache *kv);
 /* Record the graphs, largest first. Errors: those of the device. */
 FALLIBLE gpu_record(struct gpu *g, struct q_err *e);
@@ -111,9 +111,9 @@ FALLIBLE gpu_slots_make(struct gpu *g, const struct step_limits *l, struct q_err
 void gpu_slots_release(struct gpu *g);
 /* This step's host memory is in use by the stream; switch to the other. */
 void gpu_turn(struct gpu *g);
-static inline struct gpu_marks *gpu_marks_now(struct gpu *g)
+static inline struct gpu_step_events *gpu_events_now(struct gpu *g)
 {
-    return &g->marks[g->n_step % GPU_MARKS];
+    return &g->step_events[g->n_step % GPU_STEP_EVENTS];
 }
 static inline size_t gpu_history_at(const struct gpu *g, uint32_t slot, uint32_t position)
 {

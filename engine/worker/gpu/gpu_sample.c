@@ -174,12 +174,12 @@ static void fill_sampled(struct filling *f, uint32_t i)
     fill_biases(f, i);
 }
 
-/* Where the row's token goes: behind the history, unless guesses decide whether it is one of its
- * sequence, or there is no room. */
+/* Where the row's token goes: behind the history, unless draft tokens decide whether it is one of
+ * its sequence, or there is no room. */
 static uint32_t place_of(struct gpu *g, const struct slots *s, uint32_t i)
 {
     const struct logit_row *row = &s->rows[i];
-    if (row->is_prompt || row->slot->n_guess || row->position >= g->history_len)
+    if (row->is_prompt || row->slot->n_draft_token || row->position >= g->history_len)
         return KERN_NO_SLOT;
     g->sent[row->i_slot].n_token = row->position + 1;
     return (uint32_t)gpu_history_at(g, row->i_slot, row->position);
@@ -209,7 +209,7 @@ static void bring_picks(const struct gpu *g, uint32_t n, bool logprobs)
     const struct device_table *t = g->link.t;
     const struct gpu_sampling *q = &g->sampling;
     const size_t top = (size_t)n * SAMPLE_TOP_MAX * sizeof(uint32_t);
-    unsigned char *host = q->picks[g->turn];
+    unsigned char *host = q->picks[g->i_buffer];
     t->copy(g->link.s, host, q->device_picks, n * sizeof(struct sample_pick));
     if (!logprobs)
         return;
@@ -223,7 +223,7 @@ void gpu_sample(struct gpu *g, const struct slots *s, struct masks *masks)
     const struct gpu_sampling *q = &g->sampling;
     const uint32_t n = s->batch.n_logit, n_bias = count_biases(s);
     const size_t ids = biases_at(n), values = ids + n_bias * sizeof(uint32_t);
-    unsigned char *host = q->host[g->turn];
+    unsigned char *host = q->host[g->i_buffer];
     struct filling f = {.g = g,
                         .s = s,
                         .masks = masks,
@@ -231,9 +231,9 @@ void gpu_sample(struct gpu *g, const struct slots *s, struct masks *masks)
                         .places = (uint32_t *)(void *)(host + places_at(n)),
                         .bias_ids = (uint32_t *)(void *)(host + ids),
                         .biases = (float *)(void *)(host + values),
-                        .bits = q->masks[g->turn]};
+                        .bits = q->masks[g->i_buffer]};
     fill_rows(&f);
-    t->event_record(gpu_marks_now(g)->picking, g->link.s);
+    t->event_record(gpu_events_now(g)->picking, g->link.s);
     t->copy(g->link.s, q->device, host, values + n_bias * sizeof(float));
     if (f.n_mask)
         t->copy(g->link.s, q->device_masks, f.bits, f.n_mask * words_of(g) * sizeof *f.bits);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the device knows of the slots: block tables and token histories. Of each slot is noted how
  * much of both the device has and of which of its sequences; what is new goes in one scatter, long
- * runs (a prompt) in a copy each. Guesses are sent but not noted: they may be wrong. */
+ * runs (a prompt) in a copy each. Draft tokens are sent but not noted: they may be wrong. */
 #include <string.h>
 #include "common/mem.h"
 #include "engine/worker/gpu/gpu_internal.h"
@@ -61,7 +61,7 @@ static FALLIBLE flush(struct gpu *g, bool again, struct q_err *e)
 {
     const struct device_table *t = g->link.t;
     struct gpu_updates *u = &g->updates;
-    const uint32_t *host = u->host[g->turn] + u->n_given;
+    const uint32_t *host = u->host[g->i_buffer] + u->n_given;
     const uint32_t n = u->n - u->n_given;
     u->n_given = u->n;
     if (n) {
@@ -80,7 +80,7 @@ static FALLIBLE flush(struct gpu *g, bool again, struct q_err *e)
 static FALLIBLE set_word(struct gpu *g, size_t at, uint32_t value, struct q_err *e)
 {
     struct gpu_updates *u = &g->updates;
-    uint32_t *host = u->host[g->turn];
+    uint32_t *host = u->host[g->i_buffer];
     enum q_code rc = u->n == GPU_UPDATES ? flush(g, true, e) : Q_OK;
     if (rc)
         return rc;
@@ -96,7 +96,7 @@ static FALLIBLE set_words(struct gpu *g, size_t at, const uint32_t *from, uint32
     struct gpu_updates *u = &g->updates;
     enum q_code rc = Q_OK;
     if (n > RUN_LEAST && n <= u->text_max - u->n_text) {
-        uint32_t *text = u->host[g->turn] + 2 * GPU_UPDATES + u->n_text;
+        uint32_t *text = u->host[g->i_buffer] + 2 * GPU_UPDATES + u->n_text;
         memcpy(text, from, n * sizeof *text);
         g->link.t->copy(g->link.s, g->words + at, text, n * sizeof *text);
         u->n_text += n;
@@ -113,7 +113,7 @@ static FALLIBLE update_slot(struct gpu *g, const struct slot *slot, uint32_t i, 
     enum q_code rc;
     if (sent->n_admitted != slot->n_admitted)
         *sent = (struct gpu_sent){.n_admitted = slot->n_admitted};
-    const uint32_t end = slot->n_known + slot->n_guess;
+    const uint32_t end = slot->n_known + slot->n_draft_token;
     if ((rc = set_words(g, (size_t)i * g->table_len + sent->n_block, slot->blocks + sent->n_block,
                         slot->n_block - sent->n_block, e)))
         return rc;
@@ -128,7 +128,7 @@ static FALLIBLE update_slot(struct gpu *g, const struct slot *slot, uint32_t i, 
 
 void gpu_turn(struct gpu *g)
 {
-    g->turn = (g->turn + 1) % GPU_STEPS;
+    g->i_buffer = (g->i_buffer + 1) % GPU_STEPS;
     g->updates.n = g->updates.n_given = g->updates.n_text = 0;
 }
 

@@ -7,24 +7,24 @@
 #define ALIGN 256u
 #define MIB   1048576.0
 
-static size_t take(size_t *at, size_t n)
+static size_t take_bytes(size_t *at, size_t n)
 {
     const size_t here = *at;
     *at = (here + n + ALIGN - 1) / ALIGN * ALIGN;
     return here;
 }
 
-struct gpu_layout gpu_layout_of(const struct gpu_lane *l, const struct batch *counts)
+struct gpu_layout gpu_layout_of(const struct gpu_model *l, const struct batch *counts)
 {
     const size_t rows = counts->n_token * sizeof(uint32_t);
     size_t at = 0;
     struct gpu_layout to;
-    to.from = take(&at, rows);
-    to.positions = take(&at, rows);
-    to.places = take(&at, rows);
-    to.seqs = take(&at, counts->n_seq * sizeof(struct attention_seq));
-    to.rows = take(&at, counts->n_logit * sizeof(uint32_t));
-    to.turns = take(&at, counts->n_token * executor_device_cos_sin_bytes(l->model));
+    to.from = take_bytes(&at, rows);
+    to.positions = take_bytes(&at, rows);
+    to.slot_mapping = take_bytes(&at, rows);
+    to.seqs = take_bytes(&at, counts->n_seq * sizeof(struct attention_seq));
+    to.rows = take_bytes(&at, counts->n_logit * sizeof(uint32_t));
+    to.rope_cos_sin = take_bytes(&at, counts->n_token * executor_device_cos_sin_bytes(l->model));
     to.plan = at;
     return to;
 }
@@ -39,31 +39,31 @@ static struct attention_seq *seqs_at(unsigned char *base, const struct gpu_layou
     return (struct attention_seq *)(void *)(base + at->seqs);
 }
 
-void gpu_pad(const struct gpu *g, const struct gpu_lane *l, const struct gpu_layout *at, uint32_t i,
-             uint32_t n)
+void gpu_pad(const struct gpu *g, const struct gpu_model *l, const struct gpu_layout *at,
+             uint32_t i, uint32_t n)
 {
-    unsigned char *host = l->host[g->turn];
+    unsigned char *host = l->host[g->i_buffer];
     for (; i < n; i++) {
         words(host, at->from)[i] = (uint32_t)g->histories;
         words(host, at->positions)[i] = 0;
-        words(host, at->places)[i] = KERN_NO_SLOT;
+        words(host, at->slot_mapping)[i] = KERN_NO_SLOT;
         words(host, at->rows)[i] = i;
         seqs_at(host, at)[i] = (struct attention_seq){.blocks = g->words, .row = i};
     }
 }
 
-void gpu_send(const struct gpu *g, const struct gpu_lane *l, const struct gpu_layout *at,
+void gpu_send(const struct gpu *g, const struct gpu_model *l, const struct gpu_layout *at,
               const struct batch *counts)
 {
     const struct device_table *t = g->link.t;
-    unsigned char *host = l->host[g->turn];
+    unsigned char *host = l->host[g->i_buffer];
     const size_t n_plan =
         t->plan(g->link.d, host + at->plan, &l->limits, seqs_at(host, at), counts->n_seq);
     Q_ASSERT(n_plan <= l->plan_bytes);
     t->copy(g->link.s, l->device, host, at->plan + n_plan);
 }
 
-void gpu_walk(const struct gpu *g, const struct gpu_lane *l, const struct gpu_layout *at,
+void gpu_walk(const struct gpu *g, const struct gpu_model *l, const struct gpu_layout *at,
               const struct batch *counts, const struct kv_cache *kv)
 {
     struct batch b = *counts;
@@ -75,11 +75,12 @@ void gpu_walk(const struct gpu *g, const struct gpu_lane *l, const struct gpu_la
     g->link.t->kern(g->link.d)->scatter(&tokens, executor_device_exec(l->executor));
     b.token_ids = l->ids;
     b.positions = words(l->device, at->positions);
-    b.slots = words(l->device, at->places);
+    b.slot_mapping = words(l->device, at->slot_mapping);
     b.seqs = seqs_at(l->device, at);
     b.logit_rows = words(l->device, at->rows);
     const struct device_step s = {.batch = &b,
-                                  .cos_sin = (const float *)(const void *)(l->device + at->turns),
+                                  .cos_sin =
+                                      (const float *)(const void *)(l->device + at->rope_cos_sin),
                                   .plan = l->device + at->plan,
                                   .kv = kv,
                                   .logits = l->logits};
@@ -98,7 +99,7 @@ static FALLIBLE record(struct gpu *g, struct gpu_graph *to, struct q_err *e)
 {
     const struct device_table *t = g->link.t;
     const uint32_t n = to->n_seq;
-    const struct gpu_lane *l = &g->model;
+    const struct gpu_model *l = &g->model;
     const struct batch b = padded(g, n);
     const struct gpu_layout at = gpu_layout_of(l, &b);
     enum q_code rc;
@@ -147,13 +148,13 @@ static const struct gpu_graph *graph_for(const struct gpu *g, const struct batch
 /* ---- a step ---- */
 
 /* slots: of the sequences of b. */
-static void fill_arrays(const struct gpu *g, const struct gpu_lane *l, const struct gpu_layout *at,
+static void fill_arrays(const struct gpu *g, const struct gpu_model *l, const struct gpu_layout *at,
                         const struct batch *b, const uint32_t *slots)
 {
-    unsigned char *host = l->host[g->turn];
+    unsigned char *host = l->host[g->i_buffer];
     const size_t rows = b->n_token * sizeof(uint32_t);
     memcpy(host + at->positions, b->positions, rows);
-    memcpy(host + at->places, b->slots, rows);
+    memcpy(host + at->slot_mapping, b->slot_mapping, rows);
     memcpy(host + at->rows, b->logit_rows, b->n_logit * sizeof(uint32_t));
     for (uint32_t i = 0; i < b->n_seq; i++) {
         struct attention_seq *q = &seqs_at(host, at)[i];
@@ -162,7 +163,7 @@ static void fill_arrays(const struct gpu *g, const struct gpu_lane *l, const str
         for (uint32_t j = 0; j < q->n_query; j++)
             words(host, at->from)[q->row + j] = (uint32_t)gpu_history_at(g, slots[i], q->start + j);
     }
-    if (executor_device_cos_sin(l->model, (float *)(void *)(host + at->turns), b))
+    if (executor_device_cos_sin(l->model, (float *)(void *)(host + at->rope_cos_sin), b))
         for (uint32_t i = 0; i < b->n_token; i++)
             words(host, at->positions)[i] = i;
 }
@@ -170,7 +171,7 @@ static void fill_arrays(const struct gpu *g, const struct gpu_lane *l, const str
 static void wait_copies(struct gpu *g)
 {
     if (g->is_copying)
-        g->link.t->stream_wait(g->link.s, gpu_marks_now(g)->copied);
+        g->link.t->stream_wait(g->link.s, gpu_events_now(g)->copied);
     g->is_copying = false;
 }
 
@@ -178,7 +179,7 @@ FALLIBLE gpu_launch(struct gpu *g, const struct slots *s, const struct step_view
                     struct q_err *e)
 {
     const struct device_table *t = g->link.t;
-    const struct gpu_lane *l = &g->model;
+    const struct gpu_model *l = &g->model;
     const struct gpu_graph *graph = graph_for(g, &s->batch);
     const struct batch b = graph ? padded(g, graph->n_seq) : s->batch;
     const struct gpu_layout at = gpu_layout_of(l, &b);
@@ -191,14 +192,14 @@ FALLIBLE gpu_launch(struct gpu *g, const struct slots *s, const struct step_view
     if (graph)
         gpu_pad(g, l, &at, s->batch.n_seq, b.n_seq);
     gpu_send(g, l, &at, &b);
-    gpu_marks_now(g)->has_copies = v->head->n_out || v->head->n_in;
+    gpu_events_now(g)->has_copies = v->head->n_out || v->head->n_in;
     wait_copies(g);
-    t->event_record(gpu_marks_now(g)->begun, g->link.s);
+    t->event_record(gpu_events_now(g)->begun, g->link.s);
     if (graph)
         t->graph_launch(graph->graph, g->link.s);
     else if (b.n_token)
         gpu_walk(g, l, &at, &b, &l->kv);
-    t->event_record(gpu_marks_now(g)->walked, g->link.s);
+    t->event_record(gpu_events_now(g)->walked, g->link.s);
     return Q_OK;
 }
 
@@ -207,34 +208,35 @@ uint64_t gpu_launch_sampling(struct gpu *g, const struct slots *s, struct masks 
     if (s->batch.n_logit && g->sampling.device)
         gpu_sample(g, s, masks);
     else
-        g->link.t->event_record(gpu_marks_now(g)->picking, g->link.s);
-    g->link.t->event_record(gpu_marks_now(g)->done, g->link.s);
+        g->link.t->event_record(gpu_events_now(g)->picking, g->link.s);
+    g->link.t->event_record(gpu_events_now(g)->done, g->link.s);
     gpu_turn(g);
     return g->n_step++;
 }
 
 bool gpu_done(const struct gpu *g, uint64_t n)
 {
-    Q_ASSERT(n < g->n_step && g->n_step - n < GPU_MARKS);
-    return g->link.t->event_done(g->marks[n % GPU_MARKS].done);
+    Q_ASSERT(n < g->n_step && g->n_step - n < GPU_STEP_EVENTS);
+    return g->link.t->event_done(g->step_events[n % GPU_STEP_EVENTS].done);
 }
 
 FALLIBLE gpu_wait(struct gpu *g, uint64_t n, struct q_err *e)
 {
     const struct device_table *t = g->link.t;
-    Q_ASSERT(n < g->n_step && g->n_step - n < GPU_MARKS);
-    enum q_code rc = t->event_wait(g->marks[n % GPU_MARKS].done, e);
+    Q_ASSERT(n < g->n_step && g->n_step - n < GPU_STEP_EVENTS);
+    enum q_code rc = t->event_wait(g->step_events[n % GPU_STEP_EVENTS].done, e);
     return rc ? rc : t->check(g->link.d, e);
 }
 
 struct gpu_times gpu_times_of(const struct gpu *g, uint64_t n)
 {
     const struct device_table *t = g->link.t;
-    const struct gpu_marks *m = &g->marks[n % GPU_MARKS];
-    const struct gpu_marks *before = &g->marks[(n + GPU_MARKS - 1) % GPU_MARKS];
+    const struct gpu_step_events *m = &g->step_events[n % GPU_STEP_EVENTS];
+    const struct gpu_step_events *before =
+        &g->step_events[(n + GPU_STEP_EVENTS - 1) % GPU_STEP_EVENTS];
     const float copy_ms = m->has_copies ? t->event_ms(m->copying, m->copied) : 0;
     struct gpu_times to = {.copy_us = (uint32_t)(copy_ms * 1000), .gap_us = STEP_NO_GAP};
-    Q_ASSERT(n < g->n_step && g->n_step - n < GPU_MARKS);
+    Q_ASSERT(n < g->n_step && g->n_step - n < GPU_STEP_EVENTS);
     if (n) {
         const float between = t->event_ms(before->done, m->begun) - copy_ms;
         const float within = t->event_ms(m->walked, m->picking);
@@ -260,13 +262,13 @@ FALLIBLE gpu_logits(struct gpu *g, const uint32_t *rows, uint32_t n, float **log
 void gpu_copies(struct gpu *g, const struct step_view *v)
 {
     const struct device_table *t = g->link.t;
-    struct gpu_lane *lanes[] = {&g->model, &g->draft};
-    const struct gpu_marks *m = gpu_marks_now(g);
+    struct gpu_model *models[] = {&g->model, &g->draft};
+    const struct gpu_step_events *m = gpu_events_now(g);
     if (g->n_step) /* it may write what is copied out, and read what is copied over */
-        t->stream_wait(g->copier, g->marks[(g->n_step - 1) % GPU_MARKS].done);
+        t->stream_wait(g->copier, g->step_events[(g->n_step - 1) % GPU_STEP_EVENTS].done);
     t->event_record(m->copying, g->copier);
-    for (uint32_t k = 0; k < 2 && lanes[k]->model; k++) {
-        const struct gpu_lane *l = lanes[k];
+    for (uint32_t k = 0; k < 2 && models[k]->model; k++) {
+        const struct gpu_model *l = models[k];
         for (uint32_t i = 0; i < v->head->n_out; i++)
             kv_cache_copy_on(g->copier, &l->swap, v->outs[i].host, &l->kv, v->outs[i].block);
         for (uint32_t i = 0; i < v->head->n_in; i++)
@@ -283,8 +285,8 @@ static void sample_greedy_there(struct gpu *g, uint32_t n)
 {
     const struct device_table *t = g->link.t;
     const struct gpu_sampling *q = &g->sampling;
-    const struct gpu_lane *l = &g->draft;
-    struct sample_row *rows = (struct sample_row *)(void *)q->host[g->turn];
+    const struct gpu_model *l = &g->draft;
+    struct sample_row *rows = (struct sample_row *)(void *)q->host[g->i_buffer];
     for (uint32_t i = 0; i < n; i++)
         rows[i] = (struct sample_row){.top_p = 1, .repetition = 1, .mask = SAMPLE_NO_MASK};
     t->copy(g->link.s, q->device, rows, n * sizeof *rows);
@@ -297,7 +299,7 @@ static void sample_greedy_there(struct gpu *g, uint32_t n)
                                   .history_stride = g->history_len,
                                   .out = (void *)q->device_picks};
     t->kern(g->link.d)->sample(&a, executor_device_exec(l->executor));
-    t->copy(g->link.s, q->picks[g->turn], q->device_picks, n * sizeof(struct sample_pick));
+    t->copy(g->link.s, q->picks[g->i_buffer], q->device_picks, n * sizeof(struct sample_pick));
 }
 
 /* The same by the host. */
@@ -322,7 +324,7 @@ FALLIBLE gpu_draft(struct gpu *g, const struct batch *b, const uint32_t *slots, 
                    struct q_err *e)
 {
     const struct device_table *t = g->link.t;
-    const struct gpu_lane *l = &g->draft;
+    const struct gpu_model *l = &g->draft;
     const struct gpu_layout at = gpu_layout_of(l, b);
     const bool there = g->sampling.device && b->n_logit;
     enum q_code rc;
@@ -336,7 +338,7 @@ FALLIBLE gpu_draft(struct gpu *g, const struct batch *b, const uint32_t *slots, 
         return rc;
     if ((rc = t->sync(g->link.s, e)) || (rc = t->check(g->link.d, e)))
         return rc;
-    const struct sample_pick *picks = (const void *)g->sampling.picks[g->turn];
+    const struct sample_pick *picks = (const void *)g->sampling.picks[g->i_buffer];
     for (uint32_t i = 0; there && i < b->n_logit; i++)
         tokens[i] = picks[i].token;
     return Q_OK;

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* frontends - the frontends of a server: hello, credit, requests, timeouts.
+ *
+ * A frontend is identified by its socket and ZeroMQ's name of its connection; a re-established
+ * connection is a new frontend, and the old peer is dropped after a timeout, a failed send, or a
+ * hello of the same process. Each frontend has a unique number, the `frontend_id` of its requests
+ * in the core. Threads: the server's loop. */
+#ifndef QUIRE_ENGINE_SERVER_FRONTENDS_H
+#define QUIRE_ENGINE_SERVER_FRONTENDS_H
+#include "common/mem.h"
+#include "engine/core/core.h"
+#include "engine/server/outbox.h"
+#include "engine/server/server_config.h"
+#include "proto/socket.h"
+
+struct frontend_address {
+    struct socket *socket; /* borrowed */
+    struct socket_peer name;
+};
+
+struct frontend {
+    struct frontend_address at;
+    uint64_t instance;    /* of the frontend's process */
+    uint32_t frontend_id; /* its number */
+    uint32_t n_open;      /* requests */
+    bool greeted;         /* hello was sent to it; false while the model loads */
+    bool lost;            /* its connection is closed; received frames may be unread */
+    bool gone;            /* to be removed by frontends_sweep */
+    int64_t heard_ms;
+};
+
+struct frontends {
+    const struct server_config *config;
+    struct core *core;        /* borrowed; set once it exists */
+    unsigned char digest[32]; /* of our model folder */
+    uint64_t instance;        /* ours */
+    bool draining;
+    struct frontend *frontends; /* [n] of SERVER_FRONTENDS_MAX */
+    uint32_t n, frontend_id_last;
+    struct arena arena;        /* of the frame being read */
+    struct buf frame;          /* being written */
+    uint32_t told_sleep_level; /* with the last heartbeat */
+    bool told_paused, told_pausing, told_refusing;
+    bool asked; /* a frontend requested a heartbeat */
+    char told_fingerprint[CORE_FINGERPRINT_MAX];
+    uint32_t reload_frontend_id; /* sender and id of the command of the current reload */
+    uint64_t reload_id;
+    struct outbox outbox; /* made when the core is ready */
+    bool outbox_made;
+    uint64_t n_bad_frame, n_bad_skipped;
+    int64_t bad_logged_ms;
+    int64_t finish_ms;      /* when the last request finished */
+    double finish_every_ms; /* mean time between finishes, for Retry-After */
+};
+
+/* c is borrowed. Reads the model folder for its digest. Errors: Q_NO_MEMORY, Q_IO, hub_digest's. */
+FALLIBLE frontends_init(struct frontends *p, const struct server_config *c, struct q_err *e);
+void frontends_release(struct frontends *p);
+/* One frame from a socket. */
+void frontends_receive(struct frontends *p, const struct frontend_address *from, const void *frame,
+                       size_t n);
+/* The core is ready: send hello to the waiting frontends. Errors: Q_NO_MEMORY. */
+FALLIBLE frontends_ready(struct frontends *p, struct q_err *e);
+/* The core's sink; ctx is the struct frontends. */
+void frontends_output(void *ctx, const struct step_result *result,
+                      const struct scheduler_output *outputs, uint32_t n);
+/* Send heartbeats to all and drop peers after a timeout. Every heartbeat_ms. */
+void frontends_beat(struct frontends *p, int64_t now_ms);
+/* True if a heartbeat is due now: a change of sleep, pause or weights, or a request. */
+bool frontends_news(const struct frontends *p);
+/* Reply to long-running commands when they finish. After every core_step. */
+void frontends_answer_commands(struct frontends *p);
+void frontends_drain(struct frontends *p, const char *reason);
+/* All received frames are processed: drop lost frontends, with a warning unless they sent drain or
+ * the engine stops too. */
+void frontends_received(struct frontends *p);
+/* Remove frontends marked gone and abort their requests. After every batch of work. */
+void frontends_sweep(struct frontends *p);
+
+#endif

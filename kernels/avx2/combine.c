@@ -1,9 +1,0 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-/* kernels/wide/combine.h in AVX2 registers. */
-#include "kernels/variants.h"
-#include "kernels/wide/combine.h"
-
-void combine_avx2(const struct combine_args *a, const struct kern_exec *x)
-{
-    wide_combine(a, x);
-}

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* y[i,o] = (f32(sum) * scale[o]) * rows[i].scale + bias[o] (+ y[i,o]), sum = sum_k q[i,k] * w[o,k]
+ * over integers; f32(sum) is rounded to nearest even. */
+#include "kernels/ops/quant_layout.h"
+#include "kernels/ref/panels.h"
+#include "kernels/variants.h"
+
+static float sum_of(const void *args, size_t i, uint32_t o)
+{
+    const struct linear_int8_args *a = args;
+    const uint8_t *panel =
+        (const uint8_t *)a->w.data + o / KERN_PANEL * quant_panel_bytes(a->w.n_in);
+    const int8_t *x = a->x + i * a->x_stride;
+    int32_t sum = 0;
+    for (uint32_t k = 0; k < a->w.n_in; k++)
+        sum += x[k] * (panel[quant_index(o, k)] - QUANT_ZERO);
+    return (float)sum * element_f32(panel + quant_scales_at(a->w.n_in), DT_F32, o % KERN_PANEL) *
+           a->rows[i].scale;
+}
+
+void linear_int8_ref(const struct linear_int8_args *a, const struct kern_exec *x)
+{
+    ref_product(REF_PRODUCT(a, sum_of), x);
+}

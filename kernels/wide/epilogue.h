@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* finish - bias, old y, gating and rounding on 16 lanes; order of the steps: ref/epilogue.h.
+ * Threads: as ops.h. */
+#ifndef QUIRE_KERNELS_WIDE_EPILOGUE_H
+#define QUIRE_KERNELS_WIDE_EPILOGUE_H
+#include "kernels/ops/epilogue.h"
+#include "kernels/wide/silu.h"
+#ifdef VEC_SUMS
+
+INLINE void epilogue_store(const struct epilogue *f, struct vec v, size_t at, uint32_t n)
+{
+    if (f->y_dtype == DT_BF16)
+        vec_store_bf16_n((uint16_t *)f->y + at, v, n);
+    else if (n == 16)
+        vec_store((float *)f->y + at, v);
+    else
+        vec_store_n((float *)f->y + at, v, n);
+}
+
+/* n <= 16 outputs that are not gated, from o on. */
+INLINE void epilogue_plain(const struct epilogue *f, struct vec v, size_t row, uint32_t o,
+                           uint32_t n)
+{
+    const size_t at = row * f->y_stride + o;
+    const float *y = (const float *)f->y + at;
+    if (f->bias)
+        v = vec_add(v, n == 16 ? vec_load(f->bias + o) : vec_load_n(f->bias + o, n));
+    if (f->accumulate)
+        v = vec_add(v, n == 16 ? vec_load(y) : vec_load_n(y, n));
+    epilogue_store(f, v, at, n);
+}
+
+/* The sums of n <= 32 outputs of row `row` from o on, a multiple of 32; 32 when they are gated. */
+INLINE void epilogue_pair(const struct epilogue *f, struct vec a, struct vec b, size_t row,
+                          uint32_t o, uint32_t n)
+{
+    if (!f->gated) {
+        epilogue_plain(f, a, row, o, n < 16 ? n : 16);
+        if (n > 16)
+            epilogue_plain(f, b, row, o + 16, n - 16);
+        return;
+    }
+    if (f->bias) {
+        a = vec_add(a, vec_load(f->bias + o));
+        b = vec_add(b, vec_load(f->bias + o + 16));
+    }
+    epilogue_store(f, vec_silu_mul(a, b), row * f->y_stride + o / 2, 16);
+}
+
+#endif
+#endif

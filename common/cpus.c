@@ -64,7 +64,7 @@ void cpus_release(struct cpus *c)
     *c = (struct cpus){.n = 0};
 }
 
-/* --- quotas --- */
+/* ---- quotas ---- */
 
 /* Up to two numbers that a file begins with; how many there are. */
 static int numbers_in(const char *dir, const char *file, long long out[2])
@@ -135,7 +135,7 @@ uint32_t cpus_quota(const char *root, uint32_t n)
     return n;
 }
 
-/* --- memory --- */
+/* ---- memory ---- */
 
 uint32_t cpus_nodes(const struct cpus *c)
 {

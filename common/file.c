@@ -36,7 +36,8 @@ static struct file_stamp stamp_of(const struct stat *st)
         .size = (uint64_t)st->st_size,
         .inode = (uint64_t)st->st_ino,
         .mtime_ns = st->st_mtim.tv_sec * INT64_C(1000000000) + st->st_mtim.tv_nsec,
-        .ctime_ns = st->st_ctim.tv_sec * INT64_C(1000000000) + st->st_ctim.tv_nsec};
+        .ctime_ns = st->st_ctim.tv_sec * INT64_C(1000000000) + st->st_ctim.tv_nsec,
+    };
 }
 
 bool file_stamp(struct file_stamp *out, const char *path)

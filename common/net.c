@@ -88,8 +88,10 @@ static int listen_all(struct net_sockets *out, const struct addrinfo *found, uin
 
 FALLIBLE net_listen(struct net_sockets *out, const char *host, uint16_t port, struct q_err *e)
 {
-    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM,
-                                   .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
+    const struct addrinfo hints = {
+        .ai_socktype = SOCK_STREAM,
+        .ai_flags = AI_PASSIVE | AI_NUMERICSERV,
+    };
     struct addrinfo *found = NULL;
     *out = (struct net_sockets){.n = 0};
     const int rc = getaddrinfo(host, "0", &hints, &found);

@@ -17,15 +17,16 @@
 #include "kernels/ops/ops_moe.h"
 #include "kernels/ops/ops_row.h"
 
-enum { /* what a variant needs; a machine has a set of these */
-       CAP_NONE = 0,
-       CAP_AVX2 = 1 << 0,        /* AVX2, FMA, F16C */
-       CAP_AVX512 = 1 << 1,      /* F, BW, DQ, VL */
-       CAP_AVX512_BF16 = 1 << 2, /* vdpbf16ps; implies CAP_AVX512 */
-       CAP_AVX_VNNI = 1 << 3,    /* vpdpbusd of 256 bits without AVX-512 */
-       CAP_AVX512_VNNI = 1 << 4, /* vpdpbusd; implies CAP_AVX512 */
-       CAP_AMX_INT8 = 1 << 5,    /* tdpbsud; implies CAP_AVX512_VNNI */
-       CAP_AMX_BF16 = 1 << 6     /* tdpbf16ps; implies CAP_AVX512_BF16 */
+/* what a variant needs; a machine has a set of these */
+enum {
+    CAP_NONE = 0,
+    CAP_AVX2 = 1 << 0,        /* AVX2, FMA, F16C */
+    CAP_AVX512 = 1 << 1,      /* F, BW, DQ, VL */
+    CAP_AVX512_BF16 = 1 << 2, /* vdpbf16ps; implies CAP_AVX512 */
+    CAP_AVX_VNNI = 1 << 3,    /* vpdpbusd of 256 bits without AVX-512 */
+    CAP_AVX512_VNNI = 1 << 4, /* vpdpbusd; implies CAP_AVX512 */
+    CAP_AMX_INT8 = 1 << 5,    /* tdpbsud; implies CAP_AVX512_VNNI */
+    CAP_AMX_BF16 = 1 << 6     /* tdpbf16ps; implies CAP_AVX512_BF16 */
 };
 
 struct kern_table {

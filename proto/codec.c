@@ -62,7 +62,8 @@ const struct codec_message codec_messages[] = {
 #define FIELD(field_tag, field_type, field_name, field_text) /* in the functions above */
 #define END(msg_name)                                        /* nothing to close */
 #include "proto/messages.def"
-    {0, 0, NULL, NULL}};
+    {0, 0, NULL, NULL},
+};
 
 /* Bytes of a scalar, or of one element; strings count bytes. */
 static const struct {

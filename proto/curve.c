@@ -11,9 +11,13 @@
 #define FILE_MAX 4096 /* bytes of a key file; more is none */
 
 static const char *const secret_files[] = {
-    [CURVE_ENGINE] = "engine.key", [CURVE_FRONTEND] = "frontend.key"};
+    [CURVE_ENGINE] = "engine.key",
+    [CURVE_FRONTEND] = "frontend.key",
+};
 static const char *const public_files[] = {
-    [CURVE_ENGINE] = "engine.pub", [CURVE_FRONTEND] = "frontend.pub"};
+    [CURVE_ENGINE] = "engine.pub",
+    [CURVE_FRONTEND] = "frontend.pub",
+};
 
 static enum q_code write_key(const char *dir, const char *name, const char *key, struct q_err *e)
 {

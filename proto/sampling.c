@@ -7,12 +7,14 @@
 
 void sample_params_default(struct sample_params *p)
 {
-    *p = (struct sample_params){.temperature = 1.0f,
-                                .top_p = 1.0f,
-                                .repetition_penalty = 1.0f,
-                                .max_tokens = 16,
-                                .n_logprob = SAMPLE_NO_LOGPROBS,
-                                .n_prompt_logprob = SAMPLE_NO_LOGPROBS};
+    *p = (struct sample_params){
+        .temperature = 1.0f,
+        .top_p = 1.0f,
+        .repetition_penalty = 1.0f,
+        .max_tokens = 16,
+        .n_logprob = SAMPLE_NO_LOGPROBS,
+        .n_prompt_logprob = SAMPLE_NO_LOGPROBS,
+    };
 }
 
 /* The float parameters and their ranges; NaN is in none. */
@@ -165,10 +167,12 @@ enum q_code sample_params_from_submit(struct sample_params *p, const struct msg_
     const struct {
         const char *name;
         size_t n, max;
-    } counts[] = {{"stop_token_ids", m->stop_ids.n, SAMPLE_STOP_IDS_MAX},
-                  {"logit_bias", m->bias.n, SAMPLE_BIAS_MAX},
-                  {"allowed_token_ids", m->allowed_ids.n, SAMPLE_ALLOWED_MAX},
-                  {"bad_words", m->bad_words.n, SAMPLE_BAD_MAX}};
+    } counts[] = {
+        {"stop_token_ids", m->stop_ids.n, SAMPLE_STOP_IDS_MAX},
+        {"logit_bias", m->bias.n, SAMPLE_BIAS_MAX},
+        {"allowed_token_ids", m->allowed_ids.n, SAMPLE_ALLOWED_MAX},
+        {"bad_words", m->bad_words.n, SAMPLE_BAD_MAX},
+    };
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
         if (counts[i].n > counts[i].max)
             return q_fail(e, Q_INVALID, "%s: expected at most %zu, got %zu", counts[i].name,

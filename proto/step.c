@@ -73,17 +73,19 @@ static bool counts_max(struct step_head *h, const struct step_limits *l)
     if (n_seq > STEP_SEQS_MAX || n_block > UINT32_MAX || n_stop_id > UINT32_MAX ||
         n_bias > UINT32_MAX || step_top_max(l) > UINT32_MAX)
         return false;
-    *h = (struct step_head){.n_seq = (uint32_t)n_seq,
-                            .n_admit = (uint32_t)n_seq,
-                            .n_block = (uint32_t)n_block,
-                            .n_known = l->known_max,
-                            .n_stop_id = (uint32_t)n_stop_id,
-                            .n_bias = (uint32_t)n_bias,
-                            .n_list = STEP_LISTS_MAX,
-                            .n_token = l->max_num_batched_tokens,
-                            .n_logit = l->logit_rows_max,
-                            .n_out = l->copies_max,
-                            .n_in = l->copies_max};
+    *h = (struct step_head){
+        .n_seq = (uint32_t)n_seq,
+        .n_admit = (uint32_t)n_seq,
+        .n_block = (uint32_t)n_block,
+        .n_known = l->known_max,
+        .n_stop_id = (uint32_t)n_stop_id,
+        .n_bias = (uint32_t)n_bias,
+        .n_list = STEP_LISTS_MAX,
+        .n_token = l->max_num_batched_tokens,
+        .n_logit = l->logit_rows_max,
+        .n_out = l->copies_max,
+        .n_in = l->copies_max,
+    };
     return true;
 }
 
@@ -132,17 +134,19 @@ static enum q_code check_counts(const struct step_head *h, const struct step_lim
     const struct {
         const char *what;
         uint32_t found, limit;
-    } counts[] = {{"n_seq", h->n_seq, max.n_seq},
-                  {"n_admit", h->n_admit, h->n_seq},
-                  {"n_block", h->n_block, max.n_block},
-                  {"n_known", h->n_known, max.n_known},
-                  {"n_stop_id", h->n_stop_id, max.n_stop_id},
-                  {"n_bias", h->n_bias, max.n_bias},
-                  {"n_list", h->n_list, max.n_list},
-                  {"n_token", h->n_token, max.n_token},
-                  {"n_logit", h->n_logit, max.n_logit},
-                  {"n_out", h->n_out, max.n_out},
-                  {"n_in", h->n_in, max.n_in}};
+    } counts[] = {
+        {"n_seq", h->n_seq, max.n_seq},
+        {"n_admit", h->n_admit, h->n_seq},
+        {"n_block", h->n_block, max.n_block},
+        {"n_known", h->n_known, max.n_known},
+        {"n_stop_id", h->n_stop_id, max.n_stop_id},
+        {"n_bias", h->n_bias, max.n_bias},
+        {"n_list", h->n_list, max.n_list},
+        {"n_token", h->n_token, max.n_token},
+        {"n_logit", h->n_logit, max.n_logit},
+        {"n_out", h->n_out, max.n_out},
+        {"n_in", h->n_in, max.n_in},
+    };
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
         if (counts[i].found > counts[i].limit)
             return corrupt(counts[i].what, counts[i].found, counts[i].limit, e);
@@ -264,7 +268,8 @@ static enum q_code check_sums(const struct step_head *h, const struct sums *sums
         {"n_admit", h->n_admit, sums->n_admit}, {"n_block", h->n_block, sums->n_block},
         {"n_known", h->n_known, sums->n_known}, {"n_stop_id", h->n_stop_id, sums->n_stop_id},
         {"n_bias", h->n_bias, sums->n_bias},    {"n_list", h->n_list, sums->n_list},
-        {"n_token", h->n_token, sums->n_token}, {"n_logit", h->n_logit, sums->n_logit}};
+        {"n_token", h->n_token, sums->n_token}, {"n_logit", h->n_logit, sums->n_logit},
+    };
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
         if (pairs[i].head != pairs[i].sum)
             return q_fail(e, Q_CORRUPT, "step: %s is %llu, the sum over the seqs is %llu",

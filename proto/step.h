@@ -29,16 +29,17 @@
 #define STEP_GRAMMAR_MAX  2000000u                             /* words of a grammar's program */
 #define STEP_LISTS_MAX    (5u << 19) /* n_list of a step; one admit's fits always */
 
-enum { /* step_seq.flags */
-       /* sample one token after the last row and append it to the slot's history */
-       STEP_SAMPLE = 1 << 0,
-       /* the slot gets a new sequence: it has a struct step_admit, in order of the seqs */
-       STEP_ADMIT = 1 << 1,
-       /* return logprobs of the history tokens that follow rows start … start + n_token - 1 */
-       STEP_PROMPT_LOGPROBS = 1 << 2,
-       /* with STEP_SAMPLE: the first row is the newest token, the others are for draft tokens of
+/* step_seq.flags */
+enum {
+    /* sample one token after the last row and append it to the slot's history */
+    STEP_SAMPLE = 1 << 0,
+    /* the slot gets a new sequence: it has a struct step_admit, in order of the seqs */
+    STEP_ADMIT = 1 << 1,
+    /* return logprobs of the history tokens that follow rows start … start + n_token - 1 */
+    STEP_PROMPT_LOGPROBS = 1 << 2,
+    /* with STEP_SAMPLE: the first row is the newest token, the others are for draft tokens of
         * the worker; it samples after each row and keeps the accepted tokens */
-       STEP_SPECULATE = 1 << 3
+    STEP_SPECULATE = 1 << 3
 };
 
 struct step_seq {  /* one sequence's rows of the step */

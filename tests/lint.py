@@ -177,6 +177,7 @@ def check_c(path):
         if re.search(r"\btypedef\s+struct\b", line):
             report(path, number, "no typedef for structs")
     check_functions(path, code)
+    check_layout(path, raw)
 
 
 def cuda_includes():

@@ -22,16 +22,16 @@ static FALLIBLE begin_call(struct answer *a, const struct parsed_event *event, s
 {
     unsigned char random[ID_BYTES];
     enum q_code rc =
-        q_grow(&a->calls, &a->calls_cap, a->n_call + 1, sizeof(*a->calls), PARSER_CALLS_MAX, e);
+        q_grow(&a->calls, &a->calls_cap, a->n_call + 1, sizeof *a->calls, PARSER_CALLS_MAX, e);
     if (rc != Q_OK)
         return rc;
     struct answer_call *call = &a->calls[a->n_call];
     *call = (struct answer_call){.args = BUF_INIT};
-    if (RAND_bytes(random, sizeof(random)) != 1)
+    if (RAND_bytes(random, sizeof random) != 1)
         return q_fail(e, Q_INTERNAL, "cannot get random numbers for a tool call's id");
-    int n = snprintf(call->id, sizeof(call->id), "call_");
-    for (size_t i = 0; i < sizeof(random); i++)
-        n += snprintf(call->id + n, sizeof(call->id) - (size_t)n, "%02x", random[i]);
+    int n = snprintf(call->id, sizeof call->id, "call_");
+    for (size_t i = 0; i < sizeof random; i++)
+        n += snprintf(call->id + n, sizeof call->id - (size_t)n, "%02x", random[i]);
     call->name = q_strndup(event->text, event->n);
     if (!call->name)
         return q_fail(e, Q_NO_MEMORY, "out of memory for a tool call");

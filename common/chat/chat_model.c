@@ -48,7 +48,7 @@ static FALLIBLE load_template(struct chat_model *m, const char *dir, const char 
         return rc;
     /* Such a model still completes texts; conversations get the reason. */
     m->broken = rc != Q_NOT_FOUND;
-    snprintf(m->error, sizeof(m->error), "%s", e->message);
+    snprintf(m->error, sizeof m->error, "%s", e->message);
     q_err_reset(e);
     return Q_OK;
 }

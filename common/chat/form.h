@@ -9,13 +9,14 @@
 #include <stdint.h>
 #include "common/err.h"
 
-enum form_kind { /* the kinds of submit.grammar_kind */
-                 FORM_NONE = 0,
-                 FORM_JSON = 1,
-                 FORM_REGEX = 2,
-                 FORM_CHOICE = 3,
-                 FORM_EBNF = 4,
-                 FORM_TAGS = 5 /* a structural tag, which has free text around it */
+/* the kinds of submit.grammar_kind */
+enum form_kind {
+    FORM_NONE = 0,
+    FORM_JSON = 1,
+    FORM_REGEX = 2,
+    FORM_CHOICE = 3,
+    FORM_EBNF = 4,
+    FORM_TAGS = 5 /* a structural tag, which has free text around it */
 };
 #define FORM_COMPACT 0x100u /* added to JSON: no white space between JSON's tokens */
 #define FORM_SPACED  0x200u /* added to JSON: a pattern for it stands before the schema */

@@ -23,11 +23,10 @@ struct reader {
 };
 
 /* The parts that are text, by type, and the member that holds it. */
-static const char *const text_parts[][2] = {{"text", "text"},
-                                            {"input_text", "text"},
-                                            {"output_text", "text"},
-                                            {"refusal", "refusal"},
-                                            {"thinking", "thinking"}};
+static const char *const text_parts[][2] = {
+    {"text", "text"},       {"input_text", "text"},   {"output_text", "text"},
+    {"refusal", "refusal"}, {"thinking", "thinking"},
+};
 #define N_TEXT_PART (sizeof text_parts / sizeof *text_parts)
 
 /* ["a", {"type":"text","text":"b"}] -> "a\nb", as vLLM does for templates that want strings. */

@@ -80,7 +80,7 @@ FALLIBLE roles_check(const struct chat_model *m, const char *own, const json_t *
 {
     const char *const sources[] = {m->template ? chat_source(m->template) : NULL,
                                    m->template ? chat_tool_source(m->template) : NULL, own};
-    const size_t n_source = sizeof(sources) / sizeof(*sources);
+    const size_t n_source = sizeof sources / sizeof *sources;
     const char *before = "";
     size_t i;
     json_t *message;

@@ -47,9 +47,11 @@ static bool read_value(enum thinking *out, const json_t *v)
     static const struct {
         const char *word;
         enum thinking is;
-    } words[] = {{"enabled", THINKING_ON},      {"disabled", THINKING_OFF}, {"on", THINKING_ON},
-                 {"off", THINKING_OFF},         {"true", THINKING_ON},      {"false", THINKING_OFF},
-                 {"adaptive", THINKING_UNSAID}, {"auto", THINKING_UNSAID}};
+    } words[] = {
+        {"enabled", THINKING_ON},      {"disabled", THINKING_OFF}, {"on", THINKING_ON},
+        {"off", THINKING_OFF},         {"true", THINKING_ON},      {"false", THINKING_OFF},
+        {"adaptive", THINKING_UNSAID}, {"auto", THINKING_UNSAID},
+    };
     const json_t *type = json_is_object(v) ? json_object_get(v, "type") : v;
     const char *word = json_string_value(type);
     if (json_is_boolean(v)) {

@@ -21,8 +21,11 @@ static const char *function_name(const json_t *v)
 static FALLIBLE read_mode(enum tool_mode *out, const char *text, struct q_err *e)
 {
     static const char *const modes[] = {
-        [TOOL_NONE] = "none", [TOOL_AUTO] = "auto", [TOOL_REQUIRED] = "required"};
-    for (size_t i = 0; i < sizeof(modes) / sizeof(*modes); i++)
+        [TOOL_NONE] = "none",
+        [TOOL_AUTO] = "auto",
+        [TOOL_REQUIRED] = "required",
+    };
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
         if (!strcmp(text, modes[i])) {
             *out = (enum tool_mode)i;
             return Q_OK;

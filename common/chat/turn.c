@@ -85,12 +85,14 @@ static FALLIBLE read_tools(struct turn *t, struct q_err *e)
     if ((rc = tool_choice_apply(&choice, t->tools, e)) != Q_OK)
         return rc;
     const struct chat *template = t->model->template;
-    const struct call_grammar f = {.tool = t->model->tool_parser,
-                                   .template = template ? chat_tool_source(template) : NULL,
-                                   .tools = t->tools,
-                                   .name = choice.name,
-                                   .required = choice.mode == TOOL_REQUIRED,
-                                   .parallel = a->parallel_tool_calls && !choice.name};
+    const struct call_grammar f = {
+        .tool = t->model->tool_parser,
+        .template = template ? chat_tool_source(template) : NULL,
+        .tools = t->tools,
+        .name = choice.name,
+        .required = choice.mode == TOOL_REQUIRED,
+        .parallel = a->parallel_tool_calls && !choice.name,
+    };
     t->bound |= f.required;
     return f.required || a->form.kind != FORM_TAGS ? force(t, &f, e) : Q_OK; /* it says all */
 }
@@ -148,15 +150,17 @@ FALLIBLE turn_render(const struct turn *t, struct buf *prompt, struct ranges *co
         json_decref(kwargs);
         return q_fail(e, Q_NO_MEMORY, "messages: out of memory");
     }
-    const struct chat_request r = {.messages = t->messages,
-                                   .tools = t->tools,
-                                   .documents = a->documents,
-                                   .kwargs = kwargs,
-                                   .add_generation_prompt = a->add_generation_prompt,
-                                   .continue_final_message = a->continue_final_message,
-                                   .content = m->content,
-                                   .origin = m->parse_special ? NULL : content,
-                                   .template_source = a->chat_template};
+    const struct chat_request r = {
+        .messages = t->messages,
+        .tools = t->tools,
+        .documents = a->documents,
+        .kwargs = kwargs,
+        .add_generation_prompt = a->add_generation_prompt,
+        .continue_final_message = a->continue_final_message,
+        .content = m->content,
+        .origin = m->parse_special ? NULL : content,
+        .template_source = a->chat_template,
+    };
     rc = chat_render(m->template, &r, prompt, &fault, e);
     json_decref(kwargs);
     if (rc == Q_OK)
@@ -204,7 +208,8 @@ FALLIBLE turn_parser(const struct turn *t, const struct buf *prompt, bool thinks
         .tool = t->tools ? t->model->tool_parser : NULL,
         .reasoning = reasoning,
         .tools = t->tools,
-        .start = parser_reasoning_start(reasoning, buf_str(prompt), prompt->len)};
+        .start = parser_reasoning_start(reasoning, buf_str(prompt), prompt->len),
+    };
     *out = NULL;
     if (!config.tool && !config.reasoning)
         return Q_OK;

@@ -7,10 +7,11 @@
 #include <stdbool.h>
 #include "common/chat/form.h"
 
-enum thinking { /* what a request asks for of a model that can reason (thinking.h) */
-                THINKING_UNSAID, /* the chat template decides */
-                THINKING_ON,
-                THINKING_OFF
+/* what a request asks for of a model that can reason (thinking.h) */
+enum thinking {
+    THINKING_UNSAID, /* the chat template decides */
+    THINKING_ON,
+    THINKING_OFF
 };
 
 struct turn_ask { /* a request's fields by their names; NULL: not given */

@@ -228,11 +228,13 @@ enum q_code config_quant_load(struct quant_config *q, const struct hub_json_at *
     static const struct {
         const char *name;
         enum q_code (*load)(struct quant_config *, const struct hub_json_at *, struct q_err *);
-    } methods[] = {{"gptq", load_gptq},
-                   {"awq", load_awq},
-                   {"fp8", load_fp8},
-                   {"fbgemm_fp8", load_fp8},
-                   {"compressed-tensors", load_compressed}};
+    } methods[] = {
+        {"gptq", load_gptq},
+        {"awq", load_awq},
+        {"fp8", load_fp8},
+        {"fbgemm_fp8", load_fp8},
+        {"compressed-tensors", load_compressed},
+    };
     const json_t *found = hub_json_find(at, "quantization_config");
     const char *method = NULL;
     *q = (struct quant_config){0};

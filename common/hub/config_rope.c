@@ -129,7 +129,11 @@ enum q_code config_rope_load(struct model_config *c, const struct hub_json_at *c
     struct rope_config *r = &c->rope;
     enum q_code rc;
     *r = (struct rope_config){
-        .theta = THETA_DEFAULT, .beta_fast = 32, .beta_slow = 1, .truncate = true};
+        .theta = THETA_DEFAULT,
+        .beta_fast = 32,
+        .beta_slow = 1,
+        .truncate = true,
+    };
     if ((rc = hub_json_number(&r->theta, config, "rotary_emb_base", thetas, e)) ||
         (rc = hub_json_number(&r->theta, config, "rope_theta", thetas, e)))
         return rc;

@@ -147,8 +147,10 @@ static void download_options(struct buf *out, const char *revision)
 {
     const struct {
         const char *flag, *value;
-    } options[] = {{"--revision", strcmp(revision, "main") ? revision : NULL},
-                   {"--cache-dir", getenv(DOWNLOAD_DIR)}};
+    } options[] = {
+        {"--revision", strcmp(revision, "main") ? revision : NULL},
+        {"--cache-dir", getenv(DOWNLOAD_DIR)},
+    };
     for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
         const char *value = options[i].value;
         if (!value || !*value)

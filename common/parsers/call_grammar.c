@@ -76,7 +76,7 @@ static void add(struct making *m, json_t *list, json_t *item)
         cannot(m, "there is not enough memory");
 }
 
-/* --- formats of a structural tag -------------------------------------------------------------- */
+/* ---- formats of a structural tag ---- */
 
 static json_t *fixed(const char *text)
 {
@@ -154,7 +154,7 @@ static json_t *json_of(const struct making *m, const json_t *schema)
     return json_pack("{s:s,s:o}", "type", "json_schema", "json_schema", copy);
 }
 
-/* --- values that are not JSON ----------------------------------------------------------------- */
+/* ---- values that are not JSON ---- */
 
 static json_t *parameters(struct making *m, const json_t *schema, int depth);
 static json_t *value(struct making *m, const json_t *schema, int depth);
@@ -276,11 +276,10 @@ static json_t *python_value(struct making *m, const json_t *schema, unsigned typ
     static const struct {
         unsigned type;
         const char *name;
-    } rest[] = {{TYPE_STRING, "string"},
-                {TYPE_INTEGER, "integer"},
-                {TYPE_NUMBER, "number"},
-                {TYPE_ARRAY, "array"},
-                {TYPE_OBJECT, "object"}};
+    } rest[] = {
+        {TYPE_STRING, "string"}, {TYPE_INTEGER, "integer"}, {TYPE_NUMBER, "number"},
+        {TYPE_ARRAY, "array"},   {TYPE_OBJECT, "object"},
+    };
     for (size_t i = 0; i < sizeof rest / sizeof *rest; i++)
         if (types & rest[i].type) {
             json_t *one = json_pack("{s:s}", "type", rest[i].name);
@@ -341,7 +340,7 @@ static json_t *value(struct making *m, const json_t *schema, int depth)
     return composed(m, target, types, depth);
 }
 
-/* --- parameters ------------------------------------------------------------------------------- */
+/* ---- parameters ---- */
 
 /* What stands before a value, or after it. */
 static void put_arg(const struct making *m, struct buf *out, const char *text, const char *name,
@@ -473,7 +472,7 @@ static json_t *free_arguments(struct making *m)
     return all;
 }
 
-/* --- calls ------------------------------------------------------------------------------------ */
+/* ---- calls ---- */
 
 /* What stands before the name, which may have the name in it already. */
 static void put_before_name(const struct making *m, struct buf *out)
@@ -632,7 +631,7 @@ static json_t *channels(const struct writing *w, json_t *tags, const struct call
     return list_of("sequence", json_pack("[o,o]", maybe(thinks), last));
 }
 
-/* --- the request ------------------------------------------------------------------------------ */
+/* ---- the request ---- */
 
 static const struct writing *writing_of(const struct call_grammar *f)
 {

@@ -23,7 +23,7 @@ enum tag { T_EOM, T_EOT, T_START };
 static const char *const tags[FORMAT_TAGS] = {"<|eom|>", "<|eot|>", "<|start|>"};
 static const char start[] = "<|start|>", message[] = "<|message|>";
 
-/* --- headers ---------------------------------------------------------------------------------- */
+/* ---- headers ---- */
 
 enum found { FOUND_NOT, FOUND_BEGUN, FOUND_WHOLE };
 
@@ -90,7 +90,7 @@ static enum found read_header(struct header *h)
     return word(h, message);
 }
 
-/* --- messages --------------------------------------------------------------------------------- */
+/* ---- messages ---- */
 
 static void say(struct parser *p, const struct channel_stage *s, char c)
 {
@@ -118,11 +118,11 @@ static enum place place_of(enum channels names, const struct header *h)
     static const struct {
         const char *recipient; /* "": none is named */
         enum place place[3];   /* by enum channels */
-    } rows[] = {{"self", {CALLS, THINKS, THINKS}},
-                {"user", {CALLS, USER, USER}},
-                {"commentary", {CALLS, CALLS, USER}},
-                {"developer", {CALLS, CALLS, DROPPED}},
-                {"", {CALLS, CALLS, THINKS}}};
+    } rows[] = {
+        {"self", {CALLS, THINKS, THINKS}},    {"user", {CALLS, USER, USER}},
+        {"commentary", {CALLS, CALLS, USER}}, {"developer", {CALLS, CALLS, DROPPED}},
+        {"", {CALLS, CALLS, THINKS}},
+    };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (strlen(rows[i].recipient) == h->n_recipient &&
             memcmp(rows[i].recipient, h->n_recipient ? h->recipient : "", h->n_recipient) == 0)

@@ -29,13 +29,13 @@ static const char *const reasoning_names[] = {
 #define ALIAS_REASONING(n, row)
 static const struct parser_alias tool_aliases[] = {
 #include "common/parsers/aliases.def"
-    {NULL, NULL}
+    {NULL, NULL},
 };
 #define ALIAS_TOOL(n, row)
 #define ALIAS_REASONING(n, row) {n, row},
 static const struct parser_alias reasoning_aliases[] = {
 #include "common/parsers/aliases.def"
-    {NULL, NULL}
+    {NULL, NULL},
 };
 /* clang-format on */
 const size_t n_tool_format = sizeof tool_formats / sizeof *tool_formats;

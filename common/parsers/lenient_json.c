@@ -77,7 +77,7 @@ static bool is_letter(char c)
     return ((c | 0x20) >= 'a' && (c | 0x20) <= 'z') || c == '_';
 }
 
-/* --- containers ------------------------------------------------------------------------------- */
+/* ---- containers ---- */
 
 static enum lenient_json_step value_over(struct lenient_json *l)
 {
@@ -152,10 +152,12 @@ static enum lenient_json_step close_string(struct lenient_json *l, struct buf *o
     return LENIENT_JSON_MORE;
 }
 
-/* --- numbers and words ------------------------------------------------------------------------ */
+/* ---- numbers and words ---- */
 
-static const char *const words[][2] = {{"true", "true"}, {"false", "false"}, {"null", "null"},
-                                       {"True", "true"}, {"False", "false"}, {"None", "null"}};
+static const char *const words[][2] = {
+    {"true", "true"}, {"false", "false"}, {"null", "null"},
+    {"True", "true"}, {"False", "false"}, {"None", "null"},
+};
 #define N_WORD (sizeof words / sizeof *words)
 
 /* Is what is held the prefix of a string? */
@@ -314,7 +316,7 @@ static enum lenient_json_step in_word(struct lenient_json *l, char c, struct buf
     return lenient_json_byte(l, c, out);
 }
 
-/* --- strings ---------------------------------------------------------------------------------- */
+/* ---- strings ---- */
 
 /* The format's own delimiter occurs with its first byte only at its begin, so what matched of it so
  * far and is none contains no other begin. */
@@ -471,7 +473,7 @@ static enum lenient_json_step in_hex(struct lenient_json *l, char c, struct buf 
     return LENIENT_JSON_MORE;
 }
 
-/* --- values and what is between them ---------------------------------------------------------- */
+/* ---- values and what is between them ---- */
 
 static enum lenient_json_step begin_value(struct lenient_json *l, char c, struct buf *out)
 {

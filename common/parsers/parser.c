@@ -61,7 +61,7 @@ struct parser {
     } trial;
 };
 
-/* --- making one ------------------------------------------------------------------------------- */
+/* ---- making one ---- */
 
 static enum q_code find_rows(struct parser *p, const struct parser_config *c, struct q_err *e)
 {
@@ -162,7 +162,7 @@ void count_work(struct parser *p, size_t n)
     p->work += n;
 }
 
-/* --- events ----------------------------------------------------------------------------------- */
+/* ---- events ---- */
 
 static void send(struct parser *p, enum parsed_kind kind, const char *text, size_t n)
 {
@@ -328,7 +328,7 @@ void call_drop_kept(struct parser *p)
     p->n_open = 0; /* the tag is among them */
 }
 
-/* --- what families ask ------------------------------------------------------------------------ */
+/* ---- what families ask ---- */
 
 const struct tool_format *format_row(const struct parser *p)
 {
@@ -363,7 +363,7 @@ const json_t *format_function(const struct parser *p, const char *name)
     return NULL;
 }
 
-/* --- reading again ---------------------------------------------------------------------------- */
+/* ---- reading again ---- */
 
 void put_back(struct parser *p, struct buf *unread, size_t *at, const char *text, size_t n)
 {
@@ -395,7 +395,7 @@ void region_unread(struct parser *p, const char *text, size_t n)
     unread(p, text, n);
 }
 
-/* --- regions ---------------------------------------------------------------------------------- */
+/* ---- regions ---- */
 
 static void enter_region(struct parser *p, const char *text, size_t n)
 {
@@ -496,7 +496,7 @@ static void region_byte(struct parser *p, char c)
     }
 }
 
-/* --- text ------------------------------------------------------------------------------------- */
+/* ---- text ---- */
 
 static void drop_held(struct parser *p, size_t n)
 {
@@ -725,7 +725,7 @@ void tool_stage_finish(struct parser *p)
         take_layout(p, p->n_call == 0 || p->n_layout_tag);
 }
 
-/* --- trials ----------------------------------------------------------------------------------- */
+/* ---- trials ---- */
 
 void tool_trial_begin(struct parser *p)
 {
@@ -833,7 +833,7 @@ enum q_code parser_finish(struct parser *p, parsed_sink *sink, void *ctx, struct
     return p->rc;
 }
 
-/* --- "none": everything is content ------------------------------------------------------------ */
+/* ---- "none": everything is content ---- */
 
 static enum part none_byte(struct parser *p, char c)
 {
@@ -848,4 +848,8 @@ static bool none_finish(struct parser *p)
 }
 
 const struct tool_family family_none = {
-    .state_bytes = 1, .whole = true, .byte = none_byte, .finish = none_finish};
+    .state_bytes = 1,
+    .whole = true,
+    .byte = none_byte,
+    .finish = none_finish,
+};

@@ -175,7 +175,8 @@ static int find_tag(const struct parser *p, const struct reasoning_stage *r, siz
     const bool counts[3][6] = {
         {true, r->open || f->stray || f->lead, r->open && calls, !r->open, r->open, r->open},
         {false, true, calls, false, calls && single, calls},
-        {f->again, f->stray && r->ended && !tool_stage_busy(p), false, true, false, false}};
+        {f->again, f->stray && r->ended && !tool_stage_busy(p), false, true, false, false},
+    };
     int kind = -1;
     *whole = 0;
     for (int k = 0; k < 6 && !*whole; k++) {
@@ -373,7 +374,7 @@ void reasoning_release(struct reasoning_stage *r)
     buf_release(&r->again);
 }
 
-/* --- the prompt ------------------------------------------------------------------------------- */
+/* ---- the prompt ---- */
 
 /* Which of the tags does the prompt end in, blanks aside? -1: none. *tag: as it stands there. */
 static int ends_in(const char *const *list, struct piece prompt, struct piece *tag)

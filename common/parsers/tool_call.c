@@ -91,7 +91,7 @@ static enum part begin_call(struct calls *k, enum place place)
     return PART_MORE;
 }
 
-/* --- names ------------------------------------------------------------------------------------ */
+/* ---- names ---- */
 
 static enum part name_byte(struct parser *p, struct calls *k, char c)
 {
@@ -143,7 +143,7 @@ static enum part list_byte(struct parser *p, struct calls *k, char c)
     return name_byte(p, k, c);
 }
 
-/* --- arguments -------------------------------------------------------------------------------- */
+/* ---- arguments ---- */
 
 static void announce(struct parser *p, struct calls *k)
 {
@@ -312,7 +312,7 @@ static enum part value_byte(struct parser *p, struct calls *k, char c)
     return lenient_json_value(p, k, c);
 }
 
-/* --- a brace: an object's, or a set's --------------------------------------------------------- */
+/* ---- a brace: an object's, or a set's ---- */
 
 /* Up to what follows the first member. */
 static enum part brace_byte(struct parser *p, struct calls *k, char c)
@@ -349,7 +349,7 @@ static enum part brace_byte(struct parser *p, struct calls *k, char c)
     return part;
 }
 
-/* --- a quote inside a string, or its end ------------------------------------------------------ */
+/* ---- a quote inside a string, or its end ---- */
 
 enum follows { FOLLOWS_MORE, FOLLOWS_VALUE, FOLLOWS_TEXT };
 
@@ -437,7 +437,7 @@ static enum part quoted_byte(struct parser *p, struct calls *k, char c)
     return part;
 }
 
-/* --- a string without quotes ------------------------------------------------------------------ */
+/* ---- a string without quotes ---- */
 
 /* What came is the whole value: a number or a word, or else a string. */
 static void raw_over(struct parser *p, struct calls *k, size_t n)
@@ -578,7 +578,7 @@ static enum part next_byte(struct parser *p, struct calls *k, char c)
     return c == ',' ? PART_MORE : arg_byte(p, k, c);
 }
 
-/* --- after a call ----------------------------------------------------------------------------- */
+/* ---- after a call ---- */
 
 static enum part after_byte(struct parser *p, struct calls *k, char c)
 {
@@ -678,8 +678,10 @@ static void calls_release(struct parser *p)
     buf_release(&k->ahead);
 }
 
-const struct tool_family family_call = {.state_bytes = sizeof(struct calls),
-                                        .begin = calls_begin,
-                                        .byte = calls_byte,
-                                        .finish = calls_finish,
-                                        .release = calls_release};
+const struct tool_family family_call = {
+    .state_bytes = sizeof(struct calls),
+    .begin = calls_begin,
+    .byte = calls_byte,
+    .finish = calls_finish,
+    .release = calls_release,
+};

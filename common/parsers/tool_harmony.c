@@ -228,9 +228,11 @@ static enum parser_thinking harmony_thinking(const void *state)
     return h->place != REASONING ? THINKING_NOT : h->n_tag ? THINKING_HELD : THINKING;
 }
 
-const struct tool_family family_harmony = {.state_bytes = sizeof(struct harmony),
-                                           .whole = true,
-                                           .byte = harmony_byte,
-                                           .finish = harmony_finish,
-                                           .release = harmony_release,
-                                           .thinking = harmony_thinking};
+const struct tool_family family_harmony = {
+    .state_bytes = sizeof(struct harmony),
+    .whole = true,
+    .byte = harmony_byte,
+    .finish = harmony_finish,
+    .release = harmony_release,
+    .thinking = harmony_thinking,
+};

@@ -75,7 +75,7 @@ static void json_begin(struct parser *p)
     h->n_call = 0;
 }
 
-/* --- the call --------------------------------------------------------------------------------- */
+/* ---- the call ---- */
 
 static void announce(struct parser *p, struct json *h)
 {
@@ -222,7 +222,7 @@ static enum part call_over(struct parser *p, struct json *h)
     return last ? PART_END : PART_MORE;
 }
 
-/* --- values of an object ---------------------------------------------------------------------- */
+/* ---- values of an object ---- */
 
 static enum role role_of(const struct parser *p, const struct json *h, const char *key)
 {
@@ -341,7 +341,7 @@ static enum part value_byte(struct parser *p, struct json *h, char c)
     return part == PART_MORE && step == LENIENT_JSON_PAST ? between(p, h, c) : part;
 }
 
-/* --- heads ------------------------------------------------------------------------------------ */
+/* ---- heads ---- */
 
 /* Is there a function of that name? `unknown`: the answer where the request has none, and for a
  * number in the name's place. */
@@ -523,7 +523,7 @@ static enum part before_args(struct parser *p, struct json *h, char c)
     return h->scratch.len > FORMAT_NAME_MAX ? PART_BAD : PART_MORE;
 }
 
-/* --- between ---------------------------------------------------------------------------------- */
+/* ---- between ---- */
 
 static enum part begin_object(struct json *h)
 {
@@ -683,8 +683,10 @@ static void json_release(struct parser *p)
     buf_release(&h->scratch);
 }
 
-const struct tool_family family_json = {.state_bytes = sizeof(struct json),
-                                        .begin = json_begin,
-                                        .byte = json_byte,
-                                        .finish = json_finish,
-                                        .release = json_release};
+const struct tool_family family_json = {
+    .state_bytes = sizeof(struct json),
+    .begin = json_begin,
+    .byte = json_byte,
+    .finish = json_finish,
+    .release = json_release,
+};

@@ -64,7 +64,7 @@ static const json_t *parameters(const struct parser *p, const struct nested *x)
     return json_object_get(format_function(p, buf_str(&x->name)), "parameters");
 }
 
-/* --- what goes out ---------------------------------------------------------------------------- */
+/* ---- what goes out ---- */
 
 static void put_bytes(struct parser *p, struct nested *x, const char *text, size_t n)
 {
@@ -212,7 +212,7 @@ static void text_bytes(struct parser *p, struct nested *x, const char *text, siz
     }
 }
 
-/* --- tags ------------------------------------------------------------------------------------- */
+/* ---- tags ---- */
 
 /* How far tag[0..n) is a tag: its name in *name, *n_name when it is whole. */
 static enum part tag_part(const char *mark, const char *tag, size_t n, size_t *from, bool *closing)
@@ -300,7 +300,7 @@ static enum part body_byte(struct parser *p, struct nested *x, char c)
     return PART_MORE;
 }
 
-/* --- the family ------------------------------------------------------------------------------- */
+/* ---- the family ---- */
 
 /* "f", in quotes, up to ">". */
 static enum part name_byte(struct parser *p, struct nested *x, char c)
@@ -339,7 +339,9 @@ static void nested_release(struct parser *p)
     buf_release(&x->held);
 }
 
-const struct tool_family family_nested = {.state_bytes = sizeof(struct nested),
-                                          .begin = nested_begin,
-                                          .byte = nested_byte,
-                                          .release = nested_release};
+const struct tool_family family_nested = {
+    .state_bytes = sizeof(struct nested),
+    .begin = nested_begin,
+    .byte = nested_byte,
+    .release = nested_release,
+};

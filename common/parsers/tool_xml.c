@@ -68,7 +68,7 @@ static void xml_begin(struct parser *p)
     buf_reset(&x->keys);
 }
 
-/* --- tags ------------------------------------------------------------------------------------- */
+/* ---- tags ---- */
 
 enum next { NEXT_NONE, NEXT_MORE, NEXT_KEY, NEXT_CLOSE, NEXT_LAYOUT };
 
@@ -151,7 +151,7 @@ static void unescape(const struct parser *p, struct buf *name)
         }
 }
 
-/* --- the call --------------------------------------------------------------------------------- */
+/* ---- the call ---- */
 
 static void announce(struct parser *p, struct xml *x)
 {
@@ -288,7 +288,7 @@ static enum part between_byte(struct parser *p, struct xml *x, char c)
     }
 }
 
-/* --- values ----------------------------------------------------------------------------------- */
+/* ---- values ---- */
 
 static void put_text(struct parser *p, const struct xml *x, const char *text, size_t n)
 {
@@ -765,8 +765,10 @@ static void xml_release(struct parser *p)
     buf_release(&x->keys);
 }
 
-const struct tool_family family_xml = {.state_bytes = sizeof(struct xml),
-                                       .begin = xml_begin,
-                                       .byte = xml_byte,
-                                       .finish = xml_finish,
-                                       .release = xml_release};
+const struct tool_family family_xml = {
+    .state_bytes = sizeof(struct xml),
+    .begin = xml_begin,
+    .byte = xml_byte,
+    .finish = xml_finish,
+    .release = xml_release,
+};

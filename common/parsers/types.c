@@ -16,11 +16,13 @@ unsigned types_named(const char *name, size_t n)
     static const struct {
         const char *name;
         unsigned type;
-    } known[] = {{"string", TYPE_STRING},   {"integer", TYPE_INTEGER}, {"number", TYPE_NUMBER},
-                 {"boolean", TYPE_BOOLEAN}, {"null", TYPE_NULL},       {"array", TYPE_ARRAY},
-                 {"object", TYPE_OBJECT},   {"str", TYPE_STRING},      {"int", TYPE_INTEGER},
-                 {"float", TYPE_NUMBER},    {"bool", TYPE_BOOLEAN},    {"list", TYPE_ARRAY},
-                 {"dict", TYPE_OBJECT}};
+    } known[] = {
+        {"string", TYPE_STRING},   {"integer", TYPE_INTEGER}, {"number", TYPE_NUMBER},
+        {"boolean", TYPE_BOOLEAN}, {"null", TYPE_NULL},       {"array", TYPE_ARRAY},
+        {"object", TYPE_OBJECT},   {"str", TYPE_STRING},      {"int", TYPE_INTEGER},
+        {"float", TYPE_NUMBER},    {"bool", TYPE_BOOLEAN},    {"list", TYPE_ARRAY},
+        {"dict", TYPE_OBJECT},
+    };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strlen(known[i].name) == n && strncasecmp(known[i].name, name, n) == 0)
             return known[i].type;

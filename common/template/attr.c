@@ -5,7 +5,7 @@
  * Undefined that fails when used. */
 #include "common/template/text.h"
 
-/* --- attributes ------------------------------------------------------------------------------- */
+/* ---- attributes ---- */
 
 static enum q_code macro_attr(struct interp *in, const struct macro *m, const struct str *name,
                               struct value *out)
@@ -134,9 +134,11 @@ static enum q_code python_attr(struct interp *in, struct value of, const struct 
     const struct native *row = unsafe ? NULL : method_find(of, name, &unsafe);
     if (unsafe)
         return undef_new(in,
-                         (struct undef){.kind = UNDEF_UNSAFE,
-                                        .owner = value_type_name(of),
-                                        .name = v_str((struct str *)name)},
+                         (struct undef){
+                             .kind = UNDEF_UNSAFE,
+                             .owner = value_type_name(of),
+                             .name = v_str((struct str *)name),
+                         },
                          out);
     if (!row)
         return own_attr(in, of, name, out);
@@ -148,7 +150,7 @@ static enum q_code python_attr(struct interp *in, struct value of, const struct 
     return Q_OK;
 }
 
-/* --- items ------------------------------------------------------------------------------------ */
+/* ---- items ---- */
 
 static bool index_in(int64_t *i, size_t n)
 {
@@ -226,7 +228,7 @@ enum q_code get_item(struct interp *in, struct value of, struct value key, struc
     return undef_member(in, of, key, out);
 }
 
-/* --- slices ----------------------------------------------------------------------------------- */
+/* ---- slices ---- */
 
 struct slice { /* resolved: n items from start, step apart */
     int64_t start, step;
@@ -343,7 +345,7 @@ enum q_code get_slice(struct interp *in, struct value of, const struct value at[
                                 : slice_seq(in, of, &s, out);
 }
 
-/* --- attribute= of filters -------------------------------------------------------------------- */
+/* ---- attribute= of filters ---- */
 
 enum q_code get_path(struct interp *in, struct value of, struct value path, struct value fallback,
                      struct value *out)

@@ -3,7 +3,7 @@
  * would. */
 #include "common/template/text.h"
 
-/* --- macros ----------------------------------------------------------------------------------- */
+/* ---- macros ---- */
 
 static const struct value *named_find(const struct call *c, const struct str *name, bool *used)
 {
@@ -110,7 +110,7 @@ enum q_code macro_call(struct interp *in, const struct macro *m, const struct ca
     return rc ? rc : text_take(in, mark, out);
 }
 
-/* --- native rows ------------------------------------------------------------------------------ */
+/* ---- native rows ---- */
 
 struct signature {
     const char *name[NATIVE_PARAM_MAX];
@@ -218,7 +218,7 @@ enum q_code native_call(struct interp *in, const struct native *row, const struc
     return rc;
 }
 
-/* --- everything that can be called ------------------------------------------------------------ */
+/* ---- everything that can be called ---- */
 
 /* loop(items) of a recursive for: the loop's text for other items. */
 static enum q_code loop_call(struct interp *in, struct loop *loop, const struct call *c,

@@ -24,7 +24,7 @@ struct chat {
     json_t *tokens;            /* bos_token … */
 };
 
-/* --- opening ---------------------------------------------------------------------------------- */
+/* ---- opening ---- */
 
 /* A file of the model's folder. */
 static enum q_code read_part(struct buf *text, const char *path, struct q_err *e)
@@ -262,7 +262,7 @@ const char *chat_tool_source(const struct chat *c)
     return c->tool_use ? buf_str(&c->tool_source) : buf_str(&c->source);
 }
 
-/* --- preparing messages ----------------------------------------------------------------------- */
+/* ---- preparing messages ---- */
 
 /* The reasoning of a message under whichever of its names it came. */
 static json_t *reasoning_of(const json_t *message)
@@ -358,7 +358,7 @@ static json_t *prepare_messages(const json_t *messages, const struct form *form)
     return list;
 }
 
-/* --- continue_final_message ------------------------------------------------------------------- */
+/* ---- continue_final_message ---- */
 
 static json_t *with_tag(const json_t *text)
 {
@@ -430,7 +430,7 @@ static enum q_code cut_at_tag(struct buf *out, size_t start, const json_t *text,
     return Q_OK;
 }
 
-/* --- rendering -------------------------------------------------------------------------------- */
+/* ---- rendering ---- */
 
 static bool set(json_t *variables, const char *key, const json_t *v)
 {
@@ -470,7 +470,11 @@ static enum q_code render(const struct chat *c, const struct chat_request *r, co
     enum q_code rc;
     struct template *own = NULL;
     const struct template_run run = {
-        .variables = c->tokens, .request = names, .content = r->origin, .now = r->now};
+        .variables = c->tokens,
+        .request = names,
+        .content = r->origin,
+        .now = r->now,
+    };
     if (r->template_source &&
         (rc = template_compile(&own, r->template_source, strlen(r->template_source), fault, e)))
         return rc;

@@ -73,7 +73,7 @@ enum q_code op_length(struct interp *in, struct value v, size_t *out)
     }
 }
 
-/* --- equality and order ----------------------------------------------------------------------- */
+/* ---- equality and order ---- */
 
 /* -1, 0, 1, or 2 when a NaN is in it. Exact also between large integers and floats. */
 static int number_order(struct value a, struct value b)
@@ -195,7 +195,11 @@ static enum q_code op_order(struct interp *in, enum node_op op, struct value a, 
                             bool *out)
 {
     static const char *const text[] = {
-        [OP_LT] = "<", [OP_LE] = "<=", [OP_GT] = ">", [OP_GE] = ">="};
+        [OP_LT] = "<",
+        [OP_LE] = "<=",
+        [OP_GT] = ">",
+        [OP_GE] = ">=",
+    };
     int order;
     if (v_is_number(a) && v_is_number(b)) {
         order = number_order(a, b);
@@ -239,7 +243,7 @@ enum q_code op_compare(struct interp *in, enum node_op op, const struct value v[
     return op_order(in, op, v[0], v[1], out);
 }
 
-/* --- membership and hashing ------------------------------------------------------------------- */
+/* ---- membership and hashing ---- */
 
 static enum q_code str_contains(struct interp *in, const struct str *s, struct value item,
                                 bool *out)
@@ -323,7 +327,7 @@ enum q_code op_hash(struct interp *in, struct value v, uint64_t *out)
     }
 }
 
-/* --- iteration -------------------------------------------------------------------------------- */
+/* ---- iteration ---- */
 
 bool op_iterable(struct value v)
 {
@@ -405,7 +409,7 @@ enum q_code op_iterate(struct interp *in, struct value v, struct seq **out)
     return rc;
 }
 
-/* --- sorting: merge sort, because comparisons can fail and equal keys keep their order -------- */
+/* ---- sorting: merge sort, because comparisons can fail and equal keys keep their order ---- */
 
 struct sort_run {
     struct interp *in;

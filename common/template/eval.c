@@ -69,7 +69,7 @@ static enum q_code eval_item(struct interp *in, const struct node *n, struct val
     return get_slice(in, of, bounds, out);
 }
 
-/* --- arguments -------------------------------------------------------------------------------- */
+/* ---- arguments ---- */
 
 static enum q_code add_star(struct interp *in, const struct node *star, struct seq *args)
 {
@@ -180,7 +180,7 @@ enum q_code eval_filter_on(struct interp *in, const struct node *chain, struct v
     return rc;
 }
 
-/* --- operators -------------------------------------------------------------------------------- */
+/* ---- operators ---- */
 
 static enum q_code eval_concat(struct interp *in, const struct node *n, struct value *out)
 {

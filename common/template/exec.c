@@ -170,7 +170,7 @@ static enum q_code exec_own_block(struct interp *in, const struct node *n)
     return exec_block(in, n, n->flag ? in->scope : in->top);
 }
 
-/* --- macros ----------------------------------------------------------------------------------- */
+/* ---- macros ---- */
 
 static enum q_code macro_new(struct interp *in, const struct macro_def *def, struct value *out)
 {
@@ -212,7 +212,7 @@ static enum q_code exec_call_block(struct interp *in, const struct node *n)
     return (rc = eval(in, &call, &result)) ? rc : print_str(in, result);
 }
 
-/* --- loops ------------------------------------------------------------------------------------ */
+/* ---- loops ---- */
 
 static enum q_code loop_scope(struct interp *in, struct loop *loop, struct scope **s)
 {

@@ -4,7 +4,7 @@
 #include <math.h>
 #include "common/template/builtins.h"
 
-/* --- reading numbers -------------------------------------------------------------------------- */
+/* ---- reading numbers ---- */
 
 /* s without white space at its ends and without underscores between digits, in text[size]; 0 when
  * it cannot be. */
@@ -123,7 +123,7 @@ enum q_code filter_abs(struct interp *in, const struct value *a, struct value *o
     return in_raise(in, "TypeError", "bad operand type for abs(): '%s'", value_type_name(a[0]));
 }
 
-/* --- round ------------------------------------------------------------------------------------ */
+/* ---- round ---- */
 
 /* To the nearest, ties to even, of the exact decimal value: what printf does. */
 static double round_common(double f, int64_t precision)
@@ -202,7 +202,7 @@ enum q_code filter_filesizeformat(struct interp *in, const struct value *a, stru
     return text_take(in, mark, out);
 }
 
-/* --- others ----------------------------------------------------------------------------------- */
+/* ---- others ---- */
 
 enum q_code filter_default(struct interp *in, const struct value *a, struct value *out)
 {
@@ -255,8 +255,10 @@ enum q_code filter_tojson(struct interp *in, const struct value *a, struct value
     struct value item, key;
     struct seq *pair;
     struct str *item_separator, *key_separator;
-    struct json_style style = {.ensure_ascii = arg_bool(a[1], false),
-                               .sort_keys = arg_bool(a[4], false)};
+    struct json_style style = {
+        .ensure_ascii = arg_bool(a[1], false),
+        .sort_keys = arg_bool(a[4], false),
+    };
     if ((rc = json_indent(in, a[2], &style.indent)) ||
         (rc = text_borrow(in, ", ", style.indent ? 1 : 2, &item)) ||
         (rc = text_borrow(in, ": ", 2, &key)))

@@ -139,7 +139,7 @@ enum q_code filter_join(struct interp *in, const struct value *a, struct value *
     return text_take(in, mark, out);
 }
 
-/* --- keys: attribute= and case_sensitive= ----------------------------------------------------- */
+/* ---- keys: attribute= and case_sensitive= ---- */
 
 struct key_args {
     struct value attribute; /* V_MISSING or V_NONE: the item itself */
@@ -346,7 +346,7 @@ enum q_code filter_sum(struct interp *in, const struct value *a, struct value *o
     return Q_OK;
 }
 
-/* --- batch and slice -------------------------------------------------------------------------- */
+/* ---- batch and slice ---- */
 
 static bool has_fill(struct value v)
 {
@@ -398,7 +398,7 @@ enum q_code filter_slice(struct interp *in, const struct value *a, struct value 
     return iter_value(rows, out);
 }
 
-/* --- map, select & co. ------------------------------------------------------------------------ */
+/* ---- map, select & co. ---- */
 
 /* The rest of a call's arguments, after the first n_skip positional ones. */
 static enum q_code rest_of(struct interp *in, const struct value *a, size_t n_skip, struct call *c)

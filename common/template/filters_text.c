@@ -4,7 +4,7 @@
 #include "common/utf8.h"
 #include "common/template/builtins.h"
 
-/* --- upper and lower case --------------------------------------------------------------------- */
+/* ---- upper and lower case ---- */
 
 struct char_at { /* a code point of s: s->data[at..at + step) */
     const struct str *s;
@@ -127,7 +127,7 @@ enum q_code filter_title(struct interp *in, const struct value *a, struct value 
     return (rc = in_charge(in, cost_scan(s->n))) ? rc : text_take(in, mark, out);
 }
 
-/* --- blanks ----------------------------------------------------------------------------------- */
+/* ---- blanks ---- */
 
 static bool strips(uint32_t c, const struct str *chars)
 {
@@ -260,7 +260,7 @@ enum q_code filter_indent(struct interp *in, const struct value *a, struct value
     return text_take(in, mark, out);
 }
 
-/* --- replacing and cutting -------------------------------------------------------------------- */
+/* ---- replacing and cutting ---- */
 
 /* a: text, old, new. An empty `old` stands before every character and at the end. */
 enum q_code text_replace(struct interp *in, const struct value a[3], int64_t count,
@@ -350,7 +350,7 @@ enum q_code filter_truncate(struct interp *in, const struct value *a, struct val
     return text_take(in, mark, out);
 }
 
-/* --- HTML ------------------------------------------------------------------------------------- */
+/* ---- HTML ---- */
 
 enum q_code filter_forceescape(struct interp *in, const struct value *a, struct value *out)
 {
@@ -395,8 +395,9 @@ static size_t read_entity(const struct str *s, size_t i, uint32_t *c)
     static const struct {
         const char *name;
         uint32_t c;
-    } named[] = {{"amp;", '&'},  {"lt;", '<'},    {"gt;", '>'},
-                 {"quot;", '"'}, {"apos;", '\''}, {"nbsp;", 0xA0}};
+    } named[] = {
+        {"amp;", '&'}, {"lt;", '<'}, {"gt;", '>'}, {"quot;", '"'}, {"apos;", '\''}, {"nbsp;", 0xA0},
+    };
     const char *p = s->data + i + 1;
     size_t left = s->n - i - 1;
     for (size_t k = 0; k < sizeof named / sizeof named[0]; k++)
@@ -491,7 +492,7 @@ enum q_code filter_xmlattr(struct interp *in, const struct value *a, struct valu
     return text_take(in, mark, out);
 }
 
-/* --- words and URLs --------------------------------------------------------------------------- */
+/* ---- words and URLs ---- */
 
 enum q_code filter_format(struct interp *in, const struct value *a, struct value *out)
 {

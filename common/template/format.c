@@ -16,7 +16,7 @@ struct spec {
     bool percent_style;
 };
 
-/* --- putting a field together ----------------------------------------------------------------- */
+/* ---- putting a field together ---- */
 
 /* sign and prefix ("-", "0x"), then the body, padded to the width. Numbers go right by default,
  * text left. */
@@ -138,7 +138,7 @@ static enum q_code put_text(struct interp *in, const struct spec *s, struct str 
     return rc;
 }
 
-/* --- printf style ----------------------------------------------------------------------------- */
+/* ---- printf style ---- */
 
 struct percent {
     struct interp *in;
@@ -325,7 +325,7 @@ enum q_code format_percent(struct interp *in, struct str *format, struct value a
     return text_take(in, mark, out);
 }
 
-/* --- str.format ------------------------------------------------------------------------------- */
+/* ---- str.format ---- */
 
 struct braces {
     struct interp *in;

@@ -96,7 +96,7 @@ enum q_code global_namespace(struct interp *in, const struct value *a, struct va
     return Q_OK;
 }
 
-/* --- strftime_now ----------------------------------------------------------------------------- */
+/* ---- strftime_now ---- */
 
 /* Python's strftime of a time without zone: %f, %z and %Z are its own, the rest is the C library's.
  */
@@ -137,7 +137,7 @@ enum q_code global_strftime_now(struct interp *in, const struct value *a, struct
     return text_take(in, mark, out);
 }
 
-/* --- cycler, joiner, loop --------------------------------------------------------------------- */
+/* ---- cycler, joiner, loop ---- */
 
 static enum q_code cycler_new(struct interp *in, struct value *items, size_t n, struct value *out)
 {
@@ -214,7 +214,7 @@ enum q_code method_loop_changed(struct interp *in, const struct value *a, struct
     return rc;
 }
 
-/* --- lipsum ----------------------------------------------------------------------------------- */
+/* ---- lipsum ---- */
 
 /* Filler text. Jinja's is random; a chat template that wants it gets a fixed paragraph. */
 enum q_code global_lipsum(struct interp *in, const struct value *a, struct value *out)
@@ -237,7 +237,7 @@ enum q_code global_lipsum(struct interp *in, const struct value *a, struct value
     return Q_OK;
 }
 
-/* --- numbers ---------------------------------------------------------------------------------- */
+/* ---- numbers ---- */
 
 enum q_code method_float_is_integer(struct interp *in, const struct value *a, struct value *out)
 {

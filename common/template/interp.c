@@ -110,7 +110,7 @@ uint64_t hash_bytes(const char *data, size_t n)
     return h;
 }
 
-/* --- undefined -------------------------------------------------------------------------------- */
+/* ---- undefined ---- */
 
 enum q_code undef_new(struct interp *in, struct undef u, struct value *out)
 {
@@ -154,7 +154,7 @@ enum q_code in_undefined(struct interp *in, const struct undef *u)
                     buf_str(&in->out) + mark);
 }
 
-/* --- names ------------------------------------------------------------------------------------ */
+/* ---- names ---- */
 
 enum q_code scope_new(struct interp *in, struct scope *up, struct scope **out)
 {
@@ -229,7 +229,7 @@ enum q_code name_lookup(struct interp *in, const struct str *name, struct value 
     return scope_set(in, last, name, *out);
 }
 
-/* --- the public functions --------------------------------------------------------------------- */
+/* ---- the public functions ---- */
 
 static enum q_code finish(struct interp *in, enum q_code rc, struct buf *out,
                           struct template_fault *fault)

@@ -84,7 +84,11 @@ static struct token place(struct lexer *lx, enum token_kind kind, size_t pos)
         }
     }
     return (struct token){
-        .kind = kind, .line = lx->line, .column = lx->column, .text = lx->s + pos};
+        .kind = kind,
+        .line = lx->line,
+        .column = lx->column,
+        .text = lx->s + pos,
+    };
 }
 
 static enum q_code emit(struct lexer *lx, enum token_kind kind, size_t pos, size_t n)
@@ -399,7 +403,14 @@ enum q_code lex_all(struct token_list *out, const char *source, size_t n,
                     const struct lex_error *err)
 {
     struct lexer lx = {
-        .s = source, .n = n, .line = 1, .column = 1, .line_starting = true, .out = out, .err = err};
+        .s = source,
+        .n = n,
+        .line = 1,
+        .column = 1,
+        .line_starting = true,
+        .out = out,
+        .err = err,
+    };
     enum q_code rc = Q_OK;
     while (lx.pos < n && !rc)
         rc = lex_one(&lx);

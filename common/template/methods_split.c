@@ -3,7 +3,7 @@
 #include "common/utf8.h"
 #include "common/template/builtins.h"
 
-/* --- splitting -------------------------------------------------------------------------------- */
+/* ---- splitting ---- */
 
 static enum q_code add_part(struct interp *in, struct seq *parts, const struct str *s, size_t from,
                             size_t to)
@@ -215,7 +215,7 @@ enum q_code method_str_rpartition(struct interp *in, const struct value *a, stru
     return partition(in, a, true, out);
 }
 
-/* --- joining and formatting ------------------------------------------------------------------- */
+/* ---- joining and formatting ---- */
 
 enum q_code method_str_join(struct interp *in, const struct value *a, struct value *out)
 {
@@ -251,7 +251,7 @@ enum q_code method_str_format_map(struct interp *in, const struct value *a, stru
     return format_braces(in, a[0].as.s, args, out);
 }
 
-/* --- dict ------------------------------------------------------------------------------------- */
+/* ---- dict ---- */
 
 enum q_code method_dict_get(struct interp *in, const struct value *a, struct value *out)
 {
@@ -296,7 +296,7 @@ enum q_code method_dict_values(struct interp *in, const struct value *a, struct 
     return view_new(in, a[0].as.dict, VIEW_VALUES, out);
 }
 
-/* --- list, tuple, range ----------------------------------------------------------------------- */
+/* ---- list, tuple, range ---- */
 
 enum q_code method_seq_copy(struct interp *in, const struct value *a, struct value *out)
 {

@@ -17,7 +17,7 @@ CASE_METHOD(swapcase, CASE_SWAP)
 CASE_METHOD(title, CASE_TITLE)
 CASE_METHOD(upper, CASE_UPPER)
 
-/* --- blanks ----------------------------------------------------------------------------------- */
+/* ---- blanks ---- */
 
 static enum q_code strip(struct interp *in, const struct value *a, enum strip_side side,
                          struct value *out)
@@ -121,7 +121,7 @@ enum q_code method_str_expandtabs(struct interp *in, const struct value *a, stru
     return (rc = in_charge(in, cost_scan(s->n))) ? rc : text_take(in, mark, out);
 }
 
-/* --- searching -------------------------------------------------------------------------------- */
+/* ---- searching ---- */
 
 struct window { /* s[start:end] in bytes, of the optional arguments */
     size_t from, to;
@@ -287,7 +287,7 @@ enum q_code method_str_replace(struct interp *in, const struct value *a, struct 
     return rc ? rc : text_replace(in, a, count, out);
 }
 
-/* --- classification --------------------------------------------------------------------------- */
+/* ---- classification ---- */
 
 static bool is_alnum(uint32_t c)
 {

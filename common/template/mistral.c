@@ -7,7 +7,7 @@
 #define BETWEEN "\n\n" /* parts of one message, messages that become one */
 #define ID_MAX  9      /* characters of a tool call's id, before v13 */
 
-/* --- templates -------------------------------------------------------------------------------- */
+/* ---- templates ---- */
 
 #define BEGIN                                                                                 \
     "{{- '<s>' -}}\n"                                                                         \
@@ -65,7 +65,7 @@ const char *mistral_template(uint32_t version)
     return NULL;
 }
 
-/* --- contents --------------------------------------------------------------------------------- */
+/* ---- contents ---- */
 
 static enum q_code no_memory(struct q_err *e)
 {
@@ -194,7 +194,7 @@ static enum q_code add_calls(json_t *calls, const json_t *from, const struct rea
     return Q_OK;
 }
 
-/* --- messages --------------------------------------------------------------------------------- */
+/* ---- messages ---- */
 
 static bool has_role(const json_t *message, const char *role)
 {

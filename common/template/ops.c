@@ -160,7 +160,7 @@ static enum q_code number_op(struct interp *in, enum node_op op, const struct va
     return int_op(in, op, a, b, out);
 }
 
-/* --- sequences -------------------------------------------------------------------------------- */
+/* ---- sequences ---- */
 
 /* Plain text joined to Markup is escaped first. */
 static enum q_code escape_operand(struct interp *in, struct str **s)

@@ -133,18 +133,20 @@ bool accept_name(struct parser *p, const char *name)
 
 static const char *kind_text(enum token_kind kind)
 {
-    static const char *const text[] = {[T_PRINT_END] = "end of print statement",
-                                       [T_BLOCK_END] = "end of statement block",
-                                       [T_NAME] = "name",
-                                       [T_ASSIGN] = "=",
-                                       [T_COLON] = ":",
-                                       [T_COMMA] = ",",
-                                       [T_LPAREN] = "(",
-                                       [T_RPAREN] = ")",
-                                       [T_LBRACKET] = "[",
-                                       [T_RBRACKET] = "]",
-                                       [T_RBRACE] = "}",
-                                       [T_RBRACE + 1] = NULL};
+    static const char *const text[] = {
+        [T_PRINT_END] = "end of print statement",
+        [T_BLOCK_END] = "end of statement block",
+        [T_NAME] = "name",
+        [T_ASSIGN] = "=",
+        [T_COLON] = ":",
+        [T_COMMA] = ",",
+        [T_LPAREN] = "(",
+        [T_RPAREN] = ")",
+        [T_LBRACKET] = "[",
+        [T_RBRACKET] = "]",
+        [T_RBRACE] = "}",
+        [T_RBRACE + 1] = NULL,
+    };
     return text[kind] ? text[kind] : "?";
 }
 

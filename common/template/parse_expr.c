@@ -25,7 +25,7 @@ static struct node *binary(struct parser *p, enum node_kind kind, enum node_op o
     return n;
 }
 
-/* --- literals --------------------------------------------------------------------------------- */
+/* ---- literals ---- */
 
 static int hex_value(char c)
 {
@@ -240,7 +240,7 @@ static struct node *parse_primary(struct parser *p, bool with_ns)
     }
 }
 
-/* --- postfix: attributes, subscripts, calls, filters, tests ----------------------------------- */
+/* ---- postfix: attributes, subscripts, calls, filters, tests ---- */
 
 static bool arg_order(struct parser *p, bool ok)
 {
@@ -472,7 +472,7 @@ static struct node *parse_filters(struct parser *p, struct node *n)
     return n;
 }
 
-/* --- operators, tightest first ---------------------------------------------------------------- */
+/* ---- operators, tightest first ---- */
 
 static struct node *parse_unary(struct parser *p, bool with_filter)
 {

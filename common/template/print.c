@@ -5,7 +5,7 @@
 #include "common/template/text.h"
 #include "common/template/unicode.h"
 
-/* --- floats ----------------------------------------------------------------------------------- */
+/* ---- floats ---- */
 
 /* The next number of as many digits, away from zero: "1.09e+05" to "1.10e+05". False for all
  * nines. */
@@ -77,7 +77,7 @@ void print_float(struct buf *out, double f)
         buf_add_char(out, '0');
 }
 
-/* --- repr ------------------------------------------------------------------------------------- */
+/* ---- repr ---- */
 
 static void repr_char(struct buf *out, uint32_t c, char quote)
 {
@@ -289,7 +289,7 @@ enum q_code print_escaped(struct interp *in, const struct str *s)
     return in_charge(in, cost_search(s->n));
 }
 
-/* --- JSON ------------------------------------------------------------------------------------- */
+/* ---- JSON ---- */
 
 static void json_char(struct buf *out, uint32_t c, bool ensure_ascii)
 {

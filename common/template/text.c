@@ -259,7 +259,7 @@ enum q_code need_int(struct interp *in, struct value v, const char *what, int64_
     return Q_OK;
 }
 
-/* --- from JSON -------------------------------------------------------------------------------- */
+/* ---- from JSON ---- */
 
 /* Is the word, in quotes, in the template's source? */
 static bool is_in_source(const struct template *t, const char *word, size_t n)

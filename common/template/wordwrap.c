@@ -169,7 +169,10 @@ enum q_code filter_wordwrap(struct interp *in, const struct value *a, struct val
     struct seq *lines;
     struct value newline;
     struct wrap w = {
-        .in = in, .break_long = arg_bool(a[2], true), .break_hyphens = arg_bool(a[4], true)};
+        .in = in,
+        .break_long = arg_bool(a[2], true),
+        .break_hyphens = arg_bool(a[4], true),
+    };
     if ((rc = need_str(in, a[0], "wordwrap() input", &s)) ||
         (rc = arg_int(in, a[1], 79, "width", &w.width)) ||
         (rc = arg_str(in, a[3], "wrapstring", &glue)) ||

@@ -54,7 +54,7 @@ class Grammar:
         self.w = Words(self.rng, held_out)
         self.t = ToolMaker(self.w)
 
-    # --- plain answers ---------------------------------------------------------------------------
+    # ---- plain answers ----
 
     def known(self, table: list[tuple[str, list[str]]]) -> tuple[str, str]:
         answer, questions = self.w.pick(table)
@@ -123,7 +123,7 @@ class Grammar:
             "Please copy the following exactly: {}", "Can you say \"{}\"?", "Repeat the following:\n\n{}", "Say {}"))
         return ask.format(text), text
 
-    # --- extraction ------------------------------------------------------------------------------
+    # ---- extraction ----
 
     def extraction(self) -> tuple[str, str]:
         return self.w.pick((self._from_sentences, self._from_sentences, self._from_sentences, self._from_pairs,
@@ -205,7 +205,7 @@ class Grammar:
         key = w.pick(list(pairs))
         return self._wrap(text, w.pick(("What is the {k}?", "What is the {k}?", "{k}")).format(k=key)), pairs[key]
 
-    # --- dialogues -------------------------------------------------------------------------------
+    # ---- dialogues ----
 
     def system(self) -> list[dict]:
         w = self.w
@@ -304,7 +304,7 @@ class Grammar:
     def dialogue(self) -> Case:
         return self.tool_dialogue() if self.w.chance(0.72) else self.plain_dialogue()
 
-    # --- evaluation ------------------------------------------------------------------------------
+    # ---- evaluation ----
 
     def case(self, category: str) -> Case:
         return CATEGORIES[category](self)

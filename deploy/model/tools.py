@@ -122,7 +122,7 @@ class ToolMaker:
         if not words.held_out:
             self.families += ["weather"] * 5    # the first thing that a newcomer asks
 
-    # --- tools -----------------------------------------------------------------------------------
+    # ---- tools ----
 
     def realistic(self) -> Tool:
         w, family = self.w, self.w.pick(self.families)
@@ -226,7 +226,7 @@ class ToolMaker:
                 taken |= own
         return tools
 
-    # --- requests --------------------------------------------------------------------------------
+    # ---- requests ----
 
     def value(self, kind: object):  # noqa: ANN201 - what the JSON of the call holds
         w = self.w
@@ -322,7 +322,7 @@ class ToolMaker:
             out = out.rstrip(".") + ("" if out.endswith("?") else "?")
         return out
 
-    # --- results ---------------------------------------------------------------------------------
+    # ---- results ----
 
     def result(self, tool: Tool, args: dict) -> tuple[str, str, list[str]]:
         """What the tool returns, the assistant's sentence about it, and the strings it must hold."""

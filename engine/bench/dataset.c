@@ -25,8 +25,10 @@ static FALLIBLE add_random(struct workload *w, const struct options *o, struct q
         (rc = bench_one(&output, o->output_lens, OUTPUT_DEFAULT, "--output-len", e)))
         return rc;
     for (size_t i = 0; i < n && !rc; i++) {
-        const struct work item = {.input_len = around(input, o->random_range_ratio, &random),
-                                  .output_len = around(output, o->random_range_ratio, &random)};
+        const struct work item = {
+            .input_len = around(input, o->random_range_ratio, &random),
+            .output_len = around(output, o->random_range_ratio, &random),
+        };
         rc = workload_add(w, &item, e);
     }
     return rc;

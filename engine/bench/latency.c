@@ -47,8 +47,10 @@ static FALLIBLE open_engine(struct latency *l, struct q_err *e)
 {
     const struct batch_shape most = {largest(&l->batches), largest(&l->inputs),
                                      largest(&l->outputs)};
-    const struct offline_need need = {.n_seq = most.n_seq,
-                                      .n_token = most.input_len + most.output_len};
+    const struct offline_need need = {
+        .n_seq = most.n_seq,
+        .n_token = most.input_len + most.output_len,
+    };
     enum q_code rc;
     if ((rc = bench_ceilings(l->b, true, e)))
         return rc;

@@ -18,10 +18,12 @@ static enum q_code bench_kernels(struct bench *b, struct q_err *e)
     if (!strcmp(o->json_out, "-"))
         return q_fail(e, Q_INVALID,
                       "--json: standard output is used by the table; set a file name");
-    struct kcheck_bench what = {.op = *o->op ? o->op : NULL,
-                                .caps = o->cpu_isa,
-                                .json = *o->json_out ? o->json_out : NULL,
-                                .n_thread = o->threads};
+    struct kcheck_bench what = {
+        .op = *o->op ? o->op : NULL,
+        .caps = o->cpu_isa,
+        .json = *o->json_out ? o->json_out : NULL,
+        .n_thread = o->threads,
+    };
     b->o.json_out = ""; /* what is written there has the machine and every row already */
     return kcheck_bench(&what, e);
 }
@@ -35,62 +37,79 @@ static const struct verb {
     {"roofline",
      bench_roofline,
      "peak memory bandwidth and arithmetic of this machine",
-     {.program = FOR_BENCH_ROOFLINE,
-      .name = "quire bench roofline",
-      .usage = "[options]",
-      .about = "Measures the peaks of this machine with all threads: memory reads with three "
-               "access patterns, in small and in huge pages, and the multiply-add and dot-product "
-               "instructions for fp32, bf16 and int8."}},
+     {
+         .program = FOR_BENCH_ROOFLINE,
+         .name = "quire bench roofline",
+         .usage = "[options]",
+         .about =
+             "Measures the peaks of this machine with all threads: memory reads with three "
+             "access patterns, in small and in huge pages, and the multiply-add and dot-product "
+             "instructions for fp32, bf16 and int8.",
+     }},
     {"kernels",
      bench_kernels,
      "each kernel of the engine, as a fraction of these peaks",
-     {.program = FOR_BENCH_KERNELS,
-      .name = "quire bench kernels",
-      .usage = "[options]",
-      .about = "Measures every kernel variant that this machine supports, as a fraction of the "
-               "read bandwidth or the arithmetic peak measured in the same run."}},
+     {
+         .program = FOR_BENCH_KERNELS,
+         .name = "quire bench kernels",
+         .usage = "[options]",
+         .about = "Measures every kernel variant that this machine supports, as a fraction of the "
+                  "read bandwidth or the arithmetic peak measured in the same run.",
+     }},
     {"latency",
      bench_latency,
      "one batch at a time: prefill, decode, time to first token",
-     {.program = FOR_BENCH_LATENCY,
-      .name = "quire bench latency",
-      .usage = "MODEL [options]",
-      .about = "Runs batches of random prompts through the engine and shows the medians of the "
-               "repeats: prefill tokens per second, decode tokens per second, time to first token, "
-               "inter-token latency, and the fractions of the machine's peaks. With --load-format "
-               "dummy a folder with config.json is sufficient.",
-      .positional_max = 1}},
+     {
+         .program = FOR_BENCH_LATENCY,
+         .name = "quire bench latency",
+         .usage = "MODEL [options]",
+         .about =
+             "Runs batches of random prompts through the engine and shows the medians of the "
+             "repeats: prefill tokens per second, decode tokens per second, time to first token, "
+             "inter-token latency, and the fractions of the machine's peaks. With --load-format "
+             "dummy a folder with config.json is sufficient.",
+         .positional_max = 1,
+     }},
     {"throughput",
      bench_throughput,
      "many concurrent requests, without a server",
-     {.program = FOR_BENCH_THROUGHPUT,
-      .name = "quire bench throughput",
-      .usage = "MODEL [options]",
-      .about = "Submits all requests of a data set to the engine at once and shows the throughput. "
-               "No server is involved.",
-      .positional_max = 1}},
+     {
+         .program = FOR_BENCH_THROUGHPUT,
+         .name = "quire bench throughput",
+         .usage = "MODEL [options]",
+         .about =
+             "Submits all requests of a data set to the engine at once and shows the throughput. "
+             "No server is involved.",
+         .positional_max = 1,
+     }},
     {"serve",
      bench_serve,
      "load test of an OpenAI-compatible server",
-     {.program = FOR_BENCH_SERVE,
-      .name = "quire bench serve",
-      .usage = "[options]",
-      .about = "Sends requests to a server with OpenAI's API, as a Poisson process or with the "
-               "arrival times of a trace, and shows the latencies measured by the client: time to "
-               "first token (TTFT), time per output token (TPOT), inter-token latency (ITL) and "
-               "end-to-end latency (E2EL), with throughput and goodput. Ctrl-C shows the results "
-               "so far. The exit code is 1 if a request failed."}},
+     {
+         .program = FOR_BENCH_SERVE,
+         .name = "quire bench serve",
+         .usage = "[options]",
+         .about =
+             "Sends requests to a server with OpenAI's API, as a Poisson process or with the "
+             "arrival times of a trace, and shows the latencies measured by the client: time to "
+             "first token (TTFT), time per output token (TPOT), inter-token latency (ITL) and "
+             "end-to-end latency (E2EL), with throughput and goodput. Ctrl-C shows the results "
+             "so far. The exit code is 1 if a request failed.",
+     }},
     {"quality",
      bench_quality,
      "effect of quantization: perplexity and top-1 agreement",
-     {.program = FOR_BENCH_QUALITY,
-      .name = "quire bench quality",
-      .usage = "MODEL [options]",
-      .about = "Scores the same text with MODEL as loaded by the options (--quantization, "
-               "--kv-cache-dtype, --dtype) and with the reference, and shows both perplexities and "
-               "the fraction of positions with the same most likely token. The text is "
-               "--dataset-path, or text generated by the reference.",
-      .positional_max = 1}},
+     {
+         .program = FOR_BENCH_QUALITY,
+         .name = "quire bench quality",
+         .usage = "MODEL [options]",
+         .about =
+             "Scores the same text with MODEL as loaded by the options (--quantization, "
+             "--kv-cache-dtype, --dtype) and with the reference, and shows both perplexities and "
+             "the fraction of positions with the same most likely token. The text is "
+             "--dataset-path, or text generated by the reference.",
+         .positional_max = 1,
+     }},
 };
 #define N_VERB (sizeof verbs / sizeof *verbs)
 

@@ -165,11 +165,13 @@ static FALLIBLE score_all(struct quality *q, int which, struct q_err *e)
     const struct options *o = &q->b->o;
     struct offline f = {0};
     const bool other = *o->reference != '\0';
-    const struct offline_need need = {.n_seq = 4,
-                                      .n_token = q->w.length + 1,
-                                      .text = which == 0 && *o->dataset_path,
-                                      .model = which == 0 && other ? o->reference : NULL,
-                                      .plain = which == 0};
+    const struct offline_need need = {
+        .n_seq = 4,
+        .n_token = q->w.length + 1,
+        .text = which == 0 && *o->dataset_path,
+        .model = which == 0 && other ? o->reference : NULL,
+        .plain = which == 0,
+    };
     enum q_code rc = offline_open(&f, q->b, &need, e);
     if (!rc && which == 0)
         rc = *o->dataset_path ? read_windows(q, &f, e) : say_windows(q, &f, e);

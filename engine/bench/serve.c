@@ -418,13 +418,15 @@ enum q_code bench_serve(struct bench *b, struct q_err *e)
     const struct sigaction stop = {.sa_handler = on_signal, .sa_flags = SA_RESETHAND};
     s.b = b;
     s.work = (struct workload)WORKLOAD_INIT;
-    s.load = (struct load_config){.url = s.url,
-                                  .headers = s.headers,
-                                  .timeout_s = b->o.bench_timeout,
-                                  .open_max = (uint32_t)b->o.max_concurrency,
-                                  .body = make_body,
-                                  .tell = tell,
-                                  .ctx = &s};
+    s.load = (struct load_config){
+        .url = s.url,
+        .headers = s.headers,
+        .timeout_s = b->o.bench_timeout,
+        .open_max = (uint32_t)b->o.max_concurrency,
+        .body = make_body,
+        .tell = tell,
+        .ctx = &s,
+    };
     sigaction(SIGINT, &stop, NULL);
     enum q_code rc = read_options(&s, e);
     if (!rc)

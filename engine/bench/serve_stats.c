@@ -84,9 +84,11 @@ static double tpot_of(const struct serve_record *r)
 
 static bool is_good(const struct serve_record *r, const struct serve_limits *l)
 {
-    const double ms[METRIC_COUNT] = {[METRIC_TTFT] = ms_between(r->sent_us, r->first_us),
-                                     [METRIC_TPOT] = r->n_output > 1 ? tpot_of(r) : 0,
-                                     [METRIC_E2EL] = ms_between(r->sent_us, r->end_us)};
+    const double ms[METRIC_COUNT] = {
+        [METRIC_TTFT] = ms_between(r->sent_us, r->first_us),
+        [METRIC_TPOT] = r->n_output > 1 ? tpot_of(r) : 0,
+        [METRIC_E2EL] = ms_between(r->sent_us, r->end_us),
+    };
     for (int i = 0; i < METRIC_COUNT; i++)
         if (l->ms[i] > 0 && ms[i] > l->ms[i])
             return false;

@@ -39,9 +39,11 @@ static FALLIBLE prepare(struct throughput *t, struct q_err *e)
     if (rc)
         return rc;
     bool text = w->items[0].text != NULL;
-    const struct offline_need need = {.n_seq = w->n < SEQS_DEFAULT ? (uint32_t)w->n : SEQS_DEFAULT,
-                                      .n_token = text ? 0 : longest(w, true),
-                                      .text = text};
+    const struct offline_need need = {
+        .n_seq = w->n < SEQS_DEFAULT ? (uint32_t)w->n : SEQS_DEFAULT,
+        .n_token = text ? 0 : longest(w, true),
+        .text = text,
+    };
     t->requests = q_calloc(w->n, sizeof(struct quire_request *));
     t->ids = q_calloc(longest(w, false), sizeof *t->ids);
     if (!t->requests || !t->ids)

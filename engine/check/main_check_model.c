@@ -26,8 +26,9 @@ static enum q_code model_options_of(struct model_options *m, const struct option
                                     struct q_err *e)
 {
     enum q_code rc;
-    *m = (struct model_options){.max_model_len =
-                                    o->max_model_len > 0 ? (uint32_t)o->max_model_len : 0};
+    *m = (struct model_options){
+        .max_model_len = o->max_model_len > 0 ? (uint32_t)o->max_model_len : 0,
+    };
     if ((rc = engine_format_parse(&m->format, o->load_format, e)) ||
         (rc = engine_dtype_parse(&m->dtype_auto, &m->dtype, o->dtype, e)) ||
         (rc = engine_kv_dtype_parse(&m->kv_given, &m->kv_dtype, o->kv_cache_dtype, e)))

@@ -218,7 +218,8 @@ static FALLIBLE first_ready(struct core *c, const struct worker_info *info, stru
         .n_draft_token = draft_tokens->method == SPECULATE_NOT ? 0 : draft_tokens->n_draft_token,
         .n_forced = forced_max(&c->config),
         .prefix_cache = c->config.prefix_cache,
-        .prompt_free_len = rotary_free_length(&c->model)};
+        .prompt_free_len = rotary_free_length(&c->model),
+    };
     c->config.worker.n_block = info->n_block; /* workers to come make the same pools */
     c->config.worker.n_swap_block = info->n_swap_block;
     c->config.worker.is_again = true;
@@ -440,7 +441,10 @@ static void take_compiled(struct core *c)
     struct compiled x;
     while (grammar_compiler_take(c->grammar_compiler, &x)) {
         struct scheduler_output o = {
-            .frontend_id = x.frontend_id, .req_id = x.req_id, .why = &x.error};
+            .frontend_id = x.frontend_id,
+            .req_id = x.req_id,
+            .why = &x.error,
+        };
         if (!x.error.code &&
             !scheduler_submit(c->scheduler, x.frontend_id, &x.submit, clock_us(), &x.error))
             continue;

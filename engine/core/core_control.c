@@ -120,10 +120,11 @@ static void fall_asleep(struct core *c)
 
 void core_pause(struct core *c, enum in_flight_mode mode, bool clear_cache)
 {
-    static const char *const texts[IN_FLIGHT_MODES] = {[IN_FLIGHT_KEEP] = "requests are suspended",
-                                                       [IN_FLIGHT_ABORT] = "requests are aborted",
-                                                       [IN_FLIGHT_WAIT] =
-                                                           "running requests finish first"};
+    static const char *const texts[IN_FLIGHT_MODES] = {
+        [IN_FLIGHT_KEEP] = "requests are suspended",
+        [IN_FLIGHT_ABORT] = "requests are aborted",
+        [IN_FLIGHT_WAIT] = "running requests finish first",
+    };
     Q_ASSERT(mode < IN_FLIGHT_MODES);
     log_info("pausing generation; %s", texts[mode]);
     c->pausing = true;
@@ -212,7 +213,10 @@ FALLIBLE core_reload(struct core *c, const char *dir, enum in_flight_mode mode, 
     if (strlen(dir) >= sizeof c->reload.dir)
         return q_fail(e, Q_INVALID, "weights_path: the path is too long");
     const struct model_options o = {
-        .dir = w->model_dir, .weights_dir = dir, .dtype = c->info.shape.compute_dtype};
+        .dir = w->model_dir,
+        .weights_dir = dir,
+        .dtype = c->info.shape.compute_dtype,
+    };
     if ((rc = model_check_weights(&c->model, &o, e)))
         return rc;
     if (dir != now)

@@ -40,12 +40,14 @@ void core_trace_planned(struct core *c, const struct step_head *h, int64_t start
     if (!core_tracing(c))
         return;
     struct trace_step *t = &c->traced[h->step % RING_DEPTH];
-    *t = (struct trace_step){.step = h->step,
-                             .n_row = h->n_token,
-                             .n_seq = h->n_seq,
-                             .n_admit = h->n_admit,
-                             .n_out = h->n_out,
-                             .n_in = h->n_in};
+    *t = (struct trace_step){
+        .step = h->step,
+        .n_row = h->n_token,
+        .n_seq = h->n_seq,
+        .n_admit = h->n_admit,
+        .n_out = h->n_out,
+        .n_in = h->n_in,
+    };
     t->parts[TRACE_PLAN].start_us = start_us;
     t->parts[TRACE_PLAN].end_us = t->parts[TRACE_ENCODE].start_us = c->decided_us;
     t->parts[TRACE_ENCODE].end_us = t->parts[TRACE_WAIT].start_us = clock_us();

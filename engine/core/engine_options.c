@@ -18,11 +18,10 @@ FALLIBLE engine_dtype_parse(bool *is_auto, enum dtype *out, const char *text, st
     static const struct {
         const char *name;
         enum dtype dtype;
-    } names[] = {{"float32", DT_F32},
-                 {"float", DT_F32},
-                 {"bfloat16", DT_BF16},
-                 {"float16", DT_F16},
-                 {"half", DT_F16}};
+    } names[] = {
+        {"float32", DT_F32}, {"float", DT_F32}, {"bfloat16", DT_BF16},
+        {"float16", DT_F16}, {"half", DT_F16},
+    };
     *is_auto = !strcmp(text, "auto");
     *out = DT_F32;
     if (*is_auto)
@@ -44,7 +43,8 @@ FALLIBLE engine_kv_dtype_parse(bool *is_given, enum dtype *out, const char *text
     } names[] = {
         {"bfloat16", DT_BF16}, {"float32", DT_F32},
         {"int8", DT_I8},       {"int8_per_token_head", DT_I8}, /* vLLM's name of the same */
-        {"fp8", DT_F8_E4M3},   {"fp8_e4m3", DT_F8_E4M3}};
+        {"fp8", DT_F8_E4M3},   {"fp8_e4m3", DT_F8_E4M3},
+    };
     *is_given = strcmp(text, "auto") != 0;
     *out = DT_F32;
     for (size_t i = 0; *is_given && i < sizeof names / sizeof *names; i++)
@@ -76,9 +76,11 @@ static FALLIBLE quantization_option(enum quantization *out, const char *text, co
 {
     static const struct {
         const char *name, *method;
-    } names[] = {{"awq", "awq"},        {"awq_marlin", "awq"},
-                 {"gptq", "gptq"},      {"gptq_marlin", "gptq"},
-                 {"fbgemm_fp8", "fp8"}, {"compressed-tensors", "compressed-tensors"}};
+    } names[] = {
+        {"awq", "awq"},        {"awq_marlin", "awq"},
+        {"gptq", "gptq"},      {"gptq_marlin", "gptq"},
+        {"fbgemm_fp8", "fp8"}, {"compressed-tensors", "compressed-tensors"},
+    };
     const char *wanted = NULL;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(text, names[i].name))
@@ -116,7 +118,10 @@ FALLIBLE engine_format_parse(enum load_format *out, const char *text, struct q_e
 static FALLIBLE preemption_parse(enum preemption_mode *out, const char *text, struct q_err *e)
 {
     static const char *const names[] = {
-        [PREEMPT_AUTO] = "auto", [PREEMPT_SWAP] = "swap", [PREEMPT_RECOMPUTE] = "recompute"};
+        [PREEMPT_AUTO] = "auto",
+        [PREEMPT_SWAP] = "swap",
+        [PREEMPT_RECOMPUTE] = "recompute",
+    };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(text, names[i])) {
             *out = (enum preemption_mode)i;

@@ -12,10 +12,12 @@ static void add_bytes(char **at, struct proto_bytes from)
 
 bool source_own(struct owned_source *out, const struct msg_submit *m)
 {
-    *out = (struct owned_source){.kind = m->grammar_kind,
-                                 .n_text = m->grammar.n,
-                                 .n_after = m->grammar_after.n,
-                                 .n_tags = m->reasoning_tags.n};
+    *out = (struct owned_source){
+        .kind = m->grammar_kind,
+        .n_text = m->grammar.n,
+        .n_after = m->grammar_after.n,
+        .n_tags = m->reasoning_tags.n,
+    };
     char *at = out->bytes = q_alloc(source_bytes(out) + 1);
     if (!at)
         return false;
@@ -51,13 +53,15 @@ bool source_is(const struct owned_source *s, const struct msg_submit *m)
 
 struct grammar_source source_view(const struct owned_source *s)
 {
-    return (struct grammar_source){.kind = s->kind,
-                                   .text = s->bytes,
-                                   .n = s->n_text,
-                                   .after = s->bytes + s->n_text,
-                                   .n_after = s->n_after,
-                                   .tags = s->bytes + s->n_text + s->n_after,
-                                   .n_tags = s->n_tags};
+    return (struct grammar_source){
+        .kind = s->kind,
+        .text = s->bytes,
+        .n = s->n_text,
+        .after = s->bytes + s->n_text,
+        .n_after = s->n_after,
+        .tags = s->bytes + s->n_text + s->n_after,
+        .n_tags = s->n_tags,
+    };
 }
 
 static void forget(struct cached_program *p)

@@ -20,14 +20,15 @@
 
 #define GRAMMAR_SOURCE_MAX ((size_t)1 << 20) /* bytes */
 
-enum grammar_kind { /* on the wire: never renumbered */
-                    GRAMMAR_NONE = 0,
-                    GRAMMAR_JSON = 1,   /* a JSON Schema */
-                    GRAMMAR_REGEX = 2,  /* the whole text matches */
-                    GRAMMAR_CHOICE = 3, /* a JSON array of strings */
-                    GRAMMAR_EBNF = 4,   /* GBNF or Lark, detected */
-                    GRAMMAR_TAGS = 5,   /* a structural tag, JSON */
-                    GRAMMAR_KINDS
+/* on the wire: never renumbered */
+enum grammar_kind {
+    GRAMMAR_NONE = 0,
+    GRAMMAR_JSON = 1,   /* a JSON Schema */
+    GRAMMAR_REGEX = 2,  /* the whole text matches */
+    GRAMMAR_CHOICE = 3, /* a JSON array of strings */
+    GRAMMAR_EBNF = 4,   /* GBNF or Lark, detected */
+    GRAMMAR_TAGS = 5,   /* a structural tag, JSON */
+    GRAMMAR_KINDS
 };
 #define GRAMMAR_COMPACT 0x100u /* added to a kind: no white space between JSON's tokens */
 /* Added to GRAMMAR_JSON: a JSON string precedes the schema, the regular expression of the white

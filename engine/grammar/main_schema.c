@@ -44,11 +44,10 @@ static bool source_of(const json_t *line, uint32_t *kind, struct buf *out)
     static const struct {
         const char *key;
         uint32_t kind;
-    } keys[] = {{"json_schema", GRAMMAR_JSON},
-                {"regex", GRAMMAR_REGEX},
-                {"choice", GRAMMAR_CHOICE},
-                {"grammar", GRAMMAR_EBNF},
-                {"structural_tag", GRAMMAR_TAGS}};
+    } keys[] = {
+        {"json_schema", GRAMMAR_JSON}, {"regex", GRAMMAR_REGEX},         {"choice", GRAMMAR_CHOICE},
+        {"grammar", GRAMMAR_EBNF},     {"structural_tag", GRAMMAR_TAGS},
+    };
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         const json_t *v = json_object_get(line, keys[i].key);
         if (!v)
@@ -254,11 +253,13 @@ static void answer(struct lab *l, const json_t *line, json_t *out)
     bool has_source = source_of(line, &kind, &source);
     const char *after = json_string_value(json_object_get(line, "after"));
     int64_t start = now_ns();
-    const struct grammar_source from = {.kind = kind,
-                                        .text = buf_str(&source),
-                                        .n = source.len,
-                                        .after = after,
-                                        .n_after = after ? strlen(after) : 0};
+    const struct grammar_source from = {
+        .kind = kind,
+        .text = buf_str(&source),
+        .n = source.len,
+        .after = after,
+        .n_after = after ? strlen(after) : 0,
+    };
     enum q_code rc = has_source && !has_two_sources(line)
                          ? grammar_compile(&words, &n_word, &from, &e)
                          : q_fail(&e, Q_INVALID,
@@ -340,7 +341,8 @@ int main(int argc, char **argv)
             "which texts are accepted. With - instead of MODEL there is no vocabulary:\n"
             "texts are matched by their bytes, without masks.",
         .positional_min = 1,
-        .positional_max = 1};
+        .positional_max = 1,
+    };
     static struct options o;
     struct lab l = {.trie = TRIE_INIT};
     struct q_err e = Q_ERR_INIT;

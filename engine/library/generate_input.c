@@ -64,7 +64,8 @@ static const struct {
     {"tools", offsetof(struct quire_params, tools_json)},
     {"tool_choice", offsetof(struct quire_params, tool_choice_json)},
     {"chat_template_kwargs", offsetof(struct quire_params, chat_template_kwargs_json)},
-    {"documents", offsetof(struct quire_params, documents_json)}};
+    {"documents", offsetof(struct quire_params, documents_json)},
+};
 
 bool generate_prompt_has_messages(const struct generate_prompt *p)
 {

@@ -271,7 +271,10 @@ static bool take_answer(struct program *p, struct generated *a)
 static void print_answer(struct program *p, const struct job *job)
 {
     struct generated a = {
-        .prompt = &job->asked->prompt, .i_answer = job->i_answer, .request = job->request};
+        .prompt = &job->asked->prompt,
+        .i_answer = job->i_answer,
+        .request = job->request,
+    };
     if (take_answer(p, &a)) {
         clear_line(p);
         generated_print(&a, &p->style);
@@ -446,7 +449,8 @@ int main(int argc, char **argv)
             "(content, reasoning, tool_calls). Exit codes: 1 if a prompt failed, 2 for an invalid "
             "command line, 3 if the model cannot be loaded.",
         .positional_min = 1,
-        .positional_max = 8};
+        .positional_max = 8,
+    };
     static struct program p;
     struct q_err e = Q_ERR_INIT;
     int rc = options_main(&p.o, &info, argc, argv);

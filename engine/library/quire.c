@@ -107,19 +107,21 @@ void quire_engine_close(struct quire_engine *engine)
 void quire_engine_info(const struct quire_engine *engine, struct quire_info *info)
 {
     const struct core_info *c = session_info(engine->session);
-    struct quire_info full = {.size = info->size,
-                              .vocab_size = c->shape.vocab_size,
-                              .max_model_len = c->limits.max_model_len,
-                              .max_num_seqs = c->limits.max_num_seqs,
-                              .num_blocks = c->n_block,
-                              .n_param = c->shape.n_param,
-                              .weight_bytes = c->shape.weight_bytes,
-                              .row_ops = c->shape.row_ops,
-                              .logit_ops = c->shape.logit_ops,
-                              .context_ops = c->shape.context_ops,
-                              .step_bytes = c->shape.step_bytes,
-                              .kv_token_bytes = c->shape.kv_block_bytes / KERN_BLOCK,
-                              .has_chat_template = engine->chat.template};
+    struct quire_info full = {
+        .size = info->size,
+        .vocab_size = c->shape.vocab_size,
+        .max_model_len = c->limits.max_model_len,
+        .max_num_seqs = c->limits.max_num_seqs,
+        .num_blocks = c->n_block,
+        .n_param = c->shape.n_param,
+        .weight_bytes = c->shape.weight_bytes,
+        .row_ops = c->shape.row_ops,
+        .logit_ops = c->shape.logit_ops,
+        .context_ops = c->shape.context_ops,
+        .step_bytes = c->shape.step_bytes,
+        .kv_token_bytes = c->shape.kv_block_bytes / KERN_BLOCK,
+        .has_chat_template = engine->chat.template,
+    };
     full.chat_template_error = engine->chat.broken ? engine->chat.error : NULL;
     snprintf(full.dtype, sizeof full.dtype, "%s", dtype_name(c->shape.compute_dtype));
     snprintf(full.quantization, sizeof full.quantization, "%s",
@@ -175,19 +177,21 @@ void quire_engine_stats(struct quire_engine *engine, struct quire_stats *stats)
 
 void quire_params_init(struct quire_params *p, size_t size)
 {
-    const struct quire_params defaults = {.size = size,
-                                          .n_text = SIZE_MAX,
-                                          .add_special = true,
-                                          .temperature = -1,
-                                          .top_p = -1,
-                                          .min_p = -1,
-                                          .repetition_penalty = -1,
-                                          .top_k = -1,
-                                          .seed = -1,
-                                          .skip_special = true,
-                                          .logprobs = -1,
-                                          .prompt_logprobs = -1,
-                                          .parallel_tool_calls = true};
+    const struct quire_params defaults = {
+        .size = size,
+        .n_text = SIZE_MAX,
+        .add_special = true,
+        .temperature = -1,
+        .top_p = -1,
+        .min_p = -1,
+        .repetition_penalty = -1,
+        .top_k = -1,
+        .seed = -1,
+        .skip_special = true,
+        .logprobs = -1,
+        .prompt_logprobs = -1,
+        .parallel_tool_calls = true,
+    };
     memset(p, 0, size);
     memcpy(p, &defaults, size < sizeof defaults ? size : sizeof defaults);
 }
@@ -240,7 +244,8 @@ static FALLIBLE submit_of(struct msg_submit *m, const struct quire_engine *engin
         .no_prefix_cache = p->no_prefix_cache,
         .grammar_kind = p->grammar_kind,
         .grammar = bytes_of(p->grammar),
-        .grammar_after = bytes_of(p->grammar_after)};
+        .grammar_after = bytes_of(p->grammar_after),
+    };
     return Q_OK;
 }
 
@@ -391,7 +396,11 @@ static void set_finish(struct quire_request *r, enum quire_finish why, int32_t i
     if (why == QUIRE_FINISH_STOP && r->chat && quire_chat_calls(r->chat))
         why = QUIRE_FINISH_TOOL_CALLS;
     r->finish = (struct quire_event){
-        .kind = QUIRE_FINISH, .finish = why, .i_stop = i_stop, .stop_id = stop_id};
+        .kind = QUIRE_FINISH,
+        .finish = why,
+        .i_stop = i_stop,
+        .stop_id = stop_id,
+    };
 }
 
 /* A stop string ends the request here; the engine is told, and what still comes is dropped. */
@@ -409,15 +418,17 @@ static FALLIBLE take_token(struct quire_request *r, const struct session_item *i
     bool hidden = item->kind == SESSION_PROMPT || (item->finish == FINISH_STOP && !r->include_stop);
     enum q_code rc = Q_OK;
     r->top = item->top;
-    *event = (struct quire_event){.kind = item->kind == SESSION_PROMPT ? QUIRE_PROMPT : QUIRE_TOKEN,
-                                  .token = item->token,
-                                  .position = item->position,
-                                  .logprob = item->logprob,
-                                  .rank = item->rank,
-                                  .top = (const struct quire_alternative *)(const void *)item->top,
-                                  .n_top = item->n_top,
-                                  .i_stop = -1,
-                                  .stop_id = -1};
+    *event = (struct quire_event){
+        .kind = item->kind == SESSION_PROMPT ? QUIRE_PROMPT : QUIRE_TOKEN,
+        .token = item->token,
+        .position = item->position,
+        .logprob = item->logprob,
+        .rank = item->rank,
+        .top = (const struct quire_alternative *)(const void *)item->top,
+        .n_top = item->n_top,
+        .i_stop = -1,
+        .stop_id = -1,
+    };
     if (r->detok && !hidden && !(rc = detok_push(r->detok, item->token, &r->piece, e)))
         rc = add_text(r, false, &i_hit, e);
     if (i_hit >= 0)

@@ -33,13 +33,15 @@ FALLIBLE quire_chat_unasked(const struct quire_params *p, struct q_err *e)
     const struct {
         const char *name;
         bool given;
-    } fields[] = {{"system", p->system},
-                  {"tools", p->tools_json},
-                  {"tool_choice", p->tool_choice_json},
-                  {"chat_template_kwargs", p->chat_template_kwargs_json},
-                  {"documents", p->documents_json},
-                  {"reasoning_effort", p->reasoning_effort},
-                  {"continue_final_message", p->continue_final_message}};
+    } fields[] = {
+        {"system", p->system},
+        {"tools", p->tools_json},
+        {"tool_choice", p->tool_choice_json},
+        {"chat_template_kwargs", p->chat_template_kwargs_json},
+        {"documents", p->documents_json},
+        {"reasoning_effort", p->reasoning_effort},
+        {"continue_final_message", p->continue_final_message},
+    };
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (fields[i].given)
             return q_fail(e, Q_INVALID,
@@ -155,7 +157,8 @@ static FALLIBLE begin(struct quire_chat *c, const struct chat_model *m, struct q
         .continue_final_message = p->continue_final_message,
         .parallel_tool_calls = p->parallel_tool_calls,
         .auto_tool_choice = true,
-        .form = {p->grammar_kind, p->grammar, p->grammar ? strlen(p->grammar) : 0}};
+        .form = {p->grammar_kind, p->grammar, p->grammar ? strlen(p->grammar) : 0},
+    };
     c->answer.one_call = !p->parallel_tool_calls;
     if ((rc = turn_read(&c->turn, m, &ask, e)) ||
         (rc = turn_render(&c->turn, &c->prompt, &c->content, e)))

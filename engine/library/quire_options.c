@@ -62,16 +62,18 @@ enum quire_code quire_error_give(struct quire_error *out, const struct q_err *e)
 
 void quire_options_init(struct quire_options *o, size_t size)
 {
-    const struct quire_options defaults = {.size = size,
-                                           .load_format = "auto",
-                                           .dtype = "auto",
-                                           .generation_config = "auto",
-                                           .cpu_isa = "auto",
-                                           .max_num_seqs = 256,
-                                           .max_num_batched_tokens = 2048,
-                                           .max_num_queued_reqs = 1024,
-                                           .pin_threads = true,
-                                           .kv_cache_dtype = "auto"};
+    const struct quire_options defaults = {
+        .size = size,
+        .load_format = "auto",
+        .dtype = "auto",
+        .generation_config = "auto",
+        .cpu_isa = "auto",
+        .max_num_seqs = 256,
+        .max_num_batched_tokens = 2048,
+        .max_num_queued_reqs = 1024,
+        .pin_threads = true,
+        .kv_cache_dtype = "auto",
+    };
     memset(o, 0, size);
     memcpy(o, &defaults, size < sizeof defaults ? size : sizeof defaults);
 }

@@ -113,7 +113,10 @@ static void sink(void *ctx, const struct step_result *result,
         if (r && o->has_token) {
             push_row(s, r, result, o->row,
                      (struct session_item){
-                         .kind = SESSION_TOKEN, .finish = o->finish, .stop_id = o->stop_id});
+                         .kind = SESSION_TOKEN,
+                         .finish = o->finish,
+                         .stop_id = o->stop_id,
+                     });
             r = find_request(s, o->req_id);
         }
         if (r && o->finish) {
@@ -240,8 +243,10 @@ static void *thread_main(void *arg)
     struct session *s = arg;
     struct command c;
     while (!queue_closed(&s->commands)) {
-        struct pollfd p[] = {{.fd = queue_fd(&s->commands), .events = POLLIN},
-                             {.fd = core_fd(s->core), .events = POLLIN}};
+        struct pollfd p[] = {
+            {.fd = queue_fd(&s->commands), .events = POLLIN},
+            {.fd = core_fd(s->core), .events = POLLIN},
+        };
         poll(p, s->failure.code ? 1 : 2, s->failure.code ? -1 : core_wait_ms(s->core));
         while (queue_pop(&s->commands, &c, 0))
             on_command(s, &c);

@@ -9,88 +9,92 @@
 #include <stdint.h>
 #include "engine/model/arch_layer.h"
 
-enum arch_slot { /* what a tensor is for */
-                 W_EMBED,
-                 W_LM_HEAD,
-                 W_FINAL_NORM,
-                 W_FINAL_NORM_BIAS,
-                 W_LM_HEAD_BIAS,
-                 W_POSITIONS, /* learned: a row for each position */
-                 W_ATTN_NORM, /* from here on once a layer */
-                 W_ATTN_NORM_BIAS,
-                 W_QKV,       /* W_Q, W_K and W_V as one tensor: q, then k, then v */
-                 W_QKV_HEADS, /* the same by KV heads: the q heads of one, its k, its v; the next */
-                 W_Q,
-                 W_K,
-                 W_V,
-                 W_O,
-                 W_QKV_BIAS,
-                 W_QKV_HEADS_BIAS,
-                 W_Q_BIAS,
-                 W_K_BIAS,
-                 W_V_BIAS,
-                 W_O_BIAS,
-                 W_Q_NORM,
-                 W_K_NORM,
-                 W_SINKS,          /* one of each head */
-                 W_ATTN_POST_NORM, /* of attention's output */
-                 W_MLP_NORM,
-                 W_MLP_NORM_BIAS,
-                 W_MLP_POST_NORM,
-                 W_GATE_UP, /* W_GATE and W_UP as one tensor: gate, then up */
-                 W_GATE,
-                 W_UP,
-                 W_DOWN,
-                 W_GATE_BIAS,
-                 W_UP_BIAS,
-                 W_DOWN_BIAS,
-                 W_ROUTER_BIAS,
-                 W_ROUTER,      /* a layer's experts are chosen by it */
-                 W_SHARED_GATE, /* how much a row takes of the expert that all rows use, which is
-                                   W_GATE … W_DOWN of a layer with a router */
-                 W_EXPERT_GATE, /* from here on once an expert of a layer */
-                 W_EXPERT_UP,
-                 W_EXPERT_DOWN,
-                 W_IGNORE, /* left over in old checkpoints: known, not needed */
-                 W_COUNT
+/* what a tensor is for */
+enum arch_slot {
+    W_EMBED,
+    W_LM_HEAD,
+    W_FINAL_NORM,
+    W_FINAL_NORM_BIAS,
+    W_LM_HEAD_BIAS,
+    W_POSITIONS, /* learned: a row for each position */
+    W_ATTN_NORM, /* from here on once a layer */
+    W_ATTN_NORM_BIAS,
+    W_QKV,       /* W_Q, W_K and W_V as one tensor: q, then k, then v */
+    W_QKV_HEADS, /* the same by KV heads: the q heads of one, its k, its v; the next */
+    W_Q,
+    W_K,
+    W_V,
+    W_O,
+    W_QKV_BIAS,
+    W_QKV_HEADS_BIAS,
+    W_Q_BIAS,
+    W_K_BIAS,
+    W_V_BIAS,
+    W_O_BIAS,
+    W_Q_NORM,
+    W_K_NORM,
+    W_SINKS,          /* one of each head */
+    W_ATTN_POST_NORM, /* of attention's output */
+    W_MLP_NORM,
+    W_MLP_NORM_BIAS,
+    W_MLP_POST_NORM,
+    W_GATE_UP, /* W_GATE and W_UP as one tensor: gate, then up */
+    W_GATE,
+    W_UP,
+    W_DOWN,
+    W_GATE_BIAS,
+    W_UP_BIAS,
+    W_DOWN_BIAS,
+    W_ROUTER_BIAS,
+    W_ROUTER,      /* a layer's experts are chosen by it */
+    W_SHARED_GATE, /* how much a row takes of the expert that all rows use, which is
+                      W_GATE … W_DOWN of a layer with a router */
+    W_EXPERT_GATE, /* from here on once an expert of a layer */
+    W_EXPERT_UP,
+    W_EXPERT_DOWN,
+    W_IGNORE, /* left over in old checkpoints: known, not needed */
+    W_COUNT
 };
 #define W_LAYER_FIRST  W_ATTN_NORM
 #define W_EXPERT_FIRST W_EXPERT_GATE
 
-enum arch_dim {         /* a size that depends on the config */
-                D_NONE, /* this dimension is not there (vectors have rows only) */
-                D_VOCAB,
-                D_HIDDEN,
-                D_INTER,
-                D_Q,       /* heads * head_dim */
-                D_KV,      /* KV heads * head_dim */
-                D_QKV,     /* D_Q + 2 D_KV */
-                D_HEADS,   /* heads */
-                D_2_INTER, /* gate and up */
-                D_POSITIONS,
-                D_HEAD,
-                D_EXPERTS,
-                D_EXPERT_INTER,
-                D_SHARED_INTER,
-                D_ONE,
-                D_COUNT
+/* a size that depends on the config */
+enum arch_dim {
+    D_NONE, /* this dimension is not there (vectors have rows only) */
+    D_VOCAB,
+    D_HIDDEN,
+    D_INTER,
+    D_Q,       /* heads * head_dim */
+    D_KV,      /* KV heads * head_dim */
+    D_QKV,     /* D_Q + 2 D_KV */
+    D_HEADS,   /* heads */
+    D_2_INTER, /* gate and up */
+    D_POSITIONS,
+    D_HEAD,
+    D_EXPERTS,
+    D_EXPERT_INTER,
+    D_SHARED_INTER,
+    D_ONE,
+    D_COUNT
 };
 
-enum arch_when { /* when the tensor must be there */
-                 WHEN_ALWAYS,
-                 WHEN_UNTIED,
-                 WHEN_ATTENTION_BIAS,
-                 WHEN_OUT_BIAS,
-                 WHEN_MLP_BIAS,
-                 WHEN_DENSE,   /* in layers without experts */
-                 WHEN_EXPERTS, /* in those with */
-                 WHEN_NEVER    /* may be there, is not read */
+/* when the tensor must be there */
+enum arch_when {
+    WHEN_ALWAYS,
+    WHEN_UNTIED,
+    WHEN_ATTENTION_BIAS,
+    WHEN_OUT_BIAS,
+    WHEN_MLP_BIAS,
+    WHEN_DENSE,   /* in layers without experts */
+    WHEN_EXPERTS, /* in those with */
+    WHEN_NEVER    /* may be there, is not read */
 };
 
-enum arch_shard {             /* how tensor parallel ranks share it */
-                  SHARD_NONE, /* every rank has all of it */
-                  SHARD_ROWS,
-                  SHARD_COLS
+/* how tensor parallel ranks share it */
+enum arch_shard {
+    SHARD_NONE, /* every rank has all of it */
+    SHARD_ROWS,
+    SHARD_COLS
 };
 
 struct arch_tensor {

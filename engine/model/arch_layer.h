@@ -64,9 +64,10 @@ enum arch_embedding {
  * chosen with a bias that does not weigh (DeepSeek-V3). */
 enum arch_route { ARCH_ROUTE_SOFTMAX, ARCH_ROUTE_TOP_SOFTMAX, ARCH_ROUTE_SIGMOID };
 
-enum arch_share {                   /* how much a row takes of the expert that all rows use */
-                  ARCH_SHARE_GATED, /* sigmoid of an output of the router's own: W_SHARED_GATE */
-                  ARCH_SHARE_WHOLE
+/* how much a row takes of the expert that all rows use */
+enum arch_share {
+    ARCH_SHARE_GATED, /* sigmoid of an output of the router's own: W_SHARED_GATE */
+    ARCH_SHARE_WHOLE
 };
 
 /* Sources: silu and gelu arXiv:1606.08415, relu2 arXiv:2109.08668. */

@@ -8,12 +8,14 @@ static void kv_cache_set(struct kv_cache *c, const struct model *m, uint32_t n_b
 {
     const struct model_shape *s = &m->shape;
     size_t block = model_kv_block_bytes(m);
-    *c = (struct kv_cache){.dtype = s->kv_dtype,
-                           .n_block = n_block,
-                           .n_layer = s->n_layer,
-                           .block_bytes = block,
-                           .stride = block,
-                           .link = m->link};
+    *c = (struct kv_cache){
+        .dtype = s->kv_dtype,
+        .n_block = n_block,
+        .n_layer = s->n_layer,
+        .block_bytes = block,
+        .stride = block,
+        .link = m->link,
+    };
 }
 
 enum q_code kv_cache_init(struct kv_cache *c, const struct model *m, uint32_t n_block,
@@ -123,12 +125,14 @@ static size_t array_step(const struct kv_cache *c)
 void kv_cache_copy_on(struct device_stream *s, const struct kv_cache *dst, uint32_t to,
                       const struct kv_cache *src, uint32_t from)
 {
-    const struct device_rows r = {.dst = (char *)dst->k[0] + to * dst->stride,
-                                  .src = (const char *)src->k[0] + from * src->stride,
-                                  .dst_step = array_step(dst),
-                                  .src_step = array_step(src),
-                                  .n = src->block_bytes,
-                                  .n_row = 2 * (size_t)src->n_layer};
+    const struct device_rows r = {
+        .dst = (char *)dst->k[0] + to * dst->stride,
+        .src = (const char *)src->k[0] + from * src->stride,
+        .dst_step = array_step(dst),
+        .src_step = array_step(src),
+        .n = src->block_bytes,
+        .n_row = 2 * (size_t)src->n_layer,
+    };
     Q_ASSERT(dst->block_bytes == r.n && dst->n_layer == src->n_layer);
     Q_ASSERT(to < dst->n_block && from < src->n_block);
     src->link->t->copy_rows(s, &r);

@@ -10,10 +10,12 @@
 
 FALLIBLE model_program_try(const struct model *m, bool on_device, struct q_err *e)
 {
-    const struct forms_plan plan = {.config = &m->config,
-                                    .arch = m->arch,
-                                    .dtype = DT_F32,
-                                    .is_apart = model_program_gate_up_apart(&m->config)};
+    const struct forms_plan plan = {
+        .config = &m->config,
+        .arch = m->arch,
+        .dtype = DT_F32,
+        .is_apart = model_program_gate_up_apart(&m->config),
+    };
     const struct program_forms forms = forms_planned(&plan);
     struct layer_program p = LAYER_PROGRAM_INIT;
     enum q_code rc = program_compile(&p, m->arch, &m->config, &forms, e);
@@ -83,11 +85,13 @@ FALLIBLE model_program_make(struct model *m, struct q_err *e)
 FALLIBLE model_program_show(struct buf *out, const struct model *m, const struct model_show *how,
                             struct q_err *e)
 {
-    const struct forms_plan plan = {.config = &m->config,
-                                    .arch = m->arch,
-                                    .dtype = m->shape.compute_dtype,
-                                    .quantization = m->shape.quantization,
-                                    .is_apart = model_program_gate_up_apart(&m->config)};
+    const struct forms_plan plan = {
+        .config = &m->config,
+        .arch = m->arch,
+        .dtype = m->shape.compute_dtype,
+        .quantization = m->shape.quantization,
+        .is_apart = model_program_gate_up_apart(&m->config),
+    };
     const struct program_forms forms = forms_planned(&plan);
     const struct program_show show = {
         .title = m->arch->name,

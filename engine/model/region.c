@@ -33,14 +33,18 @@ enum q_code region_init(struct region *r, size_t size, const char *what, struct 
                       size >> 20);
     uintptr_t start = ((uintptr_t)map + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
     *r = (struct region){
-        .data = (unsigned char *)start, .size = size, .map = map, .map_size = map_size};
+        .data = (unsigned char *)start,
+        .size = size,
+        .map = map,
+        .map_size = map_size,
+    };
     if (size >= HUGE_PAGE)
         (void)madvise(r->data, rounded,
                       MADV_HUGEPAGE); /* a wish: small pages are slower, not wrong */
     return Q_OK;
 }
 
-/* --- hugetlbfs --- */
+/* ---- hugetlbfs ---- */
 
 struct touch_job {
     unsigned char *data;
@@ -76,7 +80,12 @@ static bool init_hugetlb(struct region *r, size_t size, struct team *team)
         return false;
     }
     *r = (struct region){
-        .data = map, .size = size, .map = map, .map_size = rounded, .is_hugetlb = true};
+        .data = map,
+        .size = size,
+        .map = map,
+        .map_size = rounded,
+        .is_hugetlb = true,
+    };
     return true;
 }
 
@@ -87,7 +96,7 @@ enum q_code region_init_streamed(struct region *r, size_t size, const char *what
     return near && init_hugetlb(r, size, team) ? Q_OK : region_init(r, size, what, e);
 }
 
-/* --- what was got --- */
+/* ---- what was got ---- */
 
 /* Lines of smaps: "from-to rwxp …" begins a mapping, then "Key:   number kB". */
 static void add_line(struct region_pages *out, const char *line)

@@ -14,13 +14,15 @@ static enum q_code check_config(const struct scheduler_config *c, struct q_err *
     const struct {
         const char *name;
         uint32_t value, min;
-    } at_least[] = {{"max_num_seqs", l->max_num_seqs, 1},
-                    {"max_num_batched_tokens", l->max_num_batched_tokens, 1},
-                    {"max_model_len", l->max_model_len, 2}, /* a prompt token and a new one */
-                    {"logit_rows_max", l->logit_rows_max, l->max_num_seqs},
-                    {"known_max", l->known_max, l->max_model_len},
-                    {"queue_max", c->queue_max, 1},
-                    {"vocab_size", c->vocab_size, 1}};
+    } at_least[] = {
+        {"max_num_seqs", l->max_num_seqs, 1},
+        {"max_num_batched_tokens", l->max_num_batched_tokens, 1},
+        {"max_model_len", l->max_model_len, 2}, /* a prompt token and a new one */
+        {"logit_rows_max", l->logit_rows_max, l->max_num_seqs},
+        {"known_max", l->known_max, l->max_model_len},
+        {"queue_max", c->queue_max, 1},
+        {"vocab_size", c->vocab_size, 1},
+    };
     for (size_t i = 0; i < sizeof at_least / sizeof *at_least; i++)
         if (at_least[i].value < at_least[i].min)
             return q_fail(e, Q_INVALID, "%s: expected at least %u, got %u", at_least[i].name,
@@ -186,12 +188,14 @@ static struct scheduler_output end(struct scheduler *s, uint32_t i_request, enum
 {
     const struct request *r = request_at(s, i_request);
     uint32_t n_output = r->n_token - r->n_prompt;
-    const struct scheduler_output o = {.frontend_id = r->frontend_id,
-                                       .req_id = r->req_id,
-                                       .seq = n_output,
-                                       .finish = n_output ? FINISH_ABORT : FINISH_ERROR,
-                                       .queue_us = r->queue_us,
-                                       .code = code};
+    const struct scheduler_output o = {
+        .frontend_id = r->frontend_id,
+        .req_id = r->req_id,
+        .seq = n_output,
+        .finish = n_output ? FINISH_ABORT : FINISH_ERROR,
+        .queue_us = r->queue_us,
+        .code = code,
+    };
     scheduler_forget(s, i_request);
     return o;
 }

@@ -25,10 +25,11 @@
 #define SCHEDULER_IN_FLIGHT_MAX    2u
 #define SCHEDULER_DRAFT_TOKENS_MAX 16u /* limit of n_draft_token and n_forced */
 
-enum preemption_mode { /* --preemption-mode: how to preserve a preempted request's KV */
-                       PREEMPT_AUTO,     /* the faster of both: swap.h */
-                       PREEMPT_SWAP,     /* host memory, if there is room */
-                       PREEMPT_RECOMPUTE /* nothing */
+/* --preemption-mode: how to preserve a preempted request's KV */
+enum preemption_mode {
+    PREEMPT_AUTO,     /* the faster of both: swap.h */
+    PREEMPT_SWAP,     /* host memory, if there is room */
+    PREEMPT_RECOMPUTE /* nothing */
 };
 
 struct scheduler_policy { /* all zero: first come, first served, no limits */

@@ -84,14 +84,16 @@ static void put_seq(struct planning *p, uint32_t i_request, uint32_t n_token, ui
         n_prompt_row = n_token - ((flags & STEP_SAMPLE) != 0);
         r->prompt_next += n_prompt_row;
     }
-    p->f->seqs[p->f->n_seq++] = (struct scheduled_seq){.i_request = i_request,
-                                                       .use = r->use,
-                                                       .slot = r->slot,
-                                                       .flags = flags,
-                                                       .start = r->n_planned,
-                                                       .n_token = n_token,
-                                                       .n_new_block = n_new_block,
-                                                       .n_prompt_row = n_prompt_row};
+    p->f->seqs[p->f->n_seq++] = (struct scheduled_seq){
+        .i_request = i_request,
+        .use = r->use,
+        .slot = r->slot,
+        .flags = flags,
+        .start = r->n_planned,
+        .n_token = n_token,
+        .n_new_block = n_new_block,
+        .n_prompt_row = n_prompt_row,
+    };
     p->f->by_slot[r->slot] = p->f->n_seq;
     r->n_planned = end;
     cache_publish(p->s, r);
@@ -392,16 +394,18 @@ static void *append(void *to, const void *from, size_t n, size_t size)
 static void write_admit(const struct scheduler *s, const struct request *r, struct cursor *c)
 {
     uint32_t n_eos = r->params.ignore_eos ? 0 : s->config.n_eos;
-    *c->admit = (struct step_admit){.n_known = r->n_token,
-                                    .n_prompt = r->n_prompt,
-                                    .n_stop_id = r->params.n_stop_id + n_eos,
-                                    .n_bias = r->params.n_bias,
-                                    .n_allowed = r->params.n_allowed,
-                                    .n_bad = r->params.n_bad,
-                                    .n_grammar = n_grammar(r),
-                                    .n_cached = r->n_shared * KV_BLOCK_TOKENS,
-                                    .n_restored = r->n_restored,
-                                    .params = r->params};
+    *c->admit = (struct step_admit){
+        .n_known = r->n_token,
+        .n_prompt = r->n_prompt,
+        .n_stop_id = r->params.n_stop_id + n_eos,
+        .n_bias = r->params.n_bias,
+        .n_allowed = r->params.n_allowed,
+        .n_bad = r->params.n_bad,
+        .n_grammar = n_grammar(r),
+        .n_cached = r->n_shared * KV_BLOCK_TOKENS,
+        .n_restored = r->n_restored,
+        .params = r->params,
+    };
     struct sample_params *p = &c->admit++->params; /* addresses mean nothing in another process */
     p->stop_ids = p->bias_ids = p->allowed_ids = p->bad_words = NULL;
     p->bias = NULL;
@@ -422,11 +426,13 @@ static void write_step(const struct planning *p, const struct step_view *v)
     for (uint32_t i = 0; i < p->f->n_seq; i++) {
         const struct scheduled_seq *q = &p->f->seqs[i];
         const struct request *r = request_at(p->s, q->i_request);
-        v->seqs[i] = (struct step_seq){.slot = q->slot,
-                                       .flags = q->flags,
-                                       .start = q->start,
-                                       .n_token = q->n_token,
-                                       .n_new_block = q->n_new_block};
+        v->seqs[i] = (struct step_seq){
+            .slot = q->slot,
+            .flags = q->flags,
+            .start = q->start,
+            .n_token = q->n_token,
+            .n_new_block = q->n_new_block,
+        };
         const kv_block *fresh = r->table.blocks + (r->table.n_block - q->n_new_block);
         c.block = append(c.block, fresh, q->n_new_block, sizeof *fresh);
         if (q->flags & STEP_ADMIT)

@@ -135,14 +135,16 @@ static void settle_token(struct scheduler *s, uint32_t i_request, const struct s
 {
     struct request *r = request_at(s, i_request);
     Q_ASSERT(r->n_token < r->n_max);
-    *o = (struct scheduler_output){.frontend_id = r->frontend_id,
-                                   .req_id = r->req_id,
-                                   .seq = r->n_token - r->n_prompt,
-                                   .n_cached = r->n_cached,
-                                   .queue_us = r->queue_us,
-                                   .row = row,
-                                   .has_token = true,
-                                   .token = row->token};
+    *o = (struct scheduler_output){
+        .frontend_id = r->frontend_id,
+        .req_id = r->req_id,
+        .seq = r->n_token - r->n_prompt,
+        .n_cached = r->n_cached,
+        .queue_us = r->queue_us,
+        .row = row,
+        .has_token = true,
+        .token = row->token,
+    };
     r->tokens[r->n_token++] = row->token;
     scheduler_got_on(r);
     s->stats.generation_tokens++;
@@ -174,11 +176,13 @@ static uint32_t settle_seq(struct scheduler *s, const struct scheduled_seq *q,
     cache_publish(s, r);
     if (q->n_prompt_row) {
         if (n == 0)
-            o[n++] = (struct scheduler_output){.frontend_id = r->frontend_id,
-                                               .req_id = r->req_id,
-                                               .seq = r->n_token - r->n_prompt,
-                                               .n_cached = r->n_cached,
-                                               .queue_us = r->queue_us};
+            o[n++] = (struct scheduler_output){
+                .frontend_id = r->frontend_id,
+                .req_id = r->req_id,
+                .seq = r->n_token - r->n_prompt,
+                .n_cached = r->n_cached,
+                .queue_us = r->queue_us,
+            };
         o->prompt_rows = &result->rows[q->i_prompt - 1];
         o->n_prompt_row = q->n_prompt_row;
         r->prompt_settled += q->n_prompt_row;

@@ -52,11 +52,13 @@ bool scheduler_worker_died(struct scheduler *s, struct scheduler_output *culprit
     uint32_t i = s->n_inflight ? blame(s, &s->inflight_steps[s->i_inflight]) : REQUEST_NONE;
     if (i != REQUEST_NONE) {
         const struct request *r = request_at(s, i);
-        *culprit = (struct scheduler_output){.frontend_id = r->frontend_id,
-                                             .req_id = r->req_id,
-                                             .seq = r->n_token - r->n_prompt,
-                                             .finish = FINISH_ERROR,
-                                             .queue_us = r->queue_us};
+        *culprit = (struct scheduler_output){
+            .frontend_id = r->frontend_id,
+            .req_id = r->req_id,
+            .seq = r->n_token - r->n_prompt,
+            .finish = FINISH_ERROR,
+            .queue_us = r->queue_us,
+        };
         scheduler_forget(s, i);
         s->stats.n_finished++;
     }

@@ -72,10 +72,12 @@ static void send_error(struct frontends *p, const struct frontend_address *to, u
                        const struct q_err *why, uint32_t retry_ms)
 {
     struct q_err e = Q_ERR_INIT;
-    const struct msg_error m = {.req_id = req_id,
-                                .code = str(q_code_name(why->code)),
-                                .message = str(why->message),
-                                .retry_after_ms = retry_ms};
+    const struct msg_error m = {
+        .req_id = req_id,
+        .code = str(q_code_name(why->code)),
+        .message = str(why->message),
+        .retry_after_ms = retry_ms,
+    };
     buf_reset(&p->frame);
     if (msg_error_encode(&m, &p->frame, &e) ||
         socket_send(to->socket, &to->name, p->frame.data, p->frame.len, &e))
@@ -108,21 +110,23 @@ static void greet(struct frontends *p, struct frontend *to)
     struct q_err e = Q_ERR_INIT;
     const struct core_info *info = core_info(p->core);
     const struct model_config *model = core_model_config(p->core);
-    const struct msg_hello m = {.wire_min = PROTO_WIRE_MIN,
-                                .wire_max = PROTO_WIRE_MAX,
-                                .version = str(QUIRE_VERSION),
-                                .digest = {p->digest, sizeof p->digest},
-                                .instance = p->instance,
-                                .model = str(p->config->model_name),
-                                .vocab_size = info->shape.vocab_size,
-                                .max_model_len = info->limits.max_model_len,
-                                .max_num_seqs = info->limits.max_num_seqs,
-                                .credit = p->config->max_frontend_reqs,
-                                .heartbeat_ms = p->config->heartbeat_ms,
-                                .fingerprint = str(info->fingerprint),
-                                .eos_ids = {model->eos_ids, model->n_eos},
-                                .max_num_batched_tokens = info->limits.max_num_batched_tokens,
-                                .known = to->greeted};
+    const struct msg_hello m = {
+        .wire_min = PROTO_WIRE_MIN,
+        .wire_max = PROTO_WIRE_MAX,
+        .version = str(QUIRE_VERSION),
+        .digest = {p->digest, sizeof p->digest},
+        .instance = p->instance,
+        .model = str(p->config->model_name),
+        .vocab_size = info->shape.vocab_size,
+        .max_model_len = info->limits.max_model_len,
+        .max_num_seqs = info->limits.max_num_seqs,
+        .credit = p->config->max_frontend_reqs,
+        .heartbeat_ms = p->config->heartbeat_ms,
+        .fingerprint = str(info->fingerprint),
+        .eos_ids = {model->eos_ids, model->n_eos},
+        .max_num_batched_tokens = info->limits.max_num_batched_tokens,
+        .known = to->greeted,
+    };
     if (!to->greeted)
         log_info("frontend %u connected", to->frontend_id);
     to->greeted = true;
@@ -252,9 +256,11 @@ static void send_command_done(struct frontends *p, struct frontend *to, uint64_t
                               const struct q_err *e)
 {
     struct q_err failed = Q_ERR_INIT;
-    const struct msg_command_done m = {.order_id = order_id,
-                                       .code = str(e->code ? q_code_name(e->code) : "OK"),
-                                       .message = str(e->message)};
+    const struct msg_command_done m = {
+        .order_id = order_id,
+        .code = str(e->code ? q_code_name(e->code) : "OK"),
+        .message = str(e->message),
+    };
     buf_reset(&p->frame);
     enum q_code rc = msg_command_done_encode(&m, &p->frame, &failed);
     send_to(p, to, rc, &failed);
@@ -520,7 +526,8 @@ static FALLIBLE encode_beat(struct frontends *p, struct q_err *e)
         .gap_us = s.gap_us,
         .pausing = core_pausing(p->core),
         .refusing = core_refusing(p->core),
-        .fingerprint = str(core_info(p->core)->fingerprint)};
+        .fingerprint = str(core_info(p->core)->fingerprint),
+    };
     p->told_sleep_level = m.sleep_level;
     p->told_paused = m.paused;
     p->told_pausing = m.pausing;

@@ -56,7 +56,8 @@ int main(int argc, char **argv)
             "SIGTERM, 2 for an invalid command line, 3 if the model cannot be loaded, 4 if the "
             "worker crashed too often, 5 if an address cannot be listened on, 6 for other errors.",
         .positional_min = 1,
-        .positional_max = 1};
+        .positional_max = 1,
+    };
     static struct options o;
     static struct server_config c;
     struct q_err e = Q_ERR_INIT;

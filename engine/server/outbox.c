@@ -124,24 +124,26 @@ FALLIBLE outbox_fill(struct outbox *o, uint32_t frontend_id, const struct outbox
     *n = o->n_request;
     if (!o->n_request)
         return Q_OK;
-    const struct msg_output m = {.step = step->result ? step->result->head->step : 0,
-                                 .req_ids = {o->req_ids, o->n_request},
-                                 .seq = {o->seq, o->n_request},
-                                 .n_token = {o->n_token, o->n_request},
-                                 .tokens = {o->tokens, o->n_token_all},
-                                 .finish = {o->finish, o->n_request},
-                                 .stop_id = {o->stop_id, o->n_request},
-                                 .n_cached = {o->n_cached, o->n_request},
-                                 .n_logprob = {o->n_logprob, o->n_request},
-                                 .logprob_ids = {o->chosen.ids, o->chosen.n},
-                                 .logprobs = {o->chosen.logprobs, o->chosen.n},
-                                 .ranks = {o->ranks, o->n_rank_all},
-                                 .n_prompt_row = {o->n_prompt_row, o->n_request},
-                                 .n_prompt_logprob = {o->n_prompt_logprob, o->n_request},
-                                 .prompt_logprob_ids = {o->prompt.ids, o->prompt.n},
-                                 .prompt_logprobs = {o->prompt.logprobs, o->prompt.n},
-                                 .prompt_ranks = {o->prompt_ranks, o->n_prompt_row_all},
-                                 .queue_us = {o->queue_us, o->n_request}};
+    const struct msg_output m = {
+        .step = step->result ? step->result->head->step : 0,
+        .req_ids = {o->req_ids, o->n_request},
+        .seq = {o->seq, o->n_request},
+        .n_token = {o->n_token, o->n_request},
+        .tokens = {o->tokens, o->n_token_all},
+        .finish = {o->finish, o->n_request},
+        .stop_id = {o->stop_id, o->n_request},
+        .n_cached = {o->n_cached, o->n_request},
+        .n_logprob = {o->n_logprob, o->n_request},
+        .logprob_ids = {o->chosen.ids, o->chosen.n},
+        .logprobs = {o->chosen.logprobs, o->chosen.n},
+        .ranks = {o->ranks, o->n_rank_all},
+        .n_prompt_row = {o->n_prompt_row, o->n_request},
+        .n_prompt_logprob = {o->n_prompt_logprob, o->n_request},
+        .prompt_logprob_ids = {o->prompt.ids, o->prompt.n},
+        .prompt_logprobs = {o->prompt.logprobs, o->prompt.n},
+        .prompt_ranks = {o->prompt_ranks, o->n_prompt_row_all},
+        .queue_us = {o->queue_us, o->n_request},
+    };
     buf_reset(&o->frame);
     return msg_output_encode(&m, &o->frame, e);
 }

@@ -39,7 +39,10 @@ static FALLIBLE listen_all(struct server *s, struct q_err *e)
     const struct server_config *c = s->config;
     for (uint32_t i = 0; i < c->n_listen; i++) {
         const struct socket_config sc = {
-            .address = c->listen[i], .keys_dir = c->keys_dir, .insecure_tcp = c->insecure_tcp};
+            .address = c->listen[i],
+            .keys_dir = c->keys_dir,
+            .insecure_tcp = c->insecure_tcp,
+        };
         enum q_code rc = socket_listen(&s->sockets[s->n_socket], &sc, e);
         if (rc)
             return rc;

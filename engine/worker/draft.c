@@ -76,12 +76,14 @@ static FALLIBLE make_arrays(struct draft *d, struct q_err *e)
     if (!d->seq_slots || !d->tokens || !d->token_ids || !d->positions || !d->slot_mapping ||
         !d->seqs || !d->n_prompts || !d->logit_rows || !d->drafting || (!d->gpu && !d->logits))
         return q_fail(e, Q_NO_MEMORY, "draft model: out of memory for %u sequences", n_seq);
-    d->batch = (struct batch){.token_ids = d->token_ids,
-                              .positions = d->positions,
-                              .slot_mapping = d->slot_mapping,
-                              .seqs = d->seqs,
-                              .logit_rows = d->logit_rows,
-                              .n_prompts = d->n_prompts};
+    d->batch = (struct batch){
+        .token_ids = d->token_ids,
+        .positions = d->positions,
+        .slot_mapping = d->slot_mapping,
+        .seqs = d->seqs,
+        .logit_rows = d->logit_rows,
+        .n_prompts = d->n_prompts,
+    };
     return Q_OK;
 }
 
@@ -200,7 +202,11 @@ static void add_rows(struct draft *d, struct slots *s, uint32_t i, uint32_t end,
     d->seq_slots[b->n_seq] = i;
     d->n_prompts[b->n_seq] = slot->n_prompt;
     d->seqs[b->n_seq++] = (struct attention_seq){
-        .blocks = slot->blocks, .row = b->n_token, .n_query = end - from, .start = from};
+        .blocks = slot->blocks,
+        .row = b->n_token,
+        .n_query = end - from,
+        .start = from,
+    };
     for (uint32_t at = from; at < end; at++, b->n_token++) {
         Q_ASSERT(b->n_token < d->n_token_max);
         d->token_ids[b->n_token] = slot->history[at];

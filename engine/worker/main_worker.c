@@ -34,7 +34,8 @@ int main(int argc, char **argv)
         .about = "Computes the steps of an engine. `quire engine` starts this program with the "
                  "descriptors RING; it is not meant to be started by hand.",
         .positional_min = 1,
-        .positional_max = 1};
+        .positional_max = 1,
+    };
     static struct options o;
     int rc = options_main(&o, &info, argc, argv);
     if (rc >= 0)

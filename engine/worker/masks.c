@@ -38,13 +38,15 @@ static void wake_all(atomic_uint *word)
 
 static struct mask_ask ask_of(const struct slots *s, const struct slot *slot, uint32_t n_known)
 {
-    return (struct mask_ask){.grammar = slot->params.grammar,
-                             .slot = (uint32_t)(slot - s->slots),
-                             .history = slot->history,
-                             .n_known = n_known,
-                             .n_prompt = slot->n_prompt,
-                             .stop_ids = slot->stop_ids,
-                             .n_stop_id = slot->params.n_stop_id};
+    return (struct mask_ask){
+        .grammar = slot->params.grammar,
+        .slot = (uint32_t)(slot - s->slots),
+        .history = slot->history,
+        .n_known = n_known,
+        .n_prompt = slot->n_prompt,
+        .stop_ids = slot->stop_ids,
+        .n_stop_id = slot->params.n_stop_id,
+    };
 }
 
 static bool drafts_by_grammar(const struct slots *s, const struct step_seq *q)

@@ -70,11 +70,12 @@ struct worker_config { /* the engine's settings; written once, before the worker
     bool log_json;
 };
 
-enum ring_command { /* commands of an engine to its worker besides steps */
-                    RING_NO_ORDER,
-                    RING_FORGET_KV, /* free the memory of the KV pool and of swap space with their
-                                   * contents */
-                    RING_RELOAD /* load the weights of another folder; a failure changes nothing */
+/* commands of an engine to its worker besides steps */
+enum ring_command {
+    RING_NO_ORDER,
+    RING_FORGET_KV, /* free the memory of the KV pool and of swap space with their
+                       * contents */
+    RING_RELOAD     /* load the weights of another folder; a failure changes nothing */
 };
 
 enum worker_state { WORKER_LOADING, WORKER_READY, WORKER_FAILED };

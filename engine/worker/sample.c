@@ -348,13 +348,15 @@ static void fill_logprobs(const float *raw, uint32_t n_top, struct sample_scratc
     float max, chosen = raw[row->token];
     uint32_t argmax;
     double sumexp;
-    const struct softmax_stats_args a = {.x = raw,
-                                         .x_stride = s->n_vocab,
-                                         .n_row = 1,
-                                         .n_col = s->n_vocab,
-                                         .max = &max,
-                                         .argmax = &argmax,
-                                         .sumexp = &sumexp};
+    const struct softmax_stats_args a = {
+        .x = raw,
+        .x_stride = s->n_vocab,
+        .n_row = 1,
+        .n_col = s->n_vocab,
+        .max = &max,
+        .argmax = &argmax,
+        .sumexp = &sumexp,
+    };
     const struct kern_exec x = {.ith = 0, .nth = 1};
     s->kern->softmax_stats(&a, &x);
     double lse = (double)max + log(sumexp);

@@ -203,25 +203,31 @@ static double total_of(const struct sample_scratch *s)
 bool select_max(const float *x, const struct sample_scratch *s, float *max)
 {
     uint32_t bad;
-    pass(&(struct row_pass_args){.kind = ROW_MAX,
-                                 .x = (float *)(uintptr_t)x,
-                                 .n_col = s->n_vocab,
-                                 .n_found = &bad,
-                                 .most = max},
-         s);
+    pass(
+        &(struct row_pass_args){
+            .kind = ROW_MAX,
+            .x = (float *)(uintptr_t)x,
+            .n_col = s->n_vocab,
+            .n_found = &bad,
+            .most = max,
+        },
+        s);
     return !bad && *max != -INFINITY;
 }
 
 double select_weights(float *x, float max, float temperature, float w_min, struct sample_scratch *s)
 {
-    pass(&(struct row_pass_args){.kind = ROW_WEIGHTS,
-                                 .x = x,
-                                 .n_col = s->n_vocab,
-                                 .low = w_min,
-                                 .high = max,
-                                 .temperature = temperature,
-                                 .sums = s->chunk_sums},
-         s);
+    pass(
+        &(struct row_pass_args){
+            .kind = ROW_WEIGHTS,
+            .x = x,
+            .n_col = s->n_vocab,
+            .low = w_min,
+            .high = max,
+            .temperature = temperature,
+            .sums = s->chunk_sums,
+        },
+        s);
     return total_of(s);
 }
 
@@ -229,7 +235,11 @@ double select_sum(float *w, struct sample_scratch *s)
 {
     pass(
         &(struct row_pass_args){
-            .kind = ROW_KEEP, .x = w, .n_col = s->n_vocab, .sums = s->chunk_sums},
+            .kind = ROW_KEEP,
+            .x = w,
+            .n_col = s->n_vocab,
+            .sums = s->chunk_sums,
+        },
         s);
     return total_of(s);
 }
@@ -237,13 +247,16 @@ double select_sum(float *w, struct sample_scratch *s)
 uint32_t select_rank(const float *x, uint32_t id, const struct sample_scratch *s)
 {
     uint32_t n;
-    pass(&(struct row_pass_args){.kind = ROW_RANK,
-                                 .x = (float *)(uintptr_t)x,
-                                 .n_col = s->n_vocab,
-                                 .id = id,
-                                 .high = x[id],
-                                 .n_found = &n},
-         s);
+    pass(
+        &(struct row_pass_args){
+            .kind = ROW_RANK,
+            .x = (float *)(uintptr_t)x,
+            .n_col = s->n_vocab,
+            .id = id,
+            .high = x[id],
+            .n_found = &n,
+        },
+        s);
     return n;
 }
 
@@ -351,15 +364,18 @@ static float just_below(float f) /* f > 0 */
 static bool cut_between(struct cut *c, float *w, float low, float high, uint32_t most,
                         struct sample_scratch *s)
 {
-    pass(&(struct row_pass_args){.kind = ROW_BETWEEN,
-                                 .x = w,
-                                 .n_col = s->n_vocab,
-                                 .n_item = most,
-                                 .low = low,
-                                 .high = high,
-                                 .items = s->items,
-                                 .n_found = &c->n_item},
-         s);
+    pass(
+        &(struct row_pass_args){
+            .kind = ROW_BETWEEN,
+            .x = w,
+            .n_col = s->n_vocab,
+            .n_item = most,
+            .low = low,
+            .high = high,
+            .items = s->items,
+            .n_found = &c->n_item,
+        },
+        s);
     if (c->n_item == most)
         return false;
     cut_begin(c, low, high, s);
@@ -406,7 +422,12 @@ static double measure_above(const struct cut *c, float *w, float high, struct sa
     double above = 0;
     uint32_t n = 0;
     struct row_pass_args a = {
-        .kind = ROW_RANK, .x = w, .n_col = s->n_vocab, .high = high, .n_found = &n};
+        .kind = ROW_RANK,
+        .x = w,
+        .n_col = s->n_vocab,
+        .high = high,
+        .n_found = &n,
+    };
     if (c->measure == SELECT_MASS) {
         a.kind = ROW_BETWEEN;
         a.low = INFINITY;
@@ -444,11 +465,14 @@ static void cut_first(struct cut *c, float *w, struct sample_scratch *s)
 static void sum_again(float *w, uint32_t chunk, struct sample_scratch *s)
 {
     const uint32_t start = chunk * SAMPLE_CHUNK, left = s->n_vocab - start;
-    pass(&(struct row_pass_args){.kind = ROW_KEEP,
-                                 .x = w + start,
-                                 .n_col = left < SAMPLE_CHUNK ? left : SAMPLE_CHUNK,
-                                 .sums = s->chunk_sums + chunk},
-         s);
+    pass(
+        &(struct row_pass_args){
+            .kind = ROW_KEEP,
+            .x = w + start,
+            .n_col = left < SAMPLE_CHUNK ? left : SAMPLE_CHUNK,
+            .sums = s->chunk_sums + chunk,
+        },
+        s);
 }
 
 /* Of equal weights the lower ids stay. The sums of their chunks are made again. */
@@ -483,7 +507,12 @@ double select_cut(float *w, enum select_measure measure, double limit, struct sa
     const float edge = cut_edge(&c, s);
     pass(
         &(struct row_pass_args){
-            .kind = ROW_KEEP, .x = w, .n_col = s->n_vocab, .low = edge, .sums = s->chunk_sums},
+            .kind = ROW_KEEP,
+            .x = w,
+            .n_col = s->n_vocab,
+            .low = edge,
+            .sums = s->chunk_sums,
+        },
         s);
     cut_equal(&c, w, edge, s);
     return total_of(s);

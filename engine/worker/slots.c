@@ -62,12 +62,14 @@ FALLIBLE slots_init(struct slots *s, const struct step_limits *l, uint32_t n_blo
         s->slots[i].bad_words = s->slots[i].blocks + n_table;
         s->slots[i].allowed = s->slots[i].bad_words + SAMPLE_BAD_MAX;
     }
-    s->batch = (struct batch){.token_ids = s->token_ids,
-                              .positions = s->positions,
-                              .slot_mapping = s->slot_mapping,
-                              .seqs = s->seqs,
-                              .logit_rows = s->logit_rows,
-                              .n_prompts = s->n_prompts};
+    s->batch = (struct batch){
+        .token_ids = s->token_ids,
+        .positions = s->positions,
+        .slot_mapping = s->slot_mapping,
+        .seqs = s->seqs,
+        .logit_rows = s->logit_rows,
+        .n_prompts = s->n_prompts,
+    };
     return Q_OK;
 }
 
@@ -193,7 +195,11 @@ static void add_tokens(struct slots *s, const struct step_seq *q)
              q->start + n <= slot->n_known + slot->n_draft_token);
     s->n_prompts[b->n_seq] = slot->n_prompt;
     s->seqs[b->n_seq++] = (struct attention_seq){
-        .blocks = slot->blocks, .row = b->n_token, .n_query = n, .start = q->start};
+        .blocks = slot->blocks,
+        .row = b->n_token,
+        .n_query = n,
+        .start = q->start,
+    };
     for (uint32_t i = 0; i < n; i++) {
         uint32_t position = q->start + i;
         uint32_t row = b->n_token + i;
@@ -310,12 +316,14 @@ struct sample_input slots_input(const struct logit_row *row, const uint32_t *gra
 {
     const struct slot *slot = row->slot;
     Q_ASSERT(row->position >= 1 && row->position <= slot->n_known + slot->n_draft_token);
-    return (struct sample_input){.params = &slot->params,
-                                 .history = slot->history,
-                                 .n_known = row->position,
-                                 .n_prompt = slot->n_prompt,
-                                 .allowed = slot->params.n_allowed ? slot->allowed : NULL,
-                                 .grammar = grammar};
+    return (struct sample_input){
+        .params = &slot->params,
+        .history = slot->history,
+        .n_known = row->position,
+        .n_prompt = slot->n_prompt,
+        .allowed = slot->params.n_allowed ? slot->allowed : NULL,
+        .grammar = grammar,
+    };
 }
 
 void slots_reserve(struct slots *s, const struct logit_row *row)

@@ -27,12 +27,14 @@ static void set_limits(struct worker *w)
     if (c->speculation.method != SPECULATE_NOT)
         n_row += LOGIT_ROWS_MIN * c->speculation.n_draft_token;
     w->vocab_size = shape->vocab_size;
-    w->limits = (struct step_limits){.max_num_seqs = c->max_num_seqs,
-                                     .max_num_batched_tokens = c->max_num_batched_tokens,
-                                     .max_model_len = shape->max_model_len,
-                                     .logit_rows_max = n_row,
-                                     .top_more = 2 * shape->vocab_size,
-                                     .known_max = shape->max_model_len + c->max_num_batched_tokens};
+    w->limits = (struct step_limits){
+        .max_num_seqs = c->max_num_seqs,
+        .max_num_batched_tokens = c->max_num_batched_tokens,
+        .max_model_len = shape->max_model_len,
+        .logit_rows_max = n_row,
+        .top_more = 2 * shape->vocab_size,
+        .known_max = shape->max_model_len + c->max_num_batched_tokens,
+    };
 }
 
 /* A step's copies: two sequences of max_model_len in each direction bound the time that all others
@@ -51,22 +53,24 @@ static FALLIBLE make_swap(struct worker *w, struct worker_info *info,
 static struct model_options options_of(struct worker *w, const char *weights_dir)
 {
     const struct worker_config *c = w->config;
-    return (struct model_options){.dir = c->model_dir,
-                                  .weights_dir = weights_dir,
-                                  .format = c->format,
-                                  .dtype_auto = c->dtype_auto,
-                                  .dtype = c->dtype,
-                                  .kv_given = c->kv_given,
-                                  .kv_dtype = c->kv_dtype,
-                                  .quantization = c->quantization,
-                                  .packed_cache = *c->packed_cache ? c->packed_cache : NULL,
-                                  .max_model_len = c->max_model_len,
-                                  .memory_bytes = memory_for_weights(),
-                                  .kern = &w->kern,
-                                  .team = w->team,
-                                  .link = gpu_link(w->gpu),
-                                  .progress = load_progress,
-                                  .progress_ctx = w};
+    return (struct model_options){
+        .dir = c->model_dir,
+        .weights_dir = weights_dir,
+        .format = c->format,
+        .dtype_auto = c->dtype_auto,
+        .dtype = c->dtype,
+        .kv_given = c->kv_given,
+        .kv_dtype = c->kv_dtype,
+        .quantization = c->quantization,
+        .packed_cache = *c->packed_cache ? c->packed_cache : NULL,
+        .max_model_len = c->max_model_len,
+        .memory_bytes = memory_for_weights(),
+        .kern = &w->kern,
+        .team = w->team,
+        .link = gpu_link(w->gpu),
+        .progress = load_progress,
+        .progress_ctx = w,
+    };
 }
 
 static FALLIBLE load_model(struct worker *w, struct q_err *e)
@@ -86,7 +90,11 @@ static FALLIBLE load_model(struct worker *w, struct q_err *e)
         return rc;
     set_limits(w);
     const struct draft_args a = {
-        .options = &o, .target = model_shape(w->model), .limits = &w->limits, .gpu = w->gpu};
+        .options = &o,
+        .target = model_shape(w->model),
+        .limits = &w->limits,
+        .gpu = w->gpu,
+    };
     if (c->speculation.method == SPECULATE_DRAFT)
         rc = draft_new(&w->draft, &c->speculation, &a, e);
     return rc;
@@ -195,8 +203,10 @@ static enum q_code size_steps(uint64_t *bytes, const struct step_limits *l, void
 static FALLIBLE make_cpu(struct worker *w, struct worker_info *info, struct q_err *e)
 {
     const struct model_shape *shape = model_shape(w->model);
-    struct memory_need need = {.weight_bytes = shape->weight_bytes,
-                               .block_bytes = shape->kv_block_bytes};
+    struct memory_need need = {
+        .weight_bytes = shape->weight_bytes,
+        .block_bytes = shape->kv_block_bytes,
+    };
     enum q_code rc = make_step(w, &need, e);
     if (rc)
         return rc;

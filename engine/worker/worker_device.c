@@ -127,14 +127,18 @@ static void complete_row(struct worker *w, const struct inflight_step *f, uint32
 {
     const struct inflight_row *from = &f->rows[i];
     struct step_row *row = &w->result.rows[i];
-    const struct sample_result out = {.row = row,
-                                      .top_ids = w->result.top_ids + from->row.top_start,
-                                      .top_logprobs = w->result.top_logprobs + from->row.top_start};
-    *row = (struct step_row){.slot = from->row.i_slot,
-                             .position = from->row.position,
-                             .top_start = from->row.top_start,
-                             .is_prompt = from->row.is_prompt,
-                             .is_forced = from->is_forced};
+    const struct sample_result out = {
+        .row = row,
+        .top_ids = w->result.top_ids + from->row.top_start,
+        .top_logprobs = w->result.top_logprobs + from->row.top_start,
+    };
+    *row = (struct step_row){
+        .slot = from->row.i_slot,
+        .position = from->row.position,
+        .top_start = from->row.top_start,
+        .is_prompt = from->row.is_prompt,
+        .is_forced = from->is_forced,
+    };
     gpu_row(w->gpu, f->i, i, from->n_top, &out);
     if (from->row.is_prompt)
         row->token = from->token;
@@ -227,14 +231,15 @@ static void note_row(struct worker *w, struct inflight_step *f, uint32_t i)
     const struct logit_row *row = &w->slots.rows[i];
     const struct sample_params *p = &row->slot->params;
     const struct sample_input in = slots_input(row, NULL);
-    f->rows[i] =
-        (struct inflight_row){.row = *row,
-                              .n_admitted = row->slot->n_admitted,
-                              .token = row->is_prompt ? row->slot->history[row->position] : 0,
-                              .n_top = row->is_prompt ? row->n_top : p->n_logprob,
-                              .has_mask = p->grammar || sample_has_mask(&in),
-                              .is_forced = row->slot->is_forced,
-                              .is_here = !gpu_samples(w->gpu, row)};
+    f->rows[i] = (struct inflight_row){
+        .row = *row,
+        .n_admitted = row->slot->n_admitted,
+        .token = row->is_prompt ? row->slot->history[row->position] : 0,
+        .n_top = row->is_prompt ? row->n_top : p->n_logprob,
+        .has_mask = p->grammar || sample_has_mask(&in),
+        .is_forced = row->slot->is_forced,
+        .is_here = !gpu_samples(w->gpu, row),
+    };
 }
 
 /* The step was given to the device. */

@@ -10,9 +10,11 @@ void worker_finish_row(struct worker *w, uint32_t i, float *logits, struct sampl
 {
     const struct logit_row *from = &w->slots.rows[i];
     struct step_row *row = &w->result.rows[i];
-    const struct sample_result out = {.row = row,
-                                      .top_ids = w->result.top_ids + from->top_start,
-                                      .top_logprobs = w->result.top_logprobs + from->top_start};
+    const struct sample_result out = {
+        .row = row,
+        .top_ids = w->result.top_ids + from->top_start,
+        .top_logprobs = w->result.top_logprobs + from->top_start,
+    };
     row->slot = from->i_slot;
     row->position = from->position;
     row->top_start = from->top_start;

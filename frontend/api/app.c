@@ -30,11 +30,12 @@ enum { EXIT_USAGE = 2, EXIT_LOAD = 3, EXIT_ADDRESS = 5 };
 
 void app_reply_error(struct http_exchange *x, const struct q_err *e, const char *param)
 {
-    http_reply_error(
-        x, &(struct http_error){.code = e->code,
-                                .message = e->message,
-                                .param = param && *param ? param : NULL,
-                                .openai_code = e->code == Q_NOT_FOUND ? "model_not_found" : NULL});
+    http_reply_error(x, &(struct http_error){
+                            .code = e->code,
+                            .message = e->message,
+                            .param = param && *param ? param : NULL,
+                            .openai_code = e->code == Q_NOT_FOUND ? "model_not_found" : NULL,
+                        });
 }
 
 struct early {
@@ -54,10 +55,12 @@ bool app_available(struct app *a, struct http_exchange *x, http_handler *again)
     struct early *w;
     if (a->loaded && a->link && !a->draining)
         return true;
-    if (a->draining || !(w = q_calloc(1, sizeof(*w)))) {
-        http_reply_error(x, &(struct http_error){.code = Q_UNAVAILABLE,
-                                                 .message = "the server is shutting down",
-                                                 .retry_after_s = 1});
+    if (a->draining || !(w = q_calloc(1, sizeof *w))) {
+        http_reply_error(x, &(struct http_error){
+                                .code = Q_UNAVAILABLE,
+                                .message = "the server is shutting down",
+                                .retry_after_s = 1,
+                            });
         return false;
     }
     *w = (struct early){a->early, x, again};
@@ -215,15 +218,17 @@ static void after_load(uv_work_t *work, int status)
     const struct options *o = a->options;
     (void)status;
     a->reading = false;
-    struct link_config c = {.address = o->engine,
-                            .keys = o->keys,
-                            .insecure_tcp = o->insecure_tcp,
-                            .engine_timeout_ms = (uint32_t)o->engine_timeout * 1000,
-                            .on_change = on_link_change,
-                            .on_heartbeat = status_told,
-                            .on_command_done = control_command_done,
-                            .ctx = a};
-    memcpy(c.digest, a->served.digest, sizeof(c.digest));
+    struct link_config c = {
+        .address = o->engine,
+        .keys = o->keys,
+        .insecure_tcp = o->insecure_tcp,
+        .engine_timeout_ms = (uint32_t)o->engine_timeout * 1000,
+        .on_change = on_link_change,
+        .on_heartbeat = status_told,
+        .on_command_done = control_command_done,
+        .ctx = a,
+    };
+    memcpy(c.digest, a->served.digest, sizeof c.digest);
     if (a->load_error.code == Q_OK && link_new(&a->link, &a->loop, &c, &a->load_error) == Q_OK) {
         a->loaded = true;
         serve_early(a);
@@ -257,7 +262,7 @@ static enum q_code read_list(struct cors_list *out, const char *flag, const char
 {
     json_t *list = *text == '[' ? json_loads(text, 0, NULL) : json_pack("[s]", text);
     size_t n = json_array_size(list);
-    const char **items = q_calloc(n + 1, sizeof(*items));
+    const char **items = q_calloc(n + 1, sizeof *items);
     if (!items)
         return q_fail(e, Q_NO_MEMORY, "%s: out of memory", flag);
     for (size_t i = 0; i < n; i++)
@@ -288,17 +293,19 @@ static enum q_code read_cors(struct cors *c, const struct options *o, struct q_e
 static enum q_code make_server(struct app *a, struct q_err *e)
 {
     const struct options *o = a->options;
-    const struct http_config c = {.routes = routes,
-                                  .n_route = sizeof(routes) / sizeof(*routes),
-                                  .app = a,
-                                  .api_keys = o->api_key.items,
-                                  .n_api_key = o->api_key.n,
-                                  .api_key_file = o->api_key_file,
-                                  .public_metrics = o->public_metrics,
-                                  .body_max = o->max_body_bytes,
-                                  .open_max = (uint32_t)o->max_open_requests,
-                                  .ping_ms = (uint32_t)o->sse_ping_ms,
-                                  .cors = a->cors};
+    const struct http_config c = {
+        .routes = routes,
+        .n_route = sizeof routes / sizeof *routes,
+        .app = a,
+        .api_keys = o->api_key.items,
+        .n_api_key = o->api_key.n,
+        .api_key_file = o->api_key_file,
+        .public_metrics = o->public_metrics,
+        .body_max = o->max_body_bytes,
+        .open_max = (uint32_t)o->max_open_requests,
+        .ping_ms = (uint32_t)o->sse_ping_ms,
+        .cors = a->cors,
+    };
     return http_server_new(&a->server, &a->loop, &c, e);
 }
 
@@ -429,7 +436,7 @@ static void take_signals(struct app *a)
 int app_run(const struct options *o)
 {
     struct q_err e = Q_ERR_INIT;
-    struct app *a = q_calloc(1, sizeof(*a)); /* process lifetime */
+    struct app *a = q_calloc(1, sizeof *a); /* process lifetime */
     if (!a)
         return 1;
     init(a, o);

@@ -54,9 +54,9 @@ static FALLIBLE gather(const struct beam_search *b, const struct beam_end *end,
         return rc;
     if (n > t->row_size + 1)
         n = t->row_size + 1;
-    uint32_t *row_ids = q_calloc((size_t)depth * n, sizeof(*row_ids));
-    float *logprobs = q_calloc((size_t)depth * n, sizeof(*logprobs));
-    uint32_t *ranks = q_calloc(depth, sizeof(*ranks));
+    uint32_t *row_ids = q_calloc((size_t)depth * n, sizeof *row_ids);
+    float *logprobs = q_calloc((size_t)depth * n, sizeof *logprobs);
+    uint32_t *ranks = q_calloc(depth, sizeof *ranks);
     *rows = (struct logprob_rows){depth, n, row_ids, logprobs, ranks};
     if (!row_ids || !logprobs || !ranks)
         return q_fail(e, Q_NO_MEMORY, "beam search: out of memory for logprobs");
@@ -67,9 +67,9 @@ static FALLIBLE gather(const struct beam_search *b, const struct beam_end *end,
         logprobs[(size_t)i * n] = k->logprob;
         ranks[i] = k->rank;
         memcpy(row_ids + (size_t)i * n + 1, t->row_ids + (size_t)k->row * t->row_size,
-               (n - 1) * sizeof(*row_ids));
+               (n - 1) * sizeof *row_ids);
         memcpy(logprobs + (size_t)i * n + 1, t->row_logprobs + (size_t)k->row * t->row_size,
-               (n - 1) * sizeof(*logprobs));
+               (n - 1) * sizeof *logprobs);
     }
     return Q_OK;
 }
@@ -82,11 +82,13 @@ static FALLIBLE give(struct beam_search *b, uint32_t i, struct q_err *e)
     enum q_code rc = gather(b, end, &ids, &rows, e);
     if (rc == Q_OK) {
         struct generation *f = &b->job->choices[b->first + i].generation;
-        const struct link_tokens t = {.ids = ids.ids,
-                                      .n = (uint32_t)ids.n,
-                                      .logprobs = rows,
-                                      .finish = end->stopped ? FINISH_STOP : FINISH_LENGTH,
-                                      .n_cached = b->n_cached};
+        const struct link_tokens t = {
+            .ids = ids.ids,
+            .n = (uint32_t)ids.n,
+            .logprobs = rows,
+            .finish = end->stopped ? FINISH_STOP : FINISH_LENGTH,
+            .n_cached = b->n_cached,
+        };
         choice_calls.on_tokens(f, &t);
     }
     token_list_release(&ids);
@@ -132,9 +134,9 @@ static void on_tokens(struct generation *f, const struct link_tokens *t)
         b->n_cached = t->n_cached;
     if (t->n && t->logprobs.n > 1) { /* the first entry is the token that was taken */
         mine->n_top = t->logprobs.n - 1 < b->tree.row_size ? t->logprobs.n - 1 : b->tree.row_size;
-        memcpy(mine->top_ids, t->logprobs.ids + 1, mine->n_top * sizeof(*mine->top_ids));
+        memcpy(mine->top_ids, t->logprobs.ids + 1, mine->n_top * sizeof *mine->top_ids);
         memcpy(mine->top_logprobs, t->logprobs.logprobs + 1,
-               mine->n_top * sizeof(*mine->top_logprobs));
+               mine->n_top * sizeof *mine->top_logprobs);
     }
     if (t->finish == FINISH_NONE)
         return;
@@ -199,19 +201,21 @@ static FALLIBLE open_generation(struct beam_search *b, uint32_t i, struct q_err 
     f->ids.n = 0;
     if ((rc = beam_tokens(&b->tree, b->tree.beams[i], &f->ids, e)) != Q_OK)
         return rc;
-    f->generation = (struct generation){.calls = &beam_calls,
-                                        .prompt = b->prompt->ids.ids,
-                                        .n_prompt = b->prompt->ids.n,
-                                        .begun = f->ids.ids,
-                                        .n_begun = f->ids.n,
-                                        .priority = like->priority,
-                                        .tenant = like->tenant,
-                                        .weight = like->weight,
-                                        .arrived_ms = like->arrived_ms,
-                                        .n_cache_salt = like->n_cache_salt,
-                                        .no_prefix_cache = like->no_prefix_cache,
-                                        .n_shared = like->n_shared};
-    memcpy(f->generation.cache_salt, like->cache_salt, sizeof(like->cache_salt));
+    f->generation = (struct generation){
+        .calls = &beam_calls,
+        .prompt = b->prompt->ids.ids,
+        .n_prompt = b->prompt->ids.n,
+        .begun = f->ids.ids,
+        .n_begun = f->ids.n,
+        .priority = like->priority,
+        .tenant = like->tenant,
+        .weight = like->weight,
+        .arrived_ms = like->arrived_ms,
+        .n_cache_salt = like->n_cache_salt,
+        .no_prefix_cache = like->no_prefix_cache,
+        .n_shared = like->n_shared,
+    };
+    memcpy(f->generation.cache_salt, like->cache_salt, sizeof like->cache_salt);
     set_params(b, &f->generation.params, (uint32_t)f->ids.n);
     rc = link_open(b->job->app->link, &f->generation, e);
     b->n_pending += rc == Q_OK;
@@ -258,13 +262,15 @@ static FALLIBLE make(struct beam_search *b, struct q_err *e)
 {
     const struct job *j = b->job;
     const struct link_engine *engine = link_engine(j->app->link);
-    struct beam_rules rules = {.width = (uint32_t)j->params.n,
-                               .n_prompt = (uint32_t)b->prompt->ids.n,
-                               .max_tokens = j->sampling.max_tokens,
-                               .min_tokens = j->sampling.min_tokens,
-                               .length_penalty = j->params.length_penalty,
-                               .early_stopping = json_is_true(j->params.early_stopping),
-                               .ends = b->ends};
+    struct beam_rules rules = {
+        .width = (uint32_t)j->params.n,
+        .n_prompt = (uint32_t)b->prompt->ids.n,
+        .max_tokens = j->sampling.max_tokens,
+        .min_tokens = j->sampling.min_tokens,
+        .length_penalty = j->params.length_penalty,
+        .early_stopping = json_is_true(j->params.early_stopping),
+        .ends = b->ends,
+    };
     if (!j->sampling.ignore_eos)
         for (; rules.n_end < engine->n_eos; rules.n_end++)
             b->ends[rules.n_end] = engine->eos_ids[rules.n_end];
@@ -277,14 +283,14 @@ static FALLIBLE make(struct beam_search *b, struct q_err *e)
             if (strlen(j->stops[i]) + SILENT_TOKENS > b->n_window)
                 b->n_window = strlen(j->stops[i]) + SILENT_TOKENS;
     }
-    b->generations = q_calloc(rules.width, sizeof(*b->generations));
+    b->generations = q_calloc(rules.width, sizeof *b->generations);
     if (!b->generations)
         return q_fail(e, Q_NO_MEMORY, "out of memory for %u beams", rules.width);
     for (uint32_t i = 0; i < rules.width; i++) {
         struct beam_generation *f = &b->generations[i];
         f->search = b;
-        f->top_ids = q_calloc(2 * (size_t)rules.width, sizeof(*f->top_ids));
-        f->top_logprobs = q_calloc(2 * (size_t)rules.width, sizeof(*f->top_logprobs));
+        f->top_ids = q_calloc(2 * (size_t)rules.width, sizeof *f->top_ids);
+        f->top_logprobs = q_calloc(2 * (size_t)rules.width, sizeof *f->top_logprobs);
         if (!f->top_ids || !f->top_logprobs)
             return q_fail(e, Q_NO_MEMORY, "out of memory for %u beams", rules.width);
     }
@@ -293,7 +299,7 @@ static FALLIBLE make(struct beam_search *b, struct q_err *e)
 
 FALLIBLE beam_search_new(struct beam_search **out, struct job *j, uint32_t first, struct q_err *e)
 {
-    struct beam_search *b = q_calloc(1, sizeof(*b));
+    struct beam_search *b = q_calloc(1, sizeof *b);
     if (!b)
         return q_fail(e, Q_NO_MEMORY, "out of memory for a beam search");
     b->job = j;

@@ -10,12 +10,12 @@
 
 FALLIBLE beam_tree_init(struct beam_tree *t, const struct beam_rules *r, struct q_err *e)
 {
-    memset(t, 0, sizeof(*t));
+    memset(t, 0, sizeof *t);
     t->rules = *r;
     t->row_size = 2 * r->width;
-    t->beams = q_calloc(r->width, sizeof(*t->beams));
-    t->candidates = q_calloc((size_t)r->width * t->row_size, sizeof(*t->candidates));
-    t->ended = q_calloc(r->width + 1, sizeof(*t->ended));
+    t->beams = q_calloc(r->width, sizeof *t->beams);
+    t->candidates = q_calloc((size_t)r->width * t->row_size, sizeof *t->candidates);
+    t->ended = q_calloc(r->width + 1, sizeof *t->ended);
     if (!t->beams || !t->candidates || !t->ended) {
         beam_tree_release(t);
         return q_fail(e, Q_NO_MEMORY, "out of memory for %u beams", r->width);
@@ -33,7 +33,7 @@ void beam_tree_release(struct beam_tree *t)
     q_free(t->beams);
     q_free(t->candidates);
     q_free(t->ended);
-    memset(t, 0, sizeof(*t));
+    memset(t, 0, sizeof *t);
 }
 
 static bool ends(const struct beam_tree *t, uint32_t token)
@@ -66,7 +66,7 @@ static FALLIBLE keep(struct beam_tree *t, const struct beam_node *node, uint32_t
                      struct q_err *e)
 {
     enum q_code rc =
-        q_grow(&t->nodes, &t->nodes_cap, t->n_node + 1, sizeof(*t->nodes), NODES_MAX, e);
+        q_grow(&t->nodes, &t->nodes_cap, t->n_node + 1, sizeof *t->nodes, NODES_MAX, e);
     if (rc != Q_OK)
         return rc;
     *i_node = (uint32_t)t->n_node;
@@ -79,8 +79,8 @@ static FALLIBLE keep_row(struct beam_tree *t, const uint32_t *ids, const float *
 {
     size_t need = (t->n_row + 1) * t->row_size;
     enum q_code rc;
-    if ((rc = q_grow(&t->row_ids, &t->ids_cap, need, sizeof(*t->row_ids), NODES_MAX, e)) ||
-        (rc = q_grow(&t->row_logprobs, &t->logprobs_cap, need, sizeof(*t->row_logprobs), NODES_MAX,
+    if ((rc = q_grow(&t->row_ids, &t->ids_cap, need, sizeof *t->row_ids, NODES_MAX, e)) ||
+        (rc = q_grow(&t->row_logprobs, &t->logprobs_cap, need, sizeof *t->row_logprobs, NODES_MAX,
                      e)))
         return rc;
     for (uint32_t i = 0; i < t->row_size; i++) { /* a short row repeats its last entry */
@@ -120,13 +120,15 @@ FALLIBLE beam_offer(struct beam_tree *t, const uint32_t *ids, const float *logpr
         n = t->row_size;
     enum q_code rc = keep_row(t, ids, logprobs, n, e);
     for (uint32_t i = 0; rc == Q_OK && i < n; i++) {
-        const struct beam_node node = {.token = ids[i],
-                                       .parent = parent,
-                                       .depth = depth,
-                                       .row = (uint32_t)t->n_row - 1,
-                                       .sum = sum + (double)logprobs[i],
-                                       .logprob = logprobs[i],
-                                       .rank = i + 1};
+        const struct beam_node node = {
+            .token = ids[i],
+            .parent = parent,
+            .depth = depth,
+            .row = (uint32_t)t->n_row - 1,
+            .sum = sum + (double)logprobs[i],
+            .logprob = logprobs[i],
+            .rank = i + 1,
+        };
         if (!isfinite(logprobs[i]))
             continue;
         if (!ends(t, ids[i]))
@@ -165,7 +167,7 @@ FALLIBLE beam_advance(struct beam_tree *t, struct q_err *e)
     uint32_t depth = 0;
     enum q_code rc = Q_OK;
     Q_ASSERT(t->n_offered == t->n_beam);
-    qsort(t->candidates, t->n_candidate, sizeof(*t->candidates), by_sum);
+    qsort(t->candidates, t->n_candidate, sizeof *t->candidates, by_sum);
     t->n_beam = 0;
     for (uint32_t i = 0; rc == Q_OK && i < t->n_candidate && t->n_beam < t->rules.width; i++) {
         const struct beam_node *node = &t->candidates[i];

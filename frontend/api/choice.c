@@ -42,7 +42,7 @@ FALLIBLE choice_init(struct choice *c, struct job *j, uint32_t index, struct q_e
     c->generation.tenant = j->tenant.id;
     c->generation.weight = j->weight;
     c->generation.arrived_ms = j->arrived_us / 1000;
-    memcpy(c->generation.cache_salt, j->tenant.salt, sizeof(j->tenant.salt));
+    memcpy(c->generation.cache_salt, j->tenant.salt, sizeof j->tenant.salt);
     c->generation.n_cache_salt = j->tenant.n_salt;
     c->generation.n_shared = shared_prompts_match(&j->app->served.shared, &c->prompt->ids);
     c->generation.no_prefix_cache = !j->params.enable_prefix_caching;
@@ -73,7 +73,7 @@ void choice_release(struct choice *c)
     buf_release(&c->offsets);
     buf_release(&c->ids);
     buf_release(&c->prompt_rows);
-    memset(c, 0, sizeof(*c));
+    memset(c, 0, sizeof *c);
 }
 
 /* Text that no stop string can change any more. */
@@ -153,11 +153,11 @@ static double prefill_seconds(const struct choice *c)
 
 static void count_finish(const struct choice *c, enum finish_reason reason)
 {
-    static const enum metric success[] = {[FINISH_NONE] = METRIC_SUCCESS_STOP,
-                                          [FINISH_STOP] = METRIC_SUCCESS_STOP,
-                                          [FINISH_LENGTH] = METRIC_SUCCESS_LENGTH,
-                                          [FINISH_ABORT] = METRIC_SUCCESS_ABORT,
-                                          [FINISH_ERROR] = METRIC_SUCCESS_ERROR};
+    static const enum metric success[] = {
+        [FINISH_NONE] = METRIC_SUCCESS_STOP,     [FINISH_STOP] = METRIC_SUCCESS_STOP,
+        [FINISH_LENGTH] = METRIC_SUCCESS_LENGTH, [FINISH_ABORT] = METRIC_SUCCESS_ABORT,
+        [FINISH_ERROR] = METRIC_SUCCESS_ERROR,
+    };
     double seconds = (double)(c->last_us - c->first_us) / 1e6;
     metric_add(success[reason], 1);
     if (reason == FINISH_ERROR) /* the engine's only reason to end a begun answer so */

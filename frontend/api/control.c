@@ -107,7 +107,7 @@ static void say_command_done(const struct pending_control *w, struct buf *out)
 static const char *param_of(const struct q_err *e)
 {
     static const char *const names[] = {"mode", "weights_path"};
-    for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strncmp(e->message, names[i], strlen(names[i])) && e->message[strlen(names[i])] == ':')
             return names[i];
     return NULL;
@@ -137,10 +137,12 @@ static void on_pending(uv_timer_t *timer)
 /* The engine has been told. */
 static void wait_for(struct app *a, struct http_exchange *x, const struct pending_control *wanted)
 {
-    struct pending_control *w = q_calloc(1, sizeof(*w));
+    struct pending_control *w = q_calloc(1, sizeof *w);
     if (!w) {
-        http_reply_error(x, &(struct http_error){.code = Q_NO_MEMORY,
-                                                 .message = "out of memory for the request"});
+        http_reply_error(x, &(struct http_error){
+                                .code = Q_NO_MEMORY,
+                                .message = "out of memory for the request",
+                            });
         return;
     }
     *w = *wanted;
@@ -174,8 +176,10 @@ static void order(struct app *a, struct http_exchange *x, struct msg_command *m)
     m->order_id = ++a->n_order;
     if (link_command(a->link, m, &e) == Q_OK)
         wait_for(a, x,
-                 &(struct pending_control){.order_id = m->order_id,
-                                           .kind = (enum engine_command_kind)m->kind});
+                 &(struct pending_control){
+                     .order_id = m->order_id,
+                     .kind = (enum engine_command_kind)m->kind,
+                 });
     else
         app_reply_error(x, &e, NULL);
 }
@@ -194,7 +198,7 @@ void control_command_done(void *app, const struct msg_command_done *m)
         }
         bool done = m->code.n == 2 && !memcmp(m->code.data, "OK", 2);
         w->result.code = done ? Q_OK : code ? code : Q_INTERNAL;
-        snprintf(w->result.message, sizeof(w->result.message), "%.*s",
+        snprintf(w->result.message, sizeof w->result.message, "%.*s",
                  m->message.n < Q_MESSAGE_MAX ? (int)m->message.n : Q_MESSAGE_MAX - 1,
                  m->message.n ? m->message.data : "");
         w->answered = true;
@@ -257,7 +261,10 @@ void on_wake_up(void *app, struct http_exchange *x)
 static bool mode_parse(struct http_text t, uint32_t *mode)
 {
     static const char *const names[IN_FLIGHT_MODES] = {
-        [IN_FLIGHT_KEEP] = "keep", [IN_FLIGHT_ABORT] = "abort", [IN_FLIGHT_WAIT] = "wait"};
+        [IN_FLIGHT_KEEP] = "keep",
+        [IN_FLIGHT_ABORT] = "abort",
+        [IN_FLIGHT_WAIT] = "wait",
+    };
     for (*mode = 0; *mode < IN_FLIGHT_MODES; ++*mode)
         if (text_is(t, names[*mode]))
             return true;
@@ -362,8 +369,10 @@ void on_reload_weights(void *app, struct http_exchange *x)
         return;
     const struct link_engine *g = link_engine(a->link);
     /* Who has paused has said already what becomes of the requests. */
-    struct msg_command m = {.kind = ENGINE_COMMAND_RELOAD,
-                            .mode = g->pausing || g->sleep_level ? IN_FLIGHT_KEEP : IN_FLIGHT_WAIT};
+    struct msg_command m = {
+        .kind = ENGINE_COMMAND_RELOAD,
+        .mode = g->pausing || g->sleep_level ? IN_FLIGHT_KEEP : IN_FLIGHT_WAIT,
+    };
     enum q_code rc = text.n ? json_body(&body, text.data, text.n, &e) : Q_OK;
     if (rc == Q_OK)
         rc = read_reload(&m, body, &e);
@@ -371,7 +380,7 @@ void on_reload_weights(void *app, struct http_exchange *x)
         order(a, x, &m);
     } else {
         char param[64];
-        snprintf(param, sizeof(param), "%.*s", (int)strcspn(e.message, ":"), e.message);
+        snprintf(param, sizeof param, "%.*s", (int)strcspn(e.message, ":"), e.message);
         app_reply_error(x, &e, body ? param : NULL);
     }
     json_decref(body);

@@ -44,10 +44,12 @@ static void close_choices(struct job *j)
 
 void job_fail(struct job *j, const struct q_err *e, const char *param, uint32_t retry_after_s)
 {
-    struct http_error error = {.code = e->code,
-                               .message = e->message,
-                               .param = param && *param ? param : NULL,
-                               .retry_after_s = retry_after_s};
+    struct http_error error = {
+        .code = e->code,
+        .message = e->message,
+        .param = param && *param ? param : NULL,
+        .retry_after_s = retry_after_s,
+    };
     if (j->ended)
         return;
     j->ended = true;
@@ -74,12 +76,12 @@ void job_note_fingerprint(struct job *j)
     const char *now = link_engine(j->app->link)->fingerprint;
     size_t n = strlen(j->fingerprints);
     if (!strcmp(j->fingerprints + j->last_fingerprint, now) ||
-        n + 1 + strlen(now) >= sizeof(j->fingerprints))
+        n + 1 + strlen(now) >= sizeof j->fingerprints)
         return;
     if (n)
         j->fingerprints[n++] = '+';
     j->last_fingerprint = n;
-    snprintf(j->fingerprints + n, sizeof(j->fingerprints) - n, "%s", now);
+    snprintf(j->fingerprints + n, sizeof j->fingerprints - n, "%s", now);
 }
 
 /* The highest logprob a token, on average; as OpenAI has it. */
@@ -107,7 +109,7 @@ static void job_finish(struct job *j)
     struct q_err e = Q_ERR_INIT;
     count_longest(j);
     for (size_t i = 0; j->width > j->params.n && i < j->prompts.n; i++)
-        qsort(j->choices + i * j->width, j->width, sizeof(*j->choices), by_logprob);
+        qsort(j->choices + i * j->width, j->width, sizeof *j->choices, by_logprob);
     j->ended = true;
     if (j->params.stream) {
         buf_reset(&j->out);
@@ -160,7 +162,7 @@ static enum q_code cut_prompts(struct job *j, uint32_t limit, struct q_err *e)
     if (!n || (n < 0 && answer >= limit))
         return Q_OK;
     if (n > limit) {
-        snprintf(j->params.param, sizeof(j->params.param), "truncate_prompt_tokens");
+        snprintf(j->params.param, sizeof j->params.param, "truncate_prompt_tokens");
         return q_fail(e, Q_INVALID,
                       "truncate_prompt_tokens: %lld exceeds the model's maximum context length, %u",
                       (long long)n, limit);
@@ -177,7 +179,7 @@ static enum q_code fit(struct job *j, struct q_err *e)
     const struct generation_defaults *d = served_model_defaults(&j->app->served);
     uint32_t asked = j->sampling.max_tokens;
     if (j->params.use_beam_search && j->sampling.grammar) {
-        snprintf(j->params.param, sizeof(j->params.param), "use_beam_search");
+        snprintf(j->params.param, sizeof j->params.param, "use_beam_search");
         return q_fail(e, Q_UNSUPPORTED,
                       "use_beam_search: not supported together with structured output");
     }
@@ -190,7 +192,7 @@ static enum q_code fit(struct job *j, struct q_err *e)
     const char *what = j->chat ? "messages" : "prompt";
     if ((rc = turn_check_length(what, longest, asked, limit, e)) != Q_OK) {
         j->too_long = true;
-        snprintf(j->params.param, sizeof(j->params.param), "%s", what);
+        snprintf(j->params.param, sizeof j->params.param, "%s", what);
         return rc;
     }
     room = limit - longest;
@@ -201,7 +203,7 @@ static enum q_code fit(struct job *j, struct q_err *e)
         asked = j->chat || room < TEXT_MAX_TOKENS ? room : TEXT_MAX_TOKENS;
     j->sampling.max_tokens = asked;
     if (j->sampling.min_tokens > asked) {
-        snprintf(j->params.param, sizeof(j->params.param), "min_tokens");
+        snprintf(j->params.param, sizeof j->params.param, "min_tokens");
         return q_fail(e, Q_INVALID, "min_tokens: %u is greater than max_tokens, %u",
                       j->sampling.min_tokens, asked);
     }
@@ -211,7 +213,7 @@ static enum q_code fit(struct job *j, struct q_err *e)
 static enum q_code open_searches(struct job *j, struct q_err *e)
 {
     enum q_code rc = Q_OK;
-    j->searches = q_calloc(j->prompts.n, sizeof(*j->searches));
+    j->searches = q_calloc(j->prompts.n, sizeof *j->searches);
     if (!j->searches)
         return q_fail(e, Q_NO_MEMORY, "out of memory for %zu beam searches", j->prompts.n);
     for (size_t i = 0; rc == Q_OK && i < j->prompts.n; i++)
@@ -229,7 +231,7 @@ static enum q_code open_choices(struct job *j, struct q_err *e)
         return q_fail(e, Q_TOO_LARGE,
                       "n: %zu choices (prompts times n or best_of), expected at most %d", n,
                       CHOICES_MAX);
-    j->choices = q_calloc(n, sizeof(*j->choices));
+    j->choices = q_calloc(n, sizeof *j->choices);
     if (!j->choices)
         return q_fail(e, Q_NO_MEMORY, "out of memory for %zu choices", n);
     for (size_t i = 0; i < n; i++) {
@@ -249,13 +251,14 @@ static enum q_code open_choices(struct job *j, struct q_err *e)
 static void refuse(struct job *j, const struct q_err *e)
 {
     j->ended = true;
-    http_reply_error(
-        j->task.x, &(struct http_error){.code = e->code,
-                                        .message = e->message,
-                                        .param = *j->params.param ? j->params.param : NULL,
-                                        .openai_code = j->too_long ? "context_length_exceeded"
-                                                       : e->code == Q_NOT_FOUND ? "model_not_found"
-                                                                                : NULL});
+    http_reply_error(j->task.x, &(struct http_error){
+                                    .code = e->code,
+                                    .message = e->message,
+                                    .param = *j->params.param ? j->params.param : NULL,
+                                    .openai_code = j->too_long ? "context_length_exceeded"
+                                                   : e->code == Q_NOT_FOUND ? "model_not_found"
+                                                                            : NULL,
+                                });
 }
 
 static enum q_code job_encode(struct job *j, struct q_err *e)
@@ -268,7 +271,7 @@ static enum q_code job_encode(struct job *j, struct q_err *e)
         rc = prompts_encode(&j->prompts, s, j->params.add_special_tokens, e);
     if (rc == Q_OK)
         return params_bad_words(&j->params, s->tokenizer, &j->sampling, j->arrays, e);
-    snprintf(j->params.param, sizeof(j->params.param), "%s",
+    snprintf(j->params.param, sizeof j->params.param, "%s",
              !strncmp(e->message, "chat_template:", 14) ? "chat_template"
              : j->chat                                  ? "messages"
                                                         : "prompt");
@@ -281,7 +284,7 @@ static enum q_code read_chat(struct job *j, struct q_err *e)
     const struct turn_ask ask = prompts_ask(s, &j->params, &j->sampling);
     enum q_code rc = turn_read(&j->turn, &s->chat, &ask, e);
     if (rc != Q_OK)
-        snprintf(j->params.param, sizeof(j->params.param), "%s", j->turn.field);
+        snprintf(j->params.param, sizeof j->params.param, "%s", j->turn.field);
     else
         structured_calls(&j->turn.tags, &j->sampling);
     return rc;
@@ -291,7 +294,7 @@ static enum q_code read_text(struct job *j, struct q_err *e)
 {
     enum q_code rc = prompts_read(&j->prompts, j->params.prompt, &j->app->served, e);
     if (rc != Q_OK) {
-        snprintf(j->params.param, sizeof(j->params.param), "prompt");
+        snprintf(j->params.param, sizeof j->params.param, "prompt");
         return rc;
     }
     if (j->params.echo && j->logprobs && j->sampling.n_prompt_logprob == SAMPLE_NO_LOGPROBS)
@@ -311,7 +314,7 @@ static enum q_code check_max_tokens(struct job *j, struct q_err *e)
         j->sampling.min_tokens = 0;
         return Q_OK;
     }
-    snprintf(j->params.param, sizeof(j->params.param), "max_tokens");
+    snprintf(j->params.param, sizeof j->params.param, "max_tokens");
     return q_fail(e, Q_INVALID, "max_tokens: must be at least 1, got 0");
 }
 
@@ -326,13 +329,13 @@ static enum q_code job_read(struct job *j, struct q_err *e)
         return rc;
     if ((rc = served_model_check_name(
              &a->served, json_string_value(json_object_get(j->body, "model")), e)) != Q_OK) {
-        snprintf(p->param, sizeof(p->param), "model");
+        snprintf(p->param, sizeof p->param, "model");
         return rc;
     }
     if ((rc = params_read(p, j->body, j->chat ? WHERE_CHAT : WHERE_TEXT, e)) != Q_OK)
         return rc;
     if ((rc = unknown_check(&p->unknown, a->options->strict_fields, e)) != Q_OK) {
-        snprintf(p->param, sizeof(p->param), "%.63s", p->unknown.first);
+        snprintf(p->param, sizeof p->param, "%.63s", p->unknown.first);
         return rc;
     }
     if (p->stream && a->options->enable_force_include_usage)
@@ -340,7 +343,7 @@ static enum q_code job_read(struct job *j, struct q_err *e)
     if (!p->has[FIELD_return_tokens_as_token_ids])
         p->return_tokens_as_token_ids = a->options->return_tokens_as_token_ids;
     j->model = p->model && *p->model ? p->model : a->served.names[0];
-    j->arrays = q_calloc(1, sizeof(*j->arrays));
+    j->arrays = q_calloc(1, sizeof *j->arrays);
     if (!j->arrays)
         return q_fail(e, Q_NO_MEMORY, "out of memory for the request");
     if ((rc = params_sampling(p, &context, &j->sampling, j->arrays, e)) ||
@@ -351,7 +354,7 @@ static enum q_code job_read(struct job *j, struct q_err *e)
     if (j->width > p->n && !j->logprobs)
         j->sampling.n_logprob = 0; /* to tell which are best */
     if (j->n_stop && !a->served.tokenizer) {
-        snprintf(p->param, sizeof(p->param), "stop");
+        snprintf(p->param, sizeof p->param, "stop");
         return q_fail(e, Q_UNSUPPORTED,
                       "stop: requires a tokenizer, but this server runs with "
                       "--skip-tokenizer-init; use stop_token_ids");
@@ -369,11 +372,13 @@ static enum q_code job_prepare(struct task *t, struct q_err *e)
 static enum q_code find_tenant(struct job *j, struct q_err *e)
 {
     unsigned char key[32];
-    const struct tenant_source from = {.digest = j->app->served.digest,
-                                       .key = http_key(j->task.x, key) ? key : NULL,
-                                       .user = j->params.user,
-                                       .salt = j->params.cache_salt,
-                                       .apart = j->app->options->prefix_cache_per_key};
+    const struct tenant_source from = {
+        .digest = j->app->served.digest,
+        .key = http_key(j->task.x, key) ? key : NULL,
+        .user = j->params.user,
+        .salt = j->params.cache_salt,
+        .apart = j->app->options->prefix_cache_per_key,
+    };
     j->weight = http_key_weight(j->task.x);
     return tenant_of(&j->tenant, &from, e);
 }
@@ -411,17 +416,19 @@ void job_start(struct app *a, struct http_exchange *x, bool chat)
     struct job *j;
     if (!app_available(a, x, chat ? on_chat : on_completions))
         return;
-    j = q_calloc(1, sizeof(*j));
+    j = q_calloc(1, sizeof *j);
     if (!j) {
-        http_reply_error(x, &(struct http_error){.code = Q_NO_MEMORY,
-                                                 .message = "out of memory for the request"});
+        http_reply_error(x, &(struct http_error){
+                                .code = Q_NO_MEMORY,
+                                .message = "out of memory for the request",
+                            });
         return;
     }
     j->app = a;
     j->chat = chat;
     j->created = clock_unix();
     j->arrived_us = clock_us();
-    snprintf(j->id, sizeof(j->id), "%s-%s", chat ? "chatcmpl" : "cmpl", http_request_id(x));
+    snprintf(j->id, sizeof j->id, "%s-%s", chat ? "chatcmpl" : "cmpl", http_request_id(x));
     task_start(&j->task, &job_calls, &a->tasks, x);
 }
 

@@ -115,10 +115,10 @@ static enum q_code fail_unknown(const char *name, struct q_err *e)
     char known[160];
     size_t n = 0;
     known[0] = 0;
-    for (size_t i = 0; i < N_ARG && n < sizeof(known); i++) {
+    for (size_t i = 0; i < N_ARG && n < sizeof known; i++) {
         bool first = i == 0 || strcmp(args[i].processor, args[i - 1].processor) != 0;
         bool last = i + 1 == N_ARG || strcmp(args[i].processor, args[i + 1].processor) != 0;
-        n += (size_t)snprintf(known + n, sizeof(known) - n, "%s%s%s%s%s", first && i ? ", " : "",
+        n += (size_t)snprintf(known + n, sizeof known - n, "%s%s%s%s%s", first && i ? ", " : "",
                               first ? args[i].processor : "", first ? "(" : ", ", args[i].name,
                               last ? ")" : "");
     }
@@ -235,7 +235,7 @@ FALLIBLE params_bad_words(struct params *p, const struct tokenizer *t, struct sa
     s->bad_words = ids->bad_words.ids;
     s->n_bad = (uint32_t)ids->bad_words.n;
     if (rc != Q_OK)
-        snprintf(p->param, sizeof(p->param), "bad_words");
+        snprintf(p->param, sizeof p->param, "bad_words");
     return rc;
 }
 

@@ -75,8 +75,8 @@ static bool names_init(struct names *s, uint32_t n)
 {
     for (s->n_slot = NAMES_FEW; s->n_slot < 2 * n;)
         s->n_slot *= 2;
-    memset(s->few, 0, sizeof(s->few));
-    s->slots = s->n_slot == NAMES_FEW ? s->few : q_calloc(s->n_slot, sizeof(*s->slots));
+    memset(s->few, 0, sizeof s->few);
+    s->slots = s->n_slot == NAMES_FEW ? s->few : q_calloc(s->n_slot, sizeof *s->slots);
     return s->slots;
 }
 

@@ -73,7 +73,7 @@ static enum q_code read_num(struct params *p, const struct row *r, const json_t 
     if (!(x >= r->min && x <= r->max))
         return q_fail(e, Q_INVALID, "%s: %g is out of range, expected %g to %g", r->name, x, r->min,
                       r->max);
-    memcpy((char *)p + r->offset, &x, sizeof(x));
+    memcpy((char *)p + r->offset, &x, sizeof x);
     return Q_OK;
 }
 
@@ -91,7 +91,7 @@ static enum q_code read_int(struct params *p, const struct row *r, const json_t 
     if (x < r->imin || x > r->imax)
         return q_fail(e, Q_INVALID, "%s: %lld is out of range, expected %lld to %lld", r->name,
                       (long long)x, (long long)r->imin, (long long)r->imax);
-    memcpy((char *)p + r->offset, &x, sizeof(x));
+    memcpy((char *)p + r->offset, &x, sizeof x);
     return Q_OK;
 }
 
@@ -188,9 +188,9 @@ static void note_unknown(struct params *p, const char *name, uint32_t where)
     size_t n = 0;
     const char *nearest = "";
     bool look = p->unknown.n_looked < UNKNOWN_LOOK_MAX;
-    for (size_t i = 0; look && i < N_ROW && n < sizeof(names); i++)
+    for (size_t i = 0; look && i < N_ROW && n < sizeof names; i++)
         if (rows[i].where & where)
-            n += (size_t)snprintf(names + n, sizeof(names) - n, "%s%s", n ? " " : "", rows[i].name);
+            n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", n ? " " : "", rows[i].name);
     size_t n_nearest = unknown_nearest(&p->unknown, name, names, &nearest);
     unknown_note(&p->unknown, name, nearest, n_nearest);
 }
@@ -256,11 +256,13 @@ static enum q_code check_beam(const struct params *p, struct q_err *e)
     const struct {
         const char *name;
         bool given;
-    } others[] = {{"top_n_sigma", p->top_n_sigma > 0},
-                  {"prompt_logprobs", p->has[FIELD_prompt_logprobs]},
-                  {"echo", p->echo && p->logprobs},
-                  {"best_of", p->has[FIELD_best_of] && p->best_of != p->n}};
-    for (size_t i = 0; i < sizeof(others) / sizeof(*others); i++)
+    } others[] = {
+        {"top_n_sigma", p->top_n_sigma > 0},
+        {"prompt_logprobs", p->has[FIELD_prompt_logprobs]},
+        {"echo", p->echo && p->logprobs},
+        {"best_of", p->has[FIELD_best_of] && p->best_of != p->n},
+    };
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (others[i].given)
             return q_fail(e, Q_UNSUPPORTED, "%s: not supported together with use_beam_search%s",
                           others[i].name, strcmp(others[i].name, "echo") ? "" : " and logprobs");
@@ -334,7 +336,7 @@ void params_note_field(struct params *p, const struct q_err *e)
 {
     size_t n = strcspn(e->message, ":");
     p->param[0] = 0;
-    if (e->message[n] && n < sizeof(p->param)) {
+    if (e->message[n] && n < sizeof p->param) {
         memcpy(p->param, e->message, n);
         p->param[n] = 0;
     }
@@ -345,7 +347,7 @@ FALLIBLE params_read(struct params *p, const json_t *body, enum params_where whe
     const char *key;
     json_t *v;
     enum q_code rc = Q_OK;
-    memset(p, 0, sizeof(*p));
+    memset(p, 0, sizeof *p);
     p->n = 1;
     p->length_penalty = 1;
     p->skip_special_tokens = p->add_generation_prompt = p->parallel_tool_calls = true;

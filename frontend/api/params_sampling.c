@@ -117,7 +117,7 @@ static enum q_code fill_sampling(struct params *p, const struct params_context *
     const struct generation_defaults *d = c->defaults ? c->defaults : &none;
     enum q_code rc;
     double top_k = pick(p, FIELD_top_k, (double)p->top_k, d->has_top_k, (double)d->top_k, 0);
-    memset(s, 0, sizeof(*s));
+    memset(s, 0, sizeof *s);
     s->temperature =
         (float)pick(p, FIELD_temperature, p->temperature, d->has_temperature, d->temperature, 1);
     s->top_p = (float)pick(p, FIELD_top_p, p->top_p, d->has_top_p, d->top_p, 1);
@@ -128,7 +128,7 @@ static enum q_code fill_sampling(struct params *p, const struct params_context *
     s->presence_penalty = (float)p->presence_penalty;
     s->frequency_penalty = (float)p->frequency_penalty;
     s->seed = (uint64_t)p->seed;
-    if (!p->has[FIELD_seed] && RAND_bytes((unsigned char *)&s->seed, sizeof(s->seed)) != 1)
+    if (!p->has[FIELD_seed] && RAND_bytes((unsigned char *)&s->seed, sizeof s->seed) != 1)
         return q_fail(e, Q_INTERNAL, "cannot get random numbers for a seed");
     s->max_tokens =
         (uint32_t)(p->has[FIELD_max_completion_tokens] ? p->max_completion_tokens : p->max_tokens);
@@ -158,7 +158,7 @@ FALLIBLE params_stops(struct params *p, const char *stops[PARAMS_STOPS_MAX], uin
     const json_t *v = p->stop;
     size_t count = json_is_array(v) ? json_array_size(v) : v ? 1 : 0;
     *n = 0;
-    snprintf(p->param, sizeof(p->param), "stop");
+    snprintf(p->param, sizeof p->param, "stop");
     if (count > PARAMS_STOPS_MAX)
         return q_fail(e, Q_INVALID, "stop: %zu strings, expected at most %d", count,
                       PARAMS_STOPS_MAX);

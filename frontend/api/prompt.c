@@ -21,7 +21,7 @@ static enum q_code make(struct prompts *p, size_t n, struct q_err *e)
 {
     if (n > PROMPTS_MAX)
         return q_fail(e, Q_TOO_LARGE, "prompt: %zu prompts, expected at most %d", n, PROMPTS_MAX);
-    p->items = q_calloc(n, sizeof(*p->items));
+    p->items = q_calloc(n, sizeof *p->items);
     if (!p->items)
         return q_fail(e, Q_NO_MEMORY, "prompt: out of memory for %zu prompts", n);
     p->n = n;
@@ -115,7 +115,8 @@ struct turn_ask prompts_ask(const struct served_model *s, const struct params *p
         .trust_template = s->options->trust_request_chat_template,
         .enable_thinking = params->enable_thinking,
         .thinking = params->thinking,
-        .form = {sampling->grammar, sampling->grammar_data, sampling->n_grammar}};
+        .form = {sampling->grammar, sampling->grammar_data, sampling->n_grammar},
+    };
 }
 
 FALLIBLE prompts_render(struct prompts *p, const struct turn *t, struct q_err *e)
@@ -158,7 +159,7 @@ void prompts_truncate(struct prompts *p, size_t n, bool left)
         if (it->ids.n <= n)
             continue;
         if (left)
-            memmove(it->ids.ids, it->ids.ids + (it->ids.n - n), n * sizeof(*it->ids.ids));
+            memmove(it->ids.ids, it->ids.ids + (it->ids.n - n), n * sizeof *it->ids.ids);
         it->ids.n = n;
         it->text = NULL;
     }

@@ -37,7 +37,7 @@ FALLIBLE served_model_open(struct served_model *s, const char *model, const stru
                            struct q_err *e)
 {
     enum q_code rc;
-    memset(s, 0, sizeof(*s));
+    memset(s, 0, sizeof *s);
     s->options = o;
     if ((rc = hub_resolve(s->dir, model, *o->revision ? o->revision : NULL, e)) ||
         (rc = model_config_load(&s->config, &s->defaults, s->dir, e)))
@@ -80,9 +80,11 @@ static enum q_code add_shared_chat(struct served_model *s, const char *text, siz
     json_t *messages = json_pack("[{s:s,s:s%},{s:s,s:s}]", "role", "system", "content", text, n,
                                  "role", "user", "content", ".");
     struct ranges origin = RANGES_INIT;
-    const struct chat_request r = {.messages = messages,
-                                   .content = s->chat.content,
-                                   .origin = s->chat.parse_special ? NULL : &origin};
+    const struct chat_request r = {
+        .messages = messages,
+        .content = s->chat.content,
+        .origin = s->chat.parse_special ? NULL : &origin,
+    };
     enum q_code rc = messages ? chat_render(s->chat.template, &r, &out, &fault, e)
                               : q_fail(e, Q_INVALID, "not UTF-8, or out of memory");
     if (rc == Q_OK && (rc = buf_check(&out, "the rendered conversation", e)) == Q_OK &&
@@ -137,8 +139,7 @@ FALLIBLE served_model_load(struct served_model *s, struct q_err *e)
     if (rc != Q_OK)
         return rc;
     if (o->skip_tokenizer_init) {
-        snprintf(s->chat.error, sizeof(s->chat.error),
-                 "the server runs with --skip-tokenizer-init");
+        snprintf(s->chat.error, sizeof s->chat.error, "the server runs with --skip-tokenizer-init");
         return Q_OK;
     }
     if ((rc = tokenizer_open(&s->tokenizer, s->tokenizer_path, e)) ||
@@ -149,7 +150,7 @@ FALLIBLE served_model_load(struct served_model *s, struct q_err *e)
     if (!s->chat.template) {
         size_t n = strlen(s->chat.error);
         log_warning("chat is disabled: %s", s->chat.error);
-        snprintf(s->chat.error + n, sizeof(s->chat.error) - n,
+        snprintf(s->chat.error + n, sizeof s->chat.error - n,
                  "; /v1/completions accepts plain text");
     }
     return load_shared(s, e);

@@ -54,7 +54,7 @@ static void reply_metrics(struct app *a, struct http_exchange *x)
     struct buf body = BUF_INIT;
     char labels[64];
     metrics_render(&body, a->served.names[0]);
-    snprintf(labels, sizeof(labels), "block_size=\"%u\",num_gpu_blocks=\"%.0f\"", STEP_BLOCK_TOKENS,
+    snprintf(labels, sizeof labels, "block_size=\"%u\",num_gpu_blocks=\"%.0f\"", STEP_BLOCK_TOKENS,
              metric_value(METRIC_KV_TOTAL));
     metrics_render_info(&body, a->served.names[0], "vllm:cache_config_info",
                         "Configuration of the KV cache: tokens per block and number of blocks.",
@@ -103,7 +103,7 @@ void status_told(void *app)
 void on_metrics(void *app, struct http_exchange *x)
 {
     struct app *a = app;
-    struct scrape *s = a->link && link_ask(a->link) ? q_calloc(1, sizeof(*s)) : NULL;
+    struct scrape *s = a->link && link_ask(a->link) ? q_calloc(1, sizeof *s) : NULL;
     if (!s) {
         reply_metrics(a, x);
         return;
@@ -165,7 +165,7 @@ void on_model(void *app, struct http_exchange *x)
     char name[512];
     struct http_text path = http_path(x);
     size_t n_prefix = strlen("/v1/models/");
-    snprintf(name, sizeof(name), "%.*s", (int)(path.n - n_prefix), path.data + n_prefix);
+    snprintf(name, sizeof name, "%.*s", (int)(path.n - n_prefix), path.data + n_prefix);
     if (!*name || served_model_check_name(&a->served, name, &e) != Q_OK) {
         app_reply_error(x, &e, "model");
         return;

@@ -96,15 +96,17 @@ static FALLIBLE read_outputs(const struct params *p, struct sample_params *s,
     static const struct {
         const char *key;
         uint32_t kind;
-    } keys[] = {{"json", STRUCTURED_JSON},    {"json_object", STRUCTURED_JSON},
-                {"regex", STRUCTURED_REGEX},  {"choice", STRUCTURED_CHOICE},
-                {"grammar", STRUCTURED_EBNF}, {"structural_tag", STRUCTURED_TAGS}};
+    } keys[] = {
+        {"json", STRUCTURED_JSON},    {"json_object", STRUCTURED_JSON},
+        {"regex", STRUCTURED_REGEX},  {"choice", STRUCTURED_CHOICE},
+        {"grammar", STRUCTURED_EBNF}, {"structural_tag", STRUCTURED_TAGS},
+    };
     const char *key;
     json_t *v;
     bool compact = json_is_true(json_object_get(p->structured_outputs, "disable_any_whitespace"));
     json_object_foreach ((json_t *)p->structured_outputs, key, v) {
         struct ask a = {.field = "structured_outputs"};
-        size_t i = 0, n = sizeof(keys) / sizeof(*keys);
+        size_t i = 0, n = sizeof keys / sizeof *keys;
         if (json_is_null(v) || json_is_false(v) || !strcmp(key, "disable_any_whitespace") ||
             !strcmp(key, "disable_fallback") || !strcmp(key, "whitespace_pattern"))
             continue;
@@ -146,7 +148,7 @@ FALLIBLE structured_read(const struct params *p, struct sample_params *s, struct
         rc = read_format(p, s, ids, e);
     if (rc == Q_OK && p->structured_outputs)
         rc = read_outputs(p, s, ids, e);
-    for (size_t i = 0; rc == Q_OK && i < sizeof(asks) / sizeof(*asks); i++)
+    for (size_t i = 0; rc == Q_OK && i < sizeof asks / sizeof *asks; i++)
         if (asks[i].value || asks[i].text)
             rc = take_grammar(&asks[i], spaces_of(p), s, ids, e);
     if (rc == Q_OK && s->grammar && p->use_beam_search)

@@ -29,11 +29,11 @@ FALLIBLE tenant_of(struct tenant *t, const struct tenant_source *s, struct q_err
 {
     unsigned char who[32];
     enum q_code rc;
-    memset(t, 0, sizeof(*t));
+    memset(t, 0, sizeof *t);
     if (s->key || s->user) {
         if ((rc = mac(who, s, "quire tenant", s->key ? NULL : s->user, e)) != Q_OK)
             return rc;
-        memcpy(&t->id, who, sizeof(t->id));
+        memcpy(&t->id, who, sizeof t->id);
         t->id |= t->id == 0;
     }
     struct tenant_source apart = *s;
@@ -42,7 +42,7 @@ FALLIBLE tenant_of(struct tenant *t, const struct tenant_source *s, struct q_err
     if (!apart.key && !s->salt)
         return Q_OK;
     if ((rc = mac(t->salt, &apart, "quire cache", s->salt, e)) == Q_OK)
-        t->n_salt = sizeof(t->salt);
+        t->n_salt = sizeof t->salt;
     return rc;
 }
 
@@ -57,7 +57,7 @@ void shared_prompts_release(struct shared_prompts *s)
 FALLIBLE shared_prompts_add(struct shared_prompts *s, struct token_list *ids, struct q_err *e)
 {
     size_t cap = s->n;
-    enum q_code rc = q_grow(&s->items, &cap, s->n + 1, sizeof(*s->items), SHARED_PROMPTS_MAX, e);
+    enum q_code rc = q_grow(&s->items, &cap, s->n + 1, sizeof *s->items, SHARED_PROMPTS_MAX, e);
     if (rc != Q_OK)
         return rc;
     s->items[s->n++] = *ids;

@@ -31,7 +31,7 @@ static void ask_free(struct task *t)
 
 static void set_param(struct ask *q, const char *field)
 {
-    snprintf(q->params.param, sizeof(q->params.param), "%.63s", field ? field : "");
+    snprintf(q->params.param, sizeof q->params.param, "%.63s", field ? field : "");
 }
 
 static enum q_code read_body(struct ask *q, struct q_err *e)
@@ -166,10 +166,12 @@ static void start(struct app *a, struct http_exchange *x, bool to_text)
     static const struct task_calls calls = {prepare, answer, ask_free};
     if (!app_available(a, x, to_text ? on_detokenize : on_tokenize))
         return;
-    struct ask *q = q_calloc(1, sizeof(*q));
+    struct ask *q = q_calloc(1, sizeof *q);
     if (!q) {
-        http_reply_error(x, &(struct http_error){.code = Q_NO_MEMORY,
-                                                 .message = "out of memory for the request"});
+        http_reply_error(x, &(struct http_error){
+                                .code = Q_NO_MEMORY,
+                                .message = "out of memory for the request",
+                            });
         return;
     }
     q->app = a;

@@ -50,7 +50,7 @@ size_t unknown_nearest(struct unknown *u, const char *name, const char *names, c
 static void count_more(struct unknown *u)
 {
     u->n_more++;
-    snprintf(u->text + u->n_text, sizeof(u->text) - u->n_text, " and %zu more", u->n_more);
+    snprintf(u->text + u->n_text, sizeof u->text - u->n_text, " and %zu more", u->n_more);
 }
 
 void unknown_note(struct unknown *u, const char *name, const char *meant, size_t n_meant)
@@ -64,13 +64,13 @@ void unknown_note(struct unknown *u, const char *name, const char *meant, size_t
     }
     encode(shown, name);
     if (u->n == 1) {
-        u->n_text = (size_t)snprintf(u->text, sizeof(u->text), "%s", opening);
-        snprintf(u->first, sizeof(u->first), "%s", shown);
-        snprintf(u->meant, sizeof(u->meant), "%.*s", (int)n_meant, meant);
+        u->n_text = (size_t)snprintf(u->text, sizeof u->text, "%s", opening);
+        snprintf(u->first, sizeof u->first, "%s", shown);
+        snprintf(u->meant, sizeof u->meant, "%.*s", (int)n_meant, meant);
     }
-    int n = snprintf(line, sizeof(line), n_meant ? "%s%s (did you mean %.*s?)" : "%s%s",
+    int n = snprintf(line, sizeof line, n_meant ? "%s%s (did you mean %.*s?)" : "%s%s",
                      u->n > 1 ? ", " : "", shown, (int)n_meant, meant);
-    if (u->n_text + (size_t)n + sizeof(longest_end) > sizeof(u->text)) {
+    if (u->n_text + (size_t)n + sizeof longest_end > sizeof u->text) {
         count_more(u);
         return;
     }
@@ -82,11 +82,11 @@ void unknown_note(struct unknown *u, const char *name, const char *meant, size_t
 void unknown_no_effect(struct unknown *u, const char *name)
 {
     static const char more[] = ", ...";
-    size_t n = strlen(u->idle), room = sizeof(u->idle) - n;
+    size_t n = strlen(u->idle), room = sizeof u->idle - n;
     const char *before = u->n_idle++ ? ", " : "fields without effect: ";
-    if (strlen(before) + strlen(name) + sizeof(more) <= room)
+    if (strlen(before) + strlen(name) + sizeof more <= room)
         snprintf(u->idle + n, room, "%s%s", before, name);
-    else if (n < sizeof(more) || strcmp(u->idle + n + 1 - sizeof(more), more) != 0)
+    else if (n < sizeof more || strcmp(u->idle + n + 1 - sizeof more, more) != 0)
         snprintf(u->idle + n, room, "%s", more);
 }
 
@@ -94,7 +94,7 @@ const char *unknown_warning(struct unknown *u)
 {
     if (!u->n || !u->n_idle)
         return u->n ? u->text : u->n_idle ? u->idle : NULL;
-    snprintf(u->both, sizeof(u->both), "%s; %s", u->text, u->idle);
+    snprintf(u->both, sizeof u->both, "%s; %s", u->text, u->idle);
     return u->both;
 }
 
@@ -122,8 +122,8 @@ static void look(struct unknown *u, const struct nested *r, const json_t *object
         if (r->near && !n)
             continue;
         if (index >= 0)
-            snprintf(at, sizeof(at), "[%d]", index);
-        snprintf(path, sizeof(path), "%s%s%s%s.%.*s", r->field, at, r->member ? "." : "",
+            snprintf(at, sizeof at, "[%d]", index);
+        snprintf(path, sizeof path, "%s%s%s%s.%.*s", r->field, at, r->member ? "." : "",
                  r->member ? r->member : "", UNKNOWN_NAME_MAX, key);
         unknown_note(u, path, nearest, n);
     }
@@ -131,7 +131,7 @@ static void look(struct unknown *u, const struct nested *r, const json_t *object
 
 void unknown_members(struct unknown *u, const json_t *body)
 {
-    for (size_t i = 0; i < sizeof(nested) / sizeof(*nested); i++) {
+    for (size_t i = 0; i < sizeof nested / sizeof *nested; i++) {
         const json_t *v = json_object_get(body, nested[i].field);
         for (size_t k = 0; json_is_array(v) && k < json_array_size(v) && k < ITEMS_MAX; k++)
             look(u, &nested[i], json_array_get(v, k), (int)k);

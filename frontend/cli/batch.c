@@ -151,14 +151,18 @@ static void start(struct batch_item *t)
     static const struct {
         const char *path;
         http_handler *handle;
-    } handlers[] = {[BATCH_CHAT] = {"/v1/chat/completions", on_chat},
-                    [BATCH_COMPLETIONS] = {"/v1/completions", on_completions}};
+    } handlers[] = {
+        [BATCH_CHAT] = {"/v1/chat/completions", on_chat},
+        [BATCH_COMPLETIONS] = {"/v1/completions", on_completions},
+    };
     struct batch *b = t->batch;
     const char *path = handlers[t->line.url].path;
-    const struct http_local l = {.path = {path, strlen(path)},
-                                 .body = {buf_str(&t->line.body), t->line.body.len},
-                                 .reply = on_reply,
-                                 .ctx = t};
+    const struct http_local l = {
+        .path = {path, strlen(path)},
+        .body = {buf_str(&t->line.body), t->line.body.len},
+        .reply = on_reply,
+        .ctx = t,
+    };
     http_local_free(t->x);
     t->x = http_local_new(&l);
     push(&b->open, t);
@@ -208,10 +212,12 @@ static FALLIBLE take_line(struct batch *b, struct batch_item *t, const char *tex
     struct q_err why = Q_ERR_INIT;
     bool wanted, raw = b->app->options->raw;
     const struct chat_model *chat = &b->app->served.chat;
-    const struct batch_form form = {.n_line = t->n_line,
-                                    .raw = raw,
-                                    .chats = !raw && chat->template,
-                                    .broken = !raw && chat->broken ? chat->error : NULL};
+    const struct batch_form form = {
+        .n_line = t->n_line,
+        .raw = raw,
+        .chats = !raw && chat->template,
+        .broken = !raw && chat->broken ? chat->error : NULL,
+    };
     enum q_code rc,
         bad = text ? batch_line_read(&t->line, &form, text, n, &why)
                    : q_fail(&why, Q_TOO_LARGE, "the line exceeds %zu bytes", b->in.line_max);
@@ -258,7 +264,7 @@ static void pump(struct batch *b)
             b->count.bytes += n + 1;
             continue;
         }
-        struct batch_item *t = q_calloc(1, sizeof(*t));
+        struct batch_item *t = q_calloc(1, sizeof *t);
         b->count.n_line++;
         if (!t && q_fail(&e, Q_NO_MEMORY, "out of memory for a line"))
             break;

@@ -99,7 +99,7 @@ static FALLIBLE take_bare(struct batch_line *out, const struct batch_form *f, js
 {
     enum q_code rc = Q_OK;
     char name[32];
-    snprintf(name, sizeof(name), "line-%llu", (unsigned long long)f->n_line);
+    snprintf(name, sizeof name, "line-%llu", (unsigned long long)f->n_line);
     bool named = json_object_get(v, "custom_id");
     if ((rc = named ? take_id(out, v, e) : Q_OK))
         return rc;
@@ -155,10 +155,10 @@ void batch_line_release(struct batch_line *l)
 static void add_head(struct buf *out, const char *custom_id)
 {
     unsigned char random[16];
-    if (RAND_bytes(random, sizeof(random)) != 1)
-        memset(random, 0, sizeof(random)); /* an id that nothing relies on */
+    if (RAND_bytes(random, sizeof random) != 1)
+        memset(random, 0, sizeof random); /* an id that nothing relies on */
     buf_add_str(out, "{\"id\":\"batch_req_");
-    for (size_t i = 0; i < sizeof(random); i++)
+    for (size_t i = 0; i < sizeof random; i++)
         buf_printf(out, "%02x", random[i]);
     buf_add_str(out, "\",\"custom_id\":");
     if (custom_id)

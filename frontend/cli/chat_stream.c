@@ -158,11 +158,16 @@ FALLIBLE chat_stream(const struct chat_peer *peer, const json_t *body, struct ch
     else
         rc = buf_check(&text, "the request", e);
     if (!rc) {
-        struct stream s = {.answer = a,
-                           .call = {.method = "POST",
-                                    .path = "/v1/chat/completions",
-                                    .body = buf_str(&text),
-                                    .n_body = text.len}};
+        struct stream s = {
+            .answer = a,
+            .call =
+                {
+                    .method = "POST",
+                    .path = "/v1/chat/completions",
+                    .body = buf_str(&text),
+                    .n_body = text.len,
+                },
+        };
         a->asked_us = clock_us();
         rc = call(&s, peer, e);
         buf_release(&s.line);

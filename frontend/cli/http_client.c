@@ -17,23 +17,23 @@ FALLIBLE http_url_parse(struct http_url *out, const char *text, struct q_err *e)
     static const char scheme[] = "http://";
     if (!strncasecmp(text, "https://", 8))
         return q_fail(e, Q_UNSUPPORTED, "--url: https is not supported yet, got %.200s", text);
-    if (strncasecmp(text, scheme, sizeof(scheme) - 1) != 0)
+    if (strncasecmp(text, scheme, sizeof scheme - 1) != 0)
         return q_fail(e, Q_INVALID, "--url: expected http://host:port, got %.200s", text);
-    const char *at = text + sizeof(scheme) - 1;
+    const char *at = text + sizeof scheme - 1;
     bool v6 = *at == '[';
     at += v6;
     size_t n = strcspn(at, v6 ? "]" : ":/");
-    if (n == 0 || n >= sizeof(out->host))
+    if (n == 0 || n >= sizeof out->host)
         return q_fail(e, Q_INVALID, "--url: the host is missing in %.200s", text);
     memcpy(out->host, at, n);
     out->host[n] = 0;
     at += n + (v6 && at[n] == ']');
-    snprintf(out->port, sizeof(out->port), "80");
+    snprintf(out->port, sizeof out->port, "80");
     if (*at == ':') {
         n = strspn(++at, "0123456789");
         if (n == 0 || n > 5)
             return q_fail(e, Q_INVALID, "--url: the port is missing in %.200s", text);
-        snprintf(out->port, sizeof(out->port), "%.*s", (int)n, at);
+        snprintf(out->port, sizeof out->port, "%.*s", (int)n, at);
         at += n;
     }
     if (*at && *at != '/')
@@ -43,9 +43,9 @@ FALLIBLE http_url_parse(struct http_url *out, const char *text, struct q_err *e)
         n--;
     if (n >= 3 && !strncmp(at + n - 3, "/v1", 3)) /* the base URL as SDKs want it */
         n -= 3;
-    if (n >= sizeof(out->prefix))
+    if (n >= sizeof out->prefix)
         return q_fail(e, Q_INVALID, "--url: too long");
-    snprintf(out->prefix, sizeof(out->prefix), "%.*s", (int)n, at);
+    snprintf(out->prefix, sizeof out->prefix, "%.*s", (int)n, at);
     return Q_OK;
 }
 
@@ -103,7 +103,7 @@ static enum q_code fill(struct reader *r, struct q_err *e)
         int ready = poll(&p, 1, r->stop ? STOP_LOOK_MS : -1);
         if (r->stop && *r->stop)
             return q_fail(e, Q_CANCELLED, "stopped");
-        n = ready > 0 ? recv(r->fd, r->data, sizeof(r->data), 0) : -1;
+        n = ready > 0 ? recv(r->fd, r->data, sizeof r->data, 0) : -1;
         if (ready <= 0)
             errno = EINTR;
     } while (n < 0 && errno == EINTR);
@@ -160,13 +160,13 @@ static enum q_code read_chunks(struct reader *r, struct http_call *c, struct q_e
     char line[256];
     enum q_code rc;
     for (;;) {
-        if ((rc = read_line(r, line, sizeof(line), e)) != Q_OK)
+        if ((rc = read_line(r, line, sizeof line, e)) != Q_OK)
             return rc;
         char *end;
         unsigned long n = strtoul(line, &end, 16);
         if (end == line || n > (1ul << 30))
             return q_fail(e, Q_CORRUPT, "the server's response has an invalid chunk");
-        if ((rc = read_block(r, c, n, e)) || (rc = read_line(r, line, sizeof(line), e)))
+        if ((rc = read_block(r, c, n, e)) || (rc = read_line(r, line, sizeof line, e)))
             return rc;
         if (n == 0)
             return Q_OK;
@@ -178,13 +178,13 @@ static enum q_code read_answer(struct reader *r, struct http_call *c, struct q_e
     char line[HTTP_LINE_MAX];
     size_t length = SIZE_MAX;
     bool chunked = false;
-    enum q_code rc = read_line(r, line, sizeof(line), e);
+    enum q_code rc = read_line(r, line, sizeof line, e);
     if (rc != Q_OK)
         return rc;
     if (strncmp(line, "HTTP/1.", 7) != 0 || strlen(line) < 12)
         return q_fail(e, Q_CORRUPT, "the server's response is not HTTP/1.1");
     c->status = (int)strtol(line + 9, NULL, 10);
-    while ((rc = read_line(r, line, sizeof(line), e)) == Q_OK && *line) {
+    while ((rc = read_line(r, line, sizeof line, e)) == Q_OK && *line) {
         if (!strncasecmp(line, "content-length:", 15))
             length = strtoul(line + 15, NULL, 10);
         if (!strncasecmp(line, "transfer-encoding:", 18) && strstr(line + 18, "chunked"))

@@ -57,7 +57,7 @@ static void find_verbs(struct verbs *v, const char *dir)
             !*verb)
             continue;
         char path[PATH_MAX + 300];
-        snprintf(path, sizeof(path), "%s/%s", dir, entry->d_name);
+        snprintf(path, sizeof path, "%s/%s", dir, entry->d_name);
         if (access(path, X_OK) == 0)
             snprintf(v->names[v->n++], VERB_SIZE, "%s", verb);
     }
@@ -165,7 +165,7 @@ static bool is_serve_option(const char *flag)
 #define OPT(field, flag, type, def, min, max, programs, help) {flag, programs},
 #include "common/options.def"
     };
-    for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++)
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if ((rows[i].programs & FOR_SERVE) && !strcmp(rows[i].flag, flag))
             return true;
     return false;
@@ -174,7 +174,7 @@ static bool is_serve_option(const char *flag)
 static int run_verb(const char *dir, char **argv)
 {
     char path[PATH_MAX + VERB_SIZE + 8];
-    snprintf(path, sizeof(path), "%s/quire-%s", dir, argv[0]);
+    snprintf(path, sizeof path, "%s/quire-%s", dir, argv[0]);
     argv[0] = path;
     execv(path, argv);
     fprintf(stderr, "quire: %s: %s\n", path, strerror(errno));
@@ -207,7 +207,7 @@ int main(int argc, char **argv)
 {
     static struct verbs v;
     char dir[PATH_MAX];
-    ssize_t n = readlink("/proc/self/exe", dir, sizeof(dir) - 1);
+    ssize_t n = readlink("/proc/self/exe", dir, sizeof dir - 1);
     if (n < 0) {
         fprintf(stderr, "quire: /proc/self/exe: %s\n", strerror(errno));
         return 1;

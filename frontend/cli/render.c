@@ -78,8 +78,10 @@ static enum q_code render_plain(const struct line *l, const char *source, struct
 {
     struct template *t = NULL;
     json_t *none = json_object();
-    const struct template_run run = {.variables = l->request.kwargs ? l->request.kwargs : none,
-                                     .now = l->request.now};
+    const struct template_run run = {
+        .variables = l->request.kwargs ? l->request.kwargs : none,
+        .now = l->request.now,
+    };
     enum q_code rc = template_compile(&t, source, strlen(source), fault, e);
     if (rc == Q_OK)
         rc = template_render(t, &run, out, fault, e);

@@ -101,7 +101,7 @@ static void on_death(struct supervisor *s, struct child *c, int status)
     int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
     pid_t pid = c->pid;
     c->pid = 0;
-    describe(status, how, sizeof(how));
+    describe(status, how, sizeof how);
     if (s->stopping) {
         if (code != 0 && code != 128 + SIGTERM && code != 128 + SIGKILL) /* not by us */
             log_warning("%s (process %d) %s", c->name, pid, how);
@@ -139,7 +139,7 @@ static void reap(struct supervisor *s)
 static void on_signals(struct supervisor *s)
 {
     struct signalfd_siginfo info;
-    while (read(s->signals, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
+    while (read(s->signals, &info, sizeof info) == (ssize_t)sizeof info) {
         if (info.ssi_signo == SIGCHLD) {
             reap(s);
         } else if (!s->stopping) {

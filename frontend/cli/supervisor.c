@@ -26,7 +26,7 @@ static enum q_code listen_on(struct supervisor_resources *s, const struct option
 {
     bool v6 = strchr(o->host, ':') != NULL;
     enum q_code rc = net_listen(&s->listening, o->host, (uint16_t)o->port, e);
-    snprintf(s->url, sizeof(s->url), "http://%s%.255s%s:%u", v6 ? "[" : "", o->host, v6 ? "]" : "",
+    snprintf(s->url, sizeof s->url, "http://%s%.255s%s:%u", v6 ? "[" : "", o->host, v6 ? "]" : "",
              s->listening.port);
     return rc;
 }
@@ -34,17 +34,17 @@ static enum q_code listen_on(struct supervisor_resources *s, const struct option
 static enum q_code make_dir(struct supervisor_resources *s, struct q_err *e)
 {
     const char *base = getenv("XDG_RUNTIME_DIR");
-    if (!base || !*base || strlen(base) > ADDRESS_MAX - sizeof("/quire-XXXXXX/" SOCKET_NAME) ||
+    if (!base || !*base || strlen(base) > ADDRESS_MAX - sizeof SOCKET_NAME ||
         access(base, W_OK) != 0)
         base = "/tmp";
-    snprintf(s->dir, sizeof(s->dir), "%s/quire-XXXXXX", base);
+    snprintf(s->dir, sizeof s->dir, "%s/quire-XXXXXX", base);
     if (!mkdtemp(s->dir)) { /* mode 0700 */
         enum q_code rc = q_fail(e, Q_INTERNAL, "cannot create a folder named like %s: %s", s->dir,
                                 strerror(errno));
         s->dir[0] = 0;
         return rc;
     }
-    snprintf(s->address, sizeof(s->address), "ipc://%.*s/" SOCKET_NAME, PATH_MAX - 32, s->dir);
+    snprintf(s->address, sizeof s->address, "ipc://%.*s/" SOCKET_NAME, PATH_MAX - 32, s->dir);
     return Q_OK;
 }
 
@@ -71,11 +71,11 @@ FALLIBLE supervisor_resources_init_private(struct supervisor_resources *s, struc
 
 void supervisor_resources_release(struct supervisor_resources *s)
 {
-    char path[PATH_MAX + sizeof(SOCKET_NAME) + 1];
+    char path[PATH_MAX + sizeof SOCKET_NAME + 1];
     if (s->dir[0]) {
-        snprintf(path, sizeof(path), "%s/" SOCKET_NAME, s->dir);
+        snprintf(path, sizeof path, "%s/" SOCKET_NAME, s->dir);
         unlink(path);
-        snprintf(path, sizeof(path), "%s/" WEIGHTS, s->dir);
+        snprintf(path, sizeof path, "%s/" WEIGHTS, s->dir);
         unlink(path);
         rmdir(s->dir);
         s->dir[0] = 0;
@@ -86,7 +86,7 @@ static char *beside(const char *program)
 {
     static char dir[PATH_MAX];
     char *path = NULL;
-    ssize_t n = readlink("/proc/self/exe", dir, sizeof(dir) - 1);
+    ssize_t n = readlink("/proc/self/exe", dir, sizeof dir - 1);
     if (n < 0)
         return NULL;
     dir[n] = 0;
@@ -150,11 +150,11 @@ FALLIBLE children_init(struct child *children, uint32_t *n, const struct supervi
         c->slot = i ? i - 1 : 0;
         c->n_slot = n_frontend;
         if (i == 0)
-            snprintf(c->name, sizeof(c->name), "engine");
+            snprintf(c->name, sizeof c->name, "engine");
         else if (n_frontend == 1)
-            snprintf(c->name, sizeof(c->name), "frontend");
+            snprintf(c->name, sizeof c->name, "frontend");
         else
-            snprintf(c->name, sizeof(c->name), "frontend %u", i);
+            snprintf(c->name, sizeof c->name, "frontend %u", i);
         enum q_code rc = child_init(c, s, o, e);
         if (rc != Q_OK)
             return rc;
@@ -166,7 +166,7 @@ FALLIBLE children_init(struct child *children, uint32_t *n, const struct supervi
 static void set_number(const char *name, int value)
 {
     char text[16];
-    snprintf(text, sizeof(text), "%d", value);
+    snprintf(text, sizeof text, "%d", value);
     setenv(name, text, 1);
 }
 
@@ -177,7 +177,7 @@ static void give_sockets(const struct net_sockets *s)
     size_t n = 0;
     for (uint32_t i = 0; i < s->n; i++) {
         fcntl(s->fd[i], F_SETFD, 0);
-        n += (size_t)snprintf(text + n, sizeof(text) - n, "%s%d", i ? "," : "", s->fd[i]);
+        n += (size_t)snprintf(text + n, sizeof text - n, "%s%d", i ? "," : "", s->fd[i]);
     }
     setenv("QUIRE_LISTEN_FDS", text, 1);
 }
@@ -214,8 +214,8 @@ static void become(const struct child *c, pid_t parent)
         set_number("QUIRE_METRICS_SLOTS", (int)c->n_slot);
         set_number("QUIRE_READY_FD", s->ready_pipe[1]);
     } else {
-        char path[PATH_MAX + sizeof(WEIGHTS) + 1];
-        snprintf(path, sizeof(path), "%s/" WEIGHTS, s->dir);
+        char path[PATH_MAX + sizeof WEIGHTS + 1];
+        snprintf(path, sizeof path, "%s/" WEIGHTS, s->dir);
         setenv("QUIRE_WEIGHTS_FILE", path, 1);
     }
     run_program(c);
@@ -259,7 +259,7 @@ int check_end(struct check *k, struct q_err *e)
     char step[4096];
     ssize_t n;
     int status = 0;
-    while ((n = read(k->fd, step, sizeof(step))) > 0 || (n < 0 && errno == EINTR))
+    while ((n = read(k->fd, step, sizeof step)) > 0 || (n < 0 && errno == EINTR))
         if (n > 0)
             buf_add(&said, step, (size_t)n);
     close(k->fd);

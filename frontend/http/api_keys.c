@@ -17,7 +17,7 @@ static bool digest_of(unsigned char out[32], const char *data, size_t n)
 
 static FALLIBLE add(struct api_keys *k, const char *key, size_t n, struct q_err *e)
 {
-    enum q_code rc = q_grow(&k->items, &k->cap, k->n + 1, sizeof(*k->items), API_KEYS_MAX, e);
+    enum q_code rc = q_grow(&k->items, &k->cap, k->n + 1, sizeof *k->items, API_KEYS_MAX, e);
     if (rc != Q_OK)
         return rc;
     k->items[k->n] = (struct api_key){.weight = 1};
@@ -77,11 +77,11 @@ static FALLIBLE read_word(struct api_keys *k, const char *word, struct q_err *e)
         key->admin = k->has_admin = true;
         return Q_OK;
     }
-    if (strncmp(word, weight, sizeof(weight) - 1) != 0)
+    if (strncmp(word, weight, sizeof weight - 1) != 0)
         return q_fail(e, Q_INVALID,
                       "unknown attribute \"%.60s\" after a key, expected weight=N or admin", word);
     enum q_code rc =
-        parse_i64(&value, word + sizeof(weight) - 1, 1, API_KEY_WEIGHT_MAX, "weight", e);
+        parse_i64(&value, word + sizeof weight - 1, 1, API_KEY_WEIGHT_MAX, "weight", e);
     if (rc == Q_OK)
         key->weight = (uint32_t)value;
     return rc;
@@ -97,7 +97,7 @@ static FALLIBLE read_line(struct api_keys *k, const char *line, size_t n, struct
             rc = e->code;
         else
             rc = first ? add(k, word, strlen(word), e) : read_word(k, word, e);
-    OPENSSL_cleanse(word, sizeof(word));
+    OPENSSL_cleanse(word, sizeof word);
     return rc;
 }
 
@@ -140,12 +140,12 @@ static int by_digest(const void *a, const void *b)
 FALLIBLE api_keys_check(const struct api_keys *k, struct q_err *e)
 {
     enum q_code rc = Q_OK;
-    struct api_key *sorted = q_calloc(k->n ? k->n : 1, sizeof(*sorted));
+    struct api_key *sorted = q_calloc(k->n ? k->n : 1, sizeof *sorted);
     if (!sorted)
         return q_fail(e, Q_NO_MEMORY, "api keys: out of memory for %zu keys", k->n);
     if (k->n) {
-        memcpy(sorted, k->items, k->n * sizeof(*sorted));
-        qsort(sorted, k->n, sizeof(*sorted), by_digest);
+        memcpy(sorted, k->items, k->n * sizeof *sorted);
+        qsort(sorted, k->n, sizeof *sorted, by_digest);
     }
     for (size_t i = 1; rc == Q_OK && i < k->n; i++)
         if (by_digest(&sorted[i - 1], &sorted[i]) == 0)
@@ -164,7 +164,7 @@ void api_keys_release(struct api_keys *k)
 bool api_keys_digest(unsigned char out[32], const char *header, size_t n)
 {
     static const char scheme[] = "Bearer ";
-    const size_t n_scheme = sizeof(scheme) - 1;
+    const size_t n_scheme = sizeof scheme - 1;
     return n >= n_scheme && strncasecmp(header, scheme, n_scheme) == 0 &&
            digest_of(out, header + n_scheme, n - n_scheme);
 }

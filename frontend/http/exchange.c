@@ -89,10 +89,10 @@ static void choose_id(struct http_text given, char id[HTTP_ID_MAX + 1])
         return;
     }
     unsigned char random[16];
-    if (RAND_bytes(random, sizeof(random)) != 1)
+    if (RAND_bytes(random, sizeof random) != 1)
         memset(random, 0,
-               sizeof(random)); /* an id is for finding lines in a log, nothing relies on it */
-    for (size_t i = 0; i < sizeof(random); i++)
+               sizeof random); /* an id is for finding lines in a log, nothing relies on it */
+    for (size_t i = 0; i < sizeof random; i++)
         snprintf(id + 2 * i, 3, "%02x", random[i]);
 }
 
@@ -138,14 +138,16 @@ static size_t request_size(h2o_req_t *req)
 
 struct http_exchange *exchange_new(struct http_server *s, h2o_req_t *req, bool public)
 {
-    struct http_exchange *x = h2o_mem_alloc_shared(&req->pool, sizeof(*x), on_dispose);
-    *x = (struct http_exchange){.generator = {on_proceed, NULL},
-                                .req = req,
-                                .server = s,
-                                .public = public,
-                                .body = {req->entity.base, req->entity.len},
-                                .n_request = request_size(req),
-                                .last_ms = (int64_t)uv_now(s->loop)};
+    struct http_exchange *x = h2o_mem_alloc_shared(&req->pool, sizeof *x, on_dispose);
+    *x = (struct http_exchange){
+        .generator = {on_proceed, NULL},
+        .req = req,
+        .server = s,
+        .public = public,
+        .body = {req->entity.base, req->entity.len},
+        .n_request = request_size(req),
+        .last_ms = (int64_t)uv_now(s->loop),
+    };
     x->pending.max = HTTP_STREAM_BYTES_MAX;
     exchange_choose_id(x);
     watch_hangup(x);
@@ -243,7 +245,7 @@ bool http_key(const struct http_exchange *x, unsigned char digest[32])
 {
     const struct api_key *key = exchange_key(x);
     if (key)
-        memcpy(digest, key->digest, sizeof(key->digest));
+        memcpy(digest, key->digest, sizeof key->digest);
     return key;
 }
 
@@ -263,21 +265,23 @@ static const char *reason_of(int status)
     static const struct {
         int status;
         const char *reason;
-    } reasons[] = {{200, "OK"},
-                   {400, "Bad Request"},
-                   {401, "Unauthorized"},
-                   {403, "Forbidden"},
-                   {404, "Not Found"},
-                   {405, "Method Not Allowed"},
-                   {408, "Request Timeout"},
-                   {409, "Conflict"},
-                   {413, "Content Too Large"},
-                   {415, "Unsupported Media Type"},
-                   {429, "Too Many Requests"},
-                   {431, "Request Header Fields Too Large"},
-                   {499, "Client Closed Request"},
-                   {503, "Service Unavailable"}};
-    for (size_t i = 0; i < sizeof(reasons) / sizeof(*reasons); i++)
+    } reasons[] = {
+        {200, "OK"},
+        {400, "Bad Request"},
+        {401, "Unauthorized"},
+        {403, "Forbidden"},
+        {404, "Not Found"},
+        {405, "Method Not Allowed"},
+        {408, "Request Timeout"},
+        {409, "Conflict"},
+        {413, "Content Too Large"},
+        {415, "Unsupported Media Type"},
+        {429, "Too Many Requests"},
+        {431, "Request Header Fields Too Large"},
+        {499, "Client Closed Request"},
+        {503, "Service Unavailable"},
+    };
+    for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++)
         if (reasons[i].status == status)
             return reasons[i].reason;
     return status >= 500 ? "Internal Server Error" : "Error";

@@ -35,13 +35,13 @@ static void rewrite(struct http_server *s, h2o_req_t *req, h2o_ostream_t ***slot
     struct buf body = BUF_INIT;
     char text[128];
     if (req->res.status == 413)
-        snprintf(text, sizeof(text),
+        snprintf(text, sizeof text,
                  "the request body exceeds the limit of %zu bytes (--max-body-bytes)",
                  s->set.body_max);
     else
-        snprintf(text, sizeof(text), "the request is not valid HTTP");
+        snprintf(text, sizeof text, "the request is not valid HTTP");
     http_error_body(&body, &(struct http_error){.status = req->res.status, .message = text});
-    struct rewrite *r = (struct rewrite *)h2o_add_ostream(req, sizeof(*r), *slot);
+    struct rewrite *r = (struct rewrite *)h2o_add_ostream(req, sizeof *r, *slot);
     r->super.do_send = rewrite_send;
     r->body = h2o_strdup(&req->pool, buf_str(&body), body.len);
     req->res.content_length = body.len;
@@ -68,7 +68,7 @@ static void on_setup_ostream(h2o_filter_t *self, h2o_req_t *req, h2o_ostream_t *
 
 void filter_add(struct http_server *s, h2o_pathconf_t *path)
 {
-    struct filter *f = (struct filter *)h2o_create_filter(path, sizeof(*f));
+    struct filter *f = (struct filter *)h2o_create_filter(path, sizeof *f);
     f->super.on_setup_ostream = on_setup_ostream;
     f->server = s;
 }

@@ -112,7 +112,7 @@ static bool malformed(const char *bytes, size_t n)
     int minor_version;
     return phr_parse_request(bytes, n, &method, &n_method, &path, &n_path, &minor_version, headers,
                              &n_header, 0) == -1 &&
-           (n < sizeof(http2) - 1 || memcmp(bytes, http2, sizeof(http2) - 1) != 0);
+           (n < sizeof http2 - 1 || memcmp(bytes, http2, sizeof http2 - 1) != 0);
 }
 
 /* In place of what h2o cannot read, `have` bytes behind `skip`, it gets a head that it can. */
@@ -210,7 +210,7 @@ void guard_init(struct guard *g, uv_loop_t *loop, h2o_accept_ctx_t *accept)
 
 void guard_accept(struct guard *g, uv_stream_t *listener)
 {
-    struct guard_connection *c = q_calloc(1, sizeof(*c));
+    struct guard_connection *c = q_calloc(1, sizeof *c);
     if (!c)
         return;
     c->guard = g;
@@ -301,7 +301,7 @@ static void on_linger_bytes(uv_poll_t *poll, int status, int events)
     static char thrown_away[PIECE];
     struct lingering *l = poll->data;
     (void)events;
-    ssize_t n = status ? 0 : recv(l->fd, thrown_away, sizeof(thrown_away), MSG_DONTWAIT);
+    ssize_t n = status ? 0 : recv(l->fd, thrown_away, sizeof thrown_away, MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     if (n <= 0 || (size_t)n >= l->left || uv_now(l->guard->loop) >= l->end_ms) {
@@ -330,7 +330,7 @@ void guard_linger(struct guard *g, h2o_req_t *req)
 {
     struct guard_connection *c = connection_of(req);
     struct lingering *l;
-    if (!c || g->n_linger >= LINGER_MAX || !(l = q_calloc(1, sizeof(*l))))
+    if (!c || g->n_linger >= LINGER_MAX || !(l = q_calloc(1, sizeof *l)))
         return;
     *l = (struct lingering){.guard = g, .left = LINGER_SIZE};
     l->fd = fcntl(h2o_socket_get_fd(c->sock), F_DUPFD_CLOEXEC, 0);
@@ -340,5 +340,5 @@ void guard_linger(struct guard *g, h2o_req_t *req)
     }
     g->n_linger++;
     req->http1_is_persistent = 0;
-    *(struct lingering **)h2o_mem_alloc_shared(&req->pool, sizeof(l), on_linger_begin) = l;
+    *(struct lingering **)h2o_mem_alloc_shared(&req->pool, sizeof l, on_linger_begin) = l;
 }

@@ -134,7 +134,7 @@ void head_unframe(char *head, size_t n)
     if (!first_line(&l, &line))
         return;
     while (next_line(&l, &line) && line.n)
-        for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
+        for (size_t i = 0; i < sizeof names / sizeof *names; i++)
             if (is_header(line, names[i], &value)) {
                 head[line.data - head] = '_';
                 break;

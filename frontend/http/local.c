@@ -14,7 +14,7 @@ struct local_exchange { /* the exchange first: local_of */
 
 struct http_exchange *http_local_new(const struct http_local *l)
 {
-    struct local_exchange *o = q_calloc(1, sizeof(*o));
+    struct local_exchange *o = q_calloc(1, sizeof *o);
     if (!o)
         return NULL;
     o->local = *l;

@@ -155,7 +155,7 @@ static bool answer_preflight(struct http_server *s, struct http_exchange *x)
     if (list.len)
         add_header(req, "access-control-allow-headers", buf_str(&list), list.len);
     buf_release(&list);
-    snprintf(text, sizeof(text),
+    snprintf(text, sizeof text,
              "this server does not allow this %s in cross-origin requests (--allowed-%s)",
              refused ? refused : "",
              !refused || !strcmp(refused, "headers") ? "headers"
@@ -194,10 +194,10 @@ static void reply_no_route(struct http_exchange *x, const char *allow)
     int n_method = req->method.len < 32 ? (int)req->method.len : 32;
     if (*allow) {
         add_header(req, "allow", allow, strlen(allow));
-        snprintf(text, sizeof(text), "%.*s accepts %s, not %.*s", n_path, req->path_normalized.base,
+        snprintf(text, sizeof text, "%.*s accepts %s, not %.*s", n_path, req->path_normalized.base,
                  allow, n_method, req->method.base);
     } else {
-        snprintf(text, sizeof(text), "unknown endpoint: %.*s %.*s", n_method, req->method.base,
+        snprintf(text, sizeof text, "unknown endpoint: %.*s %.*s", n_method, req->method.base,
                  n_path, req->path_normalized.base);
     }
     http_reply_error(x, &error);
@@ -211,7 +211,7 @@ static bool is_json(const struct http_exchange *x)
         return true;
     static const char want[] = "application/json";
     struct http_text type = http_header(x, "content-type");
-    size_t n = sizeof(want) - 1;
+    size_t n = sizeof want - 1;
     return type.n >= n && strncasecmp(type.data, want, n) == 0 &&
            (type.n == n || type.data[n] == ';' || type.data[n] == ' ');
 }
@@ -266,10 +266,12 @@ static void on_unpacking_gone(void *ctx)
 
 static void handle_packed(struct http_exchange *x, const struct http_route *r, enum coding coding)
 {
-    struct unpacking *u = q_calloc(1, sizeof(*u));
+    struct unpacking *u = q_calloc(1, sizeof *u);
     if (!u) {
-        http_reply_error(x, &(struct http_error){.code = Q_NO_MEMORY,
-                                                 .message = "out of memory for the request"});
+        http_reply_error(x, &(struct http_error){
+                                .code = Q_NO_MEMORY,
+                                .message = "out of memory for the request",
+                            });
         return;
     }
     *u = (struct unpacking){.server = x->server, .x = x, .route = r, .coding = coding};
@@ -297,7 +299,8 @@ static void handle(struct http_exchange *x, const struct http_route *r)
         http_reply_error(
             x, &(struct http_error){
                    .code = Q_MEDIA_TYPE,
-                   .message = "Content-Encoding: not supported; accepted are " UNPACK_ACCEPTED});
+                   .message = "Content-Encoding: not supported; accepted are " UNPACK_ACCEPTED,
+               });
     } else {
         handle_packed(x, r, coding);
     }
@@ -306,7 +309,7 @@ static void handle(struct http_exchange *x, const struct http_route *r)
 static void refuse_head(struct http_exchange *x, const char *fault, bool large)
 {
     char text[160];
-    snprintf(text, sizeof(text), "the request is %s: %s", large ? "too large" : "not valid HTTP",
+    snprintf(text, sizeof text, "the request is %s: %s", large ? "too large" : "not valid HTTP",
              fault);
     guard_linger(&x->server->guard, x->req);
     http_reply_error(
@@ -320,22 +323,29 @@ static bool refused(struct http_exchange *x, const struct http_route *r, const c
     const struct http_server *s = x->server;
     struct http_error error = {.code = Q_OK};
     if (!authorized(s, r, x))
-        error = (struct http_error){.code = Q_UNAUTHORIZED,
-                                    .message = "missing or wrong API key: expected the header "
-                                               "\"Authorization: Bearer KEY\" or \"X-Api-Key: "
-                                               "KEY\""};
+        error = (struct http_error){
+            .code = Q_UNAUTHORIZED,
+            .message = "missing or wrong API key: expected the header "
+                       "\"Authorization: Bearer KEY\" or \"X-Api-Key: "
+                       "KEY\"",
+        };
     else if (!allowed(s, r, x))
-        error =
-            (struct http_error){.code = Q_FORBIDDEN,
-                                .message = "this API key has no access to administration "
-                                           "endpoints: --api-key-file marks other keys as admin"};
+        error = (struct http_error){
+            .code = Q_FORBIDDEN,
+            .message = "this API key has no access to administration "
+                       "endpoints: --api-key-file marks other keys as admin",
+        };
     else if (r && full)
-        error = (struct http_error){.code = Q_NO_SPACE,
-                                    .message = "too many open requests; retry later",
-                                    .retry_after_s = server_retry_after(s)};
+        error = (struct http_error){
+            .code = Q_NO_SPACE,
+            .message = "too many open requests; retry later",
+            .retry_after_s = server_retry_after(s),
+        };
     else if (r && !strcmp(r->method, "POST") && !is_json(x))
-        error = (struct http_error){.code = Q_MEDIA_TYPE,
-                                    .message = "Content-Type must be application/json"};
+        error = (struct http_error){
+            .code = Q_MEDIA_TYPE,
+            .message = "Content-Type must be application/json",
+        };
     if (error.code != Q_OK)
         http_reply_error(x, &error);
     else if (!r)
@@ -375,7 +385,7 @@ static int on_request(h2o_handler_t *self, h2o_req_t *req)
 
 void request_handle(struct http_server *s, h2o_pathconf_t *path)
 {
-    struct handler *h = (struct handler *)h2o_create_handler(path, sizeof(*h));
+    struct handler *h = (struct handler *)h2o_create_handler(path, sizeof *h);
     h->super.on_req = on_request;
     h->server = s;
 }

@@ -101,7 +101,7 @@ FALLIBLE http_server_new(struct http_server **out, uv_loop_t *loop, const struct
                          struct q_err *e)
 {
     enum q_code rc;
-    struct http_server *s = q_calloc(1, sizeof(*s));
+    struct http_server *s = q_calloc(1, sizeof *s);
     *out = NULL;
     if (!s)
         return q_fail(e, Q_NO_MEMORY, "http: out of memory for the server");
@@ -156,7 +156,7 @@ FALLIBLE http_server_listen(struct http_server *s, const char *host, uint16_t po
 FALLIBLE http_server_listen_fd(struct http_server *s, int fd, struct q_err *e)
 {
     struct sockaddr_storage sa;
-    int n = sizeof(sa);
+    int n = sizeof sa;
     Q_ASSERT(s->n_listener < NET_LISTEN_MAX);
     uv_tcp_t *listener = &s->listeners[s->n_listener];
     uv_tcp_init(s->loop, listener);

@@ -16,12 +16,11 @@ enum coding coding_read(const char *value, size_t n)
     static const struct {
         const char *name;
         enum coding coding;
-    } known[] = {{"", CODING_NONE},
-                 {"identity", CODING_NONE},
-                 {"gzip", CODING_GZIP},
-                 {"x-gzip", CODING_GZIP},
-                 {"deflate", CODING_DEFLATE}};
-    for (size_t i = 0; i < sizeof(known) / sizeof(*known); i++)
+    } known[] = {
+        {"", CODING_NONE},       {"identity", CODING_NONE},   {"gzip", CODING_GZIP},
+        {"x-gzip", CODING_GZIP}, {"deflate", CODING_DEFLATE},
+    };
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strlen(known[i].name) == n && strncasecmp(known[i].name, value, n) == 0)
             return known[i].coding;
     return CODING_UNKNOWN;

@@ -44,11 +44,13 @@ static void send_hello(struct link *l)
 {
     struct q_err e = Q_ERR_INIT;
     struct buf b = BUF_INIT;
-    struct msg_hello m = {.wire_min = PROTO_WIRE_MIN,
-                          .wire_max = PROTO_WIRE_MAX,
-                          .version = {QUIRE_VERSION, strlen(QUIRE_VERSION)},
-                          .digest = {l->set.digest, sizeof(l->set.digest)},
-                          .instance = l->instance};
+    struct msg_hello m = {
+        .wire_min = PROTO_WIRE_MIN,
+        .wire_max = PROTO_WIRE_MAX,
+        .version = {QUIRE_VERSION, strlen(QUIRE_VERSION)},
+        .digest = {l->set.digest, sizeof l->set.digest},
+        .instance = l->instance,
+    };
     if (send_buf(l, msg_hello_encode(&m, &b, &e), &b, &e))
         l->hello_ms = clock_ms(); /* else there is no connection: the next tick tries again */
 }
@@ -82,7 +84,7 @@ static void flush_aborts(struct link *l)
 
 static void add_abort(struct link *l, uint64_t wire_id)
 {
-    if (q_grow(&l->aborts, &l->aborts_cap, l->n_abort + 1, sizeof(*l->aborts), (size_t)1 << 24,
+    if (q_grow(&l->aborts, &l->aborts_cap, l->n_abort + 1, sizeof *l->aborts, (size_t)1 << 24,
                NULL) == Q_OK)
         l->aborts[l->n_abort++] = wire_id;
 }
@@ -99,16 +101,18 @@ static bool submit(struct link *l, struct generation *f)
     struct buf b = BUF_INIT;
     if (!generation_name(l, f))
         return false;
-    struct msg_submit m = {.req_id = f->wire_id,
-                           .prompt = {f->prompt, f->n_prompt},
-                           .emitted = {f->emitted.ids, f->emitted.n},
-                           .priority = (uint32_t)f->priority,
-                           .tenant = f->tenant,
-                           .weight = f->weight,
-                           .age_ms = age_ms(f),
-                           .cache_salt = {f->cache_salt, f->n_cache_salt},
-                           .no_prefix_cache = f->no_prefix_cache,
-                           .n_shared = f->n_shared};
+    struct msg_submit m = {
+        .req_id = f->wire_id,
+        .prompt = {f->prompt, f->n_prompt},
+        .emitted = {f->emitted.ids, f->emitted.n},
+        .priority = (uint32_t)f->priority,
+        .tenant = f->tenant,
+        .weight = f->weight,
+        .age_ms = age_ms(f),
+        .cache_salt = {f->cache_salt, f->n_cache_salt},
+        .no_prefix_cache = f->no_prefix_cache,
+        .n_shared = f->n_shared,
+    };
     sample_params_to_submit(&m, &f->params);
     if (f->emitted.n)
         m.n_prompt_logprob = 0; /* the prompt's are all here when a token is */
@@ -149,7 +153,7 @@ static void set_state(struct link *l, enum link_state state, const char *reason)
 {
     bool changed = l->state != state;
     l->state = state;
-    snprintf(l->reason, sizeof(l->reason), "%s", reason);
+    snprintf(l->reason, sizeof l->reason, "%s", reason);
     metric_set(METRIC_ENGINE_UP, state == LINK_UP || state == LINK_DRAINING);
     if (changed && l->set.on_change)
         l->set.on_change(l->set.ctx);
@@ -192,7 +196,7 @@ static void on_hello(struct link *l, const struct msg_hello *m)
 {
     char reason[LINK_REASON_MAX];
     struct link_engine *g = &l->engine;
-    bool digest_differs = m->digest.n != sizeof(l->set.digest) ||
+    bool digest_differs = m->digest.n != sizeof l->set.digest ||
                           memcmp(m->digest.data, l->set.digest, m->digest.n) != 0;
     bool wire_differs = m->wire_min > PROTO_WIRE_MAX || m->wire_max < PROTO_WIRE_MIN;
     bool up = l->state == LINK_UP || l->state == LINK_DRAINING;
@@ -204,16 +208,16 @@ static void on_hello(struct link *l, const struct msg_hello *m)
         go_down(l, m->instance == l->engine_instance ? "the engine reconnected"
                                                      : "the engine was restarted");
     l->probing = false;
-    copy_str(g->model, sizeof(g->model), m->model);
-    copy_str(g->version, sizeof(g->version), m->version);
+    copy_str(g->model, sizeof g->model, m->model);
+    copy_str(g->version, sizeof g->version, m->version);
     if (digest_differs || wire_differs) {
         if (wire_differs)
-            snprintf(reason, sizeof(reason),
+            snprintf(reason, sizeof reason,
                      "incompatible versions: the engine supports wire versions %u to %u, this "
                      "frontend %u to %u",
                      m->wire_min, m->wire_max, PROTO_WIRE_MIN, PROTO_WIRE_MAX);
         else
-            snprintf(reason, sizeof(reason),
+            snprintf(reason, sizeof reason,
                      "the engine's model differs from this frontend's (config.json or tokenizer); "
                      "the engine's model is %s",
                      g->model);
@@ -222,7 +226,7 @@ static void on_hello(struct link *l, const struct msg_hello *m)
         set_state(l, LINK_REFUSED, reason);
         return;
     }
-    copy_str(g->fingerprint, sizeof(g->fingerprint), m->fingerprint);
+    copy_str(g->fingerprint, sizeof g->fingerprint, m->fingerprint);
     g->vocab_size = m->vocab_size;
     g->max_model_len = m->max_model_len;
     g->max_num_seqs = m->max_num_seqs;
@@ -247,16 +251,15 @@ static void on_error_message(struct link *l, const struct msg_error *m)
 {
     char code[64], message[Q_MESSAGE_MAX];
     enum q_code found = Q_INTERNAL;
-    copy_str(code, sizeof(code), m->code);
-    copy_str(message, sizeof(message), m->message);
+    copy_str(code, sizeof code, m->code);
+    copy_str(message, sizeof message, m->message);
     for (int c = 1; c < Q_CODE_COUNT; c++)
         if (!strcmp(code, q_code_name((enum q_code)c)))
             found = (enum q_code)c;
     if (m->req_id == 0) {
         l->unheard_since_ms = 0;
         if (found == Q_UNAVAILABLE && l->state == LINK_CONNECTING) {
-            snprintf(l->reason, sizeof(l->reason), "the engine is %s",
-                     message); /* "loading 40 %" */
+            snprintf(l->reason, sizeof l->reason, "the engine is %s", message); /* "loading 40 %" */
             return;
         }
         if (found != Q_MISMATCH || l->state != LINK_REFUSED)
@@ -315,7 +318,7 @@ static void on_heartbeat(struct link *l, const struct msg_heartbeat *m)
     l->engine.pausing = m->pausing || m->paused;
     l->engine.refusing = m->refusing;
     if (m->fingerprint.n)
-        copy_str(l->engine.fingerprint, sizeof(l->engine.fingerprint), m->fingerprint);
+        copy_str(l->engine.fingerprint, sizeof l->engine.fingerprint, m->fingerprint);
     metric_set(METRIC_RUNNING, m->n_running);
     metric_set(METRIC_WAITING, m->n_waiting);
     metric_set(METRIC_SWAPPED, m->n_swapped);
@@ -437,7 +440,7 @@ void link_receive(struct link *l, const void *frame, size_t n)
         struct msg_command_done command_done;
     } m;
     uint32_t tag = proto_peek(frame, n);
-    memset(&m, 0, sizeof(m));
+    memset(&m, 0, sizeof m);
     l->beat_ms = clock_ms();
     if (tag == MSG_hello) {
         if (DECODE(hello))
@@ -475,7 +478,7 @@ static void expire(struct link *l, int64_t now)
     for (struct generation *f = l->waiting.first, *next; f; f = next) {
         next = f->next;
         if (l->state == LINK_REFUSED || now - f->since_ms > l->set.engine_timeout_ms) {
-            snprintf(message, sizeof(message), "the engine is not available: %s", l->reason);
+            snprintf(message, sizeof message, "the engine is not available: %s", l->reason);
             fail_generation(l, f, Q_UNAVAILABLE, message, 1000);
             next = l->waiting.first; /* the owner may have closed others */
         }
@@ -531,13 +534,13 @@ void link_flush(struct link *l)
 FALLIBLE link_init(struct link *l, const struct link_config *c, struct q_err *e)
 {
     Q_ASSERT(c->address && *c->address);
-    memset(l, 0, sizeof(*l));
+    memset(l, 0, sizeof *l);
     l->set = *c;
     l->heartbeat_ms = 1000;
     l->unheard_since_ms = clock_ms();
     l->arena = (struct arena)ARENA_INIT(PROTO_FRAME_MAX);
-    snprintf(l->reason, sizeof(l->reason), "waiting for the engine at %s", c->address);
-    if (RAND_bytes((unsigned char *)&l->instance, sizeof(l->instance)) != 1)
+    snprintf(l->reason, sizeof l->reason, "waiting for the engine at %s", c->address);
+    if (RAND_bytes((unsigned char *)&l->instance, sizeof l->instance) != 1)
         return q_fail(e, Q_INTERNAL, "link: no random numbers");
     return Q_OK;
 }

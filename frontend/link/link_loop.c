@@ -55,8 +55,8 @@ static void on_prepare(uv_prepare_t *prepare)
 FALLIBLE link_new(struct link **out, uv_loop_t *loop, const struct link_config *c, struct q_err *e)
 {
     struct socket_config sc = {c->address, c->keys, c->insecure_tcp};
-    struct link *l = q_calloc(1, sizeof(*l));
-    struct link_loop *o = q_calloc(1, sizeof(*o));
+    struct link *l = q_calloc(1, sizeof *l);
+    struct link_loop *o = q_calloc(1, sizeof *o);
     enum q_code rc;
     *out = NULL;
     if (!l || !o) {

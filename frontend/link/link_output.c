@@ -60,12 +60,14 @@ static enum q_code check(const struct msg_output *m, struct q_err *e)
 
 static struct link_tokens row(const struct msg_output *m, size_t i, const struct place *p)
 {
-    struct link_tokens t = {.ids = m->tokens.data ? m->tokens.data + p->token : NULL,
-                            .n = entry(m->n_token, i),
-                            .finish = (enum finish_reason)entry(m->finish, i),
-                            .stop_id = entry(m->stop_id, i),
-                            .n_cached = entry(m->n_cached, i),
-                            .queue_us = i < m->queue_us.n ? m->queue_us.data[i] : 0};
+    struct link_tokens t = {
+        .ids = m->tokens.data ? m->tokens.data + p->token : NULL,
+        .n = entry(m->n_token, i),
+        .finish = (enum finish_reason)entry(m->finish, i),
+        .stop_id = entry(m->stop_id, i),
+        .n_cached = entry(m->n_cached, i),
+        .queue_us = i < m->queue_us.n ? m->queue_us.data[i] : 0,
+    };
     uint32_t n_logprob = entry(m->n_logprob, i), n_prompt = entry(m->n_prompt_logprob, i);
     if (n_logprob)
         t.logprobs = (struct logprob_rows){t.n, n_logprob, m->logprob_ids.data + p->logprob,

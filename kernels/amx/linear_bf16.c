@@ -26,14 +26,16 @@ void linear_amx(const struct linear_args *a, const struct kern_exec *x)
     }
     if (a->n_row == 0)
         return;
-    const struct tiles_form f = {.x = a->x,
-                                 .w = a->w.data,
-                                 .x_bytes = a->x_stride * 2,
-                                 .panel_bytes = ((size_t)a->w.n_in + 1) / 2 * LINE_BYTES,
-                                 .k_bytes = (size_t)a->w.n_in * 2,
-                                 .n_row = a->n_row,
-                                 .n_out = a->w.n_out,
-                                 .args = a,
-                                 .y = FINISH_OF(a)};
+    const struct tiles_form f = {
+        .x = a->x,
+        .w = a->w.data,
+        .x_bytes = a->x_stride * 2,
+        .panel_bytes = ((size_t)a->w.n_in + 1) / 2 * LINE_BYTES,
+        .k_bytes = (size_t)a->w.n_in * 2,
+        .n_row = a->n_row,
+        .n_out = a->w.n_out,
+        .args = a,
+        .y = FINISH_OF(a),
+    };
     tiles_walk(&f, x, epilogue);
 }

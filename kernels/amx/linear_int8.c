@@ -35,14 +35,16 @@ void linear_int8_amx(const struct linear_int8_args *a, const struct kern_exec *x
 {
     if (a->n_row == 0)
         return;
-    const struct tiles_form f = {.x = (const char *)a->x,
-                                 .w = a->w.data,
-                                 .x_bytes = a->x_stride,
-                                 .panel_bytes = quant_panel_bytes(a->w.n_in),
-                                 .k_bytes = quant_k(a->w.n_in),
-                                 .n_row = a->n_row,
-                                 .n_out = a->w.n_out,
-                                 .args = a,
-                                 .y = FINISH_OF(a)};
+    const struct tiles_form f = {
+        .x = (const char *)a->x,
+        .w = a->w.data,
+        .x_bytes = a->x_stride,
+        .panel_bytes = quant_panel_bytes(a->w.n_in),
+        .k_bytes = quant_k(a->w.n_in),
+        .n_row = a->n_row,
+        .n_out = a->w.n_out,
+        .args = a,
+        .y = FINISH_OF(a),
+    };
     tiles_walk(&f, x, epilogue);
 }

@@ -192,12 +192,14 @@ static void run_unit(struct walk *t, const struct unit *u)
     set_up(t, whole ? u->n_row : TILE_ROWS, whole ? 0 : u->n_row - TILE_ROWS);
     for (uint32_t g = 0, n; g < n_group; g += n) {
         n = n_group - g < t->most ? n_group - g : t->most;
-        struct sums s = {.of = *u,
-                         .sum = t->s->sum[t->odd ^= 1],
-                         .scale = t->s->scale + g,
-                         .n_group = n,
-                         .first = u->first && g == 0,
-                         .last = u->last && g + n == n_group};
+        struct sums s = {
+            .of = *u,
+            .sum = t->s->sum[t->odd ^= 1],
+            .scale = t->s->scale + g,
+            .n_group = n,
+            .first = u->first && g == 0,
+            .last = u->last && g + n == n_group,
+        };
         if (u->last)
             finish_ahead(&y,
                          (struct range){u->row + u->n_row * g / n_group,
@@ -257,13 +259,15 @@ static void run_panel(struct walk *t, const uint8_t *w)
                 u.acc = t->s->acc[u.first && u.last ? 0 : i_unit++];
                 run_unit(t, &u);
             }
-        u = (struct unit){.acc = t->s->acc[u.first && u.last ? 0 : i_unit],
-                          .row = halves,
-                          .n_row = (uint32_t)(t->rows.end - halves),
-                          .width = KERN_PANEL,
-                          .o = t->o,
-                          .first = u.first,
-                          .last = u.last};
+        u = (struct unit){
+            .acc = t->s->acc[u.first && u.last ? 0 : i_unit],
+            .row = halves,
+            .n_row = (uint32_t)(t->rows.end - halves),
+            .width = KERN_PANEL,
+            .o = t->o,
+            .first = u.first,
+            .last = u.last,
+        };
         if (u.n_row)
             run_unit(t, &u);
     }
@@ -283,11 +287,13 @@ void linear_w4a8_amx(const struct linear_w4a8_args *args, const struct kern_exec
     const size_t most = fit < INT4_TILES_ROWS ? fit : INT4_TILES_ROWS;
     const size_t block = rows_even(a->n_row, most ? most : 32);
     const char *w = a->w.data;
-    struct walk t = {.a = a,
-                     .s = x->scratch,
-                     .weights = {w + panels.begin * panel_bytes, w + panels.end * panel_bytes},
-                     .slice = a->n_row <= FEW_REUSE ? FEW_K : INT4_TILES_K,
-                     .step = group < 64 ? group : 64};
+    struct walk t = {
+        .a = a,
+        .s = x->scratch,
+        .weights = {w + panels.begin * panel_bytes, w + panels.end * panel_bytes},
+        .slice = a->n_row <= FEW_REUSE ? FEW_K : INT4_TILES_K,
+        .step = group < 64 ? group : 64,
+    };
     t.most = AT_A_TIME / group < INT4_TILES_GROUPS ? AT_A_TIME / group : INT4_TILES_GROUPS;
     stream_open(&t.weights);
     for (size_t row = 0; row < a->n_row; row += block) {

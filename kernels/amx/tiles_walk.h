@@ -103,11 +103,13 @@ INLINE void tiles_panel(struct tiles_walk *t, struct range rows, uint32_t o,
             tiles_setup(t, TILE_ROWS, (uint32_t)n - TILE_ROWS);
             group_half(t, half);
             if (t->last)
-                tiles_next(t, (struct tiles_done){.stride = 32,
-                                                  .n_row = skip < left ? (uint32_t)n : 0,
-                                                  .row = row,
-                                                  .o = o + skip,
-                                                  .n = left - skip < 32 ? left - skip : 32});
+                tiles_next(t, (struct tiles_done){
+                                  .stride = 32,
+                                  .n_row = skip < left ? (uint32_t)n : 0,
+                                  .row = row,
+                                  .o = o + skip,
+                                  .n = left - skip < 32 ? left - skip : 32,
+                              });
         }
     }
     if (halves == rows.end)
@@ -119,11 +121,13 @@ INLINE void tiles_panel(struct tiles_walk *t, struct range rows, uint32_t o,
     else
         group_whole(t, false);
     if (t->last)
-        tiles_next(t, (struct tiles_done){.stride = KERN_PANEL,
-                                          .n_row = (uint32_t)(rows.end - halves),
-                                          .row = halves,
-                                          .o = o,
-                                          .n = left < KERN_PANEL ? left : KERN_PANEL});
+        tiles_next(t, (struct tiles_done){
+                          .stride = KERN_PANEL,
+                          .n_row = (uint32_t)(rows.end - halves),
+                          .row = halves,
+                          .o = o,
+                          .n = left < KERN_PANEL ? left : KERN_PANEL,
+                      });
 }
 
 /* One slice of K times some panels. */
@@ -167,7 +171,8 @@ INLINE void tiles_walk(const struct tiles_form *f, const struct kern_exec *x,
         .s = x->scratch,
         .epilogue = epilogue,
         .weights = {f->w + panels.begin * f->panel_bytes, f->w + panels.end * f->panel_bytes},
-        .n_tail = (uint32_t)(f->k_bytes % STEP_BYTES)};
+        .n_tail = (uint32_t)(f->k_bytes % STEP_BYTES),
+    };
     const size_t fit = SLICE_BYTES / (f->k_bytes + 1) / 32 * 32; /* whole, in one slice */
     const size_t block = rows_even(f->n_row, fit > BLOCK_ROWS ? fit : BLOCK_ROWS);
     if (t.n_tail) {

@@ -80,12 +80,14 @@ INLINE void tile_item(const struct tile *of, uint32_t n_row, const int vecs, con
 
 static void dot_scores(const struct dot_item *d, const char *const k[DOT_BLOCKS], float *s)
 {
-    struct tile t = {.out = s,
-                     .out_stride = DOT_TILE,
-                     .line_step = KERN_BLOCK * 4,
-                     .w = d->room.q,
-                     .w_stride = d->room.dim,
-                     .n_pair = (d->it->a->head_dim + 1) / 2};
+    struct tile t = {
+        .out = s,
+        .out_stride = DOT_TILE,
+        .line_step = KERN_BLOCK * 4,
+        .w = d->room.q,
+        .w_stride = d->room.dim,
+        .n_pair = (d->it->a->head_dim + 1) / 2,
+    };
     for (int j = 0; j < TILE_VECS; j++)
         t.line[j] = k[j];
     tile_item(&t, d->it->n_row, TILE_VECS, false);
@@ -93,11 +95,13 @@ static void dot_scores(const struct dot_item *d, const char *const k[DOT_BLOCKS]
 
 static void dot_values(const struct dot_item *d, const uint16_t *p, const uint16_t *v, uint32_t n)
 {
-    struct tile t = {.out_stride = d->room.dim,
-                     .line_step = (size_t)d->room.dim * 4,
-                     .w = p,
-                     .w_stride = DOT_TILE,
-                     .n_pair = n / 2};
+    struct tile t = {
+        .out_stride = d->room.dim,
+        .line_step = (size_t)d->room.dim * 4,
+        .w = p,
+        .w_stride = DOT_TILE,
+        .n_pair = n / 2,
+    };
     uint32_t c = 0;
     for (; c + 16 * TILE_VECS <= d->room.dim; c += 16 * TILE_VECS) {
         for (uint32_t j = 0; j < TILE_VECS; j++)

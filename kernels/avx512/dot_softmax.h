@@ -120,11 +120,13 @@ INLINE void dot_softmax(const struct dot_item *d, uint32_t first, struct span ti
                         struct dot_form f)
 {
     for (uint32_t r = 0; r < d->it->n_row; r++) {
-        struct dot_line l = {.d = d,
-                             .s = d->room.s + (size_t)r * DOT_TILE,
-                             .p = d->room.p + (size_t)r * DOT_TILE,
-                             .first = first,
-                             .span = span_cut(item_span(d->it, r), tile)};
+        struct dot_line l = {
+            .d = d,
+            .s = d->room.s + (size_t)r * DOT_TILE,
+            .p = d->room.p + (size_t)r * DOT_TILE,
+            .first = first,
+            .span = span_cut(item_span(d->it, r), tile),
+        };
         const struct span s = l.span;
         uint32_t begin = s.begin / KERN_BLOCK * KERN_BLOCK;
         uint32_t end = (s.end + KERN_BLOCK - 1) / KERN_BLOCK * KERN_BLOCK;

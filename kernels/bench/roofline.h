@@ -13,12 +13,13 @@
 #include <stddef.h>
 #include "kernels/bench/timing.h"
 
-enum roofline_read {              /* how the threads walk one array */
-                     READ_SHARES, /* each its own contiguous half, third, … */
-                     READ_TURNS,  /* that, the next 32 KiB asked for in eight streams */
-                     READ_CHUNKS, /* 64 KiB pieces dealt out in turn */
-                     READ_ROWS,   /* its share, in four rows of 1792 bytes at once */
-                     READ_COUNT
+/* how the threads walk one array */
+enum roofline_read {
+    READ_SHARES, /* each its own contiguous half, third, … */
+    READ_TURNS,  /* that, the next 32 KiB asked for in eight streams */
+    READ_CHUNKS, /* 64 KiB pieces dealt out in turn */
+    READ_ROWS,   /* its share, in four rows of 1792 bytes at once */
+    READ_COUNT
 };
 enum roofline_peak {
     PEAK_F32_8,     /* fused multiply-add, 8 lanes (AVX2) */

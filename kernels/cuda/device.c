@@ -47,13 +47,15 @@ static void fill_props(struct device *d, const struct cudaDeviceProp *p)
     int driver = 0, runtime = 0;
     (void)cudaDriverGetVersion(&driver);
     (void)cudaRuntimeGetVersion(&runtime);
-    d->props = (struct device_props){.major = (uint32_t)p->major,
-                                     .minor = (uint32_t)p->minor,
-                                     .n_unit = (uint32_t)p->multiProcessorCount,
-                                     .driver = (uint32_t)driver,
-                                     .runtime = (uint32_t)runtime,
-                                     .total_bytes = p->totalGlobalMem,
-                                     .l2_bytes = (uint64_t)p->l2CacheSize};
+    d->props = (struct device_props){
+        .major = (uint32_t)p->major,
+        .minor = (uint32_t)p->minor,
+        .n_unit = (uint32_t)p->multiProcessorCount,
+        .driver = (uint32_t)driver,
+        .runtime = (uint32_t)runtime,
+        .total_bytes = p->totalGlobalMem,
+        .l2_bytes = (uint64_t)p->l2CacheSize,
+    };
     snprintf(d->props.name, sizeof d->props.name, "%.90s", p->name);
 }
 
@@ -360,43 +362,45 @@ static enum q_code cuda_tune(struct device *d, const struct device_tuning *what,
 
 const struct device_table *quire_device_5(void)
 {
-    static const struct device_table table = {.abi = DEVICE_ABI,
-                                              .kern_bytes = sizeof(struct kern_table),
-                                              .name = "cuda",
-                                              .row_major = true,
-                                              .open = cuda_open,
-                                              .close = cuda_close,
-                                              .props = cuda_props,
-                                              .kern = cuda_kern,
-                                              .memory = cuda_memory,
-                                              .check = cuda_check,
-                                              .alloc = cuda_alloc,
-                                              .release = cuda_release,
-                                              .host_alloc = cuda_host_alloc,
-                                              .host_free = cuda_host_free,
-                                              .stream_new = cuda_stream_new,
-                                              .stream_free = cuda_stream_free,
-                                              .copy = cuda_copy,
-                                              .copy_rows = cuda_copy_rows,
-                                              .fill = cuda_fill,
-                                              .sync = cuda_sync,
-                                              .event_new = cuda_event_new,
-                                              .event_free = cuda_event_free,
-                                              .event_record = cuda_event_record,
-                                              .stream_wait = cuda_stream_wait,
-                                              .event_wait = cuda_event_wait,
-                                              .event_done = cuda_event_done,
-                                              .event_ms = cuda_event_ms,
-                                              .graph_begin = cuda_graph_begin,
-                                              .graph_end = cuda_graph_end,
-                                              .graph_launch = cuda_graph_launch,
-                                              .graph_free = cuda_graph_free,
-                                              .matrix_bytes = cuda_matrix_bytes,
-                                              .kv_block_bytes = cuda_kv_bytes,
-                                              .workspace_bytes = cuda_workspace,
-                                              .plan_bytes = cuda_plan_bytes,
-                                              .plan = cuda_plan,
-                                              .tune = cuda_tune};
+    static const struct device_table table = {
+        .abi = DEVICE_ABI,
+        .kern_bytes = sizeof(struct kern_table),
+        .name = "cuda",
+        .row_major = true,
+        .open = cuda_open,
+        .close = cuda_close,
+        .props = cuda_props,
+        .kern = cuda_kern,
+        .memory = cuda_memory,
+        .check = cuda_check,
+        .alloc = cuda_alloc,
+        .release = cuda_release,
+        .host_alloc = cuda_host_alloc,
+        .host_free = cuda_host_free,
+        .stream_new = cuda_stream_new,
+        .stream_free = cuda_stream_free,
+        .copy = cuda_copy,
+        .copy_rows = cuda_copy_rows,
+        .fill = cuda_fill,
+        .sync = cuda_sync,
+        .event_new = cuda_event_new,
+        .event_free = cuda_event_free,
+        .event_record = cuda_event_record,
+        .stream_wait = cuda_stream_wait,
+        .event_wait = cuda_event_wait,
+        .event_done = cuda_event_done,
+        .event_ms = cuda_event_ms,
+        .graph_begin = cuda_graph_begin,
+        .graph_end = cuda_graph_end,
+        .graph_launch = cuda_graph_launch,
+        .graph_free = cuda_graph_free,
+        .matrix_bytes = cuda_matrix_bytes,
+        .kv_block_bytes = cuda_kv_bytes,
+        .workspace_bytes = cuda_workspace,
+        .plan_bytes = cuda_plan_bytes,
+        .plan = cuda_plan,
+        .tune = cuda_tune,
+    };
     return &table;
 }
 
@@ -408,7 +412,8 @@ static enum q_code cuda_tune(struct device *d, const struct device_tuning *what,
         .lt = d->lt,
         .link = &link,
         .dir = d->tune_dir,
-        .card = {.major = d->props.major, .minor = d->props.minor, .driver = d->props.driver}};
+        .card = {.major = d->props.major, .minor = d->props.minor, .driver = d->props.driver},
+    };
     *out = (struct device_tuned){0};
     if (!d->lt) {
         snprintf(out->note, sizeof out->note, "%s%s",

@@ -28,10 +28,12 @@ struct lt {
 static const struct {
     enum lt_type in, sums;
     enum lt_compute compute;
-} kinds[LT_KINDS] = {[LT_KIND_BF16] = {LT_BF16, LT_F32, LT_COMPUTE_F32},
-                     [LT_KIND_F16] = {LT_F16, LT_F32, LT_COMPUTE_F32},
-                     [LT_KIND_I8] = {LT_I8, LT_I32, LT_COMPUTE_I32},
-                     [LT_KIND_E4M3] = {LT_E4M3, LT_F32, LT_COMPUTE_F32}};
+} kinds[LT_KINDS] = {
+    [LT_KIND_BF16] = {LT_BF16, LT_F32, LT_COMPUTE_F32},
+    [LT_KIND_F16] = {LT_F16, LT_F32, LT_COMPUTE_F32},
+    [LT_KIND_I8] = {LT_I8, LT_I32, LT_COMPUTE_I32},
+    [LT_KIND_E4M3] = {LT_E4M3, LT_F32, LT_COMPUTE_F32},
+};
 
 /* ---- buckets ---- */
 uint32_t lt_bucket_rows(uint32_t bucket)
@@ -204,8 +206,10 @@ uint32_t lt_candidates(struct lt *lt, const struct lt_shape *shape, uint32_t n_r
                                          (int)LT_CANDIDATES_MAX, found, &n_found);
     for (int i = 0; status == LT_OK && i < n_found; i++)
         if (found[i].status == LT_OK && found[i].workspace_bytes <= lt->workspace_max)
-            out[n++] = (struct lt_choice){.algo = found[i].algo,
-                                          .workspace_bytes = found[i].workspace_bytes};
+            out[n++] = (struct lt_choice){
+                .algo = found[i].algo,
+                .workspace_bytes = found[i].workspace_bytes,
+            };
     if (pref)
         lt->api->pref_destroy(pref);
     return n;

@@ -44,20 +44,22 @@ static struct lt_api api;
 static const struct {
     const char *name;
     void *to; /* the pointer in `api` */
-} functions[] = {{"cublasLtGetVersion", &api.version},
-                 {"cublasLtCreate", &api.create},
-                 {"cublasLtDestroy", &api.destroy},
-                 {"cublasLtMatmulDescCreate", &api.desc_create},
-                 {"cublasLtMatmulDescSetAttribute", &api.desc_set},
-                 {"cublasLtMatmulDescDestroy", &api.desc_destroy},
-                 {"cublasLtMatrixLayoutCreate", &api.layout_create},
-                 {"cublasLtMatrixLayoutSetAttribute", &api.layout_set},
-                 {"cublasLtMatrixLayoutDestroy", &api.layout_destroy},
-                 {"cublasLtMatmulPreferenceCreate", &api.pref_create},
-                 {"cublasLtMatmulPreferenceSetAttribute", &api.pref_set},
-                 {"cublasLtMatmulPreferenceDestroy", &api.pref_destroy},
-                 {"cublasLtMatmulAlgoGetHeuristic", &api.heuristic},
-                 {"cublasLtMatmul", &api.matmul}};
+} functions[] = {
+    {"cublasLtGetVersion", &api.version},
+    {"cublasLtCreate", &api.create},
+    {"cublasLtDestroy", &api.destroy},
+    {"cublasLtMatmulDescCreate", &api.desc_create},
+    {"cublasLtMatmulDescSetAttribute", &api.desc_set},
+    {"cublasLtMatmulDescDestroy", &api.desc_destroy},
+    {"cublasLtMatrixLayoutCreate", &api.layout_create},
+    {"cublasLtMatrixLayoutSetAttribute", &api.layout_set},
+    {"cublasLtMatrixLayoutDestroy", &api.layout_destroy},
+    {"cublasLtMatmulPreferenceCreate", &api.pref_create},
+    {"cublasLtMatmulPreferenceSetAttribute", &api.pref_set},
+    {"cublasLtMatmulPreferenceDestroy", &api.pref_destroy},
+    {"cublasLtMatmulAlgoGetHeuristic", &api.heuristic},
+    {"cublasLtMatmul", &api.matmul},
+};
 
 /* Where the loader looks (the toolkit's packages, LD_LIBRARY_PATH), then where the toolkit's own
  * installer puts it. 13 is the version this library's runtime is of; 12's works as well. */

@@ -36,15 +36,17 @@ static void fill(struct room *r)
 static void launch_chain(const struct chain *c, struct device_stream *s)
 {
     const struct kern_exec x = {.nth = 1, .stream = s};
-    const struct norm_rows_args norm = {.y = c->card->h,
-                                        .y_dtype = DT_BF16,
-                                        .x = c->card->x,
-                                        .w = c->card->gain,
-                                        .n_row = ROWS,
-                                        .n_col = WIDTH,
-                                        .x_stride = WIDTH,
-                                        .y_stride = WIDTH,
-                                        .eps = 1e-5f};
+    const struct norm_rows_args norm = {
+        .y = c->card->h,
+        .y_dtype = DT_BF16,
+        .x = c->card->x,
+        .w = c->card->gain,
+        .n_row = ROWS,
+        .n_col = WIDTH,
+        .x_stride = WIDTH,
+        .y_stride = WIDTH,
+        .eps = 1e-5f,
+    };
     const struct linear_args product = {
         .y = c->card->x,
         .y_dtype = DT_F32,
@@ -54,7 +56,8 @@ static void launch_chain(const struct chain *c, struct device_stream *s)
         .n_row = ROWS,
         .x_stride = WIDTH,
         .y_stride = WIDTH,
-        .accumulate = 1};
+        .accumulate = 1,
+    };
     for (uint32_t i = 0; i < c->size.n_layer; i++) {
         c->k->norm_rows(&norm, &x);
         c->k->linear(&product, &x);

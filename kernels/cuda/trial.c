@@ -92,15 +92,17 @@ static void fill(struct trial *t, const struct problem *p)
 
 static struct device_limits limits_of(const struct problem *p)
 {
-    return (struct device_limits){.n_row_max = ROWS,
-                                  .n_seq_max = SEQS,
-                                  .n_logit_max = 1,
-                                  .context_max = BLOCKS * KERN_BLOCK,
-                                  .n_head = HEADS,
-                                  .n_kv_head = KV_HEADS,
-                                  .head_dim = p->head_dim,
-                                  .vocab_size = 1,
-                                  .kv_dtype = DT_BF16};
+    return (struct device_limits){
+        .n_row_max = ROWS,
+        .n_seq_max = SEQS,
+        .n_logit_max = 1,
+        .context_max = BLOCKS * KERN_BLOCK,
+        .n_head = HEADS,
+        .n_kv_head = KV_HEADS,
+        .head_dim = p->head_dim,
+        .vocab_size = 1,
+        .kv_dtype = DT_BF16,
+    };
 }
 
 static struct attention_args args_of(const struct trial *t, const struct problem *p)
@@ -109,25 +111,27 @@ static struct attention_args args_of(const struct trial *t, const struct problem
     uint32_t n_row = 0;
     for (uint32_t s = 0; s < SEQS; s++)
         n_row += queries[s];
-    return (struct attention_args){.out_dtype = DT_F32,
-                                   .q = t->card->q,
-                                   .out_stride = width,
-                                   .q_stride = width,
-                                   .k_cache = t->card->k,
-                                   .v_cache = t->card->v,
-                                   .kv_dtype = DT_BF16,
-                                   .seqs = t->card->seqs,
-                                   .n_seq = SEQS,
-                                   .n_head = HEADS,
-                                   .n_kv_head = KV_HEADS,
-                                   .head_dim = p->head_dim,
-                                   .context_max = BLOCKS * KERN_BLOCK,
-                                   .scale = 1.0f / sqrtf((float)p->head_dim),
-                                   .soft_cap = p->soft_cap,
-                                   .window = p->window,
-                                   .sinks = p->sinks ? t->card->sinks : NULL,
-                                   .plan = t->card->plan,
-                                   .n_row = n_row};
+    return (struct attention_args){
+        .out_dtype = DT_F32,
+        .q = t->card->q,
+        .out_stride = width,
+        .q_stride = width,
+        .k_cache = t->card->k,
+        .v_cache = t->card->v,
+        .kv_dtype = DT_BF16,
+        .seqs = t->card->seqs,
+        .n_seq = SEQS,
+        .n_head = HEADS,
+        .n_kv_head = KV_HEADS,
+        .head_dim = p->head_dim,
+        .context_max = BLOCKS * KERN_BLOCK,
+        .scale = 1.0f / sqrtf((float)p->head_dim),
+        .soft_cap = p->soft_cap,
+        .window = p->window,
+        .sinks = p->sinks ? t->card->sinks : NULL,
+        .plan = t->card->plan,
+        .n_row = n_row,
+    };
 }
 
 static void compare(struct attention_trial *r, const struct trial *t, uint32_t n)
@@ -152,7 +156,11 @@ static FALLIBLE solve(struct attention_trial *r, struct trial *t, const struct p
     const struct device_link *on = t->on;
     const struct device_limits l = limits_of(p);
     const struct kern_exec x = {
-        .nth = 1, .scratch = t->scratch, .scratch_bytes = t->scratch_bytes, .stream = on->s};
+        .nth = 1,
+        .scratch = t->scratch,
+        .scratch_bytes = t->scratch_bytes,
+        .stream = on->s,
+    };
     struct attention_args a = args_of(t, p);
     const size_t n = (size_t)a.n_row * a.out_stride;
     enum q_code rc;

@@ -77,11 +77,13 @@ static void fill_numbers(struct trial *t, enum linear_type type, unsigned char *
 static struct packed matrix_of(const struct trial *t, enum linear_type type,
                                const struct problem *p)
 {
-    return (struct packed){.data = t->card->w,
-                           .n_out = p->n_out,
-                           .n_in = p->n_in,
-                           .dtype = dtypes[type],
-                           .gated = p->gated};
+    return (struct packed){
+        .data = t->card->w,
+        .n_out = p->n_out,
+        .n_in = p->n_in,
+        .dtype = dtypes[type],
+        .gated = p->gated,
+    };
 }
 
 static size_t matrix_step(const struct trial *t, enum linear_type type, const struct problem *p)
@@ -125,27 +127,33 @@ static void launch(const struct trial *t, enum linear_type type, const struct pr
     const uint32_t n_col = p->gated ? p->n_out / 2 : p->n_out;
     const struct groups groups = {matrix_step(t, type, p), p->n_group, c->starts,
                                   p->picked ? c->rows : NULL};
-    const struct linear_grouped_args floats = {{.y = t->card->got[i],
-                                                .y_dtype = DT_F32,
-                                                .x = c->x,
-                                                .x_dtype = dtypes[type],
-                                                .w = matrix_of(t, type, p),
-                                                .bias = bias,
-                                                .n_row = p->n_row,
-                                                .x_stride = p->n_in,
-                                                .y_stride = n_col,
-                                                .accumulate = p->accumulate},
-                                               groups};
-    const struct linear_int8_args by = {.y = t->card->got[i],
-                                        .y_dtype = DT_F32,
-                                        .x = (const int8_t *)c->x,
-                                        .rows = c->scales,
-                                        .w = matrix_of(t, type, p),
-                                        .bias = bias,
-                                        .n_row = p->n_row,
-                                        .x_stride = p->n_in,
-                                        .y_stride = n_col,
-                                        .accumulate = p->accumulate};
+    const struct linear_grouped_args floats = {
+        {
+            .y = t->card->got[i],
+            .y_dtype = DT_F32,
+            .x = c->x,
+            .x_dtype = dtypes[type],
+            .w = matrix_of(t, type, p),
+            .bias = bias,
+            .n_row = p->n_row,
+            .x_stride = p->n_in,
+            .y_stride = n_col,
+            .accumulate = p->accumulate,
+        },
+        groups,
+    };
+    const struct linear_int8_args by = {
+        .y = t->card->got[i],
+        .y_dtype = DT_F32,
+        .x = (const int8_t *)c->x,
+        .rows = c->scales,
+        .w = matrix_of(t, type, p),
+        .bias = bias,
+        .n_row = p->n_row,
+        .x_stride = p->n_in,
+        .y_stride = n_col,
+        .accumulate = p->accumulate,
+    };
     const struct linear_fp8_grouped_args bytes = {{by, groups}};
     const struct linear_fp8_args e4m3 = {by};
     if (type == LINEAR_I8)
@@ -221,7 +229,11 @@ done:
 
 /* Of the largest, by what order and bits of sums differ (tune.c has the same for cuBLASLt's). */
 static const double tolerances[LINEAR_TYPES] = {
-    [LINEAR_BF16] = 0x1p-10, [LINEAR_F16] = 0x1p-10, [LINEAR_I8] = 0, [LINEAR_FP8] = 0x1p-6};
+    [LINEAR_BF16] = 0x1p-10,
+    [LINEAR_F16] = 0x1p-10,
+    [LINEAR_I8] = 0,
+    [LINEAR_FP8] = 0x1p-6,
+};
 
 bool linear_trial_holds(const struct linear_trial *r, enum linear_type type, bool same_bits)
 {

@@ -69,12 +69,14 @@ static bool kind_of(enum lt_kind *out, const struct device_product *p)
 
 static bool shape_of(struct lt_shape *s, const struct device_product *p)
 {
-    *s = (struct lt_shape){.n_out = p->w->n_out,
-                           .n_in = p->w->n_in,
-                           .target = p->y_dtype == DT_F32 ? LT_TO_Y : LT_TO_SUMS,
-                           .has_bias = p->has_bias,
-                           .accumulate = p->accumulate,
-                           .gated = p->w->gated != 0};
+    *s = (struct lt_shape){
+        .n_out = p->w->n_out,
+        .n_in = p->w->n_in,
+        .target = p->y_dtype == DT_F32 ? LT_TO_Y : LT_TO_SUMS,
+        .has_bias = p->has_bias,
+        .accumulate = p->accumulate,
+        .gated = p->w->gated != 0,
+    };
     if (p->w->blocks || !kind_of(&s->kind, p))
         return false;
     lt_shape_settle(s);
@@ -213,32 +215,38 @@ static void launch(const struct bench *b, const struct trial *r)
     const struct kern_table *k = b->t->link->t->kern(b->t->link->d);
     const float *bias = p->has_bias ? b->bias : NULL;
     if (is_bytes(p)) {
-        const struct linear_fp8_args a = {{.y = b->y,
-                                           .y_dtype = p->y_dtype,
-                                           .x = b->x,
-                                           .rows = b->rows,
-                                           .w = *p->w,
-                                           .bias = bias,
-                                           .n_row = r->n_row,
-                                           .x_stride = x_stride(p),
-                                           .y_stride = r->n_col,
-                                           .accumulate = p->accumulate}};
+        const struct linear_fp8_args a = {
+            {
+                .y = b->y,
+                .y_dtype = p->y_dtype,
+                .x = b->x,
+                .rows = b->rows,
+                .w = *p->w,
+                .bias = bias,
+                .n_row = r->n_row,
+                .x_stride = x_stride(p),
+                .y_stride = r->n_col,
+                .accumulate = p->accumulate,
+            },
+        };
         if (p->x_dtype == DT_I8)
             k->linear_int8(&a.by, b->what->x);
         else
             k->linear_fp8(&a, b->what->x);
         return;
     }
-    const struct linear_args a = {.y = b->y,
-                                  .y_dtype = p->y_dtype,
-                                  .x = b->x,
-                                  .x_dtype = p->x_dtype,
-                                  .w = *p->w,
-                                  .bias = bias,
-                                  .n_row = r->n_row,
-                                  .x_stride = x_stride(p),
-                                  .y_stride = r->n_col,
-                                  .accumulate = p->accumulate};
+    const struct linear_args a = {
+        .y = b->y,
+        .y_dtype = p->y_dtype,
+        .x = b->x,
+        .x_dtype = p->x_dtype,
+        .w = *p->w,
+        .bias = bias,
+        .n_row = r->n_row,
+        .x_stride = x_stride(p),
+        .y_stride = r->n_col,
+        .accumulate = p->accumulate,
+    };
     k->linear(&a, b->what->x);
 }
 

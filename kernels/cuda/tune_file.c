@@ -15,14 +15,22 @@
 #define SIDE_MAX   (1u << 24)
 
 static const char *const kind_names[LT_KINDS] = {
-    [LT_KIND_BF16] = "bf16", [LT_KIND_F16] = "f16", [LT_KIND_I8] = "int8", [LT_KIND_E4M3] = "e4m3"};
+    [LT_KIND_BF16] = "bf16",
+    [LT_KIND_F16] = "f16",
+    [LT_KIND_I8] = "int8",
+    [LT_KIND_E4M3] = "e4m3",
+};
 
 enum { FLAG_Y = 1, FLAG_BIAS = 2, FLAG_ACCUMULATE = 4, FLAG_GATED = 8 };
 static const struct {
     const char *name;
     unsigned flag;
 } flag_names[] = {
-    {"y", FLAG_Y}, {"bias", FLAG_BIAS}, {"accumulate", FLAG_ACCUMULATE}, {"gated", FLAG_GATED}};
+    {"y", FLAG_Y},
+    {"bias", FLAG_BIAS},
+    {"accumulate", FLAG_ACCUMULATE},
+    {"gated", FLAG_GATED},
+};
 #define N_FLAG (sizeof flag_names / sizeof *flag_names)
 
 static unsigned flags_of(const struct lt_shape *s)
@@ -184,7 +192,10 @@ static bool read_shape(struct lt_shape *s, struct words *w)
         !next_number(w, &n_in, 10, SIDE_MAX) || !next(w, word, sizeof word))
         return false;
     *s = (struct lt_shape){
-        .kind = (enum lt_kind)kind, .n_out = (uint32_t)n_out, .n_in = (uint32_t)n_in};
+        .kind = (enum lt_kind)kind,
+        .n_out = (uint32_t)n_out,
+        .n_in = (uint32_t)n_in,
+    };
     return n_out && n_in && read_flags(s, word);
 }
 

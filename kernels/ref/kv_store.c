@@ -47,10 +47,12 @@ void kv_store_ref(const struct kv_store_args *a, const struct kern_exec *x)
         if (a->slot[row] == KERN_NO_SLOT)
             continue;
         size_t at = (block * a->n_kv_head + head) * kv_head_bytes(a->kv_dtype, a->head_dim);
-        struct place p = {.k = (char *)a->k_cache + at,
-                          .v = (char *)a->v_cache + at,
-                          .offset = a->slot[row] % KERN_BLOCK,
-                          .head_dim = a->head_dim};
+        struct place p = {
+            .k = (char *)a->k_cache + at,
+            .v = (char *)a->v_cache + at,
+            .offset = a->slot[row] % KERN_BLOCK,
+            .head_dim = a->head_dim,
+        };
         const float *k = a->k + row * a->k_stride + head * a->head_dim;
         const float *v = a->v + row * a->v_stride + head * a->head_dim;
         if (a->kv_dtype == DT_I8)

@@ -78,11 +78,13 @@ static void pack_row(const void *args, uint32_t o, bool present)
 
 static void set_rows(const struct pack_int4_args *a, const struct kern_exec *x)
 {
-    const struct packed w = {.data = a->dst,
-                             .n_out = a->n_out_total,
-                             .n_in = a->n_in,
-                             .dtype = DT_I8,
-                             .group = a->group};
+    const struct packed w = {
+        .data = a->dst,
+        .n_out = a->n_out_total,
+        .n_in = a->n_in,
+        .dtype = DT_I8,
+        .group = a->group,
+    };
     const struct range rows = split(a->n_out, x);
     const uint32_t n_group = a->n_in / a->group;
     for (size_t i = rows.begin; i < rows.end; i++)

@@ -32,7 +32,11 @@ static void pack_row(const void *args, uint32_t o, bool present)
 static void set_rows(const struct pack_int8_args *a, const struct kern_exec *x)
 {
     const struct packed w = {
-        .data = a->dst, .n_out = a->n_out_total, .n_in = a->n_in, .dtype = DT_I8};
+        .data = a->dst,
+        .n_out = a->n_out_total,
+        .n_in = a->n_in,
+        .dtype = DT_I8,
+    };
     const struct range rows = split(a->n_out, x);
     for (size_t i = rows.begin; i < rows.end; i++)
         kern_int8_set(&w, a->row_start + (uint32_t)i, a->q + i * a->n_in, a->scales[i]);

@@ -8,15 +8,17 @@ static const struct kern_exec alone = {.nth = 1};
 static void norm_heads(const struct qkv_epilogue_args *a, float *heads, uint32_t n_head,
                        const float *w)
 {
-    struct rms_norm_args n = {.y = heads,
-                              .y_dtype = DT_F32,
-                              .x = heads,
-                              .w = w,
-                              .n_row = n_head,
-                              .n_col = a->head_dim,
-                              .x_stride = a->head_dim,
-                              .y_stride = a->head_dim,
-                              .eps = a->eps};
+    struct rms_norm_args n = {
+        .y = heads,
+        .y_dtype = DT_F32,
+        .x = heads,
+        .w = w,
+        .n_row = n_head,
+        .n_col = a->head_dim,
+        .x_stride = a->head_dim,
+        .y_stride = a->head_dim,
+        .eps = a->eps,
+    };
     rms_norm_ref(&n, &alone);
 }
 
@@ -30,27 +32,31 @@ void qkv_epilogue_ref(const struct qkv_epilogue_args *a, const struct kern_exec 
             norm_heads(a, row, a->n_head, a->q_norm);
             norm_heads(a, row + q, a->n_kv_head, a->k_norm);
         }
-        struct rope_args rope = {.x = row,
-                                 .x_stride = a->x_stride,
-                                 .table = a->table,
-                                 .pos = a->pos + i,
-                                 .n_row = 1,
-                                 .n_head = a->n_head + a->n_kv_head,
-                                 .head_dim = a->head_dim,
-                                 .n_rot = a->n_rot,
-                                 .interleaved = a->interleaved};
+        struct rope_args rope = {
+            .x = row,
+            .x_stride = a->x_stride,
+            .table = a->table,
+            .pos = a->pos + i,
+            .n_row = 1,
+            .n_head = a->n_head + a->n_kv_head,
+            .head_dim = a->head_dim,
+            .n_rot = a->n_rot,
+            .interleaved = a->interleaved,
+        };
         rope_ref(&rope, &alone);
-        struct kv_store_args store = {.k_cache = a->k_cache,
-                                      .v_cache = a->v_cache,
-                                      .kv_dtype = a->kv_dtype,
-                                      .k = row + q,
-                                      .v = row + q + kv,
-                                      .k_stride = a->x_stride,
-                                      .v_stride = a->x_stride,
-                                      .slot = a->slot + i,
-                                      .n_row = 1,
-                                      .n_kv_head = a->n_kv_head,
-                                      .head_dim = a->head_dim};
+        struct kv_store_args store = {
+            .k_cache = a->k_cache,
+            .v_cache = a->v_cache,
+            .kv_dtype = a->kv_dtype,
+            .k = row + q,
+            .v = row + q + kv,
+            .k_stride = a->x_stride,
+            .v_stride = a->x_stride,
+            .slot = a->slot + i,
+            .n_row = 1,
+            .n_kv_head = a->n_kv_head,
+            .head_dim = a->head_dim,
+        };
         kv_store_ref(&store, &alone);
     }
 }

@@ -156,18 +156,20 @@ static inline void linear_walk(const struct linear_args *a, const struct kern_ex
     const size_t x_element = a->x_dtype == DT_BF16 ? 2 : 4;
     const size_t k_bytes = KERN_PANEL * (a->w.dtype == DT_F32 ? 4u : 2u);
     const size_t n_k_stored = a->w.dtype == DT_BF16 ? ((size_t)a->w.n_in + 1) / 2 * 2 : a->w.n_in;
-    const struct linear_form f = {.x = a->x,
-                                  .w = a->w.data,
-                                  .x_bytes = a->x_stride * x_element,
-                                  .x_element = x_element,
-                                  .panel_bytes = n_k_stored * k_bytes,
-                                  .k_bytes = k_bytes,
-                                  .k_step = 2,
-                                  .n_k = a->w.n_in,
-                                  .n_row = a->n_row,
-                                  .n_out = a->w.n_out,
-                                  .tiles = tiles,
-                                  .y = FINISH_OF(a)};
+    const struct linear_form f = {
+        .x = a->x,
+        .w = a->w.data,
+        .x_bytes = a->x_stride * x_element,
+        .x_element = x_element,
+        .panel_bytes = n_k_stored * k_bytes,
+        .k_bytes = k_bytes,
+        .k_step = 2,
+        .n_k = a->w.n_in,
+        .n_row = a->n_row,
+        .n_out = a->w.n_out,
+        .tiles = tiles,
+        .y = FINISH_OF(a),
+    };
     linear_panels(&f, x, linear_epilogue, a);
 }
 

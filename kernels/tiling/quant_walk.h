@@ -41,18 +41,20 @@ static inline void quant_walk(const struct linear_int8_args *a, const struct ker
                               const struct quant_tiles *tiles)
 {
     const struct quant_call call = {a, tiles->on_top};
-    const struct linear_form f = {.x = a->x,
-                                  .w = a->w.data,
-                                  .x_bytes = a->x_stride,
-                                  .x_element = 1,
-                                  .panel_bytes = quant_panel_bytes(a->w.n_in),
-                                  .k_bytes = KERN_PANEL,
-                                  .k_step = 4,
-                                  .n_k = (uint32_t)quant_k(a->w.n_in),
-                                  .n_row = a->n_row,
-                                  .n_out = a->w.n_out,
-                                  .tiles = tiles->tiles,
-                                  .y = FINISH_OF(a)};
+    const struct linear_form f = {
+        .x = a->x,
+        .w = a->w.data,
+        .x_bytes = a->x_stride,
+        .x_element = 1,
+        .panel_bytes = quant_panel_bytes(a->w.n_in),
+        .k_bytes = KERN_PANEL,
+        .k_step = 4,
+        .n_k = (uint32_t)quant_k(a->w.n_in),
+        .n_row = a->n_row,
+        .n_out = a->w.n_out,
+        .tiles = tiles->tiles,
+        .y = FINISH_OF(a),
+    };
     linear_panels(&f, x, int8_epilogue, &call);
 }
 

@@ -64,12 +64,14 @@ INLINE void wide_kv_store(const struct kv_store_args *a, const struct kern_exec 
         if (a->slot[row] == KERN_NO_SLOT)
             continue;
         size_t at = (a->slot[row] / KERN_BLOCK * a->n_kv_head + head) * head_bytes;
-        const struct kv_token t = {.k = a->k + row * a->k_stride + head * a->head_dim,
-                                   .v = a->v + row * a->v_stride + head * a->head_dim,
-                                   .to_k = (char *)a->k_cache + at,
-                                   .to_v = (char *)a->v_cache + at,
-                                   .offset = a->slot[row] % KERN_BLOCK,
-                                   .dim = a->head_dim};
+        const struct kv_token t = {
+            .k = a->k + row * a->k_stride + head * a->head_dim,
+            .v = a->v + row * a->v_stride + head * a->head_dim,
+            .to_k = (char *)a->k_cache + at,
+            .to_v = (char *)a->v_cache + at,
+            .offset = a->slot[row] % KERN_BLOCK,
+            .dim = a->head_dim,
+        };
         if (a->kv_dtype == DT_BF16)
             wide_store_bf16(&t);
         else if (a->kv_dtype == DT_I8)

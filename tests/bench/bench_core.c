@@ -38,13 +38,18 @@ static int fail(const struct q_err *e)
 
 int main(int argc, char **argv)
 {
-    static struct core_config c = {.worker = {.dtype_auto = true,
-                                              .max_num_batched_tokens = 2048,
-                                              .pin = true,
-                                              .cpu_isa = "auto",
-                                              .log_level = LOG_ERROR},
-                                   .queue_max = 1024,
-                                   .in_process = true};
+    static struct core_config c = {
+        .worker =
+            {
+                .dtype_auto = true,
+                .max_num_batched_tokens = 2048,
+                .pin = true,
+                .cpu_isa = "auto",
+                .log_level = LOG_ERROR,
+            },
+        .queue_max = 1024,
+        .in_process = true,
+    };
     struct q_err e = Q_ERR_INIT;
     struct core *core = NULL;
     uint32_t n_seq = argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : 1;
@@ -59,12 +64,14 @@ int main(int argc, char **argv)
         return fail(&e);
     for (uint32_t n_submitted = 0; n_finished < n_seq;) {
         struct pollfd p = {.fd = core_fd(core), .events = POLLIN};
-        const struct msg_submit m = {.req_id = n_submitted + 1,
-                                     .prompt = {prompt, N_PROMPT},
-                                     .top_p = 1,
-                                     .repetition_penalty = 1,
-                                     .max_tokens = N_TOKEN,
-                                     .ignore_eos = true};
+        const struct msg_submit m = {
+            .req_id = n_submitted + 1,
+            .prompt = {prompt, N_PROMPT},
+            .top_p = 1,
+            .repetition_penalty = 1,
+            .max_tokens = N_TOKEN,
+            .ignore_eos = true,
+        };
         if (core_state(core, NULL) == CORE_READY && n_submitted < n_seq) {
             if (core_submit(core, 1, &m, &e))
                 return fail(&e);

@@ -92,15 +92,20 @@ static void run_once(struct engine *g)
 
 static void open_engine(enum order order, const char *model, uint32_t n_thread)
 {
-    static struct core_config c = {.worker = {.dtype_auto = true,
-                                              .format = LOAD_DUMMY,
-                                              .max_num_seqs = SEQS_MAX,
-                                              .max_num_batched_tokens = 2048,
-                                              .n_block = 2048,
-                                              .cpu_isa = "auto",
-                                              .log_level = LOG_ERROR},
-                                   .queue_max = SEQS_MAX,
-                                   .in_process = true};
+    static struct core_config c = {
+        .worker =
+            {
+                .dtype_auto = true,
+                .format = LOAD_DUMMY,
+                .max_num_seqs = SEQS_MAX,
+                .max_num_batched_tokens = 2048,
+                .n_block = 2048,
+                .cpu_isa = "auto",
+                .log_level = LOG_ERROR,
+            },
+        .queue_max = SEQS_MAX,
+        .in_process = true,
+    };
     struct q_err e = Q_ERR_INIT;
     snprintf(c.worker.model_dir, sizeof c.worker.model_dir, "%s", model);
     c.worker.n_thread = n_thread;
@@ -117,13 +122,15 @@ static void submit(struct engine *g, uint32_t i, uint32_t n_prompt, uint32_t n_n
     for (uint32_t j = 0; j < n_prompt; j++)
         prompt[j] = 3 + (j * 31 + i * 7919) % 500;
     g->next_id += SEQS_MAX;
-    const struct msg_submit m = {.req_id = g->next_id / SEQS_MAX * SEQS_MAX + i,
-                                 .prompt = {prompt, n_prompt},
-                                 .top_p = 1,
-                                 .repetition_penalty = 1,
-                                 .n_logprob = 1,
-                                 .max_tokens = n_new,
-                                 .ignore_eos = true};
+    const struct msg_submit m = {
+        .req_id = g->next_id / SEQS_MAX * SEQS_MAX + i,
+        .prompt = {prompt, n_prompt},
+        .top_p = 1,
+        .repetition_penalty = 1,
+        .n_logprob = 1,
+        .max_tokens = n_new,
+        .ignore_eos = true,
+    };
     g->answers[i] = 0;
     must(core_submit(g->core, 1, &m, &e), &e);
 }
@@ -213,10 +220,12 @@ static uint32_t count_changed(struct engine *g, uint32_t n)
 
 int main(int argc, char **argv)
 {
-    static const struct load loads[] = {{"1 sequence of 2000 tokens", 1, 2000, 2000},
-                                        {"3 sequences of 1500 to 200 tokens", 3, 1500, 200},
-                                        {"8 sequences of 600 to 60 tokens", 8, 600, 60},
-                                        {"32 sequences of 300 to 16 tokens", 32, 300, 16}};
+    static const struct load loads[] = {
+        {"1 sequence of 2000 tokens", 1, 2000, 2000},
+        {"3 sequences of 1500 to 200 tokens", 3, 1500, 200},
+        {"8 sequences of 600 to 60 tokens", 8, 600, 60},
+        {"32 sequences of 300 to 16 tokens", 32, 300, 16},
+    };
     enum { N_LOAD = sizeof loads / sizeof *loads };
     double step_s[N_LOAD][N_ORDER], time[N_ORDER] = {0};
     if (argc < 2)

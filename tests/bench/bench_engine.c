@@ -39,13 +39,15 @@ static void submit(struct load *l)
 {
     struct q_err e = Q_ERR_INIT;
     uint64_t id = ++l->n_submit;
-    const struct msg_submit m = {.req_id = id,
-                                 .prompt = {l->prompt, N_PROMPT},
-                                 .top_p = 1,
-                                 .repetition_penalty = 1,
-                                 .seed = id * 1000003,
-                                 .tenant = id % 4,
-                                 .max_tokens = N_NEW_MIN + id * 37 % (N_NEW_MAX - N_NEW_MIN)};
+    const struct msg_submit m = {
+        .req_id = id,
+        .prompt = {l->prompt, N_PROMPT},
+        .top_p = 1,
+        .repetition_penalty = 1,
+        .seed = id * 1000003,
+        .tenant = id % 4,
+        .max_tokens = N_NEW_MIN + id * 37 % (N_NEW_MAX - N_NEW_MIN),
+    };
     must(core_submit(l->core, 1, &m, &e), &e);
     l->n_open++;
 }
@@ -130,7 +132,8 @@ int main(int argc, char **argv)
 {
     static struct core_config c = {
         .worker = {.max_num_batched_tokens = 8192, .log_level = LOG_ERROR, .cpu_isa = "auto"},
-        .queue_max = 4096};
+        .queue_max = 4096,
+    };
     static struct load l = {.outbox = OUTBOX_INIT};
     struct q_err e = Q_ERR_INIT;
     char program[PATH_MAX] = {0};

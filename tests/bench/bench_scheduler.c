@@ -34,11 +34,13 @@ static void must(enum q_code rc, const struct q_err *e)
 static void submit(struct loop *l)
 {
     struct q_err e = Q_ERR_INIT;
-    struct msg_submit m = {.req_id = ++l->next_id,
-                           .prompt = {l->prompt, N_PROMPT},
-                           .top_p = 1.0f,
-                           .repetition_penalty = 1.0f,
-                           .max_tokens = N_NEW / 2 + (uint32_t)(l->next_id * 37 % (N_NEW / 2))};
+    struct msg_submit m = {
+        .req_id = ++l->next_id,
+        .prompt = {l->prompt, N_PROMPT},
+        .top_p = 1.0f,
+        .repetition_penalty = 1.0f,
+        .max_tokens = N_NEW / 2 + (uint32_t)(l->next_id * 37 % (N_NEW / 2)),
+    };
     must(scheduler_submit(l->s, 0, &m, 0, &e), &e);
 }
 
@@ -53,9 +55,11 @@ static struct step_result compute(struct loop *l, void *memory)
     must(step_result_layout(&r, l->result, l->result_n, v.head->n_seq, 0, &e), &e);
     for (uint32_t i = 0; i < v.head->n_seq; i++)
         if (v.seqs[i].flags & STEP_SAMPLE)
-            r.rows[n_row++] = (struct step_row){.slot = v.seqs[i].slot,
-                                                .position = v.seqs[i].start + v.seqs[i].n_token,
-                                                .token = 5};
+            r.rows[n_row++] = (struct step_row){
+                .slot = v.seqs[i].slot,
+                .position = v.seqs[i].start + v.seqs[i].n_token,
+                .token = 5,
+            };
     must(step_result_layout(&r, l->result, l->result_n, n_row, 0, &e), &e);
     r.head->step = v.head->step;
     return r;
@@ -98,16 +102,20 @@ static void run_once(struct loop *l)
 static void setup(struct loop *l, uint32_t n_seq, bool prefix_cache)
 {
     struct q_err e = Q_ERR_INIT;
-    l->c =
-        (struct scheduler_config){.limits = {.max_num_seqs = n_seq,
-                                             .max_num_batched_tokens = 8192,
-                                             .max_model_len = N_PROMPT + N_NEW,
-                                             .logit_rows_max = n_seq,
-                                             .known_max = 65536},
-                                  .n_block = n_seq * (N_PROMPT + N_NEW) / 16 * 2, /* never short */
-                                  .queue_max = n_seq,
-                                  .vocab_size = 1000,
-                                  .prefix_cache = prefix_cache};
+    l->c = (struct scheduler_config){
+        .limits =
+            {
+                .max_num_seqs = n_seq,
+                .max_num_batched_tokens = 8192,
+                .max_model_len = N_PROMPT + N_NEW,
+                .logit_rows_max = n_seq,
+                .known_max = 65536,
+            },
+        .n_block = n_seq * (N_PROMPT + N_NEW) / 16 * 2, /* never short */
+        .queue_max = n_seq,
+        .vocab_size = 1000,
+        .prefix_cache = prefix_cache,
+    };
     must(scheduler_new(&l->s, &l->c, &e), &e);
     must(step_bytes_max(&l->n, &l->result_n, &l->c.limits, &e), &e);
     l->memory[0] = q_alloc(l->n);

@@ -83,8 +83,10 @@ static uint32_t blocks_before(const struct work *w, uint64_t cost, uint32_t i_th
 
 static struct cut cut_of(const struct work *w, uint64_t cost, uint32_t i_thread)
 {
-    struct cut c = {.begin = blocks_before(w, cost, i_thread),
-                    .end = blocks_before(w, cost, i_thread + 1)};
+    struct cut c = {
+        .begin = blocks_before(w, cost, i_thread),
+        .end = blocks_before(w, cost, i_thread + 1),
+    };
     c.which = c.begin == 0;
     return c;
 }

@@ -16,24 +16,32 @@ static uint64_t seeds[STEP_SEQS_MAX]; /* by slot */
 static FALLIBLE begin(struct ring *r, struct worker_info *info, struct q_err *e)
 {
     const struct worker_config *c = ring_config(r);
-    *info = (struct worker_info){.shape = {.vocab_size = NOOP_VOCAB,
-                                           .hidden_size = 1,
-                                           .n_layer = 1,
-                                           .n_kv_head = 1,
-                                           .n_head = 1,
-                                           .head_dim = 1,
-                                           .max_model_len = NOOP_LEN_MAX,
-                                           .compute_dtype = DT_F32,
-                                           .kv_dtype = DT_F32,
-                                           .n_param = 1},
-                                 .limits = {.max_num_seqs = c->max_num_seqs,
-                                            .max_num_batched_tokens = c->max_num_batched_tokens,
-                                            .max_model_len = NOOP_LEN_MAX,
-                                            .logit_rows_max = c->max_num_seqs,
-                                            .known_max = NOOP_LEN_MAX + c->max_num_batched_tokens},
-                                 .n_block = c->n_block,
-                                 .n_thread = 1,
-                                 .kernels = "none"};
+    *info = (struct worker_info){
+        .shape =
+            {
+                .vocab_size = NOOP_VOCAB,
+                .hidden_size = 1,
+                .n_layer = 1,
+                .n_kv_head = 1,
+                .n_head = 1,
+                .head_dim = 1,
+                .max_model_len = NOOP_LEN_MAX,
+                .compute_dtype = DT_F32,
+                .kv_dtype = DT_F32,
+                .n_param = 1,
+            },
+        .limits =
+            {
+                .max_num_seqs = c->max_num_seqs,
+                .max_num_batched_tokens = c->max_num_batched_tokens,
+                .max_model_len = NOOP_LEN_MAX,
+                .logit_rows_max = c->max_num_seqs,
+                .known_max = NOOP_LEN_MAX + c->max_num_batched_tokens,
+            },
+        .n_block = c->n_block,
+        .n_thread = 1,
+        .kernels = "none",
+    };
     return ring_ready(r, info, e);
 }
 
@@ -54,9 +62,11 @@ static FALLIBLE answer(const struct worker_info *info, void *step, void *result,
         if (q->flags & STEP_ADMIT)
             seeds[q->slot] = admit++->params.seed;
         if (q->flags & STEP_SAMPLE)
-            out.rows[n_row++] = (struct step_row){.slot = q->slot,
-                                                  .position = position,
-                                                  .token = noop_token(seeds[q->slot], position)};
+            out.rows[n_row++] = (struct step_row){
+                .slot = q->slot,
+                .position = position,
+                .token = noop_token(seeds[q->slot], position),
+            };
     }
     out.head->step = v.head->step;
     out.head->error = Q_OK;

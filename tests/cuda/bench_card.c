@@ -260,17 +260,19 @@ static void fill_cache(const struct attention_args *a, uint32_t n_slot)
     for (uint32_t i = 0; i < n_slot; i++)
         slots[i] = i;
     float *kv = random_f32((size_t)n_slot * 64 + width, "keys and values");
-    const struct kv_store_args store = {.k_cache = (void *)(uintptr_t)a->k_cache,
-                                        .v_cache = (void *)(uintptr_t)a->v_cache,
-                                        .kv_dtype = a->kv_dtype,
-                                        .k = kv,
-                                        .v = kv,
-                                        .k_stride = 64,
-                                        .v_stride = 64,
-                                        .slot = sent(slots, n_slot * sizeof *slots, "slots"),
-                                        .n_row = n_slot,
-                                        .n_kv_head = a->n_kv_head,
-                                        .head_dim = a->head_dim};
+    const struct kv_store_args store = {
+        .k_cache = (void *)(uintptr_t)a->k_cache,
+        .v_cache = (void *)(uintptr_t)a->v_cache,
+        .kv_dtype = a->kv_dtype,
+        .k = kv,
+        .v = kv,
+        .k_stride = 64,
+        .v_stride = 64,
+        .slot = sent(slots, n_slot * sizeof *slots, "slots"),
+        .n_row = n_slot,
+        .n_kv_head = a->n_kv_head,
+        .head_dim = a->head_dim,
+    };
     b.t->kern(b.d)->kv_store(&store, &b.x);
     settle();
     free(slots);
@@ -293,10 +295,12 @@ static void place(struct attention_args *a, const struct device_limits *l, uint3
     }
     const uint32_t *table = sent(blocks, n_block * sizeof *blocks, "block tables");
     for (uint32_t i = 0; i < a->n_seq; i++)
-        seqs[i] = (struct attention_seq){.blocks = table + (size_t)i * n_table,
-                                         .row = i * n_query,
-                                         .n_query = n_query,
-                                         .start = l->context_max - n_query};
+        seqs[i] = (struct attention_seq){
+            .blocks = table + (size_t)i * n_table,
+            .row = i * n_query,
+            .n_query = n_query,
+            .start = l->context_max - n_query,
+        };
     a->seqs = sent(seqs, a->n_seq * sizeof *seqs, "sequences");
     need(b.t->host_alloc(b.d, &plan, b.t->plan_bytes(b.d, l), "a plan", &e), &e);
     a->plan = sent(plan, b.t->plan(b.d, plan, l, seqs, a->n_seq), "a plan");
@@ -309,28 +313,32 @@ static void bench_attention(const struct shape *s)
 {
     const uint32_t n_seq = s->n[0], context = s->n[1], n_query = s->n[5], n_row = n_seq * n_query;
     const size_t width = (size_t)s->n[2] * s->n[4];
-    struct attention_args a = {.out_dtype = DT_BF16,
-                               .out_stride = width,
-                               .q_stride = width,
-                               .kv_dtype = s->dtype,
-                               .n_seq = n_seq,
-                               .n_head = s->n[2],
-                               .n_kv_head = s->n[3],
-                               .head_dim = s->n[4],
-                               .context_max = context,
-                               .scale = 1 / sqrtf((float)s->n[4]),
-                               .n_row = n_row};
-    const struct device_limits l = {.n_row_max = n_row,
-                                    .n_seq_max = n_seq,
-                                    .n_logit_max = 1,
-                                    .context_max = context,
-                                    .n_head = a.n_head,
-                                    .n_kv_head = a.n_kv_head,
-                                    .head_dim = a.head_dim,
-                                    .hidden_size = (uint32_t)width,
-                                    .intermediate_size = (uint32_t)width,
-                                    .vocab_size = 32,
-                                    .kv_dtype = a.kv_dtype};
+    struct attention_args a = {
+        .out_dtype = DT_BF16,
+        .out_stride = width,
+        .q_stride = width,
+        .kv_dtype = s->dtype,
+        .n_seq = n_seq,
+        .n_head = s->n[2],
+        .n_kv_head = s->n[3],
+        .head_dim = s->n[4],
+        .context_max = context,
+        .scale = 1 / sqrtf((float)s->n[4]),
+        .n_row = n_row,
+    };
+    const struct device_limits l = {
+        .n_row_max = n_row,
+        .n_seq_max = n_seq,
+        .n_logit_max = 1,
+        .context_max = context,
+        .n_head = a.n_head,
+        .n_kv_head = a.n_kv_head,
+        .head_dim = a.head_dim,
+        .hidden_size = (uint32_t)width,
+        .intermediate_size = (uint32_t)width,
+        .vocab_size = 32,
+        .kv_dtype = a.kv_dtype,
+    };
     const uint32_t n_block = (context + KERN_BLOCK - 1) / KERN_BLOCK * n_seq;
     const size_t cache = b.t->kv_block_bytes(a.kv_dtype, a.n_kv_head, a.head_dim) * n_block;
     char text[96];
@@ -360,16 +368,30 @@ static void pack_matrix(const struct packed *w, void *to, const void *src)
     const uint32_t n = w->n_out, m = w->n_in;
     const struct pack_args floats = {to, DT_BF16, src, DT_BF16, n, m, 0, n};
     const struct pack_int8_args bytes = {
-        .dst = to, .src = src, .src_dtype = DT_BF16, .n_out = n, .n_in = m, .n_out_total = n};
+        .dst = to,
+        .src = src,
+        .src_dtype = DT_BF16,
+        .n_out = n,
+        .n_in = m,
+        .n_out_total = n,
+    };
     const struct pack_fp8_args e4m3 = {
-        .dst = to, .src = src, .src_dtype = DT_BF16, .n_out = n, .n_in = m, .n_out_total = n};
-    const struct pack_int4_args int4 = {.dst = to,
-                                        .src = src,
-                                        .src_dtype = DT_BF16,
-                                        .n_out = n,
-                                        .n_in = m,
-                                        .group = w->group,
-                                        .n_out_total = n};
+        .dst = to,
+        .src = src,
+        .src_dtype = DT_BF16,
+        .n_out = n,
+        .n_in = m,
+        .n_out_total = n,
+    };
+    const struct pack_int4_args int4 = {
+        .dst = to,
+        .src = src,
+        .src_dtype = DT_BF16,
+        .n_out = n,
+        .n_in = m,
+        .group = w->group,
+        .n_out_total = n,
+    };
     if (w->group)
         k->pack_int4(&int4, &b.x);
     else if (w->dtype == DT_I8)
@@ -412,12 +434,14 @@ static void show_product(const struct shape *s, const char *what, size_t weights
 static void bench_linear(const struct shape *s)
 {
     const uint32_t m = s->n[0], n = s->n[1], k = s->n[2];
-    struct linear_args a = {.y_dtype = DT_F32,
-                            .x_dtype = DT_BF16,
-                            .w = {.n_out = n, .n_in = k, .dtype = DT_BF16},
-                            .n_row = m,
-                            .x_stride = k,
-                            .y_stride = n};
+    struct linear_args a = {
+        .y_dtype = DT_F32,
+        .x_dtype = DT_BF16,
+        .w = {.n_out = n, .n_in = k, .dtype = DT_BF16},
+        .n_row = m,
+        .x_stride = k,
+        .y_stride = n,
+    };
     const size_t bytes = b.t->matrix_bytes(&a.w);
     void *w = device_memory(bytes, "weights");
     pack_matrix(&a.w, w, random_bf16((size_t)n * k, "a checkpoint's weights"));
@@ -433,23 +457,29 @@ static void bench_quant(const struct shape *s)
     const bool int4 = s->dtype == DT_U8;
     const uint32_t m = s->n[0], n = s->n[1], k = s->n[2];
     struct linear_w4a8_args a = {
-        .by = {.y_dtype = DT_F32,
-               .w = {.n_out = n, .n_in = k, .dtype = DT_I8, .group = int4 ? GROUP : 0},
-               .n_row = m,
-               .x_stride = k,
-               .y_stride = n}};
+        .by =
+            {
+                .y_dtype = DT_F32,
+                .w = {.n_out = n, .n_in = k, .dtype = DT_I8, .group = int4 ? GROUP : 0},
+                .n_row = m,
+                .x_stride = k,
+                .y_stride = n,
+            },
+    };
     const size_t bytes = b.t->matrix_bytes(&a.by.w);
     void *w = device_memory(bytes, "weights"), *q = device_memory((size_t)m * k, "activations");
     struct quant_row *rows = device_memory(m * sizeof *rows, "scales");
     int16_t *sums = device_memory((size_t)m * k / KERN_QUANT_SUM * 2, "sums");
-    const struct quant_rows_args quant = {.q = q,
-                                          .rows = rows,
-                                          .sums = sums,
-                                          .x = random_f32((size_t)m * k, "activations"),
-                                          .n_row = m,
-                                          .n_col = k,
-                                          .x_stride = k,
-                                          .q_stride = k};
+    const struct quant_rows_args quant = {
+        .q = q,
+        .rows = rows,
+        .sums = sums,
+        .x = random_f32((size_t)m * k, "activations"),
+        .n_row = m,
+        .n_col = k,
+        .x_stride = k,
+        .q_stride = k,
+    };
     pack_matrix(&a.by.w, w, random_bf16((size_t)n * k, "a checkpoint's weights"));
     b.t->kern(b.d)->quant_rows(&quant, &b.x);
     a.by.w.data = w;
@@ -469,11 +499,15 @@ static void multiply_fp8(const void *ctx)
 static void bench_e4m3(const struct shape *s)
 {
     const uint32_t m = s->n[0], n = s->n[1], k = s->n[2];
-    struct linear_fp8_args a = {{.y_dtype = DT_F32,
-                                 .w = {.n_out = n, .n_in = k, .dtype = DT_F8_E4M3},
-                                 .n_row = m,
-                                 .x_stride = k,
-                                 .y_stride = n}};
+    struct linear_fp8_args a = {
+        {
+            .y_dtype = DT_F32,
+            .w = {.n_out = n, .n_in = k, .dtype = DT_F8_E4M3},
+            .n_row = m,
+            .x_stride = k,
+            .y_stride = n,
+        },
+    };
     const size_t bytes = b.t->matrix_bytes(&a.by.w);
     void *w = device_memory(bytes, "weights");
     uint8_t *q = device_memory((size_t)m * k, "activations");
@@ -504,7 +538,8 @@ static void bench_blocks(const struct shape *s)
         .n_row = m,
         .x_stride = k,
         .y_stride = n,
-        .scale_stride = (n_block + KERN_FP8_FOUR - 1) / KERN_FP8_FOUR * KERN_FP8_FOUR};
+        .scale_stride = (n_block + KERN_FP8_FOUR - 1) / KERN_FP8_FOUR * KERN_FP8_FOUR,
+    };
     const size_t bytes = b.t->matrix_bytes(&a.w);
     void *w = device_memory(bytes, "weights");
     const struct pack_fp8_block_args pack = {
@@ -513,7 +548,8 @@ static void bench_blocks(const struct shape *s)
         .scales = random_f32((size_t)n * n_block, "a checkpoint's scales"),
         .n_out = n,
         .n_in = k,
-        .n_out_total = n};
+        .n_out_total = n,
+    };
     const struct quant_rows_fp8_block_args quant = {
         .q = device_memory((size_t)m * k, "activations"),
         .scales = device_memory(m * a.scale_stride * sizeof(float), "scales"),
@@ -522,7 +558,8 @@ static void bench_blocks(const struct shape *s)
         .n_col = k,
         .x_stride = k,
         .q_stride = k,
-        .scale_stride = a.scale_stride};
+        .scale_stride = a.scale_stride,
+    };
     b.t->kern(b.d)->pack_fp8_block(&pack, &b.x);
     b.t->kern(b.d)->quant_rows_fp8_block(&quant, &b.x);
     a.w.data = w;
@@ -537,12 +574,16 @@ static void bench_w4a16(const struct shape *s)
 {
     const uint32_t m = s->n[0], n = s->n[1], k = s->n[2];
     struct linear_w4a16_args a = {
-        .by = {.y_dtype = DT_F32,
-               .x_dtype = DT_BF16,
-               .w = {.n_out = n, .n_in = k, .dtype = DT_I8, .group = GROUP},
-               .n_row = m,
-               .x_stride = k,
-               .y_stride = n}};
+        .by =
+            {
+                .y_dtype = DT_F32,
+                .x_dtype = DT_BF16,
+                .w = {.n_out = n, .n_in = k, .dtype = DT_I8, .group = GROUP},
+                .n_row = m,
+                .x_stride = k,
+                .y_stride = n,
+            },
+    };
     const size_t bytes = b.t->matrix_bytes(&a.by.w);
     char *w = device_memory(bytes, "weights");
     pack_matrix(&a.by.w, w, random_bf16((size_t)n * k, "a checkpoint's weights"));
@@ -594,7 +635,8 @@ static uint32_t sort_places(const struct shape *s, struct groups *g)
         .n_expert = n_expert,
         .starts = device_memory((n_expert + 1) * sizeof(uint32_t), "where experts start"),
         .rows = device_memory((size_t)n * n_used * sizeof(uint32_t), "rows of places"),
-        .places = device_memory((size_t)n * n_used * sizeof(uint32_t), "places")};
+        .places = device_memory((size_t)n * n_used * sizeof(uint32_t), "places"),
+    };
     b.t->kern(b.d)->moe_group_rows(&a, &b.x);
     settle();
     g->n_group = n_expert;
@@ -622,7 +664,14 @@ static void quantize_rows(struct linear_int8_args *a, uint32_t m, enum dtype as)
     struct quant_row *rows = device_memory(m * sizeof *rows, "scales");
     int8_t *q = device_memory((size_t)m * k, "activations");
     const struct quant_rows_args int8 = {
-        .q = q, .rows = rows, .x = x, .n_row = m, .n_col = k, .x_stride = k, .q_stride = k};
+        .q = q,
+        .rows = rows,
+        .x = x,
+        .n_row = m,
+        .n_col = k,
+        .x_stride = k,
+        .q_stride = k,
+    };
     const struct quant_rows_fp8_args e4m3 = {(uint8_t *)q, rows, x, m, k, k, k};
     if (as == DT_I8)
         b.t->kern(b.d)->quant_rows(&int8, &b.x);
@@ -638,14 +687,20 @@ static void bench_groups(const struct shape *s)
         enum dtype dtype; /* of the shape */
         const char *text;
         work_fn *bytes, *floats; /* one of them */
-    } kinds[] = {{DT_BF16, "bf16", NULL, multiply_grouped},
-                 {DT_I8, "int8", multiply_int8_grouped, NULL},
-                 {DT_F8_E4M3, "e4m3", multiply_fp8_grouped, NULL},
-                 {DT_U8, "int4 by bf16", NULL, multiply_w4a16_grouped}};
+    } kinds[] = {
+        {DT_BF16, "bf16", NULL, multiply_grouped},
+        {DT_I8, "int8", multiply_int8_grouped, NULL},
+        {DT_F8_E4M3, "e4m3", multiply_fp8_grouped, NULL},
+        {DT_U8, "int4 by bf16", NULL, multiply_w4a16_grouped},
+    };
     const uint32_t m = s->n[0], n = s->n[1], k = s->n[2], n_place = m * s->n[4];
     const bool int4 = s->dtype == DT_U8;
     struct packed w = {
-        .n_out = n, .n_in = k, .dtype = int4 ? DT_I8 : s->dtype, .group = int4 ? GROUP : 0};
+        .n_out = n,
+        .n_in = k,
+        .dtype = int4 ? DT_I8 : s->dtype,
+        .group = int4 ? GROUP : 0,
+    };
     struct groups g = {.w_stride = (b.t->matrix_bytes(&w) + 63) / 64 * 64};
     const uint32_t n_taken = sort_places(s, &g);
     size_t i = 0;
@@ -655,10 +710,13 @@ static void bench_groups(const struct shape *s)
     w.data = pack_experts(&w, g.w_stride, s->n[3]);
     float *y = device_memory((size_t)n_place * n * sizeof *y, "results");
     struct linear_int8_grouped_args bytes = {
-        .by = {.y = y, .w = w, .n_row = n_place, .x_stride = k, .y_stride = n}, .of = g};
+        .by = {.y = y, .w = w, .n_row = n_place, .x_stride = k, .y_stride = n},
+        .of = g,
+    };
     struct linear_grouped_args floats = {
         .by = {.y = y, .x_dtype = DT_BF16, .w = w, .n_row = n_place, .x_stride = k, .y_stride = n},
-        .of = g};
+        .of = g,
+    };
     if (kinds[i].bytes)
         quantize_rows(&bytes.by, m, s->dtype);
     else
@@ -676,18 +734,20 @@ static void bench_groups(const struct shape *s)
 static const struct {
     const char *op;
     void (*bench)(const struct shape *s);
-} ops[] = {{"copy", bench_copy},
-           {"attention", bench_attention},
-           {"linear", bench_linear},
-           {"linear_int8", bench_quant},
-           {"linear_w4a8", bench_quant},
-           {"linear_fp8", bench_e4m3},
-           {"linear_fp8_block", bench_blocks},
-           {"linear_w4a16", bench_w4a16},
-           {"linear_grouped", bench_groups},
-           {"linear_int8_grouped", bench_groups},
-           {"linear_fp8_grouped", bench_groups},
-           {"linear_w4a16_grouped", bench_groups}};
+} ops[] = {
+    {"copy", bench_copy},
+    {"attention", bench_attention},
+    {"linear", bench_linear},
+    {"linear_int8", bench_quant},
+    {"linear_w4a8", bench_quant},
+    {"linear_fp8", bench_e4m3},
+    {"linear_fp8_block", bench_blocks},
+    {"linear_w4a16", bench_w4a16},
+    {"linear_grouped", bench_groups},
+    {"linear_int8_grouped", bench_groups},
+    {"linear_fp8_grouped", bench_groups},
+    {"linear_w4a16_grouped", bench_groups},
+};
 
 /* Is it in the list that was given? */
 static bool is_wanted(const char *op)
@@ -745,13 +805,15 @@ static void open_card(void)
 
 static void read_options(int argc, char **argv)
 {
-    static const struct option names[] = {{"library", required_argument, NULL, 'l'},
-                                          {"json", no_argument, NULL, 'j'},
-                                          {"op", required_argument, NULL, 'o'},
-                                          {"ms", required_argument, NULL, 'm'},
-                                          {"small", no_argument, NULL, 's'},
-                                          {"once", no_argument, NULL, '1'},
-                                          {NULL, 0, NULL, 0}};
+    static const struct option names[] = {
+        {"library", required_argument, NULL, 'l'},
+        {"json", no_argument, NULL, 'j'},
+        {"op", required_argument, NULL, 'o'},
+        {"ms", required_argument, NULL, 'm'},
+        {"small", no_argument, NULL, 's'},
+        {"once", no_argument, NULL, '1'},
+        {NULL, 0, NULL, 0},
+    };
     struct q_err e = Q_ERR_INIT;
     bool wrong = false;
     for (int c; (c = getopt_long(argc, argv, "", names, NULL)) != -1;) {

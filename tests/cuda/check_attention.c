@@ -91,18 +91,21 @@ static void fill_cache(struct kcheck *k, struct attention_case *c)
         n_used += (length + 15) / 16;
         for (uint32_t t = 0; t < length; t++)
             slot[t] = c->seqs[i].blocks[t / 16] * 16 + t % 16;
-        call_kv_store(&(struct kv_store_args){.k_cache = caches[0],
-                                              .v_cache = caches[1],
-                                              .kv_dtype = c->a.kv_dtype,
-                                              .k = kv,
-                                              .v = kv + length * width,
-                                              .k_stride = width,
-                                              .v_stride = width,
-                                              .slot = slot,
-                                              .n_row = length,
-                                              .n_kv_head = c->a.n_kv_head,
-                                              .head_dim = c->a.head_dim},
-                      &(struct kern_exec){.nth = 1});
+        call_kv_store(
+            &(struct kv_store_args){
+                .k_cache = caches[0],
+                .v_cache = caches[1],
+                .kv_dtype = c->a.kv_dtype,
+                .k = kv,
+                .v = kv + length * width,
+                .k_stride = width,
+                .v_stride = width,
+                .slot = slot,
+                .n_row = length,
+                .n_kv_head = c->a.n_kv_head,
+                .head_dim = c->a.head_dim,
+            },
+            &(struct kern_exec){.nth = 1});
     }
     c->a.k_cache = caches[0];
     c->a.v_cache = caches[1];
@@ -170,11 +173,13 @@ static void near_f64(struct kcheck *k, const struct attention_args *a, uint32_t 
 static void attend(struct kcheck *k, struct attention_args a, const struct attention_seq *seqs,
                    uint32_t n_seq)
 {
-    struct device_limits l = {.n_seq_max = n_seq,
-                              .context_max = a.context_max,
-                              .n_head = a.n_head,
-                              .n_kv_head = a.n_kv_head,
-                              .head_dim = a.head_dim};
+    struct device_limits l = {
+        .n_seq_max = n_seq,
+        .context_max = a.context_max,
+        .n_head = a.n_head,
+        .n_kv_head = a.n_kv_head,
+        .head_dim = a.head_dim,
+    };
     for (uint32_t i = 0; i < n_seq; i++)
         l.n_row_max += seqs[i].n_query;
     void *plan = kc_buf(k, plan_bytes(&l));

@@ -47,13 +47,15 @@ static void pack_both(struct kcheck *k, const struct packed *w, void *there, voi
                     : (float)kc_range(k, 1, 99) / 4096;
     for (uint32_t done = 0, n; done < w->n_out; done += n) {
         n = kc_chance(k, 50) ? w->n_out - done : kc_range(k, 1, w->n_out - done);
-        struct pack_fp8_block_args p = {.dst = there,
-                                        .q = q + (size_t)done * w->n_in,
-                                        .scales = scales + (size_t)done * n_block,
-                                        .n_out = n,
-                                        .n_in = w->n_in,
-                                        .row_start = done,
-                                        .n_out_total = w->n_out};
+        struct pack_fp8_block_args p = {
+            .dst = there,
+            .q = q + (size_t)done * w->n_in,
+            .scales = scales + (size_t)done * n_block,
+            .n_out = n,
+            .n_in = w->n_in,
+            .row_start = done,
+            .n_out_total = w->n_out,
+        };
         call_pack_fp8_block(&p, &alone);
         p.dst = here;
         if (here)
@@ -77,7 +79,8 @@ static void make_rows(struct kcheck *k, struct linear_fp8_block_args *a, uint32_
         .n_col = a->w.n_in,
         .x_stride = a->w.n_in,
         .q_stride = a->x_stride,
-        .scale_stride = a->scale_stride};
+        .scale_stride = a->scale_stride,
+    };
     quant_rows_fp8_block_ref(&q, &alone);
     a->x = q.q;
     a->x_scales = q.scales;
@@ -95,7 +98,8 @@ static void make_product(struct kcheck *k, struct linear_fp8_block_args *a, uint
 {
     const bool gated = kc_chance(k, 30);
     *a = (struct linear_fp8_block_args){
-        .w = {.n_in = n_in, .dtype = DT_F8_E4M3, .gated = gated, .blocks = 1}};
+        .w = {.n_in = n_in, .dtype = DT_F8_E4M3, .gated = gated, .blocks = 1},
+    };
     a->w.n_out = gated ? 32 * kc_range(k, 1, 4) : kc_range(k, 1, 150);
     a->y_stride = (gated ? a->w.n_out / 2 : a->w.n_out) + kc_range(k, 0, 7);
     a->y_dtype = kc_chance(k, 70) ? DT_F32 : DT_BF16;
@@ -168,10 +172,12 @@ static void make_groups(struct kcheck *k, struct linear_fp8_block_grouped_args *
         rows[p] = kc_range(k, 0, n_x - 1);
     make_product(k, &a->by, (kc_chance(k, 80) ? 16 : 1) * kc_range(k, 1, most > 20 ? 12 : 40));
     a->by.n_row = n_place;
-    a->of = (struct groups){.w_stride = align16(cuda_matrix_bytes(&a->by.w)),
-                            .n_group = n_group,
-                            .starts = starts,
-                            .rows = kc_chance(k, 60) ? rows : NULL};
+    a->of = (struct groups){
+        .w_stride = align16(cuda_matrix_bytes(&a->by.w)),
+        .n_group = n_group,
+        .starts = starts,
+        .rows = kc_chance(k, 60) ? rows : NULL,
+    };
     make_rows(k, &a->by, a->of.rows ? n_x : n_place);
     char *w = kc_buf(k, n_group * a->of.w_stride);
     for (uint32_t e = 0; e < n_group; e++)

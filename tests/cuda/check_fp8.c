@@ -38,14 +38,16 @@ static void pack_both(struct kcheck *k, struct packed *got, struct packed *want)
         q[i] = (uint8_t)(kc_range(k, 0, 0x60) | (kc_chance(k, 50) ? 0x80u : 0));
     for (uint32_t o = 0; o < got->n_out; o++)
         scales[o] = (float)kc_range(k, 1, 9) / 256;
-    struct pack_fp8_args p = {.dst = there,
-                              .src = src,
-                              .src_dtype = from,
-                              .n_out = got->n_out,
-                              .n_in = got->n_in,
-                              .n_out_total = got->n_out,
-                              .q = is_there ? q : NULL,
-                              .scales = scales};
+    struct pack_fp8_args p = {
+        .dst = there,
+        .src = src,
+        .src_dtype = from,
+        .n_out = got->n_out,
+        .n_in = got->n_in,
+        .n_out_total = got->n_out,
+        .q = is_there ? q : NULL,
+        .scales = scales,
+    };
     call_pack_fp8(&p, &alone);
     p.dst = here;
     pack_fp8_ref(&p, &alone);
@@ -56,13 +58,15 @@ static void pack_both(struct kcheck *k, struct packed *got, struct packed *want)
 static void make_rows(struct kcheck *k, struct linear_int8_args *a)
 {
     float *x = kc_buf(k, (size_t)a->n_row * a->w.n_in * sizeof *x);
-    struct quant_rows_fp8_args q = {.q = kc_buf(k, a->n_row * a->x_stride),
-                                    .rows = kc_buf(k, a->n_row * sizeof *q.rows),
-                                    .x = x,
-                                    .n_row = a->n_row,
-                                    .n_col = a->w.n_in,
-                                    .x_stride = a->w.n_in,
-                                    .q_stride = a->x_stride};
+    struct quant_rows_fp8_args q = {
+        .q = kc_buf(k, a->n_row * a->x_stride),
+        .rows = kc_buf(k, a->n_row * sizeof *q.rows),
+        .x = x,
+        .n_row = a->n_row,
+        .n_col = a->w.n_in,
+        .x_stride = a->w.n_in,
+        .q_stride = a->x_stride,
+    };
     kc_fill(k, x, (size_t)a->n_row * a->w.n_in);
     quant_rows_fp8_ref(&q, &alone);
     a->x = (const int8_t *)q.q;

@@ -71,25 +71,29 @@ static uint32_t *make_slots(struct kcheck *k, uint32_t n)
 
 static void check_kv_store(struct kcheck *k)
 {
-    struct cache c = {.dtype = (enum dtype)kc_pick(k, kv_dtypes, 5),
-                      .n_kv_head = kc_range(k, 1, 3),
-                      .head_dim = kc_range(k, 1, 130)};
+    struct cache c = {
+        .dtype = (enum dtype)kc_pick(k, kv_dtypes, 5),
+        .n_kv_head = kc_range(k, 1, 3),
+        .head_dim = kc_range(k, 1, 130),
+    };
     uint32_t n_row = kc_range(k, 0, 6);
     size_t stride = (size_t)c.n_kv_head * c.head_dim + kc_range(k, 0, 5);
     float *x = kc_buf(k, 2 * n_row * stride * sizeof *x);
     kc_fill(k, x, 2 * n_row * stride);
     make_cache(k, &c);
-    struct kv_store_args a = {.k_cache = c.k,
-                              .v_cache = c.v,
-                              .kv_dtype = c.dtype,
-                              .k = x,
-                              .v = x + n_row * stride,
-                              .k_stride = stride,
-                              .v_stride = stride,
-                              .slot = make_slots(k, n_row),
-                              .n_row = n_row,
-                              .n_kv_head = c.n_kv_head,
-                              .head_dim = c.head_dim};
+    struct kv_store_args a = {
+        .k_cache = c.k,
+        .v_cache = c.v,
+        .kv_dtype = c.dtype,
+        .k = x,
+        .v = x + n_row * stride,
+        .k_stride = stride,
+        .v_stride = stride,
+        .slot = make_slots(k, n_row),
+        .n_row = n_row,
+        .n_kv_head = c.n_kv_head,
+        .head_dim = c.head_dim,
+    };
     kc_shape(k, "n_row %u heads %u of %u %s", n_row, c.n_kv_head, c.head_dim, dtype_name(c.dtype));
     kc_run(k, k->variant, &a, 1);
     for (uint32_t i = 0; i < n_row; i++)
@@ -102,9 +106,11 @@ static void check_kv_store(struct kcheck *k)
 static void check_qkv_epilogue(struct kcheck *k)
 {
     const uint32_t n_pos = 9;
-    struct cache c = {.dtype = (enum dtype)kc_pick(k, kv_dtypes, 5),
-                      .n_kv_head = kc_range(k, 1, 3),
-                      .head_dim = 2 * kc_range(k, 1, 64)};
+    struct cache c = {
+        .dtype = (enum dtype)kc_pick(k, kv_dtypes, 5),
+        .n_kv_head = kc_range(k, 1, 3),
+        .head_dim = 2 * kc_range(k, 1, 64),
+    };
     uint32_t n_row = kc_range(k, 0, 6), n_head = c.n_kv_head * kc_range(k, 1, 3);
     uint32_t n_rot = kc_chance(k, 50) ? c.head_dim : 2 * kc_range(k, 1, c.head_dim / 2);
     size_t stride = (size_t)(n_head + 2 * c.n_kv_head) * c.head_dim + kc_range(k, 0, 5);
@@ -119,23 +125,26 @@ static void check_qkv_epilogue(struct kcheck *k)
         pos[i] = kc_range(k, 0, n_pos - 1);
     make_cache(k, &c);
     const bool norm = kc_chance(k, 50);
-    struct qkv_epilogue_args a = {.x = kc_copy(k, x, n_row * stride * sizeof *x),
-                                  .x_stride = stride,
-                                  .q_norm = norm ? norms : NULL,
-                                  .k_norm = norm ? norms + c.head_dim : NULL,
-                                  .eps = 1e-6f,
-                                  .table = table,
-                                  .pos = pos,
-                                  .k_cache = c.k,
-                                  .v_cache = c.v,
-                                  .kv_dtype = c.dtype,
-                                  .slot = make_slots(k, n_row),
-                                  .n_row = n_row,
-                                  .n_head = n_head,
-                                  .n_kv_head = c.n_kv_head,
-                                  .head_dim = c.head_dim,
-                                  .n_rot = n_rot,
-                                  .interleaved = kc_chance(k, 30)},
+    struct qkv_epilogue_args a =
+                                 {
+                                     .x = kc_copy(k, x, n_row * stride * sizeof *x),
+                                     .x_stride = stride,
+                                     .q_norm = norm ? norms : NULL,
+                                     .k_norm = norm ? norms + c.head_dim : NULL,
+                                     .eps = 1e-6f,
+                                     .table = table,
+                                     .pos = pos,
+                                     .k_cache = c.k,
+                                     .v_cache = c.v,
+                                     .kv_dtype = c.dtype,
+                                     .slot = make_slots(k, n_row),
+                                     .n_row = n_row,
+                                     .n_head = n_head,
+                                     .n_kv_head = c.n_kv_head,
+                                     .head_dim = c.head_dim,
+                                     .n_rot = n_rot,
+                                     .interleaved = kc_chance(k, 30),
+                                 },
                              want = a;
     const size_t bytes = N_BLOCK * kern_kv_block_bytes(DT_F32, c.n_kv_head, c.head_dim);
     want.x = kc_copy(k, x, n_row * stride * sizeof *x);

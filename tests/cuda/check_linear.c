@@ -122,8 +122,10 @@ static void check_linear(struct kcheck *k)
 {
     static const struct {
         enum dtype x, w;
-    } types[] = {{DT_BF16, DT_BF16}, {DT_BF16, DT_BF16}, {DT_F16, DT_F16},
-                 {DT_F32, DT_F32},   {DT_F32, DT_BF16},  {DT_F32, DT_F16}};
+    } types[] = {
+        {DT_BF16, DT_BF16}, {DT_BF16, DT_BF16}, {DT_F16, DT_F16},
+        {DT_F32, DT_F32},   {DT_F32, DT_BF16},  {DT_F32, DT_F16},
+    };
     struct product_case c;
     const uint32_t t = kc_range(k, 0, 5), unit = kc_chance(k, 80) ? 8 : 1;
     make_product(k, &c, unit);
@@ -135,24 +137,28 @@ static void check_linear(struct kcheck *k)
         else
             memcpy((uint16_t *)x + i, &h, 2);
     }
-    struct pack_args pack = {.dst = w,
-                             .dst_dtype = types[t].w,
-                             .src = c.plain,
-                             .src_dtype = DT_F32,
-                             .n_out = c.n_out,
-                             .n_in = c.n_in,
-                             .n_out_total = c.n_out};
+    struct pack_args pack = {
+        .dst = w,
+        .dst_dtype = types[t].w,
+        .src = c.plain,
+        .src_dtype = DT_F32,
+        .n_out = c.n_out,
+        .n_in = c.n_in,
+        .n_out_total = c.n_out,
+    };
     call_pack(&pack, &alone);
-    struct linear_args a = {.y = old_y(k, &c),
-                            .y_dtype = c.y_dtype,
-                            .x = x,
-                            .x_dtype = types[t].x,
-                            .w = {w, c.n_out, c.n_in, types[t].w, 0, c.gated, NULL, 0},
-                            .bias = c.bias,
-                            .n_row = c.n_row,
-                            .x_stride = c.x_stride,
-                            .y_stride = c.y_stride,
-                            .accumulate = c.accumulate};
+    struct linear_args a = {
+        .y = old_y(k, &c),
+        .y_dtype = c.y_dtype,
+        .x = x,
+        .x_dtype = types[t].x,
+        .w = {w, c.n_out, c.n_in, types[t].w, 0, c.gated, NULL, 0},
+        .bias = c.bias,
+        .n_row = c.n_row,
+        .x_stride = c.x_stride,
+        .y_stride = c.y_stride,
+        .accumulate = c.accumulate,
+    };
     kc_run(k, k->variant, &a, 1);
     near_f64(k, &c, &a);
     const bool mixed =
@@ -183,25 +189,29 @@ struct quantized {
 
 static void quantize(struct kcheck *k, const struct product_case *c, struct quantized *z)
 {
-    z->q = (struct quant_rows_args){.q = kc_buf(k, c->n_row * c->x_stride),
-                                    .rows = kc_buf(k, c->n_row * sizeof(struct quant_row)),
-                                    .sums = kc_buf(k, c->n_row * c->x_stride / KERN_QUANT_SUM * 2),
-                                    .x = c->x,
-                                    .n_row = c->n_row,
-                                    .n_col = c->n_in,
-                                    .x_stride = c->x_stride,
-                                    .q_stride = c->x_stride};
+    z->q = (struct quant_rows_args){
+        .q = kc_buf(k, c->n_row * c->x_stride),
+        .rows = kc_buf(k, c->n_row * sizeof(struct quant_row)),
+        .sums = kc_buf(k, c->n_row * c->x_stride / KERN_QUANT_SUM * 2),
+        .x = c->x,
+        .n_row = c->n_row,
+        .n_col = c->n_in,
+        .x_stride = c->x_stride,
+        .q_stride = c->x_stride,
+    };
     quant_rows_ref(&z->q, &alone);
-    z->a = (struct linear_int8_args){.y = old_y(k, c),
-                                     .y_dtype = c->y_dtype,
-                                     .x = z->q.q,
-                                     .rows = z->q.rows,
-                                     .w = {NULL, c->n_out, c->n_in, DT_I8, 0, c->gated, NULL, 0},
-                                     .bias = c->bias,
-                                     .n_row = c->n_row,
-                                     .x_stride = c->x_stride,
-                                     .y_stride = c->y_stride,
-                                     .accumulate = c->accumulate};
+    z->a = (struct linear_int8_args){
+        .y = old_y(k, c),
+        .y_dtype = c->y_dtype,
+        .x = z->q.q,
+        .rows = z->q.rows,
+        .w = {NULL, c->n_out, c->n_in, DT_I8, 0, c->gated, NULL, 0},
+        .bias = c->bias,
+        .n_row = c->n_row,
+        .x_stride = c->x_stride,
+        .y_stride = c->y_stride,
+        .accumulate = c->accumulate,
+    };
     z->want = z->a;
     z->want.y = old_y(k, c);
 }
@@ -214,12 +224,14 @@ static void check_linear_int8(struct kcheck *k)
     quantize(k, &c, &z);
     void *got_w = kc_buf(k, cuda_matrix_bytes(&z.a.w)),
          *want_w = kc_buf(k, packed_int8_bytes(c.n_out, c.n_in));
-    struct pack_int8_args p = {.dst = got_w,
-                               .src = c.plain,
-                               .src_dtype = DT_F32,
-                               .n_out = c.n_out,
-                               .n_in = c.n_in,
-                               .n_out_total = c.n_out};
+    struct pack_int8_args p = {
+        .dst = got_w,
+        .src = c.plain,
+        .src_dtype = DT_F32,
+        .n_out = c.n_out,
+        .n_in = c.n_in,
+        .n_out_total = c.n_out,
+    };
     call_pack_int8(&p, &alone);
     p.dst = want_w;
     pack_int8_ref(&p, &alone);
@@ -241,13 +253,15 @@ static void pack_both(struct kcheck *k, const struct product_case *c, struct pac
 {
     void *got_w = kc_buf(k, cuda_matrix_bytes(got));
     void *want_w = kc_buf(k, packed_int4_bytes(c->n_out, c->n_in, got->group));
-    struct pack_int4_args p = {.dst = got_w,
-                               .src = c->plain,
-                               .src_dtype = DT_F32,
-                               .n_out = c->n_out,
-                               .n_in = c->n_in,
-                               .group = got->group,
-                               .n_out_total = c->n_out};
+    struct pack_int4_args p = {
+        .dst = got_w,
+        .src = c->plain,
+        .src_dtype = DT_F32,
+        .n_out = c->n_out,
+        .n_in = c->n_in,
+        .group = got->group,
+        .n_out_total = c->n_out,
+    };
     call_pack_int4(&p, &alone);
     p.dst = want_w;
     pack_int4_ref(&p, &alone);
@@ -288,16 +302,22 @@ static void check_linear_w4a16(struct kcheck *k)
     uint16_t *x = kc_buf(k, c.n_row * c.x_stride * 2);
     for (size_t i = 0; i < c.n_row * c.x_stride; i++)
         x[i] = x_dtype == DT_F16 ? f32_to_f16(c.x[i]) : f32_to_bf16(c.x[i]);
-    struct linear_w4a16_args got = {{.y = old_y(k, &c),
-                                     .y_dtype = c.y_dtype,
-                                     .x = x,
-                                     .x_dtype = x_dtype,
-                                     .w = {NULL, c.n_out, c.n_in, DT_I8, group, c.gated, NULL, 0},
-                                     .bias = c.bias,
-                                     .n_row = c.n_row,
-                                     .x_stride = c.x_stride,
-                                     .y_stride = c.y_stride,
-                                     .accumulate = c.accumulate}},
+    struct linear_w4a16_args got =
+                                 {
+                                     {
+                                         .y = old_y(k, &c),
+                                         .y_dtype = c.y_dtype,
+                                         .x = x,
+                                         .x_dtype = x_dtype,
+                                         .w = {NULL, c.n_out, c.n_in, DT_I8, group, c.gated, NULL,
+                                               0},
+                                         .bias = c.bias,
+                                         .n_row = c.n_row,
+                                         .x_stride = c.x_stride,
+                                         .y_stride = c.y_stride,
+                                         .accumulate = c.accumulate,
+                                     },
+                                 },
                              want = got;
     want.by.y = old_y(k, &c);
     pack_both(k, &c, &got.by.w, &want.by.w);

@@ -62,15 +62,17 @@ static void make_arrays(struct kcheck *k, struct lt_case *c)
     a->w.data = w;
     a->x = x;
     a->bias = kc_chance(k, 50) ? bias : NULL;
-    c->q.by = (struct linear_int8_args){.y_dtype = a->y_dtype,
-                                        .x = x,
-                                        .rows = rows,
-                                        .w = a->w,
-                                        .bias = a->bias,
-                                        .n_row = a->n_row,
-                                        .x_stride = a->x_stride,
-                                        .y_stride = a->y_stride,
-                                        .accumulate = a->accumulate};
+    c->q.by = (struct linear_int8_args){
+        .y_dtype = a->y_dtype,
+        .x = x,
+        .rows = rows,
+        .w = a->w,
+        .bias = a->bias,
+        .n_row = a->n_row,
+        .x_stride = a->x_stride,
+        .y_stride = a->y_stride,
+        .accumulate = a->accumulate,
+    };
 }
 
 static void make_case(struct kcheck *k, struct lt_case *c)
@@ -79,10 +81,12 @@ static void make_case(struct kcheck *k, struct lt_case *c)
     static const struct {
         enum dtype dtype;
         enum lt_kind kind;
-    } types[] = {{DT_I8, LT_KIND_I8},
-                 {DT_F8_E4M3, LT_KIND_E4M3},
-                 {DT_F16, LT_KIND_F16},
-                 {DT_BF16, LT_KIND_BF16}};
+    } types[] = {
+        {DT_I8, LT_KIND_I8},
+        {DT_F8_E4M3, LT_KIND_E4M3},
+        {DT_F16, LT_KIND_F16},
+        {DT_BF16, LT_KIND_BF16},
+    };
     struct linear_args *a = &c->a;
     const uint32_t type = kc_range(k, 0, 3);
     *c = (struct lt_case){.n_col = 0};
@@ -101,13 +105,15 @@ static void make_case(struct kcheck *k, struct lt_case *c)
     make_arrays(k, c);
     kc_shape(k, "%s n_row %u n_out %u n_in %u%s%s", dtype_name(a->w.dtype), a->n_row, a->w.n_out,
              a->w.n_in, a->w.gated ? " gated" : "", a->accumulate ? " onto y" : "");
-    c->shape = (struct lt_shape){.kind = types[type].kind,
-                                 .n_out = a->w.n_out,
-                                 .n_in = a->w.n_in,
-                                 .target = a->y_dtype == DT_F32 ? LT_TO_Y : LT_TO_SUMS,
-                                 .has_bias = a->bias != NULL,
-                                 .accumulate = a->accumulate,
-                                 .gated = a->w.gated};
+    c->shape = (struct lt_shape){
+        .kind = types[type].kind,
+        .n_out = a->w.n_out,
+        .n_in = a->w.n_in,
+        .target = a->y_dtype == DT_F32 ? LT_TO_Y : LT_TO_SUMS,
+        .has_bias = a->bias != NULL,
+        .accumulate = a->accumulate,
+        .gated = a->w.gated,
+    };
     lt_shape_settle(&c->shape);
 }
 

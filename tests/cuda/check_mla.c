@@ -21,11 +21,13 @@ static void launch_mla(const void *args, const struct kern_exec *x)
 static void call_mla(const void *args, const struct kern_exec *x)
 {
     struct mla_args a = *(const struct mla_args *)args;
-    struct device_limits l = {.n_seq_max = a.n_seq,
-                              .context_max = a.context_max,
-                              .n_head = a.n_head,
-                              .n_kv_head = 1,
-                              .head_dim = a.n_value};
+    struct device_limits l = {
+        .n_seq_max = a.n_seq,
+        .context_max = a.context_max,
+        .n_head = a.n_head,
+        .n_kv_head = 1,
+        .head_dim = a.n_value,
+    };
     if (x->ith != 0)
         return;
     for (uint32_t i = 0; i < a.n_seq; i++)

@@ -129,15 +129,20 @@ static void check_linear_grouped(struct kcheck *k)
         kc_fill_dtype(k, w + e * c.g.w_stride, t, (size_t)c.w.n_out * c.w.n_in);
     kc_fill_dtype(k, x, t, c.n_x * c.x_stride);
     c.w.data = w;
-    const struct linear_grouped_args a = {.by = {.y = kc_buf(k, c.n_place * c.y_stride * 4),
-                                                 .y_dtype = c.y_dtype,
-                                                 .x = x,
-                                                 .x_dtype = t,
-                                                 .w = c.w,
-                                                 .n_row = c.n_place,
-                                                 .x_stride = c.x_stride,
-                                                 .y_stride = c.y_stride},
-                                          .of = c.g};
+    const struct linear_grouped_args a = {
+        .by =
+            {
+                .y = kc_buf(k, c.n_place * c.y_stride * 4),
+                .y_dtype = c.y_dtype,
+                .x = x,
+                .x_dtype = t,
+                .w = c.w,
+                .n_row = c.n_place,
+                .x_stride = c.x_stride,
+                .y_stride = c.y_stride,
+            },
+        .of = c.g,
+    };
     void *want = kc_buf(k, c.n_col * 4);
     kc_run(k, k->variant, &a, 1);
     for (uint32_t p = 0; p < c.n_place; p += 1 + c.n_place / SOME) {
@@ -219,15 +224,20 @@ static void make_bytes(struct kcheck *k, struct groups_case *c, struct linear_in
         for (uint32_t j = 0; j < c->w.n_in; j++)
             x[i * c->x_stride + j] = some_byte(k, as);
     }
-    *a = (struct linear_int8_grouped_args){.by = {.y = kc_buf(k, c->n_place * c->y_stride * 4),
-                                                  .y_dtype = c->y_dtype,
-                                                  .x = x,
-                                                  .rows = rows,
-                                                  .w = c->w,
-                                                  .n_row = c->n_place,
-                                                  .x_stride = c->x_stride,
-                                                  .y_stride = c->y_stride},
-                                           .of = c->g};
+    *a = (struct linear_int8_grouped_args){
+        .by =
+            {
+                .y = kc_buf(k, c->n_place * c->y_stride * 4),
+                .y_dtype = c->y_dtype,
+                .x = x,
+                .rows = rows,
+                .w = c->w,
+                .n_row = c->n_place,
+                .x_stride = c->x_stride,
+                .y_stride = c->y_stride,
+            },
+        .of = c->g,
+    };
 }
 
 static void check_bytes(struct kcheck *k, const struct groups_case *c,
@@ -290,15 +300,22 @@ static void check_linear_w4a16_grouped(struct kcheck *k)
     uint16_t *x = kc_buf(k, (c.n_x + 1) * c.x_stride * sizeof *x);
     kc_fill_dtype(k, x, t, c.n_x * c.x_stride);
     const struct linear_w4a16_grouped_args a = {
-        .as = {.by = {.y = kc_buf(k, c.n_place * c.y_stride * 4),
-                      .y_dtype = c.y_dtype,
-                      .x = x,
-                      .x_dtype = t,
-                      .w = c.w,
-                      .n_row = c.n_place,
-                      .x_stride = c.x_stride,
-                      .y_stride = c.y_stride},
-               .of = c.g}};
+        .as =
+            {
+                .by =
+                    {
+                        .y = kc_buf(k, c.n_place * c.y_stride * 4),
+                        .y_dtype = c.y_dtype,
+                        .x = x,
+                        .x_dtype = t,
+                        .w = c.w,
+                        .n_row = c.n_place,
+                        .x_stride = c.x_stride,
+                        .y_stride = c.y_stride,
+                    },
+                .of = c.g,
+            },
+    };
     void *want = kc_buf(k, c.n_col * 4);
     kc_run(k, k->variant, &a, 1);
     for (uint32_t p = 0; p < c.n_place; p += 1 + c.n_place / SOME) {

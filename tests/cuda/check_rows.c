@@ -40,13 +40,15 @@ static void check_embed(struct kcheck *k)
     kc_fill_dtype(k, table, t, (size_t)n_vocab * n_col);
     for (uint32_t i = 0; i < n_row; i++)
         ids[i] = kc_range(k, 0, n_vocab - 1);
-    struct embed_args a = {.y = kc_buf(k, (size_t)n_row * n_col * 4),
-                           .table = table,
-                           .dtype = t,
-                           .ids = ids,
-                           .n_row = n_row,
-                           .n_col = n_col,
-                           .scale = 1.5f};
+    struct embed_args a = {
+        .y = kc_buf(k, (size_t)n_row * n_col * 4),
+        .table = table,
+        .dtype = t,
+        .ids = ids,
+        .n_row = n_row,
+        .n_col = n_col,
+        .scale = 1.5f,
+    };
     struct embed_args got = a;
     got.y = kc_buf(k, (size_t)n_row * n_col * 4);
     got.packed = kc_chance(k, 50);
@@ -68,11 +70,12 @@ static void make_norm(struct kcheck *k, struct norm_case *c)
     static const uint32_t types[] = {DT_F32, DT_BF16, DT_F16, DT_I8};
     static const uint32_t adds[] = {DT_F32, DT_BF16};
     struct norm_rows_args *a = &c->a;
-    *a = (struct norm_rows_args){.y_dtype = (enum dtype)kc_pick(k, types, 4),
-                                 .add_dtype = (enum dtype)kc_pick(k, adds, 2),
-                                 .n_col =
-                                     kc_chance(k, 30) ? kc_range(k, 1, 40) : kc_range(k, 1, 2600),
-                                 .eps = 1e-5f};
+    *a = (struct norm_rows_args){
+        .y_dtype = (enum dtype)kc_pick(k, types, 4),
+        .add_dtype = (enum dtype)kc_pick(k, adds, 2),
+        .n_col = kc_chance(k, 30) ? kc_range(k, 1, 40) : kc_range(k, 1, 2600),
+        .eps = 1e-5f,
+    };
     c->n_src = kc_range(k, 1, 5);
     a->x_stride = a->n_col + kc_range(k, 0, 9);
     a->add_stride = a->n_col + kc_range(k, 0, 3);

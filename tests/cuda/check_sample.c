@@ -45,7 +45,8 @@ static void choose_row(struct kcheck *k, struct sample_case *c, uint32_t i)
         .mask = kc_chance(k, 70) ? SAMPLE_NO_MASK : i,
         .bias_start = i * N_BIAS,
         .n_bias = kc_chance(k, 60) ? 0 : kc_range(k, 1, N_BIAS),
-        .n_top = kc_range(k, 0, SAMPLE_TOP_MAX)};
+        .n_top = kc_range(k, 0, SAMPLE_TOP_MAX),
+    };
     if (!(r->temperature == r->temperature) || isinf(r->temperature))
         r->temperature = 1;
     r->n_prompt = kc_range(k, 0, r->n_known);
@@ -62,7 +63,10 @@ static void make(struct kcheck *k, struct sample_case *c)
     const uint32_t n = kc_chance(k, 40) ? kc_range(k, 1, 70) : kc_range(k, 1000, 5200);
     const size_t words = (n + 31) / 32;
     c->a = (struct sample_args){
-        .n_row = kc_range(k, 1, ROWS_MAX), .n_vocab = n, .history_stride = HISTORY};
+        .n_row = kc_range(k, 1, ROWS_MAX),
+        .n_vocab = n,
+        .history_stride = HISTORY,
+    };
     c->a.x_stride = n + kc_range(k, 0, 3);
     c->x = kc_buf(k, c->a.n_row * c->a.x_stride * sizeof(float));
     c->rows = kc_buf(k, c->a.n_row * sizeof *c->rows);
@@ -145,7 +149,8 @@ static void expect(struct kcheck *k, const struct sample_case *c, const struct s
         .history = c->histories + r->history * HISTORY,
         .n_known = r->n_known,
         .n_prompt = r->n_prompt,
-        .allowed = r->mask == SAMPLE_NO_MASK ? NULL : c->masks + r->mask * ((n + 31) / 32)};
+        .allowed = r->mask == SAMPLE_NO_MASK ? NULL : c->masks + r->mask * ((n + 31) / 32),
+    };
     if (r->flags & SAMPLE_KNOWN)
         sample_known(x, r->n_top, s, &out);
     else

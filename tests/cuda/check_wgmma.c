@@ -120,16 +120,20 @@ static void *old_y(struct kcheck *k, const struct wgmma_case *c, uint32_t n_row)
 /* The arguments of products of bytes. */
 static struct linear_fp8_args as_quant(const struct wgmma_case *c, const struct linear_args *a)
 {
-    return (struct linear_fp8_args){{.y = a->y,
-                                     .y_dtype = a->y_dtype,
-                                     .x = a->x,
-                                     .rows = c->rows,
-                                     .w = a->w,
-                                     .bias = a->bias,
-                                     .n_row = a->n_row,
-                                     .x_stride = a->x_stride,
-                                     .y_stride = a->y_stride,
-                                     .accumulate = a->accumulate}};
+    return (struct linear_fp8_args){
+        {
+            .y = a->y,
+            .y_dtype = a->y_dtype,
+            .x = a->x,
+            .rows = c->rows,
+            .w = a->w,
+            .bias = a->bias,
+            .n_row = a->n_row,
+            .x_stride = a->x_stride,
+            .y_stride = a->y_stride,
+            .accumulate = a->accumulate,
+        },
+    };
 }
 
 static void *run(struct kcheck *k, const struct wgmma_case *c, struct linear_args a, bool wgmma)

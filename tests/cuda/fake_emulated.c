@@ -80,14 +80,16 @@ static size_t make_plan(void *out, const struct device_limits *l, const struct a
     return h->large_at + h->n_large * sizeof(struct plan_piece);
 }
 
-const struct fake_library fake_library = {.name = "emulated",
-                                          .row_major = true,
-                                          .kern = kernels,
-                                          .matrix_bytes = matrix_bytes,
-                                          .kv_block_bytes = kv_block_bytes,
-                                          .workspace_bytes = workspace,
-                                          .plan_bytes = plan_bytes,
-                                          .plan = make_plan,
-                                          .open = open_lt,
-                                          .close = close_lt,
-                                          .tune = tune};
+const struct fake_library fake_library = {
+    .name = "emulated",
+    .row_major = true,
+    .kern = kernels,
+    .matrix_bytes = matrix_bytes,
+    .kv_block_bytes = kv_block_bytes,
+    .workspace_bytes = workspace,
+    .plan_bytes = plan_bytes,
+    .plan = make_plan,
+    .open = open_lt,
+    .close = close_lt,
+    .tune = tune,
+};

@@ -73,11 +73,11 @@ static int desc_set(void *desc, int attribute, const void *value, size_t n)
         int attribute;
         void *to;
         size_t n;
-    } all[] = {{LT_DESC_TRANSPOSE_A, &d->turned_a, 4},
-               {LT_DESC_TRANSPOSE_B, &d->turned_b, 4},
-               {LT_DESC_EPILOGUE, &d->epilogue, 4},
-               {LT_DESC_BIAS, &d->bias, sizeof d->bias},
-               {LT_DESC_BIAS_TYPE, &d->bias_type, 4}};
+    } all[] = {
+        {LT_DESC_TRANSPOSE_A, &d->turned_a, 4}, {LT_DESC_TRANSPOSE_B, &d->turned_b, 4},
+        {LT_DESC_EPILOGUE, &d->epilogue, 4},    {LT_DESC_BIAS, &d->bias, sizeof d->bias},
+        {LT_DESC_BIAS_TYPE, &d->bias_type, 4},
+    };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (all[i].attribute == attribute && all[i].n == n) {
             memcpy(all[i].to, value, n);
@@ -159,8 +159,10 @@ static int heuristic(void *handle, void *desc, void *a, void *b, void *c, void *
     if (handle != &fake_lt || c != d || !is_supported(desc, a, b, c))
         return REFUSED;
     for (uint32_t i = 0; i < fake_lt.n_algo && *n_out < n; i++)
-        out[(*n_out)++] = (struct lt_found){.algo.data = {i, 1, 2, 3, 4, 5, 6, 7},
-                                            .workspace_bytes = i == 3 ? FAKE_LT_WORKSPACE : 0};
+        out[(*n_out)++] = (struct lt_found){
+            .algo.data = {i, 1, 2, 3, 4, 5, 6, 7},
+            .workspace_bytes = i == 3 ? FAKE_LT_WORKSPACE : 0,
+        };
     return LT_OK;
 }
 
@@ -253,17 +255,19 @@ static int matmul(void *handle, void *desc, const void *alpha, const void *a, vo
     return LT_OK;
 }
 
-const struct lt_api fake_lt_api = {.version = version,
-                                   .create = create,
-                                   .destroy = destroy,
-                                   .desc_create = desc_create,
-                                   .desc_set = desc_set,
-                                   .desc_destroy = drop,
-                                   .layout_create = layout_create,
-                                   .layout_set = layout_set,
-                                   .layout_destroy = drop,
-                                   .pref_create = pref_create,
-                                   .pref_set = pref_set,
-                                   .pref_destroy = drop,
-                                   .heuristic = heuristic,
-                                   .matmul = matmul};
+const struct lt_api fake_lt_api = {
+    .version = version,
+    .create = create,
+    .destroy = destroy,
+    .desc_create = desc_create,
+    .desc_set = desc_set,
+    .desc_destroy = drop,
+    .layout_create = layout_create,
+    .layout_set = layout_set,
+    .layout_destroy = drop,
+    .pref_create = pref_create,
+    .pref_set = pref_set,
+    .pref_destroy = drop,
+    .heuristic = heuristic,
+    .matmul = matmul,
+};

@@ -60,7 +60,8 @@ static FALLIBLE read_options(struct options *o, int argc, char **argv, struct q_
     static const struct option names[] = {
         {"seed", required_argument, NULL, 's'},  {"times", required_argument, NULL, 'n'},
         {"every", required_argument, NULL, 'e'}, {"op", required_argument, NULL, 'o'},
-        {"list", no_argument, NULL, 'l'},        {NULL, 0, NULL, 0}};
+        {"list", no_argument, NULL, 'l'},        {NULL, 0, NULL, 0},
+    };
     enum q_code rc = Q_OK;
     int c;
     while (!rc && (c = getopt_long(argc, argv, "", names, NULL)) != -1) {

@@ -56,7 +56,11 @@ void cuda_run(void (*launcher)(const void *args, const struct kern_exec *x), con
     struct q_err e = Q_ERR_INIT;
     open_card();
     const struct kern_exec x = {
-        .nth = 1, .scratch = workspace, .scratch_bytes = WORKSPACE_BYTES, .stream = stream};
+        .nth = 1,
+        .scratch = workspace,
+        .scratch_bytes = WORKSPACE_BYTES,
+        .stream = stream,
+    };
     launcher(args, &x);
     need(table->sync(stream, &e), &e);
     need(table->check(device, &e), &e);

@@ -100,7 +100,7 @@ def reference(env, template, row):
         return None, (type(error).__name__, str(error), line)
 
 
-# --- random conversations ---------------------------------------------------------------------------------------------
+# ---- random conversations ----
 
 TEXTS = ["Hello", "What is 2+2?", " blanks \n", "", "Zürich 😀 你好", "<tool_call>{\"a\": 1}</tool_call>", "a <b> & \"c\" 'd' \\ e", "<think>\nhm\n</think>\n\nyes",
          "line 1\nline 2\n\n", "{{ 1 }} {% if %}", "<|im_end|>[INST]", "\t", "x" * 300, "e\u0301", "</think>", "0"]
@@ -183,7 +183,7 @@ def row(r, tokens):
     return row
 
 
-# --- the comparison ---------------------------------------------------------------------------------------------------
+# ---- the comparison ----
 
 def quire(path, rows):
     lines = "".join(json.dumps(dict(row, now=NOW.isoformat())) + "\n" for row in rows)

@@ -52,7 +52,7 @@ TWO = {"structural_tag": {"type": "structural_tag", "format": {"type": "const_st
     '<tool_call>\n{"name": "get_weather", "arguments": {"city": "%s"}}\n</tool_call>' % city for city in ("Oslo", "Rome"))}}}
 
 
-# --- openai-agents
+# ---- openai-agents ----
 
 
 def openai_agent(settings=None, fails=False, **more):
@@ -157,7 +157,7 @@ def openai_agents_failure():
     return result.final_output
 
 
-# --- pydantic-ai
+# ---- pydantic-ai ----
 
 
 def pydantic_agent(settings=None, fails=False, once=False, **more):
@@ -252,7 +252,7 @@ def pydantic_ai_retry():
     return pydantic_agent(fails=True).run_sync(ASK).output
 
 
-# --- langchain, langgraph
+# ---- langchain, langgraph ----
 
 
 def langchain_model(**more):
@@ -383,7 +383,7 @@ def langchain_bind_stream():
     return whole.tool_calls[0]["args"]
 
 
-# --- instructor
+# ---- instructor ----
 
 
 def instruct(mode, model, partial=False):

@@ -13,7 +13,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct batch_line line;
     struct batch_done done;
     const struct batch_form form = {
-        .n_line = size, .chats = size & 1, .raw = (size & 2) && !(size & 1)};
+        .n_line = size,
+        .chats = size & 1,
+        .raw = (size & 2) && !(size & 1),
+    };
     if (batch_line_read(&line, &form, (const char *)data, size, &e) == Q_OK)
         Q_ASSERT(line.custom_id && line.body.len >= 2);
     if (line.custom_id) { /* what we write of it, we read again */

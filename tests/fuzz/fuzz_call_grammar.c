@@ -25,13 +25,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
             return 0;
         }
     json_t *answer = json_pack("{s:s,s:s}", "type", "const_string", "value", "yes");
-    const struct call_grammar f = {.tool = names[data[0] % n_name],
-                                   .template =
-                                       data[1] & 4 ? "[ARGS]<|function_call|>```json" : NULL,
-                                   .tools = tools,
-                                   .required = data[1] & 1,
-                                   .answer = data[1] & 8 ? answer : NULL,
-                                   .parallel = data[1] & 2};
+    const struct call_grammar f = {
+        .tool = names[data[0] % n_name],
+        .template = data[1] & 4 ? "[ARGS]<|function_call|>```json" : NULL,
+        .tools = tools,
+        .required = data[1] & 1,
+        .answer = data[1] & 8 ? answer : NULL,
+        .parallel = data[1] & 2,
+    };
     enum q_code rc = json_is_array(tools) ? call_grammar_tools(&out, &f, &e) : Q_INVALID;
     Q_ASSERT(rc == Q_OK || rc == Q_INVALID || rc == Q_UNSUPPORTED);
     Q_ASSERT(rc == Q_OK || !out);

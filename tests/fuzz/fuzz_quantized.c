@@ -78,10 +78,12 @@ static void add_tensor(const uint8_t *at, const uint8_t *rest, size_t n_rest)
     const size_t i_name = at[0] == LATER ? N_NAME - 1 : at[0] % (N_NAME - 1);
     struct tensor *t = &tensors[i_name];
     uint64_t shape[2] = {at[4] | (uint64_t)at[5] << 8, at[6] | (uint64_t)at[7] << 8};
-    struct tensor new = {.name = names[i_name],
-                         .file = "fuzz.safetensors",
-                         .dtype = at[1] >= LATER ? DT_F8_E4M3 : dtypes[at[1] % 5],
-                         .n_dim = at[2] >= LATER ? 0 : 1u + at[2] % 2};
+    struct tensor new = {
+        .name = names[i_name],
+        .file = "fuzz.safetensors",
+        .dtype = at[1] >= LATER ? DT_F8_E4M3 : dtypes[at[1] % 5],
+        .n_dim = at[2] >= LATER ? 0 : 1u + at[2] % 2,
+    };
     for (uint32_t i = 0; i < new.n_dim; i++)
         new.shape[i] = shape[i];
     new.n_bytes =

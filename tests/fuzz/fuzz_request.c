@@ -26,7 +26,7 @@ static void load(void)
     if (tokenizer_open(&served.tokenizer, dir, &e) != Q_OK ||
         chat_model_open(&served.chat, &options, dir, dir, &e) != Q_OK ||
         chat_model_tags(&served.chat, served.tokenizer, &e) != Q_OK)
-        snprintf(served.chat.error, sizeof(served.chat.error), "no model here");
+        snprintf(served.chat.error, sizeof served.chat.error, "no model here");
 }
 
 /* The prompt, and the parser for what comes behind it. */

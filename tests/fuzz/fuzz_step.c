@@ -9,12 +9,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
 static volatile uint64_t sink; /* what was read, so that the reads stay */
 
-static const struct step_limits limits = {.max_num_seqs = 8,
-                                          .max_num_batched_tokens = 64,
-                                          .max_model_len = 128,
-                                          .logit_rows_max = 16,
-                                          .known_max = 256,
-                                          .copies_max = 8};
+static const struct step_limits limits = {
+    .max_num_seqs = 8,
+    .max_num_batched_tokens = 64,
+    .max_model_len = 128,
+    .logit_rows_max = 16,
+    .known_max = 256,
+    .copies_max = 8,
+};
 
 static void read_bytes(const void *data, size_t n)
 {

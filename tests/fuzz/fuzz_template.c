@@ -40,11 +40,13 @@ static enum q_code render(const struct template *t, const json_t *variables, str
     json_t *names = json_object();
     for (size_t i = 0; i < sizeof own / sizeof *own; i++)
         json_object_set(names, own[i], json_object_get(variables, own[i]));
-    const struct template_run run = {.variables = names,
-                                     .request = variables,
-                                     .content = &content,
-                                     .now = 1700000000,
-                                     .limits = &limits};
+    const struct template_run run = {
+        .variables = names,
+        .request = variables,
+        .content = &content,
+        .now = 1700000000,
+        .limits = &limits,
+    };
     struct template_fault fault;
     struct q_err e = Q_ERR_INIT;
     enum q_code rc = template_render(t, &run, out, &fault, &e);
@@ -75,7 +77,8 @@ static void chat(const struct template_text *text, const json_t *values)
         .add_generation_prompt = json_is_true(json_object_get(values, "add_generation_prompt")),
         .continue_final_message = json_is_true(json_object_get(values, "continue")),
         .content = (enum chat_content)(text->n % 4),
-        .now = 1700000000};
+        .now = 1700000000,
+    };
     if (!json_is_array(r.messages) || (r.kwargs && !json_is_object(r.kwargs)) ||
         chat_from_source(&c, text->s, text->n, &fault, &e))
         return;

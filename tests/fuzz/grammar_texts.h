@@ -76,16 +76,18 @@ static inline int try_grammar(uint32_t kind, uint8_t flags, const char *source, 
     const uint32_t limit = n % 32 ? WORK_MAX : WORK_MAX * 16;
     static const char tags[] = "<f>\0</t>\0\xff</t>\xff\0";
     bool ours = n % 3 == 1;
-    const struct grammar_source from = {.kind = kind,
-                                        .text = source,
-                                        .n = n_source,
-                                        .after = "</t>",
-                                        .n_after = flags & 0x40 && n % 3 == 0 ? 4 : 0,
-                                        .tags = ours ? tags : source + n_source,
-                                        .n_tags = !(flags & 0x40) || n % 3 == 0 ? 0
-                                                  : ours                        ? sizeof tags
-                                                                                : n - n_source,
-                                        .work_max = limit};
+    const struct grammar_source from = {
+        .kind = kind,
+        .text = source,
+        .n = n_source,
+        .after = "</t>",
+        .n_after = flags & 0x40 && n % 3 == 0 ? 4 : 0,
+        .tags = ours ? tags : source + n_source,
+        .n_tags = !(flags & 0x40) || n % 3 == 0 ? 0
+                  : ours                        ? sizeof tags
+                                                : n - n_source,
+        .work_max = limit,
+    };
     enum q_code rc = grammar_compile(&words, &n_word, &from, &e);
     if ((rc != Q_OK) != (e.code != Q_OK) || (rc && !*e.message))
         abort();

@@ -57,15 +57,17 @@ void kcheck_activate(struct kcheck *k)
     for (size_t i = 0; i < n_row * x_stride; i++)
         x[i] = kc_f32(k) * wide;
     void *got = kc_buf(k, n * element), *want = kc_buf(k, n * element);
-    struct activate_args a = {.act = act,
-                              .gated = gated,
-                              .y = want,
-                              .y_dtype = y_dtype,
-                              .x = x,
-                              .n_row = n_row,
-                              .n_col = n_col,
-                              .x_stride = x_stride,
-                              .y_stride = y_stride};
+    struct activate_args a = {
+        .act = act,
+        .gated = gated,
+        .y = want,
+        .y_dtype = y_dtype,
+        .x = x,
+        .n_row = n_row,
+        .n_col = n_col,
+        .x_stride = x_stride,
+        .y_stride = y_stride,
+    };
     kc_run(k, k->ref, &a, 1);
     near_f64(k, &a, want);
     a.y = got;
@@ -89,13 +91,15 @@ void kcheck_activate(struct kcheck *k)
 void kbench_activate(struct kc_bench *b)
 {
     const uint32_t n_row = 256, n_col = 4864;
-    struct activate_args a = {.act = KERN_GELU_TANH,
-                              .gated = 1,
-                              .y_dtype = DT_BF16,
-                              .n_row = n_row,
-                              .n_col = n_col,
-                              .x_stride = 2 * n_col,
-                              .y_stride = n_col};
+    struct activate_args a = {
+        .act = KERN_GELU_TANH,
+        .gated = 1,
+        .y_dtype = DT_BF16,
+        .n_row = n_row,
+        .n_col = n_col,
+        .x_stride = 2 * n_col,
+        .y_stride = n_col,
+    };
     float *x = kc_buf(b->k, (size_t)n_row * n_col * 8);
     kc_fill(b->k, x, (size_t)n_row * n_col * 2);
     a.x = x;

@@ -92,17 +92,19 @@ static void fill_cache(struct kcheck *k, struct attention_case *c)
         c->v[i] = kc_buf(k, length * width * sizeof(float));
         kc_fill(k, c->k[i], length * width);
         kc_fill(k, c->v[i], length * width);
-        struct kv_store_args s = {.k_cache = k_cache,
-                                  .v_cache = v_cache,
-                                  .kv_dtype = c->a.kv_dtype,
-                                  .k = c->k[i],
-                                  .v = c->v[i],
-                                  .k_stride = width,
-                                  .v_stride = width,
-                                  .slot = slot,
-                                  .n_row = length,
-                                  .n_kv_head = c->a.n_kv_head,
-                                  .head_dim = c->a.head_dim};
+        struct kv_store_args s = {
+            .k_cache = k_cache,
+            .v_cache = v_cache,
+            .kv_dtype = c->a.kv_dtype,
+            .k = c->k[i],
+            .v = c->v[i],
+            .k_stride = width,
+            .v_stride = width,
+            .slot = slot,
+            .n_row = length,
+            .n_kv_head = c->a.n_kv_head,
+            .head_dim = c->a.head_dim,
+        };
         kv_store_ref(&s, &(struct kern_exec){.nth = 1});
     }
 }
@@ -350,7 +352,8 @@ static void bench_shape(struct kc_bench *b, const struct bench_shape *of)
         .n_kv_head = n_kv_head,
         .head_dim = dim,
         .context_max = context,
-        .scale = 0.125f};
+        .scale = 0.125f,
+    };
     struct bench_seconds s = kc_time(b, &a);
     double pairs = (double)n_seq * n_query * n_head * (context - n_query / 2.0);
     size_t block_bytes = kern_kv_block_bytes(of->kv_dtype, n_kv_head, dim);
@@ -383,14 +386,16 @@ void kbench_attention_join(struct kc_bench *b)
 {
     const uint32_t n_head = 14, n_kv_head = 1, dim = 64, context = 16384, nth = 8;
     const struct attention_seq seq = {.n_query = 1, .start = context - 1};
-    struct attention_args a = {.seqs = &seq,
-                               .n_seq = 1,
-                               .n_head = n_head,
-                               .n_kv_head = n_kv_head,
-                               .head_dim = dim,
-                               .out_stride = n_head * dim,
-                               .context_max = context,
-                               .scale = 0.125f};
+    struct attention_args a = {
+        .seqs = &seq,
+        .n_seq = 1,
+        .n_head = n_head,
+        .n_kv_head = n_kv_head,
+        .head_dim = dim,
+        .out_stride = n_head * dim,
+        .context_max = context,
+        .scale = 0.125f,
+    };
     a.n_part = kern_attention_parts(context, n_head, dim, nth);
     a.parts = kc_buf(b->k, a.n_part * sizeof *a.parts);
     a.out = kc_buf(b->k, n_head * dim * sizeof(float));

@@ -21,10 +21,12 @@ struct call {
 static void call_run(void *arg, uint32_t ith, uint32_t nth)
 {
     const struct call *c = arg;
-    struct kern_exec x = {.ith = ith,
-                          .nth = nth,
-                          .scratch = c->b->scratch[ith],
-                          .scratch_bytes = kern_scratch_bytes(8192, 128, 256)};
+    struct kern_exec x = {
+        .ith = ith,
+        .nth = nth,
+        .scratch = c->b->scratch[ith],
+        .scratch_bytes = kern_scratch_bytes(8192, 128, 256),
+    };
     c->b->k->variant->call(c->args, &x);
 }
 

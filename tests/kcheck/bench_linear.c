@@ -11,10 +11,12 @@
 static const struct {
     enum dtype w, x;
     const char *name;
-} types[] = {{DT_BF16, DT_BF16, "bf16 x bf16"},
-             {DT_BF16, DT_F32, "f32 x bf16"},
-             {DT_F16, DT_F32, "f32 x f16"},
-             {DT_F32, DT_F32, "f32 x f32"}};
+} types[] = {
+    {DT_BF16, DT_BF16, "bf16 x bf16"},
+    {DT_BF16, DT_F32, "f32 x bf16"},
+    {DT_F16, DT_F32, "f32 x f16"},
+    {DT_F32, DT_F32, "f32 x f32"},
+};
 
 /* Random values, cheap: kc_fill_dtype would take longer than the measurements. */
 static void fill(void *p, enum dtype t, size_t n)
@@ -60,10 +62,12 @@ struct step {
 static void step_run(void *arg, uint32_t ith, uint32_t nth)
 {
     const struct step *s = arg;
-    struct kern_exec x = {.ith = ith,
-                          .nth = nth,
-                          .scratch = s->b->scratch[ith],
-                          .scratch_bytes = kern_scratch_bytes(8192, 128, 256)};
+    struct kern_exec x = {
+        .ith = ith,
+        .nth = nth,
+        .scratch = s->b->scratch[ith],
+        .scratch_bytes = kern_scratch_bytes(8192, 128, 256),
+    };
     for (uint32_t i = 0; i < N_MAT; i++) {
         s->b->k->variant->call(&s->mats[i], &x);
         team_barrier(s->b->team);
@@ -73,7 +77,8 @@ static void step_run(void *arg, uint32_t ith, uint32_t nth)
 static void bench_step(struct kc_bench *b, uint32_t i_type, const void *weights)
 {
     static const uint32_t shapes[5][2] = {
-        {1152, 896}, {896, 896}, {9728, 896}, {896, 4864}, {151936, 896}};
+        {1152, 896}, {896, 896}, {9728, 896}, {896, 4864}, {151936, 896},
+    };
     static struct step s;
     size_t used = 0;
     char shape[64];
@@ -83,12 +88,14 @@ static void bench_step(struct kc_bench *b, uint32_t i_type, const void *weights)
     s.b = b;
     for (uint32_t i = 0; i < N_MAT; i++) {
         const uint32_t *d = shapes[i + 1 < N_MAT ? i % 4 : 4];
-        s.mats[i] = (struct linear_args){.y = y,
-                                         .x = x,
-                                         .x_dtype = types[i_type].x,
-                                         .n_row = 1,
-                                         .x_stride = d[1],
-                                         .y_stride = d[0]};
+        s.mats[i] = (struct linear_args){
+            .y = y,
+            .x = x,
+            .x_dtype = types[i_type].x,
+            .n_row = 1,
+            .x_stride = d[1],
+            .y_stride = d[0],
+        };
         s.mats[i].w = (struct packed){
             (const char *)weights + used, d[0], d[1], types[i_type].w, 0, 0, NULL, 0};
         used += packed_bytes(types[i_type].w, d[0], d[1]);
@@ -100,7 +107,11 @@ static void bench_step(struct kc_bench *b, uint32_t i_type, const void *weights)
 static void bench_prompt(struct kc_bench *b, uint32_t i_type, const void *weights)
 {
     static const uint32_t shapes[][3] = {
-        {512, 9728, 896}, {512, 896, 4864}, {64, 9728, 896}, {16, 9728, 896}};
+        {512, 9728, 896},
+        {512, 896, 4864},
+        {64, 9728, 896},
+        {16, 9728, 896},
+    };
     b->i_peak = b->k->variant->caps & (CAP_AVX512 | CAP_AVX512_BF16 | CAP_AMX_BF16) ? PEAK_F32_16
                                                                                     : PEAK_F32_8;
     if (b->k->variant->caps & CAP_AVX512_BF16 && types[i_type].x == DT_BF16)
@@ -110,7 +121,11 @@ static void bench_prompt(struct kc_bench *b, uint32_t i_type, const void *weight
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         uint32_t n_row = shapes[i][0], n_out = shapes[i][1], n_in = shapes[i][2];
         struct linear_args a = {
-            .x_dtype = types[i_type].x, .n_row = n_row, .x_stride = n_in, .y_stride = n_out};
+            .x_dtype = types[i_type].x,
+            .n_row = n_row,
+            .x_stride = n_in,
+            .y_stride = n_out,
+        };
         a.w = (struct packed){weights, n_out, n_in, types[i_type].w, 0, 0, NULL, 0};
         void *x = kc_buf(b->k, (size_t)n_row * n_in * sizeof(float));
         fill(x, types[i_type].x, (size_t)n_row * n_in);

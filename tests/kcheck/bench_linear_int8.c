@@ -20,14 +20,18 @@ static struct linear_w4a8_args make_args(struct kc_bench *b, const struct packed
     for (size_t i = 0; i < n_sum; i++)
         sums[i] = 3 * KERN_QUANT_SUM;
     return (struct linear_w4a8_args){
-        .by = {.y = kc_buf(b->k, (size_t)n_row * w->n_out * sizeof(float)),
-               .x = x,
-               .rows = rows,
-               .w = *w,
-               .n_row = n_row,
-               .x_stride = w->n_in,
-               .y_stride = w->n_out},
-        .sums = sums};
+        .by =
+            {
+                .y = kc_buf(b->k, (size_t)n_row * w->n_out * sizeof(float)),
+                .x = x,
+                .rows = rows,
+                .w = *w,
+                .n_row = n_row,
+                .x_stride = w->n_in,
+                .y_stride = w->n_out,
+            },
+        .sums = sums,
+    };
 }
 
 static struct bench_seconds time_of(struct kc_bench *b, const struct packed *w, uint32_t n_row)
@@ -40,14 +44,17 @@ static void bench(struct kc_bench *b, uint32_t group)
 {
     static const uint32_t rows[] = {1, 2, 4, 8, 16, 32};
     static const uint32_t shapes[][3] = {
-        {2048, 9728, 896}, {512, 9728, 896}, {512, 896, 4864}, {64, 9728, 896}, {16, 9728, 896}};
+        {2048, 9728, 896}, {512, 9728, 896}, {512, 896, 4864}, {64, 9728, 896}, {16, 9728, 896},
+    };
     static const struct {
         uint32_t caps;
         enum roofline_peak peak;
-    } peaks[] = {{0, PEAK_I8_AVX2},
-                 {CAP_AVX_VNNI, PEAK_I8_VNNI32},
-                 {CAP_AVX512_VNNI, PEAK_I8_VNNI64},
-                 {CAP_AMX_INT8, PEAK_I8_AMX}};
+    } peaks[] = {
+        {0, PEAK_I8_AVX2},
+        {CAP_AVX_VNNI, PEAK_I8_VNNI32},
+        {CAP_AVX512_VNNI, PEAK_I8_VNNI64},
+        {CAP_AMX_INT8, PEAK_I8_AMX},
+    };
     const size_t bytes =
         group ? packed_int4_bytes(BIG_OUT, BIG_IN, group) : packed_int8_bytes(BIG_OUT, BIG_IN);
     const char *name = group ? "int4" : "int8";

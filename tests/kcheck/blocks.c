@@ -36,14 +36,16 @@ void kcheck_quant_rows_fp8_block(struct kcheck *k)
     }
     k->scale = 1;
     kc_shape(k, "n_row %u n_col %u", n_row, n_col);
-    struct quant_rows_fp8_block_args want = {.q = kc_buf(k, n_row * q_stride),
-                                             .scales = kc_buf(k, n_row * stride * sizeof(float)),
-                                             .x = x,
-                                             .n_row = n_row,
-                                             .n_col = n_col,
-                                             .x_stride = x_stride,
-                                             .q_stride = q_stride,
-                                             .scale_stride = stride};
+    struct quant_rows_fp8_block_args want = {
+        .q = kc_buf(k, n_row * q_stride),
+        .scales = kc_buf(k, n_row * stride * sizeof(float)),
+        .x = x,
+        .n_row = n_row,
+        .n_col = n_col,
+        .x_stride = x_stride,
+        .q_stride = q_stride,
+        .scale_stride = stride,
+    };
     struct quant_rows_fp8_block_args got = want;
     got.q = kc_copy(k, want.q, n_row * q_stride);
     got.scales = kc_copy(k, want.scales, n_row * stride * sizeof(float));
@@ -108,7 +110,12 @@ static void make_matrix(struct kcheck *k, struct pack_fp8_block_args *a, uint32_
             scales[o * n_block + b] =
                 o % TURN ? scales[o / TURN * TURN * n_block + b] : (float)kc_range(k, 1, 99) / 4096;
     *a = (struct pack_fp8_block_args){
-        .q = q, .scales = scales, .n_out = n_out, .n_in = n_in, .n_out_total = n_out};
+        .q = q,
+        .scales = scales,
+        .n_out = n_out,
+        .n_in = n_in,
+        .n_out_total = n_out,
+    };
 }
 
 void kcheck_pack_fp8_block(struct kcheck *k)
@@ -167,7 +174,8 @@ static void make_rows(struct kcheck *k, struct linear_fp8_block_args *a, uint32_
         .n_col = n_in,
         .x_stride = n_in,
         .q_stride = a->x_stride,
-        .scale_stride = a->scale_stride};
+        .scale_stride = a->scale_stride,
+    };
     quant_rows_fp8_block_ref(&q, &alone);
     a->x = q.q;
     a->x_scales = q.scales;
@@ -186,7 +194,8 @@ static void make_case(struct kcheck *k, struct linear_fp8_block_args *a)
         .w = {.data = p.dst, .n_out = n_out, .n_in = n_in, .dtype = DT_F8_E4M3, .blocks = 1},
         .n_row = kc_pick(k, rows, 8),
         .y_stride = n_out + kc_range(k, 0, 7),
-        .accumulate = kc_chance(k, 40)};
+        .accumulate = kc_chance(k, 40),
+    };
     make_rows(k, a, a->n_row);
     a->bias = kc_product_bias(k, n_out);
     kc_shape(k, "n_row %u [%u,%u]%s%s", a->n_row, n_out, n_in, a->bias ? " bias" : "",
@@ -233,17 +242,19 @@ void kcheck_linear_fp8_block(struct kcheck *k)
     struct linear_fp8_block_args a;
     k->specials = false;
     make_case(k, &a);
-    kc_product_check(k, &(struct kc_product){.args = &a,
-                                             .y = &a.y,
-                                             .y_dtype = &a.y_dtype,
-                                             .accumulate = &a.accumulate,
-                                             .gated = &a.w.gated,
-                                             .n_row = a.n_row,
-                                             .n_out = a.w.n_out,
-                                             .y_stride = a.y_stride,
-                                             .definition = k->ref,
-                                             .row = row_alone,
-                                             .near = near_f64});
+    kc_product_check(k, &(struct kc_product){
+                            .args = &a,
+                            .y = &a.y,
+                            .y_dtype = &a.y_dtype,
+                            .accumulate = &a.accumulate,
+                            .gated = &a.w.gated,
+                            .n_row = a.n_row,
+                            .n_out = a.w.n_out,
+                            .y_stride = a.y_stride,
+                            .definition = k->ref,
+                            .row = row_alone,
+                            .near = near_f64,
+                        });
 }
 
 void kbench_linear_fp8_block(struct kc_bench *b)
@@ -267,11 +278,15 @@ void kcheck_linear_fp8_block_grouped(struct kcheck *k)
         pack_fp8_block_ref(&p, &alone);
     }
     struct linear_fp8_block_grouped_args a = {
-        .by = {.y = kc_buf(k, (size_t)N * n_out * sizeof(float)),
-               .w = {.data = w, .n_out = n_out, .n_in = n_in, .dtype = DT_F8_E4M3, .blocks = 1},
-               .n_row = N,
-               .y_stride = n_out},
-        .of = {bytes, 3, starts, kc_chance(k, 60) ? rows : NULL}};
+        .by =
+            {
+                .y = kc_buf(k, (size_t)N * n_out * sizeof(float)),
+                .w = {.data = w, .n_out = n_out, .n_in = n_in, .dtype = DT_F8_E4M3, .blocks = 1},
+                .n_row = N,
+                .y_stride = n_out,
+            },
+        .of = {bytes, 3, starts, kc_chance(k, 60) ? rows : NULL},
+    };
     make_rows(k, &a.by, N);
     kc_shape(k, "[%u,%u]%s", n_out, n_in, a.of.rows ? " picked" : "");
     float *want = kc_buf(k, n_out * sizeof *want);

@@ -19,7 +19,10 @@ static void make_norm(struct kcheck *k, struct norm_case *c)
     static const uint32_t types[] = {DT_F32, DT_BF16, DT_F16, DT_I8}, adds[] = {DT_F32, DT_BF16};
     struct norm_rows_args *a = &c->a;
     *a = (struct norm_rows_args){
-        .y_dtype = (enum dtype)kc_pick(k, types, 4), .n_col = kc_range(k, 1, 300), .eps = 1e-5f};
+        .y_dtype = (enum dtype)kc_pick(k, types, 4),
+        .n_col = kc_range(k, 1, 300),
+        .eps = 1e-5f,
+    };
     c->n_src = kc_range(k, 0, 7);
     a->x_stride = a->n_col + kc_range(k, 0, 9);
     a->y_stride = a->y_dtype == DT_I8 ? quant_k(a->n_col) : a->n_col + kc_range(k, 0, 5);
@@ -53,15 +56,17 @@ static void plain_row(struct kcheck *k, const struct norm_case *c, uint32_t i, f
     float *x = kc_copy(k, c->x + r * a->x_stride, a->n_col * sizeof *x);
     for (uint32_t j = 0; a->add && j < a->n_col; j++)
         x[j] += kc_get(a->add, a->add_dtype, r * a->add_stride + j);
-    struct rms_norm_args n = {.y = y,
-                              .y_dtype = DT_F32,
-                              .x = x,
-                              .w = a->w,
-                              .n_row = 1,
-                              .n_col = a->n_col,
-                              .x_stride = a->n_col,
-                              .y_stride = a->n_col,
-                              .eps = a->eps};
+    struct rms_norm_args n = {
+        .y = y,
+        .y_dtype = DT_F32,
+        .x = x,
+        .w = a->w,
+        .n_row = 1,
+        .n_col = a->n_col,
+        .x_stride = a->n_col,
+        .y_stride = a->n_col,
+        .eps = a->eps,
+    };
     rms_norm_ref(&n, &alone);
 }
 
@@ -85,13 +90,15 @@ static void check_norm_row(struct kcheck *k, const struct norm_case *c, uint32_t
     }
     int8_t *q = kc_buf(k, a->y_stride);
     struct quant_row row;
-    struct quant_rows_args to = {.q = q,
-                                 .rows = &row,
-                                 .x = y,
-                                 .n_row = 1,
-                                 .n_col = a->n_col,
-                                 .x_stride = a->n_col,
-                                 .q_stride = a->y_stride};
+    struct quant_rows_args to = {
+        .q = q,
+        .rows = &row,
+        .x = y,
+        .n_row = 1,
+        .n_col = a->n_col,
+        .x_stride = a->n_col,
+        .q_stride = a->y_stride,
+    };
     quant_rows_ref(&to, &alone);
     kc_same_bits(k, "q", (struct kc_bits){(int8_t *)a->y + at, q, DT_I8, quant_k(a->n_col)});
     kc_same_bits(k, "scale", (struct kc_bits){&a->quant[i].scale, &row.scale, DT_F32, 1});
@@ -115,15 +122,17 @@ void kbench_norm_rows(struct kc_bench *b)
 {
     const uint32_t n_row = 512, n_col = 896;
     float *x = kc_buf(b->k, n_row * n_col * sizeof *x), *w = kc_buf(b->k, n_col * sizeof *w);
-    struct norm_rows_args a = {.y = kc_buf(b->k, n_row * n_col * 2),
-                               .y_dtype = DT_BF16,
-                               .x = x,
-                               .w = w,
-                               .n_row = n_row,
-                               .n_col = n_col,
-                               .x_stride = n_col,
-                               .y_stride = n_col,
-                               .eps = 1e-6f};
+    struct norm_rows_args a = {
+        .y = kc_buf(b->k, n_row * n_col * 2),
+        .y_dtype = DT_BF16,
+        .x = x,
+        .w = w,
+        .n_row = n_row,
+        .n_col = n_col,
+        .x_stride = n_col,
+        .y_stride = n_col,
+        .eps = 1e-6f,
+    };
     kc_fill(b->k, x, n_row * n_col);
     kc_fill(b->k, w, n_col);
     kc_print_bytes(b, "512 x 896 -> bf16", kc_time(b, &a), n_row * (double)n_col * 6);
@@ -139,12 +148,14 @@ static void make_qkv(struct kcheck *k, struct qkv_case *c)
     static const uint32_t types[] = {DT_F32, DT_BF16, DT_I8};
     const uint32_t n_block = 3, n_pos = 9;
     struct qkv_epilogue_args *a = &c->a;
-    *a = (struct qkv_epilogue_args){.kv_dtype = (enum dtype)kc_pick(k, types, 3),
-                                    .n_row = kc_range(k, 0, 6),
-                                    .n_kv_head = kc_range(k, 1, 3),
-                                    .head_dim = 2 * kc_range(k, 1, 40),
-                                    .interleaved = kc_chance(k, 30),
-                                    .eps = 1e-6f};
+    *a = (struct qkv_epilogue_args){
+        .kv_dtype = (enum dtype)kc_pick(k, types, 3),
+        .n_row = kc_range(k, 0, 6),
+        .n_kv_head = kc_range(k, 1, 3),
+        .head_dim = 2 * kc_range(k, 1, 40),
+        .interleaved = kc_chance(k, 30),
+        .eps = 1e-6f,
+    };
     a->n_head = a->n_kv_head * kc_range(k, 1, 3);
     a->n_rot = kc_chance(k, 50) ? a->head_dim : 2 * kc_range(k, 1, a->head_dim / 2);
     a->x_stride = (size_t)(a->n_head + 2 * a->n_kv_head) * a->head_dim + kc_range(k, 0, 5);
@@ -177,36 +188,42 @@ static void plain_qkv(struct kcheck *k, const struct qkv_epilogue_args *a)
     for (uint32_t i = 0; a->q_norm && i < a->n_row; i++)
         for (uint32_t h = 0; h < a->n_head + a->n_kv_head; h++) {
             float *head = a->x + i * a->x_stride + (size_t)h * a->head_dim;
-            struct rms_norm_args n = {.y = head,
-                                      .y_dtype = DT_F32,
-                                      .x = head,
-                                      .w = h < a->n_head ? a->q_norm : a->k_norm,
-                                      .n_row = 1,
-                                      .n_col = a->head_dim,
-                                      .eps = a->eps};
+            struct rms_norm_args n = {
+                .y = head,
+                .y_dtype = DT_F32,
+                .x = head,
+                .w = h < a->n_head ? a->q_norm : a->k_norm,
+                .n_row = 1,
+                .n_col = a->head_dim,
+                .eps = a->eps,
+            };
             rms_norm_ref(&n, &alone);
         }
-    struct rope_args rope = {.x = a->x,
-                             .x_stride = a->x_stride,
-                             .table = a->table,
-                             .pos = a->pos,
-                             .n_row = a->n_row,
-                             .n_head = a->n_head + a->n_kv_head,
-                             .head_dim = a->head_dim,
-                             .n_rot = a->n_rot,
-                             .interleaved = a->interleaved};
+    struct rope_args rope = {
+        .x = a->x,
+        .x_stride = a->x_stride,
+        .table = a->table,
+        .pos = a->pos,
+        .n_row = a->n_row,
+        .n_head = a->n_head + a->n_kv_head,
+        .head_dim = a->head_dim,
+        .n_rot = a->n_rot,
+        .interleaved = a->interleaved,
+    };
     rope_ref(&rope, &alone);
-    struct kv_store_args store = {.k_cache = a->k_cache,
-                                  .v_cache = a->v_cache,
-                                  .kv_dtype = a->kv_dtype,
-                                  .k = a->x + q,
-                                  .v = a->x + q + kv,
-                                  .k_stride = a->x_stride,
-                                  .v_stride = a->x_stride,
-                                  .slot = a->slot,
-                                  .n_row = a->n_row,
-                                  .n_kv_head = a->n_kv_head,
-                                  .head_dim = a->head_dim};
+    struct kv_store_args store = {
+        .k_cache = a->k_cache,
+        .v_cache = a->v_cache,
+        .kv_dtype = a->kv_dtype,
+        .k = a->x + q,
+        .v = a->x + q + kv,
+        .k_stride = a->x_stride,
+        .v_stride = a->x_stride,
+        .slot = a->slot,
+        .n_row = a->n_row,
+        .n_kv_head = a->n_kv_head,
+        .head_dim = a->head_dim,
+    };
     kv_store_ref(&store, &(struct kern_exec){.nth = 1});
     (void)k;
 }
@@ -237,19 +254,21 @@ void kbench_qkv_epilogue(struct kc_bench *b)
     float *table = kc_buf(b->k, head_dim * sizeof *table);
     size_t cache_bytes = kern_kv_block_bytes(DT_BF16, n_kv, head_dim);
     kc_fill(b->k, table, head_dim);
-    struct qkv_epilogue_args a = {.x = kc_buf(b->k, (size_t)n_row * n_col * 4),
-                                  .x_stride = n_col,
-                                  .table = table,
-                                  .pos = zeros,
-                                  .k_cache = kc_buf(b->k, cache_bytes),
-                                  .v_cache = kc_buf(b->k, cache_bytes),
-                                  .kv_dtype = DT_BF16,
-                                  .slot = zeros,
-                                  .n_row = 1,
-                                  .n_head = n_head,
-                                  .n_kv_head = n_kv,
-                                  .head_dim = head_dim,
-                                  .n_rot = head_dim};
+    struct qkv_epilogue_args a = {
+        .x = kc_buf(b->k, (size_t)n_row * n_col * 4),
+        .x_stride = n_col,
+        .table = table,
+        .pos = zeros,
+        .k_cache = kc_buf(b->k, cache_bytes),
+        .v_cache = kc_buf(b->k, cache_bytes),
+        .kv_dtype = DT_BF16,
+        .slot = zeros,
+        .n_row = 1,
+        .n_head = n_head,
+        .n_kv_head = n_kv,
+        .head_dim = head_dim,
+        .n_rot = head_dim,
+    };
     kc_fill(b->k, a.x, (size_t)n_row * n_col);
     kc_print_bytes(b, "1 x 14 x 64", kc_time(b, &a), n_col * 8.0);
 }
@@ -260,13 +279,15 @@ void kcheck_scatter(struct kcheck *k)
     uint32_t *dst = kc_buf(k, n_dst * sizeof *dst), *at = kc_buf(k, n_dst * sizeof *at);
     const uint32_t step = kc_range(k, 0, 3), n_value = n_dst * (step ? step : 1);
     uint32_t *value = kc_buf(k, n_value * sizeof *value), *from = kc_buf(k, n_dst * sizeof *from);
-    struct scatter_args a = {.dst = dst,
-                             .at = kc_chance(k, 70) ? at : NULL,
-                             .value = value,
-                             .from = kc_chance(k, 50) ? from : NULL,
-                             .n = n,
-                             .step = step,
-                             .limit = kc_chance(k, 50) ? 1u << 31 : 0};
+    struct scatter_args a = {
+        .dst = dst,
+        .at = kc_chance(k, 70) ? at : NULL,
+        .value = value,
+        .from = kc_chance(k, 50) ? from : NULL,
+        .n = n,
+        .step = step,
+        .limit = kc_chance(k, 50) ? 1u << 31 : 0,
+    };
     kc_shape(k, "%u of %u step %u%s%s", n, n_dst, step, a.at ? " at" : "", a.from ? " from" : "");
     memset(dst, 0, n_dst * sizeof *dst);
     for (uint32_t i = 0; i < n_value; i++)

@@ -40,13 +40,15 @@ void kcheck_quant_rows_fp8(struct kcheck *k)
     }
     k->scale = 1;
     kc_shape(k, "n_row %u n_col %u", n_row, n_col);
-    struct quant_rows_fp8_args want = {.q = kc_buf(k, n_row * q_stride),
-                                       .rows = kc_buf(k, n_row * sizeof *want.rows),
-                                       .x = x,
-                                       .n_row = n_row,
-                                       .n_col = n_col,
-                                       .x_stride = x_stride,
-                                       .q_stride = q_stride};
+    struct quant_rows_fp8_args want = {
+        .q = kc_buf(k, n_row * q_stride),
+        .rows = kc_buf(k, n_row * sizeof *want.rows),
+        .x = x,
+        .n_row = n_row,
+        .n_col = n_col,
+        .x_stride = x_stride,
+        .q_stride = q_stride,
+    };
     struct quant_rows_fp8_args got = want;
     got.q = kc_copy(k, want.q, n_row * q_stride);
     got.rows = kc_buf(k, n_row * sizeof *got.rows);
@@ -72,13 +74,15 @@ void kbench_quant_rows_fp8(struct kc_bench *b)
     enum { ROWS = 64, COLS = 896 };
     float *x = kc_buf(b->k, ROWS * COLS * sizeof *x);
     kc_fill(b->k, x, ROWS * COLS);
-    struct quant_rows_fp8_args a = {.q = kc_buf(b->k, ROWS * COLS),
-                                    .rows = kc_buf(b->k, ROWS * sizeof *a.rows),
-                                    .x = x,
-                                    .n_row = ROWS,
-                                    .n_col = COLS,
-                                    .x_stride = COLS,
-                                    .q_stride = COLS};
+    struct quant_rows_fp8_args a = {
+        .q = kc_buf(b->k, ROWS * COLS),
+        .rows = kc_buf(b->k, ROWS * sizeof *a.rows),
+        .x = x,
+        .n_row = ROWS,
+        .n_col = COLS,
+        .x_stride = COLS,
+        .q_stride = COLS,
+    };
     kc_print_bytes(b, "64 x 896", kc_time(b, &a), 5.0 * ROWS * COLS);
 }
 
@@ -126,16 +130,17 @@ void kcheck_pack_fp8(struct kcheck *k)
     for (uint32_t v = 0; v < 2; v++)
         for (uint32_t done = 0, step; done < n_out; done += step) {
             step = kc_chance(k, 40) ? n_out - done : kc_range(k, 1, n_out - done);
-            const struct pack_fp8_args a = {.dst = dst[v],
-                                            .src =
-                                                src + (size_t)done * n_in * (dtype_bits(from) / 8),
-                                            .src_dtype = from,
-                                            .n_out = step,
-                                            .n_in = n_in,
-                                            .row_start = done,
-                                            .n_out_total = n_out,
-                                            .q = is_there ? q + (size_t)done * n_in : NULL,
-                                            .scales = scales + done};
+            const struct pack_fp8_args a = {
+                .dst = dst[v],
+                .src = src + (size_t)done * n_in * (dtype_bits(from) / 8),
+                .src_dtype = from,
+                .n_out = step,
+                .n_in = n_in,
+                .row_start = done,
+                .n_out_total = n_out,
+                .q = is_there ? q + (size_t)done * n_in : NULL,
+                .scales = scales + done,
+            };
             kc_run(k, v ? k->variant : k->ref, &a, kc_range(k, 1, 5));
         }
     kc_same_bits(k, "packed", (struct kc_bits){dst[0], dst[1], DT_I8, bytes});
@@ -159,12 +164,14 @@ void kbench_pack_fp8(struct kc_bench *b)
     const size_t bytes = packed_int8_bytes(OUT, IN);
     void *src = kc_buf(b->k, OUT * IN * 2);
     kc_fill_dtype(b->k, src, DT_BF16, OUT * IN);
-    const struct pack_fp8_args a = {.dst = kc_buf(b->k, bytes),
-                                    .src = src,
-                                    .src_dtype = DT_BF16,
-                                    .n_out = OUT,
-                                    .n_in = IN,
-                                    .n_out_total = OUT};
+    const struct pack_fp8_args a = {
+        .dst = kc_buf(b->k, bytes),
+        .src = src,
+        .src_dtype = DT_BF16,
+        .n_out = OUT,
+        .n_in = IN,
+        .n_out_total = OUT,
+    };
     kc_print_bytes(b, "bf16 -> e4m3 [896,896]", kc_time(b, &a), (double)bytes + OUT * IN * 2.0);
 }
 
@@ -179,19 +186,23 @@ static void make_case(struct kcheck *k, struct linear_fp8_args *args)
     kc_fill(k, w, n_w);
     kc_fill(k, x, (size_t)n_row * n_in);
     void *data = kc_buf(k, packed_int8_bytes(n_out, n_in));
-    const struct pack_fp8_args p = {.dst = data,
-                                    .src = w,
-                                    .src_dtype = DT_F32,
-                                    .n_out = n_out,
-                                    .n_in = n_in,
-                                    .n_out_total = n_out};
-    const struct quant_rows_fp8_args q = {.q = kc_buf(k, n_row * x_stride),
-                                          .rows = kc_buf(k, n_row * sizeof *q.rows),
-                                          .x = x,
-                                          .n_row = n_row,
-                                          .n_col = n_in,
-                                          .x_stride = n_in,
-                                          .q_stride = x_stride};
+    const struct pack_fp8_args p = {
+        .dst = data,
+        .src = w,
+        .src_dtype = DT_F32,
+        .n_out = n_out,
+        .n_in = n_in,
+        .n_out_total = n_out,
+    };
+    const struct quant_rows_fp8_args q = {
+        .q = kc_buf(k, n_row * x_stride),
+        .rows = kc_buf(k, n_row * sizeof *q.rows),
+        .x = x,
+        .n_row = n_row,
+        .n_col = n_in,
+        .x_stride = n_in,
+        .q_stride = x_stride,
+    };
     pack_fp8_ref(&p, &alone);
     quant_rows_fp8_ref(&q, &alone);
     args->by = (struct linear_int8_args){
@@ -201,7 +212,8 @@ static void make_case(struct kcheck *k, struct linear_fp8_args *args)
         .n_row = n_row,
         .x_stride = x_stride,
         .y_stride = n_out + kc_range(k, 0, 7),
-        .accumulate = kc_chance(k, 40)};
+        .accumulate = kc_chance(k, 40),
+    };
     args->by.bias = kc_product_bias(k, n_out);
     kc_shape(k, "n_row %u [%u,%u]%s%s", n_row, n_out, n_in, args->by.bias ? " bias" : "",
              args->by.accumulate ? " accumulate" : "");
@@ -246,17 +258,19 @@ void kcheck_linear_fp8(struct kcheck *k)
     struct linear_fp8_args a;
     k->specials = false;
     make_case(k, &a);
-    kc_product_check(k, &(struct kc_product){.args = &a,
-                                             .y = &a.by.y,
-                                             .y_dtype = &a.by.y_dtype,
-                                             .accumulate = &a.by.accumulate,
-                                             .gated = &a.by.w.gated,
-                                             .n_row = a.by.n_row,
-                                             .n_out = a.by.w.n_out,
-                                             .y_stride = a.by.y_stride,
-                                             .definition = k->ref,
-                                             .row = row_alone,
-                                             .near = near_f64});
+    kc_product_check(k, &(struct kc_product){
+                            .args = &a,
+                            .y = &a.by.y,
+                            .y_dtype = &a.by.y_dtype,
+                            .accumulate = &a.by.accumulate,
+                            .gated = &a.by.w.gated,
+                            .n_row = a.by.n_row,
+                            .n_out = a.by.w.n_out,
+                            .y_stride = a.by.y_stride,
+                            .definition = k->ref,
+                            .row = row_alone,
+                            .near = near_f64,
+                        });
 }
 
 void kbench_linear_fp8(struct kc_bench *b)
@@ -269,12 +283,16 @@ void kbench_linear_fp8(struct kc_bench *b)
     memset(w, 0, bytes);
     memset(x, 0, IN);
     *row = (struct quant_row){.scale = 1};
-    struct linear_fp8_args a = {{.y = kc_buf(k, OUT * 4),
-                                 .x = x,
-                                 .rows = row,
-                                 .w = {w, OUT, IN, DT_F8_E4M3, 0, 0, NULL, 0},
-                                 .n_row = 1,
-                                 .x_stride = IN,
-                                 .y_stride = OUT}};
+    struct linear_fp8_args a = {
+        {
+            .y = kc_buf(k, OUT * 4),
+            .x = x,
+            .rows = row,
+            .w = {w, OUT, IN, DT_F8_E4M3, 0, 0, NULL, 0},
+            .n_row = 1,
+            .x_stride = IN,
+            .y_stride = OUT,
+        },
+    };
     kc_print_bytes(b, "1 x [896, 896]", kc_time(b, &a), (double)bytes);
 }

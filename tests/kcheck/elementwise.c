@@ -14,13 +14,15 @@ void kcheck_add_rows(struct kcheck *k)
     kc_fill(k, x, n_row * x_stride);
     kc_fill(k, y, n);
     float *want = kc_copy(k, y, n * sizeof *y), *got = kc_copy(k, y, n * sizeof *y);
-    struct add_rows_args a = {.y = want,
-                              .x = x,
-                              .n_row = n_row,
-                              .n_col = n_col,
-                              .x_stride = x_stride,
-                              .y_stride = y_stride,
-                              .scale = scale};
+    struct add_rows_args a = {
+        .y = want,
+        .x = x,
+        .n_row = n_row,
+        .n_col = n_col,
+        .x_stride = x_stride,
+        .y_stride = y_stride,
+        .scale = scale,
+    };
     kc_run(k, k->ref, &a, 1);
     for (uint32_t i = 0; i < n_row && !k->specials; i++)
         for (uint32_t c = 0; c < n_col; c++) {
@@ -45,7 +47,12 @@ void kcheck_soft_cap(struct kcheck *k)
         x[i] = kc_f32(k) * 100;
     float *want = kc_copy(k, x, n * sizeof *x), *got = kc_copy(k, x, n * sizeof *x);
     struct soft_cap_args a = {
-        .x = want, .n_row = n_row, .n_col = n_col, .x_stride = stride, .cap = cap};
+        .x = want,
+        .n_row = n_row,
+        .n_col = n_col,
+        .x_stride = stride,
+        .cap = cap,
+    };
     kc_run(k, k->ref, &a, 1);
     for (uint32_t i = 0; i < n_row && !k->specials; i++)
         for (uint32_t c = 0; c < n_col; c++) {
@@ -63,13 +70,15 @@ void kbench_add_rows(struct kc_bench *b)
     const uint32_t n_row = 256, n_col = 2304;
     float *x = kc_buf(b->k, (size_t)n_row * n_col * 4),
           *y = kc_buf(b->k, (size_t)n_row * n_col * 4);
-    const struct add_rows_args a = {.y = y,
-                                    .x = x,
-                                    .n_row = n_row,
-                                    .n_col = n_col,
-                                    .x_stride = n_col,
-                                    .y_stride = n_col,
-                                    .scale = 1};
+    const struct add_rows_args a = {
+        .y = y,
+        .x = x,
+        .n_row = n_row,
+        .n_col = n_col,
+        .x_stride = n_col,
+        .y_stride = n_col,
+        .scale = 1,
+    };
     kc_fill(b->k, x, (size_t)n_row * n_col);
     kc_fill(b->k, y, (size_t)n_row * n_col);
     kc_print_bytes(b, "256 x 2304", kc_time(b, &a), n_row * (double)n_col * 12);
@@ -80,7 +89,12 @@ void kbench_soft_cap(struct kc_bench *b)
     const uint32_t n_col = 256000;
     float *x = kc_buf(b->k, n_col * sizeof *x);
     const struct soft_cap_args a = {
-        .x = x, .n_row = 1, .n_col = n_col, .x_stride = n_col, .cap = 30};
+        .x = x,
+        .n_row = 1,
+        .n_col = n_col,
+        .x_stride = n_col,
+        .cap = 30,
+    };
     kc_fill(b->k, x, n_col);
     kc_print_bytes(b, "1 x 256000", kc_time(b, &a), n_col * 8.0);
 }

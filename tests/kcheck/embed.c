@@ -25,13 +25,15 @@ void kcheck_embed(struct kcheck *k)
     for (uint32_t i = 0; i < n_row; i++)
         ids[i] = kc_range(k, 0, n_vocab - 1);
     float *got = kc_buf(k, n * sizeof *got), *want = kc_buf(k, n * sizeof *want);
-    struct embed_args a = {.table = packed ? panels : table,
-                           .dtype = t,
-                           .packed = packed,
-                           .ids = ids,
-                           .n_row = n_row,
-                           .n_col = n_col,
-                           .scale = kc_chance(k, 50) ? 1.0f : kc_f32(k)};
+    struct embed_args a = {
+        .table = packed ? panels : table,
+        .dtype = t,
+        .packed = packed,
+        .ids = ids,
+        .n_row = n_row,
+        .n_col = n_col,
+        .scale = kc_chance(k, 50) ? 1.0f : kc_f32(k),
+    };
     a.y = got;
     kc_run(k, k->variant, &a, kc_range(k, 1, 5));
     for (uint32_t i = 0; i < n_row; i++)

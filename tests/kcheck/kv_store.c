@@ -98,10 +98,12 @@ static void compare_cache(struct kcheck *k, const char *what, const void *cache,
 void kcheck_kv_store(struct kcheck *k)
 {
     static const uint32_t dtypes[] = {DT_F32, DT_BF16, DT_I8};
-    struct shape s = {.t = (enum dtype)kc_pick(k, dtypes, 3),
-                      .n_block = kc_range(k, 1, 6),
-                      .n_head = kc_range(k, 1, 4),
-                      .head_dim = kc_range(k, 1, 140)};
+    struct shape s = {
+        .t = (enum dtype)kc_pick(k, dtypes, 3),
+        .n_block = kc_range(k, 1, 6),
+        .n_head = kc_range(k, 1, 4),
+        .head_dim = kc_range(k, 1, 140),
+    };
     s.even_dim = s.t == DT_BF16 ? (s.head_dim + 1) / 2 * 2 : s.head_dim;
     uint32_t n_slot = s.n_block * 16, n_row = kc_range(k, 0, n_slot);
     size_t width = (size_t)s.n_head * s.head_dim, n = (size_t)n_slot * s.n_head * s.even_dim;
@@ -110,12 +112,14 @@ void kcheck_kv_store(struct kcheck *k)
              s.head_dim);
     if (s.t != DT_I8 && kern_kv_block_bytes(s.t, s.n_head, s.head_dim) * s.n_block != bytes)
         kc_fail(k, "kern_kv_block_bytes is not %zu", bytes / s.n_block);
-    struct kv_store_args a = {.kv_dtype = s.t,
-                              .k_stride = width + kc_range(k, 0, 5),
-                              .v_stride = width + kc_range(k, 0, 5),
-                              .n_row = n_row,
-                              .n_kv_head = s.n_head,
-                              .head_dim = s.head_dim};
+    struct kv_store_args a = {
+        .kv_dtype = s.t,
+        .k_stride = width + kc_range(k, 0, 5),
+        .v_stride = width + kc_range(k, 0, 5),
+        .n_row = n_row,
+        .n_kv_head = s.n_head,
+        .head_dim = s.head_dim,
+    };
     float *key = kc_buf(k, n_row * a.k_stride * 4 + 4),
           *value = kc_buf(k, n_row * a.v_stride * 4 + 4);
     kc_fill(k, key, n_row * a.k_stride);
@@ -160,13 +164,15 @@ void kbench_kv_store(struct kc_bench *b)
     const uint32_t n_row = 512, n_head = 2, head_dim = 64;
     for (uint32_t i = 0; i < n_row; i++)
         slot[i] = i;
-    struct kv_store_args a = {.kv_dtype = DT_BF16,
-                              .k_stride = n_head * head_dim,
-                              .v_stride = n_head * head_dim,
-                              .slot = slot,
-                              .n_row = n_row,
-                              .n_kv_head = n_head,
-                              .head_dim = head_dim};
+    struct kv_store_args a = {
+        .kv_dtype = DT_BF16,
+        .k_stride = n_head * head_dim,
+        .v_stride = n_head * head_dim,
+        .slot = slot,
+        .n_row = n_row,
+        .n_kv_head = n_head,
+        .head_dim = head_dim,
+    };
     size_t n = (size_t)n_row * n_head * head_dim;
     a.k = kc_buf(b->k, n * 4);
     a.v = kc_buf(b->k, n * 4);

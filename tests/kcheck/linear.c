@@ -21,13 +21,15 @@ static struct packed packed_of(struct kcheck *k, const void *plain, enum dtype t
                                uint32_t n_in)
 {
     void *data = kc_buf(k, packed_bytes(t, n_out, n_in));
-    struct pack_args p = {.dst = data,
-                          .dst_dtype = t,
-                          .src = plain,
-                          .src_dtype = t,
-                          .n_out = n_out,
-                          .n_in = n_in,
-                          .n_out_total = n_out};
+    struct pack_args p = {
+        .dst = data,
+        .dst_dtype = t,
+        .src = plain,
+        .src_dtype = t,
+        .n_out = n_out,
+        .n_in = n_in,
+        .n_out_total = n_out,
+    };
     pack_ref(&p, &(struct kern_exec){.nth = 1});
     return (struct packed){.data = data, .n_out = n_out, .n_in = n_in, .dtype = t};
 }
@@ -46,11 +48,13 @@ static void make_case(struct kcheck *k, struct linear_case *c)
     k->scale = kc_chance(k, 10) ? 0x1p+100f : 1;
     kc_fill_dtype(k, plain, types[t].w, (size_t)n_out * n_in);
     *c = (struct linear_case){.plain = plain, .x_element = dtype_bits(types[t].x) / 8};
-    c->a = (struct linear_args){.x_dtype = types[t].x,
-                                .n_row = n_row,
-                                .x_stride = x_stride,
-                                .y_stride = n_out + kc_range(k, 0, 7),
-                                .accumulate = kc_chance(k, 40)};
+    c->a = (struct linear_args){
+        .x_dtype = types[t].x,
+        .n_row = n_row,
+        .x_stride = x_stride,
+        .y_stride = n_out + kc_range(k, 0, 7),
+        .accumulate = kc_chance(k, 40),
+    };
     c->a.w = packed_of(k, plain, types[t].w, n_out, n_in);
     /* exactly to the last element: reading x past the end of its last row is caught by asan */
     c->n_x = n_row ? (n_row - 1) * x_stride + n_in : 0;
@@ -79,7 +83,10 @@ static bool is_tiles(const struct kcheck *k, const struct linear_case *c)
 static const struct kc_variant *definition(const struct kcheck *k, const struct linear_case *c)
 {
     static const struct kc_variant tiles = {
-        .op = "linear", .name = "ref_tiles", .call = call_tiles};
+        .op = "linear",
+        .name = "ref_tiles",
+        .call = call_tiles,
+    };
     return is_tiles(k, c) ? &tiles : k->ref;
 }
 
@@ -126,16 +133,18 @@ void kcheck_linear(struct kcheck *k)
 {
     struct linear_case c;
     make_case(k, &c);
-    kc_product_check(k, &(struct kc_product){.args = &c,
-                                             .y = &c.a.y,
-                                             .y_dtype = &c.a.y_dtype,
-                                             .accumulate = &c.a.accumulate,
-                                             .gated = &c.a.w.gated,
-                                             .n_row = c.a.n_row,
-                                             .n_out = c.a.w.n_out,
-                                             .y_stride = c.a.y_stride,
-                                             .definition = definition(k, &c),
-                                             .sibling = !is_tiles(k, &c),
-                                             .row = row_alone,
-                                             .near = near_f64});
+    kc_product_check(k, &(struct kc_product){
+                            .args = &c,
+                            .y = &c.a.y,
+                            .y_dtype = &c.a.y_dtype,
+                            .accumulate = &c.a.accumulate,
+                            .gated = &c.a.w.gated,
+                            .n_row = c.a.n_row,
+                            .n_out = c.a.w.n_out,
+                            .y_stride = c.a.y_stride,
+                            .definition = definition(k, &c),
+                            .sibling = !is_tiles(k, &c),
+                            .row = row_alone,
+                            .near = near_f64,
+                        });
 }

@@ -28,12 +28,14 @@ static void make_case(struct kcheck *k, struct linear_int8_args *a)
     for (size_t i = 0; extreme && i < (size_t)n_row * n_in; i++)
         x[i] = kc_chance(k, 90) ? 1 : -1;
     void *data = kc_buf(k, packed_int8_bytes(n_out, n_in));
-    struct pack_int8_args p = {.dst = data,
-                               .src = w,
-                               .src_dtype = DT_F32,
-                               .n_out = n_out,
-                               .n_in = n_in,
-                               .n_out_total = n_out};
+    struct pack_int8_args p = {
+        .dst = data,
+        .src = w,
+        .src_dtype = DT_F32,
+        .n_out = n_out,
+        .n_in = n_in,
+        .n_out_total = n_out,
+    };
     pack_int8_ref(&p, &(struct kern_exec){.nth = 1});
     for (uint32_t o = 0; extreme && o < n_out; o++) { /* as a checkpoint has them */
         int8_t *own = kc_chance(k, 5) && k->n_buf < 20 ? kc_buf(k, n_in) : NULL;
@@ -42,22 +44,25 @@ static void make_case(struct kcheck *k, struct linear_int8_args *a)
             kern_int8_set(&(struct packed){data, n_out, n_in, DT_I8, 0, 0, NULL, 0}, o, own, 0.01f);
         }
     }
-    struct quant_rows_args q = {.q = kc_buf(k, n_row * x_stride),
-                                .rows = kc_buf(k, n_row * sizeof *q.rows),
-                                .x = x,
-                                .n_row = n_row,
-                                .n_col = n_in,
-                                .x_stride = n_in,
-                                .q_stride = x_stride};
+    struct quant_rows_args q = {
+        .q = kc_buf(k, n_row * x_stride),
+        .rows = kc_buf(k, n_row * sizeof *q.rows),
+        .x = x,
+        .n_row = n_row,
+        .n_col = n_in,
+        .x_stride = n_in,
+        .q_stride = x_stride,
+    };
     quant_rows_ref(&q, &(struct kern_exec){.nth = 1});
-    *a =
-        (struct linear_int8_args){.x = q.q,
-                                  .rows = q.rows,
-                                  .w = {.data = data, .n_out = n_out, .n_in = n_in, .dtype = DT_I8},
-                                  .n_row = n_row,
-                                  .x_stride = x_stride,
-                                  .y_stride = n_out + kc_range(k, 0, 7),
-                                  .accumulate = kc_chance(k, 40)};
+    *a = (struct linear_int8_args){
+        .x = q.q,
+        .rows = q.rows,
+        .w = {.data = data, .n_out = n_out, .n_in = n_in, .dtype = DT_I8},
+        .n_row = n_row,
+        .x_stride = x_stride,
+        .y_stride = n_out + kc_range(k, 0, 7),
+        .accumulate = kc_chance(k, 40),
+    };
     a->bias = kc_product_bias(k, n_out);
     kc_shape(k, "n_row %u [%u,%u]%s%s", n_row, n_out, n_in, a->bias ? " bias" : "",
              a->accumulate ? " accumulate" : "");
@@ -102,15 +107,17 @@ void kcheck_linear_int8(struct kcheck *k)
 {
     struct linear_int8_args a;
     make_case(k, &a);
-    kc_product_check(k, &(struct kc_product){.args = &a,
-                                             .y = &a.y,
-                                             .y_dtype = &a.y_dtype,
-                                             .accumulate = &a.accumulate,
-                                             .gated = &a.w.gated,
-                                             .n_row = a.n_row,
-                                             .n_out = a.w.n_out,
-                                             .y_stride = a.y_stride,
-                                             .definition = k->ref,
-                                             .row = row_alone,
-                                             .near = near_f64});
+    kc_product_check(k, &(struct kc_product){
+                            .args = &a,
+                            .y = &a.y,
+                            .y_dtype = &a.y_dtype,
+                            .accumulate = &a.accumulate,
+                            .gated = &a.w.gated,
+                            .n_row = a.n_row,
+                            .n_out = a.w.n_out,
+                            .y_stride = a.y_stride,
+                            .definition = k->ref,
+                            .row = row_alone,
+                            .near = near_f64,
+                        });
 }

@@ -43,17 +43,25 @@ static void make_case(struct kcheck *k, struct half_case *c)
     const size_t x_stride = n_in + 8 * kc_range(k, 0, 2);
     void *x = kc_buf(k, n_row * x_stride * 2);
     kc_fill_dtype(k, x, x_dtype, n_row * x_stride);
-    *c = (struct half_case){.a.by = {.x = x,
-                                     .x_dtype = x_dtype,
-                                     .w = {.data = kc_buf(k, packed_int4_bytes(n_out, n_in, group)),
-                                           .n_out = n_out,
-                                           .n_in = n_in,
-                                           .dtype = DT_I8,
-                                           .group = group},
-                                     .n_row = n_row,
-                                     .x_stride = x_stride,
-                                     .y_stride = n_out + kc_range(k, 0, 7),
-                                     .accumulate = kc_chance(k, 40)}};
+    *c = (struct half_case){
+        .a.by =
+            {
+                .x = x,
+                .x_dtype = x_dtype,
+                .w =
+                    {
+                        .data = kc_buf(k, packed_int4_bytes(n_out, n_in, group)),
+                        .n_out = n_out,
+                        .n_in = n_in,
+                        .dtype = DT_I8,
+                        .group = group,
+                    },
+                .n_row = n_row,
+                .x_stride = x_stride,
+                .y_stride = n_out + kc_range(k, 0, 7),
+                .accumulate = kc_chance(k, 40),
+            },
+    };
     make_weights(k, c);
     c->a.by.bias = kc_product_bias(k, n_out);
     kc_shape(k, "%s n_row %u [%u,%u] group %u%s%s", dtype_name(x_dtype), n_row, n_out, n_in, group,
@@ -102,17 +110,19 @@ void kcheck_linear_w4a16(struct kcheck *k)
     struct half_case c;
     k->specials = false;
     make_case(k, &c);
-    kc_product_check(k, &(struct kc_product){.args = &c,
-                                             .y = &c.a.by.y,
-                                             .y_dtype = &c.a.by.y_dtype,
-                                             .accumulate = &c.a.by.accumulate,
-                                             .gated = &c.a.by.w.gated,
-                                             .n_row = c.a.by.n_row,
-                                             .n_out = c.a.by.w.n_out,
-                                             .y_stride = c.a.by.y_stride,
-                                             .definition = k->ref,
-                                             .row = row_alone,
-                                             .near = near_f64});
+    kc_product_check(k, &(struct kc_product){
+                            .args = &c,
+                            .y = &c.a.by.y,
+                            .y_dtype = &c.a.by.y_dtype,
+                            .accumulate = &c.a.by.accumulate,
+                            .gated = &c.a.by.w.gated,
+                            .n_row = c.a.by.n_row,
+                            .n_out = c.a.by.w.n_out,
+                            .y_stride = c.a.by.y_stride,
+                            .definition = k->ref,
+                            .row = row_alone,
+                            .near = near_f64,
+                        });
 }
 
 void kbench_linear_w4a16(struct kc_bench *b)
@@ -124,12 +134,15 @@ void kbench_linear_w4a16(struct kc_bench *b)
     memset(w, 0, bytes);
     kc_fill_dtype(k, x, DT_BF16, IN);
     struct linear_w4a16_args a = {
-        {.y = y,
-         .x = x,
-         .x_dtype = DT_BF16,
-         .w = {.data = w, .n_out = OUT, .n_in = IN, .dtype = DT_I8, .group = 128},
-         .n_row = 1,
-         .x_stride = IN,
-         .y_stride = OUT}};
+        {
+            .y = y,
+            .x = x,
+            .x_dtype = DT_BF16,
+            .w = {.data = w, .n_out = OUT, .n_in = IN, .dtype = DT_I8, .group = 128},
+            .n_row = 1,
+            .x_stride = IN,
+            .y_stride = OUT,
+        },
+    };
     kc_print_bytes(b, "bf16 1 x [896, 896]", kc_time(b, &a), (double)bytes);
 }

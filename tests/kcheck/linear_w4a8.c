@@ -58,28 +58,37 @@ static void make_case(struct kcheck *k, struct int4_case *c)
     kc_fill(k, x, (size_t)n_row * n_in);
     for (size_t i = 0; kc_chance(k, 5) && i < (size_t)n_row * n_in; i++)
         x[i] = kc_chance(k, 90) ? 1 : -1;
-    struct quant_rows_args q = {.q = kc_buf(k, n_row * x_stride),
-                                .rows = kc_buf(k, n_row * sizeof *q.rows),
-                                .sums =
-                                    kc_buf(k, n_row * x_stride / KERN_QUANT_SUM * sizeof *q.sums),
-                                .x = x,
-                                .n_row = n_row,
-                                .n_col = n_in,
-                                .x_stride = n_in,
-                                .q_stride = x_stride};
+    struct quant_rows_args q = {
+        .q = kc_buf(k, n_row * x_stride),
+        .rows = kc_buf(k, n_row * sizeof *q.rows),
+        .sums = kc_buf(k, n_row * x_stride / KERN_QUANT_SUM * sizeof *q.sums),
+        .x = x,
+        .n_row = n_row,
+        .n_col = n_in,
+        .x_stride = n_in,
+        .q_stride = x_stride,
+    };
     quant_rows_ref(&q, &(struct kern_exec){.nth = 1});
-    *c = (struct int4_case){.a.sums = q.sums,
-                            .a.by = {.x = q.q,
-                                     .rows = q.rows,
-                                     .w = {.data = kc_buf(k, packed_int4_bytes(n_out, n_in, group)),
-                                           .n_out = n_out,
-                                           .n_in = n_in,
-                                           .dtype = DT_I8,
-                                           .group = group},
-                                     .n_row = n_row,
-                                     .x_stride = x_stride,
-                                     .y_stride = n_out + kc_range(k, 0, 7),
-                                     .accumulate = kc_chance(k, 40)}};
+    *c = (struct int4_case){
+        .a.sums = q.sums,
+        .a.by =
+            {
+                .x = q.q,
+                .rows = q.rows,
+                .w =
+                    {
+                        .data = kc_buf(k, packed_int4_bytes(n_out, n_in, group)),
+                        .n_out = n_out,
+                        .n_in = n_in,
+                        .dtype = DT_I8,
+                        .group = group,
+                    },
+                .n_row = n_row,
+                .x_stride = x_stride,
+                .y_stride = n_out + kc_range(k, 0, 7),
+                .accumulate = kc_chance(k, 40),
+            },
+    };
     make_weights(k, c);
     c->a.by.bias = kc_product_bias(k, n_out);
     kc_shape(k, "n_row %u [%u,%u] group %u%s%s", n_row, n_out, n_in, group,
@@ -129,15 +138,17 @@ void kcheck_linear_w4a8(struct kcheck *k)
 {
     struct int4_case c;
     make_case(k, &c);
-    kc_product_check(k, &(struct kc_product){.args = &c,
-                                             .y = &c.a.by.y,
-                                             .y_dtype = &c.a.by.y_dtype,
-                                             .accumulate = &c.a.by.accumulate,
-                                             .gated = &c.a.by.w.gated,
-                                             .n_row = c.a.by.n_row,
-                                             .n_out = c.a.by.w.n_out,
-                                             .y_stride = c.a.by.y_stride,
-                                             .definition = k->ref,
-                                             .row = row_alone,
-                                             .near = near_f64});
+    kc_product_check(k, &(struct kc_product){
+                            .args = &c,
+                            .y = &c.a.by.y,
+                            .y_dtype = &c.a.by.y_dtype,
+                            .accumulate = &c.a.by.accumulate,
+                            .gated = &c.a.by.w.gated,
+                            .n_row = c.a.by.n_row,
+                            .n_out = c.a.by.w.n_out,
+                            .y_stride = c.a.by.y_stride,
+                            .definition = k->ref,
+                            .row = row_alone,
+                            .near = near_f64,
+                        });
 }

@@ -190,7 +190,11 @@ static FALLIBLE options_read(struct options *o, int argc, char **argv, struct q_
 FALLIBLE kcheck_bench(const struct kcheck_bench *what, struct q_err *e)
 {
     struct options o = {
-        .n_thread = what->n_thread, .op = what->op, .json = what->json, .bench = true};
+        .n_thread = what->n_thread,
+        .op = what->op,
+        .json = what->json,
+        .bench = true,
+    };
     enum q_code rc = kern_caps_parse(&o.caps, what->caps, e);
     return rc ? rc : run_bench(&o, e);
 }

@@ -67,14 +67,17 @@ static void fill_cache(struct kcheck *k, struct mla_case *c)
         n_used += (length + 15) / 16;
         for (uint32_t t = 0; t < length; t++)
             slot[t] = c->seqs[i].blocks[t / 16] * 16 + t % 16;
-        mla_store_ref(&(struct mla_store_args){.cache = cache,
-                                               .kv_dtype = c->a.kv_dtype,
-                                               .x = x,
-                                               .x_stride = c->a.n_key,
-                                               .slot = slot,
-                                               .n_row = length,
-                                               .n_key = c->a.n_key},
-                      &alone);
+        mla_store_ref(
+            &(struct mla_store_args){
+                .cache = cache,
+                .kv_dtype = c->a.kv_dtype,
+                .x = x,
+                .x_stride = c->a.n_key,
+                .slot = slot,
+                .n_row = length,
+                .n_key = c->a.n_key,
+            },
+            &alone);
     }
     c->a.cache = cache;
 }
@@ -255,20 +258,22 @@ void kbench_mla(struct kc_bench *b)
     for (uint32_t i = 0; i < CONTEXT / 16; i++)
         blocks[i] = i;
     const struct attention_seq seq = {blocks, 0, 1, CONTEXT - 1};
-    struct mla_args a = {.out = out,
-                         .q = q,
-                         .out_stride = HEADS * 512,
-                         .q_stride = HEADS * 576,
-                         .cache = cache,
-                         .kv_dtype = DT_BF16,
-                         .seqs = &seq,
-                         .n_seq = 1,
-                         .n_head = HEADS,
-                         .n_key = 576,
-                         .n_value = 512,
-                         .context_max = CONTEXT,
-                         .scale = 0.07f,
-                         .n_row = 1};
+    struct mla_args a = {
+        .out = out,
+        .q = q,
+        .out_stride = HEADS * 512,
+        .q_stride = HEADS * 576,
+        .cache = cache,
+        .kv_dtype = DT_BF16,
+        .seqs = &seq,
+        .n_seq = 1,
+        .n_head = HEADS,
+        .n_key = 576,
+        .n_value = 512,
+        .context_max = CONTEXT,
+        .scale = 0.07f,
+        .n_row = 1,
+    };
     b->i_peak = PEAK_F32_8;
     kc_print_flop(b, "decode bf16 1 x 1024, 16 x 576/512", kc_time(b, &a),
                   2.0 * HEADS * CONTEXT * (576 + 512));

@@ -5,7 +5,7 @@
 #include <string.h>
 #include "kernels/variants.h"
 
-/* --- route --- */
+/* ---- route ---- */
 
 static float score(const float *x, uint32_t j)
 {
@@ -56,9 +56,11 @@ static void plain_row(struct kcheck *k, const struct moe_route_args *a, size_t r
 void kcheck_moe_route(struct kcheck *k)
 {
     static const uint32_t counts[] = {1, 2, 4, 8, 60, 64, 128, 160, 256};
-    struct moe_route_args a = {.n_row = kc_range(k, 0, 6),
-                               .n_expert = kc_pick(k, counts, sizeof counts / sizeof *counts),
-                               .renormalize = kc_chance(k, 50)};
+    struct moe_route_args a = {
+        .n_row = kc_range(k, 0, 6),
+        .n_expert = kc_pick(k, counts, sizeof counts / sizeof *counts),
+        .renormalize = kc_chance(k, 50),
+    };
     a.n_used = kc_range(k, 1, a.n_expert < 12 ? a.n_expert : 12);
     a.x_stride = a.n_expert + kc_range(k, 0, 7);
     kc_shape(k, "n_row %u experts %u of %u%s", a.n_row, a.n_used, a.n_expert,
@@ -101,18 +103,20 @@ void kbench_moe_route(struct kc_bench *b)
     const uint32_t n_row = 512, n_expert = 128, n_used = 8;
     float *x = kc_buf(b->k, (size_t)n_row * n_expert * sizeof *x);
     kc_fill(b->k, x, (size_t)n_row * n_expert);
-    const struct moe_route_args a = {.x = x,
-                                     .x_stride = n_expert,
-                                     .n_row = n_row,
-                                     .n_expert = n_expert,
-                                     .n_used = n_used,
-                                     .renormalize = 1,
-                                     .experts = kc_buf(b->k, (size_t)n_row * n_used * 4),
-                                     .weights = kc_buf(b->k, (size_t)n_row * n_used * 4)};
+    const struct moe_route_args a = {
+        .x = x,
+        .x_stride = n_expert,
+        .n_row = n_row,
+        .n_expert = n_expert,
+        .n_used = n_used,
+        .renormalize = 1,
+        .experts = kc_buf(b->k, (size_t)n_row * n_used * 4),
+        .weights = kc_buf(b->k, (size_t)n_row * n_used * 4),
+    };
     kc_print_bytes(b, "512 x 8 of 128", kc_time(b, &a), n_row * (double)n_expert * 4);
 }
 
-/* --- combine --- */
+/* ---- combine ---- */
 
 struct combine_case {
     struct moe_combine_args a;
@@ -124,7 +128,10 @@ static void make_combine(struct kcheck *k, struct combine_case *c)
 {
     struct moe_combine_args *a = &c->a;
     *a = (struct moe_combine_args){
-        .n_row = kc_range(k, 0, 6), .n_col = kc_range(k, 1, 600), .n_used = kc_range(k, 1, 8)};
+        .n_row = kc_range(k, 0, 6),
+        .n_col = kc_range(k, 1, 600),
+        .n_used = kc_range(k, 1, 8),
+    };
     a->y_stride = a->n_col + kc_range(k, 0, 9);
     a->x_stride = a->n_col + kc_range(k, 0, 9);
     kc_shape(k, "n_row %u n_col %u of %u", a->n_row, a->n_col, a->n_used);
@@ -194,7 +201,7 @@ void kbench_moe_combine(struct kc_bench *b)
     kc_print_bytes(b, "128 x 2048 of 8", kc_time(b, &a), n * (double)n_col * 4);
 }
 
-/* --- moe_group_rows --- */
+/* ---- moe_group_rows ---- */
 
 static void check_places(struct kcheck *k, const struct moe_group_rows_args *a)
 {
@@ -233,8 +240,10 @@ static uint32_t *make_choices(struct kcheck *k, const struct moe_group_rows_args
 void kcheck_moe_group_rows(struct kcheck *k)
 {
     static const uint32_t counts[] = {1, 4, 8, 31, 64, 128};
-    struct moe_group_rows_args a = {.n_row = kc_range(k, 0, kc_chance(k, 20) ? 300 : 12),
-                                    .n_expert = kc_pick(k, counts, sizeof counts / sizeof *counts)};
+    struct moe_group_rows_args a = {
+        .n_row = kc_range(k, 0, kc_chance(k, 20) ? 300 : 12),
+        .n_expert = kc_pick(k, counts, sizeof counts / sizeof *counts),
+    };
     a.n_used = kc_range(k, 1, a.n_expert < 8 ? a.n_expert : 8);
     kc_shape(k, "n_row %u x %u of %u", a.n_row, a.n_used, a.n_expert);
     const uint32_t n = a.n_row * a.n_used;
@@ -257,7 +266,7 @@ void kbench_moe_group_rows(struct kc_bench *b)
     kc_print_bytes(b, "2048 x 8 of 128", kc_time(b, &a), n * 12.0);
 }
 
-/* --- products with groups: each place against the plain product of its row --- */
+/* ---- products with groups: each place against the plain product of its row ---- */
 
 struct groups_case {
     struct groups g;
@@ -312,14 +321,18 @@ void kcheck_linear_grouped(struct kcheck *k)
     float *y = kc_buf(k, (size_t)c.n_place * n_out * sizeof *y);
     float *want = kc_buf(k, n_out * sizeof *want);
     const struct linear_grouped_args a = {
-        .by = {.y = y,
-               .x = x,
-               .x_dtype = t,
-               .w = {.data = w, .n_out = n_out, .n_in = n_in, .dtype = t},
-               .n_row = c.n_place,
-               .x_stride = n_in,
-               .y_stride = n_out},
-        .of = c.g};
+        .by =
+            {
+                .y = y,
+                .x = x,
+                .x_dtype = t,
+                .w = {.data = w, .n_out = n_out, .n_in = n_in, .dtype = t},
+                .n_row = c.n_place,
+                .x_stride = n_in,
+                .y_stride = n_out,
+            },
+        .of = c.g,
+    };
     kc_run(k, k->variant, &a, kc_range(k, 1, 3));
     for (uint32_t p = 0; p < c.n_place; p++) {
         struct linear_args one = a.by;
@@ -356,16 +369,20 @@ static void make_bytes(struct kcheck *k, struct linear_int8_grouped_args *a, enu
     kc_fill(k, x, (size_t)c.n_x * n_in);
     for (uint32_t e = 0; e < c.g.n_group; e++) {
         kc_fill(k, plain, (size_t)n_out * n_in);
-        const struct pack_int8_args p = {.dst = w + e * c.g.w_stride,
-                                         .src = plain,
-                                         .n_out = n_out,
-                                         .n_in = n_in,
-                                         .n_out_total = n_out};
-        const struct pack_fp8_args p8 = {.dst = w + e * c.g.w_stride,
-                                         .src = plain,
-                                         .n_out = n_out,
-                                         .n_in = n_in,
-                                         .n_out_total = n_out};
+        const struct pack_int8_args p = {
+            .dst = w + e * c.g.w_stride,
+            .src = plain,
+            .n_out = n_out,
+            .n_in = n_in,
+            .n_out_total = n_out,
+        };
+        const struct pack_fp8_args p8 = {
+            .dst = w + e * c.g.w_stride,
+            .src = plain,
+            .n_out = n_out,
+            .n_in = n_in,
+            .n_out_total = n_out,
+        };
         if (as == DT_I8)
             pack_int8_ref(&p, &alone);
         else
@@ -378,14 +395,18 @@ static void make_bytes(struct kcheck *k, struct linear_int8_grouped_args *a, enu
     else
         quant_rows_fp8_ref(&made8, &alone);
     *a = (struct linear_int8_grouped_args){
-        .by = {.y = kc_buf(k, (size_t)c.n_place * n_out * sizeof(float)),
-               .x = q,
-               .rows = rows,
-               .w = {.data = w, .n_out = n_out, .n_in = n_in, .dtype = as},
-               .n_row = c.n_place,
-               .x_stride = stride,
-               .y_stride = n_out},
-        .of = c.g};
+        .by =
+            {
+                .y = kc_buf(k, (size_t)c.n_place * n_out * sizeof(float)),
+                .x = q,
+                .rows = rows,
+                .w = {.data = w, .n_out = n_out, .n_in = n_in, .dtype = as},
+                .n_row = c.n_place,
+                .x_stride = stride,
+                .y_stride = n_out,
+            },
+        .of = c.g,
+    };
 }
 
 /* Each place as its row alone. */
@@ -437,7 +458,7 @@ void kbench_linear_fp8_grouped(struct kc_bench *b)
     (void)b; /* a device's: tests/gpu */
 }
 
-/* --- of 4 bits --- */
+/* ---- of 4 bits ---- */
 
 struct int4_case {
     struct groups_case c;
@@ -450,7 +471,10 @@ static void make_int4(struct kcheck *k, struct int4_case *t)
     const struct kern_exec alone = {.nth = 1};
     make_groups(k, &t->c);
     t->w = (struct packed){
-        .n_out = kc_range(k, 1, 150), .dtype = DT_I8, .group = kc_pick(k, groups, 3)};
+        .n_out = kc_range(k, 1, 150),
+        .dtype = DT_I8,
+        .group = kc_pick(k, groups, 3),
+    };
     t->w.n_in = t->w.group * kc_range(k, 1, 3);
     t->c.g.w_stride = packed_int4_bytes(t->w.n_out, t->w.n_in, t->w.group);
     kc_shape(k, "%u groups, %u places of %u rows, n_out %u n_in %u by %u", t->c.g.n_group,
@@ -460,12 +484,14 @@ static void make_int4(struct kcheck *k, struct int4_case *t)
     k->specials = false;
     for (uint32_t e = 0; e < t->c.g.n_group; e++) {
         kc_fill(k, plain, (size_t)t->w.n_out * t->w.n_in);
-        const struct pack_int4_args p = {.dst = w + e * t->c.g.w_stride,
-                                         .src = plain,
-                                         .n_out = t->w.n_out,
-                                         .n_in = t->w.n_in,
-                                         .group = t->w.group,
-                                         .n_out_total = t->w.n_out};
+        const struct pack_int4_args p = {
+            .dst = w + e * t->c.g.w_stride,
+            .src = plain,
+            .n_out = t->w.n_out,
+            .n_in = t->w.n_in,
+            .group = t->w.group,
+            .n_out_total = t->w.n_out,
+        };
         pack_int4_ref(&p, &alone);
     }
     t->w.data = w;
@@ -494,14 +520,22 @@ void kcheck_linear_w4a8_grouped(struct kcheck *k)
     kc_fill(k, x, (size_t)n_x * n_in);
     const struct quant_rows_args made = {q, rows, NULL, x, NULL, n_x, n_in, n_in, stride};
     quant_rows_ref(&made, &alone);
-    const struct linear_w4a8_grouped_args a = {.as = {.by = {.y = y,
-                                                             .x = q,
-                                                             .rows = rows,
-                                                             .w = t.w,
-                                                             .n_row = t.c.n_place,
-                                                             .x_stride = stride,
-                                                             .y_stride = n_out},
-                                                      .of = t.c.g}};
+    const struct linear_w4a8_grouped_args a = {
+        .as =
+            {
+                .by =
+                    {
+                        .y = y,
+                        .x = q,
+                        .rows = rows,
+                        .w = t.w,
+                        .n_row = t.c.n_place,
+                        .x_stride = stride,
+                        .y_stride = n_out,
+                    },
+                .of = t.c.g,
+            },
+    };
     kc_run(k, k->variant, &a, kc_range(k, 1, 3));
     for (uint32_t p = 0; p < t.c.n_place; p++) {
         const size_t row = t.c.g.rows ? t.c.g.rows[p] : p;
@@ -531,14 +565,22 @@ void kcheck_linear_w4a16_grouped(struct kcheck *k)
     float *y = kc_buf(k, (size_t)t.c.n_place * n_out * sizeof *y);
     float *want = kc_buf(k, n_out * sizeof *want);
     kc_fill_dtype(k, x, as, (size_t)t.c.n_x * n_in);
-    const struct linear_w4a16_grouped_args a = {.as = {.by = {.y = y,
-                                                              .x = x,
-                                                              .x_dtype = as,
-                                                              .w = t.w,
-                                                              .n_row = t.c.n_place,
-                                                              .x_stride = n_in,
-                                                              .y_stride = n_out},
-                                                       .of = t.c.g}};
+    const struct linear_w4a16_grouped_args a = {
+        .as =
+            {
+                .by =
+                    {
+                        .y = y,
+                        .x = x,
+                        .x_dtype = as,
+                        .w = t.w,
+                        .n_row = t.c.n_place,
+                        .x_stride = n_in,
+                        .y_stride = n_out,
+                    },
+                .of = t.c.g,
+            },
+    };
     kc_run(k, k->variant, &a, kc_range(k, 1, 3));
     for (uint32_t p = 0; p < t.c.n_place; p++) {
         struct linear_w4a16_args one = {a.as.by};
@@ -556,7 +598,7 @@ void kbench_linear_w4a16_grouped(struct kc_bench *b)
     (void)b; /* a device's: tests/gpu */
 }
 
-/* --- permute_cols --- */
+/* ---- permute_cols ---- */
 
 static void shuffle(struct kcheck *k, uint32_t *order, uint32_t n)
 {
@@ -578,13 +620,15 @@ void kcheck_permute_cols(struct kcheck *k)
     uint32_t *orders = kc_buf(k, n_order * c.g.w_stride);
     for (uint32_t e = 0; e < n_order; e++)
         shuffle(k, orders + e * (c.g.w_stride / sizeof *orders), n_col);
-    struct permute_cols_args a = {.element = element,
-                                  .order = orders,
-                                  .n_row = c.n_place,
-                                  .n_col = n_col,
-                                  .x_stride = n_col + kc_range(k, 0, 3),
-                                  .y_stride = (n_col + 15) / 16 * 16,
-                                  .of = c.g};
+    struct permute_cols_args a = {
+        .element = element,
+        .order = orders,
+        .n_row = c.n_place,
+        .n_col = n_col,
+        .x_stride = n_col + kc_range(k, 0, 3),
+        .y_stride = (n_col + 15) / 16 * 16,
+        .of = c.g,
+    };
     a.of.n_group = grouped ? c.g.n_group : 0;
     unsigned char *x = kc_buf(k, (c.n_x + 1) * a.x_stride * element);
     for (size_t i = 0; i < c.n_x * a.x_stride * element; i++)
@@ -618,7 +662,7 @@ void kbench_permute_cols(struct kc_bench *b)
     (void)b; /* a device's: tests/gpu */
 }
 
-/* --- moe_add_shared --- */
+/* ---- moe_add_shared ---- */
 
 void kcheck_moe_add_shared(struct kcheck *k)
 {

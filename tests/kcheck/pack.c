@@ -38,11 +38,13 @@ void kcheck_pack(struct kcheck *k)
         for (uint32_t i = 0; i < n_k; i++)
             want[place(to, n_in, o, i)] =
                 o < n_out && i < n_in ? rounded(kc_get(src, from, (size_t)o * n_in + i), to) : 0;
-    struct pack_args a = {.dst = kc_buf(k, bytes),
-                          .dst_dtype = to,
-                          .src_dtype = from,
-                          .n_in = n_in,
-                          .n_out_total = n_out};
+    struct pack_args a = {
+        .dst = kc_buf(k, bytes),
+        .dst_dtype = to,
+        .src_dtype = from,
+        .n_in = n_in,
+        .n_out_total = n_out,
+    };
     for (uint32_t done = 0; done < n_out; done += a.n_out) { /* fused matrices come in pieces */
         a.n_out = kc_chance(k, 40) ? n_out - done : kc_range(k, 1, n_out - done);
         a.row_start = done;
@@ -62,11 +64,13 @@ void kbench_pack(struct kc_bench *b)
     static const uint32_t to[] = {DT_BF16, DT_F32};
     for (uint32_t i = 0; i < 2; i++) {
         const uint32_t n_out = 4864, n_in = 896;
-        struct pack_args a = {.dst_dtype = (enum dtype)to[i],
-                              .src_dtype = DT_BF16,
-                              .n_out = n_out,
-                              .n_in = n_in,
-                              .n_out_total = n_out};
+        struct pack_args a = {
+            .dst_dtype = (enum dtype)to[i],
+            .src_dtype = DT_BF16,
+            .n_out = n_out,
+            .n_in = n_in,
+            .n_out_total = n_out,
+        };
         size_t bytes = packed_bytes(a.dst_dtype, n_out, n_in), src_bytes = (size_t)n_out * n_in * 2;
         a.dst = kc_buf(b->k, bytes);
         a.src = kc_buf(b->k, src_bytes);

@@ -64,11 +64,13 @@ static void check_group(struct kcheck *k, const struct pack_case *c, uint32_t o,
 static void pack_case(struct kcheck *k, const struct kc_variant *v, const struct pack_case *c,
                       void *dst)
 {
-    struct pack_int4_args a = {.dst = dst,
-                               .src_dtype = c->from,
-                               .n_in = c->n_in,
-                               .group = c->group,
-                               .n_out_total = c->n_out};
+    struct pack_int4_args a = {
+        .dst = dst,
+        .src_dtype = c->from,
+        .n_in = c->n_in,
+        .group = c->group,
+        .n_out_total = c->n_out,
+    };
     for (uint32_t done = 0; done < c->n_out; done += a.n_out) {
         a.n_out = kc_chance(k, 40) ? c->n_out - done : kc_range(k, 1, c->n_out - done);
         a.row_start = done;
@@ -79,9 +81,11 @@ static void pack_case(struct kcheck *k, const struct kc_variant *v, const struct
 
 void kcheck_pack_int4(struct kcheck *k)
 {
-    struct pack_case c = {.from = (enum dtype)kc_pick(k, dtypes, 3),
-                          .n_out = kc_range(k, 1, 100),
-                          .group = kc_pick(k, groups, 3)};
+    struct pack_case c = {
+        .from = (enum dtype)kc_pick(k, dtypes, 3),
+        .n_out = kc_range(k, 1, 100),
+        .group = kc_pick(k, groups, 3),
+    };
     c.n_in = c.group * kc_range(k, 1, 3);
     size_t bytes = packed_int4_bytes(c.n_out, c.n_in, c.group), n = (size_t)c.n_out * c.n_in;
     kc_shape(k, "%s [%u,%u] group %u", dtype_name(c.from), c.n_out, c.n_in, c.group);
@@ -103,7 +107,12 @@ void kbench_pack_int4(struct kc_bench *b)
 {
     const uint32_t n_out = 4864, n_in = 896;
     struct pack_int4_args a = {
-        .src_dtype = DT_BF16, .n_out = n_out, .n_in = n_in, .group = 128, .n_out_total = n_out};
+        .src_dtype = DT_BF16,
+        .n_out = n_out,
+        .n_in = n_in,
+        .group = 128,
+        .n_out_total = n_out,
+    };
     size_t bytes = packed_int4_bytes(n_out, n_in, a.group), src_bytes = (size_t)n_out * n_in * 2;
     if (!b->k->variant->caps)
         return; /* the reference would take long */

@@ -57,7 +57,11 @@ static void pack_case(struct kcheck *k, const struct kc_variant *v, const struct
                       void *dst)
 {
     struct pack_int8_args a = {
-        .dst = dst, .src_dtype = c->from, .n_in = c->n_in, .n_out_total = c->n_out};
+        .dst = dst,
+        .src_dtype = c->from,
+        .n_in = c->n_in,
+        .n_out_total = c->n_out,
+    };
     for (uint32_t done = 0; done < c->n_out; done += a.n_out) {
         a.n_out = kc_chance(k, 40) ? c->n_out - done : kc_range(k, 1, c->n_out - done);
         a.row_start = done;
@@ -68,9 +72,11 @@ static void pack_case(struct kcheck *k, const struct kc_variant *v, const struct
 
 void kcheck_pack_int8(struct kcheck *k)
 {
-    struct pack_case c = {.from = (enum dtype)kc_pick(k, dtypes, 3),
-                          .n_out = kc_range(k, 1, 260),
-                          .n_in = kc_range(k, 1, 200)};
+    struct pack_case c = {
+        .from = (enum dtype)kc_pick(k, dtypes, 3),
+        .n_out = kc_range(k, 1, 260),
+        .n_in = kc_range(k, 1, 200),
+    };
     c.n_k = (c.n_in + 63) / 64 * 64;
     size_t bytes = packed_int8_bytes(c.n_out, c.n_in), n = (size_t)c.n_out * c.n_in;
     kc_shape(k, "%s [%u,%u]", dtype_name(c.from), c.n_out, c.n_in);
@@ -102,7 +108,11 @@ void kbench_pack_int8(struct kc_bench *b)
 {
     const uint32_t n_out = 4864, n_in = 896;
     struct pack_int8_args a = {
-        .src_dtype = DT_BF16, .n_out = n_out, .n_in = n_in, .n_out_total = n_out};
+        .src_dtype = DT_BF16,
+        .n_out = n_out,
+        .n_in = n_in,
+        .n_out_total = n_out,
+    };
     size_t bytes = packed_int8_bytes(n_out, n_in), src_bytes = (size_t)n_out * n_in * 2;
     a.dst = kc_buf(b->k, bytes);
     void *src = kc_buf(b->k, src_bytes);

@@ -95,7 +95,11 @@ void kbench_quant_rows(struct kc_bench *b)
 {
     const uint32_t n_row = 512, n_col = 896;
     struct quant_rows_args a = {
-        .n_row = n_row, .n_col = n_col, .x_stride = n_col, .q_stride = n_col};
+        .n_row = n_row,
+        .n_col = n_col,
+        .x_stride = n_col,
+        .q_stride = n_col,
+    };
     float *x = kc_buf(b->k, (size_t)n_row * n_col * sizeof *x);
     kc_fill(b->k, x, (size_t)n_row * n_col);
     a.x = x;

@@ -35,15 +35,17 @@ void kcheck_rms_norm(struct kcheck *k)
     kc_fill(k, w, n_col);
     void *got = in_place ? kc_copy(k, x, n * 4) : kc_buf(k, n * element);
     void *want = in_place ? kc_copy(k, x, n * 4) : kc_buf(k, n * element);
-    struct rms_norm_args a = {.y = want,
-                              .y_dtype = y_dtype,
-                              .x = in_place ? want : x,
-                              .w = w,
-                              .n_row = n_row,
-                              .n_col = n_col,
-                              .x_stride = x_stride,
-                              .y_stride = y_stride,
-                              .eps = 1e-5f};
+    struct rms_norm_args a = {
+        .y = want,
+        .y_dtype = y_dtype,
+        .x = in_place ? want : x,
+        .w = w,
+        .n_row = n_row,
+        .n_col = n_col,
+        .x_stride = x_stride,
+        .y_stride = y_stride,
+        .eps = 1e-5f,
+    };
     kc_run(k, k->ref, &a, 1);
     if (y_dtype == DT_F32 && !k->specials)
         near_f64(k, &a, x, want);
@@ -66,12 +68,14 @@ void kcheck_rms_norm(struct kcheck *k)
 void kbench_rms_norm(struct kc_bench *b)
 {
     const uint32_t n_row = 512, n_col = 896;
-    struct rms_norm_args a = {.y_dtype = DT_BF16,
-                              .n_row = n_row,
-                              .n_col = n_col,
-                              .x_stride = n_col,
-                              .y_stride = n_col,
-                              .eps = 1e-6f};
+    struct rms_norm_args a = {
+        .y_dtype = DT_BF16,
+        .n_row = n_row,
+        .n_col = n_col,
+        .x_stride = n_col,
+        .y_stride = n_col,
+        .eps = 1e-6f,
+    };
     float *x = kc_buf(b->k, n_row * n_col * sizeof *x), *w = kc_buf(b->k, n_col * sizeof *w);
     kc_fill(b->k, x, n_row * n_col);
     kc_fill(b->k, w, n_col);

@@ -14,14 +14,16 @@ void kcheck_rope(struct kcheck *k)
     kc_fill(k, table, (size_t)n_pos * n_rot);
     for (uint32_t i = 0; i < n_row; i++)
         pos[i] = kc_range(k, 0, n_pos - 1);
-    struct rope_args a = {.x_stride = stride,
-                          .table = table,
-                          .pos = pos,
-                          .n_row = n_row,
-                          .n_head = n_head,
-                          .head_dim = head_dim,
-                          .n_rot = n_rot,
-                          .interleaved = kc_chance(k, 50)};
+    struct rope_args a = {
+        .x_stride = stride,
+        .table = table,
+        .pos = pos,
+        .n_row = n_row,
+        .n_head = n_head,
+        .head_dim = head_dim,
+        .n_rot = n_rot,
+        .interleaved = kc_chance(k, 50),
+    };
     kc_shape(k, "n_row %u n_head %u head_dim %u n_rot %u%s", n_row, n_head, head_dim, n_rot,
              a.interleaved ? " interleaved" : "");
     float *got = kc_copy(k, x, n * sizeof *x), *want = kc_copy(k, x, n * sizeof *x);
@@ -46,12 +48,14 @@ void kbench_rope(struct kc_bench *b)
 {
     static uint32_t pos[512];
     const uint32_t n_row = 512, n_head = 14, head_dim = 64;
-    struct rope_args a = {.x_stride = n_head * head_dim,
-                          .pos = pos,
-                          .n_row = n_row,
-                          .n_head = n_head,
-                          .head_dim = head_dim,
-                          .n_rot = head_dim};
+    struct rope_args a = {
+        .x_stride = n_head * head_dim,
+        .pos = pos,
+        .n_row = n_row,
+        .n_head = n_head,
+        .head_dim = head_dim,
+        .n_rot = head_dim,
+    };
     float *table = kc_buf(b->k, n_row * head_dim * sizeof *table);
     for (uint32_t i = 0; i < n_row; i++) {
         pos[i] = i;

@@ -29,8 +29,10 @@ static void run(struct kcheck *k, const struct kc_variant *v, struct row_pass_ar
 
 static void choose(struct kcheck *k, struct row_pass_args *a)
 {
-    *a = (struct row_pass_args){.kind = (enum row_pass_kind)kc_range(k, ROW_MAX, ROW_RANK),
-                                .n_col = kc_range(k, 1, kc_chance(k, 50) ? 70 : 5000)};
+    *a = (struct row_pass_args){
+        .kind = (enum row_pass_kind)kc_range(k, ROW_MAX, ROW_RANK),
+        .n_col = kc_range(k, 1, kc_chance(k, 50) ? 70 : 5000),
+    };
     a->x = kc_buf(k, a->n_col * sizeof *a->x);
     kc_fill(k, a->x, a->n_col);
     for (uint32_t i = 0; i < a->n_col; i++) {
@@ -81,14 +83,16 @@ void kbench_row_pass(struct kc_bench *b)
     const uint32_t n_col = 151936;
     uint32_t n_found;
     float most, *x = kc_buf(b->k, n_col * sizeof *x);
-    struct row_pass_args a = {.x = x,
-                              .n_col = n_col,
-                              .low = 0.5f,
-                              .high = 0.6f,
-                              .temperature = 1,
-                              .n_item = n_col,
-                              .n_found = &n_found,
-                              .most = &most};
+    struct row_pass_args a = {
+        .x = x,
+        .n_col = n_col,
+        .low = 0.5f,
+        .high = 0.6f,
+        .temperature = 1,
+        .n_item = n_col,
+        .n_found = &n_found,
+        .most = &most,
+    };
     a.sums = kc_buf(b->k, (n_col / ROW_CHUNK + 1) * sizeof *a.sums);
     a.items = kc_buf(b->k, (n_col + 16) * sizeof *a.items);
     for (uint32_t kind = ROW_MAX; kind <= ROW_RANK; kind++) {

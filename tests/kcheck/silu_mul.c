@@ -34,13 +34,15 @@ void kcheck_silu_mul(struct kcheck *k)
     for (size_t i = 0; i < n_row * x_stride; i++)
         x[i] = kc_f32(k) * wide;
     void *got = kc_buf(k, n * element), *want = kc_buf(k, n * element);
-    struct silu_mul_args a = {.y = want,
-                              .y_dtype = y_dtype,
-                              .x = x,
-                              .n_row = n_row,
-                              .n_col = n_col,
-                              .x_stride = x_stride,
-                              .y_stride = y_stride};
+    struct silu_mul_args a = {
+        .y = want,
+        .y_dtype = y_dtype,
+        .x = x,
+        .n_row = n_row,
+        .n_col = n_col,
+        .x_stride = x_stride,
+        .y_stride = y_stride,
+    };
     kc_run(k, k->ref, &a, 1);
     near_f64(k, &a, want);
     a.y = got;
@@ -73,14 +75,17 @@ void kc_gated(struct kcheck *k, const float *sums, enum dtype dtype, size_t n_co
             c / (2 * KERN_GATE_INTERLEAVE) * KERN_GATE_INTERLEAVE + c % KERN_GATE_INTERLEAVE;
         x[at + (c / KERN_GATE_INTERLEAVE % 2 ? n_col : 0)] = sums[c];
     }
-    t.silu_mul(&(struct silu_mul_args){.y = want,
-                                       .y_dtype = dtype,
-                                       .x = x,
-                                       .n_row = 1,
-                                       .n_col = (uint32_t)n_col,
-                                       .x_stride = 2 * n_col,
-                                       .y_stride = n_col},
-               &(struct kern_exec){.nth = 1});
+    t.silu_mul(
+        &(struct silu_mul_args){
+            .y = want,
+            .y_dtype = dtype,
+            .x = x,
+            .n_row = 1,
+            .n_col = (uint32_t)n_col,
+            .x_stride = 2 * n_col,
+            .y_stride = n_col,
+        },
+        &(struct kern_exec){.nth = 1});
     kc_same_bits(k, "gated", (struct kc_bits){want, got, dtype, n_col});
     kc_drop(k, 2);
 }
@@ -88,11 +93,13 @@ void kc_gated(struct kcheck *k, const float *sums, enum dtype dtype, size_t n_co
 void kbench_silu_mul(struct kc_bench *b)
 {
     const uint32_t n_row = 256, n_col = 4864;
-    struct silu_mul_args a = {.y_dtype = DT_BF16,
-                              .n_row = n_row,
-                              .n_col = n_col,
-                              .x_stride = 2 * n_col,
-                              .y_stride = n_col};
+    struct silu_mul_args a = {
+        .y_dtype = DT_BF16,
+        .n_row = n_row,
+        .n_col = n_col,
+        .x_stride = 2 * n_col,
+        .y_stride = n_col,
+    };
     float *x = kc_buf(b->k, (size_t)n_row * n_col * 8);
     kc_fill(b->k, x, (size_t)n_row * n_col * 2);
     a.x = x;

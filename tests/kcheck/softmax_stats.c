@@ -37,13 +37,15 @@ void kcheck_softmax_stats(struct kcheck *k)
         for (uint32_t j = 0; j < 4 && kind == 2; j++)
             x[i * stride + kc_range(k, 0, n_col - 1)] = 300;
     }
-    struct softmax_stats_args a = {.x = x,
-                                   .x_stride = stride,
-                                   .n_row = n_row,
-                                   .n_col = n_col,
-                                   .max = kc_buf(k, n_row * sizeof(float)),
-                                   .argmax = kc_buf(k, n_row * sizeof(uint32_t)),
-                                   .sumexp = kc_buf(k, n_row * sizeof(double))};
+    struct softmax_stats_args a = {
+        .x = x,
+        .x_stride = stride,
+        .n_row = n_row,
+        .n_col = n_col,
+        .max = kc_buf(k, n_row * sizeof(float)),
+        .argmax = kc_buf(k, n_row * sizeof(uint32_t)),
+        .sumexp = kc_buf(k, n_row * sizeof(double)),
+    };
     kc_run(k, k->variant, &a, kc_range(k, 1, 4));
     struct softmax_stats_args b = a;
     b.sumexp = kc_buf(k, n_row * sizeof(double));
@@ -67,12 +69,14 @@ void kbench_softmax_stats(struct kc_bench *b)
     static uint32_t argmax[8];
     static double sumexp[8];
     const uint32_t n_row = 8, n_col = 151936;
-    struct softmax_stats_args a = {.x_stride = n_col,
-                                   .n_row = n_row,
-                                   .n_col = n_col,
-                                   .max = max,
-                                   .argmax = argmax,
-                                   .sumexp = sumexp};
+    struct softmax_stats_args a = {
+        .x_stride = n_col,
+        .n_row = n_row,
+        .n_col = n_col,
+        .max = max,
+        .argmax = argmax,
+        .sumexp = sumexp,
+    };
     float *x = kc_buf(b->k, (size_t)n_row * n_col * 4);
     kc_fill(b->k, x, (size_t)n_row * n_col);
     a.x = x;

@@ -272,7 +272,10 @@ static void compute_draft_tokens(struct fake_worker *w, const struct step_seq *q
     w->n_unused += q->n_token - n;
     for (uint32_t i = 0; i < n; i++) {
         struct step_row row = {
-            .slot = q->slot, .position = q->start + i + 1, .is_rejected = !right};
+            .slot = q->slot,
+            .position = q->start + i + 1,
+            .is_rejected = !right,
+        };
         if (right) {
             if (i) /* the first was written with all others */
                 write_row(w, s, q->start + i);
@@ -299,11 +302,14 @@ static void compute_seq(struct fake_worker *w, const struct step_seq *q)
         uint32_t next = q->start + i + 1;
         hash = read_row(w, s, q->start + i);
         if (q->flags & STEP_PROMPT_LOGPROBS && next < s->n_token)
-            add_row(
-                w,
-                &(struct step_row){
-                    .slot = q->slot, .position = next, .token = s->tokens[next], .is_prompt = 1},
-                n_top_of(s->admit.params.n_prompt_logprob));
+            add_row(w,
+                    &(struct step_row){
+                        .slot = q->slot,
+                        .position = next,
+                        .token = s->tokens[next],
+                        .is_prompt = 1,
+                    },
+                    n_top_of(s->admit.params.n_prompt_logprob));
     }
     if (!(q->flags & STEP_SAMPLE))
         return;

@@ -167,7 +167,8 @@ static void make_client(struct world *w, struct client *c, uint32_t i, int64_t a
                             : chance(w, 300) ? w->model.vocab_size + 1
                                              : 0,
         .stop_ids = {c->stop_ids, chance(w, 3000) ? STOP_IDS_MAX : 0},
-        .no_prefix_cache = chance(w, 500)};
+        .no_prefix_cache = chance(w, 500),
+    };
     set_policy(w, c, i);
     if (w->config.n_forced && chance(w, 3000)) { /* what the worker makes of it is its own affair */
         static const uint8_t program[] = "a grammar's words"; /* a multiple of 4 is taken */

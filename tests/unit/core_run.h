@@ -31,13 +31,15 @@ static inline void open_core(const struct core_config *c)
 /* The first n_emitted tokens were given by another engine. */
 static inline void submit(uint64_t req_id, const struct golden_prompt *p, uint32_t n_emitted)
 {
-    const struct msg_submit m = {.req_id = req_id,
-                                 .prompt = {p->ids, p->n},
-                                 .emitted = {p->greedy, n_emitted},
-                                 .top_p = 1,
-                                 .repetition_penalty = 1,
-                                 .max_tokens = p->n_greedy,
-                                 .ignore_eos = true};
+    const struct msg_submit m = {
+        .req_id = req_id,
+        .prompt = {p->ids, p->n},
+        .emitted = {p->greedy, n_emitted},
+        .top_p = 1,
+        .repetition_penalty = 1,
+        .max_tokens = p->n_greedy,
+        .ignore_eos = true,
+    };
     struct q_err e = Q_ERR_INIT;
     answers[req_id].n = n_emitted;
     for (uint32_t i = 0; i < n_emitted; i++)

@@ -39,15 +39,17 @@ static inline void device_submit(uint64_t req_id, const struct golden_prompt *p)
 {
     static const uint32_t bias_ids[] = {7, 40};
     static const float bias[] = {2, -50};
-    struct msg_submit m = {.req_id = req_id,
-                           .prompt = {p->ids, p->n},
-                           .top_p = 1,
-                           .repetition_penalty = 1,
-                           .max_tokens = device_max_tokens,
-                           .ignore_eos = true,
-                           .n_logprob = req_id % 2 || device_all_logprobs ? 1 + BITS_TOP : 0,
-                           .n_prompt_logprob = req_id % 5 == 4 ? 2 : 0,
-                           .seed = req_id};
+    struct msg_submit m = {
+        .req_id = req_id,
+        .prompt = {p->ids, p->n},
+        .top_p = 1,
+        .repetition_penalty = 1,
+        .max_tokens = device_max_tokens,
+        .ignore_eos = true,
+        .n_logprob = req_id % 2 || device_all_logprobs ? 1 + BITS_TOP : 0,
+        .n_prompt_logprob = req_id % 5 == 4 ? 2 : 0,
+        .seed = req_id,
+    };
     if (device_is_drawn(req_id))
         m.temperature = 0.8f;
     if (req_id % 4 == 1)

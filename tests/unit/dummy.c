@@ -58,7 +58,11 @@ static void add(struct dummy_run *r, uint32_t n_row, uint32_t start)
     struct batch *b = &r->batch;
     uint32_t vocab = model_shape(r->d->model)->vocab_size;
     r->seqs[b->n_seq++] = (struct attention_seq){
-        .blocks = r->blocks, .row = b->n_token, .n_query = n_row, .start = start};
+        .blocks = r->blocks,
+        .row = b->n_token,
+        .n_query = n_row,
+        .start = start,
+    };
     for (uint32_t i = 0; i < n_row; i++, b->n_token++) {
         r->ids[b->n_token] = b->n_token % vocab;
         r->positions[b->n_token] = start + i;
@@ -118,9 +122,16 @@ static void sample(const struct dummy_run *r, uint32_t i_row, struct sample_scra
     p.n_logprob = 1;
     uint32_t n_known = smaller(N_HISTORY, r->batch.n_token);
     const struct sample_input in = {
-        .params = &p, .history = r->ids, .n_known = n_known, .n_prompt = n_known / 2};
+        .params = &p,
+        .history = r->ids,
+        .n_known = n_known,
+        .n_prompt = n_known / 2,
+    };
     const struct sample_result out = {
-        .row = &row, .top_ids = &top_id, .top_logprobs = &top_logprob};
+        .row = &row,
+        .top_ids = &top_id,
+        .top_logprobs = &top_logprob,
+    };
     sample_token(r->d->logits + (size_t)i_row * s->n_vocab, &in, s, &out);
 }
 

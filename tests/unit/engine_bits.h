@@ -44,11 +44,13 @@ static inline void bits_take_row(struct bits_row *to, const struct step_result *
                                  const struct step_row *row)
 {
     assert_true(row->n_top <= BITS_TOP);
-    *to = (struct bits_row){.position = row->position,
-                            .token = row->token,
-                            .rank = row->rank,
-                            .n_top = row->n_top,
-                            .logprob = row->logprob};
+    *to = (struct bits_row){
+        .position = row->position,
+        .token = row->token,
+        .rank = row->rank,
+        .n_top = row->n_top,
+        .logprob = row->logprob,
+    };
     memcpy(to->top_ids, r->top_ids + row->top_start, row->n_top * sizeof *to->top_ids);
     memcpy(to->top_logprobs, r->top_logprobs + row->top_start,
            row->n_top * sizeof *to->top_logprobs);
@@ -97,15 +99,20 @@ static inline void bits_turn(struct bits_engine *b)
 /* A small engine in this process; tests change what they vary before bits_open. */
 static inline struct core_config bits_config(const char *dir)
 {
-    struct core_config c = {.worker = {.dtype = DT_F32,
-                                       .max_model_len = 144,
-                                       .max_num_seqs = 8,
-                                       .max_num_batched_tokens = 64,
-                                       .n_thread = 1,
-                                       .cpu_isa = "auto",
-                                       .log_level = LOG_ERROR},
-                            .queue_max = BITS_REQUESTS,
-                            .in_process = true};
+    struct core_config c = {
+        .worker =
+            {
+                .dtype = DT_F32,
+                .max_model_len = 144,
+                .max_num_seqs = 8,
+                .max_num_batched_tokens = 64,
+                .n_thread = 1,
+                .cpu_isa = "auto",
+                .log_level = LOG_ERROR,
+            },
+        .queue_max = BITS_REQUESTS,
+        .in_process = true,
+    };
     snprintf(c.worker.model_dir, sizeof c.worker.model_dir, "%s", dir);
     return c;
 }

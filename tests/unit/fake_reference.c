@@ -43,28 +43,30 @@ static void sample_row(const struct sample_args *a, uint32_t i, struct sample_sc
     size_t top = (size_t)i * SAMPLE_TOP_MAX;
     const struct sample_result out = {&row, a->top_ids ? a->top_ids + top : NULL,
                                       a->top_logprobs ? a->top_logprobs + top : NULL};
-    const struct sample_params p = {.seed = r->seed,
-                                    .temperature = r->temperature,
-                                    .top_p = r->top_p,
-                                    .min_p = r->min_p,
-                                    .top_k = r->top_k,
-                                    .repetition_penalty = r->repetition,
-                                    .presence_penalty = r->presence,
-                                    .frequency_penalty = r->frequency,
-                                    .top_n_sigma = r->top_n_sigma,
-                                    .n_logprob =
-                                        r->flags & SAMPLE_LOGPROB ? r->n_top : SAMPLE_NO_LOGPROBS,
-                                    .adjusted_logprobs = r->flags & SAMPLE_ADJUSTED,
-                                    .bias_ids = r->n_bias ? a->bias_ids + r->bias_start : NULL,
-                                    .bias = r->n_bias ? a->bias + r->bias_start : NULL,
-                                    .n_bias = r->n_bias};
+    const struct sample_params p = {
+        .seed = r->seed,
+        .temperature = r->temperature,
+        .top_p = r->top_p,
+        .min_p = r->min_p,
+        .top_k = r->top_k,
+        .repetition_penalty = r->repetition,
+        .presence_penalty = r->presence,
+        .frequency_penalty = r->frequency,
+        .top_n_sigma = r->top_n_sigma,
+        .n_logprob = r->flags & SAMPLE_LOGPROB ? r->n_top : SAMPLE_NO_LOGPROBS,
+        .adjusted_logprobs = r->flags & SAMPLE_ADJUSTED,
+        .bias_ids = r->n_bias ? a->bias_ids + r->bias_start : NULL,
+        .bias = r->n_bias ? a->bias + r->bias_start : NULL,
+        .n_bias = r->n_bias,
+    };
     const struct sample_input in = {
         .params = &p,
         .history = a->histories + r->history * a->history_stride,
         .n_known = r->n_known,
         .n_prompt = r->n_prompt,
         .allowed =
-            r->mask == SAMPLE_NO_MASK ? NULL : a->masks + r->mask * SAMPLE_MASK_WORDS(a->n_vocab)};
+            r->mask == SAMPLE_NO_MASK ? NULL : a->masks + r->mask * SAMPLE_MASK_WORDS(a->n_vocab),
+    };
     if (r->flags & SAMPLE_SKIP)
         return;
     if (r->flags & SAMPLE_KNOWN)
@@ -128,11 +130,13 @@ static size_t workspace(const struct device_limits *l)
     return kern_scratch_bytes(l->context_max, l->n_head, l->head_dim);
 }
 
-const struct fake_library fake_library = {.name = "fake",
-                                          .kern = kernels,
-                                          .matrix_bytes = matrix_bytes,
-                                          .kv_block_bytes = kern_kv_block_bytes,
-                                          .workspace_bytes = workspace,
-                                          .plan_bytes = plan_size,
-                                          .plan = make_plan,
-                                          .check_plan = check_plan};
+const struct fake_library fake_library = {
+    .name = "fake",
+    .kern = kernels,
+    .matrix_bytes = matrix_bytes,
+    .kv_block_bytes = kern_kv_block_bytes,
+    .workspace_bytes = workspace,
+    .plan_bytes = plan_size,
+    .plan = make_plan,
+    .check_plan = check_plan,
+};

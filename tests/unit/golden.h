@@ -62,17 +62,19 @@ static inline enum q_code runner_open(struct runner *r, const struct runner_opti
     enum q_code rc = Q_OK;
     if (o->n_thread > 1 && (rc = team_new(&r->team, o->n_thread, false, e)))
         return rc;
-    struct model_options mo = {.dir = o->dir,
-                               .dtype_auto = o->dtype_auto,
-                               .dtype = o->dtype,
-                               .kv_given = o->kv_given,
-                               .kv_dtype = o->kv_dtype,
-                               .quantization = o->quantization,
-                               .packed_cache = o->packed_cache,
-                               .max_model_len = o->max_model_len,
-                               .no_fusion = o->no_fusion,
-                               .kern = &r->kern,
-                               .team = r->team};
+    struct model_options mo = {
+        .dir = o->dir,
+        .dtype_auto = o->dtype_auto,
+        .dtype = o->dtype,
+        .kv_given = o->kv_given,
+        .kv_dtype = o->kv_dtype,
+        .quantization = o->quantization,
+        .packed_cache = o->packed_cache,
+        .max_model_len = o->max_model_len,
+        .no_fusion = o->no_fusion,
+        .kern = &r->kern,
+        .team = r->team,
+    };
     if ((rc = model_load(&r->model, &mo, e)) ||
         (rc = kv_cache_init(&r->kv, r->model, RUN_BLOCKS, e)))
         return rc;
@@ -217,7 +219,12 @@ static inline void run_greedy(struct runner *r, uint32_t *tokens, uint32_t n_pro
     uint32_t vocab = model_shape(r->model)->vocab_size;
     float *logits = malloc(vocab * sizeof(float));
     struct run_seq q = {
-        .tokens = tokens, .n_prompt = n_prompt, .n_done = n_prompt, .n_next = 1, .logits = logits};
+        .tokens = tokens,
+        .n_prompt = n_prompt,
+        .n_done = n_prompt,
+        .n_next = 1,
+        .logits = logits,
+    };
     tokens[n_prompt] = argmax(last, vocab);
     for (uint32_t i = 1; i < n_new; i++) {
         run_step(r, &q, 1);

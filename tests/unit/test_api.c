@@ -37,8 +37,8 @@ static void test_json_limits(void **state)
     json_t *v = NULL;
     memset(deep, '[', JSON_DEPTH_MAX + 1);
     assert_fails(json_body(&v, deep, JSON_DEPTH_MAX + 1, &e), Q_TOO_LARGE, "deeper than", &e);
-    size_t n = (size_t)snprintf(many, sizeof(many), "{\"a\":[1");
-    while (n + 2 < sizeof(many)) {
+    size_t n = (size_t)snprintf(many, sizeof many, "{\"a\":[1");
+    while (n + 2 < sizeof many) {
         many[n++] = ',';
         many[n++] = '1';
     }
@@ -60,10 +60,10 @@ static void test_json_limits(void **state)
     assert_fails(json_body(&v, "{\"a\": 1e999}", 12, &e), Q_INVALID, "line 1", &e);
     assert_null(v);
     /* brackets inside strings do not nest, and a backslash hides a quote */
-    memset(deep, '[', sizeof(deep));
+    memset(deep, '[', sizeof deep);
     memcpy(deep, "{\"a\":\"\\\"", 8);
-    memcpy(deep + sizeof(deep) - 2, "\"}", 2);
-    assert_ok(json_body(&v, deep, sizeof(deep), &e), &e);
+    memcpy(deep + sizeof deep - 2, "\"}", 2);
+    assert_ok(json_body(&v, deep, sizeof deep, &e), &e);
     json_decref(v);
 }
 
@@ -94,7 +94,11 @@ static void test_model_defaults(void **state)
 {
     (void)state;
     struct generation_defaults d = {
-        .has_temperature = true, .temperature = 0.5, .has_top_k = true, .top_k = 7};
+        .has_temperature = true,
+        .temperature = 0.5,
+        .has_top_k = true,
+        .top_k = 7,
+    };
     struct params_context c = {&d, 100, 20};
     static struct params_ids ids;
     struct sample_params s;
@@ -161,12 +165,12 @@ static void test_not_yet_fields(void **state)
 #include "frontend/api/fields.def"
     };
     char text[256];
-    for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         enum params_where where = rows[i].where & WHERE_CHAT ? WHERE_CHAT : WHERE_TEXT;
-        snprintf(text, sizeof(text), "{\"%s\":{\"unlikely\":[1]}}", rows[i].name);
+        snprintf(text, sizeof text, "{\"%s\":{\"unlikely\":[1]}}", rows[i].name);
         assert_fails(params_read(&p, parse(text), where, &e), Q_UNSUPPORTED, rows[i].name, &e);
         assert_string_equal(p.param, rows[i].name);
-        snprintf(text, sizeof(text), "{\"%s\":%s}", rows[i].name, rows[i].harmless);
+        snprintf(text, sizeof text, "{\"%s\":%s}", rows[i].name, rows[i].harmless);
         assert_ok(params_read(&p, parse(text), where, &e), &e);
     }
 }
@@ -286,9 +290,9 @@ static void test_bad_messages(void **state)
         {"[{\"role\":\"assistant\",\"tool_calls\":[{}]}]", Q_INVALID, "function.name"},
     };
     char text[512];
-    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         json_t *out = NULL;
-        snprintf(text, sizeof(text), "{\"messages\":%s}", cases[i].messages);
+        snprintf(text, sizeof text, "{\"messages\":%s}", cases[i].messages);
         assert_fails(messages_read(&out, json_object_get(parse(text), "messages"), &e),
                      cases[i].code, cases[i].part, &e);
         assert_null(out);
@@ -440,7 +444,8 @@ static void test_thinking(void **state)
             .enable_thinking = json_object_get(request, "enable_thinking"),
             .thinking = json_object_get(request, "thinking"),
             .reasoning_effort = json_string_value(json_object_get(request, "reasoning_effort")),
-            .chat_template_kwargs = json_object_get(request, "chat_template_kwargs")};
+            .chat_template_kwargs = json_object_get(request, "chat_template_kwargs"),
+        };
         json_t *kwargs = NULL, *want = json_loads(rows[i].kwargs, 0, NULL);
         assert_ok(thinking_kwargs(&kwargs, &ask, rows[i].source, &e), &e);
         if (!json_equal(kwargs, want))
@@ -551,7 +556,7 @@ static void test_no_memory(void **state)
     for (; n < 10000 && rc != Q_OK; n++) {
         q_err_reset(&e);
         mem_fail_after(n);
-        rc = whole_way(text, sizeof(text) - 1);
+        rc = whole_way(text, sizeof text - 1);
         mem_fail_after(-1);
         assert_int_equal(rc, e.code);
     }

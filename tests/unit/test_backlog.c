@@ -31,10 +31,12 @@ static uint32_t enter(uint64_t tenant, uint32_t weight, int32_t priority, uint32
 {
     static const uint32_t prompt[256];
     uint32_t i = 0;
-    const struct msg_submit m = {.req_id = ++next_id,
-                                 .prompt = {prompt, n_token},
-                                 .priority = (uint32_t)priority,
-                                 .max_tokens = 1};
+    const struct msg_submit m = {
+        .req_id = ++next_id,
+        .prompt = {prompt, n_token},
+        .priority = (uint32_t)priority,
+        .max_tokens = 1,
+    };
     assert_ok(request_add(&table, &i, 0, &m, n_token + 1, &e), &e);
     backlog_enter(&b, i, tenant, weight);
     backlog_check(&b);

@@ -117,12 +117,14 @@ static const uint32_t ends[] = {END};
 
 static struct beam_rules rules(uint32_t width, uint32_t max_tokens, double length_penalty)
 {
-    return (struct beam_rules){.width = width,
-                               .n_prompt = 3,
-                               .max_tokens = max_tokens,
-                               .length_penalty = length_penalty,
-                               .ends = ends,
-                               .n_end = 1};
+    return (struct beam_rules){
+        .width = width,
+        .n_prompt = 3,
+        .max_tokens = max_tokens,
+        .length_penalty = length_penalty,
+        .ends = ends,
+        .n_end = 1,
+    };
 }
 
 /* With as many beams as there are prefixes nothing is cut, and the best must be the best of all. */

@@ -50,8 +50,10 @@ static void a_batch_is_measured_while_all_decode(void **state)
 {
     (void)state;
     int64_t a[] = {20000, 30000, 40000, 50000}, b[] = {30000, 40000, 50000, 60000};
-    struct token_clock clocks[2] = {{.sent_us = 0, .at_us = a, .n_max = 4},
-                                    {.sent_us = 1000, .at_us = b, .n_max = 4}};
+    struct token_clock clocks[2] = {
+        {.sent_us = 0, .at_us = a, .n_max = 4},
+        {.sent_us = 1000, .at_us = b, .n_max = 4},
+    };
     const struct batch_shape s = {2, 300, 4};
     struct batch_times t;
     struct q_err e = Q_ERR_INIT;
@@ -74,12 +76,14 @@ static void costs_are_bytes_and_operations(void **state)
 {
     (void)state;
     static struct bench b;
-    struct quire_info info = {.dtype = "BF16",
-                              .row_ops = 1000,
-                              .logit_ops = 500,
-                              .context_ops = 10,
-                              .step_bytes = 4000,
-                              .kv_token_bytes = 8};
+    struct quire_info info = {
+        .dtype = "BF16",
+        .row_ops = 1000,
+        .logit_ops = 500,
+        .context_ops = 10,
+        .step_bytes = 4000,
+        .kv_token_bytes = 8,
+    };
     const struct cost_shape s = {2, 10, 4};
     near(cost_step_bytes(&info, &s), 4000 + 2 * 12 * 8);
     near(cost_prefill_ops(&info, &s), 2 * (10 * 1000 + 55 * 10 + 500));
@@ -179,7 +183,8 @@ static void bad_traces_say_where(void **state)
         {"{\"timestamp\":1,\"input_length\":1.5,\"output_length\":1}",
          "input_length is not a whole"},
         {"{\"timestamp\":1,\"input_length\":1,\"output_length\":1,\"hash_ids\":[-1]}", "hash_ids"},
-        {"{\"timestamp\":1,\"input_length\":1,\"output_length\":1,\"hash_ids\":7}", "not a list"}};
+        {"{\"timestamp\":1,\"input_length\":1,\"output_length\":1,\"hash_ids\":7}", "not a list"},
+    };
     struct workload w = WORKLOAD_INIT;
     struct q_err e = Q_ERR_INIT;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
@@ -303,26 +308,31 @@ static void records_become_figures(void **state)
     /* ms: sent 0, first 100, end 300 with 3 tokens; sent 100, first 400, end 500 with 1; failed;
      * never sent */
     const struct serve_record records[] = {
-        {.ok = true,
-         .due_us = 1,
-         .sent_us = 1,
-         .first_us = 100001,
-         .last_us = 300001,
-         .end_us = 300001,
-         .n_input = 10,
-         .n_output = 3,
-         .n_piece = 3},
-        {.ok = true,
-         .due_us = 50001,
-         .sent_us = 100001,
-         .first_us = 400001,
-         .last_us = 400001,
-         .end_us = 500001,
-         .n_input = 20,
-         .n_output = 1,
-         .n_piece = 1},
+        {
+            .ok = true,
+            .due_us = 1,
+            .sent_us = 1,
+            .first_us = 100001,
+            .last_us = 300001,
+            .end_us = 300001,
+            .n_input = 10,
+            .n_output = 3,
+            .n_piece = 3,
+        },
+        {
+            .ok = true,
+            .due_us = 50001,
+            .sent_us = 100001,
+            .first_us = 400001,
+            .last_us = 400001,
+            .end_us = 500001,
+            .n_input = 20,
+            .n_output = 1,
+            .n_piece = 1,
+        },
         {.sent_us = 300001, .end_us = 1000001, .n_input = 5, .n_output = 5, .error = "no"},
-        {.n_input = 5, .n_output = 5}};
+        {.n_input = 5, .n_output = 5},
+    };
     struct q_err e = Q_ERR_INIT;
     const double pauses_ms[] = {120, 80};
     struct samples pauses = samples_of(pauses_ms, 2);

@@ -48,14 +48,16 @@ static bool accepts(struct matcher *m, const char *text, size_t n)
 static struct call_grammar config(const char *tool)
 {
     const char *template = strcmp(tool, "mistral") ? "<|function_call|>" : "[ARGS]";
-    return (struct call_grammar){.tool = tool,
-                                 .template = template,
-                                 .tools = json_object_get(set, "tools"),
-                                 .required = true,
-                                 .parallel = true};
+    return (struct call_grammar){
+        .tool = tool,
+        .template = template,
+        .tools = json_object_get(set, "tools"),
+        .required = true,
+        .parallel = true,
+    };
 }
 
-/* --- what a schema wants of a value: as much of JSON Schema as forced.json has ---------------- */
+/* ---- what a schema wants of a value: as much of JSON Schema as forced.json has ---- */
 
 static bool fits(const json_t *root, const json_t *schema, const json_t *v)
 {
@@ -127,7 +129,7 @@ static void check_calls(const char *tool, const char *text, size_t n, size_t n_c
     parsed_release(&r);
 }
 
-/* --- tests ------------------------------------------------------------------------------------ */
+/* ---- tests ---- */
 
 static uint32_t random_below(uint32_t n)
 {
@@ -316,7 +318,11 @@ static void names_that_cannot_be_written(void **state)
                                "{\"a[0]\": {\"type\": \"string\"}}}}}]",
                                0, NULL);
     struct call_grammar f = {
-        .tool = "qwen3_coder", .tools = tools, .answer = answer, .parallel = true};
+        .tool = "qwen3_coder",
+        .tools = tools,
+        .answer = answer,
+        .parallel = true,
+    };
     struct matcher *m = grammar_of(&f);
     static const char call[] = "<tool_call>\n<function=f>\n<parameter=a[0]>\nx\n</parameter>\n"
                                "</function>\n</tool_call>";

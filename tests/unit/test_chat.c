@@ -59,7 +59,7 @@ static int teardown(void **state)
     return rmdir(dir);
 }
 
-/* --- the golden set --------------------------------------------------------------------------- */
+/* ---- the golden set ---- */
 
 static bool case_agrees(const struct chat *chat, const json_t *c, int64_t now, const char *name)
 {
@@ -69,7 +69,8 @@ static bool case_agrees(const struct chat *chat, const json_t *c, int64_t now, c
         .kwargs = json_object_get(c, "kwargs"),
         .add_generation_prompt = json_is_true(json_object_get(c, "add_generation_prompt")),
         .continue_final_message = json_is_true(json_object_get(c, "continue_final_message")),
-        .now = now};
+        .now = now,
+    };
     if (!json_is_null(json_object_get(c, "tools")))
         r.tools = json_object_get(c, "tools");
     if (!json_is_null(json_object_get(c, "documents")))
@@ -121,7 +122,7 @@ static void goldens(void **state)
     assert_true(n >= 500);
 }
 
-/* --- real templates --------------------------------------------------------------------------- */
+/* ---- real templates ---- */
 
 static json_t *load_real(void)
 {
@@ -189,7 +190,7 @@ static void real_templates(void **state)
     json_decref(set);
 }
 
-/* --- which template --------------------------------------------------------------------------- */
+/* ---- which template ---- */
 
 static void renders(const char *own, bool tools, const char *want)
 {
@@ -247,7 +248,7 @@ static void finding(void **state)
     assert_fails(chat_open(&chat, dir, own, &err), Q_CORRUPT, "tokenizer_config.json", &err);
 }
 
-/* --- requests --------------------------------------------------------------------------------- */
+/* ---- requests ---- */
 
 /* OpenAI's messages for templates that want parts, strings, developers. */
 static void forms(void **state)

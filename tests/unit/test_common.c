@@ -258,9 +258,11 @@ static void numbers_are_parsed_whole_or_not_at_all(void **state)
     static const struct {
         const char *text;
         int64_t count;
-    } counts[] = {{"32768", 32768},   {"32k", 32000},        {"32K", 32768},  {"1.5k", 1500},
-                  {"25.6k", 25600},   {"2m", 2000000},       {"1M", 1 << 20}, {"0k", 0},
-                  {"4g", 4000000000}, {"1t", 1000000000000}, {"-3", -3}};
+    } counts[] = {
+        {"32768", 32768},   {"32k", 32000},        {"32K", 32768},  {"1.5k", 1500},
+        {"25.6k", 25600},   {"2m", 2000000},       {"1M", 1 << 20}, {"0k", 0},
+        {"4g", 4000000000}, {"1t", 1000000000000}, {"-3", -3},
+    };
     for (size_t k = 0; k < sizeof counts / sizeof *counts; k++) {
         assert_ok(parse_count(&i, counts[k].text, -5, INT64_MAX, "x", &e), &e);
         assert_int_equal(i, counts[k].count);
@@ -281,16 +283,18 @@ static void numbers_are_parsed_whole_or_not_at_all(void **state)
     static const struct {
         const char *text;
         uint64_t bytes;
-    } sizes[] = {{"0", 0},
-                 {"123", 123},
-                 {"4K", 4096},
-                 {"1.5K", 1536},
-                 {"2GiB", 2ull << 30},
-                 {"2GB", 2000000000},
-                 {"2gb", 2000000000},
-                 {"1.5k", 1500},
-                 {"4g", 4000000000},
-                 {"7B", 7}};
+    } sizes[] = {
+        {"0", 0},
+        {"123", 123},
+        {"4K", 4096},
+        {"1.5K", 1536},
+        {"2GiB", 2ull << 30},
+        {"2GB", 2000000000},
+        {"2gb", 2000000000},
+        {"1.5k", 1500},
+        {"4g", 4000000000},
+        {"7B", 7},
+    };
     for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
         assert_ok(parse_bytes(&u, sizes[k].text, "x", &e), &e);
         assert_int_equal(u, sizes[k].bytes);

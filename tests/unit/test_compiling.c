@@ -16,14 +16,16 @@ static struct grammar_compiler *grammar_compiler;
 static struct msg_submit request(uint64_t req_id, uint64_t tenant, const char *schema, size_t n)
 {
     static const uint32_t prompt[4] = {1, 2, 3, 4};
-    return (struct msg_submit){.req_id = req_id,
-                               .prompt = {prompt, 4},
-                               .top_p = 1,
-                               .repetition_penalty = 1,
-                               .max_tokens = 5,
-                               .tenant = tenant,
-                               .grammar_kind = GRAMMAR_JSON,
-                               .grammar = {(const unsigned char *)schema, n}};
+    return (struct msg_submit){
+        .req_id = req_id,
+        .prompt = {prompt, 4},
+        .top_p = 1,
+        .repetition_penalty = 1,
+        .max_tokens = 5,
+        .tenant = tenant,
+        .grammar_kind = GRAMMAR_JSON,
+        .grammar = {(const unsigned char *)schema, n},
+    };
 }
 
 static void add(uint64_t req_id, uint64_t tenant, const char *schema)

@@ -56,18 +56,20 @@ static struct scheduler_stats run(const struct run *r, const struct bits_answer 
             out[i].n = n;
             memcpy(out[i].sampled, replay[i].sampled, n * sizeof *out[i].sampled);
         }
-        const struct msg_submit m = {.req_id = i,
-                                     .prompt = {prompt.ids, prompt.n},
-                                     .emitted = {emitted, n},
-                                     .temperature = 0.9f,
-                                     .top_p = 1,
-                                     .repetition_penalty = 1,
-                                     .seed = 7 + i,
-                                     .n_logprob = 3,
-                                     .max_tokens = N_TOKEN,
-                                     .grammar_kind = GRAMMAR_CHOICE,
-                                     .grammar = bytes_of(source),
-                                     .grammar_after = bytes_of(r->after)};
+        const struct msg_submit m = {
+            .req_id = i,
+            .prompt = {prompt.ids, prompt.n},
+            .emitted = {emitted, n},
+            .temperature = 0.9f,
+            .top_p = 1,
+            .repetition_penalty = 1,
+            .seed = 7 + i,
+            .n_logprob = 3,
+            .max_tokens = N_TOKEN,
+            .grammar_kind = GRAMMAR_CHOICE,
+            .grammar = bytes_of(source),
+            .grammar_after = bytes_of(r->after),
+        };
         bits_submit(&b, &m);
     }
     token_list_release(&prompt);
@@ -105,7 +107,8 @@ static void the_grammar_begins_after_the_marker(void **state)
         {"", 36, 0, "e", true, false},    {NGRAM, 36, 0, "e", true, false},
         {NGRAM, 36, 0, "e", false, true}, {"", 36, 5, "e", false, true},
         {"", 36, 0, "e", false, false},   {NGRAM, 36, 9, "e", false, false},
-        {DRAFT, 36, 0, "e", true, false}, {DRAFT, 36, 0, "e", false, true}};
+        {DRAFT, 36, 0, "e", true, false}, {DRAFT, 36, 0, "e", false, true},
+    };
     uint64_t n_preemption = 0;
     uint32_t n_whole = 0, n_free = 0;
     run(&ways[0], NULL, answers[0]);

@@ -121,13 +121,15 @@ static void a_pause_aborts_what_is_being_compiled(void **state)
     (void)state;
     static const char regex[] = "[a-z]+ [0-9]{3}";
     const struct golden_prompt *p = &g.prompts[0];
-    const struct msg_submit m = {.req_id = 0,
-                                 .prompt = {p->ids, p->n},
-                                 .top_p = 1,
-                                 .repetition_penalty = 1,
-                                 .max_tokens = 8,
-                                 .grammar_kind = GRAMMAR_REGEX,
-                                 .grammar = {(const uint8_t *)regex, sizeof regex - 1}};
+    const struct msg_submit m = {
+        .req_id = 0,
+        .prompt = {p->ids, p->n},
+        .top_p = 1,
+        .repetition_penalty = 1,
+        .max_tokens = 8,
+        .grammar_kind = GRAMMAR_REGEX,
+        .grammar = {(const uint8_t *)regex, sizeof regex - 1},
+    };
     struct core_config c = two_at_once();
     open_core(&c);
     assert_ok(core_submit(engine.core, 1, &m, &e), &e);
@@ -385,19 +387,23 @@ static void what_does_not_fit_is_refused(void **state)
         const char *dir;
         enum q_code code;
         const char *text;
-    } bad[] = {{"/nowhere", Q_NOT_FOUND, "/nowhere"},
-               {GOLDENS_DIR "/mistral", Q_MISMATCH, "architecture MistralForCausalLM"},
-               {GOLDENS_DIR "/llama-rope-linear", Q_MISMATCH,
-                "the new config.json has intermediate_size 80, the served model has 96"},
-               {NULL, Q_MISMATCH, "has shape"},
-               {NULL, Q_CORRUPT, "model.safetensors"}};
+    } bad[] = {
+        {"/nowhere", Q_NOT_FOUND, "/nowhere"},
+        {GOLDENS_DIR "/mistral", Q_MISMATCH, "architecture MistralForCausalLM"},
+        {GOLDENS_DIR "/llama-rope-linear", Q_MISMATCH,
+         "the new config.json has intermediate_size 80, the served model has 96"},
+        {NULL, Q_MISMATCH, "has shape"},
+        {NULL, Q_CORRUPT, "model.safetensors"},
+    };
     char shapes[PATH_MAX], torn[PATH_MAX], path[PATH_MAX];
     struct buf b = BUF_INIT;
     /* another shape and no config.json to say so; half a file */
-    checkpoint_write(&folder, &(struct checkpoint){.from = GOLDENS_DIR "/mistral",
-                                                   .factor = 1,
-                                                   .no_config = true,
-                                                   .name = "shapes"});
+    checkpoint_write(&folder, &(struct checkpoint){
+                                  .from = GOLDENS_DIR "/mistral",
+                                  .factor = 1,
+                                  .no_config = true,
+                                  .name = "shapes",
+                              });
     assert_ok(path_join(shapes, sizeof shapes, folder.path, "shapes", &e), &e);
     assert_ok(path_join(path, sizeof path, g.dir, "model.safetensors", &e), &e);
     assert_ok(file_read(&b, path, 1 << 24, &e), &e);
@@ -428,7 +434,11 @@ static void reload_of_another_element_type(void **state)
     (void)state;
     char half[PATH_MAX];
     checkpoint_write(&folder, &(struct checkpoint){
-                                  .from = g.dir, .factor = 1.25f, .as_bf16 = true, .name = "half"});
+                                  .from = g.dir,
+                                  .factor = 1.25f,
+                                  .as_bf16 = true,
+                                  .name = "half",
+                              });
     assert_ok(path_join(half, sizeof half, folder.path, "half", &e), &e);
     struct core_config c = config_of(half);
     static struct bits_answer want[GOLDEN_PROMPTS];

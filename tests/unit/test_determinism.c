@@ -149,13 +149,15 @@ static struct msg_submit subject(const struct golden *g, uint32_t i)
     static const uint32_t ids[] = {5, 9}, bad[] = {1, 7, 2, 11, 12};
     static const float bias[] = {2, -3};
     const struct golden_prompt *p = &g->prompts[i % g->n];
-    struct msg_submit m = {.req_id = i,
-                           .prompt = {p->ids, p->n},
-                           .top_p = 1,
-                           .repetition_penalty = 1,
-                           .n_logprob = 1 + BITS_TOP,
-                           .max_tokens = 20,
-                           .ignore_eos = true};
+    struct msg_submit m = {
+        .req_id = i,
+        .prompt = {p->ids, p->n},
+        .top_p = 1,
+        .repetition_penalty = 1,
+        .n_logprob = 1 + BITS_TOP,
+        .max_tokens = 20,
+        .ignore_eos = true,
+    };
     if (i % 2) {
         m.temperature = 0.9f;
         m.seed = i == 7 ? 0 : 1000 + i; /* 0: none was given */
@@ -194,15 +196,17 @@ static struct msg_submit neighbour(const struct golden *g, uint32_t *prompt, uin
         memcpy(prompt, p->ids, n_same * sizeof *prompt);
         n = n > n_same ? n : n_same;
     }
-    return (struct msg_submit){.prompt = {prompt, n},
-                               .top_p = 1,
-                               .repetition_penalty = 1,
-                               .temperature = roll(2) ? 1.1f : 0,
-                               .seed = roll(1000),
-                               .n_logprob = roll(3),
-                               .n_prompt_logprob = roll(8) ? 0 : 2,
-                               .max_tokens = 1 + roll(30),
-                               .ignore_eos = roll(2)};
+    return (struct msg_submit){
+        .prompt = {prompt, n},
+        .top_p = 1,
+        .repetition_penalty = 1,
+        .temperature = roll(2) ? 1.1f : 0,
+        .seed = roll(1000),
+        .n_logprob = roll(3),
+        .n_prompt_logprob = roll(8) ? 0 : 2,
+        .max_tokens = 1 + roll(30),
+        .ignore_eos = roll(2),
+    };
 }
 
 static void submit(struct bits_engine *b, struct msg_submit m)
@@ -368,10 +372,12 @@ static void in_bf16_nothing_changes_a_bit(void **unused)
 {
     (void)unused;
     static const struct kind qwen2 = {"qwen2-sliding-bf16", DT_BF16, DT_BF16};
-    static const struct way ways[] = {{20, 16, 16, 20, 2, "", CACHED},
-                                      {100, 512, 100, 1000, 2, "", PLACED | CACHED},
-                                      {50, 64, 32, 40, 1, NGRAM, PRIORITIES},
-                                      {30, 33, 8, 60, 1, "", ROBBED | CACHED}};
+    static const struct way ways[] = {
+        {20, 16, 16, 20, 2, "", CACHED},
+        {100, 512, 100, 1000, 2, "", PLACED | CACHED},
+        {50, 64, 32, 40, 1, NGRAM, PRIORITIES},
+        {30, 33, 8, 60, 1, "", ROBBED | CACHED},
+    };
     struct counts n = play(&qwen2, ways, sizeof ways / sizeof *ways, 0);
     assert_true(n.n_preemption > 0 && n.n_cached > 0);
 }
@@ -379,10 +385,12 @@ static void in_bf16_nothing_changes_a_bit(void **unused)
 static void for_every_kv_dtype(void **unused)
 {
     (void)unused;
-    static const struct kind kinds[] = {{"llama", DT_F32, DT_BF16},
-                                        {"llama", DT_F32, DT_I8},
-                                        {"qwen2-sliding-bf16", DT_BF16, DT_F32},
-                                        {"qwen2-sliding-bf16", DT_BF16, DT_I8}};
+    static const struct kind kinds[] = {
+        {"llama", DT_F32, DT_BF16},
+        {"llama", DT_F32, DT_I8},
+        {"qwen2-sliding-bf16", DT_BF16, DT_F32},
+        {"qwen2-sliding-bf16", DT_BF16, DT_I8},
+    };
     static const struct way ways[] = {
         {40, 40, 24, 60, 2, "", CACHED | PLACED | ROBBED},
         {20, 512, 8, 14, 1, NGRAM, CACHED | PRIORITIES | TENANTS},
@@ -400,10 +408,12 @@ static void for_every_kv_dtype(void **unused)
 static void preempted_by_recompute_and_by_swap(void **unused)
 {
     (void)unused;
-    static const struct kind kinds[] = {{"llama", DT_F32, DT_F32},
-                                        {"llama", DT_F32, DT_BF16},
-                                        {"llama", DT_F32, DT_I8},
-                                        {"qwen2-sliding-bf16", DT_BF16, DT_BF16}};
+    static const struct kind kinds[] = {
+        {"llama", DT_F32, DT_F32},
+        {"llama", DT_F32, DT_BF16},
+        {"llama", DT_F32, DT_I8},
+        {"qwen2-sliding-bf16", DT_BF16, DT_BF16},
+    };
     static const struct way ways[] = {
         {30, 64, 24, 20, 1, "", PREEMPTED | PLACED},
         {30, 64, 24, 20, 2, "", PREEMPTED | PLACED | SWAPPED},
@@ -422,9 +432,11 @@ static void preempted_by_recompute_and_by_swap(void **unused)
 static void other_families_too(void **unused)
 {
     (void)unused;
-    static const struct kind kinds[] = {{"qwen3", DT_F32, DT_F32},
-                                        {"llama-rope-dynamic", DT_F32, DT_F32},
-                                        {"mistral", DT_F32, DT_F32}};
+    static const struct kind kinds[] = {
+        {"qwen3", DT_F32, DT_F32},
+        {"llama-rope-dynamic", DT_F32, DT_F32},
+        {"mistral", DT_F32, DT_F32},
+    };
     static const struct way ways[] = {{50, 48, 32, 40, 2, "", CACHED | PLACED | ROBBED}};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         play(&kinds[i], ways, 1, 0);
@@ -433,24 +445,28 @@ static void other_families_too(void **unused)
 /* Way number i of those that are put together at random. */
 static void play_random(uint64_t i)
 {
-    static const struct kind kinds[] = {{"llama", DT_F32, DT_F32},
-                                        {"llama-bf16-sharded", DT_BF16, DT_BF16},
-                                        {"mistral", DT_F32, DT_BF16},
-                                        {"qwen2-sliding-bf16", DT_BF16, DT_F32},
-                                        {"qwen3", DT_F32, DT_I8},
-                                        {"llama-rope-dynamic", DT_F32, DT_F32},
-                                        {"llama-bias-tied", DT_BF16, DT_I8},
-                                        {"qwen2", DT_F16, DT_BF16}};
+    static const struct kind kinds[] = {
+        {"llama", DT_F32, DT_F32},
+        {"llama-bf16-sharded", DT_BF16, DT_BF16},
+        {"mistral", DT_F32, DT_BF16},
+        {"qwen2-sliding-bf16", DT_BF16, DT_F32},
+        {"qwen3", DT_F32, DT_I8},
+        {"llama-rope-dynamic", DT_F32, DT_F32},
+        {"llama-bias-tied", DT_BF16, DT_I8},
+        {"qwen2", DT_F16, DT_BF16},
+    };
     static const uint32_t neighbours[] = {2, 5, 20, 60, NEIGHBOURS};
     state = i * 977;
     roll(2);
     const struct kind *k = &kinds[roll(sizeof kinds / sizeof *kinds)];
-    struct way w = {.n_neighbour = neighbours[roll(sizeof neighbours / sizeof *neighbours)],
-                    .chunk = 1u << roll(12),
-                    .n_seq = 1u << roll(9),
-                    .n_block = LEN_BLOCKS + roll(1u << roll(11)),
-                    .n_thread = 1 + roll(3),
-                    .how = roll(HOW_ALL + 1)};
+    struct way w = {
+        .n_neighbour = neighbours[roll(sizeof neighbours / sizeof *neighbours)],
+        .chunk = 1u << roll(12),
+        .n_seq = 1u << roll(9),
+        .n_block = LEN_BLOCKS + roll(1u << roll(11)),
+        .n_thread = 1 + roll(3),
+        .how = roll(HOW_ALL + 1),
+    };
     const bool is_llama = !strcmp(k->model, "llama");
     const char *const draft_tokens[] = {"", "", NGRAM, is_llama ? DRAFT : NGRAM};
     w.chunk += roll(w.chunk);

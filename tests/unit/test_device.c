@@ -63,11 +63,11 @@ static void every_dtype_and_quantization(void **state)
     static const struct {
         enum dtype dtype, kv;
         enum quantization quantization;
-    } cases[] = {{DT_F32, DT_F32, QUANTIZE_NOT},
-                 {DT_BF16, DT_BF16, QUANTIZE_NOT},
-                 {DT_F32, DT_I8, QUANTIZE_NOT},
-                 {DT_BF16, DT_I8, QUANTIZE_INT8},
-                 {DT_F32, DT_BF16, QUANTIZE_INT4}};
+    } cases[] = {
+        {DT_F32, DT_F32, QUANTIZE_NOT},   {DT_BF16, DT_BF16, QUANTIZE_NOT},
+        {DT_F32, DT_I8, QUANTIZE_NOT},    {DT_BF16, DT_I8, QUANTIZE_INT8},
+        {DT_F32, DT_BF16, QUANTIZE_INT4},
+    };
     struct golden g;
     golden_get(&g, "qwen3");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -140,7 +140,8 @@ static void mixtures_of_experts(void **state)
         {"mixtral", DT_BF16, QUANTIZE_NOT},   {"olmoe", DT_F32, QUANTIZE_NOT},
         {"olmoe", DT_F32, QUANTIZE_INT4},     {"qwen2_moe", DT_F32, QUANTIZE_NOT},
         {"qwen2_moe", DT_BF16, QUANTIZE_NOT}, {"qwen2_moe", DT_BF16, QUANTIZE_INT8},
-        {"qwen2_moe", DT_F32, QUANTIZE_INT4}};
+        {"qwen2_moe", DT_F32, QUANTIZE_INT4},
+    };
     compare_all(cases, sizeof cases / sizeof *cases);
 }
 
@@ -153,10 +154,12 @@ static void inputs_of_16_bits(void **state)
         enum dtype dtype;
         enum quantization quantization;
         float margin;
-    } cases[] = {{"qwen3-v5cfg-f16", DT_F16, QUANTIZE_NOT, 0.05f},
-                 {"llama", DT_F16, QUANTIZE_NOT, 0.05f},
-                 {"qwen3", DT_BF16, QUANTIZE_INT4, 0.6f},
-                 {"llama", DT_F16, QUANTIZE_INT4, 0.6f}};
+    } cases[] = {
+        {"qwen3-v5cfg-f16", DT_F16, QUANTIZE_NOT, 0.05f},
+        {"llama", DT_F16, QUANTIZE_NOT, 0.05f},
+        {"qwen3", DT_BF16, QUANTIZE_INT4, 0.6f},
+        {"llama", DT_F16, QUANTIZE_INT4, 0.6f},
+    };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct golden g;
         golden_get(&g, cases[i].model);
@@ -255,7 +258,8 @@ static void fp8_with_scales_of_blocks(void **state)
          "e4m3 with a scale for each output: 0 of other blocks, 0 of floats; 1 stay floats"},
         {"experts-fp8-block-128",
          "10 matrices as the checkpoint has them, 10 with their scales of blocks; made "
-         "e4m3 with a scale for each output: 3 of other blocks, 0 of floats; 2 stay floats"}};
+         "e4m3 with a scale for each output: 3 of other blocks, 0 of floats; 2 stay floats"},
+    };
     const uint32_t most = device_max_tokens;
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -303,7 +307,8 @@ static void experts_of_4_bits(void **state)
         {"experts-shared",
          {"0 of 64, 16 of 32 (16 in act-order); 0 as int8; 1 stay floats (BF16)"}},
         {"gptq-4-act",
-         {"int4: 2 as int8: their parts (q, k and v; gate and up) have different act-orders"}}};
+         {"int4: 2 as int8: their parts (q, k and v; gate and up) have different act-orders"}},
+    };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char plain[PATH_MAX];
@@ -345,10 +350,12 @@ static void speculation_changes_nothing(void **state)
         struct core_config c = config_of(g.dir);
         struct speculation *s = &c.worker.speculation;
         c.worker.max_model_len = 144;
-        *s = (struct speculation){.method = i ? SPECULATE_DRAFT : SPECULATE_NGRAM,
-                                  .n_draft_token = 3,
-                                  .ngram_min = 1,
-                                  .ngram_max = 3};
+        *s = (struct speculation){
+            .method = i ? SPECULATE_DRAFT : SPECULATE_NGRAM,
+            .n_draft_token = 3,
+            .ngram_min = 1,
+            .ngram_max = 3,
+        };
         if (i)
             snprintf(s->draft_dir, sizeof s->draft_dir, "%s", draft.dir);
         c.worker.swap_bytes = i ? 1 << 20 : 0;

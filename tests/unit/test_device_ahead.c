@@ -98,14 +98,16 @@ static void steps_follow_each_other(void **state)
 static void submit_looking(uint64_t req_id, const struct golden_prompt *p)
 {
     const uint32_t bad[] = {1, p->greedy[1], 2, p->greedy[2], p->greedy[3]};
-    struct msg_submit m = {.req_id = req_id,
-                           .prompt = {p->ids, p->n},
-                           .top_p = 1,
-                           .repetition_penalty = 1,
-                           .max_tokens = 12,
-                           .ignore_eos = true,
-                           .n_logprob = 1 + BITS_TOP,
-                           .seed = req_id};
+    struct msg_submit m = {
+        .req_id = req_id,
+        .prompt = {p->ids, p->n},
+        .top_p = 1,
+        .repetition_penalty = 1,
+        .max_tokens = 12,
+        .ignore_eos = true,
+        .n_logprob = 1 + BITS_TOP,
+        .seed = req_id,
+    };
     struct q_err e = Q_ERR_INIT;
     if (req_id % 3 == 0)
         m.bad_words.data = bad, m.bad_words.n = sizeof bad / sizeof *bad;
@@ -149,7 +151,8 @@ static void submit_choice(uint64_t req_id, const struct golden_prompt *p)
         .max_tokens = 12,
         .ignore_eos = free,
         .grammar_kind = free ? 0 : GRAMMAR_CHOICE,
-        .grammar = {(const unsigned char *)source, free ? 0 : sizeof source - 1}};
+        .grammar = {(const unsigned char *)source, free ? 0 : sizeof source - 1},
+    };
     struct q_err e = Q_ERR_INIT;
     (void)p;
     assert_ok(core_submit(engine.core, 1, &m, &e), &e);
@@ -191,15 +194,17 @@ static void grammars(void **state)
 /* Request 1 stops by a token that the step in flight does not know of. */
 static void submit_stopping(uint64_t req_id, const struct golden_prompt *p)
 {
-    const struct msg_submit m = {.req_id = req_id,
-                                 .prompt = {p->ids, p->n},
-                                 .top_p = 1,
-                                 .repetition_penalty = 1,
-                                 .max_tokens = 12,
-                                 .ignore_eos = true,
-                                 .no_prefix_cache = true,
-                                 .stop_ids = {&p->greedy[2], req_id == 1},
-                                 .n_logprob = 1 + BITS_TOP};
+    const struct msg_submit m = {
+        .req_id = req_id,
+        .prompt = {p->ids, p->n},
+        .top_p = 1,
+        .repetition_penalty = 1,
+        .max_tokens = 12,
+        .ignore_eos = true,
+        .no_prefix_cache = true,
+        .stop_ids = {&p->greedy[2], req_id == 1},
+        .n_logprob = 1 + BITS_TOP,
+    };
     struct q_err e = Q_ERR_INIT;
     assert_ok(core_submit(engine.core, 1, &m, &e), &e);
 }

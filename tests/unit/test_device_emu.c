@@ -281,12 +281,16 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < N_OTHER; i++)
         tests[n++] = others[i];
     for (size_t i = 0; i < N_DTYPE; i++)
-        tests[n++] = (struct CMUnitTest){.name = dtypes[i].model,
-                                         .test_func = dtype_and_quantization,
-                                         .initial_state = (void *)(uintptr_t)&dtypes[i]};
+        tests[n++] = (struct CMUnitTest){
+            .name = dtypes[i].model,
+            .test_func = dtype_and_quantization,
+            .initial_state = (void *)(uintptr_t)&dtypes[i],
+        };
     for (size_t i = 0; i < N_FEW_BITS; i++)
-        tests[n++] = (struct CMUnitTest){.name = few_bits[i].model,
-                                         .test_func = checkpoint_in_few_bits,
-                                         .initial_state = (void *)(uintptr_t)&few_bits[i]};
+        tests[n++] = (struct CMUnitTest){
+            .name = few_bits[i].model,
+            .test_func = checkpoint_in_few_bits,
+            .initial_state = (void *)(uintptr_t)&few_bits[i],
+        };
     return check_run_part(tests, n, argc, argv);
 }

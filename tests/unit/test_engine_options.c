@@ -208,12 +208,14 @@ static void a_checkpoints_own_quantization_may_be_named(void **state)
     static struct core_config c;
     static const struct {
         const char *model, *name, *part; /* NULL: taken */
-    } cases[] = {{"tests/data/models/qwen2-awq", "awq", NULL},
-                 {"tests/data/models/qwen2-awq", "awq_marlin", NULL},
-                 {"tests/data/models/llama-gptq", "gptq_marlin", NULL},
-                 {"tests/data/models/llama-gptq", "awq", "of gptq"},
-                 {MODEL, "gptq", "not quantized"},
-                 {MODEL, "bitsandbytes", "expected none"}};
+    } cases[] = {
+        {"tests/data/models/qwen2-awq", "awq", NULL},
+        {"tests/data/models/qwen2-awq", "awq_marlin", NULL},
+        {"tests/data/models/llama-gptq", "gptq_marlin", NULL},
+        {"tests/data/models/llama-gptq", "awq", "of gptq"},
+        {MODEL, "gptq", "not quantized"},
+        {MODEL, "bitsandbytes", "expected none"},
+    };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct quire_options o, full;
         struct q_err e = Q_ERR_INIT;

@@ -13,7 +13,7 @@
 static struct q_err e;
 static struct kern_table kern;
 
-/* --- what is refused --- */
+/* ---- what is refused ---- */
 
 /* config.json with `from` replaced by `to`. */
 static void write_config(const struct folder *f, const char *from, const char *to)
@@ -62,26 +62,30 @@ static void what_does_not_fit_is_said(void **state)
     }
 }
 
-/* --- the same bits --- */
+/* ---- the same bits ---- */
 
 static float want[N_LONG * VOCAB], got[N_LONG * VOCAB];
 
 static const struct way {
     enum dtype dtype;
     enum quantization quantization;
-} ways[] = {{DT_F32, QUANTIZE_NOT},
-            {DT_BF16, QUANTIZE_NOT},
-            {DT_F32, QUANTIZE_INT8},
-            {DT_F32, QUANTIZE_INT4}};
+} ways[] = {
+    {DT_F32, QUANTIZE_NOT},
+    {DT_BF16, QUANTIZE_NOT},
+    {DT_F32, QUANTIZE_INT8},
+    {DT_F32, QUANTIZE_INT4},
+};
 #define N_WAY (sizeof ways / sizeof *ways)
 
 static struct runner_options options_of(const struct way *way, const char *dir, uint32_t n_thread)
 {
-    return (struct runner_options){.dir = dir,
-                                   .n_thread = n_thread,
-                                   .caps = kern_caps_machine(),
-                                   .dtype = way->dtype,
-                                   .quantization = way->quantization};
+    return (struct runner_options){
+        .dir = dir,
+        .n_thread = n_thread,
+        .caps = kern_caps_machine(),
+        .dtype = way->dtype,
+        .quantization = way->quantization,
+    };
 }
 
 /* A long prompt at once, some rows, and one by one. */
@@ -149,7 +153,11 @@ static void reloads(void **state)
     folder_init(&f);
     for (int as_bf16 = 0; as_bf16 < 2; as_bf16++) {
         const struct checkpoint c = {
-            .from = MODEL, .factor = 1.25f, .as_bf16 = as_bf16, .name = as_bf16 ? "half" : "step"};
+            .from = MODEL,
+            .factor = 1.25f,
+            .as_bf16 = as_bf16,
+            .name = as_bf16 ? "half" : "step",
+        };
         checkpoint_write(&f, &c);
         assert_ok(path_join(dir, sizeof dir, f.path, c.name, &e), &e);
         struct runner_options o = options_of(way, dir, 2);
@@ -157,7 +165,12 @@ static void reloads(void **state)
         o.dir = MODEL;
         assert_ok(runner_open(&r, &o, &e), &e);
         const struct model_options mo = {
-            .dir = MODEL, .weights_dir = dir, .dtype = way->dtype, .kern = &r.kern, .team = r.team};
+            .dir = MODEL,
+            .weights_dir = dir,
+            .dtype = way->dtype,
+            .kern = &r.kern,
+            .team = r.team,
+        };
         assert_ok(model_reload(r.model, &mo, &e), &e);
         logits_of(got, &r);
         runner_close(&r);
@@ -183,18 +196,20 @@ static void other_experts_are_no_reload(void **state)
     folder_release(&f);
 }
 
-/* --- without files --- */
+/* ---- without files ---- */
 
 static void dummy_weights(void **state)
 {
     struct model *m = NULL;
     (void)state;
     for (size_t i = 0; i < N_WAY; i++) {
-        const struct model_options o = {.dir = MODEL,
-                                        .format = LOAD_DUMMY,
-                                        .dtype = ways[i].dtype,
-                                        .quantization = ways[i].quantization,
-                                        .kern = &kern};
+        const struct model_options o = {
+            .dir = MODEL,
+            .format = LOAD_DUMMY,
+            .dtype = ways[i].dtype,
+            .quantization = ways[i].quantization,
+            .kern = &kern,
+        };
         assert_ok(model_load(&m, &o, &e), &e);
         /* q, k, v, o; router and two experts, or the MLP; the logits */
         const struct model_shape *s = model_shape(m);

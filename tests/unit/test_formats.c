@@ -15,7 +15,10 @@ static struct matcher *compiled(const char *schema)
     uint32_t *words = NULL, n_word = 0;
     struct matcher *m = NULL;
     const struct grammar_source source = {
-        .kind = GRAMMAR_JSON, .text = schema, .n = strlen(schema)};
+        .kind = GRAMMAR_JSON,
+        .text = schema,
+        .n = strlen(schema),
+    };
     if (grammar_compile(&words, &n_word, &source, &err) ||
         matcher_new(&m, words, n_word, NULL, &err))
         fail_msg("%s: %s", schema, err.message);

@@ -20,10 +20,12 @@ static int open_engine(void **state)
     struct golden g;
     struct q_err e = Q_ERR_INIT;
     golden_get(&g, "llama");
-    config = (struct server_config){.core = config_of(g.dir),
-                                    .model_name = "llama",
-                                    .max_frontend_reqs = 8,
-                                    .heartbeat_ms = 1000};
+    config = (struct server_config){
+        .core = config_of(g.dir),
+        .model_name = "llama",
+        .max_frontend_reqs = 8,
+        .heartbeat_ms = 1000,
+    };
     config.core.worker.log_level = LOG_WARNING;
     assert_non_null(mkdtemp(dir));
     snprintf(address, sizeof address, "ipc://%s/engine", dir);
@@ -69,10 +71,12 @@ static struct socket *frontend(uint64_t instance)
     struct q_err e = Q_ERR_INIT;
     snprintf(address, sizeof address, "ipc://%s/engine", dir);
     const struct socket_config at = {.address = address};
-    const struct msg_hello hello = {.wire_min = PROTO_WIRE_MIN,
-                                    .wire_max = PROTO_WIRE_MAX,
-                                    .digest = {frontends.digest, sizeof frontends.digest},
-                                    .instance = instance};
+    const struct msg_hello hello = {
+        .wire_min = PROTO_WIRE_MIN,
+        .wire_max = PROTO_WIRE_MAX,
+        .digest = {frontends.digest, sizeof frontends.digest},
+        .instance = instance,
+    };
     assert_ok(socket_connect(&s, &at, &e), &e);
     assert_ok(msg_hello_encode(&hello, &b, &e), &e);
     while (socket_send(s, NULL, b.data, b.len, &e) == Q_UNAVAILABLE) { /* not connected yet */

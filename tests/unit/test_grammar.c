@@ -446,7 +446,8 @@ static void refusals_say_what(void **state)
         {GRAMMAR_EBNF, "root ::= a \"x\"\na ::= b\nb ::= root | \"y\"", "left recursion"},
         {GRAMMAR_EBNF, "start: %import x", "line 1"},
         {GRAMMAR_TAGS, "{\"format\":{\"type\":\"nonsense\"}}", "nonsense"},
-        {77, "x", "kind 77"}};
+        {77, "x", "kind 77"},
+    };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct q_err e = Q_ERR_INIT;
         uint32_t *words = NULL, n_word = 0;
@@ -620,7 +621,8 @@ static void grammars_begin_after_reasoning(void **state)
         {GRAMMAR_JSON | GRAMMAR_COMPACT,
          "{\"type\":\"object\",\"additionalProperties\":false}",
          {"{} </t>{}", "</</t>{}", "\xff</t>\xff{}"},
-         {"{}", "</t>", "</t>{}x", "</t>a</t>{}"}}};
+         {"{}", "</t>", "</t>{}x", "</t>a</t>{}"}},
+    };
     struct trie t;
     make_vocabulary(&t);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -656,7 +658,8 @@ static void grammars_begin_at_once_or_after_reasoning(void **state)
         {GRAMMAR_JSON | GRAMMAR_COMPACT,
          "{\"type\":\"object\",\"additionalProperties\":false}",
          {"{}", "<t>{} </t>{}", "\xff<e>\xff{}", "<t></</t>{}"},
-         {"a", "</t>{}", "\xff<e>\xff<t>", "<t></t>{}x", "\xff<e>\xff<t>{}"}}};
+         {"a", "</t>{}", "\xff<e>\xff<t>", "<t></t>{}x", "\xff<e>\xff<t>{}"}},
+    };
     struct trie t;
     make_vocabulary(&t);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -682,20 +685,22 @@ static void tags_are_checked(void **state)
     static const struct {
         const char *tags;
         size_t n;
-    } bad[] = {{"<t>", 3},
-               {"<t>\0</t>", 8},
-               {"\0</t>\0", 6},
-               {"a\0b\0c\0", 6},
-               {"1\0\0"
-                "2\0\0"
-                "3\0\0"
-                "4\0\0"
-                "5\0\0"
-                "6\0\0"
-                "7\0\0"
-                "8\0\0"
-                "9\0\0",
-                27}};
+    } bad[] = {
+        {"<t>", 3},
+        {"<t>\0</t>", 8},
+        {"\0</t>\0", 6},
+        {"a\0b\0c\0", 6},
+        {"1\0\0"
+         "2\0\0"
+         "3\0\0"
+         "4\0\0"
+         "5\0\0"
+         "6\0\0"
+         "7\0\0"
+         "8\0\0"
+         "9\0\0",
+         27},
+    };
     struct q_err e = Q_ERR_INIT;
     uint32_t *words = NULL, n_word = 0;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {

@@ -14,7 +14,11 @@ static void refused(struct buf *source, uint32_t kind, const char *why)
     struct q_err e = Q_ERR_INIT;
     uint32_t *words = NULL, n_word = 0;
     const struct grammar_source from = {
-        .kind = kind, .text = buf_str(source), .n = source->len, .work_max = 16000000};
+        .kind = kind,
+        .text = buf_str(source),
+        .n = source->len,
+        .work_max = 16000000,
+    };
     enum q_code rc = grammar_compile(&words, &n_word, &from, &e);
     if (rc != Q_TOO_LARGE || !strstr(e.message, why))
         fail_msg("%.60s…: %d, \"%s\"", buf_str(source), (int)rc, e.message);
@@ -88,7 +92,11 @@ static void options_within_options(void **state)
     }
     buf_printf(&b, "}}");
     const struct grammar_source from = {
-        .kind = GRAMMAR_JSON, .text = buf_str(&b), .n = b.len, .work_max = 12000000};
+        .kind = GRAMMAR_JSON,
+        .text = buf_str(&b),
+        .n = b.len,
+        .work_max = 12000000,
+    };
     if (grammar_compile(&words, &n_word, &from, &e))
         fail_msg("%s", e.message);
     q_free(words);

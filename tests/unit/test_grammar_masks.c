@@ -56,7 +56,10 @@ static struct matcher *compiled(const char *schema, const struct trie *t)
     struct matcher *m = NULL;
     uint32_t *words = NULL, n_word = 0;
     const struct grammar_source source = {
-        .kind = GRAMMAR_JSON, .text = schema, .n = strlen(schema)};
+        .kind = GRAMMAR_JSON,
+        .text = schema,
+        .n = strlen(schema),
+    };
     if (grammar_compile(&words, &n_word, &source, &e) || matcher_new(&m, words, n_word, t, &e))
         fail_msg("%s: %s", schema, e.message);
     q_free(words);
@@ -108,7 +111,8 @@ static void shortcuts_take_what_the_matcher_takes(void **state)
          {"\"", "\"a", "\"ab", "\"abx"}},
         {"{\"type\":\"array\",\"items\":{\"type\":\"string\",\"pattern\":\"^[^a]*$\",\"maxLength\":"
          "4}}",
-         {"[\"", "[\"b", "[\"bbb", "[\"bbbb", "[\"\xe5\xad", "[\"b\""}}};
+         {"[\"", "[\"b", "[\"bbb", "[\"bbbb", "[\"\xe5\xad", "[\"b\""}},
+    };
     struct trie t;
     make_vocabulary(&t);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -159,10 +163,11 @@ static void text_is_not_walked(void **state)
     (void)state;
     static const struct {
         const char *schema, *text;
-    } cases[] = {{"{\"type\":\"string\"}", "\"a"},
-                 {"{\"type\":\"string\",\"maxLength\":500}", "\"a"},
-                 {"{\"properties\":{\"ab\":{}},\"required\":[\"ab\"],\"type\":\"object\"}",
-                  "{\"ab\":1,\"a"}};
+    } cases[] = {
+        {"{\"type\":\"string\"}", "\"a"},
+        {"{\"type\":\"string\",\"maxLength\":500}", "\"a"},
+        {"{\"properties\":{\"ab\":{}},\"required\":[\"ab\"],\"type\":\"object\"}", "{\"ab\":1,\"a"},
+    };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct trie t;
         struct matcher_stats s;

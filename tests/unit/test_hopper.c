@@ -44,11 +44,15 @@ static void fragments(void **state)
     (void)state;
     static const struct place {
         uint32_t thread, i, row, col;
-    } acc[] = {{0, 0, 0, 0},   {0, 1, 0, 1},    {0, 2, 8, 0},      {0, 3, 8, 1},
-               {0, 4, 0, 8},   {3, 1, 0, 7},    {5, 0, 1, 2},      {31, 3, 15, 7},
-               {32, 0, 16, 0}, {100, 6, 57, 8}, {127, 31, 63, 63}, {127, 63, 63, 127}},
-      a[] = {{0, 0, 0, 0}, {0, 1, 8, 0},  {0, 2, 0, 8},
-             {0, 3, 8, 8}, {6, 3, 9, 12}, {127, 3, 63, 14}};
+    } acc[] =
+        {
+            {0, 0, 0, 0},   {0, 1, 0, 1},    {0, 2, 8, 0},      {0, 3, 8, 1},
+            {0, 4, 0, 8},   {3, 1, 0, 7},    {5, 0, 1, 2},      {31, 3, 15, 7},
+            {32, 0, 16, 0}, {100, 6, 57, 8}, {127, 31, 63, 63}, {127, 63, 63, 127},
+        },
+      a[] = {
+          {0, 0, 0, 0}, {0, 1, 8, 0}, {0, 2, 0, 8}, {0, 3, 8, 8}, {6, 3, 9, 12}, {127, 3, 63, 14},
+      };
     bool taken[64][128] = {{false}};
     for (size_t i = 0; i < sizeof acc / sizeof *acc; i++) {
         assert_int_equal(wgmma_acc_row(acc[i].thread, acc[i].i), acc[i].row);
@@ -160,17 +164,19 @@ static size_t direct_plan(const struct device *d, void *out, const struct device
     plan_make(out, l, seqs, n_seq);
     return plan_bytes(l);
 }
-static const struct device_table direct = {.alloc = direct_get,
-                                           .release = direct_drop,
-                                           .host_alloc = direct_get,
-                                           .host_free = direct_drop,
-                                           .copy = direct_copy,
-                                           .fill = direct_fill,
-                                           .sync = direct_sync,
-                                           .check = direct_check,
-                                           .workspace_bytes = direct_workspace,
-                                           .plan_bytes = direct_plan_bytes,
-                                           .plan = direct_plan};
+static const struct device_table direct = {
+    .alloc = direct_get,
+    .release = direct_drop,
+    .host_alloc = direct_get,
+    .host_free = direct_drop,
+    .copy = direct_copy,
+    .fill = direct_fill,
+    .sync = direct_sync,
+    .check = direct_check,
+    .workspace_bytes = direct_workspace,
+    .plan_bytes = direct_plan_bytes,
+    .plan = direct_plan,
+};
 
 /* Kernels of which only the results matter. */
 static void some_numbers(const struct attention_args *a, const struct kern_exec *x)

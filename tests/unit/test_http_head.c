@@ -42,7 +42,7 @@ static void test_faults(void **state)
         {GET "Host: x\r\n\tContent-Length: 5\r\n\r\n", "space"},
         {GET "Host: x\r\nX-Content-Length: 5\r\nContent-Length-X: 6\r\n\r\n", NULL},
     };
-    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *got = fault(cases[i].head);
         if (!cases[i].word != !got || (got && !strstr(got, cases[i].word)))
             fail_msg("%s: %s", cases[i].head, got ? got : "nothing");
@@ -183,16 +183,16 @@ static void test_unpack(void **state)
     static const unsigned char packed[] = {0x1f, 0x8b, 8,    0,    0,    0,    0,    0, 2,
                                            3,    0xcb, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0, 0x86,
                                            0xa6, 0x10, 0x36, 5,    0,    0,    0}; /* "hello" */
-    for (size_t n = 0; n <= sizeof(packed); n++) {
+    for (size_t n = 0; n <= sizeof packed; n++) {
         for (size_t max = 4; max <= 6; max++) {
             struct q_err e = Q_ERR_INIT;
             struct buf out = BUF_INIT_MAX(max);
             enum q_code rc = unpack(&out, CODING_GZIP, (const char *)packed, n, &e);
-            bool whole = n == sizeof(packed) && max >= 5;
+            bool whole = n == sizeof packed && max >= 5;
             assert_int_equal(rc == Q_OK, whole);
             if (whole)
                 assert_string_equal(buf_str(&out), "hello");
-            else if (n == sizeof(packed))
+            else if (n == sizeof packed)
                 assert_int_equal(rc, Q_TOO_LARGE);
             buf_release(&out);
         }

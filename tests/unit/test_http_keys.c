@@ -51,7 +51,7 @@ static void test_keys_of_a_file(void **state)
     struct api_keys k = API_KEYS_INIT;
     const char *more[] = {"sk-line"};
     assert_ok(api_keys_add(&k, more, 1, &e), &e);
-    assert_ok(api_keys_add_text(&k, text, sizeof(text) - 1, &e), &e);
+    assert_ok(api_keys_add_text(&k, text, sizeof text - 1, &e), &e);
     assert_ok(api_keys_check(&k, &e), &e);
     assert_true(k.n == 5 && k.has_admin);
     assert_int_equal(find(&k, "Bearer sk-line")->weight, 1);
@@ -74,24 +74,26 @@ static void test_mistakes_in_a_file(void **state)
     (void)state;
     static const struct {
         const char *text, *message;
-    } bad[] = {{"a\nb weight=0", "line 2: weight"},
-               {"a weight=1001", "line 1: weight"},
-               {"a weight=", "line 1: weight"},
-               {"a weight=3x", "line 1: weight"},
-               {"#\n\nsk-secret tier=gold", "line 3: unknown attribute \"tier=gold\" after a key"},
-               {"sk one two", "line 1: unknown attribute \"one\""}};
+    } bad[] = {
+        {"a\nb weight=0", "line 2: weight"},
+        {"a weight=1001", "line 1: weight"},
+        {"a weight=", "line 1: weight"},
+        {"a weight=3x", "line 1: weight"},
+        {"#\n\nsk-secret tier=gold", "line 3: unknown attribute \"tier=gold\" after a key"},
+        {"sk one two", "line 1: unknown attribute \"one\""},
+    };
     struct q_err e = Q_ERR_INIT;
     struct api_keys k = API_KEYS_INIT;
     char long_key[API_KEY_BYTES_MAX + 2];
-    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         q_err_reset(&e);
         assert_int_equal(api_keys_add_text(&k, bad[i].text, strlen(bad[i].text), &e), Q_INVALID);
         assert_non_null(strstr(e.message, bad[i].message));
         assert_null(strstr(e.message, "sk-secret")); /* it may end in a log */
     }
-    memset(long_key, 'x', sizeof(long_key));
+    memset(long_key, 'x', sizeof long_key);
     q_err_reset(&e);
-    assert_fails(api_keys_add_text(&k, long_key, sizeof(long_key), &e), Q_INVALID, "exceeds", &e);
+    assert_fails(api_keys_add_text(&k, long_key, sizeof long_key, &e), Q_INVALID, "exceeds", &e);
     q_err_reset(&e);
     assert_fails(api_keys_add_text(&k, "a\0b", 3, &e), Q_INVALID, "NUL", &e);
     q_err_reset(&e);
@@ -127,7 +129,10 @@ static void test_error_bodies(void **state)
     (void)state;
     assert_body(
         &(struct http_error){
-            .code = Q_INVALID, .message = "temperature: \"x\"", .param = "temperature"},
+            .code = Q_INVALID,
+            .message = "temperature: \"x\"",
+            .param = "temperature",
+        },
         "{\"error\":{\"message\":\"temperature: \\\"x\\\"\",\"type\":\"invalid_request_error\","
         "\"param\":\"temperature\",\"code\":null}}");
     assert_body(&(struct http_error){.code = Q_NO_SPACE, .message = "full"},

@@ -62,15 +62,18 @@ static int begin(void **state)
         a->x[i] = noise(&seed);
         a->half[i] = f32_to_bf16(a->x[i]);
     }
-    a->t.quant_rows(&(struct quant_rows_args){.q = a->q,
-                                              .rows = a->rows,
-                                              .sums = a->sums,
-                                              .x = a->x,
-                                              .n_row = ROWS,
-                                              .n_col = IN,
-                                              .x_stride = STRIDE,
-                                              .q_stride = STRIDE},
-                    &x);
+    a->t.quant_rows(
+        &(struct quant_rows_args){
+            .q = a->q,
+            .rows = a->rows,
+            .sums = a->sums,
+            .x = a->x,
+            .n_row = ROWS,
+            .n_col = IN,
+            .x_stride = STRIDE,
+            .q_stride = STRIDE,
+        },
+        &x);
     *state = a;
     return 0;
 }
@@ -100,10 +103,12 @@ static void run(struct all *a, product_fn *product, uint32_t at, uint32_t n, flo
 {
     for (uint32_t i = 0; i < nth; i++)
         product(a, at, n, y,
-                &(struct kern_exec){.ith = i,
-                                    .nth = nth,
-                                    .scratch = a->scratch[i],
-                                    .scratch_bytes = kern_scratch_bytes(1, 1, 64)});
+                &(struct kern_exec){
+                    .ith = i,
+                    .nth = nth,
+                    .scratch = a->scratch[i],
+                    .scratch_bytes = kern_scratch_bytes(1, 1, 64),
+                });
 }
 
 static void check(struct all *a, product_fn *product)
@@ -128,7 +133,8 @@ static void by_halves(struct all *a, uint32_t at, uint32_t n, float *y, const st
         .w = {.data = a->packed, .n_out = OUT, .n_in = IN, .dtype = DT_BF16},
         .n_row = n,
         .x_stride = STRIDE,
-        .y_stride = OUT};
+        .y_stride = OUT,
+    };
     a->t.linear(&l, x);
 }
 
@@ -142,7 +148,8 @@ static struct linear_int8_args quant_args(const struct all *a, uint32_t at, uint
         .w = {.data = a->packed, .n_out = OUT, .n_in = IN, .dtype = DT_I8},
         .n_row = n,
         .x_stride = STRIDE,
-        .y_stride = OUT};
+        .y_stride = OUT,
+    };
 }
 
 static void by_bytes(struct all *a, uint32_t at, uint32_t n, float *y, const struct kern_exec *x)
@@ -153,8 +160,10 @@ static void by_bytes(struct all *a, uint32_t at, uint32_t n, float *y, const str
 
 static void by_int4(struct all *a, uint32_t at, uint32_t n, float *y, const struct kern_exec *x)
 {
-    struct linear_w4a8_args l = {.by = quant_args(a, at, n, y),
-                                 .sums = a->sums + (size_t)at * STRIDE / KERN_QUANT_SUM};
+    struct linear_w4a8_args l = {
+        .by = quant_args(a, at, n, y),
+        .sums = a->sums + (size_t)at * STRIDE / KERN_QUANT_SUM,
+    };
     l.by.w.group = GROUP;
     a->t.linear_w4a8(&l, x);
 }
@@ -164,13 +173,15 @@ static void test_bf16(void **state)
     struct all *a = *state;
     float *w = weights();
     const struct kern_exec x = {.nth = 1};
-    const struct pack_args p = {.dst = a->packed,
-                                .dst_dtype = DT_BF16,
-                                .src = w,
-                                .src_dtype = DT_F32,
-                                .n_out = OUT,
-                                .n_in = IN,
-                                .n_out_total = OUT};
+    const struct pack_args p = {
+        .dst = a->packed,
+        .dst_dtype = DT_BF16,
+        .src = w,
+        .src_dtype = DT_F32,
+        .n_out = OUT,
+        .n_in = IN,
+        .n_out_total = OUT,
+    };
     a->t.pack(&p, &x);
     free(w);
     check(a, by_halves);
@@ -181,12 +192,14 @@ static void test_int8(void **state)
     struct all *a = *state;
     float *w = weights();
     const struct kern_exec x = {.nth = 1};
-    const struct pack_int8_args p = {.dst = a->packed,
-                                     .src = w,
-                                     .src_dtype = DT_F32,
-                                     .n_out = OUT,
-                                     .n_in = IN,
-                                     .n_out_total = OUT};
+    const struct pack_int8_args p = {
+        .dst = a->packed,
+        .src = w,
+        .src_dtype = DT_F32,
+        .n_out = OUT,
+        .n_in = IN,
+        .n_out_total = OUT,
+    };
     a->t.pack_int8(&p, &x);
     free(w);
     check(a, by_bytes);
@@ -197,13 +210,15 @@ static void test_int4(void **state)
     struct all *a = *state;
     float *w = weights();
     const struct kern_exec x = {.nth = 1};
-    const struct pack_int4_args p = {.dst = a->packed,
-                                     .src = w,
-                                     .src_dtype = DT_F32,
-                                     .n_out = OUT,
-                                     .n_in = IN,
-                                     .group = GROUP,
-                                     .n_out_total = OUT};
+    const struct pack_int4_args p = {
+        .dst = a->packed,
+        .src = w,
+        .src_dtype = DT_F32,
+        .n_out = OUT,
+        .n_in = IN,
+        .group = GROUP,
+        .n_out_total = OUT,
+    };
     a->t.pack_int4(&p, &x);
     free(w);
     check(a, by_int4);

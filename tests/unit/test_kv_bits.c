@@ -53,12 +53,14 @@ static void check_dtype(const struct kv_case *c, enum dtype kv_dtype)
     struct q_err e = Q_ERR_INIT;
     for (uint32_t n_thread = 1; n_thread <= 2; n_thread++) {
         struct runner r;
-        struct runner_options o = {.dir = c->dir,
-                                   .n_thread = n_thread,
-                                   .caps = kern_caps_machine(),
-                                   .dtype_auto = true,
-                                   .kv_given = true,
-                                   .kv_dtype = kv_dtype};
+        struct runner_options o = {
+            .dir = c->dir,
+            .n_thread = n_thread,
+            .caps = kern_caps_machine(),
+            .dtype_auto = true,
+            .kv_given = true,
+            .kv_dtype = kv_dtype,
+        };
         assert_ok(runner_open(&r, &o, &e), &e);
         assert_int_equal(r.kv.dtype, kv_dtype);
         uint32_t vocab = model_shape(r.model)->vocab_size;

@@ -29,12 +29,14 @@ static void logits_with(const struct int8_case *c, enum dtype kv_dtype, uint32_t
 {
     struct q_err e = Q_ERR_INIT;
     struct runner r;
-    struct runner_options o = {.dir = c->dir,
-                               .n_thread = 1,
-                               .caps = kern_caps_machine(),
-                               .dtype = DT_F32,
-                               .kv_given = true,
-                               .kv_dtype = kv_dtype};
+    struct runner_options o = {
+        .dir = c->dir,
+        .n_thread = 1,
+        .caps = kern_caps_machine(),
+        .dtype = DT_F32,
+        .kv_given = true,
+        .kv_dtype = kv_dtype,
+    };
     assert_ok(runner_open(&r, &o, &e), &e);
     *vocab = model_shape(r.model)->vocab_size;
     if (kv_dtype == DT_F32) { /* the prompt: some words, and what the model makes of them */

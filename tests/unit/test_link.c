@@ -53,7 +53,7 @@ static void on_error(struct generation *f, enum q_code code, const char *message
     struct seen *s = (struct seen *)f;
     assert_true(*message != 0);
     s->error = code;
-    snprintf(s->message, sizeof(s->message), "%s", message);
+    snprintf(s->message, sizeof s->message, "%s", message);
     s->retry_after_ms = retry_after_ms;
 }
 
@@ -66,7 +66,7 @@ static int setup(void **state)
     struct link_config c = {.address = "ipc:///nowhere", .engine_timeout_ms = 1000};
     assert_ok(link_init(&link_now, &c, &e), &e);
     link_now.send = keep_frame;
-    memset(generations, 0, sizeof(generations));
+    memset(generations, 0, sizeof generations);
     n_frame = n_read = 0;
     connected = true;
     return 0;
@@ -162,17 +162,19 @@ static void test_submit_says_whose(void **state)
 {
     (void)state;
     struct q_err e = Q_ERR_INIT;
-    generations[0].generation = (struct generation){.calls = &calls,
-                                                    .prompt = prompt,
-                                                    .n_prompt = 3,
-                                                    .priority = -7,
-                                                    .tenant = 11,
-                                                    .weight = 3,
-                                                    .arrived_ms = 1,
-                                                    .cache_salt = {5, 6},
-                                                    .n_cache_salt = 32,
-                                                    .no_prefix_cache = true,
-                                                    .n_shared = 2};
+    generations[0].generation = (struct generation){
+        .calls = &calls,
+        .prompt = prompt,
+        .n_prompt = 3,
+        .priority = -7,
+        .tenant = 11,
+        .weight = 3,
+        .arrived_ms = 1,
+        .cache_salt = {5, 6},
+        .n_cache_salt = 32,
+        .no_prefix_cache = true,
+        .n_shared = 2,
+    };
     sample_params_default(&generations[0].generation.params);
     assert_ok(link_open(&link_now, &generations[0].generation, &e), &e);
     for (uint64_t instance = 1; instance < 3; instance++) {
@@ -213,7 +215,12 @@ static void test_a_flow_that_has_begun(void **state)
     struct q_err e = Q_ERR_INIT;
     const uint32_t begun[] = {8, 9}, token = 10;
     generations[0].generation = (struct generation){
-        .calls = &calls, .prompt = prompt, .n_prompt = 3, .begun = begun, .n_begun = 2};
+        .calls = &calls,
+        .prompt = prompt,
+        .n_prompt = 3,
+        .begun = begun,
+        .n_begun = 2,
+    };
     sample_params_default(&generations[0].generation.params);
     greet(1, 10);
     assert_ok(link_open(&link_now, &generations[0].generation, &e), &e);
@@ -236,7 +243,7 @@ static void on_command_done(void *ctx, const struct msg_command_done *m)
 {
     assert_ptr_equal(ctx, &told);
     told = *m;
-    snprintf(told_code, sizeof(told_code), "%.*s", (int)m->code.n, m->code.data);
+    snprintf(told_code, sizeof told_code, "%.*s", (int)m->code.n, m->code.data);
 }
 
 /* What the engine is told, what it answers, and what its heartbeats say of rest and weights. */
@@ -246,7 +253,10 @@ static void test_orders_and_states(void **state)
     struct q_err e = Q_ERR_INIT;
     static struct arena a = ARENA_INIT(1 << 16);
     const struct msg_command order = {
-        .order_id = 5, .kind = ENGINE_COMMAND_RELOAD, .path = {"/w", 2}};
+        .order_id = 5,
+        .kind = ENGINE_COMMAND_RELOAD,
+        .path = {"/w", 2},
+    };
     const struct msg_control pause = {.pause = CONTROL_PAUSE, .pause_mode = IN_FLIGHT_WAIT};
     const struct link_engine *g = link_engine(&link_now);
     struct msg_command sent;
@@ -529,20 +539,20 @@ static void test_long_messages(void **state)
 {
     (void)state;
     char text[Q_MESSAGE_MAX], want[Q_MESSAGE_MAX + 32];
-    memset(text, 'm', sizeof(text) - 1);
-    text[sizeof(text) - 1] = 0;
-    text[sizeof(text) - 2] = '.';
+    memset(text, 'm', sizeof text - 1);
+    text[sizeof text - 1] = 0;
+    text[sizeof text - 2] = '.';
     greet(1, 10);
     open_generation(0);
     GIVE(error, {.req_id = next_submit().req_id,
                  .code = {"INVALID", 7},
-                 .message = {text, sizeof(text) - 1}});
+                 .message = {text, sizeof text - 1}});
     assert_string_equal(generations[0].message, text);
-    GIVE(error, {.code = {"MISMATCH", 8}, .message = {text, sizeof(text) - 1}});
+    GIVE(error, {.code = {"MISMATCH", 8}, .message = {text, sizeof text - 1}});
     assert_string_equal(link_reason(&link_now), text);
     open_generation(1);
     link_tick(&link_now);
-    snprintf(want, sizeof(want), "the engine is not available: %s", text);
+    snprintf(want, sizeof want, "the engine is not available: %s", text);
     assert_string_equal(generations[1].message, want);
 }
 
@@ -678,7 +688,7 @@ static void test_many_slots(void **state)
     (void)state;
     struct q_err e = Q_ERR_INIT;
     enum { N = 3000 };
-    struct seen *many = q_calloc(N, sizeof(*many));
+    struct seen *many = q_calloc(N, sizeof *many);
     greet(1, N);
     link_now.send = keep_frame;
     for (int i = 0; i < N; i++) {

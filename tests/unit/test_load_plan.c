@@ -218,8 +218,10 @@ static void forms_and_their_reasons(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct planned p;
         char form[LOAD_FORM_MAX];
-        const struct load_options how = {.dtype = cases[i].dtype,
-                                         .quantization = cases[i].quantization};
+        const struct load_options how = {
+            .dtype = cases[i].dtype,
+            .quantization = cases[i].quantization,
+        };
         assert_ok(plan_of(&p, cases[i].dir, &how), &e);
         const struct load_row *r = find_row(p.w.plan, cases[i].row);
         load_row_form(form, r);
@@ -409,11 +411,12 @@ static void fused_arch(struct arch *out, struct arch_tensor tensors[TENSORS_MAX]
             tensors[out->n_tensor++] = from->tensors[i];
     }
     for (size_t k = 0; k < N_FUSION; k++)
-        tensors[out->n_tensor++] =
-            (struct arch_tensor){.name = names[k],
-                                 .slot = by_heads ? fusions[k].slot_by_heads : fusions[k].slot,
-                                 .dims = {fusions[k].shape.dims[0], fusions[k].shape.dims[1]},
-                                 .when = WHEN_ALWAYS};
+        tensors[out->n_tensor++] = (struct arch_tensor){
+            .name = names[k],
+            .slot = by_heads ? fusions[k].slot_by_heads : fusions[k].slot,
+            .dims = {fusions[k].shape.dims[0], fusions[k].shape.dims[1]},
+            .when = WHEN_ALWAYS,
+        };
     assert_true(out->n_tensor <= TENSORS_MAX);
 }
 
@@ -484,10 +487,12 @@ static void fused_tensors_are_slices(void **state)
         folder_init(&f);
         write_fused(&f, models[i / 2], by_heads);
         for (size_t k = 0; k < 3 * 3 + 3; k++) { /* the last three on the device */
-            struct load_options o = {.dtype = k < 9 ? dtypes[k / 3] : DT_BF16,
-                                     .quantization = (enum quantization)(k % 3),
-                                     .kern = &kern,
-                                     .team = k % 2 ? team_3 : NULL};
+            struct load_options o = {
+                .dtype = k < 9 ? dtypes[k / 3] : DT_BF16,
+                .quantization = (enum quantization)(k % 3),
+                .kern = &kern,
+                .team = k % 2 ? team_3 : NULL,
+            };
             if (k >= 9) {
                 o.device = &link;
                 o.kern = link.t->kern(link.d);
@@ -511,10 +516,12 @@ static void a_tensor_without_a_destination_is_refused(void **state)
     struct arch arch = *p.w.plan->arch;
     assert_true(arch.n_tensor < TENSORS_MAX);
     memcpy(tensors, arch.tensors, arch.n_tensor * sizeof *tensors);
-    tensors[arch.n_tensor++] = (struct arch_tensor){.name = "model.layers.%u.sinks",
-                                                    .slot = W_SINKS,
-                                                    .dims = {D_HEADS, D_NONE},
-                                                    .when = WHEN_ALWAYS};
+    tensors[arch.n_tensor++] = (struct arch_tensor){
+        .name = "model.layers.%u.sinks",
+        .slot = W_SINKS,
+        .dims = {D_HEADS, D_NONE},
+        .when = WHEN_ALWAYS,
+    };
     arch.tensors = tensors;
     const struct weight_finder f = {.arch = &arch, .config = &p.config, .dummy_dtype = DT_F32};
     struct load_plan *plan = NULL;
@@ -546,10 +553,14 @@ static void layouts_are_compared_by_their_rows(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct planned a, b;
         struct buf keys[2] = {BUF_INIT, BUF_INIT};
-        const struct load_options how_a = {.dtype = cases[i].a_dtype,
-                                           .quantization = cases[i].a_quantization};
-        const struct load_options how_b = {.dtype = cases[i].b_dtype,
-                                           .quantization = cases[i].b_quantization};
+        const struct load_options how_a = {
+            .dtype = cases[i].a_dtype,
+            .quantization = cases[i].a_quantization,
+        };
+        const struct load_options how_b = {
+            .dtype = cases[i].b_dtype,
+            .quantization = cases[i].b_quantization,
+        };
         assert_ok(plan_of(&a, cases[i].a, &how_a), &e);
         assert_ok(plan_of(&b, cases[i].b, &how_b), &e);
         if (load_plan_same_layout(a.w.plan, b.w.plan) != cases[i].same)
@@ -634,7 +645,11 @@ static void every_allocation_may_fail(void **state)
     struct planned p;
     assert_ok(plan_of(&p, MODELS "mixtral", &how), &e);
     const struct weight_finder f = {
-        .arch = p.w.plan->arch, .config = &p.config, .files = p.w.files, .dummy_dtype = DT_F32};
+        .arch = p.w.plan->arch,
+        .config = &p.config,
+        .files = p.w.files,
+        .dummy_dtype = DT_F32,
+    };
     for (int64_t n = 0; rc; n++) {
         struct load_plan *plan = NULL;
         assert_true(n < 1000);

@@ -81,7 +81,8 @@ static void wrong_processors_are_refused(void **state)
          "unknown or too many"},
         {"[{\"qualname\":\"no_repeat_ngram\",\"args\":[2.5]}]", "an integer from 1 to 64"},
         {"[{\"qualname\":\"suppress_tokens\",\"args\":[7]}]", "expected an array"},
-        {"[{\"qualname\":\"suppress_tokens\",\"args\":[[300]]}]", "entry 0 is not a token id"}};
+        {"[{\"qualname\":\"suppress_tokens\",\"args\":[[300]]}]", "entry 0 is not a token id"},
+    };
     char text[256];
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         snprintf(text, sizeof text, "{\"logits_processors\":%s}", cases[i].list);

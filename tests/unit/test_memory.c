@@ -22,11 +22,13 @@ static int setup(void **state)
     (void)state;
     config = (struct worker_config){.n_block = 0};
     limits = (struct step_limits){.max_num_seqs = 4, .max_model_len = 1000};
-    need = (struct memory_need){.weight_bytes = 80 * MIB,
-                                .activation_bytes = 15 * MIB,
-                                .step_bytes = 5 * MIB,
-                                .block_bytes = MIB,
-                                .total_bytes = 1000 * MIB};
+    need = (struct memory_need){
+        .weight_bytes = 80 * MIB,
+        .activation_bytes = 15 * MIB,
+        .step_bytes = 5 * MIB,
+        .block_bytes = MIB,
+        .total_bytes = 1000 * MIB,
+    };
     q_err_reset(&e);
     return 0;
 }
@@ -249,16 +251,25 @@ static void the_dummy_step_is_the_largest(void **state)
     const uint32_t n_thread = 2, n_vocab = 512;
     struct kern_table kern;
     struct sample_scratch samplers[2];
-    struct dummy d = {.samplers = samplers,
-                      .limits = {.max_num_seqs = 16,
-                                 .max_num_batched_tokens = 4000,
-                                 .max_model_len = 256,
-                                 .logit_rows_max = 3000}};
+    struct dummy d = {
+        .samplers = samplers,
+        .limits =
+            {
+                .max_num_seqs = 16,
+                .max_num_batched_tokens = 4000,
+                .max_model_len = 256,
+                .logit_rows_max = 3000,
+            },
+    };
     struct model *m;
     kern_table_cpu(&kern, kern_caps_machine());
     assert_ok(team_new(&d.team, n_thread, false, &e), &e);
     struct model_options o = {
-        .dir = "tests/data/models/mistral", .dtype = DT_F32, .kern = &kern, .team = d.team};
+        .dir = "tests/data/models/mistral",
+        .dtype = DT_F32,
+        .kern = &kern,
+        .team = d.team,
+    };
     assert_ok(model_load(&m, &o, &e), &e);
     d.model = m;
     assert_int_equal(model_shape(m)->vocab_size, n_vocab);
@@ -304,11 +315,16 @@ static void logits_of_many_sequences_stay_small(void **state)
     const uint32_t n_vocab = 151936, n_thread = 2;
     struct kern_table kern;
     struct sample_scratch samplers[2];
-    struct dummy d = {.samplers = samplers,
-                      .limits = {.max_num_seqs = 256,
-                                 .max_num_batched_tokens = 256,
-                                 .max_model_len = 64,
-                                 .logit_rows_max = 256}};
+    struct dummy d = {
+        .samplers = samplers,
+        .limits =
+            {
+                .max_num_seqs = 256,
+                .max_num_batched_tokens = 256,
+                .max_model_len = 64,
+                .logit_rows_max = 256,
+            },
+    };
     struct folder f;
     struct model *m;
     folder_init(&f);
@@ -316,7 +332,12 @@ static void logits_of_many_sequences_stay_small(void **state)
     kern_table_cpu(&kern, kern_caps_machine());
     assert_ok(team_new(&d.team, n_thread, false, &e), &e);
     struct model_options o = {
-        .dir = f.path, .format = LOAD_DUMMY, .dtype_auto = true, .kern = &kern, .team = d.team};
+        .dir = f.path,
+        .format = LOAD_DUMMY,
+        .dtype_auto = true,
+        .kern = &kern,
+        .team = d.team,
+    };
     assert_ok(model_load(&m, &o, &e), &e);
     d.model = m;
     uint64_t before = memory_resident();

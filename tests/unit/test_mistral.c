@@ -29,7 +29,8 @@ static enum q_code render(const struct chat *chat, const json_t *row, struct buf
         .messages = json_object_get(row, "messages"),
         .tools = json_object_get(row, "tools"),
         .add_generation_prompt = true, /* the format knows none */
-        .continue_final_message = json_is_true(json_object_get(row, "continue_final_message"))};
+        .continue_final_message = json_is_true(json_object_get(row, "continue_final_message")),
+    };
     return chat_render(chat, &r, out, NULL, &err);
 }
 

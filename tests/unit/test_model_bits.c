@@ -139,7 +139,12 @@ static void check_blocks(struct runner *r, const struct prompt *p)
         for (uint32_t k = 0; k < p->n; k++)
             ids[i][k] = p->ids[(k + 7 * i) % p->n];
         seqs[i] = (struct run_seq){
-            .tokens = ids[i], .n_next = p->n, .n_prompt = p->n, .index = i, .logits = together[i]};
+            .tokens = ids[i],
+            .n_next = p->n,
+            .n_prompt = p->n,
+            .index = i,
+            .logits = together[i],
+        };
     }
     run_step(r, seqs, N_SEQ);
     for (uint32_t i = 0; i < N_SEQ; i++) {
@@ -156,13 +161,15 @@ static void check_variant(const char *dir, size_t i_case, uint32_t caps)
     struct q_err e = Q_ERR_INIT;
     struct runner r;
     for (uint32_t n_thread = 1; n_thread <= 3; n_thread++) {
-        struct runner_options o = {.dir = dir,
-                                   .n_thread = n_thread,
-                                   .caps = caps,
-                                   .dtype_auto = cases[i_case].dtype_auto,
-                                   .dtype = cases[i_case].dtype,
-                                   .quantization = cases[i_case].quantization,
-                                   .max_model_len = N_LONG + 8};
+        struct runner_options o = {
+            .dir = dir,
+            .n_thread = n_thread,
+            .caps = caps,
+            .dtype_auto = cases[i_case].dtype_auto,
+            .dtype = cases[i_case].dtype,
+            .quantization = cases[i_case].quantization,
+            .max_model_len = N_LONG + 8,
+        };
         assert_ok(runner_open(&r, &o, &e), &e);
         run_prompt(&r, longest->ids, longest->n, longest->n, n_thread == 1 ? whole : other);
         if (n_thread > 1)

@@ -197,7 +197,11 @@ static void test_half(void **state)
     uint32_t n_agree = 0;
     snprintf(dir, sizeof dir, GOLDEN_DIR "/%s", (const char *)*state);
     struct runner_options o = {
-        .dir = dir, .n_thread = 2, .caps = kern_caps_machine(), .dtype_auto = true};
+        .dir = dir,
+        .n_thread = 2,
+        .caps = kern_caps_machine(),
+        .dtype_auto = true,
+    };
     assert_ok(golden_open(&g, dir, &e), &e);
     assert_ok(runner_open(&r, &o, &e), &e);
     uint32_t vocab = model_shape(r.model)->vocab_size;

@@ -151,7 +151,11 @@ static void last_logits(float *out, const char *dir)
     static float all[3 * VOCAB];
     struct runner r;
     struct runner_options o = {
-        .dir = dir, .n_thread = 1, .caps = kern_caps_machine(), .dtype = DT_F32};
+        .dir = dir,
+        .n_thread = 1,
+        .caps = kern_caps_machine(),
+        .dtype = DT_F32,
+    };
     assert_ok(runner_open(&r, &o, &e), &e);
     assert_int_equal(model_shape(r.model)->vocab_size, VOCAB);
     run_prompt(&r, ids, 3, 3, all);
@@ -360,7 +364,11 @@ static void test_shape(void **state)
     assert_string_equal(model_config(m)->architecture, "LlamaForCausalLM");
     model_free(m);
     struct model_options o = {
-        .dir = MODELS "llama", .dtype = DT_BF16, .kern = &kern, .kv_given = true};
+        .dir = MODELS "llama",
+        .dtype = DT_BF16,
+        .kern = &kern,
+        .kv_given = true,
+    };
     assert_ok(model_load(&m, &o, &e), &e); /* KV in f32 though computed in bf16 */
     assert_int_equal(model_shape(m)->kv_dtype, DT_F32);
     assert_int_equal(model_shape(m)->kv_block_bytes, 2 * 2 * 2 * 16 * 16 * 4);
@@ -394,7 +402,11 @@ static void test_dummy(void **state)
         for (uint32_t n_thread = 1; n_thread <= 3; n_thread++) {
             struct runner r = {.n_thread = n_thread};
             struct model_options o = {
-                .dir = f.path, .format = LOAD_DUMMY, .dtype = dtypes[i % 3], .kern = &kern};
+                .dir = f.path,
+                .format = LOAD_DUMMY,
+                .dtype = dtypes[i % 3],
+                .kern = &kern,
+            };
             if (n_thread > 1)
                 assert_ok(team_new(&r.team, n_thread, false, &e), &e);
             o.team = r.team;
@@ -432,7 +444,11 @@ static void test_progress(void **state)
         snprintf(dir, sizeof dir, MODELS "%s", models[i]);
         progress_done = 0;
         struct model_options o = {
-            .dir = dir, .kern = &kern, .progress = on_progress, .progress_ctx = &progress_done};
+            .dir = dir,
+            .kern = &kern,
+            .progress = on_progress,
+            .progress_ctx = &progress_done,
+        };
         assert_ok(model_load(&m, &o, &e), &e);
         assert_true(progress_done > 0 && progress_done == progress_total);
         model_free(m);
@@ -454,11 +470,13 @@ static void test_tied_embedding_is_there_once(void **state)
         {DT_BF16, QUANTIZE_INT8, false},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const struct model_options o = {.dir = MODELS "qwen2",
-                                        .format = LOAD_DUMMY,
-                                        .dtype = cases[i].dtype,
-                                        .quantization = cases[i].quantization,
-                                        .kern = &kern};
+        const struct model_options o = {
+            .dir = MODELS "qwen2",
+            .format = LOAD_DUMMY,
+            .dtype = cases[i].dtype,
+            .quantization = cases[i].quantization,
+            .kern = &kern,
+        };
         assert_ok(model_load(&m, &o, &e), &e);
         const struct model_shape *s = model_shape(m);
         const uint64_t table =
@@ -558,7 +576,10 @@ static void test_out_of_memory(void **state)
     for (int64_t n = 0; rc; n++) {
         struct runner r;
         struct runner_options o = {
-            .dir = MODELS "llama-bf16-sharded", .n_thread = 1, .dtype_auto = true};
+            .dir = MODELS "llama-bf16-sharded",
+            .n_thread = 1,
+            .dtype_auto = true,
+        };
         assert_true(n < 5000);
         q_err_reset(&e);
         mem_fail_after(n);

@@ -20,7 +20,11 @@ static void check_model(const char *name, const char *folder)
         skip_without(path);
     json_t *root = json_load_file(path, 0, NULL);
     struct runner_options o = {
-        .dir = dir, .n_thread = 2, .caps = kern_caps_machine(), .dtype = DT_F32};
+        .dir = dir,
+        .n_thread = 2,
+        .caps = kern_caps_machine(),
+        .dtype = DT_F32,
+    };
     assert_ok(runner_open(&r, &o, &e), &e);
     uint32_t vocab = model_shape(r.model)->vocab_size;
     json_t *cases = json_object_get(root, "cases");

@@ -432,8 +432,10 @@ static void a_file_may_negate(void **state)
     static const struct {
         const char *value;
         bool on; /* enable-prefix-caching then */
-    } cases[] = {{"true", false}, {"1", false}, {"\"yes\"", false}, {"ON", false},
-                 {"false", true}, {"0", true},  {"\"no\"", true},   {"Off", true}};
+    } cases[] = {
+        {"true", false}, {"1", false}, {"\"yes\"", false}, {"ON", false},
+        {"false", true}, {"0", true},  {"\"no\"", true},   {"Off", true},
+    };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[64];
         snprintf(text, sizeof text, "no-enable-prefix-caching: %s\n", cases[i].value);

@@ -11,7 +11,7 @@
 
 static struct q_err err;
 
-/* --- ranges ----------------------------------------------------------------------------------- */
+/* ---- ranges ---- */
 
 static void test_ranges(void **state)
 {
@@ -39,7 +39,7 @@ static void test_ranges(void **state)
     ranges_release(&r);
 }
 
-/* --- templates -------------------------------------------------------------------------------- */
+/* ---- templates ---- */
 
 /* The text with {} around what is the request's. */
 static void show(const struct buf *text, const struct ranges *r, struct buf *out)
@@ -118,7 +118,11 @@ static void test_templates(void **state)
         struct buf source = BUF_INIT, text = BUF_INIT, shown = BUF_INIT;
         struct ranges content = RANGES_INIT;
         const struct template_run run = {
-            .variables = own, .request = request, .content = &content, .now = 1};
+            .variables = own,
+            .request = request,
+            .content = &content,
+            .now = 1,
+        };
         buf_add_str(&source, "{% set m = 'x' ~ c ~ 'Y' %}");
         buf_add_str(&source, rows[i].template);
         buf_add_str(&text, "<|a|>");
@@ -147,12 +151,13 @@ static void render(struct prompt *p, const char *source, const char *request)
     struct chat *chat = NULL;
     json_t *j = json_loads(request, 0, NULL);
     assert_non_null(j);
-    const struct chat_request r = {.messages = json_object_get(j, "messages"),
-                                   .tools = json_object_get(j, "tools"),
-                                   .kwargs = json_object_get(j, "kwargs"),
-                                   .continue_final_message =
-                                       json_is_true(json_object_get(j, "continue")),
-                                   .origin = &p->content};
+    const struct chat_request r = {
+        .messages = json_object_get(j, "messages"),
+        .tools = json_object_get(j, "tools"),
+        .kwargs = json_object_get(j, "kwargs"),
+        .continue_final_message = json_is_true(json_object_get(j, "continue")),
+        .origin = &p->content,
+    };
     assert_ok(chat_from_source(&chat, source, strlen(source), NULL, &err), &err);
     assert_ok(chat_render(chat, &r, &p->text, NULL, &err), &err);
     chat_free(chat);
@@ -200,7 +205,7 @@ static void test_chat_origin(void **state)
                "<|user|>{hi}<|end|><|assistant|>{so }");
 }
 
-/* --- tokenizers ------------------------------------------------------------------------------- */
+/* ---- tokenizers ---- */
 
 /* want: the ids' texts, joined by "|"; content: the text of the request, in {} in `text`. */
 struct spelled {

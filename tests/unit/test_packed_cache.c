@@ -81,12 +81,14 @@ struct way { /* of loading */
 
 static struct runner_options options_of(const struct way *way)
 {
-    return (struct runner_options){.dir = model_dir,
-                                   .n_thread = way->n_thread,
-                                   .caps = way->caps,
-                                   .dtype = way->dtype,
-                                   .quantization = way->quantization,
-                                   .packed_cache = way->cache};
+    return (struct runner_options){
+        .dir = model_dir,
+        .n_thread = way->n_thread,
+        .caps = way->caps,
+        .dtype = way->dtype,
+        .quantization = way->quantization,
+        .packed_cache = way->cache,
+    };
 }
 
 static void answer(float out[VOCAB], const struct way *way)
@@ -232,10 +234,12 @@ static void damage_is_seen_and_mended(void **state)
     static const struct {
         off_t at;
         const char *said;
-    } cases[] = {{0, "is no file of packed weights"},   {8, "is of another version"},
-                 {20, "has a damaged header"},          {100, "has a damaged header"},
-                 {4096, "has damaged checksums"},       {2 << 20, "is damaged: a checksum differs"},
-                 {-1, "is damaged: a checksum differs"}};
+    } cases[] = {
+        {0, "is no file of packed weights"},    {8, "is of another version"},
+        {20, "has a damaged header"},           {100, "has a damaged header"},
+        {4096, "has damaged checksums"},        {2 << 20, "is damaged: a checksum differs"},
+        {-1, "is damaged: a checksum differs"},
+    };
     char path[PATH_MAX];
     expect(WROTE);
     cached_path(path);
@@ -253,11 +257,13 @@ static void truncation_is_seen_and_mended(void **state)
     static const struct {
         off_t size;
         const char *said;
-    } cases[] = {{0, "is too short"},
-                 {100, "is too short"},
-                 {4096, "is truncated"},
-                 {2 << 20, "is truncated"},
-                 {(2 << 20) + 12345, "is truncated"}};
+    } cases[] = {
+        {0, "is too short"},
+        {100, "is too short"},
+        {4096, "is truncated"},
+        {2 << 20, "is truncated"},
+        {(2 << 20) + 12345, "is truncated"},
+    };
     char path[PATH_MAX];
     expect(WROTE);
     cached_path(path);
@@ -356,12 +362,14 @@ static void a_reload_leaves_the_file_alone(void **state)
     for (int again = 0; again < 2; again++) { /* the first time over pages of the file */
         assert_ok(runner_open(&r, &o, &e), &e);
         assert_true(model_shape(r.model)->weights_mapped);
-        const struct model_options mo = {.dir = model_dir,
-                                         .weights_dir = step_dir,
-                                         .packed_cache = cache_dir,
-                                         .dtype = DT_F32,
-                                         .kern = &r.kern,
-                                         .team = r.team};
+        const struct model_options mo = {
+            .dir = model_dir,
+            .weights_dir = step_dir,
+            .packed_cache = cache_dir,
+            .dtype = DT_F32,
+            .kern = &r.kern,
+            .team = r.team,
+        };
         for (int i = 0; i <= again; i++)
             assert_ok(model_reload(r.model, &mo, &e), &e);
         assert_false(model_shape(r.model)->weights_mapped);

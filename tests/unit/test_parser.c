@@ -148,8 +148,10 @@ static void reasoning(void **state)
     uint64_t seen = 0;
     json_array_foreach (rows, i, row) {
         const char *start = json_string_value(json_object_get(row, "start"));
-        struct parser_config c = {.tool = json_string_value(json_object_get(row, "tool")),
-                                  .reasoning = json_string_value(json_object_get(row, "format"))};
+        struct parser_config c = {
+            .tool = json_string_value(json_object_get(row, "tool")),
+            .reasoning = json_string_value(json_object_get(row, "format")),
+        };
         c.start = start_of(start);
         check_cuts(&c, row);
         for (size_t k = 0; parser_reasoning_names()[k]; k++)
@@ -170,9 +172,11 @@ static void slips(void **state)
     size_t i;
     json_array_foreach (rows, i, row) {
         const char *start = json_string_value(json_object_get(row, "start"));
-        struct parser_config c = {.tool = json_string_value(json_object_get(row, "tool")),
-                                  .reasoning = json_string_value(json_object_get(row, "thinks")),
-                                  .tools = json_object_get(row, "tools")};
+        struct parser_config c = {
+            .tool = json_string_value(json_object_get(row, "tool")),
+            .reasoning = json_string_value(json_object_get(row, "thinks")),
+            .tools = json_object_get(row, "tools"),
+        };
         c.start = start_of(start);
         check_cuts(&c, row);
     }
@@ -203,8 +207,10 @@ static void truncated(void **state)
     json_array_foreach (json_object_get(set, "rows"), i, row) {
         const json_t *text = json_object_get(row, "text");
         const char *s = json_string_value(text);
-        const struct parser_config c = {.tool = json_string_value(json_object_get(row, "format")),
-                                        .tools = json_object_get(set, "tools")};
+        const struct parser_config c = {
+            .tool = json_string_value(json_object_get(row, "format")),
+            .tools = json_object_get(set, "tools"),
+        };
         for (size_t n = i % 7; n < json_string_length(text); n += 7) {
             size_t cut[2] = {n / 3, n / 2};
             assert_ok(parse_cut(&c, s, n, NULL, 0, &whole, &err), &err);
@@ -234,7 +240,7 @@ static void truncated(void **state)
     json_decref(set);
 }
 
-/* --- what real templates write ---------------------------------------------------------------- */
+/* ---- what real templates write ---- */
 
 static bool calls_agree(const json_t *want)
 {
@@ -319,7 +325,7 @@ static void real_texts(void **state)
     json_decref(set);
 }
 
-/* --- the framework ---------------------------------------------------------------------------- */
+/* ---- the framework ---- */
 
 static enum q_code parse_text(const char *tool, const struct buf *text)
 {
@@ -343,8 +349,10 @@ static void aliases(void **state)
                 own |= !strcmp(names[k][i], a->name);
             }
             const char *found = k ? parser_reasoning_row(a->name) : parser_tool_row(a->name);
-            const struct parser_config c = {.tool = k ? NULL : a->name,
-                                            .reasoning = k ? a->name : NULL};
+            const struct parser_config c = {
+                .tool = k ? NULL : a->name,
+                .reasoning = k ? a->name : NULL,
+            };
             if (!row || own || !found || strcmp(found, a->row) != 0)
                 fail_msg("%s: %s", a->name, found ? found : "no row");
             assert_ok(parser_new(&p, &c, &err), &err);
@@ -534,7 +542,8 @@ static void megabytes(void **state)
         {"lfm2", "<|tool_call_start|>[f(a=\"x", "\""}, /* each may begin a string, or end one */
         {"pythonic", "[f(a=\"x", "\" '"},
         {"minimax_m3", "]<]minimax[>[<invoke name=\"f\">]<]minimax[>[<x>", " "},
-        {"openai", "<|channel|>commentary to=", " "}};
+        {"openai", "<|channel|>commentary to=", " "},
+    };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct buf b = BUF_INIT;
         buf_add_str(&b, rows[i][1]);
@@ -575,7 +584,8 @@ static void allocations_fail(void **state)
         {"minimax_m3",
          "]<]minimax[>[<invoke name=\"f\">]<]minimax[>[<b>]<]minimax[>[<c>1]<]minimax[>["
          "</c>]<]minimax[>[<c>2]<]minimax[>[</c>]<]minimax[>[</b>]<]minimax[>[</invoke>"},
-        {"gemma4", "<think>x <|tool_call>call:f{a:some text,b:{c:more text}}<tool_call|>"}};
+        {"gemma4", "<think>x <|tool_call>call:f{a:some text,b:{c:more text}}<tool_call|>"},
+    };
     json_t *tools =
         json_loads("[{\"name\": \"f\", \"parameters\": {\"properties\": {\"a\": {}}}}]", 0, NULL);
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
@@ -583,11 +593,14 @@ static void allocations_fail(void **state)
         int n = 0;
         for (; rc != Q_OK && n < 300; n++) {
             mem_fail_after(n);
-            rc = parse_cut(&(struct parser_config){.tool = texts[i][0],
-                                                   .reasoning = "qwen3",
-                                                   .tools = tools,
-                                                   .start = REASONING_NOT_OPEN},
-                           texts[i][1], strlen(texts[i][1]), NULL, 0, &r, &err);
+            rc = parse_cut(
+                &(struct parser_config){
+                    .tool = texts[i][0],
+                    .reasoning = "qwen3",
+                    .tools = tools,
+                    .start = REASONING_NOT_OPEN,
+                },
+                texts[i][1], strlen(texts[i][1]), NULL, 0, &r, &err);
             mem_fail_after(-1);
             if (rc != Q_OK && rc != Q_NO_MEMORY)
                 fail_msg("%s, allocation %d: %s %s", texts[i][0], n, q_code_name(rc), err.message);
@@ -599,7 +612,7 @@ static void allocations_fail(void **state)
     json_decref(tools);
 }
 
-/* --- values ----------------------------------------------------------------------------------- */
+/* ---- values ---- */
 
 static void scanner(void **state)
 {
@@ -646,7 +659,8 @@ static void literals(void **state)
         {"1", "1"},
         {" True ", " true"},
         {"....", NULL},
-        {"+", NULL}};
+        {"+", NULL},
+    };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct buf out = BUF_INIT;
         bool good = lenient_json_whole(rows[i][0], strlen(rows[i][0]), &out);
@@ -808,7 +822,8 @@ static void calls_cut_by_a_limit(void **state)
         {"hermes", "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}"},
         {"hermes", "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": [1"},
         {"mistral", "[TOOL_CALLS]f[ARGS]{\"a\": \"b\""},
-        {"qwen3_coder", "<tool_call>\n<function=f>\n<parameter=a>\nOslo\n</parameter>\n"}};
+        {"qwen3_coder", "<tool_call>\n<function=f>\n<parameter=a>\nOslo\n</parameter>\n"},
+    };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         const struct parser_config c = {.tool = texts[i][0]};
         assert_ok(parse_ended(&c, texts[i][1], 3, true), &err);
@@ -873,7 +888,8 @@ static void prompts(void **state)
         {"muse_glimmer", "<|start|>assistant", REASONING_NOT_OPEN, "",
          " to=self<|message|> to=user<|message|>  to=user<|message|>  ", ""},
         {"minimax_m2_append_think", "x", REASONING_NOT_OPEN, "", "", ""},
-        {"none", "<think>", REASONING_NOT_OPEN, "", "", ""}};
+        {"none", "<think>", REASONING_NOT_OPEN, "", "", ""},
+    };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         size_t n = strlen(rows[i].prompt);
         struct parser_before before;
@@ -924,7 +940,8 @@ static void detected(void **state)
         {"<|plamo:begin_tool_name:plamo|> <|plamo:begin_think:plamo|>", "plamo3", "plamo3", ""},
         {"<|think|> <|tool_call:name|> <|tool_call:args|>", "solar_open", "solar_open", ""},
         {"<think> <iquest_tool_call> <arg_key>", "iquest_q1", "iquest_q1", ""},
-        {"nothing", NULL, NULL, ""}};
+        {"nothing", NULL, NULL, ""},
+    };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct parser_detected found = parser_detect(rows[i].text);
         char suffix[PARSER_SUFFIX_MAX + 1];

@@ -33,12 +33,14 @@ static void begin(void)
 
 static struct msg_submit request(const struct prompt *p)
 {
-    return (struct msg_submit){.prompt = {p->ids, p->n},
-                               .top_p = 1,
-                               .repetition_penalty = 1,
-                               .n_logprob = 1 + BITS_TOP,
-                               .max_tokens = N_NEW,
-                               .ignore_eos = true};
+    return (struct msg_submit){
+        .prompt = {p->ids, p->n},
+        .top_p = 1,
+        .repetition_penalty = 1,
+        .n_logprob = 1 + BITS_TOP,
+        .max_tokens = N_NEW,
+        .ignore_eos = true,
+    };
 }
 
 static void ask(struct msg_submit m)

@@ -15,7 +15,7 @@
 
 static struct q_err e = Q_ERR_INIT;
 
-/* --- printed --- */
+/* ---- printed ---- */
 
 /* Made anew by: build/dev/bin/quire-check-model tests/data/models/MODEL --program --dtype DTYPE
  * --quantization METHOD > tests/data/programs/NAME.txt; look at the difference. */
@@ -43,7 +43,10 @@ static void show(struct buf *out, size_t i, bool json)
 {
     char dir[200];
     const struct model_options o = {
-        .dir = dir, .dtype = printed[i].dtype, .quantization = printed[i].quantization};
+        .dir = dir,
+        .dtype = printed[i].dtype,
+        .quantization = printed[i].quantization,
+    };
     const struct model_show how = {.json = json, .n_token = 2048};
     snprintf(dir, sizeof dir, "%s%s", MODELS, printed[i].model);
     assert_ok(model_show_program(out, &o, &how, &e), &e);
@@ -77,7 +80,7 @@ static void test_json(void **state)
     buf_release(&got);
 }
 
-/* --- other families --- */
+/* ---- other families ---- */
 
 static const struct arch_tensor some_tensors[] = {
     {"attn_norm.bias", W_ATTN_NORM_BIAS, {D_HIDDEN}, SHARD_NONE, WHEN_MLP_BIAS},
@@ -103,30 +106,36 @@ struct family {
 
 static struct model_config some_config(const char *act)
 {
-    struct model_config c = {.vocab_size = 32,
-                             .hidden_size = 16,
-                             .intermediate_size = 24,
-                             .n_layer = 2,
-                             .n_head = 4,
-                             .n_kv_head = 2,
-                             .head_dim = 8,
-                             .rms_norm_eps = 1e-5,
-                             .window = {0, 7}};
+    struct model_config c = {
+        .vocab_size = 32,
+        .hidden_size = 16,
+        .intermediate_size = 24,
+        .n_layer = 2,
+        .n_head = 4,
+        .n_kv_head = 2,
+        .head_dim = 8,
+        .rms_norm_eps = 1e-5,
+        .window = {0, 7},
+    };
     snprintf(c.hidden_act, sizeof c.hidden_act, "%s", act);
-    c.forward = (struct forward_config){.attention_soft_cap = 50,
-                                        .logit_soft_cap = 30,
-                                        .query_scalar = 4,
-                                        .parallel_residual = true};
+    c.forward = (struct forward_config){
+        .attention_soft_cap = 50,
+        .logit_soft_cap = 30,
+        .query_scalar = 4,
+        .parallel_residual = true,
+    };
     return c;
 }
 
 static void compile(struct layer_program *p, const struct arch_layer *l, const char *act,
                     const enum dtype *input)
 {
-    const struct arch arch = {.name = "Test",
-                              .tensors = some_tensors,
-                              .n_tensor = sizeof some_tensors / sizeof *some_tensors,
-                              .layer = *l};
+    const struct arch arch = {
+        .name = "Test",
+        .tensors = some_tensors,
+        .n_tensor = sizeof some_tensors / sizeof *some_tensors,
+        .layer = *l,
+    };
     struct model_config c = some_config(act);
     const struct program_forms f = {plain_form, input, DT_F32};
     c.forward.rotary_fraction = l->residual == ARCH_RESIDUAL_CONFIG ? 0.25 : 0;
@@ -145,38 +154,54 @@ static void kinds_of(struct buf *out, const struct layer_program *p, uint32_t la
 
 static const struct family families[] = {
     {{0}, "silu", BEFORE, NULL},
-    {{.norms = ARCH_NORMS_BOTH,
-      .windows = true,
-      .soft_caps = true,
-      .scales = true,
-      .mlp = ARCH_MLP_GATED,
-      .activations = ARCH_ACTS_GELU},
-     "gelu_pytorch_tanh",
-     "norm matmul rope store attention matmul norm add norm matmul activate matmul norm add",
-     "Test: layer 0: a soft cap of scores"},
-    {{.norms = ARCH_NORMS_AFTER},
-     "silu",
-     "matmul rope store attention matmul norm add matmul activate matmul norm add",
-     "Test: layer 0: a norm of a branch's output"},
-    {{.norms = ARCH_NORMS_SUM, .positions = ARCH_LEARNED},
-     "silu",
-     "matmul store attention matmul add norm matmul activate matmul add norm",
-     "learned positions"},
-    {{.norm = ARCH_NORM_LAYER,
-      .residual = ARCH_RESIDUAL_CONFIG,
-      .mlp = ARCH_MLP_PLAIN,
-      .activations = 1u << ARCH_GELU},
-     "gelu",
-     "norm matmul rope store attention norm matmul activate matmul add matmul add",
-     "LayerNorm"},
-    {{.residual = ARCH_RESIDUAL_SHARED_NORM, .positions = ARCH_ALIBI},
-     "silu",
-     "norm matmul store attention norm matmul activate matmul add matmul add",
-     "ALiBi"},
-    {{.qk_norm = ARCH_QK_NORM_WHOLE, .positions = ARCH_ROPE_INTERLEAVED, .bidirectional = true},
-     "silu",
-     "norm matmul norm norm rope store attention matmul add norm matmul activate matmul add",
-     "interleaved rope"},
+    {
+        {
+            .norms = ARCH_NORMS_BOTH,
+            .windows = true,
+            .soft_caps = true,
+            .scales = true,
+            .mlp = ARCH_MLP_GATED,
+            .activations = ARCH_ACTS_GELU,
+        },
+        "gelu_pytorch_tanh",
+        "norm matmul rope store attention matmul norm add norm matmul activate matmul norm add",
+        "Test: layer 0: a soft cap of scores",
+    },
+    {
+        {.norms = ARCH_NORMS_AFTER},
+        "silu",
+        "matmul rope store attention matmul norm add matmul activate matmul norm add",
+        "Test: layer 0: a norm of a branch's output",
+    },
+    {
+        {.norms = ARCH_NORMS_SUM, .positions = ARCH_LEARNED},
+        "silu",
+        "matmul store attention matmul add norm matmul activate matmul add norm",
+        "learned positions",
+    },
+    {
+        {
+            .norm = ARCH_NORM_LAYER,
+            .residual = ARCH_RESIDUAL_CONFIG,
+            .mlp = ARCH_MLP_PLAIN,
+            .activations = 1u << ARCH_GELU,
+        },
+        "gelu",
+        "norm matmul rope store attention norm matmul activate matmul add matmul add",
+        "LayerNorm",
+    },
+    {
+        {.residual = ARCH_RESIDUAL_SHARED_NORM, .positions = ARCH_ALIBI},
+        "silu",
+        "norm matmul store attention norm matmul activate matmul add matmul add",
+        "ALiBi",
+    },
+    {
+        {.qk_norm = ARCH_QK_NORM_WHOLE, .positions = ARCH_ROPE_INTERLEAVED, .bidirectional = true},
+        "silu",
+        "norm matmul norm norm rope store attention matmul add norm matmul activate matmul add",
+        "interleaved rope",
+    },
     {{.sinks = true}, "silu", BEFORE, "attention sinks"},
 };
 #define N_FAMILY (sizeof families / sizeof *families)
@@ -260,7 +285,7 @@ static void test_refused_activation(void **state)
     program_release(&p);
 }
 
-/* --- checked --- */
+/* ---- checked ---- */
 
 static void test_check(void **state)
 {
@@ -326,7 +351,7 @@ static void test_check_order(void **state)
     program_release(&p);
 }
 
-/* --- fused --- */
+/* ---- fused ---- */
 
 static void stages_of(struct buf *out, const struct layer_program *p, uint32_t layer)
 {
@@ -398,7 +423,7 @@ static void test_passes(void **state)
     program_release(&p);
 }
 
-/* --- memory --- */
+/* ---- memory ---- */
 
 static uint64_t bit_of(uint32_t buffer)
 {
@@ -450,7 +475,11 @@ static void test_repeated_stages_keep_their_inputs(void **state)
     add_op(&p, &(struct program_op){.kind = PROGRAM_EXPERTS, .in = {h, routes}, .out = act});
     add_op(&p, &(struct program_op){.kind = PROGRAM_EXPERTS, .in = {act, routes}, .out = out});
     add_op(&p, &(struct program_op){
-                   .kind = PROGRAM_COMBINE, .in = {out, routes}, .out = x, .onto = true});
+                   .kind = PROGRAM_COMBINE,
+                   .in = {out, routes},
+                   .out = x,
+                   .onto = true,
+               });
     add_op(&p, &(struct program_op){.kind = PROGRAM_NORM, .in = {x}, .out = h});
     assert_ok(program_fuse(&p, &f, 0, &e), &e);
     assert_int_equal(program_repeated(&p, 0), 1);

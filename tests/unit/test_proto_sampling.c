@@ -109,11 +109,13 @@ static void test_masks(void **state)
     static const struct {
         uint32_t n, words[6];
         bool fits;
-    } cases[] = {{0, {0}, true},          {2, {1, 9}, true}, {5, {1, 9, 2, 0, 3}, true},
-                 {2, {1, 10}, false},   /* not in the vocabulary */
-                 {3, {1, 9, 0}, false}, /* an empty sequence */
-                 {2, {2, 1}, false},    /* cut short */
-                 {1, {UINT32_MAX}, false}};
+    } cases[] = {
+        {0, {0}, true},           {2, {1, 9}, true}, {5, {1, 9, 2, 0, 3}, true},
+        {2, {1, 10}, false},   /* not in the vocabulary */
+        {3, {1, 9, 0}, false}, /* an empty sequence */
+        {2, {2, 1}, false},    /* cut short */
+        {1, {UINT32_MAX}, false},
+    };
     p.allowed_ids = (const uint32_t[]){3, 10};
     p.n_allowed = 1;
     assert_ok(sample_params_check(&p, 10, &e), &e);
@@ -139,31 +141,33 @@ static void test_wire(void **state)
     (void)state;
     const uint32_t ids[] = {1, 2};
     const float bias[] = {3.0f, 4.0f};
-    struct sample_params p = {.temperature = 0.5f,
-                              .top_p = 0.9f,
-                              .min_p = 0.1f,
-                              .top_k = 7,
-                              .repetition_penalty = 1.1f,
-                              .presence_penalty = 0.2f,
-                              .frequency_penalty = 0.3f,
-                              .seed = 42,
-                              .max_tokens = 5,
-                              .min_tokens = 2,
-                              .ignore_eos = true,
-                              .n_logprob = 0,
-                              .n_prompt_logprob = SAMPLE_NO_LOGPROBS,
-                              .stop_ids = ids,
-                              .n_stop_id = 2,
-                              .bias_ids = ids,
-                              .bias = bias,
-                              .n_bias = 2,
-                              .allowed_ids = ids,
-                              .n_allowed = 2,
-                              .bad_words = ids,
-                              .n_bad = 2,
-                              .no_repeat_ngram = 3,
-                              .no_repeat_window = 4,
-                              .top_n_sigma = 1.5f};
+    struct sample_params p = {
+        .temperature = 0.5f,
+        .top_p = 0.9f,
+        .min_p = 0.1f,
+        .top_k = 7,
+        .repetition_penalty = 1.1f,
+        .presence_penalty = 0.2f,
+        .frequency_penalty = 0.3f,
+        .seed = 42,
+        .max_tokens = 5,
+        .min_tokens = 2,
+        .ignore_eos = true,
+        .n_logprob = 0,
+        .n_prompt_logprob = SAMPLE_NO_LOGPROBS,
+        .stop_ids = ids,
+        .n_stop_id = 2,
+        .bias_ids = ids,
+        .bias = bias,
+        .n_bias = 2,
+        .allowed_ids = ids,
+        .n_allowed = 2,
+        .bad_words = ids,
+        .n_bad = 2,
+        .no_repeat_ngram = 3,
+        .no_repeat_window = 4,
+        .top_n_sigma = 1.5f,
+    };
     struct sample_params back;
     struct msg_submit m = {0}, again = {0};
     sample_params_to_submit(&m, &p);

@@ -38,11 +38,13 @@ static struct loaded logits_with(const char *dir, enum quantization quantization
 {
     struct q_err e = Q_ERR_INIT;
     struct runner r;
-    struct runner_options o = {.dir = dir,
-                               .n_thread = 2,
-                               .caps = kern_caps_machine(),
-                               .dtype = DT_F32,
-                               .quantization = quantization};
+    struct runner_options o = {
+        .dir = dir,
+        .n_thread = 2,
+        .caps = kern_caps_machine(),
+        .dtype = DT_F32,
+        .quantization = quantization,
+    };
     assert_ok(runner_open(&r, &o, &e), &e);
     const struct model_shape *s = model_shape(r.model);
     struct loaded out = {s->vocab_size, s->weight_bytes};

@@ -532,7 +532,11 @@ static void misuse_is_told(void **state)
 static void quantization_is_the_checkpoints(void **state)
 {
     static const char *const cases[][2] = {
-        {"awq-4", "int4"}, {"int8", "int8"}, {"int8/plain", ""}, {"fp8", ""}};
+        {"awq-4", "int4"},
+        {"int8", "int8"},
+        {"int8/plain", ""},
+        {"fp8", ""},
+    };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char dir[64];
@@ -688,12 +692,14 @@ static void conversations_go_through_the_template(void **state)
     assert_int_equal(s.n_token, t.n_token);
     p.max_tokens = 1;
     assert_int_equal(converse(&p).finish, QUIRE_FINISH_LENGTH);
-    struct quire_request *r = submit(&(struct quire_params){.size = sizeof p,
-                                                            .text = "Once",
-                                                            .n_text = SIZE_MAX,
-                                                            .max_tokens = 1,
-                                                            .top_p = 1,
-                                                            .repetition_penalty = 1});
+    struct quire_request *r = submit(&(struct quire_params){
+        .size = sizeof p,
+        .text = "Once",
+        .n_text = SIZE_MAX,
+        .max_tokens = 1,
+        .top_p = 1,
+        .repetition_penalty = 1,
+    });
     assert_string_equal(quire_request_message(r), ""); /* it is no conversation */
     quire_request_free(r);
     quire_engine_close(engine);

@@ -12,11 +12,13 @@
 #include "common/mem.h"
 #include "engine/worker/ring.h"
 
-static const struct step_limits limits = {.max_num_seqs = 4,
-                                          .max_num_batched_tokens = 64,
-                                          .max_model_len = 128,
-                                          .logit_rows_max = 8,
-                                          .known_max = 256};
+static const struct step_limits limits = {
+    .max_num_seqs = 4,
+    .max_num_batched_tokens = 64,
+    .max_model_len = 128,
+    .logit_rows_max = 8,
+    .known_max = 256,
+};
 
 static struct ring *new_ring(void)
 {

@@ -60,11 +60,13 @@ static void the_machine_is_an_object(void **state)
     (void)state;
     struct machine m;
     struct buf b = BUF_INIT;
-    const struct roofline r = {.read_gb_s = 40.25,
-                               .fp32_gop_s = 100,
-                               .bf16_gop_s = 200,
-                               .int8_gop_s = 400,
-                               .barrier_us = 0.5};
+    const struct roofline r = {
+        .read_gb_s = 40.25,
+        .fp32_gop_s = 100,
+        .bf16_gop_s = 200,
+        .int8_gop_s = 400,
+        .barrier_us = 0.5,
+    };
     machine_describe(&m);
     assert_true(m.n_core > 0 && m.memory_gb > 0 && *m.cpu && *m.isa && *m.system);
     snprintf(m.cpu, sizeof m.cpu, "a \"quoted\" CPU");

@@ -8,16 +8,21 @@
 #define EOS 2u
 
 static const uint32_t eos_ids[] = {EOS};
-static const struct scheduler_config small = {.limits = {.max_num_seqs = 4,
-                                                         .max_num_batched_tokens = 32,
-                                                         .max_model_len = 64,
-                                                         .logit_rows_max = 8,
-                                                         .known_max = 64},
-                                              .n_block = 8,
-                                              .queue_max = 6,
-                                              .vocab_size = 100,
-                                              .eos_ids = eos_ids,
-                                              .n_eos = 1};
+static const struct scheduler_config small = {
+    .limits =
+        {
+            .max_num_seqs = 4,
+            .max_num_batched_tokens = 32,
+            .max_model_len = 64,
+            .logit_rows_max = 8,
+            .known_max = 64,
+        },
+    .n_block = 8,
+    .queue_max = 6,
+    .vocab_size = 100,
+    .eos_ids = eos_ids,
+    .n_eos = 1,
+};
 
 struct bench { /* a scheduler, and the steps it has in flight */
     struct scheduler *s;
@@ -61,11 +66,13 @@ static struct msg_submit request(uint64_t req_id, uint32_t n_prompt, uint32_t ma
 {
     for (int i = 0; i < 64; i++)
         prompt[i] = 7;
-    return (struct msg_submit){.req_id = req_id,
-                               .prompt = {prompt, n_prompt},
-                               .top_p = 1.0f,
-                               .repetition_penalty = 1.0f,
-                               .max_tokens = max_tokens};
+    return (struct msg_submit){
+        .req_id = req_id,
+        .prompt = {prompt, n_prompt},
+        .top_p = 1.0f,
+        .repetition_penalty = 1.0f,
+        .max_tokens = max_tokens,
+    };
 }
 
 static void submit(struct bench *b, uint64_t req_id, uint32_t n_prompt, uint32_t max_tokens)
@@ -106,7 +113,11 @@ static struct step_result compute(struct bench *b, uint32_t token)
         for (uint32_t k = 1; k <= q->n_token && q->flags & STEP_PROMPT_LOGPROBS; k++)
             if (q->start + k < b->n_known[q->slot])
                 r.rows[n_row++] = (struct step_row){
-                    .slot = q->slot, .position = q->start + k, .token = 7, .is_prompt = 1};
+                    .slot = q->slot,
+                    .position = q->start + k,
+                    .token = 7,
+                    .is_prompt = 1,
+                };
         if (q->flags & STEP_SAMPLE)
             r.rows[n_row++] =
                 (struct step_row){.slot = q->slot, .position = n_known, .token = token};
@@ -540,10 +551,12 @@ static struct step_result drafted(struct bench *b, const uint32_t *tokens, uint3
     assert_ok(step_result_layout(&r, b->result, b->result_n, n, 0, &e), &e);
     r.head->step = v->head->step;
     for (uint32_t i = 0; i < n; i++)
-        r.rows[i] = (struct step_row){.slot = v->seqs->slot,
-                                      .position = v->seqs->start + 1 + i,
-                                      .token = tokens[i],
-                                      .is_rejected = i >= n_predicted};
+        r.rows[i] = (struct step_row){
+            .slot = v->seqs->slot,
+            .position = v->seqs->start + 1 + i,
+            .token = tokens[i],
+            .is_rejected = i >= n_predicted,
+        };
     return r;
 }
 
@@ -688,9 +701,11 @@ static void test_long_prefill(void **state)
 {
     (void)state;
     struct scheduler_config c = small;
-    c.policy = (struct scheduler_policy){.long_prefill_token_threshold = 10,
-                                         .max_num_partial_prefills = 2,
-                                         .max_long_partial_prefills = 1};
+    c.policy = (struct scheduler_policy){
+        .long_prefill_token_threshold = 10,
+        .max_num_partial_prefills = 2,
+        .max_long_partial_prefills = 1,
+    };
     c.n_block = 20;
     struct bench *b = bench_new(&c);
     submit(b, 1, 25, 1);

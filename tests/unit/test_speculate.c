@@ -28,16 +28,18 @@ static struct scheduler_stats run(const struct run *r, const struct golden *g,
     bits_open(&b, &c, out);
     for (uint32_t i = 0; i < r->n_request; i++) {
         const struct golden_prompt *p = &g->prompts[i % g->n];
-        const struct msg_submit m = {.req_id = i,
-                                     .prompt = {p->ids, p->n},
-                                     .top_p = 0.95f,
-                                     .repetition_penalty = i % 3 ? 1 : 1.2f,
-                                     .temperature = r->temperature,
-                                     .seed = 100 + i,
-                                     .n_logprob = 4,
-                                     .n_prompt_logprob = i % 4 == 2 ? 2 : 0,
-                                     .max_tokens = p->n_greedy - i % 3,
-                                     .ignore_eos = i % 2};
+        const struct msg_submit m = {
+            .req_id = i,
+            .prompt = {p->ids, p->n},
+            .top_p = 0.95f,
+            .repetition_penalty = i % 3 ? 1 : 1.2f,
+            .temperature = r->temperature,
+            .seed = 100 + i,
+            .n_logprob = 4,
+            .n_prompt_logprob = i % 4 == 2 ? 2 : 0,
+            .max_tokens = p->n_greedy - i % 3,
+            .ignore_eos = i % 2,
+        };
         bits_submit(&b, &m);
     }
     return bits_finish(&b, r->n_request);
@@ -65,13 +67,15 @@ static void the_same_bits_with_draft_tokens_and_without(void **state)
     golden_get(&g, "llama");
     uint64_t n_preemption = 0;
     for (uint32_t i = 0; i < 10; i++) {
-        struct run r = {.speculative = "",
-                        .n_request = i % 2 ? 11 : 3,
-                        .n_block = i % 3 ? 24 : 10,
-                        .chunk = i % 4 ? 64 : 7,
-                        .n_seq = i % 2 ? 8 : 2,
-                        .n_thread = 1 + i % 2,
-                        .temperature = i < 5 ? 0 : 0.9f};
+        struct run r = {
+            .speculative = "",
+            .n_request = i % 2 ? 11 : 3,
+            .n_block = i % 3 ? 24 : 10,
+            .chunk = i % 4 ? 64 : 7,
+            .n_seq = i % 2 ? 8 : 2,
+            .n_thread = 1 + i % 2,
+            .temperature = i < 5 ? 0 : 0.9f,
+        };
         struct scheduler_stats s = run(&r, &g, answers[0]);
         assert_int_equal(s.n_draft, 0);
         r.speculative = ways[i % 5];
@@ -91,12 +95,14 @@ static void most_tokens_of_the_golden_draft_are_accepted(void **state)
     (void)state;
     struct golden g;
     golden_get(&g, "llama");
-    const struct run r = {.speculative = DRAFT(4),
-                          .n_request = g.n,
-                          .n_block = 40,
-                          .chunk = 128,
-                          .n_seq = 8,
-                          .n_thread = 2};
+    const struct run r = {
+        .speculative = DRAFT(4),
+        .n_request = g.n,
+        .n_block = 40,
+        .chunk = 128,
+        .n_seq = 8,
+        .n_thread = 2,
+    };
     struct scheduler_stats s = run(&r, &g, answers[0]);
     uint64_t sum = 0;
     for (uint32_t i = 0; i < SCHEDULER_DRAFT_TOKENS_MAX; i++)
@@ -126,11 +132,13 @@ static struct scheduler_stats run_preempted(const struct golden *g, enum preempt
     uint32_t n_other = 0;
     for (uint32_t i = 0; i < g->n; i++) {
         const struct golden_prompt *p = &g->prompts[i];
-        const struct msg_submit m = {.req_id = i,
-                                     .prompt = {p->ids, p->n},
-                                     .top_p = 1,
-                                     .repetition_penalty = 1,
-                                     .max_tokens = p->n_greedy};
+        const struct msg_submit m = {
+            .req_id = i,
+            .prompt = {p->ids, p->n},
+            .top_p = 1,
+            .repetition_penalty = 1,
+            .max_tokens = p->n_greedy,
+        };
         bits_submit(&b, &m);
         for (uint32_t at = 3; b.answers[i].finish == FINISH_NONE;) {
             if (b.answers[i].n < at) {
@@ -140,12 +148,14 @@ static struct scheduler_stats run_preempted(const struct golden *g, enum preempt
             at = b.answers[i].n + 3;
             core_preempt_last(b.core);
             const struct golden_prompt *other = &g->prompts[(i + 1) % g->n];
-            const struct msg_submit first = {.req_id = g->n + n_other++,
-                                             .prompt = {other->ids, other->n},
-                                             .top_p = 1,
-                                             .repetition_penalty = 1,
-                                             .priority = UINT32_MAX, /* -1: before the preempted */
-                                             .max_tokens = 1};
+            const struct msg_submit first = {
+                .req_id = g->n + n_other++,
+                .prompt = {other->ids, other->n},
+                .top_p = 1,
+                .repetition_penalty = 1,
+                .priority = UINT32_MAX, /* -1: before the preempted */
+                .max_tokens = 1,
+            };
             bits_submit(&b, &first);
             while (b.answers[first.req_id].finish == FINISH_NONE)
                 bits_turn(&b);
@@ -240,7 +250,8 @@ static void the_flag_says_what_it_accepts(void **state)
          "requires the member model"},
         {"{\"num_speculative_tokens\": 2, \"modell\": \"x\"}", "unknown member \"modell\""},
         {"{\"num_speculative_tokens\": 2, \"prompt_lookup_min\": 4, \"prompt_lookup_max\": 3}",
-         "prompt_lookup_min 4 is greater than"}};
+         "prompt_lookup_min 4 is greater than"},
+    };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         assert_fails(speculative_parse(&s, bad[i].text, &e), Q_INVALID, bad[i].part, &e);
     assert_fails(

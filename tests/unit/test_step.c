@@ -6,12 +6,14 @@
 #include "common/mem.h"
 #include "proto/step.h"
 
-static const struct step_limits limits = {.max_num_seqs = 4,
-                                          .max_num_batched_tokens = 32,
-                                          .max_model_len = 64,
-                                          .logit_rows_max = 8,
-                                          .known_max = 64,
-                                          .copies_max = 3};
+static const struct step_limits limits = {
+    .max_num_seqs = 4,
+    .max_num_batched_tokens = 32,
+    .max_model_len = 64,
+    .logit_rows_max = 8,
+    .known_max = 64,
+    .copies_max = 3,
+};
 static struct q_err e;
 
 struct fixture {
@@ -27,23 +29,31 @@ static int make_step(void **state)
     static struct fixture f;
     assert_ok(step_bytes_max(&f.n, &f.result_n, &limits, &e), &e);
     f.memory = q_calloc(1, f.n);
-    const struct step_head head = {.step = 7,
-                                   .n_seq = 2,
-                                   .n_admit = 1,
-                                   .n_block = 3,
-                                   .n_known = 20,
-                                   .n_stop_id = 2,
-                                   .n_bias = 1,
-                                   .n_list = 5,
-                                   .n_token = 6,
-                                   .n_logit = 6,
-                                   .n_out = 2,
-                                   .n_in = 1};
+    const struct step_head head = {
+        .step = 7,
+        .n_seq = 2,
+        .n_admit = 1,
+        .n_block = 3,
+        .n_known = 20,
+        .n_stop_id = 2,
+        .n_bias = 1,
+        .n_list = 5,
+        .n_token = 6,
+        .n_logit = 6,
+        .n_out = 2,
+        .n_in = 1,
+    };
     assert_ok(step_layout(&f.v, f.memory, f.n, &head, &e), &e);
     f.v.seqs[0] = (struct step_seq){2, STEP_SAMPLE, 16, 1, 1};
     f.v.seqs[1] = (struct step_seq){0, STEP_ADMIT | STEP_PROMPT_LOGPROBS, 0, 5, 2};
     f.v.admits[0] = (struct step_admit){
-        .n_known = 20, .n_prompt = 18, .n_stop_id = 2, .n_bias = 1, .n_allowed = 3, .n_bad = 2};
+        .n_known = 20,
+        .n_prompt = 18,
+        .n_stop_id = 2,
+        .n_bias = 1,
+        .n_allowed = 3,
+        .n_bad = 2,
+    };
     for (uint32_t i = 0; i < 3; i++)
         f.v.blocks[i] = 100 + i;
     for (uint32_t i = 0; i < 20; i++)
@@ -176,15 +186,17 @@ static void test_bytes_max(void **state)
     struct step_view v;
     struct step_result r;
     assert_ok(step_bytes_max(&n, &result_n, &limits, &e), &e);
-    struct step_head head = {.n_seq = 4,
-                             .n_admit = 4,
-                             .n_block = 16,
-                             .n_known = 64,
-                             .n_stop_id = 4 * STEP_STOP_IDS_MAX,
-                             .n_bias = 4 * SAMPLE_BIAS_MAX,
-                             .n_list = STEP_LISTS_MAX,
-                             .n_out = 3,
-                             .n_in = 3};
+    struct step_head head = {
+        .n_seq = 4,
+        .n_admit = 4,
+        .n_block = 16,
+        .n_known = 64,
+        .n_stop_id = 4 * STEP_STOP_IDS_MAX,
+        .n_bias = 4 * SAMPLE_BIAS_MAX,
+        .n_list = STEP_LISTS_MAX,
+        .n_out = 3,
+        .n_in = 3,
+    };
     void *memory = q_alloc(n), *result = q_alloc(result_n);
     assert_ok(step_layout(&v, memory, n, &head, &e), &e);
     assert_fails(step_layout(&v, memory, n - 1, &head, &e), Q_TOO_LARGE, "bytes needed", &e);

@@ -153,19 +153,24 @@ static void the_cheaper_way_is_taken(void **unused)
 /* the scheduler */
 
 static const uint32_t eos[] = {2};
-static const struct scheduler_config config = {.limits = {.max_num_seqs = 4,
-                                                          .max_num_batched_tokens = 64,
-                                                          .max_model_len = 64,
-                                                          .logit_rows_max = 8,
-                                                          .known_max = 128,
-                                                          .copies_max = 8},
-                                               .n_block = 8,
-                                               .n_swap_block = 16,
-                                               .queue_max = 8,
-                                               .policy = {.preemption = PREEMPT_SWAP},
-                                               .vocab_size = VOCAB,
-                                               .eos_ids = eos,
-                                               .n_eos = 1};
+static const struct scheduler_config config = {
+    .limits =
+        {
+            .max_num_seqs = 4,
+            .max_num_batched_tokens = 64,
+            .max_model_len = 64,
+            .logit_rows_max = 8,
+            .known_max = 128,
+            .copies_max = 8,
+        },
+    .n_block = 8,
+    .n_swap_block = 16,
+    .queue_max = 8,
+    .policy = {.preemption = PREEMPT_SWAP},
+    .vocab_size = VOCAB,
+    .eos_ids = eos,
+    .n_eos = 1,
+};
 static struct scheduler *s;
 static struct step_view v;
 static void *step, *result;
@@ -194,11 +199,13 @@ static void submit(uint64_t req_id, uint32_t n_prompt, uint32_t n_new)
     uint32_t prompt[64];
     for (uint32_t i = 0; i < n_prompt; i++)
         prompt[i] = 3 + (uint32_t)(req_id * 7 + i) % (VOCAB - 3);
-    const struct msg_submit m = {.req_id = req_id,
-                                 .prompt = {prompt, n_prompt},
-                                 .top_p = 1,
-                                 .repetition_penalty = 1,
-                                 .max_tokens = n_new};
+    const struct msg_submit m = {
+        .req_id = req_id,
+        .prompt = {prompt, n_prompt},
+        .top_p = 1,
+        .repetition_penalty = 1,
+        .max_tokens = n_new,
+    };
     assert_ok(scheduler_submit(s, 0, &m, 0, &e), &e);
 }
 
@@ -221,9 +228,11 @@ static void settle(uint32_t copy_us, uint32_t forward_us)
     assert_ok(step_result_layout(&r, result, n_result, 8, 0, &e), &e);
     for (uint32_t i = 0; i < v.head->n_seq; i++)
         if (v.seqs[i].flags & STEP_SAMPLE)
-            r.rows[n++] = (struct step_row){.slot = v.seqs[i].slot,
-                                            .position = v.seqs[i].start + v.seqs[i].n_token,
-                                            .token = 50};
+            r.rows[n++] = (struct step_row){
+                .slot = v.seqs[i].slot,
+                .position = v.seqs[i].start + v.seqs[i].n_token,
+                .token = 50,
+            };
     assert_ok(step_result_layout(&r, result, n_result, n, 0, &e), &e);
     r.head->step = v.head->step;
     r.head->copy_us = copy_us;
@@ -338,7 +347,12 @@ static void the_prefix_cache_comes_first(void **unused)
     for (uint32_t i = 0; i < 41; i++)
         prompt[i] = i < 40 ? 3 + (7 + i) % (VOCAB - 3) : 9;
     const struct msg_submit m = {
-        .req_id = 2, .prompt = {prompt, 41}, .top_p = 1, .repetition_penalty = 1, .max_tokens = 20};
+        .req_id = 2,
+        .prompt = {prompt, 41},
+        .top_p = 1,
+        .repetition_penalty = 1,
+        .max_tokens = 20,
+    };
     assert_ok(scheduler_submit(s, 0, &m, 0, &e), &e);
     assert_true(plan());
     assert_int_equal(v.admits[0].n_cached, 32);

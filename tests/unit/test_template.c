@@ -66,15 +66,17 @@ static void refuses(const char *source, const char *type, uint32_t line, uint32_
     buf_release(&out);
 }
 
-/* --- against jinja2 --------------------------------------------------------------------------- */
+/* ---- against jinja2 ---- */
 
 static void snippets(void **state)
 {
     (void)state;
     json_t *set = json_load_file(SNIPPETS, JSON_ALLOW_NUL, NULL), *c;
     assert_non_null(set);
-    const struct template_run r = {.variables = json_object_get(set, "variables"),
-                                   .now = seconds(json_string_value(json_object_get(set, "now")))};
+    const struct template_run r = {
+        .variables = json_object_get(set, "variables"),
+        .now = seconds(json_string_value(json_object_get(set, "now"))),
+    };
     size_t i, n_bad = 0;
     json_array_foreach (json_object_get(set, "cases"), i, c) {
         const json_t *source = json_object_get(c, "template"),
@@ -199,7 +201,7 @@ static void long_texts_stay_linear(void **state)
     buf_release(&out);
 }
 
-/* --- errors ----------------------------------------------------------------------------------- */
+/* ---- errors ---- */
 
 static void places(void **state)
 {
@@ -287,7 +289,7 @@ static void sandbox(void **state)
     gives("[{{ l.append }}{{ ''.__class__ }}]", "{\"l\": []}", "[]");
 }
 
-/* --- limits ----------------------------------------------------------------------------------- */
+/* ---- limits ---- */
 
 static void hits_limit(const char *source)
 {
@@ -375,7 +377,7 @@ static void hostile(void **state)
         repeat_must_end(shapes[i][0], shapes[i][1], shapes[i][2]);
 }
 
-/* --- memory ----------------------------------------------------------------------------------- */
+/* ---- memory ---- */
 
 static void allocations_fail(void **state)
 {

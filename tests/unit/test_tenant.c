@@ -71,7 +71,8 @@ static void public_beginnings_are_found(void **state)
         size_t n;
         uint32_t shared;
     } cases[] = {
-        {{1, 2, 3, 4}, 4, 3}, {{1, 2}, 2, 2}, {{1, 9, 3}, 3, 1}, {{9}, 1, 0}, {{7, 7}, 2, 2}};
+        {{1, 2, 3, 4}, 4, 3}, {{1, 2}, 2, 2}, {{1, 9, 3}, 3, 1}, {{9}, 1, 0}, {{7, 7}, 2, 2},
+    };
     struct shared_prompts list = {NULL, 0};
     struct token_list a = TOKEN_LIST_INIT, b = TOKEN_LIST_INIT;
     for (uint32_t i = 1; i < 4; i++)

@@ -59,7 +59,10 @@ static void timed_linear_fp8(const struct linear_fp8_args *a, const struct kern_
 static const struct kern_table *kern_of(const struct device *d)
 {
     static const struct kern_table kern = {
-        .linear = timed_linear, .linear_int8 = timed_linear_int8, .linear_fp8 = timed_linear_fp8};
+        .linear = timed_linear,
+        .linear_int8 = timed_linear_int8,
+        .linear_fp8 = timed_linear_fp8,
+    };
     (void)d;
     return &kern;
 }
@@ -136,20 +139,22 @@ static float event_ms(struct device_event *from, struct device_event *to)
     return to->at_ms - from->at_ms;
 }
 
-static const struct device_table table = {.kern = kern_of,
-                                          .check = check_device,
-                                          .alloc = get,
-                                          .release = give_back,
-                                          .host_alloc = get,
-                                          .host_free = give_back,
-                                          .copy = copy,
-                                          .fill = fill,
-                                          .sync = wait_for,
-                                          .event_new = event_new,
-                                          .event_free = event_free,
-                                          .event_record = event_record,
-                                          .event_wait = event_wait,
-                                          .event_ms = event_ms};
+static const struct device_table table = {
+    .kern = kern_of,
+    .check = check_device,
+    .alloc = get,
+    .release = give_back,
+    .host_alloc = get,
+    .host_free = give_back,
+    .copy = copy,
+    .fill = fill,
+    .sync = wait_for,
+    .event_new = event_new,
+    .event_free = event_free,
+    .event_record = event_record,
+    .event_wait = event_wait,
+    .event_ms = event_ms,
+};
 static struct device_stream stream;
 static const struct device_link link_ = {&table, &device, &stream};
 static const struct tune_card card = {"Test Card 80GB (PCIe)", 9, 0, 13000, 130100};
@@ -161,17 +166,43 @@ static const struct tune_card card = {"Test Card 80GB (PCIe)", 9, 0, 13000, 1301
 static unsigned char weights[2 * SIDE * SIDE * 2 + 2 * SIDE * 4] __attribute__((aligned(256)));
 static unsigned char workspace[WORKSPACE] __attribute__((aligned(256)));
 static const struct packed plain_matrix = {
-    .data = weights, .n_out = SIDE, .n_in = SIDE, .dtype = DT_BF16};
+    .data = weights,
+    .n_out = SIDE,
+    .n_in = SIDE,
+    .dtype = DT_BF16,
+};
 static const struct packed gated_matrix = {
-    .data = weights, .n_out = 2 * SIDE, .n_in = SIDE, .dtype = DT_BF16, .gated = 1};
+    .data = weights,
+    .n_out = 2 * SIDE,
+    .n_in = SIDE,
+    .dtype = DT_BF16,
+    .gated = 1,
+};
 static const struct packed half_matrix = {
-    .data = weights, .n_out = SIDE, .n_in = SIDE, .dtype = DT_F16};
+    .data = weights,
+    .n_out = SIDE,
+    .n_in = SIDE,
+    .dtype = DT_F16,
+};
 static const struct packed int8_matrix = {
-    .data = weights, .n_out = SIDE, .n_in = SIDE, .dtype = DT_I8};
+    .data = weights,
+    .n_out = SIDE,
+    .n_in = SIDE,
+    .dtype = DT_I8,
+};
 static const struct packed fp8_matrix = {
-    .data = weights, .n_out = SIDE, .n_in = SIDE, .dtype = DT_F8_E4M3};
+    .data = weights,
+    .n_out = SIDE,
+    .n_in = SIDE,
+    .dtype = DT_F8_E4M3,
+};
 static const struct packed int4_matrix = {
-    .data = weights, .n_out = SIDE, .n_in = SIDE, .dtype = DT_I8, .group = 32};
+    .data = weights,
+    .n_out = SIDE,
+    .n_in = SIDE,
+    .dtype = DT_I8,
+    .group = 32,
+};
 
 static void set_up(float own, float a0, float a1, float a2, float a3)
 {
@@ -188,7 +219,11 @@ static enum q_code start(const char *dir, const struct device_product *p, uint32
                          struct device_tuned *out, struct q_err *e)
 {
     const struct kern_exec x = {
-        .nth = 1, .scratch = workspace, .scratch_bytes = WORKSPACE, .stream = &stream};
+        .nth = 1,
+        .scratch = workspace,
+        .scratch_bytes = WORKSPACE,
+        .stream = &stream,
+    };
     const struct device_tuning what = {p, n, &x};
     assert_ok(lt_open(&emu_lt, &fake_lt_api, 64 << 10, e), e);
     const struct tuner t = {.lt = emu_lt, .link = &link_, .card = card, .dir = dir, .n_run = 2};
@@ -205,9 +240,17 @@ static void stop(void)
 }
 
 static const struct device_product one_product = {
-    .w = &plain_matrix, .x_dtype = DT_BF16, .y_dtype = DT_F32, .n_row_max = 40};
+    .w = &plain_matrix,
+    .x_dtype = DT_BF16,
+    .y_dtype = DT_F32,
+    .n_row_max = 40,
+};
 static const struct lt_shape one_shape = {
-    .kind = LT_KIND_BF16, .n_out = SIDE, .n_in = SIDE, .target = LT_TO_Y};
+    .kind = LT_KIND_BF16,
+    .n_out = SIDE,
+    .n_in = SIDE,
+    .target = LT_TO_Y,
+};
 
 /* The algorithm chosen for n_row rows of `one_product`; -1: our own kernel. */
 static int chosen(uint32_t n_row)
@@ -340,15 +383,20 @@ static void make_table(struct tune_table *t, uint32_t n, uint32_t from)
 {
     struct q_err e = Q_ERR_INIT;
     for (uint32_t i = from; i < from + n; i++) {
-        struct tune_entry x = {.shape = {.kind = (enum lt_kind)(i % LT_KINDS),
-                                         .n_out = 64 + i,
-                                         .n_in = 32,
-                                         .target = i % 2 ? LT_TO_Y : LT_TO_SUMS,
-                                         .has_bias = i % 3 == 1,
-                                         .accumulate = i % 5 == 1,
-                                         .gated = i % 4 == 2},
-                               .bucket = i % LT_BUCKETS,
-                               .choice = {.is_own = i % 7 == 3}};
+        struct tune_entry x = {
+            .shape =
+                {
+                    .kind = (enum lt_kind)(i % LT_KINDS),
+                    .n_out = 64 + i,
+                    .n_in = 32,
+                    .target = i % 2 ? LT_TO_Y : LT_TO_SUMS,
+                    .has_bias = i % 3 == 1,
+                    .accumulate = i % 5 == 1,
+                    .gated = i % 4 == 2,
+                },
+            .bucket = i % LT_BUCKETS,
+            .choice = {.is_own = i % 7 == 3},
+        };
         lt_shape_settle(&x.shape);
         for (uint32_t k = 0; k < 8 && !x.choice.is_own; k++)
             x.choice.algo.data[k] = UINT64_C(0x0123456789abcdef) * (k + i);

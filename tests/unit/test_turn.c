@@ -31,16 +31,17 @@ static void render(struct rendered *out, const struct chat_model *m, const char 
 {
     json_t *messages = json_pack("[{s:s,s:s}]", "role", "user", "content", "Hello."),
            *f = json_loads(fields, 0, NULL);
-    const struct turn_ask ask = {.messages = messages,
-                                 .enable_thinking = json_object_get(f, "enable_thinking"),
-                                 .thinking = json_object_get(f, "thinking"),
-                                 .reasoning_effort =
-                                     json_string_value(json_object_get(f, "reasoning_effort")),
-                                 .chat_template_kwargs = json_object_get(f, "chat_template_kwargs"),
-                                 .add_generation_prompt = true,
-                                 .parallel_tool_calls = true,
-                                 .auto_tool_choice = true,
-                                 .form = {FORM_REGEX, "x", 1}};
+    const struct turn_ask ask = {
+        .messages = messages,
+        .enable_thinking = json_object_get(f, "enable_thinking"),
+        .thinking = json_object_get(f, "thinking"),
+        .reasoning_effort = json_string_value(json_object_get(f, "reasoning_effort")),
+        .chat_template_kwargs = json_object_get(f, "chat_template_kwargs"),
+        .add_generation_prompt = true,
+        .parallel_tool_calls = true,
+        .auto_tool_choice = true,
+        .form = {FORM_REGEX, "x", 1},
+    };
     struct turn t;
     assert_non_null(f);
     q_err_reset(&err);
@@ -263,10 +264,12 @@ static void tool_choices(void **state)
         json_t *choice = json_loads(choices[i].choice, JSON_DECODE_ANY, NULL);
         struct buf prompt = BUF_INIT;
         struct turn t;
-        const struct turn_ask ask = {.messages = messages,
-                                     .tools = tools,
-                                     .tool_choice = json_is_null(choice) ? NULL : choice,
-                                     .auto_tool_choice = true};
+        const struct turn_ask ask = {
+            .messages = messages,
+            .tools = tools,
+            .tool_choice = json_is_null(choice) ? NULL : choice,
+            .auto_tool_choice = true,
+        };
         assert_non_null(choice);
         q_err_reset(&err);
         enum q_code rc = turn_read(&t, &m, &ask, &err);

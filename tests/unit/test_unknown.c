@@ -20,14 +20,16 @@ static void test_distance(void **state)
     static const struct {
         const char *a, *b;
         size_t edits;
-    } cases[] = {{"", "", 0},
-                 {"", "abc", 3},
-                 {"serve", "serve", 0},
-                 {"srve", "serve", 1},
-                 {"sevre", "serve", 1},
-                 {"kitten", "sitting", 3},
-                 {"--prot", "--port", 1},
-                 {"ca", "abc", 3}};
+    } cases[] = {
+        {"", "", 0},
+        {"", "abc", 3},
+        {"serve", "serve", 0},
+        {"srve", "serve", 1},
+        {"sevre", "serve", 1},
+        {"kitten", "sitting", 3},
+        {"--prot", "--port", 1},
+        {"ca", "abc", 3},
+    };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *a = cases[i].a, *b = cases[i].b;
         assert_int_equal(nearest_distance(a, strlen(a), b, strlen(b)), cases[i].edits);
@@ -45,23 +47,25 @@ static void test_nearest(void **state)
     static const char names[] = "temperature top_p top_k n max_tokens max_completion_tokens stop";
     static const struct {
         const char *name, *want;
-    } cases[] = {{"temperatur", "temperature"},
-                 {"Temperature", "temperature"},
-                 {"tempreature", "temperature"},
-                 {"topP", "top_p"},
-                 {"top-k", "top_k"},
-                 {"tpo_k", "top_k"},
-                 {"maxTokens", "max_tokens"},
-                 {"max_new_tokens", "max_tokens"},
-                 {"max_completion_token", "max_completion_tokens"},
-                 {"stops", "stop"},
-                 {"", ""},
-                 {"x", ""},
-                 {"N", "n"},
-                 {"beam", ""},
-                 {"something_else", ""},
-                 {"a_name_much_longer_than_any_that_is_known_and_than_what_is_compared", ""}};
-    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+    } cases[] = {
+        {"temperatur", "temperature"},
+        {"Temperature", "temperature"},
+        {"tempreature", "temperature"},
+        {"topP", "top_p"},
+        {"top-k", "top_k"},
+        {"tpo_k", "top_k"},
+        {"maxTokens", "max_tokens"},
+        {"max_new_tokens", "max_tokens"},
+        {"max_completion_token", "max_completion_tokens"},
+        {"stops", "stop"},
+        {"", ""},
+        {"x", ""},
+        {"N", "n"},
+        {"beam", ""},
+        {"something_else", ""},
+        {"a_name_much_longer_than_any_that_is_known_and_than_what_is_compared", ""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *nearest = "";
         size_t n = nearest_name(cases[i].name, names, &nearest);
         if (n != strlen(cases[i].want) || memcmp(nearest, cases[i].want, n) != 0)
@@ -80,15 +84,15 @@ static void test_header(void **state)
     assert_ok(unknown_check(&u, false, &e), &e);
     assert_fails(unknown_check(&u, true, &e), Q_INVALID, "did you mean ab?", &e);
     char name[1000];
-    memset(name, 0xff, sizeof(name) - 1);
-    name[sizeof(name) - 1] = 0;
+    memset(name, 0xff, sizeof name - 1);
+    name[sizeof name - 1] = 0;
     for (int i = 0; i < 1000; i++) {
         unknown_note(&u, name + i % 999, name, 40);
         assert_true(strlen(u.text) < UNKNOWN_TEXT_MAX - 1);
     }
     assert_int_equal(u.n, 1001);
     char end[32];
-    snprintf(end, sizeof(end), " and %zu more", u.n_more);
+    snprintf(end, sizeof end, " and %zu more", u.n_more);
     assert_string_equal(u.text + strlen(u.text) - strlen(end), end);
 }
 
@@ -103,7 +107,7 @@ static void test_many(void **state)
                         json_array_get(json_object_get(body, "tools"), 0)};
     for (int i = 0; i < 3 * 5000; i++) {
         char name[32];
-        snprintf(name, sizeof(name), "temperatur%d", i);
+        snprintf(name, sizeof name, "temperatur%d", i);
         json_object_set_new(inside[i % 3], name, json_true());
     }
     size_t before = n_compared;
@@ -144,7 +148,7 @@ static void test_roles(void **state)
         {"{% if m.role == 'a' %} 'ipython' {% endif %}", "ipython", false},
         {"", "x", false},
     };
-    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         if (role_in_template(cases[i].role, cases[i].source) != cases[i].there)
             fail_msg("%s in %s", cases[i].role, cases[i].source);
 }
@@ -156,21 +160,23 @@ static void test_known_roles(void **state)
     static const struct {
         const char *role;
         bool known;
-    } cases[] = {{"system", true},
-                 {"developer", true},
-                 {"user", true},
-                 {"assistant", true},
-                 {"tool", true},
-                 {"function", true},
-                 {"user assistant", false},
-                 {"tool function", false},
-                 {"use", false},
-                 {"assistants", false},
-                 {" ", false},
-                 {"User", false}};
+    } cases[] = {
+        {"system", true},
+        {"developer", true},
+        {"user", true},
+        {"assistant", true},
+        {"tool", true},
+        {"function", true},
+        {"user assistant", false},
+        {"tool function", false},
+        {"use", false},
+        {"assistants", false},
+        {" ", false},
+        {"User", false},
+    };
     const struct chat_model none = {.template = NULL};
     struct q_err e = Q_ERR_INIT;
-    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         json_t *messages = json_pack("[{s:s}]", "role", cases[i].role);
         if ((roles_check(&none, NULL, messages, &e) == Q_OK) != cases[i].known)
             fail_msg("role \"%s\": %s", cases[i].role, e.message);

@@ -35,8 +35,10 @@ static const struct quant_case cases[] = {
 
 /* Of experts: each has orders of inputs of its own. Another expert for a token moves its logits
  * far. */
-static const struct quant_case experts[] = {{"experts-gptq-4-act", QUANTIZE_INT4, 32, 0.03},
-                                            {"experts-awq-4", QUANTIZE_INT4, 32, 0.03}};
+static const struct quant_case experts[] = {
+    {"experts-gptq-4-act", QUANTIZE_INT4, 32, 0.03},
+    {"experts-awq-4", QUANTIZE_INT4, 32, 0.03},
+};
 #define N_EXPERTS (sizeof experts / sizeof *experts)
 
 struct opened {
@@ -73,19 +75,31 @@ static void multiply_out(float *y, const struct packed *w)
     for (uint32_t i = 0; i < n; i++)
         x[i * n + i] = 1;
     struct quant_rows_args a = {
-        .q = q, .rows = rows, .sums = sums, .x = x, .n_row = n, .n_col = n, .x_stride = n};
+        .q = q,
+        .rows = rows,
+        .sums = sums,
+        .x = x,
+        .n_row = n,
+        .n_col = n,
+        .x_stride = n,
+    };
     a.q_stride = 128;
     a.order = w->order;
     kern.quant_rows(&a, &alone);
     assert_true(kern_scratch_bytes(64, 4, 16) <= sizeof scratch);
-    struct linear_w4a8_args product = {.by = {.y = y,
-                                              .x = q,
-                                              .rows = rows,
-                                              .w = *w,
-                                              .n_row = n,
-                                              .x_stride = 128,
-                                              .y_stride = w->n_out},
-                                       .sums = sums};
+    struct linear_w4a8_args product = {
+        .by =
+            {
+                .y = y,
+                .x = q,
+                .rows = rows,
+                .w = *w,
+                .n_row = n,
+                .x_stride = 128,
+                .y_stride = w->n_out,
+            },
+        .sums = sums,
+    };
     if (w->group)
         kern.linear_w4a8(&product, &alone);
     else
@@ -111,11 +125,13 @@ static void check_packed(const struct weight_source *s, const float *want)
 {
     static float y[MATRIX];
     static _Alignas(64) unsigned char data[PACKED_MAX];
-    struct packed w = {.data = data,
-                       .n_out = s->rows,
-                       .n_in = s->cols,
-                       .dtype = DT_I8,
-                       .group = weight_quant_group(s)};
+    struct packed w = {
+        .data = data,
+        .n_out = s->rows,
+        .n_in = s->cols,
+        .dtype = DT_I8,
+        .group = weight_quant_group(s),
+    };
     if (!w.group && !weight_quant_is_int8(s))
         return;
     pack_matrix(&w, s);
@@ -187,21 +203,25 @@ static void check_product(const struct kern_table *kern, const struct weight_sou
     struct quant_row row, of_plain;
     uint64_t state = 5;
     const struct kern_exec alone = {.nth = 1, .scratch = scratch, .scratch_bytes = sizeof scratch};
-    struct packed w = {.data = data,
-                       .n_out = s->rows,
-                       .n_in = s->cols,
-                       .dtype = DT_I8,
-                       .group = weight_quant_group(s)};
+    struct packed w = {
+        .data = data,
+        .n_out = s->rows,
+        .n_in = s->cols,
+        .dtype = DT_I8,
+        .group = weight_quant_group(s),
+    };
     pack_matrix(&w, s);
     for (uint32_t k = 0; k < s->cols; k++)
         x[k] = (float)(run_random(&state) % 2001) / 1000 - 1;
-    struct quant_rows_args a = {.q = plain,
-                                .rows = &of_plain,
-                                .x = x,
-                                .n_row = 1,
-                                .n_col = s->cols,
-                                .x_stride = 96,
-                                .q_stride = 128};
+    struct quant_rows_args a = {
+        .q = plain,
+        .rows = &of_plain,
+        .x = x,
+        .n_row = 1,
+        .n_col = s->cols,
+        .x_stride = 96,
+        .q_stride = 128,
+    };
     kern->quant_rows(&a, &alone);
     a.q = q;
     a.rows = &row;
@@ -210,7 +230,8 @@ static void check_product(const struct kern_table *kern, const struct weight_sou
     kern->quant_rows(&a, &alone);
     const struct linear_w4a8_args product = {
         .by = {.y = y, .x = q, .rows = &row, .w = w, .n_row = 1, .x_stride = 128, .y_stride = 96},
-        .sums = sums};
+        .sums = sums,
+    };
     kern->linear_w4a8(&product, &alone);
     for (uint32_t o = 0; o < s->rows; o++) {
         const float want = defined(s, o, plain) * of_plain.scale;
@@ -316,7 +337,11 @@ static void goldens(void **state)
         double error = 0, size = 0;
         snprintf(dir, sizeof dir, GOLDEN_DIR "/%s", names[m]);
         struct runner_options o = {
-            .dir = dir, .n_thread = 1, .caps = kern_caps_machine(), .dtype = DT_F32};
+            .dir = dir,
+            .n_thread = 1,
+            .caps = kern_caps_machine(),
+            .dtype = DT_F32,
+        };
         assert_ok(golden_open(&g, dir, &e), &e);
         assert_ok(runner_open(&r, &o, &e), &e);
         const json_t *prompts = json_object_get(g.root, "prompts");
@@ -436,7 +461,11 @@ static void damaged_is_refused(void **state)
     }
     struct model *m = NULL;
     struct model_options o = {
-        .dir = DATA "awq-4", .dtype = DT_F32, .kern = &kern, .quantization = QUANTIZE_INT8};
+        .dir = DATA "awq-4",
+        .dtype = DT_F32,
+        .kern = &kern,
+        .quantization = QUANTIZE_INT8,
+    };
     assert_fails(model_load(&m, &o, &e), Q_INVALID, "quantized already (awq, 4 bits)", &e);
     o.dir = DATA "fp8";
     assert_fails(model_load(&m, &o, &e), Q_INVALID, "quantized already (fp8, 8 bits)", &e);
@@ -453,16 +482,22 @@ static void dummy_has_its_bits(void **state)
     static const struct {
         const char *dir;
         enum quantization quantization;
-    } all[] = {{DATA "awq-4", QUANTIZE_INT4},
-               {DATA "gptq-4-act", QUANTIZE_INT4},
-               {DATA "int8", QUANTIZE_INT8}};
+    } all[] = {
+        {DATA "awq-4", QUANTIZE_INT4},
+        {DATA "gptq-4-act", QUANTIZE_INT4},
+        {DATA "int8", QUANTIZE_INT8},
+    };
     struct kern_table kern;
     (void)state;
     kern_table_cpu(&kern, kern_caps_machine());
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         struct model *m = NULL;
         struct model_options o = {
-            .dir = all[i].dir, .dtype = DT_F32, .kern = &kern, .format = LOAD_DUMMY};
+            .dir = all[i].dir,
+            .dtype = DT_F32,
+            .kern = &kern,
+            .format = LOAD_DUMMY,
+        };
         assert_ok(model_load(&m, &o, &e), &e);
         assert_int_equal(model_shape(m)->quantization, all[i].quantization);
         model_free(m);

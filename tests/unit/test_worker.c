@@ -25,15 +25,17 @@ static void *run(void *arg)
 
 static struct q_err start(const char *dir, uint32_t n_thread)
 {
-    struct worker_config c = {.dtype = DT_F32,
-                              .max_model_len = 256,
-                              .max_num_seqs = 4,
-                              .max_num_batched_tokens = 64,
-                              .n_block = 20,
-                              .swap_bytes = 1 << 20,
-                              .n_thread = n_thread,
-                              .cpu_isa = "auto",
-                              .log_level = 3};
+    struct worker_config c = {
+        .dtype = DT_F32,
+        .max_model_len = 256,
+        .max_num_seqs = 4,
+        .max_num_batched_tokens = 64,
+        .n_block = 20,
+        .swap_bytes = 1 << 20,
+        .n_thread = n_thread,
+        .cpu_isa = "auto",
+        .log_level = 3,
+    };
     struct q_err e = Q_ERR_INIT;
     uint32_t percent;
     snprintf(c.model_dir, sizeof c.model_dir, "%s", dir);
@@ -74,7 +76,8 @@ static void send_step(const struct step_seq *q, const struct step_admit *a, cons
         .n_token = q->n_token,
         .n_out = n_out,
         .n_in = n_in,
-        .n_logit = q->flags & STEP_PROMPT_LOGPROBS ? q->n_token : (q->flags & STEP_SAMPLE) != 0};
+        .n_logit = q->flags & STEP_PROMPT_LOGPROBS ? q->n_token : (q->flags & STEP_SAMPLE) != 0,
+    };
     assert_ok(step_layout(&v, ring_step_space(ring), info.step_bytes, &h, &e), &e);
     *v.seqs = *q;
     if (a) {
@@ -228,7 +231,11 @@ static void masks_come_from_their_own_thread(void **state)
     assert_true(!pthread_equal(fake.thread, thread)); /* a side thread */
     /* nothing may come: the request fails; without a grammar nobody is asked */
     const struct step_seq q = {
-        .slot = 2, .flags = STEP_ADMIT | STEP_SAMPLE, .n_token = 3, .n_new_block = 1};
+        .slot = 2,
+        .flags = STEP_ADMIT | STEP_SAMPLE,
+        .n_token = 3,
+        .n_new_block = 1,
+    };
     a.params.grammar = 9;
     send_step(&q, &a, history, blocks);
     assert_int_equal(receive().rows[0].rank, SAMPLE_EMPTY);
@@ -259,7 +266,11 @@ static void wrong_steps_are_answered_with_an_error(void **state)
                    bad_block[] = {20};
     struct step_admit a = admit_of(3);
     const struct step_seq all = {
-        .slot = 1, .flags = STEP_ADMIT | STEP_SAMPLE, .n_token = 3, .n_new_block = 1};
+        .slot = 1,
+        .flags = STEP_ADMIT | STEP_SAMPLE,
+        .n_token = 3,
+        .n_new_block = 1,
+    };
     struct step_seq no_block = all, ahead = {.slot = 1, .start = 5, .n_token = 1},
                     early = {.slot = 1, .flags = STEP_SAMPLE, .start = 0, .n_token = 2},
                     fresh = {.slot = 3, .n_token = 1};
@@ -295,17 +306,23 @@ static uint32_t with_lists(uint32_t n_allowed, uint32_t n_bad, const uint32_t *l
 {
     struct q_err e = Q_ERR_INIT;
     struct step_view v;
-    const struct step_head h = {.step = ++i_step,
-                                .n_seq = 1,
-                                .n_admit = 1,
-                                .n_block = 1,
-                                .n_known = 3,
-                                .n_list = n_allowed + n_bad,
-                                .n_token = 3,
-                                .n_logit = 1};
+    const struct step_head h = {
+        .step = ++i_step,
+        .n_seq = 1,
+        .n_admit = 1,
+        .n_block = 1,
+        .n_known = 3,
+        .n_list = n_allowed + n_bad,
+        .n_token = 3,
+        .n_logit = 1,
+    };
     assert_ok(step_layout(&v, ring_step_space(ring), info.step_bytes, &h, &e), &e);
     *v.seqs = (struct step_seq){
-        .slot = 1, .flags = STEP_ADMIT | STEP_SAMPLE, .n_token = 3, .n_new_block = 1};
+        .slot = 1,
+        .flags = STEP_ADMIT | STEP_SAMPLE,
+        .n_token = 3,
+        .n_new_block = 1,
+    };
     *v.admits = admit_of(3);
     v.admits->n_allowed = n_allowed;
     v.admits->n_bad = n_bad;
@@ -333,10 +350,11 @@ static void wrong_lists_are_answered_with_an_error(void **state)
     const struct {
         uint32_t n_allowed, n_bad, lists[4];
         bool ok;
-    } cases[] = {{2, 0, {5, last + 1}, false},  {2, 0, {UINT32_MAX, 5}, false},
-                 {0, 2, {1, last + 1}, false},  {0, 2, {3, 7}, false},
-                 {0, 2, {0, 7}, false},         {1, 2, {last, 2, 7}, false},
-                 {1, 2, {last, 1, best}, true}, {1, 0, {last}, true}};
+    } cases[] = {
+        {2, 0, {5, last + 1}, false},  {2, 0, {UINT32_MAX, 5}, false}, {0, 2, {1, last + 1}, false},
+        {0, 2, {3, 7}, false},         {0, 2, {0, 7}, false},          {1, 2, {last, 2, 7}, false},
+        {1, 2, {last, 1, best}, true}, {1, 0, {last}, true},
+    };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         assert_int_equal(with_lists(cases[i].n_allowed, cases[i].n_bad, cases[i].lists),
                          cases[i].ok ? last : corrupt);
@@ -385,24 +403,34 @@ static void blocks_are_copied_out_before_in_before_rows(void **state)
         assert_true(info.n_swap_block > 6 && info.limits.copies_max == 32);
         struct step_admit a = admit_of(n);
         struct step_seq q = {
-            .slot = 0, .flags = STEP_ADMIT | STEP_SAMPLE, .n_token = n, .n_new_block = 3};
+            .slot = 0,
+            .flags = STEP_ADMIT | STEP_SAMPLE,
+            .n_token = n,
+            .n_new_block = 3,
+        };
         send_step(&q, &a, known, first);
         assert_int_equal(token_of_step(), greedy[0]);
         known[n] = greedy[0];
         n_out = copy_three(outs, first, 6, -1);
         struct step_admit b = admit_of(40);
         q = (struct step_seq){
-            .slot = 1, .flags = STEP_ADMIT | STEP_SAMPLE, .n_token = 40, .n_new_block = 3};
+            .slot = 1,
+            .flags = STEP_ADMIT | STEP_SAMPLE,
+            .n_token = 40,
+            .n_new_block = 3,
+        };
         send_step(&q, &b, other, first);
         token_of_step();
         n_in = copy_three(ins, second, 6, -1);
         a.n_known = n + 1;
         a.n_restored = n;
-        q = (struct step_seq){.slot = 2,
-                              .flags = STEP_ADMIT | STEP_SAMPLE,
-                              .start = n,
-                              .n_token = 1,
-                              .n_new_block = 3};
+        q = (struct step_seq){
+            .slot = 2,
+            .flags = STEP_ADMIT | STEP_SAMPLE,
+            .start = n,
+            .n_token = 1,
+            .n_new_block = 3,
+        };
         send_step(&q, &a, known, second);
         assert_int_equal(token_of_step(), greedy[1]);
         known[n + 1] = greedy[1];

@@ -111,8 +111,9 @@ static void byte_level_bytes(const void *self, const char *token, size_t n, stru
         buf_add(out, token, n);
 }
 
-const struct dec_ops decode_byte_level = {{NULL, NULL},     byte_level_push, byte_level_flush,
-                                          byte_level_bytes, DEC_ANY,         true};
+const struct dec_ops decode_byte_level = {
+    {NULL, NULL}, byte_level_push, byte_level_flush, byte_level_bytes, DEC_ANY, true,
+};
 
 /* Fuse joins tokens; streaming them one after the other is the same. */
 const struct dec_ops decode_fuse = {{NULL, NULL}, dec_emit, NULL, NULL, DEC_ANY, true};

@@ -38,7 +38,8 @@ static void replace_push(struct dec_stage *s, const char *token, size_t n)
 }
 
 const struct dec_ops decode_replace = {
-    {decode_replace_load, replace_drop}, replace_push, NULL, replace_bytes, DEC_TOKENS, false};
+    {decode_replace_load, replace_drop}, replace_push, NULL, replace_bytes, DEC_TOKENS, false,
+};
 
 /* ---- ByteFallback: <0x41> is a byte ----
  *
@@ -161,8 +162,9 @@ static void fallback_bytes(const void *self, const char *token, size_t n, struct
         buf_add_char(out, (char)byte);
 }
 
-const struct dec_ops decode_byte_fallback = {{fallback_load, q_free}, fallback_push, end_run,
-                                             fallback_bytes,          DEC_TOKENS,    false};
+const struct dec_ops decode_byte_fallback = {
+    {fallback_load, q_free}, fallback_push, end_run, fallback_bytes, DEC_TOKENS, false,
+};
 
 /* ---- Strip: characters off the ends of each token, or of the text once tokens are fused ----
  *
@@ -252,4 +254,5 @@ static void strip_flush(struct dec_stage *s)
 }
 
 const struct dec_ops decode_strip = {
-    {strip_load, q_free}, strip_push, strip_flush, NULL, DEC_ANY, false};
+    {strip_load, q_free}, strip_push, strip_flush, NULL, DEC_ANY, false,
+};

@@ -112,7 +112,8 @@ static void piece_bytes(const void *self, const char *token, size_t n, struct bu
 }
 
 const struct dec_ops decode_word_piece = {
-    {piece_load, names_drop}, piece_push, NULL, piece_bytes, DEC_TOKENS, false};
+    {piece_load, names_drop}, piece_push, NULL, piece_bytes, DEC_TOKENS, false,
+};
 
 /* ---- CTC: a token said twice is one, the pad token is nothing, the delimiter is a space ---- */
 
@@ -155,7 +156,8 @@ static void ctc_push(struct dec_stage *s, const char *token, size_t n)
 }
 
 const struct dec_ops decode_ctc = {
-    {ctc_load, names_drop}, ctc_push, NULL, ctc_bytes, DEC_TOKENS, false};
+    {ctc_load, names_drop}, ctc_push, NULL, ctc_bytes, DEC_TOKENS, false,
+};
 
 /* ---- BPEDecoder: the suffix ends a word; after the last one comes no space ---- */
 
@@ -201,4 +203,5 @@ static void suffix_bytes(const void *self, const char *token, size_t n, struct b
 }
 
 const struct dec_ops decode_bpe = {
-    {suffix_load, names_drop}, suffix_push, suffix_flush, suffix_bytes, DEC_TOKENS, false};
+    {suffix_load, names_drop}, suffix_push, suffix_flush, suffix_bytes, DEC_TOKENS, false,
+};

@@ -77,9 +77,10 @@ static uint32_t clean_char(uint32_t cp)
 /* The CJK blocks that BERT sets apart. */
 static bool is_chinese(uint32_t cp)
 {
-    static const uint32_t blocks[][2] = {{0x4e00, 0x9fff},   {0x3400, 0x4dbf},   {0x20000, 0x2a6df},
-                                         {0x2a700, 0x2b73f}, {0x2b740, 0x2b81f}, {0x2b920, 0x2ceaf},
-                                         {0xf900, 0xfaff},   {0x2f800, 0x2fa1f}};
+    static const uint32_t blocks[][2] = {
+        {0x4e00, 0x9fff},   {0x3400, 0x4dbf},   {0x20000, 0x2a6df}, {0x2a700, 0x2b73f},
+        {0x2b740, 0x2b81f}, {0x2b920, 0x2ceaf}, {0xf900, 0xfaff},   {0x2f800, 0x2fa1f},
+    };
     for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++) {
         if (cp >= blocks[i][0] && cp <= blocks[i][1])
             return true;

@@ -156,7 +156,10 @@ static size_t template_special(const void *self)
 }
 
 const struct post_ops post_template = {
-    {template_load, template_drop}, template_apply, template_special};
+    {template_load, template_drop},
+    template_apply,
+    template_special,
+};
 
 /* ---- cls and sep ---- */
 

@@ -117,5 +117,6 @@ static void metaspace_bytes(const void *self, const char *token, size_t n, struc
     buf_release(&s.token);
 }
 
-const struct dec_ops decode_metaspace = {{metaspace_load, q_free}, metaspace_push, NULL,
-                                         metaspace_bytes,          DEC_TOKENS,     false};
+const struct dec_ops decode_metaspace = {
+    {metaspace_load, q_free}, metaspace_push, NULL, metaspace_bytes, DEC_TOKENS, false,
+};

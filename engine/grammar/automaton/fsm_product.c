@@ -183,8 +183,10 @@ static const struct fsm *product(struct build *b, const struct fsm *x, const str
     for (size_t i = 0; i < p.n_pair && build_ok(b); i++) {
         uint32_t sx = (uint32_t)(p.pairs[i] >> 32), sy = (uint32_t)p.pairs[i];
         bool in_y = sy < y->n_state && y->states[sy].final;
-        struct fsm_state s = {.edge = (uint32_t)p.n_edge,
-                              .final = x->states[sx].final && in_y != minus};
+        struct fsm_state s = {
+            .edge = (uint32_t)p.n_edge,
+            .final = x->states[sx].final && in_y != minus,
+        };
         for (uint32_t k = 0, at = 0; k < x->states[sx].n_edge && build_ok(b); k++)
             pair_edges(&p, &s, x->edges[x->states[sx].edge + k], sy, &at);
         if (pairing_grow(&p, &p.states, &p.state_cap, i + 1, sizeof s))

@@ -15,9 +15,10 @@
 #define SEEN_SIZE     32768u /* a power of two above twice MATCHER_PAIRS_MAX */
 #define MASKS_KEPT    32u    /* whole masks remembered by one matcher */
 
-enum {                 /* config.flags */
-       CONFIG_END = 1, /* the text may end here */
-       CONFIG_OUT = 2  /* a local has ended its rule */
+/* config.flags */
+enum {
+    CONFIG_END = 1, /* the text may end here */
+    CONFIG_OUT = 2  /* a local has ended its rule */
 };
 #define CONFIG_SELF (1ull << 62)
 struct frame {

@@ -75,10 +75,12 @@ static void lay_out(struct trie *t, const struct entry *entries, uint32_t n, uin
             t->nodes[path[--n_path]].end = t->n_all;
         for (; n_path < x->n; n_path++) {
             path[n_path] = t->n_all;
-            t->nodes[t->n_all++] = (struct trie_node){.token = TRIE_NONE,
-                                                      .first = n_order + i,
-                                                      .depth = (uint16_t)(n_path + 1),
-                                                      .byte = x->s[n_path]};
+            t->nodes[t->n_all++] = (struct trie_node){
+                .token = TRIE_NONE,
+                .first = n_order + i,
+                .depth = (uint16_t)(n_path + 1),
+                .byte = x->s[n_path],
+            };
         }
         t->nodes[path[n_path - 1]].token = x->id;
     }

@@ -10,10 +10,11 @@ static const struct range digits[] = {{'0', '9'}};
 static const struct range words[] = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
 static const struct range spaces[] = {{9, 13}, {' ', ' '}};
 /* White space of ECMA-262, Python and Rust together. */
-static const struct range wide_spaces[] = {{9, 13},          {0x1C, 0x20},     {0x85, 0x85},
-                                           {0xA0, 0xA0},     {0x1680, 0x1680}, {0x180E, 0x180E},
-                                           {0x2000, 0x200A}, {0x2028, 0x2029}, {0x202F, 0x202F},
-                                           {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
+static const struct range wide_spaces[] = {
+    {9, 13},          {0x1C, 0x20},     {0x85, 0x85},     {0xA0, 0xA0},
+    {0x1680, 0x1680}, {0x180E, 0x180E}, {0x2000, 0x200A}, {0x2028, 0x2029},
+    {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF},
+};
 
 const struct cset *chars_one(struct build *b, uint32_t lo, uint32_t hi)
 {
@@ -103,7 +104,8 @@ const struct cset *chars_category(struct build *b, const char *name, size_t n)
         {"Separator", CAT(ZS) | CAT(ZL) | CAT(ZP)},
         {"Zs", CAT(ZS)},
         {"Cc", CAT(CC)},
-        {"Cf", CAT(CF)}};
+        {"Cf", CAT(CF)},
+    };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strlen(known[i].name) == n && !memcmp(known[i].name, name, n))
             return by_category(b, known[i].categories);

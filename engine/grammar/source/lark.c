@@ -53,7 +53,8 @@ static const struct {
     {"SH_COMMENT", "#[^\\n]*"},
     {"CPP_COMMENT", "//[^\\n]*"},
     {"SQL_COMMENT", "--[^\\n]*"},
-    {"C_COMMENT", "/\\*([^*]|\\*+[^*/])*\\*+/"}};
+    {"C_COMMENT", "/\\*([^*]|\\*+[^*/])*\\*+/"},
+};
 
 static const struct expr *alternatives(struct lark *p);
 
@@ -349,7 +350,10 @@ static void import(struct lark *p)
     }
     uint32_t rule = rule_named(p, as, n_as);
     const struct regex_text r = {
-        .s = common[i].pattern, .n = strlen(common[i].pattern), .where = "common"};
+        .s = common[i].pattern,
+        .n = strlen(common[i].pattern),
+        .where = "common",
+    };
     const struct expr *x = regex_expr(p->b, &r, EXPR_UTF8);
     if (build_ok(p->b))
         p->b->rules[rule].body = x;

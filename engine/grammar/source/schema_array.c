@@ -209,9 +209,11 @@ static uint32_t list_wanted(struct schema *s, const struct constraints *c, struc
     uint32_t n = 0;
     for (uint32_t i = 0; i < c->n_array && build_ok(s->b); i++) {
         const json_t *v = json_object_get(c->arrays[i], "contains");
-        struct wanted w = {.schema = v,
-                           .min = bound_of(c->arrays[i], "minContains", 1),
-                           .max = bound_of(c->arrays[i], "maxContains", EXPR_INF)};
+        struct wanted w = {
+            .schema = v,
+            .min = bound_of(c->arrays[i], "minContains", 1),
+            .max = bound_of(c->arrays[i], "maxContains", EXPR_INF),
+        };
         if (!v || (w.min == 0 && w.max == EXPR_INF))
             continue;
         if (w.max != EXPR_INF && !(w.negated = schema_not(s, v)))

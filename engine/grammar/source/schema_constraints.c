@@ -20,7 +20,11 @@ typedef void keyword_fn(const struct at *a, const json_t *v);
 void constraints_init(struct constraints *c)
 {
     *c = (struct constraints){
-        .types = T_ANY, .length_max = EXPR_INF, .items_max = EXPR_INF, .props_max = EXPR_INF};
+        .types = T_ANY,
+        .length_max = EXPR_INF,
+        .items_max = EXPR_INF,
+        .props_max = EXPR_INF,
+    };
 }
 
 static void expected(const struct at *a, const char *what)
@@ -48,9 +52,10 @@ static uint32_t type_bit(const char *name)
     static const struct {
         const char *name;
         uint32_t bits;
-    } types[] = {{"null", T_NULL},     {"boolean", T_BOOL},  {"integer", T_INTEGER},
-                 {"number", T_NUMBER}, {"string", T_STRING}, {"array", T_ARRAY},
-                 {"object", T_OBJECT}, {"any", T_ANY}};
+    } types[] = {
+        {"null", T_NULL},     {"boolean", T_BOOL}, {"integer", T_INTEGER}, {"number", T_NUMBER},
+        {"string", T_STRING}, {"array", T_ARRAY},  {"object", T_OBJECT},   {"any", T_ANY},
+    };
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if (name && !strcmp(types[i].name, name))
             return types[i].bits;
@@ -545,54 +550,56 @@ static void on_refused(const struct at *a, const json_t *v)
 static const struct {
     const char *name;
     keyword_fn *add;
-} keywords[] = {{"type", on_type},
-                {"properties", on_object},
-                {"required", on_required},
-                {"additionalProperties", on_object},
-                {"items", on_array},
-                {"enum", on_enum},
-                {"const", on_const},
-                {"$ref", on_ref},
-                {"$dynamicRef", on_ref},
-                {"$recursiveRef", on_ref},
-                {"anyOf", on_any_of},
-                {"oneOf", on_one_of},
-                {"allOf", on_all_of},
-                {"not", on_not},
-                {"if", on_if},
-                {"pattern", on_pattern},
-                {"format", on_format},
-                {"minLength", on_min_length},
-                {"maxLength", on_max_length},
-                {"minimum", on_minimum},
-                {"maximum", on_maximum},
-                {"exclusiveMinimum", on_above},
-                {"exclusiveMaximum", on_below},
-                {"multipleOf", on_multiple},
-                {"divisibleBy", on_multiple},
-                {"minItems", on_min_items},
-                {"maxItems", on_max_items},
-                {"uniqueItems", on_unique},
-                {"prefixItems", on_array},
-                {"additionalItems", on_array},
-                {"unevaluatedItems", on_array},
-                {"contains", on_array},
-                {"patternProperties", on_object},
-                {"propertyNames", on_object},
-                {"unevaluatedProperties", on_object},
-                {"minProperties", on_min_properties},
-                {"maxProperties", on_max_properties},
-                {"dependentRequired", on_dependent},
-                {"dependentSchemas", on_dependent},
-                {"dependencies", on_dependent},
-                {"disallow", on_refused},
-                {"extends", on_refused},
-                {KEY_HIDDEN, on_hidden},
-                {KEY_NEGATED, on_negated},
-                {KEY_SOME, on_some},
-                {KEY_NOT_ENUM, on_not_enum},
-                {KEY_NOT_PATTERN, on_not_pattern},
-                {KEY_NOT_MULTIPLE, on_not_multiple}};
+} keywords[] = {
+    {"type", on_type},
+    {"properties", on_object},
+    {"required", on_required},
+    {"additionalProperties", on_object},
+    {"items", on_array},
+    {"enum", on_enum},
+    {"const", on_const},
+    {"$ref", on_ref},
+    {"$dynamicRef", on_ref},
+    {"$recursiveRef", on_ref},
+    {"anyOf", on_any_of},
+    {"oneOf", on_one_of},
+    {"allOf", on_all_of},
+    {"not", on_not},
+    {"if", on_if},
+    {"pattern", on_pattern},
+    {"format", on_format},
+    {"minLength", on_min_length},
+    {"maxLength", on_max_length},
+    {"minimum", on_minimum},
+    {"maximum", on_maximum},
+    {"exclusiveMinimum", on_above},
+    {"exclusiveMaximum", on_below},
+    {"multipleOf", on_multiple},
+    {"divisibleBy", on_multiple},
+    {"minItems", on_min_items},
+    {"maxItems", on_max_items},
+    {"uniqueItems", on_unique},
+    {"prefixItems", on_array},
+    {"additionalItems", on_array},
+    {"unevaluatedItems", on_array},
+    {"contains", on_array},
+    {"patternProperties", on_object},
+    {"propertyNames", on_object},
+    {"unevaluatedProperties", on_object},
+    {"minProperties", on_min_properties},
+    {"maxProperties", on_max_properties},
+    {"dependentRequired", on_dependent},
+    {"dependentSchemas", on_dependent},
+    {"dependencies", on_dependent},
+    {"disallow", on_refused},
+    {"extends", on_refused},
+    {KEY_HIDDEN, on_hidden},
+    {KEY_NEGATED, on_negated},
+    {KEY_SOME, on_some},
+    {KEY_NOT_ENUM, on_not_enum},
+    {KEY_NOT_PATTERN, on_not_pattern},
+    {KEY_NOT_MULTIPLE, on_not_multiple},
+};
 
 /* Is the schema being merged already? Then this is recursion that reads nothing. */
 static bool recurs(const struct chain *chain, const json_t *schema, bool *by_choice)

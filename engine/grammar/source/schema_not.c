@@ -232,16 +232,18 @@ static void not_bound(json_t *options, const char *key, const json_t *v)
     static const struct {
         const char *key, *type, *other;
         int add;
-    } bounds[] = {{"minimum", "number", "exclusiveMaximum", 0},
-                  {"maximum", "number", "exclusiveMinimum", 0},
-                  {"exclusiveMinimum", "number", "maximum", 0},
-                  {"exclusiveMaximum", "number", "minimum", 0},
-                  {"minLength", "string", "maxLength", -1},
-                  {"maxLength", "string", "minLength", 1},
-                  {"minItems", "array", "maxItems", -1},
-                  {"maxItems", "array", "minItems", 1},
-                  {"minProperties", "object", "maxProperties", -1},
-                  {"maxProperties", "object", "minProperties", 1}};
+    } bounds[] = {
+        {"minimum", "number", "exclusiveMaximum", 0},
+        {"maximum", "number", "exclusiveMinimum", 0},
+        {"exclusiveMinimum", "number", "maximum", 0},
+        {"exclusiveMaximum", "number", "minimum", 0},
+        {"minLength", "string", "maxLength", -1},
+        {"maxLength", "string", "minLength", 1},
+        {"minItems", "array", "maxItems", -1},
+        {"maxItems", "array", "minItems", 1},
+        {"minProperties", "object", "maxProperties", -1},
+        {"maxProperties", "object", "minProperties", 1},
+    };
     for (size_t i = 0; i < sizeof bounds / sizeof *bounds; i++) {
         json_int_t n = json_is_integer(v) ? json_integer_value(v) + bounds[i].add : 0;
         if (strcmp(bounds[i].key, key) != 0 || !json_is_number(v))

@@ -98,7 +98,11 @@ static void list_patterns(struct object_parts *p)
                 return;
             }
             const struct regex_text r = {
-                .s = pattern, .n = strlen(pattern), .search = true, .where = "patternProperties"};
+                .s = pattern,
+                .n = strlen(pattern),
+                .search = true,
+                .where = "patternProperties",
+            };
             uint32_t n = p->n_pattern;
             p->pattern_source[n] = i;
             p->pattern_schemas[n] = v;

@@ -28,8 +28,10 @@ static const char *format_pattern(const char *name)
 static const struct expr *any_character(struct schema *s)
 {
     static const struct range plain[] = {{0x20, 0x21}, {0x23, 0x5B}, {0x5D, EXPR_CHAR_MAX}};
-    static const struct range simple[] = {{'"', '"'}, {'/', '/'}, {'\\', '\\'}, {'b', 'b'},
-                                          {'f', 'f'}, {'n', 'n'}, {'r', 'r'},   {'t', 't'}};
+    static const struct range simple[] = {
+        {'"', '"'}, {'/', '/'}, {'\\', '\\'}, {'b', 'b'},
+        {'f', 'f'}, {'n', 'n'}, {'r', 'r'},   {'t', 't'},
+    };
     static const struct range hex[] = {{'0', '9'}, {'A', 'F'}, {'a', 'f'}};
     static const struct range no_d[] = {{'0', '9'}, {'A', 'C'}, {'E', 'F'}, {'a', 'c'}, {'e', 'f'}};
     static const struct range d[] = {{'D', 'D'}, {'d', 'd'}}, low[] = {{'0', '7'}};
@@ -90,10 +92,12 @@ static const struct fsm *words_fsm(struct schema *s, const struct constraints *c
 
 static struct regex_text pattern_of(const struct constraints *c, uint32_t i)
 {
-    return (struct regex_text){.s = json_string_value(c->patterns[i]),
-                               .n = json_string_length(c->patterns[i]),
-                               .search = true,
-                               .where = "pattern"};
+    return (struct regex_text){
+        .s = json_string_value(c->patterns[i]),
+        .n = json_string_length(c->patterns[i]),
+        .search = true,
+        .where = "pattern",
+    };
 }
 
 static struct regex_text format_of(const char *name)

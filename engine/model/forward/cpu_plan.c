@@ -84,7 +84,7 @@ bool cpu_plan_is_copied(const struct layer_program *p, uint32_t buffer)
     return false;
 }
 
-/* --- what a stage reads and writes --- */
+/* ---- what a stage reads and writes ---- */
 
 static void add(struct accesses *a, uint32_t slot, enum part part, bool is_write)
 {
@@ -169,7 +169,7 @@ static bool conflicts(const struct pending *now, const struct access *a)
     return (now->writes[a->slot] & ~safe) || (a->is_write && (now->reads[a->slot] & ~safe));
 }
 
-/* --- barriers --- */
+/* ---- barriers ---- */
 
 /* A pass in one mode, with what is pending before and, on return, behind it. */
 static void plan_mode(struct planner *t, const struct program_pass *pass, uint32_t mode,
@@ -248,7 +248,7 @@ void cpu_plan_stages(struct cpu_stage *stages, const struct layer_program *p, co
     }
 }
 
-/* --- memory --- */
+/* ---- memory ---- */
 
 struct life { /* of what a buffer has, in stages of one pass */
     uint32_t from, to;

@@ -19,7 +19,7 @@ static void meet(struct cpu_run *w)
     w->is_clean = true;
 }
 
-/* --- where rows lie --- */
+/* ---- where rows lie ---- */
 
 static struct matmul_rows rows_at(const struct cpu_run *w, struct program_ref r, bool own)
 {
@@ -53,7 +53,7 @@ static const float *vector_of(const struct cpu_run *w, enum program_weight v,
     return program_vector(&w->m->weights, v, op->layer);
 }
 
-/* --- embedding, norms, quantizing --- */
+/* ---- embedding, norms, quantizing ---- */
 
 static void embed(struct cpu_run *w, const struct program_op *op, struct program_ref out)
 {
@@ -180,7 +180,7 @@ static void quantize(struct cpu_run *w, const struct program_op *op, struct prog
                     &w->mine);
 }
 
-/* --- products --- */
+/* ---- products ---- */
 
 static void multiply(struct cpu_run *w, const struct program_op *op, struct program_ref out,
                      bool onto)
@@ -268,7 +268,7 @@ static void activate(struct cpu_run *w, const struct program_op *op, struct prog
     w->k->activate(&a, &w->mine);
 }
 
-/* --- attention --- */
+/* ---- attention ---- */
 
 /* (cos, sin) of this thread's rows of the step. */
 static void make_rope(const struct cpu_run *w)
@@ -360,7 +360,7 @@ static void attention(struct cpu_run *w, const struct program_op *op, struct pro
     w->k->attention_join(&(struct attention_join_args){&a}, &w->x);
 }
 
-/* --- stages and passes --- */
+/* ---- stages and passes ---- */
 
 static void route(struct cpu_run *w, const struct program_op *op, struct program_ref out)
 {
@@ -453,12 +453,14 @@ static void tap(struct cpu_run *w, uint32_t index)
     const struct layer_program *p = &w->m->program;
     const struct program_op *final = &p->ops[p->stages[p->passes[p->n_pass - 1].first].first];
     norm_units(w, final,
-               &(struct rms_norm_args){.y = w->s->tap[index] + at,
-                                       .y_dtype = DT_F32,
-                                       .x = x + at,
-                                       .n_row = own.n,
-                                       .x_stride = hidden,
-                                       .y_stride = hidden});
+               &(struct rms_norm_args){
+                   .y = w->s->tap[index] + at,
+                   .y_dtype = DT_F32,
+                   .x = x + at,
+                   .n_row = own.n,
+                   .x_stride = hidden,
+                   .y_stride = hidden,
+               });
 }
 
 static struct cpu_run run_of(const struct model *m, const struct batch *b, struct model_scratch *s,

@@ -59,7 +59,7 @@ struct matmul_rows cpu_rows_of(const struct cpu_run *w, struct program_ref r);
 /* The same as rows that are written: the copy of this thread, when the stage makes copies. */
 struct matmul_rows cpu_rows_to(const struct cpu_run *w, struct program_ref r);
 
-/* --- executor_cpu_experts.c --- */
+/* ---- executor_cpu_experts.c ---- */
 void cpu_route(struct cpu_run *w, const struct program_op *op);
 /* out: where the last operation of the stage writes. */
 void cpu_experts(struct cpu_run *w, const struct program_op *op, struct program_ref out);

@@ -30,7 +30,7 @@ static struct group group_of(const struct cpu_run *w, uint32_t expert)
     return (struct group){at, w->ends[expert] - at};
 }
 
-/* --- which experts --- */
+/* ---- which experts ---- */
 
 static size_t routes_at(const struct cpu_run *w, bool own)
 {
@@ -81,7 +81,7 @@ static void sort_places(struct cpu_run *w, struct program_ref routes)
     }
 }
 
-/* --- who multiplies what --- */
+/* ---- who multiplies what ---- */
 
 struct panels { /* of one expert's matrix */
     uint32_t begin, end;
@@ -109,8 +109,10 @@ static struct piece piece_of(const struct cpu_run *w, uint32_t n_panel)
     for (uint32_t j = 0; j < w->n_expert; j++)
         if (group_of(w, j).n)
             total += n_panel * panel_work(group_of(w, j));
-    return (struct piece){.begin = total * w->x.ith / w->x.nth,
-                          .end = total * (w->x.ith + 1) / w->x.nth};
+    return (struct piece){
+        .begin = total * w->x.ith / w->x.nth,
+        .end = total * (w->x.ith + 1) / w->x.nth,
+    };
 }
 
 /* Of n panels of this work, the first of which begins at `at`, those that begin before `mark`. */
@@ -129,7 +131,7 @@ static struct panels next_panels(struct piece *p, struct group g, uint32_t n_pan
                            panels_before(p->end, at, work, n_panel)};
 }
 
-/* --- the products --- */
+/* ---- the products ---- */
 
 struct experts { /* of one stage */
     const struct program_op *op;

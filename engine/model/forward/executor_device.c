@@ -73,7 +73,7 @@ bool executor_device_cos_sin(const struct model *m, float *rows, const struct ba
     return true;
 }
 
-/* --- operands --- */
+/* ---- operands ---- */
 
 static bool is_of_places(const struct device_run *r, struct program_ref ref)
 {
@@ -114,7 +114,7 @@ static const float *vector_of(const struct device_run *r, const struct program_o
     return program_vector(&r->d->m->weights, op->weight, op->layer);
 }
 
-/* --- stages --- */
+/* ---- stages ---- */
 
 static void embed(const struct device_run *r, const struct program_op *op)
 {

@@ -2,7 +2,7 @@
 #include "engine/model/forward/forms.h"
 #include "engine/model/forward/matmul.h"
 
-/* --- of a loaded model --- */
+/* ---- of a loaded model ---- */
 
 static enum dtype cpu_input(const struct model *m, enum program_weight w)
 {
@@ -44,7 +44,7 @@ struct program_forms forms_of_model(const struct model *m)
     return (struct program_forms){model_form, m, m->shape.compute_dtype};
 }
 
-/* --- planned --- */
+/* ---- planned ---- */
 
 /* Outputs of gate, or of up, in a matrix where they are interleaved. */
 static uint32_t interleaved(uint32_t n)

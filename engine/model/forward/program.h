@@ -43,35 +43,37 @@ enum program_fusion {
 #define PROGRAM_FUSE(id) (1u << PROGRAM_FUSE_##id)
 #define PROGRAM_FUSE_ALL (~0u)
 
-enum program_rows {                      /* of a buffer */
-                    PROGRAM_ROWS_STEP,   /* one for each token of the step: kept between passes */
-                    PROGRAM_ROWS_BLOCK,  /* one for each row of a block: within a pass */
-                    PROGRAM_ROWS_PLACES, /* one for each row and each expert that it takes */
-                    PROGRAM_ROWS_CACHE   /* the KV cache of a layer; or what the batch says */
+/* of a buffer */
+enum program_rows {
+    PROGRAM_ROWS_STEP,   /* one for each token of the step: kept between passes */
+    PROGRAM_ROWS_BLOCK,  /* one for each row of a block: within a pass */
+    PROGRAM_ROWS_PLACES, /* one for each row and each expert that it takes */
+    PROGRAM_ROWS_CACHE   /* the KV cache of a layer; or what the batch says */
 };
-enum program_buffer_id { /* those of every program; a plugin's come behind */
-                         PROGRAM_B_NONE,
-                         PROGRAM_B_IDS,
-                         PROGRAM_B_X,     /* the residual stream */
-                         PROGRAM_B_H,     /* input of the next matmul */
-                         PROGRAM_B_H_Q,   /* the same as bytes */
-                         PROGRAM_B_QKV,   /* q, then k, then v */
-                         PROGRAM_B_CACHE, /* K and V of the layer */
-                         PROGRAM_B_A,     /* attention's output */
-                         PROGRAM_B_A_Q,
-                         PROGRAM_B_O, /* a branch's output before it is added to x */
-                         PROGRAM_B_G, /* gate, then up */
-                         PROGRAM_B_ACT,
-                         PROGRAM_B_ACT_Q,
-                         PROGRAM_B_SCORES,   /* the router's */
-                         PROGRAM_B_ROUTES,   /* experts of each row, with their weights */
-                         PROGRAM_B_EXPERT_G, /* gate, then up, of places */
-                         PROGRAM_B_EXPERT_ACT,
-                         PROGRAM_B_EXPERT_ACT_Q,
-                         PROGRAM_B_EXPERT_O,
-                         PROGRAM_B_SHARED_O, /* output of the expert that all rows use */
-                         PROGRAM_B_LOGITS,
-                         PROGRAM_BUFFERS
+/* those of every program; a plugin's come behind */
+enum program_buffer_id {
+    PROGRAM_B_NONE,
+    PROGRAM_B_IDS,
+    PROGRAM_B_X,     /* the residual stream */
+    PROGRAM_B_H,     /* input of the next matmul */
+    PROGRAM_B_H_Q,   /* the same as bytes */
+    PROGRAM_B_QKV,   /* q, then k, then v */
+    PROGRAM_B_CACHE, /* K and V of the layer */
+    PROGRAM_B_A,     /* attention's output */
+    PROGRAM_B_A_Q,
+    PROGRAM_B_O, /* a branch's output before it is added to x */
+    PROGRAM_B_G, /* gate, then up */
+    PROGRAM_B_ACT,
+    PROGRAM_B_ACT_Q,
+    PROGRAM_B_SCORES,   /* the router's */
+    PROGRAM_B_ROUTES,   /* experts of each row, with their weights */
+    PROGRAM_B_EXPERT_G, /* gate, then up, of places */
+    PROGRAM_B_EXPERT_ACT,
+    PROGRAM_B_EXPERT_ACT_Q,
+    PROGRAM_B_EXPERT_O,
+    PROGRAM_B_SHARED_O, /* output of the expert that all rows use */
+    PROGRAM_B_LOGITS,
+    PROGRAM_BUFFERS
 };
 #define PROGRAM_BUFFERS_MAX 64u
 

@@ -76,7 +76,7 @@ static enum program_weight if_there(const struct compiler *t, enum program_weigh
     return program_weight_there(w, t->arch, t->c, t->layer) ? w : PROGRAM_W_NONE;
 }
 
-/* --- norms and inputs of products --- */
+/* ---- norms and inputs of products ---- */
 
 struct norm { /* by the same weights into the same type */
     enum program_weight weight, bias;
@@ -87,13 +87,15 @@ struct norm { /* by the same weights into the same type */
 static void norm(struct compiler *t, const struct norm *n)
 {
     const bool in_place = n->from.buffer == n->to.buffer;
-    push(t, &(struct program_op){.kind = PROGRAM_NORM,
-                                 .in = {n->from},
-                                 .out = n->to,
-                                 .weight = n->weight,
-                                 .bias = if_there(t, n->bias),
-                                 .in_place = in_place,
-                                 .norm = {t->l->norm, n->unit, (float)t->c->rms_norm_eps}});
+    push(t, &(struct program_op){
+                .kind = PROGRAM_NORM,
+                .in = {n->from},
+                .out = n->to,
+                .weight = n->weight,
+                .bias = if_there(t, n->bias),
+                .in_place = in_place,
+                .norm = {t->l->norm, n->unit, (float)t->c->rms_norm_eps},
+            });
 }
 
 static enum program_weight bias_of(enum program_weight norm_weight)
@@ -136,22 +138,26 @@ static struct program_ref input_of(struct compiler *t, struct program_ref from, 
             return to;
         t->h_form = form;
     }
-    push(t, &(struct program_op){.kind = PROGRAM_QUANTIZE,
-                                 .in = {from},
-                                 .out = to,
-                                 .weight = next,
-                                 .ordered = form.ordered});
+    push(t, &(struct program_op){
+                .kind = PROGRAM_QUANTIZE,
+                .in = {from},
+                .out = to,
+                .weight = next,
+                .ordered = form.ordered,
+            });
     return to;
 }
 
 static void matmul(struct compiler *t, struct program_ref from, struct program_ref to,
                    enum program_weight weight, enum program_weight bias)
 {
-    push(t, &(struct program_op){.kind = PROGRAM_MATMUL,
-                                 .in = {from},
-                                 .out = to,
-                                 .weight = weight,
-                                 .bias = if_there(t, bias)});
+    push(t, &(struct program_op){
+                .kind = PROGRAM_MATMUL,
+                .in = {from},
+                .out = to,
+                .weight = weight,
+                .bias = if_there(t, bias),
+            });
 }
 
 /* A branch's output onto the residual stream. */
@@ -162,11 +168,13 @@ static void add_branch(struct compiler *t, uint16_t buffer, enum program_weight 
     const enum arch_norm_place at = t->l->norms;
     if (at == ARCH_NORMS_AFTER || at == ARCH_NORMS_BOTH)
         norm(t, &(struct norm){post_norm, PROGRAM_W_NONE, o, o, o.n_col});
-    push(t, &(struct program_op){.kind = PROGRAM_ADD,
-                                 .in = {o},
-                                 .out = stream(t),
-                                 .onto = true,
-                                 .scale = scale != 0 ? (float)scale : 1});
+    push(t, &(struct program_op){
+                .kind = PROGRAM_ADD,
+                .in = {o},
+                .out = stream(t),
+                .onto = true,
+                .scale = scale != 0 ? (float)scale : 1,
+            });
     if (at == ARCH_NORMS_SUM)
         norm(t, &(struct norm){post_norm, PROGRAM_W_NONE, stream(t), stream(t), o.n_col});
 }
@@ -183,7 +191,7 @@ static struct program_ref branch_input(struct compiler *t, enum program_weight w
                     next);
 }
 
-/* --- attention --- */
+/* ---- attention ---- */
 
 static float attention_scale(const struct compiler *t)
 {
@@ -209,15 +217,20 @@ static void rotate(struct compiler *t, struct program_ref qk)
     const struct model_config *c = t->c;
     if (t->l->positions != ARCH_ROPE_HALF && t->l->positions != ARCH_ROPE_INTERLEAVED)
         return;
-    push(t, &(struct program_op){.kind = PROGRAM_ROPE,
-                                 .in = {qk},
-                                 .out = qk,
-                                 .in_place = true,
-                                 .rope = {.n_head = c->n_head + c->n_kv_head,
-                                          .head_dim = c->head_dim,
-                                          .n_rot = model_config_n_rot(c),
-                                          .interleaved = t->l->positions == ARCH_ROPE_INTERLEAVED,
-                                          .theta = c->rope.theta}});
+    push(t, &(struct program_op){
+                .kind = PROGRAM_ROPE,
+                .in = {qk},
+                .out = qk,
+                .in_place = true,
+                .rope =
+                    {
+                        .n_head = c->n_head + c->n_kv_head,
+                        .head_dim = c->head_dim,
+                        .n_rot = model_config_n_rot(c),
+                        .interleaved = t->l->positions == ARCH_ROPE_INTERLEAVED,
+                        .theta = c->rope.theta,
+                    },
+            });
 }
 
 /* Norm, q, k and v, and attention: its output is in a. */
@@ -234,24 +247,28 @@ static void attention(struct compiler *t)
         .in = {q, cache},
         .out = ref_of(PROGRAM_B_A, made_for(t, PROGRAM_W_OUT), q_cols),
         .weight = t->l->sinks ? PROGRAM_W_SINKS : PROGRAM_W_NONE,
-        .attention = {.n_head = c->n_head,
-                      .n_kv_head = c->n_kv_head,
-                      .head_dim = c->head_dim,
-                      .window = t->l->windows ? c->window[t->layer] : 0,
-                      .scale = attention_scale(t),
-                      .soft_cap = t->l->soft_caps ? (float)c->forward.attention_soft_cap : 0,
-                      .causal = !t->l->bidirectional,
-                      .alibi = t->l->positions == ARCH_ALIBI},
+        .attention =
+            {
+                .n_head = c->n_head,
+                .n_kv_head = c->n_kv_head,
+                .head_dim = c->head_dim,
+                .window = t->l->windows ? c->window[t->layer] : 0,
+                .scale = attention_scale(t),
+                .soft_cap = t->l->soft_caps ? (float)c->forward.attention_soft_cap : 0,
+                .causal = !t->l->bidirectional,
+                .alibi = t->l->positions == ARCH_ALIBI,
+            },
     };
     const struct program_ref in = branch_input(t, PROGRAM_W_ATTN_NORM, PROGRAM_W_QKV);
     matmul(t, in, qkv, PROGRAM_W_QKV, PROGRAM_W_QKV_BIAS);
     norm_qk(t, q, k);
     rotate(t, part_of(qkv, 0, q_cols + kv_cols));
-    push(t,
-         &(struct program_op){.kind = PROGRAM_STORE,
-                              .in = {k, v},
-                              .out = cache,
-                              .attention = {.n_kv_head = c->n_kv_head, .head_dim = c->head_dim}});
+    push(t, &(struct program_op){
+                .kind = PROGRAM_STORE,
+                .in = {k, v},
+                .out = cache,
+                .attention = {.n_kv_head = c->n_kv_head, .head_dim = c->head_dim},
+            });
     push(t, &attend);
 }
 
@@ -265,14 +282,16 @@ static void attention_out(struct compiler *t)
     add_branch(t, PROGRAM_B_O, PROGRAM_W_ATTN_POST_NORM);
 }
 
-/* --- the MLP --- */
+/* ---- the MLP ---- */
 
 static void activate(struct compiler *t, struct program_ref from, struct program_ref to)
 {
-    push(t, &(struct program_op){.kind = PROGRAM_ACTIVATE,
-                                 .in = {from},
-                                 .out = to,
-                                 .act = {t->act, from.n_col != to.n_col}});
+    push(t, &(struct program_op){
+                .kind = PROGRAM_ACTIVATE,
+                .in = {from},
+                .out = to,
+                .act = {t->act, from.n_col != to.n_col},
+            });
 }
 
 /* From the norm's output to the input of down, n_inter columns of act. */
@@ -307,7 +326,7 @@ static void mlp_end(struct compiler *t)
     add_branch(t, PROGRAM_B_O, PROGRAM_W_MLP_POST_NORM);
 }
 
-/* --- experts --- */
+/* ---- experts ---- */
 
 /* The expert that all rows use: while h is what both read. It is added last. */
 static void shared_expert(struct compiler *t)
@@ -326,10 +345,12 @@ static void add_shared(struct compiler *t)
         add_branch(t, PROGRAM_B_SHARED_O, PROGRAM_W_MLP_POST_NORM);
         return;
     }
-    push(t, &(struct program_op){.kind = PROGRAM_SHARE,
-                                 .in = {from, part_of(scores, m->n_expert, 1)},
-                                 .out = stream(t),
-                                 .onto = true});
+    push(t, &(struct program_op){
+                .kind = PROGRAM_SHARE,
+                .in = {from, part_of(scores, m->n_expert, 1)},
+                .out = stream(t),
+                .onto = true,
+            });
 }
 
 /* Which experts each row takes, of h as floats. */
@@ -353,11 +374,13 @@ static void multiply_experts(struct compiler *t, struct program_ref from, struct
                              struct program_ref to, enum program_weight weight)
 {
     const struct moe_config *m = &t->c->moe;
-    push(t, &(struct program_op){.kind = PROGRAM_EXPERTS,
-                                 .in = {from, routes},
-                                 .out = to,
-                                 .weight = weight,
-                                 .route = {t->l->route, m->n_expert, m->n_used, m->renormalize}});
+    push(t, &(struct program_op){
+                .kind = PROGRAM_EXPERTS,
+                .in = {from, routes},
+                .out = to,
+                .weight = weight,
+                .route = {t->l->route, m->n_expert, m->n_used, m->renormalize},
+            });
 }
 
 static void experts(struct compiler *t)
@@ -382,16 +405,18 @@ static void experts(struct compiler *t)
     activate(t, g, act);
     multiply_experts(t, input_of(t, act, PROGRAM_B_EXPERT_ACT_Q, PROGRAM_W_EXPERT_DOWN), routes, o,
                      PROGRAM_W_EXPERT_DOWN);
-    push(t, &(struct program_op){.kind = PROGRAM_COMBINE,
-                                 .in = {o, routes},
-                                 .out = stream(t),
-                                 .onto = true,
-                                 .route = {t->l->route, m->n_expert, m->n_used, m->renormalize}});
+    push(t, &(struct program_op){
+                .kind = PROGRAM_COMBINE,
+                .in = {o, routes},
+                .out = stream(t),
+                .onto = true,
+                .route = {t->l->route, m->n_expert, m->n_used, m->renormalize},
+            });
     if (m->shared_width)
         add_shared(t);
 }
 
-/* --- the whole --- */
+/* ---- the whole ---- */
 
 static void layer(struct compiler *t)
 {
@@ -426,17 +451,21 @@ static float embedding_scale(const struct compiler *t)
 
 static void embed(struct compiler *t)
 {
-    push(t, &(struct program_op){.kind = PROGRAM_EMBED,
-                                 .in = {ref_of(PROGRAM_B_IDS, DT_F32, 1)},
-                                 .out = stream(t),
-                                 .weight = PROGRAM_W_EMBED,
-                                 .scale = embedding_scale(t)});
+    push(t, &(struct program_op){
+                .kind = PROGRAM_EMBED,
+                .in = {ref_of(PROGRAM_B_IDS, DT_F32, 1)},
+                .out = stream(t),
+                .weight = PROGRAM_W_EMBED,
+                .scale = embedding_scale(t),
+            });
     if (t->l->positions == ARCH_LEARNED)
-        push(t, &(struct program_op){.kind = PROGRAM_POSITIONS,
-                                     .in = {ref_of(PROGRAM_B_IDS, DT_F32, 1)},
-                                     .out = stream(t),
-                                     .weight = PROGRAM_W_POSITIONS,
-                                     .onto = true});
+        push(t, &(struct program_op){
+                    .kind = PROGRAM_POSITIONS,
+                    .in = {ref_of(PROGRAM_B_IDS, DT_F32, 1)},
+                    .out = stream(t),
+                    .weight = PROGRAM_W_POSITIONS,
+                    .onto = true,
+                });
 }
 
 static void logits(struct compiler *t)
@@ -452,17 +481,21 @@ static void logits(struct compiler *t)
                     PROGRAM_B_H_Q, PROGRAM_W_LM_HEAD),
            out, PROGRAM_W_LM_HEAD, PROGRAM_W_LM_HEAD_BIAS);
     if (t->l->scales && f->logit_multiplier != 0)
-        push(t, &(struct program_op){.kind = PROGRAM_SCALE,
-                                     .in = {out},
-                                     .out = out,
-                                     .in_place = true,
-                                     .scale = (float)f->logit_multiplier});
+        push(t, &(struct program_op){
+                    .kind = PROGRAM_SCALE,
+                    .in = {out},
+                    .out = out,
+                    .in_place = true,
+                    .scale = (float)f->logit_multiplier,
+                });
     if (t->l->soft_caps && f->logit_soft_cap != 0)
-        push(t, &(struct program_op){.kind = PROGRAM_SOFT_CAP,
-                                     .in = {out},
-                                     .out = out,
-                                     .in_place = true,
-                                     .cap = (float)f->logit_soft_cap});
+        push(t, &(struct program_op){
+                    .kind = PROGRAM_SOFT_CAP,
+                    .in = {out},
+                    .out = out,
+                    .in_place = true,
+                    .cap = (float)f->logit_soft_cap,
+                });
 }
 
 static enum q_code check_family(struct compiler *t)
@@ -519,7 +552,14 @@ FALLIBLE program_compile(struct layer_program *p, const struct arch *arch,
                          struct q_err *e)
 {
     struct compiler t = {
-        .p = p, .arch = arch, .l = &arch->layer, .c = c, .f = f, .layer = PROGRAM_NO_LAYER, .e = e};
+        .p = p,
+        .arch = arch,
+        .l = &arch->layer,
+        .c = c,
+        .f = f,
+        .layer = PROGRAM_NO_LAYER,
+        .e = e,
+    };
     enum q_code rc = check_family(&t);
     if (rc)
         return rc;

@@ -123,7 +123,7 @@ static struct program_stage stage_at(const struct fuser *t, uint32_t at)
     return (struct program_stage){at, 1, PROGRAM_FUSE_NONE};
 }
 
-/* --- passes and buffers --- */
+/* ---- passes and buffers ---- */
 
 static void add_stage(struct layer_program *p, const struct program_stage *s)
 {
@@ -133,10 +133,12 @@ static void add_stage(struct layer_program *p, const struct program_stage *s)
     const bool begins =
         !last || first->layer != last->layer || all_rows || last->all_rows || first->asked;
     if (begins)
-        p->passes[p->n_pass++] = (struct program_pass){.first = p->n_stage,
-                                                       .layer = first->layer,
-                                                       .asked = first->asked,
-                                                       .all_rows = all_rows};
+        p->passes[p->n_pass++] = (struct program_pass){
+            .first = p->n_stage,
+            .layer = first->layer,
+            .asked = first->asked,
+            .all_rows = all_rows,
+        };
     p->stages[p->n_stage++] = *s;
     p->passes[p->n_pass - 1].n++;
 }

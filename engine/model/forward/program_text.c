@@ -26,7 +26,7 @@ const char *program_fusion_text(enum program_fusion f)
     return texts[f];
 }
 
-/* --- what it costs --- */
+/* ---- what it costs ---- */
 
 static uint64_t form_bytes(const struct program_costs *c, const struct program_op *op)
 {
@@ -84,7 +84,7 @@ static struct totals totals_of(const struct layer_program *p, const struct progr
     return t;
 }
 
-/* --- lines --- */
+/* ---- lines ---- */
 
 /* Columns that the buffer has where `op` reads it. */
 static uint32_t columns_at(const struct layer_program *p, const struct program_op *op,
@@ -270,7 +270,7 @@ static void print_line(struct buf *out, const struct layer_program *p, const str
     buf_add_char(out, '\n');
 }
 
-/* --- layers that are alike --- */
+/* ---- layers that are alike ---- */
 
 struct layer_ops { /* of one layer */
     uint32_t first, n, first_stage;
@@ -421,7 +421,7 @@ void program_print(struct buf *out, const struct layer_program *p, const struct 
     q_free(layers);
 }
 
-/* --- JSON --- */
+/* ---- JSON ---- */
 
 static void json_text(struct buf *out, const char *key, const char *text)
 {

@@ -21,11 +21,13 @@ static bool any_made(const struct load_plan *p)
 enum q_code fill_init(struct filler *f, const struct load_plan *p, const struct load_options *o,
                       struct q_err *e)
 {
-    *f = (struct filler){.kern = o->kern,
-                         .team = o->team,
-                         .n_thread = o->team ? team_size(o->team) : 1,
-                         .progress = o->progress,
-                         .progress_ctx = o->progress_ctx};
+    *f = (struct filler){
+        .kern = o->kern,
+        .team = o->team,
+        .n_thread = o->team ? team_size(o->team) : 1,
+        .progress = o->progress,
+        .progress_ctx = o->progress_ctx,
+    };
     if (!o->device) {
         f->part_bytes = any_made(p) ? (size_t)KERN_PANEL * p->n_in_max * sizeof(float) : 0;
         return f->part_bytes

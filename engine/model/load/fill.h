@@ -41,7 +41,7 @@ void fill_release(struct filler *f);
 /* All rows with a place in the region, which is placed and zero. Errors: those of the device. */
 FALLIBLE fill_run(struct filler *f, const struct load_plan *p, struct q_err *e);
 
-/* --- what both ways share (fill_host.c) --- */
+/* ---- what both ways share (fill_host.c) ---- */
 /* Bytes of its sources, for the progress. */
 uint64_t fill_source_bytes(const struct load_plan *p, const struct load_row *r);
 /* A vector of zeros gets the numbers of its sources that are present; of one of them alone. */
@@ -52,7 +52,7 @@ void fill_make_rows(float *rows, const struct weight_source *s, uint32_t from, u
 /* Rows from … of a table, n of them, in the source's type. */
 void fill_table_rows(void *to, const struct weight_source *s, uint32_t from, uint32_t n);
 
-/* --- the two ways --- */
+/* ---- the two ways ---- */
 void fill_host(const struct filler *f, const struct load_plan *p);
 void fill_device(struct filler *f, const struct load_plan *p);
 /* Outputs that a thread puts into an order of inputs at a time: so many bytes an input are enough

@@ -80,11 +80,12 @@ static void load_ordered(const struct piece *p, const struct rows *r, uint32_t a
     for (uint32_t done = 0, n; done < r->n; done += n) {
         const size_t from = at + done;
         n = r->n - done < FILL_ORDERED ? r->n - done : FILL_ORDERED;
-        const struct int4_arrays a = {.q = spare,
-                                      .scales = (uint16_t *)(void *)(p->to + p->scales_at) +
-                                                from * n_group,
-                                      .zeros = p->to + p->zeros_at + from * n_group,
-                                      .group = group};
+        const struct int4_arrays a = {
+            .q = spare,
+            .scales = (uint16_t *)(void *)(p->to + p->scales_at) + from * n_group,
+            .zeros = p->to + p->zeros_at + from * n_group,
+            .group = group,
+        };
         weight_quant_int4(&a, r->source, r->row + done, n);
         for (size_t i = 0; i < n; i++)
             for (uint32_t c = 0; c < n_in; c++)
@@ -133,11 +134,12 @@ static void load_run(const struct piece *p, const struct rows *r, uint32_t at, u
             load_ordered(p, r, at, spare);
             break;
         }
-        const struct int4_arrays a = {.q = to,
-                                      .scales = (uint16_t *)(void *)(p->to + p->scales_at) +
-                                                (size_t)at * n_group,
-                                      .zeros = p->to + p->zeros_at + (size_t)at * n_group,
-                                      .group = group};
+        const struct int4_arrays a = {
+            .q = to,
+            .scales = (uint16_t *)(void *)(p->to + p->scales_at) + (size_t)at * n_group,
+            .zeros = p->to + p->zeros_at + (size_t)at * n_group,
+            .group = group,
+        };
         weight_quant_int4(&a, r->source, r->row, r->n);
         break;
     }
@@ -165,42 +167,50 @@ static void pack(const struct filler *f, const struct piece *p, const unsigned c
     void *dst = (void *)(uintptr_t)w->data;
     const enum dtype dtype = p->form == TRAVEL_FLOATS ? p->dtype : DT_F32;
     const struct pack_args a = {dst, w->dtype, src, dtype, p->n, w->n_in, p->from, w->n_out};
-    const struct pack_int8_args q = {.dst = dst,
-                                     .src = src,
-                                     .src_dtype = dtype,
-                                     .n_out = p->n,
-                                     .n_in = w->n_in,
-                                     .row_start = p->from,
-                                     .n_out_total = w->n_out,
-                                     .q = p->form == TRAVEL_BYTES ? (const int8_t *)src : NULL,
-                                     .scales = (const void *)(src + p->scales_at)};
-    const struct pack_int4_args i = {.dst = dst,
-                                     .src = src,
-                                     .src_dtype = dtype,
-                                     .n_out = p->n,
-                                     .n_in = w->n_in,
-                                     .group = w->group,
-                                     .row_start = p->from,
-                                     .n_out_total = w->n_out,
-                                     .q = p->form == TRAVEL_INT4 ? src : NULL,
-                                     .scales = (const void *)(src + p->scales_at),
-                                     .zeros = src + p->zeros_at};
-    const struct pack_fp8_args e = {.dst = dst,
-                                    .src = src,
-                                    .src_dtype = dtype,
-                                    .n_out = p->n,
-                                    .n_in = w->n_in,
-                                    .row_start = p->from,
-                                    .n_out_total = w->n_out,
-                                    .q = p->form == TRAVEL_BYTES ? src : NULL,
-                                    .scales = (const void *)(src + p->scales_at)};
-    const struct pack_fp8_block_args b = {.dst = dst,
-                                          .q = src,
-                                          .scales = (const void *)(src + p->scales_at),
-                                          .n_out = p->n,
-                                          .n_in = w->n_in,
-                                          .row_start = p->from,
-                                          .n_out_total = w->n_out};
+    const struct pack_int8_args q = {
+        .dst = dst,
+        .src = src,
+        .src_dtype = dtype,
+        .n_out = p->n,
+        .n_in = w->n_in,
+        .row_start = p->from,
+        .n_out_total = w->n_out,
+        .q = p->form == TRAVEL_BYTES ? (const int8_t *)src : NULL,
+        .scales = (const void *)(src + p->scales_at),
+    };
+    const struct pack_int4_args i = {
+        .dst = dst,
+        .src = src,
+        .src_dtype = dtype,
+        .n_out = p->n,
+        .n_in = w->n_in,
+        .group = w->group,
+        .row_start = p->from,
+        .n_out_total = w->n_out,
+        .q = p->form == TRAVEL_INT4 ? src : NULL,
+        .scales = (const void *)(src + p->scales_at),
+        .zeros = src + p->zeros_at,
+    };
+    const struct pack_fp8_args e = {
+        .dst = dst,
+        .src = src,
+        .src_dtype = dtype,
+        .n_out = p->n,
+        .n_in = w->n_in,
+        .row_start = p->from,
+        .n_out_total = w->n_out,
+        .q = p->form == TRAVEL_BYTES ? src : NULL,
+        .scales = (const void *)(src + p->scales_at),
+    };
+    const struct pack_fp8_block_args b = {
+        .dst = dst,
+        .q = src,
+        .scales = (const void *)(src + p->scales_at),
+        .n_out = p->n,
+        .n_in = w->n_in,
+        .row_start = p->from,
+        .n_out_total = w->n_out,
+    };
     if (w->group)
         f->kern->pack_int4(&i, &there);
     else if (w->blocks)

@@ -47,14 +47,16 @@ struct fill_job {
 static void pack_int4(const struct fill_job *j, const struct pack_args *a)
 {
     const struct kern_exec alone = {.nth = 1};
-    const struct pack_int4_args q = {.dst = a->dst,
-                                     .src = a->src,
-                                     .src_dtype = a->src_dtype,
-                                     .n_out = a->n_out,
-                                     .n_in = a->n_in,
-                                     .group = j->dst->group,
-                                     .row_start = a->row_start,
-                                     .n_out_total = a->n_out_total};
+    const struct pack_int4_args q = {
+        .dst = a->dst,
+        .src = a->src,
+        .src_dtype = a->src_dtype,
+        .n_out = a->n_out,
+        .n_in = a->n_in,
+        .group = j->dst->group,
+        .row_start = a->row_start,
+        .n_out_total = a->n_out_total,
+    };
     j->filler->kern->pack_int4(&q, &alone);
 }
 
@@ -63,14 +65,16 @@ static void pack(const struct fill_job *j, const void *src, enum dtype src_dtype
                  uint32_t n)
 {
     const struct kern_exec alone = {.nth = 1};
-    const struct pack_args a = {.dst = (void *)(uintptr_t)j->dst->data,
-                                .dst_dtype = j->dst->dtype,
-                                .src = src,
-                                .src_dtype = src_dtype,
-                                .n_out = n,
-                                .n_in = j->source->cols,
-                                .row_start = at,
-                                .n_out_total = j->dst->n_out};
+    const struct pack_args a = {
+        .dst = (void *)(uintptr_t)j->dst->data,
+        .dst_dtype = j->dst->dtype,
+        .src = src,
+        .src_dtype = src_dtype,
+        .n_out = n,
+        .n_in = j->source->cols,
+        .row_start = at,
+        .n_out_total = j->dst->n_out,
+    };
     if (j->dst->group) {
         pack_int4(j, &a);
         return;
@@ -79,13 +83,15 @@ static void pack(const struct fill_job *j, const void *src, enum dtype src_dtype
         j->filler->kern->pack(&a, &alone);
         return;
     }
-    const struct pack_int8_args q = {.dst = a.dst,
-                                     .src = a.src,
-                                     .src_dtype = a.src_dtype,
-                                     .n_out = a.n_out,
-                                     .n_in = a.n_in,
-                                     .row_start = a.row_start,
-                                     .n_out_total = a.n_out_total};
+    const struct pack_int8_args q = {
+        .dst = a.dst,
+        .src = a.src,
+        .src_dtype = a.src_dtype,
+        .n_out = a.n_out,
+        .n_in = a.n_in,
+        .row_start = a.row_start,
+        .n_out_total = a.n_out_total,
+    };
     j->filler->kern->pack_int8(&q, &alone);
 }
 

@@ -18,14 +18,15 @@
 #include "engine/model/load/load_options.h"
 #include "engine/model/load/weight_source.h"
 
-enum load_role { /* what a destination is for; all but the first two are matrices */
-                 ROLE_EMBEDDING,
-                 ROLE_VECTOR,
-                 ROLE_LAYER,
-                 ROLE_LOGITS,
-                 ROLE_ROUTER,
-                 ROLE_EXPERT, /* one of a layer's experts */
-                 ROLE_SHARED  /* gate and up of the expert that all rows use */
+/* what a destination is for; all but the first two are matrices */
+enum load_role {
+    ROLE_EMBEDDING,
+    ROLE_VECTOR,
+    ROLE_LAYER,
+    ROLE_LOGITS,
+    ROLE_ROUTER,
+    ROLE_EXPERT, /* one of a layer's experts */
+    ROLE_SHARED  /* gate and up of the expert that all rows use */
 };
 
 enum load_why {

@@ -86,13 +86,14 @@ static void set_form(struct load_row *r, const struct load_form *f)
 static void form_matrix(const struct lister *l, struct load_row *r)
 {
     const struct dest *d = &dests[r->dest];
-    struct load_case c = {.options = l->options,
-                          .config = l->finder->config,
-                          .role = d->role,
-                          .parts = load_plan_sources(l->plan, r),
-                          .n = r->n_source,
-                          .interleaved = d->interleaved &&
-                                         (!l->options->gate_up_apart || d->role == ROLE_EXPERT)};
+    struct load_case c = {
+        .options = l->options,
+        .config = l->finder->config,
+        .role = d->role,
+        .parts = load_plan_sources(l->plan, r),
+        .n = r->n_source,
+        .interleaved = d->interleaved && (!l->options->gate_up_apart || d->role == ROLE_EXPERT),
+    };
     struct load_form f = load_form_of(&c);
     set_form(r, &f);
     if (c.interleaved && l->options->device && !load_form_alike(&r->form, c.parts, c.n)) {
@@ -131,7 +132,11 @@ static void form_bias(const struct lister *l, struct load_row *r)
     for (uint32_t i = 0; i < r->n_source; i++)
         l->plan->sources[r->i_source + i].rows = load_plan_sources(l->plan, matrix)[i].rows;
     r->form = (struct packed){
-        .dtype = DT_F32, .n_out = matrix->form.n_out, .n_in = 1, .gated = matrix->form.gated};
+        .dtype = DT_F32,
+        .n_out = matrix->form.n_out,
+        .n_in = 1,
+        .gated = matrix->form.gated,
+    };
     r->why = WHY_VECTOR;
 }
 
@@ -301,12 +306,14 @@ static FALLIBLE join_experts(struct lister *l, size_t first, enum load_dest dest
     bool any = false;
     for (size_t i = first; i < p->n_row; i++) {
         const struct load_row *r = &p->rows[i];
-        const struct load_case c = {.options = l->options,
-                                    .config = l->finder->config,
-                                    .role = dests[dest].role,
-                                    .parts = load_plan_sources(p, r),
-                                    .n = r->n_source,
-                                    .interleaved = dests[dest].interleaved};
+        const struct load_case c = {
+            .options = l->options,
+            .config = l->finder->config,
+            .role = dests[dest].role,
+            .parts = load_plan_sources(p, r),
+            .n = r->n_source,
+            .interleaved = dests[dest].interleaved,
+        };
         if (r->dest != dest)
             continue;
         const struct load_form one = load_form_of(&c);

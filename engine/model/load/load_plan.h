@@ -74,7 +74,7 @@ void load_plan_place(struct load_plan *p, unsigned char *base);
 /* Does all of both lie in the same way, so that one can be packed over the other? */
 bool load_plan_same_layout(const struct load_plan *a, const struct load_plan *b);
 
-/* --- rows in words (load_plan_print.c) --- */
+/* ---- rows in words (load_plan_print.c) ---- */
 #define LOAD_NAME_MAX 64u
 /* "layers.3.experts.7.gate_up" */
 void load_row_name(char out[LOAD_NAME_MAX], const struct load_row *r);
@@ -85,7 +85,7 @@ void load_row_form(char out[LOAD_FORM_MAX], const struct load_row *r);
 void load_plan_text(struct buf *out, const struct load_plan *p);
 void load_plan_json(struct buf *out, const struct load_plan *p);
 
-/* --- what the rows come to, in the log (load_plan_log.c) --- */
+/* ---- what the rows come to, in the log (load_plan_log.c) ---- */
 void load_plan_log(const struct load_plan *p, const struct load_options *o,
                    const struct quant_config *stored);
 

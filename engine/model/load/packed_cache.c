@@ -90,7 +90,7 @@ const char *packed_cache_head_check(struct packed_cache_head *head, const void *
     return NULL;
 }
 
-/* --- reading --- */
+/* ---- reading ---- */
 
 struct check_job {
     const unsigned char *data;
@@ -119,11 +119,13 @@ static const char *check_file(struct packed_cache_head *head, const unsigned cha
     const char *why = packed_cache_head_check(head, file, n_file, id);
     if (why)
         return why;
-    struct check_job j = {.data = file + head->data_at,
-                          .sums = (const uint64_t *)(const void *)(file + head->sums_at),
-                          .n_bytes = head->data_bytes,
-                          .n_chunk = head->n_chunk,
-                          .bad = head->n_chunk};
+    struct check_job j = {
+        .data = file + head->data_at,
+        .sums = (const uint64_t *)(const void *)(file + head->sums_at),
+        .n_bytes = head->data_bytes,
+        .n_chunk = head->n_chunk,
+        .bad = head->n_chunk,
+    };
     if (team)
         team_run(team, check_run, &j);
     else

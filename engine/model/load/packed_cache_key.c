@@ -17,11 +17,19 @@ static FALLIBLE add_probe(struct buf *key, const struct packed *like, const stru
     const struct load_plan p = {.rows = &row, .n_row = 1, .sources = parts, .n_source = 2};
     struct region out = REGION_INIT;
     struct filler f = {
-        .kern = kern, .n_thread = 1, .part_bytes = (size_t)KERN_PANEL * PROBE_IN * sizeof(float)};
+        .kern = kern,
+        .n_thread = 1,
+        .part_bytes = (size_t)KERN_PANEL * PROBE_IN * sizeof(float),
+    };
     enum q_code rc;
     for (uint32_t i = 0; i < 2; i++)
         parts[i] = (struct weight_source){
-            .present = true, .dtype = DT_F32, .rows = PROBE_OUT, .cols = PROBE_IN, .seed = 1};
+            .present = true,
+            .dtype = DT_F32,
+            .rows = PROBE_OUT,
+            .cols = PROBE_IN,
+            .seed = 1,
+        };
     row.form.n_out = row.n_source * PROBE_OUT;
     row.form.n_in = PROBE_IN;
     const size_t n = load_form_bytes(&row.form, NULL);

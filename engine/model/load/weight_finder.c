@@ -167,7 +167,10 @@ static void slice_fused(struct weight_source *sources, const struct model_config
             *part = *whole;
             part->rows = part_rows(c, fused[i].parts[k], whole->rows);
             part->slice = (struct weight_slice){
-                .first = first, .block = part->rows / n_block, .stride = whole->rows / n_block};
+                .first = first,
+                .block = part->rows / n_block,
+                .stride = whole->rows / n_block,
+            };
             first += part->slice.block;
         }
         sources[fused[i].whole].present = false; /* it is its parts now */

@@ -137,7 +137,12 @@ static enum q_code check_parts(const struct weight_source *s, const char *name, 
     struct wanted w = {.name = name, .suffix = ".qweight"};
     struct wanted z = {.name = name, .suffix = ".qzeros", .rows = q->n_group, .cols = n_out / v};
     struct wanted c = {
-        .name = name, .suffix = ".scales", .rows = q->n_group, .cols = n_out, .is_scale = true};
+        .name = name,
+        .suffix = ".scales",
+        .rows = q->n_group,
+        .cols = n_out,
+        .is_scale = true,
+    };
     struct wanted g = {.name = name, .suffix = ".g_idx", .rows = n_in};
     w.rows = q->method == QUANT_AWQ ? n_in : n_in / v;
     w.cols = q->method == QUANT_AWQ ? n_out / v : n_out;

@@ -32,7 +32,11 @@ static enum q_code open_files(struct loader *l, struct q_err *e)
 static struct weight_finder finder_of(const struct loader *l, const struct arch *arch)
 {
     return (struct weight_finder){
-        .arch = arch, .config = l->config, .files = l->w->files, .dummy_dtype = l->options->dtype};
+        .arch = arch,
+        .config = l->config,
+        .files = l->w->files,
+        .dummy_dtype = l->options->dtype,
+    };
 }
 
 /* l->w is safe to release afterwards, whatever comes. */

@@ -76,7 +76,10 @@ static FALLIBLE open_device(struct gpu *g, struct q_err *e)
 {
     const struct worker_config *c = g->config;
     const struct device_options o = {
-        .index = g->index, .deterministic = c->deterministic, .tune_dir = tune_dir(g->tune_dir)};
+        .index = g->index,
+        .deterministic = c->deterministic,
+        .tune_dir = tune_dir(g->tune_dir),
+    };
     struct device_link *l = &g->link;
     enum q_code rc;
     if ((rc = device_library_open(&l->t, *c->device_library ? c->device_library : NULL, e)) ||
@@ -161,7 +164,10 @@ static FALLIBLE make_model(struct gpu *g, struct gpu_model *l, const struct mode
     if ((rc = executor_device_new(&l->executor, m, d, e)))
         return rc;
     const struct batch most = {
-        .n_token = d->n_row_max, .n_seq = d->n_seq_max, .n_logit = d->n_logit_max};
+        .n_token = d->n_row_max,
+        .n_seq = d->n_seq_max,
+        .n_logit = d->n_logit_max,
+    };
     const struct gpu_layout at = gpu_layout_of(l, &most);
     l->plan_bytes = t->plan_bytes(g->link.d, d);
     for (uint32_t i = 0; i < GPU_STEPS; i++) {
@@ -217,7 +223,10 @@ static void fill_largest(struct gpu *g, const struct gpu_model *l, const struct 
     for (uint32_t i = 0; i < b->n_seq; i++) {
         const uint32_t left = b->n_token - i * each;
         seqs[i] = (struct attention_seq){
-            .blocks = g->words, .row = i * each, .n_query = left < each ? left : each};
+            .blocks = g->words,
+            .row = i * each,
+            .n_query = left < each ? left : each,
+        };
     }
     memset(host + at->rope_cos_sin, 0, b->n_token * executor_device_cos_sin_bytes(l->model));
 }
@@ -228,10 +237,12 @@ static FALLIBLE run_largest(struct gpu *g, const struct gpu_model *l, struct q_e
     const struct device_limits *d = &l->limits;
     const uint32_t n = d->n_row_max, each = (n + d->n_seq_max - 1) / d->n_seq_max;
     const uint32_t n_block = (each + KERN_BLOCK - 1) / KERN_BLOCK;
-    const struct batch b = {.n_token = n,
-                            .n_seq = (n + each - 1) / each,
-                            .n_logit = n < d->n_logit_max ? n : d->n_logit_max,
-                            .context_max = each};
+    const struct batch b = {
+        .n_token = n,
+        .n_seq = (n + each - 1) / each,
+        .n_logit = n < d->n_logit_max ? n : d->n_logit_max,
+        .context_max = each,
+    };
     const struct gpu_layout at = gpu_layout_of(l, &b);
     struct kv_cache few;
     enum q_code rc = kv_cache_init(&few, l->model, n_block, e);
@@ -265,9 +276,11 @@ static FALLIBLE make_pools(struct gpu *g, struct step_limits *l, struct gpu_size
 {
     struct worker_config c = *g->config;
     const struct model_shape *shape = model_shape(g->model.model);
-    struct memory_need need = {.weight_bytes = shape->weight_bytes,
-                               .block_bytes = shape->kv_block_bytes,
-                               .on_device = true};
+    struct memory_need need = {
+        .weight_bytes = shape->weight_bytes,
+        .block_bytes = shape->kv_block_bytes,
+        .on_device = true,
+    };
     uint64_t left, total;
     enum q_code rc = g->link.t->memory(g->link.d, &left, &total, e);
     if (rc)
@@ -285,7 +298,10 @@ static FALLIBLE make_pools(struct gpu *g, struct step_limits *l, struct gpu_size
     if ((rc = memory_blocks(&sizes->n_block, &c, l, &need, e)))
         return rc;
     const struct memory_need host = {
-        .block_bytes = need.block_bytes, .total_bytes = memory_available(), .on_device = true};
+        .block_bytes = need.block_bytes,
+        .total_bytes = memory_available(),
+        .on_device = true,
+    };
     sizes->n_swap_block = memory_swap_blocks(sizes->n_block, &c, l, &host);
     if (sizes->n_swap_block)
         l->copies_max = 2 * g->table_len;

@@ -106,13 +106,15 @@ struct filling { /* one step's parameters in host memory */
 static void fill_known(const struct filling *f, uint32_t i)
 {
     const struct logit_row *row = &f->s->rows[i];
-    f->rows[i] = (struct sample_row){.top_p = 1,
-                                     .repetition = 1,
-                                     .flags = SAMPLE_KNOWN | SAMPLE_LOGPROB,
-                                     .token = row->slot->history[row->position],
-                                     .history = row->i_slot,
-                                     .mask = SAMPLE_NO_MASK,
-                                     .n_top = row->n_top};
+    f->rows[i] = (struct sample_row){
+        .top_p = 1,
+        .repetition = 1,
+        .flags = SAMPLE_KNOWN | SAMPLE_LOGPROB,
+        .token = row->slot->history[row->position],
+        .history = row->i_slot,
+        .mask = SAMPLE_NO_MASK,
+        .n_top = row->n_top,
+    };
 }
 
 /* Rows of one sequence have one list. */
@@ -154,21 +156,23 @@ static void fill_sampled(struct filling *f, uint32_t i)
     uint32_t flags = p->n_logprob != SAMPLE_NO_LOGPROBS ? SAMPLE_LOGPROB : 0;
     if (p->adjusted_logprobs)
         flags |= SAMPLE_ADJUSTED;
-    f->rows[i] = (struct sample_row){.seed = p->seed,
-                                     .temperature = p->temperature,
-                                     .top_p = p->top_p,
-                                     .min_p = p->min_p,
-                                     .top_k = p->top_k,
-                                     .repetition = p->repetition_penalty,
-                                     .presence = p->presence_penalty,
-                                     .frequency = p->frequency_penalty,
-                                     .top_n_sigma = p->top_n_sigma,
-                                     .flags = flags,
-                                     .history = row->i_slot,
-                                     .n_known = row->position,
-                                     .n_prompt = row->slot->n_prompt,
-                                     .mask = masked ? f->n_mask : SAMPLE_NO_MASK,
-                                     .n_top = row->n_top};
+    f->rows[i] = (struct sample_row){
+        .seed = p->seed,
+        .temperature = p->temperature,
+        .top_p = p->top_p,
+        .min_p = p->min_p,
+        .top_k = p->top_k,
+        .repetition = p->repetition_penalty,
+        .presence = p->presence_penalty,
+        .frequency = p->frequency_penalty,
+        .top_n_sigma = p->top_n_sigma,
+        .flags = flags,
+        .history = row->i_slot,
+        .n_known = row->position,
+        .n_prompt = row->slot->n_prompt,
+        .mask = masked ? f->n_mask : SAMPLE_NO_MASK,
+        .n_top = row->n_top,
+    };
     f->n_mask += masked;
     f->logprobs |= flags & SAMPLE_LOGPROB;
     fill_biases(f, i);
@@ -224,40 +228,46 @@ void gpu_sample(struct gpu *g, const struct slots *s, struct masks *masks)
     const uint32_t n = s->batch.n_logit, n_bias = count_biases(s);
     const size_t ids = biases_at(n), values = ids + n_bias * sizeof(uint32_t);
     unsigned char *host = q->host[g->i_buffer];
-    struct filling f = {.g = g,
-                        .s = s,
-                        .masks = masks,
-                        .rows = (struct sample_row *)(void *)host,
-                        .places = (uint32_t *)(void *)(host + places_at(n)),
-                        .bias_ids = (uint32_t *)(void *)(host + ids),
-                        .biases = (float *)(void *)(host + values),
-                        .bits = q->masks[g->i_buffer]};
+    struct filling f = {
+        .g = g,
+        .s = s,
+        .masks = masks,
+        .rows = (struct sample_row *)(void *)host,
+        .places = (uint32_t *)(void *)(host + places_at(n)),
+        .bias_ids = (uint32_t *)(void *)(host + ids),
+        .biases = (float *)(void *)(host + values),
+        .bits = q->masks[g->i_buffer],
+    };
     fill_rows(&f);
     t->event_record(gpu_events_now(g)->picking, g->link.s);
     t->copy(g->link.s, q->device, host, values + n_bias * sizeof(float));
     if (f.n_mask)
         t->copy(g->link.s, q->device_masks, f.bits, f.n_mask * words_of(g) * sizeof *f.bits);
-    const struct sample_args a = {.x = g->model.logits,
-                                  .x_stride = g->model.limits.vocab_size,
-                                  .rows = (const void *)q->device,
-                                  .n_row = n,
-                                  .n_vocab = g->model.limits.vocab_size,
-                                  .histories = g->words + g->histories,
-                                  .history_stride = g->history_len,
-                                  .masks = q->device_masks,
-                                  .bias_ids = (const void *)(q->device + ids),
-                                  .bias = (const void *)(q->device + values),
-                                  .out = (void *)q->device_picks,
-                                  .top_ids = (void *)(q->device_picks + ids_at(g)),
-                                  .top_logprobs = (void *)(q->device_picks + logprobs_at(g))};
+    const struct sample_args a = {
+        .x = g->model.logits,
+        .x_stride = g->model.limits.vocab_size,
+        .rows = (const void *)q->device,
+        .n_row = n,
+        .n_vocab = g->model.limits.vocab_size,
+        .histories = g->words + g->histories,
+        .history_stride = g->history_len,
+        .masks = q->device_masks,
+        .bias_ids = (const void *)(q->device + ids),
+        .bias = (const void *)(q->device + values),
+        .out = (void *)q->device_picks,
+        .top_ids = (void *)(q->device_picks + ids_at(g)),
+        .top_logprobs = (void *)(q->device_picks + logprobs_at(g)),
+    };
     const struct kern_exec *x = executor_device_exec(g->model.executor);
     t->kern(g->link.d)->sample(&a, x);
-    const struct scatter_args append = {.dst = g->words,
-                                        .at = (const void *)(q->device + places_at(n)),
-                                        .value = (const void *)q->device_picks,
-                                        .n = n,
-                                        .step = sizeof(struct sample_pick) / sizeof(uint32_t),
-                                        .limit = a.n_vocab};
+    const struct scatter_args append = {
+        .dst = g->words,
+        .at = (const void *)(q->device + places_at(n)),
+        .value = (const void *)q->device_picks,
+        .n = n,
+        .step = sizeof(struct sample_pick) / sizeof(uint32_t),
+        .limit = a.n_vocab,
+    };
     t->kern(g->link.d)->scatter(&append, x);
     bring_picks(g, n, f.logprobs);
 }

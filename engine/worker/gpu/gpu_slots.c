@@ -69,7 +69,11 @@ static FALLIBLE flush(struct gpu *g, bool again, struct q_err *e)
         t->copy(g->link.s, u->device + GPU_UPDATES, host + GPU_UPDATES, n * sizeof *host);
         t->kern(g->link.d)->scatter(
             &(struct scatter_args){
-                .dst = g->words, .at = u->device, .value = u->device + GPU_UPDATES, .n = n},
+                .dst = g->words,
+                .at = u->device,
+                .value = u->device + GPU_UPDATES,
+                .n = n,
+            },
             &(struct kern_exec){.nth = 1, .stream = g->link.s});
     }
     if (again)

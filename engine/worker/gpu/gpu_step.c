@@ -67,23 +67,26 @@ void gpu_walk(const struct gpu *g, const struct gpu_model *l, const struct gpu_l
               const struct batch *counts, const struct kv_cache *kv)
 {
     struct batch b = *counts;
-    const struct scatter_args tokens = {.dst = l->ids,
-                                        .value = g->words,
-                                        .from = words(l->device, at->from),
-                                        .n = b.n_token,
-                                        .limit = l->limits.vocab_size};
+    const struct scatter_args tokens = {
+        .dst = l->ids,
+        .value = g->words,
+        .from = words(l->device, at->from),
+        .n = b.n_token,
+        .limit = l->limits.vocab_size,
+    };
     g->link.t->kern(g->link.d)->scatter(&tokens, executor_device_exec(l->executor));
     b.token_ids = l->ids;
     b.positions = words(l->device, at->positions);
     b.slot_mapping = words(l->device, at->slot_mapping);
     b.seqs = seqs_at(l->device, at);
     b.logit_rows = words(l->device, at->rows);
-    const struct device_step s = {.batch = &b,
-                                  .cos_sin =
-                                      (const float *)(const void *)(l->device + at->rope_cos_sin),
-                                  .plan = l->device + at->plan,
-                                  .kv = kv,
-                                  .logits = l->logits};
+    const struct device_step s = {
+        .batch = &b,
+        .cos_sin = (const float *)(const void *)(l->device + at->rope_cos_sin),
+        .plan = l->device + at->plan,
+        .kv = kv,
+        .logits = l->logits,
+    };
     executor_device_run(l->executor, &s);
 }
 
@@ -92,7 +95,11 @@ void gpu_walk(const struct gpu *g, const struct gpu_model *l, const struct gpu_l
 static struct batch padded(const struct gpu *g, uint32_t n)
 {
     return (struct batch){
-        .n_token = n, .n_seq = n, .n_logit = n, .context_max = g->model.limits.context_max};
+        .n_token = n,
+        .n_seq = n,
+        .n_logit = n,
+        .context_max = g->model.limits.context_max,
+    };
 }
 
 static FALLIBLE record(struct gpu *g, struct gpu_graph *to, struct q_err *e)
@@ -290,14 +297,16 @@ static void sample_greedy_there(struct gpu *g, uint32_t n)
     for (uint32_t i = 0; i < n; i++)
         rows[i] = (struct sample_row){.top_p = 1, .repetition = 1, .mask = SAMPLE_NO_MASK};
     t->copy(g->link.s, q->device, rows, n * sizeof *rows);
-    const struct sample_args a = {.x = l->logits,
-                                  .x_stride = l->limits.vocab_size,
-                                  .rows = (const void *)q->device,
-                                  .n_row = n,
-                                  .n_vocab = l->limits.vocab_size,
-                                  .histories = g->words + g->histories,
-                                  .history_stride = g->history_len,
-                                  .out = (void *)q->device_picks};
+    const struct sample_args a = {
+        .x = l->logits,
+        .x_stride = l->limits.vocab_size,
+        .rows = (const void *)q->device,
+        .n_row = n,
+        .n_vocab = l->limits.vocab_size,
+        .histories = g->words + g->histories,
+        .history_stride = g->history_len,
+        .out = (void *)q->device_picks,
+    };
     t->kern(g->link.d)->sample(&a, executor_device_exec(l->executor));
     t->copy(g->link.s, q->picks[g->i_buffer], q->device_picks, n * sizeof(struct sample_pick));
 }

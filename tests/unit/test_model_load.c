@@ -269,7 +269,7 @@ static void test_other_forward_is_no_reload(void **state)
         {"gemma2", "\"attn_logit_softcapping\": 3.0", "\"attn_logit_softcapping\": 4.0",
          "has forward.attention_soft_cap 4, the served model has 3"},
         {"gpt_neox", "\"use_parallel_residual\": true", "\"use_parallel_residual\": false",
-         "says forward.parallel_residual false, the model served has true"},
+         "has forward.parallel_residual false, the served model has true"},
         {"phi3-longrope", "1.03", "1.04", "other factors of longrope"},
     };
     kern_table_cpu(&kern, CAP_NONE);

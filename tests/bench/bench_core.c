@@ -27,7 +27,7 @@ static void sink(void *ctx, const struct step_result *result,
             n_step++, forward_us += result->head->forward_us;
     }
     for (uint32_t i = 0; i < n; i++)
-        n_finished += outputs[i].epilogue != FINISH_NONE;
+        n_finished += outputs[i].finish != FINISH_NONE;
 }
 
 static int fail(const struct q_err *e)

@@ -66,7 +66,7 @@ static void sink(void *ctx, const struct step_result *result,
     uint32_t n_token = 0;
     for (uint32_t i = 0; i < n; i++) {
         const struct scheduler_output *o = &outputs[i];
-        g->n_finished += o->epilogue != FINISH_NONE;
+        g->n_finished += o->finish != FINISH_NONE;
         n_token += o->has_token;
         if (!o->has_token)
             continue;

@@ -65,7 +65,7 @@ static void sink(void *ctx, const struct step_result *result,
     l->n_step++;
     for (uint32_t i = 0; i < n; i++) {
         l->n_token += outputs[i].has_token;
-        l->n_open -= outputs[i].epilogue != FINISH_NONE;
+        l->n_open -= outputs[i].finish != FINISH_NONE;
         l->n_wrong +=
             outputs[i].token != noop_token(outputs[i].req_id * 1000003, N_PROMPT + outputs[i].seq);
     }

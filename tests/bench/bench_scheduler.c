@@ -92,7 +92,7 @@ static void run_once(struct loop *l)
     l->work_us += (uint64_t)(clock_us() - start);
     for (uint32_t k = 0; k < n_output; k++) {
         l->n_token += l->outputs[k].has_token;
-        if (l->outputs[k].epilogue)
+        if (l->outputs[k].finish)
             submit(l);
     }
     if (l->i_plan == l->i_settle) /* the only sequences were over */

@@ -70,7 +70,7 @@ static void chat(const struct template_text *text, const json_t *values)
     struct template_fault fault = {0};
     struct ranges content = RANGES_INIT;
     const struct chat_request r = {
-        .frontend_id = &content,
+        .origin = &content,
         .messages = json_object_get(values, "messages"),
         .tools = json_object_get(values, "tools"),
         .kwargs = json_object_get(values, "kwargs"),

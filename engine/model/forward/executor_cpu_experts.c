@@ -168,12 +168,14 @@ static struct matmul_rows pick(const struct cpu_run *w, const struct experts *t,
     for (uint32_t i = 0; i < g.n; i++) {
         const uint32_t r = w->rows[g.at + i];
         const struct matmul_rows row = matmul_rows_at(&to, i), from = matmul_rows_at(&t->x, r);
+        if (!weight->order) {
+            copy_row(&row, &from, n_col);
+            continue;
+        }
+        /* inputs of its own order: made again of the floats */
         const struct matmul_source floats = {(const float *)t->made.x + r * t->made.stride,
                                              t->made.stride, 1, n_col, weight->order};
-        if (weight->order) /* inputs of its own order: made again of the floats */
-            matmul_quantize(w->k, &row, &floats, &w->mine);
-        else
-            copy_row(&row, &from, n_col);
+        matmul_quantize(w->k, &row, &floats, &w->mine);
     }
     return to;
 }

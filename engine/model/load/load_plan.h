@@ -78,7 +78,7 @@ bool load_plan_same_layout(const struct load_plan *a, const struct load_plan *b)
 #define LOAD_NAME_MAX 64u
 /* "layers.3.experts.7.gate_up" */
 void load_row_name(char out[LOAD_NAME_MAX], const struct load_row *r);
-#define LOAD_FORM_MAX 64u
+#define LOAD_FORM_MAX 128u
 /* "int4 in groups of 128, interleaved, act-order" */
 void load_row_form(char out[LOAD_FORM_MAX], const struct load_row *r);
 /* Every row with its sources, then what they come to, by form and reason. */

@@ -27,7 +27,7 @@ CYCLES = {
 SOURCE_MAX, HEADER_MAX, README_MAX, FUNCTION_MAX, COLUMNS_MAX = 1000, 200, 80, 70, 100
 TOP_README_MAX, README_COLUMNS_MAX, SUBJECT_MAX = 100, 140, 72
 # Subjects of commits are checked from the last tag on; while there is no tag, from this commit on.
-SUBJECTS_FROM = "8d48988a7941dd850e16c6df5e35d3331c74d6c5"
+SUBJECTS_FROM = "b10250f376e15b0c31c8231cb651a3f50554db64"
 SUBJECT = re.compile(r'[\w./*+-]+(, [\w./*+-]+)*: \S|Revert "')
 
 # The layout of dividers, sizeof and initialisers (check_layout).

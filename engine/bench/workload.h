@@ -32,6 +32,7 @@ struct workload {
 #define WORKLOAD_INIT {NULL, 0, 0, NULL, 0, 0, false, 0, 0}
 /* clang-format on */
 
+/* Free the items and token ids; w is WORKLOAD_INIT afterwards. */
 void workload_release(struct workload *w);
 /* Errors: Q_NO_MEMORY, Q_TOO_LARGE. */
 FALLIBLE workload_add(struct workload *w, const struct work *item, struct q_err *e);

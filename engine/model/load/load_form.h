@@ -53,6 +53,7 @@ struct load_case { /* a matrix to be; all borrowed */
     bool interleaved;
 };
 
+/* The element type, layout and reason of the matrix that the case describes. */
 struct load_form load_form_of(const struct load_case *c);
 /* The form of several matrices of which a device knows one: `one` joins `all`. */
 void load_form_join(struct load_form *all, const struct load_form *one, bool first);

@@ -147,6 +147,9 @@ struct batch {                 /* one step, ragged; all borrowed for the call */
     const uint32_t *n_prompts; /* [n_seq] tokens of each sequence's prompt, the same in every step
                                 * of its life (replays included); read by models with dynamic rope
                                 * only. NULL: no prompt is longer than the trained length */
+    /* [n_token] the row of embeddings that stands for a placeholder, hidden_size f32, NULL for a
+     * token; its token_ids entry is 0. NULL: the step has no items (modality.h) */
+    const float *const *item_rows;
 };
 
 struct model_scratch; /* activations for batches up to the given limits */

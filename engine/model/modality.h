@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* modality - inputs of a model that are not tokens: the shape that an item of a request must have,
+ * and the rows of embeddings that it becomes. Resolved from a plugin's struct quire_modality and
+ * the config, for the engine (checks, placeholders) and its worker (rows).
+ *
+ * In a prompt each row of an item is one placeholder id. Token ids are u32 from the wire to the
+ * worker; a negative placeholder is its two's complement (-3 is 0xfffffffd), so it is never a token
+ * of the vocabulary. Items stand in the order of their placeholders.
+ * Threads: made by one; then only read. */
+#ifndef QUIRE_ENGINE_MODEL_MODALITY_H
+#define QUIRE_ENGINE_MODEL_MODALITY_H
+#include "common/err.h"
+#include "common/hub/config.h"
+#include "engine/plugin.h"
+
+#define MODALITIES_MAX       8u
+#define MODALITY_NAME_MAX    64u
+#define MODALITY_ITEMS_LIMIT 65536u     /* items of a modality in one request */
+#define MODALITY_TOKENS_MAX  (1u << 20) /* rows of an item */
+
+struct modality {
+    char name[MODALITY_NAME_MAX];      /* key of multi_modal_data */
+    char part_type[MODALITY_NAME_MAX]; /* of chat content parts; "": none */
+    uint32_t placeholder;
+    bool expand;
+    enum quire_dtype dtype;
+    uint32_t n_dim, dims[QUIRE_DIMS_MAX]; /* 0: any, 1 … dims_max */
+    uint32_t dims_max[QUIRE_DIMS_MAX];
+    uint32_t n_token;   /* rows of an item; 0: modality_count_tokens asks the plugin */
+    uint32_t max_items; /* of one request */
+    const struct quire_modality *of;
+};
+struct modalities {
+    struct modality rows[MODALITIES_MAX]; /* [n] */
+    uint32_t n;
+    const struct quire_model *model; /* for callbacks */
+    const struct quire_host *host;
+};
+
+/* Of the architecture that the config names; n = 0 for built-in families. config_dir: the model
+ * folder, whose config.json the sizes are read from. Errors: Q_CORRUPT (a size that is no number or
+ * out of range, with its key), Q_INVALID (a plugin's row that makes no sense, with its field). */
+FALLIBLE modalities_open(struct modalities **out, const char *config_dir, struct q_err *e);
+void modalities_free(struct modalities *m); /* NULL is fine */
+/* "actions" -> its number; m->n: there is none. */
+uint32_t modality_find(const struct modalities *m, const char *name);
+/* Which modality's placeholder it is; m->n: it is a token. */
+uint32_t modality_of_placeholder(const struct modalities *m, uint32_t token_id);
+/* Is the item's dtype and shape one that the modality takes, does check_item accept it? Sets
+ * item->n_token. Errors: Q_INVALID: "actions[3]: shape [2] is not [3]". */
+FALLIBLE modality_check(const struct modalities *m, uint32_t i_modality, struct quire_item *item,
+                        struct q_err *e);
+size_t modality_item_bytes(const struct quire_item *item); /* of its dtype and dims */
+/* The item's rows; work memory and the caller's thread: plugin.h. Errors: Q_INVALID with the
+ * plugin's message. */
+FALLIBLE modality_embed(const struct modalities *m, uint32_t i_modality,
+                        const struct quire_item *item, const struct quire_rows *out,
+                        struct q_err *e);
+
+#endif

@@ -43,6 +43,8 @@ uint32_t arch_dim_size(const struct model_config *c, enum arch_dim dim)
         return 2 * c->intermediate_size;
     case D_POSITIONS:
         return c->max_position;
+    case D_POSITIONS_2:
+        return c->max_position + 2;
     case D_EXPERTS:
         return c->moe.n_expert;
     case D_EXPERT_INTER:
@@ -70,6 +72,7 @@ const char *arch_dim_text(enum arch_dim dim)
         [D_HEADS] = "num_attention_heads",
         [D_2_INTER] = "2 * intermediate_size",
         [D_POSITIONS] = "max_position_embeddings",
+        [D_POSITIONS_2] = "max_position_embeddings + 2",
         [D_EXPERTS] = "num_experts",
         [D_EXPERT_INTER] = "moe_intermediate_size",
         [D_SHARED_INTER] = "shared_expert_intermediate_size",
@@ -107,6 +110,16 @@ bool arch_has(const struct arch *a, const struct model_config *c, enum arch_slot
         if (a->tensors[i].slot == slot && arch_wants(c, a->tensors[i].when, layer))
             return true;
     return false;
+}
+
+uint32_t arch_positions_max(const struct arch *a, const struct model_config *c)
+{
+    for (size_t i = 0; i < a->n_tensor && a->layer.positions == ARCH_LEARNED; i++)
+        if (a->tensors[i].slot == W_POSITIONS) {
+            const uint32_t n = arch_dim_size(c, a->tensors[i].dims[0]);
+            return n > a->layer.first_position ? n - a->layer.first_position : 0;
+        }
+    return UINT32_MAX;
 }
 
 void arch_tensor_name(char out[ARCH_NAME_MAX], const char *pattern, struct arch_place at)

@@ -16,7 +16,7 @@ enum arch_slot {
     W_FINAL_NORM,
     W_FINAL_NORM_BIAS,
     W_LM_HEAD_BIAS,
-    W_POSITIONS, /* learned: a row for each position */
+    W_POSITIONS, /* learned: rows from arch_layer.first_position on, one for each position */
     W_ATTN_NORM, /* from here on once a layer */
     W_ATTN_NORM_BIAS,
     W_QKV,       /* W_Q, W_K and W_V as one tensor: q, then k, then v */
@@ -70,6 +70,7 @@ enum arch_dim {
     D_HEADS,   /* heads */
     D_2_INTER, /* gate and up */
     D_POSITIONS,
+    D_POSITIONS_2, /* with two rows in front, as OPT and BART */
     D_HEAD,
     D_EXPERTS,
     D_EXPERT_INTER,
@@ -127,6 +128,8 @@ struct arch_place { /* where a tensor belongs; what does not apply is not looked
 /* Does the family's table have it, for this config and layer? */
 bool arch_has(const struct arch *a, const struct model_config *c, enum arch_slot slot,
               uint32_t layer);
+/* How many positions its learned table has; UINT32_MAX: there is no table. */
+uint32_t arch_positions_max(const struct arch *a, const struct model_config *c);
 /* Errors: none; a pattern without "%u" is copied. */
 void arch_tensor_name(char out[ARCH_NAME_MAX], const char *pattern, struct arch_place at);
 

@@ -33,7 +33,7 @@ enum arch_positions {
     ARCH_ROPE_HALF,        /* pairs (j, j + n_rot / 2) */
     ARCH_ROPE_INTERLEAVED, /* pairs (2j, 2j + 1): GPT-J, Command R */
     ARCH_ALIBI,            /* arXiv:2108.12409: a slope a head, no rotation */
-    ARCH_LEARNED,          /* a table of positions that is added to the embedding */
+    ARCH_LEARNED,          /* a table of positions that is added to the embedding: W_POSITIONS */
     ARCH_NO_POSITIONS
 };
 
@@ -60,8 +60,9 @@ enum arch_embedding {
 };
 
 /* Weights of the n_used best experts. SOFTMAX: of all, of which the best; the config says whether
- * these are made to add up to 1. TOP_SOFTMAX: the best, then softmax of these (gpt-oss). SIGMOID:
- * chosen with a bias that does not weigh (DeepSeek-V3). */
+ * these are made to add up to 1. TOP_SOFTMAX: the best, then softmax of these (gpt-oss): the same
+ * as SOFTMAX made to add up to 1. Both: W_ROUTER_BIAS is that of the router's product. SIGMOID:
+ * chosen with a bias that does not weigh (DeepSeek-V3), W_ROUTER_BIAS. */
 enum arch_route { ARCH_ROUTE_SOFTMAX, ARCH_ROUTE_TOP_SOFTMAX, ARCH_ROUTE_SIGMOID };
 
 /* how much a row takes of the expert that all rows use */
@@ -89,6 +90,7 @@ struct arch_layer {
     enum arch_residual residual;
     enum arch_attention attention;
     enum arch_positions positions;
+    uint32_t first_position; /* learned: the table's row of position 0; OPT has 2 */
     enum arch_qk_norm qk_norm;
     enum arch_mlp mlp;
     uint32_t activations; /* set of 1 << ARCH_…: which hidden_act it may have; 0: silu */
@@ -102,6 +104,11 @@ struct arch_layer {
     bool scales;        /* config's query scalar and its multipliers of attention, residual and
                            logits count */
 };
+
+static inline bool arch_rotates(const struct arch_layer *l)
+{
+    return l->positions == ARCH_ROPE_HALF || l->positions == ARCH_ROPE_INTERLEAVED;
+}
 
 /* "gelu_pytorch_tanh" -> ARCH_GELU_TANH; false: none of ours. */
 bool arch_activation_parse(enum arch_activation *out, const char *hidden_act);

@@ -30,10 +30,12 @@ static enum q_code check_quantization(const struct model *m, enum quantization q
 
 /* Dynamic rope answers any length by design; every other kind ends where its positions were
  * trained. */
-static enum q_code choose_length(uint32_t *out, const struct model_config *c, uint32_t asked,
+static enum q_code choose_length(uint32_t *out, const struct model *m, uint32_t asked,
                                  struct q_err *e)
 {
-    uint32_t most = rotary_length_max(c);
+    const struct model_config *c = &m->config;
+    const uint32_t learned = arch_positions_max(m->arch, c);
+    const uint32_t most = learned == UINT32_MAX ? rotary_length_max(c) : learned;
     if (asked > most && c->rope.kind != ROPE_DYNAMIC)
         return q_fail(e, Q_INVALID,
                       "max_model_len %u is more than the %u tokens the model can take "
@@ -161,7 +163,8 @@ static enum q_code check_device(const struct model *m, struct q_err *e)
     const size_t most = UPLOAD_BYTES / 2 / sizeof(float); /* a interleaved bias has two parts */
     if (!m->link)
         return Q_OK;
-    if (c->hidden_size > most || c->intermediate_size > most || model_q_cols(m) > most ||
+    if ((arch_has(m->arch, c, W_LM_HEAD_BIAS, 0) && c->vocab_size > most) ||
+        c->hidden_size > most || c->intermediate_size > most || model_q_cols(m) > most ||
         c->moe.width > most || c->moe.shared_width > most)
         return q_fail(e, Q_TOO_LARGE, "matrices of more than %zu columns", most);
     return Q_OK;
@@ -208,16 +211,37 @@ out:
     return rc;
 }
 
-/* The model's config, whether there is a program of it, and how long its sequences may be. */
+/* What the config says and the family's layers do not read. */
+static void drop_unread(struct model_config *c, const struct arch_layer *l)
+{
+    if (!l->windows)
+        memset(c->window, 0, sizeof c->window);
+    if (!arch_rotates(l))
+        c->rope = (struct rope_config){.theta = c->rope.theta};
+}
+
+static enum q_code find_family(struct model *m, const struct model_options *o, struct q_err *e)
+{
+    const enum q_code rc = model_config_load(&m->config, NULL, o->dir, e);
+    return rc ? rc : arch_find(&m->arch, m->config.architecture, e);
+}
+
+/* Whether there is a program of the model's config, and how long its sequences may be. */
+static enum q_code check_config(struct model *m, const struct model_options *o, bool on_device,
+                                struct q_err *e)
+{
+    const enum q_code rc = model_program_try(m, on_device, e);
+    if (rc)
+        return rc;
+    drop_unread(&m->config, &m->arch->layer);
+    return choose_length(&m->shape.max_model_len, m, o->max_model_len, e);
+}
+
 static enum q_code load_config(struct model *m, const struct model_options *o, bool on_device,
                                struct q_err *e)
 {
-    struct model_config *c = &m->config;
-    enum q_code rc;
-    if ((rc = model_config_load(c, NULL, o->dir, e)) ||
-        (rc = arch_find(&m->arch, c->architecture, e)) || (rc = model_program_try(m, on_device, e)))
-        return rc;
-    return choose_length(&m->shape.max_model_len, c, o->max_model_len, e);
+    const enum q_code rc = find_family(m, o, e);
+    return rc ? rc : check_config(m, o, on_device, e);
 }
 
 /* What *decided leaves open, and what is computed in. */
@@ -322,10 +346,8 @@ static enum q_code load_model(struct model *m, const struct model_options *o, st
     enum q_code rc;
     struct model_options decided = *o;
     struct model_config *c = &m->config;
-    if ((rc = load_config(m, o, o->link != NULL, e)) || (rc = decide(m, &decided, e)))
+    if ((rc = check_config(m, o, o->link != NULL, e)) || (rc = decide(m, &decided, e)))
         return rc;
-    if (!m->arch->layer.windows)
-        memset(c->window, 0, sizeof c->window);
     m->link = o->link;
     m->no_fusion = o->no_fusion;
     m->kern = decided.kern = o->link ? o->link->t->kern(o->link->d) : o->kern;
@@ -337,7 +359,9 @@ static enum q_code load_model(struct model *m, const struct model_options *o, st
         (rc = model_program_make(m, e)))
         return rc;
     fill_shape(m);
-    return m->link && !model_rope_varies(m) ? make_rope_cos_sin(m, o->team, e) : Q_OK;
+    return m->link && arch_rotates(&m->arch->layer) && !model_rope_varies(m)
+               ? make_rope_cos_sin(m, o->team, e)
+               : Q_OK;
 }
 
 enum q_code model_load(struct model **out, const struct model_options *o, struct q_err *e)
@@ -345,7 +369,25 @@ enum q_code model_load(struct model **out, const struct model_options *o, struct
     struct model *m = q_calloc(1, sizeof *m);
     if (!m)
         return q_fail(e, Q_NO_MEMORY, "out of memory loading %s", o->dir);
-    enum q_code rc = load_model(m, o, e);
+    enum q_code rc = find_family(m, o, e);
+    if (!rc)
+        rc = load_model(m, o, e);
+    if (rc)
+        model_free(m);
+    else
+        *out = m;
+    return rc;
+}
+
+FALLIBLE model_load_family(struct model **out, const struct model_family *f,
+                           const struct model_options *o, struct q_err *e)
+{
+    struct model *m = q_calloc(1, sizeof *m);
+    if (!m)
+        return q_fail(e, Q_NO_MEMORY, "out of memory loading %s", o->dir);
+    m->arch = f->arch;
+    m->config = *f->config;
+    const enum q_code rc = load_model(m, o, e);
     if (rc)
         model_free(m);
     else
@@ -386,6 +428,10 @@ static const struct {
     FIELD(IS_F64, forward.attention_soft_cap),
     FIELD(IS_F64, forward.logit_soft_cap),
     FIELD(IS_F64, forward.query_scalar),
+    FIELD(IS_F64, forward.attention_multiplier),
+    FIELD(IS_F64, forward.embedding_multiplier),
+    FIELD(IS_F64, forward.residual_multiplier),
+    FIELD(IS_F64, forward.logit_multiplier),
     FIELD(IS_F64, forward.rotary_fraction),
     FIELD(IS_BOOL, forward.parallel_residual),
     FIELD(IS_F64, rope.theta),
@@ -434,10 +480,10 @@ static bool same_factors(const struct rope_config *a, const struct rope_config *
     return same;
 }
 
-static enum q_code check_same_config(const struct model_config *served, const struct arch *arch,
+static enum q_code check_same_config(const struct model_config *of, const struct arch *arch,
                                      const char *dir, struct q_err *e)
 {
-    struct model_config other;
+    struct model_config other, served = *of;
     char path[PATH_MAX], mine[CONFIG_NAME_MAX], its[CONFIG_NAME_MAX];
     enum q_code rc;
     if ((rc = path_join(path, sizeof path, dir, "config.json", e)))
@@ -446,22 +492,24 @@ static enum q_code check_same_config(const struct model_config *served, const st
         return Q_OK;
     if ((rc = model_config_load(&other, NULL, dir, e)))
         return rc;
+    drop_unread(&other, &arch->layer);
+    drop_unread(&served, &arch->layer);
     for (size_t i = 0; i < sizeof config_fields / sizeof *config_fields; i++) {
-        field_text(mine, served, i);
+        field_text(mine, &served, i);
         field_text(its, &other, i);
         if (strcmp(mine, its) != 0)
             return q_fail(e, Q_MISMATCH, "the new config.json has %s %s, the served model has %s",
                           config_fields[i].name, its, mine);
     }
-    if (other.rope.kind != served->rope.kind ||
-        (arch->layer.windows && memcmp(other.window, served->window, sizeof other.window) != 0))
+    if (other.rope.kind != served.rope.kind ||
+        memcmp(other.window, served.window, sizeof other.window) != 0)
         return q_fail(e, Q_MISMATCH, "the new config.json and the served model differ in their %s",
-                      other.rope.kind != served->rope.kind ? "kind of rope" : "sliding window");
-    if (!same_factors(&other.rope, &served->rope))
+                      other.rope.kind != served.rope.kind ? "kind of rope" : "sliding window");
+    if (!same_factors(&other.rope, &served.rope))
         return q_fail(e, Q_MISMATCH,
                       "the new config.json has other factors of longrope than that of the model "
                       "served");
-    if (memcmp(other.moe.layers, served->moe.layers, sizeof other.moe.layers) != 0)
+    if (memcmp(other.moe.layers, served.moe.layers, sizeof other.moe.layers) != 0)
         return q_fail(e, Q_MISMATCH,
                       "the new config.json and the served model have experts in different "
                       "layers");

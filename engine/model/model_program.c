@@ -6,7 +6,7 @@
 #define FUSIONS_CPU \
     (PROGRAM_FUSE(QKV_EPILOGUE) | PROGRAM_FUSE(NORM_QUANTIZE) | PROGRAM_FUSE(MATMUL_ADD))
 /* As the device's operations are: norm_rows makes int8, qkv_epilogue, linear adds. */
-#define FUSIONS_DEVICE FUSIONS_CPU
+#define FUSIONS_DEVICE (FUSIONS_CPU | PROGRAM_FUSE(QKV_STORE))
 
 FALLIBLE model_program_try(const struct model *m, bool on_device, struct q_err *e)
 {
@@ -56,7 +56,7 @@ static enum q_code check_weights(const struct model *m, const struct program_op 
     const struct packed *w =
         is_matrix ? program_matrix(&m->weights, op->weight, op->layer, 0) : NULL;
     if ((is_matrix && !w) || (is_vector && !program_vector(&m->weights, op->weight, op->layer)) ||
-        (op->weight == PROGRAM_W_POSITIONS))
+        (op->weight == PROGRAM_W_POSITIONS && !m->weights.positions))
         return fail_weight(m, op, op->weight, e);
     if (op->bias && !program_vector(&m->weights, op->bias, op->layer))
         return fail_weight(m, op, op->bias, e);

@@ -22,6 +22,14 @@ struct model {
     struct region rope_cos_sin;
 };
 
+struct model_family { /* borrowed; arch: while the model lives */
+    const struct arch *arch;
+    const struct model_config *config;
+};
+/* As model_load, of a family that is in no table and a config that is in no file. */
+FALLIBLE model_load_family(struct model **out, const struct model_family *f,
+                           const struct model_options *o, struct q_err *e);
+
 /* (cos, sin) of a position depend on how long the sequence's prompt is. */
 static inline bool model_rope_varies(const struct model *m)
 {

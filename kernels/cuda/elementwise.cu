@@ -70,7 +70,10 @@ static __global__ void __launch_bounds__(THREADS) add_rows_kernel(const struct a
     await_inputs();
     const float *from = a.x + blockIdx.x * a.x_stride;
     float *to = a.y + blockIdx.x * a.y_stride;
-    my_columns(a.n_col, [&](uint32_t c) { to[c] += a.scale * from[c]; });
+    my_columns(a.n_col, [&](uint32_t c) {
+        const float v = a.scale * from[c];
+        to[c] = a.set ? v : to[c] + v;
+    });
 }
 
 extern "C" void add_rows_cuda(const struct add_rows_args *a, const struct kern_exec *x)

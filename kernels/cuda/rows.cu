@@ -37,9 +37,14 @@ static __global__ void __launch_bounds__(THREADS) embed_kernel(const struct embe
         if (all4) {
             float4 v = load4_as(a.table, a.dtype, from + c);
             v = make_float4(v.x * a.scale, v.y * a.scale, v.z * a.scale, v.w * a.scale);
+            if (a.accumulate) {
+                const float4 y = load4_as(a.y, DT_F32, to + c);
+                v = make_float4(y.x + v.x, y.y + v.y, y.z + v.z, y.w + v.w);
+            }
             store4_as(a.y, DT_F32, to + c, v);
         } else {
-            a.y[to + c] = load_as(a.table, a.dtype, from + c) * a.scale;
+            const float v = load_as(a.table, a.dtype, from + c) * a.scale;
+            a.y[to + c] = a.accumulate ? a.y[to + c] + v : v;
         }
     });
 }

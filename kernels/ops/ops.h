@@ -73,7 +73,7 @@ struct pack_args {
     uint32_t n_out_total; /* outputs of the whole dst */
 };
 
-/* y[i,:] = f32(table[ids[i],:]) * scale.
+/* y[i,:] = f32(table[ids[i],:]) * scale (+ y[i,:] as it was, when accumulate).
  * table: [n_vocab, n_col], row-major or in panels; y: [n_row, n_col] f32 */
 struct embed_args {
     float *y;
@@ -83,6 +83,7 @@ struct embed_args {
     const uint32_t *ids; /* [n_row], each < n_vocab */
     uint32_t n_row, n_col;
     float scale;
+    int accumulate;
 };
 
 /* y[i,c] = x[i,c] / sqrt(mean_c(x[i,:]^2) + eps) * w[c].   Source: arXiv:1910.07467.

@@ -27,13 +27,14 @@ struct norm_rows_args {
 
 /* What happens to a row of q,k,v between the matrix product and attention: the heads of q and of k
  * through a norm (rms_norm with its order; q_norm and k_norm NULL: none), rotation of both in place
- * (rope), K and V into the cache (kv_store). x: [n_row] rows of q heads, k heads, v heads. */
+ * (rope; n_rot 0: none), K and V into the cache (kv_store). x: [n_row] rows of q heads, k heads, v
+ * heads. */
 struct qkv_epilogue_args {
     float *x;
     size_t x_stride;
     const float *q_norm, *k_norm; /* [head_dim] or NULL, both or neither */
     float eps;
-    const float *table;  /* [n_pos][n_rot/2][2] (cos, sin) */
+    const float *table;  /* [n_pos][n_rot/2][2] (cos, sin); NULL when n_rot is 0 */
     const uint32_t *pos; /* [n_row] row of the table */
     void *k_cache, *v_cache;
     enum dtype kv_dtype;

@@ -27,13 +27,15 @@ struct activate_args {
     size_t x_stride, y_stride; /* elements */
 };
 
-/* y[i,c] += scale * x[i,c], the product rounded. */
+/* y[i,c] += scale * x[i,c], the product rounded; or y[i,c] = scale * x[i,c] when set, and then y
+ * may be x. */
 struct add_rows_args {
     float *y;
     const float *x;
     uint32_t n_row, n_col;
     size_t x_stride, y_stride; /* elements */
     float scale;
+    int set;
 };
 
 /* x[i,c] = cap * tanh(x[i,c] / cap).   Source: arXiv:2408.00118. */

@@ -10,6 +10,8 @@ void embed_ref(const struct embed_args *a, const struct kern_exec *x)
         for (uint32_t c = 0; c < a->n_col; c++) {
             const size_t at = a->packed ? packed_index(a->dtype, a->n_col, a->ids[i], c)
                                         : (size_t)a->ids[i] * a->n_col + c;
-            a->y[i * a->n_col + c] = element_f32(a->table, a->dtype, at) * a->scale;
+            const float v = element_f32(a->table, a->dtype, at) * a->scale;
+            float *y = &a->y[i * a->n_col + c];
+            *y = a->accumulate ? *y + v : v;
         }
 }

@@ -43,7 +43,8 @@ void qkv_epilogue_ref(const struct qkv_epilogue_args *a, const struct kern_exec 
             .n_rot = a->n_rot,
             .interleaved = a->interleaved,
         };
-        rope_ref(&rope, &alone);
+        if (a->n_rot)
+            rope_ref(&rope, &alone);
         struct kv_store_args store = {
             .k_cache = a->k_cache,
             .v_cache = a->v_cache,

@@ -37,8 +37,9 @@ INLINE void wide_embed(const struct embed_args *a, const struct kern_exec *x)
                 wide_unpack(part, a, a->ids[k.row], c, n);
                 from = part;
             }
-            vec_store_n(a->y + k.row * a->n_col + c,
-                        vec_mul(wide_element(from, a->dtype, n), scale), n);
+            float *y = a->y + k.row * a->n_col + c;
+            const struct vec v = vec_mul(wide_element(from, a->dtype, n), scale);
+            vec_store_n(y, a->accumulate ? vec_add(vec_load_n(y, n), v) : v, n);
         }
     }
 }

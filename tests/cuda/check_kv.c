@@ -111,8 +111,8 @@ static void check_qkv_epilogue(struct kcheck *k)
         .n_kv_head = kc_range(k, 1, 3),
         .head_dim = 2 * kc_range(k, 1, 64),
     };
-    uint32_t n_row = kc_range(k, 0, 6), n_head = c.n_kv_head * kc_range(k, 1, 3);
-    uint32_t n_rot = kc_chance(k, 50) ? c.head_dim : 2 * kc_range(k, 1, c.head_dim / 2);
+    uint32_t n_row = kc_range(k, 0, 6), n_head = c.n_kv_head * kc_range(k, 0, 3);
+    uint32_t n_rot = kc_chance(k, 50) ? c.head_dim : 2 * kc_range(k, 0, c.head_dim / 2);
     size_t stride = (size_t)(n_head + 2 * c.n_kv_head) * c.head_dim + kc_range(k, 0, 5);
     float *x = kc_buf(k, n_row * stride * sizeof *x);
     float *table = kc_buf(k, (size_t)n_pos * n_rot * sizeof *table);
@@ -132,7 +132,7 @@ static void check_qkv_epilogue(struct kcheck *k)
                                      .q_norm = norm ? norms : NULL,
                                      .k_norm = norm ? norms + c.head_dim : NULL,
                                      .eps = 1e-6f,
-                                     .table = table,
+                                     .table = n_rot ? table : NULL,
                                      .pos = pos,
                                      .k_cache = c.k,
                                      .v_cache = c.v,

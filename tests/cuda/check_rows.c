@@ -48,9 +48,11 @@ static void check_embed(struct kcheck *k)
         .n_row = n_row,
         .n_col = n_col,
         .scale = 1.5f,
+        .accumulate = kc_chance(k, 50),
     };
+    kc_fill(k, a.y, (size_t)n_row * n_col);
     struct embed_args got = a;
-    got.y = kc_buf(k, (size_t)n_row * n_col * 4);
+    got.y = kc_copy(k, a.y, (size_t)n_row * n_col * 4);
     got.packed = kc_chance(k, 50);
     kc_shape(k, "%s n_row %u n_col %u", dtype_name(t), n_row, n_col);
     kc_run(k, k->ref, &a, 1);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kcheck.h"
+#include <string.h>
 #include "kernels/variants.h"
 
 static const uint32_t dtypes[] = {DT_F32, DT_F16, DT_BF16};
@@ -34,11 +35,16 @@ void kcheck_embed(struct kcheck *k)
         .n_col = n_col,
         .scale = kc_chance(k, 50) ? 1.0f : kc_f32(k),
     };
+    a.accumulate = kc_chance(k, 30);
+    kc_fill(k, got, n);
+    memcpy(want, got, n * sizeof *got);
     a.y = got;
     kc_run(k, k->variant, &a, kc_range(k, 1, 5));
     for (uint32_t i = 0; i < n_row; i++)
-        for (uint32_t c = 0; c < n_col; c++)
-            want[i * n_col + c] = kc_get(table, t, (size_t)ids[i] * n_col + c) * a.scale;
+        for (uint32_t c = 0; c < n_col; c++) {
+            const float v = kc_get(table, t, (size_t)ids[i] * n_col + c) * a.scale;
+            want[i * n_col + c] = a.accumulate ? want[i * n_col + c] + v : v;
+        }
     kc_compare(k, "y", &(struct kc_array){got, DT_F32, n_row, n_col, n_col},
                &(struct kc_array){want, DT_F32, n_row, n_col, n_col});
 }

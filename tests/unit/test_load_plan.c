@@ -512,21 +512,21 @@ static void a_tensor_without_a_destination_is_refused(void **state)
     struct planned p;
     const struct load_options how = {.dtype = DT_F32};
     struct arch_tensor tensors[TENSORS_MAX];
-    assert_ok(plan_of(&p, MODELS "llama", &how), &e);
+    assert_ok(plan_of(&p, MODELS "qwen3_moe", &how), &e);
     struct arch arch = *p.w.plan->arch;
     assert_true(arch.n_tensor < TENSORS_MAX);
     memcpy(tensors, arch.tensors, arch.n_tensor * sizeof *tensors);
     tensors[arch.n_tensor++] = (struct arch_tensor){
-        .name = "model.layers.%u.sinks",
-        .slot = W_SINKS,
+        .name = "model.layers.%u.mlp.experts.%u.left_over",
+        .slot = W_IGNORE,
         .dims = {D_HEADS, D_NONE},
-        .when = WHEN_ALWAYS,
+        .when = WHEN_EXPERTS,
     };
     arch.tensors = tensors;
     const struct weight_finder f = {.arch = &arch, .config = &p.config, .dummy_dtype = DT_F32};
     struct load_plan *plan = NULL;
     assert_fails(load_plan_new(&plan, &f, &how, &e), Q_UNSUPPORTED,
-                 "tensor model.layers.0.sinks is of a kind that is not loaded", &e);
+                 "experts.0.left_over is of a kind that is not loaded", &e);
     assert_null(plan);
     weights_release(&p.w);
 }

@@ -107,9 +107,11 @@ static enum part part_of(const struct planner *t, uint32_t i_stage, uint32_t mod
     case PROGRAM_SHARE:
         return PART_SUMS;
     case PROGRAM_EMBED:
+    case PROGRAM_POSITIONS:
     case PROGRAM_MATMUL:
     case PROGRAM_EXPERTS:
     case PROGRAM_ATTENTION:
+    case PROGRAM_SCALE:
     case PROGRAM_SOFT_CAP:
         return PART_ANY;
     default:

@@ -11,9 +11,10 @@ static const struct {
     size_t offset; /* in struct kern_table */
 } kernels[PROGRAM_KINDS] = {
 #define KERNEL(kind, op) [PROGRAM_##kind] = {#op, offsetof(struct kern_table, op)}
-    KERNEL(EMBED, embed),         KERNEL(NORM, norm_rows),       KERNEL(ADD, add_rows),
-    KERNEL(ACTIVATE, activate),   KERNEL(ATTENTION, attention),  KERNEL(ROUTE, moe_route),
-    KERNEL(COMBINE, moe_combine), KERNEL(SHARE, moe_add_shared), KERNEL(SOFT_CAP, soft_cap),
+    KERNEL(EMBED, embed),        KERNEL(POSITIONS, embed),      KERNEL(NORM, norm_rows),
+    KERNEL(ADD, add_rows),       KERNEL(ACTIVATE, activate),    KERNEL(ATTENTION, attention),
+    KERNEL(STORE, qkv_epilogue), KERNEL(ROUTE, moe_route),      KERNEL(COMBINE, moe_combine),
+    KERNEL(SCALE, add_rows),     KERNEL(SHARE, moe_add_shared), KERNEL(SOFT_CAP, soft_cap),
 #undef KERNEL
 };
 
@@ -65,7 +66,7 @@ static enum q_code check_product(const struct checker *t, const struct program_o
 static enum q_code check_stage(const struct checker *t, const struct program_stage *s)
 {
     const struct program_op *op = &t->m->program.ops[s->first];
-    if (s->fusion == PROGRAM_FUSE_QKV_EPILOGUE) {
+    if (op[s->n - 1].kind == PROGRAM_STORE && s->n > 1) {
         const enum q_code rc = need(t, "qkv_epilogue", t->k->qkv_epilogue != NULL);
         return rc ? rc : need(t, "rms_norm", t->k->rms_norm != NULL);
     }

@@ -72,6 +72,24 @@ static void embed(struct cpu_run *w, const struct program_op *op, struct program
     w->k->embed(&a, &w->x);
 }
 
+static void positions(struct cpu_run *w, const struct program_op *op, struct program_ref out)
+{
+    const struct weights *g = &w->m->weights;
+    const size_t row = out.n_col * (dtype_bits(g->positions_dtype) / 8);
+    const struct matmul_rows y = cpu_rows_to(w, out);
+    const struct embed_args a = {
+        .y = y.x,
+        .table = (const char *)g->positions + op->first * row,
+        .dtype = g->positions_dtype,
+        .ids = w->b->positions,
+        .n_row = w->block.n,
+        .n_col = out.n_col,
+        .scale = 1,
+        .accumulate = 1,
+    };
+    w->k->embed(&a, &w->x);
+}
+
 /* Row i of the block of a norm's input. */
 static const float *norm_input(const struct cpu_run *w, const struct program_op *op,
                                const struct matmul_rows *x, uint32_t i)
@@ -225,16 +243,24 @@ static void add(struct cpu_run *w, const struct program_op *op, struct program_r
     w->k->add_rows(&a, &w->mine);
 }
 
+/* By columns, as the next: a row of logits is long. */
 static void scale(struct cpu_run *w, const struct program_op *op, struct program_ref out)
 {
     const struct matmul_rows y = cpu_rows_to(w, out);
-    const struct cpu_rows r = cpu_share(w, (struct cpu_rows){0, w->block.n});
-    for (uint32_t i = r.at; i < r.at + r.n; i++)
-        for (uint32_t c = 0; c < out.n_col; c++)
-            ((float *)y.x)[i * y.stride + c] *= op->scale;
+    const struct cpu_rows columns = cpu_share(w, (struct cpu_rows){0, out.n_col});
+    const struct add_rows_args a = {
+        .y = (float *)y.x + columns.at,
+        .x = (const float *)y.x + columns.at,
+        .n_row = w->block.n,
+        .n_col = columns.n,
+        .x_stride = y.stride,
+        .y_stride = y.stride,
+        .scale = op->scale,
+        .set = 1,
+    };
+    w->k->add_rows(&a, &w->mine);
 }
 
-/* All threads, by columns: a row of logits is long. */
 static void soft_cap(struct cpu_run *w, const struct program_op *op, struct program_ref out)
 {
     const struct matmul_rows y = cpu_rows_to(w, out);
@@ -381,21 +407,14 @@ static void share(struct cpu_run *w, const struct program_op *op, struct program
 }
 
 static handler *const of_kind[PROGRAM_KINDS] = {
-    [PROGRAM_EMBED] = embed,
-    [PROGRAM_NORM] = norm,
-    [PROGRAM_QUANTIZE] = quantize,
-    [PROGRAM_MATMUL] = matmul,
-    [PROGRAM_ADD] = add,
-    [PROGRAM_ACTIVATE] = activate,
-    [PROGRAM_ROPE] = rope,
-    [PROGRAM_STORE] = store,
-    [PROGRAM_ATTENTION] = attention,
-    [PROGRAM_ROUTE] = route,
-    [PROGRAM_EXPERTS] = cpu_experts,
-    [PROGRAM_COMBINE] = combine,
-    [PROGRAM_SHARE] = share,
-    [PROGRAM_SCALE] = scale,
-    [PROGRAM_SOFT_CAP] = soft_cap,
+    [PROGRAM_EMBED] = embed,       [PROGRAM_POSITIONS] = positions,
+    [PROGRAM_NORM] = norm,         [PROGRAM_QUANTIZE] = quantize,
+    [PROGRAM_MATMUL] = matmul,     [PROGRAM_ADD] = add,
+    [PROGRAM_ACTIVATE] = activate, [PROGRAM_ROPE] = rope,
+    [PROGRAM_STORE] = store,       [PROGRAM_ATTENTION] = attention,
+    [PROGRAM_ROUTE] = route,       [PROGRAM_EXPERTS] = cpu_experts,
+    [PROGRAM_COMBINE] = combine,   [PROGRAM_SHARE] = share,
+    [PROGRAM_SCALE] = scale,       [PROGRAM_SOFT_CAP] = soft_cap,
 };
 
 /* Of fused stages; NULL: its operations one after the other, since a thread has the same rows in

@@ -131,6 +131,23 @@ static void embed(const struct device_run *r, const struct program_op *op)
     r->k->embed(&a, &r->d->x);
 }
 
+static void positions(const struct device_run *r, const struct program_op *op)
+{
+    const struct weights *g = &r->d->m->weights;
+    const size_t row = op->out.n_col * (dtype_bits(g->positions_dtype) / 8);
+    const struct embed_args a = {
+        .y = device_rows_of(r, op->out).x,
+        .table = (const char *)g->positions + op->first * row,
+        .dtype = g->positions_dtype,
+        .ids = r->s->batch->positions,
+        .n_row = r->n,
+        .n_col = op->out.n_col,
+        .scale = 1,
+        .accumulate = 1,
+    };
+    r->k->embed(&a, &r->d->x);
+}
+
 /* LayerNorm of rows, in place too. */
 static void layer_norm(const struct device_run *r, const struct program_op *op)
 {
@@ -266,6 +283,22 @@ static void add(const struct device_run *r, const struct program_op *op)
     r->k->add_rows(&a, &r->d->x);
 }
 
+static void scale(const struct device_run *r, const struct program_op *op)
+{
+    const struct matmul_rows y = device_rows_of(r, op->out);
+    const struct add_rows_args a = {
+        .y = y.x,
+        .x = y.x,
+        .n_row = r->n,
+        .n_col = op->out.n_col,
+        .x_stride = y.stride,
+        .y_stride = y.stride,
+        .scale = op->scale,
+        .set = 1,
+    };
+    r->k->add_rows(&a, &r->d->x);
+}
+
 static void soft_cap(const struct device_run *r, const struct program_op *op)
 {
     const struct matmul_rows y = device_rows_of(r, op->out);
@@ -315,39 +348,48 @@ static void activate(const struct device_run *r, const struct program_op *op)
     r->k->silu_mul(&a, &r->d->x);
 }
 
+static void rope_args(struct qkv_epilogue_args *a, const struct device_run *r,
+                      const struct program_op *op)
+{
+    const struct model *m = r->d->m;
+    a->table =
+        model_rope_varies(m) ? r->s->cos_sin : (const float *)(const void *)m->rope_cos_sin.data;
+    a->n_rot = op->rope.n_rot;
+    a->interleaved = op->rope.interleaved;
+}
+
 /* Norms of heads, rotation, K and V into the cache: one launch, and one for each norm that is not
- * of heads. */
+ * of heads. Norms and rotation are left out where the stage has none. */
 static void epilogue_qkv(const struct device_run *r, const struct program_stage *s)
 {
-    const struct program_op *ops = &r->d->m->program.ops[s->first];
-    const struct program_op *rope = &ops[s->n - 2], *store = &ops[s->n - 1];
-    const struct matmul_rows qk = device_rows_of(r, rope->in[0]);
+    const struct program_op *ops = &r->d->m->program.ops[s->first], *store = &ops[s->n - 1];
+    const struct program_ref first = ops->in[0], k = store->in[0];
+    const struct matmul_rows qk = device_rows_of(r, first);
     const struct kv_cache *kv = r->s->kv;
-    const struct model *m = r->d->m;
+    const uint32_t head_dim = store->attention.head_dim;
     struct qkv_epilogue_args a = {
         .x = qk.x,
         .x_stride = qk.stride,
-        .table = model_rope_varies(m) ? r->s->cos_sin
-                                      : (const float *)(const void *)m->rope_cos_sin.data,
         .pos = r->s->batch->positions,
         .k_cache = kv->k[store->layer],
         .v_cache = kv->v[store->layer],
         .kv_dtype = kv->dtype,
         .slot = r->s->batch->slot_mapping,
         .n_row = r->n,
-        .n_head = rope->rope.n_head - store->attention.n_kv_head,
+        .n_head = (k.col - first.col) / head_dim,
         .n_kv_head = store->attention.n_kv_head,
-        .head_dim = rope->rope.head_dim,
-        .n_rot = rope->rope.n_rot,
-        .interleaved = rope->rope.interleaved,
+        .head_dim = head_dim,
     };
-    for (uint32_t i = 0; i + 2 < s->n; i++) {
-        if (ops[i].norm.unit != a.head_dim) {
-            norm_in_place(r, &ops[i]);
-            continue;
+    for (uint32_t i = 0; i + 1 < s->n; i++) {
+        const struct program_op *op = &ops[i];
+        if (op->kind == PROGRAM_ROPE) {
+            rope_args(&a, r, op);
+        } else if (op->norm.unit != head_dim) {
+            norm_in_place(r, op);
+        } else {
+            a.eps = op->norm.eps;
+            *(op->weight == PROGRAM_W_Q_NORM ? &a.q_norm : &a.k_norm) = vector_of(r, op);
         }
-        a.eps = ops[i].norm.eps;
-        *(ops[i].weight == PROGRAM_W_Q_NORM ? &a.q_norm : &a.k_norm) = vector_of(r, &ops[i]);
     }
     r->k->qkv_epilogue(&a, &r->d->x);
 }
@@ -419,13 +461,16 @@ static void add_shared(const struct device_run *r, const struct program_op *op)
 void device_stage(const struct device_run *r, const struct program_stage *s)
 {
     const struct program_op *op = &r->d->m->program.ops[s->first], *last = op + s->n - 1;
-    if (s->fusion == PROGRAM_FUSE_QKV_EPILOGUE) {
+    if (last->kind == PROGRAM_STORE) {
         epilogue_qkv(r, s);
         return;
     }
     switch (op->kind) {
     case PROGRAM_EMBED:
         embed(r, op);
+        break;
+    case PROGRAM_POSITIONS:
+        positions(r, op);
         break;
     case PROGRAM_NORM:
         if (op->norm.kind == ARCH_NORM_LAYER)
@@ -446,6 +491,9 @@ void device_stage(const struct device_run *r, const struct program_stage *s)
         break;
     case PROGRAM_ADD:
         add(r, op);
+        break;
+    case PROGRAM_SCALE:
+        scale(r, op);
         break;
     case PROGRAM_SOFT_CAP:
         soft_cap(r, op);

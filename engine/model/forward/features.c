@@ -88,14 +88,9 @@ static bool is_plain_act(const struct program_op *op)
     return op->kind == PROGRAM_ACTIVATE && !op->act.gated;
 }
 
-static bool is_other_route(const struct program_op *op)
+static bool is_sigmoid_route(const struct program_op *op)
 {
-    return op->kind == PROGRAM_ROUTE && op->route.rule != ARCH_ROUTE_SOFTMAX;
-}
-
-static bool has_router_bias(const struct program_op *op)
-{
-    return op->kind == PROGRAM_ROUTE && op->bias != PROGRAM_W_NONE;
+    return op->kind == PROGRAM_ROUTE && op->route.rule == ARCH_ROUTE_SIGMOID;
 }
 
 static bool has_head_bias(const struct program_op *op)

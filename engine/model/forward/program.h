@@ -53,13 +53,14 @@ enum program_rows {
 /* those of every program; a plugin's come behind */
 enum program_buffer_id {
     PROGRAM_B_NONE,
-    PROGRAM_B_IDS,
-    PROGRAM_B_X,     /* the residual stream */
-    PROGRAM_B_H,     /* input of the next matmul */
-    PROGRAM_B_H_Q,   /* the same as bytes */
-    PROGRAM_B_QKV,   /* q, then k, then v */
-    PROGRAM_B_CACHE, /* K and V of the layer */
-    PROGRAM_B_A,     /* attention's output */
+    PROGRAM_B_IDS,       /* of the batch, as the next */
+    PROGRAM_B_POSITIONS, /* each row's in its sequence */
+    PROGRAM_B_X,         /* the residual stream */
+    PROGRAM_B_H,         /* input of the next matmul */
+    PROGRAM_B_H_Q,       /* the same as bytes */
+    PROGRAM_B_QKV,       /* q, then k, then v */
+    PROGRAM_B_CACHE,     /* K and V of the layer */
+    PROGRAM_B_A,         /* attention's output */
     PROGRAM_B_A_Q,
     PROGRAM_B_O, /* a branch's output before it is added to x */
     PROGRAM_B_G, /* gate, then up */
@@ -100,9 +101,10 @@ struct program_op {
     bool asked;    /* in[0]'s rows are those whose logits are asked for; all operations behind it
                        have these rows */
     union {
-        float scale;  /* EMBED, ADD, SCALE */
-        float cap;    /* SOFT_CAP */
-        bool ordered; /* QUANTIZE: in the order of `weight`, for which it is */
+        float scale;    /* EMBED, ADD, SCALE */
+        float cap;      /* SOFT_CAP */
+        bool ordered;   /* QUANTIZE: in the order of `weight`, for which it is */
+        uint32_t first; /* POSITIONS: the table's row of position 0 */
         struct {
             enum arch_norm kind;
             uint32_t unit; /* columns that are normed together: all of in[0], or a head */

@@ -123,10 +123,15 @@ static enum q_code check_weight(const struct checker *t, const struct program_op
     return Q_OK;
 }
 
+static bool is_of_batch(uint16_t buffer)
+{
+    return buffer == PROGRAM_B_IDS || buffer == PROGRAM_B_POSITIONS;
+}
+
 static enum q_code check_read(const struct checker *t, struct program_ref r)
 {
     const struct written *w = &t->has[r.buffer];
-    if (r.buffer == PROGRAM_B_IDS) /* of the batch */
+    if (is_of_batch(r.buffer))
         return Q_OK;
     if (!w->is_there)
         return fail(t, "it reads a buffer that no operation has written");
@@ -162,7 +167,7 @@ static enum q_code check_op(struct checker *t)
     if (op->kind >= PROGRAM_KINDS)
         return fail(t, "its kind is unknown");
     if (op->in[0].buffer >= n || op->in[1].buffer >= n || op->out.buffer >= n ||
-        op->out.buffer == PROGRAM_B_NONE || op->out.buffer == PROGRAM_B_IDS)
+        op->out.buffer == PROGRAM_B_NONE || is_of_batch(op->out.buffer))
         return fail(t, "its buffer does not exist");
     if (op->layer != PROGRAM_NO_LAYER && op->layer >= t->p->n_layer)
         return fail(t, "its layer does not exist");

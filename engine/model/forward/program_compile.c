@@ -215,7 +215,7 @@ static void norm_qk(struct compiler *t, struct program_ref q, struct program_ref
 static void rotate(struct compiler *t, struct program_ref qk)
 {
     const struct model_config *c = t->c;
-    if (t->l->positions != ARCH_ROPE_HALF && t->l->positions != ARCH_ROPE_INTERLEAVED)
+    if (!arch_rotates(t->l))
         return;
     push(t, &(struct program_op){
                 .kind = PROGRAM_ROPE,
@@ -353,6 +353,11 @@ static void add_shared(struct compiler *t)
             });
 }
 
+static bool renormalizes(const struct compiler *t)
+{
+    return t->c->moe.renormalize || t->l->route == ARCH_ROUTE_TOP_SOFTMAX;
+}
+
 /* Which experts each row takes, of h as floats. */
 static void route(struct compiler *t, struct program_ref h, struct program_ref routes)
 {
@@ -360,13 +365,14 @@ static void route(struct compiler *t, struct program_ref h, struct program_ref r
     const bool has_share = m->shared_width && t->l->share == ARCH_SHARE_GATED;
     const struct program_ref scores =
         ref_of(PROGRAM_B_SCORES, DT_F32, m->n_expert + (has_share ? 1u : 0u));
-    matmul(t, h, scores, PROGRAM_W_ROUTER, PROGRAM_W_NONE);
+    const bool of_choice = t->l->route == ARCH_ROUTE_SIGMOID;
+    matmul(t, h, scores, PROGRAM_W_ROUTER, of_choice ? PROGRAM_W_NONE : PROGRAM_W_ROUTER_BIAS);
     push(t, &(struct program_op){
                 .kind = PROGRAM_ROUTE,
                 .in = {part_of(scores, 0, m->n_expert)},
                 .out = routes,
-                .bias = if_there(t, PROGRAM_W_ROUTER_BIAS),
-                .route = {t->l->route, m->n_expert, m->n_used, m->renormalize},
+                .bias = of_choice ? if_there(t, PROGRAM_W_ROUTER_BIAS) : PROGRAM_W_NONE,
+                .route = {t->l->route, m->n_expert, m->n_used, renormalizes(t)},
             });
 }
 
@@ -379,7 +385,7 @@ static void multiply_experts(struct compiler *t, struct program_ref from, struct
                 .in = {from, routes},
                 .out = to,
                 .weight = weight,
-                .route = {t->l->route, m->n_expert, m->n_used, m->renormalize},
+                .route = {t->l->route, m->n_expert, m->n_used, renormalizes(t)},
             });
 }
 
@@ -410,7 +416,7 @@ static void experts(struct compiler *t)
                 .in = {o, routes},
                 .out = stream(t),
                 .onto = true,
-                .route = {t->l->route, m->n_expert, m->n_used, m->renormalize},
+                .route = {t->l->route, m->n_expert, m->n_used, renormalizes(t)},
             });
     if (m->shared_width)
         add_shared(t);
@@ -461,10 +467,11 @@ static void embed(struct compiler *t)
     if (t->l->positions == ARCH_LEARNED)
         push(t, &(struct program_op){
                     .kind = PROGRAM_POSITIONS,
-                    .in = {ref_of(PROGRAM_B_IDS, DT_F32, 1)},
+                    .in = {ref_of(PROGRAM_B_POSITIONS, DT_F32, 1)},
                     .out = stream(t),
                     .weight = PROGRAM_W_POSITIONS,
                     .onto = true,
+                    .first = t->l->first_position,
                 });
 }
 
@@ -526,6 +533,7 @@ static enum q_code check_family(struct compiler *t)
 static const char *const buffer_names[PROGRAM_BUFFERS] = {
     [PROGRAM_B_NONE] = "-",
     [PROGRAM_B_IDS] = "ids",
+    [PROGRAM_B_POSITIONS] = "positions",
     [PROGRAM_B_X] = "x",
     [PROGRAM_B_H] = "h",
     [PROGRAM_B_H_Q] = "h.q",

@@ -163,6 +163,7 @@ static enum program_rows rows_at_first(uint32_t buffer)
 {
     switch (buffer) {
     case PROGRAM_B_IDS:
+    case PROGRAM_B_POSITIONS:
     case PROGRAM_B_CACHE:
         return PROGRAM_ROWS_CACHE;
     case PROGRAM_B_EXPERT_G:

@@ -204,6 +204,9 @@ static void attributes_text(char *to, size_t n, const struct program_op *op)
         if (op->scale != 1)
             append(to, n, "times %g", (double)op->scale);
         break;
+    case PROGRAM_POSITIONS:
+        append(to, n, "position 0 is row %u", op->first);
+        break;
     case PROGRAM_SOFT_CAP:
         append(to, n, "%g", (double)op->cap);
         break;

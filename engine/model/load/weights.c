@@ -170,6 +170,8 @@ static void bind_row(struct weights *w, const struct load_row *r)
         *(struct packed *)member = r->form;
     else
         *(const void **)member = r->form.data;
+    if (r->dest == DEST_POSITIONS)
+        w->positions_dtype = r->form.dtype;
     if (r->dest != DEST_EMBED)
         return;
     w->embed_dtype = r->form.dtype;

@@ -6,10 +6,11 @@
  *     model.layers.N.mlp.gate.weight                -->  router   floats, whatever the experts are;
  *                                                        behind it shared_expert_gate
  *     model.layers.N.mlp.experts.E.{gate,up}_proj   -->  gate_up of expert E, as above; its down
- *     norms and biases                              -->  f32 vectors
+ *     norms, biases and sinks                       -->  f32 vectors
  *     embedding                                     -->  its rows are read out of the packed
  *                                                        lm_head when that is the same numbers,
  *                                                        else where the file is mapped
+ *     learned positions                             -->  rows as they are stored
  *
  * What becomes of a checkpoint is a plan (load_plan.h), made first; its rows say where each of
  * these lies, and in which form. Internal to engine/model.
@@ -27,6 +28,7 @@ struct layer_weights {
     const float *attn_norm, *mlp_norm;                                            /* [hidden] */
     const float *attn_norm_bias, *mlp_norm_bias, *attn_post_norm, *mlp_post_norm; /* or NULL */
     const float *q_norm, *k_norm;          /* [head_dim] or NULL */
+    const float *sinks;                    /* [n_head] or NULL */
     struct packed qkv, out, gate_up, down; /* gate_up of an MLP without a gate: up alone */
     struct packed
         router; /* [n_expert, hidden], of layers with experts; [n_expert + 1] with a shared
@@ -34,15 +36,19 @@ struct layer_weights {
     struct expert_weights
         *experts; /* [n_expert], then gate_up and down are those of the shared one,
                                        or not there; or NULL */
-    const float *qkv_bias, *out_bias, *gate_up_bias, *down_bias; /* [n_out] or NULL = none */
+    /* [n_out] or NULL = none; 0 for a router's output that has none */
+    const float *qkv_bias, *out_bias, *gate_up_bias, *down_bias, *router_bias;
 };
 
 struct weights {
     const void *embed; /* [vocab, hidden], in `files` or in `memory` */
     enum dtype embed_dtype;
-    bool embed_packed;                         /* it is lm_head's data */
+    bool embed_packed;     /* it is lm_head's data */
+    const void *positions; /* learned: [D_POSITIONS, hidden], or NULL */
+    enum dtype positions_dtype;
     const float *final_norm, *final_norm_bias; /* [hidden]; the bias or NULL */
     struct packed lm_head;
+    const float *lm_head_bias;    /* [vocab] or NULL */
     struct layer_weights *layers; /* [n_layer] */
     uint32_t n_layer, n_expert;
     struct expert_weights *experts; /* [n_layer, n_expert]; unused where a layer has none */

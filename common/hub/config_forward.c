@@ -13,6 +13,8 @@ struct family {
     double fraction;
     double attention_cap, logit_cap, query_scalar;
     bool has_caps; /* these three are keys of it */
+    bool has_multipliers;
+    const char *unsupported; /* key of a bool that must be false or absent */
     bool tied, attention_bias, parallel;
 };
 
@@ -39,6 +41,24 @@ static const struct family families[] = {
         .fraction = 0.25,
         .attention_bias = true,
         .parallel = true,
+    },
+    {
+        .model_type = "granite",
+        .act_key = "hidden_act",
+        .act = "silu",
+        .eps_key = "rms_norm_eps",
+        .eps = 1e-6,
+        .has_multipliers = true,
+    },
+    {
+        .model_type = "phi",
+        .act_key = "hidden_act",
+        .act = "gelu_new",
+        .eps_key = "layer_norm_eps",
+        .eps = 1e-5,
+        .fraction_key = "partial_rotary_factor",
+        .fraction = 0.5,
+        .unsupported = "qk_layernorm",
     },
     {
         .model_type = "phi3",
@@ -83,6 +103,37 @@ static enum q_code load_caps(struct forward_config *f, const struct family *row,
         return rc;
     return hub_json_number(&f->query_scalar, at, "query_pre_attn_scalar",
                            (struct hub_json_range){1e-3, 1e6}, e);
+}
+
+/* Logits are divided by logits_scaling; without a key each is 1. */
+static enum q_code load_multipliers(struct forward_config *f, const struct family *row,
+                                    const struct hub_json_at *at, struct q_err *e)
+{
+    const struct hub_json_range range = {1e-6, 1e6};
+    double logits_scaling = 1;
+    enum q_code rc;
+    if (!row->has_multipliers)
+        return Q_OK;
+    f->attention_multiplier = f->embedding_multiplier = f->residual_multiplier = 1;
+    if ((rc = hub_json_number(&f->attention_multiplier, at, "attention_multiplier", range, e)) ||
+        (rc = hub_json_number(&f->embedding_multiplier, at, "embedding_multiplier", range, e)) ||
+        (rc = hub_json_number(&f->residual_multiplier, at, "residual_multiplier", range, e)) ||
+        (rc = hub_json_number(&logits_scaling, at, "logits_scaling", range, e)))
+        return rc;
+    f->logit_multiplier = 1 / logits_scaling;
+    return Q_OK;
+}
+
+static enum q_code check_unsupported(const struct model_config *c, const struct family *row,
+                                     const struct hub_json_at *at, struct q_err *e)
+{
+    bool asked = false;
+    const enum q_code rc = row->unsupported ? hub_json_bool(&asked, at, row->unsupported, e) : Q_OK;
+    if (rc || !asked)
+        return rc;
+    return q_fail(e, Q_UNSUPPORTED,
+                  "%s: %s true is not supported for model_type \"%s\", only false", at->path,
+                  row->unsupported, c->model_type);
 }
 
 /* How many elements of a head are rotated. Newer configs say it among the rope parameters. */
@@ -130,7 +181,8 @@ enum q_code config_forward_load(struct model_config *c, const struct hub_json_at
         (rc = hub_json_bool(&c->attention_bias, at, "attention_bias", e)) ||
         (rc = hub_json_bool(&c->mlp_bias, at, "mlp_bias", e)) ||
         (rc = hub_json_bool(&c->forward.parallel_residual, at, "use_parallel_residual", e)) ||
-        (rc = load_caps(&c->forward, row, at, e)) || (rc = load_fraction(c, row, at, e)))
+        (rc = check_unsupported(c, row, at, e)) || (rc = load_caps(&c->forward, row, at, e)) ||
+        (rc = load_multipliers(&c->forward, row, at, e)) || (rc = load_fraction(c, row, at, e)))
         return rc;
     c->attention_out_bias = c->attention_bias;
     if (strlen(act) >= CONFIG_NAME_MAX)

@@ -86,6 +86,14 @@ static void test_families(void **state)
     assert_true(c.rope.kind == ROPE_LONG && c.rope.original_max_position == 32);
     assert_true(c.rope.short_factor[1] == 2 && c.rope.long_factor[1] == 4.5f);
     assert_true(c.forward.attention_soft_cap == 0 && c.rms_norm_eps == 1e-5);
+    assert_ok(load_text(", \"model_type\": \"granite\", \"logits_scaling\": 8"), &e);
+    assert_true(c.forward.logit_multiplier == 0.125 && c.forward.attention_multiplier == 1);
+    assert_true(c.forward.residual_multiplier == 1 && c.forward.embedding_multiplier == 1);
+    assert_ok(load_text(", \"model_type\": \"phi\", \"qk_layernorm\": false"), &e);
+    assert_string_equal(c.hidden_act, "gelu_new");
+    assert_true(c.forward.rotary_fraction == 0.5 && c.rms_norm_eps == 1e-5);
+    assert_fails(load_text(", \"model_type\": \"phi\", \"qk_layernorm\": true"), Q_UNSUPPORTED,
+                 "qk_layernorm true is not supported for model_type \"phi\", only false", &e);
 }
 
 /* config.json and config_v5.json of one model, byte for byte the same. */
@@ -111,6 +119,8 @@ static void test_dialects(void **state)
         "gemma2",
         "gpt_neox",
         "gpt_neox-seq",
+        "granite",
+        "phi",
         "phi3",
         "phi3-longrope",
     };

@@ -125,6 +125,8 @@ static void other_layers(void **state)
         {"gemma2", DT_F32, QUANTIZE_INT8},       {"gemma2", DT_F32, QUANTIZE_INT4},
         {"gpt_neox", DT_F32, QUANTIZE_NOT},      {"gpt_neox", DT_BF16, QUANTIZE_NOT},
         {"gpt_neox", DT_BF16, QUANTIZE_INT8},    {"gpt_neox-seq", DT_F32, QUANTIZE_INT4},
+        {"granite", DT_F32, QUANTIZE_NOT},       {"granite", DT_BF16, QUANTIZE_INT8},
+        {"phi", DT_F32, QUANTIZE_NOT},           {"phi", DT_BF16, QUANTIZE_NOT},
         {"phi3", DT_F32, QUANTIZE_NOT},          {"phi3", DT_BF16, QUANTIZE_INT8},
         {"phi3-longrope", DT_F32, QUANTIZE_NOT}, {"phi3-longrope", DT_BF16, QUANTIZE_NOT},
     };

@@ -28,6 +28,8 @@ static const struct way ways[] = {
     {"gemma2", DT_BF16, QUANTIZE_INT8, 8, true},
     {"gpt_neox", DT_BF16, QUANTIZE_NOT, 5, false},
     {"gpt_neox", DT_F32, QUANTIZE_INT8, 5, false},
+    {"granite", DT_F32, QUANTIZE_NOT, 8, true},
+    {"phi", DT_BF16, QUANTIZE_NOT, 5, false},
     {"phi3-longrope", DT_F32, QUANTIZE_INT4, 6, false},
     {"olmoe", DT_BF16, QUANTIZE_NOT, 8, false},
     {"mixtral", DT_F32, QUANTIZE_INT8, 8, false},
@@ -103,7 +105,8 @@ static void test_meetings(void **state)
         struct runner r;
         open_way(&r, &ways[i], 2, false);
         assert_int_equal(meetings(&r, 1), ways[i].meetings);
-        assert_true(meetings(&r, 100) > meetings(&r, 8));
+        /* An add of its own goes by rows: a norm of the same rows behind it needs no barrier. */
+        assert_true(meetings(&r, 100) + ways[i].all_meet > meetings(&r, 8));
         runner_close(&r);
         open_way(&r, &ways[i], 2, true);
         assert_true(ways[i].all_meet ? meetings(&r, 1) == ways[i].meetings

@@ -29,6 +29,8 @@ static const struct {
     {"gemma2", false, QUANTIZE_INT4, DT_BF16},
     {"gpt_neox", true, QUANTIZE_NOT, DT_F32},
     {"gpt_neox-seq", true, QUANTIZE_INT8, DT_F32},
+    {"granite", false, QUANTIZE_NOT, DT_F32},
+    {"phi", true, QUANTIZE_NOT, DT_F32},
     {"phi3", false, QUANTIZE_NOT, DT_F32},
     {"phi3-longrope", true, QUANTIZE_NOT, DT_F32},
     {"qwen3_moe", false, QUANTIZE_NOT, DT_F32},

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every causal Gemma 2, GPT-NeoX, Llama, Mistral, Mixtral, OLMoE, Phi-3, Qwen2, Qwen3 and Qwen-MoE
- * golden in --dtype float32 (tolerances: 2e-4 of the largest logit, 1e-4 of the largest hidden
- * value, 1e-3 on log-probabilities, greedy tokens identical), and in half precision where the
- * checkpoint is stored so. */
+/* Every causal Gemma 2, GPT-NeoX, Granite, Llama, Mistral, Mixtral, OLMoE, Phi, Phi-3, Qwen2,
+ * Qwen3 and Qwen-MoE golden in --dtype float32 (tolerances: 2e-4 of the largest logit, 1e-4 of the
+ * largest hidden value, 1e-3 on log-probabilities, greedy tokens identical), and in half precision
+ * where the checkpoint is stored so. */
 #include "golden.h"
 #include "engine/model/forward/rotary.h"
 
@@ -13,6 +13,7 @@ static const char *const models[] = {
     "gemma2",
     "gpt_neox",
     "gpt_neox-seq",
+    "granite",
     "llama",
     "llama-bf16-sharded",
     "llama-bias-tied",
@@ -24,6 +25,7 @@ static const char *const models[] = {
     "mistral",
     "mixtral",
     "olmoe",
+    "phi",
     "phi3",
     "phi3-longrope",
     "qwen2",

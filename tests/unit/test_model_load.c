@@ -271,6 +271,8 @@ static void test_other_forward_is_no_reload(void **state)
         {"gpt_neox", "\"use_parallel_residual\": true", "\"use_parallel_residual\": false",
          "has forward.parallel_residual false, the served model has true"},
         {"phi3-longrope", "1.03", "1.04", "other factors of longrope"},
+        {"granite", "\"residual_multiplier\": 0.35", "\"residual_multiplier\": 0.25",
+         "has forward.residual_multiplier 0.25, the served model has 0.3"},
     };
     kern_table_cpu(&kern, CAP_NONE);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -27,6 +27,8 @@ static const struct {
     {"gemma2", "gemma2", DT_F32, QUANTIZE_NOT},
     {"gpt_neox", "gpt_neox-int8", DT_F32, QUANTIZE_INT8},
     {"gpt_neox-seq", "gpt_neox-seq-bf16", DT_BF16, QUANTIZE_NOT},
+    {"granite", "granite", DT_F32, QUANTIZE_NOT},
+    {"phi", "phi-bf16", DT_BF16, QUANTIZE_NOT},
     {"phi3-longrope", "phi3-longrope-bf16", DT_BF16, QUANTIZE_NOT},
     {"llama", "llama", DT_F32, QUANTIZE_NOT},
     {"llama-bias-tied", "llama-bias-tied-int4", DT_F32, QUANTIZE_INT4},
@@ -37,7 +39,7 @@ static const struct {
     {"qwen3", "qwen3", DT_F32, QUANTIZE_NOT},
 };
 
-#define I_LLAMA 4
+#define I_LLAMA 6
 
 static void show(struct buf *out, size_t i, bool json)
 {

@@ -87,17 +87,36 @@ static void announce(struct parser *p, struct json *h)
 static const char *const wrappers[] = {"arguments", "input"};
 #define N_WRAPPER (sizeof wrappers / sizeof *wrappers)
 
-/* More of the arguments: do they begin an object whose first member is an object called like a
- * wrapper, blanks aside? */
+/* More of the arguments: do they begin an object whose first member has a wrapper's name and is an
+ * object or a string? Blanks do not count. */
 static void wrap_step(struct json *h, const char *text, size_t n)
 {
     char want[32];
     for (size_t k = 0; k < N_WRAPPER; k++) {
-        size_t n_want = (size_t)snprintf(want, sizeof want, "{\"%s\":{", wrappers[k]);
-        for (size_t i = 0; i < n && h->n_wrap[k] < n_want; i++)
-            if (!is_blank(text[i]))
-                h->n_wrap[k] = text[i] == want[h->n_wrap[k]] ? h->n_wrap[k] + 1 : NO_WRAP;
+        size_t n_want = (size_t)snprintf(want, sizeof want, "{\"%s\":", wrappers[k]);
+        for (size_t i = 0; i < n && h->n_wrap[k] <= n_want; i++) {
+            if (is_blank(text[i]))
+                continue;
+            bool fits = h->n_wrap[k] < n_want ? text[i] == want[h->n_wrap[k]]
+                                              : text[i] == '{' || text[i] == '"';
+            h->n_wrap[k] = fits ? h->n_wrap[k] + 1 : NO_WRAP;
+        }
     }
+}
+
+static const json_t *properties(const struct parser *p, const struct json *h)
+{
+    const json_t *f = format_function(p, buf_str(&h->name));
+    return json_object_get(json_object_get(f, "parameters"), "properties");
+}
+
+/* A wrapper's name that is a parameter of the function wraps nothing. */
+static void wrap_exclude(const struct parser *p, struct json *h)
+{
+    const json_t *known = properties(p, h);
+    for (size_t k = 0; k < N_WRAPPER; k++)
+        if (json_object_get(known, wrappers[k]))
+            h->n_wrap[k] = NO_WRAP;
 }
 
 static bool may_be_wrapped(const struct parser *p, const struct json *h)
@@ -110,27 +129,62 @@ static bool may_be_wrapped(const struct parser *p, const struct json *h)
     return false;
 }
 
-/* The arguments are complete. Where all of them stand in one member that is no parameter of the
- * function, they are what it holds. */
+/* Is every member of `inner` a parameter of the function, or the function not known? */
+static bool members_fit(const struct parser *p, const struct json *h, const json_t *inner)
+{
+    const json_t *known = properties(p, h);
+    const char *key;
+    json_t *member;
+    if (!format_function(p, buf_str(&h->name)))
+        return true;
+    json_object_foreach ((json_t *)inner, key, member)
+        if (!json_object_get(known, key))
+            return false;
+    return true;
+}
+
+/* The object that a wrapper holds, as text: {"arguments": {…}} or {"arguments": "{…}"}. */
+static void wrapped_text(const struct buf *args, const json_t *inner, struct buf *out)
+{
+    if (json_is_string(inner)) {
+        const char *text = json_string_value(inner);
+        size_t n = json_string_length(inner), blank = 0;
+        while (blank < n && is_blank(text[blank]))
+            blank++;
+        if (blank == n || text[blank] != '{' || !lenient_json_whole(text + blank, n - blank, out))
+            buf_reset(out);
+        return;
+    }
+    if (!json_is_object(inner))
+        return;
+    const char *from = strchr(buf_str(args) + 1, '{'), *end = args->data + args->len;
+    while (end[-1] != '}') /* the outer brace */
+        end--;
+    for (end--; end[-1] != '}';) /* the inner one */
+        end--;
+    buf_add(out, from, (size_t)(end - from));
+}
+
+/* The arguments are complete. Where all of them are in one member that is no parameter of the
+ * function, they become the members of its object. */
 static void unwrap(struct parser *p, struct json *h)
 {
-    const json_t *f = format_function(p, buf_str(&h->name)), *inner = NULL;
-    const json_t *known = json_object_get(json_object_get(f, "parameters"), "properties");
+    struct buf text = BUF_INIT;
+    const json_t *inner = NULL;
     json_t *args = json_loadb(buf_str(&h->args), h->args.len, JSON_ALLOW_NUL, NULL);
-    for (size_t i = 0; i < N_WRAPPER && json_object_size(args) == 1 && !inner; i++)
-        inner = json_object_get(known, wrappers[i]) ? NULL : json_object_get(args, wrappers[i]);
-    if (json_is_object(inner)) { /* its text, from its brace to the last but one */
-        const char *from = strchr(buf_str(&h->args) + 1, '{'), *end = h->args.data + h->args.len;
-        while (end[-1] != '}')
-            end--;
-        for (end--; end[-1] != '}';)
-            end--;
-        size_t n = (size_t)(end - from);
-        memmove(h->args.data, from, n);
-        h->args.len = n;
-        h->args.data[n] = 0;
+    for (size_t k = 0; k < N_WRAPPER && json_object_size(args) == 1 && !inner; k++)
+        inner = h->n_wrap[k] == NO_WRAP ? NULL : json_object_get(args, wrappers[k]);
+    wrapped_text(&h->args, inner, &text);
+    json_t *object = json_loadb(buf_str(&text), text.len, JSON_ALLOW_NUL, NULL);
+    if (object && members_fit(p, h, object)) {
+        buf_reset(&h->args);
+        buf_add(&h->args, text.data, text.len);
     }
+    kept(p, &text);
+    kept(p, &h->args);
+    json_decref(object);
     json_decref(args);
+    buf_release(&text);
 }
 
 static void args_out(struct parser *p, struct json *h, const char *text, size_t n)
@@ -158,6 +212,7 @@ static enum part set_name(struct parser *p, struct json *h, const char *name, si
     if (region_bare(p) && format_tools_known(p) && !format_function(p, buf_str(&h->name)))
         return PART_BAD;
     h->has_name = true;
+    wrap_exclude(p, h);
     args_out(p, h, "", 0);
     return PART_MORE;
 }

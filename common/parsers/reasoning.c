@@ -173,9 +173,10 @@ static int find_tag(const struct parser *p, const struct reasoning_stage *r, siz
     const bool calls = t->open[0]; /* are calls looked for at all? */
     const bool single = !t->layout[0] || !t->layout[1] || !tag_closes(t->layout[1]);
     const bool counts[3][6] = {
-        {true, r->open || f->stray || f->lead, r->open && calls, !r->open, r->open, r->open},
+        {true, r->open || f->stray, r->open && calls, !r->open, r->open, r->open},
         {false, true, calls, false, calls && single, calls},
-        {f->again, f->stray && r->ended && !tool_stage_busy(p), false, true, false, false},
+        {f->again, r->ended && (f->stray || r->trim) && !tool_stage_busy(p), false, true, false,
+         false},
     };
     int kind = -1;
     *whole = 0;

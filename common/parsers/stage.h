@@ -18,7 +18,6 @@ struct reasoning_format {
     bool open;                     /* without a prompt: the text begins inside reasoning */
     bool again;                    /* the tags are special tokens and count anywhere */
     bool stray;                    /* an extra end tag is layout, also at the start of the text */
-    bool lead;                     /* only an end tag at the start of the text */
     const char *label;             /* a line after the start tag that is layout */
     bool cites;                    /* <co>text</co: 0:[1]> is text */
     enum channels channels;        /* reasoning is a separate message (channels.c) */

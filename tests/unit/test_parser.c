@@ -833,128 +833,6 @@ static void calls_cut_by_a_limit(void **state)
     }
 }
 
-/* Every format's tags have room, and are pairs. */
-static void tags_of_every_format(void **state)
-{
-    (void)state;
-    for (const char *const *name = parser_reasoning_names(); *name; name++) {
-        struct parser_before before;
-        size_t n_nul = 0;
-        parser_reasoning_before(&before, *name, "<arg_key:0123456789012345678901234567890>", "x",
-                                1);
-        for (size_t i = 0; i < before.n_tags; i++)
-            n_nul += !before.tags[i];
-        assert_true(n_nul % 2 == 0 && before.end[0] == 0);
-        bool none = !strcmp(*name, "none") || !strcmp(*name, "minimax_m2_append_think");
-        if (none != !before.n_tags || (before.n_tags && before.tags[before.n_tags - 1]))
-            fail_msg("%s: %zu bytes of tags", *name, before.n_tags);
-    }
-}
-
-static void prompts(void **state)
-{
-    (void)state;
-    static const struct {
-        const char *format, *prompt;
-        enum reasoning_start start;
-        const char *end, *tags; /* tags: a blank for each NUL */
-        const char *template_text;
-    } rows[] = {
-        {"qwen3", "<|im_start|>assistant\n<think>\n", REASONING_OPEN, "</think>", "", ""},
-        {"qwen3", "<|im_start|>assistant\n<think>\n\n</think>\n\n", REASONING_NOT_OPEN, "", "", ""},
-        {"qwen3", "what is <think>?<|im_start|>assistant\n", REASONING_NOT_OPEN, "",
-         "<think> </think> ", ""},
-        {"deepseek_v3",
-         "<\xef\xbd\x9c"
-         "Assistant\xef\xbd\x9c>",
-         REASONING_NOT_OPEN, "", "<think> </think> ", ""},
-        {"deepseek_v3", "</think>", REASONING_NOT_OPEN, "", "", ""},
-        {"seed_oss", "<seed:bos>assistant\n<seed:think>", REASONING_OPEN, "</seed:think>", "", ""},
-        {"hy_v3", "<think:opensource>", REASONING_OPEN, "</think:opensource>", "", ""},
-        {"hy_v3", "<think:opensource></think:opensource>", REASONING_NOT_OPEN, "", "", ""},
-        {"hy_v3", "x", REASONING_NOT_OPEN, "", "<think> </think> ", ""},
-        {"hy_v3", "x", REASONING_NOT_OPEN, "", "<think:open> </think:open> ", "'<arg_key:open>'"},
-        {"hy_v4", "x<think>\n", REASONING_OPEN, "</think>", "", ""},
-        {"hy_v4", "<think:a b>", REASONING_NOT_OPEN, "", "<think> </think> ", NULL},
-        {"k2_horizon", "<ifm|think_fast>", REASONING_OPEN, "</ifm|think_fast>", "", ""},
-        {"k2_horizon", "x", REASONING_NOT_OPEN, "",
-         "<ifm|think> </ifm|think> <ifm|think_fast> </ifm|think_fast> <ifm|think_faster> "
-         "</ifm|think_faster> ",
-         ""},
-        {"openai_gptoss", "<|start|>assistant", REASONING_NOT_OPEN, "",
-         "<|channel|>analysis <|channel|>final<|message|> <|channel|>commentary "
-         "<|channel|>final<|message|> <|channel|>final<|message|>  ",
-         ""},
-        {"muse_glimmer", "<|start|>assistant", REASONING_NOT_OPEN, "",
-         " to=self<|message|> to=user<|message|>  to=user<|message|>  ", ""},
-        {"minimax_m2_append_think", "x", REASONING_NOT_OPEN, "", "", ""},
-        {"none", "<think>", REASONING_NOT_OPEN, "", "", ""},
-    };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        size_t n = strlen(rows[i].prompt);
-        struct parser_before before;
-        parser_reasoning_before(&before, rows[i].format, rows[i].template_text, rows[i].prompt, n);
-        assert_int_equal(parser_reasoning_start(rows[i].format, rows[i].prompt, n), rows[i].start);
-        for (size_t k = 0; k < before.n_tags; k++)
-            before.tags[k] = before.tags[k] ? before.tags[k] : ' ';
-        if (strcmp(before.end, rows[i].end) != 0 || before.n_tags != strlen(rows[i].tags) ||
-            memcmp(before.tags, rows[i].tags, before.n_tags) != 0)
-            fail_msg("%s, %s: ends with \"%s\", tags \"%.*s\"", rows[i].format, rows[i].prompt,
-                     before.end, (int)before.n_tags, before.tags);
-    }
-}
-
-/* What templates without a golden of ours show of their formats, and the suffix of their tags. */
-static void detected(void **state)
-{
-    (void)state;
-    static const struct {
-        const char *text, *tool, *reasoning, *suffix;
-    } rows[] = {
-        {"{%- set HYTK = ':opensource' %}{%- set t = '<think{}>'.format(HYTK) %}"
-         "{{ '<tool_calls{}>'.format(HYTK) }}{{ '<arg_key{}>'.format( HYTK ) }}"
-         "{{ '<tool_sep{}>'.format(HYTK) }}",
-         "hy_v3", "hy_v3", ":opensource"},
-        {"{% set x = 1 %}{% set HY =\":6124c78e\" %}<tool_calls{}> <think{}> "
-         "\"<arg_key{}>\".format(HY)",
-         "hy_v4", "hy_v3", ":6124c78e"},
-        {"<think:a-b.c> <tool_calls:a-b.c> <arg_key:a-b.c>", "hy_v4", "hy_v3", ":a-b.c"},
-        {"<tool_calls><arg_key><tool_sep>", "hy_v3", NULL, ""},
-        {"<tool_calls><arg_key>", "hy_v4", NULL, ""},
-        {"<arg_key:>", NULL, NULL, ""},
-        {"<arg_key{}>'.format(X)", NULL, NULL, ""},
-        {"{% set X = Y %}<arg_key{}>'.format(X)", NULL, NULL, ""},
-        {"{% set X = ':a b' %}<arg_key{}>'.format(X)", NULL, NULL, ""},
-        {"<arg_key><think>", "glm45", "glm45", ""},
-        {"<|message|><atem:invoke name=\"", "muse_glimmer", "muse_glimmer", ""},
-        {"to=commentary<|message|> <atem:invoke name=\"", "muse", "muse", ""},
-        {"I am Step-5. <function= <parameter= <think>", "step5", "step5", ""},
-        {"<function= <parameter= <think><|im_start|>", "qwen3_coder", "qwen3", ""},
-        {"{{ '[unused11]' }} [unused16] [unused17]", "pangu", "pangu", ""},
-        {"<iquestcoder_tool_call> <arg_key> <think>", "iquest_coder_v2", "iquest_q1", ""},
-        {"{{ '<tool_call>function\\n' }}", "step_audio_2", NULL, ""},
-        {"<longcat_tool_call> <longcat_think>", "longcat", "longcat", ""},
-        {"◁think▷", NULL, "kimi", ""},
-        {"<|inner_prefix|><|tools_prefix|>", "apertus", "apertus2509", ""},
-        {"<ifm|tool_call> <ifm|arg_key> <ifm|think>", "k2_horizon", "k2_horizon", ""},
-        {"<|plamo:begin_tool_name:plamo|> <|plamo:begin_think:plamo|>", "plamo3", "plamo3", ""},
-        {"<|think|> <|tool_call:name|> <|tool_call:args|>", "solar_open", "solar_open", ""},
-        {"<think> <iquest_tool_call> <arg_key>", "iquest_q1", "iquest_q1", ""},
-        {"nothing", NULL, NULL, ""},
-    };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        struct parser_detected found = parser_detect(rows[i].text);
-        char suffix[PARSER_SUFFIX_MAX + 1];
-        parser_suffix(rows[i].text, suffix);
-        if (!found.tool != !rows[i].tool || (found.tool && strcmp(found.tool, rows[i].tool)) ||
-            !found.reasoning != !rows[i].reasoning ||
-            (found.reasoning && strcmp(found.reasoning, rows[i].reasoning)) ||
-            strcmp(suffix, rows[i].suffix) != 0)
-            fail_msg("%s: %s, %s, suffix \"%s\"", rows[i].text, found.tool ? found.tool : "none",
-                     found.reasoning ? found.reasoning : "none", suffix);
-    }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -977,9 +855,6 @@ int main(void)
         cmocka_unit_test(branches),
         cmocka_unit_test(broken_calls),
         cmocka_unit_test(calls_cut_by_a_limit),
-        cmocka_unit_test(tags_of_every_format),
-        cmocka_unit_test(prompts),
-        cmocka_unit_test(detected),
     };
     return cmocka_run_group_tests_name("parser", tests, NULL, NULL);
 }

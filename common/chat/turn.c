@@ -89,6 +89,7 @@ static FALLIBLE read_tools(struct turn *t, struct q_err *e)
         .tool = t->model->tool_parser,
         .template = template ? chat_tool_source(template) : NULL,
         .tools = t->tools,
+        .listed = a->tools,
         .name = choice.name,
         .required = choice.mode == TOOL_REQUIRED,
         .parallel = a->parallel_tool_calls && !choice.name,

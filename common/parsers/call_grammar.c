@@ -51,6 +51,7 @@ struct making {
     const struct writing *w;
     const json_t *root;   /* the function's parameters */
     const char *function; /* its name */
+    size_t i_tool;        /* its entry in the request's tools */
     bool loose;           /* of values that are JSON only the type counts, which always compiles */
     bool failed;          /* a reason is in why */
     char why[200];
@@ -110,6 +111,13 @@ static json_t *regex(const char *pattern)
     return json_pack("{s:s,s:s}", "type", "regex", "pattern", pattern);
 }
 
+/* The tool that a tag calls: errors of a grammar name it. */
+static void set_tool(json_t *tag, const char *function, json_int_t index)
+{
+    json_object_set_new(tag, "function", json_string(function));
+    json_object_set_new(tag, "index", json_integer(index));
+}
+
 static json_t *tags_behind(const char *between, bool least, bool one, json_t *tags)
 {
     if (!tags)
@@ -151,7 +159,12 @@ static json_t *json_of(const struct making *m, const json_t *schema)
         if (all && copy && !json_object_get(copy, definitions[i]))
             json_object_set(copy, definitions[i], all);
     }
-    return json_pack("{s:s,s:o}", "type", "json_schema", "json_schema", copy);
+    json_t *format = json_pack("{s:s,s:o}", "type", "json_schema", "json_schema", copy);
+    struct buf path = BUF_INIT;
+    if (format && schema != m->root && types_path(m->root, schema, &path) && !path.failed)
+        json_object_set_new(format, "path", json_string(buf_str(&path))); /* errors start with it */
+    buf_release(&path);
+    return format;
 }
 
 /* ---- values that are not JSON ---- */
@@ -535,8 +548,7 @@ static json_t *call(struct making *m, const json_t *function, json_t *content)
         *number = 0;
     }
     json_t *one = tag(buf_str(&begin), content, w->call[2]);
-    if (one)
-        json_object_set_new(one, "function", json_string(m->function)); /* errors name it */
+    set_tool(one, m->function, (json_int_t)m->i_tool);
     if (begin.failed)
         cannot(m, "there is not enough memory");
     buf_release(&begin);
@@ -570,9 +582,9 @@ static json_t *behind(const char *before, const json_t *tags)
         struct buf begin = BUF_INIT;
         buf_add_str(&begin, before);
         buf_add_str(&begin, json_string_value(json_object_get(one, "begin")));
-        json_array_append_new(all,
-                              tag(buf_str(&begin), json_incref(json_object_get(one, "content")),
-                                  json_string_value(json_object_get(one, "end"))));
+        json_t *copy = json_copy(one);
+        json_object_set_new(copy, "begin", json_string(buf_str(&begin)));
+        json_array_append_new(all, copy);
         buf_release(&begin);
     }
     return all;
@@ -584,7 +596,11 @@ static json_t *among_bare(const struct writing *w, const json_t *tags, bool para
     json_t *triggers = json_array(), *all = behind(or_empty(w->section[0]), tags), *one;
     size_t i;
     json_array_foreach (all, i, one) {
-        json_t *content = json_pack("[O,o]", json_object_get(one, "content"), fixed(w->call[2]));
+        json_t *arguments = tag("", json_incref(json_object_get(one, "content")), "");
+        set_tool(arguments, json_string_value(json_object_get(one, "function")),
+                 json_integer_value(json_object_get(one, "index")));
+        json_object_del(one, "function"); /* calls of others follow inside this tag */
+        json_t *content = json_pack("[o,o]", arguments, fixed(w->call[2]));
         if (parallel)
             json_array_append_new(
                 content, tags_behind("", false, false, behind(or_empty(w->between), tags)));
@@ -678,6 +694,20 @@ static bool is_strict(const json_t *function)
     return json_is_true(json_object_get(function, "strict"));
 }
 
+/* The index in the request's tools of tools[i], which calls this function. */
+static size_t entry_of(const struct call_grammar *f, size_t i, const char *name)
+{
+    size_t k;
+    json_t *tool;
+    json_array_foreach ((json_t *)f->listed, k, tool) {
+        const json_t *function = json_object_get(tool, "function");
+        const char *s = json_string_value(json_object_get(function ? function : tool, "name"));
+        if (s && strcmp(s, name) == 0)
+            return k;
+    }
+    return i;
+}
+
 static enum q_code add_calls(const struct call_grammar *f, const struct writing *w, json_t *tags,
                              struct q_err *e)
 {
@@ -686,7 +716,11 @@ static enum q_code add_calls(const struct call_grammar *f, const struct writing 
     json_array_foreach ((json_t *)f->tools, i, tool) {
         const json_t *function = json_object_get(tool, "function");
         const char *name = json_string_value(json_object_get(function, "name"));
-        struct making m = {.w = w, .loose = !f->required && !is_strict(function)};
+        struct making m = {
+            .w = w,
+            .i_tool = name ? entry_of(f, i, name) : i,
+            .loose = !f->required && !is_strict(function),
+        };
         if (!name || (f->name && strcmp(name, f->name) != 0))
             continue;
         json_t *content = arguments(&m, function, f->required || f->answer || is_strict(function));
@@ -706,9 +740,9 @@ static enum q_code add_calls(const struct call_grammar *f, const struct writing 
             json_decref(one);
         if (m.failed || !one || json_array_append_new(tags, one) != 0) {
             return q_fail(e, Q_UNSUPPORTED,
-                          "tools: function \"%.60s\": calls use the format of the tool-call "
-                          "parser %s: %s",
-                          name, f->tool, m.failed ? m.why : "there is not enough memory");
+                          "tools: entry %zu, function \"%.60s\": calls use the format of the "
+                          "tool-call parser %s: %s",
+                          m.i_tool, name, f->tool, m.failed ? m.why : "there is not enough memory");
         }
     }
     if (json_array_size(tags) == 0)

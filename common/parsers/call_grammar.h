@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* forced - the grammar of tool calls in a format, as a structural tag: for mandatory calls
+/* call_grammar - the grammar of tool calls in a format, as a structural tag: for mandatory calls
  * (tool_choice "required" or a named function) and for arguments with a strict schema ("strict").
  *
  * A grammar describes the text that the format's parser reads and the model was trained to write
@@ -17,6 +17,8 @@ struct call_grammar {
     const char *tool;     /* a row of tools.def */
     const char *template; /* the chat template's text: selects the format's variant; or NULL */
     const json_t *tools;  /* of the request */
+    const json_t *listed; /* all tools of the request, where tool_choice left some out of `tools`:
+                           * errors have the index there; NULL: `tools` */
     const char *name;     /* only this function; NULL: any */
     bool required;        /* a call is mandatory; else optional, strict schemas still hold */
     bool parallel;        /* several calls are allowed */

@@ -8,8 +8,9 @@
 #include "common/parsers/json_scan.h"
 #include "common/parsers/lenient_json.h"
 
-#define NESTING_MAX 8    /* anyOf and $ref inside each other */
-#define VISITS_MAX  1000 /* schemas looked at for one answer */
+#define NESTING_MAX    8    /* anyOf and $ref inside each other */
+#define PATH_DEPTH_MAX 60   /* objects and arrays that a path leads through */
+#define VISITS_MAX     1000 /* schemas looked at for one answer */
 
 unsigned types_named(const char *name, size_t n)
 {
@@ -85,6 +86,51 @@ static const json_t *follow(const json_t *root, const char *path)
         path += n + (path[n] == '/');
     }
     return root;
+}
+
+static void cut(struct buf *b, size_t n)
+{
+    b->len = n;
+    if (b->data)
+        b->data[n] = 0;
+}
+
+/* A step of a path from `at` to `schema` and the rest of it, as a JSON pointer (RFC 6901). */
+static bool add_path(const json_t *at, const json_t *schema, int depth, struct buf *out)
+{
+    const char *key;
+    json_t *item;
+    size_t i, n = out->len;
+    if (at == schema || depth == PATH_DEPTH_MAX)
+        return at == schema;
+    json_object_foreach ((json_t *)at, key, item) {
+        buf_add_char(out, '/');
+        for (const char *s = key; *s; s++)
+            if (*s == '~' || *s == '/')
+                buf_add_str(out, *s == '~' ? "~0" : "~1");
+            else
+                buf_add_char(out, *s);
+        if (add_path(item, schema, depth + 1, out))
+            return true;
+        cut(out, n);
+    }
+    json_array_foreach ((json_t *)at, i, item) {
+        buf_printf(out, "/%zu", i);
+        if (add_path(item, schema, depth + 1, out))
+            return true;
+        cut(out, n);
+    }
+    return false;
+}
+
+bool types_path(const json_t *root, const json_t *schema, struct buf *out)
+{
+    size_t n = out->len;
+    buf_add_char(out, '#');
+    if (add_path(root, schema, 0, out))
+        return true;
+    cut(out, n);
+    return false;
 }
 
 static unsigned types_in(const json_t *root, const json_t *schema, int nesting, int *left)

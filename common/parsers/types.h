@@ -4,6 +4,7 @@
 #ifndef QUIRE_COMMON_PARSERS_TYPES_H
 #define QUIRE_COMMON_PARSERS_TYPES_H
 #include <jansson.h>
+#include <stdbool.h>
 #include "common/buf.h"
 
 #define TYPE_STRING  1u
@@ -23,6 +24,8 @@ unsigned types_of(const json_t *function, const char *parameter);
 unsigned types_in_schema(const json_t *root, const json_t *schema);
 /* The schema of an object's member, or of an array's items (`name` "item"); NULL: unknown. */
 const json_t *types_child(const json_t *root, const json_t *schema, const char *name);
+/* Append the path of a schema inside `root`, "#/properties/x". False: it is not part of it. */
+bool types_path(const json_t *root, const json_t *schema, struct buf *out);
 /* The schema a chain of references ends at. */
 const json_t *types_target(const json_t *root, const json_t *schema);
 /* Append the JSON of a value in text form. A value that does not fit its types becomes a string, so

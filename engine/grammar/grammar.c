@@ -54,7 +54,7 @@ static const struct expr *schema(struct build *b, uint32_t kind, const char *sou
     }
     json_t *v = build_ok(b) ? parse(b, source, n, "schema") : NULL;
     if (v)
-        x = schema_expr(b, v, ws);
+        x = schema_expr(b, v, ws, NULL);
     json_decref(v);
     return x;
 }

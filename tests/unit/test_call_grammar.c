@@ -38,6 +38,22 @@ static struct matcher *grammar_of(const struct call_grammar *f)
     return m;
 }
 
+/* The request's grammar cannot be made. */
+static void refused(const struct call_grammar *f, const char *message)
+{
+    json_t *tag = NULL;
+    uint32_t *words = NULL, n_word = 0;
+    assert_ok(call_grammar_tools(&tag, f, &err), &err);
+    assert_non_null(tag);
+    char *text = json_dumps(tag, JSON_COMPACT);
+    const struct grammar_source source = {.kind = GRAMMAR_TAGS, .text = text, .n = strlen(text)};
+    if (grammar_compile(&words, &n_word, &source, &err) == Q_OK || !strstr(err.message, message))
+        fail_msg("%s: \"%s\" is not in \"%s\": %s", f->tool, message, err.message, text);
+    q_free(words);
+    free(text);
+    json_decref(tag);
+}
+
 static bool accepts(struct matcher *m, const char *text, size_t n)
 {
     matcher_begin(m);
@@ -398,6 +414,53 @@ static void among_text(void **state)
     }
 }
 
+/* A schema that no grammar can be made of is found while it is made: the error has the tool's entry
+ * and name and the path in its parameters, in every format. */
+static void errors_name_the_tool(void **state)
+{
+    (void)state;
+#define X(schema)                                                                  \
+    "{\"type\": \"object\", \"required\": [\"x\"], \"$defs\": {\"y\": {\"type\": " \
+    "\"string\", \"pattern\": \"(\"}}, \"properties\": {\"x\": " schema "}}"
+    static const char *const schemas[][2] = {
+        {X("{\"type\": \"array\", \"items\": {\"$ref\": \"#/$defs/y\"}}"),
+         "#/$defs/y: pattern: the group"},
+        {X("{\"type\": \"array\", \"items\": {\"type\": \"string\", \"pattern\": \"(\"}}"),
+         "#/properties/x/items: pattern: the group"},
+    };
+    static const char never[] = X("{\"type\": \"integer\", \"minimum\": 5, \"maximum\": 2}");
+#undef X
+    static const char *const formats[] = {
+        "hermes", "llama3_json", "mistral",  "openai",       "kimi_k2",
+        "glm45",  "qwen3_coder", "pythonic", "deepseek_v32", "muse",
+    };
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
+        for (int way = 0; way < 8; way++) {
+            const bool strict = way & 1, allowed = way & 2;
+            json_t *bad = json_loads(schemas[way >> 2][0], 0, NULL);
+            json_t *tools = json_pack("[{s:{s:s}},{s:{s:s}},{s:{s:s,s:b,s:o}}]", "function", "name",
+                                      "a", "function", "name", "b", "function", "name", "bad",
+                                      "strict", strict, "parameters", bad);
+            json_t *some = json_pack("[O]", json_array_get(tools, 2));
+            const struct call_grammar f = {
+                .tool = formats[i],
+                .tools = allowed ? some : tools,
+                .listed = allowed ? tools : NULL,
+                .required = !strict,
+                .parallel = true,
+            };
+            refused(&f, "tools: entry 2, function \"bad\": #/");
+            refused(&f, schemas[way >> 2][1]);
+            json_decref(some);
+            json_decref(tools);
+        }
+    json_t *tools = json_pack("[{s:{s:s,s:o}}]", "function", "name", "f", "parameters",
+                              json_loads(never, 0, NULL));
+    refused(&(struct call_grammar){.tool = "hermes", .tools = tools, .required = true},
+            "tools: entry 0, function \"f\": no text can satisfy");
+    json_decref(tools);
+}
+
 static void named_and_refused(void **state)
 {
     (void)state;
@@ -467,9 +530,13 @@ static void suffixed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_format),       cmocka_unit_test(one_call_only),
-        cmocka_unit_test(among_text),         cmocka_unit_test(named_and_refused),
-        cmocka_unit_test(calls_or_an_answer), cmocka_unit_test(names_that_cannot_be_written),
+        cmocka_unit_test(every_format),
+        cmocka_unit_test(one_call_only),
+        cmocka_unit_test(among_text),
+        cmocka_unit_test(errors_name_the_tool),
+        cmocka_unit_test(named_and_refused),
+        cmocka_unit_test(calls_or_an_answer),
+        cmocka_unit_test(names_that_cannot_be_written),
         cmocka_unit_test(suffixed),
     };
     set = json_load_file(ROWS, 0, NULL);

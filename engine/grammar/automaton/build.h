@@ -23,23 +23,33 @@
 #define EXPR_CHAR_MAX   0x10FFFFu
 
 struct expr;
+/* A part of the source that messages name, such as a tool of the request. */
+struct build_scope {
+    const char *name;
+    uint32_t rule;   /* its text */
+    uint64_t n_word; /* of the program, counted by program_emit */
+    struct build_scope *next;
+};
 struct expr_rule {
-    const char *name;        /* for messages; "" = made by us */
-    const struct expr *body; /* NULL until it is known */
+    const char *name;          /* for messages; "" = made by us */
+    const struct expr *body;   /* NULL until it is known */
+    struct build_scope *scope; /* that the rule is part of; may be NULL */
 };
 
 struct build {
     struct arena arena;
     struct expr_rule *rules; /* [n_rule] */
     size_t n_rule, rules_cap;
-    struct q_err err;        /* the first failure */
-    uint64_t work;           /* states and edges made so far */
-    uint64_t work_max;       /* more is a failure: bounds time whatever the source */
-    uint64_t try_max;        /* more is too much for now; 0: nothing is */
-    const atomic_bool *stop; /* set: building fails; may be NULL */
-    bool lean;               /* negations leave out what takes room (KEY_SOME of schema.h) … */
-    bool is_rich;            /* … and would have done so: leaner is possible */
-    uint32_t before;         /* + 1: the rule of the text before the grammar; 0 = there is none */
+    struct q_err err;          /* the first failure */
+    uint64_t work;             /* states and edges made so far */
+    uint64_t work_max;         /* more is a failure: bounds time whatever the source */
+    uint64_t try_max;          /* more is too much for now; 0: nothing is */
+    const atomic_bool *stop;   /* set: building fails; may be NULL */
+    bool lean;                 /* negations leave out what takes room (KEY_SOME of schema.h) … */
+    bool is_rich;              /* … and would have done so: leaner is possible */
+    uint32_t before;           /* + 1: the rule of the text before the grammar; 0 = there is none */
+    struct build_scope *scope; /* new rules are part of it; may be NULL */
+    struct build_scope *scopes; /* all of them, the last one first */
 };
 
 void build_init(struct build *b);    /* empty, with its bounds of memory and work */

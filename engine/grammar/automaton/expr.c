@@ -186,7 +186,7 @@ uint32_t expr_rule_new(struct build *b, const char *name)
     if (!copy)
         return 0;
     memcpy(copy, name, strlen(name) + 1);
-    b->rules[b->n_rule] = (struct expr_rule){copy, NULL};
+    b->rules[b->n_rule] = (struct expr_rule){copy, NULL, b->scope};
     return (uint32_t)b->n_rule++;
 }
 
@@ -207,6 +207,33 @@ const struct expr *expr_named(struct build *b, const char *name, const struct ex
         return &expr_never;
     b->rules[rule].body = body;
     return expr_ref(b, rule);
+}
+
+struct build_scope *expr_scope_new(struct build *b, const char *name)
+{
+    struct build_scope *scope = build_alloc(b, 1, sizeof *scope);
+    char *copy = build_alloc(b, strlen(name) + 1, 1);
+    if (!scope || !copy)
+        return NULL;
+    memcpy(copy, name, strlen(name) + 1);
+    *scope = (struct build_scope){.name = copy, .next = b->scopes};
+    b->scope = b->scopes = scope;
+    scope->rule = expr_rule_new(b, "");
+    return scope;
+}
+
+const struct expr *expr_scope_end(struct build *b, struct build_scope *scope,
+                                  const struct expr *body)
+{
+    b->scope = NULL;
+    if (!scope)
+        return &expr_never;
+    if (!build_ok(b)) {
+        (void)q_wrap(&b->err, "%s", scope->name);
+        return &expr_never;
+    }
+    b->rules[scope->rule].body = body;
+    return expr_ref(b, scope->rule);
 }
 
 bool expr_nullable(const struct expr *x, const bool *rules)

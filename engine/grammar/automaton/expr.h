@@ -75,6 +75,13 @@ const struct expr *expr_ref(struct build *b, uint32_t rule);
 /* A rule of its own with this body, and the reference to it. */
 const struct expr *expr_named(struct build *b, const char *name, const struct expr *body);
 
+/* A named part of the source begins: rules made until expr_scope_end are part of it, and failures
+ * name it, also those found when its rules become automata. Scopes do not nest. NULL: failed. */
+struct build_scope *expr_scope_new(struct build *b, const char *name);
+/* The part's text: a rule of its own. `scope` may be NULL. */
+const struct expr *expr_scope_end(struct build *b, struct build_scope *scope,
+                                  const struct expr *body);
+
 /* Can x be the empty text? rules [by rule] may be NULL when x has none. */
 bool expr_nullable(const struct expr *x, const bool *rules);
 

@@ -224,8 +224,11 @@ static void make_fsms(struct emitter *m, uint32_t start)
     place_of(m, start);
     for (size_t i = 0; i < m->n_order && build_ok(b); i++) {
         struct fsm_rules rules = {m->nullable, m->productive, counted_loop_rule, m};
+        b->scope = b->rules[m->order[i]].scope;
         const struct fsm *f = fsm_of_bytes(b, b->rules[m->order[i]].body, &rules);
-        if (!f)
+        if (!build_ok(b) && b->scope)
+            (void)q_wrap(&b->err, "%s", b->scope->name);
+        if (!f || !build_ok(b))
             return;
         m->fsms[i] = f;
         for (uint32_t k = 0; k < f->n_jump; k++)
@@ -324,8 +327,10 @@ static void merge_rules(struct emitter *m)
     uint32_t *place = g.slots; /* of those that stay */
     for (uint32_t i = 0; i < m->n_order; i++) {
         place[i] = n;
-        if (g.as[i] == i)
-            m->fsms[n++] = m->fsms[i];
+        if (g.as[i] != i)
+            continue;
+        m->order[n] = m->order[i];
+        m->fsms[n++] = m->fsms[i];
     }
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t k = 0; k < m->fsms[i]->n_jump; k++) {
@@ -359,21 +364,42 @@ static void copy_fsm(const struct fsm *f, const struct program *p, uint32_t at[3
     at[2] += f->n_jump;
 }
 
+static uint64_t fsm_words(const struct fsm *f)
+{
+    return 1 + 4ull * f->n_state + 2ull * f->n_edge + 5ull * f->n_jump;
+}
+
+/* Too many words; the message begins with the largest part that has a name. */
+static FALLIBLE too_many_words(const struct emitter *m, uint64_t n, struct q_err *e)
+{
+    const struct build_scope *largest = NULL;
+    for (size_t i = 0; i < m->n_order; i++) {
+        struct build_scope *scope = m->b->rules[m->order[i]].scope;
+        if (scope)
+            scope->n_word += fsm_words(m->fsms[i]);
+        if (scope && (!largest || scope->n_word > largest->n_word))
+            largest = scope;
+    }
+    enum q_code rc = q_fail(e, Q_TOO_LARGE,
+                            "the grammar is too large: it compiles to %llu KB, the limit is %u KB",
+                            (unsigned long long)(n * 4 >> 10), PROGRAM_WORDS_MAX * 4 >> 10);
+    return largest ? q_wrap(e, "%s, the largest part with %llu KB", largest->name,
+                            (unsigned long long)(largest->n_word * 4 >> 10))
+                   : rc;
+}
+
 static FALLIBLE write_words(uint32_t **words, uint32_t *n_word, const struct emitter *m,
                             struct q_err *e)
 {
-    uint64_t n_state = 0, n_edge = 0, n_jump = 0;
+    uint64_t n_state = 0, n_edge = 0, n_jump = 0, n = sizeof(struct program_head) / 4;
     for (size_t i = 0; i < m->n_order; i++) {
         n_state += m->fsms[i]->n_state;
         n_edge += m->fsms[i]->n_edge;
         n_jump += m->fsms[i]->n_jump;
+        n += fsm_words(m->fsms[i]);
     }
-    uint64_t n =
-        sizeof(struct program_head) / 4 + m->n_order + 4 * n_state + 2 * n_edge + 5 * n_jump;
     if (n > PROGRAM_WORDS_MAX)
-        return q_fail(e, Q_TOO_LARGE,
-                      "the grammar is too large: it compiles to %llu KB, the limit is %u",
-                      (unsigned long long)(n * 4 >> 10), PROGRAM_WORDS_MAX * 4 >> 10);
+        return too_many_words(m, n, e);
     uint32_t *w = q_calloc(n, sizeof *w), at[3] = {0};
     if (!w)
         return q_fail(e, Q_NO_MEMORY, "out of memory for a grammar");
@@ -398,6 +424,16 @@ static FALLIBLE write_words(uint32_t **words, uint32_t *n_word, const struct emi
     return Q_OK;
 }
 
+static void no_text(struct emitter *m)
+{
+    const struct build_scope *named = NULL;
+    for (const struct build_scope *s = m->b->scopes; s; s = s->next) /* the first of them */
+        named = m->productive[s->rule] ? named : s;
+    expr_fail(m->b, Q_INVALID, "no text can satisfy the grammar");
+    if (named)
+        (void)q_wrap(&m->b->err, "%s", named->name);
+}
+
 FALLIBLE program_emit(uint32_t **words, uint32_t *n_word, struct build *b, uint32_t start,
                       struct q_err *e)
 {
@@ -408,7 +444,7 @@ FALLIBLE program_emit(uint32_t **words, uint32_t *n_word, struct build *b, uint3
     if (build_ok(b) && emitter_grow(&m)) {
         find_properties(&m);
         if (build_ok(b) && !m.productive[start])
-            expr_fail(b, Q_INVALID, "no text can satisfy the grammar");
+            no_text(&m);
         check_left(&m, start);
         make_fsms(&m, start);
         if (build_ok(b))

@@ -208,7 +208,7 @@ static const struct expr *schema(struct lark *p)
     if (!v)
         return wrong(p, "%json needs a JSON Schema");
     p->at += (size_t)error.position;
-    const struct expr *x = schema_expr(p->b, v, NULL);
+    const struct expr *x = schema_expr(p->b, v, NULL, NULL);
     json_decref(v);
     return x;
 }

@@ -24,6 +24,7 @@
 
 #define SCHEMA_CHOICES_MAX 8000u   /* conjs of one goal */
 #define SCHEMA_GOALS_MAX   200000u /* of one schema */
+#define SCHEMA_PATH_MAX    160u    /* bytes of a path in messages */
 #define SCHEMA_INSIDE_MAX  100u    /* goals made inside each other; deeper ones are put off */
 
 enum schema_type {
@@ -82,6 +83,8 @@ struct schema {
     uint32_t depth;     /* of goals inside each other */
     uint32_t n_dropped; /* keywords that negations had to leave out */
     uint32_t n_look;    /* at properties, by schema_common */
+    const char *base;   /* path of the root in messages; NULL: "#" */
+    bool is_placed;     /* the failure's message begins with a path */
     struct ref_index *refs;
     struct goal_memo **memos; /* [memo_size] by hash */
     size_t n_memo, memo_size;
@@ -95,8 +98,10 @@ struct number;
 struct chain;
 struct constraints;
 
-/* The grammar of root. ws: what may come between tokens; NULL: as schema_ws has it. */
-const struct expr *schema_expr(struct build *b, const json_t *root, const struct expr *ws);
+/* The grammar of root. ws: what may come between tokens; NULL: as schema_ws has it. base: the path
+ * of root in messages, for a part of a larger schema whose definitions were copied; NULL: "#". */
+const struct expr *schema_expr(struct build *b, const json_t *root, const struct expr *ws,
+                               const char *base);
 /* The white space that a client asks for; a failure when it matches anything else. */
 const struct expr *schema_ws_pattern(struct build *b, const char *pattern, size_t n);
 
@@ -140,8 +145,8 @@ void ref_index_new(struct schema *s);
 void ref_index_free(struct ref_index *r);
 /* What $ref or $dynamicRef of this schema points to; NULL: failed. */
 const json_t *ref_target(struct schema *s, const json_t *at, const char *keyword);
-/* "#/properties/x" of a schema somewhere in the root; "#" when it is not found. */
-void ref_path(const struct schema *s, const json_t *at, char *out, size_t size);
+/* "#/properties/x" of a schema somewhere in the root. False: not found, and out is the root's. */
+bool ref_path(const struct schema *s, const json_t *at, char *out, size_t size);
 
 /* schema_string.c: the texts of constraints' strings as an automaton; *plain: all texts. */
 const struct fsm *string_fsm(struct schema *s, const struct constraints *c, bool *plain);

@@ -24,13 +24,26 @@ struct goal_memo {
 const struct expr *schema_fail(struct schema *s, enum q_code code, const json_t *at,
                                const char *keyword, const char *fmt, ...)
 {
-    char text[Q_MESSAGE_MAX], path[160];
+    char text[Q_MESSAGE_MAX], path[SCHEMA_PATH_MAX];
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     ref_path(s, at, path, sizeof path);
+    s->is_placed |= build_ok(s->b);
     return expr_fail(s->b, code, "%s/%s: %s", path, keyword, text);
+}
+
+/* The goal failed: put the path of its first schema that is one of the root's before a message
+ * without a path. Schemas made of others have none; the goal around them is tried next. */
+static void place_failure(struct schema *s, const struct goal *g)
+{
+    char path[SCHEMA_PATH_MAX];
+    for (size_t i = 0; i < g->n && !s->is_placed; i++)
+        if (ref_path(s, g->items[i], path, sizeof path)) {
+            (void)q_wrap(&s->b->err, "%s", path);
+            s->is_placed = true;
+        }
 }
 
 json_t *schema_make(struct schema *s, json_t *made)
@@ -637,9 +650,12 @@ static void make_later(struct schema *s)
     while (s->later && build_ok(s->b)) {
         struct goal_memo *m = s->later;
         s->later = m->later;
-        const struct expr *body = make_goal(s, &(struct goal){.items = m->items, .n = m->n});
+        const struct goal g = {.items = m->items, .n = m->n};
+        const struct expr *body = make_goal(s, &g);
         if (build_ok(s->b))
             s->b->rules[m->rule].body = body;
+        else
+            place_failure(s, &g);
     }
 }
 
@@ -667,6 +683,8 @@ const struct expr *schema_goal(struct schema *s, const struct goal *g)
     s->depth++;
     const struct expr *body = make_goal(s, g);
     s->depth--;
+    if (!build_ok(b))
+        place_failure(s, g);
     if (m->rule != EXPR_INF) { /* something inside refers to it */
         if (build_ok(b))
             b->rules[m->rule].body = body;
@@ -709,9 +727,16 @@ const struct expr *schema_ws_pattern(struct build *b, const char *pattern, size_
     return f ? expr_named(b, "ws", expr_fsm(b, f, EXPR_UTF8)) : &expr_never;
 }
 
-const struct expr *schema_expr(struct build *b, const json_t *root, const struct expr *ws)
+const struct expr *schema_expr(struct build *b, const json_t *root, const struct expr *ws,
+                               const char *base)
 {
-    struct schema s = {.b = b, .root = root, .ws = ws, .old_ref = is_old_draft(root)};
+    struct schema s = {
+        .b = b,
+        .root = root,
+        .ws = ws,
+        .base = base,
+        .old_ref = is_old_draft(root),
+    };
     s.made = json_array();
     const struct expr *x = &expr_never;
     if (!json_is_object(root) && !json_is_boolean(root)) {

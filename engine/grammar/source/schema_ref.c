@@ -420,9 +420,16 @@ static bool find_path(const json_t *v, const json_t *at, char *out, size_t size,
     return false;
 }
 
-void ref_path(const struct schema *s, const json_t *at, char *out, size_t size)
+bool ref_path(const struct schema *s, const json_t *at, char *out, size_t size)
 {
-    snprintf(out, size, "#");
-    if (!find_path(s->root, at, out, size, 0))
-        snprintf(out, size, "#");
+    static const char *const definitions[] = {"/$defs/", "/definitions/"};
+    const char *base = s->base ? s->base : "#";
+    out[0] = 0;
+    bool found = find_path(s->root, at, out, size, 0), copied = false;
+    for (size_t i = 0; i < 2; i++)
+        copied |= strncmp(out, definitions[i], strlen(definitions[i])) == 0;
+    char inside[SCHEMA_PATH_MAX];
+    snprintf(inside, sizeof inside, "%s", found ? out : "");
+    snprintf(out, size, "%s%s", copied ? "#" : base, inside);
+    return found;
 }

@@ -3,6 +3,7 @@
  * (one letter is read behind the other, so that a trigger can only be read as one). Behind a
  * trigger one of the tags that begin with it must follow. */
 #include "engine/grammar/source/tags.h"
+#include <stdio.h>
 #include <string.h>
 #include "engine/grammar/source/chars.h"
 #include "engine/grammar/source/ebnf.h"
@@ -148,7 +149,22 @@ static const char *text_of(const json_t *v, const char *key)
     return s ? s : "";
 }
 
-/* begin, content, end. Ours beyond the peers' form: "function", whose call it is, for errors. */
+/* The content of a tag. Ours beyond the peers' form: "function" and "index", the tool that is
+ * called, for errors. */
+static const struct expr *content_of(struct tags *t, const json_t *v, const char *until)
+{
+    const json_t *content = json_object_get(v, "content");
+    const char *function = text_of(v, "function");
+    char name[160];
+    if (!*function || t->b->scope)
+        return format(t, content, until);
+    snprintf(name, sizeof name, "tools: entry %lld, function \"%.60s\"",
+             (long long)json_integer_value(json_object_get(v, "index")), function);
+    struct build_scope *scope = expr_scope_new(t->b, name);
+    return expr_scope_end(t->b, scope, format(t, content, until));
+}
+
+/* begin, content, end */
 static const struct expr *tag(struct tags *t, const json_t *v)
 {
     const json_t *content = json_object_get(v, "content"), *end = json_object_get(v, "end");
@@ -163,10 +179,7 @@ static const struct expr *tag(struct tags *t, const json_t *v)
         expr_add(t->b, &ends, literal(t, json_string_value(one) ? json_string_value(one) : ""));
     const struct expr *last =
         json_is_array(end) ? expr_alt(t->b, ends.items, ends.n) : literal(t, until);
-    const bool fine = build_ok(t->b);
-    const struct expr *inner = format(t, content, until);
-    if (fine && !build_ok(t->b) && *text_of(v, "function"))
-        (void)q_wrap(&t->b->err, "tools: function \"%s\"", text_of(v, "function"));
+    const struct expr *inner = build_ok(t->b) ? content_of(t, v, until) : &expr_never;
     return expr_seq3(t->b, literal(t, text_of(v, "begin")), inner, last);
 }
 
@@ -254,14 +267,16 @@ static const struct expr *any_text(struct tags *t, const json_t *f, const char *
     return text_until(t, words, n);
 }
 
-/* Ours beyond the peers' form: "whitespace_pattern", what may come between JSON's tokens. */
+/* Ours beyond the peers' form: "whitespace_pattern", what may come between JSON's tokens; "path",
+ * where the schema stands in its tool's parameters, for errors. */
 static const struct expr *json_text(struct tags *t, const json_t *f)
 {
     const json_t *pattern = json_object_get(f, "whitespace_pattern");
     const struct expr *ws = t->compact ? &expr_empty : NULL;
     if (json_is_string(pattern))
         ws = schema_ws_pattern(t->b, json_string_value(pattern), json_string_length(pattern));
-    return schema_expr(t->b, json_object_get(f, "json_schema"), ws);
+    return schema_expr(t->b, json_object_get(f, "json_schema"), ws,
+                       json_string_value(json_object_get(f, "path")));
 }
 
 static const struct expr *one_format(struct tags *t, const json_t *f, const char *until)

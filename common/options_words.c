@@ -233,7 +233,14 @@ FALLIBLE option_apply(struct options *o, const struct program_info *p,
     if (t->vllm && t->vllm->verdict == VLLM_AS)
         return apply_alias(o, p, t, words, n, e);
     if (t->vllm) {
+        static const char *const truth[] = {"false", "true"};
         size_t i = (size_t)(t->vllm - vllm_flags);
+        bool on = false;
+        if (n && is_on_off(t)) {
+            if ((rc = option_bool(&on, words[0], t->flag, e)))
+                return rc;
+            words = &truth[on];
+        }
         o->no_effect[i / 64] |= UINT64_C(1) << i % 64;
         return t->path ? vllm_check_member(t->vllm, t->path, t->n_path, e)
                        : vllm_check(t->vllm, words, n, e);

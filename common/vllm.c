@@ -1,8 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/vllm.h"
+#include <ctype.h>
+#include <float.h>
 #include <jansson.h>
 #include <string.h>
 #include "common/columns.h"
+#include "common/parse.h"
+
+/* bytes of a list of values on the page; a longer one is in the error of a wrong value */
+#define SHOWN_MAX 30
 
 const struct vllm_flag vllm_flags[] = {
 #define VLLM(flag, brief, takes, verdict, arg, why) \
@@ -49,12 +55,19 @@ const char *vllm_value(const char *flag, const char *value)
     return value;
 }
 
-/* Is the word one of "a|b|c"? */
+static int folded(char c)
+{
+    return c == '-' ? '_' : tolower((unsigned char)c);
+}
+
+/* Is the word one of "a|b|c"? vLLM takes most choices in either case, and - for _. */
 static bool is_among(const char *list, const char *word, size_t n)
 {
     while (*list) {
-        size_t length = strcspn(list, "|");
-        if (length == n && strncasecmp(list, word, n) == 0)
+        size_t length = strcspn(list, "|"), same = 0;
+        while (length == n && same < n && folded(list[same]) == folded(word[same]))
+            same++;
+        if (length == n && same == n)
             return true;
         list += length + (list[length] == '|');
     }
@@ -79,18 +92,28 @@ static FALLIBLE refuse(const struct vllm_flag *f, const char *value, struct q_er
                   list ? what : "", list ? f->arg : "", f->why);
 }
 
+static bool is_none(const char *value)
+{
+    return strcmp(value, "None") == 0;
+}
+
 static FALLIBLE check_object(const struct vllm_flag *f, const char *text, struct q_err *e)
 {
     const char *key;
     json_t *v;
     json_error_t at;
+    if (f->verdict == VLLM_ACCEPTED && is_none(text))
+        return Q_OK;
     json_t *object = json_loads(text, JSON_DECODE_ANY, &at);
     enum q_code rc = Q_OK;
     if (!object && text[strspn(text, " \t\n")] == '{')
         return q_fail(e, Q_INVALID, "%s is not valid JSON: column %d: %s", f->flag, at.column,
                       at.text);
-    if (!any(f) && !json_is_object(object))
-        rc = refuse(f, NULL, e);
+    if (!json_is_object(object))
+        rc = f->verdict == VLLM_REFUSED
+                 ? refuse(f, NULL, e)
+                 : q_fail(e, Q_INVALID, "%s: \"%.60s\" is not a JSON object such as '{\"key\": 1}'",
+                          f->flag, text);
     if (!any(f) && json_is_object(object))
         json_object_foreach (object, key, v)
             if (!rc && !is_among(f->arg, key, strlen(key)))
@@ -99,16 +122,46 @@ static FALLIBLE check_object(const struct vllm_flag *f, const char *text, struct
     return rc;
 }
 
+/* A decimal integer of any size. */
+static bool is_integer(const char *text)
+{
+    size_t n = strspn(text += *text == '-' || *text == '+', "0123456789");
+    return n && !text[n];
+}
+
+/* Is the value of the kind that the flag takes? A flag that is rejected with any value has its
+ * reason instead, and None requests the default. */
+static FALLIBLE check_kind(const struct vllm_flag *f, const char *value, struct q_err *e)
+{
+    int64_t count;
+    double number;
+    if (f->verdict == VLLM_REFUSED || is_none(value))
+        return Q_OK;
+    if (f->takes == VLLM_INT && !is_integer(value))
+        return q_fail(e, Q_INVALID, "%s: \"%.60s\" is not a whole number", f->flag, value);
+    if (f->takes == VLLM_COUNT)
+        return parse_count(&count, value, INT64_MIN, INT64_MAX, f->flag, e);
+    if (f->takes == VLLM_NUM && parse_f64(&number, value, -DBL_MAX, DBL_MAX, f->flag, NULL))
+        return q_fail(e, Q_INVALID, "%s: \"%.60s\" is not a number", f->flag, value);
+    return Q_OK;
+}
+
 FALLIBLE vllm_check(const struct vllm_flag *f, const char *const *words, size_t n, struct q_err *e)
 {
+    enum q_code rc;
     for (size_t i = 0; i < n && f->takes == VLLM_JSON; i++) {
-        enum q_code rc = check_object(f, words[i], e);
-        if (rc)
+        if ((rc = check_object(f, words[i], e)))
             return rc;
     }
-    for (size_t i = 0; i < n && f->takes != VLLM_JSON; i++)
-        if (!any(f) && !is_among(f->arg, words[i], strlen(words[i])))
+    for (size_t i = 0; i < n && f->takes != VLLM_JSON; i++) {
+        if ((rc = check_kind(f, words[i], e)))
+            return rc;
+        const char *value = words[i];
+        while (f->takes == VLLM_INT && (*value == '+' || *value == '0') && value[1])
+            value++; /* 01 is 1 */
+        if (!any(f) && !is_among(f->arg, value, strlen(value)))
             return refuse(f, words[i], e);
+    }
     return n == 0 && f->verdict == VLLM_REFUSED ? refuse(f, NULL, e) : Q_OK;
 }
 
@@ -135,10 +188,11 @@ static enum vllm_verdict verdict_of(const struct page *p, const struct vllm_flag
 
 static void row(const struct page *p, const struct vllm_flag *f)
 {
-    static const char *const takes[] = {"", " X", " X ...", " [X]", " JSON"};
+    static const char *const takes[] = {"", " X", " N", " N", " N", " X ...", " [X]", " JSON"};
     enum vllm_verdict verdict = verdict_of(p, f);
     char left[128], right[1024];
-    bool some = verdict >= VLLM_ACCEPTED && *f->arg && !any(f) && f->takes != VLLM_ON;
+    bool some = verdict >= VLLM_ACCEPTED && *f->arg && !any(f) && f->takes != VLLM_ON &&
+                strlen(f->arg) <= SHOWN_MAX;
     snprintf(left, sizeof left, "%s%s%s%s", f->brief, *f->brief ? ", " : "", f->flag,
              takes[f->takes]);
     if (verdict == VLLM_SAME)

@@ -11,7 +11,16 @@
 
 #define VLLM_VERSION "0.33.0" /* the flags' */
 
-enum vllm_takes { VLLM_ON, VLLM_ONE, VLLM_MANY, VLLM_MAYBE, VLLM_JSON };
+enum vllm_takes {
+    VLLM_ON,
+    VLLM_ONE,   /* a text */
+    VLLM_INT,   /* a whole number */
+    VLLM_COUNT, /* the same with a unit: 32k, 16M */
+    VLLM_NUM,   /* a number */
+    VLLM_MANY,
+    VLLM_MAYBE,
+    VLLM_JSON,
+};
 enum vllm_verdict { VLLM_SAME, VLLM_AS, VLLM_ACCEPTED, VLLM_REFUSED };
 
 struct vllm_flag {
@@ -30,7 +39,7 @@ const struct vllm_flag *vllm_find_brief(const char *brief); /* "-tp"; NULL: none
 const char *vllm_value(const char *flag, const char *value);
 /* Check that the flag with these values is accepted without effect. Values of an ON flag are true
  * or false.
- * Errors: Q_UNSUPPORTED with the reason; Q_INVALID (not a JSON object). */
+ * Errors: Q_INVALID (not a value of this kind); Q_UNSUPPORTED with the reason. */
 FALLIBLE vllm_check(const struct vllm_flag *f, const char *const *words, size_t n, struct q_err *e);
 /* The same for one member, "key" of "key.key". */
 FALLIBLE vllm_check_member(const struct vllm_flag *f, const char *path, size_t n, struct q_err *e);

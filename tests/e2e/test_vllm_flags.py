@@ -85,11 +85,59 @@ def test_accepted_flags_log_a_line_each_and_nothing_else_is_wrong():
 
 
 def test_a_value_that_would_mean_something_is_refused():
-    some = [f for f in of("ACCEPTED") if ROWS[f][ARG] != "*" and ROWS[f][TAKES] in ("ONE", "MANY")]
+    some = [f for f in of("ACCEPTED") if ROWS[f][ARG] != "*" and ROWS[f][TAKES] in ("ONE", "MANY", "INT")]
     assert "--tensor-parallel-size" in some and "--block-size" in some
     for flag in some:
         out = serve(*words(flag, "31337"))
         assert out.returncode == 2 and f"{flag} 31337 is not supported" in out.stderr and ROWS[flag][WHY] in out.stderr, flag
+
+
+KINDS = {"INT": ("x", "1.5", "0x10", "1k", "", " 1", "1 "), "COUNT": ("banana", "1q", "1.5M"), "NUM": ("x", "1,5", "", "0.5s"),
+         "ON": ("banana", "2", ""), "JSON": ("banana", "[1]", "3", "")}
+SAID = {"INT": "is not a whole number", "COUNT": "", "NUM": "is not a number", "ON": "is not true or false", "JSON": "is not a JSON object"}
+
+
+def test_a_value_of_another_kind_is_refused():
+    flags = {f for f in ROWS if ROWS[f][VERDICT] == "ACCEPTED" and ROWS[f][TAKES] in KINDS and not serves(f)}
+    assert {"--seed", "--block-size", "--tensor-parallel-size", "--watermark", "--trust-remote-code", "--eplb-config"} <= flags
+    for i, flag in enumerate(sorted(flags)):  # each flag with one of the wrong values, in turn
+        takes = ROWS[flag][TAKES]
+        wrong = KINDS[takes][i % len(KINDS[takes])]
+        out = serve(f"{flag}={wrong}")
+        assert out.returncode == 2 and len(out.stderr.splitlines()) == 1, (flag, wrong, out.stderr)
+        assert flag in out.stderr and SAID[takes] in out.stderr and (wrong in out.stderr), (flag, wrong, out.stderr)
+
+
+def test_every_wrong_value_of_a_kind_is_refused(tmp_path):
+    examples = {"INT": "--seed", "COUNT": "--safetensors-prefetch-block-size", "NUM": "--watermark", "ON": "--trust-remote-code",
+                "JSON": "--mm-processor-kwargs"}
+    config = tmp_path / "server.yaml"
+    for takes, flag in examples.items():
+        assert ROWS[flag][TAKES] == takes
+        for wrong in KINDS[takes]:
+            out = serve(f"{flag}={wrong}")
+            assert out.returncode == 2 and SAID[takes] in out.stderr and flag in out.stderr, (flag, wrong, out.stderr)
+        config.write_text(f"{flag[2:]}: banana\n")
+        out = serve("--config", config)
+        assert out.returncode == 2 and f"{config} line 1: {flag}" in out.stderr and "banana" in out.stderr, out.stderr
+
+
+def test_every_right_value_of_a_kind_is_accepted():
+    for line in ("--seed -5 --seed +7 --seed 18446744073709551615 --seed None", "--safetensors-prefetch-block-size 16M",
+                 "--safetensors-prefetch-block-size 25.6k", "--watermark 1e-2 --watermark 0", "--block-size None",
+                 "--trust-remote-code=False --trust-remote-code=1", "--mm-processor-kwargs None --mm-processor-kwargs.key x",
+                 "--moe-backend deep-gemm --attention-backend flash_attn", "--mamba-cache-dtype float16", "-tp 1 -O3 -O O1",
+                 "--hf-token --code-revision= --pt-load-map-location {\"cuda:1\":\"cuda:0\"}"):
+        out = serve(*line.split())
+        assert out.returncode != 2 and "no effect" in out.stderr, (line, out.stderr)
+
+
+def test_a_choice_that_vllm_does_not_have_is_refused():
+    choices = [f for f in of("ACCEPTED") if "|" in ROWS[f][ARG] and ROWS[f][TAKES] == "ONE"]
+    assert len(choices) > 25 and {"--mamba-backend", "--moe-backend", "--attention-backend"} <= set(choices)
+    for flag in choices:
+        out = serve(flag, "banana")
+        assert out.returncode == 2 and f"{flag} banana is not supported, expected {ROWS[flag][ARG]}: " in out.stderr, out.stderr
 
 
 def test_refused_flags_end_the_program_with_their_reasons():

@@ -19,4 +19,8 @@ FALLIBLE folder_refuse_weights(const char *dir, struct q_err *e);
  * Q_NOT_FOUND (a shard is missing). */
 FALLIBLE folder_check_weights(const char *dir, struct q_err *e);
 
+/* Check the small text files that a tokenizer and a chat template are read from, as far as they
+ * exist. Errors: those of download_check_file, download_check_link. */
+FALLIBLE folder_check_text(const char *dir, struct q_err *e);
+
 #endif

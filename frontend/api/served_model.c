@@ -3,19 +3,26 @@
 
 #include <string.h>
 #include "common/file.h"
+#include "common/hub/folder.h"
 #include "common/hub/hub.h"
 #include "common/log.h"
 
 #define SHARED_FILE_MAX ((size_t)1 << 20)
 
+/* The tokenizer, and the files of the chat template beside it. */
 static enum q_code check_tokenizer(const struct served_model *s, struct q_err *e)
 {
-    enum q_code rc = s->options->skip_tokenizer_init ? Q_OK : tokenizer_check(s->tokenizer_path, e);
+    if (s->options->skip_tokenizer_init)
+        return Q_OK;
+    enum q_code rc = tokenizer_check(s->tokenizer_path, e);
+    if (!rc)
+        return folder_check_text(dir_exists(s->tokenizer_path) ? s->tokenizer_path : s->dir, e);
     if (rc == Q_NOT_FOUND && !*s->options->tokenizer)
-        rc = q_fail(e, Q_NOT_FOUND,
-                    "%s; use --tokenizer to load one from another folder, or --skip-tokenizer-init "
-                    "to serve token ids only",
-                    e->message);
+        return q_fail(
+            e, Q_NOT_FOUND,
+            "%s; use --tokenizer to load one from another folder, or --skip-tokenizer-init "
+            "to serve token ids only",
+            e->message);
     return rc;
 }
 

@@ -137,6 +137,26 @@ def test_git_lfs_pointers(model, tmp_path, name, verb):
             *verbs(model, tmp_path)[verb])
 
 
+@pytest.mark.parametrize("name", ["special_tokens_map.json", "added_tokens.json", "chat_template.json", "chat_template.jinja"])
+@pytest.mark.parametrize("verb", ["serve", "frontend", "generate"])
+def test_git_lfs_pointers_beside_the_tokenizer(model, tmp_path, name, verb):
+    """An error wherever the file is read; a server without chat is no answer to an incomplete download."""
+    (model / name).unlink(missing_ok=True)
+    (model / name).write_text(LFS)
+    refused(MODEL, [f"{model / name} is a Git LFS pointer, not the file itself: run `git lfs pull` in {model}"],
+            *verbs(model, tmp_path)[verb])
+
+
+def test_files_that_are_not_read_may_be_pointers(model):
+    """With --skip-tokenizer-init no file of the tokenizer is read."""
+    for name in ("special_tokens_map.json", "added_tokens.json", "chat_template.json", "tokenizer_config.json"):
+        (model / name).unlink(missing_ok=True)
+        (model / name).write_text(LFS)
+    (model / "model.safetensors").unlink()  # so that the program ends: the weights are checked last
+    line = refused(MODEL, ["model.safetensors"], "serve", model, "--port", "0", "--skip-tokenizer-init")
+    assert "pointer" not in line
+
+
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "model.safetensors"])
 @pytest.mark.parametrize("verb", ["serve", "generate", "run-batch"])
 def test_git_annex_links(model, tmp_path, name, verb):

@@ -260,7 +260,7 @@ void http_on_gone(struct http_exchange *x, void (*gone)(void *ctx), void *ctx)
     x->ctx = ctx;
 }
 
-static const char *reason_of(int status)
+const char *exchange_reason(int status)
 {
     static const struct {
         int status;
@@ -276,6 +276,7 @@ static const char *reason_of(int status)
         {409, "Conflict"},
         {413, "Content Too Large"},
         {415, "Unsupported Media Type"},
+        {417, "Expectation Failed"},
         {429, "Too Many Requests"},
         {431, "Request Header Fields Too Large"},
         {499, "Client Closed Request"},
@@ -291,7 +292,7 @@ static void set_head(struct http_exchange *x, int status, const char *content_ty
 {
     h2o_req_t *r = x->req;
     r->res.status = status;
-    r->res.reason = reason_of(status);
+    r->res.reason = exchange_reason(status);
     h2o_add_header(&r->pool, &r->res.headers, H2O_TOKEN_CONTENT_TYPE, NULL, content_type,
                    strlen(content_type));
     send_id(r, x->id);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What every answer passes: a browser's permission to read it, and OpenAI's body for the errors
- * that h2o answers before any handler runs (a body beyond the limit, a broken head). Those are
- * text/plain, ours never are. */
+/* A filter over all responses. It adds the CORS headers, and it replaces the bodies of errors that
+ * h2o sends before a handler is called (a body beyond the limit, faulty framing): these are
+ * text/plain, those of quire never are. The new body is OpenAI's error object; its message contains
+ * the fault that guard.c found, or else h2o's text. */
 #include "common/metrics.h"
 #include "frontend/http/http_internal.h"
 
@@ -11,15 +12,40 @@ struct filter {
 };
 struct rewrite {
     h2o_ostream_t super;
-    h2o_iovec_t body;
+    struct http_server *server;
 };
 
+/* The message of an error of which h2o has written `text`. */
+static void explain(struct http_server *s, h2o_req_t *req, h2o_iovec_t text, char *out, size_t size)
+{
+    bool large = false;
+    const char *fault = guard_fault(req, &large);
+    if (req->res.status == 413)
+        snprintf(out, size, "the request body exceeds the limit of %zu bytes (--max-body-bytes)",
+                 s->set.body_max);
+    else if (req->res.status == 417)
+        snprintf(out, size,
+                 "the header Expect is not supported with other values than "
+                 "100-continue");
+    else if (fault)
+        snprintf(out, size, "the request is not valid HTTP: %s", fault);
+    else
+        snprintf(out, size, "the request is not valid HTTP: %.*s", (int)text.len, text.base);
+}
+
+/* h2o sends the text of an error in one call, and the head follows from here. */
 static void rewrite_send(h2o_ostream_t *self, h2o_req_t *req, h2o_iovec_t *bufs, size_t n,
                          h2o_send_state_t state)
 {
-    (void)bufs, (void)n;
     struct rewrite *r = (struct rewrite *)self;
-    h2o_ostream_send_next(self, req, &r->body, 1, state);
+    struct buf body = BUF_INIT;
+    char text[256];
+    explain(r->server, req, n ? bufs[0] : h2o_iovec_init("", 0), text, sizeof text);
+    http_error_body(&body, &(struct http_error){.status = req->res.status, .message = text});
+    h2o_iovec_t whole = h2o_strdup(&req->pool, buf_str(&body), body.len);
+    buf_release(&body);
+    req->res.content_length = whole.len;
+    h2o_ostream_send_next(self, req, &whole, 1, state);
 }
 
 static bool by_h2o(const h2o_req_t *req)
@@ -32,23 +58,12 @@ static bool by_h2o(const h2o_req_t *req)
 
 static void rewrite(struct http_server *s, h2o_req_t *req, h2o_ostream_t ***slot)
 {
-    struct buf body = BUF_INIT;
-    char text[128];
-    if (req->res.status == 413)
-        snprintf(text, sizeof text,
-                 "the request body exceeds the limit of %zu bytes (--max-body-bytes)",
-                 s->set.body_max);
-    else
-        snprintf(text, sizeof text, "the request is not valid HTTP");
-    http_error_body(&body, &(struct http_error){.status = req->res.status, .message = text});
     struct rewrite *r = (struct rewrite *)h2o_add_ostream(req, sizeof *r, *slot);
     r->super.do_send = rewrite_send;
-    r->body = h2o_strdup(&req->pool, buf_str(&body), body.len);
-    req->res.content_length = body.len;
+    r->server = s;
     h2o_set_header(&req->pool, &req->res.headers, H2O_TOKEN_CONTENT_TYPE,
                    H2O_STRLIT("application/json"), 1);
     metric_add(req->res.status >= 500 ? METRIC_HTTP_5XX : METRIC_HTTP_4XX, 1);
-    buf_release(&body);
     *slot = &r->super.next;
 }
 
@@ -57,6 +72,7 @@ static void on_setup_ostream(h2o_filter_t *self, h2o_req_t *req, h2o_ostream_t *
     struct http_server *s = ((struct filter *)self)->server;
     bool early = by_h2o(req);
     if (early) {
+        req->res.reason = exchange_reason(req->res.status);
         guard_linger(&s->guard, req);
         exchange_send_id(req);
     }

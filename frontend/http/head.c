@@ -6,6 +6,8 @@
 #include <string.h>
 #include <strings.h>
 
+#define LENGTH_DIGITS_MAX 18 /* of a number that fits in 64 bits with a sign */
+
 struct text {
     const char *data;
     size_t n;
@@ -77,10 +79,30 @@ static bool is_host(struct text value)
     return true;
 }
 
+/* RFC 9110 8.6: digits. NULL: it is a number that fits. */
+static const char *length_fault(struct text value)
+{
+    size_t n_zero = 0;
+    for (size_t i = 0; i < value.n; i++)
+        if (value.data[i] < '0' || value.data[i] > '9')
+            return "the header Content-Length is not a whole number";
+    while (n_zero < value.n && value.data[n_zero] == '0')
+        n_zero++;
+    return !value.n                               ? "the header Content-Length is empty"
+           : value.n - n_zero > LENGTH_DIGITS_MAX ? "the header Content-Length is too large"
+                                                  : NULL;
+}
+
+static bool is_word(struct text t, const char *word)
+{
+    return t.n == strlen(word) && strncasecmp(t.data, word, t.n) == 0;
+}
+
 const char *head_fault(const char *head, size_t n)
 {
     struct lines l = {head, head + n};
-    struct text line, value, length = {NULL, 0};
+    struct text line, value, length = {NULL, 0}, coding = {NULL, 0};
+    const char *fault = NULL;
     unsigned n_host = 0, n_coding = 0;
     if (!first_line(&l, &line))
         return NULL;
@@ -95,13 +117,17 @@ const char *head_fault(const char *head, size_t n)
             if (!is_host(value))
                 return "the header Host is not a host name";
         }
-        n_coding += is_header(line, "transfer-encoding", &value);
+        if (is_header(line, "transfer-encoding", &value))
+            n_coding++, coding = value;
         if (!is_header(line, "content-length", &value))
             continue;
         if (length.data && (length.n != value.n || memcmp(length.data, value.data, value.n) != 0))
             return "there are two different Content-Length headers";
         length = value;
+        fault = length_fault(value);
     }
+    if (fault)
+        return fault;
     if (n_host > 1)
         return "there is more than one Host header";
     if (new && !n_host)
@@ -111,6 +137,8 @@ const char *head_fault(const char *head, size_t n)
     if (n_coding > 1 || (n_coding && old))
         return old ? "HTTP/1.0 does not support Transfer-Encoding"
                    : "there is more than one Transfer-Encoding header";
+    if (n_coding && !is_word(coding, "chunked"))
+        return "the only Transfer-Encoding that is supported is chunked";
     return NULL;
 }
 

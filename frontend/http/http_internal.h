@@ -71,6 +71,7 @@ struct http_exchange *exchange_new(struct http_server *s, h2o_req_t *req, bool p
 const struct api_key *exchange_key(const struct http_exchange *x);
 void exchange_choose_id(struct http_exchange *x);
 void exchange_send_id(h2o_req_t *req);              /* for a response without an exchange */
+const char *exchange_reason(int status);            /* for the status line */
 void exchange_notify_gone(struct http_exchange *x); /* once: the second time does nothing */
 /* local.c: the whole answer; *body is released. */
 void local_reply(struct http_exchange *x, int status, struct buf *body, uint32_t retry_after_s);

@@ -149,6 +149,60 @@ def test_ambiguous_framing_is_refused_and_the_connection_closed(wide, request_by
 CHUNKED = b"Transfer-Encoding: chunked\r\n"
 
 
+@pytest.mark.parametrize("request_bytes, status, words", [
+    (completion(b"Content-Length: x\r\n"), 400, "Content-Length is not a whole number"),
+    (completion(b"Content-Length: -1\r\n"), 400, "Content-Length is not a whole number"),
+    (completion(b"Content-Length:\r\n"), 400, "Content-Length is empty"),
+    (completion(b"Content-Length: %d\r\n" % 10**30), 400, "Content-Length is too large"),
+    (completion(b"Transfer-Encoding: gzip\r\n"), 400, "the only Transfer-Encoding that is supported is chunked"),
+    (completion(b"Transfer-Encoding: chunked, gzip\r\n"), 400, "the only Transfer-Encoding that is supported is chunked"),
+    (completion(length() + b"Expect: a-miracle\r\n"), 417, "Expect is not supported with other values than 100-continue"),
+    (completion(CHUNKED, b"zz\r\n"), 400, "not a hexadecimal number"),
+    (completion(CHUNKED, b"-5\r\nhello\r\n0\r\n\r\n"), 400, "not a hexadecimal number"),
+    (completion(CHUNKED, b"5\r\nhelloXX0\r\n\r\n"), 400, "its data do not end"),
+    (completion(CHUNKED, b"%x\r\n" % 2**70), 400, "16 digits"),
+    (completion(length(10**9)), 413, "exceeds the limit of 33554432 bytes (--max-body-bytes)"),
+    (completion(CHUNKED, b"%x\r\n%b\r\n" % (34 << 20, b" " * (34 << 20))), 413, "exceeds the limit of 33554432 bytes"),
+])
+@pytest.mark.parametrize("before", [b"", HEALTH])
+def test_what_h2o_refuses_has_a_reason_and_the_shape_of_errors(wide, before, request_bytes, status, words):
+    with connect(wide) as s:
+        s.sendall(before + request_bytes)
+        answers = Answers(s)
+        got = [answers.next() for _ in range(2 if before else 1)][-1]
+    assert got[0] == status and got[1]["content-type"] == "application/json" and len(got[1]["x-request-id"]) == 32
+    error = json.loads(got[2])["error"]
+    assert words in error["message"] and error["type"] == "invalid_request_error" and error["param"] is None, error
+
+
+def test_status_lines_of_refused_requests(wide):
+    for request, line in ((completion(b"Content-Length: x\r\n"), b"HTTP/1.1 400 Bad Request\r\n"), (b"hello\r\n\r\n", b"HTTP/1.1 400 Bad Request\r\n"),
+                          (completion(CHUNKED, b"zz\r\n"), b"HTTP/1.1 400 Bad Request\r\n"),
+                          (completion(length() + b"Expect: x\r\n"), b"HTTP/1.1 417 Expectation Failed\r\n"),
+                          (completion(length(10**9)), b"HTTP/1.1 413 Content Too Large\r\n")):
+        with connect(wide) as s:
+            s.sendall(request)
+            answers = Answers(s)
+            answers.more()
+            assert answers.got.startswith(line), answers.got
+
+
+def test_http2_headers_that_h2o_refuses(wide):
+    """A header value with a control character: h2o answers 400 on the stream."""
+    def literal(name, value):  # HPACK: literal header field without indexing, new name
+        return b"\x00" + bytes([len(name)]) + name + bytes([len(value)]) + value
+    block = b"".join(literal(*h) for h in ((b":method", b"GET"), (b":path", b"/health"), (b":scheme", b"http"), (b":authority", b"x"),
+                                           (b"x", b"a\x01b")))
+    frame = len(block).to_bytes(3, "big") + b"\x01\x05" + (1).to_bytes(4, "big") + block  # HEADERS, END_STREAM | END_HEADERS
+    with connect(wide) as s:
+        s.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0" + frame)
+        got = b""
+        while b"}}" not in got and (more := s.recv(1 << 16)):
+            got += more
+    error = json.loads(got[got.index(b'{"error"'):got.index(b"}}") + 2])["error"]
+    assert error["type"] == "invalid_request_error" and "not valid HTTP: " in error["message"] and "invalid" in error["message"].split("HTTP: ")[1]
+
+
 @pytest.mark.parametrize("expect", [b"", b"Expect: 100-continue\r\n"])
 @pytest.mark.parametrize("body, words", [
     (b"0x%x\r\n%b\r\n0\r\n\r\n", b"not a hexadecimal number"), (b"%xg\r\n%b\r\n0\r\n\r\n", b"not a hexadecimal number"),

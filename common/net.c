@@ -14,6 +14,7 @@
 #define BACKLOG        1024
 #define PORT_TRIES     16 /* to find one that is free at every address */
 
+static_assert(EAI_NONAME < 0, "net_open returns errors of getaddrinfo below 0");
 /* Of IPv4 the port lies in the same place. */
 static_assert(offsetof(struct sockaddr_in, sin_port) == offsetof(struct sockaddr_in6, sin6_port),
               "one struct reads both");
@@ -86,7 +87,7 @@ static int listen_all(struct net_sockets *out, const struct addrinfo *found, uin
     return error;
 }
 
-FALLIBLE net_listen(struct net_sockets *out, const char *host, uint16_t port, struct q_err *e)
+int net_open(struct net_sockets *out, const char *host, uint16_t port)
 {
     const struct addrinfo hints = {
         .ai_socktype = SOCK_STREAM,
@@ -94,18 +95,30 @@ FALLIBLE net_listen(struct net_sockets *out, const char *host, uint16_t port, st
     };
     struct addrinfo *found = NULL;
     *out = (struct net_sockets){.n = 0};
-    const int rc = getaddrinfo(host, "0", &hints, &found);
-    if (rc)
-        return q_fail(e, Q_IO, "--host: cannot listen on %s: %s", host, gai_strerror(rc));
-    int error = 0, tries = port ? 1 : PORT_TRIES;
+    int error = getaddrinfo(host, "0", &hints, &found), tries = port ? 1 : PORT_TRIES;
+    if (error)
+        return error;
     do {
         error = listen_all(out, found, port);
     } while (error == EADDRINUSE && --tries > 0); /* free at one address, taken at another */
     freeaddrinfo(found);
-    if (!error)
-        return Q_OK;
-    return q_fail(e, Q_IO, "cannot listen on %s port %u: %s%s", host, port, strerror(error),
-                  net_hint(error));
+    return error;
+}
+
+const char *net_error_text(int error)
+{
+    return error < 0 ? gai_strerror(error) : strerror(error);
+}
+
+FALLIBLE net_listen(struct net_sockets *out, const char *host, uint16_t port, struct q_err *e)
+{
+    const int error = net_open(out, host, port);
+    if (error < 0)
+        return q_fail(e, Q_IO, "--host: cannot listen on %s: %s", host, net_error_text(error));
+    if (error)
+        return q_fail(e, Q_IO, "cannot listen on %s port %u: %s%s", host, port,
+                      net_error_text(error), net_hint(error));
+    return Q_OK;
 }
 
 void net_sockets_close(struct net_sockets *s)

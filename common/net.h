@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* net - sockets that listen on a name, and what is to be said of their addresses.
+/* net - sockets that listen on all addresses of a name, and checks and errors of addresses.
  * Threads: reentrant. */
 #ifndef QUIRE_COMMON_NET_H
 #define QUIRE_COMMON_NET_H
@@ -17,7 +17,11 @@ struct net_sockets { /* bound, listening, non-blocking; all on one port */
 };
 /* Listen on every address that the name has, as `localhost` has one of IPv4 and one of IPv6;
  * addresses that this machine lacks are passed over as long as another is left. port 0: a free one,
- * the same for all. Errors: Q_IO (the address and a way out); nothing is open then. */
+ * the same for all. Returns 0, or the error for net_error_text; nothing is open then. */
+int net_open(struct net_sockets *out, const char *host, uint16_t port);
+/* The text of an error of net_open: of an errno, or, below 0, of getaddrinfo. */
+const char *net_error_text(int error);
+/* net_open for HTTP. Errors: Q_IO (the address, and a remedy by --host and --port). */
 FALLIBLE net_listen(struct net_sockets *out, const char *host, uint16_t port, struct q_err *e);
 void net_sockets_close(struct net_sockets *s);
 

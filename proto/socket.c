@@ -16,6 +16,7 @@
  * frontend keeps the request. Frames are never dropped silently: ROUTER_MANDATORY. */
 #include "proto/socket.h"
 #include <errno.h>
+#include <netdb.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -25,6 +26,7 @@
 #include <unistd.h>
 #include <czmq.h>
 #include "common/mem.h"
+#include "common/net.h"
 #include "proto/address.h"
 #include "proto/curve.h"
 #include "proto/proto.h"
@@ -154,6 +156,53 @@ static enum q_code watch_all(struct socket *s, struct q_err *e)
     return s->zap ? watch(s, zap_fd(), e) : Q_OK;
 }
 
+static enum q_code fail_bind(const char *text, int error, const char *why, struct q_err *e)
+{
+    return error == EADDRINUSE
+               ? q_fail(e, Q_MISMATCH, "%s: another process is listening on this address", text)
+               : q_fail(e, Q_IO, "%s: cannot listen: %s", text, why);
+}
+
+static enum q_code bind_text(struct socket *s, const char *text, struct q_err *e)
+{
+    mode_t before = umask(0177);
+    int failed = zmq_bind(s->handle, text) ? zmq_errno() : 0;
+    umask(before);
+    size_t n = sizeof s->address;
+    if (failed)
+        return fail_bind(text, failed, zmq_strerror(failed), e);
+    if (zmq_getsockopt(s->handle, ZMQ_LAST_ENDPOINT, s->address, &n))
+        return q_fail(e, Q_IO, "%s: %s", text, zmq_strerror(zmq_errno()));
+    return Q_OK;
+}
+
+/* libzmq binds the first address of a name. Here each one gets a listening descriptor (net.h), and
+ * libzmq takes these over. "*" and the names of network interfaces are libzmq's. */
+static enum q_code bind_tcp(struct socket *s, const struct address *a, struct q_err *e)
+{
+    char text[ADDRESS_TEXT_MAX];
+    struct net_sockets found = {.n = 0};
+    struct address chosen = *a;
+    const int none = -1;
+    address_print(a, text);
+    int error = a->host[0] == '*' ? EAI_NONAME : net_open(&found, a->host, a->port);
+    if (error < 0)
+        return bind_text(s, text, e);
+    if (error)
+        return fail_bind(text, error, net_error_text(error), e);
+    enum q_code rc = Q_OK;
+    for (; found.n && !rc; found.n--) {
+        zmq_setsockopt(s->handle, ZMQ_USE_FD, &found.fd[found.n - 1], sizeof found.fd[0]);
+        if ((rc = bind_text(s, text, e)))
+            break;
+    }
+    zmq_setsockopt(s->handle, ZMQ_USE_FD, &none, sizeof none);
+    net_sockets_close(&found); /* those that libzmq did not take */
+    chosen.port = found.port;
+    address_print(&chosen, s->address);
+    return rc;
+}
+
 static enum q_code attach(struct socket *s, const struct address *a, struct q_err *e)
 {
     char text[ADDRESS_TEXT_MAX];
@@ -165,19 +214,11 @@ static enum q_code attach(struct socket *s, const struct address *a, struct q_er
         snprintf(s->address, sizeof s->address, "%s", text);
         return Q_OK;
     }
-    if (a->kind == ADDRESS_IPC && (rc = check_path_free(a->path, e)))
+    if (a->kind == ADDRESS_TCP)
+        return bind_tcp(s, a, e);
+    if ((rc = check_path_free(a->path, e)) || (rc = bind_text(s, text, e)))
         return rc;
-    mode_t before = umask(0177);
-    int failed = zmq_bind(s->handle, text) ? zmq_errno() : 0;
-    umask(before);
-    if (failed == EADDRINUSE)
-        return q_fail(e, Q_MISMATCH, "%s: another process is listening on this address", text);
-    if (failed)
-        return q_fail(e, Q_IO, "%s: cannot listen: %s", text, zmq_strerror(failed));
     memcpy(s->path, a->path, sizeof s->path);
-    size_t n = sizeof s->address;
-    if (zmq_getsockopt(s->handle, ZMQ_LAST_ENDPOINT, s->address, &n))
-        return q_fail(e, Q_IO, "%s: %s", text, zmq_strerror(zmq_errno()));
     return Q_OK;
 }
 

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sockets over ipc and tcp, with keys, without, and with the wrong ones. */
 #include "check.h"
+#include <netdb.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -175,6 +177,100 @@ static void test_tcp_needs_keys(void **state)
     assert_ok(socket_connect(&frontend, &c, &e), &e);
     converse(s, frontend);
     socket_free(frontend);
+    socket_free(s);
+}
+
+/* A name of several addresses; those of names are made here. */
+static const struct {
+    const char *name, *addresses[4];
+} hosts[] = {
+    {"several", {"127.0.0.1", "127.0.0.2", "::1"}},
+    {"partly", {"192.0.2.1", "127.0.0.3"}},
+    {"absent", {"192.0.2.1"}},
+};
+
+int __wrap_getaddrinfo(const char *name, const char *service, const struct addrinfo *hints,
+                       struct addrinfo **out);
+void __wrap_freeaddrinfo(struct addrinfo *all);
+int __real_getaddrinfo(const char *name, const char *service, const struct addrinfo *hints,
+                       struct addrinfo **out);
+void __real_freeaddrinfo(struct addrinfo *all);
+
+void __wrap_freeaddrinfo(struct addrinfo *all)
+{
+    while (all) { /* each came by itself */
+        struct addrinfo *next = all->ai_next;
+        all->ai_next = NULL;
+        __real_freeaddrinfo(all);
+        all = next;
+    }
+}
+
+int __wrap_getaddrinfo(const char *name, const char *service, const struct addrinfo *hints,
+                       struct addrinfo **out)
+{
+    struct addrinfo **at = out;
+    for (size_t i = 0; i < sizeof hosts / sizeof *hosts; i++)
+        for (size_t k = 0; !strcmp(name, hosts[i].name) && hosts[i].addresses[k]; k++) {
+            assert_int_equal(__real_getaddrinfo(hosts[i].addresses[k], service, hints, at), 0);
+            at = &(*at)->ai_next;
+        }
+    return at == out ? __real_getaddrinfo(name, service, hints, out) : 0;
+}
+
+static bool has_v6(void)
+{
+    struct sockaddr_in6 a = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+    int fd = socket(AF_INET6, SOCK_STREAM, 0);
+    bool yes = fd >= 0 && bind(fd, (struct sockaddr *)&a, sizeof a) == 0;
+    close(fd);
+    return yes;
+}
+
+/* A frontend that connects to the engine's port at this address. */
+static void converse_at(struct socket *engine, const char *host)
+{
+    struct q_err e = Q_ERR_INIT;
+    struct socket *frontend;
+    char text[ADDRESS_TEXT_MAX];
+    snprintf(text, sizeof text, "tcp://%s%s", host, strrchr(socket_address(engine), ':'));
+    struct socket_config c = {.address = text, .insecure_tcp = true};
+    assert_ok(socket_connect(&frontend, &c, &e), &e);
+    converse(engine, frontend);
+    socket_free(frontend);
+}
+
+static void test_every_address_of_a_name(void **state)
+{
+    (void)state;
+    struct q_err e = Q_ERR_INIT;
+    struct socket *s, *other;
+    struct socket_config c = {.address = "tcp://several:0", .insecure_tcp = true};
+    assert_ok(socket_listen(&s, &c, &e), &e);
+    assert_int_equal(strncmp(socket_address(s), "tcp://several:", 14), 0); /* and the port */
+    converse_at(s, "127.0.0.1");
+    converse_at(s, "127.0.0.2");
+    if (has_v6())
+        converse_at(s, "[::1]");
+    c.address = socket_address(s);
+    assert_fails(socket_listen(&other, &c, &e), Q_MISMATCH, "another process is listening", &e);
+    char taken[ADDRESS_TEXT_MAX]; /* one address of a name is enough */
+    snprintf(taken, sizeof taken, "tcp://127.0.0.2%s", strrchr(socket_address(s), ':'));
+    c.address = taken;
+    assert_fails(socket_listen(&other, &c, &e), Q_MISMATCH, "another process is listening", &e);
+    socket_free(s);
+
+    c.address = "tcp://partly:0";
+    assert_ok(socket_listen(&s, &c, &e), &e);
+    converse_at(s, "127.0.0.3");
+    socket_free(s);
+    c.address = "tcp://absent:0";
+    assert_fails(socket_listen(&s, &c, &e), Q_IO, "tcp://absent:0: cannot listen: ", &e);
+    c.address = "tcp://no.such.host.invalid:0";
+    assert_fails(socket_listen(&s, &c, &e), Q_IO, "no.such.host.invalid:0: cannot listen: ", &e);
+    c.address = "tcp://*:0";
+    assert_ok(socket_listen(&s, &c, &e), &e);
+    converse_at(s, "127.0.0.1");
     socket_free(s);
 }
 
@@ -424,6 +520,7 @@ int main(void)
         cmocka_unit_test(test_ipc),
         cmocka_unit_test(test_ipc_files),
         cmocka_unit_test(test_tcp_needs_keys),
+        cmocka_unit_test(test_every_address_of_a_name),
         cmocka_unit_test(test_curve),
         cmocka_unit_test(test_key_files),
         cmocka_unit_test(test_odd_messages),

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/output.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,9 +22,21 @@ static void check(int code, void *unused)
     _exit(code ? code : 1); /* the code is exit()'s already: there is no other way to change it */
 }
 
+/* With a standard stream closed (`>&-`) the next file or socket that is opened gets its number, and
+ * would receive what is printed. Writes to /dev/full fail, as those to a closed stream do. */
+static void open_standard_streams(void)
+{
+    static const char *const paths[] = {"/dev/null", "/dev/full", "/dev/null"};
+    for (int fd = 0; fd < 3; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF)
+            (void)!open(paths[fd], fd ? O_WRONLY : O_RDONLY); /* the lowest number is free: fd */
+}
+
 void output_check_at_exit(const char *program)
 {
-    if (!name)
+    if (!name) {
+        open_standard_streams();
         on_exit(check, NULL);
+    }
     name = program;
 }

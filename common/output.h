@@ -4,8 +4,9 @@
 #ifndef QUIRE_COMMON_OUTPUT_H
 #define QUIRE_COMMON_OUTPUT_H
 
-/* For programs alone. At the end of the process: when not all of standard output was written, a
- * message, and exit code 1 in place of 0; another code of the program's stays. program: lives as
+/* For programs only, before a file is opened: standard streams that are closed are opened, so that
+ * no other file gets their numbers. At the end of the process, if not all of standard output was
+ * written: a message, and exit code 1 in place of 0; other exit codes are kept. program: lives as
  * long as the process. */
 void output_check_at_exit(const char *program);
 

@@ -312,8 +312,8 @@ static int run_program(struct program *p)
         p->exit_code = EXIT_FILES;
     }
     summary(p);
-    if (!p->exit_code && fflush(stdout) != 0) /* the message is common/output's */
-        p->exit_code = EXIT_FILES;
+    if ((fflush(stdout) != 0 || ferror(stdout)) && !p->exit_code)
+        p->exit_code = EXIT_FILES; /* the message is common/output's */
     end(p);
     batch_ids_release(&b->ids);
     return p->exit_code;
@@ -333,9 +333,14 @@ int main(int argc, char **argv)
             "model receives as a user message (not with --raw); without custom_id its id is "
             "line-N. Each result is appended to OUTPUT when it is complete, in any order. After an "
             "interruption the same command resumes and skips the lines that have results. Exit "
-            "codes: 0 if every line was answered, 1 if some failed (OUTPUT has the errors), 2 for "
-            "an invalid command line, 3 if the model cannot be loaded, 4 if the engine crashed too "
-            "often, 6 if a file cannot be read or written, 130 after Ctrl-C.",
+            "codes:\n"
+            "0\tevery line was answered\n"
+            "1\tsome lines failed; OUTPUT has the errors\n"
+            "2\tinvalid command line\n"
+            "3\tthe model cannot be loaded\n"
+            "4\tthe engine crashed too often\n"
+            "6\ta file cannot be read or written\n"
+            "130\tCtrl-C",
         .positional_min = 0,
         .positional_max = 1,
     };

@@ -219,6 +219,29 @@ def test_a_summary_that_is_lost(tmp_path, model, prompt, code):
     assert done.returncode == code and ("cannot write to standard output" in done.stderr) == (code != 3), done
 
 
+@pytest.mark.parametrize("how", ["unbuffered", "closed", "closed all"])
+def test_a_summary_that_is_lost_however_it_is_written(tmp_path, how):
+    """Written at once, or to a stream that is closed: then no other file receives it."""
+    (tmp_path / "in").write_text(line("a", {"prompt": [1], "max_tokens": 1}))
+    args = command(MODELS / "llama", tmp_path / "in", tmp_path / "out", *FAST, "--json")
+    shell = {"unbuffered": 'stdbuf -o0 "$@" > /dev/full', "closed": '"$@" >&-', "closed all": '"$@" <&- >&- 2>&-'}[how]
+    done = subprocess.run(["sh", "-c", shell, "sh", *map(str, args)], stderr=subprocess.PIPE, text=True, timeout=120)
+    assert done.returncode == 6 and ("cannot write to standard output" in done.stderr) == (how != "closed all"), done
+    assert [json.loads(row)["custom_id"] for row in (tmp_path / "out").read_text().splitlines()] == ["a"]
+
+
+def test_results_that_are_lost(tmp_path):
+    """On standard output, or in a file; the summary says the exit code."""
+    (tmp_path / "in").write_text(line("a", {"prompt": [1], "max_tokens": 1}))
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(command(MODELS / "llama", tmp_path / "in", "-", *FAST, "--json"), stdout=full, stderr=subprocess.PIPE,
+                              text=True, timeout=120)
+    assert done.returncode == 6 and '"exit_code":6' in done.stderr, done
+    done = run_batch(MODELS / "llama", tmp_path / "in", "/dev/full", *FAST, "--json")
+    assert done.returncode == 6, done
+    assert not done.stdout or json.loads(done.stdout)["exit_code"] == 6
+
+
 def test_unknown_fields(tmp_path):
     """Ignored and told, or with --strict-fields refused."""
     (tmp_path / "in").write_text(line("a", {"prompt": [1], "max_tokens": 1, "temperatur": 0}))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Engine and frontend started by hand: tcp with CURVE keys, without, and with models that differ."""
 import json
+import os
 import socket
 import subprocess
 import threading
@@ -33,6 +34,13 @@ def test_keygen_names_its_folder_as_json(tmp_path):
     out = subprocess.run([BIN / "quire", "keygen", folder, "--json"], capture_output=True, text=True)
     told = json.loads(out.stdout)
     assert told["dir"] == str(folder) and all((folder / name).exists() for name in told["files"]) and len(told["files"]) == 4
+    # bytes that are not UTF-8 are replaced: the line is JSON in any case
+    odd = bytes(tmp_path) + b"/k\xff\x01\xc3"
+    out = subprocess.run([BIN / "quire", "keygen", odd, "--json"], capture_output=True)
+    assert json.loads(out.stdout.decode())["dir"] == f"{tmp_path}/k\ufffd\x01\ufffd" and (os.listdir(odd))
+    with open("/dev/full", "wb") as full:
+        lost = subprocess.run([BIN / "quire", "keygen", tmp_path / "lost", "--json"], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert lost.returncode == 1 and "cannot write to standard output" in lost.stderr
 
 
 def frontend(run, *options):

@@ -85,7 +85,7 @@ struct program_info {
     uint32_t program;  /* one FOR_* bit */
     const char *name;  /* "quire serve" */
     const char *usage; /* "MODEL [options]" */
-    const char *about; /* one paragraph */
+    const char *about; /* paragraphs, and rows "NAME\\tTEXT", each ended by a newline */
     uint32_t positional_min, positional_max;
 };
 
@@ -108,6 +108,8 @@ FALLIBLE options_set(struct options *o, uint32_t program, const char *name, cons
 /* Usage, description, options in groups, examples; `word` as in --help=WORD, or NULL. Lines of at
  * most `width` columns. */
 void options_help(const struct program_info *p, const char *word, unsigned width, FILE *out);
+/* The examples of these programs (FOR_*), under a title. */
+void options_examples(uint32_t programs, unsigned width, FILE *out);
 /* The usual start of main: parse, set up the log, answer --help and --version, log a line for each
  * of vLLM's flags that has no effect. Returns -1 to go on,
  * else the exit code (0 after help, 2 after a usage error that was printed). */

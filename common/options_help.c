@@ -5,7 +5,8 @@
 #include "common/columns.h"
 #include "common/options_internal.h"
 
-#define INDENT 30 /* of what an option does */
+#define INDENT    30   /* of the right column */
+#define LINE_SIZE 1024 /* of a paragraph of a description */
 
 /* A group is the rows from its first to the next group's. OPT counts, GROUP does not. */
 enum {
@@ -138,11 +139,11 @@ static size_t group_help(size_t i_group, const struct program_info *p, const cha
     return n;
 }
 
-static void examples_help(const struct program_info *p, unsigned width, FILE *out)
+void options_examples(uint32_t programs, unsigned width, FILE *out)
 {
     bool any = false;
     for (size_t i = 0; i < N_EXAMPLE; i++) {
-        if (examples[i].program != p->program)
+        if (!(examples[i].program & programs))
             continue;
         if (!any)
             fputs("\nExamples:\n", out);
@@ -174,6 +175,24 @@ static void sources_help(const struct program_info *p, unsigned width, FILE *out
     }
 }
 
+/* Paragraphs, each on lines of its own, and rows NAME TAB TEXT in the columns of the options. */
+static void about_help(const char *about, unsigned width, FILE *out)
+{
+    char line[LINE_SIZE];
+    while (*about) {
+        const size_t n = strcspn(about, "\n");
+        snprintf(line, sizeof line, "%.*s", (int)n, about);
+        char *tab = strchr(line, '\t');
+        if (tab)
+            *tab++ = '\0';
+        if (tab)
+            columns_row(out, line, INDENT, width, tab);
+        else
+            columns_put(out, 0, 0, width, line);
+        about += n + (about[n] == '\n');
+    }
+}
+
 void options_help(const struct program_info *p, const char *word, unsigned width, FILE *out)
 {
     char usage[256];
@@ -183,7 +202,7 @@ void options_help(const struct program_info *p, const char *word, unsigned width
     columns_put(out, 7, 7, width, usage);
     if (!word) {
         fputc('\n', out);
-        columns_put(out, 0, 0, width, p->about);
+        about_help(p->about, width, out);
     }
     for (size_t i = 0; i < N_GROUP; i++)
         n += group_help(i, p, word, width, out);
@@ -191,6 +210,6 @@ void options_help(const struct program_info *p, const char *word, unsigned width
         fprintf(out, "\nNo option of %s contains \"%.60s\" in its name.\n", p->name, word);
     if (word)
         return;
-    examples_help(p, width, out);
+    options_examples(p->program, width, out);
     sources_help(p, width, out);
 }

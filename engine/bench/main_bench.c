@@ -117,7 +117,7 @@ static void help(FILE *out)
 {
     unsigned width = columns_width(out);
     fputs("usage: quire bench VERB [options]\n"
-          "       quire bench VERB --help, quire help bench VERB\n\nverbs:\n",
+          "       quire bench VERB --help\n       quire help bench VERB\n\nVerbs:\n",
           out);
     for (size_t i = 0; i < N_VERB; i++)
         columns_row(out, verbs[i].verb, 14, width, verbs[i].about);
@@ -125,6 +125,7 @@ static void help(FILE *out)
     columns_put(
         out, 0, 0, width,
         "Each verb prints a table; --json FILE also writes {\"machine\", \"run\", \"results\"}.");
+    options_examples(FOR_BENCH, width, out);
 }
 
 static const struct verb *find_verb(const char *name)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* quire-schema MODEL|-: compiles grammars, says what they accept and what their masks cost. */
+/* quire-schema MODEL|-: compiles grammars, tests texts against them and measures their masks. */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -328,18 +328,26 @@ int main(int argc, char **argv)
     static const struct program_info info = {
         .program = FOR_SCHEMA,
         .name = "quire schema",
-        .usage = "MODEL|-",
-        .about =
-            "Compiles grammars for structured output and tests texts against them. Reads JSON "
-            "lines\n"
-            "{\"json_schema\"|\"regex\"|\"choice\"|\"grammar\"|\"structural_tag\": …, \"texts\": "
-            "[\"…\"]},\n"
-            "\"after\": the marker after which the grammar begins (the end of reasoning);\n"
-            "\"raw\": true adds the time of each mask, \"sample\": N adds texts of random "
-            "tokens.\n"
-            "Writes a line for each grammar: compiled, or the reason of the rejection; times;\n"
-            "which texts are accepted. With - instead of MODEL there is no vocabulary:\n"
-            "texts are matched by their bytes, without masks.",
+        .usage = "MODEL|- [options] < LINES",
+        .about = "Compiles grammars for structured output and tests texts against them. With - "
+                 "instead of "
+                 "MODEL there is no vocabulary: texts are matched by their bytes, without token "
+                 "masks. Each "
+                 "line of standard input is a JSON object:\n"
+                 "\"json_schema\": {…}\tgrammar to compile: one of json_schema, regex, choice, "
+                 "grammar (EBNF "
+                 "or Lark) and structural_tag\n"
+                 "\"compact\": true\tJSON without spaces and line breaks\n"
+                 "\"after\": \"…\"\tmarker after which the grammar begins, such as the end of "
+                 "reasoning\n"
+                 "\"texts\": [\"…\", …]\ttexts to test\n"
+                 "\"sample\": N\talso write N texts of random tokens; \"tokens\": their length, "
+                 "\"seed\": "
+                 "the random seed\n"
+                 "\"raw\": true\talso write the time of each mask\n"
+                 "Each line of standard output has the members compiled, compile_ms and accepted "
+                 "(one value "
+                 "for each text), or error and code.",
         .positional_min = 1,
         .positional_max = 1,
     };

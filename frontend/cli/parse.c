@@ -180,14 +180,20 @@ int main(int argc, char **argv)
     static const struct program_info info = {
         .program = FOR_PARSE,
         .name = "quire parse",
-        .usage = "[MODEL] --tool-call-parser NAME --reasoning-parser NAME < LINES",
-        .about = "Applies a tool-call or reasoning parser to model output, without a server. An "
-                 "input line is {\"deltas\": [\"…\", …], \"tools\": […]}; its output line is "
-                 "{\"content\": …, \"reasoning\": …, \"tool_calls\": [{\"name\": …, \"arguments\": "
-                 "…, \"complete\": …}], \"events\": […]}. \"tools\" defines the types of "
-                 "arguments; \"prompt\" is the rendered prompt, which determines whether the "
-                 "output starts inside reasoning; \"text\" stands for a single delta. With MODEL "
-                 "the formats are detected from its chat template.",
+        .usage = "[MODEL] [options] < LINES",
+        .about =
+            "Applies a tool-call or reasoning parser to model output, without a server. With MODEL "
+            "the "
+            "formats are detected from its chat template. Each line of standard input is a JSON "
+            "object:\n"
+            "\"deltas\": [\"…\", …]\tmodel output in pieces, as in a stream\n"
+            "\"text\": \"…\"\tmodel output in one piece\n"
+            "\"tools\": […]\ttools of the request; they define the types of arguments\n"
+            "\"prompt\": \"…\"\trendered prompt; it determines whether the output starts inside "
+            "reasoning\n"
+            "Each line of standard output has the members content, reasoning, tool_calls (with "
+            "name, "
+            "arguments, complete) and events.",
         .positional_min = 0,
         .positional_max = 1,
     };

@@ -17,7 +17,7 @@
 
 #define VERBS_MAX 64
 #define VERB_SIZE 32
-#define INDENT    14 /* of what a verb does */
+#define INDENT    16 /* of what a verb does */
 
 static const struct {
     const char *verb, *about, *title; /* a title has no verb */

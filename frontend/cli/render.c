@@ -181,14 +181,21 @@ int main(int argc, char **argv)
     static const struct program_info info = {
         .program = FOR_RENDER,
         .name = "quire render",
-        .usage = "MODEL|FILE|- < LINES",
+        .usage = "MODEL|FILE|- [options] < LINES",
         .about = "Renders a chat template: of a model, of a file, or with - the one in each line. "
-                 "An input line is {\"messages\": […], \"tools\": […], \"documents\": […], "
-                 "\"add_generation_prompt\": true, \"continue_final_message\": true, "
-                 "\"variables\": {…}, \"now\": \"ISO time\", \"template\": \"…\"}; its output line "
-                 "is {\"text\": …, \"content_ranges\": byte ranges copied from messages, tools, …} "
-                 "or {\"error\": …, \"type\": …, \"line\": …, \"column\": …}. Without messages "
-                 "only the variables are defined in the template.",
+                 "Each line "
+                 "of standard input is a JSON object:\n"
+                 "\"messages\": […]\tconversation; without it, only the variables are defined\n"
+                 "\"tools\": […]\ttools of the request\n"
+                 "\"documents\": […]\tdocuments of the request\n"
+                 "\"add_generation_prompt\": true\tend with the beginning of an answer\n"
+                 "\"continue_final_message\": true\tend inside the last message\n"
+                 "\"variables\": {…}\tvariables of the template, such as enable_thinking\n"
+                 "\"now\": \"2026-01-31T12:00:00\"\ttime of the template's date functions\n"
+                 "\"template\": \"…\"\ttemplate, with - in place of MODEL\n"
+                 "Each line of standard output has the members text and content_ranges (byte "
+                 "ranges copied "
+                 "from messages, tools and documents), or error, type, line and column.",
         .positional_min = 1,
         .positional_max = 1,
     };

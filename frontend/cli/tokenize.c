@@ -251,13 +251,22 @@ int main(int argc, char **argv)
     static const struct program_info info = {
         .program = FOR_TOKENIZE,
         .name = "quire tokenize",
-        .usage = "MODEL <lines >lines",
-        .about = "Converts text to token ids and back, without a server. MODEL is a model id, or a "
-                 "folder or file of a tokenizer. The input is one JSON object per line: "
-                 "{\"text\":…, \"add_special_tokens\":true} gives {\"ids\":[…]}; {\"ids\":[…], "
-                 "\"skip_special_tokens\":true} gives {\"text\":…}, with \"stream\":true "
-                 "{\"pieces\":[one for each id], \"flush\":…}. \"truncate_and_pad\":true applies "
-                 "the truncation and padding settings of the tokenizer file, which servers ignore.",
+        .usage = "MODEL [options] < LINES",
+        .about =
+            "Converts text to token ids and back, without a server. MODEL is a model id, or a "
+            "folder or "
+            "file of a tokenizer. Each line of standard input is a JSON object:\n"
+            "\"text\": \"…\"\ttext to encode; the output line is {\"ids\": […]}\n"
+            "\"add_special_tokens\": true\tadd the tokens that begin and end a text\n"
+            "\"content_ranges\": [[0, 9], …]\tbyte ranges in which no control tokens are "
+            "recognized\n"
+            "\"truncate_and_pad\": true\tapply the truncation and padding of the tokenizer file, "
+            "which "
+            "servers ignore\n"
+            "\"ids\": […]\ttoken ids to decode; the output line is {\"text\": \"…\"}\n"
+            "\"skip_special_tokens\": true\tleave special tokens out of the text\n"
+            "\"stream\": true\tdecode id by id; the output line is {\"pieces\": [one for each id], "
+            "\"flush\": \"…\"}",
         .positional_min = 1,
         .positional_max = 1,
     };

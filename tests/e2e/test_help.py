@@ -12,7 +12,8 @@ import pytest
 
 from servers import BIN, BUNDLED, ROOT
 
-VERBS = ("serve", "engine", "frontend", "worker", "generate", "run-batch", "chat", "tokenize", "schema", "parse", "render", "keygen")
+VERBS = ("serve", "engine", "frontend", "worker", "generate", "run-batch", "chat", "tokenize", "schema", "parse", "render", "keygen",
+         "check-model")
 BENCH = ("roofline", "kernels", "latency", "throughput", "serve", "quality")
 PROGRAMS = [(verb,) for verb in VERBS] + [("bench", verb) for verb in BENCH]
 
@@ -85,6 +86,34 @@ def test_numbers_between_none_and_zero_are_refused():
     for flag, text in (("--temperature", "from 0 to 2, or -1"), ("--top-p", "from 0 to 1, or -1"), ("--min-p", "from 0 to 1, or -1")):
         out = quire("generate", BUNDLED, "x", flag, "-0.5")
         assert out.returncode == 2 and f'{flag}: "-0.5" is not a number {text}' in out.stderr, out.stderr
+
+
+def test_help_of_bench_has_examples_of_each_verb():
+    for columns in (60, 80, 120):
+        text = quire("help", "bench", columns=columns).stdout
+        assert text == quire("bench", "--help", columns=columns).stdout == quire("bench", "-h", columns=columns).stdout
+        assert max(map(len, text.splitlines())) <= columns
+        commands = text.split("\nExamples:\n")[1]
+        for verb in BENCH:
+            assert re.search(rf"^    quire bench {verb}\b", commands, re.M), verb
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=" ".join)
+def test_help_has_no_short_lines_inside_a_paragraph(program):
+    """A line breaks where the next word does not fit, or where a paragraph, a row or a section ends."""
+    for columns in (80, 120):
+        lines = quire(*program, "--help", columns=columns).stdout.splitlines()
+        about = lines[lines.index("") + 1:lines.index("", lines.index("") + 1)]
+        for line, following in zip(about, about[1:]):
+            if line.startswith(" ") or following.startswith("  ") or line.endswith((".", ":")):
+                continue
+            assert len(line) + 1 + len(following.split()[0]) > columns, (line, following)
+
+
+def test_verbs_and_their_descriptions_are_in_two_columns():
+    rows = [line for line in quire("help", columns=80).stdout.split("Examples:")[0].splitlines() if line.startswith("  ")]
+    rows = [row for row in rows if row[2] != " "]  # without the forms of the usage
+    assert len(rows) >= 14 and all(re.fullmatch(r"  [a-z-]+ +", row[:16]) and row[16] != " " for row in rows), rows
 
 
 def test_help_is_as_wide_as_the_terminal():

@@ -355,6 +355,7 @@ static void test_refused_while_requests_run(void **state)
 static void test_duplicates_are_dropped(void **state)
 {
     (void)state;
+    double before = metric_value(METRIC_TOKENS_DUPLICATE);
     greet(1, 10);
     open_generation(0);
     uint64_t id = next_submit().req_id;
@@ -365,6 +366,7 @@ static void test_duplicates_are_dropped(void **state)
     assert_int_equal(generations[0].tokens[2], 9);
     give_tokens(id, 2, (uint32_t[]){9}, 1, FINISH_LENGTH); /* the end of it is news */
     assert_int_equal(generations[0].n, 3);
+    assert_true(metric_value(METRIC_TOKENS_DUPLICATE) == before + 4);
     assert_int_equal(generations[0].finish, FINISH_LENGTH);
 }
 

@@ -491,6 +491,33 @@ static void test_repeated_stages_keep_their_inputs(void **state)
     program_release(&p);
 }
 
+/* Buffers that are needed one after the other overlap, but where an executor keeps them apart. */
+static void test_memory_place(void **state)
+{
+    (void)state;
+    struct layer_program p;
+    struct program_memory m = {0};
+    uint64_t apart[PROGRAM_BUFFERS_MAX] = {0};
+    const struct program_forms f = {plain_form, &bytes, DT_F32};
+    compile(&p, &families[0].layer, "silu", &bytes);
+    assert_ok(program_fuse(&p, &f, PROGRAM_FUSE_ALL, &e), &e);
+    m.sizes[PROGRAM_B_X] = 64;
+    m.sizes[PROGRAM_B_H_Q] = 128;
+    m.sizes[PROGRAM_B_A_Q] = 192;
+    program_memory_place(&m, &p, NULL);
+    assert_int_equal(m.n_bytes, 64 + 192);
+    assert_true(m.overlaps[PROGRAM_B_A_Q] == (bit_of(PROGRAM_B_A_Q) | bit_of(PROGRAM_B_H_Q)));
+    assert_true(m.overlaps[PROGRAM_B_H_Q] == m.overlaps[PROGRAM_B_A_Q]);
+    assert_true(m.overlaps[PROGRAM_B_X] == bit_of(PROGRAM_B_X));
+    assert_true(m.overlaps[PROGRAM_B_LOGITS] == bit_of(PROGRAM_B_LOGITS));
+    apart[PROGRAM_B_H_Q] = bit_of(PROGRAM_B_A_Q);
+    apart[PROGRAM_B_A_Q] = bit_of(PROGRAM_B_H_Q);
+    program_memory_place(&m, &p, apart);
+    assert_int_equal(m.n_bytes, 64 + 128 + 192);
+    assert_true(m.overlaps[PROGRAM_B_A_Q] == bit_of(PROGRAM_B_A_Q));
+    program_release(&p);
+}
+
 static void test_place(void **state)
 {
     (void)state;
@@ -521,6 +548,7 @@ int main(void)
         cmocka_unit_test(test_passes),
         cmocka_unit_test(test_conflicts),
         cmocka_unit_test(test_repeated_stages_keep_their_inputs),
+        cmocka_unit_test(test_memory_place),
         cmocka_unit_test(test_place),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Barriers. For each mode a pass is gone through with what is pending: by memory slot, which parts
- * were read and which written since the last barrier. What may be pending where a pass begins is
+/* Barriers. For each mode a pass is gone through with what is pending: by buffer, which parts were
+ * read and which written since the last barrier. What may be pending where a pass begins is
  * the union over all modes of what the pass before left, and of what this pass itself left behind
  * another block; that is done again until it does not grow. More pending means more barriers, so
  * the union is safe. */
@@ -9,13 +9,13 @@
 
 enum part { PART_ROWS, PART_PLACES, PART_SUMS, PART_OWN, PART_ANY };
 
-#define SLOT_ROPE  PROGRAM_BUFFERS_MAX /* cos and sin of the rows, made before the first stage */
-#define SLOTS      (PROGRAM_BUFFERS_MAX + 1) /* none is above */
-#define ACCESS_MAX 16                        /* of a stage */
-#define ROUTE_COST 16u                       /* multiply-adds that an exponential takes */
+#define COS_SIN    PROGRAM_BUFFERS_MAX /* of the rows, made before the first stage */
+#define BUFFERS    (PROGRAM_BUFFERS_MAX + 1)
+#define ACCESS_MAX 16  /* of a stage */
+#define ROUTE_COST 16u /* multiply-adds that an exponential takes */
 
 struct access {
-    uint32_t slot;
+    uint32_t buffer; /* or COS_SIN */
     enum part part;
     bool is_write;
 };
@@ -26,14 +26,14 @@ struct accesses {
 };
 
 struct pending { /* since the last barrier: bits of parts */
-    uint8_t reads[SLOTS], writes[SLOTS];
+    uint8_t reads[BUFFERS], writes[BUFFERS];
 };
 
 struct planner {
     const struct layer_program *p;
-    const uint8_t *arenas;
+    const uint64_t *overlaps; /* struct program_memory */
     struct cpu_stage *stages;
-    bool is_own[SLOTS]; /* in the mode at hand: what it has are copies */
+    bool is_own[BUFFERS]; /* in the mode at hand: what it has are copies */
 };
 
 static const struct program_op *first_op(const struct layer_program *p,
@@ -86,10 +86,10 @@ bool cpu_plan_is_copied(const struct layer_program *p, uint32_t buffer)
 
 /* ---- what a stage reads and writes ---- */
 
-static void add(struct accesses *a, uint32_t slot, enum part part, bool is_write)
+static void add(struct accesses *a, uint32_t buffer, enum part part, bool is_write)
 {
     Q_ASSERT(a->n < ACCESS_MAX);
-    a->all[a->n++] = (struct access){slot, part, is_write};
+    a->all[a->n++] = (struct access){buffer, part, is_write};
 }
 
 /* The part by which a stage goes through rows; of a stage that makes copies in this mode: OWN. */
@@ -126,7 +126,7 @@ static enum part part_of(const struct planner *t, uint32_t i_stage, uint32_t mod
 static enum part read_part(const struct planner *t, struct program_ref r, enum part part,
                            bool is_second)
 {
-    if (t->is_own[t->arenas[r.buffer]])
+    if (t->is_own[r.buffer])
         return PART_OWN;
     if (part == PART_OWN || part == PART_SUMS || is_second)
         return PART_ANY; /* all of it: what other threads have made too */
@@ -138,14 +138,13 @@ static void add_op(struct accesses *a, const struct planner *t, const struct pro
 {
     for (int i = 0; i < 2 && op->in[i].buffer; i++) {
         const bool by_rows = op->kind == PROGRAM_STORE && i == 1;
-        add(a, t->arenas[op->in[i].buffer], read_part(t, op->in[i], part, i == 1 && !by_rows),
-            false);
+        add(a, op->in[i].buffer, read_part(t, op->in[i], part, i == 1 && !by_rows), false);
     }
-    add(a, t->arenas[op->out.buffer], part, true);
+    add(a, op->out.buffer, part, true);
     if (op->onto)
-        add(a, t->arenas[op->out.buffer], part, false);
+        add(a, op->out.buffer, part, false);
     if (op->kind == PROGRAM_ROPE)
-        add(a, SLOT_ROPE, part, false);
+        add(a, COS_SIN, part, false);
 }
 
 static void accesses_of(struct accesses *a, const struct planner *t, uint32_t i_stage,
@@ -165,10 +164,20 @@ static void accesses_of(struct accesses *a, const struct planner *t, uint32_t i_
     add_op(a, t, &whole, part);
 }
 
-static bool conflicts(const struct pending *now, const struct access *a)
+/* With what other threads may have done in the same memory: a part is safe after itself in its own
+ * buffer only, since rows of another one lie elsewhere. */
+static bool conflicts(const struct planner *t, const struct pending *now, const struct access *a)
 {
-    const uint8_t safe = a->part == PART_ANY ? 0 : (uint8_t)(1u << a->part);
-    return (now->writes[a->slot] & ~safe) || (a->is_write && (now->reads[a->slot] & ~safe));
+    const uint8_t own = a->part == PART_ANY ? 0 : (uint8_t)(1u << a->part);
+    for (uint32_t i = 0; i < BUFFERS; i++) {
+        const bool shares = i != COS_SIN && a->buffer != COS_SIN && t->overlaps[a->buffer] >> i & 1;
+        const uint8_t safe = i == a->buffer ? own : 0;
+        if (i != a->buffer && !shares)
+            continue;
+        if ((now->writes[i] & ~safe) || (a->is_write && (now->reads[i] & ~safe)))
+            return true;
+    }
+    return false;
 }
 
 /* ---- barriers ---- */
@@ -183,7 +192,7 @@ static void plan_mode(struct planner *t, const struct program_pass *pass, uint32
         bool meets = t->stages[i].barrier >> mode & 1;
         accesses_of(&a, t, i, mode);
         for (uint32_t j = 0; j < a.n; j++)
-            meets = meets || conflicts(now, &a.all[j]);
+            meets = meets || conflicts(t, now, &a.all[j]);
         if (meets) {
             memset(now, 0, sizeof *now);
             t->stages[i].barrier |= (uint16_t)(1u << mode);
@@ -191,9 +200,9 @@ static void plan_mode(struct planner *t, const struct program_pass *pass, uint32
         for (uint32_t j = 0; j < a.n; j++) {
             const struct access *x = &a.all[j];
             uint8_t *parts = x->is_write ? now->writes : now->reads;
-            parts[x->slot] |= (uint8_t)(1u << x->part);
+            parts[x->buffer] |= (uint8_t)(1u << x->part);
             if (x->is_write)
-                t->is_own[x->slot] = x->part == PART_OWN;
+                t->is_own[x->buffer] = x->part == PART_OWN;
         }
     }
 }
@@ -201,7 +210,7 @@ static void plan_mode(struct planner *t, const struct program_pass *pass, uint32
 static bool join(struct pending *to, const struct pending *from)
 {
     const struct pending before = *to;
-    for (uint32_t i = 0; i < SLOTS; i++) {
+    for (uint32_t i = 0; i < BUFFERS; i++) {
         to->reads[i] |= from->reads[i];
         to->writes[i] |= from->writes[i];
     }
@@ -213,8 +222,8 @@ static void drop_step(struct pending *now, const struct planner *t)
 {
     for (uint32_t i = 0; i < t->p->n_buffer; i++)
         if (t->p->buffers[i].rows == PROGRAM_ROWS_STEP)
-            now->reads[t->arenas[i]] = now->writes[t->arenas[i]] = 0;
-    now->reads[SLOT_ROPE] = now->writes[SLOT_ROPE] = 0;
+            now->reads[i] = now->writes[i] = 0;
+    now->reads[COS_SIN] = now->writes[COS_SIN] = 0;
 }
 
 /* `now`: what is pending before the pass, then behind it. */
@@ -236,13 +245,14 @@ static void plan_pass(struct planner *t, const struct program_pass *pass, struct
     *now = behind;
 }
 
-void cpu_plan_stages(struct cpu_stage *stages, const struct layer_program *p, const uint8_t *arenas)
+void cpu_plan_stages(struct cpu_stage *stages, const struct layer_program *p,
+                     const uint64_t *overlaps)
 {
-    struct planner t = {.p = p, .arenas = arenas, .stages = stages};
+    struct planner t = {.p = p, .overlaps = overlaps, .stages = stages};
     struct pending now = {{0}, {0}};
     for (uint32_t i = 0; i < p->n_stage; i++)
         stages[i] = (struct cpu_stage){.own_cols = own_columns(p, &p->stages[i])};
-    now.writes[SLOT_ROPE] = 1u << PART_ANY;
+    now.writes[COS_SIN] = 1u << PART_ANY;
     for (uint32_t i = 0; i < p->n_pass; i++) {
         if (p->passes[i].asked) /* model_logits begins behind a barrier */
             memset(&now, 0, sizeof now);
@@ -252,11 +262,6 @@ void cpu_plan_stages(struct cpu_stage *stages, const struct layer_program *p, co
 
 /* ---- memory ---- */
 
-struct life { /* of what a buffer has, in stages of one pass */
-    uint32_t from, to;
-    bool is_there;
-};
-
 /* May it share memory? Inputs of products do: barriers stand between them as it is. Others would
  * need more of these. */
 static bool is_shareable(const struct layer_program *p, uint32_t buffer)
@@ -265,63 +270,40 @@ static bool is_shareable(const struct layer_program *p, uint32_t buffer)
            buffer != PROGRAM_B_ROUTES && cpu_plan_is_copied(p, buffer);
 }
 
-static void note_life(struct life *lives, struct program_ref r, uint32_t stage)
+static void keep_apart(uint64_t *apart, uint32_t buffer, uint64_t from)
 {
-    struct life *l = &lives[r.buffer];
-    l->from = l->is_there ? l->from : stage;
-    l->is_there = true;
-    l->to = stage;
+    apart[buffer] |= from;
+    for (uint32_t i = 0; i < PROGRAM_BUFFERS_MAX; i++)
+        if (from >> i & 1)
+            apart[i] |= 1ull << buffer;
 }
 
-/* One that the last stage reads would otherwise have to be left by all threads before the next
- * block begins. */
-static void hold_last(const struct layer_program *p, struct life *lives,
-                      const struct program_pass *pass)
+/* The buffers that a stage reads or writes, as bits. */
+static uint64_t touched(const struct layer_program *p, uint32_t i_stage)
 {
-    const uint32_t last = pass->first + pass->n - 1;
-    for (uint32_t i = 0; i < p->n_buffer; i++)
-        if (lives[i].is_there && lives[i].to == last)
-            lives[i].from = pass->first;
+    const struct program_stage *s = &p->stages[i_stage];
+    uint64_t set = 0;
+    for (const struct program_op *op = first_op(p, s); op <= last_op(p, s); op++)
+        set |= 1ull << op->in[0].buffer | 1ull << op->in[1].buffer | 1ull << op->out.buffer;
+    return set;
 }
 
-/* Buffers that are needed at the same time, as bits. Within a pass a buffer lives from its first
- * stage to its last. */
-static void find_neighbours(uint64_t *with, const struct layer_program *p)
+void cpu_plan_apart(uint64_t *apart, const struct layer_program *p)
 {
-    for (uint32_t i = 0; i < p->n_pass; i++) {
-        struct life lives[PROGRAM_BUFFERS_MAX] = {{0}};
-        for (uint32_t j = p->passes[i].first; j < p->passes[i].first + p->passes[i].n; j++)
-            for (uint32_t k = 0; k < p->stages[j].n; k++) {
-                const struct program_op *op = &p->ops[p->stages[j].first + k];
-                note_life(lives, op->in[0], j);
-                note_life(lives, op->in[1], j);
-                note_life(lives, op->out, j);
-            }
-        hold_last(p, lives, &p->passes[i]);
-        for (uint32_t a = 0; a < p->n_buffer; a++)
-            for (uint32_t b = 0; b < p->n_buffer; b++)
-                if (a != b && lives[a].is_there && lives[b].is_there &&
-                    lives[a].from <= lives[b].to && lives[b].from <= lives[a].to)
-                    with[a] |= 1ull << b;
-    }
-}
-
-uint32_t cpu_plan_memory(uint8_t *arenas, const struct layer_program *p)
-{
-    uint64_t with[PROGRAM_BUFFERS_MAX] = {0}, in_slot[PROGRAM_BUFFERS_MAX] = {0};
-    uint32_t n = 0;
     _Static_assert(PROGRAM_BUFFERS_MAX <= 64, "a bit for each buffer");
-    find_neighbours(with, p);
-    for (uint32_t i = 0; i < p->n_buffer; i++) {
-        uint32_t at = n;
-        const bool shares = is_shareable(p, i);
-        for (uint32_t j = 0; shares && j < n && at == n; j++)
-            if (in_slot[j] && !(in_slot[j] & with[i]))
-                at = j;
-        arenas[i] = (uint8_t)at;
-        if (shares) /* others have theirs alone */
-            in_slot[at] |= 1ull << i;
-        n += at == n;
+    memset(apart, 0, PROGRAM_BUFFERS_MAX * sizeof *apart);
+    for (uint32_t i = 0; i < p->n_buffer; i++)
+        if (!is_shareable(p, i))
+            keep_apart(apart, i, ~0ull);
+    /* What the last stage of a pass reads would otherwise have to be left by all threads before
+     * the next block begins. */
+    for (uint32_t i = 0; i < p->n_pass; i++) {
+        const uint32_t first = p->passes[i].first, last = first + p->passes[i].n - 1;
+        uint64_t all = 0;
+        for (uint32_t j = first; j <= last; j++)
+            all |= touched(p, j);
+        for (uint32_t j = 0; j < p->n_buffer; j++)
+            if (touched(p, last) >> j & 1)
+                keep_apart(apart, j, all);
     }
-    return n;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_plan - how a team of threads shares a layer program: which part of a stage's rows a thread
- * has, where the threads must meet, and which buffers may lie in the same memory. Computed once
+ * has, where the threads must meet, and which buffers lie in memory of their own. Computed once
  * from the program; nothing of it is written by hand.
  *
  * A stage reads and writes buffers by parts:
@@ -40,12 +40,12 @@ static inline bool cpu_is_own(uint32_t own_cols, uint32_t n_row)
     return own_cols && n_row <= CPU_OWN_ROWS && (uint64_t)n_row * own_cols <= CPU_OWN_ELEMENTS;
 }
 
-/* arenas: [PROGRAM_BUFFERS_MAX] the memory of each buffer, by number; buffers that are never needed
- * together share one. Returns how many there are. p: fused. */
-uint32_t cpu_plan_memory(uint8_t *arenas, const struct layer_program *p);
-/* stages: [p->n_stage]. */
+/* [PROGRAM_BUFFERS_MAX] for each buffer, as bits, those that do not share memory with it, because
+ * that would take more barriers (program_memory.h). p: fused. */
+void cpu_plan_apart(uint64_t *apart, const struct layer_program *p);
+/* stages: [p->n_stage]. overlaps: [PROGRAM_BUFFERS_MAX] of struct program_memory. */
 void cpu_plan_stages(struct cpu_stage *stages, const struct layer_program *p,
-                     const uint8_t *arenas);
+                     const uint64_t *overlaps);
 /* May each thread have a copy of it of its own? */
 bool cpu_plan_is_copied(const struct layer_program *p, uint32_t buffer);
 

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/model/forward/cpu_scratch.h"
+#include <string.h>
 #include "common/mem.h"
+#include "engine/model/forward/program_memory.h"
 
 #define ROW_ALIGN       KERN_QUANT_K /* elements: 64 bytes of int8, 128 of bf16 */
 /* Rows that go through a pass together. Enough to hide the reading of the weights behind the
@@ -89,43 +91,36 @@ static void cut_rows(struct region_cutter *c, struct matmul_rows *to, size_t n_r
         to->sums = region_cut(c, n_row * to->stride / KERN_QUANT_SUM, sizeof *to->sums);
 }
 
-/* The buffers that share slot `slot`: as much as each of them needs. */
-static void cut_slot(struct cutter *t, uint32_t slot)
+/* Elements between the rows of a buffer. The residual stream and what is added to it are read
+ * whole, so their rows are neighbours; scores are as many as the router has outputs. */
+static size_t stride_of(const struct cutter *t, uint32_t buffer)
+{
+    const bool whole = buffer == PROGRAM_B_X || buffer == PROGRAM_B_EXPERT_O ||
+                       buffer == PROGRAM_B_SHARED_O || buffer == PROGRAM_B_SCORES;
+    return whole ? t->needs[buffer].n_col : row_stride(t->needs[buffer].n_col);
+}
+
+static void cut_buffers(struct cutter *t)
 {
     struct model_scratch *s = t->s;
-    struct matmul_rows all = {0};
-    struct need need = {.width = 1};
-    size_t bytes = 0, n_row = 0, stride = 0;
+    struct program_memory at = {0};
+    uint64_t apart[PROGRAM_BUFFERS_MAX];
     for (uint32_t i = 0; i < t->p->n_buffer; i++) {
-        if (s->arenas[i] != slot || !needs_memory(t, i))
-            continue;
-        struct matmul_rows *b = &s->buffers[i];
-        /* A residual stream is read whole: its rows are neighbours. */
-        b->stride = i == PROGRAM_B_X || i == PROGRAM_B_EXPERT_O || i == PROGRAM_B_SHARED_O
-                        ? t->needs[i].n_col
-                        : row_stride(t->needs[i].n_col);
-        if (i == PROGRAM_B_SCORES) /* as many as the router has outputs */
-            b->stride = t->needs[i].n_col;
-        const size_t its = rows_of(t, i) * b->stride * t->needs[i].width;
-        bytes = its > bytes ? its : bytes;
-        n_row = rows_of(t, i) > n_row ? rows_of(t, i) : n_row;
-        stride = b->stride > stride ? b->stride : stride;
-        need.is_bytes |= t->needs[i].is_bytes;
-        need.has_sums |= t->needs[i].has_sums;
+        struct region_cutter c = {0};
+        s->buffers[i].stride = stride_of(t, i);
+        if (needs_memory(t, i))
+            cut_rows(&c, &s->buffers[i], rows_of(t, i), &t->needs[i]);
+        at.sizes[i] = c.used;
     }
-    if (!bytes)
-        return;
-    all.x = region_cut(t->c, 1, bytes);
-    if (need.is_bytes)
-        all.rows = region_cut(t->c, n_row, sizeof *all.rows);
-    if (need.has_sums)
-        all.sums = region_cut(t->c, n_row * stride / KERN_QUANT_SUM, sizeof *all.sums);
-    for (uint32_t i = 0; i < t->p->n_buffer; i++)
-        if (s->arenas[i] == slot && needs_memory(t, i)) {
-            s->buffers[i].x = all.x;
-            s->buffers[i].rows = t->needs[i].is_bytes ? all.rows : NULL;
-            s->buffers[i].sums = t->needs[i].has_sums ? all.sums : NULL;
-        }
+    cpu_plan_apart(apart, t->p);
+    program_memory_place(&at, t->p, apart);
+    memcpy(s->overlaps, at.overlaps, sizeof s->overlaps);
+    unsigned char *base = region_cut(t->c, 1, at.n_bytes);
+    for (uint32_t i = 0; base && i < t->p->n_buffer; i++) {
+        struct region_cutter c = {.base = base, .used = at.offsets[i]};
+        if (at.sizes[i])
+            cut_rows(&c, &s->buffers[i], rows_of(t, i), &t->needs[i]);
+    }
 }
 
 static void cut_experts(struct cutter *t)
@@ -168,7 +163,6 @@ static void cut(struct model_scratch *s, struct region_cutter *c, const struct m
     const struct model_config *g = &m->config;
     const size_t n = s->n_token_max;
     struct cutter t = {.s = s, .c = c, .m = m, .p = &m->program};
-    const uint32_t n_slot = cpu_plan_memory(s->arenas, t.p);
     for (uint32_t i = 0; i < t.p->n_op; i++) {
         note_need(&t, t.p->ops[i].in[0]);
         note_need(&t, t.p->ops[i].in[1]);
@@ -179,8 +173,7 @@ static void cut(struct model_scratch *s, struct region_cutter *c, const struct m
     s->kern_bytes =
         (kern_scratch_bytes(m->shape.max_model_len, g->n_head, g->head_dim) + REGION_ALIGN - 1) /
         REGION_ALIGN * REGION_ALIGN;
-    for (uint32_t i = 0; i < n_slot; i++)
-        cut_slot(&t, i);
+    cut_buffers(&t);
     cut_experts(&t);
     s->made_of_stride = made_of_columns(t.p);
     s->made_of = region_cut(c, s->n_thread * s->made_of_stride, sizeof *s->made_of);
@@ -213,12 +206,11 @@ enum q_code model_scratch_new(struct model_scratch **out, const struct model *m,
     }
     c = (struct region_cutter){.base = s->memory.data};
     cut(s, &c, m);
-    cpu_plan_stages(s->stages, &m->program, s->arenas);
+    cpu_plan_stages(s->stages, &m->program, s->overlaps);
     s->n_stage = m->program.n_stage;
     for (uint32_t i = 0; i < m->program.n_buffer; i++)
         s->lines[i].b = (struct cpu_buffer){
             .all = s->buffers[i],
-            .slot = s->arenas[i],
             .of_step = m->program.buffers[i].rows == PROGRAM_ROWS_STEP,
             .of_places = m->program.buffers[i].rows == PROGRAM_ROWS_PLACES,
         };

@@ -32,7 +32,6 @@ struct cpu_experts {
  * two stages. */
 struct cpu_buffer {
     struct matmul_rows all;
-    uint8_t slot;
     bool of_step, of_places;
 };
 _Static_assert(sizeof(struct cpu_buffer) <= 64, "one cache line");
@@ -43,7 +42,7 @@ struct model_scratch {
     uint32_t block_rows;
     uint32_t in_rows; /* block_rows, or enough for CPU_OWN_ROWS of each thread */
     struct matmul_rows buffers[PROGRAM_BUFFERS_MAX]; /* dtype: of the widest reference */
-    uint8_t arenas[PROGRAM_BUFFERS_MAX];
+    uint64_t overlaps[PROGRAM_BUFFERS_MAX];          /* program_memory.h */
     struct cpu_line { /* [PROGRAM_BUFFERS_MAX] the same, for stages */
         _Alignas(64) struct cpu_buffer b;
     } * lines;

@@ -118,23 +118,17 @@ static void shape_buffers(struct executor_device *d, struct demands *of)
     d->buffers[PROGRAM_B_LOGITS].stride = p->buffers[PROGRAM_B_LOGITS].n_col;
 }
 
-struct places { /* of buffers in the region */
-    size_t sizes[PROGRAM_BUFFERS_MAX], offsets[PROGRAM_BUFFERS_MAX];
-    size_t end;
-};
-
-static void place_buffers(struct places *to, struct executor_device *d, const struct demands *of)
+static void place_buffers(struct program_memory *to, struct executor_device *d,
+                          const struct demands *of)
 {
     const struct layer_program *p = &d->m->program;
-    uint64_t conflicts[PROGRAM_BUFFERS_MAX];
     for (uint32_t i = 0; i < p->n_buffer; i++) {
         struct region_cutter c = {0};
         if (has_memory(&p->buffers[i], i))
             cut_buffer(&d->buffers[i], &of->of[i], most_rows(d, p->buffers[i].rows), &c);
         to->sizes[i] = c.used;
     }
-    program_conflicts(p, conflicts);
-    to->end = program_place(to->offsets, to->sizes, conflicts, p->n_buffer);
+    program_memory_place(to, p, NULL);
 }
 
 FALLIBLE device_buffers_make(struct executor_device *d, struct q_err *e)
@@ -142,14 +136,14 @@ FALLIBLE device_buffers_make(struct executor_device *d, struct q_err *e)
     const struct layer_program *p = &d->m->program;
     const struct moe_config *moe = &d->m->config.moe;
     struct demands of = {0};
-    struct places at = {0};
+    struct program_memory at = {0};
     if (moe->n_expert) {
         const uint32_t most = moe->n_used < PLACES_MAX ? PLACES_MAX / moe->n_used : 1;
         d->places.n_row = d->limits.n_row_max < most ? d->limits.n_row_max : most;
     }
     shape_buffers(d, &of);
     place_buffers(&at, d, &of);
-    struct region_cutter c = {.used = at.end};
+    struct region_cutter c = {.used = at.n_bytes};
     cut_rest(d, &of, &c);
     enum q_code rc = region_init_on(&d->memory, c.used, "activations", d->m->link, e);
     if (rc)
@@ -159,7 +153,7 @@ FALLIBLE device_buffers_make(struct executor_device *d, struct q_err *e)
         if (at.sizes[i])
             cut_buffer(&d->buffers[i], &of.of[i], most_rows(d, p->buffers[i].rows), &c);
     }
-    c = (struct region_cutter){.base = d->memory.data, .used = at.end};
+    c = (struct region_cutter){.base = d->memory.data, .used = at.n_bytes};
     cut_rest(d, &of, &c);
     return Q_OK;
 }

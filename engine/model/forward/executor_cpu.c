@@ -39,7 +39,7 @@ static struct matmul_rows rows_at(const struct cpu_run *w, struct program_ref r,
 
 struct matmul_rows cpu_rows_of(const struct cpu_run *w, struct program_ref r)
 {
-    return rows_at(w, r, w->is_own[w->s->lines[r.buffer].b.slot]);
+    return rows_at(w, r, w->is_own[r.buffer]);
 }
 
 struct matmul_rows cpu_rows_to(const struct cpu_run *w, struct program_ref r)
@@ -439,7 +439,7 @@ static void run_stage(struct cpu_run *w, const struct program_stage *g,
     else
         for (uint32_t i = 0; i < g->n; i++)
             of_kind[op[i].kind](w, &op[i], op[i].out);
-    w->is_own[w->s->lines[out.buffer].b.slot] = w->own_stage;
+    w->is_own[out.buffer] = w->own_stage;
     w->is_clean = false;
 }
 

@@ -29,7 +29,7 @@ struct cpu_run {
     uint32_t first_logit;
     bool is_clean;                    /* nothing was read or written since the last barrier */
     bool own_stage;                   /* this stage makes a copy of its output in each thread */
-    bool is_own[PROGRAM_BUFFERS_MAX]; /* by memory slot: it has copies */
+    bool is_own[PROGRAM_BUFFERS_MAX]; /* each thread has a copy of it */
     uint32_t n_expert, n_used;        /* of the layer's experts, which are sorted by: */
     uint32_t *ends, *rows, *places;   /* this thread's own (cpu_scratch.h) */
 };

@@ -60,8 +60,7 @@ static void sort_places(struct cpu_run *w, struct program_ref routes)
 {
     const size_t n = (size_t)w->block.n * w->n_used, ith = w->x.ith;
     const size_t most = (size_t)w->s->block_rows * w->n_used;
-    const uint32_t *experts =
-        w->s->e.experts + routes_at(w, w->is_own[w->s->lines[routes.buffer].b.slot]);
+    const uint32_t *experts = w->s->e.experts + routes_at(w, w->is_own[routes.buffer]);
     uint32_t before = 0;
     w->ends = w->s->e.ends + ith * w->n_expert;
     w->rows = w->s->e.rows + ith * most;
@@ -257,7 +256,7 @@ void cpu_quantize_places(struct cpu_run *w, const struct program_op *op)
 void cpu_combine(struct cpu_run *w, const struct program_op *op)
 {
     const struct matmul_rows y = cpu_rows_to(w, op->out), x = cpu_rows_of(w, op->in[0]);
-    const size_t at = routes_at(w, w->is_own[w->s->lines[op->in[1].buffer].b.slot]);
+    const size_t at = routes_at(w, w->is_own[op->in[1].buffer]);
     const struct moe_combine_args a = {
         .y = y.x,
         .y_stride = y.stride,

@@ -104,3 +104,20 @@ size_t program_place(size_t offsets[], const size_t sizes[],
             end = offsets[next] + sizes[next];
     }
 }
+
+void program_memory_place(struct program_memory *m, const struct layer_program *p,
+                          const uint64_t *apart)
+{
+    uint64_t conflicts[PROGRAM_BUFFERS_MAX];
+    program_conflicts(p, conflicts);
+    for (uint32_t i = 0; apart && i < p->n_buffer; i++)
+        conflicts[i] |= apart[i];
+    m->n_bytes = program_place(m->offsets, m->sizes, conflicts, p->n_buffer);
+    for (uint32_t i = 0; i < p->n_buffer; i++) {
+        m->overlaps[i] = (uint64_t)1 << i;
+        for (uint32_t j = 0; j < p->n_buffer; j++)
+            if (m->sizes[i] && m->sizes[j] && m->offsets[i] < m->offsets[j] + m->sizes[j] &&
+                m->offsets[j] < m->offsets[i] + m->sizes[i])
+                m->overlaps[i] |= (uint64_t)1 << j;
+    }
+}

@@ -10,6 +10,21 @@
  * places, and the sum over the places of a row behind them. 1: only itself, for all rows. */
 uint32_t program_repeated(const struct layer_program *p, uint32_t stage);
 
+/* Where the buffers of a program lie in one piece of memory: the rule of both executors. Buffers
+ * whose numbers are not needed at the same time may overlap. */
+struct program_memory {
+    size_t sizes[PROGRAM_BUFFERS_MAX]; /* bytes of each, set by the caller; 0: it has no memory */
+    size_t offsets[PROGRAM_BUFFERS_MAX];
+    uint64_t overlaps[PROGRAM_BUFFERS_MAX]; /* bit j: with buffer j; each with itself */
+    size_t n_bytes;                         /* of all */
+};
+/* apart: [PROGRAM_BUFFERS_MAX] for each buffer those that the executor does not let share memory
+ * with it besides, as bits, both ways; NULL: none. p: fused. */
+void program_memory_place(struct program_memory *m, const struct layer_program *p,
+                          const uint64_t *apart);
+
+/* ---- its two parts ---- */
+
 /* For each buffer, bit j: buffer j holds numbers that are still read while this one holds some, or
  * a stage reads or writes both. p: fused. */
 void program_conflicts(const struct layer_program *p, uint64_t conflicts[PROGRAM_BUFFERS_MAX]);

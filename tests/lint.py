@@ -21,7 +21,6 @@ BANNED = re.compile(r"\b(malloc|calloc|realloc|strdup|strndup|free)\s*\(")
 PUBLIC_HEADERS, PUBLIC_HEADER_MAX = ("engine/quire.h", "engine/plugin.h"), 400
 # Where cycles of includes stand, and why.
 CYCLES = {
-    "engine/model/": "its files become the layer program and the loader's plan",
     "common/template/": "one interpreter: values, the tree and its evaluation are defined by each other",
 }
 SOURCE_MAX, HEADER_MAX, README_MAX, FUNCTION_MAX, COLUMNS_MAX = 1000, 200, 80, 70, 100

@@ -4,7 +4,7 @@
  * has the right checksum, so that the fuzzer gets past both at once. */
 #include <xxhash.h>
 #include "common/err.h"
-#include "engine/model/load/packed_cache_file.h"
+#include "engine/model/load/packed_cache_internal.h"
 
 #define DATA_BYTES 100u
 

@@ -241,7 +241,7 @@ static void cut_piece(struct piece *p)
           (p->form == TRAVEL_INT4 ? 3 * n_group : 0);
     const size_t fit = (UPLOAD_BYTES - 2 * align) / row;
     const uint32_t left = w->gated ? w->n_out - p->from : first.left;
-    Q_ASSERT(fit); /* check_device in model.c */
+    Q_ASSERT(fit); /* check_device in model_load.c */
     p->n = left < fit ? left : (uint32_t)fit;
     p->scales_at = (p->n * p->row_bytes + align - 1) / align * align;
     p->zeros_at = (p->scales_at + p->n * n_group * 2 + align - 1) / align * align;
@@ -285,7 +285,7 @@ static void upload_interleaved(struct filler *f, const struct load_plan *p,
 {
     const size_t n = r->form.n_out * sizeof(float);
     float *to = upload_space(&f->upload);
-    Q_ASSERT(n <= UPLOAD_BYTES); /* check_device in model.c */
+    Q_ASSERT(n <= UPLOAD_BYTES); /* check_device in model_load.c */
     memset(to, 0, n);
     fill_vector(to, p, r);
     upload_copy(&f->upload, (void *)(uintptr_t)r->form.data, n);
@@ -304,7 +304,7 @@ static void upload_vector(struct filler *f, const struct load_plan *p, const str
     for (uint32_t i = 0; i < r->n_source; to += s[i++].rows) {
         if (!s[i].present)
             continue;
-        Q_ASSERT(s[i].rows * sizeof *to <= UPLOAD_BYTES); /* check_device in model.c */
+        Q_ASSERT(s[i].rows * sizeof *to <= UPLOAD_BYTES); /* check_device in model_load.c */
         fill_vector_part(upload_space(&f->upload), &s[i], r->kind);
         upload_copy(&f->upload, to, s[i].rows * sizeof *to);
         upload_next(&f->upload);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* load_options - what the loader of weights is asked for. All of it is decided already: model.c
+/* load_options - what the loader of weights is asked for, with nothing left to decide: model_load.c
  * makes it of struct model_options and config.json. Threads: values. */
 #ifndef QUIRE_ENGINE_MODEL_LOAD_LOAD_OPTIONS_H
 #define QUIRE_ENGINE_MODEL_LOAD_LOAD_OPTIONS_H

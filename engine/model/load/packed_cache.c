@@ -14,7 +14,7 @@
 #include "common/clock.h"
 #include "common/file.h"
 #include "common/log.h"
-#include "engine/model/load/packed_cache_file.h"
+#include "engine/model/load/packed_cache_internal.h"
 
 const char *const packed_cache_other_files = "was made of other files";
 

@@ -16,7 +16,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/mem.h"
-#include "engine/model/load/packed_cache_file.h"
+#include "engine/model/load/packed_cache_internal.h"
 
 struct packed_cache_writer {
     pthread_t thread;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* packed_cache_file - names and sizes that reading and writing the packed cache share. Internal to
- * packed_cache*.c. Threads: pure functions. */
-#ifndef QUIRE_ENGINE_MODEL_LOAD_PACKED_CACHE_FILE_H
-#define QUIRE_ENGINE_MODEL_LOAD_PACKED_CACHE_FILE_H
+/* packed_cache_internal - names and sizes that reading and writing the packed cache share.
+ * Internal to packed_cache*.c. Threads: pure functions. */
+#ifndef QUIRE_ENGINE_MODEL_LOAD_PACKED_CACHE_INTERNAL_H
+#define QUIRE_ENGINE_MODEL_LOAD_PACKED_CACHE_INTERNAL_H
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>

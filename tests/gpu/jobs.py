@@ -13,8 +13,9 @@ from store import Failed, Skipped, run
 
 HERE = pathlib.Path(__file__).resolve().parent
 MODELS = HERE.parent / "data/models"
-CHECKS = ("embed", "rms_norm", "rope", "silu_mul", "softmax_stats", "quant_rows", "kv_store", "attention", "linear", "linear_int8",
-          "linear_w4a8", "linear_w4a16", "mla")  # when cuda_check_card cannot say
+CHECKS = ("embed", "silu_mul", "layer_norm", "activate", "add_rows", "soft_cap", "scatter", "rms_norm", "norm_rows", "quant_rows", "rope",
+          "kv_store", "qkv_epilogue", "attention", "linear", "linear_int8", "linear_w4a8", "linear_w4a16", "softmax_stats", "sample", "mla",
+          "moe_route", "moe_combine", "linear_grouped", "linear_fp8", "linear_fp8_block")  # when cuda_check_card cannot say
 DIAGNOSES = 3  # of a run: compute-sanitizer takes its time
 CLOSE = 0.1  # logprobs of two devices in bfloat16, of logits that random weights make
 
@@ -213,9 +214,9 @@ def goldens(r):
     for how, more in ways:
         for path in paths:
             yield f"{path.name} {how}", golden(path, how, more), 4
-    for name, n_layer in (("llama", 0), ("qwen2", 0), ("Llama-3-8B", 2)):
+    for name, n_layer in (("llama", 0), ("qwen2", 0), ("gemma2", 0), ("gpt_neox", 0), ("Llama-3-8B", 2)):
         yield f"same bits {name}", same_bits(Questions(name, n_layer)), 15
-    for name in ("Llama-3-8B", "Qwen2.5-0.5B"):
+    for name in ("Llama-3-8B", "Qwen2.5-0.5B", "Gemma-2-2B", "Pythia-1.4B", "Phi-3-mini"):
         yield f"as the CPU {name}", as_the_cpu(Questions(name, 2)), 20
 
 

@@ -7,7 +7,7 @@
 #include "common/chat/tool_choice.h"
 #include "common/parsers/call_grammar.h"
 
-#define TAGS_BYTES 1000000 /* of a structural tag */
+#define TAGS_BYTES ((size_t)8 << 20) /* of a structural tag, as many as the engine compiles */
 
 void turn_release(struct turn *t)
 {
@@ -55,10 +55,15 @@ static FALLIBLE force(struct turn *t, const struct call_grammar *f, struct q_err
     json_dump_callback(root, add_piece, &t->tags,
                        JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));
     json_decref(root);
-    if (rc == Q_OK && t->tags.len > TAGS_BYTES)
-        rc = q_fail(e, Q_INVALID, "tool_choice: %zu bytes, expected at most %d", t->tags.len,
-                    TAGS_BYTES);
-    return rc != Q_OK ? rc : buf_check(&t->tags, "tool_choice", e);
+    if (t->tags.len > TAGS_BYTES) {
+        t->field = "tools";
+        return q_fail(
+            e, Q_INVALID,
+            "tools: the grammar of the calls has %zu bytes, expected at most %zu; shorten "
+            "the schemas of the functions",
+            t->tags.len, TAGS_BYTES);
+    }
+    return buf_check(&t->tags, "tools", e);
 }
 
 /* tool_choice: "none" hides the tools from the model, "auto" lets it call them, "required" or a

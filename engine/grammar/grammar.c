@@ -137,8 +137,9 @@ FALLIBLE grammar_compile(uint32_t **words, uint32_t *n_word, const struct gramma
         b.lean = lean;
         b.stop = source->stop;
         b.try_max = source->try_max;
+        size_t n_counted = source->n < EXPR_WORK_BYTES ? source->n : EXPR_WORK_BYTES;
         b.work_max = source->work_max ? source->work_max
-                                      : EXPR_WORK_MAX + (uint64_t)EXPR_WORK_BYTE * source->n;
+                                      : EXPR_WORK_MAX + (uint64_t)EXPR_WORK_BYTE * n_counted;
         rc = compile(words, n_word, &copy, &b, &err);
         again = rc == Q_TOO_LARGE && b.is_rich && !lean;
         if (!lean || rc == Q_OK || rc == Q_TIMEOUT || rc == Q_CANCELLED)

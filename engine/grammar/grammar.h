@@ -18,7 +18,7 @@
 #include <stdint.h>
 #include "common/err.h"
 
-#define GRAMMAR_SOURCE_MAX ((size_t)1 << 20) /* bytes */
+#define GRAMMAR_SOURCE_MAX ((size_t)8 << 20) /* bytes */
 
 /* on the wire: never renumbered */
 enum grammar_kind {

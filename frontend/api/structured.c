@@ -39,7 +39,7 @@ static FALLIBLE take_grammar(const struct ask *a, const char *spaces, struct sam
         json_dump_callback(a->value, add_piece, &ids->grammar,
                            JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));
     if (ids->grammar.len > STRUCTURED_BYTES)
-        return q_fail(e, Q_INVALID, "%s: %zu bytes, expected at most %d", a->field,
+        return q_fail(e, Q_INVALID, "%s: %zu bytes, expected at most %zu", a->field,
                       ids->grammar.len, STRUCTURED_BYTES);
     if (ids->grammar.len == 0)
         return q_fail(e, Q_INVALID, "%s: is empty", a->field);

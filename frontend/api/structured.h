@@ -19,9 +19,9 @@ enum structured_kind {
     STRUCTURED_EBNF = 4,
     STRUCTURED_TAGS = 5
 };
-#define STRUCTURED_COMPACT 0x100u  /* flag of a kind: no white space between JSON tokens */
-#define STRUCTURED_SPACED  0x200u  /* flag of JSON: a white-space pattern precedes the schema */
-#define STRUCTURED_BYTES   1000000 /* of a source */
+#define STRUCTURED_COMPACT 0x100u /* flag of a kind: no white space between JSON tokens */
+#define STRUCTURED_SPACED  0x200u /* flag of JSON: a white-space pattern precedes the schema */
+#define STRUCTURED_BYTES   ((size_t)8 << 20) /* of a source, as many as the engine compiles */
 
 /* s->grammar and its source, if requested. Errors: Q_INVALID, Q_UNSUPPORTED. */
 FALLIBLE structured_read(const struct params *p, struct sample_params *s, struct params_ids *ids,

@@ -114,10 +114,73 @@ static void rules_upon_rules(void **state)
     refused(&b, GRAMMAR_EBNF, " steps");
 }
 
+/* One reference leads to the next: the stack would not end. */
+static void references_in_a_row(void **state)
+{
+    (void)state;
+    struct buf b = BUF_INIT;
+    buf_printf(&b, "{\"$ref\":\"#/$defs/d0\",\"$defs\":{\"d180000\":true");
+    for (uint32_t i = 0; i < 180000; i++)
+        buf_printf(&b, ",\"d%u\":{\"$ref\":\"#/$defs/d%u\"}", i, i + 1);
+    buf_printf(&b, "}}");
+    refused(&b, GRAMMAR_JSON, "#: more than 2000 references and allOf inside each other");
+}
+
+/* The last of thousands of properties, again and again. */
+static void names_required_again(void **state)
+{
+    (void)state;
+    struct buf b = BUF_INIT;
+    buf_printf(&b, "{\"properties\":{\"p\":true");
+    for (uint32_t i = 0; i < 4900; i++)
+        buf_printf(&b, ",\"p%u\":true", i);
+    buf_printf(&b, "},\"required\":[\"p4899\"");
+    for (uint32_t i = 0; i < 800000; i++)
+        buf_printf(&b, ",\"p4899\"");
+    buf_printf(&b, "]}");
+    refused(&b, GRAMMAR_JSON, " steps");
+}
+
+/* Each name is looked for among all of them. */
+static void anchors_of_many_names(void **state)
+{
+    (void)state;
+    struct buf b = BUF_INIT;
+    buf_printf(&b, "{\"$defs\":{\"d\":true");
+    for (uint32_t i = 0; i < 160000; i++)
+        buf_printf(&b, ",\"d%u\":{\"$dynamicAnchor\":\"n%u\"}", i, i);
+    buf_printf(&b, "}}");
+    refused(&b, GRAMMAR_JSON, " steps");
+}
+
+/* A schema of as many bytes as are allowed, most of them a description, and one byte more. */
+static void sources_up_to_the_limit(void **state)
+{
+    (void)state;
+    static const char begin[] = "{\"type\":\"integer\",\"description\":\"", end[] = "\"}";
+    for (size_t more = 0; more < 2; more++) {
+        struct q_err e = Q_ERR_INIT;
+        uint32_t *words = NULL, n_word = 0;
+        struct buf b = BUF_INIT;
+        buf_add_str(&b, begin);
+        while (b.len < GRAMMAR_SOURCE_MAX + more - (sizeof end - 1))
+            buf_add_char(&b, 'd');
+        buf_add_str(&b, end);
+        const struct grammar_source from = {.kind = GRAMMAR_JSON, .text = buf_str(&b), .n = b.len};
+        enum q_code rc = grammar_compile(&words, &n_word, &from, &e);
+        assert_int_equal(rc, more ? Q_TOO_LARGE : Q_OK);
+        assert_true(!more || strstr(e.message, "8388609 bytes, the limit is 8388608"));
+        q_free(words);
+        buf_release(&b);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(enums_that_meet), cmocka_unit_test(references_to_something_large),
+        cmocka_unit_test(references_in_a_row),     cmocka_unit_test(names_required_again),
+        cmocka_unit_test(anchors_of_many_names),   cmocka_unit_test(sources_up_to_the_limit),
+        cmocka_unit_test(enums_that_meet),         cmocka_unit_test(references_to_something_large),
         cmocka_unit_test(patterns_of_many_ranges), cmocka_unit_test(options_within_options),
         cmocka_unit_test(rules_upon_rules)};
     return cmocka_run_group_tests(tests, NULL, NULL);

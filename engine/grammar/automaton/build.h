@@ -13,10 +13,12 @@
 #include "common/mem.h"
 
 #define EXPR_MEMORY_MAX ((size_t)256 << 20) /* bytes of one build, everything in it */
-/* Units of work of one build: a constant, and so many for each byte of the source. 10 to 25 ns of
- * an ordinary core each: 0.6 to 1.6 s for a short source, twice that for one of 1 MB. */
+/* Units of work of one build: a constant, and so many for each of the first EXPR_WORK_BYTES of the
+ * source. A unit is 10 to 25 ns of an ordinary core: 0.6 to 1.6 s for a short source, at most twice
+ * that. */
 #define EXPR_WORK_MAX   64000000u
 #define EXPR_WORK_BYTE  64u
+#define EXPR_WORK_BYTES ((size_t)1 << 20)
 #define EXPR_RULES_MAX  100000u
 #define EXPR_INF        UINT32_MAX
 #define EXPR_DEPTH_MAX  200u /* expressions, schemas, groups inside each other in a source */

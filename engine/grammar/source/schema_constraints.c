@@ -527,7 +527,7 @@ static void on_hidden(const struct at *a, const json_t *v)
     struct chain *chain = build_alloc(a->s->b, 1, sizeof *chain);
     if (!chain)
         return;
-    *chain = (struct chain){.up = a->chain, .is_hidden = true};
+    *chain = (struct chain){.up = a->chain, .depth = chain_inside(a->chain), .is_hidden = true};
     constraints_add(a->s, a->c, v, chain);
 }
 
@@ -620,7 +620,7 @@ void constraints_add(struct schema *s, struct constraints *c, const json_t *sche
     json_t *v;
     bool by_choice;
     if (!build_ok(s->b) || json_is_true(schema) ||
-        !build_work(s->b, 20 + 10 * (uint64_t)json_object_size(schema)))
+        !build_work(s->b, 20 + 10 * (uint64_t)json_object_size(schema) + chain_inside(up) / 4))
         return;
     if (!json_is_object(schema)) {
         c->dead = true;
@@ -637,7 +637,12 @@ void constraints_add(struct schema *s, struct constraints *c, const json_t *sche
     struct chain *chain = build_alloc(s->b, 1, sizeof *chain);
     if (!chain)
         return;
-    *chain = (struct chain){.schema = schema, .up = up};
+    *chain = (struct chain){.schema = schema, .up = up, .depth = chain_inside(up)};
+    if (chain->depth > CHAIN_MAX) {
+        expr_fail(s->b, Q_TOO_LARGE, "more than %u references and allOf inside each other",
+                  CHAIN_MAX);
+        return;
+    }
     const json_t *ref = s->old_ref ? json_object_get(schema, "$ref") : NULL;
     json_object_foreach ((json_t *)schema, key, v) {
         struct at a = {s, c, schema, chain, key};

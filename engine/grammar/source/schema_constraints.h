@@ -7,8 +7,9 @@
 #define QUIRE_ENGINE_GRAMMAR_SOURCE_SCHEMA_CONSTRAINTS_H
 #include "engine/grammar/source/schema.h"
 
-#define SCHEMA_SOURCES_MAX 64u /* schemas with properties, or items, of one conj */
-#define SOME_MAX           16u /* properties that negations want of one conj */
+#define SCHEMA_SOURCES_MAX 64u   /* schemas with properties, or items, of one conj */
+#define CHAIN_MAX          2000u /* schemas that references and allOf merge inside each other */
+#define SOME_MAX           16u   /* properties that negations want of one conj */
 
 struct number { /* a bound, exactly */
     bool is_set, negative, strict;
@@ -18,9 +19,14 @@ struct number { /* a bound, exactly */
 struct chain { /* schemas being merged, inside out */
     const json_t *schema;
     const struct chain *up;
+    uint32_t depth; /* schemas around this one */
     bool is_choice; /* entered as an option */
     bool is_hidden; /* what is inside does not count as evaluated */
 };
+static inline uint32_t chain_inside(const struct chain *up) /* the depth of a link below */
+{
+    return up ? up->depth + 1 : 0;
+}
 struct choice {
     const json_t *options; /* an array of schemas */
     const struct chain *chain;

@@ -330,7 +330,8 @@ static bool take_option(struct schema *s, struct constraints *next, const struct
     struct chain *chain = build_alloc(s->b, 1, sizeof *chain);
     if (!chain)
         return false;
-    *chain = (struct chain){.up = pick->chain, .is_choice = true};
+    *chain =
+        (struct chain){.up = pick->chain, .depth = chain_inside(pick->chain), .is_choice = true};
     *next = *c;
     constraints_add(s, next, option, chain);
     constraints_prune(s, next);

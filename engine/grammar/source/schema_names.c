@@ -55,7 +55,8 @@ static void add_names(struct names *n, struct constraints *c)
         struct chain *chain = next ? build_alloc(s->b, 1, sizeof *chain) : NULL;
         if (!chain)
             return;
-        *chain = (struct chain){.up = pick.chain, .is_choice = true};
+        *chain =
+            (struct chain){.up = pick.chain, .depth = chain_inside(pick.chain), .is_choice = true};
         *next = *c;
         constraints_add(s, next, option, chain);
         add_names(n, next);

@@ -58,14 +58,13 @@ static struct prop *find_property(struct object_parts *p, const char *name)
 
 static void list_prop(struct object_parts *p, const char *name, bool required)
 {
-    struct prop *old = find_property(p, name);
+    struct prop *old = build_work(p->s->b, p->n_prop / 4 + 1) ? find_property(p, name) : NULL;
     struct q_err e = Q_ERR_INIT;
-    if (old) {
+    if (old)
         old->required |= required;
+    if (old || !build_ok(p->s->b))
         return;
-    }
-    if (!build_work(p->s->b, p->n_prop / 16 + 1) ||
-        q_grow(&p->props, &p->cap, p->n_prop + 1, sizeof *p->props, PROPS_MAX, &e)) {
+    if (q_grow(&p->props, &p->cap, p->n_prop + 1, sizeof *p->props, PROPS_MAX, &e)) {
         expr_fail(p->s->b, Q_TOO_LARGE, "properties: more than %u of one object", PROPS_MAX);
         return;
     }

@@ -191,7 +191,7 @@ static uint32_t enter_scope(struct schema *s, uint32_t scope, uint32_t resource)
     struct ref_index *r = s->refs;
     struct q_err e = Q_ERR_INIT;
     struct scope next = r->scopes[scope];
-    build_work(s->b, 1 + (r->n_scope + r->n_anchor) / 4);
+    build_work(s->b, 1 + r->n_scope / 4 + r->n_anchor * r->n_dynamic / 2);
     for (size_t k = 0; k < r->n_dynamic; k++)
         if (!next.resources[k] && find_dynamic(r, resource, r->dynamic[k]))
             next.resources[k] = resource + 1;
@@ -235,13 +235,15 @@ static void note_dynamic(struct schema *s)
 {
     struct ref_index *r = s->refs;
     struct q_err e = Q_ERR_INIT;
-    for (size_t i = 0; i < r->n_anchor && build_work(s->b, 1 + r->n_anchor / 4); i++) {
+    for (size_t i = 0; i < r->n_anchor && build_work(s->b, 1); i++) {
         size_t n = 0, k = 0;
-        for (size_t j = 0; j < r->n_anchor && r->anchors[i].is_dynamic; j++)
-            n += !strcmp(r->anchors[i].name, r->anchors[j].name);
         while (k < r->n_dynamic && strcmp(r->dynamic[k], r->anchors[i].name) != 0)
             k++;
-        if (n < 2 || k < r->n_dynamic)
+        if (k < r->n_dynamic || !r->anchors[i].is_dynamic)
+            continue;
+        for (size_t j = 0; j < r->n_anchor && n < 2 && build_work(s->b, 2); j++)
+            n += !strcmp(r->anchors[i].name, r->anchors[j].name);
+        if (n < 2)
             continue;
         if (k == DYNAMIC_MAX) {
             expr_fail(s->b, Q_TOO_LARGE, "more than %u dynamic anchors that several schemas share",
@@ -367,7 +369,7 @@ const json_t *ref_target(struct schema *s, const json_t *at, const char *keyword
     uint32_t resource = known ? o->resource : 0, scope = known ? o->scope : 0;
     char uri[URI_MAX];
     const json_t *target = NULL;
-    if (!build_work(s->b, 1 + (r->n_anchor + r->n_resource) / 8))
+    if (!build_work(s->b, 1 + (r->n_anchor + r->n_resource) / 2))
         return NULL;
     if (!ref) {
         schema_fail(s, Q_INVALID, at, keyword, "expected a reference (a string)");

@@ -276,7 +276,8 @@ static const struct fsm *left_over(struct schema *s, const struct choice *pick)
         struct chain *chain = build_alloc(s->b, 1, sizeof *chain);
         if (!option || !chain || plain || !rest)
             break;
-        *chain = (struct chain){.up = pick->chain, .is_choice = true};
+        *chain = (struct chain){
+            .up = pick->chain, .depth = chain_inside(pick->chain), .is_choice = true};
         constraints_init(option);
         option->types = T_STRING;
         constraints_add(s, option, v, chain);

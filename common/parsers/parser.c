@@ -581,7 +581,7 @@ static void settle(struct parser *p, bool last)
         } else if (layout >= 0 && layout_whole && open < 0) {
             layout_tag(p, p->held, layout_whole, tag_closes(f->layout[layout]));
             drop_held(p, layout_whole);
-        } else if (drop >= 0 && drop_whole) {
+        } else if (drop >= 0 && drop_whole && (open < 0 || last)) {
             drop_held(p, drop_whole);
         } else if ((open >= 0 || layout >= 0 || drop >= 0) && !last) {
             return;

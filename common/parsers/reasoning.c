@@ -165,7 +165,10 @@ static size_t cite(const char *text, size_t n, bool cited, bool *begun)
  * which show that a text does not begin inside reasoning; CITE. */
 #define CITE 6
 
-static int find_tag(const struct parser *p, const struct reasoning_stage *r, size_t *whole)
+/* *whole: the bytes of the longest tag; 0: more of it has to come, or of a longer one that begins
+ * with it (unless no more does: `last`). */
+static int find_tag(const struct parser *p, const struct reasoning_stage *r, bool last,
+                    size_t *whole)
 {
     const struct reasoning_format *f = r->format;
     const struct tool_format *t = r->tool;
@@ -175,20 +178,23 @@ static int find_tag(const struct parser *p, const struct reasoning_stage *r, siz
     const bool counts[3][6] = {
         {true, r->open || f->stray, r->open && calls, !r->open, r->open, r->open},
         {false, true, calls, false, calls && single, calls},
-        {f->again, r->ended && (f->stray || r->trim) && !tool_stage_busy(p), false, true, false,
-         false},
+        {f->again, r->ended && (f->stray || r->trim) && !tool_stage_busy(p), false, true,
+         calls && f->drop[0], false},
     };
     int kind = -1;
+    bool longer = false, begun;
     *whole = 0;
-    for (int k = 0; k < 6 && !*whole; k++) {
+    for (int k = 0; k < 6; k++) {
         size_t here;
         int i = counts[r->place][k] ? tag_begun(lists[k], r->held, r->n_held, &here) : -1;
-        if (i < 0)
+        if (i < 0 || (here && here <= *whole))
             continue;
-        kind = k;
-        *whole = here;
+        longer |= !here;
+        kind = here || !*whole ? k : kind;
+        *whole = here ? here : *whole;
     }
-    bool begun;
+    if (longer && *whole && !last)
+        *whole = 0;
     if (!f->cites || *whole || tool_stage_busy(p))
         return kind;
     *whole = cite(r->held, r->n_held, r->cited, &begun);
@@ -280,6 +286,9 @@ static void take_tag(struct parser *p, struct reasoning_stage *r, int kind, size
             end_reasoning(r);
     } else if (kind >= 4 && r->place == IN) {
         begin_trial(p, r, tag, n);
+    } else if (r->place == OUT && kind >= 4) {
+        r->trim = false;
+        pass_on(p, tag, n);
     } else if (kind == 2 || kind >= 4) {
         end_reasoning(r);
         r->trim = false;
@@ -296,7 +305,7 @@ static void settle(struct parser *p, struct reasoning_stage *r, bool last)
 {
     while (r->n_held && r->place != TRIAL) {
         size_t whole;
-        int kind = find_tag(p, r, &whole);
+        int kind = find_tag(p, r, last, &whole);
         if (whole) {
             take_tag(p, r, kind, whole);
         } else if (kind >= 0 && !last) {

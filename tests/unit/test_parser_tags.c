@@ -57,7 +57,7 @@ static void second_end_tags(void **state)
         "minimax_m3",      "kimi_k3",     "solar_open",
         "plamo3",          "solar_open2", "inkling",
         "seed_oss",        "mistral",     "gemma4",
-        "cohere_command3",
+        "cohere_command3", "hcx",
     };
     size_t n = 0, n_layout = 0;
     for (const char *const *name = parser_reasoning_names(); *name; name++) {
@@ -176,6 +176,7 @@ static void detected(void **state)
         {"<|plamo:begin_tool_name:plamo|> <|plamo:begin_think:plamo|>", "plamo3", "plamo3", ""},
         {"<|think|> <|tool_call:name|> <|tool_call:args|>", "solar_open", "solar_open", ""},
         {"<think> <iquest_tool_call> <arg_key>", "iquest_q1", "iquest_q1", ""},
+        {"<|im_start|>assistant/think -> tool/function_call", "hcx", "hcx", ""},
         {"nothing", NULL, NULL, ""},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

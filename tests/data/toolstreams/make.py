@@ -211,6 +211,7 @@ FORMATS = {
                     "<|python_tag|>"),
     "llama4_json": ([each("", "", "\n", one=lambda n, a: obj(n, a, "parameters"))], "<|python_start|>"),
     "phi4_mini_json": ([array("functools", ""), each("", "", ",")], "functools"),
+    "hcx": ([array(" -> tool/function_call\n", "<|im_end|>"), array("-> tool/function_call\n", "")], "<|im_end|>"),
     "xlam": ([array("", ""), array("```json\n", "\n```"), array("<tool_call>", "</tool_call>")], "```"),
     "mistral": ([array("[TOOL_CALLS] ", "", one=lambda n, a: js({"name": n, "arguments": a, "id": "abcdefghi"})),
                  each("[TOOL_CALLS]", "", "", one=lambda n, a: n + js(a)),
@@ -276,6 +277,7 @@ MALFORMED = {
     "hermes": ["<tool_call>\n{\"name\": \"now\"", "<tool_call>[1, 2]</tool_call>", "<tool_call>{\"name\": \"now\", \"arguments\": {]"],
     "llama3_json": ["{\"name\": \"Bob\", \"age\": 3}", "{\"name\": \"nowhere\"}", "{\n  \"user\": {\"name\": \"now\"}\n}", "{\"type\": 1"],
     "xlam": ["[1, 2, 3]", "```json\n{\"a\": 1}\n```", "[{\"name\": \"now\"}]"],
+    "hcx": ["-> tool/now\n{\"zone\": 1}", " -> tool/function_call\n[1]", "-> tool/function_call\nnow", "[{\"name\": \"nowhere\", \"arguments\": {}}]"],
     "phi4_mini_json": ["functools are nice", "functools[1]"],
     "mistral": ["x [TOOL_CALLS]", "x[TOOL_CALLS]a b{\"x\": 1}", "x [TOOL_CALLS] [1]", "x[TOOL_CALLS]now[ARGS]x"],
     "deepseek_v3": ["<｜tool▁call▁begin｜>function<｜tool▁sep｜>now\nno fence", "<｜tool▁calls▁begin｜>"],
@@ -423,6 +425,7 @@ FORCED = {
         {"tool_call_id": str(i), "tool_name": n, "parameters": a}) for i, (n, a) in enumerate(calls)) + "\n]<|END_ACTION|>"],
     "seed_oss": [lambda calls: "\n".join("<seed:tool_call>\n<function=%s>\n%s</function>\n</seed:tool_call>" % (
         n, "".join("<parameter=%s>%s</parameter>\n" % (k, text_value(v)) for k, v in a.items())) for n, a in calls)],
+    "hcx": [array(" -> tool/function_call\n", "")],
     "pythonic": [array("", "", python_json)],
     "llama4_pythonic": [array("", "", python_json)],
     "olmo3": [section("<function_calls>", each("", "", "\n", python_json), "</function_calls>")],

@@ -2,8 +2,8 @@
 """quire beside llama.cpp and OpenVINO GenAI: models of the same shape with random weights, the same threads, in one run.
 
 The engines alternate round by round, each in a fresh process; a row shows the median of the rounds, their spread, and quire's
-ratio to the best peer of the row beside the bar it has to reach. On a busy machine the table says so in its first line; such a
-table is not to be committed. Usage:
+ratio to the best peer of the row beside the bar it has to reach. On a busy machine the table says so in its first lines and goes
+to --work instead of this folder: it is not to be committed (tests/e2e/test_bench.py). Usage:
 
     python3 tests/bench/peers.py [--shapes qwen05,llama1b] [--engines quire,llama,openvino] [--precisions bf16,int8,int4]
                                  [--rows "decode, 1 sequence; prefill"] [--rounds 5] [--threads N] [--work build/peers]
@@ -323,7 +323,7 @@ def describe(args, engines):
     cpu = next((line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo", encoding="utf-8") if line.startswith("model name")),
                platform.machine())
     versions = ", ".join(f"{n} {e.version()}" for n, e in engines.items() if n != "quire")
-    return {"date": str(datetime.date.today()), "cpu_isa": args.cpu_isa, "machine": f"{cpu}, {args.threads} threads, Linux {platform.release()}",
+    return {"date": str(datetime.date.today()), "cpu_isa": args.cpu_isa, "machine": f"{cpu}, {args.threads} threads, Linux {platform.release().split('-')[0]}",
             "peers": versions or "no peer", "load_before": args.load, "ceilings": engines["quire"].ceilings if "quire" in engines else {}}
 
 
@@ -401,7 +401,7 @@ def main():
     parser.add_argument("--rounds-of", type=rounds_of, action="append", default=[], metavar="ENGINE=ROUNDS", help="fewer rounds of one engine")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--work", type=pathlib.Path, default=ROOT / "build/peers")
-    parser.add_argument("--out", type=pathlib.Path, help="default: peers.md beside this script, or peers-ISA.md with --cpu-isa ISA")
+    parser.add_argument("--out", type=pathlib.Path, help="default: peers.md beside this script, on a busy machine in --work; peers-ISA.md with --cpu-isa ISA")
     parser.add_argument("--cpu-isa", choices=["auto", *peers_isa.ONEDNN], default="auto", help="no engine may use a newer instruction set")
     parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--resume", action="store_true", help="add to the rounds that --json holds")
@@ -411,10 +411,11 @@ def main():
     if args.resume and not args.json:
         parser.error("--resume needs --json, the file to go on from")
     args.rounds_of = dict(args.rounds_of)
-    args.out = args.out or HERE.with_name("peers.md" if args.cpu_isa == "auto" else f"peers-{args.cpu_isa}.md")
     args.work = args.work.resolve()
     args.work.mkdir(parents=True, exist_ok=True)
     args.load = os.getloadavg()[0]
+    folder = args.work if args.load > QUIET_LOAD else HERE.parent
+    args.out = args.out or folder / ("peers.md" if args.cpu_isa == "auto" else f"peers-{args.cpu_isa}.md")
     engines = {name: Quire(args) if name == "quire" else Peer(name, args) for name in args.engines}
     if not args.no_install:
         for name in set(engines) - {"quire"}:

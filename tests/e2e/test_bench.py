@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from servers import BIN, BUNDLED, MODELS
+from servers import BIN, BUNDLED, MODELS, ROOT
 
 LATENCY_KEYS = {"batch_size", "input_len", "output_len", "prefill_tok_s", "decode_tok_s", "ttft_ms", "itl_ms", "peak_rss_mb",
                 "fraction_of_bandwidth", "fraction_of_peak", "step_bytes", "prefill_ops", "step_gap_us"}
@@ -268,3 +268,13 @@ def test_roofline_and_kernels(tmp_path):
     assert out.returncode == 0 and "embed" in out.stdout
     rows = json.loads(pathlib.Path(file).read_text())["results"]
     assert rows and all(r["op"] == "embed" and r["variant"] == "ref" and r["rate"] > 0 for r in rows)
+
+
+def test_committed_figures_are_of_quiet_machines():
+    """peers.py marks the runs of a busy machine."""
+    tables = list((ROOT / "tests/bench").glob("peers*.md"))
+    assert tables
+    for table in tables:
+        assert "not to be committed" not in table.read_text(encoding="utf-8"), table
+    for rounds in (ROOT / "tests/bench").glob("peers*.json"):
+        assert all(run["load_before"] <= 0.3 for run in json.loads(rounds.read_text())["runs"]), rounds

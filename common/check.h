@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check - checks of a whole state that are too dear for users' programs: in trees with tests they
- * run after each step or event. Q_CHECK(core_check(c)) is nothing elsewhere. A check asserts
- * (Q_ASSERT), changes nothing and allocates nothing. Threads: as what it checks. */
+/* check - consistency checks of a whole state, which cost too much for production: in builds with
+ * tests they run after each step or event, in other builds Q_CHECK(core_check(c)) is empty. A check
+ * asserts (Q_ASSERT), changes nothing and allocates nothing. Threads: those of the state. */
 #ifndef QUIRE_COMMON_CHECK_H
 #define QUIRE_COMMON_CHECK_H
 

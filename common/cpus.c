@@ -29,8 +29,8 @@ static void list_cores(struct cpus *c, const cpu_set_t *allowed)
         c->n = 1;
 }
 
-/* Caches are not asked for: they cost files to read. Without /sys (a plain chroot) hwloc prints an
- * error and detects nothing, unless its variables describe the machine. */
+/* Caches are not queried, because that reads many files. Without /sys (a plain chroot) hwloc prints
+ * an error and detects nothing, unless its variables describe the machine. */
 static hwloc_topology_t load_topology(void)
 {
     hwloc_topology_t t;
@@ -66,7 +66,7 @@ void cpus_release(struct cpus *c)
 
 /* ---- quotas ---- */
 
-/* Up to two numbers that a file begins with; how many there are. */
+/* Read up to two numbers at the beginning of a file. Returns their number. */
 static int numbers_in(const char *dir, const char *file, long long out[2])
 {
     char path[2 * CGROUP_MAX + 64];
@@ -78,7 +78,7 @@ static int numbers_in(const char *dir, const char *file, long long out[2])
     return n;
 }
 
-/* What one group grants; "max" and -1 are no limit. */
+/* The quota of one group; "max" and -1 are no limit. */
 static uint32_t group_quota(const char *dir, bool second, uint32_t n)
 {
     long long q[2] = {0, 0}, period[2] = {0, 0};
@@ -94,8 +94,8 @@ static uint32_t group_quota(const char *dir, bool second, uint32_t n)
     return q[0] / q[1] ? (uint32_t)(q[0] / q[1]) : 1;
 }
 
-/* A group and those above it. In a container the group's path is often the host's and not there;
- * the mount is then the container's own group. */
+/* The quota of a group and its ancestors. In a container the path is often that of the host and
+ * does not exist; then the mount is the container's own group. */
 static uint32_t hierarchy_quota(const char *root, bool second, const char *group, uint32_t n)
 {
     char dir[2 * CGROUP_MAX];

@@ -39,7 +39,7 @@ static const struct {
 };
 
 static const struct {
-    const char *text; /* letters of either case, behind spaces */
+    const char *text; /* compared without case, after leading white space */
     enum instead is;
 } beginnings[] = {
     {"version https://git-lfs.github.com/spec/", IS_LFS},

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* download - recognises files that are not the model file they are named after: a Git LFS or Xet
- * pointer, an HTML page, an error message of the hub, a GGUF file, an empty file. A parser would
- * only report such a file as malformed. Threads: reentrant. */
+/* download - detects a file that is not the model file of its name: a Git LFS or Xet pointer, an
+ * HTML page, an error message of the hub, a GGUF file, an empty file. A parser would only report
+ * such a file as malformed. Threads: reentrant. */
 #ifndef QUIRE_COMMON_DOWNLOAD_H
 #define QUIRE_COMMON_DOWNLOAD_H
 #include <stddef.h>
@@ -13,8 +13,8 @@
 FALLIBLE download_check(const void *data, size_t n, const char *path, struct q_err *e);
 /* The same for a file that has not been read. Errors: also Q_NOT_FOUND, Q_IO. */
 FALLIBLE download_check_file(const char *path, struct q_err *e);
-/* Is there a link in the file's place that leads to nothing: of a cache whose blobs were removed,
- * or of git-annex before its `get`? Errors: Q_NOT_FOUND. */
+/* Check that the path is not a link to a missing file: in a cache whose blobs were removed, or in a
+ * git-annex repository before `git annex get`. Errors: Q_NOT_FOUND. */
 FALLIBLE download_check_link(const char *path, struct q_err *e);
 
 #endif

@@ -14,18 +14,18 @@ static const struct {
 #include "common/err.def"
 };
 
-/* A message is written whole before it is shortened: two paths and what is said about them fit. */
+/* A message is written completely before it is shortened; it may contain two paths. */
 #define WHOLE_MAX (3 * 4096 + Q_MESSAGE_MAX)
 #define ELLIPSIS  "\xe2\x80\xa6" /* … */
 #define N_MARK    (sizeof ELLIPSIS - 1)
-#define WORD_KEPT 96 /* bytes of a long word that are kept at least: its ends say most */
+#define WORD_KEPT 96 /* minimum number of bytes kept of a long word, at its beginning and end */
 
 static bool is_inside(char c) /* of a UTF-8 sequence */
 {
     return ((unsigned char)c & 0xc0) == 0x80;
 }
 
-/* A sequence that the formatting cut off at the end. */
+/* Remove an incomplete UTF-8 sequence at the end. */
 static void trim_partial_utf8(char *s)
 {
     size_t n = strlen(s), at = n;
@@ -39,8 +39,8 @@ static void trim_partial_utf8(char *s)
         s[at - 1] = '\0';
 }
 
-/* Take the middle out of the n bytes at `part` so that `n_less` bytes or a few more are gone;
- * n > n_less + N_MARK. More stays of the end: there is what differs between paths. */
+/* Remove at least n_less bytes from the middle of the n bytes at `part`; n > n_less + N_MARK. More
+ * is kept of the end than of the beginning, because paths differ there. */
 static void cut_middle(char *part, size_t n, size_t n_less)
 {
     size_t kept = n - n_less - N_MARK;

@@ -20,7 +20,7 @@ enum q_code {
 
 struct q_err {
     enum q_code code;
-    char message[Q_MESSAGE_MAX]; /* what, which, how much; no trailing newline */
+    char message[Q_MESSAGE_MAX]; /* the fault, its place and the numbers; no trailing newline */
 };
 /* clang-format off */
 #define Q_ERR_INIT {Q_OK, {0}}

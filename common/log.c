@@ -61,7 +61,7 @@ void log_line(enum log_level level, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(message, sizeof message, fmt, ap);
     va_end(ap);
-    q_shorten(message, sizeof message); /* no part of a character at its end */
+    q_shorten(message, sizeof message); /* no incomplete character at its end */
     make_printable(message);
     clock_iso8601(stamp, sizeof stamp);
     int n;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* log - lines to stderr: `2026-01-02T03:04:05.678Z INFO engine: loaded 12 tensors`, or one JSON
- * object a line.
+ * object per line.
  *
  * Each line is one write(2), so lines of several processes on one stderr never mix. Control
  * characters are escaped, because messages quote client input. Threads: any. Set up once in main.

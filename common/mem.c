@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 
 #define HUGE_PAGE       ((size_t)2 << 20) /* bytes; x86-64, and aarch64 with pages of 4 KiB */
-#define ARENA_CHUNK_MIN 4096 /* bytes; doubles with the arena, so that a large one has few */
+#define ARENA_CHUNK_MIN 4096 /* bytes; doubles with the arena, which thus has few chunks */
 #define ARENA_CHUNK_MAX (1u << 20)
 #define ARENA_ALIGN     16
 

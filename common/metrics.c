@@ -20,9 +20,9 @@ struct bounds {
     double at[METRIC_BUCKETS_MAX];
 };
 
-/* Latencies start at 0.5 ms: on a fast accelerator a token takes 2 to 8 ms, and vLLM's first bucket
- * of 10 ms shows nothing there. Its larger bounds are kept so that dashboards find the ones they
- * know. */
+/* Latencies start at 0.5 ms: on a fast accelerator a token takes 2 to 8 ms, which vLLM's first
+ * bucket of 10 ms does not resolve. vLLM's larger bounds are kept, so that existing dashboards
+ * work. */
 static const struct bounds bounds_LATENCY = {
     29, {0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.02, 0.025, 0.04,
          0.05,   0.06,  0.075, 0.1,   0.15,  0.2,    0.25, 0.3,  0.5,   0.75,
@@ -63,8 +63,8 @@ static cell *slots = own_slot; /* [n_slots][SLOT_VALUES] */
 static cell *mine = own_slot;
 static uint32_t n_slots = 1;
 
-/* Where a metric's values begin within a slot: fixed stride, wasteful by a few kilobytes and
- * simple. */
+/* Index of a metric's first value within a slot. The stride is fixed: simple, at the cost of a few
+ * kilobytes. */
 static cell *at(cell *slot, enum metric m)
 {
     return slot + (size_t)m * (METRIC_BUCKETS_MAX + 2);
@@ -96,8 +96,8 @@ FALLIBLE metrics_share(int fd, uint32_t slot, uint32_t n_slot, struct q_err *e)
     slots = p;
     n_slots = n_slot;
     mine = slots + (size_t)slot * SLOT_VALUES;
-    /* A restarted process goes on counting where its forerunner stopped; only what it holds itself
-     * starts anew. */
+    /* The counters of a restarted process continue at the values of its predecessor; its gauges
+     * start at 0. */
     for (int m = 0; m < METRIC_COUNT; m++)
         if (rows[m].kind == KIND_GAUGE)
             put_value(at(mine, (enum metric)m), 0);
@@ -148,7 +148,7 @@ double metric_value(enum metric m)
     return n;
 }
 
-/* One value over all slots, by the row's rule. */
+/* The value over all slots, combined by the row's rule. */
 static double joined(enum metric m, uint32_t i_value)
 {
     double v = 0;

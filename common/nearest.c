@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names are compared without case, '_' and '-', so that topP finds top_p; then by edits (a letter
- * more, less, another, or two exchanged), fewer of them for shorter names. */
+/* Names are compared without case, '_' and '-', so that topP matches top_p; then by edit distance
+ * (insertion, deletion, substitution, swap), with a lower limit for shorter names. */
 #include "common/nearest.h"
 
 #include <assert.h>

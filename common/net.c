@@ -12,10 +12,10 @@
 
 #define LOOPBACK_FIRST 127 /* 127.0.0.0/8 */
 #define BACKLOG        1024
-#define PORT_TRIES     16 /* to find one that is free at every address */
+#define PORT_TRIES     16 /* attempts to find a port that is free at every address */
 
 static_assert(EAI_NONAME < 0, "net_open returns errors of getaddrinfo below 0");
-/* Of IPv4 the port lies in the same place. */
+/* The port is at the same offset in both structs. */
 static_assert(offsetof(struct sockaddr_in, sin_port) == offsetof(struct sockaddr_in6, sin6_port),
               "one struct reads both");
 
@@ -37,7 +37,7 @@ static int listen_at(int *out, const struct addrinfo *a, uint16_t port, bool onl
     memcpy(&at, a->ai_addr, a->ai_addrlen < sizeof at ? a->ai_addrlen : sizeof at);
     at.sin6_port = htons(port);
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (only_v6 && a->ai_family == AF_INET6) /* or "::" would take the port of IPv4 too */
+    if (only_v6 && a->ai_family == AF_INET6) /* otherwise "::" also takes the port of IPv4 */
         setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on);
     if (bind(fd, (struct sockaddr *)&at, a->ai_addrlen) != 0 || listen(fd, BACKLOG) != 0) {
         const int error = errno;
@@ -48,7 +48,7 @@ static int listen_at(int *out, const struct addrinfo *a, uint16_t port, bool onl
     return 0;
 }
 
-/* Does an address before this one in the list say the same? /etc/hosts may. */
+/* Is the same address in the list before this one? /etc/hosts may repeat addresses. */
 static bool is_repeated(const struct addrinfo *first, const struct addrinfo *a)
 {
     for (; first != a; first = first->ai_next)
@@ -63,7 +63,7 @@ static bool is_absent(int error)
     return error == EADDRNOTAVAIL || error == EAFNOSUPPORT;
 }
 
-/* One try: 0, or the errno of the address that failed; then nothing is open. */
+/* One attempt. Returns 0, or the errno of the address that failed; then nothing is open. */
 static int listen_all(struct net_sockets *out, const struct addrinfo *found, uint16_t port)
 {
     int absent = 0, error = 0;
@@ -100,7 +100,8 @@ int net_open(struct net_sockets *out, const char *host, uint16_t port)
         return error;
     do {
         error = listen_all(out, found, port);
-    } while (error == EADDRINUSE && --tries > 0); /* free at one address, taken at another */
+    } while (error == EADDRINUSE &&
+             --tries > 0); /* the port was free at one address and taken at another */
     freeaddrinfo(found);
     return error;
 }
@@ -149,7 +150,7 @@ bool net_host_is_open(const char *host)
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
     struct addrinfo *found = NULL;
     if (strcmp(host, "*") == 0 || getaddrinfo(host, "0", &hints, &found) != 0)
-        return true; /* "*" is every address; of a name that has none, nothing safe is known */
+        return true; /* "*" is every address; a name that cannot be resolved counts as reachable */
     bool open = false;
     for (const struct addrinfo *a = found; a; a = a->ai_next)
         open = open || net_is_open(a->ai_addr);

@@ -15,9 +15,9 @@ struct net_sockets { /* bound, listening, non-blocking; all on one port */
     uint32_t n;
     uint16_t port;
 };
-/* Listen on every address that the name has, as `localhost` has one of IPv4 and one of IPv6;
- * addresses that this machine lacks are passed over as long as another is left. port 0: a free one,
- * the same for all. Returns 0, or the error for net_error_text; nothing is open then. */
+/* Listen on every address of the name: `localhost` may have one of IPv4 and one of IPv6. Addresses
+ * that this machine does not have are skipped if another one remains. port 0: a free one, the same
+ * for all. Returns 0, or the error for net_error_text; nothing is open then. */
 int net_open(struct net_sockets *out, const char *host, uint16_t port);
 /* The text of an error of net_open: of an errno, or, below 0, of getaddrinfo. */
 const char *net_error_text(int error);
@@ -27,7 +27,7 @@ void net_sockets_close(struct net_sockets *s);
 
 /* True if other machines may reach a socket bound to this address, judged by the address alone. */
 bool net_is_open(const struct sockaddr *a);
-/* The same of a --host, of any of its addresses; true also for what cannot be resolved. */
+/* The same for any address of a --host; true also if it cannot be resolved. */
 bool net_host_is_open(const char *host);
 /* For a server without API keys: log a warning if other machines may reach it. */
 void net_warn_open(const char *host, unsigned port);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One row of options.def becomes a field, a flag, an environment variable, a key of --config and a
- * line of --help. Everything that looks at options walks the same array, so a flag cannot exist in
- * one of these places and not in another. Here: values; options_words.c has the command line,
- * options_file.c the file, options_json.c members of JSON, options_help.c --help. */
+ * line of --help. All code that handles options reads the same array, so a flag cannot be missing
+ * in one of these places. This file: values; options_words.c: the command line; options_file.c: the
+ * file; options_json.c: members of JSON; options_help.c: --help. */
 #include "common/options_internal.h"
 #include <stdlib.h>
 #include <string.h>
@@ -69,7 +69,7 @@ bool options_given(const struct options *o, const char *flag)
 
 /* values */
 
-/* INT limits are kept as double in the table; 2^63 - 1 rounds up there and must come back as
+/* INT limits are doubles in the table; 2^63 - 1 is rounded up there and converted back to
  * INT64_MAX. */
 static int64_t int_limit(double v)
 {
@@ -110,7 +110,7 @@ FALLIBLE option_bool(bool *out, const char *value, const char *flag, struct q_er
     return q_fail(e, Q_INVALID, "%s: \"%.40s\" is not true or false", flag, value);
 }
 
-/* From -1 on, with -1 for "not given": nothing lies between it and 0. */
+/* A minimum of -1 stands for "not given": values between -1 and 0 are rejected. */
 static FALLIBLE num_put(double *out, const char *value, const struct option_row *r, struct q_err *e)
 {
     double v = 0;
@@ -173,7 +173,7 @@ void options_defaults(struct options *o)
         if (r->type == TYPE_LIST || r->type == TYPE_WORDS)
             continue;
         enum q_code rc = option_put(o, r, r->def, &e);
-        Q_ASSERT(rc == Q_OK); /* a default of the table is outside its own range */
+        Q_ASSERT(rc == Q_OK); /* otherwise a default of the table is out of range */
     }
 }
 
@@ -253,7 +253,8 @@ static FALLIBLE forward_row(const struct options *o, const struct option_row *r,
     return forward_one(argv, n, max, r, number, e);
 }
 
-/* The file has been read, and a child gets MODEL as a word. */
+/* Options that children do not get: the file is read already, and MODEL is a positional
+ * argument. */
 static bool stays(const struct option_row *r)
 {
     return strcmp(r->flag, "--config") == 0 || strcmp(r->flag, "--model") == 0;

@@ -3,8 +3,8 @@
  * table (options.def).
  *
  * `--flag value` and `--flag=value`; a bool is `--flag` or `--no-flag`; `_` may stand for `-` in
- * flags; `--` ends them. A list of WORDS takes all words up to the next option (of chat and bench
- * serve, which need no MODEL, one); when MODEL would be missing, the last of them is MODEL. A JSON
+ * flags; `--` ends them. A list of WORDS takes all words up to the next option (one word in chat
+ * and bench serve, which do not need MODEL); if MODEL is missing, the last of them is MODEL. A JSON
  * option takes an object, or its members one by one: `--flag.key.key value`, `--flag.key+ value`
  * for the end of an array. Options that are not on the command line are taken from the environment
  * (QUIRE_MAX_NUM_SEQS=8; WORDS one per line), then from the YAML file of --config, then from the
@@ -85,7 +85,7 @@ struct program_info {
     uint32_t program;  /* one FOR_* bit */
     const char *name;  /* "quire serve" */
     const char *usage; /* "MODEL [options]" */
-    const char *about; /* paragraphs, and rows "NAME\\tTEXT", each ended by a newline */
+    const char *about; /* paragraphs, and rows NAME, tab, TEXT; each ends with a newline */
     uint32_t positional_min, positional_max;
 };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* --config: a YAML file whose keys are options without their dashes, as vLLM has it. libyaml makes
- * a graph of nodes of it (an alias is the node again, and may be inside itself); each key is looked
- * up as a flag, and its value becomes the words that would stand behind it. */
+/* --config: a YAML file whose keys are options without their dashes, as in vLLM. libyaml parses it
+ * into a graph of nodes (an alias is a reference to a node and may be inside that node). Each key
+ * is looked up as a flag, and its value is converted to the arguments of that flag. */
 #include <jansson.h>
 #include <string.h>
 #include <yaml.h>
@@ -12,7 +12,7 @@
 
 #define FILE_MAX  ((size_t)256 << 10)
 #define DEPTH_MAX 16   /* of a value */
-#define NODES_MAX 4096 /* of a value: aliases can make much of little */
+#define NODES_MAX 4096 /* of a value: aliases can expand a small file to a large value */
 #define YAML_TAG  "tag:yaml.org,2002:"
 
 struct config_file {
@@ -55,7 +55,7 @@ static bool is_null(const yaml_node_t *node)
     return is_plain(node) && is_one_of(scalar(node), words, 3);
 }
 
-/* "true" or "false" for YAML's words for them; NULL for others. */
+/* "true" or "false" for YAML's spellings of booleans, else NULL. */
 static const char *truth(const yaml_node_t *node)
 {
     static const char *const yes[] = {"true", "yes", "on"}, *const no[] = {"false", "no", "off"};
@@ -66,7 +66,7 @@ static const char *truth(const yaml_node_t *node)
                                             : NULL;
 }
 
-/* Only what is data: a tag such as !!python/object is refused, as is a NUL in a text. */
+/* Only plain data is accepted: a tag such as !!python/object and a NUL in a text are rejected. */
 static FALLIBLE check_node(const yaml_node_t *node, struct q_err *e)
 {
     const char *tag = (const char *)node->tag;
@@ -202,7 +202,7 @@ static bool is_list(const struct option_target *t)
     return option_arity(t) == ARITY_MANY || (t->row && t->row->type == TYPE_LIST);
 }
 
-/* The words that the value stands for. */
+/* Convert the value to the arguments of the flag. */
 static FALLIBLE read_words(struct config_file *f, const struct option_target *t, int i_node,
                            const char **words, size_t *n, struct q_err *e)
 {
@@ -236,7 +236,7 @@ static bool given_before(const struct config_file *f, const struct option_row *r
     return row && f->before[i / 64] >> i % 64 & 1;
 }
 
-/* What a file cannot say. */
+/* Options that are accepted on the command line only. */
 static bool is_for_words_only(const struct option_row *row)
 {
     return row && (strcmp(row->flag, "--config") == 0 || strcmp(row->flag, "--help") == 0 ||

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* --help: what a program is, its options under the titles of the table's groups, examples. */
+/* --help: usage, description, the options under the titles of the table's groups, examples. */
 #include <ctype.h>
 #include <string.h>
 #include "common/columns.h"
@@ -8,7 +8,7 @@
 #define INDENT    30   /* of the right column */
 #define LINE_SIZE 1024 /* of a paragraph of a description */
 
-/* A group is the rows from its first to the next group's. OPT counts, GROUP does not. */
+/* A group contains the rows up to the next group. OPT increments the enum, GROUP does not. */
 enum {
 #define OPT(field, flag, type, def, min, max, programs, help) ROW_##field,
 
@@ -154,7 +154,7 @@ void options_examples(uint32_t programs, unsigned width, FILE *out)
     }
 }
 
-/* The first option that takes a value is the example. */
+/* The example is the first option that takes a value. */
 static void sources_help(const struct program_info *p, unsigned width, FILE *out)
 {
     char name[OPTION_FLAG_MAX + 8], text[400];

@@ -6,7 +6,7 @@
 
 #define DEPTH_MAX 16 /* keys of a path */
 
-/* The object of a JSON option; a new one where nothing was given. */
+/* The object of a JSON option; a new object if none was given. */
 static FALLIBLE read_object(json_t **out, const char *flag, const char *text, struct q_err *e)
 {
     json_error_t at;
@@ -23,14 +23,14 @@ static FALLIBLE read_object(json_t **out, const char *flag, const char *text, st
                   flag, text);
 }
 
-/* JSON where it is, else a string: 4, true, [1, 2], ngram. */
+/* A value that is valid JSON is used as JSON, any other as a string: 4, true, [1, 2], ngram. */
 static json_t *value_of(const char *text, size_t n)
 {
     json_t *v = json_loadb(text, n, JSON_DECODE_ANY, NULL);
     return v ? v : json_stringn(text, n);
 }
 
-/* "a,b" to the end of the array under the key. */
+/* Append the items of "a,b" to the array under the key. */
 static FALLIBLE append(json_t *object, const char *key, const char *text, struct q_err *e)
 {
     json_t *array = json_object_get(object, key);

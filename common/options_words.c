@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The command line: what a flag's text names, how many words belong to it, and what they set. The
- * words of the last list are kept back until the end: when MODEL would be missing, the last of them
- * is MODEL (`--api-key KEY MODEL`); vLLM's parser leaves them all to the list, and MODEL out. */
+/* The command line: the option that a flag's text names, the number of its arguments, and their
+ * effect. The arguments of the last list are applied at the end: if MODEL is missing, the last of
+ * them is MODEL (`--api-key KEY MODEL`). vLLM's parser adds all of them to the list, so that MODEL
+ * is missing. */
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +26,7 @@ struct command {
 
 /* finding */
 
-/* The library takes an engine's. */
+/* The library accepts the vLLM flags of an engine. */
 static bool takes_vllm(uint32_t program)
 {
     return program & (FOR_VLLM | FOR_LIBRARY);
@@ -35,7 +36,7 @@ struct nearest {
     const char *text; /* as it was written */
     const char *flag;
     size_t distance;
-    bool begins; /* the text is the flag's beginning */
+    bool begins; /* the flag begins with the text */
 };
 
 static void consider(struct nearest *n, const char *flag)
@@ -43,8 +44,7 @@ static void consider(struct nearest *n, const char *flag)
     size_t length = strlen(n->text), d = nearest_distance(n->text, length, flag, strlen(flag));
     bool begins = length >= 6 && strncmp(flag, n->text, length) == 0;
     bool better = n->begins == begins ? d < n->distance : begins;
-    size_t most =
-        (length - 1) / 2; /* half of what is after the dashes; of long flags three edits */
+    size_t most = (length - 1) / 2; /* half of the letters after the dashes, at most three edits */
     if (begins ? better : better && d <= (most < 3 ? most : 3)) {
         n->flag = flag;
         n->distance = d;
@@ -83,7 +83,7 @@ static bool look_up(struct option_target *t, uint32_t program, const char *flag)
 {
     t->row = find_row(program, flag);
     t->vllm = t->row || !takes_vllm(program) ? NULL : vllm_find(flag);
-    if (t->vllm && t->vllm->verdict == VLLM_SAME) /* an option, and none of this program */
+    if (t->vllm && t->vllm->verdict == VLLM_SAME) /* an option of other programs */
         t->vllm = NULL;
     return t->row || t->vllm;
 }
@@ -134,13 +134,13 @@ enum option_arity option_arity(const struct option_target *t)
         return ARITY_NONE;
     if (t->row)
         return t->row->type == TYPE_WORDS ? ARITY_MANY : ARITY_ONE;
-    Q_ASSERT(t->vllm); /* a target is a row of the one table or of the other */
+    Q_ASSERT(t->vllm); /* a target is a row of one of the two tables */
     return t->vllm->takes == VLLM_MANY    ? ARITY_MANY
            : t->vllm->takes == VLLM_MAYBE ? ARITY_MAYBE
                                           : ARITY_ONE;
 }
 
-/* The flag of a row "--option *1000": up to the space or the dot. */
+/* Length of the flag in the arg of an alias such as "--option *1000" or "--option.key". */
 static size_t alias_length(const char *arg)
 {
     return strcspn(arg, " .");
@@ -160,13 +160,13 @@ const struct option_row *option_row_of(const struct option_target *t)
 
 /* applying */
 
-/* "N" as N thousand, say: the seconds of one option are the milliseconds of another. */
+/* The product of value and factor: an option in seconds may set one in milliseconds. */
 static const char *times(struct options *o, const char *value, const char *factor)
 {
     char text[40], *end;
     double v = strtod(value, &end);
     if (end == value || *end || !(v * strtod(factor, NULL) < 1e15))
-        return value; /* the option says what is wrong with it */
+        return value; /* the option's own check reports the error */
     int n = snprintf(text, sizeof text, "%.0f", v * strtod(factor, NULL));
     return option_text(o, text, (size_t)n);
 }
@@ -187,8 +187,8 @@ static const char *prefixed(struct options *o, const char *prefix, const char *v
     return option_text(o, text, n < (int)sizeof text ? (size_t)n : sizeof text - 1);
 }
 
-/* What is joined by commas or put behind a prefix is numbers; a mistake is told of here, where the
- * flag has the name that was typed. */
+/* Values that are joined by commas or get a prefix are numbers. They are checked here, because the
+ * message names the flag that was typed. */
 static FALLIBLE check_numbers(const struct option_target *t, const char *const *words, size_t n,
                               bool one, struct q_err *e)
 {
@@ -254,13 +254,13 @@ FALLIBLE option_apply(struct options *o, const struct program_info *p,
 
 /* words */
 
-/* Does this word begin an option? A lone - is a value (standard input), and so is -1. */
+/* Does this word begin an option? A single - is a value (standard input), and so is -1. */
 static bool is_flag(const char *word)
 {
     return word[0] == '-' && word[1] && !isdigit((unsigned char)word[1]);
 }
 
-/* The letters people know: -i, -tp, -O3. The flag it stands for; *value = what is attached. */
+/* The long flag of a short form such as -i, -tp or -O3, or NULL; *value = the attached value. */
 static const char *long_flag(const struct program_info *p, const char *word, const char **value)
 {
     static const struct {
@@ -281,7 +281,7 @@ static const char *long_flag(const struct program_info *p, const char *word, con
         return NULL;
     if ((f = vllm_find_brief(name)))
         return word[n] == '.' && f->takes != VLLM_JSON && strcmp(f->brief, "-O") == 0
-                   ? "--compilation-config" /* as vLLM has it: -O3, and -O.level=3 */
+                   ? "--compilation-config" /* as in vLLM: -O3, and -O.level=3 */
                    : f->flag;
     name[2] = '\0'; /* -O3, -n2 */
     f = vllm_find_brief(name);
@@ -293,7 +293,7 @@ static const char *long_flag(const struct program_info *p, const char *word, con
 
 static FALLIBLE fail_no_value(const struct option_target *t, struct q_err *e)
 {
-    Q_ASSERT(t->row || t->vllm); /* a target is a row of the one table or of the other */
+    Q_ASSERT(t->row || t->vllm); /* a target is a row of one of the two tables */
     if (t->vllm && t->vllm->verdict == VLLM_AS && !t->vllm->why[0])
         return q_fail(e, Q_INVALID, "%s needs a value: it sets %.*s", t->flag,
                       (int)strcspn(t->vllm->arg, " "), t->vllm->arg);
@@ -301,7 +301,7 @@ static FALLIBLE fail_no_value(const struct option_target *t, struct q_err *e)
                   t->row ? t->row->help : t->vllm->why);
 }
 
-/* The value that belongs to a flag with one, or what is wrong. */
+/* The argument of a flag with one value. Errors: Q_INVALID. */
 static FALLIBLE one_word(struct command *c, const struct option_target *t, const char **value,
                          struct q_err *e)
 {
@@ -327,7 +327,7 @@ static FALLIBLE apply_last(struct command *c, struct q_err *e)
     return option_apply(c->o, c->p, &c->last, words, c->n_last, e);
 }
 
-/* `--flag a b c`: up to the next option. */
+/* The arguments of `--flag a b c`, up to the next option. */
 static FALLIBLE many_words(struct command *c, const struct option_target *t, struct q_err *e)
 {
     enum q_code rc = apply_last(c, e);
@@ -430,7 +430,7 @@ void option_env_name(char out[OPTION_FLAG_MAX + 8], const char *flag)
         out[i] = out[i] == '-' ? '_' : (char)toupper((unsigned char)out[i]);
 }
 
-/* Several WORDS stand a line each. */
+/* A variable contains several WORDS one per line. */
 static FALLIBLE put_lines(struct options *o, const struct option_row *r, const char *value,
                           struct q_err *e)
 {
@@ -471,8 +471,9 @@ static bool takes_model(const struct program_info *p)
     return (p->program & FOR_VLLM) && p->positional_max > 0;
 }
 
-/* MODEL is a word, or --model, or a file's `model`, or the last word of the last list. from_flags:
- * --model stood on the command line; then all words are others (the prompts of generate). */
+/* MODEL is a positional argument, --model, `model` in the file, or the last argument of the last
+ * list. from_flags: --model is on the command line; then all positional arguments have other
+ * meanings (the prompts of generate). */
 static FALLIBLE place_model(struct command *c, bool from_flags, struct q_err *e)
 {
     struct options *o = c->o;
@@ -497,7 +498,7 @@ static FALLIBLE place_model(struct command *c, bool from_flags, struct q_err *e)
     return Q_OK;
 }
 
-/* --help and --version are answered whatever else is there. */
+/* --help and --version take precedence over all other arguments. */
 static bool asks_for_help(struct options *o, int argc, char **argv)
 {
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
@@ -514,7 +515,7 @@ static bool asks_for_help(struct options *o, int argc, char **argv)
     return false;
 }
 
-/* [::1], as an address has it: ::1. */
+/* Remove the brackets of an IPv6 address: [::1] becomes ::1. */
 static FALLIBLE strip_brackets(struct options *o, option_STR *host, struct q_err *e)
 {
     const size_t n = strlen(*host);

@@ -19,7 +19,7 @@ static void check(int code, void *unused)
     fprintf(stderr, "%s: cannot write to standard output: %s\n", name,
             errno ? strerror(errno) : "part of the output is lost");
     fflush(stderr);
-    _exit(code ? code : 1); /* the code is exit()'s already: there is no other way to change it */
+    _exit(code ? code : 1); /* exit() has fixed its code; only _exit can end with another one */
 }
 
 /* With a standard stream closed (`>&-`) the next file or socket that is opened gets its number, and

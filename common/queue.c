@@ -79,8 +79,7 @@ static enum q_code push_locked(struct queue *q, const void *item, struct q_err *
     return Q_OK;
 }
 
-/* The last touch of the queue is the unlock: the reader of a last item may release the queue
- * after it. */
+/* The unlock is the last access: a reader may release the queue right after it. */
 enum q_code queue_push(struct queue *q, const void *item, struct q_err *e)
 {
     uint64_t one = 1;

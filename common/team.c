@@ -2,11 +2,12 @@
 /* A `gate` is a counter that threads wait to change: they spin for a while, then sleep on it
  * with a futex. Three gates make a team: `start` (work is there), `done` (all others have
  * finished) and `meet` (a barrier inside the work). Everything is published by the release
- * increment of a gate and seen by its acquire load; the futex only saves the core.
+ * increment of a gate and seen by its acquire load; the futex only frees the core of a waiting
+ * thread.
  *
- * Wake-ups are not lost: the sleeper announces itself (n_sleep), then the kernel compares the
- * word again before it sleeps; the opener increments the word first and then looks at n_sleep,
- * both sequentially consistent. */
+ * No wake-up is lost: the waiting thread increments n_sleep, then the kernel compares the word
+ * again before the thread sleeps; the opening thread increments the word first and reads n_sleep
+ * afterwards, both sequentially consistent. */
 #include "common/team.h"
 #include <errno.h>
 #include <linux/futex.h>

@@ -28,8 +28,7 @@ static void lead_info(unsigned char lead, size_t *len, unsigned char *lo, unsign
         *len = 0;
 }
 
-/* Well-formed bytes at the start of s: *len = what the lead byte asks for, result = how many of
- * them are there. */
+/* The number of well-formed bytes at the start of s; *len = the length by the lead byte. */
 static size_t well_formed(const char *s, size_t n, size_t *len)
 {
     unsigned char lo, hi;
@@ -98,7 +97,7 @@ bool utf8_valid(const char *s, size_t n)
         }
         if (lead >= 0xc2 && lead <= 0xdf && n - i >= 2 &&
             ((unsigned char)s[i + 1] & 0xc0) == 0x80) {
-            i += 2; /* half of the characters in a byte-level vocabulary */
+            i += 2; /* covers half of the characters of byte-level vocabularies */
             continue;
         }
         size_t have = well_formed(s + i, n - i, &len);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a message becomes bytes and back.
+/* Encoding and decoding of messages.
  *
  * [tag, {field tag: value}] with fields of value 0 left out (they decode to 0 anyway), fields in
  * table order. Numeric arrays are `bin` of little-endian elements: a step's output of 256 tokens is
@@ -17,7 +17,7 @@
 #include <msgpack.h>
 #include "proto/msgpack_reader.h"
 
-#define PRINT_ELEMENTS_MAX 16u /* of one array; messages go to logs */
+#define PRINT_ELEMENTS_MAX 16u /* of one array; printed messages are written to logs */
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "arrays travel as they lie in memory");
 
@@ -35,8 +35,8 @@ SAME_AS_SPAN(proto_u32s);
 SAME_AS_SPAN(proto_u64s);
 SAME_AS_SPAN(proto_f32s);
 
-/* One function per message that returns its fields: offsetof needs the struct, which FIELD does not
- * name, so a pointer that is never followed carries its type. */
+/* One function per message that returns its fields. offsetof needs the struct, which FIELD does not
+ * name; so the type is that of a pointer which is never dereferenced. */
 #define MSG(msg_tag, msg_name)                               \
     static const struct codec_field *msg_name##_fields(void) \
     {                                                        \
@@ -104,7 +104,7 @@ static bool is_empty(const void *m, const struct codec_field *f)
 
 static int write_to_buf(void *out, const char *data, size_t n)
 {
-    buf_add(out, data, n); /* a failure is kept there and asked for at the end */
+    buf_add(out, data, n); /* the buffer records a failure, which is checked at the end */
     return 0;
 }
 
@@ -135,7 +135,7 @@ static void pack_field(msgpack_packer *pk, const void *m, const struct codec_fie
     }
 }
 
-/* Count what will be written and refuse it before it is. */
+/* Compute the size of the message and reject it before anything is written. */
 static enum q_code check_sizes(const struct codec_message *cm, const void *m, uint32_t *n_field,
                                struct q_err *e)
 {
@@ -179,14 +179,15 @@ static enum q_code encode(const struct codec_message *cm, const void *m, struct 
     if (!rc && out->len - start > PROTO_FRAME_MAX)
         rc = q_fail(e, Q_TOO_LARGE, "%s: %zu bytes exceed the frame limit of %zu", cm->name,
                     out->len - start, PROTO_FRAME_MAX);
-    if (rc && out->data) { /* what was there before stays, nothing of this message does */
+    if (rc && out->data) { /* the contents before the call remain, and nothing of this message */
         out->len = start;
         out->data[start] = '\0';
     }
     return rc;
 }
 
-/* Numbers fit their fields exactly or the frame is refused: a token id must not wrap around. */
+/* A number that does not fit its field is rejected with the frame: a token id must not wrap
+ * around. */
 static enum q_code take_scalar(const struct codec_message *cm, const struct codec_field *f,
                                const struct msgpack_value *v, void *m, struct q_err *e)
 {
@@ -302,7 +303,7 @@ static enum q_code decode_body(struct decoding *d, size_t n_more, struct q_err *
         if (rc)
             return rc;
     }
-    for (size_t i = 1; i < n_more; i++) /* what a newer wire may add after the map */
+    for (size_t i = 1; i < n_more; i++) /* elements that a newer version may add after the map */
         if (!msgpack_reader_skip(&d->w))
             return q_fail(e, Q_CORRUPT, "%s: byte %zu: malformed or truncated", message, d->w.at);
     if (d->w.at != d->w.n)

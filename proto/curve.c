@@ -8,7 +8,7 @@
 #include "common/buf.h"
 #include "common/file.h"
 
-#define FILE_MAX 4096 /* bytes of a key file; more is none */
+#define FILE_MAX 4096 /* bytes of a key file; a longer file is rejected */
 
 static const char *const secret_files[] = {
     [CURVE_ENGINE] = "engine.key",
@@ -68,7 +68,7 @@ enum q_code curve_generate(const char *dir, struct q_err *e)
     return generate_side(dir, CURVE_FRONTEND, e);
 }
 
-/* One key and nothing else but white space after it. */
+/* One key, followed by white space only. */
 static enum q_code read_key(char out[CURVE_TEXT], const char *path, struct q_err *e)
 {
     struct buf text = BUF_INIT;
@@ -94,7 +94,8 @@ out:
     return rc;
 }
 
-/* The group may read: orchestrators mount secrets that way. Everybody else may not. */
+/* The group may read a secret key, because orchestrators mount secrets that way. Other users may
+ * not. */
 static enum q_code check_private(const char *path, struct q_err *e)
 {
     struct stat st;

@@ -17,8 +17,8 @@ static void set_signed(struct msgpack_value *v, int64_t value)
     v->u = value < 0 ? 0 : (uint64_t)value;
 }
 
-/* What a first byte of 0xc0 … 0xdf says: the kind, how many bytes of length, number or count
- * follow, and how many bytes of content come after those without being counted (fixext's payload
+/* Meaning of a lead byte of 0xc0 … 0xdf: the kind, the number of bytes of length, number or count
+ * that follow, and the number of content bytes that this count does not include (fixext's payload
  * and every ext's type byte). */
 struct lead {
     uint8_t kind, size, fixed;
@@ -53,7 +53,7 @@ static double read_float(uint64_t bits, size_t size)
     return (double)f;
 }
 
-/* The value after a lead byte of 0xc0 … 0xdf; `number` is what its size bytes say. */
+/* The value after a lead byte of 0xc0 … 0xdf; `number` is the value of its size bytes. */
 static void set_lead(struct msgpack_value *v, uint8_t first, const struct lead *l, uint64_t number)
 {
     v->kind = (enum msgpack_kind)l->kind;
@@ -77,7 +77,7 @@ static void set_lead(struct msgpack_value *v, uint8_t first, const struct lead *
     }
 }
 
-/* Lead bytes below 0xc0 and above 0xdf carry their value or length in themselves. */
+/* Lead bytes below 0xc0 and above 0xdf contain their value or length. */
 static void set_short(struct msgpack_value *v, uint8_t first)
 {
     if (first < 0x80 || first >= 0xe0) {
@@ -107,7 +107,7 @@ bool msgpack_reader_next(struct msgpack_reader *w, struct msgpack_value *v)
     }
     size_t left = w->n - at;
     bool counted = v->kind == MSGPACK_ARRAY || v->kind == MSGPACK_MAP;
-    /* Every element takes a byte at least, so a larger count lies. */
+    /* Every element has at least one byte, so a larger count is invalid. */
     if (v->n > (v->kind == MSGPACK_MAP ? left / 2 : left)) {
         *v = (struct msgpack_value){.kind = MSGPACK_END};
         return false;

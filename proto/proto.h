@@ -101,7 +101,7 @@ enum msg_tag {
 uint32_t proto_peek(const void *frame, size_t n);
 const char *proto_name(uint32_t tag); /* "submit"; "?" when unknown */
 
-/* The reference page of all messages; proto/reference.md is a copy, compared by a test. */
+/* The reference page of all messages. proto/reference.md is a copy of it; a test compares both. */
 void proto_reference(struct buf *out);
 
 #endif

@@ -17,7 +17,7 @@ void sample_params_default(struct sample_params *p)
     };
 }
 
-/* The float parameters and their ranges; NaN is in none. */
+/* The float parameters and their ranges; NaN is outside every range. */
 static const struct range {
     const char *name;
     size_t offset;
@@ -62,7 +62,7 @@ static enum q_code check_count(const char *name, uint32_t n, uint32_t max, struc
     return Q_OK;
 }
 
-/* All there are, or 20, which more than one tiny vocabulary has not. */
+/* The limit on alternatives: the vocabulary, or 20 for a tiny vocabulary. */
 static enum q_code check_logprobs(const char *name, uint32_t n, uint32_t vocab_size,
                                   struct q_err *e)
 {
@@ -74,7 +74,7 @@ static enum q_code check_logprobs(const char *name, uint32_t n, uint32_t vocab_s
 
 bool sample_bad_words_fit(const uint32_t *bad_words, uint32_t n_bad, uint32_t vocab_size)
 {
-    uint32_t left = 0; /* ids of the sequence that are still to come */
+    uint32_t left = 0; /* ids of the sequence that follow */
     for (uint32_t i = 0; i < n_bad; i++) {
         if (left) {
             if (bad_words[i] >= vocab_size)
@@ -87,7 +87,7 @@ bool sample_bad_words_fit(const uint32_t *bad_words, uint32_t n_bad, uint32_t vo
     return left == 0;
 }
 
-/* Any id twice? n <= SAMPLE_BIAS_MAX, so that half of the table stays free. */
+/* Does an id occur twice? n <= SAMPLE_BIAS_MAX, so at least half of the table stays free. */
 static bool is_twice(const uint32_t *ids, uint32_t n, uint32_t *which)
 {
     enum { BITS = 11, SIZE = 1 << BITS };
@@ -148,7 +148,7 @@ enum q_code sample_params_check(const struct sample_params *p, uint32_t vocab_si
     return Q_OK;
 }
 
-/* Alternatives travel as count + 1, so that a field left out means none. */
+/* The number of alternatives is sent plus 1, so that an omitted field means none. */
 static uint32_t logprobs_from_wire(uint32_t n)
 {
     return n == 0 ? SAMPLE_NO_LOGPROBS : n - 1;

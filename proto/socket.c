@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* czmq's zsock for making and configuring sockets, zmq_msg on it for frames: zmsg and zframe would
- * allocate a list per frame and assert when that fails.
+/* Sockets are created and configured with czmq's zsock; frames are sent and received with zmq_msg,
+ * because zmsg and zframe allocate a list per frame and assert if the allocation fails.
  *
- * Readiness. ZeroMQ's fd tells only that something happened since one last looked, and looking (any
- * send or receive) clears it. A loop that waits on it bare can sleep over a frame. So the owner
- * waits on an epoll fd that holds the ZeroMQ fd     something arrived while nobody looked an
- * eventfd        we looked, and there is a frame still (`kicked`) the ZAP fd        a client waits
- * to be let in (listening with keys) and every send and receive brings the eventfd in line with the
- * truth.
+ * Readiness. ZeroMQ's descriptor only signals that the state changed since the last send or
+ * receive, and each of them clears the signal. A loop that waits for this descriptor alone can miss
+ * a frame. So the owner waits for an epoll descriptor of
+ *     the ZeroMQ descriptor   something arrived since the last call
+ *     an eventfd              a frame is waiting after the last call (`kicked`)
+ *     the ZAP descriptor      a client waits for authentication (listening with keys)
+ * and every send and receive updates the eventfd.
  *
- * High-water marks and what happens there. Engine to a frontend that stopped reading: socket_send
- * says Q_NO_SPACE and the engine forgets the frontend (its requests come again when it lives).
- * Frontend to an engine that stopped reading, or is away (ZMQ_IMMEDIATE: nothing is queued for a
- * connection that does not exist, a restarted engine must see hello first): Q_UNAVAILABLE, and the
- * frontend keeps the request. Frames are never dropped silently: ROUTER_MANDATORY. */
+ * High-water marks. An engine whose frontend does not read gets Q_NO_SPACE from socket_send and
+ * drops the frontend, which submits its requests again when it reconnects. A frontend whose engine
+ * does not read, or is not connected, gets Q_UNAVAILABLE and keeps the request (ZMQ_IMMEDIATE: no
+ * frame is queued without a connection, because a restarted engine must get hello first). No frame
+ * is dropped silently: ROUTER_MANDATORY. */
 #include "proto/socket.h"
 #include <errno.h>
 #include <netdb.h>
@@ -47,11 +48,11 @@ struct socket {
     zmq_msg_t frame; /* the one given out last */
     char address[ADDRESS_TEXT_MAX];
     char path[ADDRESS_PATH_MAX +
-              1]; /* of the file we listen on, "" = none; libzmq leaves it behind */
+              1]; /* socket file of a listening socket, "" = none; libzmq does not remove it */
 };
 
-/* czmq would install handlers for SIGINT and SIGTERM when its first socket is made; signals are
- * main's business. */
+/* Prevent czmq from installing handlers for SIGINT and SIGTERM with its first socket; main handles
+ * signals. */
 static void quiet_czmq(void)
 {
     static bool done;
@@ -115,8 +116,9 @@ static enum q_code set_keys(struct socket *s, const struct socket_config *c, str
     return rc;
 }
 
-/* libzmq removes whatever lies at an ipc path before it binds, a living engine's socket or a user's
- * file too. So look first: a socket nobody answers on is stale and may go. */
+/* libzmq removes an existing file at an ipc path before it binds, even the socket of a running
+ * engine or a user's file. So check first: a socket on which no process listens is stale and may be
+ * replaced. */
 static enum q_code check_path_free(const char *path, struct q_err *e)
 {
     struct stat st;
@@ -176,8 +178,8 @@ static enum q_code bind_text(struct socket *s, const char *text, struct q_err *e
     return Q_OK;
 }
 
-/* libzmq binds the first address of a name. Here each one gets a listening descriptor (net.h), and
- * libzmq takes these over. "*" and the names of network interfaces are libzmq's. */
+/* libzmq binds only the first address of a name. So each address gets a listening descriptor
+ * (net.h), which libzmq takes over. "*" and names of network interfaces are passed to libzmq. */
 static enum q_code bind_tcp(struct socket *s, const struct address *a, struct q_err *e)
 {
     char text[ADDRESS_TEXT_MAX];
@@ -277,7 +279,7 @@ void socket_free(struct socket *s)
         close(s->kick_fd);
     zmq_msg_close(&s->frame);
     if (s->path[0])
-        unlink(s->path); /* nobody else can have taken it over while we listened */
+        unlink(s->path); /* no other process can have replaced it while this one listened */
     zsock_destroy(&s->zsock);
     if (s->zap)
         zap_unref();
@@ -294,7 +296,7 @@ const char *socket_address(const struct socket *s)
     return s->address;
 }
 
-/* Make the eventfd readable exactly when `ready`. */
+/* Set the eventfd: readable if and only if `ready`. */
 static void set_kick(struct socket *s, bool ready)
 {
     uint64_t one = 1;
@@ -311,7 +313,7 @@ static bool frame_waits(struct socket *s)
     return zmq_getsockopt(s->handle, ZMQ_EVENTS, &events, &n) == 0 && (events & ZMQ_POLLIN);
 }
 
-/* Receive into s->frame; false when nothing is there. */
+/* Receive one part into s->frame; false when none is there. */
 static bool recv_part(struct socket *s)
 {
     int rc;
@@ -321,15 +323,15 @@ static bool recv_part(struct socket *s)
     return rc >= 0;
 }
 
-/* Read what follows of a multi-part message. Parts arrive together, so none is missing. */
+/* Read the remaining parts of a message. All parts of a message arrive together. */
 static void skip_parts(struct socket *s)
 {
     while (zmq_msg_more(&s->frame) && recv_part(s))
         continue;
 }
 
-/* One message, peer name first on a listening socket. True when it is a good one and s->frame holds
- * it. */
+/* Read one message; on a listening socket its first part is the peer's name. True if the message is
+ * valid; then s->frame contains it. */
 static bool take_message(struct socket *s, struct socket_peer *peer)
 {
     if (s->listening) {

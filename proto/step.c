@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The layout of a step and of a result in shared memory, and the checks that let a reader trust it.
+/* The layout of a step and of a result in shared memory, and the checks of the reader.
  *
  *     step     head | seqs | admits | blocks | known | stop ids | bias ids | bias | lists | outs |
  *              ins
  *     result   head | rows | top ids | top logprobs              each part starts on 8 bytes
  *
- * Counts come first and sizes follow from them, so the one who lays out and the one who views run
- * the same arithmetic (place). All sums are 64-bit over 32-bit counts and cannot wrap. */
+ * The counts come first and determine all sizes, so writer and reader use the same function
+ * (place). All sums are 64-bit sums of 32-bit counts and cannot overflow. */
 #include "proto/step.h"
 #include <string.h>
 #include "proto/proto.h"
 
 #define ALIGN 8u
 
-struct place { /* walks over memory[0..n) handing out parts */
+struct place { /* assigns parts of memory[0..n) one after the other */
     char *memory;
     uint64_t at;
 };
@@ -25,7 +25,7 @@ static void *part(struct place *p, uint64_t n_item, size_t size)
     return start;
 }
 
-/* Sizes only when memory is NULL. Returns the bytes of the whole. */
+/* memory NULL: sizes only. Returns the total number of bytes. */
 static uint64_t place_step(struct step_view *v, void *memory, const struct step_head *h)
 {
     struct place p = {memory, 0};
@@ -63,11 +63,12 @@ uint64_t step_top_max(const struct step_limits *l)
     return (uint64_t)l->logit_rows_max * SAMPLE_LOGPROBS_FEW + l->top_more;
 }
 
-/* The largest count each part may have, in a head. False when one has more than 32 bits. */
+/* The maximum counts of the parts, as a head. False if one exceeds 32 bits. */
 static bool counts_max(struct step_head *h, const struct step_limits *l)
 {
     uint64_t n_seq = l->max_num_seqs;
-    /* Blocks are appended for rows of this step, or ahead for a whole history that is admitted. */
+    /* Maximum number of appended blocks: for the rows of this step, or in advance for the complete
+     * history of an admitted sequence. */
     uint64_t n_block = n_seq * blocks_of(l->max_model_len);
     uint64_t n_stop_id = n_seq * STEP_STOP_IDS_MAX, n_bias = n_seq * SAMPLE_BIAS_MAX;
     if (n_seq > STEP_SEQS_MAX || n_block > UINT32_MAX || n_stop_id > UINT32_MAX ||
@@ -153,7 +154,7 @@ static enum q_code check_counts(const struct step_head *h, const struct step_lim
     return Q_OK;
 }
 
-/* What one seq may ask for, alone. */
+/* Check one seq by itself. */
 static enum q_code check_seq(const struct step_seq *q, const struct step_limits *l, struct q_err *e)
 {
     const uint32_t known_flags = STEP_SAMPLE | STEP_ADMIT | STEP_PROMPT_LOGPROBS | STEP_SPECULATE;
@@ -184,7 +185,7 @@ uint32_t step_seq_logits(const struct step_seq *q)
     return (q->flags & STEP_SAMPLE) != 0;
 }
 
-/* A slot may appear once: the worker keeps one row range per slot. */
+/* A slot may occur once: the worker keeps one range of rows per slot. */
 static bool mark_slot(uint64_t *seen, uint32_t slot)
 {
     uint64_t bit = UINT64_C(1) << (slot % 64);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A request is eight parts and so is nothing else; anything malformed gets "400". All of it comes
- * from libzmq itself, but the key in it is the client's. */
+/* A request has exactly eight parts; a malformed one is answered with "400". libzmq writes all
+ * parts, but the key in them comes from the client. */
 #include "proto/zap.h"
 #include <string.h>
 #include <czmq.h>
@@ -59,7 +59,7 @@ uint64_t zap_n_refused(void)
     return zap.n_refused;
 }
 
-/* Without a way out at the first difference, so that time tells nothing about the key. */
+/* Compare without an early exit, so that the time reveals nothing about the key. */
 static bool same_key(const uint8_t *a, const uint8_t *b)
 {
     uint8_t differ = 0;
@@ -92,7 +92,7 @@ static bool answer_one(void *handler)
     bool more = true;
     for (int i = 0; i < PARTS_MAX; i++)
         zmq_msg_init(&parts[i]);
-    while (more) { /* parts beyond the last go into the last */
+    while (more) { /* further parts overwrite the last one */
         zmq_msg_t *part = &parts[n_part < PARTS_MAX ? n_part : PARTS_MAX - 1];
         if (zmq_msg_recv(part, handler, ZMQ_DONTWAIT) < 0)
             break;

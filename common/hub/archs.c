@@ -29,8 +29,8 @@ const char *archs_of_type(const char *model_type)
     return NULL;
 }
 
-/* "Qwen3NextForCausalLM" is nearest to the longest of those whose part before "For" it begins with:
- * Qwen3ForCausalLM. NULL: to none. Letters of another case are the same. */
+/* "Qwen3NextForCausalLM" is most similar to the longest architecture name whose part before "For"
+ * is a prefix of it: Qwen3ForCausalLM. Case is ignored. NULL: none. */
 static const char *nearest(const char *architecture)
 {
     const char *found = NULL;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The numbers of config.json are read by a table: key, place, range. A range is chosen so that
- * every product the engine forms of two such numbers and an element size fits in 63 bits. What
- * transformers assumes when a key is absent depends on the model type; those few cases are a second
- * table. */
+/* The numbers of config.json are read by a table of keys, struct members and ranges. The ranges
+ * ensure that every product of two such numbers and an element size that the engine computes fits
+ * in 63 bits. The defaults of transformers for absent keys depend on the model type in a few cases;
+ * these are in a second table. */
 #include "common/hub/config.h"
 #include <limits.h>
 #include <string.h>
@@ -92,7 +92,7 @@ static enum q_code load_names(struct model_config *c, const struct hub_json_at *
     return read_name(c->model_type, at, "model_type", type, e);
 }
 
-/* What this version cannot run whatever the family, refused by name instead of giving wrong
+/* Features that no family supports are rejected by name, because ignoring them gives wrong
  * answers. */
 static enum q_code refuse_features(const struct hub_json_at *at, struct q_err *e)
 {
@@ -102,7 +102,8 @@ static enum q_code refuse_features(const struct hub_json_at *at, struct q_err *e
     return Q_OK;
 }
 
-/* One size is not given: which, what is accepted, and what else the architecture needs. */
+/* A required size is missing: name the key, the accepted values, and the other keys that the
+ * architecture requires. */
 static enum q_code fail_missing(const struct model_config *c, const struct hub_json_at *at,
                                 const struct field *f, struct q_err *e)
 {
@@ -182,8 +183,8 @@ static enum q_code load_dtype(struct model_config *c, const struct hub_json_at *
                   at->path, text);
 }
 
-/* layer_types says it layer by layer; without it max_window_layers says which layers come first
- * with full attention; without that every layer has the window, or every second. */
+/* layer_types gives the kind of each layer; without it, the first max_window_layers layers have
+ * full attention; without that, every layer has the window, or every second one. */
 static enum q_code load_windows(struct model_config *c, const struct hub_json_at *at,
                                 struct q_err *e)
 {

@@ -43,23 +43,23 @@ struct rope_config {
     float short_factor[CONFIG_ROPE_FACTORS_MAX], long_factor[CONFIG_ROPE_FACTORS_MAX];
 };
 
-struct moe_config {        /* mixture of experts, in place of a layer's MLP */
-    uint32_t n_expert;     /* 0: no layer has any */
-    uint32_t n_used;       /* of them, by each token: 1 … n_expert */
-    uint32_t width;        /* outputs of one expert's gate */
-    uint32_t shared_width; /* of that of an expert which all tokens use; 0: there is none */
-    bool renormalize;      /* the weights of those used are made to add up to 1 */
+struct moe_config {                 /* mixture of experts, in place of a layer's MLP */
+    uint32_t n_expert;              /* 0: no layer has any */
+    uint32_t n_used;                /* experts per token: 1 … n_expert */
+    uint32_t width;                 /* outputs of one expert's gate */
+    uint32_t shared_width;          /* outputs of the shared expert's gate; 0: no shared expert */
+    bool renormalize;               /* normalize the weights of the chosen experts to a sum of 1 */
     bool layers[CONFIG_LAYERS_MAX]; /* which have them */
 };
 
-/* What some families compute besides; those that do not are not asked. 0: the config does not say
- * it. */
+/* Parameters of computations that only some families have. 0: not in the config. */
 struct forward_config {
     double attention_soft_cap, logit_soft_cap;
-    double query_scalar;         /* scores are divided by its root instead of head_dim's */
+    double query_scalar;         /* scores are divided by its square root instead of head_dim's */
     double attention_multiplier; /* scores are multiplied by it instead */
     double embedding_multiplier, residual_multiplier, logit_multiplier;
-    double rotary_fraction; /* of a head's elements, the first of which are rotated: 0 … 1 */
+    double
+        rotary_fraction; /* part of a head's elements that is rotated, from the first on: 0 … 1 */
     bool parallel_residual;
 };
 
@@ -78,8 +78,7 @@ struct model_config {
     struct quant_config quant;
     struct forward_config forward;
     enum dtype dtype;                 /* of the checkpoint; F32, F16 or BF16; F32 when not said */
-    uint32_t eos_ids[CONFIG_EOS_MAX]; /* union of config.json and generation_config.json is NOT
-                                         taken: see load */
+    uint32_t eos_ids[CONFIG_EOS_MAX]; /* of generation_config.json, else of config.json */
     uint32_t n_eos;
     uint32_t bos_id; /* UINT32_MAX = none */
 };
@@ -91,7 +90,7 @@ struct generation_defaults { /* generation_config.json; has_x false = not given 
     int64_t top_k, max_new_tokens;
 };
 
-/* Elements of a head that are rotated, the first of it. */
+/* Number of rotated elements of a head, from the first on. */
 static inline uint32_t model_config_n_rot(const struct model_config *c)
 {
     const double fraction = c->forward.rotary_fraction;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a family computes besides what all do. Each key is read for the model types that have it, in
- * their spelling; a value that transformers takes when a key is absent stands in the row. */
+/* Computations that only some families have. Each key is read for the model types that use it, in
+ * their spelling; the row contains transformers' default for an absent key. */
 #include "common/hub/config_internal.h"
 #include <string.h>
 
@@ -9,7 +9,7 @@ struct family {
     const char *act_key, *act; /* act: when act_key is absent */
     const char *eps_key;
     double eps;
-    const char *fraction_key; /* of a head's elements that are rotated; NULL: all are */
+    const char *fraction_key; /* part of a head's elements that is rotated; NULL: all */
     double fraction;
     double attention_cap, logit_cap, query_scalar;
     bool has_caps; /* these three are keys of it */
@@ -136,7 +136,7 @@ static enum q_code check_unsupported(const struct model_config *c, const struct 
                   row->unsupported, c->model_type);
 }
 
-/* How many elements of a head are rotated. Newer configs say it among the rope parameters. */
+/* The number of rotated elements of a head. Newer configs have it among the rope parameters. */
 static enum q_code load_fraction(struct model_config *c, const struct family *row,
                                  const struct hub_json_at *at, struct q_err *e)
 {

@@ -20,8 +20,8 @@ FALLIBLE config_moe_load(struct model_config *c, const struct hub_json_at *at, s
 /* Fills c->rope from c's sizes and the object. Errors: Q_CORRUPT, Q_UNSUPPORTED (a kind that is not
  * in enum rope_kind, with the kinds that are). */
 FALLIBLE config_rope_load(struct model_config *c, const struct hub_json_at *at, struct q_err *e);
-/* Fills c->forward and what else a family spells in its own way: activation, eps, biases, tied
- * embeddings. c->model_type and c->head_dim are set. Errors: Q_CORRUPT, Q_UNSUPPORTED. */
+/* Fills c->forward and the settings whose keys differ between families: activation, eps, biases,
+ * tied embeddings. c->model_type and c->head_dim are set. Errors: Q_CORRUPT, Q_UNSUPPORTED. */
 FALLIBLE config_forward_load(struct model_config *c, const struct hub_json_at *at, struct q_err *e);
 
 #endif

@@ -4,14 +4,14 @@
 
 #define WIDTH_MAX (1u << 20) /* as intermediate_size's */
 
-/* What transformers assumes when a key is absent. */
+/* Defaults of transformers for absent keys. */
 static const struct family {
     const char *model_type;
     uint32_t n_expert, n_used;
-    uint32_t width;   /* moe_intermediate_size; 0: it is intermediate_size, and no key of its own */
-    uint32_t shared;  /* shared_expert_intermediate_size; 0: no key of it */
+    uint32_t width;   /* moe_intermediate_size; 0: no such key, intermediate_size is used */
+    uint32_t shared;  /* shared_expert_intermediate_size; 0: the key does not exist */
     bool renormalize; /* norm_topk_prob */
-    bool says_so;     /* norm_topk_prob is a key of it */
+    bool says_so;     /* the key norm_topk_prob exists */
 } families[] = {
     {"mixtral", 8, 2, 0, 0, true, false},
     {"olmoe", 64, 8, 0, 0, false, true},
@@ -27,7 +27,7 @@ static const struct family *family_of(const char *model_type)
     return NULL;
 }
 
-/* Layers named by mlp_only_layers, and those that decoder_sparse_step skips, have none. */
+/* Layers listed in mlp_only_layers, and layers that decoder_sparse_step skips, have no experts. */
 static enum q_code load_layers(struct model_config *c, const struct hub_json_at *at,
                                struct q_err *e)
 {
@@ -47,7 +47,8 @@ static enum q_code load_layers(struct model_config *c, const struct hub_json_at 
         if (!json_is_integer(layer) || json_integer_value(layer) < 0)
             return q_fail(e, Q_CORRUPT, "%s: mlp_only_layers[%zu] is %s, expected a layer number",
                           at->path, i, json_is_integer(layer) ? "below 0" : hub_json_kind(layer));
-        if (json_integer_value(layer) < c->n_layer) /* more change nothing, as in transformers */
+        if (json_integer_value(layer) <
+            c->n_layer) /* further layers have no effect, as in transformers */
             c->moe.layers[json_integer_value(layer)] = false;
     }
     return Q_OK;
@@ -60,7 +61,7 @@ enum q_code config_moe_load(struct model_config *c, const struct hub_json_at *at
     enum q_code rc;
     if (!f)
         return Q_OK;
-    if (hub_json_find(at, "clip_qkv")) /* of olmoe; null in what is published */
+    if (hub_json_find(at, "clip_qkv")) /* a key of olmoe; null in published checkpoints */
         return q_fail(e, Q_UNSUPPORTED, "%s: clip_qkv is not supported, expected null", at->path);
     int64_t n = f->n_expert, used = f->n_used, width = f->width ? f->width : c->intermediate_size;
     int64_t shared = f->shared;

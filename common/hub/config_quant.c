@@ -13,7 +13,7 @@ const char *quant_method_name(enum quant_method m)
     return names[m];
 }
 
-/* group_size: -1 and absence mean the whole row. */
+/* group_size: -1 or an absent key means the whole row. */
 static enum q_code load_group_size(struct quant_config *q, const struct hub_json_at *at,
                                    struct q_err *e)
 {
@@ -80,7 +80,7 @@ static enum q_code load_awq(struct quant_config *q, const struct hub_json_at *at
     return Q_OK;
 }
 
-/* A pair [outputs, inputs] that share a scale, or nothing. */
+/* The block [outputs, inputs] that shares a scale; may be absent. */
 static enum q_code load_blocks(struct quant_config *q, const struct hub_json_at *at,
                                const char *key, struct q_err *e)
 {
@@ -97,7 +97,8 @@ static enum q_code load_blocks(struct quant_config *q, const struct hub_json_at 
     return Q_OK;
 }
 
-/* Activations are static or dynamic there; what computes quantizes them by row in any case. */
+/* The activation scheme may be static or dynamic; the kernels quantize activations by row in both
+ * cases. */
 static enum q_code load_fp8(struct quant_config *q, const struct hub_json_at *at, struct q_err *e)
 {
     const char *format = "e4m3";
@@ -111,7 +112,7 @@ static enum q_code load_fp8(struct quant_config *q, const struct hub_json_at *at
     return rc ? rc : load_blocks(q, at, "weight_block_size", e);
 }
 
-/* Of compressed-tensors' float-quantized. */
+/* The format float-quantized of compressed-tensors. */
 static enum q_code load_float_scheme(struct quant_config *q, const struct hub_json_at *at,
                                      const char *strategy, struct q_err *e)
 {

@@ -20,10 +20,10 @@ enum quant_method {
 struct quant_config {
     enum quant_method method;
     uint32_t bits;       /* 4 or 8 */
-    uint32_t group_size; /* inputs that share a scale; 0 = all of an output's */
-    uint32_t row_block;  /* fp8: outputs that share one, with group_size; 0 = the tensors say */
-    bool zeros_less_one; /* GPTQ's first format stores a zero as one less than it is */
-    bool symmetric;      /* compressed-tensors: there are no zeros beside the scales */
+    uint32_t group_size; /* inputs that share a scale; 0 = all inputs of an output */
+    uint32_t row_block;  /* fp8: outputs that share a scale; 0 = given by the tensors */
+    bool zeros_less_one; /* GPTQ's first format stores zero points minus one */
+    bool symmetric;      /* compressed-tensors: no zero points */
 };
 
 /* Fills *q from the key quantization_config (or compression_config) of at->object; QUANT_NONE where

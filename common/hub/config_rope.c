@@ -5,7 +5,7 @@
 #define THETA_DEFAULT 10000.0
 #define ORIGINAL      "original_max_position_embeddings"
 
-/* Which keys a kind cannot do without. */
+/* Keys that each kind requires. */
 enum { NEED_FACTOR = 1, NEED_BANDS = 2, NEED_ORIGINAL = 4, NEED_FACTORS = 8 };
 
 static const struct {
@@ -88,7 +88,7 @@ static enum q_code read_factors(float *out, const struct hub_json_at *at, const 
     return Q_OK;
 }
 
-/* What longrope cannot do without: a factor of each pair, for short and for long sequences. */
+/* longrope requires a factor for each pair of elements, for short and for long sequences. */
 static enum q_code read_long(struct model_config *c, const struct hub_json_at *at, struct q_err *e)
 {
     const uint32_t n = model_config_n_rot(c) / 2;

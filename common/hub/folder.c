@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Formats are known by their names, as people know them; only GGUF has a file's first bytes looked
- * at, because its files are renamed most. Nothing here decides what is loaded: it only words a
- * refusal that was certain before. */
+/* Formats are recognised by file names; only for GGUF the first bytes of a file are read too,
+ * because GGUF files are often renamed. These functions do not decide which files are loaded: they
+ * formulate the error after a folder was rejected. */
 #include "common/hub/folder.h"
 #include <dirent.h>
 #include <errno.h>
@@ -20,8 +20,8 @@
 #include "common/hub/hub_json.h"
 #include "common/mem.h"
 
-#define NAMES_SHOWN 5u    /* of those found, in a message */
-#define NAMES_SEEN  8192u /* entries of a folder that are looked at */
+#define NAMES_SHOWN 5u    /* names in a message */
+#define NAMES_SEEN  8192u /* entries of a folder that are read */
 #define READS       "quire reads Hugging Face folders (config.json, a tokenizer, *.safetensors)"
 #define GGUF_WAY                                                                         \
     READS ", not GGUF: use the folder or id of the original model, or convert the file " \
@@ -35,12 +35,12 @@
 
 enum kind_is { IS_WEIGHTS, IS_PART, IS_IGNORED };
 
-/* Names and what they show; the first row that fits counts. */
+/* File name patterns and formats; the first matching row counts. */
 static const struct kind {
-    const char *begin, *end; /* of the name, letters of either case */
+    const char *begin, *end; /* end of the name, compared without case */
     const char *is;          /* "X is …", "X holds …" */
-    const char *way;         /* NULL: it is fine, but for its place */
-    enum kind_is means;      /* IS_PART: of a model, as it is read */
+    const char *way;         /* NULL: a supported file in the wrong place */
+    enum kind_is means;      /* IS_PART: a part of a supported model */
 } kinds[] = {
     // clang-format off
     {"",             ".gguf",        "a GGUF file", GGUF_WAY, IS_WEIGHTS},
@@ -122,9 +122,9 @@ enum q_code folder_refuse_file(const char *path, struct q_err *e)
                   !slash ? "." : path);
 }
 
-/* What is in a folder. */
+/* Content of a folder. */
 struct content {
-    char example[N_KIND][NAME_MAX + 1]; /* a name of each kind; "" = none */
+    char example[N_KIND][NAME_MAX + 1]; /* a file name of each kind; "" = none */
     struct buf names;                   /* the first few, of any kind */
     struct buf models;                  /* sub-folders with config.json: the first few */
     struct buf cached;                  /* ids of models--org--name: the first few */
@@ -139,7 +139,7 @@ static void add_name(struct buf *b, uint32_t *n, const char *name)
         buf_add_str(b, ", …");
 }
 
-/* The last part of a path: without slashes at its end. */
+/* The last component of a path, without trailing slashes. */
 static void last_part(char out[NAME_MAX + 1], const char *path)
 {
     size_t n = strlen(path), at;
@@ -150,7 +150,7 @@ static void last_part(char out[NAME_MAX + 1], const char *path)
     snprintf(out, NAME_MAX + 1, "%.*s", (int)(n - at), path + at);
 }
 
-/* "models--org--name" -> "org/name"; false: it is not such a name. */
+/* "models--org--name" -> "org/name"; false: not such a name. */
 static bool cached_id(char out[NAME_MAX + 1], const char *name)
 {
     static const char start[] = "models--";
@@ -269,7 +269,7 @@ static size_t first_weights(const struct content *c)
     return N_KIND;
 }
 
-/* The first weights that could be read if their names and surroundings were right; NULL = none. */
+/* A safetensors file with an unexpected name; NULL = none. */
 static const char *safetensors_in(const struct content *c)
 {
     for (size_t i = 0; i < N_KIND; i++)
@@ -375,7 +375,7 @@ static enum q_code check_shard(const char *dir, const char *name, const char *in
     return rc;
 }
 
-/* Each shard once: an index names it with every tensor in it. */
+/* Each shard is checked once; the index names it for every tensor in it. */
 static enum q_code check_shards(const char *dir, const char *index, struct q_err *e)
 {
     json_t *root = NULL, *seen = json_object();
@@ -385,7 +385,7 @@ static enum q_code check_shards(const char *dir, const char *index, struct q_err
     for (void *it = json_object_iter(map); it && !rc; it = json_object_iter_next(map, it)) {
         const char *name = json_string_value(json_object_iter_value(it));
         if (!name || !*name || strchr(name, '/') || json_object_get(seen, name))
-            continue; /* what is wrong with a name, tensor_set_open says */
+            continue; /* tensor_set_open reports invalid names */
         if (json_object_set_new(seen, name, json_true()))
             rc = q_fail(e, Q_NO_MEMORY, "out of memory reading %s", index);
         else

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A cached model is models--org--name/{refs/REVISION, snapshots/HASH/files}: refs/main holds the
- * hash that "main" stood for when it was downloaded, so the newest snapshot is never guessed from
- * dates. Ids and revisions come from users and become path components, so both are checked
- * character by character before they touch the file system. */
+/* A cached model is models--org--name/{refs/REVISION, snapshots/HASH/files}: refs/main contains the
+ * hash of "main" at the time of the download, so the newest snapshot is not guessed from dates. Ids
+ * and revisions come from users and become path components, so both are checked character by
+ * character before they are used in a path. */
 #include "common/hub/hub.h"
 #include <ctype.h>
 #include <dirent.h>
@@ -111,8 +111,7 @@ static enum q_code join2(char *out, const char *repo, const char *a, const char 
     return rc ? rc : path_join(out, PATH_MAX, dir, b, e);
 }
 
-/* The hash that refs/REVISION holds; the revision itself when there is no such file (it may be a
- * hash). */
+/* The hash in refs/REVISION; the revision itself if there is no such file (it may be a hash). */
 static enum q_code read_ref(char hash[HASH_MAX + 1], const char *repo, const char *revision,
                             struct q_err *e)
 {
@@ -138,11 +137,11 @@ out:
     return rc;
 }
 
-/* What a user can do about a model that is not there. */
+/* The remedy for a missing model. */
 #define DOWNLOAD "quire does not download models yet: download it with `hf download "
 
-/* " --revision R --cache-dir D", as far as they were given. A word that a shell would take apart is
- * between quotes. */
+/* " --revision R --cache-dir D", for the values that are set. A value with characters that are
+ * special to a shell is quoted. */
 static void download_options(struct buf *out, const char *revision)
 {
     const struct {
@@ -228,7 +227,8 @@ static enum q_code resolve_folder(char dir[PATH_MAX], const char *model, struct 
     return Q_OK;
 }
 
-/* For what is neither a folder nor a file and looks like a path, or like no id. */
+/* The error for a MODEL that is neither a folder nor a file, and looks like a path or is not a
+ * valid id. */
 static enum q_code fail_no_folder(const char *model, int why, struct q_err *e)
 {
     static const char site[] = "://huggingface.co/";
@@ -299,8 +299,8 @@ enum q_code hub_resolve_tokenizer(char path[PATH_MAX], const char *tokenizer, co
     return hub_find_tokenizer(path, tokenizer, revision, e) ? q_wrap(e, "--tokenizer") : Q_OK;
 }
 
-/* One part of the digest: its name, its length and its bytes, so that no two sets of parts look the
- * same. */
+/* Add one part to the digest: name, length and bytes, so that different sets of parts give
+ * different digests. */
 static bool digest_part(EVP_MD_CTX *ctx, const char *name, const void *data, size_t n)
 {
     uint64_t n64 = n;
@@ -312,7 +312,7 @@ static bool digest_part(EVP_MD_CTX *ctx, const char *name, const void *data, siz
            (n == 0 || EVP_DigestUpdate(ctx, data, n));
 }
 
-/* config.json with its keys sorted and its spaces gone: the same meaning gives the same text. */
+/* config.json with sorted keys and without white space, so that equal values give equal texts. */
 static enum q_code config_text(char **out, const char *dir, struct q_err *e)
 {
     char path[PATH_MAX];
@@ -325,7 +325,7 @@ static enum q_code config_text(char **out, const char *dir, struct q_err *e)
     return *out ? Q_OK : q_fail(e, Q_NO_MEMORY, "%s: out of memory", path);
 }
 
-/* May the tokenizer be read from a file of this name, or say what it depends on? */
+/* Can a file of this name be the tokenizer, or contain its settings? */
 static bool is_tokenizer_file(const char *name)
 {
     static const char *const names[] = {

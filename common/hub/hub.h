@@ -14,13 +14,12 @@
  * folder or file of another kind: folder.h), Q_INVALID (no id and no path). */
 FALLIBLE hub_resolve(char dir[PATH_MAX], const char *model, const char *revision, struct q_err *e);
 
-/* Where a tokenizer is: `what` names a folder or a file, which stays as it is and needs no
- * config.json, or a model id as above. path: [PATH_MAX] out. Errors: those of hub_resolve,
- * Q_TOO_LARGE. */
+/* Find a tokenizer. `what`: a folder or a file, used unchanged (no config.json required), or a
+ * model id as above. path: [PATH_MAX] out. Errors: those of hub_resolve, Q_TOO_LARGE. */
 FALLIBLE hub_find_tokenizer(char path[PATH_MAX], const char *what, const char *revision,
                             struct q_err *e);
 
-/* What --tokenizer and --tokenizer-revision name: a folder, a file, or a model id as above; empty:
+/* Resolve --tokenizer and --tokenizer-revision: a folder, a file, or a model id as above; empty:
  * the model's own folder. path: [PATH_MAX] out. Errors: those of hub_resolve. */
 FALLIBLE hub_resolve_tokenizer(char path[PATH_MAX], const char *tokenizer, const char *revision,
                                const char *model_dir, struct q_err *e);

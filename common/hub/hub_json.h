@@ -15,8 +15,8 @@
 #define HUB_JSON_FILE_MAX \
     ((size_t)64 << 20) /* bytes; index files of the largest checkpoints have a few MB */
 
-/* Parse `n` bytes that must be one JSON object. `what` is the path for messages. The caller gives
- * the result back with json_decref. Errors: Q_CORRUPT (line and column), Q_NO_MEMORY. */
+/* Parse `n` bytes that must be one JSON object. `what` is the path for messages. The caller
+ * releases the result with json_decref. Errors: Q_CORRUPT (line and column), Q_NO_MEMORY. */
 FALLIBLE hub_json_parse(json_t **out, const char *data, size_t n, const char *what,
                         struct q_err *e);
 /* The same for a whole file. Errors: also Q_NOT_FOUND, Q_IO, Q_TOO_LARGE. */
@@ -31,7 +31,7 @@ const json_t *hub_json_find(const struct hub_json_at *at, const char *key);
 struct hub_json_range {
     double min, max; /* both accepted; whole numbers are exact below 2^53 */
 };
-/* Each leaves *out alone when the key is not given. Errors: Q_CORRUPT. */
+/* *out is unchanged if the key is absent. Errors: Q_CORRUPT. */
 FALLIBLE hub_json_int(int64_t *out, const struct hub_json_at *at, const char *key,
                       struct hub_json_range r, struct q_err *e);
 FALLIBLE hub_json_number(double *out, const struct hub_json_at *at, const char *key,
@@ -40,7 +40,7 @@ FALLIBLE hub_json_bool(bool *out, const struct hub_json_at *at, const char *key,
 /* *out is borrowed from the object. */
 FALLIBLE hub_json_str(const char **out, const struct hub_json_at *at, const char *key,
                       struct q_err *e);
-/* "a number", "a list": what was found, for messages. */
+/* "a number", "a list": the kind of a value, for messages. */
 const char *hub_json_kind(const json_t *v);
 
 #endif

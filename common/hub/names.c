@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Without slashes at its end, if that leaves any byte. */
+/* Remove trailing slashes, unless nothing else remains. */
 static size_t trimmed(const char *s)
 {
     size_t n = strlen(s);
@@ -42,7 +42,7 @@ static bool id_of_path(char out[PATH_MAX], const char *path)
     return *out;
 }
 
-/* The last part of a path; false for ".", ".." and the root, which name nothing. */
+/* The last component of a path; false for ".", ".." and the root, which have no name. */
 static bool last_part(char out[PATH_MAX], const char *path)
 {
     size_t n = trimmed(path), at = n;
@@ -52,7 +52,8 @@ static bool last_part(char out[PATH_MAX], const char *path)
     return *out && strcmp(out, ".") != 0 && strcmp(out, "..") != 0;
 }
 
-/* The shell's name of the working folder, which may go through links; the system's has none. */
+/* The working folder as the shell names it, which may contain links; the result of getcwd contains
+ * none. */
 static const char *working_dir(char system[PATH_MAX])
 {
     char real[PATH_MAX];
@@ -63,8 +64,8 @@ static const char *working_dir(char system[PATH_MAX])
                                                                                     : system;
 }
 
-/* The path without "." and with an absolute beginning; ".." stays, because behind a link it is not
- * what the text says. */
+/* The absolute path without "." components. ".." is kept: after a link it names another folder than
+ * the text suggests. */
 static void make_absolute(char out[PATH_MAX], const char *path)
 {
     char system[PATH_MAX];

@@ -15,13 +15,13 @@
 struct model_names {
     char shown[PATH_MAX];      /* the model's id, or the last part of its folder's path */
     char given[PATH_MAX];      /* as the user gave it */
-    char unresolved[PATH_MAX]; /* as given, absolute: with the links that are in it; "": no such */
-    char path[PATH_MAX];       /* of the folder, absolute; "" when it cannot be told */
+    char unresolved[PATH_MAX]; /* absolute path as given, with its links; "": not a folder */
+    char path[PATH_MAX];       /* absolute path of the folder; "" if unknown */
 };
 
 /* model: as given. dir: its folder (hub_resolve). */
 void model_names_init(struct model_names *n, const char *model, const char *dir);
-/* Slashes at the end of a name do not count. */
+/* Trailing slashes of a name are ignored. */
 bool model_names_have(const struct model_names *n, const char *name);
 
 #endif

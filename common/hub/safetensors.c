@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tensors of all files lie in one list sorted by name. In a sharded model the index decides: a
- * tensor counts when the index puts it into the shard where it was found, so a stale copy in
- * another shard can not shadow it. */
+/* The tensors of all files are in one list sorted by name. In a sharded model the index decides: a
+ * tensor counts only if the index lists it for the shard that contains it, so an outdated copy in
+ * another shard cannot replace it. */
 #include "common/hub/safetensors.h"
 #include <limits.h>
 #include <stdlib.h>
@@ -67,7 +67,7 @@ void tensor_set_drop_pages(const struct tensor_set *s)
                           MADV_DONTNEED);
 }
 
-/* The whole pages in n bytes from data on. */
+/* The complete pages within the n bytes at data. */
 static void advise(const void *data, size_t n, int advice)
 {
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
@@ -84,7 +84,7 @@ void tensor_drop(const void *data, size_t n)
 
 void tensor_want(const void *data, size_t n)
 {
-#ifdef MADV_POPULATE_READ /* Linux 5.14; without it the pages come one fault at a time */
+#ifdef MADV_POPULATE_READ /* since Linux 5.14; without it the pages are read one fault at a time */
     advise(data, n, MADV_POPULATE_READ);
 #else
     advise(data, n, MADV_WILLNEED);
@@ -133,7 +133,7 @@ static enum q_code add_file(struct tensor_set *s, const char *path, struct q_err
     return safetensors_header_read(&s->list, &s->names, &f, e);
 }
 
-/* A shard's name comes from a file: it must stay inside the model folder. */
+/* Shard names come from a file: a shard must be inside the model folder. */
 static bool is_plain_name(const char *name)
 {
     return *name && *name != '.' && !strchr(name, '/');
@@ -169,7 +169,7 @@ static enum q_code add_shards(struct tensor_set *s, const char *dir, json_t *map
     return rc;
 }
 
-/* Keep what the index names, where it names it; complain about what it names in vain. */
+/* Keep the tensors that the index lists for their shard. Errors: a listed tensor is missing. */
 static enum q_code keep_indexed(struct tensor_set *s, json_t *map, const char *index_path,
                                 struct q_err *e)
 {

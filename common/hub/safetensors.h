@@ -22,26 +22,28 @@ struct tensor {
     enum dtype dtype;
     uint32_t n_dim;
     uint64_t shape[TENSOR_DIMS_MAX];
-    const void *data; /* into the mapping; aligned to nothing in particular */
+    const void *data; /* into the mapping, without alignment */
     uint64_t n_bytes;
 };
 
 struct tensor_set;
-/* Opens dir/model.safetensors, or the shards of dir/model.safetensors.index.json (every shard named
- * must exist and hold what the index says). Errors: Q_NOT_FOUND (says what was looked for; names
- * pytorch_model.bin when that is what is there), Q_CORRUPT (file, tensor, reason). */
+/* Opens dir/model.safetensors, or the shards of dir/model.safetensors.index.json (every listed
+ * shard must exist and contain the listed tensors). Errors: Q_NOT_FOUND (with the names searched,
+ * and pytorch_model.bin if it exists), Q_CORRUPT (file, tensor, reason). */
 FALLIBLE tensor_set_open(struct tensor_set **out, const char *dir, struct q_err *e);
 /* One file given by path (tests, adapters). */
 FALLIBLE tensor_set_open_file(struct tensor_set **out, const char *path, struct q_err *e);
 void tensor_set_free(struct tensor_set *s);
-/* Everything needed often has been copied: let the mapped pages go from this process (they come
- * back from the page cache when touched). Keeps the resident size honest after a load. */
+/* Release the mapped pages of this process after a load, when all data in frequent use has been
+ * copied; later accesses read them from the page cache again. Otherwise the resident size includes
+ * the files. */
 void tensor_set_drop_pages(const struct tensor_set *s);
-/* The same for some bytes of a tensor's data; and ask for them before they are read, all at once.
- * Pages that reach beyond the bytes stay. */
+/* The same for some bytes of a tensor's data; and prefetch them all at once. Pages that extend
+ * beyond the bytes are kept. */
 void tensor_drop(const void *data, size_t n);
 void tensor_want(const void *data, size_t n);
-/* The files, by number below tensor_set_n_file, as they were when mapped; and are they still so? */
+/* The stamps of the files when they were mapped, by number below tensor_set_n_file; and: are the
+ * files unchanged? */
 uint32_t tensor_set_n_file(const struct tensor_set *s);
 const struct file_stamp *tensor_set_stamp(const struct tensor_set *s, uint32_t i);
 bool tensor_set_unchanged(const struct tensor_set *s);

@@ -26,8 +26,8 @@ static bool read_u64(uint64_t *out, const json_t *v)
     return true;
 }
 
-/* Bytes of t's elements by dtype and shape; false on overflow or when they are no whole number of
- * bytes. */
+/* Size of t's elements in bytes by dtype and shape; false on overflow, or if it is not a whole
+ * number of bytes. */
 static bool shape_bytes(uint64_t *out, const struct tensor *t)
 {
     uint64_t bits = dtype_bits(t->dtype);
@@ -101,13 +101,13 @@ static int by_place(const void *a, const void *b)
     const struct tensor *x = a, *y = b;
     if (x->data != y->data)
         return (uintptr_t)x->data < (uintptr_t)y->data ? -1 : 1;
-    if (x->n_bytes != y->n_bytes) /* empty ones first, so that they do not look like overlaps */
+    if (x->n_bytes != y->n_bytes) /* empty tensors first, so that they do not count as overlaps */
         return x->n_bytes < y->n_bytes ? -1 : 1;
     return 0;
 }
 
-/* Of the tensors from `start` on: in file order each tensor starts where the one before ended,
- * and the last ends with the file. */
+/* Check the tensors from index `start` on: in file order, each begins where the previous one ends,
+ * and the last one ends with the file. */
 static enum q_code check_cover(const struct reader *r, const struct tensor_list *list, size_t start)
 {
     size_t n = list->n - start;

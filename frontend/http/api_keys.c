@@ -43,7 +43,7 @@ static bool is_blank(char c)
     return c == ' ' || c == '\t' || c == '\r';
 }
 
-/* The next word of a line; false: there is none. *at moves behind it. */
+/* The next word of a line; false: none. *at moves behind it. */
 static bool next_word(const char *line, size_t n, size_t *at, struct q_err *e,
                       char word[API_KEY_BYTES_MAX + 1])
 {
@@ -169,7 +169,7 @@ bool api_keys_digest(unsigned char out[32], const char *header, size_t n)
            digest_of(out, header + n_scheme, n - n_scheme);
 }
 
-/* In the same time for every key, whether known or not. */
+/* The time is the same for every key, known or not. */
 static const struct api_key *find_key(const struct api_keys *k, const unsigned char digest[32])
 {
     const struct api_key *found = NULL;

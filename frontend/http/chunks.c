@@ -11,7 +11,7 @@ static int hex_value(char c)
                                   : -1;
 }
 
-/* Of an extension or a trailer's value: no control character but the tab. */
+/* A character of an extension or of a trailer's value: no control character except the tab. */
 static bool is_text(char c)
 {
     return c == '\t' || ((unsigned char)c >= ' ' && c != 0x7f);

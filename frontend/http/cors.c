@@ -4,7 +4,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* What "*" stands for, and what a page may always send. */
+/* The methods that "*" stands for, and the headers that are always allowed. */
 static const char *const all_methods[] = {"DELETE", "GET",  "HEAD", "OPTIONS",
                                           "PATCH",  "POST", "PUT"};
 static const char *const safe_headers[] = {"Accept", "Accept-Language", "Content-Language",

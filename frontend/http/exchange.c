@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* h2o takes one buffer at a time: h2o_send, then `proceed` when that buffer is with the kernel. So
- * an exchange has two buffers that swap: `sending`, which h2o reads, and `pending`, which grows
- * meanwhile. `proceed` sends what has grown.
+/* h2o accepts one buffer at a time: h2o_send, then `proceed` when the kernel has accepted the
+ * buffer. So an exchange has two buffers that are swapped: `sending`, which h2o reads, and
+ * `pending`, which collects new bytes. `proceed` sends the collected bytes.
  *
- * A stream's head is held back until its first byte or its first ping. Until then an error can
- * still have its own status, which clients handle far better than an error event inside a 200.
+ * The head of a stream is delayed until its first byte or its first ping. Until then an error can
+ * still have its own status, which clients handle better than an error event inside a 200.
  *
- * h2o stops reading a connection of HTTP/1 while a request is handled, so it would notice a lost
- * client only at the second write after the loss, and never while nothing is written. Hence the
- * server's own epoll (server.c) on hang-ups, which ends in exchange_hung_up. HTTP/2 connections are
- * read all the time and need none of this. */
+ * h2o does not read from an HTTP/1 connection while a request is handled, so it would detect a lost
+ * client only at the second write after the loss, and never while nothing is written. Therefore the
+ * server watches the sockets for hang-ups with its own epoll (server.c), which calls
+ * exchange_hung_up. HTTP/2 connections are always read and need no such check. */
 #include <openssl/rand.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -39,7 +39,7 @@ static void on_dispose(void *p)
     buf_release(&x->unpacked);
 }
 
-/* Give h2o what is pending, or the end. */
+/* Pass the pending bytes, or the end, to h2o. */
 static void flush(struct http_exchange *x)
 {
     if (x->busy || x->over)
@@ -91,7 +91,7 @@ static void choose_id(struct http_text given, char id[HTTP_ID_MAX + 1])
     unsigned char random[16];
     if (RAND_bytes(random, sizeof random) != 1)
         memset(random, 0,
-               sizeof random); /* an id is for finding lines in a log, nothing relies on it */
+               sizeof random); /* an id serves to find lines in a log; uniqueness is not required */
     for (size_t i = 0; i < sizeof random; i++)
         snprintf(id + 2 * i, 3, "%02x", random[i]);
 }
@@ -124,8 +124,8 @@ static void watch_hangup(struct http_exchange *x)
     x->watched = epoll_ctl(x->server->hangup_fd, EPOLL_CTL_ADD, h2o_socket_get_fd(sock), &ev) == 0;
 }
 
-/* Of its connection's input. h2o keeps a request there until it is answered: its head, then its
- * body (chunks put together), then what came behind it. */
+/* The size of a request in its connection's input. h2o keeps a request there until it is answered:
+ * head, body (chunks joined), and then the bytes that follow. */
 static size_t request_size(h2o_req_t *req)
 {
     h2o_socket_t *sock = req->conn->callbacks->get_socket(req->conn);
@@ -173,7 +173,7 @@ void exchange_hung_up(struct http_exchange *x)
         flush(x);
         return;
     }
-    /* Nobody reads this; it ends the request in h2o's books. */
+    /* The bytes are not read; the call ends the request in h2o. */
     x->over = x->started = true;
     x->req->res.status = q_code_http(Q_CANCELLED);
     x->req->res.reason = "Client Closed Request";
@@ -225,7 +225,7 @@ struct http_text http_header(const struct http_exchange *x, const char *name)
     return (struct http_text){v->base, v->len};
 }
 
-/* OpenAI's clients send Authorization, Anthropic's X-Api-Key; one that is known is enough. */
+/* OpenAI's clients send Authorization, Anthropic's X-Api-Key; one known key is sufficient. */
 const struct api_key *exchange_key(const struct http_exchange *x)
 {
     struct http_text header = http_header(x, "authorization"), plain = http_header(x, "x-api-key");
@@ -435,8 +435,8 @@ static void start(struct http_exchange *x)
     h2o_start_response(r, &x->generator);
 }
 
-/* The client does not read. Memory is given back now; the owner hears of it from the next tick of
- * the pinger, not from inside its own write. */
+/* The client does not read. The memory is released now; the owner is notified at the next tick of
+ * the ping timer, not from inside its own write. */
 static void give_up(struct http_exchange *x)
 {
     metric_add(METRIC_SLOW_CLIENTS, 1);
@@ -445,7 +445,7 @@ static void give_up(struct http_exchange *x)
     h2o_socket_t *sock = x->req->conn->callbacks->get_socket(x->req->conn);
     if (x->req->version < 0x200 && sock)
         shutdown(h2o_socket_get_fd(sock),
-                 SHUT_RDWR); /* fails the write under way, which ends the request */
+                 SHUT_RDWR); /* fails the current write, which ends the request */
 }
 
 void http_stream_write(struct http_exchange *x, const char *data, size_t n)

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* h2o calls sock->_cb.read when bytes came, and sets it anew each time it begins to read. So the
- * hook is put there when a connection is taken, and again, before the loop waits, when a request
- * is answered. Where that is too late (the next bytes came in the same turn of the loop) the head
- * is looked at when its handler is called: later, but before anything is done. Requests that came
- * behind one another are in the socket's input already; they are looked at when the one before is
- * answered, which is before h2o reads them.
+/* h2o calls sock->_cb.read when bytes arrive, and sets it again each time it starts to read. So the
+ * hook is installed when a connection is accepted, and again, before the loop waits, after a
+ * request is answered. If that is too late (the next bytes arrived in the same iteration of the
+ * loop) the head is checked when its handler is called: later, but before the request has any
+ * effect. Pipelined requests are already in the socket's input; each is checked when the previous
+ * one is answered, before h2o reads it.
  *
- * A body with faulty chunks is left to h2o, whose idea of its end may be wrong; but its request is
- * answered with 400 and its connection closed, so that nothing behind it is read as a request.
+ * h2o decodes a body with faulty chunks, and may be wrong about its end; but the request is
+ * answered with 400 and the connection is closed, so that no later bytes are read as a request.
  *
- * The lingering close holds a copy of the descriptor: h2o closes its own, and the kernel ends the
- * connection with the last. */
+ * The lingering close holds a duplicate of the descriptor: h2o closes its own, and the kernel ends
+ * the connection when the last one is closed. */
 #include "frontend/http/guard.h"
 
 #include <assert.h>
@@ -22,19 +22,19 @@
 #include "frontend/http/chunks.h"
 #include "frontend/http/head.h"
 
-#define LINGER_MS   60000             /* for a client to stop sending */
+#define LINGER_MS   60000             /* time for a client to stop sending */
 #define LINGER_IDLE 5000              /* ms without a byte */
 #define LINGER_SIZE ((size_t)1 << 30) /* bytes thrown away */
 #define LINGER_MAX  256               /* connections at once */
 #define PIECE       65536
-#define HEAD_KIB    408 /* of H2O_MAX_REQLEN, for the message */
+#define HEAD_KIB    408 /* H2O_MAX_REQLEN, for the message */
 static_assert(HEAD_KIB == H2O_MAX_REQLEN / 1024, "the message says h2o's limit");
 
 #define NUMBER_OF(x) #x
 #define NUMBER(x)    NUMBER_OF(x)
 
-/* In libh2o, which parses heads with it; it installs no header for it. The bytes of a whole head;
- * -1: it is none, -2: its end is not there yet. */
+/* libh2o exports its parser of heads, but installs no header for it. Returns the size of a complete
+ * head; -1: invalid, -2: incomplete. */
 struct phr_header {
     const char *name;
     size_t n_name;
@@ -46,15 +46,15 @@ int phr_parse_request(const char *bytes, size_t n, const char **method, size_t *
                       struct phr_header *headers, size_t *n_header, size_t n_before);
 
 struct guard_connection {
-    uv_tcp_t tcp; /* first: libuv hands back this pointer */
+    uv_tcp_t tcp; /* first: libuv returns this pointer */
     struct guard *guard;
     h2o_socket_t *sock;
-    const char *fault; /* of the current request's head */
-    bool large;        /* it is that h2o cannot hold it */
-    bool fresh;        /* the next head has not been looked at */
+    const char *fault; /* error in the current request's head */
+    bool large;        /* the error is that h2o cannot hold the head */
+    bool fresh;        /* the next head is not checked yet */
     bool listed;       /* in guard->unhooked */
-    bool chunked;      /* the current request's body is */
-    bool expects;      /* and comes behind "100 Continue" */
+    bool chunked;      /* the current request's body is chunked */
+    bool expects;      /* and follows "100 Continue" */
     struct chunks chunks;
     struct guard_connection *next, *prev;
 };
@@ -91,8 +91,8 @@ static void on_closed(uv_handle_t *handle)
     q_free(c);
 }
 
-/* What is too much of a head for h2o, which would close the connection or call it no HTTP; NULL:
- * nothing is. n_head: 0 while its end is not there yet. */
+/* The limit that a head exceeds, NULL: none; h2o would close the connection or reject the head as
+ * invalid. n_head: 0 while the head is incomplete. */
 static const char *excess(const char *bytes, size_t n, size_t n_head)
 {
     if (n_head ? n_head > H2O_MAX_REQLEN : n >= H2O_MAX_REQLEN)
@@ -102,7 +102,8 @@ static const char *excess(const char *bytes, size_t n, size_t n_head)
     return NULL;
 }
 
-/* Will h2o's parser take it for no HTTP/1? It would answer without our headers and body. */
+/* Does h2o's parser reject the bytes as HTTP/1? It would respond without X-Request-Id and error
+ * body. */
 static bool malformed(const char *bytes, size_t n)
 {
     static const char http2[] = "PRI * HTTP/2";
@@ -115,7 +116,7 @@ static bool malformed(const char *bytes, size_t n)
            (n < sizeof http2 - 1 || memcmp(bytes, http2, sizeof http2 - 1) != 0);
 }
 
-/* In place of what h2o cannot read, `have` bytes behind `skip`, it gets a head that it can. */
+/* Replace the `have` bytes behind `skip`, which h2o cannot parse, by a valid head. */
 static void exchange_head(struct guard_connection *c, size_t skip, size_t have)
 {
     size_t n = have > H2O_MAX_REQLEN ? H2O_MAX_REQLEN : have;
@@ -129,9 +130,9 @@ static void exchange_head(struct guard_connection *c, size_t skip, size_t have)
     c->fresh = false;
 }
 
-/* Look at the head that begins `skip` bytes into the input, if it is whole or already too much. In
- * place of one that is too much, or none at all, h2o gets one that it can read. Where the
- * head's chunked body begins in the input; 0: not seen now. */
+/* Check the head that begins `skip` bytes into the input, if it is complete or already too large. A
+ * head that is too large or malformed is replaced by a valid one. Returns the position of the
+ * head's chunked body in the input; 0: no such body. */
 static size_t look(struct guard_connection *c, size_t skip)
 {
     h2o_buffer_t *input = c->sock->input;
@@ -160,7 +161,7 @@ static size_t look(struct guard_connection *c, size_t skip)
     return c->chunked ? skip + n : 0;
 }
 
-/* The input from here on, as it came, is of a chunked body. */
+/* Check the input from here on as a part of a chunked body. */
 static void follow(struct guard_connection *c, size_t at)
 {
     h2o_buffer_t *input = c->sock->input;
@@ -173,7 +174,7 @@ static void on_read(h2o_socket_t *sock, const char *err)
 {
     struct guard_connection *c = sock->on_close.data;
     if (!err) {
-        bool within = c->chunked; /* h2o has taken the framing off what came before */
+        bool within = c->chunked; /* h2o has removed the framing of the bytes before */
         size_t body = look(c, 0);
         if (body || within)
             follow(c, body ? body : sock->input->size - sock->bytes_read);
@@ -187,7 +188,8 @@ static void hook(struct guard_connection *c)
         c->sock->_cb.read = on_read;
 }
 
-/* When h2o begins to read anew behind "100 Continue" is not known: until the body is there. */
+/* The time at which h2o starts to read again after "100 Continue" is unknown: hook until the body
+ * has arrived. */
 static void on_prepare(uv_prepare_t *prepare)
 {
     struct guard *g = prepare->data;
@@ -312,7 +314,7 @@ static void on_linger_bytes(uv_poll_t *poll, int status, int events)
     uv_timer_start(&l->timer, on_linger_time, LINGER_IDLE, 0);
 }
 
-/* h2o is done with the request, and the answer is with the kernel. */
+/* h2o has released the request, and the kernel has the response. */
 static void on_linger_begin(void *p)
 {
     struct lingering *l = *(struct lingering **)p;

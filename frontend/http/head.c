@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lines end where h2o's parser ends them: at a line feed, with or without a carriage return. */
+/* Lines end as in h2o's parser: at a line feed, with or without a carriage return before it. */
 #include "frontend/http/head.h"
 
 #include <assert.h>
@@ -12,7 +12,7 @@ struct text {
     const char *data;
     size_t n;
 };
-struct lines { /* of a head, one after the other */
+struct lines { /* iterator over the lines of a head */
     const char *at, *end;
 };
 
@@ -52,7 +52,7 @@ static bool ends_with(struct text t, const char *s)
     return t.n >= n && !memcmp(t.data + t.n - n, s, n);
 }
 
-/* Where the line is the header `name`: its value without the space around it. */
+/* If the line is the header `name`: its value without the spaces around it. */
 static bool is_header(struct text line, const char *name, struct text *value)
 {
     size_t n = strlen(name);
@@ -79,7 +79,7 @@ static bool is_host(struct text value)
     return true;
 }
 
-/* RFC 9110 8.6: digits. NULL: it is a number that fits. */
+/* The fault of a Content-Length (RFC 9110 8.6); NULL: a number that fits. */
 static const char *length_fault(struct text value)
 {
     size_t n_zero = 0;

@@ -22,8 +22,8 @@ void head_unframe(char *head, size_t n);
 /* Number of complete header lines of a possibly incomplete head; counted up to `most` + 1. */
 size_t head_n_field(const char *bytes, size_t n, size_t most);
 #define HEAD_BLANK_MIN 64 /* bytes: room for the request line, Host and the empty line */
-/* Write a head of n bytes, HEAD_BLANK_MIN or more, that asks for "/" and has nothing wrong with it:
- * for h2o to read in the place of one that it must not see. */
+/* Write a valid head of n bytes (at least HEAD_BLANK_MIN) that requests "/"; h2o parses it in place
+ * of an invalid one. */
 void head_blank(char *bytes, size_t n);
 
 #endif

@@ -7,7 +7,7 @@
 
 #define WARN_EVERY_MS 5000
 
-struct local_exchange { /* the exchange first: local_of */
+struct local_exchange { /* the exchange is the first member: local_of */
     struct http_exchange x;
     struct http_local local;
 };
@@ -40,7 +40,8 @@ void local_reply(struct http_exchange *x, int status, struct buf *body, uint32_t
     buf_release(body);
 }
 
-/* There is no header to put it into; a file of a million lines may have the same slip in each. */
+/* There are no response headers, so the warning is logged; limited, because every line of a large
+ * file may cause the same one. */
 void local_warn(const struct http_exchange *x, const char *text)
 {
     static int64_t last_ms;

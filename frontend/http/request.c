@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From h2o's request to the handler of its route: the path in the form that routes have,
- * preflights, keys, limits, packed bodies. */
+/* The path of a request from h2o to the handler of its route: normalized path, preflights, keys,
+ * limits, compressed bodies. */
 #include "common/mem.h"
 #include "frontend/http/http_internal.h"
 #include "frontend/http/unpack.h"
 
-#define UNPACK_HERE 1024  /* bytes; what is longer is unpacked on a thread */
-#define MAX_AGE     "600" /* seconds that a browser may remember a preflight, as vLLM says */
+#define UNPACK_HERE 1024  /* bytes; longer bodies are decompressed on a thread */
+#define MAX_AGE     "600" /* seconds that a browser may cache a preflight, as in vLLM */
 #define EXPOSED     "X-Request-Id, Retry-After, X-Quire-Warning"
 
 struct handler {
@@ -19,7 +19,7 @@ static bool same(h2o_iovec_t v, const char *s)
     return v.len == strlen(s) && memcmp(v.base, s, v.len) == 0;
 }
 
-/* Behind the authority of a path in absolute form (RFC 9112 3.2.2); NULL: it has another. */
+/* The part behind the authority of a path in absolute form (RFC 9112 3.2.2); NULL: another form. */
 static const char *behind_authority(h2o_iovec_t path)
 {
     static const char *const schemes[] = {"http://", "https://"};
@@ -35,7 +35,8 @@ static const char *behind_authority(h2o_iovec_t path)
     return NULL;
 }
 
-/* The path as routes have it: without scheme and authority, and without the slash at its end. */
+/* The path in the form of the routes: without scheme and authority, and without a trailing
+ * slash. */
 static void simplify_path(h2o_req_t *req)
 {
     const char *at = behind_authority(req->path);
@@ -67,8 +68,8 @@ static bool method_matches(h2o_iovec_t method, const char *of_route)
     return same(method, of_route) || (same(method, "HEAD") && !strcmp(of_route, "GET"));
 }
 
-/* The route for the request. NULL: `allow` gets the methods that the path has, "" when there is no
- * such path. */
+/* The route for the request. NULL: none; `allow` gets the methods of the path, "" if the path does
+ * not exist. */
 static const struct http_route *find_route(const struct http_server *s, h2o_iovec_t path,
                                            h2o_iovec_t method, char allow[64])
 {
@@ -99,7 +100,7 @@ static void add_header(h2o_req_t *req, const char *name, const char *value, size
                           kept.len);
 }
 
-/* Control of the engine is for pages of origins that are named, not of any. */
+/* The administration endpoints are allowed for explicitly listed origins only. */
 static bool origin_allowed(const struct http_server *s, const h2o_req_t *req, h2o_iovec_t origin)
 {
     char allow[64];
@@ -132,7 +133,8 @@ void request_share(const struct http_server *s, h2o_req_t *req)
     add_header(req, "access-control-expose-headers", H2O_STRLIT(EXPOSED));
 }
 
-/* A browser asks what a page of another origin may send. It shows no key. */
+/* A preflight: a browser asks which requests a page of another origin may send. It contains no
+ * key. */
 static bool answer_preflight(struct http_server *s, struct http_exchange *x)
 {
     h2o_req_t *req = x->req;
@@ -178,7 +180,7 @@ static bool authorized(const struct http_server *s, const struct http_route *r,
     return s->keys.n == 0 || exchange_key(x);
 }
 
-/* May this key control the engine? Any may, as long as none is named for it. */
+/* May this key use the administration endpoints? Any key may if none is marked admin. */
 static bool allowed(const struct http_server *s, const struct http_route *r,
                     const struct http_exchange *x)
 {
@@ -203,8 +205,8 @@ static void reply_no_route(struct http_exchange *x, const char *allow)
     http_reply_error(x, &error);
 }
 
-/* A browser sends other types across origins without asking; application/json it does not. Nor does
- * it leave out where it comes from, so that a request without body and origin is from no page. */
+/* Browsers send other content types across origins without a preflight, but not application/json,
+ * and they always send Origin. So a request without body and without Origin comes from no page. */
 static bool is_json(const struct http_exchange *x)
 {
     if (!http_body(x).n && !http_header(x, "content-type").n && !http_header(x, "origin").n)
@@ -316,7 +318,7 @@ static void refuse_head(struct http_exchange *x, const char *fault, bool large)
         x, &(struct http_error){.status = large ? 431 : 0, .code = Q_INVALID, .message = text});
 }
 
-/* What keeps the request from its handler is answered; false: nothing does. */
+/* Respond with an error if the request must not reach its handler; false: no error. */
 static bool refused(struct http_exchange *x, const struct http_route *r, const char *allow,
                     bool full)
 {
@@ -353,7 +355,7 @@ static bool refused(struct http_exchange *x, const struct http_route *r, const c
     return error.code != Q_OK || !r;
 }
 
-/* "close" ends the connection whatever stands beside it; to h2o keep-alive goes before. */
+/* "close" ends the connection, also beside keep-alive, which has precedence in h2o. */
 static void note_close(h2o_req_t *req)
 {
     ssize_t at = -1;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One host, one path "/" and one handler of h2o's (request.c); what varies is the table of
- * routes. */
+/* h2o has one host, one path "/" and one handler here (request.c); the routes are a table. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <sys/epoll.h>
@@ -11,14 +10,12 @@
 #include "common/metrics.h"
 #include "frontend/http/http_internal.h"
 
-#define REQUEST_READ_MS \
-    60000                     /* to send head and body; also how long an idle connection is kept \
-                             */
-#define HTTP2_STREAMS     256 /* of one connection, handled at once */
+#define REQUEST_READ_MS   60000 /* to send head and body; also the idle time of a connection */
+#define HTTP2_STREAMS     256   /* of one connection, handled at once */
 #define LISTEN_BACKLOG    1024
 #define RETRY_AFTER_MAX   60   /* seconds */
 #define PING_CHECKS       4    /* per ping interval */
-#define PING_OFF_CHECK_MS 1000 /* without pings: for clients that are gone */
+#define PING_OFF_CHECK_MS 1000 /* without pings: interval of the check for lost clients */
 
 uint32_t server_retry_after(const struct http_server *s)
 {

@@ -6,7 +6,7 @@
 #include <strings.h>
 #include <zlib.h>
 
-#define PIECE       65536 /* bytes made room for at a time */
+#define PIECE       65536 /* bytes by which the output buffer grows */
 #define WINDOW      15    /* log2 of zlib's largest window */
 #define WINDOW_GZIP (16 + WINDOW)
 #define WINDOW_RAW  (-WINDOW)
@@ -32,7 +32,7 @@ static bool has_zlib_head(const unsigned char *b, size_t n)
     return n >= 2 && (b[0] & 15) == Z_DEFLATED && (b[0] * 256 + b[1]) % 31 == 0;
 }
 
-/* One call of inflate. *done: the data ended, or has to go on with the next member. */
+/* One call of inflate. *done: the data ended, or continues with the next member. */
 static enum q_code step(z_stream *z, struct buf *out, bool *done, struct q_err *e)
 {
     size_t room = out->max - out->len < PIECE ? out->max - out->len + 1 : PIECE;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A wire id is a count in the upper digits and the generation's place in `slots` in the lower ones:
- * lookup is one array access, and an id that was never given out, or is not any more, cannot
- * match. */
+/* A wire id has a counter in its upper digits and the generation's index in `slots` in the lower
+ * ones: lookup is one array access, and an id that was not assigned, or is not assigned any more,
+ * does not match. */
 #include "common/mem.h"
 #include "frontend/link/link_internal.h"
 
@@ -57,7 +57,7 @@ struct generation *generation_by_wire_id(const struct link *l, uint64_t wire_id)
     return l->slots[slot];
 }
 
-/* Reserve a place; slot 0 is used too, but a wire id is never 0 because its count starts at 1. */
+/* Reserve a slot. Slot 0 is used too, but a wire id is never 0, because its counter starts at 1. */
 bool generation_name(struct link *l, struct generation *f)
 {
     uint32_t slot = l->slot_hint;

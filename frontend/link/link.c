@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A generation is in one of two lists: waiting (here) or running (with the engine). Each submission
- * gets a wire id of its own, so that output for an earlier submission of the same generation, still
- * under way, finds nobody and is dropped.
+/* A generation is in one of two lists: waiting (here) or running (in the engine). Each submission
+ * has its own wire id, so late output for an earlier submission of the same generation matches no
+ * id and is dropped.
  *
  *   link_open ──▶ waiting ── credit, engine up ──▶ running ── finish, error ──▶ closed
  *                    ▲                                │
@@ -18,15 +18,14 @@
 #include "common/metrics.h"
 #include "frontend/link/link_internal.h"
 
-#define HELLO_EVERY_MS 200 /* while no engine answers */
-#define SILENCE_BEATS  4   /* heartbeats missed before the engine counts as gone */
-#define SILENCE_MIN_MS 3000
-#define HANG_BEATS     30 /* silent for so long it will not come back by itself */
-#define HANG_MIN_MS    10000
-#define BEAT_EVERY_MS \
-    250 /* ours at most; one that cannot be sent tells that the connection is gone */
-#define REFUSED_EVERY_MS 2000 /* greet an engine that disagrees again, in case it was replaced */
-#define FULL_RETRY_MS    200  /* resubmit to a full engine, when it did not say when */
+#define HELLO_EVERY_MS   200 /* while no engine answers */
+#define SILENCE_BEATS    4   /* missed heartbeats after which the engine counts as lost */
+#define SILENCE_MIN_MS   3000
+#define HANG_BEATS       30 /* time without an answer after which the engine hangs */
+#define HANG_MIN_MS      10000
+#define BEAT_EVERY_MS    250 /* maximum interval of our heartbeats; one that fails shows a loss */
+#define REFUSED_EVERY_MS 2000 /* hello to an engine that does not match, if it is replaced */
+#define FULL_RETRY_MS    200  /* interval of resubmission to a full engine that gave no time */
 #define STALL_WARN_MS    30000
 
 static bool send_buf(struct link *l, enum q_code rc, struct buf *b, const struct q_err *e)
@@ -52,11 +51,11 @@ static void send_hello(struct link *l)
         .instance = l->instance,
     };
     if (send_buf(l, msg_hello_encode(&m, &b, &e), &b, &e))
-        l->hello_ms = clock_ms(); /* else there is no connection: the next tick tries again */
+        l->hello_ms = clock_ms(); /* otherwise there is no connection: the next tick tries again */
 }
 
-/* Greet an engine that should know us and whose heartbeat is late. Its answer says whether it
- * does (hello.known); else it is another one or has forgotten us. */
+/* Send hello to a connected engine whose heartbeat is late. If the reply says that the engine does
+ * not know this frontend (hello.known), it is another engine or has dropped the generations. */
 static void probe(struct link *l)
 {
     l->probing = true;
@@ -115,7 +114,7 @@ static bool submit(struct link *l, struct generation *f)
     };
     sample_params_to_submit(&m, &f->params);
     if (f->emitted.n)
-        m.n_prompt_logprob = 0; /* the prompt's are all here when a token is */
+        m.n_prompt_logprob = 0; /* all prompt rows have arrived before the first token */
     f->n_prompt_skip = f->n_prompt_row;
     if (!send_buf(l, msg_submit_encode(&m, &b, &e), &b, &e)) {
         generation_unname(l, f);
@@ -126,7 +125,7 @@ static bool submit(struct link *l, struct generation *f)
     return true;
 }
 
-/* Submit what credit allows, first come first served. */
+/* Submit as many generations as the credit allows, first come first served. */
 static void pump(struct link *l)
 {
     int64_t now = clock_ms();
@@ -140,7 +139,7 @@ static void pump(struct link *l)
     }
 }
 
-/* Back to the head of the queue, with what it has. */
+/* Put a generation back at the head of the queue, with its tokens so far. */
 static void take_back(struct link *l, struct generation *f)
 {
     generation_unname(l, f);
@@ -165,10 +164,10 @@ static void go_down(struct link *l, const char *reason)
         log_warning("link: %s: %u open requests wait for a reconnect", reason, l->running.n);
     else if (l->state != LINK_CONNECTING)
         log_warning("link: %s", reason);
-    while (l->running.last) { /* last first, so that the order stays */
+    while (l->running.last) { /* last first, so that the order is kept */
         metric_add(METRIC_RESUBMITTED, 1);
-        add_abort(l,
-                  l->running.last->wire_id); /* the same engine may come back and still have it */
+        /* the same engine may reconnect and still have the generation */
+        add_abort(l, l->running.last->wire_id);
         l->running.last->taken = true;
         take_back(l, l->running.last);
     }
@@ -201,10 +200,10 @@ static void on_hello(struct link *l, const struct msg_hello *m)
     bool wire_differs = m->wire_min > PROTO_WIRE_MAX || m->wire_max < PROTO_WIRE_MIN;
     bool up = l->state == LINK_UP || l->state == LINK_DRAINING;
     if (up && m->instance == l->engine_instance && (!l->probing || m->known)) {
-        l->probing = false; /* another answer to a greeting that was repeated, or it is only late */
+        l->probing = false; /* the reply to a repeated hello, or a late one */
         return;
     }
-    if (up) /* it was replaced, or it had given us up for silent and forgotten our requests */
+    if (up) /* the engine was replaced, or has dropped this frontend and its generations */
         go_down(l, m->instance == l->engine_instance ? "the engine reconnected"
                                                      : "the engine was restarted");
     l->probing = false;
@@ -274,16 +273,16 @@ static void on_error_message(struct link *l, const struct msg_error *m)
     struct generation *f = generation_by_wire_id(l, m->req_id);
     if (!f)
         return;
-    /* A generation that has begun is not refused for lack of room, or for a pause: its client was
-     * promised the rest. Nor one that an engine had taken before it went away: all of that come
-     * back at once, those that ran too, and the queue may be too short for them. */
+    /* A generation with output is not rejected because of a full queue or a pause: its client has
+     * received a part of the answer. Nor is one that the engine accepted before it was lost: all of
+     * these are submitted again at once, and the queue may be too short for them. */
     bool promised = f->emitted.n || f->taken;
     if ((found == Q_UNAVAILABLE && (promised || !l->engine.refusing)) ||
         (found == Q_NO_SPACE && promised)) {
         take_back(l, f);
         f->not_before_ms = clock_ms() + (m->retry_after_ms ? m->retry_after_ms : FULL_RETRY_MS);
         if (found == Q_UNAVAILABLE)
-            probe(l); /* perhaps it does not know us (any more) */
+            probe(l); /* the engine may not know this frontend any more */
         return;
     }
     fail_generation(l, f, found, message, m->retry_after_ms);
@@ -357,7 +356,7 @@ static void on_heartbeat(struct link *l, const struct msg_heartbeat *m)
         l->set.on_heartbeat(l->set.ctx);
 }
 
-/* The tokens came for a place further on than the generation is: some are lost. Ask for them
+/* The tokens begin behind the end of the generation's output: some are lost. Submit the generation
  * again. */
 static void on_gap(struct link *l, struct generation *f, uint32_t seq)
 {
@@ -449,7 +448,7 @@ void link_receive(struct link *l, const void *frame, size_t n)
         if (DECODE(error))
             on_error_message(l, &m.error);
     } else if (l->state == LINK_CONNECTING || l->state == LINK_REFUSED) {
-        /* left over from an engine that is not ours any more */
+        /* a late message of an engine that was replaced */
     } else if (tag == MSG_output) {
         if (DECODE(output))
             rc = link_output(l, &m.output, &e);
@@ -480,7 +479,7 @@ static void expire(struct link *l, int64_t now)
         if (l->state == LINK_REFUSED || now - f->since_ms > l->set.engine_timeout_ms) {
             snprintf(message, sizeof message, "the engine is not available: %s", l->reason);
             fail_generation(l, f, Q_UNAVAILABLE, message, 1000);
-            next = l->waiting.first; /* the owner may have closed others */
+            next = l->waiting.first; /* the callback may have closed other generations */
         }
     }
 }
@@ -627,7 +626,7 @@ void link_close(struct link *l, struct generation *f)
     token_list_release(&f->emitted);
 }
 
-/* Send what was encoded into `b`, to an engine that is there. */
+/* Send the message in `b` to a connected engine. */
 static FALLIBLE send_now(struct link *l, enum q_code rc, struct buf *b, struct q_err *e)
 {
     bool up = l->state == LINK_UP || l->state == LINK_DRAINING;

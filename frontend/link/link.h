@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* link - the frontend's side of the wire to one engine.
  *
- * A generation is one generation: a prompt submitted to an engine and its tokens. The link keeps
- * every open generation's prompt, parameters and tokens so far. If the engine is lost (connection
- * lost, timeout, or another instance answers) the link waits for a reconnect and submits each
- * generation again as prompt + tokens so far; by determinism (DESIGN section 6) the remaining
- * tokens are the same, and the generation's owner only sees a pause. Sequence numbers make this
- * exact: duplicates are dropped, a gap causes a new submission. At most the engine's credit of
- * generations is submitted; the others wait here, in order. Threads: the loop's thread only.
- * Design: frontend/link/README.md. */
+ * A generation is a prompt submitted to an engine, with its output tokens. The link keeps every
+ * open generation's prompt, parameters and tokens so far. If the engine is lost (connection lost,
+ * timeout, or another instance answers) the link waits for a reconnect and submits each generation
+ * again as prompt + tokens so far; by determinism (DESIGN section 6) the remaining tokens are the
+ * same, and for the generation's owner there is only a pause. Sequence numbers make this exact:
+ * duplicates are dropped, a gap causes a new submission. At most the engine's credit of
+ * generations is submitted; the others wait here, in order.
+ * Threads: the loop's thread only. Design: frontend/link/README.md. */
 #ifndef QUIRE_FRONTEND_LINK_LINK_H
 #define QUIRE_FRONTEND_LINK_LINK_H
 #include <stdbool.h>

@@ -21,7 +21,7 @@ static void check_list(const struct link *l, const struct generation_list *list)
     Q_ASSERT(n == list->n && list->last == before);
 }
 
-/* Each running generation has one place, and a place that is taken has a running generation. */
+/* Each running generation has one slot, and a used slot has a running generation. */
 static void check_slots(const struct link *l)
 {
     uint32_t n = 0;

@@ -11,7 +11,7 @@
 
 struct link_loop;
 
-#define LINK_REASON_MAX (Q_MESSAGE_MAX + 32) /* bytes: an error message and some words */
+#define LINK_REASON_MAX (Q_MESSAGE_MAX + 32) /* bytes: an error message with a prefix */
 
 struct generation_list {
     struct generation *first, *last;
@@ -54,13 +54,14 @@ bool generation_name(struct link *l,
                      struct generation *f); /* give it a new wire id; false: no memory */
 void generation_unname(struct link *l, struct generation *f); /* remove it, if it has one */
 
-/* Zero, with an instance number drawn; `send` is set by the caller afterwards. Errors: Q_INTERNAL
- * (no random numbers). */
+/* Initialize to zero with a random instance number; the caller sets `send` afterwards. Errors:
+ * Q_INTERNAL (no random numbers). */
 FALLIBLE link_init(struct link *l, const struct link_config *c, struct q_err *e);
 void link_release(struct link *l); /* its generations are dropped without a call */
 /* Process one frame of the engine; a malformed frame is counted and dropped. */
 void link_receive(struct link *l, const void *frame, size_t n);
-/* Time passes: hello, heartbeat, silence, generations that waited too long. Every 50 ms. */
+/* Handle the passing of time (every 50 ms): hello, heartbeats, a silent engine, generations that
+ * waited too long. */
 void link_tick(struct link *l);
 void link_leave(struct link *l); /* send drain to the engine */
 void link_flush(struct link *l); /* send the aborts of this iteration, before the loop waits */
@@ -68,7 +69,7 @@ void link_flush(struct link *l); /* send the aborts of this iteration, before th
 void link_deliver(struct link *l, struct generation *f, uint32_t seq, struct link_tokens *t);
 /* Decode a step's columns. Errors: Q_CORRUPT, before any delivery. */
 FALLIBLE link_output(struct link *l, const struct msg_output *m, struct q_err *e);
-/* Assert every invariant. In trees with tests each event does it. Cost: O(open generations). */
+/* Assert every invariant; in builds with tests after each event. Cost: O(open generations). */
 void link_check(const struct link *l);
 
 #endif

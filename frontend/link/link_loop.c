@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The loop's part of a link: the socket, its descriptor, a tick, and a prepare handle that sends
- * what one turn gathered (aborts) before the loop waits. Everything that decides is in link.c. */
+/* The link's part in the loop: the socket, its descriptor, a tick, and a prepare handle that sends
+ * the messages of one iteration (aborts) before the loop waits. All decisions are in link.c. */
 #include <openssl/rand.h>
 #include "common/log.h"
 #include "common/mem.h"
 #include "frontend/link/link_internal.h"
 #include "proto/socket.h"
 
-#define TICK_MS 50
-#define FRAMES_PER_WAKE \
-    64 /* then other events of the loop have their turn; the descriptor stays readable */
+#define TICK_MS         50
+#define FRAMES_PER_WAKE 64 /* then other events of the loop follow; the descriptor stays readable */
 
 struct link_loop {
     struct link *link;

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An output message is columns: one entry per request, and flat arrays that all requests share. The
- * columns are checked against each other first, so that the walk over them needs no checks and a
+/* An output message has columns: one entry per request, and flat arrays for all requests together.
+ * The columns are checked against each other first, so that reading them needs no checks, and a
  * malformed message delivers nothing. */
 #include <string.h>
 #include "frontend/link/link_internal.h"
 
-struct place { /* where the walk is in the flat arrays */
+struct place { /* position in the flat arrays */
     size_t token, logprob, rank, prompt_logprob, prompt_rank;
 };
 
-/* Entry i of a column that may have been left out (zeros). */
+/* Entry i of a column that may be omitted (then 0). */
 static uint32_t entry(struct proto_u32s column, size_t i)
 {
     return i < column.n ? column.data[i] : 0;
@@ -87,7 +87,7 @@ FALLIBLE link_output(struct link *l, const struct msg_output *m, struct q_err *e
         return rc;
     for (size_t i = 0; i < m->req_ids.n; i++) {
         struct generation *f = generation_by_wire_id(l, m->req_ids.data[i]);
-        if (f) { /* else: aborted, or an earlier submission */
+        if (f) { /* otherwise the generation was aborted or submitted again */
             struct link_tokens t = row(m, i, &p);
             link_deliver(l, f, entry(m->seq, i), &t);
         }

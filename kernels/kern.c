@@ -9,12 +9,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
-#include "kernels/tiling/attention_spans.h"
-#include "kernels/tiling/dot_room.h"
+#include "kernels/tiling/attention_split.h"
+#include "kernels/tiling/dot_scratch.h"
 #include "kernels/ops/int4_layout.h"
-#include "kernels/tiling/int4_walk.h"
+#include "kernels/tiling/int4_scratch.h"
 #include "kernels/ops/kv_layout.h"
-#include "kernels/ops/quant_layout.h"
+#include "kernels/ops/int8_layout.h"
 #include "kernels/tiling/split.h"
 #include "kernels/variants.h"
 
@@ -151,7 +151,7 @@ size_t packed_bytes(enum dtype dtype, uint32_t n_out, uint32_t n_in)
 
 size_t packed_int8_bytes(uint32_t n_out, uint32_t n_in)
 {
-    return ((size_t)n_out + KERN_PANEL - 1) / KERN_PANEL * quant_panel_bytes(n_in);
+    return ((size_t)n_out + KERN_PANEL - 1) / KERN_PANEL * int8_panel_bytes(n_in);
 }
 
 size_t packed_fp8_block_bytes(uint32_t n_out, uint32_t n_in)
@@ -197,10 +197,11 @@ void kern_int4_set(const struct packed *w, uint32_t o, const struct int4_output 
 
 void kern_int8_set(const struct packed *w, uint32_t o, const int8_t *q, float scale)
 {
-    uint8_t *panel = (uint8_t *)(uintptr_t)w->data + o / KERN_PANEL * quant_panel_bytes(w->n_in);
-    for (uint32_t k = 0; k < quant_k(w->n_in); k++)
-        panel[quant_index(o, k)] = (uint8_t)((k < w->n_in ? q[k] : 0) + QUANT_ZERO);
-    memcpy(panel + quant_scales_at(w->n_in) + o % KERN_PANEL * sizeof scale, &scale, sizeof scale);
+    uint8_t *panel = (uint8_t *)(uintptr_t)w->data + o / KERN_PANEL * int8_panel_bytes(w->n_in);
+    for (uint32_t k = 0; k < int8_k(w->n_in); k++)
+        panel[int8_index(o, k)] = (uint8_t)((k < w->n_in ? q[k] : 0) + INT8_ZERO);
+    memcpy(panel + int8_panel_scales_at(w->n_in) + o % KERN_PANEL * sizeof scale, &scale,
+           sizeof scale);
 }
 
 size_t kern_scratch_bytes(uint32_t context_max, uint32_t n_head, uint32_t head_dim)
@@ -211,20 +212,20 @@ size_t kern_scratch_bytes(uint32_t context_max, uint32_t n_head, uint32_t head_d
                         ? sizeof(struct int4_tiles_scratch)
                         : sizeof(struct int4_scratch);
     size_t head = ((size_t)head_dim + 15) / 16 * 16;
-    size_t context = context_max < ATTENTION_SPAN ? context_max : ATTENTION_SPAN;
+    size_t context = context_max < ATTENTION_SPLIT ? context_max : ATTENTION_SPLIT;
     context = (context + KERN_BLOCK - 1) / KERN_BLOCK * KERN_BLOCK;
     size_t attention =
-        KERN_ATTENTION_ROWS * (context + head + 2 * part_stride(head_dim)) * sizeof(float);
-    const size_t most = linear > attention ? linear : attention, dot = dot_room_bytes(head_dim);
+        KERN_ATTENTION_ROWS * (context + head + 2 * partial_stride(head_dim)) * sizeof(float);
+    const size_t most = linear > attention ? linear : attention, dot = dot_scratch_bytes(head_dim);
     return most > dot ? most : dot;
 }
 
 bool kern_attention_splits(const struct attention_args *a, uint32_t nth)
 {
-    struct part_plan p = part_plan_make(a, nth);
+    struct split_plan p = split_plan_make(a, nth);
     for (uint32_t i = 0; i < a->n_seq && p.least != UINT64_MAX; i++) {
         const struct seq_shape q = seq_shape(a, &a->seqs[i]);
-        if (part_plan_splits(&p, a, &q))
+        if (split_plan_has(&p, a, &q))
             return true;
     }
     return false;
@@ -232,8 +233,8 @@ bool kern_attention_splits(const struct attention_args *a, uint32_t nth)
 
 size_t kern_attention_parts(uint32_t context_max, uint32_t n_head, uint32_t head_dim, uint32_t nth)
 {
-    const size_t n_span = ((size_t)context_max + ATTENTION_SPAN - 1) / ATTENTION_SPAN;
-    return nth > 1 && n_span > 1 ? PART_SEQS * n_span * n_head * part_stride(head_dim) : 0;
+    const size_t n_split = ((size_t)context_max + ATTENTION_SPLIT - 1) / ATTENTION_SPLIT;
+    return nth > 1 && n_split > 1 ? SPLIT_SEQS * n_split * n_head * partial_stride(head_dim) : 0;
 }
 
 size_t kern_kv_block_bytes(enum dtype kv_dtype, uint32_t n_kv_head, uint32_t head_dim)

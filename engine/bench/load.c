@@ -331,7 +331,7 @@ static FALLIBLE load_start(struct q_err *e)
     return Q_OK;
 }
 
-static FALLIBLE begin(struct load *l, struct q_err *e)
+static FALLIBLE begin_load(struct load *l, struct q_err *e)
 {
     l->epoll = epoll_create1(EPOLL_CLOEXEC);
     if (l->epoll < 0)
@@ -361,7 +361,7 @@ enum q_code load_run(const struct load_config *c, const double *due_s, size_t n,
 {
     struct load l = {.config = c, .out = out, .epoll = -1, .timer_us = -1, .n = n, .due_s = due_s};
     l.open.next = l.open.prev = &l.open;
-    enum q_code rc = begin(&l, e);
+    enum q_code rc = begin_load(&l, e);
     if (!rc)
         rc = run_load(&l, e);
     forget_open(&l);

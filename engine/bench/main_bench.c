@@ -136,7 +136,7 @@ static const struct verb *find_verb(const char *name)
     return NULL;
 }
 
-static int fail(const struct verb *v, const struct q_err *e)
+static int fail_verb(const struct verb *v, const struct q_err *e)
 {
     fprintf(stderr, "%s: %s\n", v->info.name, e->message);
     return e->code == Q_INVALID ? EXIT_USAGE : e->code == Q_UNAVAILABLE ? EXIT_MODEL : EXIT_FAILED;
@@ -156,7 +156,7 @@ static FALLIBLE check_model(const struct bench *b, struct q_err *e)
     return rc;
 }
 
-static FALLIBLE check(struct bench *b, const struct verb *v, struct q_err *e)
+static FALLIBLE check_options(struct bench *b, const struct verb *v, struct q_err *e)
 {
     const struct options *o = &b->o;
     b->model = o->n_positional ? o->positional[0] : o->model_name;
@@ -189,7 +189,7 @@ int main(int argc, char **argv)
     b.machine.n_thread = b.o.threads ? (uint32_t)b.o.threads : b.machine.n_core;
     b.out = strcmp(b.o.json_out, "-") ? stdout : stderr;
     b.progress = options_given(&b.o, "--progress") ? b.o.progress : isatty(STDERR_FILENO);
-    enum q_code rc = check(&b, v, &e);
+    enum q_code rc = check_options(&b, v, &e);
     if (!rc)
         rc = v->run(&b, &e);
     bench_progress_end(&b);
@@ -200,5 +200,5 @@ int main(int argc, char **argv)
     }
     buf_release(&b.results);
     buf_release(&b.run);
-    return rc ? fail(v, &e) : 0;
+    return rc ? fail_verb(v, &e) : 0;
 }

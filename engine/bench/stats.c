@@ -18,7 +18,7 @@ void samples_release(struct samples *s)
     *s = (struct samples)SAMPLES_INIT;
 }
 
-static int compare(const void *p, const void *q)
+static int compare_samples(const void *p, const void *q)
 {
     double a = *(const double *)p, b = *(const double *)q;
     return (a > b) - (a < b);
@@ -27,7 +27,7 @@ static int compare(const void *p, const void *q)
 void samples_sort(struct samples *s)
 {
     if (s->n)
-        qsort(s->x, s->n, sizeof *s->x, compare);
+        qsort(s->x, s->n, sizeof *s->x, compare_samples);
 }
 
 double samples_percentile(const struct samples *s, double percent)

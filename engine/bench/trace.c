@@ -95,7 +95,7 @@ struct cells {
     uint32_t n;
 };
 
-static void cut(struct cells *c, const struct line *l)
+static void cut_cells(struct cells *c, const struct line *l)
 {
     const char *p = l->text, *end = l->text + l->n;
     c->n = 0;
@@ -166,7 +166,7 @@ static FALLIBLE parse_stamp(double *out, const char *text, struct q_err *e)
 }
 
 /* A request without an answer (BurstGPT has failed ones) or without a prompt is none. */
-static FALLIBLE add(struct workload *w, const struct work *item, struct q_err *e)
+static FALLIBLE add_request(struct workload *w, const struct work *item, struct q_err *e)
 {
     return item->input_len && item->output_len ? workload_add(w, item, e) : Q_OK;
 }
@@ -177,13 +177,13 @@ static FALLIBLE azure_line(struct workload *w, const struct line *l, struct q_er
     struct work item = {0};
     char stamp[CELL_MAX];
     enum q_code rc;
-    cut(&c, l);
+    cut_cells(&c, l);
     if ((rc = cell_text(stamp, &c, 0, "TIMESTAMP", e)) ||
         (rc = parse_stamp(&item.at_s, stamp, e)) ||
         (rc = cell_tokens(&item.input_len, &c, 1, "ContextTokens", e)) ||
         (rc = cell_tokens(&item.output_len, &c, 2, "GeneratedTokens", e)))
         return rc;
-    return add(w, &item, e);
+    return add_request(w, &item, e);
 }
 
 static FALLIBLE burst_line(struct workload *w, const struct line *l, struct q_err *e)
@@ -192,14 +192,14 @@ static FALLIBLE burst_line(struct workload *w, const struct line *l, struct q_er
     struct work item = {0};
     char stamp[CELL_MAX];
     enum q_code rc;
-    cut(&c, l);
+    cut_cells(&c, l);
     if ((rc = cell_text(stamp, &c, 0, "Timestamp", e)) ||
         (rc = cell_tokens(&item.input_len, &c, 2, "Request tokens", e)) ||
         (rc = cell_tokens(&item.output_len, &c, 3, "Response tokens", e)))
         return rc;
     if (parse_f64(&item.at_s, stamp, 0, 1e15, "Timestamp", e))
         return in_file(e);
-    return add(w, &item, e);
+    return add_request(w, &item, e);
 }
 
 static FALLIBLE whole(uint64_t *out, const json_t *v, const char *what, double max, struct q_err *e)
@@ -233,7 +233,7 @@ static FALLIBLE mooncake_object(struct workload *w, const json_t *o, struct q_er
         if ((rc = whole(&hash, json_array_get(hashes, i), "hash_ids", 9e15, e)) ||
             (rc = workload_add_hash(w, hash, e)))
             return rc;
-    return add(w, &item, e);
+    return add_request(w, &item, e);
 }
 
 static FALLIBLE mooncake_line(struct workload *w, const struct line *l, struct q_err *e)

@@ -50,7 +50,7 @@ static enum q_code show_sections(struct buf *out, const struct options *o,
     return buf_check(out, "what is shown", e);
 }
 
-static int fail(const char *message, int code)
+static int print_error(const char *message, int code)
 {
     fprintf(stderr, "quire check-model: %s\n", message);
     return code;
@@ -76,14 +76,14 @@ int main(int argc, char **argv)
     if (code >= 0)
         return code;
     if (model_options_of(&m, &o, &e))
-        return fail(e.message, EXIT_USAGE);
+        return print_error(e.message, EXIT_USAGE);
     m.dir = dir;
     code = hub_resolve(dir, o.positional[0], *o.revision ? o.revision : NULL, &e) ||
                    model_check(&m, false, &e) || show_sections(&out, &o, &m, &e)
-               ? fail(e.message, EXIT_MODEL)
+               ? print_error(e.message, EXIT_MODEL)
                : 0;
     if (!code && fwrite(buf_str(&out), 1, out.len, stdout) < out.len)
-        code = fail("cannot write to standard output", EXIT_MODEL);
+        code = print_error("cannot write to standard output", EXIT_MODEL);
     buf_release(&out);
     options_release(&o);
     return code;

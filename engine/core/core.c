@@ -121,7 +121,7 @@ void core_free(struct core *c)
     q_free(c);
 }
 
-static enum q_code fail(struct core *c, const struct q_err *why, bool died)
+static enum q_code fail_core(struct core *c, const struct q_err *why, bool died)
 {
     Q_ASSERT(why->code != Q_OK && c->state != CORE_FAILED);
     c->state = CORE_FAILED;
@@ -137,7 +137,7 @@ static enum q_code give_up(struct core *c, const char *what, uint32_t n, const s
     struct q_err all = Q_ERR_INIT;
     q_fail(&all, Q_UNAVAILABLE, "%s %u times in a row; last error: %s", what, n, why->message);
     *e = all;
-    return fail(c, &all, true);
+    return fail_core(c, &all, true);
 }
 
 /* One request that the worker always dies of ends here. */
@@ -239,7 +239,7 @@ static FALLIBLE worker_ready(struct core *c, struct q_err *e)
             e, Q_MISMATCH,
             "engine: the model's files have changed since the engine started; restart the engine");
     if (rc)
-        return fail(c, e, false);
+        return fail_core(c, e, false);
     c->step_bytes = info.step_bytes;
     c->result_bytes = info.result_bytes;
     if (c->state == CORE_RESTARTING) {
@@ -257,7 +257,7 @@ static FALLIBLE step_loading(struct core *c, struct q_err *e)
     uint32_t percent;
     enum worker_state state = ring_state(c->ring, &percent, e);
     if (state == WORKER_FAILED)
-        return fail(c, e, false);
+        return fail_core(c, e, false);
     if (state == WORKER_READY)
         return worker_ready(c, e);
     if (clock_ms() - c->percent_logged_ms > PERCENT_EVERY_MS) {
@@ -290,7 +290,7 @@ static void end_bad_rows(struct core *c, uint32_t n)
     }
 }
 
-static FALLIBLE settle(struct core *c, void *memory, struct q_err *e)
+static FALLIBLE settle_step(struct core *c, void *memory, struct q_err *e)
 {
     struct step_result result;
     uint32_t n = 0;
@@ -348,7 +348,7 @@ static FALLIBLE settle_all(struct core *c, struct q_err *e)
     void *result;
     enum q_code rc = Q_OK;
     while (!rc && (result = ring_result_next(c->ring)))
-        rc = settle(c, result, e);
+        rc = settle_step(c, result, e);
     return rc;
 }
 
@@ -470,7 +470,7 @@ static FALLIBLE step_now(struct core *c, struct q_err *e)
         if (c->sleep_level || clock_ms() < c->restart_at_ms)
             return Q_OK;
         if (start_worker(c, e))
-            return fail(c, e, false);
+            return fail_core(c, e, false);
     }
     bool ended = look_at_worker(c, &why);
     uint32_t percent;

@@ -21,7 +21,7 @@ bool core_tracing(const struct core *c)
     return any;
 }
 
-static void add(struct core *c, const struct trace_step *t)
+static void add_step(struct core *c, const struct trace_step *t)
 {
     for (int i = 0; i < CORE_TRACES; i++)
         if (c->traces[i])
@@ -71,7 +71,7 @@ void core_trace_settled(struct core *c, const struct step_result_head *h, int64_
     t->parts[TRACE_SETTLE].start_us = start_us;
     t->parts[TRACE_SETTLE].end_us = t->parts[TRACE_OUTBOX].start_us = settled_us;
     t->parts[TRACE_OUTBOX].end_us = clock_us();
-    add(c, t);
+    add_step(c, t);
     t->step = 0;
 }
 
@@ -79,7 +79,7 @@ void core_trace_lost(struct core *c)
 {
     for (uint32_t i = 0; i < RING_DEPTH; i++)
         if (c->traced[i].step)
-            add(c, &c->traced[i]);
+            add_step(c, &c->traced[i]);
     memset(c->traced, 0, sizeof c->traced);
 }
 

@@ -23,7 +23,7 @@ struct job {
     struct item *items;         /* first come first */
     struct owned_source source; /* the thread's while handed */
     uint64_t tenant;            /* of the first request */
-    uint64_t turn;              /* of its tenant in this stage; the least one is next */
+    uint64_t round;             /* of its tenant in this stage; the least one is next */
     enum grammar_compiler_stage stage;
     bool is_handed;
     atomic_bool stop; /* set by the loop, read by the thread */
@@ -36,7 +36,7 @@ struct stage {
     pthread_t thread;
     bool running;
     uint32_t n_handed;
-    uint64_t turn; /* of the job handed out last */
+    uint64_t round; /* of the job handed out last */
 };
 struct grammar_compiler {
     struct stage stages[GRAMMAR_COMPILER_STAGES];
@@ -113,7 +113,7 @@ static void *run_long(void *arg)
     return NULL;
 }
 
-static enum q_code start(struct grammar_compiler *c, struct q_err *e)
+static enum q_code start_threads(struct grammar_compiler *c, struct q_err *e)
 {
     static void *(*const runs[GRAMMAR_COMPILER_STAGES])(void *) = {run_short, run_long};
     static const char *const names[GRAMMAR_COMPILER_STAGES] = {"quire-grammar", "quire-grammar+"};
@@ -141,7 +141,7 @@ FALLIBLE grammar_compiler_new(struct grammar_compiler **out, bool threads, struc
         rc =
             queue_init(&c->stages[i].jobs, sizeof(struct job *), GRAMMAR_COMPILER_HANDED, false, e);
     if (!rc && threads)
-        rc = start(c, e);
+        rc = start_threads(c, e);
     if (rc)
         grammar_compiler_free(c);
     else
@@ -187,13 +187,13 @@ const uint32_t *grammar_compiler_known(struct grammar_compiler *c, const struct 
 
 /* The turn of a job that joins this stage: after those of its tenant, and not before the one that
  * the stage is at. */
-static uint64_t turn_of(const struct grammar_compiler *c, const struct job *job)
+static uint64_t round_of(const struct grammar_compiler *c, const struct job *job)
 {
-    uint64_t turn = c->stages[job->stage].turn;
+    uint64_t round = c->stages[job->stage].round;
     for (const struct job *j = c->jobs; j; j = j->next)
-        if (j != job && j->stage == job->stage && j->tenant == job->tenant && j->turn >= turn)
-            turn = j->turn + 1;
-    return turn;
+        if (j != job && j->stage == job->stage && j->tenant == job->tenant && j->round >= round)
+            round = j->round + 1;
+    return round;
 }
 
 static void hand_out(struct grammar_compiler *c, enum grammar_compiler_stage stage)
@@ -203,12 +203,12 @@ static void hand_out(struct grammar_compiler *c, enum grammar_compiler_stage sta
     while (s->n_handed < GRAMMAR_COMPILER_HANDED) {
         struct job *next = NULL;
         for (struct job *j = c->jobs; j; j = j->next)
-            if (j->stage == stage && !j->is_handed && (!next || j->turn < next->turn))
+            if (j->stage == stage && !j->is_handed && (!next || j->round < next->round))
                 next = j;
         if (!next || queue_push(&s->jobs, &next, &ignored)) /* memory is tried for again later */
             return;
         next->is_handed = true;
-        s->turn = next->turn;
+        s->round = next->round;
         s->n_handed++;
     }
 }
@@ -230,7 +230,7 @@ static struct job *add_job(struct grammar_compiler *c, const struct msg_submit *
         return NULL;
     }
     j->tenant = m->tenant;
-    j->turn = turn_of(c, j);
+    j->round = round_of(c, j);
     while (*at)
         at = &(*at)->next;
     *at = j;
@@ -304,7 +304,7 @@ static bool take_back(struct grammar_compiler *c, struct job *j)
     if (!is_stopped && stage == GRAMMAR_COMPILER_IS_SHORT && j->error.code == Q_TIMEOUT) {
         again = true;
         j->stage = GRAMMAR_COMPILER_IS_LONG;
-        j->turn = turn_of(c, j);
+        j->round = round_of(c, j);
         hand_out(c, j->stage);
     } else {
         unlink_job(c, j);
@@ -359,7 +359,7 @@ bool grammar_compiler_take(struct grammar_compiler *c, struct compiled *out)
 
 /* Drop the requests that `is` fits: of all origins or one, of all ids or one. */
 struct drop {
-    bool any_origin, any_id, once;
+    bool any_frontend, any_id, once;
     uint32_t frontend_id;
     uint64_t req_id;
     uint32_t n; /* dropped */
@@ -369,7 +369,7 @@ static void drop_items(struct grammar_compiler *c, struct job *j, struct drop *d
 {
     for (struct item **at = &j->items; *at && !(d->once && d->n);) {
         struct item *x = *at;
-        if ((!d->any_origin && x->frontend_id != d->frontend_id) ||
+        if ((!d->any_frontend && x->frontend_id != d->frontend_id) ||
             (!d->any_id && x->req_id != d->req_id)) {
             at = &x->next;
             continue;
@@ -418,7 +418,7 @@ uint32_t grammar_compiler_abort_frontend(struct grammar_compiler *c, uint32_t fr
 bool grammar_compiler_abort_next(struct grammar_compiler *c, uint32_t *frontend_id,
                                  uint64_t *req_id)
 {
-    struct drop d = {.any_origin = true, .any_id = true, .once = true};
+    struct drop d = {.any_frontend = true, .any_id = true, .once = true};
     drop(c, &d);
     if (!d.n)
         return false;

@@ -38,7 +38,7 @@ size_t source_bytes(const struct owned_source *s)
     return s->n_text + s->n_after + s->n_tags;
 }
 
-static bool same(const char *text, struct proto_bytes of)
+static bool same_text(const char *text, struct proto_bytes of)
 {
     return !of.n || !memcmp(text, of.data, of.n);
 }
@@ -47,8 +47,8 @@ bool source_is(const struct owned_source *s, const struct msg_submit *m)
 {
     return s->kind == m->grammar_kind && s->n_text == m->grammar.n &&
            s->n_after == m->grammar_after.n && s->n_tags == m->reasoning_tags.n &&
-           same(s->bytes, m->grammar) && same(s->bytes + s->n_text, m->grammar_after) &&
-           same(s->bytes + s->n_text + s->n_after, m->reasoning_tags);
+           same_text(s->bytes, m->grammar) && same_text(s->bytes + s->n_text, m->grammar_after) &&
+           same_text(s->bytes + s->n_text + s->n_after, m->reasoning_tags);
 }
 
 struct grammar_source source_view(const struct owned_source *s)

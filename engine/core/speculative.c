@@ -77,7 +77,7 @@ static FALLIBLE fill_ngram(struct speculation *s, const json_t *root, struct q_e
     return Q_OK;
 }
 
-static FALLIBLE fill(struct speculation *s, const json_t *root, struct q_err *e)
+static FALLIBLE fill_settings(struct speculation *s, const json_t *root, struct q_err *e)
 {
     const char *method = NULL, *model = NULL, *revision = NULL;
     enum q_code rc;
@@ -130,7 +130,7 @@ FALLIBLE speculative_parse(struct speculation *out, const char *text, struct q_e
     if (!root)
         return q_fail(e, Q_INVALID, FLAG " is not valid JSON: %s (at character %d)", where.text,
                       where.position);
-    enum q_code rc = fill(&s, root, e);
+    enum q_code rc = fill_settings(&s, root, e);
     json_decref(root);
     if (!rc)
         *out = s;

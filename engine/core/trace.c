@@ -23,7 +23,7 @@ struct trace {
     struct buf text; /* whole lines; the thread's, as all below */
     bool begun, failed;
     atomic_uint_fast64_t n_dropped;
-    uint64_t n_dropped_told;
+    uint64_t n_dropped_logged;
 };
 
 /* Steps wait two at a time, and what is on one row must not overlap: a row for each. */
@@ -80,15 +80,15 @@ static void add_step(struct trace *t, const struct trace_step *v)
                    v->n_seq, v->n_admit, v->n_out, v->n_in);
     }
     uint64_t n_dropped = atomic_load(&t->n_dropped);
-    if (n_dropped == t->n_dropped_told)
+    if (n_dropped == t->n_dropped_logged)
         return;
     begin_line(t);
     buf_printf(
         &t->text,
         "{\"name\":\"dropped\",\"ph\":\"i\",\"s\":\"g\",\"pid\":%d,\"tid\":%d,\"ts\":%" PRId64
         ",\"args\":{\"steps\":%" PRIu64 "}}",
-        (int)getpid(), ROW_LOOP, v->parts[TRACE_PLAN].start_us, n_dropped - t->n_dropped_told);
-    t->n_dropped_told = n_dropped;
+        (int)getpid(), ROW_LOOP, v->parts[TRACE_PLAN].start_us, n_dropped - t->n_dropped_logged);
+    t->n_dropped_logged = n_dropped;
 }
 
 static void write_out(struct trace *t)

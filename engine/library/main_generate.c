@@ -313,7 +313,7 @@ static void note_plain(struct program *p, const struct generate_prompt *prompt)
 }
 
 /* One answer on its way; when the engine has enough, the oldest is taken first. */
-static void submit(struct program *p, struct asked *asked, uint32_t i_answer)
+static void submit_answer(struct program *p, struct asked *asked, uint32_t i_answer)
 {
     struct quire_params q;
     struct q_err e = Q_ERR_INIT;
@@ -374,7 +374,7 @@ static bool run_program(struct program *p)
         uint32_t n = now->prompt.n_answer;
         p->style.many = p->style.many || after || n > 1;
         for (uint32_t i = 0; i < n; i++)
-            submit(p, now, i);
+            submit_answer(p, now, i);
         now = after;
     }
     while (p->n_job)

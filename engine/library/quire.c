@@ -196,7 +196,7 @@ void quire_params_init(struct quire_params *p, size_t size)
     memcpy(p, &defaults, size < sizeof defaults ? size : sizeof defaults);
 }
 
-static float choose(float given, bool has, double model, float otherwise)
+static float choose_param(float given, bool has, double model, float otherwise)
 {
     return given >= 0 ? given : has ? (float)model : otherwise;
 }
@@ -221,12 +221,12 @@ static FALLIBLE submit_of(struct msg_submit *m, const struct quire_engine *engin
         return q_fail(e, Q_INVALID, "logprobs is %d and prompt_logprobs is %d, expected at most %d",
                       p->logprobs, p->prompt_logprobs, SAMPLE_LOGPROBS_MAX);
     *m = (struct msg_submit){
-        .temperature = choose(p->temperature, g->has_temperature, g->temperature, 1),
-        .top_p = choose(p->top_p, g->has_top_p, g->top_p, 1),
-        .min_p = choose(p->min_p, g->has_min_p, g->min_p, 0),
+        .temperature = choose_param(p->temperature, g->has_temperature, g->temperature, 1),
+        .top_p = choose_param(p->top_p, g->has_top_p, g->top_p, 1),
+        .min_p = choose_param(p->min_p, g->has_min_p, g->min_p, 0),
         .top_k = top_k > UINT32_MAX ? UINT32_MAX : (uint32_t)top_k,
-        .repetition_penalty =
-            choose(p->repetition_penalty, g->has_repetition_penalty, g->repetition_penalty, 1),
+        .repetition_penalty = choose_param(p->repetition_penalty, g->has_repetition_penalty,
+                                           g->repetition_penalty, 1),
         .presence_penalty = p->presence_penalty,
         .frequency_penalty = p->frequency_penalty,
         .seed = seed,
@@ -323,8 +323,8 @@ static void request_release(struct quire_request *r)
     q_free(r);
 }
 
-static FALLIBLE submit(struct quire_request *r, struct quire_engine *engine,
-                       const struct quire_params *given, struct q_err *e)
+static FALLIBLE submit_request(struct quire_request *r, struct quire_engine *engine,
+                               const struct quire_params *given, struct q_err *e)
 {
     struct quire_params p;
     struct token_list ids = TOKEN_LIST_INIT;
@@ -359,7 +359,7 @@ enum quire_code quire_submit(struct quire_request **out, struct quire_engine *en
     struct quire_request *r = q_calloc(1, sizeof *r);
     if (!r)
         q_fail(&e, Q_NO_MEMORY, "request: out of memory");
-    else if (submit(r, engine, p, &e))
+    else if (submit_request(r, engine, p, &e))
         request_release(r);
     else
         *out = r;

@@ -19,7 +19,7 @@ struct quire_chat {
     struct ranges content;
     struct parser *parser; /* NULL: all is content */
     struct answer answer;
-    size_t n_reasoning_told, n_call_told, n_content_told;
+    size_t n_reasoning_given, n_call_given, n_content_given;
     struct buf call, message; /* shown to the caller */
 };
 
@@ -140,8 +140,8 @@ static FALLIBLE read_fields(struct quire_chat *c, const struct quire_params *p, 
     return read_field(&c->documents, p->documents_json, JSON_ARRAY, "documents", e);
 }
 
-static FALLIBLE begin(struct quire_chat *c, const struct chat_model *m, struct quire_params *p,
-                      struct q_err *e)
+static FALLIBLE begin_chat(struct quire_chat *c, const struct chat_model *m, struct quire_params *p,
+                           struct q_err *e)
 {
     enum q_code rc = read_fields(c, p, e);
     if (rc)
@@ -179,7 +179,7 @@ FALLIBLE quire_chat_new(struct quire_chat **out, const struct chat_model *m, str
                         struct q_err *e)
 {
     struct quire_chat *c = q_calloc(1, sizeof *c);
-    enum q_code rc = c ? begin(c, m, p, e) : q_fail(e, Q_NO_MEMORY, "messages: out of memory");
+    enum q_code rc = c ? begin_chat(c, m, p, e) : q_fail(e, Q_NO_MEMORY, "messages: out of memory");
     if (rc)
         quire_chat_free(c);
     else
@@ -224,8 +224,9 @@ FALLIBLE quire_chat_feed(struct quire_chat *c, const struct buf *text, bool last
         rc = parser_finish(c->parser, answer_take, a, e);
     if (rc || (rc = buf_check(&a->content, "the answer", e)))
         return rc;
-    buf_add(content, buf_str(&a->content) + c->n_content_told, a->content.len - c->n_content_told);
-    c->n_content_told = a->content.len;
+    buf_add(content, buf_str(&a->content) + c->n_content_given,
+            a->content.len - c->n_content_given);
+    c->n_content_given = a->content.len;
     return buf_check(content, "text", e);
 }
 
@@ -233,16 +234,16 @@ bool quire_chat_next(struct quire_chat *c, struct quire_event *event)
 {
     const struct answer *a = &c->answer;
     *event = (struct quire_event){.i_stop = -1, .stop_id = -1};
-    if (c->n_reasoning_told < a->reasoning.len) {
+    if (c->n_reasoning_given < a->reasoning.len) {
         event->kind = QUIRE_REASONING;
-        event->text = a->reasoning.data + c->n_reasoning_told;
-        event->n_text = a->reasoning.len - c->n_reasoning_told;
-        c->n_reasoning_told = a->reasoning.len;
+        event->text = a->reasoning.data + c->n_reasoning_given;
+        event->n_text = a->reasoning.len - c->n_reasoning_given;
+        c->n_reasoning_given = a->reasoning.len;
         return true;
     }
-    if (c->n_call_told < a->n_call && a->calls[c->n_call_told].whole) {
+    if (c->n_call_given < a->n_call && a->calls[c->n_call_given].whole) {
         buf_reset(&c->call);
-        answer_call_json(&a->calls[c->n_call_told++], &c->call);
+        answer_call_json(&a->calls[c->n_call_given++], &c->call);
         event->kind = QUIRE_TOOL_CALL;
         event->text = buf_str(&c->call);
         event->n_text = c->call.len;

@@ -50,7 +50,7 @@ static struct session_request *find_request(const struct session *s, uint64_t re
 }
 
 /* Push an item; a request whose queue cannot grow is ended by closing the queue. */
-static void push(struct session *s, struct session_request *r, struct session_item *item)
+static void push_item(struct session *s, struct session_request *r, struct session_item *item)
 {
     struct q_err e = Q_ERR_INIT;
     void (*notify)(void *) = r->notify;
@@ -86,7 +86,7 @@ static void push_row(struct session *s, struct session_request *r, const struct 
         item.top[i].token = result->top_ids[row->top_start + i];
         item.top[i].logprob = result->top_logprobs[row->top_start + i];
     }
-    push(s, r, &item);
+    push_item(s, r, &item);
 }
 
 static void finish(struct session *s, struct session_request *r, enum finish_reason why,
@@ -95,7 +95,7 @@ static void finish(struct session *s, struct session_request *r, enum finish_rea
     struct session_item item = {.kind = SESSION_FINISH, .finish = why, .stop_id = stop_id};
     if (error)
         item.error = *error;
-    push(s, r, &item);
+    push_item(s, r, &item);
 }
 
 static void sink(void *ctx, const struct step_result *result,

@@ -21,10 +21,10 @@ static enum q_code check_quantization(const struct model *m, enum quantization q
         most = c->moe.width;
     if (c->moe.shared_width > most)
         most = c->moe.shared_width;
-    if (q && most > KERN_QUANT_IN_MAX)
+    if (q && most > KERN_INT8_IN_MAX)
         return q_fail(e, Q_UNSUPPORTED,
                       "quantization %s supports matrices of at most %u inputs, this model has %u",
-                      quantization_name(q), KERN_QUANT_IN_MAX, most);
+                      quantization_name(q), KERN_INT8_IN_MAX, most);
     return Q_OK;
 }
 

@@ -184,7 +184,7 @@ static enum q_code check_submit(const struct scheduler *s, const struct msg_subm
 }
 
 /* What scheduler_take_end tells about a request; it is forgotten. */
-static struct scheduler_output end(struct scheduler *s, uint32_t i_request, enum q_code code)
+static struct scheduler_output end_output(struct scheduler *s, uint32_t i_request, enum q_code code)
 {
     const struct request *r = request_at(s, i_request);
     uint32_t n_output = r->n_token - r->n_prompt;
@@ -209,7 +209,7 @@ static enum q_code make_place(struct scheduler *s, uint64_t tenant, struct q_err
     if (i == REQUEST_NONE)
         return q_fail(e, Q_NO_SPACE, "the queue is full with %u waiting requests; retry later",
                       s->backlog.n);
-    s->ended = end(s, i, Q_NO_SPACE);
+    s->ended = end_output(s, i, Q_NO_SPACE);
     s->stats.n_pushed_out++;
     return Q_OK;
 }
@@ -240,7 +240,7 @@ bool scheduler_take_end(struct scheduler *s, int64_t now_us, struct scheduler_ou
         if (r->state == REQUEST_FREE)
             continue;
         if (r->deadline_us <= now_us) {
-            *out = end(s, i, Q_TIMEOUT);
+            *out = end_output(s, i, Q_TIMEOUT);
             s->stats.n_timeout++;
             return true; /* deadline_us stays: the next call looks for more */
         }
@@ -347,7 +347,7 @@ bool scheduler_end_next(struct scheduler *s, struct scheduler_output *out)
     for (uint32_t i = 0; i < s->requests.n_item; i++) {
         if (request_at(s, i)->state == REQUEST_FREE)
             continue;
-        *out = end(s, i, Q_OK);
+        *out = end_output(s, i, Q_OK);
         out->finish = FINISH_ABORT;
         s->stats.n_aborted++;
         return true;

@@ -158,9 +158,9 @@ static uint32_t chunk_size(const struct planning *p, const struct request *r, ui
     }
     *flags |= STEP_PROMPT_LOGPROBS;
     /* Rows that are followed by a prompt token, or by the token to sample. */
-    uint32_t n_told = r->n_prompt - r->n_planned - (r->n_token > r->n_prompt);
-    if (n > n_told)
-        n = n_told;
+    uint32_t n_given = r->n_prompt - r->n_planned - (r->n_token > r->n_prompt);
+    if (n > n_given)
+        n = n_given;
     if (r->params.n_prompt_logprob) {
         uint64_t n_fit =
             (tops_left(p) - n_alternative(r->params.n_logprob)) / r->params.n_prompt_logprob;

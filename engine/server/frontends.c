@@ -55,7 +55,7 @@ static void lose(struct frontend *to, enum q_code rc, const struct q_err *why)
     }
     log_warning("frontend %u failed: %s; dropped with its %u requests", to->frontend_id,
                 why->message, to->n_open);
-    to->gone = true;
+    to->removed = true;
 }
 
 /* Send p->frame (or drop the frontend that cannot take it). */
@@ -88,7 +88,7 @@ static struct frontend *find_frontend(struct frontends *p, const struct frontend
 {
     for (uint32_t i = 0; i < p->n; i++) {
         struct frontend *frontend = &p->frontends[i];
-        if (frontend->at.socket == at->socket && !frontend->gone &&
+        if (frontend->at.socket == at->socket && !frontend->removed &&
             socket_peer_equal(&frontend->at.name, &at->name))
             return frontend;
     }
@@ -156,7 +156,7 @@ static struct frontend *add_frontend(struct frontends *p, const struct frontend_
 {
     for (uint32_t i = 0; i < p->n; i++)
         if (p->frontends[i].instance == instance)
-            p->frontends[i].gone = true; /* the same process over a new connection */
+            p->frontends[i].removed = true; /* the same process over a new connection */
     frontends_sweep(p);
     if (p->n >= SERVER_FRONTENDS_MAX)
         return NULL;
@@ -178,7 +178,7 @@ static void on_hello(struct frontends *p, const struct frontend_address *from,
     }
     struct frontend *frontend = find_frontend(p, from);
     if (frontend && frontend->instance != m->instance) {
-        frontend->gone = true;
+        frontend->removed = true;
         frontend = NULL;
     }
     if (!frontend && !(frontend = add_frontend(p, from, m->instance))) {
@@ -324,7 +324,7 @@ void frontends_answer_commands(struct frontends *p)
         remember_weights(p);
     }
     for (uint32_t i = 0; i < p->n; i++)
-        if (p->frontends[i].frontend_id == p->reload_frontend_id && !p->frontends[i].gone)
+        if (p->frontends[i].frontend_id == p->reload_frontend_id && !p->frontends[i].removed)
             send_command_done(p, &p->frontends[i], p->reload_id, &result);
 }
 
@@ -338,7 +338,7 @@ static bool handle(struct frontends *p, struct frontend *from, const void *frame
         struct msg_heartbeat heartbeat;
         struct msg_drain drain;
         struct msg_reset_prefix_cache reset;
-        struct msg_control steer;
+        struct msg_control control;
         struct msg_command order;
     } m;
     switch (proto_peek(frame, n)) {
@@ -360,9 +360,9 @@ static bool handle(struct frontends *p, struct frontend *from, const void *frame
         core_reset_prefix_cache(p->core);
         return true;
     case MSG_control:
-        if (msg_control_decode(&m.steer, frame, n, &p->arena, e))
+        if (msg_control_decode(&m.control, frame, n, &p->arena, e))
             return false;
-        on_control(p, from, &m.steer);
+        on_control(p, from, &m.control);
         return true;
     case MSG_command:
         if (msg_command_decode(&m.order, frame, n, &p->arena, e))
@@ -378,7 +378,7 @@ static bool handle(struct frontends *p, struct frontend *from, const void *frame
         if (msg_drain_decode(&m.drain, frame, n, &p->arena, e))
             return false;
         log_info("frontend %u disconnected", from->frontend_id);
-        from->gone = true;
+        from->removed = true;
         return true;
     default:
         return true; /* of a later version: skipped */
@@ -433,7 +433,7 @@ FALLIBLE frontends_ready(struct frontends *p, struct q_err *e)
         return rc;
     p->outbox_made = true;
     for (uint32_t i = 0; i < p->n; i++)
-        if (!p->frontends[i].greeted && !p->frontends[i].gone)
+        if (!p->frontends[i].greeted && !p->frontends[i].removed)
             greet(p, &p->frontends[i]);
     return Q_OK;
 }
@@ -472,7 +472,7 @@ void frontends_output(void *ctx, const struct step_result *result,
         struct frontend *to = &p->frontends[i];
         struct q_err e = Q_ERR_INIT;
         uint32_t n_request;
-        if (to->gone || to->lost || !to->n_open)
+        if (to->removed || to->lost || !to->n_open)
             continue;
         send_reasons(p, to, &step);
         enum q_code rc = outbox_fill(&p->outbox, to->frontend_id, &step, &n_request, &e);
@@ -528,12 +528,12 @@ static FALLIBLE encode_beat(struct frontends *p, struct q_err *e)
         .refusing = core_refusing(p->core),
         .fingerprint = str(core_info(p->core)->fingerprint),
     };
-    p->told_sleep_level = m.sleep_level;
-    p->told_paused = m.paused;
-    p->told_pausing = m.pausing;
-    p->told_refusing = m.refusing;
+    p->sent_sleep_level = m.sleep_level;
+    p->sent_paused = m.paused;
+    p->sent_pausing = m.pausing;
+    p->sent_refusing = m.refusing;
     p->asked = false;
-    snprintf(p->told_fingerprint, sizeof p->told_fingerprint, "%s",
+    snprintf(p->sent_fingerprint, sizeof p->sent_fingerprint, "%s",
              core_info(p->core)->fingerprint);
     buf_reset(&p->frame);
     return msg_heartbeat_encode(&m, &p->frame, e);
@@ -548,12 +548,12 @@ void frontends_beat(struct frontends *p, int64_t now_ms)
         silent_ms = SERVER_SILENT_MIN_MS;
     for (uint32_t i = 0; i < p->n; i++) {
         struct frontend *to = &p->frontends[i];
-        if (to->gone || to->lost)
+        if (to->removed || to->lost)
             continue;
         if (now_ms - to->heard_ms > silent_ms) {
             log_warning("frontend %u sent no message for %lld ms: dropped with its %u requests",
                         to->frontend_id, (long long)(now_ms - to->heard_ms), to->n_open);
-            to->gone = true;
+            to->removed = true;
         } else if (to->greeted) {
             send_to(p, to, rc, &e);
         }
@@ -562,10 +562,10 @@ void frontends_beat(struct frontends *p, int64_t now_ms)
 
 bool frontends_news(const struct frontends *p)
 {
-    return p->asked || core_sleep_level(p->core) != p->told_sleep_level ||
-           core_refusing(p->core) != p->told_refusing || core_paused(p->core) != p->told_paused ||
-           core_pausing(p->core) != p->told_pausing ||
-           strcmp(core_info(p->core)->fingerprint, p->told_fingerprint) != 0;
+    return p->asked || core_sleep_level(p->core) != p->sent_sleep_level ||
+           core_refusing(p->core) != p->sent_refusing || core_paused(p->core) != p->sent_paused ||
+           core_pausing(p->core) != p->sent_pausing ||
+           strcmp(core_info(p->core)->fingerprint, p->sent_fingerprint) != 0;
 }
 
 void frontends_drain(struct frontends *p, const char *reason)
@@ -576,7 +576,7 @@ void frontends_drain(struct frontends *p, const char *reason)
     buf_reset(&p->frame);
     enum q_code rc = msg_drain_encode(&m, &p->frame, &e);
     for (uint32_t i = 0; i < p->n; i++)
-        if (p->frontends[i].greeted && !p->frontends[i].gone && !p->frontends[i].lost)
+        if (p->frontends[i].greeted && !p->frontends[i].removed && !p->frontends[i].lost)
             send_to(p, &p->frontends[i], rc, &e);
 }
 
@@ -584,12 +584,12 @@ void frontends_received(struct frontends *p)
 {
     for (uint32_t i = 0; i < p->n; i++) {
         struct frontend *frontend = &p->frontends[i];
-        if (!frontend->lost || frontend->gone)
+        if (!frontend->lost || frontend->removed)
             continue;
         log_line(p->draining ? LOG_INFO : LOG_WARNING,
                  "frontend %u dropped with its %u requests: it closed its connection unexpectedly",
                  frontend->frontend_id, frontend->n_open);
-        frontend->gone = true;
+        frontend->removed = true;
     }
 }
 
@@ -597,7 +597,7 @@ void frontends_sweep(struct frontends *p)
 {
     uint32_t n_kept = 0;
     for (uint32_t i = 0; i < p->n; i++) {
-        if (p->frontends[i].gone)
+        if (p->frontends[i].removed)
             core_abort_frontend(p->core, p->frontends[i].frontend_id);
         else
             p->frontends[n_kept++] = p->frontends[i];

@@ -25,7 +25,7 @@ struct frontend {
     uint32_t n_open;      /* requests */
     bool greeted;         /* hello was sent to it; false while the model loads */
     bool lost;            /* its connection is closed; received frames may be unread */
-    bool gone;            /* to be removed by frontends_sweep */
+    bool removed;         /* to be removed by frontends_sweep */
     int64_t heard_ms;
 };
 
@@ -39,10 +39,10 @@ struct frontends {
     uint32_t n, frontend_id_last;
     struct arena arena;        /* of the frame being read */
     struct buf frame;          /* being written */
-    uint32_t told_sleep_level; /* with the last heartbeat */
-    bool told_paused, told_pausing, told_refusing;
+    uint32_t sent_sleep_level; /* with the last heartbeat */
+    bool sent_paused, sent_pausing, sent_refusing;
     bool asked; /* a frontend requested a heartbeat */
-    char told_fingerprint[CORE_FINGERPRINT_MAX];
+    char sent_fingerprint[CORE_FINGERPRINT_MAX];
     uint32_t reload_frontend_id; /* sender and id of the command of the current reload */
     uint64_t reload_id;
     struct outbox outbox; /* made when the core is ready */

@@ -17,8 +17,8 @@
 #include "common/log.h"
 #include "engine/server/frontends.h"
 
-#define FRAMES_PER_TURN 512
-#define GOODBYE_MS      300
+#define FRAMES_PER_ITERATION 512
+#define GOODBYE_MS           300
 
 struct server {
     const struct server_config *config;
@@ -74,7 +74,7 @@ static void receive(struct server *s)
         struct frontend_address from = {.socket = s->sockets[i]};
         const void *frame;
         size_t n;
-        int left = FRAMES_PER_TURN;
+        int left = FRAMES_PER_ITERATION;
         for (; left > 0 && socket_recv(from.socket, &from.name, &frame, &n); left--)
             frontends_receive(&s->frontends, &from, frame, n);
         all = all && left > 0;
@@ -171,7 +171,7 @@ static enum server_exit exit_code(const struct server *s, enum q_code rc)
     return SERVER_EXIT_INTERNAL;
 }
 
-static enum server_exit start(struct server *s, struct q_err *e)
+static enum server_exit start_server(struct server *s, struct q_err *e)
 {
     enum q_code rc;
     if (watch_signals(s, e))
@@ -191,7 +191,7 @@ enum server_exit server_run(const struct server_config *c)
 {
     struct q_err e = Q_ERR_INIT;
     struct server s = {.config = c, .signal_fd = -1};
-    enum server_exit code = start(&s, &e);
+    enum server_exit code = start_server(&s, &e);
     if (!code) {
         enum q_code rc = Q_OK;
         while (!rc && !drained(&s))

@@ -211,7 +211,7 @@ static void add_rows(struct draft *d, struct slots *s, uint32_t i, uint32_t end,
         Q_ASSERT(b->n_token < d->n_token_max);
         d->token_ids[b->n_token] = slot->history[at];
         d->positions[b->n_token] = at;
-        d->slot_mapping[b->n_token] = slots_place(slot, at);
+        d->slot_mapping[b->n_token] = slots_slot_mapping(slot, at);
     }
     if (end > b->context_max)
         b->context_max = end;

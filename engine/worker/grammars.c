@@ -164,7 +164,7 @@ static void admit(void *ctx, const struct slot_grammar *s)
 }
 
 /* The state after the tokens; what is known of them is used. 0: they do not follow the grammar. */
-static matcher_config follow(struct follow *f, const uint32_t *tokens, uint32_t n)
+static matcher_config follow_tokens(struct follow *f, const uint32_t *tokens, uint32_t n)
 {
     struct matcher *m = f->entry->matcher;
     struct q_err e = Q_ERR_INIT;
@@ -203,38 +203,38 @@ static void set(uint32_t *bits, const uint32_t *ids, uint32_t n, uint32_t vocab_
             bits[ids[i] / 32] |= 1u << ids[i] % 32;
 }
 
-static void fill(void *ctx, const struct mask_ask *ask, uint32_t *bits)
+static void fill_mask(void *ctx, const struct mask_job *job, uint32_t *bits)
 {
     struct grammars *g = ctx;
-    struct follow *f = &g->follows[ask->slot];
+    struct follow *f = &g->follows[job->slot];
     if (!f->entry)
         return;
     struct matcher *m = f->entry->matcher;
-    matcher_config c = follow(f, ask->history + ask->n_prompt, ask->n_known - ask->n_prompt);
+    matcher_config c = follow_tokens(f, job->history + job->n_prompt, job->n_known - job->n_prompt);
     if (!c || !matcher_mask(m, c, bits))
         return;
     if (matcher_is_before(m, c)) /* an answer that ends within its reasoning is none */
-        clear(bits, ask->stop_ids, ask->n_stop_id, g->vocab_size);
+        clear(bits, job->stop_ids, job->n_stop_id, g->vocab_size);
     if (!matcher_can_end(m, c))
         return;
-    set(bits, ask->stop_ids, ask->n_stop_id, g->vocab_size);
-    if (matcher_must_end(m, c) && !ask->n_stop_id) /* ignore_eos: it ends again and again */
+    set(bits, job->stop_ids, job->n_stop_id, g->vocab_size);
+    if (matcher_must_end(m, c) && !job->n_stop_id) /* ignore_eos: it ends again and again */
         set(bits, g->eos_ids, g->n_eos, g->vocab_size);
 }
 
 /* The forced bytes as the longest tokens there are, which is how a model mostly writes them; at the
  * end of the text what ends it. Where the forced bytes stop the model may prefer a token that goes
  * on behind them; then this draft token was wrong. */
-static uint32_t propose(void *ctx, const struct mask_ask *ask, uint32_t *tokens, uint32_t n)
+static uint32_t propose_tokens(void *ctx, const struct mask_job *job, uint32_t *tokens, uint32_t n)
 {
     struct grammars *g = ctx;
-    struct follow *f = &g->follows[ask->slot];
+    struct follow *f = &g->follows[job->slot];
     char forced[FORCED_MAX];
     uint32_t n_token = 0;
     if (!f->entry)
         return 0;
     struct matcher *m = f->entry->matcher;
-    matcher_config c = follow(f, ask->history + ask->n_prompt, ask->n_known - ask->n_prompt);
+    matcher_config c = follow_tokens(f, job->history + job->n_prompt, job->n_known - job->n_prompt);
     if (!c)
         return 0;
     size_t n_forced = matcher_forced(m, c, forced, sizeof forced), at = 0, length;
@@ -244,12 +244,13 @@ static uint32_t propose(void *ctx, const struct mask_ask *ask, uint32_t *tokens,
         n_token++;
     }
     c = at == n_forced && n_token < n ? matcher_bytes(m, c, forced, n_forced) : 0;
-    if (c && matcher_must_end(m, c) && ask->n_stop_id)
-        tokens[n_token++] = ask->stop_ids[ask->n_stop_id - 1]; /* the model's eos come last */
+    if (c && matcher_must_end(m, c) && job->n_stop_id)
+        tokens[n_token++] = job->stop_ids[job->n_stop_id - 1]; /* the model's eos come last */
     return n_token;
 }
 
 struct mask_provider grammars_provider(struct grammars *g)
 {
-    return (struct mask_provider){.admit = admit, .fill = fill, .propose = propose, .ctx = g};
+    return (struct mask_provider){
+        .admit = admit, .fill = fill_mask, .propose = propose_tokens, .ctx = g};
 }

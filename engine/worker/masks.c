@@ -16,11 +16,11 @@ struct masks {
     struct mask_provider provider;
     uint32_t n_word;
     uint32_t *bits;               /* [n_row, n_word] by ask */
-    struct mask_ask *asks;        /* [n_ask] of this step */
-    uint32_t *places;             /* [n_row] a row's ask */
+    struct mask_job *jobs;        /* [n_job] of this step */
+    uint32_t *job_of_row;         /* [n_row] a row's ask */
     struct slots *slots;          /* of this step */
     const struct step_view *step; /* while its tokens are drafted, else NULL */
-    uint32_t n_ask, n_admitted;   /* of the step's fresh slots, the first are known */
+    uint32_t n_job, n_admitted;   /* of the step's fresh slots, the first are known */
     atomic_uint begun, done, ended, stop;
     pthread_t thread;
     bool running;
@@ -36,9 +36,9 @@ static void wake_all(atomic_uint *word)
     syscall(SYS_futex, (void *)word, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
 }
 
-static struct mask_ask ask_of(const struct slots *s, const struct slot *slot, uint32_t n_known)
+static struct mask_job job_of(const struct slots *s, const struct slot *slot, uint32_t n_known)
 {
-    return (struct mask_ask){
+    return (struct mask_job){
         .grammar = slot->params.grammar,
         .slot = (uint32_t)(slot - s->slots),
         .history = slot->history,
@@ -67,8 +67,8 @@ static void propose_all(struct masks *m)
         struct slot *slot = &m->slots->slots[q->slot];
         if (!drafts_by_grammar(m->slots, q))
             continue;
-        const struct mask_ask ask = ask_of(m->slots, slot, slot->n_known);
-        slot->n_draft_token = m->provider.propose(m->provider.ctx, &ask,
+        const struct mask_job job = job_of(m->slots, slot, slot->n_known);
+        slot->n_draft_token = m->provider.propose(m->provider.ctx, &job,
                                                   slot->history + slot->n_known, q->n_token - 1);
         slot->is_forced = slot->n_draft_token > 0;
     }
@@ -86,10 +86,10 @@ static void *run_masks(void *arg)
         admit_fresh(m);
         if (m->step)
             propose_all(m);
-        for (uint32_t i = 0, n = m->n_ask; i < n; i++) {
+        for (uint32_t i = 0, n = m->n_job; i < n; i++) {
             uint32_t *bits = m->bits + (size_t)i * m->n_word;
             memset(bits, 0, m->n_word * sizeof *bits);
-            m->provider.fill(m->provider.ctx, &m->asks[i], bits);
+            m->provider.fill(m->provider.ctx, &m->jobs[i], bits);
             atomic_store_explicit(&m->done, i + 1, memory_order_release);
             wake_all(&m->done);
         }
@@ -108,9 +108,9 @@ FALLIBLE masks_new(struct masks **out, const struct mask_provider *p, uint32_t n
     m->provider = *p;
     m->n_word = (uint32_t)SAMPLE_MASK_WORDS(n_vocab);
     m->bits = q_calloc((size_t)n_row * m->n_word, sizeof *m->bits);
-    m->asks = q_calloc(n_row, sizeof *m->asks);
-    m->places = q_calloc(n_row, sizeof *m->places);
-    if (!m->bits || !m->asks || !m->places) {
+    m->jobs = q_calloc(n_row, sizeof *m->jobs);
+    m->job_of_row = q_calloc(n_row, sizeof *m->job_of_row);
+    if (!m->bits || !m->jobs || !m->job_of_row) {
         masks_free(m);
         return q_fail(e, Q_NO_MEMORY, "worker: out of memory for masks of %u rows", n_row);
     }
@@ -125,7 +125,7 @@ FALLIBLE masks_new(struct masks **out, const struct mask_provider *p, uint32_t n
     return Q_OK;
 }
 
-static void begin(struct masks *m)
+static void begin_jobs(struct masks *m)
 {
     atomic_fetch_add_explicit(&m->begun, 1, memory_order_release);
     wake_all(&m->begun);
@@ -137,12 +137,12 @@ void masks_free(struct masks *m)
         return;
     if (m->running) {
         atomic_store(&m->stop, 1);
-        begin(m);
+        begin_jobs(m);
         pthread_join(m->thread, NULL);
     }
     q_free(m->bits);
-    q_free(m->asks);
-    q_free(m->places);
+    q_free(m->jobs);
+    q_free(m->job_of_row);
     q_free(m);
 }
 
@@ -150,13 +150,13 @@ void masks_propose(struct masks *m, struct slots *s, const struct step_view *v)
 {
     bool any = false;
     m->slots = s;
-    m->n_admitted = m->n_ask = 0;
+    m->n_admitted = m->n_job = 0;
     for (uint32_t i = 0; m->provider.propose && i < v->head->n_seq && !any; i++)
         any = drafts_by_grammar(s, &v->seqs[i]);
     if (!any)
         return;
     m->step = v;
-    begin(m);
+    begin_jobs(m);
     masks_end(m);
     m->step = NULL;
 }
@@ -169,13 +169,13 @@ void masks_begin(struct masks *m)
         const struct logit_row *row = &s->rows[i];
         if (row->is_prompt || !row->slot->params.grammar)
             continue;
-        m->places[i] = m->n_ask;
-        m->asks[m->n_ask++] = ask_of(s, row->slot, row->position);
+        m->job_of_row[i] = m->n_job;
+        m->jobs[m->n_job++] = job_of(s, row->slot, row->position);
     }
-    if (!m->n_ask && m->n_admitted == s->n_fresh)
+    if (!m->n_job && m->n_admitted == s->n_fresh)
         return;
     atomic_store_explicit(&m->done, 0, memory_order_relaxed);
-    begin(m);
+    begin_jobs(m);
 }
 
 void masks_end(struct masks *m)
@@ -187,8 +187,8 @@ void masks_end(struct masks *m)
 
 const uint32_t *masks_wait(struct masks *m, uint32_t i_row)
 {
-    uint32_t i = m->places[i_row], done;
-    Q_ASSERT(i < m->n_ask); /* the row has a grammar */
+    uint32_t i = m->job_of_row[i_row], done;
+    Q_ASSERT(i < m->n_job); /* the row has a grammar */
     while ((done = atomic_load_explicit(&m->done, memory_order_acquire)) <= i)
         sleep_while(&m->done, done);
     return m->bits + (size_t)i * m->n_word;

@@ -17,7 +17,7 @@
 #include "engine/worker/sample.h"
 #include "engine/worker/slots.h"
 
-struct mask_ask {
+struct mask_job {
     uint32_t grammar;        /* sample_params.grammar, never 0 */
     uint32_t slot;           /* of the sequence, for the provider's caches */
     const uint32_t *history; /* [n_known] prompt, then output; borrowed during the call */
@@ -31,10 +31,10 @@ struct mask_provider {
     void (*admit)(void *ctx, const struct slot_grammar *g);
     /* Set the bits of the allowed tokens, bit id % 32 of word id / 32; all are 0 before. If none is
      * set, the request ends with an error. Called on the masks' thread only. */
-    void (*fill)(void *ctx, const struct mask_ask *ask, uint32_t *bits);
+    void (*fill)(void *ctx, const struct mask_job *job, uint32_t *bits);
     /* Tokens of text that the grammar forces, at most n; returns their number. A wrong one costs
      * one row of a step. NULL: none. Called on the masks' thread. */
-    uint32_t (*propose)(void *ctx, const struct mask_ask *ask, uint32_t *tokens, uint32_t n);
+    uint32_t (*propose)(void *ctx, const struct mask_job *job, uint32_t *tokens, uint32_t n);
     void *ctx;
 };
 

@@ -39,10 +39,10 @@ struct ring_head {
     atomic_uint wake;             /* moves with every send and with stop */
     atomic_uint asleep;           /* the worker is in its futex */
     atomic_uint stop;
-    atomic_uint order;            /* enum ring_command; the engine sets it, the worker clears it */
+    atomic_uint command;          /* enum ring_command; the engine sets it, the worker clears it */
     alignas(64) atomic_uint done; /* results published, wraps */
-    char order_path[PATH_MAX];    /* published by order */
-    struct q_err command_error;   /* published by order = RING_NO_ORDER */
+    char command_path[PATH_MAX];  /* published by command */
+    struct q_err command_error;   /* published by command = RING_NO_COMMAND */
 };
 
 struct ring {
@@ -249,10 +249,10 @@ static void relax(void)
 #endif
 }
 
-static bool step_here(const struct ring *r)
+static bool step_ready(const struct ring *r)
 {
     return atomic_load_explicit(&r->head->sent, memory_order_acquire) != r->begun ||
-           atomic_load_explicit(&r->head->order, memory_order_acquire) != RING_NO_ORDER ||
+           atomic_load_explicit(&r->head->command, memory_order_acquire) != RING_NO_COMMAND ||
            atomic_load_explicit(&r->head->stop, memory_order_acquire);
 }
 
@@ -262,7 +262,7 @@ static void step_sleep(struct ring *r)
     int64_t until = clock_us() + RING_SPIN_US;
     do {
         for (int i = 0; i < 32; i++) {
-            if (step_here(r))
+            if (step_ready(r))
                 return;
             relax();
         }
@@ -270,20 +270,20 @@ static void step_sleep(struct ring *r)
     for (;;) {
         unsigned wake = atomic_load(&h->wake);
         atomic_store(&h->asleep, 1);
-        bool here = step_here(r);
+        bool here = step_ready(r);
         if (!here)
             syscall(SYS_futex, (void *)&h->wake, FUTEX_WAIT, wake, NULL, NULL, 0);
         atomic_store(&h->asleep, 0);
-        if (here || step_here(r))
+        if (here || step_ready(r))
             return;
     }
 }
 
 bool ring_step_before(const struct ring *r, bool (*done)(void *ctx), void *ctx)
 {
-    while (!step_here(r)) {
+    while (!step_ready(r)) {
         if (done(ctx))
-            return step_here(r);
+            return step_ready(r);
         relax();
     }
     return true;
@@ -296,7 +296,7 @@ bool ring_step_wait(struct ring *r, void **step, void **result)
         return false;
     *step = *result = NULL;
     if (ring_command_now(
-            r)) /* a step that is seen was sent after an order, which then is seen too */
+            r)) /* a step that is seen was sent after a command, which then is seen too */
         return true;
     size_t i = r->begun++ % RING_DEPTH;
     *step = r->body + i * r->step_bytes;
@@ -306,20 +306,20 @@ bool ring_step_wait(struct ring *r, void **step, void **result)
 
 enum ring_command ring_command_now(const struct ring *r)
 {
-    return (enum ring_command)atomic_load(&r->head->order);
+    return (enum ring_command)atomic_load(&r->head->command);
 }
 
 void ring_command_path(const struct ring *r, char out[PATH_MAX])
 {
-    memcpy(out, r->head->order_path, PATH_MAX);
+    memcpy(out, r->head->command_path, PATH_MAX);
     out[PATH_MAX - 1] = '\0';
 }
 
 void ring_command_done(struct ring *r, const struct q_err *e)
 {
-    Q_ASSERT(ring_command_now(r) != RING_NO_ORDER);
+    Q_ASSERT(ring_command_now(r) != RING_NO_COMMAND);
     r->head->command_error = e ? *e : (struct q_err)Q_ERR_INIT;
-    atomic_store(&r->head->order, RING_NO_ORDER);
+    atomic_store(&r->head->command, RING_NO_COMMAND);
     notify(r);
 }
 
@@ -392,11 +392,11 @@ static void wake_worker(struct ring *r)
         syscall(SYS_futex, (void *)&r->head->wake, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
-void ring_command(struct ring *r, enum ring_command order, const char *path)
+void ring_command(struct ring *r, enum ring_command command, const char *path)
 {
     Q_ASSERT(!ring_in_flight(r) && !ring_commanding(r));
-    snprintf(r->head->order_path, sizeof r->head->order_path, "%s", path ? path : "");
-    atomic_store(&r->head->order, (unsigned)order);
+    snprintf(r->head->command_path, sizeof r->head->command_path, "%s", path ? path : "");
+    atomic_store(&r->head->command, (unsigned)command);
     wake_worker(r);
 }
 
@@ -411,7 +411,7 @@ FALLIBLE ring_command_result(const struct ring *r, struct q_err *e)
 
 bool ring_commanding(const struct ring *r)
 {
-    return ring_command_now(r) != RING_NO_ORDER;
+    return ring_command_now(r) != RING_NO_COMMAND;
 }
 
 void ring_step_send(struct ring *r)

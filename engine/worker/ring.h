@@ -72,7 +72,7 @@ struct worker_config { /* the engine's settings; written once, before the worker
 
 /* commands of an engine to its worker besides steps */
 enum ring_command {
-    RING_NO_ORDER,
+    RING_NO_COMMAND,
     RING_FORGET_KV, /* free the memory of the KV pool and of swap space with their
                        * contents */
     RING_RELOAD     /* load the weights of another folder; a failure changes nothing */
@@ -135,7 +135,7 @@ void ring_result_take(struct ring *r); /* release the entry of ring_result_next 
 uint32_t ring_in_flight(const struct ring *r);
 /* Send a command. No step and no command may be in flight; later steps are computed after it. path:
  * of the folder for RING_RELOAD, else NULL. */
-void ring_command(struct ring *r, enum ring_command order, const char *path);
+void ring_command(struct ring *r, enum ring_command command, const char *path);
 bool ring_commanding(const struct ring *r); /* the command is not finished */
 /* Result of the last command. */
 FALLIBLE ring_command_result(const struct ring *r, struct q_err *e);

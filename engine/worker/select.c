@@ -396,8 +396,8 @@ static float sample_edge(const float *w, enum select_measure measure, double lim
 
 /* Two bounds that the edge probably lies between: where a sample of the row has it, three standard
  * deviations of such a sample, and a little, to either side. */
-static void guess_bounds(const struct cut *c, const float *w, float *low, float *high,
-                         struct sample_scratch *s)
+static void estimate_bounds(const struct cut *c, const float *w, float *low, float *high,
+                            struct sample_scratch *s)
 {
     const bool count = c->measure == SELECT_COUNT;
     double n = 0, mass = 0, square = 0;
@@ -454,7 +454,7 @@ static void cut_first(struct cut *c, float *w, struct sample_scratch *s)
         if (c->n_item == CUT_FEW)
             break;
     }
-    guess_bounds(c, w, &low, &high, s);
+    estimate_bounds(c, w, &low, &high, s);
     c->before = high < INFINITY ? measure_above(c, w, high, s) : 0;
     if (c->before < c->limit && cut_between(c, w, low, high, s->n_vocab + 1, s))
         return;

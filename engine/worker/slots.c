@@ -205,7 +205,7 @@ static void add_tokens(struct slots *s, const struct step_seq *q)
         uint32_t row = b->n_token + i;
         s->token_ids[row] = slot->history[position];
         s->positions[row] = position;
-        s->slot_mapping[row] = slots_place(slot, position);
+        s->slot_mapping[row] = slots_slot_mapping(slot, position);
     }
     if (q->start + n > b->context_max)
         b->context_max = q->start + n;

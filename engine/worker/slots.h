@@ -66,7 +66,7 @@ struct slots {
 /* clang-format on */
 
 /* Cache slot of a position of the sequence: KERN_NO_SLOT in a shared block. */
-static inline uint32_t slots_place(const struct slot *slot, uint32_t position)
+static inline uint32_t slots_slot_mapping(const struct slot *slot, uint32_t position)
 {
     return position < slot->n_cached
                ? KERN_NO_SLOT

@@ -354,7 +354,7 @@ static void run_command(struct worker *w)
         rc = reload(w, &e);
         alloc_freeze();
         break;
-    case RING_NO_ORDER:
+    case RING_NO_COMMAND:
         break;
     }
     ring_command_done(w->ring, rc ? &e : NULL);

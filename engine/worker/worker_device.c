@@ -33,18 +33,18 @@ FALLIBLE worker_device_make(struct worker *w, struct q_err *e)
 {
     const uint32_t n = w->limits.logit_rows_max;
     bool made = true;
-    w->rows_here = q_calloc(n, sizeof *w->rows_here);
+    w->host_rows = q_calloc(n, sizeof *w->host_rows);
     for (uint32_t i = 0; i < GPU_STEPS; i++) {
         w->inflight_steps[i].rows = q_calloc(n, sizeof *w->inflight_steps[i].rows);
         made = made && w->inflight_steps[i].rows;
     }
-    return made && w->rows_here ? Q_OK
+    return made && w->host_rows ? Q_OK
                                 : q_fail(e, Q_NO_MEMORY, "worker: out of memory for %u rows", n);
 }
 
 void worker_device_release(struct worker *w)
 {
-    q_free(w->rows_here);
+    q_free(w->host_rows);
     for (uint32_t i = 0; i < GPU_STEPS; i++)
         q_free(w->inflight_steps[i].rows);
 }
@@ -94,30 +94,32 @@ static bool samples_all(const struct worker *w)
 /* ---- completing a step ---- */
 
 /* Every thread: rows that the host samples, as they come. */
-static void finish_here(void *arg, uint32_t ith, uint32_t nth)
+static void finish_host_rows(void *arg, uint32_t ith, uint32_t nth)
 {
     struct worker *w = arg;
-    const uint32_t left = w->n_here - w->first_here, n = left < GPU_LOGITS ? left : GPU_LOGITS;
+    const uint32_t left = w->n_host_row - w->first_host_row,
+                   n = left < GPU_LOGITS ? left : GPU_LOGITS;
     (void)nth;
     for (uint32_t i; (i = atomic_fetch_add_explicit(&w->next_row, 1, memory_order_relaxed)) < n;)
-        worker_finish_row(w, w->rows_here[w->first_here + i],
-                          w->logits_here + (size_t)i * w->vocab_size, &w->samplers[ith]);
+        worker_finish_row(w, w->host_rows[w->first_host_row + i],
+                          w->host_row_logits + (size_t)i * w->vocab_size, &w->samplers[ith]);
 }
 
-static FALLIBLE sample_here(struct worker *w, const struct inflight_step *f, struct q_err *e)
+static FALLIBLE sample_host_rows(struct worker *w, const struct inflight_step *f, struct q_err *e)
 {
-    w->n_here = 0;
+    w->n_host_row = 0;
     for (uint32_t i = 0; i < f->n_row; i++)
-        if (f->rows[i].is_here)
-            w->rows_here[w->n_here++] = i;
-    for (w->first_here = 0; w->first_here < w->n_here; w->first_here += GPU_LOGITS) {
-        const uint32_t left = w->n_here - w->first_here;
-        enum q_code rc = gpu_logits(w->gpu, w->rows_here + w->first_here,
-                                    left < GPU_LOGITS ? left : GPU_LOGITS, &w->logits_here, e);
+        if (f->rows[i].on_host)
+            w->host_rows[w->n_host_row++] = i;
+    for (w->first_host_row = 0; w->first_host_row < w->n_host_row;
+         w->first_host_row += GPU_LOGITS) {
+        const uint32_t left = w->n_host_row - w->first_host_row;
+        enum q_code rc = gpu_logits(w->gpu, w->host_rows + w->first_host_row,
+                                    left < GPU_LOGITS ? left : GPU_LOGITS, &w->host_row_logits, e);
         if (rc)
             return rc;
         atomic_store_explicit(&w->next_row, 0, memory_order_relaxed);
-        team_run(w->team, finish_here, w);
+        team_run(w->team, finish_host_rows, w);
     }
     return Q_OK;
 }
@@ -171,9 +173,9 @@ static FALLIBLE complete_step(struct worker *w, struct inflight_step *f, struct 
         return rc;
     const int64_t done_us = clock_us();
     for (uint32_t i = 0; i < f->n_row; i++)
-        if (!f->rows[i].is_here)
+        if (!f->rows[i].on_host)
             complete_row(w, f, i);
-    rc = sample_here(w, f, e);
+    rc = sample_host_rows(w, f, e);
     if (!f->is_ahead)
         masks_end(w->masks); /* all have been waited for; histories change now */
     if (rc)
@@ -238,7 +240,7 @@ static void note_row(struct worker *w, struct inflight_step *f, uint32_t i)
         .n_top = row->is_prompt ? row->n_top : p->n_logprob,
         .has_mask = p->grammar || sample_has_mask(&in),
         .is_forced = row->slot->is_forced,
-        .is_here = !gpu_samples(w->gpu, row),
+        .on_host = !gpu_samples(w->gpu, row),
     };
 }
 

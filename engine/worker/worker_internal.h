@@ -20,7 +20,7 @@ struct
     uint32_t n_admitted;               /* of the slot */
     uint32_t token;                    /* of a prompt */
     uint32_t n_top;                    /* SAMPLE_NO_LOGPROBS: no logprobs are wanted */
-    bool has_mask, is_forced, is_here; /* is_here: the host samples it */
+    bool has_mask, is_forced, on_host; /* on_host: the host samples it */
 };
 
 struct inflight_step { /* a step on the device without a result yet */
@@ -63,9 +63,9 @@ struct worker {
     int64_t forward_end_us, sampled_us; /* sampled_us: before the forward pass ended */
     int64_t ended_us;                   /* the step before; 0: there was none */
     struct inflight_step inflight_steps[GPU_STEPS];
-    uint32_t *rows_here; /* [logit_rows_max] rows of a device's step sampled on the host */
-    uint32_t n_here, first_here;
-    float *logits_here; /* of the rows from first_here on */
+    uint32_t *host_rows; /* [logit_rows_max] rows of a device's step sampled on the host */
+    uint32_t n_host_row, first_host_row;
+    float *host_row_logits; /* of the rows from first_host_row on */
     int64_t completed_us;
 };
 

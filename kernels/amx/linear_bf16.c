@@ -3,13 +3,13 @@
  * everything else is linear_avx512. Formula and order: ref/linear_tiles.c. The instruction takes
  * subnormals for zero and ignores MXCSR. */
 #define TILES_DOT _tile_dpbf16ps
-#include "kernels/amx/tiles_walk.h"
+#include "kernels/amx/tiles_loop.h"
 #include "kernels/variants.h"
 #include "kernels/wide/epilogue.h"
 
 static void epilogue(const void *args, const struct tiles_done *d, uint32_t n_row)
 {
-    const struct epilogue f = FINISH_OF((const struct linear_args *)args);
+    const struct epilogue f = EPILOGUE_OF((const struct linear_args *)args);
     for (uint32_t r = 0; r < n_row; r++)
         for (uint32_t i = 0; i < d->n; i += 32) {
             const float *sum = d->sum + (size_t)r * d->stride + i;
@@ -35,7 +35,7 @@ void linear_amx(const struct linear_args *a, const struct kern_exec *x)
         .n_row = a->n_row,
         .n_out = a->w.n_out,
         .args = a,
-        .y = FINISH_OF(a),
+        .y = EPILOGUE_OF(a),
     };
-    tiles_walk(&f, x, epilogue);
+    tiles_loop(&f, x, epilogue);
 }

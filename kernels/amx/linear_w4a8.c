@@ -14,7 +14,7 @@
  * did; it is done one round later, so that both are under way at once. */
 #include "kernels/amx/tile.h"
 #include "kernels/avx512/ints.h"
-#include "kernels/tiling/int4_walk.h"
+#include "kernels/tiling/int4_scratch.h"
 #include "kernels/tiling/stream.h"
 #include "kernels/variants.h"
 #include "kernels/wide/epilogue.h"
@@ -43,7 +43,7 @@ struct sums { /* of some groups, which wait to be added */
     bool first, last;                 /* of K */
 };
 
-struct walk {
+struct slice_loop {
     const struct linear_int8_args *a;
     struct int4_tiles_scratch *s;
     struct stream weights; /* that this thread reads */
@@ -59,15 +59,15 @@ struct walk {
 };
 
 /* high 0: units of a whole panel. */
-static void set_up(struct walk *t, uint32_t low, uint32_t high)
+static void set_up(struct slice_loop *t, uint32_t low, uint32_t high)
 {
     if (low == t->low && high == t->high)
         return;
     struct tile_config c = {.palette = 1};
     for (int i = 0; i < 8; i++) {
-        bool of_w = i >= 6 || (!high && i == 5), of_x = i == 4 || (high && i == 5);
+        bool of_w = i >= 6 || (!high && i == 5), x_sum = i == 4 || (high && i == 5);
         bool lower = high && (i == 2 || i == 3 || i == 5);
-        c.row_bytes[i] = (uint16_t)(of_x ? t->step : 64);
+        c.row_bytes[i] = (uint16_t)(x_sum ? t->step : 64);
         c.rows[i] = (uint8_t)(of_w ? t->step / 4 : lower ? high : low);
     }
     tile_configure(&c);
@@ -84,7 +84,7 @@ static void zero_sums(void)
 }
 
 /* 17 to 32 rows, half a panel, one group. */
-INLINE void sums_half(const struct walk *t, const int8_t *x, const uint8_t *w, int32_t *sum)
+INLINE void sums_half(const struct slice_loop *t, const int8_t *x, const uint8_t *w, int32_t *sum)
 {
     const size_t x_bytes = t->a->x_stride, w_bytes = (size_t)t->step / 4 * LINE;
     zero_sums();
@@ -110,7 +110,7 @@ INLINE void sums_half(const struct walk *t, const int8_t *x, const uint8_t *w, i
 }
 
 /* Up to 16 rows, all of the panel. */
-INLINE void sums_whole(const struct walk *t, const int8_t *x, const uint8_t *w, int32_t *sum)
+INLINE void sums_whole(const struct slice_loop *t, const int8_t *x, const uint8_t *w, int32_t *sum)
 {
     zero_sums();
     for (uint32_t k = 0; k < t->a->w.group; k += t->step, w += (size_t)t->step / 4 * LINE) {
@@ -154,7 +154,7 @@ INLINE void add_groups(const struct sums *s, const uint32_t n_group)
 static void epilogue(const struct linear_int8_args *a, const float *acc, size_t row, uint32_t o,
                      uint32_t n)
 {
-    const struct epilogue f = FINISH_OF(a);
+    const struct epilogue f = EPILOGUE_OF(a);
     const struct vec of_row = vec_set(a->rows[row].scale);
     for (uint32_t i = 0; i < n; i += 32)
         epilogue_pair(&f, vec_mul(vec_load(acc + i), of_row),
@@ -162,7 +162,7 @@ static void epilogue(const struct linear_int8_args *a, const float *acc, size_t 
 }
 
 /* What waits is added; afterwards `next` waits. */
-static void add_waiting(struct walk *t, const struct sums *next)
+static void add_waiting(struct slice_loop *t, const struct sums *next)
 {
     const struct sums s = t->wait;
     const struct unit *u = &s.of;
@@ -182,11 +182,11 @@ static void add_waiting(struct walk *t, const struct sums *next)
 }
 
 /* A unit's part of the slice. */
-static void run_unit(struct walk *t, const struct unit *u)
+static void run_unit(struct slice_loop *t, const struct unit *u)
 {
     const uint32_t group = t->a->w.group, n_group = t->n_k / group;
     const bool whole = u->n_row <= TILE_ROWS;
-    const struct epilogue y = FINISH_OF(t->a);
+    const struct epilogue y = EPILOGUE_OF(t->a);
     const int8_t *x = t->a->x + u->row * t->a->x_stride + t->k;
     const uint8_t *w = t->s->bytes + 4 * (size_t)u->from;
     set_up(t, whole ? u->n_row : TILE_ROWS, whole ? 0 : u->n_row - TILE_ROWS);
@@ -201,10 +201,10 @@ static void run_unit(struct walk *t, const struct unit *u)
             .last = u->last && g + n == n_group,
         };
         if (u->last)
-            finish_ahead(&y,
-                         (struct range){u->row + u->n_row * g / n_group,
-                                        u->row + u->n_row * (g + n) / n_group},
-                         u->o, u->width);
+            epilogue_prefetch(&y,
+                              (struct range){u->row + u->n_row * g / n_group,
+                                             u->row + u->n_row * (g + n) / n_group},
+                              u->o, u->width);
         for (uint32_t i = 0; i < n; i++, x += group, w += (size_t)group * KERN_PANEL)
             if (whole)
                 sums_whole(t, x, w, s.sum[i]);
@@ -215,7 +215,7 @@ static void run_unit(struct walk *t, const struct unit *u)
 }
 
 /* A group: q - zero as bytes, in the lines that tile registers load; scales as f32. */
-static void unpack(const struct walk *t, const uint8_t *w, uint8_t *to, float *scale)
+static void unpack(const struct slice_loop *t, const uint8_t *w, uint8_t *to, float *scale)
 {
     const uint32_t group = t->a->w.group;
     const uint8_t *scales = w + int4_scales_at(group), *zeros = scales + INT4_ZEROS_AT;
@@ -227,9 +227,9 @@ static void unpack(const struct walk *t, const uint8_t *w, uint8_t *to, float *s
         zero[j] = _mm512_mullo_epi32(_mm512_cvtepu8_epi32(bytes), _mm512_set1_epi32(0x01010101));
         _mm512_store_ps(scale + 16 * j, _mm512_cvtph_ps(halves));
     }
-    stream_ask(&t->weights, (const char *)scales, (INT4_ZEROS_AT + KERN_PANEL) / 64);
+    stream_prefetch(&t->weights, (const char *)scales, (INT4_ZEROS_AT + KERN_PANEL) / 64);
     for (uint32_t k = 0; k < group; k += 8, w += LINE, to += 2 * (size_t)LINE) {
-        stream_ask(&t->weights, (const char *)w, LINE / 64);
+        stream_prefetch(&t->weights, (const char *)w, LINE / 64);
         UNROLL
         for (int j = 0; j < 4; j++) {
             __m512i both = _mm512_load_si512(w + 64 * j);
@@ -240,7 +240,7 @@ static void unpack(const struct walk *t, const uint8_t *w, uint8_t *to, float *s
 }
 
 /* The block of rows times the panel that starts at w. */
-static void run_panel(struct walk *t, const uint8_t *w)
+static void run_panel(struct slice_loop *t, const uint8_t *w)
 {
     const uint32_t group = t->a->w.group, n_in = t->a->w.n_in;
     const size_t halves = t->rows.begin + rows_by_halves(t->rows.end - t->rows.begin);
@@ -287,7 +287,7 @@ void linear_w4a8_amx(const struct linear_w4a8_args *args, const struct kern_exec
     const size_t most = fit < INT4_TILES_ROWS ? fit : INT4_TILES_ROWS;
     const size_t block = rows_even(a->n_row, most ? most : 32);
     const char *w = a->w.data;
-    struct walk t = {
+    struct slice_loop t = {
         .a = a,
         .s = x->scratch,
         .weights = {w + panels.begin * panel_bytes, w + panels.end * panel_bytes},

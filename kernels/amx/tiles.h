@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tiles - a group of rows times a panel by AMX tiles; private to kernels/amx. The file that
- * includes this names the instruction, TILES_DOT(sum, x, w). tiles_walk.h has the loops around it.
+ * includes this names the instruction, TILES_DOT(sum, x, w). tiles_loop.h has the loops around it.
  *
  * One step is 64 bytes of K of 16 rows x 16 outputs. The packed layouts of ops.h and ops_int8.h
  * are what the tile registers load: a step of a panel is 16 lines of 256 bytes, a tile of W is 64
@@ -62,7 +62,7 @@ struct tiles_scratch {
     float kept[UNITS_KEPT][UNIT_SUMS]; /* [tile][row][16], from one slice of K to the next */
 };
 
-struct tiles_walk {
+struct tiles_loop {
     const struct tiles_form *f;
     struct tiles_scratch *s;
     struct range steps;       /* whole steps of the slice */
@@ -77,10 +77,10 @@ struct tiles_walk {
     tiles_epilogue_fn *epilogue;
     struct tiles_done done; /* of the group before */
     uint32_t quota;         /* rows of it in one step */
-    uint32_t turn;          /* which sums the next group may have */
+    uint32_t buffer;        /* which sums the next group may have */
 };
 
-INLINE void tiles_setup(struct tiles_walk *t, uint32_t low, uint32_t high)
+INLINE void tiles_setup(struct tiles_loop *t, uint32_t low, uint32_t high)
 {
     if (low == t->low && high == t->high)
         return;
@@ -96,14 +96,14 @@ INLINE void tiles_setup(struct tiles_walk *t, uint32_t low, uint32_t high)
     t->high = high;
 }
 
-INLINE void tiles_ahead(struct tiles_walk *t)
+INLINE void tiles_prefetch(struct tiles_loop *t)
 {
     for (uint32_t i = 0; i < t->lines; i++)
-        stream_ask(&t->weights, t->ahead + (size_t)i * 64, 1);
+        stream_prefetch(&t->weights, t->ahead + (size_t)i * 64, 1);
     t->ahead += (size_t)t->lines * 64;
 }
 
-INLINE void tiles_epilogue(struct tiles_walk *t, uint32_t n_row)
+INLINE void tiles_epilogue(struct tiles_loop *t, uint32_t n_row)
 {
     struct tiles_done *d = &t->done;
     if (d->n_row == 0)
@@ -116,21 +116,21 @@ INLINE void tiles_epilogue(struct tiles_walk *t, uint32_t n_row)
 }
 
 /* After a step: what else there is to do meanwhile. */
-INLINE void tiles_between(struct tiles_walk *t)
+INLINE void tiles_between(struct tiles_loop *t)
 {
-    tiles_ahead(t);
+    tiles_prefetch(t);
     tiles_epilogue(t, t->quota);
 }
 
 /* The group's sums are stored at the turn's place: they are next to go. */
-INLINE void tiles_next(struct tiles_walk *t, struct tiles_done d)
+INLINE void tiles_next(struct tiles_loop *t, struct tiles_done d)
 {
     tiles_epilogue(t, UINT32_MAX);
-    d.sum = t->s->sum[t->turn];
-    t->turn = !t->turn;
+    d.sum = t->s->sum[t->buffer];
+    t->buffer = !t->buffer;
     t->done = d;
     if (t->f->n_row > Y_ROWS)
-        finish_ahead(&t->f->y, (struct range){d.row, d.row + d.n_row}, d.o, d.stride);
+        epilogue_prefetch(&t->f->y, (struct range){d.row, d.row + d.n_row}, d.o, d.stride);
     const uint32_t n_step = (uint32_t)(t->steps.end - t->steps.begin);
     t->quota = n_step ? (d.n_row + n_step - 1) / n_step : d.n_row;
 }

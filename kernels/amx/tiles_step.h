@@ -27,40 +27,40 @@ INLINE void step_half(const char *x, size_t x_bytes, const char *w)
 /* During a quarter of a panel's step: as much of the next window, and the same quarter of the next
  * step into the first level. Many lines asked for at once would wait for each other, so this stands
  * between the tile loads. */
-INLINE void step_ahead(const struct tiles_walk *t, const char *w)
+INLINE void step_prefetch(const struct tiles_loop *t, const char *w)
 {
     for (uint32_t i = 0; i < STEP_PANEL / 4; i += STREAM_UNIT) {
-        stream_ask(&t->weights, w + i, STREAM_UNIT / 64);
+        stream_prefetch(&t->weights, w + i, STREAM_UNIT / 64);
         for (uint32_t j = 0; j < STREAM_UNIT; j += 64)
             _mm_prefetch(w + STEP_PANEL + i + j, _MM_HINT_T0);
     }
 }
 
 /* One step of up to 16 rows and a whole panel. `ahead`: each weight is read once, from memory. */
-INLINE void step_whole(const struct tiles_walk *t, const char *x, size_t x_bytes, const char *w,
+INLINE void step_whole(const struct tiles_loop *t, const char *x, size_t x_bytes, const char *w,
                        const bool ahead)
 {
     _tile_loadd(4, x, x_bytes);
     _tile_loadd(5, w, LINE_BYTES);
     if (ahead)
-        step_ahead(t, w);
+        step_prefetch(t, w);
     _tile_loadd(6, w + 64, LINE_BYTES);
     TILES_DOT(0, 4, 5);
     if (ahead)
-        step_ahead(t, w + STEP_PANEL / 4);
+        step_prefetch(t, w + STEP_PANEL / 4);
     _tile_loadd(7, w + 128, LINE_BYTES);
     TILES_DOT(1, 4, 6);
     if (ahead)
-        step_ahead(t, w + STEP_PANEL / 2);
+        step_prefetch(t, w + STEP_PANEL / 2);
     _tile_loadd(5, w + 192, LINE_BYTES);
     TILES_DOT(2, 4, 7);
     TILES_DOT(3, 4, 5);
     if (ahead)
-        step_ahead(t, w + STEP_PANEL / 4 * 3);
+        step_prefetch(t, w + STEP_PANEL / 4 * 3);
 }
 
 /* The group's sums: none yet, or those of the slices before. */
-INLINE void tiles_begin(const struct tiles_walk *t)
+INLINE void tiles_begin(const struct tiles_loop *t)
 {
     if (t->first) {
         _tile_zero(0);
@@ -76,7 +76,7 @@ INLINE void tiles_begin(const struct tiles_walk *t)
     _tile_loadd(3, sum + 768, STEP_BYTES);
 }
 
-INLINE void tiles_keep(const struct tiles_walk *t)
+INLINE void tiles_keep(const struct tiles_loop *t)
 {
     float *sum = t->kept[0];
     _tile_stored(0, sum, STEP_BYTES);

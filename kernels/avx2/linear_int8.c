@@ -5,7 +5,7 @@
 #include "kernels/avx2/ints.h"
 #include "kernels/variants.h"
 
-#define INTS_ON_TOP 0
+#define INTS_WEIGHT_OFFSET 0
 INLINE ints ints_dot(ints sum, ints w, ints x)
 {
     __m256i q = _mm256_xor_si256(w, _mm256_set1_epi8((char)0x80));

@@ -3,7 +3,7 @@
 #include "kernels/avx2/ints.h"
 #include "kernels/variants.h"
 
-#define INTS_ON_TOP 128
+#define INTS_WEIGHT_OFFSET 128
 INLINE ints ints_dot(ints sum, ints w, ints x)
 {
     return _mm256_dpbusd_avx_epi32(sum, w, x);

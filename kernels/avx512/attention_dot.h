@@ -14,8 +14,8 @@
  *     m' = max(m, s), p = 2^((s - m') scale log2 e), f = 2^((m - m') scale log2 e)
  *     total = total f + sum p, sum = sum f + p V                 and at last out = sum / total
  *
- * int8: s is multiplied by K's scale, p by V's when it has been added to total. Each span
- * (attention_spans.h) begins with m = -inf and sums of 0; spans are joined as ref/attention.c says,
+ * int8: s is multiplied by K's scale, p by V's when it has been added to total. Each split
+ * (attention_split.h) begins with m = -inf and sums of 0; splits are joined as ref/attention.c says,
  * by powers of 2 of the differences of m, scaled as above.
  *
  * Order: tiles begin at multiples of DOT_TILE and the instruction at even positions (tiles of AMX:
@@ -32,14 +32,14 @@
 #include <stdbool.h>
 #include "kernels/avx512/dot_join.h"
 #include "kernels/avx512/dot_softmax.h"
-#include "kernels/wide/attention_walk.h"
+#include "kernels/wide/attention_item_loop.h"
 #ifdef __AVX512BF16__
 
 #define FLUSH_SUBNORMAL 0x8040u /* MXCSR: FTZ and DAZ */
 
 /* Scores of a tile's positions from tile.begin to tile.end (rounded to DOT_GROUP); asks for the V
  * of the same positions meanwhile. Blocks that are not there are taken twice: nobody reads that. */
-static void dot_scores_of(const struct dot_item *d, uint32_t first, struct span tile)
+static void dot_scores_of(const struct dot_item *d, uint32_t first, struct pos_range tile)
 {
     const struct item *it = d->it;
     const uint32_t last = (it->end - 1) / KERN_BLOCK;
@@ -49,7 +49,7 @@ static void dot_scores_of(const struct dot_item *d, uint32_t first, struct span 
             uint32_t i = c / KERN_BLOCK + b, low = it->begin / KERN_BLOCK;
             i = i > last ? last : i < low ? low : i; /* before a window blocks may be gone */
             k[b] = item_block(it, it->a->k_cache, i * KERN_BLOCK);
-            item_ahead(it, it->a->v_cache, c + b * KERN_BLOCK);
+            item_prefetch(it, it->a->v_cache, c + b * KERN_BLOCK);
             if (it->a->kv_dtype == DT_I8) {
                 uint16_t *to = d->room.k + (size_t)b * KERN_BLOCK * d->room.dim;
                 dot_widen_k(to, k[b], it->a->head_dim);
@@ -60,14 +60,14 @@ static void dot_scores_of(const struct dot_item *d, uint32_t first, struct span 
     }
 }
 
-INLINE struct part_row dot_row_of(const struct dot_item *d, uint32_t r)
+INLINE struct partial_row dot_row_of(const struct dot_item *d, uint32_t r)
 {
-    return (struct part_row){d->room.sum + (size_t)r * d->room.dim, d->room.max[r],
-                             d->room.total[r]};
+    return (struct partial_row){d->room.sum + (size_t)r * d->room.dim, d->room.max[r],
+                                d->room.total[r]};
 }
 
-/* One span, from nothing; rows as many as tiles may do. */
-static void dot_span(const struct dot_item *d)
+/* One split, from nothing; rows as many as tiles may do. */
+static void dot_split(const struct dot_item *d)
 {
     const struct item *it = d->it;
     const uint32_t n_row = (it->n_row + 15) / 16 * 16;
@@ -77,8 +77,8 @@ static void dot_span(const struct dot_item *d)
         d->room.total[r] = 0;
     }
     for (uint32_t t = it->begin / DOT_TILE * DOT_TILE; t < it->end; t += DOT_TILE) {
-        const struct span whole = {it->begin, it->end};
-        struct span tile = span_cut(whole, (struct span){t, t + DOT_TILE});
+        const struct pos_range whole = {it->begin, it->end};
+        struct pos_range tile = pos_range_cut(whole, (struct pos_range){t, t + DOT_TILE});
         tile.begin = tile.begin / 32 * 32;
         tile.end = (tile.end + 31) / 32 * 32;
         dot_scores_of(d, t, tile);
@@ -88,38 +88,38 @@ static void dot_span(const struct dot_item *d)
     }
 }
 
-/* The rows of a span that was just done: to `out` when it is all there is, else they join the parts
+/* The rows of a split that was just done: to `out` when it is all there is, else they join the parts
  * in `to`, or are the first of them. */
-static void dot_span_end(const struct dot_item *d, float *to, bool first, bool last)
+static void dot_split_end(const struct dot_item *d, float *to, bool first, bool last)
 {
     const struct item *it = d->it;
-    const size_t stride = part_stride(it->a->head_dim);
+    const size_t stride = partial_stride(it->a->head_dim);
     for (uint32_t r = 0; r < it->n_row; r++) {
-        struct part_row row = dot_row_of(d, r);
+        struct partial_row row = dot_row_of(d, r);
         float *part = to + r * stride;
         if (!(first && last)) {
             if (first)
                 part[d->room.dim + 1] = 0;
             dot_join(it->a, part, &row);
-            row = (struct part_row){part, part[d->room.dim], part[d->room.dim + 1]};
+            row = (struct partial_row){part, part[d->room.dim], part[d->room.dim + 1]};
         }
         if (last)
-            dot_finish(it, r, &row);
+            dot_store(it, r, &row);
     }
 }
 
 static void dot_run(const struct item *it)
 {
     struct dot_item d = {.it = it, .log2_scale = dot_scale(it->a)};
-    dot_room_cut(&d.room, it->s, it->a->head_dim);
+    dot_scratch_cut(&d.room, it->s, it->a->head_dim);
     dot_begin(&d);
     dot_load_q(&d);
-    for (uint32_t c = it->begin; c < it->end; c = (c / ATTENTION_SPAN + 1) * ATTENTION_SPAN) {
-        const struct item one = item_of_span(it, c);
+    for (uint32_t c = it->begin; c < it->end; c = (c / ATTENTION_SPLIT + 1) * ATTENTION_SPLIT) {
+        const struct item one = item_of_split(it, c);
         d.it = &one;
-        dot_span(&d);
-        dot_span_end(&d, it->part ? it->part : d.room.parts, c == it->begin,
-                     !it->part && one.end == it->end);
+        dot_split(&d);
+        dot_split_end(&d, it->part ? it->part : d.room.parts, c == it->begin,
+                      !it->part && one.end == it->end);
     }
 }
 
@@ -127,7 +127,7 @@ static void dot_run(const struct item *it)
 static bool dot_wild(const struct item *it, uint32_t begin, uint32_t end)
 {
     for (uint32_t c = begin; c < end; c++) {
-        const char *row = dot_row(it, c, (struct span){begin, end});
+        const char *row = dot_row(it, c, (struct pos_range){begin, end});
         if (it->a->kv_dtype == DT_I8) {
             if (!isfinite(item_scales(it, item_block(it, it->a->v_cache, c))[c % KERN_BLOCK]))
                 return true;
@@ -146,7 +146,7 @@ static bool dot_wild(const struct item *it, uint32_t begin, uint32_t end)
 /* Positions that some rows of the item see and others do not lie at its two ends. */
 static void dot_item_run(const struct item *it)
 {
-    const struct span first = item_span(it, 0), last = item_span(it, it->n_row - 1);
+    const struct pos_range first = item_range(it, 0), last = item_range(it, it->n_row - 1);
     const bool apart = last.begin >= first.end; /* no position that all rows see */
     const uint32_t low = apart ? last.end : last.begin;
     const uint32_t high = apart ? last.end : first.end;
@@ -157,40 +157,40 @@ static void dot_item_run(const struct item *it)
     }
     struct item one = *it;
     for (uint32_t r = 0; r < it->n_row; r++) {
-        one.part = it->part ? it->part + r * part_stride(it->a->head_dim) : NULL;
+        one.part = it->part ? it->part + r * partial_stride(it->a->head_dim) : NULL;
         item_rows(&one, it->first + r, 1);
         dot_run(&one);
     }
 }
 
 /* A real call, so that none of its arithmetic can move past the switch of MXCSR. */
-static __attribute__((noinline)) void dot_walk(const struct attention_args *a,
-                                               const struct kern_exec *x)
+static __attribute__((noinline)) void dot_item_loop(const struct attention_args *a,
+                                                    const struct kern_exec *x)
 {
     struct item of = {.s = x->scratch};
     of.head_bytes = kv_head_bytes(a->kv_dtype, a->head_dim);
-    attention_walk(a, x, &of, DOT_ROWS, dot_item_run);
+    attention_item_loop(a, x, &of, DOT_ROWS, dot_item_run);
 }
 
 INLINE void attention_dot(const struct attention_args *a, const struct kern_exec *x)
 {
     const unsigned before = _mm_getcsr();
     _mm_setcsr(before | FLUSH_SUBNORMAL);
-    dot_walk(a, x);
+    dot_item_loop(a, x);
     _mm_setcsr(before);
 }
 
-static __attribute__((noinline)) void dot_join_walk(const struct attention_args *a,
+static __attribute__((noinline)) void dot_join_loop(const struct attention_args *a,
                                                     const struct kern_exec *x)
 {
-    join_walk(a, x, dot_row_join);
+    attention_join_loop(a, x, dot_row_join);
 }
 
 INLINE void attention_dot_join(const struct attention_args *a, const struct kern_exec *x)
 {
     const unsigned before = _mm_getcsr();
     _mm_setcsr(before | FLUSH_SUBNORMAL);
-    dot_join_walk(a, x);
+    dot_join_loop(a, x);
     _mm_setcsr(before);
 }
 

@@ -4,7 +4,7 @@
 #ifndef QUIRE_KERNELS_AVX512_DOT_ITEM_H
 #define QUIRE_KERNELS_AVX512_DOT_ITEM_H
 #include "kernels/avx512/vec.h"
-#include "kernels/tiling/dot_room.h"
+#include "kernels/tiling/dot_scratch.h"
 #include "kernels/wide/attention_item.h"
 #ifdef __AVX512BF16__
 
@@ -12,7 +12,7 @@
 
 struct dot_item {
     const struct item *it;
-    struct dot_room room;
+    struct dot_scratch room;
     float log2_scale; /* of a score, before 2^ */
 };
 
@@ -61,9 +61,9 @@ INLINE __m512i dot_v_bf16(const char *row, uint32_t c, uint32_t n)
                    : _mm512_maskz_loadu_epi16((__mmask32)((1ull << n) - 1), from);
 }
 
-INLINE const char *dot_row(const struct item *it, uint32_t c, struct span span)
+INLINE const char *dot_row(const struct item *it, uint32_t c, struct pos_range range)
 {
-    if (c < span.begin || c >= span.end)
+    if (c < range.begin || c >= range.end)
         return NULL;
     return item_block(it, it->a->v_cache, c) +
            (size_t)(c % KERN_BLOCK) * it->a->head_dim * kv_element_bytes(it->a->kv_dtype);
@@ -84,16 +84,17 @@ INLINE void dot_pairs(const struct item *it, uint16_t *to, const char *even, con
     }
 }
 
-/* V of the positions from `first` on, n of them, as pairs; those outside the span are zeros. Asks
+/* V of the positions from `first` on, n of them, as pairs; those outside the split are zeros. Asks
  * for the K of the next tile meanwhile. */
-static void dot_pairs_of_v(const struct dot_item *d, uint32_t first, uint32_t n, struct span span)
+static void dot_pairs_of_v(const struct dot_item *d, uint32_t first, uint32_t n,
+                           struct pos_range range)
 {
     const struct item *it = d->it;
     for (uint32_t c = 0; c < n; c += 2) {
         if (c % KERN_BLOCK == 0)
-            item_ahead(it, it->a->k_cache, first + c + DOT_TILE);
-        dot_pairs(it, d->room.v + (size_t)c * d->room.dim, dot_row(it, first + c, span),
-                  dot_row(it, first + c + 1, span));
+            item_prefetch(it, it->a->k_cache, first + c + DOT_TILE);
+        dot_pairs(it, d->room.v + (size_t)c * d->room.dim, dot_row(it, first + c, range),
+                  dot_row(it, first + c + 1, range));
     }
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dot_join - parts of a row's spans joined, and a whole row to the output. See attention_dot.h.
+/* dot_join - parts of a row's splits joined, and a whole row to the output. See attention_dot.h.
  * Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_AVX512_DOT_JOIN_H
 #define QUIRE_KERNELS_AVX512_DOT_JOIN_H
@@ -24,7 +24,7 @@ INLINE void dot_column_order(const struct item *it, const float *sum, struct vec
 }
 
 /* The softmax's sum of row r, its head's sink in it. */
-static float dot_total(const struct item *it, uint32_t r, const struct part_row *of)
+static float dot_total(const struct item *it, uint32_t r, const struct partial_row *of)
 {
     const struct attention_args *a = it->a;
     const float max = of->max * (a->soft_cap > 0 ? 1 : a->scale);
@@ -34,7 +34,7 @@ static float dot_total(const struct item *it, uint32_t r, const struct part_row 
 }
 
 /* Row r of the item is whole. */
-static void dot_finish(const struct item *it, uint32_t r, const struct part_row *of)
+static void dot_store(const struct item *it, uint32_t r, const struct partial_row *of)
 {
     const struct vec zero = vec_set(0), inverse = vec_set(1.0f / dot_total(it, r, of));
     const uint32_t dim = it->a->head_dim;
@@ -55,12 +55,12 @@ INLINE float dot_scale(const struct attention_args *a) /* of a score, before 2^ 
     return LOG2_E * (a->soft_cap > 0 ? 1 : a->scale);
 }
 
-/* The next span's part of a row joins those before it. */
-static void dot_join(const struct attention_args *a, float *to, const struct part_row *from)
+/* The next split's part of a row joins those before it. */
+static void dot_join(const struct attention_args *a, float *to, const struct partial_row *from)
 {
-    const uint32_t dim = part_dim(a->head_dim);
+    const uint32_t dim = partial_dim(a->head_dim);
     const float max = to[dim], total = to[dim + 1];
-    if (from->total == 0) /* sees nothing of the span */
+    if (from->total == 0) /* sees nothing of the split */
         return;
     if (total == 0) {
         memcpy(to, from->sum, dim * sizeof *to);
@@ -80,16 +80,16 @@ static void dot_join(const struct attention_args *a, float *to, const struct par
     to[dim] = above ? from->max : max;
 }
 
-static void dot_row_join(const struct item *it, uint32_t r, float *parts, uint32_t n_span)
+static void dot_row_join(const struct item *it, uint32_t r, float *parts, uint32_t n_split)
 {
-    const uint32_t dim = part_dim(it->a->head_dim);
+    const uint32_t dim = partial_dim(it->a->head_dim);
     const size_t step = it->n_row * it->sum_stride;
     float *to = parts + r * it->sum_stride, *from = to;
-    for (uint32_t i = 1; i < n_span; i++) {
+    for (uint32_t i = 1; i < n_split; i++) {
         from += step;
-        dot_join(it->a, to, &(struct part_row){from, from[dim], from[dim + 1]});
+        dot_join(it->a, to, &(struct partial_row){from, from[dim], from[dim + 1]});
     }
-    dot_finish(it, r, &(struct part_row){to, to[dim], to[dim + 1]});
+    dot_store(it, r, &(struct partial_row){to, to[dim], to[dim + 1]});
 }
 
 #endif

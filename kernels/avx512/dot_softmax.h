@@ -10,7 +10,8 @@
 #include "kernels/wide/exp.h"
 #ifdef __AVX512BF16__
 
-INLINE __mmask16 dot_seen(uint32_t c, struct span s) /* lanes of positions c … within the span */
+INLINE __mmask16 dot_seen(uint32_t c,
+                          struct pos_range s) /* lanes of positions c … within the split */
 {
     uint32_t high = s.end - c < KERN_BLOCK ? s.end - c : KERN_BLOCK;
     uint32_t low = s.begin > c ? s.begin - c : 0;
@@ -22,8 +23,8 @@ struct dot_line { /* a row of a tile */
     float *s; /* its scores from position `first` on */
     uint16_t *p;
     uint32_t first;
-    struct span span; /* what it sees of the tile */
-    float max;        /* times log2_scale */
+    struct pos_range range; /* what it sees of the tile */
+    float max;              /* times log2_scale */
 };
 
 struct dot_form { /* constants where they are inlined */
@@ -68,7 +69,7 @@ INLINE __m512 dot_weights16(const struct dot_line *l, uint32_t c, __mmask16 seen
 /* The blocks of a line: one that it sees in part, those it sees whole, one in part. */
 INLINE float dot_line_max(const struct dot_line *l, struct dot_form f)
 {
-    const struct span s = l->span;
+    const struct pos_range s = l->range;
     __m512 max = _mm512_set1_ps(-INFINITY);
     uint32_t c = s.begin / KERN_BLOCK * KERN_BLOCK;
     if (c < s.begin) {
@@ -84,7 +85,7 @@ INLINE float dot_line_max(const struct dot_line *l, struct dot_form f)
 
 INLINE float dot_line_weights(const struct dot_line *l, struct dot_form f)
 {
-    const struct span s = l->span;
+    const struct pos_range s = l->range;
     struct vec sum = vec_set(0);
     uint32_t c = s.begin / KERN_BLOCK * KERN_BLOCK;
     if (c < s.begin) {
@@ -100,7 +101,7 @@ INLINE float dot_line_weights(const struct dot_line *l, struct dot_form f)
 
 INLINE void dot_line(struct dot_line *l, uint32_t r, struct dot_form f)
 {
-    const struct dot_room *m = &l->d->room;
+    const struct dot_scratch *m = &l->d->room;
     const float before = m->max[r], most = dot_line_max(l, f);
     if (most > before) {
         const __m512 k = exp2_rough(_mm512_set1_ps((before - most) * l->d->log2_scale));
@@ -116,7 +117,7 @@ INLINE void dot_line(struct dot_line *l, uint32_t r, struct dot_form f)
 
 /* Scores to weights, for all rows of a tile that begins at `first`. `tile`: its positions that
  * dot_values will take, multiples of 32; p is 0 where a row does not see them. */
-INLINE void dot_softmax(const struct dot_item *d, uint32_t first, struct span tile,
+INLINE void dot_softmax(const struct dot_item *d, uint32_t first, struct pos_range tile,
                         struct dot_form f)
 {
     for (uint32_t r = 0; r < d->it->n_row; r++) {
@@ -125,9 +126,9 @@ INLINE void dot_softmax(const struct dot_item *d, uint32_t first, struct span ti
             .s = d->room.s + (size_t)r * DOT_TILE,
             .p = d->room.p + (size_t)r * DOT_TILE,
             .first = first,
-            .span = span_cut(item_span(d->it, r), tile),
+            .range = pos_range_cut(item_range(d->it, r), tile),
         };
-        const struct span s = l.span;
+        const struct pos_range s = l.range;
         uint32_t begin = s.begin / KERN_BLOCK * KERN_BLOCK;
         uint32_t end = (s.end + KERN_BLOCK - 1) / KERN_BLOCK * KERN_BLOCK;
         if (s.begin >= s.end)
@@ -141,7 +142,7 @@ INLINE void dot_softmax(const struct dot_item *d, uint32_t first, struct span ti
     }
 }
 
-static void dot_softmax_typed(const struct dot_item *d, uint32_t first, struct span tile)
+static void dot_softmax_typed(const struct dot_item *d, uint32_t first, struct pos_range tile)
 {
     const bool int8 = d->it->a->kv_dtype == DT_I8, cap = d->it->a->soft_cap > 0;
     if (cap)

@@ -3,7 +3,7 @@
  * is linear_avx512. Formula and order: ref/linear.c. The instruction ignores MXCSR. */
 #include <immintrin.h>
 #include <string.h>
-#include "kernels/tiling/linear_walk.h"
+#include "kernels/tiling/linear_tile_loop.h"
 #include "kernels/tiling/unroll.h"
 #include "kernels/variants.h"
 
@@ -44,7 +44,7 @@ INLINE void tile(const struct linear_tile *t, const int rows)
     const char *x = t->x, *w = t->w;
     struct linear_next next = t->next;
     for (const char *end = x + (size_t)t->n_k / 2 * 4; x < end; x += 4, w += 4 * KERN_PANEL) {
-        linear_ahead(next.p, next.step, 4);
+        linear_prefetch(next.p, next.step, 4);
         next.p += next.step;
         step(sum, rows, x, row, w, 1);
     }
@@ -73,7 +73,7 @@ static linear_tile_fn *const tiles[LINEAR_TILE] = {tile_1, tile_2, tile_3, tile_
 void linear_avx512_bf16(const struct linear_args *a, const struct kern_exec *x)
 {
     if (a->x_dtype == DT_BF16)
-        linear_walk(a, x, tiles);
+        linear_tile_loop(a, x, tiles);
     else
         linear_avx512(a, x);
 }

@@ -3,7 +3,7 @@
 #include "kernels/avx512/ints.h"
 #include "kernels/variants.h"
 
-#define INTS_ON_TOP 128
+#define INTS_WEIGHT_OFFSET 128
 INLINE ints ints_dot(ints sum, ints w, ints x)
 {
     return _mm512_dpbusd_epi32(sum, w, x);

@@ -16,7 +16,7 @@
 typedef float peak_fn(void);
 
 /* One turn: INSTRUCTION(acc[j]) for each accumulator. The asm is volatile: nothing is hoisted. */
-#define TURNS(INSTRUCTION)                \
+#define ITERATION(INSTRUCTION)            \
     for (uint32_t i = 0; i < N_ITER; i++) \
         for (int j = 0; j < N_ACC; j++) { \
             INSTRUCTION;                  \
@@ -90,11 +90,11 @@ __attribute__((target("avx2"))) static float peak_i8_vnni32(void)
     __m256i acc[N_ACC], x = _mm256_set1_epi8(1);
     for (int j = 0; j < N_ACC; j++)
         acc[j] = _mm256_setzero_si256();
-    TURNS(__m256i sum = acc[j]; /* an element of an array would stay in memory */
-          __asm__ volatile("%{vex%} vpdpbusd %1, %1, %0"
-                           : "+x"(sum)
-                           : "x"(x));
-          acc[j] = sum)
+    ITERATION(__m256i sum = acc[j]; /* an element of an array would stay in memory */
+              __asm__ volatile("%{vex%} vpdpbusd %1, %1, %0"
+                               : "+x"(sum)
+                               : "x"(x));
+              acc[j] = sum)
     for (int j = 1; j < N_ACC; j++)
         acc[0] = _mm256_add_epi32(acc[0], acc[j]);
     return (float)_mm256_cvtsi256_si32(acc[0]);
@@ -105,10 +105,10 @@ __attribute__((target("avx512f,avx512vnni"))) static float peak_i8_vnni64(void)
     __m512i acc[N_ACC], x = _mm512_set1_epi8(1);
     for (int j = 0; j < N_ACC; j++)
         acc[j] = _mm512_setzero_si512();
-    TURNS(__m512i sum = acc[j]; __asm__ volatile("vpdpbusd %1, %1, %0"
-                                                 : "+v"(sum)
-                                                 : "v"(x));
-          acc[j] = sum)
+    ITERATION(__m512i sum = acc[j]; __asm__ volatile("vpdpbusd %1, %1, %0"
+                                                     : "+v"(sum)
+                                                     : "v"(x));
+              acc[j] = sum)
     for (int j = 1; j < N_ACC; j++)
         acc[0] = _mm512_add_epi32(acc[0], acc[j]);
     return (float)_mm512_reduce_add_epi32(acc[0]);

@@ -20,20 +20,20 @@ struct span {
     const char *at[N_STREAM]; /* N_STREAM pointers 64-byte aligned; one stream: at[0] alone */
     size_t bytes;             /* of each; a multiple of 256 (one stream) or 64 */
 };
-enum span_order { ONE_STREAM, ROWS_AT_ONCE, NEXT_BY_TURNS };
-typedef uint64_t span_fn(const struct span *s, enum span_order order);
+enum read_order { ONE_STREAM, ROWS_AT_ONCE, NEXT_INTERLEAVED };
+typedef uint64_t span_fn(const struct span *s, enum read_order order);
 
-INLINE uint64_t span_sum(const struct span *s, const enum span_order order)
+INLINE uint64_t span_sum(const struct span *s, const enum read_order order)
 {
     const size_t step = order == ROWS_AT_ONCE ? 64 : 64 * N_STREAM;
     const struct stream whole = {s->at[0], s->at[0] + s->bytes};
     line_vec sum[N_STREAM] = {{0}};
     for (size_t i = 0; i < s->bytes; i += step) {
-        if (order == NEXT_BY_TURNS)
-            stream_ask(&whole, s->at[0] + i, N_STREAM);
+        if (order == NEXT_INTERLEAVED)
+            stream_prefetch(&whole, s->at[0] + i, N_STREAM);
         for (uint32_t j = 0; j < N_STREAM; j++) {
             const char *p = order == ROWS_AT_ONCE ? s->at[j] + i : s->at[0] + i + 64 * (size_t)j;
-            if (order != NEXT_BY_TURNS)
+            if (order != NEXT_INTERLEAVED)
                 __builtin_prefetch(p + AHEAD);
             sum[j] += *(const line_vec *)(const void *)p;
         }
@@ -46,27 +46,27 @@ INLINE uint64_t span_sum(const struct span *s, const enum span_order order)
 }
 
 /* The order as a constant of three bodies. */
-INLINE uint64_t span_any(const struct span *s, enum span_order order)
+INLINE uint64_t span_any(const struct span *s, enum read_order order)
 {
     if (order == ONE_STREAM)
         return span_sum(s, ONE_STREAM);
-    return order == ROWS_AT_ONCE ? span_sum(s, ROWS_AT_ONCE) : span_sum(s, NEXT_BY_TURNS);
+    return order == ROWS_AT_ONCE ? span_sum(s, ROWS_AT_ONCE) : span_sum(s, NEXT_INTERLEAVED);
 }
 
-static uint64_t span_plain(const struct span *s, enum span_order order)
+static uint64_t span_plain(const struct span *s, enum read_order order)
 {
     return span_any(s, order);
 }
 
 #ifdef __x86_64__
 __attribute__((target("avx2"))) static uint64_t span_avx2(const struct span *s,
-                                                          enum span_order order)
+                                                          enum read_order order)
 {
     return span_any(s, order);
 }
 
 __attribute__((target("avx512f"))) static uint64_t span_avx512(const struct span *s,
-                                                               enum span_order order)
+                                                               enum read_order order)
 {
     return span_any(s, order);
 }
@@ -120,8 +120,9 @@ static void read_run(void *arg, uint32_t ith, uint32_t nth)
     const struct span share = {{r->memory->data + bytes * ith}, bytes};
     r->sink[(size_t)ith * 8] =
         r->how == READ_CHUNKS ? read_chunks(r, ith, nth)
-        : r->how == READ_ROWS ? read_rows(r, share.at[0], bytes)
-                              : r->span(&share, r->how == READ_TURNS ? NEXT_BY_TURNS : ONE_STREAM);
+        : r->how == READ_ROWS
+            ? read_rows(r, share.at[0], bytes)
+            : r->span(&share, r->how == READ_INTERLEAVED ? NEXT_INTERLEAVED : ONE_STREAM);
 }
 
 struct bench_seconds roofline_read_time(struct team *team, const struct roofline_memory *m,

@@ -15,10 +15,10 @@
 
 /* how the threads walk one array */
 enum roofline_read {
-    READ_SHARES, /* each its own contiguous half, third, … */
-    READ_TURNS,  /* that, the next 32 KiB asked for in eight streams */
-    READ_CHUNKS, /* 64 KiB pieces dealt out in turn */
-    READ_ROWS,   /* its share, in four rows of 1792 bytes at once */
+    READ_SHARES,      /* each its own contiguous half, third, … */
+    READ_INTERLEAVED, /* that, the next 32 KiB asked for in eight streams */
+    READ_CHUNKS,      /* 64 KiB pieces dealt out in turn */
+    READ_ROWS,        /* its share, in four rows of 1792 bytes at once */
     READ_COUNT
 };
 enum roofline_peak {

@@ -23,8 +23,8 @@
  * Blocks take pieces x KV heads round robin until there are none: the grid depends on the card only, so
  * a graph serves every step.
  *
- * Shared memory (attention_shared_of): q, then slots for tiles of K and V, then, of four warps with heads of 96 and
- * 128, the total of splits. Three slots (wide heads: two) take K0 V0 K1 V1 … by turns: two tiles (one) are on their
+ * Shared memory (attention_shared_of): q, then stages for tiles of K and V, then, of four warps with heads of 96 and
+ * 128, the total of splits. Three stages (wide heads: two) take K0 V0 K1 V1 … by turns: two tiles (one) are on their
  * way (cp.async) while one is worked on. The 8 rows of an ldmatrix lie in different banks (row_of). int8
  * and e4m3 come in as they are and are widened to bf16 (exactly) in a buffer of their own.
  *
@@ -58,7 +58,7 @@ static __global__ void __launch_bounds__(WARPS *WARP, 1)
         if (parts > 1 && piece.row >= a.seqs[piece.seq].n_query * (a.n_head / a.n_kv_head))
             continue;
         attend_piece<D, KV, WARPS>(a, piece, i % a.n_kv_head, room, s);
-        team_sync<WARPS>(); /* the next piece overwrites the slots */
+        team_sync<WARPS>(); /* the next piece overwrites the stages */
     }
 }
 

@@ -18,7 +18,7 @@ void attention_any_launch(const struct attention_args *a, const struct kern_exec
 void attention_small_launch(const struct attention_args *a, const struct kern_exec *x);
 
 /* ---- shared memory ---- */
-template <int D> struct slots_of { /* for tiles of K or V */
+template <int D> struct stages_of { /* for tiles of K or V */
     static const unsigned n = D <= 128 ? 3 : 2;
 };
 /* int8 and e4m3 come in as they are, and are widened one tile at a time. */
@@ -26,29 +26,29 @@ template <int D> struct raw_tile {
     uint8_t x[TILE][D];
     float scale[TILE]; /* int8 */
 };
-template <int D, dtype KV> struct kv_slots {
-    struct raw_tile<D> raw[slots_of<D>::n];
+template <int D, dtype KV> struct kv_stages {
+    struct raw_tile<D> raw[stages_of<D>::n];
     struct row_of<D> wide[TILE];
 };
-template <int D> struct kv_slots<D, DT_BF16> {
-    struct row_of<D> rows[slots_of<D>::n][TILE];
+template <int D> struct kv_stages<D, DT_BF16> {
+    struct row_of<D> rows[stages_of<D>::n][TILE];
 };
 template <int D, dtype KV, unsigned WARPS, total_place PLACE = total_of<D, WARPS>::place>
 struct alignas(128) attention_shared_of {
     struct row_of<D> q[WARPS * 16];
-    kv_slots<D, KV> kv;
+    kv_stages<D, KV> kv;
 };
 template <int D, dtype KV, unsigned WARPS>
 struct alignas(128) attention_shared_of<D, KV, WARPS, IN_SHARED> {
     struct row_of<D> q[WARPS * 16];
-    kv_slots<D, KV> kv;
+    kv_stages<D, KV> kv;
     float total[WARPS][D / 2][WARP]; /* each thread its own, 32 apart */
 };
 static_assert(sizeof(attention_shared_of<256, DT_BF16, 4>) <= 99 << 10, "sm_86 has no more");
 static_assert(sizeof(attention_shared_of<256, DT_I8, 4>) <= 99 << 10, "sm_86 has no more");
 static_assert(sizeof(attention_shared_of<128, DT_BF16, 4>) <= 99 << 10, "sm_86 has no more");
 
-/* Of the warps that share the slots. */
+/* Of the warps that share the stages. */
 template <unsigned WARPS> static __device__ __forceinline__ void team_sync(void)
 {
     if (WARPS == 1)
@@ -140,18 +140,18 @@ template <int D> static __device__ __forceinline__ uint32_t place_in_tile(uint32
 
 /* ---- K or V of one tile on its way to shared memory; zeros past the context ---- */
 template <int D, enum dtype KV>
-static __device__ __forceinline__ void *chunk_of_slot(kv_slots<D, KV> &kv, unsigned slot,
-                                                      uint32_t row, uint32_t c)
+static __device__ __forceinline__ void *chunk_of_stage(kv_stages<D, KV> &kv, unsigned stage,
+                                                       uint32_t row, uint32_t c)
 {
     if constexpr (KV == DT_BF16)
-        return chunk_at<D>(kv.rows[slot], row, c);
+        return chunk_at<D>(kv.rows[stage], row, c);
     else
-        return &kv.raw[slot].x[row][c * 16];
+        return &kv.raw[stage].x[row][c * 16];
 }
 
 /* mine: a lane's block of the tile's. left: positions of the context from the tile's first on. */
 template <int D, enum dtype KV, unsigned WARPS>
-static __device__ __forceinline__ void load_rows(kv_slots<D, KV> &kv, unsigned slot,
+static __device__ __forceinline__ void load_rows(kv_stages<D, KV> &kv, unsigned stage,
                                                  const char *cache, size_t block_bytes,
                                                  uint32_t mine, int left)
 {
@@ -162,7 +162,7 @@ static __device__ __forceinline__ void load_rows(kv_slots<D, KV> &kv, unsigned s
         const uint32_t block = __shfl_sync(ALL_LANES, mine, row / KERN_BLOCK);
         const char *from =
             cache + block * block_bytes + (size_t)(row % KERN_BLOCK * chunks + i % chunks) * 16;
-        void *to = chunk_of_slot<D, KV>(kv, slot, row, i % chunks);
+        void *to = chunk_of_stage<D, KV>(kv, stage, row, i % chunks);
         if (i < n)
             cp_async16(to, from, (int)row < left ? 16 : 0);
     }
@@ -171,7 +171,7 @@ static __device__ __forceinline__ void load_rows(kv_slots<D, KV> &kv, unsigned s
 /* The same where threads have the same column of every row and blocks end with a round of them: little
  * is left to compute but one address a block. WHOLE: there are TILE positions left. */
 template <int D, enum dtype KV, unsigned WARPS, bool WHOLE>
-static __device__ __forceinline__ void load_columns(kv_slots<D, KV> &kv, unsigned slot,
+static __device__ __forceinline__ void load_columns(kv_stages<D, KV> &kv, unsigned stage,
                                                     const char *cache, size_t block_bytes,
                                                     uint32_t mine, int left)
 {
@@ -185,14 +185,14 @@ static __device__ __forceinline__ void load_columns(kv_slots<D, KV> &kv, unsigne
 #pragma unroll
         for (uint32_t r = 0; r < KERN_BLOCK; r += rows) {
             const uint32_t row = b * KERN_BLOCK + r + first;
-            void *to = chunk_of_slot<D, KV>(kv, slot, row, c);
+            void *to = chunk_of_stage<D, KV>(kv, stage, row, c);
             cp_async16(to, from + r * chunks * 16, WHOLE || (int)row < left ? 16 : 0);
         }
     }
 }
 
 template <int D, enum dtype KV, unsigned WARPS>
-static __device__ __forceinline__ void load_tile(kv_slots<D, KV> &kv, unsigned slot,
+static __device__ __forceinline__ void load_tile(kv_stages<D, KV> &kv, unsigned stage,
                                                  const void *cache, const struct piece_at &p,
                                                  uint32_t n_kv_head, uint32_t tile)
 {
@@ -204,18 +204,18 @@ static __device__ __forceinline__ void load_tile(kv_slots<D, KV> &kv, unsigned s
     const int left = (int)p.end - (int)(tile * TILE);
     const char *head = (const char *)cache + p.kv_head * head_bytes;
     if constexpr (n_thread % chunks || KERN_BLOCK * chunks % n_thread)
-        load_rows<D, KV, WARPS>(kv, slot, head, block_bytes, mine, left);
+        load_rows<D, KV, WARPS>(kv, stage, head, block_bytes, mine, left);
     else if (left >= (int)TILE)
-        load_columns<D, KV, WARPS, true>(kv, slot, head, block_bytes, mine, left);
+        load_columns<D, KV, WARPS, true>(kv, stage, head, block_bytes, mine, left);
     else
-        load_columns<D, KV, WARPS, false>(kv, slot, head, block_bytes, mine, left);
+        load_columns<D, KV, WARPS, false>(kv, stage, head, block_bytes, mine, left);
     if constexpr (KV == DT_I8) { /* four scales a chunk */
         const uint32_t block = __shfl_sync(ALL_LANES, mine, lane % 16 / 4), row = lane * 4;
         if (threadIdx.x < TILE / 4) {
             const char *from =
                 head + block * block_bytes + (size_t)KERN_BLOCK * D + row % KERN_BLOCK * 4;
             const int n = left - (int)row;
-            cp_async16(&kv.raw[slot].scale[row], from, n > 3 ? 16 : n > 0 ? 4 * n : 0);
+            cp_async16(&kv.raw[stage].scale[row], from, n > 3 ? 16 : n > 0 ? 4 * n : 0);
         }
     }
 }
@@ -245,16 +245,16 @@ static __device__ __forceinline__ void bf16_of_four(uint32_t to[2], uint32_t fou
                               e4m3_value((uint8_t)(four >> (16 * i + 8))));
 }
 
-/* The tile of a slot as bf16. */
+/* The tile of a stage as bf16. */
 template <int D, enum dtype KV, unsigned WARPS>
-static __device__ __forceinline__ const struct row_of<D> *tile_rows(kv_slots<D, KV> &kv,
-                                                                    unsigned slot) {
+static __device__ __forceinline__ const struct row_of<D> *tile_rows(kv_stages<D, KV> &kv,
+                                                                    unsigned stage) {
     if constexpr (KV == DT_BF16) {
-        return kv.rows[slot];
+        return kv.rows[stage];
     } else {
         for (uint32_t n = threadIdx.x; n < TILE * D / 16; n += WARPS * WARP) {
             const uint32_t i = place_in_tile<D>(n), row = i / (D / 16), c = i % (D / 16);
-            const uint4 w = *(const uint4 *)&kv.raw[slot].x[row][c * 16];
+            const uint4 w = *(const uint4 *)&kv.raw[stage].x[row][c * 16];
             uint32_t to[8];
             bf16_of_four<KV>(to, w.x);
             bf16_of_four<KV>(to + 2, w.y);
@@ -350,34 +350,34 @@ struct attention_room { /* workspace */
 };
 
 /* ---- a piece ---- */
-/* K and V of tiles take turns: K0 V0 K1 V1 … Load n goes to slot n % SLOTS and is asked for SLOTS - 1 turns
- * before its own: K0 V0 at the start (of two slots: K0), then one load a turn. */
+/* K and V of tiles take turns: K0 V0 K1 V1 … Load n goes to stage n % SLOTS and is asked for SLOTS - 1 turns
+ * before its own: K0 V0 at the start (of two stages: K0), then one load a turn. */
 template <int D, enum dtype KV, unsigned WARPS>
-static __device__ __forceinline__ void load_first(kv_slots<D, KV> &kv,
+static __device__ __forceinline__ void load_first(kv_stages<D, KV> &kv,
                                                   const struct attention_args &a,
                                                   const struct piece_at &p, uint32_t tile)
 {
     load_tile<D, KV, WARPS>(kv, 0, a.k_cache, p, a.n_kv_head, tile);
     cp_async_commit();
-    if (slots_of<D>::n == 3) {
+    if (stages_of<D>::n == 3) {
         load_tile<D, KV, WARPS>(kv, 1, a.v_cache, p, a.n_kv_head, tile);
         cp_async_commit();
     }
 }
-/* In the turn of K (half 0) or V (half 1) of `tile`, which is in `slot`. */
+/* In the turn of K (half 0) or V (half 1) of `tile`, which is in `stage`. */
 template <int D, enum dtype KV, unsigned WARPS>
 static __device__ __forceinline__ void
-load_next(kv_slots<D, KV> &kv, const struct attention_args &a, const struct piece_at &p,
-          struct tile_range tiles, unsigned half, unsigned slot)
+load_next(kv_stages<D, KV> &kv, const struct attention_args &a, const struct piece_at &p,
+          struct tile_range tiles, unsigned half, unsigned stage)
 {
-    const unsigned SLOTS = slots_of<D>::n;
-    const bool is_v = SLOTS == 3 ? half == 1 : half == 0;
-    const uint32_t tile = SLOTS == 3 || half == 1 ? tiles.from + 1 : tiles.from;
+    const unsigned STAGES = stages_of<D>::n;
+    const bool is_v = STAGES == 3 ? half == 1 : half == 0;
+    const uint32_t tile = STAGES == 3 || half == 1 ? tiles.from + 1 : tiles.from;
     if (tile < tiles.to)
-        load_tile<D, KV, WARPS>(kv, (slot + SLOTS - 1) % SLOTS, is_v ? a.v_cache : a.k_cache, p,
+        load_tile<D, KV, WARPS>(kv, (stage + STAGES - 1) % STAGES, is_v ? a.v_cache : a.k_cache, p,
                                 a.n_kv_head, tile);
     cp_async_commit(); /* also when empty: the wait counts them */
-    cp_async_wait(slots_of<D>::n - 1);
+    cp_async_wait(stages_of<D>::n - 1);
 }
 
 template <int D>
@@ -420,7 +420,7 @@ attend_piece(const struct attention_args &a, const struct plan_piece &piece, uin
     load_q_fragments<D>(q, s.q + row);
     struct warp_total<D, total_of<D, WARPS>::place> total = total_for<D, KV, WARPS>(s, room);
     struct tile_range tiles = tiles_of(piece, seen_by(p, a, piece.row, 16 * WARPS));
-    uint32_t slot = 0;
+    uint32_t stage = 0;
     if (tiles.from < tiles.to)
         load_first<D, KV, WARPS>(s.kv, a, p, tiles.from);
     begin_split<D>(w);
@@ -430,12 +430,12 @@ attend_piece(const struct attention_args &a, const struct plan_piece &piece, uin
         const bool mine = c0 <= r.all.most && c0 + (int)TILE > r.all.least;
 #pragma unroll
         for (unsigned half = 0; half < 2; half++) { /* K, then V */
-            load_next<D, KV, WARPS>(s.kv, a, p, tiles, half, slot);
+            load_next<D, KV, WARPS>(s.kv, a, p, tiles, half, stage);
             team_sync<WARPS>();
-            const struct row_of<D> *rows = tile_rows<D, KV, WARPS>(s.kv, slot);
+            const struct row_of<D> *rows = tile_rows<D, KV, WARPS>(s.kv, stage);
             const float *scale = nullptr;
             if constexpr (KV == DT_I8)
-                scale = s.kv.raw[slot].scale;
+                scale = s.kv.raw[stage].scale;
             if (mine && half == 0) {
                 scores<D>(sc, q, s.q + row, rows);
                 finish_scores(sc, r, a, c0, scale);
@@ -443,8 +443,8 @@ attend_piece(const struct attention_args &a, const struct plan_piece &piece, uin
             } else if (mine) {
                 values<D>(sc, w, rows, scale);
             }
-            team_sync<WARPS>(); /* before the slot is loaded again */
-            slot = (slot + 1) % slots_of<D>::n;
+            team_sync<WARPS>(); /* before the stage is loaded again */
+            stage = (stage + 1) % stages_of<D>::n;
         }
         if ((tiles.from + 1) % (PLAN_SPLIT / TILE) == 0 && tiles.from + 1 < tiles.to) {
             end_split(w, total);

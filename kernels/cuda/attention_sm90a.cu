@@ -6,7 +6,7 @@
  *
  * A block has three warpgroups and stays on its multiprocessor for all its pieces:
  *
- *     0      producer   one warp: asks the copy engine for K0 V0 K1 V1 … of the piece, a tile a slot
+ *     0      producer   one warp: asks the copy engine for K0 V0 K1 V1 … of the piece, a tile a stage
  *     1, 2   consumers  64 rows each of the piece's 128 (query tokens x the heads of a KV head):
  *                         S   = Q K^T     m64n64k16, Q from registers, K as its rows lie: columns are k
  *                         p   = exp(S - m) in the accumulators' registers, which as bf16 are the next A
@@ -18,11 +18,11 @@
  * that is as much as B itself, which is all that shared memory gives (128 bytes a cycle).
  *
  * Shared memory (sm90a_shared), 130 KiB, or 161 with heads of 128:
- *     slot [8 or 16]     64 positions x D bf16 in panels of 64 columns, 128-byte swizzle (hopper.h)
- *     full [..]          the slot's bytes have come: one arrival and so many bytes
+ *     stage [8 or 16]     64 positions x D bf16 in panels of 64 columns, 128-byte swizzle (hopper.h)
+ *     full [..]          the stage's bytes have come: one arrival and so many bytes
  *     empty [..]         it may be filled again: an arrival of each of the 8 consumer warps
  *     total [8 warps]    heads of 128: half of the total of splits
- * A slot's turn has a parity; both sides count turns through all pieces and never reset. Consumers go
+ * A stage's turn has a parity; both sides count turns through all pieces and never reset. Consumers go
  * through every load of the piece, also of tiles that none of their rows sees: they only let go of them.
  *
  * A block of the cache, 16 positions of one KV head, is a box of a tensor map whose rows are [block][head]
@@ -56,20 +56,20 @@ template <int D> struct split_total {
     static const unsigned n = D > 64 ? D / 4 : 1; /* floats a thread, 32 apart */
 };
 template <int D> struct alignas(1024) sm90a_shared {
-    uint16_t slot[ring_of<D>::n][TILE * D];
+    uint16_t stage[ring_of<D>::n][TILE * D];
     uint64_t full[ring_of<D>::n], empty[ring_of<D>::n];
     float total[CONSUMERS * WGMMA_THREADS / WARP][split_total<D>::n][WARP];
 };
 struct cache_maps { /* v_row: boxes of one position */
     tensor_map k, v, v_row;
 };
-struct turn { /* of the ring */
-    uint32_t slot, parity;
+struct ring_position { /* of the ring */
+    uint32_t stage, parity;
 };
-template <int D> static __device__ __forceinline__ void next_turn(struct turn *t)
+template <int D> static __device__ __forceinline__ void next_position(struct ring_position *t)
 {
-    if (++t->slot == ring_of<D>::n) {
-        t->slot = 0;
+    if (++t->stage == ring_of<D>::n) {
+        t->stage = 0;
         t->parity ^= 1;
     }
 }
@@ -114,11 +114,11 @@ static __device__ __forceinline__ int map_row(const struct feed &f, uint32_t blo
     return (int)((block * f.n_kv_head + f.p.kv_head) * KERN_BLOCK);
 }
 
-/* Tile `tile` into the slot whose turn it is. rows: the map of single positions, for V. */
+/* Tile `tile` into the stage whose turn it is. rows: the map of single positions, for V. */
 template <int D>
-static __device__ __forceinline__ void load_slot(sm90a_shared<D> &s, const struct turn &t,
-                                                 const struct feed &f, const tensor_map *map,
-                                                 const tensor_map *rows, uint32_t tile)
+static __device__ __forceinline__ void load_stage(sm90a_shared<D> &s, const struct ring_position &t,
+                                                  const struct feed &f, const tensor_map *map,
+                                                  const tensor_map *rows, uint32_t tile)
 {
     const uint32_t lane = threadIdx.x % WARP, panels = D / PANEL_COLS, per_tile = TILE / KERN_BLOCK;
     const uint32_t j = lane / panels % per_tile, col = lane % panels * PANEL_COLS;
@@ -127,14 +127,14 @@ static __device__ __forceinline__ void load_slot(sm90a_shared<D> &s, const struc
     const int of_block = there - (int)(j * KERN_BLOCK);
     const uint32_t block = __shfl_sync(ALL_LANES, f.ids, in_ids + j);
     const bool cut = rows && there > 0 && there < (int)TILE && there % KERN_BLOCK;
-    uint16_t *to = s.slot[t.slot];
-    barrier_wait(&s.empty[t.slot], t.parity ^ 1, f.patience);
+    uint16_t *to = s.stage[t.stage];
+    barrier_wait(&s.empty[t.stage], t.parity ^ 1, f.patience);
     if (lane == 0)
-        barrier_arrive_bytes(&s.full[t.slot], TILE * D * 2);
+        barrier_arrive_bytes(&s.full[t.stage], TILE * D * 2);
     __syncwarp();
     if (lane < per_tile * panels && !(cut && of_block > 0 && of_block < (int)KERN_BLOCK))
         tensor_copy(to + (col / PANEL_COLS * TILE + j * KERN_BLOCK) * PANEL_COLS, map, (int)col,
-                    of_block > 0 ? map_row(f, block) : MAP_NOWHERE, &s.full[t.slot]);
+                    of_block > 0 ? map_row(f, block) : MAP_NOWHERE, &s.full[t.stage]);
     if (cut) { /* the block where the context ends: position by position */
         const uint32_t last = (uint32_t)there / KERN_BLOCK, n = (uint32_t)there % KERN_BLOCK;
         const uint32_t it = __shfl_sync(ALL_LANES, f.ids, in_ids + last);
@@ -142,7 +142,7 @@ static __device__ __forceinline__ void load_slot(sm90a_shared<D> &s, const struc
             const uint32_t row = i / panels, from = i % panels * PANEL_COLS;
             tensor_copy(to + (i % panels * TILE + last * KERN_BLOCK + row) * PANEL_COLS, rows,
                         (int)from, row < n ? map_row(f, it) + (int)row : MAP_NOWHERE,
-                        &s.full[t.slot]);
+                        &s.full[t.stage]);
         }
     }
 }
@@ -154,7 +154,7 @@ static __device__ __forceinline__ void produce(const struct attention_args &a,
 {
     /* tiles whose blocks are looked up at once */
     const uint32_t per_chunk = WARP * KERN_BLOCK / TILE;
-    struct turn t = {0, 0};
+    struct ring_position t = {0, 0};
     for (uint32_t i = blockIdx.x; i < n_work(a); i += gridDim.x) {
         const struct work w = work_of(a, i);
         const struct tile_range tiles = w.tiles;
@@ -165,10 +165,10 @@ static __device__ __forceinline__ void produce(const struct attention_args &a,
                 f.ids = next;
                 next = ids_of(f.p, tile / per_chunk + 1);
             }
-            load_slot<D>(s, t, f, &maps.k, nullptr, tile);
-            next_turn<D>(&t);
-            load_slot<D>(s, t, f, &maps.v, &maps.v_row, tile);
-            next_turn<D>(&t);
+            load_stage<D>(s, t, f, &maps.k, nullptr, tile);
+            next_position<D>(&t);
+            load_stage<D>(s, t, f, &maps.v, &maps.v_row, tile);
+            next_position<D>(&t);
         }
     }
 }
@@ -197,29 +197,30 @@ static __device__ __forceinline__ void load_a(uint32_t (&q)[D / 16][4], const st
     hold(q);
 }
 
-/* The slot whose turn it is has been filled. */
+/* The stage whose turn it is has been filled. */
 template <int D>
-static __device__ __forceinline__ const uint16_t *wait_for(sm90a_shared<D> &s, const struct turn &t,
-                                                           unsigned patience)
+static __device__ __forceinline__ const uint16_t *
+wait_for(sm90a_shared<D> &s, const struct ring_position &t, unsigned patience)
 {
-    barrier_wait(&s.full[t.slot], t.parity, patience);
+    barrier_wait(&s.full[t.stage], t.parity, patience);
     __syncwarp(); /* products are for whole warps */
-    return s.slot[t.slot];
+    return s.stage[t.stage];
 }
 
-/* The slot may be filled again: its products are done, in all lanes. */
-template <int D> static __device__ __forceinline__ void let_go(sm90a_shared<D> &s, struct turn *t)
+/* The stage may be filled again: its products are done, in all lanes. */
+template <int D>
+static __device__ __forceinline__ void let_go(sm90a_shared<D> &s, struct ring_position *t)
 {
     __syncwarp();
     if (threadIdx.x % WARP == 0)
-        barrier_arrive(&s.empty[t->slot]);
-    next_turn<D>(t);
+        barrier_arrive(&s.empty[t->stage]);
+    next_position<D>(t);
 }
 
 /* K and V of tiles that none of the rows sees. */
 template <int D>
-static __device__ __forceinline__ void pass_over(sm90a_shared<D> &s, struct turn *t, uint32_t from,
-                                                 uint32_t to, unsigned patience)
+static __device__ __forceinline__ void pass_over(sm90a_shared<D> &s, struct ring_position *t,
+                                                 uint32_t from, uint32_t to, unsigned patience)
 {
     for (; from < to; from++)
         for (unsigned half = 0; half < 2; half++) {
@@ -288,7 +289,7 @@ static __device__ __forceinline__ uint32_t row_of_team(const struct work &w)
  * registers to keep it in. */
 template <int D>
 static __device__ __forceinline__ void consume_one(const struct attention_args &a, uint32_t i,
-                                                   sm90a_shared<D> &s, struct turn *t,
+                                                   sm90a_shared<D> &s, struct ring_position *t,
                                                    unsigned patience)
 {
     struct warp_state<D> w;
@@ -330,7 +331,7 @@ template <int D>
 static __device__ __forceinline__ void consume(const struct attention_args &a, sm90a_shared<D> &s,
                                                unsigned patience)
 {
-    struct turn t = {0, 0};
+    struct ring_position t = {0, 0};
     for (uint32_t i = blockIdx.x; i < n_work(a); i += gridDim.x)
         consume_one<D>(a, i, s, &t, patience);
 }

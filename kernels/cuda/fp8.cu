@@ -30,7 +30,7 @@ static __device__ __forceinline__ struct fp8_scale fp8_scale_for(float most)
     return s;
 }
 
-static __device__ __forceinline__ uint8_t stored(float x, float inverse)
+static __device__ __forceinline__ uint8_t stored_fp8(float x, float inverse)
 {
     const float y = x * inverse;
     return y != y ? (uint8_t)0 : e4m3_of(y);
@@ -43,21 +43,20 @@ static __global__ void __launch_bounds__(THREADS)
     SHARED_MEMORY(s, struct block_room<float>);
     const float *row = a.x + blockIdx.x * a.x_stride;
     uint8_t *q = a.q + blockIdx.x * a.q_stride;
-    const uint32_t n_k = (a.n_col + KERN_QUANT_K - 1) / KERN_QUANT_K * KERN_QUANT_K;
+    const uint32_t n_k = (a.n_col + KERN_INT8_K - 1) / KERN_INT8_K * KERN_INT8_K;
     float most = 0;
     for (uint32_t c = threadIdx.x; c < a.n_col; c += THREADS)
         most = most_of(fabsf(row[c]), most);
     const struct fp8_scale scale = fp8_scale_for(block_reduce<BLOCK_MOST>(most, &s));
     for (uint32_t c = threadIdx.x; c < n_k; c += THREADS)
-        q[c] = c < a.n_col ? stored(row[c], scale.inverse) : (uint8_t)0;
+        q[c] = c < a.n_col ? stored_fp8(row[c], scale.inverse) : (uint8_t)0;
     if (threadIdx.x == 0) {
         a.rows[blockIdx.x].scale = scale.scale;
         a.rows[blockIdx.x].sum = 0;
     }
 }
 
-extern "C" void quant_rows_fp8_cuda(const struct quant_rows_fp8_args *a,
-                                     const struct kern_exec *x)
+extern "C" void quant_rows_fp8_cuda(const struct quant_rows_fp8_args *a, const struct kern_exec *x)
 {
     if (a->n_row)
         launch(quant_rows_fp8_kernel, dim3(a->n_row), THREADS, sizeof(struct block_room<float>), x,
@@ -85,8 +84,8 @@ static __global__ void __launch_bounds__(THREADS) pack_fp8_kernel(const struct p
         most = most_of(fabsf(load_bytes(a.src, a.src_dtype, from + k)), most);
     struct fp8_scale scale = fp8_scale_for(block_reduce<BLOCK_MOST>(most, &s));
     for (uint32_t k = threadIdx.x; k < a.n_in; k += THREADS)
-        q[k] =
-            a.q ? a.q[from + k] : stored(load_bytes(a.src, a.src_dtype, from + k), scale.inverse);
+        q[k] = a.q ? a.q[from + k]
+                   : stored_fp8(load_bytes(a.src, a.src_dtype, from + k), scale.inverse);
     if (a.q)
         scale.scale = a.scales[blockIdx.x];
     if (threadIdx.x == 0)
@@ -96,8 +95,8 @@ static __global__ void __launch_bounds__(THREADS) pack_fp8_kernel(const struct p
 extern "C" void pack_fp8_cuda(const struct pack_fp8_args *a, const struct kern_exec *x)
 {
     if (a->n_out && a->n_in)
-        launch_packer(pack_fp8_kernel, dim3(a->n_out), THREADS, sizeof(struct block_room<float>),
-                      x, *a);
+        launch_packer(pack_fp8_kernel, dim3(a->n_out), THREADS, sizeof(struct block_room<float>), x,
+                      *a);
 }
 
 /* ---- scales of blocks ---- */
@@ -118,16 +117,16 @@ static __global__ void __launch_bounds__(THREADS)
     await_inputs();
     const uint32_t b = blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP;
     const uint32_t c = b * KERN_FP8_BLOCK + threadIdx.x % WARP * 4;
-    const uint32_t n_k = (a.n_col + KERN_QUANT_K - 1) / KERN_QUANT_K * KERN_QUANT_K;
+    const uint32_t n_k = (a.n_col + KERN_INT8_K - 1) / KERN_INT8_K * KERN_INT8_K;
     if (b * KERN_FP8_BLOCK >= a.n_col)
         return; /* all of a warp */
     const float4 v = columns<FOURS>(a.x + blockIdx.y * a.x_stride, c, a.n_col);
     const float most =
         warp_most(most_of(most_of(fabsf(v.x), fabsf(v.y)), most_of(fabsf(v.z), fabsf(v.w))));
     const struct fp8_scale s = fp8_scale_for(most);
-    const uint32_t four = stored(v.x, s.inverse) | (uint32_t)stored(v.y, s.inverse) << 8 |
-                          (uint32_t)stored(v.z, s.inverse) << 16 |
-                          (uint32_t)stored(v.w, s.inverse) << 24;
+    const uint32_t four = stored_fp8(v.x, s.inverse) | (uint32_t)stored_fp8(v.y, s.inverse) << 8 |
+                          (uint32_t)stored_fp8(v.z, s.inverse) << 16 |
+                          (uint32_t)stored_fp8(v.w, s.inverse) << 24;
     if (c < n_k)
         *(uint32_t *)(a.q + blockIdx.y * a.q_stride + c) = four;
     if (threadIdx.x % WARP == 0)
@@ -135,7 +134,7 @@ static __global__ void __launch_bounds__(THREADS)
 }
 
 extern "C" void quant_rows_fp8_block_cuda(const struct quant_rows_fp8_block_args *a,
-                                       const struct kern_exec *x)
+                                          const struct kern_exec *x)
 {
     const dim3 grid(div_up(a->n_col, THREADS / WARP * KERN_FP8_BLOCK), a->n_row);
     if (a->n_row == 0 || a->n_col == 0)
@@ -158,8 +157,8 @@ static __global__ void __launch_bounds__(THREADS)
         q[k] = a.q[from + k];
     if (o % KERN_GATE_INTERLEAVE)
         return;
-    float *scales =
-        (float *)((char *)a.dst + int8_scales_at(a.n_out_total, a.n_in)) + o / KERN_GATE_INTERLEAVE * stride;
+    float *scales = (float *)((char *)a.dst + int8_scales_at(a.n_out_total, a.n_in)) +
+                    o / KERN_GATE_INTERLEAVE * stride;
     for (uint32_t b = threadIdx.x; b < stride; b += THREADS)
         scales[b] = b < n_block ? a.scales[(size_t)blockIdx.x * n_block + b] : 0;
 }

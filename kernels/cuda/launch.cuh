@@ -351,16 +351,16 @@ static __device__ __forceinline__ T block_reduce(T v, struct block_room<T> *room
  * cp_async16: 16 bytes from device to shared memory, both aligned to 16; `n` < 16 fills the rest with
  * zeros, and n = 0 reads nothing. Fragments: PTX ISA, "mma.m16n8k16", "mma.m16n8k32", "ldmatrix". */
 #ifdef QUIRE_CUDA_HOST
-#define cp_async16(to, from, n)      emu_cp_async(to, from, (unsigned)(n))
-#define cp_async_commit()            emu_cp_async_commit()
-#define cp_async_wait(n)             emu_cp_async_wait(n)
-#define ldmatrix_x4(out, row)        emu_ldmatrix_x4(out, row, false, EMU_SITE)
+#define cp_async16(to, from, n)     emu_cp_async(to, from, (unsigned)(n))
+#define cp_async_commit()           emu_cp_async_commit()
+#define cp_async_wait(n)            emu_cp_async_wait(n)
+#define ldmatrix_x4(out, row)       emu_ldmatrix_x4(out, row, false, EMU_SITE)
 #define ldmatrix_x4_trans(out, row) emu_ldmatrix_x4(out, row, true, EMU_SITE)
-#define mma_bf16(c, a, b)            emu_mma_bf16(c, a, b, EMU_SITE)
-#define mma_f16(c, a, b)             emu_mma_f16(c, a, b, EMU_SITE)
-#define mma_s8(c, a, b)              emu_mma_s8(c, a, b, EMU_SITE)
-#define mma_e4m3_there               emu_has_e4m3
-#define mma_e4m3_by_card(c, a, b)    emu_mma_e4m3(c, a, b, EMU_SITE)
+#define mma_bf16(c, a, b)           emu_mma_bf16(c, a, b, EMU_SITE)
+#define mma_f16(c, a, b)            emu_mma_f16(c, a, b, EMU_SITE)
+#define mma_s8(c, a, b)             emu_mma_s8(c, a, b, EMU_SITE)
+#define mma_e4m3_available          emu_has_e4m3
+#define mma_e4m3_on_card(c, a, b)   emu_mma_e4m3(c, a, b, EMU_SITE)
 #else
 static __device__ __forceinline__ unsigned shared_address(const void *p)
 {
@@ -415,8 +415,8 @@ static __device__ __forceinline__ void mma_s8(int c[4], const uint32_t a[4], con
 }
 /* sm_100 has no such instruction: ptxas makes it of what mma_e4m3_as_f16 does too, with more registers. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890 && __CUDA_ARCH__ < 1000
-#define mma_e4m3_there true
-static __device__ __forceinline__ void mma_e4m3_by_card(float c[4], const uint32_t a[4],
+#define mma_e4m3_available true
+static __device__ __forceinline__ void mma_e4m3_on_card(float c[4], const uint32_t a[4],
                                                         const uint32_t b[2])
 {
     asm volatile("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0,%1,%2,%3}, "
@@ -425,8 +425,8 @@ static __device__ __forceinline__ void mma_e4m3_by_card(float c[4], const uint32
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 #else
-#define mma_e4m3_there            false
-#define mma_e4m3_by_card(c, a, b) ((void)0)
+#define mma_e4m3_available        false
+#define mma_e4m3_on_card(c, a, b) ((void)0)
 #endif
 #endif
 
@@ -474,8 +474,8 @@ static __device__ __forceinline__ void mma_e4m3_as_f16(float c[4], const uint32_
 static __device__ __forceinline__ void mma_e4m3(float c[4], const uint32_t a[4],
                                                 const uint32_t b[2])
 {
-    if (mma_e4m3_there)
-        mma_e4m3_by_card(c, a, b);
+    if (mma_e4m3_available)
+        mma_e4m3_on_card(c, a, b);
     else
         mma_e4m3_as_f16(c, a, b);
 }

@@ -91,7 +91,8 @@ static __global__ void __launch_bounds__(THREADS)
 {
     await_inputs();
     const uint32_t o = blockIdx.y * THREADS + threadIdx.x, place = blockIdx.x;
-    if (o >= all_out.n_out || (all_out.gated && o / KERN_GATE_INTERLEAVE % 2) || place >= g.starts[g.n_group])
+    if (o >= all_out.n_out || (all_out.gated && o / KERN_GATE_INTERLEAVE % 2) ||
+        place >= g.starts[g.n_group])
         return;
     const size_t at = group_at(g, place) * g.w_stride;
     const uint32_t row = row_of_x(g, place);
@@ -134,7 +135,7 @@ static void serve(enum form f, const struct linear_in *from, const struct linear
     else if (f == FORM_F16)
         linear_tiles_f16(&in, &out, x);
     else if (f == FORM_E4M3)
-        linear_tiles_e4m3(&in, &out, x);
+        linear_tiles_fp8(&in, &out, x);
     else
         linear_tiles_i8(&in, &out, x);
 }
@@ -212,8 +213,7 @@ extern "C" void linear_int8_sm90a(const struct linear_int8_args *a, const struct
 {
     quantized(FORM_I8, a, x, BY_WGMMA);
 }
-extern "C" void linear_int8_wgmma_trial(const struct linear_int8_args *a,
-                                         const struct kern_exec *x)
+extern "C" void linear_int8_wgmma_trial(const struct linear_int8_args *a, const struct kern_exec *x)
 {
     quantized(FORM_I8, a, x, BY_WGMMA_ALONE);
 }
@@ -285,7 +285,7 @@ extern "C" void linear_grouped_sm90a(const struct linear_grouped_args *a, const 
     product_groups(a, x, BY_WGMMA);
 }
 extern "C" void linear_grouped_wgmma_trial(const struct linear_grouped_args *a,
-                                          const struct kern_exec *x)
+                                           const struct kern_exec *x)
 {
     product_groups(a, x, BY_WGMMA_ALONE);
 }

@@ -83,8 +83,8 @@ static __device__ __forceinline__ float scaled(const struct linear_out &f, int s
 }
 
 /* Output o of row `row`. */
-static __device__ __forceinline__ void epilogue(const struct linear_out &f, uint32_t row, uint32_t o,
-                                              float sum)
+static __device__ __forceinline__ void epilogue(const struct linear_out &f, uint32_t row,
+                                                uint32_t o, float sum)
 {
     if (row >= f.n_row || o >= f.n_out)
         return;
@@ -101,7 +101,7 @@ static __device__ __forceinline__ float silu_times(float gate, float up)
 }
 /* Outputs o (of gate) and o + 16 (of up). */
 static __device__ __forceinline__ void epilogue_gated(const struct linear_out &f, uint32_t row,
-                                                    uint32_t o, float gate, float up)
+                                                      uint32_t o, float gate, float up)
 {
     if (row >= f.n_row || o >= f.n_out)
         return;
@@ -109,15 +109,17 @@ static __device__ __forceinline__ void epilogue_gated(const struct linear_out &f
         gate += f.bias[o];
         up += f.bias[o + KERN_GATE_INTERLEAVE];
     }
-    store_as(f.y, f.y_dtype, row * f.y_stride + o / (2 * KERN_GATE_INTERLEAVE) * KERN_GATE_INTERLEAVE + o % KERN_GATE_INTERLEAVE,
+    store_as(f.y, f.y_dtype,
+             row * f.y_stride + o / (2 * KERN_GATE_INTERLEAVE) * KERN_GATE_INTERLEAVE +
+                 o % KERN_GATE_INTERLEAVE,
              silu_times(gate, up));
 }
 
 /* A warp's tile of 32 outputs from `o` and 8 rows from `row`: sums[2 mma][4]. */
 template <bool SCALED = false, bool PICKED = false, class T>
 static __device__ __forceinline__ void epilogue_tile(const struct linear_out &f, uint32_t o,
-                                                   uint32_t row, const T first[4],
-                                                   const T second[4])
+                                                     uint32_t row, const T first[4],
+                                                     const T second[4])
 {
     const uint32_t g = threadIdx.x % WARP / 4, t = threadIdx.x % 4 * 2;
 #pragma unroll
@@ -127,7 +129,7 @@ static __device__ __forceinline__ void epilogue_tile(const struct linear_out &f,
             continue;
         if (f.gated) {
             epilogue_gated(f, r, out, scaled<SCALED, PICKED>(f, first[i], r, out),
-                         scaled<SCALED, PICKED>(f, second[i], r, out + 16));
+                           scaled<SCALED, PICKED>(f, second[i], r, out + 16));
             continue;
         }
         epilogue(f, r, out, scaled<SCALED, PICKED>(f, first[i], r, out));
@@ -147,8 +149,8 @@ void linear_tiles_f16(const struct linear_in *in, const struct linear_out *out,
                       const struct kern_exec *x);
 void linear_tiles_i8(const struct linear_in *in, const struct linear_out *out,
                      const struct kern_exec *x);
-void linear_tiles_e4m3(const struct linear_in *in, const struct linear_out *out,
-                       const struct kern_exec *x);
+void linear_tiles_fp8(const struct linear_in *in, const struct linear_out *out,
+                      const struct kern_exec *x);
 
 /* ---- many rows on sm_90a (linear_sm90a.cu) ----
  * groups: NULL, or as below. False: nothing was done, the tiles above serve; here only of what the card,
@@ -173,11 +175,11 @@ void linear_skip(struct linear_in *in, struct linear_out *out, uint32_t n);
  * w and scales are those of group 0, n_row and rows of y are places. The launch has room for every
  * way in which so many places can fall into groups; what there is of them is read on the device. */
 void linear_grouped_bf16(const struct linear_in *in, const struct linear_out *out,
-                        const struct groups *g, const struct kern_exec *x);
+                         const struct groups *g, const struct kern_exec *x);
 void linear_grouped_f16(const struct linear_in *in, const struct linear_out *out,
-                       const struct groups *g, const struct kern_exec *x);
+                        const struct groups *g, const struct kern_exec *x);
 void linear_grouped_i8(const struct linear_in *in, const struct linear_out *out,
-                      const struct groups *g, const struct kern_exec *x);
+                       const struct groups *g, const struct kern_exec *x);
 void linear_grouped_fp8(const struct linear_in *in, const struct linear_out *out,
                         const struct groups *g, const struct kern_exec *x);
 

@@ -25,20 +25,20 @@ extern "C" {
 #include "kernels/ops/ops_fp8.h"
 }
 
-#define WARPS        8u
-#define THREADS      (WARPS * WARP)
-#define FEW_ROWS     16u
-#define OF_WARP      2u /* blocks of 128 inputs that a warp takes at a time */
-#define ROUND        (WARPS * OF_WARP)
-#define MANY_OUT     128u
-#define MANY_ROWS    128u
-#define MANY_WARP    32u /* rows of a warp, and outputs */
-#define STAGES       4u
-#define HALVES       (KERN_FP8_BLOCK / K_BYTES) /* of a block of 128 */
-#define QUAD         (KERN_FP8_FOUR * HALVES) /* 64 bytes of K whose scales are loaded at a time */
-#define MANY_INTERLEAVE    (MANY_OUT / KERN_GATE_INTERLEAVE)
-#define MANY_THREADS (MANY_OUT / WARP_OUT * (MANY_ROWS / MANY_WARP) * WARP)
-#define GROUPS_OF_8  (MANY_WARP / 8) /* rows of x of an mma */
+#define WARPS           8u
+#define THREADS         (WARPS * WARP)
+#define FEW_ROWS        16u
+#define OF_WARP         2u /* blocks of 128 inputs that a warp takes at a time */
+#define ROUND           (WARPS * OF_WARP)
+#define MANY_OUT        128u
+#define MANY_ROWS       128u
+#define MANY_WARP       32u /* rows of a warp, and outputs */
+#define STAGES          4u
+#define HALVES          (KERN_FP8_BLOCK / K_BYTES) /* of a block of 128 */
+#define QUAD            (KERN_FP8_FOUR * HALVES) /* 64 bytes of K whose scales are loaded at a time */
+#define MANY_INTERLEAVE (MANY_OUT / KERN_GATE_INTERLEAVE)
+#define MANY_THREADS    (MANY_OUT / WARP_OUT * (MANY_ROWS / MANY_WARP) * WARP)
+#define GROUPS_OF_8     (MANY_WARP / 8) /* rows of x of an mma */
 
 struct blocks_in {
     const uint8_t *x, *w;
@@ -106,7 +106,7 @@ template <unsigned N> struct few_part {
     uint32_t w_scale_at[N]; /* floats from w_scales */
 };
 
-template <unsigned N> struct few_ahead { /* on its way from memory */
+template <unsigned N> struct few_prefetch { /* on its way from memory */
     uint4 w[OF_WARP][HALVES][4], x[OF_WARP][HALVES][N];
     float w_scale[N], x_scale[N];
 };
@@ -141,7 +141,8 @@ static __device__ __forceinline__ void few_place(struct few_part<N> &p, const st
         const uint32_t group = p.o / KERN_GATE_INTERLEAVE + few_scale_at<N>(n).mma;
         const uint32_t last = (n_out - 1) / KERN_GATE_INTERLEAVE;
         p.x[n] = in.x + x_row[n] * in.x_stride + t * 16;
-        p.w_scale_at[n] = ((group < last ? group : last) - p.o / KERN_GATE_INTERLEAVE) * in.w_stride;
+        p.w_scale_at[n] =
+            ((group < last ? group : last) - p.o / KERN_GATE_INTERLEAVE) * in.w_stride;
         p.x_scales[n] = in.x_scales + scale_row[n] * in.scale_stride;
     }
 }
@@ -149,7 +150,7 @@ static __device__ __forceinline__ void few_place(struct few_part<N> &p, const st
 /* The warp's blocks of the round that begins at block `first`. All loads before the first use: that is
  * what keeps memory busy. Weights are there before the kernel ahead has ended. */
 template <unsigned N>
-static __device__ __forceinline__ void few_load_w(struct few_ahead<N> &l,
+static __device__ __forceinline__ void few_load_w(struct few_prefetch<N> &l,
                                                   const struct blocks_in &in,
                                                   const struct few_part<N> &p, uint32_t first)
 {
@@ -168,7 +169,7 @@ static __device__ __forceinline__ void few_load_w(struct few_ahead<N> &l,
     }
 }
 template <unsigned N>
-static __device__ __forceinline__ void few_load_x(struct few_ahead<N> &l,
+static __device__ __forceinline__ void few_load_x(struct few_prefetch<N> &l,
                                                   const struct blocks_in &in,
                                                   const struct few_part<N> &p, uint32_t first)
 {
@@ -190,7 +191,7 @@ static __device__ __forceinline__ void few_load_x(struct few_ahead<N> &l,
 /* Their sums and scales, into shared memory. */
 template <unsigned N>
 static __device__ __forceinline__ void few_multiply(struct few_shared<N> &s,
-                                                    const struct few_ahead<N> &l)
+                                                    const struct few_prefetch<N> &l)
 {
     const uint32_t lane = threadIdx.x % WARP, at = threadIdx.x / WARP * OF_WARP;
 #pragma unroll
@@ -228,7 +229,7 @@ static __device__ __forceinline__ struct few_pair few_pair_of(void)
 /* ahead: has the first round's weights. */
 template <unsigned N>
 static __device__ __forceinline__ void
-few_rows(struct few_shared<N> &s, struct few_ahead<N> &ahead, const struct blocks_in &in,
+few_rows(struct few_shared<N> &s, struct few_prefetch<N> &ahead, const struct blocks_in &in,
          const struct linear_out &out, const struct few_part<N> &p)
 {
     const uint32_t n_block = n_blocks_of(in);
@@ -269,7 +270,7 @@ static __global__ void __launch_bounds__(THREADS, N == 1 ? 2 : 1)
 {
     SHARED_MEMORY(s, struct few_shared<N>);
     struct few_part<N> p;
-    struct few_ahead<N> ahead;
+    struct few_prefetch<N> ahead;
     uint32_t x_row[N], scale_row[N];
     p.o = blockIdx.x * WARP_OUT;
     p.row = 0;
@@ -300,7 +301,7 @@ static __global__ void __launch_bounds__(THREADS, N == 1 ? 2 : 1)
     to_group(in, g, t.group);
     out.n_row = t.end;
     struct few_part<N> p;
-    struct few_ahead<N> ahead;
+    struct few_prefetch<N> ahead;
     uint32_t x_row[N], scale_row[N];
     p.o = blockIdx.x * WARP_OUT;
     p.row = t.row;
@@ -575,7 +576,8 @@ static bool in_sixteens(const struct blocks_in *in)
            0;
 }
 
-extern "C" void linear_fp8_block_cuda(const struct linear_fp8_block_args *a, const struct kern_exec *x)
+extern "C" void linear_fp8_block_cuda(const struct linear_fp8_block_args *a,
+                                      const struct kern_exec *x)
 {
     const struct linear_out out = out_of(a);
     const struct blocks_in in = in_of(a);
@@ -596,7 +598,7 @@ extern "C" void linear_fp8_block_cuda(const struct linear_fp8_block_args *a, con
 }
 
 extern "C" void linear_fp8_block_grouped_cuda(const struct linear_fp8_block_grouped_args *a,
-                                          const struct kern_exec *x)
+                                              const struct kern_exec *x)
 {
     const struct linear_out out = out_of(&a->by);
     const struct blocks_in in = in_of(&a->by);

@@ -6,7 +6,7 @@
  * outputs (A: rows of x, B: rows of W, a slice of 128 bytes of K at a time, which is four instructions
  * whatever the type):
  *
- *     0      producer   asks for x and W of slice after slice, tile after tile, as slots come free
+ *     0      producer   asks for x and W of slice after slice, tile after tile, as stages come free
  *     1, 2   consumers  rows      x outputs
  *              tall       64 each     256      128 registers of sums, m64n256
  *              tall e4m3  64 each     128      64 and 64, m64n128: of the slice, and of those before
@@ -26,7 +26,7 @@
  * a row the same bits among few and many others takes this for int8 only (linear.cu, trial.h).
  *
  * Shared memory (sm90a_tiles), up to 225 KiB:
- *     slot [4; tall e4m3 6]   x: rows x 128 bytes, W: outputs x 128 bytes, 128-byte swizzle (hopper.h)
+ *     stage [4; tall e4m3 6]   x: rows x 128 bytes, W: outputs x 128 bytes, 128-byte swizzle (hopper.h)
  *     out [8 warps]           16 rows x 64 outputs f32, on their way to whole lines of y; chunks of 16 bytes
  *                             lie at c ^ 2 row % 16, so that no bank is asked twice
  *     full, empty [..]        as attention_sm90a.cu; full: with picked rows four warps' arrivals besides
@@ -65,7 +65,7 @@ template <enum form F, unsigned ROWS> struct tile_of {
 template <enum form F, unsigned ROWS> struct alignas(PANEL_ALIGN) sm90a_tiles {
     struct {
         unsigned char x[ROWS * SLICE], w[tile_of<F, ROWS>::n_out * SLICE];
-    } slot[tile_of<F, ROWS>::ring];
+    } stage[tile_of<F, ROWS>::ring];
     float out[CONSUMERS * WGMMA_THREADS / WARP][16 * OUT_COLS];
     uint64_t full[tile_of<F, ROWS>::ring], empty[tile_of<F, ROWS>::ring];
 };
@@ -80,12 +80,12 @@ struct many_maps {
     tensor_map x, w;
 };
 struct ring_position { /* of the ring */
-    uint32_t slot, parity;
+    uint32_t stage, parity;
 };
 template <unsigned N> static __device__ __forceinline__ void next_position(struct ring_position *t)
 {
-    if (++t->slot == N) {
-        t->slot = 0;
+    if (++t->stage == N) {
+        t->stage = 0;
         t->parity ^= 1;
     }
 }
@@ -169,11 +169,12 @@ ask_for(sm90a_tiles<F, ROWS> &s, const struct ring_position &t, const struct man
         const struct many_tile &at, uint32_t slice, bool with_x)
 {
     const unsigned w_bytes = tile_of<F, ROWS>::n_out * SLICE, x_bytes = ROWS * SLICE;
-    uint64_t *full = &s.full[t.slot];
+    uint64_t *full = &s.full[t.stage];
     barrier_arrive_bytes(full, w_bytes + (with_x ? x_bytes : 0));
     if (with_x)
-        tensor_copy(s.slot[t.slot].x, &maps.x, (int)(slice * SLICE), (int)at.row, full);
-    tensor_copy_of(s.slot[t.slot].w, &maps.w, (int)(slice * SLICE), (int)at.o, (int)at.group, full);
+        tensor_copy(s.stage[t.stage].x, &maps.x, (int)(slice * SLICE), (int)at.row, full);
+    tensor_copy_of(s.stage[t.stage].w, &maps.w, (int)(slice * SLICE), (int)at.o, (int)at.group,
+                   full);
 }
 
 /* One warp: rows that follow each other. */
@@ -188,7 +189,7 @@ produce_boxes(sm90a_tiles<F, ROWS> &s, const struct many_maps &maps, const struc
         if (at.row == at.end)
             break;
         for (uint32_t slice = 0; slice < n_slice; slice++) {
-            barrier_wait(&s.empty[t.slot], t.parity ^ 1, w.patience);
+            barrier_wait(&s.empty[t.stage], t.parity ^ 1, w.patience);
             if (threadIdx.x == 0)
                 ask_for<F, ROWS>(s, t, maps, at, slice, true);
             __syncwarp();
@@ -204,7 +205,7 @@ static __device__ __forceinline__ void tell(sm90a_tiles<F, ROWS> &s, struct ring
     shared_written();
     __syncwarp();
     if (threadIdx.x % WARP == 0)
-        barrier_arrive(&s.full[t->slot]);
+        barrier_arrive(&s.full[t->stage]);
     next_position<tile_of<F, ROWS>::ring>(t);
 }
 
@@ -231,13 +232,13 @@ produce_picked(sm90a_tiles<F, ROWS> &s, const struct many_maps &maps, const stru
         for (uint32_t slice = 0; slice < n_slice; slice++) {
             const size_t from = (size_t)slice * SLICE + chunk * 16;
             const bool there = from < w.in.row_bytes;
-            barrier_wait(&s.empty[t.slot], t.parity ^ 1, w.patience);
+            barrier_wait(&s.empty[t.stage], t.parity ^ 1, w.patience);
             __syncwarp();
             if (threadIdx.x == 0)
                 ask_for<F, ROWS>(s, t, maps, at, slice, false);
 #pragma unroll
             for (uint32_t j = 0; j < ROWS / step; j++)
-                cp_async16(s.slot[t.slot].x + to + j * step * SLICE,
+                cp_async16(s.stage[t.stage].x + to + j * step * SLICE,
                            (const char *)w.in.x + rows[j] * w.in.x_bytes + (there ? from : 0),
                            there ? 16 : 0);
             cp_async_commit();
@@ -270,13 +271,13 @@ static __device__ __forceinline__ void multiply_slice(T (&acc)[N / 8][4], uint64
     wgmma_commit();
 }
 
-/* The slot may be filled again: its products are done, in all lanes. */
+/* The stage may be filled again: its products are done, in all lanes. */
 template <enum form F, unsigned ROWS>
-static __device__ __forceinline__ void let_go(sm90a_tiles<F, ROWS> &s, uint32_t slot)
+static __device__ __forceinline__ void let_go(sm90a_tiles<F, ROWS> &s, uint32_t stage)
 {
     __syncwarp();
     if (threadIdx.x % WARP == 0)
-        barrier_arrive(&s.empty[slot]);
+        barrier_arrive(&s.empty[stage]);
 }
 
 struct my_part { /* of a tile */
@@ -295,7 +296,8 @@ template <enum form F, unsigned ROWS> static __device__ __forceinline__ struct m
  * added up in f32, slice by slice. */
 template <enum form F, unsigned ROWS, unsigned N, class T>
 static __device__ __forceinline__ void sum_slices(T (&sums)[N / 8][4], sm90a_tiles<F, ROWS> &s,
-                                                  struct ring_position *t, const struct many_work &w)
+                                                  struct ring_position *t,
+                                                  const struct many_work &w)
 {
     const struct my_part p = part_of<F, ROWS>();
     const uint32_t n_slice = n_slice_of(w);
@@ -307,16 +309,16 @@ static __device__ __forceinline__ void sum_slices(T (&sums)[N / 8][4], sm90a_til
     hold(sums);
 #pragma unroll 1
     for (uint32_t slice = 0; slice < n_slice; slice++) {
-        barrier_wait(&s.full[t->slot], t->parity, w.patience);
+        barrier_wait(&s.full[t->stage], t->parity, w.patience);
         __syncwarp(); /* products are for whole warps */
-        const uint64_t x = wgmma_columns_k(shared_offset(s.slot[t->slot].x + p.row * SLICE));
-        const uint64_t o = wgmma_columns_k(shared_offset(s.slot[t->slot].w + p.col * SLICE));
+        const uint64_t x = wgmma_columns_k(shared_offset(s.stage[t->stage].x + p.row * SLICE));
+        const uint64_t o = wgmma_columns_k(shared_offset(s.stage[t->stage].w + p.col * SLICE));
         if constexpr (tile_of<F, ROWS>::twice) {
             hold(of_slice);
             multiply_slice<F, N>(of_slice, x, o, false);
             wgmma_wait(0);
             hold(of_slice);
-            let_go<F, ROWS>(s, t->slot);
+            let_go<F, ROWS>(s, t->stage);
 #pragma unroll
             for (unsigned i = 0; i < N / 2; i++)
                 sums[i / 4][i % 4] += of_slice[i / 4][i % 4];
@@ -325,7 +327,7 @@ static __device__ __forceinline__ void sum_slices(T (&sums)[N / 8][4], sm90a_til
             wgmma_wait(1);
             if (slice)
                 let_go<F, ROWS>(s, last);
-            last = t->slot;
+            last = t->stage;
         }
         next_position<tile_of<F, ROWS>::ring>(t);
     }

@@ -64,7 +64,7 @@ template <unsigned N> struct few_part {
 
 /* n blocks of 64 bytes: on their way, or here; and how many blocks of threads a multiprocessor keeps
  * registers for. Unpacking e4m3 takes some. */
-template <enum form F, unsigned N> struct few_ahead {
+template <enum form F, unsigned N> struct few_prefetch {
     static const unsigned n = (F == FORM_E4M3) == (N > 1) ? 4 : 2;
     static const unsigned n_block = F == FORM_E4M3 && N > 1 ? 1 : 2;
     uint4 w[n][4], x[n][N];
@@ -73,7 +73,7 @@ template <enum form F, unsigned N> struct few_ahead {
 /* Block `block` of K into place i. */
 template <enum form F, unsigned N>
 static __device__ __forceinline__ void
-few_load_w(struct few_ahead<F, N> &to, unsigned i, const struct linear_in &in,
+few_load_w(struct few_prefetch<F, N> &to, unsigned i, const struct linear_in &in,
            const struct linear_out &out, const struct few_part<N> &p, uint32_t block)
 {
     const size_t at = (size_t)block * K_BYTES + threadIdx.x % 4 * 16;
@@ -83,7 +83,7 @@ few_load_w(struct few_ahead<F, N> &to, unsigned i, const struct linear_in &in,
                            out.n_out, at);
 }
 template <enum form F, unsigned N>
-static __device__ __forceinline__ void few_load_x(struct few_ahead<F, N> &to, unsigned i,
+static __device__ __forceinline__ void few_load_x(struct few_prefetch<F, N> &to, unsigned i,
                                                   const struct linear_in &in,
                                                   const struct few_part<N> &p, uint32_t block)
 {
@@ -96,11 +96,11 @@ static __device__ __forceinline__ void few_load_x(struct few_ahead<F, N> &to, un
 /* This warp's first blocks of W. Weights are there before the kernel ahead has ended. */
 template <enum form F, unsigned N>
 static __device__ __forceinline__ void
-few_begin(struct few_ahead<F, N> &ahead, const struct linear_in &in, const struct linear_out &out,
-          const struct few_part<N> &p)
+few_begin(struct few_prefetch<F, N> &ahead, const struct linear_in &in,
+          const struct linear_out &out, const struct few_part<N> &p)
 {
 #pragma unroll
-    for (unsigned i = 0; i < few_ahead<F, N>::n; i++)
+    for (unsigned i = 0; i < few_prefetch<F, N>::n; i++)
         few_load_w<F, N>(ahead, i, in, out, p, threadIdx.x / WARP * SEGMENT_BLOCKS + i);
 }
 
@@ -109,12 +109,12 @@ few_begin(struct few_ahead<F, N> &ahead, const struct linear_in &in, const struc
  * last: whose place is free, the one so many further takes. */
 template <enum form F, unsigned N>
 static __device__ __forceinline__ void
-few_segments(struct few_shared<F, N> &s, struct few_ahead<F, N> &ahead, const struct linear_in &in,
-             const struct linear_out &out, const struct few_part<N> &p, uint32_t first,
-             uint32_t end, bool more)
+few_segments(struct few_shared<F, N> &s, struct few_prefetch<F, N> &ahead,
+             const struct linear_in &in, const struct linear_out &out, const struct few_part<N> &p,
+             uint32_t first, uint32_t end, bool more)
 {
     typedef typename form_of<F>::acc acc_type;
-    const uint32_t lane = threadIdx.x % WARP, n_ahead = few_ahead<F, N>::n;
+    const uint32_t lane = threadIdx.x % WARP, n_ahead = few_prefetch<F, N>::n;
     for (uint32_t segment = first + threadIdx.x / WARP; segment < end; segment += WARPS) {
         acc_type acc[2][N][4] = {};
 #pragma unroll 1
@@ -147,7 +147,7 @@ few_segments(struct few_shared<F, N> &s, struct few_ahead<F, N> &ahead, const st
 template <enum form F, unsigned N, bool PICKED>
 static __device__ __forceinline__ void
 few_epilogue(struct few_shared<F, N> &s, const struct linear_out &out, const struct few_part<N> &p,
-           const typename form_of<F>::acc total[N])
+             const typename form_of<F>::acc total[N])
 {
     const uint32_t mma = threadIdx.x / WARP / 4, i = threadIdx.x / WARP % 4,
                    lane = threadIdx.x % WARP;
@@ -178,7 +178,7 @@ few_epilogue(struct few_shared<F, N> &s, const struct linear_out &out, const str
 /* PICKED: of a group (linear.cuh). ahead: has the first blocks of W. */
 template <enum form F, unsigned N, bool PICKED>
 static __device__ __forceinline__ void
-few_rows(struct few_shared<F, N> &s, struct few_ahead<F, N> &ahead, const struct linear_in &in,
+few_rows(struct few_shared<F, N> &s, struct few_prefetch<F, N> &ahead, const struct linear_in &in,
          const struct linear_out &out, const struct few_part<N> &p, uint32_t n_block)
 {
     typedef typename form_of<F>::acc acc_type;
@@ -186,7 +186,7 @@ few_rows(struct few_shared<F, N> &s, struct few_ahead<F, N> &ahead, const struct
     const uint32_t n_segment = (n_block + SEGMENT_BLOCKS - 1) / SEGMENT_BLOCKS;
     acc_type total[N] = {}; /* element warp % 4 of mma warp / 4 */
 #pragma unroll
-    for (unsigned i = 0; i < few_ahead<F, N>::n; i++)
+    for (unsigned i = 0; i < few_prefetch<F, N>::n; i++)
         few_load_x<F, N>(ahead, i, in, p, warp * SEGMENT_BLOCKS + i);
     for (uint32_t first = 0; first < n_segment; first += FEW_PARTS / N) {
         const uint32_t end = first + FEW_PARTS / N < n_segment ? first + FEW_PARTS / N : n_segment;
@@ -202,14 +202,14 @@ few_rows(struct few_shared<F, N> &s, struct few_ahead<F, N> &ahead, const struct
 }
 
 template <enum form F, unsigned N>
-static __global__ void __launch_bounds__(WARPS *WARP, few_ahead<F, N>::n_block)
+static __global__ void __launch_bounds__(WARPS *WARP, few_prefetch<F, N>::n_block)
     few_kernel(const struct linear_in in, const struct linear_out out, uint32_t n_block)
 {
     typedef few_shared<F, N> shared_type;
     SHARED_MEMORY(s, shared_type);
     const uint32_t g = threadIdx.x % WARP / 4;
     struct few_part<N> p;
-    struct few_ahead<F, N> ahead;
+    struct few_prefetch<F, N> ahead;
     p.o = blockIdx.x * WARP_OUT;
     p.row = 0;
 #pragma unroll
@@ -298,7 +298,8 @@ static __device__ __forceinline__ void many_store(union many_shared<T> &s,
             epilogue(out, row, o, scaled<SCALED, PICKED>(out, s.sums[r][c], row, o));
         else if (c / KERN_GATE_INTERLEAVE % 2 == 0)
             epilogue_gated(out, row, o, scaled<SCALED, PICKED>(out, s.sums[r][c], row, o),
-                         scaled<SCALED, PICKED>(out, s.sums[r][c + KERN_GATE_INTERLEAVE], row, o + KERN_GATE_INTERLEAVE));
+                           scaled<SCALED, PICKED>(out, s.sums[r][c + KERN_GATE_INTERLEAVE], row,
+                                                  o + KERN_GATE_INTERLEAVE));
     }
 }
 
@@ -365,7 +366,7 @@ static __device__ __forceinline__ void to_group(struct linear_in &in, struct lin
 }
 
 template <enum form F, unsigned N>
-static __global__ void __launch_bounds__(WARPS *WARP, few_ahead<F, N>::n_block)
+static __global__ void __launch_bounds__(WARPS *WARP, few_prefetch<F, N>::n_block)
     few_groups_kernel(const struct linear_in all_in, const struct linear_out all_out,
                       const struct groups g, uint32_t n_block)
 {
@@ -379,7 +380,7 @@ static __global__ void __launch_bounds__(WARPS *WARP, few_ahead<F, N>::n_block)
         return; /* all of a block */
     to_group(in, out, g, t);
     struct few_part<N> p;
-    struct few_ahead<F, N> ahead;
+    struct few_prefetch<F, N> ahead;
     p.o = blockIdx.x * WARP_OUT;
     p.row = t.row;
 #pragma unroll
@@ -456,8 +457,8 @@ void linear_tiles_i8(const struct linear_in *in, const struct linear_out *out,
 {
     tiles<FORM_I8>(in, out, x);
 }
-void linear_tiles_e4m3(const struct linear_in *in, const struct linear_out *out,
-                       const struct kern_exec *x)
+void linear_tiles_fp8(const struct linear_in *in, const struct linear_out *out,
+                      const struct kern_exec *x)
 {
     tiles<FORM_E4M3>(in, out, x);
 }
@@ -481,17 +482,17 @@ static void group_tiles(const struct linear_in *in, const struct linear_out *out
 }
 
 void linear_grouped_bf16(const struct linear_in *in, const struct linear_out *out,
-                        const struct groups *g, const struct kern_exec *x)
+                         const struct groups *g, const struct kern_exec *x)
 {
     group_tiles<FORM_BF16>(in, out, g, x);
 }
 void linear_grouped_f16(const struct linear_in *in, const struct linear_out *out,
-                       const struct groups *g, const struct kern_exec *x)
+                        const struct groups *g, const struct kern_exec *x)
 {
     group_tiles<FORM_F16>(in, out, g, x);
 }
 void linear_grouped_i8(const struct linear_in *in, const struct linear_out *out,
-                      const struct groups *g, const struct kern_exec *x)
+                       const struct groups *g, const struct kern_exec *x)
 {
     group_tiles<FORM_I8>(in, out, g, x);
 }

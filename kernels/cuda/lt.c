@@ -8,7 +8,7 @@
 #include <string.h>
 #include "common/mem.h"
 
-struct lt_slot { /* a shape and its choices */
+struct lt_entry { /* a shape and its choices */
     struct lt_shape shape;
     void *desc, *w, *x, *y; /* the library's; y serves as C and D */
     bool is_kept[LT_BUCKETS];
@@ -21,8 +21,8 @@ struct lt {
     size_t workspace_max;
     const struct lt_choice *trial;
     uint64_t n_run, n_refused;
-    uint32_t n_slot;
-    struct lt_slot slots[LT_SHAPES_MAX];
+    uint32_t n_entry;
+    struct lt_entry entries[LT_SHAPES_MAX];
 };
 
 static const struct {
@@ -68,7 +68,7 @@ enum q_code lt_open(struct lt **out, const struct lt_api *api, size_t workspace_
     return Q_OK;
 }
 
-static void release_slot(const struct lt *lt, struct lt_slot *s)
+static void release_entry(const struct lt *lt, struct lt_entry *s)
 {
     void *const layouts[] = {s->w, s->x, s->y};
     for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++)
@@ -83,8 +83,8 @@ void lt_close(struct lt *lt)
 {
     if (!lt)
         return;
-    for (uint32_t i = 0; i < lt->n_slot; i++)
-        release_slot(lt, &lt->slots[i]);
+    for (uint32_t i = 0; i < lt->n_entry; i++)
+        release_entry(lt, &lt->entries[i]);
     lt->api->destroy(lt->handle);
     q_free(lt);
 }
@@ -126,15 +126,15 @@ static bool same_shape(const struct lt_shape *a, const struct lt_shape *b)
            a->gated == b->gated;
 }
 
-static struct lt_slot *find_slot(const struct lt *lt, const struct lt_shape *s)
+static struct lt_entry *find_entry(const struct lt *lt, const struct lt_shape *s)
 {
-    for (uint32_t i = 0; i < lt->n_slot; i++)
-        if (same_shape(&lt->slots[i].shape, s))
-            return (struct lt_slot *)(uintptr_t)&lt->slots[i];
+    for (uint32_t i = 0; i < lt->n_entry; i++)
+        if (same_shape(&lt->entries[i].shape, s))
+            return (struct lt_entry *)(uintptr_t)&lt->entries[i];
     return NULL;
 }
 
-static bool describe(const struct lt *lt, struct lt_slot *s)
+static bool describe(const struct lt *lt, struct lt_entry *s)
 {
     const struct lt_api *a = lt->api;
     const struct lt_shape *p = &s->shape;
@@ -154,18 +154,18 @@ static bool describe(const struct lt *lt, struct lt_slot *s)
     return status == LT_OK;
 }
 
-static struct lt_slot *find_or_add(struct lt *lt, const struct lt_shape *shape)
+static struct lt_entry *find_or_add(struct lt *lt, const struct lt_shape *shape)
 {
-    struct lt_slot *s = find_slot(lt, shape);
-    if (s || lt->n_slot == LT_SHAPES_MAX)
+    struct lt_entry *s = find_entry(lt, shape);
+    if (s || lt->n_entry == LT_SHAPES_MAX)
         return s;
-    s = &lt->slots[lt->n_slot];
+    s = &lt->entries[lt->n_entry];
     s->shape = *shape;
     if (describe(lt, s)) {
-        lt->n_slot++;
+        lt->n_entry++;
         return s;
     }
-    release_slot(lt, s);
+    release_entry(lt, s);
     return NULL;
 }
 
@@ -192,7 +192,7 @@ uint32_t lt_candidates(struct lt *lt, const struct lt_shape *shape, uint32_t n_r
                        struct lt_choice *out)
 {
     struct lt_found found[LT_CANDIDATES_MAX];
-    struct lt_slot *s = find_or_add(lt, shape);
+    struct lt_entry *s = find_or_add(lt, shape);
     void *pref = NULL;
     uint32_t n = 0;
     int n_found = 0;
@@ -221,7 +221,7 @@ void lt_keep(struct lt *lt, const struct lt_shape *shape, uint32_t bucket,
     Q_ASSERT(bucket < LT_BUCKETS);
     if (!c->is_own && c->workspace_bytes > lt->workspace_max)
         return;
-    struct lt_slot *s = find_or_add(lt, shape);
+    struct lt_entry *s = find_or_add(lt, shape);
     if (!s)
         return;
     s->choices[bucket] = *c;
@@ -233,7 +233,7 @@ const struct lt_choice *lt_choice_of(const struct lt *lt, const struct lt_shape 
 {
     if (lt->trial)
         return lt->trial->is_own ? NULL : lt->trial;
-    const struct lt_slot *s = n_row < LT_ROWS_MIN ? NULL : find_slot(lt, shape);
+    const struct lt_entry *s = n_row < LT_ROWS_MIN ? NULL : find_entry(lt, shape);
     const uint32_t bucket = lt_bucket(n_row);
     return !s || !s->is_kept[bucket] || s->choices[bucket].is_own ? NULL : &s->choices[bucket];
 }
@@ -244,7 +244,7 @@ void lt_set_trial(struct lt *lt, const struct lt_choice *c)
 }
 
 /* ---- a product ---- */
-static int run_algorithm(const struct lt *lt, struct lt_slot *s, const struct lt_call *c,
+static int run_algorithm(const struct lt *lt, struct lt_entry *s, const struct lt_call *c,
                          const struct lt_choice *choice)
 {
     static const float one_f = 1, zero_f = 0;
@@ -266,7 +266,7 @@ static int run_algorithm(const struct lt *lt, struct lt_slot *s, const struct lt
 
 bool lt_run(struct lt *lt, const struct lt_call *c, const struct lt_choice *choice)
 {
-    struct lt_slot *s = find_or_add(lt, &c->shape);
+    struct lt_entry *s = find_or_add(lt, &c->shape);
     Q_ASSERT(!choice->is_own);
     if (s && run_algorithm(lt, s, c, choice) == LT_OK) {
         lt->n_run++;

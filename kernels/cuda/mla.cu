@@ -81,9 +81,9 @@ static __device__ __forceinline__ void mla_load_q(struct row_of<K> *to, const st
     }
 }
 
-/* One tile on its way to a slot; zeros past the context. */
+/* One tile on its way to a stage; zeros past the context. */
 template <int K, int R, enum dtype KV>
-static __device__ __forceinline__ void mla_load(mla_tiles<K, KV> &t, unsigned slot,
+static __device__ __forceinline__ void mla_load(mla_tiles<K, KV> &t, unsigned stage,
                                                 const struct mla_args &a, const struct mla_piece &p,
                                                 uint32_t tile)
 {
@@ -95,22 +95,22 @@ static __device__ __forceinline__ void mla_load(mla_tiles<K, KV> &t, unsigned sl
             there ? (size_t)p.seq.blocks[c / KERN_BLOCK] * KERN_BLOCK + c % KERN_BLOCK : 0;
         const char *from = (const char *)a.cache + token * bytes + (size_t)(i % chunks) * 16;
         if constexpr (KV == DT_BF16)
-            cp_async16(chunk_at<K>(t.rows[slot], row, i % chunks), from, there ? 16 : 0);
+            cp_async16(chunk_at<K>(t.rows[stage], row, i % chunks), from, there ? 16 : 0);
         else
-            cp_async16(&t.raw[slot][row][i % chunks * 16], from, there ? 16 : 0);
+            cp_async16(&t.raw[stage][row][i % chunks * 16], from, there ? 16 : 0);
     }
     cp_async_commit();
 }
 
 template <int K, int R, enum dtype KV>
 static __device__ __forceinline__ const struct row_of<K> *mla_rows(mla_tiles<K, KV> &t,
-                                                                   unsigned slot) {
+                                                                   unsigned stage) {
     if constexpr (KV == DT_BF16) {
-        return t.rows[slot];
+        return t.rows[stage];
     } else {
         for (uint32_t i = threadIdx.x; i < MLA_TILE * K / 4; i += mla_form<R>::warps * WARP) {
             const uint32_t row = i / (K / 4), d = i % (K / 4) * 4;
-            const uint32_t w = *(const uint32_t *)&t.raw[slot][row][d];
+            const uint32_t w = *(const uint32_t *)&t.raw[stage][row][d];
             *(uint2 *)(chunk_at<K>(t.wide, row, d / 8) + d % 8) = make_uint2(
                 bf16_pair(e4m3_value((uint8_t)w), e4m3_value((uint8_t)(w >> 8))),
                 bf16_pair(e4m3_value((uint8_t)(w >> 16)), e4m3_value((uint8_t)(w >> 24))));
@@ -337,7 +337,7 @@ mla_attend(const struct mla_args &a, const struct plan_piece &piece, const struc
             mla_fold<R>(s.fold, m, l);
             mla_end<K, V, R, KV>(s, acc, a, p, piece, room, last);
         }
-        __syncthreads(); /* before the slot is loaded again */
+        __syncthreads(); /* before the stage is loaded again */
     }
     cp_async_wait(0);
 }

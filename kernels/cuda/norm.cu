@@ -94,7 +94,7 @@ static __device__ __forceinline__ void store_int8(const struct norm_rows_args &a
                                                   float r, struct norm_shared &s)
 {
     int8_t *q = (int8_t *)a.y + blockIdx.x * a.y_stride;
-    const uint32_t n_k = (a.n_col + KERN_QUANT_K - 1) / KERN_QUANT_K * KERN_QUANT_K;
+    const uint32_t n_k = (a.n_col + KERN_INT8_K - 1) / KERN_INT8_K * KERN_INT8_K;
     float most = 0;
     my_columns(a.n_col, [&](uint32_t c) { most = most_of(fabsf(row[c] * r * a.w[c]), most); });
     const struct int8_scale scale = int8_scale_for(block_reduce<BLOCK_MOST>(most, &s.sum));

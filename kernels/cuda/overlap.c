@@ -18,7 +18,7 @@ struct chain {
     struct overlap_size size;
 };
 
-static void fill(struct room *r)
+static void fill_buffers(struct room *r)
 {
     uint64_t rng = 0x9e3779b97f4a7c15u;
     for (size_t i = 0; i < sizeof r->w / sizeof *r->w; i++) {
@@ -122,7 +122,7 @@ enum q_code overlap_trial_run(struct overlap_trial *out, const struct device_lin
         !(rc = c.t->alloc(c.d, &card, sizeof *c.card, what, e))) {
         c.host = host;
         c.card = card;
-        fill(c.host);
+        fill_buffers(c.host);
         rc = run_all(out, &c, apart->s, early->s, e);
     }
     if (card)

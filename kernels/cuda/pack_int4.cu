@@ -44,7 +44,7 @@ static __device__ __forceinline__ bool fit_to(struct fit *f, float low, float hi
     return true;
 }
 
-static __device__ __forceinline__ float cut(float q)
+static __device__ __forceinline__ float clamp_code(float q)
 {
     return q < 0 ? 0 : q > MOST ? MOST : q;
 }
@@ -54,7 +54,7 @@ static __device__ __forceinline__ float error_of(const struct pack_int4_args &a,
 {
     float sum = 0;
     for (uint32_t k = threadIdx.x % 16; k < a.group; k += 16) {
-        const float w = weight(a, from + k), q = cut(rintf(w * f.inverse) + f.zero);
+        const float w = weight(a, from + k), q = clamp_code(rintf(w * f.inverse) + f.zero);
         const float d = fmaf(-f.scale, q - f.zero, w);
         sum = fmaf(d, d, sum);
     }
@@ -104,7 +104,8 @@ static __device__ __forceinline__ uint8_t value(const struct pack_int4_args &a, 
 {
     if (a.q)
         return a.q[at];
-    return f.scale > 0 ? (uint8_t)cut(rintf(weight(a, at) * f.inverse) + f.zero) : (uint8_t)0;
+    return f.scale > 0 ? (uint8_t)clamp_code(rintf(weight(a, at) * f.inverse) + f.zero)
+                       : (uint8_t)0;
 }
 
 static __global__ void __launch_bounds__(GROUPS *WARP)

@@ -3,14 +3,14 @@
  * integers and whose largest magnitude has no order.
  *
  * Shape: a block of 256 threads a row, two passes, the second from L1 or L2. In the second, warp w takes
- *   columns 32 w … 32 w + 31, then 32 (w + 8) …, so a sum of KERN_QUANT_SUM = 32 neighbours is one warp sum.
+ *   columns 32 w … 32 w + 31, then 32 (w + 8) …, so a sum of KERN_INT8_SUM = 32 neighbours is one warp sum.
  *   Shared: 256 bytes, a float and an int a warp.
  * Bytes: 4 + 1 a column, and 2 a sum of 32. Limit: bytes / bandwidth.
  * Fraction of the limit: not measured on a card yet. */
 #include "kernels/cuda/int8.cuh"
 
 #define THREADS 256u
-static_assert(KERN_QUANT_SUM == WARP, "a warp makes one sum of neighbours");
+static_assert(KERN_INT8_SUM == WARP, "a warp makes one sum of neighbours");
 
 struct quant_shared {
     struct block_room<float> most;
@@ -23,7 +23,7 @@ static __global__ void __launch_bounds__(THREADS) quant_rows_kernel(const struct
     SHARED_MEMORY(s, struct quant_shared);
     const float *row = a.x + blockIdx.x * a.x_stride;
     int8_t *q = a.q + blockIdx.x * a.q_stride;
-    const uint32_t n_k = (a.n_col + KERN_QUANT_K - 1) / KERN_QUANT_K * KERN_QUANT_K;
+    const uint32_t n_k = (a.n_col + KERN_INT8_K - 1) / KERN_INT8_K * KERN_INT8_K;
     float most = 0;
     for (uint32_t c = threadIdx.x; c < a.n_col; c += THREADS)
         most = most_of(fabsf(row[c]), most);
@@ -40,7 +40,7 @@ static __global__ void __launch_bounds__(THREADS) quant_rows_kernel(const struct
         q[c] = (int8_t)v;
         sum += v;
         if (a.sums && threadIdx.x % WARP == 0)
-            a.sums[(blockIdx.x * a.q_stride + base) / KERN_QUANT_SUM] = (int16_t)part;
+            a.sums[(blockIdx.x * a.q_stride + base) / KERN_INT8_SUM] = (int16_t)part;
     }
     sum = block_reduce<BLOCK_SUM>(sum, &s.sum);
     if (threadIdx.x == 0) {

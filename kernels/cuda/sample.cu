@@ -186,8 +186,8 @@ static __device__ __forceinline__ double sum_chunks(const struct row_at &r, stru
 }
 
 /* Weights behind the edge become 0. mass: of top_p; else a count. */
-static __device__ __forceinline__ void cut(const struct row_at &r, bool mass, double limit,
-                                           struct sample_shared &s)
+static __device__ __forceinline__ void cut_weights(const struct row_at &r, bool mass, double limit,
+                                                   struct sample_shared &s)
 {
     auto key = [](float w) { return __float_as_uint(w); };
     auto measure = [mass](float w) {
@@ -260,10 +260,10 @@ static __device__ __forceinline__ uint32_t sample_dense(const struct row_at &r, 
     }
     __syncthreads();
     if (r.p.top_k && r.p.top_k < r.n)
-        cut(r, false, r.p.top_k, s);
+        cut_weights(r, false, r.p.top_k, s);
     double total = sum_chunks(r, s);
     if (r.p.top_p < 1.0f) {
-        cut(r, true, (double)r.p.top_p * total, s);
+        cut_weights(r, true, (double)r.p.top_p * total, s);
         total = sum_chunks(r, s);
     }
     return draw_dense(r, total, s);
@@ -295,7 +295,8 @@ static __device__ __forceinline__ void cut_sigma(const struct row_at &r, float m
     __syncthreads();
 }
 
-static __device__ __forceinline__ uint32_t choose(const struct row_at &r, struct sample_shared &s)
+static __device__ __forceinline__ uint32_t choose_token(const struct row_at &r,
+                                                        struct sample_shared &s)
 {
     bool nan;
     const struct select_item best = best_of(r.x, r.n, &nan, &s.room);
@@ -366,7 +367,7 @@ static __device__ __forceinline__ void sample_one(const struct sample_args &a, u
         __syncthreads();
     }
     if (!known)
-        pick.token = choose(r, s);
+        pick.token = choose_token(r, s);
     __syncthreads();
     if (pick.token >= EMPTY) {
         pick.rank = pick.token; /* why */

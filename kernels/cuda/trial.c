@@ -62,7 +62,7 @@ static void fill_head(struct trial *t, uint16_t *to, uint32_t n)
 }
 
 /* Blocks of the pool in an order that is none; the cache of what is in them. */
-static void fill(struct trial *t, const struct problem *p)
+static void fill_cache(struct trial *t, const struct problem *p)
 {
     struct room *h = t->host;
     uint32_t n_used = 0, row = 0;
@@ -134,7 +134,7 @@ static struct attention_args args_of(const struct trial *t, const struct problem
     };
 }
 
-static void compare(struct attention_trial *r, const struct trial *t, uint32_t n)
+static void compare_result(struct attention_trial *r, const struct trial *t, uint32_t n)
 {
     double most = 0, difference = 0;
     for (uint32_t i = 0; i < n; i++) {
@@ -164,7 +164,7 @@ static FALLIBLE solve(struct attention_trial *r, struct trial *t, const struct p
     struct attention_args a = args_of(t, p);
     const size_t n = (size_t)a.n_row * a.out_stride;
     enum q_code rc;
-    fill(t, p);
+    fill_cache(t, p);
     if (on->t->plan_bytes(on->d, &l) > PLAN_MAX)
         return q_fail(e, Q_NO_SPACE, "attention's trial: a plan of %zu bytes, there is room for %u",
                       on->t->plan_bytes(on->d, &l), PLAN_MAX);
@@ -178,7 +178,7 @@ static FALLIBLE solve(struct attention_trial *r, struct trial *t, const struct p
     }
     if ((rc = on->t->sync(on->s, e)) || (rc = on->t->check(on->d, e)))
         return rc;
-    compare(r, t, (uint32_t)n);
+    compare_result(r, t, (uint32_t)n);
     return Q_OK;
 }
 

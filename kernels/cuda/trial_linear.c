@@ -92,7 +92,7 @@ static size_t matrix_step(const struct trial *t, enum linear_type type, const st
     return (cuda_matrix_bytes(&w) + 15) / 16 * 16;
 }
 
-static void fill(struct trial *t, enum linear_type type, const struct problem *p)
+static void fill_matrices(struct trial *t, enum linear_type type, const struct problem *p)
 {
     struct room *h = t->host;
     const size_t step = matrix_step(t, type, p);
@@ -164,7 +164,7 @@ static void launch(const struct trial *t, enum linear_type type, const struct pr
         p->n_group ? k->linear_grouped(&floats, &x) : k->linear(&floats.by, &x);
 }
 
-static void compare(struct linear_trial *r, const struct trial *t, uint32_t n)
+static void compare_result(struct linear_trial *r, const struct trial *t, uint32_t n)
 {
     double most = 0, difference = 0;
     for (uint32_t i = 0; i < n; i++) {
@@ -186,7 +186,7 @@ static FALLIBLE solve(struct linear_trial *r, struct trial *t, enum linear_type 
     const struct device_table *d = t->on->t;
     const size_t n = (size_t)p->n_row * (p->gated ? p->n_out / 2 : p->n_out);
     enum q_code rc;
-    fill(t, type, p);
+    fill_matrices(t, type, p);
     d->copy(t->on->s, t->card, t->host, sizeof *t->host);
     for (unsigned i = 0; i < 2; i++) {
         if (p->accumulate)
@@ -198,7 +198,7 @@ static FALLIBLE solve(struct linear_trial *r, struct trial *t, enum linear_type 
     }
     if ((rc = d->sync(t->on->s, e)) || (rc = d->check(t->on->d, e)))
         return rc;
-    compare(r, t, (uint32_t)n);
+    compare_result(r, t, (uint32_t)n);
     return Q_OK;
 }
 

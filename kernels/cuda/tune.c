@@ -109,7 +109,7 @@ static size_t y_width(const struct device_product *p)
 }
 
 /* ---- memory ---- */
-static enum q_code make(struct bench *b, struct q_err *e)
+static enum q_code make_buffers(struct bench *b, struct q_err *e)
 {
     const struct device_table *t = b->t->link->t;
     struct device *d = b->t->link->d;
@@ -364,7 +364,7 @@ static enum q_code run_candidate(struct bench *b, struct trial *r, const struct 
     return Q_OK;
 }
 
-static enum q_code choose(struct bench *b, struct trial *r, struct q_err *e)
+static enum q_code choose_algorithm(struct bench *b, struct trial *r, struct q_err *e)
 {
     struct lt_choice found[LT_CANDIDATES_MAX];
     enum q_code rc = run_own(b, r, e);
@@ -409,13 +409,13 @@ static enum q_code tune_product(struct bench *b, const struct device_product *p,
         r.n_row = n < p->n_row_max ? n : p->n_row_max;
         if (!is_open(b, &r) || clock_ms() - b->start_ms > TUNE_MS_MAX)
             continue;
-        if (!b->is_ready && (rc = make(b, e)))
+        if (!b->is_ready && (rc = make_buffers(b, e)))
             break;
         b->is_ready = true;
         if (!is_filled && (rc = fill_inputs(b, p, e)))
             break;
         is_filled = true;
-        rc = choose(b, &r, e);
+        rc = choose_algorithm(b, &r, e);
     }
     return rc;
 }

@@ -15,13 +15,14 @@ struct epilogue { /* fields of the arguments, as there */
 };
 
 /* Of any of the three kinds of arguments. */
-#define FINISH_OF(args)                                                            \
+#define EPILOGUE_OF(args)                                                          \
     ((struct epilogue){(args)->y, (args)->y_stride, (args)->y_dtype, (args)->bias, \
                        (args)->accumulate != 0, (args)->w.gated != 0})
 
 /* Ask for the lines of y that outputs o … o + n - 1 of some rows will be written to. A thread's
  * stores go one after the other: behind one that waits for its line wait all later ones. */
-static inline void finish_ahead(const struct epilogue *f, struct range rows, uint32_t o, uint32_t n)
+static inline void epilogue_prefetch(const struct epilogue *f, struct range rows, uint32_t o,
+                                     uint32_t n)
 {
     const size_t element = f->y_dtype == DT_BF16 ? 2 : 4, columns = f->gated ? 2 : 1;
     for (size_t r = rows.begin; r < rows.end; r++) {

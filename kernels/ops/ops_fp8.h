@@ -34,13 +34,13 @@
 #define KERN_FP8_FOUR  4u   /* rows of activations' scales are multiples of so many apart */
 
 /* q[i,c] = e4m3(x[i,c] / rows[i].scale); rows[i].sum = 0.
- * x: [n_row, n_col] f32; q: [n_row][q_stride], zeros from n_col to a multiple of KERN_QUANT_K. */
+ * x: [n_row, n_col] f32; q: [n_row][q_stride], zeros from n_col to a multiple of KERN_INT8_K. */
 struct quant_rows_fp8_args {
     uint8_t *q;             /* 64-byte aligned */
     struct quant_row *rows; /* [n_row] */
     const float *x;
     uint32_t n_row, n_col;
-    size_t x_stride, q_stride; /* elements; q_stride a multiple of KERN_QUANT_K */
+    size_t x_stride, q_stride; /* elements; q_stride a multiple of KERN_INT8_K */
 };
 
 /* As pack_int8 (ops_int8.h). */
@@ -67,7 +67,7 @@ struct quant_rows_fp8_block_args {
     float *scales; /* 16-byte aligned */
     const float *x;
     uint32_t n_row, n_col;
-    size_t x_stride, q_stride; /* elements; q_stride a multiple of KERN_QUANT_K */
+    size_t x_stride, q_stride; /* elements; q_stride a multiple of KERN_INT8_K */
     size_t scale_stride;       /* floats, a multiple of KERN_FP8_FOUR */
 };
 

@@ -42,7 +42,7 @@ struct pack_int4_args {
 
 struct linear_w4a8_args {
     struct linear_int8_args by; /* as there, the sum above in place of its; w.group above 0 */
-    const int16_t *sums;        /* [n_row][x_stride / KERN_QUANT_SUM], of quant_rows */
+    const int16_t *sums;        /* [n_row][x_stride / KERN_INT8_SUM], of quant_rows */
 };
 
 /* Weights only: x stays BF16 or F16 (x_dtype), and

@@ -3,10 +3,10 @@
  * activations.
  *
  * Rows of activations. Each row has one scale of its own, max |x| / 127, so a row's bytes depend on
- * that row only. Rows lie q_stride bytes apart, a multiple of KERN_QUANT_K; the bytes from n_col to
- * the next multiple of KERN_QUANT_K are zeros, written by quant_rows and read by linear_int8.
+ * that row only. Rows lie q_stride bytes apart, a multiple of KERN_INT8_K; the bytes from n_col to
+ * the next multiple of KERN_INT8_K are zeros, written by quant_rows and read by linear_int8.
  *
- * Weights. W: [n_out, n_in], n_k = n_in rounded up to KERN_QUANT_K, in panels of KERN_PANEL = 64
+ * Weights. W: [n_out, n_in], n_k = n_in rounded up to KERN_INT8_K, in panels of KERN_PANEL = 64
  * outputs, each one piece of memory that decoding reads from first byte to last:
  *     int8:  panel[p]: u8 [n_k/4][64][4], then f32 scale [64]
  * u8 holds q + 128, W[o,k] is about scale[o] * q, q in -127 … 127 (int8.h has the corner cases; a
@@ -15,15 +15,15 @@
  * again by the row's sum.
  *
  * The sum over K is of integers: exact, so it has no order, and every variant gives the same bits
- * whatever it cuts K or the rows into. |sum| < 2^31 holds up to KERN_QUANT_IN_MAX inputs; between,
+ * whatever it cuts K or the rows into. |sum| < 2^31 holds up to KERN_INT8_IN_MAX inputs; between,
  * sums wrap. */
 #ifndef QUIRE_KERNELS_OPS_OPS_INT8_H
 #define QUIRE_KERNELS_OPS_OPS_INT8_H
 #include "kernels/ops/ops.h"
 
-#define KERN_QUANT_K      64u     /* bytes: what the tile instructions take of K at a time */
-#define KERN_QUANT_SUM    32u     /* neighbours in one of quant_rows' sums */
-#define KERN_QUANT_IN_MAX 131072u /* inputs: 128 * 127 * this < 2^31 */
+#define KERN_INT8_K      64u     /* bytes: what the tile instructions take of K at a time */
+#define KERN_INT8_SUM    32u     /* neighbours in one of quant_rows' sums */
+#define KERN_INT8_IN_MAX 131072u /* inputs: 128 * 127 * this < 2^31 */
 
 struct quant_row {
     float scale; /* x is about scale * q; NaN when an x is not finite */
@@ -31,16 +31,16 @@ struct quant_row {
 };
 
 /* q[i,c] = x[i,order[c]] / rows[i].scale to the nearest integer, ties to even.
- * x: [n_row, n_col] f32; q: [n_row][q_stride], zeros from n_col to a multiple of KERN_QUANT_K. */
+ * x: [n_row, n_col] f32; q: [n_row][q_stride], zeros from n_col to a multiple of KERN_INT8_K. */
 struct quant_rows_args {
     int8_t *q;              /* 64-byte aligned */
     struct quant_row *rows; /* [n_row] */
-    int16_t *sums; /* [n_row][q_stride / KERN_QUANT_SUM] of that many neighbours each, up to where
+    int16_t *sums; /* [n_row][q_stride / KERN_INT8_SUM] of that many neighbours each, up to where
                       the zeros end; NULL: not wanted */
     const float *x;
     const uint32_t *order; /* [n_col] each number below it once; NULL: 0, 1, 2 … */
     uint32_t n_row, n_col;
-    size_t x_stride, q_stride; /* elements; q_stride a multiple of KERN_QUANT_K */
+    size_t x_stride, q_stride; /* elements; q_stride a multiple of KERN_INT8_K */
 };
 
 /* As pack (ops.h), into int8 panels of packed_int8_bytes(n_out_total, n_in). */
@@ -48,7 +48,7 @@ struct pack_int8_args {
     void *dst;
     const void *src; /* [n_out, n_in] row-major; need not be aligned */
     enum dtype src_dtype;
-    uint32_t n_out, n_in; /* n_in at most KERN_QUANT_IN_MAX */
+    uint32_t n_out, n_in; /* n_in at most KERN_INT8_IN_MAX */
     uint32_t row_start, n_out_total;
     /* Not NULL: int8 that is there already, instead of src (the CPU takes it by kern_int8_set). */
     const int8_t *q;     /* [n_out, n_in] */

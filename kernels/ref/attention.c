@@ -2,8 +2,8 @@
 /* out[t,h,:] = sum_c softmax_c(scale * q[t,h,:]·K[c,g,:])[c] * V[c,g,:]
  * with c from max(0, pos + 1 - window) to pos.
  *
- * Order, all f32 (bf16 and int8 K and V are expanded exactly). In each span of 1024 positions of
- * the sequence (attention_spans.h) that the row sees something of:
+ * Order, all f32 (bf16 and int8 K and V are expanded exactly). In each split of 1024 positions of
+ * the sequence (attention_split.h) that the row sees something of:
  *   s[c]   one accumulator from +0, fused multiply-adds over d = 0, 1, …; int8: * scale of K; *
  *          scale; the soft cap
  *   m      largest s (a NaN never is)
@@ -11,14 +11,14 @@
  *   total  16 lanes from +0, lane l adds p of the positions c with c % 16 == l, ascending;
  *          folded by halves; int8: then p[c] = p[c] * scale of V
  *   sum    one accumulator per element from +0, fused multiply-adds over c ascending
- * The first span's m, total and sum are the row's; a later span (m', total', sum') joins them, one
+ * The first split's m, total and sum are the row's; a later split (m', total', sum') joins them, one
  * fused multiply-add an element:
  *   m' > m    f = exp(m - m'):  total = total f + total', sum = sum f + sum', m = m'
  *   else      f = exp(m' - m):  total = total' f + total, sum = sum' f + sum
  * with sinks then total = total + exp(sink - m); and out = sum * (1 / total). None of it depends on
  * the other rows of the batch, so a prompt gives the same bits in one chunk or in many. */
 #include <math.h>
-#include "kernels/tiling/attention_spans.h"
+#include "kernels/tiling/attention_split.h"
 #include "kernels/ops/kv_layout.h"
 #include "kernels/ref/element.h"
 #include "kernels/tiling/split.h"
@@ -29,7 +29,7 @@ struct row { /* one token of one head */
     const float *q;
     size_t out; /* element of a->out */
     uint32_t kv_head, head;
-    uint32_t begin, end; /* context positions, of one span */
+    uint32_t begin, end; /* context positions, of one split */
 };
 
 /* The block that holds position c in a cache, for this row's head. */
@@ -59,17 +59,17 @@ static float score(const struct attention_args *a, const struct row *r, uint32_t
     return a->soft_cap > 0 ? a->soft_cap * tanhf(s / a->soft_cap) : s;
 }
 
-/* One span of the row. p: [ATTENTION_SPAN]. */
-static void span(const struct attention_args *a, const struct row *r, float *p,
-                 struct part_row *out)
+/* One split of the row. p: [ATTENTION_SPLIT]. */
+static void split_partial(const struct attention_args *a, const struct row *r, float *p,
+                          struct partial_row *out)
 {
     float max = -INFINITY, lane[16] = {0};
     for (uint32_t c = r->begin; c < r->end; c++) {
-        float s = p[c % ATTENTION_SPAN] = score(a, r, c);
+        float s = p[c % ATTENTION_SPLIT] = score(a, r, c);
         max = s > max ? s : max;
     }
     for (uint32_t c = r->begin; c < r->end; c++) {
-        float *at = &p[c % ATTENTION_SPAN];
+        float *at = &p[c % ATTENTION_SPLIT];
         *at = expf(*at - max);
         lane[c % 16] += *at;
         if (a->kv_dtype == DT_I8)
@@ -82,13 +82,14 @@ static void span(const struct attention_args *a, const struct row *r, float *p,
         for (uint32_t c = r->begin; c < r->end; c++) {
             size_t at = (size_t)(c % KERN_BLOCK) * a->head_dim + d;
             const float v = element_f32(block_of(a->v_cache, a, r, c), a->kv_dtype, at);
-            sum = fmaf(p[c % ATTENTION_SPAN], v, sum);
+            sum = fmaf(p[c % ATTENTION_SPLIT], v, sum);
         }
         out->sum[d] = sum;
     }
 }
 
-static void join(const struct attention_args *a, struct part_row *to, const struct part_row *from)
+static void join(const struct attention_args *a, struct partial_row *to,
+                 const struct partial_row *from)
 {
     const bool above = from->max > to->max;
     const float f = above ? expf(to->max - from->max) : expf(from->max - to->max);
@@ -100,13 +101,14 @@ static void join(const struct attention_args *a, struct part_row *to, const stru
 
 static void attend(const struct attention_args *a, const struct row *r, float *scratch)
 {
-    struct part_row all = {.sum = scratch}, one = {.sum = all.sum + part_dim(a->head_dim)};
-    float *p = one.sum + part_dim(a->head_dim);
-    for (uint32_t c = r->begin / ATTENTION_SPAN * ATTENTION_SPAN; c < r->end; c += ATTENTION_SPAN) {
+    struct partial_row all = {.sum = scratch}, one = {.sum = all.sum + partial_dim(a->head_dim)};
+    float *p = one.sum + partial_dim(a->head_dim);
+    for (uint32_t c = r->begin / ATTENTION_SPLIT * ATTENTION_SPLIT; c < r->end;
+         c += ATTENTION_SPLIT) {
         struct row of = *r;
         of.begin = c > r->begin ? c : r->begin;
-        of.end = c + ATTENTION_SPAN < r->end ? c + ATTENTION_SPAN : r->end;
-        span(a, &of, p, of.begin == r->begin ? &all : &one);
+        of.end = c + ATTENTION_SPLIT < r->end ? c + ATTENTION_SPLIT : r->end;
+        split_partial(a, &of, p, of.begin == r->begin ? &all : &one);
         if (of.begin != r->begin)
             join(a, &all, &one);
     }

@@ -22,7 +22,7 @@ static float dot_in_order(const struct linear_args *a, size_t i, uint32_t o)
 }
 
 /* Subnormal -> zero of the same sign. */
-static float flush(float f)
+static float flush_subnormal(float f)
 {
     return fabsf(f) < FLT_MIN ? copysignf(0, f) : f;
 }
@@ -34,8 +34,10 @@ static float dot_bf16(const struct linear_args *a, const uint16_t *row, uint32_t
     for (uint32_t k = 0; k < a->w.n_in; k += 2) {
         size_t at = packed_index(DT_BF16, a->w.n_in, o, k);
         float odd = k + 1 < a->w.n_in ? bf16_to_f32(row[k + 1]) : 0;
-        sum = flush(fmaf(flush(odd), flush(bf16_to_f32(w[at + 1])), sum));
-        sum = flush(fmaf(flush(bf16_to_f32(row[k])), flush(bf16_to_f32(w[at])), sum));
+        sum = flush_subnormal(
+            fmaf(flush_subnormal(odd), flush_subnormal(bf16_to_f32(w[at + 1])), sum));
+        sum = flush_subnormal(
+            fmaf(flush_subnormal(bf16_to_f32(row[k])), flush_subnormal(bf16_to_f32(w[at])), sum));
     }
     return sum;
 }

@@ -5,7 +5,7 @@
  * scales. */
 #include <math.h>
 #include "kernels/ops/e4m3.h"
-#include "kernels/ops/quant_layout.h"
+#include "kernels/ops/int8_layout.h"
 #include "kernels/ref/panels.h"
 #include "kernels/variants.h"
 
@@ -15,7 +15,7 @@ static float sum_of(const void *args, size_t i, uint32_t o)
     const size_t n_block = fp8_n_block(a->w.n_in);
     const uint8_t *panel =
         (const uint8_t *)a->w.data + o / KERN_PANEL * fp8_block_panel_bytes(a->w.n_in);
-    const float *of_w = (const float *)(const void *)(panel + quant_scales_at(a->w.n_in)) +
+    const float *of_w = (const float *)(const void *)(panel + int8_panel_scales_at(a->w.n_in)) +
                         o % KERN_PANEL / KERN_GATE_INTERLEAVE * n_block;
     const float *of_x = a->x_scales + i * a->scale_stride;
     const uint8_t *x = a->x + i * a->x_stride;
@@ -24,7 +24,7 @@ static float sum_of(const void *args, size_t i, uint32_t o)
         const uint32_t end = a->w.n_in - k < KERN_FP8_BLOCK ? a->w.n_in : k + KERN_FP8_BLOCK;
         float part = 0;
         for (; k < end; k++)
-            part = fmaf(e4m3_to_f32(x[k]), e4m3_to_f32(panel[quant_index(o, k)]), part);
+            part = fmaf(e4m3_to_f32(x[k]), e4m3_to_f32(panel[int8_index(o, k)]), part);
         sum = fmaf(part, of_x[b] * of_w[b], sum);
     }
     return sum;

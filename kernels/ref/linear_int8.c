@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* y[i,o] = (f32(sum) * scale[o]) * rows[i].scale + bias[o] (+ y[i,o]), sum = sum_k q[i,k] * w[o,k]
  * over integers; f32(sum) is rounded to nearest even. */
-#include "kernels/ops/quant_layout.h"
+#include "kernels/ops/int8_layout.h"
 #include "kernels/ref/panels.h"
 #include "kernels/variants.h"
 
@@ -9,12 +9,13 @@ static float sum_of(const void *args, size_t i, uint32_t o)
 {
     const struct linear_int8_args *a = args;
     const uint8_t *panel =
-        (const uint8_t *)a->w.data + o / KERN_PANEL * quant_panel_bytes(a->w.n_in);
+        (const uint8_t *)a->w.data + o / KERN_PANEL * int8_panel_bytes(a->w.n_in);
     const int8_t *x = a->x + i * a->x_stride;
     int32_t sum = 0;
     for (uint32_t k = 0; k < a->w.n_in; k++)
-        sum += x[k] * (panel[quant_index(o, k)] - QUANT_ZERO);
-    return (float)sum * element_f32(panel + quant_scales_at(a->w.n_in), DT_F32, o % KERN_PANEL) *
+        sum += x[k] * (panel[int8_index(o, k)] - INT8_ZERO);
+    return (float)sum *
+           element_f32(panel + int8_panel_scales_at(a->w.n_in), DT_F32, o % KERN_PANEL) *
            a->rows[i].scale;
 }
 

@@ -14,7 +14,7 @@
 
 #define BLOCK 32u
 
-static float flush(float f)
+static float flush_subnormal(float f)
 {
     return fabsf(f) < FLT_MIN ? copysignf(0, f) : f;
 }
@@ -29,11 +29,11 @@ static float sum_of(const void *args, size_t i, uint32_t o)
         float part[2] = {0, 0};
         uint32_t end = a->w.n_in - block < BLOCK ? a->w.n_in : block + BLOCK;
         for (uint32_t k = block; k < end; k++) {
-            float x = flush(bf16_to_f32(row[k]));
-            float of_w = flush(bf16_to_f32(w[packed_index(DT_BF16, a->w.n_in, o, k)]));
-            part[k % 2] = flush(fmaf(x, of_w, part[k % 2]));
+            float x = flush_subnormal(bf16_to_f32(row[k]));
+            float of_w = flush_subnormal(bf16_to_f32(w[packed_index(DT_BF16, a->w.n_in, o, k)]));
+            part[k % 2] = flush_subnormal(fmaf(x, of_w, part[k % 2]));
         }
-        sum = flush(flush(part[0] + part[1]) + sum);
+        sum = flush_subnormal(flush_subnormal(part[0] + part[1]) + sum);
     }
     return sum;
 }

@@ -40,7 +40,7 @@ void linear_w4a16_ref(const struct linear_w4a16_args *args, const struct kern_ex
     const struct range panels = split((a->w.n_out + KERN_PANEL - 1) / KERN_PANEL, x);
     const uint32_t begin = (uint32_t)panels.begin * KERN_PANEL;
     const uint32_t end = (uint32_t)panels.end * KERN_PANEL;
-    const struct epilogue f = FINISH_OF(a);
+    const struct epilogue f = EPILOGUE_OF(a);
     float sum[KERN_PANEL];
     for (size_t i = 0; i < a->n_row; i++)
         for (uint32_t o = begin; o < end && o < a->w.n_out; o += KERN_PANEL) {

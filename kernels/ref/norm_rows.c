@@ -2,7 +2,7 @@
 /* The order and the roundings are those of ref/rms_norm.c, and for int8 of ref/quant_rows.c: what
  * comes out are the bits that the two give one after the other. */
 #include <math.h>
-#include "kernels/ops/quant_layout.h"
+#include "kernels/ops/int8_layout.h"
 #include "kernels/ref/element.h"
 #include "kernels/ref/int8.h"
 #include "kernels/tiling/split.h"
@@ -16,7 +16,7 @@ static void quantize(const struct norm_rows_args *a, size_t i, const float *row,
         most = int8_most(most, row[c] * r * a->w[c]);
     struct int8_scale s = int8_scale(most);
     a->quant[i] = (struct quant_row){.scale = s.scale};
-    for (uint32_t c = 0; c < quant_k(a->n_col); c++) {
+    for (uint32_t c = 0; c < int8_k(a->n_col); c++) {
         q[c] = c < a->n_col ? int8_of(row[c] * r * a->w[c], s.inverse) : 0;
         a->quant[i].sum += q[c];
     }

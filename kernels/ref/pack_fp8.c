@@ -3,7 +3,7 @@
  * fused matrices and the padding of the last panel: as ref/pack.c. */
 #include "kernels/ops/e4m3.h"
 #include "kernels/ops/fp8.h"
-#include "kernels/ops/quant_layout.h"
+#include "kernels/ops/int8_layout.h"
 #include "kernels/ref/int8.h"
 #include "kernels/ref/panels.h"
 #include "kernels/variants.h"
@@ -12,7 +12,7 @@
 static void pack_row(const void *args, uint32_t o, bool present)
 {
     const struct pack_fp8_args *a = args;
-    uint8_t *panel = (uint8_t *)a->dst + o / KERN_PANEL * quant_panel_bytes(a->n_in);
+    uint8_t *panel = (uint8_t *)a->dst + o / KERN_PANEL * int8_panel_bytes(a->n_in);
     const size_t row = present ? o - a->row_start : 0, from = row * a->n_in;
     float most = 0;
     for (uint32_t k = 0; present && !a->q && k < a->n_in; k++)
@@ -20,7 +20,7 @@ static void pack_row(const void *args, uint32_t o, bool present)
     struct fp8_scale s = fp8_scale(most);
     if (present && a->q)
         s.scale = a->scales[row];
-    for (uint32_t k = 0; k < quant_k(a->n_in); k++) {
+    for (uint32_t k = 0; k < int8_k(a->n_in); k++) {
         uint8_t q = 0;
         if (present && k < a->n_in && a->q) {
             q = a->q[from + k];
@@ -28,9 +28,9 @@ static void pack_row(const void *args, uint32_t o, bool present)
             const float y = element_f32(a->src, a->src_dtype, from + k) * s.inverse;
             q = isnan(y) ? 0 : f32_to_e4m3(y);
         }
-        panel[quant_index(o, k)] = q;
+        panel[int8_index(o, k)] = q;
     }
-    element_set(panel + quant_scales_at(a->n_in), DT_F32, o % KERN_PANEL, s.scale);
+    element_set(panel + int8_panel_scales_at(a->n_in), DT_F32, o % KERN_PANEL, s.scale);
 }
 
 void pack_fp8_ref(const struct pack_fp8_args *a, const struct kern_exec *x)

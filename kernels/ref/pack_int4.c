@@ -13,7 +13,7 @@
 #include "kernels/ref/panels.h"
 #include "kernels/variants.h"
 
-static float cut(float q)
+static float clamp_code(float q)
 {
     return q < 0 ? 0 : q > INT4_MOST ? INT4_MOST : q;
 }
@@ -22,7 +22,7 @@ static float error_of(const float *w, uint32_t n, const struct int4_fit *f)
 {
     float sum[16] = {0};
     for (uint32_t k = 0; k < n; k++) {
-        float q = cut(rintf(w[k] * f->inverse) + f->zero);
+        float q = clamp_code(rintf(w[k] * f->inverse) + f->zero);
         float d = fmaf(-f->scale, q - f->zero, w[k]);
         sum[k % 16] = fmaf(d, d, sum[k % 16]);
     }
@@ -56,7 +56,7 @@ static void fit_group(uint8_t *at, uint32_t lane, const float *w, uint32_t n)
         least = error;
     }
     for (uint32_t k = 0; best.scale > 0 && k < n; k++)
-        q[k] = (uint8_t)cut(rintf(w[k] * best.inverse) + best.zero);
+        q[k] = (uint8_t)clamp_code(rintf(w[k] * best.inverse) + best.zero);
     out.scale = best.stored;
     out.zero = (uint8_t)best.zero;
     int4_put(at, lane, n, &out);

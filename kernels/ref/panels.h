@@ -46,7 +46,7 @@ struct ref_product { /* of a product's arguments */
     const void *args;
 };
 #define REF_PRODUCT(a, sum_of) \
-    (&(struct ref_product){FINISH_OF(a), (a)->n_row, (a)->w.n_out, sum_of, a})
+    (&(struct ref_product){EPILOGUE_OF(a), (a)->n_row, (a)->w.n_out, sum_of, a})
 
 /* This thread's outputs of every row. */
 static inline void ref_product(const struct ref_product *p, const struct kern_exec *x)

@@ -3,7 +3,7 @@
  * not finite or next to nothing: fp8.h. */
 #include "kernels/ops/e4m3.h"
 #include "kernels/ops/fp8.h"
-#include "kernels/ops/quant_layout.h"
+#include "kernels/ops/int8_layout.h"
 #include "kernels/ref/int8.h"
 #include "kernels/tiling/split.h"
 #include "kernels/variants.h"
@@ -19,7 +19,7 @@ void quant_rows_fp8_ref(const struct quant_rows_fp8_args *a, const struct kern_e
             most = int8_most(most, from[c]);
         const struct fp8_scale s = fp8_scale(most);
         a->rows[i] = (struct quant_row){.scale = s.scale};
-        for (uint32_t c = 0; c < quant_k(a->n_col); c++) {
+        for (uint32_t c = 0; c < int8_k(a->n_col); c++) {
             const float y = c < a->n_col ? from[c] * s.inverse : 0;
             to[c] = isnan(y) ? 0 : f32_to_e4m3(y);
         }

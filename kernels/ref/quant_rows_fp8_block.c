@@ -2,7 +2,7 @@
 /* Each 128 columns of a row as quant_rows_fp8 takes a whole one. */
 #include "kernels/ops/e4m3.h"
 #include "kernels/ops/fp8.h"
-#include "kernels/ops/quant_layout.h"
+#include "kernels/ops/int8_layout.h"
 #include "kernels/ref/int8.h"
 #include "kernels/tiling/split.h"
 #include "kernels/variants.h"
@@ -32,6 +32,6 @@ void quant_rows_fp8_block_ref(const struct quant_rows_fp8_block_args *a, const s
             const uint32_t n = left < KERN_FP8_BLOCK ? left : KERN_FP8_BLOCK;
             a->scales[i * a->scale_stride + b] = quantize(to + c, from + c, n);
         }
-        memset(to + a->n_col, 0, quant_k(a->n_col) - a->n_col);
+        memset(to + a->n_col, 0, int8_k(a->n_col) - a->n_col);
     }
 }

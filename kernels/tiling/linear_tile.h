@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* linear_tile - what a micro-kernel of linear and linear_int8 is given, and what all of them do
- * alike. Private to kernels/; the loops around them: linear_walk.h. Threads: pure functions. */
+ * alike. Private to kernels/; the loops around them: linear_tile_loop.h. Threads: pure functions. */
 #ifndef QUIRE_KERNELS_TILING_LINEAR_TILE_H
 #define QUIRE_KERNELS_TILING_LINEAR_TILE_H
 #include <stddef.h>
@@ -23,10 +23,10 @@ struct linear_tile {
 };
 typedef void linear_tile_fn(const struct linear_tile *t);
 
-#define LINEAR_AHEAD 2048 /* bytes; see kernels/README.md, "prefetch" */
+#define LINEAR_PREFETCH 2048 /* bytes; see kernels/README.md, "prefetch" */
 
 /* What the caller has seen to, said to compilers and analyzers: it checks nothing. */
-#define LINEAR_HOLDS(what)           \
+#define LINEAR_ASSUME(what)          \
     do {                             \
         if (!(what))                 \
             __builtin_unreachable(); \
@@ -34,8 +34,8 @@ typedef void linear_tile_fn(const struct linear_tile *t);
 
 /* Ask for what a step asks for, `step` bytes from p on; n_line: lines of the panel that it reads.
  * Past the end of the weights it does nothing. */
-static inline __attribute__((always_inline)) void linear_ahead(const char *p, size_t step,
-                                                               const int n_line)
+static inline __attribute__((always_inline)) void linear_prefetch(const char *p, size_t step,
+                                                                  const int n_line)
 {
     __builtin_prefetch(p);
     for (int i = 1; step > 64 && i < n_line; i++)

@@ -29,14 +29,14 @@ struct stream { /* what a thread reads of a matrix */
 };
 
 /* The place in a window whose turn it is at place `at`. */
-INLINE size_t stream_turn(size_t at)
+INLINE size_t stream_offset(size_t at)
 {
     const size_t part = at / STREAM_UNIT % STREAM_PARTS, unit = at / STREAM_UNIT / STREAM_PARTS;
     return part * (STREAM_WINDOW / STREAM_PARTS) + unit * STREAM_UNIT + at % STREAM_UNIT;
 }
 
 /* Asks for n lines of a unit into the second-level cache, those that come before the end. */
-INLINE void stream_lines(const struct stream *s, size_t at, const uint32_t n)
+INLINE void stream_prefetch_lines(const struct stream *s, size_t at, const uint32_t n)
 {
     const char *p = s->begin + at;
     for (uint32_t i = 0; p < s->end && i < n; i++)
@@ -45,17 +45,18 @@ INLINE void stream_lines(const struct stream *s, size_t at, const uint32_t n)
 
 /* n lines from p on, all of one unit, are read: asks for as many of the next window. p may lie less
  * than a window before the beginning. */
-INLINE void stream_ask(const struct stream *s, const char *p, const uint32_t n)
+INLINE void stream_prefetch(const struct stream *s, const char *p, const uint32_t n)
 {
     const size_t at = (size_t)(p - s->begin + (ptrdiff_t)STREAM_WINDOW);
-    stream_lines(s, at / STREAM_WINDOW * STREAM_WINDOW + stream_turn(at % STREAM_WINDOW), n);
+    stream_prefetch_lines(s, at / STREAM_WINDOW * STREAM_WINDOW + stream_offset(at % STREAM_WINDOW),
+                          n);
 }
 
 /* Asks for the first window. */
 INLINE void stream_open(const struct stream *s)
 {
     for (size_t at = 0; at < STREAM_WINDOW; at += STREAM_UNIT)
-        stream_lines(s, stream_turn(at), STREAM_UNIT / 64);
+        stream_prefetch_lines(s, stream_offset(at), STREAM_UNIT / 64);
 }
 
 #endif

@@ -2,8 +2,8 @@
 /* attention on 16 lanes; formula and order: ref/attention.c.
  *
  * Rows are (token, head) pairs that share a KV head, token by token. An item of work is up to
- * KERN_ATTENTION_ROWS of them, so that K and V are read once for all; it goes span by span
- * (attention_spans.h), each in three passes:
+ * KERN_ATTENTION_ROWS of them, so that K and V are read once for all; it goes split by split
+ * (attention_split.h), each in three passes:
  *
  *   scores   lanes are the 16 tokens of a block; q is broadcast. Blocks x rows of sums
  *   softmax  row by row over the blocks
@@ -15,9 +15,9 @@
  *
  * Scratch of an item:
  *   q     [head_dim][ROWS]             transposed: broadcasts are one stream
- *   s     [blocks of a span][ROWS][16]   scores, then p
- *   sum   [ROWS] parts of the span
- *   joined [ROWS] parts of the spans so far
+ *   s     [blocks of a split][ROWS][16]   scores, then p
+ *   sum   [ROWS] parts of the split
+ *   joined [ROWS] parts of the splits so far
  *
  * Each sum of the definition is one lane here, so tiles, chunks and which rows share an item
  * change no bit. Positions before a row's window or after its token are never multiplied in, not
@@ -27,7 +27,7 @@
 #define QUIRE_KERNELS_WIDE_ATTENTION_H
 #include "kernels/wide/attention_scores.h"
 #include "kernels/wide/attention_values.h"
-#include "kernels/wide/attention_walk.h"
+#include "kernels/wide/attention_item_loop.h"
 #ifdef VEC_SUMS
 
 #define CHUNK_TOKENS 128u /* of V at a time: 16 KiB at head_dim 64 in bf16, 32 KiB at 128 */
@@ -41,7 +41,7 @@ static void item_load_q(const struct item *it)
     }
 }
 
-/* Rows of the item's span to parts in it->sum. */
+/* Rows of the item's split to parts in it->sum. */
 static void item_attend(const struct item *it)
 {
     for (uint32_t c = it->begin / KERN_BLOCK * KERN_BLOCK; c < it->end;
@@ -52,7 +52,7 @@ static void item_attend(const struct item *it)
         softmax_row(it, r);
     for (uint32_t c = it->begin; c < it->end;) {
         uint32_t left = it->end - c;
-        struct span chunk = {c, c + (left < CHUNK_TOKENS ? left : CHUNK_TOKENS)};
+        struct pos_range chunk = {c, c + (left < CHUNK_TOKENS ? left : CHUNK_TOKENS)};
         for (uint32_t row = 0; row < it->n_row; row += VALUE_ROWS) {
             uint32_t n = it->n_row - row;
             value_rows(it, row, n < VALUE_ROWS ? n : VALUE_ROWS, chunk);
@@ -61,11 +61,11 @@ static void item_attend(const struct item *it)
     }
 }
 
-/* A part joins those of the spans before it; both have room for part_dim sums. */
-static void part_join(float *to, const float *from, uint32_t dim)
+/* A part joins those of the splits before it; both have room for partial_dim sums. */
+static void partial_join(float *to, const float *from, uint32_t dim)
 {
     const float max = to[dim], its_max = from[dim];
-    if (from[dim + 1] == 0) /* sees nothing of the span */
+    if (from[dim + 1] == 0) /* sees nothing of the split */
         return;
     if (to[dim + 1] == 0) {
         memcpy(to, from, (dim + 2) * sizeof *to);
@@ -89,10 +89,10 @@ static float item_sink(const struct item *it, uint32_t r, float max)
 }
 
 /* Row r of the item is whole. */
-static void part_finish(const struct item *it, uint32_t r, const float *part)
+static void partial_store(const struct item *it, uint32_t r, const float *part)
 {
     const uint32_t dim = it->a->head_dim;
-    const float total = part[part_dim(dim) + 1] + item_sink(it, r, part[part_dim(dim)]);
+    const float total = part[partial_dim(dim) + 1] + item_sink(it, r, part[partial_dim(dim)]);
     const struct vec inverse = vec_set(1.0f / total);
     const size_t at = item_at(it, r, it->a->out_stride);
     for (uint32_t d = 0; d < dim; d += 16)
@@ -102,29 +102,29 @@ static void part_finish(const struct item *it, uint32_t r, const float *part)
 static void item_run(const struct item *it)
 {
     const size_t stride = it->sum_stride;
-    const uint32_t dim = part_dim(it->a->head_dim);
+    const uint32_t dim = partial_dim(it->a->head_dim);
     item_load_q(it);
-    for (uint32_t c = it->begin; c < it->end; c = (c / ATTENTION_SPAN + 1) * ATTENTION_SPAN) {
-        struct item one = item_of_span(it, c);
-        if (c == it->begin) /* the first span is what is joined */
+    for (uint32_t c = it->begin; c < it->end; c = (c / ATTENTION_SPLIT + 1) * ATTENTION_SPLIT) {
+        struct item one = item_of_split(it, c);
+        if (c == it->begin) /* the first split is what is joined */
             one.sum = it->joined;
         item_attend(&one);
         for (uint32_t r = 0; r < it->n_row && c != it->begin; r++)
-            part_join(it->joined + r * stride, one.sum + r * stride, dim);
+            partial_join(it->joined + r * stride, one.sum + r * stride, dim);
     }
     if (it->part)
         memcpy(it->part, it->joined, it->n_row * stride * sizeof *it->part);
     for (uint32_t r = 0; r < it->n_row && !it->part; r++)
-        part_finish(it, r, it->joined + r * stride);
+        partial_store(it, r, it->joined + r * stride);
 }
 
 /* An item with its parts of the scratch. */
 INLINE struct item item_room(const struct attention_args *a, const struct kern_exec *x)
 {
-    const uint32_t most = a->context_max < ATTENTION_SPAN ? a->context_max : ATTENTION_SPAN;
+    const uint32_t most = a->context_max < ATTENTION_SPLIT ? a->context_max : ATTENTION_SPLIT;
     const size_t room = ((size_t)most + KERN_BLOCK - 1) / KERN_BLOCK * KERN_BLOCK;
     struct item it = {.a = a, .s = x->scratch};
-    it.sum_stride = part_stride(a->head_dim);
+    it.sum_stride = partial_stride(a->head_dim);
     it.head_bytes = kv_head_bytes(a->kv_dtype, a->head_dim);
     it.q = it.s + ROWS * room;
     it.sum = it.q + ROWS * (((size_t)a->head_dim + 15) / 16 * 16);
@@ -135,22 +135,22 @@ INLINE struct item item_room(const struct attention_args *a, const struct kern_e
 INLINE void wide_attention(const struct attention_args *a, const struct kern_exec *x)
 {
     const struct item of = item_room(a, x);
-    attention_walk(a, x, &of, ROWS, item_run);
+    attention_item_loop(a, x, &of, ROWS, item_run);
 }
 
 /* Row r of an item that was split: its parts one after the other. */
-static void row_join(const struct item *it, uint32_t r, float *parts, uint32_t n_span)
+static void row_join(const struct item *it, uint32_t r, float *parts, uint32_t n_split)
 {
     const size_t step = it->n_row * it->sum_stride;
-    for (uint32_t i = 1; i < n_span; i++)
-        part_join(parts + r * it->sum_stride, parts + i * step + r * it->sum_stride,
-                  part_dim(it->a->head_dim));
-    part_finish(it, r, parts + r * it->sum_stride);
+    for (uint32_t i = 1; i < n_split; i++)
+        partial_join(parts + r * it->sum_stride, parts + i * step + r * it->sum_stride,
+                     partial_dim(it->a->head_dim));
+    partial_store(it, r, parts + r * it->sum_stride);
 }
 
 INLINE void wide_attention_join(const struct attention_args *a, const struct kern_exec *x)
 {
-    join_walk(a, x, row_join);
+    attention_join_loop(a, x, row_join);
 }
 
 #endif

@@ -4,14 +4,14 @@
  * Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_WIDE_ATTENTION_ITEM_H
 #define QUIRE_KERNELS_WIDE_ATTENTION_ITEM_H
-#include "kernels/tiling/attention_spans.h"
+#include "kernels/tiling/attention_split.h"
 #include "kernels/ops/kv_layout.h"
 #include "kernels/tiling/unroll.h"
 #include "kernels/wide/vec.h"
 
 #define ROWS KERN_ATTENTION_ROWS
 
-struct span {
+struct pos_range {
     uint32_t begin, end;
 };
 
@@ -19,15 +19,15 @@ struct item {
     const struct attention_args *a;
     const struct attention_seq *seq;
     uint32_t kv_head;
-    uint32_t first, n_row; /* rows first … first + n_row - 1 of this sequence and KV head */
-    struct span limit;     /* positions beyond it are another item's, or another span's */
-    uint32_t begin, end;   /* context positions of any row, within the limit */
-    uint32_t all_end;      /* without it */
-    float *part;           /* where its rows' parts go; NULL: to out */
-    float *q, *s, *sum;    /* scratch */
-    float *joined;         /* scratch: rows of the spans so far, as parts */
-    size_t sum_stride;     /* part_stride() */
-    size_t head_bytes;     /* of K or V, one block and head */
+    uint32_t first, n_row;  /* rows first … first + n_row - 1 of this sequence and KV head */
+    struct pos_range limit; /* positions beyond it are another item's, or another split's */
+    uint32_t begin, end;    /* context positions of any row, within the limit */
+    uint32_t all_end;       /* without it */
+    float *part;            /* where its rows' parts go; NULL: to out */
+    float *q, *s, *sum;     /* scratch */
+    float *joined;          /* scratch: rows of the splits so far, as parts */
+    size_t sum_stride;      /* partial_stride() */
+    size_t head_bytes;      /* of K or V, one block and head */
 };
 
 INLINE uint32_t item_group(const struct attention_args *a)
@@ -35,18 +35,18 @@ INLINE uint32_t item_group(const struct attention_args *a)
     return a->n_head / a->n_kv_head;
 }
 
-INLINE struct span span_cut(struct span s, struct span by)
+INLINE struct pos_range pos_range_cut(struct pos_range s, struct pos_range by)
 {
     uint32_t begin = s.begin > by.begin ? s.begin : by.begin;
-    return (struct span){begin, s.end < by.end ? s.end : by.end};
+    return (struct pos_range){begin, s.end < by.end ? s.end : by.end};
 }
 
 /* The context of row r of the item, as far as the limit goes; begin >= end where it sees none. */
-INLINE struct span item_span(const struct item *it, uint32_t r)
+INLINE struct pos_range item_range(const struct item *it, uint32_t r)
 {
     uint32_t end = it->seq->start + (it->first + r) / item_group(it->a) + 1;
     uint32_t begin = it->a->window && end > it->a->window ? end - it->a->window : 0;
-    return span_cut((struct span){begin, end}, it->limit);
+    return pos_range_cut((struct pos_range){begin, end}, it->limit);
 }
 
 /* The item of n_row rows from `first` on, of it->seq and it->kv_head, within it->limit. */
@@ -54,17 +54,17 @@ INLINE void item_rows(struct item *it, uint32_t first, uint32_t n_row)
 {
     it->first = first;
     it->n_row = n_row;
-    it->begin = item_span(it, 0).begin;
-    it->end = item_span(it, n_row - 1).end;
+    it->begin = item_range(it, 0).begin;
+    it->end = item_range(it, n_row - 1).end;
     it->all_end = it->seq->start + (first + n_row - 1) / item_group(it->a) + 1;
 }
 
-/* What of the item lies in the span of position c. */
-INLINE struct item item_of_span(const struct item *of, uint32_t c)
+/* What of the item lies in the split of position c. */
+INLINE struct item item_of_split(const struct item *of, uint32_t c)
 {
-    const uint32_t begin = c / ATTENTION_SPAN * ATTENTION_SPAN;
+    const uint32_t begin = c / ATTENTION_SPLIT * ATTENTION_SPLIT;
     struct item it = *of;
-    it.limit = span_cut(of->limit, (struct span){begin, begin + ATTENTION_SPAN});
+    it.limit = pos_range_cut(of->limit, (struct pos_range){begin, begin + ATTENTION_SPLIT});
     item_rows(&it, of->first, of->n_row);
     return it;
 }
@@ -97,7 +97,7 @@ INLINE const float *item_scales(const struct item *it, const void *block)
 
 /* Ask for the block of position c. The blocks of a sequence lie anywhere, so the hardware cannot
  * guess the next one: without this, decoding from memory runs at half the speed. */
-INLINE void item_ahead(const struct item *it, const void *cache, uint32_t c)
+INLINE void item_prefetch(const struct item *it, const void *cache, uint32_t c)
 {
     if (c >= it->all_end)
         return;

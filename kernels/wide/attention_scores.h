@@ -123,7 +123,7 @@ static void score_blocks(const struct item *it, uint32_t c, int n_block)
         uint32_t at = c + (uint32_t)b * KERN_BLOCK;
         t.k[b] = item_block(it, it->a->k_cache, at);
         t.out[b] = item_scores(it, at);
-        item_ahead(it, it->a->k_cache, at + SCORE_BLOCKS * KERN_BLOCK);
+        item_prefetch(it, it->a->k_cache, at + SCORE_BLOCKS * KERN_BLOCK);
         if (it->a->kv_dtype == DT_I8) /* softmax_row goes through these line by line */
             __builtin_prefetch(item_scales(it, item_block(it, it->a->v_cache, at)), 0, 2);
     }
@@ -140,8 +140,8 @@ static void score_blocks(const struct item *it, uint32_t c, int n_block)
     }
 }
 
-/* The lanes of block c that lie in the span: all but the first `low` and from `high` on. */
-INLINE struct vec only_span(struct vec v, struct vec other, uint32_t c, struct span s)
+/* The lanes of block c that lie in the split: all but the first `low` and from `high` on. */
+INLINE struct vec only_range(struct vec v, struct vec other, uint32_t c, struct pos_range s)
 {
     if (c >= s.begin && c + KERN_BLOCK <= s.end)
         return v;
@@ -151,9 +151,9 @@ INLINE struct vec only_span(struct vec v, struct vec other, uint32_t c, struct s
 }
 
 /* int8: p of row r times the scales of V. */
-static void scale_row(const struct item *it, uint32_t r, struct span span)
+static void scale_row(const struct item *it, uint32_t r, struct pos_range range)
 {
-    for (uint32_t c = span.begin / KERN_BLOCK * KERN_BLOCK; c < span.end; c += KERN_BLOCK) {
+    for (uint32_t c = range.begin / KERN_BLOCK * KERN_BLOCK; c < range.end; c += KERN_BLOCK) {
         float *p = item_scores(it, c) + r * KERN_BLOCK;
         const float *scales = item_scales(it, item_block(it, it->a->v_cache, c));
         vec_store(p, vec_mul(vec_load(p), vec_load(scales)));
@@ -163,30 +163,30 @@ static void scale_row(const struct item *it, uint32_t r, struct span span)
 /* s -> p (int8: times the scales of V) for row r; its max and total go to its part. */
 INLINE void softmax_row(const struct item *it, uint32_t r)
 {
-    struct span span = item_span(it, r);
-    const uint32_t first = span.begin / KERN_BLOCK * KERN_BLOCK;
+    struct pos_range range = item_range(it, r);
+    const uint32_t first = range.begin / KERN_BLOCK * KERN_BLOCK;
     const struct vec least = vec_set(-INFINITY), zero = vec_set(0), cap = vec_set(it->a->soft_cap);
     struct vec max = least, sum = zero;
-    for (uint32_t c = first; c < span.end; c += KERN_BLOCK) {
+    for (uint32_t c = first; c < range.end; c += KERN_BLOCK) {
         float *p = item_scores(it, c) + r * KERN_BLOCK;
         struct vec v = vec_load(p);
         if (it->a->soft_cap > 0) {
             v = vec_mul(cap, vec_tanh(vec_div(v, cap)));
             vec_store(p, v);
         }
-        max = vec_max(only_span(v, least, c, span), max);
+        max = vec_max(only_range(v, least, c, range), max);
     }
     const struct vec m = vec_set(vec_fold_max(max));
-    for (uint32_t c = first; c < span.end; c += KERN_BLOCK) {
+    for (uint32_t c = first; c < range.end; c += KERN_BLOCK) {
         float *p = item_scores(it, c) + r * KERN_BLOCK;
-        struct vec v = only_span(vec_exp(vec_sub(vec_load(p), m)), zero, c, span);
+        struct vec v = only_range(vec_exp(vec_sub(vec_load(p), m)), zero, c, range);
         sum = vec_add(sum, v);
         vec_store(p, v);
     }
     if (it->a->kv_dtype == DT_I8)
-        scale_row(it, r, span);
-    it->sum[r * it->sum_stride + part_dim(it->a->head_dim)] = vec_fold_max(max);
-    it->sum[r * it->sum_stride + part_dim(it->a->head_dim) + 1] = vec_fold_add(sum);
+        scale_row(it, r, range);
+    it->sum[r * it->sum_stride + partial_dim(it->a->head_dim)] = vec_fold_max(max);
+    it->sum[r * it->sum_stride + partial_dim(it->a->head_dim) + 1] = vec_fold_add(sum);
 }
 
 #endif

@@ -28,7 +28,7 @@ struct value_form { /* constants where they are inlined */
 
 struct value_tile {
     const struct item *it;
-    struct span span; /* positions to add, within one chunk */
+    struct pos_range range; /* positions to add, within one chunk */
     uint32_t row, column;
     uint32_t last; /* columns of a partial vec, 0 = whole */
 };
@@ -50,7 +50,7 @@ INLINE void value_step(struct vec sum[VALUE_ROWS][COLUMNS_MAX], struct value_for
     }
 }
 
-/* The tile's sums over its span, positions in ascending order. */
+/* The tile's sums over its split, positions in ascending order. */
 INLINE void value_add(const struct value_tile *t, struct value_form f)
 {
     const struct item *it = t->it;
@@ -62,13 +62,13 @@ INLINE void value_add(const struct value_tile *t, struct value_form f)
         UNROLL
     for (int j = 0; j < f.n_vec; j++)
         sum[r][j] = vec_load(home + (size_t)r * it->sum_stride + 16 * j);
-    for (uint32_t c = t->span.begin; c < t->span.end;) {
+    for (uint32_t c = t->range.begin; c < t->range.end;) {
         const uint32_t block = c / KERN_BLOCK * KERN_BLOCK;
-        const uint32_t end = t->span.end - block < KERN_BLOCK ? t->span.end : block + KERN_BLOCK;
+        const uint32_t end = t->range.end - block < KERN_BLOCK ? t->range.end : block + KERN_BLOCK;
         const char *v = item_block(it, it->a->v_cache, c) + t->column * element;
         const float *p = item_scores(it, c) + t->row * KERN_BLOCK;
         if (t->row == 0 && t->column == 0)
-            item_ahead(it, it->a->v_cache, block + KERN_BLOCK);
+            item_prefetch(it, it->a->v_cache, block + KERN_BLOCK);
         for (; c < end; c++)
             value_step(sum, f, v + (c - block) * step, p + (c - block), t->last);
     }
@@ -103,10 +103,10 @@ INLINE void value_typed(struct value_tile *t, int rows, const enum dtype type)
         value_columns(t, 1, type);
 }
 
-static void value_span(const struct item *it, uint32_t row, int rows, struct span span)
+static void value_range(const struct item *it, uint32_t row, int rows, struct pos_range range)
 {
-    struct value_tile t = {.it = it, .span = span, .row = row};
-    if (span.begin >= span.end)
+    struct value_tile t = {.it = it, .range = range, .row = row};
+    if (range.begin >= range.end)
         return;
     if (it->a->kv_dtype == DT_BF16)
         value_typed(&t, rows, DT_BF16);
@@ -119,21 +119,21 @@ static void value_span(const struct item *it, uint32_t row, int rows, struct spa
 /* Rows row … row + n - 1 (at most VALUE_ROWS) over one chunk. Their common positions go
  * together; what only some of them see, at the window's edge and at the diagonal, goes row by
  * row, before and after. */
-static void value_rows(const struct item *it, uint32_t row, uint32_t n, struct span chunk)
+static void value_rows(const struct item *it, uint32_t row, uint32_t n, struct pos_range chunk)
 {
-    struct span first = item_span(it, row), last = item_span(it, row + n - 1);
-    struct span common = {last.begin, first.end};
+    struct pos_range first = item_range(it, row), last = item_range(it, row + n - 1);
+    struct pos_range common = {last.begin, first.end};
     if (n == 1 || common.begin >= common.end)
         common.begin = common.end = UINT32_MAX; /* nothing: all positions lie before */
     for (uint32_t r = row; r < row + n; r++) {
-        struct span before = {0, common.begin};
-        value_span(it, r, 1, span_cut(span_cut(item_span(it, r), before), chunk));
+        struct pos_range before = {0, common.begin};
+        value_range(it, r, 1, pos_range_cut(pos_range_cut(item_range(it, r), before), chunk));
     }
     /* rows past the item's last are room in scratch, so a tile is never smaller */
-    value_span(it, row, VALUE_ROWS, span_cut(common, chunk));
+    value_range(it, row, VALUE_ROWS, pos_range_cut(common, chunk));
     for (uint32_t r = row; r < row + n; r++) {
-        struct span after = {common.end, UINT32_MAX};
-        value_span(it, r, 1, span_cut(span_cut(item_span(it, r), after), chunk));
+        struct pos_range after = {common.end, UINT32_MAX};
+        value_range(it, r, 1, pos_range_cut(pos_range_cut(item_range(it, r), after), chunk));
     }
 }
 

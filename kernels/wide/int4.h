@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* int4 - the loops of linear_w4a8 and its f32 part on 16 lanes; formula: ops_int4.h, picture:
- * int4_walk.h. Threads: as ops.h. */
+ * int4_scratch.h. Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_WIDE_INT4_H
 #define QUIRE_KERNELS_WIDE_INT4_H
-#include "kernels/tiling/int4_walk.h"
-#include "kernels/tiling/linear_walk.h"
+#include "kernels/tiling/int4_scratch.h"
+#include "kernels/tiling/linear_tile_loop.h"
 #ifdef VEC_SUMS
 
 /* Adds one group to s->acc of every row of the block (from 0 in the first group), and finishes the
@@ -21,20 +21,20 @@ INLINE bool int4_last(const struct int4_part *p)
     return p->k + p->a->w.group >= p->a->w.n_in;
 }
 
-/* Sums of x in each group from `group` on, INT4_OF_X or as many as there are. */
+/* Sums of x in each group from `group` on, INT4_X_SUMS or as many as there are. */
 static void int4_of_x(const struct int4_part *p, uint32_t group)
 {
-    const uint32_t each = p->a->w.group / KERN_QUANT_SUM,
+    const uint32_t each = p->a->w.group / KERN_INT8_SUM,
                    left = p->a->w.n_in / p->a->w.group - group;
-    const uint32_t n = left < INT4_OF_X ? left : INT4_OF_X;
+    const uint32_t n = left < INT4_X_SUMS ? left : INT4_X_SUMS;
     for (uint32_t r = 0; r < p->n_row; r++) {
         const int16_t *sums =
-            p->sums + (p->row + r) * p->a->x_stride / KERN_QUANT_SUM + (size_t)group * each;
+            p->sums + (p->row + r) * p->a->x_stride / KERN_INT8_SUM + (size_t)group * each;
         for (uint32_t g = 0; g < n; g++) {
             int32_t sum = 0;
             for (uint32_t i = 0; i < each; i++)
                 sum += *sums++;
-            p->s->of_x[(size_t)g * p->n_row + r] = (float)sum;
+            p->s->x_sum[(size_t)g * p->n_row + r] = (float)sum;
         }
     }
 }
@@ -56,7 +56,7 @@ INLINE uint32_t int4_outputs(const struct int4_part *p) /* of this panel that ex
 
 INLINE void int4_epilogue(const struct int4_part *p, uint32_t row)
 {
-    const struct epilogue f = FINISH_OF(p->a);
+    const struct epilogue f = EPILOGUE_OF(p->a);
     const struct vec of_row = vec_set(p->a->rows[p->row + row].scale);
     const float *acc = p->s->acc[row];
     const uint32_t n = int4_outputs(p);
@@ -72,9 +72,9 @@ INLINE void int4_panel(struct int4_part *p, const uint8_t *next_panel, int4_part
     for (uint32_t g = 0; g < n_group; g++) {
         p->k = g * group;
         /* made once for a block when all groups fit */
-        if (g % INT4_OF_X == 0 && (n_group > INT4_OF_X || !p->of_x))
+        if (g % INT4_X_SUMS == 0 && (n_group > INT4_X_SUMS || !p->x_sum))
             int4_of_x(p, g);
-        p->of_x = p->s->of_x + (size_t)(g % INT4_OF_X) * p->n_row;
+        p->x_sum = p->s->x_sum + (size_t)(g % INT4_X_SUMS) * p->n_row;
         p->next = int4_last(p) ? next_panel : p->w + int4_group_bytes(group);
         int4_open(p);
         fn(p);
@@ -82,8 +82,8 @@ INLINE void int4_panel(struct int4_part *p, const uint8_t *next_panel, int4_part
     }
 }
 
-INLINE void int4_walk(const struct linear_w4a8_args *args, const struct kern_exec *x,
-                      int4_part_fn *fn)
+INLINE void int4_tile_loop(const struct linear_w4a8_args *args, const struct kern_exec *x,
+                           int4_part_fn *fn)
 {
     const struct linear_int8_args *a = &args->by;
     const size_t panel_bytes = int4_panel_bytes(a->w.n_in, a->w.group);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* int4_sums - the sums of one group of 4-bit weights for a tile of rows. The file that includes
- * this names what wide/linear_int8.h asks for but INTS_ON_TOP, where ints_dot takes w as it is
+ * this names what wide/linear_int8.h asks for but INTS_WEIGHT_OFFSET, where ints_dot takes w as it is
  * stored (0 … 15), and
  *
  *     ints_low, ints_high: the low and the high halves of bytes; ints_add
@@ -99,7 +99,7 @@ INLINE void sums_packed(struct int4_sums *s, const struct int4_part *p, struct i
         const uint8_t *w = p->w + (size_t)(k / 8) * LINE + (size_t)t.strip * 4;
         ints v[KERN_PANEL / INTS];
         for (uint32_t i = 0; t.strip == 0 && i < LINE; i += 64)
-            __builtin_prefetch(w + LINEAR_AHEAD + i);
+            __builtin_prefetch(w + LINEAR_PREFETCH + i);
         UNROLL
         for (int j = 0; j < t.n_vec; j++)
             v[j] = ints_low(int4_load(w + (size_t)j * INTS * 4));
@@ -125,7 +125,7 @@ INLINE void sums_bytes(struct int4_sums *s, const struct int4_part *p, struct in
         const uint8_t *w = p->s->bytes + (size_t)(k / 4) * LINE + (size_t)t.strip * 4;
         ints v[KERN_PANEL / INTS];
         if (t.strip == 0)
-            linear_ahead(next.p, next.step, 1);
+            linear_prefetch(next.p, next.step, 1);
         next.p += next.step;
         UNROLL
         for (int j = 0; j < t.n_vec; j++)
@@ -155,7 +155,7 @@ INLINE void int4_add(const struct int4_part *p, struct int4_tile t, uint32_t row
         zero[j] = floats_load(p->s->zero + t.strip + j * INTS);
     }
     for (uint32_t r = 0; r < (uint32_t)t.rows; r++) {
-        const floats x = floats_set(p->of_x[row + r]);
+        const floats x = floats_set(p->x_sum[row + r]);
         const int32_t *sum = &p->s->sum[r][t.strip];
         float *acc = &p->s->acc[row + r][t.strip];
         UNROLL

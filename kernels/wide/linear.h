@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* linear with f32 multiply-adds on 16 lanes; formula and order: ref/linear.c; loops around the
- * tiles: linear_walk.h.
+ * tiles: linear_tile_loop.h.
  *
  *
  * A tile holds rows x n_vec vecs of sums, 16 outputs a vec, each lane one accumulator. n_vec is
@@ -13,7 +13,7 @@
  * flushed (MXCSR), which is the arithmetic of vdpbf16ps. Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_WIDE_LINEAR_H
 #define QUIRE_KERNELS_WIDE_LINEAR_H
-#include "kernels/tiling/linear_walk.h"
+#include "kernels/tiling/linear_tile_loop.h"
 #include "kernels/wide/vec.h"
 #ifdef VEC_SUMS
 
@@ -105,7 +105,7 @@ INLINE void tile_strip(const struct linear_tile *t, struct form f)
     for (int j = 0; j < f.n_vec; j++)
         s.v[r][j] = t->first ? vec_set(0) : vec_load(t->sum + r * KERN_PANEL + f.strip + 16 * j);
     for (; k + 1 < t->n_k; k += 2) {
-        linear_ahead(t->next.p + k / 2 * t->next.step, t->next.step, (int)k_bytes / 32);
+        linear_prefetch(t->next.p + k / 2 * t->next.step, t->next.step, (int)k_bytes / 32);
         add_pair(&s, t, f, k);
     }
     if (k < t->n_k &&
@@ -129,7 +129,7 @@ INLINE void tile(const struct linear_tile *t, const int rows, const enum kind ki
         tile_strip(&local, f);
 }
 
-/* Each kind for 1 to LINEAR_TILE rows, as functions and as the table that linear_walk takes. */
+/* Each kind for 1 to LINEAR_TILE rows, as functions and as the table that linear_tile_loop takes. */
 #define TILE(name, kind, rows)                             \
     static void name##_##rows(const struct linear_tile *t) \
     {                                                      \
@@ -178,13 +178,13 @@ static linear_tile_fn *const tiles_flushed[LINEAR_TILE] = {flushed_1, flushed_2,
 INLINE void wide_linear(const struct linear_args *a, const struct kern_exec *x)
 {
     if (a->x_dtype == DT_BF16) {
-        linear_walk(a, x, tiles_flushed);
+        linear_tile_loop(a, x, tiles_flushed);
     } else if (a->w.dtype == DT_F32) {
-        linear_walk(a, x, tiles_f32);
+        linear_tile_loop(a, x, tiles_f32);
     } else if (a->w.dtype == DT_F16) {
-        linear_walk(a, x, tiles_f16);
+        linear_tile_loop(a, x, tiles_f16);
     } else {
-        linear_walk(a, x, tiles_bf16);
+        linear_tile_loop(a, x, tiles_bf16);
     }
 }
 

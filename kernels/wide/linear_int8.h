@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* linear_int8 on registers of int32 sums; formula: ref/linear_int8.c; loops around the tiles:
- * linear_walk.h. The file that includes this names the register and its dot product:
+ * linear_tile_loop.h. The file that includes this names the register and its dot product:
  *
  *     ints, INTS (int32 in one), INTS_STRIP (of a tile's strip of outputs; INTS_STRIP x LINEAR_TILE
  *     sums and some more must fit the registers), ints_set, ints_load, ints_store,
  *     ints_dot(sum, w, x): sum + 4 products in each int32, w four stored weights, x four s8, and
- *     INTS_ON_TOP: what ints_dot takes a weight for more than it is, 128 or 0
+ *     INTS_WEIGHT_OFFSET: what ints_dot takes a weight for more than it is, 128 or 0
  *
  * A lane is one output. Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_WIDE_LINEAR_INT8_H
 #define QUIRE_KERNELS_WIDE_LINEAR_INT8_H
 #include <string.h>
-#include "kernels/tiling/quant_walk.h"
+#include "kernels/tiling/int8_tile_loop.h"
 #include "kernels/tiling/unroll.h"
 #ifdef INTS
 
-INLINE ints quant_x(const char *x)
+INLINE ints int8_x(const char *x)
 {
     int32_t four;
     memcpy(&four, x, 4);
@@ -23,8 +23,7 @@ INLINE ints quant_x(const char *x)
 }
 
 /* rows x n_vec registers of sums over the outputs from `strip` on. */
-INLINE void quant_strip(const struct linear_tile *t, const int rows, const int n_vec,
-                        uint32_t strip)
+INLINE void int8_strip(const struct linear_tile *t, const int rows, const int n_vec, uint32_t strip)
 {
     ints sum[LINEAR_TILE][KERN_PANEL / INTS];
     int32_t *at = (int32_t *)(void *)t->sum + strip;
@@ -42,14 +41,14 @@ INLINE void quant_strip(const struct linear_tile *t, const int rows, const int n
     for (const char *end = x + t->n_k; x < end; x += 4, w += 4 * KERN_PANEL) {
         ints v[KERN_PANEL / INTS];
         if (strip == 0)
-            linear_ahead(next.p, next.step, 4);
+            linear_prefetch(next.p, next.step, 4);
         next.p += next.step;
         UNROLL
         for (int j = 0; j < n_vec; j++)
             v[j] = ints_load((const int32_t *)(const void *)w + j * INTS);
         UNROLL
         for (int r = 0; r < rows; r++) {
-            ints four = quant_x(x + row[r]);
+            ints four = int8_x(x + row[r]);
             UNROLL
             for (int j = 0; j < n_vec; j++)
                 sum[r][j] = ints_dot(sum[r][j], v[j], four);
@@ -63,18 +62,18 @@ INLINE void quant_strip(const struct linear_tile *t, const int rows, const int n
 }
 
 /* One row takes the whole panel at once, so that decoding reads memory in order. */
-INLINE void quant_tile(const struct linear_tile *t, const int rows)
+INLINE void int8_tile(const struct linear_tile *t, const int rows)
 {
     const struct linear_tile local = *t;
     const int n_vec = rows == 1 ? (int)KERN_PANEL / INTS : INTS_STRIP;
     for (uint32_t strip = 0; strip < KERN_PANEL; strip += (uint32_t)(n_vec * INTS))
-        quant_strip(&local, rows, n_vec, strip);
+        int8_strip(&local, rows, n_vec, strip);
 }
 
 #define TILE(rows)                                             \
     static void quant_tile_##rows(const struct linear_tile *t) \
     {                                                          \
-        quant_tile(t, rows);                                   \
+        int8_tile(t, rows);                                    \
     }
 TILE(1)
 TILE(2)
@@ -88,8 +87,8 @@ static linear_tile_fn *const ints_tiles[LINEAR_TILE] = {quant_tile_1, quant_tile
 
 INLINE void linear_int8_ints(const struct linear_int8_args *a, const struct kern_exec *x)
 {
-    static const struct quant_tiles tiles = {ints_tiles, INTS_ON_TOP};
-    quant_walk(a, x, &tiles);
+    static const struct int8_tiles tiles = {ints_tiles, INTS_WEIGHT_OFFSET};
+    int8_tile_loop(a, x, &tiles);
 }
 
 #endif

@@ -31,9 +31,9 @@ INLINE void int4_tile(const struct int4_part *whole, uint32_t row, const int row
     else if (rows > (int)LINEAR_TILE)
         t.n_vec = INTS_STRIP / 2;
     if (int4_last(&p)) {
-        const struct epilogue f = FINISH_OF(p.a);
+        const struct epilogue f = EPILOGUE_OF(p.a);
         const struct range of = {p.row + row, p.row + row + (uint32_t)rows};
-        finish_ahead(&f, of, p.o, int4_outputs(&p));
+        epilogue_prefetch(&f, of, p.o, int4_outputs(&p));
     }
     next.p = (const char *)p.next + i_tile * n_step * next.step;
     for (t.strip = 0; t.strip < KERN_PANEL; t.strip += (uint32_t)(t.n_vec * INTS)) {
@@ -110,7 +110,7 @@ static void int4_ints(const struct int4_part *p)
 
 INLINE void linear_w4a8_ints(const struct linear_w4a8_args *a, const struct kern_exec *x)
 {
-    int4_walk(a, x, int4_ints);
+    int4_tile_loop(a, x, int4_ints);
 }
 
 #endif

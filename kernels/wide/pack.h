@@ -19,7 +19,7 @@
 #include "kernels/wide/vec.h"
 #ifdef VEC_SUMS
 
-#define PACK_AHEAD 512 /* bytes of each row */
+#define PACK_PREFETCH 512 /* bytes of each row */
 
 struct pack_types {
     enum dtype src, dst;
@@ -85,7 +85,7 @@ INLINE void wide_pack_groups(const struct pack_args *a, char *panel, uint32_t fi
             struct vec v[16];
             UNROLL
             for (uint32_t i = 0; i < 16; i++) {
-                __builtin_prefetch(p + i * row + PACK_AHEAD, 0, 2);
+                __builtin_prefetch(p + i * row + PACK_PREFETCH, 0, 2);
                 v[i] = wide_cells(p + i * row, t, a->n_in - k);
             }
             wide_pack_square(panel, lane, v, t.dst, k, a->n_in - k);

@@ -7,7 +7,7 @@
  * Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_WIDE_PACK_INT8_H
 #define QUIRE_KERNELS_WIDE_PACK_INT8_H
-#include "kernels/ops/quant_layout.h"
+#include "kernels/ops/int8_layout.h"
 #include "kernels/wide/element.h"
 #include "kernels/wide/int8.h"
 #ifdef VEC_SUMS
@@ -49,14 +49,14 @@ INLINE struct int8_scale source_scale(const struct source_row *r)
 INLINE void wide_pack_outputs(uint8_t *panel, uint32_t lane, const struct source_row rows[16],
                               uint32_t mine)
 {
-    float scales[16], *to = (float *)(void *)(panel + quant_scales_at(rows->n_in)) + lane;
+    float scales[16], *to = (float *)(void *)(panel + int8_panel_scales_at(rows->n_in)) + lane;
     float inverse[16];
     for (uint32_t i = 0; i < 16; i++) {
         const struct int8_scale s = source_scale(&rows[i]);
         scales[i] = s.scale;
         inverse[i] = s.inverse;
     }
-    for (uint32_t k = 0; k < quant_k(rows->n_in); k += 64) {
+    for (uint32_t k = 0; k < int8_k(rows->n_in); k += 64) {
         _Alignas(64) int8_t q[16][64];
         struct vec v[16];
         for (uint32_t i = 0; i < 16; i++)
@@ -65,11 +65,11 @@ INLINE void wide_pack_outputs(uint8_t *panel, uint32_t lane, const struct source
                                16);
         UNROLL
         for (uint32_t i = 0; i < 16; i++) /* + 128 in each byte */
-            v[i] = vec_flip(vec_load((const float *)(const void *)q[i]), QUANT_ZERO * 0x01010101u);
+            v[i] = vec_flip(vec_load((const float *)(const void *)q[i]), INT8_ZERO * 0x01010101u);
         vec_transpose(v);
         UNROLL
         for (uint32_t i = 0; i < 16; i++) {
-            float *line = (float *)(void *)(panel + quant_index(lane, k + 4 * i));
+            float *line = (float *)(void *)(panel + int8_index(lane, k + 4 * i));
             if (mine == 0xffff)
                 vec_store(line, v[i]);
             else
@@ -104,7 +104,7 @@ INLINE void wide_pack_int8_typed(const struct pack_int8_args *a, const struct ke
                 mine |= (uint32_t)(present || o >= a->n_out_total) << i;
             }
             if (mine)
-                wide_pack_outputs((uint8_t *)a->dst + p * quant_panel_bytes(a->n_in), lane, rows,
+                wide_pack_outputs((uint8_t *)a->dst + p * int8_panel_bytes(a->n_in), lane, rows,
                                   mine);
         }
 }

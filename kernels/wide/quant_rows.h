@@ -2,7 +2,7 @@
 /* quant_rows on 16 lanes; formula: ref/quant_rows.c. Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_WIDE_QUANT_ROWS_H
 #define QUIRE_KERNELS_WIDE_QUANT_ROWS_H
-#include "kernels/ops/quant_layout.h"
+#include "kernels/ops/int8_layout.h"
 #include "kernels/wide/int8.h"
 #ifdef VEC_SUMS
 
@@ -22,9 +22,9 @@ INLINE void wide_quant_row(const struct quant_rows_args *a, size_t i, const floa
     const float *from = a->x + i * a->x_stride;
     const struct int8_scale s = wide_int8_scale(from, a->n_col);
     int8_t *to = a->q + i * a->q_stride;
-    int16_t *sums = a->sums ? a->sums + i * a->q_stride / KERN_QUANT_SUM : NULL;
+    int16_t *sums = a->sums ? a->sums + i * a->q_stride / KERN_INT8_SUM : NULL;
     struct vec sum = vec_set(0);
-    for (uint32_t c = 0; c < quant_k(a->n_col); c += KERN_QUANT_SUM) {
+    for (uint32_t c = 0; c < int8_k(a->n_col); c += KERN_INT8_SUM) {
         const struct vec x = wide_int8_round(wide_quant_load(a, from, c), s.inverse);
         const struct vec y = wide_int8_round(wide_quant_load(a, from, c + 16), s.inverse);
         const struct vec part = vec_add(x, y);
@@ -34,7 +34,7 @@ INLINE void wide_quant_row(const struct quant_rows_args *a, size_t i, const floa
         vec_store_i8_n(to + c + 16, y, 16);
         sum = vec_add(sum, part);
         if (sums)
-            sums[c / KERN_QUANT_SUM] = (int16_t)vec_fold_add(part);
+            sums[c / KERN_INT8_SUM] = (int16_t)vec_fold_add(part);
     }
     a->rows[i] = (struct quant_row){s.scale, (int32_t)vec_fold_add(sum)};
 }

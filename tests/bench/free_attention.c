@@ -30,7 +30,7 @@ void free_attention(const struct attention_args *a, const struct kern_exec *x)
 #define SPINS       4096 /* before the core is offered to others */
 
 struct piece { /* of a cut item: its rows' parts, not divided by their totals yet */
-    float parts[ROWS * (DIM_MAX + PART_EXTRA)];
+    float parts[ROWS * (DIM_MAX + PARTIAL_EXTRA)];
 };
 static struct piece pieces[THREADS_MAX][2]; /* 0: of an item begun before the share; 1: after */
 static atomic_uint n_arrived, generation;
@@ -111,10 +111,10 @@ static void put_together(const struct work *w, uint64_t cost)
         for (uint32_t t = ith + 1; t < w->x->nth; t++) {
             const struct cut c = cut_of(w, cost, t);
             if (c.begin < c.end)
-                part_join(to + r * it->sum_stride, pieces[t][c.which].parts + r * it->sum_stride,
-                          part_dim(w->a->head_dim));
+                partial_join(to + r * it->sum_stride, pieces[t][c.which].parts + r * it->sum_stride,
+                             partial_dim(w->a->head_dim));
         }
-        part_finish(it, r, to + r * it->sum_stride);
+        partial_store(it, r, to + r * it->sum_stride);
     }
 }
 
@@ -125,7 +125,7 @@ static bool visit(struct work *w, uint32_t pass)
     const uint64_t cost = item_cost(&w->it);
     const struct cut own = cut_of(w, cost, ith);
     const bool whole =
-        w->it.seq->n_query > 1 || part_dim(w->a->head_dim) > DIM_MAX || nth > THREADS_MAX;
+        w->it.seq->n_query > 1 || partial_dim(w->a->head_dim) > DIM_MAX || nth > THREADS_MAX;
     bool is_cut = false;
     for (uint32_t t = 0; t < nth && !whole; t++) {
         struct cut c = cut_of(w, cost, t);
@@ -149,7 +149,7 @@ void free_attention(const struct attention_args *a, const struct kern_exec *x)
     struct work w = {.a = a, .x = x, .it = item_room(a, x)};
     bool any_cut = false;
     for (uint32_t pass = 0; pass < 3; pass++) { /* 0: the total; 1: compute; 2: put together */
-        struct part_plan none = {.least = UINT64_MAX};
+        struct split_plan none = {.least = UINT64_MAX};
         w.done = 0;
         for (uint32_t s = 0; s < a->n_seq; s++) {
             const struct seq_cut c = seq_cut(a, &a->seqs[s], &none, ROWS);

@@ -469,7 +469,7 @@ static void bench_quant(const struct shape *s)
     const size_t bytes = b.t->matrix_bytes(&a.by.w);
     void *w = device_memory(bytes, "weights"), *q = device_memory((size_t)m * k, "activations");
     struct quant_row *rows = device_memory(m * sizeof *rows, "scales");
-    int16_t *sums = device_memory((size_t)m * k / KERN_QUANT_SUM * 2, "sums");
+    int16_t *sums = device_memory((size_t)m * k / KERN_INT8_SUM * 2, "sums");
     const struct quant_rows_args quant = {
         .q = q,
         .rows = rows,

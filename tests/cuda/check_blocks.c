@@ -69,7 +69,7 @@ static void make_rows(struct kcheck *k, struct linear_fp8_block_args *a, uint32_
     kc_fill(k, x, (size_t)n_row * a->w.n_in);
     for (size_t i = 0; i < (size_t)n_row * a->w.n_in; i++)
         x[i] *= (float)(1 + i % a->w.n_in / KERN_FP8_BLOCK % 5);
-    a->x_stride = (a->w.n_in + KERN_QUANT_K - 1) / KERN_QUANT_K * KERN_QUANT_K;
+    a->x_stride = (a->w.n_in + KERN_INT8_K - 1) / KERN_INT8_K * KERN_INT8_K;
     a->scale_stride = blocks_stride(a->w.n_in);
     const struct quant_rows_fp8_block_args q = {
         .q = kc_buf(k, (n_row + 1) * a->x_stride),

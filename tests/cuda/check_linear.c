@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 #include "kernels/cuda/layout.h"
-#include "kernels/ops/quant_layout.h"
+#include "kernels/ops/int8_layout.h"
 #include "kernels/variants.h"
 
 CUDA_CALL(pack)
@@ -192,7 +192,7 @@ static void quantize(struct kcheck *k, const struct product_case *c, struct quan
     z->q = (struct quant_rows_args){
         .q = kc_buf(k, c->n_row * c->x_stride),
         .rows = kc_buf(k, c->n_row * sizeof(struct quant_row)),
-        .sums = kc_buf(k, c->n_row * c->x_stride / KERN_QUANT_SUM * 2),
+        .sums = kc_buf(k, c->n_row * c->x_stride / KERN_INT8_SUM * 2),
         .x = c->x,
         .n_row = c->n_row,
         .n_col = c->n_in,

@@ -2,7 +2,7 @@
 /* Operations on rows. Those that tests/kcheck can check are in the table only. */
 #include "check.h"
 #include <math.h>
-#include "kernels/ops/quant_layout.h"
+#include "kernels/ops/int8_layout.h"
 #include "kernels/variants.h"
 
 CUDA_CALL(embed)
@@ -81,7 +81,7 @@ static void make_norm(struct kcheck *k, struct norm_case *c)
     c->n_src = kc_range(k, 1, 5);
     a->x_stride = a->n_col + kc_range(k, 0, 9);
     a->add_stride = a->n_col + kc_range(k, 0, 3);
-    a->y_stride = a->y_dtype == DT_I8 ? quant_k(a->n_col) : a->n_col + kc_range(k, 0, 5);
+    a->y_stride = a->y_dtype == DT_I8 ? int8_k(a->n_col) : a->n_col + kc_range(k, 0, 5);
     c->x = kc_buf(k, c->n_src * a->x_stride * sizeof(float));
     kc_fill(k, c->x, c->n_src * a->x_stride);
     float *w = kc_buf(k, a->n_col * sizeof *w);
@@ -130,7 +130,7 @@ static void compare_int8(struct kcheck *k, const struct norm_rows_args *got,
         if (isnan(got->quant[i].scale) != isnan(want->quant[i].scale))
             kc_fail(k, "scale %g, wanted %g", (double)got->quant[i].scale,
                     (double)want->quant[i].scale);
-        for (uint32_t j = 0; j < quant_k(got->n_col); j++) {
+        for (uint32_t j = 0; j < int8_k(got->n_col); j++) {
             kc_near(k, "q", g[j], w[j], j < got->n_col ? 1 : 0);
             sum += g[j];
         }

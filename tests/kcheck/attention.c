@@ -8,20 +8,20 @@
 #include "kernels/variants.h"
 
 #define SEQ_MAX  4
-#define DEEP_MAX 2300u /* positions: several spans */
+#define DEEP_MAX 2300u /* positions: several splits */
 
 struct attention_case {
     struct attention_args a;
     struct attention_seq seqs[SEQ_MAX];
     float *k[SEQ_MAX], *v[SEQ_MAX]; /* [tokens][n_kv_head][head_dim] as given to kv_store */
     uint32_t n_row;
-    bool deep; /* few rows of contexts of several spans */
+    bool deep; /* few rows of contexts of several splits */
 };
 
 static const uint32_t kv_dtypes[] = {DT_F32, DT_BF16, DT_I8};
 static const uint32_t head_dims[] = {1, 7, 16, 32, 40, 64, 64, 80, 96, 128, 128, 160, 256};
 
-static void choose(struct kcheck *k, struct attention_case *c)
+static void choose_case(struct kcheck *k, struct attention_case *c)
 {
     uint32_t n_kv_head = kc_range(k, 1, 3),
              group = kc_chance(k, 15) ? kc_range(k, 8, 30) : kc_range(k, 1, 7);
@@ -49,7 +49,7 @@ static void choose(struct kcheck *k, struct attention_case *c)
     for (uint32_t i = 0; i < c->a.n_seq; i++) {
         struct attention_seq *s = &c->seqs[i];
         uint32_t length = kc_range(k, 1, length_max);
-        if (c->deep && kc_chance(k, 30)) /* rows on both sides of a span's end */
+        if (c->deep && kc_chance(k, 30)) /* rows on both sides of a split's end */
             length = 1024 * kc_range(k, 1, 2) + kc_range(k, 0, 2);
         uint32_t most = length < rows_max ? length : rows_max;
         s->n_query = kc_chance(k, 40) ? 1 : kc_range(k, 0, most); /* decode, a chunk, or nothing */
@@ -110,7 +110,7 @@ static void fill_cache(struct kcheck *k, struct attention_case *c)
 }
 
 /* Element d of a head's vector x as the cache has it. */
-static double stored(const struct attention_case *c, const float *x, uint32_t d)
+static double stored_value(const struct attention_case *c, const float *x, uint32_t d)
 {
     float most = 0;
     if (c->a.kv_dtype == DT_F32)
@@ -139,7 +139,8 @@ static void near_f64(struct kcheck *k, const struct attention_case *c, uint32_t 
     for (uint32_t t = begin; t < end; t++) {
         double s = 0, terms = 0;
         for (uint32_t d = 0; d < dim; d++) {
-            double product = q[d] * stored(c, c->k[i] + ((size_t)t * a->n_kv_head + g) * dim, d);
+            double product =
+                q[d] * stored_value(c, c->k[i] + ((size_t)t * a->n_kv_head + g) * dim, d);
             s += product;
             terms += fabs(product);
         }
@@ -154,7 +155,7 @@ static void near_f64(struct kcheck *k, const struct attention_case *c, uint32_t 
     for (uint32_t d = 0; d < dim; d++) {
         double want = 0;
         for (uint32_t t = begin; t < end; t++)
-            want += p[t] / sum * stored(c, c->v[i] + ((size_t)t * a->n_kv_head + g) * dim, d);
+            want += p[t] / sum * stored_value(c, c->v[i] + ((size_t)t * a->n_kv_head + g) * dim, d);
         kc_near(k, "out", out[d], want,
                 (2 * size * (dim + 4) + 2.0 * (end - begin) + 16) * 0x1p-24);
     }
@@ -216,7 +217,7 @@ static float *sinks_of(struct kcheck *k, uint32_t n_head)
 void kcheck_attention(struct kcheck *k)
 {
     struct attention_case c = {.deep = kc_chance(k, 3)};
-    choose(k, &c);
+    choose_case(k, &c);
     fill_cache(k, &c);
     k->scratch_bytes = kern_scratch_bytes(c.a.context_max, c.a.n_head, c.a.head_dim);
     size_t width = (size_t)c.a.n_head * c.a.head_dim;
@@ -270,7 +271,7 @@ void kcheck_attention_join(struct kcheck *k)
     struct attention_case c = {.deep = true};
     const struct kc_variant attention = {.op = "attention", .call = call_attention};
     kern_table_cpu(&table, k->variant->caps);
-    choose(k, &c);
+    choose_case(k, &c);
     fill_cache(k, &c);
     k->scratch_bytes = kern_scratch_bytes(c.a.context_max, c.a.n_head, c.a.head_dim);
     c.a.q_stride = c.a.out_stride = (size_t)c.a.n_head * c.a.head_dim;

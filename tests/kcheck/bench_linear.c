@@ -19,7 +19,7 @@ static const struct {
 };
 
 /* Random values, cheap: kc_fill_dtype would take longer than the measurements. */
-static void fill(void *p, enum dtype t, size_t n)
+static void fill_random(void *p, enum dtype t, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         float f = (float)(i * 2654435761u % 2048) / 1024 - 1;
@@ -40,7 +40,7 @@ static void bench_stream(struct kc_bench *b, uint32_t i_type, const void *weight
                           0,       0,
                           NULL,    0};
     void *x = kc_buf(b->k, 32 * BIG_IN * sizeof(float));
-    fill(x, types[i_type].x, 32 * BIG_IN);
+    fill_random(x, types[i_type].x, 32 * BIG_IN);
     a.x = x;
     a.y = kc_buf(b->k, 32 * (size_t)BIG_OUT * sizeof(float));
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -84,7 +84,7 @@ static void bench_step(struct kc_bench *b, uint32_t i_type, const void *weights)
     char shape[64];
     void *x = kc_buf(b->k, 4864 * sizeof(float));
     float *y = kc_buf(b->k, 151936 * sizeof *y);
-    fill(x, types[i_type].x, 4864);
+    fill_random(x, types[i_type].x, 4864);
     s.b = b;
     for (uint32_t i = 0; i < N_MAT; i++) {
         const uint32_t *d = shapes[i + 1 < N_MAT ? i % 4 : 4];
@@ -128,7 +128,7 @@ static void bench_prompt(struct kc_bench *b, uint32_t i_type, const void *weight
         };
         a.w = (struct packed){weights, n_out, n_in, types[i_type].w, 0, 0, NULL, 0};
         void *x = kc_buf(b->k, (size_t)n_row * n_in * sizeof(float));
-        fill(x, types[i_type].x, (size_t)n_row * n_in);
+        fill_random(x, types[i_type].x, (size_t)n_row * n_in);
         a.x = x;
         a.y = kc_buf(b->k, (size_t)n_row * n_out * sizeof(float));
         char shape[64];
@@ -144,7 +144,7 @@ void kbench_linear(struct kc_bench *b)
         return; /* the reference would take minutes */
     for (uint32_t i = 0; i < sizeof types / sizeof *types; i++) {
         void *weights = kc_map(bytes, true);
-        fill(weights, types[i].w, bytes / (dtype_bits(types[i].w) / 8));
+        fill_random(weights, types[i].w, bytes / (dtype_bits(types[i].w) / 8));
         bench_stream(b, i, weights);
         if (types[i].w == DT_BF16)
             bench_step(b, i, weights);

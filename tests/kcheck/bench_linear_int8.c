@@ -10,7 +10,7 @@
 /* group 0: int8. */
 static struct linear_w4a8_args make_args(struct kc_bench *b, const struct packed *w, uint32_t n_row)
 {
-    const size_t n_sum = (size_t)n_row * w->n_in / KERN_QUANT_SUM;
+    const size_t n_sum = (size_t)n_row * w->n_in / KERN_INT8_SUM;
     struct quant_row *rows = kc_buf(b->k, n_row * sizeof *rows);
     int8_t *x = kc_buf(b->k, (size_t)n_row * w->n_in);
     int16_t *sums = kc_buf(b->k, n_sum * sizeof *sums);
@@ -18,7 +18,7 @@ static struct linear_w4a8_args make_args(struct kc_bench *b, const struct packed
     for (uint32_t i = 0; i < n_row; i++)
         rows[i] = (struct quant_row){1, 3 * (int32_t)w->n_in};
     for (size_t i = 0; i < n_sum; i++)
-        sums[i] = 3 * KERN_QUANT_SUM;
+        sums[i] = 3 * KERN_INT8_SUM;
     return (struct linear_w4a8_args){
         .by =
             {

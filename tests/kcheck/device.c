@@ -2,7 +2,7 @@
 /* The operations of ops_device.h: each against the operations that it stands for. */
 #include "kcheck.h"
 #include <string.h>
-#include "kernels/ops/quant_layout.h"
+#include "kernels/ops/int8_layout.h"
 #include "kernels/variants.h"
 
 static const struct kern_exec alone = {.nth = 1};
@@ -25,7 +25,7 @@ static void make_norm(struct kcheck *k, struct norm_case *c)
     };
     c->n_src = kc_range(k, 0, 7);
     a->x_stride = a->n_col + kc_range(k, 0, 9);
-    a->y_stride = a->y_dtype == DT_I8 ? quant_k(a->n_col) : a->n_col + kc_range(k, 0, 5);
+    a->y_stride = a->y_dtype == DT_I8 ? int8_k(a->n_col) : a->n_col + kc_range(k, 0, 5);
     c->n_x = c->n_src * a->x_stride;
     c->x = kc_buf(k, c->n_x * sizeof *c->x);
     float *w = kc_buf(k, a->n_col * sizeof *w);
@@ -100,7 +100,7 @@ static void check_norm_row(struct kcheck *k, const struct norm_case *c, uint32_t
         .q_stride = a->y_stride,
     };
     quant_rows_ref(&to, &alone);
-    kc_same_bits(k, "q", (struct kc_bits){(int8_t *)a->y + at, q, DT_I8, quant_k(a->n_col)});
+    kc_same_bits(k, "q", (struct kc_bits){(int8_t *)a->y + at, q, DT_I8, int8_k(a->n_col)});
     kc_same_bits(k, "scale", (struct kc_bits){&a->quant[i].scale, &row.scale, DT_F32, 1});
     kc_near(k, "sum", a->quant[i].sum, row.sum, 0);
 }

@@ -7,7 +7,7 @@
 
 static size_t round_up(size_t n)
 {
-    return (n + KERN_QUANT_K - 1) / KERN_QUANT_K * KERN_QUANT_K;
+    return (n + KERN_INT8_K - 1) / KERN_INT8_K * KERN_INT8_K;
 }
 
 /* Weights and activations as pack_int8 and quant_rows make them; some rows and outputs at their
@@ -18,7 +18,7 @@ static void make_case(struct kcheck *k, struct linear_int8_args *a)
     uint32_t n_row = kc_pick(k, rows, 17), n_out = kc_product_outputs(k, 330);
     uint32_t most = 4000000u / ((n_row + 1) * n_out);
     uint32_t n_in = kc_range(k, 1, kc_chance(k, 60) ? 150 : most > 3000 ? 3000 : most + 64);
-    size_t n_w = (size_t)n_out * n_in, x_stride = round_up(n_in) + KERN_QUANT_K * kc_range(k, 0, 1);
+    size_t n_w = (size_t)n_out * n_in, x_stride = round_up(n_in) + KERN_INT8_K * kc_range(k, 0, 1);
     float *w = kc_buf(k, n_w * sizeof *w), *x = kc_buf(k, (size_t)n_row * n_in * sizeof *x);
     kc_fill(k, w, n_w);
     kc_fill(k, x, (size_t)n_row * n_in);

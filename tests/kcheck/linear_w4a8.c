@@ -14,7 +14,7 @@ struct int4_case {
 
 static size_t round_up(size_t n)
 {
-    return (n + KERN_QUANT_K - 1) / KERN_QUANT_K * KERN_QUANT_K;
+    return (n + KERN_INT8_K - 1) / KERN_INT8_K * KERN_INT8_K;
 }
 
 /* Any weights at all, and some at their extremes, where sums are largest. */
@@ -53,7 +53,7 @@ static void make_case(struct kcheck *k, struct int4_case *c)
         n_in = group * kc_range(k, 4200 / group, 9000 / group);
         n_out = n_out % 70 + 1;
     }
-    size_t x_stride = round_up(n_in) + KERN_QUANT_K * kc_range(k, 0, 1);
+    size_t x_stride = round_up(n_in) + KERN_INT8_K * kc_range(k, 0, 1);
     float *x = kc_buf(k, (size_t)n_row * n_in * sizeof *x);
     kc_fill(k, x, (size_t)n_row * n_in);
     for (size_t i = 0; kc_chance(k, 5) && i < (size_t)n_row * n_in; i++)
@@ -61,7 +61,7 @@ static void make_case(struct kcheck *k, struct int4_case *c)
     struct quant_rows_args q = {
         .q = kc_buf(k, n_row * x_stride),
         .rows = kc_buf(k, n_row * sizeof *q.rows),
-        .sums = kc_buf(k, n_row * x_stride / KERN_QUANT_SUM * sizeof *q.sums),
+        .sums = kc_buf(k, n_row * x_stride / KERN_INT8_SUM * sizeof *q.sums),
         .x = x,
         .n_row = n_row,
         .n_col = n_in,
@@ -129,7 +129,7 @@ static const void *row_alone(const struct kc_product *p, uint32_t i, float *y)
     one.by.n_row = 1;
     one.by.x = a->by.x + i * a->by.x_stride;
     one.by.rows = a->by.rows + i;
-    one.sums = a->sums + i * a->by.x_stride / KERN_QUANT_SUM;
+    one.sums = a->sums + i * a->by.x_stride / KERN_INT8_SUM;
     one.by.y = y;
     return &one;
 }

@@ -19,7 +19,7 @@ struct mla_case {
 
 static const struct kern_exec alone = {.nth = 1};
 
-static void choose(struct kcheck *k, struct mla_case *c)
+static void choose_case(struct kcheck *k, struct mla_case *c)
 {
     static const uint32_t dtypes[] = {DT_F32, DT_BF16, DT_BF16, DT_F8_E4M3};
     const bool real = kc_chance(k, 50); /* DeepSeek's */
@@ -82,8 +82,8 @@ static void fill_cache(struct kcheck *k, struct mla_case *c)
     c->a.cache = cache;
 }
 
-static double stored(const struct mla_args *a, const struct attention_seq *s, uint32_t t,
-                     uint32_t d)
+static double stored_value(const struct mla_args *a, const struct attention_seq *s, uint32_t t,
+                           uint32_t d)
 {
     const size_t at = ((size_t)s->blocks[t / 16] * 16 + t % 16) * a->n_key + d;
     if (a->kv_dtype == DT_F8_E4M3)
@@ -113,7 +113,7 @@ static void near_f64(struct kcheck *k, const struct mla_args *a, uint32_t i, uin
     for (uint32_t t = 0; t < end; t++) {
         double f = 0, size = 0, square = 0;
         for (uint32_t d = 0; d < a->n_key; d++) {
-            const double product = (double)q[d] * stored(a, s, t, d);
+            const double product = (double)q[d] * stored_value(a, s, t, d);
             f += product;
             size += fabs(product);
             square += product * product;
@@ -128,8 +128,8 @@ static void near_f64(struct kcheck *k, const struct mla_args *a, uint32_t i, uin
     for (uint32_t d = 0; d < a->n_value; d += 3) {
         double want = 0, most = 0;
         for (uint32_t t = 0; t < end; t++) {
-            want += p[t] / sum * stored(a, s, t, d);
-            most = fmax(most, fabs(stored(a, s, t, d)));
+            want += p[t] / sum * stored_value(a, s, t, d);
+            most = fmax(most, fabs(stored_value(a, s, t, d)));
         }
         kc_near(k, "out", (double)kc_get(a->out, a->out_dtype, to + d), want,
                 bound_of(k, a, terms, squares, most) +
@@ -159,7 +159,7 @@ void kcheck_mla(struct kcheck *k)
 {
     struct mla_case c = {.n_row = 0};
     k->specials = false;
-    choose(k, &c);
+    choose_case(k, &c);
     fill_cache(k, &c);
     k->scratch_bytes = kern_scratch_bytes(c.a.context_max, c.a.n_head, 256);
     c.a.q_stride = (size_t)c.a.n_head * c.a.n_key + kc_range(k, 0, 3) * 2;

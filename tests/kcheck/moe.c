@@ -357,7 +357,7 @@ static void make_bytes(struct kcheck *k, struct linear_int8_grouped_args *a, enu
     struct groups_case c;
     make_groups(k, &c);
     const uint32_t n_out = kc_range(k, 1, 150), n_in = kc_range(k, 1, 120);
-    const size_t stride = (n_in + KERN_QUANT_K - 1) / KERN_QUANT_K * KERN_QUANT_K;
+    const size_t stride = (n_in + KERN_INT8_K - 1) / KERN_INT8_K * KERN_INT8_K;
     c.g.w_stride = packed_int8_bytes(n_out, n_in);
     kc_shape(k, "%u groups, %u places of %u rows, n_out %u n_in %u", c.g.n_group, c.n_place, c.n_x,
              n_out, n_in);
@@ -511,7 +511,7 @@ void kcheck_linear_w4a8_grouped(struct kcheck *k)
     struct int4_case t;
     make_int4(k, &t);
     const uint32_t n_out = t.w.n_out, n_in = t.w.n_in, n_x = t.c.n_x;
-    const size_t stride = (n_in + KERN_QUANT_K - 1) / KERN_QUANT_K * KERN_QUANT_K;
+    const size_t stride = (n_in + KERN_INT8_K - 1) / KERN_INT8_K * KERN_INT8_K;
     float *x = kc_buf(k, (n_x + 1) * n_in * sizeof *x);
     float *y = kc_buf(k, (size_t)t.c.n_place * n_out * sizeof *y);
     float *want = kc_buf(k, n_out * sizeof *want);

@@ -20,7 +20,7 @@ static const uint8_t *group_at(const struct pack_case *c, uint32_t o, uint32_t k
     return c->got + (o / 64 * (c->n_in / c->group) + k / c->group) * bytes;
 }
 
-static int stored(const struct pack_case *c, uint32_t o, uint32_t k)
+static int stored_code(const struct pack_case *c, uint32_t o, uint32_t k)
 {
     uint32_t at = k % c->group;
     uint8_t both = group_at(c, o, k)[(size_t)(at / 8) * 256 + (size_t)(o % 64) * 4 + at % 4];
@@ -44,7 +44,7 @@ static void check_group(struct kcheck *k, const struct pack_case *c, uint32_t o,
     int zero = zero_of(c, o, from);
     for (uint32_t i = from; i < from + c->group; i++) {
         double w = o < c->n_out ? kc_get(c->src, c->from, (size_t)o * c->n_in + i) : 0;
-        int q = stored(c, o, i);
+        int q = stored_code(c, o, i);
         double off = scale * (q - zero) - w;
         low = fmin(low, w);
         high = fmax(high, w);

@@ -18,7 +18,7 @@ static size_t panel_bytes(const struct pack_case *c)
     return (size_t)c->n_k * 64 + 64 * 4;
 }
 
-static int stored(const struct pack_case *c, uint32_t o, uint32_t k)
+static int stored_code(const struct pack_case *c, uint32_t o, uint32_t k)
 {
     const uint8_t *panel = c->got + o / 64 * panel_bytes(c);
     return panel[(size_t)(k / 4) * 256 + (size_t)(o % 64) * 4 + k % 4] - 128;
@@ -36,7 +36,7 @@ static void check_output(struct kcheck *k, const struct pack_case *c, uint32_t o
     float scale = scale_of(c, o);
     int most = 0;
     for (uint32_t i = 0; i < c->n_k; i++) {
-        int q = stored(c, o, i);
+        int q = stored_code(c, o, i);
         double w =
             o < c->n_out && i < c->n_in ? kc_get(c->src, c->from, (size_t)o * c->n_in + i) : 0;
         most = abs(q) > most ? abs(q) : most;
@@ -98,9 +98,9 @@ void kcheck_pack_int8(struct kcheck *k)
         float wanted = scale_of(&of_ref, o);
         kc_same_bits(k, "scale", (struct kc_bits){&scale, &wanted, DT_F32, 1});
         for (uint32_t i = 0; i < c.n_k; i++)
-            if (stored(&c, o, i) != stored(&of_ref, o, i))
-                kc_fail(k, "W[%u,%u] is %d, the reference's %d", o, i, stored(&c, o, i),
-                        stored(&of_ref, o, i));
+            if (stored_code(&c, o, i) != stored_code(&of_ref, o, i))
+                kc_fail(k, "W[%u,%u] is %d, the reference's %d", o, i, stored_code(&c, o, i),
+                        stored_code(&of_ref, o, i));
     }
 }
 

@@ -63,8 +63,8 @@ void kc_product_check(struct kcheck *k, const struct kc_product *p)
 
 uint32_t kc_product_outputs(struct kcheck *k, uint32_t most)
 {
-    uint32_t n = kc_range(k, 1, most), turns = n / (2 * KERN_GATE_INTERLEAVE);
-    return turns && kc_chance(k, 40) ? turns * 2 * KERN_GATE_INTERLEAVE : n;
+    uint32_t n = kc_range(k, 1, most), interleaved = n / (2 * KERN_GATE_INTERLEAVE);
+    return interleaved && kc_chance(k, 40) ? interleaved * 2 * KERN_GATE_INTERLEAVE : n;
 }
 
 const float *kc_product_bias(struct kcheck *k, uint32_t n_out)

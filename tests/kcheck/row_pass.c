@@ -10,8 +10,8 @@ struct row_case { /* what one variant writes */
     uint32_t n_found;
 };
 
-static void run(struct kcheck *k, const struct kc_variant *v, struct row_pass_args a,
-                struct row_case *out)
+static void run_variant(struct kcheck *k, const struct kc_variant *v, struct row_pass_args a,
+                        struct row_case *out)
 {
     const size_t n_sum = (a.n_col + ROW_CHUNK - 1) / ROW_CHUNK;
     out->x = kc_copy(k, a.x, a.n_col * sizeof *a.x);
@@ -27,7 +27,7 @@ static void run(struct kcheck *k, const struct kc_variant *v, struct row_pass_ar
     kc_run(k, v, &a, 1);
 }
 
-static void choose(struct kcheck *k, struct row_pass_args *a)
+static void choose_args(struct kcheck *k, struct row_pass_args *a)
 {
     *a = (struct row_pass_args){
         .kind = (enum row_pass_kind)kc_range(k, ROW_MAX, ROW_RANK),
@@ -62,9 +62,9 @@ void kcheck_row_pass(struct kcheck *k)
 {
     struct row_pass_args a;
     struct row_case want, got;
-    choose(k, &a);
-    run(k, k->ref, a, &want);
-    run(k, k->variant, a, &got);
+    choose_args(k, &a);
+    run_variant(k, k->ref, a, &want);
+    run_variant(k, k->variant, a, &got);
     kc_same_bits(k, "x", (struct kc_bits){got.x, want.x, DT_F32, a.n_col});
     kc_near(k, "found", got.n_found, want.n_found, 0);
     kc_near(k, "most", got.most, want.most, 0);

@@ -321,7 +321,7 @@ static void take_ends(struct world *w)
 }
 
 /* False when the queue is full; the frontend tries again later. */
-static bool submit(struct world *w, struct client *c)
+static bool submit_client(struct world *w, struct client *c)
 {
     struct q_err e = Q_ERR_INIT;
     c->m.emitted = (struct proto_u32s){c->got, c->n_got};
@@ -350,7 +350,7 @@ static void submit_due(struct world *w)
         struct client *c = &w->clients[i];
         if (c->arrives_us > w->now_us)
             return;
-        if (!c->submitted && !c->over && !submit(w, c) && w->n_tenant < 2)
+        if (!c->submitted && !c->over && !submit_client(w, c) && w->n_tenant < 2)
             return;
     }
 }
@@ -596,7 +596,7 @@ static bool plan_one(struct world *w)
 
 /* One turn of the engine's loop. With depth 2 it sometimes settles early, as a fast worker would
  * have it. */
-static void play_turn(struct world *w)
+static void play_iteration(struct world *w)
 {
     play_events(w);
     while (w->n_in_flight < w->sc->depth && plan_one(w))
@@ -623,7 +623,7 @@ static void play_turn(struct world *w)
 
 /* Steps that surely suffice: every token of every request alone, recomputed for every fault and
  * preemption. */
-static uint64_t turn_bound(const struct world *w)
+static uint64_t iteration_bound(const struct world *w)
 {
     uint64_t n = 100;
     for (uint32_t i = 0; i < w->n_client; i++)
@@ -656,12 +656,12 @@ void world_run(const struct scenario *sc, uint64_t seed, struct world_report *re
     memset(report, 0, sizeof *report);
     world_init(&w, sc, seed);
     w.report = report;
-    uint64_t bound = turn_bound(&w);
-    for (; w.n_over < w.n_client; report->n_turn++) {
-        if (report->n_turn == bound)
+    uint64_t bound = iteration_bound(&w);
+    for (; w.n_over < w.n_client; report->n_iteration++) {
+        if (report->n_iteration == bound)
             sim_fail("%u of %u requests are not over after %llu turns", w.n_client - w.n_over,
                      w.n_client, (unsigned long long)bound);
-        play_turn(&w);
+        play_iteration(&w);
     }
     check_end(&w);
     world_release(&w);

@@ -35,7 +35,7 @@ struct scenario {
     uint32_t delay_percent;
 };
 struct world_report {
-    uint64_t n_turn, n_step, n_preemption, n_token, n_aborted, n_culprit, n_hit;
+    uint64_t n_iteration, n_step, n_preemption, n_token, n_aborted, n_culprit, n_hit;
     uint64_t n_timeout, n_pushed_out, n_swap_out, n_swap_in;
 };
 void world_run(const struct scenario *sc, uint64_t seed, struct world_report *report);

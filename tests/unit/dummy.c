@@ -21,7 +21,7 @@ static uint32_t smaller(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-static FALLIBLE make(struct dummy_run *r, uint32_t n_long, struct q_err *e)
+static FALLIBLE make_run(struct dummy_run *r, uint32_t n_long, struct q_err *e)
 {
     const struct step_limits *l = &r->d->limits;
     uint32_t n_token = l->max_num_batched_tokens;
@@ -53,7 +53,7 @@ static void release(struct dummy_run *r)
 }
 
 /* One more sequence of n_row rows; each row has a place of its own in the pool. */
-static void add(struct dummy_run *r, uint32_t n_row, uint32_t start)
+static void add_sequence(struct dummy_run *r, uint32_t n_row, uint32_t start)
 {
     struct batch *b = &r->batch;
     uint32_t vocab = model_shape(r->d->model)->vocab_size;
@@ -84,19 +84,19 @@ static uint32_t widest_layer(const struct model *m)
     return best;
 }
 
-static void fill(struct dummy_run *r, uint32_t n_long)
+static void fill_batch(struct dummy_run *r, uint32_t n_long)
 {
     const struct step_limits *l = &r->d->limits;
     uint32_t left = l->max_num_batched_tokens, n_rest = l->max_num_seqs;
     uint32_t n_row = smaller(smaller(LONG_ROWS, l->max_model_len), (left + n_long) / (n_long + 1));
     for (uint32_t i = 0; i < n_long && left; i++) {
         uint32_t n = smaller(n_row, left);
-        add(r, n, l->max_model_len - n);
+        add_sequence(r, n, l->max_model_len - n);
         left -= n;
     }
     for (; n_rest && left; n_rest--) {
         uint32_t n = smaller((left + n_rest - 1) / n_rest, l->max_model_len);
-        add(r, n, 0);
+        add_sequence(r, n, 0);
         left -= n;
     }
     struct batch *b = &r->batch;
@@ -163,9 +163,9 @@ FALLIBLE dummy_step(const struct dummy *d, struct q_err *e)
     uint32_t n_head =
         model_shape(d->model)->n_head; /* pieces of work a long sequence is, at least */
     uint32_t n_long = (team_size(d->team) + n_head - 1) / n_head;
-    enum q_code rc = make(&r, n_long, e);
+    enum q_code rc = make_run(&r, n_long, e);
     if (!rc) {
-        fill(&r, n_long);
+        fill_batch(&r, n_long);
         team_run(d->team, compute, &r);
     }
     release(&r);

@@ -64,7 +64,7 @@ struct device_graph {
     struct list list;
 };
 
-static struct work *push(struct list *l)
+static struct work *push_work(struct list *l)
 {
     if (l->n == l->room) {
         l->room = l->room ? 2 * l->room : 64;
@@ -77,7 +77,7 @@ static struct work *push(struct list *l)
 
 static struct work *give(struct device_stream *s)
 {
-    return push(s->recording ? &s->graph : &s->todo);
+    return push_work(s->recording ? &s->graph : &s->todo);
 }
 
 static void open_memory(struct device *d, bool open)
@@ -371,12 +371,12 @@ static void note_ahead(const struct device_event *v)
         const struct work *w = &s->todo.items[i];
         if (s->n_done + (i - s->first) < v->number)
             continue;
-        n.n_walk += w->kind == WORK_KERNEL && !strcmp(w->name, "embed");
+        n.n_forward += w->kind == WORK_KERNEL && !strcmp(w->name, "embed");
         n.n_sample += w->kind == WORK_KERNEL && !strcmp(w->name, "sample");
         n.n_wait += w->kind == WORK_WAIT;
     }
-    *most = (struct fake_ahead){larger(n.n_walk, most->n_walk), larger(n.n_sample, most->n_sample),
-                                larger(n.n_wait, most->n_wait)};
+    *most = (struct fake_ahead){larger(n.n_forward, most->n_forward),
+                                larger(n.n_sample, most->n_sample), larger(n.n_wait, most->n_wait)};
 }
 
 static enum q_code fake_event_wait(struct device_event *v, struct q_err *e)

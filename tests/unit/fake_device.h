@@ -41,8 +41,8 @@ __attribute__((visibility("default"))) extern uint64_t fake_n_launch; /* of grap
 __attribute__((visibility("default"))) extern uint64_t fake_n_half;
 /* What was given to the device behind an event that was being waited for, at most. */
 struct fake_ahead {
-    uint32_t n_walk, n_sample; /* by their kernels embed and sample */
-    uint32_t n_wait;           /* for another stream */
+    uint32_t n_forward, n_sample; /* by their kernels embed and sample */
+    uint32_t n_wait;              /* for another stream */
 };
 __attribute__((visibility("default"))) extern struct fake_ahead fake_ahead;
 /* While it is set, asking is no use: only waiting makes something happen. */

@@ -87,7 +87,7 @@ static void steps_follow_each_other(void **state)
         c.worker.enforce_eager = i;
         const struct fake_ahead *ahead = begin(&c, device_submit, 6);
         until(0, N_EARLY);
-        assert_true(ahead->n_walk >= 1 && ahead->n_sample >= 1);
+        assert_true(ahead->n_forward >= 1 && ahead->n_sample >= 1);
         end(6);
         for (uint32_t k = 0; k < 6; k++)
             compare(k, "plain");
@@ -128,7 +128,7 @@ static void rows_that_look_at_tokens_hold_up_sampling_only(void **state)
     device_choose(&c, LIBRARY);
     const struct fake_ahead *ahead = begin(&c, submit_looking, 6);
     until(0, N_EARLY);
-    assert_true(ahead->n_walk >= 1);
+    assert_true(ahead->n_forward >= 1);
     end(6);
     for (uint32_t i = 0; i < 6; i++)
         compare(i, "looking");
@@ -178,7 +178,7 @@ static void grammars(void **state)
         const struct fake_ahead *ahead = begin(&c, submit_choice, i ? 2 : 0);
         if (i)
             until(0, 3);
-        assert_true(!i || ahead->n_walk >= 1);
+        assert_true(!i || ahead->n_forward >= 1);
         atomic_store(lazy(), false);
         for (uint32_t k = i ? 2 : 0; k < 4; k++)
             submit_choice(k, NULL);
@@ -224,7 +224,7 @@ static void an_end_and_an_abort_in_flight(void **state)
     assert_true(core_abort(engine.core, 1, 2));
     until(0, N_EARLY);
     const uint32_t n = answers[2].n;
-    assert_true(ahead->n_walk >= 1 && ahead->n_sample >= 1);
+    assert_true(ahead->n_forward >= 1 && ahead->n_sample >= 1);
     end(7);
     assert_int_equal(answers[2].n, n); /* what was in flight is dropped */
     assert_memory_equal(expected[2].sampled, answers[2].sampled, n * sizeof *answers[2].sampled);
@@ -250,7 +250,7 @@ static void a_preemption_in_flight(void **state)
             assert_true(core_preempt_last(engine.core));
         }
         until(0, N_EARLY + 1);
-        assert_true(ahead->n_walk >= 1 && ahead->n_sample >= 1);
+        assert_true(ahead->n_forward >= 1 && ahead->n_sample >= 1);
         assert_true(i || ahead->n_wait >= 1);
         end(4);
         for (uint32_t k = 0; k < 4; k++)

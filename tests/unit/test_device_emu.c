@@ -242,7 +242,7 @@ static void the_next_step_does_not_wait_for_tokens(void **state)
     atomic_store(closed, false);
     finish_all(1);
     check_answer(0, &g.prompts[1], "ahead");
-    assert_true(ahead->n_walk >= 1 && ahead->n_sample >= 1);
+    assert_true(ahead->n_forward >= 1 && ahead->n_sample >= 1);
     core_free(engine.core);
 }
 

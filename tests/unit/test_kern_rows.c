@@ -52,7 +52,7 @@ static int begin(void **state)
     a->half = room(n * sizeof *a->half);
     a->q = room(n);
     a->rows = room(ROWS * sizeof *a->rows);
-    a->sums = room(n / KERN_QUANT_SUM * sizeof *a->sums);
+    a->sums = room(n / KERN_INT8_SUM * sizeof *a->sums);
     a->y = room(sizeof *a->y * ROWS * OUT);
     a->one = room(sizeof *a->one * OUT);
     a->packed = room(packed_bytes(DT_F32, OUT, IN));
@@ -162,7 +162,7 @@ static void by_int4(struct all *a, uint32_t at, uint32_t n, float *y, const stru
 {
     struct linear_w4a8_args l = {
         .by = quant_args(a, at, n, y),
-        .sums = a->sums + (size_t)at * STRIDE / KERN_QUANT_SUM,
+        .sums = a->sums + (size_t)at * STRIDE / KERN_INT8_SUM,
     };
     l.by.w.group = GROUP;
     a->t.linear_w4a8(&l, x);

@@ -182,7 +182,7 @@ static uint32_t only(const uint32_t *history, uint32_t n)
     return 7 + sum % 50;
 }
 
-static void fake_fill(void *ctx, const struct mask_ask *ask, uint32_t *bits)
+static void fake_fill(void *ctx, const struct mask_job *ask, uint32_t *bits)
 {
     struct fake *f = ctx;
     f->thread = pthread_self();

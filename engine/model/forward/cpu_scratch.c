@@ -4,7 +4,7 @@
 #include "common/mem.h"
 #include "engine/model/forward/program_memory.h"
 
-#define ROW_ALIGN       KERN_QUANT_K /* elements: 64 bytes of int8, 128 of bf16 */
+#define ROW_ALIGN       KERN_INT8_K /* elements: 64 bytes of int8, 128 of bf16 */
 /* Rows that go through a pass together. Enough to hide the reading of the weights behind the
  * arithmetic (a byte of them is used this many times), and few enough that their activations stay
  * in the second- and third-level caches between two products. */
@@ -88,7 +88,7 @@ static void cut_rows(struct region_cutter *c, struct matmul_rows *to, size_t n_r
     if (need->is_bytes)
         to->rows = region_cut(c, n_row, sizeof *to->rows);
     if (need->has_sums)
-        to->sums = region_cut(c, n_row * to->stride / KERN_QUANT_SUM, sizeof *to->sums);
+        to->sums = region_cut(c, n_row * to->stride / KERN_INT8_SUM, sizeof *to->sums);
 }
 
 /* Elements between the rows of a buffer. The residual stream and what is added to it are read

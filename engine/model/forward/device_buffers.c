@@ -50,7 +50,7 @@ static void demand_order(struct demands *to, const struct executor_device *d,
     if (!w->order || (bytes && !of_experts))
         return;
     const size_t n = most_rows(d, of_experts ? PROGRAM_ROWS_PLACES : PROGRAM_ROWS_STEP);
-    const size_t stride = of_experts ? w->n_in : round_up(w->n_in, KERN_QUANT_K);
+    const size_t stride = of_experts ? w->n_in : round_up(w->n_in, KERN_INT8_K);
     to->ordered = larger(to->ordered, n * stride * (bytes ? 1 : sizeof(uint16_t)));
     to->ordered_rows = bytes ? larger(to->ordered_rows, n) : to->ordered_rows;
 }
@@ -82,7 +82,7 @@ static void cut_buffer(struct device_buffer *b, const struct demand *of, size_t 
     if (of->bytes)
         b->rows = region_cut(c, n_row, sizeof *b->rows);
     if (of->sums)
-        b->sums = region_cut(c, n_row * b->stride / KERN_QUANT_SUM, sizeof *b->sums);
+        b->sums = region_cut(c, n_row * b->stride / KERN_INT8_SUM, sizeof *b->sums);
     if (of->scales)
         b->scales = region_cut(c, n_row * b->scale_stride, sizeof *b->scales);
 }
@@ -111,7 +111,7 @@ static void shape_buffers(struct executor_device *d, struct demands *of)
     for (uint32_t i = 0; i < p->n_op; i++)
         demand_op(of, d, &p->ops[i]);
     for (uint32_t i = 0; i < p->n_buffer; i++)
-        d->buffers[i].stride = round_up(p->buffers[i].n_col, KERN_QUANT_K);
+        d->buffers[i].stride = round_up(p->buffers[i].n_col, KERN_INT8_K);
     d->buffers[PROGRAM_B_X].stride = p->buffers[PROGRAM_B_X].n_col; /* as embed writes it */
     of->of[PROGRAM_B_ROUTES].element = sizeof(uint32_t) + sizeof(float);
     d->buffers[PROGRAM_B_ROUTES].stride = p->buffers[PROGRAM_B_ROUTES].n_col;

@@ -33,7 +33,7 @@ static struct matmul_rows rows_at(const struct cpu_run *w, struct program_ref r,
     at.dtype = (enum dtype)r.dtype;
     at.x = (char *)at.x + (row * at.stride + r.col) * cpu_width(r);
     at.rows = at.rows ? at.rows + row : NULL;
-    at.sums = at.sums ? at.sums + row * at.stride / KERN_QUANT_SUM : NULL;
+    at.sums = at.sums ? at.sums + row * at.stride / KERN_INT8_SUM : NULL;
     return at;
 }
 

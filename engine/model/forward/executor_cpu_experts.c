@@ -147,11 +147,11 @@ static void copy_row(const struct matmul_rows *to, const struct matmul_rows *fro
         memcpy(to->x, from->x, n * (dtype_bits(from->dtype) / 8));
         return;
     }
-    const size_t n_k = (n + KERN_QUANT_K - 1) / KERN_QUANT_K * KERN_QUANT_K;
+    const size_t n_k = (n + KERN_INT8_K - 1) / KERN_INT8_K * KERN_INT8_K;
     memcpy(to->x, from->x, n_k);
     *to->rows = *from->rows;
     if (to->sums)
-        memcpy(to->sums, from->sums, n_k / KERN_QUANT_SUM * sizeof *to->sums);
+        memcpy(to->sums, from->sums, n_k / KERN_INT8_SUM * sizeof *to->sums);
 }
 
 /* The rows of these places, one after the other, as the product with `weight` takes them. */

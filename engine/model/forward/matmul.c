@@ -19,7 +19,7 @@ struct matmul_rows matmul_rows_at(const struct matmul_rows *r, size_t i)
     struct matmul_rows at = *r;
     at.x = (char *)r->x + i * r->stride * (dtype_bits(r->dtype) / 8);
     at.rows = r->rows ? r->rows + i : NULL;
-    at.sums = r->sums ? r->sums + i * r->stride / KERN_QUANT_SUM : NULL;
+    at.sums = r->sums ? r->sums + i * r->stride / KERN_INT8_SUM : NULL;
     at.scales = r->scales ? r->scales + i * r->scale_stride : NULL;
     return at;
 }

@@ -25,7 +25,7 @@ struct matmul_rows { /* of activations: floats, or bytes with their scales */
     size_t stride; /* elements */
     enum dtype dtype;
     struct quant_row *rows; /* of bytes */
-    int16_t *sums;          /* of int8 for weights of 4 bits: [rows, stride / KERN_QUANT_SUM] */
+    int16_t *sums;          /* of int8 for weights of 4 bits: [rows, stride / KERN_INT8_SUM] */
     float *scales;          /* of blocks of e4m3 */
     size_t scale_stride;
 };

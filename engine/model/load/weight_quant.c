@@ -6,7 +6,7 @@
 #include "engine/model/load/weight_fp8.h"
 
 #define PATH_SHOWN 60 /* bytes of a path's end that a message has room for */
-#define GROUPS_MAX (KERN_QUANT_IN_MAX / KERN_INT4_GROUP_MIN) /* of a matrix that stays 4-bit */
+#define GROUPS_MAX (KERN_INT8_IN_MAX / KERN_INT4_GROUP_MIN) /* of a matrix that stays 4-bit */
 
 /* What stands for ".weight" in the names of the parts. */
 static const char *const suffixes[] = {

@@ -56,8 +56,8 @@ static const char *tune_dir(char out[PATH_MAX])
 
 static FALLIBLE make_events(const struct device_link *l, struct gpu_step_events *m, struct q_err *e)
 {
-    struct device_event **all[] = {&m->begun, &m->walked,  &m->picking,
-                                   &m->done,  &m->copying, &m->copied};
+    struct device_event **all[] = {&m->begun, &m->forward_done, &m->picking,
+                                   &m->done,  &m->copying,      &m->copied};
     enum q_code rc = Q_OK;
     for (size_t i = 0; i < sizeof all / sizeof *all && !rc; i++)
         rc = l->t->event_new(l->d, all[i], e);
@@ -66,8 +66,8 @@ static FALLIBLE make_events(const struct device_link *l, struct gpu_step_events 
 
 static void release_events(const struct device_table *t, const struct gpu_step_events *m)
 {
-    struct device_event *const all[] = {m->begun, m->walked,  m->picking,
-                                        m->done,  m->copying, m->copied};
+    struct device_event *const all[] = {m->begun, m->forward_done, m->picking,
+                                        m->done,  m->copying,      m->copied};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         t->event_free(all[i]);
 }
@@ -254,7 +254,7 @@ static FALLIBLE run_largest(struct gpu *g, const struct gpu_model *l, struct q_e
     t->copy(g->link.s, g->words, first, n_block * sizeof *first);
     fill_largest(g, l, &at, &b, each);
     gpu_send(g, l, &at, &b);
-    gpu_walk(g, l, &at, &b, &few);
+    gpu_forward(g, l, &at, &b, &few);
     if (!(rc = t->sync(g->link.s, e)))
         rc = t->check(g->link.d, e);
     kv_cache_release(&few);
@@ -326,8 +326,8 @@ static void choose_graphs(struct gpu *g)
         g->graphs[g->n_graph++].n_seq = most;
 }
 
-static FALLIBLE make_lanes(struct gpu *g, const struct gpu_models *m, const struct step_limits *l,
-                           struct q_err *e)
+static FALLIBLE make_models(struct gpu *g, const struct gpu_models *m, const struct step_limits *l,
+                            struct q_err *e)
 {
     struct device_limits d = {.n_seq_max = l->max_num_seqs, .n_logit_max = l->logit_rows_max};
     enum q_code rc;
@@ -349,7 +349,7 @@ FALLIBLE gpu_make(struct gpu *g, const struct gpu_models *m, struct step_limits 
         (size_t)GPU_LOGITS * model_shape(m->model)->vocab_size * sizeof *g->host_logits;
     enum q_code rc;
     void *p;
-    if ((rc = gpu_slots_make(g, l, e)) || (rc = make_lanes(g, m, l, e)) ||
+    if ((rc = gpu_slots_make(g, l, e)) || (rc = make_models(g, m, l, e)) ||
         (rc = gpu_sampling_make(g, e)) ||
         (rc = g->link.t->host_alloc(g->link.d, &p, logits, "logits", e)))
         return rc;

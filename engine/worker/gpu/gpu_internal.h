@@ -41,9 +41,9 @@ struct gpu_sampling {
 /* Events of a step in its stream. For three steps: one being launched, one in flight, and the
  * previous one, because a gap is between two. */
 struct gpu_step_events {
-    struct device_event *begun, *walked; /* before and after the forward pass */
-    struct device_event *picking;        /* sampling begins */
-    struct device_event *done;           /* end of the step; its tokens are on the host */
+    struct device_event *begun, *forward_done; /* before and after the forward pass */
+    struct device_event *picking;              /* sampling begins */
+    struct device_event *done;                 /* end of the step; its tokens are on the host */
     struct device_event *copying, *copied;
     bool has_copies;
 };
@@ -101,8 +101,8 @@ void gpu_pad(const struct gpu *g, const struct gpu_model *l, const struct gpu_la
 void gpu_send(const struct gpu *g, const struct gpu_model *l, const struct gpu_layout *at,
               const struct batch *counts);
 /* The forward pass over the arrays in device memory. */
-void gpu_walk(const struct gpu *g, const struct gpu_model *l, const struct gpu_layout *at,
-              const struct batch *counts, const struct kv_cache *kv);
+void gpu_forward(const struct gpu *g, const struct gpu_model *l, const struct gpu_layout *at,
+                 const struct batch *counts, const struct kv_cache *kv);
 /* Record the graphs, largest first. Errors: those of the device. */
 FALLIBLE gpu_record(struct gpu *g, struct q_err *e);
 
@@ -110,7 +110,7 @@ FALLIBLE gpu_record(struct gpu *g, struct q_err *e);
 FALLIBLE gpu_slots_make(struct gpu *g, const struct step_limits *l, struct q_err *e);
 void gpu_slots_release(struct gpu *g);
 /* This step's host memory is in use by the stream; switch to the other. */
-void gpu_turn(struct gpu *g);
+void gpu_next_buffer(struct gpu *g);
 static inline struct gpu_step_events *gpu_events_now(struct gpu *g)
 {
     return &g->step_events[g->n_step % GPU_STEP_EVENTS];

@@ -57,7 +57,7 @@ void gpu_slots_release(struct gpu *g)
 }
 
 /* Give the single words to the stream. `again`: more of this step follow. */
-static FALLIBLE flush(struct gpu *g, bool again, struct q_err *e)
+static FALLIBLE flush_words(struct gpu *g, bool again, struct q_err *e)
 {
     const struct device_table *t = g->link.t;
     struct gpu_updates *u = &g->updates;
@@ -85,7 +85,7 @@ static FALLIBLE set_word(struct gpu *g, size_t at, uint32_t value, struct q_err 
 {
     struct gpu_updates *u = &g->updates;
     uint32_t *host = u->host[g->i_buffer];
-    enum q_code rc = u->n == GPU_UPDATES ? flush(g, true, e) : Q_OK;
+    enum q_code rc = u->n == GPU_UPDATES ? flush_words(g, true, e) : Q_OK;
     if (rc)
         return rc;
     host[u->n] = (uint32_t)at;
@@ -130,7 +130,7 @@ static FALLIBLE update_slot(struct gpu *g, const struct slot *slot, uint32_t i, 
     return Q_OK;
 }
 
-void gpu_turn(struct gpu *g)
+void gpu_next_buffer(struct gpu *g)
 {
     g->i_buffer = (g->i_buffer + 1) % GPU_STEPS;
     g->updates.n = g->updates.n_given = g->updates.n_text = 0;
@@ -142,5 +142,5 @@ FALLIBLE gpu_update(struct gpu *g, const struct slots *s, const struct step_view
     enum q_code rc = Q_OK;
     for (uint32_t i = 0; i < v->head->n_seq && !rc; i++)
         rc = update_slot(g, &s->slots[v->seqs[i].slot], v->seqs[i].slot, e);
-    return rc ? rc : flush(g, false, e);
+    return rc ? rc : flush_words(g, false, e);
 }

@@ -63,8 +63,8 @@ void gpu_send(const struct gpu *g, const struct gpu_model *l, const struct gpu_l
     t->copy(g->link.s, l->device, host, at->plan + n_plan);
 }
 
-void gpu_walk(const struct gpu *g, const struct gpu_model *l, const struct gpu_layout *at,
-              const struct batch *counts, const struct kv_cache *kv)
+void gpu_forward(const struct gpu *g, const struct gpu_model *l, const struct gpu_layout *at,
+                 const struct batch *counts, const struct kv_cache *kv)
 {
     struct batch b = *counts;
     const struct scatter_args tokens = {
@@ -112,11 +112,11 @@ static FALLIBLE record(struct gpu *g, struct gpu_graph *to, struct q_err *e)
     enum q_code rc;
     gpu_pad(g, l, &at, 0, n);
     gpu_send(g, l, &at, &b);
-    gpu_walk(g, l, &at, &b, &l->kv); /* what is chosen at a first call is chosen here */
+    gpu_forward(g, l, &at, &b, &l->kv); /* what is chosen at a first call is chosen here */
     if ((rc = t->sync(g->link.s, e)) || (rc = t->check(g->link.d, e)) ||
         (rc = t->graph_begin(g->link.s, e)))
         return rc;
-    gpu_walk(g, l, &at, &b, &l->kv);
+    gpu_forward(g, l, &at, &b, &l->kv);
     return t->graph_end(g->link.s, &to->graph, e);
 }
 
@@ -205,8 +205,8 @@ FALLIBLE gpu_launch(struct gpu *g, const struct slots *s, const struct step_view
     if (graph)
         t->graph_launch(graph->graph, g->link.s);
     else if (b.n_token)
-        gpu_walk(g, l, &at, &b, &l->kv);
-    t->event_record(gpu_events_now(g)->walked, g->link.s);
+        gpu_forward(g, l, &at, &b, &l->kv);
+    t->event_record(gpu_events_now(g)->forward_done, g->link.s);
     return Q_OK;
 }
 
@@ -217,7 +217,7 @@ uint64_t gpu_launch_sampling(struct gpu *g, const struct slots *s, struct masks 
     else
         g->link.t->event_record(gpu_events_now(g)->picking, g->link.s);
     g->link.t->event_record(gpu_events_now(g)->done, g->link.s);
-    gpu_turn(g);
+    gpu_next_buffer(g);
     return g->n_step++;
 }
 
@@ -246,7 +246,7 @@ struct gpu_times gpu_times_of(const struct gpu *g, uint64_t n)
     Q_ASSERT(n < g->n_step && g->n_step - n < GPU_STEP_EVENTS);
     if (n) {
         const float between = t->event_ms(before->done, m->begun) - copy_ms;
-        const float within = t->event_ms(m->walked, m->picking);
+        const float within = t->event_ms(m->forward_done, m->picking);
         to.gap_us = step_gap(1000.0 * (double)((between > 0 ? between : 0) + within));
     }
     return to;
@@ -288,7 +288,7 @@ void gpu_copies(struct gpu *g, const struct step_view *v)
 /* ---- the draft model ---- */
 
 /* The likeliest tokens of rows of logits, by the device. */
-static void sample_greedy_there(struct gpu *g, uint32_t n)
+static void sample_greedy_device(struct gpu *g, uint32_t n)
 {
     const struct device_table *t = g->link.t;
     const struct gpu_sampling *q = &g->sampling;
@@ -312,7 +312,7 @@ static void sample_greedy_there(struct gpu *g, uint32_t n)
 }
 
 /* The same by the host. */
-static FALLIBLE sample_greedy_here(struct gpu *g, uint32_t n, uint32_t *tokens, struct q_err *e)
+static FALLIBLE sample_greedy_host(struct gpu *g, uint32_t n, uint32_t *tokens, struct q_err *e)
 {
     const struct device_table *t = g->link.t;
     const size_t n_vocab = g->draft.limits.vocab_size;
@@ -340,10 +340,10 @@ FALLIBLE gpu_draft(struct gpu *g, const struct batch *b, const uint32_t *slots, 
     fill_arrays(g, l, &at, b, slots);
     gpu_send(g, l, &at, b);
     wait_copies(g);
-    gpu_walk(g, l, &at, b, &l->kv);
+    gpu_forward(g, l, &at, b, &l->kv);
     if (there)
-        sample_greedy_there(g, b->n_logit);
-    else if ((rc = sample_greedy_here(g, b->n_logit, tokens, e)))
+        sample_greedy_device(g, b->n_logit);
+    else if ((rc = sample_greedy_host(g, b->n_logit, tokens, e)))
         return rc;
     if ((rc = t->sync(g->link.s, e)) || (rc = t->check(g->link.d, e)))
         return rc;

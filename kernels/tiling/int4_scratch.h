@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* int4_walk - what linear_w4a8 keeps in scratch, and one group's work as a variant sees it; private
+/* int4_tile_loop - what linear_w4a8 keeps in scratch, and one group's work as a variant sees it; private
  * to kernels/. The loops are in wide/int4.h, those of tiles in amx/linear_w4a8.c:
  *
  *     for row blocks of at most KERN_LINEAR_ROWS    W is read once per block
@@ -11,20 +11,20 @@
  *             of the last group: * the row's scale + bias, + y, store
  *
  * Threads: as ops.h. */
-#ifndef QUIRE_KERNELS_TILING_INT4_WALK_H
-#define QUIRE_KERNELS_TILING_INT4_WALK_H
+#ifndef QUIRE_KERNELS_TILING_INT4_SCRATCH_H
+#define QUIRE_KERNELS_TILING_INT4_SCRATCH_H
 #include "kernels/ops/int4_layout.h"
 #include "kernels/tiling/split.h"
 
 #define INT4_SUM_ROWS 12u  /* of a tile, at most */
-#define INT4_OF_X     256u /* groups whose sums of x are made at a time */
+#define INT4_X_SUMS   256u /* groups whose sums of x are made at a time */
 
 struct int4_scratch { /* every member starts at a multiple of 64 bytes */
     float acc[KERN_LINEAR_ROWS][KERN_PANEL];
     int32_t sum[INT4_SUM_ROWS][KERN_PANEL];
     float scale[KERN_PANEL], zero[KERN_PANEL];
-    uint8_t bytes[INT4_GROUP_MAX * KERN_PANEL]; /* a group unpacked: [group/4][64][4] */
-    float of_x[INT4_OF_X * KERN_LINEAR_ROWS];   /* sums of x: [groups][rows of the block] */
+    uint8_t bytes[INT4_GROUP_MAX * KERN_PANEL];  /* a group unpacked: [group/4][64][4] */
+    float x_sum[INT4_X_SUMS * KERN_LINEAR_ROWS]; /* sums of x: [groups][rows of the block] */
 };
 
 #define INT4_TILES_ROWS   512u /* of a block, at most */
@@ -49,7 +49,7 @@ struct int4_part { /* a block of rows times one group of a panel */
     size_t row;          /* the block's first */
     uint32_t n_row, k;   /* k: the group's first input */
     uint32_t o;          /* the panel's first output */
-    const float *of_x;   /* [n_row] of this group */
+    const float *x_sum;  /* [n_row] of this group */
 };
 
 #endif

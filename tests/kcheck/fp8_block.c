@@ -8,9 +8,9 @@
 #include "kernels/variants.h"
 #include "product.h"
 
-#define ROUND 64u  /* bytes a row is padded to */
-#define BLOCK 128u /* columns that share a scale */
-#define TURN  16u  /* outputs that do */
+#define ROUND      64u  /* bytes a row is padded to */
+#define BLOCK      128u /* columns that share a scale */
+#define INTERLEAVE 16u  /* outputs that do */
 
 static const struct kern_exec alone = {.nth = 1};
 
@@ -91,7 +91,7 @@ static float scale_at(const struct packed *w, uint32_t o, uint32_t k)
     float f;
     memcpy(&f,
            (const uint8_t *)w->data + (o / 64 + 1) * panel_bytes(w->n_in) - (size_t)n_block * 16 +
-               4 * (size_t)(o % 64 / TURN * n_block + k / BLOCK),
+               4 * (size_t)(o % 64 / INTERLEAVE * n_block + k / BLOCK),
            4);
     return f;
 }
@@ -107,8 +107,9 @@ static void make_matrix(struct kcheck *k, struct pack_fp8_block_args *a, uint32_
         q[i] = (uint8_t)(kc_range(k, 0, 0x60) | (kc_chance(k, 50) ? 0x80u : 0));
     for (uint32_t o = 0; o < n_out; o++)
         for (uint32_t b = 0; b < n_block; b++)
-            scales[o * n_block + b] =
-                o % TURN ? scales[o / TURN * TURN * n_block + b] : (float)kc_range(k, 1, 99) / 4096;
+            scales[o * n_block + b] = o % INTERLEAVE
+                                          ? scales[o / INTERLEAVE * INTERLEAVE * n_block + b]
+                                          : (float)kc_range(k, 1, 99) / 4096;
     *a = (struct pack_fp8_block_args){
         .q = q,
         .scales = scales,

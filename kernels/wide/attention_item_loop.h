@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* attention_walk - attention cut into items and shared among threads. See wide/attention_item.h.
+/* attention_item_loop - attention cut into items and shared among threads. See wide/attention_item.h.
  * Threads: as ops.h. */
-#ifndef QUIRE_KERNELS_WIDE_ATTENTION_WALK_H
-#define QUIRE_KERNELS_WIDE_ATTENTION_WALK_H
+#ifndef QUIRE_KERNELS_WIDE_ATTENTION_ITEM_LOOP_H
+#define QUIRE_KERNELS_WIDE_ATTENTION_ITEM_LOOP_H
 #include "kernels/wide/attention_item.h"
 
 typedef void item_fn(const struct item *it);
@@ -13,28 +13,28 @@ struct seq_cut {
     bool split;
     size_t parts;     /* where its parts begin, in a->parts */
     uint32_t rows;    /* of an item */
-    uint32_t by_rows; /* items of a KV head and span */
+    uint32_t by_rows; /* items of a KV head and split */
     uint32_t n_item;
 };
 
 INLINE struct seq_cut seq_cut(const struct attention_args *a, const struct attention_seq *s,
-                              struct part_plan *p, uint32_t rows)
+                              struct split_plan *p, uint32_t rows)
 {
     struct seq_cut c = {.shape = seq_shape(a, s), .parts = p->used};
-    c.split = part_plan_splits(p, a, &c.shape);
+    c.split = split_plan_has(p, a, &c.shape);
     c.rows = c.split ? c.shape.n_row : rows;
     c.by_rows = c.shape.n_row ? (c.shape.n_row + c.rows - 1) / c.rows : 0;
-    c.n_item = a->n_kv_head * (c.split ? c.shape.n_span : c.by_rows);
+    c.n_item = a->n_kv_head * (c.split ? c.shape.n_split : c.by_rows);
     return c;
 }
 
 /* Fewer rows an item when there would not be enough items for all threads. */
-INLINE uint32_t rows_per_item(const struct attention_args *a, const struct part_plan *plan,
+INLINE uint32_t rows_per_item(const struct attention_args *a, const struct split_plan *plan,
                               uint32_t most, uint32_t nth)
 {
     uint32_t rows = most;
     for (; rows > 1; rows /= 2) {
-        struct part_plan p = *plan;
+        struct split_plan p = *plan;
         size_t n = 0;
         for (uint32_t i = 0; i < a->n_seq; i++)
             n += seq_cut(a, &a->seqs[i], &p, rows).n_item;
@@ -47,15 +47,15 @@ INLINE uint32_t rows_per_item(const struct attention_args *a, const struct part_
 INLINE void item_init(struct item *it, const struct seq_cut *c, uint32_t i)
 {
     const struct attention_args *a = it->a;
-    const uint32_t each = c->split ? c->shape.n_span : c->by_rows, n_row = c->shape.n_row;
+    const uint32_t each = c->split ? c->shape.n_split : c->by_rows, n_row = c->shape.n_row;
     const uint32_t first = c->split ? 0 : i % each * c->rows;
     it->kv_head = i / each;
     it->part = NULL;
-    it->limit = (struct span){0, UINT32_MAX};
+    it->limit = (struct pos_range){0, UINT32_MAX};
     if (c->split) {
-        it->limit.begin = (c->shape.first_span + i % each) * ATTENTION_SPAN;
-        it->limit.end = it->limit.begin + ATTENTION_SPAN;
-        it->part = part_at(a, &c->shape, c->parts, it->kv_head, i % each);
+        it->limit.begin = (c->shape.first_split + i % each) * ATTENTION_SPLIT;
+        it->limit.end = it->limit.begin + ATTENTION_SPLIT;
+        it->part = partial_at(a, &c->shape, c->parts, it->kv_head, i % each);
     }
     item_rows(it, first, n_row - first < c->rows ? n_row - first : c->rows);
 }
@@ -68,16 +68,16 @@ INLINE uint64_t item_cost(const struct item *it)
 
 /* The items in order, of `most` rows or fewer; a thread takes those whose middle lies in its share
  * of the total cost. `of` has what is the same for all items. */
-INLINE void attention_walk(const struct attention_args *a, const struct kern_exec *x,
-                           const struct item *of, uint32_t most, item_fn *run)
+INLINE void attention_item_loop(const struct attention_args *a, const struct kern_exec *x,
+                                const struct item *of, uint32_t most, item_fn *run)
 {
-    const struct part_plan plan = part_plan_make(a, x->nth);
+    const struct split_plan plan = split_plan_make(a, x->nth);
     const uint32_t rows = rows_per_item(a, &plan, most, x->nth);
     struct item it = *of;
     uint64_t total = 0, done = 0;
     it.a = a;
     for (int pass = 0; pass < 2; pass++) {
-        struct part_plan p = plan;
+        struct split_plan p = plan;
         for (uint32_t s = 0; s < a->n_seq; s++) {
             const struct seq_cut c = seq_cut(a, &a->seqs[s], &p, rows);
             it.seq = &a->seqs[s];
@@ -93,15 +93,16 @@ INLINE void attention_walk(const struct attention_args *a, const struct kern_exe
     }
 }
 
-/* Row r of a sequence in a KV head, whose n_span parts begin at `parts` with the first span's rows;
+/* Row r of a sequence in a KV head, whose n_split parts begin at `parts` with the first split's rows;
  * they may be overwritten. */
-typedef void join_fn(const struct item *it, uint32_t r, float *parts, uint32_t n_span);
+typedef void join_fn(const struct item *it, uint32_t r, float *parts, uint32_t n_split);
 
-/* The rows of the sequences that attention_walk has split, shared among threads. */
-INLINE void join_walk(const struct attention_args *a, const struct kern_exec *x, join_fn *join)
+/* The rows of the sequences that attention_item_loop has split, shared among threads. */
+INLINE void attention_join_loop(const struct attention_args *a, const struct kern_exec *x,
+                                join_fn *join)
 {
-    struct part_plan p = part_plan_make(a, x->nth);
-    struct item it = {.a = a, .limit = {0, UINT32_MAX}, .sum_stride = part_stride(a->head_dim)};
+    struct split_plan p = split_plan_make(a, x->nth);
+    struct item it = {.a = a, .limit = {0, UINT32_MAX}, .sum_stride = partial_stride(a->head_dim)};
     uint32_t i_row = 0;
     for (uint32_t s = 0; s < a->n_seq && p.least != UINT64_MAX; s++) {
         const struct seq_cut c = seq_cut(a, &a->seqs[s], &p, 1);
@@ -109,11 +110,11 @@ INLINE void join_walk(const struct attention_args *a, const struct kern_exec *x,
             continue;
         it.seq = &a->seqs[s];
         for (it.kv_head = 0; it.kv_head < a->n_kv_head; it.kv_head++) {
-            float *parts = part_at(a, &c.shape, c.parts, it.kv_head, 0);
+            float *parts = partial_at(a, &c.shape, c.parts, it.kv_head, 0);
             item_rows(&it, 0, c.shape.n_row);
             for (uint32_t r = 0; r < c.shape.n_row; r++, i_row++)
                 if (i_row % x->nth == x->ith)
-                    join(&it, r, parts, c.shape.n_span);
+                    join(&it, r, parts, c.shape.n_split);
         }
     }
 }

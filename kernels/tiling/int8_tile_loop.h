@@ -1,33 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* quant_walk - linear_int8 around its tiles; private to kernels/, compiled into each variant.
+/* int8_tile_loop - linear_int8 around its tiles; private to kernels/, compiled into each variant.
  * Threads: as ops.h. */
-#ifndef QUIRE_KERNELS_TILING_QUANT_WALK_H
-#define QUIRE_KERNELS_TILING_QUANT_WALK_H
-#include "kernels/tiling/linear_walk.h"
-#include "kernels/ops/quant_layout.h"
+#ifndef QUIRE_KERNELS_TILING_INT8_TILE_LOOP_H
+#define QUIRE_KERNELS_TILING_INT8_TILE_LOOP_H
+#include "kernels/tiling/linear_tile_loop.h"
+#include "kernels/ops/int8_layout.h"
 #ifdef VEC_SUMS
 
-struct quant_tiles {
+struct int8_tiles {
     linear_tile_fn *const *tiles; /* [LINEAR_TILE]: tiles[r] does r + 1 rows */
-    int32_t on_top;               /* what they take a weight for more than it is: 128 or 0 */
+    int32_t weight_offset;        /* what they take a weight for more than it is: 128 or 0 */
 };
 
-struct quant_call {
+struct int8_call {
     const struct linear_int8_args *args;
-    int32_t on_top;
+    int32_t weight_offset;
 };
 
 static inline void int8_epilogue(const void *call, const float *sum, size_t row, uint32_t panel)
 {
-    const struct linear_int8_args *a = ((const struct quant_call *)call)->args;
+    const struct linear_int8_args *a = ((const struct int8_call *)call)->args;
     const struct quant_row of_row = a->rows[row];
     const uint32_t o = panel * KERN_PANEL;
-    const struct epilogue f = FINISH_OF(a);
-    const uint32_t top = (uint32_t)((const struct quant_call *)call)->on_top * (uint32_t)of_row.sum;
+    const struct epilogue f = EPILOGUE_OF(a);
+    const uint32_t top =
+        (uint32_t)((const struct int8_call *)call)->weight_offset * (uint32_t)of_row.sum;
     const int32_t *whole = (const int32_t *)(const void *)sum;
     const float *scale = (const float *)(const void *)((const char *)a->w.data +
-                                                       panel * quant_panel_bytes(a->w.n_in) +
-                                                       quant_scales_at(a->w.n_in));
+                                                       panel * int8_panel_bytes(a->w.n_in) +
+                                                       int8_panel_scales_at(a->w.n_in));
     const struct vec by = vec_set(of_row.scale);
     for (uint32_t i = 0; i < KERN_PANEL && o + i < a->w.n_out; i += 32) {
         struct vec low = vec_mul(vec_load_i32_less(whole + i, top), vec_load(scale + i));
@@ -37,23 +38,23 @@ static inline void int8_epilogue(const void *call, const float *sum, size_t row,
     }
 }
 
-static inline void quant_walk(const struct linear_int8_args *a, const struct kern_exec *x,
-                              const struct quant_tiles *tiles)
+static inline void int8_tile_loop(const struct linear_int8_args *a, const struct kern_exec *x,
+                                  const struct int8_tiles *tiles)
 {
-    const struct quant_call call = {a, tiles->on_top};
+    const struct int8_call call = {a, tiles->weight_offset};
     const struct linear_form f = {
         .x = a->x,
         .w = a->w.data,
         .x_bytes = a->x_stride,
         .x_element = 1,
-        .panel_bytes = quant_panel_bytes(a->w.n_in),
+        .panel_bytes = int8_panel_bytes(a->w.n_in),
         .k_bytes = KERN_PANEL,
         .k_step = 4,
-        .n_k = (uint32_t)quant_k(a->w.n_in),
+        .n_k = (uint32_t)int8_k(a->w.n_in),
         .n_row = a->n_row,
         .n_out = a->w.n_out,
         .tiles = tiles->tiles,
-        .y = FINISH_OF(a),
+        .y = EPILOGUE_OF(a),
     };
     linear_panels(&f, x, int8_epilogue, &call);
 }

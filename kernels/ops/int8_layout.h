@@ -1,26 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* quant_layout - sizes within a packed matrix of small integers. Private to kernels/; the picture
+/* int8_layout - sizes within a packed matrix of small integers. Private to kernels/; the picture
  * is in ops_int8.h. Threads: pure functions. */
 #ifndef QUIRE_KERNELS_OPS_INT8_LAYOUT_H
 #define QUIRE_KERNELS_OPS_INT8_LAYOUT_H
 #include "kernels/ops/ops_fp8.h"
 
-#define QUANT_ZERO 128 /* what a stored byte of 0 * scale is */
+#define INT8_ZERO 128 /* what a stored byte of 0 * scale is */
 
-static inline size_t quant_k(uint32_t n_in) /* stored */
+static inline size_t int8_k(uint32_t n_in) /* stored */
 {
-    return ((size_t)n_in + KERN_QUANT_K - 1) / KERN_QUANT_K * KERN_QUANT_K;
+    return ((size_t)n_in + KERN_INT8_K - 1) / KERN_INT8_K * KERN_INT8_K;
 }
 
 /* From the start of a panel to its scales. */
-static inline size_t quant_scales_at(uint32_t n_in)
+static inline size_t int8_panel_scales_at(uint32_t n_in)
 {
-    return quant_k(n_in) * KERN_PANEL;
+    return int8_k(n_in) * KERN_PANEL;
 }
 
-static inline size_t quant_panel_bytes(uint32_t n_in)
+static inline size_t int8_panel_bytes(uint32_t n_in)
 {
-    return quant_scales_at(n_in) + KERN_PANEL * sizeof(float);
+    return int8_panel_scales_at(n_in) + KERN_PANEL * sizeof(float);
 }
 
 /* Of e4m3 with scales of blocks (ops_fp8.h). */
@@ -31,11 +31,11 @@ static inline size_t fp8_n_block(uint32_t n_in)
 static inline size_t fp8_block_panel_bytes(uint32_t n_in)
 {
     const size_t n_interleave = KERN_PANEL / KERN_GATE_INTERLEAVE;
-    return quant_scales_at(n_in) + n_interleave * fp8_n_block(n_in) * sizeof(float);
+    return int8_panel_scales_at(n_in) + n_interleave * fp8_n_block(n_in) * sizeof(float);
 }
 
 /* Of W[o,k], from the start of o's panel. */
-static inline size_t quant_index(uint32_t o, uint32_t k)
+static inline size_t int8_index(uint32_t o, uint32_t k)
 {
     return ((size_t)(k / 4) * KERN_PANEL + o % KERN_PANEL) * 4 + k % 4;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tiles_walk - the loops around tiles.h; private to kernels/amx.
+/* tiles_loop - the loops around tiles.h; private to kernels/amx.
  *
  *     for blocks of rows
  *       for panels of this thread, as many as sums are kept of
@@ -13,27 +13,27 @@
  * for every few rows; a group's tiles go to memory and back as they are, which rounds nothing.
  *
  * Threads: as tiles.h. */
-#ifndef QUIRE_KERNELS_AMX_TILES_WALK_H
-#define QUIRE_KERNELS_AMX_TILES_WALK_H
+#ifndef QUIRE_KERNELS_AMX_TILES_LOOP_H
+#define QUIRE_KERNELS_AMX_TILES_LOOP_H
 #include "kernels/amx/tiles_step.h"
-#include "kernels/tiling/int4_walk.h"
+#include "kernels/tiling/int4_scratch.h"
 #ifdef TILES_DOT
 
 _Static_assert(sizeof(struct tiles_scratch) <= sizeof(struct int4_tiles_scratch),
                "kern_scratch_bytes counts the larger");
 
 /* The end of K in whole steps of scratch: zeros times zeros are added behind it. */
-INLINE void tail_of_x(struct tiles_walk *t, uint32_t n_row)
+INLINE void tail_of_x(struct tiles_loop *t, uint32_t n_row)
 {
     for (uint32_t r = 0; t->last && t->n_tail && r < n_row; r++)
         memcpy(t->s->x_tail[r], t->x + r * t->f->x_bytes + t->steps.end * STEP_BYTES, t->n_tail);
 }
 
 /* Rows t->x …, low + high of them, outputs of half `half` of the panel. */
-INLINE void group_half(struct tiles_walk *t, int half)
+INLINE void group_half(struct tiles_loop *t, int half)
 {
     const char *w = t->w + (size_t)half * 128, *x = t->x;
-    float *sum = t->s->sum[t->turn];
+    float *sum = t->s->sum[t->buffer];
     tail_of_x(t, t->low + t->high);
     tiles_begin(t);
     for (size_t i = t->steps.begin; i < t->steps.end; i++) {
@@ -53,16 +53,16 @@ INLINE void group_half(struct tiles_walk *t, int half)
 }
 
 /* `alone`: there are no other rows. */
-INLINE void group_whole(struct tiles_walk *t, const bool alone)
+INLINE void group_whole(struct tiles_loop *t, const bool alone)
 {
     const struct tiles_form *f = t->f;
-    float *sum = t->s->sum[t->turn];
+    float *sum = t->s->sum[t->buffer];
     tail_of_x(t, t->low);
     tiles_begin(t);
     for (size_t i = t->steps.begin; i < t->steps.end; i++) {
         step_whole(t, t->x + i * STEP_BYTES, f->x_bytes, t->w + i * STEP_PANEL, alone);
         if (!alone)
-            tiles_ahead(t);
+            tiles_prefetch(t);
         tiles_epilogue(t, t->quota);
     }
     if (!t->last) {
@@ -86,7 +86,7 @@ INLINE size_t units_of(size_t n_row)
 
 /* The slice's sums of a panel that starts at output o; rows are those of one block. kept: a place
  * for each group. */
-INLINE void tiles_panel(struct tiles_walk *t, struct range rows, uint32_t o,
+INLINE void tiles_panel(struct tiles_loop *t, struct range rows, uint32_t o,
                         float (*kept)[UNIT_SUMS])
 {
     const struct tiles_form *f = t->f;
@@ -131,7 +131,7 @@ INLINE void tiles_panel(struct tiles_walk *t, struct range rows, uint32_t o,
 }
 
 /* One slice of K times some panels. */
-INLINE void tiles_slice(struct tiles_walk *t, struct range rows, struct range panels)
+INLINE void tiles_slice(struct tiles_loop *t, struct range rows, struct range panels)
 {
     const size_t n_unit = units_of(rows.end - rows.begin);
     const size_t n_step = t->steps.end - t->steps.begin, n_line = n_step * (STEP_PANEL / 64);
@@ -146,7 +146,7 @@ INLINE void tiles_slice(struct tiles_walk *t, struct range rows, struct range pa
 }
 
 /* The thread's panels for one block of rows, in n_slice slices. */
-INLINE void tiles_block(struct tiles_walk *t, struct range rows, struct range panels,
+INLINE void tiles_block(struct tiles_loop *t, struct range rows, struct range panels,
                         size_t n_slice)
 {
     const size_t n_step = t->f->k_bytes / STEP_BYTES;
@@ -162,11 +162,11 @@ INLINE void tiles_block(struct tiles_walk *t, struct range rows, struct range pa
     }
 }
 
-INLINE void tiles_walk(const struct tiles_form *f, const struct kern_exec *x,
+INLINE void tiles_loop(const struct tiles_form *f, const struct kern_exec *x,
                        tiles_epilogue_fn *epilogue)
 {
     const struct range panels = split((f->n_out + KERN_PANEL - 1) / KERN_PANEL, x);
-    struct tiles_walk t = {
+    struct tiles_loop t = {
         .f = f,
         .s = x->scratch,
         .epilogue = epilogue,

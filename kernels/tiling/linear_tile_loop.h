@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* linear_walk - the loops around the micro-kernels of linear; private to kernels/, compiled into
+/* linear_tile_loop - the loops around the micro-kernels of linear; private to kernels/, compiled into
  * each variant.
  *
  * A micro-kernel (linear_tile.h) adds a slice of K to the sums of 1 to LINEAR_TILE rows x one
@@ -19,8 +19,8 @@
  * What the elements are, how a panel lies and what becomes of its sums is the form's; the loops are
  * the same for floats and for small integers (whose sums are int32 in the same places).
  * Threads: as ops.h. */
-#ifndef QUIRE_KERNELS_TILING_LINEAR_WALK_H
-#define QUIRE_KERNELS_TILING_LINEAR_WALK_H
+#ifndef QUIRE_KERNELS_TILING_LINEAR_TILE_LOOP_H
+#define QUIRE_KERNELS_TILING_LINEAR_TILE_LOOP_H
 #include "kernels/tiling/linear_tile.h"
 #include "kernels/wide/epilogue.h"
 #ifdef VEC_SUMS
@@ -63,7 +63,7 @@ static inline uint32_t linear_slice(const struct linear_form *f, uint32_t n_tile
     const uint32_t most =
         (n_tile > LINEAR_FEW ? LINEAR_SLICE : LINEAR_SLICE / 2) / (uint32_t)f->k_bytes;
     const uint32_t n_slice = (f->n_k + most - 1) / most;
-    LINEAR_HOLDS(n_slice > 0); /* there is K */
+    LINEAR_ASSUME(n_slice > 0); /* there is K */
     return n_tile == 1 ? f->n_k : ((f->n_k + n_slice - 1) / n_slice + 3) / 4 * 4;
 }
 
@@ -73,11 +73,11 @@ linear_rows(const struct linear_panel *p, struct linear_tile *t, struct range ro
 {
     const struct linear_form *f = p->f;
     const uint32_t o = p->panel * KERN_PANEL;
-    LINEAR_HOLDS(rows.end - rows.begin - 1 < LINEAR_TILE);
+    LINEAR_ASSUME(rows.end - rows.begin - 1 < LINEAR_TILE);
     t->x = (const char *)t->x + (rows.begin - p->rows.begin) * f->x_bytes;
     t->sum = p->sum + (rows.begin - p->rows.begin) * KERN_PANEL;
     if (last)
-        finish_ahead(&f->y, rows, o, f->n_out - o < KERN_PANEL ? f->n_out - o : KERN_PANEL);
+        epilogue_prefetch(&f->y, rows, o, f->n_out - o < KERN_PANEL ? f->n_out - o : KERN_PANEL);
     f->tiles[rows.end - rows.begin - 1](t);
     for (size_t i = rows.begin; last && i < rows.end; i++)
         p->epilogue(p->args, p->sum + (i - p->rows.begin) * KERN_PANEL, i, p->panel);
@@ -91,7 +91,7 @@ static inline __attribute__((always_inline)) void linear_panel(const struct line
     const size_t n_row = p->rows.end - p->rows.begin, step_bytes = f->k_step * f->k_bytes;
     const uint32_t n_tile = (uint32_t)((n_row + LINEAR_TILE - 1) / LINEAR_TILE);
     const uint32_t slice = linear_slice(f, n_tile);
-    LINEAR_HOLDS(n_tile > 0);
+    LINEAR_ASSUME(n_tile > 0);
     const size_t ahead = (step_bytes + n_tile - 1) / n_tile;
     for (uint32_t k = 0; k < f->n_k; k += slice) {
         const int last = f->n_k - k <= slice;
@@ -99,7 +99,7 @@ static inline __attribute__((always_inline)) void linear_panel(const struct line
         struct linear_tile t = {.x_bytes = f->x_bytes, .w = w + k * f->k_bytes, .first = k == 0};
         t.n_k = last ? f->n_k - k : slice;
         t.next.step = ahead;
-        t.next.p = n_tile == 1 ? (const char *)t.w + LINEAR_AHEAD : next;
+        t.next.p = n_tile == 1 ? (const char *)t.w + LINEAR_PREFETCH : next;
         /* tiles of equal size, so that none is left with one row */
         for (uint32_t i = 0; i < n_tile; i++) {
             t.x = x + k * f->x_element;
@@ -143,15 +143,15 @@ static inline __attribute__((always_inline)) void linear_panels(const struct lin
 static inline void linear_epilogue(const void *args, const float *sum, size_t row, uint32_t panel)
 {
     const struct linear_args *a = args;
-    const struct epilogue f = FINISH_OF(a);
+    const struct epilogue f = EPILOGUE_OF(a);
     const uint32_t end = a->w.n_out;
     for (uint32_t i = 0, o = panel * KERN_PANEL; i < KERN_PANEL && o + i < end; i += 32)
         epilogue_pair(&f, vec_load(sum + i), vec_load(sum + i + 16), row, o + i,
                       end - o - i < 32 ? end - o - i : 32);
 }
 
-static inline void linear_walk(const struct linear_args *a, const struct kern_exec *x,
-                               linear_tile_fn *const *tiles)
+static inline void linear_tile_loop(const struct linear_args *a, const struct kern_exec *x,
+                                    linear_tile_fn *const *tiles)
 {
     const size_t x_element = a->x_dtype == DT_BF16 ? 2 : 4;
     const size_t k_bytes = KERN_PANEL * (a->w.dtype == DT_F32 ? 4u : 2u);
@@ -168,7 +168,7 @@ static inline void linear_walk(const struct linear_args *a, const struct kern_ex
         .n_row = a->n_row,
         .n_out = a->w.n_out,
         .tiles = tiles,
-        .y = FINISH_OF(a),
+        .y = EPILOGUE_OF(a),
     };
     linear_panels(&f, x, linear_epilogue, a);
 }

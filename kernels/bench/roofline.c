@@ -16,7 +16,7 @@ static const char *const read_names[READ_COUNT][2] = {
      "read, one contiguous part per thread, huge pages"},
     {"read, the next 32 KiB in eight streams, small pages",
      "read, the next 32 KiB in eight streams, huge pages"},
-    {"read, 64 KiB chunks in turn, small pages", "read, 64 KiB chunks in turn, huge pages"},
+    {"read, 64 KiB chunks round robin, small pages", "read, 64 KiB chunks round robin, huge pages"},
     {"read, four rows of 1792 bytes at once, small pages",
      "read, four rows of 1792 bytes at once, huge pages"},
 };
@@ -29,7 +29,7 @@ static void add_row(struct roofline *r, const struct roofline_options *o, struct
     r->n_row++;
 }
 
-/* Half of what is free, at most READ_BYTES. */
+/* Half of the free memory, at most READ_BYTES. */
 static size_t read_bytes(void)
 {
     size_t bytes = READ_BYTES;
@@ -64,8 +64,7 @@ static FALLIBLE measure_reads(struct roofline *r, struct team *team,
     return Q_OK;
 }
 
-/* What the threads pay to meet once. On cores that others use too the best of many is what counts,
- * hence short runs. */
+/* The cost of a barrier. On a busy machine the best of many short runs is used. */
 static void measure_barrier(struct roofline *r, struct team *team, const struct roofline_options *o)
 {
     double us[BARRIER_RUNS];

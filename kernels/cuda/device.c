@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of kernels/device.h on CUDA's runtime API, whose library is linked into this one and
- * finds the driver by itself.
+/* The table of kernels/device.h on CUDA's runtime API. The runtime is linked statically and loads
+ * the driver.
  *
- * An error of a launch or a copy stays with the runtime until it is asked (cudaGetLastError), and
- * one of a kernel that ran stays until the process ends: check() and whoever waits say it. Graphs
- * are recorded in the thread's own mode: another thread's allocation does not break a recording. */
+ * The runtime keeps the error of a launch or a copy until cudaGetLastError is called, and the error
+ * of a running kernel until the process ends: check() and the waiting functions return it. Graphs
+ * are captured in thread-local mode: an allocation in another thread does not break a capture. */
 #include <stdio.h>
 #include <string.h>
 #include "common/mem.h"
@@ -18,13 +18,13 @@
 
 #define CAPABILITY_LEAST 80 /* 8.0: bf16 in the tensor cores */
 #define MIB              1048576.0
-#define LT_WORKSPACE     ((size_t)32 << 20) /* bytes; what NVIDIA advises for Hopper */
+#define LT_WORKSPACE     ((size_t)32 << 20) /* bytes; NVIDIA's recommendation for Hopper */
 
 static enum q_code failed(cudaError_t rc, const char *what, struct q_err *e)
 {
     if (rc == cudaSuccess)
         return Q_OK;
-    (void)cudaGetLastError(); /* it is told here */
+    (void)cudaGetLastError(); /* the error is returned here */
     return q_fail(e, rc == cudaErrorMemoryAllocation ? Q_NO_MEMORY : Q_IO, "CUDA: %s: %s (%s)",
                   what, cudaGetErrorString(rc), cudaGetErrorName(rc));
 }
@@ -76,15 +76,15 @@ static enum q_code cuda_open(struct device **out, const struct device_options *o
     if (rc)
         return rc;
     if (o->index >= (uint32_t)n)
-        return q_fail(e, Q_NOT_FOUND, "CUDA: device %u, there %s %d", o->index,
-                      n == 1 ? "is" : "are", n);
+        return q_fail(e, Q_NOT_FOUND, "CUDA: device %u does not exist: this machine has %d",
+                      o->index, n);
     if ((rc = failed(cudaGetDeviceProperties(&p, (int)o->index), "its properties", e)))
         return rc;
     if (p.major * 10 + p.minor < CAPABILITY_LEAST)
-        return q_fail(e, Q_UNSUPPORTED,
-                      "CUDA: device %u, %.90s, has compute capability %d.%d, %d.%d is needed",
-                      o->index, p.name, p.major, p.minor, CAPABILITY_LEAST / 10,
-                      CAPABILITY_LEAST % 10);
+        return q_fail(
+            e, Q_UNSUPPORTED,
+            "CUDA: device %u (%.90s) has compute capability %d.%d; %d.%d or newer is required",
+            o->index, p.name, p.major, p.minor, CAPABILITY_LEAST / 10, CAPABILITY_LEAST % 10);
     if ((rc = failed(cudaSetDevice((int)o->index), "choosing the device", e)))
         return rc;
     struct device *d = q_calloc(1, sizeof *d);
@@ -159,8 +159,10 @@ static enum q_code cuda_alloc(struct device *d, void **out, size_t n, const char
         return Q_OK;
     (void)cudaGetLastError();
     (void)cudaMemGetInfo(&left, &all);
-    return q_fail(e, Q_NO_MEMORY, "CUDA: %s takes %.1f MiB, %.1f of the card's %.1f MiB are free",
-                  what, (double)n / MIB, (double)left / MIB, (double)all / MIB);
+    return q_fail(
+        e, Q_NO_MEMORY,
+        "CUDA: out of memory for %s: %.1f MiB needed, %.1f MiB of the card's %.1f MiB are free",
+        what, (double)n / MIB, (double)left / MIB, (double)all / MIB);
 }
 
 static void cuda_release(struct device *d, void *p)
@@ -176,8 +178,8 @@ static enum q_code cuda_host_alloc(struct device *d, void **out, size_t n, const
     if (cudaHostAlloc(out, n, cudaHostAllocDefault) == cudaSuccess)
         return Q_OK;
     (void)cudaGetLastError();
-    return q_fail(e, Q_NO_MEMORY, "CUDA: %s: no %.1f MiB of host memory that the device can read",
-                  what, (double)n / MIB);
+    return q_fail(e, Q_NO_MEMORY, "CUDA: out of pinned host memory for %s: %.1f MiB needed", what,
+                  (double)n / MIB);
 }
 
 static void cuda_host_free(struct device *d, void *p)
@@ -416,8 +418,9 @@ static enum q_code cuda_tune(struct device *d, const struct device_tuning *what,
     };
     *out = (struct device_tuned){0};
     if (!d->lt) {
-        snprintf(out->note, sizeof out->note, "%s%s",
-                 d->deterministic ? "our own kernels, deterministic" : "no cuBLASLt: ", d->why);
+        snprintf(
+            out->note, sizeof out->note, "%s%s",
+            d->deterministic ? "deterministic: cuBLASLt is not used" : "no cuBLASLt: ", d->why);
         return Q_OK;
     }
     snprintf(t.card.name, sizeof t.card.name, "%s", d->props.name);

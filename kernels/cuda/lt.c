@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* To cuBLASLt everything is column-major, so our row-major W is [n_in, n_out] there, x [n_in,
- * n_row] and y [n_out, n_row]: y = W^T x, the one form that it has for int8 and fp8 too.
+/* cuBLASLt is column-major, so our row-major W is [n_in, n_out] there, x [n_in, n_row] and y
+ * [n_out, n_row]: y = W^T x, the only form that it supports for int8 and fp8 too.
  *
- * A shape's descriptions are made once, when it is first heard of (by the tuner or from the file);
- * a call sets only what may differ: rows, steps between them, the bias's address. */
+ * A shape's descriptors are made once, at its first use (by the tuner or from the file); a call
+ * sets only the values that may differ: rows, row strides, the bias's address. */
 #include "kernels/cuda/lt.h"
 #include <string.h>
 #include "common/mem.h"
@@ -62,7 +62,7 @@ enum q_code lt_open(struct lt **out, const struct lt_api *api, size_t workspace_
     const int status = api->create(&lt->handle);
     if (status != LT_OK) {
         q_free(lt);
-        return q_fail(e, Q_IO, "cuBLASLt: it does not start (status %d)", status);
+        return q_fail(e, Q_IO, "cuBLASLt: initialization failed with status %d", status);
     }
     *out = lt;
     return Q_OK;

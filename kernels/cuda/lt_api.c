@@ -61,8 +61,8 @@ static const struct {
     {"cublasLtMatmul", &api.matmul},
 };
 
-/* Where the loader looks (the toolkit's packages, LD_LIBRARY_PATH), then where the toolkit's own
- * installer puts it. 13 is the version this library's runtime is of; 12's works as well. */
+/* The loader's search path (the toolkit's packages, LD_LIBRARY_PATH), then the folders of the
+ * toolkit's installer. 13 is the version of the linked runtime; 12 works too. */
 static const char *const places[] = {"libcublasLt.so.13", "/usr/local/cuda/lib64/libcublasLt.so.13",
                                      "/usr/local/cuda/targets/x86_64-linux/lib/libcublasLt.so.13",
                                      "libcublasLt.so.12",
@@ -81,7 +81,7 @@ const struct lt_api *lt_api_open(char why[LT_WHY_MAX])
     for (size_t i = 0; library && i < sizeof functions / sizeof *functions; i++) {
         void *symbol = dlsym(library, functions[i].name);
         if (!symbol) {
-            snprintf(why, LT_WHY_MAX, "libcublasLt has no %s", functions[i].name);
+            snprintf(why, LT_WHY_MAX, "libcublasLt lacks the function %s", functions[i].name);
             return NULL;
         }
         memcpy(functions[i].to, &symbol, sizeof symbol);

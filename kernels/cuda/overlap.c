@@ -64,7 +64,7 @@ static void launch_chain(const struct chain *c, struct device_stream *s)
     }
 }
 
-/* One run, by `graph` when there is one; what it makes is in host->x. */
+/* One run, by `graph` if it is not NULL; the result is in host->x. */
 static FALLIBLE run_chain(const struct chain *c, struct device_stream *s,
                           struct device_graph *graph, struct q_err *e)
 {
@@ -113,7 +113,7 @@ enum q_code overlap_trial_run(struct overlap_trial *out, const struct device_lin
                               const struct device_link *early, struct overlap_size size,
                               struct q_err *e)
 {
-    static const char what[] = "the trial of kernels that begin early";
+    static const char what[] = "the trial of overlapping kernels";
     struct chain c = {apart->t, apart->d, apart->t->kern(apart->d), NULL, NULL, size};
     void *host = NULL, *card = NULL;
     enum q_code rc;

@@ -61,7 +61,7 @@ static void fill_head(struct trial *t, uint16_t *to, uint32_t n)
     }
 }
 
-/* Blocks of the pool in an order that is none; the cache of what is in them. */
+/* Shuffled blocks of the pool, and random contents of the cache. */
 static void fill_cache(struct trial *t, const struct problem *p)
 {
     struct room *h = t->host;
@@ -166,7 +166,8 @@ static FALLIBLE solve(struct attention_trial *r, struct trial *t, const struct p
     enum q_code rc;
     fill_cache(t, p);
     if (on->t->plan_bytes(on->d, &l) > PLAN_MAX)
-        return q_fail(e, Q_NO_SPACE, "attention's trial: a plan of %zu bytes, there is room for %u",
+        return q_fail(e, Q_NO_SPACE,
+                      "trial of attention: the plan has %zu bytes, more than the buffer's %u",
                       on->t->plan_bytes(on->d, &l), PLAN_MAX);
     on->t->plan(on->d, t->host->plan, &l, t->host->seqs, SEQS);
     on->t->copy(on->s, t->card, t->host, sizeof *t->host);

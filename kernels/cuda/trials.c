@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What has not run on a card yet is taken on trial, when a card is opened: its answers decide, and
- * device_props.note has them. Nothing else is on the device then, so that a trial which breaks it
- * costs a beginning anew. */
+/* Kernels that were never tested on a card are tried when a card is opened: their results determine
+ * whether they are used, and device_props.note reports it. No other work is on the device then, so
+ * that a trial that breaks the device costs only a restart. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,17 +16,18 @@
 #define OVERLAP_VARIABLE "QUIRE_CUDA_OVERLAP" /* likewise */
 #define OVERLAP_OFF      OVERLAP_VARIABLE "=0"
 
-/* An error of a kernel stays until the process ends or the device begins anew: nothing else is on
- * it yet. */
+/* A kernel's error persists until the process ends or the device is reset; the device has no other
+ * work yet. */
 static FALLIBLE begin_anew(struct device *d, const char *off, const struct q_err *why,
                            struct q_err *e)
 {
     if (cudaDeviceReset() == cudaSuccess && cudaSetDevice(d->index) == cudaSuccess &&
         cudaFree(NULL) == cudaSuccess)
         return Q_OK;
-    return q_fail(e, Q_IO,
-                  "CUDA: a trial of kernels left the device unusable (%.120s); %s does without it",
-                  why->message, off);
+    return q_fail(
+        e, Q_IO,
+        "CUDA: a trial of kernels left the device unusable (%.120s); set %s to skip the trial",
+        why->message, off);
 }
 
 static bool is_off(const char *variable)
@@ -35,7 +36,7 @@ static bool is_off(const char *variable)
     return wanted && strcmp(wanted, "0") == 0;
 }
 
-/* A sentence more for the log. */
+/* Append a sentence to the note for the log. */
 static __attribute__((format(printf, 2, 3))) void note(struct device *d, const char *fmt, ...)
 {
     char *at = d->props.note + strlen(d->props.note);
@@ -59,27 +60,27 @@ static FALLIBLE run_trial(struct device *d, struct attention_trial *r, struct q_
     return rc;
 }
 
-/* Kernels that need more of the card, besides those that d has. */
+/* Add the kernels that require these bits. */
 static void add_caps(struct device *d, uint32_t more)
 {
     kern_table_cuda(&d->kern, d->kern.caps | more);
 }
 
-/* Attention by wgmma has run on no card yet: a card's first answer decides. */
+/* Attention by wgmma is used if its results on this card pass the trial. */
 static FALLIBLE try_attention(struct device *d, bool same_bits, struct q_err *e)
 {
     struct attention_trial r = {0};
     struct q_err why = Q_ERR_INIT;
     if (run_trial(d, &r, &why)) {
-        note(d, "attention of prompts by mma.sync: wgmma failed its trial: %.160s", why.message);
+        note(d, "attention of prompts by mma.sync: the trial of wgmma failed: %.160s", why.message);
         return begin_anew(d, WGMMA_OFF, &why, e);
     }
     const bool holds = attention_trial_holds(&r, same_bits);
     note(d,
-         "attention of prompts by %s: of %u outputs by wgmma and by mma.sync %u differ, at most by "
+         "attention of prompts by %s: of %u outputs of wgmma, %u differ from mma.sync, by at most "
          "%.3g of the largest%s",
          holds ? "wgmma" : "mma.sync", r.n, r.n_differ, r.worst,
-         same_bits ? "; deterministic: none may" : "");
+         same_bits ? "; deterministic mode requires equal bits" : "");
     if (holds)
         add_caps(d, CAP_SM90A);
     return Q_OK;
@@ -98,7 +99,7 @@ static FALLIBLE run_products(struct device *d, struct linear_trial r[LINEAR_TYPE
     return rc;
 }
 
-/* The same of products, type by type. */
+/* The same for products, by type. */
 static FALLIBLE try_products(struct device *d, bool same_bits, struct q_err *e)
 {
     static const uint32_t caps[LINEAR_TYPES] = {CAP_SM90A_LINEAR, CAP_SM90A_LINEAR, CAP_SM90A_I8,
@@ -109,7 +110,7 @@ static FALLIBLE try_products(struct device *d, bool same_bits, struct q_err *e)
     uint32_t held = CAP_SM90A_ALL & ~(uint32_t)CAP_SM90A;
     size_t n = 0;
     if (run_products(d, r, &why)) {
-        note(d, "products by mma.sync: wgmma failed its trial: %.160s", why.message);
+        note(d, "products by mma.sync: the trial of wgmma failed: %.160s", why.message);
         return begin_anew(d, WGMMA_OFF, &why, e);
     }
     for (int i = 0; i < LINEAR_TYPES; i++) /* bf16 and f16 only together */
@@ -119,7 +120,7 @@ static FALLIBLE try_products(struct device *d, bool same_bits, struct q_err *e)
         n += (size_t)snprintf(said + n, sizeof said - n, "%s%s by %s (%.3g)", i ? ", " : "",
                               linear_type_names[i], held & caps[i] ? "wgmma" : "mma.sync",
                               r[i].worst);
-    note(d, "products of many rows, and by how much of the largest the two differ: %s", said);
+    note(d, "products of many rows (in brackets the largest relative difference): %s", said);
     add_caps(d, held);
     return Q_OK;
 }
@@ -132,7 +133,7 @@ static FALLIBLE try_wgmma(struct device *d, bool same_bits, struct q_err *e)
         return Q_OK;
     kern_table_cuda(&d->kern, all & ~(uint32_t)CAP_SM90A_ALL);
     if (is_off(WGMMA_VARIABLE)) {
-        note(d, "attention of prompts and products by mma.sync: " WGMMA_OFF);
+        note(d, "attention of prompts and products by mma.sync: set by " WGMMA_OFF);
         return Q_OK;
     }
     rc = try_attention(d, same_bits, e);
@@ -154,7 +155,7 @@ static FALLIBLE run_overlap(struct device *d, struct overlap_trial *r, struct q_
     return rc;
 }
 
-/* The same of kernels that begin before the one ahead has ended. */
+/* The same for kernels that begin before the previous one has ended. */
 static FALLIBLE try_overlap(struct device *d, struct q_err *e)
 {
     struct overlap_trial r = {0};
@@ -162,17 +163,17 @@ static FALLIBLE try_overlap(struct device *d, struct q_err *e)
     if (!cuda_code_waits())
         return Q_OK;
     if (is_off(OVERLAP_VARIABLE)) {
-        note(d, "kernels one after the other: " OVERLAP_OFF);
+        note(d, "kernels one after the other: set by " OVERLAP_OFF);
         return Q_OK;
     }
     const enum q_code rc = run_overlap(d, &r, &why);
     d->overlaps = !rc && r.n_wrong == 0;
     if (rc) {
-        note(d, "kernels one after the other: those that begin early failed their trial: %.160s",
+        note(d, "kernels one after the other: the trial of overlapping kernels failed: %.160s",
              why.message);
         return begin_anew(d, OVERLAP_OFF, &why, e);
     }
-    note(d, "kernels %s: %u of %u runs of %u had other bits",
+    note(d, "kernels %s: %u of %u runs of %u kernels differed in bits",
          d->overlaps ? "begin early" : "one after the other", r.n_wrong, r.n_run,
          r.n_kernel / r.n_run);
     return Q_OK;

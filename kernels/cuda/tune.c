@@ -10,7 +10,7 @@
 #define SAMPLE_ROWS  6u
 #define HOPELESS     1.5f /* times the best so far, in a first run */
 #define X_SCALE      0.0078125f
-#define ROW_MULTIPLE 64u /* elements, as the walk's rows */
+#define ROW_MULTIPLE 64u /* elements, as the rows of the device executor */
 
 struct bench {
     const struct tuner *t;
@@ -18,7 +18,7 @@ struct bench {
     struct device_tuned *out;
     struct tune_table table;
     int64_t start_ms;
-    bool is_ready; /* what follows is there */
+    bool is_ready; /* the following buffers are allocated */
     void *x, *y;
     float *bias;
     struct quant_row *rows;
@@ -129,13 +129,13 @@ static enum q_code make_buffers(struct bench *b, struct q_err *e)
     b->host_bytes = SAMPLE_ROWS * row > BLOCK_BYTES ? SAMPLE_ROWS * row : BLOCK_BYTES;
     b->own = q_alloc(SAMPLE_ROWS * row);
     if (!b->own)
-        return q_fail(e, Q_NO_MEMORY, "out of memory for rows to compare");
-    if ((rc = t->alloc(d, &b->x, x, "inputs to time products with", e)) ||
+        return q_fail(e, Q_NO_MEMORY, "tuning: out of memory for a sample of rows");
+    if ((rc = t->alloc(d, &b->x, x, "inputs of timed products", e)) ||
         (rc = t->alloc(d, &b->y, y, "outputs of timed products", e)) ||
-        (rc = t->alloc(d, &rows, n_row * sizeof *b->rows, "scales to time products with", e)))
+        (rc = t->alloc(d, &rows, n_row * sizeof *b->rows, "scales of timed products", e)))
         return rc;
     b->rows = rows;
-    if ((rc = t->alloc(d, &bias, n_out * sizeof *b->bias, "a bias to time products with", e)))
+    if ((rc = t->alloc(d, &bias, n_out * sizeof *b->bias, "bias of timed products", e)))
         return rc;
     b->bias = bias;
     if ((rc = t->host_alloc(d, &b->host, b->host_bytes, "a sample of products", e)) ||
@@ -296,9 +296,9 @@ static float value(const void *rows, enum dtype dtype, size_t i)
                              : bf16_to_f32(h[i]);
 }
 
-/* What rounding explains, as a part of the row's largest: sums of integers are exact, of floats
- * differ in their order, of e4m3 in how many bits the tensor cores keep of them (Hopper: about 14);
- * a 16-bit y may be rounded the other way. */
+/* The rounding error, relative to the row's largest value: integer sums are exact, float sums
+ * differ by their order, e4m3 sums by the precision of the tensor cores (Hopper: about 14 bits); a
+ * 16-bit y may be rounded the other way. */
 static float tolerance(const struct device_product *p)
 {
     const float sums = p->x_dtype == DT_I8        ? 0x1p-20f
@@ -384,7 +384,7 @@ static enum q_code choose_algorithm(struct bench *b, struct trial *r, struct q_e
     return Q_OK;
 }
 
-/* Is there anything to choose for this bucket? What is on disk is taken. */
+/* True if this bucket has no choice yet; a choice on disk is used. */
 static bool is_open(struct bench *b, const struct trial *r)
 {
     const struct tune_entry *x = tune_find(&b->table, &r->shape, r->bucket);
@@ -441,7 +441,7 @@ enum q_code tune_products(const struct tuner *t, const struct device_tuning *wha
     for (uint32_t i = 0; i < what->n && !rc; i++)
         rc = tune_product(&b, &what->products[i], e);
     lt_set_trial(t->lt, NULL);
-    if (rc == Q_NO_MEMORY) { /* what was chosen until then stays */
+    if (rc == Q_NO_MEMORY) { /* earlier choices are kept */
         note(out, e->message);
         q_err_reset(e);
         rc = Q_OK;

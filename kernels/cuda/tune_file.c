@@ -11,7 +11,7 @@
 #include "common/mem.h"
 
 #define FIRST_LINE "quire-tune 1"
-#define TEXT_MAX   512u /* bytes of a line; the longest there can be has 260 */
+#define TEXT_MAX   512u /* bytes of a line; the longest possible line has 260 */
 #define SIDE_MAX   (1u << 24)
 
 static const char *const kind_names[LT_KINDS] = {
@@ -122,7 +122,7 @@ void tune_print(struct buf *out, const struct tune_table *t, const struct tune_c
 }
 
 /* ---- reading ---- */
-struct words { /* what is left of a line */
+struct words { /* the rest of a line */
     const char *at;
 };
 
@@ -244,7 +244,7 @@ static bool check_sum(const char *text, size_t *n)
 #endif
 }
 
-/* The lines that say what the file is for, word for word; *at becomes where they end. */
+/* Compare the head lines, which identify the card, exactly; *at becomes their end. */
 static enum q_code check_head(size_t *at, const struct tune_card *card, const char *text, size_t n,
                               struct q_err *e)
 {
@@ -260,8 +260,8 @@ static enum q_code check_head(size_t *at, const struct tune_card *card, const ch
         int n_found = 0;
         while (i + (size_t)n_found < n && text[i + (size_t)n_found] != '\n' && n_found < 80)
             n_found++;
-        rc = q_fail(e, Q_MISMATCH, "it is for \"%.*s\", this is \"%.*s\"", n_found, text + i,
-                    (int)strcspn(want.data + i, "\n"), want.data + i);
+        rc = q_fail(e, Q_MISMATCH, "the file is for \"%.*s\", this machine has \"%.*s\"", n_found,
+                    text + i, (int)strcspn(want.data + i, "\n"), want.data + i);
     }
     *at = want.len;
     buf_release(&want);
@@ -277,11 +277,12 @@ static enum q_code read_lines(struct tune_table *t, const char *text, size_t n, 
         const char *end = memchr(text + at, '\n', n - at);
         const size_t length = end ? (size_t)(end - text) - at : 0;
         if (!end || length >= sizeof copy || memchr(text + at, '\0', length))
-            return q_fail(e, Q_CORRUPT, "line %u is no line of a tune file", line);
+            return q_fail(e, Q_CORRUPT,
+                          "line %u is too long, contains a NUL byte or lacks a newline", line);
         memcpy(copy, text + at, length);
         copy[length] = '\0';
         if (!read_entry(&x, copy))
-            return q_fail(e, Q_CORRUPT, "line %u is no choice: \"%.60s\"", line, copy);
+            return q_fail(e, Q_CORRUPT, "line %u is malformed: \"%.60s\"", line, copy);
         enum q_code rc = tune_add(t, &x, e);
         if (rc)
             return rc;
@@ -298,7 +299,7 @@ enum q_code tune_parse(struct tune_table *t, const struct tune_card *card, const
     if (n < sizeof FIRST_LINE || memcmp(text, FIRST_LINE "\n", sizeof FIRST_LINE) != 0)
         return q_fail(e, Q_CORRUPT, "line 1 is not \"" FIRST_LINE "\"");
     if (!check_sum(text, &n))
-        return q_fail(e, Q_CORRUPT, "its sum does not agree with it");
+        return q_fail(e, Q_CORRUPT, "the checksum does not match; the file is damaged");
     if (!(rc = check_head(&at, card, text, n, e)))
         rc = read_lines(t, text + at, n - at, 6, e);
     if (rc)
@@ -338,15 +339,15 @@ static enum q_code make_dirs(const char *dir, struct q_err *e)
 {
     char path[PATH_MAX];
     if (snprintf(path, sizeof path, "%s", dir) >= (int)sizeof path)
-        return q_fail(e, Q_TOO_LARGE, "path longer than %d bytes: %.100s", PATH_MAX, dir);
+        return q_fail(e, Q_TOO_LARGE, "the path has more than %d bytes: %.100s", PATH_MAX, dir);
     for (char *p = path + 1; *p; p++)
         if (*p == '/') {
             *p = '\0';
-            (void)mkdir(path, 0777); /* the last one says what is wrong */
+            (void)mkdir(path, 0777); /* an error shows at the last one */
             *p = '/';
         }
     if (mkdir(path, 0777) != 0 && errno != EEXIST)
-        return q_fail(e, Q_IO, "%.150s: cannot make the folder: %s", dir, strerror(errno));
+        return q_fail(e, Q_IO, "%.150s: cannot create the folder: %s", dir, strerror(errno));
     return Q_OK;
 }
 

@@ -15,9 +15,11 @@ static void each_cause_has_its_message(void **state)
         {0, "CUDA driver version is insufficient for CUDA runtime version", Q_NOT_FOUND,
          "CUDA: no device: this machine has no NVIDIA driver (libcuda.so.1)"},
         {12040, "CUDA driver version is insufficient for CUDA runtime version", Q_UNSUPPORTED,
-         "CUDA: the NVIDIA driver is for CUDA 12.4, this build needs one for 13.0 or newer"},
+         "CUDA: the NVIDIA driver supports CUDA 12.4, this build requires 13.0 or newer; update "
+         "the driver"},
         {DRIVER_LEAST - 10, "", Q_UNSUPPORTED,
-         "CUDA: the NVIDIA driver is for CUDA 12.99, this build needs one for 13.0 or newer"},
+         "CUDA: the NVIDIA driver supports CUDA 12.99, this build requires 13.0 or newer; update "
+         "the driver"},
         {DRIVER_LEAST, "no CUDA-capable device is detected", Q_NOT_FOUND,
          "CUDA: no device: no CUDA-capable device is detected"},
     };

@@ -469,8 +469,9 @@ static void of_another_machine(void **state)
     other = card;                 \
     other.field = value;          \
     assert_fails(tune_parse(&t, &other, text.data, text.len, &e), Q_MISMATCH, part, &e)
-    OTHER(name[0], 'B', "it is for \"card Test Card 80GB (PCIe)\", this is \"card Best");
-    OTHER(minor, 1, "it is for \"capability 9.0\", this is \"capability 9.1\"");
+    OTHER(name[0], 'B',
+          "the file is for \"card Test Card 80GB (PCIe)\", this machine has \"card Best");
+    OTHER(minor, 1, "the file is for \"capability 9.0\", this machine has \"capability 9.1\"");
     OTHER(driver, 13010, "driver 13010");
     OTHER(library, 120900, "library 120900");
     buf_release(&text);
@@ -493,7 +494,7 @@ static void two_writers(void **state)
     assert_same(&a, &both);
     tune_table_release(&a);
     assert_fails(tune_load(&a, &card, "/nowhere", &e), Q_NOT_FOUND, "cannot open", &e);
-    assert_fails(tune_save(&b, &card, "/proc/nowhere", &e), Q_IO, "cannot make the folder", &e);
+    assert_fails(tune_save(&b, &card, "/proc/nowhere", &e), Q_IO, "cannot create the folder", &e);
     tune_table_release(&b);
     tune_table_release(&both);
     folder_release(&f);
@@ -510,7 +511,7 @@ static void a_damaged_file_costs_a_tuning(void **state)
     set_up(10, 12, 8, 5, 9);
     folder_write(&f, name, "quire-tune 1\nnonsense\n", 22);
     assert_ok(start(f.path, &one_product, 1, &out, &e), &e);
-    assert_non_null(strstr(out.note, "its sum does not agree"));
+    assert_non_null(strstr(out.note, "the checksum does not match"));
     assert_int_equal(out.n_made, 2);
     stop();
     assert_ok(start(f.path, &one_product, 1, &out, &e), &e);
@@ -518,7 +519,7 @@ static void a_damaged_file_costs_a_tuning(void **state)
     assert_int_equal(out.n_kept, 2);
     stop();
     assert_ok(start("/proc/nowhere", &one_product, 1, &out, &e), &e); /* it works all the same */
-    assert_non_null(strstr(out.note, "cannot make the folder"));
+    assert_non_null(strstr(out.note, "cannot create the folder"));
     assert_int_equal(chosen(40), 2);
     stop();
     folder_release(&f);

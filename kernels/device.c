@@ -26,7 +26,7 @@ static enum q_code take_table(const struct device_table **out, void *handle, con
     return Q_OK;
 }
 
-/* `tail` relative to the folder of the executable; "" when that cannot be said. */
+/* `tail` relative to the folder of the executable; "" if that folder is unknown. */
 static void beside_executable(char out[PATH_MAX], const char *tail)
 {
     ssize_t n = readlink("/proc/self/exe", out, PATH_MAX - 1);
@@ -37,8 +37,8 @@ static void beside_executable(char out[PATH_MAX], const char *tail)
         *out = '\0';
 }
 
-/* dlerror says which file could not be opened: the library, or one that it needs. path: NULL = the
- * library was in none of the places. */
+/* dlerror names the file that could not be opened: the library or one of its dependencies. path:
+ * NULL = the library was not found in the search path. */
 static enum q_code fail_open(const char *path, struct q_err *e)
 {
     const char *why = dlerror();

@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device - an accelerator: its memory, its streams and its kernels, as one table of C functions.
  *
- * A library such as libquire-cuda.so exports the table by one symbol whose name has the version
- * (DEVICE_SYMBOL); device_library_open gets it by dlopen, so that one build runs with and without
- * the accelerator's libraries. Behind the table everything is the library's own: what a handle
- * points to, how a packed matrix and a KV block lie in memory, which kernel serves a shape. The
- * callers (engine/model, engine/worker) know sizes only, and launch by the same `struct kern_table`
- * as on the CPU, with arrays that are on the device and kern_exec.stream set.
+ * A library such as libquire-cuda.so exports the table as one symbol, whose name contains the
+ * version (DEVICE_SYMBOL); device_library_open loads it with dlopen, so that one build runs with
+ * and without the accelerator's libraries. The contents of handles, the memory layout of packed
+ * matrices and KV blocks, and the choice of kernels are internal to the library. The callers
+ * (engine/model, engine/worker) know sizes only, and launch by the same `struct kern_table` as on
+ * the CPU, with arrays in device memory and kern_exec.stream set.
  *
- * Work on a stream runs in the order it was given, later; the call returns at once. Host memory
- * that work reads or writes must come from host_alloc and stay as it is until an event behind the
- * work has happened. Kernels and copies report nothing when they are launched: check() tells what
- * went wrong since it was last asked, and is asked once a step.
+ * Work on a stream runs asynchronously in launch order; the call returns at once. Host memory that
+ * work reads or writes must come from host_alloc and must not change until an event recorded after
+ * the work has happened. Kernels and copies report no errors at launch: check() returns the first
+ * error since its previous call, and is called once per step.
  *
- * Graphs. Between graph_begin and graph_end a stream records what it is given instead of running
- * it, arguments by value; graph_launch runs it all again. So a graph's pointers and counts are
- * those of the recording, and what differs from step to step lies in device memory that the host
- * has written before.
+ * Graphs. Between graph_begin and graph_end a stream records work instead of running it, with
+ * arguments by value; graph_launch runs the recorded work. So a graph's pointers and counts are
+ * those of the recording; values that differ from step to step are in device memory, written before
+ * the launch.
  *
- * Threads: one thread drives a device. Allocation functions are for start-up and its like only. */
+ * Threads: one thread drives a device. Allocation functions may block: start-up and sleep only. */
 #ifndef QUIRE_KERNELS_DEVICE_H
 #define QUIRE_KERNELS_DEVICE_H
 #include <stdbool.h>
@@ -36,10 +36,10 @@ struct device_event;  /* a point in a stream */
 struct device_graph;  /* recorded work */
 
 struct device_options {
-    uint32_t index;     /* which of those there are */
+    uint32_t index;     /* number of the device */
     bool deterministic; /* a row's bits do not depend on the rows beside it (DESIGN section 6) */
-    /* Where choices of algorithms are kept, by shape and card; borrowed while the device is open.
-     * NULL: nowhere. */
+    /* Folder for the tuner's choices of algorithms, by shape and card; borrowed while the device is
+     * open. NULL: not saved. */
     const char *tune_dir;
 };
 
@@ -49,10 +49,10 @@ struct device_props {
     uint32_t n_unit;            /* multiprocessors */
     uint32_t driver, runtime;   /* versions: 13000 is 13.0 */
     uint64_t total_bytes, l2_bytes;
-    char note[DEVICE_NOTE_MAX]; /* which kernels it was given and why, for a log; "": as always */
+    char note[DEVICE_NOTE_MAX]; /* chosen kernels and the reason, for a log; "": the usual ones */
 };
 
-/* What bounds the arguments of every launch: sizes of workspace and plan come from it. */
+/* Upper limits of the arguments of every launch; they determine the sizes of workspace and plan. */
 struct device_limits {
     uint32_t n_row_max;   /* of one step */
     uint32_t n_seq_max;   /* of one step */
@@ -68,7 +68,7 @@ struct device_rows { /* of copy_rows */
     size_t dst_step, src_step, n, n_row;
 };
 
-struct device_product { /* one that steps have: y = x W + bias (onto y) */
+struct device_product { /* a product that steps compute: y = x W + bias (onto y) */
     const struct packed *w;
     enum dtype x_dtype, y_dtype;
     bool has_bias, accumulate;
@@ -80,37 +80,39 @@ struct device_tuning {
     const struct kern_exec *x; /* stream and workspace, of limits that have n_row_max */
 };
 struct device_tuned {
-    uint32_t n_kept;    /* choices that were on disk */
-    uint32_t n_made;    /* choices made now */
-    uint32_t n_library; /* of both, those for the library and not for a kernel of ours */
-    uint32_t n_wrong;   /* algorithms whose numbers were not those of our kernel */
-    char
-        note[DEVICE_NOTE_MAX]; /* why there is nothing to choose, what is wrong with the file; "" */
+    uint32_t n_kept;            /* choices read from disk */
+    uint32_t n_made;            /* choices made now */
+    uint32_t n_library;         /* of both, choices of the vendor's library instead of our kernel */
+    uint32_t n_wrong;           /* algorithms whose results differed from our kernel's */
+    char note[DEVICE_NOTE_MAX]; /* why nothing was tuned, or what is wrong with the file; "" */
 };
 
-/* Who releases what: x_new is undone by x_free, which takes NULL. FALLIBLE functions fail with
- * Q_NO_MEMORY (the message has what was asked for, what is free and what there is), Q_IO (the
- * device's own words) or as said. */
+/* Ownership: x_free releases the result of x_new and takes NULL. Functions that return a code fail
+ * with Q_NO_MEMORY (the message has the requested, free and total bytes), Q_IO (the device's
+ * message) or as documented. */
 struct device_table {
     uint32_t abi;        /* DEVICE_ABI */
-    uint32_t kern_bytes; /* sizeof(struct kern_table): those of one build only fit each other */
+    uint32_t kern_bytes; /* sizeof(struct kern_table): engine and library must be of the same
+                          * build */
     const char *name;    /* "cuda" */
-    bool row_major;      /* a packed matrix of floats is its rows one after the other */
+    bool row_major;      /* a packed matrix of floats is row-major */
 
-    /* Errors: Q_NOT_FOUND (no driver or no such device: how many there are), Q_UNSUPPORTED (driver
-     * or device too old: what it has, what is needed). */
+    /* Errors: Q_NOT_FOUND (no driver or no such device; the message has their number),
+     * Q_UNSUPPORTED (driver or device too old; the message has its version and the required
+     * one). */
     enum q_code (*open)(struct device **out, const struct device_options *o, struct q_err *e);
-    void (*close)(struct device *d); /* after all that was made of it is freed; takes NULL */
+    void (*close)(struct device *d); /* after all objects of the device are freed; takes NULL */
     const struct device_props *(*props)(const struct device *d);
-    /* The operations of kernels.def that the library has; the others are NULL. caps: of its own. */
+    /* The operations of kernels.def that the library provides; the others are NULL. caps: the
+     * library's own bits. */
     const struct kern_table *(*kern)(const struct device *d);
-    /* Bytes free and in all, of the whole card: others use it too. */
+    /* Free and total bytes of the whole card, which other processes may use too. */
     enum q_code (*memory)(struct device *d, uint64_t *free_bytes, uint64_t *total_bytes,
                           struct q_err *e);
     /* The first failure of work since the last call. */
     enum q_code (*check)(struct device *d, struct q_err *e);
 
-    /* Device memory, aligned to 256 bytes, not set to anything. what: for the message. */
+    /* Uninitialized device memory, aligned to 256 bytes. what: its purpose, for the message. */
     enum q_code (*alloc)(struct device *d, void **out, size_t n, const char *what, struct q_err *e);
     void (*release)(struct device *d, void *p);
     /* Host memory that the device copies from and to directly. */
@@ -125,57 +127,60 @@ struct device_table {
     /* n_row pieces of n bytes, `dst_step` and `src_step` bytes apart. */
     void (*copy_rows)(struct device_stream *s, const struct device_rows *r);
     void (*fill)(struct device_stream *s, void *dst, int byte, size_t n);
-    enum q_code (*sync)(struct device_stream *s, struct q_err *e); /* until all of it is done */
+    enum q_code (*sync)(struct device_stream *s, struct q_err *e); /* until all work of the
+                                                                    * stream is done */
 
     enum q_code (*event_new)(struct device *d, struct device_event **out, struct q_err *e);
     void (*event_free)(struct device_event *v);
     void (*event_record)(struct device_event *v, struct device_stream *s);
     void (*stream_wait)(struct device_stream *s, struct device_event *v); /* later work waits */
     enum q_code (*event_wait)(struct device_event *v, struct q_err *e);   /* the caller waits */
-    /* It has happened, or what event_wait and check would say is known already. */
+    /* True if the event has happened or failed: event_wait would not block. */
     bool (*event_done)(struct device_event *v);
-    /* Between two events that have happened, milliseconds of the device's clock. */
+    /* Milliseconds between two events that have happened, by the device's clock. */
     float (*event_ms)(struct device_event *from, struct device_event *to);
 
     enum q_code (*graph_begin)(struct device_stream *s, struct q_err *e);
-    /* Also after a failure, which it reports; out is then NULL and the stream runs work again. */
+    /* Required also after a failed launch, whose error it returns; *out is then NULL and the stream
+     * runs work again. */
     enum q_code (*graph_end)(struct device_stream *s, struct device_graph **out, struct q_err *e);
     void (*graph_launch)(struct device_graph *g, struct device_stream *s);
     void (*graph_free)(struct device_graph *g);
 
-    /* Bytes of w packed in the library's layout, w->data not looked at. What `pack`, `pack_int8`
-     * and `pack_int4` of kern() write and its products read. */
+    /* Bytes of w packed in the library's layout, which `pack`, `pack_int8` and `pack_int4` of
+     * kern() write and its products read. w->data is not read. */
     size_t (*matrix_bytes)(const struct packed *w);
     /* K (or V) of one block of one layer; blocks lie one after the other. */
     size_t (*kv_block_bytes)(enum dtype kv_dtype, uint32_t n_kv_head, uint32_t head_dim);
-    /* What any operation needs at kern_exec.scratch (device memory, one for each stream). */
+    /* Bytes of kern_exec.scratch that suffice for every operation (device memory, one per
+     * stream). */
     size_t (*workspace_bytes)(const struct device *d, const struct device_limits *l);
-    /* Attention's division of labour for one step: which piece of which sequence, from
-     * lengths alone. plan() writes to host memory and returns how many bytes, at most plan_bytes();
-     * they travel to the device with the rest of the step, and their address there is
-     * attention_args.plan: a launcher never sees them, so a recorded launch serves every plan.
-     * seqs: in host memory, blocks not looked at; n_query may be 0 (a row that pads a graph). */
+    /* The work plan of attention for one step: which blocks of threads compute which rows and
+     * splits, from lengths only. plan() writes it to host memory and returns its size, at most
+     * plan_bytes(). It is copied to the device with the step's arrays, and attention_args.plan is
+     * its address there; a launcher never reads it, so a recorded launch serves every plan. seqs:
+     * in host memory, blocks are not read; n_query may be 0 (a row that pads a graph). */
     size_t (*plan_bytes)(const struct device *d, const struct device_limits *l);
     size_t (*plan)(const struct device *d, void *out, const struct device_limits *l,
                    const struct attention_seq *seqs, uint32_t n_seq);
-    /* Choose who computes these products, for every number of rows: kernels of the library's own
-     * or those of a library beneath it. Once, at start, before graphs are recorded; what it
-     * allocates is gone when it returns. Who has not been chosen for is served all the same. NULL:
-     * there is nothing to choose. Errors: Q_NO_MEMORY, Q_IO (the device failed). */
+    /* Choose the fastest implementation of these products for every number of rows: this library's
+     * kernels or those of a vendor library. Called once at start, before graphs are recorded; it
+     * releases all memory that it allocates. Products that were not tuned work too. NULL: there is
+     * nothing to choose. Errors: Q_NO_MEMORY, Q_IO (the device failed). */
     enum q_code (*tune)(struct device *d, const struct device_tuning *t, struct device_tuned *out,
                         struct q_err *e);
 };
 
-/* What those who compute on a device are given; borrowed. */
+/* An open device and the stream for steps; borrowed by the modules that compute on it. */
 struct device_link {
     const struct device_table *t;
     struct device *d;
     struct device_stream *s; /* of the steps */
 };
 
-/* The table of `path`, or of libquire-cuda.so beside the executable, in its ../lib, or where the
- * system looks, when path is NULL. It stays for the life of the process.
- * Errors: Q_NOT_FOUND (the loader's words), Q_MISMATCH (of another build). */
+/* The table of the library at `path`; NULL: of libquire-cuda.so beside the executable, in its
+ * ../lib, or in the system's library path. It is never unloaded. Errors: Q_NOT_FOUND (the message
+ * of dlopen), Q_MISMATCH (the library is of another build). */
 FALLIBLE device_library_open(const struct device_table **out, const char *path, struct q_err *e);
 
 #endif

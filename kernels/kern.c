@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table is filled by the lines of kernels.def in their order, each taken when the machine has
- * what it needs, so the last one that fits stays. Nothing here is written per operation. */
+/* The table is filled from the lines of kernels.def in their order; each line whose instruction
+ * sets the machine has replaces the previous variant, so the last one remains. No code here is
+ * specific to an operation. */
 #include "kernels/kern.h"
 #include <stdbool.h>
 #include <string.h>
@@ -25,8 +26,7 @@
 
 static const struct {
     const char *name;
-    uint32_t
-        caps; /* each includes what the weaker ones have, so that a mask is a plain "at most" */
+    uint32_t caps; /* each includes the bits of the weaker ones, so that a mask means "at most" */
 } levels[] = {
     {"amx", ~0u},
     {"avx512_bf16", LEVEL_AVX512_BF16},
@@ -40,8 +40,8 @@ static const struct {
 #ifdef __x86_64__
 enum reg { REG_A, REG_B, REG_C, REG_D };
 
-/* Bit `bit` of one CPUID register. Asked for here are features that clang 14's
- * __builtin_cpu_supports has no name for. Source: Intel SDM volume 2, CPUID. */
+/* Bit `bit` of one CPUID register. Used for features that clang 14's __builtin_cpu_supports has no
+ * name for. Source: Intel SDM volume 2, CPUID. */
 static bool cpuid_has(unsigned leaf, unsigned part, enum reg reg, int bit)
 {
     unsigned r[4];
@@ -52,16 +52,16 @@ static bool cpuid_has(unsigned leaf, unsigned part, enum reg reg, int bit)
 #define ARCH_REQ_XCOMP_PERM 0x1023 /* Linux uapi, asm/prctl.h */
 #define XFEATURE_XTILEDATA  18     /* the 8 KiB of the tile registers; Intel SDM volume 1, 13.1 */
 
-/* The system saves the tiles only for a process that has asked (all of its threads, those there are
- * too); it refuses where it does not know them. */
+/* The system saves tile registers only for a process that has requested it (for existing threads
+ * too); a kernel without support rejects the request. */
 static bool may_use_tiles(void)
 {
     return cpuid_has(7, 0, REG_D, 24) &&
            syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
 }
 
-/* The builtins also ask the operating system (xgetbv) whether it saves the wide registers; what
- * cpuid_has says is used only where they have said yes for registers of the same width. */
+/* The builtins also check by xgetbv that the operating system saves the wide registers; results of
+ * cpuid_has are used only if a builtin has confirmed registers of the same width. */
 static uint32_t caps_x86(void)
 {
     uint32_t caps = CAP_NONE;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kern - which kernels this machine runs.
+/* kern - selection of the kernels that this machine runs.
  *
- * kern_table_cpu picks, for each operation of kernels.def, the last variant whose needs the
- * machine meets.
+ * kern_table_cpu selects, for each operation of kernels.def, the last variant whose instruction
+ * sets the machine has.
  * Threads: the table is made once and then only read. */
 #ifndef QUIRE_KERNELS_KERN_H
 #define QUIRE_KERNELS_KERN_H
@@ -17,7 +17,7 @@
 #include "kernels/ops/ops_moe.h"
 #include "kernels/ops/ops_row.h"
 
-/* what a variant needs; a machine has a set of these */
+/* instruction sets that a variant requires; a machine has a set of these */
 enum {
     CAP_NONE = 0,
     CAP_AVX2 = 1 << 0,        /* AVX2, FMA, F16C */
@@ -34,7 +34,7 @@ struct kern_table {
 #define OP_DEVICE(op)     void (*op)(const struct op##_args *a, const struct kern_exec *x);
 #define IMPL(table, op, variant, caps)
 #include "kernels/kernels.def"
-    uint32_t caps; /* what it was picked for */
+    uint32_t caps; /* the instruction sets that it was made for */
 };
 
 uint32_t kern_caps_machine(void); /* CAP_* bits of the instruction sets this machine has */
@@ -42,7 +42,7 @@ uint32_t kern_caps_machine(void); /* CAP_* bits of the instruction sets this mac
  * never more than the machine has.
  * Errors: Q_INVALID. */
 FALLIBLE kern_caps_parse(uint32_t *caps, const char *text, struct q_err *e);
-/* Pick for each operation the last variant of kernels.def that needs nothing beyond caps. */
+/* Select for each operation the last variant of kernels.def that requires no bit outside caps. */
 void kern_table_cpu(struct kern_table *t, uint32_t caps);
 const char *kern_variant_name(const char *op,
                               uint32_t caps); /* "avx512"; for logs and system_fingerprint */
@@ -55,27 +55,27 @@ size_t packed_int8_bytes(uint32_t n_out, uint32_t n_in);
 size_t packed_fp8_block_bytes(uint32_t n_out, uint32_t n_in);
 /* Bytes of a matrix packed for `linear_w4a8`. */
 size_t packed_int4_bytes(uint32_t n_out, uint32_t n_in, uint32_t group);
-/* Panels begin … end - 1 of a packed matrix of any kind, as a matrix: its output 0 is output
- * begin * KERN_PANEL of w (gated weights: column begin * KERN_PANEL / 2 of what they make). */
+/* Panels begin … end - 1 of a packed matrix of any kind, as a matrix: its output 0 is output begin
+ * * KERN_PANEL of w (gated weights: column begin * KERN_PANEL / 2 of the product). */
 struct packed kern_panels(const struct packed *w, uint32_t begin, uint32_t end);
 /* The largest group that divides n_in: 128, 64 or 32; 0 when none does. */
 uint32_t kern_int4_group(uint32_t n_in);
-/* Weights that are 4-bit already, into output o of a matrix packed for `linear_w4a8`.
- * q: [n_in] 0 … 15; scales: [n_in / group] f16; zeros: [n_in / group] 0 … 16. */
+/* Store quantized 4-bit weights as output o of a matrix packed for `linear_w4a8`. q: [n_in] 0 … 15;
+ * scales: [n_in / group] f16; zeros: [n_in / group] 0 … 16. */
 struct int4_output {
     const uint8_t *q;
     const uint16_t *scales;
     const uint8_t *zeros;
 };
 void kern_int4_set(const struct packed *w, uint32_t o, const struct int4_output *from);
-/* Weights that are int8 with one scale already, into output o of a matrix packed for
- * `linear_int8`. q: [n_in]. */
+/* Store int8 weights with one scale as output o of a matrix packed for `linear_int8`. q: [n_in]. */
 void kern_int8_set(const struct packed *w, uint32_t o, const int8_t *q, float scale);
 /* Scratch one thread needs for any op with these limits. */
 size_t kern_scratch_bytes(uint32_t context_max, uint32_t n_head, uint32_t head_dim);
-/* Does attention with these arguments, by nth threads, leave parts for attention_join? */
+/* True if attention with these arguments and nth threads leaves partial results for
+ * attention_join. */
 bool kern_attention_splits(const struct attention_args *a, uint32_t nth);
-/* Floats of attention_args.parts that are of use with these limits. */
+/* Useful size of attention_args.parts within these limits, in floats; 0: no context is split. */
 size_t kern_attention_parts(uint32_t context_max, uint32_t n_head, uint32_t head_dim, uint32_t nth);
 /* Bytes of one layer's K (or V; both are the same) for one block. */
 size_t kern_kv_block_bytes(enum dtype kv_dtype, uint32_t n_kv_head, uint32_t head_dim);

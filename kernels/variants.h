@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* variants - declares every kernel function of kernels.def, so that a variant whose name or
- * arguments do not match its line does not compile. For kernels/ and tests/kcheck; others go
- * through kern.h. Threads: see ops.h. */
+ * arguments do not match its line does not compile. For kernels/ and tests/kcheck only; all other
+ * code includes kern.h. Threads: see ops.h. */
 #ifndef QUIRE_KERNELS_VARIANTS_H
 #define QUIRE_KERNELS_VARIANTS_H
 #include "kernels/ops/ops_device.h"

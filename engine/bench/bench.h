@@ -18,9 +18,10 @@ struct bench {
     struct machine machine;
     struct roofline roofline;
     bool has_roofline;
-    FILE *out;          /* tables: standard output, or standard error when that is for JSON */
-    bool progress;      /* is said */
-    bool said;          /* its line is on the terminal now */
+    FILE *out;          /* tables: standard output, or standard error time of that line that is
+                         * for JSON */
+    bool progress;      /* progress is shown */
+    bool said;          /* a progress line is on the terminal now */
     int64_t said_ms;    /* when */
     struct buf run;     /* members of "run", each followed by a comma but the last */
     struct buf results; /* members of "results", separated by commas */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* quire bench latency: batches of one size after the other, each repeated; medians. Prompts are
- * random tokens, so a folder with nothing but config.json will do (--load-format dummy). */
+/* quire bench latency: batches of several sizes, each repeated; medians. Prompts are random tokens,
+ * so a folder with only config.json is enough (--load-format dummy). */
 #include <math.h>
 #include <string.h>
 #include "common/mem.h"

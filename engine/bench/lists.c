@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Numbers from options, and random ones: what reading a workload needs of bench.h. */
+/* The functions of bench.h that read numbers from options and draw random ones; workloads need only
+ * these. */
 #include <string.h>
 #include "common/parse.h"
 #include "engine/bench/bench.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libcurl's "socket action" interface: it names the descriptors it waits for and when it wants to
- * be called, we wait for them and for the next request's time together. So a round costs what
- * happened in it, not what is open. */
+/* libcurl's "socket action" interface: libcurl names its descriptors and its next timeout, and the
+ * loop waits for them and for the time of the next request together. So an iteration costs time for
+ * its events, not for all open connections. */
 #include "engine/bench/load.h"
 #include <curl/curl.h>
 #include <errno.h>
@@ -16,7 +16,7 @@
 
 #define EVENTS_MAX  64
 #define ANSWER_MAX  ((size_t)64 << 10) /* bytes of an error's body that are kept */
-#define WAIT_US_MAX 100000             /* progress is told at least this often */
+#define WAIT_US_MAX 100000             /* maximum interval of progress reports */
 #define GET_MAX     ((size_t)16 << 20)
 
 struct call {
@@ -37,7 +37,7 @@ struct load {
     CURLM *multi;
     struct curl_slist *headers;
     int epoll;
-    int64_t start_us, timer_us; /* timer_us: when libcurl wants to be called; -1 = never */
+    int64_t start_us, timer_us; /* timer_us: time of libcurl's next timeout; -1 = none */
     struct call open;           /* head of the ring of open calls */
     struct call *ready;         /* the next to send, with its body made */
     size_t n, n_open, n_sent, n_done;
@@ -308,7 +308,7 @@ static FALLIBLE run_load(struct load *l, struct q_err *e)
     return Q_OK;
 }
 
-/* What is still open was interrupted: as if it had not been sent. */
+/* Discard requests that are open after an interrupt, as if they had not been sent. */
 static void forget_open(struct load *l)
 {
     while (l->open.next != &l->open) {

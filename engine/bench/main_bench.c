@@ -24,7 +24,7 @@ static enum q_code bench_kernels(struct bench *b, struct q_err *e)
         .json = *o->json_out ? o->json_out : NULL,
         .n_thread = o->threads,
     };
-    b->o.json_out = ""; /* what is written there has the machine and every row already */
+    b->o.json_out = ""; /* kcheck_bench writes the machine and every row itself */
     return kcheck_bench(&what, e);
 }
 

@@ -25,7 +25,7 @@ static FALLIBLE set(struct quire_options *q, const char *name, const char *value
     return Q_OK;
 }
 
-/* What a reference is not given. */
+/* Options that do not apply to a reference engine. */
 static bool is_lossy(const char *flag)
 {
     static const char *const flags[] = {"--dtype", "--quantization", "--kv-cache-dtype",
@@ -117,9 +117,9 @@ static uint32_t tokens_of(const struct token_clock *c)
     return n < c->n_max ? n : c->n_max;
 }
 
-/* The time in which every sequence decodes: from the last first token to the first last one. With
- * short outputs and long prompts there may be none; then it goes on to the very last token, which
- * is slower than the truth, never faster. */
+/* The time in which all sequences decode: from the last first token to the first last token. With
+ * short outputs and long prompts it may be empty; then it ends at the very last token, which
+ * underestimates the speed and never overestimates it. */
 static void common_window(const struct token_clock *clocks, uint32_t n_seq, int64_t *begin,
                           int64_t *end)
 {

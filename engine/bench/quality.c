@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* quire bench quality: the same tokens scored twice, by a reference and by the model as the options
- * load it. One engine at a time is open, so that both need not fit. A position counts when it has a
- * token before it in its window: perplexity is exp of the mean of -log p(token), agreement the part
- * of positions at which both find the same token most likely. */
+/* quire bench quality: a reference and the model as loaded with the given options score the same
+ * tokens. One engine is open at a time, so that memory for both is not needed. A position counts if
+ * its window has a token before it. Perplexity is exp of the mean of -log p(token); agreement is
+ * the fraction of positions at which both models have the same most likely token. */
 #include <math.h>
 #include <string.h>
 #include "common/mem.h"
@@ -54,8 +54,8 @@ static FALLIBLE make_windows(struct quality *q, struct q_err *e)
     return Q_OK;
 }
 
-/* What the reference says by itself, from one random token on: text it finds likely, of which it
- * needs no tokenizer. */
+/* Generate text with the reference, starting from one random token: likely text, without a
+ * tokenizer. */
 static FALLIBLE say_windows(struct quality *q, struct offline *f, struct q_err *e)
 {
     uint64_t random = (uint64_t)q->b->o.bench_seed;
@@ -149,7 +149,7 @@ static FALLIBLE score_window(struct quality *q, struct offline *f, size_t i, str
     return rc;
 }
 
-/* What of the options makes the candidate another model. */
+/* Append the options that make the candidate differ from the reference. */
 static void add_name(char *name, size_t size, const struct options *o)
 {
     size_t n = strlen(name);

@@ -119,7 +119,7 @@ static FALLIBLE make_urls(struct serve *s, struct q_err *e)
     size_t n = strlen(s->base);
     while (n && s->base[n - 1] == '/')
         s->base[--n] = '\0';
-    if (n > 3 && !strcmp(s->base + n - 3, "/v1")) /* the base URL as SDKs want it */
+    if (n > 3 && !strcmp(s->base + n - 3, "/v1")) /* the base URL as SDKs expect it */
         s->base[n - 3] = '\0';
     if (snprintf(s->url, sizeof s->url, "%s%s%s", s->base, *path == '/' ? "" : "/", path) >=
         URL_MAX)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What `quire bench serve` says of a run; the keys of its JSON are vLLM's. */
+/* The output of `quire bench serve` for a run; the keys of its JSON are vLLM's. */
 #include <math.h>
 #include <string.h>
 #include "engine/bench/serve_stats.h"

@@ -31,7 +31,7 @@ struct serve_limits { /* of a good request, ms; 0 = none */
 /* "ttft:500,tpot:50", spaces too. Errors: Q_INVALID. */
 FALLIBLE serve_limits_parse(struct serve_limits *l, const char *text, struct q_err *e);
 
-struct serve_view { /* what to show */
+struct serve_view { /* the metrics to print */
     bool metrics[METRIC_COUNT];
     double percents[BENCH_LIST_MAX];
     uint32_t n_percent;

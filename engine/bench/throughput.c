@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* quire bench throughput: all requests of a workload handed over at once, as fast as they go. The
- * oldest is waited for when the engine's queue is full. */
+/* quire bench throughput: submits all requests of a workload as fast as possible. When the engine's
+ * queue is full, it waits for the oldest request. */
 #include <math.h>
 #include <string.h>
 #include "common/clock.h"
@@ -108,7 +108,7 @@ static FALLIBLE send_next(struct throughput *t, struct q_err *e)
     return Q_OK;
 }
 
-/* All operations of the run over what the machine could do meanwhile. */
+/* All operations of the run as a fraction of the machine's peak over the same time. */
 static double fraction(const struct throughput *t, double seconds)
 {
     const struct quire_info *info = &t->engine.info;

@@ -4,7 +4,7 @@
 #include <string.h>
 #include "common/mem.h"
 
-#define HASH_SALT 0x6d6f6f6e63616b65u /* keeps a block's tokens apart from others' */
+#define HASH_SALT 0x6d6f6f6e63616b65u /* separates hash blocks from other prompts */
 
 enum q_code workload_add(struct workload *w, const struct work *item, struct q_err *e)
 {

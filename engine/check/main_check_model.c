@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* quire-check-model MODEL: can it be served with these options, and what would it be? */
+/* quire-check-model MODEL: checks that the model can be served with the given options and prints
+ * its properties. */
 #include <limits.h>
 #include <stdio.h>
 #include "common/buf.h"
@@ -13,7 +14,7 @@ enum { EXIT_USAGE = 2, EXIT_MODEL = 3 };
 typedef FALLIBLE section_fn(struct buf *out, const struct model_options *o,
                             const struct model_show *how, struct q_err *e);
 
-/* What there is to see of a model, in the order in which it is shown. */
+/* The sections of the output, in order. */
 static const struct section {
     size_t wanted; /* offset of a bool in struct options */
     section_fn *show;

@@ -4,16 +4,17 @@
  *
  *     LOADING --ready--> READY --death--> RESTARTING --ready--> READY
  *        |                                    |
- *        +--- the worker says why ------------+--- CORE_RESTARTS_MAX deaths in a row ---> FAILED
+ *        +-- the worker reports an error -----+-- CORE_RESTARTS_MAX deaths in a row --> FAILED
  *
- * A death while LOADING is retried like one while running. The scheduler is made when the first
- * worker is ready (only then the sizes are known) and outlives workers: a new worker is told to
- * make the same number of blocks, and must have the same shape. A step that the worker could not
- * compute (result.error) means the two disagree about the state; the worker is treated as dead,
- * because a fresh one is told everything again. A step that takes longer than worker_timeout_s
- * likewise: the worker is killed. Which request it was that killed it is the scheduler's to find
- * out (engine/sched/scheduler_suspect.c); each one found starts the count of deaths anew, at most
- * CORE_CULPRITS_MAX times without a finished step, for then it is the machine. */
+ * A death while LOADING is retried like a death while running. The scheduler is made when the first
+ * worker is ready (its sizes are not known before) and outlives workers: a new worker must make the
+ * same number of blocks and have the same shape. If a worker cannot compute a step (result.error),
+ * engine and worker disagree about the state of the slots; the core then restarts the worker, which
+ * rebuilds that state. It also kills and restarts a worker whose step takes longer than
+ * worker_timeout_s. The scheduler finds the request that killed the worker
+ * (engine/sched/scheduler_suspect.c). Each culprit resets the count of deaths, at most
+ * CORE_CULPRITS_MAX times without a finished step; after that the machine is at fault and the core
+ * fails. */
 #include "engine/core/core.h"
 #include <assert.h>
 #include <errno.h>
@@ -154,7 +155,7 @@ static void end_culprit(struct core *c, struct scheduler_output *culprit, const 
     c->sink(c->sink_ctx, NULL, culprit, 1);
 }
 
-/* The worker is gone: forget what it was computing and plan to start another. */
+/* The worker is lost: discard its steps and schedule a restart. */
 static FALLIBLE worker_lost(struct core *c, const struct q_err *why, struct q_err *e)
 {
     struct scheduler_output culprit;
@@ -267,7 +268,7 @@ static FALLIBLE step_loading(struct core *c, struct q_err *e)
     return Q_OK;
 }
 
-/* A row that could not be sampled: that request ends with an error, the others go on. */
+/* Rows that could not be sampled: their requests end with an error; the others continue. */
 static void end_bad_rows(struct core *c, uint32_t n)
 {
     static const struct q_err no_token = {
@@ -320,7 +321,7 @@ static FALLIBLE settle_step(struct core *c, void *memory, struct q_err *e)
     return Q_OK;
 }
 
-/* Send what can be computed now. */
+/* Plan and send steps while the ring has room. */
 static FALLIBLE plan(struct core *c, struct q_err *e)
 {
     void *space;
@@ -384,7 +385,8 @@ static FALLIBLE step_ready(struct core *c, struct q_err *e)
     return Q_OK;
 }
 
-/* What it finished before it died counts, and says which step it died in. */
+/* Settle the steps that it finished before it died; the oldest remaining step is the one in which
+ * it died. */
 static FALLIBLE worker_ended(struct core *c, const struct q_err *why, struct q_err *e)
 {
     struct q_err ignored = Q_ERR_INIT;
@@ -393,7 +395,7 @@ static FALLIBLE worker_ended(struct core *c, const struct q_err *why, struct q_e
     return worker_lost(c, why, e);
 }
 
-/* True when the worker's process has ended; clears the ring's eventfd when that is what woke us. */
+/* True if the worker's process has ended; clears the ring's eventfd if it is readable. */
 static bool look_at_worker(struct core *c, struct q_err *why)
 {
     struct epoll_event events[3];
@@ -420,7 +422,7 @@ static void tell_end(const struct core *c, const struct scheduler_output *o, str
                c->config.queue_max);
 }
 
-/* Hand out what the scheduler ended by itself: pushed out of the queue, or its time was up at
+/* Pass requests that the scheduler ended to the sink: evicted from the queue, or timed out at
  * now_us. */
 static void give_ends(struct core *c, int64_t now_us)
 {
@@ -435,7 +437,8 @@ static void give_ends(struct core *c, int64_t now_us)
     }
 }
 
-/* Requests whose grammar is compiled go to the scheduler, or end with what is wrong with it. */
+/* Submit requests whose grammar is compiled; requests with an invalid grammar end with its
+ * error. */
 static void take_compiled(struct core *c)
 {
     struct compiled x;

@@ -57,7 +57,8 @@ typedef void core_sink(void *ctx, const struct step_result *result,
                        const struct scheduler_output *outputs, uint32_t n);
 
 struct core;
-/* Start loading and return at once. Errors: those of model_config_load, launch, Q_NO_MEMORY. */
+/* Start loading and return at once. Errors: those of model_config_load and worker_process_start,
+ * Q_NO_MEMORY. */
 FALLIBLE core_new(struct core **out, const struct core_config *c, core_sink *sink, void *ctx,
                   struct q_err *e);
 /* End the worker (CORE_END_MS) and remove all requests. */

@@ -2,7 +2,7 @@
 /* The invariants of a core between two calls of its owner. */
 #include "engine/core/core_internal.h"
 
-/* What each state promises. */
+/* The invariants of each state. */
 static void check_state(const struct core *c)
 {
     bool failed = c->state == CORE_FAILED;
@@ -19,7 +19,7 @@ static void check_state(const struct core *c)
                                c->config.worker.n_swap_block == c->info.n_swap_block));
 }
 
-/* Sleep, pause, reload: what is reached was asked for. */
+/* Sleep, pause, reload: every reached state was requested. */
 static void check_control(const struct core *c, uint32_t n_in_flight)
 {
     Q_ASSERT(c->sleep_level <= 2 && c->slept_level <= c->sleep_level);

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an operator, or a program that trains in a loop, does to a core: sleep, pause, other
- * weights.
+/* Control of a core by an operator or a training loop: sleep, pause, reload.
  *
- * All of it is pending at first, and reached when nothing is in flight: core_control looks after
- * every settled step. A pause or a reload says what becomes of the requests that have begun (enum
- * in_flight_mode). With IN_FLIGHT_WAIT the scheduler is closed, so that only those go on, until
- * none is left; with IN_FLIGHT_ABORT they ended when the control message came. */
+ * Each of these is pending until no step is in flight; core_control checks this after every settled
+ * step. The mode of a pause or reload (enum in_flight_mode) determines the treatment of started
+ * requests. With IN_FLIGHT_WAIT the scheduler is closed and only started requests continue, until
+ * all have finished; with IN_FLIGHT_ABORT they end when the control message arrives. */
 #include <stdio.h>
 #include <string.h>
 #include "common/clock.h"
@@ -29,7 +28,7 @@ static bool in_flight(const struct core *c)
     return c->ring && c->state == CORE_READY && ring_in_flight(c->ring);
 }
 
-/* Is the scheduler to finish what has begun, and nothing else? */
+/* True if the scheduler finishes started requests and starts no others. */
 static bool draining(const struct core *c)
 {
     return (c->pausing && c->pause_mode == IN_FLIGHT_WAIT) ||
@@ -178,7 +177,7 @@ static FALLIBLE may_reload(const struct core *c, enum in_flight_mode mode, struc
     return Q_OK;
 }
 
-/* The frontends go on with the tokenizer they have. */
+/* The frontends keep their tokenizer. */
 static void warn_of_tokenizer(const struct core *c, const char *dir)
 {
     static const char name[] = "tokenizer.json";
@@ -230,7 +229,7 @@ FALLIBLE core_reload(struct core *c, const char *dir, enum in_flight_mode mode, 
     return Q_OK;
 }
 
-/* What is computed from now on comes of the new weights. */
+/* All later steps are computed with the new weights. */
 static enum q_code take_weights(struct core *c, struct q_err *e)
 {
     struct worker_config *w = &c->config.worker;
@@ -258,8 +257,8 @@ static void end_reload(struct core *c, const struct q_err *why)
     set_closed(c);
 }
 
-/* Nothing is in flight. No sequence goes on with keys and values of the old weights: all of them
- * leave the pool, and what is cached is forgotten. */
+/* No step is in flight. No sequence may continue with keys and values of the old weights: all
+ * sequences leave the pool, and the prefix cache is cleared. */
 static void begin_reload(struct core *c)
 {
     Q_ASSERT(c->reload.state == RELOAD_WANTED && c->scheduler && !in_flight(c));

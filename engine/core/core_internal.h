@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* core_internal - what core.c, core_control.c and core_trace.c share: the state of a core, shared
- * by its files only. Threads: the core's owner. */
+/* core_internal - the state of a core, shared by core.c, core_control.c, core_trace.c and
+ * core_check.c only. Threads: the core's owner. */
 #ifndef QUIRE_ENGINE_CORE_CORE_INTERNAL_H
 #define QUIRE_ENGINE_CORE_CORE_INTERNAL_H
 #include "engine/core/core.h"
@@ -44,7 +44,8 @@ struct core {
     uint32_t n_culprit;       /* since the last finished step */
     int64_t step_since_ms;    /* start time of the oldest step in flight */
     bool going;               /* no idle time without requests since the last step */
-    bool follows[RING_DEPTH]; /* steps in flight, by number: it was so when they were planned */
+    bool follows[RING_DEPTH]; /* steps in flight, by number: the value of `going` when they were
+                               * planned */
     uint64_t n_gap, gap_us;   /* gaps between consecutive steps: scheduler_stats */
     uint64_t n_restart;
     int64_t restart_at_ms; /* while there is no worker */

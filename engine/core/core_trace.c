@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The times of each step, for two readers at most: the file of --trace, from the first step to the
+/* The times of each step, written to at most two files: that of --trace, from the first step to the
  * last, and a profile, from core_profile_start to core_profile_stop. */
 #include <errno.h>
 #include <stdio.h>

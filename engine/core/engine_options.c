@@ -42,7 +42,7 @@ FALLIBLE engine_kv_dtype_parse(bool *is_given, enum dtype *out, const char *text
         enum dtype dtype;
     } names[] = {
         {"bfloat16", DT_BF16}, {"float32", DT_F32},
-        {"int8", DT_I8},       {"int8_per_token_head", DT_I8}, /* vLLM's name of the same */
+        {"int8", DT_I8},       {"int8_per_token_head", DT_I8}, /* vLLM's name for it */
         {"fp8", DT_F8_E4M3},   {"fp8_e4m3", DT_F8_E4M3},
     };
     *is_given = strcmp(text, "auto") != 0;
@@ -216,8 +216,8 @@ static FALLIBLE check_trace(const char *path, struct q_err *e)
     return Q_OK;
 }
 
-/* Before anything else of the folder is read: an architecture that is not served, or weights that
- * are not there, are the first thing a user is told of. */
+/* Called before other files of the folder are read, so that an unsupported architecture or missing
+ * weights are the first error that a user sees. */
 static FALLIBLE check_folder(const struct worker_config *w, struct q_err *e)
 {
     struct model_config ignored;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A job is a source and the requests that wait for it, each as its encoded submit. The loop keeps
- * all jobs, hands a few to each stage and takes them back; while a job is handed out the thread has
- * its source and its result, and the loop its requests. */
+/* A job is a grammar source and the requests that wait for its program, each as an encoded submit.
+ * The core's loop owns all jobs and hands a few to each stage's thread. While a job is handed out,
+ * the thread owns its source and result, and the loop owns its requests. */
 #include "engine/core/grammar_compiler.h"
 #include <pthread.h>
 #include <stdatomic.h>
@@ -23,7 +23,8 @@ struct job {
     struct item *items;         /* first come first */
     struct owned_source source; /* the thread's while handed */
     uint64_t tenant;            /* of the first request */
-    uint64_t round;             /* of its tenant in this stage; the least one is next */
+    uint64_t round;             /* round robin among tenants in this stage; the job with the
+                                 * least round is next */
     enum grammar_compiler_stage stage;
     bool is_handed;
     atomic_bool stop; /* set by the loop, read by the thread */
@@ -94,7 +95,7 @@ bool grammar_compiler_work(struct grammar_compiler *c, enum grammar_compiler_sta
         return false;
     compile(j);
     if (queue_push(&c->done, &j, &ignored)) {
-        /* never: it has room for all that are handed out, and nobody closes it */
+        /* never: the queue has room for all handed-out jobs and is not closed */
     }
     return true;
 }
@@ -185,8 +186,8 @@ const uint32_t *grammar_compiler_known(struct grammar_compiler *c, const struct 
     return program_cache_get(&c->cache, m, n_word);
 }
 
-/* The turn of a job that joins this stage: after those of its tenant, and not before the one that
- * the stage is at. */
+/* The round of a job that joins this stage: after the rounds of its tenant's jobs, and not before
+ * the stage's current round. */
 static uint64_t round_of(const struct grammar_compiler *c, const struct job *job)
 {
     uint64_t round = c->stages[job->stage].round;
@@ -393,7 +394,7 @@ static void drop(struct grammar_compiler *c, struct drop *d)
         drop_items(c, j, d);
         if (j->items)
             continue;
-        atomic_store(&j->stop, true); /* nobody waits for it any more */
+        atomic_store(&j->stop, true); /* no request waits for it */
         if (!j->is_handed) {
             unlink_job(c, j);
             job_free(c, j);

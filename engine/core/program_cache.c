@@ -91,7 +91,7 @@ const uint32_t *program_cache_get(struct program_cache *c, const struct msg_subm
     return NULL;
 }
 
-/* A free place for n bytes more: those that were not used for the longest time are forgotten. */
+/* A free entry for n more bytes; evicts the least recently used programs. */
 static struct cached_program *make_room(struct program_cache *c, size_t n)
 {
     for (;;) {

@@ -6,11 +6,12 @@
 
 /* text: a JSON object with vLLM's names, or "" for no speculation:
  *
- *     method                  "ngram" or "draft_model"; by default what "model" means
+ *     method                  "ngram" or "draft_model"; by default derived from "model"
  *     model                   folder or cached id of the draft model ("ngram" means that method)
  *     revision                of that id
  *     num_speculative_tokens  1 … SCHEDULER_DRAFT_TOKENS_MAX; no default
- *     prompt_lookup_max, _min n-gram: tokens that must match; default 5, or what the other one says
+ *     prompt_lookup_max, _min n-gram: tokens that must match; default 5, or the value of the other
+ *     one
  *
  * Errors: Q_INVALID (which field, what is accepted), those of hub_resolve. */
 FALLIBLE speculative_parse(struct speculation *out, const char *text, struct q_err *e);

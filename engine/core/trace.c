@@ -26,7 +26,7 @@ struct trace {
     uint64_t n_dropped_logged;
 };
 
-/* Steps wait two at a time, and what is on one row must not overlap: a row for each. */
+/* Two steps may wait at once, and events on one row must not overlap: one row for each. */
 enum { ROW_LOOP = 1, ROW_RING, ROW_RING_END = ROW_RING + RING_DEPTH, ROW_WORKER = ROW_RING_END };
 static const struct {
     const char *name;

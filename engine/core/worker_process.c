@@ -35,8 +35,9 @@ static FALLIBLE program_path(char out[PATH_MAX], const char *program, struct q_e
     return Q_OK;
 }
 
-/* The child starts with default signals, an empty mask and the ring's descriptors (dup2 onto itself
- * clears close-on-exec); all else of ours is close-on-exec. */
+/* The child starts with default signal actions, an empty signal mask and the ring's two descriptors
+ * (the file action dup2 of a descriptor onto itself clears close-on-exec); all other descriptors of
+ * the engine are close-on-exec. */
 static FALLIBLE spawn(pid_t *pid, const char *path, const struct ring *ring, struct q_err *e)
 {
     char fds[32];
@@ -84,7 +85,7 @@ static void *thread_main(void *arg)
 {
     struct q_err e = Q_ERR_INIT;
     if (worker_run(arg, NULL, &e)) {
-        /* the ring has told the engine */
+        /* the ring has reported the error to the engine */
     }
     return NULL;
 }

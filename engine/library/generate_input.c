@@ -336,7 +336,7 @@ FALLIBLE generate_input_open(struct generate_input *in, const struct options *o,
 {
     struct stat st;
     *in = (struct generate_input){.o = o, .line = BUF_INIT_MAX(PROMPT_BYTES_MAX)};
-    for (uint32_t i = 0; i < o->prompt_ids.n; i++) { /* told before the model is loaded */
+    for (uint32_t i = 0; i < o->prompt_ids.n; i++) { /* reported before the model is loaded */
         struct generate_prompt p = {.text = NULL};
         enum q_code rc = next_ids(&p, o->prompt_ids.items[i], e);
         generate_prompt_release(&p);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* quire-generate MODEL PROMPT…: answers without a server, through the public library
- * (engine/quire.h) and nothing else of the engine. A prompt that is text is a user's message to a
- * model with a chat template, and is continued as it stands by one without, or with --raw. A window
- * of answers is computed at once, at most twice what runs; they are printed in the order of the
- * prompts, so that is also the most that is held. */
+ * (engine/quire.h) only. A model with a chat template gets a text prompt as a user's message; a
+ * model without one, or any model with --raw, continues the text. A window of answers, at most
+ * twice the number of running requests, is computed at once. Answers are printed in the order of
+ * the prompts, so the window also bounds the number of answers in memory. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -155,7 +155,7 @@ static enum quire_code open_model(struct program *p, struct quire_options *q,
     enum quire_code rc = quire_engine_open(&p->engine, q, error);
     if (rc != QUIRE_NOT_FOUND || q->skip_tokenizer || !is_ids_only(&p->o))
         return rc;
-    struct quire_error first = *error; /* where the model is what is missing, both say so */
+    struct quire_error first = *error; /* if the model is missing, both report it */
     q->skip_tokenizer = p->o.skip_tokenizer_init = true;
     rc = quire_engine_open(&p->engine, q, error);
     if (!rc)
@@ -238,7 +238,7 @@ static FALLIBLE params_of(struct quire_params *q, const struct program *p, const
     return Q_OK;
 }
 
-/* What was not answered, and why: to people, and among the objects of --json. */
+/* Report a prompt that was not answered, with the reason: as text, and with --json as an object. */
 static void report(struct program *p, const struct generate_prompt *prompt, const char *what,
                    const char *message)
 {
@@ -252,7 +252,7 @@ static void report(struct program *p, const struct generate_prompt *prompt, cons
         generated_print_error(prompt, message);
 }
 
-/* All events of one answer. False: it failed, which was said. */
+/* Read all events of one answer. False: it failed, and the error was reported. */
 static bool take_answer(struct program *p, struct generated *a)
 {
     struct quire_event ev;
@@ -301,7 +301,7 @@ static void print_oldest(struct program *p)
     p->n_job--;
 }
 
-/* Said once: a model that does not chat goes on with the text. */
+/* Log once that a model without a chat template continues the text. */
 static void note_plain(struct program *p, const struct generate_prompt *prompt)
 {
     if (p->noted || p->chats || p->o.raw || !prompt->text || p->o.skip_tokenizer_init)
@@ -338,7 +338,7 @@ static void submit_answer(struct program *p, struct asked *asked, uint32_t i_ans
     p->jobs[(p->i_job + p->n_job++) % p->n_job_max] = job;
 }
 
-/* The next prompt that can be asked; bad ones are reported. NULL: there are no more, or *rc. */
+/* The next valid prompt; invalid ones are reported. NULL: the end, or an error in *rc. */
 static struct asked *next(struct program *p, enum q_code *rc)
 {
     struct q_err e = Q_ERR_INIT;
@@ -412,7 +412,7 @@ static FALLIBLE check_stops(const struct options *o, struct q_err *e)
     return rc ? q_wrap(e, "--stop") : Q_OK;
 }
 
-/* What else of the command line is for conversations. */
+/* Read the other options for conversations. */
 static FALLIBLE read_chat_options(struct program *p, struct q_err *e)
 {
     const struct options *o = &p->o;

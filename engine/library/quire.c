@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The public library over a session: copies what the caller gives, turns tokens into text and
- * looks for stop strings on the caller's thread (as a frontend does), so that the engine's
- * thread only moves numbers. */
+/* The public library over a session. It copies the caller's parameters, and it detokenizes and
+ * finds stop strings on the caller's thread (as a frontend does), so that the engine's thread
+ * handles token ids only. */
 #include "engine/quire.h"
 #include <assert.h>
 #include <errno.h>
@@ -273,7 +273,7 @@ static FALLIBLE prompt_of(struct token_list *ids, const struct quire_engine *eng
                             ids, e);
 }
 
-/* What a conversation changes in its parameters is the grammar. */
+/* A conversation changes only the grammar of its parameters. */
 static FALLIBLE begin_chat(struct quire_request *r, const struct quire_engine *engine,
                            struct quire_params *p, struct q_err *e)
 {
@@ -366,8 +366,7 @@ enum quire_code quire_submit(struct quire_request **out, struct quire_engine *en
     return e.code ? quire_error_give(error, &e) : QUIRE_OK;
 }
 
-/* Text that became final: through the stop strings, or as it is; of a conversation what of it is
- * content. */
+/* Add final text: through the stop strings if there are any; of a conversation only its content. */
 static FALLIBLE add_text(struct quire_request *r, bool last, int *i_hit, struct q_err *e)
 {
     const struct buf *final = &r->piece;
@@ -403,7 +402,7 @@ static void set_finish(struct quire_request *r, enum quire_finish why, int32_t i
     };
 }
 
-/* A stop string ends the request here; the engine is told, and what still comes is dropped. */
+/* A stop string ends the request: abort it in the engine and drop later events. */
 static void stop_found(struct quire_request *r, int i_hit)
 {
     set_finish(r, QUIRE_FINISH_STOP, i_hit, -1);

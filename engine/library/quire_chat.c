@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a token brings besides content is told before the token's event: reasoning as it came, and
- * calls once they are whole. So `told` counts how far into the answer the events have come, and no
- * event has to be kept. */
+/* Reasoning and complete tool calls of a token are reported before the token's own event. The
+ * n_*_given counters hold how much of the parsed answer was reported, so no queue of events is
+ * needed. */
 #include "engine/library/quire_chat.h"
 #include <jansson.h>
 #include <string.h>

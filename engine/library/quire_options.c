@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An option is a field of struct quire_options, or kept as the text it was set by; both become a
- * struct options, as if they had stood on a command line, and that a core's configuration. So an
- * option of the engine is one line of options.def and nothing here. */
+/* An option is a field of struct quire_options, or it is stored as text. Both are converted to a
+ * struct options, as a command line is, and then to a core's configuration. So an option of the
+ * engine needs one line in options.def and no code here. */
 #include "engine/library/quire_options.h"
 #include <string.h>
 #include "common/mem.h"
@@ -78,7 +78,8 @@ void quire_options_init(struct quire_options *o, size_t size)
     memcpy(o, &defaults, size < sizeof defaults ? size : sizeof defaults);
 }
 
-/* A caller built against an older header has a smaller struct: what it lacks keeps its default. */
+/* A caller built against an older header has a smaller struct: missing fields have their
+ * defaults. */
 static FALLIBLE take_options(struct quire_options *out, const struct quire_options *o,
                              struct q_err *e)
 {

@@ -37,7 +37,7 @@ struct session {
     struct session_request **open; /* [n_open_max] by place; NULL = free */
     uint32_t n_open_max;
     uint64_t n_submit;
-    struct queue *reload; /* who waits for the reload under way; NULL = nobody */
+    struct queue *reload; /* the caller that waits for the current reload; NULL = none */
     struct q_err failure; /* of the core; code Q_OK while it lives */
     uint32_t percent;
 };

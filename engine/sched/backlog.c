@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A tenant is found by its id through buckets with chains. It is in one of three places: among the
- * idle (nothing open, its charge remembered until the entry is needed), among the contending (new
- * requests wait), or in no list (all its requests run or were returned). There are as many entries
- * as requests, so a request always finds one.
+/* A hash table with chaining finds a tenant by its id. A tenant is idle (it has no open request;
+ * its charge is kept until another tenant needs the entry), contending (it has new requests that
+ * wait), or in no list (all its requests run or were returned). The table has as many tenant
+ * entries as requests, so a request always gets one.
  *
- * Starvation: the tenant with the least charge stays that until it is served, because every other
- * one's charge only grows, and a newcomer is lifted to at least that charge and arrived later. Its
- * own charge grows only while requests of its own run, which end. */
+ * No tenant starves: the tenant with the least charge keeps that rank until one of its requests is
+ * admitted, because the charges of all other tenants only grow, and a tenant that starts to wait is
+ * raised to at least that charge and has the later arrival. The tenant's own charge grows only
+ * while its requests run, and these requests end. */
 #include "engine/sched/backlog.h"
 #include "common/mem.h"
 

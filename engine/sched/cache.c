@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The prefix cache as requests meet it: names for their full blocks, what they find when they are
- * admitted, what they leave for others.
+/* Requests and the prefix cache: hashes of full blocks, look-up at admission, publication of new
+ * blocks.
  *
- * A block is published when its last row is planned and all its tokens are known, which may be
- * before it is computed. Whoever finds it is planned later, or later in the same step. Steps are
- * executed in order, and within one every layer stores the keys and values of all rows before any
- * row reads (engine/model/forward/executor_cpu.c), so the reader finds them written. If the step
- * fails, or the worker dies, everything is forgotten. A sequence never gives up rows that were
- * planned (a preempted or aborted one only its blocks), so what is published is computed or lost as
- * a whole.
+ * A block is published when its last row is planned and all its tokens are known, possibly before
+ * it is computed. A request that finds the block is planned in a later step or later in the same
+ * step. Steps are executed in order, and within a step each layer stores the keys and values of all
+ * rows before any row reads them (engine/model/forward/executor_cpu.c), so the reader finds the
+ * block written. If the step fails or the worker dies, the whole index is cleared. Rows that were
+ * planned are always computed, even when their sequence is preempted or aborted (it releases only
+ * its blocks); so published blocks are either computed or lost together.
  *
- * A history that is found whole still needs its last row's logits. The row is computed, but its
- * block is shared and others may read it in the same step: it is read as it is, and nothing is
- * written (step_admit.n_cached). Keys and values there are the very ones that the row would give,
- * by the promise that a row's bits do not depend on the batch. In the same way a request that wants
- * logprobs of its prompt shares all it finds and computes every row. */
+ * If all blocks of a history are cached, its last row is still computed, because its logits are
+ * needed. The block of that row is shared, and other sequences may read it in the same step; so the
+ * row reads the block and writes nothing (step_admit.n_cached). The keys and values in the block
+ * equal those that the row would write, because a row's bits do not depend on the batch (DESIGN
+ * section 6). In the same way a request with prompt logprobs shares all cached blocks and computes
+ * every row. */
 #include "engine/sched/scheduler_internal.h"
 
 void cache_root(struct scheduler *s, uint32_t i_request, const struct msg_submit *m)
@@ -48,8 +49,8 @@ static void hash_to(const struct scheduler *s, struct request *r, uint32_t n_blo
     }
 }
 
-/* The first row that has to be computed though all before `n_found` are in the cache: the last one,
- * for its logits; or where prompt logprobs are still wanted. */
+/* The first row to compute when all rows before `n_found` are cached: the last one, for its logits,
+ * or the first one whose prompt logprobs are still to be sent. */
 static uint32_t start_of(const struct request *r, uint32_t n_found)
 {
     uint32_t last = r->prompt_next < r->n_prompt ? r->prompt_next - 1 : r->n_token - 1;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The index is a hash table with chains through the blocks themselves: nothing is allocated, and a
- * look-up is one bucket and, nearly always, one block. What a hash leads to is compared whole. */
+/* The index is a hash table whose chains run through the blocks: it allocates nothing, and a
+ * look-up reads one bucket and, nearly always, one block. A hit compares the whole hash. */
 #include "engine/sched/kv.h"
 #include <string.h>
 #include "common/mem.h"
@@ -215,8 +215,8 @@ void kv_check_table(const struct kv_pool *p, const struct kv_table *t)
     }
 }
 
-/* Free and cached blocks are listed once, marked by what no count reaches; a cached one's parent is
- * not yet marked: it is held by a table or let go later. */
+/* Free and cached blocks are listed once, marked by a value that no count reaches; the parent of a
+ * cached block is not marked yet: a table holds it, or it was released later. */
 static uint32_t check_lists(const struct kv_pool *p)
 {
     uint32_t n = 0;

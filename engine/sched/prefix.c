@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One fetched method and one context for all: a digest is then three calls and no allocation. What
- * they can fail of is a missing provider (seen at init) or memory (the context has its own by
- * then), so afterwards a failure is a bug. */
+/* The method is fetched once and all digests share one context, so a digest is three calls without
+ * an allocation. These calls fail only if the provider is missing (checked at init) or memory is
+ * exhausted (the context already has its memory), so a failure after init is a bug. */
 #include "engine/sched/prefix.h"
 #include <assert.h>
 #include <openssl/evp.h>

@@ -2,14 +2,14 @@
 /* prefix - keys of chains of full blocks, for the prefix cache.
  *
  *     root    = SHA-256("quire kv 1", LoRA id, length class, salt)
- *     block i = SHA-256(name before it, its 16 token ids, modality hash or nothing)
+ *     block i = SHA-256(key of the block before it, its 16 token ids, modality hash or nothing)
  *
  * If the first blocks are public (submit.n_shared), their root has no salt, and the key before the
  * first other block is SHA-256(that key, root with the salt) instead.
  *
- * So a key covers everything that the KV of a block depends on, and its owner: equal keys mean
- * equal bits and the same salt. The hash is cryptographic, because a deliberate collision would
- * give access to the KV of another prompt.
+ * So a key covers everything that the KV of a block depends on, and the tenant's salt: equal keys
+ * mean equal bits and the same salt. The hash is cryptographic, because a deliberate collision
+ * would give access to the KV of another prompt.
  * Threads: one user of a hasher. Allocates nothing after prefix_hasher_init. */
 #ifndef QUIRE_ENGINE_SCHED_PREFIX_H
 #define QUIRE_ENGINE_SCHED_PREFIX_H

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* programs - the compiled grammars of all requests that are here, waiting or running. Equal ones
- * are held once, however many requests have them, and all together take PROGRAMS_BYTES at most.
- * Threads: the scheduler's loop. */
+/* programs - the compiled grammars of all requests, waiting or running. Equal programs are stored
+ * once, and all programs together take at most PROGRAMS_BYTES. Threads: the scheduler's loop. */
 #ifndef QUIRE_ENGINE_SCHED_PROGRAMS_H
 #define QUIRE_ENGINE_SCHED_PROGRAMS_H
 #include <stddef.h>

@@ -31,8 +31,8 @@ void request_table_release(struct request_table *t)
     *t = (struct request_table)REQUEST_TABLE_INIT;
 }
 
-/* A frontend counts its ids up from 1, so neighbours must spread: Fibonacci hashing, the high bits.
- */
+/* A frontend numbers its requests from 1, and consecutive ids must not share buckets: Fibonacci
+ * hashing, high bits. */
 static uint32_t home(const struct request_table *t, uint32_t frontend_id, uint64_t req_id)
 {
     uint64_t h = (req_id ^ (uint64_t)frontend_id << 40) * UINT64_C(0x9e3779b97f4a7c15);
@@ -59,8 +59,8 @@ uint32_t request_find(const struct request_table *t, uint32_t frontend_id, uint6
     return found ? found - 1 : REQUEST_NONE;
 }
 
-/* Close the gap so that no later probe stops early: move back every entry whose home does not lie
- * after the gap. */
+/* Close the gap so that no later probe stops early: move back every entry whose home is not after
+ * the gap. */
 static void unindex(struct request_table *t, const struct request *r)
 {
     uint32_t mask = t->index_size - 1;

@@ -46,7 +46,8 @@ struct request {
     uint32_t prompt_settled; /* next prompt position whose logprobs are sent */
     uint32_t n_counted;      /* prompt tokens already counted in the statistics */
     bool started;            /* has been in a step; queue_us is set */
-    uint32_t n_lost;         /* deaths of the worker in steps with it, until it gets on */
+    uint32_t n_lost;         /* deaths of the worker in steps with it; 0 again when it makes
+                              * progress */
     uint32_t n_since_lost;   /* tokens settled since the last crash */
     /* Prefix cache (cache.c). Keys of the full blocks of tokens, [0] for no block: [1 + n_max /
      * 16], the first 1 + n_hash are known; NULL: the request does not use the cache. */
@@ -81,7 +82,7 @@ struct request_table {
     struct request_list free;
     uint64_t n_arrival;
     bool hashing;             /* requests have room for hashes unless they disable the cache */
-    struct programs programs; /* grammars of the requests here */
+    struct programs programs; /* grammars of the requests in the table */
 };
 /* clang-format off */
 #define REQUEST_LIST_INIT {REQUEST_NONE, REQUEST_NONE, 0}
@@ -101,7 +102,7 @@ FALLIBLE request_add(struct request_table *t, uint32_t *i_request, uint32_t fron
 void request_remove(struct request_table *t, uint32_t i_request);
 uint32_t request_find(const struct request_table *t, uint32_t frontend_id, uint64_t req_id);
 void request_table_check(const struct request_table *t);
-/* Order of admitted requests: better priority, then earlier turn. The last in this order is
+/* Order of admitted requests: better priority, then earlier admission. The last in this order is
  * preempted first. */
 static inline bool request_before(const struct request *a, const struct request *b)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A request's life: submit (here) → backlog → scheduler_plan.c admits it to a slot → running →
- * scheduler_settle.c appends its tokens, and one day finds its end. On the way it may lose its slot
- * (preempted, worker lost) and go back to the backlog, or be aborted. Rows in flight of a request
- * that is gone are recognised by the entry's use count and dropped. */
+ * scheduler_settle.c appends its tokens and detects its end. Meanwhile it may lose its slot
+ * (preempted, worker lost) and return to the backlog, or be aborted. Rows in flight of a removed
+ * request are recognised by the entry's use count and dropped. */
 #include "engine/sched/scheduler.h"
 #include <string.h>
 #include "common/mem.h"
@@ -145,7 +145,7 @@ static enum q_code check_ids(const char *name, const struct proto_u32s *ids, uin
     return Q_OK;
 }
 
-/* What can never finish is refused here, so that everything let in does (README.md). */
+/* Reject requests that can never finish, so that every accepted request finishes (README.md). */
 static enum q_code check_submit(const struct scheduler *s, const struct msg_submit *m,
                                 struct q_err *e)
 {
@@ -183,7 +183,7 @@ static enum q_code check_submit(const struct scheduler *s, const struct msg_subm
     return check_ids("emitted", &m->emitted, s->config.vocab_size, e);
 }
 
-/* What scheduler_take_end tells about a request; it is forgotten. */
+/* The output of scheduler_take_end for a request; the request is removed. */
 static struct scheduler_output end_output(struct scheduler *s, uint32_t i_request, enum q_code code)
 {
     const struct request *r = request_at(s, i_request);

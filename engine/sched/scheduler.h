@@ -144,10 +144,10 @@ void scheduler_close(struct scheduler *s, bool closed);
 bool scheduler_end_next(struct scheduler *s, struct scheduler_output *out);
 
 /* The worker died, or was killed because it hung, with the oldest step in flight unfinished: as
- * scheduler_worker_lost, and those in that step become suspects when it is not their first time.
- * Suspects are then computed one at a time (scheduler_suspect.c). True: one that was alone in the
- * step ends here, *culprit is its output (FINISH_ERROR, no token). Settle what the worker finished
- * before. */
+ * scheduler_worker_lost, and the requests in that step become suspects if they were in a lost step
+ * before. Suspects are then computed one at a time (scheduler_suspect.c). True: a suspect was alone
+ * in the step and ends now; *culprit is its output (FINISH_ERROR, no token). Settle the steps that
+ * the worker finished before the call. */
 bool scheduler_worker_died(struct scheduler *s, struct scheduler_output *culprit);
 
 struct scheduler_stats {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* scheduler_internal - the scheduler's state, shared by its files only.
  *
- * running is in the order of request_before, and all of it comes before all returned ones of the
- * backlog (scheduler_check.c asserts both), except while suspects are tried one by one
- * (scheduler_suspect.c). Threads: the scheduler's loop only. */
+ * The list `running` is in the order of request_before, and all its requests come before all
+ * returned requests of the backlog (scheduler_check.c asserts both), except while suspects are
+ * tried one by one (scheduler_suspect.c). Threads: the scheduler's loop only. */
 #ifndef QUIRE_ENGINE_SCHED_SCHEDULER_INTERNAL_H
 #define QUIRE_ENGINE_SCHED_SCHEDULER_INTERNAL_H
 #include "engine/sched/backlog.h"
@@ -13,7 +13,7 @@
 #include "engine/sched/scheduler.h"
 #include "engine/sched/swap.h"
 
-#define SUSPECT_TRIAL_TOKENS 4u /* settled alone: another request crashed the worker */
+#define SUSPECT_TRIAL_TOKENS 4u /* tokens settled alone after which a suspect is cleared */
 
 struct scheduled_seq {       /* one sequence's rows of a step in flight */
     uint32_t i_request, use; /* owner: the entry and its use count */
@@ -95,7 +95,7 @@ static inline void cache_publish(struct scheduler *s, struct request *r)
 /* Release the slot and blocks of a running request; it is in no list afterwards and may be returned
  * (backlog_return) or removed. */
 void scheduler_release_slot(struct scheduler *s, uint32_t i_request);
-/* Take blocks and place of a running request away; it waits again. scheduler_preempt.c */
+/* scheduler_preempt.c: take blocks and slot from a running request; it waits again. */
 void scheduler_preempt(struct scheduler *s, uint32_t i_request);
 /* On its admission: plan the copies from host memory, or discard them. */
 void scheduler_restore(struct scheduler *s, struct request *r, const struct admission *admission);

@@ -1,35 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Filling one step: four passes over what is left of rows, logit rows, blocks, slots, known_max.
+/* Filling one step: four passes share the remaining rows, logits rows, blocks, slots and known_max.
  *
  *   1. decode    running sequences with one row to compute, in order of request_before. One that
  *                needs a block when none is free preempts the last running one
- *                (scheduler_preempt.c); the last itself waits with its blocks.
+ *                (scheduler_preempt.c); the last one waits and keeps its blocks.
  *   2. prefill   running sequences with more rows, in the same order, a chunk each. They have their
  *                blocks already.
- *   3. admit     waiting ones as the backlog calls them, with blocks for their whole known history;
- *                while suspects are tried (scheduler_suspect.c), one of those and nothing else.
- *   4. draft tokens   decode rows of this step get room for draft tokens with what is left: nobody
- * waits and
- *                nobody is preempted for a draft token.
+ *   3. admit     waiting sequences in the backlog's order, with blocks for their whole known
+ *                history; while suspects are tried (scheduler_suspect.c), one suspect only.
+ *   4. drafts    decode rows of this step get the remaining rows and blocks for draft tokens: no
+ *                sequence waits or is preempted for a draft token.
  *
- * Why blocks for the whole history at admission, and not per chunk: then only decode rows ever lack
- * a block, pass 1 goes from the first to the last, and so a sequence that is preempted is
- * never in the step being planned; and a long prompt is never half computed and thrown away. The
- * price is that blocks of later chunks lie idle for a few steps.
+ * A sequence gets blocks for its whole history at admission, and not for each chunk: so only decode
+ * rows can lack a block, pass 1 goes from the first sequence to the last, a preempted sequence is
+ * never in the step being planned, and no half-computed prompt is discarded. The cost: blocks of
+ * later chunks are unused for a few steps.
  *
- * A row whose token is still in flight is planned like any other (the worker has the token by
- * then), unless its sequence would be over by its length when that token is known: that much can be
- * counted. That it may be over by an eos cannot; such rows are dropped at settle. */
+ * A row whose token is still in flight is planned like any other (the worker has the token when it
+ * computes the row), unless that token brings the sequence to its maximum length, which is known in
+ * advance. An eos is not known in advance; rows after it are dropped at settle. */
 #include <string.h>
 #include "engine/sched/scheduler_internal.h"
 
 struct planning {
     struct scheduler *s;
     struct inflight_step *f;
-    struct step_head counts; /* of what has been put in */
+    struct step_head counts; /* totals of the step so far */
     int64_t now_us;
     uint64_t n_top;                     /* alternatives that its rows may give */
-    bool short_of_blocks;               /* a running sequence was: nobody is admitted */
+    bool short_of_blocks;               /* a running sequence lacks a block: no admission */
     uint32_t n_partial, n_long_partial; /* in the middle of their prompts after this step */
 };
 
@@ -66,13 +65,13 @@ static uint64_t tops_left(const struct planning *p)
     return step_top_max(&p->s->config.limits) - p->n_top;
 }
 
-/* Alternatives of one sampled row, and one row of the prompt where that is asked for. */
+/* Alternatives of one sampled row and, if requested, of one row of the prompt. */
 static uint64_t tops_least(const struct request *r)
 {
     return (uint64_t)n_alternative(r->params.n_logprob) + n_alternative(r->params.n_prompt_logprob);
 }
 
-/* Put a sequence's next n_token rows into the step. The limits have been looked at. */
+/* Add a sequence's next n_token rows to the step. The caller has checked the limits. */
 static void put_seq(struct planning *p, uint32_t i_request, uint32_t n_token, uint32_t flags,
                     uint32_t n_new_block)
 {
@@ -80,7 +79,7 @@ static void put_seq(struct planning *p, uint32_t i_request, uint32_t n_token, ui
     uint32_t end = r->n_planned + n_token, n_prompt_row = 0;
     if (end == r->n_token + r->n_sampling)
         flags |= STEP_SAMPLE;
-    if (flags & STEP_PROMPT_LOGPROBS) { /* every row tells about the token after it */
+    if (flags & STEP_PROMPT_LOGPROBS) { /* every row gives the logprob of the next token */
         n_prompt_row = n_token - ((flags & STEP_SAMPLE) != 0);
         r->prompt_next += n_prompt_row;
     }
@@ -137,9 +136,9 @@ static void plan_decode(struct planning *p)
     }
 }
 
-/* How many rows of a prompt (or of a history to recompute) go into this step; adds
- * STEP_PROMPT_LOGPROBS to *flags. A chunk asks for logprobs of all its positions or of none, and of
- * none that were asked for before: a preempted sequence recomputes up to there first. */
+/* Number of rows of a prompt (or of a history to recompute) in this step; adds STEP_PROMPT_LOGPROBS
+ * to *flags. A chunk requests logprobs for all its positions or for none, and never for positions
+ * requested before: a preempted sequence first recomputes up to these. */
 static uint32_t chunk_size(const struct planning *p, const struct request *r, uint32_t *flags)
 {
     uint32_t n = rows_left(r), budget = budget_left(p), logits = logits_left(p);
@@ -201,9 +200,9 @@ static void plan_prefill(struct planning *p)
     }
 }
 
-/* Blocks kept free when another sequence is let in: one for every fourth that runs, so that they
- * can go on for some four steps (each takes a block in sixteen) before the newcomer would be
- * preempted again. */
+/* Blocks kept free at an admission: one for every four running sequences, so that they can run for
+ * about four steps (each needs a block every sixteen steps) before the new sequence would be
+ * preempted. */
 static uint32_t headroom(const struct scheduler *s)
 {
     return (s->running.n + 3) / 4;
@@ -295,8 +294,7 @@ static void admit(struct planning *p, uint32_t i, const struct admission *admiss
 {
     struct scheduler *s = p->s;
     struct request *r = request_at(s, i);
-    backlog_take(&s->backlog, i,
-                 r->n_token - admission->start); /* what is in the cache costs nothing */
+    backlog_take(&s->backlog, i, r->n_token - admission->start); /* cached rows are not charged */
     join(s, i);
     r->slot = s->free_slots[--s->n_free_slot];
     kv_open(&s->pool, &r->table, r->slot);

@@ -1,28 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What becomes of a request's keys and values when it is preempted, and when it returns.
+/* Swap of a request's keys and values at preemption and at its next admission.
  *
- * Rows in flight are computed before the next step's copies, so what is copied out is all that is
- * planned. Blocks at the beginning that other running sequences hold too are not copied: the
- * request counts on finding them in the prefix cache, as those others go on. Should they be gone
- * when it returns, what is held is of no use and everything is computed again; it may hold up one
- * request, while copying a shared prompt once for each who shares it costs room and time always.
- * When it returns, what the cache has comes first, copies fill the rest. A preempted request waits
- * for nothing that a recomputed one would not wait for, so README's argument is that of before.
+ * Rows in flight are computed before the next step's copies, so the copies out contain all planned
+ * rows. The first blocks that other running sequences share are not copied: they stay in the prefix
+ * cache while those sequences run. If they are evicted before the request returns, the copied
+ * blocks are useless and all rows are recomputed; this rare case delays one request, whereas
+ * copying a shared prompt once for each sequence would always cost memory and time. At its next
+ * admission a request first takes the cached blocks, then copies fill the rest. A swapped request
+ * waits for nothing that a recomputed one would not wait for, so the proof in README.md that the
+ * scheduler never deadlocks covers both.
  *
- * What a worker lost, a reset of the cache or an abort makes worthless is given back at once; a
- * copy out that is not in a step yet is then not done. */
+ * Host blocks that a lost worker, a reset of the prefix cache or an abort invalidates are released
+ * at once; a copy out that is not in a step yet is cancelled. */
 #include "engine/sched/scheduler_internal.h"
 
 /* A step is mostly prefill that has so many rows for each of its sequences. */
 #define PREFILL_ROWS 2u
 
-/* Rows that the steps in flight leave behind; those of draft tokens may turn out wrong. */
+/* Rows that are valid after the steps in flight; rows of draft tokens may be rejected. */
 static uint32_t n_sure(const struct request *r)
 {
     return r->n_planned < r->n_token + r->n_sampling ? r->n_planned : r->n_token;
 }
 
-/* Is it worth copying? *h says what. */
+/* True if the request's KV is to be copied; *h has the range of blocks. */
 static bool is_worth(struct scheduler *s, const struct request *r, struct swap_held *h)
 {
     enum preemption_mode mode = s->config.policy.preemption;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A result is matched with the oldest step in flight, whole, before anything changes: the worker is
- * another process and may be damaged. Then each sequence's rows go to the request they were
- * computed for, if that is still there; it may be waiting by now (preempted after the step was
- * planned), which changes nothing: its tokens count all the same. */
+/* The whole result is checked against the oldest step in flight before anything changes, because
+ * the worker is another process whose memory may be corrupt. Then the rows of each sequence go to
+ * the request that they were computed for, if it still exists. A request that was preempted after
+ * the step was planned takes its tokens too. */
 #include "engine/sched/scheduler_internal.h"
 
 static enum q_code wrong_row(uint32_t i, const struct step_row *row, const char *why,

@@ -1,24 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Finding the request that kills the worker.
  *
- * A worker computes steps in order, so when it dies, what killed it (if it was a request and not
- * the world) is in the oldest step whose result has not come. Every request of that step counts the
- * death. The first is nobody's fault: all go on as they were. From the second on a request is a
- * suspect, and suspects are computed alone, oldest first, everything else waiting with its tokens:
+ * A worker computes steps in order. If a request killed it (and not the machine), that request is
+ * in the oldest step without a result, and every request of that step counts the death. After one
+ * death all requests continue as before. A request with two deaths is a suspect; suspects run
+ * alone, oldest first, while all other requests wait and keep their tokens:
  *
  *     waiting ── admitted alone ──▶ on trial ── SUSPECT_TRIAL_TOKENS ──▶ waiting, no suspect
  *                                      └── the worker dies (CULPRIT_LOST) ──▶ ends with an error
  *
- * A few tokens, because what kills may be in the decode step after the prefill; without that, a
- * culprit would take one token per death, for ever. They are counted outside of trials too, so a
- * request that gets on is no suspect for what happened long ago.
+ * A trial lasts several tokens, because the crash may occur in the decode step after the prefill;
+ * after a trial of one token, a culprit would gain one token per death without end. Tokens settled
+ * outside of trials count too, so a request that makes progress is not suspected for an old death.
  *
- * Rejected: halving the suspects. It needs log2(n) more deaths where a trial of each needs one, and
- * a death costs a load of the weights while a trial costs one prefill.
+ * Rejected: bisection of the suspects. It needs log2(n) more deaths where trials need one, and a
+ * death costs a load of the weights, a trial one prefill.
  *
- * It ends: a culprit leaves, or one suspect fewer is left after each trial; when all have passed
- * (they kill only together, or it was the machine), they go on together, and what was settled
- * meanwhile stays. The owner bounds deaths without a finished step (engine/core). */
+ * The search ends: each trial removes the culprit or leaves one suspect fewer. When all suspects
+ * passed (they crash the worker only together, or the machine was the cause), they run together
+ * again and keep the tokens settled meanwhile. The core bounds the number of deaths without a
+ * finished step (engine/core). */
 #include "engine/sched/scheduler_internal.h"
 
 #define SUSPECT_LOST 2u

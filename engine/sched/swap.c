@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Host blocks are a list through `next`, so a request keeps four numbers and no array. Those that
- * were used before are given out first, the last one let go first of all, and then the lowest that
- * never was: host memory grows with the most that was ever held, from its beginning. */
+/* The host blocks of a request are a list through `next`, so a request stores four numbers and no
+ * array. Blocks that were used before are taken first, the last released one first; then the lowest
+ * block that was never used. So the touched host memory grows from its beginning, up to the maximum
+ * that was held at once. */
 #include "engine/sched/swap.h"
 #include <string.h>
 #include "common/mem.h"
@@ -97,7 +98,7 @@ void swap_in(struct swap_pool *p, struct swap_held *h, const kv_block *blocks, u
     }
 }
 
-/* A copy that nobody wants; the last one takes its place. */
+/* Cancel a planned copy; the last planned copy takes its index. */
 static void unplan(struct swap_pool *p, uint32_t b)
 {
     uint32_t at = p->out_at[b];

@@ -80,12 +80,14 @@ void swap_in(struct swap_pool *p, struct swap_held *h, const kv_block *blocks, u
 void swap_drop(struct swap_pool *p, struct swap_held *h);
 /* The planned copies are in a step. */
 void swap_sent(struct swap_pool *p);
-/* The worker's memory is gone: every host block is free. Who held some forgets it. */
+/* The worker's memory is lost: every host block is free. The caller also clears the swap_held of
+ * every request. */
 void swap_forget(struct swap_pool *p);
 
-/* Does copying n_block blocks out and in cost less than computing n_row rows? Counts who lost. */
+/* True if copying n_block blocks out and in costs less than computing n_row rows. Counts
+ * consecutive decisions against copying. */
 bool swap_is_cheaper(struct swap_costs *c, uint32_t n_block, uint32_t n_row);
-/* It took us to copy n blocks, or to compute n rows. */
+/* Record a measurement: `us` microseconds to copy n blocks, or to compute n rows. */
 void swap_measure(struct swap_rate *r, uint32_t n, uint32_t us);
 
 /* Begin a check, count each holder, end it: every host block is held once or free. */

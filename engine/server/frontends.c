@@ -45,8 +45,8 @@ static struct proto_str str(const char *s)
     return (struct proto_str){s, strlen(s)};
 }
 
-/* A send failed. A frontend whose connection is closed perhaps said why: what it sent is read
- * first. */
+/* A send failed. The received frames of the frontend are read first, because they may contain a
+ * drain message. */
 static void lose(struct frontend *to, enum q_code rc, const struct q_err *why)
 {
     if (rc == Q_UNAVAILABLE) {
@@ -328,7 +328,8 @@ void frontends_answer_commands(struct frontends *p)
             send_command_done(p, &p->frontends[i], p->reload_id, &result);
 }
 
-/* A frame of a frontend that has been greeted. False: the frame is malformed, `e` says how. */
+/* Handle a frame of a frontend that has received hello. False: the frame is malformed; `e` has the
+ * reason. */
 static bool handle(struct frontends *p, struct frontend *from, const void *frame, size_t n,
                    struct q_err *e)
 {

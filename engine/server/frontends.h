@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* frontends - the frontends of a server: hello, credit, requests, timeouts.
  *
- * A frontend is identified by its socket and ZeroMQ's name of its connection; a re-established
- * connection is a new frontend, and the old peer is dropped after a timeout, a failed send, or a
- * hello of the same process. Each frontend has a unique number, the `frontend_id` of its requests
- * in the core. Threads: the server's loop. */
+ * A frontend is identified by its socket and ZeroMQ's routing id of its connection; a
+ * re-established connection is a new frontend, and the old one is dropped after a timeout, a failed
+ * send, or a hello of the same process. Each frontend has a unique number, the `frontend_id` of its
+ * requests in the core. Threads: the server's loop. */
 #ifndef QUIRE_ENGINE_SERVER_FRONTENDS_H
 #define QUIRE_ENGINE_SERVER_FRONTENDS_H
 #include "common/mem.h"
@@ -64,17 +64,17 @@ FALLIBLE frontends_ready(struct frontends *p, struct q_err *e);
 /* The core's sink; ctx is the struct frontends. */
 void frontends_output(void *ctx, const struct step_result *result,
                       const struct scheduler_output *outputs, uint32_t n);
-/* Send heartbeats to all and drop peers after a timeout. Every heartbeat_ms. */
+/* Send heartbeats to all and drop frontends after a timeout. Call it every heartbeat_ms. */
 void frontends_beat(struct frontends *p, int64_t now_ms);
 /* True if a heartbeat is due now: a change of sleep, pause or weights, or a request. */
 bool frontends_news(const struct frontends *p);
-/* Reply to long-running commands when they finish. After every core_step. */
+/* Reply to long-running commands that have finished. Call it after every core_step. */
 void frontends_answer_commands(struct frontends *p);
 void frontends_drain(struct frontends *p, const char *reason);
 /* All received frames are processed: drop lost frontends, with a warning unless they sent drain or
  * the engine stops too. */
 void frontends_received(struct frontends *p);
-/* Remove frontends marked gone and abort their requests. After every batch of work. */
+/* Remove frontends marked `removed` and abort their requests. Call it after every batch of work. */
 void frontends_sweep(struct frontends *p);
 
 #endif

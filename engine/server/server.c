@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The loop waits for sockets, the core and signals at once, takes a bounded number of frames (so
- * that a flood of requests cannot hold up a settled step), then lets the core settle and plan.
- * While the worker computes, the loop is back in poll: what it does per step is a few system calls
- * and one encode per frontend.
+/* The loop polls sockets, the core and signals together, reads a bounded number of frames (so that
+ * a flood of requests does not delay a settled step), then calls core_step, which settles and
+ * plans. While the worker computes, the loop is in poll again; per step it makes a few system calls
+ * and encodes one message per frontend.
  *
- * SIGTERM or SIGINT: drain (nothing new, finish what is open), at the latest until
- * shutdown_timeout. A second one ends at once. */
+ * SIGTERM or SIGINT: the server drains (it rejects new requests and finishes open ones) for at most
+ * shutdown_timeout. A second signal ends it at once. */
 #include "engine/server/server.h"
 #include <errno.h>
 #include <poll.h>
@@ -150,7 +150,7 @@ static FALLIBLE run_once(struct server *s, struct q_err *e)
         if ((rc = frontends_ready(&s->frontends, e)))
             return rc;
     }
-    /* news first: who hears that a reload is over knows the fingerprint already */
+    /* heartbeats first: a frontend must have the new fingerprint before the reply to its reload */
     if (clock_ms() >= s->beat_ms || frontends_news(&s->frontends)) {
         s->beat_ms = clock_ms() + s->config->heartbeat_ms;
         frontends_beat(&s->frontends, clock_ms());

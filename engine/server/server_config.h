@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* server_config - what a server is told at start, and its limits. Threads: read-only once it
+/* server_config - the configuration of a server, and its limits. Threads: read-only once it
  * runs. */
 #ifndef QUIRE_ENGINE_SERVER_SERVER_CONFIG_H
 #define QUIRE_ENGINE_SERVER_SERVER_CONFIG_H
@@ -7,9 +7,9 @@
 
 #define SERVER_LISTEN_MAX    16
 #define SERVER_FRONTENDS_MAX 256
-#define SERVER_SILENT_BEATS  5 /* heartbeats a frontend may miss, */
+#define SERVER_SILENT_BEATS  5 /* a frontend times out after this many missed heartbeats */
 #define SERVER_SILENT_MIN_MS \
-    3000 /* and it may be silent so long: a busy machine is not a dead process */
+    3000 /* and not before so many ms of silence, because the machine may be busy */
 
 struct server_config {
     struct core_config core;
@@ -18,7 +18,8 @@ struct server_config {
     uint32_t n_listen;
     const char *keys_dir;
     bool insecure_tcp;
-    const char *weights_file; /* a reload is kept there for the next engine; NULL = nowhere */
+    const char *weights_file; /* file that stores the folder of a reload for the next engine;
+                               * NULL = not stored */
     uint32_t heartbeat_ms, max_frontend_reqs;
     uint32_t shutdown_timeout_ms;
 };

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How the draft model keeps up. slot->n_draft positions of a sequence have keys and values in the
- * draft's cache that belong to the tokens of its history:
+/* The draft model's KV cache. Positions 0 … slot->n_draft - 1 of a sequence have keys and values in
+ * it that belong to the tokens of the history:
  *
  *     0 ………… n_draft … start ……… n_known - 1 | draft 0, draft 1, …
  *       there    to compute                   pass 0 gives draft 0, pass j gives draft j
  *
  * Pass 0 computes the rows from n_draft to the end of the step's known rows for every sequence;
- * each later pass computes the draft token before it. After the step the sequence has m more
- * tokens, m - 1 of them accepted, so what lies before its newest token is right as far as it was
- * computed.
- */
+ * each later pass computes the draft token of the pass before. After the step the sequence has m
+ * more tokens, of which m - 1 were accepted draft tokens, so the computed keys and values before
+ * its newest token are valid. */
 #include "engine/worker/draft.h"
 #include <string.h>
 #include <sys/mman.h>
@@ -265,8 +264,8 @@ static FALLIBLE run_pass(struct draft *d, const struct slots *s, const struct st
     return Q_OK;
 }
 
-/* The first pass. Where the grammar has drafted already (slot->is_forced), the draft reads what it
- * drafted and adds nothing. */
+/* The first pass. If the grammar has proposed draft tokens (slot->is_forced), the draft model
+ * computes their rows and adds none. */
 static void add_known(struct draft *d, struct slots *s, const struct step_seq *q)
 {
     const struct slot *slot = &s->slots[q->slot];

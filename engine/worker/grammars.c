@@ -108,7 +108,7 @@ static void drop(struct grammars *g, size_t i)
     g->entries[i] = g->entries[--g->n_entry];
 }
 
-/* Those that nobody uses, the oldest first, beyond GRAMMARS_KEPT. */
+/* Free unused matchers beyond GRAMMARS_KEPT, the oldest first. */
 static void tidy(struct grammars *g)
 {
     for (;;) {
@@ -163,7 +163,8 @@ static void admit(void *ctx, const struct slot_grammar *s)
     tidy(g);
 }
 
-/* The state after the tokens; what is known of them is used. 0: they do not follow the grammar. */
+/* The state after the tokens, continued from the stored states. 0: the tokens violate the
+ * grammar. */
 static matcher_config follow_tokens(struct follow *f, const uint32_t *tokens, uint32_t n)
 {
     struct matcher *m = f->entry->matcher;
@@ -222,9 +223,9 @@ static void fill_mask(void *ctx, const struct mask_job *job, uint32_t *bits)
         set(bits, g->eos_ids, g->n_eos, g->vocab_size);
 }
 
-/* The forced bytes as the longest tokens there are, which is how a model mostly writes them; at the
- * end of the text what ends it. Where the forced bytes stop the model may prefer a token that goes
- * on behind them; then this draft token was wrong. */
+/* The forced bytes as the longest possible tokens, which models mostly choose too; at the end of
+ * the text an end token. At the end of the forced bytes the model may choose a longer token; then
+ * this draft token is rejected. */
 static uint32_t propose_tokens(void *ctx, const struct mask_job *job, uint32_t *tokens, uint32_t n)
 {
     struct grammars *g = ctx;
@@ -252,5 +253,9 @@ static uint32_t propose_tokens(void *ctx, const struct mask_job *job, uint32_t *
 struct mask_provider grammars_provider(struct grammars *g)
 {
     return (struct mask_provider){
-        .admit = admit, .fill = fill_mask, .propose = propose_tokens, .ctx = g};
+        .admit = admit,
+        .fill = fill_mask,
+        .propose = propose_tokens,
+        .ctx = g,
+    };
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* quire-worker RING: the worker as a process. An engine starts it and passes two descriptors, the
  * ring's memory and its eventfd, as "MEMORY_FD,EVENT_FD"; everything else is in the ring. It ends
- * when the engine says so or dies. */
+ * when the engine stops it or dies. */
 #include <signal.h>
 #include <stdio.h>
 #include <sys/prctl.h>
@@ -13,7 +13,7 @@
 enum { EXIT_USAGE = 2, EXIT_LOAD = 3 };
 
 /* Ctrl-C and service managers signal whole process groups; the engine still needs the worker to
- * finish what is open. */
+ * finish open requests. */
 static void follow_the_engine(void)
 {
     signal(SIGINT, SIG_IGN);

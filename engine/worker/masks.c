@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Counters with a futex each: `begun` says that asks lie ready, `done` how many of them have their
- * mask, `ended` which of the `begun` is behind the thread. They only grow within a step, and `done`
- * is set back before `begun` moves, when the thread has nothing left to do. */
+/* Three counters, each with a futex: `begun` counts steps whose jobs are ready, `done` the jobs of
+ * the step with a finished mask, `ended` the steps that the thread has finished. Within a step they
+ * only grow; `done` is reset before `begun` changes, when the thread is idle. */
 #include "engine/worker/masks.h"
 #include <linux/futex.h>
 #include <pthread.h>

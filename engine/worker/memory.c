@@ -33,7 +33,7 @@ static uint64_t number_in(const char *path, const char *key, uint64_t otherwise)
     return value;
 }
 
-/* Where the kernel says these things. A limit this large is the kernel's word for none. */
+/* The kernel's files with limits and usage. A limit this large means no limit. */
 struct cgroup_files {
     const char *mount;                 /* of the hierarchy, below the root */
     const char *limit, *used, *freely; /* file, file, and the key in memory.stat */
@@ -45,7 +45,7 @@ static const struct cgroup_files versions[] = {
 };
 #define NO_LIMIT ((uint64_t)1 << 60)
 
-/* Free bytes of one cgroup: its limit less what it holds and cannot drop. */
+/* Free bytes of one cgroup: its limit minus its memory that cannot be reclaimed. */
 static uint64_t cgroup_free(const struct cgroup_files *v, const char *dir)
 {
     char path[2 * LINE_MAX_BYTES + 64];
@@ -146,7 +146,7 @@ static uint64_t blocks_of(uint32_t n_token)
     return ((uint64_t)n_token + STEP_BLOCK_TOKENS - 1) / STEP_BLOCK_TOKENS;
 }
 
-/* Blocks in what `part` of the memory leaves. */
+/* Blocks in the remainder of `part` of the memory. */
 static uint64_t blocks_in(const struct memory_need *need, double part)
 {
     if (need->total_bytes == UINT64_MAX)
@@ -262,7 +262,7 @@ bool memory_fit_length(struct step_limits *l, const struct worker_config *c,
             least_not = n;
     }
     if (fits == 0)
-        return false; /* memory_blocks says why */
+        return false; /* memory_blocks reports the reason */
     const bool shorter = fits < blocks_of(full_len);
     *l = with_length(l, fits, full_len);
     if (!c->is_again)

@@ -55,7 +55,7 @@ uint64_t memory_available(void);
 uint64_t memory_for_weights(void);
 /* Memory of this process without mapped files; 0 if it cannot be read. */
 uint64_t memory_resident(void);
-/* What of `need` grows with the length. */
+/* Computes need->step_bytes for other limits (it grows with the length). */
 typedef enum q_code memory_steps(uint64_t *step_bytes, const struct step_limits *l, void *ctx,
                                  struct q_err *e);
 /* --max-model-len auto: shorten max_model_len (and known_max) to the most tokens of which one

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Wake-ups are not lost. Down: the worker says it is asleep, then the kernel compares `sent` before
- * it sleeps; the engine moves `sent` and then looks whether the worker is asleep, both sequentially
- * consistent. Up: the worker writes the eventfd after every result; the engine clears it before it
- * looks at `done`. stop counts as a change of `sent`'s neighbour word `wake`, which is what the
- * futex really watches: wake moves with every send and with stop.
+/* No wake-up is lost. Engine to worker: the futex watches the word `wake`, which changes with every
+ * send and with stop. The worker stores that it sleeps, then the kernel compares `wake` before it
+ * blocks; the engine changes `wake`, then checks whether the worker sleeps; all of these are
+ * sequentially consistent. Worker to engine: the worker writes the eventfd after every result, and
+ * the engine clears the eventfd before it reads `done`.
  *
- * Each side keeps its own position in its own memory (taken, sent_own), so a worker that scribbles
- * over the counters can at worst make the engine read a result that step_result_view refuses. */
+ * Each side keeps its own position in private memory (taken, sent_own), so a worker that corrupts
+ * the shared counters can only make the engine read a result that step_result_view rejects. */
 #include "engine/worker/ring.h"
 #include <errno.h>
 #include <linux/futex.h>

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ring - the memory an engine core and its worker share: steps go down, results come up.
+/* ring - the memory shared by an engine core and its worker: steps to the worker, results back.
  *
- *     head (engine makes it)                      body (worker makes it once it knows the model's
- * sizes)
+ *     head (made by the engine)                   body (made by the worker after loading)
  *     +--------+-------+------+------------+      +--------+--------+----------+----------+
  *     | config | state | info | counters   |      | step 0 | step 1 | result 0 | result 1 |
  *     +--------+-------+------+------------+      +--------+--------+----------+----------+

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Two ways through the cuts. With a small top_k the candidates are a short list (heap), and min_p,
- * top_p and the draw work on that list, best first. Otherwise the row of logits becomes a row of
- * weights in place and the cuts zero its elements; the draw then walks sums of chunks, then one
- * chunk, in order of ids. The path depends on the parameters alone, so it cannot change a request's
- * tokens between runs.
+/* Truncation has two implementations. With a small top_k the candidates are a short list (heap),
+ * and min_p, top_p and the draw work on that list, best first. Otherwise the row of logits is
+ * replaced by a row of weights, truncation sets elements to zero, and the draw scans the sums of
+ * chunks and then one chunk, in order of ids. The choice depends on the parameters only, so a
+ * request gives the same tokens in every run.
  *
- * Penalties count tokens by walking the history into a dense array that is zero between rows, and
- * walking it again to apply and clear: nothing is kept between steps, so preemption and replay have
- * nothing to restore. */
+ * Penalties count the tokens of the history in a dense array that is zero between rows, then
+ * iterate over the history again to apply and clear the counts. No state is kept between steps, so
+ * preemption and replay restore nothing. */
 #include "engine/worker/sample.h"
 #include <math.h>
 #include <string.h>
@@ -20,7 +20,7 @@
            */
 #define SEEN_IN_PROMPT (1u << 31)
 
-static uint32_t items_of(uint32_t n_vocab) /* what ROW_BETWEEN may write */
+static uint32_t items_of(uint32_t n_vocab) /* room for the items of ROW_BETWEEN */
 {
     return (n_vocab > SAMPLE_HEAP_MAX ? n_vocab : SAMPLE_HEAP_MAX) + 16;
 }
@@ -99,7 +99,7 @@ static void mask_bits(float *logits, const uint32_t *bits, uint32_t n_vocab)
     }
 }
 
-/* What is masked: logits that become -inf, or bits that become 0. */
+/* The target of masks: logits that become -inf, or bits that become 0. */
 struct masked {
     float *logits;  /* NULL: bits */
     uint32_t *bits; /* [SAMPLE_MASK_WORDS] */
@@ -140,7 +140,7 @@ static void mask_bad_words(const struct masked *m, const struct sample_input *in
     }
 }
 
-/* What followed the last size - 1 tokens wherever they were before. */
+/* Mask the tokens that followed every earlier occurrence of the last size - 1 tokens. */
 static void mask_repeated(const struct masked *m, const struct sample_input *in)
 {
     uint32_t n = in->params->no_repeat_ngram - 1, window = in->params->no_repeat_window;

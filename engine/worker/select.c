@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Radix selection. Weights are floats >= 0, whose bit patterns order as unsigned integers. A pass
- * puts the measure of every item into the bucket of the top 11 bits of its distance to the least
- * there may be; walking the buckets from the top finds the one in which the limit is crossed; the
- * next 11 bits, and so on, are resolved among that bucket's items alone:
+/* Radix selection. Weights are floats >= 0, whose bit patterns have the order of unsigned integers.
+ * The key of an item is the distance of its bits to those of the least possible weight. A pass adds
+ * the measure of every item to the bucket of the key's top 11 bits; a scan of the buckets from the
+ * top finds the bucket in which the limit is crossed; the next passes resolve the next 11 bits
+ * within that bucket:
  *
- *     bits of w - least   |30 ... 20|19 ... 9|8 ... 0|      at most three passes, of which only
- * the first touches many buckets
+ *     bits of w - least   |30 ... 20|19 ... 9|8 ... 0|      at most three passes; only
+ *                                                           the first fills many buckets
  *
- * A sort of 150k values takes ten times as long, and a quickselect has inputs on which it is
- * quadratic. The items that are looked at one by one are few: those above a bound when they reach
- * the limit, as a few large ones mostly do, or else those between two bounds that a sample of the
- * row says the edge lies between. When it does not, all are looked at. Passes over the row are
- * kernels (ops_row.h), which sum in one order on every machine. */
+ * A sort of 150k values takes ten times as long, and a quickselect is quadratic on some inputs. Few
+ * items are compared one by one: those above a bound if they reach the limit, as a few large
+ * weights mostly do; else those between two bounds, estimated from a sample of the row, that should
+ * enclose the limit. If they do not enclose it, all items are compared. Passes over the row are
+ * kernels (ops_row.h), which sum in the same order on every machine. */
 #include "engine/worker/select.h"
 #include <math.h>
 #include <string.h>
@@ -21,7 +22,7 @@
 
 #define LANES       16u   /* independent partial results of one pass; combined in ascending order */
 #define BUCKET_BITS 11u   /* of SAMPLE_BUCKETS */
-#define CUT_FEW     4096u /* items that are looked at one by one without more ado */
+#define CUT_FEW     4096u /* maximum number of items compared one by one */
 #define SAMPLE_STEP 61u   /* columns: a prime, so that no pattern of the vocabulary is a sample's */
 
 typedef float four __attribute__((vector_size(16)));
@@ -271,7 +272,7 @@ struct cut {         /* a radix selection under way */
     uint32_t n_item; /* of s->items, which it selects from */
     enum select_measure measure;
     double limit;
-    double before;  /* measure of what lies above the bucket */
+    double before;  /* measure of the items above the bucket */
     uint32_t base;  /* bits of the least that an item may be */
     uint32_t shift; /* bits that the first pass leaves open */
     uint32_t key;   /* bits of the edge less base, found so far */
@@ -317,9 +318,9 @@ static void keep_bucket(struct cut *c, uint32_t shift, struct sample_scratch *s)
     c->n_item = n;
 }
 
-/* Weights that are cut whatever the others are. Those of at most (total - limit) / 2n have together
- * no more than half of what is cut by mass, so the edge lies above them; the other half is far more
- * than rounding takes. */
+/* Bound below which weights are always cut. Weights of at most (total - limit) / 2n have together
+ * at most half of the mass to cut, so the edge is above them; the other half is far more than the
+ * rounding error. */
 static float surely_cut(const struct cut *c, const struct sample_scratch *s)
 {
     const double least = (total_of(s) - c->limit) / (2.0 * s->n_vocab);
@@ -359,8 +360,8 @@ static float just_below(float f) /* f > 0 */
     return f;
 }
 
-/* Look at the items between two bounds, most of them at most. Is the edge among them? The measure
- * of what lies above `high` is in c->before already. */
+/* Compare the items between two bounds, at most `most` of them. True if the edge is among them.
+ * c->before already has the measure of the items above `high`. */
 static bool cut_between(struct cut *c, float *w, float low, float high, uint32_t most,
                         struct sample_scratch *s)
 {
@@ -394,8 +395,8 @@ static float sample_edge(const float *w, enum select_measure measure, double lim
     return c.reached ? cut_edge(&c, s) : 0;
 }
 
-/* Two bounds that the edge probably lies between: where a sample of the row has it, three standard
- * deviations of such a sample, and a little, to either side. */
+/* Two bounds that probably enclose the edge: the edge of a sample of the row, plus and minus three
+ * standard deviations of such a sample and a margin. */
 static void estimate_bounds(const struct cut *c, const float *w, float *low, float *high,
                             struct sample_scratch *s)
 {
@@ -416,7 +417,7 @@ static void estimate_bounds(const struct cut *c, const float *w, float *low, flo
     *low = below > 0 ? just_below(below) : surely_cut(c, s);
 }
 
-/* The measure of what is above `high`. */
+/* The measure of the items above `high`. */
 static double measure_above(const struct cut *c, float *w, float high, struct sample_scratch *s)
 {
     double above = 0;
@@ -440,9 +441,8 @@ static double measure_above(const struct cut *c, float *w, float high, struct sa
     return a.sums ? above : n;
 }
 
-/* The first level: of the weights above bounds that lie between two of its buckets, so that the
- * buckets above are whole, as long as those are few; then between bounds that are guessed; then of
- * all. */
+/* The first level: first the weights above a bucket boundary, if they are few (so that the buckets
+ * above are complete); then the weights between two estimated bounds; then all. */
 static void cut_first(struct cut *c, float *w, struct sample_scratch *s)
 {
     static const float bounds[] = {0x1p-4f, 0x1p-8f, 0x1p-12f};

@@ -144,7 +144,8 @@ static FALLIBLE admit(struct slots *s, struct slot *slot, struct cursor *c, stru
     slot->n_block = 0;
     slot->n_cached = a->n_cached;
     slot->params = a->params;
-    slot->params.n_allowed = a->n_allowed; /* what the mask holds, whatever the parameters say */
+    slot->params.n_allowed = a->n_allowed; /* the capacity of the mask, which bounds the
+                                            * parameters */
     memcpy(slot->stop_ids, v->stop_ids + c->stop_id, a->n_stop_id * sizeof(uint32_t));
     memcpy(slot->bias_ids, v->bias_ids + c->bias, a->n_bias * sizeof(uint32_t));
     memcpy(slot->bias, v->bias + c->bias, a->n_bias * sizeof(float));
@@ -211,7 +212,7 @@ static void add_tokens(struct slots *s, const struct step_seq *q)
         b->context_max = q->start + n;
 }
 
-/* Row `batch_row` of the batch gives logits, for what `row` says. */
+/* Row `batch_row` of the batch computes logits, processed as described by `row`. */
 static FALLIBLE add_logit(struct slots *s, uint32_t batch_row, struct logit_row row,
                           struct q_err *e)
 {
@@ -261,7 +262,8 @@ static FALLIBLE apply_seq(struct slots *s, const struct step_seq *q, struct curs
         return rc;
     if ((rc = grow_table(s, slot, q->n_new_block, c, e)))
         return rc;
-    /* What was copied back is of the draft too, but perhaps for the last row (draft.c). */
+    /* Swapped-in blocks are valid for the draft model too, except possibly their last row
+     * (draft.c). */
     if (q->flags & STEP_ADMIT)
         slot->n_draft = q->start - (q->start > slot->n_cached);
     slot->n_draft_token = 0;

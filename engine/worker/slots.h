@@ -65,7 +65,8 @@ struct slots {
 #define SLOTS_INIT {.slots = NULL}
 /* clang-format on */
 
-/* Cache slot of a position of the sequence: KERN_NO_SLOT in a shared block. */
+/* Slot mapping of a position of the sequence: its position in the KV cache; KERN_NO_SLOT in a
+ * shared block. */
 static inline uint32_t slots_slot_mapping(const struct slot *slot, uint32_t position)
 {
     return position < slot->n_cached

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The invariants of the slots between two steps: whatever a step said, nothing here leads out of an
- * array. */
+/* The invariants of the slots between two steps: after any step, valid or not, no index or count
+ * exceeds its array. */
 #include "engine/worker/slots.h"
 
 static void check_slot(const struct slots *s, const struct slot *slot)

@@ -9,8 +9,8 @@
 #include "engine/worker/memory.h"
 #include "engine/worker/worker_internal.h"
 
-/* So that prompt logprobs with few sequences do not take one step per handful of rows; and as many
- * sequences may speculate in one step. */
+/* Minimum number of logits rows in a step: prompt logprobs of a few sequences then need few steps,
+ * and many sequences may speculate in one step. */
 #define LOGIT_ROWS_MIN 64u
 
 static void load_progress(void *ctx, uint64_t done, uint64_t total)
@@ -111,7 +111,7 @@ static FALLIBLE make_samplers(struct worker *w, struct q_err *e)
     return rc;
 }
 
-/* What a step uses. */
+/* Allocate the scratch of steps. */
 static FALLIBLE make_scratch(struct worker *w, struct q_err *e)
 {
     enum q_code rc =
@@ -143,7 +143,7 @@ static FALLIBLE make_step(struct worker *w, struct memory_need *need, struct q_e
     return Q_OK;
 }
 
-/* What the CPU uses of a step that a device computes, and all that the device uses. */
+/* Allocate the host's part of a step on a device, and the device's memory. */
 static FALLIBLE make_gpu(struct worker *w, struct worker_info *info, struct q_err *e)
 {
     const struct gpu_models models = {w->model, w->draft ? draft_model(w->draft) : NULL};
@@ -173,7 +173,7 @@ static FALLIBLE make_masks(struct worker *w, struct q_err *e)
     return masks_new(&w->masks, p, w->limits.logit_rows_max, w->vocab_size, e);
 }
 
-/* Every thread reads what any of them has written. */
+/* Every thread reads KV that any thread has written. */
 static void place_kv(const struct worker *w)
 {
     uint32_t n = team_place_memory(w->team, w->kv.memory, w->kv.memory_bytes, CPUS_SPREAD);
@@ -199,7 +199,7 @@ static enum q_code size_steps(uint64_t *bytes, const struct step_limits *l, void
     return rc;
 }
 
-/* Pools and what else a step on the CPU uses. */
+/* Allocate the pools and buffers of steps on the CPU. */
 static FALLIBLE make_cpu(struct worker *w, struct worker_info *info, struct q_err *e)
 {
     const struct model_shape *shape = model_shape(w->model);
@@ -241,7 +241,7 @@ static FALLIBLE make_state(struct worker *w, struct worker_info *info, struct q_
     return slots_init(&w->slots, &w->limits, info->n_block, w->vocab_size, e);
 }
 
-/* "linear=avx512 attention=ref …": what computes here, for logs and system_fingerprint. */
+/* "linear=avx512 attention=ref …": the kernels in use, for logs and system_fingerprint. */
 static void name_kernels(char *out, size_t size, uint32_t caps)
 {
     static const char *const ops[] = {

@@ -1,29 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Steps on a device, one ahead of what the host has seen. A step is given to the device as soon as
- * it comes; only then the result of the one before is waited for and written. So the device goes
- * from one step to the next by itself, as long as the next one is here in time:
+/* Steps on a device, launched one step ahead of the host. The worker launches a step as soon as it
+ * arrives, then waits for the previous step and writes its result. So the device starts the next
+ * step without waiting for the host, provided that the step arrives in time:
  *
  *     device   | step 1           | step 2           | step 3
- *     worker     give 2 ……… wait 1, result 1, give 3 ……… wait 2, result 2, give 4
+ *     worker     launch 2 … wait 1, result 1, launch 3 … wait 2, result 2, launch 4
  *     engine                            settle 1, plan 3 …             settle 2, plan 4
  *
- * A row's token goes from the device's result into the device's history, and the slot counts on it
- * (slots_reserve). Where the host needs tokens that are still on their way, it waits for them as
- * late as it can:
+ * A row's token is copied from the device's result into the device's history; the slot reserves its
+ * position (slots_reserve). Where the host needs tokens that are still on the device, it waits as
+ * late as possible:
  *
- *     tokens say which rows there are     draft tokens: they come behind the newest token. The step
- *                                         before completes first.
- *     tokens say what may be sampled      grammars, bad words, repeated n-grams. The walk is given
- *                                         at once; while it runs the step before completes and
- * masks
- *                                         are found, then the sampling is given.
- *     the host samples                    more alternatives than the device gives: its own step
- *                                         completes at once.
+ *     rows depend on tokens               draft tokens follow the newest token: the previous
+ *                                         step completes first.
+ *     masks depend on tokens              grammars, bad words, repeated n-grams: the forward pass
+ *                                         is launched at once; meanwhile the previous step
+ *                                         completes and the masks are computed; then the sampling
+ *                                         is launched.
+ *     the host samples                    more alternatives than the device supports: the step
+ *                                         completes before the next one.
  *
- * Which steps overlap depends on when they come, and no token does: what a step is given on the
- * device is the same either way. Blocks and slots that are given out again while a step uses them
- * are written by a later step, which the device begins when that one is done; copies to and from
- * host memory are ordered behind it too (gpu_copies). */
+ * The overlap of steps depends on their arrival times, but no token does: a step has the same
+ * inputs on the device in every case. A block or slot that is reused while a step still reads it is
+ * written only by a later step, which the device starts after that step; copies to and from host
+ * memory are ordered after it too (gpu_copies). */
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/mem.h"
@@ -57,9 +57,9 @@ static struct inflight_step *open_step(struct worker *w)
     return NULL;
 }
 
-/* ---- what needs tokens that are on their way ---- */
+/* ---- dependencies on tokens of the step in flight ---- */
 
-/* Which rows there are. */
+/* True if the batch's rows depend on those tokens. */
 static bool has_draft_tokens(const struct worker *w, const struct step_view *v)
 {
     bool any = w->draft != NULL;
@@ -73,7 +73,8 @@ static bool is_blind(const struct sample_params *p)
     return !p->grammar && !p->n_bad && !p->no_repeat_ngram;
 }
 
-/* What may be sampled. A new grammar is made ready meanwhile, which may take its time. */
+/* True if masks depend on those tokens. A new grammar is prepared meanwhile, which may take
+ * long. */
 static bool looks_back(const struct slots *s)
 {
     bool any = s->n_fresh > 0;
@@ -299,7 +300,7 @@ FALLIBLE worker_device_step(struct worker *w, const struct step_view *v, void *r
         return Q_OK;
     }
     rc = complete_step(w, f, e);
-    masks_end(w->masks); /* whatever became of it */
+    masks_end(w->masks); /* also after an error */
     if (rc)
         return rc;
     if (w->draft)

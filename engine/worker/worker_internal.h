@@ -25,7 +25,7 @@ struct
 
 struct inflight_step { /* a step on the device without a result yet */
     bool is_open;
-    bool is_ahead; /* its rows are reserved before the tokens are known */
+    bool is_ahead; /* its rows are reserved before their tokens are known on the host */
     uint64_t i;    /* of gpu_launch_sampling */
     uint64_t number;
     void *result; /* entry of the ring */
@@ -61,7 +61,7 @@ struct worker {
     struct step_result result;
     atomic_uint next_row;
     int64_t forward_end_us, sampled_us; /* sampled_us: before the forward pass ended */
-    int64_t ended_us;                   /* the step before; 0: there was none */
+    int64_t ended_us;                   /* end of the previous step; 0: no previous step */
     struct inflight_step inflight_steps[GPU_STEPS];
     uint32_t *host_rows; /* [logit_rows_max] rows of a device's step sampled on the host */
     uint32_t n_host_row, first_host_row;
@@ -76,7 +76,7 @@ struct worker {
 void worker_step(struct worker *w, void *step, void *result);
 /* One row of logits to row i of the result. */
 void worker_finish_row(struct worker *w, uint32_t i, float *logits, struct sample_scratch *s);
-/* Draft for every sequence that speculates, as far as the step has room. */
+/* Propose draft tokens for every sequence that speculates, within the room of the step. */
 FALLIBLE worker_propose(struct worker *w, const struct step_view *v, struct q_err *e);
 /* SAMPLE_BAD accepts no draft token. */
 static inline uint32_t worker_sampled(const struct step_row *row)

@@ -5,7 +5,7 @@
 #include "common/log.h"
 #include "engine/worker/worker_internal.h"
 
-/* One row of logits to its row of the result. */
+/* Sample one row of logits, or compute its logprobs, into its row of the result. */
 void worker_finish_row(struct worker *w, uint32_t i, float *logits, struct sample_scratch *s)
 {
     const struct logit_row *from = &w->slots.rows[i];

@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attention over bf16 or int8 K and V by TDPBF16PS, 16 rows x 16 positions x 32 dimensions an
- * instruction, where the heads are a multiple of 32 wide; else it is attention_avx512_bf16. A block
- * of K is what tiles load, 32 dimensions a tile; V is as attention_dot.h has made pairs of it.
+ * instruction, where the heads are a multiple of 32 wide; else it is attention_avx512_bf16. Tiles
+ * load a block of K directly, 32 dimensions each; V is converted to pairs by attention_dot.h.
  * Formula and order: attention_dot.h; the sums go by 32 (ref/linear_tiles.c).
  *
  *     tile 0 1 2 3   sums of 16 rows, four times 16 positions or columns
- *     tile 4         q or p of the rows          tile 5 6   K or V
- */
+ *     tile 4         q or p of the rows          tile 5 6   K or V */
 #include "kernels/avx512/attention_dot.h"
 #include "kernels/variants.h"
 
 #define TILE_ROWS 16u
 #define STEP      32u /* dimensions or positions an instruction sums */
 
-/* What LDTILECFG reads. Source: Intel SDM volume 1, chapter 18. */
+/* The operand of LDTILECFG. Source: Intel SDM volume 1, chapter 18. */
 struct tile_config {
     uint8_t palette, start_row, unused[14];
     uint16_t row_bytes[16];

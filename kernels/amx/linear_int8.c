@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* linear_int8 by TDPBSUD, 16 rows x 16 outputs x 64 inputs an instruction; formula:
- * ref/linear_int8.c. Stored weights are 128 more than they are: TDPBSUD takes x signed, W
+ * ref/linear_int8.c. Weights are stored with an offset of 128: TDPBSUD takes x signed, W
  * unsigned. */
 #define TILES_DOT _tile_dpbsud
 #include "kernels/amx/tiles_loop.h"

@@ -9,9 +9,9 @@
  *               their sums by tiles, as tiles.h, stored
  *               the sums before these: acc += scale * sum, group after group
  *
- * Unpacked weights q - zero are -16 … 15, so a group's sum is d[g] as it stands, and what is left
- * to do in f32 is one multiply-add for each sum. That takes about as long as the tile instructions
- * did; it is done one round later, so that both are under way at once. */
+ * Unpacked weights q - zero are -16 … 15, so a group's sum is d[g] itself, and each sum needs one
+ * multiply-add in f32. These take about as long as the tile instructions; they are done one
+ * iteration later, so that both overlap. */
 #include "kernels/amx/tile.h"
 #include "kernels/avx512/ints.h"
 #include "kernels/tiling/int4_scratch.h"
@@ -161,7 +161,7 @@ static void epilogue(const struct linear_int8_args *a, const float *acc, size_t 
                       vec_mul(vec_load(acc + i + 16), of_row), row, o + i, n - i < 32 ? n - i : 32);
 }
 
-/* What waits is added; afterwards `next` waits. */
+/* Add the pending sums to acc; `next` becomes pending. */
 static void add_waiting(struct slice_loop *t, const struct sums *next)
 {
     const struct sums s = t->wait;

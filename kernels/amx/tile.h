@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tile - what the products by AMX tiles share; private to kernels/amx.
+/* tile - shared code of the products by AMX tiles; private to kernels/amx.
  *
  * A tile load reads its lines one after the other and waits for each: from the second-level cache
- * that takes several times as long as a tile product. So lines are asked for into the first level
+ * it takes several times as long as a tile product. So lines are prefetched into the first level
  * SOON steps before they are read (tests/bench/README.md, kernels: tile loads).
  *
- * Threads: pure functions, and each thread's own registers. */
+ * Threads: pure functions; tile registers belong to each thread. */
 #ifndef QUIRE_KERNELS_AMX_TILE_H
 #define QUIRE_KERNELS_AMX_TILE_H
 #include <immintrin.h>
@@ -16,7 +16,7 @@
 #define TILE_ROWS 16u
 #define SOON      2u
 
-/* What LDTILECFG reads. Source: Intel SDM volume 1, chapter 18. */
+/* The operand of LDTILECFG. Source: Intel SDM volume 1, chapter 18. */
 struct tile_config {
     uint8_t palette, start_row, unused[14];
     uint16_t row_bytes[16];
@@ -25,11 +25,11 @@ struct tile_config {
 
 INLINE void tile_configure(const struct tile_config *c)
 {
-    __asm__ volatile("" ::"r"(c) : "memory"); /* gcc 12 thinks 8 bytes of it are read */
+    __asm__ volatile("" ::"r"(c) : "memory"); /* gcc 12 assumes that only 8 bytes of it are read */
     _tile_loadconfig(c);
 }
 
-/* The lines of a tile of 16 rows are asked for. */
+/* Prefetch the lines of a tile of 16 rows. */
 INLINE void tile_soon(const void *p, size_t line_bytes)
 {
     UNROLL
@@ -37,15 +37,15 @@ INLINE void tile_soon(const void *p, size_t line_bytes)
         _mm_prefetch((const char *)p + i * line_bytes, _MM_HINT_T0);
 }
 
-/* Rows that take a panel of weights by halves, 32 at a time; the rest, 16 or fewer, take it
- * whole. */
+/* Number of rows that are multiplied by half panels, 32 rows at a time; the rest, 16 or fewer, by
+ * whole panels. */
 static inline size_t rows_by_halves(size_t n_row)
 {
     return n_row % 32 > TILE_ROWS ? n_row : n_row / 32 * 32;
 }
 
-/* Rows of a block where `most` fit: the fewest blocks, all alike. A short last one would read the
- * weights for little. */
+/* Rows of a block of at most `most`: the fewest blocks, of equal size, because a short last block
+ * would read all weights for few rows. */
 static inline size_t rows_even(size_t n_row, size_t most)
 {
     const size_t n_block = (n_row + most - 1) / most;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tiles - a group of rows times a panel by AMX tiles; private to kernels/amx. The file that
- * includes this names the instruction, TILES_DOT(sum, x, w). tiles_loop.h has the loops around it.
+/* tiles - a group of rows times a panel by AMX tiles; private to kernels/amx. The including file
+ * defines the instruction, TILES_DOT(sum, x, w). tiles_loop.h has the loops around it.
  *
  * One step is 64 bytes of K of 16 rows x 16 outputs. The packed layouts of ops.h and ops_int8.h
  * are what the tile registers load: a step of a panel is 16 lines of 256 bytes, a tile of W is 64
@@ -9,15 +9,15 @@
  *     tile 0 1   sums of the first 16 rows, two times 16 outputs     tile 4 5   x, 16 rows each
  *     tile 2 3   of the other rows                                   tile 6 7   W
  *
- * and up to 16 rows take the whole panel: tiles 0 … 3 sums, 4 x, 5 6 7 W in turn. Sums stay in
- * their tiles from the first k to the last, so an output's sum is one chain of tile instructions
- * along K: its order does not depend on how many rows there are. A tile instruction takes as long
- * for one row as for three, so one row is as fast as memory too.
+ * and up to 16 rows take the whole panel: tiles 0 … 3 hold sums, 4 x, 5 6 7 W in rotation. Sums
+ * stay in their tiles from the first k to the last, so an output's sum is one chain of tile
+ * instructions along K: its order does not depend on the number of rows. A tile instruction takes
+ * as long for one row as for three, so one row is bound by memory too.
  *
- * What becomes of a group's sums (bias, scales, silu …) takes as long as its tile instructions, and
- * other parts of the core: it is done between the steps of the next group, some rows at a time.
+ * The epilogue of a group (bias, scales, silu …) takes as long as its tile instructions and uses
+ * other units of the core: it runs between the steps of the next group, some rows at a time.
  *
- * Threads: a thread sets up its own tile registers and gives them back. */
+ * Threads: each thread configures and releases its own tile registers. */
 #ifndef QUIRE_KERNELS_AMX_TILES_H
 #define QUIRE_KERNELS_AMX_TILES_H
 #include <string.h>
@@ -39,24 +39,25 @@
 struct tiles_form {
     const char *x, *w;           /* first row; first panel */
     size_t x_bytes, panel_bytes; /* between rows, between panels */
-    size_t k_bytes; /* of a row of x that count; a multiple of 4 but for x's last two */
+    size_t k_bytes; /* used bytes of a row of x; a multiple of 4, except when x ends with two
+                     * bytes more */
     uint32_t n_row, n_out;
-    const void *args;  /* for finish */
-    struct epilogue y; /* where finish writes */
+    const void *args;  /* of the epilogue */
+    struct epilogue y; /* destination of the epilogue */
 };
 
-struct tiles_done {   /* a group's sums on their way out */
+struct tiles_done {   /* a group's sums, in its epilogue */
     const float *sum; /* [n_row][stride] */
     uint32_t stride;  /* 32, half a panel, or KERN_PANEL */
-    uint32_t n_row;   /* still to go */
+    uint32_t n_row;   /* remaining rows */
     size_t row;       /* number of the first one */
-    uint32_t o, n;    /* first output; how many there are */
+    uint32_t o, n;    /* first output; number of outputs */
 };
-/* The sums of the first n_row rows to where they go. */
+/* Epilogue: store the sums of the first n_row rows. */
 typedef void tiles_epilogue_fn(const void *args, const struct tiles_done *d, uint32_t n_row);
 
 struct tiles_scratch {
-    float sum[2][TILE_ROWS * KERN_PANEL];   /* of two groups by turns */
+    float sum[2][TILE_ROWS * KERN_PANEL];   /* double buffer: this group and the one before */
     char x_tail[2 * TILE_ROWS][STEP_BYTES]; /* the last bytes of K, zeros behind them */
     char w_tail[16][LINE_BYTES];
     float kept[UNITS_KEPT][UNIT_SUMS]; /* [tile][row][16], from one slice of K to the next */
@@ -70,14 +71,14 @@ struct tiles_loop {
     bool first, last;         /* slice */
     float (*kept)[UNIT_SUMS]; /* the group's */
     uint32_t low, high;       /* rows the tiles are set up for; high 0: a whole panel */
-    const char *ahead;        /* what is asked for next is one window from here */
+    const char *ahead;        /* the next prefetch is one window after this address */
     struct stream weights;    /* that this thread reads */
-    uint32_t lines;           /* asked for in one step */
+    uint32_t lines;           /* prefetched in one step */
     const char *x, *w;        /* of the group */
     tiles_epilogue_fn *epilogue;
     struct tiles_done done; /* of the group before */
     uint32_t quota;         /* rows of it in one step */
-    uint32_t buffer;        /* which sums the next group may have */
+    uint32_t buffer;        /* index of the buffer for the next group */
 };
 
 INLINE void tiles_setup(struct tiles_loop *t, uint32_t low, uint32_t high)
@@ -115,14 +116,14 @@ INLINE void tiles_epilogue(struct tiles_loop *t, uint32_t n_row)
     d->n_row -= n_row;
 }
 
-/* After a step: what else there is to do meanwhile. */
+/* Work between two steps: prefetch, and the epilogue of the previous group. */
 INLINE void tiles_between(struct tiles_loop *t)
 {
     tiles_prefetch(t);
     tiles_epilogue(t, t->quota);
 }
 
-/* The group's sums are stored at the turn's place: they are next to go. */
+/* The group's sums are stored in the current buffer: run their epilogue next. */
 INLINE void tiles_next(struct tiles_loop *t, struct tiles_done d)
 {
     tiles_epilogue(t, UINT32_MAX);

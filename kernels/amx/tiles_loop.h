@@ -2,15 +2,16 @@
 /* tiles_loop - the loops around tiles.h; private to kernels/amx.
  *
  *     for blocks of rows
- *       for panels of this thread, as many as sums are kept of
+ *       for panels of this thread, as many as `kept` has room for
  *         for slices of K              x of all the block's rows fits the second-level cache
  *           for panels                 the next one is prefetched meanwhile, evenly
  *             for halves of the panel
  *               for groups of 32 rows
  *             the last rows, if 16 or fewer
  *
- * Where x fits whole there is one slice, and nothing is kept. Else the weights would be read again
- * for every few rows; a group's tiles go to memory and back as they are, which rounds nothing.
+ * If all of x fits, there is one slice, and no sums are kept. Otherwise the sums of a group are
+ * stored between slices, because the weights would be read again for every few rows; storing and
+ * loading tiles rounds nothing.
  *
  * Threads: as tiles.h. */
 #ifndef QUIRE_KERNELS_AMX_TILES_LOOP_H
@@ -22,7 +23,7 @@
 _Static_assert(sizeof(struct tiles_scratch) <= sizeof(struct int4_tiles_scratch),
                "kern_scratch_bytes counts the larger");
 
-/* The end of K in whole steps of scratch: zeros times zeros are added behind it. */
+/* Copy the end of K to scratch, padded with zeros to whole steps. */
 INLINE void tail_of_x(struct tiles_loop *t, uint32_t n_row)
 {
     for (uint32_t r = 0; t->last && t->n_tail && r < n_row; r++)
@@ -135,7 +136,7 @@ INLINE void tiles_slice(struct tiles_loop *t, struct range rows, struct range pa
 {
     const size_t n_unit = units_of(rows.end - rows.begin);
     const size_t n_step = t->steps.end - t->steps.begin, n_line = n_step * (STEP_PANEL / 64);
-    /* to ask for in each step, so that the next panel's slice has come when this one is done */
+    /* prefetched in each step, so that the next panel's slice has arrived at the end of this one */
     t->lines = n_step ? (uint32_t)((n_line + n_unit * n_step - 1) / (n_unit * n_step)) : 0;
     for (size_t p = panels.begin; p < panels.end; p++) {
         t->w = t->f->w + p * t->f->panel_bytes;

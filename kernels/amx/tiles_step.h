@@ -24,9 +24,9 @@ INLINE void step_half(const char *x, size_t x_bytes, const char *w)
     TILES_DOT(3, 5, 7);
 }
 
-/* During a quarter of a panel's step: as much of the next window, and the same quarter of the next
- * step into the first level. Many lines asked for at once would wait for each other, so this stands
- * between the tile loads. */
+/* During a quarter of a panel's step: prefetch as much of the next window, and the same quarter of
+ * the next step into the first level. Many prefetches at once would delay each other, so they are
+ * issued between the tile loads. */
 INLINE void step_prefetch(const struct tiles_loop *t, const char *w)
 {
     for (uint32_t i = 0; i < STEP_PANEL / 4; i += STREAM_UNIT) {
@@ -59,7 +59,7 @@ INLINE void step_whole(const struct tiles_loop *t, const char *x, size_t x_bytes
         step_prefetch(t, w + STEP_PANEL / 4 * 3);
 }
 
-/* The group's sums: none yet, or those of the slices before. */
+/* The group's sums at the start: zeros, or those of the previous slices. */
 INLINE void tiles_begin(const struct tiles_loop *t)
 {
     if (t->first) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ints - 8 int32 sums in an AVX2 register, for wide/linear_int8.h; the dot product is left to the
- * file that includes this. Threads: pure functions. */
+/* ints - 8 int32 sums in an AVX2 register, for wide/linear_int8.h; the including file defines the
+ * dot product. Threads: pure functions. */
 #ifndef QUIRE_KERNELS_AVX2_INTS_H
 #define QUIRE_KERNELS_AVX2_INTS_H
 #include <immintrin.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* kernels/wide/linear_int8.h in AVX2 registers. vpmaddubsw adds two products in 16 bits, with
  * saturation: of |w|, at most 128, and of x with w's sign, at most 127, two products always fit. So
- * weights are made signed first, and nothing is on top of them. */
+ * weights are made signed first, and have no offset. */
 #include "kernels/avx2/ints.h"
 #include "kernels/variants.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* vec - 16 f32 lanes in two AVX2 registers: the functions of avx512/vec.h, where their contract
- * is, with the same bits in every lane. Threads: pure functions. */
+/* vec - 16 f32 lanes in two AVX2 registers: the functions of avx512/vec.h, which has their
+ * contracts, with the same bits in every lane. Threads: pure functions. */
 #ifndef QUIRE_KERNELS_VEC_H
 #define QUIRE_KERNELS_VEC_H
 #include <immintrin.h>

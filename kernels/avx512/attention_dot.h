@@ -1,29 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attention_dot - attention over bf16 or int8 K and V by instructions that multiply pairs of bf16;
- * private to kernels/avx512 and kernels/amx. Formula: ref/attention.c. The file that includes this
- * has the two products, and dot_begin, which is called before those of an item:
+ * private to kernels/avx512 and kernels/amx. Formula: ref/attention.c. The including file defines
+ * the two products, and dot_begin, which is called before the products of an item:
  *
  *     dot_scores  s[r][c] = q[r,:]·K[c,:] of DOT_GROUP positions
  *     dot_values  sum[r,:] += p[r,:] V of up to DOT_TILE positions
  *
- * What differs from the definition: q and the softmax weights p are rounded to bf16, as activations
- * are for every other product; int8 K and V are bf16 numbers already. And the softmax is online
- * (arXiv:2205.14135), so that scratch does not grow with the context: positions go in tiles of
- * DOT_TILE,
+ * Differences from the definition: q and the softmax weights p are rounded to bf16, as activations
+ * of all other products; int8 K and V are exact in bf16. The softmax is online (arXiv:2205.14135),
+ * so that scratch does not grow with the context; positions are processed in tiles of DOT_TILE,
  *
  *     m' = max(m, s), p = 2^((s - m') scale log2 e), f = 2^((m - m') scale log2 e)
  *     total = total f + sum p, sum = sum f + p V                 and at last out = sum / total
  *
  * int8: s is multiplied by K's scale, p by V's when it has been added to total. Each split
- * (attention_split.h) begins with m = -inf and sums of 0; splits are joined as ref/attention.c says,
+ * (attention_split.h) begins with m = -inf and sums of 0; splits are joined as in ref/attention.c,
  * by powers of 2 of the differences of m, scaled as above.
  *
- * Order: tiles begin at multiples of DOT_TILE and the instruction at even positions (tiles of AMX:
- * multiples of 32) of the sequence, wherever a chunk or an item does: a row has the same bits in
- * all. A row that does not see a position has p = 0 there, which adds 0 exactly when V is finite;
- * where it is not, the item's rows go one at a time, and each sees just its own positions. The last
- * addition makes -0 and +0 one zero: sums that a flush left at -0 would show who shared the item.
- *
+ * Order: tiles begin at multiples of DOT_TILE and instructions at even positions (tiles of AMX:
+ * multiples of 32) of the sequence, independent of chunks and items, so a row's bits do not depend
+ * on them. A masked position has p = 0, which adds exactly 0 if V is finite; if V is not finite,
+ * the item's rows are processed one at a time, each over its own positions. The last addition turns
+ * -0 into +0: otherwise a sum that was flushed to -0 would depend on the other rows of the item.
  * Subnormals count as zero everywhere (MXCSR), as they do in the instructions.
  * Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_AVX512_ATTENTION_DOT_H
@@ -37,8 +35,8 @@
 
 #define FLUSH_SUBNORMAL 0x8040u /* MXCSR: FTZ and DAZ */
 
-/* Scores of a tile's positions from tile.begin to tile.end (rounded to DOT_GROUP); asks for the V
- * of the same positions meanwhile. Blocks that are not there are taken twice: nobody reads that. */
+/* Scores of a tile's positions from tile.begin to tile.end (rounded to DOT_GROUP); prefetches V of
+ * the same positions. For missing blocks another block is used; their scores are not read. */
 static void dot_scores_of(const struct dot_item *d, uint32_t first, struct pos_range tile)
 {
     const struct item *it = d->it;
@@ -47,7 +45,10 @@ static void dot_scores_of(const struct dot_item *d, uint32_t first, struct pos_r
         const char *k[DOT_BLOCKS];
         for (uint32_t b = 0; b < DOT_BLOCKS; b++) {
             uint32_t i = c / KERN_BLOCK + b, low = it->begin / KERN_BLOCK;
-            i = i > last ? last : i < low ? low : i; /* before a window blocks may be gone */
+            i = i > last  ? last
+                : i < low ? low
+                          : i; /* blocks before the window may have been
+                                                      * released */
             k[b] = item_block(it, it->a->k_cache, i * KERN_BLOCK);
             item_prefetch(it, it->a->v_cache, c + b * KERN_BLOCK);
             if (it->a->kv_dtype == DT_I8) {
@@ -66,7 +67,7 @@ INLINE struct partial_row dot_row_of(const struct dot_item *d, uint32_t r)
                                 d->room.total[r]};
 }
 
-/* One split, from nothing; rows as many as tiles may do. */
+/* Compute one split from zero sums; the number of rows is that of the tiles. */
 static void dot_split(const struct dot_item *d)
 {
     const struct item *it = d->it;
@@ -88,8 +89,8 @@ static void dot_split(const struct dot_item *d)
     }
 }
 
-/* The rows of a split that was just done: to `out` when it is all there is, else they join the parts
- * in `to`, or are the first of them. */
+/* Store the rows of a finished split: to `out` if it is the only one, else join them with the
+ * partial results in `to`, or start these. */
 static void dot_split_end(const struct dot_item *d, float *to, bool first, bool last)
 {
     const struct item *it = d->it;
@@ -123,7 +124,7 @@ static void dot_run(const struct item *it)
     }
 }
 
-/* An element of V at positions begin … end - 1 that is not finite. */
+/* True if V has a non-finite element at positions begin … end - 1. */
 static bool dot_wild(const struct item *it, uint32_t begin, uint32_t end)
 {
     for (uint32_t c = begin; c < end; c++) {
@@ -143,7 +144,7 @@ static bool dot_wild(const struct item *it, uint32_t begin, uint32_t end)
     return false;
 }
 
-/* Positions that some rows of the item see and others do not lie at its two ends. */
+/* Positions that are in the context of some rows of the item only are at its two ends. */
 static void dot_item_run(const struct item *it)
 {
     const struct pos_range first = item_range(it, 0), last = item_range(it, it->n_row - 1);

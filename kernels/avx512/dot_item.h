@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dot_item - what the products of attention_dot.h multiply: q, K and V as pairs of bf16. See there.
- * Threads: as ops.h. */
+/* dot_item - operands of the products of attention_dot.h: q, K and V as pairs of bf16. Threads: as
+ * ops.h. */
 #ifndef QUIRE_KERNELS_AVX512_DOT_ITEM_H
 #define QUIRE_KERNELS_AVX512_DOT_ITEM_H
 #include "kernels/avx512/vec.h"
@@ -51,7 +51,7 @@ INLINE __m512i dot_v_int8(const char *even, const char *odd, uint32_t c, uint32_
     return dot_pair(e.v, o.v);
 }
 
-/* 32 columns of bf16, n of them there. */
+/* 32 columns of bf16, of which n exist. */
 INLINE __m512i dot_v_bf16(const char *row, uint32_t c, uint32_t n)
 {
     const uint16_t *from = (const uint16_t *)(const void *)row + c;
@@ -84,8 +84,8 @@ INLINE void dot_pairs(const struct item *it, uint16_t *to, const char *even, con
     }
 }
 
-/* V of the positions from `first` on, n of them, as pairs; those outside the split are zeros. Asks
- * for the K of the next tile meanwhile. */
+/* V of the positions from `first` on, n of them, as pairs; those outside the split are zeros.
+ * Prefetches K of the next tile. */
 static void dot_pairs_of_v(const struct dot_item *d, uint32_t first, uint32_t n,
                            struct pos_range range)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dot_join - parts of a row's splits joined, and a whole row to the output. See attention_dot.h.
- * Threads: as ops.h. */
+/* dot_join - join of the partial results of a row's splits, and store of a complete row. See
+ * attention_dot.h. Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_AVX512_DOT_JOIN_H
 #define QUIRE_KERNELS_AVX512_DOT_JOIN_H
 #include "kernels/avx512/dot_item.h"
@@ -23,7 +23,7 @@ INLINE void dot_column_order(const struct item *it, const float *sum, struct vec
     out[1].v = _mm512_permutex2var_ps(a, _mm512_add_epi32(at, _mm512_set1_epi32(8)), b);
 }
 
-/* The softmax's sum of row r, its head's sink in it. */
+/* The softmax's sum of row r, including its head's sink. */
 static float dot_total(const struct item *it, uint32_t r, const struct partial_row *of)
 {
     const struct attention_args *a = it->a;
@@ -33,7 +33,7 @@ static float dot_total(const struct item *it, uint32_t r, const struct partial_r
     return of->total + vec_fold_max(vec_exp(vec_set(a->sinks[item_head(it, r)] - max)));
 }
 
-/* Row r of the item is whole. */
+/* Row r of the item is complete: store it to out. */
 static void dot_store(const struct item *it, uint32_t r, const struct partial_row *of)
 {
     const struct vec zero = vec_set(0), inverse = vec_set(1.0f / dot_total(it, r, of));
@@ -55,12 +55,12 @@ INLINE float dot_scale(const struct attention_args *a) /* of a score, before 2^ 
     return LOG2_E * (a->soft_cap > 0 ? 1 : a->scale);
 }
 
-/* The next split's part of a row joins those before it. */
+/* Join the next split's partial result of a row with the previous ones. */
 static void dot_join(const struct attention_args *a, float *to, const struct partial_row *from)
 {
     const uint32_t dim = partial_dim(a->head_dim);
     const float max = to[dim], total = to[dim + 1];
-    if (from->total == 0) /* sees nothing of the split */
+    if (from->total == 0) /* the row has no position in the split */
         return;
     if (total == 0) {
         memcpy(to, from->sum, dim * sizeof *to);

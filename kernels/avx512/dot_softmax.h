@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dot_softmax - scores of a tile to weights, and what came before made to fit. See attention_dot.h.
- * Threads: as ops.h. */
+/* dot_softmax - online softmax: scores of a tile to weights, and rescaling of the previous sums.
+ * See attention_dot.h. Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_AVX512_DOT_SOFTMAX_H
 #define QUIRE_KERNELS_AVX512_DOT_SOFTMAX_H
 #include <math.h>
@@ -23,7 +23,7 @@ struct dot_line { /* a row of a tile */
     float *s; /* its scores from position `first` on */
     uint16_t *p;
     uint32_t first;
-    struct pos_range range; /* what it sees of the tile */
+    struct pos_range range; /* its positions in the tile */
     float max;              /* times log2_scale */
 };
 
@@ -66,7 +66,7 @@ INLINE __m512 dot_weights16(const struct dot_line *l, uint32_t c, __mmask16 seen
     return sum;
 }
 
-/* The blocks of a line: one that it sees in part, those it sees whole, one in part. */
+/* The blocks of a line: a partial one, complete ones, a partial one. */
 INLINE float dot_line_max(const struct dot_line *l, struct dot_form f)
 {
     const struct pos_range s = l->range;
@@ -115,8 +115,8 @@ INLINE void dot_line(struct dot_line *l, uint32_t r, struct dot_form f)
     m->total[r] += dot_line_weights(l, f);
 }
 
-/* Scores to weights, for all rows of a tile that begins at `first`. `tile`: its positions that
- * dot_values will take, multiples of 32; p is 0 where a row does not see them. */
+/* Scores to weights, for all rows of a tile that begins at `first`. `tile`: the positions for
+ * dot_values, multiples of 32; p is 0 at positions that are masked for a row. */
 INLINE void dot_softmax(const struct dot_item *d, uint32_t first, struct pos_range tile,
                         struct dot_form f)
 {

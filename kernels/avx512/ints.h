@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ints - 16 int32 sums in an AVX-512 register, for wide/linear_int8.h and wide/linear_w4a8.h; the
- * dot product is left to the file that includes this. Threads: pure functions. */
+ * including file defines the dot product. Threads: pure functions. */
 #ifndef QUIRE_KERNELS_AVX512_INTS_H
 #define QUIRE_KERNELS_AVX512_INTS_H
 #include <immintrin.h>

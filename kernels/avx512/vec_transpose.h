@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* vec_transpose - 16 vecs as a square of 16 x 16 cells of 32 bits, and what else packing does with
- * bits. A cell may hold anything: an f32, two halves, four bytes. Contract: beside each function;
- * avx2/vec_transpose.h does the same. Threads: pure functions. */
+/* vec_transpose - transpose of 16 vecs as a square of 16 x 16 cells of 32 bits, and other bit
+ * operations of packing. A cell is an f32, two halves or four bytes. Contract: beside each
+ * function; avx2/vec_transpose.h does the same. Threads: pure functions. */
 #ifndef QUIRE_KERNELS_VEC_TRANSPOSE_H
 #define QUIRE_KERNELS_VEC_TRANSPOSE_H
 #ifdef __AVX512BW__
@@ -29,7 +29,8 @@ INLINE void vec_transpose(struct vec v[16])
     for (int i = 0; i < 16; i++)
         m[i] = v[i].v;
     vec_transpose_quarters(m);
-    /* m[4 r + c] holds, in quarter q, rows 4 r … 4 r + 3 of column 4 q + c: turn the quarters */
+    /* m[4 r + c] holds, in quarter q, rows 4 r … 4 r + 3 of column 4 q + c: transpose the
+     * quarters */
     UNROLL
     for (int c = 0; c < 4; c++) {
         __m512 a = _mm512_shuffle_f32x4(m[c], m[4 + c], 0x88); /* quarters 0, 2 of both */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* machine - which machine a figure was measured on: a line for people, an object for programs.
- * Threads: any. */
+/* machine - description of the machine that a figure was measured on, as text and as JSON. Threads:
+ * any. */
 #ifndef QUIRE_KERNELS_BENCH_MACHINE_H
 #define QUIRE_KERNELS_BENCH_MACHINE_H
 #include <stdio.h>
@@ -14,18 +14,19 @@ struct machine {
     uint32_t n_core;   /* physical, that this process may use */
     uint32_t n_thread; /* of the benchmark */
     double memory_gb;  /* of the machine */
-    double load;       /* processes that wanted to run, on average over the last minute */
-    double clock_unix; /* when, seconds */
+    double load;       /* runnable processes, average over the last minute */
+    double clock_unix; /* time of the measurement, seconds */
 };
-/* Before a team is made: that pins the calling thread, whose CPUs are counted here. n_thread is 0,
- * the caller's to set. */
+/* Call it before a team is made, which pins the calling thread: the CPUs of that thread are
+ * counted. n_thread is 0; the caller sets it. */
 void machine_describe(struct machine *m);
 /* "AMD EPYC 9R14, 2 cores, 2 threads, avx512_bf16, 24.6 GB, Linux 6.1.0"; a second line when other
  * processes keep the machine busy. */
 void machine_print(const struct machine *m, FILE *out);
 /* {"cpu": …, "read_gb_s": …, …}; without the ceilings when r is NULL. */
 void machine_json(struct buf *b, const struct machine *m, const struct roofline *r);
-/* Other work takes more than a fifth of a core: figures of now are not those of a quiet machine. */
+/* True if other processes use more than a fifth of a core, so that measured figures are
+ * unreliable. */
 bool machine_is_busy(const struct machine *m);
 
 #endif

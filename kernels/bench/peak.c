@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The arithmetic peaks: a loop of nothing but one multiply-add instruction on independent
- * accumulators. The instructions stand as assembly, so that no compiler flag and no caps of the
- * kernels decide whether they can be measured; the machine is asked before each. */
+/* The arithmetic peaks: a loop of one multiply-add instruction on independent accumulators. The
+ * instructions are written as assembly, so that their measurement does not depend on compiler flags
+ * or on the kernels' caps; each is preceded by a check of the machine. */
 #include <string.h>
 #include "kernels/bench/roofline.h"
 #include "kernels/kern.h"
@@ -15,7 +15,8 @@
 
 typedef float peak_fn(void);
 
-/* One turn: INSTRUCTION(acc[j]) for each accumulator. The asm is volatile: nothing is hoisted. */
+/* One iteration: INSTRUCTION(acc[j]) for each accumulator. The asm is volatile: nothing is
+ * hoisted. */
 #define ITERATION(INSTRUCTION)            \
     for (uint32_t i = 0; i < N_ITER; i++) \
         for (int j = 0; j < N_ACC; j++) { \
@@ -28,7 +29,7 @@ __attribute__((target("avx2,fma"))) static float peak_f32_8(void)
     for (int j = 0; j < N_ACC; j++)
         acc[j] = x;
     for (uint32_t i = 0; i < N_ITER; i++) {
-        __asm__ volatile("" : "+x"(x)); /* x is new in every turn */
+        __asm__ volatile("" : "+x"(x)); /* x is new in every iteration */
         for (int j = 0; j < N_ACC; j++)
             acc[j] = _mm256_fmadd_ps(x, x, acc[j]);
     }
@@ -114,10 +115,10 @@ __attribute__((target("avx512f,avx512vnni"))) static float peak_i8_vnni64(void)
     return (float)_mm512_reduce_add_epi32(acc[0]);
 }
 
-/* Four tiles of sums in turn, which covers their latency; N_ITER * N_ACC / 16 instructions. */
+/* Four tiles of sums in rotation, which hides their latency; N_ITER * N_ACC / 16 instructions. */
 #define N_TILES (N_ITER * N_ACC / 64)
 
-struct tile_config { /* what LDTILECFG reads; Intel SDM volume 1, chapter 18 */
+struct tile_config { /* the operand of LDTILECFG; Intel SDM volume 1, chapter 18 */
     uint8_t palette, start_row, unused[14];
     uint16_t row_bytes[16];
     uint8_t rows[16];
@@ -193,7 +194,7 @@ static bool machine_has(enum roofline_peak which)
 
 static const struct {
     const char *name;
-    uint32_t n_op; /* in one turn of one accumulator */
+    uint32_t n_op; /* per iteration and accumulator */
     peak_fn *fn;
 } peaks[PEAK_COUNT] = {
     {"f32 multiply-add, 8 lanes", 16, peak_f32_8},

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading memory in four ways. One body, compiled for each width of vectors: the sum of what is
- * read, in four independent accumulators, so that additions do not bound it. */
+/* Reading memory in four access patterns. One function, compiled for each vector width, sums the
+ * words in four independent accumulators, so that additions do not limit the rate. */
 #include <stdint.h>
 #include <string.h>
 #include "kernels/bench/roofline.h"
@@ -8,7 +8,8 @@
 #include "kernels/tiling/stream.h"
 
 #define AHEAD \
-    2048 /* bytes; without the prefetch one thread reads little more than half of what it can */
+    2048 /* bytes; without this prefetch one thread reaches little more than half of its
+          * bandwidth */
 #define CHUNK    ((size_t)64 << 10)
 #define ROW      ((size_t)1792) /* a row of 896 bf16: hidden_size of Qwen2.5-0.5B */
 #define N_STREAM 4u

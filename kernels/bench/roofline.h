@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* roofline - the ceilings of this machine: how fast it reads memory and how fast it multiplies and
- * adds.
+/* roofline - the ceilings of this machine: memory bandwidth and arithmetic peaks.
  *
- * How one reads decides: memory is read in the four ways a decoder may walk its weights, in small
- * and in huge pages, and the best of them is the ceiling. A peak is a loop of nothing but one
- * instruction on independent accumulators; what counts for a type is the fastest instruction that
- * computes it here, so that a machine without a dot product of bf16 has the peak of f32 for it. An
- * operation is a multiplication or an addition: a fused multiply-add of 16 lanes is 32.
+ * Bandwidth depends on the access pattern: memory is read in the four patterns in which a decoder
+ * may read its weights, in small and in huge pages, and the fastest is the ceiling. A peak is
+ * measured by a loop of one instruction on independent accumulators; the peak of a type is that of
+ * the fastest instruction that computes it, so that a machine without a bf16 dot product has the
+ * peak of f32 for bf16. An operation is a multiplication or an addition: a fused multiply-add of 16
+ * lanes is 32.
  * Threads: the team's owner. */
 #ifndef QUIRE_KERNELS_BENCH_ROOFLINE_H
 #define QUIRE_KERNELS_BENCH_ROOFLINE_H
 #include <stddef.h>
 #include "kernels/bench/timing.h"
 
-/* how the threads walk one array */
+/* access patterns of the threads in one array */
 enum roofline_read {
     READ_SHARES,      /* each its own contiguous half, third, … */
-    READ_INTERLEAVED, /* that, the next 32 KiB asked for in eight streams */
-    READ_CHUNKS,      /* 64 KiB pieces dealt out in turn */
+    READ_INTERLEAVED, /* the same, with the next 32 KiB prefetched in eight streams */
+    READ_CHUNKS,      /* 64 KiB chunks, assigned round robin */
     READ_ROWS,        /* its share, in four rows of 1792 bytes at once */
     READ_COUNT
 };
@@ -35,15 +35,15 @@ enum roofline_peak {
 
 struct roofline_row {
     const char *name; /* "read, 64 KiB chunks, huge pages" */
-    const char *unit; /* "GB/s", "GOP/s", or "us": then the least is the best */
+    const char *unit; /* "GB/s", "GOP/s", or "us" (lower is better) */
     double best, median;
 };
 #define ROOFLINE_ROWS_MAX (2 * READ_COUNT + PEAK_COUNT + 1)
 
 struct roofline {
     uint32_t n_thread;
-    double read_gb_s;                          /* the best way to read */
-    double peak_gop_s[PEAK_COUNT];             /* 0: not on this machine */
+    double read_gb_s;                          /* the fastest access pattern */
+    double peak_gop_s[PEAK_COUNT];             /* 0: the machine lacks the instruction */
     double fp32_gop_s, bf16_gop_s, int8_gop_s; /* the fastest for that type */
     double barrier_us; /* median; 0 with one thread. A layer that decodes has six of them */
     struct roofline_row rows[ROOFLINE_ROWS_MAX];
@@ -51,16 +51,17 @@ struct roofline {
 };
 
 struct roofline_options {
-    bool quick; /* the fast ways to read, huge pages only, less time for each row */
-    void (*on_row)(void *ctx, const struct roofline_row *row); /* as they come; NULL = nobody */
+    bool quick; /* only the fast access patterns, huge pages only, less time per row */
+    void (*on_row)(void *ctx, const struct roofline_row *row); /* called for each result; may be
+                                                                * NULL */
     void *ctx;
 };
-/* Also what a barrier of the team costs. Takes about 6 seconds, quick 2, and 512 MB of memory
- * meanwhile (less where less is free). Errors: Q_NO_MEMORY. */
+/* Measures bandwidth, peaks and the team's barrier. Takes about 6 seconds (quick: 2) and 512 MB of
+ * memory (less if less is free). Errors: Q_NO_MEMORY. */
 FALLIBLE roofline_measure(struct roofline *r, struct team *team, const struct roofline_options *o,
                           struct q_err *e);
 
-/* The parts (read.c, peak.c). */
+/* Parts of roofline_measure (read.c, peak.c). */
 struct roofline_memory {
     const char *data; /* [bytes], 64-byte aligned, written once */
     size_t bytes;

@@ -1,32 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Attention over the paged cache by tensor cores (mma.sync m16n8k16, bf16), decode and prefill alike.
  *
- * A warp holds 16 rows of one KV head: query tokens x the heads that share it, so K and V are read once
- * for the group. It walks the context in tiles of 64 positions with an online softmax:
+ * A warp holds 16 rows of one KV head: query tokens x the heads that share it, so K and V are read once for the
+ * group. It iterates over the context in tiles of 64 positions with an online softmax:
  *
  *     S = q K^T           16 x 64, f32; * scale of K (int8); * scale; soft cap; mask
- *     m, p = exp(S - m)   the largest so far; when it grows, acc and l are multiplied down
- *     l += p              f32, a thread's own columns; over the four threads of a row at a split's end
+ *     m, p = exp(S - m)   m: running maximum; when it grows, acc and l are rescaled
+ *     l += p              f32, per thread; summed over the four threads of a row at a split's end
  *     acc += bf16(p * scale of V) V
  *
  * A head's sink is one more term of L at the end, exp(sink - M).
  *
- * At multiples of 256 positions (a split, plan.h) m, l and acc start anew and are folded into the total
+ * At multiples of 256 positions (a split, plan.h) m, l and acc are folded into the total and reset:
  *     M' = max(M, m), L = L exp(M - M') + l exp(m - M'), O = fma(acc, exp(m - M'), O exp(M - M'))
- * in ascending order. Tiles and splits lie at absolute positions, so a row has the same bits alone, in
- * a batch, decoded, in a prompt of one chunk or of many. A tile in which all of a row is masked changes
- * none of its bits, nor does one without a new largest (its factor is 1): both may be skipped.
+ * in ascending order. Tiles and splits begin at absolute positions, so a row has the same bits alone, in a batch,
+ * in decode, and in a prompt of one chunk or of many. A tile that is fully masked for a row changes none of its
+ * bits, and a tile without a new maximum has the factor 1: both updates may be skipped.
  *
- *     attention_kernel<D, KV, 1>   small pieces: a block is a warp, many blocks a multiprocessor; a part
- *                                  goes to the workspace and fold_kernel puts the parts together
+ *     attention_kernel<D, KV, 1>   small pieces: a block is a warp, many blocks a multiprocessor; partial
+ *                                  results go to the workspace and fold_kernel joins them
  *     attention_kernel<D, KV, 4>   large pieces, in halves: 64 rows share each tile of K and V
- * Blocks take pieces x KV heads round robin until there are none: the grid depends on the card only, so
- * a graph serves every step.
+ * Pieces x KV heads are assigned to blocks round robin: the grid depends on the card only, so one graph serves
+ * every step.
  *
- * Shared memory (attention_shared_of): q, then stages for tiles of K and V, then, of four warps with heads of 96 and
- * 128, the total of splits. Three stages (wide heads: two) take K0 V0 K1 V1 … by turns: two tiles (one) are on their
- * way (cp.async) while one is worked on. The 8 rows of an ldmatrix lie in different banks (row_of). int8
- * and e4m3 come in as they are and are widened to bf16 (exactly) in a buffer of their own.
+ * Shared memory (attention_shared_of): q, then stages for tiles of K and V, then, for four warps with heads of 96
+ * and 128, the total of splits. Three stages (wide heads: two) hold K0 V0 K1 V1 … in rotation: two tiles (one) are
+ * in flight (cp.async) while one is computed. The 8 rows of an ldmatrix are in different banks (row_of). int8 and
+ * e4m3 are loaded without conversion and widened to bf16 (exactly) in a separate buffer.
  *
  *     KiB, D =                  64     80     96    128    192    256
  *     bf16          1 warp      26     36     43     52     57     75

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* attention - one piece of attention.cu, from q to a part or a result: which rows and tiles it has, K and V
- * on their way through shared memory, the loop over tiles, and where its sums go. What a warp does with a
- * tile: attention_warp.cuh. Private to kernels/cuda. */
+/* attention - one piece of attention.cu, from q to a partial result or the output: its rows and tiles, the stages
+ * of K and V in shared memory, the loop over tiles, and the store of its sums. The computation of a warp on a tile:
+ * attention_warp.cuh. Private to kernels/cuda. */
 #ifndef QUIRE_KERNELS_CUDA_ATTENTION_CUH
 #define QUIRE_KERNELS_CUDA_ATTENTION_CUH
 #include "kernels/cuda/attention_warp.cuh"
@@ -21,7 +21,7 @@ void attention_small_launch(const struct attention_args *a, const struct kern_ex
 template <int D> struct stages_of { /* for tiles of K or V */
     static const unsigned n = D <= 128 ? 3 : 2;
 };
-/* int8 and e4m3 come in as they are, and are widened one tile at a time. */
+/* int8 and e4m3 are loaded without conversion, and widened one tile at a time. */
 template <int D> struct raw_tile {
     uint8_t x[TILE][D];
     float scale[TILE]; /* int8 */
@@ -42,7 +42,7 @@ template <int D, dtype KV, unsigned WARPS>
 struct alignas(128) attention_shared_of<D, KV, WARPS, IN_SHARED> {
     struct row_of<D> q[WARPS * 16];
     kv_stages<D, KV> kv;
-    float total[WARPS][D / 2][WARP]; /* each thread its own, 32 apart */
+    float total[WARPS][D / 2][WARP]; /* private to each thread, 32 apart */
 };
 static_assert(sizeof(attention_shared_of<256, DT_BF16, 4>) <= 99 << 10, "sm_86 has no more");
 static_assert(sizeof(attention_shared_of<256, DT_I8, 4>) <= 99 << 10, "sm_86 has no more");
@@ -81,7 +81,7 @@ seen_by(const struct piece_at &p, const struct attention_args &a, uint32_t row, 
     return {least > 0 ? least : 0, row < end ? (int)(p.seq.start + (end - 1) / p.group) : -1};
 }
 
-/* Tiles of a piece whose rows see so much: from … to - 1. */
+/* Tiles of a piece whose rows have this context: from … to - 1. */
 struct tile_range {
     uint32_t from, to;
 };
@@ -114,7 +114,7 @@ static __device__ __forceinline__ void rows_of_warp(struct warp_rows *r, const s
     r->each.most = (int)(p.seq.start + row / p.group);
 }
 
-/* q of the team's rows, rounded to bf16; rows that are not there are zeros. */
+/* q of the team's rows, rounded to bf16; missing rows are zeros. */
 template <int D, unsigned WARPS>
 static __device__ __forceinline__ void load_q(struct row_of<D> *to, const struct piece_at &p,
                                               const struct attention_args &a, uint32_t row)
@@ -131,8 +131,8 @@ static __device__ __forceinline__ void load_q(struct row_of<D> *to, const struct
     }
 }
 
-/* Places of a tile's pieces are what the compiler would compute once and keep: heads of 64, whose q is in
- * registers, and of 80 have none left for them. */
+/* The compiler would compute these offsets once and keep them in registers; heads of 64, whose q is in registers,
+ * and of 80 have no registers left for them. */
 template <int D> static __device__ __forceinline__ uint32_t place_in_tile(uint32_t i)
 {
     return D == 64 || D == 80 ? anew(i) : i;
@@ -168,8 +168,8 @@ static __device__ __forceinline__ void load_rows(kv_stages<D, KV> &kv, unsigned 
     }
 }
 
-/* The same where threads have the same column of every row and blocks end with a round of them: little
- * is left to compute but one address a block. WHOLE: there are TILE positions left. */
+/* The same if a thread has the same column of every row and its iterations end at block boundaries: it computes
+ * only one address per block. WHOLE: at least TILE positions remain. */
 template <int D, enum dtype KV, unsigned WARPS, bool WHOLE>
 static __device__ __forceinline__ void load_columns(kv_stages<D, KV> &kv, unsigned stage,
                                                     const char *cache, size_t block_bytes,
@@ -269,7 +269,7 @@ static __device__ __forceinline__ const struct row_of<D> *tile_rows(kv_stages<D,
 }
 
 /* ---- where sums go ---- */
-/* A row's parts lie `step` floats apart: [head_dim] acc, m, l. The result goes to a.out from element
+/* A row's partial results are `step` floats apart: [head_dim] acc, m, l. The result goes to a.out from element
  * `to`. */
 static __device__ __forceinline__ void
 fold_row(const struct attention_args &a, const float *part, size_t step, uint32_t n_split,
@@ -292,8 +292,8 @@ fold_row(const struct attention_args &a, const float *part, size_t step, uint32_
             store_as(a.out, a.out_dtype, to + lane + i * WARP, o[i] * inverse);
 }
 
-/* The last split goes into the total on its way out; of wide heads by way of the workspace: there
- * are no registers for both. */
+/* The last split is added to the total when the result is stored; for wide heads by way of the workspace, because
+ * registers do not hold both. */
 template <int D, enum total_place PLACE>
 static __device__ __forceinline__ void
 store_total(struct warp_state<D> &w, struct warp_total<D, PLACE> &total,
@@ -350,8 +350,8 @@ struct attention_room { /* workspace */
 };
 
 /* ---- a piece ---- */
-/* K and V of tiles take turns: K0 V0 K1 V1 … Load n goes to stage n % SLOTS and is asked for SLOTS - 1 turns
- * before its own: K0 V0 at the start (of two stages: K0), then one load a turn. */
+/* Order of loads: K0 V0 K1 V1 … Load n goes to stage n % STAGES and is issued STAGES - 1 iterations before its use:
+ * K0 V0 at the start (with two stages: K0), then one load per iteration. */
 template <int D, enum dtype KV, unsigned WARPS>
 static __device__ __forceinline__ void load_first(kv_stages<D, KV> &kv,
                                                   const struct attention_args &a,
@@ -364,7 +364,7 @@ static __device__ __forceinline__ void load_first(kv_stages<D, KV> &kv,
         cp_async_commit();
     }
 }
-/* In the turn of K (half 0) or V (half 1) of `tile`, which is in `stage`. */
+/* In the iteration of K (half 0) or V (half 1) of a tile, which is in `stage`. */
 template <int D, enum dtype KV, unsigned WARPS>
 static __device__ __forceinline__ void
 load_next(kv_stages<D, KV> &kv, const struct attention_args &a, const struct piece_at &p,

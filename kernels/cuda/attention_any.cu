@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention for what attention.cu has no tiles for: any head size up to 256, K and V also in f32 and
- * f16. For tiny models and for comparison; nothing here is fast.
+/* Attention for the cases that attention.cu does not support: any head size up to 256, K and V also in f32 and f16.
+ * For tiny models and for comparison; not optimized.
  *
  * Shape: a warp a (row, head), 4 a block; lane l has columns l, l + 32, … of q and out. No shared memory.
  * Order: positions ascending, one at a time, online softmax; a score is a warp sum (lanes by halves) over d.

@@ -1,33 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Attention of prompts on sm_90a: the large pieces of a plan by wgmma and the tensor copy engine, bf16 K
- * and V, heads of 64 and 128. Whatever else there is goes to attention.cu, whose arithmetic this is,
- * in the same order: tiles of 64 positions, splits of 256 (attention.cuh). So the two differ at most by
- * how the tensor cores add 16 products, and a card is asked about that when it is opened (trial.h).
+ * and V, heads of 64 and 128. attention.cu serves all other cases; the arithmetic here is the same, in the same
+ * order: tiles of 64 positions, splits of 256 (attention.cuh). So the two differ at most in how the tensor cores
+ * add 16 products; a trial compares them when a card is opened (trial.h).
  *
- * A block has three warpgroups and stays on its multiprocessor for all its pieces:
+ * A block has three warpgroups and is persistent: it computes several pieces.
  *
- *     0      producer   one warp: asks the copy engine for K0 V0 K1 V1 … of the piece, a tile a stage
+ *     0      producer   one warp: starts tensor copies of K0 V0 K1 V1 … of the piece, one tile per stage
  *     1, 2   consumers  64 rows each of the piece's 128 (query tokens x the heads of a KV head):
  *                         S   = Q K^T     m64n64k16, Q from registers, K as its rows lie: columns are k
  *                         p   = exp(S - m) in the accumulators' registers, which as bf16 are the next A
  *                         acc += p V      m64nDk16, V as its rows lie: rows are k (N-major)
  *
- * While one consumer does its softmax, the other has the tensor cores. (To ask for the next S behind p V,
- * before anybody waits, was tried: the compiler then serializes products, C7520.) Q is read once and
- * kept as fragments: from shared memory it would be read again for every tile, and at 64 columns of B
- * that is as much as B itself, which is all that shared memory gives (128 bytes a cycle).
+ * While one consumer computes its softmax, the other uses the tensor cores. (Rejected: issuing the next S after p V
+ * before the wait; the compiler then serializes the products, C7520.) Q is read once and kept as fragments: in
+ * shared memory it would be read again for every tile, with 64 columns of B as many bytes as B itself, which
+ * already needs the full bandwidth of shared memory (128 bytes a cycle).
  *
  * Shared memory (sm90a_shared), 130 KiB, or 161 with heads of 128:
  *     stage [8 or 16]     64 positions x D bf16 in panels of 64 columns, 128-byte swizzle (hopper.h)
- *     full [..]          the stage's bytes have come: one arrival and so many bytes
- *     empty [..]         it may be filled again: an arrival of each of the 8 consumer warps
+ *     full [..]          mbarrier: the stage is loaded; one arrival and the byte count
+ *     empty [..]         mbarrier: the stage is free; one arrival of each of the 8 consumer warps
  *     total [8 warps]    heads of 128: half of the total of splits
- * A stage's turn has a parity; both sides count turns through all pieces and never reset. Consumers go
- * through every load of the piece, also of tiles that none of their rows sees: they only let go of them.
+ * Both sides track stage and phase parity over all pieces without reset. Consumers process every load of the piece;
+ * of tiles that are masked for all of their rows they only release the stage.
  *
  * A block of the cache, 16 positions of one KV head, is a box of a tensor map whose rows are [block][head]
- * [position]. Blocks past the context, and of V single positions, are asked for at a row outside the map,
- * which the copy engine fills with zeros: p is 0 there, and 0 times what lies in the cache may be NaN.
+ * [position]. Blocks past the context, and single positions of V, are copied from a row outside the map, which the
+ * copy engine fills with zeros: p is 0 there, but 0 times the cache's content may be NaN.
  *
  * Registers: 3 x 128 threads start with 168; the producer keeps 24, consumers take 240: acc D / 2,
  * the total of splits D / 2 (of 128: D / 4), S 32, Q D / 4, p 16.
@@ -75,7 +75,7 @@ template <int D> static __device__ __forceinline__ void next_position(struct rin
 }
 
 #ifdef HOPPER_CODE
-/* What blocks do, one after the other: number i is a piece for one KV head. */
+/* Work items of the blocks: item i is a piece for one KV head. */
 static __device__ __forceinline__ uint32_t n_work(const struct attention_args &a)
 {
     return ((const struct plan_head *)a.plan)->n_large * a.n_kv_head;
@@ -114,7 +114,7 @@ static __device__ __forceinline__ int map_row(const struct feed &f, uint32_t blo
     return (int)((block * f.n_kv_head + f.p.kv_head) * KERN_BLOCK);
 }
 
-/* Tile `tile` into the stage whose turn it is. rows: the map of single positions, for V. */
+/* Copy tile `tile` to the current stage. rows: the map of single positions, for V. */
 template <int D>
 static __device__ __forceinline__ void load_stage(sm90a_shared<D> &s, const struct ring_position &t,
                                                   const struct feed &f, const tensor_map *map,
@@ -197,7 +197,7 @@ static __device__ __forceinline__ void load_a(uint32_t (&q)[D / 16][4], const st
     hold(q);
 }
 
-/* The stage whose turn it is has been filled. */
+/* Wait until the current stage is loaded. */
 template <int D>
 static __device__ __forceinline__ const uint16_t *
 wait_for(sm90a_shared<D> &s, const struct ring_position &t, unsigned patience)
@@ -285,8 +285,8 @@ static __device__ __forceinline__ uint32_t row_of_team(const struct work &w)
     return w.piece.row + (threadIdx.x / WGMMA_THREADS - 1) * WGMMA_M;
 }
 
-/* What is needed of the work only before or behind the loop over tiles is looked up twice: there are no
- * registers to keep it in. */
+/* Values that are needed only before and after the loop over tiles are read twice, because there are no registers
+ * to keep them. */
 template <int D>
 static __device__ __forceinline__ void consume_one(const struct attention_args &a, uint32_t i,
                                                    sm90a_shared<D> &s, struct ring_position *t,
@@ -403,8 +403,8 @@ extern "C" void attention_sm90a(const struct attention_args *a, const struct ker
         attention_cuda(a, x);
 }
 
-/* A wait that never ends does not hang the trial: it has less than 100, of 80 ms then. Where the driver
- * makes no map the result stays what it was, which is not the other kernel's. */
+/* A wait that never ends does not hang the trial: there are fewer than 100 waits, each limited to 80 ms. If the
+ * driver makes no map, the output keeps its old contents, which differ from the other kernel's. */
 #define TRIAL_PATIENCE (1u << 12)
 extern "C" void attention_sm90a_trial(const struct attention_args *a, const struct kern_exec *x)
 {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* attention_warp - what a warp does of attention: 16 rows, tiles of K and V in shared memory, an online
- * softmax, splits folded into a total. Shared by attention.cu, attention_sm90a.cu (which multiplies by
- * wgmma, whose fragments are these of four warps) and mla.cu. Private to kernels/cuda.
+/* attention_warp - attention by one warp: 16 rows, tiles of K and V in shared memory, an online softmax, splits
+ * folded into a total. Shared by attention.cu, attention_sm90a.cu (which multiplies by wgmma, whose fragments are
+ * these of four warps) and mla.cu. Private to kernels/cuda.
  *
  * A lane (g, t) = (lane / 4, lane % 4) has of rows g and g + 8
  *     s[n][j]     scores, then weights: positions 8 n + 2 t, + 1 of row g (j = 0, 1), of row g + 8 (2, 3)
  *     acc[n][j]   columns of the split's sum, in the same places
  *     m[i], l[i]  the largest score so far (of the row), the sum of weights (of the lane's own positions)
- * where s of two mma are, rounded to bf16, the A of the next product as they lie. */
+ * where s of two mma, rounded to bf16, is the A of the next product without any shuffle. */
 #ifndef QUIRE_KERNELS_CUDA_ATTENTION_WARP_CUH
 #define QUIRE_KERNELS_CUDA_ATTENTION_WARP_CUH
 #include "kernels/cuda/launch.cuh"
@@ -40,7 +40,7 @@ static __device__ __forceinline__ const uint16_t *chunk_at(const struct row_of<D
     return &rows[r].x[(row_of<D>::turned ? c ^ r % 8 : c) * 8];
 }
 
-/* Where this lane points an ldmatrix.x4 for 16 rows and columns 16 k … 16 k + 15: as A of an mma, or turned as
+/* Address of this lane for an ldmatrix.x4 of 16 rows and columns 16 k … 16 k + 15: as A of an mma, or transposed as
  * the B of two whose k are the rows; */
 template <int D>
 static __device__ __forceinline__ const uint16_t *a_matrix(const struct row_of<D> *rows, unsigned k)
@@ -57,13 +57,14 @@ static __device__ __forceinline__ const uint16_t *b_matrix(const struct row_of<D
 }
 
 /* ---- a tile ---- */
-struct seen { /* by some rows: the first position that any sees, and the last; -1: no such rows */
+struct
+    seen { /* context of some rows: the first position of any row, and the last; -1: no such rows */
     int least, most;
 };
 struct warp_rows {         /* rows g and g + 8 of the warp's 16 */
-    int last[2], first[2]; /* positions they see; last -1: no such row */
+    int last[2], first[2]; /* their context positions; last -1: no such row */
     struct seen all;       /* by any of the 16 */
-    struct seen each;      /* by each of them that is there */
+    struct seen each;      /* by each existing row */
     uint32_t token[2], head[2];
 };
 template <int D> struct warp_state {
@@ -208,10 +209,10 @@ template <int D> static __device__ __forceinline__ void begin_split(struct warp_
     w.l[0] = w.l[1] = 0;
 }
 
-struct folded { /* M, L of a row, and the factors with which O and one part go into the next O */
+struct folded { /* M, L of a row, and the factors of O and of one partial result in the next O */
     float m, l, old, part;
 };
-/* A part whose largest score is m and whose weights sum up to l. */
+/* Fold in a partial result with largest score m and sum of weights l. */
 static __device__ __forceinline__ void fold_in(struct folded *f, float m, float l)
 {
     const float most = fmaxf(f->m, m);
@@ -224,7 +225,8 @@ static __device__ __forceinline__ void fold_in(struct folded *f, float m, float 
     f->l = f->m == NONE ? l : fmaf(l, f->part, f->l * f->old);
     f->m = most;
 }
-/* O with one element of that part. old 0: there is no O yet; part 0: all of the part was masked. */
+/* O after one element of that partial result. old 0: there is no O yet; part 0: all of its positions were
+ * masked. */
 static __device__ __forceinline__ float fold_value(const struct folded &f, float o, float part)
 {
     return f.part == 0 ? o : f.old == 0 ? part : fmaf(part, f.part, o * f.old);
@@ -237,11 +239,10 @@ static __device__ __forceinline__ float inverse_of(const struct folded &f,
     return 1.0f / (a.sinks ? f.l + exp2_of((a.sinks[head] - f.m) * LOG2E) : f.l);
 }
 
-/* Where the total of a warp's rows waits while a split is summed: D / 2 floats a thread beside the D / 2
- * of the split. Registers have room for both up to 80 columns; shared memory, within what sm_86 has,
- * up to 128; wider heads go to the workspace, and so do those of small pieces, which seldom have more
- * splits than one: a multiprocessor has room for a block more. IN_BOTH: half in registers, half in
- * shared memory. */
+/* Storage of the total of a warp's rows while a split is summed: D / 2 floats per thread beside the D / 2 of the
+ * split. Registers hold both up to 80 columns; shared memory, within the limit of sm_86, up to 128; wider heads use
+ * the workspace, and so do small pieces, which rarely have more than one split, so that one more block fits a
+ * multiprocessor. IN_BOTH: half in registers, half in shared memory. */
 enum total_place { IN_REGISTERS, IN_SHARED, IN_WORKSPACE, IN_BOTH };
 template <int D, unsigned WARPS> struct total_of {
     static const enum total_place place = D <= 80                 ? IN_REGISTERS
@@ -252,9 +253,9 @@ template <int D, total_place PLACE> struct warp_total { /* of a warp's rows */
     static const unsigned kept = PLACE == IN_REGISTERS ? D / 8 : PLACE == IN_BOTH ? D / 16 : 0;
     float o[kept ? kept : 1][4];
     struct folded f[2];
-    float *far_o; /* this thread's first of the others; the next is 32 on */
+    float *far_o; /* this thread's first element outside registers; the stride is 32 */
 };
-/* Where the total has what w.acc[n][j] adds to. */
+/* The element of the total to which w.acc[n][j] is added. */
 template <int D, enum total_place PLACE>
 static __device__ __forceinline__ float *total_at(struct warp_total<D, PLACE> &t, unsigned n,
                                                   unsigned j)
@@ -279,7 +280,7 @@ static __device__ __forceinline__ void fold_rows(struct warp_state<D> &w,
     }
 }
 
-/* A split that is not the last goes into the total. */
+/* Add a split that is not the last to the total. */
 template <int D, enum total_place PLACE>
 static __device__ __forceinline__ void end_split(struct warp_state<D> &w,
                                                  struct warp_total<D, PLACE> &total)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device_internal - what is behind the handles of kernels/device.h. For this folder; kernels
- * know only what a stream begins with (stream.h). Threads: as device.h. */
+/* device_internal - the structs behind the handles of kernels/device.h. Private to this folder;
+ * kernels use only the first member of a stream (stream.h). Threads: as device.h. */
 #ifndef QUIRE_KERNELS_CUDA_DEVICE_INTERNAL_H
 #define QUIRE_KERNELS_CUDA_DEVICE_INTERNAL_H
 #include <cuda_runtime_api.h>
@@ -14,10 +14,10 @@ struct lt;
 struct device {
     int index;
     bool deterministic;
-    bool overlaps;        /* its streams do */
+    bool overlaps;        /* its streams overlap (stream.h) */
     struct lt *lt;        /* products by cuBLASLt; NULL: none */
     const char *tune_dir; /* borrowed; NULL: nowhere */
-    char why[LT_WHY_MAX]; /* there is no lt; "" when it was not to be */
+    char why[LT_WHY_MAX]; /* why there is no lt; "" if it was not requested */
     struct device_props props;
     struct kern_table kern;
 };
@@ -36,8 +36,9 @@ struct device_graph {
 __attribute__((visibility("default"))) const struct device_table *quire_device_5(void);
 
 /* ---- trials.c ---- */
-/* Which kernels d gets, and whether its streams overlap. same_bits: opened deterministic.
- * Errors: Q_IO, a trial left the card unusable; what to set to do without. */
+/* Determine the kernels of d, and whether its streams overlap. same_bits: opened deterministic.
+ * Errors: Q_IO (a trial left the card unusable; the message has the setting that skips the
+ * trial). */
 FALLIBLE device_trials(struct device *d, bool same_bits, struct q_err *e);
 
 #endif

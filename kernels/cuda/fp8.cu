@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* quant_rows_fp8 and pack_fp8: vectors of floats as e4m3 with one scale, the bits of ref/quant_rows_fp8.c
- * and ref/pack_fp8.c (other places: layout.h); quant_rows_fp8_block and pack_fp8_block: with scales of 128
- * columns and of blocks. The products are in linear.cu, linear_tiles.cu and linear_fp8_block.cu.
+/* quant_rows_fp8 and pack_fp8: vectors of floats as e4m3 with one scale, with the bits of ref/quant_rows_fp8.c and
+ * ref/pack_fp8.c (in another layout: layout.h); quant_rows_fp8_block and pack_fp8_block: with scales per 128
+ * columns and per block. The products are in linear.cu, linear_tiles.cu and linear_fp8_block.cu.
  *
  * Shape: a block of 256 threads a vector, two passes: the largest magnitude, which has no order, then the
  *   values, from L1 or L2. Shared: 128 bytes, a float a warp. Of 128

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* groups - which rows of which matrix a block multiplies, when one launch has all experts of a layer
- * (struct groups, ops_moe.h). Private to kernels/cuda; read by linear.cu, linear_tiles.cu,
- * linear_w4.cu and moe.cu.
+/* groups - assignment of a layer's experts to the blocks of one launch: rows and matrix of each block (struct
+ * groups, ops_moe.h). Private to kernels/cuda; read by linear.cu, linear_tiles.cu, linear_w4.cu and moe.cu.
  *
- * How many rows a group has is known on the device only. A grid has room for every way in which so
- * many places can fall into groups; a block finds its own by a scan over where groups start, and one
- * that finds none ends at once. */
+ * The number of rows of a group is known on the device only. A grid has enough blocks for every distribution of the
+ * places over the groups; a block finds its rows by a scan of the groups' starts, and a block without rows ends at
+ * once. */
 #ifndef QUIRE_KERNELS_CUDA_GROUPS_CUH
 #define QUIRE_KERNELS_CUDA_GROUPS_CUH
 #include "kernels/cuda/launch.cuh"
@@ -14,10 +13,10 @@ extern "C" {
 }
 
 struct linear_group {         /* rows of one group */
-    uint32_t group, row, end; /* row == end: there is none */
+    uint32_t group, row, end; /* row == end: no rows */
 };
 
-/* Tile number `tile` of all groups' tiles of n_row rows, by each warp for itself, 32 groups a time. */
+/* Tile number `tile` of all groups' tiles of n_row rows; each warp computes it, 32 groups at a time. */
 static __device__ __forceinline__ struct linear_group tile_at(const struct groups &g, uint32_t tile,
                                                               uint32_t n_row)
 {
@@ -49,7 +48,7 @@ static __device__ __forceinline__ struct linear_group tile_at(const struct group
     return none;
 }
 
-/* A place's group, by each thread for itself: starts ascend. */
+/* A place's group; each thread computes it, by a search in the ascending starts. */
 static __device__ __forceinline__ uint32_t group_at(const struct groups &g, uint32_t place)
 {
     uint32_t low = 0, high = g.n_group;
@@ -68,7 +67,7 @@ static __device__ __forceinline__ uint32_t row_of_x(const struct groups &g, uint
     return g.rows ? g.rows[place] : place;
 }
 
-/* Tiles of n_row rows that n places in so many groups can come to. */
+/* Maximum number of tiles of n_row rows for n places in n_group groups. */
 static inline uint32_t tiles_max(uint32_t n, uint32_t n_group, uint32_t n_row)
 {
     const uint32_t most = n / n_row + (n < n_group ? n : n_group);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hopper - sm_90a's instructions that CUDA has no function for: mbarriers, tensor copies, wgmma. Where
- * operands lie: hopper.h. Read by a host compiler they are tests/emu's (cuda_emu_hopper.h).
+/* hopper - sm_90a's instructions without a CUDA function: mbarriers, tensor copies, wgmma. Layouts of operands:
+ * hopper.h. For a host compiler they are emulated by tests/emu (cuda_emu_hopper.h).
  *
  * Rules, beside launch.cuh's:
  *   - a kernel's body that uses them is within #ifdef HOPPER_CODE; for other targets it is empty and is
  *     never launched (CAP_SM90A)
- *   - wgmma: fence, products, commit, wait. Between the first and the wait nobody touches the
- *     accumulators or the words of A; what they read in shared memory may be written again after it
- *   - wgmma and the wait are for a whole warpgroup: the branch that leads there is the same for all
+ *   - wgmma: fence, products, commit, wait. Between the first product and the wait no instruction may access the
+ *     accumulators or the words of A; operands in shared memory may be overwritten after the wait
+ *   - wgmma and the wait are executed by a whole warpgroup: branches around them are uniform
  * Source: PTX ISA 9.0, sections on mbarrier, cp.async.bulk.tensor, wgmma and setmaxnreg. */
 #ifndef QUIRE_KERNELS_CUDA_HOPPER_CUH
 #define QUIRE_KERNELS_CUDA_HOPPER_CUH
@@ -34,7 +34,7 @@ static inline bool tensor_map_encode(tensor_map *map, const void *array, const s
 }
 #else
 typedef CUtensorMap tensor_map;
-/* False: the driver does not have it, or will not. */
+/* False: the driver lacks the function, or it failed. */
 static inline bool tensor_map_encode(tensor_map *map, const void *array, const struct map_shape *s)
 {
     static PFN_cuTensorMapEncodeTiled_v12000 encode;
@@ -60,19 +60,16 @@ enum wgmma_kind { WGMMA_BF16, WGMMA_F16, WGMMA_I8, WGMMA_E4M3 };
 
 /* ---- instructions ----
  * barrier_wait: until the phase of this parity is over; of a new barrier the phase of parity 1 is. It
- * gives up after `patience` tries of 20 us at most (0: never), so that a barrier that is wrong is found
- * by its results.
+ * gives up after `patience` tries of 20 us at most (0: never), so that a wrong barrier shows as a wrong result.
  * tensor_copy: the box whose first element is (row, col) to shared memory, which begins at a multiple of
  * 128 bytes; its bytes count for `bar`.
  * tensor_copy_of: the same of array number `i` of a map_several.
- * wgmma_tiles<K, N>: acc [64, N] (+)= A [64, 32 bytes] B [N, 32 bytes]^T, both in shared memory, columns
- * are k; acc f32, of int8 s32. Which sums the card's tensor cores make of a thread's products, and to
- * how many bits, is theirs: f32 of bf16 and f16, about 14 bits of e4m3 (arXiv:2412.19437, section 3.3.2).
- * wgmma_n<N>: acc [64, 8 N] (+)= A [64, 16] B [16, 8 N]; keep false: acc as it was does not matter.
- * trans: B is N-major.
- * hold: what computes these registers stays before it, what uses them behind it. The compiler does not
- * know that a product ends with the wait: hold before the fence what a product takes, and behind the
- * wait what it gives. */
+ * wgmma_tiles<K, N>: acc [64, N] (+)= A [64, 32 bytes] B [N, 32 bytes]^T, both in shared memory, columns are k; acc
+ * f32, of int8 s32. The tensor cores determine the order and precision of sums: f32 for bf16 and f16, about 14 bits
+ * for e4m3 (arXiv:2412.19437, section 3.3.2). wgmma_n<N>: acc [64, 8 N] (+)= A [64, 16] B [16, 8 N]; keep false:
+ * the previous acc is ignored. trans: B is N-major.
+ * hold: a compiler barrier for these registers. The compiler does not know that a product ends at the wait: hold a
+ * product's inputs before the fence, and its results after the wait. */
 #ifdef QUIRE_CUDA_HOST
 #define shared_offset(p)                 emu_shared_address(p)
 #define barrier_init(bar, n)             emu_barrier_init(bar, n)
@@ -121,7 +118,7 @@ static __device__ __forceinline__ void barrier_init(uint64_t *bar, unsigned n)
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(bar)), "r"(n)
                  : "memory");
 }
-/* What was initialised is seen by the copy engine too. */
+/* Make initialised barriers visible to the copy engine. */
 static __device__ __forceinline__ void barrier_init_done(void)
 {
     asm volatile("fence.mbarrier_init.release.cluster;\n"
@@ -171,7 +168,7 @@ static __device__ __forceinline__ void tensor_copy_of(void *to, const tensor_map
                  "l"((uint64_t)map), "r"(col), "r"(row), "r"(i), "r"(shared_address(bar))
                  : "memory");
 }
-/* What this thread wrote to shared memory is seen by wgmma and the copy engine. */
+/* Make this thread's writes to shared memory visible to wgmma and the copy engine. */
 static __device__ __forceinline__ void shared_written(void)
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

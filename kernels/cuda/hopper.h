@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hopper - where operands of sm_90a's matrix instructions and copy engine lie: descriptors, places
- * in fragments, boxes of a tensor map. These bits are made nowhere else. tests/emu decodes them
- * again from the manual, so that a wrong one shows without a card.
+/* hopper - layouts of the operands of sm_90a's matrix instructions and copy engine: descriptors,
+ * fragments, boxes of a tensor map. No other file computes these bits. tests/emu decodes them
+ * independently from the manual, so that errors are found without a card.
  *
  * A tile in shared memory is [n_row][n_col] bf16, cut into panels of 64 columns, one panel after
  * the other, and begins at a multiple of 1024 bytes. A row of a panel is 128 bytes; its chunk of 16
@@ -12,12 +12,12 @@
  *                   row 1: chunks 1 0 3 2 5 4 7 6 …   8 rows are 1024 bytes
  *                 panel 1 (columns 64 … 127)      n_row x 128 bytes
  *
- * As B of a product the tile serves both ways: its rows are n and its columns k (K: scores), or its
- * rows are k and its columns n (V: "N-major", the instruction's trans-b).
+ * As B of a product the tile is used in two ways: its rows are n and its columns k (K: scores), or
+ * its rows are k and its columns n (V: "N-major", the instruction's trans-b).
  *
- * Where rows are m or n and columns k, what a tile holds does not matter: an instruction takes 32
- * bytes of each row, 16 numbers of 16 bits or 32 of 8. Such tiles are counted in bytes here, and
- * a map of bytes serves every type.
+ * If rows are m or n and columns k, the element type does not matter: an instruction takes 32 bytes
+ * of each row, 16 numbers of 16 bits or 32 of 8. Offsets in such tiles are in bytes, and one map of
+ * bytes serves every type.
  *
  * Source: PTX ISA 9.0, section 9.7.15, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate
  * Instructions": "Register Fragments", "Shared Memory Matrix Layout", "Strides", "Matrix Descriptor
@@ -28,7 +28,7 @@
 #include "kernels/cuda/layout.h"
 
 #define PANEL_COLS      64u  /* bf16 */
-#define PANEL_ROW_BYTES 128u /* also the span of the swizzle */
+#define PANEL_ROW_BYTES 128u /* also the period of the swizzle */
 #define PANEL_ATOM_ROWS 8u   /* after which the swizzle repeats: 1024 bytes */
 #define PANEL_ALIGN     1024u
 #define WGMMA_K         16u /* columns of A that one instruction takes, bf16 */
@@ -53,7 +53,8 @@ LAYOUT uint64_t wgmma_descriptor(uint32_t start, uint32_t leading, uint32_t stri
     return wgmma_field(start) | wgmma_field(leading) << 16 | wgmma_field(stride) << 32 |
            (uint64_t)WGMMA_SWIZZLE_128 << 62;
 }
-/* The same matrix `bytes` further on; the start's field never overflows: memory ends before. */
+/* The same matrix `bytes` further on; the start's field cannot overflow, because shared memory is
+ * smaller. */
 LAYOUT uint64_t wgmma_further(uint64_t descriptor, uint32_t bytes)
 {
     return descriptor + (bytes >> 4);
@@ -104,7 +105,7 @@ LAYOUT uint32_t wgmma_a_col(uint32_t thread, uint32_t i)
  * An array [n_row][n_col], nothing between rows if it is bf16, of which a box of some rows and one
  * panel is copied at a time. A box outside the array, in part or whole (a negative row), is filled
  * with zeros, and counts for the barrier as any other. */
-#define MAP_ROWS_MAX (1u << 31) /* the cache's are not known: only those that exist are asked for */
+#define MAP_ROWS_MAX (1u << 31) /* the cache's number of rows is unknown here */
 #define MAP_NOWHERE  (-16)      /* a row outside, and with it a box of up to 16 rows */
 #define MAP_RANK_MAX 3u
 struct map_shape { /* arguments of cuTensorMapEncodeTiled, dimension 0 is the innermost */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* launch - what the .cu files of this folder share: launches, conversions, reductions, and the few
- * instructions that CUDA has no function for. QUIRE_CUDA_HOST: a host compiler reads the kernel, with
- * tests/emu/cuda_emu.h for CUDA; the same names mean the same there.
+/* launch - shared code of the .cu files: launches, conversions, reductions, and instructions without a CUDA
+ * function. QUIRE_CUDA_HOST: a host compiler compiles the kernels, with tests/emu/cuda_emu.h in place of CUDA; its
+ * functions of the same names are equivalent.
  *
- * Rules for kernels, so that both can run them and a row's bits are its own:
+ * Rules for kernels, so that both can run them and a row's bits do not depend on other rows:
  *   - warp operations take whole warps; blocks are multiples of 32 threads
  *   - shared memory is one struct, SHARED_MEMORY(s, struct x), which is its map
  *   - await_inputs() comes first, in every thread (below)
@@ -48,7 +48,7 @@ static inline void launch(void (*kernel)(P...), dim3 grid, unsigned n_thread, si
 }
 #define SHARED_MEMORY(name, ...) __VA_ARGS__ &name = *(__VA_ARGS__ *)emu_shared(sizeof(__VA_ARGS__))
 #else
-#define SHARED_STATIC_MAX (48u << 10) /* more than this a kernel has to ask for */
+#define SHARED_STATIC_MAX (48u << 10) /* above this a kernel sets an attribute */
 template <class... P, class... A>
 static inline void launch(void (*kernel)(P...), dim3 grid, unsigned n_thread, size_t shared,
                           const struct kern_exec *x, A... args)
@@ -68,21 +68,21 @@ static inline void launch(void (*kernel)(P...), dim3 grid, unsigned n_thread, si
     if (shared > SHARED_STATIC_MAX)
         cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              (int)shared);
-    (void)cudaLaunchKernelEx(&how, kernel, args...); /* device_table.check says what became of it */
+    (void)cudaLaunchKernelEx(&how, kernel, args...); /* device_table.check returns its error */
 }
-/* Aligned as swizzled tiles want it (hopper.h). */
+/* Aligned as required by swizzled tiles (hopper.h). */
 #define SHARED_MEMORY(name, ...)                                 \
     extern __shared__ __align__(1024) unsigned char cu_shared[]; \
     __VA_ARGS__ &name = *reinterpret_cast<__VA_ARGS__ *>(cu_shared)
 #endif
 
 /* ---- kernels that begin early ----
- * From compute capability 9.0 on a kernel of a stream that `overlaps` (stream.h) may begin while the
- * one ahead of it still runs: as soon as all blocks of that one have called await_inputs, and there is
- * room. Its own await_inputs returns when the one ahead has ended and all that it wrote can be seen.
- * Before that call a kernel reads nothing but weights and writes nothing; who writes weights launches
- * by launch_packer, and the kernel behind it begins when it has ended. Every thread of every kernel calls it: that the
- * one ahead has ended says of those before it only that it has waited for them. (CUDA programming guide, "Programmatic
+ * From compute capability 9.0 on a kernel of a stream that `overlaps` (stream.h) may begin while the previous
+ * kernel still runs: as soon as all blocks of that kernel have called await_inputs and resources are free. Its own
+ * await_inputs returns when the previous kernel has ended and its writes are visible. Before that call a kernel
+ * reads only weights and writes nothing; kernels that write weights are launched by launch_packer, and the next
+ * kernel begins after their end. Every thread of every kernel calls it: the end of the previous kernel implies the
+ * end of earlier ones only because that kernel has waited for them. (CUDA programming guide, "Programmatic
  * Dependent Launch"; PTX ISA, griddepcontrol.) */
 #ifdef QUIRE_CUDA_HOST
 #define await_inputs() emu_await()
@@ -104,8 +104,8 @@ static __device__ __forceinline__ void await_inputs(void)
 }
 #endif
 
-/* Blocks that fit the card at a time when each takes so much shared memory, a multiprocessor `most` at
- * most; for grids that do not depend on the work. */
+/* Number of blocks that fit the card at once with this much shared memory each, at most `most` per multiprocessor;
+ * for grids that do not depend on the work. */
 #define BLOCKS_MOST 16u
 static inline unsigned card_blocks(size_t shared, unsigned most)
 {
@@ -121,7 +121,7 @@ static inline unsigned card_blocks(size_t shared, unsigned most)
 #endif
 }
 
-/* Bytes of shared memory that a block of this card may have. */
+/* Maximum bytes of shared memory of a block on this card. */
 static inline size_t card_shared_max(void)
 {
 #ifdef QUIRE_CUDA_HOST
@@ -139,7 +139,7 @@ static inline unsigned div_up(size_t n, size_t by)
     return (unsigned)((n + by - 1) / by);
 }
 
-/* v; the compiler does not know that it is, so what is computed of it is not kept from before. */
+/* Returns v, opaque to the compiler, so that values derived from it are not kept in registers. */
 static __device__ __forceinline__ uint32_t anew(uint32_t v)
 {
 #ifndef QUIRE_CUDA_HOST
@@ -162,7 +162,8 @@ static inline float f16_value(uint16_t h)
 {
     return f16_to_f32(h);
 }
-extern "C" uint8_t emu_f32_to_e4m3(float f); /* to nearest even, beyond 448 is 448, NaN is 0x7f */
+extern "C" uint8_t
+emu_f32_to_e4m3(float f); /* to nearest even, magnitudes above 448 become 448, NaN is 0x7f */
 static inline uint8_t e4m3_of(float f)
 {
     return emu_f32_to_e4m3(f);
@@ -229,8 +230,8 @@ static __device__ __forceinline__ uint32_t by_2_to_120(uint32_t x)
     return y;
 #endif
 }
-/* e4m3 is sign, 4 bits of exponent with bias 7, 3 of mantissa; no infinity. Every value of it is one
- * of bf16's: the bits are moved and 2^120 mends the bias, subnormals too. */
+/* e4m3 is sign, 4 bits of exponent with bias 7, 3 of mantissa; no infinity. bf16 represents every value exactly:
+ * the bits are shifted and a factor of 2^120 corrects the bias, of subnormals too. */
 static __device__ __forceinline__ float e4m3_value(uint8_t b)
 {
     const uint32_t sign = (uint32_t)(b & 0x80u) << 24, rest = b & 0x7fu;
@@ -276,8 +277,8 @@ static __device__ __forceinline__ void store4_as(void *p, enum dtype dtype, size
     else
         *(uint2 *)((uint16_t *)p + i) = make_uint2(bf16_pair(f.x, f.y), bf16_pair(f.z, f.w));
 }
-/* 16 bytes that are read once: not kept in L1, and not moved by the compiler. Not .nc: that is for what nobody
- * writes while the kernel lives, and one that began early lives while its inputs are written. */
+/* 16 bytes that are read once: not kept in L1, and not moved by the compiler. Not .nc: that requires memory that is
+ * not written during the kernel, and the inputs of a kernel that began early are. */
 static __device__ __forceinline__ uint4 load_once(const void *p)
 {
 #ifdef QUIRE_CUDA_HOST
@@ -413,7 +414,7 @@ static __device__ __forceinline__ void mma_s8(int c[4], const uint32_t a[4], con
                  : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
-/* sm_100 has no such instruction: ptxas makes it of what mma_e4m3_as_f16 does too, with more registers. */
+/* sm_100 has no such instruction: ptxas emulates it as mma_e4m3_as_f16 does, with more registers. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890 && __CUDA_ARCH__ < 1000
 #define mma_e4m3_available true
 static __device__ __forceinline__ void mma_e4m3_on_card(float c[4], const uint32_t a[4],
@@ -430,8 +431,8 @@ static __device__ __forceinline__ void mma_e4m3_on_card(float c[4], const uint32
 #endif
 #endif
 
-/* Four e4m3 as two words of two f16, exactly. Before sm_89 by hand: the bits are moved and 2^8 mends the
- * bias, as in e4m3_value; a NaN becomes 480. */
+/* Four e4m3 as two words of two f16, exactly. Before sm_89 in software: the bits are shifted and a factor of 2^8
+ * corrects the bias, as in e4m3_value; a NaN becomes 480. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
 static __device__ __forceinline__ void f16_of_e4m3(uint32_t to[2], uint32_t four)
 {
@@ -470,7 +471,7 @@ static __device__ __forceinline__ void mma_e4m3_as_f16(float c[4], const uint32_
         mma_f16(c, w, x);
     }
 }
-/* The same by the card's own instruction where there is one: sm_89 and sm_90. */
+/* The same by the card's instruction if it has one (sm_89 and sm_90). */
 static __device__ __forceinline__ void mma_e4m3(float c[4], const uint32_t a[4],
                                                 const uint32_t b[2])
 {

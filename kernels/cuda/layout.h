@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* layout - how packed weights and the KV cache lie in a card's memory. Read by the kernels and by
- * what tells callers the sizes.
+/* layout - layouts of packed weights and of the KV cache in a card's memory. Included by the
+ * kernels and by the code that computes sizes.
  *
  * Weights [n_out, n_in]:
  *     f32, f16, bf16   row-major, nothing between rows
@@ -12,13 +12,13 @@
  *     [n_out][n_group]; at
  *                      int4_zeros_from() u8 zero [n_out][n_group]
  * A row of int4 is blocks of 128 inputs, 64 bytes each, 0 past n_in, in the order in which the four
- * lanes that share a row of a matrix fragment want them:
+ * lanes that share a row of a matrix fragment read them:
  *     u32 [4 lanes][4 quarters]   word (t, j) has inputs 32 j + 8 t + 0 … 7 of the block: input
  *     b of
  *                                 0 … 3 is the low half of byte b, input 4 + b the high half
  *
  * KV of one layer, K and V alike: [n_block][n_kv_head] of [16][head_dim]; int8: then f32 scale
- * [16]. F8_E4M3 has no scale: values beyond 448 are 448. Threads: pure functions. */
+ * [16]. F8_E4M3 has no scale: magnitudes above 448 become 448. Threads: pure functions. */
 #ifndef QUIRE_KERNELS_CUDA_LAYOUT_H
 #define QUIRE_KERNELS_CUDA_LAYOUT_H
 #include "kernels/ops/ops_fp8.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* linear, linear_int8 and linear_fp8, and these with groups: which kernel serves what, and the kernel
- * for what the tiles do not take: f32, rows that are not multiples of 16 bytes.
+/* linear, linear_int8 and linear_fp8, plain and grouped: the choice of a kernel, and the kernels for cases that the
+ * tiles do not support: f32, rows that are not multiples of 16 bytes.
  *
  *     x and W                              up to 16 rows   more
  *     bf16, f16, int8 or e4m3, both of one few             cuBLASLt where the tuner found it faster (tune.h),
@@ -10,9 +10,9 @@
  * On compute capability 9.0 linear_sm90a.cu (wgmma) has many's place, where it held its trial (trial_linear.h).
  * few and many: linear_tiles.cu; mixed: linear_mixed.cu. 4-bit weights: linear_w4.cu, few and many of its own.
  *
- * any_kernel, any_groups_kernel: for tiny models and odd shapes; nothing about them is fast.
+ * any_kernel, any_groups_kernel: for tiny models and odd shapes; not optimized.
  *   Shape: a thread an output of one row, 128 a block. No shared memory.
- *   Order: k ascending, one fma each, from +0: that of ref/linear.c with f32 x, so the CPU's bits.
+ *   Order: k ascending, one fma each, from +0: that of ref/linear.c with f32 x, so the bits of the CPU.
  *   Bytes: W once for each row, from L2 at best. FLOP: 2 n_row n_out n_in.
  *   Fraction of the limit: not measured on a card yet. */
 #include "kernels/cuda/groups.cuh"
@@ -27,7 +27,7 @@ enum by {
     BY_MMA,
     BY_WGMMA,
     BY_WGMMA_ALONE
-}; /* alone: whatever the rows, and nothing in its place */
+}; /* alone: for any number of rows, without a fallback */
 
 /* ---- any ---- */
 struct any_in {
@@ -102,7 +102,7 @@ static __global__ void __launch_bounds__(THREADS)
     in.x = (const char *)in.x + row * in.x_stride * element_bytes(in.x_dtype);
     if (out.scales)
         out.scales = (const float *)((const char *)out.scales + at);
-    in.x_stride = 0; /* it is the row, whatever number the place has */
+    in.x_stride = 0; /* the row of x, not the number of the place */
     const float sum = any_dot<true>(in, out, place, o);
     if (out.gated)
         epilogue_gated(out, place, o, sum, any_dot<true>(in, out, place, o + KERN_GATE_INTERLEAVE));

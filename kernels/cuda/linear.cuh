@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* linear - what the matrix products share: fragments from rows of 64 bytes, and what becomes of a
- * finished sum. Private to kernels/cuda.
+/* linear - shared code of the matrix products: fragments from rows of 64 bytes, and the epilogue. Private to
+ * kernels/cuda.
  *
  * y[i,o] = sum_k x[i,k] W[o,k]: W is the A of an mma (16 outputs), x the B (8 rows of the batch), both
  * K-contiguous. K is taken 64 bytes at a time (32 of bf16 and f16, 64 of 8 bits). Which k of these an mma
@@ -62,11 +62,11 @@ struct linear_out {
     const struct quant_row *rows; /* [n_row] int8, e4m3 and int4 */
     uint32_t n_row, n_out, gated;
     int accumulate;
-    const uint32_t *picked; /* groups: which of `rows` a row of y has; NULL: that of its number */
+    const uint32_t *picked; /* groups: index into `rows` of each row of y; NULL: the same number */
 };
 
-/* What is known when compiled, since a branch costs few_kernel the registers of a block.
- * SCALED: of floats too, which are sums of e4m3. PICKED: rows may be. */
+/* Compile-time options, because a branch would cost few_kernel the registers of a block. SCALED: scales for float
+ * sums too (of e4m3). PICKED: rows may be indexed. */
 template <bool SCALED, bool PICKED = false>
 static __device__ __forceinline__ float scaled(const struct linear_out &f, float sum, uint32_t row,
                                                uint32_t o)
@@ -153,8 +153,8 @@ void linear_tiles_fp8(const struct linear_in *in, const struct linear_out *out,
                       const struct kern_exec *x);
 
 /* ---- many rows on sm_90a (linear_sm90a.cu) ----
- * groups: NULL, or as below. False: nothing was done, the tiles above serve; here only of what the card,
- * the driver or the arguments rule out, whatever is faster. patience: of each wait (hopper.cuh). */
+ * groups: NULL, or as below. False: nothing was launched and the caller uses the tiles above, because the card, the
+ * driver or the arguments are unsupported; speed is not considered. patience: of each wait (hopper.cuh). */
 bool linear_wgmma(enum form f, const struct linear_in *in, const struct linear_out *out,
                   const struct groups *g, const struct kern_exec *x, unsigned patience);
 
@@ -165,15 +165,15 @@ void linear_mixed_f16(const struct linear_in *in, const struct linear_out *out,
                       const struct kern_exec *x);
 
 /* ---- cuBLASLt (linear_lt.cu) ---- */
-/* Returns how many rows it has given to the stream, from the first; 0 where our own kernels serve. */
+/* Returns the number of rows launched, from the first; 0 if our own kernels serve. */
 uint32_t linear_lt(enum form f, const struct linear_in *in, const struct linear_out *out,
                    const struct kern_exec *x);
 /* Leave out the first n rows. */
 void linear_skip(struct linear_in *in, struct linear_out *out, uint32_t n);
 
 /* ---- the same of several matrices, each for rows of its own (ops_moe.h) ----
- * w and scales are those of group 0, n_row and rows of y are places. The launch has room for every
- * way in which so many places can fall into groups; what there is of them is read on the device. */
+ * w and scales are those of group 0, n_row and rows of y are places. The grid is large enough for every
+ * distribution of the places over the groups; the actual one is read on the device. */
 void linear_grouped_bf16(const struct linear_in *in, const struct linear_out *out,
                          const struct groups *g, const struct kern_exec *x);
 void linear_grouped_f16(const struct linear_in *in, const struct linear_out *out,

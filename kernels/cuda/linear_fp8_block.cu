@@ -17,7 +17,7 @@
  * registers;
  *   with 64 + 64, as in linear_tiles.cu, none were left for the scales. Floor: 2 n_row n_out n_in / peak.
  * groups: the same two (groups.cuh).
- * any: rows that are not multiples of 16 bytes; the reference's bits. Nothing about it is fast.
+ * any: rows that are not multiples of 16 bytes; the reference's bits; not optimized.
  * Fractions: not measured yet. */
 #include "kernels/cuda/groups.cuh"
 #include "kernels/cuda/linear.cuh"
@@ -69,8 +69,8 @@ static __device__ __forceinline__ uint4 piece(const uint8_t *p, bool there)
     return v;
 }
 
-/* One of the two mma of 64 bytes (multiply(), linear.cuh). Where e4m3 has to be unpacked, this order
- * uses up what is before the next is. */
+/* One of the two mma of 64 bytes (multiply(), linear.cuh). If e4m3 is unpacked in software, this order consumes
+ * each operand before the next is unpacked. */
 static __device__ __forceinline__ void multiply_part(float acc[4], unsigned i, const uint4 &low,
                                                      const uint4 &high, const uint4 &x)
 {
@@ -95,8 +95,8 @@ template <unsigned N> struct few_shared {
     float scale[ROUND][2][8 * N]; /* of x times of W */
 };
 
-/* What a block multiplies: outputs from o on and rows from `row` on; and where this lane reads them:
- * 16 bytes of each 64 of W and x, and scales. */
+/* The part of a block: outputs from o on and rows from `row` on; and the addresses of this lane: 16 bytes of each
+ * 64 of W and x, and scales. */
 template <unsigned N> struct few_part {
     uint32_t o, row;
     const uint8_t *w; /* output o */
@@ -147,8 +147,8 @@ static __device__ __forceinline__ void few_place(struct few_part<N> &p, const st
     }
 }
 
-/* The warp's blocks of the round that begins at block `first`. All loads before the first use: that is
- * what keeps memory busy. Weights are there before the kernel ahead has ended. */
+/* Load the warp's blocks of the iteration that begins at block `first`. All loads precede the first use, so that
+ * they overlap. Weights may be read before the previous kernel has ended. */
 template <unsigned N>
 static __device__ __forceinline__ void few_load_w(struct few_prefetch<N> &l,
                                                   const struct blocks_in &in,
@@ -332,14 +332,14 @@ struct many_shared {
         float sums[MANY_ROWS][MANY_OUT + 4]; /* at last; + 4: other banks for the next row */
     };
     uint4 scales[2][MANY_SCALES]; /* of 4 blocks each: of rows, then of groups */
-    /* For what follows there are no registers. Where each thread fetches: */
+    /* In shared memory, because there are no registers for them. Source addresses of each thread: */
     const uint8_t *w_from[MANY_THREADS], *x_from[MANY_THREADS];
     const float *scales_from[MANY_SCALES];
     struct linear_out out;
 };
 
-/* Outputs past the last are the last one's, and rows past it what the caller says: nobody stores
- * their sums. x_row: of this thread's row of x; scale_row: of its scales. */
+/* Outputs past the last repeat the last one, and rows past the end are chosen by the caller; their sums are not
+ * stored. x_row: this thread's row of x; scale_row: the row of its scales. */
 static __device__ __forceinline__ void many_place(struct many_shared &s, const struct blocks_in &in,
                                                   uint32_t n_out, uint32_t x_row,
                                                   uint32_t scale_row)
@@ -452,7 +452,7 @@ static __device__ __forceinline__ void many_rows(struct many_shared &s, uint32_t
 #pragma unroll 1
     for (uint32_t b = 0; b < n; b++) {
         cp_async_wait(STAGES - 2);
-        __syncthreads(); /* block b is there, and nobody reads what is loaded next */
+        __syncthreads(); /* block b is loaded, and no warp reads the stage that is loaded next */
         if (b + STAGES - 1 < n)
             many_load(s, n_in, b + STAGES - 1);
         cp_async_commit();

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Products of more than 16 rows by cuBLASLt (lt.h), where the tuner found it faster than linear_tiles.cu.
  *
- * y in f32 and not gated is the library's own output, with bias and what was there before. All else goes by
- * way of sums in workspace, f32 or int32 [rows, n_out], which lt_epilogue_kernel turns into y: scales of int8 and
- * e4m3, SiLU of gated weights, bias, rounding, the same steps as our own kernels'. Rows are taken in pieces
- * that the workspace holds:
+ * The library writes y directly if it is f32 and not gated, with bias and accumulation. Otherwise it writes sums to
+ * the workspace, f32 or int32 [rows, n_out], and lt_epilogue_kernel computes y: scales of int8 and e4m3, SiLU of
+ * gated weights, bias, rounding, in the same steps as our own kernels. Rows are processed in pieces that fit the
+ * workspace:
  *     workspace, from its first multiple of 256 on: [lt_workspace_max() for the library][sums]
  *
  * Shape of lt_epilogue_kernel: a thread an output of y, 256 neighbours a block, a row a block. No shared memory.
@@ -28,12 +28,15 @@ static __global__ void __launch_bounds__(THREADS)
     await_inputs();
     const uint32_t c = blockIdx.x * THREADS + threadIdx.x, row = blockIdx.y;
     const T *from = sums + (size_t)row * out.n_out;
-    const uint32_t o = out.gated ? c / KERN_GATE_INTERLEAVE * 2 * KERN_GATE_INTERLEAVE + c % KERN_GATE_INTERLEAVE : c;
+    const uint32_t o =
+        out.gated ? c / KERN_GATE_INTERLEAVE * 2 * KERN_GATE_INTERLEAVE + c % KERN_GATE_INTERLEAVE
+                  : c;
     if (o >= out.n_out)
         return;
     if (out.gated)
-        epilogue_gated(out, row, o, scaled<SCALED>(out, from[o], row, o),
-                     scaled<SCALED>(out, from[o + KERN_GATE_INTERLEAVE], row, o + KERN_GATE_INTERLEAVE));
+        epilogue_gated(
+            out, row, o, scaled<SCALED>(out, from[o], row, o),
+            scaled<SCALED>(out, from[o + KERN_GATE_INTERLEAVE], row, o + KERN_GATE_INTERLEAVE));
     else
         epilogue(out, row, o, scaled<SCALED>(out, from[o], row, o));
 }
@@ -112,9 +115,11 @@ static uint32_t by_sums(struct lt *lt, struct lt_call *c, const struct lt_choice
         if (c->shape.kind == LT_KIND_I8)
             launch(lt_epilogue_kernel<true, int>, grid, THREADS, 0, x, (const int *)c->y, piece);
         else if (c->shape.kind == LT_KIND_E4M3)
-            launch(lt_epilogue_kernel<true, float>, grid, THREADS, 0, x, (const float *)c->y, piece);
+            launch(lt_epilogue_kernel<true, float>, grid, THREADS, 0, x, (const float *)c->y,
+                   piece);
         else
-            launch(lt_epilogue_kernel<false, float>, grid, THREADS, 0, x, (const float *)c->y, piece);
+            launch(lt_epilogue_kernel<false, float>, grid, THREADS, 0, x, (const float *)c->y,
+                   piece);
         first += n;
     }
     return first;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* linear of f32 x and 16-bit W: the router of a mixture of experts whose matrices are bytes, and what
- * else stays floats beside those.
+/* linear of f32 x and 16-bit W: the router of a mixture of experts with 8-bit matrices, and other matrices that
+ * stay floats in such models.
  *
  * Shape: a warp has 4 outputs of 1 row, or (5 rows and more) of 8; a block 8 warps, 32 outputs. Lane l
  *   multiplies k = 8 l … 8 l + 7 of each 256. No shared memory.
@@ -38,7 +38,7 @@ static __device__ __forceinline__ float dot_each(float sum, uint4 w, float4 a, f
     return fmaf(b.w, high_of<F>(w.w), sum);
 }
 
-/* The last row or output instead of one that is not there; nobody stores that. */
+/* The last row or output in place of a missing one, whose result is not stored. */
 static __device__ __forceinline__ size_t at_most(uint32_t i, uint32_t n)
 {
     return i < n ? i : n - 1;

@@ -1,29 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products of many rows on sm_90a, bf16, f16, int8 and e4m3, of one matrix or of groups of rows with a
- * matrix each: wgmma from shared memory, which the tensor copy engine fills. Ends as linear_tiles.cu's.
+/* Products of many rows on sm_90a, bf16, f16, int8 and e4m3, of one matrix or of groups of rows with a matrix each:
+ * wgmma from shared memory, which the tensor copy engine fills. The epilogue is that of linear_tiles.cu.
  *
- * A block has three warpgroups and stays on its multiprocessor for all its tiles, of 128 rows and 256
- * outputs (A: rows of x, B: rows of W, a slice of 128 bytes of K at a time, which is four instructions
- * whatever the type):
+ * A block has three warpgroups and is persistent: it computes several tiles, of 128 rows and 256 outputs (A: rows
+ * of x, B: rows of W, a slice of 128 bytes of K at a time, which is four instructions for every type):
  *
- *     0      producer   asks for x and W of slice after slice, tile after tile, as stages come free
+ *     0      producer   copies x and W of slice after slice, tile after tile, into free stages
  *     1, 2   consumers  rows      x outputs
  *              tall       64 each     256      128 registers of sums, m64n256
  *              tall e4m3  64 each     128      64 and 64, m64n128: of the slice, and of those before
  *              flat       the same 64, 128 outputs each (e4m3: 64 and 64 again), m64n128
  *
- * flat serves few rows of a group, and matrices that give too few tall tiles for the card. While one
- * consumer ends its tile or adds e4m3's sums, the other has the tensor cores, as far as the ring reaches.
+ * flat serves groups of few rows, and matrices with too few tall tiles for the card. While one consumer runs its
+ * epilogue or adds e4m3's sums, the other uses the tensor cores, as long as stages are loaded.
  *
- * Where rows of x lie one after the other the copy engine brings them. Where groups pick their rows (a
- * mixture's gate and up) it cannot: the producer's four warps fetch 16 bytes a thread and copy (cp.async),
- * two slices behind which they say that a slice is there; nothing is gathered beforehand.
+ * The copy engine loads consecutive rows of x. It cannot load indexed rows of groups (a mixture's gate and up): for
+ * these the producer's four warps copy 16 bytes a thread (cp.async), and signal a slice two slices later; rows are
+ * not gathered beforehand.
  *
  * Order of a sum: K ascending in one register from 0, 16 numbers an instruction (of bytes 32); e4m3: of
  * each 128 numbers from 0, these ascending in f32, since Hopper keeps about 14 bits within the tensor cores
  * (arXiv:2412.19437, 3.3.2). It depends on n_in alone, not on rows, tile or grid. It is not the order of
- * linear_tiles.cu: bits differ from those of mma.sync, but for int8, whose sums are exact. So what promises
- * a row the same bits among few and many others takes this for int8 only (linear.cu, trial.h).
+ * linear_tiles.cu: bits differ from those of mma.sync, but for int8, whose sums are exact. So a deterministic
+ * device uses this kernel for int8 only (linear.cu, trial.h).
  *
  * Shared memory (sm90a_tiles), up to 225 KiB:
  *     stage [4; tall e4m3 6]   x: rows x 128 bytes, W: outputs x 128 bytes, 128-byte swizzle (hopper.h)
@@ -32,14 +31,14 @@
  *     full, empty [..]        as attention_sm90a.cu; full: with picked rows four warps' arrivals besides
  * Registers: 3 x 128 threads start with 168; the producer keeps 40, consumers take 232.
  *
- * Tiles are taken in bands of 2048 rows, rows fastest, so that the tiles under way share rows and outputs
- * in L2. FLOP: 2 n_row n_out n_in. A tall slice is 2 x 128 x 256 x 64 FLOP (bf16) in 1024 cycles at the
+ * Tiles are ordered in bands of 2048 rows, rows fastest, so that concurrent tiles share rows and outputs in L2.
+ * FLOP: 2 n_row n_out n_in. A tall slice is 2 x 128 x 256 x 64 FLOP (bf16) in 1024 cycles at the
  * peak, for which 48 KiB come from L2 (6.3 TB/s of a whole card of 132) and shared memory gives 80 KiB to
- * the tensor cores and takes 48: all of its 128 bytes a cycle. Multicast within a cluster would halve what
- * L2 gives of one side: not here yet. Groups: W of each group that has rows, once for 128 of them.
+ * the tensor cores and takes 48: all of its 128 bytes a cycle. Multicast within a cluster would halve the L2
+ * traffic of one operand; it is not implemented. Groups: W of each group that has rows, once for 128 of them.
  * Floor: FLOP / peak, or bytes / bandwidth. Not measured: no card has run this. */
 #include "kernels/cuda/linear.cuh"
-/* behind it: what it includes has C's linkage */
+/* included after it, because its includes have C linkage */
 #include "kernels/cuda/hopper.cuh"
 
 #define CONSUMERS    2u
@@ -198,7 +197,7 @@ produce_boxes(sm90a_tiles<F, ROWS> &s, const struct many_maps &maps, const struc
     }
 }
 
-/* The oldest slice that has not been told of is there: this thread's part has come. */
+/* Signal the oldest slice that was not signaled: this thread's copies have arrived. */
 template <enum form F, unsigned ROWS>
 static __device__ __forceinline__ void tell(sm90a_tiles<F, ROWS> &s, struct ring_position *t)
 {
@@ -292,8 +291,8 @@ template <enum form F, unsigned ROWS> static __device__ __forceinline__ struct m
     return p;
 }
 
-/* sums = the products of all slices. One slice is multiplied while the next is asked for; e4m3's are
- * added up in f32, slice by slice. */
+/* sums = the products of all slices. One slice is multiplied while the next is waited for; sums of e4m3 are added
+ * in f32, slice by slice. */
 template <enum form F, unsigned ROWS, unsigned N, class T>
 static __device__ __forceinline__ void sum_slices(T (&sums)[N / 8][4], sm90a_tiles<F, ROWS> &s,
                                                   struct ring_position *t,
@@ -338,8 +337,8 @@ static __device__ __forceinline__ void sum_slices(T (&sums)[N / 8][4], sm90a_til
     hold(sums);
 }
 
-/* ---- what becomes of sums ---- */
-/* A thread's two rows of a tile, and what its sums of them are multiplied by. */
+/* ---- epilogue ---- */
+/* A thread's two rows of a tile, and the scales of their sums. */
 struct my_rows {
     float scale[2];
 };
@@ -500,7 +499,7 @@ static __global__ void __launch_bounds__(BLOCK, 1)
 }
 
 /* ---- launches ---- */
-/* Tiles at most, whatever rows fall into groups how. */
+/* Maximum number of tiles, for any distribution of the rows over the groups. */
 static uint32_t tiles_max(const struct many_work *w, uint32_t rows, uint32_t outputs)
 {
     const uint32_t n = w->out.n_row, n_group = w->of.n_group ? w->of.n_group : 1;

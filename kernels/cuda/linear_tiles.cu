@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products of rows by matrices with tensor cores (mma.sync): bf16, f16, int8, e4m3. Fragments, the order of a
- * sum and what becomes of it: linear.cuh. Which rows come here: linear.cu.
+/* Products of rows by matrices with tensor cores (mma.sync): bf16, f16, int8, e4m3. Fragments, the order of a sum
+ * and the epilogue: linear.cuh. Choice of the kernel: linear.cu.
  *
- * few: up to 16 rows. Reading W is all the time there is, so it goes straight from device memory to registers,
- *   and memory is kept busy from the first block to the last; the first are asked for before the kernel
- *   ahead has ended.
+ * few: up to 16 rows. The time is that of reading W, so W is loaded directly from device memory to registers, with
+ *   loads in flight from the first block to the last; the first loads are issued before the previous kernel has
+ *   ended.
  *   Shape: a block of 8 warps has 32 outputs x 8 or 16 rows. Warp w takes segments w, w + 8, … of K, four
  *     blocks of 64 bytes of 32 rows of W in flight (8 KiB a warp; two where registers are short). A thread
  *     adds the segments' sums of its outputs, ascending. Grid: n_out / 32.
@@ -38,8 +38,8 @@ static uint32_t n_blocks_of(const struct linear_in *in)
     return div_up(in->row_bytes, K_BYTES);
 }
 
-/* 16 bytes of a row, zeros past its end; a row that is not there is the last one, whose sums nobody
- * stores. In this order and all before the first use: that is what keeps memory busy. */
+/* 16 bytes of a row, zeros past its end; a missing row is replaced by the last one, and its sums are not stored.
+ * All loads are issued in this order before the first use, so that they overlap. */
 static __device__ __forceinline__ uint4 piece(const void *rows, size_t stride, size_t row_bytes,
                                               uint32_t row, uint32_t n_row, size_t at)
 {
@@ -56,8 +56,7 @@ template <enum form F, unsigned N> struct few_shared {
     typename form_of<F>::acc part[FEW_PARTS / N][2][N][4][WARP];
 };
 
-/* What a block multiplies: outputs from o on and rows from `row` on, whose x is in rows x_row of
- * this lane. */
+/* The part of a block: outputs from o on and rows from `row` on; x_row: this lane's rows of x. */
 template <unsigned N> struct few_part {
     uint32_t o, row, x_row[N];
 };
@@ -231,7 +230,7 @@ template <class T> union many_shared {
 
 #define MANY_LOADS (MANY_ROWS / (WARPS * WARP / 4)) /* rows of each that a thread fetches from */
 
-/* What a block multiplies: rows from `row` on; x_row: of x, that this thread fetches from. */
+/* The part of a block: rows from `row` on; x_row: the row of x that this thread loads. */
 struct many_part {
     uint32_t row, x_row[MANY_LOADS];
 };
@@ -319,7 +318,7 @@ many_rows(union many_shared<typename form_of<F>::acc> &s, const struct linear_in
 #pragma unroll 1
     for (uint32_t b = 0; b < n_block; b++) {
         cp_async_wait(STAGES - 2);
-        __syncthreads(); /* block b is there, and nobody reads the stage that is loaded next */
+        __syncthreads(); /* block b is loaded, and no warp reads the stage that is loaded next */
         if (b + STAGES - 1 < n_block)
             many_load(s.in, (b + STAGES - 1) % STAGES, in, out, p, b + STAGES - 1);
         cp_async_commit();

@@ -5,12 +5,12 @@
  * W is the A of an mma (16 outputs), x the B (8 rows of the batch). A lane (g, t) reads 16 bytes of row g of
  * W: its words (t, j), j = 0 … 3, each 8 inputs of a quarter of 128. They are unpacked in registers to
  * q - zero: as signed bytes for one mma m16n8k32, or as 16-bit floats, 2^7 + q (bf16) or 2^10 + q (f16) less
- * 2^7 or 2^10 + zero, both exact, for two mma m16n8k16. x is read in the same places: which k an mma
- * multiplies is free as long as A and B agree.
+ * 2^7 or 2^10 + zero, both exact, for two mma m16n8k16. x is read with the same permutation of k: any permutation
+ * is valid if A and B use the same.
  *
  * Order: within a group integers, exact (int8), or the mma's f32 from 0, quarters ascending; groups
- * ascending, acc = fma(scale, group, acc). So int8 has the bits of ops_int4.h and ref/linear_w4a8.c, and a
- * row the same bits whatever serves it.
+ * ascending, acc = fma(scale, group, acc). So int8 has the bits of ops_int4.h and ref/linear_w4a8.c, and both
+ * kernels give a row the same bits.
  *
  * few: up to 16 rows.
  *   Shape: a block of 8 warps has 32 outputs x 8 or 16 rows. A round is up to 16 blocks of 128 inputs, of which
@@ -22,11 +22,11 @@
  * many:
  *   Shape: a block of 8 warps has 128 outputs x 64 rows, a warp 32 x 32 (4 x 2 warps).
  *   Shared (many_shared): 3 stages of [128 rows of W][64 bytes] and [64 rows of x][128 inputs], cp.async: 48 KiB
- *     (int8) or 72 KiB. Units of 32 inputs of x are turned by the row, so that no bank is asked twice.
+ *     (int8) or 72 KiB. Units of 32 inputs of x are rotated by the row number, so that there are no bank conflicts.
  *   FLOP: 2 n_row n_out n_in. Limit: FLOP / peak of the activations' type.
  * groups: the same two with a matrix of its own for each group of rows (experts, groups.cuh), by tiles of 8 or
  *   16 rows where a group has no more on average, else of 64. Rows of x are read where they are.
- *   Bytes: the matrices of the experts that rows took, once for each of their tiles, mostly from L2 then.
+ *   Bytes: the matrices of the chosen experts, once for each of their tiles, mostly from L2.
  *
  * Fraction of the limit: not measured on a card yet. */
 #include "kernels/cuda/groups.cuh"
@@ -50,7 +50,7 @@ struct int4_in {
     uint32_t n_in, n_group, quarters; /* quarters: of 32 inputs, in a group: 1, 2 or 4 */
 };
 
-template <enum form F> struct quarter_of { /* what a lane has of 32 inputs of a row */
+template <enum form F> struct quarter_of { /* a lane's registers for 32 inputs of a row */
     static const unsigned regs = 4, element = 2;
     typedef uint4 of_x;
 };
@@ -59,7 +59,7 @@ template <> struct quarter_of<FORM_I8> {
     typedef uint2 of_x;
 };
 
-/* What is taken off the 8 weights of a word. */
+/* The offset that is subtracted from the 8 weights of a word. */
 template <enum form F> static __device__ __forceinline__ uint32_t zero_code(uint32_t zero)
 {
     return F == FORM_I8     ? zero * 0x01010101u
@@ -122,7 +122,7 @@ static __device__ __forceinline__ uint32_t word_of(uint4 v, unsigned j)
     return j == 0 ? v.x : j == 1 ? v.y : j == 2 ? v.z : v.w;
 }
 
-/* Output `o` or, past the last, the last, whose sums nobody stores. */
+/* Output `o`, or past the end the last output, whose sums are not stored. */
 static __device__ __forceinline__ size_t within(uint32_t o, uint32_t n)
 {
     return o < n ? o : n - 1;
@@ -134,8 +134,7 @@ template <enum form F, unsigned N> struct few_shared {
     float total[2][N][WARP * 4];
 };
 
-/* What a block multiplies: outputs from o on and rows from `row` on, whose x is in rows x_row of
- * this lane. */
+/* The part of a block: outputs from o on and rows from `row` on; x_row: this lane's rows of x. */
 template <unsigned N> struct few_part {
     uint32_t o, row, x_row[N];
 };
@@ -291,8 +290,8 @@ static __device__ __forceinline__ void few_rows(few_shared<F, N> &s, const struc
     few_store<F, N, PICKED>(s, acc, out, part);
 }
 
-/* Blocks of a multiprocessor that registers are kept for, 0: as many as the compiler likes. Of 8 rows
- * it likes more than it has registers for. */
+/* Blocks per multiprocessor for __launch_bounds__; 0: the compiler's choice. For 8 rows the compiler's choice
+ * spills. */
 template <enum form F, unsigned N, bool PICKED> struct few_blocks {
     static const unsigned n = N == 1 && (PICKED || F != FORM_I8) ? 2 : 0;
 };
@@ -319,7 +318,7 @@ template <enum form F> struct many_shared {
     uint8_t x[STAGES][MANY_ROWS][4][32 * quarter_of<F>::element]; /* unit j of row r at j ^ r % 4 */
 };
 
-/* What a block multiplies: rows from `row` on; x_row: of x, that this thread fetches 16 bytes from. */
+/* The part of a block: rows from `row` on; x_row: the row of x of which this thread loads 16 bytes. */
 template <enum form F> struct many_part {
     static const unsigned chunks = 8 * quarter_of<F>::element; /* of 16 bytes in 128 inputs */
     static const unsigned step = WARPS * WARP / chunks;        /* rows from one to the next */
@@ -424,7 +423,7 @@ static __device__ __forceinline__ void many_rows(many_shared<F> &s, const struct
 #pragma unroll 1
     for (uint32_t b = 0; b < n_block; b++) {
         cp_async_wait(STAGES - 2);
-        __syncthreads(); /* block b is there, and nobody reads the stage that is loaded next */
+        __syncthreads(); /* block b is loaded, and no warp reads the stage that is loaded next */
         if (b + STAGES - 1 < n_block)
             int4_many_load<F>(s, (b + STAGES - 1) % STAGES, in, out, p, b + STAGES - 1);
         cp_async_commit();
@@ -595,8 +594,7 @@ extern "C" void linear_w4a8_cuda(const struct linear_w4a8_args *args, const stru
         int4_tiles<FORM_I8>(&in, &out, x);
 }
 
-extern "C" void linear_w4a16_cuda(const struct linear_w4a16_args *args,
-                                      const struct kern_exec *x)
+extern "C" void linear_w4a16_cuda(const struct linear_w4a16_args *args, const struct kern_exec *x)
 {
     const struct linear_args *a = &args->by;
     const struct linear_out out = half_out(a);
@@ -610,7 +608,7 @@ extern "C" void linear_w4a16_cuda(const struct linear_w4a16_args *args,
 }
 
 extern "C" void linear_w4a8_grouped_cuda(const struct linear_w4a8_grouped_args *args,
-                                        const struct kern_exec *x)
+                                         const struct kern_exec *x)
 {
     const struct linear_int8_args *a = &args->as.by;
     const struct int4_in in = int4_in_of(&a->w, a->x, a->x_stride);
@@ -621,7 +619,7 @@ extern "C" void linear_w4a8_grouped_cuda(const struct linear_w4a8_grouped_args *
 }
 
 extern "C" void linear_w4a16_grouped_cuda(const struct linear_w4a16_grouped_args *args,
-                                             const struct kern_exec *x)
+                                          const struct kern_exec *x)
 {
     const struct linear_args *a = &args->as.by;
     const struct linear_out out = half_out(a);

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lt - matrix products by cuBLASLt, and which algorithm of its serves what.
+/* lt - matrix products by cuBLASLt, and the choice of an algorithm for each shape.
  *
  *     y[i,o] = sum_k x[i,k] W[o,k]      W: [n_out, n_in], x: [n_row, n_in], y: rows of n_out
  *
- * A shape is all of a product but its number of rows; rows are taken together in buckets (32, 48,
- * 64, 96 …: powers of two and the middle between two), and each shape and bucket has one choice:
- * our own kernel, or an algorithm. Nobody has chosen: our own kernel. Choices are made by tune.h
- * and kept on disk by tune_file.h. Nothing here launches a kernel of ours or knows CUDA: this is
- * plain C over lt_api.h.
+ * A shape is a product without its number of rows; numbers of rows are grouped in buckets (32, 48,
+ * 64, 96 …: powers of two and the midpoints between them), and each shape and bucket has one
+ * choice: our own kernel (the default) or an algorithm. tune.h makes the choices and tune_file.h
+ * saves them. This module launches no kernel of ours and does not use CUDA: it is plain C over
+ * lt_api.h.
  *
- * A row's bits depend on the rows beside it (an algorithm may cut K otherwise for another bucket),
- * so a device that was opened `deterministic` has no struct lt.
+ * A row's bits depend on the number of rows (another bucket's algorithm may split K differently),
+ * so a device opened with `deterministic` has no struct lt.
  * Threads: the device's. lt_run allocates nothing of ours. */
 #ifndef QUIRE_KERNELS_CUDA_LT_H
 #define QUIRE_KERNELS_CUDA_LT_H
@@ -27,7 +27,7 @@ FALLIBLE lt_open(struct lt **out, const struct lt_api *api, size_t workspace_max
 void lt_close(struct lt *lt); /* takes NULL */
 size_t lt_version(const struct lt *lt);
 
-/* The bucket that n_row is in; the last one has all that are more. n_row at least LT_ROWS_MIN. */
+/* The bucket of n_row; the last one has no upper limit. n_row at least LT_ROWS_MIN. */
 uint32_t lt_bucket(uint32_t n_row);
 uint32_t lt_bucket_rows(uint32_t bucket); /* the most rows of it */
 
@@ -38,7 +38,7 @@ uint32_t lt_candidates(struct lt *lt, const struct lt_shape *s, uint32_t n_row,
 void lt_keep(struct lt *lt, const struct lt_shape *s, uint32_t bucket, const struct lt_choice *c);
 void lt_set_trial(struct lt *lt, const struct lt_choice *c); /* borrowed; NULL: none */
 
-uint64_t lt_n_run(const struct lt *lt);     /* products given to the library so far */
-uint64_t lt_n_refused(const struct lt *lt); /* and those it refused */
+uint64_t lt_n_run(const struct lt *lt);     /* products launched by the library so far */
+uint64_t lt_n_refused(const struct lt *lt); /* and products that it rejected */
 
 #endif

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* lt_api - the part of cuBLASLt's C interface that lt.c uses, as a table of functions: those of
- * libcublasLt, found by dlopen, so that libquire-cuda.so loads without it, or a test's.
+ * libcublasLt, loaded with dlopen so that libquire-cuda.so works without it, or those of a test.
  *
  * Numbers are those of cublasLt.h, library_types.h and cublas_api.h (12 and 13 agree); lt_api.c
- * compares them with the headers where there are any. Handles and descriptions are the library's
- * own, void * here. Every function but version returns a status, LT_OK or the library's number.
- * Threads: the library's functions from any. */
+ * compares them with the headers if they are installed. Handles and descriptors are opaque: void *.
+ * Every function but version returns a status, LT_OK or the library's number. Threads: the
+ * library's functions from any. */
 #ifndef QUIRE_KERNELS_CUDA_LT_API_H
 #define QUIRE_KERNELS_CUDA_LT_API_H
 #include <stddef.h>
@@ -30,13 +30,13 @@ enum lt_pref_attribute {
     LT_PREF_ALIGN_D = 8
 };
 
-struct lt_algo { /* may be kept, for the same version of the library */
+struct lt_algo { /* may be saved for the same version of the library */
     uint64_t data[8];
 };
 struct lt_found { /* cublasLtMatmulHeuristicResult_t */
     struct lt_algo algo;
     size_t workspace_bytes;
-    int status; /* LT_OK: the others say something */
+    int status; /* LT_OK: the other members are valid */
     float waves;
     int reserved[4];
 };
@@ -57,7 +57,7 @@ struct lt_api {
     /* Up to n algorithms for D = alpha op(A) op(B) + beta C, the best guess first. */
     int (*heuristic)(void *handle, void *desc, void *a, void *b, void *c, void *d, void *pref,
                      int n, struct lt_found *out, int *n_out);
-    /* Column-major throughout. A status other than LT_OK: nothing was given to the stream. */
+    /* Column-major throughout. A status other than LT_OK: nothing was launched. */
     int (*matmul)(void *handle, void *desc, const void *alpha, const void *a, void *a_layout,
                   const void *b, void *b_layout, const void *beta, const void *c, void *c_layout,
                   void *d, void *d_layout, const struct lt_algo *algo, void *workspace,
@@ -65,8 +65,8 @@ struct lt_api {
 };
 
 #define LT_WHY_MAX 160u
-/* The library's functions; NULL when it is not there or lacks one, and `why` says what. It stays
- * loaded for the life of the process. */
+/* The library's functions; NULL if the library or one of its functions is missing, with the reason
+ * in `why`. It is never unloaded. */
 const struct lt_api *lt_api_open(char why[LT_WHY_MAX]);
 
 #endif

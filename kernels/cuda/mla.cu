@@ -9,17 +9,17 @@
  *     m, p = exp(S - m), l += p  a warp a row at a time, a lane a position
  *     acc = acc * factor + bf16(p) C[:, 0 … n_value-1]      a warp has R x n_value / WARPS
  *
- * with S, p and the factors in shared memory between the steps. Splits of 256 positions, parts and
- * their folding are those of attention.cu (plan.h, with one KV head and head_dim n_value); tiles and
- * splits lie at absolute positions, so a row's bits do not depend on R, on the batch or the chunk. The
- * plan's pieces have 16 rows: of those a block takes the ones whose row is a multiple of R.
+ * with S, p and the factors in shared memory between the steps. Splits of 256 positions, partial results and their
+ * folding are those of attention.cu (plan.h, with one KV head and head_dim n_value); tiles and splits begin at
+ * absolute positions, so a row's bits do not depend on R, on the batch or the chunk. The plan's pieces have 16
+ * rows: a block computes those whose row is a multiple of R.
  *
  * Shared memory (mla_shared), n_key 576, bf16:       R 16       R 32
  *     q      [R] rows of 1168 bytes (row_of)          18.3 KiB   36.5 KiB
- *     tiles  2 x [32] rows; one is on its way         73         73
+ *     tiles  2 x [32] rows; one is in flight          73         73
  *     S, p, factors, M and L                           3.8        7.6
  *     all                                             95.1      117.1
- * e4m3 tiles come in as bytes, 2 x 18 KiB, and are widened into one of bf16: 95 and 117 KiB too.
+ * e4m3 tiles are loaded as bytes, 2 x 18 KiB, and widened into one of bf16: 95 and 117 KiB too.
  * Bytes: 2 n_key a position and sequence (e4m3: n_key), once for R heads; the limit is that by the bandwidth.
  * FLOP: 2 (n_key + n_value) a head and position.
  * Fraction of the limit: not measured on a card yet. */
@@ -203,12 +203,12 @@ static __device__ __forceinline__ void mla_values(float (*acc)[V / mla_form<R>::
         }
 }
 
-/* ---- what becomes of a split ---- */
+/* ---- store of a split ---- */
 struct mla_room { /* workspace */
     float *partials, *totals;
 };
 
-/* The factors of all rows, from those who have m and l; they start anew. */
+/* The factors of all rows, from the lanes that hold m and l, which are then reset. */
 template <int R>
 static __device__ __forceinline__ void mla_fold(struct folded *fold, float *m, float *l)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Mixtures of experts, but for the products (linear.cu, linear_w4.cu): route, moe_group_rows, combine, moe_add_shared,
- * permute_cols. Definitions: ops_moe.h.
+/* Mixtures of experts, except the products (linear.cu, linear_w4.cu): moe_route, moe_group_rows, moe_combine,
+ * moe_add_shared, permute_cols. Definitions: ops_moe.h.
  *
  * route: the n_used best scores of a row, as weights.
  *   Shape: a warp a row, 4 rows a block. Lane l has scores l, l + 32, … of at most 1024; a bit of its word
@@ -10,8 +10,8 @@
  *   Bytes: 4 n_expert a row from memory, n_used + 1 times more from L1; 8 n_used written.
  * moe_group_rows: places sorted by expert, without atomics.
  *   Shape: a block of 256 threads an expert. A thread counts in its range of all places those of the expert
- *     and of experts before it; the latter's sum is where its own begin, a scan over the block says where
- *     each thread's do, and a second walk writes them. Shared: 160 bytes, a word or two a warp.
+ *     and of experts before it; the latter's sum is the start of its own, a scan over the block gives each thread's
+ *     start, and a second pass writes them. Shared: 160 bytes, a word or two a warp.
  *   Bytes: the places twice a block, from L2: 2048 rows x 8 of 128 experts are 2 x 8 MiB.
  * combine: y += weighted rows of the experts.
  *   Shape: as rows.cu, a block of 256 threads for 1024 columns of a row. No shared memory.
@@ -90,7 +90,8 @@ static __device__ __forceinline__ uint32_t take(const struct moe_route_args &a, 
     return taken;
 }
 
-static __global__ void __launch_bounds__(ROUTE_ROWS *WARP) moe_route_kernel(const struct moe_route_args a)
+static __global__ void __launch_bounds__(ROUTE_ROWS *WARP)
+    moe_route_kernel(const struct moe_route_args a)
 {
     await_inputs();
     const uint32_t lane = threadIdx.x % WARP, row = blockIdx.x * ROUTE_ROWS + threadIdx.x / WARP;
@@ -133,7 +134,7 @@ struct group_shared {
     uint32_t warp[WARPS];
 };
 
-/* What threads before this one have in all. */
+/* The sum over all previous threads. */
 static __device__ __forceinline__ uint32_t before_me(uint32_t mine, struct group_shared &s)
 {
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
@@ -215,7 +216,8 @@ extern "C" void moe_combine_cuda(const struct moe_combine_args *a, const struct 
 {
     const bool four = fours(a->y, DT_F32, a->y_stride) && fours(a->x, DT_F32, a->x_stride);
     if (a->n_row && a->n_col)
-        launch(moe_combine_kernel, dim3(a->n_row, div_up(a->n_col, COLUMNS)), THREADS, 0, x, *a, four);
+        launch(moe_combine_kernel, dim3(a->n_row, div_up(a->n_col, COLUMNS)), THREADS, 0, x, *a,
+               four);
 }
 
 static __global__ void __launch_bounds__(THREADS)

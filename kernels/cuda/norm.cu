@@ -51,7 +51,7 @@ static __global__ void __launch_bounds__(THREADS) rms_norm_kernel(const struct r
     float sum = 0;
     my_columns(a.n_col, [&](uint32_t c) { sum = fmaf(row[c], row[c], sum); });
     const float r = inverse_rms(block_reduce<BLOCK_SUM>(sum, &s.sum), a.n_col, a.eps);
-    /* y may be x: a thread writes only what it alone has read */
+    /* y may be x: a thread writes only columns that no other thread reads */
     my_columns(a.n_col, [&](uint32_t c) {
         store_as(a.y, a.y_dtype, blockIdx.x * a.y_stride + c, row[c] * r * a.w[c]);
     });
@@ -74,7 +74,7 @@ static __global__ void __launch_bounds__(THREADS) layer_norm_kernel(const struct
     const float mean = block_reduce<BLOCK_SUM>(sum, &s.sum) / (float)a.n_col;
     my_columns(a.n_col, [&](uint32_t c) { squares = fmaf(row[c] - mean, row[c] - mean, squares); });
     const float r = inverse_rms(block_reduce<BLOCK_SUM>(squares, &s.sum), a.n_col, a.eps);
-    /* y may be x: a thread writes only what it alone has read */
+    /* y may be x: a thread writes only columns that no other thread reads */
     my_columns(a.n_col, [&](uint32_t c) {
         const float y = (row[c] - mean) * r;
         store_as(a.y, a.y_dtype, blockIdx.x * a.y_stride + c,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pack and pack_int8: rows of a checkpoint into the layouts of layout.h. Values are those of ref/pack*.c to
- * the bit, only their places differ. Rows past n_out_total do not exist here. pack_int4: pack_int4.cu.
+/* pack and pack_int8: rows of a checkpoint into the layouts of layout.h. Values have the bits of ref/pack*.c; only
+ * the layout differs. There are no padding rows past n_out_total. pack_int4: pack_int4.cu.
  *
  * Shape: a block of 256 threads a row. Shared: 128 bytes, a float a warp (pack_int8).
  * Bytes: the source once (pack_int8: twice, the second time from L2) and the result. Source rows may lie at

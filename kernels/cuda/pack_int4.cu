@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pack_int4: groups of weights as 4 bits with a scale and a zero; the bits of ref/pack_int4.c, whose
- * formula it is, in the places of layout.h.
+/* pack_int4: groups of weights as 4 bits with a scale and a zero; the formula and bits of ref/pack_int4.c, in the
+ * layout of layout.h.
  *
  * Shape: a warp a group, 4 a block. Lanes l and l + 16 do the same: columns l, l + 16, … of the group, so
  *   that the error is summed in the 16 sums of the reference, folded by halves. No shared memory.

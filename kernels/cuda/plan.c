@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Large pieces go to blocks round robin, so the long ones come first: the last rows of a prompt
- * have the longest context. Small pieces have about equal length. */
+/* Large pieces are assigned to blocks round robin, so the long ones come first: the last rows of a
+ * prompt have the longest context. Small pieces have about equal length. */
 #include "kernels/cuda/plan.h"
 #include <stdlib.h>
 #include "kernels/device.h"

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plan - attention's division of labour for one step, made on the host from lengths alone and
- * read by the kernels. Arithmetic of it: attention.cu.
+/* plan - the work plan of attention for one step, made on the host from lengths only and read by
+ * the kernels. Arithmetic: attention.cu.
  *
  * The context of a sequence is cut into splits of PLAN_SPLIT positions, at multiples of it,
- * whatever else is in the batch; the parts are folded in ascending order. A piece is some rows
- * (query token x head of a KV head's group) over some splits. Small pieces (one warp, 16 rows)
- * serve sequences that decode: one split each, folded by another kernel, or, when the room for
- * parts is used up, all splits one after the other. Large pieces (128 rows: two teams of 64 or one
- * after the other) serve prompts and fold as they go. All give the same bits.
+ * independent of the rest of the batch; the partial results are folded in ascending order. A piece
+ * is a work item: some rows (query token x head of a KV head's group) over some splits. Small
+ * pieces (one warp, 16 rows) serve sequences in decode: one split each, folded by another kernel,
+ * or, if the memory for partial results is full, all splits one after the other. Large pieces (128
+ * rows: two teams of 64, at once or one after the other) serve prompts and fold their splits
+ * themselves. All give the same bits.
  *
  *     struct plan_head | struct plan_fold [n_seq] | struct plan_piece [n_small] | [n_large]
  *
@@ -23,8 +24,8 @@ struct device_limits; /* device.h */
 #define PLAN_ROWS_LARGE   128u
 #define PLAN_ROWS_TEAM    64u /* of attention.cu's kernel for them */
 #define PLAN_NO_PARTIAL   UINT32_MAX
-/* Rows (of one head) of parts that wait to be folded: 64 sequences of 16 k tokens and 32 heads.
- * Each takes 4 * (head_dim + 2) bytes. */
+/* Maximum number of partial results (of one row and head): those of 64 sequences of 16 k tokens and
+ * 32 heads. Each takes 4 * (head_dim + 2) bytes. */
 #define PLAN_PARTIAL_ROWS 131072u
 
 struct plan_piece {
@@ -32,9 +33,10 @@ struct plan_piece {
     uint32_t row;   /* first, of the sequence's query tokens x heads of a group */
     uint32_t split; /* first */
     uint32_t n_split;
-    uint32_t partial; /* where its part goes, in rows; PLAN_NO_PARTIAL: it writes the result */
+    uint32_t partial; /* index of its first partial result; PLAN_NO_PARTIAL: it writes the output */
 };
-struct plan_fold { /* one a sequence: part s of row r is at partial + s * n_row + r */
+struct plan_fold { /* one per sequence: the partial result of split s and row r is at partial + s
+                    * * n_row + r */
     uint32_t partial, n_split, n_row; /* n_split 0: nothing to fold; n_row: query tokens x heads */
 };
 struct plan_head {
@@ -42,18 +44,18 @@ struct plan_head {
     uint32_t small_at, large_at; /* bytes from the start of the plan */
 };
 
-/* Rows of heads wider than PLAN_NARROW whose totals (4 * head_dim bytes each) the workspace has
- * room for, a multiprocessor: no more blocks than that may be launched for them. */
+/* Rows per multiprocessor, of heads wider than PLAN_NARROW, whose totals (4 * head_dim bytes each)
+ * fit the workspace: it bounds the number of blocks of such launches. */
 #define PLAN_NARROW    80u
 #define PLAN_WIDE_ROWS 128u
 
-/* Rows of parts that a step within l can have. */
+/* Maximum number of partial results of a step within l. */
 uint32_t plan_partial_rows(const struct device_limits *l);
-/* Workspace of attention: the parts, then the totals of heads wider than PLAN_NARROW on a card of
- * n_unit multiprocessors. */
+/* Bytes of workspace of attention: the partial results, then the totals of heads wider than
+ * PLAN_NARROW on a card of n_unit multiprocessors. */
 size_t plan_workspace_bytes(const struct device_limits *l, uint32_t n_unit);
 size_t plan_bytes(const struct device_limits *l);
-/* seqs: [n_seq], blocks not looked at. A sequence without query tokens has no piece. */
+/* seqs: [n_seq]; blocks are not read. A sequence without query tokens has no piece. */
 void plan_make(void *out, const struct device_limits *l, const struct attention_seq *seqs,
                uint32_t n_seq);
 

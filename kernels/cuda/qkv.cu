@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is done to heads between the matrix product and attention: rope, kv_store, and qkv_epilogue,
- * which is head norm + rope + kv_store in one launch.
+/* Operations on heads between the matrix product and attention: rope, kv_store, and qkv_epilogue (head norm + rope
+ * + kv_store in one launch).
  *
  * Shape: a warp a head, 4 heads a block of 128 threads; lane l has columns l, l + 32, … A head stays in the
  *   warp's shared memory between the steps, so each element is read and written once.
@@ -48,7 +48,7 @@ static __device__ __forceinline__ void store_head(void *cache, enum dtype kv_dty
 
 /* The pair j of a head: elements *p and *q of it. */
 static __device__ __forceinline__ void rotate_pair(float *head, const float *cos_sin, uint32_t j,
-                                                 uint32_t half, int interleaved)
+                                                   uint32_t half, int interleaved)
 {
     float *p = interleaved ? head + 2 * j : head + j;
     float *q = interleaved ? head + 2 * j + 1 : head + j + half;
@@ -72,7 +72,8 @@ static __global__ void __launch_bounds__(HEADS *WARP) rope_kernel(const struct r
     const size_t row = i / a.n_head, head = i % a.n_head;
     const float *cos_sin = a.table + (size_t)a.pos[row] * a.n_rot;
     for (uint32_t j = threadIdx.x % WARP; j < a.n_rot / 2; j += WARP)
-        rotate_pair(a.x + row * a.x_stride + head * a.head_dim, cos_sin, j, a.n_rot / 2, a.interleaved);
+        rotate_pair(a.x + row * a.x_stride + head * a.head_dim, cos_sin, j, a.n_rot / 2,
+                    a.interleaved);
 }
 
 extern "C" void rope_cuda(const struct rope_args *a, const struct kern_exec *x)

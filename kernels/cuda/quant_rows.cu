@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* quant_rows: a row of f32 as int8 with one scale; the bits of ref/quant_rows.c, whose sums are of
- * integers and whose largest magnitude has no order.
+/* quant_rows: a row of f32 as int8 with one scale; the bits of ref/quant_rows.c, because integer sums and the
+ * largest magnitude do not depend on an order.
  *
  * Shape: a block of 256 threads a row, two passes, the second from L1 or L2. In the second, warp w takes
  *   columns 32 w … 32 w + 31, then 32 (w + 8) …, so a sum of KERN_INT8_SUM = 32 neighbours is one warp sum.

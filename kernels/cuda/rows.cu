@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows that are only moved or converted: embed, scatter, silu_mul. No sums, so no order.
+/* Elementwise operations on rows: embed, scatter, silu_mul. No sums, so no order.
  *
  * Shape: a block of 256 threads for 1024 columns of one row, four neighbouring columns a thread when
  *   addresses allow (16 bytes of f32), else one after the other; scatter: a thread an element. No shared

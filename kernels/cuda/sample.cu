@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From rows of logits to tokens, and softmax_stats. What is computed is engine/worker/sample.c: the
- * same masks, bias, penalties, cuts, ties and the same draw, so that the same logits give the same
- * token on the CPU and here. Equal to the last bit: adjusted logits, weights (select_exp's polynomial),
- * the order and the sums of the short list, the sums of chunks of 1024 and the walk over them. Not: the
- * mass behind top_p without a top_k up to 1024 and top_n_sigma's mean, where sums that the CPU makes one
- * after the other are made of integers or in another fixed order; an edge closer than 1e-8 of the mass
- * may fall on the other side. Logprobs: sums of f64 in another fixed order.
+/* Sampling from rows of logits, and softmax_stats. Sampling is defined by engine/worker/sample.c: the same masks,
+ * bias, penalties, truncation, ties and draw, so that the same logits give the same token on CPU and device. Equal
+ * bits: adjusted logits, weights (select_exp's polynomial), the order and the sums of the short list, the sums of
+ * chunks of 1024 and the scan over them. Not bit-equal: the mass for top_p without a top_k up to 1024 and
+ * top_n_sigma's mean, whose sums the device computes in integers or in another fixed order; a token within 1e-8 of
+ * the mass at the edge may be kept on one and cut on the other. Logprobs: sums of f64 in another fixed order.
  *
  * Shape: a block of 1024 threads a row, so a row's bits cannot depend on others; blocks take rows round
  *   robin, SAMPLE_BLOCKS at most, each with workspace of its own (8 bytes a logit: a copy of the row for
@@ -70,7 +69,7 @@ static __device__ __forceinline__ void apply_mask(const struct row_at &r, const 
     __syncthreads();
 }
 
-/* counts: [n], any content before. Who takes a token's count out applies it. */
+/* counts: [n], any content before. The thread that takes a token's count applies it. */
 static __device__ __forceinline__ void penalize(const struct row_at &r, uint32_t *counts)
 {
     for (uint32_t i = threadIdx.x; i < r.p.n_known; i += SELECT_THREADS)
@@ -156,7 +155,7 @@ static __device__ __forceinline__ uint32_t sample_list(const struct row_at &r, f
 }
 
 /* ---- the whole vocabulary ---- */
-/* Sums of the chunks and of all. As select_sum: 16 lanes a chunk, what is left of 16 first. */
+/* Sums of the chunks and of all. As select_sum: 16 lanes a chunk, the incomplete group of 16 first. */
 static __device__ __forceinline__ double sum_chunks(const struct row_at &r, struct sample_shared &s)
 {
     const uint32_t n_chunk = (r.n + CHUNK - 1) / CHUNK, lane = threadIdx.x % SUM_LANES;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* select - a block of 1024 threads and one row of values: the largest, the best k, sums in a fixed
- * order. The device's counterpart of engine/worker/select.h, which says what is wanted; what it is
- * sure to give equal bits in is said at each. Private to kernels/cuda. */
+/* select - a block of 1024 threads and one row of values: the largest, the best k, sums in a fixed order. The
+ * device's counterpart of engine/worker/select.h, which has the definitions; each function states whether its bits
+ * are equal. Private to kernels/cuda. */
 #ifndef QUIRE_KERNELS_CUDA_SELECT_CUH
 #define QUIRE_KERNELS_CUDA_SELECT_CUH
 #include "kernels/cuda/launch.cuh"
@@ -33,7 +33,7 @@ static __device__ __forceinline__ uint32_t key_of(float f)
     return f != f ? 0 : u >> 31 ? ~u : u | 0x80000000u;
 }
 
-/* v of the threads before this one, and its own; *all: of the block. Of integers: no order. */
+/* v of the threads before this one, and its own; *all: of the block. Integers: the order does not matter. */
 static __device__ __forceinline__ unsigned long long
 scan_block(unsigned long long v, struct select_room *r, unsigned long long *all)
 {
@@ -77,8 +77,8 @@ static __device__ __forceinline__ bool better(struct select_item a, struct selec
     return a.value > b.value || (a.value == b.value && a.id < b.id);
 }
 
-/* The largest of x[0..n) and its lowest index; NaNs are passed over, *nan says whether there was one.
- * All -inf or NaN: {-inf, 0}. */
+/* The largest of x[0..n) and its lowest index; NaNs are skipped; *nan: there was one. All -inf or NaN: {-inf,
+ * 0}. */
 static __device__ __forceinline__ struct select_item best_of(const float *x, uint32_t n, bool *nan,
                                                              struct select_room *r)
 {
@@ -117,16 +117,16 @@ static __device__ __forceinline__ struct select_item best_of(const float *x, uin
 }
 
 /* ---- radix selection ----
- * Keys are looked at 11, 11 and 10 bits at a time; a pass measures those that begin with what is known
- * of the edge, and the buckets from the top down say where the measure reaches the limit. */
+ * Three passes over 11, 11 and 10 bits of the keys; a pass adds the measure of keys with the known prefix of the
+ * edge to buckets, and a scan of the buckets from the top finds where the measure reaches the limit. */
 struct radix {
     uint32_t key;              /* bits of the edge so far */
-    unsigned long long before; /* measure of what is above it */
-    uint32_t n_equal;          /* after the last pass: how many have the edge's key */
+    unsigned long long before; /* measure of the keys above it */
+    uint32_t n_equal;          /* after the last pass: number of values with the edge's key */
 };
 
-/* The buckets are filled: finds the first from the top at which the measure reaches `limit`, the
- * lowest that has anything when none does. */
+/* With filled buckets: find the first from the top at which the measure reaches `limit`, or the lowest nonempty one
+ * if none does. */
 static __device__ __forceinline__ void radix_find(struct radix *x, unsigned long long limit,
                                                   uint32_t shift, struct select_room *r)
 {
@@ -162,7 +162,7 @@ static __device__ __forceinline__ void radix_find(struct radix *x, unsigned long
     __syncthreads();
 }
 
-/* measure(value): of what is selected; key(value): 0 is left out. */
+/* measure(value): the selected measure; key(value): 0 = left out. */
 template <class K, class M>
 static __device__ __forceinline__ struct radix radix_edge(const float *x, uint32_t n,
                                                           unsigned long long limit, K key,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* stream - what launchers know of a stream: struct device_stream begins with it
+/* stream - the part of a stream that launchers use: the first member of struct device_stream
  * (device_internal.h). Threads: as device.h. */
 #ifndef QUIRE_KERNELS_CUDA_STREAM_H
 #define QUIRE_KERNELS_CUDA_STREAM_H
@@ -8,12 +8,12 @@
 
 struct cuda_stream {
     cudaStream_t cuda;
-    bool overlaps; /* kernels begin before the one ahead has ended (launch.cuh) */
-    bool packed;   /* the last one wrote weights: whoever is next reads them when it has ended */
+    bool overlaps; /* kernels may begin before the previous one has ended (launch.cuh) */
+    bool packed;   /* the last kernel wrote weights: the next kernel begins after its end */
 };
 
-/* Whether the code that this card runs waits by itself, so that a stream may overlap: that of an
- * older card, made for this one from PTX, does not. Asks the current device. */
+/* True if the code that the current device runs contains the waits that overlapping streams
+ * require; code compiled for an older card and translated from PTX does not. */
 bool cuda_code_waits(void);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table from the CUDA lines of kernels.def, as kern.c makes the CPU's. */
+/* The table of the CUDA lines of kernels.def, made as kern.c makes that of the CPU. */
 #include "kernels/cuda/table.h"
 #include <string.h>
 

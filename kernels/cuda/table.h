@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* table - which of this folder's kernels a card runs. Threads: pure. */
+/* table - selection of this folder's kernels for a card. Threads: pure functions. */
 #ifndef QUIRE_KERNELS_CUDA_TABLE_H
 #define QUIRE_KERNELS_CUDA_TABLE_H
 #include "kernels/kern.h"
 
-/* Bits of kern_table.caps here. CAP_SM80: bf16 in the tensor cores, cp.async. CAP_SM90A: wgmma and
- * tensor copies, compute capability 9.0 and no later one; and so, for products of a type each, the
- * others: trials tell them apart (trials.c). */
+/* Bits of kern_table.caps of this library. CAP_SM80: bf16 in the tensor cores, cp.async. CAP_SM90A:
+ * wgmma and tensor copies, compute capability 9.0 only. The others: the same for products of one
+ * type each; trials set them (trials.c). */
 enum cuda_cap {
     CAP_SM80 = 1 << 0,
     CAP_SM90A = 1 << 1,
@@ -18,8 +18,8 @@ enum cuda_cap {
 
 /* Of a card of this compute capability. */
 uint32_t kern_caps_cuda(uint32_t major, uint32_t minor);
-/* The CUDA lines of kernels.def, of each operation the last that needs nothing beyond caps;
- * operations without one are NULL. */
+/* Fill t from the CUDA lines of kernels.def: for each operation the last variant that requires no
+ * bit outside caps; operations without a variant are NULL. */
 void kern_table_cuda(struct kern_table *t, uint32_t caps);
 
 #endif

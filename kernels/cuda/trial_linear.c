@@ -227,7 +227,8 @@ done:
     return rc;
 }
 
-/* Of the largest, by what order and bits of sums differ (tune.c has the same for cuBLASLt's). */
+/* Relative to the largest value; they cover another order and precision of sums (tune.c has the
+ * same for cuBLASLt). */
 static const double tolerances[LINEAR_TYPES] = {
     [LINEAR_BF16] = 0x1p-10,
     [LINEAR_F16] = 0x1p-10,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune_file - choices of algorithms (lt.h) on disk: one file a card, driver and version of the
- * library, since an algorithm means nothing to another. Text, a choice a line:
+/* tune_file - choices of algorithms (lt.h) on disk: one file per card, driver and version of the
+ * library, because an algorithm is valid for these only. Text, one choice per line:
  *
  *     quire-tune 1
  *     card NVIDIA H100 80GB HBM3
@@ -11,13 +11,14 @@
  *     bf16 4096 4096 y,accumulate 256 own
  *     sum 9e3779b97f4a7c15
  *
- * kind, n_out, n_in, what else the shape has ("-": nothing), rows of the bucket, who serves it;
- * of an algorithm its bytes of workspace and what it is. `sum` is FNV-1a of all before it: it finds
- * damage, not malice, so nothing that is read is trusted beyond what the library checks itself (an
- * algorithm that does not fit is refused by it) and what tune_parse bounds.
+ * kind, n_out, n_in, flags of the shape ("-": none), rows of the bucket, implementation; for an
+ * algorithm also its bytes of workspace and its description. `sum` is FNV-1a of all text before it.
+ * It detects damage but not manipulation, so every value is checked: by the library, which rejects
+ * an algorithm that does not fit, and by the limits of tune_parse.
  *
- * A file that cannot be used costs a tuning, never a start. It is replaced in one step, with what
- * another process put there since; of two that write at once the later one's is left.
+ * An unusable file costs another tuning and never a failed start. The file is replaced atomically
+ * and keeps entries that another process added meanwhile; if two processes write at once, the later
+ * file remains.
  * Threads: pure functions, and files. */
 #ifndef QUIRE_KERNELS_CUDA_TUNE_FILE_H
 #define QUIRE_KERNELS_CUDA_TUNE_FILE_H
@@ -28,7 +29,7 @@
 #define TUNE_FILE_MAX    (1u << 20) /* bytes */
 #define TUNE_CARD_MAX    96u
 
-struct tune_card { /* what a file is for */
+struct tune_card { /* identifies the file */
     char name[TUNE_CARD_MAX];
     uint32_t major, minor; /* compute capability */
     uint32_t driver;
@@ -49,11 +50,12 @@ struct tune_table {
 void tune_table_release(struct tune_table *t);
 const struct tune_entry *tune_find(const struct tune_table *t, const struct lt_shape *s,
                                    uint32_t bucket);
-/* In place of an entry of the same shape and bucket. Errors: Q_NO_MEMORY, Q_TOO_LARGE. */
+/* Add an entry; it replaces the one of the same shape and bucket. Errors: Q_NO_MEMORY,
+ * Q_TOO_LARGE. */
 FALLIBLE tune_add(struct tune_table *t, const struct tune_entry *x, struct q_err *e);
 
-/* t is empty and stays so on an error: Q_CORRUPT (line and what is wrong there), Q_MISMATCH (of
- * another card, driver or library: which), Q_NO_MEMORY, Q_TOO_LARGE. */
+/* t is empty before, and after an error: Q_CORRUPT (line and reason), Q_MISMATCH (another card,
+ * driver or library; the message names it), Q_NO_MEMORY, Q_TOO_LARGE. */
 FALLIBLE tune_parse(struct tune_table *t, const struct tune_card *card, const char *text, size_t n,
                     struct q_err *e);
 void tune_print(struct buf *out, const struct tune_table *t, const struct tune_card *card);
@@ -61,7 +63,8 @@ void tune_print(struct buf *out, const struct tune_table *t, const struct tune_c
 /* Errors: as tune_parse; Q_NOT_FOUND, Q_IO. */
 FALLIBLE tune_load(struct tune_table *t, const struct tune_card *card, const char *dir,
                    struct q_err *e);
-/* Makes the folder, adds to t what is in the file and not in t. Errors: Q_IO, Q_TOO_LARGE. */
+/* Creates the folder and adds to t the entries that are only in the file. Errors: Q_IO,
+ * Q_TOO_LARGE. */
 FALLIBLE tune_save(struct tune_table *t, const struct tune_card *card, const char *dir,
                    struct q_err *e);
 

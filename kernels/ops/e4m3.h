@@ -9,8 +9,8 @@
 
 #define E4M3_MOST 448.0f
 
-/* The bits are moved to where f32 has exponent and mantissa; 2^120 mends the bias, subnormals too.
- * */
+/* The bits are shifted to the exponent and mantissa of f32; a factor of 2^120 corrects the bias, of
+ * subnormals too. */
 static inline float e4m3_to_f32(uint8_t b)
 {
     uint32_t bits = (uint32_t)(b & 0x7f) << 20;
@@ -24,7 +24,7 @@ static inline float e4m3_to_f32(uint8_t b)
     return f;
 }
 
-/* To the nearest, ties to even; what is beyond 448 is 448; a NaN stays one. */
+/* To the nearest, ties to even; magnitudes above 448 become 448; a NaN remains NaN. */
 static inline uint8_t f32_to_e4m3(float f)
 {
     uint32_t bits, sign;

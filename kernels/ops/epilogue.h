@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* finish - what becomes of the finished sums of linear, linear_int8 and linear_w4a8: + bias, + y,
- * or silu(gate) * up, as f32 or bf16. Private to kernels/; ref/epilogue.h is the definition,
+/* epilogue - the last steps on the sums of linear, linear_int8 and linear_w4a8: + bias, + y, or
+ * silu(gate) * up, as f32 or bf16. Private to kernels/; ref/epilogue.h is the definition,
  * wide/epilogue.h the same on 16 lanes. Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_OPS_EPILOGUE_H
 #define QUIRE_KERNELS_OPS_EPILOGUE_H
 #include "kernels/tiling/split.h"
 
-struct epilogue { /* fields of the arguments, as there */
+struct epilogue { /* fields of the same names as in the arguments */
     void *y;
     size_t y_stride;
     enum dtype y_dtype;
@@ -19,8 +19,8 @@ struct epilogue { /* fields of the arguments, as there */
     ((struct epilogue){(args)->y, (args)->y_stride, (args)->y_dtype, (args)->bias, \
                        (args)->accumulate != 0, (args)->w.gated != 0})
 
-/* Ask for the lines of y that outputs o … o + n - 1 of some rows will be written to. A thread's
- * stores go one after the other: behind one that waits for its line wait all later ones. */
+/* Prefetch the cache lines of y to which outputs o … o + n - 1 of some rows will be written. A
+ * thread's stores retire in order, so a store that misses the cache delays all later ones. */
 static inline void epilogue_prefetch(const struct epilogue *f, struct range rows, uint32_t o,
                                      uint32_t n)
 {

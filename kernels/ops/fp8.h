@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fp8 - how a vector of floats becomes e4m3 with one scale: an activation row, an output's weights.
- * Private to kernels/. Threads: pure functions. */
+/* fp8 - conversion of a vector of floats (an activation row, an output's weights) to e4m3 with one
+ * scale. Private to kernels/. Threads: pure functions. */
 #ifndef QUIRE_KERNELS_OPS_FP8_H
 #define QUIRE_KERNELS_OPS_FP8_H
 #include <math.h>
@@ -16,7 +16,7 @@ struct fp8_scale {
 };
 
 /* most: the largest |x| of the vector; NaN or infinite when one x is. Then the scale is NaN, which
- * ends in the logits, where it is noticed; NaNs are stored as 0. */
+ * propagates to the logits, where sampling reports it; NaNs are stored as 0. */
 static inline struct fp8_scale fp8_scale(float most)
 {
     if (!(most < INFINITY))

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* int4_layout - places within a packed matrix of 4-bit weights. Private to kernels/; the picture is
- * in ops_int4.h. Threads: pure functions. */
+/* int4_layout - offsets within a packed matrix of 4-bit weights (picture: ops_int4.h). Private to
+ * kernels/. Threads: pure functions. */
 #ifndef QUIRE_KERNELS_OPS_INT4_LAYOUT_H
 #define QUIRE_KERNELS_OPS_INT4_LAYOUT_H
 #include <string.h>

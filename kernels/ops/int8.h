@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* int8 - how a vector of floats becomes int8 with one scale: a token's K or V, an activation
- * row, an output's weights. Private to kernels/. Threads: pure functions. */
+/* int8 - conversion of a vector of floats (a token's K or V, an activation row, an output's
+ * weights) to int8 with one scale. Private to kernels/. Threads: pure functions. */
 #ifndef QUIRE_KERNELS_OPS_INT8_H
 #define QUIRE_KERNELS_OPS_INT8_H
 #include <math.h>
@@ -16,7 +16,7 @@ struct int8_scale {
 };
 
 /* most: the largest |x| of the vector; NaN or infinite when one x is. Then the scale is NaN, which
- * ends in the logits, where it is noticed; the stored values are 0. */
+ * propagates to the logits, where sampling reports it; the stored values are 0. */
 static inline struct int8_scale int8_scale(float most)
 {
     if (!(most < INFINITY))

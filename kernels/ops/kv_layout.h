@@ -2,7 +2,7 @@
 /* kv_layout - sizes within a block of the KV cache. Private to kernels/; the picture is in ops.h.
  *
  * int8: each token's K, and its V, of one head has one f32 scale, so that a token's bytes depend on
- * that token only, whatever was stored before or after it (int8.h). Threads: pure functions. */
+ * that token only, not on tokens stored before or after it (int8.h). Threads: pure functions. */
 #ifndef QUIRE_KERNELS_OPS_KV_LAYOUT_H
 #define QUIRE_KERNELS_OPS_KV_LAYOUT_H
 #include "kernels/ops/ops.h"

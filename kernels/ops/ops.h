@@ -3,10 +3,10 @@
  *
  * An operation `op` has one definition, kernels/ref/op.c, and any number of faster variants;
  * kernels.def has a line for each. Callers hold a `struct kern_table` (kern.h) and write
- * k->op(&args, &exec). All threads of a team call the kernel with the same args and their own
- * ith; each output element is computed wholly by one thread in one order that depends on that
- * row's own problem only, never on n_row, on the batch around it or on nth: the same row gives
- * the same bits alone and in a batch. Kernels allocate nothing and do not synchronise: the
+ * k->op(&args, &exec). All threads of a team call the kernel with the same args and their own ith;
+ * one thread computes each output element, in an order that depends on that row's own problem only,
+ * never on n_row, the rest of the batch or nth: a row has the same bits alone and in a batch.
+ * Kernels allocate nothing and do not synchronise: the
  * caller puts a barrier between dependent ops.
  *
  * Packed weights. W: [n_out, n_in] is stored in panels of KERN_PANEL = 64 outputs, the last
@@ -29,7 +29,7 @@
  *     v: [n_block][n_kv_head] of [16][head_dim]        int8: then f32 scales [16]
  * int8 is symmetric with a scale for each token, head, and of K and V: scale = max |x| / 127,
  * stored = x * (127 / max |x|) rounded to the nearest integer (int8.h has the corner cases).
- * Lanes past the context length may hold anything: a kernel never lets them reach a result. */
+ * Lanes past the context length may hold any bits; no result depends on them. */
 #ifndef QUIRE_KERNELS_OPS_OPS_H
 #define QUIRE_KERNELS_OPS_OPS_H
 #include <stddef.h>
@@ -42,20 +42,23 @@
 #define KERN_NO_SLOT         UINT32_MAX /* kv_store: leave this row out */
 
 struct kern_exec {
-    uint32_t ith, nth;            /* this thread of how many; on a device 0 of 1 */
-    void *scratch;                /* this thread's own, 64-byte aligned; on a device its memory */
-    size_t scratch_bytes;         /* at least what kern_scratch_bytes() says for the worst case */
-    struct device_stream *stream; /* a device's, whose memory all arrays are then in (device.h) */
+    uint32_t ith, nth;            /* number of this thread and number of threads; on a device 0
+                                   * of 1 */
+    void *scratch;                /* private to this thread, 64-byte aligned; on a device, device
+                                   * memory */
+    size_t scratch_bytes;         /* at least kern_scratch_bytes() of the worst case */
+    struct device_stream *stream; /* a device's stream (then all arrays are in its memory,
+                                   * device.h); NULL on the CPU */
 };
 
 struct packed {       /* a weight matrix in the layout above */
     const void *data; /* 64-byte aligned */
     uint32_t n_out, n_in;
     enum dtype dtype; /* DT_F32, DT_F16, DT_BF16; I8: ops_int8.h */
-    uint32_t group;   /* above 0: 4-bit weights with a scale for this many inputs, ops_int4.h */
+    uint32_t group;   /* above 0: 4-bit weights, inputs per scale (ops_int4.h) */
     uint32_t gated;   /* 1: gate and up interleaved, see above */
     /* [n_in] or NULL: input k of W is input order[k] of the model's; x comes in W's order already
-     * (quant_rows). So 4-bit groups whose inputs are spread (act-order) are neighbours. */
+     * (quant_rows). So the inputs of a 4-bit group are adjacent with act-order too. */
     const uint32_t *order;
     uint32_t blocks; /* 1: F8_E4M3 with scales of blocks, ops_fp8.h */
 };
@@ -79,7 +82,7 @@ struct embed_args {
     float *y;
     const void *table;   /* need not be aligned beyond its element size */
     enum dtype dtype;    /* F32, F16, BF16 */
-    int packed;          /* 1: packed weights with n_vocab outputs, as those of the logits are */
+    int packed;          /* 1: packed weights with n_vocab outputs (a table tied to the logits) */
     const uint32_t *ids; /* [n_row], each < n_vocab */
     uint32_t n_row, n_col;
     float scale;
@@ -117,7 +120,7 @@ struct layer_norm_args {
  * up of such sums, when W is gated; as f32, or rounded to bf16 (then without accumulate).
  * x: [n_row, n_in] f32, or bf16 (W must then be bf16; the arithmetic is that of vdpbf16ps), or f16
  * (on a device and in ref/; W must then be f16, and y may be f16).
- * One f32 accumulator per output, k ascending, whatever n_row is: ref/linear.c has the order.
+ * One f32 accumulator per output, k ascending, for any n_row; exact order: ref/linear.c.
  * y must not overlap x: a block of rows is finished before the next is read. */
 struct linear_args {
     void *y;            /* [n_row, n_out], row stride y_stride; gated: [n_row, n_out / 2] */
@@ -145,8 +148,8 @@ struct rope_args {
 };
 
 /* Write keys and values of n_row tokens into the cache. slot[i] = block * KERN_BLOCK + offset, or
- * KERN_NO_SLOT: row i is not written (it is in the cache already, in a block that others read).
- * k, v: rows of n_kv_head * head_dim f32 with strides. */
+ * KERN_NO_SLOT: row i is not written (it is already in the cache, in a shared block). k, v: rows of
+ * n_kv_head * head_dim f32 with strides. */
 struct kv_store_args {
     void *k_cache, *v_cache;
     enum dtype kv_dtype; /* F32, BF16 or I8 */

@@ -12,14 +12,14 @@
  *     out[t,h,:] = sum_c softmax(s)[c] * V[c,g,:]
  * sinks: the softmax's sum has exp(sinks[h]) as one more term, whose V is 0 (arXiv:2309.17453, as
  * gpt-oss learns it); neither scale nor soft_cap apply to it.
- * In int8, K[c,g,:] is k_scale[c,g] * k[c,g,:] with the scale taken out of the sum over the head;
- * V's scale goes into the softmax weight.
+ * In int8, K[c,g,:] is k_scale[c,g] * k[c,g,:], with the scale applied after the sum over the head;
+ * V's scale is multiplied into the softmax weight.
  * f32 throughout, positions in ascending order, a softmax for each 1024 positions of the sequence,
  * which are then joined: ref/attention.c has the order. By dot-product instructions q and the
  * softmax's weights are bf16: avx512/attention_dot.h.
- * With room for parts a long context may be split over threads, and its rows of `out` are not
- * written until attention_join has run, behind a barrier: kern_attention_splits (kern.h) says when
- * that is so. The same bits either way.
+ * With memory for partial results (`parts`) a long context may be split over threads; then its rows
+ * of `out` are written by attention_join, after a barrier. kern_attention_splits (kern.h) returns
+ * whether any context is split. The bits are the same in both cases.
  * The cache already holds the new tokens' K and V (kv_store first). */
 struct attention_seq {
     const uint32_t *blocks; /* block table: [ceil((start + n_query) / KERN_BLOCK)] */
@@ -42,11 +42,13 @@ struct attention_args {
     const float *sinks; /* [n_head] or NULL */
     float *parts;     /* [n_part] 64-byte aligned, kern_attention_parts(); NULL: nothing is split */
     size_t n_part;    /* floats */
-    const void *plan; /* on a device: what device_table.plan wrote, in device memory, */
-    uint32_t n_row;   /* and rows of q: n_seq when no sequence has more. context_max: or more */
+    const void *plan; /* on a device: the plan of device_table.plan, in device memory */
+    uint32_t n_row;   /* rows of q, for a device; n_seq if no sequence has more. context_max is
+                       * then an upper limit */
 };
 
-/* What attention, called with `of` by as many threads, has left in parts, to `out`. */
+/* Join the partial results that attention, called with `of` and the same number of threads, left in
+ * parts; write `out`. */
 struct attention_join_args {
     const struct attention_args *of;
 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops_device - arguments of the operations that the walk takes on a device instead of several: one
- * launch for what the CPU does row by row with its caches warm. Each has its definition in ref/
- * like every other. Arrays are in device memory. Threads: as ops.h. */
+/* ops_device - arguments of the fused operations of the device executor: one launch instead of
+ * several operations, which the CPU executes row by row while the rows are in its caches. Each is
+ * defined in ref/ like every other. Arrays are in device memory. Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_OPS_OPS_DEVICE_H
 #define QUIRE_KERNELS_OPS_OPS_DEVICE_H
 #include "kernels/ops/ops_attention.h"
@@ -9,8 +9,8 @@
 
 /* r = rows ? rows[i] : i;   x[r,:] += add[r,:] when there is add
  * y[i,c] = x[r,c] / sqrt(mean_c(x[r,:]^2) + eps) * w[c], sums in the order of rms_norm; as int8
- * when y_dtype is DT_I8: y and quant are then what quant_rows makes of that row (without sums). y
- * must not overlap x. rows: ascending. */
+ * when y_dtype is DT_I8: y and quant are then the result of quant_rows for that row (without sums).
+ * y must not overlap x. rows: ascending. */
 struct norm_rows_args {
     void *y;
     enum dtype y_dtype;      /* F32, BF16, F16 or I8 */
@@ -25,10 +25,9 @@ struct norm_rows_args {
     float eps;
 };
 
-/* What happens to a row of q,k,v between the matrix product and attention: the heads of q and of k
- * through a norm (rms_norm with its order; q_norm and k_norm NULL: none), rotation of both in place
- * (rope; n_rot 0: none), K and V into the cache (kv_store). x: [n_row] rows of q heads, k heads, v
- * heads. */
+/* The steps on a row of q,k,v between the matrix product and attention: norm of the heads of q and
+ * k (rms_norm, in its order; q_norm and k_norm NULL: none), rotation of both in place (rope; n_rot
+ * 0: none), store of K and V (kv_store). x: [n_row] rows of q heads, k heads, v heads. */
 struct qkv_epilogue_args {
     float *x;
     size_t x_stride;
@@ -43,9 +42,10 @@ struct qkv_epilogue_args {
     int interleaved;
 };
 
-/* dst[at ? at[i] : i] = v < limit ? v : 0, v = value[from ? from[i] : i * step], i < n; nothing
- * where at[i] is KERN_NO_SLOT. No place twice. Keeps block tables and histories of sequences on the
- * device: a step sends what is new of them, reads its tokens there, and writes those it sampled. */
+/* dst[at ? at[i] : i] = v < limit ? v : 0, v = value[from ? from[i] : i * step], i < n; no store
+ * where at[i] is KERN_NO_SLOT. No index occurs twice. Updates the block tables and histories of
+ * sequences on the device: a step sends their changes, reads its tokens from them, and stores the
+ * tokens it sampled. */
 struct scatter_args {
     uint32_t *dst;
     const uint32_t *at; /* [n] or NULL */
@@ -56,12 +56,12 @@ struct scatter_args {
     uint32_t limit; /* 0: none */
 };
 
-/* From rows of logits to tokens. What each field means, the order in which they act, ties, NaN and
- * the draw are those of proto/sampling.h and engine/worker/sample.c, Philox included. */
+/* Sampling: from rows of logits to tokens. The fields, the order of their application, ties, NaN
+ * and the draw (Philox) are defined in proto/sampling.h and engine/worker/sample.c. */
 #define SAMPLE_TOP_MAX 20u
 #define SAMPLE_NO_MASK UINT32_MAX
 enum sample_flags {
-    SAMPLE_SKIP = 1,     /* nothing is wanted of this row (it pads a graph, or the host samples) */
+    SAMPLE_SKIP = 1,     /* ignore this row (it pads a graph, or the host samples it) */
     SAMPLE_LOGPROB = 2,  /* rank, logprob and n_top alternatives */
     SAMPLE_KNOWN = 4,    /* the token is `token`: only SAMPLE_LOGPROB */
     SAMPLE_ADJUSTED = 8, /* logprobs of the logits after masks, bias and penalties */
@@ -74,14 +74,14 @@ struct sample_row {
     uint32_t flags, token;
     uint32_t history;            /* row of histories */
     uint32_t n_known, n_prompt;  /* tokens in it; the new token's position is n_known */
-    uint32_t mask;               /* row of masks; SAMPLE_NO_MASK: every token may come */
-    uint32_t bias_start, n_bias; /* in bias_ids and bias; -inf: may not come. No id twice */
+    uint32_t mask;               /* row of masks; SAMPLE_NO_MASK: every token is allowed */
+    uint32_t bias_start, n_bias; /* in bias_ids and bias; -inf: not allowed. No id occurs twice */
     uint32_t n_top;              /* 0 … SAMPLE_TOP_MAX */
 };
 struct sample_pick {
     uint32_t token; /* UINT32_MAX: the row cannot be sampled */
-    /* With SAMPLE_LOGPROB: 1 = the likeliest. Where there is no token: UINT32_MAX, the logits are
-     * not numbers; UINT32_MAX - 1, all are -inf. */
+    /* With SAMPLE_LOGPROB: 1 = the most likely token. Without a token: UINT32_MAX = the logits have
+     * a NaN; UINT32_MAX - 1 = all are -inf. */
     uint32_t rank;
     float logprob;
     uint32_t n_top;
@@ -94,7 +94,7 @@ struct sample_args {
     const uint32_t *histories; /* [][history_stride] token ids */
     size_t history_stride;
     const uint32_t
-        *masks; /* [][ceil(n_vocab / 32)] bit id % 32 of word id / 32: the token may come */
+        *masks; /* [][ceil(n_vocab / 32)] bit id % 32 of word id / 32: the token is allowed */
     const uint32_t *bias_ids;
     const float *bias;
     struct sample_pick *out; /* [n_row]; rows skipped are not written */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops_elementwise - arguments of the operations on elements of rows that some families have besides
- * those of ops.h. No sums, so no order. Threads: as ops.h. */
+/* ops_elementwise - arguments of further elementwise operations, which some families use. They
+ * compute no sums, so there is no order of summation. Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_OPS_OPS_ELEMENTWISE_H
 #define QUIRE_KERNELS_OPS_OPS_ELEMENTWISE_H
 #include "kernels/ops/ops.h"

@@ -1,37 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops_fp8 - arguments of the kernels that multiply e4m3 (e4m3.h) by e4m3: weights with a scale for
- * each output, activations with one for each row. For devices; on the CPU the reference alone has
- * them, and a checkpoint in fp8 becomes floats while it is packed.
+/* ops_fp8 - arguments of the kernels that multiply e4m3 (e4m3.h) by e4m3: weights with a scale per
+ * output, activations with a scale per row. For devices; on the CPU only the reference implements
+ * them, and an fp8 checkpoint is converted to floats while it is packed.
  *
- * Rows and matrices lie as those of int8 do (ops_int8.h), with e4m3 for the bytes, as they are (no
- * 128 is added), 0 past n_in and past n_out. A vector's scale is its largest magnitude / 448, and
- * what is stored x * (448 / that) to the nearest e4m3 (fp8.h has the corner cases).
+ * Rows and matrices have the layout of int8 (ops_int8.h) with e4m3 bytes (without an offset of
+ * 128), 0 past n_in and past n_out. A vector's scale is its largest magnitude / 448; the stored
+ * value is x * (448 / largest magnitude), rounded to the nearest e4m3 (fp8.h has the corner cases).
  *
- * The sum over K is of floats: one f32 accumulator, k ascending, in the reference; products of two
- * e4m3 are exact there.
+ * The sum over K is in f32: in the reference one accumulator, k ascending; products of two e4m3 are
+ * exact.
  *
- * Scales of blocks (packed.blocks): weights of checkpoints that have a scale for 128 x 128 of
- * them are multiplied as they are, by activations with a scale for each row and 128 columns. Block
- * b of K is k = 128 b … 128 b + 127, the last one may be shorter:
+ * Block scales (packed.blocks): weights of checkpoints with a scale per 128 x 128 block are
+ * multiplied without conversion, by activations with a scale per row and 128 columns. Block b of K
+ * is k = 128 b … 128 b + 127; the last one may be shorter:
  *
  *     y[i,o] = sum_b (sum_{k in b} q[i,k] * w[o,k]) * (x_scale[i,b] * w_scale[o / 16, b])
  *
- * Each block's sum is its own, from +0; blocks are added ascending, a fused multiply-add each, from
- * +0: one order, whatever n_row is. Outputs share scales in groups of KERN_GATE_INTERLEAVE, so that
- * parts of fused matrices and gate and up interleaved keep those of their own; coarser blocks are
- * repeated, at 4 bytes for 2048 weights. Stored, matrices lie as those of e4m3 do, but for the
- * scales:
+ * Each block has its own sum from +0; blocks are added in ascending order from +0, with one fused
+ * multiply-add each, so the order does not depend on n_row. Groups of KERN_GATE_INTERLEAVE outputs
+ * share scales, so that the parts of fused matrices and interleaved gate and up keep their own
+ * scales; coarser blocks are repeated, at 4 bytes per 2048 weights. The layout is that of e4m3
+ * matrices except for the scales:
  *     in panels:  u8 [n_k/4][64][4], then f32 scale [64 / KERN_GATE_INTERLEAVE][n_block]
- * On the CPU such a checkpoint becomes floats, scale * e4m3 in f32, rounded to --dtype
- * (weight_fp8.h); activations are not quantized there. Exact are here the weights, there the
- * activations: bits differ between CPU and device, never between batches.
+ * On the CPU such a checkpoint is converted to floats, scale * e4m3 in f32, rounded to --dtype
+ * (weight_fp8.h), and activations are not quantized. So the device keeps the weights exact and the
+ * CPU the activations: bits differ between CPU and device, but not between batches.
  * Source: arXiv:2412.19437, section 3.3. Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_OPS_OPS_FP8_H
 #define QUIRE_KERNELS_OPS_OPS_FP8_H
 #include "kernels/ops/ops_int8.h"
 
 #define KERN_FP8_BLOCK 128u /* inputs that share a scale */
-#define KERN_FP8_FOUR  4u   /* rows of activations' scales are multiples of so many apart */
+#define KERN_FP8_FOUR  4u   /* the stride of activation scales is a multiple of this */
 
 /* q[i,c] = e4m3(x[i,c] / rows[i].scale); rows[i].sum = 0.
  * x: [n_row, n_col] f32; q: [n_row][q_stride], zeros from n_col to a multiple of KERN_INT8_K. */
@@ -50,7 +50,7 @@ struct pack_fp8_args {
     enum dtype src_dtype;
     uint32_t n_out, n_in;
     uint32_t row_start, n_out_total;
-    const uint8_t *q;    /* not NULL: e4m3 that is there already, [n_out, n_in] */
+    const uint8_t *q;    /* not NULL: weights already in e4m3, [n_out, n_in] */
     const float *scales; /* with q: [n_out] */
 };
 
@@ -60,8 +60,8 @@ struct linear_fp8_args {
     struct linear_int8_args by;
 };
 
-/* As quant_rows_fp8, with a scale for each block: scales[i * scale_stride + b], b = 0 …
- * ceil(n_col / 128) - 1; what is between these and the next row is not written. */
+/* As quant_rows_fp8, with a scale for each block: scales[i * scale_stride + b], b = 0 … ceil(n_col
+ * / 128) - 1; the floats up to the next row are not written. */
 struct quant_rows_fp8_block_args {
     uint8_t *q;    /* 64-byte aligned */
     float *scales; /* 16-byte aligned */
@@ -71,9 +71,9 @@ struct quant_rows_fp8_block_args {
     size_t scale_stride;       /* floats, a multiple of KERN_FP8_FOUR */
 };
 
-/* e4m3 with scales of blocks into outputs row_start … row_start + n_out - 1 of dst, n_out_total of
- * them in all. A group of 16 has the scales of its first output: whoever gives others loses
- * them. */
+/* e4m3 with block scales into outputs row_start … row_start + n_out - 1 of dst, which has
+ * n_out_total. A group of 16 outputs takes the scales of its first output; other scales within it
+ * are ignored. */
 struct pack_fp8_block_args {
     void *dst;
     const uint8_t *q;    /* [n_out, n_in] */

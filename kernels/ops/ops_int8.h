@@ -1,28 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops_int8 - arguments of the kernels that multiply small integers: int8 weights by int8
- * activations.
+/* ops_int8 - arguments of the kernels that multiply int8 weights by int8 activations.
  *
  * Rows of activations. Each row has one scale of its own, max |x| / 127, so a row's bytes depend on
  * that row only. Rows lie q_stride bytes apart, a multiple of KERN_INT8_K; the bytes from n_col to
  * the next multiple of KERN_INT8_K are zeros, written by quant_rows and read by linear_int8.
  *
  * Weights. W: [n_out, n_in], n_k = n_in rounded up to KERN_INT8_K, in panels of KERN_PANEL = 64
- * outputs, each one piece of memory that decoding reads from first byte to last:
+ * outputs, each contiguous and read by decoding from first byte to last:
  *     int8:  panel[p]: u8 [n_k/4][64][4], then f32 scale [64]
  * u8 holds q + 128, W[o,k] is about scale[o] * q, q in -127 … 127 (int8.h has the corner cases; a
- * checkpoint's own integers may have -128); past n_in and past n_out q is 0. Unsigned weights and
- * signed activations are what vpdpbusd multiplies without another instruction; the 128 is taken off
- * again by the row's sum.
+ * checkpoint's own integers may have -128); past n_in and past n_out q is 0. vpdpbusd multiplies
+ * unsigned weights by signed activations without further instructions; the offset of 128 is
+ * subtracted by means of the row's sum.
  *
- * The sum over K is of integers: exact, so it has no order, and every variant gives the same bits
- * whatever it cuts K or the rows into. |sum| < 2^31 holds up to KERN_INT8_IN_MAX inputs; between,
- * sums wrap. */
+ * The sum over K is an exact integer sum, so every variant gives the same bits for any tiling of K
+ * and rows. |sum| < 2^31 holds up to KERN_INT8_IN_MAX inputs; intermediate sums may wrap. */
 #ifndef QUIRE_KERNELS_OPS_OPS_INT8_H
 #define QUIRE_KERNELS_OPS_OPS_INT8_H
 #include "kernels/ops/ops.h"
 
-#define KERN_INT8_K      64u     /* bytes: what the tile instructions take of K at a time */
-#define KERN_INT8_SUM    32u     /* neighbours in one of quant_rows' sums */
+#define KERN_INT8_K      64u     /* bytes of K per tile instruction */
+#define KERN_INT8_SUM    32u     /* adjacent columns per sum of quant_rows */
 #define KERN_INT8_IN_MAX 131072u /* inputs: 128 * 127 * this < 2^31 */
 
 struct quant_row {
@@ -35,8 +33,8 @@ struct quant_row {
 struct quant_rows_args {
     int8_t *q;              /* 64-byte aligned */
     struct quant_row *rows; /* [n_row] */
-    int16_t *sums; /* [n_row][q_stride / KERN_INT8_SUM] of that many neighbours each, up to where
-                      the zeros end; NULL: not wanted */
+    int16_t *sums; /* [n_row][q_stride / KERN_INT8_SUM] of adjacent columns, including the zeros
+                    * at the end; NULL: not computed */
     const float *x;
     const uint32_t *order; /* [n_col] each number below it once; NULL: 0, 1, 2 … */
     uint32_t n_row, n_col;
@@ -50,7 +48,7 @@ struct pack_int8_args {
     enum dtype src_dtype;
     uint32_t n_out, n_in; /* n_in at most KERN_INT8_IN_MAX */
     uint32_t row_start, n_out_total;
-    /* Not NULL: int8 that is there already, instead of src (the CPU takes it by kern_int8_set). */
+    /* Not NULL: weights already in int8, instead of src (on the CPU: kern_int8_set). */
     const int8_t *q;     /* [n_out, n_in] */
     const float *scales; /* [n_out] */
 };

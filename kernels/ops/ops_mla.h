@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ops_mla - arguments of attention over a cache of latents (multi-head latent attention,
- * arXiv:2405.04434), with K's up-projection multiplied into q and V's left to the caller.
+ * arXiv:2405.04434), with K's up-projection multiplied into q; V's up-projection is applied by the
+ * caller.
  *
  * A token has one vector for all heads, C[c,:]: its latent, n_value columns, then the rotated part
  * of its key, n_key - n_value columns. With b = 0 … pos, the position of token t:
@@ -8,7 +9,7 @@
  *     out[t,h,:] = sum_c softmax(s)[c] * C[c, 0 … n_value-1]
  * q[t,h,:] is the head's q without rotation times its K up-projection (n_value columns), then its
  * rotated part. Cache of one layer: [n_block][KERN_BLOCK][n_key], F32, BF16 or F8_E4M3 (no scale;
- * beyond 448 is 448). f32 throughout, order: ref/mla.c. Threads: as ops.h. */
+ * magnitudes above 448 become 448). f32 throughout, order: ref/mla.c. Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_OPS_OPS_MLA_H
 #define QUIRE_KERNELS_OPS_OPS_MLA_H
 #include "kernels/ops/ops_attention.h"
@@ -30,7 +31,7 @@ struct mla_args {
     uint32_t n_row;
 };
 
-/* Row i of x becomes the token at slot[i] of the cache (KERN_NO_SLOT: it does not). */
+/* Store row i of x at position slot[i] of the cache (KERN_NO_SLOT: not stored). */
 struct mla_store_args {
     void *cache;
     enum dtype kv_dtype;

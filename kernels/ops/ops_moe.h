@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops_moe - arguments of the kernels for mixtures of experts: which experts a row of activations
- * takes, and the sum of what they make of it.
+/* ops_moe - arguments of the kernels for mixtures of experts: the choice of experts for each row of
+ * activations, and the weighted sum of their outputs.
  *
  *     scores = W_router x                            linear
  *     experts, weights = moe_route(scores)               the n_used best, by ascending number
  *     y_e = down_e(silu(gate_e x) * up_e x)          linear, for the rows that took expert e
- *     x += sum_e weight_e * y_e                      combine, by ascending number
+ *     x += sum_e weight_e * y_e                      moe_combine, by ascending number
  *
- * What a row takes and the order in which it is added up depend on the row alone.
+ * The experts of a row and the order of their sum depend on that row only.
  * Source: arXiv:2101.03961, and the model cards of Mixtral and Qwen3.
  *
- * On a device the counts are not known where the launches are ordered, so all experts of a layer
- * are one launch. A place is a row and one of the experts that it takes; moe_group_rows puts the
- * places of an expert side by side:
+ * On a device the host launches kernels before it knows how many rows each expert has, so all
+ * experts of a layer share one launch. A place is a pair of a row and one of its experts;
+ * moe_group_rows sorts the places by expert:
  *
  *     experts  row 0: 1 4    row 1: 0 4    row 2: 1 2
  *     places   0         1         2         3         4         5
@@ -26,12 +26,12 @@
 #include "kernels/ops/ops_fp8.h"
 #include "kernels/ops/ops_int4.h"
 
-/* The n_used experts with the largest x[i,:], of equal ones those with the lower number; they are
- * written by ascending number.
+/* The n_used experts with the largest x[i,:] (the lower number first among equal ones), written by
+ * ascending number.
  *     e[j] = exp(x[i,j] - max_j x[i,j]);  p[j] = e[j] / sum_j e[j], j ascending
- *     weights = p of those taken, or (renormalize) p / their sum, numbers ascending
- * each step rounded to f32. NaN counts as -inf; a row of nothing but these takes the first experts.
- * p = 0 where the sum is not above 0, and is not renormalized then. */
+ *     weights = p of the chosen experts, or (renormalize) p / their sum, numbers ascending
+ * each step rounded to f32. NaN counts as -inf; a row of -inf only takes the first experts. p = 0
+ * where the sum is not above 0, and is not renormalized then. */
 struct moe_route_args {
     const float *x; /* [n_row, n_expert] */
     size_t x_stride;
@@ -52,7 +52,7 @@ struct moe_combine_args {
     uint32_t n_row, n_col, n_used;
 };
 
-/* The sort of that picture: stable, so the rows of an expert ascend. */
+/* Sort the places as in the picture above; the sort is stable, so the rows of an expert ascend. */
 struct moe_group_rows_args {
     const uint32_t *experts; /* [n_row, n_used], each below n_expert and once in a row */
     uint32_t n_row, n_used, n_expert;
@@ -61,13 +61,13 @@ struct moe_group_rows_args {
     uint32_t *places; /* [n_row, n_used] */
 };
 
-/* The experts' matrices, alike in everything, and the places that each has. */
+/* The experts' matrices, of one shape and format, and the places of each expert. */
 struct groups {
     size_t w_stride; /* bytes from an expert's matrix to the next one's */
     uint32_t n_group;
     const uint32_t *starts; /* [n_group + 1], starts[n_group] at most by.n_row; places past it are
                                not written */
-    const uint32_t *rows;   /* [by.n_row] the row of x of each place; NULL: its own number */
+    const uint32_t *rows;   /* [by.n_row] the row of x of each place; NULL: the place's number */
 };
 /* linear (linear_int8, linear_fp8, linear_fp8_block), with the matrix of expert e for the places
  * starts[e] … starts[e + 1] - 1: by.w is that of expert 0; by.bias NULL, no accumulate. A place
@@ -96,10 +96,10 @@ struct linear_w4a16_grouped_args {
     struct linear_grouped_args as;
 };
 
-/* y[p,c] = x[r,order[c]], r = of.rows ? of.rows[p] : p, and y_rows[p] = x_rows[r]: rows as products
- * with weights whose inputs have an order take them (struct packed). With groups each place by the
- * order of its expert: `order` is that of expert 0, the next one's is of.w_stride bytes further.
- * of.n_group 0: all n_row rows by `order`, of.starts is not read. */
+/* y[p,c] = x[r,order[c]], r = of.rows ? of.rows[p] : p, and y_rows[p] = x_rows[r]: permutes inputs
+ * for weights with act-order (packed.order). With groups each place uses the order of its expert:
+ * `order` is that of expert 0, the next expert's is of.w_stride bytes further. of.n_group 0: all
+ * n_row rows by `order`, of.starts is not read. */
 struct permute_cols_args {
     void *y;
     const void *x;
@@ -112,8 +112,8 @@ struct permute_cols_args {
     struct groups of;
 };
 
-/* y[i,c] = fma(share, x[i,c], y[i,c]), share = 1 / (1 + exp(-scores[i * score_stride])): what all
- * rows take of one expert, each as much as its score says. Source: Qwen2-MoE's model card. */
+/* y[i,c] = fma(share, x[i,c], y[i,c]), share = 1 / (1 + exp(-scores[i * score_stride])): the shared
+ * expert, which every row uses, scaled by the row's score. Source: Qwen2-MoE's model card. */
 struct moe_add_shared_args {
     float *y; /* [n_row, n_col] */
     size_t y_stride;

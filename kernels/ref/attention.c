@@ -3,7 +3,7 @@
  * with c from max(0, pos + 1 - window) to pos.
  *
  * Order, all f32 (bf16 and int8 K and V are expanded exactly). In each split of 1024 positions of
- * the sequence (attention_split.h) that the row sees something of:
+ * the sequence (attention_split.h) that contains positions of the row's context:
  *   s[c]   one accumulator from +0, fused multiply-adds over d = 0, 1, …; int8: * scale of K; *
  *          scale; the soft cap
  *   m      largest s (a NaN never is)
@@ -11,8 +11,8 @@
  *   total  16 lanes from +0, lane l adds p of the positions c with c % 16 == l, ascending;
  *          folded by halves; int8: then p[c] = p[c] * scale of V
  *   sum    one accumulator per element from +0, fused multiply-adds over c ascending
- * The first split's m, total and sum are the row's; a later split (m', total', sum') joins them, one
- * fused multiply-add an element:
+ * A row starts with the first split's m, total and sum; later splits (m', total', sum') join them,
+ * one fused multiply-add an element:
  *   m' > m    f = exp(m - m'):  total = total f + total', sum = sum f + sum', m = m'
  *   else      f = exp(m' - m):  total = total' f + total, sum = sum' f + sum
  * with sinks then total = total + exp(sink - m); and out = sum * (1 / total). None of it depends on

@@ -30,7 +30,7 @@ static inline void element_set(void *p, enum dtype dtype, size_t i, float f)
         ((uint16_t *)p)[i] = dtype == DT_F16 ? f32_to_f16(f) : f32_to_bf16(f);
 }
 
-/* Where W[o,k] is in the packed layout of ops.h, in elements. */
+/* Index of W[o,k] in the packed layout of ops.h, in elements. */
 static inline size_t packed_index(enum dtype dtype, uint32_t n_in, uint32_t o, uint32_t k)
 {
     size_t panel = o / KERN_PANEL, lane = o % KERN_PANEL;
@@ -41,8 +41,8 @@ static inline size_t packed_index(enum dtype dtype, uint32_t n_in, uint32_t o, u
     return (panel * n_in + k) * KERN_PANEL + lane;
 }
 
-/* Where K[d] of one token is in the cache, in elements from the start of its block and head. int8
- * lies as f32 does. */
+/* Index of K[d] of one token in the cache, in elements from the start of its block and head. int8
+ * has the layout of f32. */
 static inline size_t k_index(enum dtype dtype, uint32_t d, uint32_t offset)
 {
     if (dtype == DT_BF16)

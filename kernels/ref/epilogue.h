@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* finish - bias, old y, gating and rounding; formula: ops.h. The steps are in this order, each
- * rounded to f32: + bias, + y, or + bias of both, then silu_mul's (ref/silu_mul.c).
+/* epilogue - bias, old y, gating and rounding; formula: ops.h. Order of the steps, each rounded to
+ * f32: + bias, + y; gated: + bias of both, then those of silu_mul (ref/silu_mul.c).
  * Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_REF_EPILOGUE_H
 #define QUIRE_KERNELS_REF_EPILOGUE_H

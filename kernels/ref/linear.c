@@ -4,8 +4,8 @@
  * Order: one f32 accumulator per output, from +0, one fused multiply-add for each k. With f32 or
  * f16 x: k = 0, 1, 2, … With bf16 x and W, as vdpbf16ps does it: pairs in order, the odd element of
  * a pair before the even one (1, 0, 3, 2, …), subnormal inputs and sums taken as zero; an odd n_in
- * has a last pair whose odd product is 0. (That the instruction is exactly this was tried on 39
- * million random operands, Zen 5, 2026-11.) Then + bias, then + the old y. */
+ * has a last pair whose odd product is 0. (The instruction was verified to compute exactly this on
+ * 39 million random operands, Zen 5, 2026-11.) Then + bias, then + the old y. */
 #include <float.h>
 #include <math.h>
 #include "kernels/ref/panels.h"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Place after place by the plain product, of a row each. */
+/* Each place is computed by the plain product of one row. */
 #include "kernels/ref/element.h"
 #include "kernels/variants.h"
 
-struct place {  /* what differs */
+struct place {  /* arguments that differ between the types */
     size_t row; /* of x */
     size_t w;   /* bytes from expert 0's matrix */
 };

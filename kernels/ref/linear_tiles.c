@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* linear with bf16 x and bf16 W in the order of TDPBF16PS; what kcheck holds linear_amx to. Formula
- * and everything else: ref/linear.c.
+/* linear with bf16 x and bf16 W in the order of TDPBF16PS; kcheck compares linear_amx with it.
+ * Formula and all else: ref/linear.c.
  *
  * Order: one f32 accumulator per output, from +0, and blocks of 32 along k. In a block the products
  * of even k and those of odd k are summed apart, each from +0, one fused multiply-add for each k in
  * ascending order; the accumulator takes the sum of the two. Each step is rounded once, subnormal
- * inputs and results are zero. The last block may be shorter. (That the instruction is exactly this
- * was tried on 768000 random sums, Sapphire Rapids, 2026-11; Intel SDM volume 2 says the same.) */
+ * inputs and results are zero. The last block may be shorter. (The instruction was verified to
+ * compute exactly this on 768000 random sums, Sapphire Rapids, 2026-11; Intel SDM volume 2 has the
+ * same definition.) */
 #include <float.h>
 #include <math.h>
 #include "kernels/ref/panels.h"

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows to the nearest numbers of the cache's type, in place; the cache's picture is in ops_mla.h.
- * */
+/* Store rows, rounded to the cache's type; layout of the cache: ops_mla.h. */
 #include "kernels/ops/e4m3.h"
 #include "kernels/ops/ops_mla.h"
 #include "kernels/ref/element.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A counting sort; starts is where it counts. Thread 0 does it. */
+/* A counting sort on thread 0; `starts` holds the counts. */
 #include "kernels/variants.h"
 
 void moe_group_rows_ref(const struct moe_group_rows_args *a, const struct kern_exec *x)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The definition is ops_moe.h's. The output is where the best so far stand, best first; then they
- * are put in the order of their numbers. */
+/* Definition: ops_moe.h. The output arrays hold the best experts so far, best first; at the end
+ * they are sorted by number. */
 #include <math.h>
 #include "kernels/tiling/split.h"
 #include "kernels/variants.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The order and the roundings are those of ref/rms_norm.c, and for int8 of ref/quant_rows.c: what
- * comes out are the bits that the two give one after the other. */
+/* The order and the roundings are those of ref/rms_norm.c, and for int8 of ref/quant_rows.c: the
+ * results have the bits of the two operations in sequence. */
 #include <math.h>
 #include "kernels/ops/int8_layout.h"
 #include "kernels/ref/element.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An output's scale is that of its row as an e4m3 vector (fp8.h), or comes with its bytes. Threads,
- * fused matrices and the padding of the last panel: as ref/pack.c. */
+/* An output's scale is computed from its row (fp8.h), or given with its e4m3 bytes. Threads, fused
+ * matrices and the padding of the last panel: as ref/pack.c. */
 #include "kernels/ops/e4m3.h"
 #include "kernels/ops/fp8.h"
 #include "kernels/ops/int8_layout.h"

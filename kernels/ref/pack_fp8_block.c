@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Threads, fused matrices and the padding of the last panel: as ref/pack.c. A group is within one
- * panel, so the thread that has its first output has all of it. */
+ * panel, so one thread packs all of it. */
 #include "kernels/ops/int8_layout.h"
 #include "kernels/ref/panels.h"
 #include "kernels/variants.h"

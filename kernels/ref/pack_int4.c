@@ -6,8 +6,8 @@
  *     q     = rint(w / scale) + zero, cut to 0 … 15
  *     error = sum of (w - scale * (q - zero))^2, in 16 sums by column number, folded by halves
  * The first attempt with the least error is taken. A group with a NaN or an infinity, or with a
- * range that f16 cannot hold, has scale NaN: it ends in the logits, where it is noticed. Threads,
- * fused matrices and the padding of the last panel: as ref/pack.c. */
+ * range that f16 cannot hold, has scale NaN: it propagates to the logits, where sampling reports
+ * it. Threads, fused matrices and the padding of the last panel: as ref/pack.c. */
 #include "kernels/kern.h"
 #include "kernels/tiling/int4_fit.h"
 #include "kernels/ref/panels.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* panels - the loops that the reference's packers, and those that its products, have in common.
- * Threads: as ops.h; a thread has whole panels. */
+/* panels - loops over panels shared by the reference's packers, and those shared by its products.
+ * Threads: as ops.h; a thread computes whole panels. */
 #ifndef QUIRE_KERNELS_REF_PANELS_H
 #define QUIRE_KERNELS_REF_PANELS_H
 #include <stdbool.h>
@@ -19,8 +19,8 @@ struct ref_pack { /* of a packer's arguments */
     (&(struct ref_pack){(a)->n_out, (a)->row_start, (a)->n_out_total, of_row, a})
 
 /* This thread's outputs row_start … row_start + n_out - 1; the call that ends at n_out_total also
- * does the rest of the last panel, so that fused matrices packed by several calls are complete
- * after all of them. */
+ * zeroes the rest of the last panel, so that fused matrices packed by several calls are complete
+ * after the last call. */
 static inline void ref_pack(const struct ref_pack *p, const struct kern_exec *x)
 {
     const uint32_t row_end = p->row_start + p->n_out, first = p->row_start / KERN_PANEL;

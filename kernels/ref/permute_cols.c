@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The formula is in ops_moe.h: numbers are moved, none is changed. */
+/* Formula: ops_moe.h; elements are moved unchanged. */
 #include <string.h>
 #include "kernels/tiling/split.h"
 #include "kernels/variants.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Three operations one after the other on each row; theirs are the order and the roundings. */
+/* Three operations in sequence on each row, with their order and roundings. */
 #include "kernels/tiling/split.h"
 #include "kernels/variants.h"
 

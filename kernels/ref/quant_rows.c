@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* scale = max |x| / 127, q = x * (127 / max |x|) in f32 to the nearest integer, ties to even; what
- * is not finite or next to nothing: int8.h. */
+/* scale = max |x| / 127, q = x * (127 / max |x|) in f32 to the nearest integer, ties to even;
+ * non-finite and tiny vectors: int8.h. */
 #include "kernels/ops/int8_layout.h"
 #include "kernels/ref/int8.h"
 #include "kernels/tiling/split.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* scale = max |x| / 448, q = x * (448 / max |x|) in f32 to the nearest e4m3, ties to even; what is
- * not finite or next to nothing: fp8.h. */
+/* scale = max |x| / 448, q = x * (448 / max |x|) in f32 to the nearest e4m3, ties to even;
+ * non-finite and tiny vectors: fp8.h. */
 #include "kernels/ops/e4m3.h"
 #include "kernels/ops/fp8.h"
 #include "kernels/ops/int8_layout.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Each 128 columns of a row as quant_rows_fp8 takes a whole one. */
+/* Each 128 columns of a row are quantized as quant_rows_fp8 quantizes a row. */
 #include "kernels/ops/e4m3.h"
 #include "kernels/ops/fp8.h"
 #include "kernels/ops/int8_layout.h"

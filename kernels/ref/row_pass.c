@@ -40,7 +40,7 @@ static double chunk_sum(const struct row_pass_args *a, const float *x, uint32_t 
     return sum;
 }
 
-/* What the pass makes of element i. */
+/* Apply the pass to element i. */
 static void visit(const struct row_pass_args *a, uint32_t i)
 {
     float v = a->x[i];

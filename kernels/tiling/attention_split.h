@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* attention_spans - how attention cuts a context, and whose contexts go to several threads. Private
- * to kernels/.
+/* attention_split - how attention splits a context, and which contexts several threads share.
+ * Private to kernels/.
  *
- * A context is cut into splits of ATTENTION_SPLIT positions of its sequence (0 … 1023, 1024 … 2047
- * …), wherever a chunk, a window or an item begins. Softmax runs over a split as over a context of
- * its own; splits are joined in ascending order (ref/attention.c). So bits depend on a row's
- * position only, scratch does not grow with the context, and the splits of one row may be computed
- * by several threads: each leaves a part, and attention_join joins them when all are there.
+ * A context is cut into splits of ATTENTION_SPLIT absolute positions of its sequence (0 … 1023,
+ * 1024 … 2047 …), independent of chunks, windows and items. Each split has its own softmax; splits
+ * are joined in ascending order (ref/attention.c). So bits depend on a row's position only, scratch
+ * does not grow with the context, and several threads may compute the splits of one row: each
+ * stores a partial result, and attention_join joins them after a barrier.
  *
- * A part is one row of one split: sums [partial_dim], then the largest score and the sum of weights; a
- * row that sees nothing of the split has weights 0. Where a sequence's parts are: by KV head, then
- * split, then row, one sequence that is split after the other in a->parts.
+ * A partial result is of one row and one split: sums [partial_dim], then the largest score and the
+ * sum of weights; the weights of a row without positions in the split are 0. a->parts holds those
+ * of one split sequence after the other, each ordered by KV head, then split, then row.
  *
- * Which sequences are split is decided from the numbers of the call alone, by every thread for
- * itself: those decoding (all rows of a KV head are one item) whose items are a large piece of a
- * thread's share, and only when the items as they are would leave threads waiting.
+ * Every thread decides from the arguments only, and so all alike, which sequences are split:
+ * sequences in decode (all rows of a KV head are one item) whose items are a large part of a
+ * thread's share, and only if threads would be idle otherwise.
  * Threads: pure functions. */
 #ifndef QUIRE_KERNELS_TILING_ATTENTION_SPLIT_H
 #define QUIRE_KERNELS_TILING_ATTENTION_SPLIT_H
@@ -23,12 +23,12 @@
 #include "kernels/tiling/split.h"
 
 #define ATTENTION_SPLIT 1024u /* positions, a multiple of 256 (DOT_TILE); changes bits */
-#define PARTIAL_EXTRA   16u   /* floats behind the sums: max, total, and up to a line */
-#define SPLIT_SEQS      4u    /* of the longest context: parts that there is room for */
-#define SPLIT_SHARES    8u    /* an item of less than this part of a thread's share is not cut */
-#define SPLIT_WASTE     8u    /* nothing is cut while no thread has 1 / this more than its share */
+#define PARTIAL_EXTRA   16u   /* floats after the sums: max, total, padding to a cache line */
+#define SPLIT_SEQS      4u    /* sequences of the longest context whose partial results fit */
+#define SPLIT_SHARES    8u    /* an item below 1 / this of a thread's share is not split */
+#define SPLIT_WASTE     8u    /* items are split if some thread has 1 / this more than its share */
 
-struct partial_row { /* of one row: of a split, or of those joined so far */
+struct partial_row { /* one row's result for a split, or for the splits joined so far */
     float *sum;      /* [partial_dim] */
     float max, total;
 };
@@ -46,7 +46,7 @@ static inline size_t partial_stride(uint32_t head_dim) /* floats of one row of o
 struct seq_shape { /* of one sequence in one KV head */
     uint32_t n_row;
     uint32_t first_split, n_split;
-    uint64_t cost; /* positions that rows walk, about, and some for having them */
+    uint64_t cost; /* about the positions that the rows read, plus a constant per row */
 };
 
 static inline struct seq_shape seq_shape(const struct attention_args *a,
@@ -67,17 +67,17 @@ static inline size_t seq_partial_floats(const struct attention_args *a, const st
 }
 
 struct split_plan {
-    uint64_t least; /* cost of an item above which it is cut; UINT64_MAX: none is */
-    size_t used;    /* floats of a->parts, by the sequences so far */
+    uint64_t least; /* items with a greater cost are split; UINT64_MAX: none */
+    size_t used;    /* floats of a->parts used by the sequences so far */
 };
 
-/* May the sequence be split at all? */
+/* True if the sequence may be split. */
 static inline bool seq_can_split(const struct seq_shape *q)
 {
     return q->n_split > 1 && q->n_row <= KERN_ATTENTION_ROWS;
 }
 
-/* Is this sequence split? Asked once for each sequence of the call, in order. */
+/* True if this sequence is split. Call it once for each sequence of the call, in order. */
 static inline bool split_plan_has(struct split_plan *p, const struct attention_args *a,
                                   const struct seq_shape *q)
 {
@@ -88,8 +88,8 @@ static inline bool split_plan_has(struct split_plan *p, const struct attention_a
     return true;
 }
 
-/* What the busiest thread would have to do, times nth, when no sequence is split: as
- * attention_item_loop hands items out, a prompt's as if they were endlessly small. */
+/* Cost of the busiest thread, times nth, if no sequence is split: items are assigned as in
+ * attention_item_loop, those of prompts as if infinitely small. */
 static inline uint64_t split_busiest(const struct attention_args *a, uint64_t total, uint32_t nth)
 {
     uint64_t done = 0, load = 0, most = total;
@@ -126,7 +126,8 @@ static inline struct split_plan split_plan_make(const struct attention_args *a, 
     return p;
 }
 
-/* Parts of a KV head and split (from first_split on) of a sequence whose parts begin at `base`. */
+/* Partial results of a KV head and split (counted from first_split) of a sequence whose results
+ * begin at `base`. */
 static inline float *partial_at(const struct attention_args *a, const struct seq_shape *q,
                                 size_t base, uint32_t kv_head, uint32_t i_split)
 {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dot_scratch - what attention by dot-product instructions keeps in a thread's scratch. Private to
- * kernels/; the way it is used: avx512/attention_dot.h. Threads: pure functions. */
+/* dot_scratch - a thread's scratch of attention by dot-product instructions
+ * (avx512/attention_dot.h). Private to kernels/. Threads: pure functions. */
 #ifndef QUIRE_KERNELS_TILING_DOT_SCRATCH_H
 #define QUIRE_KERNELS_TILING_DOT_SCRATCH_H
 #include "kernels/tiling/attention_split.h"
 
 #define DOT_TILE  256u /* positions of the online softmax, a multiple of 64; changes bits */
 #define DOT_ROWS  64u  /* (token, head) rows that share K and V */
-#define DOT_GROUP 64u  /* positions that are scored at a time */
+#define DOT_GROUP 64u  /* positions scored at once */
 
 /* Row lengths are head_dim rounded up. K is only copied when it is int8. */
 struct dot_scratch {
@@ -19,7 +19,7 @@ struct dot_scratch {
     uint16_t *k;  /* [DOT_GROUP / KERN_BLOCK][dim / 2][KERN_BLOCK][2] bf16 */
     float *max;   /* [DOT_ROWS] of the split's scores so far */
     float *total; /* [DOT_ROWS] of the split's weights so far */
-    float *parts; /* [DOT_ROWS] parts of the splits so far */
+    float *parts; /* [DOT_ROWS] partial results of the splits so far */
     uint32_t dim; /* head_dim rounded up to 32 */
 };
 
@@ -30,7 +30,7 @@ static inline size_t dot_scratch_bytes(uint32_t head_dim)
            (DOT_TILE + DOT_GROUP) * dim * 2;
 }
 
-/* Cuts `base` (64-byte aligned, dot_scratch_bytes) into the parts. */
+/* Divide `base` (64-byte aligned, dot_scratch_bytes) among the members. */
 static inline void dot_scratch_cut(struct dot_scratch *r, void *base, uint32_t head_dim)
 {
     const size_t dim = partial_dim(head_dim);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* int4_tile_loop - what linear_w4a8 keeps in scratch, and one group's work as a variant sees it; private
- * to kernels/. The loops are in wide/int4.h, those of tiles in amx/linear_w4a8.c:
+/* int4_scratch - scratch of linear_w4a8 and the arguments of its kernel for one group; private to
+ * kernels/. The loops are in wide/int4.h, and with AMX tiles in amx/linear_w4a8.c:
  *
  *     for row blocks of at most KERN_LINEAR_ROWS    W is read once per block
  *       for panels of this thread                   one contiguous stream of memory
  *         for groups                                scales and zeros to f32
- *           for tiles of rows                       a part of the next group is asked for
+ *           for tiles of rows                       a part of the next group is prefetched
  *             sums of integers
  *             acc += scale * (sum - zero * sum of x)
  *             of the last group: * the row's scale + bias, + y, store
@@ -17,7 +17,7 @@
 #include "kernels/tiling/split.h"
 
 #define INT4_SUM_ROWS 12u  /* of a tile, at most */
-#define INT4_X_SUMS   256u /* groups whose sums of x are made at a time */
+#define INT4_X_SUMS   256u /* groups whose sums of x are computed at once */
 
 struct int4_scratch { /* every member starts at a multiple of 64 bytes */
     float acc[KERN_LINEAR_ROWS][KERN_PANEL];
@@ -30,7 +30,7 @@ struct int4_scratch { /* every member starts at a multiple of 64 bytes */
 #define INT4_TILES_ROWS   512u /* of a block, at most */
 #define INT4_TILES_UNITS  (INT4_TILES_ROWS / 32 * 2 + 1)
 #define INT4_TILES_K      4096u /* of a slice, at most: 256 KiB of weights */
-#define INT4_TILES_GROUPS 4u    /* whose sums are added at a time, at most */
+#define INT4_TILES_GROUPS 4u    /* added at once, at most */
 #define INT4_TILES_SUMS   1024u /* of a unit: 32 rows x 32 outputs or 16 x 64 */
 
 struct int4_tiles_scratch { /* of amx/linear_w4a8.c */
@@ -45,7 +45,7 @@ struct int4_part { /* a block of rows times one group of a panel */
     const int16_t *sums; /* of all rows of x */
     struct int4_scratch *s;
     const uint8_t *w;    /* the group */
-    const uint8_t *next; /* the group that will follow */
+    const uint8_t *next; /* the next group, to be prefetched */
     size_t row;          /* the block's first */
     uint32_t n_row, k;   /* k: the group's first input */
     uint32_t o;          /* the panel's first output */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* int8_tile_loop - linear_int8 around its tiles; private to kernels/, compiled into each variant.
+/* int8_tile_loop - the tile loop of linear_int8; private to kernels/, compiled into each variant.
  * Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_TILING_INT8_TILE_LOOP_H
 #define QUIRE_KERNELS_TILING_INT8_TILE_LOOP_H
@@ -9,7 +9,7 @@
 
 struct int8_tiles {
     linear_tile_fn *const *tiles; /* [LINEAR_TILE]: tiles[r] does r + 1 rows */
-    int32_t weight_offset;        /* what they take a weight for more than it is: 128 or 0 */
+    int32_t weight_offset;        /* offset of the weights in the tiles' sums: 128 or 0 */
 };
 
 struct int8_call {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* linear_tile - what a micro-kernel of linear and linear_int8 is given, and what all of them do
- * alike. Private to kernels/; the loops around them: linear_tile_loop.h. Threads: pure functions. */
+/* linear_tile - arguments and shared code of the micro-kernels of linear and linear_int8. Private
+ * to kernels/; the loops around them: linear_tile_loop.h. Threads: pure functions. */
 #ifndef QUIRE_KERNELS_TILING_LINEAR_TILE_H
 #define QUIRE_KERNELS_TILING_LINEAR_TILE_H
 #include <stddef.h>
@@ -8,7 +8,7 @@
 
 #define LINEAR_TILE \
     6u /* rows: 6 x 64 outputs are 24 vectors of 16, which leaves 8 registers for W and x */
-struct linear_next { /* what is asked for meanwhile */
+struct linear_next { /* memory to prefetch meanwhile */
     const char *p;
     size_t step; /* bytes in each step along K */
 };
@@ -25,15 +25,15 @@ typedef void linear_tile_fn(const struct linear_tile *t);
 
 #define LINEAR_PREFETCH 2048 /* bytes; see kernels/README.md, "prefetch" */
 
-/* What the caller has seen to, said to compilers and analyzers: it checks nothing. */
+/* A condition that the caller guarantees, for compilers and analyzers; it is not checked. */
 #define LINEAR_ASSUME(what)          \
     do {                             \
         if (!(what))                 \
             __builtin_unreachable(); \
     } while (0)
 
-/* Ask for what a step asks for, `step` bytes from p on; n_line: lines of the panel that it reads.
- * Past the end of the weights it does nothing. */
+/* Prefetch `step` bytes from p on; n_line: cache lines of the panel that the step reads. Has no
+ * effect past the end of the weights. */
 static inline __attribute__((always_inline)) void linear_prefetch(const char *p, size_t step,
                                                                   const int n_line)
 {

@@ -1,23 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* linear_tile_loop - the loops around the micro-kernels of linear; private to kernels/, compiled into
- * each variant.
+/* linear_tile_loop - the loops around the micro-kernels of linear; private to kernels/, compiled
+ * into each variant.
  *
  * A micro-kernel (linear_tile.h) adds a slice of K to the sums of 1 to LINEAR_TILE rows x one
- * panel, in the order of ref/linear.c. Sums wait in scratch between slices; storing and reloading
- * an f32 changes no bit, so slices, tiles and row blocks are free to be what is fast:
+ * panel, in the order of ref/linear.c. Sums are kept in scratch between slices; storing and
+ * reloading an f32 changes no bit, so the sizes of slices, tiles and row blocks are chosen for
+ * speed:
  *
  *     for row blocks of at most KERN_LINEAR_ROWS    W is read once per block
  *       for panels of this thread                   one contiguous stream of memory
  *         for slices of K                           64 x slice weights stay in L1 …
  *           for tiles of LINEAR_TILE rows           … while every tile of the block uses them
- *             the tile                              and a part of the next slice is asked for
+ *             the tile                              and a part of the next slice is prefetched
  *             of the last slice: + bias, + y, store while the next tile's sums begin
  *
- * The next slice is asked for evenly, by each tile its part: all of it during one tile would make
- * that tile wait for memory. One tile's worth of rows or fewer (decoding) has nothing to reuse: one
- * slice, the panel is read from first byte to last.
- * What the elements are, how a panel lies and what becomes of its sums is the form's; the loops are
- * the same for floats and for small integers (whose sums are int32 in the same places).
+ * Each tile prefetches its part of the next slice: a prefetch of the whole slice during one tile
+ * would make that tile wait for memory. With rows for one tile or less (decoding) no weights are
+ * reused: there is one slice, and the panel is read from first byte to last. struct linear_form
+ * describes the elements, the panel's layout and the epilogue; the loops are the same for floats
+ * and for integers (with int32 sums in the same memory).
  * Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_TILING_LINEAR_TILE_LOOP_H
 #define QUIRE_KERNELS_TILING_LINEAR_TILE_LOOP_H
@@ -25,9 +26,9 @@
 #include "kernels/wide/epilogue.h"
 #ifdef VEC_SUMS
 
-/* Bytes of a panel, at most. With what a tile takes of x and of the sums it stays in an L1 of
- * 32 KiB (Zen 4). Up to LINEAR_FEW tiles wait for memory rather than for arithmetic; then half, so
- * that the next slice comes in beside the one in use. */
+/* Maximum bytes of a slice of a panel: with a tile's x and sums it fits an L1 of 32 KiB (Zen 4). Up
+ * to LINEAR_FEW tiles are bound by memory; a slice is then half of it, so that L1 has room for the
+ * next slice too. */
 #define LINEAR_SLICE 20480u
 #define LINEAR_FEW   4u
 
@@ -35,7 +36,7 @@ struct linear_form {
     const void *x, *w;           /* first row; first panel */
     size_t x_bytes, x_element;   /* between rows; of one element */
     size_t panel_bytes, k_bytes; /* of a panel; of one k of a panel */
-    uint32_t k_step;             /* k that a step of a tile takes */
+    uint32_t k_step;             /* k per step of a tile */
     uint32_t n_k, n_row, n_out;
     linear_tile_fn *const *tiles; /* [LINEAR_TILE]: tiles[r] does r + 1 rows */
     struct epilogue y;
@@ -47,7 +48,7 @@ struct linear_panel { /* of a block of rows */
     const struct linear_form *f;
     float *sum;
     struct range rows;
-    uint32_t panel, next; /* next: the panel that will follow */
+    uint32_t panel, next; /* next: the following panel */
     linear_epilogue_fn *epilogue;
     const void *args;
 };
@@ -100,7 +101,7 @@ static inline __attribute__((always_inline)) void linear_panel(const struct line
         t.n_k = last ? f->n_k - k : slice;
         t.next.step = ahead;
         t.next.p = n_tile == 1 ? (const char *)t.w + LINEAR_PREFETCH : next;
-        /* tiles of equal size, so that none is left with one row */
+        /* tiles of equal size, so that no tile has one row only */
         for (uint32_t i = 0; i < n_tile; i++) {
             t.x = x + k * f->x_element;
             linear_rows(p, &t,

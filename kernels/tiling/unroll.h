@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* unroll - loops over arrays of vector registers must be unrolled whole, or the arrays live in
- * memory. UNROLL stands before such a loop; its bounds are constants once the function is
- * inlined. Threads: none. */
+/* unroll - full unrolling of loops over arrays of vector registers; without it the compiler keeps
+ * the arrays in memory. UNROLL precedes such a loop; its bounds are constants after inlining.
+ * Threads: none. */
 #ifndef QUIRE_KERNELS_TILING_UNROLL_H
 #define QUIRE_KERNELS_TILING_UNROLL_H
 

@@ -28,7 +28,7 @@ INLINE struct vec vec_erfc(struct vec s)
     return vec_mul(vec_mul(p, t), vec_fnma(e, low, e));
 }
 
-/* max(z, 0) - |z|/2 erfc(|z| / sqrt 2); the tail of what is above 30 is 0, of -inf NaN as in the
+/* max(z, 0) - |z|/2 erfc(|z| / sqrt 2); the tail above 30 is 0; -inf gives NaN, as in the
  * formula. */
 INLINE struct vec vec_gelu(struct vec z)
 {
@@ -80,7 +80,7 @@ INLINE void wide_activate_chunk(const struct activate_args *a, enum kern_act act
     }
 }
 
-/* A case each, so that no lane asks which it is. */
+/* One case per activation, so that the branch is outside the loop over columns. */
 INLINE void wide_activate(const struct activate_args *a, const struct kern_exec *x)
 {
     const struct range chunks = split(chunk_count(a->n_row, a->n_col), x);

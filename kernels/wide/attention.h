@@ -1,27 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attention on 16 lanes; formula and order: ref/attention.c.
  *
- * Rows are (token, head) pairs that share a KV head, token by token. An item of work is up to
- * KERN_ATTENTION_ROWS of them, so that K and V are read once for all; it goes split by split
- * (attention_split.h), each in three passes:
+ * Rows are (token, head) pairs that share a KV head, token by token. A work item has up to
+ * KERN_ATTENTION_ROWS of them, so that K and V are read once for all; it processes one split after
+ * the other (attention_split.h), each in three passes:
  *
  *   scores   lanes are the 16 tokens of a block; q is broadcast. Blocks x rows of sums
  *   softmax  row by row over the blocks
  *   values   lanes are 16 columns of V; p is broadcast. Rows x columns of sums in registers, taken
  *            a chunk of blocks at a time so that the chunk's V stays in the first-level cache
  *
- * int8: the scores are multiplied by K's scales lane by lane, and the softmax puts V's scales into
- * p, so that both passes read plain integers.
+ * int8: the scores are multiplied by K's scales lane by lane, and the softmax multiplies V's scales
+ * into p, so that the inner loops of both passes read plain integers.
  *
  * Scratch of an item:
  *   q     [head_dim][ROWS]             transposed: broadcasts are one stream
  *   s     [blocks of a split][ROWS][16]   scores, then p
- *   sum   [ROWS] parts of the split
- *   joined [ROWS] parts of the splits so far
+ *   sum   [ROWS] partial results of the split
+ *   joined [ROWS] partial results of the splits so far
  *
- * Each sum of the definition is one lane here, so tiles, chunks and which rows share an item
- * change no bit. Positions before a row's window or after its token are never multiplied in, not
- * even by 0: their K and V may be NaN.
+ * Each sum of the definition is one lane here, so no bit depends on tiles, chunks or the rows that
+ * share an item. Positions before a row's window or after its token are never multiplied, not even
+ * by 0, because their K and V may be NaN.
  * Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_WIDE_ATTENTION_H
 #define QUIRE_KERNELS_WIDE_ATTENTION_H
@@ -41,7 +41,7 @@ static void item_load_q(const struct item *it)
     }
 }
 
-/* Rows of the item's split to parts in it->sum. */
+/* Compute the partial results of the item's rows for its split, into it->sum. */
 static void item_attend(const struct item *it)
 {
     for (uint32_t c = it->begin / KERN_BLOCK * KERN_BLOCK; c < it->end;
@@ -61,11 +61,11 @@ static void item_attend(const struct item *it)
     }
 }
 
-/* A part joins those of the splits before it; both have room for partial_dim sums. */
+/* Join a partial result with those of the previous splits; both have partial_dim sums. */
 static void partial_join(float *to, const float *from, uint32_t dim)
 {
     const float max = to[dim], its_max = from[dim];
-    if (from[dim + 1] == 0) /* sees nothing of the split */
+    if (from[dim + 1] == 0) /* the row has no position in the split */
         return;
     if (to[dim + 1] == 0) {
         memcpy(to, from, (dim + 2) * sizeof *to);
@@ -81,14 +81,14 @@ static void partial_join(float *to, const float *from, uint32_t dim)
     to[dim] = above ? its_max : max;
 }
 
-/* What the sink of row r's head adds to the softmax's sum. */
+/* The term of the sink of row r's head in the softmax's sum. */
 static float item_sink(const struct item *it, uint32_t r, float max)
 {
     const float *sinks = it->a->sinks;
     return sinks ? vec_fold_max(vec_exp(vec_set(sinks[item_head(it, r)] - max))) : 0;
 }
 
-/* Row r of the item is whole. */
+/* Row r of the item is complete: store it to out. */
 static void partial_store(const struct item *it, uint32_t r, const float *part)
 {
     const uint32_t dim = it->a->head_dim;
@@ -106,7 +106,7 @@ static void item_run(const struct item *it)
     item_load_q(it);
     for (uint32_t c = it->begin; c < it->end; c = (c / ATTENTION_SPLIT + 1) * ATTENTION_SPLIT) {
         struct item one = item_of_split(it, c);
-        if (c == it->begin) /* the first split is what is joined */
+        if (c == it->begin) /* the first split starts the joined result */
             one.sum = it->joined;
         item_attend(&one);
         for (uint32_t r = 0; r < it->n_row && c != it->begin; r++)
@@ -118,7 +118,7 @@ static void item_run(const struct item *it)
         partial_store(it, r, it->joined + r * stride);
 }
 
-/* An item with its parts of the scratch. */
+/* An item with its scratch. */
 INLINE struct item item_room(const struct attention_args *a, const struct kern_exec *x)
 {
     const uint32_t most = a->context_max < ATTENTION_SPLIT ? a->context_max : ATTENTION_SPLIT;
@@ -138,7 +138,7 @@ INLINE void wide_attention(const struct attention_args *a, const struct kern_exe
     attention_item_loop(a, x, &of, ROWS, item_run);
 }
 
-/* Row r of an item that was split: its parts one after the other. */
+/* Row r of an item that was split: join its partial results in ascending order. */
 static void row_join(const struct item *it, uint32_t r, float *parts, uint32_t n_split)
 {
     const size_t step = it->n_row * it->sum_stride;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* attention_item - a piece of attention: the rows that share one pass over K and V, and where their
- * parts are in memory. See wide/attention.h.
+/* attention_item - a work item of attention: the rows that share one pass over K and V, and their
+ * scratch. See wide/attention.h.
  * Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_WIDE_ATTENTION_ITEM_H
 #define QUIRE_KERNELS_WIDE_ATTENTION_ITEM_H
@@ -20,12 +20,12 @@ struct item {
     const struct attention_seq *seq;
     uint32_t kv_head;
     uint32_t first, n_row;  /* rows first … first + n_row - 1 of this sequence and KV head */
-    struct pos_range limit; /* positions beyond it are another item's, or another split's */
+    struct pos_range limit; /* positions of this item; others belong to another item or split */
     uint32_t begin, end;    /* context positions of any row, within the limit */
-    uint32_t all_end;       /* without it */
-    float *part;            /* where its rows' parts go; NULL: to out */
+    uint32_t all_end;       /* the same without the limit */
+    float *part;            /* destination of the rows' partial results; NULL: results go to out */
     float *q, *s, *sum;     /* scratch */
-    float *joined;          /* scratch: rows of the splits so far, as parts */
+    float *joined;          /* scratch: partial results of the splits so far */
     size_t sum_stride;      /* partial_stride() */
     size_t head_bytes;      /* of K or V, one block and head */
 };
@@ -41,7 +41,7 @@ INLINE struct pos_range pos_range_cut(struct pos_range s, struct pos_range by)
     return (struct pos_range){begin, s.end < by.end ? s.end : by.end};
 }
 
-/* The context of row r of the item, as far as the limit goes; begin >= end where it sees none. */
+/* The context of row r of the item within the limit; begin >= end if it is empty. */
 INLINE struct pos_range item_range(const struct item *it, uint32_t r)
 {
     uint32_t end = it->seq->start + (it->first + r) / item_group(it->a) + 1;
@@ -59,7 +59,7 @@ INLINE void item_rows(struct item *it, uint32_t first, uint32_t n_row)
     it->all_end = it->seq->start + (first + n_row - 1) / item_group(it->a) + 1;
 }
 
-/* What of the item lies in the split of position c. */
+/* The item restricted to the split of position c. */
 INLINE struct item item_of_split(const struct item *of, uint32_t c)
 {
     const uint32_t begin = c / ATTENTION_SPLIT * ATTENTION_SPLIT;
@@ -95,8 +95,8 @@ INLINE const float *item_scales(const struct item *it, const void *block)
     return (const float *)(const void *)((const char *)block + kv_scales_at(it->a->head_dim));
 }
 
-/* Ask for the block of position c. The blocks of a sequence lie anywhere, so the hardware cannot
- * guess the next one: without this, decoding from memory runs at half the speed. */
+/* Prefetch the block of position c. The blocks of a sequence are scattered, so the hardware cannot
+ * predict the next one: without this prefetch, decoding runs at half the speed. */
 INLINE void item_prefetch(const struct item *it, const void *cache, uint32_t c)
 {
     if (c >= it->all_end)

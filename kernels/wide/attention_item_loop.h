@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* attention_item_loop - attention cut into items and shared among threads. See wide/attention_item.h.
- * Threads: as ops.h. */
+/* attention_item_loop - division of attention into work items and their assignment to threads. See
+ * wide/attention_item.h. Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_WIDE_ATTENTION_ITEM_LOOP_H
 #define QUIRE_KERNELS_WIDE_ATTENTION_ITEM_LOOP_H
 #include "kernels/wide/attention_item.h"
 
 typedef void item_fn(const struct item *it);
 
-/* How one sequence is cut. */
+/* The items of one sequence. */
 struct seq_cut {
     struct seq_shape shape;
     bool split;
-    size_t parts;     /* where its parts begin, in a->parts */
+    size_t parts;     /* offset of its partial results in a->parts */
     uint32_t rows;    /* of an item */
     uint32_t by_rows; /* items of a KV head and split */
     uint32_t n_item;
@@ -28,7 +28,7 @@ INLINE struct seq_cut seq_cut(const struct attention_args *a, const struct atten
     return c;
 }
 
-/* Fewer rows an item when there would not be enough items for all threads. */
+/* Rows per item: fewer if there are not enough items for all threads. */
 INLINE uint32_t rows_per_item(const struct attention_args *a, const struct split_plan *plan,
                               uint32_t most, uint32_t nth)
 {
@@ -60,14 +60,14 @@ INLINE void item_init(struct item *it, const struct seq_cut *c, uint32_t i)
     item_rows(it, first, n_row - first < c->rows ? n_row - first : c->rows);
 }
 
-/* Cost of an item: the positions its rows walk, plus some for having it. */
+/* Cost of an item: the positions that its rows read, plus a constant. */
 INLINE uint64_t item_cost(const struct item *it)
 {
     return (uint64_t)(it->end - it->begin + KERN_BLOCK) * it->n_row;
 }
 
-/* The items in order, of `most` rows or fewer; a thread takes those whose middle lies in its share
- * of the total cost. `of` has what is the same for all items. */
+/* The items in order, of at most `most` rows; a thread computes those whose middle is in its share
+ * of the total cost. `of` has the members that are the same for all items. */
 INLINE void attention_item_loop(const struct attention_args *a, const struct kern_exec *x,
                                 const struct item *of, uint32_t most, item_fn *run)
 {
@@ -93,8 +93,8 @@ INLINE void attention_item_loop(const struct attention_args *a, const struct ker
     }
 }
 
-/* Row r of a sequence in a KV head, whose n_split parts begin at `parts` with the first split's rows;
- * they may be overwritten. */
+/* Join row r of a sequence in a KV head; its n_split partial results begin at `parts` with the
+ * first split's rows, and may be overwritten. */
 typedef void join_fn(const struct item *it, uint32_t r, float *parts, uint32_t n_split);
 
 /* The rows of the sequences that attention_item_loop has split, shared among threads. */

@@ -114,8 +114,8 @@ INLINE void score_rows(const struct score_tile *t, const int rows, int n_block)
         score_typed(t, rows, n_block, DT_F32);
 }
 
-/* A tile may do more rows than are left: q and s have room for ROWS, and what it adds is not
- * read. */
+/* A tile may compute more rows than remain: q and s have room for ROWS, and the extra results are
+ * not read. */
 static void score_blocks(const struct item *it, uint32_t c, int n_block)
 {
     struct score_tile t = {.it = it};
@@ -124,7 +124,7 @@ static void score_blocks(const struct item *it, uint32_t c, int n_block)
         t.k[b] = item_block(it, it->a->k_cache, at);
         t.out[b] = item_scores(it, at);
         item_prefetch(it, it->a->k_cache, at + SCORE_BLOCKS * KERN_BLOCK);
-        if (it->a->kv_dtype == DT_I8) /* softmax_row goes through these line by line */
+        if (it->a->kv_dtype == DT_I8) /* softmax_row applies the scales line by line */
             __builtin_prefetch(item_scales(it, item_block(it, it->a->v_cache, at)), 0, 2);
     }
     for (; t.row < it->n_row; t.row += SCORE_ROWS) {
@@ -140,7 +140,7 @@ static void score_blocks(const struct item *it, uint32_t c, int n_block)
     }
 }
 
-/* The lanes of block c that lie in the split: all but the first `low` and from `high` on. */
+/* The lanes of block c within the range; the others are taken from `other`. */
 INLINE struct vec only_range(struct vec v, struct vec other, uint32_t c, struct pos_range s)
 {
     if (c >= s.begin && c + KERN_BLOCK <= s.end)
@@ -160,7 +160,7 @@ static void scale_row(const struct item *it, uint32_t r, struct pos_range range)
     }
 }
 
-/* s -> p (int8: times the scales of V) for row r; its max and total go to its part. */
+/* s -> p (int8: times the scales of V) for row r; its max and total go to its partial result. */
 INLINE void softmax_row(const struct item *it, uint32_t r)
 {
     struct pos_range range = item_range(it, r);

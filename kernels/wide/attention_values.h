@@ -116,9 +116,9 @@ static void value_range(const struct item *it, uint32_t row, int rows, struct po
         value_typed(&t, rows, DT_F32);
 }
 
-/* Rows row … row + n - 1 (at most VALUE_ROWS) over one chunk. Their common positions go
- * together; what only some of them see, at the window's edge and at the diagonal, goes row by
- * row, before and after. */
+/* Rows row … row + n - 1 (at most VALUE_ROWS) over one chunk. Positions common to all rows are
+ * added together; positions of some rows only, at the window's edge and at the diagonal, are added
+ * row by row, before and after. */
 static void value_rows(const struct item *it, uint32_t row, uint32_t n, struct pos_range chunk)
 {
     struct pos_range first = item_range(it, row), last = item_range(it, row + n - 1);
@@ -129,7 +129,7 @@ static void value_rows(const struct item *it, uint32_t row, uint32_t n, struct p
         struct pos_range before = {0, common.begin};
         value_range(it, r, 1, pos_range_cut(pos_range_cut(item_range(it, r), before), chunk));
     }
-    /* rows past the item's last are room in scratch, so a tile is never smaller */
+    /* scratch has room for rows past the item's last, so every tile has VALUE_ROWS */
     value_range(it, row, VALUE_ROWS, pos_range_cut(common, chunk));
     for (uint32_t r = row; r < row + n; r++) {
         struct pos_range after = {common.end, UINT32_MAX};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* columns - the cut of an elementwise op: rows x chunks of 256 columns, so that one long row has
- * work for all threads. Threads: pure functions. */
+/* columns - division of an elementwise operation into rows x chunks of 256 columns, so that all
+ * threads share one long row. Threads: pure functions. */
 #ifndef QUIRE_KERNELS_WIDE_COLUMNS_H
 #define QUIRE_KERNELS_WIDE_COLUMNS_H
 #include "kernels/tiling/split.h"

@@ -7,7 +7,7 @@
 #include "kernels/wide/vec.h"
 #ifdef VEC_SUMS
 
-/* Elements c … c + n - 1 of output `id` of packed weights, side by side; c is even. */
+/* Elements c … c + n - 1 of output `id` of packed weights, made contiguous; c is even. */
 INLINE void wide_unpack(char out[64], const struct embed_args *a, uint32_t id, uint32_t c,
                         uint32_t n)
 {

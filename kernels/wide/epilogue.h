@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* finish - bias, old y, gating and rounding on 16 lanes; order of the steps: ref/epilogue.h.
+/* epilogue - bias, old y, gating and rounding on 16 lanes; order of the steps: ref/epilogue.h.
  * Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_WIDE_EPILOGUE_H
 #define QUIRE_KERNELS_WIDE_EPILOGUE_H

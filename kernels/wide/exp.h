@@ -29,8 +29,7 @@ INLINE struct vec vec_exp(struct vec x)
     return vec_scale(p, n);
 }
 
-/* 1 - 2 / (e^2|x| + 1) with the sign of x: absolute error 2^-23, which is all that a soft cap
- * needs. */
+/* 1 - 2 / (e^2|x| + 1) with the sign of x: absolute error 2^-23, sufficient for a soft cap. */
 INLINE struct vec vec_tanh(struct vec x)
 {
     struct vec one = vec_set(1.0f), two = vec_set(2.0f);

@@ -7,8 +7,8 @@
 #include "kernels/tiling/linear_tile_loop.h"
 #ifdef VEC_SUMS
 
-/* Adds one group to s->acc of every row of the block (from 0 in the first group), and finishes the
- * rows in the last. */
+/* Add one group to s->acc of every row of the block (from 0 in the first group); after the last
+ * group run the epilogue. */
 typedef void int4_part_fn(const struct int4_part *p);
 
 INLINE const int8_t *int4_x(const struct int4_part *p, uint32_t row)
@@ -21,7 +21,7 @@ INLINE bool int4_last(const struct int4_part *p)
     return p->k + p->a->w.group >= p->a->w.n_in;
 }
 
-/* Sums of x in each group from `group` on, INT4_X_SUMS or as many as there are. */
+/* Sums of x in each group from `group` on, at most INT4_X_SUMS groups. */
 static void int4_of_x(const struct int4_part *p, uint32_t group)
 {
     const uint32_t each = p->a->w.group / KERN_INT8_SUM,
@@ -49,7 +49,7 @@ INLINE void int4_open(const struct int4_part *p)
     }
 }
 
-INLINE uint32_t int4_outputs(const struct int4_part *p) /* of this panel that exist */
+INLINE uint32_t int4_outputs(const struct int4_part *p) /* existing outputs of this panel */
 {
     return p->a->w.n_out - p->o < KERN_PANEL ? p->a->w.n_out - p->o : KERN_PANEL;
 }
@@ -71,7 +71,7 @@ INLINE void int4_panel(struct int4_part *p, const uint8_t *next_panel, int4_part
     const uint32_t group = p->a->w.group, n_group = p->a->w.n_in / group;
     for (uint32_t g = 0; g < n_group; g++) {
         p->k = g * group;
-        /* made once for a block when all groups fit */
+        /* computed once for a block if all groups fit */
         if (g % INT4_X_SUMS == 0 && (n_group > INT4_X_SUMS || !p->x_sum))
             int4_of_x(p, g);
         p->x_sum = p->s->x_sum + (size_t)(g % INT4_X_SUMS) * p->n_row;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* int4_sums - the sums of one group of 4-bit weights for a tile of rows. The file that includes
- * this names what wide/linear_int8.h asks for but INTS_WEIGHT_OFFSET, where ints_dot takes w as it is
- * stored (0 … 15), and
+/* int4_sums - the sums of one group of 4-bit weights for a tile of rows. The including file defines
+ * the names that wide/linear_int8.h requires except INTS_WEIGHT_OFFSET (ints_dot multiplies w as
+ * stored, 0 … 15), and
  *
  *     ints_low, ints_high: the low and the high halves of bytes; ints_add
  *     floats, floats_set, floats_load, floats_store: the same lanes as f32
@@ -49,7 +49,7 @@ INLINE void int4_unpack(const struct int4_part *p)
         }
 }
 
-/* Where the rows of a tile are. Offsets in registers: linear_row. */
+/* The rows of a tile; offsets are in registers (linear_row). */
 struct int4_rows {
     const int8_t *x, *more; /* of the first row, and of row LINEAR_TILE */
     size_t at[LINEAR_TILE];
@@ -86,8 +86,8 @@ INLINE void int4_on(struct int4_rows *x, int k)
     x->more += k;
 }
 
-/* From the group as it is stored. One row has two chains of sums for each output, since it waits
- * for them. */
+/* From the group as it is stored. One row uses two chains of sums per output, to hide their
+ * latency. */
 INLINE void sums_packed(struct int4_sums *s, const struct int4_part *p, struct int4_tile t,
                         struct int4_rows x)
 {
@@ -117,7 +117,7 @@ INLINE void sums_packed(struct int4_sums *s, const struct int4_part *p, struct i
         s->v[0][j] = ints_add(s->v[0][j], more.v[0][j]);
 }
 
-/* From p->s->bytes; `next` is asked for meanwhile. */
+/* From p->s->bytes; prefetches `next`. */
 INLINE void sums_bytes(struct int4_sums *s, const struct int4_part *p, struct int4_tile t,
                        struct int4_rows x, struct linear_next next)
 {

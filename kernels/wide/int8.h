@@ -17,7 +17,7 @@ INLINE void wide_int8_see(struct int8_range *r, struct vec v)
     r->zeros = vec_fma(v, vec_set(0), r->zeros);
 }
 
-/* Two chains of maxima: the order of a maximum shows in no bit. */
+/* Two chains of maxima: the order of a maximum changes no bit. */
 INLINE struct int8_scale wide_int8_scale(const float *x, uint32_t dim)
 {
     struct int8_range a = {vec_set(0), vec_set(0)}, b = a;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kv_store: values are converted 16 at a time; keys go out one 4-byte cell (an f32, or a bf16
- * pair) per row of their block, 64 bytes apart; an int8 key is one byte per row, 16 apart. Layout:
- * ops.h. Threads: as ops.h. */
+/* kv_store: values are converted 16 at a time; keys are stored as one 4-byte word (an f32, or a
+ * bf16 pair) per row of their block, 64 bytes apart, an int8 key as one byte per row, 16 bytes
+ * apart. Layout: ops.h. Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_WIDE_KV_STORE_H
 #define QUIRE_KERNELS_WIDE_KV_STORE_H
 #include "kernels/ops/kv_layout.h"

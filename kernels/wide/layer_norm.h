@@ -6,7 +6,7 @@
 #include "kernels/wide/vec.h"
 #ifdef VEC_SUMS
 
-/* Lanes from n on are +0 in what is loaded, and are kept so. */
+/* Lanes from n on are +0 when loaded, and remain +0. */
 INLINE float wide_mean(const float *x, uint32_t n_col)
 {
     struct vec sum = vec_set(0);

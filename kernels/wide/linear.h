@@ -3,8 +3,8 @@
  * tiles: linear_tile_loop.h.
  *
  *
- * A tile holds rows x n_vec vecs of sums, 16 outputs a vec, each lane one accumulator. n_vec is
- * 4, the whole panel, when the registers hold it (VEC_SUMS), else the tile goes over the panel
+ * A tile holds rows x n_vec vecs of sums, 16 outputs a vec, each lane one accumulator. n_vec is 4,
+ * the whole panel, when the registers hold it (VEC_SUMS), else the tile iterates over the panel's
  * slice in strips; a single row always takes the whole panel, so that decoding reads memory in
  * order.
  *
@@ -26,7 +26,7 @@ struct sums {
     struct vec v[LINEAR_TILE][VECS];
 };
 
-/* What a tile is; all but the strip are constants where it is inlined. */
+/* The form of a tile; all members but the strip are constants after inlining. */
 struct form {
     int rows, n_vec;
     enum kind kind;
@@ -78,8 +78,8 @@ INLINE void add_k(struct sums *s, const struct linear_tile *t, struct form f, ui
     }
 }
 
-/* Keeps the compiler from holding the even and the odd weights of a pair at once, which the
- * registers have no room for beside the sums: the second half is loaded again, from the cache. */
+/* Prevents the compiler from keeping the even and the odd weights of a pair in registers at once,
+ * which would spill sums: the second half is loaded again, from the cache. */
 INLINE void load_again(void)
 {
     __asm__ volatile("" ::: "memory");
@@ -122,14 +122,14 @@ INLINE void tile_strip(const struct linear_tile *t, struct form f)
 
 INLINE void tile(const struct linear_tile *t, const int rows, const enum kind kind)
 {
-    const struct linear_tile local = *t; /* in registers, whatever load_again() says about memory */
+    const struct linear_tile local = *t; /* a local copy, which load_again() does not invalidate */
     const int whole = rows == 1 || rows * VECS <= VEC_SUMS;
     struct form f = {.rows = rows, .n_vec = whole ? VECS : rows == 2 ? 2 : 1, .kind = kind};
     for (f.strip = 0; f.strip < KERN_PANEL; f.strip += 16 * (uint32_t)f.n_vec)
         tile_strip(&local, f);
 }
 
-/* Each kind for 1 to LINEAR_TILE rows, as functions and as the table that linear_tile_loop takes. */
+/* Each kind for 1 to LINEAR_TILE rows, as functions and as the table of linear_tile_loop. */
 #define TILE(name, kind, rows)                             \
     static void name##_##rows(const struct linear_tile *t) \
     {                                                      \

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* linear_int8 on registers of int32 sums; formula: ref/linear_int8.c; loops around the tiles:
- * linear_tile_loop.h. The file that includes this names the register and its dot product:
+ * linear_tile_loop.h. The including file defines the register type and its dot product:
  *
  *     ints, INTS (int32 in one), INTS_STRIP (of a tile's strip of outputs; INTS_STRIP x LINEAR_TILE
  *     sums and some more must fit the registers), ints_set, ints_load, ints_store,
  *     ints_dot(sum, w, x): sum + 4 products in each int32, w four stored weights, x four s8, and
- *     INTS_WEIGHT_OFFSET: what ints_dot takes a weight for more than it is, 128 or 0
+ *     INTS_WEIGHT_OFFSET: the offset of the weights in ints_dot, 128 or 0
  *
  * A lane is one output. Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_WIDE_LINEAR_INT8_H

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* linear_w4a8 on registers of int32 sums; formula and order: ops_int4.h; what the file that
- * includes this has to name: int4_sums.h.
+/* linear_w4a8 on registers of int32 sums; formula and order: ops_int4.h; names that the including
+ * file defines: int4_sums.h.
  *
- * Few rows unpack in registers, straight from memory: one tile for all of them, its sums for half
- * as many outputs when the rows are more than LINEAR_TILE. More unpack each group once, into 8 KiB
- * that stay in L1, for all their tiles. Threads: as ops.h. */
+ * For few rows, weights are unpacked in registers, directly from memory: one tile has all rows, and
+ * with more than LINEAR_TILE rows half as many outputs. For more rows, each group is unpacked once
+ * into 8 KiB, which stay in L1, for all tiles. Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_WIDE_LINEAR_W4A8_H
 #define QUIRE_KERNELS_WIDE_LINEAR_W4A8_H
 #include "kernels/wide/int4_sums.h"

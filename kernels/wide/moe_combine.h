@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* combine on 16 lanes; formula and order: ref/moe_combine.c. Threads: as ops.h. */
+/* moe_combine on 16 lanes; formula and order: ref/moe_combine.c. Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_WIDE_MOE_COMBINE_H
 #define QUIRE_KERNELS_WIDE_MOE_COMBINE_H
 #include "kernels/ops/ops_moe.h"

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* pack, 16 outputs x 64 bytes at a time; layout: ops.h, rules: ref/pack.c.
  *
- * A cell is 32 bits of a panel's row: an f32, or a pair of halves. 16 outputs give 16 cells each
- * (a line of 64 bytes where nothing is converted); the square is turned and goes out as 16 lines of
- * the panel, so that memory is read and written by whole lines:
+ * A cell is 32 bits of a panel's row: an f32, or a pair of halves. 16 outputs give 16 cells each (a
+ * line of 64 bytes where nothing is converted); the square is transposed and stored as 16 lines of
+ * the panel, so that memory is read and written in whole cache lines:
  *
  *     output 0:  c0 c1 c2 …       ->     row 0 of the panel:  c0 of outputs 0, 1, 2 …
  *     output 1:  c0 c1 c2 …              row 1:               c1 of outputs 0, 1, 2 …
  *
- * The four groups of a panel take turns, so that the 4 KiB of panel written in between stay in the
- * first-level cache. 64 rows are more streams than hardware prefetches: their lines are asked for
- * ahead, into the second level, since rows of 4 KiB all lie in one set of the first.
- * Groups that are not whole (another call has the rest, or the padding) go output by output.
+ * The four groups of a panel are processed in rotation, so that the 4 KiB of panel written
+ * meanwhile stay in L1. The hardware prefetcher does not follow 64 streams, so their lines are
+ * prefetched by software, into L2, because rows of 4 KiB map to the same set of L1. Incomplete
+ * groups (the other outputs are padding or belong to another call) are packed output by output.
  * Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_WIDE_PACK_H
 #define QUIRE_KERNELS_WIDE_PACK_H
@@ -70,7 +70,7 @@ INLINE void wide_pack_square(char *panel, uint32_t lane, struct vec v[16], enum 
         }
 }
 
-/* The groups of 16 outputs of one panel that src has whole: a bit of `groups` each. */
+/* The complete groups of 16 outputs of one panel: a bit of `groups` each. */
 INLINE void wide_pack_groups(const struct pack_args *a, char *panel, uint32_t first,
                              uint32_t groups, struct pack_types t)
 {
@@ -113,7 +113,8 @@ INLINE void wide_pack_lane(const struct pack_args *a, char *panel, uint32_t lane
             for (uint32_t i = 0; i < n; i++)
                 to[(size_t)i * KERN_PANEL + lane] = cells[i];
         else
-            for (uint32_t i = 0; i < n; i += 2) /* an odd n ends with a pair whose second is 0 */
+            for (uint32_t i = 0; i < n; i += 2) /* the second element of an odd n's last pair is
+                                                 * 0 */
                 memcpy(to + (size_t)i * KERN_PANEL + 2 * (size_t)lane, cells + i, 4);
     }
 }
@@ -133,7 +134,7 @@ INLINE void wide_pack_panel(const struct pack_args *a, char *panel, uint32_t fir
         uint32_t o = first + lane;
         bool present = o >= a->row_start && o < row_end;
         if (groups >> lane / 16 & 1 || (!present && o < a->n_out_total))
-            continue; /* done, or another call's */
+            continue; /* done, or packed by another call */
         wide_pack_lane(a, panel, lane,
                        present ? (const char *)a->src + (o - a->row_start) * row : NULL);
     }

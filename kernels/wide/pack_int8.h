@@ -2,8 +2,8 @@
 /* pack_int8, 16 outputs x 64 elements at a time; layout: ops_int8.h, rules: ref/pack_int8.c.
  *
  * An output's row is read twice, for its scale and for its bytes; the second time it comes from the
- * cache. Four bytes along K are a cell; squares of 16 outputs x 16 cells are turned and go out by
- * whole lines, as in pack.h.
+ * cache. Four bytes along K are a cell; squares of 16 outputs x 16 cells are transposed and stored
+ * in whole lines, as in pack.h.
  * Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_WIDE_PACK_INT8_H
 #define QUIRE_KERNELS_WIDE_PACK_INT8_H
@@ -13,7 +13,7 @@
 #ifdef VEC_SUMS
 
 struct source_row {
-    const char *p; /* NULL: zeros, or another call's */
+    const char *p; /* NULL: zeros, or packed by another call */
     enum dtype dtype;
     uint32_t n_in;
 };
@@ -45,7 +45,7 @@ INLINE struct int8_scale source_scale(const struct source_row *r)
     return int8_scale(vec_fold_add(zeros) == 0 ? vec_fold_max(most) : NAN);
 }
 
-/* 16 outputs from lane `lane` on; those without a bit in `mine` are another call's. */
+/* 16 outputs from lane `lane` on; outputs without a bit in `mine` are packed by another call. */
 INLINE void wide_pack_outputs(uint8_t *panel, uint32_t lane, const struct source_row rows[16],
                               uint32_t mine)
 {

@@ -15,8 +15,8 @@ INLINE struct vec wide_quant_load(const struct quant_rows_args *a, const float *
     return n == 16 ? vec_load(row + d) : vec_load_n(row + (n ? d : 0), n);
 }
 
-/* The sum of the row is of integers below 2^24 a lane, so it is exact in f32 too. `next`: a row
- * that is asked for meanwhile, or this one. */
+/* The sum of the row is of integers below 2^24 per lane, so it is exact in f32 too. `next`: the row
+ * to prefetch, or this one. */
 INLINE void wide_quant_row(const struct quant_rows_args *a, size_t i, const float *next)
 {
     const float *from = a->x + i * a->x_stride;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* row_pass on 16 lanes; definitions: ops_row.h, ref/row_pass.c. The columns past the last 16 of a
- * row are a vec of which the rest is not looked at. Threads: as ops_row.h. */
+/* row_pass on 16 lanes; definitions: ops_row.h, ref/row_pass.c. The last columns of a row are an
+ * incomplete vec, whose other lanes are ignored. Threads: as ops_row.h. */
 #ifndef QUIRE_KERNELS_WIDE_ROW_PASS_H
 #define QUIRE_KERNELS_WIDE_ROW_PASS_H
 #include <math.h>
@@ -8,7 +8,7 @@
 #include "kernels/wide/vec.h"
 #ifdef VEC_SUMS
 
-/* Multiplied and added apart, as the definition does. */
+/* A multiplication and an addition, rounded separately as in the definition. */
 INLINE struct vec row_step(struct vec p, struct vec r, float c)
 {
     return vec_add(vec_mul(p, r), vec_set(c));
@@ -30,7 +30,7 @@ INLINE struct vec row_exp(struct vec x)
     return vec_if_above(least, x, vec_set(0), vec_scale(p, n));
 }
 
-/* The pass's number for each of n <= 16 columns from c on: what is stored, or what is summed. */
+/* The values of the pass for n <= 16 columns from c on, to be stored or summed. */
 INLINE struct vec row_value(const struct row_pass_args *a, const enum row_pass_kind kind,
                             uint32_t c, uint32_t n)
 {
@@ -82,7 +82,7 @@ INLINE void row_max(const struct row_pass_args *a)
     uint32_t numbers = 0xffff, c = 0;
     for (; c + 16 <= a->n_col; c += 16) {
         const struct vec v = vec_load(a->x + c);
-        most = vec_max(v, most); /* a NaN leaves it as it is */
+        most = vec_max(v, most); /* a NaN does not change it */
         numbers &= vec_equal_bits(v, v);
     }
     if (c < a->n_col) {
@@ -110,7 +110,7 @@ INLINE void row_between(const struct row_pass_args *a)
         const uint32_t left = a->n_col - c;
         if (left >= 32 && !(vec_above_bits(vec_load(a->x + c), low) |
                             vec_above_bits(vec_load(a->x + c + 16), low))) {
-            c += 16; /* most of a row whose weight is in a few */
+            c += 16; /* the usual case: most columns are below */
             continue;
         }
         for (uint32_t bits = row_between_bits(a, c, left < 16 ? left : 16); bits;
@@ -138,7 +138,8 @@ INLINE void row_rank(const struct row_pass_args *a)
 
 INLINE void wide_row_pass(const struct row_pass_args *args)
 {
-    const struct row_pass_args own = *args, *const a = &own; /* no store can change it */
+    const struct row_pass_args own = *args, *const a = &own; /* a local copy, which no store
+                                                              * changes */
     switch (a->kind) {
     case ROW_MAX:
         row_max(a);

@@ -20,7 +20,7 @@ INLINE float wide_row_max(const float *row, uint32_t n_col)
 {
     struct vec max = vec_set(-INFINITY);
     for (uint32_t c = 0; c < n_col; c += 16)
-        max = vec_max(wide_logits(row, c, n_col), max); /* a NaN leaves max as it is */
+        max = vec_max(wide_logits(row, c, n_col), max); /* a NaN does not change max */
     return vec_fold_max(max);
 }
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* vec - 16 f32 lanes of the instruction set that this file is compiled for.
  *
- * kernels/wide/ holds each kernel once, on these lanes; avx2/op.c and avx512/op.c include it,
- * compiled with their flags. Without such flags (a header compiled alone) VEC_SUMS is not
- * defined and the wide headers are empty. Threads: pure functions. */
+ * kernels/wide/ has each kernel once, written with these lanes; avx2/op.c and avx512/op.c include
+ * it and are compiled with their flags. Without these flags (a header compiled alone) VEC_SUMS is
+ * undefined and the wide headers are empty. Threads: pure functions. */
 #ifndef QUIRE_KERNELS_WIDE_VEC_H
 #define QUIRE_KERNELS_WIDE_VEC_H
 #if defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)

@@ -305,8 +305,8 @@ struct bench_shape {
     uint32_t n_seq, context, n_query; /* decode when n_query is 1, else one prompt */
 };
 
-/* A cache of n_block blocks with numbers of -1 … 1 in it: sizes that the softmax sees in life, or
- * subnormal weights would be what is timed. */
+/* A cache of n_block blocks with numbers of -1 … 1: realistic scores, because otherwise the timing
+ * would be dominated by subnormal weights. */
 static void *bench_cache(struct kcheck *k, enum dtype kv_dtype, uint32_t n_kv_head, uint32_t dim,
                          size_t n_block)
 {
@@ -382,7 +382,7 @@ void kbench_attention(struct kc_bench *b)
             bench_shape(b, &shapes[i]);
 }
 
-/* What one long context, split, costs beside its attention. */
+/* The cost of the join for one long context. */
 void kbench_attention_join(struct kc_bench *b)
 {
     const uint32_t n_head = 14, n_kv_head = 1, dim = 64, context = 16384, nth = 8;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* linear where its speed is felt: one pass over a gigabyte of weights, the matrices of a
+/* linear in the cases whose speed matters: one pass over a gigabyte of weights, the matrices of a
  * Qwen2.5-0.5B decode step with a barrier after each, and prompts. */
 #include "kcheck.h"
 
@@ -53,7 +53,7 @@ static void bench_stream(struct kc_bench *b, uint32_t i_type, const void *weight
     }
 }
 
-/* The weights of a decode step, as the decoder walks them. */
+/* The weights of a decode step, in the order in which the decoder reads them. */
 struct step {
     struct kc_bench *b;
     struct linear_args mats[N_MAT];

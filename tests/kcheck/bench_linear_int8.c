@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* linear_int8 and linear_w4a8 where their speed is felt: one pass over weights that no cache
- * holds, and prompts. */
+/* linear_int8 and linear_w4a8 in the cases whose speed matters: one pass over weights larger than
+ * the caches, and prompts. */
 #include "kcheck.h"
 
 #define BIG_OUT 262144u

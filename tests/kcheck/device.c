@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The operations of ops_device.h: each against the operations that it stands for. */
+/* The operations of ops_device.h: each against the operations that it fuses. */
 #include "kcheck.h"
 #include <string.h>
 #include "kernels/ops/int8_layout.h"

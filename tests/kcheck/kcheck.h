@@ -22,7 +22,7 @@ typedef void kc_call(const void *args, const struct kern_exec *x);
 
 struct kc_variant {
     const char *op, *name;
-    uint32_t caps;      /* what the machine must have */
+    uint32_t caps;      /* required instruction sets */
     uint32_t tolerance; /* multiples of 2^-24, see kernels.def; 0 = exact */
     kc_call *call;
 };
@@ -31,11 +31,11 @@ struct kc_variant {
 
 struct kcheck {
     const struct kc_variant *ref, *variant;
-    const struct kc_variant *sibling; /* the first variant after ref, when that is another one */
+    const struct kc_variant *sibling; /* the first variant after ref; NULL if it is this one */
     uint64_t rng;                     /* state; the case's seed is printed with a failure */
     bool specials; /* this case has NaN, infinities, subnormals, huge values among its inputs */
-    size_t scratch_bytes; /* what each thread gets; kern_scratch_bytes of the case */
-    float scale;          /* of what kc_f32 gives */
+    size_t scratch_bytes; /* scratch of each thread; kern_scratch_bytes of the case */
+    float scale;          /* scale of the results of kc_f32 */
     double magnitude; /* least row scale of kc_compare; a check sets it when outputs may cancel */
     char shape[160];  /* of the case, for messages */
     uint64_t n_compared, n_failed;
@@ -96,14 +96,14 @@ struct kc_bits { /* two arrays of n elements to compare */
     enum dtype dtype;
     size_t n;
 };
-/* The same bits, or a failure that says `what`; which NaN a NaN is, is free: processors take it
- * from either operand, compilers order them as they like. */
+/* The same bits, or a failure that says `what`; NaNs with different bits are equal: processors take
+ * a NaN from either operand, and compilers choose their order. */
 void kc_same_bits(struct kcheck *k, const char *what, struct kc_bits bits);
 /* Rule 2 of kernels/README.md: all variants but the reference give the same bits. Runs the sibling
  * with `args`, whose output is bits.a, and compares that with bits.b, the variant's output. */
 void kc_same_as_sibling(struct kcheck *k, const void *args, struct kc_bits bits);
-/* A row [n_col] of what a product with gated weights wrote, against silu_mul of the sums [2 n_col]
- * that it writes without the gate: the same bits. */
+/* Compare a row [n_col] of a product with gated weights to silu_mul of the sums [2 n_col] of the
+ * same product without gating: the same bits. */
 void kc_gated(struct kcheck *k, const float *sums, enum dtype dtype, size_t n_col, const void *got);
 /* |got - want| <= bound, want in f64; both not finite counts as equal. For checks of the
  * reference itself. */
@@ -119,7 +119,8 @@ struct kc_bench {
     struct team *team;
     void *scratch[TEAM_THREADS_MAX];
     double read_gbs;           /* measured ceilings of this run, all threads */
-    int i_peak;                /* enum roofline_peak: the one that the variant could reach */
+    int i_peak;                /* enum roofline_peak: the peak of the instruction that the
+                                * variant uses */
     double gflops[PEAK_COUNT]; /* by enum roofline_peak; 0 = not on this machine */
     struct machine machine;
     struct buf json; /* the results so far */
@@ -132,8 +133,8 @@ struct kc_bench {
 struct bench_seconds kc_time(struct kc_bench *b,
                              const void *args); /* k->variant by the whole team */
 struct bench_seconds kc_time_team(struct team *t, team_fn *fn, void *arg); /* any team_run */
-/* A line with the rate, and its fraction of what the machine reads, or multiplies and adds in
- * f32 or bf16. */
+/* Print a line with the rate, and its fraction of the measured bandwidth or of the f32 or bf16
+ * peak. */
 void kc_print_bytes(struct kc_bench *b, const char *shape, struct bench_seconds s, double bytes);
 void kc_print_flop(struct kc_bench *b, const char *shape, struct bench_seconds s, double flop);
 /* Measures and prints read_gbs and gflops. Errors: Q_NO_MEMORY. */
@@ -142,7 +143,7 @@ FALLIBLE kc_roofline(struct kc_bench *b, struct q_err *e);
 FALLIBLE kc_bench_save(struct kc_bench *b, const char *path, struct q_err *e);
 void *
 kc_map(size_t bytes,
-       bool huge); /* written once; in huge or in small pages where the machine lets us choose */
+       bool huge); /* written once; in huge or small pages if the machine supports the choice */
 void kc_unmap(void *p, size_t bytes);
 
 #endif

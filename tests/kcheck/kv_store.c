@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kv_store: the whole cache against the layout as ops.h words it; what no slot names must not
- * change. */
+/* kv_store: the whole cache against the layout defined in ops.h; positions that no slot names must
+ * not change. */
 #include "kcheck.h"
 #include <math.h>
 

@@ -7,7 +7,7 @@
 #include "product.h"
 
 struct linear_case {
-    struct linear_args a; /* first: what a call takes */
+    struct linear_args a; /* first member: the arguments of a call */
     const void *plain;    /* W row-major, dtype of a.w */
     size_t x_element, n_x;
 };
@@ -79,7 +79,7 @@ static bool is_tiles(const struct kcheck *k, const struct linear_case *c)
     return k->variant->caps & CAP_AMX_BF16 && c->a.x_dtype == DT_BF16;
 }
 
-/* The definition of what this case does in this variant: bf16 x bf16 by tiles has its own. */
+/* The reference for this case and variant: bf16 x bf16 by tiles has its own. */
 static const struct kc_variant *definition(const struct kcheck *k, const struct linear_case *c)
 {
     static const struct kc_variant tiles = {

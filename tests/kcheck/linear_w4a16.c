@@ -7,7 +7,7 @@
 #include "product.h"
 
 struct half_case {
-    struct linear_w4a16_args a; /* first: what a call takes */
+    struct linear_w4a16_args a; /* first member: the arguments of a call */
     uint8_t *q;                 /* [n_out, n_in], as it went in */
     uint16_t *scales;           /* [n_out, n_in / group] */
     uint8_t *zeros;

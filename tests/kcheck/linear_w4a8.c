@@ -6,7 +6,7 @@
 #include "product.h"
 
 struct int4_case {
-    struct linear_w4a8_args a; /* first: what a call takes */
+    struct linear_w4a8_args a; /* first member: the arguments of a call */
     uint8_t *q;                /* [n_out, n_in], as it went in */
     uint16_t *scales;          /* [n_out, n_in / group] */
     uint8_t *zeros;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* route, combine, moe_group_rows, products with groups, and what stands around them on a device. */
+/* moe_route, moe_combine, moe_group_rows, grouped products, and the other operations of experts on
+ * a device. */
 #include "kcheck.h"
 #include <math.h>
 #include <string.h>
@@ -18,7 +19,7 @@ static bool before(const float *x, uint32_t j, uint32_t i)
     return score(x, j) > score(x, i) || (score(x, j) == score(x, i) && j < i);
 }
 
-/* What the header says, by counting and in f64. */
+/* The definition of the header, by counting and in f64. */
 static void plain_row(struct kcheck *k, const struct moe_route_args *a, size_t row)
 {
     const float *x = a->x + row * a->x_stride;

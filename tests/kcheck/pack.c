@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pack: against the layout as ops.h words it, written out here a second time, for the reference
+/* pack: against the layout defined in ops.h, implemented here a second time, for the reference
  * too. */
 #include "kcheck.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pack_int4: against the layout as ops_int4.h words it, written out here a second time, for the
- * reference too; every weight within half a step of its source or cut at the range's end, and never
- * worse than the whole range would do. */
+/* pack_int4: against the layout defined in ops_int4.h, implemented here a second time, for the
+ * reference too; every weight within half a step of its source or clamped to the range, and never
+ * worse than with the full range. */
 #include "kcheck.h"
 #include <math.h>
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pack_int8: against the layout as ops_int8.h words it, written out here a second time, for the
+/* pack_int8: against the layout defined in ops_int8.h, implemented here a second time, for the
  * reference too; and every weight within half a step of its source. */
 #include "kcheck.h"
 #include <math.h>

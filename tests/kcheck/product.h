@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* product - what the checks of the matrix products share. Threads: as kcheck.h. */
+/* product - shared code of the checks of the matrix products. Threads: as kcheck.h. */
 #ifndef QUIRE_TESTS_KCHECK_PRODUCT_H
 #define QUIRE_TESTS_KCHECK_PRODUCT_H
 #include "kcheck.h"
@@ -7,13 +7,13 @@
 /* One call of linear, linear_int8 or linear_w4a8: y [n_row, n_out], rows y_stride apart. */
 struct kc_product {
     void *args; /* of the operation */
-    void **y;   /* where they have y, and other fields */
+    void **y;   /* their member y */
     enum dtype *y_dtype;
     int *accumulate;
     uint32_t *gated;
     uint32_t n_row, n_out;
     size_t y_stride;
-    const struct kc_variant *definition; /* k->ref, or what stands for it */
+    const struct kc_variant *definition; /* k->ref, or its substitute */
     bool sibling;                        /* kc_same_as_sibling holds too */
     /* Arguments for row i alone, from the first y_stride of y; valid until the next call. */
     const void *(*row)(const struct kc_product *p, uint32_t i, float *y);

@@ -41,7 +41,7 @@ static void make_case(struct kcheck *k, struct rows_case *c)
     kc_shape(k, "n_row %u n_col %u", n_row, n_col);
 }
 
-/* Every value is within half a step of what it stands for, zeros follow, and the sum is theirs. */
+/* Every value is within half a step of its source, zeros follow, and the sum is correct. */
 static void near_f64(struct kcheck *k, const struct rows_case *c)
 {
     for (uint32_t i = 0; i < c->a.n_row; i++) {

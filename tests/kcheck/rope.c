@@ -27,7 +27,7 @@ void kcheck_rope(struct kcheck *k)
     kc_shape(k, "n_row %u n_head %u head_dim %u n_rot %u%s", n_row, n_head, head_dim, n_rot,
              a.interleaved ? " interleaved" : "");
     float *got = kc_copy(k, x, n * sizeof *x), *want = kc_copy(k, x, n * sizeof *x);
-    for (uint32_t i = 0; i < n_row; i++) /* the rule of ops.h, pair by pair */
+    for (uint32_t i = 0; i < n_row; i++) /* the formula of ops.h, pair by pair */
         for (uint32_t h = 0; h < n_head; h++)
             for (uint32_t j = 0; j < half; j++) {
                 size_t head = i * stride + (size_t)h * head_dim;

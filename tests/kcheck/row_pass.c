@@ -3,7 +3,7 @@
 #include "kcheck.h"
 #include <math.h>
 
-struct row_case { /* what one variant writes */
+struct row_case { /* the outputs of one variant */
     float *x, most;
     double *sums;
     struct row_item *items;

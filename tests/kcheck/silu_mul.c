@@ -63,7 +63,7 @@ void kcheck_silu_mul(struct kcheck *k)
     }
 }
 
-/* All variants but the reference have the same exp, so any of them says what they all give. */
+/* All variants except the reference have the same exp, so any of them gives the expected bits. */
 void kc_gated(struct kcheck *k, const float *sums, enum dtype dtype, size_t n_col, const void *got)
 {
     float *x = kc_buf(k, 2 * n_col * sizeof *x);

@@ -2,7 +2,7 @@
 #include "kcheck.h"
 #include <math.h>
 
-/* One row as ops.h words it, in f64. */
+/* One row by the definition of ops.h, in f64. */
 static void near_f64(struct kcheck *k, const float *x, uint32_t n_col,
                      const struct softmax_stats_args *a, uint32_t i)
 {

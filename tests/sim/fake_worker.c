@@ -10,7 +10,7 @@
 
 struct slot {
     struct step_admit admit;
-    uint64_t admission; /* which admission this is; 0 = never used */
+    uint64_t admission; /* number of the admission; 0 = never used */
     uint32_t *tokens;   /* [n_token] history */
     uint64_t *hashes;   /* [n_token] of the history up to and with each token */
     uint32_t n_token;
@@ -87,7 +87,7 @@ uint32_t fake_next(const struct fake_model *m, uint64_t hash, const struct step_
     if (position - a->n_prompt >= a->params.min_tokens)
         return token;
     for (uint32_t i = 0; i < a->n_stop_id; i++)
-        if (stop_ids[i] == token) { /* masked: the next one, looked at from the start */
+        if (stop_ids[i] == token) { /* masked: try the next token */
             token = (token + 1) % m->vocab_size;
             i = UINT32_MAX;
         }
@@ -163,8 +163,8 @@ static void take_admit(struct fake_worker *w, struct slot *s, struct cursor *c)
     c->stop_id += s->admit.n_stop_id;
 }
 
-/* Blocks for positions before n_cached are others' too; the rest is this sequence's alone, and what
- * is in them is nobody's. */
+/* Blocks for positions before n_cached are shared; the others belong to this sequence only, and
+ * their contents are invalid. */
 static void take_blocks(struct fake_worker *w, struct slot *s, uint32_t n, struct cursor *c)
 {
     if (s->admit.n_cached % STEP_BLOCK_TOKENS)
@@ -260,8 +260,9 @@ static uint64_t draft_luck(struct fake_worker *w)
     return mix(++w->n_roll) >> 8;
 }
 
-/* Rows of draft tokens: the fake knows the next token, and drafts it or writes rubbish over the
- * place that a wrong draft token would have. Some draft less than they may. */
+/* Rows of draft tokens: the fake worker knows the next token, and either proposes it or writes
+ * garbage to the position of a rejected draft token. Sometimes it proposes fewer tokens than
+ * allowed. */
 static void compute_draft_tokens(struct fake_worker *w, const struct step_seq *q)
 {
     struct slot *s = &w->slots[q->slot];
@@ -367,7 +368,7 @@ void fake_worker_execute(struct fake_worker *w, void *memory, size_t n, void *re
         struct slot *s = &w->slots[v.seqs[i].slot];
         if (v.seqs[i].flags & STEP_ADMIT) {
             take_admit(w, s, &c);
-            s->n_computed = v.seqs[i].start; /* what lies before was found or copied back */
+            s->n_computed = v.seqs[i].start; /* earlier positions were cached or swapped in */
         } else if (!s->admission) {
             sim_fail("slot %u was never admitted", v.seqs[i].slot);
         }
@@ -384,7 +385,7 @@ void fake_worker_execute(struct fake_worker *w, void *memory, size_t n, void *re
         sim_fail("%u logit rows were needed, the step says %u", w->n_row + w->n_unused,
                  v.head->n_logit);
     struct step_result big =
-        w->result; /* rows lie where they do for any count; alternatives move up */
+        w->result; /* rows have the same offset for any count; alternatives move up */
     if (step_result_layout(&w->result, result_memory, result_n, w->n_row, w->n_top, &e))
         sim_fail("%s", e.message);
     memmove(w->result.top_ids, big.top_ids, w->n_top * sizeof *big.top_ids);

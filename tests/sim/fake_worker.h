@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fake_worker - executes steps with arithmetic that shows every mistake of the scheduler.
+/* fake_worker - executes steps with arithmetic that reveals every error of the scheduler.
  *
- * "Keys and values" of a position are one hash of the history up to there and of all else they may
- * not be shared across (fake_root), written into the block the step's tables name. A row reads all
- * positions up to its own through its own table and compares each with the hash of the history it
- * ought to have: a block wrongly shared, overwritten, skipped or stale is a mismatch. As in a layer
- * of a real model, all rows of a step write before any reads. Blocks are copied to host memory and
- * back by the bits; what was copied back is rubbish from then on, for nobody may hold it. A block
- * that a sequence was admitted with (step_admit.n_cached) is another's: writing it is a violation.
- * The next token is a function of that hash, the parameters and the position, so any request's
- * output can be computed without a scheduler (fake_next).
+ * The "keys and values" of a position are one hash of the history up to it and of everything that
+ * separates prefix caches (fake_root), written into the block that the step's tables name. A row
+ * reads all positions up to its own through its own table and compares each with the hash of the
+ * history that it should have: a block that is wrongly shared, overwritten, skipped or stale is a
+ * mismatch. As in a layer of a real model, all rows of a step write before any row reads. Blocks
+ * are copied to host memory and back bit by bit; after the copy back the host block is filled with
+ * garbage, because no sequence may use it again. A block that a sequence was admitted with
+ * (step_admit.n_cached) is shared: writing it is a violation. The next token is a function of that
+ * hash, the parameters and the position, so any request's output can be computed without a
+ * scheduler (fake_next).
  * Threads: one. */
 #ifndef QUIRE_TESTS_SIM_FAKE_WORKER_H
 #define QUIRE_TESTS_SIM_FAKE_WORKER_H
@@ -21,7 +22,7 @@
 
 struct fake_model {
     uint32_t vocab_size;
-    uint32_t eos_every;       /* one token in so many is an eos */
+    uint32_t eos_every;       /* one in this many tokens is an eos */
     uint32_t prompt_free_len; /* as scheduler_config.prompt_free_len */
 };
 #define FAKE_SALTS 3u /* seed % FAKE_SALTS is the salt of a request */
@@ -30,7 +31,7 @@ struct fake_model {
 uint64_t fake_root(const struct fake_model *m, const struct step_admit *a);
 /* Hash of a history of n + 1 tokens from that of its first n. */
 uint64_t fake_hash(uint64_t before, uint32_t token);
-/* The token after a history with this hash. stop_ids are kept away from the first min_tokens. */
+/* The token after a history with this hash. stop_ids do not occur in the first min_tokens. */
 uint32_t fake_next(const struct fake_model *m, uint64_t hash, const struct step_admit *a,
                    const uint32_t *stop_ids, uint32_t position);
 

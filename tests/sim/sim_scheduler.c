@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sim_scheduler SCENARIO [FIRST_SEED [N]]: plays seeds of a scenario; a line each. A failing seed
- * played again alone fails the same way. */
+/* sim_scheduler SCENARIO [FIRST_SEED [N]]: simulates seeds of a scenario and prints a line for
+ * each. A failing seed fails in the same way when it is run alone. */
 #include <stdio.h>
 #include <string.h>
 #include "common/parse.h"
@@ -224,7 +224,7 @@ static const struct scenario scenarios[] = {
         .n_tenant = {2, 6},
     },
     {
-        .name = "flood", /* who comes beside a flood does not wait for it */
+        .name = "flood", /* tenants besides a flooding tenant do not wait for it */
         .depth = 2,
         .n_world = 120,
         .n_request = {40, 80},

@@ -18,7 +18,7 @@ struct client { /* one request as its frontend sees it */
     char salt[8]; /* by its seed, as in the fake worker */
     uint32_t frontend_id;
     int64_t arrives_us, submitted_us;
-    int64_t started_us; /* first step, as this engine tells it; -1 = not known */
+    int64_t started_us; /* time of the first step in this engine; -1 = unknown */
     int64_t deadline_us;
     uint32_t *want; /* [n_want] the output it gives alone */
     uint32_t n_want, want_stop_id;
@@ -137,7 +137,7 @@ static void begin_alike(struct world *w, struct client *c, uint32_t i)
     for (uint32_t j = n; j < n + n_more; j++)
         c->prompt[j] = (uint32_t)(next_random(w) % w->model.vocab_size);
     c->m.prompt = (struct proto_u32s){c->prompt, n + n_more};
-    if (chance(w, 7000)) /* whose answer it goes on from */
+    if (chance(w, 7000)) /* the client whose answer it continues */
         c->m.seed = like->m.seed;
 }
 
@@ -170,7 +170,7 @@ static void make_client(struct world *w, struct client *c, uint32_t i, int64_t a
         .no_prefix_cache = chance(w, 500),
     };
     set_policy(w, c, i);
-    if (w->config.n_forced && chance(w, 3000)) { /* what the worker makes of it is its own affair */
+    if (w->config.n_forced && chance(w, 3000)) { /* the fake worker ignores its contents */
         static const uint8_t program[] = "a grammar's words"; /* a multiple of 4 is taken */
         c->m.grammar_kind = 1;
         c->m.grammar = (struct proto_bytes){program, 16};
@@ -189,7 +189,7 @@ static void make_client(struct world *w, struct client *c, uint32_t i, int64_t a
     compute_alone(w, c);
 }
 
-/* What one scheduler did. */
+/* Add the statistics of one scheduler. */
 static void add_stats(struct world *w, const struct scheduler_stats *s)
 {
     w->report->n_hit += s->prefix_hits;
@@ -242,7 +242,7 @@ static void world_init(struct world *w, const struct scenario *sc, uint64_t seed
     l->max_num_batched_tokens = pick(w, sc->max_num_batched_tokens);
     l->max_model_len = pick(w, sc->max_model_len);
     l->logit_rows_max = l->max_num_seqs + pick(w, sc->logit_rows_more);
-    l->top_more = 2 * w->model.vocab_size; /* two that want all, in one step */
+    l->top_more = 2 * w->model.vocab_size; /* two requests with full logprobs, in one step */
     l->known_max = l->max_model_len + (uint32_t)(next_random(w) % l->max_model_len);
     w->config.n_draft_token = pick(w, sc->n_draft_token);
     w->config.n_forced = chance(w, 3000) ? 1 + (uint32_t)(next_random(w) % 16) : 0;
@@ -292,7 +292,7 @@ static void world_release(struct world *w)
     fake_worker_free(w->worker);
 }
 
-/* What the scheduler ended by itself: pushed out ones come again later, others are over. */
+/* Requests that the scheduler ended: evicted ones are submitted again later, others have ended. */
 static void take_ends(struct world *w)
 {
     struct scheduler_output o;
@@ -398,8 +398,9 @@ static bool may_overtake(const struct world *w, const struct client *a, const st
     return a->m.tenant != b->m.tenant;
 }
 
-/* Those that waited while another one was started: it may come before them by the policy. And of a
- * flood at most one is started while somebody else waits: its charge is the larger one then. */
+/* Requests that waited while another one was started: the policy must permit the overtaking. At
+ * most one request of a flooding tenant is started while another tenant waits, because its charge
+ * is then larger. */
 static void check_policy(const struct world *w)
 {
     for (uint32_t i = 0; i < w->n_client; i++) {
@@ -419,7 +420,7 @@ static void check_policy(const struct world *w)
     }
 }
 
-/* First come, first served: clients are in order of submission, and nobody started before an
+/* First come, first served: clients are in order of submission, and no client started before an
  * earlier one. */
 static void check_fair(const struct world *w)
 {
@@ -438,7 +439,7 @@ static void check_fair(const struct world *w)
     }
 }
 
-/* The engine starts anew; frontends submit what is open, with the tokens they have. */
+/* The engine restarts; frontends resubmit open requests with the tokens received so far. */
 static void lose_engine(struct world *w)
 {
     check_fair(w);
@@ -594,8 +595,8 @@ static bool plan_one(struct world *w)
     return planned;
 }
 
-/* One turn of the engine's loop. With depth 2 it sometimes settles early, as a fast worker would
- * have it. */
+/* One iteration of the engine's loop. With depth 2 it sometimes settles early, as a fast worker
+ * would have it. */
 static void play_iteration(struct world *w)
 {
     play_events(w);
@@ -608,7 +609,7 @@ static void play_iteration(struct world *w)
         settle_one(w);
         return;
     }
-    /* Nothing to compute: then nobody may be waiting for it. */
+    /* Nothing to compute: then no client may be waiting. */
     int64_t next_us = INT64_MAX;
     for (uint32_t i = 0; i < w->n_client; i++) {
         const struct client *c = &w->clients[i];

@@ -2,10 +2,10 @@
 /* world - one simulated engine: random clients, the real scheduler, the fake worker, a virtual
  * clock.
  *
- * Everything that happens follows from the seed. world_run plays until all requests are over and
- * exits with a message if one is not within a bound, if an output differs from what the request
- * gives alone, if somebody was overtaken against the policy, or if a block is left over.
- * Threads: one. */
+ * The seed determines all events. world_run simulates until all requests have ended, and exits with
+ * a message if a request does not end within a bound, if an output differs from that of the request
+ * alone, if a request was overtaken against the policy, or if a block is not released. Threads:
+ * one. */
 #ifndef QUIRE_TESTS_SIM_WORLD_H
 #define QUIRE_TESTS_SIM_WORLD_H
 #include <stdbool.h>
@@ -23,11 +23,11 @@ struct scenario {
     struct range n_draft_token;               /* draft tokens per sequence and step */
     struct range n_swap, preemption;          /* blocks in host memory; enum preemption_mode */
     uint32_t depth;                           /* steps in flight */
-    /* Events in 10000 turns. */
+    /* Number of events per 10000 iterations. */
     uint32_t n_abort, n_worker_lost, n_engine_lost, n_frontend_gone, n_reset, n_preempt;
-    uint32_t
-        alike; /* in 10000 prompts begin like an earlier one: a part of it, or it and its answer */
-    uint32_t n_world; /* seeds to play */
+    uint32_t alike; /* number per 10000 prompts that begin with a part of an earlier prompt, or with
+                * all of it and its answer */
+    uint32_t n_world; /* number of seeds to simulate */
     /* Policies; {0, 0} = off. flood: tenant 0 has nearly all requests and sends them at once, each
      * other tenant has one. */
     struct range n_tenant, n_priority, threshold, n_partial, n_long, timeout_us;

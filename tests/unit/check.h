@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check - cmocka with its includes in the order it wants, two asserts of ours, a way to skip that
- * says why, and one to run a program in parts. */
+/* check - cmocka with its includes in the required order, two assertions of ours, skipping with a
+ * reason, and running a test program in parts. */
 #ifndef QUIRE_TESTS_UNIT_CHECK_H
 #define QUIRE_TESTS_UNIT_CHECK_H
 #include <setjmp.h>
@@ -13,14 +13,14 @@
 #include <cmocka.h>
 #include "common/err.h"
 
-/* The call succeeded; prints the error otherwise. */
+/* Assert that the call succeeds; prints the error otherwise. */
 #define assert_ok(call, e)                           \
     do {                                             \
         if ((call) != Q_OK)                          \
             fail_msg("%s: %s", #call, (e)->message); \
     } while (0)
 
-/* The call failed with this code and a message that has `part` in it. */
+/* Assert that the call fails with this code and a message that contains `part`. */
 #define assert_fails(call, want, part, e)                                                  \
     do {                                                                                   \
         enum q_code got_ = (call);                                                         \
@@ -30,15 +30,15 @@
         q_err_reset(e);                                                                    \
     } while (0)
 
-/* Skips this test. The line is what tests/tally.py counts by: `missing` is a path or a program. */
+/* Skip this test. tests/tally.py counts the printed line; `missing` is a path or a program. */
 #define skip_without(missing)                         \
     do {                                              \
         print_message("skipped: no %s\n", (missing)); \
         skip();                                       \
     } while (0)
 
-/* Runs all tests, or those whose place counts k modulo n when the command line is "k/n"
- * (unit(… PARTS n) in tests/CMakeLists.txt makes a test of each). */
+/* Run all tests, or with the command line "k/n" those whose index is k modulo n (unit(… PARTS n) in
+ * tests/CMakeLists.txt makes a test of each). */
 static inline int check_run_part(const struct CMUnitTest *tests, size_t n_test, int argc,
                                  char **argv)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* checkpoint - other weights of a golden model, as a training would leave them: every number a
- * little different, in the same names and shapes. Threads: the test's. */
+/* checkpoint - other weights of a golden model, as training would produce them: all numbers
+ * slightly different, names and shapes the same. Threads: the test's. */
 #ifndef QUIRE_TESTS_UNIT_CHECKPOINT_H
 #define QUIRE_TESTS_UNIT_CHECKPOINT_H
 #include "common/buf.h"
@@ -10,7 +10,7 @@
 struct checkpoint {
     const char *from; /* model folder, all of it F32 */
     float factor;     /* of every number */
-    bool as_bf16;     /* cut to 16 bits */
+    bool as_bf16;     /* truncated to 16 bits */
     bool no_config;   /* the weights alone */
     const char *name; /* "" or a folder below, e.g. "step-2" */
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* core_run - one core at a time, the way its tests want it: golden prompts in, answers by req_id
- * out. Threads: the test's. */
+/* core_run - one core for tests: submits golden prompts and collects answers by req_id. Threads:
+ * the test's. */
 #ifndef QUIRE_TESTS_UNIT_CORE_RUN_H
 #define QUIRE_TESTS_UNIT_CORE_RUN_H
 #include "engine_bits.h"
@@ -16,7 +16,7 @@ static inline struct core_config config_of(const char *dir)
     return c;
 }
 
-/* As bits_try, for those who expect it to fail. */
+/* As bits_try, for tests that expect a failure. */
 static inline void run_once(struct q_err *e)
 {
     if (bits_try(&engine, e) != Q_OK)
@@ -28,7 +28,7 @@ static inline void open_core(const struct core_config *c)
     bits_open(&engine, c, answers);
 }
 
-/* The first n_emitted tokens were given by another engine. */
+/* The first n_emitted tokens were emitted by another engine. */
 static inline void submit(uint64_t req_id, const struct golden_prompt *p, uint32_t n_emitted)
 {
     const struct msg_submit m = {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device_near - answers of a device beside those of the CPU where it adds in another order or
- * rounds otherwise: where two tokens are as good as equally likely either may come; everywhere else
- * they must agree. Threads: the test's. */
+/* device_near - comparison of a device's answers with the CPU's, where the device sums in another
+ * order or rounds differently: if two tokens are almost equally likely, either is accepted;
+ * everywhere else the answers must agree. Threads: the test's. */
 #ifndef QUIRE_TESTS_UNIT_DEVICE_NEAR_H
 #define QUIRE_TESTS_UNIT_DEVICE_NEAR_H
 #include <math.h>
@@ -10,7 +10,7 @@
 static struct bits_answer near_expected[BITS_REQUESTS];
 
 #define NEAR_QUANTIZED "tests/data/quantized/"
-/* A checkpoint of there, and prompts made up for it. */
+/* A checkpoint of tests/data/quantized, and generated prompts. */
 static inline void near_quantized(struct golden *g, const char *name)
 {
     snprintf(g->dir, sizeof g->dir, NEAR_QUANTIZED "%s", name);
@@ -27,7 +27,7 @@ struct near {     /* of two answers */
     uint32_t n_row, n_same;
 };
 
-/* The token that came is as good as the one expected. */
+/* True if the sampled token is as likely as the expected one. */
 static inline bool near_is_close(const struct bits_row *want, const struct bits_row *got,
                                  float margin)
 {
@@ -37,7 +37,7 @@ static inline bool near_is_close(const struct bits_row *want, const struct bits_
     return false;
 }
 
-/* may_differ: a token is drawn, and an edge between two may have moved past the draw. */
+/* may_differ: tokens are sampled at random, and the draw may be at the edge between two tokens. */
 static inline void near_rows(struct near *n, const struct bits_answer *want,
                              const struct bits_answer *got, bool may_differ, const char *what)
 {
@@ -47,7 +47,7 @@ static inline void near_rows(struct near *n, const struct bits_answer *want,
         if (w->token != r->token) {
             if (!may_differ && !near_is_close(w, r, n->margin))
                 fail_msg("%s: token %u is %u, expected %u", what, i, r->token, w->token);
-            return; /* another text from here on */
+            return; /* the texts differ from here on */
         }
         n->n_same++;
         if (r->rank && fabsf(w->logprob - r->logprob) > n->margin)
@@ -72,7 +72,7 @@ struct near_case {
     const char *what;
     float margin; /* of logprobs */
     const char
-        *plain; /* the folder that the CPU loads, in float32; NULL: the same in the same way */
+        *plain; /* the folder that the CPU loads, in float32; NULL: the same folder and dtype */
 };
 
 /* The same n requests of every kind on both. */

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device_run - one core whose worker computes on a device without a card, and requests of every
- * kind for it. Threads: the test's. */
+/* device_run - one core whose worker computes on a fake device, and requests of every kind for it.
+ * Threads: the test's. */
 #ifndef QUIRE_TESTS_UNIT_DEVICE_RUN_H
 #define QUIRE_TESTS_UNIT_DEVICE_RUN_H
 #include <dlfcn.h>
 #include "core_run.h"
 
-/* The library of the build folder that has the device. */
+/* Use the device of this library of the build folder. */
 static inline void device_choose(struct core_config *c, const char *library)
 {
     snprintf(c->worker.device, sizeof c->worker.device, "cuda");
@@ -26,7 +26,7 @@ static inline void *device_symbol(const char *library, const char *name)
     return p;
 }
 
-static bool device_all_logprobs; /* every request asks for them: they change no token */
+static bool device_all_logprobs; /* every request has logprobs; they change no token */
 static uint32_t device_max_tokens = 12;
 
 static inline bool device_is_drawn(uint64_t req_id)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* engine_bits - drives an engine in a test and keeps what it answers, to the last bit: every
- * sampled row with its logprob and alternatives, every prompt row, the finish reason. Tests run the
- * same requests in two ways and compare with memcmp; what may differ (how much the prefix cache
- * had, why a request failed) is noted beside it. core_run.h builds on this for tests of one core at
+/* engine_bits - drives an engine in a test and records its answers bit by bit: every sampled row
+ * with its logprob and alternatives, every prompt row, the finish reason. Tests run the same
+ * requests in two ways and compare with memcmp; values that may differ (prefix-cache hits, the
+ * reason of a failure) are recorded separately. core_run.h builds on this for tests of one core at
  * a time.
  * Threads: the test's. */
 #ifndef QUIRE_TESTS_UNIT_ENGINE_BITS_H
@@ -28,9 +28,9 @@ struct bits_answer { /* all zero before the request is submitted */
     enum finish_reason finish;
 };
 
-struct bits_note { /* beside an answer: two ways may differ in it */
+struct bits_note { /* values of an answer that may differ between two runs */
     uint32_t n_cached;
-    struct q_err why; /* of FINISH_ERROR, when the core says */
+    struct q_err why; /* of FINISH_ERROR, if the core reports it */
 };
 
 struct bits_engine {
@@ -69,7 +69,7 @@ static inline void bits_sink(void *ctx, const struct step_result *r,
         for (uint32_t j = 0; j < o->n_prompt_row; j++)
             bits_take_row(&a->prompt[a->n_prompt++], r, &o->prompt_rows[j]);
         if (o->has_token) {
-            assert_int_equal(o->seq, a->n); /* none lost, none doubled */
+            assert_int_equal(o->seq, a->n); /* no token lost or duplicated */
             assert_true(a->n < BITS_ROWS);
             bits_take_row(&a->sampled[a->n++], r, o->row);
         }
@@ -81,7 +81,7 @@ static inline void bits_sink(void *ctx, const struct step_result *r,
     }
 }
 
-/* Wait for news and take it. The error is that of a core that failed. */
+/* Wait for outputs and record them. Errors: those of a failed core. */
 static inline enum q_code bits_try(struct bits_engine *b, struct q_err *e)
 {
     struct pollfd p = {.fd = core_fd(b->core), .events = POLLIN};
@@ -117,7 +117,7 @@ static inline struct core_config bits_config(const char *dir)
     return c;
 }
 
-/* No request is known any more; their numbers may be used again. */
+/* Forget all answers; request ids may be reused. */
 static inline void bits_forget(struct bits_engine *b)
 {
     memset(b->answers, 0, BITS_REQUESTS * sizeof *b->answers);
@@ -145,7 +145,7 @@ static inline void bits_submit(struct bits_engine *b, const struct msg_submit *m
     assert_ok(core_step(b->core, &e), &e);
 }
 
-/* Play until n requests have finished; nothing is left in the pool then. */
+/* Run until n requests have finished; then no block is in use. */
 static inline struct scheduler_stats bits_wait(struct bits_engine *b, uint32_t n)
 {
     struct scheduler_stats s;

@@ -46,9 +46,9 @@ static inline uint32_t golden_ids(const json_t *list, uint32_t *out)
     return (uint32_t)json_array_size(list);
 }
 
-/* False when it is not there. llama-rope-dynamic: only the tokens that the reference
- * took from a sequence within the original length of 64, and the first one after a longer
- * prompt; for the others it recomputes the past with other frequencies (goldens' README). */
+/* False if the golden is missing. llama-rope-dynamic: only the tokens that the reference sampled
+ * from a sequence within the original length of 64, and the first one after a longer prompt; for
+ * the others it recomputes the past with other frequencies (README of the goldens). */
 static inline bool golden_load(struct golden *g, const char *name)
 {
     char path[PATH_MAX];

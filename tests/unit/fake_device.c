@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #define ARGS_MAX 256u
-#define PIECES   64u /* of device memory */
+#define PIECES   64u /* allocations of device memory */
 #define PAGE     4096u
 
 uint64_t fake_total_bytes = UINT64_C(1) << 30;

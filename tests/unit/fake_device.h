@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fake_device - a device (kernels/device.h) without a card: its memory is the host's, its kernels
  * are the reference's (fake_reference.c) or the CUDA ones on the host emulation
- * (tests/cuda/fake_emulated.c). For tests of what drives a device.
+ * (tests/cuda/fake_emulated.c). For tests of code that drives a device.
  *
- * It is as unkind as a device may be. Nothing happens before somebody waits for it or has asked
- * FAKE_ASKS times whether it is done, and then no more than what was waited for: a stream's work
- * runs up to the event, work of other streams only where a stream waits for it. Device memory
- * cannot be touched while no work runs (mprotect), holds NaN when it is new, and is as large as
- * fake_total_bytes. Graphs are lists of work with their arguments; what attention is given as its
- * plan is compared with the sequences it finds. Threads: one, as a device. */
+ * It executes work as late as a device may. Work runs only when a caller waits for it or has polled
+ * FAKE_ASKS times, and then no further than required: a stream's work runs up to the event, work of
+ * other streams only where a stream waits for it. Device memory is inaccessible while no work runs
+ * (mprotect), contains NaN when it is new, and has fake_total_bytes. Graphs are lists of work with
+ * their arguments; the plan of attention is compared with its sequences. Threads: one, as a
+ * device. */
 #ifndef QUIRE_TESTS_UNIT_FAKE_DEVICE_H
 #define QUIRE_TESTS_UNIT_FAKE_DEVICE_H
 #include <stdatomic.h>
@@ -16,8 +16,8 @@
 
 const struct device_table *fake_device_table(void);
 
-struct
-    fake_library { /* what it computes with, linked beside it; fields as in struct device_table */
+struct fake_library { /* its kernels, linked into the same library; members as in struct
+                    * device_table */
     const char *name;
     bool row_major;
     void (*kern)(struct kern_table *out);
@@ -39,20 +39,21 @@ extern uint64_t fake_total_bytes; /* of a device that is opened; 1 GiB */
 __attribute__((visibility("default"))) extern uint64_t fake_n_launch; /* of graphs, so far */
 /* Products by linear_w4a16, so far; of the reference's kernels. */
 __attribute__((visibility("default"))) extern uint64_t fake_n_half;
-/* What was given to the device behind an event that was being waited for, at most. */
+/* Maximum work launched on the device after an event for which the host was waiting. */
 struct fake_ahead {
-    uint32_t n_forward, n_sample; /* by their kernels embed and sample */
+    uint32_t n_forward, n_sample; /* counted by the kernels embed and sample */
     uint32_t n_wait;              /* for another stream */
 };
 __attribute__((visibility("default"))) extern struct fake_ahead fake_ahead;
-/* While it is set, asking is no use: only waiting makes something happen. */
+/* While it is set, polling has no effect: work runs only when a caller waits. */
 __attribute__((visibility("default"))) extern atomic_bool fake_is_lazy;
 #define FAKE_ASKS   4u
-#define FAKE_ASK_US 50u   /* an ask takes so long */
+#define FAKE_ASK_US 50u   /* duration of a poll */
 #define FAKE_MS     0.25f /* between any two events */
-/* Allocations (of the device, and of host memory for it) until one is refused; 0: none is. */
+/* Number of allocations (of device memory, and of host memory for it) until one fails; 0: none
+ * fails. */
 __attribute__((visibility("default"))) extern uint32_t fake_refused_in;
-/* While it is set, copies are not taken: whoever gives one waits. */
+/* While it is set, launching a copy blocks. */
 __attribute__((visibility("default"))) extern atomic_bool fake_is_closed;
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The fake device's kernels are the reference's, and it samples as the CPU does; without
- * (QUIRE_FAKE_NO_SAMPLE) the host has to. Its plan of attention says how long each context
- * is and how many rows there are, to be compared with what attention is given. */
+/* The fake device with the reference kernels and the sampling of the CPU; with QUIRE_FAKE_NO_SAMPLE
+ * it has no sampling, and the host samples. Its attention plan contains the length of each context
+ * and the number of rows, which are compared with the arguments of attention. */
 #include <stdlib.h>
 #include "engine/worker/sample.h"
 #include "fake_device.h"

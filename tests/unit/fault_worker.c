@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* quire-worker with a weak spot: linked so that it sees each step before the real worker does, and
- * dies of sequences that hold the token FAULT_POISON. The token after it says how:
+/* quire-worker with injected faults: it inspects each step before the real worker, and crashes on
+ * sequences that contain the token FAULT_POISON. The token after it selects the fault:
  *
  *     FAULT_AT_ONCE   in every step with the sequence
  *     FAULT_DECODING  in steps that decode it, not in its prefill

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fault_worker - which prompts the worker of the tests (fault_worker.c) dies of. */
+/* fault_worker - the prompts that crash the worker of the tests (fault_worker.c). */
 #ifndef QUIRE_TESTS_UNIT_FAULT_WORKER_H
 #define QUIRE_TESTS_UNIT_FAULT_WORKER_H
 

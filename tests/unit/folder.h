@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* folder - a model folder made for one test: files written from text or bytes, gone at the end.
- * Threads: the test's. */
+/* folder - a temporary model folder for one test: files written from text or bytes, removed at the
+ * end. Threads: the test's. */
 #ifndef QUIRE_TESTS_UNIT_FOLDER_H
 #define QUIRE_TESTS_UNIT_FOLDER_H
 #include <dirent.h>
@@ -45,7 +45,7 @@ static inline void folder_release(struct folder *f)
     folder_remove(f->path);
 }
 
-/* "a/b/c": a and b are made. */
+/* "a/b/c": the folders a and b are created. */
 static inline void folder_write(const struct folder *f, const char *name, const void *data,
                                 size_t n)
 {
@@ -64,7 +64,7 @@ static inline void folder_text(const struct folder *f, const char *name, const c
     folder_write(f, name, text, strlen(text));
 }
 
-/* f/name becomes a symbolic link to target, which need not be there. */
+/* f/name becomes a symbolic link to target, which need not exist. */
 static inline void folder_link(const struct folder *f, const char *name, const char *target)
 {
     char path[PATH_MAX];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* golden - runs a model the way tests want it: prompts in any chunks, alone or together, through a
- * small paged pool whose blocks are handed out in a scattered order; and reads the reference
- * answers beside it. For tests of engine/model. Threads: the test's. */
+/* golden - runs a model in tests: prompts in any chunks, alone or together, through a small paged
+ * pool whose blocks are assigned in a scattered order; and reads the reference answers. For tests
+ * of engine/model. Threads: the test's. */
 #ifndef QUIRE_TESTS_UNIT_GOLDEN_H
 #define QUIRE_TESTS_UNIT_GOLDEN_H
 #include <jansson.h>
@@ -28,8 +28,8 @@ struct runner {
     struct kv_cache kv;
     struct model_scratch *scratch;
     float *const *tap;
-    uint32_t logits_step;        /* rows of logits asked for at a time; 0: all by model_forward */
-    uint32_t placed[RUN_BLOCKS]; /* after runner_place: which block comes i-th */
+    uint32_t logits_step;        /* rows of logits computed at once; 0: all by model_forward */
+    uint32_t placed[RUN_BLOCKS]; /* after runner_place: the i-th block */
     bool is_placed;
 };
 
@@ -50,7 +50,7 @@ struct run_seq { /* one sequence being fed */
     uint32_t n_done; /* tokens in the cache */
     uint32_t n_next; /* tokens of the next step */
     uint32_t n_prompt;
-    uint32_t index; /* which part of the pool */
+    uint32_t index; /* the sequence's part of the pool */
     float *logits;  /* NULL, or where the rows' logits of this step go: [n_next, vocab] */
 };
 
@@ -118,7 +118,7 @@ static inline uint64_t run_random(uint64_t *state)
     return *state >> 33;
 }
 
-/* From now on blocks are handed out in a random order. */
+/* Assign blocks in a random order from now on. */
 static inline void runner_place(struct runner *r, uint64_t seed)
 {
     for (uint32_t i = 0; i < RUN_BLOCKS; i++) {
@@ -129,7 +129,7 @@ static inline void runner_place(struct runner *r, uint64_t seed)
     r->is_placed = true;
 }
 
-/* Block number of sequence `index`, its i-th: neighbours lie far apart. */
+/* Block number of the i-th block of sequence `index`: consecutive blocks are far apart. */
 static inline uint32_t run_block(const struct runner *r, uint32_t index, uint32_t i)
 {
     uint32_t n = index * RUN_SEQ_BLOCKS + i;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* parse_all - run a text through a parser in any cut and collect what comes out. */
+/* parse_all - parse a text cut at any positions and collect the events. */
 #ifndef QUIRE_TESTS_UNIT_PARSE_ALL_H
 #define QUIRE_TESTS_UNIT_PARSE_ALL_H
 #include "check.h"
@@ -10,12 +10,12 @@
 #include "common/parsers/parser.h"
 
 struct parsed {                            /* all events, joined */
-    struct buf content, reasoning, broken; /* broken: what was written for calls that are none */
+    struct buf content, reasoning, broken; /* broken: text of broken calls */
     struct buf shown;                      /* both content and broken, in order */
     struct buf name[PARSER_CALLS_MAX], args[PARSER_CALLS_MAX];
     uint32_t n_call, n_end;
     size_t n_event;
-    bool failing; /* the sink refuses */
+    bool failing; /* the sink fails */
 };
 
 static enum q_code parsed_sink_all(void *ctx, const struct parsed_event *event, struct q_err *e)
@@ -80,7 +80,8 @@ static enum q_code parse_cut(const struct parser_config *c, const char *s, size_
     enum q_code rc = parser_new(&p, c, e);
     for (size_t i = 0; i <= n_cut && !rc; i++) {
         size_t to = i < n_cut ? cut[i] : n;
-        char *piece = malloc(to - at + 1); /* its own memory, so that reading past it is seen */
+        char *piece = malloc(to - at + 1); /* a separate allocation, so that asan detects reads
+                                            * past its end */
         memcpy(piece, s + at, to - at);
         rc = parser_feed(p, piece, to - at, parsed_sink_all, r, e);
         free(piece);

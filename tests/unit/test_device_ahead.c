@@ -76,7 +76,7 @@ static void compare(uint32_t i, const char *what)
         fail_msg("%s: request %u has other bits on the device", what, i);
 }
 
-/* Walk and sampling of the next step lie behind this one. */
+/* Forward pass and sampling of the next step were launched behind this one. */
 static void steps_follow_each_other(void **state)
 {
     (void)state;
@@ -118,7 +118,7 @@ static void submit_looking(uint64_t req_id, const struct golden_prompt *p)
     assert_ok(core_submit(engine.core, 1, &m, &e), &e);
 }
 
-/* The walk is given at once, the sampling when the tokens are here. */
+/* The forward pass is launched at once, the sampling when the tokens have arrived. */
 static void rows_that_look_at_tokens_hold_up_sampling_only(void **state)
 {
     (void)state;
@@ -275,7 +275,7 @@ static void gaps_are_told(void **state)
         }
         core_stats(engine.core, &s);
         assert_int_equal(s.n_gap, s.step - 3); /* each request's first follows none */
-        if (!is_cpu)                           /* before each walk, and before its sampling */
+        if (!is_cpu) /* before each forward pass, and before its sampling */
             assert_int_equal(s.gap_us, (uint64_t)(2 * FAKE_MS * 1000) * s.n_gap);
         core_free(engine.core);
     }

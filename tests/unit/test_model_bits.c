@@ -182,7 +182,7 @@ static void check_variant(const char *dir, size_t i_case, uint32_t caps)
             check_parts(&r, longest);
         if (n_thread == 2)
             check_batched(&r, prompts, n);
-        if (n_thread == 2 && caps == kern_caps_machine()) /* the same walk whatever the kernels */
+        if (n_thread == 2 && caps == kern_caps_machine()) /* the same order with all kernels */
             check_blocks(&r, longest);
         runner_close(&r);
     }

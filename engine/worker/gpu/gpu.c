@@ -31,7 +31,7 @@ static FALLIBLE parse_name(const char *name, uint32_t *index, bool *is_auto, boo
     return rc;
 }
 
-/* A driver is there; asked first, because the library behind the library is large. */
+/* True if a driver is installed; checked first, because loading the device library is slow. */
 static bool has_driver(void)
 {
     void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
@@ -148,9 +148,9 @@ void gpu_describe(const struct gpu *g, char *out, size_t n)
              g->config->deterministic ? ", deterministic" : "");
 }
 
-/* ---- what steps use ---- */
+/* ---- memory of steps ---- */
 
-/* What steps of a model use. max_logit: rows of logits. */
+/* Allocate the memory of a model's steps. max_logit: rows of logits. */
 static FALLIBLE make_model(struct gpu *g, struct gpu_model *l, const struct model *m,
                            const struct device_limits *limits, struct q_err *e)
 {
@@ -309,7 +309,7 @@ static FALLIBLE make_pools(struct gpu *g, struct step_limits *l, struct gpu_size
     return rc || !g->draft.model ? rc : make_kv(&g->draft, sizes, e);
 }
 
-/* The sizes that are asked for, ascending and none twice; without a word 1, 2, 4, 8, 16, 24 … */
+/* The configured graph sizes, ascending and unique; by default 1, 2, 4, 8, 16, 24 … */
 static void choose_graphs(struct gpu *g)
 {
     const struct worker_config *c = g->config;

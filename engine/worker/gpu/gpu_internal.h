@@ -19,7 +19,8 @@ struct gpu_layout { /* bytes from the start of a step's arrays; each 256-byte al
 };
 
 struct gpu_updates { /* of tables and histories: single words by scatter, more by copies */
-    uint32_t *host[GPU_STEPS]; /* [GPU_UPDATES] where, [GPU_UPDATES] what, [text_max] text */
+    uint32_t *host[GPU_STEPS]; /* [GPU_UPDATES] indices, [GPU_UPDATES] values, [text_max] tokens
+                                * of long runs */
     uint32_t *device;          /* the first two */
     uint32_t n, n_given;       /* single words, and the number of those launched */
     uint32_t n_text, text_max;
@@ -38,8 +39,8 @@ struct gpu_sampling {
     unsigned char *picks[GPU_STEPS], *device_picks;
 };
 
-/* Events of a step in its stream. For three steps: one being launched, one in flight, and the
- * previous one, because a gap is between two. */
+/* Events of a step in its stream, for three steps: one being launched, one in flight, and the one
+ * before, because a gap is measured between two steps. */
 struct gpu_step_events {
     struct device_event *begun, *forward_done; /* before and after the forward pass */
     struct device_event *picking;              /* sampling begins */
@@ -69,7 +70,7 @@ struct gpu_model { /* a model on the device, and what its steps use */
 struct gpu {
     const struct worker_config *config; /* borrowed */
     uint32_t index;
-    char tune_dir[PATH_MAX]; /* of the device's choices */
+    char tune_dir[PATH_MAX]; /* folder of the tuner's choices */
     struct device_link link;
     struct device_stream *copier;                        /* between pool and swap space */
     struct gpu_step_events step_events[GPU_STEP_EVENTS]; /* by number */
@@ -94,7 +95,8 @@ struct gpu {
 /* ---- gpu_step.c ---- */
 /* Layout of the arrays of a step with these counts; the same in host and device memory. */
 struct gpu_layout gpu_layout_of(const struct gpu_model *l, const struct batch *counts);
-/* Decode rows i … n - 1 of the arrays in host memory that belong to no sequence. */
+/* Fill decode rows i … n - 1 of the arrays in host memory as padding, which belongs to no
+ * sequence. */
 void gpu_pad(const struct gpu *g, const struct gpu_model *l, const struct gpu_layout *at,
              uint32_t i, uint32_t n);
 /* Send the arrays of a step with these counts. */

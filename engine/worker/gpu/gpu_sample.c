@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sampling on the device. Down go, of each row, its parameters, where in the histories its token
- * is to be written, its biases, and where something is masked a bit for each token; what masks
- * are is decided here on the host (sample_mask), while the walk runs. Up come tokens, and where
- * somebody asked logprobs and alternatives.
+/* Sampling on the device. The host sends for each row its parameters, the position in the histories
+ * at which its token is written, its biases and, if tokens are masked, one bit per token. The host
+ * computes the masks (sample_mask) while the forward pass runs. The device returns tokens and, if
+ * requested, logprobs and alternatives.
  *
- *     down   struct sample_row [n_logit] | u32 place [n_logit] | u32 bias id [] | f32 bias []
- *     up     struct sample_pick [n_logit] | u32 id [n_logit][20] | f32 logprob [n_logit][20] */
+ *   to device   struct sample_row [n_logit] | u32 position [n_logit] | u32 bias id [] | f32 bias []
+ *   to host     struct sample_pick [n_logit] | u32 id [n_logit][20] | f32 logprob [n_logit][20] */
 #include <string.h>
 #include "engine/worker/gpu/gpu_internal.h"
 
@@ -207,7 +207,7 @@ static void fill_rows(struct filling *f)
     }
 }
 
-/* What was sampled, to the host: alternatives only where there are some. */
+/* Copy the samples to the host, and the alternatives if there are any. */
 static void bring_picks(const struct gpu *g, uint32_t n, bool logprobs)
 {
     const struct device_table *t = g->link.t;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the device knows of the slots: block tables and token histories. Of each slot is noted how
- * much of both the device has and of which of its sequences; what is new goes in one scatter, long
- * runs (a prompt) in a copy each. Draft tokens are sent but not noted: they may be wrong. */
+/* Block tables and token histories of the slots on the device. For each slot the host records which
+ * sequence the device has and how much of its table and history. One scatter sends the changed
+ * words, one copy each a long run (a prompt). Draft tokens are sent but not recorded, because they
+ * may be rejected. */
 #include <string.h>
 #include "common/mem.h"
 #include "engine/worker/gpu/gpu_internal.h"

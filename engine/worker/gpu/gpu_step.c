@@ -112,7 +112,7 @@ static FALLIBLE record(struct gpu *g, struct gpu_graph *to, struct q_err *e)
     enum q_code rc;
     gpu_pad(g, l, &at, 0, n);
     gpu_send(g, l, &at, &b);
-    gpu_forward(g, l, &at, &b, &l->kv); /* what is chosen at a first call is chosen here */
+    gpu_forward(g, l, &at, &b, &l->kv); /* the first call makes lazy choices of the library here */
     if ((rc = t->sync(g->link.s, e)) || (rc = t->check(g->link.d, e)) ||
         (rc = t->graph_begin(g->link.s, e)))
         return rc;
@@ -140,7 +140,7 @@ FALLIBLE gpu_record(struct gpu *g, struct q_err *e)
     return Q_OK;
 }
 
-/* The graph for a batch in which every sequence has one row and wants its logits; NULL: none. */
+/* The graph for a batch in which every sequence has one row with logits; NULL: none. */
 static const struct gpu_graph *graph_for(const struct gpu *g, const struct batch *b)
 {
     const struct gpu_graph *found = NULL;
@@ -271,7 +271,8 @@ void gpu_copies(struct gpu *g, const struct step_view *v)
     const struct device_table *t = g->link.t;
     struct gpu_model *models[] = {&g->model, &g->draft};
     const struct gpu_step_events *m = gpu_events_now(g);
-    if (g->n_step) /* it may write what is copied out, and read what is copied over */
+    if (g->n_step) /* that step may write blocks that are copied out, and read blocks that are
+                    * overwritten */
         t->stream_wait(g->copier, g->step_events[(g->n_step - 1) % GPU_STEP_EVENTS].done);
     t->event_record(m->copying, g->copier);
     for (uint32_t k = 0; k < 2 && models[k]->model; k++) {

@@ -23,7 +23,7 @@
 #define SILENCE_MIN_MS   3000
 #define HANG_BEATS       30 /* time without an answer after which the engine hangs */
 #define HANG_MIN_MS      10000
-#define BEAT_EVERY_MS    250 /* maximum interval of our heartbeats; one that fails shows a loss */
+#define BEAT_EVERY_MS    250  /* maximum interval of our heartbeats; one that fails shows a loss */
 #define REFUSED_EVERY_MS 2000 /* hello to an engine that does not match, if it is replaced */
 #define FULL_RETRY_MS    200  /* interval of resubmission to a full engine that gave no time */
 #define STALL_WARN_MS    30000

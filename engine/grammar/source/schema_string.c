@@ -277,7 +277,10 @@ static const struct fsm *left_over(struct schema *s, const struct choice *pick)
         if (!option || !chain || plain || !rest)
             break;
         *chain = (struct chain){
-            .up = pick->chain, .depth = chain_inside(pick->chain), .is_choice = true};
+            .up = pick->chain,
+            .depth = chain_inside(pick->chain),
+            .is_choice = true,
+        };
         constraints_init(option);
         option->types = T_STRING;
         constraints_add(s, option, v, chain);

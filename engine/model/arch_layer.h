@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* arch_layer - how a family's layers are made of operations, as data. program_compile reads it with
- * the config; nothing else asks for it. What a config decides within a family (sizes, windows, soft
- * caps, multipliers) is the config's (struct forward_config); this says which of it counts.
+/* arch_layer - how a family's layers are made of operations, as data. Only program_compile reads
+ * it, together with the config. A config's own choices (sizes, windows, soft caps, multipliers)
+ * are in struct forward_config; the fields here say which of them the family uses.
  *
- * f is attention or the MLP, x the residual stream. Every value 0 is Llama's.
+ * f is attention or the MLP, x the residual stream. Llama has 0 in every field.
  * Threads: constants and pure functions. */
 #ifndef QUIRE_ENGINE_MODEL_ARCH_LAYER_H
 #define QUIRE_ENGINE_MODEL_ARCH_LAYER_H

@@ -364,6 +364,15 @@ static enum q_code load_model(struct model *m, const struct model_options *o, st
                : Q_OK;
 }
 
+static enum q_code hand_over(struct model **out, struct model *m, enum q_code rc)
+{
+    if (rc)
+        model_free(m);
+    else
+        *out = m;
+    return rc;
+}
+
 enum q_code model_load(struct model **out, const struct model_options *o, struct q_err *e)
 {
     struct model *m = q_calloc(1, sizeof *m);
@@ -372,11 +381,7 @@ enum q_code model_load(struct model **out, const struct model_options *o, struct
     enum q_code rc = find_family(m, o, e);
     if (!rc)
         rc = load_model(m, o, e);
-    if (rc)
-        model_free(m);
-    else
-        *out = m;
-    return rc;
+    return hand_over(out, m, rc);
 }
 
 FALLIBLE model_load_family(struct model **out, const struct model_family *f,
@@ -387,12 +392,7 @@ FALLIBLE model_load_family(struct model **out, const struct model_family *f,
         return q_fail(e, Q_NO_MEMORY, "out of memory loading %s", o->dir);
     m->arch = f->arch;
     m->config = *f->config;
-    const enum q_code rc = load_model(m, o, e);
-    if (rc)
-        model_free(m);
-    else
-        *out = m;
-    return rc;
+    return hand_over(out, m, load_model(m, o, e));
 }
 
 /* What decides what is computed; eos and bos are the engine's, and the dtype is that of a file. */

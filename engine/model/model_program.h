@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* model_program - the layer program of a model: as it would be before loading, and as it is of what
- * was loaded. Internal to engine/model. Threads: as model_load. */
+/* model_program - the layer program of a model, before loading (from config.json) and of loaded
+ * weights. Internal to engine/model. Threads: as model_load. */
 #ifndef QUIRE_ENGINE_MODEL_MODEL_PROGRAM_H
 #define QUIRE_ENGINE_MODEL_MODEL_PROGRAM_H
 #include "engine/model/forward/forms.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* model_show - what a model folder would be, from config.json and headers, without loading it.
- * Threads: reentrant. */
+/* model_show - describes the model that a folder would give, from config.json and the headers of
+ * its weights, without loading it. Threads: reentrant. */
 #ifndef QUIRE_ENGINE_MODEL_MODEL_SHOW_H
 #define QUIRE_ENGINE_MODEL_MODEL_SHOW_H
 #include "common/buf.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* model_state - what is behind struct model. Internal to engine/model. Activations of a step:
- * forward/cpu_scratch.h, forward/executor_device_internal.h. Threads: as model.h. */
+/* model_state - struct model. Internal to engine/model. The activations of a step are in
+ * forward/cpu_scratch.h and forward/executor_device_internal.h. Threads: as model.h. */
 #ifndef QUIRE_ENGINE_MODEL_MODEL_STATE_H
 #define QUIRE_ENGINE_MODEL_MODEL_STATE_H
 #include "engine/model/forward/program.h"

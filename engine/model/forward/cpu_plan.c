@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Barriers. For each mode a pass is gone through with what is pending: by buffer, which parts were
- * read and which written since the last barrier. What may be pending where a pass begins is
- * the union over all modes of what the pass before left, and of what this pass itself left behind
- * another block; that is done again until it does not grow. More pending means more barriers, so
- * the union is safe. */
+/* Barriers. Each mode (number of rows of a block) simulates a pass with a set of pending accesses:
+ * for each buffer the parts that were read and written since the last barrier. The set at the start
+ * of a pass is the union over all modes of the set at the end of the pass before, and of the set at
+ * the end of this pass, which the next block begins with; this repeats until the set stays the
+ * same. A larger set gives more barriers, so the union is safe. */
 #include "engine/model/forward/cpu_plan.h"
 #include <string.h>
 

@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cpu_plan - how a team of threads shares a layer program: which part of a stage's rows a thread
- * has, where the threads must meet, and which buffers lie in memory of their own. Computed once
- * from the program; nothing of it is written by hand.
+/* cpu_plan - how the threads of a team divide a layer program: the part of a stage's rows that each
+ * thread computes, the stages that begin with a barrier, and the buffers that keep memory of their
+ * own. It is computed once from the program; no barrier is written by hand.
  *
- * A stage reads and writes buffers by parts:
+ * A stage reads and writes each buffer by parts:
  *     ROWS    each thread its share of the block's rows; the same share in every stage
  *     PLACES  its share of the places (a row and an expert)
- *     SUMS    its share of what `combine` adds up
+ *     SUMS    its share of the rows that `combine` adds up
  *     OWN     all rows, in a copy of its own
- *     ANY     columns, heads or panels: who has what is the kernel's affair
- * A barrier stands before a stage when another thread may have written what it reads, or read or
- * written what it writes, since the last one; the parts ROWS, PLACES, SUMS and OWN are each safe
- * after themselves. Rows of the step differ from block to block, so a buffer of the step that the
- * block before has used is no reason.
+ *     ANY     columns, heads or panels, divided by the kernel
+ * A stage begins with a barrier when, since the last barrier, another thread may have written
+ * memory that the stage reads or writes, or may have read memory that it writes. Each of the parts
+ * ROWS, PLACES, SUMS and OWN needs no barrier after itself in the same buffer. Blocks of a step
+ * have different rows of a buffer of the step, so such a buffer needs no barrier between blocks.
  *
- * OWN: where rows are few, making a product's input costs less than meeting the others. A stage is
- * made so when its block has at most CPU_OWN_ROWS rows of CPU_OWN_ELEMENTS elements together, so
- * the barriers depend on how many rows a block has: a bit for each number. Threads: pure. */
+ * OWN: with few rows, making the input of a product takes less time than a barrier. A stage runs
+ * this way when its block has at most CPU_OWN_ROWS rows with at most CPU_OWN_ELEMENTS elements in
+ * all. So the barriers depend on the number of rows of a block: one bit for each number.
+ * Threads: pure functions. */
 #ifndef QUIRE_ENGINE_MODEL_FORWARD_CPU_PLAN_H
 #define QUIRE_ENGINE_MODEL_FORWARD_CPU_PLAN_H
 #include "engine/model/forward/program.h"

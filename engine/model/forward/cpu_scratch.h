@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cpu_scratch - what is behind struct model_scratch: memory for a step of a layer program on the
- * CPU, and how the team shares it. Internal to engine/model.
+/* cpu_scratch - struct model_scratch: the memory that a step of a layer program uses on the CPU.
+ * Internal to engine/model.
  *
- * n = rows of the step, R of them at a time (block_rows), so that what passes from one product to
- * the next stays in the caches. Buffers of the step have n rows, those of a block R, or enough for
- * CPU_OWN_ROWS of each thread where a thread may have a copy; those of places R * n_used.
- * Threads: as model.h. */
+ * A step has n rows and computes R of them at a time (block_rows), so that the output of a product
+ * is still in the caches when the next product reads it. A buffer of the step has n rows. A buffer
+ * of a block has R rows, or CPU_OWN_ROWS for each thread where threads may have copies of their
+ * own; a buffer of places has R * n_used rows. Threads: as model.h. */
 #ifndef QUIRE_ENGINE_MODEL_FORWARD_CPU_SCRATCH_H
 #define QUIRE_ENGINE_MODEL_FORWARD_CPU_SCRATCH_H
 #include "engine/model/forward/cpu_plan.h"

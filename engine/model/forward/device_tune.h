@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device_tune - has a device choose who computes a model's products (device_table.tune).
+/* device_tune - asks a device to choose the kernels of a model's products (device_table.tune).
  * Threads: one, at start. */
 #ifndef QUIRE_ENGINE_MODEL_FORWARD_DEVICE_TUNE_H
 #define QUIRE_ENGINE_MODEL_FORWARD_DEVICE_TUNE_H

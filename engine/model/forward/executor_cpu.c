@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The CPU's executor. Every thread runs the whole program; an operation gives each its share, and
- * barriers stand where cpu_plan.h has found that they must (six a layer when decoding one sequence:
- * after q,k,v, before attention and after it, after out, gate·up and down).
+/* The CPU's executor. Every thread runs the whole program and computes its share of each operation;
+ * cpu_plan.h finds the barriers (six a layer when decoding one sequence: after q,k,v, before and
+ * after attention, after out, gate·up and down).
  *
- * A pass takes its rows in blocks, so that activations stay in the caches from one product to the
- * next; a pass of attention, and the embedding, take all rows at once. Row work between q,k,v and
- * attention touches one row at a time, so a thread takes its rows through all of it. */
+ * A pass computes its rows in blocks, so that activations stay in the caches between two products.
+ * A pass of attention and the embedding compute all rows at once. Between q,k,v and attention each
+ * operation reads and writes one row, so a thread runs all of them on its own rows. */
 #include "engine/model/forward/executor_cpu.h"
 #include <string.h>
 #include "engine/model/forward/acts.h"

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* executor_cpu - what the handlers of the CPU's executor have in common: which rows a thread has,
- * where a buffer's rows lie, and products. Internal to engine/model: executor_cpu.c runs programs,
+/* executor_cpu - the CPU executor's parts that its handlers share: the rows that a thread computes,
+ * the address of a buffer's rows, products. Internal to engine/model: executor_cpu.c runs programs,
  * executor_cpu_experts.c has the operations of mixtures of experts.
  *
- * Threads: each has a struct cpu_run of its own and calls everything with it. An operation that all
- * threads run is cut among them (`x`); one that a thread runs on rows of its own is not (`mine`).
- * */
+ * Threads: each thread has its own struct cpu_run and passes it to every function. A kernel that
+ * all threads call together gets `x`; a kernel that a thread calls for its own rows gets `mine`. */
 #ifndef QUIRE_ENGINE_MODEL_FORWARD_EXECUTOR_CPU_H
 #define QUIRE_ENGINE_MODEL_FORWARD_EXECUTOR_CPU_H
 #include "engine/model/forward/cpu_scratch.h"

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Operations of a mixture of experts on the CPU, for one block of rows.
  *
- * An expert's matrices are packed like any other and go through the same products, a part of their
- * panels at a time (kern_panels). All panels of all experts that are taken are one line, cut into
- * pieces of about equal work; a thread has one of them, so that it needs nobody while it reads its
- * weights from first to last, whether eight experts have a row each or all of them have many:
+ * An expert's matrices are packed like any other matrix and use the same products, a range of
+ * panels at a time (kern_panels). The panels of all experts that the block uses form one line,
+ * which is cut into pieces of about equal work, one for each thread. So a thread reads its weights
+ * from first to last and waits for no other thread, whether eight experts have one row each or all
+ * experts have many:
  *
- *     expert   2            5            7      …      work of a panel: its rows, and at least what
- *     panels   ###########  ###########  ###########   reading it costs
+ *     expert   2            5            7      …      work of a panel: its rows, and at least the
+ *     panels   ###########  ###########  ###########   cost of reading it
  *     threads  |     0     |     1     |     2     |
  *
- * Who computes a panel changes no bit, nor do the rows beside a row: what they have in common is
- * only that they are picked together. Each thread sorts the places by expert for itself. */
+ * Neither the thread that computes a panel nor the other rows of a block change a bit: rows of one
+ * expert are only gathered together. Each thread sorts the places by expert for itself. */
 #include <math.h>
 #include <string.h>
 #include "engine/model/forward/executor_cpu.h"

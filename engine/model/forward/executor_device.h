@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* executor_device - runs a model's layer program on a device: each stage is one launch for all rows
- * of the step, in the order of the program, on one stream (experts: for some rows at a time).
+/* executor_device - runs a model's layer program on a device: each stage is one launch for all
+ * rows of the step, in the order of the program, on one stream (experts: for some rows at a time).
  *
- * The CPU's executor is about threads: which rows each computes, what stays in whose cache, where
- * barriers stand. Nothing of that is here. With the reference's kernels behind the table both give
- * the same bits (tests/unit/test_device.c). A step allocates nothing and waits for nothing, so it
- * can be recorded as a graph. Threads: one. */
+ * Unlike the CPU's executor it has no shares of threads, no caches and no barriers. With the
+ * reference's kernels both executors give the same bits (tests/unit/test_device.c). A step
+ * allocates nothing and waits for nothing, so it can be captured as a graph. Threads: one. */
 #ifndef QUIRE_ENGINE_MODEL_FORWARD_EXECUTOR_DEVICE_H
 #define QUIRE_ENGINE_MODEL_FORWARD_EXECUTOR_DEVICE_H
 #include "engine/model/model.h"

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A layer's experts on a device: one launch for all of them of each product, since how many rows an
- * expert has is not known where launches are ordered. What a place is: kernels/ops/ops_moe.h.
- * Products are of some rows of the step at a time, so that memory does not grow with a step.
+/* A layer's experts on a device. Each product is one launch for all experts, because the number of
+ * rows of an expert is not known when the launch is ordered. Places: kernels/ops/ops_moe.h.
+ * Products compute some rows of the step at a time, so that memory does not grow with the step.
  *
- * Experts' matrices are alike in a layer, whatever they are packed in. Where their inputs have an
- * order (act-order), each expert has its own, so that a row is copied for each expert that it
- * takes, in that order; bytes are made before, since an order changes no scale. */
+ * All experts of a layer have the same form. Where a matrix has its own order of inputs
+ * (act-order), the order differs from expert to expert, so a row is copied once for each expert
+ * that it uses, in that expert's order. Rows become bytes before, since an order changes no
+ * scale. */
 #include "engine/model/forward/executor_device_internal.h"
 
 static void sort_places(const struct device_run *r, const struct moe_config *moe)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* executor_device_internal - what is behind struct executor_device: the memory of a program's
- * buffers on a device (device_buffers.c), the stages (executor_device.c) and those of experts
+/* executor_device_internal - struct executor_device: the memory of a program's buffers on a device
+ * (device_buffers.c), the stages (executor_device.c) and the stages of experts
  * (executor_device_experts.c). Threads: as executor_device.h. */
 #ifndef QUIRE_ENGINE_MODEL_FORWARD_EXECUTOR_DEVICE_INTERNAL_H
 #define QUIRE_ENGINE_MODEL_FORWARD_EXECUTOR_DEVICE_INTERNAL_H

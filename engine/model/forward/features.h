@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* features - which operations an executor has, so that a program is refused at load by the name of
- * what is missing (features.def). Threads: pure functions. */
+/* features - the operations that an executor supports (features.def). A program that needs another
+ * one is refused at load, with its name in the message. Threads: pure functions. */
 #ifndef QUIRE_ENGINE_MODEL_FORWARD_FEATURES_H
 #define QUIRE_ENGINE_MODEL_FORWARD_FEATURES_H
 #include "engine/model/forward/program.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* forms - what a layer program must know of how weights are packed: of a loaded model, or of one
- * that would be loaded (planned). Internal to engine/model. Threads: pure functions. */
+/* forms - the properties of packed weights that a layer program depends on (struct program_form):
+ * those of a loaded model, or those that a model would have if it were loaded (planned). Internal
+ * to engine/model. Threads: pure functions. */
 #ifndef QUIRE_ENGINE_MODEL_FORWARD_FORMS_H
 #define QUIRE_ENGINE_MODEL_FORWARD_FORMS_H
 #include "engine/model/forward/program.h"

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* matmul - a product with a packed matrix of any form, and the rows it reads made into its bytes:
- * the one place where matrix formats are told apart, for both executors.
+/* matmul - a product with a packed matrix of any form, and the conversion of rows into the bytes
+ * that it reads. Both executors select the kernel for a matrix format here and nowhere else.
  *
- *     weights             input       by rows            by groups (experts on a device)
- *     f32, f16, bf16      floats      linear             linear_grouped
+ *     weights             input       by rows           by groups (experts on a device)
+ *     f32, f16, bf16      floats      linear            linear_grouped
  *     int8                int8        linear_int8       linear_int8_grouped
- *     4 bits in groups    int8        linear_w4a8        linear_w4a8_grouped
- *     4 bits in groups    16 bits     linear_w4a16   linear_w4a16_grouped
+ *     4 bits in groups    int8        linear_w4a8       linear_w4a8_grouped
+ *     4 bits in groups    16 bits     linear_w4a16      linear_w4a16_grouped
  *     e4m3                e4m3        linear_fp8        linear_fp8_grouped
- *     e4m3, blocks        e4m3        linear_fp8_block      linear_fp8_block_grouped
+ *     e4m3, blocks        e4m3        linear_fp8_block  linear_fp8_block_grouped
  *
  * Threads: as kernels/ops/ops.h: every thread calls it with its own kern_exec. */
 #ifndef QUIRE_ENGINE_MODEL_FORWARD_MATMUL_H

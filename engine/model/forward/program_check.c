@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The rules of each kind, as a table: how many buffers it reads, what weight it has, and what its
- * columns have to do with each other. */
+/* The rules of each kind of operation, as a table: the number of buffers that it reads, the kind of
+ * its weight, and the relation between the columns of its inputs and output. */
 #include "engine/model/forward/program.h"
 #include "engine/model/forward/program_text.h"
 

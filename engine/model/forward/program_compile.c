@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From a family and a config to the list of operations. Each function here writes what one part of
- * a layer is; where a family or a config has a choice, it is a field of struct arch_layer or of the
- * config, never a name.
+/* From a family and a config to the list of operations. Each function writes the operations of one
+ * part of a layer. Where families or configs differ, a field of struct arch_layer or of the config
+ * says so; no function reads the name of a family.
  *
  * Parallel branches: the MLP is computed up to its last product before attention's output is added
- * to x, so that both read the same x. A norm that both share stands in the list twice: a block of
- * rows goes through it again rather than keep its output of all rows.
+ * to x, so that both branches read the same x. A norm that both branches share is in the list
+ * twice: computing it again for a block of rows takes less than keeping its output for all rows.
  *
- * h (and h as bytes) is what the next product reads. A product that reads another type or another
- * order of it than what it holds gets it made again. */
+ * h (and h as bytes) is the input of the next product. It is made again for a product that reads
+ * another type or another order of inputs. */
 #include "engine/model/forward/program.h"
 #include <math.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Stages and passes. One walk over the list, the same for every executor: at each operation the
- * first fusion of the table that matches there and is wanted, else a stage of its own. What lies
- * between two operations of a stage is never seen outside, so a fusion is only taken where nothing
- * else reads it. */
+/* Stages and passes. One pass over the list, the same for every executor: at each operation it
+ * takes the first fusion of the table that matches there and that the executor has; without one
+ * the operation is a stage of its own. The values between two operations of a stage are not
+ * stored, so a fusion is taken only where no other operation reads them. */
 #include "common/mem.h"
 #include "engine/model/forward/program.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whose numbers are alive: one walk over the operations from the last to the first, as a compiler
- * does for registers. Buffers are few, so a set of them is a word. */
+/* Liveness: one pass over the operations from the last to the first, as a compiler does for
+ * registers. There are few buffers, so a set of them is one word. */
 #include "engine/model/forward/program_memory.h"
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* program_memory - which buffers of a layer program may share memory, and where each lies then.
- * Threads: pure functions. */
+/* program_memory - the buffers of a layer program that may share memory, and the place of each.
+ * Both executors place their buffers here. Threads: pure functions. */
 #ifndef QUIRE_ENGINE_MODEL_FORWARD_PROGRAM_MEMORY_H
 #define QUIRE_ENGINE_MODEL_FORWARD_PROGRAM_MEMORY_H
 #include <stddef.h>

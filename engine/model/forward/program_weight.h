@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* program_weight - the weights that operations of a layer program name, of which tensors each is
- * made, and where it lies when it is loaded. Threads: constants and pure functions. */
+/* program_weight - the weights that operations of a layer program name: the tensors of which each
+ * is made, and its place in loaded weights. Threads: constants and pure functions. */
 #ifndef QUIRE_ENGINE_MODEL_FORWARD_PROGRAM_WEIGHT_H
 #define QUIRE_ENGINE_MODEL_FORWARD_PROGRAM_WEIGHT_H
 #include "engine/model/arch.h"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fill - the numbers of a plan's rows, from their sources into the region. The CPU's rows are
- * packed by all threads at once, pieces of about a megabyte (fill_host.c); a device's travel
- * through an upload and are packed there (fill_device.c). Vectors, tables and orders of inputs come
- * before matrices, which read them. Pages of the files that were read are let go at once, so that
- * source and result are never resident together.
+/* fill - writes the numbers of a plan's rows from their sources into the region. For the CPU all
+ * threads pack pieces of about a megabyte (fill_host.c). For a device the rows are uploaded and
+ * packed there (fill_device.c). Vectors, tables and orders of inputs are filled before matrices,
+ * which read them. Pages of a file are released once they are read, so that source and result are
+ * never resident together.
  * Threads: one calls; it runs the team. */
 #ifndef QUIRE_ENGINE_MODEL_LOAD_FILL_H
 #define QUIRE_ENGINE_MODEL_LOAD_FILL_H

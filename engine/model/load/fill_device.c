@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A matrix goes in pieces of as many outputs as a buffer holds: read, or made, by all threads into
- * memory that the device reads, and packed there. The pages of the file that were read are let go
- * at once.
+/* A matrix is uploaded in pieces of as many outputs as a buffer holds. All threads read or make the
+ * outputs of a piece in memory that the device copies from, and the device packs them. Pages of the
+ * file are released once they are read.
  *
- * What travels of an output is what there is of it: the checkpoint's floats; its integers with
- * their scales and zeros, where they stay as they are; else f32 that is made of it. Of gated
- * weights gate and up travel interleaved, as they will lie. */
+ * The form that is uploaded depends on the source and the destination: the checkpoint's floats; its
+ * integers with their scales and zeros, where the destination keeps them; else f32 made of them.
+ * Gate and up of gated weights are uploaded interleaved. */
 #include <string.h>
 #include "engine/model/load/fill.h"
 #include "engine/model/load/weight_fp8.h"

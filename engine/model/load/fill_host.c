@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows are filled by all threads at once, in two runs over the plan: first what others read, then
- * the matrices. Pieces of about a megabyte are taken from a counter, so that a thread that is
- * slower (a busy or a smaller core) does fewer and nobody waits at the end of a row. A piece is
- * whole units of a row (panels of a matrix, rows of a table), so no two threads write one.
+/* All threads fill rows together, in two runs over the plan: first vectors, tables and orders of
+ * inputs, then the matrices, which read them. Threads take pieces of about a megabyte from a
+ * counter, so that a slower thread (a busy or a smaller core) takes fewer of them and no thread
+ * waits at the end of a row. A piece is whole units of a row (panels of a matrix, rows of a
+ * table), so no two threads write the same unit.
  *
- * Dummy numbers are a hash of (tensor, row, column), so they do not depend on the number of threads
- * or on the layout: uniform with standard deviation 0.02, what training starts from, so that
- * activations stay finite over any depth. */
+ * Dummy numbers are a hash of (tensor, row, column), so they depend neither on the number of
+ * threads nor on the layout: uniform with standard deviation 0.02, the value that training starts
+ * from, so that activations stay finite over any depth. */
 #include <stdatomic.h>
 #include <string.h>
 #include "engine/model/load/fill.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A plan for readers: each row, below it the tensors that it is made of, and what the rows come to.
- * As JSON the same with every column. */
+/* A plan as text: each row, the tensors that it is made of below it, and the totals by form and
+ * reason. The JSON has every column. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a region of packed weights holds, in words and in bytes: a line about each row of the plan
- * and each of its sources, and a small matrix of each form that occurs, made by the way that the
- * weights go. It is hashed into the key of the packed cache, so a layout cannot change without the
- * key. */
+/* The content of a region of packed weights, as text and bytes: a line for each row of the plan and
+ * for each of its sources, and a small matrix of each form that occurs, packed by the kernels that
+ * pack the weights. The hash of both is the key of the packed cache, so that a changed layout
+ * changes the key. */
 #include "engine/model/load/packed_cache_key.h"
 #include "engine/model/load/fill.h"
 

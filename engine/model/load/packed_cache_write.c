@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The writer's thread sleeps in write(2) most of the time, at the lowest priority; it allocates
- * nothing, so that it may run beside a frozen worker. A file that is being written is locked
- * (flock): what is not locked was left by a writer that died, and goes. */
+/* The writer's thread waits in write(2) most of the time and has the lowest priority. It allocates
+ * nothing, so that it may run in a worker whose allocations are frozen. A file is locked (flock)
+ * while it is written; a file without a lock was left by a writer that died, and is removed. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* List (load_plan), allocate (here), fill (fill), report (load_plan_log): each step reads what the
- * one before it left. Rows are bound to the members of struct weights by load_dests.def. */
+/* The four steps of loading: list (load_plan.c), allocate (here), fill (fill.c), report
+ * (load_plan_log.c). Each step reads the rows of the first. load_dests.def binds rows to the
+ * members of struct weights. */
 #include "engine/model/load/weights.h"
 #include <stddef.h>
 #include "common/buf.h"

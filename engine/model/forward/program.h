@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* program - a model as a flat, checked list of operations over named buffers: the layer program.
  *
- * program_compile makes it of a family (struct arch_layer) and a config; program_fuse cuts it into
- * stages, an operation each or neighbours that run as one, and the stages into passes over rows.
+ * program_compile makes it from a family (struct arch_layer) and a config. program_fuse divides it
+ * into stages (one operation, or neighbours that run as one) and the stages into passes over rows.
  * The executors of the CPU (executor_cpu.h) and of a device run stages and know no family.
  *
  *     ops     norm | quantize | matmul | norm q | norm k | rope | store | attention | matmul | …
  *     stages  [norm, quantize] [matmul] [norm q, norm k, rope, store]   [attention]   [matmul, …
  *     passes  [---------- rows in blocks --------------------------]   [all rows ]   [ blocks …
  *
- * Buffers are rows of columns; a reference to one names columns and the element type. An operation
- * reads `in`, writes `out` (or adds to it) and has a weight by name, so that the list knows nothing
- * of how weights are packed but what struct program_form says. Buffers that no stage hands to
- * another (within a fusion) need no memory.
+ * A buffer is rows of columns; a reference to it names columns and the element type. An operation
+ * reads `in`, writes `out` (or adds to it) and names its weight; of the packing of weights the list
+ * depends on struct program_form alone. A buffer that is written and read within one stage only
+ * needs no memory.
  *
- * What hangs on to it:
+ * What builds on it:
  * - A plugin adds operations of its own kind to the list before program_fuse (an embedding of other
  *   inputs, a head, an adapter beside a matmul), or gives a whole list; program_check holds it to
  *   the same rules, and the executors refuse by name what they do not have.
@@ -23,7 +23,7 @@
  *   behind the operation, before the ADD; heads and experts divide with the columns they stand on.
  * - A backward pass is the list from its end: each kind has a rule from (in, weight, d out) to
  *   (d in, d weight), an ADD copies d out to both, and a buffer that an operation reads and a later
- *   one overwrites is kept. Fusions are of the executors, so it starts unfused.
+ *   one overwrites is kept. It starts from the list without fusions, which belong to executors.
  * Threads: made by one; then only read. */
 #ifndef QUIRE_ENGINE_MODEL_FORWARD_PROGRAM_H
 #define QUIRE_ENGINE_MODEL_FORWARD_PROGRAM_H
@@ -159,7 +159,7 @@ struct layer_program {
         0                  \
     }
 
-/* What of the packing a program depends on. */
+/* The properties of a packed weight that a program depends on. */
 struct program_form {
     enum dtype
         input; /* of the rows that a product with it reads: F32, BF16, F16, or bytes: I8, E4M3 */

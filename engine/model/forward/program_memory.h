@@ -6,8 +6,9 @@
 #include <stddef.h>
 #include "engine/model/forward/program.h"
 
-/* How many stages, from `stage` on, a device runs for some rows at a time: those that write rows of
- * places, and the sum over the places of a row behind them. 1: only itself, for all rows. */
+/* The number of stages from `stage` on that a device runs for some rows at a time: those that write
+ * rows of places, and the sum over the places of a row behind them. 1: the stage runs alone, for
+ * all rows. */
 uint32_t program_repeated(const struct layer_program *p, uint32_t stage);
 
 /* Where the buffers of a program lie in one piece of memory: the rule of both executors. Buffers

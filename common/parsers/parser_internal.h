@@ -94,6 +94,7 @@ extern const struct tool_family family_json, family_xml, family_call, family_har
 #define XML_KEY_TAGS     64u     /* the name is text up to a newline or a tag */
 #define XML_CDATA        128u    /* a value may be in <![CDATA[ ]]> */
 #define XML_ESCAPED      256u    /* names have &quot; and &amp; */
+#define XML_BODY         262144u /* a JSON object may stand in place of the parameters */
 #define XML_TWICE        512u    /* a function f may be called f.f */
 #define XML_KEY_ENDS     4096u  /* the tag of the next parameter ends a value that was not closed */
 #define XML_WRAPPED      8192u  /* one parameter, called "arguments" or similar, may hold all */

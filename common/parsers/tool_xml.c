@@ -11,7 +11,7 @@
  * Without its closing tag a value ends where the next known parameter begins (OPENED looks ahead),
  * or with the call, if nothing or another call is behind its closing tag (ENDED looks ahead), or
  * if no tag can be part of it. A string with text behind the call's closing tag is broken: what
- * ends it is not certain.
+ * ends it is not certain. A JSON object may stand in place of the parameters (BODY).
  *
  * Values are plain text, so their types come from the request's tools. A string goes out as it
  * comes; another value when it is complete. A closing tag inside a value is text unless one of the
@@ -24,7 +24,7 @@
 
 #define KEYS_MAX 4096 /* bytes of names that are remembered, which keeps the time linear */
 
-enum place { NAME, BETWEEN, KEY, VALUE_OPEN, TYPE, VALUE, CLOSED, OPENED, ENDED };
+enum place { NAME, BETWEEN, BODY, KEY, VALUE_OPEN, TYPE, VALUE, CLOSED, OPENED, ENDED };
 
 /* Of a value of unknown type: what its first bytes show. */
 enum guess { GUESS_NOTHING, GUESS_VALUE, GUESS_WORD, GUESS_WORD_OVER };
@@ -40,12 +40,14 @@ struct xml {
     size_t n_close;   /* bytes of the tag in it */
     struct buf head;  /* a parameter's name and what stands before it, until it is certain */
     struct buf inner; /* a value that may be all the arguments */
-    struct buf keys;  /* XML_ONCE: the names that came, each with a NUL */
-    bool wrapped;     /* the value may be all the arguments: `head` waits */
-    bool skip;        /* the parameter came before: nothing of it goes out */
-    bool any;         /* there was a parameter */
-    bool string;      /* the value goes out as it comes */
-    bool cdata;       /* it stands in <![CDATA[ ]]> */
+    struct lenient_json body;       /* XML_BODY: the object in place of parameters */
+    struct buf keys;                /* XML_ONCE: the names that came, each with a NUL */
+    bool is_body;                   /* `inner` was a JSON object in place of parameters */
+    bool wrapped;                   /* the value may be all the arguments: `head` waits */
+    bool skip;                      /* the parameter came before: nothing of it goes out */
+    bool any;                       /* there was a parameter */
+    bool string;                    /* the value goes out as it comes */
+    bool cdata;                     /* it stands in <![CDATA[ ]]> */
     char close[FORMAT_TAG_MAX + 4]; /* what ends it */
     bool newline;                   /* one is held: layout if the value ends here */
     bool first;                     /* before the value's first byte */
@@ -58,7 +60,7 @@ static void xml_begin(struct parser *p)
 {
     struct xml *x = format_state(p);
     x->place = NAME;
-    x->any = false;
+    x->any = x->is_body = false;
     x->n_tag = 0;
     buf_reset(&x->name);
     buf_reset(&x->text);
@@ -202,6 +204,7 @@ static enum part name_over(struct parser *p, struct xml *x)
 }
 
 static enum part between_byte(struct parser *p, struct xml *x, char c);
+static enum part in_body(struct parser *p, struct xml *x, char c);
 
 /* The name is text: it ends with the line, with name_end or where a tag begins. */
 static enum part text_name(struct parser *p, struct xml *x, char c)
@@ -267,13 +270,22 @@ static enum part noise(struct parser *p, struct xml *x)
 
 static enum part between_byte(struct parser *p, struct xml *x, char c)
 {
+    bool begun = x->n_tag || x->any || x->inner.len;
     if (is_blank(c) && x->n_tag == 0)
         return PART_MORE;
+    if (c == '{' && !begun && format_row(p)->flags & XML_BODY) {
+        lenient_json_init(&x->body, NULL, false);
+        buf_reset(&x->text);
+        x->place = BODY;
+        return in_body(p, x, c);
+    }
     x->tag[x->n_tag++] = c;
     switch (next_tag(p, x->tag, x->n_tag)) {
     case NEXT_MORE:
         return PART_MORE;
     case NEXT_KEY:
+        if (x->is_body)
+            return PART_BAD;
         x->n_tag = 0;
         x->place = KEY;
         buf_reset(&x->text);
@@ -325,19 +337,25 @@ static const json_t *properties(const struct parser *p, const struct xml *x)
 }
 
 /* May this parameter, the first of the call, hold all the others? */
-static bool may_wrap(const struct parser *p, const struct xml *x)
+static bool may_wrap(const struct parser *p, const struct xml *x, const char *key)
 {
     static const char *const names[] = {"arguments", "input", "properties", "parameters"};
     const json_t *known = properties(p, x);
     if (!(format_row(p)->flags & XML_WRAPPED) || x->any || !json_object_size(known))
         return false;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (strcmp(x->key, names[i]) == 0)
-            return !json_object_get(known, x->key);
+        if (strcmp(key, names[i]) == 0)
+            return !json_object_get(known, key);
     return false;
 }
 
-/* Is text[0..n) an object of known parameters? Then it goes to `inner`. */
+static json_t *loaded(const struct buf *b)
+{
+    return json_loadb(buf_str(b), b->len, JSON_ALLOW_NUL | JSON_DECODE_ANY, NULL);
+}
+
+/* Is text[0..n) an object of known parameters, or a string that holds one? Then it goes to
+ * `inner`. */
 static bool unwrap(struct parser *p, struct xml *x, const char *text, size_t n)
 {
     const json_t *known = properties(p, x);
@@ -345,7 +363,14 @@ static bool unwrap(struct parser *p, struct xml *x, const char *text, size_t n)
     json_t *member;
     buf_reset(&x->inner);
     bool fits = lenient_json_whole(text, n, &x->inner);
-    json_t *v = fits ? json_loadb(buf_str(&x->inner), x->inner.len, JSON_ALLOW_NUL, NULL) : NULL;
+    json_t *v = fits ? loaded(&x->inner) : NULL;
+    if (json_is_string(v)) {
+        json_t *string = v;
+        buf_reset(&x->inner);
+        fits = lenient_json_whole(json_string_value(v), json_string_length(v), &x->inner);
+        v = fits ? loaded(&x->inner) : NULL;
+        json_decref(string);
+    }
     fits = json_is_object(v);
     json_object_foreach (v, key, member)
         fits &= json_object_get(known, key) != NULL;
@@ -354,6 +379,37 @@ static bool unwrap(struct parser *p, struct xml *x, const char *text, size_t n)
     if (!fits)
         buf_reset(&x->inner);
     return fits;
+}
+
+static int add_piece(const char *text, size_t n, void *out)
+{
+    buf_add(out, text, n);
+    return 0;
+}
+
+/* A JSON object in place of parameters. It goes out when it is complete: it may wrap them. */
+static enum part in_body(struct parser *p, struct xml *x, char c)
+{
+    enum lenient_json_step step = lenient_json_byte(&x->body, c, &x->text);
+    kept(p, &x->text);
+    if (step == LENIENT_JSON_MORE)
+        return PART_MORE;
+    if (step != LENIENT_JSON_END)
+        return PART_BAD;
+    json_t *v = loaded(&x->text);
+    const char *key = json_object_iter_key(json_object_iter(v));
+    struct buf member = BUF_INIT;
+    if (json_object_size(v) == 1 && may_wrap(p, x, key))
+        json_dump_callback(json_object_get(v, key), add_piece, &member, JSON_ENCODE_ANY);
+    kept(p, &member);
+    if (!member.len || !unwrap(p, x, member.data, member.len))
+        buf_add(&x->inner, buf_str(&x->text), x->text.len);
+    kept(p, &x->inner);
+    buf_release(&member);
+    json_decref(v);
+    x->is_body = true;
+    x->place = BETWEEN;
+    return PART_MORE;
 }
 
 /* The name goes out, and what was taken for all the arguments before it. */
@@ -414,7 +470,7 @@ static enum part key_over(struct parser *p, struct xml *x)
         x->any = true;
     }
     x->skip = came_before(p, x);
-    x->wrapped = !x->skip && may_wrap(p, x);
+    x->wrapped = !x->skip && may_wrap(p, x, x->key);
     if (!x->skip) {
         buf_add_str(&x->head, x->any ? ", " : "{");
         buf_add_json_str(&x->head, x->key, n);
@@ -716,6 +772,8 @@ static enum part read_byte(struct parser *p, struct xml *x, char c)
         return in_name(p, x, c);
     case BETWEEN:
         return between_byte(p, x, c);
+    case BODY:
+        return in_body(p, x, c);
     case KEY:
         return in_key(p, x, c);
     case VALUE_OPEN:

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Templates were written for transformers' messages; requests have OpenAI's. The differences are
- * bridged here and nowhere else, on a copy: the template sees content as one string, a refusal as
- * content, and a tool call's arguments as an object. OpenAI's older form of calls (function_call,
- * and role "function" for the result), which no template knows, becomes the newer one. Results
- * stay where the request has them, as vLLM leaves them; mistral-common alone sorts them by the
- * calls (common/template/mistral.c). */
+/* Templates expect the messages of transformers, and requests have those of OpenAI. This file
+ * converts a copy of the messages: content becomes one string, a refusal becomes content, and the
+ * arguments of a tool call become an object. OpenAI's older form of calls (function_call, and role
+ * "function" for the result), which templates do not support, is converted to the newer form.
+ * Results keep the order of the request, as in vLLM; only mistral-common's format sorts them by
+ * the calls (common/template/mistral.c). */
 #include "common/chat/messages.h"
 #include <stdbool.h>
 #include <string.h>

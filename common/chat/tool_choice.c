@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tools that are not allowed are kept from the prompt too: a model that sees a tool calls it, and
- * under "auto" only a grammar over the whole answer could forbid that. */
+/* Tools that are not allowed are left out of the prompt too: models call the tools that the prompt
+ * lists, and under "auto" only a grammar over the whole answer could prevent that. */
 #include "common/chat/tool_choice.h"
 #include <stdbool.h>
 #include <string.h>

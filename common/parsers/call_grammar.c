@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A call is a tag: its begin holds the function's name, its content the arguments. All calls are
- * one list of tags, inside the section if the format has one. Nothing is repeated in the source
- * but schemas: a list names each function twice at most (the first call, and those behind it).
+/* A call is a tag: its begin contains the function's name, its content the arguments. All calls
+ * form one list of tags, inside the section if the format has one. Only schemas are repeated in
+ * the source: a list contains each function at most twice (the first call, and the calls after
+ * it).
  *
- * Between parameters of f(a=1, b=2) there are commas, so the required ones come first and each
- * other one brings its own comma; without required ones there is a case for each that may be the
- * first. */
+ * Parameters of f(a=1, b=2) are separated by commas, so the required ones come first and each
+ * optional one brings its own comma. Without required parameters there is one alternative for each
+ * parameter that may be the first. */
 #include "common/parsers/call_grammar.h"
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Messages on channels (Muse Glimmer, Muse Spark). The text goes on where the prompt ends, in
- * "<|start|>assistant", and is a row of messages:
+/* Messages on channels (Muse Glimmer, Muse Spark). The output continues the end of the prompt,
+ * "<|start|>assistant", and is a sequence of messages:
  *
  *    to=self<|message|>REASONING<|eom|><|start|>assistant to=get_weather<|message|>CALLS<|eom|>…
  *
  *   HEADER -<|message|>-> THINKS, USER or CALLS, by the recipient -<|eom|>, <|eot|>-> HEADER
- *      `-what no header has-> the message before goes on
+ *      `-text that is no header-> the previous message continues
  *
- * Only what is for a function has calls: those quoted in an answer or in reasoning are text. Where
- * no recipient is named, or no header stands, calls count too, since both happen where a header was
- * lost. A message whose end was forgotten ends with the next one's header, of which " to=NAME" and
- * the last tag are enough. Spark's messages to no one
- * are reasoning, those to "commentary" are for the user, those to "developer" are dropped. */
+ * Only messages to a function contain calls: calls quoted in an answer or in reasoning are text.
+ * Where the recipient or the header is missing, calls count as well, because models lose headers.
+ * A message without its end tag ends at the next header, of which " to=NAME" and the last tag are
+ * sufficient. Spark: messages without a recipient are reasoning, messages to "commentary" are
+ * content, messages to "developer" are dropped. */
 #include <string.h>
 #include "common/parsers/stage.h"
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which formats a chat template speaks: its text holds the tags the model was trained to write. */
+/* Formats are detected by the chat template's text, which contains the tags of the model's
+ * training data. */
 #include <string.h>
 #include "common/parsers/parser_internal.h"
 

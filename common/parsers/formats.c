@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tables of formats, their names and the aliases of those. "none" is a name in both tables. */
+/* The tables of formats with their names and aliases. Both tables have the name "none". */
 #include <string.h>
 #include "common/parsers/stage.h"
 

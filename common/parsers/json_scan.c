@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A pushdown automaton: the stack is one bit a level (object or array), the state says what may
- * come next. */
+/* A pushdown automaton: the stack has one bit per level (object or array), and the state
+ * determines which tokens may follow. */
 #include "common/parsers/json_scan.h"
 #include <string.h>
 

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A pushdown automaton whose stack holds the closing brackets that are due. A comma is held until
- * the next item begins, so that one before a closing bracket can be left out; numbers and words are
- * held until they end, since only then it is known what to write for them.
+/* A pushdown automaton whose stack holds the closing brackets that are still missing. A comma is
+ * held until the next item begins, so that a comma before a closing bracket can be left out.
+ * Numbers and words are held until they end, because their translation depends on all of their
+ * characters.
  *
  * With `python`: '''three quotes''', r'' and u'', "strings" "side by side", octal escapes, 0x1F,
- * keys that are numbers, comments. Such a string ends at what follows it (JOIN). */
+ * keys that are numbers, comments. Such a string ends at the text after it (JOIN). */
 #include "common/parsers/lenient_json.h"
 #include <stdlib.h>
 #include <string.h>

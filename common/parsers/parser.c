@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The core: the tool stage that looks for a format's tags, and the collector between
- * the stages and the sink, which joins pieces of the same kind until something else comes or the
- * feed is over.
+/* The core: the tool stage, which finds the tags of a format, and the collector between the stages
+ * and the sink, which joins pieces of the same kind until a piece of another kind comes or the
+ * feed ends.
  *
- * A region that turns out to be no call is text up to its first byte, and the rest is read again,
- * since a real call may begin inside ("the tag <tool_call> opens: <tool_call>{…"). Reading again is
- * bounded by RESCAN_MAX bytes a region, which keeps the time linear; longer ones are text whole. */
+ * A region that is no call is text up to its first byte, and the rest is read again, because a
+ * real call may begin inside it ("the tag <tool_call> opens: <tool_call>{…"). At most RESCAN_MAX
+ * bytes of a region are read again, which keeps the time linear; the rest of a longer region is
+ * text. */
 #include "common/parsers/parser_internal.h"
 #include <string.h>
 #include "common/mem.h"

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The reasoning stage: what is between a start and an end tag is reasoning, the rest goes on to the
- * tool stage. Reasoning stands at the begin of a text (or, where its tags are special tokens,
- * anywhere); a start tag in the middle of content is content. Blanks around reasoning are layout.
+/* The reasoning stage: text between a start tag and an end tag is reasoning, other text is passed
+ * to the tool stage. Reasoning stands at the beginning of the text or, if its tags are special
+ * tokens, anywhere; any other start tag in content is content. Blanks around reasoning are layout.
  *
  *   START -start tag, or begun inside-> IN -end tag-> OUT
- *     `-anything else-> OUT              `-a tag of the tool format-> TRIAL -a call-> OUT
- *                                                                      `-none-> IN
+ *     `-any other text-> OUT              `-a tag of the tool format-> TRIAL -a call-> OUT
+ *                                                                      `-no call-> IN
  *
- * A call ends reasoning that was not ended. Whether a tag is a call's or only a word of the text,
- * the tool stage tries out; what is no call is read again as reasoning. In formats that put calls
- * into a section the section's tag has to stand there. */
+ * A call ends reasoning that has no end tag. The tool stage reads the text after a tag on trial;
+ * if that text is no call, it is read again as reasoning. Formats with sections require the tag of
+ * the section. */
 #include "common/parsers/stage.h"
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tags: whether a text begins or ends in one, and how one is written. Where a tag has TAG_SUFFIX,
- * the text may have a suffix of the checkpoint's own. */
+/* Comparison of texts with tags, and the written form of a tag. At TAG_SUFFIX a tag may have a
+ * suffix of the checkpoint. */
 #include <stdio.h>
 #include <string.h>
 #include "common/mem.h"

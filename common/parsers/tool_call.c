@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls as a program writes them:
+/* Calls in the notation of a program:
  *
- *   [f(a=1, b="x"), g()]     with brackets, or one a line (CALL_LINES)
- *   call:f{a:1,b:<q>x<q>}    CALL_BRACES, with a string delimiter of the format's own
+ *   [f(a=1, b="x"), g()]     with brackets, or one call per line (CALL_LINES)
+ *   call:f{a:1,b:<q>x<q>}    CALL_BRACES, with a string delimiter of the format
  *
  *   LIST > NAME -(-> ARG > ARG_NAME -=-> VALUE > NEXT -)-> AFTER
  *                                           `-> BRACE, QUOTED, or RAW -> NEXT
  *
- * Values are read by lenient_json.h, which turns them into JSON. A string where the function's
- * schema has no string is read as the value it holds. Without a tag around it a list has to begin
- * with a known function's name and an opening parenthesis.
+ * Values are translated to JSON by lenient_json.h. A string whose schema does not allow strings is
+ * translated as the value in it. A list without a tag must begin with the name of a known function
+ * and an opening parenthesis.
  *
- * A brace in f(a={…}) may begin an object or a set, which the first member tells (BRACE). In
+ * A brace in f(a={…}) begins an object or a set; the first member decides (BRACE). In
  * call:f{a:text} strings need no quotes (RAW).
  *
- * Two slips of f(a=1), on which Python's own parser gives up, are seen through. A quote inside a
- * string that is not escaped: the string ends at a quote only if what may follow a value does
- * (QUOTED looks ahead). A string without quotes, where the function's schema wants a string: it
- * ends before the next known parameter, or at the parenthesis that was not opened in it (RAW). */
+ * Two errors in f(a=1) that Python rejects are corrected. A quote that is not escaped inside a
+ * string: the string ends only at a quote after which an argument can end (QUOTED looks ahead). A
+ * string without quotes where the schema requires a string: it ends before the next known
+ * parameter, or at a closing parenthesis without an opening one in the string (RAW). */
 #include "common/parsers/parser_internal.h"
 #include <string.h>
 #include "common/parsers/json_scan.h"

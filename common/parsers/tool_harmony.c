@@ -5,9 +5,9 @@
  *   <|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>{…}<|call|>
  *   <|start|>assistant<|channel|>final<|message|>TEXT<|return|>
  *
- * analysis is reasoning, a message with a recipient is a call, everything else content. The prompt
- * ends in the first message's header, so the text begins inside one. Text that has no header is
- * content: a header has no newline and at most HEADER_MAX bytes. */
+ * The channel analysis is reasoning, a message with a recipient is a call, all other messages are
+ * content. The prompt ends inside the header of the first message, so the text begins there. Text
+ * without a header is content: a header has no newline and at most HEADER_MAX bytes. */
 #include "common/parsers/parser_internal.h"
 #include <string.h>
 #include "common/parsers/lenient_json.h"

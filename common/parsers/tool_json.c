@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls whose arguments are JSON, in the two forms there are:
+/* Calls with JSON arguments, in two forms:
  *
  *   objects  <tag>{"name": "f", "arguments": {…}}</tag>   one, several, or an array of them
  *   heads    <tag>f<name_end>{…}</tag>                    the name before the arguments
  *
  *   OPEN -{-> KEY > COLON > VALUE > NEXT -}-> AFTER     OPEN -f-> HEAD > BEFORE -{-> VALUE > AFTER
  *
- * Values are read by lenient_json.h, so a tag inside a string is just text. A call is announced
- * once its name is complete and two bytes of its arguments are certain; when they come before the
- * name they wait. An object without a tag around it has to look more like a call: its first key
- * must be one of a call, its name one of the request's tools, and it must have arguments, or be at
- * the begin and have nothing but the name. */
+ * Values are read by lenient_json.h, so a tag inside a string is text. A call is announced when
+ * its name is complete and two bytes of its arguments are certain; arguments before the name are
+ * held. An object without a tag must resemble a call more closely: its first key must be a key of
+ * calls, its name must be one of the request's tools, and it must have arguments, unless it stands
+ * at the beginning and has only a name. */
 #include "common/parsers/parser_internal.h"
 #include <stdint.h>
 #include <stdio.h>

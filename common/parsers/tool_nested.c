@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls whose arguments are tags within tags, each behind a mark (MiniMax M3):
+/* Calls whose arguments are nested tags, each after a mark (MiniMax M3):
  *
  *   M<invoke name="f">M<city>Bonn M</city>M<to>M<item>a M</item>M<item>b M</item>M</to>M</invoke>
  *
- * (without the blanks; M is ]<]minimax[>[, the row's key_open). A level is an object, an array
- * (its members are called item, or the schema says so) or text, whose type the request's tools
- * give. A string goes out as it comes, other text when it is complete.
+ * (without the blanks; M is ]<]minimax[>[, the row's key_open). A level is an object, an array (if
+ * its members are named item, or by the schema) or text, whose type is given by the request's
+ * tools. A string is passed on byte by byte, other text when it is complete.
  *
- *   NAME -">"-> BODY: text and tags; a tag that cannot stand where it stands is text of the value
+ *   NAME -">"-> BODY: text and tags; a tag in a wrong place is text of the value
  *
- * A member that comes again makes an array of itself, so what is within a parameter's tags is held
- * until the parameter ends. Blanks between tags are layout. Text beside members is none of a value
- * and is dropped. */
+ * A repeated member becomes an array, so the content of a parameter is held until the parameter
+ * ends. Blanks between tags are layout. Text next to members belongs to no value and is dropped. */
 #include "common/parsers/parser_internal.h"
 #include <string.h>
 #include "common/parsers/lenient_json.h"

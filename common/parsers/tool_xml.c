@@ -8,14 +8,14 @@
  *   NAME > BETWEEN -key_open-> KEY > [[TYPE] > VALUE_OPEN] > VALUE -value_close-> CLOSED
  *          `<------------------------------ tag -------------------------------------'
  *
- * Without its closing tag a value ends where the next known parameter begins (OPENED looks ahead),
- * or with the call, if nothing or another call is behind its closing tag (ENDED looks ahead), or
- * if no tag can be part of it. A string with text behind the call's closing tag is broken: what
- * ends it is not certain. A JSON object may stand in place of the parameters (BODY).
+ * A value without its closing tag ends where the next known parameter begins (OPENED looks ahead),
+ * with the call if nothing or another call follows the call's closing tag (ENDED looks ahead), or
+ * at a tag if its type excludes tags. A string with text after the call's closing tag is
+ * malformed, because its end is not certain. A JSON object may replace the parameters (BODY).
  *
- * Values are plain text, so their types come from the request's tools. A string goes out as it
- * comes; another value when it is complete. A closing tag inside a value is text unless one of the
- * tags follows that may stand there: CLOSED looks ahead and gives back what it read if not. */
+ * Values are plain text, so their types come from the request's tools. A string is passed on byte
+ * by byte, another value when it is complete. A closing tag inside a value is text unless a tag of
+ * the call follows: CLOSED looks ahead and returns the bytes if not. */
 #include "common/parsers/parser_internal.h"
 #include <stdio.h>
 #include <string.h>

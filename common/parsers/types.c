@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Only what is needed to tell strings from the rest is read of a schema: type, enum, const, anyOf,
- * oneOf, allOf and references within the parameters. */
+/* The keywords of a schema that separate strings from other types: type, enum, const, anyOf,
+ * oneOf, allOf and references within the parameters. Other keywords are not read. */
 #include "common/parsers/types.h"
 #include <string.h>
 #include <strings.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Members. a.b is Python's attribute first and the item 'b' second; a['b'] the other way round;
- * what exists neither way is an Undefined that remembers where it was looked for. Attributes the
- * sandbox forbids (everything with underscores, every method that changes its object) are an
- * Undefined that fails when used. */
+/* Attributes and items. a.b is Python's attribute first and the item 'b' second; a['b'] is the
+ * item first. If neither exists the result is an Undefined that records the name and the object.
+ * Attributes that the sandbox forbids (names with underscores, methods that change their object)
+ * give an Undefined whose use is an error. */
 #include "common/template/text.h"
 
 /* ---- attributes ---- */

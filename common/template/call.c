@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calling things: macros, native rows, cyclers, recursive loops. Arguments are bound the way Python
- * would. */
+/* Calls of macros, native functions, cyclers and recursive loops. Arguments are bound as in
+ * Python. */
 #include "common/template/text.h"
 
 /* ---- macros ---- */

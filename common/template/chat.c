@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What transformers' apply_chat_template does around the template, so that the same model folder
- * and the same messages give the same prompt: which template is used, which names it sees, how
- * messages are prepared, and how continue_final_message finds the place to stop (a tag is added to
- * the last message and looked for in the text). */
+/* The work of transformers' apply_chat_template around the template, so that the same model folder
+ * and messages give the same prompt: choice of the template, its variables, preparation of
+ * messages, and continue_final_message, which adds a marker to the last message and cuts the text
+ * there. */
 #include "common/template/chat.h"
 #include "common/download.h"
 #include "common/file.h"

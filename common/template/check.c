@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What jinja2 refuses after parsing, when it makes Python of the tree: blocks of one name, and
- * filters and tests that do not exist. An unknown one is no error while it stands in an if or in an
- * inline if, which may ask for it first; but what these hold in a scope of its own (a loop, a
- * macro, a with …) is refused again. */
+/* Errors that jinja2 reports after parsing, when it compiles the tree to Python: duplicate blocks,
+ * and unknown filters and tests. An unknown filter is accepted inside an if or an inline if, which
+ * may test for it first, but not in a nested scope there (a loop, a macro, a with …). */
 #include "common/template/parse.h"
 
 static bool fail_at(struct parser *p, const struct node *n, const char *what, const char *name)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Truth, equality, order, membership, hashing, length, iteration, sorting: Python's protocols for
- * our values. */
+/* Truth, equality, order, membership, hashing, length, iteration and sorting of values, by
+ * Python's rules. */
 #include <math.h>
 #include "common/utf8.h"
 #include "common/template/text.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Expressions. eval() counts the step and the depth, calls the kind's function from the table, and
- * on the first failure notes where in the template it happened: the innermost node that failed. */
+/* Expressions. eval() counts the step and the depth, calls the function of the node's kind, and on
+ * the first failure records the line and column of the innermost node that failed. */
 #include "common/template/text.h"
 
 typedef enum q_code eval_fn(struct interp *in, const struct node *n, struct value *out);

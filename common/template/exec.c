@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Statements write to in->out. A block whose text becomes a value (set, filter, macro, call) is a
- * capture: text_mark before, text_take after, so that captures nest for free. break and continue
- * travel up as in->flow. */
+ * capture: text_mark before it, text_take after it; captures can be nested. break and continue are
+ * passed up in in->flow. */
 #include "common/template/text.h"
 
 typedef enum q_code exec_fn(struct interp *in, const struct node *n);

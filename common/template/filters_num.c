@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Filters about numbers, defaults and JSON. */
+/* Filters for numbers, defaults and JSON. */
 #include <errno.h>
 #include <math.h>
 #include "common/template/builtins.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Filters over sequences. What is a generator in Jinja is made at once here, but stays a value that
- * can be read only once (V_ITER). */
+/* Filters for sequences. A result that is a generator in Jinja is computed at once, as a value
+ * that can be read only once (V_ITER). */
 #include "common/template/builtins.h"
 
 static enum q_code iter_value(struct seq *s, struct value *out)

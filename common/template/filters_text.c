@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Filters over text, and what they share with str's methods. Filters take anything and work on its
- * str(). */
+/* Filters for text, and functions that they share with str's methods. Filters accept any value and
+ * convert it with str(). */
 #include "common/utf8.h"
 #include "common/template/builtins.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* "%s" % x and "{}".format(x). Both parse a specification into one struct and share the padding and
- * the numbers. */
+/* "%s" % x and "{}".format(x). Both parse a specification into one struct and share the code for
+ * padding and numbers. */
 #include <math.h>
 #include "common/utf8.h"
 #include "common/template/builtins.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Functions of the environment, and the methods of the objects they make. */
+/* Functions of the environment, and the methods of the objects that they create. */
 #include <math.h>
 #include <time.h>
 #include "common/template/builtins.h"

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The lexer runs over the whole source once. Outside tags it looks for the next "{{", "{%" or "{#";
- * inside it cuts operators, names, numbers and strings. The rules about white space around tags:
- *   "{%-" and "-%}" take all white space on their side;
- *   without a sign, "{%" and "{#" at the start of a line take the blanks before them (lstrip_blocks) and "%}" and "#}"
- *   take one newline after them (trim_blocks); "+" switches either off; "{{ }}" does neither.
+/* The lexer reads the source once. Outside tags it searches for the next "{{", "{%" or "{#";
+ * inside a tag it reads operators, names, numbers and strings. White space around tags:
+ *   "{%-" and "-%}" remove all white space on their side;
+ *   without a sign, "{%" and "{#" at the start of a line remove the blanks before them
+ *   (lstrip_blocks), and "%}" and "#}" remove one newline after them (trim_blocks); "+" disables
+ *   both; "{{ }}" removes nothing.
  * A closing tag counts only when all brackets inside the tag are closed, so {{ {'a': {}} }} works.
  */
 #include "common/template/lex.h"

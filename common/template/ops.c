@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Arithmetic with Python's results: / is always a float, // and % round towards minus infinity,
- * bools count as ints. Integers are 64 bits wide; where Python would make a longer one,
- * OverflowError. */
+/* Arithmetic with Python's results: / always gives a float, // and % round towards minus infinity,
+ * bools are integers. Integers have 64 bits; results beyond that raise OverflowError. */
 #include <math.h>
 #include "common/template/text.h"
 

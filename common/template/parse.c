@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Statements, one function a tag, in the table `tags`. Blocks of an if, for … end at one of the
- * names their parser waits for; parse_body stops in front of that name. */
+/* Statements: one function per tag, in the table `tags`. The body of an if, for … ends at one of
+ * the names that its parser expects; parse_body stops before that name. */
 #include "common/template/parse.h"
 #include <stdarg.h>
 #include "common/utf8.h"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Expressions by recursive descent, one function a level of precedence, loosest first:
+/* Expressions by recursive descent, one function per level of precedence, lowest first:
  *   a if b else c · or · and · not · == != < > <= >= in · + - · ~ · * / // % · ** ·
  *   unary - + · .x [x] (x) | is
- * Note two things that differ from Python: unary minus binds tighter than **, and filters bind
- * tighter than everything but a following call. */
+ * Two rules differ from Python: unary minus binds tighter than **, and filters bind tighter than
+ * all operators except a call after them. */
 #include "common/template/parse.h"
 #include <errno.h>
 #include "common/utf8.h"

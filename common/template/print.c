@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Values as text: Python's str() and repr(), and json.dumps. All three append to in->out. */
+/* Text of values: Python's str() and repr(), and json.dumps. All three append to in->out. */
 #include <math.h>
 #include "common/utf8.h"
 #include "common/template/text.h"

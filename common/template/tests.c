@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `x is …` */
+/* The tests of `x is …`. */
 #include "common/template/builtins.h"
 
 static enum q_code yes_if(bool yes, struct value *out)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The wordwrap filter: what Python's textwrap makes of every line by itself.
+/* The wordwrap filter: Python's textwrap, applied to each line separately.
  *
- * A line is cut into chunks that are never broken: runs of blanks, words, the parts of a hyphenated
- * word, dashes between words. Lines take chunks while they fit; blanks at their edges are dropped;
- * a chunk longer than a line is cut when break_long_words allows it. */
+ * A line is cut into chunks that are never broken: runs of blanks, words, parts of a hyphenated
+ * word, dashes between words. A line takes chunks while they fit; blanks at its edges are dropped;
+ * a chunk longer than a line is cut if break_long_words allows it. */
 #include "common/utf8.h"
 #include "common/template/builtins.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The byte-level alphabet: printable Latin-1 bytes stand for themselves, the other 68 get U+0100..
- * in byte order. */
+/* The byte-level alphabet: printable Latin-1 bytes represent themselves, the other 68 bytes are
+ * represented by U+0100 and up, in byte order. */
 #include "common/tokenizer/tokenizer_internal.h"
 
 #define N_MOVED 68 /* bytes that are not printable in Latin-1 */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Character classes. The tables of classes.def are the reference's own answers, made by
- * tests/data/tokenizers/make_classes.py: its parts are built on Unicode data of different ages. */
+/* Character classes. The tables of classes.def are results of the reference implementation,
+ * written by tests/data/tokenizers/make_classes.py; the parts of the reference use different
+ * Unicode versions. */
 #include "common/tokenizer/chars.h"
 #include <utf8proc.h>
 #include "common/tokenizer/steps.h"

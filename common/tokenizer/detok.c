@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A token's text is final once the decoders have let it go, but for one rule of the reference's
- * streams: U+FFFD at the end of the text so far may turn into something else with the next token,
- * so it is never sent while it is last. The decoders hold the bytes of an unfinished character
- * themselves; here only a count of trailing U+FFFD is kept. */
+/* The text of a token is final once the decoders have returned it, with one exception of the
+ * reference's streams: U+FFFD at the end of the text may change with the next token, so it is not
+ * sent while it is last. The decoders hold the bytes of an incomplete character; this file keeps
+ * the number of trailing U+FFFD. */
 #include <string.h>
 #include "common/mem.h"
 #include "common/tokenizer/components/decode.h"

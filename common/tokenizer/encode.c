@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tokenizer_encode: added tokens are cut out of the text first (those not normalized), then out of
- * each normalized piece (the others); what lies between goes through pre-tokenizers and model.
- * w->content is set only where a control token is spelled out in what the request says. */
+/* tokenizer_encode: added tokens that are not normalized are cut out of the text first, then the
+ * other added tokens out of each normalized piece; the rest is processed by pre-tokenizers and
+ * model. w->content is set only where the request's own text spells a control token. */
 #include "common/tokenizer/encode.h"
 #include <string.h>
 #include "common/mem.h"

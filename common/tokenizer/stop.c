@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One Knuth-Morris-Pratt automaton for each stop string, all fed with every byte: at most 16, so
- * the work per byte is bounded, and the table is two bytes per byte of stop string (an Aho-Corasick
- * automaton over 16 strings of 1 KiB would need megabytes per request to be as fast).
+/* One Knuth-Morris-Pratt automaton per stop string, each fed with every byte. There are at most
+ * 16, so the work per byte is bounded, and a table has two bytes per byte of stop string. (An
+ * Aho-Corasick automaton over 16 strings of 1 KiB would need megabytes per request for the same
+ * speed.)
  *
- * What has to be held back is the longest beginning of a stop string that the text ends with: the
- * largest of the states. Its bytes need no buffer, they are the beginning of that stop string. */
+ * The text that is held back is the longest prefix of a stop string at the end of the text: the
+ * largest of the states. It needs no buffer, as it is the prefix of that stop string. */
 #include <string.h>
 #include "common/mem.h"
 #include "common/tokenizer/stream.h"

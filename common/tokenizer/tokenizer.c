@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Loading: tokenizer.json is read with jansson, each slot becomes a chain of parts from
- * tok_kinds.def, then the tables that encoding and decoding look things up in are made. Ids of
- * added tokens follow the reference: the model's id if the content is in the vocabulary, else the
- * next free one, whatever the file says. */
+ * tok_kinds.def, then the look-up tables of encoding and decoding are made. Ids of added tokens
+ * follow the reference: the model's id if the content is in the vocabulary, else the next free id;
+ * the id in the file is not used. */
 #include "common/tokenizer/tokenizer.h"
 #include <string.h>
 #include "common/mem.h"

@@ -123,6 +123,22 @@ def test_bad_prompt(bundled, prompt, words):
         assert word in answer["error"]["message"]
 
 
+def test_schemas_of_megabytes(bundled):
+    """Up to 8 MiB are compiled; more is refused with both sizes."""
+    def form(n):
+        return {"response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": {"type": "integer", "description": n * "d"}}}}
+
+    def tools(n):
+        parameters = {"type": "object", "properties": {"x": {"type": "integer", "description": n * "d"}}}
+        return {"tools": [{"type": "function", "function": {"name": "f", "parameters": parameters}}], "tool_choice": "required"}
+    status, answer = bundled.post(CHAT, {**HELLO, **form(3 << 20)})
+    assert status == 200, answer
+    for change, param in ((form(9 << 20), "response_format"), (tools(9 << 20), "tools")):
+        status, answer = bundled.post(CHAT, {**HELLO, **change})
+        assert status == 400 and answer["error"]["param"] == param
+        assert "9437" in answer["error"]["message"] and "8388608" in answer["error"]["message"]
+
+
 def test_context_length(client):
     with pytest.raises(openai.BadRequestError) as caught:
         client.completions.create(model="quire-tiny", prompt=[5] * 2048)

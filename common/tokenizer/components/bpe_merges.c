@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of merges, from a list of them or from ranks.
+/* The table of merges, made from a list of merges or from ranks.
  *
- * A tokenizer of 128 000 tokens has 280 000 merges, each a look-up of three strings and a place in
- * a table, and none of those tables fits a core's cache. So merges are read in batches whose
- * look-ups are fetched together (tok_vocab_ids), and what two tokens make is looked for first where
- * the last such token stood: files list tokens in the order in which they were made. */
+ * A tokenizer of 128 000 tokens has 280 000 merges. Each needs three string look-ups and a table
+ * entry, and none of these tables fits into the cache of a core. Merges are therefore read in
+ * batches whose look-ups are prefetched together (tok_vocab_ids), and the result of a merge is
+ * searched first after the previous result: files list tokens in the order of their creation. */
 #include "common/tokenizer/components/bpe.h"
 #include <stdio.h>
 #include <string.h>

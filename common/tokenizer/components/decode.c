@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Decoders, and tokenizer_decode on top of them. A decoder sees one token at a time and hands text
- * on as soon as it is certain; detok.c drives the same chain for streams. */
+/* Decoders, and tokenizer_decode, which uses them. A decoder reads one token at a time and passes
+ * text on as soon as it is certain; detok.c uses the same chain for streams. */
 #include <string.h>
 #include "common/tokenizer/components/decode.h"
 #include "common/utf8.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Decoders of the SentencePiece kinds: Replace, ByteFallback, Strip. */
+/* Decoders of SentencePiece models: Replace, ByteFallback, Strip. */
 #include <string.h>
 #include "common/mem.h"
 #include "common/tokenizer/components/replace.h"

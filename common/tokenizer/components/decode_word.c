@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Decoders that put words together: WordPiece, CTC, BPEDecoder. */
+/* Decoders that join words: WordPiece, CTC, BPEDecoder. */
 #include <string.h>
 #include "common/mem.h"
 #include "common/tokenizer/tokenizer_internal.h"

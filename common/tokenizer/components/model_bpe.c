@@ -1,31 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Byte-pair encoding.
  *
- * A word starts as one symbol per character (or per byte, see `raw`); then the adjacent pair with
- * the lowest rank is merged, the leftmost of equals, until no pair is in the table. There are three
- * ways to that one answer.
+ * A word starts as one symbol per character (or per byte, see `raw`). Then the adjacent pair with
+ * the lowest rank is merged, the leftmost of equals, until no pair is in the table. Three methods
+ * give the same result.
  *
- * First: the whole word is an entry of `words`, the vocabulary, and one that encodes to itself
- * (with ignore_merges all do, which is what that flag means). Whether it does is found out when it
- * is first met, and noted in `whole`: at load time that would take as long as all the rest. Of the
- * words of English text and C code 88 to 96 % end here (tokenizers of gpt2 and qwen3).
+ * First: the whole word is an entry of `words`, the vocabulary, and encodes to itself (with
+ * ignore_merges all entries do). Whether an entry does is computed at its first use and stored in
+ * `whole`; at load time this would take as long as the rest of the load. 88 to 96 % of the words
+ * of English text and C code end here (tokenizers of gpt2 and qwen3).
  *
- * Second, up to SHORT_MAX symbols: find the minimum by looking at all pairs. Quadratic, but in L1.
+ * Second, up to SHORT_MAX symbols: search of the minimum over all pairs. Quadratic, but in L1.
  *
- * Third, longer ones: a heap of pairs over a linked list of symbols, O(n log n). An entry that no
- * longer fits what stands at its place is skipped when it comes up; ranks are unique to a pair, so
- * comparing the rank is enough.
+ * Third, longer words: a heap of pairs over a linked list of symbols, O(n log n). A heap entry
+ * whose symbols have changed is skipped; ranks are unique to a pair, so a comparison of ranks
+ * detects it.
  *
- * SentencePiece-like files have no pre-tokenizer, so a word is a whole text. Their tokens hold
- * U+2581 only at the start; where that is so, the word is taken apart there first, which no merge
- * can notice.
+ * SentencePiece-like files have no pre-tokenizer, so a word is a whole text. If tokens contain
+ * U+2581 only at their start, the word is first cut there; no merge crosses such a cut.
  *
- * Files of before byte-level BPE mark a word's pieces: each character but the first gets a prefix,
- * the last a suffix ("</w>"), and a merge takes the prefix of its right part away. Such a mark is part of
- * the symbols only; see add_char and add_word.
+ * Files older than byte-level BPE mark the pieces of a word: each character but the first has a
+ * prefix, the last one a suffix ("</w>"), and a merge removes the prefix of its right part. Marks
+ * belong to the symbols only; see add_char and add_word.
  *
- * A cache of whole words was left out: it would be shared by threads, and the first way has most of
- * its gain. */
+ * There is no cache of whole words: it would be shared by threads, and the first method has most
+ * of its gain. */
 #include <stdio.h>
 #include <string.h>
 #include "common/mem.h"

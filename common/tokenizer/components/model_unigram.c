@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Unigram: the cheapest way to write a word as entries of the vocabulary, each with a score.
+/* Unigram: the segmentation of a word into vocabulary entries with the best sum of scores.
  *
- * A walk over the text's characters keeps, for every place a piece can end at, the best total score
- * and that last piece (Viterbi); of equal scores the one found first stays, which is the one that
- * starts first. A character that no entry is exactly is also a piece, the unknown one, at a score
- * below all others; a run of unknown pieces becomes one.
+ * A pass over the characters keeps, for each possible end of a piece, the best total score and the
+ * last piece (Viterbi). Of equal scores the first one is kept, whose piece starts first. A
+ * character that is no entry is the unknown piece, with a score below all others; a run of unknown
+ * pieces becomes one.
  *
- *   best      | 0 | . | . | 3 | . | 5 |        window: from `base`, as far as any piece reaches
+ *   best      | 0 | . | . | 3 | . | 5 |        window: from `base` to the end of the longest piece
  *   text       a   b   c   d   e   f
  *
- * Where no piece reaches beyond the place just come to, everything before it is decided: it is put
- * out and the window starts anew there, so that memory follows the longest stretch of overlapping
- * pieces and not the text. Scores go on from the total so far, since the reference adds them up
- * from the start of the word and rounding decides between equals. */
+ * Where no piece extends beyond the current position, all earlier pieces are final: they are
+ * written and the window restarts there, so memory depends on the longest run of overlapping
+ * pieces and not on the text. Scores continue from the total, because the reference adds from the
+ * start of the word and rounding decides between equal scores. */
 #include <stdio.h>
 #include <string.h>
 #include "common/mem.h"

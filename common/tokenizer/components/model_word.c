@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* WordPiece and WordLevel: words looked up in a vocabulary.
+/* WordPiece and WordLevel: look-up of words in a vocabulary.
  *
- * WordPiece takes the longest entry that a word starts with, then the longest that the rest starts
- * with among those that begin with the prefix ("##"), and so on; if anything is left over the whole
- * word is unknown. Most words are entries themselves, so that is tried first; for the others two
- * tries, of first pieces and of continuations (without their prefix), find the longest in one walk.
- * */
+ * WordPiece takes the longest entry at the start of the word, then repeatedly the longest entry
+ * with the prefix ("##") at the start of the rest; if a rest remains, the whole word is unknown.
+ * Most words are entries, so the whole word is looked up first. For other words two tries, of
+ * first pieces and of continuations (without their prefix), find the longest entry in one pass. */
 #include <string.h>
 #include "common/mem.h"
 #include "common/tokenizer/tokenizer_internal.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Normalizers that go through a text character by character: BertNormalizer, StripAccents, Nmt,
- * ByteLevel. BertNormalizer's steps come one after the other over the whole text, as in the
- * reference; the accents are what NFD leaves of Mn. */
+/* Normalizers that read a text character by character: BertNormalizer, StripAccents, Nmt,
+ * ByteLevel. The steps of BertNormalizer are applied one after another to the whole text, as in
+ * the reference. Accents are the characters of class Mn after NFD. */
 #include <string.h>
 #include "common/mem.h"
 #include "common/tokenizer/components/norm.h"

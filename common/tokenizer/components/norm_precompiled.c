@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Precompiled: SentencePiece's replacement rules, as they stand in its model files.
+/* Precompiled: SentencePiece's replacement rules, in the form of its model files.
  *
  *   charsmap: base64 of | u32 n | trie: n / 4 units of u32 | replacements, each ended by a NUL |
  *
  * The trie is a double array (Darts-clone); a unit holds
- *   bit 31: a value       bits 0..30 the value: where the replacement starts
+ *   bit 31: a value       bits 0..30 the value: the start of the replacement
  *   else:                 bits 0..7 the label, bit 8 a value follows, bit 9 the offset is in
  *                         units of 256, bits 10..31 the offset
  *
- * What is looked up is a grapheme cluster shorter than 6 bytes, else each of its characters; and of
- * the keys that it starts with the shortest counts and stands for all of it. SentencePiece itself
- * takes the longest key at every place; but models were trained and are served with this reading.
- * Source: the reference, whose quirk it is. A tokenizer.model without a class that transformers
- * converts is read as SentencePiece reads it: written.h's SPM_RULES. */
+ * Keys are looked up for each grapheme cluster shorter than 6 bytes, and for each character of
+ * longer ones. The shortest key at the start of the cluster replaces the whole cluster.
+ * SentencePiece itself takes the longest key at each position, but models are trained and served
+ * with this rule. Source: the reference implementation. A tokenizer.model whose class transformers
+ * does not convert is read as SentencePiece reads it: written.h's SPM_RULES. */
 #include <openssl/evp.h>
 #include <string.h>
 #include <utf8proc.h>

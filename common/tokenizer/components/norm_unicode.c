@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* NFC, NFD, NFKC, NFKD and Lowercase, with utf8proc's tables.
  *
- * Text is handled in segments between characters that no normalization can touch or reach across,
- * so that ordinary text is copied and only the rest is taken apart. Canonical ordering is a stable
- * sort of each run of combining marks; utf8proc's own is quadratic in the length of the run, which
- * a hostile text would make a million. */
+ * A text is divided at characters that no normalization changes or combines, so that ordinary text
+ * is copied and only the other segments are decomposed. Canonical ordering is a stable sort of
+ * each run of combining marks; utf8proc's own is quadratic in the length of the run, which can be
+ * a million in a hostile text. */
 #include <string.h>
 #include <utf8proc.h>
 #include "common/mem.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Post-processors. For one text the whole chain is some ids before it and some after it (pairs of
- * texts are no use to a language model and are not read); which ones is found out at load, by
- * letting each part work on the rows of ids that the one before it made. ByteLevel only moves
- * offsets, which quire does not have. */
+/* Post-processors. For one text the whole chain adds ids before and after it (pairs of texts are
+ * not used with language models and are not supported). These ids are computed at load: each part
+ * is applied to the rows of ids of the previous part. ByteLevel only changes offsets, which quire
+ * does not have. */
 #include <string.h>
 #include "common/mem.h"
 #include "common/tokenizer/tokenizer_internal.h"

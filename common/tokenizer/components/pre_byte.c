@@ -2,10 +2,10 @@
 /* ByteLevel as a pre-tokenizer: a space in front, GPT-2's regex, and each byte written as a
  * printable character.
  *
- * That writing is undone at once by a byte-level model, so when ByteLevel is the last of its chain
- * (nearly always) the text stays as it is and w->raw says that spans are bytes. Only where a later
- * step must see the alphabet (falcon's Digits after ByteLevel: bytes 0xb2 and 0xb3 show as
- * superscript digits) is it really written. */
+ * A byte-level model reverses that writing, so when ByteLevel is the last of its chain (the usual
+ * case) the text is left unchanged and w->raw marks spans of bytes. The alphabet is written only
+ * if a later step reads it (falcon's Digits after ByteLevel: bytes 0xb2 and 0xb3 are superscript
+ * digits there). */
 #include "common/mem.h"
 #include "common/tokenizer/components/cut.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pre-tokenizers that go by the class of each character: BertPreTokenizer, CharDelimiterSplit,
+/* Pre-tokenizers that use the class of each character: BertPreTokenizer, CharDelimiterSplit,
  * UnicodeScripts, FixedLength. */
 #include <string.h>
 #include "common/mem.h"

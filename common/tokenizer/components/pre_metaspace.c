@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Metaspace, SentencePiece's way of keeping spaces: each becomes a visible character (U+2581), one
- * more may be put in front, and words are cut so that each begins with it. As a decoder it turns
- * them back into spaces, and drops those of the first token, where the one in front came from. */
+/* Metaspace, SentencePiece's representation of spaces: each becomes a visible character (U+2581),
+ * one more may be added in front, and each word begins with it. The decoder turns them back into
+ * spaces and removes those of the first token, where the added one is. */
 #include <string.h>
 #include "common/mem.h"
 #include "common/tokenizer/components/cut.h"

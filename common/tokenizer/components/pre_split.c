@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Pre-tokenizers that only cut: Split, Digits, Punctuation, Whitespace, WhitespaceSplit.
  *
- * Each finds matches in a span; the rest of the span are gaps. `behavior` says what becomes of
- * both:
+ * Each finds matches in a span; the rest of the span are gaps. `behavior` determines the pieces:
  *
  *   text aXXb, X the pattern      Isolated a|X|X|b   Removed a|b   Contiguous a|XX|b
  *                                 MergedWithPrevious aX|X|b        MergedWithNext a|X|Xb

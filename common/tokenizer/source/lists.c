@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Folders of before tokenizer.json: vocab.txt (WordPiece, a word a line), and vocab.json with
- * merges.txt (byte-level BPE), written as the tokenizer.json that transformers would make of them.
+/* Folders without tokenizer.json: vocab.txt (WordPiece, one word per line), and vocab.json with
+ * merges.txt (byte-level BPE), converted to the tokenizer.json that transformers would make of
+ * them.
  *
- * The files hold words and merges only. The rest belongs to the tokenizer_class: here a row of a
- * table, with tokenizer_config.json's say where it has one. A class that is not in the table is
- * refused by name; without one the files are taken for BERT's and GPT-2's. Special tokens keep the
- * vocabulary's ids; those it has not are numbered behind it. Source: transformers'
+ * The files contain words and merges only. The other settings depend on the tokenizer_class, which
+ * is a row of a table; tokenizer_config.json overrides them. A class without a row is refused by
+ * name; without a class the files are read as BERT's and GPT-2's. Special tokens keep the ids of
+ * the vocabulary; the others are numbered after it. Source: transformers'
  * convert_slow_tokenizer.py. */
 #include "common/tokenizer/source/lists.h"
 #include <stdlib.h>

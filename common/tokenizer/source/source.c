@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tokenizer_open: which file of a folder is the tokenizer. */
+/* tokenizer_open: selects the tokenizer's file in a folder. */
 #include <dirent.h>
 #include <limits.h>
 #include <stdio.h>

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A SentencePiece model (tokenizer.model, spiece.model) written as a tokenizer.json.
+/* A SentencePiece model (tokenizer.model, spiece.model) converted to tokenizer.json.
  *
- * What stands in the file decides: pieces with scores and kinds, BPE or unigram, how the text is
- * normalized. The families of transformers whose own class treats the text differently have a row
- * in `families`; classes that number the pieces anew are refused by name. Any other class is taken
- * as one that hands each stretch of text between special tokens to SentencePiece.
+ * The settings are in the file: pieces with scores and kinds, BPE or unigram, normalization.
+ * Families of transformers whose class processes the text differently have a row in `families`;
+ * classes that renumber the pieces are refused by name. For any other class each stretch of text
+ * between special tokens is encoded by SentencePiece.
  *
- * A BPE model has no list of merges: two pieces merge where the result is a piece, the best score
- * first, the leftmost of equals; which is ranks by score (tok_extra). */
+ * A BPE model has no list of merges: two pieces merge if the result is a piece, the best score
+ * first, the leftmost of equals. Scores are therefore ranks (tok_extra). */
 #include "common/tokenizer/source/spm.h"
 #include <float.h>
 #include <math.h>

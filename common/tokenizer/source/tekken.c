@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tekken.json, Mistral's own file, written as a tokenizer.json.
+/* tekken.json, Mistral's own file, converted to tokenizer.json.
  *
- *   {"config": {"pattern", "default_vocab_size" V, "default_num_special_tokens" S, "version": "v7"},
- *    "vocab": [{"rank": 0, "token_bytes": base64, "token_str"} …], "special_tokens": [{"rank", "token_str"} …]}
+ *   {"config": {"pattern", "default_vocab_size" V, "default_num_special_tokens" S,
+ *    "version": "v7"},
+ *    "vocab": [{"rank": 0, "token_bytes": base64, "token_str"} …],
+ *    "special_tokens": [{"rank", "token_str"} …]}
  *
- * Ids 0 … S-1 are special tokens; those that the file does not name are "<SPECIAL_id>". Token of
- * rank r has the id S + r; the file may hold more than the V - S that are used. Text is cut by the
- * pattern and merged by ranks, as tiktoken does it. Special tokens that a text spells out are
- * found, as in transformers' reading of this file, since chat templates write them so; <s> goes
- * first where special tokens are added. Source: mistral-common's Tekkenizer. */
+ * Ids 0 … S-1 are special tokens; those without a name in the file are "<SPECIAL_id>". The token
+ * of rank r has the id S + r; only V - S of the file's tokens are used. Text is cut by the pattern
+ * and merged by ranks, as in tiktoken. Special tokens that a text spells out are recognised, as in
+ * transformers, because chat templates contain them; <s> is added first where special tokens are
+ * added. Source: mistral-common's Tekkenizer. */
 #include "common/tokenizer/source/tekken.h"
 #include <stdlib.h>
 #include <string.h>

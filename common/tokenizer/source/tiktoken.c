@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A file of tiktoken ranks ("base64 rank" a line) written as a tokenizer.json.
+/* A file of tiktoken ranks ("base64 rank" per line) converted to tokenizer.json.
  *
- * The file holds tokens only. How text is cut and which special tokens follow is code elsewhere, so
- * here it is a table: by the tokenizer_class of the folder, or by the name the file is known under.
- * Patterns are in PCRE2's and Oniguruma's common syntax; where the original takes a class without
- * Han characters, a lookahead says so. Two tokens merge where the result is a token, the lowest
- * rank first; a word that is a token is that token at once. Source: tiktoken and the tokenizers'
- * makers. */
+ * The file contains tokens only. The pattern and the special tokens are code in other projects, so
+ * they are a table here: by the tokenizer_class of the folder, or by the name of the encoding.
+ * Patterns use the common syntax of PCRE2 and Oniguruma; a class without Han characters is a
+ * lookahead. Two tokens merge if the result is a token, the lowest rank first; a word that is a
+ * token becomes that token at once. Source: tiktoken and the authors of the tokenizers. */
 #include "common/tokenizer/source/tiktoken.h"
 #include <stdlib.h>
 #include <string.h>

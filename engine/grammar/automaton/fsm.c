@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The subset construction, over ranges instead of single letters: the edges of all states of a
- * subset are swept in order of their lower ends, and between two ends every letter leads to the
- * same subset. Jumps are letters too. Subsets are kept in one pool and found by hash.
+/* The subset construction over ranges instead of single letters: the edges of all states of a
+ * subset are sorted by their lower ends, and between two ends every letter leads to the same
+ * subset. Jumps are letters too. Subsets are stored in one pool and found by hash.
  *
- * Made deterministic, an automaton can grow beyond any bound. For code points that is an error (the
- * products below need it); for bytes the automaton is then used as it is, with GOTOs: the matcher
- * follows several states at once anyway. */
+ * A deterministic automaton can be exponentially larger. For code points that is an error, because
+ * the products need a deterministic automaton; for bytes the automaton is then used as it is, with
+ * GOTOs: the matcher can be in several states at once. */
 #include "engine/grammar/automaton/fsm.h"
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The smallest automaton for the same texts (Moore): states are put into classes, first by whether
- * they are final, then again and again by the classes that their edges lead to, until no class is
- * divided. Each round costs as much as the automaton is large, and those of long chains take as
- * many rounds as they have states: after ROUNDS_MAX the automaton stays as it is. */
+/* The smallest automaton for the same texts (Moore): states are divided into classes, first by
+ * whether they are final, then repeatedly by the classes that their edges lead to, until no class
+ * is divided. Each round costs as much as the size of the automaton, and long chains need as many
+ * rounds as they have states: after ROUNDS_MAX the automaton is left unchanged. */
 #include <string.h>
 #include "common/mem.h"
 #include "engine/grammar/automaton/fsm.h"

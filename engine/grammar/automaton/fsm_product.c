@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is done with automata over code points: products (pairs of states, as far as they are
- * reached), anchors, and whether a text is accepted. The edges of a state are in order and do not
- * overlap, so that two states' edges are merged in one pass and a letter's edge is found by
- * halving. */
+/* Operations on automata over code points: products (of the pairs of states that are reached),
+ * anchors, and acceptance of a text. The edges of a state are sorted and do not overlap, so the
+ * edges of two states are merged in one pass and the edge of a letter is found by binary search. */
 #include <stdlib.h>
 #include "common/utf8.h"
 #include "engine/grammar/automaton/fsm.h"

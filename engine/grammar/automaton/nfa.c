@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Thompson's construction, with two of our own turns: code points become bytes here (UTF-8, or what
- * stands for them inside a JSON string), and a repetition that would take many states becomes a
- * counted call of a rule. */
+/* Thompson's construction with two additions: code points become bytes (UTF-8, or the escapes of a
+ * JSON string), and a repetition that would need many states becomes a counted call of a rule. */
 #include "engine/grammar/automaton/nfa.h"
 #include <stdio.h>
 #include <string.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From rules to a program: which rules have a text at all and which may be empty (fixpoints),
- * direct left recursion taken out, then an automaton per rule that is reached.
+/* From rules to a program: the rules that have a text and those that may be empty (fixpoints),
+ * removal of direct left recursion, then an automaton for each rule that is reached.
  *
- * A matcher that follows rules top down would call a left-recursive rule for ever. A rule
- * A = A x | y is rewritten to A = y x*, which is the same language; recursion through other rules
- * or behind something empty is refused with the rule's name. */
+ * A matcher that follows rules top down would call a left-recursive rule without end. A rule A = A
+ * x | y is rewritten to A = y x*, which is the same language; recursion through other rules or
+ * after an empty text is refused with the name of the rule. */
 #include <string.h>
 #include "engine/grammar/automaton/fsm.h"
 #include "engine/grammar/automaton/nfa.h"

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tokens of a counted loop, for every count at once. A loop such as the characters of a string
- * with a maxLength has another mask for each of its last rounds, and a walk over the vocabulary for
- * each took milliseconds. One walk is enough when a text can be cut into rounds in one way only:
- * then what a token needs is a number.
+/* The tokens of a counted loop, for all counts at once. A loop such as the characters of a string
+ * with a maxLength has a different mask in each of its last rounds, and a walk over the vocabulary
+ * for each of them took milliseconds. One walk is sufficient if a text can be divided into rounds
+ * in only one way: the condition of a token is then a number.
  *
- *      x = rounds that the token begins beyond the one the text stands in
- *      inside: the token ends within a round (or just behind one):  it may come iff x <= high
- *      exit:   it leaves the loop behind x + 1 rounds:              iff low <= x <= high
+ *      x = rounds that the token begins after the current one
+ *      inside: the token ends within a round (or at its end):  allowed iff x <= high
+ *      exit:   the token leaves the loop after x + 1 rounds:   allowed iff low <= x <= high
  *
- * with low and high as in struct frame: how many more rounds must and may be begun. So tokens are
- * sorted by x, once per state and loop, and the mask of any low and high is a run of each list.
- * Where a text can be cut in two ways (a round that may end or go on, what follows begins like a
- * round) the table says so and the mask is walked as for any other state. */
+ * with low and high as in struct frame: the number of further rounds that must and may begin.
+ * Tokens are sorted by x, once per state and loop, and the mask of any low and high is a range of
+ * each list. Where a text can be divided in two ways (a round that may end or continue, and the
+ * text after the loop begins like a round) the table is marked and the mask is walked as for any
+ * other state. */
 #include <string.h>
 #include "engine/grammar/automaton/fsm.h"
 #include "engine/grammar/matcher/matcher_internal.h"

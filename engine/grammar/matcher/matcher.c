@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Frames, pairs and configs live in three pools with a hash index each for frames and configs; an
- * index entry is a number + 1. Frame 0 is the bottom of a real stack (the text's end), frame 1 the
- * bottom of a local's (what is below is not known). Config 0 is the empty one. */
+/* Frames, pairs and configs are stored in three pools, with a hash index each for frames and
+ * configs; an index entry is a number + 1. Frame 0 is the bottom of a real stack (the end of the
+ * text), frame 1 the bottom of a local's stack (the frames below are unknown). Config 0 is the
+ * empty one. */
 #include "engine/grammar/matcher/matcher.h"
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A mask is the union over the config's pairs of: the pair's local, and the walks from where the
- * local left its rule with what the real stack has below (matcher.h). */
+/* A mask is the union, over the pairs of a config, of the local of the pair and of the walks from
+ * the points where the local left its rule, with the frames of the real stack below (matcher.h). */
 #include <string.h>
 #include "engine/grammar/automaton/fsm.h"
 #include "engine/grammar/matcher/matcher_internal.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lark's notation. Rules are lower case and terminals upper case; what %ignore names may stand
- * behind every terminal of a rule, and at the start. Priorities, aliases and the ? of inlined rules
- * shape trees, of which there are none here. Beyond Lark: `%json {schema}` where a terminal may
- * stand, and `<name>` for a special token of the vocabulary (as in llguidance). */
+/* Lark's notation. Rules have lower-case names and terminals upper-case names; terminals of
+ * %ignore may follow every terminal of a rule and stand at the start. Priorities, aliases and the
+ * ? of inlined rules affect syntax trees only and are ignored. Extensions as in llguidance: `%json
+ * {schema}` as a terminal, and `<name>` for a special token of the vocabulary. */
 #include "engine/grammar/source/lark.h"
 #include <jansson.h>
 #include <string.h>

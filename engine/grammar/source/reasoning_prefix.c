@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The search of Knuth, Morris and Pratt as an automaton over bytes, twice: state k has just read
- * the first k bytes of the marker outside of a special token's name, state n + k the same inside of
- * one. The byte that begins and ends such names (PROGRAM_SPECIAL) only leads from one to the other.
+/* The Knuth-Morris-Pratt search as an automaton over bytes, twice: in state k the first k bytes of
+ * the marker have been read outside the name of a special token, in state n + k inside such a
+ * name. The byte that begins and ends names (PROGRAM_SPECIAL) switches between the two.
  *
  *      0 … n - 1   outside      n … 2n - 1   inside      2n   the whole marker, inside
  *      2n + 1      the whole marker: the grammar begins
  *
- * From 2n only the name's end leads on, so a special token whose name goes on behind the marker
- * cannot come; it would be text of neither part. */
+ * From state 2n only the end of the name continues, so a special token whose name continues after
+ * the marker is not allowed: it would belong to neither part. */
 #include "engine/grammar/source/reasoning_prefix.h"
 #include <string.h>
 #include "engine/grammar/automaton/fsm.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A recursive descent parser. ^ and $ become letters of their own (fsm.h), which an automaton can
- * then resolve wherever they stand; the usual ones at the pattern's ends are taken off first, so
- * that most patterns need no automaton over code points at all. */
+/* A recursive descent parser. ^ and $ become letters of their own (fsm.h), which an automaton
+ * resolves at any position. Those at the ends of a pattern are removed first, so that most
+ * patterns need no automaton over code points. */
 #include "engine/grammar/source/regex.h"
 #include <string.h>
 #include "common/utf8.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which values may satisfy two schemas at once, by kind: what oneOf needs to know of its options
- * before it negates them, and what contradicts itself in constraints. The answer may name a kind
- * that no value is of; a kind that it does not name has none. */
+/* The types of the values that may satisfy two schemas at once: oneOf needs them before its
+ * options are negated, and constraints to find contradictions. The result may include a type
+ * without such values; a type that is not included has none. */
 #include <math.h>
 #include <string.h>
 #include "common/buf.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Arrays: a prefix of items with schemas of their own, then items that are all alike. The comma
- * belongs to the item behind it. */
+/* Arrays: a prefix of items with their own schemas, then items with one schema. A comma belongs to
+ * the item after it. */
 #include <string.h>
 #include "engine/grammar/source/schema_constraints.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Keyword by keyword into the conj. What concerns single properties or items stays with its schema
- * (c->objects, c->arrays): how they combine is known only when all of them are there. */
+/* Adds each keyword of a schema to the constraints. Keywords for single properties or items stay
+ * with their schema (c->objects, c->arrays): their combination depends on all schemas. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

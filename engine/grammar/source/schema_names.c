@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names of properties as automata over code points: what a schema allows of them (propertyNames,
- * and the names of which a negation wants some), and the few texts of a finite automaton. */
+/* Names of properties as automata over code points: the names that a schema allows (propertyNames,
+ * and the names that a negation requires), and the texts of a small finite automaton. */
 #include <string.h>
 #include "common/utf8.h"
 #include "engine/grammar/source/schema_constraints.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Negation. A schema fails where one of its keywords fails, so its negation is the union of the
- * negations of its keywords. Leaving one of them out makes the union smaller, never wrong: what
- * cannot be said is left out as long as something remains. */
+/* Negation. A schema fails if one of its keywords fails, so its negation is the union of the
+ * negations of its keywords. A keyword left out makes the union smaller but never wrong: keywords
+ * without a negation are left out as long as one remains. */
 #include <math.h>
 #include <string.h>
 #include "common/buf.h"

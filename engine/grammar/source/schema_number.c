@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Numbers as texts. A bound becomes an automaton that compares digits: fewer digits are less, the
- * first digit that differs decides, fractions compare as if they went on with zeros. What the
- * number is (and is not) a multiple of becomes an automaton that counts remainders, by the least
- * common multiple of as many of them as are small enough together. Bounds, wholeness and multiples
- * are multiplied; where there are many remainders, numbers have fewer digits, counted while a text
- * is read or multiplied with the remainders, whichever takes fewer states. Numbers with bounds
- * have no exponents, and all are short enough that every reader reads them exactly or at least
- * finitely. */
+/* Numbers as texts. A bound becomes an automaton that compares digits: a number with fewer digits
+ * is smaller, else the first different digit decides, and fractions are compared as if padded with
+ * zeros. The divisors (and forbidden divisors) of a number become an automaton that counts
+ * remainders, by the least common multiple of as many of them as are small enough together.
+ * Bounds, integers and multiples are combined by products. With many remainders numbers have fewer
+ * digits, which are counted while a text is read or combined with the remainders, whichever needs
+ * fewer states. Numbers with bounds have no exponents, and all numbers are short enough for
+ * readers to parse them exactly or at least as finite values. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Objects: the listed properties in the schema's order, each at most once, then others. What names
- * the others may have is an automaton: every name that is not listed, cut by the patterns of
- * patternProperties into sets whose values have the same schemas.
+/* Objects: the listed properties in the order of the schema, each at most once, then other
+ * properties. The names of the others are an automaton: all names that are not listed, divided by
+ * the patterns of patternProperties into sets whose values have the same schemas.
  *
- * The comma belongs to the property behind it, so the first one is special. Behind each property
- * stands a rule that reads what may come next: a tree of the names from there on (name_tree.h).
- * With minProperties or maxProperties there is such a rule for each number of properties so far.
+ * A comma belongs to the property after it, so the first property is special. After each property
+ * a rule reads the rest: a tree of the names from there on (name_tree.h). With minProperties or
+ * maxProperties there is such a rule for each number of properties so far.
  *
- * What a negation wants some property to be (KEY_SOME) is tried as each listed property whose name
- * fits, and as one of the others. Those come last: of properties with equal names readers take the
- * last one, so nothing behind a wanted one may have its name. */
+ * A property required by a negation (KEY_SOME) is tried as each listed property whose name
+ * matches, and as one of the others. Those come last: readers take the last of several properties
+ * of one name, so no later property may have that name. */
 #include <string.h>
 #include "engine/grammar/source/name_tree.h"
 #include "engine/grammar/source/regex.h"

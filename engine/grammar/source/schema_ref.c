@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* $ref within one document. Every schema object lies in a resource: the root, or one with an $id of
- * its own. A walk notes the resource of each object and the URIs of resources and anchors; a
- * reference is resolved against its object's resource and looked up. Other documents are refused:
- * nothing is fetched.
+/* $ref within one document. Every schema object belongs to a resource: the root, or an object with
+ * an $id. A walk stores the resource of each object and the URIs of resources and anchors; a
+ * reference is resolved against the resource of its object and looked up. References to other
+ * documents are refused: nothing is downloaded.
  *
- * What a $dynamicRef points to depends on the resources that were entered on the way to it: the
- * outermost that has the anchor. Where several schemas have one name, such a way is a *scope*, for
- * each name the first resource that had it, and what is referred to from another scope than it was
- * met in is copied for that one, so that a schema stands for one meaning still. */
+ * The target of a $dynamicRef depends on the resources that were entered before it: the outermost
+ * one with the anchor. Where several schemas have the same anchor, the entered resources are a
+ * *scope*: for each name the first resource that has it. A schema that is referred to from another
+ * scope is copied for that scope, so that each schema object has one meaning. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Strings. One constraint alone keeps its form (a length is a counted loop, whatever its size);
- * several become automata over code points and are multiplied. */
+/* Strings. A single constraint keeps its form (a length is a counted loop of any size); several
+ * become automata over code points, whose product is used. */
 #include <stdio.h>
 #include <string.h>
 #include "common/buf.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Free text that ends where a trigger begins is an automaton: every text in which no trigger occurs
- * (one letter is read behind the other, so that a trigger can only be read as one). Behind a
- * trigger one of the tags that begin with it must follow. */
+/* Free text before a trigger is an automaton of all texts without a trigger; the letters of a
+ * trigger can therefore only be read as the trigger. One of the tags that begin with the trigger
+ * must follow it. */
 #include "engine/grammar/source/tags.h"
 #include <stdio.h>
 #include <string.h>

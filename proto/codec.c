@@ -78,7 +78,7 @@ static const struct {
     [CODEC_f32] = {"f32", 4, false, MSGPACK_FLOAT, 0},
     [CODEC_bool] = {"bool", 1, false, MSGPACK_BOOL, 0},
     [CODEC_str] = {"str", 1, true, MSGPACK_STR, PROTO_STR_MAX},
-    [CODEC_bytes] = {"bytes", 1, true, MSGPACK_BIN, PROTO_STR_MAX},
+    [CODEC_bytes] = {"bytes", 1, true, MSGPACK_BIN, PROTO_ARRAY_MAX},
     [CODEC_u32s] = {"u32s", 4, true, MSGPACK_BIN, PROTO_ARRAY_MAX},
     [CODEC_u64s] = {"u64s", 8, true, MSGPACK_BIN, PROTO_ARRAY_MAX},
     [CODEC_f32s] = {"f32s", 4, true, MSGPACK_BIN, PROTO_ARRAY_MAX},

@@ -17,13 +17,13 @@ void proto_reference(struct buf *out)
     buf_add_str(out,
                 "# The messages between frontends and engines\n\nWritten from `messages.def` by "
                 "`proto_reference`; do not edit.\n\n");
-    buf_printf(
-        out,
-        "Wire versions %u to %u. A frame is one ZeroMQ message part of at most %zu MiB: "
-        "msgpack `[message tag, {field tag: value}]`.\nFields of value 0 and empty ones are "
-        "left out. Arrays are msgpack `bin` of little-endian elements, at most 2^24;\nstrings "
-        "and bytes at most %zu KiB.\n",
-        PROTO_WIRE_MIN, PROTO_WIRE_MAX, PROTO_FRAME_MAX >> 20, PROTO_STR_MAX >> 10);
+    buf_printf(out,
+               "Wire versions %u to %u. A frame is one ZeroMQ message part of at most %zu MiB: "
+               "msgpack `[message tag, {field tag: value}]`.\nFields of value 0 and empty ones are "
+               "left out. Arrays are msgpack `bin` of little-endian elements, at most 2^24;\nbytes "
+               "at most %zu MiB, strings at most %zu KiB.\n",
+               PROTO_WIRE_MIN, PROTO_WIRE_MAX, PROTO_FRAME_MAX >> 20, PROTO_ARRAY_MAX >> 20,
+               PROTO_STR_MAX >> 10);
     for (const struct codec_message *m = codec_messages; m->tag; m++) {
         buf_printf(out, "\n## %u %s\n\n| tag | field | type | meaning |\n|---|---|---|---|\n",
                    m->tag, m->name);

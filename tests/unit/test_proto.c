@@ -248,9 +248,19 @@ static void test_limits(void **state)
     assert_fails(msg_submit_encode(&m, &out, &e), Q_TOO_LARGE, "submit.prompt", &e);
     m.prompt.n = PROTO_ARRAY_MAX; /* 64 MiB exactly, so the frame is larger */
     assert_fails(msg_submit_encode(&m, &out, &e), Q_TOO_LARGE, "exceed the frame limit", &e);
+    m = (struct msg_submit){.grammar = {(const uint8_t *)big, PROTO_ARRAY_MAX + 1}};
+    assert_fails(msg_submit_encode(&m, &out, &e), Q_TOO_LARGE, "submit.grammar", &e);
     struct msg_drain d = {.reason = {big, PROTO_STR_MAX + 1}};
     assert_fails(msg_drain_encode(&d, &out, &e), Q_TOO_LARGE, "drain.reason", &e);
     assert_string_equal(buf_str(&out), "before");
+    struct arena taken = ARENA_INIT(1 << 20);
+    struct msg_submit back;
+    buf_reset(&out);
+    m.grammar.n = 8 << 20; /* as large as a source may be */
+    assert_ok(msg_submit_encode(&m, &out, &e), &e);
+    assert_ok(msg_submit_decode(&back, out.data, out.len, &taken, &e), &e);
+    assert_int_equal(back.grammar.n, 8 << 20);
+    arena_release(&taken);
     q_free(big);
     buf_release(&out);
 }

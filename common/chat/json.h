@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* json - request bodies as JSON, with limits checked before jansson allocates anything.
+/* json - request bodies as JSON, with limits checked before jansson allocates memory.
  *
- * A value takes jansson some 40 to 100 bytes whatever its text takes, and nesting takes stack: so
- * depth and number of values are counted first, in one pass over the bytes. Threads: reentrant. */
+ * jansson needs 40 to 100 bytes per value, independent of its text, and stack for nesting. Depth
+ * and number of values are therefore counted first, in one pass over the bytes. Threads:
+ * reentrant. */
 #ifndef QUIRE_COMMON_CHAT_JSON_H
 #define QUIRE_COMMON_CHAT_JSON_H
 #include <jansson.h>

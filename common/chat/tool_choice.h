@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tool_choice - the allowed tools of a request, and whether a call is required.
  *
- * "none", "auto", "required", one function by name, or a list of those allowed, in the forms of
- * OpenAI's chat completions and of its responses (which nest one level less).
- * Threads: reentrant. What a struct tool_choice points to is borrowed from the request. */
+ * "none", "auto", "required", one function by name, or a list of allowed functions, in the forms
+ * of OpenAI's chat completions and of its responses (which have one level less). Threads:
+ * reentrant. Pointers in a struct tool_choice are borrowed from the request. */
 #ifndef QUIRE_COMMON_CHAT_TOOL_CHOICE_H
 #define QUIRE_COMMON_CHAT_TOOL_CHOICE_H
 #include <jansson.h>

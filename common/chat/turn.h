@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* turn - one request to a chat model: from messages, tools and tool_choice to the prompt's text,
- * the grammar that makes the model call, and the parser of its answer.
+ * the grammar of required calls, and the parser of the answer.
  *
  * turn_read (checks of the JSON) -> turn_render (the prompt; may be slow) -> turn_before,
- * turn_parser (parsing of the answer). Used by the server and the C library.
- * Threads: one owner. What struct turn_ask points to is borrowed as long as the turn. */
+ * turn_parser (parsing of the answer). Used by the server and the C library. Threads: one owner.
+ * Pointers in struct turn_ask are borrowed for the life of the turn. */
 #ifndef QUIRE_COMMON_CHAT_TURN_H
 #define QUIRE_COMMON_CHAT_TURN_H
 #include <stdbool.h>

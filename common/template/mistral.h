@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* mistral - the chat format of folders that have Mistral's tekken.json and no template.
  *
- * What mistral-common encodes for a version of the file: messages of one role in a row are one
- * (tools' results aside), tools stand before a user's message, and tags differ by version. Messages
- * are brought into that form here, so that the template only prints it. Tool call ids
- * longer than nine characters are cut to their last nine, as vLLM does, where mistral-common would
- * refuse them; the order of roles is not checked. Source: mistral-common's InstructTokenizerV3 to
- * V13 and their normalizers.
- * Threads: any; nothing is kept. */
+ * The text equals mistral-common's for the version of the file: consecutive messages of one role
+ * are joined (except results of tools), tools stand before a user's message, and tags differ by
+ * version. The messages are converted here, so that the template only prints them. Tool call ids
+ * longer than nine characters are cut to their last nine, as in vLLM; mistral-common would refuse
+ * them. The order of roles is not checked. Source: mistral-common's InstructTokenizerV3 to V13 and
+ * their normalizers. Threads: any; nothing is kept. */
 #ifndef QUIRE_COMMON_TEMPLATE_MISTRAL_H
 #define QUIRE_COMMON_TEMPLATE_MISTRAL_H
 #include <jansson.h>

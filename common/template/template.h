@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* template - Jinja as transformers' apply_chat_template runs it.
+/* template - Jinja with the settings of transformers' apply_chat_template.
  *
  * source text -> tokens -> syntax tree (compiled once) -> rendered with the request's values. The
- * tree never changes; a rendering has its own arena and limits, so that a hostile template
- * has bounded time and memory. Filters, tests, functions and methods are rows in tables
- * (filters.def, tests.def, methods.def).
- * Threads: a compiled template may be rendered by several threads at once. */
+ * tree never changes; a rendering has its own arena and limits, so that a hostile template has
+ * bounded time and memory. Filters, tests, functions and methods are rows in tables (filters.def,
+ * tests.def, methods.def). Threads: a compiled template may be rendered by several threads at
+ * once. */
 #ifndef QUIRE_COMMON_TEMPLATE_TEMPLATE_H
 #define QUIRE_COMMON_TEMPLATE_TEMPLATE_H
 #include <jansson.h>

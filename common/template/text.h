@@ -2,13 +2,11 @@
 /* text - strings of the template language, and values as text: str(), repr(), json.dumps().
  *
  * New text is built at the end of in->out: mark, append, take. Slices share their source's bytes;
- * appending to the string that was made last in its room grows it in place, so `s = s + x` in a
- * loop is linear.
- * Origin: a string knows which of its bytes came from the request (messages, tools, …) and which
- * the template wrote, and so does in->out (in->content). Slices, joining and everything that goes
- * through text_add keep it byte by byte; what a function makes of several bytes is the request's if
- * one of them is (text_made_of).
- * Threads: one rendering. */
+ * appending to the last string in the arena extends it in place, so `s = s + x` in a loop is
+ * linear. Origin: a string records which of its bytes came from the request (messages, tools, …)
+ * and which from the template; in->content does the same for in->out. Slices, joining and all
+ * functions that use text_add preserve it byte by byte; the result of a function over several
+ * bytes belongs to the request if one of them does (text_made_of). Threads: one rendering. */
 #ifndef QUIRE_COMMON_TEMPLATE_TEXT_H
 #define QUIRE_COMMON_TEMPLATE_TEXT_H
 #include "common/template/template_internal.h"

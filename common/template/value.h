@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* value - the values of a template: Python's types, 16 bytes each.
  *
- * A value is a tag and either the thing itself (bool, int, float) or a pointer into the rendering's
- * arena. Nothing is freed singly; values are immutable for the template (the sandbox allows no
- * mutation), except namespaces, loops, cyclers, joiners and the read position of an iterator.
- * Integers have 64 bits; a result that needs more is an error. Text is UTF-8 and always
- * well-formed, lengths in the language are code points.
- * Threads: a rendering's values belong to it; the constants of a compiled template are never
- * written. */
+ * A value is a tag and either the value itself (bool, int, float) or a pointer into the
+ * rendering's arena. Values are not freed individually. They are immutable for the template (the
+ * sandbox allows no mutation), except namespaces, loops, cyclers, joiners and the read position of
+ * an iterator. Integers have 64 bits; a larger result is an error. Text is well-formed UTF-8;
+ * lengths in the language are code points. Threads: a rendering's values belong to it; the
+ * constants of a compiled template are never written. */
 #ifndef QUIRE_COMMON_TEMPLATE_VALUE_H
 #define QUIRE_COMMON_TEMPLATE_VALUE_H
 #include <stdbool.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* added - finding added tokens in text: leftmost, and of those the longest.
+/* added - search of added tokens in text: the leftmost match, and of those the longest.
  *
- * A trie over the patterns, walked from every position whose byte can start one; so the cost is
+ * A trie over the patterns is walked from each position whose byte can start one, so the cost is
  * O(text + matches) for ordinary text and at most O(text * longest pattern). Threads: read-only
  * after tok_matcher_add. */
 #ifndef QUIRE_COMMON_TOKENIZER_ADDED_H

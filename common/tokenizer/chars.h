@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* chars - what the reference knows about single characters and bytes. Private to common/tokenizer.
+/* chars - properties of single characters and bytes in the reference. Private to common/tokenizer.
  * Threads: pure. */
 #ifndef QUIRE_COMMON_TOKENIZER_CHARS_H
 #define QUIRE_COMMON_TOKENIZER_CHARS_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* json - texts and fields of the objects in tokenizer.json. A wrong type is Q_CORRUPT; the message
- * names `at` (where the object stands), the key, what was wanted and what is there. Private to
+ * names `at` (the path of the object), the key, the expected type and the type found. Private to
  * common/tokenizer. Threads: pure. */
 #ifndef QUIRE_COMMON_TOKENIZER_JSON_H
 #define QUIRE_COMMON_TOKENIZER_JSON_H

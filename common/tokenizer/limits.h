@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* limits - "truncation" and "padding" of tokenizer.json: how long a list of ids may be, and is made.
- * Private to common/tokenizer. Threads: read-only after load. */
+/* limits - "truncation" and "padding" of tokenizer.json: the maximum and the fixed length of a
+ * list of ids. Private to common/tokenizer. Threads: read-only after load. */
 #ifndef QUIRE_COMMON_TOKENIZER_LIMITS_H
 #define QUIRE_COMMON_TOKENIZER_LIMITS_H
 #include "common/tokenizer/json.h"

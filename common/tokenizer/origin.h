@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* origin - control tokens that a request's text spells out stay text.
+/* origin - control tokens that the request's own text spells out stay text.
  *
- * A control token is an added token that is marked special, or has the form "<|…|>" (folders leave
- * the mark out now and then; with the vertical bar of full width too). A prompt's ranges say which
- * bytes are the request's: an occurrence that holds one of them is no token. All other text, and
- * added tokens that are no control tokens, are encoded as ever; so ids differ from those of the
- * same text without ranges only where a control token is spelled out.
- * Private to common/tokenizer. Threads: as tok_work. */
+ * A control token is an added token that is marked special, or has the form "<|…|>" (some folders
+ * lack the mark; the vertical bar may have full width). The ranges of a prompt mark the bytes of
+ * the request: an occurrence with one of these bytes is no token. All other text, and added tokens
+ * that are no control tokens, are encoded as usual, so ids differ from those of the same text
+ * without ranges only where a control token is spelled out. Private to common/tokenizer. Threads:
+ * as tok_work. */
 #ifndef QUIRE_COMMON_TOKENIZER_ORIGIN_H
 #define QUIRE_COMMON_TOKENIZER_ORIGIN_H
 #include "common/tokenizer/tokenizer_internal.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Oniguruma's Ruby syntax and PCRE2 agree on nearly all that tokenizer files use. Here is what they
- * read differently and what it is rewritten to before compiling (compared on all code points):
+/* Oniguruma's Ruby syntax and PCRE2 agree on most syntax in tokenizer files. The differences, and
+ * their rewritten forms before compiling (compared on all code points):
  *
  * clang-format off
  *   Ruby               PCRE2 reads it as                 rewritten to
@@ -19,10 +19,10 @@
  *   [a[bc]] [a&&b]     [ and && as themselves            refused
  * clang-format on
  *
- * Characters newer than Unicode 14 are unassigned to Debian's PCRE2 (10.42), and not to Oniguruma.
- * A pattern is therefore compiled twice: as it is, and with those characters written out in every
- * class they belong to (regex_newer.def). The second is slower and used only for texts that hold
- * such a character. What cannot be written so is \\P inside a class. */
+ * Characters newer than Unicode 14 are unassigned in Debian's PCRE2 (10.42), but not in Oniguruma.
+ * A pattern is therefore compiled twice: unchanged, and with those characters written out in every
+ * class that contains them (regex_newer.def). The second is slower and used only for texts with
+ * such a character. \\P inside a class cannot be written out. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "common/tokenizer/regex.h"
 #include <pcre2.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* regex - the patterns of tokenizer.json on PCRE2.
  *
- * The reference uses Oniguruma in its Ruby syntax; what the two engines read differently is
- * rewritten before compiling (see regex.c), and what cannot be said in PCRE2 is refused by name.
- * Work per match is limited, so that a pattern that backtracks without end is an error and not a
- * hang. Threads: a compiled pattern is read-only; a tok_regex_run has one owner. */
+ * The reference uses Oniguruma in its Ruby syntax; syntax with a different meaning in PCRE2 is
+ * rewritten before compiling (see regex.c), and syntax without an equivalent is refused by name.
+ * Work per match is limited, so that endless backtracking is an error and not a hang. Threads: a
+ * compiled pattern is read-only; a tok_regex_run has one owner. */
 #ifndef QUIRE_COMMON_TOKENIZER_REGEX_H
 #define QUIRE_COMMON_TOKENIZER_REGEX_H
 #include <stdbool.h>

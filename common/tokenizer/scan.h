@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* scan - reading the two big values of tokenizer.json, model.vocab and model.merges, straight from
- * the text: hundreds of thousands of small values that a tree of JSON objects would take ten times
- * as long to make. It also sees a number as it is written, which decides ties (scan_number).
+/* scan - reads the two large values of tokenizer.json, model.vocab and model.merges, directly from
+ * the text: they have hundreds of thousands of small values, and a tree of JSON objects would take
+ * ten times as long. It also returns numbers as they are written, which decides ties
+ * (scan_number).
  *
- * A cursor goes over valid or invalid JSON; every function returns false at what is not the thing
- * it looks for, and the caller says where that was. Private to common/tokenizer. Threads: one
- * owner. */
+ * A cursor moves over valid or invalid JSON; every function returns false if the expected value is
+ * not there, and the caller reports the place. Private to common/tokenizer. Threads: one owner. */
 #ifndef QUIRE_COMMON_TOKENIZER_SCAN_H
 #define QUIRE_COMMON_TOKENIZER_SCAN_H
 #include <stdbool.h>

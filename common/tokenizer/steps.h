@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* steps - counts what encoding does, so that a test can tell linear from quadratic without a clock.
+/* steps - counts the steps of encoding, so that a test can tell linear from quadratic time without
+ * a clock.
  *
  * In builds with tests every loop whose length depends on the text adds its rounds to a counter of
- * the thread; in others TOK_STEPS is nothing. What a pattern does is counted, if it was compiled
- * while tok_steps_patterns was set (which makes it slower), by the distance that matching moves in
- * the text, back and forth. Threads: each has its own counter. */
+ * the thread; in other builds TOK_STEPS is empty. Steps of a pattern are counted if it was
+ * compiled while tok_steps_patterns was set (which makes it slower), as the distance that matching
+ * moves in the text, back and forth. Threads: each has its own counter. */
 #ifndef QUIRE_COMMON_TOKENIZER_STEPS_H
 #define QUIRE_COMMON_TOKENIZER_STEPS_H
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* stream - tokens to text while they come, and stop strings in that text.
+/* stream - incremental conversion of tokens to text, and stop strings in that text.
  *
- * detok turns ids into text one at a time: what it has given out is never taken back and never ends
- * inside a UTF-8 sequence (text that may still change is held until it cannot). stop watches the
- * text for the request's stop strings and holds back what may be the beginning of one. O(1)
- * amortised per byte in both. Threads: one owner each; the tokenizer is only read. */
+ * detok converts ids to text one at a time: text that was returned never changes and never ends
+ * inside a UTF-8 sequence (text that may still change is held). stop searches the text for the
+ * request's stop strings and holds a possible prefix of one. O(1) amortised per byte in both.
+ * Threads: one owner each; the tokenizer is only read. */
 #ifndef QUIRE_COMMON_TOKENIZER_STREAM_H
 #define QUIRE_COMMON_TOKENIZER_STREAM_H
 #include "common/tokenizer/tokenizer.h"

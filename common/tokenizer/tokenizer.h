@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tokenizer - text to token ids and back, as the `tokenizers` package does it for the same
+/* tokenizer - text to token ids and back, equal to the `tokenizers` package for the same
  * tokenizer.json.
  *
- * A tokenizer is loaded once and never changes; every kind (byte-level BPE first) is one row in the
- * table of tok_kinds.def. What tokenizer.json asks for and quire does not have is refused at load
- * with its name, never approximated. Streams and stop strings live in tokenizer/stream.h. Threads:
- * a loaded tokenizer is read-only and may be used by any number of threads at once. */
+ * A tokenizer is loaded once and never changes; every kind (byte-level BPE first) is one row in
+ * the table of tok_kinds.def. Parts of tokenizer.json that quire does not have are refused at load
+ * by name, never approximated. Streams and stop strings are in tokenizer/stream.h. Threads: a
+ * loaded tokenizer is read-only and may be used by any number of threads at once. */
 #ifndef QUIRE_COMMON_TOKENIZER_TOKENIZER_H
 #define QUIRE_COMMON_TOKENIZER_TOKENIZER_H
 #include <limits.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tokenizer_internal - what the files of this folder share: the loaded tokenizer, its parts, and
- * one encoding's working memory.
+/* tokenizer_internal - the types that the files of this folder share: the loaded tokenizer, its
+ * parts, and the working memory of one encoding.
  *
  * tokenizer.json describes a pipeline; each slot of it (normalizer, pre_tokenizer, post_processor,
- * decoder) becomes a flat chain of parts, Sequence being only a way of writing a chain. A part is
- * an entry of tok_kinds.def: its operations plus the state that `load` made from its JSON object.
+ * decoder) becomes a flat chain of parts; a Sequence is a part of that chain. A part is an entry
+ * of tok_kinds.def: its operations and the state that `load` made from its JSON object.
  *
  *   text ─ added tokens cut out ─ norm chain ─ pre chain ─▶ spans ─ model ─ post chain ─▶ ids
  *

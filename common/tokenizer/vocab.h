@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* vocab - token strings and ids: one pool of bytes, an open-addressed table over it.
+/* vocab - token strings and ids: one pool of bytes with an open-addressed table.
  *
- * Filled once, then only read. Strings are NUL-terminated in the pool and may hold NULs themselves.
+ * Filled once, then only read. Strings are NUL-terminated in the pool and may contain NULs.
  * Threads: read-only after loading. */
 #ifndef QUIRE_COMMON_TOKENIZER_VOCAB_H
 #define QUIRE_COMMON_TOKENIZER_VOCAB_H

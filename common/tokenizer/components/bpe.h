@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bpe - what loading and encoding of byte-pair encoding share: the table of merges.
+/* bpe - the table of merges, for loading and encoding of byte-pair encoding.
  *
  * Private to common/tokenizer: model_bpe.c (its essay) and bpe_merges.c. Threads: read-only after
- * loading, but for `whole`. */
+ * loading, except `whole`. */
 #ifndef QUIRE_COMMON_TOKENIZER_COMPONENTS_BPE_H
 #define QUIRE_COMMON_TOKENIZER_COMPONENTS_BPE_H
 #include <stdatomic.h>

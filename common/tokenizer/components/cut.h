@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cut - cutting spans at matches, shared by the pre-tokenizers. Private to common/tokenizer.
+/* cut - division of spans at matches, shared by the pre-tokenizers. Private to common/tokenizer.
  * Threads: as tok_work. */
 #ifndef QUIRE_COMMON_TOKENIZER_COMPONENTS_CUT_H
 #define QUIRE_COMMON_TOKENIZER_COMPONENTS_CUT_H

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* decode - a tokenizer's decoders at work on one stream of ids. Private to common/tokenizer.
+/* decode - the state of a tokenizer's decoders for one stream of ids. Private to common/tokenizer.
  * Threads: one owner. */
 #ifndef QUIRE_COMMON_TOKENIZER_COMPONENTS_DECODE_H
 #define QUIRE_COMMON_TOKENIZER_COMPONENTS_DECODE_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* norm - what normalizers use of each other: the Unicode normal forms and lower case.
- * Private to common/tokenizer. Threads: a form is read-only. */
+/* norm - the Unicode normal forms and lower case, shared by the normalizers. Private to
+ * common/tokenizer. Threads: a form is read-only. */
 #ifndef QUIRE_COMMON_TOKENIZER_COMPONENTS_NORM_H
 #define QUIRE_COMMON_TOKENIZER_COMPONENTS_NORM_H
 #include "common/tokenizer/tokenizer_internal.h"

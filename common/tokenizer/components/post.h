@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* post - what the chain of post-processors comes down to for one text: ids before and after it.
+/* post - the result of the chain of post-processors for one text: ids before and after it.
  *
- * A post-processor does not see one row of ids but those that the one before it made of a text: a
- * template gives one for each of its pieces, and cls and sep go around each. All that is known at
- * load. Private to common/tokenizer. Threads: read-only after load. */
+ * A post-processor receives not one row of ids but the rows of the previous post-processor: a
+ * template makes one row for each of its pieces, and cls and sep are added around each row. All
+ * rows are known at load. Private to common/tokenizer. Threads: read-only after load. */
 #ifndef QUIRE_COMMON_TOKENIZER_COMPONENTS_POST_H
 #define QUIRE_COMMON_TOKENIZER_COMPONENTS_POST_H
 #include <jansson.h>

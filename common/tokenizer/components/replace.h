@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* replace - what the Replace normalizer and the Replace decoder have in common: their description.
- * Private to common/tokenizer. Threads: read-only once loaded. */
+/* replace - the description that the Replace normalizer and the Replace decoder share. Private to
+ * common/tokenizer. Threads: read-only once loaded. */
 #ifndef QUIRE_COMMON_TOKENIZER_COMPONENTS_REPLACE_H
 #define QUIRE_COMMON_TOKENIZER_COMPONENTS_REPLACE_H
 #include "common/tokenizer/components/cut.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* trie - strings found by walking bytes: every key that a text starts with, in one walk.
+/* trie - search of all keys at the start of a text, in one walk over its bytes.
  *
- * Children of a node lie side by side, their labels in an array of bytes, so that a step is a look
- * at a few neighbouring bytes. Built once from all keys, level by level. Private to
+ * The children of a node are adjacent and their labels are in an array of bytes, so that a step
+ * reads a few adjacent bytes. Built once from all keys, level by level. Private to
  * common/tokenizer. Threads: read-only after tok_trie_init. */
 #ifndef QUIRE_COMMON_TOKENIZER_COMPONENTS_TRIE_H
 #define QUIRE_COMMON_TOKENIZER_COMPONENTS_TRIE_H

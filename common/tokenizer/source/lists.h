@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lists - vocab.txt (a word a line), and vocab.json with merges.txt, as a tokenizer.json; the
- * tokenizer_class says how the words are used. Private to common/tokenizer. Threads: reentrant. */
+/* lists - vocab.txt (one word per line), and vocab.json with merges.txt, converted to
+ * tokenizer.json by the rules of the tokenizer_class. Private to common/tokenizer. Threads:
+ * reentrant. */
 #ifndef QUIRE_COMMON_TOKENIZER_SOURCE_LISTS_H
 #define QUIRE_COMMON_TOKENIZER_SOURCE_LISTS_H
 #include "common/tokenizer/source/written.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pb - reading the protobuf wire format: a message is a run of fields, each a number, a kind and a
- * value. Nothing is copied, nothing is believed beyond the bytes that are there.
- * Private to common/tokenizer. Threads: one owner. */
+/* pb - a reader of the protobuf wire format: a message is a sequence of fields, each with a
+ * number, a kind and a value. Nothing is copied; lengths are checked against the bytes of the
+ * message. Private to common/tokenizer. Threads: one owner. */
 #ifndef QUIRE_COMMON_TOKENIZER_SOURCE_PB_H
 #define QUIRE_COMMON_TOKENIZER_SOURCE_PB_H
 #include <stdbool.h>

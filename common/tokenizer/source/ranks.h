@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ranks - tokens with ranks, as tiktoken's files and tekken.json have them: base64 to bytes, bytes
- * to an entry of the vocabulary. Private to common/tokenizer. Threads: reentrant. */
+/* ranks - tokens with ranks of tiktoken's files and tekken.json: base64 to bytes, bytes to an
+ * entry of the vocabulary. Private to common/tokenizer. Threads: reentrant. */
 #ifndef QUIRE_COMMON_TOKENIZER_SOURCE_RANKS_H
 #define QUIRE_COMMON_TOKENIZER_SOURCE_RANKS_H
 #include "common/tokenizer/source/written.h"

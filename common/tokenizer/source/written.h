@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* written - a tokenizer.json made from another file, and what the readers of those files share.
+/* written - a tokenizer.json made from another file, and the helpers of the readers of those
+ * files.
  *
- * tokenizer.json is loaded as it is. A SentencePiece model, a file of ranks or a list of words is
- * first written as the tokenizer.json that means the same; what that cannot say (ranks, exact
- * scores) goes beside it. Private to common/tokenizer. Threads: reentrant. */
+ * tokenizer.json is loaded unchanged. A SentencePiece model, a file of ranks or a list of words is
+ * first converted to an equivalent tokenizer.json; properties that tokenizer.json cannot express
+ * (ranks, exact scores) are stored beside it. Private to common/tokenizer. Threads: reentrant. */
 #ifndef QUIRE_COMMON_TOKENIZER_SOURCE_WRITTEN_H
 #define QUIRE_COMMON_TOKENIZER_SOURCE_WRITTEN_H
 #include "common/buf.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* build - the compiling of one source: its memory, its rules, its first failure, and the work
- * that it may do. A failure is kept, later calls do nothing, and the owner asks once at the end,
- * as with a buf. Threads: one owner a build; nothing is global. */
+/* build - the compilation of one source: its memory, its rules, its first failure and its work
+ * limit. A failure is kept, later calls do nothing, and the owner checks once at the end, as with
+ * a buf. Threads: one owner per build; nothing is global. */
 #ifndef QUIRE_ENGINE_GRAMMAR_AUTOMATON_BUILD_H
 #define QUIRE_ENGINE_GRAMMAR_AUTOMATON_BUILD_H
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cset - sets of code points: values in a build's memory, never changed once made. Threads: as the
- * build. */
+/* cset - sets of code points in a build's memory, constant after creation. Threads: as the build.
+ */
 #ifndef QUIRE_ENGINE_GRAMMAR_AUTOMATON_CSET_H
 #define QUIRE_ENGINE_GRAMMAR_AUTOMATON_CSET_H
 #include "engine/grammar/automaton/build.h"

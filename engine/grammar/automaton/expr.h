@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* expr - a grammar under construction: expressions and the rules they refer to.
  *
- * Every front door (regular expressions, JSON Schema, EBNF, Lark, structural tags) builds these;
- * program_emit.c makes the program that runs of them. Expressions are values in the build's arena,
- * are never changed once made and may be shared. Building never fails at the call: the first
- * failure (memory, a limit, a message by expr_fail) is kept in the build, later calls give
- * EXPR_NEVER, and the owner asks once at the end, as with a buf. Threads: as the
- * build. */
+ * Every notation (regular expressions, JSON Schema, EBNF, Lark, structural tags) builds
+ * expressions; program_emit.c converts them to a program. Expressions are constant values in the
+ * build's arena and may be shared. A call that builds never fails: the first failure (memory, a
+ * limit, a message by expr_fail) is kept in the build, later calls return EXPR_NEVER, and the
+ * owner checks once at the end, as with a buf. Threads: as the build. */
 #ifndef QUIRE_ENGINE_GRAMMAR_AUTOMATON_EXPR_H
 #define QUIRE_ENGINE_GRAMMAR_AUTOMATON_EXPR_H
 #include "engine/grammar/automaton/build.h"

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fsm - finite automata: over code points (patterns, before they are written as bytes) and over
- * bytes with jumps into other rules (what a grammar's program consists of).
+/* fsm - finite automata: over code points (patterns, before their conversion to bytes) and over
+ * bytes with jumps into other rules (the parts of a program).
  *
- * An fsm made here has no two edges of one state that overlap and no state from which nothing can
- * be accepted; state 0 is the start. An fsm with jumps may be left with FSM_GOTO jumps (nothing is
- * read) where making it deterministic would take too many states. All memory is the build's.
- * Threads: as the build. */
+ * In an fsm no two edges of one state overlap, and a final state is reachable from every state;
+ * state 0 is the start. An fsm with jumps may keep FSM_GOTO jumps (which read nothing) where a
+ * deterministic automaton would have too many states. All memory is the build's. Threads: as the
+ * build. */
 #ifndef QUIRE_ENGINE_GRAMMAR_AUTOMATON_FSM_H
 #define QUIRE_ENGINE_GRAMMAR_AUTOMATON_FSM_H
 #include "engine/grammar/automaton/fsm_measure.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fsm_measure - what a finite automaton is, and how long the texts are that it accepts. fsm.h
+/* fsm_measure - the types of finite automata, and the lengths of the texts that one accepts. fsm.h
  * makes them. Threads: as the build. */
 #ifndef QUIRE_ENGINE_GRAMMAR_AUTOMATON_FSM_MEASURE_H
 #define QUIRE_ENGINE_GRAMMAR_AUTOMATON_FSM_MEASURE_H

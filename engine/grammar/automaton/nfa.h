@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nfa - the automaton between an expression and its fsm: edges, jumps and GOTOs as they come.
- * Private to engine/grammar (nfa.c writes it, fsm.c makes it deterministic). Threads: one owner. */
+/* nfa - the nondeterministic automaton of an expression: edges, jumps and GOTOs in the order of
+ * their creation. Private to engine/grammar (nfa.c makes it, fsm.c makes it deterministic).
+ * Threads: one owner. */
 #ifndef QUIRE_ENGINE_GRAMMAR_AUTOMATON_NFA_H
 #define QUIRE_ENGINE_GRAMMAR_AUTOMATON_NFA_H
 #include "engine/grammar/automaton/fsm_measure.h"

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* program - a compiled grammar as an array of words: what an engine compiles once, keeps, and sends
- * to the worker inside a step.
+/* program - a compiled grammar as an array of words: an engine compiles it once, caches it, and
+ * sends it to the worker inside a step.
  *
  *     head | rules [n_rule] | states [n_state] | edges [n_edge] | jumps [n_jump]
  *
- * It holds no pointer and means the same in every process of this build. Nothing in it is trusted:
- * program_view checks every index, so that a damaged one is an error. Threads: values. */
+ * It contains no pointers and has the same meaning in every process of this build. program_view
+ * checks every index, so that damaged words are an error. Threads: values. */
 #ifndef QUIRE_ENGINE_GRAMMAR_AUTOMATON_PROGRAM_H
 #define QUIRE_ENGINE_GRAMMAR_AUTOMATON_PROGRAM_H
 #include <stdint.h>

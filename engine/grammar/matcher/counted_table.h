@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* counted_table - the tokens of a state inside of a counted loop, by the rounds that they begin
- * (counted_loop.c makes it and has the picture). Counted: a matcher and the walks of its trie share
- * one. Threads: as shared.h. */
+/* counted_table - the tokens of a state inside a counted loop, by the number of rounds that they
+ * begin (counted_loop.c makes it and has the picture). Reference-counted: shared by a matcher and
+ * the walks of its trie. Threads: as shared.h. */
 #ifndef QUIRE_ENGINE_GRAMMAR_MATCHER_COUNTED_TABLE_H
 #define QUIRE_ENGINE_GRAMMAR_MATCHER_COUNTED_TABLE_H
 #include <stdbool.h>

@@ -1,23 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* matcher - follows a text through a program, byte by byte, and says which tokens may come next.
+/* matcher - follows a text through a program, byte by byte, and computes the tokens that may
+ * follow.
  *
- * Where a text stands is a *config*: a set of (state, stack) pairs, one for each way to read the
- * text so far. Stacks are shared: a frame is (jump it came from, what a counted loop still needs
- * and allows, frame below), and equal frames are one. Configs are numbered, equal ones are one, and
- * what a byte makes of a config is remembered: the automaton of the whole grammar, made as far as
- * it is walked.
+ * The state of a text is a *config*: a set of (state, stack) pairs, one for each reading of the
+ * text. Stacks are shared: a frame is (jump of the call, remaining counts of a counted loop, frame
+ * below), and equal frames are stored once. Configs are numbered and stored once, and their
+ * transitions are cached: the automaton of the whole grammar, built as far as it is used.
  *
- * Masks are remembered by what a token can see. Of a pair, a walk over the whole vocabulary is done
- * once for its state with nothing known below its rule's frame (a *local*): it gives the tokens
- * that stay inside the rule, and the places in the trie where the rule ends inside a token; only
- * from those places is the real stack looked at. So the inside of a string costs one walk per
- * grammar, whatever objects it stands in. A counted loop's rest beyond the longest token counts as
- * endless there, which makes its locals few, and one walk serves all its counts (counted_loop.c).
+ * Masks are cached by the part of a config that a token can depend on. For a pair, one walk over
+ * the whole vocabulary is done for its state with unknown frames below its rule (a *local*): it
+ * gives the tokens that stay inside the rule, and the places in the trie where the rule ends
+ * inside a token; only from those places is the real stack used. The inside of a string therefore
+ * costs one walk per grammar, in any object. The remaining count of a loop beyond the longest
+ * token counts as infinite there, so there are few locals, and one walk serves all counts
+ * (counted_loop.c).
  *
- * Everything remembered is forgotten at once when it takes more than MATCHER_BYTES_MAX; config
- * numbers are then of an older generation and the text must be read again.
- * Bounds, whatever the grammar: pairs of a config, frames of a stack, work of one mask; beyond them
- * the matcher is stuck and lets nothing come. Threads: one owner. */
+ * All caches are cleared at once when they exceed MATCHER_BYTES_MAX; config numbers then belong to
+ * an older generation and the text must be read again. Bounds for every grammar: pairs of a
+ * config, frames of a stack, work of one mask; beyond them the matcher is stuck and allows no
+ * token. Threads: one owner. */
 #ifndef QUIRE_ENGINE_GRAMMAR_MATCHER_MATCHER_H
 #define QUIRE_ENGINE_GRAMMAR_MATCHER_MATCHER_H
 #include <stdbool.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* matcher_internal - what matcher.c (texts) and matcher_mask.c (tokens) share. Private to
- * engine/grammar. Threads: as the matcher. */
+/* matcher_internal - the types that matcher.c (texts) and matcher_mask.c (tokens) share. Private
+ * to engine/grammar. Threads: as the matcher. */
 #ifndef QUIRE_ENGINE_GRAMMAR_MATCHER_MATCHER_INTERNAL_H
 #define QUIRE_ENGINE_GRAMMAR_MATCHER_MATCHER_INTERNAL_H
 #include "common/mem.h"

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* shared - walks over the vocabulary that many grammars have in common.
+/* shared - walks over the vocabulary that several grammars have in common.
  *
- * What a local gives depends on the automaton from its state to the end of its rule and on nothing
- * else, if no other rule is called on the way: the inside of a string is the same in every schema.
- * Such walks are kept with the trie by that automaton, written down state by state as it is reached
- * first, so that a new grammar finds most of its walks done. The oldest ones make room.
- * Private to engine/grammar. Threads: all matchers over one trie are of one thread. */
+ * A local depends only on the automaton from its state to the end of its rule if no other rule is
+ * called on the way: the inside of a string is the same in every schema. Such walks are cached
+ * with the trie. The key is that automaton, written state by state in the order of first use, so
+ * that a new grammar finds most of its walks in the cache. The oldest ones are evicted. Private to
+ * engine/grammar. Threads: all matchers over one trie are of one thread. */
 #ifndef QUIRE_ENGINE_GRAMMAR_MATCHER_SHARED_H
 #define QUIRE_ENGINE_GRAMMAR_MATCHER_SHARED_H
 #include <stdbool.h>

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* trie - the bytes of a vocabulary's tokens, so that one walk says of all tokens what may come.
+/* trie - the bytes of a vocabulary's tokens, so that one walk finds all tokens that may follow.
  *
- * Nodes lie in preorder: the subtree of node i is i … nodes[i].end - 1, and a prefix that cannot
- * come is left behind by going on at its end. Several tokens may be the same bytes. Special tokens
- * stand under PROGRAM_SPECIAL, where no text reaches them.
+ * Nodes are in preorder: the subtree of node i is i … nodes[i].end - 1, and a prefix that is not
+ * allowed is skipped by continuing at its end. Several tokens may have the same bytes. Special
+ * tokens are under PROGRAM_SPECIAL, which no text contains.
  *
- * Two shortcuts for places where a grammar takes all texts of some kind, as inside of strings: each
- * node has the classes of bytes that its subtree consists of, so that a whole subtree is taken at
- * once; and the tokens that are text throughout (TRIE_TEXT) are a list of their own, the others a
- * second, much smaller trie (nodes n_node … n_all - 1).
- * Threads: made once, then read-only but for `walks`. */
+ * Two shortcuts for places where a grammar accepts all texts of some kind, as inside strings: each
+ * node has the classes of bytes in its subtree, so that a whole subtree is accepted at once; and
+ * the tokens that consist of text (TRIE_TEXT) are a separate list, the others a second, much
+ * smaller trie (nodes n_node … n_all - 1). Threads: made once, then read-only except `walks`. */
 #ifndef QUIRE_ENGINE_GRAMMAR_MATCHER_TRIE_H
 #define QUIRE_ENGINE_GRAMMAR_MATCHER_TRIE_H
 #include <stdbool.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* chars - named sets of code points: what \d, \w, \s and \p{…} mean in a pattern.
+/* chars - named sets of code points: \d, \w, \s and \p{…} of a pattern.
  *
- * The dialects of regular expressions do not agree on them beyond ASCII. A grammar must give texts
- * that every dialect accepts, so a class has two sets: `sure` is in the class for all of them and
- * is used where it must match; `maybe` is in it for any of them and is what a negation leaves out.
- * Threads: pure, but for the build. */
+ * The dialects of regular expressions differ on them beyond ASCII. A grammar must produce texts
+ * that every dialect accepts, so a class has two sets: `sure` is in the class in all dialects and
+ * is used where the class must match; `maybe` is in it in some dialect and is excluded by a
+ * negation. Threads: pure, except the build. */
 #ifndef QUIRE_ENGINE_GRAMMAR_SOURCE_CHARS_H
 #define QUIRE_ENGINE_GRAMMAR_SOURCE_CHARS_H
 #include "engine/grammar/automaton/expr.h"

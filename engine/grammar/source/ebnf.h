@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ebnf - grammars as text, in the two notations that the field uses: GBNF (llama.cpp, XGrammar:
- * `root ::= "a" [0-9]+ rest?`) and Lark (`start: WORD ("," WORD)*`). Which one it is the text
- * tells: only GBNF has "::=". Failures, with the line, are kept in the build. Threads: as the
- * build. */
+/* ebnf - grammars as text in two notations: GBNF (llama.cpp, XGrammar: `root ::= "a" [0-9]+
+ * rest?`) and Lark (`start: WORD ("," WORD)*`). The notation is detected: only GBNF has "::=".
+ * Failures, with the line, are kept in the build. Threads: as the build. */
 #ifndef QUIRE_ENGINE_GRAMMAR_SOURCE_EBNF_H
 #define QUIRE_ENGINE_GRAMMAR_SOURCE_EBNF_H
 #include <stddef.h>

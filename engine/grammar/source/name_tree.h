@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* name_tree - texts by their beginnings, and what follows each: the names of an object's properties
- * from one of them on. Adding a text makes a new tree that shares all but the way to it with the
- * old one, so that the trees of n names, each with one name more than the last, take about as much
- * room as the names do and not n times as much; a matcher stands in one place of one of them,
- * however many properties may come next.
- * No text is the beginning of another. Memory: the build's. Threads: as the build. */
+/* name_tree - texts by their prefixes, with an expression after each: the names of an object's
+ * properties from one of them on. Adding a text makes a new tree that shares all nodes but the
+ * path to it with the old one, so the trees of n names, each with one name more than the last,
+ * need about the memory of the names and not n times as much; a matcher is in one place of one
+ * tree, for any number of properties that may follow. No text is a prefix of another. Memory: the
+ * build's. Threads: as the build. */
 #ifndef QUIRE_ENGINE_GRAMMAR_SOURCE_NAME_TREE_H
 #define QUIRE_ENGINE_GRAMMAR_SOURCE_NAME_TREE_H
 #include "engine/grammar/automaton/expr.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reasoning_prefix - the text before a grammar begins: a model's reasoning, up to and with its end
+/* reasoning_prefix - the text before a grammar begins: a model's reasoning, including its end
  * marker. Threads: as the build. */
 #ifndef QUIRE_ENGINE_GRAMMAR_SOURCE_REASONING_PREFIX_H
 #define QUIRE_ENGINE_GRAMMAR_SOURCE_REASONING_PREFIX_H

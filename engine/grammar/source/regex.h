@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* regex - regular expressions to automata and expressions.
  *
- * The syntax is what ECMA-262, Python and Rust have in common: groups, classes, \p{…}, counted
- * repetitions (lazy ones are the same texts), ^ and $ anywhere, lookaheads at the start. What is
- * not regular (back references) or not here yet (word boundaries, lookbehind) is refused by name.
- * Failures are kept in the build. Threads: as the build. */
+ * The syntax is the common part of ECMA-262, Python and Rust: groups, classes, \p{…}, counted
+ * repetitions (lazy ones accept the same texts), ^ and $ anywhere, lookaheads at the start.
+ * Non-regular syntax (back references) and unsupported syntax (word boundaries, lookbehind) is
+ * refused by name. Failures are kept in the build. Threads: as the build. */
 #ifndef QUIRE_ENGINE_GRAMMAR_SOURCE_REGEX_H
 #define QUIRE_ENGINE_GRAMMAR_SOURCE_REGEX_H
 #include "engine/grammar/automaton/fsm.h"

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* schema - JSON Schema (draft 2020-12, and what older drafts say differently) to a grammar.
+/* schema - JSON Schema (draft 2020-12, and differences of older drafts) to a grammar.
  *
- * A *goal* is a list of schemas that one value must satisfy together. It is merged into a *conj*:
- * the constraints by kind, plus the choices (anyOf, oneOf, if, dependencies) that are still open.
- * Choices are taken one after the other, so that a goal becomes a union of conjs without choices,
- * and each of these an expression. Goals are remembered by their schemas: recursion becomes rules.
- * What no grammar can say is turned into what one can where that is exact or stricter (`not` by
- * De Morgan, oneOf by negation of the other options); the rest is refused with keyword and path.
- * Every text of the grammar is valid; that a valid one may be missing is for order only: listed
- * properties come in the schema's order, then others.
+ * A *goal* is a list of schemas that one value must satisfy together. It is merged into
+ * *constraints*: the keywords by type, and the choices (anyOf, oneOf, if, dependencies) that are
+ * still open. Choices are taken one after another, so that a goal becomes a union of constraints
+ * without choices, and each of these an expression. Goals are cached by their schemas: recursion
+ * becomes rules. A keyword that a grammar cannot express is replaced where the replacement is
+ * exact or stricter (`not` by De Morgan, oneOf by negation of the other options); other keywords
+ * are refused with their path. Every text of the grammar is valid; a valid text may be missing
+ * only for the order of properties: listed ones come in the schema's order, then others.
  *
  *     schema_goal.c goals and choices · schema_constraints.c keywords · schema_not.c negation
  *     schema_ref.c $ref
- *     schema_string.c schema_number.c schema_array.c schema_object.c the kinds · schema_names.c
+ *     schema_string.c schema_number.c schema_array.c schema_object.c the types · schema_names.c
  *     names of properties
  *
  * Private to engine/grammar. JSON is the root's or of `made`. Threads: as the build. */

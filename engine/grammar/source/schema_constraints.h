@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* schema_constraints - what one value must satisfy: the constraints of all schemas that hold
- * together, by kind, and the choices (anyOf, oneOf, if, dependencies) that are still open. What
- * concerns single properties or items stays with its schema.
- * Private to engine/grammar. JSON is the root's or of schema.made. Threads: as the build. */
+/* schema_constraints - the conditions on one value: the constraints of all schemas that apply
+ * together, by type, and the choices (anyOf, oneOf, if, dependencies) that are still open.
+ * Keywords for single properties or items stay with their schema. Private to engine/grammar. JSON
+ * is the root's or of schema.made. Threads: as the build. */
 #ifndef QUIRE_ENGINE_GRAMMAR_SOURCE_SCHEMA_CONSTRAINTS_H
 #define QUIRE_ENGINE_GRAMMAR_SOURCE_SCHEMA_CONSTRAINTS_H
 #include "engine/grammar/source/schema.h"

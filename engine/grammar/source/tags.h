@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tags - structural tags: free text in which some tags hold structured parts (tool calls).
+/* tags - structural tags: free text with tags that contain structured parts (tool calls).
  *
  * The formats are those of vLLM and XGrammar: {"type": "structural_tag", "format": …} with
  * const_string, any_text, json_schema, regex, grammar, sequence, or, tag, triggered_tags and
- * tags_with_separator; and the older {"structures": […], "triggers": […]}. Failures are kept in the
- * build. Threads: as the build. */
+ * tags_with_separator; and the older {"structures": […], "triggers": […]}. Failures are kept in
+ * the build. Threads: as the build. */
 #ifndef QUIRE_ENGINE_GRAMMAR_SOURCE_TAGS_H
 #define QUIRE_ENGINE_GRAMMAR_SOURCE_TAGS_H
 #include <jansson.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Start-up order is chosen so that the port answers first: config.json, listen, then the tokenizer
- * on a thread, then the engine. A load balancer thus sees /health at once and /ready when it is
- * true. */
+/* The port is open before everything else: config.json is read, then the server listens, then the
+ * tokenizer is loaded on a thread, then the engine is connected. So a load balancer gets /health at
+ * once, and /ready when the model can be served. */
 #include "frontend/api/app.h"
 
 #include <errno.h>
@@ -23,9 +23,9 @@
 
 #define GAUGE_EVERY_MS 2000
 #define DESCRIPTORS    65536
-#define ALIKE_MS       2000 /* that a frontend may fail later than another for the same cause */
+#define ALIKE_MS       2000 /* time between failures of several frontends with the same cause */
 
-/* As quire-engine's: the supervisor does not try again after these. */
+/* the same codes as quire-engine's; the supervisor does not restart after these */
 enum { EXIT_USAGE = 2, EXIT_LOAD = 3, EXIT_ADDRESS = 5 };
 
 void app_reply_error(struct http_exchange *x, const struct q_err *e, const char *param)
@@ -69,7 +69,7 @@ bool app_available(struct app *a, struct http_exchange *x, http_handler *again)
     return false;
 }
 
-/* The model is read: those that came before it, in their order. */
+/* The model is loaded: continue the requests that waited for it, in their order. */
 static void serve_early(struct app *a)
 {
     struct early *ordered = NULL;
@@ -119,7 +119,7 @@ static void set_rss(void)
     buf_release(&text);
 }
 
-/* A descriptor number the supervisor put into the environment; -1 = none. */
+/* A descriptor number that the supervisor put into the environment; -1 = none. */
 static int inherited(const char *name)
 {
     const char *text = getenv(name);
@@ -130,7 +130,7 @@ static int inherited(const char *name)
     return (int)fd;
 }
 
-/* One byte through the pipe the supervisor gave us. False: there is no supervisor. */
+/* Send one byte to the supervisor. False: there is no supervisor. */
 static bool tell_supervisor(unsigned char byte)
 {
     int fd = inherited("QUIRE_READY_FD");
@@ -171,7 +171,7 @@ static void on_deadline(uv_timer_t *timer)
 static void on_signal(uv_signal_t *signal, int number)
 {
     struct app *a = signal->data;
-    if (a->draining) { /* the second time it is meant at once */
+    if (a->draining) { /* a second signal ends the process at once */
         stop(a, 0);
         return;
     }
@@ -189,7 +189,7 @@ static void on_link_change(void *ctx)
         return;
     a->announced = true;
     if (!tell_supervisor((unsigned char)inherited("QUIRE_METRICS_SLOT")))
-        log_info("ready"); /* else the supervisor says it, when all are */
+        log_info("ready"); /* otherwise the supervisor logs it when all frontends are ready */
 }
 
 static void load_on_thread(uv_work_t *work)
@@ -234,8 +234,8 @@ static void after_load(uv_work_t *work, int status)
         serve_early(a);
         return;
     }
-    /* Frontends beside each other fail alike: the others leave the word to the first, whose end
-     * ends them. */
+    /* Frontends of one server fail with the same cause: the first one reports it, and its end ends
+     * the others. */
     if (inherited("QUIRE_METRICS_SLOT") > 0 && !a->draining)
         uv_timer_start(&a->deadline, on_failed_alone, ALIKE_MS, 0);
     else
@@ -256,7 +256,7 @@ static enum q_code share_metrics(struct q_err *e)
     return metrics_share(fd, (uint32_t)slot, (uint32_t)n, e);
 }
 
-/* A JSON list of strings, or one string by itself. Its memory lives as long as the process. */
+/* A JSON list of strings, or a single string. Its memory lives as long as the process. */
 static enum q_code read_list(struct cors_list *out, const char *flag, const char *text,
                              struct q_err *e)
 {
@@ -289,7 +289,7 @@ static enum q_code read_cors(struct cors *c, const struct options *o, struct q_e
     return read_list(&c->headers, "--allowed-headers", o->allowed_headers, e);
 }
 
-/* Not listening yet: the keys' file is read. */
+/* Create the server, which reads the file of keys and does not listen yet. */
 static enum q_code make_server(struct app *a, struct q_err *e)
 {
     const struct options *o = a->options;
@@ -309,7 +309,7 @@ static enum q_code make_server(struct app *a, struct q_err *e)
     return http_server_new(&a->server, &a->loop, &c, e);
 }
 
-/* fds: numbers with commas between them. */
+/* fds: numbers separated by commas. */
 static enum q_code listen_inherited(struct app *a, const char *fds, struct q_err *e)
 {
     enum q_code rc = Q_OK;
@@ -329,7 +329,7 @@ static enum q_code listen_now(struct app *a, struct q_err *e)
 {
     const struct options *o = a->options;
     const char *fds = getenv("QUIRE_LISTEN_FDS");
-    if (fds) /* the supervisor says the rest */
+    if (fds) /* the supervisor logs the address */
         return listen_inherited(a, fds, e);
     enum q_code rc = http_server_listen(a->server, o->host, (uint16_t)o->port, e);
     if (rc != Q_OK)
@@ -364,7 +364,7 @@ static enum q_code begin(struct app *a, struct q_err *e)
         return rc;
     a->exit_code = EXIT_LOAD;
     rc = served_model_open(&a->served, a->options->positional[0], a->options, e);
-    if (!rc && start_is_check()) /* what a start reads behind the open port */
+    if (!rc && start_is_check()) /* files that are read while the port is open */
         rc = served_model_load(&a->served, e);
     if (rc || start_is_check())
         return rc;
@@ -380,8 +380,7 @@ static enum q_code begin(struct app *a, struct q_err *e)
     return Q_OK;
 }
 
-/* The usual soft limit of 1024 descriptors is from the days of select(2); each connection is
- * one. */
+/* Raise the soft limit of descriptors, usually 1024: each connection needs one. */
 static void raise_descriptors(void)
 {
     struct rlimit r;
@@ -418,11 +417,11 @@ void app_close(struct app *a)
     link_free(a->link);
     a->link = NULL;
     if (a->reading || tasks_n_working(&a->tasks))
-        _exit(a->exit_code); /* exit() would take from those threads what they still use */
+        _exit(a->exit_code); /* exit() would release data that these threads still use */
 }
 
-/* Before anything is read or listened on: a signal that comes earlier than the loop runs waits for
- * it, and ends the program as a later one does. */
+/* Set before files are read or sockets listen: an earlier signal waits for the loop and then ends
+ * the program in the same way. */
 static void take_signals(struct app *a)
 {
     a->sigterm.data = a->sigint.data = a->deadline.data = a;

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One generation a beam and step. All generations of a step are submitted together, so the engine
- * computes them in one batch; the next step begins when the last of them has answered. A beam's
- * tokens are written anew from the tree in each step, so beams need not be moved about. They go to
- * the engine as output that has begun, so that penalties, bad words and the like count them as
- * such. */
+/* Each beam has one generation per step. All generations of a step are submitted together, so the
+ * engine computes them in one batch; the next step begins when the last one has ended. A beam's
+ * tokens are copied from the tree in each step, so beams are never moved. They are sent to the
+ * engine as existing output, so that penalties, bad words and similar parameters count them as
+ * output. */
 #include "frontend/api/beam.h"
 
 #include <string.h>
 #include "common/mem.h"
 #include "frontend/api/job_internal.h"
 
-#define SILENT_TOKENS 8 /* that may stand inside a stop string and give no text */
+#define SILENT_TOKENS 8 /* tokens without text that may occur inside a stop string */
 
 struct beam_generation {
-    struct generation generation; /* first: the link hands back this pointer */
+    struct generation generation; /* first: the link returns this pointer */
     struct beam_search *search;
     struct token_list ids; /* the beam's tokens */
     uint32_t *top_ids;     /* [row_size] what may follow */
@@ -30,7 +30,7 @@ struct beam_search {
     uint32_t n_pending, n_cached;
     bool stopped;
     uint32_t ends[SAMPLE_STOP_IDS_MAX + 16];
-    size_t n_window; /* tokens that a stop string can reach back */
+    size_t n_window; /* number of last tokens that a stop string can contain */
     struct token_list window;
     struct buf text; /* of the window */
 };
@@ -43,7 +43,7 @@ static void fail(struct beam_search *b, const struct q_err *e, uint32_t retry_af
     job_fail(b->job, e, e->code == Q_INVALID ? "n" : NULL, retry_after_s);
 }
 
-/* Rows as the link gives them: the token itself, then the alternatives that were asked for. */
+/* Rows as passed by the link: the token, then the requested alternatives. */
 static FALLIBLE gather(const struct beam_search *b, const struct beam_end *end,
                        struct token_list *ids, struct logprob_rows *rows, struct q_err *e)
 {
@@ -109,7 +109,7 @@ static FALLIBLE finish(struct beam_search *b, struct q_err *e)
     return rc;
 }
 
-/* All generations of a step are over. */
+/* All generations of a step have ended. */
 static void end_step(struct beam_search *b)
 {
     struct q_err e = Q_ERR_INIT;
@@ -132,7 +132,7 @@ static void on_tokens(struct generation *f, const struct link_tokens *t)
         job_note_fingerprint(b->job);
     if (t->n_cached && !b->n_cached && b->tree.n_row == 0)
         b->n_cached = t->n_cached;
-    if (t->n && t->logprobs.n > 1) { /* the first entry is the token that was taken */
+    if (t->n && t->logprobs.n > 1) { /* the first entry is the sampled token */
         mine->n_top = t->logprobs.n - 1 < b->tree.row_size ? t->logprobs.n - 1 : b->tree.row_size;
         memcpy(mine->top_ids, t->logprobs.ids + 1, mine->n_top * sizeof *mine->top_ids);
         memcpy(mine->top_logprobs, t->logprobs.logprobs + 1,
@@ -165,7 +165,7 @@ static void on_error(struct generation *f, enum q_code code, const char *message
 
 static const struct generation_calls beam_calls = {on_tokens, on_error};
 
-/* One token more, whatever it is, and what else could have come, as far as the request lets it. */
+/* Request one token and the most likely alternatives, within the limits of the request. */
 static void set_params(const struct beam_search *b, struct sample_params *p, uint32_t n_begun)
 {
     const struct sample_params *s = &b->job->sampling;
@@ -230,8 +230,8 @@ static FALLIBLE next_step(struct beam_search *b, struct q_err *e)
     return rc;
 }
 
-/* Is a stop string complete with this token? Only the last tokens are looked at: a byte of text
- * comes of one token at least, but for those that show nothing. */
+/* Does this token complete a stop string? Only the last tokens are checked: each byte of text needs
+ * at most one token, apart from tokens without text. */
 static bool ends_text(void *ctx, const struct beam_tree *t, const struct beam_node *node)
 {
     struct beam_search *b = ctx;
@@ -307,7 +307,7 @@ FALLIBLE beam_search_new(struct beam_search **out, struct job *j, uint32_t first
     b->text = (struct buf)BUF_INIT;
     b->first = first;
     b->prompt = j->choices[first].prompt;
-    *out = b; /* the job's from here on, also when this fails */
+    *out = b; /* owned by the job from here on, also after an error */
     enum q_code rc = make(b, e);
     return rc == Q_OK ? next_step(b, e) : rc;
 }

@@ -49,7 +49,7 @@ static double score(const struct beam_tree *t, double sum, uint32_t n_token)
     return sum / pow((double)t->rules.n_prompt + n_token, t->rules.length_penalty);
 }
 
-/* Among the best `width`, in order; equal ones keep the order they came in. */
+/* Insert into the best `width`, sorted; equal ones keep their order. */
 static void add_end(struct beam_tree *t, struct beam_end end)
 {
     uint32_t i = t->n_ended;
@@ -91,8 +91,8 @@ static FALLIBLE keep_row(struct beam_tree *t, const uint32_t *ids, const float *
     return Q_OK;
 }
 
-/* The answer ends with this token: an end, which its length does not count, or one that completes a
- * stop string. */
+/* The answer ends with this token: an end token, which does not count, or one that completes a stop
+ * string. */
 static FALLIBLE end(struct beam_tree *t, const struct beam_node *node, bool by_token,
                     struct q_err *e)
 {
@@ -150,8 +150,8 @@ static int by_sum(const void *a, const void *b)
     return x->rank < y->rank ? -1 : x->rank > y->rank;
 }
 
-/* Can no beam get among the best any more? Logprobs are at most 0, so a sum only falls; what its
- * length makes of it is best at one end of the lengths still possible. */
+/* Can no beam become one of the best? Logprobs are at most 0, so a sum only decreases; the score is
+ * then highest at the smallest or the largest length that is still possible. */
 static bool decided(const struct beam_tree *t, uint32_t depth)
 {
     if (t->n_ended < t->rules.width)

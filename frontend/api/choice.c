@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tokens to text: detokenizer, then stop strings, then the parser, each holding back what may
+/* From tokens to text: detokenizer, stop strings, parser; each of them holds back text that may
  * still change. The token that ends a generation (end of text, or one of stop_token_ids) counts,
- * but its text is not shown unless include_stop_str_in_output asks for it. */
+ * but its text is only shown with include_stop_str_in_output. */
 #include <string.h>
 #include "common/clock.h"
 #include "common/metrics.h"
 #include "frontend/api/job_internal.h"
 
-/* May reasoning come before the grammar? The engine is told which. */
+/* Can reasoning precede the grammar? The engine gets the answer in the submit. */
 static bool find_before(struct choice *c)
 {
     struct sample_params *p = &c->generation.params;
@@ -46,10 +46,11 @@ FALLIBLE choice_init(struct choice *c, struct job *j, uint32_t index, struct q_e
     c->generation.n_cache_salt = j->tenant.n_salt;
     c->generation.n_shared = shared_prompts_match(&j->app->served.shared, &c->prompt->ids);
     c->generation.no_prefix_cache = !j->params.enable_prefix_caching;
-    c->generation.params.seed += index % j->width; /* vLLM's rule for n answers to one prompt */
+    c->generation.params.seed +=
+        index % j->width; /* vLLM's rule for the seeds of n answers to one prompt */
     if (j->chat && (rc = turn_parser(&j->turn, rendered, thinks, &c->parser, e)) != Q_OK)
         return rc;
-    /* A format's tags may be special tokens; the parser needs to see them. */
+    /* The tags of a format may be special tokens, which the parser needs. */
     if (t && (rc = detok_new(&c->detok, t, j->params.skip_special_tokens && !c->parser, e)) != Q_OK)
         return rc;
     if (j->n_stop)
@@ -76,7 +77,7 @@ void choice_release(struct choice *c)
     memset(c, 0, sizeof *c);
 }
 
-/* Text that no stop string can change any more. */
+/* Process text that no stop string can change any more. */
 static enum q_code settled(struct choice *c, const struct buf *text, struct q_err *e)
 {
     if (c->parser)
@@ -85,7 +86,7 @@ static enum q_code settled(struct choice *c, const struct buf *text, struct q_er
     return Q_OK;
 }
 
-/* New text from the detokenizer. */
+/* Process new text of the detokenizer. */
 static enum q_code add_text(struct choice *c, const struct buf *text, struct q_err *e)
 {
     struct buf kept = BUF_INIT;
@@ -99,7 +100,7 @@ static enum q_code add_text(struct choice *c, const struct buf *text, struct q_e
     return rc;
 }
 
-/* One more token that came inside reasoning, of which the tag at its end is none. */
+/* Count a token inside reasoning; the end tag does not count. */
 static void count_thought(struct choice *c)
 {
     enum parser_thinking now = parser_thinking(c->parser);
@@ -125,8 +126,8 @@ static enum q_code add_token(struct choice *c, uint32_t id, bool shown, struct q
     return rc;
 }
 
-/* No more tokens: what detokenizer, stop strings and parser still hold comes out. stopped: the
- * model, or a stop string, ended the text. */
+/* No more tokens: flush detokenizer, stop strings and parser. stopped: the model or a stop string
+ * ended the text. */
 static enum q_code end_text(struct choice *c, bool stopped, struct q_err *e)
 {
     struct buf piece = BUF_INIT;
@@ -144,7 +145,7 @@ static enum q_code end_text(struct choice *c, bool stopped, struct q_err *e)
     return rc;
 }
 
-/* From the first step, as far as the frontend can tell, to the first token. */
+/* Time from the first step, as known to the frontend, to the first token. */
 static double prefill_seconds(const struct choice *c)
 {
     double seconds = (double)(c->first_us - c->job->arrived_us - c->queue_us) / 1e6;
@@ -160,7 +161,8 @@ static void count_finish(const struct choice *c, enum finish_reason reason)
     };
     double seconds = (double)(c->last_us - c->first_us) / 1e6;
     metric_add(success[reason], 1);
-    if (reason == FINISH_ERROR) /* the engine's only reason to end a begun answer so */
+    if (reason ==
+        FINISH_ERROR) /* the only reason for which the engine ends an answer with output this way */
         metric_add(METRIC_CORRUPTED, 1);
     metric_observe(METRIC_E2E, (double)(clock_us() - c->job->arrived_us) / 1e6);
     metric_observe(METRIC_DECODE, seconds);
@@ -235,7 +237,8 @@ static void on_tokens(struct generation *f, const struct link_tokens *t)
     count_tokens(c, t);
     if (t->n || t->prompt.n_row)
         job_note_fingerprint(j);
-    if (t->n_cached && !c->n_cached) /* after a replay it would be more, of our own doing */
+    if (t->n_cached &&
+        !c->n_cached) /* after a resubmission the number would include tokens of the first run */
         c->n_cached = t->n_cached;
     if (t->prompt.n)
         logprobs_prompt(c, &t->prompt);

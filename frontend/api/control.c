@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Endpoints by which an operator, or a program that trains in a loop, controls the engine. Names,
- * parameters and answers are vLLM's where it has them. What takes time is pending: a state of the
- * engine that a heartbeat will tell, or an order that the engine will answer. A timer looks every
- * PENDING_EVERY_MS whether it is reached, or cannot any more. */
+/* Endpoints by which an operator, or a training program, controls the engine. Names, parameters and
+ * responses are vLLM's if vLLM has the endpoint. A request that takes time is pending: it waits for
+ * a state in the engine's heartbeats, or for the reply to a command. A timer checks every
+ * PENDING_EVERY_MS whether the state is reached or cannot be reached any more. */
 #include <string.h>
 #include "common/clock.h"
 #include "common/mem.h"
@@ -33,13 +33,13 @@ struct pending_control { /* a request that waits for the engine */
     uint64_t order_id;          /* an order; 0 = none */
     enum engine_command_kind kind;
     bool answered;
-    struct q_err result; /* of the order: code Q_OK, and what it is about */
+    struct q_err result; /* reply to the command: code Q_OK, and its detail */
     uint64_t instance;   /* the engine that was told */
-    int64_t until_ms;    /* 0 = as long as the client waits */
-    const char *say;     /* JSON of the answer when a state is reached; NULL = nothing */
+    int64_t until_ms;    /* 0 = without limit, until the client disconnects */
+    const char *say;     /* JSON of the response when the state is reached; NULL = no body */
 };
 
-/* Errors: why it cannot be reached. */
+/* Errors: the reason why it cannot be reached. */
 static enum q_code look(const struct pending_control *w, bool *fulfilled, struct q_err *e)
 {
     const struct link_engine *g = link_engine(w->app->link);
@@ -103,7 +103,7 @@ static void say_command_done(const struct pending_control *w, struct buf *out)
     buf_add_char(out, '}');
 }
 
-/* "mode: …" is about that field. */
+/* A message "mode: …" is about the field mode. */
 static const char *param_of(const struct q_err *e)
 {
     static const char *const names[] = {"mode", "weights_path"};
@@ -205,7 +205,7 @@ void control_command_done(void *app, const struct msg_command_done *m)
     }
 }
 
-/* What the query has behind name=; n = 0: nothing. */
+/* The value of `name` in the query; n = 0: absent. */
 static struct http_text query_value(const struct http_exchange *x, const char *name)
 {
     struct http_text q = http_query(x);
@@ -271,7 +271,7 @@ static bool mode_parse(struct http_text t, uint32_t *mode)
     return false;
 }
 
-/* A flag of the query: "true", "false", "1", "0", or not there. False: none of these. */
+/* A flag of the query: "true", "false", "1", "0", or absent. False: another value. */
 static bool flag_parse(struct http_text t, bool *flag)
 {
     *flag = text_is(t, "true") || text_is(t, "True") || text_is(t, "1");
@@ -319,8 +319,8 @@ void on_is_sleeping(void *app, struct http_exchange *x)
         reply_state(x, "is_sleeping", link_engine(a->link)->sleep_level > 0);
 }
 
-/* As in vLLM true from when no request begins any more; is_draining tells whether some still run.
- * */
+/* As in vLLM, true from the moment at which no new request starts; is_draining is true while
+ * requests are running. */
 void on_is_paused(void *app, struct http_exchange *x)
 {
     struct app *a = app;
@@ -368,7 +368,7 @@ void on_reload_weights(void *app, struct http_exchange *x)
     if (!app_available(a, x, on_reload_weights))
         return;
     const struct link_engine *g = link_engine(a->link);
-    /* Who has paused has said already what becomes of the requests. */
+    /* The pause command has already determined the treatment of running requests. */
     struct msg_command m = {
         .kind = ENGINE_COMMAND_RELOAD,
         .mode = g->pausing || g->sleep_level ? IN_FLIGHT_KEEP : IN_FLIGHT_WAIT,

@@ -17,7 +17,7 @@ static uint32_t lane_of(size_t bytes)
     return c;
 }
 
-/* Busy with bodies of this lane or a longer one. */
+/* Number of threads that process bodies of this lane or a longer one. */
 static uint32_t busy_from(const struct fair_queue *l, uint32_t lane)
 {
     uint32_t n = 0;
@@ -53,7 +53,7 @@ enum q_code fair_queue_add(struct fair_queue *l, struct fair_queue_job *job, siz
     return Q_OK;
 }
 
-/* One waits, and fewer than may be of its lane and the longer ones are busy. */
+/* Is a body waiting, and are fewer threads than allowed busy with its lane and the longer ones? */
 static bool may_start(const struct fair_queue *l, uint32_t lane)
 {
     return l->wait[lane] && busy_from(l, lane) < l->n_thread - lane;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lanes - the order in which long bodies are processed by threads.
+/* fair_queue - the order in which long bodies are processed by threads.
  *
  * A pool of n_thread threads; bodies are in LANES lanes by size, each lane for four times the size
  * of the previous one. At most n_thread - c bodies of lane c and above are processed, so that for
@@ -39,7 +39,7 @@ uint32_t fair_queue_n_busy(const struct fair_queue *l);
 /* Add a body of `bytes`. Errors: Q_NO_SPACE. */
 FALLIBLE fair_queue_add(struct fair_queue *l, struct fair_queue_job *job, size_t bytes,
                         uint64_t key, struct q_err *e);
-/* The job to start now; it is busy until lanes_done. NULL: none waits, or no thread is free. */
+/* The job to start now; it is busy until fair_queue_done. NULL: no job or no free thread. */
 struct fair_queue_job *fair_queue_next(struct fair_queue *l);
 void fair_queue_done(struct fair_queue *l, const struct fair_queue_job *job);
 void fair_queue_remove(struct fair_queue *l, struct fair_queue_job *job); /* remove a waiting job */

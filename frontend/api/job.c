@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lifetimes: the job is made by the handler; its task (task.h) frees it when the exchange is
- * gone. */
+/* Lifetimes: the handler creates the job; its task (task.h) frees it when the exchange has
+ * ended. */
 #include "frontend/api/job_internal.h"
 
 #include <string.h>
@@ -84,7 +84,7 @@ void job_note_fingerprint(struct job *j)
     snprintf(j->fingerprints + n, sizeof j->fingerprints - n, "%s", now);
 }
 
-/* The highest logprob a token, on average; as OpenAI has it. */
+/* Choose the answers with the highest mean logprob per token, as in OpenAI's API. */
 static int by_logprob(const void *a, const void *b)
 {
     const struct choice *x = a, *y = b;
@@ -154,7 +154,7 @@ void job_progress(struct job *j, struct choice *c)
         job_finish(j);
 }
 
-/* truncate_prompt_tokens; -1 leaves room for the answer that was asked for, or one token. */
+/* truncate_prompt_tokens; -1 leaves room for the requested answer, or for one token. */
 static enum q_code cut_prompts(struct job *j, uint32_t limit, struct q_err *e)
 {
     uint32_t answer = j->sampling.max_tokens ? j->sampling.max_tokens : 1;
@@ -172,7 +172,7 @@ static enum q_code cut_prompts(struct job *j, uint32_t limit, struct q_err *e)
     return Q_OK;
 }
 
-/* max_tokens, once the prompts' lengths are known. */
+/* Set max_tokens when the lengths of the prompts are known. */
 static enum q_code fit(struct job *j, struct q_err *e)
 {
     uint32_t limit = app_max_model_len(j->app), room, longest = 0;
@@ -221,8 +221,8 @@ static enum q_code open_searches(struct job *j, struct q_err *e)
     return rc;
 }
 
-/* Choices of one prompt are opened one after the other: the first computes the prompt, and the
- * others find its blocks in the prefix cache. */
+/* The choices of a prompt are opened one after the other: the first computes the prompt, the others
+ * find its blocks in the prefix cache. */
 static enum q_code open_choices(struct job *j, struct q_err *e)
 {
     size_t n = j->prompts.n * (size_t)j->width;
@@ -308,7 +308,7 @@ static enum q_code check_max_tokens(struct job *j, struct q_err *e)
                 !j->params.has[FIELD_max_completion_tokens];
     if (!zero)
         return Q_OK;
-    if (j->params.echo) { /* score the prompt only; one token is the least an engine does */
+    if (j->params.echo) { /* score the prompt only; one token is the minimum of an engine */
         j->no_output = true;
         j->sampling.max_tokens = 1;
         j->sampling.min_tokens = 0;
@@ -383,7 +383,7 @@ static enum q_code find_tenant(struct job *j, struct q_err *e)
     return tenant_of(&j->tenant, &from, e);
 }
 
-/* The prompts are token ids now: on to the engine. Or the request is refused. */
+/* The prompts are encoded: submit them to the engine, or reject the request. */
 static void job_prepared(struct task *t, const struct q_err *error)
 {
     struct job *j = (struct job *)t;

@@ -25,7 +25,7 @@ void job_check(const struct job *j)
     for (uint32_t i = 0; i < j->n_choice; i++) {
         n_closed += j->choices[i].closed;
         Q_ASSERT(!j->ended ||
-                 !j->choices[i].generation.list); /* no generation outlives the answer */
+                 !j->choices[i].generation.list); /* no generation is open after the response */
     }
     Q_ASSERT(n_closed == j->n_finished);
 }

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* job_internal - what the files of job share: one request for tokens, its prompts, its choices, and
- * the answer they add up to.
+/* job_internal - declarations shared by the files of job: one request for tokens, with its prompts,
+ * its choices and its response.
  *
- * read (params, messages) -> encode (here, or on a thread when long) -> choices opened on the link
- * -> tokens -> text, tool calls, logprobs (choice.c) -> a chunk each time, or one body at the end
- * (shape_*.c)
+ * read (params, messages) -> encode (on a thread if long) -> choices opened on the link -> tokens
+ * -> text, tool calls, logprobs (choice.c) -> chunks, or one body at the end (response.c)
  *
- * There is one choice per prompt and n. A job is freed with its exchange; choices still open are
- * then closed on the link, which aborts them in the engine.
- * Threads: the loop's thread; reading and encoding may run on another (task.h). */
+ * There is one choice per prompt and n. A job is freed with its exchange; choices that are still
+ * open are then closed on the link, which aborts them in the engine. Threads: the loop's thread;
+ * reading and encoding may run on another (task.h). */
 #ifndef QUIRE_FRONTEND_API_JOB_INTERNAL_H
 #define QUIRE_FRONTEND_API_JOB_INTERNAL_H
 #include "frontend/api/app.h"
@@ -22,7 +21,7 @@
 #include "common/tokenizer/stream.h"
 
 #define CHOICES_MAX      4096 /* of one request */
-#define FINGERPRINTS_MAX 400  /* bytes; of more changes than that, the latest are left out */
+#define FINGERPRINTS_MAX 400  /* bytes; the latest changes beyond that are omitted */
 
 struct job;
 
@@ -47,7 +46,7 @@ struct choice {
     uint32_t n_thought, n_perhaps; /* reasoning tokens, and tokens that may be */
     uint32_t n_cached;
     double logprob_sum; /* with best_of */
-    size_t n_char;      /* of tokens' strings so far, for text_offset */
+    size_t n_char;      /* length of the tokens' strings so far, for text_offset */
     int64_t first_us, last_us, queue_us;
     bool begun;         /* its first chunk is sent */
     bool finished;      /* finish is set, the generation is closed */
@@ -97,7 +96,7 @@ void job_fail(struct job *j, const struct q_err *e, const char *param, uint32_t 
 
 /* Record the engine's current fingerprint for received tokens. */
 void job_note_fingerprint(struct job *j);
-/* Assert every invariant. In trees with tests each event does it. Cost: O(choices). */
+/* Assert every invariant; in builds with tests after each event. Cost: O(choices). */
 void job_check(const struct job *j);
 
 /* choice.c */
@@ -106,8 +105,8 @@ void choice_release(struct choice *c); /* closes the generation */
 extern const struct generation_calls choice_calls;
 
 /* response.c: the JSON. */
-void response_chunks(struct job *j, struct choice *c,
-                     struct buf *out); /* what c has, as events; empties it */
+/* Append the pending output of c as events, and empty it. */
+void response_chunks(struct job *j, struct choice *c, struct buf *out);
 void response_usage_chunk(struct job *j, struct buf *out);
 void response_body(struct job *j, struct buf *out);
 

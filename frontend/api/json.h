@@ -5,7 +5,7 @@
 #define QUIRE_FRONTEND_API_JSON_H
 #include "common/chat/json.h"
 
-/* Append a number; infinities and NaN, which JSON does not have, as -9999 (vLLM's stand-in for log
+/* Append a number; infinities and NaN, which JSON lacks, become -9999 (as vLLM's value for log
  * 0). */
 void json_add_logprob(struct buf *out, float v);
 

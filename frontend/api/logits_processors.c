@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What keeps tokens from coming: allowed_token_ids, bad_words, and the built-in processors that
- * logits_processors names. vLLM imports and runs whatever Python a request names there, if the
- * operator lets it; here a name is looked up in processors.def. */
+/* Exclusion of tokens: allowed_token_ids, bad_words, and the built-in processors named by
+ * logits_processors. vLLM imports and runs the Python code that a request names, if the operator
+ * allows it; here names are looked up in processors.def. */
 #include <stddef.h>
 #include <string.h>
 #include "frontend/api/json.h"
@@ -54,7 +54,7 @@ static enum q_code read_allowed(const struct params *p, const struct params_cont
     return Q_OK;
 }
 
-/* One more sequence that may not come. */
+/* Add a forbidden sequence. */
 static enum q_code add_bad(struct params_ids *ids, const uint32_t *sequence, size_t n,
                            struct q_err *e)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Logprobs in the three shapes that clients know: OpenAI's for chat, OpenAI's older one for
- * completions, and vLLM's prompt_logprobs. A row on the wire is the token itself first, then the
- * alternatives, most likely first. */
+/* Logprobs in three formats: OpenAI's for chat, OpenAI's older one for completions, and vLLM's
+ * prompt_logprobs. A row of the wire has the token itself first, then the alternatives, most likely
+ * first. */
 #include <string.h>
 #include "common/mem.h"
 #include "common/utf8.h"
@@ -17,7 +17,7 @@ static void token_bytes(const struct choice *c, uint32_t id, struct buf *out)
         buf_reset(out);
 }
 
-/* What stands for the token: its text, or "token_id:N". */
+/* The name of a token: its text, or "token_id:N". */
 static void add_name(const struct choice *c, uint32_t id, const struct buf *bytes, struct buf *out)
 {
     if (c->job->params.return_tokens_as_token_ids || !c->job->app->served.tokenizer)
@@ -64,8 +64,8 @@ static void add_chat(struct choice *c, const struct logprob_rows *r, uint32_t i_
     buf_add_str(&c->items, "]}");
 }
 
-/* The names of one row, each once: different tokens may have the same text, and JSON wants a key
- * once. Open addressing; a slot holds an entry's number + 1. */
+/* The distinct names of one row: different tokens may have the same text, but a JSON key must be
+ * unique. Open addressing; a slot contains an entry's number + 1. */
 #define NAMES_FEW 64u
 struct names {
     uint32_t few[NAMES_FEW], *slots, n_slot; /* a power of two, at least twice the entries */
@@ -86,7 +86,7 @@ static void names_release(struct names *s)
         q_free(s->slots);
 }
 
-/* Entry i, whose text is `bytes`; false when its name was there already. */
+/* Add entry i with the text `bytes`; false if the name exists already. */
 static bool names_add(struct names *s, const struct choice *c, const uint32_t *ids, uint32_t i,
                       const struct buf *bytes)
 {
@@ -139,7 +139,7 @@ static void add_tops(struct choice *c, const uint32_t *ids, const float *values,
     buf_release(&bytes);
 }
 
-/* One more token of the older shape; r NULL: it has no logprob (the first of the prompt). */
+/* Append a token in the older format; r NULL: without logprob (the first one of the prompt). */
 static void add_text(struct choice *c, const struct logprob_rows *r, uint32_t i_row, uint32_t id)
 {
     struct buf bytes = BUF_INIT;
@@ -187,7 +187,7 @@ static void add_prompt_row(struct choice *c, const struct logprob_rows *r, uint3
     buf_add_str(out, ",{");
     for (uint32_t i = 0, n = 0; i < r->n && i <= n_alternative; i++) {
         if (i && ids[i] == ids[0])
-            continue; /* the token itself is among the most likely: said already */
+            continue; /* the token itself is one of the most likely: included already */
         buf_reset(&bytes);
         token_bytes(c, ids[i], &bytes);
         buf_printf(out, "%s\"%u\":{\"logprob\":", n++ ? "," : "", ids[i]);

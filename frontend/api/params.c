@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table becomes rows with the place of the member in struct params; one loop over the body's
- * keys does the rest. A key that no row knows is noted (unknown.h). */
+/* The rows of the table contain the offset of the member in struct params; one loop over the body's
+ * keys does the rest. A key without a row is noted (unknown.h). */
 #include "frontend/api/params.h"
 
 #include <math.h>
@@ -85,7 +85,7 @@ static enum q_code read_int(struct params *p, const struct row *r, const json_t 
         return q_fail(e, Q_INVALID, "%s: %.17g is out of range, expected %lld to %lld", r->name,
                       real, (long long)r->imin, (long long)r->imax);
     if (json_is_real(v) && real == floor(real))
-        x = (int64_t)real; /* 16.0, as some JSON writers have it */
+        x = (int64_t)real; /* 16.0, as some JSON libraries write whole numbers */
     else if (!json_is_integer(v))
         return fail_kind(r, v, "an integer", e);
     if (x < r->imin || x > r->imax)
@@ -167,7 +167,7 @@ static enum q_code read_field(struct params *p, const struct row *r, const json_
     return Q_OK;
 }
 
-/* The row of a name for this endpoint; else one of another endpoint (then *elsewhere). */
+/* The row of a name for this endpoint, else of another endpoint (then *elsewhere is set). */
 static const struct row *find_row(const char *name, uint32_t where, bool *elsewhere)
 {
     const struct row *other = NULL;
@@ -218,7 +218,7 @@ static enum q_code read_stream_options(struct params *p, struct q_err *e)
     return Q_OK;
 }
 
-/* -1 is all; what is more than any vocabulary stays so and is refused later. */
+/* -1: all; values above the size of every vocabulary are kept and rejected later. */
 uint32_t params_count_logprobs(int64_t n)
 {
     return n < 0 ? PARAMS_ALL : n < PARAMS_ALL ? (uint32_t)n : PARAMS_ALL - 1;
@@ -249,8 +249,8 @@ static enum q_code read_logprobs(struct params *p, enum params_where where, stru
     return Q_OK;
 }
 
-/* Fields that beam search would leave without effect: it takes the likeliest, and cuts nothing
- * off. */
+/* Fields without effect in beam search, which takes the most likely tokens of the whole
+ * vocabulary. */
 static enum q_code check_beam(const struct params *p, struct q_err *e)
 {
     const struct {
@@ -331,7 +331,7 @@ static enum q_code check_together(struct params *p, enum params_where where, str
     return Q_OK;
 }
 
-/* The message starts with "field: "; remember which. */
+/* The message starts with "field: "; note the field. */
 void params_note_field(struct params *p, const struct q_err *e)
 {
     size_t n = strcspn(e->message, ":");
@@ -363,7 +363,7 @@ FALLIBLE params_read(struct params *p, const json_t *body, enum params_where whe
             note_unknown(p, key, where);
             continue;
         }
-        if (elsewhere && where >= WHERE_TOKENS) { /* the body of a chat is taken too */
+        if (elsewhere && where >= WHERE_TOKENS) { /* the body of a chat is accepted too */
             unknown_no_effect(&p->unknown, key);
             continue;
         }

@@ -64,7 +64,7 @@ struct params {
 FALLIBLE params_read(struct params *p, const json_t *body, enum params_where where,
                      struct q_err *e);
 
-/* For the files of params. The field that an error's message begins with, into p->param. */
+/* For the files of params: set p->param to the field that an error's message begins with. */
 void params_note_field(struct params *p, const struct q_err *e);
 uint32_t params_count_logprobs(int64_t n); /* as proto/sampling.h has it */
 
@@ -84,9 +84,7 @@ struct params_ids { /* arrays that sample_params borrows; all zero is the empty 
     struct buf grammar; /* its source */
 };
 void params_ids_release(struct params_ids *ids);
-/* The part of the sampling parameters that keeps tokens from coming, but for bad_words
- * (logits_processors.c).
- */
+/* Set the sampling parameters that exclude tokens, except bad_words (logits_processors.c). */
 FALLIBLE params_masks(const struct params *p, const struct params_context *c,
                       struct sample_params *s, struct params_ids *ids, struct q_err *e);
 /* bad_words as token sequences, as in vLLM: each word as given, and after a space if that has the

@@ -48,7 +48,7 @@ static enum q_code read_bias(const struct params *p, const struct params_context
         if (*key < '0' || *key > '9' || *end || id >= (c->vocab_size ? c->vocab_size : UINT32_MAX))
             return q_fail(e, Q_INVALID, "logit_bias: \"%.40s\" is not a token id below %u", key,
                           c->vocab_size);
-        if (*key == '0' && key[1]) /* "05" and "5" would be one id twice */
+        if (*key == '0' && key[1]) /* "05" and "5" are the same id */
             return q_fail(e, Q_INVALID,
                           "logit_bias: token id \"%.40s\" has leading zeros, expected \"%llu\"",
                           key, id);
@@ -64,7 +64,7 @@ static enum q_code read_bias(const struct params *p, const struct params_context
     return Q_OK;
 }
 
-/* Alternatives: within what the server gives and what the vocabulary has. */
+/* Check the number of alternatives against the server's limit and the vocabulary. */
 static enum q_code fit_logprobs(const char *name, const struct params_context *c, uint32_t *n,
                                 struct q_err *e)
 {

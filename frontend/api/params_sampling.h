@@ -5,8 +5,8 @@
 #define QUIRE_FRONTEND_API_PARAMS_SAMPLING_H
 #include "frontend/api/params.h"
 
-/* The sampling parameters of the request, max_tokens left 0 when it says nothing (the prompt's
- * length decides). `ids` must live as long as *s. */
+/* The sampling parameters of the request; max_tokens is 0 if the request does not set it (the
+ * length of the prompt decides). `ids` must live as long as *s. */
 FALLIBLE params_sampling(struct params *p, const struct params_context *c, struct sample_params *s,
                          struct params_ids *ids, struct q_err *e);
 /* Stop strings: `stop` as a list; borrowed. */

@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Answers as JSON text, written straight into the buffer: the shapes are fixed and are what clients
- * parse, so that reading this page tells them. Streams first, then whole bodies; chat beside
- * completions.
+/* Responses as JSON text, written directly into the buffer, because their formats are fixed: first
+ * streams, then whole bodies; chat beside completions.
  *
- * A client written against vLLM finds the members it knows: those that quire has nothing for are
- * null (vLLM 0.33: whole bodies have all of them, chunks those that its server sets). Every step of
- * the engine makes a chunk, with or without text; where a parser reads along, those that it has
- * something to tell of, and those with token ids or logprobs. The last one carries the rest of the
- * text and the finish_reason. */
+ * Members of vLLM's responses that have no value here are null (vLLM 0.33: whole bodies have all of
+ * them, chunks those that its server sets). Every step of the engine makes a chunk, with or without
+ * text; with a parser only the steps with output of the parser, token ids or logprobs do. The last
+ * chunk has the rest of the text and the finish_reason. */
 #include <string.h>
 #include "frontend/api/job_internal.h"
 
@@ -19,7 +17,8 @@ static void add_str(struct buf *out, const char *s)
 /* {"id":…,"object":…,"created":…,"model":…,"system_fingerprint":…, */
 static void add_head(const struct job *j, const char *object, struct buf *out)
 {
-    /* A chunk's tokens are of the weights now, a whole answer's of all it has seen. */
+    /* The fingerprint: of the current weights for a chunk, of all weights used for a whole
+     * response. */
     bool whole = !j->params.stream && *j->fingerprints;
     const char *fingerprint = whole ? j->fingerprints : link_engine(j->app->link)->fingerprint;
     buf_add_str(out, "{\"id\":");
@@ -45,9 +44,8 @@ static void add_usage(const struct job *j, struct buf *out)
         n_out += j->no_output ? 0 : j->choices[i].n_token;
         n_thought += j->choices[i].n_thought + j->choices[i].n_perhaps;
         thinks |= j->choices[i].parser && j->app->served.chat.reasoning_parser;
-        if (j->choices[i].index % j->width ==
-            0) /* a prompt counts once, and its first choice is what */
-            n_cached += j->choices[i].n_cached; /* computed it; the others found its blocks */
+        if (j->choices[i].index % j->width == 0) /* a prompt counts once: its first choice */
+            n_cached += j->choices[i].n_cached;  /* computed it, the others used its blocks */
     }
     buf_printf(out,
                "\"usage\":{\"prompt_tokens\":%zu,\"total_tokens\":%zu,\"completion_tokens\":%zu,"
@@ -60,7 +58,7 @@ static void add_usage(const struct job *j, struct buf *out)
     buf_add_char(out, '}');
 }
 
-/* With continuous_usage_stats: of this choice so far. */
+/* With continuous_usage_stats: the usage of this choice so far. */
 static void add_usage_so_far(const struct choice *c, struct buf *out)
 {
     size_t n_prompt = c->prompt->ids.n, n_out = c->job->no_output ? 0 : c->n_token;
@@ -91,7 +89,7 @@ static bool wants_logprobs(const struct job *j)
     return j->logprobs;
 }
 
-/* "logprobs":… of what the choice has gathered. */
+/* "logprobs":… of the pending output of the choice. */
 static void add_logprobs(const struct choice *c, struct buf *out)
 {
     if (!wants_logprobs(c->job))
@@ -189,8 +187,8 @@ static void empty(struct choice *c)
     c->n_told = c->n_token;
 }
 
-/* The prompt as it was given; of token ids their text with the special ones among them, since they
- * are among logprobs.tokens and count in text_offset. */
+/* The prompt as given; for token ids their text including special tokens, because logprobs.tokens
+ * and text_offset include them. */
 static void add_echo(struct choice *c, struct buf *out)
 {
     const struct served_model *s = &c->job->app->served;
@@ -243,8 +241,8 @@ static void chat_chunk(struct job *j, struct choice *c, bool final, struct buf *
     empty(c);
 }
 
-/* Reasoning by itself, before what follows it: clients that know DeepSeek's API drop one of the two
- * when a delta has both. */
+/* Reasoning is in a delta of its own, before the content: clients for DeepSeek's API ignore one of
+ * the two if a delta has both. */
 static void reasoning_chunk(struct job *j, struct choice *c, struct buf *out)
 {
     struct choice only = *c;
@@ -254,7 +252,7 @@ static void reasoning_chunk(struct job *j, struct choice *c, struct buf *out)
     buf_reset(&c->answer.reasoning);
 }
 
-/* The role by itself, as OpenAI and vLLM have it; no token counts yet. */
+/* The role in a chunk of its own, as in OpenAI's API and vLLM; no token counts yet. */
 static void role_chunk(struct job *j, struct choice *c, struct buf *out)
 {
     struct choice first = *c;
@@ -348,7 +346,7 @@ void response_body(struct job *j, struct buf *out)
     for (uint32_t i = 0, n = 0; i < j->n_choice; i++) {
         struct choice *c = &j->choices[i];
         if (i % j->width >= (uint32_t)j->params.n)
-            continue; /* best_of made more than are shown */
+            continue; /* best_of computed more choices than are shown */
         buf_printf(out, "%s{\"index\":%u,", n ? "," : "", n);
         n++;
         if (j->chat) {

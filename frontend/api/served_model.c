@@ -76,8 +76,9 @@ FALLIBLE served_model_open(struct served_model *s, const char *model, const stru
     return Q_OK;
 }
 
-/* What a conversation with this system message begins with: system, then what the template puts
- * before a user's words. The words themselves are a placeholder, and as public as the rest. */
+/* Share the beginning of all conversations with this system message: the system message and the
+ * template's text before a user message. The user message is a placeholder, and as public as the
+ * rest. */
 static enum q_code add_shared_chat(struct served_model *s, const char *text, size_t n,
                                    struct q_err *e)
 {
@@ -111,7 +112,7 @@ static enum q_code add_shared(struct served_model *s, const char *path, struct q
     struct token_list ids = TOKEN_LIST_INIT;
     struct buf text = BUF_INIT;
     enum q_code rc = file_read(&text, path, SHARED_FILE_MAX, e);
-    if (rc == Q_NOT_FOUND || rc == Q_IO) /* of an argument, not of the model */
+    if (rc == Q_NOT_FOUND || rc == Q_IO) /* an error of the argument, not of the model */
         rc = e->code = Q_INVALID;
     size_t n = text.len;
     while (rc == Q_OK && n && strchr("\r\n", text.data[n - 1]))

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* /health, /ready, /version, /metrics, /v1/models: what the server says of itself. */
+/* /health, /ready, /version, /metrics, /v1/models: information about the server. */
 #include <string.h>
 #include "common/mem.h"
 #include "common/metrics.h"
@@ -40,8 +40,8 @@ void on_version(void *app, struct http_exchange *x)
     reply_json(x, 200, &body);
 }
 
-/* /metrics waits for a heartbeat it asks for, so that what a request has just changed is there; not
- * for long, since an engine that is away or busy must not take the figures of the others along. */
+/* /metrics requests a heartbeat and waits for it, so that the values include the effect of earlier
+ * requests. The wait is short: if the engine is lost or busy, the other values are still served. */
 struct scrape {
     struct scrape *next;
     uv_timer_t timer;
@@ -67,7 +67,7 @@ static void on_scrape_closed(uv_handle_t *h)
     q_free(h->data);
 }
 
-/* Out of the list; the exchange is the caller's. */
+/* Remove from the list; the caller owns the exchange. */
 static void end_scrape(struct scrape *s)
 {
     struct scrape **at = &s->app->scrapes;

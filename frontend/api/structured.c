@@ -3,11 +3,11 @@
 #include <string.h>
 #include "frontend/api/json.h"
 
-struct ask { /* one field that asks for a grammar */
+struct ask { /* a field that requests a grammar */
     const char *field;
     uint32_t kind;
     const json_t *value; /* JSON, or a string that is the source itself */
-    const char *text;    /* the source, when there is no value */
+    const char *text;    /* the source, if there is no value */
 };
 
 static int add_piece(const char *text, size_t n, void *out)
@@ -49,14 +49,15 @@ static FALLIBLE take_grammar(const struct ask *a, const char *spaces, struct sam
     return buf_check(&ids->grammar, a->field, e);
 }
 
-/* The pattern of white space in JSON that the request asks for; NULL: none. */
+/* The requested pattern of white space in JSON; NULL: none. */
 static const char *spaces_of(const struct params *p)
 {
     const json_t *v = json_object_get(p->structured_outputs, "whitespace_pattern");
     return json_is_string(v) ? json_string_value(v) : p->guided_whitespace_pattern;
 }
 
-/* OpenAI's; {"type": "json_object", "schema": …} as others have it. */
+/* response_format of OpenAI; {"type": "json_object", "schema": …} is an extension of other
+ * servers. */
 static FALLIBLE read_format(const struct params *p, struct sample_params *s, struct params_ids *ids,
                             struct q_err *e)
 {

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #define THREADS_MAX   64
-#define THREADS_SPARE 1 /* for what libuv itself does on threads: names, files */
+#define THREADS_SPARE 1 /* for libuv's own work on threads: names, files */
 
 void tasks_init(struct tasks *s, uv_loop_t *loop)
 {
@@ -95,7 +95,7 @@ static void start_next(struct tasks *s)
         start((struct task *)((char *)job - offsetof(struct task, lane)));
 }
 
-/* Whose prompt it is; 0 where the server knows no keys. */
+/* The tenant of the prompt; 0 if the server has no keys. */
 static uint64_t key_of(const struct http_exchange *x)
 {
     unsigned char digest[32];

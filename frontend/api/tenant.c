@@ -7,7 +7,7 @@
 #include <string.h>
 #include "common/mem.h"
 
-/* HMAC of label, key and text; a part that is absent is 32 zeros, which nothing hashes to. */
+/* HMAC of label, key and text; an absent part is 32 zeros, which is no known digest. */
 static enum q_code mac(unsigned char out[32], const struct tenant_source *s, const char *label,
                        const char *text, struct q_err *e)
 {

@@ -55,7 +55,7 @@ static enum q_code read_body(struct ask *q, struct q_err *e)
     return rc;
 }
 
-/* A conversation as a chat would have it, so that what changes its prompt does so here. */
+/* Read the conversation as the chat endpoint does, so that the same fields determine the prompt. */
 static enum q_code render(struct ask *q, struct q_err *e)
 {
     const struct served_model *s = &q->app->served;
@@ -176,7 +176,8 @@ static void start(struct app *a, struct http_exchange *x, bool to_text)
     }
     q->app = a;
     q->to_text = to_text;
-    q->max_model_len = app_max_model_len(a); /* here: the thread must not look at the link */
+    q->max_model_len =
+        app_max_model_len(a); /* read here, because the thread must not access the link */
     task_start(&q->task, &calls, &a->tasks, x);
 }
 

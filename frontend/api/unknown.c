@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Members of tools reach the chat template as they are, so that an unknown one is not without
- * effect: there only what looks like a misspelling is noted. */
+/* Members of tools are passed to the chat template, so an unknown one may have an effect: there
+ * only likely misspellings are noted. */
 #include "frontend/api/unknown.h"
 
 #include <stdio.h>
 #include <string.h>
 #include "common/nearest.h"
 
-#define ITEMS_MAX 1024 /* of a list, that are looked into */
+#define ITEMS_MAX 1024 /* items of a list that are checked */
 
 static const struct nested {
     const char *field, *member; /* member NULL: the field itself, or each of its items */
     const char *names;
-    bool near; /* only what looks like a misspelling */
+    bool near; /* only likely misspellings */
 } nested[] = {
     {"stream_options", NULL, "include_usage continuous_usage_stats include_obfuscation", false},
     {"response_format", NULL, "type json_schema schema format structures triggers strict", false},
@@ -24,7 +24,7 @@ static const struct nested {
     {"tool_choice", "allowed_tools", "mode tools", false},
 };
 
-/* Printable, and nothing that ends a header's value or looks like our own punctuation. */
+/* Printable characters, without those that separate entries in the header's value. */
 static size_t encode(char out[UNKNOWN_NAME_MAX], const char *name)
 {
     size_t n = 0;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A line's way: read → custom_id looked up (done before? came twice?) → an exchange without a
- * connection → the handler of its url → reply → a line of results, or the wait list.
+/* The path of a line: read → look up custom_id (done before? a duplicate?) → exchange without a
+ * connection → handler of its url → reply → a line of results, or the retry list.
  *
- * A reply may come from inside the handler, and the exchange must not be freed there; so replies
- * only move the item to `over` and wake `turn`, which frees and refills. */
+ * A reply may come from inside the handler, and the exchange must not be freed there; so a reply
+ * only moves the item to `over` and wakes `turn`, which frees items and starts new ones. */
 #include "frontend/cli/batch.h"
 
 #include <stdlib.h>
@@ -13,9 +13,9 @@
 #include "frontend/cli/batch_line.h"
 #include "frontend/http/local.h"
 
-#define OPEN_BYTES_MAX ((size_t)64 << 20) /* of bodies; one line more may be open */
+#define OPEN_BYTES_MAX ((size_t)64 << 20) /* bytes of bodies; one more line may be open */
 #define TICK_MS        50
-#define TRIES_MAX      5 /* of a line that is alone and still finds no room: it never will */
+#define TRIES_MAX      5 /* attempts of a single open line that is rejected for lack of room */
 
 struct batch_item {
     struct batch *batch;
@@ -79,7 +79,8 @@ static void write_line(struct batch *b, const struct buf *line, size_t n_bytes)
         fail(b, &e);
 }
 
-/* The number after the last `key` of a response; what stands in strings has its quotes escaped. */
+/* The number after the last `key` of a response; quotes inside strings are escaped, so they do not
+ * match. */
 static uint64_t number_after(const struct buf *body, const char *key)
 {
     size_t n = strlen(key);
@@ -116,7 +117,8 @@ static void write_error(struct batch *b, const char *custom_id, const struct bat
     buf_release(&line);
 }
 
-/* No room now, or the engine is away: later. One that is alone would have room if any ever did. */
+/* Rejected for lack of room, or the engine is not connected: retry later. A single open line is not
+ * retried without limit. */
 static bool try_later(struct batch_item *t, int status, uint32_t retry_after_s)
 {
     struct batch *b = t->batch;
@@ -145,7 +147,7 @@ static void on_reply(void *ctx, int status, struct buf *body, uint32_t retry_aft
     uv_async_send(&b->turn);
 }
 
-/* Give it to its handler; the answer may come before this returns. */
+/* Call the handler; the response may come before this returns. */
 static void start(struct batch_item *t)
 {
     static const struct {
@@ -182,7 +184,7 @@ static const char *error_code(enum q_code code)
                                  : "invalid_line";
 }
 
-/* Is the line to be done? Not when an earlier run did it, or its custom_id came before. */
+/* Must the line be processed? Not if an earlier run did, or if its custom_id occurred before. */
 static FALLIBLE look_up(struct batch *b, struct batch_item *t, bool *wanted, struct q_err *e)
 {
     struct batch_entry *entry = NULL;
@@ -256,7 +258,7 @@ static void pump(struct batch *b)
     size_t n = 0;
     enum batch_next next = BATCH_LINE;
     struct q_err e = Q_ERR_INIT;
-    if (b->app->reading) /* the chat template, too, says what lines mean */
+    if (b->app->reading) /* the chat template too determines the meaning of lines */
         return;
     while (!b->ended && b->n_open < b->open_max && b->open_bytes <= OPEN_BYTES_MAX &&
            ((next = batch_in_next(&b->in, &text, &n)) == BATCH_LINE || next == BATCH_TOO_LONG)) {

@@ -37,7 +37,7 @@ static FALLIBLE grow(struct batch_ids *s, struct q_err *e)
     return Q_OK;
 }
 
-/* Ids and line numbers do not meet: an id is preceded by 'i', a number by 'l'. */
+/* Ids and line numbers never collide: an id has the prefix 'i', a number the prefix 'l'. */
 static FALLIBLE digest(uint64_t key[2], const char *custom_id, uint64_t line, struct q_err *e)
 {
     unsigned char md[EVP_MAX_MD_SIZE];

@@ -69,7 +69,7 @@ static void read_more(struct batch_in *in)
         in->reading = true;
 }
 
-/* The end of the line that begins at in->at; NULL = it is not there yet. */
+/* The end of the line that begins at in->at; NULL = not read yet. */
 static const char *line_end(const struct batch_in *in)
 {
     size_t left = in->data.len - in->at;

@@ -93,7 +93,7 @@ static FALLIBLE ask_prompt(json_t *body, struct q_err *e)
     return Q_OK;
 }
 
-/* A line that is a body by itself; it is changed. */
+/* A line that is a body alone; the object is modified. */
 static FALLIBLE take_bare(struct batch_line *out, const struct batch_form *f, json_t *v,
                           struct q_err *e)
 {
@@ -123,7 +123,7 @@ static FALLIBLE take_bare(struct batch_line *out, const struct batch_form *f, js
     return rc ? rc : take_body(out, v, "", e);
 }
 
-/* No word of the envelope, and what a body begins with. */
+/* Is the object a body alone: no member of the envelope, and a member of a body? */
 static bool is_bare(const json_t *v)
 {
     return !json_object_get(v, "url") && !json_object_get(v, "method") &&
@@ -156,7 +156,7 @@ static void add_head(struct buf *out, const char *custom_id)
 {
     unsigned char random[16];
     if (RAND_bytes(random, sizeof random) != 1)
-        memset(random, 0, sizeof random); /* an id that nothing relies on */
+        memset(random, 0, sizeof random); /* an id for the log; uniqueness is not required */
     buf_add_str(out, "{\"id\":\"batch_req_");
     for (size_t i = 0; i < sizeof random; i++)
         buf_printf(out, "%02x", random[i]);

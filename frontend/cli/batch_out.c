@@ -33,7 +33,7 @@ struct scan {
     struct q_err error; /* why */
 };
 
-/* A line that is no result may be the last one, torn by a lost machine, and nothing else. */
+/* An invalid line is accepted at the end of the file only, where a crash may have cut it. */
 static FALLIBLE scan_line(struct scan *s, const char *text, size_t n, struct q_err *e)
 {
     struct batch_done done;
@@ -93,7 +93,8 @@ static FALLIBLE scan(struct batch_out *o, const char *path, struct batch_ids *id
     return rc;
 }
 
-/* What an earlier run left: locked, read, its torn end cut off. */
+/* Open the results of an earlier run: lock the file, read it, and remove an incomplete last
+ * line. */
 static FALLIBLE take_up(struct batch_out *o, const char *path, struct batch_ids *ids,
                         struct q_err *e)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* quire-chat: talk to a model in the terminal, at a server or run by this program (chat_server.h).
- * From a pipe, every line is answered in turn and nothing but the answers is printed. */
+/* quire-chat: a conversation with a model in the terminal, at a server or in a server of its own
+ * (chat_server.h). From a pipe, every line is a message, and only the answers are printed. */
 #include <limits.h>
 #include <signal.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@
 enum { EXIT_ANSWER = 1, EXIT_USAGE = 2, EXIT_LOAD = 3, EXIT_INTERRUPTED = 130 };
 
 #define BLANKS      " \t\n"
-#define HELP_INDENT 26  /* columns: the commands and what they take */
+#define HELP_INDENT 26  /* columns of a command with its arguments */
 #define NAME_MAX    255 /* bytes of a function's name in a prompt */
 
 struct chat {
@@ -40,13 +40,13 @@ static void complain(const char *message)
     printable_printf(stderr, "quire chat: %s\n", message);
 }
 
-/* What is said about the conversation rather than in it. */
+/* Print a message of the program (not of the model). */
 static void note(const char *text)
 {
     fprintf(stderr, "(%s)\n", text);
 }
 
-/* An answer that failed because the server has ended, which it was not to do. */
+/* Report that an answer failed because the server ended unexpectedly. */
 static void report_end(struct chat *c, enum q_code rc)
 {
     struct buf why = BUF_INIT;
@@ -57,7 +57,7 @@ static void report_end(struct chat *c, enum q_code rc)
     buf_release(&why);
 }
 
-/* Ask, with Ctrl-C stopping the answer alone. */
+/* Request an answer; Ctrl-C stops the answer, not the program. */
 static enum q_code answer(struct chat *c)
 {
     struct q_err e = Q_ERR_INIT;
@@ -81,7 +81,7 @@ static enum q_code answer(struct chat *c)
     return rc;
 }
 
-/* commands: each gets what stands behind its name, "" for nothing. False: the program ends. */
+/* commands: each gets the text after its name, "" for none. False: end the program. */
 
 static bool do_help(struct chat *c, const char *rest);
 
@@ -191,7 +191,7 @@ static bool do_help(struct chat *c, const char *rest)
     return true;
 }
 
-/* N_COMMAND: the line begins with none. */
+/* N_COMMAND: the line is no command. */
 static size_t find_command(const char *line)
 {
     size_t n = strcspn(line, BLANKS), i = 0;
@@ -201,15 +201,14 @@ static size_t find_command(const char *line)
     return i;
 }
 
-/* Is it for us, and not for the model? A text of several lines may begin with a slash. */
+/* Is the input a command? A text of several lines may begin with a slash. */
 static bool is_command(const struct chat *c, const char *text)
 {
     return *text == '/' && chat_input_is_line(c->input) &&
            (!strchr(text, '\n') || find_command(text) < N_COMMAND);
 }
 
-/* A line that begins with a slash; the blanks at its end are cut off. False: it ends the program.
- */
+/* Run a command line; trailing blanks are removed. False: end the program. */
 static bool command(struct chat *c, char *line)
 {
     size_t i = find_command(line), n_name = strcspn(line, BLANKS), n = strlen(line);
@@ -222,8 +221,8 @@ static bool command(struct chat *c, char *line)
     return true;
 }
 
-/* The results of the model's calls, and its answers to them, until it calls no more. False: the
- * input is over. */
+/* Read the results of the model's tool calls and request answers, until the model calls no more
+ * tools. False: end of the input. */
 static bool give_results(struct chat *c, struct buf *text)
 {
     const json_t *call;
@@ -300,7 +299,7 @@ static bool show_loading(unsigned percent)
     return !stop;
 }
 
-/* The model at the other end: of a server that is there, or of one of our own. */
+/* Choose the model: of a running server, or of a server of this program. */
 static int connect_model(struct chat *c)
 {
     struct q_err e = Q_ERR_INIT;

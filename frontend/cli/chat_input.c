@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libedit edits; the bytes are read here and not there, because three things happen to them first.
- * Keys and signals: Ctrl-C ends the line, Ctrl-Z stops the program, a new size of the window
- * redraws the line; the keys come as bytes, so that a paste may have them in it. Paste: terminals
- * put it between ESC[200~ and ESC[201~, and what stands there is quoted (Ctrl-V) for the editor
- * where it would be a command, a newline above all. UTF-8: the editor takes whole characters. */
+/* libedit edits the line, but this file reads the bytes, for three reasons. Keys and signals:
+ * Ctrl-C ends the line, Ctrl-Z stops the program, a resize redraws the line; keys arrive as bytes,
+ * so that pasted text may contain them. Paste: terminals enclose pasted text in ESC[200~ and
+ * ESC[201~; in it, characters that are commands of the editor, newlines above all, are quoted
+ * (Ctrl-V). UTF-8: the editor gets complete characters. */
 #include "frontend/cli/chat_input.h"
 #include <errno.h>
 #include <glob.h>
@@ -21,7 +21,7 @@
 
 #define HISTORY_MAX 1000 /* entries */
 #define BYTES_MAX   4096 /* read at once */
-#define ESCAPE_MS   50   /* the rest of an escape sequence comes within it */
+#define ESCAPE_MS   50   /* maximum delay of the rest of an escape sequence */
 #define CTRL_C      0x03
 #define CTRL_V      0x16
 #define CTRL_Z      0x1a
@@ -39,13 +39,13 @@ struct chat_input {
     char history_path[PATH_MAX]; /* "" = not kept */
     const char *const *words;
     const char *prompt;
-    char bytes[BYTES_MAX]; /* [n_byte] read, from `at` on not yet given */
+    char bytes[BYTES_MAX]; /* [n_byte] bytes read; those from `at` on are not processed */
     size_t at, n_byte;
-    bool pasting, quoted;    /* within a paste; Ctrl-V was given for the next character */
+    bool pasting, quoted;    /* inside a paste; Ctrl-V was passed for the next character */
     bool interrupted, empty; /* by Ctrl-C; on an empty line */
     bool warned;             /* that Ctrl-C once more ends */
     bool is_line;            /* the last message */
-    bool terminal;           /* a person types, if perhaps without editing */
+    bool terminal;           /* input is a terminal, perhaps without editing */
 };
 
 static volatile sig_atomic_t got_int, got_winch;
@@ -71,7 +71,8 @@ static bool is_empty(EditLine *editor)
     return line->lastchar == line->buffer;
 }
 
-/* Bytes, at least one, within timeout_ms. False: none; Ctrl-C, the end, or the time is over. */
+/* Read at least one byte within timeout_ms. False: none, because of Ctrl-C, the end of the input,
+ * or the timeout. */
 static bool more_bytes(struct chat_input *in, int timeout_ms)
 {
     sigset_t both, before;
@@ -93,7 +94,7 @@ static bool more_bytes(struct chat_input *in, int timeout_ms)
     sigprocmask(SIG_SETMASK, &before, NULL);
     if (got_int || ready <= 0)
         return false;
-    if (in->at > 0) { /* what is left moves to the front */
+    if (in->at > 0) { /* the remaining bytes move to the front */
         memmove(in->bytes, in->bytes + in->at, in->n_byte - in->at);
         in->n_byte -= in->at;
         in->at = 0;
@@ -103,7 +104,7 @@ static bool more_bytes(struct chat_input *in, int timeout_ms)
     return n > 0;
 }
 
-/* Are the next bytes this mark? Waits for its rest when they begin it. */
+/* Are the next bytes this mark? If they begin it, wait for the rest. */
 static bool at_mark(struct chat_input *in, const char *mark)
 {
     for (;;) {
@@ -117,7 +118,7 @@ static bool at_mark(struct chat_input *in, const char *mark)
     }
 }
 
-/* A whole character at in->at. False: its rest did not come. */
+/* Read a complete character at in->at. False: its rest did not arrive. */
 static bool take_char(struct chat_input *in, uint32_t *c)
 {
     while (utf8_complete_prefix(in->bytes + in->at, in->n_byte - in->at) == 0)
@@ -137,7 +138,7 @@ static void note_paste(struct chat_input *in)
     in->pasting = !in->pasting;
 }
 
-/* What all candidates have in common beyond the n bytes that are there already. */
+/* The common prefix of all candidates beyond the n bytes that are typed. */
 static size_t common_length(char *const *candidates, size_t n_candidate)
 {
     size_t n = strlen(candidates[0]);
@@ -175,7 +176,7 @@ static void complete_file(EditLine *editor, const char *name)
     globfree(&found);
 }
 
-/* Tab: a command, or the file's name behind one that takes it. */
+/* Tab: complete a command, or the file name after a command that takes one. */
 static void complete(struct chat_input *in)
 {
     EditLine *editor = in->editor;
@@ -210,7 +211,7 @@ static void suspend(EditLine *editor)
     el_set(editor, EL_REFRESH);
 }
 
-/* A key that is none of the editor's. */
+/* A key that the editor does not handle. */
 static bool take_key(struct chat_input *in)
 {
     char key = in->bytes[in->at];
@@ -253,7 +254,7 @@ static int get_char(EditLine *editor, wchar_t *out)
     }
     take_char(in, &c);
     if (in->pasting && c == '\r')
-        c = '\n'; /* terminals send it for the end of a pasted line */
+        c = '\n'; /* terminals send it for the line ends of pasted text */
     in->quoted = false;
     *out = (wchar_t)c;
     return 1;
@@ -263,11 +264,11 @@ static char *give_prompt(EditLine *editor)
 {
     struct chat_input *in = NULL;
     el_get(editor, EL_CLIENTDATA, &in);
-    el_set(editor, EL_PREP_TERM, 1); /* keys are ours from the moment that the prompt is seen */
+    el_set(editor, EL_PREP_TERM, 1); /* read keys as bytes before the prompt is shown */
     return (char *)(uintptr_t)in->prompt;
 }
 
-/* $XDG_STATE_HOME/quire/chat_history; "" when there is no such place. */
+/* $XDG_STATE_HOME/quire/chat_history; "" if there is no such folder. */
 static void find_history(char path[PATH_MAX])
 {
     const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
@@ -279,7 +280,7 @@ static void find_history(char path[PATH_MAX])
         snprintf(dir, sizeof dir, "%.2000s/.local/state", home);
     else
         return;
-    for (char *at = dir + 1; *at; at++) /* its folders, as far as they are missing */
+    for (char *at = dir + 1; *at; at++) /* create its missing folders */
         if (*at == '/') {
             *at = '\0';
             mkdir(dir, 0700);
@@ -301,7 +302,7 @@ static void load_history(struct chat_input *in)
         history(in->history, &event, H_LOAD, in->history_path);
 }
 
-/* After every message: a terminal may be closed at any time. */
+/* Save after every message, because a terminal may be closed at any time. */
 static void keep(struct chat_input *in, const struct buf *text)
 {
     HistEvent event;
@@ -389,7 +390,7 @@ bool chat_input_is_line(const struct chat_input *in)
     return in->is_line;
 }
 
-/* One line without its end, however long. */
+/* Read one line of any length, without its end. */
 static enum chat_input_kind plain_line(struct chat_input *in, const char *prompt, struct buf *text)
 {
     int c;
@@ -402,7 +403,7 @@ static enum chat_input_kind plain_line(struct chat_input *in, const char *prompt
     return c != EOF || text->len ? INPUT_TEXT : INPUT_END;
 }
 
-/* One line from the editor, appended without its end. */
+/* Append one line from the editor, without its end. */
 static enum chat_input_kind edit_line(struct chat_input *in, const char *prompt, struct buf *text)
 {
     int n = 0;
@@ -438,7 +439,7 @@ static bool ends_with(const struct buf *text, size_t from, const char *end)
     return text->len >= from + n && !memcmp(text->data + text->len - n, end, n);
 }
 
-/* Between """ and """, the marks taken off. */
+/* Read a text between """ and """, without the marks. */
 static enum chat_input_kind quoted_lines(struct chat_input *in, struct buf *text)
 {
     enum chat_input_kind kind = INPUT_TEXT;
@@ -483,7 +484,7 @@ enum chat_input_kind chat_input_read(struct chat_input *in, const char *prompt, 
         }
     }
     in->is_line = n_newline(text) == n_more;
-    if (kind == INPUT_END && text->len) /* Ctrl-D in the middle gives only this message up */
+    if (kind == INPUT_END && text->len) /* Ctrl-D inside a message discards this message only */
         kind = INPUT_INTERRUPTED;
     if (kind == INPUT_TEXT && text->len)
         keep(in, text);

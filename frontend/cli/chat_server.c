@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The server's log comes through a pipe. While the server starts, its progress and its errors are
- * read from there; from then on a thread empties the pipe and keeps the last lines (log_tail.h),
- * which are shown if the server ends by itself. */
+/* The server writes its log to a pipe. During the start, progress and errors are read from it; then
+ * a thread empties the pipe and keeps the last lines (log_tail.h), which are shown if the server
+ * ends unexpectedly. */
 #include "frontend/cli/chat_server.h"
 #include <errno.h>
 #include <jansson.h>
@@ -19,12 +19,12 @@
 #define ARGS_MAX   200
 #define STOP_MS    5000
 #define LOOK_MS    30
-#define DEATH_MS   1000 /* from a connection that breaks to the end of its process */
+#define DEATH_MS   1000 /* time from a lost connection to the end of the server's process */
 #define TAIL_LINES 8
 #define ERRORS_MAX 4096                 /* bytes */
 #define NO_CHAT    "chat is disabled: " /* of the frontend's log */
 
-/* Its program stands beside this one. */
+/* The path of its program, which is in the folder of this one. */
 static FALLIBLE arguments(char *argv[ARGS_MAX], const struct options *o, struct q_err *e)
 {
     static char path[PATH_MAX + 16];
@@ -53,7 +53,7 @@ static FALLIBLE arguments(char *argv[ARGS_MAX], const struct options *o, struct 
     return Q_OK;
 }
 
-/* In the child: ends with its parent; keys pressed for the parent are none of its. */
+/* In the child: it ends with its parent, and signals of the terminal's keys do not reach it. */
 static _Noreturn void become(char **argv, int log_fd, pid_t parent)
 {
     sigset_t none;
@@ -82,7 +82,7 @@ static FALLIBLE spawn(struct chat_server *s, const struct options *o, struct q_e
         return q_fail(e, Q_INTERNAL, "cannot get random numbers for a key");
     for (size_t i = 0; i < sizeof random; i++)
         snprintf(s->key + 2 * i, 3, "%02x", random[i]);
-    setenv("QUIRE_API_KEY", s->key, 1); /* an argument would be seen by all */
+    setenv("QUIRE_API_KEY", s->key, 1); /* arguments are visible to all users */
     if (pipe2(ends, O_CLOEXEC) != 0)
         return q_fail(e, Q_IO, "cannot start the server: pipe: %s", strerror(errno));
     s->log_fd = ends[0];
@@ -103,7 +103,7 @@ static void note_error(struct chat_server *s, const char *text)
         buf_printf(&s->errors, "%s%s", s->errors.len ? "\n" : "", text);
 }
 
-/* A server goes on with plain text; here there is nothing to go on with. */
+/* A server without chat still serves plain text, but this program needs chat. */
 static void note_no_chat(struct chat_server *s, const char *text)
 {
     s->no_chat = true;
@@ -111,7 +111,7 @@ static void note_no_chat(struct chat_server *s, const char *text)
     note_error(s, text);
 }
 
-/* One line of the log, JSON or what a program says before it logs. */
+/* Process one line of the log: JSON, or plain text before logging is set up. */
 static void take_line(struct chat_server *s, unsigned *percent)
 {
     json_t *v = json_loadb(buf_str(&s->line), s->line.len, 0, NULL);
@@ -122,7 +122,7 @@ static void take_line(struct chat_server *s, unsigned *percent)
     if (!message && s->line.len)
         note_error(s, s->line.data);
     else if (message && level && !strcmp(level, "ERROR") && !(serve && s->errors.len))
-        note_error(s, message); /* that a child ended is no news after its reason */
+        note_error(s, message); /* the end of a child is not reported after its reason */
     else if (message && !strncmp(message, NO_CHAT, strlen(NO_CHAT)))
         note_no_chat(s, message + strlen(NO_CHAT));
     else if (message && serve && !strncmp(message, "listening on ", 13))
@@ -150,12 +150,12 @@ static void read_log(struct chat_server *s, unsigned *percent)
     }
 }
 
-/* Until there is more of the log, or a moment is over. */
+/* Wait for more of the log, for a short time at most. */
 static void wait_log(const struct chat_server *s)
 {
     struct pollfd p = {.fd = s->log_fd, .events = POLLIN};
     if (poll(&p, 1, LOOK_MS) > 0 && !(p.revents & POLLIN))
-        usleep(LOOK_MS * 1000); /* it is closed: the end of its processes comes next */
+        usleep(LOOK_MS * 1000); /* closed: its processes end next */
 }
 
 FALLIBLE chat_server_start(struct chat_server *s, const struct options *o,
@@ -188,7 +188,7 @@ FALLIBLE chat_server_start(struct chat_server *s, const struct options *o,
     return rc;
 }
 
-/* A line of the log as people read it. */
+/* Format a line of the log as text. */
 static void add_log_line(const char *line, size_t n, struct buf *out)
 {
     json_t *v = json_loadb(line, n, 0, NULL);
@@ -206,7 +206,7 @@ static void add_last_lines(const struct buf *log, struct buf *out)
     const char *end = buf_str(log) + log->len, *at = end;
     unsigned n = 0;
     while (at > log->data && (at[-1] != '\n' || n++ < TAIL_LINES))
-        at--; /* each line ends with its newline, the last one too */
+        at--; /* each line ends with a newline, the last one too */
     while (at < end) {
         const char *newline = memchr(at, '\n', (size_t)(end - at)), *stop = newline ? newline : end;
         add_log_line(at, (size_t)(stop - at), out);

@@ -3,13 +3,13 @@
 #include <string.h>
 #include "common/clock.h"
 
-#define EVENT_MAX ((size_t)16 << 20) /* bytes of one event, or of an answer that is no stream */
+#define EVENT_MAX ((size_t)16 << 20) /* bytes of one event, or of a response that is not a stream */
 #define CALLS_MAX 128
 
 struct stream {
     struct http_call call; /* its ctx is this */
     struct chat_answer *answer;
-    struct buf line; /* of the event stream, unfinished; or the whole body of anything else */
+    struct buf line; /* incomplete line of the stream, or the body of another response */
     bool whole;      /* the body is no stream */
 };
 
@@ -117,7 +117,7 @@ static enum q_code on_body(void *ctx, const char *data, size_t n, struct q_err *
     return rc == Q_OK ? buf_check(&s->line, "the server's answer", e) : rc;
 }
 
-/* What an error body says, as our error. */
+/* Convert an error body to an error. */
 static FALLIBLE refused(const struct stream *s, struct q_err *e)
 {
     json_t *v = json_loadb(buf_str(&s->line), s->line.len, 0, NULL);

@@ -100,7 +100,7 @@ FALLIBLE talk_load_tools(struct chat_talk *t, const char *path, struct q_err *e)
 FALLIBLE talk_save(const struct chat_talk *t, const char *path, bool replace, struct q_err *e)
 {
     json_t *v = json_pack("{s:s,s:O}", "model", t->model, "messages", t->messages);
-    bool folder = dir_exists(path); /* "wx" would say that it exists */
+    bool folder = dir_exists(path); /* "wx" fails with "file exists" */
     FILE *out = folder ? NULL : fopen(path, replace ? "we" : "wxe");
     enum q_code rc = Q_OK;
     if (t->tools && v)
@@ -169,8 +169,8 @@ static void put_answer(struct chat_talk *t)
     buf_reset(&t->wrap.out);
 }
 
-/* NULL: the thinking, if there was some, is over. On a terminal it is dimmed and stands before the
- * answer; else it goes to standard error under a heading. */
+/* Print reasoning; NULL: its end. On a terminal it is dimmed and precedes the answer; otherwise it
+ * goes to standard error under a heading. */
 static void show_thinking(struct chat_talk *t, const char *text, size_t n)
 {
     if (text && !t->thinking)
@@ -259,7 +259,7 @@ static json_t *request(const struct chat_talk *t)
     return v;
 }
 
-/* What came becomes a message; calls only when all of them are whole. */
+/* Make a message of the received output; tool calls only if all of them are complete. */
 static FALLIBLE keep(struct chat_talk *t, const struct chat_answer *a, bool whole, struct q_err *e)
 {
     json_t *message = json_pack("{s:s,s:s%}", "role", "assistant", "content", buf_str(&a->content),

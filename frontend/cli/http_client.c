@@ -41,7 +41,7 @@ FALLIBLE http_url_parse(struct http_url *out, const char *text, struct q_err *e)
     n = strlen(at);
     while (n && at[n - 1] == '/')
         n--;
-    if (n >= 3 && !strncmp(at + n - 3, "/v1", 3)) /* the base URL as SDKs want it */
+    if (n >= 3 && !strncmp(at + n - 3, "/v1", 3)) /* the base URL in the form of SDKs */
         n -= 3;
     if (n >= sizeof out->prefix)
         return q_fail(e, Q_INVALID, "--url: too long");
@@ -135,7 +135,7 @@ static enum q_code read_line(struct reader *r, char *out, size_t size, struct q_
     return Q_OK;
 }
 
-/* Hand out n bytes of body; SIZE_MAX: until the connection ends. */
+/* Pass n bytes of the body to on_body; SIZE_MAX: until the connection ends. */
 static enum q_code read_block(struct reader *r, struct http_call *c, size_t n, struct q_err *e)
 {
     while (n) {

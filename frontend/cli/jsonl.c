@@ -42,7 +42,7 @@ static void one_line(jsonl_answer *answer, void *ctx, const struct buf *line, ui
     json_decref(in);
 }
 
-/* The next line, without its end. False: there is none. */
+/* Read the next line, without its end. False: none. */
 static bool next_line(struct buf *line)
 {
     int c;

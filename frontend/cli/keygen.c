@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* quire-keygen: the keys that guard tcp:// between frontends and engines. */
+/* quire-keygen: creates the keys for tcp:// between frontends and engines. */
 #include <stdio.h>
 #include <string.h>
 #include "common/buf.h"

@@ -52,7 +52,7 @@ void log_tail_end(struct log_tail *t, int wait_ms, struct buf *out)
     }
     close(t->fd);
     t->runs = false;
-    bool lost = t->n_byte > LOG_TAIL_BYTES; /* the beginning of the first line, or more */
+    bool lost = t->n_byte > LOG_TAIL_BYTES; /* remove the incomplete first line */
     uint64_t at = lost ? t->n_byte - LOG_TAIL_BYTES : 0;
     while (lost && at < t->n_byte)
         lost = t->ring[at++ % LOG_TAIL_BYTES] != '\n';

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* quire-parse: what a model wrote, piece by piece, in; content, reasoning and tool calls out. */
+/* quire-parse: converts model output in pieces to content, reasoning and tool calls. */
 #include <stdio.h>
 #include <string.h>
 #include "common/buf.h"
@@ -21,7 +21,7 @@ struct result {
     size_t i_delta; /* which delta is being read */
 };
 
-/* Bytes that are no UTF-8 become U+FFFD. */
+/* Bytes that are not UTF-8 become U+FFFD. */
 static json_t *text_of(const char *text, size_t n)
 {
     struct buf quoted = BUF_INIT;
@@ -75,8 +75,8 @@ static enum q_code on_event(void *ctx, const struct parsed_event *event, struct 
     return buf_check(b, "the answer", e);
 }
 
-/* Deltas are strings; a string that was cut inside a character is not possible in JSON, so a test
- * of that gives them as arrays of bytes. */
+/* Deltas are strings. JSON cannot contain a string that is cut inside a character; tests of that
+ * pass arrays of bytes. */
 static enum q_code feed_delta(struct parser *p, const json_t *delta, struct result *r,
                               struct q_err *e)
 {
@@ -150,7 +150,7 @@ out:
     return rc;
 }
 
-/* "auto": what the model's chat template shows. */
+/* "auto": the format that is detected from the model's chat template. */
 static enum q_code choose(struct verb *v, const struct options *o, struct q_err *e)
 {
     struct parser_detected found = {NULL, NULL}, with_tools = {NULL, NULL};

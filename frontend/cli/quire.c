@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* quire: `quire VERB …` runs quire-VERB, which stands beside this file. The verbs are the files
- * found there, so that a new program is a verb by being installed; common/verbs.def says what the
- * known ones are, and which verb is meant by other programs' words. */
+/* quire: `quire VERB …` runs quire-VERB in the folder of this program. The verbs are the files in
+ * this folder, so a program becomes a verb when it is installed; common/verbs.def has descriptions
+ * of the known ones, and suggestions for verbs of other programs. */
 #include <dirent.h>
 #include <errno.h>
 #include <limits.h>
@@ -82,7 +82,7 @@ static bool is_known(const char *name)
     return false;
 }
 
-/* The verbs that are there, under their titles; those that no table knows at the end. */
+/* List the installed verbs under their titles, and unknown ones at the end. */
 static void help(const struct verbs *v, FILE *out)
 {
     unsigned width = columns_width(out);
@@ -113,7 +113,7 @@ static void help(const struct verbs *v, FILE *out)
           out);
 }
 
-/* "quire chat MODEL" with the model that was given, where one was. */
+/* Print a command with the given model in place of MODEL. */
 static void print_command(const char *command, const char *model)
 {
     const char *at = strstr(command, "MODEL");
@@ -126,7 +126,7 @@ static void print_command(const char *command, const char *model)
 static int unknown(const struct verbs *v, char **argv)
 {
     const char *verb = argv[0], *nearest = NULL;
-    size_t best = 3; /* further apart than this it is another word */
+    size_t best = 3; /* maximum distance of a suggestion */
     bool meant = false;
     for (size_t i = 0; i < N_WORD; i++) {
         if (strcmp(words[i].word, verb) != 0)
@@ -181,7 +181,7 @@ static int run_verb(const char *dir, char **argv)
     return 1;
 }
 
-/* quire help [VERB [WORD]]: as VERB [WORD] --help. argv: what stands after "help". */
+/* quire help [VERB [WORD]]: the same as VERB [WORD] --help. argv: the arguments after "help". */
 static int help_about(const struct verbs *v, const char *dir, char **argv)
 {
     static char flag[] = "--help";

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* quire-render: messages in, the prompt a chat template makes of them out. */
+/* quire-render: converts messages to the prompt of a chat template. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -14,7 +14,7 @@
 #define TEMPLATE_MAX (16u << 20) /* bytes */
 
 struct verb {
-    struct chat *chat; /* NULL: every line brings its template */
+    struct chat *chat; /* NULL: every line has a template */
 };
 
 struct line {
@@ -23,7 +23,7 @@ struct line {
     const json_t *add_generation_prompt, *continue_final_message;
 };
 
-/* A date, or a time of it; what clocks show there is meant: a zone behind it says nothing. */
+/* A date, or a date with time; local time, a time zone is ignored. */
 static enum q_code read_time(int64_t *out, const char *text, struct q_err *e)
 {
     static const char *const forms[] = {"%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M",
@@ -72,7 +72,7 @@ static enum q_code read_line(struct line *l, const json_t *in, struct q_err *e)
     return l->now ? read_time(&r->now, json_string_value(l->now), e) : Q_OK;
 }
 
-/* Without messages the template is rendered with the variables alone. */
+/* Without messages, only the variables are defined in the template. */
 static enum q_code render_plain(const struct line *l, const char *source, struct buf *out,
                                 struct template_fault *fault, struct q_err *e)
 {
@@ -92,7 +92,7 @@ static enum q_code render_plain(const struct line *l, const char *source, struct
 
 struct text {
     struct buf text;
-    struct ranges content; /* what came from the request; of a conversation only */
+    struct ranges content; /* the ranges that came from the request, for conversations only */
 };
 
 static json_t *ranges_json(const struct ranges *r)

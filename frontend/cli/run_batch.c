@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* quire-run-batch: a file of requests in, a file of answers out, on an engine of its own.
+/* quire-run-batch: processes a file of requests with an engine of its own.
  *
- * This process is a frontend without a port: the lines go through the very handlers that HTTP
- * requests go through (frontend/api), by exchanges without a connection (frontend/http/local.h).
- * The engine is a child, as under quire serve, restarted when it dies; the link submits what was
- * open again. Rejected: a frontend as another child behind a Unix socket. It would have kept the
- * HTTP server out of this, at the price of a client with hundreds of connections and every byte
- * twice. */
+ * This process is a frontend without a port: lines are passed to the same handlers as HTTP requests
+ * (frontend/api), by exchanges without a connection (frontend/http/local.h). The engine is a child,
+ * as in quire serve, and is restarted when it crashes; the link submits open requests again.
+ * Rejected: a frontend as another child behind a Unix socket, which needs a client with hundreds of
+ * connections and copies every byte twice. */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -33,8 +32,8 @@ enum {
 #define BACKOFF_MS    100
 #define BACKOFF_MAX   10000
 #define FAILURES_MAX  6
-#define LINE_EVERY_MS 10000 /* progress that is not on a terminal */
-#define STOP_MS       5000  /* the engine has this long to end */
+#define LINE_EVERY_MS 10000 /* interval of progress lines without a terminal */
+#define STOP_MS       5000  /* time limit for the end of the engine */
 #define WAIT_MAX_S    86400 /* a line waits for the engine */
 
 struct program {
@@ -45,7 +44,7 @@ struct program {
     struct batch batch;
     uv_signal_t signals[3];
     bool terminal, said;
-    int64_t start_ms, up_ms, said_ms; /* up: the engine takes requests */
+    int64_t start_ms, up_ms, said_ms; /* up_ms: the engine accepts requests */
     int exit_code;
 };
 
@@ -166,7 +165,7 @@ static void on_signal(uv_signal_t *signal, int number)
         on_death(p, status);
 }
 
-/* Everything but the start: the engine has no complaint about its arguments and the model. */
+/* Prepare the engine without starting it: its arguments and the model are checked. */
 static FALLIBLE prepare_engine(struct program *p, struct q_err *e)
 {
     uint32_t n = 0;
@@ -188,7 +187,7 @@ static FALLIBLE prepare_engine(struct program *p, struct q_err *e)
     return p->exit_code ? e->code : Q_OK;
 }
 
-/* Its frontend is gone, so it has nothing to finish. */
+/* End the engine; its only frontend is closed, so no request is open. */
 static void end_engine(struct program *p)
 {
     int64_t until = clock_ms() + STOP_MS;
@@ -256,14 +255,15 @@ static uint32_t at_most(int64_t n, uint32_t limit)
     return n < limit ? (uint32_t)n : limit;
 }
 
-/* However far the start came: the model may still be read on a thread, which exit() would race. */
+/* End after any part of the start: a thread may still be reading the model, which exit() would race
+ * with. */
 static void end(struct program *p)
 {
     fflush(NULL);
     p->app.exit_code = p->exit_code;
     if (p->batch.in.reading) /* a thread waits in read(2) */
         p->app.reading = true;
-    link_free(p->app.link); /* first: the engine forgets what is open, and has nothing to finish */
+    link_free(p->app.link); /* first: the engine aborts the open requests */
     p->app.link = NULL;
     end_engine(p);
     app_close(&p->app);
@@ -278,7 +278,7 @@ static int run_program(struct program *p)
     b->ctx = p;
     b->on_tick = on_tick;
     b->on_end = on_end;
-    /* What runs, and as much again waiting for its place. */
+    /* The number of running sequences, and as many waiting ones. */
     b->open_max = at_most(p->o.max_num_seqs, LINK_FLOWS_MAX / 4) +
                   at_most(p->o.max_num_queued_reqs, (uint32_t)p->o.max_num_seqs);
     enum q_code rc = prepare_engine(p, &e);
@@ -304,7 +304,8 @@ static int run_program(struct program *p)
         uv_signal_start(&p->signals[i], on_signal, numbers[i]);
     }
     uv_run(&p->app.loop, UV_RUN_DEFAULT);
-    if (!p->exit_code && !b->ended) /* the app stopped the loop: the model cannot be read */
+    if (!p->exit_code &&
+        !b->ended) /* the app has stopped the loop, because the model cannot be read */
         p->exit_code = p->app.exit_code;
     batch_stop(b);
     if (batch_out_close(&b->out, &e)) {
@@ -313,7 +314,7 @@ static int run_program(struct program *p)
     }
     summary(p);
     if ((fflush(stdout) != 0 || ferror(stdout)) && !p->exit_code)
-        p->exit_code = EXIT_FILES; /* the message is common/output's */
+        p->exit_code = EXIT_FILES; /* common/output prints the message */
     end(p);
     batch_ids_release(&b->ids);
     return p->exit_code;

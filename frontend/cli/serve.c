@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* quire-serve: one engine and its frontends, kept running.
+/* quire-serve: runs one engine and its frontends.
  *
- * The supervisor holds what must outlive a process: the listening socket (connections wait in its
- * backlog while a frontend is replaced), the table of metrics (counters go on), and the folder of
- * the engine's socket. Everything else is in the children. It waits in poll(2) on a signalfd and on
- * the pipe by which frontends say that they are ready. */
+ * The supervisor owns all data that must outlive a process: the listening socket (connections wait
+ * in its backlog while a frontend is replaced), the table of metrics (counters continue), and the
+ * folder of the engine's socket. All other data is in the children. It waits in poll(2) for a
+ * signalfd and for the pipe on which frontends report that they are ready. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -19,14 +19,14 @@
 #include "common/net.h"
 #include "frontend/cli/supervisor.h"
 
-#define STABLE_MS     30000 /* a child that lived this long starts with a clean slate */
-#define BACKOFF_MS    100   /* before the first restart; doubles each time */
+#define STABLE_MS     30000 /* a child that ran this long has its failures reset */
+#define BACKOFF_MS    100   /* delay before the first restart; it doubles each time */
 #define BACKOFF_MAX   10000
-#define FAILURES_MAX  6    /* quick deaths in a row, then the supervisor gives up */
+#define FAILURES_MAX  6    /* consecutive early failures after which the supervisor gives up */
 #define KILL_AFTER_MS 5000 /* beyond --shutdown-timeout */
-#define HANG_GRACE_MS 5000 /* a report may be about its forerunner */
+#define HANG_GRACE_MS 5000 /* a report may refer to the previous engine */
 #define EXIT_INTERNAL 1
-#define EXIT_ADDRESS  5    /* as the children's (engine/server/server.h) */
+#define EXIT_ADDRESS  5    /* the same code as the children's (engine/server/server.h) */
 #define ENGINE_HANGS  0xff /* frontend/api/app.h: APP_ENGINE_HANGS */
 
 struct supervisor {
@@ -55,7 +55,7 @@ static void signal_children(struct supervisor *s, uint32_t from, int number)
             kill(s->children[i].pid, number);
 }
 
-/* Frontends first: they finish what the engine still has to answer. */
+/* Stop the frontends first; the engine stays until their open requests have ended. */
 static void begin_stop(struct supervisor *s, int exit_code)
 {
     if (!s->stopping) {
@@ -87,8 +87,8 @@ static void describe(int status, char *out, size_t n)
         snprintf(out, n, "exited with code %d", WEXITSTATUS(status));
 }
 
-/* Codes by which a program says that another try would end the same way (engine/server/server.h:
- * usage, load, address). */
+/* Exit codes after which another start would fail in the same way (engine/server/server.h: usage,
+ * load, address). */
 static bool is_final(int code)
 {
     return code == 2 || code == 3 || code == 5 || code == CHILD_NO_PROGRAM;
@@ -145,13 +145,13 @@ static void on_signals(struct supervisor *s)
         } else if (!s->stopping) {
             log_info("stopping");
             begin_stop(s, 0);
-        } else { /* a second one: no more waiting */
+        } else { /* a second signal: stop at once */
             signal_children(s, 0, SIGTERM);
         }
     }
 }
 
-/* A frontend finds the engine silent for too long: it will not mend itself. */
+/* A frontend reports that the engine hangs: kill it. */
 static void on_hang(struct supervisor *s)
 {
     struct child *engine = &s->children[0];
@@ -161,7 +161,7 @@ static void on_hang(struct supervisor *s)
     kill(engine->pid, SIGKILL);
 }
 
-/* A frontend writes its slot once it has greeted the engine. */
+/* A frontend writes its slot when it is connected to the engine. */
 static void on_ready(struct supervisor *s)
 {
     unsigned char slot;
@@ -178,7 +178,7 @@ static void on_ready(struct supervisor *s)
     s->said_ready = true;
 }
 
-/* Milliseconds until something is due; -1 = nothing is. */
+/* Milliseconds until the next restart or kill; -1 = none. */
 static int next_ms(const struct supervisor *s)
 {
     int64_t now = clock_ms(), at = s->stopping ? s->kill_at_ms : INT64_MAX;
@@ -226,12 +226,12 @@ static int block_signals(void)
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGHUP);
     sigprocmask(SIG_BLOCK, &set, NULL);
-    signal(SIGPIPE, SIG_IGN); /* whoever reads the log may go away */
+    signal(SIGPIPE, SIG_IGN); /* the reader of the log may end first */
     return signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
 }
 
-/* Both kinds of children are asked at once; the engine's answer comes first, because what is wrong
- * with the model it says more exactly. 0, or the exit code. */
+/* Check both kinds of children at the same time; the engine's error has precedence, because its
+ * message about the model is more precise. 0, or the exit code. */
 static int check_children(const struct supervisor *s, struct q_err *e)
 {
     struct check engine, frontend;
@@ -250,8 +250,8 @@ static int check_children(const struct supervisor *s, struct q_err *e)
     return second;
 }
 
-/* The port is taken, and the arguments and the model's folder are found right, before anything is
- * said to be served. 0, or the exit code. */
+/* Bind the port and check the arguments and the model's folder before "listening" is logged. 0, or
+ * the exit code. */
 static int prepare(struct supervisor *s, const struct options *o, struct q_err *e)
 {
     enum q_code rc = supervisor_resources_init(&s->resources, o, e);

@@ -17,7 +17,7 @@
 #include "common/start.h"
 
 #define SOCKET_NAME    "engine"
-#define WEIGHTS        "weights" /* what the engine was last told to serve */
+#define WEIGHTS        "weights" /* file with the folder of the current weights */
 #define CHECK_SAYS_MAX ((size_t)1 << 20)
 #define ADDRESS_MAX    100 /* a Unix socket's path has 108 bytes */
 
@@ -100,8 +100,8 @@ static char *flag(const char *name, const char *value)
     return asprintf(&text, "%s=%s", name, value) < 0 ? NULL : text;
 }
 
-/* Keys go to children by the environment, a line each, wherever they came from: arguments can be
- * read by every user of the machine. */
+/* Children get the keys in the environment, one per line, whatever their source: arguments are
+ * visible to every user of the machine. */
 static enum q_code hide_keys(char **argv, uint32_t *n, const struct options *o, struct q_err *e)
 {
     struct buf keys = BUF_INIT;
@@ -170,7 +170,7 @@ static void set_number(const char *name, int value)
     setenv(name, text, 1);
 }
 
-/* The child inherits them, and is told their numbers: "5,6". */
+/* The child inherits the descriptors; the variable has their numbers: "5,6". */
 static void give_sockets(const struct net_sockets *s)
 {
     char text[16 * NET_LISTEN_MAX];
@@ -182,16 +182,16 @@ static void give_sockets(const struct net_sockets *s)
     setenv("QUIRE_LISTEN_FDS", text, 1);
 }
 
-/* In the child: only what is safe between fork and exec of a single-threaded program. */
+/* In the child: only calls that are safe between fork and exec of a single-threaded program. */
 static void come_loose(pid_t parent)
 {
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
-    setpgid(0, 0); /* Ctrl-C reaches the supervisor alone, which stops us in order */
+    setpgid(0, 0); /* Ctrl-C reaches only the supervisor, which stops the children in order */
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent)
-        _exit(1); /* it died before the line above */
+        _exit(1); /* the parent ended before the line above */
 }
 
 static void run_program(const struct child *c)
@@ -243,7 +243,7 @@ FALLIBLE check_begin(struct check *k, const struct child *c, struct q_err *e)
     return q_fail(e, Q_IO, "cannot check %s: fork: %s", c->name, strerror(errno));
 }
 
-/* The last line of a text that has anything in it. */
+/* The last line of a text that is not empty. */
 static const char *last_line(char *text)
 {
     size_t n = strlen(text);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* quire-tokenize: a tokenizer without a server. A JSON object a line in, one out:
+/* quire-tokenize: a tokenizer without a server. One JSON object per input and output line:
  *
  *   {"text": "…", "add_special_tokens": true}                   {"ids": […]}
  *   {"text": "…", "content_ranges": [[from, to], …]}            {"ids": […]}: no control tokens in
@@ -7,7 +7,7 @@
  *   {"ids": […], "skip_special_tokens": true}                   {"text": "…"}
  *   {"ids": […], "stream": true}                                {"pieces": ["…", …], "flush": "…"}
  *
- * What is wrong with a line is its answer, {"error": "…"}, and the next line is read. */
+ * A line with a fault is answered with {"error": "…"}, and processing continues. */
 #include <stdio.h>
 #include <string.h>
 #include "common/hub/hub.h"
@@ -17,9 +17,10 @@
 #include "common/utf8.h"
 #include <jansson.h>
 
-#define LINE_MAX_BYTES ((size_t)512 << 20) /* a text of 64 MiB, each byte escaped as \u00XX */
+/* a text of 64 MiB with each byte escaped as \u00XX */
+#define LINE_MAX_BYTES ((size_t)512 << 20)
 
-struct line { /* one question; fields that it does not have are at their defaults */
+struct line { /* one input line; absent fields have their defaults */
     json_t *root;
     const json_t *text, *ids; /* one of them is set */
     struct ranges content;
@@ -205,7 +206,7 @@ static void answer(const struct tokenizer *t, const struct buf *text, struct buf
     ranges_release(&l.content);
 }
 
-/* The next line without its newline; false at the end. */
+/* Read the next line without its newline; false at the end. */
 static bool next_line(FILE *in, struct buf *line)
 {
     int c;

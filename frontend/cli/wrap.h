@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* wrap - streamed text, wrapped between words at a terminal's width.
  *
- * A word is held until its end has come. Wide characters (CJK) may break anywhere; lines between
- * ``` fences are left as they are. Control characters are left out (common/printable.h), so that no
- * answer steers the terminal. Threads: one owner. */
+ * A word is held until its end has arrived. Wide characters (CJK) may break anywhere; lines between
+ * ``` fences are unchanged. Control characters are removed (common/printable.h), so that an answer
+ * cannot control the terminal. Threads: one owner. */
 #ifndef QUIRE_FRONTEND_CLI_WRAP_H
 #define QUIRE_FRONTEND_CLI_WRAP_H
 #include <stdbool.h>

@@ -23,7 +23,7 @@ static void check(int code, void *unused)
 }
 
 /* With a standard stream closed (`>&-`) the next file or socket that is opened gets its number, and
- * would receive what is printed. Writes to /dev/full fail, as those to a closed stream do. */
+ * would receive the output. Writes to /dev/full fail, as those to a closed stream do. */
 static void open_standard_streams(void)
 {
     static const char *const paths[] = {"/dev/null", "/dev/full", "/dev/null"};

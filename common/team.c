@@ -22,7 +22,7 @@
 #include "common/mem.h"
 
 /* Work that follows work within a step comes within microseconds, the other threads of a barrier
- * arrive within one kernel; a futex round trip costs 5 to 50 us. An idle team gives the core back
+ * arrive within one kernel; a futex round trip costs 5 to 50 us. The threads of an idle team sleep
  * after START_SPIN_US. */
 #define START_SPIN_US 20
 #define MEET_SPIN_US  100

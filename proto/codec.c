@@ -19,7 +19,8 @@
 
 #define PRINT_ELEMENTS_MAX 16u /* of one array; printed messages are written to logs */
 
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "arrays travel as they lie in memory");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+               "arrays are sent in the format of the memory");
 
 struct span {
     const void *data;

@@ -91,7 +91,7 @@ bool sample_bad_words_fit(const uint32_t *bad_words, uint32_t n_bad, uint32_t vo
 static bool is_twice(const uint32_t *ids, uint32_t n, uint32_t *which)
 {
     enum { BITS = 11, SIZE = 1 << BITS };
-    static_assert(SIZE >= 2 * SAMPLE_BIAS_MAX, "a free place ends every search");
+    static_assert(SIZE >= 2 * SAMPLE_BIAS_MAX, "a free slot ends every search");
     uint32_t at, seen[SIZE] = {0}; /* index + 1 */
     for (uint32_t i = 0; i < n; i++) {
         *which = ids[i];

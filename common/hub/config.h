@@ -99,8 +99,8 @@ static inline uint32_t model_config_n_rot(const struct model_config *c)
 
 /* Load dir/config.json and, where there is one, dir/generation_config.json (its eos_token_id list
  * replaces config's, as in transformers). Errors: Q_NOT_FOUND, Q_CORRUPT (file, key, found,
- * expected), Q_UNSUPPORTED (names the feature; the architecture comes first, because a family that
- * is not served spells its sizes in its own way). */
+ * expected), Q_UNSUPPORTED (names the feature; the architecture is checked first, because the
+ * keys of the sizes differ among families). */
 FALLIBLE model_config_load(struct model_config *c, struct generation_defaults *g, const char *dir,
                            struct q_err *e);
 

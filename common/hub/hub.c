@@ -352,7 +352,8 @@ static bool is_tokenizer_file(const char *name)
     return false;
 }
 
-/* The folder's first tokenizer file whose name is behind `name`, which it replaces. */
+/* Replace `name` by the next greater name of a tokenizer file in the folder; false: there is
+ * none. */
 static bool next_file(char name[NAME_MAX + 1], const char *dir)
 {
     char best[NAME_MAX + 1] = "";

@@ -40,7 +40,7 @@ void app_reply_error(struct http_exchange *x, const struct q_err *e, const char 
 
 struct early {
     struct early *next;
-    struct http_exchange *x; /* NULL once gone */
+    struct http_exchange *x; /* NULL after the exchange ended */
     http_handler *again;
 };
 

@@ -28,7 +28,7 @@ struct pending_control { /* a request that waits for the engine */
     struct pending_control *next;
     uv_timer_t timer;
     struct app *app;
-    struct http_exchange *x;    /* NULL once gone */
+    struct http_exchange *x;    /* NULL after the exchange ended */
     struct msg_control control; /* a state; or */
     uint64_t order_id;          /* an order; 0 = none */
     enum engine_command_kind kind;

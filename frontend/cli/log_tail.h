@@ -21,7 +21,7 @@ struct log_tail { /* all zero is the empty value */
 /* fd: the end to read, which becomes the tail's, also after an error. Errors: Q_IO. */
 FALLIBLE log_tail_start(struct log_tail *t, int fd, struct q_err *e);
 /* Wait up to wait_ms for the last writer to close the pipe, then append the whole lines that are
- * kept. out NULL: nobody asks for them. A tail that does not run has none. */
+ * kept. out NULL: the lines are discarded. A tail that does not run has none. */
 void log_tail_end(struct log_tail *t, int wait_ms, struct buf *out);
 
 #endif

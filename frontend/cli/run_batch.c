@@ -140,7 +140,7 @@ static void on_death(struct program *p, int status)
     c->pid = 0;
     c->n_failure = now - c->started_ms > STABLE_MS ? 1 : c->n_failure + 1;
     if (code == EXIT_USAGE || code == EXIT_LOAD || code == CHILD_NO_PROGRAM) {
-        stop(p, code == EXIT_USAGE ? EXIT_USAGE : EXIT_LOAD); /* it has said why */
+        stop(p, code == EXIT_USAGE ? EXIT_USAGE : EXIT_LOAD); /* the child has printed the reason */
         return;
     }
     if (c->n_failure > FAILURES_MAX) {

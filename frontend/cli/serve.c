@@ -108,7 +108,7 @@ static void on_death(struct supervisor *s, struct child *c, int status)
         return;
     }
     c->n_failure = now - c->started_ms > STABLE_MS ? 1 : c->n_failure + 1;
-    if (is_final(code)) { /* it has said why */
+    if (is_final(code)) { /* the child has printed the reason */
         log_debug("%s (process %d) %s", c->name, pid, how);
         begin_stop(s, code);
         return;

@@ -28,7 +28,7 @@
 #define LINGER_MAX  256               /* connections at once */
 #define PIECE       65536
 #define HEAD_KIB    408 /* H2O_MAX_REQLEN, for the message */
-static_assert(HEAD_KIB == H2O_MAX_REQLEN / 1024, "the message says h2o's limit");
+static_assert(HEAD_KIB == H2O_MAX_REQLEN / 1024, "HEAD_KIB is h2o's limit");
 
 #define NUMBER_OF(x) #x
 #define NUMBER(x)    NUMBER_OF(x)

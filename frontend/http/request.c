@@ -221,7 +221,7 @@ static bool is_json(const struct http_exchange *x)
 struct unpacking { /* of one body, on a thread */
     uv_work_t work;
     struct http_server *server;
-    struct http_exchange *x; /* NULL once gone */
+    struct http_exchange *x; /* NULL after the exchange ended */
     const struct http_route *route;
     enum coding coding;
     struct buf in, out;

@@ -498,7 +498,7 @@ void link_tick(struct link *l)
         up = false;
     }
     if (up && now - l->step_ms > STALL_WARN_MS) {
-        log_warning("link: the engine has work but its step %" PRIu64 " does not end", l->step);
+        log_warning("link: the engine is stalled: step %" PRIu64 " has not completed", l->step);
         l->step_ms = now;
     }
     if (up && now - l->sent_beat_ms >=

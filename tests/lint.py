@@ -44,7 +44,7 @@ OLD_WORDS = (
     ('\\b(un)?seat(ed|s)?\\b', 'admission, release_slot', '(engine|tests/(sim|unit))/.*\\.[ch]$'),
     ('\\bscheduler_unseat\\b|\\bcache_seat\\b', 'scheduler_release_slot, cache_admit', '(engine|tests)/'),
     ('\\bstruct (part|flight|seat)\\b', 'scheduled_seq, inflight_step, admission', '(engine|tests)/.*\\.[ch]$'),
-    ('\\b\\w*(guess|foreseen)\\w*\\b', 'draft token, predicted', '(engine/(core|sched|server|worker|library)|proto|tests/sim)/(?!select\\.c).*\\.[ch]$'),
+    ('\\b\\w*(guess|foreseen)\\w*\\b', 'draft token, predicted', '(engine/(core|sched|server|worker|library)|proto|tests/sim)/.*\\.[ch]$'),
     ('\\b(msg|core|link|on)_steer\\b|\\bSTEER_', 'control', '(engine|frontend|proto|tests)/.*\\.(c|h|def)$'),
     ('\\b(msg|link|ring)_order(ed|ing)?\\b|\\bORDER_RELOAD\\b', 'command', '(engine|frontend|proto|tests)/.*\\.(c|h|def)$'),
     ('\\bobey\\b', 'run_command', '(engine|frontend|proto)/'),
@@ -63,6 +63,13 @@ OLD_WORDS = (
     ('\\blinear_(quant|e4m3|blocks|int4)(?![a-z0-9])|\\bint4_half\\b', 'linear_int8, linear_fp8, linear_fp8_block, linear_w4a8, linear_w4a16', '(kernels|engine|tests)/.*\\.(c|h|cu|cuh|def)$'),
     ('\\blinear_\\w*groups\\b|\\border_rows\\b|\\badd_share\\b', 'linear_*_grouped, permute_cols, moe_add_shared', '(kernels|engine|tests)/.*\\.(c|h|cu|cuh|def)$'),
     ('\\bstruct walk_value\\b|\\bwalk_(next|skip|kind)\\b', 'msgpack_reader', 'proto/'),
+    ('\\b(\\w+_walk|struct walk)\\b', 'tile loop, item loop, gpu_forward', '(kernels|engine/worker|tests/kcheck)/.*\\.(c|h|cu|cuh)$'),
+    ('\\bATTENTION_SPAN\\b|\\b(n|i|first)_span\\b|\\bstruct span\\b', 'split', 'kernels/(tiling|wide|avx|ref)'),
+    ('\\bpart_(row|dim|stride|at|join|plan\\w*)\\b|\\bPART_\\w+', 'partial result, split plan', 'kernels/(tiling|wide|avx|ref)'),
+    ('\\bKERN_QUANT_\\w+|\\bquant_(k|panel_bytes|scales_at|index|tiles|layout)\\b', 'KERN_INT8_*, int8_*', '(kernels|engine|tests)/.*\\.(c|h|cu|cuh|def)$'),
+    ('\\b(gpu|stream|next|play)_turn\\b|\\b(READ|NEXT_BY)_TURNS\\b|\\bFRAMES_PER_TURN\\b', 'buffer, stage, iteration', '(kernels|engine|tests/sim)/'),
+    ('\\bRING_NO_ORDER\\b|\\bmask_asks?\\b', 'RING_NO_COMMAND, mask_job', '(engine|tests)/.*\\.[ch]$'),
+    ('\\bFINISH_OF\\b|\\bfinish_ahead\\b', 'EPILOGUE_OF, epilogue_prefetch', 'kernels/'),
 )
 
 # Headers of CUDA's that ours include: they come with a toolkit or with NVIDIA's wheels (deploy/cuda.sh), not from Debian.

@@ -18,7 +18,8 @@
  * those of the recording; values that differ from step to step are in device memory, written before
  * the launch.
  *
- * Threads: one thread drives a device. Allocation functions may block: start-up and sleep only. */
+ * Threads: one thread drives a device. Allocation functions are for start-up and similar phases,
+ * not for steps. */
 #ifndef QUIRE_KERNELS_DEVICE_H
 #define QUIRE_KERNELS_DEVICE_H
 #include <stdbool.h>

@@ -15,9 +15,9 @@
 struct masks {
     struct mask_provider provider;
     uint32_t n_word;
-    uint32_t *bits;               /* [n_row, n_word] by ask */
+    uint32_t *bits;               /* [n_row, n_word] by job */
     struct mask_job *jobs;        /* [n_job] of this step */
-    uint32_t *job_of_row;         /* [n_row] a row's ask */
+    uint32_t *job_of_row;         /* [n_row] a row's job */
     struct slots *slots;          /* of this step */
     const struct step_view *step; /* while its tokens are drafted, else NULL */
     uint32_t n_job, n_admitted;   /* of the step's fresh slots, the first are known */

@@ -16,7 +16,8 @@ struct slot {
     uint32_t *history; /* [max_model_len] */
     uint32_t *blocks;  /* [ceil(max_model_len / 16)] */
     uint32_t n_known, n_prompt, n_block;
-    uint32_t n_cached;      /* positions that were in the blocks at admission: never written here */
+    uint32_t n_cached;      /* positions that were in the blocks at admission; never written for
+                             * this sequence */
     uint32_t n_draft_token; /* draft tokens of this step, in history after n_known */
     uint32_t n_draft;       /* positions with KV of the draft model */
     uint32_t n_admitted;    /* number of sequences that have used this slot */

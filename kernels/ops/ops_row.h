@@ -19,7 +19,7 @@ enum row_pass_kind {
                     is NaN or above high, which is finite. e^: ref/row_pass.c */
     ROW_KEEP,    /* x = 0 where it is below low; sums of the remaining values */
     ROW_BETWEEN, /* items: those with low < x <= high, ascending by id, until n_item are found;
-                  * n_found of them. sums of the x above high (if n_col is a multiple of 16) */
+                  * n_found of them. sums, unless NULL: of the x above high, over the whole row */
     ROW_RANK     /* n_found = how many are above high, or equal and before id */
 };
 

@@ -383,7 +383,8 @@ static void launch_large(const struct attention_args *a, const struct kern_exec 
 }
 
 /* False: nothing was done, these arguments are attention.cu's. */
-static bool attend(const struct attention_args *a, const struct kern_exec *x, unsigned patience)
+static bool attend_prompts(const struct attention_args *a, const struct kern_exec *x,
+                           unsigned patience)
 {
     struct cache_maps maps;
     if (a->kv_dtype != DT_BF16 || (a->head_dim != 64 && a->head_dim != 128) || a->n_seq == 0 ||
@@ -399,7 +400,7 @@ static bool attend(const struct attention_args *a, const struct kern_exec *x, un
 
 extern "C" void attention_sm90a(const struct attention_args *a, const struct kern_exec *x)
 {
-    if (!attend(a, x, 0))
+    if (!attend_prompts(a, x, 0))
         attention_cuda(a, x);
 }
 
@@ -408,5 +409,5 @@ extern "C" void attention_sm90a(const struct attention_args *a, const struct ker
 #define TRIAL_PATIENCE (1u << 12)
 extern "C" void attention_sm90a_trial(const struct attention_args *a, const struct kern_exec *x)
 {
-    attend(a, x, TRIAL_PATIENCE);
+    attend_prompts(a, x, TRIAL_PATIENCE);
 }

@@ -43,7 +43,7 @@ static const struct problem problems[] = {
 /* A long prompt's later chunk, a prompt, one that decodes. */
 static const uint32_t starts[SEQS] = {260, 0, 77}, queries[SEQS] = {77, 21, 1};
 
-static float draw(struct trial *t) /* -1 … 1 */
+static float draw_value(struct trial *t) /* -1 … 1 */
 {
     t->rng ^= t->rng << 13; /* xorshift64 */
     t->rng ^= t->rng >> 7;
@@ -54,7 +54,7 @@ static float draw(struct trial *t) /* -1 … 1 */
 static void fill_head(struct trial *t, uint16_t *to, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
-        const float f = draw(t);
+        const float f = draw_value(t);
         uint32_t bits;
         memcpy(&bits, &f, 4);
         to[i] = (uint16_t)(bits >> 16);
@@ -71,9 +71,9 @@ static void fill_cache(struct trial *t, const struct problem *p)
     for (uint32_t i = 0; i < BLOCKS; i++)
         h->blocks[i] = i * 13 % BLOCKS;
     for (uint32_t i = 0; i < Q_FLOATS; i++)
-        h->q[i] = 4 * draw(t);
+        h->q[i] = 4 * draw_value(t);
     for (uint32_t i = 0; i < HEADS; i++)
-        h->sinks[i] = draw(t);
+        h->sinks[i] = draw_value(t);
     for (uint32_t s = 0; s < SEQS; s++) {
         const uint32_t n = starts[s] + queries[s];
         h->seqs[s] = (struct attention_seq){t->card->blocks + n_used, row, queries[s], starts[s]};

@@ -42,7 +42,7 @@ struct trial {
 const char *const linear_type_names[LINEAR_TYPES] = {"bf16", "f16", "int8", "e4m3"};
 static const enum dtype dtypes[LINEAR_TYPES] = {DT_BF16, DT_F16, DT_I8, DT_F8_E4M3};
 
-static uint32_t draw(struct trial *t)
+static uint32_t draw_value(struct trial *t)
 {
     t->rng ^= t->rng << 13; /* xorshift64 */
     t->rng ^= t->rng >> 7;
@@ -52,7 +52,7 @@ static uint32_t draw(struct trial *t)
 
 static float draw_f32(struct trial *t) /* -1 … 1 */
 {
-    return (float)(draw(t) >> 8) * 0x1p-23f - 1;
+    return (float)(draw_value(t) >> 8) * 0x1p-23f - 1;
 }
 
 static bool is_bytes(enum linear_type type)
@@ -70,7 +70,7 @@ static void fill_numbers(struct trial *t, enum linear_type type, unsigned char *
         else if (type == LINEAR_I8)
             p[i] = (unsigned char)(int8_t)(int)(127 * f);
         else
-            p[i] = (unsigned char)(draw(t) % 0x49u | (f < 0 ? 0x80u : 0)); /* up to 4 */
+            p[i] = (unsigned char)(draw_value(t) % 0x49u | (f < 0 ? 0x80u : 0)); /* up to 4 */
     }
 }
 
@@ -111,7 +111,7 @@ static void fill_matrices(struct trial *t, enum linear_type type, const struct p
         h->before[i] = draw_f32(t);
     for (uint32_t i = 0; i < ROWS_MAX; i++) {
         h->scales[i] = (struct quant_row){.scale = (2 + draw_f32(t)) / 256};
-        h->rows[i] = draw(t) % p->n_row;
+        h->rows[i] = draw_value(t) % p->n_row;
     }
     memcpy(h->starts, starts[p->n_group == GROUPS ? 0 : 1], sizeof h->starts);
 }

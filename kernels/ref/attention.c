@@ -99,7 +99,7 @@ static void join(const struct attention_args *a, struct partial_row *to,
     to->max = above ? from->max : to->max;
 }
 
-static void attend(const struct attention_args *a, const struct row *r, float *scratch)
+static void attend_row(const struct attention_args *a, const struct row *r, float *scratch)
 {
     struct partial_row all = {.sum = scratch}, one = {.sum = all.sum + partial_dim(a->head_dim)};
     float *p = one.sum + partial_dim(a->head_dim);
@@ -136,7 +136,7 @@ void attention_ref(const struct attention_args *a, const struct kern_exec *x)
                 .begin = a->window && end > a->window ? end - a->window : 0,
                 .end = end,
             };
-            attend(a, &r, x->scratch);
+            attend_row(a, &r, x->scratch);
         }
     }
 }

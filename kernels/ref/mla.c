@@ -32,7 +32,7 @@ static float score(const struct mla_args *a, const struct attention_seq *s, cons
 }
 
 /* y: [n_value] */
-static void attend(const struct mla_args *a, const struct attention_seq *s, size_t i, float *y)
+static void attend_row(const struct mla_args *a, const struct attention_seq *s, size_t i, float *y)
 {
     const uint32_t token = (uint32_t)(i / a->n_head), head = (uint32_t)(i % a->n_head);
     const uint32_t end = s->start + token + 1;
@@ -60,6 +60,6 @@ void mla_ref(const struct mla_args *a, const struct kern_exec *x)
     for (uint32_t i_seq = 0; i_seq < a->n_seq; i_seq++) {
         const struct range rows = split((size_t)a->seqs[i_seq].n_query * a->n_head, x);
         for (size_t i = rows.begin; i < rows.end; i++)
-            attend(a, &a->seqs[i_seq], i, x->scratch);
+            attend_row(a, &a->seqs[i_seq], i, x->scratch);
     }
 }

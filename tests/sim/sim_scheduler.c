@@ -299,7 +299,7 @@ static const struct scenario scenarios[] = {
     },
 };
 
-static const struct scenario *find(const char *name)
+static const struct scenario *find_scenario(const char *name)
 {
     for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++)
         if (strcmp(scenarios[i].name, name) == 0)
@@ -310,7 +310,7 @@ static const struct scenario *find(const char *name)
 int main(int argc, char **argv)
 {
     struct q_err e = Q_ERR_INIT;
-    const struct scenario *sc = argc > 1 ? find(argv[1]) : NULL;
+    const struct scenario *sc = argc > 1 ? find_scenario(argv[1]) : NULL;
     int64_t first = 1, n = sc ? sc->n_world : 0;
     if (!sc || (argc > 2 && parse_i64(&first, argv[2], 1, INT64_MAX / 2, "FIRST_SEED", &e)) ||
         (argc > 3 && parse_i64(&n, argv[3], 1, 1000000, "N", &e))) {

@@ -29,7 +29,7 @@ static inline void open_core(const struct core_config *c)
 }
 
 /* The first n_emitted tokens were emitted by another engine. */
-static inline void submit(uint64_t req_id, const struct golden_prompt *p, uint32_t n_emitted)
+static inline void submit_prompt(uint64_t req_id, const struct golden_prompt *p, uint32_t n_emitted)
 {
     const struct msg_submit m = {
         .req_id = req_id,

@@ -13,7 +13,7 @@ static void run_golden(const struct golden *g, const struct core_config *c, cons
 {
     open_core(c);
     for (uint32_t i = 0; i < g->n; i++)
-        submit(i, &g->prompts[i], 0);
+        submit_prompt(i, &g->prompts[i], 0);
     finish_all(g->n);
     for (uint32_t i = 0; i < g->n; i++)
         check_answer(i, &g->prompts[i], what);
@@ -54,7 +54,7 @@ static void batch_chunk_and_pool_change_nothing(void **state)
                      c.worker.n_block, chunks[i % 5], seqs[i % 4]);
             open_core(&c);
             for (uint32_t j = 0; j < 3 * g.n; j++)
-                submit(j, &g.prompts[j % g.n], 0);
+                submit_prompt(j, &g.prompts[j % g.n], 0);
             finish_all(3 * g.n);
             for (uint32_t j = 0; j < 3 * g.n; j++)
                 check_answer(j, &g.prompts[j % g.n], what);
@@ -76,7 +76,7 @@ static void emitted_tokens_are_continued(void **state)
     struct core_config c = config_of(g.dir);
     open_core(&c);
     for (uint32_t i = 0; i < g.n; i++)
-        submit(i, &g.prompts[i], 1 + 5 * i);
+        submit_prompt(i, &g.prompts[i], 1 + 5 * i);
     finish_all(g.n);
     for (uint32_t i = 0; i < g.n; i++)
         check_answer(i, &g.prompts[i], "continued");
@@ -95,7 +95,7 @@ static void aborted_requests_leave_nothing(void **state)
     for (uint32_t round = 0; round < 20; round++) {
         bits_forget(&engine);
         for (uint32_t i = 0; i < g.n; i++)
-            submit(i, &g.prompts[i], 0);
+            submit_prompt(i, &g.prompts[i], 0);
         for (uint32_t i = 0; i < round; i++)
             assert_ok(core_step(engine.core, &e), &e);
         if (round % 2)
@@ -109,7 +109,7 @@ static void aborted_requests_leave_nothing(void **state)
         answers[0].finish = FINISH_NONE;
         answers[0].n = 0;
         engine.n_finished = 0;
-        submit(0, &g.prompts[0], 0);
+        submit_prompt(0, &g.prompts[0], 0);
         finish_all(1);
         check_answer(0, &g.prompts[0], "after aborts");
     }
@@ -149,7 +149,7 @@ static void a_killed_worker_is_replaced_and_nothing_is_lost(void **state)
         pid_t first = core_worker_pid(engine.core);
         assert_true(first > 0);
         for (uint32_t i = 0; i < g.n; i++)
-            submit(i, &g.prompts[i], 0);
+            submit_prompt(i, &g.prompts[i], 0);
         uint32_t n_token = 0;
         assert_ok(core_step(engine.core, &e), &e);
         while (n_token < n_before) {
@@ -212,7 +212,7 @@ static void sleep_loses_nothing(void **state)
         open_core(&c);
         assert_fails(core_sleep(engine.core, 3, &e), Q_INVALID, "expected 1", &e);
         for (uint32_t j = 0; j + 1 < g.n; j++)
-            submit(j, &g.prompts[j], 0);
+            submit_prompt(j, &g.prompts[j], 0);
         assert_ok(core_step(engine.core, &e), &e);
         while (tokens_so_far(g.n) < 10 + i)
             run_once(&e);
@@ -220,7 +220,7 @@ static void sleep_loses_nothing(void **state)
         for (int j = 0; j < 2 && levels[i / 2][j]; j++)
             put_to_sleep(levels[i / 2][j]);
         uint32_t n_token = tokens_so_far(g.n);
-        submit(g.n - 1, &g.prompts[g.n - 1], 0);
+        submit_prompt(g.n - 1, &g.prompts[g.n - 1], 0);
         assert_ok(core_step(engine.core, &e), &e);
         assert_true(core_sleeping(engine.core) && tokens_so_far(g.n) == n_token);
         core_wake(engine.core);
@@ -317,7 +317,7 @@ static void broken_logits_end_their_request_only(void **state)
     for (uint32_t round = 0; round < 2; round++) { /* the engine goes on taking requests */
         bits_forget(&engine);
         for (uint32_t i = 0; i < g.n; i++)
-            submit(i, &g.prompts[i], 0);
+            submit_prompt(i, &g.prompts[i], 0);
         finish_all(g.n);
         for (uint32_t i = 0; i < g.n; i++) {
             assert_int_equal(answers[i].finish, FINISH_ERROR);

@@ -42,7 +42,7 @@ static void begin(const struct core_config *c, uint32_t n_first)
 {
     open_core(c);
     for (uint32_t i = 0; i < g.n; i++)
-        submit(i, &g.prompts[i], 0);
+        submit_prompt(i, &g.prompts[i], 0);
     assert_ok(core_step(engine.core, &e), &e);
     while (n_token() < n_first)
         run_once(&e);
@@ -105,7 +105,7 @@ static void a_pause_aborts_requests(void **state)
     assert_int_equal(stats().kv_blocks_used, 0);
     turn_until_paused();
     bits_forget(&engine);
-    submit(0, &g.prompts[0], 0);
+    submit_prompt(0, &g.prompts[0], 0);
     assert_ok(core_step(engine.core, &e), &e);
     assert_true(core_paused(engine.core));
     assert_int_equal(stats().n_waiting, 1);
@@ -140,7 +140,7 @@ static void a_pause_aborts_what_is_being_compiled(void **state)
     assert_false(core_busy(engine.core));
     core_resume(engine.core);
     bits_forget(&engine);
-    submit(1, &g.prompts[1], 0); /* and what the compiler gives back later begins nothing */
+    submit_prompt(1, &g.prompts[1], 0); /* and what the compiler gives back later begins nothing */
     finish_all(1);
     assert_int_equal(answers[0].finish, FINISH_NONE);
     assert_int_equal(answers[0].n, 0);
@@ -224,7 +224,7 @@ static void ask_again(void)
 {
     bits_forget(&engine);
     for (uint32_t i = 0; i < g.n; i++)
-        submit(i, &g.prompts[i], 0);
+        submit_prompt(i, &g.prompts[i], 0);
     finish_all(g.n);
 }
 
@@ -294,7 +294,7 @@ static void reload_in_the_middle_of_requests(void **state)
         struct golden_prompt p = g.prompts[i];
         for (uint32_t k = 0; k < at_reload[i].n; k++)
             p.greedy[k] = at_reload[i].sampled[k].token;
-        submit(i, &p, at_reload[i].n);
+        submit_prompt(i, &p, at_reload[i].n);
     }
     finish_all(g.n);
     for (uint32_t i = 0; i < g.n; i++) {

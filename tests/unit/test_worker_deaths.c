@@ -17,7 +17,7 @@ static void submit_faulty(uint64_t req_id, uint32_t fault)
 {
     static const uint32_t before = 11;
     struct golden_prompt p = {.ids = {before, FAULT_POISON, fault}, .n = 3, .n_greedy = 24};
-    submit(req_id, &p, 0);
+    submit_prompt(req_id, &p, 0);
 }
 
 /* n requests, of which those in `faulty` (a bit each) have that fault. */
@@ -30,7 +30,7 @@ static void run_with(const struct golden *g, const struct core_config *c, uint32
         if (faulty >> i & 1)
             submit_faulty(i, fault);
         else
-            submit(i, &g->prompts[i % g->n], 0);
+            submit_prompt(i, &g->prompts[i % g->n], 0);
     finish_all(n);
     for (uint32_t i = 0; i < n; i++)
         if (faulty >> i & 1) {
@@ -97,7 +97,7 @@ static void a_suspect_may_be_aborted(void **state)
     golden_get(&g, "qwen2");
     struct core_config c = fault_config(&g);
     open_core(&c);
-    submit(0, &g.prompts[0], 0);
+    submit_prompt(0, &g.prompts[0], 0);
     submit_faulty(1, FAULT_AT_ONCE);
     assert_ok(core_step(engine.core, &e), &e);
     while (core_n_restart(engine.core) < 2) {
@@ -124,7 +124,7 @@ static void a_worker_that_hangs_is_replaced(void **state)
     c.worker_program = program_beside("/bin/quire-worker");
     open_core(&c);
     assert_int_equal(kill(core_worker_pid(engine.core), SIGSTOP), 0);
-    submit(0, &g.prompts[0], 0);
+    submit_prompt(0, &g.prompts[0], 0);
     finish_all(1);
     check_answer(0, &g.prompts[0], "after SIGSTOP");
     assert_true(core_n_restart(engine.core) >= 1);

@@ -24,13 +24,13 @@
  * A prompt is a conversation, which goes through the model's chat template (user, messages_json),
  * or plain text or token ids that the model continues (text, ids): see "Requests" below.
  *
- * The same request gives the same tokens, bit for bit, whatever else the engine computes beside it.
+ * The same request gives the same tokens, bit for bit, independent of other requests in the engine.
  * Errors: functions return QUIRE_OK (0), or a code and fill `error` (may be NULL); outputs are then
- * untouched. The library never prints, exits or aborts for what its caller gives it.
+ * untouched. The library never prints, exits or aborts because of its caller's arguments.
  * Threads: "any" beside a function: any thread, at any time, at once with others. "one": one thread
  * at a time for the same object. There is no global state but the log's level (the last opened).
- * Ownership: what has _free or _close is released with it, requests before their engine; pointers
- * in an event live until the next quire_next or quire_request_free.
+ * Ownership: release objects with their _free or _close function, requests before their engine;
+ * pointers in an event live until the next quire_next or quire_request_free.
  * Versions: `size`, set by the init functions, lets structs grow: fields are added at the end.
  * The examples in these comments are compiled and run by tests/unit/test_quire_examples.c. */
 #ifndef QUIRE_H
@@ -114,8 +114,8 @@ QUIRE_API void quire_options_init(struct quire_options *o, size_t size);
  * (vLLM's, refused here; why), QUIRE_TOO_LARGE (too many that are no fields), QUIRE_NO_MEMORY. */
 QUIRE_API enum quire_code quire_options_set(struct quire_options *o, const char *name,
                                             const char *value, struct quire_error *error);
-/* What quire_options_set keeps; the fields stay. Options that were never set by name hold nothing,
- * and so does a second call. Threads: one. */
+/* Free the memory that quire_options_set allocated; the fields remain valid. Without such options,
+ * and when called twice, it has no effect. Threads: one. */
 QUIRE_API void quire_options_release(struct quire_options *o);
 
 struct quire_engine;
@@ -157,7 +157,7 @@ struct quire_stats {
     /* Steps that directly followed another; idle compute time between them in microseconds. */
     uint64_t step_gaps, step_gap_us;
 };
-/* Both ask the engine's thread. Threads: any. */
+/* Both wait for the engine's thread. Threads: any. */
 QUIRE_API void quire_engine_info(const struct quire_engine *engine, struct quire_info *info);
 QUIRE_API void quire_engine_stats(struct quire_engine *engine, struct quire_stats *stats);
 

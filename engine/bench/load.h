@@ -22,8 +22,8 @@ struct load_config {
     void *ctx;
 };
 struct load_result {
-    struct serve_record *records; /* [n], the caller's; input and output lengths are preset with
-                                     what was asked for */
+    struct serve_record *records; /* [n], the caller's; input and output lengths are preset to
+                                   * the requested ones */
     struct samples pauses;        /* ITL, ms, of all requests that were sent */
 };
 /* due_s: [n] ascending, seconds from now. A failed request has the reason in its record; the run

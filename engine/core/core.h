@@ -86,7 +86,7 @@ uint32_t core_sleep_level(const struct core *c); /* 0 = not core_sleeping */
  * requests; the last call's mode applies. clear_cache: clear the prefix cache when paused. */
 void core_pause(struct core *c, enum in_flight_mode mode, bool clear_cache);
 void core_resume(struct core *c);
-bool core_pausing(const struct core *c);  /* wanted */
+bool core_pausing(const struct core *c);  /* requested and not reached yet */
 bool core_refusing(const struct core *c); /* requested, with a mode that does not keep requests */
 bool core_paused(const struct core *c);   /* reached: no step is computed until core_resume */
 
@@ -96,8 +96,9 @@ bool core_paused(const struct core *c);   /* reached: no step is computed until 
  * worker packs the new weights over the old. No key, value or cached prefix of the old weights is
  * used afterwards; a suspended request continues after its tokens, and `fingerprint` changes. Later
  * workers load that folder too. The owner calls core_step after it.
- * Errors: those of model_check_weights; Q_UNAVAILABLE (loading, failed, a reload is under way);
- * Q_INVALID (running requests cannot finish first, because the core is paused or asleep). */
+ * Errors: those of model_check_weights; Q_UNAVAILABLE (loading, failed, another reload in
+ * progress); Q_INVALID (running requests cannot finish first, because the core is paused or
+ * asleep). */
 FALLIBLE core_reload(struct core *c, const char *dir, enum in_flight_mode mode, struct q_err *e);
 bool core_reloading(const struct core *c);
 const char *core_weights_dir(const struct core *c); /* the current folder */

@@ -49,7 +49,7 @@ struct core {
     uint64_t n_gap, gap_us;   /* gaps between consecutive steps: scheduler_stats */
     uint64_t n_restart;
     int64_t restart_at_ms; /* while there is no worker */
-    uint32_t sleep_level;  /* asked for; 0 = awake */
+    uint32_t sleep_level;  /* requested; 0 = awake */
     uint32_t slept_level;  /* reached */
     bool pausing;          /* a pause is requested */
     enum in_flight_mode pause_mode;

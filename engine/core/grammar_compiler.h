@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* grammar_compiler - requests with a grammar on their way to the scheduler.
+/* grammar_compiler - requests whose grammar is compiled before they reach the scheduler.
  *
  * The program of a recently compiled grammar is cached. Any other grammar is compiled on a thread
  * while the engine runs; its requests wait here, and requests with the same source share one job.

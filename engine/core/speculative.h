@@ -13,7 +13,7 @@
  *     prompt_lookup_max, _min n-gram: tokens that must match; default 5, or the value of the other
  *     one
  *
- * Errors: Q_INVALID (which field, what is accepted), those of hub_resolve. */
+ * Errors: Q_INVALID (the message has the field and the accepted values), those of hub_resolve. */
 FALLIBLE speculative_parse(struct speculation *out, const char *text, struct q_err *e);
 
 #endif

@@ -49,7 +49,7 @@ struct program {
     bool chats;       /* the model has a chat template, and it is used */
     struct buf tools; /* of --tools; empty: none */
     struct answer_style style;
-    bool progress; /* is said */
+    bool progress; /* is shown */
     bool said;     /* the line is on the terminal now */
     bool noted;    /* that the model is none to chat with */
     bool failed;
@@ -312,7 +312,7 @@ static void note_plain(struct program *p, const struct generate_prompt *prompt)
         "this model has no chat template: it continues the prompt as plain text (as with --raw)");
 }
 
-/* One answer on its way; when the engine has enough, the oldest is taken first. */
+/* Submit one answer; if the engine's queue is full, the oldest answer is read first. */
 static void submit_answer(struct program *p, struct asked *asked, uint32_t i_answer)
 {
     struct quire_params q;

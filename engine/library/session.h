@@ -56,7 +56,7 @@ void session_stats(struct session *s, struct scheduler_stats *out, uint64_t *n_r
 /* core_reload, and wait for its end. Errors: those of the reload; the old weights are kept then. */
 FALLIBLE session_reload(struct session *s, const char *dir, enum in_flight_mode mode,
                         struct q_err *e);
-/* The current fingerprint, which changes with a reload: asks the engine's thread. */
+/* The current fingerprint, read by the engine's thread; a reload changes it. */
 void session_fingerprint(struct session *s, char out[CORE_FINGERPRINT_MAX]);
 const struct core_info *session_info(const struct session *s);
 const struct generation_defaults *session_generation_defaults(const struct session *s);

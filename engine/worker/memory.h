@@ -64,7 +64,7 @@ typedef enum q_code memory_steps(uint64_t *step_bytes, const struct step_limits 
 bool memory_fit_length(struct step_limits *l, const struct worker_config *c,
                        const struct memory_need *need, memory_steps *steps, void *ctx);
 /* *n_block for this configuration; logs the sum. Errors: Q_NO_MEMORY (one sequence of max_model_len
- * does not fit; the message has what fits and the remedies). */
+ * does not fit; the message has the possible length and remedies). */
 FALLIBLE memory_blocks(uint32_t *n_block, const struct worker_config *c,
                        const struct step_limits *l, const struct memory_need *need,
                        struct q_err *e);

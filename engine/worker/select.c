@@ -268,7 +268,7 @@ static inline uint32_t float_bits(float f)
     return u;
 }
 
-struct cut {         /* a radix selection under way */
+struct cut {         /* the state of a radix selection */
     uint32_t n_item; /* of s->items, which it selects from */
     enum select_measure measure;
     double limit;

@@ -20,7 +20,7 @@ struct sample_scratch { /* one thread's; made by sample.h */
     const struct kern_table *kern; /* borrowed */
     uint32_t *counts;   /* [n_vocab] zero between rows: bit 31 seen in the prompt, below it times in
                            the output */
-    float *raw;         /* [n_vocab] the row as the model gave it, when logprobs are wanted */
+    float *raw;         /* [n_vocab] the row of the model, if logprobs are requested */
     double *chunk_sums; /* [ceil(n_vocab / SAMPLE_CHUNK)] */
     double *part_sums;  /* as many */
     double *masses;     /* [SAMPLE_BUCKETS] radix selection */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* speculate - draft tokens for speculative decoding.
  *
- * A draft token is one token per position, never a distribution: n-gram lookup copies what followed
- * the same words earlier in the sequence, a draft model (draft.h) takes its most likely token. The
- * step then computes the rows of all draft tokens at once and samples after each as if the draft
- * tokens before it were the sequence; sampling is a pure function of (logits,
+ * A draft token is one token per position, never a distribution: n-gram lookup copies the tokens
+ * that followed the same words earlier in the sequence, a draft model (draft.h) proposes its most
+ * likely token. The step then computes the rows of all draft tokens at once and samples after each
+ * as if the draft tokens before it were the sequence; sampling is a pure function of (logits,
  * parameters, history, seed, position), so a row whose draft tokens were accepted gives the very
  * token that would have come without speculation, at any temperature. That is rejection sampling
  * (Leviathan et al., arXiv 2211.17192) for a proposal of all mass on one token: accepted with

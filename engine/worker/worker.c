@@ -391,7 +391,7 @@ FALLIBLE worker_run(struct ring *r, const struct mask_provider *masks, struct q_
             if (step)
                 worker_step(&w, step, result);
             else
-                run_command(&w); /* nothing is on its way then (ring_command) */
+                run_command(&w); /* no step is in flight then (ring_command) */
         }
         alloc_thaw();
     }

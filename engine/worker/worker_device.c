@@ -257,7 +257,7 @@ static void note(struct worker *w, struct inflight_step *f)
             slots_reserve(&w->slots, &w->slots.rows[i]);
 }
 
-/* before: the step on its way, or NULL; it completes when this one needs its tokens. */
+/* before: the step in flight, or NULL; it completes when this one needs its tokens. */
 static FALLIBLE take_off(struct worker *w, const struct step_view *v, struct inflight_step *f,
                          struct inflight_step *before, struct q_err *e)
 {

@@ -19,7 +19,7 @@ struct
     struct logit_row row;
     uint32_t n_admitted;               /* of the slot */
     uint32_t token;                    /* of a prompt */
-    uint32_t n_top;                    /* SAMPLE_NO_LOGPROBS: no logprobs are wanted */
+    uint32_t n_top;                    /* SAMPLE_NO_LOGPROBS: no logprobs are requested */
     bool has_mask, is_forced, on_host; /* on_host: the host samples it */
 };
 

@@ -57,7 +57,7 @@ template <unsigned WARPS> static __device__ __forceinline__ void team_sync(void)
         __syncthreads();
 }
 
-/* ---- what a piece is about ---- */
+/* ---- rows and context of a piece ---- */
 struct piece_at {
     struct attention_seq seq;
     uint32_t kv_head, group, end; /* end: of the sequence's context */
@@ -138,7 +138,7 @@ template <int D> static __device__ __forceinline__ uint32_t place_in_tile(uint32
     return D == 64 || D == 80 ? anew(i) : i;
 }
 
-/* ---- K or V of one tile on its way to shared memory; zeros past the context ---- */
+/* ---- asynchronous copy of one tile of K or V to shared memory; zeros past the context ---- */
 template <int D, enum dtype KV>
 static __device__ __forceinline__ void *chunk_of_stage(kv_stages<D, KV> &kv, unsigned stage,
                                                        uint32_t row, uint32_t c)

@@ -52,7 +52,7 @@ static __device__ __forceinline__ void multiply(typename form_of<F>::acc acc[4],
     }
 }
 
-/* ---- what becomes of sums; formulas: ops.h, ops_int8.h ---- */
+/* ---- epilogue; formulas: ops.h, ops_int8.h ---- */
 struct linear_out {
     void *y;
     size_t y_stride;
@@ -138,7 +138,7 @@ static __device__ __forceinline__ void epilogue_tile(const struct linear_out &f,
     }
 }
 
-/* ---- what the launchers of linear and linear_int8 give ---- */
+/* ---- arguments from the launchers of linear and linear_int8 ---- */
 struct linear_in {
     const void *x, *w;         /* rows of x_bytes and of row_bytes, aligned to 16 */
     size_t x_bytes, row_bytes; /* between rows; row_bytes is also what a row of both has */

@@ -106,7 +106,7 @@ template <unsigned N> struct few_part {
     uint32_t w_scale_at[N]; /* floats from w_scales */
 };
 
-template <unsigned N> struct few_prefetch { /* on its way from memory */
+template <unsigned N> struct few_prefetch { /* being loaded from memory */
     uint4 w[OF_WARP][HALVES][4], x[OF_WARP][HALVES][N];
     float w_scale[N], x_scale[N];
 };

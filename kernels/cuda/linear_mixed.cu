@@ -4,8 +4,8 @@
  *
  * Shape: a warp has 4 outputs of 1 row, or (5 rows and more) of 8; a block 8 warps, 32 outputs. Lane l
  *   multiplies k = 8 l … 8 l + 7 of each 256. No shared memory.
- * Order: a lane's k ascending, one fma each, from +0; then lanes by halves. It depends on n_in only, so a
- *   row has its bits whatever the rows beside it.
+ * Order: a lane's k ascending, one fma each, from +0; then lanes by halves. It depends on n_in only, so a row's
+ *   bits do not depend on other rows.
  * Bytes: up to 4 rows: W once a row, x once for 32 outputs. More: W once for 8 rows. All but the first
  *   reading from L2: a router of [128, 2048] bf16 and 2048 rows has 134 MB of W and 67 MB of x.
  * FLOP: 2 n_row n_out n_in, in f32 without tensor cores. Limit: bytes / bandwidth of L2.

@@ -46,8 +46,8 @@
 #define SLICE        PANEL_ROW_BYTES /* bytes of K at a time */
 #define RING_ROOM    (192u << 10)
 #define BAND_ROWS    2048u
-#define OUT_COLS     64u /* of a warp's 16 rows at a time on their way out */
-#define BEHIND       2u  /* slices that a thread of the producer has under way */
+#define OUT_COLS     64u /* of a warp's 16 rows at a time, to be stored */
+#define BEHIND       2u  /* slices in flight per thread of the producer */
 #define ROW_THREADS  8u  /* that fetch a row's slice */
 #define TRIAL_BLOCKS 2u  /* so that a block has several tiles */
 #define TALL_ROWS    128u

@@ -61,8 +61,8 @@ template <unsigned N> struct few_part {
     uint32_t o, row, x_row[N];
 };
 
-/* n blocks of 64 bytes: on their way, or here; and how many blocks of threads a multiprocessor keeps
- * registers for. Unpacking e4m3 takes some. */
+/* n blocks of 64 bytes: in flight or loaded; and how many blocks of threads a multiprocessor keeps registers for.
+ * Unpacking e4m3 takes some. */
 template <enum form F, unsigned N> struct few_prefetch {
     static const unsigned n = (F == FORM_E4M3) == (N > 1) ? 4 : 2;
     static const unsigned n_block = F == FORM_E4M3 && N > 1 ? 1 : 2;

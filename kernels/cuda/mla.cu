@@ -81,7 +81,7 @@ static __device__ __forceinline__ void mla_load_q(struct row_of<K> *to, const st
     }
 }
 
-/* One tile on its way to a stage; zeros past the context. */
+/* Asynchronous copy of one tile to a stage; zeros past the context. */
 template <int K, int R, enum dtype KV>
 static __device__ __forceinline__ void mla_load(mla_tiles<K, KV> &t, unsigned stage,
                                                 const struct mla_args &a, const struct mla_piece &p,

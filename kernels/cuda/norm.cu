@@ -9,7 +9,7 @@
  * Order: thread t adds the squares of its columns ascending, one fma each, from +0; lanes by halves, warps
  *   ascending (launch.cuh). It depends on n_col and on nothing else, so x that is or is not aligned to 16
  *   bytes gives the same bits.
- *   layer_norm: the sum of columns in the same way, then the squares of what is left without the mean.
+ *   layer_norm: the sum of columns in the same way, then the squares of the differences from the mean.
  * Bytes a column: rms_norm and layer_norm 4 + y's 2 or 4; norm_rows 4, with `add` + 2 (16-bit) and + 4 (x back), and y's
  *   2 (int8: 1). Limit: bytes / bandwidth.
  * Fraction of the limit: not measured on a card yet. */

@@ -36,7 +36,7 @@ static inline void ref_pack(const struct ref_pack *p, const struct kern_exec *x)
     }
 }
 
-/* The finished sum of row i and output o, before bias and what follows (epilogue.h). */
+/* The finished sum of row i and output o, before the epilogue (epilogue.h). */
 typedef float ref_sum(const void *args, size_t i, uint32_t o);
 
 struct ref_product { /* of a product's arguments */

@@ -48,7 +48,7 @@ static void make_norm(struct kcheck *k, struct norm_case *c)
              dtype_name(a->y_dtype), a->add ? " add" : "");
 }
 
-/* Row i by the operations it stands for, into `y` (f32) and, as int8, into q. */
+/* Row i by the fused operations one by one, into `y` (f32) and, as int8, into q. */
 static void plain_row(struct kcheck *k, const struct norm_case *c, uint32_t i, float *y)
 {
     const struct norm_rows_args *a = &c->a;

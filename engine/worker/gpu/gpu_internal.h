@@ -55,7 +55,7 @@ struct gpu_graph {
     struct device_graph *graph;
 };
 
-struct gpu_model { /* a model on the device, and what its steps use */
+struct gpu_model { /* a model on the device, and the memory of its steps */
     const struct model *model;
     struct executor_device *executor;
     struct device_limits limits;

@@ -139,7 +139,10 @@ static void compare_result(struct attention_trial *r, const struct trial *t, uin
     double most = 0, difference = 0;
     for (uint32_t i = 0; i < n; i++) {
         const float want = t->host->got[0][i], got = t->host->got[1][i];
-        r->n_differ += memcmp(&want, &got, sizeof want) != 0;
+        uint32_t want_bits, got_bits;
+        memcpy(&want_bits, &want, sizeof want);
+        memcpy(&got_bits, &got, sizeof got);
+        r->n_differ += want_bits != got_bits;
         most = fmax(most, fabs((double)want));
         if (isfinite(got) && isfinite(want))
             difference = fmax(difference, fabs((double)want - (double)got));

@@ -38,7 +38,7 @@ static void goldens_of_float32(void **state)
     open_core(&c);
     const uint32_t n = 3;
     for (uint32_t i = 0; i < n; i++)
-        submit(i, &g.prompts[i], 0);
+        submit_prompt(i, &g.prompts[i], 0);
     finish_all(n);
     for (uint32_t i = 0; i < n; i++)
         check_answer(i, &g.prompts[i], "llama");
@@ -236,7 +236,7 @@ static void the_next_step_does_not_wait_for_tokens(void **state)
     atomic_bool *closed = device_symbol("/tests/libquire-emu.so", "fake_is_closed");
     struct fake_ahead *ahead = device_symbol("/tests/libquire-emu.so", "fake_ahead");
     atomic_store(closed, true);
-    submit(0, &g.prompts[1], 0);
+    submit_prompt(0, &g.prompts[1], 0);
     *ahead = (struct fake_ahead){0};
     assert_ok(core_step(engine.core, &e), &e);
     atomic_store(closed, false);
@@ -259,7 +259,7 @@ static void a_draft_model_proposes(void **state)
     snprintf(c.worker.speculation.draft_dir, sizeof c.worker.speculation.draft_dir, "%s",
              draft.dir);
     open_core(&c);
-    submit(0, &g.prompts[1], 0);
+    submit_prompt(0, &g.prompts[1], 0);
     finish_all(1);
     check_answer(0, &g.prompts[1], "draft");
     core_free(engine.core);

@@ -86,7 +86,8 @@ static FALLIBLE runs(struct overlap_trial *out, const struct chain *c, struct de
         rc = run_chain(c, s, graph, e);
         out->n_run++;
         out->n_kernel += 2 * c->size.n_layer;
-        out->n_wrong += memcmp(c->host->x, c->host->want, sizeof c->host->x) != 0;
+        const void *bits = c->host->x, *want = c->host->want;
+        out->n_wrong += memcmp(bits, want, sizeof c->host->x) != 0;
     }
     return rc;
 }

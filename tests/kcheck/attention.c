@@ -401,7 +401,8 @@ void kbench_attention_join(struct kc_bench *b)
     a.parts = kc_buf(b->k, a.n_part * sizeof *a.parts);
     a.out = kc_buf(b->k, n_head * dim * sizeof(float));
     kc_fill(b->k, a.parts, a.n_part);
+    const uint32_t n_split = context / 1024;
     if (kern_attention_splits(&a, team_size(b->team)))
         kc_print_bytes(b, "1 x 16384, 14 x 64", kc_time(b, &(struct attention_join_args){&a}),
-                       (double)(context / 1024) * n_head * (dim + 2) * sizeof(float));
+                       (double)n_split * n_head * (dim + 2) * sizeof(float));
 }

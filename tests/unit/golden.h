@@ -282,7 +282,7 @@ static inline double abs_max(const float *x, size_t n)
 {
     double m = 0;
     for (size_t i = 0; i < n; i++)
-        m = fmax(m, fabs(x[i]));
+        m = fmax(m, fabs((double)x[i]));
     return m;
 }
 

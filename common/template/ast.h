@@ -9,7 +9,6 @@
 #define QUIRE_COMMON_TEMPLATE_AST_H
 #include "common/buf.h"
 #include "common/mem.h"
-#include "common/template/template.h"
 #include "common/template/value.h"
 
 enum node_kind {

@@ -5,6 +5,7 @@
  * Threads: one rendering. */
 #ifndef QUIRE_COMMON_TEMPLATE_BUILTINS_H
 #define QUIRE_COMMON_TEMPLATE_BUILTINS_H
+#include "common/template/template_internal.h"
 #include "common/template/text.h"
 #include "common/template/unicode.h"
 

@@ -8,6 +8,7 @@
  * A closing tag counts only when all brackets inside the tag are closed, so {{ {'a': {}} }} works.
  */
 #include "common/template/lex.h"
+#include "common/template/template_internal.h"
 #include <stdarg.h>
 #include "common/utf8.h"
 #include "common/template/unicode.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/template/native.h"
+#include "common/template/template_internal.h"
 #include "common/template/builtins.h"
 
 /* clang-format off */

@@ -172,21 +172,4 @@ static inline double v_as_float(struct value v)
     return v.kind == V_FLOAT ? v.as.f : (double)v_as_int(v);
 }
 
-/* Sequences and dicts. All allocate from the rendering's arena and fail with Q_TOO_LARGE or
- * Q_NO_MEMORY. */
-FALLIBLE seq_new(struct interp *in, size_t cap, struct seq **out);
-FALLIBLE seq_add(struct interp *in, struct seq *s, struct value v);
-/* A pair (tuple of two). */
-FALLIBLE seq_pair(struct interp *in, struct value a, struct value b, struct value *out);
-FALLIBLE dict_new(struct interp *in, size_t cap, struct dict **out);
-FALLIBLE dict_put(struct interp *in, struct dict *d, struct value key, struct value v);
-/* *out = the entry's value or NULL. Errors: TypeError for an unhashable key. */
-FALLIBLE dict_get(struct interp *in, const struct dict *d, struct value key, struct value **out);
-FALLIBLE dict_get_str(struct interp *in, const struct dict *d, const struct str *key,
-                      struct value **out);
-
-const char *value_type_name(struct value v); /* "str", "NoneType" */
-const char *
-value_object_name(struct value v); /* "str object", "None": as Undefined's messages say it */
-
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "common/template/value.h"
+/* Lists, tuples and dicts of a rendering, and the names of types. */
 #include "common/template/template_internal.h"
 
 #define DICT_LINEAR_MAX 8 /* entries searched one by one; more get a hash index */

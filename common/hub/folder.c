@@ -408,20 +408,21 @@ enum q_code folder_check_weights(const char *dir, struct q_err *e)
     return file_exists(index) ? check_shards(dir, index, e) : folder_refuse_weights(dir, e);
 }
 
-enum q_code folder_check_text(const char *dir, struct q_err *e)
+enum q_code folder_check_text(const char *dir, bool with_template, struct q_err *e)
 {
+    enum { N_TEMPLATE = 3 };
     static const char *const names[] = {
+        "chat_template.jinja",
+        "chat_template.json",
+        "additional_chat_templates/tool_use.jinja",
         "generation_config.json",
         "tokenizer_config.json",
         "special_tokens_map.json",
         "added_tokens.json",
-        "chat_template.jinja",
-        "chat_template.json",
-        "additional_chat_templates/tool_use.jinja",
     };
     char path[PATH_MAX];
     enum q_code rc = Q_OK;
-    for (size_t i = 0; !rc && i < sizeof names / sizeof *names; i++)
+    for (size_t i = with_template ? 0 : N_TEMPLATE; !rc && i < sizeof names / sizeof *names; i++)
         if (!(rc = path_join(path, sizeof path, dir, names[i], e)))
             rc = file_exists(path) ? download_check_file(path, e) : download_check_link(path, e);
     return rc;

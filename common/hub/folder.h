@@ -4,6 +4,7 @@
  * the content found and a remedy. Threads: reentrant. */
 #ifndef QUIRE_COMMON_HUB_FOLDER_H
 #define QUIRE_COMMON_HUB_FOLDER_H
+#include <stdbool.h>
 #include "common/err.h"
 
 /* For a file that was given as a model. Errors: Q_UNSUPPORTED (a format that is not read),
@@ -19,8 +20,8 @@ FALLIBLE folder_refuse_weights(const char *dir, struct q_err *e);
  * Q_NOT_FOUND (a shard is missing). */
 FALLIBLE folder_check_weights(const char *dir, struct q_err *e);
 
-/* Check the small text files that a tokenizer and a chat template are read from, as far as they
- * exist. Errors: those of download_check_file, download_check_link. */
-FALLIBLE folder_check_text(const char *dir, struct q_err *e);
+/* Check the small text files beside a tokenizer, as far as they exist. with_template: also those of
+ * the chat template. Errors: those of download_check_file, download_check_link. */
+FALLIBLE folder_check_text(const char *dir, bool with_template, struct q_err *e);
 
 #endif

@@ -9,14 +9,18 @@
 
 #define SHARED_FILE_MAX ((size_t)1 << 20)
 
-/* The tokenizer, and the files of the chat template beside it. */
+/* The tokenizer and the files beside it, as far as the options need them: --raw needs no template
+ * and none of its variables. */
 static enum q_code check_tokenizer(const struct served_model *s, struct q_err *e)
 {
     if (s->options->skip_tokenizer_init)
         return Q_OK;
     enum q_code rc = tokenizer_check(s->tokenizer_path, e);
+    if (!rc && s->options->raw)
+        return Q_OK;
     if (!rc)
-        return folder_check_text(dir_exists(s->tokenizer_path) ? s->tokenizer_path : s->dir, e);
+        return folder_check_text(dir_exists(s->tokenizer_path) ? s->tokenizer_path : s->dir,
+                                 !*s->options->chat_template, e);
     if (rc == Q_NOT_FOUND && !*s->options->tokenizer)
         return q_fail(
             e, Q_NOT_FOUND,

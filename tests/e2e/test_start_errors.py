@@ -157,6 +157,17 @@ def test_files_that_are_not_read_may_be_pointers(model):
     assert "pointer" not in line
 
 
+def test_a_template_that_replaces_a_pointer(model, tmp_path):
+    """With --chat-template the template files of the folder are not read."""
+    for name in ("chat_template.jinja", "chat_template.json"):
+        (model / name).unlink(missing_ok=True)
+        (model / name).write_text(LFS)
+    (tmp_path / "t.jinja").write_text("{{ messages[0].content }}")
+    (model / "model.safetensors").unlink()
+    line = refused(MODEL, ["model.safetensors"], "serve", model, "--port", "0", "--chat-template", tmp_path / "t.jinja")
+    assert "pointer" not in line
+
+
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "model.safetensors"])
 @pytest.mark.parametrize("verb", ["serve", "generate", "run-batch"])
 def test_git_annex_links(model, tmp_path, name, verb):

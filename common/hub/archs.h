@@ -1,10 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* archs - the supported architectures by their names in config.json (archs.def). engine/model
- * implements them; here an unsupported folder is rejected before more of it is read. Threads:
- * constants and pure functions. */
+/* archs - the supported architectures by their names in config.json (archs.def), and those that
+ * plugins add while the process runs. engine/model implements them; here an unsupported folder is
+ * rejected before more of it is read. Threads: reentrant; what is added is there for all that is
+ * read later, and stays. */
 #ifndef QUIRE_COMMON_HUB_ARCHS_H
 #define QUIRE_COMMON_HUB_ARCHS_H
+#include <jansson.h>
+#include <stdbool.h>
 #include "common/err.h"
+
+struct model_config;
+
+struct archs_added;
+typedef enum q_code archs_read(const struct archs_added *a, struct model_config *c, json_t *root,
+                               const char *path, struct q_err *e);
+
+struct archs_added { /* an architecture of a plugin, which is a variation of one of archs.def */
+    const char *name, *base;
+    /* `apply` puts the base's spelling into config.json's object before it is read, `resolve` what
+     * only the plugin reads into *c afterwards. path: for messages. */
+    archs_read *apply, *resolve;
+    const struct archs_added *next; /* set by archs_add */
+};
+/* a: constant from here on, for the life of the process. It counts before one of archs.def with the
+ * same name. */
+void archs_add(struct archs_added *a);
+/* NULL: there is none of that name. */
+const struct archs_added *archs_added_find(const char *name);
+/* Is it one of archs.def? */
+bool archs_is_own(const char *name);
+/* Of one of archs.def: its model_type; NULL: it is none. */
+const char *archs_type(const char *name);
 
 /* Check that it is supported. path: of its file, for the message. Errors: Q_UNSUPPORTED (with the
  * supported names and the most similar one). */

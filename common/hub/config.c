@@ -295,8 +295,14 @@ enum q_code model_config_parse(struct model_config *c, const char *text, size_t 
     json_t *root = NULL;
     *c = (struct model_config){.bos_id = UINT32_MAX};
     enum q_code rc = hub_json_parse(&root, text, n, path, e);
+    const char *name = json_string_value(json_array_get(json_object_get(root, "architectures"), 0));
+    const struct archs_added *plugin = name ? archs_added_find(name) : NULL;
+    if (!rc && plugin)
+        rc = plugin->apply(plugin, c, root, path, e);
     if (!rc)
         rc = load_config(c, &(struct hub_json_at){root, path}, e);
+    if (!rc && plugin)
+        rc = plugin->resolve(plugin, c, root, path, e);
     json_decref(root);
     return rc;
 }

@@ -18,6 +18,8 @@
 #define CONFIG_HEAD_MAX    4096u /* head_dim */
 #define CONFIG_EXPERTS_MAX 1024u
 
+#define CONFIG_OWN_MAX     1024u /* tensors of a plugin */
+
 #define CONFIG_ROPE_FACTORS_MAX 512u /* pairs of a head that longrope has factors for */
 
 enum rope_kind {
@@ -81,6 +83,9 @@ struct model_config {
     uint32_t eos_ids[CONFIG_EOS_MAX]; /* of generation_config.json, else of config.json */
     uint32_t n_eos;
     uint32_t bos_id; /* UINT32_MAX = none */
+    struct config_own {
+        uint32_t rows, cols; /* cols 0: a vector */
+    } own[CONFIG_OWN_MAX];   /* of a plugin's tensors, in the plugin's order */
 };
 
 struct generation_defaults { /* generation_config.json; has_x false = not given */

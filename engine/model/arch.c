@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "common/hub/archs.h"
+#include "engine/model/plugin/plugin_internal.h"
 
 #define ARCH(architecture, family) &arch_##family,
 static const struct arch *const archs[] = {
@@ -10,6 +11,15 @@ static const struct arch *const archs[] = {
 };
 
 enum q_code arch_find(const struct arch **out, const char *name, struct q_err *e)
+{
+    const struct plugin_arch *plugin = plugin_arch_find(name);
+    if (!plugin)
+        return arch_find_own(out, name, e);
+    *out = &plugin->arch;
+    return Q_OK;
+}
+
+enum q_code arch_find_own(const struct arch **out, const char *name, struct q_err *e)
 {
     for (size_t i = 0; i < sizeof archs / sizeof *archs; i++)
         if (strcmp(archs[i]->name, name) == 0) {

@@ -113,8 +113,10 @@ struct arch {
     struct arch_layer layer;
 };
 
-/* Errors: Q_UNSUPPORTED (names the families there are). */
+/* A plugin's before one that is built in; the second: of these alone. Errors: Q_UNSUPPORTED (names
+ * the families there are). */
 FALLIBLE arch_find(const struct arch **out, const char *name, struct q_err *e);
+FALLIBLE arch_find_own(const struct arch **out, const char *name, struct q_err *e);
 uint32_t arch_dim_size(const struct model_config *c, enum arch_dim dim);
 const char *
 arch_dim_text(enum arch_dim dim); /* "hidden_size": where the number comes from, for messages */

@@ -30,11 +30,13 @@ struct modality {
     uint32_t max_items; /* of one request */
     const struct quire_modality *of;
 };
+struct modality_work; /* work memory of callbacks */
 struct modalities {
     struct modality rows[MODALITIES_MAX]; /* [n] */
     uint32_t n;
-    const struct quire_model *model; /* for callbacks */
+    struct quire_model *model; /* for callbacks */
     const struct quire_host *host;
+    struct modality_work *work; /* modalities_bind */
 };
 
 /* Of the architecture that the config names; n = 0 for built-in families. config_dir: the model
@@ -42,6 +44,15 @@ struct modalities {
  * out of range, with its key), Q_INVALID (a plugin's row that makes no sense, with its field). */
 FALLIBLE modalities_open(struct modalities **out, const char *config_dir, struct q_err *e);
 void modalities_free(struct modalities *m); /* NULL is fine */
+/* For modality_embed: the loaded model, which must outlive m, and work memory of as many calls at a
+ * time. Makes the rows of a dummy item of each modality once, the largest, of zeros, so that what
+ * fails always fails at start. Errors: Q_INVALID with the plugin's message, Q_NO_MEMORY. */
+struct model;
+FALLIBLE modalities_bind(struct modalities *m, const struct model *model, uint32_t n_thread,
+                         struct q_err *e);
+uint64_t modalities_work_bytes(const struct modalities *m); /* of modalities_bind */
+/* The largest item that the modality takes: dtype, shape, bytes, rows; data NULL. */
+void modality_largest(const struct modalities *m, uint32_t i_modality, struct quire_item *out);
 /* "actions" -> its number; m->n: there is none. */
 uint32_t modality_find(const struct modalities *m, const char *name);
 /* Which modality's placeholder it is; m->n: it is a token. */
@@ -51,8 +62,8 @@ uint32_t modality_of_placeholder(const struct modalities *m, uint32_t token_id);
 FALLIBLE modality_check(const struct modalities *m, uint32_t i_modality, struct quire_item *item,
                         struct q_err *e);
 size_t modality_item_bytes(const struct quire_item *item); /* of its dtype and dims */
-/* The item's rows; work memory and the caller's thread: plugin.h. Errors: Q_INVALID with the
- * plugin's message. */
+/* The item's rows, after modalities_bind; at most n_thread calls at a time. The item went through
+ * modality_check. Errors: Q_INVALID with the plugin's message. */
 FALLIBLE modality_embed(const struct modalities *m, uint32_t i_modality,
                         const struct quire_item *item, const struct quire_rows *out,
                         struct q_err *e);

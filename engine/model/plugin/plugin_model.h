@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* plugin_model - what a plugin's callbacks are given of a model: config.json with the rules
+ * applied, and the weights where they are loaded; and the engine's functions (struct quire_host).
+ *
+ * Callbacks are called between plugin_begin and plugin_end, which say for this thread which plugin
+ * a line of log is of and where its work memory lies.
+ * Threads: made by one; then read by any. */
+#ifndef QUIRE_ENGINE_MODEL_PLUGIN_PLUGIN_MODEL_H
+#define QUIRE_ENGINE_MODEL_PLUGIN_PLUGIN_MODEL_H
+#include "engine/model/plugin/plugin_internal.h"
+
+struct model;
+struct quire_model {
+    const struct plugin_arch *arch;
+    struct model_config config;
+    json_t *root; /* config.json, rules applied */
+    char path[PATH_MAX];
+    const struct model *model; /* NULL: the weights are not loaded in this process */
+};
+
+/* Of the model folder; *out NULL: no plugin serves its architecture. Errors: as
+ * model_config_load. */
+FALLIBLE plugin_model_open(struct quire_model **out, const char *dir, struct q_err *e);
+void plugin_model_free(struct quire_model *m); /* NULL is fine */
+/* quire_architecture.check, where there is one. Errors: Q_UNSUPPORTED with the plugin's message. */
+FALLIBLE plugin_model_check(const struct quire_model *m, struct q_err *e);
+
+/* The engine's functions; those on rows are in host_rows.c. */
+extern const struct quire_host plugin_host;
+/* Bytes that a product of the model's own tensors needs beside its rows: plugin_work.rows. */
+size_t plugin_rows_bytes(const struct quire_model *m);
+
+struct plugin_work { /* of a call: what host->scratch gives, and the engine's own */
+    void *scratch;
+    unsigned char *rows; /* a product's inputs in its type; NULL: no products */
+    size_t rows_bytes;
+};
+void plugin_begin(const struct quire_model *m, const struct plugin_work *work);
+void plugin_end(void);
+const struct plugin_work *plugin_work_now(void); /* NULL: none */
+
+/* The message of a callback that failed, or that it gave none. Errors: `code`. */
+FALLIBLE plugin_failed(const struct quire_model *m, const char *callback,
+                       struct quire_plugin_error *error, enum q_code code, struct q_err *e);
+
+#endif

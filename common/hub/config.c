@@ -11,6 +11,9 @@
 #include "common/hub/archs.h"
 #include "common/hub/config_internal.h"
 
+#define VOCAB_MAX     (1u << 24)
+#define POSITIONS_MAX (1u << 28)
+
 struct field {
     const char *key;
     size_t offset; /* of a uint32_t in struct model_config */
@@ -19,14 +22,15 @@ struct field {
 };
 
 static const struct field fields[] = {
-    {"vocab_size", offsetof(struct model_config, vocab_size), 1, 1u << 24, true},
+    {"vocab_size", offsetof(struct model_config, vocab_size), 1, VOCAB_MAX, true},
     {"hidden_size", offsetof(struct model_config, hidden_size), 1, 1u << 18, true},
     {"intermediate_size", offsetof(struct model_config, intermediate_size), 1, 1u << 20, true},
     {"num_hidden_layers", offsetof(struct model_config, n_layer), 1, CONFIG_LAYERS_MAX, true},
     {"num_attention_heads", offsetof(struct model_config, n_head), 1, 1u << 12, true},
     {"num_key_value_heads", offsetof(struct model_config, n_kv_head), 1, 1u << 12, false},
     {"head_dim", offsetof(struct model_config, head_dim), 1, CONFIG_HEAD_MAX, false},
-    {"max_position_embeddings", offsetof(struct model_config, max_position), 1, 1u << 28, true},
+    {"max_position_embeddings", offsetof(struct model_config, max_position), 1, POSITIONS_MAX,
+     true},
 };
 
 static const struct {
@@ -289,6 +293,34 @@ static enum q_code load_sampling(struct generation_defaults *g, const struct hub
                         (struct hub_json_range){1, UINT32_MAX}, e);
 }
 
+/* What is common to all: the sizes that bound requests, and the ids. */
+static enum q_code load_unknown(struct model_config *c, const struct hub_json_at *at,
+                                struct q_err *e)
+{
+    const json_t *vocab = hub_json_find(at, "vocab_size");
+    const json_t *positions = hub_json_find(at, "max_position_embeddings");
+    const json_int_t n_vocab = json_integer_value(vocab), n = json_integer_value(positions);
+    c->vocab_size = n_vocab > 0 && n_vocab < VOCAB_MAX ? (uint32_t)n_vocab : VOCAB_MAX;
+    c->max_position = n > 0 && n < POSITIONS_MAX ? (uint32_t)n : POSITIONS_MAX;
+    return load_ids(c, at, e);
+}
+
+static enum q_code parse_any(struct model_config *c, const char *text, size_t n, const char *path,
+                             struct q_err *e)
+{
+    json_t *root = NULL;
+    enum q_code rc = hub_json_parse(&root, text, n, path, e);
+    const struct hub_json_at at = {root, path};
+    const char *name = json_string_value(json_array_get(json_object_get(root, "architectures"), 0));
+    if (!rc && name && !archs_type(name) && !archs_added_find(name) &&
+        !(rc = read_name(c->architecture, &at, "architectures", name, e)))
+        rc = load_unknown(c, &at, e);
+    else if (!rc)
+        rc = model_config_parse(c, text, n, path, e);
+    json_decref(root);
+    return rc;
+}
+
 enum q_code model_config_parse(struct model_config *c, const char *text, size_t n, const char *path,
                                struct q_err *e)
 {
@@ -368,8 +400,11 @@ void generation_defaults_merge(struct generation_defaults *g,
 #undef TAKE
 }
 
-enum q_code model_config_load(struct model_config *c, struct generation_defaults *g,
-                              const char *dir, struct q_err *e)
+typedef enum q_code parse_fn(struct model_config *c, const char *text, size_t n, const char *path,
+                             struct q_err *e);
+
+static enum q_code load_folder(struct model_config *c, struct generation_defaults *g,
+                               const char *dir, parse_fn *parse, struct q_err *e)
 {
     char path[PATH_MAX];
     struct buf text = BUF_INIT;
@@ -381,7 +416,7 @@ enum q_code model_config_load(struct model_config *c, struct generation_defaults
     if ((rc = path_join(path, sizeof path, dir, "config.json", e)) ||
         (rc = file_read(&text, path, HUB_JSON_FILE_MAX, e)) ||
         (rc = download_check(text.data, text.len, path, e)) ||
-        (rc = model_config_parse(c, buf_str(&text), text.len, path, e)) ||
+        (rc = parse(c, buf_str(&text), text.len, path, e)) ||
         (rc = path_join(path, sizeof path, dir, "generation_config.json", e)) ||
         (rc = download_check_link(path, e)) || !file_exists(path))
         goto out;
@@ -392,4 +427,16 @@ enum q_code model_config_load(struct model_config *c, struct generation_defaults
 out:
     buf_release(&text);
     return rc;
+}
+
+enum q_code model_config_load(struct model_config *c, struct generation_defaults *g,
+                              const char *dir, struct q_err *e)
+{
+    return load_folder(c, g, dir, model_config_parse, e);
+}
+
+enum q_code model_config_load_any(struct model_config *c, struct generation_defaults *g,
+                                  const char *dir, struct q_err *e)
+{
+    return load_folder(c, g, dir, parse_any, e);
 }

@@ -18,7 +18,7 @@
 #define CONFIG_HEAD_MAX    4096u /* head_dim */
 #define CONFIG_EXPERTS_MAX 1024u
 
-#define CONFIG_OWN_MAX     1024u /* tensors of a plugin */
+#define CONFIG_OWN_MAX 1024u /* tensors of a plugin */
 
 #define CONFIG_ROPE_FACTORS_MAX 512u /* pairs of a head that longrope has factors for */
 
@@ -108,6 +108,12 @@ static inline uint32_t model_config_n_rot(const struct model_config *c)
  * keys of the sizes differ among families). */
 FALLIBLE model_config_load(struct model_config *c, struct generation_defaults *g, const char *dir,
                            struct q_err *e);
+
+/* For a process that never opens the model: of an architecture that is not served here (a plugin
+ * of the engine's may serve it) names, vocab_size, max_position and the ids alone, the largest
+ * there may be where the file does not say them. Errors: as above, without the architecture. */
+FALLIBLE model_config_load_any(struct model_config *c, struct generation_defaults *g,
+                               const char *dir, struct q_err *e);
 
 /* The same from memory; `path` is for messages. The second fills *g and replaces c's eos ids
  * where the text has some. Errors: as model_config_load, without Q_NOT_FOUND. */

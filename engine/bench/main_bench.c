@@ -7,6 +7,7 @@
 #include "common/columns.h"
 #include "common/log.h"
 #include "engine/bench/bench.h"
+#include "engine/model/plugins.h"
 #include "kcheck.h"
 
 enum { EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_MODEL = 3 };
@@ -147,9 +148,12 @@ static FALLIBLE check_model(const struct bench *b, struct q_err *e)
 {
     char dir[PATH_MAX];
     struct model_config ignored;
-    const char *revision = *b->o.revision ? b->o.revision : NULL;
-    enum q_code rc = hub_resolve(dir, b->model, revision, e);
-    if (!rc)
+    static struct plugins_config plugins;
+    const struct options *o = &b->o;
+    enum q_code rc = hub_resolve(dir, b->model, *o->revision ? o->revision : NULL, e);
+    if (!rc &&
+        !(rc = plugins_config_set(&plugins, o->plugin.items, o->plugin.n, o->plugin_path, e)) &&
+        !(rc = plugins_open(&plugins, dir, e)))
         rc = model_config_load(&ignored, NULL, dir, e);
     if (rc && rc != Q_INVALID)
         e->code = rc = Q_UNAVAILABLE; /* fail: the model's exit code */

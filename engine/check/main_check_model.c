@@ -8,6 +8,7 @@
 #include "common/options.h"
 #include "engine/core/engine_options.h"
 #include "engine/model/model_show.h"
+#include "engine/model/plugins.h"
 
 enum { EXIT_USAGE = 2, EXIT_MODEL = 3 };
 
@@ -51,6 +52,17 @@ static enum q_code show_sections(struct buf *out, const struct options *o,
     return buf_check(out, "what is shown", e);
 }
 
+/* The folder is found, its plugins are loaded. */
+static enum q_code open_folder(char dir[PATH_MAX], const struct options *o, struct q_err *e)
+{
+    static struct plugins_config plugins;
+    enum q_code rc;
+    if ((rc = hub_resolve(dir, o->positional[0], *o->revision ? o->revision : NULL, e)) ||
+        (rc = plugins_config_set(&plugins, o->plugin.items, o->plugin.n, o->plugin_path, e)))
+        return rc;
+    return plugins_open(&plugins, dir, e);
+}
+
 static int print_error(const char *message, int code)
 {
     fprintf(stderr, "quire check-model: %s\n", message);
@@ -79,8 +91,7 @@ int main(int argc, char **argv)
     if (model_options_of(&m, &o, &e))
         return print_error(e.message, EXIT_USAGE);
     m.dir = dir;
-    code = hub_resolve(dir, o.positional[0], *o.revision ? o.revision : NULL, &e) ||
-                   model_check(&m, false, &e) || show_sections(&out, &o, &m, &e)
+    code = open_folder(dir, &o, &e) || model_check(&m, false, &e) || show_sections(&out, &o, &m, &e)
                ? print_error(e.message, EXIT_MODEL)
                : 0;
     if (!code && fwrite(buf_str(&out), 1, out.len, stdout) < out.len)

@@ -233,7 +233,9 @@ FALLIBLE engine_options(struct core_config *c, const struct options *o, const ch
     enum q_code rc;
     memset(c, 0, sizeof *c);
     if ((rc = hub_resolve(w->model_dir, model, *o->revision ? o->revision : NULL, e)) ||
-        (rc = engine_format_parse(&w->format, o->load_format, e)) || (rc = check_folder(w, e)) ||
+        (rc = engine_format_parse(&w->format, o->load_format, e)) ||
+        (rc = plugins_config_set(&w->plugins, o->plugin.items, o->plugin.n, o->plugin_path, e)) ||
+        (rc = plugins_open(&w->plugins, w->model_dir, e)) || (rc = check_folder(w, e)) ||
         (rc = hub_resolve_tokenizer(c->tokenizer_path, o->tokenizer,
                                     *o->tokenizer_revision ? o->tokenizer_revision : NULL,
                                     w->model_dir, e)) ||

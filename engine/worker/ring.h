@@ -19,6 +19,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "engine/model/model.h"
+#include "engine/model/plugins.h"
 #include "proto/step.h"
 
 #define RING_DEPTH      2u /* steps in flight; SCHEDULER_IN_FLIGHT_MAX */
@@ -38,6 +39,7 @@ struct worker_config { /* the engine's settings; written once, before the worker
     char model_dir[PATH_MAX];
     char weights_dir[PATH_MAX];    /* folder of the tensors; "" = model_dir */
     char tokenizer_path[PATH_MAX]; /* tokenizer of grammars; "" = model_dir */
+    struct plugins_config plugins;
     enum load_format format;
     bool dtype_auto;
     enum dtype dtype;    /* when not auto */

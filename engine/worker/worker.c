@@ -78,7 +78,10 @@ static FALLIBLE load_model(struct worker *w, struct q_err *e)
     const struct worker_config *c = w->config;
     uint32_t caps;
     enum q_code rc;
-    if ((rc = kern_caps_parse(&caps, c->cpu_isa, e)) ||
+    if ((rc = plugins_open(&c->plugins, c->model_dir, e)) ||
+        (c->speculation.method == SPECULATE_DRAFT &&
+         (rc = plugins_open(&c->plugins, c->speculation.draft_dir, e))) ||
+        (rc = kern_caps_parse(&caps, c->cpu_isa, e)) ||
         (rc = team_new(&w->team, c->n_thread, c->pin, e)))
         return rc;
     kern_table_cpu(&w->kern, caps);

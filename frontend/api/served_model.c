@@ -47,11 +47,13 @@ static enum q_code read_defaults(struct served_model *s, struct q_err *e)
 FALLIBLE served_model_open(struct served_model *s, const char *model, const struct options *o,
                            struct q_err *e)
 {
+    const bool has_plugins = o->plugin.n || *o->plugin_path;
     enum q_code rc;
     memset(s, 0, sizeof *s);
     s->options = o;
     if ((rc = hub_resolve(s->dir, model, *o->revision ? o->revision : NULL, e)) ||
-        (rc = model_config_load(&s->config, &s->defaults, s->dir, e)))
+        (rc = (has_plugins ? model_config_load_any : model_config_load)(&s->config, &s->defaults,
+                                                                        s->dir, e)))
         return rc;
     if (strcmp(o->generation_config, "auto") != 0 && strcmp(o->generation_config, "vllm") != 0)
         return q_fail(e, Q_INVALID,

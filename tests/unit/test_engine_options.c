@@ -37,6 +37,8 @@ static const struct {
     {"tokenizer", "tests/data/models/mistral", NULL, NULL},
     {"quantization", "int8", NULL, NULL},
     {"packed_cache", "/tmp/packed", NULL, NULL},
+    {"plugin", PLUGIN_VARIATION, NULL, NULL},
+    {"plugin_path", "/tmp/plugins", NULL, NULL},
     {"device", "cpu", NULL, NULL},
     {"cuda_library", "/tmp/libquire-cuda.so", NULL, NULL},
     {"cuda_graph_sizes", "1,3", NULL, NULL},

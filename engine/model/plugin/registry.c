@@ -244,26 +244,37 @@ static void architecture_of(char out[CONFIG_NAME_MAX], const char *dir)
     json_decref(root);
 }
 
-static int is_shared_object(const struct dirent *d)
+static bool is_shared_object(const char *name)
 {
-    const size_t n = strlen(d->d_name);
-    return n > 3 && strcmp(d->d_name + n - 3, ".so") == 0;
+    const size_t n = strlen(name);
+    return n > 3 && strcmp(name + n - 3, ".so") == 0;
+}
+
+/* The next *.so of the folder behind `last` in the order of names; false: there is none. */
+static bool next_object(char next[NAME_MAX + 1], DIR *folder, const char *last)
+{
+    *next = '\0';
+    rewinddir(folder);
+    for (const struct dirent *d; (d = readdir(folder));)
+        if (is_shared_object(d->d_name) && strcmp(d->d_name, last) > 0 &&
+            (!*next || strcmp(d->d_name, next) < 0))
+            snprintf(next, NAME_MAX + 1, "%s", d->d_name);
+    return *next;
 }
 
 /* What is beside the plugin that is looked for is nobody's request: its faults are warnings. */
 static void try_all(const char *folder, const char *architecture)
 {
-    struct dirent **list = NULL;
-    char path[PATH_MAX];
-    const int n = scandir(folder, &list, is_shared_object, alphasort);
-    for (int i = 0; i < n; i++) {
+    char path[PATH_MAX], last[NAME_MAX + 1] = "", name[NAME_MAX + 1];
+    DIR *d = opendir(folder);
+    while (d && !archs_added_find(architecture) && next_object(name, d, last)) {
         struct q_err e = Q_ERR_INIT;
-        if (!archs_added_find(architecture) &&
-            (path_join(path, sizeof path, folder, list[i]->d_name, &e) || load_file(path, &e)))
+        if (path_join(path, sizeof path, folder, name, &e) || load_file(path, &e))
             log_warning("%s: left out; %s", folder, e.message);
-        free(list[i]);
+        memcpy(last, name, sizeof last);
     }
-    free(list);
+    if (d)
+        closedir(d);
 }
 
 static enum q_code search_folder(const char *folder, const char *architecture, struct q_err *e)

@@ -12,8 +12,12 @@
 #define TRIAL_MS 30000
 #define SURVIVED 77 /* exit status of a child that came to its end */
 
+/* A crash ends it, whatever the program that it was forked from does with its own. */
 static _Noreturn void child(const char *path)
 {
+    static const int crashes[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS};
+    for (size_t i = 0; i < sizeof crashes / sizeof *crashes; i++)
+        signal(crashes[i], SIG_DFL);
     void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     plugin_entry *entry = handle ? plugin_entry_of(handle) : NULL;
     if (entry)

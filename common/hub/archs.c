@@ -32,6 +32,11 @@ const struct archs_added *archs_added_find(const char *name)
     return a;
 }
 
+bool archs_any_added(void)
+{
+    return atomic_load(&added) != NULL;
+}
+
 const char *archs_type(const char *name)
 {
     for (size_t i = 0; i < N_ARCH; i++)

@@ -27,6 +27,9 @@ struct archs_added { /* an architecture of a plugin, which is a variation of one
 void archs_add(struct archs_added *a);
 /* NULL: there is none of that name. */
 const struct archs_added *archs_added_find(const char *name);
+/* Is there any? Only then files are taken whose tensors have names that no family of archs.def
+ * has. */
+bool archs_any_added(void);
 /* Is it one of archs.def? */
 bool archs_is_own(const char *name);
 /* Of one of archs.def: its model_type; NULL: it is none. */

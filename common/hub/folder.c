@@ -3,6 +3,7 @@
  * because GGUF files are often renamed. These functions do not decide which files are loaded: they
  * formulate the error after a folder was rejected. */
 #include "common/hub/folder.h"
+#include "common/hub/archs.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -398,13 +399,16 @@ static enum q_code check_shards(const char *dir, const char *index, struct q_err
 
 enum q_code folder_check_weights(const char *dir, struct q_err *e)
 {
-    char single[PATH_MAX], index[PATH_MAX];
+    char single[PATH_MAX], index[PATH_MAX], consolidated[PATH_MAX];
     enum q_code rc;
     if ((rc = path_join(single, sizeof single, dir, "model.safetensors", e)) ||
-        (rc = path_join(index, sizeof index, dir, "model.safetensors.index.json", e)))
+        (rc = path_join(index, sizeof index, dir, "model.safetensors.index.json", e)) ||
+        (rc = path_join(consolidated, sizeof consolidated, dir, "consolidated.safetensors", e)))
         return rc;
     if (file_exists(single))
         return download_check_file(single, e);
+    if (!file_exists(index) && archs_any_added() && file_exists(consolidated))
+        return download_check_file(consolidated, e);
     return file_exists(index) ? check_shards(dir, index, e) : folder_refuse_weights(dir, e);
 }
 

@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include "common/download.h"
 #include "common/file.h"
+#include "common/hub/archs.h"
 #include "common/hub/folder.h"
 #include "common/hub/hub_json.h"
 #include "common/hub/safetensors_internal.h"
@@ -222,17 +223,20 @@ static enum q_code open_single(struct tensor_set *s, const char *path, struct q_
 
 enum q_code tensor_set_open(struct tensor_set **out, const char *dir, struct q_err *e)
 {
-    char single[PATH_MAX], index[PATH_MAX];
+    char single[PATH_MAX], index[PATH_MAX], consolidated[PATH_MAX];
     struct tensor_set *s = NULL;
     enum q_code rc;
     if ((rc = path_join(single, sizeof single, dir, "model.safetensors", e)) ||
         (rc = path_join(index, sizeof index, dir, "model.safetensors.index.json", e)) ||
+        (rc = path_join(consolidated, sizeof consolidated, dir, "consolidated.safetensors", e)) ||
         (rc = set_new(&s, e)))
         return rc;
     if (file_exists(single))
         rc = open_single(s, single, e);
     else if (file_exists(index))
         rc = open_index(s, dir, index, e);
+    else if (archs_any_added() && file_exists(consolidated))
+        rc = open_single(s, consolidated, e);
     else
         rc = folder_refuse_weights(dir, e);
     if (rc)
@@ -254,6 +258,35 @@ enum q_code tensor_set_open_file(struct tensor_set **out, const char *path, stru
     else
         *out = s;
     return rc;
+}
+
+enum q_code tensor_set_replace(struct tensor_set *s, const struct tensor *items, size_t n,
+                               struct q_err *e)
+{
+    struct tensor *more = q_calloc(n + 1, sizeof *more);
+    if (!more)
+        return q_fail(e, Q_NO_MEMORY, "out of memory for %zu tensors", n);
+    for (size_t i = 0; i < n; i++) {
+        more[i] = items[i];
+        more[i].name = arena_strndup(&s->names, items[i].name, strlen(items[i].name));
+        if (!more[i].name) {
+            q_free(more);
+            return q_fail(e, Q_NO_MEMORY, "out of memory for names of tensors");
+        }
+    }
+    if (n)
+        qsort(more, n, sizeof *more, by_name);
+    for (size_t i = 0; i + 1 < n; i++)
+        if (strcmp(more[i].name, more[i + 1].name) == 0) {
+            const enum q_code rc = q_fail(e, Q_CORRUPT, "%s: two tensors have the name %s",
+                                          more[i].file, more[i].name);
+            q_free(more);
+            return rc;
+        }
+    q_free(s->list.items);
+    s->list.items = more;
+    s->list.n = s->list.cap = n;
+    return Q_OK;
 }
 
 const struct tensor *tensor_find(const struct tensor_set *s, const char *name)

@@ -24,15 +24,22 @@ struct tensor {
     uint64_t shape[TENSOR_DIMS_MAX];
     const void *data; /* into the mapping, without alignment */
     uint64_t n_bytes;
+    uint32_t
+        head_rows; /* of tensor_set_replace: rows of a head that lie as pairs; 0: as they are */
 };
 
 struct tensor_set;
 /* Opens dir/model.safetensors, or the shards of dir/model.safetensors.index.json (every listed
- * shard must exist and contain the listed tensors). Errors: Q_NOT_FOUND (with the names searched,
+ * shard must exist and contain the listed tensors), or, where plugins map names of tensors,
+ * dir/consolidated.safetensors (Mistral's own names). Errors: Q_NOT_FOUND (with the names searched,
  * and pytorch_model.bin if it exists), Q_CORRUPT (file, tensor, reason). */
 FALLIBLE tensor_set_open(struct tensor_set **out, const char *dir, struct q_err *e);
 /* One file given by path (tests, adapters). */
 FALLIBLE tensor_set_open_file(struct tensor_set **out, const char *path, struct q_err *e);
+/* Other names for the same data: items [n] are tensors of the set, or rows of them, whose names are
+ * copied. Errors: Q_CORRUPT (two of one name), Q_NO_MEMORY. */
+FALLIBLE tensor_set_replace(struct tensor_set *s, const struct tensor *items, size_t n,
+                            struct q_err *e);
 void tensor_set_free(struct tensor_set *s);
 /* Release the mapped pages of this process after a load, when all data in frequent use has been
  * copied; later accesses read them from the page cache again. Otherwise the resident size includes

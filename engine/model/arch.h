@@ -106,11 +106,24 @@ struct arch_tensor {
     enum arch_when when;
 };
 
+struct quire_tensor;
+struct plugin_arch;
+struct arch_own { /* a tensor of a plugin; its sizes: model_config.own of the same number */
+    const struct quire_tensor *tensor;
+    struct arch_tensor spec; /* its name; no slot and no dims */
+    bool of_layer;           /* once a layer */
+    uint32_t weight;         /* enum program_weight */
+};
+
 struct arch {
     const char *name;
     const struct arch_tensor *tensors; /* [n_tensor] */
     size_t n_tensor;
     struct arch_layer layer;
+    const struct plugin_arch *plugin; /* NULL: built in, and then there is nothing below */
+    const struct arch_own *own;       /* [n_own] */
+    uint32_t n_own;
+    bool takes_items; /* rows of its input may be others than the embedding's (modality.h) */
 };
 
 /* A plugin's before one that is built in; the second: of these alone. Errors: Q_UNSUPPORTED (names

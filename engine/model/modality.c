@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "common/mem.h"
+#include "engine/model/model.h"
 #include "engine/model/plugin/plugin_model.h"
 #include "engine/model/region.h"
 
@@ -329,6 +330,7 @@ FALLIBLE modalities_bind(struct modalities *m, const struct model *model, uint32
         return Q_OK;
     free_work(m->work);
     m->model->model = model;
+    m->model->config = *model_config(model);
     m->work = q_calloc(1, sizeof *m->work);
     if (!m->work)
         return q_fail(e, Q_NO_MEMORY, "out of memory for items");

@@ -9,6 +9,7 @@
 #include "engine/model/load/upload.h"
 #include "engine/model/model_program.h"
 #include "engine/model/model_state.h"
+#include "engine/model/plugin/plugin_model.h"
 
 /* Sums of int8 products must fit 32 bits. */
 static enum q_code check_quantization(const struct model *m, enum quantization q, struct q_err *e)
@@ -21,6 +22,8 @@ static enum q_code check_quantization(const struct model *m, enum quantization q
         most = c->moe.width;
     if (c->moe.shared_width > most)
         most = c->moe.shared_width;
+    for (uint32_t i = 0; i < m->arch->n_own; i++)
+        most = c->own[i].cols > most ? c->own[i].cols : most;
     if (q && most > KERN_INT8_IN_MAX)
         return q_fail(e, Q_UNSUPPORTED,
                       "quantization %s supports matrices of at most %u inputs, this model has %u",
@@ -222,8 +225,14 @@ static void drop_unread(struct model_config *c, const struct arch_layer *l)
 
 static enum q_code find_family(struct model *m, const struct model_options *o, struct q_err *e)
 {
-    const enum q_code rc = model_config_load(&m->config, NULL, o->dir, e);
-    return rc ? rc : arch_find(&m->arch, m->config.architecture, e);
+    enum q_code rc;
+    if ((rc = model_config_load(&m->config, NULL, o->dir, e)) ||
+        (rc = arch_find(&m->arch, m->config.architecture, e)) || !m->arch->plugin)
+        return rc;
+    if ((rc = plugin_model_open(&m->plugin, o->dir, e)))
+        return rc;
+    m->plugin->model = m;
+    return plugin_model_check(m->plugin, e);
 }
 
 /* Whether there is a program of the model's config, and how long its sequences may be. */
@@ -262,6 +271,7 @@ static struct load_options load_options_of(const struct model_config *c,
                                            const struct model_options *o)
 {
     return (struct load_options){
+        .host_kern = o->kern,
         .dir = o->weights_dir ? o->weights_dir : o->dir,
         .format = o->format,
         .dtype = o->dtype,
@@ -350,11 +360,13 @@ static enum q_code load_model(struct model *m, const struct model_options *o, st
         return rc;
     m->link = o->link;
     m->no_fusion = o->no_fusion;
+    m->host_kern = o->kern;
     m->kern = decided.kern = o->link ? o->link->t->kern(o->link->d) : o->kern;
     m->shape.compute_dtype = decided.dtype;
     m->shape.quantization = decided.quantization;
     rotary_init(&m->rotary, c);
-    const struct load_options lo = load_options_of(&m->config, &decided);
+    struct load_options lo = load_options_of(&m->config, &decided);
+    lo.own_read = m->own_read;
     if ((rc = check_device(m, e)) || (rc = weights_load(&m->weights, m->arch, c, &lo, e)) ||
         (rc = model_program_make(m, e)))
         return rc;
@@ -538,7 +550,9 @@ enum q_code model_reload(struct model *m, const struct model_options *o, struct 
     decided.link = m->link;
     decided.kern = m->kern;
     decided.packed_cache = NULL; /* a training's steps are read once */
-    const struct load_options lo = load_options_of(&m->config, &decided);
+    struct load_options lo = load_options_of(&m->config, &decided);
+    lo.own_read = m->own_read;
+    lo.host_kern = m->host_kern;
     if ((rc = check_same_config(&m->config, m->arch, o->weights_dir, e)) ||
         (rc = weights_reload(&m->weights, m->arch, &m->config, &lo, e)) ||
         (rc = model_program_make(m, e)))
@@ -553,6 +567,7 @@ void model_free(struct model *m)
         return;
     weights_release(&m->weights);
     program_release(&m->program);
+    plugin_model_free(m->plugin);
     region_release(&m->rope_cos_sin);
     q_free(m);
 }

@@ -2,13 +2,32 @@
 #include "engine/model/model_program.h"
 #include "engine/model/forward/features.h"
 #include "engine/model/forward/program_text.h"
+#include "engine/model/plugin/host_program.h"
 
 #define FUSIONS_CPU \
     (PROGRAM_FUSE(QKV_EPILOGUE) | PROGRAM_FUSE(NORM_QUANTIZE) | PROGRAM_FUSE(MATMUL_ADD))
 /* As the device's operations are: norm_rows makes int8, qkv_epilogue, linear adds. */
 #define FUSIONS_DEVICE (FUSIONS_CPU | PROGRAM_FUSE(QKV_STORE))
 
-FALLIBLE model_program_try(const struct model *m, bool on_device, struct q_err *e)
+/* The family's program, and what the plugin makes of it. */
+static enum q_code compile(struct layer_program *p, const struct model *m,
+                           const struct program_forms *f, struct q_err *e)
+{
+    enum q_code rc = program_compile(p, m->arch, &m->config, f, e);
+    if (rc || !m->plugin)
+        return rc;
+    const struct program_change change = {p, m->plugin, f, m->link != NULL};
+    return plugin_change_program(&change, e);
+}
+
+static void note_read(struct model *m, enum program_weight w)
+{
+    const uint32_t i = program_weight_info(w)->i_own;
+    if (program_weight_is_own(w))
+        m->own_read[i / 64] |= UINT64_C(1) << i % 64;
+}
+
+FALLIBLE model_program_try(struct model *m, bool on_device, struct q_err *e)
 {
     const struct forms_plan plan = {
         .config = &m->config,
@@ -18,7 +37,11 @@ FALLIBLE model_program_try(const struct model *m, bool on_device, struct q_err *
     };
     const struct program_forms forms = forms_planned(&plan);
     struct layer_program p = LAYER_PROGRAM_INIT;
-    enum q_code rc = program_compile(&p, m->arch, &m->config, &forms, e);
+    enum q_code rc = compile(&p, m, &forms, e);
+    for (uint32_t i = 0; i < p.n_op && !rc; i++) {
+        note_read(m, p.ops[i].weight);
+        note_read(m, p.ops[i].bias);
+    }
     if (!rc)
         rc = features_check(&p, on_device ? ON_DEVICE : ON_CPU, m->arch->name, e);
     program_release(&p);
@@ -53,10 +76,11 @@ static enum q_code check_weights(const struct model *m, const struct program_op 
     const struct program_weight_info *info = program_weight_info(op->weight);
     const bool is_matrix = info->kind == PROGRAM_MATRIX && op->weight != PROGRAM_W_NONE;
     const bool is_vector = info->kind == PROGRAM_VECTOR && op->weight != PROGRAM_W_NONE;
+    const bool is_table = info->kind == PROGRAM_TABLE && op->weight != PROGRAM_W_NONE;
     const struct packed *w =
         is_matrix ? program_matrix(&m->weights, op->weight, op->layer, 0) : NULL;
     if ((is_matrix && !w) || (is_vector && !program_vector(&m->weights, op->weight, op->layer)) ||
-        (op->weight == PROGRAM_W_POSITIONS && !m->weights.positions))
+        (is_table && !program_table(&m->weights, op->weight, op->layer).rows))
         return fail_weight(m, op, op->weight, e);
     if (op->bias && !program_vector(&m->weights, op->bias, op->layer))
         return fail_weight(m, op, op->bias, e);
@@ -72,14 +96,17 @@ FALLIBLE model_program_make(struct model *m, struct q_err *e)
     struct layer_program *p = &m->program;
     enum q_code rc;
     program_release(p);
-    if ((rc = program_compile(p, m->arch, &m->config, &forms, e)) ||
+    if ((rc = compile(p, m, &forms, e)) ||
         (rc = features_check(p, m->link ? ON_DEVICE : ON_CPU, m->arch->name, e)))
         return rc;
     for (uint32_t i = 0; i < p->n_op; i++)
         if ((rc = check_weights(m, &p->ops[i], e)))
             return rc;
     const uint32_t fusions = m->link ? FUSIONS_DEVICE : FUSIONS_CPU;
-    return program_fuse(p, &forms, m->no_fusion ? 0 : fusions, e);
+    rc = program_fuse(p, &forms, m->no_fusion ? 0 : fusions, e);
+    if (!rc)
+        plugin_place_buffers(p);
+    return rc;
 }
 
 FALLIBLE model_program_show(struct buf *out, const struct model *m, const struct model_show *how,
@@ -101,8 +128,7 @@ FALLIBLE model_program_show(struct buf *out, const struct model *m, const struct
     };
     struct layer_program p = LAYER_PROGRAM_INIT;
     enum q_code rc;
-    if ((rc = program_compile(&p, m->arch, &m->config, &forms, e)) ||
-        (rc = program_fuse(&p, &forms, FUSIONS_CPU, e)))
+    if ((rc = compile(&p, m, &forms, e)) || (rc = program_fuse(&p, &forms, FUSIONS_CPU, e)))
         goto out;
     if (how->json)
         program_json(out, &p, &show);

@@ -6,9 +6,9 @@
 #include "engine/model/forward/forms.h"
 #include "engine/model/model_show.h"
 
-/* Would the family and the config have a program that the executor runs? m: arch and config are
+/* Sets m->own_read. Would the family and the config have a program that the executor runs? m: arch and config are
  * set. Errors: Q_UNSUPPORTED (by name). */
-FALLIBLE model_program_try(const struct model *m, bool on_device, struct q_err *e);
+FALLIBLE model_program_try(struct model *m, bool on_device, struct q_err *e);
 /* Is the activation one that no product makes, so that gate and up are loaded one after the
  * other? */
 bool model_program_gate_up_apart(const struct model_config *c);

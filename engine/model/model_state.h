@@ -8,8 +8,12 @@
 #include "engine/model/load/weights.h"
 #include "engine/model/model.h"
 
+struct quire_model;
 struct model {
     const struct arch *arch;
+    struct quire_model *plugin; /* NULL: the architecture is built in */
+    /* A bit for each tensor of the plugin that the program reads. */
+    uint64_t own_read[CONFIG_OWN_MAX / 64];
     struct model_config config;
     struct model_shape shape;
     struct weights weights;
@@ -17,7 +21,8 @@ struct model {
     bool no_fusion;               /* model_options */
     struct rotary rotary;
     const struct kern_table *kern;
-    const struct device_link *link; /* NULL: on the CPU */
+    const struct kern_table *host_kern; /* the CPU's, also with a device: items are made by it */
+    const struct device_link *link;     /* NULL: on the CPU */
     /* On a device: [max_model_len][rotary.n_pair][2], unless they depend on the prompt. */
     struct region rope_cos_sin;
 };

@@ -32,7 +32,10 @@ template <class F> static __device__ __forceinline__ void columns(uint32_t n_col
 static __global__ void __launch_bounds__(THREADS) embed_kernel(const struct embed_args a, bool four)
 {
     await_inputs();
-    const size_t from = (size_t)a.ids[blockIdx.x] * a.n_col, to = (size_t)blockIdx.x * a.n_col;
+    const uint32_t given = a.ids[blockIdx.x], id = a.mod ? given / a.div % a.mod : given;
+    const size_t from = (size_t)id * a.n_col, to = (size_t)blockIdx.x * a.n_col;
+    if (given == KERN_NO_ROW)
+        return;
     columns(a.n_col, four, [&](uint32_t c, bool all4) {
         if (all4) {
             float4 v = load4_as(a.table, a.dtype, from + c);

@@ -40,6 +40,7 @@
 #define KERN_BLOCK           16u
 #define KERN_GATE_INTERLEAVE 16u        /* outputs of gate, then of up, in gated weights */
 #define KERN_NO_SLOT         UINT32_MAX /* kv_store: leave this row out */
+#define KERN_NO_ROW          UINT32_MAX /* embed: the same */
 
 struct kern_exec {
     uint32_t ith, nth;            /* number of this thread and number of threads; on a device 0
@@ -76,17 +77,19 @@ struct pack_args {
     uint32_t n_out_total; /* outputs of the whole dst */
 };
 
-/* y[i,:] = f32(table[ids[i],:]) * scale (+ y[i,:] as it was, when accumulate).
+/* y[i,:] = f32(table[r,:]) * scale (+ y[i,:] as it was, when accumulate), r = ids[i], or
+ * (ids[i] / div) % mod when mod is above 0. A row whose id is KERN_NO_ROW is left as it was.
  * table: [n_vocab, n_col], row-major or in panels; y: [n_row, n_col] f32 */
 struct embed_args {
     float *y;
     const void *table;   /* need not be aligned beyond its element size */
     enum dtype dtype;    /* F32, F16, BF16 */
     int packed;          /* 1: packed weights with n_vocab outputs (a table tied to the logits) */
-    const uint32_t *ids; /* [n_row], each < n_vocab */
+    const uint32_t *ids; /* [n_row], r < n_vocab, or KERN_NO_ROW */
     uint32_t n_row, n_col;
     float scale;
     int accumulate;
+    uint32_t div, mod; /* div is not read when mod is 0 */
 };
 
 /* y[i,c] = x[i,c] / sqrt(mean_c(x[i,:]^2) + eps) * w[c].   Source: arXiv:1910.07467.

@@ -28,13 +28,16 @@ INLINE void wide_embed(const struct embed_args *a, const struct kern_exec *x)
     const struct vec scale = vec_set(a->scale);
     for (size_t i = chunks.begin; i < chunks.end; i++) {
         struct chunk k = chunk_at(i, a->n_col);
-        const char *row = (const char *)a->table + (size_t)a->ids[k.row] * a->n_col * element;
+        const uint32_t given = a->ids[k.row], id = a->mod ? given / a->div % a->mod : given;
+        const char *row = (const char *)a->table + (size_t)id * a->n_col * element;
+        if (given == KERN_NO_ROW)
+            continue;
         for (uint32_t c = k.begin; c < k.end; c += 16) {
             uint32_t n = k.end - c < 16 ? k.end - c : 16;
             const char *from = row + c * element;
             char part[64];
             if (a->packed) {
-                wide_unpack(part, a, a->ids[k.row], c, n);
+                wide_unpack(part, a, id, c, n);
                 from = part;
             }
             float *y = a->y + k.row * a->n_col + c;

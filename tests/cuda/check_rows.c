@@ -39,8 +39,11 @@ static void check_embed(struct kcheck *k)
     uint32_t *ids = kc_buf(k, (n_row + 1) * sizeof *ids);
     kc_fill_dtype(k, table, t, (size_t)n_vocab * n_col);
     for (uint32_t i = 0; i < n_row; i++)
-        ids[i] = kc_range(k, 0, n_vocab - 1);
+        ids[i] = kc_chance(k, 10) ? KERN_NO_ROW : kc_range(k, 0, n_vocab - 1);
+    const bool looked_up = kc_chance(k, 40);
     struct embed_args a = {
+        .div = kc_range(k, 1, 5),
+        .mod = looked_up ? kc_range(k, 1, n_vocab) : 0,
         .y = kc_buf(k, (size_t)n_row * n_col * 4),
         .table = table,
         .dtype = t,

@@ -23,26 +23,32 @@ void kcheck_embed(struct kcheck *k)
         pack_ref(&p, &(struct kern_exec){.nth = 1});
     }
     uint32_t *ids = kc_buf(k, (n_row + 1) * sizeof *ids);
-    for (uint32_t i = 0; i < n_row; i++)
-        ids[i] = kc_range(k, 0, n_vocab - 1);
+    struct embed_args a = {.div = 1};
+    if (kc_chance(k, 30)) { /* as positions are looked up */
+        a.div = kc_range(k, 1, 7);
+        a.mod = kc_range(k, 1, n_vocab);
+    }
+    for (uint32_t i = 0; i < n_row; i++) {
+        ids[i] = kc_range(k, 0, a.mod ? 1000 : n_vocab - 1);
+        ids[i] = kc_chance(k, 10) ? KERN_NO_ROW : ids[i];
+    }
     float *got = kc_buf(k, n * sizeof *got), *want = kc_buf(k, n * sizeof *want);
-    struct embed_args a = {
-        .table = packed ? panels : table,
-        .dtype = t,
-        .packed = packed,
-        .ids = ids,
-        .n_row = n_row,
-        .n_col = n_col,
-        .scale = kc_chance(k, 50) ? 1.0f : kc_f32(k),
-    };
+    a.table = packed ? panels : table;
+    a.dtype = t;
+    a.packed = packed;
+    a.ids = ids;
+    a.n_row = n_row;
+    a.n_col = n_col;
+    a.scale = kc_chance(k, 50) ? 1.0f : kc_f32(k);
     a.accumulate = kc_chance(k, 30);
     kc_fill(k, got, n);
     memcpy(want, got, n * sizeof *got);
     a.y = got;
     kc_run(k, k->variant, &a, kc_range(k, 1, 5));
     for (uint32_t i = 0; i < n_row; i++)
-        for (uint32_t c = 0; c < n_col; c++) {
-            const float v = kc_get(table, t, (size_t)ids[i] * n_col + c) * a.scale;
+        for (uint32_t c = 0; c < n_col && ids[i] != KERN_NO_ROW; c++) {
+            const uint32_t id = a.mod ? ids[i] / a.div % a.mod : ids[i];
+            const float v = kc_get(table, t, (size_t)id * n_col + c) * a.scale;
             want[i * n_col + c] = a.accumulate ? want[i * n_col + c] + v : v;
         }
     kc_compare(k, "y", &(struct kc_array){got, DT_F32, n_row, n_col, n_col},

@@ -52,6 +52,7 @@ struct run_seq { /* one sequence being fed */
     uint32_t n_prompt;
     uint32_t index; /* the sequence's part of the pool */
     float *logits;  /* NULL, or where the rows' logits of this step go: [n_next, vocab] */
+    const float *const *items; /* by position: the row in place of a token's, or NULL */
 };
 
 static inline enum q_code runner_open(struct runner *r, const struct runner_options *o,
@@ -141,6 +142,7 @@ static inline void run_step(struct runner *r, struct run_seq *seqs, uint32_t n_s
 {
     static uint32_t ids[RUN_BATCH_MAX], pos[RUN_BATCH_MAX], slots[RUN_BATCH_MAX],
         rows[RUN_BATCH_MAX];
+    static const float *items[RUN_BATCH_MAX];
     static uint32_t blocks[RUN_SEQS_MAX][RUN_SEQ_BLOCKS], n_prompts[RUN_SEQS_MAX];
     struct attention_seq parts[RUN_SEQS_MAX];
     struct run_call c = {.r = r};
@@ -154,7 +156,9 @@ static inline void run_step(struct runner *r, struct run_seq *seqs, uint32_t n_s
         n_prompts[s] = q->n_prompt;
         for (uint32_t i = 0; i < q->n_next; i++, n++) {
             uint32_t p = q->n_done + i;
-            ids[n] = q->tokens[p];
+            items[n] = q->items ? q->items[p] : NULL;
+            ids[n] = items[n] ? 0 : q->tokens[p];
+            c.batch.item_rows = items[n] ? items : c.batch.item_rows;
             pos[n] = p;
             slots[n] = blocks[s][p / KERN_BLOCK] * KERN_BLOCK + p % KERN_BLOCK;
             if (q->logits)

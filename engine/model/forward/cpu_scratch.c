@@ -95,7 +95,8 @@ static void cut_rows(struct region_cutter *c, struct matmul_rows *to, size_t n_r
  * whole, so their rows are neighbours; scores are as many as the router has outputs. */
 static size_t stride_of(const struct cutter *t, uint32_t buffer)
 {
-    const bool whole = buffer == PROGRAM_B_X || buffer == PROGRAM_B_EXPERT_O ||
+    const bool of_plugin = buffer >= PROGRAM_BUFFERS && !t->needs[buffer].is_bytes;
+    const bool whole = buffer == PROGRAM_B_X || buffer == PROGRAM_B_EXPERT_O || of_plugin ||
                        buffer == PROGRAM_B_SHARED_O || buffer == PROGRAM_B_SCORES;
     return whole ? t->needs[buffer].n_col : row_stride(t->needs[buffer].n_col);
 }

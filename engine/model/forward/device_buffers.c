@@ -111,7 +111,9 @@ static void shape_buffers(struct executor_device *d, struct demands *of)
     for (uint32_t i = 0; i < p->n_op; i++)
         demand_op(of, d, &p->ops[i]);
     for (uint32_t i = 0; i < p->n_buffer; i++)
-        d->buffers[i].stride = round_up(p->buffers[i].n_col, KERN_INT8_K);
+        d->buffers[i].stride = i >= PROGRAM_BUFFERS && !of->of[i].bytes
+                                   ? p->buffers[i].n_col /* a plugin's, as embed writes it */
+                                   : round_up(p->buffers[i].n_col, KERN_INT8_K);
     d->buffers[PROGRAM_B_X].stride = p->buffers[PROGRAM_B_X].n_col; /* as embed writes it */
     of->of[PROGRAM_B_ROUTES].element = sizeof(uint32_t) + sizeof(float);
     d->buffers[PROGRAM_B_ROUTES].stride = p->buffers[PROGRAM_B_ROUTES].n_col;

@@ -3,6 +3,7 @@
 #include <string.h>
 #include "engine/model/forward/matmul.h"
 #include "engine/model/forward/program_text.h"
+#include "engine/model/plugin/plugin_internal.h"
 
 /* The kernel of a stage that begins with an operation of this kind; products and what quantizes
  * have one for each format. */
@@ -11,10 +12,11 @@ static const struct {
     size_t offset; /* in struct kern_table */
 } kernels[PROGRAM_KINDS] = {
 #define KERNEL(kind, op) [PROGRAM_##kind] = {#op, offsetof(struct kern_table, op)}
-    KERNEL(EMBED, embed),        KERNEL(POSITIONS, embed),      KERNEL(NORM, norm_rows),
-    KERNEL(ADD, add_rows),       KERNEL(ACTIVATE, activate),    KERNEL(ATTENTION, attention),
-    KERNEL(STORE, qkv_epilogue), KERNEL(ROUTE, moe_route),      KERNEL(COMBINE, moe_combine),
-    KERNEL(SCALE, add_rows),     KERNEL(SHARE, moe_add_shared), KERNEL(SOFT_CAP, soft_cap),
+    KERNEL(EMBED, embed),         KERNEL(POSITIONS, embed),    KERNEL(NORM, norm_rows),
+    KERNEL(ITEMS, embed),         KERNEL(ADD, add_rows),       KERNEL(ACTIVATE, activate),
+    KERNEL(ATTENTION, attention), KERNEL(STORE, qkv_epilogue), KERNEL(ROUTE, moe_route),
+    KERNEL(COMBINE, moe_combine), KERNEL(SCALE, add_rows),     KERNEL(SHARE, moe_add_shared),
+    KERNEL(SOFT_CAP, soft_cap),
 #undef KERNEL
 };
 
@@ -70,6 +72,13 @@ static enum q_code check_stage(const struct checker *t, const struct program_sta
         const enum q_code rc = need(t, "qkv_epilogue", t->k->qkv_epilogue != NULL);
         return rc ? rc : need(t, "rms_norm", t->k->rms_norm != NULL);
     }
+    if (op->kind == PROGRAM_OWN)
+        return op->own->of->launch ? Q_OK
+                                   : q_fail(t->e, Q_UNSUPPORTED,
+                                            "%s: operation %s of plugin %s has no code for a "
+                                            "device; use --device cpu",
+                                            t->m->arch->name, op->own->of->name,
+                                            plugin_arch_text(t->m->arch->plugin));
     if (op->kind == PROGRAM_QUANTIZE)
         return check_quantize(t, op);
     if (op->kind == PROGRAM_MATMUL || op->kind == PROGRAM_EXPERTS)

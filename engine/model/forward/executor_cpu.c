@@ -9,6 +9,7 @@
 #include "engine/model/forward/executor_cpu.h"
 #include <string.h>
 #include "engine/model/forward/acts.h"
+#include "engine/plugin.h"
 
 typedef void handler(struct cpu_run *w, const struct program_op *op, struct program_ref out);
 
@@ -57,13 +58,13 @@ static const float *vector_of(const struct cpu_run *w, enum program_weight v,
 
 static void embed(struct cpu_run *w, const struct program_op *op, struct program_ref out)
 {
-    const struct weights *g = &w->m->weights;
+    const struct program_table t = program_table(&w->m->weights, op->weight, op->layer);
     const struct matmul_rows y = cpu_rows_to(w, out);
     const struct embed_args a = {
         .y = y.x,
-        .table = g->embed,
-        .dtype = g->embed_dtype,
-        .packed = g->embed_packed,
+        .table = t.rows,
+        .dtype = t.dtype,
+        .packed = t.is_packed,
         .ids = w->b->token_ids,
         .n_row = w->block.n,
         .n_col = out.n_col,
@@ -74,13 +75,15 @@ static void embed(struct cpu_run *w, const struct program_op *op, struct program
 
 static void positions(struct cpu_run *w, const struct program_op *op, struct program_ref out)
 {
-    const struct weights *g = &w->m->weights;
-    const size_t row = out.n_col * (dtype_bits(g->positions_dtype) / 8);
+    const struct program_table t = program_table(&w->m->weights, op->weight, op->layer);
+    const size_t row = out.n_col * (dtype_bits(t.dtype) / 8);
     const struct matmul_rows y = cpu_rows_to(w, out);
     const struct embed_args a = {
         .y = y.x,
-        .table = (const char *)g->positions + op->first * row,
-        .dtype = g->positions_dtype,
+        .table = (const char *)t.rows + op->first * row,
+        .dtype = t.dtype,
+        .div = op->div,
+        .mod = op->mod,
         .ids = w->b->positions,
         .n_row = w->block.n,
         .n_col = out.n_col,
@@ -88,6 +91,47 @@ static void positions(struct cpu_run *w, const struct program_op *op, struct pro
         .accumulate = 1,
     };
     w->k->embed(&a, &w->x);
+}
+
+static void items(struct cpu_run *w, const struct program_op *op, struct program_ref out)
+{
+    const struct matmul_rows y = cpu_rows_to(w, out);
+    const struct cpu_rows r = cpu_share(w, (struct cpu_rows){0, w->block.n});
+    const float *const *rows = w->b->item_rows;
+    (void)op;
+    for (uint32_t i = r.at; rows && i < r.at + r.n; i++)
+        if (rows[w->block.at + i])
+            memcpy((float *)y.x + i * y.stride, rows[w->block.at + i], out.n_col * sizeof(float));
+}
+
+/* A plugin's: on the CPU a thread has rows of its own in all stages, so a row at a time is safe. */
+static void own(struct cpu_run *w, const struct program_op *op, struct program_ref out)
+{
+    const struct matmul_rows x = cpu_rows_of(w, op->in[0]), y = cpu_rows_to(w, out);
+    const bool has_second = op->in[1].buffer != PROGRAM_B_NONE;
+    const struct matmul_rows x2 = has_second ? cpu_rows_of(w, op->in[1]) : (struct matmul_rows){0};
+    const struct cpu_rows r = cpu_share(w, (struct cpu_rows){0, w->block.n});
+    const bool is_table = op->weight && program_weight_info(op->weight)->kind == PROGRAM_TABLE;
+    const struct quire_op_call call = {
+        .in = (const float *)x.x + r.at * x.stride,
+        .in2 = has_second ? (const float *)x2.x + r.at * x2.stride : NULL,
+        .out = (float *)y.x + r.at * y.stride,
+        .in_stride = x.stride,
+        .in2_stride = x2.stride,
+        .out_stride = y.stride,
+        .n_row = r.n,
+        .in_cols = op->in[0].n_col,
+        .in2_cols = op->in[1].n_col,
+        .out_cols = out.n_col,
+        .token_ids = w->asked ? NULL : w->b->token_ids + w->block.at + r.at,
+        .positions = w->asked ? NULL : w->b->positions + w->block.at + r.at,
+        .weight = is_table ? program_table(&w->m->weights, op->weight, op->layer).rows
+                           : vector_of(w, op->weight, op),
+        .bias = vector_of(w, op->bias, op),
+        .params = op->own->params,
+    };
+    if (r.n)
+        op->own->of->run(&call);
 }
 
 /* Row i of the block of a norm's input. */
@@ -415,6 +459,7 @@ static handler *const of_kind[PROGRAM_KINDS] = {
     [PROGRAM_ROUTE] = route,       [PROGRAM_EXPERTS] = cpu_experts,
     [PROGRAM_COMBINE] = combine,   [PROGRAM_SHARE] = share,
     [PROGRAM_SCALE] = scale,       [PROGRAM_SOFT_CAP] = soft_cap,
+    [PROGRAM_ITEMS] = items,       [PROGRAM_OWN] = own,
 };
 
 /* Of fused stages; NULL: its operations one after the other, since a thread has the same rows in
@@ -449,6 +494,7 @@ static void run_pass(struct cpu_run *w, const struct program_pass *pass, uint32_
     const struct layer_program *p = &w->m->program;
     const bool whole = pass->all_rows || (pass->layer == PROGRAM_NO_LAYER && !pass->asked);
     const uint32_t most = whole ? n : w->s->block_rows;
+    w->asked = pass->asked;
     for (uint32_t at = 0; at < n; at += most) {
         w->block = (struct cpu_rows){at, n - at < most ? n - at : most};
         for (uint32_t i = pass->first; i < pass->first + pass->n; i++)

@@ -26,6 +26,7 @@ struct cpu_run {
     struct cpu_rows
         block; /* of the pass; of asked rows: their numbers in logit_rows from first on */
     uint32_t first_logit;
+    bool asked;                       /* the pass is of the rows asked for */
     bool is_clean;                    /* nothing was read or written since the last barrier */
     bool own_stage;                   /* this stage makes a copy of its output in each thread */
     bool is_own[PROGRAM_BUFFERS_MAX]; /* each thread has a copy of it */

@@ -4,6 +4,7 @@
 #include "engine/model/forward/acts.h"
 #include "engine/model/forward/device_needs.h"
 #include "engine/model/forward/program_memory.h"
+#include "engine/plugin.h"
 
 void executor_device_limits(struct device_limits *l, const struct model *m)
 {
@@ -118,11 +119,11 @@ static const float *vector_of(const struct device_run *r, const struct program_o
 
 static void embed(const struct device_run *r, const struct program_op *op)
 {
-    const struct weights *g = &r->d->m->weights;
+    const struct program_table t = program_table(&r->d->m->weights, op->weight, op->layer);
     const struct embed_args a = {
         .y = device_rows_of(r, op->out).x,
-        .table = g->embed,
-        .dtype = g->embed_dtype,
+        .table = t.rows,
+        .dtype = t.dtype,
         .ids = r->s->batch->token_ids,
         .n_row = r->n,
         .n_col = op->out.n_col,
@@ -133,12 +134,14 @@ static void embed(const struct device_run *r, const struct program_op *op)
 
 static void positions(const struct device_run *r, const struct program_op *op)
 {
-    const struct weights *g = &r->d->m->weights;
-    const size_t row = op->out.n_col * (dtype_bits(g->positions_dtype) / 8);
+    const struct program_table t = program_table(&r->d->m->weights, op->weight, op->layer);
+    const size_t row = op->out.n_col * (dtype_bits(t.dtype) / 8);
     const struct embed_args a = {
         .y = device_rows_of(r, op->out).x,
-        .table = (const char *)g->positions + op->first * row,
-        .dtype = g->positions_dtype,
+        .table = (const char *)t.rows + op->first * row,
+        .dtype = t.dtype,
+        .div = op->div,
+        .mod = op->mod,
         .ids = r->s->batch->positions,
         .n_row = r->n,
         .n_col = op->out.n_col,
@@ -146,6 +149,50 @@ static void positions(const struct device_run *r, const struct program_op *op)
         .accumulate = 1,
     };
     r->k->embed(&a, &r->d->x);
+}
+
+static void items(const struct device_run *r, const struct program_op *op)
+{
+    const struct embed_args a = {
+        .y = device_rows_of(r, op->out).x,
+        .table = r->s->items,
+        .dtype = DT_F32,
+        .ids = r->s->item_ids,
+        .n_row = r->n,
+        .n_col = op->out.n_col,
+        .scale = 1,
+    };
+    r->k->embed(&a, &r->d->x);
+}
+
+/* A plugin's launch. */
+static void own(const struct device_run *r, const struct program_op *op, bool asked)
+{
+    const struct matmul_rows x = device_rows_of(r, op->in[0]), y = device_rows_of(r, op->out);
+    const bool has_second = op->in[1].buffer != PROGRAM_B_NONE;
+    const struct matmul_rows x2 =
+        has_second ? device_rows_of(r, op->in[1]) : (struct matmul_rows){0};
+    const bool is_table = op->weight && program_weight_info(op->weight)->kind == PROGRAM_TABLE;
+    const struct quire_op_call call = {
+        .in = x.x,
+        .in2 = x2.x,
+        .out = y.x,
+        .in_stride = x.stride,
+        .in2_stride = x2.stride,
+        .out_stride = y.stride,
+        .n_row = r->n,
+        .in_cols = op->in[0].n_col,
+        .in2_cols = op->in[1].n_col,
+        .out_cols = op->out.n_col,
+        .token_ids = asked ? NULL : r->s->batch->token_ids,
+        .positions = asked ? NULL : r->s->batch->positions,
+        .weight = is_table ? program_table(&r->d->m->weights, op->weight, op->layer).rows
+                           : vector_of(r, op),
+        .bias = program_vector(&r->d->m->weights, op->bias, op->layer),
+        .params = op->own->params,
+        .stream = r->d->m->link->s,
+    };
+    op->own->of->launch(&call);
 }
 
 /* LayerNorm of rows, in place too. */
@@ -472,6 +519,12 @@ void device_stage(const struct device_run *r, const struct program_stage *s)
     case PROGRAM_POSITIONS:
         positions(r, op);
         break;
+    case PROGRAM_ITEMS:
+        items(r, op);
+        break;
+    case PROGRAM_OWN:
+        own(r, op, r->asked);
+        break;
     case PROGRAM_NORM:
         if (op->norm.kind == ARCH_NORM_LAYER)
             layer_norm(r, op);
@@ -517,6 +570,7 @@ static void run_pass(struct device_run *r, const struct program_pass *pass)
 {
     const struct layer_program *p = &r->d->m->program;
     const uint32_t end = pass->first + pass->n;
+    r->asked = pass->asked;
     r->n = pass->asked ? r->s->batch->n_logit : r->s->batch->n_token;
     for (uint32_t i = pass->first; i < end;) {
         const uint32_t n = program_repeated(p, i);

@@ -44,6 +44,7 @@ struct device_run { /* a step */
     const struct device_step *s;
     const struct kern_table *k;
     uint32_t first, n; /* rows that are computed now */
+    bool asked;        /* of those asked for */
 };
 
 /* Give all buffers memory. Errors: Q_NO_MEMORY. */

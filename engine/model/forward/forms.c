@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/model/forward/forms.h"
 #include "engine/model/forward/matmul.h"
+#include "engine/plugin.h"
 
 /* ---- of a loaded model ---- */
 
-static enum dtype cpu_input(const struct model *m, enum program_weight w)
+/* A plugin may keep a matrix of its own from being quantized. */
+static enum dtype cpu_input(const struct model *m, enum program_weight w, const struct packed *p)
 {
+    if (program_weight_is_own(w))
+        return p->group || matmul_reads_bytes(p->dtype) ? DT_I8 : model_input_dtype(m);
     return m->shape.quantization && w != PROGRAM_W_ROUTER ? DT_I8 : model_input_dtype(m);
 }
 
@@ -26,7 +30,7 @@ static struct program_form model_form(const void *ctx, enum program_weight w, ui
         return (struct program_form){.input = model_input_dtype(m)};
     const bool of_expert = program_weight_info(w)->scope == PROGRAM_OF_EXPERT;
     const bool rms = m->arch->layer.norm == ARCH_NORM_RMS; /* norm_rows is */
-    const enum dtype input = m->link ? device_input(m, p) : cpu_input(m, w);
+    const enum dtype input = m->link ? device_input(m, p) : cpu_input(m, w, p);
     /* On the CPU experts are picked with their order, and a layer's other products with x follow
      * theirs (load_form.c: WHY_INT8_SHARED). */
     return (struct program_form){
@@ -56,6 +60,12 @@ static uint32_t interleaved(uint32_t n)
 static void planned_shape(struct packed *out, const struct forms_plan *p, enum program_weight w,
                           uint32_t layer)
 {
+    if (program_weight_is_own(w)) {
+        const struct config_own *own = &p->config->own[program_weight_info(w)->i_own];
+        out->n_out = own->rows;
+        out->n_in = own->cols;
+        return;
+    }
     const struct program_weight_info *info = program_weight_info(w);
     for (uint32_t i = 0; i < info->n_slot; i++)
         for (size_t j = 0; j < p->arch->n_tensor; j++) {
@@ -71,12 +81,19 @@ static void planned_shape(struct packed *out, const struct forms_plan *p, enum p
         }
 }
 
+/* Does the plugin say that it is not to be quantized? */
+static bool is_kept(const struct forms_plan *p, enum program_weight w)
+{
+    return program_weight_is_own(w) &&
+           (p->arch->own[program_weight_info(w)->i_own].tensor->flags & QUIRE_TENSOR_NOT_QUANTIZED);
+}
+
 static struct program_form planned_form(const void *ctx, enum program_weight w, uint32_t layer)
 {
     const struct forms_plan *p = ctx;
     const bool of_expert = w == PROGRAM_W_EXPERT_GATE_UP;
     const bool gated = of_expert || (w == PROGRAM_W_GATE_UP && !p->is_apart);
-    const bool quantized = p->quantization && w != PROGRAM_W_ROUTER;
+    const bool quantized = p->quantization && w != PROGRAM_W_ROUTER && !is_kept(p, w);
     const enum dtype floats = p->dtype == DT_F32 ? p->config->dtype : p->dtype;
     const bool halves = p->dtype == DT_BF16 && !p->quantization;
     struct packed m = {.dtype = quantized ? DT_I8 : floats, .gated = gated};

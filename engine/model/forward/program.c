@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/model/forward/program.h"
+#include <string.h>
 #include "common/mem.h"
 
 #define CAPACITY_FIRST 64u
@@ -18,8 +19,24 @@ FALLIBLE program_add(struct layer_program *p, const struct program_op *op, struc
     return Q_OK;
 }
 
+FALLIBLE program_insert(struct layer_program *p, uint32_t at, const struct program_op *op,
+                        struct q_err *e)
+{
+    const enum q_code rc = program_add(p, op, e);
+    if (rc)
+        return rc;
+    memmove(&p->ops[at + 1], &p->ops[at], (p->n_op - 1 - at) * sizeof *p->ops);
+    p->ops[at] = *op;
+    return Q_OK;
+}
+
 void program_release(struct layer_program *p)
 {
+    while (p->owns) {
+        struct program_own *next = p->owns->next;
+        q_free(p->owns);
+        p->owns = next;
+    }
     q_free(p->ops);
     q_free(p->stages);
     q_free(p->passes);

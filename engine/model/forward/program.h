@@ -77,6 +77,7 @@ enum program_buffer_id {
     PROGRAM_BUFFERS
 };
 #define PROGRAM_BUFFERS_MAX 64u
+#define PROGRAM_NAME_MAX    32u
 
 struct program_buffer {
     const char *name;
@@ -101,10 +102,14 @@ struct program_op {
     bool asked;    /* in[0]'s rows are those whose logits are asked for; all operations behind it
                        have these rows */
     union {
-        float scale;    /* EMBED, ADD, SCALE */
-        float cap;      /* SOFT_CAP */
-        bool ordered;   /* QUANTIZE: in the order of `weight`, for which it is */
-        uint32_t first; /* POSITIONS: the table's row of position 0 */
+        float scale;  /* EMBED, ADD, SCALE */
+        float cap;    /* SOFT_CAP */
+        bool ordered; /* QUANTIZE: in the order of `weight`, for which it is */
+        struct {
+            uint32_t first;    /* POSITIONS: the table's row of position 0 */
+            uint32_t div, mod; /* mod above 0: row (position / div) % mod from there on */
+        };
+        const struct program_own *own; /* OWN: of layer_program.owns */
         struct {
             enum arch_norm kind;
             uint32_t unit; /* columns that are normed together: all of in[0], or a head */
@@ -131,6 +136,12 @@ struct program_op {
         } route; /* ROUTE, EXPERTS, COMBINE */
     };
 };
+struct quire_operation;
+struct program_own { /* a plugin's operation */
+    const struct quire_operation *of;
+    double params[8]; /* QUIRE_OP_PARAMS_MAX */
+    struct program_own *next;
+};
 struct program_stage {
     uint32_t first, n; /* ops */
     enum program_fusion fusion;
@@ -153,6 +164,8 @@ struct layer_program {
     struct program_buffer buffers[PROGRAM_BUFFERS_MAX];
     uint32_t n_buffer;
     uint32_t n_layer;
+    struct program_own *owns;
+    char own_names[PROGRAM_BUFFERS_MAX][PROGRAM_NAME_MAX]; /* of buffers that a plugin has made */
 };
 #define LAYER_PROGRAM_INIT \
     {                      \
@@ -182,6 +195,9 @@ FALLIBLE program_compile(struct layer_program *p, const struct arch *arch,
                          struct q_err *e);
 /* One operation behind the others. Errors: Q_NO_MEMORY. */
 FALLIBLE program_add(struct layer_program *p, const struct program_op *op, struct q_err *e);
+/* One operation at place `at` of the list, before the one that is there. Errors: Q_NO_MEMORY. */
+FALLIBLE program_insert(struct layer_program *p, uint32_t at, const struct program_op *op,
+                        struct q_err *e);
 /* fusions: PROGRAM_FUSE(…) that the executor has; 0: each operation is a stage. Matrices that are
  * interleaved are fused with their activation whatever it says. Errors: Q_NO_MEMORY. */
 FALLIBLE program_fuse(struct layer_program *p, const struct program_forms *f, uint32_t fusions,

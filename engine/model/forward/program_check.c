@@ -4,7 +4,7 @@
 #include "engine/model/forward/program.h"
 #include "engine/model/forward/program_text.h"
 
-enum { NO_WEIGHT = -1, MAY_VECTOR = -2 }; /* else enum program_weight_kind */
+enum { NO_WEIGHT = -1, MAY_VECTOR = -2, MAY_FLOATS = -3 }; /* else enum program_weight_kind */
 
 struct rule {
     int n_in, weight;
@@ -79,6 +79,8 @@ static const struct rule rules[PROGRAM_KINDS] = {
     [PROGRAM_COMBINE] = {2, NO_WEIGHT, same_columns, "in = out"},
     [PROGRAM_SHARE] = {2, NO_WEIGHT, share_fits, "in = out, one score"},
     [PROGRAM_SCALE] = {1, NO_WEIGHT, same_columns, "in = out"},
+    [PROGRAM_ITEMS] = {1, NO_WEIGHT, same_columns, "in = out"},
+    [PROGRAM_OWN] = {1, MAY_FLOATS, any_columns, "there are columns"},
     [PROGRAM_SOFT_CAP] = {1, NO_WEIGHT, same_columns, "in = out"},
 };
 
@@ -109,15 +111,17 @@ static enum q_code check_weight(const struct checker *t, const struct program_op
 {
     const int wanted = rules[op->kind].weight;
     const bool has = op->weight != PROGRAM_W_NONE;
-    if (op->weight >= PROGRAM_WEIGHTS || op->bias >= PROGRAM_WEIGHTS)
+    if (!program_weight_is_there(op->weight) || !program_weight_is_there(op->bias))
         return fail(t, "its weight does not exist");
     if (wanted == NO_WEIGHT)
         return has ? fail(t, "it takes no weight, but has one") : Q_OK;
-    if (wanted == MAY_VECTOR && !has)
+    if ((wanted == MAY_VECTOR || wanted == MAY_FLOATS) && !has)
         return Q_OK;
     if (!has)
         return fail(t, "it has no weight");
     const enum program_weight_kind kind = program_weight_info(op->weight)->kind;
+    if (wanted == MAY_FLOATS)
+        return kind == PROGRAM_MATRIX ? fail(t, "its weight is a matrix, expected floats") : Q_OK;
     if (kind != (wanted == MAY_VECTOR ? PROGRAM_VECTOR : (enum program_weight_kind)wanted))
         return fail(t, "its weight has the wrong kind (matrix, vector, table)");
     return Q_OK;
@@ -148,7 +152,8 @@ static enum q_code check_reads(const struct checker *t, const struct program_op 
 {
     const int n_in = (op->in[0].buffer != PROGRAM_B_NONE) + (op->in[1].buffer != PROGRAM_B_NONE);
     enum q_code rc;
-    if (n_in != rules[op->kind].n_in || op->in[0].buffer == PROGRAM_B_NONE)
+    const bool may_have_two = op->kind == PROGRAM_OWN && n_in == 2;
+    if ((n_in != rules[op->kind].n_in && !may_have_two) || op->in[0].buffer == PROGRAM_B_NONE)
         return fail(t, "it has too few or too many inputs");
     if (op->in_place &&
         (op->in[0].buffer != op->out.buffer || op->in[0].col != op->out.col || op->onto))

@@ -464,6 +464,13 @@ static void embed(struct compiler *t)
                 .weight = PROGRAM_W_EMBED,
                 .scale = embedding_scale(t),
             });
+    if (t->arch->takes_items)
+        push(t, &(struct program_op){
+                    .kind = PROGRAM_ITEMS,
+                    .in = {stream(t)},
+                    .out = stream(t),
+                    .in_place = true,
+                });
     if (t->l->positions == ARCH_LEARNED)
         push(t, &(struct program_op){
                     .kind = PROGRAM_POSITIONS,

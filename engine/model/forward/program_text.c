@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "common/mem.h"
+#include "engine/plugin.h"
 
 #define LINE_MAX_TEXT 200 /* of one part of a line */
 
@@ -14,6 +15,11 @@ const char *program_kind_name(enum program_kind kind)
 #include "engine/model/forward/program_ops.def"
     };
     return names[kind];
+}
+
+const char *program_op_name(const struct program_op *op)
+{
+    return op->kind == PROGRAM_OWN ? op->own->of->name : program_kind_name(op->kind);
 }
 
 const char *program_fusion_text(enum program_fusion f)
@@ -205,10 +211,15 @@ static void attributes_text(char *to, size_t n, const struct program_op *op)
             append(to, n, "times %g", (double)op->scale);
         break;
     case PROGRAM_POSITIONS:
-        append(to, n, "position 0 is row %u", op->first);
+        append(to, n, op->mod ? "row %u + (position / %u) %% %u" : "position 0 is row %u",
+               op->first, op->div, op->mod);
         break;
     case PROGRAM_SOFT_CAP:
         append(to, n, "%g", (double)op->cap);
+        break;
+    case PROGRAM_OWN:
+        for (uint32_t i = 0; i < QUIRE_OP_PARAMS_MAX && op->own->of->params[i]; i++)
+            append(to, n, "%s%s %g", i ? ", " : "", op->own->of->params[i], op->own->params[i]);
         break;
     default:
         break;
@@ -257,7 +268,7 @@ static void print_line(struct buf *out, const struct layer_program *p, const str
                l->stage->n == 1 ? ' '
                : l->is_first    ? '/'
                                 : '|');
-    pad(out, program_kind_name(l->op->kind), 10);
+    pad(out, program_op_name(l->op), 10);
     inputs_text(text, sizeof text, p, l->op);
     pad(out, text, 38);
     output_text(text, sizeof text, p, l->op);
@@ -287,7 +298,7 @@ static bool same_op(const struct layer_program *p, const struct program_op *a,
     char x[LINE_MAX_TEXT], y[LINE_MAX_TEXT];
     inputs_text(x, sizeof x, p, a);
     inputs_text(y, sizeof y, p, b);
-    if (a->kind != b->kind || strcmp(x, y) != 0)
+    if (strcmp(program_op_name(a), program_op_name(b)) != 0 || strcmp(x, y) != 0)
         return false;
     output_text(x, sizeof x, p, a);
     output_text(y, sizeof y, p, b);
@@ -446,7 +457,7 @@ static void json_op(struct buf *out, const struct layer_program *p, const struct
     const struct program_cost c = program_cost(op, &s->costs);
     char text[LINE_MAX_TEXT];
     buf_add_str(out, "{\"operation\":");
-    buf_add_json_str(out, program_kind_name(op->kind), strlen(program_kind_name(op->kind)));
+    buf_add_json_str(out, program_op_name(op), strlen(program_op_name(op)));
     if (op->layer != PROGRAM_NO_LAYER)
         buf_printf(out, ",\"layer\":%u", op->layer);
     buf_add_str(out, ",\"in\":[");

@@ -6,7 +6,8 @@
 #include "common/buf.h"
 #include "engine/model/forward/program.h"
 
-const char *program_kind_name(enum program_kind kind);  /* "matmul" */
+const char *program_kind_name(enum program_kind kind);    /* "matmul" */
+const char *program_op_name(const struct program_op *op); /* of a plugin's its own */
 const char *program_fusion_text(enum program_fusion f); /* "norm, quantize"; "" of one operation */
 
 struct program_cost {       /* of one operation; T rows, each with C tokens of context */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/model/forward/program_weight.h"
+#include <stdatomic.h>
 #include <stddef.h>
 #include "engine/model/load/weights.h"
 
@@ -54,18 +55,48 @@ static const struct {
 #undef EXPERT
 };
 
+#define ADDED_MAX 4096u
+
+static struct program_weight_info added[ADDED_MAX];
+static atomic_uint n_added;
+
+enum program_weight program_weight_add(const struct program_weight_info *info)
+{
+    const uint32_t i = atomic_fetch_add(&n_added, 1);
+    if (i >= ADDED_MAX) {
+        atomic_store(&n_added, ADDED_MAX);
+        return PROGRAM_W_NONE;
+    }
+    added[i] = *info;
+    return (enum program_weight)(PROGRAM_WEIGHTS + i);
+}
+
+bool program_weight_is_there(enum program_weight w)
+{
+    return w < PROGRAM_WEIGHTS || w - PROGRAM_WEIGHTS < atomic_load(&n_added);
+}
+
 const struct program_weight_info *program_weight_info(enum program_weight w)
 {
-    return &infos[w];
+    return w < PROGRAM_WEIGHTS ? &infos[w] : &added[w - PROGRAM_WEIGHTS];
+}
+
+static const struct packed *own_weight(const struct weights *g, enum program_weight w,
+                                       uint32_t layer)
+{
+    const struct program_weight_info *info = program_weight_info(w);
+    const struct packed *p = &g->own[g->own_at[info->i_own]];
+    return info->scope == PROGRAM_OF_LAYER ? p + layer : p;
 }
 
 bool program_weight_there(enum program_weight w, const struct arch *a, const struct model_config *c,
                           uint32_t layer)
 {
-    for (uint32_t i = 0; i < infos[w].n_slot; i++)
-        if (arch_has(a, c, infos[w].slots[i], layer))
+    const struct program_weight_info *info = program_weight_info(w);
+    for (uint32_t i = 0; i < info->n_slot; i++)
+        if (arch_has(a, c, info->slots[i], layer))
             return true;
-    return false;
+    return program_weight_is_own(w);
 }
 
 static const void *place_of(const struct weights *g, enum program_weight w, uint32_t layer,
@@ -87,14 +118,28 @@ static const void *place_of(const struct weights *g, enum program_weight w, uint
 const struct packed *program_matrix(const struct weights *g, enum program_weight w, uint32_t layer,
                                     uint32_t expert)
 {
-    Q_ASSERT(infos[w].kind == PROGRAM_MATRIX);
-    const struct packed *p = place_of(g, w, layer, expert);
+    Q_ASSERT(program_weight_info(w)->kind == PROGRAM_MATRIX);
+    const struct packed *p =
+        program_weight_is_own(w) ? own_weight(g, w, layer) : place_of(g, w, layer, expert);
     return p && p->data ? p : NULL;
 }
 
 const float *program_vector(const struct weights *g, enum program_weight w, uint32_t layer)
 {
-    Q_ASSERT(w == PROGRAM_W_NONE || infos[w].kind == PROGRAM_VECTOR);
+    Q_ASSERT(w == PROGRAM_W_NONE || program_weight_info(w)->kind == PROGRAM_VECTOR);
+    if (program_weight_is_own(w))
+        return own_weight(g, w, layer)->data;
     const float *const *p = place_of(g, w, layer, 0);
     return p ? *p : NULL;
+}
+
+struct program_table program_table(const struct weights *g, enum program_weight w, uint32_t layer)
+{
+    Q_ASSERT(program_weight_info(w)->kind == PROGRAM_TABLE);
+    if (w == PROGRAM_W_EMBED)
+        return (struct program_table){g->embed, g->embed_dtype, g->embed_packed};
+    if (w == PROGRAM_W_POSITIONS)
+        return (struct program_table){g->positions, g->positions_dtype, false};
+    const struct packed *p = own_weight(g, w, layer);
+    return (struct program_table){p->data, p->dtype, false};
 }

@@ -22,7 +22,16 @@ struct program_weight_info {
     enum program_weight_kind kind;
     uint32_t n_slot;
     enum arch_slot slots[PROGRAM_SLOTS_MAX];
+    uint32_t i_own; /* of a plugin's: number of the tensor in arch.own */
 };
+/* A plugin's, numbered behind those of the table; name: for the life of the process. Returns
+ * PROGRAM_W_NONE: there are too many. */
+enum program_weight program_weight_add(const struct program_weight_info *info);
+static inline bool program_weight_is_own(enum program_weight w)
+{
+    return w >= PROGRAM_WEIGHTS;
+}
+bool program_weight_is_there(enum program_weight w); /* is it one at all? */
 const struct program_weight_info *program_weight_info(enum program_weight w);
 /* Does the family's table have a tensor of it, for this config and layer? */
 bool program_weight_there(enum program_weight w, const struct arch *a, const struct model_config *c,
@@ -33,5 +42,11 @@ struct weights;
 const struct packed *program_matrix(const struct weights *g, enum program_weight w, uint32_t layer,
                                     uint32_t expert);
 const float *program_vector(const struct weights *g, enum program_weight w, uint32_t layer);
+struct program_table { /* rows that are looked up */
+    const void *rows;  /* NULL: it is not there */
+    enum dtype dtype;
+    bool is_packed;
+};
+struct program_table program_table(const struct weights *g, enum program_weight w, uint32_t layer);
 
 #endif

@@ -42,6 +42,21 @@ enum q_code fill_init(struct filler *f, const struct load_plan *p, const struct 
     return region_init(&f->buffer, (f->n_thread + 1) * f->part_bytes, "weights on their way", e);
 }
 
+FALLIBLE fill_run_host(const struct load_plan *p, const struct load_options *o, struct q_err *e)
+{
+    struct load_options here = *o;
+    struct filler f;
+    here.device = NULL;
+    here.kern = o->host_kern;
+    here.progress = NULL;
+    enum q_code rc = fill_init(&f, p, &here, e);
+    f.place = PLACE_HOST;
+    if (!rc)
+        fill_host(&f, p);
+    fill_release(&f);
+    return rc;
+}
+
 void fill_release(struct filler *f)
 {
     upload_release(&f->upload);

@@ -11,6 +11,10 @@
 #include "engine/model/load/upload.h"
 #include "engine/model/region.h"
 
+struct load_units { /* rows of a table */
+    uint32_t from, n;
+};
+
 enum fill_way {
     FILL_TAKEN,  /* threads take pieces as they come: a slower one does fewer */
     FILL_OWN,    /* each thread packs what it will multiply with, and touches it first: on several
@@ -29,6 +33,7 @@ struct filler {
      * order, and a part for that. */
     struct region buffer;
     size_t part_bytes;
+    enum load_place place; /* of the rows that are filled: PLACE_REGION or PLACE_HOST */
     void (*progress)(void *ctx, uint64_t bytes_done, uint64_t bytes_total); /* may be NULL */
     void *progress_ctx;
 };
@@ -41,6 +46,9 @@ void fill_release(struct filler *f);
 /* All rows with a place in the region, which is placed and zero. Errors: those of the device. */
 FALLIBLE fill_run(struct filler *f, const struct load_plan *p, struct q_err *e);
 
+/* All rows of PLACE_HOST, by the CPU. Errors: Q_NO_MEMORY. */
+FALLIBLE fill_run_host(const struct load_plan *p, const struct load_options *o, struct q_err *e);
+
 /* ---- what both ways share (fill_host.c) ---- */
 /* Bytes of its sources, for the progress. */
 uint64_t fill_source_bytes(const struct load_plan *p, const struct load_row *r);
@@ -49,8 +57,22 @@ void fill_vector(float *to, const struct load_plan *p, const struct load_row *r)
 void fill_vector_part(float *to, const struct weight_source *s, enum load_kind kind);
 /* Rows from … of a matrix's source that is no tensor, n of them, as f32. */
 void fill_make_rows(float *rows, const struct weight_source *s, uint32_t from, uint32_t n);
-/* Rows from … of a table, n of them, in the source's type. */
+/* Rows from … of a table, n of them, in the source's type, or as f32 (as_f32). */
 void fill_table_rows(void *to, const struct weight_source *s, uint32_t from, uint32_t n);
+void fill_table_floats(float *to, const struct weight_source *s, uint32_t from, uint32_t n);
+/* The one that the row's type asks for. */
+static inline void fill_table(void *to, const struct load_row *r, const struct weight_source *s,
+                              struct load_units u)
+{
+    if (r->form.dtype == s->dtype && !s->slice.pairs)
+        fill_table_rows(to, s, u.from, u.n);
+    else
+        fill_table_floats(to, s, u.from, u.n);
+}
+static inline size_t fill_table_row_bytes(const struct load_row *r)
+{
+    return (size_t)r->form.n_in * (dtype_bits(r->form.dtype) / 8);
+}
 
 /* ---- the two ways ---- */
 void fill_host(const struct filler *f, const struct load_plan *p);

@@ -312,6 +312,7 @@ static void upload_vector(struct filler *f, const struct load_plan *p, const str
 }
 
 struct table_rows { /* of the embedding */
+    const struct load_row *row;
     const struct weight_source *source;
     char *to;
     uint32_t from, n;
@@ -323,14 +324,14 @@ static void load_table(void *arg, uint32_t ith, uint32_t nth)
     const struct table_rows *j = arg;
     const uint32_t at = (uint32_t)((uint64_t)j->n * ith / nth);
     const uint32_t n = (uint32_t)((uint64_t)j->n * (ith + 1) / nth) - at;
-    fill_table_rows(j->to + at * j->row_bytes, j->source, j->from + at, n);
+    fill_table(j->to + at * j->row_bytes, j->row, j->source, (struct load_units){j->from + at, n});
 }
 
 static void upload_table(struct filler *f, const struct load_plan *p, const struct load_row *r)
 {
     const struct weight_source *s = load_plan_sources(p, r);
-    const size_t row = (size_t)s->cols * (dtype_bits(s->dtype) / 8), fit = UPLOAD_BYTES / row;
-    struct table_rows j = {.source = s, .row_bytes = row};
+    const size_t row = fill_table_row_bytes(r), fit = UPLOAD_BYTES / row;
+    struct table_rows j = {.row = r, .source = s, .row_bytes = row};
     for (; j.from < s->rows; j.from += j.n) {
         j.n = s->rows - j.from < fit ? s->rows - j.from : (uint32_t)fit;
         j.to = upload_space(&f->upload);

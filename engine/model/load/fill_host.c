@@ -239,6 +239,17 @@ void fill_table_rows(void *to, const struct weight_source *s, uint32_t from, uin
         tensor_drop(src, n * row);
 }
 
+void fill_table_floats(float *to, const struct weight_source *s, uint32_t from, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++, to += s->cols) {
+        const size_t at = (size_t)weight_source_row(s, from + i) * s->cols;
+        if (!s->tensor)
+            dummy_part(to, s->seed, from + i, 0, s->cols);
+        for (uint32_t c = 0; s->tensor && c < s->cols; c++)
+            to[c] = load_f32(s->tensor->data, s->dtype, at + c);
+    }
+}
+
 /* ---- units of a row: panels, rows of a table, or the row as a whole ---- */
 
 enum run { RUN_FIRST, RUN_MATRICES, RUN_COUNT }; /* the second reads what the first wrote */
@@ -252,9 +263,9 @@ struct fill_work {
 };
 
 /* That this run fills: 0 of what another one does, or none. */
-static uint32_t n_unit(const struct load_row *r, enum run run)
+static uint32_t n_unit(const struct filler *f, const struct load_row *r, enum run run)
 {
-    if (r->place != PLACE_REGION)
+    if (r->place != f->place)
         return 0;
     switch (r->kind) {
     case KIND_MATRIX:
@@ -341,9 +352,9 @@ static void fill_units(struct fill_work *w, const struct load_row *r, uint32_t i
     } else if (r->kind == KIND_MATRIX) {
         bytes = fill_panels(w, r, ith, u);
     } else if (r->kind == KIND_TABLE) {
-        const size_t row = (size_t)s->cols * (dtype_bits(s->dtype) / 8);
-        fill_table_rows(to + u.begin * row, s, u.begin, u.end - u.begin);
-        bytes = (u.end - u.begin) * row;
+        fill_table(to + u.begin * fill_table_row_bytes(r), r, s,
+                   (struct load_units){u.begin, u.end - u.begin});
+        bytes = (u.end - u.begin) * ((size_t)s->cols * (dtype_bits(s->dtype) / 8));
     } else {
         fill_vector((float *)(void *)to, w->plan, r);
         bytes = fill_source_bytes(w->plan, r);
@@ -363,13 +374,13 @@ static void fill_taken(struct fill_work *w, uint32_t ith)
     const struct load_row *r = p->rows, *end = r + p->n_row;
     for (uint64_t i; i = atomic_fetch_add(&w->next, 1), true;) {
         for (uint64_t n; r < end; r++, before += n) {
-            n = (n_unit(r, w->run) + piece_units(p, r) - 1) / piece_units(p, r);
+            n = (n_unit(w->filler, r, w->run) + piece_units(p, r) - 1) / piece_units(p, r);
             if (i < before + n)
                 break;
         }
         if (r == end)
             return;
-        const uint32_t step = piece_units(p, r), n = n_unit(r, w->run);
+        const uint32_t step = piece_units(p, r), n = n_unit(w->filler, r, w->run);
         struct units u = {.begin = (uint32_t)(i - before) * step};
         u.end = n - u.begin < step ? n : u.begin + step;
         fill_units(w, r, ith, u);
@@ -382,7 +393,7 @@ static void fill_own(struct fill_work *w, uint32_t ith, uint32_t nth)
 {
     for (size_t i = 0; i < w->plan->n_row; i++) {
         const struct load_row *r = &w->plan->rows[i];
-        const uint64_t n = n_unit(r, w->run);
+        const uint64_t n = n_unit(w->filler, r, w->run);
         const uint32_t stop = (uint32_t)(n * (ith + 1) / nth), step = piece_units(w->plan, r);
         for (uint32_t at = (uint32_t)(n * ith / nth); at < stop; at += step)
             fill_units(w, r, ith, (struct units){at, stop - at < step ? stop : at + step});

@@ -139,6 +139,8 @@ struct load_form load_form_of(const struct load_case *c)
     const bool by_checkpoint = c->config->quant.method != QUANT_NONE;
     if (c->role == ROLE_ROUTER) /* which experts a row takes turns on small differences */
         return floats_because(c, WHY_ROUTER);
+    if (c->role == ROLE_FLOATS)
+        return floats_because(c, WHY_PLUGIN);
     switch (c->options->quantization) {
     case QUANTIZE_NOT:
         return floats_of(c);

@@ -26,7 +26,8 @@ enum load_role {
     ROLE_LOGITS,
     ROLE_ROUTER,
     ROLE_EXPERT, /* one of a layer's experts */
-    ROLE_SHARED  /* gate and up of the expert that all rows use */
+    ROLE_SHARED, /* gate and up of the expert that all rows use */
+    ROLE_FLOATS  /* a plugin's that is not to be quantized */
 };
 
 enum load_why {

@@ -11,16 +11,20 @@ enum load_format { LOAD_AUTO, LOAD_SAFETENSORS, LOAD_DUMMY };
 enum quantization { QUANTIZE_NOT, QUANTIZE_INT8, QUANTIZE_INT4, QUANTIZE_FP8 };
 
 struct load_options {
-    const char *dir;                  /* folder of the tensors; borrowed */
-    enum load_format format;          /* LOAD_DUMMY: seeded random numbers, no file is read */
-    enum dtype dtype;                 /* F32, BF16 or F16: what products are computed in */
-    enum quantization quantization;   /* of every matrix that may be */
-    const char *packed_cache;         /* folder (packed_cache.h); NULL: none; borrowed */
-    const struct kern_table *kern;    /* borrowed */
-    struct team *team;                /* packs in parallel; NULL: one thread; borrowed */
-    uint64_t memory_bytes;            /* that packed weights may take on the CPU; 0: not known */
-    const struct device_link *device; /* where the weights lie; NULL: the CPU; borrowed */
-    bool gate_up_apart;               /* gate and up are stacked, but those of experts */
+    const char *dir;                    /* folder of the tensors; borrowed */
+    enum load_format format;            /* LOAD_DUMMY: seeded random numbers, no file is read */
+    enum dtype dtype;                   /* F32, BF16 or F16: what products are computed in */
+    enum quantization quantization;     /* of every matrix that may be */
+    const char *packed_cache;           /* folder (packed_cache.h); NULL: none; borrowed */
+    const struct kern_table *kern;      /* borrowed */
+    struct team *team;                  /* packs in parallel; NULL: one thread; borrowed */
+    uint64_t memory_bytes;              /* that packed weights may take on the CPU; 0: not known */
+    const struct device_link *device;   /* where the weights lie; NULL: the CPU; borrowed */
+    bool gate_up_apart;                 /* gate and up are stacked, but those of experts */
+    const struct kern_table *host_kern; /* the CPU's, also with a device */
+    /* [CONFIG_OWN_MAX / 64] a bit for each tensor of a plugin that the program reads; of a model on
+     * a device the others stay on the host. NULL: all are read. */
+    const uint64_t *own_read;
     void (*progress)(void *ctx, uint64_t bytes_done, uint64_t bytes_total); /* may be NULL */
     void *progress_ctx;
 };

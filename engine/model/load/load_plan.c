@@ -4,6 +4,7 @@
 #include "common/mem.h"
 #include "engine/model/load/weight_finder.h"
 #include "engine/model/region.h"
+#include "engine/plugin.h"
 
 #define ROWS_MAX  ((size_t)1 << 24)
 #define PARTS_MAX 3 /* q, k, v */
@@ -32,7 +33,7 @@ struct lister {
     struct load_plan *plan;
     const struct weight_finder *finder;
     const struct load_options *options;
-    struct region_cutter cutter; /* measures */
+    struct region_cutter cutter, host_cutter; /* measure */
     struct q_err *e;
 };
 
@@ -140,6 +141,77 @@ static void form_bias(const struct lister *l, struct load_row *r)
     r->why = WHY_VECTOR;
 }
 
+/* ---- a plugin's tensors ---- */
+
+/* What the program does not read, only items do, and these are made by the host. */
+static bool is_for_host(const struct lister *l, const struct arch_own *own)
+{
+    const size_t i = (size_t)(own - l->plan->arch->own);
+    return l->options->device && l->options->own_read &&
+           !(l->options->own_read[i / 64] >> i % 64 & 1);
+}
+
+static void form_own(const struct lister *l, struct load_row *r)
+{
+    const struct weight_source *s = load_plan_sources(l->plan, r);
+    const struct quire_tensor *t = r->own->tensor;
+    struct load_options here = *l->options;
+    if (r->place == PLACE_HOST)
+        here.device = NULL;
+    const struct load_case c = {
+        .options = &here,
+        .config = l->finder->config,
+        .role = t->flags & QUIRE_TENSOR_NOT_QUANTIZED ? ROLE_FLOATS : ROLE_LAYER,
+        .parts = s,
+        .n = 1,
+    };
+    r->form = (struct packed){.dtype = DT_F32, .n_out = s->rows, .n_in = s->cols};
+    r->why = r->kind == KIND_TABLE ? WHY_FLOATS : WHY_VECTOR;
+    if (r->kind != KIND_MATRIX)
+        return;
+    const struct load_form f = load_form_of(&c);
+    set_form(r, &f);
+}
+
+static FALLIBLE add_own(struct lister *l, const struct arch_own *own, uint32_t layer)
+{
+    static const enum load_kind kinds[] = {
+        [QUIRE_VECTOR] = KIND_VECTOR,
+        [QUIRE_TABLE] = KIND_TABLE,
+        [QUIRE_MATRIX] = KIND_MATRIX,
+    };
+    struct load_plan *p = l->plan;
+    struct load_row r = {.dest = DEST_OWN, .own = own, .of = {.layer = layer}, .n_source = 1};
+    struct weight_source s;
+    enum q_code rc = weight_finder_find_own(&s, l->finder, own, layer, l->e);
+    if (rc || !s.present)
+        return rc;
+    if ((rc = q_grow(&p->sources, &p->source_cap, p->n_source + 1, sizeof *p->sources,
+                     PARTS_MAX * ROWS_MAX, l->e)) ||
+        (rc = q_grow(&p->rows, &p->row_cap, p->n_row + 1, sizeof *p->rows, ROWS_MAX, l->e)))
+        return rc;
+    r.i_source = (uint32_t)p->n_source;
+    p->sources[p->n_source++] = s;
+    r.kind = kinds[own->tensor->kind];
+    r.place = is_for_host(l, own) ? PLACE_HOST : PLACE_REGION;
+    form_own(l, &r);
+    p->n_param += (uint64_t)s.rows * s.cols;
+    p->n_in_max = s.cols > p->n_in_max ? s.cols : p->n_in_max;
+    p->rows[p->n_row++] = r;
+    return Q_OK;
+}
+
+/* Of the model, or of a layer. */
+static FALLIBLE list_own(struct lister *l, bool of_layer, uint32_t layer)
+{
+    const struct arch *a = l->plan->arch;
+    enum q_code rc = Q_OK;
+    for (uint32_t i = 0; i < a->n_own && !rc; i++)
+        if (a->own[i].of_layer == of_layer)
+            rc = add_own(l, &a->own[i], layer);
+    return rc;
+}
+
 /* ---- places ---- */
 
 /* Is the packed lm_head made of the embedding's numbers, and of no others? Then its rows are read
@@ -194,16 +266,18 @@ static void tie_dummy(const struct lister *l, const struct load_row *r)
 
 static void cut(struct lister *l, struct load_row *r)
 {
-    if (r->place != PLACE_REGION)
+    const bool on_host = r->place == PLACE_HOST;
+    struct region_cutter *cutter = on_host ? &l->host_cutter : &l->cutter;
+    if (r->place != PLACE_REGION && !on_host)
         return;
-    r->order_at = l->cutter.used;
+    r->order_at = cutter->used;
     if (r->ordered)
-        (void)region_cut(&l->cutter, r->form.n_in, sizeof(uint32_t));
-    r->at = l->cutter.used;
+        (void)region_cut(cutter, r->form.n_in, sizeof(uint32_t));
+    r->at = cutter->used;
     r->bytes = r->kind == KIND_MATRIX
-                   ? load_form_bytes(&r->form, l->options->device)
+                   ? load_form_bytes(&r->form, on_host ? NULL : l->options->device)
                    : (size_t)r->form.n_out * r->form.n_in * (dtype_bits(r->form.dtype) / 8);
-    (void)region_cut(&l->cutter, 1, r->bytes);
+    (void)region_cut(cutter, 1, r->bytes);
 }
 
 /* ---- the list ---- */
@@ -355,16 +429,18 @@ static FALLIBLE list_all(struct lister *l)
     struct weight_source s[W_COUNT];
     const struct model_config *c = l->finder->config;
     enum q_code rc = weight_finder_find(s, l->finder, WEIGHT_FINDER_MODEL, l->e);
-    if (rc || (rc = add_rows(l, OF_MODEL, (struct arch_place){0}, s)))
+    if (rc || (rc = add_rows(l, OF_MODEL, (struct arch_place){0}, s)) ||
+        (rc = list_own(l, false, 0)))
         return rc;
     for (uint32_t i = 0; i < c->n_layer; i++)
         if ((rc = weight_finder_find(s, l->finder, i, l->e)) ||
             (rc = add_rows(l, OF_LAYER, (struct arch_place){.layer = i}, s)) ||
-            (s[W_ROUTER].present && (rc = list_experts(l, i, s))))
+            (rc = list_own(l, true, i)) || (s[W_ROUTER].present && (rc = list_experts(l, i, s))))
             return rc;
     for (size_t i = 0; i < l->plan->n_row; i++)
         cut(l, &l->plan->rows[i]);
     l->plan->n_bytes = l->cutter.used;
+    l->plan->n_host_bytes = l->host_cutter.used;
     return Q_OK;
 }
 
@@ -411,7 +487,7 @@ void load_plan_place(struct load_plan *p, unsigned char *base)
             r->form.data = base + r->at;
         else if (r->place == PLACE_FILE)
             r->form.data = load_plan_sources(p, r)->tensor->data;
-        if (r->ordered)
+        if (r->ordered && r->place == PLACE_REGION)
             r->form.order = (const uint32_t *)(const void *)(base + r->order_at);
     }
     if (embedding->place == PLACE_SHARED)
@@ -421,13 +497,26 @@ void load_plan_place(struct load_plan *p, unsigned char *base)
     p->table.data = embedding->form.data;
 }
 
+void load_plan_place_host(struct load_plan *p, unsigned char *base)
+{
+    for (size_t i = 0; i < p->n_row; i++) {
+        struct load_row *r = &p->rows[i];
+        if (r->place != PLACE_HOST)
+            continue;
+        r->form.data = base + r->at;
+        if (r->ordered)
+            r->form.order = (const uint32_t *)(const void *)(base + r->order_at);
+    }
+}
+
 bool load_plan_same_layout(const struct load_plan *a, const struct load_plan *b)
 {
     bool same = a->n_row == b->n_row && a->n_bytes == b->n_bytes;
     for (size_t i = 0; i < a->n_row && same; i++) {
         const struct load_row *x = &a->rows[i], *y = &b->rows[i];
-        same = x->dest == y->dest && x->place == y->place && is_alike(&x->form, &y->form) &&
-               x->at == y->at && x->ordered == y->ordered && x->order_at == y->order_at;
+        same = x->dest == y->dest && x->own == y->own && x->place == y->place &&
+               is_alike(&x->form, &y->form) && x->at == y->at && x->ordered == y->ordered &&
+               x->order_at == y->order_at;
     }
     return same;
 }

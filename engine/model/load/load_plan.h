@@ -30,13 +30,17 @@ enum load_owner { OF_MODEL, OF_LAYER, OF_EXPERT }; /* which has the destination 
 enum load_kind { KIND_MATRIX, KIND_TABLE, KIND_NORM, KIND_VECTOR, KIND_BIAS };
 enum load_place {
     PLACE_REGION, /* at `at` of the region */
+    PLACE_HOST,   /* the same of the host's, beside a device's */
     PLACE_FILE,   /* where its tensor is mapped */
     PLACE_SHARED  /* it is the data of the row that it is tied to: embedding and lm_head */
 };
 
+#define DEST_OWN DEST_COUNT /* load_row.own says which */
+
 struct load_row {
     enum load_dest dest;
-    struct arch_place of; /* its layer and expert, where it is of one */
+    const struct arch_own *own; /* a plugin's tensor; NULL: none */
+    struct arch_place of;       /* its layer and expert, where it is of one */
     enum load_kind kind;
     enum load_place place;
     uint32_t i_source, n_source; /* load_plan_sources */
@@ -56,6 +60,7 @@ struct load_plan {
     struct weight_source *sources; /* of all rows */
     size_t n_source, source_cap;
     size_t n_bytes;      /* of the region */
+    size_t n_host_bytes; /* of that of PLACE_HOST */
     uint64_t n_param;    /* numbers of the checkpoint */
     uint32_t n_in_max;   /* longest row of a source */
     struct tensor table; /* a dummy embedding, of which a tied lm_head is made */
@@ -71,11 +76,13 @@ void load_plan_free(struct load_plan *p);
 const struct weight_source *load_plan_sources(const struct load_plan *p, const struct load_row *r);
 /* The region is at `base`: sets data and order of every row. */
 void load_plan_place(struct load_plan *p, unsigned char *base);
+/* The same of rows of PLACE_HOST. */
+void load_plan_place_host(struct load_plan *p, unsigned char *base);
 /* Does all of both lie in the same way, so that one can be packed over the other? */
 bool load_plan_same_layout(const struct load_plan *a, const struct load_plan *b);
 
 /* ---- rows in words (load_plan_print.c) ---- */
-#define LOAD_NAME_MAX 64u
+#define LOAD_NAME_MAX 96u
 /* "layers.3.experts.7.gate_up" */
 void load_row_name(char out[LOAD_NAME_MAX], const struct load_row *r);
 #define LOAD_FORM_MAX 128u

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "engine/model/load/load_plan.h"
+#include "engine/plugin.h"
 
 #define GROUPS_MAX 64u /* of rows that are summed up together; rows of more are not */
 #define MIB        1048576.0
@@ -24,12 +25,20 @@ static const char *const kinds[] = {
 
 static const char *const places[] = {
     [PLACE_REGION] = "region",
+    [PLACE_HOST] = "host",
     [PLACE_FILE] = "file",
     [PLACE_SHARED] = "shared",
 };
 
 void load_row_name(char out[LOAD_NAME_MAX], const struct load_row *r)
 {
+    if (r->own) {
+        if (r->own->of_layer)
+            snprintf(out, LOAD_NAME_MAX, "layers.%u.%s", r->of.layer, r->own->tensor->id);
+        else
+            snprintf(out, LOAD_NAME_MAX, "%s", r->own->tensor->id);
+        return;
+    }
     const char *name = dests[r->dest].name;
     switch (dests[r->dest].of) {
     case OF_MODEL:

@@ -5,6 +5,7 @@
  * changes the key. */
 #include "engine/model/load/packed_cache_key.h"
 #include "engine/model/load/fill.h"
+#include "engine/model/plugin/plugin_internal.h"
 
 #define PROBE_OUT 80u  /* a whole panel and a part of one; whole interleaved parts */
 #define PROBE_IN  256u /* two groups of 128 */
@@ -71,6 +72,8 @@ static void add_source(struct buf *key, const struct weight_source *s)
                dtype_name(s->dtype));
     if (s->slice.block)
         buf_printf(key, " rows %u, %u of each %u", s->slice.first, s->slice.block, s->slice.stride);
+    if (s->slice.pairs)
+        buf_printf(key, " pairs of %u", s->slice.pairs);
     if (q->q)
         buf_printf(key, " %s %u bits, groups %u, blocks %u, zeros %d + %u, order %d",
                    quant_method_name(q->method), q->bits, q->group, q->row_block, q->zeros != NULL,
@@ -98,7 +101,8 @@ FALLIBLE packed_cache_key(struct buf *out, const struct load_plan *p, const stru
 {
     size_t first[32], n = 0; /* rows with a form of their own; a form beyond is probed again */
     enum q_code rc = Q_OK;
-    buf_printf(out, "%s, %zu bytes\n", p->arch->name, p->n_bytes);
+    buf_printf(out, "%s%s%s, %zu bytes\n", p->arch->name, p->arch->plugin ? " of " : "",
+               plugin_arch_text(p->arch->plugin), p->n_bytes);
     for (size_t i = 0; i < p->n_row && !rc; i++) {
         const struct load_row *r = &p->rows[i];
         add_row(out, p, r);

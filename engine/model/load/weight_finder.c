@@ -4,8 +4,10 @@
 #include <string.h>
 #include "common/log.h"
 #include "engine/model/load/weight_quant.h"
+#include "engine/plugin.h"
 
-#define PATH_SHOWN 70 /* bytes of a path's end that a message has room for */
+#define OWN_SEED   0x40000000u /* of a plugin's tensors: beyond those of families */
+#define PATH_SHOWN 70          /* bytes of a path's end that a message has room for */
 
 static const char *tail(const char *path)
 {
@@ -29,23 +31,29 @@ static void shape_text(char *out, size_t size, const struct tensor *t)
         snprintf(out + n, size - n, "]");
 }
 
-static enum q_code check_shape(const struct tensor *t, const struct arch_tensor *row,
-                               const uint32_t want[2], struct q_err *e)
+struct wanted { /* of a tensor */
+    const struct arch_tensor *spec;
+    uint32_t n[2];       /* rows, columns; of a vector 1 column */
+    const char *text[2]; /* where these come from */
+    bool is_vector, may_be_absent;
+    uint32_t seed; /* of dummy numbers */
+};
+
+static enum q_code check_shape(const struct tensor *t, const struct wanted *w, struct q_err *e)
 {
     char found[64];
-    uint32_t n_dim = row->dims[1] == D_NONE ? 1 : 2;
+    uint32_t n_dim = w->is_vector ? 1 : 2;
     bool same = t->n_dim == n_dim;
     for (uint32_t i = 0; same && i < n_dim; i++)
-        same = t->shape[i] == want[i];
+        same = t->shape[i] == w->n[i];
     if (same)
         return Q_OK;
     shape_text(found, sizeof found, t);
     if (n_dim == 1)
         return q_fail(e, Q_MISMATCH, "%s: tensor %s has shape %s, expected [%u] (%s)",
-                      tail(t->file), t->name, found, want[0], arch_dim_text(row->dims[0]));
+                      tail(t->file), t->name, found, w->n[0], w->text[0]);
     return q_fail(e, Q_MISMATCH, "%s: tensor %s has shape %s, expected [%u, %u] (%s, %s)",
-                  tail(t->file), t->name, found, want[0], want[1], arch_dim_text(row->dims[0]),
-                  arch_dim_text(row->dims[1]));
+                  tail(t->file), t->name, found, w->n[0], w->n[1], w->text[0], w->text[1]);
 }
 
 /* A tied model may be stored with its one table under the name of the other. */
@@ -66,42 +74,112 @@ static uint32_t seed_of(const struct arch_tensor *row, struct arch_place at)
     return (expert * (CONFIG_LAYERS_MAX + 1) + at.layer + 1) * W_COUNT + row->slot;
 }
 
-static enum q_code find_one(struct weight_source *s, const struct weight_finder *f,
-                            const struct arch_tensor *row, struct arch_place at, struct q_err *e)
+static bool is_fused(enum arch_slot slot)
+{
+    return slot == W_QKV || slot == W_QKV_HEADS || slot == W_QKV_BIAS || slot == W_QKV_HEADS_BIAS ||
+           slot == W_GATE_UP;
+}
+
+/* Its rows are stored as pairs of a head's (tensor.head_rows). */
+static enum q_code put_apart(struct weight_source *s, struct q_err *e)
+{
+    const struct tensor *t = s->tensor;
+    if (!t->head_rows)
+        return Q_OK;
+    if (is_fused(s->spec->slot))
+        return q_fail(e, Q_UNSUPPORTED,
+                      "%s: tensor %s holds several matrices; rows of heads in pairs are supported "
+                      "of a matrix each",
+                      tail(t->file), t->name);
+    if (s->rows % t->head_rows || t->head_rows % 2)
+        return q_fail(e, Q_MISMATCH, "%s: tensor %s has %u rows, which are no heads of %u",
+                      tail(t->file), t->name, s->rows, t->head_rows);
+    s->slice.pairs = t->head_rows;
+    return Q_OK;
+}
+
+static enum q_code fail_missing(const struct weight_finder *f, const struct weight_source *s,
+                                const char *name, struct q_err *e)
+{
+    const char *file = tensor_count(f->files) ? tensor_at(f->files, 0)->file : "?";
+    return q_fail(e, Q_NOT_FOUND, "%s: tensor %s is missing, expected shape [%u, %u]%s", tail(file),
+                  name, s->rows, s->cols,
+                  f->is_mapped ? "; the plugin's maps give this name to no tensor" : "");
+}
+
+static enum q_code find_tensor(struct weight_source *s, const struct weight_finder *f,
+                               const struct wanted *w, struct arch_place at, struct q_err *e)
 {
     char name[ARCH_NAME_MAX];
-    uint32_t want[2] = {arch_dim_size(f->config, row->dims[0]),
-                        arch_dim_size(f->config, row->dims[1])};
+    const struct arch_tensor *row = w->spec;
     *s = (struct weight_source){
         .present = true,
         .spec = row,
         .place = at,
         .dtype = f->dummy_dtype,
-        .rows = want[0],
-        .cols = row->dims[1] == D_NONE ? 1 : want[1],
-        .seed = seed_of(row, at),
+        .rows = w->n[0],
+        .cols = w->n[1],
+        .seed = w->seed,
     };
     s->stored_rows = s->rows;
     if (!f->files)
         return Q_OK;
     arch_tensor_name(name, row->name, at);
     enum q_code rc = row->slot == W_EMBED ? Q_OK : weight_quant_find(s, f, name, e);
+    if (!rc && s->quant.q && s->quant.q->head_rows)
+        rc = q_fail(e, Q_UNSUPPORTED,
+                    "%s: tensor %s: rows of heads in pairs are not supported of quantized weights",
+                    tail(s->quant.q->file), name);
     if (rc || s->quant.q)
         return rc;
     const struct tensor *t = tensor_find(f->files, name);
     if (!t)
         t = find_tied(f, row);
-    if (!t) {
-        const char *file = tensor_count(f->files) ? tensor_at(f->files, 0)->file : "?";
-        return q_fail(e, Q_NOT_FOUND, "%s: tensor %s is missing, expected shape [%u, %u]",
-                      tail(file), name, s->rows, s->cols);
+    if (!t && w->may_be_absent) {
+        s->present = false;
+        return Q_OK;
     }
+    if (!t)
+        return fail_missing(f, s, name, e);
     if (!is_loadable(t->dtype))
         return q_fail(e, Q_MISMATCH, "%s: tensor %s has dtype %s, expected F32, F16 or BF16",
                       tail(t->file), name, dtype_name(t->dtype));
     s->tensor = t;
     s->dtype = t->dtype;
-    return check_shape(t, row, want, e);
+    rc = check_shape(t, w, e);
+    return rc ? rc : put_apart(s, e);
+}
+
+static enum q_code find_one(struct weight_source *s, const struct weight_finder *f,
+                            const struct arch_tensor *row, struct arch_place at, struct q_err *e)
+{
+    const bool is_vector = row->dims[1] == D_NONE;
+    const struct wanted w = {
+        .spec = row,
+        .n = {arch_dim_size(f->config, row->dims[0]),
+              is_vector ? 1 : arch_dim_size(f->config, row->dims[1])},
+        .text = {arch_dim_text(row->dims[0]), arch_dim_text(row->dims[1])},
+        .is_vector = is_vector,
+        .seed = seed_of(row, at),
+    };
+    return find_tensor(s, f, &w, at, e);
+}
+
+FALLIBLE weight_finder_find_own(struct weight_source *s, const struct weight_finder *f,
+                                const struct arch_own *own, uint32_t layer, struct q_err *e)
+{
+    const uint32_t i = (uint32_t)(own - f->arch->own);
+    const struct config_own *size = &f->config->own[i];
+    const struct quire_tensor *t = own->tensor;
+    const struct wanted w = {
+        .spec = &own->spec,
+        .n = {size->rows, size->cols ? size->cols : 1},
+        .text = {t->rows, t->cols},
+        .is_vector = !size->cols,
+        .may_be_absent = t->flags & QUIRE_TENSOR_OPTIONAL,
+        .seed = OWN_SEED + (i * (CONFIG_LAYERS_MAX + 1)) + layer,
+    };
+    return find_tensor(s, f, &w, (struct arch_place){.layer = layer}, e);
 }
 
 /* Where the slots begin of which there are as many: once, once a layer, once an expert. */
@@ -221,17 +299,36 @@ static bool pattern_gives(const char *pattern, const char *name, struct arch_pla
     return is_part(pattern, name);
 }
 
+uint32_t weight_finder_rows(const struct arch *a, const struct model_config *c, const char *name)
+{
+    const struct arch_place end = {c->n_layer, c->moe.n_expert};
+    for (uint32_t i = 0; i < a->n_own; i++)
+        if (pattern_gives(a->own[i].spec.name, name, end))
+            return c->own[i].rows;
+    for (size_t i = 0; i < a->n_tensor; i++)
+        if (pattern_gives(a->tensors[i].name, name, end))
+            return arch_dim_size(c, a->tensors[i].dims[0]);
+    return 0;
+}
+
+static bool is_known(const struct weight_finder *f, const char *name)
+{
+    const struct arch_place end = {f->config->n_layer, f->config->moe.n_expert};
+    bool known = false;
+    for (size_t k = 0; k < f->arch->n_tensor && !known; k++)
+        known = pattern_gives(f->arch->tensors[k].name, name, end);
+    for (uint32_t k = 0; k < f->arch->n_own && !known; k++)
+        known = pattern_gives(f->arch->own[k].spec.name, name, end);
+    return known;
+}
+
 void weight_finder_warn_extra(const struct weight_finder *f)
 {
     uint32_t n_extra = 0;
     const struct tensor *first = NULL;
-    const struct arch_place end = {f->config->n_layer, f->config->moe.n_expert};
     for (uint32_t i = 0; i < tensor_count(f->files); i++) {
         const struct tensor *t = tensor_at(f->files, i);
-        bool known = false;
-        for (size_t k = 0; k < f->arch->n_tensor && !known; k++)
-            known = pattern_gives(f->arch->tensors[k].name, t->name, end);
-        if (!known && n_extra++ == 0)
+        if (!is_known(f, t->name) && n_extra++ == 0)
             first = t;
     }
     if (n_extra)

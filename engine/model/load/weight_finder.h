@@ -16,6 +16,12 @@ FALLIBLE weight_finder_find(struct weight_source *sources, const struct weight_f
 /* The same of one expert of a layer that has experts. */
 FALLIBLE weight_finder_find_expert(struct weight_source *sources, const struct weight_finder *f,
                                    struct arch_place at, struct q_err *e);
+/* A plugin's tensor, of a layer where it is of one. `present` is false: it may be left out, and
+ * is. */
+FALLIBLE weight_finder_find_own(struct weight_source *s, const struct weight_finder *f,
+                                const struct arch_own *own, uint32_t layer, struct q_err *e);
+/* Rows that the table or the plugin's tensors say of a name; 0: they do not know it. */
+uint32_t weight_finder_rows(const struct arch *a, const struct model_config *c, const char *name);
 /* Log one warning when the files hold tensors that the family's table does not know. */
 void weight_finder_warn_extra(const struct weight_finder *f);
 

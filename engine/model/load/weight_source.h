@@ -22,6 +22,9 @@ struct quant_tensors { /* a matrix stored as integers; layouts: weight_quant.h *
  * row first + r / block * stride + r % block of the tensor. */
 struct weight_slice {
     uint32_t first, block, stride; /* block 0: the source is the whole tensor */
+    /* Above 0, of a whole tensor: of each head of so many rows, pairs (2j, 2j + 1) are stored that
+     * stand for the halves' (j, j + pairs / 2). */
+    uint32_t pairs;
 };
 
 struct weight_source { /* where one slot's numbers come from */
@@ -43,18 +46,25 @@ struct weight_finder {
     const struct model_config *config;
     const struct tensor_set *files; /* NULL: dummy */
     enum dtype dummy_dtype;
+    bool is_mapped; /* names are those that a plugin's maps give */
 };
 
 /* The tensor's row that is row r. */
 static inline uint32_t weight_source_row(const struct weight_source *s, uint32_t r)
 {
     const struct weight_slice *v = &s->slice;
+    if (v->pairs) {
+        const uint32_t in_head = r % v->pairs, half = v->pairs / 2;
+        return r - in_head + in_head % half * 2 + in_head / half;
+    }
     return v->block ? v->first + r / v->block * v->stride + r % v->block : r;
 }
 
 /* Rows from r on, r among them, that are neighbours in the tensor. */
 static inline uint32_t weight_source_run(const struct weight_source *s, uint32_t r)
 {
+    if (s->slice.pairs)
+        return 1;
     return s->slice.block ? s->slice.block - r % s->slice.block : s->rows - r;
 }
 

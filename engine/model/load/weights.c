@@ -12,6 +12,7 @@
 #include "engine/model/load/packed_cache.h"
 #include "engine/model/load/packed_cache_key.h"
 #include "engine/model/load/weight_finder.h"
+#include "engine/model/plugin/maps.h"
 
 struct loader {
     struct weights *w; /* files, plan and arrays from the listing on */
@@ -23,11 +24,12 @@ struct loader {
 
 /* ---- list ---- */
 
-static enum q_code open_files(struct loader *l, struct q_err *e)
+static enum q_code open_files(struct loader *l, const struct arch *arch, struct q_err *e)
 {
     if (l->options->format == LOAD_DUMMY)
         return Q_OK;
-    return tensor_set_open(&l->w->files, l->options->dir, e);
+    const enum q_code rc = tensor_set_open(&l->w->files, l->options->dir, e);
+    return rc ? rc : plugin_map_names(l->w->files, arch, l->config, e);
 }
 
 static struct weight_finder finder_of(const struct loader *l, const struct arch *arch)
@@ -37,7 +39,22 @@ static struct weight_finder finder_of(const struct loader *l, const struct arch 
         .config = l->config,
         .files = l->w->files,
         .dummy_dtype = l->options->dtype,
+        .is_mapped = plugin_has_maps(arch),
     };
+}
+
+/* Places of a plugin's tensors. */
+static enum q_code make_own(struct weights *w, const struct arch *arch, uint32_t n_layer,
+                            struct q_err *e)
+{
+    uint32_t n = 0;
+    w->own_at = q_calloc((size_t)arch->n_own + 1, sizeof *w->own_at);
+    for (uint32_t i = 0; i < arch->n_own && w->own_at; i++) {
+        w->own_at[i] = n;
+        n += arch->own[i].of_layer ? n_layer : 1;
+    }
+    w->own = q_calloc((size_t)n + 1, sizeof *w->own);
+    return w->own && w->own_at ? Q_OK : q_fail(e, Q_NO_MEMORY, "out of memory for %u tensors", n);
 }
 
 /* l->w is safe to release afterwards, whatever comes. */
@@ -51,7 +68,7 @@ static enum q_code list(struct loader *l, const struct arch *arch, struct q_err 
     w->experts = q_calloc((size_t)c->n_layer * c->moe.n_expert + 1, sizeof *w->experts);
     if (!w->layers || !w->experts)
         return q_fail(e, Q_NO_MEMORY, "out of memory for %u layers", c->n_layer);
-    if ((rc = open_files(l, e)))
+    if ((rc = make_own(w, arch, c->n_layer, e)) || (rc = open_files(l, arch, e)))
         return rc;
     const struct weight_finder f = finder_of(l, arch);
     if ((rc = load_plan_new(&w->plan, &f, l->options, e)))
@@ -138,7 +155,10 @@ static FALLIBLE find_packed(struct loader *l, struct q_err *e)
 /* The region: found packed, or empty. */
 static enum q_code get_region(struct loader *l, struct q_err *e)
 {
-    const enum q_code rc = wants_cache(l->options) ? find_packed(l, e) : Q_OK;
+    struct weights *w = l->w;
+    enum q_code rc = wants_cache(l->options) ? find_packed(l, e) : Q_OK;
+    if (!rc && w->plan->n_host_bytes)
+        rc = region_init(&w->host, w->plan->n_host_bytes, "weights of items", e);
     return rc || l->filler.way == FILL_FOUND ? rc : make_region(l, "weights", e);
 }
 
@@ -160,6 +180,11 @@ static void bind_row(struct weights *w, const struct load_row *r)
 {
     struct layer_weights *layer = &w->layers[r->of.layer];
     void *owner = w;
+    if (r->own) {
+        const size_t i = (size_t)(r->own - w->plan->arch->own);
+        w->own[w->own_at[i] + (r->own->of_layer ? r->of.layer : 0)] = r->form;
+        return;
+    }
     if (members[r->dest].of == OF_LAYER)
         owner = layer;
     if (members[r->dest].of == OF_EXPERT) {
@@ -183,9 +208,12 @@ static enum q_code fill(struct loader *l, struct q_err *e)
 {
     struct weights *w = l->w;
     load_plan_place(w->plan, w->memory.data);
+    load_plan_place_host(w->plan, w->host.data);
     for (size_t i = 0; i < w->plan->n_row; i++)
         bind_row(w, &w->plan->rows[i]);
-    const enum q_code rc = fill_run(&l->filler, w->plan, e);
+    enum q_code rc = w->plan->n_host_bytes ? fill_run_host(w->plan, l->options, e) : Q_OK;
+    if (!rc)
+        rc = fill_run(&l->filler, w->plan, e);
     if (w->files)
         tensor_set_drop_pages(w->files);
     return rc;
@@ -247,7 +275,9 @@ enum q_code weights_reload(struct weights *w, const struct arch *arch, const str
     report(&l);
     packed_cache_writer_end(w->writer, true);
     w->writer = NULL;
-    if ((rc = take_region(&l, w, e)))
+    if ((fresh.plan->n_host_bytes &&
+         (rc = region_init(&fresh.host, fresh.plan->n_host_bytes, "weights of items", e))) ||
+        (rc = take_region(&l, w, e)))
         goto out;
     rc = fill(&l, e);
     Q_ASSERT(rc == Q_OK || o->device); /* everything was found and checked by the listing */
@@ -287,6 +317,9 @@ void weights_release(struct weights *w)
     packed_cache_writer_end(w->writer, false);
     q_free(w->layers);
     q_free(w->experts);
+    q_free(w->own);
+    q_free(w->own_at);
+    region_release(&w->host);
     region_release(&w->memory);
     load_plan_free(w->plan);
     tensor_set_free(w->files);

@@ -52,8 +52,11 @@ struct weights {
     struct layer_weights *layers; /* [n_layer] */
     uint32_t n_layer, n_expert;
     struct expert_weights *experts; /* [n_layer, n_expert]; unused where a layer has none */
+    struct packed *own;             /* of a plugin's tensors; data NULL: it is not there */
+    uint32_t *own_at;               /* [arch.n_own] where those of a tensor begin in `own` */
     uint64_t n_param;
     struct load_plan *plan;
+    struct region host; /* of a model on a device: what only items use */
     struct region memory;
     struct packed_cache_writer *writer; /* while the memory is being written to the packed cache */
     struct tensor_set *files;           /* NULL for dummy weights */

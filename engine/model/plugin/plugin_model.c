@@ -5,6 +5,8 @@
 #include "common/hub/hub_json.h"
 #include "common/log.h"
 #include "common/mem.h"
+#include "engine/model/plugin/host_program.h"
+#include "engine/model/plugin/host_rows.h"
 
 /* ---- calls ---- */
 
@@ -21,6 +23,11 @@ void plugin_end(void)
 {
     model_now = NULL;
     work_now = NULL;
+}
+
+const struct quire_model *plugin_model_now(void)
+{
+    return model_now;
 }
 
 const struct plugin_work *plugin_work_now(void)
@@ -85,6 +92,15 @@ const struct quire_host plugin_host = {
     .config_number = config_number,
     .config_text = config_text,
     .log = log_text,
+    .linear = host_linear,
+    .layer_norm = host_layer_norm,
+    .rms_norm = host_rms_norm,
+    .activate = host_activate,
+    .attend = host_attend,
+    .tensor = host_tensor,
+    .insert_after = host_insert_after,
+    .remove = host_remove,
+    .program_model = host_program_model,
     .n_layer = n_layer,
     .scratch = scratch,
 };

@@ -37,7 +37,8 @@ struct plugin_work { /* of a call: what host->scratch gives, and the engine's ow
 };
 void plugin_begin(const struct quire_model *m, const struct plugin_work *work);
 void plugin_end(void);
-const struct plugin_work *plugin_work_now(void); /* NULL: none */
+const struct plugin_work *plugin_work_now(void);  /* NULL: none */
+const struct quire_model *plugin_model_now(void); /* NULL: in no callback */
 
 /* The message of a callback that failed, or that it gave none. Errors: `code`. */
 FALLIBLE plugin_failed(const struct quire_model *m, const char *callback,

@@ -54,6 +54,62 @@ static enum q_code check_free(const char *name, struct q_err *e)
                : Q_OK;
 }
 
+/* What operations call a weight of a family. */
+static bool is_weight_of_families(const char *id)
+{
+    for (uint32_t w = PROGRAM_W_NONE; w < PROGRAM_WEIGHTS; w++)
+        if (strcmp(program_weight_info((enum program_weight)w)->name, id) == 0)
+            return true;
+    return false;
+}
+
+static enum q_code make_tensor(struct arch_own *own, const struct quire_tensor *t, uint32_t i,
+                               struct q_err *e)
+{
+    static const enum program_weight_kind kinds[] = {
+        [QUIRE_VECTOR] = PROGRAM_VECTOR,
+        [QUIRE_TABLE] = PROGRAM_TABLE,
+        [QUIRE_MATRIX] = PROGRAM_MATRIX,
+    };
+    *own = (struct arch_own){
+        .tensor = t,
+        .spec = {.name = t->name, .slot = W_IGNORE, .when = WHEN_ALWAYS},
+        .of_layer = strstr(t->name, "%u") != NULL,
+    };
+    if (is_weight_of_families(t->id))
+        return q_fail(e, Q_INVALID,
+                      "tensor %s: its id is that of a weight which families have; choose another",
+                      t->id);
+    const struct program_weight_info info = {
+        .name = t->id,
+        .scope = own->of_layer ? PROGRAM_OF_LAYER : PROGRAM_OF_MODEL,
+        .kind = kinds[t->kind],
+        .i_own = i,
+    };
+    own->weight = program_weight_add(&info);
+    return own->weight == PROGRAM_W_NONE
+               ? q_fail(e, Q_TOO_LARGE, "plugins have too many tensors, at %s", t->id)
+               : Q_OK;
+}
+
+static enum q_code make_tensors(struct plugin_arch *a, struct q_err *e)
+{
+    struct arch_own *own = q_calloc((size_t)a->a.n_tensor + 1, sizeof *own);
+    enum q_code rc = own ? Q_OK : q_fail(e, Q_NO_MEMORY, "out of memory");
+    a->arch.own = own;
+    a->arch.n_own = a->a.n_tensor;
+    for (uint32_t i = 0; i < a->a.n_tensor && !rc; i++)
+        rc = make_tensor(&own[i], &a->a.tensors[i], i, e);
+    return rc;
+}
+
+static void free_architecture(struct plugin_arch *a)
+{
+    if (a)
+        q_free((void *)(uintptr_t)a->arch.own);
+    q_free(a);
+}
+
 /* The base's table and layers, with what the plugin says otherwise. */
 static enum q_code make_family(struct plugin_arch *a, struct q_err *e)
 {
@@ -63,6 +119,8 @@ static enum q_code make_family(struct plugin_arch *a, struct q_err *e)
         return rc;
     a->arch = *base;
     a->arch.name = a->a.name;
+    a->arch.plugin = a;
+    a->arch.takes_items = a->a.n_modality > 0;
     return plugin_settings(&a->arch.layer, a->a.layer, a->a.n_layer, e);
 }
 
@@ -98,8 +156,8 @@ static enum q_code make_architecture(struct plugin_arch **out, const struct plug
     a->plugin = p;
     if ((rc = plugin_take(&a->a, sizeof a->a, p->p.architectures[i], what, e)) ||
         (rc = plugin_check_architecture(&a->a, e)) || (rc = check_free(a->a.name, e)) ||
-        (rc = make_family(a, e)) || (rc = make_modalities(a, e))) {
-        q_free(a);
+        (rc = make_family(a, e)) || (rc = make_tensors(a, e)) || (rc = make_modalities(a, e))) {
+        free_architecture(a);
         return rc;
     }
     a->added = (struct archs_added){
@@ -166,7 +224,7 @@ static enum q_code take_plugin(struct plugin *p, struct q_err *e)
                             all[i]->a.name, k);
     for (uint32_t i = 0; i < n; i++) {
         if (rc) {
-            q_free(all[i]);
+            free_architecture(all[i]);
             continue;
         }
         archs_add(&all[i]->added);

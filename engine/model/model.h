@@ -99,6 +99,7 @@ const struct model_shape *model_shape(const struct model *m);
 /* Say in the log in what pages the weights are. Takes milliseconds. */
 void model_log_pages(const struct model *m);
 const struct model_config *model_config(const struct model *m);
+bool model_takes_items(const struct model *m); /* batch.item_rows may have some */
 
 struct kv_cache { /* the pool, one K and one V array per layer, layout in kernels/ops/ops.h */
     void *k[CONFIG_LAYERS_MAX], *v[CONFIG_LAYERS_MAX];

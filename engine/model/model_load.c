@@ -588,3 +588,8 @@ const struct model_config *model_config(const struct model *m)
 {
     return &m->config;
 }
+
+bool model_takes_items(const struct model *m)
+{
+    return m->arch->takes_items;
+}

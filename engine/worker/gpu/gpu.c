@@ -150,6 +150,24 @@ void gpu_describe(const struct gpu *g, char *out, size_t n)
 
 /* ---- memory of steps ---- */
 
+static FALLIBLE make_items(struct gpu *g, struct gpu_model *l, struct q_err *e)
+{
+    const struct device_table *t = g->link.t;
+    const size_t n = (size_t)l->limits.n_row_max * l->limits.hidden_size * sizeof *l->items;
+    enum q_code rc;
+    void *p;
+    for (uint32_t i = 0; i < GPU_STEPS; i++) {
+        if ((rc = t->host_alloc(g->link.d, &p, n, "rows of items", e)))
+            return rc;
+        memset(p, 0, n);
+        l->host_items[i] = p;
+    }
+    if ((rc = t->alloc(g->link.d, &p, n, "rows of items", e)))
+        return rc;
+    l->items = p;
+    return Q_OK;
+}
+
 /* Allocate the memory of a model's steps. max_logit: rows of logits. */
 static FALLIBLE make_model(struct gpu *g, struct gpu_model *l, const struct model *m,
                            const struct device_limits *limits, struct q_err *e)
@@ -181,6 +199,8 @@ static FALLIBLE make_model(struct gpu *g, struct gpu_model *l, const struct mode
     if ((rc = t->alloc(g->link.d, &p, d->n_row_max * sizeof *l->ids, "a step's tokens", e)))
         return rc;
     l->ids = p;
+    if (model_takes_items(m) && (rc = make_items(g, l, e)))
+        return rc;
     const size_t logits = (size_t)d->n_logit_max * d->vocab_size * sizeof *l->logits;
     rc = t->alloc(g->link.d, &p, logits, "logits", e);
     l->logits = rc ? NULL : p;
@@ -198,8 +218,11 @@ static void release_model(struct gpu *g, struct gpu_model *l)
     t->release(g->link.d, l->device);
     t->release(g->link.d, l->ids);
     t->release(g->link.d, l->logits);
-    for (uint32_t i = 0; i < GPU_STEPS; i++)
+    t->release(g->link.d, l->items);
+    for (uint32_t i = 0; i < GPU_STEPS; i++) {
         t->host_free(g->link.d, l->host[i]);
+        t->host_free(g->link.d, l->host_items[i]);
+    }
 }
 
 /* A step of as many rows, sequences and logits as there can be, over a pool of a few blocks that
@@ -216,6 +239,8 @@ static void fill_largest(struct gpu *g, const struct gpu_model *l, const struct 
     for (uint32_t i = 0; i < b->n_token; i++) {
         from[i] = (uint32_t)g->histories;
         positions[i] = i % each;
+        if (model_takes_items(l->model)) /* all of them are, of one */
+            ((uint32_t *)(void *)(host + at->item_ids))[i] = 0;
         places[i] = i < each ? i : KERN_NO_SLOT;
     }
     for (uint32_t i = 0; i < b->n_logit; i++)
@@ -253,6 +278,7 @@ static FALLIBLE run_largest(struct gpu *g, const struct gpu_model *l, struct q_e
         first[i] = i;
     t->copy(g->link.s, g->words, first, n_block * sizeof *first);
     fill_largest(g, l, &at, &b, each);
+    g->n_item = model_takes_items(l->model);
     gpu_send(g, l, &at, &b);
     gpu_forward(g, l, &at, &b, &few);
     if (!(rc = t->sync(g->link.s, e)))

@@ -14,6 +14,7 @@
 struct gpu_layout { /* bytes from the start of a step's arrays; each 256-byte aligned */
     size_t from;    /* position of each row's token in the histories */
     size_t positions, slot_mapping, seqs, rows;
+    size_t item_ids;     /* of models that take items: executor_device.h */
     size_t rope_cos_sin; /* (cos, sin) of each row, for models with dynamic rope */
     size_t plan;
 };
@@ -64,6 +65,8 @@ struct gpu_model { /* a model on the device, and the memory of its steps */
     unsigned char *host[GPU_STEPS], *device; /* a step's arrays */
     size_t plan_bytes;
     uint32_t *ids; /* [rows] of the device: their tokens */
+    /* [rows][hidden_size], of models that take items: rows of items, in host memory and there */
+    float *host_items[GPU_STEPS], *items;
     float *logits; /* [n_logit_max][vocab_size] */
 };
 
@@ -87,6 +90,7 @@ struct gpu {
     struct gpu_updates updates;
     struct gpu_sampling sampling;
     float *host_logits;                       /* [GPU_LOGITS][vocab_size] */
+    uint32_t n_item;                          /* rows of items in the step being sent */
     uint32_t i_buffer;                        /* of GPU_STEPS: whose host memory is written now */
     struct gpu_graph graphs[RING_GRAPHS_MAX]; /* [n_graph] ascending */
     uint32_t n_graph;

@@ -24,6 +24,7 @@ struct gpu_layout gpu_layout_of(const struct gpu_model *l, const struct batch *c
     to.slot_mapping = take_bytes(&at, rows);
     to.seqs = take_bytes(&at, counts->n_seq * sizeof(struct attention_seq));
     to.rows = take_bytes(&at, counts->n_logit * sizeof(uint32_t));
+    to.item_ids = take_bytes(&at, model_takes_items(l->model) ? rows : 0);
     to.rope_cos_sin = take_bytes(&at, counts->n_token * executor_device_cos_sin_bytes(l->model));
     to.plan = at;
     return to;
@@ -48,6 +49,8 @@ void gpu_pad(const struct gpu *g, const struct gpu_model *l, const struct gpu_la
         words(host, at->positions)[i] = 0;
         words(host, at->slot_mapping)[i] = KERN_NO_SLOT;
         words(host, at->rows)[i] = i;
+        if (model_takes_items(l->model))
+            words(host, at->item_ids)[i] = KERN_NO_ROW;
         seqs_at(host, at)[i] = (struct attention_seq){.blocks = g->words, .row = i};
     }
 }
@@ -60,6 +63,9 @@ void gpu_send(const struct gpu *g, const struct gpu_model *l, const struct gpu_l
     const size_t n_plan =
         t->plan(g->link.d, host + at->plan, &l->limits, seqs_at(host, at), counts->n_seq);
     Q_ASSERT(n_plan <= l->plan_bytes);
+    if (g->n_item)
+        t->copy(g->link.s, l->items, l->host_items[g->i_buffer],
+                (size_t)g->n_item * l->limits.hidden_size * sizeof(float));
     t->copy(g->link.s, l->device, host, at->plan + n_plan);
 }
 
@@ -84,6 +90,8 @@ void gpu_forward(const struct gpu *g, const struct gpu_model *l, const struct gp
         .batch = &b,
         .cos_sin = (const float *)(const void *)(l->device + at->rope_cos_sin),
         .plan = l->device + at->plan,
+        .item_ids = words(l->device, at->item_ids),
+        .items = l->items,
         .kv = kv,
         .logits = l->logits,
     };
@@ -110,6 +118,7 @@ static FALLIBLE record(struct gpu *g, struct gpu_graph *to, struct q_err *e)
     const struct batch b = padded(g, n);
     const struct gpu_layout at = gpu_layout_of(l, &b);
     enum q_code rc;
+    g->n_item = 0;
     gpu_pad(g, l, &at, 0, n);
     gpu_send(g, l, &at, &b);
     gpu_forward(g, l, &at, &b, &l->kv); /* the first call makes lazy choices of the library here */
@@ -154,6 +163,24 @@ static const struct gpu_graph *graph_for(const struct gpu *g, const struct batch
 
 /* ---- a step ---- */
 
+/* Rows of items, side by side, and which row of the batch each is. Returns how many there are. */
+static uint32_t fill_items(const struct gpu *g, const struct gpu_model *l,
+                           const struct gpu_layout *at, const struct batch *b)
+{
+    const size_t hidden = l->limits.hidden_size;
+    uint32_t *ids = words(l->host[g->i_buffer], at->item_ids), n = 0;
+    float *rows = l->host_items[g->i_buffer];
+    if (!model_takes_items(l->model))
+        return 0;
+    for (uint32_t i = 0; i < b->n_token; i++) {
+        const float *row = b->item_rows ? b->item_rows[i] : NULL;
+        ids[i] = row ? n : KERN_NO_ROW;
+        if (row)
+            memcpy(rows + n++ * hidden, row, hidden * sizeof *row);
+    }
+    return n;
+}
+
 /* slots: of the sequences of b. */
 static void fill_arrays(const struct gpu *g, const struct gpu_model *l, const struct gpu_layout *at,
                         const struct batch *b, const uint32_t *slots)
@@ -196,6 +223,7 @@ FALLIBLE gpu_launch(struct gpu *g, const struct slots *s, const struct step_view
     for (uint32_t j = 0; j < s->batch.n_seq; j++)
         g->seq_slots[j] = v->seqs[j].slot;
     fill_arrays(g, l, &at, &s->batch, g->seq_slots);
+    g->n_item = fill_items(g, l, &at, &s->batch);
     if (graph)
         gpu_pad(g, l, &at, s->batch.n_seq, b.n_seq);
     gpu_send(g, l, &at, &b);
@@ -339,6 +367,7 @@ FALLIBLE gpu_draft(struct gpu *g, const struct batch *b, const uint32_t *slots, 
     const bool there = g->sampling.device && b->n_logit;
     enum q_code rc;
     fill_arrays(g, l, &at, b, slots);
+    g->n_item = fill_items(g, l, &at, b);
     gpu_send(g, l, &at, b);
     wait_copies(g);
     gpu_forward(g, l, &at, b, &l->kv);

@@ -107,9 +107,9 @@ const float *host_tensor(const struct quire_model *m, const char *id, uint32_t l
 /* Bytes of one row as a product reads it: numbers, their scale, their sums. */
 static size_t row_bytes(uint32_t n_in)
 {
-    const size_t stride = round_up(n_in, KERN_QUANT_K);
+    const size_t stride = round_up(n_in, KERN_INT8_K);
     return stride + round_up(sizeof(struct quant_row), ALIGN) +
-           round_up(stride / KERN_QUANT_SUM * sizeof(int16_t), ALIGN);
+           round_up(stride / KERN_INT8_SUM * sizeof(int16_t), ALIGN);
 }
 
 /* What the kernels keep while they multiply. */
@@ -138,7 +138,7 @@ static bool is_rows(const struct quire_rows *r)
 static struct matmul_rows bytes_of(const struct kern_table *k, const struct packed *w,
                                    const struct quire_rows *in, uint32_t i, unsigned char *work)
 {
-    const size_t stride = round_up(w->n_in, KERN_QUANT_K);
+    const size_t stride = round_up(w->n_in, KERN_INT8_K);
     const struct matmul_rows to = {
         .x = work,
         .stride = stride,

@@ -229,6 +229,11 @@ static enum q_code find_family(struct model *m, const struct model_options *o, s
     if ((rc = model_config_load(&m->config, NULL, o->dir, e)) ||
         (rc = arch_find(&m->arch, m->config.architecture, e)) || !m->arch->plugin)
         return rc;
+    if (o->link && m->arch->plugin->a.forward)
+        return q_fail(e, Q_UNSUPPORTED,
+                      "%s: plugin %s computes the forward pass itself, which is not supported on a "
+                      "device; use --device cpu",
+                      m->arch->name, plugin_arch_text(m->arch->plugin));
     if ((rc = plugin_model_open(&m->plugin, o->dir, e)))
         return rc;
     m->plugin->model = m;
@@ -592,4 +597,9 @@ const struct model_config *model_config(const struct model *m)
 bool model_takes_items(const struct model *m)
 {
     return m->arch->takes_items;
+}
+
+bool model_has_own_forward(const struct model *m)
+{
+    return m->plugin && m->plugin->arch->a.forward && !m->link;
 }

@@ -35,6 +35,9 @@ struct model_family { /* borrowed; arch: while the model lives */
 FALLIBLE model_load_family(struct model **out, const struct model_family *f,
                            const struct model_options *o, struct q_err *e);
 
+/* Does the plugin compute the forward pass in place of the program? */
+bool model_has_own_forward(const struct model *m);
+
 /* (cos, sin) of a position depend on how long the sequence's prompt is. */
 static inline bool model_rope_varies(const struct model *m)
 {

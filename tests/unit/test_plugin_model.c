@@ -3,6 +3,7 @@
  * spellings of its checkpoint, and a family under other names with the bits of the built-in one. */
 #include "engine/model/modality.h"
 #include "engine/model/plugins.h"
+#include "folder.h"
 #include "golden.h"
 #include "plugins_near.h"
 
@@ -203,11 +204,283 @@ static void the_world_model_in_other_types(void **state)
         check_folder("model", &cases[i], 0);
 }
 
+/* ---- variations of Llama that compute what Llama computes ---- */
+
+struct checkpoint_out { /* a safetensors file of f32 */
+    struct buf header, data;
+};
+
+static void put(struct checkpoint_out *c, const char *name, const float *x, uint32_t rows,
+                uint32_t cols)
+{
+    const size_t from = c->data.len;
+    buf_add(&c->data, x, (size_t)rows * (cols ? cols : 1) * sizeof *x);
+    buf_printf(&c->header, "%s\"%s\": {\"dtype\": \"F32\", \"shape\": [%u", from ? ", " : "{", name,
+               rows);
+    if (cols)
+        buf_printf(&c->header, ", %u", cols);
+    buf_printf(&c->header, "], \"data_offsets\": [%zu, %zu]}", from, c->data.len);
+}
+
+static const float *tensor_of(const struct tensor_set *s, uint32_t *rows, uint32_t *cols,
+                              const char *name)
+{
+    const struct tensor *t = tensor_find(s, name);
+    assert_non_null(t);
+    *rows = (uint32_t)t->shape[0];
+    *cols = t->n_dim > 1 ? (uint32_t)t->shape[1] : 0;
+    return t->data;
+}
+
+static void put_as(struct checkpoint_out *c, const struct tensor_set *s, const char *from,
+                   const char *to)
+{
+    uint32_t rows, cols;
+    const float *x = tensor_of(s, &rows, &cols, from);
+    put(c, to, x, rows, cols);
+}
+
+static void put_stacked(struct checkpoint_out *c, const struct tensor_set *s,
+                        const char *const *from, uint32_t n, const char *to)
+{
+    struct buf all = BUF_INIT;
+    uint32_t rows, cols = 0, total = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const float *x = tensor_of(s, &rows, &cols, from[i]);
+        buf_add(&all, x, (size_t)rows * cols * sizeof *x);
+        total += rows;
+    }
+    put(c, to, (const float *)(const void *)all.data, total, cols);
+    buf_release(&all);
+}
+
+/* Rows of each head of 16 from halves to pairs, as Mistral's own checkpoints have them. */
+static void put_pairs(struct checkpoint_out *c, const struct tensor_set *s, const char *from,
+                      const char *to)
+{
+    static float y[64 * 64];
+    uint32_t rows, cols;
+    const float *x = tensor_of(s, &rows, &cols, from);
+    for (uint32_t r = 0; r < rows; r++) {
+        const uint32_t h = r / 16, w = r % 16, stored = h * 16 + w % 8 * 2 + w / 8;
+        memcpy(y + stored * cols, x + r * cols, cols * sizeof *x);
+    }
+    put(c, to, y, rows, cols);
+}
+
+static void write_variation(const struct folder *f)
+{
+    static const char *const qkv[] = {"model.layers.0.self_attn.q_proj.weight",
+                                      "model.layers.0.self_attn.k_proj.weight",
+                                      "model.layers.0.self_attn.v_proj.weight"};
+    static const char *const gate_up[] = {"model.layers.1.mlp.gate_proj.weight",
+                                          "model.layers.1.mlp.up_proj.weight"};
+    static const char *const names[][2] = {
+        {"model.embed_tokens.weight", "tok.weight"},
+        {"lm_head.weight", "head.weight"},
+        {"model.norm.weight", "model.norm.weight"},
+        {"model.layers.0.input_layernorm.weight", "blocks.0.input.norm"},
+        {"model.layers.1.input_layernorm.weight", "blocks.1.input.norm"},
+        {"model.layers.0.post_attention_layernorm.weight", "blocks.0.post_attention.norm"},
+        {"model.layers.1.post_attention_layernorm.weight", "blocks.1.post_attention.norm"},
+        {"model.layers.0.self_attn.o_proj.weight", "blocks.0.self_attn.o_proj.weight"},
+        {"model.layers.1.self_attn.o_proj.weight", "blocks.1.self_attn.o_proj.weight"},
+        {"model.layers.1.self_attn.v_proj.weight", "blocks.1.wv.weight"},
+        {"model.layers.0.mlp.gate_proj.weight", "blocks.0.mlp.gate_proj.weight"},
+        {"model.layers.0.mlp.up_proj.weight", "blocks.0.mlp.up_proj.weight"},
+        {"model.layers.0.mlp.down_proj.weight", "blocks.0.mlp.down_proj.weight"},
+        {"model.layers.1.mlp.down_proj.weight", "blocks.1.mlp.down_proj.weight"},
+        {"model.norm.weight", "buffers.left_over"},
+    };
+    struct checkpoint_out c = {BUF_INIT, BUF_INIT};
+    struct buf file = BUF_INIT;
+    struct tensor_set *s;
+    struct q_err e = Q_ERR_INIT;
+    assert_ok(tensor_set_open(&s, GOLDEN_DIR "/llama", &e), &e);
+    put_stacked(&c, s, qkv, 3, "blocks.0.qkv.weight");
+    put_stacked(&c, s, gate_up, 2, "blocks.1.gate_up.weight");
+    put_pairs(&c, s, "model.layers.1.self_attn.q_proj.weight", "blocks.1.wq.weight");
+    put_pairs(&c, s, "model.layers.1.self_attn.k_proj.weight", "blocks.1.wk.weight");
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        put_as(&c, s, names[i][0], names[i][1]);
+    buf_add_str(&c.header, "}");
+    while (c.header.len % 8)
+        buf_add_char(&c.header, ' ');
+    const uint64_t n = c.header.len;
+    buf_add(&file, &n, sizeof n);
+    buf_add(&file, c.header.data, c.header.len);
+    buf_add(&file, c.data.data, c.data.len);
+    folder_write(f, "consolidated.safetensors", file.data, file.len);
+    tensor_set_free(s);
+    buf_release(&c.header);
+    buf_release(&c.data);
+    buf_release(&file);
+}
+
+/* Llama's golden folder with another architecture and more keys. */
+static void write_like(const struct folder *f, const char *architecture, const char *more)
+{
+    char text[2000], path[PATH_MAX];
+    folder_init((struct folder *)(uintptr_t)f);
+    snprintf(text, sizeof text,
+             "{\"architectures\": [\"%s\"], \"model_type\": \"llama\", \"vocab_size\": 512, "
+             "\"hidden_size\": 64, \"intermediate_size\": 96, \"num_hidden_layers\": 2, "
+             "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"hidden_act\": \"silu\", "
+             "\"max_position_embeddings\": 256, \"rms_norm_eps\": 1e-05, \"rope_theta\": "
+             "1000000.0%s}",
+             architecture, more);
+    folder_text(f, "config.json", text);
+    assert_non_null(realpath(GOLDEN_DIR "/llama/model.safetensors", path));
+    folder_link(f, "model.safetensors", path);
+}
+
+#define LIKE_TOKENS 40u
+static float like_logits[2][LIKE_TOKENS * 512];
+
+static void run_like(const char *dir, const struct runner_options *like, uint32_t chunk, float *to)
+{
+    uint32_t ids[LIKE_TOKENS];
+    struct runner_options o = *like;
+    struct runner r;
+    struct q_err e = Q_ERR_INIT;
+    o.dir = dir;
+    for (uint32_t i = 0; i < LIKE_TOKENS; i++)
+        ids[i] = (17 * i + 3) % 500;
+    assert_ok(runner_open(&r, &o, &e), &e);
+    run_prompt(&r, ids, LIKE_TOKENS, chunk, to);
+    r.logits_step = 3; /* and asked for some at a time */
+    run_prompt(&r, ids, LIKE_TOKENS, LIKE_TOKENS, to);
+    runner_close(&r);
+}
+
+/* The same bits as the built-in family, in every type. */
+static void compare_like(const char *dir, const char *what)
+{
+    const struct runner_options cases[] = {
+        {.n_thread = 2, .caps = kern_caps_machine(), .dtype = DT_F32},
+        {.n_thread = 3, .caps = kern_caps_machine(), .dtype = DT_BF16},
+        {.n_thread = 1, .caps = 0, .dtype = DT_F32},
+        {.n_thread = 2, .caps = kern_caps_machine(), .quantization = QUANTIZE_INT8},
+        {.n_thread = 2, .caps = kern_caps_machine(), .quantization = QUANTIZE_INT4},
+        {.n_thread = 2,
+         .caps = kern_caps_machine(),
+         .dtype = DT_F32,
+         .kv_given = true,
+         .kv_dtype = DT_I8},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (uint32_t chunk = 5; chunk <= LIKE_TOKENS; chunk += 35) {
+            run_like(GOLDEN_DIR "/llama", &cases[i], chunk, like_logits[0]);
+            run_like(dir, &cases[i], chunk, like_logits[1]);
+            if (memcmp(like_logits[0], like_logits[1], sizeof like_logits[0]) != 0)
+                fail_msg("%s: case %zu, chunks of %u: other bits than the family's", what, i,
+                         chunk);
+        }
+}
+
+static void other_names_give_the_same_bits(void **state)
+{
+    (void)state;
+    struct folder f;
+    folder_init(&f);
+    folder_text(&f, "config.json",
+                "{\"architectures\": [\"VariationForCausalLM\"], \"vocab_size\": 512, \"dim\": 64, "
+                "\"sizes\": {\"n_layers\": 2}, \"heads\": {\"q\": 4, \"kv\": 2}, "
+                "\"ffn_blocks\": 3, \"frames\": 8, \"frame_len\": 32, \"eps\": 1e-5}");
+    open_plugin("variation.so");
+    write_variation(&f);
+    compare_like(f.path, "variation");
+    folder_release(&f);
+}
+
+static void own_operations_give_the_same_bits(void **state)
+{
+    (void)state;
+    struct folder f;
+    open_plugin("operation.so");
+    write_like(&f, "OperationForCausalLM", "");
+    compare_like(f.path, "operation");
+    folder_release(&f);
+}
+
+static void a_forward_pass_gives_the_same_bits(void **state)
+{
+    (void)state;
+    struct folder f;
+    open_plugin("override.so");
+    write_like(&f, "OverrideForCausalLM", "");
+    compare_like(f.path, "override");
+    folder_release(&f);
+}
+
+/* Its logits are no numbers then, which the sampler refuses. */
+static void a_forward_pass_may_fail(void **state)
+{
+    (void)state;
+    const struct runner_options o = {.n_thread = 2, .caps = kern_caps_machine(), .dtype = DT_F32};
+    struct folder f;
+    open_plugin("override.so");
+    write_like(&f, "OverrideForCausalLM", ", \"fails_at\": 3");
+    run_like(f.path, &o, LIKE_TOKENS, like_logits[0]);
+    for (size_t i = 0; i < sizeof like_logits[0] / sizeof *like_logits[0]; i++)
+        assert_true(isnan(like_logits[0][i]));
+    folder_release(&f);
+}
+
+static void mistakes_in_a_program_are_named(void **state)
+{
+    (void)state;
+    static const struct {
+        int number;
+        const char *part;
+    } cases[] = {
+        {0, "operation \"convolve\" is none that a plugin inserts: embed, positions, "},
+        {1, "its input \"nothing\" is a buffer that no operation before it has written"},
+        {2, "it reads a buffer that no operation has written"},
+        {3, "there is no tensor \"none such\""},
+        {4, "its weight is no matrix of the plugin"},
+        {5, "parameter \"factor\" is unknown; it takes scale"},
+        {6, "out is not its input"},
+        {7, "tensor attn_norm is of each layer, the operation of none"},
+        {8, "an operation: size is 8"},
+        {9, "out is NULL"},
+        {10, "tensor few is [5, 64], 256 positions need 256 rows"},
+        {11, "kv is no buffer to write"},
+        {100, "no operation \"convolve\" in layer 0; there are norm, matmul, rope, "},
+        {101, "layer 99 does not exist, there are 2"},
+        {102, "it reads a buffer that no operation has written"},
+        {103, "plugin operation 1.0: program failed and gave no reason"},
+        {104, "xxxxxxxx"},
+    };
+    char more[60];
+    open_plugin("operation.so");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct q_err e = Q_ERR_INIT;
+        struct folder f;
+        struct runner r;
+        const struct runner_options o = {.dir = f.path, .n_thread = 1, .dtype = DT_F32};
+        snprintf(more, sizeof more, ", \"mistake\": %d", cases[i].number);
+        write_like(&f, "MistakenForCausalLM", more);
+        const enum q_code rc = runner_open(&r, &o, &e);
+        assert_true(rc == Q_INVALID || rc == Q_UNSUPPORTED);
+        if (!strstr(e.message, cases[i].part) || !strstr(e.message, "operation 1.0"))
+            fail_msg("mistake %d: \"%s\", wanted \"%s\"", cases[i].number, e.message,
+                     cases[i].part);
+        runner_close(&r);
+        folder_release(&f);
+    }
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_world_models_goldens),
         cmocka_unit_test(the_world_model_in_other_types),
+        cmocka_unit_test(other_names_give_the_same_bits),
+        cmocka_unit_test(own_operations_give_the_same_bits),
+        cmocka_unit_test(a_forward_pass_gives_the_same_bits),
+        cmocka_unit_test(a_forward_pass_may_fail),
+        cmocka_unit_test(mistakes_in_a_program_are_named),
     };
     (void)argc;
     plugins_near(plugins_dir, argv[0]);

@@ -2,6 +2,7 @@
 #include "engine/model/forward/cpu_scratch.h"
 #include <string.h>
 #include "common/mem.h"
+#include "engine/model/plugin/plugin_model.h"
 #include "engine/model/forward/program_memory.h"
 
 #define ROW_ALIGN       KERN_INT8_K /* elements: 64 bytes of int8, 128 of bf16 */
@@ -158,6 +159,37 @@ static uint32_t made_of_columns(const struct layer_program *p)
     return n;
 }
 
+/* Columns of the widest matrix that a plugin's forward pass may multiply with. */
+static uint32_t widest_input(const struct model *m)
+{
+    const struct model_config *c = &m->config;
+    uint32_t n = larger(larger(c->hidden_size, c->intermediate_size), model_q_cols(m));
+    for (uint32_t i = 0; i < m->arch->n_own; i++)
+        n = larger(n, c->own[i].cols);
+    return n;
+}
+
+/* What a plugin needs that computes the forward pass itself. */
+static void cut_own(struct cutter *t)
+{
+    struct cpu_own *own = &t->s->own;
+    const size_t n = t->s->n_token_max;
+    const bool quantized = t->m->shape.quantization != QUANTIZE_NOT;
+    const struct need need = {
+        .width = quantized ? 1 : sizeof(uint16_t),
+        .is_bytes = quantized,
+        .has_sums = t->m->shape.quantization == QUANTIZE_INT4,
+    };
+    if (!model_has_own_forward(t->m))
+        return;
+    own->logits = region_cut(t->c, n * t->m->config.vocab_size, sizeof *own->logits);
+    own->sequences = region_cut(t->c, n, sizeof *own->sequences);
+    for (uint32_t i = 0; i < QUIRE_BUFFERS_MAX && t->m->plugin->buffers[i]; i++)
+        own->buffers[i] = region_cut(t->c, n * t->m->plugin->buffers[i], sizeof *own->buffers[i]);
+    own->inputs.stride = row_stride(widest_input(t->m));
+    cut_rows(t->c, &own->inputs, n, &need);
+}
+
 /* Run twice (region_cutter): measures, then gives the pointers. */
 static void cut(struct model_scratch *s, struct region_cutter *c, const struct model *m)
 {
@@ -176,6 +208,7 @@ static void cut(struct model_scratch *s, struct region_cutter *c, const struct m
         REGION_ALIGN * REGION_ALIGN;
     cut_buffers(&t);
     cut_experts(&t);
+    cut_own(&t);
     s->made_of_stride = made_of_columns(t.p);
     s->made_of = region_cut(c, s->n_thread * s->made_of_stride, sizeof *s->made_of);
     s->rope = region_cut(c, n * g->head_dim, sizeof *s->rope);

@@ -8,9 +8,11 @@
  * own; a buffer of places has R * n_used rows. Threads: as model.h. */
 #ifndef QUIRE_ENGINE_MODEL_FORWARD_CPU_SCRATCH_H
 #define QUIRE_ENGINE_MODEL_FORWARD_CPU_SCRATCH_H
+#include <stdatomic.h>
 #include "engine/model/forward/cpu_plan.h"
 #include "engine/model/forward/matmul.h"
 #include "engine/model/model_state.h"
+#include "engine/plugin.h"
 
 /* Rows of an expert that a thread multiplies at a time, of which it has a copy then. */
 #define CPU_PICK_ROWS 128u
@@ -36,8 +38,17 @@ struct cpu_buffer {
 };
 _Static_assert(sizeof(struct cpu_buffer) <= 64, "one cache line");
 
+struct cpu_own {   /* of a model whose plugin computes the forward pass itself; else nothing */
+    float *logits; /* [n_token_max, vocab_size]; pages that no step has written take no memory */
+    struct quire_sequence *sequences;  /* [n_token_max] */
+    float *buffers[QUIRE_BUFFERS_MAX]; /* [n_token_max, columns] */
+    struct matmul_rows inputs;         /* [n_token_max] of a product, in its type */
+    atomic_bool has_failed;
+};
+
 struct model_scratch {
     struct region memory;
+    struct cpu_own own;
     uint32_t n_token_max, n_thread;
     uint32_t block_rows;
     uint32_t in_rows; /* block_rows, or enough for CPU_OWN_ROWS of each thread */

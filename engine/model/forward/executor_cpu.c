@@ -20,6 +20,12 @@ static void meet(struct cpu_run *w)
     w->is_clean = true;
 }
 
+void cpu_meet(struct cpu_run *w)
+{
+    w->is_clean = false;
+    meet(w);
+}
+
 /* ---- where rows lie ---- */
 
 static struct matmul_rows rows_at(const struct cpu_run *w, struct program_ref r, bool own)
@@ -56,21 +62,25 @@ static const float *vector_of(const struct cpu_run *w, enum program_weight v,
 
 /* ---- embedding, norms, quantizing ---- */
 
-static void embed(struct cpu_run *w, const struct program_op *op, struct program_ref out)
+void cpu_embed(struct cpu_run *w, const struct program_op *op, float *y)
 {
     const struct program_table t = program_table(&w->m->weights, op->weight, op->layer);
-    const struct matmul_rows y = cpu_rows_to(w, out);
     const struct embed_args a = {
-        .y = y.x,
+        .y = y,
         .table = t.rows,
         .dtype = t.dtype,
         .packed = t.is_packed,
         .ids = w->b->token_ids,
         .n_row = w->block.n,
-        .n_col = out.n_col,
+        .n_col = op->out.n_col,
         .scale = op->scale,
     };
     w->k->embed(&a, &w->x);
+}
+
+static void embed(struct cpu_run *w, const struct program_op *op, struct program_ref out)
+{
+    cpu_embed(w, op, cpu_rows_to(w, out).x);
 }
 
 static void positions(struct cpu_run *w, const struct program_op *op, struct program_ref out)
@@ -93,15 +103,20 @@ static void positions(struct cpu_run *w, const struct program_op *op, struct pro
     w->k->embed(&a, &w->x);
 }
 
+void cpu_items(const struct cpu_run *w, const struct quire_rows *y)
+{
+    const struct cpu_rows r = cpu_share(w, (struct cpu_rows){0, w->block.n});
+    const float *const *rows = w->b->item_rows;
+    for (uint32_t i = r.at; rows && i < r.at + r.n; i++)
+        if (rows[w->block.at + i])
+            memcpy(y->rows + i * y->stride, rows[w->block.at + i], y->n_col * sizeof(float));
+}
+
 static void items(struct cpu_run *w, const struct program_op *op, struct program_ref out)
 {
     const struct matmul_rows y = cpu_rows_to(w, out);
-    const struct cpu_rows r = cpu_share(w, (struct cpu_rows){0, w->block.n});
-    const float *const *rows = w->b->item_rows;
     (void)op;
-    for (uint32_t i = r.at; rows && i < r.at + r.n; i++)
-        if (rows[w->block.at + i])
-            memcpy((float *)y.x + i * y.stride, rows[w->block.at + i], out.n_col * sizeof(float));
+    cpu_items(w, &(struct quire_rows){y.x, w->block.n, out.n_col, y.stride});
 }
 
 /* A plugin's: on the CPU a thread has rows of its own in all stages, so a row at a time is safe. */
@@ -375,37 +390,43 @@ static void rope(struct cpu_run *w, const struct program_op *op, struct program_
         w->k->rope(&a, &w->mine);
 }
 
-static void store(struct cpu_run *w, const struct program_op *op, struct program_ref out)
+void cpu_store(struct cpu_run *w, const struct program_op *op, const struct matmul_rows *k,
+               const struct matmul_rows *v)
 {
-    const struct matmul_rows k = cpu_rows_of(w, op->in[0]), v = cpu_rows_of(w, op->in[1]);
     const struct cpu_rows r = cpu_share(w, (struct cpu_rows){0, w->block.n});
     const struct kv_store_args a = {
         .k_cache = w->kv->k[op->layer],
         .v_cache = w->kv->v[op->layer],
         .kv_dtype = w->kv->dtype,
-        .k = (const float *)k.x + r.at * k.stride,
-        .v = (const float *)v.x + r.at * v.stride,
-        .k_stride = k.stride,
-        .v_stride = v.stride,
+        .k = (const float *)k->x + r.at * k->stride,
+        .v = (const float *)v->x + r.at * v->stride,
+        .k_stride = k->stride,
+        .v_stride = v->stride,
         .slot = w->b->slot_mapping + w->block.at + r.at,
         .n_row = r.n,
         .n_kv_head = op->attention.n_kv_head,
         .head_dim = op->attention.head_dim,
     };
-    (void)out;
     if (r.n)
         w->k->kv_store(&a, &w->mine);
 }
 
-static void attention(struct cpu_run *w, const struct program_op *op, struct program_ref out)
+static void store(struct cpu_run *w, const struct program_op *op, struct program_ref out)
 {
-    const struct matmul_rows q = cpu_rows_of(w, op->in[0]), to = cpu_rows_to(w, out);
+    const struct matmul_rows k = cpu_rows_of(w, op->in[0]), v = cpu_rows_of(w, op->in[1]);
+    (void)out;
+    cpu_store(w, op, &k, &v);
+}
+
+void cpu_attend(struct cpu_run *w, const struct program_op *op, const struct matmul_rows *q,
+                const struct matmul_rows *to)
+{
     const struct attention_args a = {
-        .out = to.x,
-        .out_dtype = (enum dtype)out.dtype,
-        .q = q.x,
-        .out_stride = to.stride,
-        .q_stride = q.stride,
+        .out = to->x,
+        .out_dtype = to->dtype,
+        .q = q->x,
+        .out_stride = to->stride,
+        .q_stride = q->stride,
         .k_cache = w->kv->k[op->layer],
         .v_cache = w->kv->v[op->layer],
         .kv_dtype = w->kv->dtype,
@@ -428,6 +449,12 @@ static void attention(struct cpu_run *w, const struct program_op *op, struct pro
     w->is_clean = false;
     meet(w);
     w->k->attention_join(&(struct attention_join_args){&a}, &w->x);
+}
+
+static void attention(struct cpu_run *w, const struct program_op *op, struct program_ref out)
+{
+    const struct matmul_rows q = cpu_rows_of(w, op->in[0]), to = cpu_rows_to(w, out);
+    cpu_attend(w, op, &q, &to);
 }
 
 /* ---- stages and passes ---- */
@@ -564,6 +591,12 @@ void model_forward(const struct model *m, const struct batch *b, const struct kv
     w.kv = kv;
     make_rope(&w);
     w.is_clean = false;
+    if (s->own.logits) {
+        cpu_forward_own(&w);
+        if (logits)
+            cpu_logits_own(&w, &(struct model_logits){logits, 0, b->n_logit});
+        return;
+    }
     for (uint32_t i = 0; i < p->n_pass && !p->passes[i].asked; i++) {
         if (!is_wanted(&w, &p->passes[i]))
             continue;
@@ -585,6 +618,10 @@ void model_logits(const struct model *m, const struct batch *b, struct model_scr
     struct cpu_run w = run_of(m, b, s, team, (struct kern_exec){.ith = ith, .nth = nth});
     uint32_t i = p->n_pass;
     Q_ASSERT(out->first + out->n <= b->n_logit);
+    if (s->own.logits) {
+        cpu_logits_own(&w, out);
+        return;
+    }
     w.logits = out->rows;
     w.first_logit = out->first;
     while (i && p->passes[i - 1].layer == PROGRAM_NO_LAYER && !p->passes[i - 1].asked)

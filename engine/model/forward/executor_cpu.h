@@ -8,6 +8,7 @@
 #ifndef QUIRE_ENGINE_MODEL_FORWARD_EXECUTOR_CPU_H
 #define QUIRE_ENGINE_MODEL_FORWARD_EXECUTOR_CPU_H
 #include "engine/model/forward/cpu_scratch.h"
+#include "engine/plugin.h"
 
 struct cpu_rows { /* neighbouring rows of the step */
     uint32_t at, n;
@@ -58,6 +59,22 @@ static inline size_t cpu_width(struct program_ref r)
 struct matmul_rows cpu_rows_of(const struct cpu_run *w, struct program_ref r);
 /* The same as rows that are written: the copy of this thread, when the stage makes copies. */
 struct matmul_rows cpu_rows_to(const struct cpu_run *w, struct program_ref r);
+
+/* Wait for all threads. */
+void cpu_meet(struct cpu_run *w);
+/* Operations of given rows, of all rows of the step: q, k, v and the output of attention lie as
+ * they are told to, not in buffers of the program. */
+void cpu_embed(struct cpu_run *w, const struct program_op *op, float *y);
+void cpu_items(const struct cpu_run *w, const struct quire_rows *y);
+void cpu_store(struct cpu_run *w, const struct program_op *op, const struct matmul_rows *k,
+               const struct matmul_rows *v);
+void cpu_attend(struct cpu_run *w, const struct program_op *op, const struct matmul_rows *q,
+                const struct matmul_rows *to);
+
+/* ---- executor_cpu_own.c: a plugin's forward pass ---- */
+void cpu_forward_own(struct cpu_run *w);
+/* Rows of its logits. */
+void cpu_logits_own(struct cpu_run *w, const struct model_logits *out);
 
 /* ---- executor_cpu_experts.c ---- */
 void cpu_route(struct cpu_run *w, const struct program_op *op);

@@ -7,6 +7,7 @@
 #include "common/mem.h"
 #include "engine/model/plugin/host_program.h"
 #include "engine/model/plugin/host_rows.h"
+#include "engine/model/plugin/host_step.h"
 
 /* ---- calls ---- */
 
@@ -98,6 +99,13 @@ const struct quire_host plugin_host = {
     .activate = host_activate,
     .attend = host_attend,
     .tensor = host_tensor,
+    .barrier = host_barrier,
+    .step_embed = host_step_embed,
+    .step_linear = host_step_linear,
+    .step_rms_norm = host_step_rms_norm,
+    .step_rope = host_step_rope,
+    .step_attention = host_step_attention,
+    .step_buffer = host_step_buffer,
     .insert_after = host_insert_after,
     .remove = host_remove,
     .program_model = host_program_model,
@@ -118,6 +126,19 @@ static enum q_code read_root(struct quire_model *m, const char *dir, struct q_er
     return plugin_apply(&m->arch->added, &unused, m->root, m->path, e);
 }
 
+static enum q_code read_buffers(struct quire_model *m, struct q_err *e)
+{
+    const struct plugin_sizes sizes = {m->root, m->path, &m->config};
+    const char *const *texts = m->arch->a.buffers;
+    char what[32];
+    enum q_code rc = Q_OK;
+    for (uint32_t i = 0; i < QUIRE_BUFFERS_MAX && texts[i] && !rc; i++) {
+        snprintf(what, sizeof what, "buffers[%u]", i);
+        rc = plugin_size(&m->buffers[i], &sizes, texts[i], 1u << 24, what, e);
+    }
+    return rc;
+}
+
 FALLIBLE plugin_model_open(struct quire_model **out, const char *dir, struct q_err *e)
 {
     struct quire_model *m = q_calloc(1, sizeof *m);
@@ -126,8 +147,8 @@ FALLIBLE plugin_model_open(struct quire_model **out, const char *dir, struct q_e
         return q_fail(e, Q_NO_MEMORY, "%s: out of memory", dir);
     enum q_code rc = model_config_load(&m->config, NULL, dir, e);
     m->arch = rc ? NULL : plugin_arch_find(m->config.architecture);
-    if (!rc && m->arch)
-        rc = read_root(m, dir, e);
+    if (!rc && m->arch && !(rc = read_root(m, dir, e)))
+        rc = read_buffers(m, e);
     if (rc || !m->arch)
         plugin_model_free(m);
     else

@@ -15,7 +15,8 @@ struct quire_model {
     struct model_config config;
     json_t *root; /* config.json, rules applied */
     char path[PATH_MAX];
-    const struct model *model; /* NULL: the weights are not loaded in this process */
+    const struct model *model;           /* NULL: the weights are not loaded in this process */
+    uint32_t buffers[QUIRE_BUFFERS_MAX]; /* columns of quire_architecture.buffers; 0 ends them */
 };
 
 /* Of the model folder; *out NULL: no plugin serves its architecture. Errors: as

@@ -276,7 +276,6 @@ static struct load_options load_options_of(const struct model_config *c,
                                            const struct model_options *o)
 {
     return (struct load_options){
-        .host_kern = o->kern,
         .dir = o->weights_dir ? o->weights_dir : o->dir,
         .format = o->format,
         .dtype = o->dtype,
@@ -372,6 +371,7 @@ static enum q_code load_model(struct model *m, const struct model_options *o, st
     rotary_init(&m->rotary, c);
     struct load_options lo = load_options_of(&m->config, &decided);
     lo.own_read = m->own_read;
+    lo.host_kern = m->host_kern;
     if ((rc = check_device(m, e)) || (rc = weights_load(&m->weights, m->arch, c, &lo, e)) ||
         (rc = model_program_make(m, e)))
         return rc;

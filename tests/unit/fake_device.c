@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "fake_device.h"
+#include "engine/plugin.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -304,6 +305,30 @@ static void fake_copy_rows(struct device_stream *s, const struct device_rows *r)
     struct work *w = give(s);
     w->kind = WORK_COPY;
     w->u.rows = *r;
+}
+
+struct plugin_call {
+    void (*run)(const struct quire_op_call *);
+    struct quire_op_call call;
+};
+_Static_assert(sizeof(struct plugin_call) <= ARGS_MAX, "it fits");
+
+static void run_plugin_call(const void *args, const struct kern_exec *x)
+{
+    const struct plugin_call *c = args;
+    (void)x;
+    c->run(&c->call);
+}
+
+void fake_call(struct device_stream *s, void (*run)(const struct quire_op_call *),
+               const struct quire_op_call *call)
+{
+    const struct plugin_call c = {run, *call};
+    struct work *w = give(s);
+    w->kind = WORK_KERNEL;
+    w->run = run_plugin_call;
+    w->name = "plugin";
+    memcpy(w->u.args, &c, sizeof c);
 }
 
 static void fake_copy(struct device_stream *s, void *dst, const void *src, size_t n)

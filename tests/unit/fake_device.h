@@ -47,6 +47,11 @@ struct fake_ahead {
 __attribute__((visibility("default"))) extern struct fake_ahead fake_ahead;
 /* While it is set, polling has no effect: work runs only when a caller waits. */
 __attribute__((visibility("default"))) extern atomic_bool fake_is_lazy;
+/* Gives work of a plugin's operation to a stream, as a CUDA launcher does. */
+struct quire_op_call;
+__attribute__((visibility("default"))) void fake_call(struct device_stream *s,
+                                                      void (*run)(const struct quire_op_call *),
+                                                      const struct quire_op_call *call);
 #define FAKE_ASKS   4u
 #define FAKE_ASK_US 50u   /* duration of a poll */
 #define FAKE_MS     0.25f /* between any two events */

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* plugin_device: models of plugins on the fake device give the bits of the CPU, with graphs and
+ * without; what has no code for a device is refused by name. */
+#include "device_near.h"
+#include "folder.h"
+#include "plugins_near.h"
+
+static char plugins_dir[PLUGINS_DIR_MAX];
+static struct bits_answer expected[BITS_REQUESTS];
+
+static void use_plugin(struct core_config *c, const char *name)
+{
+    char path[PATH_MAX];
+    const char *const paths[] = {path};
+    struct q_err e = Q_ERR_INIT;
+    snprintf(path, sizeof path, "%s/%s", plugins_dir, name);
+    assert_ok(plugins_config_set(&c->worker.plugins, paths, 1, "", &e), &e);
+    assert_ok(plugins_open(&c->worker.plugins, c->worker.model_dir, &e), &e);
+}
+
+static void compare(struct core_config c, const struct golden *g, const char *what)
+{
+    snprintf(c.worker.cpu_isa, sizeof c.worker.cpu_isa, "none");
+    struct core_config cpu = c;
+    device_answers(&cpu, g, g->n);
+    memcpy(expected, answers, sizeof expected);
+    device_choose(&c, "/tests/libquire-fake.so");
+    for (int eager = 0; eager < 2; eager++) {
+        c.worker.enforce_eager = eager;
+        device_answers(&c, g, g->n);
+        for (uint32_t i = 0; i < g->n; i++)
+            if (memcmp(&expected[i], &answers[i], sizeof expected[i]) != 0)
+                fail_msg("%s: request %u has other bits on the device (eager %d)", what, i, eager);
+    }
+}
+
+static void write_like(const struct folder *f, const char *architecture)
+{
+    char text[1000], path[PATH_MAX];
+    snprintf(
+        text, sizeof text,
+        "{\"architectures\": [\"%s\"], \"model_type\": \"llama\", \"vocab_size\": 512, "
+        "\"hidden_size\": 64, \"intermediate_size\": 96, \"num_hidden_layers\": 2, "
+        "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"hidden_act\": \"silu\", "
+        "\"max_position_embeddings\": 256, \"rms_norm_eps\": 1e-05, \"rope_theta\": 1000000.0}",
+        architecture);
+    folder_text(f, "config.json", text);
+    assert_non_null(realpath("tests/data/models/llama/model.safetensors", path));
+    folder_link(f, "model.safetensors", path);
+}
+
+static void own_operations(void **state)
+{
+    (void)state;
+    struct golden g;
+    struct folder f;
+    folder_init(&f);
+    write_like(&f, "OperationForCausalLM");
+    golden_get(&g, "llama");
+    struct core_config c = config_of(f.path);
+    c.worker.max_model_len = 144;
+    use_plugin(&c, "operation.so");
+    compare(c, &g, "operation");
+    folder_release(&f);
+}
+
+/* Tables of positions, and the operation that takes rows of items, of which there are none. */
+static void positions(void **state)
+{
+    (void)state;
+    struct golden g = {.n = 3};
+    snprintf(g.dir, sizeof g.dir, "../shared/goldens/terra/model");
+    if (!dir_exists(g.dir))
+        skip_without(g.dir);
+    for (uint32_t i = 0; i < g.n; i++) {
+        g.prompts[i].n = 5 + 13 * i;
+        for (uint32_t k = 0; k < g.prompts[i].n; k++)
+            g.prompts[i].ids[k] = (31 * i + 7 * k) % 90;
+    }
+    struct core_config c = config_of(g.dir);
+    use_plugin(&c, "positions.so");
+    compare(c, &g, "positions");
+    c.worker.quantization = QUANTIZE_INT8;
+    compare(c, &g, "positions, int8");
+}
+
+static void refused(struct core_config *c, const char *part)
+{
+    struct q_err e = Q_ERR_INIT;
+    device_choose(c, "/tests/libquire-fake.so");
+    assert_ok(core_new(&engine.core, c, bits_sink, &engine, &e), &e);
+    while (core_state(engine.core, NULL) == CORE_LOADING)
+        run_once(&e);
+    assert_int_equal(core_state(engine.core, NULL), CORE_FAILED);
+    q_err_reset(&e);
+    assert_fails(core_step(engine.core, &e), Q_UNSUPPORTED, part, &e);
+    core_free(engine.core);
+}
+
+static void what_has_no_code_for_a_device(void **state)
+{
+    (void)state;
+    struct folder f;
+    folder_init(&f);
+    write_like(&f, "OperationHereForCausalLM");
+    struct core_config c = config_of(f.path);
+    use_plugin(&c, "operation.so");
+    refused(&c, "operation here only of plugin operation 1.0 has no code for a device");
+    folder_release(&f);
+    folder_init(&f);
+    write_like(&f, "OverrideForCausalLM");
+    c = config_of(f.path);
+    use_plugin(&c, "override.so");
+    refused(&c, "plugin override 1.0 computes the forward pass itself, which is not supported");
+    folder_release(&f);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(own_operations),
+        cmocka_unit_test(positions),
+        cmocka_unit_test(what_has_no_code_for_a_device),
+    };
+    (void)argc;
+    plugins_near(plugins_dir, argv[0]);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

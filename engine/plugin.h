@@ -50,7 +50,8 @@ struct quire_host; /* the engine's functions: below */
 
 /* ---- 1: config and tensors ---- */
 
-/* A key of config.json in the base's spelling. Rules apply in order, before the base reads it. */
+/* A key of config.json in the base's spelling. Rules apply in order, before the base reads it; its
+ * model_type becomes the base's. */
 struct quire_config_rule {
     const char *key;   /* the base's: "num_hidden_layers" */
     const char *from;  /* a size: "n_layers", "frames * patches"; NULL: only the default */
@@ -102,16 +103,27 @@ struct quire_param {
     double value;
 };
 #define QUIRE_OP_PARAMS_MAX 8u
-/* An operation of the layer program: of those that `quire check-model --program` shows, or of
- * quire_plugin.operations. */
+/* An operation of the layer program: one of quire_plugin.operations, or
+ *
+ *     embed       out = scale * weight[token id]            scale
+ *     positions   out += weight[first + (position / div) % mod]   first, div, mod
+ *     norm        out = norm(in) * weight (+ bias)          eps, layer (1: LayerNorm)
+ *     matmul      out = weight in (+ bias), of a tensor of the plugin
+ *     add         out += scale * in                         scale
+ *     activate    out = hidden_act(in)                      gated (1: gate, then up)
+ *     scale       out = in times scale, in place            scale
+ *     soft cap    out = cap * tanh(in / cap), in place      cap
+ *
+ * All but embed and positions take in_col and in_cols (columns of `in`, else all). Own operations
+ * take in2_col, in2_cols and out_cols too, and read and write f32. Outputs are f32; a buffer of a
+ * new name is made. */
 struct quire_op {
     size_t size;
     const char *kind;     /* "positions", "norm", "matmul", "add", "scale", … */
     const char *in, *in2; /* buffers: "x" the residual stream, "ids", …, or names of its own */
     const char *out;
-    const char *weight, *bias;                      /* ids of tensors; NULL: none */
-    struct quire_param params[QUIRE_OP_PARAMS_MAX]; /* the first without a name ends them. Of
-                                                       "positions": row (position / div) % mod */
+    const char *weight, *bias; /* ids of tensors, or weights as --program shows; NULL: none */
+    struct quire_param params[QUIRE_OP_PARAMS_MAX]; /* the first without a name ends them */
 };
 #define QUIRE_NO_LAYER UINT32_MAX
 
@@ -170,7 +182,7 @@ struct quire_op_call { /* rows first … first + n - 1 of the step */
     float *out;                               /* may be in */
     size_t in_stride, in2_stride, out_stride; /* floats */
     uint32_t n_row, in_cols, in2_cols, out_cols;
-    const uint32_t *token_ids, *positions; /* [n_row] */
+    const uint32_t *token_ids, *positions; /* [n_row]; NULL behind the final norm */
     const float *weight, *bias;            /* VECTOR or TABLE, f32; NULL: none */
     const double *params;                  /* in the order of quire_operation.params */
     void *stream; /* launch: CUDA's stream; all pointers are the device's then */
@@ -196,7 +208,7 @@ struct quire_step {
     const struct quire_host *host;
     const struct quire_model *model;
     uint32_t n_row, n_seq, n_logit;
-    const uint32_t *token_ids, *positions;  /* [n_row]; an item's rows have token id UINT32_MAX */
+    const uint32_t *token_ids, *positions;  /* [n_row]; an item's rows have token id 0 */
     const float *const *item_rows;          /* [n_row] NULL: a token; NULL: no items in this step */
     const struct quire_sequence *sequences; /* [n_seq] */
     const uint32_t *logit_rows;             /* [n_logit] */
@@ -216,7 +228,9 @@ struct quire_host {
     void (*log)(const char *text); /* a line at level info, with the plugin's name */
 
     /* In quire_architecture.program. Behind the first operation with that name in the layer
-     * (QUIRE_NO_LAYER: outside of layers); "" for the very beginning. Names as --program prints. */
+     * (QUIRE_NO_LAYER: outside of layers); "": before its first operation. Names as --program
+     * prints, "matmul", with the weight, "matmul down", or the second one, "add#2". Behind "embed"
+     * rows of items are in their places. */
     int (*insert_after)(struct quire_program *p, uint32_t layer, const char *name,
                         const struct quire_op *op, struct quire_plugin_error *error);
     int (*remove)(struct quire_program *p, uint32_t layer, const char *name,
@@ -224,9 +238,10 @@ struct quire_host {
     uint32_t (*n_layer)(const struct quire_model *m);
     const struct quire_model *(*program_model)(const struct quire_program *p);
 
-    /* Arithmetic on rows, for embed_item: by the kernels of the model, on the calling thread, with
-     * bits that do not depend on n. Tensors by id. 0, or false and error when there is no such
-     * tensor or shapes differ. */
+    /* Arithmetic on rows, for embed_item: by the CPU's kernels, on the calling thread, with bits
+     * that do not depend on n. Tensors by id. 0, or another number and error when there is no such
+     * tensor or shapes differ. Of a model on a device, tensors that the program does not read stay
+     * on the host, for items; those that it reads are not to be had here. */
     int (*linear)(const struct quire_model *m, const char *matrix, const char *bias,
                   const struct quire_rows *in, const struct quire_rows *out,
                   struct quire_plugin_error *error);
@@ -244,9 +259,11 @@ struct quire_host {
                            uint32_t *n_row, uint32_t *n_col); /* VECTOR or TABLE as f32; NULL */
     void *(*scratch)(const struct quire_model *m); /* of the calling thread: scratch_bytes */
 
-    /* For forward: all threads of a step call these in the same order with their own step->ith.
-     * Rows are of the whole step. A function returns when this thread has done its share; barrier
-     * waits for the others. */
+    /* For forward: all threads of a step call these in the same order with their own step->ith, and
+     * fail alike. Rows are of the whole step. A function returns when this thread has done its
+     * share; barrier waits for the others. Weights by id, the plugin's or the family's ("qkv",
+     * "attn_norm", …: --program); a product adds the vector "<id>.bias" where there is one, and
+     * that of "gate_up" is the gated one. */
     void (*barrier)(const struct quire_step *s);
     int (*step_embed)(const struct quire_step *s, const struct quire_rows *out,
                       struct quire_plugin_error *error);
@@ -288,7 +305,8 @@ struct quire_architecture {
     /* Changes the base's program before it is fused and checked. NULL: none. */
     int (*program)(const struct quire_host *host, struct quire_program *p,
                    struct quire_plugin_error *error);
-    /* Computes a step in place of the program, on the CPU. NULL: the program runs. */
+    /* Computes a step in place of the program, on the CPU. NULL: the program runs. A step that fails
+     * ends its requests with an error. The engine keeps logits of a whole step for it. */
     int (*forward)(const struct quire_step *s, struct quire_plugin_error *error);
     const char *buffers[QUIRE_BUFFERS_MAX]; /* of step_buffer: sizes, columns of each; NULL ends */
 };

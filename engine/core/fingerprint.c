@@ -8,6 +8,8 @@
 #include "common/file.h"
 #include "common/hub/hub.h"
 #include "common/hub/safetensors.h"
+#include "common/mem.h"
+#include "engine/model/plugins.h"
 
 #define HASH_BYTES 32 /* SHA-256 */
 #define N_SPOT     8  /* of each tensor, from its first bytes to its last */
@@ -97,24 +99,37 @@ out:
     return rc;
 }
 
+/* The plugin that serves the folder's architecture; "": none does. */
+static FALLIBLE find_plugin(char out[PLUGIN_TEXT_MAX], const char *dir, struct q_err *e)
+{
+    struct model_config *c = q_alloc(sizeof *c);
+    enum q_code rc =
+        c ? model_config_load(c, NULL, dir, e) : q_fail(e, Q_NO_MEMORY, "out of memory");
+    snprintf(out, PLUGIN_TEXT_MAX, "%s", rc ? "" : plugins_text(c->architecture));
+    q_free(c);
+    return rc;
+}
+
 FALLIBLE fingerprint_make(char out[FINGERPRINT_MAX], const struct worker_config *c,
                           const struct worker_info *info, struct q_err *e)
 {
     unsigned char digest[HASH_BYTES], weights[HASH_BYTES] = {0}, samples[HASH_BYTES] = {0},
                                       hash[HASH_BYTES];
     const char *dir = *c->weights_dir ? c->weights_dir : c->model_dir;
-    char settings[RING_NAMES_MAX + 256];
+    char settings[RING_NAMES_MAX + PLUGIN_TEXT_MAX + 256], plugin[PLUGIN_TEXT_MAX];
     enum q_code rc = hub_digest(digest, c->model_dir, e);
+    if (!rc)
+        rc = find_plugin(plugin, c->model_dir, e);
     if (!rc && c->format != LOAD_DUMMY && !(rc = hash_weights(weights, dir, e)))
         rc = hash_samples(samples, dir, e);
     if (rc)
         return rc;
     EVP_MD_CTX *md = EVP_MD_CTX_new();
     if (md && EVP_DigestInit_ex(md, EVP_sha256(), NULL) == 1) {
-        snprintf(settings, sizeof settings, "quire %s; dummy %d; %s %s %s; length %u; %s",
+        snprintf(settings, sizeof settings, "quire %s; dummy %d; %s %s %s; length %u; %s%s%s",
                  QUIRE_VERSION, c->format == LOAD_DUMMY, dtype_name(info->shape.compute_dtype),
                  dtype_name(info->shape.kv_dtype), quantization_name(info->shape.quantization),
-                 info->shape.max_model_len, info->kernels);
+                 info->shape.max_model_len, info->kernels, *plugin ? "; plugin " : "", plugin);
         EVP_DigestUpdate(md, digest, sizeof digest);
         EVP_DigestUpdate(md, weights, sizeof weights);
         EVP_DigestUpdate(md, samples, sizeof samples);

@@ -158,6 +158,8 @@ const struct quire_plugin *quire_plugin_1(void)
     architecture.n_tensor = 2;
     if (fault_is("base"))
         architecture.base = "FourierForCausalLM";
+    if (fault_is("built in"))
+        architecture.name = "LlamaForCausalLM";
     if (fault_is("taken"))
         architecture.name = "VariationForCausalLM";
     architectures[0] = architectures[1] = &architecture;

@@ -72,7 +72,7 @@ static int layer(const struct quire_step *s, uint32_t i, const struct sizes *z,
 static int forward(const struct quire_step *s, struct quire_plugin_error *e)
 {
     const struct quire_host *host = s->host;
-    double hidden, heads, kv_heads, head, inter, vocab, fault = -1;
+    double hidden, heads, kv_heads, head, inter, vocab, fault = -1, crash = -1;
     if (!host->config_number(s->model, "hidden_size", &hidden) ||
         !host->config_number(s->model, "num_attention_heads", &heads) ||
         !host->config_number(s->model, "num_key_value_heads", &kv_heads) ||
@@ -83,6 +83,10 @@ static int forward(const struct quire_step *s, struct quire_plugin_error *e)
     const struct sizes z = {(uint32_t)hidden, (uint32_t)(heads * head), (uint32_t)(kv_heads * head),
                             (uint32_t)inter};
     const struct quire_rows x = rows_of(s, X, s->n_row, z.hidden);
+    if (host->config_number(s->model, "crashes_at", &crash))
+        for (uint32_t i = 0; i < s->n_row; i++)
+            if (s->token_ids[i] == (uint32_t)crash)
+                *(volatile int *)0 = 1;
     if (host->config_number(s->model, "fails_at", &fault))
         for (uint32_t i = 0; i < s->n_row; i++)
             if (s->token_ids[i] == (uint32_t)fault) {

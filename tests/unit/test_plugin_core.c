@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* plugin_core: an engine with a plugin whose forward pass fails or crashes for one token: the
+ * request with that token ends with an error, the others have the tokens of the built-in family,
+ * and the engine lives on. The worker process loads the plugin by itself. */
+#include "core_run.h"
+#include "engine/core/fingerprint.h"
+#include "folder.h"
+#include "plugins_near.h"
+
+static char plugins_dir[PLUGINS_DIR_MAX];
+
+static void make_config(struct core_config *c, struct folder *f, const char *more)
+{
+    char text[1200], path[PATH_MAX];
+    const char *const paths[] = {path};
+    struct q_err e = Q_ERR_INIT;
+    folder_init(f);
+    snprintf(text, sizeof text,
+             "{\"architectures\": [\"OverrideForCausalLM\"], \"model_type\": \"llama\", "
+             "\"vocab_size\": 512, \"hidden_size\": 64, \"intermediate_size\": 96, "
+             "\"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, "
+             "\"hidden_act\": \"silu\", \"max_position_embeddings\": 256, \"rms_norm_eps\": 1e-05, "
+             "\"rope_theta\": 1000000.0%s}",
+             more);
+    folder_text(f, "config.json", text);
+    assert_non_null(realpath("tests/data/models/llama/model.safetensors", path));
+    folder_link(f, "model.safetensors", path);
+    *c = config_of(f->path);
+    c->in_process = false;
+    c->worker_program = program_beside("/bin/quire-worker");
+    snprintf(path, sizeof path, "%s/override.so", plugins_dir);
+    assert_ok(plugins_config_set(&c->worker.plugins, paths, 1, "", &e), &e);
+    assert_ok(plugins_open(&c->worker.plugins, f->path, &e), &e);
+}
+
+static bool is_in_prompts(const struct golden *g, uint32_t token)
+{
+    bool found = false;
+    for (uint32_t i = 0; i < g->n; i++) {
+        for (uint32_t k = 0; k < g->prompts[i].n; k++)
+            found = found || g->prompts[i].ids[k] == token;
+        for (uint32_t k = 0; k < g->prompts[i].n_greedy; k++)
+            found = found || g->prompts[i].greedy[k] == token;
+    }
+    return found;
+}
+
+/* One that no other request has. */
+static uint32_t bad_token(const struct golden *g)
+{
+    uint32_t token = 3;
+    while (is_in_prompts(g, token))
+        token++;
+    return token;
+}
+
+/* n requests, of which number `bad` has the token. */
+static void run_all(const struct core_config *c, const struct golden *g, uint32_t n, uint32_t bad)
+{
+    const struct golden_prompt p = {.ids = {11, bad_token(g), 12}, .n = 3, .n_greedy = 24};
+    open_core(c);
+    for (uint32_t i = 0; i < n; i++)
+        submit(i, i == bad ? &p : &g->prompts[i % g->n], 0);
+    finish_all(n);
+    for (uint32_t i = 0; i < n; i++)
+        if (i != bad)
+            check_answer(i, &g->prompts[i % g->n], "with a plugin's forward pass");
+}
+
+static void the_family_s_tokens(void **state)
+{
+    (void)state;
+    struct golden g;
+    struct folder f;
+    struct core_config c;
+    golden_get(&g, "llama");
+    make_config(&c, &f, "");
+    run_all(&c, &g, g.n, UINT32_MAX);
+    assert_int_equal(core_n_restart(engine.core), 0);
+    core_free(engine.core);
+    folder_release(&f);
+}
+
+static void a_crash_is_blamed_on_its_request(void **state)
+{
+    (void)state;
+    struct golden g;
+    struct folder f;
+    struct core_config c;
+    struct q_err e = Q_ERR_INIT;
+    char more[60];
+    golden_get(&g, "llama");
+    snprintf(more, sizeof more, ", \"crashes_at\": %u", bad_token(&g));
+    make_config(&c, &f, more);
+    run_all(&c, &g, 5, 2);
+    assert_int_equal(answers[2].finish, FINISH_ERROR);
+    assert_non_null(strstr(engine.notes[2].why.message, "crashed each time it computed this"));
+    assert_ok(core_step(engine.core, &e), &e);
+    assert_true(core_state(engine.core, NULL) != CORE_FAILED);
+    assert_true(core_n_restart(engine.core) >= 2);
+    core_free(engine.core);
+    folder_release(&f);
+}
+
+/* All rows of a step that fails are no numbers; so one request at a time. */
+static void an_error_ends_its_request(void **state)
+{
+    (void)state;
+    struct golden g;
+    struct folder f;
+    struct core_config c;
+    char more[60];
+    golden_get(&g, "llama");
+    snprintf(more, sizeof more, ", \"fails_at\": %u", bad_token(&g));
+    make_config(&c, &f, more);
+    c.worker.max_num_seqs = 1;
+    run_all(&c, &g, 3, 1);
+    assert_int_equal(answers[1].finish, FINISH_ERROR);
+    assert_int_equal(core_n_restart(engine.core), 0);
+    core_free(engine.core);
+    folder_release(&f);
+}
+
+/* Last: from here on a plugin serves Llama in place of the built-in family. */
+static void the_fingerprint_has_the_plugin(void **state)
+{
+    (void)state;
+    struct golden g;
+    struct q_err e = Q_ERR_INIT;
+    struct worker_info info = {.n_block = 1};
+    char before[FINGERPRINT_MAX], after[FINGERPRINT_MAX], path[PATH_MAX];
+    const char *const paths[] = {path};
+    golden_get(&g, "llama");
+    struct core_config c = config_of(g.dir);
+    assert_ok(fingerprint_make(before, &c.worker, &info, &e), &e);
+    snprintf(path, sizeof path, "%s/faulty.so", plugins_dir);
+    setenv("QUIRE_TEST_FAULT", "built in", 1);
+    assert_ok(plugins_config_set(&c.worker.plugins, paths, 1, "", &e), &e);
+    assert_ok(plugins_open(&c.worker.plugins, NULL, &e), &e);
+    assert_string_equal(plugins_text("LlamaForCausalLM"), "faulty 0");
+    assert_ok(fingerprint_make(after, &c.worker, &info, &e), &e);
+    assert_string_not_equal(before, after);
+    unsetenv("QUIRE_TEST_FAULT");
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_family_s_tokens),
+        cmocka_unit_test(a_crash_is_blamed_on_its_request),
+        cmocka_unit_test(an_error_ends_its_request),
+        cmocka_unit_test(the_fingerprint_has_the_plugin),
+    };
+    (void)argc;
+    plugins_near(plugins_dir, argv[0]);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

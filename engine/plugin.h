@@ -305,8 +305,8 @@ struct quire_architecture {
     /* Changes the base's program before it is fused and checked. NULL: none. */
     int (*program)(const struct quire_host *host, struct quire_program *p,
                    struct quire_plugin_error *error);
-    /* Computes a step in place of the program, on the CPU. NULL: the program runs. A step that fails
-     * ends its requests with an error. The engine keeps logits of a whole step for it. */
+    /* Computes a step in place of the program, on the CPU. NULL: the program runs. A step that
+     * fails ends its requests with an error. The engine keeps logits of a whole step for it. */
     int (*forward)(const struct quire_step *s, struct quire_plugin_error *error);
     const char *buffers[QUIRE_BUFFERS_MAX]; /* of step_buffer: sizes, columns of each; NULL ends */
 };

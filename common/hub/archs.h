@@ -20,6 +20,7 @@ struct archs_added { /* an architecture of a plugin, which is a variation of one
     /* `apply` puts the base's spelling into config.json's object before it is read, `resolve` what
      * only the plugin reads into *c afterwards. path: for messages. */
     archs_read *apply, *resolve;
+    const void *family;             /* struct arch of engine/model */
     const struct archs_added *next; /* set by archs_add */
 };
 /* a: constant from here on, for the life of the process. It counts before one of archs.def with the

@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <string.h>
 #include "common/hub/archs.h"
-#include "engine/model/plugin/plugin_internal.h"
 
 #define ARCH(architecture, family) &arch_##family,
 static const struct arch *const archs[] = {
@@ -12,10 +11,10 @@ static const struct arch *const archs[] = {
 
 enum q_code arch_find(const struct arch **out, const char *name, struct q_err *e)
 {
-    const struct plugin_arch *plugin = plugin_arch_find(name);
+    const struct archs_added *plugin = archs_added_find(name);
     if (!plugin)
         return arch_find_own(out, name, e);
-    *out = &plugin->arch;
+    *out = plugin->family;
     return Q_OK;
 }
 

@@ -22,6 +22,8 @@ static const struct {
     [QUIRE_I32] = {"i32", sizeof(int32_t)},
 };
 
+_Static_assert(MODALITIES_MAX == PLUGIN_MODALITIES_MAX, "a place for each");
+
 struct modality_work {
     struct region memory;
     uint32_t n;

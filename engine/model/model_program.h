@@ -6,8 +6,8 @@
 #include "engine/model/forward/forms.h"
 #include "engine/model/model_show.h"
 
-/* Sets m->own_read. Would the family and the config have a program that the executor runs? m: arch and config are
- * set. Errors: Q_UNSUPPORTED (by name). */
+/* Would the family and the config have a program that the executor runs? m: arch, plugin and config
+ * are set; sets own_read. Errors: Q_UNSUPPORTED (by name), Q_INVALID (a plugin's change). */
 FALLIBLE model_program_try(struct model *m, bool on_device, struct q_err *e);
 /* Is the activation one that no product makes, so that gate and up are loaded one after the
  * other? */

@@ -76,7 +76,12 @@ static int change_with(const struct quire_host *host, struct quire_program *p, c
                        struct quire_plugin_error *error)
 {
     const struct quire_op own = {
-        .size = sizeof own, .kind = kind, .in = "x", .in2 = "o", .out = "x"};
+        .size = sizeof own,
+        .kind = kind,
+        .in = "x",
+        .in2 = "o",
+        .out = "x",
+    };
     const struct quire_op shifted = {
         .size = sizeof shifted,
         .kind = "shift",

@@ -60,7 +60,7 @@ static void run_all(const struct core_config *c, const struct golden *g, uint32_
     const struct golden_prompt p = {.ids = {11, bad_token(g), 12}, .n = 3, .n_greedy = 24};
     open_core(c);
     for (uint32_t i = 0; i < n; i++)
-        submit(i, i == bad ? &p : &g->prompts[i % g->n], 0);
+        submit_prompt(i, i == bad ? &p : &g->prompts[i % g->n], 0);
     finish_all(n);
     for (uint32_t i = 0; i < n; i++)
         if (i != bad)

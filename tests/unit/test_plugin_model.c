@@ -178,7 +178,11 @@ static void the_world_models_goldens(void **state)
 {
     (void)state;
     static const char *const folders[] = {"model", "model_mistral", "model_bf16"};
-    const struct runner_options o = {.n_thread = 2, .caps = kern_caps_machine(), .dtype = DT_F32};
+    const struct runner_options o = {
+        .n_thread = 2,
+        .caps = kern_caps_machine(),
+        .dtype = DT_F32,
+    };
     struct runner_options plain = o;
     open_plugin("positions.so");
     for (size_t i = 0; i < 3; i++)
@@ -362,11 +366,13 @@ static void compare_like(const char *dir, const char *what)
         {.n_thread = 1, .caps = 0, .dtype = DT_F32},
         {.n_thread = 2, .caps = kern_caps_machine(), .quantization = QUANTIZE_INT8},
         {.n_thread = 2, .caps = kern_caps_machine(), .quantization = QUANTIZE_INT4},
-        {.n_thread = 2,
-         .caps = kern_caps_machine(),
-         .dtype = DT_F32,
-         .kv_given = true,
-         .kv_dtype = DT_I8},
+        {
+            .n_thread = 2,
+            .caps = kern_caps_machine(),
+            .dtype = DT_F32,
+            .kv_given = true,
+            .kv_dtype = DT_I8,
+        },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (uint32_t chunk = 5; chunk <= LIKE_TOKENS; chunk += 35) {
@@ -417,7 +423,11 @@ static void a_forward_pass_gives_the_same_bits(void **state)
 static void a_forward_pass_may_fail(void **state)
 {
     (void)state;
-    const struct runner_options o = {.n_thread = 2, .caps = kern_caps_machine(), .dtype = DT_F32};
+    const struct runner_options o = {
+        .n_thread = 2,
+        .caps = kern_caps_machine(),
+        .dtype = DT_F32,
+    };
     struct folder f;
     open_plugin("override.so");
     write_like(&f, "OverrideForCausalLM", ", \"fails_at\": 3");

@@ -3,7 +3,7 @@
 #include <string.h>
 #include "engine/model/forward/matmul.h"
 #include "engine/model/forward/program_text.h"
-#include "engine/model/plugin/plugin_internal.h"
+#include "engine/model/plugin/plugin_arch.h"
 
 /* The kernel of a stage that begins with an operation of this kind; products and what quantizes
  * have one for each format. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A plugin's forward pass (quire_architecture.forward), and the functions of a step that it is given
+/* A plugin's forward pass (quire_architecture.forward), and the functions of a step that it has
  * (quire_host.step_*). All threads of the team run it with their own ith, as they run a program;
  * each function does a thread's share, in the same way as the program's operation of that name, so
  * that the bits are those of the program.

@@ -15,9 +15,7 @@
  * needs no memory.
  *
  * What builds on it:
- * - A plugin adds operations of its own kind to the list before program_fuse (an embedding of other
- *   inputs, a head, an adapter beside a matmul), or gives a whole list; program_check holds it to
- *   the same rules, and the executors refuse by name what they do not have.
+ * - A plugin inserts operations before program_fuse (plugin/host_program.h), by the same rules.
  * - Tensor parallelism splits a MATMUL by the shard column of its tensors (arch_tensor.shard):
  *   SHARD_ROWS divides the columns of `out`, SHARD_COLS those of `in` and puts a sum over ranks
  *   behind the operation, before the ADD; heads and experts divide with the columns they stand on.
@@ -27,6 +25,7 @@
  * Threads: made by one; then only read. */
 #ifndef QUIRE_ENGINE_MODEL_FORWARD_PROGRAM_H
 #define QUIRE_ENGINE_MODEL_FORWARD_PROGRAM_H
+#include "engine/model/forward/program_own.h"
 #include "engine/model/forward/program_weight.h"
 
 enum program_kind {
@@ -77,7 +76,6 @@ enum program_buffer_id {
     PROGRAM_BUFFERS
 };
 #define PROGRAM_BUFFERS_MAX 64u
-#define PROGRAM_NAME_MAX    32u
 
 struct program_buffer {
     const char *name;
@@ -136,12 +134,6 @@ struct program_op {
         } route; /* ROUTE, EXPERTS, COMBINE */
     };
 };
-struct quire_operation;
-struct program_own { /* a plugin's operation */
-    const struct quire_operation *of;
-    double params[8]; /* QUIRE_OP_PARAMS_MAX */
-    struct program_own *next;
-};
 struct program_stage {
     uint32_t first, n; /* ops */
     enum program_fusion fusion;
@@ -165,7 +157,7 @@ struct layer_program {
     uint32_t n_buffer;
     uint32_t n_layer;
     struct program_own *owns;
-    char own_names[PROGRAM_BUFFERS_MAX][PROGRAM_NAME_MAX]; /* of buffers that a plugin has made */
+    char own_names[PROGRAM_BUFFERS_MAX][PROGRAM_NAME_MAX]; /* of a plugin's buffers */
 };
 #define LAYER_PROGRAM_INIT \
     {                      \
@@ -195,9 +187,6 @@ FALLIBLE program_compile(struct layer_program *p, const struct arch *arch,
                          struct q_err *e);
 /* One operation behind the others. Errors: Q_NO_MEMORY. */
 FALLIBLE program_add(struct layer_program *p, const struct program_op *op, struct q_err *e);
-/* One operation at place `at` of the list, before the one that is there. Errors: Q_NO_MEMORY. */
-FALLIBLE program_insert(struct layer_program *p, uint32_t at, const struct program_op *op,
-                        struct q_err *e);
 /* fusions: PROGRAM_FUSE(…) that the executor has; 0: each operation is a stage. Matrices that are
  * interleaved are fused with their activation whatever it says. Errors: Q_NO_MEMORY. */
 FALLIBLE program_fuse(struct layer_program *p, const struct program_forms *f, uint32_t fusions,

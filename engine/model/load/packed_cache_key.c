@@ -5,7 +5,7 @@
  * changes the key. */
 #include "engine/model/load/packed_cache_key.h"
 #include "engine/model/load/fill.h"
-#include "engine/model/plugin/plugin_internal.h"
+#include "engine/model/plugin/plugin_arch.h"
 
 #define PROBE_OUT 80u  /* a whole panel and a part of one; whole interleaved parts */
 #define PROBE_IN  256u /* two groups of 128 */

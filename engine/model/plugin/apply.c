@@ -2,7 +2,7 @@
 /* config.json of a plugin's architecture, in the spelling of its base. */
 #include <string.h>
 #include "common/hub/hub_json.h"
-#include "engine/model/plugin/plugin_internal.h"
+#include "engine/model/plugin/plugin_arch.h"
 
 #define SIZE_MAX_ASKED (1u << 31)
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* host_step - quire_host's functions for a plugin's own forward pass; forward/executor_cpu_own.c has
- * them. Threads: as engine/plugin.h. */
+/* host_step - quire_host's functions for a plugin's own forward pass, which
+ * forward/executor_cpu_own.c has. Threads: as engine/plugin.h. */
 #ifndef QUIRE_ENGINE_MODEL_PLUGIN_HOST_STEP_H
 #define QUIRE_ENGINE_MODEL_PLUGIN_HOST_STEP_H
 #include "engine/plugin.h"

@@ -6,7 +6,7 @@
 #include "common/log.h"
 #include "common/mem.h"
 #include "engine/model/load/weight_finder.h"
-#include "engine/model/plugin/plugin_internal.h"
+#include "engine/model/plugin/plugin_arch.h"
 
 #define PARTS_MAX   16u /* tensors that lie in one */
 #define NAMES_BYTES ((size_t)1 << 26)

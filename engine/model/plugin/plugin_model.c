@@ -3,11 +3,7 @@
 #include <string.h>
 #include "common/file.h"
 #include "common/hub/hub_json.h"
-#include "common/log.h"
 #include "common/mem.h"
-#include "engine/model/plugin/host_program.h"
-#include "engine/model/plugin/host_rows.h"
-#include "engine/model/plugin/host_step.h"
 
 /* ---- calls ---- */
 
@@ -44,74 +40,6 @@ FALLIBLE plugin_failed(const struct quire_model *m, const char *callback,
                            : q_fail(e, code, "plugin %s: %s failed and gave no reason",
                                     plugin_arch_text(m->arch), callback);
 }
-
-/* ---- config ---- */
-
-static bool config_number(const struct quire_model *m, const char *key, double *out)
-{
-    const struct plugin_sizes sizes = {m->root, m->path, &m->config};
-    const json_t *v = plugin_key(m->root, key);
-    uint32_t derived;
-    if (json_is_number(v))
-        *out = json_number_value(v);
-    else if (json_is_boolean(v))
-        *out = json_is_true(v);
-    else if (!v && plugin_size_derived(&derived, &sizes, key))
-        *out = derived;
-    else
-        return false;
-    return true;
-}
-
-static bool config_text(const struct quire_model *m, const char *key, const char **out)
-{
-    const char *text = json_string_value(plugin_key(m->root, key));
-    if (text)
-        *out = text;
-    return text != NULL;
-}
-
-static void log_text(const char *text)
-{
-    log_info("plugin %s: %s", model_now ? plugin_arch_text(model_now->arch) : "?", text);
-}
-
-static uint32_t n_layer(const struct quire_model *m)
-{
-    return m->config.n_layer;
-}
-
-static void *scratch(const struct quire_model *m)
-{
-    (void)m;
-    return work_now ? work_now->scratch : NULL;
-}
-
-const struct quire_host plugin_host = {
-    .size = sizeof plugin_host,
-    .version = QUIRE_VERSION,
-    .config_number = config_number,
-    .config_text = config_text,
-    .log = log_text,
-    .linear = host_linear,
-    .layer_norm = host_layer_norm,
-    .rms_norm = host_rms_norm,
-    .activate = host_activate,
-    .attend = host_attend,
-    .tensor = host_tensor,
-    .barrier = host_barrier,
-    .step_embed = host_step_embed,
-    .step_linear = host_step_linear,
-    .step_rms_norm = host_step_rms_norm,
-    .step_rope = host_step_rope,
-    .step_attention = host_step_attention,
-    .step_buffer = host_step_buffer,
-    .insert_after = host_insert_after,
-    .remove = host_remove,
-    .program_model = host_program_model,
-    .n_layer = n_layer,
-    .scratch = scratch,
-};
 
 /* ---- life ---- */
 

@@ -7,7 +7,7 @@
  * Threads: made by one; then read by any. */
 #ifndef QUIRE_ENGINE_MODEL_PLUGIN_PLUGIN_MODEL_H
 #define QUIRE_ENGINE_MODEL_PLUGIN_PLUGIN_MODEL_H
-#include "engine/model/plugin/plugin_internal.h"
+#include "engine/model/plugin/plugin_arch.h"
 
 struct model;
 struct quire_model {

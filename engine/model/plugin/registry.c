@@ -14,7 +14,7 @@
 #include "common/mem.h"
 #include "engine/model/forward/program_weight.h"
 #include "engine/model/plugin/entry.h"
-#include "engine/model/plugin/plugin_internal.h"
+#include "engine/model/plugin/plugin_arch.h"
 #include "engine/model/plugin/trial.h"
 
 static _Atomic(const struct plugin *) loaded;
@@ -165,6 +165,7 @@ static enum q_code make_architecture(struct plugin_arch **out, const struct plug
         .base = a->a.base,
         .apply = plugin_apply,
         .resolve = plugin_resolve,
+        .family = &a->arch,
     };
     *out = a;
     return Q_OK;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 #include "common/hub/hub_json.h"
-#include "engine/model/plugin/plugin_internal.h"
+#include "engine/model/plugin/plugin_arch.h"
 
 #define KEY_MAX 128u
 

@@ -4,7 +4,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 #include <string.h>
-#include "engine/model/plugin/plugin_internal.h"
+#include "engine/model/plugin/plugin_arch.h"
 
 #define NAME_MAX_OWN 64u /* bytes of a name, with its end */
 
@@ -207,8 +207,8 @@ FALLIBLE plugin_check_architecture(const struct quire_architecture *a, struct q_
         (rc = check_list(a->layer, a->n_layer, 64, "layer", e)) ||
         (rc = check_list(a->maps, a->n_map, 1024, "maps", e)) ||
         (rc = check_list(a->tensors, a->n_tensor, CONFIG_OWN_MAX, "tensors", e)) ||
-        (rc = check_list((const void *)a->modalities, a->n_modality, MODALITIES_MAX, "modalities",
-                         e)) ||
+        (rc = check_list((const void *)a->modalities, a->n_modality, PLUGIN_MODALITIES_MAX,
+                         "modalities", e)) ||
         (rc = check_config(a, e)) || (rc = check_maps(a, e)) || (rc = check_tensors(a, e)) ||
         (rc = check_buffers(a, e)))
         return q_wrap(e, "architecture %s", a->name);

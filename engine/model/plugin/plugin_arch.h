@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugin_internal - what is behind plugins.h, for the sources of this folder: registry.c loads,
+/* plugin_arch - a loaded plugin and an architecture of it, for engine/model: registry.c loads,
  * verify.c holds a plugin to the rules of engine/plugin.h, settings.c reads settings in words,
  * sizes.c sizes, apply.c changes a config.
  * Threads: made by one; then only read. */
-#ifndef QUIRE_ENGINE_MODEL_PLUGIN_PLUGIN_INTERNAL_H
-#define QUIRE_ENGINE_MODEL_PLUGIN_PLUGIN_INTERNAL_H
+#ifndef QUIRE_ENGINE_MODEL_PLUGIN_PLUGIN_ARCH_H
+#define QUIRE_ENGINE_MODEL_PLUGIN_PLUGIN_ARCH_H
 #include "common/hub/archs.h"
 #include "common/hub/config.h"
 #include "engine/model/arch.h"
-#include "engine/model/modality.h"
 #include "engine/model/plugins.h"
 #include "engine/plugin.h"
+
+#define PLUGIN_MODALITIES_MAX 8u /* of an architecture */
 
 struct plugin { /* a loaded one; all but the strings are copies */
     struct quire_plugin p;
@@ -25,8 +26,8 @@ struct plugin_arch {
     struct archs_added added; /* first: what common/hub knows of it */
     const struct plugin *plugin;
     struct quire_architecture a;
-    struct quire_modality modalities[MODALITIES_MAX]; /* [a.n_modality] */
-    struct arch arch;                                 /* of the base, with what differs */
+    struct quire_modality modalities[PLUGIN_MODALITIES_MAX]; /* [a.n_modality] */
+    struct arch arch;                                        /* of the base, with what differs */
 };
 
 /* NULL: no plugin serves it. */

@@ -4,6 +4,7 @@
  * engine needs one line in options.def and no code here. */
 #include "engine/library/quire_options.h"
 #include <string.h>
+#include "common/log.h"
 #include "common/mem.h"
 #include "common/options.h"
 #include "engine/core/engine_options.h"
@@ -248,8 +249,12 @@ FALLIBLE quire_options_config(struct core_config *c, struct quire_options *full,
     enum q_code rc = take_options(full, given, e);
     if (rc)
         return rc;
-    if (!(rc = quire_options_all(&all, full, e)))
+    enum log_level level;
+    if (!(rc = quire_options_all(&all, full, e)) &&
+        !(rc = log_level_parse(&level, all.log_level, e))) {
+        log_setup("quire", level, all.log_json); /* plugins that are loaded are told of */
         rc = engine_options(c, &all, full->model, e);
+    }
     options_release(&all);
     if (rc)
         return rc;

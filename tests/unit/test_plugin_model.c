@@ -208,6 +208,45 @@ static void the_world_model_in_other_types(void **state)
         check_folder("model", &cases[i], 0);
 }
 
+/* Weights of the same numbers over the old ones, from a folder with other names of tensors; and the
+ * packed cache, whose second start maps what the first one packed. */
+static void weights_are_replaced_and_cached(void **state)
+{
+    (void)state;
+    json_t *root = read_goldens();
+    const json_t *c = json_array_get(json_object_get(root, "cases"), 0);
+    struct runner_options o = {
+        .dir = TERRA "/model",
+        .n_thread = 2,
+        .caps = kern_caps_machine(),
+        .dtype = DT_F32,
+    };
+    struct q_err e = Q_ERR_INIT;
+    struct folder cache;
+    struct world w;
+    open_plugin("positions.so");
+    world_open(&w, &o);
+    const struct model_options other = {
+        .dir = TERRA "/model",
+        .weights_dir = TERRA "/model_mistral",
+        .kern = &w.r.kern,
+        .team = w.r.team,
+    };
+    assert_ok(model_reload(w.r.model, &other, &e), &e);
+    assert_true(run_case(&w, c, 16, true) < 2e-3);
+    world_close(&w);
+    folder_init(&cache);
+    o.packed_cache = cache.path;
+    for (int i = 0; i < 2; i++) {
+        world_open(&w, &o);
+        assert_int_equal(model_shape(w.r.model)->weights_mapped, i);
+        assert_true(run_case(&w, c, 16, true) < 2e-3);
+        world_close(&w);
+    }
+    folder_release(&cache);
+    json_decref(root);
+}
+
 /* ---- variations of Llama that compute what Llama computes ---- */
 
 struct checkpoint_out { /* a safetensors file of f32 */
@@ -486,6 +525,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_world_models_goldens),
         cmocka_unit_test(the_world_model_in_other_types),
+        cmocka_unit_test(weights_are_replaced_and_cached),
         cmocka_unit_test(other_names_give_the_same_bits),
         cmocka_unit_test(own_operations_give_the_same_bits),
         cmocka_unit_test(a_forward_pass_gives_the_same_bits),

@@ -17,6 +17,8 @@
 #include "kernels/ops/kv_layout.h"
 #include "kernels/ops/int8_layout.h"
 #include "kernels/tiling/split.h"
+#include "kernels/tiling/top_k.h"
+#include "kernels/tiling/train_tiles.h"
 #include "kernels/variants.h"
 
 #define LEVEL_AVX2_VNNI   (CAP_AVX2 | CAP_AVX_VNNI)
@@ -218,6 +220,14 @@ size_t kern_scratch_bytes(uint32_t context_max, uint32_t n_head, uint32_t head_d
         KERN_ATTENTION_ROWS * (context + head + 2 * partial_stride(head_dim)) * sizeof(float);
     const size_t most = linear > attention ? linear : attention, dot = dot_scratch_bytes(head_dim);
     return most > dot ? most : dot;
+}
+
+size_t kern_train_scratch_bytes(uint32_t head_dim)
+{
+    const size_t attention =
+        TRAIN_TILES_MAX * KERN_TRAIN_TILE * train_dim(head_dim) + TRAIN_SCORES;
+    const size_t most = sizeof(struct top_k_room);
+    return attention * sizeof(float) > most ? attention * sizeof(float) : most;
 }
 
 bool kern_attention_splits(const struct attention_args *a, uint32_t nth)

@@ -10,12 +10,14 @@
 #include "common/err.h"
 #include "kernels/ops/ops_attention.h"
 #include "kernels/ops/ops_device.h"
+#include "kernels/ops/ops_distill.h"
 #include "kernels/ops/ops_elementwise.h"
 #include "kernels/ops/ops_fp8.h"
 #include "kernels/ops/ops_int4.h"
 #include "kernels/ops/ops_mla.h"
 #include "kernels/ops/ops_moe.h"
 #include "kernels/ops/ops_row.h"
+#include "kernels/ops/ops_train.h"
 
 /* instruction sets that a variant requires; a machine has a set of these */
 enum {
@@ -72,6 +74,8 @@ void kern_int4_set(const struct packed *w, uint32_t o, const struct int4_output 
 void kern_int8_set(const struct packed *w, uint32_t o, const int8_t *q, float scale);
 /* Scratch one thread needs for any op with these limits. */
 size_t kern_scratch_bytes(uint32_t context_max, uint32_t n_head, uint32_t head_dim);
+/* Scratch one thread needs for any op of ops_train.h and ops_distill.h with these limits. */
+size_t kern_train_scratch_bytes(uint32_t head_dim);
 /* True if attention with these arguments and nth threads leaves partial results for
  * attention_join. */
 bool kern_attention_splits(const struct attention_args *a, uint32_t nth);

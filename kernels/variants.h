@@ -5,12 +5,14 @@
 #ifndef QUIRE_KERNELS_VARIANTS_H
 #define QUIRE_KERNELS_VARIANTS_H
 #include "kernels/ops/ops_device.h"
+#include "kernels/ops/ops_distill.h"
 #include "kernels/ops/ops_elementwise.h"
 #include "kernels/ops/ops_fp8.h"
 #include "kernels/ops/ops_int4.h"
 #include "kernels/ops/ops_mla.h"
 #include "kernels/ops/ops_moe.h"
 #include "kernels/ops/ops_row.h"
+#include "kernels/ops/ops_train.h"
 
 /* The declarations of the CUDA launchers stay in kernels/cuda. */
 #define OP(op, tolerance)

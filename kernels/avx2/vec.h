@@ -13,9 +13,6 @@
 struct vec {
     __m256 a, b; /* lanes 0 … 7, 8 … 15 */
 };
-struct vec_f64 {
-    __m256d q[4];
-};
 
 /* Every function that treats the halves alike. */
 #define EACH(r, call_a, call_b)      \
@@ -74,6 +71,10 @@ INLINE struct vec vec_mul(struct vec x, struct vec y)
 INLINE struct vec vec_div(struct vec x, struct vec y)
 {
     EACH(r, _mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b));
+}
+INLINE struct vec vec_sqrt(struct vec x)
+{
+    EACH(r, _mm256_sqrt_ps(x.a), _mm256_sqrt_ps(x.b));
 }
 INLINE struct vec vec_fma(struct vec x, struct vec y, struct vec z)
 {
@@ -162,36 +163,16 @@ INLINE float vec_fold_add(struct vec x)
     q = _mm_add_ps(q, _mm_movehl_ps(q, q));
     return _mm_cvtss_f32(_mm_add_ss(q, _mm_shuffle_ps(q, q, 1)));
 }
+INLINE float vec_first_lane(struct vec x)
+{
+    return _mm256_cvtss_f32(x.a);
+}
 INLINE float vec_fold_max(struct vec x)
 {
     __m256 h = _mm256_max_ps(x.a, x.b);
     __m128 q = _mm_max_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
     q = _mm_max_ps(q, _mm_movehl_ps(q, q));
     return _mm_cvtss_f32(_mm_max_ss(q, _mm_shuffle_ps(q, q, 1)));
-}
-INLINE struct vec_f64 vec_f64_zero(void)
-{
-    const __m256d z = _mm256_setzero_pd();
-    return (struct vec_f64){{z, z, z, z}};
-}
-INLINE struct vec_f64 vec_f64_add(struct vec_f64 s, struct vec x)
-{
-    s.q[0] = _mm256_add_pd(s.q[0], _mm256_cvtps_pd(_mm256_castps256_ps128(x.a)));
-    s.q[1] = _mm256_add_pd(s.q[1], _mm256_cvtps_pd(_mm256_extractf128_ps(x.a, 1)));
-    s.q[2] = _mm256_add_pd(s.q[2], _mm256_cvtps_pd(_mm256_castps256_ps128(x.b)));
-    s.q[3] = _mm256_add_pd(s.q[3], _mm256_cvtps_pd(_mm256_extractf128_ps(x.b, 1)));
-    return s;
-}
-INLINE void vec_f64_store(double *p, struct vec_f64 s)
-{
-    for (int i = 0; i < 4; i++)
-        _mm256_storeu_pd(p + 4 * i, s.q[i]);
-}
-INLINE double vec_f64_fold_add(struct vec_f64 s)
-{
-    __m256d h = _mm256_add_pd(_mm256_add_pd(s.q[0], s.q[2]), _mm256_add_pd(s.q[1], s.q[3]));
-    __m128d q = _mm_add_pd(_mm256_castpd256_pd128(h), _mm256_extractf128_pd(h, 1));
-    return _mm_cvtsd_f64(_mm_add_sd(q, _mm_unpackhi_pd(q, q)));
 }
 
 #endif

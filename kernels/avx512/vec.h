@@ -15,9 +15,6 @@
 struct vec {
     __m512 v;
 };
-struct vec_f64 { /* the same lanes, wider */
-    __m512d low, high;
-};
 
 INLINE struct vec vec_of(__m512 v)
 {
@@ -68,6 +65,10 @@ INLINE struct vec vec_mul(struct vec a, struct vec b)
 INLINE struct vec vec_div(struct vec a, struct vec b)
 {
     return vec_of(_mm512_div_ps(a.v, b.v));
+}
+INLINE struct vec vec_sqrt(struct vec a)
+{
+    return vec_of(_mm512_sqrt_ps(a.v));
 }
 INLINE struct vec vec_fma(struct vec a, struct vec b, struct vec c) /* a * b + c */
 {
@@ -142,32 +143,13 @@ INLINE float vec_fold_add(struct vec a)
     q = _mm_add_ps(q, _mm_movehl_ps(q, q));
     return _mm_cvtss_f32(_mm_add_ss(q, _mm_shuffle_ps(q, q, 1)));
 }
+INLINE float vec_first_lane(struct vec a)
+{
+    return _mm512_cvtss_f32(a.v);
+}
 INLINE float vec_fold_max(struct vec a) /* no lane is NaN */
 {
     return _mm512_reduce_max_ps(a.v);
-}
-
-INLINE struct vec_f64 vec_f64_zero(void)
-{
-    return (struct vec_f64){_mm512_setzero_pd(), _mm512_setzero_pd()};
-}
-INLINE struct vec_f64 vec_f64_add(struct vec_f64 s, struct vec a)
-{
-    s.low = _mm512_add_pd(s.low, _mm512_cvtps_pd(_mm512_castps512_ps256(a.v)));
-    s.high = _mm512_add_pd(s.high, _mm512_cvtps_pd(_mm512_extractf32x8_ps(a.v, 1)));
-    return s;
-}
-INLINE void vec_f64_store(double *p, struct vec_f64 s)
-{
-    _mm512_storeu_pd(p, s.low);
-    _mm512_storeu_pd(p + 8, s.high);
-}
-INLINE double vec_f64_fold_add(struct vec_f64 s)
-{
-    __m512d o = _mm512_add_pd(s.low, s.high);
-    __m256d h = _mm256_add_pd(_mm512_castpd512_pd256(o), _mm512_extractf64x4_pd(o, 1));
-    __m128d q = _mm_add_pd(_mm256_castpd256_pd128(h), _mm256_extractf128_pd(h, 1));
-    return _mm_cvtsd_f64(_mm_add_sd(q, _mm_unpackhi_pd(q, q)));
 }
 
 #endif

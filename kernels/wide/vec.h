@@ -8,11 +8,13 @@
 #define QUIRE_KERNELS_WIDE_VEC_H
 #if defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
 #include "kernels/avx512/vec.h"
+#include "kernels/avx512/vec_f64.h"
 #include "kernels/avx512/vec_half.h"
 #include "kernels/avx512/vec_i8.h"
 #include "kernels/avx512/vec_transpose.h"
 #elif defined(__AVX2__)
 #include "kernels/avx2/vec.h"
+#include "kernels/avx2/vec_f64.h"
 #include "kernels/avx2/vec_half.h"
 #include "kernels/avx2/vec_i8.h"
 #include "kernels/avx2/vec_transpose.h"

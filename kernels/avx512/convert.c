@@ -1,0 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kernels/wide/convert.h in AVX-512 registers. */
+#include "kernels/variants.h"
+#include "kernels/wide/convert.h"
+
+void convert_avx512(const struct convert_args *a, const struct kern_exec *x)
+{
+    wide_convert(a, x);
+}

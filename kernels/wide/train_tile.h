@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* train_tile - tiles of rows of one head in scratch, for attention_train and attention_grad: copied
+ * with the columns past head_dim and the rows past the segment as 0, so that tile_product needs no
+ * masks. Threads: pure functions. */
+#ifndef QUIRE_KERNELS_WIDE_TRAIN_TILE_H
+#define QUIRE_KERNELS_WIDE_TRAIN_TILE_H
+#include <math.h>
+#include "kernels/tiling/train_tiles.h"
+#include "kernels/wide/exp.h"
+#include "kernels/wide/tile_product.h"
+#ifdef VEC_SUMS
+
+#define TRAIN_VECS (KERN_TRAIN_TILE / 16) /* of a row of scores */
+
+struct train_rows { /* of one head */
+    const float *p;
+    size_t stride;
+    uint32_t n, n_col;
+};
+
+INLINE uint32_t train_lanes(uint32_t d, uint32_t head_dim)
+{
+    return head_dim - d < 16 ? head_dim - d : 16;
+}
+
+/* dst: [KERN_TRAIN_TILE][train_dim]. */
+INLINE void train_copy(float *dst, const struct train_rows *from)
+{
+    const uint32_t dim = train_dim(from->n_col);
+    for (uint32_t r = 0; r < KERN_TRAIN_TILE; r++)
+        for (uint32_t d = 0; d < dim; d += 16) {
+            struct vec v = vec_set(0);
+            if (r < from->n)
+                v = vec_load_n(from->p + r * from->stride + d, train_lanes(d, from->n_col));
+            vec_store(dst + (size_t)r * dim + d, v);
+        }
+}
+
+/* dst: [train_dim][KERN_TRAIN_TILE], transposed. */
+INLINE void train_copy_transposed(float *dst, const struct train_rows *from)
+{
+    const uint32_t dim = train_dim(from->n_col);
+    struct vec v[16];
+    for (uint32_t r = 0; r < KERN_TRAIN_TILE; r += 16)
+        for (uint32_t d = 0; d < dim; d += 16) {
+            for (uint32_t l = 0; l < 16; l++)
+                v[l] = r + l < from->n ? vec_load_n(from->p + (r + l) * from->stride + d,
+                                                    train_lanes(d, from->n_col))
+                                       : vec_set(0);
+            vec_transpose(v);
+            for (uint32_t l = 0; l < 16; l++)
+                vec_store(dst + (size_t)(d + l) * KERN_TRAIN_TILE + r, v[l]);
+        }
+}
+
+/* The first n rows of src [KERN_TRAIN_TILE][train_dim] back to memory, times by[r]. */
+INLINE void train_write(float *to, size_t stride, const float *src, const struct train_rows *shape,
+                        const float *by)
+{
+    const uint32_t dim = train_dim(shape->n_col);
+    for (uint32_t r = 0; r < shape->n; r++)
+        for (uint32_t d = 0; d < shape->n_col; d += 16) {
+            struct vec v = vec_load(src + (size_t)r * dim + d);
+            if (by)
+                v = vec_mul(v, vec_set(by[r]));
+            vec_store_n(to + r * stride + d, v, train_lanes(d, shape->n_col));
+        }
+}
+
+/* Rows of a tile of queries that a product takes: whole blocks. */
+INLINE uint32_t train_blocks(uint32_t n)
+{
+    return (n + PRODUCT_ROWS - 1) / PRODUCT_ROWS * PRODUCT_ROWS;
+}
+
+/* Lane l of vec j of a row of scores is key 16 j + l; only those that are visible, else other. */
+INLINE struct vec train_only(struct vec v, struct vec other, int j, struct range visible)
+{
+    const size_t at = 16 * (size_t)j;
+    if (visible.begin <= at && visible.end >= at + 16)
+        return v;
+    const size_t low = visible.begin > at ? visible.begin - at : 0;
+    const size_t high = visible.end > at ? visible.end - at : 0;
+    v = vec_first(high < 16 ? (uint32_t)high : 16, v, other);
+    return vec_first(low < 16 ? (uint32_t)low : 16, other, v);
+}
+
+/* Sums q·k to scores. */
+INLINE struct vec train_scaled(const struct attention_train_args *a, struct vec sum)
+{
+    const struct vec s = vec_mul(sum, vec_set(a->scale)), cap = vec_set(a->soft_cap);
+    return a->soft_cap > 0 ? vec_mul(cap, vec_tanh(vec_div(s, cap))) : s;
+}
+
+/* s = rows of a [n][dim] times the transposed tile b. */
+INLINE void train_scores(float *s, const float *a, const float *b, uint32_t n, uint32_t head_dim)
+{
+    tile_product(&(struct tile_product){
+        .c = s,
+        .a = a,
+        .b = b,
+        .c_stride = KERN_TRAIN_TILE,
+        .a_row = train_dim(head_dim),
+        .a_k = 1,
+        .b_stride = KERN_TRAIN_TILE,
+        .n_row = train_blocks(n),
+        .n_col = KERN_TRAIN_TILE,
+        .n_k = head_dim,
+    });
+}
+
+#endif
+#endif

@@ -44,9 +44,9 @@ enum distill_kind {
  * exponents are of differences to the row's maximum, so logits of any size are safe. zt may hold
  * -inf. A NaN in zt or zs makes the row's results NaN. */
 struct distill_loss_args {
-    float *zs;            /* [n_row, n_student], row stride zs_stride; overwritten */
-    const float *zt;      /* [n_row, n_teacher or top_k], zt_stride; NULL: kd and agree are 0 */
-    const uint32_t *ids;  /* [n_row, top_k], row stride zt_stride, or NULL */
+    float *zs;             /* [n_row, n_student], row stride zs_stride; overwritten */
+    const float *zt;       /* [n_row, n_teacher or top_k], zt_stride; NULL: kd and agree are 0 */
+    const uint32_t *ids;   /* [n_row, top_k], row stride zt_stride, or NULL */
     const int32_t *labels; /* [n_row], each < n_student */
     size_t zs_stride, zt_stride; /* elements */
     uint32_t n_row, n_student, n_teacher;

@@ -21,8 +21,8 @@
 
 /* y[c,i] = x[i,c].   y may not overlap x. */
 struct transpose_args {
-    void *y;       /* [n_col, n_row], row stride y_stride */
-    const void *x; /* [n_row, n_col], row stride x_stride */
+    void *y;                     /* [n_col, n_row], row stride y_stride */
+    const void *x;               /* [n_row, n_col], row stride x_stride */
     enum dtype y_dtype, x_dtype; /* F32 or BF16 each; rounded to nearest even */
     uint32_t n_row, n_col;
     size_t x_stride, y_stride;
@@ -39,7 +39,7 @@ struct convert_args {
 
 /* Pack the transpose of a matrix: dst is packed weights (ops.h) with W[o,k] = src[k,o]. */
 struct pack_columns_args {
-    void *dst; /* packed_bytes(dst_dtype, n_out, n_in), whole: padding is zeroed */
+    void *dst;            /* packed_bytes(dst_dtype, n_out, n_in), whole: padding is zeroed */
     enum dtype dst_dtype; /* F32 or BF16 */
     const void *src;      /* [n_in, n_out], row stride src_stride */
     enum dtype src_dtype; /* F32 or BF16 */
@@ -62,10 +62,10 @@ struct train_segment {
  * neither read nor written. */
 #define KERN_TRAIN_TILE 48u /* 8 x 6 rows of a register tile, 3 x 16 lanes */
 struct attention_train_args {
-    float *out;            /* [rows][n_head][head_dim], row stride out_stride */
-    float *lse;            /* [rows][n_head] */
-    const float *q;        /* [rows][n_head][head_dim], row stride q_stride */
-    const float *k, *v;    /* [rows][n_kv_head][head_dim], row stride kv_stride */
+    float *out;         /* [rows][n_head][head_dim], row stride out_stride */
+    float *lse;         /* [rows][n_head] */
+    const float *q;     /* [rows][n_head][head_dim], row stride q_stride */
+    const float *k, *v; /* [rows][n_kv_head][head_dim], row stride kv_stride */
     size_t out_stride, q_stride, kv_stride;
     const struct train_segment *segments;
     uint32_t n_segment, n_head, n_kv_head, head_dim; /* head_dim <= KERN_TRAIN_HEAD_MAX */

@@ -25,7 +25,7 @@ static struct value value_of(enum kern_act act, float z)
     const float positive = z < 0 ? 0 : z, z2 = z * z; /* NaN stays */
     switch (act) {
     case KERN_GELU: {
-        const float phi = 0.5f * erfcf(z * -0x1.6a09e6p-1f); /* 1 / sqrt 2 */
+        const float phi = 0.5f * erfcf(z * -0x1.6a09e6p-1f);     /* 1 / sqrt 2 */
         const float density = expf(-0.5f * z2) * 0x1.988454p-2f; /* 1 / sqrt(2 pi) */
         return (struct value){z * phi, fmaf(z, density, phi)};
     }

@@ -67,7 +67,8 @@ static void row_gradient(const struct attention_grad_args *a, const struct train
 }
 
 /* All of a segment that has to do with one head of k and v. */
-static void group(const struct attention_grad_args *a, struct train_segment segment, uint32_t kv_head)
+static void group(const struct attention_grad_args *a, struct train_segment segment,
+                  uint32_t kv_head)
 {
     const uint32_t n = a->of.n_head / a->of.n_kv_head, end = (kv_head + 1) * n;
     struct train_row r = {.a = &a->of, .segment = segment, .head = kv_head * n};

@@ -60,8 +60,8 @@ static double sum_cross(const struct distill_pair *p)
     double lane[16] = {0};
     for (uint32_t c = 0; c < p->n; c++) {
         const float a = (p->zt[c] - p->mt) * p->inverse, b = (p->zs[c] - p->ms) * p->inverse;
-        lane[c % 16] += (double)(p->slope == SLOPE_RKL ? product(expf(b), b - a)
-                                                       : product(expf(a), a - b));
+        lane[c % 16] +=
+            (double)(p->slope == SLOPE_RKL ? product(expf(b), b - a) : product(expf(a), a - b));
     }
     return fold(lane);
 }

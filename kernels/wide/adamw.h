@@ -11,8 +11,8 @@ INLINE void adamw_group(const struct adamw_args *a, const struct adamw_scalars *
                         uint32_t n)
 {
     const struct vec g = vec_mul(vec_set(s->grad_scale), vec_load_n(a->g + i, n));
-    const struct vec m = vec_add(vec_mul(vec_set(s->beta1), vec_load_n(a->m + i, n)),
-                                 vec_mul(vec_set(s->rest1), g));
+    const struct vec m =
+        vec_add(vec_mul(vec_set(s->beta1), vec_load_n(a->m + i, n)), vec_mul(vec_set(s->rest1), g));
     const struct vec v = vec_add(vec_mul(vec_set(s->beta2), vec_load_n(a->v + i, n)),
                                  vec_mul(vec_mul(vec_set(s->rest2), g), g));
     const struct vec root = vec_add(vec_mul(vec_sqrt(v), vec_set(s->root)), vec_set(s->eps));

@@ -152,8 +152,8 @@ INLINE void grad_keys(const struct grad_item *t, uint32_t j)
     train_copy_transposed(t->k_t, &k);
     train_copy_transposed(t->v_t, &v);
     for (size_t head = t->heads.begin; head < t->heads.end; head++)
-        for (size_t i = t->queries.begin > j ? t->queries.begin : j;
-             i < end && i < t->queries.end; i++) {
+        for (size_t i = t->queries.begin > j ? t->queries.begin : j; i < end && i < t->queries.end;
+             i++) {
             g.head = (uint32_t)head;
             g.i = (uint32_t)i;
             g.n = train_rows(&t->segment, g.i);
@@ -238,8 +238,7 @@ INLINE void wide_attention_grad(const struct attention_grad_args *a, const struc
     for (uint32_t n = 0; n < a->of.n_segment; n++)
         total += train_pairs(&a->of, &a->of.segments[n]) * a->of.n_head;
     const uint64_t split_cost = total * (GRAD_KV_COST + GRAD_Q_COST);
-    const bool whole =
-        grad_busiest(a, total, x->nth) * x->nth * GRAD_BOTH_COST <= split_cost;
+    const bool whole = grad_busiest(a, total, x->nth) * x->nth * GRAD_BOTH_COST <= split_cost;
     struct train_share share = train_share_of(whole ? total : split_cost, x);
     grad_scratch(&t, x->scratch);
     for (uint32_t n = 0; n < a->of.n_segment; n++)

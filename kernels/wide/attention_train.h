@@ -14,7 +14,7 @@
 struct train_item {
     const struct attention_train_args *a;
     struct train_segment segment;
-    uint32_t head, i;                             /* tile i of queries */
+    uint32_t head, i;                            /* tile i of queries */
     float *q, *k_t, *v, *out, *s, *most, *total; /* scratch */
 };
 

@@ -146,8 +146,8 @@ INLINE struct vec distill_slope(const struct distill_pair *p, const enum distill
     if (slope == SLOPE_RKL)
         return distill_product(q, vec_sub(vec_sub(vec_sub(b, a), log_z), off));
     if (slope == SLOPE_JSD)
-        return distill_product(
-            q, vec_sub(distill_log_ratio(p, vec_add(vec_sub(a, b), log_z)), off));
+        return distill_product(q,
+                               vec_sub(distill_log_ratio(p, vec_add(vec_sub(a, b), log_z)), off));
     const struct vec t = vec_mul(vec_exp(a), vec_set(p->pt));
     return slope == SLOPE_P ? vec_sub(vec_set(0), t) : vec_sub(q, t);
 }

@@ -13,6 +13,13 @@ struct bench_seconds kc_time_team(struct team *t, team_fn *fn, void *arg)
     return bench_time(t, fn, arg, TIME_US);
 }
 
+size_t kc_bench_scratch(void)
+{
+    const size_t forward = kern_scratch_bytes(8192, 128, 256);
+    const size_t train = kern_train_scratch_bytes(KERN_TRAIN_HEAD_MAX);
+    return forward > train ? forward : train;
+}
+
 struct call {
     struct kc_bench *b;
     const void *args;
@@ -25,7 +32,7 @@ static void call_run(void *arg, uint32_t ith, uint32_t nth)
         .ith = ith,
         .nth = nth,
         .scratch = c->b->scratch[ith],
-        .scratch_bytes = kern_scratch_bytes(8192, 128, 256),
+        .scratch_bytes = kc_bench_scratch(),
     };
     c->b->k->variant->call(c->args, &x);
 }

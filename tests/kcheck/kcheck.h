@@ -130,6 +130,7 @@ struct kc_bench {
 #define IMPL(table, op, variant, caps)
 #include "kernels/kernels.def"
 
+size_t kc_bench_scratch(void); /* bytes that each thread of a benchmark has */
 struct bench_seconds kc_time(struct kc_bench *b,
                              const void *args); /* k->variant by the whole team */
 struct bench_seconds kc_time_team(struct team *t, team_fn *fn, void *arg); /* any team_run */

@@ -144,7 +144,7 @@ static FALLIBLE run_bench(const struct options *o, struct q_err *e)
     if (rc)
         return rc;
     for (uint32_t i = 0; i < team_size(b.team); i++)
-        b.scratch[i] = kc_buf(&k, kern_scratch_bytes(8192, 128, 256));
+        b.scratch[i] = kc_buf(&k, kc_bench_scratch());
     if (!(rc = kc_roofline(&b, e)))
         each_variant(o, visit_bench, &b);
     if (!rc && o->json)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* vec_f64 - 16 f64 lanes, to sum the lanes of vec.h in. Contract: beside each function; avx2/vec_f64.h does the same.
- * Threads: pure functions. */
+/* vec_f64 - 16 f64 lanes, to sum the lanes of vec.h in. Contract: beside each function;
+ * avx2/vec_f64.h does the same. Threads: pure functions. */
 #ifndef QUIRE_KERNELS_VEC_F64_H
 #define QUIRE_KERNELS_VEC_F64_H
 #ifdef __AVX512BW__

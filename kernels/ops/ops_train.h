@@ -8,8 +8,8 @@
  *     dW += dyᵀ x    rows dyᵀ, from transpose;   weights packed from x by pack_columns: outputs
  *                    n_in, inputs n_token;   y = dW with accumulate
  *     db += column sums of dy (column_sums)
- * so a sum over tokens is one f32 accumulator, tokens ascending, then + the old dW. In bf16 the rows
- * are rounded by transpose and convert, the weights by pack_columns; sums stay f32.
+ * so a sum over tokens is one f32 accumulator, tokens ascending, then + the old dW. In bf16 the
+ * rows are rounded by transpose and convert, the weights by pack_columns; sums stay f32.
  * rope: the gradient is rope itself with a table whose sines are negated (it is a rotation).
  *
  * Threads: as ops.h. Every element of an output is one thread's, in an order that the shapes alone
@@ -56,10 +56,10 @@ struct train_segment {
  * / n_head, c = max(0, i + 1 - window) … i (window 0 = all):
  *     s[c] = scale * q[i,h,:]·k[c,g,:]   (soft_cap > 0: s = soft_cap * tanh(s / soft_cap))
  *     lse[i,h] = log sum_c exp(s[c]);    out[i,h,:] = sum_c exp(s[c] - lse) * v[c,g,:]
- * Keys go in tiles of KERN_TRAIN_TILE rows of the segment with an online softmax (arXiv:2205.14135);
- * ref/attention_train.c has the order. Memory: what is named here and kern_train_scratch_bytes.
- * All of q, k, v of a segment are finite; else all of its rows may be NaN. Rows in no segment are
- * neither read nor written. */
+ * Keys go in tiles of KERN_TRAIN_TILE rows of the segment with an online softmax
+ * (arXiv:2205.14135); ref/attention_train.c has the order. Memory: what is named here and
+ * kern_train_scratch_bytes. All of q, k, v of a segment are finite; else all of its rows may be
+ * NaN. Rows in no segment are neither read nor written. */
 #define KERN_TRAIN_TILE 48u /* 8 x 6 rows of a register tile, 3 x 16 lanes */
 struct attention_train_args {
     float *out;         /* [rows][n_head][head_dim], row stride out_stride */
@@ -104,8 +104,8 @@ struct rms_norm_grad_args {
 };
 
 /* y[c] += sum over rows i and units u of x[i,u,c], or of (x[i,u,c] * z[i,u,c]) * r[i * n_unit + u].
- * Rows (and in them units) ascending, in blocks of KERN_COLUMN_BLOCK: one f32 accumulator from +0 in
- * each block, the blocks' sums added up in ascending order, then + y. */
+ * Rows (and in them units) ascending, in blocks of KERN_COLUMN_BLOCK: one f32 accumulator from +0
+ * in each block, the blocks' sums added up in ascending order, then + y. */
 #define KERN_COLUMN_BLOCK 64u
 struct column_sums_args {
     float *y;           /* [n_col] */
@@ -151,10 +151,10 @@ struct adamw_args {
     double lr, beta1, beta2, eps, weight_decay, bias1, bias2, grad_scale;
 };
 
-/* sums[b] = the sum of x^2 in block b of KERN_SUM_BLOCK elements: 16 f64 lanes, lane l adds elements
- * l, l + 16, …, folded by halves. Added in ascending order they give the square of the norm,
- * whatever the threads. The squares of floats do not overflow an f64: a block's sum is not finite
- * if and only if one of its elements is not. */
+/* sums[b] = the sum of x^2 in block b of KERN_SUM_BLOCK elements: 16 f64 lanes, lane l adds
+ * elements l, l + 16, …, folded by halves. Added in ascending order they give the square of the
+ * norm, whatever the threads. The squares of floats do not overflow an f64: a block's sum is not
+ * finite if and only if one of its elements is not. */
 #define KERN_SUM_BLOCK 4096u
 struct sum_squares_args {
     const float *x;

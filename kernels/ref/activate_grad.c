@@ -4,7 +4,8 @@
  *     silu        e = z              act' = s (1 + z (1 - s))
  *     gelu tanh   e = z (k1 + k3 z^2), e' = k1 + 3 k3 z^2;   act' = s (1 + (z (1 - s)) e')
  *     gelu quick  e = 1.702 z        act' = s (1 + (z (1 - s)) 1.702)
- *     gelu        act' = Phi + z phi;  Phi(z) = erfc(-z / sqrt 2) / 2, phi(z) = e^(-z^2/2) / sqrt(2 pi)
+ *     gelu        act' = Phi + z phi, Phi(z) = erfc(-z / sqrt 2) / 2,
+ *                 phi(z) = e^(-z^2/2) / sqrt(2 pi)
  * and act as ref/activate.c has it. */
 #include <math.h>
 #include "kernels/tiling/split.h"

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The gradient of attention_train; formulas: ops_train.h. Source: arXiv:2205.14135, appendix B.
  *
- * Order, all f32. s as ref/attention_train.c; p = exp(s - lse); delta: 16 lanes from +0, lane l adds
- * dout * out of the d with d % 16 == l by fused multiply-adds, folded by halves; dp: one accumulator
- * from +0, fused multiply-adds over d ascending; ds = p * (dp - delta), with a soft cap times 1 - t t
- * with t = s / soft_cap, then times scale, every step rounded. dq, dk and dv: one accumulator each
- * from +0, fused multiply-adds; dq over c ascending, dk and dv over the heads of the group ascending,
- * in each over i ascending. */
+ * Order, all f32. s as ref/attention_train.c; p = exp(s - lse); delta: 16 lanes from +0, lane l
+ * adds dout * out of the d with d % 16 == l by fused multiply-adds, folded by halves; dp: one
+ * accumulator from +0, fused multiply-adds over d ascending; ds = p * (dp - delta), with a soft cap
+ * times 1 - t t with t = s / soft_cap, then times scale, every step rounded. dq, dk and dv: one
+ * accumulator each from +0, fused multiply-adds; dq over c ascending, dk and dv over the heads of
+ * the group ascending, in each over i ascending. */
 #include <math.h>
 #include <string.h>
 #include "kernels/ref/element.h"

@@ -7,7 +7,8 @@
  *   s[c]    one accumulator from +0, fused multiply-adds over d = 0, 1, …; * scale; the soft cap
  *   m'      the larger of m (at first -inf) and the tile's largest s
  *   f       exp(m - m');   p[c] = exp(s[c] - m')
- *   total   total f + the tile's, one fused multiply-add; the tile's is 16 lanes from +0, lane l adds
+ *   total   total f + the tile's, one fused multiply-add; the tile's is 16 lanes from +0, lane l
+ *   adds
  *           p of the positions c with c % 16 == l, ascending; folded by halves
  *   out     out f rounded, then fused multiply-adds over c ascending
  * At the end out = out * (1 / total), lse = m + log(total). */

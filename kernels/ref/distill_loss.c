@@ -13,8 +13,9 @@
  *           (what M changes by itself cancels: beta P / M + (1 - beta) Q / M = 1)
  * A term whose first factor is 0 is 0, so that -inf in zt is no NaN. Written is
  *     dD/db * f32(kd_weight * t2 / (N T)) + (e^(zs - max) * f32(1 / Z)) * f32(ce_weight / N)
- * times 1 - (zs / soft_cap)^2; then the second weight is taken off at the label, and K's columns get
- * their part, each times its own factor of the cap. The walk over rows is tiling/distill_walk.h. */
+ * times 1 - (zs / soft_cap)^2; then the second weight is taken off at the label, and K's columns
+ * get their part, each times its own factor of the cap. The walk over rows is
+ * tiling/distill_walk.h. */
 #include "kernels/tiling/distill_walk.h"
 #include "kernels/variants.h"
 

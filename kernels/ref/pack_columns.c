@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* W[o,k] = src[k,o], in the packed layout. A thread packs whole panels; what pads the last panel and
- * the last bf16 pair is 0. */
+/* W[o,k] = src[k,o], in the packed layout. A thread packs whole panels; what pads the last panel
+ * and the last bf16 pair is 0. */
 #include <stdbool.h>
 #include "kernels/ref/element.h"
 #include "kernels/tiling/split.h"

@@ -3,8 +3,8 @@
  * arXiv:1910.07467, differentiated.
  *
  * Order: the squares as in ref/rms_norm.c; in the same 16 f32 lanes the products of g (rounded) and
- * x, each by one fused multiply-add, folded by halves. g - x m is one fused multiply-add; the old dx
- * is added last. */
+ * x, each by one fused multiply-add, folded by halves. g - x m is one fused multiply-add; the old
+ * dx is added last. */
 #include <math.h>
 #include "kernels/ref/element.h"
 #include "kernels/tiling/split.h"

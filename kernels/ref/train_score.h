@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* train_score - what the references of attention_train and attention_grad have in common: one row of
- * one head and its keys. Private to kernels/ref. Threads: pure functions. */
+/* train_score - what the references of attention_train and attention_grad have in common: one row
+ * of one head and its keys. Private to kernels/ref. Threads: pure functions. */
 #ifndef QUIRE_KERNELS_REF_TRAIN_SCORE_H
 #define QUIRE_KERNELS_REF_TRAIN_SCORE_H
 #include <math.h>

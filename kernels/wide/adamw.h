@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* adamw on 16 lanes; formula and roundings: ref/adamw.c. Threads: as ops.h; a thread has whole groups
- * of 16 elements. */
+/* adamw on 16 lanes; formula and roundings: ref/adamw.c. Threads: as ops.h; a thread has whole
+ * groups of 16 elements. */
 #ifndef QUIRE_KERNELS_WIDE_ADAMW_H
 #define QUIRE_KERNELS_WIDE_ADAMW_H
 #include "kernels/tiling/adamw.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* embed_grad on 16 lanes; formula and order: ref/embed_grad.c. Threads: as ops.h; a thread has whole
- * groups of 16 columns. */
+/* embed_grad on 16 lanes; formula and order: ref/embed_grad.c. Threads: as ops.h; a thread has
+ * whole groups of 16 columns. */
 #ifndef QUIRE_KERNELS_WIDE_EMBED_GRAD_H
 #define QUIRE_KERNELS_WIDE_EMBED_GRAD_H
 #include "kernels/wide/vec.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pack_columns on 16 lanes; definition: ref/pack_columns.c. The outputs of a panel are neighbours in
- * src, so nothing is transposed: f32 is a copy, bf16 lays two rows of src side by side.
+/* pack_columns on 16 lanes; definition: ref/pack_columns.c. The outputs of a panel are neighbours
+ * in src, so nothing is transposed: f32 is a copy, bf16 lays two rows of src side by side.
  * Threads: as ops.h; a thread packs whole panels. */
 #ifndef QUIRE_KERNELS_WIDE_PACK_COLUMNS_H
 #define QUIRE_KERNELS_WIDE_PACK_COLUMNS_H

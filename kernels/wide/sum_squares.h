@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sum_squares on 16 lanes; order: ref/sum_squares.c. Threads: as ops.h; a thread has whole blocks. */
+/* sum_squares on 16 lanes; order: ref/sum_squares.c. Threads: as ops.h; a thread has whole blocks.
+ * */
 #ifndef QUIRE_KERNELS_WIDE_SUM_SQUARES_H
 #define QUIRE_KERNELS_WIDE_SUM_SQUARES_H
 #include "kernels/wide/vec.h"

@@ -2,10 +2,10 @@
 /* tile_product - C = A B, or C + A B, of small matrices in scratch: what attention_train and
  * attention_grad are made of.
  *
- * C[r,j] = sum_k A[r,k] B[k,j], one accumulator per element from +0 (or from C), fused multiply-adds
- * over k ascending. Lanes are 16 j, A is broadcast; 6 rows x 4 vecs where the registers hold them
- * (VEC_SUMS), else 6 x 1. A has any strides, so that its transpose needs no copy.
- * Threads: pure functions. */
+ * C[r,j] = sum_k A[r,k] B[k,j], one accumulator per element from +0 (or from C), fused
+ * multiply-adds over k ascending. Lanes are 16 j, A is broadcast; 6 rows x 4 vecs where the
+ * registers hold them (VEC_SUMS), else 6 x 1. A has any strides, so that its transpose needs no
+ * copy. Threads: pure functions. */
 #ifndef QUIRE_KERNELS_WIDE_TILE_PRODUCT_H
 #define QUIRE_KERNELS_WIDE_TILE_PRODUCT_H
 #include <stdbool.h>

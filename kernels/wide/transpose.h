@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* transpose on squares of 16 x 16; definition: ref/transpose.c. A tile of 64 x 64 is cut into squares
- * so that the lines of both sides stay in the first-level cache. Threads: as ops.h. */
+/* transpose on squares of 16 x 16; definition: ref/transpose.c. A tile of 64 x 64 is cut into
+ * squares so that the lines of both sides stay in the first-level cache. Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_WIDE_TRANSPOSE_H
 #define QUIRE_KERNELS_WIDE_TRANSPOSE_H
 #include "kernels/wide/store.h"

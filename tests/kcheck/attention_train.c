@@ -352,8 +352,8 @@ static const struct shape {
     uint32_t n_row, n_head, n_kv_head, head_dim;
     const char *name;
 } shapes[] = {
-    {1024, 8, 8, 64, "1024 rows, 8/8 heads of 64"},
-    {1024, 16, 4, 128, "1024 rows, 16/4 heads of 128"},
+    {512, 4, 4, 64, "512 rows, 4/4 heads of 64"},
+    {512, 8, 2, 128, "512 rows, 8/2 heads of 128"},
 };
 
 static struct attention_train_args bench_args(struct kc_bench *b, const struct shape *s,

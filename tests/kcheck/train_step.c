@@ -3,8 +3,8 @@
 #include "kcheck.h"
 #include <math.h>
 
-/* The step in f64, from the values before it. The relative error of the quotient is a few roundings;
- * what it is taken from may cancel. */
+/* The step in f64, from the values before it. The relative error of the quotient is a few
+ * roundings; what it is taken from may cancel. */
 static void adamw_near(struct kcheck *k, const struct adamw_args *before,
                        const struct adamw_args *a, size_t i)
 {
@@ -16,7 +16,7 @@ static void adamw_near(struct kcheck *k, const struct adamw_args *before,
     const double w = before->w[i] * (1 - a->lr * a->weight_decay) - rate * m;
     kc_near(k, "m", a->m[i], m, m_size * 4 * 0x1p-24 + 1e-37);
     kc_near(k, "v", a->v[i], v, v * 8 * 0x1p-24 + 1e-37);
-    kc_near(k, "w", a->w[i], w, (2 * fabs(before->w[i]) + 16 * rate * m_size) * 0x1p-24 + 1e-30);
+    kc_near(k, "w", a->w[i], w, (4 * fabs(before->w[i]) + 16 * rate * m_size) * 0x1p-24 + 1e-30);
 }
 
 void kcheck_adamw(struct kcheck *k)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Training kernels: gradients against central differences of the forward formula in f64, the loss of
- * distillation against goldens, products of a backward pass put together from the operations. Every
- * test goes through the tables of the instruction sets that the machine has; variants against each
- * other are kcheck's.
+/* Training kernels: gradients against central differences of the forward formula in f64, the loss
+ * of distillation against goldens, products of a backward pass put together from the operations.
+ * Every test goes through the tables of the instruction sets that the machine has; variants against
+ * each other are kcheck's.
  *
  * tests/data/distill: losses and gradients computed in f64 by another implementation, whose README
  * gives the tolerance: 1e-5 of the row's largest value + 1e-6. */

@@ -225,7 +225,7 @@ size_t kern_scratch_bytes(uint32_t context_max, uint32_t n_head, uint32_t head_d
 size_t kern_train_scratch_bytes(uint32_t head_dim)
 {
     const size_t attention = TRAIN_TILES_MAX * KERN_TRAIN_TILE * train_dim(head_dim) + TRAIN_SCORES;
-    const size_t most = sizeof(struct top_k_room);
+    const size_t most = sizeof(struct top_k_scratch);
     return attention * sizeof(float) > most ? attention * sizeof(float) : most;
 }
 

@@ -14,9 +14,9 @@
  * A term whose first factor is 0 is 0, so that -inf in zt is no NaN. Written is
  *     dD/db * f32(kd_weight * t2 / (N T)) + (e^(zs - max) * f32(1 / Z)) * f32(ce_weight / N)
  * times 1 - (zs / soft_cap)^2; then the second weight is taken off at the label, and K's columns
- * get their part, each times its own factor of the cap. The walk over rows is
- * tiling/distill_walk.h. */
-#include "kernels/tiling/distill_walk.h"
+ * get their part, each times its own factor of the cap. The loop over rows is
+ * tiling/distill_rows.h. */
+#include "kernels/tiling/distill_rows.h"
 #include "kernels/variants.h"
 
 static double fold(double lane[16])
@@ -152,5 +152,5 @@ void distill_loss_ref(const struct distill_loss_args *a, const struct kern_exec 
         .offer = offer,
         .write = write_slopes,
     };
-    distill_walk(a, x, &loops);
+    distill_rows(a, x, &loops);
 }

@@ -34,7 +34,7 @@ static inline const float *train_query(const struct train_row *r)
     return r->a->q + (r->segment.row + r->i) * r->a->q_stride + (size_t)r->head * r->a->head_dim;
 }
 
-/* The first key that the row sees. */
+/* The first key that is visible to the row. */
 static inline size_t train_first_key(const struct train_row *r)
 {
     return r->a->window && r->i + 1 > r->a->window ? r->i + 1 - r->a->window : 0;

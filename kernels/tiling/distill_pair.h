@@ -42,7 +42,7 @@ struct distill_loops {
 struct distill_row {
     const struct distill_loss_args *a;
     const struct distill_loops *loops;
-    struct top_k_room *room;
+    struct top_k_scratch *chosen;
     const float *zt;
     float *zs;
     uint32_t i;

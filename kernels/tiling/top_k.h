@@ -17,7 +17,7 @@ struct top_k {
 };
 
 /* Scratch of distill_loss. */
-struct top_k_room {
+struct top_k_scratch {
     struct row_item items[KERN_TOP_K_MAX];
     float teacher[KERN_TOP_K_MAX], student[KERN_TOP_K_MAX]; /* logits at K */
     float slopes[KERN_TOP_K_MAX]; /* what K's columns get in the gradient */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* train_tiles - which tiles of keys a tile of queries of a segment sees, the share of each thread,
+/* train_tiles - which tiles of keys are visible to a tile of queries, the share of each thread,
  * and the sizes of scratch. Tile t of a segment is its rows t * KERN_TRAIN_TILE and on; in causal
- * attention rows of tile i see keys of tiles train_first(i) … i. Private to kernels/.
+ * attention keys of tiles train_first(i) … i are visible to rows of tile i. Private to kernels/.
  * Threads: pure functions. */
 #ifndef QUIRE_KERNELS_TILING_TRAIN_TILES_H
 #define QUIRE_KERNELS_TILING_TRAIN_TILES_H
@@ -30,14 +30,14 @@ static inline uint32_t train_rows(const struct train_segment *s, uint32_t t)
     return left < KERN_TRAIN_TILE ? left : KERN_TRAIN_TILE;
 }
 
-/* The first tile of keys that a row of tile i sees. */
+/* The first tile with a key that is visible to a row of tile i. */
 static inline uint32_t train_first(const struct attention_train_args *a, uint32_t i)
 {
     const uint64_t row = (uint64_t)i * KERN_TRAIN_TILE + 1;
     return a->window && row > a->window ? (uint32_t)((row - a->window) / KERN_TRAIN_TILE) : 0;
 }
 
-/* One past the last tile of queries of which a row sees a key of tile j. */
+/* One past the last tile of queries to a row of which a key of tile j is visible. */
 static inline uint32_t train_end(const struct attention_train_args *a,
                                  const struct train_segment *s, uint32_t j)
 {
@@ -76,7 +76,7 @@ static inline bool train_mine(struct train_share *s, uint64_t cost)
     return middle >= s->from && middle < s->to;
 }
 
-/* The lanes of keys, of tile j, that row r of tile i sees: begin … end - 1, or none. */
+/* The lanes of tile j visible to row r of tile i: begin … end - 1, or none. */
 static inline struct range train_visible(const struct attention_train_args *a, uint32_t i,
                                          uint32_t r, uint32_t j)
 {

@@ -7,7 +7,7 @@
  * dk and dv of the tile stay in scratch, dq waits in memory between tiles of keys. An item is all
  * of a head of K of a segment. Where those are too few for the threads, an item is one tile of keys
  * (four products, to dk and dv) or one tile of queries (three, to dq): the same sums in the same
- * order. Scores that a row does not see become p = ds = 0 (wide/attention_train.h).
+ * order. Masked scores become p = ds = 0 (wide/attention_train.h).
  * Threads: as ops.h; items go to threads by their cost. */
 #ifndef QUIRE_KERNELS_WIDE_ATTENTION_GRAD_H
 #define QUIRE_KERNELS_WIDE_ATTENTION_GRAD_H

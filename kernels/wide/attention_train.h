@@ -3,9 +3,9 @@
  *
  * An item is a tile of rows of one head of a segment. It goes through the tiles of keys, each
  * copied to scratch, K transposed:   s = q Kᵀ   softmax, row by row   out = out f + p V
- * with both products by tile_product. Scores that a row does not see are computed and then set to
- * 0, so values of keys of the same tile that a row does not see are multiplied by 0 (all are
- * finite). Threads: as ops.h; items go to threads by their cost (tiling/train_tiles.h). */
+ * with both products by tile_product. Masked scores are computed and then set to 0,
+ * so values of masked keys of the same tile are multiplied by 0 (all are finite).
+ * Threads: as ops.h; items go to threads by their cost (tiling/train_tiles.h). */
 #ifndef QUIRE_KERNELS_WIDE_ATTENTION_TRAIN_H
 #define QUIRE_KERNELS_WIDE_ATTENTION_TRAIN_H
 #include "kernels/wide/train_tile.h"

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* distill_loss on 16 lanes; definition and order: ref/distill_loss.c, the walk over rows:
- * tiling/distill_walk.h, exp: wide/exp.h. Lanes past the end of a row add +0 to the sums.
+/* distill_loss on 16 lanes; definition and order: ref/distill_loss.c, the loop over rows:
+ * tiling/distill_rows.h, exp: wide/exp.h. Lanes past the end of a row add +0 to the sums.
  * Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_WIDE_DISTILL_LOSS_H
 #define QUIRE_KERNELS_WIDE_DISTILL_LOSS_H
-#include "kernels/tiling/distill_walk.h"
+#include "kernels/tiling/distill_rows.h"
 #include "kernels/wide/distill_terms.h"
 #include "kernels/wide/softmax_stats.h"
 #ifdef VEC_SUMS
@@ -163,7 +163,7 @@ INLINE void wide_distill_loss(const struct distill_loss_args *a, const struct ke
         .offer = distill_offer,
         .write = distill_write,
     };
-    distill_walk(a, x, &loops);
+    distill_rows(a, x, &loops);
 }
 
 #endif

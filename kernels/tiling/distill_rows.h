@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* distill_walk - the rows of distill_loss; the loops over columns are the variant's.
+/* distill_rows - the rows of distill_loss; the loops over columns are the variant's.
  *
  * Definitions: ops_distill.h; the terms of the sums and of the gradient: ref/distill_loss.c. A row
  * is gone through for its maxima, for its sums, and once more to write the gradient over it; top_k
  * gathers K into scratch, where the same loops run over it. Private to kernels/, compiled into each
  * variant. Threads: as ops.h. */
-#ifndef QUIRE_KERNELS_TILING_DISTILL_WALK_H
-#define QUIRE_KERNELS_TILING_DISTILL_WALK_H
+#ifndef QUIRE_KERNELS_TILING_DISTILL_ROWS_H
+#define QUIRE_KERNELS_TILING_DISTILL_ROWS_H
 #include <math.h>
 #include <string.h>
 #include "kernels/tiling/distill_pair.h"
@@ -50,12 +50,12 @@ static inline double distill_divergence(const struct distill_row *r, struct dist
     return beta * sums[0] + (1 - beta) * sums[1];
 }
 
-/* K to room->ids, ascending, and both rows' values there; returns how many. */
+/* K to chosen->ids, ascending, and both rows' values there; returns how many. */
 static inline uint32_t distill_choose(const struct distill_row *r)
 {
     const struct distill_loss_args *a = r->a;
     const uint32_t n_common = distill_common(a);
-    struct top_k top = {.items = r->room->items, .k = a->top_k < n_common ? a->top_k : n_common};
+    struct top_k top = {.items = r->chosen->items, .k = a->top_k < n_common ? a->top_k : n_common};
     uint32_t n = a->top_k;
     if (!a->ids) {
         r->loops->offer(&top, r->zt, n_common);
@@ -63,24 +63,24 @@ static inline uint32_t distill_choose(const struct distill_row *r)
         n = top.n;
     }
     for (uint32_t j = 0; j < n; j++) {
-        r->room->ids[j] = a->ids ? a->ids[r->i * a->zt_stride + j] : top.items[j].id;
-        r->room->teacher[j] = a->ids ? r->zt[j] : top.items[j].value;
-        r->room->student[j] = r->zs[r->room->ids[j]];
+        r->chosen->ids[j] = a->ids ? a->ids[r->i * a->zt_stride + j] : top.items[j].id;
+        r->chosen->teacher[j] = a->ids ? r->zt[j] : top.items[j].value;
+        r->chosen->student[j] = r->zs[r->chosen->ids[j]];
     }
     return n;
 }
 
-/* D with P over the n columns of K; room->slopes is what they get besides the slope of `all`. */
+/* D with P over the n columns of K; chosen->slopes is what they get besides the slope of `all`. */
 static inline double distill_chosen(const struct distill_row *r, struct distill_pair *all,
                                     uint32_t n)
 {
     struct distill_pair p = *all;
     double d;
-    p.zt = r->room->teacher;
-    p.zs = r->room->slopes;
+    p.zt = r->chosen->teacher;
+    p.zs = r->chosen->slopes;
     p.n = p.n_all = n;
     p.ce_weight = p.cap = 0;
-    memcpy(p.zs, r->room->student, n * sizeof *p.zs);
+    memcpy(p.zs, r->chosen->student, n * sizeof *p.zs);
     distill_sum_t(r, &p);
     if (r->a->renorm) {
         distill_sum_s(r, &p);
@@ -150,10 +150,10 @@ static inline void distill_row(const struct distill_row *r)
     if (all.ce_weight != 0)
         r->zs[label] -= all.ce_weight * distill_cap(a, at_label);
     for (uint32_t j = 0; j < n; j++)
-        r->zs[r->room->ids[j]] += r->room->slopes[j] * distill_cap(a, r->room->student[j]);
+        r->zs[r->chosen->ids[j]] += r->chosen->slopes[j] * distill_cap(a, r->chosen->student[j]);
 }
 
-static inline void distill_walk(const struct distill_loss_args *a, const struct kern_exec *x,
+static inline void distill_rows(const struct distill_loss_args *a, const struct kern_exec *x,
                                 const struct distill_loops *loops)
 {
     const struct range rows = split(a->n_row, x);
@@ -161,7 +161,7 @@ static inline void distill_walk(const struct distill_loss_args *a, const struct 
         const struct distill_row r = {
             .a = a,
             .loops = loops,
-            .room = x->scratch,
+            .chosen = x->scratch,
             .zt = a->zt ? a->zt + i * a->zt_stride : NULL,
             .zs = a->zs + i * a->zs_stride,
             .i = (uint32_t)i,

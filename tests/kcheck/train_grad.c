@@ -25,7 +25,8 @@ static void norm_near(struct kcheck *k, const struct rms_norm_grad_args *a, size
         const double g = (double)dy[c] * a->w[c];
         const double old = a->accumulate ? before[row * a->dx_stride + at + c] : 0;
         const double want = old + r * (g - x[c] * r * r * products / a->n_col);
-        const double terms = fabs(old) + r * (fabs(g) + fabs(x[c]) * r * r * sizes / a->n_col);
+        const double terms =
+            fabs(old) + r * (fabs(g) + fabs((double)x[c]) * r * r * sizes / a->n_col);
         kc_near(k, "dx", dx[c], want, terms * (3 * a->n_col + 16) * 0x1p-24 + 1e-37);
     }
 }

@@ -16,7 +16,8 @@ static void adamw_near(struct kcheck *k, const struct adamw_args *before,
     const double w = before->w[i] * (1 - a->lr * a->weight_decay) - rate * m;
     kc_near(k, "m", a->m[i], m, m_size * 4 * 0x1p-24 + 1e-37);
     kc_near(k, "v", a->v[i], v, v * 8 * 0x1p-24 + 1e-37);
-    kc_near(k, "w", a->w[i], w, (4 * fabs(before->w[i]) + 16 * rate * m_size) * 0x1p-24 + 1e-30);
+    kc_near(k, "w", a->w[i], w,
+            (4 * fabs((double)before->w[i]) + 16 * rate * m_size) * 0x1p-24 + 1e-30);
 }
 
 void kcheck_adamw(struct kcheck *k)
@@ -123,7 +124,7 @@ void kcheck_sum_squares(struct kcheck *k)
     a.sums = got;
     kc_run(k, k->variant, &a, kc_range(k, 1, 5));
     for (size_t b = 0; b < n_sum; b++)
-        if (memcmp(&got[b], &want[b], sizeof *got) != 0 && !(isnan(got[b]) && isnan(want[b])))
+        if (got[b] != want[b] && !(isnan(got[b]) && isnan(want[b])))
             kc_fail(k, "block %zu: %a, wanted %a", b, got[b], want[b]);
     k->n_compared += n_sum;
 }

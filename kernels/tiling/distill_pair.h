@@ -26,6 +26,7 @@ struct distill_pair {
     double sum_t, sum_s; /* Zt, Zs */
     /* for what is written besides, over n_all >= n columns */
     uint32_t n_all;
+    double ce_sum;                       /* of e^(zs - ce_most) */
     float ce_most, ce_p, ce_weight, cap; /* weight 0, cap 0: none */
 };
 

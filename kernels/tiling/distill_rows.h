@@ -22,8 +22,9 @@ static inline void distill_sum_t(const struct distill_row *r, struct distill_pai
 
 static inline void distill_sum_s(const struct distill_row *r, struct distill_pair *p)
 {
-    p->ms = r->loops->most(p->zs, p->n);
-    p->sum_s = r->loops->sum_exp(p->zs, p->n, p->ms, p->inverse);
+    const bool known = p->zs == r->zs && p->n == p->n_all && p->inverse == 1.0f; /* same terms */
+    p->ms = known ? p->ce_most : r->loops->most(p->zs, p->n);
+    p->sum_s = known ? p->ce_sum : r->loops->sum_exp(p->zs, p->n, p->ms, p->inverse);
     p->ps = (float)(1 / p->sum_s);
 }
 
@@ -112,10 +113,10 @@ static inline double distill_cross_entropy(const struct distill_row *r, struct d
 {
     const uint32_t label = (uint32_t)r->a->labels[r->i];
     p->ce_most = r->loops->most(r->zs, p->n_all);
-    const double sum = r->loops->sum_exp(r->zs, p->n_all, p->ce_most, 1.0f);
-    p->ce_p = (float)(1 / sum);
+    p->ce_sum = r->loops->sum_exp(r->zs, p->n_all, p->ce_most, 1.0f);
+    p->ce_p = (float)(1 / p->ce_sum);
     p->ce_weight = (float)(r->a->ce_weight / r->a->n_position);
-    return log(sum) - (double)(r->zs[label] - p->ce_most);
+    return log(p->ce_sum) - (double)(r->zs[label] - p->ce_most);
 }
 
 static inline void distill_row(const struct distill_row *r)

@@ -24,7 +24,7 @@
 
 #define RING_DEPTH      2u /* steps in flight; SCHEDULER_IN_FLIGHT_MAX */
 #define RING_ISA_MAX    32u
-#define RING_NAMES_MAX  512u
+#define RING_NAMES_MAX  4096u
 #define RING_GRAPHS_MAX 256u
 
 enum speculation_method { SPECULATE_NOT, SPECULATE_NGRAM, SPECULATE_DRAFT };

@@ -256,6 +256,7 @@ static void name_kernels(char *out, size_t size, uint32_t caps)
     for (size_t i = 0; i < sizeof ops / sizeof *ops && used < size; i++)
         used += (size_t)snprintf(out + used, size - used, "%s%s=%s", i ? " " : "", ops[i],
                                  kern_variant_name(ops[i], caps));
+    Q_ASSERT(used < size); /* complete: the fingerprint depends on every variant */
 }
 
 static FALLIBLE worker_start(struct worker *w, struct q_err *e)

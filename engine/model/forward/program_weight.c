@@ -9,7 +9,7 @@
 static const struct program_weight_info infos[PROGRAM_WEIGHTS] = {
     [PROGRAM_W_NONE] = {.name = "none"},
 #define WEIGHT(id, text, of, is, ...) \
-    [PROGRAM_W_##id] = {text, PROGRAM_OF_##of, PROGRAM_##is, SLOTS(__VA_ARGS__), __VA_ARGS__},
+    [PROGRAM_W_##id] = {text, PROGRAM_OF_##of, PROGRAM_##is, SLOTS(__VA_ARGS__), __VA_ARGS__, 0},
 #include "engine/model/forward/program_weights.def"
 };
 

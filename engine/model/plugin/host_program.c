@@ -598,7 +598,7 @@ int host_remove(struct quire_program *program, uint32_t layer, const char *name,
 {
     struct q_err e = Q_ERR_INIT;
     struct layer_program *p = program->p;
-    uint32_t at;
+    uint32_t at = 0;
     if (name && !*name)
         (void)q_fail(&e, Q_INVALID, "an operation to be removed has no name");
     if (e.code || find_op(&at, p, layer, name, &e))

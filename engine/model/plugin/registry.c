@@ -274,7 +274,7 @@ static enum q_code load_file(const char *path, struct q_err *e)
         return q_fail(e, Q_NO_MEMORY, "plugin %s: out of memory", path);
     p->from = from;
     snprintf(p->path, sizeof p->path, "%s", path);
-    if ((rc = take_plugin(p, e))) {
+    if (take_plugin(p, e)) {
         q_free(p->operations);
         q_free(p);
         return q_wrap(e, "plugin %s", path);
@@ -339,13 +339,12 @@ static void try_all(const char *folder, const char *architecture)
 static enum q_code search_folder(const char *folder, const char *architecture, struct q_err *e)
 {
     char path[PATH_MAX], name[CONFIG_NAME_MAX + 4];
-    enum q_code rc;
     if (!dir_exists(folder)) {
         log_warning("QUIRE_PLUGIN_PATH: %s is no folder", folder);
         return Q_OK;
     }
     snprintf(name, sizeof name, "%s.so", architecture);
-    if (strchr(name, '/') || (rc = path_join(path, sizeof path, folder, name, e)))
+    if (strchr(name, '/') || path_join(path, sizeof path, folder, name, e))
         return Q_OK;
     if (file_exists(path))
         return load_file(path, e);

@@ -203,14 +203,13 @@ FALLIBLE plugin_check_architecture(const struct quire_architecture *a, struct q_
         return q_fail(e, Q_INVALID,
                       "architecture %s: its base %.60s is no family of this engine; these are %s",
                       a->name, a->base ? a->base : "NULL", archs_names());
-    if ((rc = check_list(a->config, a->n_config, 256, "config", e)) ||
-        (rc = check_list(a->layer, a->n_layer, 64, "layer", e)) ||
-        (rc = check_list(a->maps, a->n_map, 1024, "maps", e)) ||
-        (rc = check_list(a->tensors, a->n_tensor, CONFIG_OWN_MAX, "tensors", e)) ||
-        (rc = check_list((const void *)a->modalities, a->n_modality, PLUGIN_MODALITIES_MAX,
-                         "modalities", e)) ||
-        (rc = check_config(a, e)) || (rc = check_maps(a, e)) || (rc = check_tensors(a, e)) ||
-        (rc = check_buffers(a, e)))
+    if (check_list(a->config, a->n_config, 256, "config", e) ||
+        check_list(a->layer, a->n_layer, 64, "layer", e) ||
+        check_list(a->maps, a->n_map, 1024, "maps", e) ||
+        check_list(a->tensors, a->n_tensor, CONFIG_OWN_MAX, "tensors", e) ||
+        check_list((const void *)a->modalities, a->n_modality, PLUGIN_MODALITIES_MAX, "modalities",
+                   e) ||
+        check_config(a, e) || check_maps(a, e) || check_tensors(a, e) || check_buffers(a, e))
         return q_wrap(e, "architecture %s", a->name);
     return Q_OK;
 }
@@ -240,10 +239,9 @@ FALLIBLE plugin_check_modality(const struct quire_modality *m, struct q_err *e)
     enum q_code rc;
     if ((rc = check_name(m->name, "modality: name", e)))
         return rc;
-    if ((m->part_type && (rc = check_name(m->part_type, "part_type", e))) ||
-        (rc = check_shape(m, e)) ||
-        (m->max_items && (rc = plugin_size_check(m->max_items, "max_items", e))) ||
-        (m->n_token && (rc = plugin_size_check(m->n_token, "n_token", e))))
+    if ((m->part_type && check_name(m->part_type, "part_type", e)) || check_shape(m, e) ||
+        (m->max_items && plugin_size_check(m->max_items, "max_items", e)) ||
+        (m->n_token && plugin_size_check(m->n_token, "n_token", e)))
         return q_wrap(e, "modality %s", m->name);
     if ((unsigned)m->dtype > QUIRE_I32)
         return q_fail(e, Q_INVALID, "modality %s: dtype is %d, expected 0 to %d", m->name,

@@ -520,6 +520,78 @@ static void mistakes_in_a_program_are_named(void **state)
     }
 }
 
+/* ---- items ---- */
+
+static enum q_code embed_bytes(const struct modalities *m, uint8_t first, float *rows,
+                               struct q_err *e)
+{
+    const uint8_t data[6] = {first};
+    struct quire_item item = {.dtype = QUIRE_U8, .n_dim = 2, .dims = {2, 3}, .data = data};
+    const struct quire_rows out = {rows, 2, 64, 70};
+    item.n_byte = sizeof data;
+    const enum q_code rc = modality_check(m, 2, &item, e);
+    return rc ? rc : modality_embed(m, 2, &item, &out, e);
+}
+
+static void check_rows(const struct modalities *m)
+{
+    static const float clip[8] = {1, 1, 1, 1, 0.5f, 0, 0, 0};
+    static float rows[2 * 70];
+    struct quire_item item = {.n_dim = 1, .dims = {8}, .data = clip, .n_byte = sizeof clip};
+    const struct quire_rows out = {rows, 2, 64, 70};
+    struct q_err e = Q_ERR_INIT;
+    assert_ok(modality_check(m, 1, &item, &e), &e);
+    assert_ok(modality_embed(m, 1, &item, &out, &e), &e);
+    assert_true(rows[0] == 4 && rows[1] == 2 && rows[63] == 4.0f / 64);
+    assert_true(rows[70] == 0.5f && rows[64] == 0); /* what lies between rows stays */
+    assert_ok(embed_bytes(m, 9, rows, &e), &e);
+    assert_true(rows[0] == 9 && rows[70 + 63] == 9);
+    assert_fails(embed_bytes(m, 255, rows, &e), Q_INVALID, "marks[0]: 255 is no mark", &e);
+    assert_fails(embed_bytes(m, 254, rows, &e), Q_INVALID,
+                 "marks[0]: plugin items 2: embed_item failed and gave no reason", &e);
+}
+
+static void rows_of_items(void **state)
+{
+    (void)state;
+    const struct runner_options o = {.n_thread = 1, .dtype = DT_F32};
+    struct runner_options here = o;
+    struct kern_table kern;
+    struct model *model;
+    struct modalities *m;
+    struct runner r;
+    struct folder f;
+    struct q_err e = Q_ERR_INIT;
+    open_plugin("items.so");
+    write_like(&f, "ItemsForCausalLM",
+               ", \"action_dim\": 3, \"num_frames\": 5, \"actions_per_frame\": 6, \"clip_max\": 2");
+    here.dir = f.path;
+    assert_fails(runner_open(&r, &here, &e), Q_NOT_FOUND,
+                 "tensor action.weight is missing, expected shape [64, 3]", &e);
+    runner_close(&r);
+    kern_table_cpu(&kern, 0);
+    const struct model_options dummy = {
+        .dir = f.path,
+        .format = LOAD_DUMMY,
+        .dtype = DT_F32,
+        .kern = &kern,
+    };
+    assert_ok(model_load(&model, &dummy, &e), &e);
+    assert_true(model_takes_items(model));
+    assert_ok(modalities_open(&m, f.path, &e), &e);
+    assert_ok(modalities_bind(m, model, 2, &e), &e);
+    assert_true(modalities_work_bytes(m) > 0);
+    check_rows(m);
+    modalities_free(m);
+    model_free(model);
+    folder_release(&f);
+    write_like(&f, "ItemsForCausalLM", ", \"action_dim\": 3, \"flavour\": \"sweet\"");
+    here.dir = f.path;
+    assert_fails(runner_open(&r, &here, &e), Q_UNSUPPORTED, "flavour \"sweet\" is not plain", &e);
+    runner_close(&r);
+    folder_release(&f);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -531,6 +603,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_forward_pass_gives_the_same_bits),
         cmocka_unit_test(a_forward_pass_may_fail),
         cmocka_unit_test(mistakes_in_a_program_are_named),
+        cmocka_unit_test(rows_of_items),
     };
     (void)argc;
     plugins_near(plugins_dir, argv[0]);

@@ -9,6 +9,7 @@
  * (place). All sums are 64-bit sums of 32-bit counts and cannot overflow. */
 #include "proto/step.h"
 #include <string.h>
+#include "proto/items.h"
 #include "proto/proto.h"
 
 #define ALIGN 8u
@@ -218,6 +219,20 @@ static enum q_code check_seqs(const struct step_view *v, const struct step_limit
     return Q_OK;
 }
 
+/* Is the table in the store? What it says is checked by its reader (step_items_check). */
+static enum q_code check_table(const struct step_admit *a, const struct step_limits *l,
+                               struct q_err *e)
+{
+    const uint64_t store = step_store_bytes(l), n_byte = a->n_item * sizeof(struct step_item);
+    if (a->n_item > a->n_prompt)
+        return corrupt("an admit's n_item", a->n_item, a->n_prompt, e);
+    if (a->n_item && (a->item_offset % ALIGN || a->item_offset > store))
+        return corrupt("an admit's item_offset", a->item_offset, store, e);
+    if (a->n_item && n_byte > store - a->item_offset)
+        return corrupt("the end of an admit's items", a->item_offset + n_byte, store, e);
+    return Q_OK;
+}
+
 static enum q_code check_admits(const struct step_view *v, const struct step_limits *l,
                                 struct sums *sums, struct q_err *e)
 {
@@ -252,6 +267,9 @@ static enum q_code check_admits(const struct step_view *v, const struct step_lim
             return corrupt("an admit's n_bad", a->n_bad, SAMPLE_BAD_MAX, e);
         if (a->n_grammar > STEP_GRAMMAR_MAX)
             return corrupt("an admit's n_grammar", a->n_grammar, STEP_GRAMMAR_MAX, e);
+        enum q_code rc = check_table(a, l, e);
+        if (rc)
+            return rc;
         sums->n_known += a->n_known;
         sums->n_stop_id += a->n_stop_id;
         sums->n_bias += a->n_bias;

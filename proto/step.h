@@ -63,6 +63,11 @@ struct step_admit {    /* a sequence enters a slot: its history and parameters *
     /* Positions from n_cached to here are restored by this step's copies; 0 = none. The first row
      * of the seq is at most the larger of both. */
     uint32_t n_restored;
+    /* struct step_item[n_item] at this place of the item store (proto/items.h): items with rows
+     * from the first row of the seq on. Below that row the history may have ids that are no
+     * tokens; from it on only within items. */
+    uint32_t n_item;
+    uint64_t item_offset;
     struct sample_params params; /* its pointers are not used; the arrays are in the step */
 };
 
@@ -104,6 +109,7 @@ struct step_limits { /* limits of a step; they determine the ring's size */
                               * for two requests with all logprobs */
     uint32_t known_max;      /* history tokens admitted in one step; >= max_model_len */
     uint32_t copies_max;     /* blocks copied out in one step, and as many in; 0 = none are */
+    uint32_t item_mib;       /* size of the item store in MiB; 0 = the model takes no items */
 };
 
 /* Rows of a result: for each seq with STEP_SAMPLE one sampled row at position start + n_token; for
@@ -171,6 +177,11 @@ FALLIBLE step_layout(struct step_view *v, void *memory, size_t n, const struct s
  * token ids (against its vocabulary). Errors: Q_CORRUPT. */
 FALLIBLE step_view(struct step_view *v, void *memory, size_t n, const struct step_limits *l,
                    struct q_err *e);
+/* Bytes of the item store. */
+static inline uint64_t step_store_bytes(const struct step_limits *l)
+{
+    return (uint64_t)l->item_mib << 20;
+}
 FALLIBLE step_result_layout(struct step_result *r, void *memory, size_t n, uint32_t n_row,
                             uint32_t n_top, struct q_err *e);
 FALLIBLE step_result_view(struct step_result *r, void *memory, size_t n,

@@ -1,0 +1,438 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Contents grow in one buffer, so an item's data is an offset in it until all have been read. */
+#include "common/items/items.h"
+#include <limits.h>
+#include <math.h>
+#include <openssl/evp.h>
+#include <stdlib.h>
+#include <string.h>
+#include "common/file.h"
+#include "common/hub/safetensors.h"
+#include "common/items/npy.h"
+#include "common/json_kind.h"
+#include "common/mem.h"
+
+#define ALIGN 16u
+#define EXACT 9007199254740992.0 /* 2^53: whole numbers up to it are exact as f64 */
+
+struct reading {
+    struct item_list *list;
+    const struct item_rules *rules;
+    const char *name; /* of the modality */
+    size_t index;     /* of the item */
+    bool is_all;      /* the value is the whole modality */
+};
+
+/* "multi_modal_data: actions[3]: ", before what is in e. */
+static enum q_code in_item(const struct reading *r, struct q_err *e)
+{
+    return r->is_all ? q_wrap(e, "multi_modal_data: %.64s", r->name)
+                     : q_wrap(e, "multi_modal_data: %.64s[%zu]", r->name, r->index);
+}
+
+static FALLIBLE add_item(struct reading *r, const struct item_array *item, struct q_err *e)
+{
+    struct item_list *l = r->list;
+    enum q_code rc = q_grow(&l->items, &l->cap, l->n + 1, sizeof *l->items, ITEM_LIST_MAX, e);
+    if (rc == Q_TOO_LARGE)
+        return q_fail(e, Q_INVALID, "more than %u items", ITEM_LIST_MAX);
+    if (rc)
+        return rc;
+    l->items[l->n] = *item;
+    l->items[l->n++].modality = r->name;
+    return Q_OK;
+}
+
+/* n bytes at the end of the contents; NULL: there is no room (buf.failed). */
+static void *extend(struct item_list *l, size_t n, size_t *offset)
+{
+    static const char zeros[4096];
+    buf_add(&l->data, zeros, (ALIGN - l->data.len % ALIGN) % ALIGN);
+    *offset = l->data.len;
+    for (size_t done = 0; done < n && !l->data.failed; done += sizeof zeros)
+        buf_add(&l->data, zeros, n - done < sizeof zeros ? n - done : sizeof zeros);
+    return l->data.failed ? NULL : l->data.data + *offset;
+}
+
+static FALLIBLE no_room(const struct item_list *l, struct q_err *e)
+{
+    return l->data.failed == Q_NO_MEMORY
+               ? q_fail(e, Q_NO_MEMORY, "out of memory")
+               : q_fail(e, Q_TOO_LARGE, "the items of a request have more than %zu bytes",
+                        ITEM_LIST_BYTES);
+}
+
+/* ---- nested numbers ---- */
+
+struct nested {
+    double *to;
+    size_t n;
+    const struct item_array *shape;
+};
+
+static FALLIBLE fill_nested(struct nested *x, const json_t *v, uint32_t depth, struct q_err *e)
+{
+    if (depth == x->shape->n_dim) {
+        if (!json_is_number(v))
+            return q_fail(e, Q_INVALID, "number %zu is %s, expected a number%s", x->n, json_kind(v),
+                          json_is_array(v) ? " (the lists are nested unevenly)" : "");
+        x->to[x->n++] = json_number_value(v);
+        return Q_OK;
+    }
+    if (!json_is_array(v) || json_array_size(v) != x->shape->dims[depth])
+        return q_fail(e, Q_INVALID,
+                      "the lists are ragged: dimension %u has %zu entries before number %zu, "
+                      "expected %u",
+                      depth, json_array_size(v), x->n, x->shape->dims[depth]);
+    enum q_code rc = Q_OK;
+    for (size_t i = 0; i < json_array_size(v) && !rc; i++)
+        rc = fill_nested(x, json_array_get(v, i), depth + 1, e);
+    return rc;
+}
+
+static FALLIBLE read_nested(struct reading *r, const json_t *v, struct q_err *e)
+{
+    struct item_array item = {.dtype = ITEM_NUMBERS};
+    size_t offset, n = 1;
+    for (const json_t *at = v; json_is_array(at); at = json_array_get(at, 0)) {
+        if (item.n_dim == ITEM_ARRAY_DIMS_MAX)
+            return q_fail(e, Q_INVALID, "more than %u nested lists", ITEM_ARRAY_DIMS_MAX);
+        if (json_array_size(at) == 0)
+            return q_fail(e, Q_INVALID, "a list is empty");
+        item.dims[item.n_dim++] = (uint32_t)json_array_size(at);
+        if (__builtin_mul_overflow(n, json_array_size(at), &n))
+            return q_fail(e, Q_TOO_LARGE, "too many numbers");
+    }
+    if (n > ITEM_LIST_BYTES / sizeof(double))
+        return q_fail(e, Q_TOO_LARGE, "more than %zu numbers", ITEM_LIST_BYTES / sizeof(double));
+    struct nested x = {.to = extend(r->list, n * sizeof(double), &offset), .shape = &item};
+    enum q_code rc = x.to ? fill_nested(&x, v, 0, e) : no_room(r->list, e);
+    item.n_byte = n * sizeof(double);
+    item.data = (const void *)offset;
+    return rc ? rc : add_item(r, &item, e);
+}
+
+/* ---- arrays ---- */
+
+/* An array that is in the list's contents from `offset` on: one item, or a modality's. */
+static FALLIBLE add_array(struct reading *r, struct item_array *a, size_t offset, struct q_err *e)
+{
+    enum q_code rc = Q_OK;
+    a->n_byte = item_array_bytes(a);
+    a->data = (const void *)offset;
+    if (!r->is_all)
+        return add_item(r, a, e);
+    if (!a->n_dim)
+        return q_fail(e, Q_INVALID, "expected a first dimension that counts the items");
+    const uint32_t n = a->dims[0];
+    memmove(a->dims, a->dims + 1, --a->n_dim * sizeof *a->dims);
+    a->n_byte = item_array_bytes(a);
+    for (uint32_t i = 0; i < n && !rc; i++) {
+        a->data = (const void *)(offset + i * a->n_byte);
+        rc = add_item(r, a, e);
+    }
+    return rc;
+}
+
+/* As it is, or i8 as numbers. */
+static FALLIBLE add_bytes(struct reading *r, struct item_array *a, const void *data, bool is_i64,
+                          struct q_err *e)
+{
+    const size_t n_byte = item_array_bytes(a);
+    size_t offset;
+    if (n_byte > ITEM_LIST_BYTES)
+        return q_fail(e, Q_TOO_LARGE, "%zu bytes, expected at most %zu", n_byte, ITEM_LIST_BYTES);
+    unsigned char *to = extend(r->list, n_byte, &offset);
+    if (!to)
+        return no_room(r->list, e);
+    if (n_byte)
+        memcpy(to, data, n_byte);
+    for (size_t i = 0; i < n_byte / sizeof(double) && is_i64; i++) {
+        int64_t v;
+        memcpy(&v, to + i * sizeof v, sizeof v);
+        const double x = (double)v;
+        if (x > EXACT || x < -EXACT)
+            return q_fail(e, Q_INVALID, "number %zu is %lld, expected at most 2^53", i,
+                          (long long)v);
+        memcpy(to + i * sizeof x, &x, sizeof x);
+    }
+    return add_array(r, a, offset, e);
+}
+
+static FALLIBLE read_shape(struct item_array *a, const json_t *v, struct q_err *e)
+{
+    if (!json_is_array(v) || json_array_size(v) > ITEM_ARRAY_DIMS_MAX)
+        return q_fail(e, Q_INVALID, "shape: expected a list of at most %u numbers",
+                      ITEM_ARRAY_DIMS_MAX);
+    for (size_t i = 0; i < json_array_size(v); i++) {
+        const json_t *one = json_array_get(v, i);
+        const json_int_t n = json_integer_value(one);
+        if (!json_is_integer(one) || n < 0 || n > UINT32_MAX)
+            return q_fail(e, Q_INVALID, "shape: entry %zu is not a whole number of 0 or more", i);
+        a->dims[a->n_dim++] = (uint32_t)n;
+    }
+    return Q_OK;
+}
+
+static FALLIBLE read_dtype(struct item_array *a, bool *is_i64, const json_t *v, struct q_err *e)
+{
+    static const struct {
+        const char *name;
+        enum item_dtype dtype;
+        bool is_i64;
+    } names[] = {
+        {"float32", ITEM_F32, false},     {"uint8", ITEM_U8, false},     {"int32", ITEM_I32, false},
+        {"float64", ITEM_NUMBERS, false}, {"int64", ITEM_NUMBERS, true},
+    };
+    const char *name = v ? json_string_value(v) : "float32";
+    for (size_t i = 0; name && i < sizeof names / sizeof *names; i++)
+        if (!strcmp(name, names[i].name)) {
+            a->dtype = names[i].dtype;
+            *is_i64 = names[i].is_i64;
+            return Q_OK;
+        }
+    return q_fail(e, Q_INVALID,
+                  "dtype: expected \"float32\", \"uint8\", \"int32\", \"float64\" or \"int64\"");
+}
+
+/* *out: allocated. */
+static FALLIBLE decode_base64(unsigned char **out, size_t *n, const json_t *v, struct q_err *e)
+{
+    const char *text = json_string_value(v);
+    const size_t n_text = json_string_length(v);
+    size_t n_pad = 0;
+    if (!text || n_text % 4 || n_text > INT_MAX)
+        return q_fail(e, Q_INVALID, "data: expected base64 text (a multiple of 4 characters)");
+    while (n_pad < 2 && n_pad < n_text && text[n_text - 1 - n_pad] == '=')
+        n_pad++;
+    if (memchr(text, '=', n_text - n_pad) || strpbrk(text, " \t\r\n"))
+        return q_fail(e, Q_INVALID, "data: not base64");
+    *out = q_alloc(n_text / 4 * 3 + 1);
+    if (!*out)
+        return q_fail(e, Q_NO_MEMORY, "data: out of memory");
+    const int got = EVP_DecodeBlock(*out, (const unsigned char *)text, (int)n_text);
+    if (got < 0 || (size_t)got < n_pad) {
+        q_free(*out);
+        *out = NULL;
+        return q_fail(e, Q_INVALID, "data: not base64");
+    }
+    *n = (size_t)got - n_pad;
+    return Q_OK;
+}
+
+static FALLIBLE read_base64(struct reading *r, const json_t *v, struct q_err *e)
+{
+    struct item_array a = {.n_dim = 0};
+    bool is_i64 = false;
+    unsigned char *data = NULL;
+    size_t n = 0;
+    enum q_code rc;
+    if ((rc = read_dtype(&a, &is_i64, json_object_get(v, "dtype"), e)) ||
+        (rc = read_shape(&a, json_object_get(v, "shape"), e)) ||
+        (rc = decode_base64(&data, &n, json_object_get(v, "data"), e)))
+        return rc;
+    if (item_array_bytes(&a) != n)
+        rc = q_fail(e, Q_INVALID, "data: %zu bytes, expected %zu for its shape and dtype", n,
+                    item_array_bytes(&a));
+    else
+        rc = add_bytes(r, &a, data, is_i64, e);
+    q_free(data);
+    return rc;
+}
+
+/* ---- files ---- */
+
+static FALLIBLE allowed_path(char out[PATH_MAX], const struct item_rules *rules, const char *path,
+                             struct q_err *e)
+{
+    char dir[PATH_MAX];
+    if (!rules->files)
+        return q_fail(e, Q_UNSUPPORTED,
+                      "path: this server reads no files; send the numbers, or start it with "
+                      "--allowed-local-media-path");
+    if (!path)
+        return q_fail(e, Q_INVALID, "path: expected a string");
+    if (!realpath(path, out))
+        return q_fail(e, Q_INVALID, "path: %.200s cannot be read", path);
+    if (!rules->dir)
+        return Q_OK;
+    const size_t n = realpath(rules->dir, dir) ? strlen(dir) : 0;
+    if (!n || strncmp(out, dir, n) != 0 || (out[n] != '/' && dir[n - 1] != '/'))
+        return q_fail(e, Q_INVALID,
+                      "path: %.200s is not in the folder of "
+                      "--allowed-local-media-path",
+                      path);
+    return Q_OK;
+}
+
+static FALLIBLE read_npy(struct reading *r, const char *path, struct q_err *e)
+{
+    static const enum item_dtype dtypes[] = {
+        [NPY_F32] = ITEM_F32, [NPY_F64] = ITEM_NUMBERS, [NPY_U8] = ITEM_U8,
+        [NPY_I32] = ITEM_I32, [NPY_I64] = ITEM_NUMBERS,
+    };
+    struct mapping m = MAPPING_INIT;
+    struct npy npy;
+    enum q_code rc = mapping_open(&m, path, e);
+    if (!rc && !(rc = npy_read(&npy, (const unsigned char *)m.data, m.size, e))) {
+        struct item_array a = {.dtype = dtypes[npy.type], .n_dim = npy.n_dim};
+        memcpy(a.dims, npy.dims, sizeof a.dims);
+        rc = add_bytes(r, &a, npy.data, npy.type == NPY_I64, e);
+    }
+    mapping_release(&m);
+    return rc;
+}
+
+static FALLIBLE of_safetensors(struct item_array *a, bool *is_i64, const struct tensor *t,
+                               struct q_err *e)
+{
+    static const struct {
+        enum dtype from;
+        enum item_dtype to;
+        bool is_i64;
+    } types[] = {
+        {DT_F32, ITEM_F32, false},
+        {DT_U8, ITEM_U8, false},
+        {DT_I32, ITEM_I32, false},
+        {DT_I64, ITEM_NUMBERS, true},
+    };
+    for (uint32_t i = 0; i < t->n_dim; i++) {
+        if (t->shape[i] > UINT32_MAX)
+            return q_fail(e, Q_TOO_LARGE, "tensor %.64s: too large", t->name);
+        a->dims[a->n_dim++] = (uint32_t)t->shape[i];
+    }
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (types[i].from == t->dtype) {
+            a->dtype = types[i].to;
+            *is_i64 = types[i].is_i64;
+            return Q_OK;
+        }
+    return q_fail(e, Q_INVALID, "tensor %.64s: type %s, expected F32, U8, I32 or I64", t->name,
+                  dtype_name(t->dtype));
+}
+
+static FALLIBLE read_safetensors(struct reading *r, const char *path, const char *name,
+                                 struct q_err *e)
+{
+    struct tensor_set *set = NULL;
+    struct item_array a = {.n_dim = 0};
+    bool is_i64 = false;
+    enum q_code rc = tensor_set_open_file(&set, path, e);
+    if (rc)
+        return rc;
+    const struct tensor *t = name                     ? tensor_find(set, name)
+                             : tensor_count(set) == 1 ? tensor_at(set, 0)
+                                                      : NULL;
+    if (!t)
+        rc = name ? q_fail(e, Q_INVALID, "path: the file has no tensor \"%.64s\"", name)
+                  : q_fail(e, Q_INVALID, "path: the file has %u tensors; name one with \"tensor\"",
+                           tensor_count(set));
+    else if (!(rc = of_safetensors(&a, &is_i64, t, e)))
+        rc = add_bytes(r, &a, t->data, is_i64, e);
+    tensor_set_free(set);
+    return rc;
+}
+
+static FALLIBLE read_path(struct reading *r, const json_t *v, struct q_err *e)
+{
+    char path[PATH_MAX];
+    const json_t *tensor = json_object_get(v, "tensor");
+    enum q_code rc = allowed_path(path, r->rules, json_string_value(json_object_get(v, "path")), e);
+    if (rc)
+        return rc;
+    const char *dot = strrchr(path, '.');
+    if (dot && !strcmp(dot, ".npy"))
+        rc = read_npy(r, path, e);
+    else if (dot && !strcmp(dot, ".safetensors"))
+        rc = read_safetensors(r, path, json_string_value(tensor), e);
+    else
+        rc = q_fail(e, Q_INVALID, "path: expected a file name ending in .npy or .safetensors");
+    /* A file that cannot be read is the request's mistake. */
+    if (rc == Q_NOT_FOUND || rc == Q_IO || rc == Q_CORRUPT)
+        rc = e->code = Q_INVALID;
+    return rc;
+}
+
+static FALLIBLE read_object(struct reading *r, const json_t *v, struct q_err *e)
+{
+    static const char *const known[] = {"data", "dtype", "shape", "path", "tensor"};
+    const char *key;
+    json_t *member;
+    json_object_foreach ((json_t *)(uintptr_t)v, key, member) {
+        bool is_known = false;
+        for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+            is_known = is_known || !strcmp(key, known[i]);
+        if (!is_known)
+            return q_fail(e, Q_INVALID,
+                          "unknown member \"%.64s\"; expected data, dtype and shape, or path and "
+                          "tensor",
+                          key);
+    }
+    const bool has_path = json_object_get(v, "path"), has_data = json_object_get(v, "data");
+    if (has_path == has_data)
+        return q_fail(e, Q_INVALID, "expected either data (with dtype and shape) or path");
+    return has_path ? read_path(r, v, e) : read_base64(r, v, e);
+}
+
+/* ---- the whole ---- */
+
+static FALLIBLE read_modality(struct reading *r, const json_t *v, struct q_err *e)
+{
+    enum q_code rc = Q_OK;
+    r->is_all = json_is_object(v);
+    if (r->is_all)
+        return read_object(r, v, e) ? in_item(r, e) : Q_OK;
+    if (!json_is_array(v)) {
+        r->is_all = true;
+        q_fail_text(e, Q_INVALID, "expected a list of items, got %s", json_kind(v));
+        return in_item(r, e);
+    }
+    for (r->index = 0; r->index < json_array_size(v) && !rc; r->index++) {
+        const json_t *item = json_array_get(v, r->index);
+        if (json_is_object(item))
+            rc = read_object(r, item, e);
+        else if (json_is_array(item) || json_is_number(item))
+            rc = read_nested(r, item, e);
+        else
+            rc = q_fail(e, Q_INVALID, "expected numbers, or an object with data or path, got %s",
+                        json_kind(item));
+        if (rc)
+            return in_item(r, e);
+    }
+    return Q_OK;
+}
+
+FALLIBLE item_list_read(struct item_list *out, const json_t *value, const struct item_rules *rules,
+                        struct q_err *e)
+{
+    struct reading r = {.list = out, .rules = rules};
+    const char *key;
+    json_t *v;
+    enum q_code rc = Q_OK;
+    *out = (struct item_list)ITEM_LIST_INIT;
+    if (!value || json_is_null(value))
+        return Q_OK;
+    if (!json_is_object(value))
+        return q_fail(e, Q_INVALID,
+                      "multi_modal_data: expected an object such as {\"actions\": […]}, got %s",
+                      json_kind(value));
+    json_object_foreach ((json_t *)(uintptr_t)value, key, v) {
+        r.name = key;
+        if (strlen(key) >= 64 || !*key)
+            rc = q_fail(e, Q_INVALID, "multi_modal_data: a name has more than 63 bytes, or none");
+        else if (!json_is_null(v))
+            rc = read_modality(&r, v, e);
+        if (rc)
+            break;
+    }
+    for (size_t i = 0; i < out->n; i++)
+        out->items[i].data = buf_str(&out->data) + (size_t)out->items[i].data;
+    return rc;
+}
+
+void item_list_release(struct item_list *l)
+{
+    q_free(l->items);
+    buf_release(&l->data);
+    *l = (struct item_list)ITEM_LIST_INIT;
+}

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* items - `multi_modal_data` of a request, or of a line of a file: JSON to arrays of numbers.
+ *
+ *     {"actions": [[0.1, 0.2, 0.3], {"data": base64, "dtype": "float32", "shape": [3]},
+ *                  {"path": "a.npy"}, {"path": "a.safetensors", "tensor": "x"}],
+ *      "frames": {"data": base64, "dtype": "uint8", "shape": [2, 24, 24]}}
+ *
+ * A modality is a list of items, or one array whose first dimension counts them. Paths are read
+ * only where the rules allow files. Threads: reentrant. */
+#ifndef QUIRE_COMMON_ITEMS_ITEMS_H
+#define QUIRE_COMMON_ITEMS_ITEMS_H
+#include <jansson.h>
+#include <stdbool.h>
+#include "common/buf.h"
+#include "common/item_array.h"
+
+#define ITEM_LIST_MAX   65536u              /* items of a request */
+#define ITEM_LIST_BYTES ((size_t)256 << 20) /* of all of them */
+
+struct item_rules {
+    bool files;      /* {"path": …} is allowed, */
+    const char *dir; /* in this folder; NULL: anywhere */
+};
+struct item_list {
+    struct item_array
+        *items; /* [n] those of a modality in order; names are borrowed from the JSON */
+    size_t n, cap;
+    struct buf data;
+};
+/* clang-format off */
+#define ITEM_LIST_INIT {.data = BUF_INIT_MAX(ITEM_LIST_BYTES)}
+/* clang-format on */
+/* value: of multi_modal_data; NULL or null: no items. Errors: Q_INVALID, Q_TOO_LARGE,
+ * Q_UNSUPPORTED (a path where files are not allowed), Q_NO_MEMORY; the message begins with
+ * "multi_modal_data: " and names the item. */
+FALLIBLE item_list_read(struct item_list *out, const json_t *value, const struct item_rules *rules,
+                        struct q_err *e);
+void item_list_release(struct item_list *l);
+
+#endif

@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/items/npy.h"
+#include <stdbool.h>
+#include <string.h>
+
+#define MAGIC      "\x93NUMPY"
+#define MAGIC_LEN  6u
+#define HEADER_MAX 65536u
+
+static const struct {
+    const char *descr;
+    enum npy_type type;
+    size_t size;
+} types[] = {
+    {"<f4", NPY_F32, 4}, {"<f8", NPY_F64, 8}, {"|u1", NPY_U8, 1},
+    {"<u1", NPY_U8, 1},  {"<i4", NPY_I32, 4}, {"<i8", NPY_I64, 8},
+};
+
+struct text { /* the header; not NUL-terminated */
+    const char *at, *end;
+};
+
+static void skip_space(struct text *t)
+{
+    while (t->at < t->end && strchr(" \t\r\n", *t->at) && *t->at)
+        t->at++;
+}
+
+static bool take(struct text *t, char c)
+{
+    skip_space(t);
+    if (t->at == t->end || *t->at != c)
+        return false;
+    t->at++;
+    return true;
+}
+
+/* 'text' or "text", without escapes. */
+static bool take_string(struct text *t, const char **out, size_t *n)
+{
+    skip_space(t);
+    if (t->at == t->end || (*t->at != '\'' && *t->at != '"'))
+        return false;
+    const char quote = *t->at++;
+    *out = t->at;
+    while (t->at < t->end && *t->at != quote)
+        t->at++;
+    *n = (size_t)(t->at - *out);
+    return take(t, quote);
+}
+
+static bool take_word(struct text *t, const char *word)
+{
+    const size_t n = strlen(word);
+    skip_space(t);
+    if ((size_t)(t->end - t->at) < n || memcmp(t->at, word, n) != 0)
+        return false;
+    t->at += n;
+    return true;
+}
+
+static bool take_number(struct text *t, uint32_t *out)
+{
+    uint64_t v = 0;
+    skip_space(t);
+    const char *start = t->at;
+    for (; t->at < t->end && *t->at >= '0' && *t->at <= '9' && v <= UINT32_MAX; t->at++)
+        v = v * 10 + (uint64_t)(*t->at - '0');
+    *out = (uint32_t)v;
+    return t->at > start && v <= UINT32_MAX;
+}
+
+static bool take_shape(struct text *t, struct npy *out)
+{
+    if (!take(t, '('))
+        return false;
+    for (out->n_dim = 0; !take(t, ')'); out->n_dim++) {
+        if (out->n_dim == ITEM_ARRAY_DIMS_MAX || !take_number(t, &out->dims[out->n_dim]))
+            return false;
+        take_word(t, "L"); /* as Python 2 wrote long numbers */
+        if (!take(t, ','))
+            return take(t, ')') && ++out->n_dim;
+    }
+    return true;
+}
+
+static bool is_key(const char *key, size_t n, const char *name)
+{
+    return n == strlen(name) && !memcmp(key, name, n);
+}
+
+static FALLIBLE bad_header(struct q_err *e)
+{
+    return q_fail(
+        e, Q_INVALID,
+        "npy: the header is malformed; expected {'descr': …, 'fortran_order': …, 'shape': "
+        "(…), }");
+}
+
+static FALLIBLE take_type(struct npy *out, const char *descr, size_t n, struct q_err *e)
+{
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (is_key(descr, n, types[i].descr)) {
+            out->type = types[i].type;
+            out->n_byte = types[i].size;
+            return Q_OK;
+        }
+    return q_fail(e, Q_INVALID,
+                  "npy: type \"%.*s\", expected float32, float64, uint8, int32 or int64, "
+                  "little-endian",
+                  (int)(n < 32 ? n : 32), descr);
+}
+
+static FALLIBLE read_header(struct npy *out, struct text *t, struct q_err *e)
+{
+    const char *key, *descr = NULL;
+    size_t n, n_descr = 0;
+    bool has_order = false, is_fortran = false, has_shape = false;
+    if (!take(t, '{'))
+        return bad_header(e);
+    while (!take(t, '}')) {
+        if (!take_string(t, &key, &n) || !take(t, ':'))
+            return bad_header(e);
+        bool good = false;
+        if (is_key(key, n, "descr"))
+            good = take_string(t, &descr, &n_descr);
+        else if (is_key(key, n, "fortran_order"))
+            good = has_order = (is_fortran = take_word(t, "True")) || take_word(t, "False");
+        else if (is_key(key, n, "shape"))
+            good = has_shape = take_shape(t, out);
+        if (!good)
+            return bad_header(e);
+        if (!take(t, ',') && (skip_space(t), t->at == t->end || *t->at != '}'))
+            return bad_header(e);
+    }
+    if (!descr || !has_order || !has_shape)
+        return bad_header(e);
+    if (is_fortran && out->n_dim > 1)
+        return q_fail(e, Q_INVALID,
+                      "npy: column-major, expected row-major (numpy.ascontiguousarray)");
+    return take_type(out, descr, n_descr, e);
+}
+
+FALLIBLE npy_read(struct npy *out, const unsigned char *file, size_t n, struct q_err *e)
+{
+    size_t at = MAGIC_LEN + 2, n_header;
+    *out = (struct npy){.data = NULL};
+    if (n < at + 4 || memcmp(file, MAGIC, MAGIC_LEN) != 0)
+        return q_fail(e, Q_INVALID, "npy: the file does not begin as one");
+    if (file[MAGIC_LEN] < 1 || file[MAGIC_LEN] > 3)
+        return q_fail(e, Q_INVALID, "npy: version %u, expected 1, 2 or 3", file[MAGIC_LEN]);
+    n_header = file[at] | (size_t)file[at + 1] << 8;
+    if (file[MAGIC_LEN] > 1)
+        n_header |= (size_t)file[at + 2] << 16 | (size_t)file[at + 3] << 24;
+    at += file[MAGIC_LEN] > 1 ? 4 : 2;
+    if (n_header > HEADER_MAX || n_header > n - at)
+        return q_fail(e, Q_INVALID, "npy: the header has %zu bytes, the file %zu", n_header, n);
+    struct text t = {(const char *)file + at, (const char *)file + at + n_header};
+    enum q_code rc = read_header(out, &t, e);
+    if (rc)
+        return rc;
+    at += n_header;
+    for (uint32_t i = 0; i < out->n_dim; i++)
+        if (__builtin_mul_overflow(out->n_byte, (size_t)out->dims[i], &out->n_byte))
+            return bad_header(e);
+    if (out->n_byte != n - at)
+        return q_fail(e, Q_INVALID, "npy: %zu bytes of data, expected %zu for its shape", n - at,
+                      out->n_byte);
+    out->data = file + at;
+    return Q_OK;
+}

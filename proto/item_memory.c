@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "proto/item_memory.h"
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "common/mem.h"
+
+#define PREFIX    "/quire-items-"
+#define FOLDER    "/dev/shm"
+#define HEX_LEN   16u
+#define BYTES_MAX ((uint64_t)512 << 20)
+
+static FALLIBLE write_all(int fd, const void *data, size_t n, struct q_err *e)
+{
+    const char *at = data;
+    int full = posix_fallocate(fd, 0, (off_t)n); /* else a write kills where memory ends */
+    if (full)
+        return q_fail(e, full == ENOSPC ? Q_NO_SPACE : Q_IO,
+                      "cannot allocate %zu bytes of shared memory: %s", n, strerror(full));
+    for (size_t done = 0; done < n;) {
+        ssize_t one = pwrite(fd, at + done, n - done, (off_t)done);
+        if (one <= 0 && errno != EINTR)
+            return q_fail(e, Q_IO, "cannot write shared memory: %s", strerror(errno));
+        done += one > 0 ? (size_t)one : 0;
+    }
+    return Q_OK;
+}
+
+FALLIBLE item_memory_make(char name[ITEM_MEMORY_MAX], const void *data, size_t n, struct q_err *e)
+{
+    uint64_t random;
+    if (getrandom(&random, sizeof random, 0) != sizeof random)
+        return q_fail(e, Q_IO, "cannot get random numbers: %s", strerror(errno));
+    snprintf(name, ITEM_MEMORY_MAX, PREFIX "%d-%016llx", (int)getpid(), (unsigned long long)random);
+    int fd = shm_open(name, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return q_fail(e, Q_IO, "cannot make shared memory: %s", strerror(errno));
+    enum q_code rc = write_all(fd, data, n, e);
+    close(fd);
+    if (rc)
+        item_memory_drop(name);
+    return rc;
+}
+
+void item_memory_drop(const char *name)
+{
+    if (*name && shm_unlink(name) != 0 && errno != ENOENT) {
+        /* it stays until item_memory_sweep */
+    }
+}
+
+/* "/quire-items-123-0123456789abcdef"; *pid: of its maker. */
+static bool is_name(const char *name, size_t n, long *pid)
+{
+    char text[ITEM_MEMORY_MAX], *end;
+    const size_t n_prefix = sizeof PREFIX - 1;
+    if (n <= n_prefix || n >= sizeof text || memcmp(name, PREFIX, n_prefix) != 0)
+        return false;
+    memcpy(text, name, n);
+    text[n] = '\0';
+    if (strlen(text) != n || text[n_prefix] < '1' || text[n_prefix] > '9')
+        return false;
+    *pid = strtol(text + n_prefix, &end, 10);
+    return *end == '-' && strlen(end + 1) == HEX_LEN &&
+           strspn(end + 1, "0123456789abcdef") == HEX_LEN;
+}
+
+static FALLIBLE read_all(void **out, int fd, uint64_t n_byte, struct q_err *e)
+{
+    struct stat st;
+    if (fstat(fd, &st) || !S_ISREG(st.st_mode) || st.st_uid != geteuid() ||
+        (uint64_t)st.st_size != n_byte)
+        return q_fail(e, Q_CORRUPT, "shared memory of items: expected %llu bytes of this user",
+                      (unsigned long long)n_byte);
+    char *to = q_alloc(n_byte);
+    if (!to)
+        return q_fail(e, Q_NO_MEMORY, "out of memory for %llu bytes of items",
+                      (unsigned long long)n_byte);
+    for (uint64_t done = 0; done < n_byte;) {
+        ssize_t one = pread(fd, to + done, n_byte - done, (off_t)done);
+        if (one < 0 && errno == EINTR)
+            continue;
+        if (one <= 0) {
+            q_free(to);
+            return q_fail(e, Q_CORRUPT, "shared memory of items: cut short at %llu of %llu bytes",
+                          (unsigned long long)done, (unsigned long long)n_byte);
+        }
+        done += (uint64_t)one;
+    }
+    *out = to;
+    return Q_OK;
+}
+
+FALLIBLE item_memory_take(void **out, const char *name, size_t n_name, uint64_t n_byte,
+                          struct q_err *e)
+{
+    char text[ITEM_MEMORY_MAX];
+    long pid;
+    if (!is_name(name, n_name, &pid) || !n_byte || n_byte > BYTES_MAX)
+        return q_fail(e, Q_CORRUPT, "shared memory of items: invalid name or size");
+    memcpy(text, name, n_name);
+    text[n_name] = '\0';
+    int fd = shm_open(text, O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0);
+    if (fd < 0)
+        return q_fail(e, errno == ENOENT ? Q_NOT_FOUND : Q_IO,
+                      "shared memory of items %s: %s; frontend and engine must share " FOLDER, text,
+                      strerror(errno));
+    shm_unlink(text);
+    enum q_code rc = read_all(out, fd, n_byte, e);
+    close(fd);
+    return rc;
+}
+
+void item_memory_sweep(void)
+{
+    DIR *d = opendir(FOLDER);
+    if (!d)
+        return;
+    for (const struct dirent *entry; (entry = readdir(d));) {
+        char name[ITEM_MEMORY_MAX + 1];
+        struct stat st;
+        long pid;
+        if (snprintf(name, sizeof name, "/%s", entry->d_name) >= (int)sizeof name ||
+            !is_name(name, strlen(name), &pid) || kill((pid_t)pid, 0) == 0 || errno != ESRCH)
+            continue;
+        if (fstatat(dirfd(d), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+            st.st_uid == geteuid())
+            item_memory_drop(name);
+    }
+    closedir(d);
+}

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* item_memory - contents of items in POSIX shared memory, from a frontend to an engine on the same
+ * machine (ipc://): a large tensor does not pass through a socket.
+ *
+ * The frontend makes an object for each submit; the engine removes it as soon as it has opened it,
+ * so nothing is left when either ends afterwards. An object whose submit was never read is removed
+ * by the frontend with the generation, and one of a frontend that died by the next engine or
+ * frontend of the same user (item_memory_sweep).
+ * Threads: values. */
+#ifndef QUIRE_PROTO_ITEM_MEMORY_H
+#define QUIRE_PROTO_ITEM_MEMORY_H
+#include <stddef.h>
+#include <stdint.h>
+#include "common/err.h"
+
+#define ITEM_MEMORY_MAX 64u /* bytes of a name, with its NUL */
+
+/* A new object with a copy of data; name: "/quire-items-PID-…". Errors: Q_NO_SPACE, Q_IO. */
+FALLIBLE item_memory_make(char name[ITEM_MEMORY_MAX], const void *data, size_t n, struct q_err *e);
+/* Remove it, if it is still there. */
+void item_memory_drop(const char *name);
+/* Open the object of another process of this user, remove it, and read its n_byte bytes (read, not
+ * mapped: its maker could cut a mapping short). name: [n_name], checked. *out: released by q_free.
+ * Errors: Q_CORRUPT (name, size, owner), Q_NOT_FOUND, Q_IO, Q_NO_MEMORY. */
+FALLIBLE item_memory_take(void **out, const char *name, size_t n_name, uint64_t n_byte,
+                          struct q_err *e);
+/* Remove objects of processes of this user that are gone. */
+void item_memory_sweep(void);
+
+#endif

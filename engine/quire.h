@@ -143,6 +143,7 @@ struct quire_info {
     bool has_chat_template; /* conversations are supported */
     /* Error of an unusable template; NULL if usable or missing. Valid as long as the engine. */
     const char *chat_template_error;
+    uint32_t n_modality; /* kinds of inputs that the model takes; 0: tokens only */
 };
 struct quire_stats {
     size_t size; /* set by the caller */
@@ -233,11 +234,28 @@ enum quire_grammar {
     QUIRE_GRAMMAR_SPACED = 0x200
 };
 
+/* An input of a model that is no token, such as an image or an action: what a plugin's modality
+ * takes (engine/plugin.h). It stands where the prompt's ids have the modality's placeholder. */
+enum quire_number {
+    QUIRE_FLOAT32,
+    QUIRE_UINT8,
+    QUIRE_INT32,
+    QUIRE_FLOAT64 /* becomes what the modality takes, if it can */
+};
+struct quire_input {
+    const char *modality; /* "actions" */
+    enum quire_number number;
+    uint32_t n_dim, dims[8];
+    const void *data; /* row-major; copied once, by quire_submit */
+    size_t n_byte;
+};
+
 struct quire_params { /* negative numbers: the model's default, else OpenAI's */
     size_t size;
     const char *text;    /* prompt as UTF-8 … */
     size_t n_text;       /* SIZE_MAX = NUL-terminated */
-    const uint32_t *ids; /* … or as [n_ids] token ids, if text is NULL */
+    const uint32_t *ids; /* … or as [n_ids] token ids, if text is NULL. A negative placeholder of
+                          * inputs, such as -3, is (uint32_t)-3 */
     size_t n_ids;
     bool add_special; /* text: add special tokens such as bos (default) */
     float temperature, top_p, min_p, repetition_penalty;
@@ -282,8 +300,11 @@ struct quire_params { /* negative numbers: the model's default, else OpenAI's */
     const char *chat_template_kwargs_json; /* object: variables for the template */
     const char *documents_json;            /* array */
     const char *reasoning_effort;
-    bool parallel_tool_calls;    /* several calls are allowed (default) */
-    bool continue_final_message; /* the answer continues the last message */
+    bool parallel_tool_calls;         /* several calls are allowed (default) */
+    bool continue_final_message;      /* the answer continues the last message */
+    const struct quire_input *inputs; /* [n_input] those of a modality in the order of their
+                                       * placeholders */
+    size_t n_input;
 };
 /* Everything to its default. size: sizeof *p. Threads: one. */
 QUIRE_API void quire_params_init(struct quire_params *p, size_t size);

@@ -48,6 +48,30 @@ static FALLIBLE watch(struct core *c, int fd, struct q_err *e)
     return Q_OK;
 }
 
+/* The last planned step may still read them. */
+static uint64_t last_step(const struct core *c)
+{
+    struct scheduler_stats s;
+    core_stats(c, &s);
+    return s.step;
+}
+
+static void release_items(struct core *c, uint32_t frontend_id, uint64_t req_id)
+{
+    if (core_items_any(&c->items))
+        item_store_drop(&c->items.store, (struct item_owner){frontend_id, req_id}, last_step(c));
+}
+
+void core_give(struct core *c, const struct step_result *result,
+               const struct scheduler_output *outputs, uint32_t n)
+{
+    /* The sink may submit: before it, what it submits cannot be taken for what ended. */
+    for (uint32_t i = 0; i < n; i++)
+        if (outputs[i].finish != FINISH_NONE)
+            release_items(c, outputs[i].frontend_id, outputs[i].req_id);
+    c->sink(c->sink_ctx, result, outputs, n);
+}
+
 void core_end_worker(struct core *c, int timeout_ms)
 {
     worker_process_end(&c->worker,
@@ -61,6 +85,7 @@ static FALLIBLE start_worker(struct core *c, struct q_err *e)
     enum q_code rc;
     Q_ASSERT(!c->ring && !c->worker.pid && !c->worker.has_thread);
     if ((rc = ring_new(&c->ring, &c->config.worker, e)) ||
+        (rc = ring_share_items(c->ring, c->items.store.fd, e)) ||
         (rc = watch(c, ring_event_fd(c->ring), e)))
         goto out;
     if (c->config.in_process)
@@ -73,6 +98,18 @@ out:
     if (rc)
         core_end_worker(c, 0);
     return rc;
+}
+
+static FALLIBLE open_items(struct core *c, struct q_err *e)
+{
+    const struct core_item_config *config = &c->config.items;
+    enum q_code rc = core_items_open(&c->items, config, c->config.worker.model_dir, e);
+    if (rc || !core_items_any(&c->items))
+        return rc;
+    c->info.n_modality = c->items.modalities->n;
+    c->info.store_bytes = c->items.store.n_byte;
+    c->config.worker.item_mib = (uint32_t)(c->items.store.n_byte >> 20);
+    return Q_OK;
 }
 
 FALLIBLE core_new(struct core **out, const struct core_config *config, core_sink *sink, void *ctx,
@@ -88,12 +125,15 @@ FALLIBLE core_new(struct core **out, const struct core_config *config, core_sink
     c->sink_ctx = ctx;
     c->worker = (struct worker_process)WORKER_PROCESS_INIT;
     c->percent_logged_ms = clock_ms();
+    c->items = (struct core_items)CORE_ITEMS_INIT;
     c->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     rc = c->epoll_fd < 0 ? q_fail(e, Q_IO, "engine: epoll: %s", strerror(errno)) : Q_OK;
     if (!rc && config->trace_path)
         rc = trace_new(&c->traces[0], config->trace_path, e);
     if (!rc)
         rc = model_config_load(&c->model, &c->generation, config->worker.model_dir, e);
+    if (!rc)
+        rc = open_items(c, e);
     if (!rc && !(rc = grammar_compiler_new(&c->grammar_compiler, true, e)))
         rc = watch(c, grammar_compiler_fd(c->grammar_compiler), e);
     if (!rc)
@@ -113,6 +153,7 @@ void core_free(struct core *c)
                     c->state == CORE_READY ? CORE_END_MS : 0); /* a load is not worth waiting for */
     scheduler_free(c->scheduler);
     grammar_compiler_free(c->grammar_compiler);
+    core_items_release(&c->items);
     core_trace_lost(c);
     for (int i = 0; i < CORE_TRACES; i++)
         trace_free(c->traces[i]);
@@ -152,7 +193,7 @@ static void end_culprit(struct core *c, struct scheduler_output *culprit, const 
     culprit->why = &reason;
     c->n_death = 0;
     c->n_culprit++;
-    c->sink(c->sink_ctx, NULL, culprit, 1);
+    core_give(c, NULL, culprit, 1);
 }
 
 /* The worker is lost: discard its steps and schedule a restart. */
@@ -315,7 +356,7 @@ static FALLIBLE settle_step(struct core *c, void *memory, struct q_err *e)
     c->step_since_ms = clock_ms();
     end_bad_rows(c, n);
     if (n)
-        c->sink(c->sink_ctx, &result, c->outputs, n);
+        core_give(c, &result, c->outputs, n);
     core_trace_settled(c, result.head, start_us, settled_us);
     ring_result_take(c->ring);
     return Q_OK;
@@ -433,7 +474,7 @@ static void give_ends(struct core *c, int64_t now_us)
         tell_end(c, &o, &why);
         if (o.finish == FINISH_ERROR)
             o.why = &why;
-        c->sink(c->sink_ctx, NULL, &o, 1);
+        core_give(c, NULL, &o, 1);
     }
 }
 
@@ -448,12 +489,13 @@ static void take_compiled(struct core *c)
             .req_id = x.req_id,
             .why = &x.error,
         };
+        core_items_put(&c->items, &x.submit, (struct item_owner){x.frontend_id, x.req_id});
         if (!x.error.code &&
             !scheduler_submit(c->scheduler, x.frontend_id, &x.submit, clock_us(), &x.error))
             continue;
         o.finish = FINISH_ERROR;
         o.code = x.error.code;
-        c->sink(c->sink_ctx, NULL, &o, 1);
+        core_give(c, NULL, &o, 1);
     }
 }
 
@@ -546,38 +588,81 @@ static FALLIBLE with_program(struct core *c, uint32_t frontend_id, struct msg_su
         return Q_OK;
     }
     *known = false;
+    step_items_put(m, NULL, 0, 0); /* take_compiled finds them in the store */
     return grammar_compiler_add(c->grammar_compiler, frontend_id, m, e);
 }
 
-FALLIBLE core_submit(struct core *c, uint32_t frontend_id, const struct msg_submit *m,
-                     struct q_err *e)
+static FALLIBLE check_state(const struct core *c, struct q_err *e)
 {
-    Q_ASSERT(m && (m->prompt.data || !m->prompt.n) && (m->grammar.data || !m->grammar.n));
-    struct msg_submit own = *m;
-    bool known;
     uint32_t percent;
     if (core_state(c, &percent) == CORE_LOADING)
         return q_fail(e, Q_UNAVAILABLE, "loading %u %%", percent);
     if (c->state == CORE_FAILED)
         return q_fail(e, Q_UNAVAILABLE, "the engine failed: %s", c->failure.message);
-    enum q_code rc = with_program(c, frontend_id, &own, &known, e);
-    if (rc || !known)
+    return Q_OK;
+}
+
+/* The submit that the scheduler gets: with items in the store. */
+static FALLIBLE with_items(struct core *c, uint32_t frontend_id, struct msg_submit *m,
+                           const struct item_array *items, uint32_t n, struct q_err *e)
+{
+    struct scheduler_stats s;
+    core_stats(c, &s);
+    const struct core_items_args a = {
+        .owner = {frontend_id, m->req_id},
+        .items = items,
+        .n = n,
+        .max_model_len = c->info.limits.max_model_len,
+        .vocab_size = c->info.shape.vocab_size,
+        .settled = s.step - s.n_in_flight,
+    };
+    return core_items_take(&c->items, m, &a, e);
+}
+
+FALLIBLE core_submit_items(struct core *c, uint32_t frontend_id, const struct msg_submit *m,
+                           const struct item_array *items, uint32_t n, struct q_err *e)
+{
+    Q_ASSERT(m && (m->prompt.data || !m->prompt.n) && (m->grammar.data || !m->grammar.n));
+    struct msg_submit own = *m;
+    bool known = true;
+    enum q_code rc = check_state(c, e);
+    if (rc || (rc = with_items(c, frontend_id, &own, items, n, e)))
         return rc;
-    rc = scheduler_submit(c->scheduler, frontend_id, &own, clock_us(), e);
-    give_ends(c, INT64_MIN); /* not the new one itself: its owner does not know it yet */
+    const bool has_items = own.item_data.n > 0;
+    rc = with_program(c, frontend_id, &own, &known, e);
+    if (!rc && known)
+        rc = scheduler_submit(c->scheduler, frontend_id, &own, clock_us(), e);
+    if (rc && has_items)
+        release_items(c, frontend_id, own.req_id);
+    if (known)
+        give_ends(c, INT64_MIN); /* not the new one itself: its owner does not know it yet */
     return rc;
+}
+
+FALLIBLE core_submit(struct core *c, uint32_t frontend_id, const struct msg_submit *m,
+                     struct q_err *e)
+{
+    uint32_t n = 0;
+    enum q_code rc = m->item_shapes.n ? core_items_read(&c->items, m, &n, e) : Q_OK;
+    return rc ? rc : core_submit_items(c, frontend_id, m, c->items.arrays, n, e);
 }
 
 bool core_abort(struct core *c, uint32_t frontend_id, uint64_t req_id)
 {
-    return grammar_compiler_abort(c->grammar_compiler, frontend_id, req_id) ||
-           (c->scheduler && scheduler_abort(c->scheduler, frontend_id, req_id));
+    bool had = grammar_compiler_abort(c->grammar_compiler, frontend_id, req_id) ||
+               (c->scheduler && scheduler_abort(c->scheduler, frontend_id, req_id));
+    if (had)
+        release_items(c, frontend_id, req_id);
+    return had;
 }
 
 uint32_t core_abort_frontend(struct core *c, uint32_t frontend_id)
 {
     uint32_t n = grammar_compiler_abort_frontend(c->grammar_compiler, frontend_id);
-    return n + (c->scheduler ? scheduler_abort_frontend(c->scheduler, frontend_id) : 0);
+    n += c->scheduler ? scheduler_abort_frontend(c->scheduler, frontend_id) : 0;
+    if (core_items_any(&c->items))
+        item_store_drop_frontend(&c->items.store, frontend_id, last_step(c));
+    return n;
 }
 
 void core_reset_prefix_cache(struct core *c)
@@ -598,6 +683,11 @@ void core_stats(const struct core *c, struct scheduler_stats *out)
         scheduler_stats(c->scheduler, out);
     out->n_gap = c->n_gap;
     out->gap_us = c->gap_us;
+}
+
+uint64_t core_item_bytes(const struct core *c)
+{
+    return item_store_held(&c->items.store);
 }
 
 bool core_busy(const struct core *c)

@@ -15,6 +15,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 #include "common/hub/config.h"
+#include "engine/core/core_items.h"
 #include "engine/sched/scheduler.h"
 #include "proto/proto.h"
 #include "engine/worker/ring.h"
@@ -41,6 +42,7 @@ struct core_config {
     const char *trace_path;     /* file for a trace of every step; NULL = none; borrowed */
     const char *profiler_dir;   /* folder for core_profile_start; NULL = not allowed; borrowed */
     const char *worker_program; /* NULL = quire-worker in the folder of this executable; borrowed */
+    struct core_item_config items;
 };
 
 enum core_state {
@@ -111,19 +113,26 @@ FALLIBLE core_profile_start(struct core *c, struct q_err *e);
 FALLIBLE core_profile_stop(struct core *c, struct q_err *e);
 const char *core_profile_path(const struct core *c); /* of the last one; "" = none */
 
-/* As scheduler_submit; Q_UNAVAILABLE while loading ("loading 43 %") or failed. */
+/* As scheduler_submit and core_items_take; Q_UNAVAILABLE while loading ("loading 43 %") or failed.
+ */
 FALLIBLE core_submit(struct core *c, uint32_t frontend_id, const struct msg_submit *m,
                      struct q_err *e);
+/* The same with these items in place of those of m: [n], copied before it returns. */
+FALLIBLE core_submit_items(struct core *c, uint32_t frontend_id, const struct msg_submit *m,
+                           const struct item_array *items, uint32_t n, struct q_err *e);
 bool core_abort(struct core *c, uint32_t frontend_id, uint64_t req_id);
 uint32_t core_abort_frontend(struct core *c, uint32_t frontend_id);
 void core_reset_prefix_cache(struct core *c);
-bool core_preempt_last(struct core *c); /* as scheduler_preempt_last; for tests */
-bool core_busy(const struct core *c);   /* requests are waiting or running */
+bool core_preempt_last(struct core *c);         /* as scheduler_preempt_last; for tests */
+uint64_t core_item_bytes(const struct core *c); /* of the items of open requests */
+bool core_busy(const struct core *c);           /* requests are waiting or running */
 
 struct core_info { /* valid when READY, then constant except for the fingerprint */
     struct model_shape shape;
     struct step_limits limits;
     uint32_t n_block, n_swap_block;
+    uint32_t n_modality;                    /* 0: the model takes tokens only */
+    uint64_t store_bytes;                   /* memory for the items of all requests */
     char fingerprint[CORE_FINGERPRINT_MAX]; /* "fp_0123456789abcdef"; a reload changes it */
 };
 const struct core_info *core_info(const struct core *c);

@@ -44,4 +44,5 @@ void core_check(const struct core *c)
     scheduler_stats(c->scheduler, &s);
     Q_ASSERT(s.n_in_flight == n_in_flight);
     scheduler_check(c->scheduler);
+    item_store_check(&c->items.store);
 }

@@ -54,10 +54,10 @@ static void abort_all(struct core *c)
 {
     struct scheduler_output o;
     while (c->scheduler && scheduler_end_next(c->scheduler, &o))
-        c->sink(c->sink_ctx, NULL, &o, 1);
+        core_give(c, NULL, &o, 1);
     o = (struct scheduler_output){.finish = FINISH_ABORT};
     while (grammar_compiler_abort_next(c->grammar_compiler, &o.frontend_id, &o.req_id))
-        c->sink(c->sink_ctx, NULL, &o, 1);
+        core_give(c, NULL, &o, 1);
 }
 
 /* sleep */

@@ -34,10 +34,11 @@ struct core {
     struct trace *traces[CORE_TRACES]; /* NULL = none */
     char profile_path[PATH_MAX];       /* of the last profile */
     uint32_t n_profile;
-    struct trace_step traced[RING_DEPTH];      /* of the steps in flight, by number */
-    int64_t decided_us;                        /* in the plan being made */
-    struct scheduler *scheduler;               /* NULL until the first worker is ready */
-    struct scheduler_output *outputs;          /* [logit_rows_max] */
+    struct trace_step traced[RING_DEPTH]; /* of the steps in flight, by number */
+    int64_t decided_us;                   /* in the plan being made */
+    struct scheduler *scheduler;          /* NULL until the first worker is ready */
+    struct scheduler_output *outputs;     /* [logit_rows_max] */
+    struct core_items items;
     struct grammar_compiler *grammar_compiler; /* requests whose grammar is being compiled */
     int epoll_fd;
     uint32_t n_death;         /* since the last finished step or culprit */
@@ -61,6 +62,9 @@ struct core {
 
 /* core.c */
 void core_end_worker(struct core *c, int timeout_ms);
+/* Outputs to the sink. The items of requests that ended are released after it. */
+void core_give(struct core *c, const struct step_result *result,
+               const struct scheduler_output *outputs, uint32_t n);
 
 /* core_control.c: true if a step may be planned now. */
 bool core_may_plan(const struct core *c);

@@ -11,6 +11,7 @@
 #include "common/mem.h"
 #include "common/parse.h"
 #include "common/tokenizer/tokenizer.h"
+#include "engine/core/item_options.h"
 #include "engine/core/speculative.h"
 
 FALLIBLE engine_dtype_parse(bool *is_auto, enum dtype *out, const char *text, struct q_err *e)
@@ -251,7 +252,8 @@ FALLIBLE engine_options(struct core_config *c, const struct options *o, const ch
         return q_fail(e, Q_INVALID,
                       "--max-model-len is 1, expected 2 or more (one prompt token, one output "
                       "token), 0 for the model's own limit, or auto for what fits the KV cache");
-    if ((rc = policy_options(&c->policy, o, e)) || (rc = device_options(w, o, e)))
+    if ((rc = policy_options(&c->policy, o, e)) || (rc = device_options(w, o, e)) ||
+        (rc = item_options(&c->items, o->limit_mm_per_prompt, o->mm_processor_cache_gb, e)))
         return rc;
     snprintf(w->tokenizer_path, sizeof w->tokenizer_path, "%s", c->tokenizer_path);
     c->no_jump_forward = o->disable_jump_forward;

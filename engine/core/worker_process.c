@@ -40,20 +40,23 @@ static FALLIBLE program_path(char out[PATH_MAX], const char *program, struct q_e
  * the engine are close-on-exec. */
 static FALLIBLE spawn(pid_t *pid, const char *path, const struct ring *ring, struct q_err *e)
 {
-    char fds[32];
+    char fds[48];
     char name[] = "quire-worker";
     char *argv[] = {name, fds, NULL};
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attr;
     sigset_t none, all;
     int memory_fd = ring_memory_fd(ring), event_fd = ring_event_fd(ring);
-    snprintf(fds, sizeof fds, "%d,%d", memory_fd, event_fd);
+    int items_fd = ring_items_fd(ring);
+    snprintf(fds, sizeof fds, "%d,%d,%d", memory_fd, event_fd, items_fd);
     sigemptyset(&none);
     sigfillset(&all);
     posix_spawn_file_actions_init(&actions);
     posix_spawnattr_init(&attr);
     posix_spawn_file_actions_adddup2(&actions, memory_fd, memory_fd);
     posix_spawn_file_actions_adddup2(&actions, event_fd, event_fd);
+    if (items_fd >= 0)
+        posix_spawn_file_actions_adddup2(&actions, items_fd, items_fd);
     posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
     posix_spawnattr_setsigmask(&attr, &none);
     posix_spawnattr_setsigdefault(&attr, &all);

@@ -20,6 +20,8 @@ void generate_prompt_release(struct generate_prompt *p)
     q_free(p->stops);
     for (size_t i = 0; i < GENERATE_CHAT_FIELDS; i++)
         buf_release(&p->chat[i]);
+    item_list_release(&p->items);
+    q_free(p->inputs);
     json_decref(p->line);
     *p = (struct generate_prompt){.text = NULL};
 }
@@ -140,6 +142,8 @@ FALLIBLE generate_prompt_params(const struct generate_prompt *p, struct quire_pa
     for (size_t i = 0; i < GENERATE_CHAT_FIELDS; i++)
         if (p->chat[i].len)
             memcpy((char *)q + chat_fields[i].offset, &p->chat[i].data, sizeof p->chat[i].data);
+    q->inputs = p->inputs;
+    q->n_input = p->items.n;
     v = json_object_get(p->line, "reasoning_effort");
     q->reasoning_effort = json_string_value(v);
     if (!rc && v && !json_is_null(v) && !json_is_string(v))
@@ -149,7 +153,9 @@ FALLIBLE generate_prompt_params(const struct generate_prompt *p, struct quire_pa
 
 static bool is_known(const char *key)
 {
-    static const char *const others[] = {"prompt", "custom_id", "stop", "n", "reasoning_effort"};
+    static const char *const others[] = {"prompt",     "prompt_token_ids", "multi_modal_data",
+                                         "detokenize", "custom_id",        "stop",
+                                         "n",          "reasoning_effort"};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (!strcmp(key, others[i]))
             return true;
@@ -168,7 +174,7 @@ static FALLIBLE take_ids(struct generate_prompt *p, const json_t *list, struct q
     json_t *v;
     json_array_foreach ((json_t *)(uintptr_t)list, i, v) {
         json_int_t id = json_integer_value(v);
-        if (!json_is_integer(v) || id < 0 || id > UINT32_MAX)
+        if (!json_is_integer(v) || id < INT32_MIN || id > UINT32_MAX)
             return q_fail(e, Q_INVALID, "prompt: item %zu is not a token id", i);
         enum q_code rc = q_grow(&p->ids, &cap, i + 1, sizeof *p->ids, PROMPT_IDS_MAX, e);
         if (rc)
@@ -198,6 +204,50 @@ static FALLIBLE take_stops(struct generate_prompt *p, const json_t *v, struct q_
     return Q_OK;
 }
 
+/* What the library gets points into the list. */
+static FALLIBLE take_items(struct generate_prompt *p, struct q_err *e)
+{
+    static const struct item_rules rules = {.files = true};
+    enum q_code rc =
+        item_list_read(&p->items, json_object_get(p->line, "multi_modal_data"), &rules, e);
+    if (rc || !p->items.n)
+        return rc;
+    p->inputs = q_calloc(p->items.n, sizeof *p->inputs);
+    if (!p->inputs)
+        return q_fail(e, Q_NO_MEMORY, "out of memory for a line");
+    for (size_t i = 0; i < p->items.n; i++) {
+        const struct item_array *from = &p->items.items[i];
+        p->inputs[i] = (struct quire_input){
+            .modality = from->modality,
+            .number = (enum quire_number)from->dtype,
+            .n_dim = from->n_dim,
+            .data = from->data,
+            .n_byte = from->n_byte,
+        };
+        memcpy(p->inputs[i].dims, from->dims, sizeof from->dims);
+    }
+    return Q_OK;
+}
+
+/* "prompt_token_ids", vLLM's name for a prompt of ids, and what goes with it. */
+static FALLIBLE take_inputs(struct generate_prompt *p, const json_t **prompt, struct q_err *e)
+{
+    const json_t *ids = json_object_get(p->line, "prompt_token_ids"),
+                 *text = json_object_get(p->line, "detokenize");
+    if (text && !json_is_null(text) && !json_is_boolean(text))
+        return q_fail(e, Q_INVALID, "detokenize: expected true or false");
+    p->no_text = json_is_false(text);
+    if (ids && !json_is_null(ids)) {
+        if (*prompt)
+            return q_fail(e, Q_INVALID,
+                          "prompt and prompt_token_ids are both given; expected one of them");
+        if (!json_is_array(ids))
+            return q_fail(e, Q_INVALID, "prompt_token_ids: expected a list of token ids");
+        *prompt = ids;
+    }
+    return take_items(p, e);
+}
+
 static FALLIBLE take_line(struct generate_prompt *p, struct q_err *e)
 {
     const json_t *prompt = json_object_get(p->line, "prompt"), *n = json_object_get(p->line, "n"),
@@ -208,7 +258,7 @@ static FALLIBLE take_line(struct generate_prompt *p, struct q_err *e)
     json_object_foreach (p->line, key, v)
         if (!is_known(key))
             return q_fail(e, Q_INVALID, "unknown field \"%s\"", key);
-    if ((rc = take_chat(p, e)))
+    if ((rc = take_inputs(p, &prompt, e)) || (rc = take_chat(p, e)))
         return rc;
     p->text = json_string_value(prompt);
     p->n_text = json_string_length(prompt);
@@ -306,7 +356,7 @@ static FALLIBLE next_ids(struct generate_prompt *p, const char *text, struct q_e
         enum q_code rc;
         snprintf(number, sizeof number, "%.*s", (int)(n < sizeof number ? n : sizeof number - 1),
                  text);
-        if ((rc = parse_i64(&id, number, 0, UINT32_MAX, "--prompt-ids", e)) ||
+        if ((rc = parse_i64(&id, number, INT32_MIN, UINT32_MAX, "--prompt-ids", e)) ||
             (rc = q_grow(&p->ids, &cap, p->n_ids + 1, sizeof *p->ids, PROMPT_IDS_MAX, e)))
             return rc;
         p->ids[p->n_ids++] = (uint32_t)id;

@@ -4,6 +4,7 @@
  *
  *     {"prompt": "Once" or [1, 2], "custom_id": "a", "max_tokens": 5, "temperature": 0, …}
  *     {"messages": [{"role": "user", "content": "…"}], "tools": […], …}
+ *     {"prompt_token_ids": [5, -3], "multi_modal_data": {"actions": [[0.1, 0.2]]}, …}
  *
  * Threads: main. */
 #ifndef QUIRE_ENGINE_LIBRARY_GENERATE_INPUT_H
@@ -11,6 +12,7 @@
 #include <jansson.h>
 #include <stdio.h>
 #include "common/buf.h"
+#include "common/items/items.h"
 #include "common/options.h"
 #include "engine/quire.h"
 
@@ -27,6 +29,9 @@ struct generate_prompt {
         chat[GENERATE_CHAT_FIELDS]; /* messages, tools, …: JSON of the line; empty = absent */
     const char **stops;             /* [n_stop] owned; NULL = those of the command line */
     size_t n_stop;
+    struct item_list items;     /* multi_modal_data */
+    struct quire_input *inputs; /* [items.n] owned: the same */
+    bool no_text;               /* "detokenize": false */
     uint32_t n_answer;
     uint64_t number; /* from 0; in a file the line number, from 1 */
 };

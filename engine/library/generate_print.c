@@ -120,7 +120,7 @@ static void print_json(const struct generated *a, const struct answer_style *s)
     buf_printf(&b, "{\"prompt\":%llu,\"index\":%u,", (unsigned long long)a->prompt->number,
                a->i_answer);
     add_custom_id(&b, a->prompt);
-    if (!o->skip_tokenizer_init) {
+    if (!o->skip_tokenizer_init && !a->prompt->no_text) {
         buf_add_str(&b, "\"text\":");
         buf_add_json_str(&b, buf_str(&a->text), a->text.len);
         buf_add_char(&b, ',');
@@ -146,7 +146,7 @@ static void print_json(const struct generated *a, const struct answer_style *s)
 
 static void print_text(const struct generated *a, const struct answer_style *s)
 {
-    const struct buf *text = s->o->skip_tokenizer_init ? &a->ids : &a->text;
+    const struct buf *text = s->o->skip_tokenizer_init || a->prompt->no_text ? &a->ids : &a->text;
     bool file = a->prompt->line; /* its lines count from 1 */
     if (s->many)
         printf("--- prompt %llu, answer %u\n", (unsigned long long)a->prompt->number + !file,

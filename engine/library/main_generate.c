@@ -46,6 +46,7 @@ struct program {
     struct job *jobs; /* [n_job_max] a ring: the oldest at i_job */
     uint32_t n_job_max, i_job, n_job;
     struct quire_engine *engine;
+    uint32_t max_model_len;
     bool chats;       /* the model has a chat template, and it is used */
     struct buf tools; /* of --tools; empty: none */
     struct answer_style style;
@@ -177,6 +178,7 @@ static int open_engine(struct program *p)
     if (opened) {
         struct quire_info info = {.size = sizeof info};
         quire_engine_info(p->engine, &info);
+        p->max_model_len = info.max_model_len;
         p->chats = info.has_chat_template && !p->o.raw;
         return check_chat(p, info.chat_template_error);
     }
@@ -202,6 +204,15 @@ static FALLIBLE check_prompt(const struct program *p, const struct generate_prom
     return Q_OK;
 }
 
+/* Of an answer, when none is given. Ids may be of a model that refuses what does not fit. */
+static uint32_t default_length(const struct program *p, const struct generate_prompt *prompt)
+{
+    const size_t n = prompt->n_ids < p->max_model_len ? p->max_model_len - prompt->n_ids : 0;
+    if (chats(p, prompt))
+        return 0;
+    return n < MAX_TOKENS_DEFAULT ? (uint32_t)n : MAX_TOKENS_DEFAULT;
+}
+
 static FALLIBLE params_of(struct quire_params *q, const struct program *p, const struct job *job,
                           struct q_err *e)
 {
@@ -224,9 +235,7 @@ static FALLIBLE params_of(struct quire_params *q, const struct program *p, const
     q->min_p = (float)o->min_p;
     q->repetition_penalty = (float)o->repetition_penalty;
     q->seed = o->seed;
-    q->max_tokens = o->max_tokens      ? (uint32_t)o->max_tokens
-                    : chats(p, prompt) ? 0
-                                       : MAX_TOKENS_DEFAULT;
+    q->max_tokens = o->max_tokens ? (uint32_t)o->max_tokens : default_length(p, prompt);
     q->ignore_eos = o->ignore_eos;
     q->logprobs = o->json ? (int32_t)o->logprobs : -1;
     q->stops = prompt->stops ? prompt->stops : o->stop.items;
@@ -440,7 +449,10 @@ int main(int argc, char **argv)
             "--prompt-ids and the lines of --input-file. A model with a chat template receives a "
             "prompt as a user message; a model without one continues the text, as does --raw. A "
             "line of the input file is {\"prompt\": text or token ids} or {\"messages\": […]}, "
-            "with optional tools, tool_choice, chat_template_kwargs, documents, reasoning_effort, "
+            "or {\"prompt_token_ids\": […], \"multi_modal_data\": {…}} for a model with inputs "
+            "that "
+            "are not text, with optional detokenize, tools, tool_choice, chat_template_kwargs, "
+            "documents, reasoning_effort, "
             "parallel_tool_calls, continue_final_message, custom_id, n, stop, max_tokens, "
             "min_tokens, temperature, top_p, top_k, min_p, repetition_penalty, presence_penalty, "
             "frequency_penalty, seed, ignore_eos, logprobs, priority. A single answer is streamed; "

@@ -122,6 +122,7 @@ void quire_engine_info(const struct quire_engine *engine, struct quire_info *inf
         .kv_token_bytes = c->shape.kv_block_bytes / KERN_BLOCK,
         .has_chat_template = engine->chat.template,
     };
+    full.n_modality = c->n_modality;
     full.chat_template_error = engine->chat.broken ? engine->chat.error : NULL;
     snprintf(full.dtype, sizeof full.dtype, "%s", dtype_name(c->shape.compute_dtype));
     snprintf(full.quantization, sizeof full.quantization, "%s",
@@ -249,6 +250,53 @@ static FALLIBLE submit_of(struct msg_submit *m, const struct quire_engine *engin
     return Q_OK;
 }
 
+static_assert((int)QUIRE_FLOAT32 == (int)ITEM_F32 && (int)QUIRE_UINT8 == (int)ITEM_U8 &&
+                  (int)QUIRE_INT32 == (int)ITEM_I32 && (int)QUIRE_FLOAT64 == (int)ITEM_NUMBERS,
+              "one enumeration under two names");
+
+/* [p->n_input] borrowing what the caller gave; NULL: none, or `e`. */
+static FALLIBLE arrays_of(struct item_array **out, const struct quire_params *p, struct q_err *e)
+{
+    if (p->n_input > ITEMS_MAX)
+        return q_fail(e, Q_INVALID, "inputs: %zu, expected at most %u", p->n_input, ITEMS_MAX);
+    struct item_array *all = p->n_input ? q_calloc(p->n_input, sizeof *all) : NULL;
+    if (p->n_input && !all)
+        return q_fail(e, Q_NO_MEMORY, "inputs: out of memory for %zu", p->n_input);
+    *out = all;
+    for (size_t i = 0; i < p->n_input; i++) {
+        const struct quire_input *from = &p->inputs[i];
+        if (!from->modality || (unsigned)from->number > QUIRE_FLOAT64 ||
+            from->n_dim > ITEM_ARRAY_DIMS_MAX || (!from->data && from->n_byte))
+            return q_fail(e, Q_INVALID,
+                          "inputs[%zu]: expected the name of a modality, a type of enum "
+                          "quire_number, at most %u dimensions, and data",
+                          i, ITEM_ARRAY_DIMS_MAX);
+        all[i] = (struct item_array){
+            .modality = from->modality,
+            .dtype = (enum item_dtype)from->number,
+            .n_dim = from->n_dim,
+            .data = from->data,
+            .n_byte = from->n_byte,
+        };
+        memcpy(all[i].dims, from->dims, from->n_dim * sizeof *from->dims);
+        if (item_array_bytes(&all[i]) != from->n_byte)
+            return q_fail(e, Q_INVALID, "inputs[%zu]: %zu bytes, expected %zu for its shape", i,
+                          from->n_byte, item_array_bytes(&all[i]));
+    }
+    return Q_OK;
+}
+
+/* Of a model with inputs: an answer that does not fit is not cut (a frame is whole or nothing). */
+static FALLIBLE check_length(const struct quire_engine *engine, const struct quire_request *r,
+                             const struct quire_params *p, struct q_err *e)
+{
+    const struct core_info *info = session_info(engine->session);
+    if (!r->chat && !(info->n_modality && p->max_tokens))
+        return Q_OK;
+    return turn_check_length(r->chat ? "messages" : "prompt", r->n_prompt, p->max_tokens,
+                             info->limits.max_model_len, e);
+}
+
 static FALLIBLE prompt_of(struct token_list *ids, const struct quire_engine *engine,
                           const struct quire_request *r, const struct quire_params *p,
                           struct q_err *e)
@@ -328,6 +376,8 @@ static FALLIBLE submit_request(struct quire_request *r, struct quire_engine *eng
 {
     struct quire_params p;
     struct token_list ids = TOKEN_LIST_INIT;
+    struct session_submit_args a = {.request = &r->items};
+    struct item_array *arrays = NULL;
     struct msg_submit m;
     enum q_code rc;
     quire_params_init(&p, sizeof p);
@@ -343,11 +393,14 @@ static FALLIBLE submit_request(struct quire_request *r, struct quire_engine *eng
     if (tags)
         m.reasoning_tags = (struct proto_bytes){(const unsigned char *)tags->data, tags->len};
     r->n_prompt = (uint32_t)ids.n;
-    if (r->chat && (rc = turn_check_length("messages", r->n_prompt, p.max_tokens,
-                                           session_info(engine->session)->limits.max_model_len, e)))
+    if ((rc = check_length(engine, r, &p, e)) || (rc = arrays_of(&arrays, &p, e)))
         goto out;
-    rc = session_submit(engine->session, &r->items, &m, e);
+    a.submit = &m;
+    a.items = arrays;
+    a.n_item = (uint32_t)p.n_input;
+    rc = session_submit(engine->session, &a, e);
 out:
+    q_free(arrays);
     token_list_release(&ids);
     return rc;
 }

@@ -11,8 +11,7 @@
 enum command_kind { COMMAND_SUBMIT, COMMAND_ABORT, COMMAND_STATS, COMMAND_RELOAD };
 struct command {
     enum command_kind kind;
-    struct session_request *request; /* SUBMIT */
-    const struct msg_submit *submit;
+    const struct session_submit_args *submit;
     uint64_t req_id;      /* ABORT */
     struct queue *answer; /* STATS: of struct stats_answer; RELOAD: of struct q_err */
     const char *dir;      /* RELOAD; borrowed until answered */
@@ -142,10 +141,10 @@ static FALLIBLE place_of(const struct session *s, uint32_t *place, struct q_err 
 
 static void on_submit(struct session *s, const struct command *c)
 {
-    struct session_request *r = c->request;
+    struct session_request *r = c->submit->request;
     struct session_item item = {.kind = SESSION_ACCEPTED};
     struct q_err ignored = Q_ERR_INIT;
-    struct msg_submit m = *c->submit;
+    struct msg_submit m = *c->submit->submit;
     uint32_t place = 0;
     enum q_code rc = s->failure.code;
     if (rc)
@@ -154,7 +153,8 @@ static void on_submit(struct session *s, const struct command *c)
         rc = place_of(s, &place, &item.error);
     if (!rc) {
         m.req_id = ++s->n_submit * s->n_open_max + place;
-        rc = core_submit(s->core, ORIGIN, &m, &item.error);
+        rc = core_submit_items(s->core, ORIGIN, &m, c->submit->items, c->submit->n_item,
+                               &item.error);
     }
     if (rc) {
         item.kind = SESSION_REFUSED;
@@ -341,15 +341,14 @@ void session_close(struct session *s)
     q_free(s);
 }
 
-FALLIBLE session_submit(struct session *s, struct session_request *r, struct msg_submit *m,
-                        struct q_err *e)
+FALLIBLE session_submit(struct session *s, const struct session_submit_args *a, struct q_err *e)
 {
-    const struct command c = {.kind = COMMAND_SUBMIT, .request = r, .submit = m};
+    const struct command c = {.kind = COMMAND_SUBMIT, .submit = a};
     struct session_item item;
     enum q_code rc = queue_push(&s->commands, &c, e);
     if (rc)
         return rc;
-    if (!queue_pop(&r->items, &item, -1))
+    if (!queue_pop(&a->request->items, &item, -1))
         return q_fail(e, Q_NO_MEMORY, "engine: out of memory for a request");
     if (item.kind == SESSION_ACCEPTED)
         return Q_OK;

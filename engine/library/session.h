@@ -46,10 +46,15 @@ FALLIBLE session_open(struct session **out, const struct core_config *c,
                       void (*progress)(void *ctx, uint32_t percent), void *progress_ctx,
                       struct q_err *e);
 void session_close(struct session *s); /* NULL is fine */
-/* Submit the request and wait until it is accepted (microseconds). `m` is only read until then.
- * Errors: those of core_submit; then the thread does not use r. */
-FALLIBLE session_submit(struct session *s, struct session_request *r, struct msg_submit *m,
-                        struct q_err *e);
+struct session_submit_args {
+    struct session_request *request;
+    const struct msg_submit *submit;
+    const struct item_array *items; /* [n_item] */
+    uint32_t n_item;
+};
+/* Submit the request and wait until it is accepted (microseconds). What `a` points to is only read
+ * until then. Errors: those of core_submit; then the thread does not use the request. */
+FALLIBLE session_submit(struct session *s, const struct session_submit_args *a, struct q_err *e);
 /* Abort the request; it still gets a last item. */
 void session_abort(struct session *s, const struct session_request *r);
 void session_stats(struct session *s, struct scheduler_stats *out, uint64_t *n_restart);

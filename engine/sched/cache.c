@@ -28,6 +28,8 @@ void cache_root(struct scheduler *s, uint32_t i_request, const struct msg_submit
         .n_salt = m->cache_salt.n,
     };
     uint32_t n_shared = m->n_shared < r->n_prompt ? m->n_shared : r->n_prompt;
+    if (r->n_item && n_shared > r->items[0].position) /* items are the client's own */
+        n_shared = r->items[0].position;
     r->n_public = m->cache_salt.n ? n_shared / KV_BLOCK_TOKENS : 0;
     if (!r->hashes)
         return;
@@ -44,8 +46,16 @@ static void hash_to(const struct scheduler *s, struct request *r, uint32_t n_blo
         struct kv_hash before = r->hashes[r->n_hash];
         if (r->n_public && r->n_hash == r->n_public)
             prefix_hash_salted(&s->hasher, &before, &before, &r->salted);
-        prefix_hash_block(&s->hasher, &r->hashes[r->n_hash + 1], &before,
-                          r->tokens + (size_t)r->n_hash * KV_BLOCK_TOKENS);
+        struct prefix_block block = {
+            .tokens = r->tokens + (size_t)r->n_hash * KV_BLOCK_TOKENS,
+            .start = r->n_hash * KV_BLOCK_TOKENS,
+        };
+        uint32_t first = step_items_from(r->items, r->n_item, block.start);
+        block.items = r->items + first;
+        while (first + block.n_item < r->n_item &&
+               block.items[block.n_item].position < block.start + KV_BLOCK_TOKENS)
+            block.n_item++;
+        prefix_hash_block(&s->hasher, &r->hashes[r->n_hash + 1], &before, &block);
     }
 }
 

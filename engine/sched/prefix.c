@@ -52,14 +52,24 @@ void prefix_hash_root(const struct prefix_hasher *h, struct kv_hash *out,
 }
 
 void prefix_hash_block(const struct prefix_hasher *h, struct kv_hash *out,
-                       const struct kv_hash *before, const uint32_t *tokens)
+                       const struct kv_hash *before, const struct prefix_block *b)
 {
     struct {
         struct kv_hash before;
         uint32_t tokens[KV_BLOCK_TOKENS];
     } block = {.before = *before};
-    memcpy(block.tokens, tokens, sizeof block.tokens);
-    bool done = digest(h, out, &block, sizeof block);
+    memcpy(block.tokens, b->tokens, sizeof block.tokens);
+    EVP_MD_CTX *c = h->context;
+    bool done = EVP_DigestInit_ex(c, h->method, NULL) && EVP_DigestUpdate(c, &block, sizeof block);
+    for (uint32_t i = 0; i < b->n_item && done; i++) {
+        struct { /* no padding: all of it is hashed */
+            uint64_t hash[4];
+            int64_t start; /* of the item's rows, from the block's first one on */
+        } item = {.start = (int64_t)b->items[i].position - b->start};
+        memcpy(item.hash, b->items[i].hash, sizeof item.hash);
+        done = EVP_DigestUpdate(c, &item, sizeof item);
+    }
+    done = done && EVP_DigestFinal_ex(c, (unsigned char *)out->words, NULL);
     Q_ASSERT(done);
 }
 

@@ -2,7 +2,8 @@
 /* prefix - keys of chains of full blocks, for the prefix cache.
  *
  *     root    = SHA-256("quire kv 1", LoRA id, length class, salt)
- *     block i = SHA-256(key of the block before it, its 16 token ids, modality hash or nothing)
+ *     block i = SHA-256(key of the block before it, its 16 token ids, of each item with rows in it
+ *               the hash of its contents and where it begins)
  *
  * If the first blocks are public (submit.n_shared), their root has no salt, and the key before the
  * first other block is SHA-256(that key, root with the salt) instead.
@@ -17,6 +18,7 @@
 #include <stdint.h>
 #include "common/err.h"
 #include "engine/sched/kv.h"
+#include "proto/items.h"
 
 struct prefix_hasher {
     void *context, *method; /* of OpenSSL */
@@ -38,9 +40,15 @@ FALLIBLE prefix_hasher_init(struct prefix_hasher *h, struct q_err *e);
 void prefix_hasher_release(struct prefix_hasher *h);
 void prefix_hash_root(const struct prefix_hasher *h, struct kv_hash *out,
                       const struct prefix_root *r);
-/* tokens: [KV_BLOCK_TOKENS]. out may be before. */
+struct prefix_block {
+    const uint32_t *tokens;        /* [KV_BLOCK_TOKENS] */
+    uint32_t start;                /* position of the first */
+    const struct step_item *items; /* [n_item] with rows in this block */
+    uint32_t n_item;
+};
+/* out may be before. */
 void prefix_hash_block(const struct prefix_hasher *h, struct kv_hash *out,
-                       const struct kv_hash *before, const uint32_t *tokens);
+                       const struct kv_hash *before, const struct prefix_block *b);
 /* The key before the first block that is not public; salted: the root with the salt. */
 void prefix_hash_salted(const struct prefix_hasher *h, struct kv_hash *out,
                         const struct kv_hash *before, const struct kv_hash *salted);

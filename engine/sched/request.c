@@ -154,6 +154,7 @@ enum q_code request_add(struct request_table *t, uint32_t *i_request, uint32_t f
     r->admission_seq = 0;
     r->deadline_us = INT64_MAX;
     r->queue_us = 0;
+    r->items = step_items_get(m, &r->n_item, &r->item_offset);
     r->table = (struct kv_table){NULL, 0};
     r->held = (struct swap_held){0};
     r->n_restored = 0;

@@ -17,6 +17,7 @@
 #include "engine/sched/kv.h"
 #include "engine/sched/programs.h"
 #include "engine/sched/swap.h"
+#include "proto/items.h"
 #include "proto/proto.h"
 #include "proto/sampling.h"
 
@@ -65,6 +66,11 @@ struct request {
     int64_t deadline_us; /* INT64_MAX = none */
     uint64_t queue_us;
     struct sample_params params;
+    /* [n_item] items of the prompt, in the item store at item_offset; borrowed until the request
+     * ends */
+    const struct step_item *items;
+    uint64_t item_offset;
+    uint32_t n_item;
     struct kv_table table; /* blocks, while running */
     struct swap_held held; /* blocks in host memory while it waits after a preemption */
     uint32_t n_restored;   /* positions swapped in at its admission */

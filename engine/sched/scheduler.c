@@ -135,13 +135,32 @@ void scheduler_free(struct scheduler *s)
     q_free(s);
 }
 
+static enum q_code bad_id(const char *name, uint32_t id, size_t at, uint32_t vocab_size,
+                          struct q_err *e)
+{
+    return q_fail(e, Q_INVALID, "%s: token id %d at position %zu is not in the vocabulary (0 … %u)",
+                  name, (int)id, at, vocab_size - 1);
+}
+
 static enum q_code check_ids(const char *name, const struct proto_u32s *ids, uint32_t vocab_size,
                              struct q_err *e)
 {
     for (size_t i = 0; i < ids->n; i++)
         if (ids->data[i] >= vocab_size)
-            return q_fail(e, Q_INVALID, "%s: token id %u at %zu is not in the vocabulary of %u",
-                          name, ids->data[i], i, vocab_size);
+            return bad_id(name, ids->data[i], i, vocab_size, e);
+    return Q_OK;
+}
+
+/* Where an item has rows, ids are placeholders. */
+static enum q_code check_prompt_ids(const struct msg_submit *m, uint32_t vocab_size,
+                                    struct q_err *e)
+{
+    uint32_t n_item, i_item = 0;
+    uint64_t offset;
+    const struct step_item *items = step_items_get(m, &n_item, &offset);
+    for (uint32_t i = 0; i < m->prompt.n; i++)
+        if (m->prompt.data[i] >= vocab_size && !step_items_have(items, n_item, &i_item, i))
+            return bad_id("prompt", m->prompt.data[i], i, vocab_size, e);
     return Q_OK;
 }
 
@@ -170,7 +189,7 @@ static enum q_code check_submit(const struct scheduler *s, const struct msg_subm
                       m->emitted.n, m->max_tokens, m->prompt.n, max_len);
     if ((rc = sample_params_from_submit(&p, m, e)) ||
         (rc = sample_params_check(&p, s->config.vocab_size, e)) ||
-        (rc = check_ids("prompt", &m->prompt, s->config.vocab_size, e)))
+        (rc = check_prompt_ids(m, s->config.vocab_size, e)))
         return rc;
     uint64_t n_top = (p.n_logprob == SAMPLE_NO_LOGPROBS ? 0 : p.n_logprob) +
                      (uint64_t)(p.n_prompt_logprob == SAMPLE_NO_LOGPROBS ? 0 : p.n_prompt_logprob);

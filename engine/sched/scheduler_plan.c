@@ -389,8 +389,11 @@ static void *append(void *to, const void *from, size_t n, size_t size)
     return (char *)to + n * size;
 }
 
-static void write_admit(const struct scheduler *s, const struct request *r, struct cursor *c)
+/* start: of its first row in the step. */
+static void write_admit(const struct scheduler *s, const struct request *r, uint32_t start,
+                        struct cursor *c)
 {
+    uint32_t i_item = step_items_from(r->items, r->n_item, start);
     uint32_t n_eos = r->params.ignore_eos ? 0 : s->config.n_eos;
     *c->admit = (struct step_admit){
         .n_known = r->n_token,
@@ -402,6 +405,8 @@ static void write_admit(const struct scheduler *s, const struct request *r, stru
         .n_grammar = n_grammar(r),
         .n_cached = r->n_shared * KV_BLOCK_TOKENS,
         .n_restored = r->n_restored,
+        .n_item = r->n_item - i_item,
+        .item_offset = r->n_item ? r->item_offset + i_item * sizeof *r->items : 0,
         .params = r->params,
     };
     struct sample_params *p = &c->admit++->params; /* addresses mean nothing in another process */
@@ -434,7 +439,7 @@ static void write_step(const struct planning *p, const struct step_view *v)
         const kv_block *fresh = r->table.blocks + (r->table.n_block - q->n_new_block);
         c.block = append(c.block, fresh, q->n_new_block, sizeof *fresh);
         if (q->flags & STEP_ADMIT)
-            write_admit(p->s, r, &c);
+            write_admit(p->s, r, q->start, &c);
     }
     append(v->outs, p->s->swap.outs, p->counts.n_out, sizeof *v->outs);
     append(v->ins, p->s->swap.ins, p->counts.n_in, sizeof *v->ins);

@@ -39,7 +39,7 @@ static enum q_code match_row(const struct scheduler *s, struct inflight_step *f,
     if (row->slot >= s->config.limits.max_num_seqs || !f->by_slot[row->slot])
         return wrong_row(i, row, "the slot is not in the step", e);
     struct scheduled_seq *q = &f->seqs[f->by_slot[row->slot] - 1];
-    if (row->token >= s->config.vocab_size)
+    if (row->token >= s->config.vocab_size && !row->is_prompt) /* or a placeholder of an item */
         return wrong_row(i, row, "the token is not in the vocabulary", e);
     if (row->is_prompt) {
         if (q->n_prompt_seen == 0)

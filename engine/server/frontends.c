@@ -126,6 +126,7 @@ static void greet(struct frontends *p, struct frontend *to)
         .eos_ids = {model->eos_ids, model->n_eos},
         .max_num_batched_tokens = info->limits.max_num_batched_tokens,
         .known = to->greeted,
+        .item_credit = info->store_bytes,
     };
     if (!to->greeted)
         log_info("frontend %u connected", to->frontend_id);
@@ -205,6 +206,27 @@ static uint32_t retry_ms(const struct frontends *p)
     return ms < RETRY_MIN_MS ? RETRY_MIN_MS : ms > RETRY_MAX_MS ? RETRY_MAX_MS : (uint32_t)ms;
 }
 
+/* A submit whose items are in shared memory. */
+static enum q_code submit_memory(struct frontends *p, const struct frontend *from,
+                                 const struct msg_submit *m, struct q_err *e)
+{
+    void *data = NULL;
+    uint32_t n = 0;
+    if (strncmp(socket_address(from->at.socket), "ipc://", 6) != 0)
+        return q_fail(e, Q_INVALID, "submit: shared memory is accepted over ipc:// only");
+    enum q_code rc = item_wire_count(&n, m, e);
+    if (rc ||
+        (rc = item_memory_take(&data, m->item_memory.data, m->item_memory.n, m->item_bytes, e)))
+        return rc;
+    struct item_array *items = arena_alloc_array(&p->arena, n + 1, sizeof *items);
+    if (!items)
+        rc = q_fail(e, Q_NO_MEMORY, "submit: out of memory for %u items", n);
+    else if (!(rc = item_wire_read(items, n, m, data, m->item_bytes, e)))
+        rc = core_submit_items(p->core, from->frontend_id, m, items, n, e);
+    q_free(data);
+    return rc;
+}
+
 static void on_submit(struct frontends *p, struct frontend *from, const struct msg_submit *m)
 {
     struct q_err e = Q_ERR_INIT;
@@ -217,7 +239,8 @@ static void on_submit(struct frontends *p, struct frontend *from, const struct m
         rc = q_fail(&e, Q_NO_SPACE,
                     "this frontend has the maximum of %u open requests; retry later", from->n_open);
     else
-        rc = core_submit(p->core, from->frontend_id, m, &e);
+        rc = m->item_memory.n ? submit_memory(p, from, m, &e)
+                              : core_submit(p->core, from->frontend_id, m, &e);
     if (!rc)
         from->n_open++;
     else

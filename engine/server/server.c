@@ -16,6 +16,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "engine/server/frontends.h"
+#include "proto/item_memory.h"
 
 #define FRAMES_PER_ITERATION 512
 #define GOODBYE_MS           300
@@ -37,6 +38,7 @@ struct server {
 static FALLIBLE listen_all(struct server *s, struct q_err *e)
 {
     const struct server_config *c = s->config;
+    item_memory_sweep(); /* what frontends that died have left */
     for (uint32_t i = 0; i < c->n_listen; i++) {
         const struct socket_config sc = {
             .address = c->listen[i],

@@ -208,7 +208,7 @@ static void add_rows(struct draft *d, struct slots *s, uint32_t i, uint32_t end,
     };
     for (uint32_t at = from; at < end; at++, b->n_token++) {
         Q_ASSERT(b->n_token < d->n_token_max);
-        d->token_ids[b->n_token] = slot->history[at];
+        d->token_ids[b->n_token] = slots_token(s, slot->history[at]);
         d->positions[b->n_token] = at;
         d->slot_mapping[b->n_token] = slots_slot_mapping(slot, at);
     }

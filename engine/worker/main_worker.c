@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* quire-worker RING: the worker as a process. An engine starts it and passes two descriptors, the
+/* quire-worker RING: the worker as a process. An engine starts it and passes three descriptors: the
  * ring's memory and its eventfd, as "MEMORY_FD,EVENT_FD"; everything else is in the ring. It ends
  * when the engine stops it or dies. */
 #include <signal.h>
@@ -40,19 +40,19 @@ int main(int argc, char **argv)
     int rc = options_main(&o, &info, argc, argv);
     if (rc >= 0)
         return rc;
-    int memory_fd, event_fd;
+    int memory_fd, event_fd, items_fd;
     char rest;
-    if (sscanf(o.positional[0], "%d,%d%c", &memory_fd, &event_fd, &rest) != 2 || memory_fd < 0 ||
-        event_fd < 0) {
+    if (sscanf(o.positional[0], "%d,%d,%d%c", &memory_fd, &event_fd, &items_fd, &rest) != 3 ||
+        memory_fd < 0 || event_fd < 0 || items_fd < -1) {
         fprintf(stderr,
-                "quire worker: RING is \"%s\", expected two descriptors; `quire engine` starts "
+                "quire worker: RING is \"%s\", expected three descriptors; `quire engine` starts "
                 "workers\n",
                 o.positional[0]);
         return EXIT_USAGE;
     }
     struct q_err e = Q_ERR_INIT;
     struct ring *ring = NULL;
-    if (ring_open(&ring, memory_fd, event_fd, &e)) {
+    if (ring_open(&ring, memory_fd, event_fd, &e) || ring_share_items(ring, items_fd, &e)) {
         fprintf(stderr, "quire worker: %s\n", e.message);
         return EXIT_USAGE;
     }

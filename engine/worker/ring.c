@@ -9,6 +9,7 @@
  * the shared counters can only make the engine read a result that step_result_view rejects. */
 #include "engine/worker/ring.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/futex.h>
 #include <stdalign.h>
 #include <stdatomic.h>
@@ -55,6 +56,9 @@ struct ring {
     uint32_t sent_own; /* engine: steps sent */
     uint32_t begun;    /* worker: steps begun */
     int memory_fd, event_fd;
+    int items_fd; /* -1: none */
+    void *items;  /* worker: the item store */
+    size_t items_bytes;
 };
 
 static size_t page_up(size_t n)
@@ -78,6 +82,7 @@ FALLIBLE ring_new(struct ring **out, const struct worker_config *c, struct q_err
     if (!r)
         return q_fail(e, Q_NO_MEMORY, "ring: out of memory");
     r->head_bytes = page_up(sizeof *r->head);
+    r->items_fd = -1;
     r->memory_fd = memfd_create("quire-ring", MFD_CLOEXEC);
     r->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     enum q_code rc = Q_OK;
@@ -109,6 +114,7 @@ FALLIBLE ring_open(struct ring **out, int memory_fd, int event_fd, struct q_err 
         return q_fail(e, Q_NO_MEMORY, "ring: out of memory");
     r->memory_fd = memory_fd;
     r->event_fd = event_fd;
+    r->items_fd = -1;
     r->head_bytes = page_up(sizeof *r->head);
     enum q_code rc = Q_OK;
     if (fstat(memory_fd, &st))
@@ -148,7 +154,42 @@ void ring_free(struct ring *r)
         close(r->memory_fd);
     if (r->event_fd >= 0)
         close(r->event_fd);
+    if (r->items)
+        munmap(r->items, r->items_bytes);
+    if (r->items_fd >= 0)
+        close(r->items_fd);
     q_free(r);
+}
+
+FALLIBLE ring_share_items(struct ring *r, int fd, struct q_err *e)
+{
+    Q_ASSERT(r->items_fd < 0);
+    if (fd >= 0 && (r->items_fd = fcntl(fd, F_DUPFD_CLOEXEC, 0)) < 0)
+        return q_fail(e, Q_IO, "ring: cannot share the item store: %s", strerror(errno));
+    return Q_OK;
+}
+
+int ring_items_fd(const struct ring *r)
+{
+    return r->items_fd;
+}
+
+FALLIBLE ring_items(struct ring *r, const unsigned char **items, struct q_err *e)
+{
+    struct stat st;
+    const size_t n_byte = (size_t)r->head->config.item_mib << 20;
+    *items = r->items;
+    if (!n_byte || r->items)
+        return Q_OK;
+    if (r->items_fd < 0 || fstat(r->items_fd, &st) || (uint64_t)st.st_size != n_byte)
+        return q_fail(e, Q_MISMATCH, "ring: the item store does not have %zu bytes", n_byte);
+    void *p = mmap(NULL, n_byte, PROT_READ, MAP_SHARED | MAP_NORESERVE, r->items_fd, 0);
+    if (p == MAP_FAILED)
+        return q_fail(e, Q_NO_MEMORY, "ring: cannot map the item store of %zu bytes: %s", n_byte,
+                      strerror(errno));
+    *items = r->items = p;
+    r->items_bytes = n_byte;
+    return Q_OK;
 }
 
 int ring_memory_fd(const struct ring *r)

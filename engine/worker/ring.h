@@ -67,7 +67,8 @@ struct worker_config { /* the engine's settings; written once, before the worker
     uint32_t n_graph_size;                 /* 0: 1, 2, 4, 8, 16, 24 … max_num_seqs */
     bool pin;                              /* threads to cores */
     struct speculation speculation;
-    int log_level; /* enum log_level, for a worker process */
+    uint32_t item_mib; /* size of the item store; 0 = none */
+    int log_level;     /* enum log_level, for a worker process */
     bool log_json;
 };
 
@@ -99,11 +100,18 @@ FALLIBLE ring_new(struct ring **out, const struct worker_config *c, struct q_err
  * Errors: Q_MISMATCH (not a ring of this build), Q_IO. */
 FALLIBLE ring_open(struct ring **out, int memory_fd, int event_fd, struct q_err *e);
 void ring_free(struct ring *r);
+/* Both sides, before ring_items: the descriptor of the item store; -1 = none. It is duplicated.
+ * Errors: Q_IO. */
+FALLIBLE ring_share_items(struct ring *r, int fd, struct q_err *e);
+int ring_items_fd(const struct ring *r); /* -1 = none */
 int ring_memory_fd(const struct ring *r);
 int ring_event_fd(const struct ring *r); /* readable when state, progress or results changed */
 
 /* Worker side */
 const struct worker_config *ring_config(const struct ring *r);
+/* Map the item store (config.item_mib) for reading, as long as the ring; NULL: there is none.
+ * Errors: Q_MISMATCH (its size), Q_NO_MEMORY. */
+FALLIBLE ring_items(struct ring *r, const unsigned char **items, struct q_err *e);
 void ring_progress(struct ring *r, uint32_t percent);
 /* Make the body for info->limits (fills step_bytes, result_bytes) and report READY.
  * Errors: Q_NO_MEMORY, Q_TOO_LARGE. */

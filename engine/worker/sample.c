@@ -67,16 +67,20 @@ void sample_scratch_release(struct sample_scratch *s)
     *s = (struct sample_scratch)SAMPLE_SCRATCH_INIT;
 }
 
-static void penalize(float *logits, const struct sample_input *in, uint32_t *counts)
+/* Placeholders of items are no tokens. */
+static void penalize(float *logits, const struct sample_input *in, const struct sample_scratch *s)
 {
     const struct sample_params *p = in->params;
+    uint32_t *counts = s->counts;
     for (uint32_t i = 0; i < in->n_known; i++) {
         uint32_t id = in->history[i];
+        if (id >= s->n_vocab)
+            continue;
         counts[id] = i < in->n_prompt ? counts[id] | SEEN_IN_PROMPT : counts[id] + 1;
     }
     for (uint32_t i = 0; i < in->n_known; i++) {
         uint32_t id = in->history[i];
-        uint32_t seen = counts[id];
+        uint32_t seen = id < s->n_vocab ? counts[id] : 0;
         if (!seen)
             continue; /* applied at an earlier place of the same token */
         counts[id] = 0;
@@ -103,10 +107,13 @@ static void mask_bits(float *logits, const uint32_t *bits, uint32_t n_vocab)
 struct masked {
     float *logits;  /* NULL: bits */
     uint32_t *bits; /* [SAMPLE_MASK_WORDS] */
+    uint32_t n_vocab;
 };
 
 static void mask_id(const struct masked *m, uint32_t id)
 {
+    if (id >= m->n_vocab) /* a placeholder of an item */
+        return;
     if (m->logits) {
         m->logits[id] = -INFINITY;
         return;
@@ -195,20 +202,19 @@ bool sample_mask(uint32_t *bits, const struct sample_input *in, uint32_t n_vocab
         in->n_known - in->n_prompt >= p->min_tokens)
         return false;
     memset(bits, 0xff, SAMPLE_MASK_WORDS(n_vocab) * sizeof *bits);
-    mask(&(struct masked){.bits = bits}, in, n_vocab);
+    mask(&(struct masked){.bits = bits, .n_vocab = n_vocab}, in, n_vocab);
     return true;
 }
 
 void sample_adjust(float *logits, const struct sample_input *in, struct sample_scratch *s)
 {
     const struct sample_params *p = in->params;
-    mask(&(struct masked){.logits = logits}, in, s->n_vocab);
+    mask(&(struct masked){.logits = logits, .n_vocab = s->n_vocab}, in, s->n_vocab);
     for (uint32_t i = 0; i < p->n_bias; i++)
         if (p->bias_ids[i] < s->n_vocab)
             logits[p->bias_ids[i]] += p->bias[i];
-    if (p->repetition_penalty != 1.0f || p->presence_penalty != 0.0f ||
-        p->frequency_penalty != 0.0f)
-        penalize(logits, in, s->counts);
+    if (sample_penalizes(p))
+        penalize(logits, in, s);
 }
 
 uint32_t sample_greedy(const float *logits, uint32_t n_vocab)
@@ -372,8 +378,15 @@ static void fill_logprobs(const float *raw, uint32_t n_top, struct sample_scratc
 void sample_known(const float *logits, uint32_t n_top, struct sample_scratch *s,
                   const struct sample_result *out)
 {
-    Q_ASSERT(out->row->token < s->n_vocab);
+    const uint32_t id = out->row->token;
+    if (id >= s->n_vocab) /* a placeholder of an item: its place has alternatives only */
+        out->row->token = 0;
     fill_logprobs(logits, n_top, s, out);
+    if (id < s->n_vocab)
+        return;
+    out->row->token = id;
+    out->row->rank = 0;
+    out->row->logprob = 0;
 }
 
 /* All are -inf. */

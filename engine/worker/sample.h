@@ -29,8 +29,8 @@ void sample_scratch_release(struct sample_scratch *s);
 
 struct sample_input {                   /* one sequence; all borrowed */
     const struct sample_params *params; /* stop_ids: including eos unless ignored */
-    const uint32_t *history;            /* [n_known] prompt, then output; ids < n_vocab */
-    uint32_t n_known, n_prompt;         /* the new token's position is n_known */
+    const uint32_t *history;    /* [n_known] prompt, then output; placeholders are >= n_vocab */
+    uint32_t n_known, n_prompt; /* the new token's position is n_known */
     /* [SAMPLE_MASK_WORDS] bit id % 32 of word id / 32: the token is allowed; NULL = all are */
     const uint32_t *allowed, *grammar;
 };
@@ -50,7 +50,8 @@ struct sample_result { /* destination of a row's result; the caller sets row->sl
 /* Sample the next token. logits: [n_vocab] f32, overwritten. */
 void sample_token(float *logits, const struct sample_input *in, struct sample_scratch *s,
                   const struct sample_result *out);
-/* Logprobs of the known token out->row->token, whose row of logits this is; n_top alternatives. */
+/* Logprobs of the known token out->row->token, whose row of logits this is; n_top alternatives. A
+ * placeholder of an item has logprob 0 and rank 0. */
 void sample_known(const float *logits, uint32_t n_top, struct sample_scratch *s,
                   const struct sample_result *out);
 
@@ -66,6 +67,12 @@ uint32_t sample_draw(const struct sample_dist *d, double uniform, const struct s
 bool sample_mask(uint32_t *bits, const struct sample_input *in, uint32_t n_vocab);
 bool sample_has_mask(
     const struct sample_input *in); /* true if a token may be masked, now or later */
+/* Does it look at which tokens the history has, to change their logits? */
+static inline bool sample_penalizes(const struct sample_params *p)
+{
+    return p->repetition_penalty != 1.0f || p->presence_penalty != 0.0f ||
+           p->frequency_penalty != 0.0f;
+}
 static inline bool sample_failed(const struct step_row *row)
 {
     return row->rank >= SAMPLE_EMPTY;

@@ -120,8 +120,37 @@ static FALLIBLE admit_lists(struct slots *s, struct slot *slot, const struct ste
     return Q_OK;
 }
 
-static FALLIBLE admit(struct slots *s, struct slot *slot, struct cursor *c, struct q_err *e)
+/* Ids from row q->start on are tokens, or an item has rows there. */
+static FALLIBLE check_known(const struct slots *s, const struct step_seq *q,
+                            const struct step_admit *a, const uint32_t *known, struct q_err *e)
 {
+    const struct slot *slot = &s->slots[q->slot];
+    uint32_t i_item = 0;
+    for (uint32_t i = q->start; i < a->n_known; i++)
+        if (known[i] >= s->vocab_size && !step_items_have(slot->items, slot->n_item, &i_item, i))
+            return q_fail(e, Q_CORRUPT, "token %u at %u is not in the vocabulary of %u", known[i],
+                          i, s->vocab_size);
+    return Q_OK;
+}
+
+static FALLIBLE admit_items(const struct slots *s, struct slot *slot, const struct step_admit *a,
+                            struct q_err *e)
+{
+    const struct step_item_limits l = {step_store_bytes(&s->limits), s->n_modality, a->n_prompt};
+    slot->n_item = 0;
+    if (!a->n_item)
+        return Q_OK;
+    if (!s->item_store) /* step_view has looked at the place of the table */
+        return q_fail(e, Q_CORRUPT, "%u items, but the model takes none", a->n_item);
+    slot->items = (const struct step_item *)(const void *)(s->item_store + a->item_offset);
+    enum q_code rc = step_items_check(slot->items, a->n_item, &l, e);
+    slot->n_item = rc ? 0 : a->n_item;
+    return rc;
+}
+
+static FALLIBLE admit(struct slots *s, const struct step_seq *q, struct cursor *c, struct q_err *e)
+{
+    struct slot *slot = &s->slots[q->slot];
     const struct step_view *v = c->v;
     const struct step_admit *a = &v->admits[c->admit++];
     if (a->n_known > s->limits.max_model_len || a->n_prompt > a->n_known ||
@@ -130,17 +159,18 @@ static FALLIBLE admit(struct slots *s, struct slot *slot, struct cursor *c, stru
                       "invalid admission: %u tokens (%u prompt), %u stop ids, %u biases",
                       a->n_known, a->n_prompt, a->n_stop_id, a->n_bias);
     const uint32_t *known = v->known + c->known;
-    for (uint32_t i = 0; i < a->n_known; i++)
-        if (known[i] >= s->vocab_size)
-            return q_fail(e, Q_CORRUPT, "token %u at %u is not in the vocabulary of %u", known[i],
-                          i, s->vocab_size);
-    enum q_code rc = admit_lists(s, slot, a, c, e);
-    if (rc)
+    enum q_code rc;
+    slot->n_known = slot->n_prompt = 0; /* whatever is wrong with it */
+    if ((rc = admit_items(s, slot, a, e)) || (rc = check_known(s, q, a, known, e)) ||
+        (rc = admit_lists(s, slot, a, c, e)))
         return rc;
     memcpy(slot->history, known, a->n_known * sizeof *known);
+    slot->has_items = false;
+    for (uint32_t i = 0; i < a->n_prompt && !slot->has_items; i++)
+        slot->has_items = known[i] >= s->vocab_size;
     slot->n_known = a->n_known;
-    slot->n_admitted++;
     slot->n_prompt = a->n_prompt;
+    slot->n_admitted++;
     slot->n_block = 0;
     slot->n_cached = a->n_cached;
     slot->params = a->params;
@@ -204,7 +234,7 @@ static void add_tokens(struct slots *s, const struct step_seq *q)
     for (uint32_t i = 0; i < n; i++) {
         uint32_t position = q->start + i;
         uint32_t row = b->n_token + i;
-        s->token_ids[row] = slot->history[position];
+        s->token_ids[row] = slots_token(s, slot->history[position]);
         s->positions[row] = position;
         s->slot_mapping[row] = slots_slot_mapping(slot, position);
     }
@@ -258,7 +288,7 @@ static FALLIBLE apply_seq(struct slots *s, const struct step_seq *q, struct curs
 {
     struct slot *slot = &s->slots[q->slot];
     enum q_code rc;
-    if ((q->flags & STEP_ADMIT) && (rc = admit(s, slot, c, e)))
+    if ((q->flags & STEP_ADMIT) && (rc = admit(s, q, c, e)))
         return rc;
     if ((rc = grow_table(s, slot, q->n_new_block, c, e)))
         return rc;

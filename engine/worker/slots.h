@@ -10,10 +10,11 @@
 #define QUIRE_ENGINE_WORKER_SLOTS_H
 #include "engine/model/model.h"
 #include "engine/worker/sample.h"
+#include "proto/items.h"
 #include "proto/step.h"
 
 struct slot {
-    uint32_t *history; /* [max_model_len] */
+    uint32_t *history; /* [max_model_len] of the prompt, ids of placeholders are no tokens */
     uint32_t *blocks;  /* [ceil(max_model_len / 16)] */
     uint32_t n_known, n_prompt, n_block;
     uint32_t n_cached;      /* positions that were in the blocks at admission; never written for
@@ -27,6 +28,9 @@ struct slot {
     uint32_t stop_ids[STEP_STOP_IDS_MAX];
     uint32_t bias_ids[SAMPLE_BIAS_MAX];
     float bias[SAMPLE_BIAS_MAX];
+    const struct step_item *items; /* [n_item] in the item store, checked */
+    uint32_t n_item;
+    bool has_items;      /* the prompt has ids that are no tokens */
     uint32_t *bad_words; /* [SAMPLE_BAD_MAX] */
     uint32_t *allowed;   /* [ceil(vocab_size / 32)] a bit per token, all 0 when n_allowed is 0 */
 };
@@ -47,6 +51,8 @@ struct slot_grammar { /* a slot and its grammar's program; borrowed from the ste
 struct slots {
     struct step_limits limits;
     uint32_t n_block, vocab_size;
+    const unsigned char *item_store; /* [step_store_bytes] borrowed; NULL: none */
+    uint32_t n_modality;
     struct slot *slots; /* [max_num_seqs] */
     void *memory;       /* one mapping with all histories and tables; pages are allocated when
                          * touched */
@@ -74,6 +80,12 @@ static inline uint32_t slots_slot_mapping(const struct slot *slot, uint32_t posi
                ? KERN_NO_SLOT
                : slot->blocks[position / STEP_BLOCK_TOKENS] * STEP_BLOCK_TOKENS +
                      position % STEP_BLOCK_TOKENS;
+}
+
+/* What stands for an id of the history where a model wants a token: a placeholder becomes 0. */
+static inline uint32_t slots_token(const struct slots *s, uint32_t id)
+{
+    return id < s->vocab_size ? id : 0;
 }
 
 /* Maximum size of histories, tables and lists of all slots. */

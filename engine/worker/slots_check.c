@@ -14,7 +14,7 @@ static void check_slot(const struct slots *s, const struct slot *slot)
     for (uint32_t i = 0; i < slot->n_block; i++)
         Q_ASSERT(slot->blocks[i] < s->n_block);
     for (uint32_t i = 0; i < slot->n_known; i++)
-        Q_ASSERT(slot->history[i] < s->vocab_size);
+        Q_ASSERT(slot->history[i] < s->vocab_size || i < slot->n_prompt);
     Q_ASSERT(!slot->n_admitted || (p->stop_ids == slot->stop_ids && p->bias == slot->bias &&
                                    p->bias_ids == slot->bias_ids && !p->allowed_ids));
     Q_ASSERT(p->n_stop_id <= STEP_STOP_IDS_MAX && p->n_bias <= SAMPLE_BIAS_MAX);

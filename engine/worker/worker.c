@@ -34,6 +34,7 @@ static void set_limits(struct worker *w)
         .logit_rows_max = n_row,
         .top_more = 2 * shape->vocab_size,
         .known_max = shape->max_model_len + c->max_num_batched_tokens,
+        .item_mib = c->item_mib,
     };
 }
 
@@ -89,7 +90,8 @@ static FALLIBLE load_model(struct worker *w, struct q_err *e)
     if ((rc = gpu_open(&w->gpu, c, e)))
         return rc;
     const struct model_options o = options_of(w, *c->weights_dir ? c->weights_dir : NULL);
-    if ((rc = model_load(&w->model, &o, e)))
+    if ((rc = model_load(&w->model, &o, e)) ||
+        (rc = modalities_open(&w->modalities, c->model_dir, e)))
         return rc;
     set_limits(w);
     const struct draft_args a = {
@@ -132,6 +134,29 @@ static FALLIBLE make_scratch(struct worker *w, struct q_err *e)
     return make_samplers(w, e);
 }
 
+static FALLIBLE make_items(struct worker *w, uint64_t *n_byte, struct q_err *e)
+{
+    struct items_args a = {
+        .modalities = w->modalities,
+        .hidden_size = model_shape(w->model)->hidden_size,
+        .n_row_max = w->limits.max_num_batched_tokens,
+        .team = w->team,
+    };
+    *n_byte = 0;
+    if (!w->modalities || !w->modalities->n)
+        return Q_OK;
+    enum q_code rc = ring_items(w->ring, &a.store, e);
+    if (rc)
+        return rc;
+    if (!a.store)
+        return q_fail(e, Q_MISMATCH, "worker: the model takes items, but there is no item store");
+    w->item_store = a.store;
+    if ((rc = modalities_bind(w->modalities, w->model, w->n_thread, e)))
+        return rc;
+    *n_byte = items_bytes(&a) + modalities_work_bytes(w->modalities);
+    return items_new(&w->items, &a, e);
+}
+
 /* All that a step uses, and how much that is. */
 static FALLIBLE make_step(struct worker *w, struct memory_need *need, struct q_err *e)
 {
@@ -143,7 +168,10 @@ static FALLIBLE make_step(struct worker *w, struct memory_need *need, struct q_e
         w->logits_bytes + w->n_thread * sample_scratch_bytes(w->vocab_size);
     if (w->draft)
         need->activation_bytes += draft_scratch_bytes(w->draft);
-    return Q_OK;
+    uint64_t item_bytes;
+    rc = make_items(w, &item_bytes, e);
+    need->activation_bytes += rc ? 0 : item_bytes;
+    return rc;
 }
 
 /* Allocate the host's part of a step on a device, and the device's memory. */
@@ -152,8 +180,9 @@ static FALLIBLE make_gpu(struct worker *w, struct worker_info *info, struct q_er
     const struct gpu_models models = {w->model, w->draft ? draft_model(w->draft) : NULL};
     struct gpu_sizes sizes = {0};
     enum q_code rc;
-    if ((rc = make_samplers(w, e)) || (rc = worker_device_make(w, e)) ||
-        (rc = gpu_make(w->gpu, &models, &w->limits, &sizes, e)))
+    uint64_t item_bytes;
+    if ((rc = make_samplers(w, e)) || (rc = make_items(w, &item_bytes, e)) ||
+        (rc = worker_device_make(w, e)) || (rc = gpu_make(w->gpu, &models, &w->limits, &sizes, e)))
         return rc;
     info->n_block = sizes.n_block;
     info->n_swap_block = sizes.n_swap_block;
@@ -241,7 +270,11 @@ static FALLIBLE make_state(struct worker *w, struct worker_info *info, struct q_
     enum q_code rc = w->gpu ? make_gpu(w, info, e) : make_cpu(w, info, e);
     if (rc || (rc = make_masks(w, e)))
         return rc;
-    return slots_init(&w->slots, &w->limits, info->n_block, w->vocab_size, e);
+    if ((rc = slots_init(&w->slots, &w->limits, info->n_block, w->vocab_size, e)))
+        return rc;
+    w->slots.item_store = w->item_store;
+    w->slots.n_modality = w->modalities ? w->modalities->n : 0;
+    return Q_OK;
 }
 
 /* "linear=avx512 attention=ref …": the kernels in use, for logs and system_fingerprint. */
@@ -307,6 +340,8 @@ static void worker_end(struct worker *w)
     model_scratch_free(w->scratch);
     worker_device_release(w);
     gpu_stop(w->gpu);
+    items_free(w->items);
+    modalities_free(w->modalities);
     draft_free(w->draft);
     model_free(w->model);
     gpu_free(w->gpu);
@@ -340,6 +375,8 @@ static FALLIBLE reload(struct worker *w, struct q_err *e)
     if (rc)
         return rc;
     forget_kv(w);
+    if (w->items)
+        items_forget(w->items);
     log_info("reloaded the weights of %s in %lld ms", dir, (long long)(clock_ms() - start_ms));
     return Q_OK;
 }

@@ -268,7 +268,7 @@ static FALLIBLE take_off(struct worker *w, const struct step_view *v, struct inf
         return rc;
     if (v->head->n_out || v->head->n_in)
         gpu_copies(w->gpu, v);
-    if ((rc = worker_propose(w, v, e)) || (rc = slots_batch(s, v, e)) ||
+    if ((rc = worker_propose(w, v, e)) || (rc = worker_batch(w, v, e)) ||
         (rc = gpu_launch(w->gpu, s, v, e)))
         return rc;
     f->is_ahead = !draft_tokens && samples_all(w);

@@ -8,6 +8,7 @@
 #include "engine/worker/draft.h"
 #include "engine/worker/gpu/gpu.h"
 #include "engine/worker/grammars.h"
+#include "engine/worker/items.h"
 #include "engine/worker/masks.h"
 #include "engine/worker/ring.h"
 #include "engine/worker/slots.h"
@@ -45,6 +46,9 @@ struct worker {
     struct kv_cache kv, swap; /* swap: with limits.copies_max */
     bool kv_made;
     struct slots slots;
+    struct modalities *modalities;        /* NULL: the model takes tokens only */
+    struct items *items;                  /* likewise */
+    const unsigned char *item_store;      /* likewise; borrowed from the ring */
     struct draft *draft;                  /* NULL: none */
     const struct mask_provider *provider; /* NULL: our own; borrowed */
     struct grammars *grammars;            /* our own */
@@ -78,6 +82,8 @@ void worker_step(struct worker *w, void *step, void *result);
 void worker_finish_row(struct worker *w, uint32_t i, float *logits, struct sample_scratch *s);
 /* Propose draft tokens for every sequence that speculates, within the room of the step. */
 FALLIBLE worker_propose(struct worker *w, const struct step_view *v, struct q_err *e);
+/* slots_batch with the rows of items. */
+FALLIBLE worker_batch(struct worker *w, const struct step_view *v, struct q_err *e);
 /* SAMPLE_BAD accepts no draft token. */
 static inline uint32_t worker_sampled(const struct step_row *row)
 {

@@ -67,6 +67,15 @@ static void compute(void *arg, uint32_t ith, uint32_t nth)
         w->forward_end_us = clock_us();
 }
 
+/* Draft tokens that were copied from the history end before a placeholder. */
+static uint32_t n_before_item(const struct slots *s, const struct slot *slot, uint32_t n)
+{
+    uint32_t i = 0;
+    while (i < n && slot->history[slot->n_known + i] < s->vocab_size)
+        i++;
+    return i;
+}
+
 FALLIBLE worker_propose(struct worker *w, const struct step_view *v, struct q_err *e)
 {
     const struct speculation *c = &w->config->speculation;
@@ -78,8 +87,10 @@ FALLIBLE worker_propose(struct worker *w, const struct step_view *v, struct q_er
         const struct step_seq *q = &v->seqs[i];
         struct slot *slot = &w->slots.slots[q->slot];
         if (q->flags & STEP_SPECULATE && !slot->is_forced)
-            slot->n_draft_token = speculate_ngram(slot->history + slot->n_known, q->n_token - 1,
-                                                  slot->history, slot->n_known, c);
+            slot->n_draft_token =
+                n_before_item(&w->slots, slot,
+                              speculate_ngram(slot->history + slot->n_known, q->n_token - 1,
+                                              slot->history, slot->n_known, c));
     }
     return Q_OK;
 }
@@ -120,6 +131,14 @@ static FALLIBLE check_all_copies(const struct worker *w, const struct step_view 
     return rc ? rc : check_copies(w, v->ins, v->head->n_in, e);
 }
 
+FALLIBLE worker_batch(struct worker *w, const struct step_view *v, struct q_err *e)
+{
+    enum q_code rc = slots_batch(&w->slots, v, e);
+    if (!rc && w->items)
+        items_step(w->items, &w->slots, v);
+    return rc;
+}
+
 static FALLIBLE step_compute(struct worker *w, const struct step_view *v, void *result,
                              struct q_err *e)
 {
@@ -132,7 +151,7 @@ static FALLIBLE step_compute(struct worker *w, const struct step_view *v, void *
     w->step = NULL;
     const int64_t copied_us = v->head->n_out || v->head->n_in ? clock_us() : start_us;
     if ((rc = slots_apply(s, v, e)) || (rc = worker_propose(w, v, e)) ||
-        (rc = slots_batch(s, v, e)) ||
+        (rc = worker_batch(w, v, e)) ||
         (rc = step_result_layout(&w->result, result, w->result_bytes, s->batch.n_logit, s->n_top,
                                  e)))
         return rc;

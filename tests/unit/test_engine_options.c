@@ -31,6 +31,7 @@ static const struct {
     {"dtype", "float16", NULL, NULL},
     {"kv_cache_dtype", "int8", NULL, NULL},
     {"speculative_config", "{\"method\": \"ngram\", \"num_speculative_tokens\": 2}", NULL, NULL},
+    {"limit_mm_per_prompt", "{\"actions\": 3}", NULL, NULL},
     {"override_generation_config", "{\"temperature\": 0.5}", NULL, NULL},
     {"scheduling_policy", "priority", NULL, NULL},
     {"cpu_isa", "avx2", NULL, NULL},

@@ -3,9 +3,14 @@
  * every shorter frame and every flipped byte is refused or decodes to something without touching
  * memory it should not. */
 #include "check.h"
+#include <dirent.h>
 #include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include "common/file.h"
+#include "common/mem.h"
 #include "proto/codec.h"
+#include "proto/item_memory.h"
 #include "proto/proto.h"
 #include "proto/msgpack_reader.h"
 
@@ -307,6 +312,65 @@ static void test_reference(void **state)
     buf_release(&found);
 }
 
+/* Of this process and its child. */
+static int count_objects(pid_t child)
+{
+    char mine[32], its[32];
+    int n = 0;
+    snprintf(mine, sizeof mine, "quire-items-%d-", (int)getpid());
+    snprintf(its, sizeof its, "quire-items-%d-", (int)child);
+    DIR *d = opendir("/dev/shm");
+    assert_non_null(d);
+    for (const struct dirent *x; (x = readdir(d));)
+        n += !strncmp(x->d_name, mine, strlen(mine)) || !strncmp(x->d_name, its, strlen(its));
+    closedir(d);
+    return n;
+}
+
+/* An object is read once, whatever its name or size says. */
+static void test_item_memory(void **state)
+{
+    (void)state;
+    static const char *const names[] = {
+        "",
+        "/",
+        "/etc/passwd",
+        "/quire-items-",
+        "/quire-items-1-0123456789abcde",
+        "/quire-items-1-0123456789abcdefg",
+        "/quire-items-0-0123456789abcdef",
+        "/quire-items--1-0123456789abcdef",
+        "/quire-items-1/../x-0123456789abcd",
+        "/quire-items-123456789012345678901234567890123456789-0123456789abcdef",
+    };
+    char name[ITEM_MEMORY_MAX];
+    struct q_err e = Q_ERR_INIT;
+    void *data = NULL;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        assert_fails(item_memory_take(&data, names[i], strlen(names[i]), 8, &e), Q_CORRUPT, "name",
+                     &e);
+    assert_ok(item_memory_make(name, "12345678", 8, &e), &e);
+    assert_fails(item_memory_take(&data, name, strlen(name), 9, &e), Q_CORRUPT, "expected 9", &e);
+    assert_int_equal(count_objects(0), 0); /* it is gone, right or wrong */
+    assert_ok(item_memory_make(name, "12345678", 8, &e), &e);
+    item_memory_sweep(); /* its maker lives */
+    assert_ok(item_memory_take(&data, name, strlen(name), 8, &e), &e);
+    assert_memory_equal(data, "12345678", 8);
+    q_free(data);
+    item_memory_drop(name); /* nothing is there any more */
+    pid_t child = fork();   /* one that dies with its object */
+    if (child == 0) {
+        enum q_code rc = item_memory_make(name, "12345678", 8, &e);
+        _exit(rc != Q_OK);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    assert_int_equal(count_objects(child), 1);
+    item_memory_sweep();
+    assert_int_equal(count_objects(child), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -318,6 +382,7 @@ int main(void)
         cmocka_unit_test(test_known_bytes), cmocka_unit_test(test_refused),
         cmocka_unit_test(test_nesting),     cmocka_unit_test(test_limits),
         cmocka_unit_test(test_no_memory),   cmocka_unit_test(test_reference),
+        cmocka_unit_test(test_item_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

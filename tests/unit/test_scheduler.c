@@ -261,7 +261,8 @@ static void test_refused(void **state)
     assert_fails(scheduler_submit(b->s, 0, &m, 0, &e), Q_INVALID, "max_tokens", &e);
     m = request(1, 5, 1);
     prompt[3] = 100;
-    assert_fails(scheduler_submit(b->s, 0, &m, 0, &e), Q_INVALID, "prompt: token id 100 at 3", &e);
+    assert_fails(scheduler_submit(b->s, 0, &m, 0, &e), Q_INVALID,
+                 "prompt: token id 100 at position 3", &e);
     m = request(1, 5, 9);
     const uint32_t emitted[] = {7, 100};
     m.emitted = (struct proto_u32s){emitted, 2};

@@ -89,7 +89,14 @@ void gpu_sampling_release(struct gpu *g)
 
 bool gpu_samples(const struct gpu *g, const struct logit_row *row)
 {
-    return g->sampling.device && row->n_top <= SAMPLE_TOP_MAX;
+    const struct slot *slot = row->slot;
+    const struct sample_params *p = &slot->params;
+    const uint32_t n_vocab = g->model.limits.vocab_size;
+    /* Ids of the history that are no tokens: penalties and logprobs of the device index with them.
+     */
+    const bool no_token = row->is_prompt ? slot->history[row->position] >= n_vocab
+                                         : slot->has_items && sample_penalizes(p);
+    return g->sampling.device && row->n_top <= SAMPLE_TOP_MAX && !no_token;
 }
 
 struct filling { /* one step's parameters in host memory */

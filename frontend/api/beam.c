@@ -207,6 +207,7 @@ static FALLIBLE open_generation(struct beam_search *b, uint32_t i, struct q_err 
         .n_prompt = b->prompt->ids.n,
         .begun = f->ids.ids,
         .n_begun = f->ids.n,
+        .items = like->items,
         .priority = like->priority,
         .tenant = like->tenant,
         .weight = like->weight,

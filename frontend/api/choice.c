@@ -24,7 +24,7 @@ static bool find_before(struct choice *c)
 
 FALLIBLE choice_init(struct choice *c, struct job *j, uint32_t index, struct q_err *e)
 {
-    const struct tokenizer *t = j->app->served.tokenizer;
+    const struct tokenizer *t = j->params.detokenize ? j->app->served.tokenizer : NULL;
     enum q_code rc = Q_OK;
     c->job = j;
     c->index = index;
@@ -35,6 +35,7 @@ FALLIBLE choice_init(struct choice *c, struct job *j, uint32_t index, struct q_e
     c->generation.calls = &choice_calls;
     c->generation.prompt = c->prompt->ids.ids;
     c->generation.n_prompt = c->prompt->ids.n;
+    c->generation.items = job_items_of(j, index / j->width);
     c->generation.params = j->sampling;
     const struct buf *rendered = &c->prompt->rendered;
     bool thinks = j->chat && find_before(c);

@@ -24,6 +24,7 @@ static void job_free(struct task *t)
     for (uint32_t i = 0; i < j->n_choice; i++)
         choice_release(&j->choices[i]);
     q_free(j->choices);
+    job_release_items(j); /* choices borrow them */
     prompts_release(&j->prompts);
     json_decref(j->body);
     turn_release(&j->turn);
@@ -299,7 +300,7 @@ static enum q_code read_text(struct job *j, struct q_err *e)
     }
     if (j->params.echo && j->logprobs && j->sampling.n_prompt_logprob == SAMPLE_NO_LOGPROBS)
         j->sampling.n_prompt_logprob = j->sampling.n_logprob;
-    return Q_OK;
+    return job_read_items(j, e);
 }
 
 static enum q_code check_max_tokens(struct job *j, struct q_err *e)
@@ -353,11 +354,11 @@ static enum q_code job_read(struct job *j, struct q_err *e)
     j->width = (uint32_t)(p->best_of > p->n ? p->best_of : p->n);
     if (j->width > p->n && !j->logprobs)
         j->sampling.n_logprob = 0; /* to tell which are best */
-    if (j->n_stop && !a->served.tokenizer) {
+    if (j->n_stop && (!a->served.tokenizer || !p->detokenize)) {
         snprintf(p->param, sizeof p->param, "stop");
-        return q_fail(e, Q_UNSUPPORTED,
-                      "stop: requires a tokenizer, but this server runs with "
-                      "--skip-tokenizer-init; use stop_token_ids");
+        return q_fail(e, Q_UNSUPPORTED, "stop: requires text, but %s; use stop_token_ids",
+                      p->detokenize ? "this server runs with --skip-tokenizer-init"
+                                    : "\"detokenize\" is false");
     }
     return j->chat ? read_chat(j, e) : read_text(j, e);
 }

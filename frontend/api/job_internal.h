@@ -17,8 +17,10 @@
 #include "frontend/api/task.h"
 #include "frontend/api/tenant.h"
 #include "common/chat/answer.h"
+#include "common/items/items.h"
 #include "common/parsers/parser.h"
 #include "common/tokenizer/stream.h"
+#include "proto/items.h"
 
 #define CHOICES_MAX      4096 /* of one request */
 #define FINGERPRINTS_MAX 400  /* bytes; the latest changes beyond that are omitted */
@@ -71,6 +73,8 @@ struct job {
     uint32_t n_stop;
     struct turn turn; /* chat: messages, tools */
     struct prompts prompts;
+    struct item_wire *items; /* [n_items] of multi_modal_data: of each prompt, or 1 for all */
+    size_t n_items;
     struct tenant tenant;
     uint32_t weight;        /* of the API key */
     uint32_t width;         /* choices made for each prompt: n, or best_of */
@@ -98,6 +102,12 @@ void job_fail(struct job *j, const struct q_err *e, const char *param, uint32_t 
 void job_note_fingerprint(struct job *j);
 /* Assert every invariant; in builds with tests after each event. Cost: O(choices). */
 void job_check(const struct job *j);
+
+/* job_items.c */
+/* After the prompts are read. Errors: those of item_list_read; params.param is set. */
+FALLIBLE job_read_items(struct job *j, struct q_err *e);
+const struct item_wire *job_items_of(const struct job *j, size_t i_prompt); /* NULL: none */
+void job_release_items(struct job *j);
 
 /* choice.c */
 FALLIBLE choice_init(struct choice *c, struct job *j, uint32_t index, struct q_err *e);

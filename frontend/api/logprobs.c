@@ -21,7 +21,7 @@ static void token_bytes(const struct choice *c, uint32_t id, struct buf *out)
 static void add_name(const struct choice *c, uint32_t id, const struct buf *bytes, struct buf *out)
 {
     if (c->job->params.return_tokens_as_token_ids || !c->job->app->served.tokenizer)
-        buf_printf(out, "\"token_id:%u\"", id);
+        buf_printf(out, "\"token_id:%d\"", (int)id);
     else
         buf_add_json_str(out, buf_str(bytes), bytes->len);
 }
@@ -209,9 +209,11 @@ void logprobs_prompt(struct choice *c, const struct logprob_rows *r)
         uint32_t position = n_before + i + 1;
         if (position >= c->prompt->ids.n)
             break;
-        if (p->has[FIELD_prompt_logprobs])
+        if (p->has[FIELD_prompt_logprobs] && c->prompt->ids.ids[position] > INT32_MAX)
+            buf_add_str(&c->prompt_rows, ",null"); /* a placeholder is no token */
+        else if (p->has[FIELD_prompt_logprobs])
             add_prompt_row(c, r, i, (uint32_t)p->prompt_logprobs);
         if (p->echo && c->job->logprobs)
-            add_text(c, r, i, c->prompt->ids.ids[position]);
+            add_text(c, r->ranks[i] ? r : NULL, i, c->prompt->ids.ids[position]);
     }
 }

@@ -351,7 +351,7 @@ FALLIBLE params_read(struct params *p, const json_t *body, enum params_where whe
     p->n = 1;
     p->length_penalty = 1;
     p->skip_special_tokens = p->add_generation_prompt = p->parallel_tool_calls = true;
-    p->include_reasoning = true;
+    p->include_reasoning = p->detokenize = true;
     p->enable_prefix_caching = true;
     p->add_special_tokens = where != WHERE_CHAT;
     json_object_foreach ((json_t *)body, key, v) {

@@ -53,10 +53,11 @@ static enum q_code read_ids(struct prompt *p, const json_t *v, const struct serv
         if (!json_is_integer(item))
             return q_fail(e, Q_INVALID, "prompt: entry %zu: expected a token id, got %s", i,
                           json_kind(item));
-        if (id < 0 || id >= s->config.vocab_size)
+        /* Negative ids may be placeholders of items, which the engine knows. */
+        if (id < INT32_MIN || id >= s->config.vocab_size)
             return q_fail(e, Q_INVALID,
-                          "prompt: entry %zu: token id %lld is out of range, expected 0 to %u", i,
-                          (long long)id, s->config.vocab_size - 1);
+                          "prompt: token id %lld at position %zu is not in the vocabulary (0 … %u)",
+                          (long long)id, i, s->config.vocab_size - 1);
         if ((rc = token_list_add(&p->ids, (uint32_t)id, e)) != Q_OK)
             return rc;
     }

@@ -75,13 +75,13 @@ static void add_ids(const struct prompt *p, struct buf *out)
 {
     buf_add_char(out, '[');
     for (size_t i = 0; i < p->ids.n; i++)
-        buf_printf(out, "%s%u", i ? "," : "", p->ids.ids[i]);
+        buf_printf(out, "%s%d", i ? "," : "", (int)p->ids.ids[i]); /* placeholders are negative */
     buf_add_char(out, ']');
 }
 
 static bool wants_ids(const struct job *j)
 {
-    return j->params.return_token_ids || !j->app->served.tokenizer;
+    return j->params.return_token_ids || !j->params.detokenize || !j->app->served.tokenizer;
 }
 
 static bool wants_logprobs(const struct job *j)

@@ -79,6 +79,8 @@ bool generation_name(struct link *l, struct generation *f)
 void generation_unname(struct link *l, struct generation *f)
 {
     uint32_t slot = (uint32_t)(f->wire_id % LINK_FLOWS_MAX);
+    item_memory_drop(f->item_memory); /* the engine has read it, or never will */
+    f->item_memory[0] = '\0';
     if (f->wire_id == 0)
         return;
     Q_ASSERT(slot < l->n_slot && l->slots[slot] == f);

@@ -18,15 +18,16 @@
 #include "common/metrics.h"
 #include "frontend/link/link_internal.h"
 
-#define HELLO_EVERY_MS   200 /* while no engine answers */
-#define SILENCE_BEATS    4   /* missed heartbeats after which the engine counts as lost */
-#define SILENCE_MIN_MS   3000
-#define HANG_BEATS       30 /* time without an answer after which the engine hangs */
-#define HANG_MIN_MS      10000
-#define BEAT_EVERY_MS    250  /* maximum interval of our heartbeats; one that fails shows a loss */
-#define REFUSED_EVERY_MS 2000 /* hello to an engine that does not match, if it is replaced */
-#define FULL_RETRY_MS    200  /* interval of resubmission to a full engine that gave no time */
-#define STALL_WARN_MS    30000
+#define HELLO_EVERY_MS    200 /* while no engine answers */
+#define SILENCE_BEATS     4   /* missed heartbeats after which the engine counts as lost */
+#define SILENCE_MIN_MS    3000
+#define HANG_BEATS        30 /* time without an answer after which the engine hangs */
+#define HANG_MIN_MS       10000
+#define BEAT_EVERY_MS     250  /* maximum interval of our heartbeats; one that fails shows a loss */
+#define REFUSED_EVERY_MS  2000 /* hello to an engine that does not match, if it is replaced */
+#define FULL_RETRY_MS     200  /* interval of resubmission to a full engine that gave no time */
+#define STALL_WARN_MS     30000
+#define ITEM_MEMORY_LEAST ((uint64_t)256 << 10) /* bytes; fewer go through the socket faster */
 
 static bool send_buf(struct link *l, enum q_code rc, struct buf *b, const struct q_err *e)
 {
@@ -94,6 +95,29 @@ static uint64_t age_ms(const struct generation *f)
     return age > 0 ? (uint64_t)age : 0;
 }
 
+static uint64_t item_bytes(const struct generation *f)
+{
+    return f->items ? f->items->n_data * sizeof *f->items->data : 0;
+}
+
+/* Large ones through shared memory, if there is any. */
+static void put_items(const struct link *l, struct msg_submit *m, struct generation *f)
+{
+    struct q_err e = Q_ERR_INIT;
+    const uint64_t n = item_bytes(f);
+    item_wire_put(m, f->items);
+    if (!l->has_memory || n < ITEM_MEMORY_LEAST)
+        return;
+    if (item_memory_make(f->item_memory, f->items->data, n, &e)) {
+        log_warning("link: items go through the socket: %s", e.message);
+        f->item_memory[0] = '\0';
+        return;
+    }
+    m->item_data.n = 0;
+    m->item_memory = (struct proto_str){f->item_memory, strlen(f->item_memory)};
+    m->item_bytes = n;
+}
+
 static bool submit(struct link *l, struct generation *f)
 {
     struct q_err e = Q_ERR_INIT;
@@ -113,6 +137,8 @@ static bool submit(struct link *l, struct generation *f)
         .n_shared = f->n_shared,
     };
     sample_params_to_submit(&m, &f->params);
+    if (f->items)
+        put_items(l, &m, f);
     if (f->emitted.n)
         m.n_prompt_logprob = 0; /* all prompt rows have arrived before the first token */
     f->n_prompt_skip = f->n_prompt_row;
@@ -230,6 +256,7 @@ static void on_hello(struct link *l, const struct msg_hello *m)
     g->max_model_len = m->max_model_len;
     g->max_num_seqs = m->max_num_seqs;
     g->credit = m->credit;
+    g->item_credit = m->item_credit;
     g->n_eos = m->eos_ids.n < 16 ? (uint32_t)m->eos_ids.n : 16;
     if (g->n_eos)
         memcpy(g->eos_ids, m->eos_ids.data, g->n_eos * sizeof(uint32_t));
@@ -537,6 +564,9 @@ FALLIBLE link_init(struct link *l, const struct link_config *c, struct q_err *e)
     l->set = *c;
     l->heartbeat_ms = 1000;
     l->unheard_since_ms = clock_ms();
+    l->has_memory = !strncmp(c->address, "ipc://", 6);
+    if (l->has_memory)
+        item_memory_sweep();
     l->arena = (struct arena)ARENA_INIT(PROTO_FRAME_MAX);
     snprintf(l->reason, sizeof l->reason, "waiting for the engine at %s", c->address);
     if (RAND_bytes((unsigned char *)&l->instance, sizeof l->instance) != 1)
@@ -589,6 +619,40 @@ uint32_t link_n_open(const struct link *l)
     return l->waiting.n + l->running.n;
 }
 
+static uint64_t open_item_bytes(const struct link *l)
+{
+    uint64_t n = 0;
+    for (const struct generation *f = l->waiting.first; f; f = f->next)
+        n += item_bytes(f);
+    for (const struct generation *f = l->running.first; f; f = f->next)
+        n += item_bytes(f);
+    return n;
+}
+
+/* An engine that is not known yet says later what it takes. */
+static FALLIBLE check_items(const struct link *l, const struct generation *f, struct q_err *e)
+{
+    const uint64_t n = item_bytes(f), credit = l->engine.item_credit;
+    const size_t limit = l->has_memory ? LINK_ITEMS_MEMORY : LINK_ITEMS_FRAME;
+    if (n > limit)
+        return q_fail(e, Q_TOO_LARGE, "multi_modal_data: %" PRIu64 " bytes, expected at most %zu",
+                      n, limit);
+    if (!n || !credit)
+        return Q_OK;
+    if (n > credit)
+        return q_fail(e, Q_TOO_LARGE,
+                      "multi_modal_data: %" PRIu64 " bytes exceed the engine's memory for items, "
+                      "%" PRIu64 " bytes (--mm-processor-cache-gb)",
+                      n, credit);
+    const uint64_t n_open = open_item_bytes(l);
+    if (n > credit - (n_open < credit ? n_open : credit))
+        return q_fail(e, Q_NO_SPACE,
+                      "multi_modal_data: the items of open requests take %" PRIu64 " of %" PRIu64
+                      " bytes (--mm-processor-cache-gb); retry later",
+                      n_open, credit);
+    return Q_OK;
+}
+
 FALLIBLE link_open(struct link *l, struct generation *f, struct q_err *e)
 {
     Q_ASSERT(!f->list && f->calls && f->calls->on_tokens && f->calls->on_error);
@@ -597,6 +661,8 @@ FALLIBLE link_open(struct link *l, struct generation *f, struct q_err *e)
     if (link_n_open(l) >= LINK_FLOWS_MAX)
         return q_fail(e, Q_NO_SPACE, "too many open sequences: the limit is %u; retry later",
                       LINK_FLOWS_MAX);
+    if (check_items(l, f, e))
+        return e->code;
     f->since_ms = clock_ms();
     f->emitted = (struct token_list)TOKEN_LIST_INIT;
     for (size_t i = 0; i < f->n_begun; i++) {

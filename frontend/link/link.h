@@ -17,10 +17,14 @@
 #include "common/buf.h"
 #include "common/err.h"
 #include "common/tokenizer/tokenizer.h"
+#include "proto/items.h"
 #include "proto/proto.h"
 #include "proto/sampling.h"
 
-#define LINK_FLOWS_MAX 65536u /* open at once */
+#define LINK_FLOWS_MAX    65536u /* open at once */
+/* Items of a submit: within its frame, and in shared memory (ipc://) */
+#define LINK_ITEMS_FRAME  ((size_t)32 << 20)
+#define LINK_ITEMS_MEMORY ((size_t)256 << 20)
 
 struct link;
 
@@ -59,25 +63,27 @@ struct generation { /* embedded by its owner, zeroed, then these set before link
      * passed to on_tokens. */
     const uint32_t *begun;
     size_t n_begun;
-    struct sample_params params; /* its arrays borrowed likewise */
-    int32_t priority;            /* lower = earlier; 0 = default */
-    uint64_t tenant;             /* for fair scheduling; 0 = none */
-    uint32_t weight;             /* of the tenant; 0 = 1 */
-    int64_t arrived_ms;          /* clock_ms of the request's arrival; 0 = unknown */
+    const struct item_wire *items; /* inputs that are no tokens, borrowed likewise; NULL: none */
+    struct sample_params params;   /* its arrays borrowed likewise */
+    int32_t priority;              /* lower = earlier; 0 = default */
+    uint64_t tenant;               /* for fair scheduling; 0 = none */
+    uint32_t weight;               /* of the tenant; 0 = 1 */
+    int64_t arrived_ms;            /* clock_ms of the request's arrival; 0 = unknown */
     unsigned char cache_salt[32];
     uint32_t n_cache_salt; /* bytes: 32, or 0 = the shared prefixes */
     bool no_prefix_cache;  /* neither use nor fill the prefix cache */
     uint32_t n_shared;     /* leading public prompt tokens, independent of the salt */
     /* the link's own: */
-    struct token_list emitted;      /* tokens given to on_tokens */
-    uint64_t wire_id;               /* 0 = not submitted */
-    uint32_t n_prompt_row;          /* prompt logprobs rows passed to on_tokens */
-    uint32_t n_prompt_skip;         /* such rows to skip after a resubmission */
-    int64_t since_ms;               /* start of waiting for an engine */
-    int64_t not_before_ms;          /* time of the next try after a full engine */
-    bool taken;                     /* it was accepted by an engine that was lost */
-    struct generation *next, *prev; /* in the link's waiting or running list */
-    struct generation_list *list;   /* which; NULL = closed */
+    struct token_list emitted;         /* tokens given to on_tokens */
+    char item_memory[ITEM_MEMORY_MAX]; /* of the submit; "" = none */
+    uint64_t wire_id;                  /* 0 = not submitted */
+    uint32_t n_prompt_row;             /* prompt logprobs rows passed to on_tokens */
+    uint32_t n_prompt_skip;            /* such rows to skip after a resubmission */
+    int64_t since_ms;                  /* start of waiting for an engine */
+    int64_t not_before_ms;             /* time of the next try after a full engine */
+    bool taken;                        /* it was accepted by an engine that was lost */
+    struct generation *next, *prev;    /* in the link's waiting or running list */
+    struct generation_list *list;      /* which; NULL = closed */
 };
 
 struct link_config {     /* borrowed while link_new runs; strings as long as the link */
@@ -109,6 +115,7 @@ struct link_engine { /* from its hello; zero before the first */
     bool paused;          /* likewise: generation is paused */
     bool pausing;         /* a pause is requested; reached with `paused` */
     bool refusing;        /* the pause rejects new requests */
+    uint64_t item_credit; /* bytes of items in open generations; 0 = the model takes none */
 };
 
 /* Errors: Q_INVALID (address), Q_FORBIDDEN (tcp without keys), Q_IO. */
@@ -122,8 +129,8 @@ const char *link_reason(const struct link *l); /* why not LINK_UP; "" when up */
 const struct link_engine *link_engine(const struct link *l);
 uint32_t link_n_open(const struct link *l);
 
-/* Open a generation. Errors: Q_NO_SPACE (LINK_FLOWS_MAX), Q_NO_MEMORY; the generation is then not
- * open. */
+/* Open a generation. Errors: Q_NO_SPACE (LINK_FLOWS_MAX, item credit), Q_TOO_LARGE (items beyond
+ * the credit or a frame), Q_NO_MEMORY; the generation is then not open. */
 FALLIBLE link_open(struct link *l, struct generation *f, struct q_err *e);
 /* Close a generation and free the link's memory for it; a closed generation is accepted. The abort
  * is sent before the loop waits again, in one message for all generations of this iteration. */

@@ -20,7 +20,8 @@ struct generation_list {
 
 struct link {
     struct link_config set;
-    struct link_loop *loop;                               /* NULL in tests */
+    struct link_loop *loop; /* NULL in tests */
+    bool has_memory;        /* the engine is on this machine: ipc:// */
     bool (*send)(void *ctx, const void *frame, size_t n); /* false: not now */
     void *send_ctx;
     enum link_state state;

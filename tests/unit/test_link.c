@@ -713,6 +713,127 @@ static void test_many_slots(void **state)
     q_free(many);
 }
 
+static struct item_wire wire_of(size_t n_word)
+{
+    struct item_wire w = ITEM_WIRE_INIT;
+    struct q_err e = Q_ERR_INIT;
+    double *numbers = q_calloc(n_word, sizeof *numbers);
+    numbers[n_word - 1] = 5;
+    const struct item_array item = {
+        .modality = "actions",
+        .dtype = ITEM_NUMBERS,
+        .n_dim = 1,
+        .dims = {(uint32_t)n_word},
+        .data = numbers,
+        .n_byte = n_word * sizeof *numbers,
+    };
+    assert_ok(item_wire_make(&w, &item, 1, &e), &e);
+    q_free(numbers);
+    return w;
+}
+
+static void read_items(const struct msg_submit *m, const void *data, const struct item_wire *want)
+{
+    struct item_array item;
+    struct q_err e = Q_ERR_INIT;
+    uint32_t n;
+    assert_ok(item_wire_count(&n, m, &e), &e);
+    assert_int_equal(n, 1);
+    assert_ok(item_wire_read(&item, 1, m, data, m->item_bytes, &e), &e);
+    assert_string_equal(item.modality, "actions");
+    assert_int_equal(item.n_byte, want->n_data * 8);
+    assert_memory_equal(item.data, want->data, item.n_byte);
+}
+
+/* Items go with every submission: in the frame, or large ones through shared memory that the engine
+ * removes; what it never reads is removed with the generation. */
+static void test_items_go_along(void **state)
+{
+    (void)state;
+    struct item_wire few = wire_of(3), many = wire_of(1u << 16);
+    struct q_err e = Q_ERR_INIT;
+    char unread[ITEM_MEMORY_MAX];
+    void *data;
+    for (int i = 0; i < 2; i++) {
+        generations[i].generation = (struct generation){
+            .calls = &calls,
+            .prompt = prompt,
+            .n_prompt = 3,
+            .items = i ? &many : &few,
+        };
+        sample_params_default(&generations[i].generation.params);
+        assert_ok(link_open(&link_now, &generations[i].generation, &e), &e);
+    }
+    for (uint64_t instance = 1; instance < 4; instance++) { /* an engine, and those after it */
+        greet(instance, 10);
+        struct msg_submit m = next_submit();
+        read_items(&m, NULL, &few);
+        m = next_submit();
+        assert_int_equal(m.item_data.n, 0);
+        snprintf(unread, sizeof unread, "%.*s", (int)m.item_memory.n, m.item_memory.data);
+        if (instance == 2)
+            continue; /* this engine dies before it reads */
+        assert_ok(item_memory_take(&data, m.item_memory.data, m.item_memory.n, m.item_bytes, &e),
+                  &e);
+        read_items(&m, data, &many);
+        q_free(data);
+        assert_fails(item_memory_take(&data, m.item_memory.data, m.item_memory.n, m.item_bytes, &e),
+                     Q_NOT_FOUND, "shared memory", &e);
+    }
+    connected = false;
+    greet(4, 10); /* its submissions cannot be sent */
+    connected = true;
+    greet(5, 10);
+    struct msg_submit m = next_submit();
+    m = next_submit();
+    snprintf(unread, sizeof unread, "%.*s", (int)m.item_memory.n, m.item_memory.data);
+    link_close(&link_now, &generations[1].generation);
+    assert_fails(item_memory_take(&data, unread, strlen(unread), m.item_bytes, &e), Q_NOT_FOUND,
+                 "shared memory", &e);
+    link_close(&link_now, &generations[0].generation);
+    item_wire_release(&few);
+    item_wire_release(&many);
+}
+
+static void test_items_have_a_credit(void **state)
+{
+    (void)state;
+    static const uint8_t digest[32];
+    struct item_wire w = wire_of(100);
+    struct q_err e = Q_ERR_INIT;
+    GIVE(hello, {.wire_min = 1,
+                 .wire_max = 1,
+                 .digest = {digest, 32},
+                 .instance = 1,
+                 .credit = 10,
+                 .heartbeat_ms = 50,
+                 .item_credit = 1700});
+    for (int i = 0; i < 3; i++) {
+        generations[i].generation = (struct generation){
+            .calls = &calls,
+            .prompt = prompt,
+            .n_prompt = 3,
+            .items = &w,
+        };
+        sample_params_default(&generations[i].generation.params);
+        enum q_code rc = link_open(&link_now, &generations[i].generation, &e);
+        assert_int_equal(rc, i < 2 ? Q_OK : Q_NO_SPACE);
+    }
+    link_close(&link_now, &generations[0].generation);
+    assert_ok(link_open(&link_now, &generations[2].generation, &e), &e);
+    struct item_wire big = wire_of(300);
+    generations[3].generation = generations[2].generation;
+    generations[3].generation.list = NULL;
+    generations[3].generation.wire_id = 0;
+    generations[3].generation.items = &big;
+    assert_fails(link_open(&link_now, &generations[3].generation, &e), Q_TOO_LARGE,
+                 "--mm-processor-cache-gb", &e);
+    link_close(&link_now, &generations[1].generation);
+    link_close(&link_now, &generations[2].generation);
+    item_wire_release(&w);
+    item_wire_release(&big);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -741,6 +862,8 @@ int main(void)
         TEST(test_prompt_rows_come_once),
         TEST(test_hostile_columns),
         TEST(test_many_slots),
+        TEST(test_items_go_along),
+        TEST(test_items_have_a_credit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Inputs that are no tokens, over HTTP, offline and through crashes: a plugin of the tests (tests/plugins/grids.c) over the
+Llama golden. The goldens of Terra are in test_terra.py."""
+import base64
+import json
+import os
+import signal
+import struct
+import subprocess
+import time
+
+import pytest
+
+from servers import BIN, MODELS, ROOT
+
+GRID, STRIP, MARK = -7, -8, 7
+ONE = [[1, 2, 3], [4, 5, 6]]
+
+
+@pytest.fixture(scope="module")
+def plugin(tmp_path_factory):
+    path = tmp_path_factory.mktemp("plugin") / "grids.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-fvisibility=hidden", "-I", ROOT, "-o", path,
+                    ROOT / "tests/plugins/grids.c"], check=True)
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("grids-model")
+    config = json.loads((MODELS / "llama/config.json").read_text())
+    config["architectures"] = ["GridsForCausalLM"]
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "model.safetensors").symlink_to(MODELS / "llama/model.safetensors")
+    return folder
+
+
+@pytest.fixture
+def serve(start, plugin, model):
+    def begin(*options, **more):
+        return start(model, "--plugin", plugin, "--skip-tokenizer-init", "--num-gpu-blocks-override", "128", *options, **more)
+    return begin
+
+
+def body(**more):
+    return {"prompt": [1, 2, 3] + [GRID] * 4 + [5], "multi_modal_data": {"grids": [ONE]}, "max_tokens": 6, "temperature": 0,
+            **more}
+
+
+def tokens(server, **more):
+    status, answer = server.post("/v1/completions", body(**more))
+    assert status == 200, answer
+    return answer["choices"][0]["token_ids"]
+
+
+def packed(values, code="f"):
+    return base64.b64encode(struct.pack(f"<{len(values)}{code}", *values)).decode()
+
+
+def npy(path, values, shape):
+    head = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".encode()
+    head += b" " * (63 - (10 + len(head)) % 64) + b"\n"
+    path.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head + struct.pack(f"<{len(values)}f", *values))
+
+
+def test_forms_of_an_item_agree(serve, tmp_path):
+    server = serve("--allowed-local-media-path", tmp_path)
+    want = tokens(server)
+    flat = [1, 2, 3, 4, 5, 6]
+    npy(tmp_path / "one.npy", flat, (2, 3))
+    npy(tmp_path / "all.npy", flat, (1, 2, 3))
+    forms = [
+        [{"data": packed(flat), "dtype": "float32", "shape": [2, 3]}],
+        [{"data": packed(flat, "d"), "dtype": "float64", "shape": [2, 3]}],
+        [{"data": packed(flat, "q"), "dtype": "int64", "shape": [2, 3]}],
+        {"data": packed(flat), "shape": [1, 2, 3]},
+        [{"path": str(tmp_path / "one.npy")}],
+        {"path": str(tmp_path / "all.npy")},
+    ]
+    for form in forms:
+        assert tokens(server, multi_modal_data={"grids": form}) == want, form
+    status, answer = server.post("/v1/completions", body(multi_modal_data={"grids": [{"path": "/etc/hostname.npy"}]}))
+    assert status == 400 and "path" in answer["error"]["message"]
+    outside = tmp_path.parent / "outside.npy"
+    npy(outside, flat, (2, 3))
+    (tmp_path / "link.npy").symlink_to(outside)
+    for path in (outside, tmp_path / "link.npy", tmp_path / ".." / "outside.npy"):
+        status, answer = server.post("/v1/completions", body(multi_modal_data={"grids": [{"path": str(path)}]}))
+        assert status == 400 and "--allowed-local-media-path" in answer["error"]["message"], answer
+
+
+def test_answer_has_ids(serve):
+    server = serve()
+    status, answer = server.post("/v1/completions", body(return_token_ids=True, detokenize=False, prompt_logprobs=1))
+    choice = answer["choices"][0]
+    assert status == 200 and choice["prompt_token_ids"] == body()["prompt"] and len(choice["token_ids"]) == 6
+    rows = choice["prompt_logprobs"]
+    assert [row is None for row in rows] == [True, False, False, True, True, True, True, False]
+    streamed = [i for e in server.events("/v1/completions", body()) for i in e["choices"][0]["token_ids"]]
+    assert streamed == choice["token_ids"]
+
+
+def test_several_prompts(serve):
+    server = serve()
+    other = {"grids": [[[9, 9, 9], [9, 9, 9]]]}
+    prompts = [body()["prompt"], [4] + [GRID] * 4]
+    alone = [tokens(server), tokens(server, prompt=prompts[1], multi_modal_data=other)]
+    status, answer = server.post("/v1/completions",
+                                 body(prompt=prompts, multi_modal_data=[body()["multi_modal_data"], other]))
+    assert status == 200 and [c["token_ids"] for c in answer["choices"]] == alone
+    status, answer = server.post("/v1/completions", body(prompt=prompts, multi_modal_data=[other]))
+    assert status == 400 and "1 objects for 2 prompts" in answer["error"]["message"]
+    assert len(server.post("/v1/completions", body(n=3))[1]["choices"]) == 3
+
+
+MISUSES = [
+    ({"multi_modal_data": {"grids": []}}, "4 placeholders (-7) of grids, but multi_modal_data has no grids"),
+    ({"multi_modal_data": None}, "4 placeholders (-7) of grids, but multi_modal_data has no grids"),
+    ({"multi_modal_data": {"grids": [ONE, ONE]}}, "grids: 2 items of 8 rows in total, but the prompt has 4 placeholders (-7)"),
+    ({"multi_modal_data": {"grids": [[1, 2, 3]]}}, "grids[0]: shape [3] is not [2, 3]"),
+    ({"multi_modal_data": {"grids": [[[1, 2], [4, 5, 6]]]}}, "multi_modal_data: grids[0]: the lists are ragged"),
+    ({"multi_modal_data": {"grids": [[[1, 2, "x"], [4, 5, 6]]]}}, "multi_modal_data: grids[0]: number 2 is a string"),
+    ({"multi_modal_data": {"grids": [{"data": "AAAA", "shape": [2, 3]}]}}, "grids[0]: data: 3 bytes, expected 24"),
+    ({"multi_modal_data": {"grids": [{"data": packed([1] * 6, "B"), "dtype": "uint8", "shape": [2, 3]}]}}, "grids[0]"),
+    ({"multi_modal_data": {"grids": [{"data": packed([float("nan")] * 6), "shape": [2, 3]}]}}, "grids[0]"),
+    ({"multi_modal_data": {"grids": [[[1e39, 2, 3], [4, 5, 6]]]}}, "grids[0]: number 0 is"),
+    ({"multi_modal_data": {"images": [1]}}, 'no modality "images", it has: grids, strips, marks'),
+    ({"multi_modal_data": [1]}, "multi_modal_data: expected an object"),
+    ({"multi_modal_data": {"grids": 3}}, "multi_modal_data: grids: expected a list of items, got an integer"),
+    ({"multi_modal_data": {"grids": [ONE], "strips": [[300]]}, "prompt": [STRIP] + [GRID] * 4},
+     "strips[0]: number 0 is 300, expected a whole number from 0 to 255"),
+    ({"multi_modal_data": {"grids": [ONE], "marks": [[-1]]}, "prompt": [MARK] + [GRID] * 4}, "marks[0]"),
+    ({"prompt": [1, -3, 2], "multi_modal_data": None}, "token id -3 at position 1 is not in the vocabulary (0 … 511)"),
+    ({"prompt": [1, 512], "multi_modal_data": None}, "token id 512 at position 1 is not in the vocabulary (0 … 511)"),
+    ({"prompt": [1, -2 ** 40], "multi_modal_data": None}, "is not in the vocabulary (0 … 511)"),
+    ({"max_tokens": 250}, "maximum context length is 256 tokens"),
+]
+
+
+def test_misuse_is_refused_and_the_server_goes_on(serve):
+    server = serve()
+    want = tokens(server)
+    for change, message in MISUSES:
+        for stream in (False, True):
+            status, answer = server.post("/v1/completions", body(stream=stream, **change))
+            assert status == 400 and message in answer["error"]["message"], (change, answer)
+    assert tokens(server) == want
+
+
+def test_limits(serve):
+    server = serve("--limit-mm-per-prompt", "grids=1,strips=0", "--mm-processor-cache-gb", "0.001")
+    status, answer = server.post("/v1/completions",
+                                 body(prompt=[GRID] * 8, multi_modal_data={"grids": [ONE, ONE]}))
+    assert status == 400 and "grids: 2 items, expected at most 1 in a request" in answer["error"]["message"]
+    tokens(server)
+    big = {"grids": [{"data": packed([0.0] * 400000), "shape": [400000]}]}
+    status, answer = server.post("/v1/completions", body(multi_modal_data=big))
+    assert status == 413 and "--mm-processor-cache-gb" in answer["error"]["message"]
+    tokens(server)
+
+
+def shm():
+    return {name for name in os.listdir("/dev/shm") if name.startswith("quire-items-")}
+
+
+def test_large_items_leave_no_shared_memory(serve):
+    before = shm()
+    server = serve()
+    big = {"grids": [{"data": packed([0.0] * 200000), "shape": [200000]}]}
+    status, answer = server.post("/v1/completions", body(multi_modal_data=big))
+    assert status == 400 and "grids[0]: shape [200000] is not [2, 3]" in answer["error"]["message"]
+    tokens(server)
+    assert shm() == before
+
+
+def test_items_over_tcp(run, plugin, model, tmp_path):
+    run("quire", "keygen", tmp_path / "keys").process.wait()
+    engine = run("quire", "engine", model, "--plugin", plugin, "--listen", "tcp://127.0.0.1:0", "--keys", tmp_path / "keys",
+                 "--num-gpu-blocks-override", "64")
+    address = engine.wait_line(r"listening on (tcp://\S+)")[1]
+    frontend = run("quire", "frontend", model, "--plugin", plugin, "--engine", address, "--keys", tmp_path / "keys",
+                   "--port", "0", "--skip-tokenizer-init")
+    from servers import Http
+    server = Http(frontend.wait_line(r"listening on (http://\S+)")[1])
+    frontend.wait_line("link: connected")
+    before = shm()
+    assert len(tokens(server)) == 6
+    big = {"grids": [{"data": packed([0.0] * 200000), "shape": [200000]}]}
+    status, answer = server.post("/v1/completions", body(multi_modal_data=big))
+    assert status == 400 and "grids[0]: shape [200000] is not [2, 3]" in answer["error"]["message"]
+    assert shm() == before
+
+
+def kill(server, name):
+    """One that runs: after a crash its successor may not be there yet."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        engines = server.children("quire-engine")
+        found = engines if name == "quire-engine" else [p for e in engines for p in server.children(name, e)]
+        if found:
+            os.kill(found[0], signal.SIGKILL)
+            return
+    raise AssertionError(f"no {name}")
+
+
+@pytest.mark.parametrize("name", ["quire-worker", "quire-engine"])
+def test_a_crash_changes_no_token(serve, name):
+    """A rollout: each request is the one before, its tokens, and another item."""
+    server = serve("--max-num-batched-tokens", "5")
+    prompt, items, want = [3] * 17, [], []
+
+    def step(seed, crash):
+        prompt.extend([GRID] * 4)
+        items.append([[seed, 2, 3], [4, 5, seed]])
+        ids = []
+        for event in server.events("/v1/completions", {
+                "prompt": prompt, "multi_modal_data": {"grids": items}, "max_tokens": 30, "temperature": 0,
+                "ignore_eos": True}):
+            if isinstance(event, dict):
+                ids.extend(event["choices"][0]["token_ids"])
+                if crash and len(ids) == 3:
+                    kill(server, name)
+        assert len(ids) == 30
+        prompt.extend(ids)
+
+    for crash in (False, True):
+        del prompt[17:], items[:]
+        for seed in range(4):
+            step(seed, crash)
+        want.append(list(prompt))
+    assert want[0] == want[1]
+
+
+def test_an_item_that_crashes_the_worker_ends_alone(serve):
+    server = serve()
+    want = tokens(server)
+    status, answer = server.post("/v1/completions", body(multi_modal_data={"grids": [[[999, 2, 3], [4, 5, 6]]]}))
+    assert status == 500 and "crashed each time" in answer["error"]["message"]
+    status, answer = server.post("/v1/completions", body(multi_modal_data={"grids": [[[666, 2, 3], [4, 5, 6]]]}))
+    assert status == 500, answer
+    assert tokens(server) == want
+
+
+def test_the_cache_counts(serve):
+    server = serve()
+    prompt = [3] * 30 + [GRID] * 4 + [4] * 20
+    usage = []
+    for seed in (1, 1, 2):
+        status, answer = server.post("/v1/completions",
+                                     body(prompt=prompt, multi_modal_data={"grids": [[[seed] * 3] * 2]}))
+        assert status == 200
+        usage.append(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
+    assert usage == [0, 48, 16]
+
+
+def test_offline_agrees(serve, plugin, model, tmp_path):
+    server = serve()
+    want = tokens(server)
+    npy(tmp_path / "one.npy", [1, 2, 3, 4, 5, 6], (2, 3))
+    line = {"prompt_token_ids": body()["prompt"], "max_tokens": 6, "temperature": 0, "detokenize": False}
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({**line, "multi_modal_data": {"grids": form}}) + "\n" for form in (
+        [ONE], [{"path": str(tmp_path / "one.npy")}], [[1, 2]])))
+    done = subprocess.run([BIN / "quire", "generate", model, "--plugin", plugin, "--skip-tokenizer-init", "-i",
+                           tmp_path / "in.jsonl"], capture_output=True, text=True)
+    answers = sorted((json.loads(line) for line in done.stdout.splitlines()), key=lambda a: a["prompt"])
+    assert [a.get("token_ids") for a in answers] == [want, want, None], done.stderr
+    assert "grids[0]: shape [2] is not [2, 3]" in answers[2]["error"] and done.returncode == 1
+    (tmp_path / "batch.jsonl").write_text("".join(json.dumps({
+        "custom_id": str(i), "method": "POST", "url": "/v1/completions",
+        "body": {**body(multi_modal_data={"grids": form}), "model": "x"}}) + "\n" for i, form in enumerate((
+            [ONE], [{"path": str(tmp_path / "one.npy")}]))))
+    done = subprocess.run([BIN / "quire", "run-batch", model, "--plugin", plugin, "--skip-tokenizer-init",
+                           "--served-model-name", "x", "-i", tmp_path / "batch.jsonl", "-o", tmp_path / "out.jsonl"],
+                          capture_output=True, text=True)
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [x["response"]["body"]["choices"][0]["token_ids"] for x in lines] == [want, want], done.stderr

@@ -281,6 +281,7 @@ static FALLIBLE add_ids(struct taking *t, uint32_t id, uint32_t n, struct q_err 
 /* The first item of modality `at` from number `from` on; a->n: there is none. */
 static uint32_t next_item(const struct taking *t, uint32_t at, uint32_t from)
 {
+    Q_ASSERT(t->table); /* take_contents */
     while (from < t->a->n && t->table[from].modality != at)
         from++;
     return from;
@@ -349,6 +350,7 @@ FALLIBLE core_items_take(struct core_items *x, struct msg_submit *m,
     }
     if (!a->n)
         return Q_OK;
+    Q_ASSERT(t.table);
     qsort(t.table, a->n, sizeof *t.table, by_position);
     m->prompt = (struct proto_u32s){x->prompt, x->n_prompt};
     step_items_put(m, t.table, a->n, t.offset);

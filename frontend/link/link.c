@@ -118,12 +118,21 @@ static void put_items(const struct link *l, struct msg_submit *m, struct generat
     m->item_bytes = n;
 }
 
-static bool submit(struct link *l, struct generation *f)
+static void fail_generation(struct link *l, struct generation *f, enum q_code code,
+                            const char *message, uint32_t retry_after_ms)
 {
-    struct q_err e = Q_ERR_INIT;
+    generation_unname(l, f);
+    generation_list_take(f);
+    metric_set(METRIC_OPEN_SEQUENCES, l->waiting.n + l->running.n);
+    f->calls->on_error(f, code, message, retry_after_ms);
+}
+
+/* Errors: Q_UNAVAILABLE (try again later); any other: the request cannot be sent at all. */
+static FALLIBLE submit(struct link *l, struct generation *f, struct q_err *e)
+{
     struct buf b = BUF_INIT;
     if (!generation_name(l, f))
-        return false;
+        return q_fail(e, Q_UNAVAILABLE, "too many open sequences");
     struct msg_submit m = {
         .req_id = f->wire_id,
         .prompt = {f->prompt, f->n_prompt},
@@ -142,27 +151,50 @@ static bool submit(struct link *l, struct generation *f)
     if (f->emitted.n)
         m.n_prompt_logprob = 0; /* all prompt rows have arrived before the first token */
     f->n_prompt_skip = f->n_prompt_row;
-    if (!send_buf(l, msg_submit_encode(&m, &b, &e), &b, &e)) {
+    enum q_code rc = msg_submit_encode(&m, &b, e);
+    if (!rc && !l->send(l->send_ctx, b.data, b.len))
+        rc = q_fail(e, Q_UNAVAILABLE, "there is no connection");
+    buf_release(&b);
+    if (rc) {
         generation_unname(l, f);
-        return false;
+        return rc;
     }
     generation_list_take(f);
     generation_list_add(&l->running, f);
-    return true;
+    return Q_OK;
 }
 
-/* Submit as many generations as the credit allows, first come first served. */
+/* Submit as many generations as the credit allows, first come first served. One that cannot be sent
+ * ends with its error; `opening` (may be NULL) is not told, it leaves the list.
+ * Errors: those of submit of `opening`. */
+static FALLIBLE pump_opening(struct link *l, const struct generation *opening, struct q_err *e)
+{
+    const int64_t now = clock_ms();
+    struct generation *f = l->state == LINK_UP ? l->waiting.first : NULL;
+    while (f && l->running.n < l->engine.credit) {
+        struct q_err why = Q_ERR_INIT;
+        struct generation *next = f->next;
+        const enum q_code rc = f->not_before_ms <= now ? submit(l, f, &why) : Q_OK;
+        if (rc == Q_UNAVAILABLE)
+            return Q_OK;
+        if (rc && f == opening) {
+            generation_list_take(f);
+            return q_fail(e, rc, "%s", why.message);
+        }
+        if (rc) {
+            fail_generation(l, f, rc, why.message, 0);
+            next = l->waiting.first; /* the callback may have closed any */
+        }
+        f = next;
+    }
+    return Q_OK;
+}
+
 static void pump(struct link *l)
 {
-    int64_t now = clock_ms();
-    if (l->state != LINK_UP)
-        return;
-    for (struct generation *f = l->waiting.first, *next; f && l->running.n < l->engine.credit;
-         f = next) {
-        next = f->next;
-        if (f->not_before_ms <= now && !submit(l, f))
-            return;
-    }
+    struct q_err none = Q_ERR_INIT;
+    const enum q_code rc = pump_opening(l, NULL, &none);
+    Q_ASSERT(!rc);
 }
 
 /* Put a generation back at the head of the queue, with its tokens so far. */
@@ -198,15 +230,6 @@ static void go_down(struct link *l, const char *reason)
         take_back(l, l->running.last);
     }
     set_state(l, LINK_CONNECTING, reason);
-}
-
-static void fail_generation(struct link *l, struct generation *f, enum q_code code,
-                            const char *message, uint32_t retry_after_ms)
-{
-    generation_unname(l, f);
-    generation_list_take(f);
-    metric_set(METRIC_OPEN_SEQUENCES, l->waiting.n + l->running.n);
-    f->calls->on_error(f, code, message, retry_after_ms);
 }
 
 static void copy_str(char *out, size_t size, struct proto_str s)
@@ -673,10 +696,12 @@ FALLIBLE link_open(struct link *l, struct generation *f, struct q_err *e)
         }
     }
     generation_list_add(&l->waiting, f);
+    const enum q_code rc = pump_opening(l, f, e);
+    if (rc)
+        token_list_release(&f->emitted);
     metric_set(METRIC_OPEN_SEQUENCES, link_n_open(l));
-    pump(l);
     Q_CHECK(link_check(l));
-    return Q_OK;
+    return rc;
 }
 
 void link_close(struct link *l, struct generation *f)

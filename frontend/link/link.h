@@ -130,7 +130,8 @@ const struct link_engine *link_engine(const struct link *l);
 uint32_t link_n_open(const struct link *l);
 
 /* Open a generation. Errors: Q_NO_SPACE (LINK_FLOWS_MAX, item credit), Q_TOO_LARGE (items beyond
- * the credit or a frame), Q_NO_MEMORY; the generation is then not open. */
+ * the credit; a field or all of it beyond a frame), Q_NO_MEMORY; the generation is then not open.
+ * Without an engine, one that no frame can carry ends with on_error when there is one. */
 FALLIBLE link_open(struct link *l, struct generation *f, struct q_err *e);
 /* Close a generation and free the link's memory for it; a closed generation is accepted. The abort
  * is sent before the loop waits again, in one message for all generations of this iteration. */

@@ -834,6 +834,38 @@ static void test_items_have_a_credit(void **state)
     item_wire_release(&big);
 }
 
+/* A request that no frame can carry ends, and those behind it go on. */
+static void test_a_request_too_large_for_a_frame(void **state)
+{
+    (void)state;
+    struct q_err e = Q_ERR_INIT;
+    const size_t n = PROTO_ARRAY_MAX + 1;
+    char *grammar = q_calloc(1, n);
+    for (int i = 0; i < 2; i++) {
+        generations[i].generation = (struct generation){
+            .calls = &calls,
+            .prompt = prompt,
+            .n_prompt = 3,
+        };
+        sample_params_default(&generations[i].generation.params);
+        generations[i].generation.params.grammar = 1;
+        generations[i].generation.params.grammar_data = grammar;
+        generations[i].generation.params.n_grammar = (uint32_t)n;
+    }
+    assert_ok(link_open(&link_now, &generations[0].generation, &e), &e); /* no engine yet */
+    open_generation(2);
+    greet(1, 10);
+    assert_int_equal(generations[0].error, Q_TOO_LARGE);
+    assert_non_null(strstr(generations[0].message, "grammar"));
+    assert_int_equal(next_submit().req_id, generations[2].generation.wire_id);
+    assert_fails(link_open(&link_now, &generations[1].generation, &e), Q_TOO_LARGE, "grammar", &e);
+    assert_null(generations[1].generation.list);
+    assert_int_equal(link_n_open(&link_now), 1);
+    open_generation(3);
+    assert_int_equal(next_submit().req_id, generations[3].generation.wire_id);
+    q_free(grammar);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -862,6 +894,7 @@ int main(void)
         TEST(test_prompt_rows_come_once),
         TEST(test_hostile_columns),
         TEST(test_many_slots),
+        TEST(test_a_request_too_large_for_a_frame),
         TEST(test_items_go_along),
         TEST(test_items_have_a_credit),
     };

@@ -197,7 +197,7 @@ def check_headers_compile(headers):
                            capture_output=True, text=True, check=True).stdout.split() + cuda_includes()
     for path in headers:
         run = subprocess.run(["gcc", "-std=c17", "-D_GNU_SOURCE", '-DQUIRE_VERSION="lint"', "-fsyntax-only", "-Wall",
-                              "-Wextra", "-Werror", "-I.", "-Itests/unit", *flags, "-x", "c", "-"],
+                              "-Wextra", "-Werror", "-I.", "-Itests/unit", "-Iengine", *flags, "-x", "c", "-"],
                              input=f'#include "{path}"\n', capture_output=True, text=True)
         if run.returncode == 0:
             continue

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* picture - a stand-in for a decoder: each token a square of its own colour. It shows that something
- * moves and where; what the frames would look like only the tokenizer that made the tokens knows.
- * A row of the picture is a rollout, its frames from left to right. Threads: one. */
+/* picture - a stand-in for a decoder: each token a square of its own colour. It shows that
+ * something moves, and where; to see frames, decode the tokens by the image tokenizer that made
+ * them. A row of the picture is a rollout, its frames from left to right. Threads: one. */
 #ifndef TERRA_PICTURE_H
 #define TERRA_PICTURE_H
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-/* tokens [n_rollout, n_frame, n_patch], written as a .ppm. columns: patches of a frame side by side,
- * 0: as near to a square as n_patch can be divided. false: errno says why. */
+/* tokens [n_rollout, n_frame, n_patch], written as a .ppm. columns: patches of a frame side by
+ * side, 0: as near to a square as n_patch can be divided. false: errno says why. */
 bool picture_write(const char *path, const int32_t *tokens, const size_t dims[3], uint32_t columns);
 
 #endif

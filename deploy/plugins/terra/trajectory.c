@@ -48,7 +48,7 @@ static bool read_array(struct array *a, const char *path, uint32_t n_dim, const 
 
 /* ---- how much there is ---- */
 
-/* Tokens that are given: all, or those before the -1 in the last frame; the same for all rollouts. */
+/* Tokens that are given: all, or those before the -1 in the last frame. */
 static bool count_given(const struct array *a, size_t *n, char why[TRAJECTORY_WHY_MAX])
 {
     int64_t id = 0;

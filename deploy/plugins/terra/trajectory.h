@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* trajectory - what a rollout starts from: context frames and actions, as arrays of numpy.
  *
- *     context  [frame, patch] token ids, or [rollout, frame, patch]; a last frame that ends in -1 is
- *              generated from there on
- *     actions  [frame, action, number], or [rollout, frame, action, number]: of the context's frames,
- *              then of those that are generated; the last of these needs none
+ *     context  [frame, patch] token ids, or [rollout, frame, patch]; a last frame that ends in
+ *              -1 is generated from there on
+ *     actions  [frame, action, number], or [rollout, frame, action, number]: of the context's
+ *              frames, then of those that are generated; the last of these needs none
  *
  * An array without the dimension of rollouts counts for all of them. Threads: one. */
 #ifndef TERRA_TRAJECTORY_H

@@ -369,7 +369,7 @@ int main(int argc, char **argv)
     quire_engine_close(j.engine);
     trajectory_release(&j.t);
     free(j.rollouts);
-    free(j.items);
+    free(j.inputs);
     free(j.times);
     return rc;
 }

@@ -198,7 +198,7 @@ bool npy_integer(const struct npy *a, size_t i, int64_t *out)
             return false;
         *out = (int64_t)bits;
     } else {
-        const uint32_t unused = 64 - 8 * a->width; /* the sign is of the narrower number */
+        const uint32_t unused = (64 - 8 * a->width) % 64; /* above the number and its sign */
         *out = (int64_t)(bits << unused) >> unused;
     }
     return true;

@@ -260,6 +260,8 @@ def overhead(args, folder):
     config = json.loads((folder / "config.json").read_text())
     config.update(architectures=["LlamaForCausalLM"], model_type="llama")
     (plain / "config.json").write_text(json.dumps(config))
+    if not (plain / "model.safetensors").exists():  # of which a Llama does not use four
+        (plain / "model.safetensors").symlink_to(folder / "model.safetensors")
     figures = {}
     for name, model, options in (("plugin", folder, ("--plugin", BUILD / "plugins/terra.so")), ("Llama", plain, ())):
         counts = [instructions(args, model, options, n) for n in (8, 8 + args.tokens)]
@@ -275,7 +277,7 @@ def overhead(args, folder):
 def instructions(args, model, options, tokens):
     log = args.work / "callgrind.out"
     said = subprocess.run(
-        ["valgrind", "--tool=callgrind", f"--callgrind-out-file={log}", BUILD / "bin/quire-generate", model, "--load-format", "dummy",
+        ["valgrind", "--tool=callgrind", f"--callgrind-out-file={log}", BUILD / "bin/quire-generate", model,
          "--dtype", "bfloat16", "--cpu-isa", "avx2", "--threads", "1", "--skip-tokenizer-init", "--prompt-ids", "1,2,3,4,5,6,7,8",
          "--max-tokens", str(tokens), "--temperature", "0", "--ignore-eos", "--num-gpu-blocks-override", "64",
          "--json", *map(str, options)], capture_output=True, text=True)

@@ -145,21 +145,23 @@ static bool read_option(struct rollout_options *o, int id, const char *value)
     }
 }
 
-/* Behind "--": --name value, --name=value, or --name of a switch. */
+/* Behind "--": --name value, --name=value, or --name of a switch. The engine's options keep the
+ * words, which are cut in place. */
 static bool read_engine_options(struct rollout_options *o, char **words, int n)
 {
     for (int i = 0; i < n; i++) {
-        char name[64];
-        const char *equals = strchr(words[i], '=');
-        const size_t n_name = equals ? (size_t)(equals - words[i]) : strlen(words[i]);
-        if (n_name >= sizeof name || strncmp(words[i], "--", 2) != 0) {
-            fprintf(stderr, "terra-rollout: \"%s\" is no option of the engine\n", words[i]);
+        const char *name = words[i], *value = "true";
+        char *equals = strchr(words[i], '=');
+        if (strncmp(name, "--", 2) != 0) {
+            fprintf(stderr, "terra-rollout: \"%s\" is no option of the engine\n", name);
             return false;
         }
-        memcpy(name, words[i], n_name);
-        name[n_name] = '\0';
-        const bool has_next = i + 1 < n && strncmp(words[i + 1], "--", 2) != 0;
-        const char *value = equals ? equals + 1 : has_next ? words[++i] : "true";
+        if (equals) {
+            *equals = '\0';
+            value = equals + 1;
+        } else if (i + 1 < n && strncmp(words[i + 1], "--", 2) != 0) {
+            value = words[++i];
+        }
         if (!set_engine(o, name, value))
             return false;
     }

@@ -37,14 +37,14 @@ def test_goldens_offline(folder, way):
     lines = [body_of(prompt, actions, len(frame["tokens"]), logprobs=20) for _, prompt, actions, frame in REQUESTS]
     options = ("--max-num-seqs", "1", "--no-enable-prefix-caching") if way == "alone" else ()
     answers, out = generate(DATA / folder, lines, *options)
-    assert out.returncode == 0 and len(REQUESTS) == 22
+    assert out.returncode == 0 and len(REQUESTS) == 23
     for (name, prompt, _, frame), answer in zip(REQUESTS, answers, strict=True):
         assert answer["token_ids"] == frame["tokens"], f"{name}, prompt of {len(prompt)}"
         want = logprobs_of(frame["logits"])
         top = answer["logprobs"][0]["top"]
         assert len(top) == 20
         for row in top:
-            assert row["logprob"] == pytest.approx(want[row["token"]], abs=TOLERANCE), name
+            assert row["logprob"] == pytest.approx(want[row["token_id"]], abs=TOLERANCE), name
 
 
 @pytest.mark.parametrize("options", [("--max-num-batched-tokens", "17", "--max-num-seqs", "4"), ("--num-gpu-blocks-override", "24"),

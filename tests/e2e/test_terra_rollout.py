@@ -45,8 +45,9 @@ def test_one_rollout(tmp_path, request, program, name):
     context, actions, want = arrays_of(case)
     options = ("--frames", len(case["frames"]))
     if program == "http":  # its prefix cache is of the tests before
-        status, _ = request.getfixturevalue("server").post("/reset_prefix_cache", {})
-        assert status == 200
+        connection, answer = request.getfixturevalue("server").raw("POST", "/reset_prefix_cache")
+        assert answer.status == 200
+        connection.close()
     out = command(program, where_of(program, request), files_of(tmp_path, context, actions), tmp_path / "out.npy", *options)
     assert out.returncode == 0, out.stderr
     assert read_npy(tmp_path / "out.npy") == ((1, len(case["frames"]), PATCHES), want)

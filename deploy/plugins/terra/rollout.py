@@ -110,6 +110,8 @@ def read_trajectories(args):
     n = args.rollouts or max(n_ids, n_acted)
     if n_ids not in (1, n) or n_acted not in (1, n):
         raise Refused(f"{n} rollouts, but {args.context} has {n_ids} and {args.actions} has {n_acted}")
+    if not all(map(math.isfinite, actions)):
+        raise Refused(f"{args.actions}: actions are numbers, and no infinity or NaN")
     out, given_of_first = [], None
     for i in range(n):
         own = list(ids[i % n_ids * n_frame * n_patch:][:n_frame * n_patch])

@@ -2,7 +2,7 @@
 """The plugin of deploy/plugins/terra beside transformers' generate(): a video world model of 98 M parameters with random weights,
 the same weights, inputs, cores and run. Usage:
 
-    python3 tests/bench/terra.py [--tokens 24] [--rounds 5] [--whole] [--rows bf16,int8,batch] [--threads N] [--work build/terra]
+    python3 tests/bench/terra.py [--tokens 24] [--rounds 5] [--whole] [--rows bf16,batch,int8,int8kv] [--threads N] [--work build/terra]
                                  [--out FILE] [--json FILE] [--prepare-only] [--shape tiny] [--check]
     python3 tests/bench/terra.py --overhead       # instructions of a token beside a Llama of the same shape (valgrind)
 
@@ -51,7 +51,10 @@ ROWS = {
     "bf16": ("bfloat16, 1 rollout", 1, ("--dtype", "bfloat16"), 5, 7),
     "batch": ("bfloat16, 4 rollouts at once", BATCH, ("--dtype", "bfloat16"), 5, 8),
     "int8": ("int8 weights, 1 rollout", 1, ("--dtype", "bfloat16", "--quantization", "int8"), 7, 12),
+    "int8kv": ("int8 weights and KV cache, 1 rollout", 1,
+               ("--dtype", "bfloat16", "--quantization", "int8", "--kv-cache-dtype", "int8"), 7, 12),
 }
+QUANTIZED = {"int8", "int8kv"}  # beside generate() in bfloat16
 
 
 def say(text):
@@ -192,7 +195,7 @@ def measure_parts(args, folder, child, row):
     for border in BORDERS:
         files = files_of(folder, f"border{border}_{n}")
         ours.append(parts_of_rollout(rollout(folder, files, 2, args.tokens, options), args.tokens))
-        if row != "int8":  # its ratio is to the row of one rollout in bfloat16
+        if row not in QUANTIZED:
             times = child.ask(do="generate", context=str(files[0]), actions=str(files[1]), tokens=2 * args.tokens)["times"]
             theirs.append(parts_of_generate(times, args.tokens))
     shape = SHAPES[args.shape]
@@ -203,7 +206,7 @@ def measure_whole(args, folder, child, row):
     _, n, options, _, _ = ROWS[row]
     files = files_of(folder, f"whole_{n}")
     ours = rollout(folder, files, NEW, 0, options, folder / "whole.npy")["seconds"]
-    if row == "int8":
+    if row in QUANTIZED:
         return ours, None
     tokens = NEW * SHAPES[args.shape]["num_image_patches"]
     return ours, child.ask(do="generate", context=str(files[0]), actions=str(files[1]), tokens=tokens)["times"][-1]
@@ -240,7 +243,8 @@ def table(args, results, busy, torch):
              f"torch {torch}, {args.shape}, {CONTEXT} frames of context, {NEW} new ones. Medians (least … most)."]
     if busy is not None:
         lines.append(f"THE MACHINE WAS BUSY: a load of {busy:.1f} beside this run. Ratios stand, seconds do not.")
-    lines += ["", "| | quire: s a rollout | generate(): s a rollout | rollout-frames/s | ratio | bar | goal |", "|---|---|---|---|---|---|---|"]
+    lines += ["", "| | quire: s a rollout | generate(): s a rollout | rollout-frames/s | ratio | bar | goal |",
+              "|---|---|---|---|---|---|---|"]
     for row, (ours, theirs) in results.items():
         text, n, _, bar, goal = ROWS[row]
         ratios = [t / o for o, t in zip(ours, theirs)]
@@ -292,7 +296,7 @@ def main():
     parser.add_argument("--shape", choices=SHAPES, default="98m")
     parser.add_argument("--tokens", type=int, default=24)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--rows", type=lambda text: text.split(","), default=list(ROWS))
+    parser.add_argument("--rows", type=lambda text: text.split(","), default=["bf16", "batch", "int8"])
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--work", type=pathlib.Path, default=ROOT / "build/terra")
     parser.add_argument("--out", type=pathlib.Path)
@@ -300,8 +304,8 @@ def main():
     for name in ("whole", "check", "overhead", "prepare-only"):
         parser.add_argument(f"--{name}", action="store_true")
     args = parser.parse_args()
-    if "int8" in args.rows and "bf16" not in args.rows:
-        parser.error("the ratio of int8 is to generate() in the row bf16")
+    if not set(args.rows) <= set(ROWS) or ("bf16" not in args.rows and QUANTIZED & set(args.rows)):
+        parser.error(f"--rows takes {', '.join(ROWS)}; the ratios of int8 and int8kv are to generate() in the row bf16, which comes first")
     args.work.mkdir(parents=True, exist_ok=True)
     rollout.threads = args.threads
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:args.threads])  # of the children too

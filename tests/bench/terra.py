@@ -10,10 +10,10 @@ A rollout is 3 frames of context and 4 new ones. generate() makes it in one call
 the engines alternate; a table shows the medians of the rounds, their spread, and the ratio beside its bar.
 
 Whole frames take transformers minutes, so the time of a rollout is put together from parts: --tokens N before and after the border
-between two frames, at three borders (3, 5 and 7 frames of context). The time of a token grows with the context in a line, so the
-mean of the three by Simpson's rule is the mean of all; to it comes the prefill of the context, and once a frame what the border
-costs beyond a token (its actions, and for terra-rollout the request and the part of a block that is computed again). --whole
-measures rollouts from the first token to the last instead. --check compares the tokens of both in float32 first.
+between two frames, at three borders (3, 5 and 7 frames of context). The time of a token, the median at a border, grows with the
+context in a line, so the mean of the three by Simpson's rule is the mean of all. To it comes the prefill of the context, and once a
+frame what the border costs beyond a token: its actions, and for terra-rollout the request and the part of a block that is computed
+again. --whole measures rollouts from the first token to the last instead. --check compares the tokens of both in float32 first.
 
 torch and transformers from PyPI are installed in --work on first use. On a busy machine the table says so.
 """
@@ -112,18 +112,26 @@ def rollout(folder, files, frames, tokens, options, out=None):
     return json.loads(run(*words, "--", "--threads", rollout.threads, *options))
 
 
-def parts_of_rollout(answer, tokens):
-    """(first token, time of a token, of a border) of two requests a rollout, the second of which goes on behind a border."""
+def median_step(lists, start, end):
+    """Seconds between a token and the next one of a list, of those between start and end."""
+    steps = [b - a for times in lists for a, b in zip(times, times[1:]) if a >= start and b <= end]
+    return statistics.median(steps)
+
+
+def parts_of_rollout(answer):
+    """(first token, time of a token, of a border) of two requests a rollout, the second of which goes on behind a border. Of
+    several rollouts: when the last of them has its first token, then while all are running."""
     requests = answer["requests"]
     first = [r for r in requests if r["frame"] == 0]
     second = [r for r in requests if r["frame"] == 1]
-    within = sum(r["end_s"] - r["first_token_s"] for r in requests) / len(first) / (2 * tokens - 2)
-    border = statistics.mean(b["first_token_s"] - a["end_s"] for a, b in zip(first, second))
-    return statistics.mean(r["first_token_s"] for r in first), within, border
+    start, end = max(r["first_token_s"] for r in first), min(r["token_s"][-1] for r in second)
+    within = median_step([r["token_s"] for r in requests], start, end)
+    borders = [b["first_token_s"] - a["token_s"][-1] for a, b in zip(first, second)]
+    return start, within, within + sum(max(0, x - within) for x in borders)  # each delays all of them
 
 
 def parts_of_generate(times, tokens):
-    within = (times[tokens - 1] - times[0] + times[-1] - times[tokens]) / (2 * tokens - 2)
+    within = median_step([times[:tokens], times[tokens:]], times[0], times[-1])
     return times[0], within, times[tokens] - times[tokens - 1]
 
 
@@ -194,7 +202,7 @@ def measure_parts(args, folder, child, row):
     ours, theirs = [], []
     for border in BORDERS:
         files = files_of(folder, f"border{border}_{n}")
-        ours.append(parts_of_rollout(rollout(folder, files, 2, args.tokens, options), args.tokens))
+        ours.append(parts_of_rollout(rollout(folder, files, 2, args.tokens, options)))
         if row not in QUANTIZED:
             times = child.ask(do="generate", context=str(files[0]), actions=str(files[1]), tokens=2 * args.tokens)["times"]
             theirs.append(parts_of_generate(times, args.tokens))

@@ -41,7 +41,8 @@ struct job {
     struct quire_engine *engine;
     struct rollout *rollouts;   /* [n_rollout] */
     struct quire_input *inputs; /* [n_rollout, actions of the longest prompt] */
-    struct frame_time *times;   /* [n_rollout, n_frame] */
+    double *token_s;          /* [n_rollout, n_frame, n_patch] of each token; NULL: not measured */
+    struct frame_time *times; /* [n_rollout, n_frame] */
     uint32_t n_running;
     uint64_t n_token, n_token_all;
     sem_t events;
@@ -139,7 +140,11 @@ static bool take_events(struct job *j, struct rollout *r)
             return fail("a request failed", &error);
         if (event.kind == QUIRE_TOKEN && r->n_id < r->n_end) {
             struct frame_time *time = time_of(j, r);
-            time->first = time->n_token++ ? time->first : seconds(j);
+            const double now = seconds(j);
+            time->first = time->n_token ? time->first : now;
+            if (j->token_s)
+                j->token_s[(time - j->times) * j->t.n_patch + time->n_token] = now;
+            time->n_token++;
             trajectory_ids(&j->t, r->number)[r->n_id++] = event.token;
             j->n_token++;
         }
@@ -254,6 +259,14 @@ static void print_text(const struct job *j, const struct quire_stats *end, doubl
             p.is_known ? "\n" : "", (unsigned long long)j->n_token, (unsigned long long)end->steps);
 }
 
+static void print_token_times(const struct job *j, uint32_t i_frame)
+{
+    const double *s = j->token_s + (size_t)i_frame * j->t.n_patch;
+    for (uint32_t i = 0; j->token_s && i < j->times[i_frame].n_token; i++)
+        printf("%s%.6f", i ? ", " : ", \"token_s\": [", s[i]);
+    printf(j->token_s ? "]}" : "}");
+}
+
 static void print_json(const struct job *j, const struct quire_stats *end, double all_s)
 {
     const struct prefill p = count_prefill(j, end);
@@ -269,9 +282,10 @@ static void print_json(const struct job *j, const struct quire_stats *end, doubl
     for (uint32_t i = 0; i < j->t.n_rollout * j->t.n_frame; i++) {
         const struct frame_time *f = &j->times[i];
         printf("%s{\"rollout\": %u, \"frame\": %u, \"prompt_tokens\": %u, \"tokens\": %u, "
-               "\"submitted_s\": %.6f, \"first_token_s\": %.6f, \"end_s\": %.6f}",
+               "\"submitted_s\": %.6f, \"first_token_s\": %.6f, \"end_s\": %.6f",
                i ? ", " : "", i / j->t.n_frame, i % j->t.n_frame, f->n_prompt, f->n_token,
                f->submitted, f->first, f->end);
+        print_token_times(j, i);
     }
     printf("]}\n");
 }
@@ -300,7 +314,9 @@ static bool prepare(struct job *j)
     j->rollouts = calloc(t->n_rollout, sizeof *j->rollouts);
     j->times = calloc((size_t)t->n_rollout * t->n_frame, sizeof *j->times);
     j->inputs = calloc(n_each + 1, sizeof *j->inputs);
-    if (!j->rollouts || !j->times || !j->inputs) {
+    if (j->o->tokens)
+        j->token_s = calloc((size_t)t->n_rollout * t->n_frame * t->n_patch, sizeof *j->token_s);
+    if (!j->rollouts || !j->times || !j->inputs || (j->o->tokens && !j->token_s)) {
         fprintf(stderr, "terra-rollout: not enough memory for %u rollouts\n", t->n_rollout);
         return false;
     }
@@ -371,5 +387,6 @@ int main(int argc, char **argv)
     free(j.rollouts);
     free(j.inputs);
     free(j.times);
+    free(j.token_s);
     return rc;
 }

@@ -80,6 +80,18 @@ def test_eight_rollouts_at_once(tmp_path, folder):
     assert figures["prefill"]["again"] <= 15 * 8 * 3
 
 
+def test_more_rollouts_than_the_engine_takes(tmp_path):
+    """Two run, one waits in the engine's queue, the others until there is room."""
+    arrays = [arrays_of(CASES[TOGETHER[i % 3]]) for i in range(8)]
+    files = files_of(tmp_path, [a[0] for a in arrays], [a[1] for a in arrays])
+    words = [ROLLOUT, DATA / "model", "--plugin", PLUGIN, "--context", files[0], "--actions", files[1], "--out", tmp_path / "out.npy",
+             "--frames", "4", "--json", "--", *ENGINE, "--max-num-seqs=2", "--max-num-queued-reqs", "1"]
+    out = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=120)
+    assert out.returncode == 0, out.stderr
+    assert read_npy(tmp_path / "out.npy")[1] == [token for a in arrays for token in a[2]]
+    assert "prefill" not in json.loads(out.stdout)  # some contexts came after whole frames
+
+
 def test_eight_rollouts_at_once_over_http(tmp_path, server):
     arrays = [arrays_of(CASES[TOGETHER[i % 3]]) for i in range(8)]
     files = files_of(tmp_path, [a[0] for a in arrays], [a[1] for a in arrays])

@@ -27,7 +27,8 @@
 #define EXIT_START  3 /* the engine could not be opened */
 
 struct rollout {
-    struct quire_request *request; /* NULL: done */
+    struct quire_request *request; /* NULL: done, or waits */
+    bool waits;                    /* the engine's queue was full */
     uint32_t number, frame;        /* of those that are generated */
     uint32_t n_id, n_end;          /* ids so far, and when the frame is whole */
 };
@@ -104,8 +105,9 @@ static bool start_frame(struct job *j, struct rollout *r)
     p.notify_ctx = &j->events;
     r->n_end = r->n_id + p.max_tokens;
     *time = (struct frame_time){.submitted = seconds(j), .n_prompt = r->n_id};
-    return quire_submit(&r->request, j->engine, &p, &error) == QUIRE_OK ||
-           fail("a request was refused", &error);
+    const enum quire_code rc = quire_submit(&r->request, j->engine, &p, &error);
+    r->waits = rc == QUIRE_BUSY; /* until a request of another rollout ends */
+    return rc == QUIRE_OK || r->waits || fail("a request was refused", &error);
 }
 
 /* The frame is whole: its actions' placeholders come behind it, and the next frame begins. */
@@ -186,7 +188,8 @@ static bool run(struct job *j)
         while (sem_trywait(&j->events) == 0)
             ; /* one look at all requests for all events so far */
         for (uint32_t i = 0; i < j->t.n_rollout; i++)
-            if (!take_events(j, &j->rollouts[i]))
+            if (!take_events(j, &j->rollouts[i]) ||
+                (j->rollouts[i].waits && !start_frame(j, &j->rollouts[i])))
                 return false;
         show_progress(j, j->n_running == 0);
     }

@@ -46,6 +46,7 @@ static inline void items_model(void)
 static inline struct core_config items_config(void)
 {
     struct core_config c = config_of(items_folder.path);
+    c.worker.n_thread = 1;
     c.worker.max_model_len = 144;
     c.worker.n_block = 64;
     c.prefix_cache = true;

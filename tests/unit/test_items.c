@@ -65,6 +65,7 @@ static void any_batch_gives_the_same_bits(void **state)
     struct core_config c = items_config();
     struct items_request others[7];
     c.worker.max_num_batched_tokens = 50;
+    c.worker.n_thread = 3; /* several items at once */
     c.prefix_cache = false;
     c.worker.n_block = 128;
     open_core(&c);

@@ -506,29 +506,45 @@ static void fused_tensors_are_slices(void **state)
     link.t->close(link.d);
 }
 
-static void a_tensor_without_a_destination_is_refused(void **state)
+/* The model with one more tensor in its family's table. */
+static void refuse_tensor(const char *model, const struct arch_tensor *more, const char *message)
 {
-    (void)state;
     struct planned p;
     const struct load_options how = {.dtype = DT_F32};
     struct arch_tensor tensors[TENSORS_MAX];
-    assert_ok(plan_of(&p, MODELS "qwen3_moe", &how), &e);
+    assert_ok(plan_of(&p, model, &how), &e);
     struct arch arch = *p.w.plan->arch;
     assert_true(arch.n_tensor < TENSORS_MAX);
     memcpy(tensors, arch.tensors, arch.n_tensor * sizeof *tensors);
-    tensors[arch.n_tensor++] = (struct arch_tensor){
-        .name = "model.layers.%u.mlp.experts.%u.left_over",
-        .slot = W_IGNORE,
-        .dims = {D_HEADS, D_NONE},
-        .when = WHEN_EXPERTS,
-    };
+    tensors[arch.n_tensor++] = *more;
     arch.tensors = tensors;
     const struct weight_finder f = {.arch = &arch, .config = &p.config, .dummy_dtype = DT_F32};
     struct load_plan *plan = NULL;
-    assert_fails(load_plan_new(&plan, &f, &how, &e), Q_UNSUPPORTED,
-                 "experts.0.left_over is of a kind that is not loaded", &e);
+    assert_fails(load_plan_new(&plan, &f, &how, &e), Q_UNSUPPORTED, message, &e);
     assert_null(plan);
     weights_release(&p.w);
+}
+
+static void a_tensor_without_a_destination_is_refused(void **state)
+{
+    (void)state;
+    refuse_tensor(MODELS "qwen3_moe",
+                  &(struct arch_tensor){
+                      .name = "model.layers.%u.mlp.experts.%u.left_over",
+                      .slot = W_IGNORE,
+                      .dims = {D_HEADS, D_NONE},
+                      .when = WHEN_EXPERTS,
+                  },
+                  "experts.0.left_over is of a kind that is not loaded");
+    /* The slot has a destination, but not in a layer without experts. */
+    refuse_tensor(MODELS "llama",
+                  &(struct arch_tensor){
+                      .name = "model.layers.%u.mlp.router.weight",
+                      .slot = W_ROUTER,
+                      .dims = {D_HEADS, D_HIDDEN},
+                      .when = WHEN_ALWAYS,
+                  },
+                  "layers.0.mlp.router.weight is of a kind that is not loaded");
 }
 
 /* ---- comparing plans ---- */

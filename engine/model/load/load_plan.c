@@ -298,19 +298,21 @@ static bool is_wanted(const struct load_plan *p, size_t first, const struct dest
     return any;
 }
 
-/* A tensor that the family asks for and nothing would load. */
-static FALLIBLE check_read(const struct lister *l, const struct weight_source s[W_COUNT])
+/* A tensor that the family asks for and no row from `first` on reads. */
+static FALLIBLE check_read(const struct lister *l, size_t first,
+                           const struct weight_source s[W_COUNT])
 {
     char name[ARCH_NAME_MAX];
-    for (uint32_t slot = 0; slot < W_COUNT; slot++) {
-        bool is_read = !s[slot].present;
-        for (uint32_t i = 0; i < DEST_COUNT && !is_read; i++)
-            for (uint32_t k = 0; k < dests[i].n; k++)
-                is_read |= dests[i].slots[k] == slot;
-        if (!is_read)
+    bool is_read[W_COUNT] = {false};
+    for (size_t i = first; i < l->plan->n_row; i++) {
+        const struct dest *d = &dests[l->plan->rows[i].dest];
+        for (uint32_t k = 0; k < d->n; k++)
+            is_read[d->slots[k]] = true;
+    }
+    for (uint32_t slot = 0; slot < W_COUNT; slot++)
+        if (s[slot].present && !is_read[slot])
             return q_fail(l->e, Q_UNSUPPORTED, "%s: tensor %s is of a kind that is not loaded",
                           l->plan->arch->name, weight_source_name(name, &s[slot]));
-    }
     return Q_OK;
 }
 
@@ -352,7 +354,7 @@ static FALLIBLE add_rows(struct lister *l, enum load_owner of, struct arch_place
 {
     struct weight_source tied[W_COUNT];
     const size_t first = l->plan->n_row;
-    enum q_code rc = check_read(l, s);
+    enum q_code rc = Q_OK;
     for (uint32_t i = 0; i < DEST_COUNT && !rc; i++) {
         const struct dest *d = &dests[i];
         struct load_row r = {.dest = (enum load_dest)i, .of = at};
@@ -368,7 +370,7 @@ static FALLIBLE add_rows(struct lister *l, enum load_owner of, struct arch_place
         if (is_wanted(l->plan, first, d, from))
             rc = add_row(l, &r, from);
     }
-    return rc;
+    return rc ? rc : check_read(l, first, s);
 }
 
 /* One launch for all experts of a layer knows one form of each matrix: what one of them cannot be,

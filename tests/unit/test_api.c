@@ -510,7 +510,7 @@ static void test_prompts(void **state)
     assert_int_equal(list.items[1].ids.n, 1);
     prompts_release(&list);
     assert_fails(prompts_read(&list, json_object_get(parse("{\"p\":[1,10]}"), "p"), &s, &e),
-                 Q_INVALID, "0 to 9", &e);
+                 Q_INVALID, "0 … 9", &e);
     prompts_release(&list);
     s.tokenizer = NULL;
     assert_fails(prompts_read(&list, json_object_get(parse("{\"p\":\"x\"}"), "p"), &s, &e),

@@ -291,9 +291,16 @@ static enum q_code read_chat(struct job *j, struct q_err *e)
     return rc;
 }
 
+/* Until an engine is known, it may be one whose model takes items. */
+static bool takes_items(const struct app *a)
+{
+    return link_state(a->link) != LINK_UP || link_engine(a->link)->item_credit;
+}
+
 static enum q_code read_text(struct job *j, struct q_err *e)
 {
-    enum q_code rc = prompts_read(&j->prompts, j->params.prompt, &j->app->served, e);
+    const struct app *a = j->app;
+    enum q_code rc = prompts_read(&j->prompts, j->params.prompt, &a->served, takes_items(a), e);
     if (rc != Q_OK) {
         snprintf(j->params.param, sizeof j->params.param, "prompt");
         return rc;

@@ -40,8 +40,9 @@ static enum q_code read_text(struct prompt *p, const json_t *v, const struct ser
     return Q_OK;
 }
 
+/* least: the lowest id; placeholders of items are negative. */
 static enum q_code read_ids(struct prompt *p, const json_t *v, const struct served_model *s,
-                            struct q_err *e)
+                            json_int_t least, struct q_err *e)
 {
     size_t i;
     json_t *item;
@@ -53,8 +54,7 @@ static enum q_code read_ids(struct prompt *p, const json_t *v, const struct serv
         if (!json_is_integer(item))
             return q_fail(e, Q_INVALID, "prompt: entry %zu: expected a token id, got %s", i,
                           json_kind(item));
-        /* Negative ids may be placeholders of items, which the engine knows. */
-        if (id < INT32_MIN || id >= s->config.vocab_size)
+        if (id < least || id >= s->config.vocab_size)
             return q_fail(e, Q_INVALID,
                           "prompt: token id %lld at position %zu is not in the vocabulary (0 … %u)",
                           (long long)id, i, s->config.vocab_size - 1);
@@ -65,9 +65,10 @@ static enum q_code read_ids(struct prompt *p, const json_t *v, const struct serv
 }
 
 FALLIBLE prompts_read(struct prompts *p, const json_t *value, const struct served_model *s,
-                      struct q_err *e)
+                      bool placeholders, struct q_err *e)
 {
     enum q_code rc = Q_OK;
+    const json_int_t least = placeholders ? INT32_MIN : 0;
     const json_t *first = json_array_get(value, 0);
     *p = (struct prompts){NULL, 0};
     if (!value)
@@ -76,7 +77,7 @@ FALLIBLE prompts_read(struct prompts *p, const json_t *value, const struct serve
         if ((rc = make(p, 1, e)) != Q_OK)
             return rc;
         return json_is_string(value) ? read_text(p->items, value, s, e)
-                                     : read_ids(p->items, value, s, e);
+                                     : read_ids(p->items, value, s, least, e);
     }
     if (!json_is_array(value) || !first)
         return q_fail(e, Q_INVALID,
@@ -89,7 +90,7 @@ FALLIBLE prompts_read(struct prompts *p, const json_t *value, const struct serve
         if (json_is_string(v))
             rc = read_text(&p->items[i], v, s, e);
         else if (json_is_array(v))
-            rc = read_ids(&p->items[i], v, s, e);
+            rc = read_ids(&p->items[i], v, s, least, e);
         else
             rc = q_fail(e, Q_INVALID,
                         "prompt: entry %zu: expected a string or an array of token ids, got %s", i,

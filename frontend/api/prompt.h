@@ -27,9 +27,10 @@ struct prompts {
 void prompts_release(struct prompts *p);
 
 /* `prompt` of /v1/completions and /tokenize: a string, strings, token ids, or lists of them. Texts
- * are borrowed from the JSON. Errors: Q_INVALID, Q_TOO_LARGE; the message starts with "prompt". */
+ * are borrowed from the JSON. placeholders: ids may be negative, which stand for items and are
+ * checked by the engine. Errors: Q_INVALID, Q_TOO_LARGE; the message starts with "prompt". */
 FALLIBLE prompts_read(struct prompts *p, const json_t *value, const struct served_model *s,
-                      struct q_err *e);
+                      bool placeholders, struct q_err *e);
 
 /* The request's fields for turn_read. */
 struct turn_ask prompts_ask(const struct served_model *s, const struct params *params,

@@ -88,7 +88,7 @@ static enum q_code tokenize(struct ask *q, struct q_err *e)
                    : q_fail(e, Q_INVALID, "prompt: missing, expected prompt or messages");
     } else {
         set_param(q, "prompt");
-        if ((rc = prompts_read(&q->prompts, p->prompt, s, e)) != Q_OK)
+        if ((rc = prompts_read(&q->prompts, p->prompt, s, false, e)) != Q_OK)
             return rc;
     }
     return prompt_encode(q->prompts.items, s, add_special, e);
@@ -127,7 +127,7 @@ static enum q_code detokenize(struct ask *q, struct buf *text, struct q_err *e)
         return Q_OK;
     if (!json_is_integer(json_array_get(tokens, 0)))
         return q_fail(e, Q_INVALID, "tokens: expected an array of token ids");
-    if ((rc = prompts_read(&q->prompts, tokens, s, e)) != Q_OK)
+    if ((rc = prompts_read(&q->prompts, tokens, s, false, e)) != Q_OK)
         return rc;
     return tokenizer_decode(s->tokenizer, q->prompts.items->ids.ids, q->prompts.items->ids.n, false,
                             text, e);

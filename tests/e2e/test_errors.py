@@ -113,7 +113,7 @@ def test_bad_json(bundled, body, words):
 
 @pytest.mark.parametrize("prompt, words", [
     (None, ["missing"]), ([], ["empty"]), (5, ["integer"]), ([1, "a"], ["entry 1"]), ([[1], 5], ["entry 1"]), ([[]], ["empty"]),
-    ([-1], ["-1"]), ([10**9], ["range"]), ([True], ["boolean"]), ({"a": 1}, ["object"]), ([[1, None]], ["null"]),
+    ([-1], ["-1"]), ([10**9], ["1000000000", "vocabulary"]), ([True], ["boolean"]), ({"a": 1}, ["object"]), ([[1, None]], ["null"]),
     (["a"] * 3000, ["3000"]),
 ])
 def test_bad_prompt(bundled, prompt, words):
@@ -184,6 +184,7 @@ def test_tokenize(bundled):
     usage = bundled.post(CHAT, HELLO)[1]["usage"]
     assert chat["count"] == usage["prompt_tokens"]
     assert bundled.post("/detokenize", {"tokens": [10**9]})[0] == 400
+    assert bundled.post("/detokenize", {"tokens": [5, -3]})[0] == 400
     assert bundled.post("/detokenize", {"tokens": "x"})[0] == 400
     assert bundled.post("/tokenize", {})[0] == 400
     assert bundled.post("/tokenize", {"prompt": ["a"]})[0] == 400

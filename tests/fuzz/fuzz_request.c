@@ -53,7 +53,7 @@ static void try_prompts(const struct params *p, const struct sample_params *s)
     const struct turn_ask ask = prompts_ask(&served, p, s);
     struct turn turn = {.model = NULL};
     if (p->prompt)
-        rc = prompts_read(&prompts, p->prompt, &served, &e);
+        rc = prompts_read(&prompts, p->prompt, &served, true, &e);
     else if (p->messages && (rc = turn_read(&turn, &served.chat, &ask, &e)) == Q_OK)
         rc = try_turn(&turn, &prompts, &e);
     if (rc == Q_OK && prompts.n && served.tokenizer)

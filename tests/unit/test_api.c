@@ -492,9 +492,9 @@ static void test_prompts(void **state)
     static struct served_model s = {.config.vocab_size = 10};
     struct prompts list;
     s.tokenizer = (struct tokenizer *)&s; /* only asked whether there is one */
-    assert_ok(
-        prompts_read(&list, json_object_get(parse("{\"p\":[[1,2],\"text\",[9]]}"), "p"), &s, &e),
-        &e);
+    assert_ok(prompts_read(&list, json_object_get(parse("{\"p\":[[1,2],\"text\",[9]]}"), "p"), &s,
+                           false, &e),
+              &e);
     assert_int_equal(list.n, 3);
     assert_int_equal(list.items[0].ids.n, 2);
     assert_int_equal(list.items[1].n_text, 4);
@@ -502,18 +502,25 @@ static void test_prompts(void **state)
     assert_int_equal(list.items[0].ids.n, 1);
     assert_int_equal(list.items[0].ids.ids[0], 2);
     prompts_release(&list);
-    assert_ok(prompts_read(&list, json_object_get(parse("{\"p\":[[1,2,3],[9]]}"), "p"), &s, &e),
-              &e);
+    assert_ok(
+        prompts_read(&list, json_object_get(parse("{\"p\":[[1,2,3],[9]]}"), "p"), &s, false, &e),
+        &e);
     prompts_truncate(&list, 2, false);
     assert_int_equal(list.items[0].ids.n, 2);
     assert_int_equal(list.items[0].ids.ids[0], 1);
     assert_int_equal(list.items[1].ids.n, 1);
     prompts_release(&list);
-    assert_fails(prompts_read(&list, json_object_get(parse("{\"p\":[1,10]}"), "p"), &s, &e),
+    assert_fails(prompts_read(&list, json_object_get(parse("{\"p\":[1,10]}"), "p"), &s, false, &e),
                  Q_INVALID, "0 … 9", &e);
     prompts_release(&list);
+    assert_fails(prompts_read(&list, json_object_get(parse("{\"p\":[1,-3]}"), "p"), &s, false, &e),
+                 Q_INVALID, "token id -3 at position 1", &e);
+    prompts_release(&list);
+    assert_ok(prompts_read(&list, json_object_get(parse("{\"p\":[1,-3]}"), "p"), &s, true, &e), &e);
+    assert_int_equal(list.items[0].ids.ids[1], (uint32_t)-3);
+    prompts_release(&list);
     s.tokenizer = NULL;
-    assert_fails(prompts_read(&list, json_object_get(parse("{\"p\":\"x\"}"), "p"), &s, &e),
+    assert_fails(prompts_read(&list, json_object_get(parse("{\"p\":\"x\"}"), "p"), &s, false, &e),
                  Q_UNSUPPORTED, "skip-tokenizer-init", &e);
     prompts_release(&list);
 }
@@ -532,7 +539,7 @@ static enum q_code whole_way(const char *text, size_t n)
         (rc = params_read(&p, v, WHERE_TOKENS, &e)) == Q_OK &&
         (rc = params_sampling(&p, &c, &sampling, &ids, &e)) == Q_OK &&
         (rc = messages_read(&out, p.messages, &e)) == Q_OK)
-        rc = prompts_read(&list, p.prompt, &s, &e);
+        rc = prompts_read(&list, p.prompt, &s, false, &e);
     prompts_release(&list);
     params_ids_release(&ids);
     json_decref(out);

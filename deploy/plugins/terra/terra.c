@@ -9,7 +9,7 @@
  * and from there on it is a Llama. So the plugin says four things and leaves the rest to the base:
  * the config keys, the names of tensors, two additions behind the embedding, and what an action is.
  * ../README.md explains each step. */
-#include "engine/plugin.h"
+#include <quire/plugin.h>
 #include <stdio.h>
 
 /* ---- config.json ---- */

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugin_core: an engine with a plugin whose forward pass fails or crashes for one token: the
- * request with that token ends with an error, the others have the tokens of the built-in family,
+/* plugin_core: an engine with a plugin whose forward pass fails or crashes for one token, or whose
+ * embed_item does for one item: the request with it ends with an error, the others have the tokens of the built-in family,
  * and the engine lives on. The worker process loads the plugin by itself. */
 #include "core_run.h"
 #include "engine/core/fingerprint.h"
 #include "folder.h"
+#include "items_run.h"
 #include "plugins_near.h"
 
 static char plugins_dir[PLUGINS_DIR_MAX];
@@ -121,6 +122,77 @@ static void an_error_ends_its_request(void **state)
     folder_release(&f);
 }
 
+/* ---- items ---- */
+
+static struct items_request with_items[5];
+
+/* The grids model, whose items another process computes. */
+static struct core_config items_process(void)
+{
+    char path[PATH_MAX];
+    const char *const paths[] = {path};
+    struct q_err e = Q_ERR_INIT;
+    items_model();
+    struct core_config c = items_config();
+    c.in_process = false;
+    c.worker_program = program_beside("/bin/quire-worker");
+    snprintf(path, sizeof path, "%s/grids.so", plugins_dir);
+    assert_ok(plugins_config_set(&c.worker.plugins, paths, 1, "", &e), &e);
+    return c;
+}
+
+/* Each request has items of its own; the first grid of number 2 begins with `bad`. */
+static void ask_all(double bad)
+{
+    for (uint32_t i = 0; i < 5; i++) {
+        make_mixed(&with_items[i], i == 2 ? bad : i);
+        ask_items(&with_items[i], i);
+    }
+    finish_all(5);
+}
+
+/* What the others answer beside a request that fails is what they answer beside one that does
+ * not. Returns the number of restarts. */
+static uint64_t fails_alone(double bad)
+{
+    static struct bits_answer whole[5];
+    struct core_config c = items_process();
+    open_core(&c);
+    ask_all(50);
+    memcpy(whole, answers, sizeof whole);
+    for (uint32_t i = 0; i < 5; i++)
+        assert_int_equal(whole[i].finish, FINISH_LENGTH);
+    bits_forget(&engine);
+    ask_all(bad);
+    for (uint32_t i = 0; i < 5; i++)
+        if (i != 2 && memcmp(&whole[i], &answers[i], sizeof whole[i]) != 0)
+            fail_msg("request %u has other bits beside a failed one", i);
+    assert_int_equal(answers[2].finish, FINISH_ERROR);
+    assert_int_equal(answers[2].n, 0);
+    const struct q_err why = engine.notes[2].why;
+    bits_forget(&engine);
+    ask_all(50); /* it goes on */
+    assert_int_equal(memcmp(whole, answers, sizeof whole), 0);
+    assert_int_equal(core_item_bytes(engine.core), 0);
+    const uint64_t n = core_n_restart(engine.core);
+    assert_true((n > 0) == (strstr(why.message, "crashed each time it computed this") != NULL));
+    core_free(engine.core);
+    folder_release(&items_folder);
+    return n;
+}
+
+static void a_crash_of_an_item_is_blamed_on_its_request(void **state)
+{
+    (void)state;
+    assert_true(fails_alone(999) >= 2);
+}
+
+static void an_item_s_error_ends_its_request(void **state)
+{
+    (void)state;
+    assert_int_equal(fails_alone(666), 0);
+}
+
 /* Last: from here on a plugin serves Llama in place of the built-in family. */
 static void the_fingerprint_has_the_plugin(void **state)
 {
@@ -149,6 +221,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(the_family_s_tokens),
         cmocka_unit_test(a_crash_is_blamed_on_its_request),
         cmocka_unit_test(an_error_ends_its_request),
+        cmocka_unit_test(a_crash_of_an_item_is_blamed_on_its_request),
+        cmocka_unit_test(an_item_s_error_ends_its_request),
         cmocka_unit_test(the_fingerprint_has_the_plugin),
     };
     (void)argc;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugin_device: models of plugins on the fake device give the bits of the CPU, with graphs and
- * without; what has no code for a device is refused by name. */
+/* plugin_device: models of plugins on the fake device, and requests with items, give the bits of the
+ * CPU, with graphs and without; what has no code for a device is refused by name. */
 #include "device_near.h"
 #include "folder.h"
+#include "items_run.h"
 #include "plugins_near.h"
 
 static char plugins_dir[PLUGINS_DIR_MAX];
@@ -84,6 +85,85 @@ static void positions(void **state)
     compare(c, &g, "positions, int8");
 }
 
+/* ---- items ---- */
+
+#define ITEM_REQUESTS 6u
+static struct items_request with_items[ITEM_REQUESTS];
+
+/* Items and text alone, some while others are computed. */
+static void item_answers(const struct core_config *c)
+{
+    struct q_err e = Q_ERR_INIT;
+    open_core(c);
+    for (uint32_t i = 0; i < ITEM_REQUESTS; i++) {
+        ask_items(&with_items[i], i);
+        if (i % 3 == 2)
+            assert_ok(core_step(engine.core, &e), &e);
+    }
+    finish_all(ITEM_REQUESTS);
+    core_free(engine.core);
+}
+
+static void same_items(const char *what, uint32_t chunk)
+{
+    for (uint32_t i = 0; i < ITEM_REQUESTS; i++)
+        if (memcmp(&expected[i], &answers[i], sizeof expected[i]) != 0)
+            fail_msg("%s, chunks of %u: request %u has other bits", what, chunk, i);
+}
+
+/* The first grid of a mixed request is rows 13 … 16, so each of these chunks but the last ends
+ * within an item of some request. */
+static void items_on_a_device(void **state)
+{
+    (void)state;
+    static const uint32_t chunks[] = {5, 15, 16, 40, 128};
+    items_model();
+    struct core_config cpu = items_config();
+    cpu.prefix_cache = false;
+    snprintf(cpu.worker.cpu_isa, sizeof cpu.worker.cpu_isa, "none");
+    for (uint32_t i = 0; i < ITEM_REQUESTS; i++)
+        make_mixed(&with_items[i], i);
+    memset(&with_items[4], 0, sizeof with_items[4]);
+    add_text(&with_items[4], 30, 5);
+    item_answers(&cpu);
+    memcpy(expected, answers, sizeof expected);
+    assert_true(memcmp(&expected[0], &expected[1], sizeof expected[0]) != 0);
+    struct core_config c = cpu;
+    device_choose(&c, "/tests/libquire-fake.so");
+    for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++)
+        for (int eager = 0; eager < 2; eager++) {
+            c.worker.enforce_eager = eager;
+            c.worker.max_num_batched_tokens = chunks[i];
+            c.worker.max_num_seqs = chunks[i] < 8 ? 4 : 8;
+            item_answers(&c);
+            same_items(eager ? "eager" : "graphs", chunks[i]);
+        }
+    c.prefix_cache = true; /* the second time, blocks with rows of items come from the cache */
+    item_answers(&c);
+    same_items("with the prefix cache", c.worker.max_num_batched_tokens);
+    folder_release(&items_folder);
+}
+
+/* An item that the plugin cannot compute ends its request, and no other. */
+static void a_failed_item_on_a_device(void **state)
+{
+    (void)state;
+    items_model();
+    struct core_config c = items_config();
+    device_choose(&c, "/tests/libquire-fake.so");
+    for (uint32_t i = 0; i < ITEM_REQUESTS; i++)
+        make_mixed(&with_items[i], i == 2 ? 666 : i);
+    for (int eager = 0; eager < 2; eager++) {
+        c.worker.enforce_eager = eager;
+        item_answers(&c);
+        for (uint32_t i = 0; i < ITEM_REQUESTS; i++)
+            assert_int_equal(answers[i].finish, i == 2 ? FINISH_ERROR : FINISH_LENGTH);
+        assert_int_equal(memcmp(&answers[0], &expected[0], sizeof expected[0]), 0);
+        assert_int_equal(memcmp(&answers[5], &expected[5], sizeof expected[5]), 0);
+    }
+    folder_release(&items_folder);
+}
+
 static void refused(struct core_config *c, const char *part)
 {
     struct q_err e = Q_ERR_INIT;
@@ -120,6 +200,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(own_operations),
         cmocka_unit_test(positions),
+        cmocka_unit_test(items_on_a_device),
+        cmocka_unit_test(a_failed_item_on_a_device),
         cmocka_unit_test(what_has_no_code_for_a_device),
     };
     (void)argc;

@@ -240,8 +240,9 @@ struct quire_host {
 
     /* Arithmetic on rows, for embed_item: by the CPU's kernels, on the calling thread, with bits
      * that do not depend on n. Tensors by id. 0, or another number and error when there is no such
-     * tensor or shapes differ. Of a model on a device, tensors that the program does not read stay
-     * on the host, for items; those that it reads are not to be had here. */
+     * tensor or shapes differ. A bias that is NULL, or optional and absent, is none. Of a model on
+     * a device, tensors that the program does not read stay on the host, for items; those that it
+     * reads are not to be had here. */
     int (*linear)(const struct quire_model *m, const char *matrix, const char *bias,
                   const struct quire_rows *in, const struct quire_rows *out,
                   struct quire_plugin_error *error);

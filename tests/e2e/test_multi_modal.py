@@ -8,6 +8,7 @@ import signal
 import struct
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -239,6 +240,28 @@ def test_an_item_that_crashes_the_worker_ends_alone(serve):
     status, answer = server.post("/v1/completions", body(multi_modal_data={"grids": [[[666, 2, 3], [4, 5, 6]]]}))
     assert status == 500, answer
     assert tokens(server) == want
+
+
+def streamed(server, ask):
+    return [i for e in server.events("/v1/completions", ask) if "choices" in e for i in e["choices"][0]["token_ids"]]
+
+
+@pytest.mark.parametrize("bad, message", [(999, "crashed each time"), (666, "")], ids=["crash", "error"])
+def test_others_finish_with_their_tokens(serve, bad, message):
+    """Eight streams with items, of which three reach an engine together with a request whose item crashes the worker or is an
+    error, and the others are in the middle of their tokens then."""
+    server = serve("--max-num-batched-tokens", "6")
+    asks = [body(multi_modal_data={"grids": [[[seed, 2, 3], [4, 5, seed]]]}, max_tokens=60, ignore_eos=True) for seed in range(8)]
+    want = [streamed(server, ask) for ask in asks]
+    assert {len(ids) for ids in want} == {60} and len({tuple(ids) for ids in want}) > 1
+    with ThreadPoolExecutor(9) as pool:
+        first = [pool.submit(streamed, server, ask) for ask in asks[:5]]
+        failed = pool.submit(server.post, "/v1/completions", body(multi_modal_data={"grids": [[[bad, 2, 3], [4, 5, 6]]]}))
+        rest = [pool.submit(streamed, server, ask) for ask in asks[5:]]
+        status, answer = failed.result()
+        assert status == 500 and message in answer["error"]["message"], answer
+        assert [f.result() for f in first + rest] == want
+    assert streamed(server, asks[3]) == want[3]
 
 
 def test_the_cache_counts(serve):

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(CC is None, reason="no C compiler")
 @pytest.fixture(scope="module")
 def plugins(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plugins")
-    for name in ("operation", "override", "faulty", "empty"):
+    for name in ("operation", "override", "faulty", "empty", "items"):
         subprocess.run([CC, "-std=c11", "-D_GNU_SOURCE", "-fPIC", "-shared", "-I", ROOT, "-o", folder / f"{name}.so",
                         ROOT / "tests/plugins" / f"{name}.c", "-lm", "-ldl"], check=True)
     return folder
@@ -111,4 +111,28 @@ def test_a_crash_in_a_plugin_ends_its_request_alone(plugins, model):
     status, answer = server.post("/v1/completions", {"prompt": [5, 499, 7], **more})
     assert status == 500 and "crashed each time" in json.dumps(answer), answer
     assert server.complete([5, 6, 7], **more)["usage"]["completion_tokens"] == 4
+    assert server.stop() == 0
+
+
+def test_an_item_that_crashes_ends_its_request_alone(plugins, model):
+    config = json.loads((model / "config.json").read_text()) | {
+        "architectures": ["ItemsForCausalLM"], "action_dim": 3, "num_frames": 5, "actions_per_frame": 6, "clip_max": 2}
+    (model / "config.json").write_text(json.dumps(config))
+    server = Server(model, "--plugin", plugins / "items.so", *IDS, "--max-model-len", "128", "--load-format", "dummy")
+
+    def ask(mark):
+        return server.post("/v1/completions", {
+            "prompt": [5, 7, 7, 6], "multi_modal_data": {"marks": [[[mark, 1, 2], [3, 4, 5]]]}, "max_tokens": 4, "temperature": 0,
+            "ignore_eos": True})
+
+    status, want = ask(9)
+    assert status == 200 and want["usage"]["completion_tokens"] == 4
+    status, answer = ask(253)
+    assert status == 500 and "crashed each time" in answer["error"]["message"], answer
+    for error in (255, 254):
+        status, answer = ask(error)
+        assert status == 500, answer
+    assert any("marks[0]: 255 is no mark" in line for line in server.process.lines)
+    status, answer = ask(9)
+    assert status == 200 and answer["choices"][0]["token_ids"] == want["choices"][0]["token_ids"]
     assert server.stop() == 0

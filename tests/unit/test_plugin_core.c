@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plugin_core: an engine with a plugin whose forward pass fails or crashes for one token, or whose
- * embed_item does for one item: the request with it ends with an error, the others have the tokens of the built-in family,
- * and the engine lives on. The worker process loads the plugin by itself. */
+ * embed_item does for one item: the request with it ends with an error, the others have the tokens
+ * that they have without it, and the engine lives on. The worker process loads the plugin by
+ * itself. */
 #include "core_run.h"
 #include "engine/core/fingerprint.h"
 #include "folder.h"

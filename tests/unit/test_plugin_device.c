@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugin_device: models of plugins on the fake device, and requests with items, give the bits of the
- * CPU, with graphs and without; what has no code for a device is refused by name. */
+/* plugin_device: models of plugins on the fake device, and requests with items, give the bits of
+ * the CPU, with graphs and without; what has no code for a device is refused by name. */
 #include "device_near.h"
 #include "folder.h"
 #include "items_run.h"
 #include "plugins_near.h"
+#include "rows_model.h"
 
 static char plugins_dir[PLUGINS_DIR_MAX];
 static struct bits_answer expected[BITS_REQUESTS];
@@ -106,9 +107,11 @@ static void item_answers(const struct core_config *c)
 
 static void same_items(const char *what, uint32_t chunk)
 {
-    for (uint32_t i = 0; i < ITEM_REQUESTS; i++)
+    for (uint32_t i = 0; i < ITEM_REQUESTS; i++) {
+        assert_int_equal(answers[i].finish, FINISH_LENGTH);
         if (memcmp(&expected[i], &answers[i], sizeof expected[i]) != 0)
             fail_msg("%s, chunks of %u: request %u has other bits", what, chunk, i);
+    }
 }
 
 /* The first grid of a mixed request is rows 13 … 16, so each of these chunks but the last ends
@@ -164,6 +167,85 @@ static void a_failed_item_on_a_device(void **state)
     folder_release(&items_folder);
 }
 
+/* Text around a sheet of tests/plugins/rows.c, whose rows call number `call` makes. */
+static void make_sheet(struct items_request *r, float *numbers, uint32_t call)
+{
+    memset(r, 0, sizeof *r);
+    for (uint32_t i = 0; i < (ROWS_N + 1) * ROWS_COLS; i++)
+        numbers[i] = 2 * rows_number(call, i);
+    numbers[0] = (float)call;
+    r->items[r->n_item++] = (struct item_array){
+        .modality = "sheets",
+        .dtype = ITEM_F32,
+        .n_dim = 2,
+        .dims = {ROWS_N + 1, ROWS_COLS},
+        .data = numbers,
+        .n_byte = (ROWS_N + 1) * ROWS_COLS * sizeof *numbers,
+    };
+    add_text(r, 14, call);
+    add_id(r, ROWS_ID, ROWS_N);
+    add_text(r, 5, call + 1);
+}
+
+static void compare_sheets(const struct core_config *cpu)
+{
+    struct core_config c = *cpu;
+    item_answers(cpu);
+    memcpy(expected, answers, sizeof expected);
+    device_choose(&c, "/tests/libquire-fake.so");
+    for (int eager = 0; eager < 2; eager++) {
+        c.worker.enforce_eager = eager;
+        item_answers(&c);
+        same_items(eager ? "sheets, eager" : "sheets, graphs", c.worker.max_num_batched_tokens);
+    }
+}
+
+/* Tensors that items alone read stay on the host, quantized as the model. */
+static void host_functions_for_a_device(void **state)
+{
+    (void)state;
+    static const uint32_t calls[ITEM_REQUESTS] = {0, 1, 5, 8, 10, 11};
+    static float numbers[ITEM_REQUESTS][(ROWS_N + 1) * ROWS_COLS];
+    struct folder f;
+    rows_model(&f, GOLDENS_DIR "/llama", "");
+    for (uint32_t i = 0; i < ITEM_REQUESTS; i++)
+        make_sheet(&with_items[i], numbers[i], calls[i]);
+    struct core_config c = config_of(f.path);
+    c.worker.max_model_len = 144;
+    c.worker.max_num_batched_tokens = 16; /* ends in the middle of a sheet */
+    c.items.store_bytes = 1u << 20;
+    snprintf(c.worker.cpu_isa, sizeof c.worker.cpu_isa, "none");
+    use_plugin(&c, "rows.so");
+    compare_sheets(&c);
+    c.worker.quantization = QUANTIZE_INT8;
+    compare_sheets(&c);
+    folder_release(&f);
+}
+
+/* Of a tensor that the program reads there is nothing on the host: an error, though it is optional,
+ * and not a product without its bias. */
+static void a_tensor_that_lies_on_the_device(void **state)
+{
+    (void)state;
+    static float numbers[ITEM_REQUESTS][(ROWS_N + 1) * ROWS_COLS];
+    struct folder f;
+    rows_model(&f, GOLDENS_DIR "/llama", "\"reads\": 1, ");
+    for (uint32_t i = 0; i < ITEM_REQUESTS; i++)
+        make_sheet(&with_items[i], numbers[i], i == 3 ? 19 : 0);
+    struct core_config c = config_of(f.path);
+    c.worker.max_model_len = 144;
+    c.items.store_bytes = 1u << 20;
+    use_plugin(&c, "rows.so");
+    for (int on_device = 0; on_device < 2; on_device++) {
+        if (on_device)
+            device_choose(&c, "/tests/libquire-fake.so");
+        item_answers(&c);
+        for (uint32_t i = 0; i < ITEM_REQUESTS; i++)
+            assert_int_equal(answers[i].finish, on_device && i == 3 ? FINISH_ERROR : FINISH_LENGTH);
+    }
+    folder_release(&f);
+}
+
 static void refused(struct core_config *c, const char *part)
 {
     struct q_err e = Q_ERR_INIT;
@@ -202,6 +284,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(positions),
         cmocka_unit_test(items_on_a_device),
         cmocka_unit_test(a_failed_item_on_a_device),
+        cmocka_unit_test(host_functions_for_a_device),
+        cmocka_unit_test(a_tensor_that_lies_on_the_device),
         cmocka_unit_test(what_has_no_code_for_a_device),
     };
     (void)argc;

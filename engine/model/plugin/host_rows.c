@@ -88,6 +88,20 @@ static const float *read_vector(const struct quire_model *m, const char *id, uin
     return p->data;
 }
 
+/* A bias of n numbers; NULL where none is named, or an optional one is not in the checkpoint. */
+static bool read_bias(const float **out, const struct quire_model *m, const char *id, uint32_t n,
+                      struct quire_plugin_error *error)
+{
+    *out = NULL;
+    if (!id)
+        return true;
+    const struct packed *p = read_tensor(m, id, 0, error);
+    if (p && !p->data && (find(m, id)->tensor->flags & QUIRE_TENSOR_OPTIONAL))
+        return true;
+    *out = p ? read_vector(m, id, n, error) : NULL;
+    return *out != NULL;
+}
+
 const float *host_tensor(const struct quire_model *m, const char *id, uint32_t layer,
                          uint32_t *n_row, uint32_t *n_col)
 {
@@ -201,10 +215,7 @@ int host_linear(const struct quire_model *m, const char *matrix, const char *bia
                     "linear: %s is [%u, %u], its input has %u rows of %u, its output %u of %u",
                     matrix, w->n_out, w->n_in, in ? in->n : 0, in ? in->n_col : 0, out ? out->n : 0,
                     out ? out->n_col : 0);
-    if (bias && find(m, bias) && (find(m, bias)->tensor->flags & QUIRE_TENSOR_OPTIONAL) &&
-        !host_tensor(m, bias, 0, NULL, NULL))
-        bias = NULL;
-    if (bias && !(b = read_vector(m, bias, w->n_out, error)))
+    if (!read_bias(&b, m, bias, w->n_out, error))
         return 1;
     const struct plugin_work *work = plugin_work_now();
     if (!work || !work->rows)
@@ -221,8 +232,8 @@ int host_layer_norm(const struct quire_model *m, const char *weight, const char 
     if (!is_rows(rows))
         return fail(error, "layer_norm: no rows");
     const float *w = read_vector(m, weight, rows->n_col, error);
-    const float *b = bias && w ? read_vector(m, bias, rows->n_col, error) : NULL;
-    if (!w || (bias && !b))
+    const float *b;
+    if (!w || !read_bias(&b, m, bias, rows->n_col, error))
         return 1;
     const struct layer_norm_args a = {
         .y = rows->rows,

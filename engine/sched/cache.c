@@ -51,7 +51,7 @@ static void hash_to(const struct scheduler *s, struct request *r, uint32_t n_blo
             .start = r->n_hash * KV_BLOCK_TOKENS,
         };
         uint32_t first = step_items_from(r->items, r->n_item, block.start);
-        block.items = r->items + first;
+        block.items = first < r->n_item ? r->items + first : NULL;
         while (first + block.n_item < r->n_item &&
                block.items[block.n_item].position < block.start + KV_BLOCK_TOKENS)
             block.n_item++;

@@ -50,9 +50,10 @@ static void hash_to(const struct scheduler *s, struct request *r, uint32_t n_blo
             .tokens = r->tokens + (size_t)r->n_hash * KV_BLOCK_TOKENS,
             .start = r->n_hash * KV_BLOCK_TOKENS,
         };
-        uint32_t first = step_items_from(r->items, r->n_item, block.start);
-        block.items = first < r->n_item ? r->items + first : NULL;
-        while (first + block.n_item < r->n_item &&
+        const uint32_t first = step_items_from(r->items, r->n_item, block.start);
+        if (first < r->n_item)
+            block.items = r->items + first;
+        while (block.items && first + block.n_item < r->n_item &&
                block.items[block.n_item].position < block.start + KV_BLOCK_TOKENS)
             block.n_item++;
         prefix_hash_block(&s->hasher, &r->hashes[r->n_hash + 1], &before, &block);

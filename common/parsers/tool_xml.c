@@ -211,7 +211,7 @@ static enum part text_name(struct parser *p, struct xml *x, char c)
 {
     const char *end = format_row(p)->name_end[0];
     size_t whole;
-    if (c == '\n' && x->text.len == 0)
+    if (c == '\n' && x->text.len == 0 && x->n_tag == 0)
         return PART_MORE;
     if (x->text.len == 0 && (c == '<' || x->n_tag)) { /* nothing is called */
         x->tag[x->n_tag++] = c;

@@ -149,8 +149,10 @@ struct quire_rows { /* f32 */
 
 struct quire_modality {
     size_t size;
-    const char *name;      /* key of multi_modal_data: "actions" */
-    const char *part_type; /* type of a content part in chat, "action"; NULL: none */
+    const char *name; /* key of multi_modal_data: "actions" */
+    /* Type of a content part in chat, "action"; NULL: none. Reserved: checked, and not used by this
+     * version, which takes items in completions and offline only. */
+    const char *part_type;
     /* The id that stands in a prompt for each row of an item: negative (then it is no token), or a
      * token of the vocabulary. */
     int64_t placeholder;
@@ -252,7 +254,8 @@ struct quire_host {
                     const struct quire_rows *rows, struct quire_plugin_error *error);
     int (*activate)(const char *activation, const struct quire_rows *rows,
                     struct quire_plugin_error *error); /* "silu", "gelu", … as hidden_act */
-    /* softmax(q k^T scale) v of one head, all rows seeing all rows; rows are head_dim wide. */
+    /* softmax(q k^T scale) v of one head, all rows seeing all rows; rows are head_dim wide. The
+     * memory from out's first row to its last holds nothing of q, k and v. */
     int (*attend)(const struct quire_rows *q, const struct quire_rows *k,
                   const struct quire_rows *v, double scale, const struct quire_rows *out,
                   struct quire_plugin_error *error);

@@ -260,8 +260,10 @@ static int make_mistake(const struct sheet *s, unsigned number)
         return host->attend(&s->in, &narrow, &s->in, 1, &s->out, s->error);
     case 20:
         return host->attend(&s->in, &s->in, &few, 1, &s->out, s->error);
-    default:
+    case 21:
         return host->attend(&s->in, &s->in, &narrow, 1, &s->out, s->error);
+    default:
+        return host->attend(&s->out, &s->in, &s->in, 1, &s->out, s->error);
     }
 }
 

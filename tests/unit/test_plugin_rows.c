@@ -297,6 +297,7 @@ static void mistakes_are_named(void **state)
         "attend: rows of q, k, v and out do not fit each other",
         "attend: rows of q, k, v and out do not fit each other",
         "attend: rows of q, k, v and out do not fit each other",
+        "attend: out overlaps q, k or v",
     };
     char part[200];
     struct q_err e = Q_ERR_INIT;

@@ -343,12 +343,26 @@ static void attend_row(const float *q, const struct quire_rows *k, const struct 
         out[c] /= sum;
 }
 
+/* From the first number of the first row to the last of the last. */
+static size_t extent(const struct quire_rows *r)
+{
+    return r->n ? ((r->n - 1) * r->stride + r->n_col) * sizeof(float) : 0;
+}
+
+static bool overlap(const struct quire_rows *a, const struct quire_rows *b)
+{
+    const uintptr_t a_at = (uintptr_t)a->rows, b_at = (uintptr_t)b->rows;
+    return a_at < b_at + extent(b) && b_at < a_at + extent(a);
+}
+
 int host_attend(const struct quire_rows *q, const struct quire_rows *k, const struct quire_rows *v,
                 double scale, const struct quire_rows *out, struct quire_plugin_error *error)
 {
     if (!is_rows(q) || !is_rows(k) || !is_rows(v) || !is_rows(out) || q->n_col != k->n_col ||
         k->n != v->n || k->n == 0 || out->n != q->n || out->n_col != v->n_col)
         return fail(error, "attend: rows of q, k, v and out do not fit each other");
+    if (overlap(out, q) || overlap(out, k) || overlap(out, v))
+        return fail(error, "attend: out overlaps q, k or v; give it rows of its own");
     for (uint32_t i = 0; i < q->n; i++)
         attend_row(q->rows + i * q->stride, k, v, (float)scale, out->rows + i * out->stride);
     return 0;

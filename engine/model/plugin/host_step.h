@@ -5,6 +5,7 @@
 #define QUIRE_ENGINE_MODEL_PLUGIN_HOST_STEP_H
 #include "engine/plugin.h"
 
+/* Members of struct quire_host without the prefix; engine/plugin.h is their contract. */
 void host_barrier(const struct quire_step *s);
 int host_step_embed(const struct quire_step *s, const struct quire_rows *out,
                     struct quire_plugin_error *error);

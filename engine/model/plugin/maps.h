@@ -6,6 +6,7 @@
 #include "common/hub/safetensors.h"
 #include "engine/model/arch.h"
 
+/* Does the architecture's plugin have rules for names? false for built-in families. */
 bool plugin_has_maps(const struct arch *a);
 /* The set's tensors by the names that the rules give them: one that no rule matches keeps its own,
  * several that lie in one tensor become parts of it. Nothing without rules. Errors: Q_MISMATCH

@@ -7,48 +7,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 #include "common/net.h"
+#include "fake_hosts.h"
 
 #define N_ADDRESS 3
-
-static const struct {
-    const char *name, *addresses[N_ADDRESS + 1];
-} hosts[] = {
-    {"both", {"127.0.0.1", "::1"}},
-    {"all", {"0.0.0.0", "::"}},
-    {"repeated", {"127.0.0.1", "127.0.0.2", "127.0.0.1"}},
-    {"partly", {"192.0.2.1", "127.0.0.3"}},
-    {"absent", {"192.0.2.1", "198.51.100.1"}},
-};
-
-int __wrap_getaddrinfo(const char *name, const char *service, const struct addrinfo *hints,
-                       struct addrinfo **out);
-void __wrap_freeaddrinfo(struct addrinfo *all);
-int __real_getaddrinfo(const char *name, const char *service, const struct addrinfo *hints,
-                       struct addrinfo **out);
-void __real_freeaddrinfo(struct addrinfo *all);
-
-void __wrap_freeaddrinfo(struct addrinfo *all)
-{
-    while (all) { /* each came by itself */
-        struct addrinfo *next = all->ai_next;
-        all->ai_next = NULL;
-        __real_freeaddrinfo(all);
-        all = next;
-    }
-}
-
-int __wrap_getaddrinfo(const char *name, const char *service, const struct addrinfo *hints,
-                       struct addrinfo **out)
-{
-    struct addrinfo **at = out;
-    for (size_t i = 0; i < sizeof hosts / sizeof *hosts; i++)
-        for (size_t k = 0; !strcmp(name, hosts[i].name) && hosts[i].addresses[k]; k++) {
-            assert_int_equal(__real_getaddrinfo(hosts[i].addresses[k], service, hints, at), 0);
-            assert_null((*at)->ai_next);
-            at = &(*at)->ai_next;
-        }
-    return at == out ? __real_getaddrinfo(name, service, hints, out) : 0;
-}
 
 static bool has_v6(void)
 {

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* params - the trained parameters of one rank: f32 masters with their gradients and the moments of
+ * the optimiser, by the weights of the layer program and by the tensors of the checkpoint.
+ *
+ * A parameter is what an operation names as its weight (q, k and v of a layer are one matrix); it
+ * is row-major, and its tensors are rows of it, one after another, as in the checkpoint. The
+ * kernels' packed copies are the student's (student.h); params_changed is called after an update.
+ *
+ * Tensor parallelism: a rank has the rows (SHARD_ROWS) or columns (SHARD_COLS) of each tensor that
+ * arch_tensor.shard gives it. Pipeline stages: a rank has the layers of its stages; the first stage
+ * has the embedding, the last one the final norm and the head. A head tied to the embedding is one
+ * parameter where both are on one rank; on two ranks each has a copy (`is_copy` on the last), whose
+ * gradients are added before the norm is taken and which stay equal bit for bit.
+ * Threads: one owner; elements are read and written by the kernels' teams. */
+#ifndef QUIRE_ENGINE_DISTILL_PARAMS_H
+#define QUIRE_ENGINE_DISTILL_PARAMS_H
+#include <stdbool.h>
+#include "common/hub/safetensors.h"
+#include "engine/model/forward/program_weight.h"
+
+struct param_tensor { /* a tensor of the checkpoint, or this rank's part of it */
+    char name[ARCH_NAME_MAX];
+    uint32_t row;                /* of the parameter: its first */
+    uint32_t n_row, n_col;       /* this rank's; n_col 1: a vector */
+    uint32_t all_rows, all_cols; /* of the whole tensor */
+    uint32_t row_at, col_at;     /* of this rank's part in it */
+    uint32_t n_dim;              /* 1 or 2 */
+};
+#define PARAM_TENSORS_MAX 8u
+
+struct param {
+    enum program_weight weight;
+    uint32_t layer; /* PROGRAM_NO_LAYER */
+    uint32_t n_row, n_col;
+    size_t at;    /* of its first element in the arrays of struct params */
+    bool decays;  /* has two dimensions: weight decay applies (projections, embedding, head) */
+    bool is_copy; /* another rank counts it in the norm and writes it into checkpoints */
+    uint32_t n_tensor;
+    struct param_tensor tensors[PARAM_TENSORS_MAX];
+};
+
+struct params {
+    struct param *all; /* [n] in the order of the program */
+    uint32_t n;
+    size_t n_element;     /* of each array below; a parameter begins at a multiple of 16 */
+    float *w, *g, *m, *v; /* [n_element] masters, gradients, first and second moments */
+    uint64_t n_param;     /* trained numbers on this rank, copies not counted */
+};
+
+/* NULL: this rank has none. */
+struct param *params_find(const struct params *p, enum program_weight w, uint32_t layer);
+void params_zero_gradients(struct params *p);
+
+#endif

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* schedule - the order in which a rank computes, and how layers are cut into stages.
+ *
+ * 1F1B: arXiv:1806.03377 and arXiv:2006.09503; interleaved, with virtual stages: arXiv:2104.04473.
+ * The teacher's forward pass of a micro batch comes before the student's in the same pipeline, so
+ * a rank keeps what one micro batch needs, times the stages behind it. Pure functions. */
+#ifndef QUIRE_ENGINE_DISTILL_SCHEDULE_H
+#define QUIRE_ENGINE_DISTILL_SCHEDULE_H
+#include <stdbool.h>
+#include <stdint.h>
+#include "common/err.h"
+#include "engine/distill/student.h"
+
+struct schedule_options {
+    uint32_t n_rank;         /* pipeline ranks of the student */
+    uint32_t n_virtual;      /* stages a rank; 1: plain 1F1B */
+    uint32_t n_teacher_rank; /* 0: no teacher; the last ones of the pipeline's ranks */
+    uint32_t n_micro;        /* micro batches a step */
+};
+enum schedule_kind { SCHEDULE_TEACHER, SCHEDULE_FORWARD, SCHEDULE_BACKWARD };
+struct schedule_item {
+    enum schedule_kind kind;
+    uint32_t micro;
+    uint32_t stage; /* of this rank: virtual stage 0 … n_virtual - 1 */
+    uint32_t slot;  /* FORWARD, BACKWARD: where activations are kept */
+};
+struct schedule {
+    struct schedule_item *items;
+    uint32_t n, n_slot;
+};
+/* Errors: Q_INVALID (a combination that no schedule has, with what is accepted), Q_NO_MEMORY. */
+FALLIBLE schedule_make(struct schedule *out, const struct schedule_options *o, uint32_t rank,
+                       struct q_err *e);
+void schedule_release(struct schedule *s);
+
+struct stage_cost { /* seconds or FLOP of one micro batch */
+    double teacher, forward, backward;
+};
+/* Runs all ranks' schedules: the idle part of all ranks' time, 0 … 1. Errors: Q_INVALID (they wait
+ * for each other: which items). */
+FALLIBLE schedule_bubble(const struct schedule_options *o, const struct stage_cost *costs,
+                         double *bubble, struct q_err *e);
+
+struct cut_costs {
+    const double *layers;   /* [n_layer] */
+    double embedding, head; /* before the first layer, behind the last one */
+    uint32_t n_layer, n_stage;
+};
+/* The cut whose largest stage costs least; of equal ones the one whose first stages have more
+ * layers. Each stage has a layer at least. out: [n_stage]. Errors: Q_INVALID (fewer layers than
+ * stages). */
+FALLIBLE cut_layers(const struct cut_costs *c, struct stage_layers *out, struct q_err *e);
+
+#endif

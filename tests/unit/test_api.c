@@ -195,7 +195,7 @@ static void test_wrong_values(void **state)
     assert_fails(read_text("{\"best_of\":2,\"n\":3}"), Q_INVALID, "best_of: 2 is less", &e);
     assert_fails(read_text("{\"stream_options\":{\"include_usage\":false}}"), Q_INVALID, "stream",
                  &e);
-    assert_ok(read_text("{\"stream_options\":{}}"), &e); /* asks for nothing, as in vLLM */
+    assert_ok(read_text("{\"stream_options\":{}}"), &e); /* requests nothing, as in vLLM */
     assert_fails(read_text("{\"kv_transfer_params\":{}}"), Q_UNSUPPORTED, "between engines", &e);
     assert_fails(read_text("{\"truncate_prompt_tokens\":0}"), Q_INVALID, "leaves no prompt", &e);
     assert_fails(read_text("{\"truncate_prompt_tokens\":-2}"), Q_INVALID, "-1 to", &e);
@@ -464,7 +464,7 @@ static void test_thinking(void **state)
     }
 }
 
-/* What another endpoint takes has no effect on /tokenize, and is told; each name once, not without
+/* Fields of other endpoints have no effect on /tokenize and are logged; each name once, not without
  * end. */
 static void test_no_effect(void **state)
 {

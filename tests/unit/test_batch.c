@@ -22,7 +22,7 @@ static void lines_may_be_bodies_by_themselves(void **state)
 {
     (void)state;
     static const struct {
-        const char *text, *id, *body; /* body NULL: an error that says id */
+        const char *text, *id, *body; /* body NULL: an error that contains id */
         enum batch_url url;
         bool chats, raw;
     } cases[] = {

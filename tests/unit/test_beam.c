@@ -284,7 +284,7 @@ static void what_is_no_number_is_left_out(void **state)
     assert_ok(beam_offer(&t, ids, logprobs, 3, &e), &e);
     assert_ok(beam_advance(&t, &e), &e);
     assert_true(t.over);
-    assert_int_equal(t.n_ended, 1); /* fewer than asked for: the owner says so */
+    assert_int_equal(t.n_ended, 1); /* fewer than requested: set by the owner */
     beam_tree_release(&t);
     assert_ok(beam_tree_init(&t, &r, &e), &e);
     assert_fails(beam_offer(&t, ids, logprobs, 0, &e), Q_INTERNAL, "no alternatives", &e);

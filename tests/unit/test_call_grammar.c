@@ -73,7 +73,7 @@ static struct call_grammar config(const char *tool)
     };
 }
 
-/* ---- what a schema wants of a value: as much of JSON Schema as forced.json has ---- */
+/* ---- the constraints of a schema on a value: as much of JSON Schema as forced.json has ---- */
 
 static bool fits(const json_t *root, const json_t *schema, const json_t *v)
 {
@@ -266,7 +266,7 @@ static const char *answer_of(const char *tool, const char *json, char *out, size
 }
 
 /* Calls that may come beside a schema: in every format an answer is calls and nothing else, or
- * what the schema says and nothing else. */
+ * the schema's constraints and nothing else. */
 static void calls_or_an_answer(void **state)
 {
     (void)state;
@@ -499,7 +499,7 @@ static void named_and_refused(void **state)
     json_decref(tools);
 }
 
-/* Tags of a checkpoint that has a suffix of its own: the template tells it. */
+/* Tags of a checkpoint with a suffix of its own: the suffix is in the template. */
 static void suffixed(void **state)
 {
     (void)state;

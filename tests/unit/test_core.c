@@ -31,7 +31,7 @@ static void every_golden_model_gives_its_greedy_tokens(void **state)
     }
 }
 
-/* The same tokens whatever the batch, the chunks and the pool: small ones preempt all the time. */
+/* The same tokens for every batch, chunk size and pool; small pools preempt all the time. */
 static void batch_chunk_and_pool_change_nothing(void **state)
 {
     (void)state;
@@ -67,7 +67,7 @@ static void batch_chunk_and_pool_change_nothing(void **state)
     assert_true(n_preemption > 5);
 }
 
-/* A replayed request goes on where it was. */
+/* A replayed request continues at the token where it stopped. */
 static void emitted_tokens_are_continued(void **state)
 {
     (void)state;
@@ -314,7 +314,7 @@ static void broken_logits_end_their_request_only(void **state)
     make_broken_model(dir, g.dir);
     struct core_config c = config_of(dir);
     open_core(&c);
-    for (uint32_t round = 0; round < 2; round++) { /* the engine goes on taking requests */
+    for (uint32_t round = 0; round < 2; round++) { /* the engine still accepts requests */
         bits_forget(&engine);
         for (uint32_t i = 0; i < g.n; i++)
             submit_prompt(i, &g.prompts[i], 0);

@@ -91,7 +91,7 @@ static void a_pause_keeps_requests(void **state)
     core_free(engine.core);
 }
 
-/* What they have is theirs; nobody hears of them again, and new ones wait. */
+/* Their tokens stay delivered, no further ones are sent, and new requests wait. */
 static void a_pause_aborts_requests(void **state)
 {
     (void)state;

@@ -248,7 +248,7 @@ static uint32_t play_requests(struct bits_engine *b, const struct golden *g, uin
     return n_cached;
 }
 
-/* Each subject in an engine of one slot with nobody else. */
+/* Each subject alone in an engine of one slot. */
 static void run_alone(const struct golden *g, const struct core_config *like)
 {
     struct bits_engine b;

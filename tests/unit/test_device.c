@@ -282,7 +282,7 @@ static void fp8_with_scales_of_blocks(void **state)
     }
 }
 
-/* What the log of a start says of 4 bits: each of these. */
+/* Lines of the start-up log about 4-bit weights: each of these. */
 static void check_log(const struct core_config *c, const char *const *lines, size_t n)
 {
     struct buf text = BUF_INIT;
@@ -341,7 +341,7 @@ static void dynamic_rope_beyond_the_trained_length(void **state)
     compare(c, &g, g.n, "dynamic rope");
 }
 
-/* Draft tokens of a draft model that runs there too, by lookup, and by nobody: the same tokens. */
+/* Draft tokens of a draft model on the device, by lookup, and no speculation: the same tokens. */
 static void speculation_changes_nothing(void **state)
 {
     (void)state;
@@ -466,7 +466,7 @@ static void a_length_that_fits(void **state)
     core_free(engine.core);
 }
 
-/* Whatever does not fit: the start ends with an error that says what, and how much it takes. */
+/* Too little memory: the start ends with an error that names the part and its size. */
 static void every_allocation_may_be_refused(void **state)
 {
     (void)state;

@@ -475,7 +475,7 @@ static void end_faulty(const char *dir)
     assert_int_equal(rmdir(dir), 0);
 }
 
-/* The request that the worker always dies of gets an error message, the others their tokens. */
+/* The request that always kills the worker gets an error message, the others their tokens. */
 static void a_culprit_is_told_so(void **state)
 {
     (void)state;

@@ -143,7 +143,7 @@ static void the_library_starts_from_the_same_defaults(void **state)
         const struct row *r = &rows[i];
         struct quire_options o;
         if (!(r->programs & FOR_LIBRARY) || is_elsewhere(r->field) ||
-            !strcmp(r->field, "log_level")) /* a library says errors only */
+            !strcmp(r->field, "log_level")) /* a library logs errors only */
             continue;
         quire_options_init(&o, sizeof o);
         o.model = MODEL;

@@ -106,7 +106,7 @@ static void test_the_queue_is_bounded(void **state)
     add(&l, &jobs[FAIR_QUEUE_WAIT_MAX], 40 * KB, 0);
 }
 
-/* ---- on threads: exchanges that are a body and who is told of their end ---- */
+/* ---- on threads: exchanges with a body and a callback at their end ---- */
 
 #define N_LONG 12
 struct http_exchange {

@@ -293,7 +293,7 @@ static void a_device_gives_the_bits_of_the_cpu(void **state)
 
 /* ---- lengths ---- */
 
-/* A table of positions ends where it ends, whatever scaling of rope the config has. */
+/* A table of positions limits the length, with any scaling of rope in the config. */
 static void a_table_of_positions_bounds_the_length(void **state)
 {
     (void)state;

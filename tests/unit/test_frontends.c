@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The frontends of an engine that end: one that says so is no warning, whenever its connection is
+/* Frontends that end: a goodbye message is no warning, whenever the connection is
  * seen to be closed; one that does not is. The other end of the wire is a socket of this test. */
 #include "core_run.h"
 #include <fcntl.h>
@@ -100,7 +100,7 @@ static void say_drain(struct socket *s)
     buf_release(&b);
 }
 
-/* Until the engine can send nothing to it; whatever it sent before is still unread. */
+/* Until the engine can send nothing to it; its earlier messages are still unread. */
 static void close_frontend(struct socket *s)
 {
     struct q_err e = Q_ERR_INIT;

@@ -88,7 +88,7 @@ static const struct sample samples[] = {
      "6}",
      {"\"ca\"", "\"bx\"", "\"db3zzz\"", "\"ca1x\"", "\"cee1a\""},
      {"\"a\"", "\"xx\"", "\"cea\"", "\"cazz\"", "\"db3zzzz\"", "\"ac\"", "7"}},
-    /* options that only one of the kinds of values tells apart, through allOf and references */
+    /* options that differ in one kind of value only, through allOf and references */
     {GRAMMAR_JSON,
      "{\"$defs\":{\"field\":{\"required\":[\"t\"]},\"a\":{\"allOf\":[{\"$ref\":\"#/$defs/field\"}],"
      "\"properties\":{\"t\":{\"enum\":[\"a\"]},\"x\":{\"type\":\"integer\"}}},\"b\":{\"allOf\":[{"

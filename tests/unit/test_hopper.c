@@ -107,7 +107,7 @@ static void tables(void **state)
     assert_true(t.linear_int8 == linear_int8_sm90a && t.linear_fp8 == linear_fp8_cuda);
 }
 
-/* ---- a device that does at once what it is told, on host memory ---- */
+/* ---- a device that runs each call at once, on host memory ---- */
 static enum q_code direct_get(struct device *d, void **out, size_t n, const char *what,
                               struct q_err *e)
 {

@@ -252,7 +252,7 @@ static void test_broken_links(void **state)
     }
 }
 
-/* Files and folders of somebody else. */
+/* Files and folders of another owner. */
 static void test_no_permission(void **state)
 {
     (void)state;
@@ -406,7 +406,7 @@ static void test_digest(void **state)
         "vocab.json",         "merges.txt",         "qwen.tiktoken",      "tokenizer_config.json",
         "spm.model",          "tiktoken.model",     "tokenizer.model.v3", "spiece.model",
         "sentencepiece.model"};
-    for (size_t i = 0; i < sizeof files / sizeof *files; i++) { /* and whatever file it can be */
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) { /* and each other kind of file */
         folder_text(&f, files[i], "1");
         assert_ok(hub_digest(b, f.path, &e), &e);
         assert_memory_not_equal(a, b, 32);

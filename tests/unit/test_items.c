@@ -253,7 +253,7 @@ static void what_is_refused(void **state)
     add_id(&r, (uint32_t)-3, 1);
     refuse(&r, "token id -3 at position 3 is not in the vocabulary (0 … 511)");
     assert_int_equal(core_item_bytes(engine.core), 0);
-    ask_items(&mixed, 1); /* and it goes on */
+    ask_items(&mixed, 1); /* and the engine still answers */
     finish_all(1);
     close_core();
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Products large enough that a kernel cuts rows and K into blocks, which kcheck's shapes are too
- * small for: a row has the bits that it has alone, whatever is around it. kcheck holds the row
+ * small for: a row has the bits that it has alone, beside any other rows. kcheck holds the row
  * alone to the reference. */
 #include <stdlib.h>
 #include "check.h"

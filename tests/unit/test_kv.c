@@ -129,8 +129,8 @@ static void test_not_indexed(void **state)
     kv_release(&p);
 }
 
-/* The pool as one would write it without thinking of cost: what each block holds, who holds it, and
- * since when nobody does. */
+/* A naive model of the pool without regard to cost: the content of each block, its owners, and
+ * since when it has none. */
 #define TABLES 4
 #define BLOCKS 11
 #define LENGTH 5 /* blocks of a table */

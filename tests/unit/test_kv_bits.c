@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* KV dtypes: each gives the same bits whatever the chunk budget, the threads and the places of the
+/* KV dtypes: each gives the same bits for every chunk budget, number of threads and place of the
  * blocks; and tokens fed one by one are the tokens of a prompt. Compared with memcmp. */
 #include "golden.h"
 

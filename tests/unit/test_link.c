@@ -157,7 +157,7 @@ static void open_generation(int i)
     assert_ok(link_open(&link_now, &generations[i].generation, &e), &e);
 }
 
-/* Who asks, and what of the prefix cache is theirs, goes along, also with a replay. */
+/* The key's name and its salt of the prefix cache are sent along, also with a replay. */
 static void test_submit_says_whose(void **state)
 {
     (void)state;
@@ -246,7 +246,7 @@ static void on_command_done(void *ctx, const struct msg_command_done *m)
     snprintf(told_code, sizeof told_code, "%.*s", (int)m->code.n, m->code.data);
 }
 
-/* What the engine is told, what it answers, and what its heartbeats say of rest and weights. */
+/* Control messages, the engine's answers, and the state of sleep and weights in heartbeats. */
 static void test_orders_and_states(void **state)
 {
     (void)state;
@@ -279,7 +279,7 @@ static void test_orders_and_states(void **state)
     assert_true(msg_control_equal(&controlled, &pause));
     GIVE(heartbeat, {.pausing = true, .fingerprint = {"fp_2", 4}});
     assert_true(g->pausing && !g->paused && !strcmp(g->fingerprint, "fp_2"));
-    GIVE(heartbeat, {.pausing = true, .paused = true}); /* says nothing of weights */
+    GIVE(heartbeat, {.pausing = true, .paused = true}); /* without the state of weights */
     assert_true(g->pausing && g->paused && !strcmp(g->fingerprint, "fp_2"));
     GIVE(heartbeat, {.step = 3});
     assert_true(!g->pausing && !g->paused);
@@ -386,7 +386,7 @@ static void test_gap_is_submitted_again(void **state)
     assert_int_not_equal(again.req_id, id);
     assert_int_equal(again.emitted.n, 1);
     assert_int_equal(again.emitted.data[0], 7);
-    give_tokens(id, 1, (uint32_t[]){99}, 1, FINISH_NONE); /* of the old submission: nobody's */
+    give_tokens(id, 1, (uint32_t[]){99}, 1, FINISH_NONE); /* of the old submission: of no request */
     give_tokens(again.req_id, 1, (uint32_t[]){8}, 1, FINISH_STOP);
     assert_int_equal(generations[0].n, 2);
     assert_int_equal(generations[0].tokens[1], 8);
@@ -401,7 +401,7 @@ static void test_another_instance_gets_prompt_and_tokens(void **state)
     uint64_t id = next_submit().req_id;
     next_submit();
     give_tokens(id, 0, (uint32_t[]){7, 8}, 2, FINISH_NONE);
-    greet(1, 10); /* the same one says hello again: nothing happens */
+    greet(1, 10); /* a second hello of the same engine has no effect */
     assert_true(no_more(MSG_submit));
     greet(2, 10);
     struct msg_submit a = next_submit(), b = next_submit();
@@ -434,7 +434,7 @@ static void test_forgotten_by_the_engine(void **state)
     assert_true(no_more(MSG_submit));
 }
 
-/* One that is only late says that it knows us: nothing goes twice. */
+/* A late engine confirms that it has the requests: none is sent twice. */
 static void test_a_late_engine_keeps_its_requests(void **state)
 {
     (void)state;
@@ -470,7 +470,7 @@ static void test_lost_connection(void **state)
     connected = true;
     link_tick(&link_now);
     next_frame(MSG_hello);
-    greet(1, 10); /* the same engine still computes the old submission: it is told to forget it */
+    greet(1, 10); /* the same engine still computes the old submission, which is aborted */
     next_frame(MSG_abort);
     next_submit();
 }
@@ -533,7 +533,7 @@ static void test_errors_of_the_engine(void **state)
     generations[1].generation.not_before_ms = 0;
     link_tick(&link_now);
     assert_int_equal(next_submit().emitted.n, 1);
-    GIVE(error, {.req_id = 12345, .code = {"?", 1}, .message = {"x", 1}}); /* nobody's */
+    GIVE(error, {.req_id = 12345, .code = {"?", 1}, .message = {"x", 1}}); /* of no request */
 }
 
 /* An engine's longest message reaches the client's answer with its last byte. */

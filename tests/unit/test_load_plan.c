@@ -105,7 +105,7 @@ static uint32_t uses_of(const struct load_plan *p, const struct tensor *t)
     return n;
 }
 
-/* What the loader knows of and does not read. */
+/* Tensors that the loader recognises and does not read. */
 static bool is_left_out(const char *name)
 {
     static const char *const ends[] = {".g_idx", ".weight_shape", ".input_scale"};

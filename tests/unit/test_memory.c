@@ -46,7 +46,7 @@ static void the_default_fits_the_load_and_half_of_the_memory(void **state)
     assert_int_equal(blocks(), 4 * 63);
     limits.max_num_seqs = 256;
     assert_int_equal(blocks(), 500 - 100);
-    need.total_bytes = UINT64_MAX; /* nobody knows */
+    need.total_bytes = UINT64_MAX; /* unknown */
     assert_int_equal(blocks(), 256 * 63);
     need.total_bytes = 300 * MIB; /* half leaves 50 blocks, 0.9 enough for one sequence */
     assert_int_equal(blocks(), 63);
@@ -179,7 +179,7 @@ static void swap_space_is_what_is_left_and_of_use(void **state)
     limits.max_num_seqs = 256;
     assert_int_equal(swap_blocks(500), 900 - 100 - 500);
     assert_int_equal(swap_blocks(900), 0);
-    need.total_bytes = UINT64_MAX; /* nobody knows */
+    need.total_bytes = UINT64_MAX; /* unknown */
     assert_int_equal(swap_blocks(500), 4096);
     config.is_again = true; /* as the worker before had */
     config.n_swap_block = 77;

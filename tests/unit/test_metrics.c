@@ -93,7 +93,7 @@ static void test_slots(void **state)
     metric_observe(METRIC_TTFT, 0.01);
     assert_true(has_line("vllm:request_success_total{" LABELS ",finished_reason=\"stop\"} 9"));
     assert_true(has_line("quire:open_requests{" LABELS "} 5"));
-    assert_true(has_line("vllm:num_requests_running{" LABELS "} 6")); /* as this one was told */
+    assert_true(has_line("vllm:num_requests_running{" LABELS "} 6")); /* as set above */
     assert_true(has_line("vllm:time_to_first_token_seconds_count{" LABELS "} 2"));
     assert_ok(metrics_share(fd, 0, 2, &e), &e); /* restarted: counters go on, gauges begin anew */
     assert_true(has_line("vllm:request_success_total{" LABELS ",finished_reason=\"stop\"} 9"));

@@ -28,7 +28,7 @@ static enum q_code render(const struct chat *chat, const json_t *row, struct buf
     const struct chat_request r = {
         .messages = json_object_get(row, "messages"),
         .tools = json_object_get(row, "tools"),
-        .add_generation_prompt = true, /* the format knows none */
+        .add_generation_prompt = true, /* the format has none */
         .continue_final_message = json_is_true(json_object_get(row, "continue_final_message")),
     };
     return chat_render(chat, &r, out, NULL, &err);

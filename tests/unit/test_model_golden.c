@@ -242,7 +242,7 @@ int main(void)
         n++;
         if (model_config_load(&c, NULL, dir, NULL) || c.dtype == DT_F32)
             continue;
-        if (c.moe.n_expert) /* a rounding may tip the choice of an expert, whatever that changes */
+        if (c.moe.n_expert) /* a rounding may change the choice of an expert, by any amount */
             continue;
         snprintf(names[n], sizeof names[n], "%s %s", models[i], dtype_name(c.dtype));
         tests[n] =

@@ -163,7 +163,7 @@ static void last_logits(float *out, const char *dir)
     runner_close(&r);
 }
 
-/* A tied table under the other name, and tensors nobody asked for: the same answers. */
+/* A tied table under the other name, and unused tensors: the same answers. */
 static void test_accepted_tensors(void **state)
 {
     (void)state;
@@ -387,7 +387,7 @@ static void test_shape(void **state)
     assert_fails(load(MODELS "llama", LOAD_AUTO, DT_I8), Q_UNSUPPORTED, "dtype I8", &e);
 }
 
-/* No file but config.json; the same numbers whatever the threads; finite logits in every dtype. */
+/* No file but config.json: the same numbers for any threads, finite logits in every dtype. */
 static void test_dummy(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What libquire-cuda.so says where no device can be opened: CUDA's answers are given here. */
+/* Errors of libquire-cuda.so when no device can be opened; this file plays CUDA's part. */
 #include "check.h"
 #include "kernels/cuda/no_device.h"
 

@@ -176,7 +176,7 @@ static void rows_of_vllm_flags_are_whole(void **state)
             fail_msg("%s: no reason", f->flag);
         }
         if (f->takes == VLLM_ON && f->verdict == VLLM_REFUSED)
-            assert_string_equal(f->arg, "false"); /* --no-flag asks for nothing */
+            assert_string_equal(f->arg, "false"); /* --no-flag has no effect of its own */
     }
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* packed cache: the same bits from it as without it, and whatever is wrong with a file, a folder or
+/* packed cache: the same bits from it as without it, and every fault of a file, a folder or
  * the disk is said and costs a packing, nothing else. Counts lines of the log, never time. */
 #include <fcntl.h>
 #include <signal.h>
@@ -161,7 +161,7 @@ static void a_hit_gives_the_same_bits(void **state)
     expect_way(way, hit);
 }
 
-/* The layout is the same for all instruction sets, and the key knows it. */
+/* The layout and the key are the same for all instruction sets. */
 static void one_file_for_all_instruction_sets(void **state)
 {
     (void)state;

@@ -197,7 +197,7 @@ static size_t tag_dropped(const char *tool, const char *s, size_t n)
     return at;
 }
 
-/* A text that ends anywhere: the same whatever the cut; nothing is lost before the announcement. */
+/* A text that ends anywhere: the same for every cut; nothing is lost before the announcement. */
 static void truncated(void **state)
 {
     (void)state;

@@ -140,7 +140,7 @@ static void prompts(void **state)
     }
 }
 
-/* What templates without a golden of ours show of their formats, and the suffix of their tags. */
+/* Formats of templates without a golden, and the suffixes of their tags. */
 static void detected(void **state)
 {
     (void)state;

@@ -173,7 +173,7 @@ static void the_search_path_is_for_what_is_missing(void **state)
     assert_ok(open_plugins(NULL, 0, search, model.path, &e), &e);
     write_config(&model, "VariationForCausalLM", "");
     assert_ok(open_plugins(NULL, 0, search, model.path, &e), &e);
-    write_config(&model, "NobodysForCausalLM", ""); /* whose reader says that nothing serves it */
+    write_config(&model, "NobodysForCausalLM", ""); /* which no family serves */
     assert_ok(open_plugins(NULL, 0, search, model.path, &e), &e);
     write_config(&model, "ItemsForCausalLM", ", \"action_dim\": 3");
     assert_fails(open_plugins(NULL, 0, search, model.path, &e), Q_CORRUPT, "ItemsForCausalLM.so",
@@ -181,7 +181,7 @@ static void the_search_path_is_for_what_is_missing(void **state)
     folder_release(&first);
     folder_init(&first);
     snprintf(search, sizeof search, "%s:%s", first.path, second.path);
-    folder_text(&first, "a.so", "no shared object"); /* a warning: nobody has asked for it */
+    folder_text(&first, "a.so", "no shared object"); /* a warning: no option has named it */
     link_plugin(&second, "items.so", "b.so");
     assert_ok(open_plugins(NULL, 0, search, model.path, &e), &e);
     assert_string_equal(plugins_text("ItemsForCausalLM"), "items 2");
@@ -395,7 +395,7 @@ static void items_are_checked(void **state)
     folder_release(&f);
 }
 
-/* Whatever an item says of itself, it is refused or is one that the modality takes. */
+/* An item with any header is refused or is one that the modality accepts. */
 static void items_at_random(void **state)
 {
     (void)state;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plugin_core: an engine with a plugin whose forward pass fails or crashes for one token, or whose
  * embed_item does for one item: the request with it ends with an error, the others have the tokens
- * that they have without it, and the engine lives on. The worker process loads the plugin by
+ * that they have without it, and the engine continues. The worker process loads the plugin by
  * itself. */
 #include "core_run.h"
 #include "engine/core/fingerprint.h"
@@ -172,7 +172,7 @@ static uint64_t fails_alone(double bad)
     assert_int_equal(answers[2].n, 0);
     const struct q_err why = engine.notes[2].why;
     bits_forget(&engine);
-    ask_all(50); /* it goes on */
+    ask_all(50); /* it still answers */
     assert_int_equal(memcmp(whole, answers, sizeof whole), 0);
     assert_int_equal(core_item_bytes(engine.core), 0);
     const uint64_t n = core_n_restart(engine.core);

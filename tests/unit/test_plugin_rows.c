@@ -310,7 +310,7 @@ static void mistakes_are_named(void **state)
             fail_msg("mistake %u: %s \"%s\", expected \"%s\"", i, q_code_name(rc), e.message, part);
     }
     q_err_reset(&e);
-    assert_ok(embed(LINEAR_FLOATS, &e), &e); /* and it goes on */
+    assert_ok(embed(LINEAR_FLOATS, &e), &e); /* and it still answers */
     unload();
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The prefix cache through scheduler, ring and worker: the same bits of tokens and logprobs from a
- * cold cache, a warm one and none; who shares with whom; what is computed again. */
+ * cold cache, a warm one and none; which requests share blocks; which tokens are computed again. */
 #include "core_run.h"
 #include <signal.h>
 
@@ -84,7 +84,7 @@ static uint32_t make_prompts(struct prompt *out, const struct golden *g, const s
             out[n].ids[k] = p->ids[k % p->n];
         }
     }
-    if (said) { /* a conversation goes on: prompt, answer, more */
+    if (said) { /* a conversation continues: prompt, answer, more */
         out[n] = out[0];
         append_answer(&out[n], &said->bits);
         for (uint32_t k = 0; k < 7; k++)
@@ -172,7 +172,7 @@ static void draft_tokens_leave_nothing_wrong(void **state)
     check_model(&how);
 }
 
-/* Blocks with rows of before a reset are found by nobody, when they are full in the end either. */
+/* Blocks with rows of before a reset are never found, not even when they are full in the end. */
 static void a_reset_reaches_what_runs(void **state)
 {
     (void)state;
@@ -277,7 +277,7 @@ static void public_prefixes_are_shared_between_salts(void **state)
     assert_int_equal(other.n_cached, 32);
     expect_same(&other.bits, &want.bits, "after another's public prefix");
     assert_int_equal(alone(m).n_cached,
-                     32); /* without a salt all is public, and no more is theirs */
+                     32); /* without a salt all blocks are public, and no request has its own */
     assert_int_equal(alone(a).n_cached, 96);
     assert_int_equal(alone(b).n_cached, 96);
     a.n_shared = 15; /* not one whole block */

@@ -253,7 +253,7 @@ static const struct program_op *find(const struct layer_program *p, enum program
     return NULL;
 }
 
-/* What the config says counts where the family says so, and only there. */
+/* Keys of the config have an effect in the families that use them, and only there. */
 static void test_config_counts(void **state)
 {
     (void)state;

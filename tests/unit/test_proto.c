@@ -298,7 +298,7 @@ static void test_no_memory(void **state)
     arena_release(&made);
 }
 
-/* proto/reference.md is what messages.def says today. */
+/* proto/reference.md is generated from messages.def and up to date. */
 static void test_reference(void **state)
 {
     (void)state;
@@ -327,7 +327,7 @@ static int count_objects(pid_t child)
     return n;
 }
 
-/* An object is read once, whatever its name or size says. */
+/* An object is read once, with any name or size. */
 static void test_item_memory(void **state)
 {
     (void)state;
@@ -353,7 +353,7 @@ static void test_item_memory(void **state)
     assert_fails(item_memory_take(&data, name, strlen(name), 9, &e), Q_CORRUPT, "expected 9", &e);
     assert_int_equal(count_objects(0), 0); /* it is gone, right or wrong */
     assert_ok(item_memory_make(name, "12345678", 8, &e), &e);
-    item_memory_sweep(); /* its maker lives */
+    item_memory_sweep(); /* its maker is alive */
     assert_ok(item_memory_take(&data, name, strlen(name), 8, &e), &e);
     assert_memory_equal(data, "12345678", 8);
     q_free(data);

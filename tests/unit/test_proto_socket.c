@@ -254,7 +254,7 @@ static void test_curve(void **state)
     converse(engine, frontend);
     socket_free(second_engine);
 
-    /* A stranger knows the engine's public key, but the engine does not know his. */
+    /* A client has the engine's public key, but its own key is not among the engine's. */
     char path[200], pub[64];
     struct buf text = BUF_INIT;
     assert_ok(file_read(&text, path_in("%s/%s", "keys/engine.pub"), 100, &e), &e);
@@ -319,7 +319,7 @@ static void test_key_files(void **state)
     assert_fails(curve_load(&k, dir, CURVE_ENGINE, &e), Q_NOT_FOUND, "engine.key", &e);
 }
 
-/* A raw ZeroMQ client that sends what ours never would: several parts, and nothing. */
+/* A raw ZeroMQ client that sends several parts, and an empty message. */
 static void test_odd_messages(void **state)
 {
     (void)state;
@@ -357,7 +357,7 @@ static void test_odd_messages(void **state)
     zmq_close(raw);
     zmq_close(named);
     zmq_ctx_term(ctx);
-    /* The peer is gone: sending says so, soon. */
+    /* The peer is gone: sending fails soon. */
     enum q_code rc = Q_OK;
     for (int i = 0; i < 1000 && rc != Q_UNAVAILABLE; i++) {
         rc = socket_send(engine, &peer, "x", 1, &e);
@@ -367,7 +367,7 @@ static void test_odd_messages(void **state)
     socket_free(engine);
 }
 
-/* The fd stays readable while a frame waits, whatever was looked at or sent in between. */
+/* The fd stays readable while a frame waits, with any reads and sends in between. */
 static void test_level_triggered(void **state)
 {
     (void)state;
@@ -398,7 +398,7 @@ static void test_level_triggered(void **state)
     socket_free(engine);
 }
 
-/* A frontend that does not read: bounded, and told. */
+/* A frontend that does not read: bounded, and reported. */
 static void test_stalled_peer(void **state)
 {
     (void)state;
@@ -444,7 +444,7 @@ static void test_reconnect(void **state)
     socket_free(frontend);
 }
 
-/* Every allocation of ours fails once while listening with keys; nothing stays behind. */
+/* Every allocation fails once while listening with keys; nothing leaks. */
 static void test_no_memory(void **state)
 {
     (void)state;

@@ -166,7 +166,7 @@ static struct quire_params text_params(const char *text)
     struct quire_params p;
     quire_params_init(&p, sizeof p);
     p.text = text;
-    p.temperature = 2; /* so that it says much */
+    p.temperature = 2; /* for a long answer */
     p.seed = 3;
     p.max_tokens = 60;
     p.ignore_eos = true;
@@ -775,7 +775,7 @@ static void assert_refused(const struct quire_params *p, enum quire_code code, c
         fail_msg("%d \"%s\", wanted %d \"%s\"", (int)rc, e.message, (int)code, says);
 }
 
-/* A model with a template that does not parse: text goes on, a conversation gets the cause. */
+/* A model with a template that does not parse: completions work, a conversation gets the cause. */
 static void a_broken_template_is_told(void **state)
 {
     (void)state;

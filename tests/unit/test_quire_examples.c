@@ -91,7 +91,7 @@ static void options_are_set_by_name(void **state)
     assert_null(o.settings);
     quire_options_release(&o);
     assert_int_equal(o.max_num_seqs, 64);              /* fields stay */
-    o.size = offsetof(struct quire_options, settings); /* a program that knows no setter */
+    o.size = offsetof(struct quire_options, settings); /* a program older than the setter */
     assert_int_equal(set(&o, "threads", "1", "older"), QUIRE_UNSUPPORTED);
     quire_options_release(&o);
 }

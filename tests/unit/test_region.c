@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* region: aligned, zeroed, in whatever pages the system has; what was got can be told. */
+/* region: aligned, zeroed, in any pages of the system; their kind is reported. */
 #include "check.h"
 #include "common/team.h"
 #include "engine/model/region.h"

@@ -151,7 +151,7 @@ static void test_refused_lengths(void **state)
     }
 }
 
-/* A file cut anywhere is refused, whatever is left of it. */
+/* A file cut anywhere is refused. */
 static void test_every_truncation(void **state)
 {
     (void)state;

@@ -579,7 +579,7 @@ static void logprobs_are_of_the_raw_row(void **state)
     assert_int_equal(f.row.n_top, 3);
 }
 
-/* Each path draws what its distribution says: 20000 seeds over few tokens, five standard
+/* Each path draws from its distribution: 20000 seeds over few tokens, five standard
  * deviations. */
 static void draws_follow_the_distribution(void **state)
 {

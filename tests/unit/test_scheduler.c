@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Single behaviours of the scheduler, step by step; tests/sim plays them all at once. Here the
- * worker is the test: it reads the planned step and answers with the tokens it likes. */
+ * worker is the test: it reads the planned step and answers with tokens of the test's choice. */
 #include "check.h"
 #include "common/mem.h"
 #include "engine/sched/scheduler.h"
@@ -423,7 +423,7 @@ static void test_preemption(void **state)
     bench_free(b);
 }
 
-/* The logit rows of a step bound a chunk that asks for prompt logprobs; every position comes once.
+/* The logit rows of a step bound a chunk with prompt logprobs; every position comes once.
  */
 static void test_prompt_logprobs(void **state)
 {
@@ -570,7 +570,7 @@ static void take(struct bench *b, const struct step_result *r)
 }
 
 /* Room for draft tokens as far as length, rows and blocks allow; what is accepted counts, and
- * planning goes on behind it. */
+ * planning continues behind it. */
 static void test_draft_tokens(void **state)
 {
     (void)state;

@@ -88,7 +88,7 @@ static void the_same_bits_with_draft_tokens_and_without(void **state)
     assert_true(n_preemption > 0);
 }
 
-/* The draft was distilled from the model: the golden says how many of its draft tokens are
+/* The draft was distilled from the model: the golden has the number of its draft tokens that are
  * accepted. */
 static void most_tokens_of_the_golden_draft_are_accepted(void **state)
 {

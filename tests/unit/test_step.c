@@ -272,7 +272,8 @@ static void test_damage(void **state)
 {
     struct fixture *f = *state;
     size_t used = (size_t)((char *)(f->v.ins + 1) - (char *)f->memory);
-    char *tight = q_alloc(used); /* exactly as large, so that a sanitizer sees one byte too far */
+    char *tight =
+        q_alloc(used); /* exactly as large, so that a sanitizer reports one byte too far */
     uint64_t random = 88172645463325252u, sum = 0;
     uint32_t n_taken = 0;
     for (int i = 0; i < 20000; i++) {

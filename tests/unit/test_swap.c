@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* swap: the pool of host blocks beside a naive model, what the cost model says, and what steps ask
- * of the worker when the scheduler preempts, restores, aborts and forgets. */
+/* swap: the pool of host blocks beside a naive model, the cost model, and the copies that steps
+ * request of the worker when the scheduler preempts, restores, aborts and forgets. */
 #include <string.h>
 #include "check.h"
 #include "common/mem.h"
@@ -114,7 +114,7 @@ static void the_pool_does_what_a_naive_one_would(void **unused)
     for (uint32_t i = 0; i < N_HOLD; i++)
         swap_drop(&pool, &held[i]);
     assert_int_equal(pool.n_used, 0);
-    assert_int_equal(pool.n_out, 0); /* copies that nobody wants are not done */
+    assert_int_equal(pool.n_out, 0); /* copies without a reader are not done */
     swap_release(&pool);
 }
 
@@ -132,7 +132,7 @@ static void the_cheaper_way_is_taken(void **unused)
 {
     (void)unused;
     struct swap_costs c = {.n_lost = 0};
-    assert_true(swap_is_cheaper(&c, 10, 160)); /* nobody knows: the first copy tells */
+    assert_true(swap_is_cheaper(&c, 10, 160)); /* unknown: the first copy is measured */
     swap_measure(&c.copy, 10, 1000);           /* 100 us each */
     assert_true(swap_is_cheaper(&c, 10, 160)); /* what a row costs is not known */
     swap_measure(&c.row, 2000, 20000);         /* 10 us each */

@@ -188,7 +188,7 @@ static void test_memory_is_placed_by_node(void **state)
     assert_int_equal(setenv("HWLOC_SYNTHETIC", "pack:2 numa:1 core:2 pu:1", 1), 0);
     cpus_init(&c);
     assert_int_equal(cpus_nodes(&c), 2);
-    c.n = 4; /* whatever this process may run on */
+    c.n = 4; /* on any set of processors of this process */
     for (uint32_t i = 0; i < c.n; i++)
         c.ids[i] = i;
     assert_int_equal(cpus_place(&c, 1, NULL, 0, CPUS_SPREAD), 1);

@@ -58,7 +58,8 @@ static void test_truncated(void **state)
     (void)state;
     for (size_t n = 0; n < strlen(WHOLE); n++) {
         struct tokenizer *t = NULL;
-        char *part = malloc(n ? n : 1); /* exactly n bytes, so that asan sees a read behind them */
+        char *part =
+            malloc(n ? n : 1); /* exactly n bytes, so that asan reports a read behind them */
         memcpy(part, WHOLE, n);
         assert_fails(tokenizer_from_json(&t, part, n, &err), Q_CORRUPT, "tokenizer.json", &err);
         free(part);

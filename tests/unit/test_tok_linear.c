@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Twice the text takes twice the steps (common/tokenizer/steps.h), whatever it is made of and
+/* Twice the text takes twice the steps (common/tokenizer/steps.h), for all kinds of text and
  * whichever family reads it. No clock: the steps of a text are always the same. */
 #include "check.h"
 #include <stdlib.h>

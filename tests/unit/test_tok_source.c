@@ -38,7 +38,7 @@ static void folder_free(struct folder *f)
     rmdir(f->dir);
 }
 
-/* The id of "a" tells the files apart. */
+/* The id of "a" differs between the files. */
 static uint32_t id_of_a(const char *path)
 {
     struct tokenizer *t = NULL;
@@ -89,7 +89,7 @@ static void write_tekken(struct folder *f, const char *name, int n_special, int 
     buf_release(&b);
 }
 
-/* The first of the known files wins, whatever else lies there. */
+/* The first of the known files wins over all others. */
 static void test_which_file(void **state)
 {
     (void)state;

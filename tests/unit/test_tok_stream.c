@@ -149,7 +149,7 @@ static void test_stop_refused(void **state)
     stop_free(NULL);
 }
 
-/* Nothing more comes out after a stop string, whatever is fed. */
+/* Nothing comes out after a stop string, for any further input. */
 static void test_stop_done(void **state)
 {
     (void)state;
@@ -202,7 +202,7 @@ static void test_detok_random(void **state)
     tokenizer_free(t);
 }
 
-/* A part behind ByteFallback sees whole tokens: a run of bytes is one, however it streams. Every
+/* A part behind ByteFallback gets whole tokens: a run of bytes is one, however it streams. Every
  * sequence of up to five of these ids. */
 static void test_runs_of_bytes_before_whole_tokens(void **state)
 {

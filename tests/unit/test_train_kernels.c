@@ -446,7 +446,7 @@ static void products(const struct product *p, double bound)
     }
 }
 
-/* dx = dy W and dW += dyᵀ x as ops_train.h says to make them. */
+/* dx = dy W and dW += dyᵀ x as ops_train.h defines them. */
 static void test_products(void **state)
 {
     (void)state;
@@ -489,7 +489,7 @@ static const void *tensor_data(const struct tensor_set *s, const char *name, con
 }
 
 /* Values of one golden row, or of its loss; their largest sets the tolerance. NaN rows, where the
- * golden's choice of K is not ours to guess, are left out: says false. */
+ * golden's choice of K is not defined, are left out: returns false. */
 static bool row_near(const char *name, size_t row, const float *got, const float *want, size_t n)
 {
     double most = 0;
@@ -682,7 +682,7 @@ static void test_loss_ties(void **state)
 
 /* ---- the optimiser ---- */
 
-/* Ten steps against f64, and the sum of squares against what it says. */
+/* Ten steps against f64, and the sum of squares against its definition. */
 static void test_optimiser(void **state)
 {
     (void)state;

@@ -289,10 +289,10 @@ static void the_fastest_is_chosen_and_kept(void **state)
     assert_int_equal(out.n_library, 2);
     assert_int_equal(out.n_wrong, 0);
     assert_string_equal(out.note, "");
-    assert_int_equal(chosen(16), -1); /* few rows are always ours */
+    assert_int_equal(chosen(16), -1); /* few rows: always quire's kernel */
     assert_int_equal(chosen(17), 2);
     assert_int_equal(chosen(40), 2);
-    assert_int_equal(chosen(49), -1); /* nobody chose */
+    assert_int_equal(chosen(49), -1); /* no choice was made */
     stop();
     const uint64_t n = fake_lt.n_matmul;
     assert_ok(start(dir, &one_product, 1, &out, &e), &e);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A request's turn: what comes before an answer's grammar with the chat templates of real models
- * (../shared, skipped when absent) and of tests/data, whichever way the request asks for reasoning
- * or for none. */
+ * (../shared, skipped when absent) and of tests/data, for each way in which a request enables
+ * reasoning or for none. */
 #include "check.h"
 #include <dirent.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names that no table knows, and roles that a template does. */
+/* Names that are in no table, and roles that a template supports. */
 #include "check.h"
 #include "common/chat/roles.h"
 #include "common/nearest.h"

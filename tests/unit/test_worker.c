@@ -229,7 +229,7 @@ static void masks_come_from_their_own_thread(void **state)
     assert_int_equal(fake.n_ask, 32);
     assert_int_equal(fake.n_known_max, 34);
     assert_true(!pthread_equal(fake.thread, thread)); /* a side thread */
-    /* nothing may come: the request fails; without a grammar nobody is asked */
+    /* no token is allowed: the request fails; without a grammar there is no mask */
     const struct step_seq q = {
         .slot = 2,
         .flags = STEP_ADMIT | STEP_SAMPLE,
@@ -257,7 +257,7 @@ static void masks_come_from_their_own_thread(void **state)
     stop();
 }
 
-/* What step_view lets through and a worker must still refuse; it goes on afterwards. */
+/* Steps that step_view accepts and a worker must still refuse; it continues afterwards. */
 static void wrong_steps_are_answered_with_an_error(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* core: requests that kill the worker, at once or late, one or several among many, or that hang it:
- * they end with an error, all others with the golden tokens, and the engine lives on. */
+ * they end with an error, all others with the golden tokens, and the engine continues. */
 #include "core_run.h"
 #include "fault_worker.h"
 #include <signal.h>

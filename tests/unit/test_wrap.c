@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* wrap: words at a width, whatever the pieces are that text comes in. */
+/* wrap: words at a width, for text that comes in any pieces. */
 #include "check.h"
 #include <stdlib.h>
 #include "frontend/cli/wrap.h"

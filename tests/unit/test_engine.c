@@ -19,6 +19,7 @@
 
 /* Nothing here takes long; a machine that is busy with other things may. */
 #define WAIT_MS      120000
+#define AFTER_END_MS 2000 /* for frames under way when the engine ended */
 #define HEARTBEAT_MS 100
 #define FRONTS_MAX   2
 
@@ -129,10 +130,18 @@ static void beat(void)
     }
 }
 
-/* The next frame's tag; MSG_NONE after timeout_ms. */
+static bool engine_has_ended(void)
+{
+    siginfo_t info = {0}; /* WNOWAIT: wait_engine gets the exit status */
+    return engine_pid && waitid(P_PID, (id_t)engine_pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+           info.si_pid == engine_pid;
+}
+
+/* The next frame's tag; MSG_NONE after timeout_ms, and when a dead engine's last frames are read. */
 static uint32_t front_receive(struct front *f, int timeout_ms)
 {
     int64_t until = clock_ms() + timeout_ms;
+    bool has_ended = false;
     arena_reset(&f->arena);
     do {
         beat();
@@ -140,6 +149,10 @@ static uint32_t front_receive(struct front *f, int timeout_ms)
             return proto_peek(f->got, f->n_got);
         struct pollfd p = {.fd = socket_fd(f->socket), .events = POLLIN};
         poll(&p, 1, 20);
+        if (!has_ended && engine_has_ended()) {
+            has_ended = true;
+            until = clock_ms() + AFTER_END_MS < until ? clock_ms() + AFTER_END_MS : until;
+        }
     } while (clock_ms() < until);
     return MSG_NONE;
 }
@@ -181,6 +194,8 @@ static struct msg_hello greet(struct front *f, const char *model)
     for (int64_t until = clock_ms() + WAIT_MS; clock_ms() < until;) {
         hello(f, digest, PROTO_WIRE_MAX);
         uint32_t tag = front_receive(f, 200);
+        if (engine_has_ended())
+            fail_msg("the engine has ended before its hello");
         if (tag != MSG_hello)
             continue; /* not there yet, or loading */
         assert_ok(msg_hello_decode(&m, f->got, f->n_got, &f->arena, &e), &e);

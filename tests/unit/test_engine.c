@@ -137,7 +137,7 @@ static bool engine_has_ended(void)
            info.si_pid == engine_pid;
 }
 
-/* The next frame's tag; MSG_NONE after timeout_ms, and when a dead engine's last frames are read. */
+/* The next frame's tag; MSG_NONE after timeout_ms, and behind a dead engine's last frame. */
 static uint32_t front_receive(struct front *f, int timeout_ms)
 {
     int64_t until = clock_ms() + timeout_ms;

@@ -258,8 +258,9 @@ static enum q_code load_config(struct model_config *c, const struct hub_json_at 
 {
     enum q_code rc;
     if ((rc = load_names(c, at, e)) || (rc = refuse_features(at, e)) ||
-        (rc = load_sizes(c, at, e)) || (rc = config_forward_load(c, at, e)) ||
-        (rc = load_dtype(c, at, e)) || (rc = load_windows(c, at, e)) || (rc = load_ids(c, at, e)) ||
+        (rc = load_sizes(c, at, e)) || (rc = config_latent_load(c, at, e)) ||
+        (rc = config_forward_load(c, at, e)) || (rc = load_dtype(c, at, e)) ||
+        (rc = load_windows(c, at, e)) || (rc = load_ids(c, at, e)) ||
         (rc = config_moe_load(c, at, e)) || (rc = config_quant_load(&c->quant, at, e)))
         return rc;
     return config_rope_load(c, at, e);

@@ -51,7 +51,18 @@ struct moe_config {                 /* mixture of experts, in place of a layer's
     uint32_t width;                 /* outputs of one expert's gate */
     uint32_t shared_width;          /* outputs of the shared expert's gate; 0: no shared expert */
     bool renormalize;               /* normalize the weights of the chosen experts to a sum of 1 */
+    uint32_t n_group, n_group_used; /* experts are chosen from some groups of them; 1: no groups */
+    double scale;                   /* of the weights; 0: 1 */
     bool layers[CONFIG_LAYERS_MAX]; /* which have them */
+};
+
+/* Multi-head latent attention, arXiv:2405.04434. head_dim is nope + rope, elements of a head of q
+ * without and with rotation. */
+struct latent_config {
+    uint32_t rank;   /* columns of the latent of K and V; 0: attention has heads of K and V */
+    uint32_t q_rank; /* columns of q's; 0: q is one product */
+    uint32_t nope, rope;
+    uint32_t value; /* elements of a head of V */
 };
 
 /* Parameters of computations that only some families have. 0: not in the config. */
@@ -77,6 +88,7 @@ struct model_config {
         window[CONFIG_LAYERS_MAX]; /* sliding window of each layer, tokens; 0 = full attention */
     struct rope_config rope;
     struct moe_config moe;
+    struct latent_config latent;
     struct quant_config quant;
     struct forward_config forward;
     enum dtype dtype;                 /* of the checkpoint; F32, F16 or BF16; F32 when not said */
@@ -99,6 +111,8 @@ struct generation_defaults { /* generation_config.json; has_x false = not given 
 static inline uint32_t model_config_n_rot(const struct model_config *c)
 {
     const double fraction = c->forward.rotary_fraction;
+    if (c->latent.rank)
+        return c->latent.rope;
     return fraction != 0 ? (uint32_t)(c->head_dim * fraction) : c->head_dim;
 }
 

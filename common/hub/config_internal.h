@@ -22,6 +22,9 @@ FALLIBLE config_moe_load(struct model_config *c, const struct hub_json_at *at, s
 FALLIBLE config_rope_load(struct model_config *c, const struct hub_json_at *at, struct q_err *e);
 /* Fills c->forward and the settings whose keys differ between families: activation, eps, biases,
  * tied embeddings. c->model_type and c->head_dim are set. Errors: Q_CORRUPT, Q_UNSUPPORTED. */
+/* Fills c->latent and c->head_dim of the model types that have latent attention. Errors: Q_CORRUPT,
+ * Q_UNSUPPORTED. */
+FALLIBLE config_latent_load(struct model_config *c, const struct hub_json_at *at, struct q_err *e);
 FALLIBLE config_forward_load(struct model_config *c, const struct hub_json_at *at, struct q_err *e);
 
 #endif

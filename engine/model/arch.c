@@ -62,6 +62,16 @@ uint32_t arch_dim_size(const struct model_config *c, enum arch_dim dim)
         return c->moe.shared_width;
     case D_ONE:
         return 1;
+    case D_Q_RANK:
+        return c->latent.q_rank;
+    case D_KV_RANK:
+        return c->latent.rank;
+    case D_KV_A:
+        return c->latent.rank + c->latent.rope;
+    case D_KV_B:
+        return c->n_head * (c->latent.nope + c->latent.value);
+    case D_HEADS_V:
+        return c->n_head * c->latent.value;
     default:
         return 0;
     }
@@ -86,6 +96,11 @@ const char *arch_dim_text(enum arch_dim dim)
         [D_EXPERT_INTER] = "moe_intermediate_size",
         [D_SHARED_INTER] = "shared_expert_intermediate_size",
         [D_ONE] = "1",
+        [D_Q_RANK] = "q_lora_rank",
+        [D_KV_RANK] = "kv_lora_rank",
+        [D_KV_A] = "kv_lora_rank + qk_rope_head_dim",
+        [D_KV_B] = "num_attention_heads * (qk_nope_head_dim + v_head_dim)",
+        [D_HEADS_V] = "num_attention_heads * v_head_dim",
     };
     return texts[dim];
 }
@@ -107,6 +122,12 @@ bool arch_wants(const struct model_config *c, enum arch_when when, uint32_t laye
         return !c->moe.layers[layer];
     case WHEN_EXPERTS:
         return c->moe.layers[layer];
+    case WHEN_SHARED:
+        return c->moe.layers[layer] && c->moe.shared_width;
+    case WHEN_Q_RANK:
+        return c->latent.q_rank > 0;
+    case WHEN_Q_WHOLE:
+        return c->latent.q_rank == 0;
     default:
         return false;
     }

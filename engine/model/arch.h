@@ -21,7 +21,7 @@ enum arch_slot {
     W_ATTN_NORM_BIAS,
     W_QKV,       /* W_Q, W_K and W_V as one tensor: q, then k, then v */
     W_QKV_HEADS, /* the same by KV heads: the q heads of one, its k, its v; the next */
-    W_Q,
+    W_Q,         /* latent attention: q, or q's latent */
     W_K,
     W_V,
     W_O,
@@ -31,9 +31,12 @@ enum arch_slot {
     W_K_BIAS,
     W_V_BIAS,
     W_O_BIAS,
-    W_Q_NORM,
-    W_K_NORM,
-    W_SINKS,          /* one of each head */
+    W_Q_NORM, /* latent attention: of q's latent */
+    W_K_NORM, /* latent attention: of the latent of K and V */
+    W_KV_A,   /* latent attention: x to the latent of K and V, then the rotated part of the key */
+    W_Q_B,    /* latent attention: q's latent to q */
+    W_KV_B,   /* latent attention: for each head K's up-projection, then V's */
+    W_SINKS,  /* one of each head */
     W_ATTN_POST_NORM, /* of attention's output */
     W_MLP_NORM,
     W_MLP_NORM_BIAS,
@@ -76,6 +79,11 @@ enum arch_dim {
     D_EXPERT_INTER,
     D_SHARED_INTER,
     D_ONE,
+    D_Q_RANK,
+    D_KV_RANK,
+    D_KV_A,    /* kv_lora_rank + qk_rope_head_dim */
+    D_KV_B,    /* heads * (qk_nope_head_dim + v_head_dim) */
+    D_HEADS_V, /* heads * v_head_dim */
     D_COUNT
 };
 
@@ -88,6 +96,9 @@ enum arch_when {
     WHEN_MLP_BIAS,
     WHEN_DENSE,   /* in layers without experts */
     WHEN_EXPERTS, /* in those with */
+    WHEN_SHARED,  /* the same, where all rows use one of them */
+    WHEN_Q_RANK,  /* q has a latent */
+    WHEN_Q_WHOLE, /* q has none */
     WHEN_NEVER    /* may be there, is not read */
 };
 

@@ -12,6 +12,7 @@ static void kv_cache_set(struct kv_cache *c, const struct model *m, uint32_t n_b
         .dtype = s->kv_dtype,
         .n_block = n_block,
         .n_layer = s->n_layer,
+        .n_array = model_kv_arrays(m),
         .block_bytes = block,
         .stride = block,
         .link = m->link,
@@ -27,7 +28,7 @@ enum q_code kv_cache_init(struct kv_cache *c, const struct model *m, uint32_t n_
     if (n_block == 0)
         return q_fail(e, Q_INVALID, "the KV cache has 0 blocks; a block holds %u tokens",
                       KERN_BLOCK);
-    for (uint32_t i = 0; i < 2 * c->n_layer; i++)
+    for (uint32_t i = 0; i < c->n_array * c->n_layer; i++)
         (void)region_cut(&cutter, n_block, c->block_bytes);
     enum q_code rc = region_init_on(&r, cutter.used, "KV cache", m->link, e);
     if (rc)
@@ -35,7 +36,7 @@ enum q_code kv_cache_init(struct kv_cache *c, const struct model *m, uint32_t n_
     cutter = (struct region_cutter){.base = r.data};
     for (uint32_t i = 0; i < c->n_layer; i++) {
         c->k[i] = region_cut(&cutter, n_block, c->block_bytes);
-        c->v[i] = region_cut(&cutter, n_block, c->block_bytes);
+        c->v[i] = c->n_array > 1 ? region_cut(&cutter, n_block, c->block_bytes) : NULL;
     }
     c->memory = r.map;
     c->memory_bytes = r.map_size;
@@ -60,7 +61,7 @@ enum q_code kv_cache_init_swap(struct kv_cache *c, const struct model *m, uint32
     struct region r = REGION_INIT;
     struct region_cutter cutter = {0};
     kv_cache_set(c, m, n_block);
-    c->stride = 2 * c->n_layer * c->block_bytes;
+    c->stride = (size_t)c->n_array * c->n_layer * c->block_bytes;
     (void)region_cut(&cutter, n_block, c->stride);
     if (n_block == 0)
         return q_fail(e, Q_INVALID, "the swap space has 0 blocks");
@@ -69,8 +70,8 @@ enum q_code kv_cache_init_swap(struct kv_cache *c, const struct model *m, uint32
         return rc;
     c->is_swap = true;
     for (uint32_t i = 0; i < c->n_layer; i++) {
-        c->k[i] = r.data + 2 * i * c->block_bytes;
-        c->v[i] = r.data + (2 * i + 1) * c->block_bytes;
+        c->k[i] = r.data + (size_t)c->n_array * i * c->block_bytes;
+        c->v[i] = c->n_array > 1 ? (unsigned char *)c->k[i] + c->block_bytes : NULL;
     }
     c->memory = r.map;
     c->memory_bytes = r.map_size;
@@ -111,8 +112,9 @@ void kv_cache_copy(const struct kv_cache *dst, uint32_t to, const struct kv_cach
     for (uint32_t i = 0; i < src->n_layer; i++) {
         memcpy((char *)dst->k[i] + to * dst->stride, (const char *)src->k[i] + from * src->stride,
                n);
-        memcpy((char *)dst->v[i] + to * dst->stride, (const char *)src->v[i] + from * src->stride,
-               n);
+        if (src->n_array > 1)
+            memcpy((char *)dst->v[i] + to * dst->stride,
+                   (const char *)src->v[i] + from * src->stride, n);
     }
 }
 

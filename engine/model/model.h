@@ -101,13 +101,14 @@ void model_log_pages(const struct model *m);
 const struct model_config *model_config(const struct model *m);
 bool model_takes_items(const struct model *m); /* batch.item_rows may have some */
 
-struct kv_cache { /* the pool, one K and one V array per layer, layout in kernels/ops/ops.h */
+struct kv_cache { /* the pool, one K and one V array per layer, layout in kernels/ops/ops.h; of
+                     latent attention one array per layer in k (kernels/ops/ops_mla.h), v is NULL */
     void *k[CONFIG_LAYERS_MAX], *v[CONFIG_LAYERS_MAX];
     enum dtype dtype;
-    uint32_t n_block, n_layer;
-    size_t block_bytes; /* of one block in one of the arrays */
-    size_t stride;      /* from one block to the next in an array: block_bytes but for swap space */
-    void *memory;       /* one mapping that holds them all */
+    uint32_t n_block, n_layer, n_array; /* arrays of a layer: 2, or 1 */
+    size_t block_bytes;                 /* of one block in one of the arrays */
+    size_t stride; /* from one block to the next in an array: block_bytes but for swap space */
+    void *memory;  /* one mapping that holds them all */
     size_t memory_bytes;
     const struct device_link *link; /* not NULL: memory of that device, or (swap space) host memory
                                        that it copies from and to */

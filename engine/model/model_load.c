@@ -65,6 +65,16 @@ static void count_experts(struct model *m, const struct layer_weights *g)
     }
 }
 
+/* Products that only latent attention has. */
+static void count_latent(struct model *m, const struct layer_weights *g)
+{
+    const struct packed *kv_b = &g->kv_b;
+    if (g->q_b.data)
+        count_matrix(m, &m->shape.row_ops, &g->q_b);
+    m->shape.row_ops += 2 * (uint64_t)kv_b->n_out * kv_b->n_in;
+    m->shape.step_bytes += (uint64_t)kv_b->n_out * kv_b->n_in * (dtype_bits(kv_b->dtype) / 8);
+}
+
 static void count_work(struct model *m)
 {
     struct model_shape *s = &m->shape;
@@ -73,6 +83,8 @@ static void count_work(struct model *m)
     for (uint32_t i = 0; i < w->n_layer; i++) {
         count_matrix(m, &s->row_ops, &w->layers[i].qkv);
         count_matrix(m, &s->row_ops, &w->layers[i].out);
+        if (w->layers[i].kv_b.data)
+            count_latent(m, &w->layers[i]);
         if (w->layers[i].experts)
             count_experts(m, &w->layers[i]);
         if (!w->layers[i].gate_up.data)
@@ -81,11 +93,17 @@ static void count_work(struct model *m)
         count_matrix(m, &s->row_ops, &w->layers[i].down);
     }
     s->context_ops = 4 * (uint64_t)s->n_layer * s->n_head * s->head_dim; /* scores, then values */
+    if (m->config.latent.rank)
+        s->context_ops = 2 * (uint64_t)s->n_layer * s->n_head *
+                         (2 * m->config.latent.rank + m->config.latent.rope);
 }
 
 size_t model_kv_block_bytes(const struct model *m)
 {
     const struct model_config *c = &m->config;
+    if (c->latent.rank)
+        return (size_t)KERN_BLOCK * (c->latent.rank + c->latent.rope) *
+               (dtype_bits(m->shape.kv_dtype) / 8);
     return m->link ? m->link->t->kv_block_bytes(m->shape.kv_dtype, c->n_kv_head, c->head_dim)
                    : kern_kv_block_bytes(m->shape.kv_dtype, c->n_kv_head, c->head_dim);
 }
@@ -103,7 +121,7 @@ static void fill_shape(struct model *m)
     s->weight_bytes = m->weights.memory.size;
     s->weights_mapped = m->weights.memory.is_file;
     s->n_param = m->weights.n_param;
-    s->kv_block_bytes = 2 * (uint64_t)model_kv_block_bytes(m) * c->n_layer;
+    s->kv_block_bytes = model_kv_arrays(m) * (uint64_t)model_kv_block_bytes(m) * c->n_layer;
     count_work(m);
 }
 
@@ -118,14 +136,19 @@ static enum q_code choose_dtype(enum dtype *out, const struct model_options *o,
                   dtype_name(*out));
 }
 
-static enum q_code choose_kv(enum dtype *out, const struct model_options *o, enum dtype compute,
-                             struct q_err *e)
+static enum q_code choose_kv(enum dtype *out, const struct model_options *o,
+                             const struct model_config *c, enum dtype compute, struct q_err *e)
 {
     const bool halves = compute == DT_BF16 || (compute == DT_F16 && o->link);
     *out = o->kv_given ? o->kv_dtype : halves ? DT_BF16 : DT_F32;
     if (*out == DT_F8_E4M3 && !o->link)
         return q_fail(e, Q_UNSUPPORTED,
                       "KV cache dtype fp8 is not supported on the CPU; int8 takes the same memory");
+    if (c->latent.rank && *out != DT_F32 && *out != DT_BF16)
+        return q_fail(e, Q_UNSUPPORTED,
+                      "KV cache dtype %s is not supported with latent attention, expected bfloat16 "
+                      "or float32",
+                      dtype_name(*out));
     if (*out == DT_F32 || *out == DT_BF16 || *out == DT_I8 || *out == DT_F8_E4M3)
         return Q_OK;
     return q_fail(e, Q_UNSUPPORTED,
@@ -268,7 +291,7 @@ static enum q_code decide(struct model *m, struct model_options *decided, struct
         (rc = check_quantization(m, decided->quantization, e)) ||
         (rc = choose_dtype(&decided->dtype, &asked, c, e)))
         return rc;
-    return choose_kv(&m->shape.kv_dtype, &asked, decided->dtype, e);
+    return choose_kv(&m->shape.kv_dtype, &asked, c, decided->dtype, e);
 }
 
 /* What the loader is asked for. dtype and quantization are decided. */

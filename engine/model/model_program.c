@@ -122,7 +122,12 @@ FALLIBLE model_program_show(struct buf *out, const struct model *m, const struct
     const struct program_forms forms = forms_planned(&plan);
     const struct program_show show = {
         .title = m->arch->name,
-        .costs = {&forms, 2 * (uint64_t)model_kv_block_bytes(m) / KERN_BLOCK},
+        .costs =
+            {
+                .forms = &forms,
+                .kv_bytes = model_kv_arrays(m) * (uint64_t)model_kv_block_bytes(m) / KERN_BLOCK,
+                .table_bytes = dtype_bits(m->config.dtype) / 8,
+            },
         .n_token = how->n_token,
         .n_context = m->shape.max_model_len,
     };

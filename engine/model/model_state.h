@@ -45,8 +45,13 @@ static inline bool model_rope_varies(const struct model *m)
     return rotary_varies(c) && m->shape.max_model_len > rotary_free_length(c);
 }
 
-/* Of one layer, K (or V). */
+/* Of one layer, K (or V), or the latents of both. */
 size_t model_kv_block_bytes(const struct model *m);
+/* Arrays of a layer's KV cache: K and V, or the latents of both. */
+static inline uint32_t model_kv_arrays(const struct model *m)
+{
+    return m->config.latent.rank ? 1 : 2;
+}
 
 /* What norms, attention and gated products write: the next product's input, or what is quantized
  * for it. */

@@ -41,4 +41,23 @@ struct mla_store_args {
     uint32_t n_row, n_key;
 };
 
+/* A product for each head, with rows of one matrix as the checkpoint has them:
+ *     plain       y[i,h,o] = sum_k x[i,h,k] * W[h * w_rows + w_first + o, k]   o < n_w, k < n_col
+ *     transposed  y[i,h,o] = sum_k x[i,h,k] * W[h * w_rows + w_first + k, o]   k < n_w, o < n_col
+ * and the n_kept numbers behind x[i,h]'s inputs are copied behind the outputs of y[i,h] (F32 only).
+ * plain: 16 f32 lanes, lane l adds k = l, l + 16, …, folded by halves; transposed: one f32
+ * accumulator, k ascending; fused multiply-adds both. Threads: as ops.h. */
+struct head_linear_args {
+    void *y;                   /* [n_row][n_head], y_head elements from head to head */
+    enum dtype y_dtype;        /* F32 or BF16 */
+    const float *x;            /* [n_row][n_head], x_head likewise */
+    size_t y_stride, x_stride; /* elements between rows */
+    uint32_t y_head, x_head;
+    const void *w;      /* [n_head * w_rows, n_col]; need not be aligned beyond its element size */
+    enum dtype w_dtype; /* F32, F16 or BF16 */
+    uint32_t w_rows, w_first, n_w, n_col;
+    int transposed;
+    uint32_t n_row, n_head, n_kept;
+};
+
 #endif

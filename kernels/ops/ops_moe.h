@@ -26,17 +26,27 @@
 #include "kernels/ops/ops_fp8.h"
 #include "kernels/ops/ops_int4.h"
 
-/* The n_used experts with the largest x[i,:] (the lower number first among equal ones), written by
- * ascending number.
- *     e[j] = exp(x[i,j] - max_j x[i,j]);  p[j] = e[j] / sum_j e[j], j ascending
- *     weights = p of the chosen experts, or (renormalize) p / their sum, numbers ascending
+/* The n_used experts with the largest choice c[j] (the lower number first among equal ones), written
+ * by ascending number.
+ *     e[j] = exp(x[i,j] - max_j x[i,j]);  p[j] = e[j] / sum_j e[j], j ascending;  c[j] = x[i,j]
+ *     sigmoid: p[j] = 1 / (1 + exp(-x[i,j]));  c[j] = p[j] + bias[j]
+ *     weights = p of the chosen experts, or (renormalize) p / their sum, numbers ascending; * scale
  * each step rounded to f32. NaN counts as -inf; a row of -inf only takes the first experts. p = 0
- * where the sum is not above 0, and is not renormalized then. */
+ * where the sum is not above 0, and is not renormalized then.
+ * n_group > 1: experts are chosen from n_group_used groups of n_expert / n_group neighbours, those
+ * with the largest c of one expert or (sigmoid) sum of the two largest c; equal ones as above.
+ * Sources: arXiv:2405.04434 (groups), arXiv:2412.19437 (sigmoid). */
+#define KERN_GROUPS_MAX 64u
 struct moe_route_args {
     const float *x; /* [n_row, n_expert] */
     size_t x_stride;
     uint32_t n_row, n_expert, n_used; /* 1 <= n_used <= n_expert */
     int renormalize;
+    int sigmoid;
+    const float *bias; /* [n_expert] or NULL; sigmoid only */
+    uint32_t n_group;  /* divides n_expert, at most KERN_GROUPS_MAX; 0 or 1: no groups */
+    uint32_t n_group_used;
+    float scale;       /* 0: 1 */
     uint32_t *experts; /* [n_row, n_used] */
     float *weights;    /* [n_row, n_used] */
 };

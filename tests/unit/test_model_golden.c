@@ -10,6 +10,9 @@
 #define N_GREEDY  24u
 
 static const char *const models[] = {
+    "deepseek_v2",
+    "deepseek_v2-group",
+    "deepseek_v3",
     "gemma2",
     "gpt_neox",
     "gpt_neox-seq",

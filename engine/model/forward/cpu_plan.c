@@ -111,6 +111,8 @@ static enum part part_of(const struct planner *t, uint32_t i_stage, uint32_t mod
     case PROGRAM_MATMUL:
     case PROGRAM_EXPERTS:
     case PROGRAM_ATTENTION:
+    case PROGRAM_ATTENTION_LATENT:
+    case PROGRAM_HEADS:
     case PROGRAM_SCALE:
     case PROGRAM_SOFT_CAP:
         return PART_ANY;

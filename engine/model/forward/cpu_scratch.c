@@ -203,9 +203,10 @@ static void cut(struct model_scratch *s, struct region_cutter *c, const struct m
     }
     s->block_rows = block_rows(s, &g->moe);
     s->in_rows = larger(s->block_rows, CPU_OWN_ROWS * s->n_thread);
-    s->kern_bytes =
-        (kern_scratch_bytes(m->shape.max_model_len, g->n_head, g->head_dim) + REGION_ALIGN - 1) /
-        REGION_ALIGN * REGION_ALIGN;
+    s->kern_bytes = (kern_scratch_bytes(m->shape.max_model_len, g->n_head,
+                                        larger(g->head_dim, g->latent.rank)) +
+                     REGION_ALIGN - 1) /
+                    REGION_ALIGN * REGION_ALIGN;
     cut_buffers(&t);
     cut_experts(&t);
     cut_own(&t);

@@ -376,7 +376,7 @@ static void rope(struct cpu_run *w, const struct program_op *op, struct program_
     const struct matmul_rows x = cpu_rows_to(w, out);
     const struct cpu_rows r = cpu_share(w, (struct cpu_rows){0, w->block.n});
     const struct rope_args a = {
-        .x = (float *)x.x + r.at * x.stride,
+        .x = (float *)x.x + r.at * x.stride + op->rope.first,
         .x_stride = x.stride,
         .table = w->s->rope + (size_t)(w->block.at + r.at) * op->rope.n_rot,
         .pos = w->s->rows,
@@ -457,6 +457,74 @@ static void attention(struct cpu_run *w, const struct program_op *op, struct pro
     cpu_attend(w, op, &q, &to);
 }
 
+/* ---- latent attention ---- */
+
+static void store_latent(struct cpu_run *w, const struct program_op *op, struct program_ref out)
+{
+    const struct matmul_rows x = cpu_rows_of(w, op->in[0]);
+    const struct cpu_rows r = cpu_share(w, (struct cpu_rows){0, w->block.n});
+    const struct mla_store_args a = {
+        .cache = w->kv->k[op->layer],
+        .kv_dtype = w->kv->dtype,
+        .x = (const float *)x.x + r.at * x.stride,
+        .x_stride = x.stride,
+        .slot = w->b->slot_mapping + w->block.at + r.at,
+        .n_row = r.n,
+        .n_key = op->latent.n_key,
+    };
+    (void)out;
+    w->k->mla_store(&a, &w->mine);
+}
+
+static void attention_latent(struct cpu_run *w, const struct program_op *op, struct program_ref out)
+{
+    const struct matmul_rows q = cpu_rows_of(w, op->in[0]), to = cpu_rows_to(w, out);
+    const struct mla_args a = {
+        .out = to.x,
+        .out_dtype = to.dtype,
+        .q = q.x,
+        .out_stride = to.stride,
+        .q_stride = q.stride,
+        .cache = w->kv->k[op->layer],
+        .kv_dtype = w->kv->dtype,
+        .seqs = w->b->seqs,
+        .n_seq = w->b->n_seq,
+        .n_head = op->latent.n_head,
+        .n_key = op->latent.n_key,
+        .n_value = op->latent.n_value,
+        .context_max = w->b->context_max,
+        .scale = op->latent.scale,
+        .n_row = w->b->n_token,
+    };
+    w->k->mla(&a, &w->x);
+}
+
+static void heads(struct cpu_run *w, const struct program_op *op, struct program_ref out)
+{
+    const struct program_table t = program_table(&w->m->weights, op->weight, op->layer);
+    const struct matmul_rows x = cpu_rows_of(w, op->in[0]), to = cpu_rows_to(w, out);
+    const struct head_linear_args a = {
+        .y = to.x,
+        .y_dtype = to.dtype,
+        .x = x.x,
+        .y_stride = to.stride,
+        .x_stride = x.stride,
+        .y_head = op->heads.n_out + op->heads.n_kept,
+        .x_head = op->heads.n_in + op->heads.n_kept,
+        .w = t.rows,
+        .w_dtype = t.dtype,
+        .w_rows = op->heads.w_rows,
+        .w_first = op->heads.w_first,
+        .n_w = op->heads.transposed ? op->heads.n_in : op->heads.n_out,
+        .n_col = op->heads.transposed ? op->heads.n_out : op->heads.n_in,
+        .transposed = op->heads.transposed,
+        .n_row = w->block.n,
+        .n_head = op->heads.n_head,
+        .n_kept = op->heads.n_kept,
+    };
+    w->k->head_linear(&a, &w->x);
+}
+
 /* ---- stages and passes ---- */
 
 static void route(struct cpu_run *w, const struct program_op *op, struct program_ref out)
@@ -478,15 +546,27 @@ static void share(struct cpu_run *w, const struct program_op *op, struct program
 }
 
 static handler *const of_kind[PROGRAM_KINDS] = {
-    [PROGRAM_EMBED] = embed,       [PROGRAM_POSITIONS] = positions,
-    [PROGRAM_NORM] = norm,         [PROGRAM_QUANTIZE] = quantize,
-    [PROGRAM_MATMUL] = matmul,     [PROGRAM_ADD] = add,
-    [PROGRAM_ACTIVATE] = activate, [PROGRAM_ROPE] = rope,
-    [PROGRAM_STORE] = store,       [PROGRAM_ATTENTION] = attention,
-    [PROGRAM_ROUTE] = route,       [PROGRAM_EXPERTS] = cpu_experts,
-    [PROGRAM_COMBINE] = combine,   [PROGRAM_SHARE] = share,
-    [PROGRAM_SCALE] = scale,       [PROGRAM_SOFT_CAP] = soft_cap,
-    [PROGRAM_ITEMS] = items,       [PROGRAM_OWN] = own,
+    [PROGRAM_EMBED] = embed,
+    [PROGRAM_POSITIONS] = positions,
+    [PROGRAM_NORM] = norm,
+    [PROGRAM_QUANTIZE] = quantize,
+    [PROGRAM_MATMUL] = matmul,
+    [PROGRAM_ADD] = add,
+    [PROGRAM_ACTIVATE] = activate,
+    [PROGRAM_ROPE] = rope,
+    [PROGRAM_STORE] = store,
+    [PROGRAM_ATTENTION] = attention,
+    [PROGRAM_ROUTE] = route,
+    [PROGRAM_EXPERTS] = cpu_experts,
+    [PROGRAM_COMBINE] = combine,
+    [PROGRAM_SHARE] = share,
+    [PROGRAM_SCALE] = scale,
+    [PROGRAM_SOFT_CAP] = soft_cap,
+    [PROGRAM_ITEMS] = items,
+    [PROGRAM_OWN] = own,
+    [PROGRAM_STORE_LATENT] = store_latent,
+    [PROGRAM_ATTENTION_LATENT] = attention_latent,
+    [PROGRAM_HEADS] = heads,
 };
 
 /* Of fused stages; NULL: its operations one after the other, since a thread has the same rows in

@@ -50,6 +50,11 @@ void cpu_route(struct cpu_run *w, const struct program_op *op)
         .n_expert = op->route.n_expert,
         .n_used = op->route.n_used,
         .renormalize = op->route.renormalize,
+        .sigmoid = op->route.rule == ARCH_ROUTE_SIGMOID,
+        .bias = program_vector(&w->m->weights, op->bias, op->layer),
+        .n_group = op->route.n_group,
+        .n_group_used = op->route.n_group_used,
+        .scale = op->route.scale,
         .experts = w->s->e.experts + at,
         .weights = w->s->e.weights + at,
     };

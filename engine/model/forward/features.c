@@ -93,6 +93,21 @@ static bool is_sigmoid_route(const struct program_op *op)
     return op->kind == PROGRAM_ROUTE && op->route.rule == ARCH_ROUTE_SIGMOID;
 }
 
+static bool is_group_route(const struct program_op *op)
+{
+    return op->kind == PROGRAM_ROUTE && op->route.n_group > 1;
+}
+
+static bool is_scaled_route(const struct program_op *op)
+{
+    return op->kind == PROGRAM_ROUTE && op->route.scale != 1;
+}
+
+static bool is_latent(const struct program_op *op)
+{
+    return op->kind == PROGRAM_ATTENTION_LATENT;
+}
+
 static bool has_head_bias(const struct program_op *op)
 {
     return op->kind == PROGRAM_MATMUL && op->bias == PROGRAM_W_LM_HEAD_BIAS;

@@ -57,9 +57,15 @@ enum program_buffer_id {
     PROGRAM_B_X,         /* the residual stream */
     PROGRAM_B_H,         /* input of the next matmul */
     PROGRAM_B_H_Q,       /* the same as bytes */
-    PROGRAM_B_QKV,       /* q, then k, then v */
-    PROGRAM_B_CACHE,     /* K and V of the layer */
-    PROGRAM_B_A,         /* attention's output */
+    PROGRAM_B_QKV,       /* q, then k, then v; latent attention: q or its latent, the latent of K
+                            and V, the rotated part of the key */
+    PROGRAM_B_Q_LATENT,  /* q's latent, normed */
+    PROGRAM_B_Q_LATENT_Q,
+    PROGRAM_B_Q,       /* of q's latent */
+    PROGRAM_B_Q_HEADS, /* q in the columns of the latent, then rotated */
+    PROGRAM_B_A_HEADS, /* attention's output in the columns of the latent */
+    PROGRAM_B_CACHE,   /* K and V of the layer */
+    PROGRAM_B_A,       /* attention's output */
     PROGRAM_B_A_Q,
     PROGRAM_B_O, /* a branch's output before it is added to x */
     PROGRAM_B_G, /* gate, then up */
@@ -118,7 +124,7 @@ struct program_op {
             bool gated;
         } act; /* ACTIVATE */
         struct {
-            uint32_t n_head, head_dim, n_rot;
+            uint32_t n_head, head_dim, first, n_rot; /* n_rot elements of a head from `first` on */
             bool interleaved;
             double theta; /* for print; frequencies: rotary.h */
         } rope;
@@ -128,10 +134,21 @@ struct program_op {
             bool causal, alibi;
         } attention; /* STORE: n_kv_head, head_dim */
         struct {
+            uint32_t n_head, n_key, n_value; /* columns of the cache, those of the latent */
+            float scale;
+        } latent; /* STORE_LATENT, ATTENTION_LATENT */
+        struct {
+            uint32_t n_head, n_in, n_out, n_kept; /* columns of a head */
+            uint32_t w_rows, w_first; /* rows of the weight for each head, the first one used */
+            bool transposed;          /* the weight has inputs as rows */
+        } heads;                      /* HEADS */
+        struct {
             enum arch_route rule;
             uint32_t n_expert, n_used;
             bool renormalize;
-        } route; /* ROUTE, EXPERTS, COMBINE */
+            uint32_t n_group, n_group_used;
+            float scale;
+        } route; /* ROUTE, EXPERTS, COMBINE: the first three */
     };
 };
 struct program_stage {

@@ -3,6 +3,7 @@
  * its weight, and the relation between the columns of its inputs and output. */
 #include "engine/model/forward/program.h"
 #include "engine/model/forward/program_text.h"
+#include "kernels/ops/ops_mla.h"
 
 enum { NO_WEIGHT = -1, MAY_VECTOR = -2, MAY_FLOATS = -3 }; /* else enum program_weight_kind */
 
@@ -35,7 +36,8 @@ static bool act_fits(const struct program_op *op)
 static bool rope_fits(const struct program_op *op)
 {
     return same_columns(op) && op->in[0].n_col == op->rope.n_head * op->rope.head_dim &&
-           op->rope.n_rot && op->rope.n_rot % 2 == 0 && op->rope.n_rot <= op->rope.head_dim;
+           op->rope.n_rot && op->rope.n_rot % 2 == 0 &&
+           op->rope.first + op->rope.n_rot <= op->rope.head_dim;
 }
 
 static bool store_fits(const struct program_op *op)
@@ -50,6 +52,27 @@ static bool attention_fits(const struct program_op *op)
     const uint32_t kv = op->attention.n_kv_head * op->attention.head_dim;
     return op->in[0].n_col == q && op->in[1].n_col == 2 * kv && op->out.n_col == q &&
            op->attention.n_kv_head && op->attention.n_head % op->attention.n_kv_head == 0;
+}
+
+static bool store_latent_fits(const struct program_op *op)
+{
+    return op->in[0].n_col == op->latent.n_key && op->out.n_col == op->latent.n_key;
+}
+
+static bool attention_latent_fits(const struct program_op *op)
+{
+    return op->in[0].n_col == op->latent.n_head * op->latent.n_key &&
+           op->in[1].n_col == op->latent.n_key &&
+           op->out.n_col == op->latent.n_head * op->latent.n_value && op->latent.n_value &&
+           op->latent.n_value <= op->latent.n_key && op->latent.n_key <= KERN_MLA_KEY_MAX;
+}
+
+static bool heads_fits(const struct program_op *op)
+{
+    const uint32_t n_w = op->heads.transposed ? op->heads.n_in : op->heads.n_out;
+    return op->in[0].n_col == op->heads.n_head * (op->heads.n_in + op->heads.n_kept) &&
+           op->out.n_col == op->heads.n_head * (op->heads.n_out + op->heads.n_kept) &&
+           op->heads.w_first + n_w <= op->heads.w_rows;
 }
 
 static bool route_fits(const struct program_op *op)
@@ -74,6 +97,10 @@ static const struct rule rules[PROGRAM_KINDS] = {
     [PROGRAM_ROPE] = {1, NO_WEIGHT, rope_fits, "in = out = heads of head_dim, n_rot of it"},
     [PROGRAM_STORE] = {2, NO_WEIGHT, store_fits, "K and V of KV heads of head_dim"},
     [PROGRAM_ATTENTION] = {2, MAY_VECTOR, attention_fits, "in = out = heads of head_dim"},
+    [PROGRAM_STORE_LATENT] = {1, NO_WEIGHT, store_latent_fits, "in = out = a key"},
+    [PROGRAM_ATTENTION_LATENT] = {2, NO_WEIGHT, attention_latent_fits,
+                                  "in = heads of keys, out = heads of latents"},
+    [PROGRAM_HEADS] = {1, PROGRAM_TABLE, heads_fits, "heads of inputs, heads of outputs"},
     [PROGRAM_ROUTE] = {1, NO_WEIGHT, route_fits, "in = experts, out = those used"},
     [PROGRAM_EXPERTS] = {2, PROGRAM_MATRIX, any_columns, "there are columns"},
     [PROGRAM_COMBINE] = {2, NO_WEIGHT, same_columns, "in = out"},

@@ -13,6 +13,7 @@
 #include <math.h>
 #include <string.h>
 #include "common/dtype.h"
+#include "engine/model/forward/rotary.h"
 
 struct compiler {
     struct layer_program *p;
@@ -272,10 +273,116 @@ static void attention(struct compiler *t)
     push(t, &attend);
 }
 
+/* ---- latent attention ---- */
+
+/* K's up-projection is multiplied into q and V's into the output, so that attention is over the
+ * latents, which all heads share. W_KV_B has for each head nope rows of K and value rows of V. */
+static void multiply_heads(struct compiler *t, struct program_ref from, struct program_ref to,
+                           bool of_value)
+{
+    const struct latent_config *l = &t->c->latent;
+    push(t, &(struct program_op){
+                .kind = PROGRAM_HEADS,
+                .in = {from},
+                .out = to,
+                .weight = PROGRAM_W_KV_B,
+                .heads =
+                    {
+                        .n_head = t->c->n_head,
+                        .n_in = of_value ? l->rank : l->nope,
+                        .n_out = of_value ? l->value : l->rank,
+                        .n_kept = of_value ? 0 : l->rope,
+                        .w_rows = l->nope + l->value,
+                        .w_first = of_value ? l->nope : 0,
+                        .transposed = !of_value,
+                    },
+            });
+}
+
+static void rotate_end(struct compiler *t, struct program_ref x, uint32_t n_head)
+{
+    const struct latent_config *l = &t->c->latent;
+    push(t, &(struct program_op){
+                .kind = PROGRAM_ROPE,
+                .in = {x},
+                .out = x,
+                .in_place = true,
+                .rope =
+                    {
+                        .n_head = n_head,
+                        .head_dim = x.n_col / n_head,
+                        .first = x.n_col / n_head - l->rope,
+                        .n_rot = l->rope,
+                        .interleaved = t->l->positions == ARCH_ROPE_INTERLEAVED,
+                        .theta = t->c->rope.theta,
+                    },
+            });
+}
+
+/* q of all heads: columns of qkv, or made of q's latent. */
+static struct program_ref latent_q(struct compiler *t, struct program_ref from)
+{
+    const struct program_ref latent =
+        ref_of(PROGRAM_B_Q_LATENT, made_for(t, PROGRAM_W_Q_B), t->c->latent.q_rank);
+    const struct program_ref q = ref_of(PROGRAM_B_Q, DT_F32, arch_dim_size(t->c, D_Q));
+    if (!t->c->latent.q_rank)
+        return from;
+    norm(t, &(struct norm){PROGRAM_W_Q_NORM, PROGRAM_W_NONE, from, latent, latent.n_col});
+    matmul(t, input_of(t, latent, PROGRAM_B_Q_LATENT_Q, PROGRAM_W_Q_B), q, PROGRAM_W_Q_B,
+           PROGRAM_W_NONE);
+    return q;
+}
+
+static float latent_scale(const struct compiler *t)
+{
+    const struct rope_config *r = &t->c->rope;
+    const double root = sqrt(t->c->head_dim);
+    const double mscale = r->kind == ROPE_YARN && r->mscale_all_dim > 0
+                              ? rope_yarn_mscale(r->factor, r->mscale_all_dim)
+                              : 1;
+    return (float)(mscale * mscale / root);
+}
+
+static void latent_attention(struct compiler *t)
+{
+    const struct latent_config *l = &t->c->latent;
+    const uint32_t n_head = t->c->n_head, n_key = l->rank + l->rope;
+    const uint32_t q_cols = l->q_rank ? l->q_rank : arch_dim_size(t->c, D_Q);
+    const struct program_ref qkv = ref_of(PROGRAM_B_QKV, DT_F32, q_cols + n_key);
+    const struct program_ref key = part_of(qkv, q_cols, n_key), c = part_of(key, 0, l->rank);
+    const struct program_ref q_heads = ref_of(PROGRAM_B_Q_HEADS, DT_F32, n_head * n_key);
+    const struct program_ref a_heads = ref_of(PROGRAM_B_A_HEADS, DT_F32, n_head * l->rank);
+    const struct program_ref cache = ref_of(PROGRAM_B_CACHE, DT_F32, n_key);
+    const struct program_op attend = {
+        .kind = PROGRAM_ATTENTION_LATENT,
+        .in = {q_heads, cache},
+        .out = a_heads,
+        .latent = {n_head, n_key, l->rank, latent_scale(t)},
+    };
+    matmul(t, branch_input(t, PROGRAM_W_ATTN_NORM, PROGRAM_W_QKV), qkv, PROGRAM_W_QKV,
+           PROGRAM_W_NONE);
+    norm(t, &(struct norm){PROGRAM_W_K_NORM, PROGRAM_W_NONE, c, c, c.n_col});
+    rotate_end(t, part_of(key, l->rank, l->rope), 1);
+    push(t, &(struct program_op){
+                .kind = PROGRAM_STORE_LATENT,
+                .in = {key},
+                .out = cache,
+                .latent = attend.latent,
+            });
+    const struct program_ref q = latent_q(t, part_of(qkv, 0, q_cols));
+    rotate_end(t, q, n_head);
+    multiply_heads(t, q, q_heads, false);
+    push(t, &attend);
+    multiply_heads(t, a_heads,
+                   ref_of(PROGRAM_B_A, made_for(t, PROGRAM_W_OUT), arch_dim_size(t->c, D_HEADS_V)),
+                   true);
+}
+
 static void attention_out(struct compiler *t)
 {
-    const struct program_ref a =
-        ref_of(PROGRAM_B_A, made_for(t, PROGRAM_W_OUT), arch_dim_size(t->c, D_Q));
+    const bool latent = t->l->attention == ARCH_ATTENTION_LATENT;
+    const struct program_ref a = ref_of(PROGRAM_B_A, made_for(t, PROGRAM_W_OUT),
+                                        arch_dim_size(t->c, latent ? D_HEADS_V : D_Q));
     const struct program_ref in = input_of(t, a, PROGRAM_B_A_Q, PROGRAM_W_OUT);
     const struct program_ref o = ref_of(PROGRAM_B_O, DT_F32, t->c->hidden_size);
     matmul(t, in, o, PROGRAM_W_OUT, PROGRAM_W_OUT_BIAS);
@@ -372,7 +479,16 @@ static void route(struct compiler *t, struct program_ref h, struct program_ref r
                 .in = {part_of(scores, 0, m->n_expert)},
                 .out = routes,
                 .bias = of_choice ? if_there(t, PROGRAM_W_ROUTER_BIAS) : PROGRAM_W_NONE,
-                .route = {t->l->route, m->n_expert, m->n_used, renormalizes(t)},
+                .route =
+                    {
+                        .rule = t->l->route,
+                        .n_expert = m->n_expert,
+                        .n_used = m->n_used,
+                        .renormalize = renormalizes(t),
+                        .n_group = m->n_group,
+                        .n_group_used = m->n_group_used,
+                        .scale = m->scale != 0 ? (float)m->scale : 1,
+                    },
             });
 }
 
@@ -385,7 +501,7 @@ static void multiply_experts(struct compiler *t, struct program_ref from, struct
                 .in = {from, routes},
                 .out = to,
                 .weight = weight,
-                .route = {t->l->route, m->n_expert, m->n_used, renormalizes(t)},
+                .route = {.rule = t->l->route, .n_expert = m->n_expert, .n_used = m->n_used},
             });
 }
 
@@ -416,7 +532,7 @@ static void experts(struct compiler *t)
                 .in = {o, routes},
                 .out = stream(t),
                 .onto = true,
-                .route = {t->l->route, m->n_expert, m->n_used, renormalizes(t)},
+                .route = {.rule = t->l->route, .n_expert = m->n_expert, .n_used = m->n_used},
             });
     if (m->shared_width)
         add_shared(t);
@@ -427,7 +543,10 @@ static void experts(struct compiler *t)
 static void layer(struct compiler *t)
 {
     const bool has_experts = t->c->moe.layers[t->layer];
-    attention(t);
+    if (t->l->attention == ARCH_ATTENTION_LATENT)
+        latent_attention(t);
+    else
+        attention(t);
     if (t->is_parallel)
         mlp_begin(t);
     attention_out(t);
@@ -521,9 +640,6 @@ static enum q_code check_family(struct compiler *t)
         return q_fail(t->e, Q_UNSUPPORTED, "hidden_act \"%s\" is not supported for %s, expected %s",
                       t->c->hidden_act, t->arch->name, names);
     }
-    if (t->l->attention == ARCH_ATTENTION_LATENT)
-        return q_fail(t->e, Q_UNSUPPORTED, "%s: latent attention is not supported yet",
-                      t->arch->name);
     t->is_parallel = t->l->residual == ARCH_RESIDUAL_PARALLEL ||
                      t->l->residual == ARCH_RESIDUAL_SHARED_NORM ||
                      (t->l->residual == ARCH_RESIDUAL_CONFIG && t->c->forward.parallel_residual);
@@ -545,6 +661,11 @@ static const char *const buffer_names[PROGRAM_BUFFERS] = {
     [PROGRAM_B_H] = "h",
     [PROGRAM_B_H_Q] = "h.q",
     [PROGRAM_B_QKV] = "qkv",
+    [PROGRAM_B_Q_LATENT] = "q.latent",
+    [PROGRAM_B_Q_LATENT_Q] = "q.latent.q",
+    [PROGRAM_B_Q] = "q",
+    [PROGRAM_B_Q_HEADS] = "q.heads",
+    [PROGRAM_B_A_HEADS] = "a.heads",
     [PROGRAM_B_CACHE] = "kv",
     [PROGRAM_B_A] = "a",
     [PROGRAM_B_A_Q] = "a.q",

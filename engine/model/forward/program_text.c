@@ -51,6 +51,17 @@ struct program_cost program_cost(const struct program_op *op, const struct progr
         const uint64_t bytes = form_bytes(c, op), n = op->route.n_used;
         return (struct program_cost){bytes * op->route.n_expert, bytes * n, 2 * in * out * n, 0, 0};
     }
+    case PROGRAM_HEADS: {
+        const uint64_t n = (uint64_t)op->heads.n_head * op->heads.n_in * op->heads.n_out;
+        const uint64_t bytes = n * c->table_bytes;
+        return (struct program_cost){bytes, bytes, 2 * n, 0, 0};
+    }
+    case PROGRAM_ATTENTION_LATENT:
+        return (struct program_cost){
+            .context_ops =
+                2 * (uint64_t)op->latent.n_head * (op->latent.n_key + op->latent.n_value),
+            .context_bytes = c->kv_bytes,
+        };
     case PROGRAM_ATTENTION:
         return (struct program_cost){
             .context_ops = 4 * (uint64_t)op->attention.n_head * op->attention.head_dim,
@@ -165,6 +176,19 @@ static void attention_text(char *to, size_t n, const struct program_op *op)
         append(to, n, ", ALiBi slopes");
 }
 
+static void latent_text(char *to, size_t n, const struct program_op *op)
+{
+    append(to, n, "causal, %u heads, keys of %u, latents of %u, scale %g", op->latent.n_head,
+           op->latent.n_key, op->latent.n_value, (double)op->latent.scale);
+}
+
+static void heads_text(char *to, size_t n, const struct program_op *op)
+{
+    append(to, n, "%u heads, %u to %u", op->heads.n_head, op->heads.n_in, op->heads.n_out);
+    if (op->heads.n_kept)
+        append(to, n, ", %u copied", op->heads.n_kept);
+}
+
 static void route_text(char *to, size_t n, const struct program_op *op)
 {
     static const char *const rules[] = {
@@ -176,6 +200,10 @@ static void route_text(char *to, size_t n, const struct program_op *op)
     if (op->kind == PROGRAM_ROUTE)
         append(to, n, ", %s%s", rules[op->route.rule],
                op->route.renormalize ? ", to a sum of 1" : "");
+    if (op->kind == PROGRAM_ROUTE && op->route.n_group > 1)
+        append(to, n, ", from %u of %u groups", op->route.n_group_used, op->route.n_group);
+    if (op->kind == PROGRAM_ROUTE && op->route.scale != 1)
+        append(to, n, ", times %g", (double)op->route.scale);
 }
 
 static void attributes_text(char *to, size_t n, const struct program_op *op)
@@ -194,11 +222,18 @@ static void attributes_text(char *to, size_t n, const struct program_op *op)
         append(to, n, "%s%s", arch_activation_name(op->act.is), op->act.gated ? ", gated" : "");
         break;
     case PROGRAM_ROPE:
-        append(to, n, "%s, %u of %u, theta %g", op->rope.interleaved ? "interleaved" : "half",
-               op->rope.n_rot, op->rope.head_dim, op->rope.theta);
+        append(to, n, "%s, %u of %u%s, theta %g", op->rope.interleaved ? "interleaved" : "half",
+               op->rope.n_rot, op->rope.head_dim, op->rope.first ? " at the end" : "",
+               op->rope.theta);
         break;
     case PROGRAM_ATTENTION:
         attention_text(to, n, op);
+        break;
+    case PROGRAM_ATTENTION_LATENT:
+        latent_text(to, n, op);
+        break;
+    case PROGRAM_HEADS:
+        heads_text(to, n, op);
         break;
     case PROGRAM_ROUTE:
     case PROGRAM_EXPERTS:

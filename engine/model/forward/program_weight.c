@@ -33,6 +33,8 @@ static const struct {
     LAYER(QKV_BIAS, qkv_bias),
     LAYER(Q_NORM, q_norm),
     LAYER(K_NORM, k_norm),
+    LAYER(Q_B, q_b),
+    LAYER(KV_B, kv_b),
     LAYER(SINKS, sinks),
     LAYER(OUT, out),
     LAYER(OUT_BIAS, out_bias),
@@ -140,6 +142,7 @@ struct program_table program_table(const struct weights *g, enum program_weight 
         return (struct program_table){g->embed, g->embed_dtype, g->embed_packed};
     if (w == PROGRAM_W_POSITIONS)
         return (struct program_table){g->positions, g->positions_dtype, false};
-    const struct packed *p = own_weight(g, w, layer);
+    const struct packed *p =
+        program_weight_is_own(w) ? own_weight(g, w, layer) : place_of(g, w, layer, 0);
     return (struct program_table){p->data, p->dtype, false};
 }

@@ -41,7 +41,7 @@ static void llama3(struct rotary *r)
     }
 }
 
-static double yarn_mscale(double factor, double mscale)
+double rope_yarn_mscale(double factor, double mscale)
 {
     return factor <= 1 ? 1 : 0.1 * mscale * log(factor) + 1;
 }
@@ -75,9 +75,10 @@ static void yarn(struct rotary *r)
     if (c->attention_factor > 0)
         r->scale = (float)c->attention_factor;
     else if (c->mscale > 0 && c->mscale_all_dim > 0)
-        r->scale = (float)(yarn_mscale(factor, c->mscale) / yarn_mscale(factor, c->mscale_all_dim));
+        r->scale = (float)(rope_yarn_mscale(factor, c->mscale) /
+                           rope_yarn_mscale(factor, c->mscale_all_dim));
     else
-        r->scale = (float)yarn_mscale(factor, 1);
+        r->scale = (float)rope_yarn_mscale(factor, 1);
 }
 
 static void longrope(struct rotary *r)

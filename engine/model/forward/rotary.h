@@ -43,4 +43,7 @@ uint32_t rotary_free_length(const struct model_config *c);
  * stretch it. */
 uint32_t rotary_length_max(const struct model_config *c);
 
+/* YaRN's factor of cos and sin, or of scores: 0.1 mscale ln(factor) + 1. */
+double rope_yarn_mscale(double factor, double mscale);
+
 #endif

@@ -7,7 +7,7 @@
 #include "engine/plugin.h"
 
 #define ROWS_MAX  ((size_t)1 << 24)
-#define PARTS_MAX 3 /* q, k, v */
+#define PARTS_MAX 4 /* q, k, v; q, kv_a */
 
 struct dest {
     const char *member;

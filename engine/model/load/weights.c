@@ -192,7 +192,7 @@ static void bind_row(struct weights *w, const struct load_row *r)
         owner = &layer->experts[r->of.expert];
     }
     void *member = (char *)owner + members[r->dest].offset;
-    if (r->kind == KIND_MATRIX)
+    if (r->kind == KIND_MATRIX || r->dest == DEST_KV_B)
         *(struct packed *)member = r->form;
     else
         *(const void **)member = r->form.data;

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The sizes of multi-head latent attention. Defaults are transformers' for absent keys. */
+#include <string.h>
+#include "common/hub/config_internal.h"
+
+static const struct family {
+    const char *model_type;
+    int64_t q_rank, rank, nope, rope, value; /* when their keys are absent */
+} families[] = {
+    {"deepseek_v2", 1536, 512, 128, 64, 128},
+    {"deepseek_v3", 1536, 512, 128, 64, 128},
+};
+
+static const struct family *family_of(const char *model_type)
+{
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++)
+        if (strcmp(families[i].model_type, model_type) == 0)
+            return &families[i];
+    return NULL;
+}
+
+#define RANK_MAX 8192
+
+enum q_code config_latent_load(struct model_config *c, const struct hub_json_at *at,
+                               struct q_err *e)
+{
+    const struct family *row = family_of(c->model_type);
+    const struct hub_json_range ranks = {1, RANK_MAX}, heads = {1, CONFIG_HEAD_MAX / 2};
+    enum q_code rc;
+    if (!row)
+        return Q_OK;
+    struct family f = *row;
+    if (json_is_null(json_object_get(at->object, "q_lora_rank")))
+        f.q_rank = 0;
+    if ((rc = hub_json_int(&f.q_rank, at, "q_lora_rank", ranks, e)) ||
+        (rc = hub_json_int(&f.rank, at, "kv_lora_rank", ranks, e)) ||
+        (rc = hub_json_int(&f.nope, at, "qk_nope_head_dim", heads, e)) ||
+        (rc = hub_json_int(&f.rope, at, "qk_rope_head_dim", heads, e)) ||
+        (rc = hub_json_int(&f.value, at, "v_head_dim", heads, e)))
+        return rc;
+    if (f.rope % 2)
+        return q_fail(e, Q_CORRUPT,
+                      "%s: qk_rope_head_dim is %lld, expected an even number (rotary embedding)",
+                      at->path, (long long)f.rope);
+    c->latent = (struct latent_config){
+        .rank = (uint32_t)f.rank,
+        .q_rank = (uint32_t)f.q_rank,
+        .nope = (uint32_t)f.nope,
+        .rope = (uint32_t)f.rope,
+        .value = (uint32_t)f.value,
+    };
+    c->head_dim = c->latent.nope + c->latent.rope;
+    c->n_kv_head = c->n_head;
+    return Q_OK;
+}

@@ -206,6 +206,13 @@ void kern_int8_set(const struct packed *w, uint32_t o, const int8_t *q, float sc
            sizeof scale);
 }
 
+size_t kern_mla_scratch_bytes(uint32_t context_max, uint32_t n_value)
+{
+    const size_t scores = KERN_MLA_HEADS * (((size_t)context_max + 15) / 16 * 16) * sizeof(float);
+    const size_t row = n_value * sizeof(float);
+    return scores > row ? scores : row;
+}
+
 size_t kern_scratch_bytes(uint32_t context_max, uint32_t n_head, uint32_t head_dim)
 {
     (void)n_head; /* rows are taken KERN_ATTENTION_ROWS at a time however many heads there are */

@@ -74,6 +74,8 @@ void kern_int4_set(const struct packed *w, uint32_t o, const struct int4_output 
 void kern_int8_set(const struct packed *w, uint32_t o, const int8_t *q, float scale);
 /* Scratch one thread needs for any op with these limits. */
 size_t kern_scratch_bytes(uint32_t context_max, uint32_t n_head, uint32_t head_dim);
+/* Scratch one thread needs for mla with these limits. */
+size_t kern_mla_scratch_bytes(uint32_t context_max, uint32_t n_value);
 /* Scratch one thread needs for any op of ops_train.h and ops_distill.h with these limits. */
 size_t kern_train_scratch_bytes(uint32_t head_dim);
 /* True if attention with these arguments and nth threads leaves partial results for

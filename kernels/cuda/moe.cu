@@ -2,7 +2,7 @@
 /* Mixtures of experts, except the products (linear.cu, linear_w4.cu): moe_route, moe_group_rows, moe_combine,
  * moe_add_shared, permute_cols. Definitions: ops_moe.h.
  *
- * route: the n_used best scores of a row, as weights.
+ * route: the n_used best scores of a row, as weights. A lane has groups l and l + 32.
  *   Shape: a warp a row, 4 rows a block. Lane l has scores l, l + 32, … of at most 1024; a bit of its word
  *     says that one is taken. The best is taken n_used times, by (score, number), lanes by halves, so ties
  *     and NaN are the reference's to the letter. No shared memory.
@@ -68,26 +68,86 @@ static __device__ __forceinline__ float weight_of(float score, float max)
     return max == -INFINITY ? 0 : expf(score - max);
 }
 
-/* The n_used best of a row: bit i of a lane's word is its score number i. max: the best's score. */
-static __device__ __forceinline__ uint32_t take(const struct moe_route_args &a, const float *x,
-                                                float *max)
+static __device__ __forceinline__ float sigmoid_at(const float *x, uint32_t j)
+{
+    return 1.0f / (1.0f + expf(-score_at(x, j)));
+}
+
+/* c of ops_moe.h. */
+static __device__ __forceinline__ float choice_at(const struct moe_route_args &a, const float *x,
+                                                  uint32_t j)
+{
+    if (!a.sigmoid)
+        return score_at(x, j);
+    const float p = sigmoid_at(x, j);
+    return a.bias ? p + a.bias[j] : p;
+}
+
+/* Its largest choice, or the sum of its two largest. */
+static __device__ __forceinline__ float group_value(const struct moe_route_args &a, const float *x,
+                                                    uint32_t group)
+{
+    const uint32_t n = a.n_expert / a.n_group;
+    float first = -INFINITY, second = -INFINITY;
+    for (uint32_t j = group * n; j < (group + 1) * n; j++) {
+        const float c = choice_at(a, x, j);
+        second = c > first ? first : c > second ? c : second;
+        first = c > first ? c : first;
+    }
+    return a.sigmoid && n > 1 ? first + second : first;
+}
+
+/* The groups whose experts may be chosen, a bit each, the same in all lanes. A lane has two. */
+static __device__ __forceinline__ uint64_t choose_groups(const struct moe_route_args &a,
+                                                         const float *x)
 {
     const uint32_t lane = threadIdx.x % WARP;
+    uint64_t chosen = 0;
+    float values[2] = {0, 0};
+    if (a.n_group < 2)
+        return ~0ull;
+    for (uint32_t i = 0, g = lane; g < a.n_group; i++, g += WARP)
+        values[i] = group_value(a, x, g);
+    for (uint32_t k = 0; k < a.n_group_used; k++) {
+        struct best mine = {0, UINT32_MAX};
+        for (uint32_t i = 0, g = lane; g < a.n_group; i++, g += WARP) {
+            const struct best its = {values[i], g};
+            if (!(chosen >> g & 1) && comes_before(its, mine))
+                mine = its;
+        }
+        chosen |= 1ull << warp_best(mine).id;
+    }
+    return chosen;
+}
+
+/* The n_used best of a row: bit i of a lane's word is its score number i. */
+static __device__ __forceinline__ uint32_t take(const struct moe_route_args &a, const float *x)
+{
+    const uint32_t lane = threadIdx.x % WARP;
+    const uint64_t groups = choose_groups(a, x);
+    const uint32_t of_group = a.n_group > 1 ? a.n_expert / a.n_group : a.n_expert;
     uint32_t taken = 0;
     for (uint32_t k = 0; k < a.n_used; k++) {
         struct best mine = {0, UINT32_MAX};
         for (uint32_t i = 0, j = lane; j < a.n_expert; i++, j += WARP) {
-            const struct best its = {score_at(x, j), j};
-            if (!(taken >> i & 1) && comes_before(its, mine))
+            const struct best its = {choice_at(a, x, j), j};
+            if (!(taken >> i & 1) && (groups >> j / of_group & 1) && comes_before(its, mine))
                 mine = its;
         }
         const struct best found = warp_best(mine);
-        if (k == 0)
-            *max = found.score;
         if (found.id % WARP == lane)
             taken |= 1u << found.id / WARP;
     }
     return taken;
+}
+
+/* p of ops_moe.h. */
+static __device__ __forceinline__ float share_of(const struct moe_route_args &a, const float *x,
+                                                 uint32_t j, float max, float sum)
+{
+    if (a.sigmoid)
+        return sigmoid_at(x, j);
+    return sum > 0 ? weight_of(score_at(x, j), max) / sum : 0;
 }
 
 static __global__ void __launch_bounds__(ROUTE_ROWS *WARP)
@@ -98,14 +158,21 @@ static __global__ void __launch_bounds__(ROUTE_ROWS *WARP)
     if (row >= a.n_row)
         return; /* all of a warp */
     const float *x = a.x + row * a.x_stride;
-    float max = 0, sum = 0, of_taken = 0;
-    const uint32_t taken = take(a, x, &max);
+    float max = -INFINITY, sum = 0, of_taken = 0;
+    const uint32_t taken = take(a, x);
+    for (uint32_t j = lane; j < a.n_expert; j += WARP)
+        max = score_at(x, j) > max ? score_at(x, j) : max;
+#pragma unroll
+    for (unsigned half = WARP / 2; half; half /= 2) {
+        const float other = __shfl_xor_sync(ALL_LANES, max, half);
+        max = other > max ? other : max;
+    }
     for (uint32_t j = lane; j < a.n_expert; j += WARP)
         sum += weight_of(score_at(x, j), max);
     sum = warp_sum(sum);
     for (uint32_t i = 0, j = lane; j < a.n_expert; i++, j += WARP)
         if (taken >> i & 1)
-            of_taken += sum > 0 ? weight_of(score_at(x, j), max) / sum : 0;
+            of_taken += share_of(a, x, j, max, sum);
     of_taken = warp_sum(of_taken);
     uint32_t before = row * a.n_used; /* where the taken of this round of 32 experts go */
     for (uint32_t i = 0; i * WARP < a.n_expert; i++) {
@@ -113,9 +180,10 @@ static __global__ void __launch_bounds__(ROUTE_ROWS *WARP)
         const uint32_t all = __ballot_sync(ALL_LANES, mine), j = i * WARP + lane;
         if (mine) {
             const uint32_t at = before + __popc(all & ((1u << lane) - 1));
-            const float p = sum > 0 ? weight_of(score_at(x, j), max) / sum : 0;
+            const float p = share_of(a, x, j, max, sum);
+            const float w = a.renormalize && of_taken > 0 ? p / of_taken : p;
             a.experts[at] = j;
-            a.weights[at] = a.renormalize && of_taken > 0 ? p / of_taken : p;
+            a.weights[at] = a.scale != 0 ? w * a.scale : w;
         }
         before += __popc(all);
     }

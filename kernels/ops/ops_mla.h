@@ -15,6 +15,7 @@
 #include "kernels/ops/ops_attention.h"
 
 #define KERN_MLA_KEY_MAX 1024u
+#define KERN_MLA_HEADS   4u /* that are computed together on the CPU */
 
 struct mla_args {
     void *out;            /* [rows][n_head][n_value], row stride out_stride */

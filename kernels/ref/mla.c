@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Formula: ops_mla.h. Order, all f32 (the cache's numbers are expanded exactly):
- *   s[c]   one accumulator from +0, fused multiply-adds over columns 0, 1, …; * scale
+ *   s[c]   16 lanes from +0, lane l takes columns l, l + 16, … by fused multiply-adds; by halves;
+ *          * scale
  *   m      largest s (a NaN never is)
  *   p[c]   exp(s[c] - m)
  *   sum    16 lanes from +0, lane l adds p of the positions c with c % 16 == l, ascending; by
- *   halves out    one accumulator per column from +0, fused multiply-adds over c ascending; * (1 /
- *   sum)
+ *          halves
+ *   out    one accumulator per column from +0, fused multiply-adds over c ascending; * (1 / sum)
  * None of it depends on the other rows of the batch. */
 #include <math.h>
 #include "kernels/ops/e4m3.h"
@@ -25,10 +26,10 @@ static float cached(const struct mla_args *a, const struct attention_seq *s, uin
 static float score(const struct mla_args *a, const struct attention_seq *s, const float *q,
                    uint32_t c)
 {
-    float sum = 0;
+    float lane[16] = {0};
     for (uint32_t d = 0; d < a->n_key; d++)
-        sum = fmaf(q[d], cached(a, s, c, d), sum);
-    return sum * a->scale;
+        lane[d % 16] = fmaf(q[d], cached(a, s, c, d), lane[d % 16]);
+    return fold16(lane) * a->scale;
 }
 
 /* y: [n_value] */

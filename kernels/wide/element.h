@@ -12,6 +12,9 @@ INLINE struct vec wide_element(const char *p, enum dtype dtype, uint32_t n)
     uint16_t half[16] = {0};
     if (dtype == DT_F32)
         return vec_load_n((const float *)(const void *)p, n);
+    if (n == 16)
+        return dtype == DT_F16 ? vec_load_f16((const uint16_t *)(const void *)p)
+                               : vec_load_bf16((const uint16_t *)(const void *)p);
     memcpy(half, p, 2 * (size_t)n);
     return dtype == DT_F16 ? vec_load_f16(half) : vec_load_bf16(half);
 }

@@ -161,7 +161,7 @@ void kcheck_mla(struct kcheck *k)
     k->specials = false;
     choose_case(k, &c);
     fill_cache(k, &c);
-    k->scratch_bytes = kern_scratch_bytes(c.a.context_max, c.a.n_head, 256);
+    k->scratch_bytes = kern_mla_scratch_bytes(c.a.context_max, c.a.n_value);
     c.a.q_stride = (size_t)c.a.n_head * c.a.n_key + kc_range(k, 0, 3) * 2;
     c.a.out_stride = (size_t)c.a.n_head * c.a.n_value + kc_range(k, 0, 3) * 2;
     c.a.n_row = c.n_row;

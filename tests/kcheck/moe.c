@@ -13,10 +13,77 @@ static float score(const float *x, uint32_t j)
     return isnan(x[j]) ? -INFINITY : x[j];
 }
 
-/* Does expert j come before expert i? */
-static bool before(const float *x, uint32_t j, uint32_t i)
+static double scale_of(const struct moe_route_args *a)
 {
-    return score(x, j) > score(x, i) || (score(x, j) == score(x, i) && j < i);
+    return a->scale != 0 ? a->scale : 1;
+}
+
+static float sigmoid_of(const float *x, uint32_t j)
+{
+    return 1.0f / (1.0f + expf(-score(x, j)));
+}
+
+static float choice(const struct moe_route_args *a, const float *x, uint32_t j)
+{
+    if (!a->sigmoid)
+        return score(x, j);
+    return sigmoid_of(x, j) + (a->bias ? a->bias[j] : 0);
+}
+
+#define EXPERTS_MAX 256
+
+struct choices { /* of a row */
+    float of[EXPERTS_MAX];
+    bool is_open[EXPERTS_MAX]; /* its group is used */
+};
+
+/* Does expert j come before expert i? */
+static bool before(const struct choices *c, uint32_t j, uint32_t i)
+{
+    return c->of[j] > c->of[i] || (c->of[j] == c->of[i] && j < i);
+}
+
+/* The largest choice of a group, or the largest sum of two. */
+static float group_value(const struct moe_route_args *a, const struct choices *c, uint32_t group)
+{
+    const uint32_t n = a->n_expert / a->n_group, from = group * n;
+    float best = -INFINITY;
+    for (uint32_t j = from; j < from + n; j++) {
+        if (!a->sigmoid || n == 1)
+            best = fmaxf(best, c->of[j]);
+        for (uint32_t i = from; a->sigmoid && i < j; i++)
+            best = fmaxf(best, c->of[i] + c->of[j]);
+    }
+    return best;
+}
+
+/* By counting the groups that come before each. */
+static void open_groups(const struct moe_route_args *a, struct choices *c)
+{
+    const uint32_t n = a->n_group > 1 ? a->n_expert / a->n_group : a->n_expert;
+    float values[EXPERTS_MAX];
+    for (uint32_t g = 0; a->n_group > 1 && g < a->n_group; g++)
+        values[g] = group_value(a, c, g);
+    for (uint32_t j = 0; j < a->n_expert; j++) {
+        uint32_t n_before = 0;
+        for (uint32_t g = 0; a->n_group > 1 && g < a->n_group; g++)
+            n_before += values[g] > values[j / n] || (values[g] == values[j / n] && g < j / n);
+        c->is_open[j] = a->n_group < 2 || n_before < a->n_group_used;
+    }
+}
+
+/* Weights of sigmoid scores in f64. */
+static void sigmoid_row(struct kcheck *k, const struct moe_route_args *a, size_t row)
+{
+    const float *x = a->x + row * a->x_stride;
+    double taken = 0;
+    for (uint32_t i = 0; i < a->n_used; i++)
+        taken += 1 / (1 + exp(-(double)score(x, a->experts[row * a->n_used + i])));
+    for (uint32_t i = 0; i < a->n_used; i++) {
+        const double p = 1 / (1 + exp(-(double)score(x, a->experts[row * a->n_used + i])));
+        const double want = (a->renormalize && taken > 0 ? p / taken : p) * scale_of(a);
+        kc_near(k, "weight", a->weights[row * a->n_used + i], want, want * 64 * 0x1p-24 + 1e-37);
+    }
 }
 
 /* The definition of the header, by counting and in f64. */
@@ -26,7 +93,11 @@ static void plain_row(struct kcheck *k, const struct moe_route_args *a, size_t r
     const uint32_t *experts = a->experts + row * a->n_used;
     const float *weights = a->weights + row * a->n_used;
     double max = -INFINITY, sum = 0, taken = 0;
+    struct choices c;
     uint32_t n = 0;
+    for (uint32_t j = 0; j < a->n_expert; j++)
+        c.of[j] = choice(a, x, j);
+    open_groups(a, &c);
     for (uint32_t j = 0; j < a->n_expert; j++)
         max = fmax(max, score(x, j));
     for (uint32_t j = 0; j < a->n_expert; j++)
@@ -34,24 +105,47 @@ static void plain_row(struct kcheck *k, const struct moe_route_args *a, size_t r
     for (uint32_t j = 0; j < a->n_expert; j++) {
         uint32_t n_before = 0;
         for (uint32_t i = 0; i < a->n_expert; i++)
-            n_before += before(x, i, j);
-        if (n_before >= a->n_used)
+            n_before += c.is_open[i] && before(&c, i, j);
+        if (n_before >= a->n_used || !c.is_open[j])
             continue;
         if (n >= a->n_used || experts[n] != j)
             kc_fail(k, "row %zu: place %u has expert %u, not %u", row, n, experts[n], j);
         n++;
     }
+    if (a->sigmoid) {
+        sigmoid_row(k, a, row);
+        return;
+    }
     for (uint32_t i = 0; i < a->n_used; i++)
         taken += exp(score(x, experts[i]) - max) / sum;
     for (uint32_t i = 0; i < a->n_used && sum > 0 && isfinite(sum); i++) {
         const double p = exp(score(x, experts[i]) - max) / sum;
-        const double want = a->renormalize ? p / taken : p;
+        const double want = (a->renormalize ? p / taken : p) * scale_of(a);
         /* the difference to the largest is rounded before exp, and n_expert terms are added up */
         const double off = 2 * (a->n_expert + 16 + fabs(score(x, experts[i]) - max));
         kc_near(k, "weight", weights[i], want, want > 0 ? want * off * 0x1p-24 + 1e-37 : 1e-37);
     }
     for (uint32_t i = 0; i < a->n_used && sum == 0; i++)
         kc_near(k, "weight of nothing", weights[i], 0, 0);
+}
+
+static void choose_routing(struct kcheck *k, struct moe_route_args *a)
+{
+    uint32_t open = a->n_expert;
+    a->sigmoid = kc_chance(k, 40);
+    a->scale = kc_chance(k, 40) ? 2.5f : 0;
+    if (kc_chance(k, 40) && a->n_expert % 4 == 0) {
+        a->n_group = kc_chance(k, 50) ? 4 : 2;
+        a->n_group_used = kc_range(k, 1, a->n_group);
+        open = a->n_expert / a->n_group * a->n_group_used;
+    }
+    a->n_used = kc_range(k, 1, open < 12 ? open : 12);
+    if (a->sigmoid && kc_chance(k, 60)) {
+        float *bias = kc_buf(k, a->n_expert * sizeof *bias);
+        k->specials = false;
+        kc_fill(k, bias, a->n_expert);
+        a->bias = bias;
+    }
 }
 
 void kcheck_moe_route(struct kcheck *k)
@@ -62,10 +156,12 @@ void kcheck_moe_route(struct kcheck *k)
         .n_expert = kc_pick(k, counts, sizeof counts / sizeof *counts),
         .renormalize = kc_chance(k, 50),
     };
-    a.n_used = kc_range(k, 1, a.n_expert < 12 ? a.n_expert : 12);
+    choose_routing(k, &a);
     a.x_stride = a.n_expert + kc_range(k, 0, 7);
     kc_shape(k, "n_row %u experts %u of %u%s", a.n_row, a.n_used, a.n_expert,
              a.renormalize ? " renormalized" : "");
+    kc_shape(k, "%s, %u of %u groups", a.sigmoid ? "sigmoid" : "softmax", a.n_group_used,
+             a.n_group);
     float *x = kc_buf(k, a.n_row * a.x_stride * sizeof *x);
     const bool ties = kc_chance(k, 30), wide = kc_chance(k, 20);
     for (size_t i = 0; i < a.n_row * a.x_stride; i++)

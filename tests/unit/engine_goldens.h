@@ -27,7 +27,8 @@ static const char *const golden_models[] = {"llama",
                                             "llama-draft",
                                             "llama-bf16-sharded",
                                             "qwen3_moe",
-                                            "mixtral"};
+                                            "mixtral",
+                                            "deepseek_v3"};
 #define N_GOLDEN_MODEL (sizeof golden_models / sizeof *golden_models)
 
 struct golden_prompt {

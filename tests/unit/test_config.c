@@ -116,6 +116,8 @@ static void test_dialects(void **state)
         "qwen3_moe",
         "mixtral",
         "olmoe",
+        "deepseek_v2",
+        "deepseek_v3",
         "gemma2",
         "gpt_neox",
         "gpt_neox-seq",
@@ -403,12 +405,12 @@ static void test_architectures(void **state)
         const char *part;
     } cases[] = {
         {"{\"n_embd\": 768}", Q_CORRUPT,
-         "architectures is missing, expected a list with one name: Gemma2ForCausalLM, GPTNeoX"},
+         "architectures is missing, expected a list with one name: DeepseekV2ForCausalLM, "},
         {"{\"architectures\": [], \"model_type\": \"qwen2_moe\"}", Q_CORRUPT,
          "architectures is a list, expected a list with one name: Qwen2MoeForCausalLM, for "
          "model_type qwen2_moe"},
         {"{\"architectures\": [\"GPT2LMHeadModel\"]}", Q_UNSUPPORTED,
-         "architecture GPT2LMHeadModel is not supported; supported are Gemma2ForCausalLM, "},
+         "architecture GPT2LMHeadModel is not supported; supported are DeepseekV2ForCausalLM, "},
         {"{\"architectures\": [\"Qwen3NextForCausalLM\"]}", Q_UNSUPPORTED,
          "Qwen3NextForCausalLM is not supported, the most similar is Qwen3ForCausalLM; supported "
          "are"},

@@ -24,6 +24,8 @@ static const struct way ways[] = {
     {"mistral", DT_F16, QUANTIZE_NOT, 6, false},
     {"qwen3", DT_F32, QUANTIZE_INT8, 6, false},
     {"llama-bias-tied", DT_F32, QUANTIZE_INT4, 6, false},
+    {"deepseek_v2", DT_BF16, QUANTIZE_NOT, 12, false},
+    {"deepseek_v3", DT_F32, QUANTIZE_INT8, 14, false},
     {"gemma2", DT_F32, QUANTIZE_NOT, 8, true},
     {"gemma2", DT_BF16, QUANTIZE_INT8, 8, true},
     {"gpt_neox", DT_BF16, QUANTIZE_NOT, 5, false},

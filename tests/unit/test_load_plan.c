@@ -53,6 +53,7 @@ static const char *const dirs[] = {
     MODELS "llama-gptq",
     MODELS "llama-gptq-act8",
     MODELS "mistral",
+    MODELS "deepseek_v3",
     MODELS "gemma2",
     MODELS "gpt_neox",
     MODELS "gpt_neox-seq",

@@ -310,7 +310,7 @@ static void test_other_family(void **state)
     folder_init(&f);
     folder_text(&f, "config.json", "{\"architectures\": [\"GPT2LMHeadModel\"], \"n_embd\": 768}");
     assert_fails(load(f.path, LOAD_AUTO, DT_F32), Q_UNSUPPORTED,
-                 "GPT2LMHeadModel is not supported; supported are Gemma2ForCausalLM", &e);
+                 "GPT2LMHeadModel is not supported; supported are DeepseekV2ForCausalLM", &e);
     folder_release(&f);
 }
 

@@ -24,6 +24,8 @@ static const struct {
     enum dtype dtype;
     enum quantization quantization;
 } printed[] = {
+    {"deepseek_v2", "deepseek_v2-int8", DT_F32, QUANTIZE_INT8},
+    {"deepseek_v3", "deepseek_v3", DT_F32, QUANTIZE_NOT},
     {"gemma2", "gemma2", DT_F32, QUANTIZE_NOT},
     {"gpt_neox", "gpt_neox-int8", DT_F32, QUANTIZE_INT8},
     {"gpt_neox-seq", "gpt_neox-seq-bf16", DT_BF16, QUANTIZE_NOT},
@@ -39,7 +41,7 @@ static const struct {
     {"qwen3", "qwen3", DT_F32, QUANTIZE_NOT},
 };
 
-#define I_LLAMA 6
+#define I_LLAMA 8
 
 static void show(struct buf *out, size_t i, bool json)
 {

@@ -190,6 +190,15 @@ static void cut_own(struct cutter *t)
     cut_rows(t->c, &own->inputs, n, &need);
 }
 
+static size_t kern_bytes(const struct model *m)
+{
+    const struct model_config *c = &m->config;
+    const uint32_t length = m->shape.max_model_len;
+    const size_t any = kern_scratch_bytes(length, c->n_head, c->head_dim);
+    const size_t mla = c->latent.rank ? kern_mla_scratch_bytes(length, c->latent.rank) : 0;
+    return ((any > mla ? any : mla) + REGION_ALIGN - 1) / REGION_ALIGN * REGION_ALIGN;
+}
+
 /* Run twice (region_cutter): measures, then gives the pointers. */
 static void cut(struct model_scratch *s, struct region_cutter *c, const struct model *m)
 {
@@ -203,10 +212,7 @@ static void cut(struct model_scratch *s, struct region_cutter *c, const struct m
     }
     s->block_rows = block_rows(s, &g->moe);
     s->in_rows = larger(s->block_rows, CPU_OWN_ROWS * s->n_thread);
-    s->kern_bytes = (kern_scratch_bytes(m->shape.max_model_len, g->n_head,
-                                        larger(g->head_dim, g->latent.rank)) +
-                     REGION_ALIGN - 1) /
-                    REGION_ALIGN * REGION_ALIGN;
+    s->kern_bytes = kern_bytes(m);
     cut_buffers(&t);
     cut_experts(&t);
     cut_own(&t);

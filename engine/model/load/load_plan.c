@@ -327,6 +327,17 @@ static void count_numbers(struct load_plan *p, const struct load_row *r)
     }
 }
 
+/* Rows that are looked up, or multiplied a head at a time, are read as the checkpoint has them. */
+static FALLIBLE check_table(const struct lister *l, const struct load_row *r)
+{
+    char name[ARCH_NAME_MAX];
+    const struct weight_source *s = load_plan_sources(l->plan, r);
+    if (r->kind != KIND_TABLE || !s->quant.q)
+        return Q_OK;
+    return q_fail(l->e, Q_UNSUPPORTED, "%s: tensor %s is quantized; only floats are supported here",
+                  l->plan->arch->name, weight_source_name(name, s));
+}
+
 static FALLIBLE add_row(struct lister *l, struct load_row *r, const struct weight_source *s)
 {
     static void (*const forms[])(const struct lister *, struct load_row *) = {
@@ -338,6 +349,8 @@ static FALLIBLE add_row(struct lister *l, struct load_row *r, const struct weigh
     r->kind = dests[r->dest].kind;
     if ((rc = add_sources(l, r, s)) ||
         (rc = q_grow(&p->rows, &p->row_cap, p->n_row + 1, sizeof *p->rows, ROWS_MAX, l->e)))
+        return rc;
+    if ((rc = check_table(l, r)))
         return rc;
     forms[r->kind](l, r);
     r->place = place_of(l, r, s);

@@ -20,12 +20,13 @@ static const struct family *family_of(const char *model_type)
 }
 
 #define RANK_MAX 8192
+#define HEAD_MAX 2048 /* of each part of a head */
 
 enum q_code config_latent_load(struct model_config *c, const struct hub_json_at *at,
                                struct q_err *e)
 {
     const struct family *row = family_of(c->model_type);
-    const struct hub_json_range ranks = {1, RANK_MAX}, heads = {1, CONFIG_HEAD_MAX / 2};
+    const struct hub_json_range ranks = {1, RANK_MAX}, heads = {1, HEAD_MAX};
     enum q_code rc;
     if (!row)
         return Q_OK;

@@ -26,8 +26,8 @@
 #include "kernels/ops/ops_fp8.h"
 #include "kernels/ops/ops_int4.h"
 
-/* The n_used experts with the largest choice c[j] (the lower number first among equal ones), written
- * by ascending number.
+/* The n_used experts with the largest choice c[j] (the lower number first among equal ones),
+ * written by ascending number.
  *     e[j] = exp(x[i,j] - max_j x[i,j]);  p[j] = e[j] / sum_j e[j], j ascending;  c[j] = x[i,j]
  *     sigmoid: p[j] = 1 / (1 + exp(-x[i,j]));  c[j] = p[j] + bias[j]
  *     weights = p of the chosen experts, or (renormalize) p / their sum, numbers ascending; * scale

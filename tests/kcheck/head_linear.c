@@ -80,8 +80,10 @@ void kcheck_head_linear(struct kcheck *k)
     char *got = a.y = kc_buf(k, (n_y + 1) * width);
     memset(got, 0, n_y * width);
     kc_run(k, k->variant, &a, kc_range(k, 1, 5));
-    const struct kc_array rows[] = {{got, a.y_dtype, a.n_row, a.y_stride, a.y_stride},
-                                    {want, a.y_dtype, a.n_row, a.y_stride, a.y_stride}};
+    const struct kc_array rows[] = {
+        {got, a.y_dtype, a.n_row, a.y_stride, a.y_stride},
+        {want, a.y_dtype, a.n_row, a.y_stride, a.y_stride},
+    };
     kc_compare(k, "y", &rows[0], &rows[1]);
     struct head_linear_args one = a;
     one.n_row = 1;

@@ -60,15 +60,16 @@ static float group_value(const struct moe_route_args *a, const struct choices *c
 /* By counting the groups that come before each. */
 static void open_groups(const struct moe_route_args *a, struct choices *c)
 {
-    const uint32_t n = a->n_group > 1 ? a->n_expert / a->n_group : a->n_expert;
-    float values[EXPERTS_MAX];
-    for (uint32_t g = 0; a->n_group > 1 && g < a->n_group; g++)
+    const uint32_t n_group = a->n_group > 1 ? a->n_group : 1, n = a->n_expert / n_group;
+    float values[EXPERTS_MAX] = {0};
+    for (uint32_t g = 0; g < n_group && n_group > 1; g++)
         values[g] = group_value(a, c, g);
-    for (uint32_t j = 0; j < a->n_expert; j++) {
+    for (uint32_t g = 0; g < n_group; g++) {
         uint32_t n_before = 0;
-        for (uint32_t g = 0; a->n_group > 1 && g < a->n_group; g++)
-            n_before += values[g] > values[j / n] || (values[g] == values[j / n] && g < j / n);
-        c->is_open[j] = a->n_group < 2 || n_before < a->n_group_used;
+        for (uint32_t i = 0; i < n_group; i++)
+            n_before += values[i] > values[g] || (values[i] == values[g] && i < g);
+        for (uint32_t j = g * n; j < (g + 1) * n; j++)
+            c->is_open[j] = n_group == 1 || n_before < a->n_group_used;
     }
 }
 
@@ -79,7 +80,7 @@ static void sigmoid_row(struct kcheck *k, const struct moe_route_args *a, size_t
     double taken = 0;
     for (uint32_t i = 0; i < a->n_used; i++)
         taken += 1 / (1 + exp(-(double)score(x, a->experts[row * a->n_used + i])));
-    for (uint32_t i = 0; i < a->n_used; i++) {
+    for (uint32_t i = 0; i < a->n_used && taken > 1e-36; i++) { /* else f32 has no such p */
         const double p = 1 / (1 + exp(-(double)score(x, a->experts[row * a->n_used + i])));
         const double want = (a->renormalize && taken > 0 ? p / taken : p) * scale_of(a);
         kc_near(k, "weight", a->weights[row * a->n_used + i], want, want * 64 * 0x1p-24 + 1e-37);
@@ -93,7 +94,7 @@ static void plain_row(struct kcheck *k, const struct moe_route_args *a, size_t r
     const uint32_t *experts = a->experts + row * a->n_used;
     const float *weights = a->weights + row * a->n_used;
     double max = -INFINITY, sum = 0, taken = 0;
-    struct choices c;
+    struct choices c = {.of = {0}};
     uint32_t n = 0;
     for (uint32_t j = 0; j < a->n_expert; j++)
         c.of[j] = choice(a, x, j);

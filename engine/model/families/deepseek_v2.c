@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* deepseek_v2 - latent attention, and experts beside one that all rows use, behind dense layers. Source: arXiv:2405.04434. */
+/* deepseek_v2 - latent attention, and experts beside one that all rows use, behind dense layers.
+ * Source: arXiv:2405.04434. */
 #include "engine/model/arch.h"
 
 /* clang-format off */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* deepseek_v3 - deepseek_v2's layers, with experts chosen by the sigmoid of their scores and a bias. Source:
- * arXiv:2412.19437. */
+/* deepseek_v3 - deepseek_v2's layers, with experts chosen by the sigmoid of their scores and a
+ * bias. Source: arXiv:2412.19437. */
 #include "engine/model/arch.h"
 
 /* clang-format off */

@@ -483,7 +483,7 @@ static void route(const struct device_run *r, const struct program_op *op)
         .n_used = op->route.n_used,
         .renormalize = op->route.renormalize,
         .sigmoid = op->route.rule == ARCH_ROUTE_SIGMOID,
-        .bias = program_vector(&r->m->weights, op->bias, op->layer),
+        .bias = program_vector(&r->d->m->weights, op->bias, op->layer),
         .n_group = op->route.n_group,
         .n_group_used = op->route.n_group_used,
         .scale = op->route.scale,

@@ -25,6 +25,7 @@
  * Threads: made by one; then only read. */
 #ifndef QUIRE_ENGINE_MODEL_FORWARD_PROGRAM_H
 #define QUIRE_ENGINE_MODEL_FORWARD_PROGRAM_H
+#include "engine/model/forward/program_buffer.h"
 #include "engine/model/forward/program_own.h"
 #include "engine/model/forward/program_weight.h"
 
@@ -41,59 +42,6 @@ enum program_fusion {
 };
 #define PROGRAM_FUSE(id) (1u << PROGRAM_FUSE_##id)
 #define PROGRAM_FUSE_ALL (~0u)
-
-/* of a buffer */
-enum program_rows {
-    PROGRAM_ROWS_STEP,   /* one for each token of the step: kept between passes */
-    PROGRAM_ROWS_BLOCK,  /* one for each row of a block: within a pass */
-    PROGRAM_ROWS_PLACES, /* one for each row and each expert that it takes */
-    PROGRAM_ROWS_CACHE   /* the KV cache of a layer; or what the batch says */
-};
-/* those of every program; a plugin's come behind */
-enum program_buffer_id {
-    PROGRAM_B_NONE,
-    PROGRAM_B_IDS,       /* of the batch, as the next */
-    PROGRAM_B_POSITIONS, /* each row's in its sequence */
-    PROGRAM_B_X,         /* the residual stream */
-    PROGRAM_B_H,         /* input of the next matmul */
-    PROGRAM_B_H_Q,       /* the same as bytes */
-    PROGRAM_B_QKV,       /* q, then k, then v; latent attention: q or its latent, the latent of K
-                            and V, the rotated part of the key */
-    PROGRAM_B_Q_LATENT,  /* q's latent, normed */
-    PROGRAM_B_Q_LATENT_Q,
-    PROGRAM_B_Q,       /* of q's latent */
-    PROGRAM_B_Q_HEADS, /* q in the columns of the latent, then rotated */
-    PROGRAM_B_A_HEADS, /* attention's output in the columns of the latent */
-    PROGRAM_B_CACHE,   /* K and V of the layer */
-    PROGRAM_B_A,       /* attention's output */
-    PROGRAM_B_A_Q,
-    PROGRAM_B_O, /* a branch's output before it is added to x */
-    PROGRAM_B_G, /* gate, then up */
-    PROGRAM_B_ACT,
-    PROGRAM_B_ACT_Q,
-    PROGRAM_B_SCORES,   /* the router's */
-    PROGRAM_B_ROUTES,   /* experts of each row, with their weights */
-    PROGRAM_B_EXPERT_G, /* gate, then up, of places */
-    PROGRAM_B_EXPERT_ACT,
-    PROGRAM_B_EXPERT_ACT_Q,
-    PROGRAM_B_EXPERT_O,
-    PROGRAM_B_SHARED_O, /* output of the expert that all rows use */
-    PROGRAM_B_LOGITS,
-    PROGRAM_BUFFERS
-};
-#define PROGRAM_BUFFERS_MAX 64u
-
-struct program_buffer {
-    const char *name;
-    uint32_t n_col;         /* the most that a reference has */
-    enum program_rows rows; /* set by program_fuse */
-    bool is_stored;         /* a stage reads what another one wrote: it needs memory */
-};
-struct program_ref { /* columns of a buffer */
-    uint16_t buffer; /* PROGRAM_B_NONE: no reference */
-    uint16_t dtype;  /* enum dtype */
-    uint32_t col, n_col;
-};
 
 #define PROGRAM_NO_LAYER UINT32_MAX
 struct program_op {

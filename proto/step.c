@@ -3,12 +3,13 @@
  *
  *     step     head | seqs | admits | blocks | known | stop ids | bias ids | bias | lists | outs |
  *              ins
- *     result   head | rows | top ids | top logprobs              each part starts on 8 bytes
+ *     result   head | rows | top ids | top logprobs | notes      each part starts on 8 bytes
  *
  * The counts come first and determine all sizes, so writer and reader use the same function
  * (place). All sums are 64-bit sums of 32-bit counts and cannot overflow. */
 #include "proto/step.h"
 #include <string.h>
+#include "common/utf8.h"
 #include "proto/items.h"
 #include "proto/proto.h"
 
@@ -44,13 +45,15 @@ static uint64_t place_step(struct step_view *v, void *memory, const struct step_
     return p.at;
 }
 
-static uint64_t place_result(struct step_result *r, void *memory, uint32_t n_row, uint32_t n_top)
+static uint64_t place_result(struct step_result *r, void *memory, uint32_t n_row, uint32_t n_top,
+                             uint32_t n_note)
 {
     struct place p = {memory, 0};
     r->head = part(&p, 1, sizeof *r->head);
     r->rows = part(&p, n_row, sizeof *r->rows);
     r->top_ids = part(&p, n_top, sizeof *r->top_ids);
     r->top_logprobs = part(&p, n_top, sizeof *r->top_logprobs);
+    r->notes = part(&p, n_note, sizeof *r->notes);
     return p.at;
 }
 
@@ -103,7 +106,8 @@ enum q_code step_bytes_max(size_t *step_bytes, size_t *result_bytes, const struc
                       "logit_rows_max %u",
                       l->max_num_seqs, STEP_SEQS_MAX, l->max_model_len, l->logit_rows_max);
     *step_bytes = (size_t)place_step(&v, NULL, &max);
-    *result_bytes = (size_t)place_result(&r, NULL, l->logit_rows_max, (uint32_t)step_top_max(l));
+    *result_bytes = (size_t)place_result(&r, NULL, l->logit_rows_max, (uint32_t)step_top_max(l),
+                                         l->max_num_seqs);
     return Q_OK;
 }
 
@@ -332,12 +336,60 @@ enum q_code step_result_layout(struct step_result *r, void *memory, size_t n, ui
                                uint32_t n_top, struct q_err *e)
 {
     struct step_result sizes;
-    uint64_t need = place_result(&sizes, NULL, n_row, n_top);
+    uint64_t need = place_result(&sizes, NULL, n_row, n_top, 0);
     if (need > n)
         return q_fail(e, Q_TOO_LARGE, "step result: %llu bytes needed, %zu available",
                       (unsigned long long)need, n);
-    place_result(r, memory, n_row, n_top);
+    place_result(r, memory, n_row, n_top, 0);
     *r->head = (struct step_result_head){.n_row = n_row, .n_top = n_top, .gap_us = STEP_NO_GAP};
+    return Q_OK;
+}
+
+/* Control characters become spaces, a character that does not fit is left out whole. */
+void step_note_set(struct step_note *note, uint32_t slot, uint32_t position, const char *text)
+{
+    size_t n = 0, step;
+    note->slot = slot;
+    note->position = position;
+    for (const size_t n_text = strlen(text); n < n_text; n += step) {
+        uint32_t cp;
+        step = utf8_decode(text + n, n_text - n, &cp);
+        if (n + step >= sizeof note->text)
+            break;
+        memcpy(note->text + n, text + n, step);
+        if (cp < 0x20 || (cp >= 0x7f && cp < 0xa0) || cp == UTF8_REPLACEMENT)
+            memset(note->text + n, ' ', step);
+    }
+    note->text[n] = '\0';
+}
+
+FALLIBLE step_result_note(struct step_result *r, size_t n, const struct step_note *note,
+                          struct q_err *e)
+{
+    struct step_result sizes;
+    const struct step_result_head *h = r->head;
+    const uint64_t need = place_result(&sizes, NULL, h->n_row, h->n_top, h->n_note + 1);
+    if (need > n)
+        return q_fail(e, Q_TOO_LARGE, "step result: %llu bytes needed for a note, %zu available",
+                      (unsigned long long)need, n);
+    r->notes[r->head->n_note++] = *note;
+    return Q_OK;
+}
+
+static enum q_code check_notes(const struct step_result *r, const struct step_limits *l,
+                               struct q_err *e)
+{
+    uint64_t seen[STEP_SEQS_MAX / 64];
+    memset(seen, 0, (l->max_num_seqs + 63) / 64 * sizeof *seen);
+    for (uint32_t i = 0; i < r->head->n_note; i++) {
+        const struct step_note *note = &r->notes[i];
+        if (note->slot >= l->max_num_seqs)
+            return corrupt("a note's slot", note->slot, l->max_num_seqs - 1, e);
+        if (!mark_slot(seen, note->slot))
+            return q_fail(e, Q_CORRUPT, "step: slot %u has two notes", note->slot);
+        if (!memchr(note->text, '\0', sizeof note->text))
+            return q_fail(e, Q_CORRUPT, "step: the note of slot %u has no end", note->slot);
+    }
     return Q_OK;
 }
 
@@ -355,10 +407,12 @@ enum q_code step_result_view(struct step_result *r, void *memory, size_t n,
         return corrupt("a result's n_row", head.n_row, l->logit_rows_max, e);
     if (head.n_top > step_top_max(l))
         return corrupt("a result's n_top", head.n_top, step_top_max(l), e);
-    uint64_t need = place_result(&sizes, NULL, head.n_row, head.n_top);
+    if (head.n_note > l->max_num_seqs)
+        return corrupt("a result's n_note", head.n_note, l->max_num_seqs, e);
+    uint64_t need = place_result(&sizes, NULL, head.n_row, head.n_top, head.n_note);
     if (need > n)
         return corrupt("a result's size", need, n, e);
-    place_result(&found, memory, head.n_row, head.n_top);
+    place_result(&found, memory, head.n_row, head.n_top, head.n_note);
     for (uint32_t i = 0; i < head.n_row; i++) {
         const struct step_row *row = &found.rows[i];
         if (row->slot >= l->max_num_seqs)
@@ -371,6 +425,8 @@ enum q_code step_result_view(struct step_result *r, void *memory, size_t n,
             return corrupt("the end of a row's alternatives", (uint64_t)row->top_start + row->n_top,
                            head.n_top, e);
     }
-    *r = found;
-    return Q_OK;
+    enum q_code rc = check_notes(&found, l, e);
+    if (!rc)
+        *r = found;
+    return rc;
 }

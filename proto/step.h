@@ -151,12 +151,22 @@ struct step_result_head {
     uint32_t gap_us;       /* idle compute time since the previous step, and in this step between
                             * forward pass and sampling; STEP_NO_GAP: unknown */
     uint32_t error;        /* enum q_code; the step failed as a whole */
+    uint32_t n_note;       /* struct step_note[n_note] behind the logprobs */
+};
+/* Why a sequence of the step could not be computed: it ends with this error, and its rows of the
+ * result say nothing. One for each slot at most. */
+#define STEP_NOTE_MAX 500u /* bytes of the text, with its NUL; one sentence of printable UTF-8 */
+struct step_note {
+    uint32_t slot;
+    uint32_t position; /* keys and values from here on are wrong */
+    char text[STEP_NOTE_MAX];
 };
 struct step_result {
     struct step_result_head *head;
     struct step_row *rows;
     uint32_t *top_ids;
     float *top_logprobs;
+    struct step_note *notes; /* [head->n_note], room for max_num_seqs */
 };
 
 /* Maximum alternatives of all rows of one result. */
@@ -184,6 +194,12 @@ static inline uint64_t step_store_bytes(const struct step_limits *l)
 }
 FALLIBLE step_result_layout(struct step_result *r, void *memory, size_t n, uint32_t n_row,
                             uint32_t n_top, struct q_err *e);
+/* Add a note; the text is cut to the room, and what is no printable character becomes a space.
+ * Errors: Q_TOO_LARGE. */
+FALLIBLE step_result_note(struct step_result *r, size_t n, const struct step_note *note,
+                          struct q_err *e);
+/* A note's text from any text: cut, one line, printable. */
+void step_note_set(struct step_note *note, uint32_t slot, uint32_t position, const char *text);
 FALLIBLE step_result_view(struct step_result *r, void *memory, size_t n,
                           const struct step_limits *l, struct q_err *e);
 

@@ -238,12 +238,18 @@ static FALLIBLE first_ready(struct core *c, const struct worker_info *info, stru
     c->info.limits = info->limits;
     c->info.n_block = info->n_block;
     c->info.n_swap_block = info->n_swap_block;
+    const char *plugin = plugins_text(c->model.architecture);
+    if (*plugin)
+        q_fail_text(&c->bad_logits, Q_INTERNAL,
+                    "the model's logits are NaN or infinite: plugin %s gives its architecture %s, "
+                    "with the operations and rows of items that are in it",
+                    plugin, c->model.architecture);
     if ((rc = fingerprint_make(c->info.fingerprint, &c->config.worker, info, e)))
         return rc;
-    c->outputs = q_calloc(info->limits.logit_rows_max, sizeof *c->outputs);
+    const size_t n_output = (size_t)info->limits.logit_rows_max + info->limits.max_num_seqs;
+    c->outputs = q_calloc(n_output, sizeof *c->outputs);
     if (!c->outputs)
-        return q_fail(e, Q_NO_MEMORY, "engine: out of memory for %u outputs",
-                      info->limits.logit_rows_max);
+        return q_fail(e, Q_NO_MEMORY, "engine: out of memory for %zu outputs", n_output);
     const struct speculation *draft_tokens = &c->config.worker.speculation;
     bool may_trace = c->config.trace_path || c->config.profiler_dir;
     const struct scheduler_config sc = {
@@ -325,11 +331,33 @@ static void end_bad_rows(struct core *c, uint32_t n)
         } else {
             log_error("request %llu failed: the model's logits are NaN or infinite",
                       (unsigned long long)o->req_id);
+            o->why = c->bad_logits.code ? &c->bad_logits : NULL;
         }
         scheduler_abort(c->scheduler, o->frontend_id, o->req_id);
         o->has_token = false;
         o->finish = FINISH_ERROR;
     }
+}
+
+/* Requests that the worker could not compute: each ends with the reason, the others continue.
+ * Returns how many outputs are left. */
+static uint32_t end_noted(struct core *c, const struct step_result *result, uint32_t n)
+{
+    uint32_t n_left = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        struct scheduler_output o = c->outputs[i];
+        struct q_err reason = Q_ERR_INIT;
+        if (!o.note) {
+            c->outputs[n_left++] = o;
+            continue;
+        }
+        q_fail_text(&reason, Q_INTERNAL, "the request could not be computed: %s", o.note->text);
+        log_error("request %llu of frontend %u failed: %s", (unsigned long long)o.req_id,
+                  o.frontend_id, o.note->text);
+        o.why = &reason;
+        core_give(c, result, &o, 1);
+    }
+    return n_left;
 }
 
 static FALLIBLE settle_step(struct core *c, void *memory, struct q_err *e)
@@ -346,7 +374,7 @@ static FALLIBLE settle_step(struct core *c, void *memory, struct q_err *e)
     int64_t start_us = clock_us();
     if ((rc = scheduler_settle(c->scheduler, &result, start_us, c->outputs, &n, e)))
         return rc;
-    Q_ASSERT(n <= c->info.limits.logit_rows_max); /* room in outputs */
+    Q_ASSERT(n <= c->info.limits.logit_rows_max + c->info.limits.max_num_seqs); /* its room */
     int64_t settled_us = core_tracing(c) ? clock_us() : 0;
     if (c->follows[result.head->step % RING_DEPTH] && result.head->gap_us != STEP_NO_GAP) {
         c->n_gap++;
@@ -354,6 +382,7 @@ static FALLIBLE settle_step(struct core *c, void *memory, struct q_err *e)
     }
     c->n_death = c->n_culprit = 0;
     c->step_since_ms = clock_ms();
+    n = end_noted(c, &result, n);
     end_bad_rows(c, n);
     if (n)
         core_give(c, &result, c->outputs, n);

@@ -23,7 +23,8 @@ struct core {
     struct model_config model;
     struct generation_defaults generation;
     enum core_state state;
-    struct q_err failure; /* of FAILED */
+    struct q_err failure;    /* of FAILED */
+    struct q_err bad_logits; /* for clients of a plugin's model; code Q_OK: of none */
     bool worker_died;
     struct ring *ring; /* of the current worker; NULL between two workers */
     struct worker_process worker;

@@ -273,7 +273,9 @@ FALLIBLE modality_embed(const struct modalities *all, uint32_t i_modality,
     if (!failed)
         return Q_OK;
     const enum q_code rc = plugin_failed(all->model, "embed_item", &error, Q_INVALID, e);
-    return rc ? q_wrap(e, "%s[%u]", m->name, item->index) : Q_OK;
+    return rc ? q_wrap(e, "plugin %s: %s[%u]", plugin_arch_text(all->model->arch), m->name,
+                       item->index)
+              : Q_OK;
 }
 
 /* The most that a call of any modality needs. */
@@ -317,7 +319,7 @@ static enum q_code try_dummy(const struct modalities *m, uint32_t i, struct q_er
     item.data = data;
     if (!rc && !modality_check(m, i, &item, &refused) && item.n_token == out.n &&
         modality_embed(m, i, &item, &out, e))
-        rc = q_wrap(e, "plugin %s: an item of zeros", plugin_arch_text(m->model->arch));
+        rc = q_wrap(e, "an item of zeros");
     q_free(rows);
     q_free(data);
     return rc;

@@ -99,7 +99,8 @@ const struct model_shape *model_shape(const struct model *m);
 /* Say in the log in what pages the weights are. Takes milliseconds. */
 void model_log_pages(const struct model *m);
 const struct model_config *model_config(const struct model *m);
-bool model_takes_items(const struct model *m); /* batch.item_rows may have some */
+bool model_takes_items(const struct model *m);   /* batch.item_rows may have some */
+const char *model_plugin(const struct model *m); /* name and version of its plugin; "": none */
 
 struct kv_cache { /* the pool, one K and one V array per layer, layout in kernels/ops/ops.h; of
                      latent attention one array per layer in k (kernels/ops/ops_mla.h), v is NULL */
@@ -166,6 +167,10 @@ uint64_t model_scratch_bytes(const struct model *m, uint32_t n_token_max, uint32
 void model_forward(const struct model *m, const struct batch *b, const struct kv_cache *kv,
                    struct model_scratch *s, float *logits, struct team *team, uint32_t ith,
                    uint32_t nth);
+
+/* After model_forward: why a plugin's forward pass could not compute this sequence of the batch;
+ * NULL: it did. */
+const char *model_failure(const struct model_scratch *s, uint32_t i_seq);
 
 /* Rows of logits that a caller keeps at a time: a row is as large as the vocabulary, and the last
  * matrix is read again for so many. */

@@ -622,6 +622,11 @@ bool model_takes_items(const struct model *m)
     return m->arch->takes_items;
 }
 
+const char *model_plugin(const struct model *m)
+{
+    return plugin_arch_text(m->plugin ? m->plugin->arch : NULL);
+}
+
 bool model_has_own_forward(const struct model *m)
 {
     return m->plugin && m->plugin->arch->a.forward && !m->link;

@@ -183,6 +183,33 @@ void kv_publish(struct kv_pool *p, const struct kv_table *t, uint32_t i, const s
     *at = b;
 }
 
+static void unpublish_block(struct kv_pool *p, kv_block b)
+{
+    unindex(p, b);
+    if (p->infos[b].refs)
+        return;
+    uncache(p, b);
+    p->free[p->n_free++] = b;
+}
+
+/* Blocks of a chain have any numbers, so one pass may meet a child before its parent. */
+void kv_unpublish(struct kv_pool *p, const struct kv_table *t, uint32_t i)
+{
+    for (; i < t->n_block; i++)
+        if (p->infos[t->blocks[i]].indexed)
+            unpublish_block(p, t->blocks[i]);
+    for (bool more = true; more;) {
+        more = false;
+        for (kv_block b = 0; b < p->n_block; b++) {
+            const struct kv_info *info = &p->infos[b];
+            if (!info->indexed || info->parent == KV_NONE || p->infos[info->parent].indexed)
+                continue;
+            unpublish_block(p, b);
+            more = true;
+        }
+    }
+}
+
 void kv_forget(struct kv_pool *p)
 {
     for (; p->oldest != KV_NONE; p->oldest = p->infos[p->oldest].next)

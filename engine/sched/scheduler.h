@@ -112,11 +112,12 @@ struct scheduler_output { /* one request's output of a settled step, or its end 
     uint32_t n_cached;       /* prompt tokens found in the prefix cache */
     uint64_t queue_us;       /* waiting time before the first step */
     const struct q_err *why; /* core: the reason of FINISH_ERROR, for the client; may be NULL */
+    const struct step_note *note; /* the worker could not compute it: FINISH_ERROR, no token */
     /* Ended by the scheduler (scheduler_take_end): Q_TIMEOUT or Q_NO_SPACE, else Q_OK. */
     enum q_code code;
 };
-/* Settle the oldest step in flight. outputs: room for logit_rows_max, *n_output of them filled, one
- * per request with output, or with accepted draft tokens one per token, contiguous; a finished
+/* Settle the oldest step in flight. outputs: room for logit_rows_max and, where the worker gives
+ * notes, max_num_seqs more; *n_output of them filled, one per request with output, or with accepted draft tokens one per token, contiguous; a finished
  * request is removed on return. Errors: Q_CORRUPT (the result is not of the oldest step, reports an
  * error, or has other rows than requested); nothing has changed then, and the caller restarts the
  * worker (scheduler_worker_lost). */

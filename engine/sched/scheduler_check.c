@@ -16,8 +16,8 @@ static uint32_t count_sampling(const struct scheduler *s, uint32_t i_request)
         const struct inflight_step *f =
             &s->inflight_steps[(s->i_inflight + k) % SCHEDULER_IN_FLIGHT_MAX];
         for (uint32_t j = 0; j < f->n_seq; j++)
-            n += f->seqs[j].i_request == i_request && f->seqs[j].use == get(s, i_request)->use &&
-                 (f->seqs[j].flags & STEP_SAMPLE);
+            n += !f->seqs[j].is_dropped && f->seqs[j].i_request == i_request &&
+                 f->seqs[j].use == get(s, i_request)->use && (f->seqs[j].flags & STEP_SAMPLE);
     }
     return n;
 }

@@ -23,6 +23,8 @@ struct scheduled_seq {       /* one sequence's rows of a step in flight */
     uint32_t n_prompt_seen;     /* settle */
     uint32_t n_sampled;         /* settle: sampled rows, and accepted ones among them */
     uint32_t n_predicted;
+    const struct step_note *note; /* settle: why it could not be computed; NULL: it was */
+    bool is_dropped; /* its rows read blocks that are wrong: the request computes them again */
 };
 
 struct inflight_step { /* a planned step without a result yet */

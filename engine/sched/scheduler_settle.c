@@ -53,10 +53,24 @@ static enum q_code match_row(const struct scheduler *s, struct inflight_step *f,
     return match_sampled(q, i, row, e);
 }
 
+static enum q_code match_notes(const struct scheduler *s, struct inflight_step *f,
+                               const struct step_result *r, struct q_err *e)
+{
+    for (uint32_t j = 0; j < f->n_seq; j++)
+        f->seqs[j].note = NULL;
+    for (uint32_t i = 0; i < r->head->n_note; i++) {
+        const uint32_t slot = r->notes[i].slot;
+        if (slot >= s->config.limits.max_num_seqs || !f->by_slot[slot])
+            return q_fail(e, Q_CORRUPT, "result note %u: slot %u is not in the step", i, slot);
+        f->seqs[f->by_slot[slot] - 1].note = &r->notes[i];
+    }
+    return Q_OK;
+}
+
 static enum q_code match_result(const struct scheduler *s, struct inflight_step *f,
                                 const struct step_result *r, struct q_err *e)
 {
-    enum q_code rc = Q_OK;
+    enum q_code rc = match_notes(s, f, r, e);
     for (uint32_t j = 0; j < f->n_seq; j++)
         f->seqs[j].i_token = f->seqs[j].i_prompt = f->seqs[j].n_prompt_seen = f->seqs[j].n_sampled =
             f->seqs[j].n_predicted = 0;
@@ -152,6 +166,80 @@ static void settle_token(struct scheduler *s, uint32_t i_request, const struct s
     o->finish = finish_of(s, r, &o->stop_id);
 }
 
+/* Nothing uses its rows any more. */
+static bool is_gone(const struct request *r, const struct scheduled_seq *q)
+{
+    return r->state == REQUEST_FREE || r->use != q->use || q->is_dropped;
+}
+
+/* A running request back to the queue, without what steps in flight compute for it. */
+static void compute_again(struct scheduler *s, uint32_t i_request)
+{
+    struct request *r = request_at(s, i_request);
+    for (uint32_t k = 0; k < s->n_inflight; k++) {
+        struct inflight_step *f = &s->inflight_steps[(s->i_inflight + k) % SCHEDULER_IN_FLIGHT_MAX];
+        for (uint32_t j = 0; j < f->n_seq; j++)
+            f->seqs[j].is_dropped |= f->seqs[j].i_request == i_request && f->seqs[j].use == r->use;
+    }
+    r->n_sampling = 0;
+    r->prompt_next = r->prompt_settled;
+    scheduler_release_slot(s, i_request);
+    backlog_return(&s->backlog, i_request);
+}
+
+/* Blocks are in the prefix cache from their planning on, so others may have begun to share those
+ * that hold no numbers now. Such a request begins with the same item, and gets a note of its own
+ * when it has computed that. */
+static void unpublish(struct scheduler *s, const struct request *r, uint32_t i_block)
+{
+    const struct kv_table *t = &r->table;
+    if (r->state != REQUEST_RUNNING || i_block >= t->n_block)
+        return;
+    kv_unpublish(&s->pool, t, i_block);
+    for (uint32_t i = s->running.first, next; i != REQUEST_NONE; i = next) {
+        const struct request *other = request_at(s, i);
+        next = other->next;
+        if (other != r && other->table.n_block > i_block &&
+            other->table.blocks[i_block] == t->blocks[i_block])
+            compute_again(s, i);
+    }
+}
+
+/* The same for a request that was aborted meanwhile: which blocks it had is not known any more. */
+static void unpublish_all(struct scheduler *s, uint32_t i_block)
+{
+    kv_forget(&s->pool);
+    for (uint32_t i = s->running.first, next; i != REQUEST_NONE; i = next) {
+        next = request_at(s, i)->next;
+        if (request_at(s, i)->n_shared > i_block)
+            compute_again(s, i);
+    }
+}
+
+/* The worker could not compute it: it ends, and nothing of it is reused. */
+static uint32_t settle_failed(struct scheduler *s, const struct scheduled_seq *q,
+                              struct scheduler_output *o)
+{
+    const struct request *r = request_at(s, q->i_request);
+    if (is_gone(r, q) || r->state != REQUEST_RUNNING) {
+        unpublish_all(s, q->note->position / KV_BLOCK_TOKENS);
+        if (is_gone(r, q))
+            return 0;
+    }
+    *o = (struct scheduler_output){
+        .frontend_id = r->frontend_id,
+        .req_id = r->req_id,
+        .seq = r->n_token - r->n_prompt,
+        .finish = FINISH_ERROR,
+        .queue_us = r->queue_us,
+        .note = q->note,
+    };
+    unpublish(s, r, q->note->position / KV_BLOCK_TOKENS);
+    scheduler_forget(s, q->i_request);
+    s->stats.n_finished++;
+    return 1;
+}
+
 /* Returns how many outputs the sequence gave: one for each token, the first with the prompt
  * rows. */
 static uint32_t settle_seq(struct scheduler *s, const struct scheduled_seq *q,
@@ -159,7 +247,7 @@ static uint32_t settle_seq(struct scheduler *s, const struct scheduled_seq *q,
 {
     struct request *r = request_at(s, q->i_request);
     uint32_t n = 0;
-    if (r->state == REQUEST_FREE || r->use != q->use)
+    if (is_gone(r, q))
         return 0;
     count_prompt(s, r, q);
     count_draft_tokens(s, q, result);
@@ -211,6 +299,9 @@ enum q_code scheduler_settle(struct scheduler *s, const struct step_result *r, i
     enum q_code rc = match_result(s, f, r, e);
     if (rc)
         return rc;
+    for (uint32_t j = 0; j < f->n_seq; j++) /* first, since others may have read their blocks */
+        if (f->seqs[j].note)
+            *n_output += settle_failed(s, &f->seqs[j], &outputs[*n_output]);
     for (uint32_t j = 0; j < f->n_seq; j++) {
         f->by_slot[f->seqs[j].slot] = 0;
         *n_output += settle_seq(s, &f->seqs[j], r, &outputs[*n_output]);

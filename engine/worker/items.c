@@ -26,6 +26,7 @@ struct item_rows { /* an item's rows in the batch */
     uint32_t from, n;  /* rows of the item */
     struct kept *kept; /* where they are, or are to be kept; NULL: not in the ring */
     bool is_there;     /* kept->… has them */
+    bool has_failed;
 };
 struct items {
     struct items_args a;
@@ -196,9 +197,8 @@ static void use_ring(struct items *x)
     }
 }
 
-static bool compute_item(struct items *x, const struct step_item *s, float *to)
+static FALLIBLE compute_item(struct items *x, const struct step_item *s, float *to, struct q_err *e)
 {
-    struct q_err e = Q_ERR_INIT;
     struct quire_item item = {
         .index = s->index,
         .dtype = (enum quire_dtype)s->dtype,
@@ -211,12 +211,9 @@ static bool compute_item(struct items *x, const struct step_item *s, float *to)
     memcpy(item.dims, s->dims, sizeof item.dims);
     atomic_fetch_add_explicit(&x->n_computed, 1, memory_order_relaxed);
     if (s->n_token > x->n_largest)
-        q_fail_text(&e, Q_INVALID, "%s[%u]: %u rows, more than the largest item has (%u)",
-                    x->a.modalities->rows[s->modality].name, s->index, s->n_token, x->n_largest);
-    else if (!modality_embed(x->a.modalities, s->modality, &item, &out, &e))
-        return true;
-    log_error("the rows of an item could not be computed: %s", e.message);
-    return false;
+        return q_fail(e, Q_INVALID, "%s[%u]: %u rows, more than the largest item has (%u)",
+                      x->a.modalities->rows[s->modality].name, s->index, s->n_token, x->n_largest);
+    return modality_embed(x->a.modalities, s->modality, &item, &out, e);
 }
 
 static void fill_nan(float *rows, size_t n)
@@ -225,8 +222,9 @@ static void fill_nan(float *rows, size_t n)
         rows[i] = NAN;
 }
 
-static void forget_item(const struct items *x, const struct item_rows *p, float *here)
+static void forget_item(const struct items *x, struct item_rows *p, float *here)
 {
+    p->has_failed = true;
     if (p->kept)
         p->kept->n = 0;
     fill_nan(here, (size_t)p->n * x->a.hidden_size);
@@ -240,19 +238,53 @@ static void compute_rows(void *arg, uint32_t ith, uint32_t nth)
     (void)nth;
     for (uint32_t i;
          (i = atomic_fetch_add_explicit(&x->next_seen, 1, memory_order_relaxed)) < x->n_seen;) {
-        const struct item_rows *p = &x->seen[i];
+        struct q_err ignored = Q_ERR_INIT; /* write_note finds it again */
+        struct item_rows *p = &x->seen[i];
         float *here = x->rows + p->row * n_col;
         float *whole = p->n == p->item->n_token ? here
                        : p->kept                ? x->ring + p->kept->first * n_col
                                                 : x->scratch + (size_t)ith * x->n_largest * n_col;
-        if (!p->is_there && !compute_item(x, p->item, whole))
+        if (!p->is_there && compute_item(x, p->item, whole, &ignored))
             forget_item(x, p, here);
         else if (whole != here)
             memcpy(here, whole + p->from * n_col, p->n * n_col * sizeof *whole);
     }
 }
 
-void items_step(struct items *x, struct slots *s, const struct step_view *v)
+/* The first item of a sequence that failed is computed once more, for its message: so a message
+ * does not depend on which thread came first, and threads share no text. */
+static void write_note(struct items *x, const struct item_rows *p, uint32_t slot,
+                       struct step_note *note)
+{
+    struct q_err e = Q_ERR_INIT;
+    const struct modality *m = &x->a.modalities->rows[p->item->modality];
+    if (compute_item(x, p->item, x->scratch, &e) == Q_OK)
+        q_fail_text(&e, Q_INVALID, "%s[%u]: its rows could not be computed, and then they could",
+                    m->name, p->item->index);
+    step_note_set(note, slot, p->item->position, e.message);
+    log_error("the rows of an item could not be computed: %s", note->text);
+}
+
+/* seen is in the order of the batch's sequences. */
+static uint32_t write_notes(struct items *x, const struct slots *s, const struct step_view *v,
+                            struct step_note *notes)
+{
+    const struct batch *b = &s->batch;
+    uint32_t n = 0, i_seen = 0;
+    for (uint32_t i = 0; i < b->n_seq; i++) {
+        const uint32_t end = b->seqs[i].row + b->seqs[i].n_query;
+        bool failed = false;
+        for (; i_seen < x->n_seen && x->seen[i_seen].row < end; i_seen++) {
+            if (x->seen[i_seen].has_failed && !failed)
+                write_note(x, &x->seen[i_seen], v->seqs[i].slot, &notes[n++]);
+            failed |= x->seen[i_seen].has_failed;
+        }
+    }
+    return n;
+}
+
+uint32_t items_step(struct items *x, struct slots *s, const struct step_view *v,
+                    struct step_note *notes)
 {
     struct batch *b = &s->batch;
     b->item_rows = NULL;
@@ -260,7 +292,7 @@ void items_step(struct items *x, struct slots *s, const struct step_view *v)
     for (uint32_t i = 0; i < b->n_seq; i++)
         find_rows(x, &s->slots[v->seqs[i].slot], &b->seqs[i]);
     if (!x->n_seen)
-        return;
+        return 0;
     use_ring(x);
     memset(x->row_of, 0, b->n_token * sizeof *x->row_of);
     for (uint32_t i = 0; i < x->n_seen; i++)
@@ -272,4 +304,5 @@ void items_step(struct items *x, struct slots *s, const struct step_view *v)
     atomic_store_explicit(&x->next_seen, 0, memory_order_relaxed);
     team_run(x->a.team, compute_rows, x);
     b->item_rows = x->row_of;
+    return write_notes(x, s, v, notes);
 }

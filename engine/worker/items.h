@@ -6,7 +6,7 @@
  * and gives the batch a pointer for each of their rows; its token id there is 0. An item that goes
  * on behind the step's rows is kept whole in a small ring of rows, so that the next chunk does not
  * compute it again: the oldest entry makes room. An item whose modality reports an error gets rows
- * of NaN: its request ends with an error, the others go on.
+ * of NaN, and its sequence a note with the error: its request ends, the others go on.
  * Threads: the worker's loop and its team. Allocates nothing after items_new. */
 #ifndef QUIRE_ENGINE_WORKER_ITEMS_H
 #define QUIRE_ENGINE_WORKER_ITEMS_H
@@ -29,8 +29,10 @@ void items_free(struct items *x); /* NULL is fine */
  * largest item for each thread included. */
 uint64_t items_bytes(const struct items_args *a);
 /* After slots_batch: compute the rows of the batch's items and set batch.item_rows; NULL: the step
- * has none. */
-void items_step(struct items *x, struct slots *s, const struct step_view *v);
+ * has none. notes: [max_num_seqs] one for each sequence with an item that could not be computed;
+ * returns how many. */
+uint32_t items_step(struct items *x, struct slots *s, const struct step_view *v,
+                    struct step_note *notes);
 /* Keep no rows: the weights are others. */
 void items_forget(struct items *x);
 struct items_stats {             /* since the start, for tests */

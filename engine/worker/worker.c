@@ -157,11 +157,17 @@ static FALLIBLE make_items(struct worker *w, uint64_t *n_byte, struct q_err *e)
     return items_new(&w->items, &a, e);
 }
 
+static FALLIBLE make_notes(struct worker *w, struct q_err *e)
+{
+    w->notes = q_calloc(w->limits.max_num_seqs, sizeof *w->notes);
+    return w->notes ? Q_OK : q_fail(e, Q_NO_MEMORY, "worker: out of memory for a step");
+}
+
 /* All that a step uses, and how much that is. */
 static FALLIBLE make_step(struct worker *w, struct memory_need *need, struct q_err *e)
 {
     enum q_code rc = make_scratch(w, e);
-    if (rc)
+    if (rc || (rc = make_notes(w, e)))
         return rc;
     need->activation_bytes =
         model_scratch_bytes(w->model, w->limits.max_num_batched_tokens, w->n_thread) +
@@ -181,8 +187,9 @@ static FALLIBLE make_gpu(struct worker *w, struct worker_info *info, struct q_er
     struct gpu_sizes sizes = {0};
     enum q_code rc;
     uint64_t item_bytes;
-    if ((rc = make_samplers(w, e)) || (rc = make_items(w, &item_bytes, e)) ||
-        (rc = worker_device_make(w, e)) || (rc = gpu_make(w->gpu, &models, &w->limits, &sizes, e)))
+    if ((rc = make_samplers(w, e)) || (rc = make_notes(w, e)) ||
+        (rc = make_items(w, &item_bytes, e)) || (rc = worker_device_make(w, e)) ||
+        (rc = gpu_make(w->gpu, &models, &w->limits, &sizes, e)))
         return rc;
     info->n_block = sizes.n_block;
     info->n_swap_block = sizes.n_swap_block;
@@ -332,6 +339,7 @@ static void worker_end(struct worker *w)
     for (uint32_t i = 0; w->samplers && i < w->n_thread; i++)
         sample_scratch_release(&w->samplers[i]);
     q_free(w->samplers);
+    q_free(w->notes);
     if (w->logits_bytes)
         munmap(w->logits, w->logits_bytes);
     if (w->kv_made)

@@ -24,6 +24,7 @@
  * inputs on the device in every case. A block or slot that is reused while a step still reads it is
  * written only by a later step, which the device starts after that step; copies to and from host
  * memory are ordered after it too (gpu_copies). */
+#include <string.h>
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/mem.h"
@@ -35,8 +36,10 @@ FALLIBLE worker_device_make(struct worker *w, struct q_err *e)
     bool made = true;
     w->host_rows = q_calloc(n, sizeof *w->host_rows);
     for (uint32_t i = 0; i < GPU_STEPS; i++) {
-        w->inflight_steps[i].rows = q_calloc(n, sizeof *w->inflight_steps[i].rows);
-        made = made && w->inflight_steps[i].rows;
+        struct inflight_step *f = &w->inflight_steps[i];
+        f->rows = q_calloc(n, sizeof *f->rows);
+        f->notes = q_calloc(w->limits.max_num_seqs, sizeof *f->notes);
+        made = made && f->rows && f->notes;
     }
     return made && w->host_rows ? Q_OK
                                 : q_fail(e, Q_NO_MEMORY, "worker: out of memory for %u rows", n);
@@ -45,8 +48,10 @@ FALLIBLE worker_device_make(struct worker *w, struct q_err *e)
 void worker_device_release(struct worker *w)
 {
     q_free(w->host_rows);
-    for (uint32_t i = 0; i < GPU_STEPS; i++)
+    for (uint32_t i = 0; i < GPU_STEPS; i++) {
         q_free(w->inflight_steps[i].rows);
+        q_free(w->inflight_steps[i].notes);
+    }
 }
 
 static struct inflight_step *open_step(struct worker *w)
@@ -170,7 +175,8 @@ static FALLIBLE complete_step(struct worker *w, struct inflight_step *f, struct 
 {
     enum q_code rc;
     if ((rc = gpu_wait(w->gpu, f->i, e)) ||
-        (rc = step_result_layout(&w->result, f->result, w->result_bytes, f->n_row, f->n_top, e)))
+        (rc = step_result_layout(&w->result, f->result, w->result_bytes, f->n_row, f->n_top, e)) ||
+        (rc = worker_put_notes(w, f->notes, f->n_note, e)))
         return rc;
     const int64_t done_us = clock_us();
     for (uint32_t i = 0; i < f->n_row; i++)
@@ -250,6 +256,9 @@ static void note(struct worker *w, struct inflight_step *f)
 {
     f->n_row = w->slots.batch.n_logit;
     f->n_top = w->slots.n_top;
+    f->n_note = w->n_note;
+    if (w->n_note)
+        memcpy(f->notes, w->notes, w->n_note * sizeof *w->notes);
     for (uint32_t i = 0; i < f->n_row; i++)
         note_row(w, f, i);
     for (uint32_t i = 0; f->is_ahead && i < f->n_row; i++)

@@ -33,6 +33,8 @@ struct inflight_step { /* a step on the device without a result yet */
     uint32_t n_row, n_top;
     int64_t start_us;
     struct inflight_row *rows; /* [logit_rows_max] */
+    struct step_note *notes;   /* [n_note] room for max_num_seqs */
+    uint32_t n_note;
 };
 
 struct worker {
@@ -66,6 +68,8 @@ struct worker {
     atomic_uint next_row;
     int64_t forward_end_us, sampled_us; /* sampled_us: before the forward pass ended */
     int64_t ended_us;                   /* end of the previous step; 0: no previous step */
+    struct step_note *notes;            /* [n_note] of the batch; room for max_num_seqs */
+    uint32_t n_note;
     struct inflight_step inflight_steps[GPU_STEPS];
     uint32_t *host_rows; /* [logit_rows_max] rows of a device's step sampled on the host */
     uint32_t n_host_row, first_host_row;
@@ -82,13 +86,16 @@ void worker_step(struct worker *w, void *step, void *result);
 void worker_finish_row(struct worker *w, uint32_t i, float *logits, struct sample_scratch *s);
 /* Propose draft tokens for every sequence that speculates, within the room of the step. */
 FALLIBLE worker_propose(struct worker *w, const struct step_view *v, struct q_err *e);
-/* slots_batch with the rows of items. */
+/* slots_batch with the rows of items; w->notes says which sequences have items that failed. */
 FALLIBLE worker_batch(struct worker *w, const struct step_view *v, struct q_err *e);
 /* SAMPLE_BAD accepts no draft token. */
 static inline uint32_t worker_sampled(const struct step_row *row)
 {
     return sample_failed(row) ? SAMPLE_BAD : row->token;
 }
+/* The notes into w->result. */
+FALLIBLE worker_put_notes(struct worker *w, const struct step_note *notes, uint32_t n,
+                          struct q_err *e);
 /* An empty result with the error. */
 void worker_answer_error(struct worker *w, void *result, uint64_t number, enum q_code rc);
 

@@ -134,9 +134,39 @@ static FALLIBLE check_all_copies(const struct worker *w, const struct step_view 
 FALLIBLE worker_batch(struct worker *w, const struct step_view *v, struct q_err *e)
 {
     enum q_code rc = slots_batch(&w->slots, v, e);
-    if (!rc && w->items)
-        items_step(w->items, &w->slots, v);
+    w->n_note = !rc && w->items ? items_step(w->items, &w->slots, v, w->notes) : 0;
     return rc;
+}
+
+FALLIBLE worker_put_notes(struct worker *w, const struct step_note *notes, uint32_t n,
+                          struct q_err *e)
+{
+    enum q_code rc = Q_OK;
+    for (uint32_t i = 0; i < n && !rc; i++)
+        rc = step_result_note(&w->result, w->result_bytes, &notes[i], e);
+    return rc;
+}
+
+static bool has_note(const struct worker *w, uint32_t slot)
+{
+    for (uint32_t i = 0; i < w->n_note; i++)
+        if (w->notes[i].slot == slot)
+            return true;
+    return false;
+}
+
+/* What a plugin's own forward pass says of the sequences that it could not compute. */
+static void note_failures(struct worker *w, const struct step_view *v)
+{
+    for (uint32_t i = 0; i < v->head->n_seq; i++) {
+        const char *why = model_failure(w->scratch, i);
+        struct q_err e = Q_ERR_INIT;
+        if (!why || has_note(w, v->seqs[i].slot))
+            continue;
+        q_fail_text(&e, Q_INTERNAL, "plugin %s: forward: %s", model_plugin(w->model), why);
+        step_note_set(&w->notes[w->n_note++], v->seqs[i].slot, v->seqs[i].start, e.message);
+        log_error("%s", e.message);
+    }
 }
 
 static FALLIBLE step_compute(struct worker *w, const struct step_view *v, void *result,
@@ -160,6 +190,9 @@ static FALLIBLE step_compute(struct worker *w, const struct step_view *v, void *
     w->sampled_us = 0;
     team_run(w->team, compute, w);
     masks_end(w->masks);
+    note_failures(w, v);
+    if ((rc = worker_put_notes(w, w->notes, w->n_note, e)))
+        return rc;
     for (uint32_t i = 0; i < s->batch.n_logit; i++)
         if (!s->rows[i].is_prompt)
             w->result.rows[i].is_rejected = !slots_take(s, i, worker_sampled(&w->result.rows[i]));

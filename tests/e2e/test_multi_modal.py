@@ -237,8 +237,18 @@ def test_an_item_that_crashes_the_worker_ends_alone(serve):
     want = tokens(server)
     status, answer = server.post("/v1/completions", body(multi_modal_data={"grids": [[[999, 2, 3], [4, 5, 6]]]}))
     assert status == 500 and "crashed each time" in answer["error"]["message"]
-    status, answer = server.post("/v1/completions", body(multi_modal_data={"grids": [[[666, 2, 3], [4, 5, 6]]]}))
-    assert status == 500, answer
+    for _ in range(2): # the blocks of one that fails are in no cache
+        for stream in (False, True):
+            prompt = [1] * 40 + [GRID] * 8 + [5]
+            two = body(prompt=prompt, multi_modal_data={"grids": [ONE, [[666, 2, 3], [4, 5, 6]]]}, stream=stream)
+            status, error = server.post("/v1/completions", two)
+            assert status == 500, error
+            assert "plugin grids 1.0: grids[1]: this grid cannot be computed" in error["error"]["message"]
+    with ThreadPoolExecutor(8) as pool: # some share the blocks of others before these are computed
+        good = {**two, "multi_modal_data": {"grids": [ONE, ONE]}, "stream": False}
+        answers = pool.map(lambda ask: server.post("/v1/completions", ask), [{**two, "stream": False, "n": 3}, good] * 4)
+        for i, (status, answer) in enumerate(answers):
+            assert i % 2 and status == 200 or "grids[1]: this grid cannot be computed" in answer["error"]["message"], answer
     assert tokens(server) == want
 
 
@@ -246,7 +256,7 @@ def streamed(server, ask):
     return [i for e in server.events("/v1/completions", ask) if "choices" in e for i in e["choices"][0]["token_ids"]]
 
 
-@pytest.mark.parametrize("bad, message", [(999, "crashed each time"), (666, "")], ids=["crash", "error"])
+@pytest.mark.parametrize("bad, message", [(999, "crashed each time"), (666, "grids[0]: this grid cannot be computed")], ids=["crash", "error"])
 def test_others_finish_with_their_tokens(serve, bad, message):
     """Eight streams with items, of which three reach an engine together with a request whose item crashes the worker or is an
     error, and the others are in the middle of their tokens then."""

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -114,6 +115,25 @@ def test_a_crash_in_a_plugin_ends_its_request_alone(plugins, model):
     assert server.stop() == 0
 
 
+def test_a_pass_that_fails_ends_its_request_alone(plugins, model):
+    """One of many at once, whose prompt has a token that the plugin's forward pass does not want, in steps with the others."""
+    config = json.loads((model / "config.json").read_text()) | {"architectures": ["OverrideForCausalLM"], "fails_at": 499}
+    (model / "config.json").write_text(json.dumps(config))
+    server = Server(model, "--plugin", plugins / "override.so", *IDS, "--max-model-len", "128", "--max-num-batched-tokens", "24")
+    more = {"max_tokens": 40, "temperature": 0, "ignore_eos": True}
+    prompts = [[seed, 6, 7, seed] for seed in range(8, 14)]
+    want = [server.complete(prompt, **more)["choices"][0]["token_ids"] for prompt in prompts]
+    with ThreadPoolExecutor(8) as pool:
+        first = [pool.submit(server.complete, prompt, **more) for prompt in prompts[:3]]
+        failed = [pool.submit(server.post, "/v1/completions", {"prompt": [5] * n + [499, 7], **more}) for n in (1, 30)]
+        rest = [pool.submit(server.complete, prompt, **more) for prompt in prompts[3:]]
+        for f in failed:
+            status, answer = f.result()
+            assert status == 500 and "plugin override 1.0: forward: a token it does not want" in answer["error"]["message"], answer
+        assert [f.result()["choices"][0]["token_ids"] for f in first + rest] == want
+    assert server.stop() == 0
+
+
 def test_an_item_that_crashes_ends_its_request_alone(plugins, model):
     config = json.loads((model / "config.json").read_text()) | {
         "architectures": ["ItemsForCausalLM"], "action_dim": 3, "num_frames": 5, "actions_per_frame": 6, "clip_max": 2}
@@ -129,9 +149,10 @@ def test_an_item_that_crashes_ends_its_request_alone(plugins, model):
     assert status == 200 and want["usage"]["completion_tokens"] == 4
     status, answer = ask(253)
     assert status == 500 and "crashed each time" in answer["error"]["message"], answer
-    for error in (255, 254):
+    for error, says in ((255, "plugin items 2: marks[0]: 255 is no mark"),
+                        (254, "plugin items 2: marks[0]: plugin items 2: embed_item failed and gave no reason")):
         status, answer = ask(error)
-        assert status == 500, answer
+        assert status == 500 and says in answer["error"]["message"], answer
     assert any("marks[0]: 255 is no mark" in line for line in server.process.lines)
     status, answer = ask(9)
     assert status == 200 and answer["choices"][0]["token_ids"] == want["choices"][0]["token_ids"]

@@ -68,6 +68,10 @@ static void try_result(void *memory, size_t n)
         return;
     }
     read_bytes(r.rows, r.head->n_row * sizeof *r.rows);
+    for (uint32_t i = 0; i < r.head->n_note; i++) {
+        Q_ASSERT(r.notes[i].slot < limits.max_num_seqs);
+        read_bytes(r.notes[i].text, strlen(r.notes[i].text) + 1);
+    }
     for (uint32_t i = 0; i < r.head->n_row; i++) {
         read_bytes(r.top_ids + r.rows[i].top_start, r.rows[i].n_top * sizeof *r.top_ids);
         read_bytes(r.top_logprobs + r.rows[i].top_start, r.rows[i].n_top * sizeof *r.top_logprobs);

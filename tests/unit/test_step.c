@@ -201,7 +201,7 @@ static void test_bytes_max(void **state)
     assert_ok(step_layout(&v, memory, n, &head, &e), &e);
     assert_fails(step_layout(&v, memory, n - 1, &head, &e), Q_TOO_LARGE, "bytes needed", &e);
     assert_ok(step_result_layout(&r, result, result_n, 8, 8 * SAMPLE_LOGPROBS_FEW, &e), &e);
-    assert_fails(step_result_layout(&r, result, result_n, 8, 8 * SAMPLE_LOGPROBS_FEW + 2, &e),
+    assert_fails(step_result_layout(&r, result, result_n, 8, 8 * SAMPLE_LOGPROBS_FEW + 400, &e),
                  Q_TOO_LARGE, "bytes needed", &e);
     q_free(memory);
     q_free(result);
@@ -240,6 +240,35 @@ static void test_result(void **state)
     BREAK_RESULT(r.rows[1].n_top, 3, "alternatives");
     BREAK_RESULT(r.rows[1].top_start, UINT32_MAX, "alternatives");
     BREAK_RESULT(r.rows[1].n_top, SAMPLE_LOGPROBS_MAX + 1, "n_top");
+    q_free(memory);
+}
+
+static void test_result_notes(void **state)
+{
+    struct fixture *f = *state;
+    struct step_result r, v;
+    struct step_note note;
+    char long_text[2000];
+    void *memory = q_calloc(1, f->result_n);
+    assert_ok(step_result_layout(&r, memory, f->result_n, 8, 8 * SAMPLE_LOGPROBS_FEW, &e), &e);
+    for (uint32_t i = 0; i < limits.max_num_seqs; i++) {
+        step_note_set(&note, i, 0, "grids[0]: \x01no\ngrid\xff\xc3\xa9");
+        assert_ok(step_result_note(&r, f->result_n, &note, &e), &e);
+    }
+    assert_fails(step_result_note(&r, f->result_n, &note, &e), Q_TOO_LARGE, "for a note", &e);
+    assert_ok(step_result_view(&v, memory, f->result_n, &limits, &e), &e);
+    assert_memory_equal(&v, &r, sizeof v);
+    assert_string_equal(v.notes[limits.max_num_seqs - 1].text, "grids[0]:  no grid \xc3\xa9");
+    BREAK_RESULT(r.head->n_note, limits.max_num_seqs + 1, "n_note");
+    BREAK_RESULT(r.notes[0].slot, limits.max_num_seqs, "note's slot");
+    BREAK_RESULT(r.notes[0].slot, 1, "two notes");
+    memset(r.notes[1].text, 'a', sizeof r.notes[1].text);
+    assert_fails(step_result_view(&v, memory, f->result_n, &limits, &e), Q_CORRUPT, "no end", &e);
+    memset(long_text, 'a', sizeof long_text - 1);
+    long_text[sizeof long_text - 1] = '\0';
+    memcpy(long_text + STEP_NOTE_MAX - 2, "\xe2\x82\xac", 3); /* does not fit */
+    step_note_set(&note, 3, 0, long_text);
+    assert_int_equal(strlen(note.text), STEP_NOTE_MAX - 2);
     q_free(memory);
 }
 
@@ -296,7 +325,8 @@ int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(test_##name, make_step, drop_step)
     const struct CMUnitTest tests[] = {
-        T(view), T(counts), T(indices), T(memory), T(bytes_max), T(result), T(damage),
+        T(view),      T(counts), T(indices),      T(memory),
+        T(bytes_max), T(result), T(result_notes), T(damage),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -184,6 +184,8 @@ static void cut_own(struct cutter *t)
         return;
     own->logits = region_cut(t->c, n * t->m->config.vocab_size, sizeof *own->logits);
     own->sequences = region_cut(t->c, n, sizeof *own->sequences);
+    own->logit_rows = region_cut(t->c, n, sizeof *own->logit_rows);
+    own->errors = region_cut(t->c, n, sizeof *own->errors);
     for (uint32_t i = 0; i < QUIRE_BUFFERS_MAX && t->m->plugin->buffers[i]; i++)
         own->buffers[i] = region_cut(t->c, n * t->m->plugin->buffers[i], sizeof *own->buffers[i]);
     own->inputs.stride = row_stride(widest_input(t->m));

@@ -43,7 +43,9 @@ struct cpu_own {   /* of a model whose plugin computes the forward pass itself; 
     struct quire_sequence *sequences;  /* [n_token_max] */
     float *buffers[QUIRE_BUFFERS_MAX]; /* [n_token_max, columns] */
     struct matmul_rows inputs;         /* [n_token_max] of a product, in its type */
-    atomic_bool has_failed;
+    uint32_t *logit_rows;              /* [n_token_max] of the pass */
+    atomic_bool has_failed;            /* the pass */
+    struct quire_plugin_error *errors; /* [n_token_max] of each sequence; "": none */
 };
 
 struct model_scratch {

@@ -660,6 +660,59 @@ static bool is_wanted(const struct cpu_run *w, const struct program_pass *pass)
     return pass->layer >= b->layer && pass->layer - b->layer < b->n_layer;
 }
 
+/* The batch's rows of one sequence. *logit: of its first row of logits, and behind its last one on
+ * return. */
+static struct batch batch_of_seq(const struct batch *b, struct attention_seq *seq, uint32_t i_seq,
+                                 uint32_t *logit)
+{
+    const uint32_t row = b->seqs[i_seq].row, first = *logit;
+    *seq = b->seqs[i_seq];
+    seq->row = 0;
+    while (*logit < b->n_logit && b->logit_rows[*logit] < row + seq->n_query)
+        ++*logit;
+    return (struct batch){
+        .token_ids = b->token_ids + row,
+        .positions = b->positions + row,
+        .slot_mapping = b->slot_mapping + row,
+        .seqs = seq,
+        .logit_rows = b->logit_rows + first,
+        .n_token = seq->n_query,
+        .n_seq = 1,
+        .n_logit = *logit - first,
+        .context_max = seq->start + seq->n_query,
+        .n_prompts = b->n_prompts ? b->n_prompts + i_seq : NULL,
+        .item_rows = b->item_rows ? b->item_rows + row : NULL,
+    };
+}
+
+/* A plugin's own pass. One that fails is run for each sequence by itself, so that a sequence that
+ * it cannot compute is no other's failure. KV is written again, with the same values. */
+static void forward_own(struct cpu_run *all)
+{
+    const struct batch *b = all->b;
+    uint32_t logit = 0;
+    make_rope(all);
+    if (cpu_forward_own(all, (struct cpu_part){0, 0, 0}) || b->n_seq == 1)
+        return;
+    for (uint32_t i = 0; i < b->n_seq; i++) {
+        struct attention_seq seq;
+        const struct cpu_part part = {i, b->seqs[i].row, logit};
+        const struct batch one = batch_of_seq(b, &seq, i, &logit);
+        struct cpu_run w = run_of(all->m, &one, all->s, all->team,
+                                  (struct kern_exec){.ith = all->x.ith, .nth = all->x.nth});
+        w.kv = all->kv;
+        w.is_clean = false;
+        make_rope(&w);
+        cpu_forward_own(&w, part);
+    }
+}
+
+const char *model_failure(const struct model_scratch *s, uint32_t i_seq)
+{
+    const char *why = s && s->own.errors ? s->own.errors[i_seq].message : "";
+    return *why ? why : NULL;
+}
+
 void model_forward(const struct model *m, const struct batch *b, const struct kv_cache *kv,
                    struct model_scratch *s, float *logits, struct team *team, uint32_t ith,
                    uint32_t nth)
@@ -669,14 +722,14 @@ void model_forward(const struct model *m, const struct batch *b, const struct kv
     uint32_t layer = PROGRAM_NO_LAYER;
     Q_ASSERT((uint64_t)b->layer + b->n_layer <= m->config.n_layer);
     w.kv = kv;
-    make_rope(&w);
     w.is_clean = false;
     if (s->own.logits) {
-        cpu_forward_own(&w);
+        forward_own(&w);
         if (logits)
             cpu_logits_own(&w, &(struct model_logits){logits, 0, b->n_logit});
         return;
     }
+    make_rope(&w);
     for (uint32_t i = 0; i < p->n_pass && !p->passes[i].asked; i++) {
         if (!is_wanted(&w, &p->passes[i]))
             continue;

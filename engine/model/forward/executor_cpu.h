@@ -72,7 +72,13 @@ void cpu_attend(struct cpu_run *w, const struct program_op *op, const struct mat
                 const struct matmul_rows *to);
 
 /* ---- executor_cpu_own.c: a plugin's forward pass ---- */
-void cpu_forward_own(struct cpu_run *w);
+struct cpu_part {   /* of a step: w->b is a batch of these sequences alone */
+    uint32_t i_seq; /* the first one, */
+    uint32_t row;   /* its first row, */
+    uint32_t logit; /* its first row of logits */
+};
+/* False: it failed; own.errors[part.i_seq] says why, and the logits are no numbers. */
+bool cpu_forward_own(struct cpu_run *w, struct cpu_part part);
 /* Rows of its logits. */
 void cpu_logits_own(struct cpu_run *w, const struct model_logits *out);
 

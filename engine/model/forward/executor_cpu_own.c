@@ -5,8 +5,8 @@
  * that the bits are those of the program.
  *
  * Rows of logits are kept until they are asked for, since the sampler asks for some at a time. A
- * pass that fails has logits that are no numbers: its requests end with an error, the engine goes
- * on. */
+ * pass that fails is run again for each sequence by itself (executor_cpu.c): those that fail alone
+ * have logits that are no numbers, and their requests end with the plugin's error. */
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -258,18 +258,23 @@ float *host_step_buffer(const struct quire_step *s, uint32_t i)
 
 /* ---- the pass ---- */
 
-static void fill_sequences(const struct cpu_run *w)
+static void begin_pass(const struct cpu_run *w, struct cpu_part part)
 {
-    for (uint32_t i = 0; i < w->b->n_seq; i++)
-        w->s->own.sequences[i] = (struct quire_sequence){
+    struct cpu_own *own = &w->s->own;
+    for (uint32_t i = 0; i < w->b->n_seq; i++) {
+        own->sequences[i] = (struct quire_sequence){
             .row = w->b->seqs[i].row,
             .n_row = w->b->seqs[i].n_query,
             .start = w->b->seqs[i].start,
         };
-    atomic_store(&w->s->own.has_failed, false);
+        own->errors[part.i_seq + i].message[0] = '\0';
+    }
+    for (uint32_t i = 0; i < w->b->n_logit; i++)
+        own->logit_rows[i] = w->b->logit_rows[i] - part.row;
+    atomic_store(&own->has_failed, false);
 }
 
-static struct quire_step step_of(const struct cpu_run *w)
+static struct quire_step step_of(const struct cpu_run *w, struct cpu_part part)
 {
     const struct batch *b = w->b;
     return (struct quire_step){
@@ -282,41 +287,45 @@ static struct quire_step step_of(const struct cpu_run *w)
         .positions = b->positions,
         .item_rows = b->item_rows,
         .sequences = w->s->own.sequences,
-        .logit_rows = b->logit_rows,
-        .logits = w->s->own.logits,
+        .logit_rows = w->s->own.logit_rows,
+        .logits = w->s->own.logits + (size_t)part.logit * w->m->config.vocab_size,
         .ith = w->x.ith,
         .nth = w->x.nth,
     };
 }
 
-static void spoil_logits(const struct cpu_run *w)
+static void spoil_logits(const struct cpu_run *w, struct cpu_part part)
 {
     const size_t vocab = w->m->config.vocab_size;
-    const struct cpu_rows r = cpu_share(w, (struct cpu_rows){0, w->b->n_logit});
+    const struct cpu_rows r = cpu_share(w, (struct cpu_rows){part.logit, w->b->n_logit});
     for (size_t i = r.at * vocab; i < (r.at + r.n) * vocab; i++)
         w->s->own.logits[i] = NAN;
 }
 
-void cpu_forward_own(struct cpu_run *w)
+bool cpu_forward_own(struct cpu_run *w, struct cpu_part part)
 {
     struct quire_plugin_error error = {{0}};
+    struct cpu_own *own = &w->s->own;
     const struct quire_model *m = w->m->plugin;
-    const struct own_step step = {step_of(w), w};
+    const struct own_step step = {step_of(w, part), w};
     w->block = (struct cpu_rows){0, w->b->n_token};
     if (w->x.ith == 0)
-        fill_sequences(w);
+        begin_pass(w, part);
     cpu_meet(w); /* rows of rope, too */
     plugin_begin(m, NULL);
-    const int failed = m->arch->a.forward(&step.s, &error);
+    const bool failed = m->arch->a.forward(&step.s, &error) != 0;
     plugin_end();
     error.message[sizeof error.message - 1] = '\0';
-    if (failed && !atomic_exchange(&w->s->own.has_failed, true))
-        log_error("plugin %s: forward: %s", plugin_arch_text(m->arch),
-                  *error.message ? error.message : "it failed and gave no reason");
+    if (failed && !*error.message)
+        snprintf(error.message, sizeof error.message, "it failed and gave no reason");
+    if (failed && !atomic_exchange(&own->has_failed, true))
+        own->errors[part.i_seq] = error;
     cpu_meet(w);
-    if (atomic_load(&w->s->own.has_failed))
-        spoil_logits(w);
+    const bool all = !atomic_load(&own->has_failed);
+    if (!all)
+        spoil_logits(w, part);
     cpu_meet(w);
+    return all;
 }
 
 void cpu_logits_own(struct cpu_run *w, const struct model_logits *out)

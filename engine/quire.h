@@ -303,8 +303,12 @@ struct quire_params { /* negative numbers: the model's default, else OpenAI's */
     bool parallel_tool_calls;         /* several calls are allowed (default) */
     bool continue_final_message;      /* the answer continues the last message */
     const struct quire_input *inputs; /* [n_input] those of a modality in the order of their
-                                       * placeholders */
+                                       * placeholders; not for a conversation, which has them in
+                                       * the content parts of its messages: {"type": "action",
+                                       * "action": [0.1, 0.2]} */
     size_t n_input;
+    bool input_files; /* content parts may name files ({"path": "a.npy"}): any that this process
+                       * can read, so only where the messages are the caller's own */
 };
 /* Everything to its default. size: sizeof *p. Threads: one. */
 QUIRE_API void quire_params_init(struct quire_params *p, size_t size);

@@ -191,6 +191,7 @@ void step_items_put(struct msg_submit *m, const struct step_item *items, uint32_
         n * (sizeof *items / sizeof(uint64_t)),
     };
     m->item_bytes = n ? offset : 0;
+    m->item_positions = (struct proto_u32s){NULL, 0};
 }
 
 const struct step_item *step_items_get(const struct msg_submit *m, uint32_t *n, uint64_t *offset)

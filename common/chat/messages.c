@@ -18,6 +18,7 @@
 #define ID_BYTES     10 /* "call" and five digits: nine letters and digits, as Mistral wants them */
 
 struct reader {
+    struct parts *parts;
     size_t i;          /* the message's place */
     char id[ID_BYTES]; /* of the last function_call, until its result has come; "" = none */
 };
@@ -29,35 +30,54 @@ static const char *const text_parts[][2] = {
 };
 #define N_TEXT_PART (sizeof text_parts / sizeof *text_parts)
 
+/* The member with the text of a part of this type; NULL: it is not text. */
+static const char *text_member(const char *type)
+{
+    for (size_t k = 0; type && k < N_TEXT_PART; k++)
+        if (strcmp(type, text_parts[k][0]) == 0)
+            return text_parts[k][1];
+    return type ? NULL : "text";
+}
+
+/* Its text, or the marks of its items. *is_text: of the part before, and then of this one. */
+static enum q_code add_part(const struct reader *r, const struct part_place *at, const json_t *part,
+                            bool *is_text, struct buf *text, struct q_err *e)
+{
+    const struct parts none = {.types = NULL}, *known = r->parts ? r->parts : &none;
+    const char *type = json_string_value(json_object_get(part, "type")),
+               *member = text_member(type);
+    const json_t *t = json_is_string(part) || !member ? part : json_object_get(part, member);
+    const struct item_type *found = member ? NULL : parts_type(known, type);
+    const bool was_text = *is_text;
+    *is_text = member != NULL;
+    if (found)
+        return parts_add(r->parts, found, part, at, text, e);
+    if (!member)
+        return parts_no_type(known, type, at->i_message, e);
+    if (!json_is_string(t))
+        return q_fail(e, Q_INVALID, "messages: entry %zu: content part %zu has no \"%s\"",
+                      at->i_message, at->i_part, member);
+    if (was_text)
+        buf_add_char(text, '\n');
+    buf_add(text, json_string_value(t), json_string_length(t));
+    return Q_OK;
+}
+
 /* ["a", {"type":"text","text":"b"}] -> "a\nb", as vLLM does for templates that want strings. */
-static enum q_code join_parts(json_t *message, const json_t *parts, size_t i_message,
+static enum q_code join_parts(const struct reader *r, json_t *message, const json_t *parts,
                               struct q_err *e)
 {
+    struct part_place at = {
+        .i_message = r->i,
+        .role = json_string_value(json_object_get(message, "role")),
+    };
     struct buf text = BUF_INIT;
     enum q_code rc = Q_OK;
-    size_t i;
+    bool is_text = false;
     json_t *part;
-    json_array_foreach ((json_t *)parts, i, part) {
-        const char *type = json_string_value(json_object_get(part, "type"));
-        const char *member = type ? NULL : "text";
-        for (size_t k = 0; type && k < N_TEXT_PART; k++)
-            if (strcmp(type, text_parts[k][0]) == 0)
-                member = text_parts[k][1];
-        const json_t *t = json_is_string(part) || !member ? part : json_object_get(part, member);
-        if (!member)
-            rc = q_fail(e, Q_UNSUPPORTED,
-                        "messages: entry %zu: content of type \"%.40s\" is not supported yet; "
-                        "accepted is text",
-                        i_message, type);
-        else if (!json_is_string(t))
-            rc = q_fail(e, Q_INVALID, "messages: entry %zu: content part %zu has no \"%s\"",
-                        i_message, i, member);
-        if (rc != Q_OK)
+    json_array_foreach ((json_t *)parts, at.i_part, part)
+        if ((rc = add_part(r, &at, part, &is_text, &text, e)) != Q_OK)
             break;
-        if (i)
-            buf_add_char(&text, '\n');
-        buf_add(&text, json_string_value(t), json_string_length(t));
-    }
     if (rc == Q_OK)
         rc = buf_check(&text, "messages: the joined content", e);
     if (rc == Q_OK && json_object_set_new(message, "content",
@@ -186,15 +206,15 @@ static enum q_code read_message(struct reader *r, json_t *message, struct q_err 
         return q_fail(e, Q_INVALID, "messages: entry %zu: role \"%.40s\" requires \"content\"", i,
                       role);
     if (json_is_array(content))
-        rc = join_parts(message, content, i, e);
+        rc = join_parts(r, message, content, e);
     return rc != Q_OK ? rc : read_calls(message, i, e);
 }
 
-FALLIBLE messages_read(json_t **out, const json_t *messages, struct q_err *e)
+FALLIBLE messages_read(json_t **out, const json_t *messages, struct parts *parts, struct q_err *e)
 {
     size_t i;
     json_t *m;
-    struct reader r = {.i = 0};
+    struct reader r = {.parts = parts};
     enum q_code rc = Q_OK;
     *out = NULL;
     if (!messages)
@@ -218,6 +238,8 @@ FALLIBLE messages_read(json_t **out, const json_t *messages, struct q_err *e)
         if ((rc = read_message(&r, copy, e)) != Q_OK)
             break;
     }
+    if (parts)
+        parts_end(parts);
     if (rc == Q_OK)
         *out = list;
     else

@@ -13,6 +13,7 @@ void turn_release(struct turn *t)
 {
     json_decref(t->messages);
     json_decref(t->tools);
+    parts_release(&t->parts);
     buf_release(&t->tags);
     *t = (struct turn){.model = NULL};
 }
@@ -124,21 +125,23 @@ FALLIBLE turn_read(struct turn *t, const struct chat_model *m, const struct turn
     if ((rc = read_tools(t, e)) != Q_OK)
         return rc;
     t->field = "messages";
+    t->parts.types = ask->item_types;
+    t->parts.rules = ask->item_rules;
     if (!m->template)
         return no_template(m, e);
     if ((rc = roles_check(m, ask->trust_template ? ask->chat_template : NULL, ask->messages, e)) ==
             Q_OK &&
-        (rc = messages_read(&t->messages, ask->messages, e)) == Q_OK)
+        (rc = messages_read(&t->messages, ask->messages, &t->parts, e)) == Q_OK)
         t->field = NULL;
     return rc;
 }
 
-FALLIBLE turn_render(const struct turn *t, struct buf *prompt, struct ranges *content,
-                     struct q_err *e)
+FALLIBLE turn_render(struct turn *t, struct buf *prompt, struct ranges *content, struct q_err *e)
 {
     const struct turn_ask *a = &t->ask;
     const struct chat_model *m = t->model;
     struct template_fault fault = {0};
+    const size_t from = prompt->len;
     json_t *kwargs;
     enum q_code rc;
     if (!m->template)
@@ -171,6 +174,8 @@ FALLIBLE turn_render(const struct turn *t, struct buf *prompt, struct ranges *co
     json_decref(kwargs);
     if (rc == Q_OK)
         rc = buf_check(prompt, "the rendered conversation", e);
+    if (rc == Q_OK)
+        rc = parts_take(&t->parts, prompt, from, content, e);
     return rc == Q_OK ? rc : q_wrap(e, "messages");
 }
 

@@ -10,15 +10,18 @@
 #include <stdbool.h>
 #include "common/buf.h"
 #include "common/chat/chat_model.h"
+#include "common/chat/parts.h"
 #include "common/chat/turn_ask.h"
 #include "common/parsers/parser.h"
 
 struct turn {
     const struct chat_model *model; /* borrowed */
     struct turn_ask ask;
-    json_t *messages; /* as templates expect them */
-    json_t *tools;    /* the model may call; NULL: none */
-    struct buf tags;  /* a structural tag of calls, or of calls and the answer's form (JSON), which
+    json_t *messages;   /* as templates expect them */
+    json_t *tools;      /* the model may call; NULL: none */
+    struct parts parts; /* inputs in the messages besides text; in the prompt's order after
+                         * turn_render */
+    struct buf tags; /* a structural tag of calls, or of calls and the answer's form (JSON), which
                        * is the grammar then; may be empty */
     enum thinking thinking;
     bool bound;        /* there is no reasoning where the grammar holds */
@@ -29,11 +32,10 @@ void turn_release(struct turn *t); /* all zero is the empty value */
 FALLIBLE turn_read(struct turn *t, const struct chat_model *m, const struct turn_ask *ask,
                    struct q_err *e);
 /* Append the prompt's text; content takes where in it the request's own text is, for
- * tokenizer_encode_prompt (nothing where the model's options take control tokens from there). Of t
- * only model, ask, messages and tools are read. Errors: Q_INVALID, Q_UNSUPPORTED; they begin with
- * the field. */
-FALLIBLE turn_render(const struct turn *t, struct buf *prompt, struct ranges *content,
-                     struct q_err *e);
+ * tokenizer_encode_prompt (nothing where the model's options take control tokens from there).
+ * t->parts.places are its inserts. Of t only model, ask, messages, tools and parts are read. Once.
+ * Errors: Q_INVALID, Q_UNSUPPORTED; they begin with the field. */
+FALLIBLE turn_render(struct turn *t, struct buf *prompt, struct ranges *content, struct q_err *e);
 /* Do n_prompt tokens and those asked for (0: what fits, at least one) fit together? what: the field
  * that the prompt is from. Errors: Q_INVALID. */
 FALLIBLE turn_check_length(const char *what, uint32_t n_prompt, uint32_t asked, uint32_t limit,

@@ -6,6 +6,7 @@
 #include <jansson.h>
 #include <stdbool.h>
 #include "common/chat/form.h"
+#include "common/items/items.h"
 
 /* what a request asks for of a model that can reason (thinking.h) */
 enum thinking {
@@ -19,9 +20,11 @@ struct turn_ask { /* a request's fields by their names; NULL: not given */
         *enable_thinking, *thinking;
     const char *reasoning_effort, *chat_template;
     bool add_generation_prompt, continue_final_message, parallel_tool_calls;
-    bool auto_tool_choice; /* the model may call by its own choice */
-    bool trust_template;   /* chat_template is taken */
-    struct form form;      /* that the answer must have */
+    bool auto_tool_choice;               /* the model may call by its own choice */
+    bool trust_template;                 /* chat_template is taken */
+    struct form form;                    /* that the answer must have */
+    const struct item_types *item_types; /* that content parts may have; NULL: text only */
+    struct item_rules item_rules;
 };
 
 #endif

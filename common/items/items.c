@@ -12,15 +12,17 @@
 #include "common/json_kind.h"
 #include "common/mem.h"
 
-#define ALIGN 16u
-#define EXACT 9007199254740992.0 /* 2^53: whole numbers up to it are exact as f64 */
+#define ALIGN      16u
+#define SHAPE_TEXT 128u
+#define EXACT      9007199254740992.0 /* 2^53: whole numbers up to it are exact as f64 */
 
 struct reading {
     struct item_list *list;
     const struct item_rules *rules;
-    const char *name; /* of the modality */
-    size_t index;     /* of the item */
-    bool is_all;      /* the value is the whole modality */
+    const char *name;             /* of the modality */
+    size_t index;                 /* of the item */
+    bool is_all;                  /* the value is the whole modality */
+    const struct item_type *type; /* of a content part; NULL: multi_modal_data */
 };
 
 /* "multi_modal_data: actions[3]: ", before what is in e. */
@@ -120,7 +122,7 @@ static FALLIBLE add_array(struct reading *r, struct item_array *a, size_t offset
     enum q_code rc = Q_OK;
     a->n_byte = item_array_bytes(a);
     a->data = (const void *)offset;
-    if (!r->is_all)
+    if (!r->is_all && !(r->type && a->n_dim == r->type->n_dim + 1))
         return add_item(r, a, e);
     if (!a->n_dim)
         return q_fail(e, Q_INVALID, "expected a first dimension that counts the items");
@@ -425,8 +427,95 @@ FALLIBLE item_list_read(struct item_list *out, const json_t *value, const struct
         if (rc)
             break;
     }
-    for (size_t i = 0; i < out->n; i++)
-        out->items[i].data = buf_str(&out->data) + (size_t)out->items[i].data;
+    item_list_end(out);
+    return rc;
+}
+
+void item_list_end(struct item_list *l)
+{
+    for (size_t i = 0; i < l->n; i++)
+        l->items[i].data = buf_str(&l->data) + (size_t)l->items[i].data;
+}
+
+/* ---- content parts ---- */
+
+/* "[1…5, 3]"; without a type the item's own shape. */
+static void shape_text(char out[SHAPE_TEXT], const struct item_array *a, const struct item_type *t)
+{
+    const uint32_t n_dim = t ? t->n_dim : a->n_dim;
+    size_t n = (size_t)snprintf(out, SHAPE_TEXT, "[");
+    for (uint32_t i = 0; i < n_dim && n < SHAPE_TEXT; i++) {
+        const bool any = t && !t->dims[i];
+        n += (size_t)snprintf(out + n, SHAPE_TEXT - n, "%s%s%u", i ? ", " : "", any ? "1…" : "",
+                              !t    ? a->dims[i]
+                              : any ? t->dims_max[i]
+                                    : t->dims[i]);
+    }
+    if (n < SHAPE_TEXT)
+        snprintf(out + n, SHAPE_TEXT - n, "]");
+}
+
+static FALLIBLE check_shape(const struct item_array *a, const struct item_type *t, struct q_err *e)
+{
+    char found[SHAPE_TEXT], wanted[SHAPE_TEXT];
+    bool fits = a->n_dim == t->n_dim;
+    for (uint32_t i = 0; i < t->n_dim && fits; i++)
+        fits =
+            t->dims[i] ? a->dims[i] == t->dims[i] : a->dims[i] >= 1 && a->dims[i] <= t->dims_max[i];
+    if (fits)
+        return Q_OK;
+    shape_text(found, a, NULL);
+    shape_text(wanted, a, t);
+    return q_fail(e, Q_INVALID, "shape %s is not %s", found, wanted);
+}
+
+static uint32_t depth_of(const json_t *v)
+{
+    uint32_t n = 0;
+    for (; json_is_array(v) && n <= ITEM_ARRAY_DIMS_MAX; v = json_array_get(v, 0))
+        n++;
+    return n;
+}
+
+/* One item, or element i of several. */
+static FALLIBLE read_part_item(struct reading *r, const json_t *v, struct q_err *e)
+{
+    const size_t first = r->list->n;
+    enum q_code rc;
+    if (json_is_object(v))
+        rc = read_object(r, v, e);
+    else if (json_is_array(v) || json_is_number(v))
+        rc = read_nested(r, v, e);
+    else
+        rc = q_fail(e, Q_INVALID, "expected numbers, or an object with data or path, got %s",
+                    json_kind(v));
+    for (size_t i = first; i < r->list->n && !rc; i++) {
+        r->index += i > first;
+        rc = check_shape(&r->list->items[i], r->type, e);
+    }
+    return rc ? q_wrap(e, "%.64s[%zu]", r->name, r->index) : Q_OK;
+}
+
+FALLIBLE item_list_add(struct item_list *l, const struct item_type *type, size_t first,
+                       const json_t *value, const struct item_rules *rules, struct q_err *e)
+{
+    struct reading r = {
+        .list = l,
+        .rules = rules,
+        .name = type->modality,
+        .index = first,
+        .type = type,
+    };
+    const bool is_list = json_is_array(value) && (json_is_object(json_array_get(value, 0)) ||
+                                                  depth_of(value) > type->n_dim);
+    const size_t n_before = l->n;
+    enum q_code rc = is_list ? Q_OK : read_part_item(&r, value, e);
+    for (size_t i = 0; is_list && i < json_array_size(value) && !rc; i++) {
+        r.index = first + (l->n - n_before);
+        rc = read_part_item(&r, json_array_get(value, i), e);
+    }
+    if (!rc && l->n == n_before)
+        rc = q_fail(e, Q_INVALID, "%.64s: expected at least one item", r.name);
     return rc;
 }
 

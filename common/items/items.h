@@ -13,6 +13,7 @@
 #include <stdbool.h>
 #include "common/buf.h"
 #include "common/item_array.h"
+#include "common/item_types.h"
 
 #define ITEM_LIST_MAX   65536u              /* items of a request */
 #define ITEM_LIST_BYTES ((size_t)256 << 20) /* of all of them */
@@ -35,6 +36,13 @@ struct item_list {
  * "multi_modal_data: " and names the item. */
 FALLIBLE item_list_read(struct item_list *out, const json_t *value, const struct item_rules *rules,
                         struct q_err *e);
+/* The value of a content part of this type: an item, a list of items, or an array whose first
+ * dimension counts them, added to the list, whose names are borrowed from the type. first: items of
+ * this modality before it. Their data are offsets until item_list_end. Errors: as item_list_read,
+ * Q_INVALID too for another shape; the message begins with the item, "actions[3]: ". */
+FALLIBLE item_list_add(struct item_list *l, const struct item_type *type, size_t first,
+                       const json_t *value, const struct item_rules *rules, struct q_err *e);
+void item_list_end(struct item_list *l); /* once, after the last item_list_add */
 void item_list_release(struct item_list *l);
 
 #endif

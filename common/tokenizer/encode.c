@@ -169,11 +169,21 @@ static enum q_code encode_gap(const struct tokenizer *t, struct tok_work *w, str
     return rc;
 }
 
-static enum q_code encode_text(const struct tokenizer *t, struct tok_work *w,
-                               struct token_list *out, struct q_err *e)
+/* The bytes from `from` to `end` of a text. */
+static enum q_code encode_part(const struct tokenizer *t, struct tok_work *w,
+                               const struct byte_range *part, struct token_list *out,
+                               struct q_err *e)
 {
     enum q_code rc = Q_OK;
-    struct cutter c = {.t = t, .m = &t->plain, .s = w->text, .n = w->n, .content = w->content};
+    struct cutter c = {
+        .t = t,
+        .m = &t->plain,
+        .s = w->whole,
+        .n = part->end,
+        .from = part->start,
+        .done = part->start,
+        .content = w->content,
+    };
     for (bool more = true; more && !rc;) {
         struct cut_hit hit = next_hit(&c);
         w->at = hit.gap_start;
@@ -187,6 +197,29 @@ static enum q_code encode_text(const struct tokenizer *t, struct tok_work *w,
             rc = token_list_add(out, hit.token->id, e);
     }
     return rc;
+}
+
+/* Inserts divide the text, and are put between its parts. */
+static enum q_code encode_text(const struct tokenizer *t, struct tok_work *w,
+                               const struct tokenizer_text *in, struct token_list *out,
+                               struct q_err *e)
+{
+    struct byte_range part = {.start = 0};
+    enum q_code rc = Q_OK;
+    w->whole = in->data;
+    for (size_t i = 0; i < in->n_insert && !rc; i++) {
+        struct tokenizer_insert *x = &in->inserts[i];
+        Q_ASSERT(x->at >= part.start && x->at <= in->n);
+        part.end = x->at;
+        if (part.end > part.start)
+            rc = encode_part(t, w, &part, out, e);
+        x->position = out->n;
+        part.start = part.end;
+        if (!rc)
+            rc = token_list_add(out, x->id, e);
+    }
+    part.end = in->n;
+    return rc ? rc : encode_part(t, w, &part, out, e);
 }
 
 /* ---- post-processors ---- */
@@ -259,7 +292,7 @@ static enum q_code encode_plain(const struct tokenizer *t, const struct tokenize
     w.regex.newer = newer;
     w.content = tok_control_spelled(t, in) ? in->content : NULL;
     if (!rc && !(rc = t->model->begin(&w.model, t->model_self, n, e)))
-        rc = encode_text(t, &w, out, e);
+        rc = encode_text(t, &w, in, out, e);
     t->model->end(w.model);
     tok_work_release(&w);
     return rc;
@@ -272,6 +305,8 @@ enum q_code tokenizer_encode_prompt(const struct tokenizer *t, const struct toke
     enum q_code rc = encode_plain(t, text, out, e);
     if (!rc && add_special)
         rc = wrap_ids(t, out, i_from, e);
+    for (size_t i = 0; i < text->n_insert && add_special; i++)
+        text->inserts[i].position += t->wrap.before.n;
     if (rc)
         out->n = i_from;
     return rc;

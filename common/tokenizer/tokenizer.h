@@ -49,10 +49,17 @@ void tokenizer_free(struct tokenizer *t);
  * `out` is then unchanged. */
 FALLIBLE tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, bool add_special,
                           struct token_list *out, struct q_err *e);
+struct tokenizer_insert { /* an id that no text stands for: a placeholder of an item */
+    size_t at;            /* byte of the text; ascending */
+    uint32_t id;          /* any */
+    size_t position;      /* set: its index in the ids */
+};
 struct tokenizer_text {
     const char *data; /* [n] UTF-8 */
     size_t n;
     const struct ranges *content; /* the bytes that the prompt's template did not write, or NULL */
+    struct tokenizer_insert *inserts; /* [n_insert] the text is divided there as by a token */
+    size_t n_insert;
 };
 /* tokenizer_encode for a rendered prompt: in `content` no control tokens (added tokens that are
  * marked special, or look like <|…|>) are found, nor across its borders; such text is encoded as

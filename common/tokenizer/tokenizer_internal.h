@@ -38,6 +38,7 @@ struct tok_span {        /* one piece of the text being encoded */
 struct tok_work {
     const char *text; /* borrowed from the caller or from one of the bufs */
     size_t n;
+    const char *whole;             /* the caller's */
     struct tok_span *spans, *next; /* [n_span], [n_next] */
     size_t n_span, n_next, span_cap, next_cap;
     struct buf bufs[2]; /* text is in one of them once it was rewritten; the other is free */

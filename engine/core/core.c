@@ -676,6 +676,16 @@ FALLIBLE core_submit(struct core *c, uint32_t frontend_id, const struct msg_subm
     return rc ? rc : core_submit_items(c, frontend_id, m, c->items.arrays, n, e);
 }
 
+const struct core_expansions *core_expansions(const struct core *c)
+{
+    return &c->items.expanded;
+}
+
+const struct item_types *core_item_types(const struct core *c)
+{
+    return &c->items.types;
+}
+
 bool core_abort(struct core *c, uint32_t frontend_id, uint64_t req_id)
 {
     bool had = grammar_compiler_abort(c->grammar_compiler, frontend_id, req_id) ||

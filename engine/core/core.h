@@ -120,6 +120,9 @@ FALLIBLE core_submit(struct core *c, uint32_t frontend_id, const struct msg_subm
 /* The same with these items in place of those of m: [n], copied before it returns. */
 FALLIBLE core_submit_items(struct core *c, uint32_t frontend_id, const struct msg_submit *m,
                            const struct item_array *items, uint32_t n, struct q_err *e);
+/* What items made of the prompt of the last submit that succeeded; valid until the next one. */
+const struct core_expansions *core_expansions(const struct core *c);
+const struct item_types *core_item_types(const struct core *c);
 bool core_abort(struct core *c, uint32_t frontend_id, uint64_t req_id);
 uint32_t core_abort_frontend(struct core *c, uint32_t frontend_id);
 void core_reset_prefix_cache(struct core *c);

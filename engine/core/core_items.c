@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/core/core_items.h"
+#include <assert.h>
 #include <math.h>
 #include <openssl/evp.h>
 #include <stdlib.h>
@@ -8,6 +9,24 @@
 #include "common/mem.h"
 
 #define STORE_DEFAULT ((uint64_t)4 << 30)
+
+static_assert(ITEM_TYPES_MAX == MODALITIES_MAX && ITEM_TYPE_NAME_MAX == MODALITY_NAME_MAX &&
+                  ITEM_TYPE_DIMS_MAX == QUIRE_DIMS_MAX,
+              "frontends know a model's modalities as they are");
+
+static void fill_type(struct item_type *to, const struct modality *m)
+{
+    *to = (struct item_type){
+        .placeholder = m->placeholder,
+        .n_dim = m->n_dim,
+        .n_token = m->n_token,
+        .max_items = m->max_items,
+    };
+    snprintf(to->modality, sizeof to->modality, "%s", m->name);
+    snprintf(to->part_type, sizeof to->part_type, "%s", m->part_type);
+    memcpy(to->dims, m->dims, sizeof to->dims);
+    memcpy(to->dims_max, m->dims_max, sizeof to->dims_max);
+}
 
 FALLIBLE core_items_open(struct core_items *x, const struct core_item_config *c,
                          const char *config_dir, struct q_err *e)
@@ -20,6 +39,8 @@ FALLIBLE core_items_open(struct core_items *x, const struct core_item_config *c,
         if (at < x->modalities->n)
             x->modalities->rows[at].max_items = c->limits[i].n;
     }
+    for (x->types.n = 0; x->types.n < x->modalities->n; x->types.n++)
+        fill_type(&x->types.rows[x->types.n], &x->modalities->rows[x->types.n]);
     x->hasher = EVP_MD_CTX_new();
     if (!x->hasher || !EVP_DigestInit_ex(x->hasher, EVP_sha256(), NULL))
         return q_fail(e, Q_NO_MEMORY, "items: SHA-256 is not available");
@@ -33,6 +54,8 @@ void core_items_release(struct core_items *x)
     EVP_MD_CTX_free(x->hasher);
     q_free(x->prompt);
     q_free(x->arrays);
+    q_free(x->expanded.positions);
+    q_free(x->expanded.n_token);
     *x = (struct core_items)CORE_ITEMS_INIT;
 }
 
@@ -297,13 +320,65 @@ static FALLIBLE not_together(const struct taking *t, const struct step_item *s, 
                   m->name, s->index, s->n_token, (int)m->placeholder, position);
 }
 
+/* The placeholder at position i of the sent prompt is n rows. */
+static FALLIBLE note_expansion(struct taking *t, size_t i, uint32_t n, struct q_err *e)
+{
+    struct core_items *x = t->x;
+    struct core_expansions *all = &x->expanded;
+    enum q_code rc;
+    if (n == 1)
+        return Q_OK;
+    if ((rc = q_grow(&all->positions, &x->expanded_cap[0], all->n + 1, sizeof *all->positions,
+                     ITEMS_MAX, e)) ||
+        (rc = q_grow(&all->n_token, &x->expanded_cap[1], all->n + 1, sizeof *all->n_token,
+                     ITEMS_MAX, e)))
+        return rc;
+    all->positions[all->n] = (uint32_t)i;
+    all->n_token[all->n++] = n;
+    return Q_OK;
+}
+
+/* Is there one placeholder for each item, at ascending positions? */
+static FALLIBLE check_positions(const struct taking *t, const struct msg_submit *m, struct q_err *e)
+{
+    const struct proto_u32s *at = &m->item_positions;
+    if (at->n != t->a->n)
+        return q_fail(e, Q_INVALID, "item_positions: %zu for %u items", at->n, t->a->n);
+    for (size_t i = 0; i < at->n; i++) {
+        const struct modality *one = &t->modalities->rows[t->table[i].modality];
+        if (at->data[i] >= m->prompt.n || (i && at->data[i] <= at->data[i - 1]) ||
+            m->prompt.data[at->data[i]] != one->placeholder)
+            return q_fail(e, Q_INVALID,
+                          "item_positions: entry %zu is no placeholder (%d) of %s in the prompt", i,
+                          (int)one->placeholder, one->name);
+    }
+    return Q_OK;
+}
+
+/* The prompt with as many rows in place of each placeholder as its item has. */
+static FALLIBLE place_at(struct taking *t, const struct msg_submit *m, struct q_err *e)
+{
+    uint32_t i_item = 0;
+    enum q_code rc = check_positions(t, m, e);
+    for (size_t i = 0; i < m->prompt.n && !rc; i++) {
+        if (i_item == t->a->n || m->item_positions.data[i_item] != i) {
+            rc = add_ids(t, m->prompt.data[i], 1, e);
+            continue;
+        }
+        struct step_item *s = &t->table[i_item++];
+        s->position = (uint32_t)t->x->n_prompt;
+        if (!(rc = note_expansion(t, i, s->n_token, e)))
+            rc = add_ids(t, m->prompt.data[i], s->n_token, e);
+    }
+    return rc;
+}
+
 /* The prompt with a row for each placeholder, and where each item begins in it. */
 static FALLIBLE place_items(struct taking *t, const struct proto_u32s *prompt, struct q_err *e)
 {
     const struct modalities *m = t->modalities;
     uint32_t next[MODALITIES_MAX] = {0};
     enum q_code rc = Q_OK;
-    t->x->n_prompt = 0;
     for (size_t i = 0; i < prompt->n && !rc; i++) {
         const uint32_t id = prompt->data[i], at = modality_of_placeholder(m, id);
         if (at == m->n || !t->n_of[at]) {
@@ -318,9 +393,39 @@ static FALLIBLE place_items(struct taking *t, const struct proto_u32s *prompt, s
         for (uint32_t j = 1; j < s->n_token && !m->rows[at].expand; j++)
             if (++i == prompt->n || prompt->data[i] != id)
                 return not_together(t, s, i, e);
-        rc = add_ids(t, id, s->n_token, e);
+        if (m->rows[at].expand)
+            rc = note_expansion(t, i, s->n_token, e);
+        if (!rc)
+            rc = add_ids(t, id, s->n_token, e);
     }
     return rc;
+}
+
+static FALLIBLE place(struct taking *t, const struct msg_submit *sent, struct q_err *e)
+{
+    if (sent->item_positions.n)
+        return place_at(t, sent, e);
+    enum q_code rc = check_counts(t, &sent->prompt, e);
+    return rc || !t->a->n ? rc : place_items(t, &sent->prompt, e);
+}
+
+/* A sender knows the prompt's length without what its items become. */
+static FALLIBLE fit_length(struct taking *t, struct msg_submit *m, struct q_err *e)
+{
+    const uint32_t limit = t->a->max_model_len, n = (uint32_t)t->x->n_prompt;
+    if (!t->x->expanded.n)
+        return Q_OK;
+    t->x->expanded.n_prompt = n;
+    if (n < limit && m->max_tokens > limit - n && m->max_tokens_fits)
+        m->max_tokens = limit - n;
+    if (n < limit && m->max_tokens <= limit - n)
+        return Q_OK;
+    const uint32_t asked = m->max_tokens_fits ? 1 : m->max_tokens;
+    return q_fail(e, Q_INVALID,
+                  "This model's maximum context length is %u tokens. However, you requested %llu "
+                  "tokens (%u in the prompt with the tokens of its items, %u in the completion). "
+                  "Please reduce the length of the prompt or completion.",
+                  limit, (unsigned long long)n + asked, n, asked);
 }
 
 static int by_position(const void *a, const void *b)
@@ -334,8 +439,11 @@ FALLIBLE core_items_take(struct core_items *x, struct msg_submit *m,
 {
     struct taking t = {.x = x, .a = a, .modalities = x->modalities};
     const bool any = core_items_any(x);
+    const struct msg_submit sent = *m;
     enum q_code rc = Q_OK;
     step_items_put(m, NULL, 0, 0);
+    x->n_prompt = x->expanded.n = 0;
+    x->expanded.n_prompt = (uint32_t)m->prompt.n;
     if (!any)
         return a->n ? q_fail(e, Q_INVALID,
                              "multi_modal_data: the model takes tokens only; remove the field")
@@ -344,7 +452,7 @@ FALLIBLE core_items_take(struct core_items *x, struct msg_submit *m,
         return q_fail(e, Q_MISMATCH, "req_id %llu is already in use",
                       (unsigned long long)a->owner.req_id);
     if ((rc = count_items(&t, e)) || (a->n && (rc = take_contents(&t, e))) ||
-        (rc = check_counts(&t, &m->prompt, e)) || (a->n && (rc = place_items(&t, &m->prompt, e)))) {
+        (rc = place(&t, &sent, e)) || (rc = fit_length(&t, m, e))) {
         item_store_drop(&x->store, a->owner, 0);
         return rc;
     }

@@ -6,10 +6,13 @@
  *                                               table of struct step_item in the store
  *
  * The k-th placeholder of a modality (or run of n_token of them) takes its k-th item; a placeholder
- * of a modality with `expand` becomes n_token of them. Threads: the core's owner. */
+ * of a modality with `expand` becomes n_token of them. A submit that says where the placeholders
+ * are (item_positions) has one for each item, whatever its modality says, and no other id is one.
+ * Threads: the core's owner. */
 #ifndef QUIRE_ENGINE_CORE_CORE_ITEMS_H
 #define QUIRE_ENGINE_CORE_CORE_ITEMS_H
 #include "common/item_array.h"
+#include "common/item_types.h"
 #include "engine/core/item_store.h"
 #include "engine/model/modality.h"
 #include "proto/items.h"
@@ -24,6 +27,13 @@ struct core_item_config {
     uint32_t n_limit;
 };
 
+struct core_expansions { /* placeholders of a submit's prompt that became several rows */
+    uint32_t *positions; /* [n] ascending, in the prompt as it was sent */
+    uint32_t *n_token;   /* [n] rows there */
+    size_t n;
+    uint32_t n_prompt; /* tokens of the prompt then */
+};
+
 struct core_items {
     struct modalities *modalities; /* NULL before core_items_open */
     struct item_store store;
@@ -32,6 +42,9 @@ struct core_items {
     size_t n_prompt, prompt_cap;
     struct item_array *arrays; /* of the submit being read */
     size_t arrays_cap;
+    struct core_expansions expanded; /* of the last core_items_take */
+    size_t expanded_cap[2];
+    struct item_types types; /* of modalities */
 };
 /* clang-format off */
 #define CORE_ITEMS_INIT {.store = ITEM_STORE_INIT}

@@ -144,6 +144,7 @@ FALLIBLE generate_prompt_params(const struct generate_prompt *p, struct quire_pa
             memcpy((char *)q + chat_fields[i].offset, &p->chat[i].data, sizeof p->chat[i].data);
     q->inputs = p->inputs;
     q->n_input = p->items.n;
+    q->input_files = true; /* the user's own lines */
     v = json_object_get(p->line, "reasoning_effort");
     q->reasoning_effort = json_string_value(v);
     if (!rc && v && !json_is_null(v) && !json_is_string(v))

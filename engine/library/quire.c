@@ -232,6 +232,7 @@ static FALLIBLE submit_of(struct msg_submit *m, const struct quire_engine *engin
         .frequency_penalty = p->frequency_penalty,
         .seed = seed,
         .max_tokens = max ? max : session_info(engine->session)->limits.max_model_len,
+        .max_tokens_fits = !p->max_tokens,
         .min_tokens = p->min_tokens,
         .ignore_eos = p->ignore_eos,
         .n_logprob = p->logprobs < 0 ? 0 : (uint32_t)p->logprobs + 1,
@@ -304,8 +305,14 @@ static FALLIBLE prompt_of(struct token_list *ids, const struct quire_engine *eng
     enum q_code rc = Q_OK;
     if (r->chat) { /* templates write special tokens themselves */
         const struct buf *prompt = quire_chat_prompt(r->chat);
-        const struct tokenizer_text text = {buf_str(prompt), prompt->len,
-                                            quire_chat_content(r->chat)};
+        struct parts *parts = quire_chat_parts(r->chat);
+        const struct tokenizer_text text = {
+            .data = buf_str(prompt),
+            .n = prompt->len,
+            .content = quire_chat_content(r->chat),
+            .inserts = parts->places,
+            .n_insert = parts->list.n,
+        };
         return tokenizer_encode_prompt(engine->tokenizer, &text, false, ids, e);
     }
     if (!p->text) {
@@ -325,13 +332,16 @@ static FALLIBLE prompt_of(struct token_list *ids, const struct quire_engine *eng
 static FALLIBLE begin_chat(struct quire_request *r, const struct quire_engine *engine,
                            struct quire_params *p, struct q_err *e)
 {
+    if (p->n_input)
+        return q_fail(e, Q_INVALID,
+                      "inputs: not accepted with a conversation; its messages have content parts");
     if (p->text || p->n_ids)
         return q_fail(e, Q_INVALID,
                       "params: expected one prompt, got several of conversation, text and ids");
     if (!engine->tokenizer)
         return q_fail(e, Q_UNSUPPORTED,
                       "messages: the engine was opened with skip_tokenizer: prompts are token ids");
-    return quire_chat_new(&r->chat, &engine->chat, p, e);
+    return quire_chat_new(&r->chat, &engine->chat, session_item_types(engine->session), p, e);
 }
 
 static FALLIBLE request_init(struct quire_request *r, const struct quire_engine *engine,
@@ -371,6 +381,24 @@ static void request_release(struct quire_request *r)
     q_free(r);
 }
 
+/* The items of a conversation, and where their placeholders are. *positions: allocated. */
+static FALLIBLE take_parts(struct session_submit_args *a, struct msg_submit *m,
+                           uint32_t **positions, const struct parts *parts, struct q_err *e)
+{
+    const size_t n = parts->list.n;
+    if (!n)
+        return Q_OK;
+    uint32_t *at = *positions = q_calloc(n, sizeof *at);
+    if (!at)
+        return q_fail(e, Q_NO_MEMORY, "messages: out of memory for %zu items", n);
+    for (size_t i = 0; i < n; i++)
+        at[i] = (uint32_t)parts->places[i].position;
+    m->item_positions = (struct proto_u32s){at, n};
+    a->items = parts->list.items;
+    a->n_item = (uint32_t)n;
+    return Q_OK;
+}
+
 static FALLIBLE submit_request(struct quire_request *r, struct quire_engine *engine,
                                const struct quire_params *given, struct q_err *e)
 {
@@ -378,6 +406,7 @@ static FALLIBLE submit_request(struct quire_request *r, struct quire_engine *eng
     struct token_list ids = TOKEN_LIST_INIT;
     struct session_submit_args a = {.request = &r->items};
     struct item_array *arrays = NULL;
+    uint32_t *positions = NULL;
     struct msg_submit m;
     enum q_code rc;
     quire_params_init(&p, sizeof p);
@@ -398,8 +427,12 @@ static FALLIBLE submit_request(struct quire_request *r, struct quire_engine *eng
     a.submit = &m;
     a.items = arrays;
     a.n_item = (uint32_t)p.n_input;
-    rc = session_submit(engine->session, &a, e);
+    if (r->chat && (rc = take_parts(&a, &m, &positions, quire_chat_parts(r->chat), e)))
+        goto out;
+    if (!(rc = session_submit(engine->session, &a, e)))
+        r->n_prompt = a.n_prompt;
 out:
+    q_free(positions);
     q_free(arrays);
     token_list_release(&ids);
     return rc;

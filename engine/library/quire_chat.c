@@ -140,8 +140,8 @@ static FALLIBLE read_fields(struct quire_chat *c, const struct quire_params *p, 
     return read_field(&c->documents, p->documents_json, JSON_ARRAY, "documents", e);
 }
 
-static FALLIBLE begin_chat(struct quire_chat *c, const struct chat_model *m, struct quire_params *p,
-                           struct q_err *e)
+static FALLIBLE begin_chat(struct quire_chat *c, const struct chat_model *m,
+                           const struct item_types *types, struct quire_params *p, struct q_err *e)
 {
     enum q_code rc = read_fields(c, p, e);
     if (rc)
@@ -157,6 +157,8 @@ static FALLIBLE begin_chat(struct quire_chat *c, const struct chat_model *m, str
         .continue_final_message = p->continue_final_message,
         .parallel_tool_calls = p->parallel_tool_calls,
         .auto_tool_choice = true,
+        .item_types = types,
+        .item_rules = {.files = p->input_files},
         .form = {p->grammar_kind, p->grammar, p->grammar ? strlen(p->grammar) : 0},
     };
     c->answer.one_call = !p->parallel_tool_calls;
@@ -175,11 +177,12 @@ static FALLIBLE begin_chat(struct quire_chat *c, const struct chat_model *m, str
     return turn_parser(&c->turn, &c->prompt, p->grammar_after || c->before.tags, &c->parser, e);
 }
 
-FALLIBLE quire_chat_new(struct quire_chat **out, const struct chat_model *m, struct quire_params *p,
-                        struct q_err *e)
+FALLIBLE quire_chat_new(struct quire_chat **out, const struct chat_model *m,
+                        const struct item_types *types, struct quire_params *p, struct q_err *e)
 {
     struct quire_chat *c = q_calloc(1, sizeof *c);
-    enum q_code rc = c ? begin_chat(c, m, p, e) : q_fail(e, Q_NO_MEMORY, "messages: out of memory");
+    enum q_code rc =
+        c ? begin_chat(c, m, types, p, e) : q_fail(e, Q_NO_MEMORY, "messages: out of memory");
     if (rc)
         quire_chat_free(c);
     else
@@ -206,6 +209,11 @@ const struct buf *quire_chat_prompt(const struct quire_chat *c)
 const struct ranges *quire_chat_content(const struct quire_chat *c)
 {
     return &c->content;
+}
+
+struct parts *quire_chat_parts(struct quire_chat *c)
+{
+    return &c->turn.parts;
 }
 
 bool quire_chat_parses(const struct quire_chat *c)

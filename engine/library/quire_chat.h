@@ -6,6 +6,7 @@
 #define QUIRE_ENGINE_LIBRARY_QUIRE_CHAT_H
 #include "common/buf.h"
 #include "common/chat/chat_model.h"
+#include "common/chat/parts.h"
 #include "engine/quire.h"
 
 struct quire_chat;
@@ -16,13 +17,14 @@ FALLIBLE quire_chat_unasked(const struct quire_params *p, struct q_err *e);
 /* Sets p->grammar_kind, grammar and grammar_after for required calls or for reasoning before a
  * grammar; they are valid as long as the conversation.
  * Errors: those of the API, starting with the field's name. */
-FALLIBLE quire_chat_new(struct quire_chat **out, const struct chat_model *m, struct quire_params *p,
-                        struct q_err *e);
+FALLIBLE quire_chat_new(struct quire_chat **out, const struct chat_model *m,
+                        const struct item_types *types, struct quire_params *p, struct q_err *e);
 void quire_chat_free(struct quire_chat *c);                      /* NULL is fine */
 const struct buf *quire_chat_prompt(const struct quire_chat *c); /* its text */
 /* Ranges of the prompt's text copied from the conversation. */
 const struct ranges *quire_chat_content(const struct quire_chat *c);
-bool quire_chat_parses(const struct quire_chat *c); /* special tokens are passed to the parser */
+struct parts *quire_chat_parts(struct quire_chat *c); /* its inputs besides text */
+bool quire_chat_parses(const struct quire_chat *c);   /* special tokens are passed to the parser */
 /* Tags of reasoning for submit.reasoning_tags, valid as long as the model; NULL: none. */
 const struct buf *quire_chat_tags(const struct quire_chat *c);
 /* The text ends at a length limit: call before the last quire_chat_feed. */

@@ -161,6 +161,7 @@ static void on_submit(struct session *s, const struct command *c)
     } else {
         r->req_id = m.req_id;
         s->open[place] = r;
+        item.position = core_expansions(s->core)->n_prompt;
     }
     if (queue_push(&r->items, &item,
                    &ignored)) { /* session_submit waits: it sees the closed queue */
@@ -341,7 +342,7 @@ void session_close(struct session *s)
     q_free(s);
 }
 
-FALLIBLE session_submit(struct session *s, const struct session_submit_args *a, struct q_err *e)
+FALLIBLE session_submit(struct session *s, struct session_submit_args *a, struct q_err *e)
 {
     const struct command c = {.kind = COMMAND_SUBMIT, .submit = a};
     struct session_item item;
@@ -350,6 +351,7 @@ FALLIBLE session_submit(struct session *s, const struct session_submit_args *a, 
         return rc;
     if (!queue_pop(&a->request->items, &item, -1))
         return q_fail(e, Q_NO_MEMORY, "engine: out of memory for a request");
+    a->n_prompt = item.position;
     if (item.kind == SESSION_ACCEPTED)
         return Q_OK;
     *e = item.error;
@@ -406,6 +408,11 @@ FALLIBLE session_reload(struct session *s, const char *dir, enum in_flight_mode 
     }
     queue_release(&answer);
     return rc;
+}
+
+const struct item_types *session_item_types(const struct session *s)
+{
+    return core_item_types(s->core);
 }
 
 const struct core_info *session_info(const struct session *s)

@@ -23,7 +23,8 @@ enum session_kind {
 };
 struct session_item { /* items of a request, in this order */
     enum session_kind kind;
-    uint32_t token, position, rank;
+    uint32_t token, rank;
+    uint32_t position; /* of the token; ACCEPTED: tokens of the prompt */
     float logprob;
     struct session_top *top; /* [n_top], freed by the receiver with q_free */
     uint32_t n_top;
@@ -51,10 +52,11 @@ struct session_submit_args {
     const struct msg_submit *submit;
     const struct item_array *items; /* [n_item] */
     uint32_t n_item;
+    uint32_t n_prompt; /* set: tokens of the prompt, with those of items */
 };
 /* Submit the request and wait until it is accepted (microseconds). What `a` points to is only read
  * until then. Errors: those of core_submit; then the thread does not use the request. */
-FALLIBLE session_submit(struct session *s, const struct session_submit_args *a, struct q_err *e);
+FALLIBLE session_submit(struct session *s, struct session_submit_args *a, struct q_err *e);
 /* Abort the request; it still gets a last item. */
 void session_abort(struct session *s, const struct session_request *r);
 void session_stats(struct session *s, struct scheduler_stats *out, uint64_t *n_restart);
@@ -63,6 +65,7 @@ FALLIBLE session_reload(struct session *s, const char *dir, enum in_flight_mode 
                         struct q_err *e);
 /* The current fingerprint, read by the engine's thread; a reload changes it. */
 void session_fingerprint(struct session *s, char out[CORE_FINGERPRINT_MAX]);
+const struct item_types *session_item_types(const struct session *s);
 const struct core_info *session_info(const struct session *s);
 const struct generation_defaults *session_generation_defaults(const struct session *s);
 

@@ -8,6 +8,7 @@
 #include "common/file.h"
 #include "common/hub/hub.h"
 #include "common/log.h"
+#include "proto/item_types.h"
 
 #define BAD_LOG_EVERY_MS  1000
 #define RETRY_MIN_MS      100
@@ -110,7 +111,7 @@ static void greet(struct frontends *p, struct frontend *to)
     struct q_err e = Q_ERR_INIT;
     const struct core_info *info = core_info(p->core);
     const struct model_config *model = core_model_config(p->core);
-    const struct msg_hello m = {
+    struct msg_hello m = {
         .wire_min = PROTO_WIRE_MIN,
         .wire_max = PROTO_WIRE_MAX,
         .version = str(QUIRE_VERSION),
@@ -128,6 +129,8 @@ static void greet(struct frontends *p, struct frontend *to)
         .known = to->greeted,
         .item_credit = info->store_bytes,
     };
+    struct item_types_wire types;
+    item_types_put(&m, &types, core_item_types(p->core));
     if (!to->greeted)
         log_info("frontend %u connected", to->frontend_id);
     to->greeted = true;
@@ -227,6 +230,23 @@ static enum q_code submit_memory(struct frontends *p, const struct frontend *fro
     return rc;
 }
 
+/* The frontend counts and shows the prompt as it is computed. */
+static void tell_expanded(struct frontends *p, struct frontend *to, uint64_t req_id)
+{
+    struct q_err e = Q_ERR_INIT;
+    const struct core_expansions *x = core_expansions(p->core);
+    const struct msg_expanded m = {
+        .req_id = req_id,
+        .positions = {x->positions, x->n},
+        .n_token = {x->n_token, x->n},
+    };
+    if (!x->n)
+        return;
+    buf_reset(&p->frame);
+    enum q_code rc = msg_expanded_encode(&m, &p->frame, &e);
+    send_to(p, to, rc, &e);
+}
+
 static void on_submit(struct frontends *p, struct frontend *from, const struct msg_submit *m)
 {
     struct q_err e = Q_ERR_INIT;
@@ -241,10 +261,12 @@ static void on_submit(struct frontends *p, struct frontend *from, const struct m
     else
         rc = m->item_memory.n ? submit_memory(p, from, m, &e)
                               : core_submit(p->core, from->frontend_id, m, &e);
-    if (!rc)
-        from->n_open++;
-    else
+    if (rc) {
         send_error(p, &from->at, m->req_id, &e, rc == Q_NO_SPACE ? retry_ms(p) : 0);
+        return;
+    }
+    from->n_open++;
+    tell_expanded(p, from, m->req_id);
 }
 
 static void on_abort(struct frontends *p, struct frontend *from, const struct msg_abort *m)

@@ -106,6 +106,14 @@ uint32_t app_max_model_len(const struct app *a)
     return engine ? engine : a->served.max_model_len;
 }
 
+void app_item_types(const struct app *a, struct item_types *out)
+{
+    if (a->link && link_engine(a->link)->instance)
+        *out = link_engine(a->link)->item_types;
+    else
+        *out = (struct item_types){.unknown = true};
+}
+
 static void set_rss(void)
 {
     struct buf text = BUF_INIT;

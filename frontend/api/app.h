@@ -59,6 +59,8 @@ void app_close(struct app *a);
 bool app_available(struct app *a, struct http_exchange *x, http_handler *again);
 /* Append the reasons why /ready is not 200 as comma-separated JSON strings; nothing if it is. */
 void app_reasons(const struct app *a, struct buf *out);
+/* The inputs besides tokens that the engine's model takes; unknown before the first hello. */
+void app_item_types(const struct app *a, struct item_types *out);
 uint32_t app_max_model_len(const struct app *a); /* tokens of prompt and output */
 
 /* Respond with the error e; param as in OpenAI's error object, NULL or "" for null. */

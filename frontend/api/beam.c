@@ -163,7 +163,16 @@ static void on_error(struct generation *f, enum q_code code, const char *message
     fail(b, &e, (retry_after_ms + 999) / 1000);
 }
 
-static const struct generation_calls beam_calls = {on_tokens, on_error};
+static void on_expanded(struct generation *f, const uint32_t *positions, const uint32_t *n_token,
+                        size_t n)
+{
+    struct beam_search *b = ((struct beam_generation *)f)->search;
+    struct q_err e = Q_ERR_INIT;
+    if (prompt_expand(b->job->choices[b->first].prompt, positions, n_token, n, &e))
+        fail(b, &e, 0);
+}
+
+static const struct generation_calls beam_calls = {on_tokens, on_error, on_expanded};
 
 /* Request one token and the most likely alternatives, within the limits of the request. */
 static void set_params(const struct beam_search *b, struct sample_params *p, uint32_t n_begun)
@@ -208,6 +217,8 @@ static FALLIBLE open_generation(struct beam_search *b, uint32_t i, struct q_err 
         .begun = f->ids.ids,
         .n_begun = f->ids.n,
         .items = like->items,
+        .item_positions = like->item_positions,
+        .n_item_position = like->n_item_position,
         .priority = like->priority,
         .tenant = like->tenant,
         .weight = like->weight,

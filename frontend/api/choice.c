@@ -36,6 +36,9 @@ FALLIBLE choice_init(struct choice *c, struct job *j, uint32_t index, struct q_e
     c->generation.prompt = c->prompt->ids.ids;
     c->generation.n_prompt = c->prompt->ids.n;
     c->generation.items = job_items_of(j, index / j->width);
+    c->generation.item_positions = j->positions;
+    c->generation.n_item_position = j->positions ? j->turn.parts.list.n : 0;
+    c->generation.fits_max_tokens = j->fits_max_tokens;
     c->generation.params = j->sampling;
     const struct buf *rendered = &c->prompt->rendered;
     bool thinks = j->chat && find_before(c);
@@ -168,7 +171,7 @@ static void count_finish(const struct choice *c, enum finish_reason reason)
     metric_observe(METRIC_E2E, (double)(clock_us() - c->job->arrived_us) / 1e6);
     metric_observe(METRIC_DECODE, seconds);
     metric_observe(METRIC_INFERENCE, seconds + prefill_seconds(c));
-    metric_observe(METRIC_REQ_PROMPT, (double)c->prompt->ids.n);
+    metric_observe(METRIC_REQ_PROMPT, (double)prompt_ids(c->prompt)->n);
     metric_observe(METRIC_REQ_GENERATION, c->n_token);
     if (c->n_token > 1)
         metric_observe(METRIC_TPOT, seconds / (c->n_token - 1));
@@ -187,9 +190,9 @@ static void count_tokens(struct choice *c, const struct link_tokens *t)
         metric_observe(METRIC_PREFILL, prefill_seconds(c));
         metric_add(METRIC_PROMPT_CACHED, t->n_cached);
         metric_add(METRIC_PROMPT_FROM_CACHE, t->n_cached);
-        metric_add(METRIC_PROMPT_FROM_COMPUTE, (double)c->prompt->ids.n - t->n_cached);
-        metric_observe(METRIC_REQ_PREFILL_KV, (double)c->prompt->ids.n - t->n_cached);
-        metric_add(METRIC_PROMPT_TOKENS, (double)c->prompt->ids.n);
+        metric_add(METRIC_PROMPT_FROM_COMPUTE, (double)prompt_ids(c->prompt)->n - t->n_cached);
+        metric_observe(METRIC_REQ_PREFILL_KV, (double)prompt_ids(c->prompt)->n - t->n_cached);
+        metric_add(METRIC_PROMPT_TOKENS, (double)prompt_ids(c->prompt)->n);
     } else {
         metric_observe(METRIC_ITL, (double)(now - c->last_us) / 1e6);
     }
@@ -270,4 +273,14 @@ static void on_error(struct generation *f, enum q_code code, const char *message
     job_fail(c->job, &e, param, (retry_after_ms + 999) / 1000);
 }
 
-const struct generation_calls choice_calls = {on_tokens, on_error};
+/* Usage, echo, prompt_logprobs and prompt_token_ids are of the expanded prompt. */
+static void on_expanded(struct generation *f, const uint32_t *positions, const uint32_t *n_token,
+                        size_t n)
+{
+    struct choice *c = (struct choice *)f;
+    struct q_err e = Q_ERR_INIT;
+    if (prompt_expand(c->prompt, positions, n_token, n, &e))
+        job_fail(c->job, &e, NULL, 0);
+}
+
+const struct generation_calls choice_calls = {on_tokens, on_error, on_expanded};

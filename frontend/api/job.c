@@ -169,7 +169,16 @@ static enum q_code cut_prompts(struct job *j, uint32_t limit, struct q_err *e)
                       (long long)n, limit);
     }
     bool left = !j->params.truncation_side || !strcmp(j->params.truncation_side, "left");
-    prompts_truncate(&j->prompts, n < 0 ? limit - answer : (size_t)n, left);
+    const size_t n_kept = n < 0 ? limit - answer : (size_t)n;
+    if (j->positions && j->prompts.items->ids.n > n_kept) {
+        snprintf(j->params.param, sizeof j->params.param, "truncate_prompt_tokens");
+        return q_fail(
+            e, Q_UNSUPPORTED,
+            "truncate_prompt_tokens: not supported for messages with inputs besides text: "
+            "the prompt has %zu tokens, %zu would be left",
+            j->prompts.items->ids.n, n_kept);
+    }
+    prompts_truncate(&j->prompts, n_kept, left);
     return Q_OK;
 }
 
@@ -197,6 +206,7 @@ static enum q_code fit(struct job *j, struct q_err *e)
         return rc;
     }
     room = limit - longest;
+    j->fits_max_tokens = !asked;
     if (!asked && d && d->has_max_new_tokens && d->max_new_tokens > 0 && d->max_new_tokens < room &&
         j->chat)
         asked = (uint32_t)d->max_new_tokens;
@@ -271,6 +281,8 @@ static enum q_code job_encode(struct job *j, struct q_err *e)
     if (rc == Q_OK)
         rc = prompts_encode(&j->prompts, s, j->params.add_special_tokens, e);
     if (rc == Q_OK)
+        rc = job_take_parts(j, e);
+    if (rc == Q_OK)
         return params_bad_words(&j->params, s->tokenizer, &j->sampling, j->arrays, e);
     snprintf(j->params.param, sizeof j->params.param, "%s",
              !strncmp(e->message, "chat_template:", 14) ? "chat_template"
@@ -282,7 +294,9 @@ static enum q_code job_encode(struct job *j, struct q_err *e)
 static enum q_code read_chat(struct job *j, struct q_err *e)
 {
     const struct served_model *s = &j->app->served;
-    const struct turn_ask ask = prompts_ask(s, &j->params, &j->sampling);
+    struct turn_ask ask = prompts_ask(s, &j->params, &j->sampling);
+    ask.item_types = &j->item_types;
+    ask.item_rules = job_item_rules(j->app);
     enum q_code rc = turn_read(&j->turn, &s->chat, &ask, e);
     if (rc != Q_OK)
         snprintf(j->params.param, sizeof j->params.param, "%s", j->turn.field);
@@ -291,16 +305,10 @@ static enum q_code read_chat(struct job *j, struct q_err *e)
     return rc;
 }
 
-/* Until an engine is known, it may be one whose model takes items. */
-static bool takes_items(const struct app *a)
-{
-    return link_state(a->link) != LINK_UP || link_engine(a->link)->item_credit;
-}
-
 static enum q_code read_text(struct job *j, struct q_err *e)
 {
     const struct app *a = j->app;
-    enum q_code rc = prompts_read(&j->prompts, j->params.prompt, &a->served, takes_items(a), e);
+    enum q_code rc = prompts_read(&j->prompts, j->params.prompt, &a->served, j->takes_items, e);
     if (rc != Q_OK) {
         snprintf(j->params.param, sizeof j->params.param, "prompt");
         return rc;
@@ -434,6 +442,8 @@ void job_start(struct app *a, struct http_exchange *x, bool chat)
     }
     j->app = a;
     j->chat = chat;
+    app_item_types(a, &j->item_types); /* read here: a thread must not access the link */
+    j->takes_items = j->item_types.unknown || link_engine(a->link)->item_credit;
     j->created = clock_unix();
     j->arrived_us = clock_us();
     snprintf(j->id, sizeof j->id, "%s-%s", chat ? "chatcmpl" : "cmpl", http_request_id(x));

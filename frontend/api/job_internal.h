@@ -75,6 +75,10 @@ struct job {
     struct prompts prompts;
     struct item_wire *items; /* [n_items] of multi_modal_data: of each prompt, or 1 for all */
     size_t n_items;
+    uint32_t *positions;          /* [turn.parts.list.n] of their placeholders, of content parts */
+    struct item_types item_types; /* what the engine takes, as it was at the start of the request */
+    bool takes_items;             /* or no engine is known yet */
+    bool fits_max_tokens;         /* max_tokens was not asked for: it is what fits */
     struct tenant tenant;
     uint32_t weight;        /* of the API key */
     uint32_t width;         /* choices made for each prompt: n, or best_of */
@@ -106,6 +110,9 @@ void job_check(const struct job *j);
 /* job_items.c */
 /* After the prompts are read. Errors: those of item_list_read; params.param is set. */
 FALLIBLE job_read_items(struct job *j, struct q_err *e);
+/* The items of messages; after the prompt is encoded. Errors: Q_NO_MEMORY. */
+FALLIBLE job_take_parts(struct job *j, struct q_err *e);
+struct item_rules job_item_rules(const struct app *a);
 const struct item_wire *job_items_of(const struct job *j, size_t i_prompt); /* NULL: none */
 void job_release_items(struct job *j);
 

@@ -1,19 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `multi_modal_data` of a request, as its submits carry it: an object for all of its prompts, or a
- * list with one for each. */
+/* The items of a request, as its submits carry them: of `multi_modal_data`, an object for all of its
+ * prompts or a list with one for each; or of the content parts of its messages. */
 #include "common/mem.h"
 #include "frontend/api/job_internal.h"
 
-static struct item_rules rules_of(const struct app *a)
+struct item_rules job_item_rules(const struct app *a)
 {
-    const char *dir = a->options->allowed_local_media_path;
-    const bool is_batch = !a->server; /* quire run-batch: its user's own files */
-    return (struct item_rules){.files = *dir || is_batch, .dir = *dir ? dir : NULL};
+    return prompts_item_rules(a->options, !a->server); /* run-batch: its user's own files */
 }
 
 static enum q_code read_one(struct job *j, const json_t *v, struct item_wire *out, struct q_err *e)
 {
-    const struct item_rules rules = rules_of(j->app);
+    const struct item_rules rules = job_item_rules(j->app);
     struct item_list list = ITEM_LIST_INIT;
     enum q_code rc = item_list_read(&list, v, &rules, e);
     if (rc == Q_OK)
@@ -44,6 +42,21 @@ FALLIBLE job_read_items(struct job *j, struct q_err *e)
     return rc;
 }
 
+FALLIBLE job_take_parts(struct job *j, struct q_err *e)
+{
+    const struct parts *parts = &j->turn.parts;
+    if (!parts->list.n)
+        return Q_OK;
+    j->items = q_calloc(1, sizeof *j->items);
+    j->positions = q_calloc(parts->list.n, sizeof *j->positions);
+    if (!j->items || !j->positions)
+        return q_fail(e, Q_NO_MEMORY, "messages: out of memory for %zu items", parts->list.n);
+    for (size_t i = 0; i < parts->list.n; i++)
+        j->positions[i] = (uint32_t)parts->places[i].position;
+    j->n_items = 1;
+    return item_wire_make(j->items, parts->list.items, (uint32_t)parts->list.n, e);
+}
+
 const struct item_wire *job_items_of(const struct job *j, size_t i_prompt)
 {
     const struct item_wire *w = j->n_items ? &j->items[j->n_items > 1 ? i_prompt : 0] : NULL;
@@ -55,4 +68,5 @@ void job_release_items(struct job *j)
     for (size_t i = 0; j->items && i < j->n_items; i++)
         item_wire_release(&j->items[i]);
     q_free(j->items);
+    q_free(j->positions);
 }

@@ -203,17 +203,18 @@ static void add_prompt_row(struct choice *c, const struct logprob_rows *r, uint3
 void logprobs_prompt(struct choice *c, const struct logprob_rows *r)
 {
     const struct params *p = &c->job->params;
+    const struct token_list *prompt = prompt_ids(c->prompt);
     uint32_t n_before =
         c->generation.n_prompt_row - r->n_row; /* the link counted these rows already */
     for (uint32_t i = 0; i < r->n_row; i++) {
         uint32_t position = n_before + i + 1;
-        if (position >= c->prompt->ids.n)
+        if (position >= prompt->n)
             break;
-        if (p->has[FIELD_prompt_logprobs] && c->prompt->ids.ids[position] > INT32_MAX)
+        if (p->has[FIELD_prompt_logprobs] && prompt->ids[position] > INT32_MAX)
             buf_add_str(&c->prompt_rows, ",null"); /* a placeholder is no token */
         else if (p->has[FIELD_prompt_logprobs])
             add_prompt_row(c, r, i, (uint32_t)p->prompt_logprobs);
         if (p->echo && c->job->logprobs)
-            add_text(c, r->ranks[i] ? r : NULL, i, c->prompt->ids.ids[position]);
+            add_text(c, r->ranks[i] ? r : NULL, i, prompt->ids[position]);
     }
 }

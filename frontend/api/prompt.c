@@ -10,6 +10,7 @@ void prompts_release(struct prompts *p)
 {
     for (size_t i = 0; i < p->n; i++) {
         token_list_release(&p->items[i].ids);
+        token_list_release(&p->items[i].expanded);
         buf_release(&p->items[i].rendered);
         ranges_release(&p->items[i].content);
     }
@@ -99,6 +100,12 @@ FALLIBLE prompts_read(struct prompts *p, const json_t *value, const struct serve
     return rc;
 }
 
+struct item_rules prompts_item_rules(const struct options *o, bool is_batch)
+{
+    const char *dir = o->allowed_local_media_path;
+    return (struct item_rules){.files = *dir || is_batch, .dir = *dir ? dir : NULL};
+}
+
 struct turn_ask prompts_ask(const struct served_model *s, const struct params *params,
                             const struct sample_params *sampling)
 {
@@ -121,20 +128,46 @@ struct turn_ask prompts_ask(const struct served_model *s, const struct params *p
     };
 }
 
-FALLIBLE prompts_render(struct prompts *p, const struct turn *t, struct q_err *e)
+FALLIBLE prompts_render(struct prompts *p, struct turn *t, struct q_err *e)
 {
     enum q_code rc = make(p, 1, e);
     if (rc != Q_OK || (rc = turn_render(t, &p->items->rendered, &p->items->content, e)) != Q_OK)
         return rc;
     p->items->text = buf_str(&p->items->rendered);
     p->items->n_text = p->items->rendered.len;
+    p->items->inserts = t->parts.places;
+    p->items->n_insert = t->parts.list.n;
     return Q_OK;
+}
+
+FALLIBLE prompt_expand(struct prompt *p, const uint32_t *positions, const uint32_t *n_token,
+                       size_t n, struct q_err *e)
+{
+    enum q_code rc = Q_OK;
+    size_t next = 0;
+    if (p->expanded.n || !n)
+        return Q_OK;
+    for (size_t i = 0; i < p->ids.n && !rc; i++) {
+        const bool is_there = next < n && positions[next] == i;
+        for (uint32_t k = is_there ? n_token[next] : 1; k && !rc; k--)
+            rc = token_list_add(&p->expanded, p->ids.ids[i], e);
+        next += is_there;
+    }
+    if (rc || next < n)
+        token_list_release(&p->expanded);
+    return rc;
 }
 
 FALLIBLE prompt_encode(struct prompt *p, const struct served_model *s, bool add_special,
                        struct q_err *e)
 {
-    const struct tokenizer_text text = {p->text, p->n_text, &p->content};
+    const struct tokenizer_text text = {
+        .data = p->text,
+        .n = p->n_text,
+        .content = &p->content,
+        .inserts = p->inserts,
+        .n_insert = p->n_insert,
+    };
     return tokenizer_encode_prompt(s->tokenizer, &text, add_special, &p->ids, e);
 }
 

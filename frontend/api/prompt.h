@@ -19,7 +19,20 @@ struct prompt {
     size_t n_text;
     struct buf rendered;   /* owns the text of a rendered conversation */
     struct ranges content; /* ranges of the rendered text copied from the request */
+    /* [n_insert] placeholders of items in the text; borrowed from the turn */
+    struct tokenizer_insert *inserts;
+    size_t n_insert;
+    struct token_list expanded; /* ids with all tokens of items, when the engine has said it */
 };
+/* The ids as the engine computes them. */
+static inline const struct token_list *prompt_ids(const struct prompt *p)
+{
+    return p->expanded.n ? &p->expanded : &p->ids;
+}
+/* The id at positions[i] stands n_token[i] times in `expanded`. Once; nothing happens where they do
+ * not fit the ids. Errors: Q_NO_MEMORY, Q_TOO_LARGE. */
+FALLIBLE prompt_expand(struct prompt *p, const uint32_t *positions, const uint32_t *n_token,
+                       size_t n, struct q_err *e);
 struct prompts {
     struct prompt *items; /* [n] */
     size_t n;
@@ -32,11 +45,13 @@ void prompts_release(struct prompts *p);
 FALLIBLE prompts_read(struct prompts *p, const json_t *value, const struct served_model *s,
                       bool placeholders, struct q_err *e);
 
-/* The request's fields for turn_read. */
+/* Which files a request's items may name. is_batch: the process reads its own user's requests. */
+struct item_rules prompts_item_rules(const struct options *o, bool is_batch);
+/* The request's fields for turn_read, but what content parts may be (item_types, item_rules). */
 struct turn_ask prompts_ask(const struct served_model *s, const struct params *params,
                             const struct sample_params *sampling);
 /* Render the conversation to one prompt's text. */
-FALLIBLE prompts_render(struct prompts *p, const struct turn *t, struct q_err *e);
+FALLIBLE prompts_render(struct prompts *p, struct turn *t, struct q_err *e);
 /* Tokenize one text prompt. Control tokens in the text of a conversation are plain text unless
  * --parse-special-in-content is set. */
 FALLIBLE prompt_encode(struct prompt *p, const struct served_model *s, bool add_special,

@@ -39,7 +39,7 @@ static void add_usage(const struct job *j, struct buf *out)
     size_t n_prompt = 0, n_out = 0, n_cached = 0, n_thought = 0;
     bool thinks = false;
     for (size_t i = 0; i < j->prompts.n; i++)
-        n_prompt += j->prompts.items[i].ids.n;
+        n_prompt += prompt_ids(&j->prompts.items[i])->n;
     for (uint32_t i = 0; i < j->n_choice; i++) {
         n_out += j->no_output ? 0 : j->choices[i].n_token;
         n_thought += j->choices[i].n_thought + j->choices[i].n_perhaps;
@@ -61,7 +61,7 @@ static void add_usage(const struct job *j, struct buf *out)
 /* With continuous_usage_stats: the usage of this choice so far. */
 static void add_usage_so_far(const struct choice *c, struct buf *out)
 {
-    size_t n_prompt = c->prompt->ids.n, n_out = c->job->no_output ? 0 : c->n_token;
+    size_t n_prompt = prompt_ids(c->prompt)->n, n_out = c->job->no_output ? 0 : c->n_token;
     buf_printf(out,
                "\"usage\":{\"prompt_tokens\":%zu,\"total_tokens\":%zu,\"completion_tokens\":%zu",
                n_prompt, n_prompt + n_out, n_out);
@@ -73,9 +73,10 @@ static void add_usage_so_far(const struct choice *c, struct buf *out)
 
 static void add_ids(const struct prompt *p, struct buf *out)
 {
+    const struct token_list *ids = prompt_ids(p);
     buf_add_char(out, '[');
-    for (size_t i = 0; i < p->ids.n; i++)
-        buf_printf(out, "%s%d", i ? "," : "", (int)p->ids.ids[i]); /* placeholders are negative */
+    for (size_t i = 0; i < ids->n; i++)
+        buf_printf(out, "%s%d", i ? "," : "", (int)ids->ids[i]); /* placeholders are negative */
     buf_add_char(out, ']');
 }
 

@@ -103,7 +103,11 @@ static enum q_code add_shared_chat(struct served_model *s, const char *text, siz
                               : q_fail(e, Q_INVALID, "not UTF-8, or out of memory");
     if (rc == Q_OK && (rc = buf_check(&out, "the rendered conversation", e)) == Q_OK &&
         (rc = tokenizer_encode_prompt(s->tokenizer,
-                                      &(struct tokenizer_text){buf_str(&out), out.len, &origin},
+                                      &(struct tokenizer_text){
+                                          .data = buf_str(&out),
+                                          .n = out.len,
+                                          .content = &origin,
+                                      },
                                       false, &ids, e)) == Q_OK)
         rc = shared_prompts_add(&s->shared, &ids, e);
     json_decref(messages);

@@ -17,6 +17,7 @@ struct ask {          /* one request */
     struct prompts prompts;
     struct buf answer;
     uint32_t max_model_len;
+    struct item_types item_types;
 };
 
 static void ask_free(struct task *t)
@@ -61,6 +62,8 @@ static enum q_code render(struct ask *q, struct q_err *e)
     const struct served_model *s = &q->app->served;
     struct turn_ask ask = prompts_ask(s, &q->params, &(struct sample_params){.grammar = 0});
     ask.auto_tool_choice = true; /* nothing is called */
+    ask.item_types = &q->item_types;
+    ask.item_rules = prompts_item_rules(s->options, !q->app->server);
     enum q_code rc = turn_read(&q->turn, &s->chat, &ask, e);
     if (rc != Q_OK)
         set_param(q, q->turn.field);
@@ -99,7 +102,7 @@ static void add_tokens(const struct app *a, const struct ask *q, struct buf *out
     const struct token_list *ids = &q->prompts.items->ids;
     buf_printf(out, "{\"count\":%zu,\"max_model_len\":%u,\"tokens\":[", ids->n, q->max_model_len);
     for (size_t i = 0; i < ids->n; i++)
-        buf_printf(out, "%s%u", i ? "," : "", ids->ids[i]);
+        buf_printf(out, "%s%d", i ? "," : "", (int)ids->ids[i]); /* placeholders are negative */
     buf_add_str(out, "],\"token_strs\":");
     if (!q->params.return_token_strs) {
         buf_add_str(out, "null}");
@@ -178,6 +181,7 @@ static void start(struct app *a, struct http_exchange *x, bool to_text)
     q->to_text = to_text;
     q->max_model_len =
         app_max_model_len(a); /* read here, because the thread must not access the link */
+    app_item_types(a, &q->item_types);
     task_start(&q->task, &calls, &a->tasks, x);
 }
 

@@ -119,7 +119,7 @@ static enum q_code encode(const struct tokenizer *t, const struct line *l, struc
     struct token_list ids = TOKEN_LIST_INIT;
     const char *text = json_string_value(l->text);
     size_t n = json_string_length(l->text);
-    const struct tokenizer_text whole = {text, n, &l->content};
+    const struct tokenizer_text whole = {.data = text, .n = n, .content = &l->content};
     enum q_code rc = l->limits ? tokenizer_encode_limited(t, text, n, l->add_special, &ids, e)
                                : tokenizer_encode_prompt(t, &whole, l->add_special, &ids, e);
     if (!rc) {

@@ -17,6 +17,7 @@
 #include "common/mem.h"
 #include "common/metrics.h"
 #include "frontend/link/link_internal.h"
+#include "proto/item_types.h"
 
 #define HELLO_EVERY_MS    200 /* while no engine answers */
 #define SILENCE_BEATS     4   /* missed heartbeats after which the engine counts as lost */
@@ -146,6 +147,8 @@ static FALLIBLE submit(struct link *l, struct generation *f, struct q_err *e)
         .n_shared = f->n_shared,
     };
     sample_params_to_submit(&m, &f->params);
+    m.max_tokens_fits = f->fits_max_tokens;
+    m.item_positions = (struct proto_u32s){f->item_positions, f->n_item_position};
     if (f->items)
         put_items(l, &m, f);
     if (f->emitted.n)
@@ -243,6 +246,7 @@ static void copy_str(char *out, size_t size, struct proto_str s)
 static void on_hello(struct link *l, const struct msg_hello *m)
 {
     char reason[LINK_REASON_MAX];
+    struct q_err e = Q_ERR_INIT;
     struct link_engine *g = &l->engine;
     bool digest_differs = m->digest.n != sizeof l->set.digest ||
                           memcmp(m->digest.data, l->set.digest, m->digest.n) != 0;
@@ -280,6 +284,8 @@ static void on_hello(struct link *l, const struct msg_hello *m)
     g->max_num_seqs = m->max_num_seqs;
     g->credit = m->credit;
     g->item_credit = m->item_credit;
+    if (item_types_read(&g->item_types, m, &e))
+        log_warning("link: content parts of the model's own types are not accepted: %s", e.message);
     g->n_eos = m->eos_ids.n < 16 ? (uint32_t)m->eos_ids.n : 16;
     if (g->n_eos)
         memcpy(g->eos_ids, m->eos_ids.data, g->n_eos * sizeof(uint32_t));
@@ -467,6 +473,25 @@ void link_deliver(struct link *l, struct generation *f, uint32_t seq, struct lin
         f->calls->on_tokens(f, t);
 }
 
+static FALLIBLE on_expanded(struct link *l, const struct msg_expanded *m, struct q_err *e)
+{
+    struct generation *f = generation_by_wire_id(l, m->req_id);
+    uint64_t n_all = f ? f->n_prompt : 0;
+    if (m->positions.n != m->n_token.n)
+        return q_fail(e, Q_CORRUPT, "expanded: %zu positions with %zu numbers", m->positions.n,
+                      m->n_token.n);
+    for (size_t i = 0; i < m->positions.n && f; i++) {
+        const uint32_t at = m->positions.data[i], n = m->n_token.data[i];
+        n_all += n - 1ull;
+        if (n == 0 || at >= f->n_prompt || (i && at <= m->positions.data[i - 1]) ||
+            n_all > l->engine.max_model_len)
+            return q_fail(e, Q_CORRUPT, "expanded: entry %zu is out of range", i);
+    }
+    if (f && f->calls->on_expanded)
+        f->calls->on_expanded(f, m->positions.data, m->n_token.data, m->positions.n);
+    return Q_OK;
+}
+
 static void drop_frame(struct link *l, const char *why)
 {
     uint64_t n_skipped;
@@ -487,6 +512,7 @@ void link_receive(struct link *l, const void *frame, size_t n)
         struct msg_heartbeat heartbeat;
         struct msg_drain drain;
         struct msg_command_done command_done;
+        struct msg_expanded expanded;
     } m;
     uint32_t tag = proto_peek(frame, n);
     memset(&m, 0, sizeof m);
@@ -503,6 +529,9 @@ void link_receive(struct link *l, const void *frame, size_t n)
         if (DECODE(output))
             rc = link_output(l, &m.output, &e);
         pump(l);
+    } else if (tag == MSG_expanded) {
+        if (DECODE(expanded))
+            rc = on_expanded(l, &m.expanded, &e);
     } else if (tag == MSG_heartbeat) {
         if (DECODE(heartbeat))
             on_heartbeat(l, &m.heartbeat);

@@ -17,6 +17,7 @@
 #include "common/buf.h"
 #include "common/err.h"
 #include "common/tokenizer/tokenizer.h"
+#include "common/item_types.h"
 #include "proto/items.h"
 #include "proto/proto.h"
 #include "proto/sampling.h"
@@ -53,6 +54,10 @@ struct generation_calls { /* after on_error, or on_tokens with a finish, the gen
     void (*on_tokens)(struct generation *f, const struct link_tokens *t);
     void (*on_error)(struct generation *f, enum q_code code, const char *message,
                      uint32_t retry_after_ms);
+    /* The prompt's ids at positions[i] became n_token[i] of them, [n]; before any on_tokens, and
+     * again after a resubmission. NULL: not of interest. */
+    void (*on_expanded)(struct generation *f, const uint32_t *positions, const uint32_t *n_token,
+                        size_t n);
 };
 
 struct generation { /* embedded by its owner, zeroed, then these set before link_open */
@@ -64,11 +69,16 @@ struct generation { /* embedded by its owner, zeroed, then these set before link
     const uint32_t *begun;
     size_t n_begun;
     const struct item_wire *items; /* inputs that are no tokens, borrowed likewise; NULL: none */
-    struct sample_params params;   /* its arrays borrowed likewise */
-    int32_t priority;              /* lower = earlier; 0 = default */
-    uint64_t tenant;               /* for fair scheduling; 0 = none */
-    uint32_t weight;               /* of the tenant; 0 = 1 */
-    int64_t arrived_ms;            /* clock_ms of the request's arrival; 0 = unknown */
+    /* [n_item_position] of their placeholders in prompt, one each, borrowed likewise; NULL: the
+     * engine finds them by their ids. */
+    const uint32_t *item_positions;
+    size_t n_item_position;
+    bool fits_max_tokens;        /* params.max_tokens is what fits: less where items expand */
+    struct sample_params params; /* its arrays borrowed likewise */
+    int32_t priority;            /* lower = earlier; 0 = default */
+    uint64_t tenant;             /* for fair scheduling; 0 = none */
+    uint32_t weight;             /* of the tenant; 0 = 1 */
+    int64_t arrived_ms;          /* clock_ms of the request's arrival; 0 = unknown */
     unsigned char cache_salt[32];
     uint32_t n_cache_salt; /* bytes: 32, or 0 = the shared prefixes */
     bool no_prefix_cache;  /* neither use nor fill the prefix cache */
@@ -116,6 +126,7 @@ struct link_engine { /* from its hello; zero before the first */
     bool pausing;         /* a pause is requested; reached with `paused` */
     bool refusing;        /* the pause rejects new requests */
     uint64_t item_credit; /* bytes of items in open generations; 0 = the model takes none */
+    struct item_types item_types;
 };
 
 /* Errors: Q_INVALID (address), Q_FORBIDDEN (tcp without keys), Q_IO. */

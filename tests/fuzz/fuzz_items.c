@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* multi_modal_data as JSON (first byte even), and the item fields of a submit as a frame (odd).
+/* multi_modal_data as JSON (first byte even), and the item fields of a submit as a frame (odd); 'p':
+ * a content part's value as JSON, 'h': the modalities of a hello as a frame.
  * What is accepted has its bytes, and comes through the wire as it was. */
 #include <string.h>
 #include "common/items/items.h"
 #include "common/mem.h"
+#include "proto/item_types.h"
 #include "proto/items.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
@@ -73,11 +75,55 @@ static void try_frame(const uint8_t *frame, size_t n)
     arena_release(&arena);
 }
 
+/* The value of a content part, of a type of two dimensions. */
+static void try_part(const char *text, size_t n)
+{
+    static const struct item_rules rules = {.files = false};
+    static const struct item_type type = {
+        .modality = "grids", .part_type = "grid", .n_dim = 2, .dims = {0, 3}, .dims_max = {4}};
+    struct item_list list = ITEM_LIST_INIT;
+    struct q_err e = Q_ERR_INIT;
+    json_t *v = json_loadb(text, n, JSON_DECODE_ANY, NULL);
+    if (!v)
+        return;
+    const enum q_code rc = item_list_add(&list, &type, 7, v, &rules, &e);
+    item_list_end(&list);
+    Q_ASSERT(rc ? !strncmp(e.message, "grids", 5) : list.n > 0);
+    for (size_t i = 0; i < list.n && !rc; i++) {
+        const struct item_array *a = &list.items[i];
+        Q_ASSERT(a->n_dim == 2 && a->dims[0] >= 1 && a->dims[0] <= 4 && a->dims[1] == 3);
+        read_item(a);
+    }
+    item_list_release(&list);
+    json_decref(v);
+}
+
+/* What an engine says of its modalities: what is read is written the same. */
+static void try_hello(const uint8_t *frame, size_t n)
+{
+    struct arena arena = ARENA_INIT(1u << 22);
+    struct item_types types, again;
+    struct item_types_wire w;
+    struct msg_hello m, back = {.wire_min = 1};
+    struct q_err e = Q_ERR_INIT;
+    if (msg_hello_decode(&m, frame, n, &arena, &e) == Q_OK &&
+        item_types_read(&types, &m, &e) == Q_OK) {
+        item_types_put(&back, &w, &types);
+        Q_ASSERT(item_types_read(&again, &back, &e) == Q_OK);
+        Q_ASSERT(!memcmp(&types, &again, sizeof types));
+    }
+    arena_release(&arena);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     if (n == 0)
         return 0;
-    if (data[0] % 2)
+    if (data[0] == 'p')
+        try_part((const char *)data + 1, n - 1);
+    else if (data[0] == 'h')
+        try_hello(data + 1, n - 1);
+    else if (data[0] % 2)
         try_frame(data + 1, n - 1);
     else
         try_json((const char *)data + 1, n - 1);

@@ -30,7 +30,7 @@ static void load(void)
 }
 
 /* The prompt, and the parser for what comes behind it. */
-static enum q_code try_turn(const struct turn *t, struct prompts *prompts, struct q_err *e)
+static enum q_code try_turn(struct turn *t, struct prompts *prompts, struct q_err *e)
 {
     struct turn_before before;
     struct parser *parser = NULL;
@@ -38,6 +38,10 @@ static enum q_code try_turn(const struct turn *t, struct prompts *prompts, struc
     if (rc != Q_OK)
         return rc;
     const struct buf *rendered = &prompts->items->rendered;
+    for (size_t i = 0; i < t->parts.list.n; i++) /* ascending, and no mark is left */
+        Q_ASSERT(t->parts.places[i].at <= rendered->len &&
+                 (!i || t->parts.places[i].at >= t->parts.places[i - 1].at));
+    Q_ASSERT(!t->parts.list.n || !strstr(buf_str(rendered), t->parts.nonce));
     turn_before(t, rendered, &before);
     Q_ASSERT(!before.after || !before.tags);
     rc = turn_parser(t, rendered, before.after || before.tags, &parser, e);
@@ -50,7 +54,27 @@ static void try_prompts(const struct params *p, const struct sample_params *s)
     struct q_err e = Q_ERR_INIT;
     struct prompts prompts = {NULL, 0};
     enum q_code rc = Q_OK;
-    const struct turn_ask ask = prompts_ask(&served, p, s);
+    static const struct item_types types = {
+        .n = 2,
+        .rows =
+            {
+                {.modality = "grids",
+                 .part_type = "grid",
+                 .placeholder = (uint32_t)-7,
+                 .n_dim = 2,
+                 .dims = {2, 3},
+                 .n_token = 4,
+                 .max_items = 3},
+                {.modality = "strips",
+                 .part_type = "strips",
+                 .placeholder = 7,
+                 .n_dim = 1,
+                 .dims_max = {5},
+                 .max_items = 8},
+            },
+    };
+    struct turn_ask ask = prompts_ask(&served, p, s);
+    ask.item_types = &types;
     struct turn turn = {.model = NULL};
     if (p->prompt)
         rc = prompts_read(&prompts, p->prompt, &served, true, &e);
@@ -58,6 +82,11 @@ static void try_prompts(const struct params *p, const struct sample_params *s)
         rc = try_turn(&turn, &prompts, &e);
     if (rc == Q_OK && prompts.n && served.tokenizer)
         rc = prompts_encode(&prompts, &served, p->add_special_tokens, &e);
+    for (size_t i = 0; rc == Q_OK && i < turn.parts.list.n; i++) {
+        const struct tokenizer_insert *x = &turn.parts.places[i];
+        Q_ASSERT(x->position < prompts.items->ids.n &&
+                 prompts.items->ids.ids[x->position] == x->id);
+    }
     prompts_release(&prompts);
     turn_release(&turn);
 }

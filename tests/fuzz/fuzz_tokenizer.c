@@ -45,7 +45,8 @@ static void use_prompt(const struct tokenizer *t, const char *text, size_t n)
     struct q_err e;
     struct token_list plain = TOKEN_LIST_INIT, same = TOKEN_LIST_INIT, ids = TOKEN_LIST_INIT;
     struct ranges content = RANGES_INIT;
-    const struct tokenizer_text own = {text, n, &content}, whole = {.data = text, .n = n};
+    const struct tokenizer_text own = {.data = text, .n = n, .content = &content},
+                                whole = {.data = text, .n = n};
     enum q_code rc = tokenizer_encode(t, text, n, false, &plain, &e);
     Q_ASSERT(rc == tokenizer_encode_prompt(t, &whole, false, &same, &e));
     Q_ASSERT(plain.n == same.n &&

@@ -231,7 +231,7 @@ static void test_stops(void **state)
 static json_t *messages(const char *text)
 {
     json_t *out = NULL;
-    assert_ok(messages_read(&out, json_object_get(parse(text), "messages"), &e), &e);
+    assert_ok(messages_read(&out, json_object_get(parse(text), "messages"), NULL, &e), &e);
     return out;
 }
 
@@ -293,7 +293,7 @@ static void test_bad_messages(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         json_t *out = NULL;
         snprintf(text, sizeof text, "{\"messages\":%s}", cases[i].messages);
-        assert_fails(messages_read(&out, json_object_get(parse(text), "messages"), &e),
+        assert_fails(messages_read(&out, json_object_get(parse(text), "messages"), NULL, &e),
                      cases[i].code, cases[i].part, &e);
         assert_null(out);
     }
@@ -383,7 +383,7 @@ static void test_broken_arguments(void **state)
                  "{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":"
                  "\"f\",\"arguments\":%s}}]}]}",
                  broken[i]);
-        assert_ok(messages_read(&out, json_object_get(parse(text), "messages"), &e), &e);
+        assert_ok(messages_read(&out, json_object_get(parse(text), "messages"), NULL, &e), &e);
         const json_t *calls = json_object_get(json_array_get(out, 0), "tool_calls"),
                      *function = json_object_get(json_array_get(calls, 0), "function"),
                      *arguments = json_object_get(function, "arguments");
@@ -538,7 +538,7 @@ static enum q_code whole_way(const char *text, size_t n)
     if ((rc = json_body(&v, text, n, &e)) == Q_OK &&
         (rc = params_read(&p, v, WHERE_TOKENS, &e)) == Q_OK &&
         (rc = params_sampling(&p, &c, &sampling, &ids, &e)) == Q_OK &&
-        (rc = messages_read(&out, p.messages, &e)) == Q_OK)
+        (rc = messages_read(&out, p.messages, NULL, &e)) == Q_OK)
         rc = prompts_read(&list, p.prompt, &s, false, &e);
     prompts_release(&list);
     params_ids_release(&ids);

@@ -4,6 +4,7 @@
 #include "common/mem.h"
 #include "common/metrics.h"
 #include "frontend/link/link_internal.h"
+#include "proto/item_types.h"
 
 #define FRAMES_MAX 256
 #define FLOWS      8
@@ -17,6 +18,8 @@ struct seen {                     /* one generation and what its owner heard */
     char message[2 * Q_MESSAGE_MAX];
     uint32_t retry_after_ms;
     bool close_in_call;
+    uint32_t at[4], n_token[4];
+    size_t n_expanded;
 };
 
 static struct link link_now;
@@ -57,7 +60,17 @@ static void on_error(struct generation *f, enum q_code code, const char *message
     s->retry_after_ms = retry_after_ms;
 }
 
-static const struct generation_calls calls = {on_tokens, on_error};
+static void on_expanded(struct generation *f, const uint32_t *positions, const uint32_t *n_token,
+                        size_t n)
+{
+    struct seen *s = (struct seen *)f;
+    assert_true(n <= 4);
+    memcpy(s->at, positions, n * sizeof *positions);
+    memcpy(s->n_token, n_token, n * sizeof *n_token);
+    s->n_expanded = n;
+}
+
+static const struct generation_calls calls = {on_tokens, on_error, on_expanded};
 
 static int setup(void **state)
 {
@@ -866,6 +879,73 @@ static void test_a_request_too_large_for_a_frame(void **state)
     q_free(grammar);
 }
 
+/* ---- what an engine says of items ---- */
+
+static void test_expanded(void **state)
+{
+    struct msg_submit m;
+    const uint32_t at[] = {0, 2}, n[] = {5, 3}, down[] = {2, 0}, far[] = {3, 4}, none[] = {0, 3},
+                   huge[] = {90, 9};
+    (void)state;
+    greet(1, 4);
+    open_generation(0);
+    m = next_submit();
+#define EXPAND(id, a, b) \
+    GIVE(expanded,       \
+         {.req_id = (id), .positions = {(a), sizeof(a) / 4}, .n_token = {(b), sizeof(b) / 4}})
+    EXPAND(m.req_id, down, n);
+    EXPAND(m.req_id, far, n);
+    EXPAND(m.req_id, at, none);
+    EXPAND(m.req_id, at, huge); /* beyond the longest sequence */
+    GIVE(expanded, {.req_id = m.req_id, .positions = {at, 2}, .n_token = {n, 1}});
+    assert_int_equal(generations[0].n_expanded, 0);
+    EXPAND(m.req_id + 1, at, n); /* of no generation */
+    EXPAND(m.req_id, at, n);
+    assert_int_equal(generations[0].n_expanded, 2);
+    assert_memory_equal(generations[0].at, at, sizeof at);
+    assert_memory_equal(generations[0].n_token, n, sizeof n);
+}
+
+static void test_item_types(void **state)
+{
+    static const uint8_t digest[32];
+    static const struct item_types types = {
+        .n = 2,
+        .rows =
+            {
+                {"grids", "grid", (uint32_t)-7, 2, {2, 3}, {0}, 4, 6},
+                {"strips", "", 9, 1, {0}, {5}, 0, 8},
+            },
+    };
+    struct item_types_wire w;
+    struct msg_hello m = {
+        .wire_min = 1, .wire_max = 1, .digest = {digest, 32}, .instance = 1, .credit = 1};
+    struct item_types out;
+    struct q_err e = Q_ERR_INIT;
+    (void)state;
+    item_types_put(&m, &w, &types);
+    assert_ok(item_types_read(&out, &m, &e), &e);
+    assert_memory_equal(&out, &types, sizeof out);
+    GIVE(hello, m);
+    assert_memory_equal(&link_engine(&link_now)->item_types, &types, sizeof types);
+    for (size_t i = 1; i < m.modalities.n; i++) { /* cut anywhere but between two */
+        struct msg_hello cut = m;
+        cut.modalities.n = i;
+        assert_fails(item_types_read(&out, &cut, &e), Q_CORRUPT, "malformed", &e);
+        assert_int_equal(out.n, 0);
+    }
+    for (size_t i = 1; i < m.modality_names.n; i++) {
+        struct msg_hello cut = m;
+        cut.modality_names.n = i;
+        assert_fails(item_types_read(&out, &cut, &e), Q_CORRUPT, "malformed", &e);
+    }
+    m.instance = 2; /* an engine that says nonsense takes no parts, and is an engine */
+    m.modalities.n = 3;
+    GIVE(hello, m);
+    assert_int_equal(link_state(&link_now), LINK_UP);
+    assert_int_equal(link_engine(&link_now)->item_types.n, 0);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -895,6 +975,8 @@ int main(void)
         TEST(test_hostile_columns),
         TEST(test_many_slots),
         TEST(test_a_request_too_large_for_a_frame),
+        TEST(test_expanded),
+        TEST(test_item_types),
         TEST(test_items_go_along),
         TEST(test_items_have_a_credit),
     };

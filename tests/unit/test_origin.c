@@ -229,8 +229,11 @@ static void read_marked(struct prompt *p, const char *text)
 static void encode(const struct tokenizer *t, const struct prompt *p, bool ranges,
                    struct token_list *ids)
 {
-    const struct tokenizer_text text = {buf_str(&p->text), p->text.len,
-                                        ranges ? &p->content : NULL};
+    const struct tokenizer_text text = {
+        .data = buf_str(&p->text),
+        .n = p->text.len,
+        .content = ranges ? &p->content : NULL,
+    };
     assert_ok(tokenizer_encode_prompt(t, &text, false, ids, &err), &err);
 }
 

@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Content parts of a plugin's own type in chat: over HTTP, in streams, offline, from files and through crashes; and what a modality
+whose placeholders expand means for lengths, usage, echo and prompt_logprobs. The plugin is tests/plugins/grids.c over the bundled
+model, which has a chat template."""
+import json
+import os
+import signal
+import subprocess
+
+import pytest
+
+from servers import BIN, BUNDLED, ROOT, Server
+from test_multi_modal import npy, packed
+
+GRID, STRIP, MARK = -7, -8, 7
+ONE, TWO = [[1, 2, 3], [4, 5, 6]], [[3, 2, 1], [6, 5, 4]]
+MORE = {"max_tokens": 8, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
+
+
+@pytest.fixture(scope="module")
+def plugin(tmp_path_factory):
+    path = tmp_path_factory.mktemp("plugin") / "grids.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-fvisibility=hidden", "-I", ROOT, "-o", path, ROOT / "tests/plugins/grids.c"],
+                   check=True)
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("chat-model")
+    for file in BUNDLED.iterdir():
+        if file.name != "config.json":
+            (folder / file.name).symlink_to(file.resolve())
+    config = json.loads((BUNDLED / "config.json").read_text()) | {"architectures": ["GridsForCausalLM"]}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(plugin, model):
+    server = Server(model, "--plugin", plugin, "--max-model-len", "512", "--limit-mm-per-prompt", '{"grids": 3}')
+    yield server
+    assert server.stop() == 0
+
+
+def user(*parts, **more):
+    return {"messages": [{"role": "user", "content": list(parts)}], **MORE, **more}
+
+
+def text(t):
+    return {"type": "text", "text": t}
+
+
+def grid(*values):
+    return {"type": "grid", "grid": values[0] if len(values) == 1 else list(values)}
+
+
+def chat(server, ask):
+    status, answer = server.post("/v1/chat/completions", ask)
+    assert status == 200, answer
+    return answer
+
+
+def split_at(ids, placeholder):
+    """(ids before each run of placeholders …, after the last), lengths of the runs"""
+    runs, parts = [], [[]]
+    for at, i in enumerate(ids):
+        if i != placeholder:
+            parts[-1].append(i)
+        elif at and ids[at - 1] == placeholder:
+            runs[-1] += 1
+        else:
+            runs.append(1)
+            parts.append([])
+    return parts, runs
+
+
+def test_a_part_is_at_its_place(server):
+    """The same ids as the text before and behind it has, and the same answer as from /v1/completions with these ids."""
+    answer = chat(server, user(text("Look at this:"), grid(ONE), text(" and say hi"), grid(TWO)))
+    prompt = answer["prompt_token_ids"]
+    parts, runs = split_at(prompt, GRID)
+    assert runs == [4, 4] and answer["usage"]["prompt_tokens"] == len(prompt)
+    plain = chat(server, user(text("Look at this:")))["prompt_token_ids"]
+    assert parts[0] == plain[:len(parts[0])] and len(parts[1]) > 1
+    status, ids = server.post("/v1/completions", {"prompt": prompt, "multi_modal_data": {"grids": [ONE, TWO]}, **MORE})
+    assert status == 200 and ids["choices"][0]["token_ids"] == answer["choices"][0]["token_ids"]
+    swapped = chat(server, user(text("Look at this:"), grid(TWO), text(" and say hi"), grid(ONE)))
+    assert swapped["prompt_token_ids"] == prompt
+    assert chat(server, user(text("a"), text("b")))["prompt_token_ids"] == chat(server, user(text("a\nb")))["prompt_token_ids"]
+
+
+@pytest.mark.parametrize("value", [
+    [ONE], {"data": packed([1, 2, 3, 4, 5, 6]), "shape": [2, 3]}, {"data": packed([1, 2, 3, 4, 5, 6]), "shape": [1, 2, 3]},
+    [{"data": packed([1, 2, 3, 4, 5, 6]), "shape": [2, 3]}]], ids=["list", "base64", "array of items", "list of base64"])
+def test_forms_of_an_item(server, value):
+    want = chat(server, user(text("hi"), grid(ONE)))
+    for key in ("grid", "grids"):
+        got = chat(server, user(text("hi"), {"type": "grid", key: value}))
+        assert got["choices"][0]["token_ids"] == want["choices"][0]["token_ids"]
+    both = chat(server, user(text("hi"), {"type": "grid", "grid": [ONE, TWO]}))
+    assert both["choices"][0]["token_ids"] == chat(server, user(text("hi"), grid(ONE), grid(TWO)))["choices"][0]["token_ids"]
+
+
+def test_streaming(server):
+    ask = user(text("hi"), grid(ONE), {"type": "strips", "strips": [1, 2, 3]}, stream_options={"include_usage": True})
+    want = chat(server, {k: v for k, v in ask.items() if k != "stream_options"})
+    events = list(server.events("/v1/chat/completions", ask))
+    assert events[0]["prompt_token_ids"] == want["prompt_token_ids"]
+    assert [i for e in events for c in e["choices"] for i in c.get("token_ids") or []] == want["choices"][0]["token_ids"]
+    assert events[-1]["usage"]["prompt_tokens"] == want["usage"]["prompt_tokens"] == len(want["prompt_token_ids"])
+
+
+def test_items_in_several_messages_and_roles(server):
+    messages = [{"role": "system", "content": [text("Be brief."), grid(ONE)]}, {"role": "user", "content": [grid(TWO), text("one")]},
+                {"role": "assistant", "content": "fine"}, {"role": "user", "content": [text("two"), {"type": "mark", "mark": [5]}]}]
+    prompt = chat(server, {"messages": messages, **MORE})["prompt_token_ids"]
+    assert split_at(prompt, GRID)[1] == [4, 4] and prompt.count(MARK) >= 1
+    got = chat(server, {"messages": messages, **MORE, "n": 3})
+    assert len({tuple(c["token_ids"]) for c in got["choices"]}) == 1
+
+
+def test_what_a_client_writes_is_no_placeholder(server):
+    """Nothing in a text, not even the token that is the placeholder of `marks`, takes an item or counts as one."""
+    status, answer = server.post("/detokenize", {"tokens": [MARK]})
+    assert status == 200
+    spelled = text(answer["prompt"] * 3 + " -7 <grid> [GRID]")
+    plain = chat(server, user(spelled))["prompt_token_ids"]
+    assert GRID not in plain
+    parts, runs = split_at(chat(server, user(spelled, grid(ONE)))["prompt_token_ids"], GRID)
+    assert runs == [4] and parts[0] == plain[:len(parts[0])]
+    assert chat(server, user(spelled, {"type": "mark", "mark": [3]}))["usage"]["completion_tokens"] == 8
+
+
+def entry(part, *more):
+    return [{"role": "user", "content": [text("hi"), part, *more]}]
+
+
+MISUSES = [
+    (entry({"type": "actions", "actions": [1]}), 'messages: entry 0: content of type "actions" is not supported yet; accepted are text, '
+     "grid, strips, mark"),
+    (entry({"type": "grids", "grids": [ONE]}), "accepted are text, grid, strips, mark"),
+    (entry(grid([1, 2, 3])), "messages: entry 0: content part 1: grids[0]: shape [3] is not [2, 3]"),
+    (entry(grid(ONE), grid([[1, 2], [3, 4]])), "messages: entry 0: content part 2: grids[1]: shape [2, 2] is not [2, 3]"),
+    (entry({"type": "grid", "grid": [ONE, [[1, 2, "x"], [4, 5, 6]]]}), "content part 1: grids[1]: number 2 is a string"),
+    (entry({"type": "grid"}), 'content part 1: it has no "grid" (or "grids")'),
+    (entry({"type": "grid", "grid": []}), "content part 1: grids"),
+    (entry({"type": "grid", "grid": ONE, "detail": "low"}), 'content part 1: unknown member "detail"'),
+    (entry({"type": "grid", "grid": ONE, "grids": ONE}), 'content part 1: both "grid" and "grids" are given'),
+    (entry({"type": "grid", "grid": "x"}), "content part 1: grids[0]: expected numbers"),
+    (entry({"type": "grid", "grid": {"path": "/etc/passwd"}}), "content part 1: grids[0]: path: this server reads no files"),
+    (entry(grid(ONE, TWO, ONE, TWO)), "content part 1: grids: more than 3 items, expected at most 3 in a request"),
+    (entry(grid(ONE, TWO), grid(ONE, TWO)), "content part 2: grids: more than 3 items"),
+    (entry({"type": "strips", "strips": [1, 2, 3, 4, 5, 6]}), "content part 1: strips[0]: shape [6] is not [1…5]"),
+    (entry({"type": "strips", "strips": [300]}), "strips[0]: number 0 is 300"),
+    (entry({"type": "mark", "mark": [-1]}), "marks[0]: a mark is 0 or more"),
+    ([{"role": "user", "content": "hi"}, {"role": "assistant", "content": [grid(ONE)]}, {"role": "user", "content": "ok"}],
+     'messages: entry 1: content part 0: role "assistant" takes no "grid"'),
+]
+
+
+def test_misuse_is_refused_and_the_server_goes_on(server):
+    ask = user(text("hi"), grid(ONE))
+    want = chat(server, ask)["choices"]
+    for messages, says in MISUSES:
+        for stream in (False, True):
+            status, answer = server.post("/v1/chat/completions", {"messages": messages, "stream": stream, **MORE})
+            assert status == 400 and says in answer["error"]["message"], (messages, answer)
+    assert chat(server, ask)["choices"] == want
+
+
+def test_a_template_that_loses_an_item(plugin, model, tmp_path):
+    template = tmp_path / "template.jinja"
+    template.write_text("{% for m in messages %}{% if m.role == 'user' %}[{{ m.content }}]{% endif %}{% if m.role == 'tool' %}"
+                        "{{ m.content }}{{ m.content }}{% endif %}{% endfor %}")
+    server = Server(model, "--plugin", plugin, "--max-model-len", "512", "--chat-template", template)
+    for role, says in (("system", "grids[1]: the chat template leaves it out"), ("tool", "grids[1]: the chat template writes it twice")):
+        messages = [{"role": "user", "content": [grid(ONE)]}, {"role": role, "content": [grid(TWO)]}]
+        status, answer = server.post("/v1/chat/completions", {"messages": messages, **MORE})
+        assert status == 400 and says in answer["error"]["message"], answer
+    assert split_at(chat(server, user(grid(ONE)))["prompt_token_ids"], GRID)[1] == [4]
+    assert server.stop() == 0
+
+
+def test_a_crash_changes_no_token(plugin, model):
+    server = Server(model, "--plugin", plugin, "--max-model-len", "512")
+    ask = user(text("hi"), grid(ONE), {"type": "strips", "strips": [1, 2, 3]}, max_tokens=60)
+    want = chat(server, ask)["choices"][0]["token_ids"]
+    for name in ("quire-worker", "quire-engine"):
+        ids = []
+        for event in server.events("/v1/chat/completions", ask):
+            if isinstance(event, dict):
+                ids += [i for c in event["choices"] for i in c.get("token_ids") or []]
+                if 0 < len(ids) < 5:
+                    engines = server.children("quire-engine")
+                    found = engines if name == "quire-engine" else [p for e in engines for p in server.children(name, e)]
+                    for pid in found[:1]:
+                        os.kill(pid, signal.SIGKILL)
+        assert ids == want, name
+    assert server.stop() == 0
+
+
+def test_files_where_they_are_allowed(plugin, model, tmp_path):
+    npy(tmp_path / "one.npy", [1, 2, 3, 4, 5, 6], (2, 3))
+    npy(tmp_path / "two.npy", [1, 2, 3, 4, 5, 6, 3, 2, 1, 6, 5, 4], (2, 2, 3))
+    server = Server(model, "--plugin", plugin, "--max-model-len", "512", "--allowed-local-media-path", tmp_path)
+    want = [chat(server, user(text("hi"), grid(ONE))), chat(server, user(text("hi"), grid(ONE), grid(TWO)))]
+    for file, answer in zip(("one", "two"), want, strict=True):
+        got = chat(server, user(text("hi"), {"type": "grid", "grid": {"path": str(tmp_path / f"{file}.npy")}}))
+        assert got["choices"][0]["token_ids"] == answer["choices"][0]["token_ids"]
+    assert server.stop() == 0
+
+
+def test_offline_agrees(server, plugin, model, tmp_path):
+    ask = user(text("hi"), grid(ONE), {"type": "strips", "strips": [1, 2, 3]})
+    answer = chat(server, ask)
+    want, n_prompt = answer["choices"][0]["token_ids"], answer["usage"]["prompt_tokens"]
+    npy(tmp_path / "one.npy", [1, 2, 3, 4, 5, 6], (2, 3))
+    by_file = user(text("hi"), {"type": "grid", "grid": {"path": str(tmp_path / "one.npy")}}, {"type": "strips", "strips": [1, 2, 3]})
+    bad = user(text("hi"), grid([1, 2]))
+    lines = [{k: v for k, v in x.items() if k != "return_token_ids"} for x in (ask, by_file, bad)]
+    done = subprocess.run([BIN / "quire", "generate", model, "--plugin", plugin, "--max-model-len", "512", "-i", "-"],
+                          capture_output=True, text=True, input="".join(json.dumps(line) + "\n" for line in lines))
+    answers = sorted((json.loads(line) for line in done.stdout.splitlines()), key=lambda a: a["prompt"])
+    assert [a.get("token_ids") for a in answers] == [want, want, None], done.stderr
+    assert answers[0]["prompt_tokens"] == n_prompt and "grids[0]: shape [2] is not [2, 3]" in answers[2]["error"]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({
+        "custom_id": str(i), "method": "POST", "url": "/v1/chat/completions", "body": {**x, "model": "x"}}) + "\n"
+        for i, x in enumerate((ask, by_file, bad))))
+    done = subprocess.run([BIN / "quire", "run-batch", model, "--plugin", plugin, "--max-model-len", "512", "--served-model-name", "x",
+                           "-i", tmp_path / "in.jsonl", "-o", tmp_path / "out.jsonl"], capture_output=True, text=True)
+    out = {x["custom_id"]: x["response"] for x in map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())}
+    assert [out[i]["body"]["choices"][0]["token_ids"] for i in "01"] == [want, want], done.stderr
+    assert out["2"]["status_code"] == 400 and "grids[0]: shape [2] is not [2, 3]" in json.dumps(out["2"])
+
+
+def test_tokenize_counts_a_placeholder_for_each_item(server):
+    status, answer = server.post("/tokenize", {"messages": user(text("hi"), grid(ONE), grid(TWO))["messages"]})
+    assert status == 200 and answer["tokens"].count(GRID) == 2 and answer["count"] == len(answer["tokens"])
+
+
+# ---- placeholders that expand ----
+
+STRIPS = {"strips": [[1, 2, 3], [9]]}
+SENT = [5, STRIP, 6, 7, STRIP, 8]
+SHOWN = [5, STRIP, STRIP, STRIP, 6, 7, STRIP, 8]
+
+
+def completion(server, **more):
+    return server.post("/v1/completions", {"prompt": SENT, "multi_modal_data": STRIPS, **MORE, **more})
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_answers_are_of_the_expanded_prompt(server, stream):
+    want = completion(server)[1]["choices"][0]
+    assert want["prompt_token_ids"] == SHOWN
+    if stream:
+        events = list(server.events("/v1/completions", {
+            "prompt": SENT, "multi_modal_data": STRIPS, **MORE, "echo": True, "logprobs": 1,
+            "stream_options": {"include_usage": True}}))
+        first, usage = events[0]["choices"][0], events[-1]["usage"]
+    else:
+        status, answer = completion(server, echo=True, logprobs=1, prompt_logprobs=1)
+        first, usage = answer["choices"][0], answer["usage"]
+        assert status == 200
+        rows = first["prompt_logprobs"]
+        assert [row is None for row in rows] == [True, True, True, True, False, False, True, False]
+        assert [next(iter(row)) for row in rows if row] == ["6", "7", "8"]
+    assert first["prompt_token_ids"] == SHOWN and usage["prompt_tokens"] == len(SHOWN)
+    logprobs = first["logprobs"]
+    n = len(SHOWN)
+    assert logprobs["token_logprobs"][0] is None and len(logprobs["tokens"]) >= n
+    assert len(logprobs["tokens"]) == len(logprobs["token_logprobs"]) == len(logprobs["top_logprobs"]) == len(logprobs["text_offset"])
+    assert usage["total_tokens"] == n + 8
+
+
+def test_several_answers_and_beams_of_an_expanded_prompt(server):
+    status, answer = completion(server, n=3)
+    assert status == 200 and answer["usage"]["prompt_tokens"] == len(SHOWN)
+    assert all(c["prompt_token_ids"] == SHOWN for c in answer["choices"])
+    beams = completion(server, n=2, use_beam_search=True)[1]
+    assert beams["usage"]["prompt_tokens"] == len(SHOWN), beams
+
+
+def test_lengths_are_of_the_expanded_prompt(server):
+    long = [5] * 500 + [STRIP]
+    items = {"strips": [[1, 2, 3, 4, 5]]}
+    ask = {"prompt": long, "multi_modal_data": items, **MORE}
+    status, answer = server.post("/v1/completions", {**ask, "max_tokens": 7})
+    assert status == 200 and answer["usage"]["prompt_tokens"] == 505 and answer["choices"][0]["finish_reason"] == "length"
+    assert answer["usage"]["completion_tokens"] == 7
+    status, answer = server.post("/v1/completions", {**ask, "max_tokens": 8})
+    assert status == 400 and all(n in answer["error"]["message"] for n in ("512", "513", "505", "8")), answer
+    status, answer = server.post("/v1/completions", {k: v for k, v in ask.items() if k != "max_tokens"})
+    assert status == 200 and answer["usage"]["completion_tokens"] == 7 and answer["choices"][0]["finish_reason"] == "length"
+    status, answer = server.post("/v1/completions", {**ask, "prompt": [5] * 507 + [STRIP]})
+    assert status == 400 and "512" in answer["error"]["message"], answer
+
+
+def test_an_answer_of_a_chat_has_what_fits(server):
+    ask = user(text("hi " * 150), {"type": "strips", "strips": [1, 2, 3, 4, 5]}, grid(ONE))
+    del ask["max_tokens"]
+    answer = chat(server, ask)
+    assert answer["usage"]["total_tokens"] == 512 and answer["choices"][0]["finish_reason"] == "length"
+    status, answer = server.post("/v1/chat/completions", {**ask, "max_tokens": 512 - answer["usage"]["prompt_tokens"] + 1})
+    assert status == 400 and "513" in answer["error"]["message"], answer

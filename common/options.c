@@ -148,6 +148,9 @@ FALLIBLE option_put(struct options *o, const struct option_row *r, const char *v
     case TYPE_JSON:
         *(option_JSON *)field = value;
         return *value ? option_member(o, &(struct option_target){.row = r}, NULL, e) : Q_OK;
+    case TYPE_PAIRS:
+        *(option_PAIRS *)field = value;
+        return *value ? option_pairs(o, &(struct option_target){.row = r}, e) : Q_OK;
     case TYPE_INT:
         return parse_count(field, value, int_limit(r->min), int_limit(r->max), r->flag, e);
     case TYPE_NUM:
@@ -231,6 +234,7 @@ static FALLIBLE forward_row(const struct options *o, const struct option_row *r,
     switch (r->type) {
     case TYPE_STR:
     case TYPE_JSON:
+    case TYPE_PAIRS:
         return forward_one(argv, n, max, r, *(const option_STR *)field, e);
     case TYPE_LIST:
     case TYPE_WORDS:

@@ -188,7 +188,7 @@ static FALLIBLE scalar_word(struct config_file *f, const char **out, const yaml_
 
 static bool is_json(const struct option_target *t)
 {
-    return t->row ? t->row->type == TYPE_JSON : t->vllm->takes == VLLM_JSON;
+    return t->row ? t->row->type >= TYPE_JSON : t->vllm->takes == VLLM_JSON;
 }
 
 /* A text that is a JSON list: its row's default is one. */

@@ -69,8 +69,9 @@ static const struct {
 static const char *value_name(const struct option_row *r)
 {
     static const char *const types[] = {
-        [TYPE_STR] = "TEXT",  [TYPE_INT] = "N", [TYPE_NUM] = "X",      [TYPE_BYTES] = "SIZE",
-        [TYPE_LIST] = "TEXT", [TYPE_BOOL] = "", [TYPE_WORDS] = "TEXT", [TYPE_JSON] = "JSON",
+        [TYPE_STR] = "TEXT",   [TYPE_INT] = "N",     [TYPE_NUM] = "X",
+        [TYPE_BYTES] = "SIZE", [TYPE_LIST] = "TEXT", [TYPE_BOOL] = "",
+        [TYPE_WORDS] = "TEXT", [TYPE_JSON] = "JSON", [TYPE_PAIRS] = "JSON",
     };
     for (size_t i = 0; i < sizeof names / sizeof *names && r->type != TYPE_BOOL; i++)
         if (strcmp(names[i].flag, r->flag) == 0)

@@ -17,7 +17,8 @@ enum option_type {
     TYPE_BOOL,
     TYPE_LIST,
     TYPE_WORDS,
-    TYPE_JSON
+    TYPE_JSON,
+    TYPE_PAIRS /* JSON that may also be given as name=value,… */
 };
 
 struct option_row {
@@ -71,6 +72,8 @@ const char *option_text(struct options *o, const char *text, size_t n);
  * Errors: Q_INVALID (the path contains a value that is not an object). */
 FALLIBLE option_member(struct options *o, const struct option_target *t, const char *value,
                        struct q_err *e);
+/* The row's field, a JSON object or name=value pairs, as a JSON object. Errors: Q_INVALID. */
+FALLIBLE option_pairs(struct options *o, const struct option_target *t, struct q_err *e);
 /* The strings of a WORDS value that is a JSON array of strings; *n = 0 if it is not. */
 FALLIBLE option_array(struct options *o, const char *text, const char **items, size_t *n,
                       struct q_err *e);

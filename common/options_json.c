@@ -109,6 +109,37 @@ out:
     return rc;
 }
 
+/* "image=2,actions=64" as {"image": 2, "actions": 64}. */
+static FALLIBLE read_pairs(json_t *object, const char *flag, const char *text, struct q_err *e)
+{
+    while (*text) {
+        const size_t n = strcspn(text, ","), n_name = strcspn(text, "=,");
+        if (n_name == 0 || n_name == n)
+            return q_fail(e, Q_INVALID,
+                          "%s: \"%.60s\" is neither a JSON object such as {\"key\": 2} nor pairs "
+                          "such as key=2,key=3",
+                          flag, text);
+        if (json_object_setn_new(object, text, n_name,
+                                 value_of(text + n_name + 1, n - n_name - 1)) != 0)
+            return q_fail(e, Q_INVALID, "%s: \"%.60s\" is not UTF-8", flag, text);
+        text += n + (text[n] == ',');
+    }
+    return Q_OK;
+}
+
+FALLIBLE option_pairs(struct options *o, const struct option_target *t, struct q_err *e)
+{
+    option_JSON *field = (option_JSON *)((char *)o + t->row->offset);
+    if (**field == '{')
+        return option_member(o, t, NULL, e);
+    json_t *object = json_object();
+    enum q_code rc = read_pairs(object, t->row->flag, *field, e);
+    if (!rc)
+        rc = keep(o, field, object, t->row->flag, e);
+    json_decref(object);
+    return rc;
+}
+
 FALLIBLE option_array(struct options *o, const char *text, const char **items, size_t *n,
                       struct q_err *e)
 {

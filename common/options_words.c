@@ -95,7 +95,7 @@ static bool is_on_off(const struct option_target *t)
 
 static bool is_json(const struct option_target *t)
 {
-    return t->row ? t->row->type == TYPE_JSON : t->vllm->takes == VLLM_JSON;
+    return t->row ? t->row->type >= TYPE_JSON : t->vllm->takes == VLLM_JSON;
 }
 
 FALLIBLE option_find(struct option_target *t, const struct program_info *p, const char *text,

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "common/buf.h"
+#include "common/log.h"
 #include "common/mem.h"
 
 #define STORE_DEFAULT ((uint64_t)4 << 30)
@@ -13,6 +14,17 @@
 static_assert(ITEM_TYPES_MAX == MODALITIES_MAX && ITEM_TYPE_NAME_MAX == MODALITY_NAME_MAX &&
                   ITEM_TYPE_DIMS_MAX == QUIRE_DIMS_MAX,
               "frontends know a model's modalities as they are");
+
+/* Command lines are shared between models, so it is no error. */
+static void warn_unknown(const struct modalities *m, const char *name)
+{
+    struct buf names = BUF_INIT;
+    for (uint32_t i = 0; i < m->n; i++)
+        buf_printf(&names, "%s%s", i ? ", " : "", m->rows[i].name);
+    log_warning("--limit-mm-per-prompt: the model has no modality \"%s\", it has: %s", name,
+                buf_str(&names));
+    buf_release(&names);
+}
 
 static void fill_type(struct item_type *to, const struct modality *m)
 {
@@ -38,6 +50,8 @@ FALLIBLE core_items_open(struct core_items *x, const struct core_item_config *c,
         const uint32_t at = modality_find(x->modalities, c->limits[i].name);
         if (at < x->modalities->n)
             x->modalities->rows[at].max_items = c->limits[i].n;
+        else
+            warn_unknown(x->modalities, c->limits[i].name);
     }
     for (x->types.n = 0; x->types.n < x->modalities->n; x->types.n++)
         fill_type(&x->types.rows[x->types.n], &x->modalities->rows[x->types.n]);

@@ -2,7 +2,6 @@
 #include "engine/core/item_options.h"
 #include <jansson.h>
 #include <string.h>
-#include "common/parse.h"
 
 #define FLAG          "--limit-mm-per-prompt"
 #define GIB_DEFAULT   4.0
@@ -41,35 +40,13 @@ static FALLIBLE read_object(struct core_item_config *c, const char *text, struct
             continue;
         rc = json_is_integer(count)
                  ? add_limit(c, key, strlen(key), json_integer_value(count), e)
-                 : q_fail(e, Q_INVALID, FLAG ": %.60s: expected a whole number", key);
+                 : q_fail(e, Q_INVALID, FLAG ": %.60s: expected a whole number, or {\"count\": 2}",
+                          key);
         if (rc)
             break;
     }
     json_decref(root);
     return rc;
-}
-
-/* "image=2,actions=64" */
-static FALLIBLE read_pairs(struct core_item_config *c, const char *text, struct q_err *e)
-{
-    while (*text) {
-        char number[24];
-        const size_t n = strcspn(text, ","), n_name = strcspn(text, "=,");
-        int64_t v;
-        enum q_code rc;
-        if (n_name == n || n - n_name - 1 >= sizeof number)
-            return q_fail(e, Q_INVALID,
-                          FLAG ": \"%.60s\" is neither a JSON object such as {\"image\": 2} nor "
-                               "pairs such as image=2",
-                          text);
-        memcpy(number, text + n_name + 1, n - n_name - 1);
-        number[n - n_name - 1] = '\0';
-        if ((rc = parse_i64(&v, number, 0, MODALITY_ITEMS_LIMIT, FLAG ": each number", e)) ||
-            (rc = add_limit(c, text, n_name, v, e)))
-            return rc;
-        text += n + (text[n] == ',');
-    }
-    return Q_OK;
 }
 
 FALLIBLE item_options(struct core_item_config *c, const char *text, double gib, struct q_err *e)
@@ -79,5 +56,5 @@ FALLIBLE item_options(struct core_item_config *c, const char *text, double gib, 
     c->n_limit = 0;
     if (!*text)
         return Q_OK;
-    return *text == '{' ? read_object(c, text, e) : read_pairs(c, text, e);
+    return read_object(c, text, e);
 }

@@ -160,6 +160,33 @@ def test_limits(serve):
     tokens(server)
 
 
+@pytest.mark.parametrize("limit", [
+    ("--limit-mm-per-prompt.grids", "1"), ("--limit-mm-per-prompt.grids=1",), ("--limit_mm_per_prompt", "grids=1,strips=0"),
+    ("--limit-mm-per-prompt", '{"grids": 1}'), ("--limit-mm-per-prompt", '{"grids": {"count": 1, "width": 2}, "image": 3}'),
+    ("--limit-mm-per-prompt", "grids=3", "--limit-mm-per-prompt.grids", "1")], ids=" ".join)
+def test_forms_of_limits(serve, plugin, model, limit):
+    server = serve(*limit)
+    status, answer = server.post("/v1/completions", body(prompt=[GRID] * 8, multi_modal_data={"grids": [ONE, ONE]}))
+    assert status == 400 and "grids: 2 items, expected at most 1 in a request" in answer["error"]["message"], answer
+    tokens(server)
+    assert ("no modality \"image\", it has: grids, strips, marks" in server.process.log()) == ("image" in limit[-1])
+    line = {"prompt_token_ids": [GRID] * 8, "multi_modal_data": {"grids": [ONE, ONE]}, "max_tokens": 1}
+    done = subprocess.run([BIN / "quire", "generate", model, "--plugin", plugin, "--skip-tokenizer-init", "-i", "-", *limit],
+                          input=json.dumps(line), capture_output=True, text=True)
+    assert "grids: 2 items, expected at most 1" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("limit, says", [
+    (("--limit-mm-per-prompt", "grids"), "neither a JSON object such as"), (("--limit-mm-per-prompt", "grids=x"), "grids: expected a whole"),
+    (("--limit-mm-per-prompt.grids", "-1"), "grids is -1, expected 0 to 65536"), (("--limit-mm-per-prompt", "{1"), "is not valid JSON"),
+    (("--limit-mm-per-prompt", "[1]"), "neither a JSON object"), (("--limit-mm-per-prompt.", "1"), "expected a key"),
+    (("--limit-mm-per-prompt.grids", '{"width": "x"}'), "")], ids=lambda x: " ".join(x) if isinstance(x, tuple) else "")
+def test_limits_that_are_none(plugin, model, limit, says):
+    done = subprocess.run([BIN / "quire", "generate", model, "--plugin", plugin, "--skip-tokenizer-init", "--prompt-ids", "1",
+                           "--max-tokens", "1", *limit], capture_output=True, text=True)
+    assert done.returncode == (2 if says else 0) and says in done.stderr, done.stderr
+
+
 def shm():
     return {name for name in os.listdir("/dev/shm") if name.startswith("quire-items-")}
 

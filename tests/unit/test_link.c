@@ -885,7 +885,7 @@ static void test_expanded(void **state)
 {
     struct msg_submit m;
     const uint32_t at[] = {0, 2}, n[] = {5, 3}, down[] = {2, 0}, far[] = {3, 4}, none[] = {0, 3},
-                   huge[] = {90, 9};
+                   huge[] = {90, 10};
     (void)state;
     greet(1, 4);
     open_generation(0);

@@ -71,7 +71,11 @@ enum quire_transform {
      * rope (Mistral's own names). */
     QUIRE_UNPERMUTE_Q,
     QUIRE_UNPERMUTE_K,
-    QUIRE_SKIP /* known and not needed */
+    QUIRE_SKIP, /* known and not needed */
+    /* The same of a tensor that holds q, k and v: of q and k alone. With QUIRE_UNPERMUTE_Q or _K of
+     * such a tensor one of them is meant, too. Of quantized matrices the rule has to give all their
+     * tensors (weights, scales, zeros) their names. */
+    QUIRE_UNPERMUTE_QK
 };
 struct quire_tensor_map {
     const char *pattern; /* PCRE2 expression of the name in the checkpoint */

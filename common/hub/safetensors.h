@@ -24,8 +24,10 @@ struct tensor {
     uint64_t shape[TENSOR_DIMS_MAX];
     const void *data; /* into the mapping, without alignment */
     uint64_t n_bytes;
-    uint32_t
-        head_rows; /* of tensor_set_replace: rows of a head that lie as pairs; 0: as they are */
+    /* Of tensor_set_replace: rows of a head that lie as pairs; 0: as they are. Of a tensor that
+     * holds q, k and v: in_pairs says of which. */
+    uint32_t head_rows;
+    enum { TENSOR_Q = 1, TENSOR_K = 2 } in_pairs;
 };
 
 struct tensor_set;

@@ -74,23 +74,18 @@ static uint32_t seed_of(const struct arch_tensor *row, struct arch_place at)
     return (expert * (CONFIG_LAYERS_MAX + 1) + at.layer + 1) * W_COUNT + row->slot;
 }
 
-static bool is_fused(enum arch_slot slot)
-{
-    return slot == W_QKV || slot == W_QKV_HEADS || slot == W_QKV_BIAS || slot == W_QKV_HEADS_BIAS ||
-           slot == W_GATE_UP;
-}
-
 /* Its rows are stored as pairs of a head's (tensor.head_rows). */
 static enum q_code put_apart(struct weight_source *s, struct q_err *e)
 {
-    const struct tensor *t = s->tensor;
+    const struct tensor *t = s->quant.q ? s->quant.q : s->tensor;
     if (!t->head_rows)
         return Q_OK;
-    if (is_fused(s->spec->slot))
-        return q_fail(e, Q_UNSUPPORTED,
-                      "%s: tensor %s holds several matrices; rows of heads in pairs are supported "
-                      "of a matrix each",
-                      tail(t->file), t->name);
+    if (s->spec->slot == W_GATE_UP)
+        return q_fail(
+            e, Q_UNSUPPORTED,
+            "%s: tensor %s holds gate and up, which have no heads; rows of heads in pairs "
+            "are those of q and k",
+            tail(t->file), t->name);
     if (s->rows % t->head_rows || t->head_rows % 2)
         return q_fail(e, Q_MISMATCH, "%s: tensor %s has %u rows, which are no heads of %u",
                       tail(t->file), t->name, s->rows, t->head_rows);
@@ -126,12 +121,8 @@ static enum q_code find_tensor(struct weight_source *s, const struct weight_find
         return Q_OK;
     arch_tensor_name(name, row->name, at);
     enum q_code rc = row->slot == W_EMBED ? Q_OK : weight_quant_find(s, f, name, e);
-    if (!rc && s->quant.q && s->quant.q->head_rows)
-        rc = q_fail(e, Q_UNSUPPORTED,
-                    "%s: tensor %s: rows of heads in pairs are not supported of quantized weights",
-                    tail(s->quant.q->file), name);
     if (rc || s->quant.q)
-        return rc;
+        return rc ? rc : put_apart(s, e);
     const struct tensor *t = tensor_find(f->files, name);
     if (!t)
         t = find_tied(f, row);
@@ -234,6 +225,13 @@ static uint32_t part_rows(const struct model_config *c, enum arch_slot part, uin
     }
 }
 
+/* Part 0 of a fused tensor is q, part 1 k. */
+static bool is_in_pairs(const struct weight_source *whole, uint32_t i_part)
+{
+    const struct tensor *t = whole->quant.q ? whole->quant.q : whole->tensor;
+    return whole->slice.pairs && i_part < 2 && t->in_pairs & (i_part ? TENSOR_K : TENSOR_Q);
+}
+
 static void slice_fused(struct weight_source *sources, const struct model_config *c)
 {
     for (size_t i = 0; i < sizeof fused / sizeof *fused; i++) {
@@ -248,6 +246,7 @@ static void slice_fused(struct weight_source *sources, const struct model_config
                 .first = first,
                 .block = part->rows / n_block,
                 .stride = whole->rows / n_block,
+                .pairs = is_in_pairs(whole, k) ? whole->slice.pairs : 0,
             };
             first += part->slice.block;
         }
@@ -297,6 +296,16 @@ static bool pattern_gives(const char *pattern, const char *name, struct arch_pla
         pattern = hole + 2;
     }
     return is_part(pattern, name);
+}
+
+enum arch_slot weight_finder_slot(const struct arch *a, const struct model_config *c,
+                                  const char *name)
+{
+    const struct arch_place end = {c->n_layer, c->moe.n_expert};
+    for (size_t i = 0; i < a->n_tensor; i++)
+        if (pattern_gives(a->tensors[i].name, name, end))
+            return a->tensors[i].slot;
+    return W_COUNT;
 }
 
 uint32_t weight_finder_rows(const struct arch *a, const struct model_config *c, const char *name)

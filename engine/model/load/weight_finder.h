@@ -22,6 +22,10 @@ FALLIBLE weight_finder_find_own(struct weight_source *s, const struct weight_fin
                                 const struct arch_own *own, uint32_t layer, struct q_err *e);
 /* Rows that the table or the plugin's tensors say of a name; 0: they do not know it. */
 uint32_t weight_finder_rows(const struct arch *a, const struct model_config *c, const char *name);
+/* The slot that the family's table has for a name, or for what a quantized matrix of that name is
+ * stored as; W_COUNT: none. */
+enum arch_slot weight_finder_slot(const struct arch *a, const struct model_config *c,
+                                  const char *name);
 /* Log one warning when the files hold tensors that the family's table does not know. */
 void weight_finder_warn_extra(const struct weight_finder *f);
 

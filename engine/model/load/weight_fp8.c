@@ -153,6 +153,9 @@ bool weight_fp8_is_blocks(const struct weight_source *s)
     if (v->first % KERN_GATE_INTERLEAVE || v->block % KERN_GATE_INTERLEAVE ||
         v->stride % KERN_GATE_INTERLEAVE)
         return false;
+    if (v->pairs && (v->pairs / 2 % KERN_GATE_INTERLEAVE || /* 16 outputs come of 32 rows */
+                     q->row_block % (2 * KERN_GATE_INTERLEAVE)))
+        return false;
     return q->q && q->method == QUANT_FP8 && q->n_group > 1 &&
            q->row_block % KERN_GATE_INTERLEAVE == 0 && q->group % KERN_FP8_BLOCK == 0;
 }

@@ -22,8 +22,8 @@ struct quant_tensors { /* a matrix stored as integers; layouts: weight_quant.h *
  * row first + r / block * stride + r % block of the tensor. */
 struct weight_slice {
     uint32_t first, block, stride; /* block 0: the source is the whole tensor */
-    /* Above 0, of a whole tensor: of each head of so many rows, pairs (2j, 2j + 1) are stored that
-     * stand for the halves' (j, j + pairs / 2). */
+    /* Above 0: of each head of so many rows of the source, pairs (2j, 2j + 1) are stored that stand
+     * for the halves' (j, j + pairs / 2). */
     uint32_t pairs;
 };
 
@@ -55,7 +55,7 @@ static inline uint32_t weight_source_row(const struct weight_source *s, uint32_t
     const struct weight_slice *v = &s->slice;
     if (v->pairs) {
         const uint32_t in_head = r % v->pairs, half = v->pairs / 2;
-        return r - in_head + in_head % half * 2 + in_head / half;
+        r = r - in_head + in_head % half * 2 + in_head / half;
     }
     return v->block ? v->first + r / v->block * v->stride + r % v->block : r;
 }

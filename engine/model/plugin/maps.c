@@ -21,6 +21,7 @@ struct mapper {
     struct tensor *items; /* [n] */
     size_t n, cap;
     uint32_t n_skipped;
+    uint32_t n_permuted; /* parts of the tensor being mapped */
     struct q_err *e;
 };
 
@@ -86,25 +87,62 @@ static enum q_code add_item(struct mapper *m, const struct tensor *t, const char
     return to->name ? Q_OK : q_fail(m->e, Q_NO_MEMORY, "out of memory for names of tensors");
 }
 
-/* The rows of a tensor that are one of its parts. */
-static enum q_code add_part(struct mapper *m, const struct tensor *t, const char *name,
-                            uint64_t *first)
+/* Is a tensor of this name one that the rule permutes: q, k, or one that holds both? */
+static int in_pairs(const struct mapper *m, enum quire_transform transform, const char *name)
+{
+    const enum arch_slot slot = weight_finder_slot(m->arch, m->config, name);
+    const int wanted = transform == QUIRE_UNPERMUTE_Q    ? TENSOR_Q
+                       : transform == QUIRE_UNPERMUTE_K  ? TENSOR_K
+                       : transform == QUIRE_UNPERMUTE_QK ? TENSOR_Q | TENSOR_K
+                                                         : 0;
+    switch (slot) {
+    case W_Q:
+    case W_Q_BIAS:
+        return wanted & TENSOR_Q;
+    case W_K:
+    case W_K_BIAS:
+        return wanted & TENSOR_K;
+    case W_QKV:
+    case W_QKV_HEADS:
+    case W_QKV_BIAS:
+    case W_QKV_HEADS_BIAS:
+        return wanted;
+    default:
+        return 0;
+    }
+}
+
+static void set_pairs(const struct mapper *m, struct tensor *t, int pairs)
+{
+    t->in_pairs = pairs;
+    t->head_rows = pairs ? m->config->head_dim : 0;
+}
+
+/* The rows of a tensor that are one of its parts; of one number, that number. */
+static enum q_code add_part(struct mapper *m, const struct tensor *t,
+                            const struct quire_tensor_map *rule, const char *name, uint64_t *first)
 {
     struct tensor part = *t;
+    if (t->n_dim == 0 || (t->n_dim == 1 && t->shape[0] == 1)) {
+        *first = t->n_dim ? 1 : 0;
+        return add_item(m, t, name);
+    }
     const uint32_t rows = weight_finder_rows(m->arch, m->config, name);
     if (rows == 0)
         return q_fail(m->e, Q_INVALID,
                       "maps: tensor %s is to have a part %s, which neither %s nor the plugin knows",
                       t->name, name, m->a->base);
-    if (t->n_dim == 0 || *first + rows > t->shape[0])
+    if (*first + rows > t->shape[0])
         return q_fail(m->e, Q_MISMATCH, "%s: tensor %s has %llu rows, its parts up to %s take %llu",
-                      t->file, t->name, (unsigned long long)(t->n_dim ? t->shape[0] : 0), name,
+                      t->file, t->name, (unsigned long long)t->shape[0], name,
                       (unsigned long long)(*first + rows));
     const uint64_t row = t->n_bytes / t->shape[0];
     part.data = (const char *)t->data + *first * row;
     part.n_bytes = rows * row;
     part.shape[0] = rows;
     *first += rows;
+    set_pairs(m, &part, in_pairs(m, rule->transform, name));
+    m->n_permuted += part.head_rows > 0;
     return add_item(m, &part, name);
 }
 
@@ -114,6 +152,7 @@ static enum q_code add_parts(struct mapper *m, const struct tensor *t,
     char name[ARCH_NAME_MAX];
     uint64_t first = 0;
     uint32_t n_part = 0;
+    m->n_permuted = 0;
     for (const char *p = rule->name; *p;) {
         p += strspn(p, ", ");
         const size_t n = strcspn(p, ", ");
@@ -123,11 +162,18 @@ static enum q_code add_parts(struct mapper *m, const struct tensor *t,
         if (n_part++ == PARTS_MAX)
             return q_fail(m->e, Q_INVALID, "maps: \"%.60s …\" has more than %u parts", rule->name,
                           PARTS_MAX);
-        if ((rc = expand(m, name, p, n, t)) || (rc = add_part(m, t, name, &first)))
+        if ((rc = expand(m, name, p, n, t)) || (rc = add_part(m, t, rule, name, &first)))
             return rc;
         p += n;
     }
-    if (first != t->shape[0])
+    const bool is_one = t->n_dim == 0 || (t->n_dim == 1 && t->shape[0] == 1);
+    if (rule->transform != QUIRE_AS_IS && !m->n_permuted && !is_one)
+        return q_fail(
+            m->e, Q_INVALID,
+            "maps: tensor %s: its rule permutes q or k, and none of its parts \"%.60s\" is "
+            "q or k of %s",
+            t->name, rule->name, m->a->base);
+    if (!is_one && first != t->shape[0])
         return q_fail(m->e, Q_MISMATCH, "%s: tensor %s has %llu rows, its %u parts take %llu",
                       t->file, t->name, (unsigned long long)t->shape[0], n_part,
                       (unsigned long long)first);
@@ -145,17 +191,17 @@ static enum q_code map_one(struct mapper *m, const struct tensor *t)
         m->n_skipped++;
         return Q_OK;
     }
-    if (strchr(rule->name, ',')) {
-        if (rule->transform != QUIRE_AS_IS)
-            return q_fail(m->e, Q_UNSUPPORTED,
-                          "maps: tensor %s has parts and a permutation; expected one of both",
-                          t->name);
+    if (strchr(rule->name, ','))
         return add_parts(m, t, rule);
-    }
-    if (rule->transform == QUIRE_UNPERMUTE_Q || rule->transform == QUIRE_UNPERMUTE_K)
-        whole.head_rows = m->config->head_dim;
     const enum q_code rc = expand(m, name, rule->name, strlen(rule->name), t);
-    return rc ? rc : add_item(m, &whole, name);
+    if (rc)
+        return rc;
+    if (rule->transform != QUIRE_AS_IS) {
+        const int pairs = in_pairs(m, rule->transform, name);
+        set_pairs(m, &whole,
+                  pairs ? pairs : TENSOR_Q | TENSOR_K); /* a plugin's own has heads too */
+    }
+    return add_item(m, &whole, name);
 }
 
 /* ---- all of them ---- */

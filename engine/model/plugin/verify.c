@@ -128,9 +128,9 @@ static enum q_code check_maps(const struct quire_architecture *a, struct q_err *
     for (uint32_t i = 0; i < a->n_map && !rc; i++) {
         snprintf(what, sizeof what, "maps[%u]", i);
         rc = check_pattern(a->maps[i].pattern, what, e);
-        if (!rc && (unsigned)a->maps[i].transform > QUIRE_SKIP)
+        if (!rc && (unsigned)a->maps[i].transform > QUIRE_UNPERMUTE_QK)
             rc = q_fail(e, Q_INVALID, "%s: transform is %d, expected 0 to %d", what,
-                        (int)a->maps[i].transform, (int)QUIRE_SKIP);
+                        (int)a->maps[i].transform, (int)QUIRE_UNPERMUTE_QK);
         if (!rc && a->maps[i].transform != QUIRE_SKIP && (!a->maps[i].name || !*a->maps[i].name))
             rc = q_fail(e, Q_INVALID, "%s: name is empty", what);
     }

@@ -304,3 +304,46 @@ def test_an_answer_of_a_chat_has_what_fits(server):
     assert answer["usage"]["total_tokens"] == 512 and answer["choices"][0]["finish_reason"] == "length"
     status, answer = server.post("/v1/chat/completions", {**ask, "max_tokens": 512 - answer["usage"]["prompt_tokens"] + 1})
     assert status == 400 and "513" in answer["error"]["message"], answer
+
+
+# ---- items beside what constrains the answer ----
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"enum": ["x", "y"]}}, "required": ["a", "b"],
+          "additionalProperties": False}
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_structured_output(server, n):
+    """The first request compiles the grammar, items wait in the store meanwhile; the second finds it."""
+    ask = user(text("hi"), grid(ONE), {"type": "strips", "strips": [1, 2, 3]}, max_tokens=60, ignore_eos=False, response_format={
+        "type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA | {"title": "items"}}})
+    answer = chat(server, ask)
+    value = json.loads(answer["choices"][0]["message"]["content"])
+    assert set(value) == {"a", "b"} and value["b"] in "xy" and answer["usage"]["prompt_tokens"] == len(answer["prompt_token_ids"])
+    bad = user(text("hi"), {"type": "strips", "strips": [300]}, response_format={"type": "json_schema", "json_schema": {
+        "name": "s", "schema": SCHEMA | {"title": f"bad {n}"}}})
+    status, answer = server.post("/v1/chat/completions", bad)
+    assert status == 400 and "strips[0]: number 0 is 300" in answer["error"]["message"], answer
+    wrong = user(text("hi"), grid(ONE), response_format={"type": "json_schema", "json_schema": {
+        "name": "s", "schema": {"type": "object", "$ref": f"#/nowhere/{n}"}}})
+    status, answer = server.post("/v1/chat/completions", wrong)
+    assert status == 400, answer
+    assert chat(server, ask)["choices"][0]["message"]["content"]
+
+
+@pytest.mark.parametrize("method", ["draft_model", "ngram"])
+def test_structured_output_with_speculation(server, plugin, model, method):
+    ask = user(text("hi"), grid(ONE), max_tokens=60, ignore_eos=False, structured_outputs={"regex": "(red|green)( and (red|green)){3}"})
+    want = chat(server, ask)["choices"][0]["token_ids"]
+    config = {"method": method, "num_speculative_tokens": 3} | ({"model": str(BUNDLED)} if method == "draft_model" else {})
+    other = Server(model, "--plugin", plugin, "--max-model-len", "512", "--speculative-config", json.dumps(config))
+    assert chat(other, ask)["choices"][0]["token_ids"] == want
+    assert other.stop() == 0
+
+
+def test_tools_beside_items(server):
+    tools = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {
+        "at": {"enum": ["left", "right"]}}, "required": ["at"], "additionalProperties": False}}}]
+    answer = chat(server, user(text("look"), grid(ONE), max_tokens=80, ignore_eos=False, tools=tools, tool_choice="required"))
+    call = answer["choices"][0]["message"]["tool_calls"][0]["function"]
+    assert call["name"] == "look" and json.loads(call["arguments"])["at"] in ("left", "right")

@@ -334,3 +334,23 @@ def test_offline_agrees(serve, plugin, model, tmp_path):
                           capture_output=True, text=True)
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [x["response"]["body"]["choices"][0]["token_ids"] for x in lines] == [want, want], done.stderr
+
+
+@pytest.mark.parametrize("method", [
+    {"method": "draft_model", "model": str(MODELS / "llama-draft"), "num_speculative_tokens": 3},
+    {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 2}], ids=lambda m: m["method"])
+def test_speculation_changes_no_token(serve, method):
+    """A draft model has no items: it sees token 0 there, and its drafts are accepted or not as anywhere."""
+    asks = [body(prompt=[3] * 20 + [GRID] * 4 + [5, 6, 5, 6] + [STRIP] + [5], max_tokens=40, ignore_eos=True, logprobs=1,
+                 multi_modal_data={"grids": [[[seed, 2, 3], [4, 5, seed]]], "strips": [[1, 2, seed]]}) for seed in range(6)]
+
+    def answers(server):
+        with ThreadPoolExecutor(6) as pool:
+            done = list(pool.map(lambda ask: server.post("/v1/completions", ask), asks))
+        assert all(status == 200 for status, _ in done), done
+        return [(a["choices"][0]["token_ids"], a["choices"][0]["logprobs"]["token_logprobs"]) for _, a in done]
+
+    want = answers(serve("--max-num-batched-tokens", "24"))
+    server = serve("--max-num-batched-tokens", "24", "--speculative-config", json.dumps(method))
+    assert answers(server) == want
+    assert server.metric("vllm:spec_decode_num_drafts_total") > 0

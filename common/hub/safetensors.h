@@ -28,6 +28,9 @@ struct tensor {
      * holds q, k and v: in_pairs says of which. */
     uint32_t head_rows;
     enum { TENSOR_Q = 1, TENSOR_K = 2 } in_pairs;
+    const char *stored; /* of tensor_set_replace: its name in the file, as `name`; NULL: `name` */
+    uint64_t first_row; /* of the tensor in the file, of which it is a part */
+    bool is_part;
 };
 
 struct tensor_set;

@@ -205,3 +205,29 @@ def test_what_has_no_heads_is_refused_by_name(plugin, tmp_path, name, architectu
     done = subprocess.run([BIN / "quire", "generate", model, "--skip-tokenizer-init", "--prompt-ids", "1", "--plugin", plugin],
                           capture_output=True, text=True, timeout=60)
     assert done.returncode in (2, 3) and says in done.stderr and ("both.weight" in done.stderr or "gate_up_proj" in done.stderr), done.stderr
+
+
+def test_check_model_has_the_names_of_the_file(plugin, tmp_path):
+    def change(tensors, config):
+        tensors = permuted(tensors, config, "llama")
+        tensors["model.layers.0.self_attn.qkv.weight"] = stack(tensors, "model.layers.0", "weight")
+        return tensors | {"model.layers.0.self_attn.q_proj.other": tensors["model.norm.weight"]}
+    model = folder_of(MODELS / "llama", tmp_path / "m", "PermutedLlama", change)
+
+    def check(*options):
+        done = subprocess.run([BIN / "quire", "check-model", model, "--plugin", plugin, "--weights", *options], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done
+    lines = check("--dtype", "float32").stdout.splitlines()
+    apart = ", rows of heads from pairs to halves"
+    stacked = "    model.layers.0.self_attn.qkv.weight rows"
+    assert f"{stacked} 0 to 63 [64, 64] F32 -> model.layers.0.self_attn.q_proj.weight{apart}" in lines
+    assert f"{stacked} 64 to 95 [32, 64] F32 -> model.layers.0.self_attn.k_proj.weight{apart}" in lines
+    assert f"{stacked} 96 to 127 [32, 64] F32 -> model.layers.0.self_attn.v_proj.weight" in lines
+    assert f"    model.layers.1.self_attn.q_proj.weight [64, 64] F32 -> as it is named{apart}" in lines
+    assert "    model.layers.1.self_attn.v_proj.weight [32, 64] F32" in lines
+    done = check("--json")
+    sources = [s for row in json.loads(done.stdout)["rows"] for s in row["sources"]]
+    k = next(s for s in sources if s.get("slice") == "rows 64 to 95")
+    assert (k["tensor"], k["mapped_to"]) == ("model.layers.0.self_attn.qkv.weight", f"model.layers.0.self_attn.k_proj.weight{apart}")
+    assert "the first is model.layers.0.self_attn.q_proj.other" in done.stderr

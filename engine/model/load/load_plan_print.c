@@ -7,8 +7,9 @@
 #include "engine/model/load/load_plan.h"
 #include "engine/plugin.h"
 
-#define GROUPS_MAX 64u /* of rows that are summed up together; rows of more are not */
-#define MIB        1048576.0
+#define LOAD_MAPPED_MAX (ARCH_NAME_MAX + 64u)
+#define GROUPS_MAX      64u /* of rows that are summed up together; rows of more are not */
+#define MIB             1048576.0
 
 static const struct {
     const char *name;
@@ -115,6 +116,30 @@ static void slice_text(char out[LOAD_FORM_MAX], const struct weight_source *s)
     snprintf(out, LOAD_FORM_MAX, "rows %u to %u%s", v->first, v->first + v->block - 1, each);
 }
 
+/* What a plugin's maps make of the tensor: "" for none. */
+static void mapped_text(char out[LOAD_MAPPED_MAX], const struct weight_source *s)
+{
+    const struct tensor *t = weight_source_tensor(s);
+    *out = '\0';
+    if (t && (t->stored || t->head_rows))
+        snprintf(out, LOAD_MAPPED_MAX, "%s%s", t->stored ? t->name : "as it is named",
+                 s->slice.pairs ? ", rows of heads from pairs to halves" : "");
+}
+
+/* Its name in the file, and which rows of that tensor it is. */
+static const char *stored_name(char buffer[ARCH_NAME_MAX], char rows[LOAD_FORM_MAX],
+                               const struct weight_source *s)
+{
+    const struct tensor *t = weight_source_tensor(s);
+    slice_text(rows, s);
+    if (!t || !t->stored)
+        return weight_source_name(buffer, s);
+    if (!*rows && t->is_part)
+        snprintf(rows, LOAD_FORM_MAX, "rows %llu to %llu", (unsigned long long)t->first_row,
+                 (unsigned long long)(t->first_row + t->shape[0] - 1));
+    return t->stored;
+}
+
 /* ---- what the rows come to ---- */
 
 struct sum {
@@ -169,15 +194,16 @@ static void pad_to(struct buf *out, size_t start, size_t column)
 
 static void text_source(struct buf *out, const struct weight_source *s, bool is_vector)
 {
-    char name[ARCH_NAME_MAX], stored[LOAD_FORM_MAX], slice[LOAD_FORM_MAX];
+    char buffer[ARCH_NAME_MAX], stored[LOAD_FORM_MAX], rows[LOAD_FORM_MAX], mapped[LOAD_MAPPED_MAX];
     if (!s->present)
         return;
     stored_text(stored, s);
-    slice_text(slice, s);
-    buf_printf(out, "    %s %s%s", weight_source_name(name, s), slice, *slice ? " " : "");
+    mapped_text(mapped, s);
+    const char *name = stored_name(buffer, rows, s);
+    buf_printf(out, "    %s %s%s", name, rows, *rows ? " " : "");
     add_shape(out, s->rows, s->cols, is_vector);
-    buf_printf(out, " %s%s\n", !s->tensor && !s->quant.q ? "dummy " : "",
-               *stored ? stored : dtype_name(s->dtype));
+    buf_printf(out, " %s%s%s%s\n", !s->tensor && !s->quant.q ? "dummy " : "",
+               *stored ? stored : dtype_name(s->dtype), *mapped ? " -> " : "", mapped);
 }
 
 static void text_row(struct buf *out, const struct load_plan *p, const struct load_row *r)
@@ -231,14 +257,18 @@ static void add_text(struct buf *out, const char *key, const char *text)
 
 static void json_source(struct buf *out, const struct weight_source *s, bool is_vector)
 {
-    char name[ARCH_NAME_MAX], stored[LOAD_FORM_MAX], slice[LOAD_FORM_MAX];
+    char buffer[ARCH_NAME_MAX], stored[LOAD_FORM_MAX], rows[LOAD_FORM_MAX], mapped[LOAD_MAPPED_MAX];
     stored_text(stored, s);
-    slice_text(slice, s);
+    mapped_text(mapped, s);
     buf_add_char(out, '{');
-    add_text(out, "tensor", weight_source_name(name, s));
-    if (*slice) {
+    add_text(out, "tensor", stored_name(buffer, rows, s));
+    if (*rows) {
         buf_add_str(out, ", ");
-        add_text(out, "slice", slice);
+        add_text(out, "slice", rows);
+    }
+    if (*mapped) {
+        buf_add_str(out, ", ");
+        add_text(out, "mapped_to", mapped);
     }
     buf_add_str(out, ", \"shape\": ");
     add_shape(out, s->rows, s->cols, is_vector);

@@ -341,6 +341,9 @@ void weight_finder_warn_extra(const struct weight_finder *f)
             first = t;
     }
     if (n_extra)
-        log_warning("%s: %u tensors are not part of %s and are not used, the first is %s",
-                    first->file, n_extra, f->arch->name, first->name);
+        log_warning("%s: %u tensors are not part of %s and are not used, the first is %s%s%s",
+                    first->file, n_extra, f->arch->name,
+                    first->stored ? first->stored : first->name,
+                    first->stored ? ", which the plugin's maps name " : "",
+                    first->stored ? first->name : "");
 }

@@ -68,7 +68,13 @@ static inline uint32_t weight_source_run(const struct weight_source *s, uint32_t
     return s->slice.block ? s->slice.block - r % s->slice.block : s->rows - r;
 }
 
-/* The tensor's name as it is stored, or as it would be. */
+/* The source's tensor; NULL: dummy numbers. */
+static inline const struct tensor *weight_source_tensor(const struct weight_source *s)
+{
+    return s->quant.q ? s->quant.q : s->tensor;
+}
+
+/* The tensor's name as the family has it. */
 const char *weight_source_name(char buffer[ARCH_NAME_MAX], const struct weight_source *s);
 
 #endif

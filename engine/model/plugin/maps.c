@@ -82,6 +82,7 @@ static enum q_code add_item(struct mapper *m, const struct tensor *t, const char
         return rc;
     struct tensor *to = &m->items[m->n];
     *to = *t;
+    to->stored = strcmp(t->name, name) ? t->name : NULL;
     to->name = arena_strndup(&m->names, name, strlen(name));
     m->n++;
     return to->name ? Q_OK : q_fail(m->e, Q_NO_MEMORY, "out of memory for names of tensors");
@@ -140,6 +141,8 @@ static enum q_code add_part(struct mapper *m, const struct tensor *t,
     part.data = (const char *)t->data + *first * row;
     part.n_bytes = rows * row;
     part.shape[0] = rows;
+    part.first_row = *first;
+    part.is_part = true;
     *first += rows;
     set_pairs(m, &part, in_pairs(m, rule->transform, name));
     m->n_permuted += part.head_rows > 0;

@@ -250,6 +250,14 @@ struct quire_input {
     size_t n_byte;
 };
 
+/* The array of an .npy file (floats and integers), or a tensor of a .safetensors file (tensor NULL:
+ * its only one): number, dims, data and n_byte of `out`; integers other than uint8 and int32 become
+ * FLOAT64. Release out->data with quire_free.
+ * Errors: QUIRE_INVALID (what the file is, and what is read), QUIRE_TOO_LARGE, QUIRE_NO_MEMORY.
+ * Threads: any. */
+QUIRE_API enum quire_code quire_input_read(struct quire_input *out, const char *path,
+                                           const char *tensor, struct quire_error *error);
+
 struct quire_params { /* negative numbers: the model's default, else OpenAI's */
     size_t size;
     const char *text;    /* prompt as UTF-8 … */

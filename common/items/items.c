@@ -136,6 +136,22 @@ static FALLIBLE add_array(struct reading *r, struct item_array *a, size_t offset
     return rc;
 }
 
+/* Integers that no modality takes as they are, as numbers. */
+static FALLIBLE add_integers(struct reading *r, struct item_array *a, const struct npy *npy,
+                             struct q_err *e)
+{
+    const size_t n_byte = item_array_bytes(a), n = n_byte / sizeof(double);
+    size_t offset;
+    if (n_byte > ITEM_LIST_BYTES)
+        return q_fail(e, Q_TOO_LARGE, "%zu bytes, expected at most %zu", n_byte, ITEM_LIST_BYTES);
+    double *to = extend(r->list, n_byte, &offset);
+    if (!to)
+        return no_room(r->list, e);
+    for (size_t i = 0; i < n; i++)
+        to[i] = (double)npy_integer(npy->type, npy->data, i);
+    return add_array(r, a, offset, e);
+}
+
 /* As it is, or i8 as numbers. */
 static FALLIBLE add_bytes(struct reading *r, struct item_array *a, const void *data, bool is_i64,
                           struct q_err *e)
@@ -270,8 +286,9 @@ static FALLIBLE allowed_path(char out[PATH_MAX], const struct item_rules *rules,
 static FALLIBLE read_npy(struct reading *r, const char *path, struct q_err *e)
 {
     static const enum item_dtype dtypes[] = {
-        [NPY_F32] = ITEM_F32, [NPY_F64] = ITEM_NUMBERS, [NPY_U8] = ITEM_U8,
-        [NPY_I32] = ITEM_I32, [NPY_I64] = ITEM_NUMBERS,
+        [NPY_F32] = ITEM_F32,     [NPY_F64] = ITEM_NUMBERS, [NPY_U8] = ITEM_U8,
+        [NPY_I32] = ITEM_I32,     [NPY_I64] = ITEM_NUMBERS, [NPY_I8] = ITEM_NUMBERS,
+        [NPY_I16] = ITEM_NUMBERS, [NPY_U16] = ITEM_NUMBERS, [NPY_U32] = ITEM_NUMBERS,
     };
     struct mapping m = MAPPING_INIT;
     struct npy npy;
@@ -279,7 +296,8 @@ static FALLIBLE read_npy(struct reading *r, const char *path, struct q_err *e)
     if (!rc && !(rc = npy_read(&npy, (const unsigned char *)m.data, m.size, e))) {
         struct item_array a = {.dtype = dtypes[npy.type], .n_dim = npy.n_dim};
         memcpy(a.dims, npy.dims, sizeof a.dims);
-        rc = add_bytes(r, &a, npy.data, npy.type == NPY_I64, e);
+        rc = npy.type >= NPY_I8 ? add_integers(r, &a, &npy, e)
+                                : add_bytes(r, &a, npy.data, npy.type == NPY_I64, e);
     }
     mapping_release(&m);
     return rc;
@@ -335,24 +353,28 @@ static FALLIBLE read_safetensors(struct reading *r, const char *path, const char
     return rc;
 }
 
-static FALLIBLE read_path(struct reading *r, const json_t *v, struct q_err *e)
+static FALLIBLE read_file(struct reading *r, const char *path, const char *tensor, struct q_err *e)
 {
-    char path[PATH_MAX];
-    const json_t *tensor = json_object_get(v, "tensor");
-    enum q_code rc = allowed_path(path, r->rules, json_string_value(json_object_get(v, "path")), e);
-    if (rc)
-        return rc;
+    enum q_code rc;
     const char *dot = strrchr(path, '.');
     if (dot && !strcmp(dot, ".npy"))
         rc = read_npy(r, path, e);
     else if (dot && !strcmp(dot, ".safetensors"))
-        rc = read_safetensors(r, path, json_string_value(tensor), e);
+        rc = read_safetensors(r, path, tensor, e);
     else
         rc = q_fail(e, Q_INVALID, "path: expected a file name ending in .npy or .safetensors");
     /* A file that cannot be read is the request's mistake. */
     if (rc == Q_NOT_FOUND || rc == Q_IO || rc == Q_CORRUPT)
         rc = e->code = Q_INVALID;
     return rc;
+}
+
+static FALLIBLE read_path(struct reading *r, const json_t *v, struct q_err *e)
+{
+    char path[PATH_MAX];
+    const char *tensor = json_string_value(json_object_get(v, "tensor"));
+    enum q_code rc = allowed_path(path, r->rules, json_string_value(json_object_get(v, "path")), e);
+    return rc ? rc : read_file(r, path, tensor, e);
 }
 
 static FALLIBLE read_object(struct reading *r, const json_t *v, struct q_err *e)
@@ -427,6 +449,16 @@ FALLIBLE item_list_read(struct item_list *out, const json_t *value, const struct
         if (rc)
             break;
     }
+    item_list_end(out);
+    return rc;
+}
+
+FALLIBLE item_list_file(struct item_list *out, const char *path, const char *tensor,
+                        struct q_err *e)
+{
+    struct reading r = {.list = out, .name = ""};
+    *out = (struct item_list)ITEM_LIST_INIT;
+    enum q_code rc = read_file(&r, path, tensor, e);
     item_list_end(out);
     return rc;
 }

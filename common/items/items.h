@@ -43,6 +43,10 @@ FALLIBLE item_list_read(struct item_list *out, const json_t *value, const struct
 FALLIBLE item_list_add(struct item_list *l, const struct item_type *type, size_t first,
                        const json_t *value, const struct item_rules *rules, struct q_err *e);
 void item_list_end(struct item_list *l); /* once, after the last item_list_add */
+/* The array of an .npy file, or a tensor of a .safetensors file (NULL: its only one), as one item.
+ * Errors: as item_list_read. */
+FALLIBLE item_list_file(struct item_list *out, const char *path, const char *tensor,
+                        struct q_err *e);
 void item_list_release(struct item_list *l);
 
 #endif

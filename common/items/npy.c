@@ -12,9 +12,40 @@ static const struct {
     enum npy_type type;
     size_t size;
 } types[] = {
-    {"<f4", NPY_F32, 4}, {"<f8", NPY_F64, 8}, {"|u1", NPY_U8, 1},
-    {"<u1", NPY_U8, 1},  {"<i4", NPY_I32, 4}, {"<i8", NPY_I64, 8},
+    {"<f4", NPY_F32, 4}, {"<f8", NPY_F64, 8}, {"|u1", NPY_U8, 1}, {"<u1", NPY_U8, 1},
+    {"<i4", NPY_I32, 4}, {"<i8", NPY_I64, 8}, {"|i1", NPY_I8, 1}, {"<i2", NPY_I16, 2},
+    {"<u2", NPY_U16, 2}, {"<u4", NPY_U32, 4},
 };
+
+int64_t npy_integer(enum npy_type type, const unsigned char *data, size_t i)
+{
+    int64_t i64;
+    int32_t i32;
+    uint32_t u32;
+    int16_t i16;
+    uint16_t u16;
+    switch (type) {
+    case NPY_I64:
+        memcpy(&i64, data + i * sizeof i64, sizeof i64);
+        return i64;
+    case NPY_I32:
+        memcpy(&i32, data + i * sizeof i32, sizeof i32);
+        return i32;
+    case NPY_U32:
+        memcpy(&u32, data + i * sizeof u32, sizeof u32);
+        return u32;
+    case NPY_I16:
+        memcpy(&i16, data + i * sizeof i16, sizeof i16);
+        return i16;
+    case NPY_U16:
+        memcpy(&u16, data + i * sizeof u16, sizeof u16);
+        return u16;
+    case NPY_I8:
+        return (int8_t)data[i];
+    default:
+        return data[i];
+    }
+}
 
 struct text { /* the header; not NUL-terminated */
     const char *at, *end;
@@ -106,8 +137,8 @@ static FALLIBLE take_type(struct npy *out, const char *descr, size_t n, struct q
             return Q_OK;
         }
     return q_fail(e, Q_INVALID,
-                  "npy: type \"%.*s\", expected float32, float64, uint8, int32 or int64, "
-                  "little-endian",
+                  "npy: type \"%.*s\", expected float32, float64, or an integer of at most 64 bits "
+                  "(not uint64), little-endian",
                   (int)(n < 32 ? n : 32), descr);
 }
 

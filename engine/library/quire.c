@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include "common/chat/turn.h"
+#include "common/items/items.h"
 #include "common/log.h"
 #include "common/mem.h"
 #include "common/tokenizer/stream.h"
@@ -677,6 +678,31 @@ enum quire_code quire_detokenize(const struct quire_engine *engine, struct quire
     }
     buf_release(&b);
     return quire_error_give(error, &e);
+}
+
+enum quire_code quire_input_read(struct quire_input *out, const char *path, const char *tensor,
+                                 struct quire_error *error)
+{
+    struct item_list list = ITEM_LIST_INIT;
+    struct q_err e = Q_ERR_INIT;
+    enum q_code rc = item_list_file(&list, path, tensor, &e);
+    const struct item_array *a = rc ? NULL : &list.items[0];
+    void *data = a ? q_alloc(a->n_byte + 1) : NULL;
+    if (a && !data)
+        rc = q_fail(&e, Q_NO_MEMORY, "out of memory for %zu bytes", a->n_byte);
+    if (a && data) {
+        if (a->n_byte)
+            memcpy(data, a->data, a->n_byte);
+        *out = (struct quire_input){
+            .number = (enum quire_number)a->dtype,
+            .n_dim = a->n_dim,
+            .data = data,
+            .n_byte = a->n_byte,
+        };
+        memcpy(out->dims, a->dims, a->n_dim * sizeof *a->dims);
+    }
+    item_list_release(&list);
+    return rc ? quire_error_give(error, &e) : QUIRE_OK;
 }
 
 void quire_free(const void *memory)

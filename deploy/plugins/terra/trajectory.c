@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "trajectory.h"
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "npy.h"
+#include "quire.h"
 
 #define FRAMES_MAX    65536u
 #define NUMBERS_MAX   4096u      /* patches or actions of a frame, numbers of an action */
@@ -12,37 +13,64 @@
 
 struct array {
     const char *path;
-    struct npy npy;
-    const size_t *dims; /* behind the one of rollouts */
-    size_t n_rollout;   /* 1: counts for all of them */
-    size_t n_each;      /* numbers of one */
+    struct quire_input file;
+    const uint32_t *dims; /* behind the one of rollouts */
+    size_t n_rollout;     /* 1: counts for all of them */
+    size_t n_each;        /* numbers of one */
 };
+
+static double number_at(const struct array *a, size_t i)
+{
+    switch (a->file.number) {
+    case QUIRE_FLOAT32:
+        return (double)((const float *)a->file.data)[i];
+    case QUIRE_UINT8:
+        return ((const uint8_t *)a->file.data)[i];
+    case QUIRE_INT32:
+        return ((const int32_t *)a->file.data)[i];
+    default:
+        return ((const double *)a->file.data)[i];
+    }
+}
+
+/* false: it is none. */
+static bool integer_at(const struct array *a, size_t i, int64_t *out)
+{
+    const double x = number_at(a, i);
+    if (!(fabs(x) < 9e15) || x != floor(x))
+        return false;
+    *out = (int64_t)x;
+    return true;
+}
 
 /* n_dim: dimensions of one rollout's. */
 static bool read_array(struct array *a, const char *path, uint32_t n_dim, const char *shape,
                        char why[TRAJECTORY_WHY_MAX])
 {
-    char reason[NPY_WHY_MAX];
+    struct quire_error error;
+    size_t n = 1;
     a->path = path;
-    if (!npy_read(&a->npy, path, reason)) {
-        snprintf(why, TRAJECTORY_WHY_MAX, "%s: %s", path, reason);
+    if (quire_input_read(&a->file, path, NULL, &error)) {
+        snprintf(why, TRAJECTORY_WHY_MAX, "%s: %.200s", path, error.message);
         return false;
     }
-    const bool is_many = a->npy.n_dim == n_dim + 1;
-    a->dims = a->npy.dims + is_many;
-    a->n_rollout = is_many ? a->npy.dims[0] : 1;
-    bool fits = (is_many || a->npy.n_dim == n_dim) && a->n_rollout > 0 &&
-                a->n_rollout <= ROLLOUTS_MAX && a->npy.n > 0 && a->dims[0] <= FRAMES_MAX;
+    for (uint32_t i = 0; i < a->file.n_dim; i++)
+        n *= a->file.dims[i]; /* its bytes were counted */
+    const bool is_many = a->file.n_dim == n_dim + 1;
+    a->dims = a->file.dims + is_many;
+    a->n_rollout = is_many ? a->file.dims[0] : 1;
+    bool fits = (is_many || a->file.n_dim == n_dim) && a->n_rollout > 0 &&
+                a->n_rollout <= ROLLOUTS_MAX && n > 0 && a->dims[0] <= FRAMES_MAX;
     for (uint32_t i = 1; i < n_dim && fits; i++)
         fits = a->dims[i] <= NUMBERS_MAX;
     if (!fits) {
         snprintf(why, TRAJECTORY_WHY_MAX,
                  "%s: it has %u dimensions or sizes out of range, expected %s, with a dimension of "
                  "up to %u rollouts before them or without",
-                 path, a->npy.n_dim, shape, ROLLOUTS_MAX);
+                 path, a->file.n_dim, shape, ROLLOUTS_MAX);
         return false;
     }
-    a->n_each = a->npy.n / a->n_rollout;
+    a->n_each = n / a->n_rollout;
     return true;
 }
 
@@ -53,7 +81,7 @@ static bool count_given(const struct array *a, size_t *n, char why[TRAJECTORY_WH
 {
     int64_t id = 0;
     *n = a->n_each;
-    while (*n > 0 && npy_integer(&a->npy, *n - 1, &id) && id == -1)
+    while (*n > 0 && integer_at(a, *n - 1, &id) && id == -1)
         --*n;
     if (*n > 0 && a->n_each - *n < a->dims[1])
         return true;
@@ -111,11 +139,11 @@ static bool copy_ids(const struct trajectory *t, const struct array *context, ui
     uint32_t *out = trajectory_ids(t, rollout);
     for (size_t i = 0; i < n_given; i++) {
         int64_t id = -1;
-        if (!npy_integer(&context->npy, first + i, &id) || id < 0 || id > INT32_MAX) {
+        if (!integer_at(context, first + i, &id) || id < 0 || id > INT32_MAX) {
             snprintf(why, TRAJECTORY_WHY_MAX,
                      "%s: number %zu is %g, expected token ids from 0 (-1 at the end of the last "
                      "frame, as many in all rollouts)",
-                     context->path, first + i, npy_number(&context->npy, first + i));
+                     context->path, first + i, number_at(context, first + i));
             return false;
         }
         *out++ = (uint32_t)id;
@@ -125,7 +153,7 @@ static bool copy_ids(const struct trajectory *t, const struct array *context, ui
     }
     for (size_t i = n_given; i < context->n_each; i++) {
         int64_t id = 0;
-        if (!npy_integer(&context->npy, first + i, &id) || id != -1) {
+        if (!integer_at(context, first + i, &id) || id != -1) {
             snprintf(why, TRAJECTORY_WHY_MAX,
                      "%s: rollout %u has more tokens in its last frame than others", context->path,
                      rollout);
@@ -140,7 +168,7 @@ static void copy_actions(const struct trajectory *t, const struct array *actions
     const size_t n = ((size_t)t->n_context + t->n_frame - 1) * t->n_action * t->action_dim;
     const size_t first = actions->n_rollout == 1 ? 0 : rollout * actions->n_each;
     for (size_t i = 0; i < n; i++)
-        t->actions[rollout * n + i] = (float)npy_number(&actions->npy, first + i);
+        t->actions[rollout * n + i] = (float)number_at(actions, first + i);
 }
 
 static bool fill(struct trajectory *t, const struct array *context, const struct array *actions,
@@ -165,7 +193,7 @@ static bool fill(struct trajectory *t, const struct array *context, const struct
 bool trajectory_read(struct trajectory *t, const struct trajectory_files *files,
                      char why[TRAJECTORY_WHY_MAX])
 {
-    struct array context = {.npy = NPY_INIT}, actions = {.npy = NPY_INIT};
+    struct array context = {.path = NULL}, actions = {.path = NULL};
     size_t n_given = 0;
     *t = (struct trajectory)TRAJECTORY_INIT;
     bool is_good = read_array(&context, files->context, 2, "[frames, patches of a frame]", why) &&
@@ -182,8 +210,8 @@ bool trajectory_read(struct trajectory *t, const struct trajectory_files *files,
                   count_frames(t, files->n_frame, &context, &actions, why) &&
                   fill(t, &context, &actions, n_given, why);
     }
-    npy_release(&context.npy);
-    npy_release(&actions.npy);
+    quire_free(context.file.data);
+    quire_free(actions.file.data);
     if (!is_good)
         trajectory_release(t);
     return is_good;

@@ -74,49 +74,60 @@ static bool is_name(const char *name, size_t n, long *pid)
            strspn(end + 1, "0123456789abcdef") == HEX_LEN;
 }
 
-static FALLIBLE read_all(void **out, int fd, uint64_t n_byte, struct q_err *e)
+FALLIBLE item_memory_read(void *out, int fd, uint64_t n_byte, struct q_err *e)
 {
-    struct stat st;
-    if (fstat(fd, &st) || !S_ISREG(st.st_mode) || st.st_uid != geteuid() ||
-        (uint64_t)st.st_size != n_byte)
-        return q_fail(e, Q_CORRUPT, "shared memory of items: expected %llu bytes of this user",
-                      (unsigned long long)n_byte);
-    char *to = q_alloc(n_byte);
-    if (!to)
-        return q_fail(e, Q_NO_MEMORY, "out of memory for %llu bytes of items",
-                      (unsigned long long)n_byte);
     for (uint64_t done = 0; done < n_byte;) {
-        ssize_t one = pread(fd, to + done, n_byte - done, (off_t)done);
+        ssize_t one = pread(fd, (char *)out + done, n_byte - done, (off_t)done);
         if (one < 0 && errno == EINTR)
             continue;
-        if (one <= 0) {
-            q_free(to);
+        if (one <= 0)
             return q_fail(e, Q_CORRUPT, "shared memory of items: cut short at %llu of %llu bytes",
                           (unsigned long long)done, (unsigned long long)n_byte);
-        }
         done += (uint64_t)one;
     }
-    *out = to;
     return Q_OK;
 }
 
-FALLIBLE item_memory_take(void **out, const char *name, size_t n_name, uint64_t n_byte,
+FALLIBLE item_memory_open(int *fd, const char *name, size_t n_name, uint64_t n_byte,
                           struct q_err *e)
 {
     char text[ITEM_MEMORY_MAX];
+    struct stat st;
     long pid;
     if (!is_name(name, n_name, &pid) || !n_byte || n_byte > BYTES_MAX)
         return q_fail(e, Q_CORRUPT, "shared memory of items: invalid name or size");
     memcpy(text, name, n_name);
     text[n_name] = '\0';
-    int fd = shm_open(text, O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0);
-    if (fd < 0)
+    *fd = shm_open(text, O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0);
+    if (*fd < 0)
         return q_fail(e, errno == ENOENT ? Q_NOT_FOUND : Q_IO,
                       "shared memory of items %s: %s; frontend and engine must share " FOLDER, text,
                       strerror(errno));
     shm_unlink(text);
-    enum q_code rc = read_all(out, fd, n_byte, e);
-    close(fd);
+    if (!fstat(*fd, &st) && S_ISREG(st.st_mode) && st.st_uid == geteuid() &&
+        (uint64_t)st.st_size == n_byte)
+        return Q_OK;
+    close(*fd);
+    *fd = -1;
+    return q_fail(e, Q_CORRUPT, "shared memory of items: expected %llu bytes of this user",
+                  (unsigned long long)n_byte);
+}
+
+FALLIBLE item_memory_take(void **out, const char *name, size_t n_name, uint64_t n_byte,
+                          struct q_err *e)
+{
+    int fd = -1;
+    enum q_code rc = item_memory_open(&fd, name, n_name, n_byte, e);
+    void *to = rc ? NULL : q_alloc(n_byte);
+    if (!rc && !to)
+        rc = q_fail(e, Q_NO_MEMORY, "out of memory for %llu bytes of items",
+                    (unsigned long long)n_byte);
+    if (!rc && !(rc = item_memory_read(to, fd, n_byte, e)))
+        *out = to;
+    if (rc)
+        q_free(to);
+    if (fd >= 0)
+        close(fd);
     return rc;
 }
 

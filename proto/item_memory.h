@@ -19,9 +19,14 @@
 FALLIBLE item_memory_make(char name[ITEM_MEMORY_MAX], const void *data, size_t n, struct q_err *e);
 /* Remove it, if it is still there. */
 void item_memory_drop(const char *name);
-/* Open the object of another process of this user, remove it, and read its n_byte bytes (read, not
- * mapped: its maker could cut a mapping short). name: [n_name], checked. *out: released by q_free.
- * Errors: Q_CORRUPT (name, size, owner), Q_NOT_FOUND, Q_IO, Q_NO_MEMORY. */
+/* Open the object of another process of this user, of n_byte bytes, and remove it. name: [n_name],
+ * checked. *fd: the caller's. Errors: Q_CORRUPT (name, size, owner), Q_NOT_FOUND, Q_IO. */
+FALLIBLE item_memory_open(int *fd, const char *name, size_t n_name, uint64_t n_byte,
+                          struct q_err *e);
+/* Read its bytes into out[n_byte] (read, not mapped: its maker could cut a mapping short). Errors:
+ * Q_CORRUPT. */
+FALLIBLE item_memory_read(void *out, int fd, uint64_t n_byte, struct q_err *e);
+/* Both. *out: released by q_free. Errors: those, Q_NO_MEMORY. */
 FALLIBLE item_memory_take(void **out, const char *name, size_t n_name, uint64_t n_byte,
                           struct q_err *e);
 /* Remove objects of processes of this user that are gone. */

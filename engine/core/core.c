@@ -40,7 +40,7 @@ static_assert(CORE_FINGERPRINT_MAX == FINGERPRINT_MAX, "one size");
 static_assert(RING_DEPTH == SCHEDULER_IN_FLIGHT_MAX,
               "the ring holds what the scheduler may have in flight");
 
-static FALLIBLE watch(struct core *c, int fd, struct q_err *e)
+FALLIBLE core_watch(struct core *c, int fd, struct q_err *e)
 {
     struct epoll_event ev = {.events = EPOLLIN, .data.fd = fd};
     if (fd >= 0 && epoll_ctl(c->epoll_fd, EPOLL_CTL_ADD, fd, &ev))
@@ -86,14 +86,14 @@ static FALLIBLE start_worker(struct core *c, struct q_err *e)
     Q_ASSERT(!c->ring && !c->worker.pid && !c->worker.has_thread);
     if ((rc = ring_new(&c->ring, &c->config.worker, e)) ||
         (rc = ring_share_items(c->ring, c->items.store.fd, e)) ||
-        (rc = watch(c, ring_event_fd(c->ring), e)))
+        (rc = core_watch(c, ring_event_fd(c->ring), e)))
         goto out;
     if (c->config.in_process)
         rc = worker_process_start_thread(&c->worker, c->ring, e);
     else
         rc = worker_process_start(&c->worker, c->ring, c->config.worker_program, e);
     if (!rc)
-        rc = watch(c, c->worker.pid_fd, e);
+        rc = core_watch(c, c->worker.pid_fd, e);
 out:
     if (rc)
         core_end_worker(c, 0);
@@ -135,7 +135,7 @@ FALLIBLE core_new(struct core **out, const struct core_config *config, core_sink
     if (!rc)
         rc = open_items(c, e);
     if (!rc && !(rc = grammar_compiler_new(&c->grammar_compiler, true, e)))
-        rc = watch(c, grammar_compiler_fd(c->grammar_compiler), e);
+        rc = core_watch(c, grammar_compiler_fd(c->grammar_compiler), e);
     if (!rc)
         rc = start_worker(c, e);
     if (rc)
@@ -153,6 +153,7 @@ void core_free(struct core *c)
                     c->state == CORE_READY ? CORE_END_MS : 0); /* a load is not worth waiting for */
     scheduler_free(c->scheduler);
     grammar_compiler_free(c->grammar_compiler);
+    item_intake_free(c->intake); /* it writes into the store */
     core_items_release(&c->items);
     core_trace_lost(c);
     for (int i = 0; i < CORE_TRACES; i++)
@@ -468,13 +469,14 @@ static FALLIBLE worker_ended(struct core *c, const struct q_err *why, struct q_e
 /* True if the worker's process has ended; clears the ring's eventfd if it is readable. */
 static bool look_at_worker(struct core *c, struct q_err *why)
 {
-    struct epoll_event events[3];
+    struct epoll_event events[4];
     bool ended = false;
-    int n = epoll_wait(c->epoll_fd, events, 3, 0);
+    int n = epoll_wait(c->epoll_fd, events, 4, 0);
     for (int i = 0; i < n; i++)
         if (events[i].data.fd == ring_event_fd(c->ring))
             ring_event_clear(c->ring);
-        else if (events[i].data.fd != grammar_compiler_fd(c->grammar_compiler))
+        else if (events[i].data.fd != grammar_compiler_fd(c->grammar_compiler) &&
+                 (!c->intake || events[i].data.fd != item_intake_fd(c->intake)))
             ended = worker_process_ended(&c->worker, why);
     return ended;
 }
@@ -494,7 +496,7 @@ static void tell_end(const struct core *c, const struct scheduler_output *o, str
 
 /* Pass requests that the scheduler ended to the sink: evicted from the queue, or timed out at
  * now_us. */
-static void give_ends(struct core *c, int64_t now_us)
+void core_give_ends(struct core *c, int64_t now_us)
 {
     struct scheduler_output o;
     while (c->scheduler && scheduler_deadline_us(c->scheduler) <= now_us &&
@@ -536,8 +538,9 @@ static FALLIBLE step_now(struct core *c, struct q_err *e)
         *e = c->failure;
         return c->failure.code;
     }
+    core_take_intake(c);
     take_compiled(c);
-    give_ends(c, clock_us());
+    core_give_ends(c, clock_us());
     if (!c->ring) {
         c->slept_level = c->sleep_level; /* a worker that died needs no putting to sleep */
         core_control(c);
@@ -600,82 +603,6 @@ bool core_worker_died(const struct core *c)
     return c->worker_died;
 }
 
-/* The submit that the scheduler gets: with the program in place of the source. *known false: it is
- * being compiled and comes later. */
-static FALLIBLE with_program(struct core *c, uint32_t frontend_id, struct msg_submit *m,
-                             bool *known, struct q_err *e)
-{
-    uint32_t n_word = 0;
-    *known = true;
-    if (!m->grammar_kind) {
-        m->grammar.n = 0;
-        return Q_OK;
-    }
-    const uint32_t *words = grammar_compiler_known(c->grammar_compiler, m, &n_word);
-    if (words) {
-        m->grammar = (struct proto_bytes){(const uint8_t *)words, n_word * sizeof *words};
-        return Q_OK;
-    }
-    *known = false;
-    step_items_put(m, NULL, 0, 0); /* take_compiled finds them in the store */
-    return grammar_compiler_add(c->grammar_compiler, frontend_id, m, e);
-}
-
-static FALLIBLE check_state(const struct core *c, struct q_err *e)
-{
-    uint32_t percent;
-    if (core_state(c, &percent) == CORE_LOADING)
-        return q_fail(e, Q_UNAVAILABLE, "loading %u %%", percent);
-    if (c->state == CORE_FAILED)
-        return q_fail(e, Q_UNAVAILABLE, "the engine failed: %s", c->failure.message);
-    return Q_OK;
-}
-
-/* The submit that the scheduler gets: with items in the store. */
-static FALLIBLE with_items(struct core *c, uint32_t frontend_id, struct msg_submit *m,
-                           const struct item_array *items, uint32_t n, struct q_err *e)
-{
-    struct scheduler_stats s;
-    core_stats(c, &s);
-    const struct core_items_args a = {
-        .owner = {frontend_id, m->req_id},
-        .items = items,
-        .n = n,
-        .max_model_len = c->info.limits.max_model_len,
-        .vocab_size = c->info.shape.vocab_size,
-        .settled = s.step - s.n_in_flight,
-    };
-    return core_items_take(&c->items, m, &a, e);
-}
-
-FALLIBLE core_submit_items(struct core *c, uint32_t frontend_id, const struct msg_submit *m,
-                           const struct item_array *items, uint32_t n, struct q_err *e)
-{
-    Q_ASSERT(m && (m->prompt.data || !m->prompt.n) && (m->grammar.data || !m->grammar.n));
-    struct msg_submit own = *m;
-    bool known = true;
-    enum q_code rc = check_state(c, e);
-    if (rc || (rc = with_items(c, frontend_id, &own, items, n, e)))
-        return rc;
-    const bool has_items = own.item_data.n > 0;
-    rc = with_program(c, frontend_id, &own, &known, e);
-    if (!rc && known)
-        rc = scheduler_submit(c->scheduler, frontend_id, &own, clock_us(), e);
-    if (rc && has_items)
-        release_items(c, frontend_id, own.req_id);
-    if (known)
-        give_ends(c, INT64_MIN); /* not the new one itself: its owner does not know it yet */
-    return rc;
-}
-
-FALLIBLE core_submit(struct core *c, uint32_t frontend_id, const struct msg_submit *m,
-                     struct q_err *e)
-{
-    uint32_t n = 0;
-    enum q_code rc = m->item_shapes.n ? core_items_read(&c->items, m, &n, e) : Q_OK;
-    return rc ? rc : core_submit_items(c, frontend_id, m, c->items.arrays, n, e);
-}
-
 const struct core_expansions *core_expansions(const struct core *c)
 {
     return &c->items.expanded;
@@ -688,6 +615,8 @@ const struct item_types *core_item_types(const struct core *c)
 
 bool core_abort(struct core *c, uint32_t frontend_id, uint64_t req_id)
 {
+    if (c->intake && item_intake_abort(c->intake, (struct item_owner){frontend_id, req_id}))
+        return true; /* its items go when the thread has ended with them */
     bool had = grammar_compiler_abort(c->grammar_compiler, frontend_id, req_id) ||
                (c->scheduler && scheduler_abort(c->scheduler, frontend_id, req_id));
     if (had)
@@ -698,6 +627,7 @@ bool core_abort(struct core *c, uint32_t frontend_id, uint64_t req_id)
 uint32_t core_abort_frontend(struct core *c, uint32_t frontend_id)
 {
     uint32_t n = grammar_compiler_abort_frontend(c->grammar_compiler, frontend_id);
+    n += c->intake ? item_intake_abort_frontend(c->intake, frontend_id) : 0;
     n += c->scheduler ? scheduler_abort_frontend(c->scheduler, frontend_id) : 0;
     if (core_items_any(&c->items))
         item_store_drop_frontend(&c->items.store, frontend_id, last_step(c));
@@ -733,7 +663,9 @@ bool core_busy(const struct core *c)
 {
     struct scheduler_stats s;
     core_stats(c, &s);
-    return s.n_running || s.n_waiting || s.n_swapped || grammar_compiler_count(c->grammar_compiler);
+    return s.n_running || s.n_waiting || s.n_swapped ||
+           grammar_compiler_count(c->grammar_compiler) ||
+           (c->intake && item_intake_count(c->intake));
 }
 
 const struct core_info *core_info(const struct core *c)

@@ -16,6 +16,7 @@
 #include <sys/types.h>
 #include "common/hub/config.h"
 #include "engine/core/core_items.h"
+#include "engine/core/item_intake.h"
 #include "engine/sched/scheduler.h"
 #include "proto/proto.h"
 #include "engine/worker/ring.h"
@@ -117,6 +118,20 @@ const char *core_profile_path(const struct core *c); /* of the last one; "" = no
  */
 FALLIBLE core_submit(struct core *c, uint32_t frontend_id, const struct msg_submit *m,
                      struct q_err *e);
+struct core_submit_items_args {
+    const struct item_array *items; /* [n] in place of those of the submit */
+    uint32_t n;
+    struct item_contents
+        *contents; /* of the items, taken in any case; NULL: valid until it returns */
+};
+/* The same with these items. More than ITEM_INTAKE_INLINE bytes are read on a thread: then the
+ * request is core_items_pending until the sink gets an output with is_accepted, or its end; contents
+ * that are borrowed have to be valid until then. */
+FALLIBLE core_submit_contents(struct core *c, uint32_t frontend_id, const struct msg_submit *m,
+                              const struct core_submit_items_args *items, struct q_err *e);
+bool core_items_pending(const struct core *c, uint32_t frontend_id, uint64_t req_id);
+/* Wait for the thread; no large items are taken afterwards. For an owner that ends. */
+void core_end_intake(struct core *c);
 /* The same with these items in place of those of m: [n], copied before it returns. */
 FALLIBLE core_submit_items(struct core *c, uint32_t frontend_id, const struct msg_submit *m,
                            const struct item_array *items, uint32_t n, struct q_err *e);

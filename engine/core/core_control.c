@@ -58,6 +58,11 @@ static void abort_all(struct core *c)
     o = (struct scheduler_output){.finish = FINISH_ABORT};
     while (grammar_compiler_abort_next(c->grammar_compiler, &o.frontend_id, &o.req_id))
         core_give(c, NULL, &o, 1);
+    for (struct item_owner owner; c->intake && item_intake_abort_next(c->intake, &owner);) {
+        o.frontend_id = owner.frontend_id;
+        o.req_id = owner.req_id;
+        c->sink(c->sink_ctx, NULL, &o, 1); /* its items go when the thread has ended with them */
+    }
 }
 
 /* sleep */

@@ -4,6 +4,7 @@
 #ifndef QUIRE_ENGINE_CORE_CORE_INTERNAL_H
 #define QUIRE_ENGINE_CORE_CORE_INTERNAL_H
 #include "engine/core/core.h"
+#include "engine/core/item_intake.h"
 #include "engine/core/worker_process.h"
 #include "engine/core/trace.h"
 
@@ -40,6 +41,7 @@ struct core {
     struct scheduler *scheduler;          /* NULL until the first worker is ready */
     struct scheduler_output *outputs;     /* [logit_rows_max] */
     struct core_items items;
+    struct item_intake *intake;                /* NULL: no large items yet */
     struct grammar_compiler *grammar_compiler; /* requests whose grammar is being compiled */
     int epoll_fd;
     uint32_t n_death;         /* since the last finished step or culprit */
@@ -66,6 +68,13 @@ void core_end_worker(struct core *c, int timeout_ms);
 /* Outputs to the sink. The items of requests that ended are released after it. */
 void core_give(struct core *c, const struct step_result *result,
                const struct scheduler_output *outputs, uint32_t n);
+
+/* Requests that the scheduler ended, to the sink. */
+void core_give_ends(struct core *c, int64_t now_us);
+FALLIBLE core_watch(struct core *c, int fd, struct q_err *e);
+
+/* core_intake.c: submit what the thread has ended. */
+void core_take_intake(struct core *c);
 
 /* core_control.c: true if a step may be planned now. */
 bool core_may_plan(const struct core *c);

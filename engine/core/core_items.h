@@ -76,6 +76,31 @@ struct core_items_args {
  * Q_TOO_LARGE, Q_NO_SPACE, Q_NO_MEMORY; nothing is in the store then. */
 FALLIBLE core_items_take(struct core_items *x, struct msg_submit *m,
                          const struct core_items_args *a, struct q_err *e);
+
+struct core_items_job {          /* the same in steps, so that a thread may do the second */
+    struct core_items_args args; /* items and their data: borrowed until core_items_fill */
+    const struct modalities *modalities;
+    struct core_items *x;              /* core_items_place */
+    unsigned char *memory;             /* of the store */
+    void *hasher;                      /* of OpenSSL; a thread has its own */
+    uint32_t n_of[MODALITIES_MAX];     /* items */
+    uint64_t n_row_of[MODALITIES_MAX]; /* their rows */
+    struct step_item *table;           /* [n] in the order of the items, then by position */
+    uint64_t offset;                   /* of the table in the store */
+};
+/* May this submit have items? *any false: the model takes none, and it has none. Errors: Q_INVALID,
+ * Q_MISMATCH (its owner has items). */
+FALLIBLE core_items_begin(struct core_items *x, const struct core_items_args *a, bool *any,
+                          struct q_err *e);
+/* 1. Counts and sizes, by shapes alone; a piece of the store. */
+FALLIBLE core_items_reserve(struct core_items *x, struct core_items_job *j,
+                            const struct core_items_args *a, struct q_err *e);
+/* 2. Contents: copied, checked, hashed. Writes the job and its piece alone. Threads: any one. */
+FALLIBLE core_items_fill(struct core_items_job *j, struct q_err *e);
+/* 3. As core_items_take, of a job that is filled. After an error its piece is the caller's to
+ * drop. */
+FALLIBLE core_items_place(struct core_items *x, struct core_items_job *j, struct msg_submit *m,
+                          struct q_err *e);
 /* Those that core_items_take put into the store, into m. */
 void core_items_put(const struct core_items *x, struct msg_submit *m, struct item_owner owner);
 

@@ -88,10 +88,39 @@ static void push_row(struct session *s, struct session_request *r, const struct 
     push_item(s, r, &item);
 }
 
+/* Its large items are read, or it ends before: session_submit waits for that. error NULL:
+ * accepted. */
+static void answer_submit(struct session *s, struct session_request *r, const struct q_err *error)
+{
+    struct session_item item = {.kind = error ? SESSION_REFUSED : SESSION_ACCEPTED};
+    struct q_err ignored = Q_ERR_INIT;
+    const uint64_t req_id = r->req_id;
+    r->is_pending = false;
+    item.position = core_expansions(s->core)->n_prompt;
+    if (error && error->code)
+        item.error = *error;
+    else if (error)
+        q_fail_text(&item.error, Q_CANCELLED, "the request was aborted");
+    if (error)
+        s->open[req_id % s->n_open_max] = NULL;
+    if (!queue_push(&r->items, &item, &ignored))
+        return;
+    if (!error) {
+        core_abort(s->core, ORIGIN, req_id);
+        s->open[req_id % s->n_open_max] = NULL;
+    }
+    queue_close(&r->items);
+}
+
 static void finish(struct session *s, struct session_request *r, enum finish_reason why,
                    uint32_t stop_id, const struct q_err *error)
 {
     struct session_item item = {.kind = SESSION_FINISH, .finish = why, .stop_id = stop_id};
+    const struct q_err none = Q_ERR_INIT;
+    if (r->is_pending) {
+        answer_submit(s, r, error ? error : &none);
+        return;
+    }
     if (error)
         item.error = *error;
     push_item(s, r, &item);
@@ -104,6 +133,8 @@ static void sink(void *ctx, const struct step_result *result,
     for (uint32_t i = 0; i < n; i++) {
         const struct scheduler_output *o = &outputs[i];
         struct session_request *r = find_request(s, o->req_id);
+        if (r && o->is_accepted)
+            answer_submit(s, r, NULL);
         for (uint32_t j = 0; r && j < o->n_prompt_row; j++) {
             push_row(s, r, result, &o->prompt_rows[j],
                      (struct session_item){.kind = SESSION_PROMPT});
@@ -153,15 +184,20 @@ static void on_submit(struct session *s, const struct command *c)
         rc = place_of(s, &place, &item.error);
     if (!rc) {
         m.req_id = ++s->n_submit * s->n_open_max + place;
-        rc = core_submit_items(s->core, ORIGIN, &m, c->submit->items, c->submit->n_item,
-                               &item.error);
+        struct item_contents contents = {.fd = -1, .is_borrowed = true}; /* the caller waits */
+        const struct core_submit_items_args items = {c->submit->items, c->submit->n_item,
+                                                     &contents};
+        rc = core_submit_contents(s->core, ORIGIN, &m, &items, &item.error);
     }
     if (rc) {
         item.kind = SESSION_REFUSED;
     } else {
         r->req_id = m.req_id;
         s->open[place] = r;
+        r->is_pending = core_items_pending(s->core, ORIGIN, m.req_id);
         item.position = core_expansions(s->core)->n_prompt;
+        if (r->is_pending)
+            return; /* accept, or finish */
     }
     if (queue_push(&r->items, &item,
                    &ignored)) { /* session_submit waits: it sees the closed queue */
@@ -222,6 +258,7 @@ static void on_command(struct session *s, const struct command *c)
 
 static void fail_all(struct session *s)
 {
+    core_end_intake(s->core); /* callers that wait may then free what it reads */
     for (uint32_t i = 0; i < s->n_open_max; i++)
         if (s->open[i])
             finish(s, s->open[i], FINISH_ERROR, 0, &s->failure);

@@ -38,6 +38,7 @@ struct session_request {
     uint64_t req_id;           /* set when accepted */
     void (*notify)(void *ctx); /* after each push; may be NULL */
     void *notify_ctx;
+    bool is_pending; /* submitted, and its large items are being read */
 };
 
 struct session;

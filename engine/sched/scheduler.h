@@ -112,6 +112,7 @@ struct scheduler_output { /* one request's output of a settled step, or its end 
     uint32_t n_cached;       /* prompt tokens found in the prefix cache */
     uint64_t queue_us;       /* waiting time before the first step */
     const struct q_err *why; /* core: the reason of FINISH_ERROR, for the client; may be NULL */
+    bool is_accepted;        /* core: a submit that was pending is accepted; nothing else is set */
     const struct step_note *note; /* the worker could not compute it: FINISH_ERROR, no token */
     /* Ended by the scheduler (scheduler_take_end): Q_TIMEOUT or Q_NO_SPACE, else Q_OK. */
     enum q_code code;

@@ -213,20 +213,23 @@ static uint32_t retry_ms(const struct frontends *p)
 static enum q_code submit_memory(struct frontends *p, const struct frontend *from,
                                  const struct msg_submit *m, struct q_err *e)
 {
-    void *data = NULL;
+    struct item_contents contents = ITEM_CONTENTS_INIT;
     uint32_t n = 0;
     if (strncmp(socket_address(from->at.socket), "ipc://", 6) != 0)
         return q_fail(e, Q_INVALID, "submit: shared memory is accepted over ipc:// only");
     enum q_code rc = item_wire_count(&n, m, e);
-    if (rc ||
-        (rc = item_memory_take(&data, m->item_memory.data, m->item_memory.n, m->item_bytes, e)))
+    if (rc || (rc = item_memory_open(&contents.fd, m->item_memory.data, m->item_memory.n,
+                                     m->item_bytes, e)))
         return rc;
+    contents.memory = q_alloc(m->item_bytes); /* its pages are touched where it is read */
+    contents.n_byte = m->item_bytes;
     struct item_array *items = arena_alloc_array(&p->arena, n + 1, sizeof *items);
-    if (!items)
+    if (!items || !contents.memory)
         rc = q_fail(e, Q_NO_MEMORY, "submit: out of memory for %u items", n);
-    else if (!(rc = item_wire_read(items, n, m, data, m->item_bytes, e)))
-        rc = core_submit_items(p->core, from->frontend_id, m, items, n, e);
-    q_free(data);
+    else if (!(rc = item_wire_read(items, n, m, contents.memory, m->item_bytes, e)))
+        rc = core_submit_contents(p->core, from->frontend_id, m,
+                                  &(struct core_submit_items_args){items, n, &contents}, e);
+    item_contents_release(&contents);
     return rc;
 }
 
@@ -266,7 +269,8 @@ static void on_submit(struct frontends *p, struct frontend *from, const struct m
         return;
     }
     from->n_open++;
-    tell_expanded(p, from, m->req_id);
+    if (!core_items_pending(p->core, from->frontend_id, m->req_id))
+        tell_expanded(p, from, m->req_id);
 }
 
 static void on_abort(struct frontends *p, struct frontend *from, const struct msg_abort *m)
@@ -513,6 +517,12 @@ void frontends_output(void *ctx, const struct step_result *result,
                       const struct scheduler_output *outputs, uint32_t n)
 {
     struct frontends *p = ctx;
+    if (n && outputs[0].is_accepted) {
+        for (uint32_t i = 0; i < p->n; i++)
+            if (p->frontends[i].frontend_id == outputs[0].frontend_id && !p->frontends[i].removed)
+                tell_expanded(p, &p->frontends[i], outputs[0].req_id);
+        return;
+    }
     const struct outbox_step step = {result, outputs, n};
     for (uint32_t i = 0; i < p->n; i++) {
         struct frontend *to = &p->frontends[i];

@@ -336,6 +336,65 @@ def test_offline_agrees(serve, plugin, model, tmp_path):
     assert [x["response"]["body"]["choices"][0]["token_ids"] for x in lines] == [want, want], done.stderr
 
 
+def blob_file(path, first, n=1 << 23):
+    path.write_bytes(b"\x93NUMPY\x01\0" + struct.pack("<H", 118) + f"{{'descr': '|u1', 'fortran_order': False, 'shape': ({n},), }}".encode()
+                     .ljust(117) + b"\n" + bytes([first]) * n)
+    return str(path)
+
+
+def blob(path):
+    return {"prompt": [1, 2, 3] * 6 + [-9, 5], "multi_modal_data": {"blobs": [{"path": path}]}, "max_tokens": 6, "temperature": 0,
+            "ignore_eos": True}
+
+
+def test_large_items(serve, plugin, model, tmp_path):
+    """8 MB each: read on a thread beside the others, and refused, aborted, repeated and replayed as small ones."""
+    server = serve("--allowed-local-media-path", tmp_path)
+    files = [blob_file(tmp_path / f"{i}.npy", i) for i in (1, 2, 3, 255)]
+    small = tokens(server)
+
+    def ask(file, **more):
+        return server.post("/v1/completions", {**blob(file), **more})
+
+    want = []
+    for file in files[:3]:
+        status, answer = ask(file)
+        assert status == 200, answer
+        want.append(answer["choices"][0]["token_ids"])
+    assert len(set(map(tuple, want))) > 1
+    status, answer = ask(files[0])
+    assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == 16 and answer["choices"][0]["token_ids"] == want[0]
+    for stream in (False, True):
+        status, answer = ask(files[3], stream=stream)
+        assert status == 400 and "blobs[0]: no blob begins with 255" in answer["error"]["message"], answer
+        status, answer = ask(files[0], prompt=[1, 2], stream=stream)
+        assert status == 400 and "blobs: 1 items" in answer["error"]["message"], answer
+    with ThreadPoolExecutor(12) as pool:
+        jobs = [pool.submit(ask, files[i % 4]) for i in range(8)] + [pool.submit(tokens, server) for _ in range(8)]
+        for i, job in enumerate(jobs[:8]):
+            status, answer = job.result()
+            assert status == 400 if i % 4 == 3 else answer["choices"][0]["token_ids"] == want[i % 4], answer
+        assert all(job.result() == small for job in jobs[8:])
+    for _ in range(8): # clients that are gone before their items are read, or just after
+        connection = server.raw("POST", "/v1/completions", {**blob(files[1]), "stream": True, "max_tokens": 100})[0]
+        connection.close()
+    assert ask(files[1], prompt=[1, 2, 3] * 6 + [STRIP, -9, 5], multi_modal_data={
+        "blobs": [{"path": files[1]}], "strips": [[1, 2, 3]]}, return_token_ids=True)[1]["choices"][0]["prompt_token_ids"][18:22] == [
+            STRIP, STRIP, STRIP, -9]
+    events = []
+    for event in server.events("/v1/completions", {**blob(files[2]), "max_tokens": 60}):
+        events += event["choices"][0]["token_ids"]
+        if len(events) == 3:
+            kill(server, "quire-engine")
+    assert events[:6] == want[2] and len(events) == 60
+    lines = "".join(json.dumps({**{k: v for k, v in blob(f).items() if k != "prompt"}, "prompt_token_ids": blob(f)["prompt"]}) + "\n"
+                    for f in files)
+    done = subprocess.run([BIN / "quire", "generate", model, "--plugin", plugin, "--skip-tokenizer-init", "-i", "-"], input=lines,
+                          capture_output=True, text=True)
+    answers = sorted((json.loads(line) for line in done.stdout.splitlines()), key=lambda a: a["prompt"])
+    assert [a.get("token_ids") for a in answers[:3]] == want and "no blob begins with 255" in answers[3]["error"], done.stderr
+
+
 @pytest.mark.parametrize("method", [
     {"method": "draft_model", "model": str(MODELS / "llama-draft"), "num_speculative_tokens": 3},
     {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 2}], ids=lambda m: m["method"])

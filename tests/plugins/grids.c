@@ -3,6 +3,7 @@
  *
  *     grids    [2, 3] f32, 4 rows, placeholder -7 four times
  *     strips   [1 … 5] u8, as many rows as numbers, placeholder -8 once (expand)
+ *     blobs    [1 … 2^24] u8, 1 row, placeholder -9 once; none begins with 255
  *     marks    [1] i32, 1 row, placeholder: token 7 of the vocabulary; no negative number
  *
  * A row is made of the item's numbers alone. A grid that begins with 666 cannot be computed, one
@@ -114,13 +115,46 @@ static const struct quire_modality marks = {
     .check_item = check_mark,
     .embed_item = embed_mark,
 };
-static const struct quire_modality *const modalities[] = {&grids, &strips, &marks};
+static int check_blob(const struct quire_host *host, const struct quire_model *m,
+                      const struct quire_item *item, struct quire_plugin_error *error)
+{
+    (void)host, (void)m;
+    return *(const unsigned char *)item->data == 255 ? fail(error, "no blob begins with 255") : 0;
+}
+
+static int embed_blob(const struct quire_host *host, const struct quire_model *m,
+                      const struct quire_item *item, const struct quire_rows *out,
+                      struct quire_plugin_error *error)
+{
+    const unsigned char *x = item->data;
+    uint32_t sum = 0;
+    (void)host, (void)m, (void)error;
+    for (size_t i = 0; i < item->n_byte; i += 4096)
+        sum += x[i];
+    fill_row(out, 0, (double)(sum % 1000) / 100);
+    return 0;
+}
+
+static const struct quire_modality blobs = {
+    .size = sizeof blobs,
+    .name = "blobs",
+    .placeholder = -9,
+    .dtype = QUIRE_U8,
+    .dims = {""},
+    .n_dim = 1,
+    .dims_max = {1 << 24},
+    .n_token = "1",
+    .max_items = "8",
+    .check_item = check_blob,
+    .embed_item = embed_blob,
+};
+static const struct quire_modality *const modalities[] = {&grids, &strips, &marks, &blobs};
 static const struct quire_architecture architecture = {
     .size = sizeof architecture,
     .name = "GridsForCausalLM",
     .base = "LlamaForCausalLM",
     .modalities = modalities,
-    .n_modality = 3,
+    .n_modality = 4,
 };
 static const struct quire_architecture *const architectures[] = {&architecture};
 static const struct quire_plugin plugin = {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* item_types - the inputs besides tokens that a model takes, as its engine says at hello: names, the
- * content parts of chat messages that are such inputs, placeholders, shapes and limits.
+/* item_types - the inputs besides tokens that a model takes, as its engine says at hello: names,
+ * the content parts of chat messages that are such inputs, placeholders, shapes and limits.
  *
  * A plugin declares them (engine/plugin.h); a frontend opens no plugin and knows them from here.
  * Threads: values. */

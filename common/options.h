@@ -6,9 +6,10 @@
  * flags; `--` ends them. A list of WORDS takes all words up to the next option (one word in chat
  * and bench serve, which do not need MODEL); if MODEL is missing, the last of them is MODEL. A JSON
  * option takes an object, or its members one by one: `--flag.key.key value`, `--flag.key+ value`
- * for the end of an array; one of PAIRS also `--flag name=value,name=value`. Options that are not on the command line are taken from the environment
- * (QUIRE_MAX_NUM_SEQS=8; WORDS one per line), then from the YAML file of --config, then from the
- * table. vLLM's flags without an option are in vllm_flags.def: common/vllm.h.
+ * for the end of an array; one of PAIRS also `--flag name=value,name=value`. Options that are not
+ * on the command line are taken from the environment (QUIRE_MAX_NUM_SEQS=8; WORDS one per line),
+ * then from the YAML file of --config, then from the table. vLLM's flags without an option are in
+ * vllm_flags.def: common/vllm.h.
  * Threads: main, before others start; options_defaults and options_set are reentrant. */
 #ifndef QUIRE_COMMON_OPTIONS_H
 #define QUIRE_COMMON_OPTIONS_H

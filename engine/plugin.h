@@ -154,8 +154,9 @@ struct quire_rows { /* f32 */
 struct quire_modality {
     size_t size;
     const char *name; /* key of multi_modal_data: "actions" */
-    /* Type of a content part in chat, "action"; NULL: none. Reserved: checked, and not used by this
-     * version, which takes items in completions and offline only. */
+    /* Type of content parts in chat that are items, "action": {"type": "action", "action": [0.1,
+     * 0.2, 0.3]}, one item or a list of them. Such an item has one placeholder in the rendered
+     * prompt, which becomes its n_token rows. NULL: chat takes none. */
     const char *part_type;
     /* The id that stands in a prompt for each row of an item: negative (then it is no token), or a
      * token of the vocabulary. */
@@ -172,7 +173,8 @@ struct quire_modality {
     /* Are its numbers as the model wants them? NULL: any are (NaN and infinity are refused). */
     int (*check_item)(const struct quire_host *host, const struct quire_model *m,
                       const struct quire_item *item, struct quire_plugin_error *error);
-    /* The rows that stand for it in place of the token embedding: out->n is item->n_token,
+    /* The rows that stand for it in place of the token embedding (when it fails, its request ends
+     * with error->message, and the others go on): out->n is item->n_token,
      * out->n_col the hidden size. Called by one thread, for several items at once by several. */
     int (*embed_item)(const struct quire_host *host, const struct quire_model *m,
                       const struct quire_item *item, const struct quire_rows *out,
@@ -314,7 +316,8 @@ struct quire_architecture {
     int (*program)(const struct quire_host *host, struct quire_program *p,
                    struct quire_plugin_error *error);
     /* Computes a step in place of the program, on the CPU. NULL: the program runs. A step that
-     * fails ends its requests with an error. The engine keeps logits of a whole step for it. */
+     * fails is computed again for each sequence by itself: the requests of those that fail end with
+     * error->message. The engine keeps logits of a whole step for it. */
     int (*forward)(const struct quire_step *s, struct quire_plugin_error *error);
     const char *buffers[QUIRE_BUFFERS_MAX]; /* of step_buffer: sizes, columns of each; NULL ends */
 };

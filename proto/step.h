@@ -21,6 +21,7 @@
 #include <stdint.h>
 #include "common/err.h"
 #include "proto/sampling.h"
+#include "proto/step_note.h"
 
 #define STEP_BLOCK_TOKENS 16u
 #define STEP_SEQS_MAX     (1u << 16)                           /* limit on max_num_seqs */
@@ -153,14 +154,6 @@ struct step_result_head {
     uint32_t error;        /* enum q_code; the step failed as a whole */
     uint32_t n_note;       /* struct step_note[n_note] behind the logprobs */
 };
-/* Why a sequence of the step could not be computed: it ends with this error, and its rows of the
- * result say nothing. One for each slot at most. */
-#define STEP_NOTE_MAX 500u /* bytes of the text, with its NUL; one sentence of printable UTF-8 */
-struct step_note {
-    uint32_t slot;
-    uint32_t position; /* keys and values from here on are wrong */
-    char text[STEP_NOTE_MAX];
-};
 struct step_result {
     struct step_result_head *head;
     struct step_row *rows;
@@ -198,8 +191,6 @@ FALLIBLE step_result_layout(struct step_result *r, void *memory, size_t n, uint3
  * Errors: Q_TOO_LARGE. */
 FALLIBLE step_result_note(struct step_result *r, size_t n, const struct step_note *note,
                           struct q_err *e);
-/* A note's text from any text: cut, one line, printable. */
-void step_note_set(struct step_note *note, uint32_t slot, uint32_t position, const char *text);
 FALLIBLE step_result_view(struct step_result *r, void *memory, size_t n,
                           const struct step_limits *l, struct q_err *e);
 

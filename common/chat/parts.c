@@ -18,6 +18,9 @@ const struct item_type *parts_type(const struct parts *p, const char *type)
     for (uint32_t i = 0; p->types && i < p->types->n; i++)
         if (*type && !strcmp(p->types->rows[i].part_type, type))
             return &p->types->rows[i];
+    for (uint32_t i = 0; p->types && i < p->types->n; i++)
+        if (*p->types->rows[i].part_type && !strcmp(p->types->rows[i].modality, type))
+            return &p->types->rows[i];
     return NULL;
 }
 

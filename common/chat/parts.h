@@ -29,7 +29,7 @@ struct part_place { /* for error messages */
     size_t i_message, i_part;
     const char *role;
 };
-/* The type that a content part has; NULL: none. */
+/* The type that a content part has, by its part type or by its modality's name; NULL: none. */
 const struct item_type *parts_type(const struct parts *p, const char *type);
 /* The part's items, with a mark each in `text`. Errors: Q_INVALID, Q_TOO_LARGE, Q_UNSUPPORTED; the
  * message begins with "messages: entry 2: content part 1: ". */

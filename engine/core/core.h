@@ -124,9 +124,9 @@ struct core_submit_items_args {
     struct item_contents
         *contents; /* of the items, taken in any case; NULL: valid until it returns */
 };
-/* The same with these items. More than ITEM_INTAKE_INLINE bytes are read on a thread: then the
- * request is core_items_pending until the sink gets an output with is_accepted, or its end; contents
- * that are borrowed have to be valid until then. */
+/* The same with these items. More than ITEM_INTAKE_INLINE bytes are read on a thread: the request
+ * is core_items_pending until the sink gets an output with is_accepted, or its end; contents that
+ * are borrowed have to be valid until then. */
 FALLIBLE core_submit_contents(struct core *c, uint32_t frontend_id, const struct msg_submit *m,
                               const struct core_submit_items_args *items, struct q_err *e);
 bool core_items_pending(const struct core *c, uint32_t frontend_id, uint64_t req_id);

@@ -20,7 +20,7 @@
 
 struct modality {
     char name[MODALITY_NAME_MAX];      /* key of multi_modal_data */
-    char part_type[MODALITY_NAME_MAX]; /* of chat content parts, not used yet; "": none */
+    char part_type[MODALITY_NAME_MAX]; /* of chat content parts; "": none */
     uint32_t placeholder;
     bool expand;
     enum quire_dtype dtype;

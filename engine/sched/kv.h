@@ -102,8 +102,8 @@ uint32_t kv_n_common(const struct kv_pool *p, const struct kv_table *t);
  * another block has this hash. */
 void kv_publish(struct kv_pool *p, const struct kv_table *t, uint32_t i,
                 const struct kv_hash *hash);
-/* The table's blocks from i on hold wrong numbers: neither they nor blocks of chains behind them are
- * found any more. Cost: O(n_block). */
+/* The table's blocks from i on hold wrong numbers: neither they nor blocks of chains behind them
+ * are found any more. Cost: O(n_block). */
 void kv_unpublish(struct kv_pool *p, const struct kv_table *t, uint32_t i);
 /* Clear the index: cached blocks become free, tables keep their blocks. Cost: O(n_block). */
 void kv_forget(struct kv_pool *p);

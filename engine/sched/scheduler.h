@@ -117,9 +117,10 @@ struct scheduler_output { /* one request's output of a settled step, or its end 
     /* Ended by the scheduler (scheduler_take_end): Q_TIMEOUT or Q_NO_SPACE, else Q_OK. */
     enum q_code code;
 };
-/* Settle the oldest step in flight. outputs: room for logit_rows_max and, where the worker gives
- * notes, max_num_seqs more; *n_output of them filled, one per request with output, or with accepted draft tokens one per token, contiguous; a finished
- * request is removed on return. Errors: Q_CORRUPT (the result is not of the oldest step, reports an
+/* Settle the oldest step in flight. outputs: room for logit_rows_max, and max_num_seqs more where
+ * the worker gives notes; *n_output of them filled, one per request with output, or with accepted
+ * draft tokens one per token, contiguous; a finished request is removed on return. Errors:
+ * Q_CORRUPT (the result is not of the oldest step, reports an
  * error, or has other rows than requested); nothing has changed then, and the caller restarts the
  * worker (scheduler_worker_lost). */
 FALLIBLE scheduler_settle(struct scheduler *s, const struct step_result *r, int64_t now_us,

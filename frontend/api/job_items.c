@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The items of a request, as its submits carry them: of `multi_modal_data`, an object for all of its
- * prompts or a list with one for each; or of the content parts of its messages. */
+/* The items of a request, as its submits carry them: of `multi_modal_data`, an object for all of
+ * its prompts or a list with one for each; or of the content parts of its messages. */
 #include "common/mem.h"
 #include "frontend/api/job_internal.h"
 

@@ -95,8 +95,8 @@ def test_a_part_is_at_its_place(server):
     [{"data": packed([1, 2, 3, 4, 5, 6]), "shape": [2, 3]}]], ids=["list", "base64", "array of items", "list of base64"])
 def test_forms_of_an_item(server, value):
     want = chat(server, user(text("hi"), grid(ONE)))
-    for key in ("grid", "grids"):
-        got = chat(server, user(text("hi"), {"type": "grid", key: value}))
+    for kind, key in (("grid", "grid"), ("grid", "grids"), ("grids", "grids")):
+        got = chat(server, user(text("hi"), {"type": kind, key: value}))
         assert got["choices"][0]["token_ids"] == want["choices"][0]["token_ids"]
     both = chat(server, user(text("hi"), {"type": "grid", "grid": [ONE, TWO]}))
     assert both["choices"][0]["token_ids"] == chat(server, user(text("hi"), grid(ONE), grid(TWO)))["choices"][0]["token_ids"]
@@ -139,7 +139,7 @@ def entry(part, *more):
 MISUSES = [
     (entry({"type": "actions", "actions": [1]}), 'messages: entry 0: content of type "actions" is not supported yet; accepted are text, '
      "grid, strips, mark"),
-    (entry({"type": "grids", "grids": [ONE]}), "accepted are text, grid, strips, mark"),
+    (entry({"type": "blobs", "blobs": [[1]]}), "accepted are text, grid, strips, mark"), # it has no type of parts
     (entry(grid([1, 2, 3])), "messages: entry 0: content part 1: grids[0]: shape [3] is not [2, 3]"),
     (entry(grid(ONE), grid([[1, 2], [3, 4]])), "messages: entry 0: content part 2: grids[1]: shape [2, 2] is not [2, 3]"),
     (entry({"type": "grid", "grid": [ONE, [[1, 2, "x"], [4, 5, 6]]]}), "content part 1: grids[1]: number 2 is a string"),

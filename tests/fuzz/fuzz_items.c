@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* multi_modal_data as JSON (first byte even), and the item fields of a submit as a frame (odd); 'p':
- * a content part's value as JSON, 'h': the modalities of a hello as a frame.
+/* multi_modal_data as JSON (first byte even), and the item fields of a submit as a frame (odd);
+ * 'p': a content part's value as JSON, 'h': the modalities of a hello as a frame.
  * What is accepted has its bytes, and comes through the wire as it was. */
 #include <string.h>
 #include "common/items/items.h"
@@ -80,7 +80,12 @@ static void try_part(const char *text, size_t n)
 {
     static const struct item_rules rules = {.files = false};
     static const struct item_type type = {
-        .modality = "grids", .part_type = "grid", .n_dim = 2, .dims = {0, 3}, .dims_max = {4}};
+        .modality = "grids",
+        .part_type = "grid",
+        .n_dim = 2,
+        .dims = {0, 3},
+        .dims_max = {4},
+    };
     struct item_list list = ITEM_LIST_INIT;
     struct q_err e = Q_ERR_INIT;
     json_t *v = json_loadb(text, n, JSON_DECODE_ANY, NULL);

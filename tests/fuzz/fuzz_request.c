@@ -58,19 +58,23 @@ static void try_prompts(const struct params *p, const struct sample_params *s)
         .n = 2,
         .rows =
             {
-                {.modality = "grids",
-                 .part_type = "grid",
-                 .placeholder = (uint32_t)-7,
-                 .n_dim = 2,
-                 .dims = {2, 3},
-                 .n_token = 4,
-                 .max_items = 3},
-                {.modality = "strips",
-                 .part_type = "strips",
-                 .placeholder = 7,
-                 .n_dim = 1,
-                 .dims_max = {5},
-                 .max_items = 8},
+                {
+                    .modality = "grids",
+                    .part_type = "grid",
+                    .placeholder = (uint32_t)-7,
+                    .n_dim = 2,
+                    .dims = {2, 3},
+                    .n_token = 4,
+                    .max_items = 3,
+                },
+                {
+                    .modality = "strips",
+                    .part_type = "strips",
+                    .placeholder = 7,
+                    .n_dim = 1,
+                    .dims_max = {5},
+                    .max_items = 8,
+                },
             },
     };
     struct turn_ask ask = prompts_ask(&served, p, s);

@@ -13,19 +13,20 @@ static const struct quire_tensor_map fused[] = {
     {"(.*\\.(qkv_proj|query_key_value)\\..*)", "$1", QUIRE_UNPERMUTE_QK},
 };
 static const struct quire_tensor_map wrong_stack[] = {
-    {"(model\\.layers\\.\\d+\\.mlp\\.)both(\\..*)", "$1gate_proj$2, $1up_proj$2", QUIRE_UNPERMUTE_Q},
+    {"(model\\.layers\\.\\d+\\.mlp\\.)both(\\..*)", "$1gate_proj$2, $1up_proj$2",
+     QUIRE_UNPERMUTE_Q},
 };
 static const struct quire_tensor_map wrong_whole[] = {
     {"(.*\\.gate_up_proj\\..*)", "$1", QUIRE_UNPERMUTE_QK},
 };
 
-#define ARCHITECTURE(id, its_base, rules)                                                    \
-    static const struct quire_architecture id = {                                            \
-        .size = sizeof(struct quire_architecture),                                           \
-        .name = #id,                                                                         \
-        .base = its_base,                                                                    \
-        .maps = rules,                                                                       \
-        .n_map = sizeof rules / sizeof *rules,                                               \
+#define ARCHITECTURE(id, its_base, rules)          \
+    static const struct quire_architecture id = {  \
+        .size = sizeof(struct quire_architecture), \
+        .name = #id,                               \
+        .base = its_base,                          \
+        .maps = rules,                             \
+        .n_map = sizeof rules / sizeof *rules,     \
     };
 ARCHITECTURE(PermutedLlama, "LlamaForCausalLM", stacked)
 ARCHITECTURE(PermutedPhi3, "Phi3ForCausalLM", fused)

@@ -9,7 +9,7 @@
 
 #define MODEL "tests/data/models/llama"
 
-enum { STR, INT, NUM, BYTES, BOOL, LIST, WORDS, JSON };
+enum { STR, INT, NUM, BYTES, BOOL, LIST, WORDS, JSON, PAIRS };
 static const struct row {
     const char *field, *flag, *def;
     int type;
@@ -77,7 +77,7 @@ static const char *other_value(const struct row *r, char *out, size_t size)
         return "3M";
     if (r->type == BOOL)
         return *r->def == '1' ? "0" : "1";
-    if (r->type == STR || r->type == JSON)
+    if (r->type == STR || r->type == JSON || r->type == PAIRS)
         fail_msg("%s: a text this test has no value for; add one to `texts`", r->flag);
     if (r->type == NUM)
         snprintf(out, size, "%g", r->min + (r->max - r->min) / 4);

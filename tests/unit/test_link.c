@@ -919,7 +919,12 @@ static void test_item_types(void **state)
     };
     struct item_types_wire w;
     struct msg_hello m = {
-        .wire_min = 1, .wire_max = 1, .digest = {digest, 32}, .instance = 1, .credit = 1};
+        .wire_min = 1,
+        .wire_max = 1,
+        .digest = {digest, 32},
+        .instance = 1,
+        .credit = 1,
+    };
     struct item_types out;
     struct q_err e = Q_ERR_INIT;
     (void)state;

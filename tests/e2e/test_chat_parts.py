@@ -347,3 +347,52 @@ def test_tools_beside_items(server):
     answer = chat(server, user(text("look"), grid(ONE), max_tokens=80, ignore_eos=False, tools=tools, tool_choice="required"))
     call = answer["choices"][0]["message"]["tool_calls"][0]["function"]
     assert call["name"] == "look" and json.loads(call["arguments"])["at"] in ("left", "right")
+
+
+# ---- a plugin as the tutorial has it ----
+
+PLUGIN = """
+#include <quire/plugin.h>
+static int embed(const struct quire_host *host, const struct quire_model *model, const struct quire_item *item,
+                 const struct quire_rows *out, struct quire_plugin_error *error)
+{
+    const float *x = item->data;
+    (void)host, (void)model, (void)error;
+    for (uint32_t c = 0; c < out->n_col; c++)
+        out->rows[c] = x[c % 3] * 0.01f;
+    return 0;
+}
+static const struct quire_modality actions = {
+    .size = sizeof actions, .name = "actions", .part_type = "action", .placeholder = -3, .dtype = QUIRE_F32,
+    .dims = {"3"}, .n_dim = 1, .n_token = "1", .embed_item = embed};
+static const struct quire_modality *const modalities[] = {&actions};
+static const struct quire_architecture mine = {
+    .size = sizeof mine, .name = "MineForCausalLM", .base = "LlamaForCausalLM", .modalities = modalities, .n_modality = 1};
+static const struct quire_architecture *const all[] = {&mine};
+static const struct quire_plugin plugin = {
+    .size = sizeof plugin, .abi = QUIRE_PLUGIN_ABI, .name = "mine", .version = "1.0", .architectures = all, .n_architecture = 1};
+const struct quire_plugin *quire_plugin_1(void)
+{
+    return &plugin;
+}
+"""
+
+
+def test_a_plugin_of_an_installed_quire(model, tmp_path):
+    prefix, mine = tmp_path / "prefix", tmp_path / "mine"
+    subprocess.run(["cmake", "--install", BIN.parent, "--prefix", prefix], check=True, capture_output=True)
+    mine.mkdir()
+    for file in model.iterdir():
+        if file.name != "config.json":
+            (mine / file.name).symlink_to(file.resolve())
+    config = json.loads((model / "config.json").read_text()) | {"architectures": ["MineForCausalLM"]}
+    (mine / "config.json").write_text(json.dumps(config))
+    (tmp_path / "my.c").write_text(PLUGIN)
+    subprocess.run(["cc", "-shared", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror", "-o", tmp_path / "my.so",
+                    tmp_path / "my.c", "-I", prefix / "include"], check=True)
+    ask = user(text("hi"), {"type": "action", "action": [0.1, 0.2, 0.3]}, {"type": "action", "action": [[1, 2, 3], [4, 5, 6]]})
+    del ask["return_token_ids"]
+    for where in (["--plugin", tmp_path / "my.so"], ["--plugin-path", tmp_path]):
+        done = subprocess.run([prefix / "bin/quire", "generate", mine, *where, "-i", "-"], input=json.dumps(ask), capture_output=True,
+                              text=True)
+        assert len(json.loads(done.stdout)["token_ids"]) == 8, done.stderr

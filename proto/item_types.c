@@ -36,7 +36,7 @@ void item_types_put(struct msg_hello *m, struct item_types_wire *w, const struct
 /* The next text of the names; false: there is none that fits. */
 static bool take_text(char out[ITEM_TYPE_NAME_MAX], struct proto_bytes *names)
 {
-    const size_t n = strnlen((const char *)names->data, names->n);
+    const size_t n = names->n ? strnlen((const char *)names->data, names->n) : 0;
     if (n == names->n || n >= ITEM_TYPE_NAME_MAX)
         return false;
     memcpy(out, names->data, n + 1);

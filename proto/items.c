@@ -125,7 +125,7 @@ FALLIBLE item_wire_read(struct item_array *out, uint32_t n, const struct msg_sub
         n_one = t->n_byte = item_array_bytes(t);
         if (n_one > left || (n_one = words_of(n_one) * sizeof(uint64_t)) > left)
             return corrupt("contents are cut", e);
-        bytes += n_one;
+        bytes = n_one ? bytes + n_one : bytes; /* NULL: there are none */
         left -= n_one;
     }
     return left ? corrupt("more contents than items", e) : Q_OK;

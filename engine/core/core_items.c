@@ -197,6 +197,7 @@ static FALLIBLE take_item(struct core_items_job *t, uint32_t i, uint32_t index, 
     const struct item_array *from = &t->args.items[i];
     const uint32_t at = modality_find(t->modalities, from->modality);
     const struct modality *m = &t->modalities->rows[at];
+    Q_ASSERT(t->table); /* core_items_reserve */
     struct step_item *s = &t->table[i];
     enum q_code rc = Q_OK;
     if (from->n_dim > ITEM_DIMS_MAX)

@@ -6,6 +6,7 @@
  *
  *     tile 0 1 2 3   sums of 16 rows, four times 16 positions or columns
  *     tile 4         q or p of the rows          tile 5 6   K or V */
+#define DOT_KV_ROWS 0u /* an item has one KV head */
 #include "kernels/avx512/attention_dot.h"
 #include "kernels/variants.h"
 
@@ -126,6 +127,11 @@ static void dot_values(const struct dot_item *d, const uint16_t *p, const uint16
                 values_two(&t);
         }
     }
+}
+
+static void dot_tile(const struct dot_item *d, uint32_t first, struct pos_range range)
+{
+    dot_tile_pairs(d, first, range);
 }
 
 static void dot_begin(const struct dot_item *d)

@@ -2,7 +2,9 @@
 /* attention over bf16 or int8 K and V by vdpbf16ps, 32 multiply-adds an instruction; over f32 it is
  * attention_avx512. Formula and order: attention_dot.h; a sum takes pairs in ascending order, of
  * each the odd product first (ref/linear.c). */
+#define DOT_KV_ROWS 12u /* FEW_ROWS: decoding takes the KV heads of a thread at once (dot_few.h) */
 #include "kernels/avx512/attention_dot.h"
+#include "kernels/avx512/dot_few.h"
 #include "kernels/variants.h"
 
 #define TILE_ROWS 6 /* x 4 vecs of sums; 8 registers stay for operands */
@@ -114,6 +116,14 @@ static void dot_values(const struct dot_item *d, const uint16_t *p, const uint16
         t.out = d->room.sum + c;
         tile_item(&t, d->it->n_row, 1, true);
     }
+}
+
+static void dot_tile(const struct dot_item *d, uint32_t first, struct pos_range range)
+{
+    if (d->it->n_row <= FEW_ROWS)
+        few_tile(d, first, range);
+    else
+        dot_tile_pairs(d, first, range);
 }
 
 static void dot_begin(const struct dot_item *d)

@@ -61,17 +61,23 @@ static void dot_scores_of(const struct dot_item *d, uint32_t first, struct pos_r
     }
 }
 
-INLINE struct partial_row dot_row_of(const struct dot_item *d, uint32_t r)
+/* Weights of the positions `range` of the tile that begins at `first`, and their sums, by way of
+ * pairs of V in scratch. */
+static void dot_tile_pairs(const struct dot_item *d, uint32_t first, struct pos_range range)
 {
-    return (struct partial_row){d->room.sum + (size_t)r * d->room.dim, d->room.max[r],
-                                d->room.total[r]};
+    const struct pos_range tile = {range.begin / 32 * 32, (range.end + 31) / 32 * 32};
+    const struct pos_range whole = {d->it->begin, d->it->end};
+    dot_scores_of(d, first, tile);
+    dot_softmax_typed(d, first, tile);
+    dot_pairs_of_v(d, tile.begin, tile.end - tile.begin, whole);
+    dot_values(d, d->room.p + (tile.begin - first), d->room.v, tile.end - tile.begin);
 }
 
 /* Compute one split from zero sums; the number of rows is that of the tiles. */
 static void dot_split(const struct dot_item *d)
 {
     const struct item *it = d->it;
-    const uint32_t n_row = (it->n_row + 15) / 16 * 16;
+    const uint32_t n_row = dot_rows(it);
     memset(d->room.sum, 0, (size_t)n_row * d->room.dim * sizeof *d->room.sum);
     for (uint32_t r = 0; r < n_row; r++) {
         d->room.max[r] = -INFINITY;
@@ -79,48 +85,30 @@ static void dot_split(const struct dot_item *d)
     }
     for (uint32_t t = it->begin / DOT_TILE * DOT_TILE; t < it->end; t += DOT_TILE) {
         const struct pos_range whole = {it->begin, it->end};
-        struct pos_range tile = pos_range_cut(whole, (struct pos_range){t, t + DOT_TILE});
-        tile.begin = tile.begin / 32 * 32;
-        tile.end = (tile.end + 31) / 32 * 32;
-        dot_scores_of(d, t, tile);
-        dot_softmax_typed(d, t, tile);
-        dot_pairs_of_v(d, tile.begin, tile.end - tile.begin, whole);
-        dot_values(d, d->room.p + (tile.begin - t), d->room.v, tile.end - tile.begin);
-    }
-}
-
-/* Store the rows of a finished split: to `out` if it is the only one, else join them with the
- * partial results in `to`, or start these. */
-static void dot_split_end(const struct dot_item *d, float *to, bool first, bool last)
-{
-    const struct item *it = d->it;
-    const size_t stride = partial_stride(it->a->head_dim);
-    for (uint32_t r = 0; r < it->n_row; r++) {
-        struct partial_row row = dot_row_of(d, r);
-        float *part = to + r * stride;
-        if (!(first && last)) {
-            if (first)
-                part[d->room.dim + 1] = 0;
-            dot_join(it->a, part, &row);
-            row = (struct partial_row){part, part[d->room.dim], part[d->room.dim + 1]};
-        }
-        if (last)
-            dot_store(it, r, &row);
+        dot_tile(d, t, pos_range_cut(whole, (struct pos_range){t, t + DOT_TILE}));
     }
 }
 
 static void dot_run(const struct item *it)
 {
-    struct dot_item d = {.it = it, .log2_scale = dot_scale(it->a)};
+    struct dot_item d = {.it = it, .log2_scale = dot_scale(it->a), .begin = it->begin};
+    struct item one;
     dot_scratch_cut(&d.room, it->s, it->a->head_dim);
     dot_begin(&d);
-    dot_load_q(&d);
+    memset(d.room.q, 0, dot_rows(it) * d.room.dim * sizeof *d.room.q);
+    for (uint32_t h = 0; h < it->n_kv; h++) {
+        const struct dot_item head = dot_head(&d, &one, h);
+        dot_load_q(&head);
+    }
     for (uint32_t c = it->begin; c < it->end; c = (c / ATTENTION_SPLIT + 1) * ATTENTION_SPLIT) {
-        const struct item one = item_of_split(it, c);
-        d.it = &one;
+        const struct item split = item_of_split(it, c);
+        d.it = &split;
         dot_split(&d);
-        dot_split_end(&d, it->part ? it->part : d.room.parts, c == it->begin,
-                      !it->part && one.end == it->end);
+        for (uint32_t h = 0; h < it->n_kv; h++) {
+            const struct dot_item head = dot_head(&d, &one, h);
+            dot_split_end(&head, it->part ? it->part : head.room.parts, c == it->begin,
+                          !it->part && split.end == it->end);
+        }
     }
 }
 
@@ -170,6 +158,7 @@ static __attribute__((noinline)) void dot_item_loop(const struct attention_args 
 {
     struct item of = {.s = x->scratch};
     of.head_bytes = kv_head_bytes(a->kv_dtype, a->head_dim);
+    of.kv_rows = DOT_KV_ROWS;
     attention_item_loop(a, x, &of, DOT_ROWS, dot_item_run);
 }
 

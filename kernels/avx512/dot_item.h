@@ -14,6 +14,7 @@ struct dot_item {
     const struct item *it;
     struct dot_scratch room;
     float log2_scale; /* of a score, before 2^ */
+    uint32_t begin;   /* first position of the item, of all splits */
 };
 
 /* Called before the products of an item. */
@@ -22,6 +23,8 @@ static void dot_begin(const struct dot_item *d);
 static void dot_scores(const struct dot_item *d, const char *const k[DOT_BLOCKS], float *s);
 /* sum += p V; p and v begin at the same position of a tile, n positions, a multiple of 32. */
 static void dot_values(const struct dot_item *d, const uint16_t *p, const uint16_t *v, uint32_t n);
+/* Add the positions `range` of the tile that begins at `first`: by those two, or in another way. */
+static void dot_tile(const struct dot_item *d, uint32_t first, struct pos_range range);
 
 INLINE __m512i dot_pair(__m512 even, __m512 odd) /* of numbers that are exact in bf16 */
 {
@@ -98,10 +101,34 @@ static void dot_pairs_of_v(const struct dot_item *d, uint32_t first, uint32_t n,
     }
 }
 
+/* One of the item's KV heads, counted from its first; `it` is its item. */
+INLINE struct dot_item dot_head(const struct dot_item *d, struct item *it, uint32_t head)
+{
+    const size_t row = (size_t)head * d->it->n_row;
+    struct dot_item of = *d;
+    *it = *d->it;
+    it->kv_head += head;
+    it->n_kv = 1;
+    of.it = it;
+    of.room.s += row * DOT_TILE;
+    of.room.p += row * DOT_TILE;
+    of.room.q += row * d->room.dim;
+    of.room.sum += row * d->room.dim;
+    of.room.max += row;
+    of.room.total += row;
+    of.room.parts += row * partial_stride(it->a->head_dim);
+    return of;
+}
+
+/* Rows of the scratch that the item uses: whole tiles. */
+INLINE uint32_t dot_rows(const struct item *it)
+{
+    return (it->n_row * it->n_kv + 15) / 16 * 16;
+}
+
 static void dot_load_q(const struct dot_item *d)
 {
     const struct item *it = d->it;
-    memset(d->room.q, 0, DOT_ROWS * d->room.dim * sizeof *d->room.q);
     for (uint32_t r = 0; r < it->n_row; r++) {
         const float *q = it->a->q + item_at(it, r, it->a->q_stride);
         for (uint32_t c = 0; c < it->a->head_dim; c += 16) {

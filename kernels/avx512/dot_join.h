@@ -3,6 +3,7 @@
  * attention_dot.h. Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_AVX512_DOT_JOIN_H
 #define QUIRE_KERNELS_AVX512_DOT_JOIN_H
+#include <stdbool.h>
 #include "kernels/avx512/dot_item.h"
 #include "kernels/avx512/exp2.h"
 #include "kernels/wide/exp.h"
@@ -78,6 +79,32 @@ static void dot_join(const struct attention_args *a, float *to, const struct par
     const __m512 x = _mm512_set1_ps(total), y = _mm512_set1_ps(from->total);
     to[dim + 1] = _mm512_cvtss_f32(above ? _mm512_fmadd_ps(x, f, y) : _mm512_fmadd_ps(y, f, x));
     to[dim] = above ? from->max : max;
+}
+
+INLINE struct partial_row dot_row_of(const struct dot_item *d, uint32_t r)
+{
+    return (struct partial_row){d->room.sum + (size_t)r * d->room.dim, d->room.max[r],
+                                d->room.total[r]};
+}
+
+/* Store the rows of a finished split: to `out` if it is the only one, else join them with the
+ * partial results in `to`, or start these. */
+static void dot_split_end(const struct dot_item *d, float *to, bool first, bool last)
+{
+    const struct item *it = d->it;
+    const size_t stride = partial_stride(it->a->head_dim);
+    for (uint32_t r = 0; r < it->n_row; r++) {
+        struct partial_row row = dot_row_of(d, r);
+        float *part = to + r * stride;
+        if (!(first && last)) {
+            if (first)
+                part[d->room.dim + 1] = 0;
+            dot_join(it->a, part, &row);
+            row = (struct partial_row){part, part[d->room.dim], part[d->room.dim + 1]};
+        }
+        if (last)
+            dot_store(it, r, &row);
+    }
 }
 
 static void dot_row_join(const struct item *it, uint32_t r, float *parts, uint32_t n_split)

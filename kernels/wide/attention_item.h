@@ -18,8 +18,8 @@ struct pos_range {
 struct item {
     const struct attention_args *a;
     const struct attention_seq *seq;
-    uint32_t kv_head;
-    uint32_t first, n_row;  /* rows first … first + n_row - 1 of this sequence and KV head */
+    uint32_t kv_head, n_kv; /* the KV heads kv_head … kv_head + n_kv - 1 */
+    uint32_t first, n_row;  /* rows first … first + n_row - 1 of this sequence in each KV head */
     struct pos_range limit; /* positions of this item; others belong to another item or split */
     uint32_t begin, end;    /* context positions of any row, within the limit */
     uint32_t all_end;       /* the same without the limit */
@@ -28,6 +28,7 @@ struct item {
     float *joined;          /* scratch: partial results of the splits so far */
     size_t sum_stride;      /* partial_stride() */
     size_t head_bytes;      /* of K or V, one block and head */
+    uint32_t kv_rows;       /* KV heads of one token with at most as many rows are one item */
 };
 
 INLINE uint32_t item_group(const struct attention_args *a)

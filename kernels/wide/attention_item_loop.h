@@ -50,6 +50,7 @@ INLINE void item_init(struct item *it, const struct seq_cut *c, uint32_t i)
     const uint32_t each = c->split ? c->shape.n_split : c->by_rows, n_row = c->shape.n_row;
     const uint32_t first = c->split ? 0 : i % each * c->rows;
     it->kv_head = i / each;
+    it->n_kv = 1;
     it->part = NULL;
     it->limit = (struct pos_range){0, UINT32_MAX};
     if (c->split) {
@@ -66,6 +67,44 @@ INLINE uint64_t item_cost(const struct item *it)
     return (uint64_t)(it->end - it->begin + KERN_BLOCK) * it->n_row;
 }
 
+struct item_share {       /* of a thread: the items whose middle is in it */
+    uint64_t done, total; /* cost of the items so far, of all */
+    uint32_t ith, nth;
+};
+
+INLINE bool item_share_has(const struct item_share *s, uint64_t done, uint64_t cost)
+{
+    return (done + cost / 2) * s->nth / s->total == s->ith;
+}
+
+/* How many items from i on, KV heads of one token, are in the share and fit into one. */
+INLINE uint32_t items_side_by_side(const struct item *it, const struct seq_cut *c, uint32_t i,
+                                   const struct item_share *s)
+{
+    const uint64_t cost = item_cost(it);
+    uint32_t n = 1;
+    if (c->split || c->by_rows > 1 || it->seq->n_query > 1 || it->n_row > it->kv_rows)
+        return n;
+    while (i + n < c->n_item && (n + 1) * it->n_row <= ROWS &&
+           item_share_has(s, s->done + n * cost, cost))
+        n++;
+    return n;
+}
+
+/* Run the items of a sequence that are in the share. */
+INLINE void items_run(struct item *it, const struct seq_cut *c, struct item_share *s, item_fn *run)
+{
+    for (uint32_t i = 0; i < c->n_item; i += it->n_kv) {
+        item_init(it, c, i);
+        const uint64_t cost = item_cost(it);
+        if (item_share_has(s, s->done, cost)) {
+            it->n_kv = items_side_by_side(it, c, i, s);
+            run(it);
+        }
+        s->done += cost * it->n_kv;
+    }
+}
+
 /* The items in order, of at most `most` rows; a thread computes those whose middle is in its share
  * of the total cost. `of` has the members that are the same for all items. */
 INLINE void attention_item_loop(const struct attention_args *a, const struct kern_exec *x,
@@ -73,22 +112,20 @@ INLINE void attention_item_loop(const struct attention_args *a, const struct ker
 {
     const struct split_plan plan = split_plan_make(a, x->nth);
     const uint32_t rows = rows_per_item(a, &plan, most, x->nth);
+    struct item_share share = {.ith = x->ith, .nth = x->nth};
     struct item it = *of;
-    uint64_t total = 0, done = 0;
     it.a = a;
     for (int pass = 0; pass < 2; pass++) {
         struct split_plan p = plan;
         for (uint32_t s = 0; s < a->n_seq; s++) {
             const struct seq_cut c = seq_cut(a, &a->seqs[s], &p, rows);
             it.seq = &a->seqs[s];
-            for (uint32_t i = 0; i < c.n_item; i++) {
+            for (uint32_t i = 0; i < c.n_item && !pass; i++) {
                 item_init(&it, &c, i);
-                const uint64_t cost = item_cost(&it);
-                if (pass && (done + cost / 2) * x->nth / total == x->ith)
-                    run(&it);
-                total += pass ? 0 : cost;
-                done += pass ? cost : 0;
+                share.total += item_cost(&it);
             }
+            if (pass)
+                items_run(&it, &c, &share, run);
         }
     }
 }

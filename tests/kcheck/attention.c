@@ -303,6 +303,7 @@ struct bench_shape {
     const char *name;
     enum dtype kv_dtype;
     uint32_t n_seq, context, n_query; /* decode when n_query is 1, else one prompt */
+    uint32_t n_head, n_kv_head;
 };
 
 /* A cache of n_block blocks with numbers of -1 … 1: realistic scores, because otherwise the timing
@@ -327,7 +328,7 @@ static void *bench_cache(struct kcheck *k, enum dtype kv_dtype, uint32_t n_kv_he
 static void bench_shape(struct kc_bench *b, const struct bench_shape *of)
 {
     const uint32_t n_seq = of->n_seq, context = of->context, n_query = of->n_query;
-    const uint32_t n_head = 14, n_kv_head = 2, dim = 64, n_block = context / 16;
+    const uint32_t n_head = of->n_head, n_kv_head = of->n_kv_head, dim = 64, n_block = context / 16;
     struct kcheck *k = b->k;
     struct attention_seq *seqs = kc_buf(k, n_seq * sizeof *seqs);
     uint32_t *blocks = kc_buf(k, (size_t)n_seq * n_block * sizeof *blocks);
@@ -368,14 +369,16 @@ static void bench_shape(struct kc_bench *b, const struct bench_shape *of)
 void kbench_attention(struct kc_bench *b)
 {
     static const struct bench_shape shapes[] = {
-        {"decode bf16 16 x 2048, 14/2 x 64", DT_BF16, 16, 2048, 1},
-        {"decode int8 16 x 2048, 14/2 x 64", DT_I8, 16, 2048, 1},
-        {"decode f32 16 x 2048, 14/2 x 64", DT_F32, 16, 2048, 1},
-        {"decode bf16 1 x 8192, 14/2 x 64", DT_BF16, 1, 8192, 1},
-        {"decode bf16 1 x 32768, 14/2 x 64", DT_BF16, 1, 32768, 1},
-        {"decode int8 1 x 32768, 14/2 x 64", DT_I8, 1, 32768, 1},
-        {"prompt bf16 2048, 14/2 x 64", DT_BF16, 1, 2048, 2048},
-        {"prompt int8 2048, 14/2 x 64", DT_I8, 1, 2048, 2048},
+        {"decode bf16 16 x 2048, 14/2 x 64", DT_BF16, 16, 2048, 1, 14, 2},
+        {"decode int8 16 x 2048, 14/2 x 64", DT_I8, 16, 2048, 1, 14, 2},
+        {"decode f32 16 x 2048, 14/2 x 64", DT_F32, 16, 2048, 1, 14, 2},
+        {"decode bf16 8 x 3072, 12/12 x 64", DT_BF16, 8, 3072, 1, 12, 12},
+        {"decode int8 8 x 3072, 12/12 x 64", DT_I8, 8, 3072, 1, 12, 12},
+        {"decode bf16 1 x 8192, 14/2 x 64", DT_BF16, 1, 8192, 1, 14, 2},
+        {"decode bf16 1 x 32768, 14/2 x 64", DT_BF16, 1, 32768, 1, 14, 2},
+        {"decode int8 1 x 32768, 14/2 x 64", DT_I8, 1, 32768, 1, 14, 2},
+        {"prompt bf16 2048, 14/2 x 64", DT_BF16, 1, 2048, 2048, 14, 2},
+        {"prompt int8 2048, 14/2 x 64", DT_I8, 1, 2048, 2048, 14, 2},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         if (shapes[i].n_query == 1 || b->k->variant->caps) /* the reference would take minutes */

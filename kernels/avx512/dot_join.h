@@ -24,11 +24,17 @@ INLINE void dot_column_order(const struct item *it, const float *sum, struct vec
     out[1].v = _mm512_permutex2var_ps(a, _mm512_add_epi32(at, _mm512_set1_epi32(8)), b);
 }
 
+/* What the scores of a split are multiplied with to be those of the formula. */
+INLINE float dot_unit(const struct attention_args *a)
+{
+    return a->soft_cap > 0 || a->slopes ? 1 : a->scale;
+}
+
 /* The softmax's sum of row r, including its head's sink. */
 static float dot_total(const struct item *it, uint32_t r, const struct partial_row *of)
 {
     const struct attention_args *a = it->a;
-    const float max = of->max * (a->soft_cap > 0 ? 1 : a->scale);
+    const float max = of->max * dot_unit(a);
     if (!a->sinks)
         return of->total;
     return of->total + vec_fold_max(vec_exp(vec_set(a->sinks[item_head(it, r)] - max)));
@@ -53,7 +59,7 @@ static void dot_store(const struct item *it, uint32_t r, const struct partial_ro
 
 INLINE float dot_scale(const struct attention_args *a) /* of a score, before 2^ */
 {
-    return LOG2_E * (a->soft_cap > 0 ? 1 : a->scale);
+    return LOG2_E * dot_unit(a);
 }
 
 /* Join the next split's partial result of a row with the previous ones. */

@@ -25,13 +25,16 @@ struct dot_line { /* a row of a tile */
     uint32_t first;
     struct pos_range range; /* its positions in the tile */
     float max;              /* times log2_scale */
+    float slope;            /* ALiBi: its head's, and its position */
+    uint32_t pos;
 };
 
 struct dot_form { /* constants where they are inlined */
-    bool int8, cap;
+    bool int8, cap, slopes;
 };
 
-/* Largest of 16 scores of the line and `max`; int8's scale and the soft cap go into the scores. */
+/* Largest of 16 scores of the line and `max`; int8's scale, ALiBi and the soft cap go into the
+ * scores. */
 INLINE __m512 dot_max16(const struct dot_line *l, uint32_t c, __mmask16 seen, struct dot_form f,
                         __m512 max)
 {
@@ -40,11 +43,15 @@ INLINE __m512 dot_max16(const struct dot_line *l, uint32_t c, __mmask16 seen, st
     struct vec v = vec_load(s);
     if (f.int8)
         v = vec_mul(v, vec_load(item_scales(it, item_block(it, it->a->k_cache, c))));
+    if (f.cap || f.slopes)
+        v = vec_mul(v, vec_set(it->a->scale));
+    if (f.slopes)
+        v = vec_fnma(vec_set(l->slope), vec_abs(item_distance(l->pos, c)), v);
     if (f.cap) {
         const struct vec cap = vec_set(it->a->soft_cap);
-        v = vec_mul(cap, vec_tanh(vec_div(vec_mul(v, vec_set(it->a->scale)), cap)));
+        v = vec_mul(cap, vec_tanh(vec_div(v, cap)));
     }
-    if (f.int8 || f.cap)
+    if (f.int8 || f.cap || f.slopes)
         vec_store(s, v);
     return _mm512_mask_max_ps(max, seen, v.v, max); /* max where v is NaN */
 }
@@ -129,6 +136,10 @@ INLINE void dot_softmax(const struct dot_item *d, uint32_t first, struct pos_ran
             .range = pos_range_cut(item_range(d->it, r), tile),
         };
         const struct pos_range s = l.range;
+        if (f.slopes) {
+            l.slope = d->it->a->slopes[item_head(d->it, r)];
+            l.pos = d->it->seq->start + (d->it->first + r) / item_group(d->it->a);
+        }
         uint32_t begin = s.begin / KERN_BLOCK * KERN_BLOCK;
         uint32_t end = (s.end + KERN_BLOCK - 1) / KERN_BLOCK * KERN_BLOCK;
         if (s.begin >= s.end)
@@ -145,12 +156,14 @@ INLINE void dot_softmax(const struct dot_item *d, uint32_t first, struct pos_ran
 static void dot_softmax_typed(const struct dot_item *d, uint32_t first, struct pos_range tile)
 {
     const bool int8 = d->it->a->kv_dtype == DT_I8, cap = d->it->a->soft_cap > 0;
-    if (cap)
-        dot_softmax(d, first, tile, (struct dot_form){int8, true});
+    if (d->it->a->slopes)
+        dot_softmax(d, first, tile, (struct dot_form){int8, cap, true});
+    else if (cap)
+        dot_softmax(d, first, tile, (struct dot_form){int8, true, false});
     else if (int8)
-        dot_softmax(d, first, tile, (struct dot_form){true, false});
+        dot_softmax(d, first, tile, (struct dot_form){true, false, false});
     else
-        dot_softmax(d, first, tile, (struct dot_form){false, false});
+        dot_softmax(d, first, tile, (struct dot_form){false, false, false});
 }
 
 #endif

@@ -147,9 +147,10 @@ extern "C" void attention_cuda(const struct attention_args *a, const struct kern
 {
     if (a->n_seq == 0 || a->n_row == 0)
         return;
-    if ((a->kv_dtype == DT_BF16 && launch_for<DT_BF16>(a, x)) ||
-        (a->kv_dtype == DT_I8 && launch_for<DT_I8>(a, x)) ||
-        (a->kv_dtype == DT_F8_E4M3 && launch_for<DT_F8_E4M3>(a, x)))
+    if (!a->slopes && !a->both_ways &&
+        ((a->kv_dtype == DT_BF16 && launch_for<DT_BF16>(a, x)) ||
+         (a->kv_dtype == DT_I8 && launch_for<DT_I8>(a, x)) ||
+         (a->kv_dtype == DT_F8_E4M3 && launch_for<DT_F8_E4M3>(a, x))))
         return;
     attention_any_launch(a, x);
 }

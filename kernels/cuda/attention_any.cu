@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention for the cases that attention.cu does not support: any head size up to 256, K and V also in f32 and f16.
+/* Attention for the cases that attention.cu does not support: any head size up to 256, K and V also in f32 and f16,
+ * slopes (ALiBi), and contexts that go both ways.
  * For tiny models and for comparison; not optimized.
  *
  * Shape: a warp a (row, head), 4 a block; lane l has columns l, l + 32, … of q and out. No shared memory.
@@ -30,7 +31,7 @@ static __device__ __forceinline__ float kv_scale(const char *head, const struct 
 
 struct any_row {
     const uint32_t *blocks;
-    uint32_t kv_head, head, pos;
+    uint32_t kv_head, head, pos, end; /* end: of the context */
     size_t to; /* element of out */
 };
 
@@ -46,6 +47,9 @@ static __device__ __forceinline__ bool any_find(struct any_row *r, const struct 
         r->kv_head = head / (a.n_head / a.n_kv_head);
         r->head = head;
         r->pos = s.start + row - s.row;
+        r->end = s.start + (a.both_ways ? s.n_query : row - s.row + 1);
+        if (a.both_ways && a.window && a.window < r->end - r->pos)
+            r->end = r->pos + a.window;
         r->to = row * a.out_stride + (size_t)head * a.head_dim;
         return true;
     }
@@ -63,7 +67,7 @@ static __device__ __forceinline__ void any_attend(const struct any_row &r, const
         acc[i] = 0;
     }
     uint32_t c = a.window && r.pos + 1 > a.window ? r.pos + 1 - a.window : 0;
-    for (; c <= r.pos; c++) {
+    for (; c < r.end; c++) {
         const size_t block = (size_t)r.blocks[c / KERN_BLOCK] * a.n_kv_head + r.kv_head;
         const char *k = (const char *)a.k_cache + block * head_bytes;
         const char *v = (const char *)a.v_cache + block * head_bytes;
@@ -73,6 +77,8 @@ static __device__ __forceinline__ void any_attend(const struct any_row &r, const
             if (lane + i * WARP < a.head_dim)
                 s = fmaf(of_q[i], kv_value(k, a.kv_dtype, at + i * WARP), s);
         s = warp_sum(s) * (a.kv_dtype == DT_I8 ? kv_scale(k, a, c) : 1) * a.scale;
+        if (a.slopes)
+            s = fmaf(-a.slopes[r.head], c > r.pos ? (float)(c - r.pos) : (float)(r.pos - c), s);
         if (a.soft_cap > 0)
             s = a.soft_cap * tanhf(s / a.soft_cap);
         const float most = s > m ? s : m, factor = m == most ? 1 : expf(m - most);

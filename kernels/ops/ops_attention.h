@@ -5,11 +5,15 @@
 #define QUIRE_KERNELS_OPS_OPS_ATTENTION_H
 #include "kernels/ops/ops.h"
 
-/* Attention over the paged cache, causal. For token t of a sequence at position pos (0-based),
+/* Attention over the paged cache, causal unless both_ways. For token t of a sequence at position pos (0-based),
  * head h, its KV head g = h / (n_head / n_kv_head), context c = max(0, pos + 1 - window) … pos
  * (window 0 = all):
- *     s[c] = scale * q[t,h,:]·K[c,g,:]   (soft_cap > 0: s = soft_cap * tanh(s / soft_cap))
+ *     s[c] = scale * q[t,h,:]·K[c,g,:]   (slopes: s = s - slopes[h] * |pos - c|;
+ *                                         soft_cap > 0: s = soft_cap * tanh(s / soft_cap))
  *     out[t,h,:] = sum_c softmax(s)[c] * V[c,g,:]
+ * slopes: ALiBi, arXiv:2108.12409. both_ways: the context is that of the sequence as this call
+ * sees it: max(0, pos + 1 - window) … min(start + n_query, pos + window) - 1, so that a sequence
+ * must be in one call.
  * sinks: the softmax's sum has exp(sinks[h]) as one more term, whose V is 0 (arXiv:2309.17453, as
  * gpt-oss learns it); neither scale nor soft_cap apply to it.
  * In int8, K[c,g,:] is k_scale[c,g] * k[c,g,:], with the scale applied after the sum over the head;
@@ -39,7 +43,9 @@ struct attention_args {
     uint32_t context_max; /* longest start + n_query, for scratch */
     float scale, soft_cap;
     uint32_t window;
-    const float *sinks; /* [n_head] or NULL */
+    int both_ways;
+    const float *sinks;  /* [n_head] or NULL */
+    const float *slopes; /* the same */
     float *parts;     /* [n_part] 64-byte aligned, kern_attention_parts(); NULL: nothing is split */
     size_t n_part;    /* floats */
     const void *plan; /* on a device: the plan of device_table.plan, in device memory */

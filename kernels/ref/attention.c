@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* out[t,h,:] = sum_c softmax_c(scale * q[t,h,:]·K[c,g,:])[c] * V[c,g,:]
- * with c from max(0, pos + 1 - window) to pos.
+ * with c from max(0, pos + 1 - window) to pos; both ways: to the end of the sequence or the window.
  *
  * Order, all f32 (bf16 and int8 K and V are expanded exactly). In each split of 1024 positions of
  * the sequence (attention_split.h) that contains positions of the row's context:
  *   s[c]   one accumulator from +0, fused multiply-adds over d = 0, 1, …; int8: * scale of K; *
- *          scale; the soft cap
+ *          scale; slopes: a fused multiply-add of -slope and |pos - c|; the soft cap
  *   m      largest s (a NaN never is)
  *   p[c]   exp(s[c] - m)
  *   total  16 lanes from +0, lane l adds p of the positions c with c % 16 == l, ascending;
@@ -28,7 +28,7 @@ struct row { /* one token of one head */
     const struct attention_seq *seq;
     const float *q;
     size_t out; /* element of a->out */
-    uint32_t kv_head, head;
+    uint32_t kv_head, head, pos;
     uint32_t begin, end; /* context positions, of one split */
 };
 
@@ -56,6 +56,8 @@ static float score(const struct attention_args *a, const struct row *r, uint32_t
     if (a->kv_dtype == DT_I8)
         s *= scale_in(k, a, c);
     s *= a->scale;
+    if (a->slopes)
+        s = fmaf(-a->slopes[r->head], c > r->pos ? (float)(c - r->pos) : (float)(r->pos - c), s);
     return a->soft_cap > 0 ? a->soft_cap * tanhf(s / a->soft_cap) : s;
 }
 
@@ -126,15 +128,16 @@ void attention_ref(const struct attention_args *a, const struct kern_exec *x)
         struct range rows = split((size_t)seq->n_query * a->n_head, x);
         for (size_t i = rows.begin; i < rows.end; i++) {
             uint32_t token = (uint32_t)(i / a->n_head), head = (uint32_t)(i % a->n_head);
-            uint32_t end = seq->start + token + 1;
+            const uint32_t pos = seq->start + token;
             struct row r = {
                 .seq = seq,
                 .q = a->q + (seq->row + token) * a->q_stride + (size_t)head * a->head_dim,
                 .out = (seq->row + token) * a->out_stride + (size_t)head * a->head_dim,
                 .kv_head = head / (a->n_head / a->n_kv_head),
                 .head = head,
-                .begin = a->window && end > a->window ? end - a->window : 0,
-                .end = end,
+                .pos = pos,
+                .begin = attention_begin(a, pos),
+                .end = attention_end(a, seq, pos),
             };
             attend_row(a, &r, x->scratch);
         }

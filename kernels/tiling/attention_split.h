@@ -28,6 +28,21 @@
 #define SPLIT_SHARES    8u    /* an item below 1 / this of a thread's share is not split */
 #define SPLIT_WASTE     8u    /* items are split if some thread has 1 / this more than its share */
 
+/* The context of the row at position pos: from begin to end - 1. */
+static inline uint32_t attention_begin(const struct attention_args *a, uint32_t pos)
+{
+    return a->window && pos + 1 > a->window ? pos + 1 - a->window : 0;
+}
+
+static inline uint32_t attention_end(const struct attention_args *a, const struct attention_seq *s,
+                                     uint32_t pos)
+{
+    const uint32_t all = s->start + s->n_query;
+    if (!a->both_ways)
+        return pos + 1;
+    return a->window && a->window < all - pos ? pos + a->window : all;
+}
+
 struct partial_row { /* one row's result for a split, or for the splits joined so far */
     float *sum;      /* [partial_dim] */
     float max, total;
@@ -52,8 +67,7 @@ struct seq_shape { /* of one sequence in one KV head */
 static inline struct seq_shape seq_shape(const struct attention_args *a,
                                          const struct attention_seq *s)
 {
-    const uint32_t end = s->start + s->n_query;
-    const uint32_t begin = a->window && s->start + 1 > a->window ? s->start + 1 - a->window : 0;
+    const uint32_t end = s->start + s->n_query, begin = attention_begin(a, s->start);
     struct seq_shape q = {.n_row = s->n_query * (a->n_head / a->n_kv_head)};
     q.first_split = begin / ATTENTION_SPLIT;
     q.n_split = q.n_row ? (end - 1) / ATTENTION_SPLIT + 1 - q.first_split : 0;

@@ -45,9 +45,9 @@ INLINE struct pos_range pos_range_cut(struct pos_range s, struct pos_range by)
 /* The context of row r of the item within the limit; begin >= end if it is empty. */
 INLINE struct pos_range item_range(const struct item *it, uint32_t r)
 {
-    uint32_t end = it->seq->start + (it->first + r) / item_group(it->a) + 1;
-    uint32_t begin = it->a->window && end > it->a->window ? end - it->a->window : 0;
-    return pos_range_cut((struct pos_range){begin, end}, it->limit);
+    const uint32_t pos = it->seq->start + (it->first + r) / item_group(it->a);
+    const struct pos_range all = {attention_begin(it->a, pos), attention_end(it->a, it->seq, pos)};
+    return pos_range_cut(all, it->limit);
 }
 
 /* The item of n_row rows from `first` on, of it->seq and it->kv_head, within it->limit. */
@@ -57,7 +57,8 @@ INLINE void item_rows(struct item *it, uint32_t first, uint32_t n_row)
     it->n_row = n_row;
     it->begin = item_range(it, 0).begin;
     it->end = item_range(it, n_row - 1).end;
-    it->all_end = it->seq->start + (first + n_row - 1) / item_group(it->a) + 1;
+    it->all_end =
+        attention_end(it->a, it->seq, it->seq->start + (first + n_row - 1) / item_group(it->a));
 }
 
 /* The item restricted to the split of position c. */
@@ -113,6 +114,13 @@ INLINE float *item_scores(const struct item *it, uint32_t c)
 }
 
 #ifdef VEC_SUMS
+/* c + lane - pos of the positions of a block. */
+INLINE struct vec item_distance(uint32_t pos, uint32_t c)
+{
+    static const float lanes[KERN_BLOCK] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    return vec_add(vec_load(lanes), vec_set((float)((int64_t)c - pos)));
+}
+
 /* n elements of the output, from element `at` on. */
 INLINE void item_store(const struct item *it, size_t at, struct vec y, uint32_t n)
 {

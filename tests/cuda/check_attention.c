@@ -60,14 +60,15 @@ static void choose(struct kcheck *k, struct attention_case *c, bool prompts)
         .scale = 1.0f / sqrtf((float)dim) * (kc_chance(k, 20) ? 8 : 1),
         .soft_cap = kc_chance(k, 25) ? 1.0f + 20 * fabsf((float)kc_range(k, 0, 100) / 100) : 0,
         .window = kc_chance(k, 30) ? kc_range(k, 1, 300) : 0,
+        .both_ways = kc_chance(k, 15),
         .out_dtype = kc_chance(k, 40)   ? DT_F32
                      : kc_chance(k, 50) ? DT_BF16
                                         : DT_F16,
     };
     choose_seqs(k, c, prompts);
-    kc_shape(k, "%s n_seq %u rows %u heads %u/%u dim %u context %u window %u cap %g",
+    kc_shape(k, "%s n_seq %u rows %u heads %u/%u dim %u context %u window %u both ways %d cap %g",
              dtype_name(c->a.kv_dtype), c->a.n_seq, c->n_row, c->a.n_head, n_kv_head, dim,
-             c->a.context_max, c->a.window, (double)c->a.soft_cap);
+             c->a.context_max, c->a.window, c->a.both_ways, (double)c->a.soft_cap);
 }
 
 static void fill_cache(struct kcheck *k, struct attention_case *c)
@@ -134,8 +135,12 @@ static void near_f64(struct kcheck *k, const struct attention_args *a, uint32_t 
 {
     static double p[1024];
     const struct attention_seq *s = &a->seqs[i];
-    const uint32_t g = head / (a->n_head / a->n_kv_head), end = s->start + token + 1;
-    const uint32_t begin = a->window && end > a->window ? end - a->window : 0, dim = a->head_dim;
+    const uint32_t g = head / (a->n_head / a->n_kv_head), pos = s->start + token;
+    const uint32_t begin = a->window && pos + 1 > a->window ? pos + 1 - a->window : 0;
+    const uint32_t all = s->start + s->n_query, dim = a->head_dim;
+    const uint32_t end = !a->both_ways                        ? pos + 1
+                         : a->window && pos + a->window < all ? pos + a->window
+                                                              : all;
     const float *q = a->q + (s->row + token) * a->q_stride + (size_t)head * dim;
     const size_t to = (s->row + token) * a->out_stride + (size_t)head * dim;
     double max = -INFINITY, sum = 0, size = 0;
@@ -147,6 +152,7 @@ static void near_f64(struct kcheck *k, const struct attention_args *a, uint32_t 
             terms += product * product;
         }
         f *= (double)a->scale;
+        f -= a->slopes ? (double)a->slopes[head] * fabs((double)t - pos) : 0;
         p[t] = a->soft_cap > 0 ? (double)a->soft_cap * tanh(f / (double)a->soft_cap) : f;
         max = fmax(max, p[t]);
         size = fmax(size, sqrt(terms) * (double)a->scale); /* roundings of q are independent */
@@ -201,7 +207,7 @@ static void alone(struct kcheck *k, const struct attention_case *c, char *out, u
     const size_t width = (size_t)a.n_head * a.head_dim, element = dtype_bits(a.out_dtype) / 8;
     for (uint32_t done = 0, n; done < c->seqs[i].n_query; done += n) {
         uint32_t left = c->seqs[i].n_query - done;
-        n = kc_chance(k, 60) ? 1 : kc_range(k, 1, left);
+        n = c->a.both_ways ? left : kc_chance(k, 60) ? 1 : kc_range(k, 1, left);
         struct attention_seq s = c->seqs[i];
         s.row += done;
         s.start += done;
@@ -236,6 +242,12 @@ static void check_case(struct kcheck *k, struct attention_case *out, bool prompt
         for (uint32_t h = 0; h < c.a.n_head; h++) /* some heads' sinks take all, some nothing */
             sinks[h] = (float)kc_range(k, 0, 60) / 10 - 3 + (kc_chance(k, 10) ? 120 : 0);
         c.a.sinks = sinks;
+    }
+    if (kc_chance(k, 20)) {
+        float *slopes = kc_buf(k, c.a.n_head * sizeof *slopes);
+        for (uint32_t h = 0; h < c.a.n_head; h++)
+            slopes[h] = exp2f(-(float)kc_range(k, 0, 80) / 10);
+        c.a.slopes = slopes;
     }
     c.a.out = kc_buf(k, c.n_row * c.a.out_stride * sizeof *q);
     attend(k, c.a, c.seqs, c.a.n_seq);

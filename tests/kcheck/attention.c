@@ -21,6 +21,15 @@ struct attention_case {
 static const uint32_t kv_dtypes[] = {DT_F32, DT_BF16, DT_I8};
 static const uint32_t head_dims[] = {1, 7, 16, 32, 40, 64, 64, 80, 96, 128, 128, 160, 256};
 
+/* As ALiBi has them: 1 to 2^-8; some heads have none. */
+static float *slopes_of(struct kcheck *k, uint32_t n_head)
+{
+    float *slopes = kc_buf(k, n_head * sizeof *slopes);
+    for (uint32_t h = 0; h < n_head; h++)
+        slopes[h] = kc_chance(k, 10) ? 0 : exp2f(-(float)kc_range(k, 0, 80) / 10);
+    return slopes;
+}
+
 static void choose_case(struct kcheck *k, struct attention_case *c)
 {
     uint32_t n_kv_head = kc_range(k, 1, 3),
@@ -40,8 +49,11 @@ static void choose_case(struct kcheck *k, struct attention_case *c)
         .scale = 1.0f / sqrtf((float)dim) * (kc_chance(k, 20) ? 8 : 1),
         .soft_cap = kc_chance(k, 25) ? 1.0f + 20 * fabsf((float)kc_range(k, 0, 100) / 100) : 0,
         .window = kc_chance(k, 30) ? kc_range(k, 1, 60) : 0,
+        .both_ways = kc_chance(k, 15),
         .seqs = c->seqs,
     };
+    if (kc_chance(k, 20))
+        c->a.slopes = slopes_of(k, c->a.n_head);
     if (c->deep && c->a.window)
         c->a.window = kc_range(k, 1, DEEP_MAX);
     uint32_t length_max = c->deep ? DEEP_MAX : kc_chance(k, 20) ? 300 : 70;
@@ -59,9 +71,10 @@ static void choose_case(struct kcheck *k, struct attention_case *c)
         if (length > c->a.context_max)
             c->a.context_max = length;
     }
-    kc_shape(k, "%s n_seq %u rows %u heads %u/%u dim %u context %u window %u cap %g",
+    kc_shape(k, "%s n_seq %u rows %u heads %u/%u dim %u context %u window %u%s%s cap %g",
              dtype_name(c->a.kv_dtype), c->a.n_seq, c->n_row, c->a.n_head, n_kv_head, dim,
-             c->a.context_max, c->a.window, (double)c->a.soft_cap);
+             c->a.context_max, c->a.window, c->a.both_ways ? " both ways" : "",
+             c->a.slopes ? " slopes" : "", (double)c->a.soft_cap);
 }
 
 /* Block tables from a shuffled pool, then the tokens of each sequence by kv_store. */
@@ -129,9 +142,11 @@ static void near_f64(struct kcheck *k, const struct attention_case *c, uint32_t 
 {
     const struct attention_args *a = &c->a;
     static double p[DEEP_MAX];
-    uint32_t g = head / (a->n_head / a->n_kv_head), end = c->seqs[i].start + token + 1,
-             dim = a->head_dim;
-    uint32_t begin = a->window && end > a->window ? end - a->window : 0;
+    const uint32_t g = head / (a->n_head / a->n_kv_head), dim = a->head_dim;
+    const uint32_t pos = c->seqs[i].start + token, all = c->seqs[i].start + c->seqs[i].n_query;
+    uint32_t begin = a->window && pos + 1 > a->window ? pos + 1 - a->window : 0, end = pos + 1;
+    if (a->both_ways)
+        end = a->window && pos + a->window < all ? pos + a->window : all;
     const float *q = a->q + (c->seqs[i].row + token) * a->q_stride + (size_t)head * dim;
     const float *out =
         (const float *)a->out + (c->seqs[i].row + token) * a->out_stride + (size_t)head * dim;
@@ -145,6 +160,11 @@ static void near_f64(struct kcheck *k, const struct attention_case *c, uint32_t 
             terms += fabs(product);
         }
         s *= a->scale;
+        if (a->slopes) {
+            const double far = (double)a->slopes[head] * fabs((double)t - pos);
+            s -= far;
+            terms += far / a->scale;
+        }
         p[t] = a->soft_cap > 0 ? a->soft_cap * tanh(s / a->soft_cap) : s;
         max = p[t] > max ? p[t] : max;
         size = terms * a->scale > size ? terms * a->scale : size;
@@ -162,13 +182,13 @@ static void near_f64(struct kcheck *k, const struct attention_case *c, uint32_t 
 }
 
 /* The same tokens in random chunks, some alone, spread over calls of their own with their own
- * thread counts. */
+ * thread counts; both ways, a sequence as a whole. */
 static void rechunk(struct kcheck *k, const struct attention_case *c, float *out)
 {
     for (uint32_t i = 0; i < c->a.n_seq; i++)
         for (uint32_t done = 0, n; done < c->seqs[i].n_query; done += n) {
             uint32_t left = c->seqs[i].n_query - done;
-            n = kc_chance(k, 40) ? 1 : kc_range(k, 1, left);
+            n = c->a.both_ways ? left : kc_chance(k, 40) ? 1 : kc_range(k, 1, left);
             struct attention_seq s = c->seqs[i];
             s.row += done;
             s.start += done;

@@ -44,6 +44,8 @@ static __device__ float act_of(enum kern_act act, float z)
         return positive;
     case KERN_RELU2:
         return positive * positive;
+    case KERN_IDENTITY:
+        return z;
     default:
         return sigmoid_times(z, z);
     }
@@ -86,7 +88,10 @@ static __global__ void __launch_bounds__(THREADS) soft_cap_kernel(const struct s
 {
     await_inputs();
     float *row = a.x + blockIdx.x * a.x_stride;
-    my_columns(a.n_col, [&](uint32_t c) { row[c] = a.cap * tanhf(row[c] / a.cap); });
+    my_columns(a.n_col, [&](uint32_t c) {
+        const float x = row[c], low = x < -a.cap ? -a.cap : x; /* NaN stays */
+        row[c] = !a.hard ? a.cap * tanhf(x / a.cap) : low > a.cap ? a.cap : low;
+    });
 }
 
 extern "C" void soft_cap_cuda(const struct soft_cap_args *a, const struct kern_exec *x)

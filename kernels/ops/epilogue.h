@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* epilogue - the last steps on the sums of linear, linear_int8 and linear_w4a8: + bias, + y, or
- * silu(gate) * up, as f32 or bf16. Private to kernels/; ref/epilogue.h is the definition,
+ * act(gate) * up, as f32 or bf16. Private to kernels/; ref/epilogue.h is the definition,
  * wide/epilogue.h the same on 16 lanes. Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_OPS_EPILOGUE_H
 #define QUIRE_KERNELS_OPS_EPILOGUE_H
+#include "kernels/ops/ops_elementwise.h"
 #include "kernels/tiling/split.h"
 
 struct epilogue { /* fields of the same names as in the arguments */
@@ -12,12 +13,14 @@ struct epilogue { /* fields of the same names as in the arguments */
     enum dtype y_dtype;
     const float *bias;
     bool accumulate, gated;
+    enum kern_act act;
 };
 
 /* Of any of the three kinds of arguments. */
 #define EPILOGUE_OF(args)                                                          \
     ((struct epilogue){(args)->y, (args)->y_stride, (args)->y_dtype, (args)->bias, \
-                       (args)->accumulate != 0, (args)->w.gated != 0})
+                       (args)->accumulate != 0, (args)->w.gated != 0,              \
+                       (enum kern_act)(args)->w.act})
 
 /* Prefetch the cache lines of y to which outputs o … o + n - 1 of some rows will be written. A
  * thread's stores retire in order, so a store that misses the cache delays all later ones. */

@@ -21,7 +21,8 @@
  * ends with zeros up to a whole group, so n_out = 2 n rounded up to 32. The product's output is
  * then
  *     y[i,c] = silu(gate[i,c]) * up[i,c],  c = 0 … n_out/2 - 1,  silu(z) = z / (1 + exp(-z))
- * of the finished sums with their bias; columns past n are 0.
+ * of the finished sums with their bias; columns past n are 0. On the CPU gate may have another
+ * activation than silu (packed.act).
  *
  * KV cache of one layer, blocks of KERN_BLOCK = 16 tokens, a lane each when scores are computed:
  *     k: [n_block][n_kv_head] of f32: [head_dim][16]   bf16: [ceil(head_dim/2)][16][2]
@@ -62,6 +63,7 @@ struct packed {       /* a weight matrix in the layout above */
      * (quant_rows). So the inputs of a 4-bit group are adjacent with act-order too. */
     const uint32_t *order;
     uint32_t blocks; /* 1: F8_E4M3 with scales of blocks, ops_fp8.h */
+    uint32_t act;    /* of gated weights: enum kern_act, 0 is silu; on a device silu always */
 };
 
 /* Pack rows of a row-major W into panels. dst: packed_bytes(dtype, n_out, n_in). Each thread

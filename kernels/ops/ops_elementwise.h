@@ -11,7 +11,8 @@ enum kern_act {
     KERN_GELU_TANH,  /* z / (1 + e^-2u), u = sqrt(2/pi) (z + 0.044715 z^3): z/2 * (1 + tanh u) */
     KERN_GELU_QUICK, /* z / (1 + e^(-1.702 z)) */
     KERN_RELU,
-    KERN_RELU2, /* relu(z)^2 */
+    KERN_RELU2,    /* relu(z)^2 */
+    KERN_IDENTITY, /* z: rows in another type */
     KERN_ACTS
 };
 
@@ -38,12 +39,14 @@ struct add_rows_args {
     int set;
 };
 
-/* x[i,c] = cap * tanh(x[i,c] / cap).   Source: arXiv:2408.00118. */
+/* x[i,c] = cap * tanh(x[i,c] / cap), source: arXiv:2408.00118; or min(max(x[i,c], -cap), cap) when
+ * hard, and NaN stays. */
 struct soft_cap_args {
     float *x;
     uint32_t n_row, n_col;
     size_t x_stride; /* elements */
     float cap;
+    int hard;
 };
 
 #endif

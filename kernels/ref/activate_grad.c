@@ -39,6 +39,8 @@ static struct value value_of(enum kern_act act, float z)
         return (struct value){positive, z > 0 ? 1.0f : 0.0f};
     case KERN_RELU2:
         return (struct value){positive * positive, positive + positive};
+    case KERN_IDENTITY:
+        return (struct value){z, 1.0f};
     default:
         return of_sigmoid(z, z, 1.0f);
     }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* epilogue - bias, old y, gating and rounding; formula: ops.h. Order of the steps, each rounded to
- * f32: + bias, + y; gated: + bias of both, then those of silu_mul (ref/silu_mul.c).
+ * f32: + bias, + y; gated: + bias of both, then those of activate (ref/act.h).
  * Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_REF_EPILOGUE_H
 #define QUIRE_KERNELS_REF_EPILOGUE_H
-#include <math.h>
 #include "kernels/ops/epilogue.h"
+#include "kernels/ref/act.h"
 #include "kernels/ref/element.h"
 
 /* The sums of n outputs of row `row` from o on, o a multiple of 2 * KERN_GATE_INTERLEAVE. */
@@ -26,7 +26,7 @@ static inline void ref_epilogue(const struct epilogue *f, const float *sum, size
             element_set(f->y, f->y_dtype, at + i, v[i]);
         else if (i / KERN_GATE_INTERLEAVE % 2 == 0)
             element_set(f->y, f->y_dtype, at + c,
-                        v[i] / (1.0f + expf(-v[i])) * v[i + KERN_GATE_INTERLEAVE]);
+                        ref_act(f->act, v[i]) * v[i + KERN_GATE_INTERLEAVE]);
     }
 }
 

@@ -60,6 +60,8 @@ INLINE struct vec vec_act(enum kern_act is, struct vec z)
         return positive;
     case KERN_RELU2:
         return vec_mul(positive, positive);
+    case KERN_IDENTITY:
+        return z;
     default:
         return vec_sigmoid_times(z, z);
     }

@@ -46,6 +46,8 @@ INLINE struct act_value act_value_of(enum kern_act act, struct vec z)
         return (struct act_value){positive, vec_if_above(z, zero, vec_set(1.0f), zero)};
     case KERN_RELU2:
         return (struct act_value){vec_mul(positive, positive), vec_add(positive, positive)};
+    case KERN_IDENTITY:
+        return (struct act_value){z, vec_set(1.0f)};
     default:
         return act_of_sigmoid(z, z, vec_set(1.0f));
     }

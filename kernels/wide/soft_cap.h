@@ -29,8 +29,11 @@ INLINE void wide_soft_cap(const struct soft_cap_args *a, const struct kern_exec 
         float *row = a->x + k.row * a->x_stride;
         for (uint32_t c = k.begin; c < k.end; c += 16) {
             const uint32_t n = k.end - c < 16 ? k.end - c : 16;
-            const struct vec at = vec_div(vec_load_n(row + c, n), cap);
-            vec_store_n(row + c, vec_mul(cap, vec_tanh_near(at)), n);
+            const struct vec x16 = vec_load_n(row + c, n);
+            const struct vec low = vec_max(vec_sub(vec_set(0), cap), x16);
+            const struct vec y =
+                a->hard ? vec_min(cap, low) : vec_mul(cap, vec_tanh_near(vec_div(x16, cap)));
+            vec_store_n(row + c, y, n);
         }
     }
 }

@@ -38,7 +38,8 @@ static void bench_stream(struct kc_bench *b, uint32_t i_type, const void *weight
     a.w = (struct packed){weights, types[i_type].w == DT_F32 ? BIG_OUT / 2 : BIG_OUT,
                           BIG_IN,  types[i_type].w,
                           0,       0,
-                          NULL,    0};
+                          NULL,    0,
+                          0};
     void *x = kc_buf(b->k, 32 * BIG_IN * sizeof(float));
     fill_random(x, types[i_type].x, 32 * BIG_IN);
     a.x = x;
@@ -97,7 +98,7 @@ static void bench_step(struct kc_bench *b, uint32_t i_type, const void *weights)
             .y_stride = d[0],
         };
         s.mats[i].w = (struct packed){
-            (const char *)weights + used, d[0], d[1], types[i_type].w, 0, 0, NULL, 0};
+            (const char *)weights + used, d[0], d[1], types[i_type].w, 0, 0, NULL, 0, 0};
         used += packed_bytes(types[i_type].w, d[0], d[1]);
     }
     snprintf(shape, sizeof shape, "%s decode step, Qwen2.5-0.5B", types[i_type].name);
@@ -126,7 +127,7 @@ static void bench_prompt(struct kc_bench *b, uint32_t i_type, const void *weight
             .x_stride = n_in,
             .y_stride = n_out,
         };
-        a.w = (struct packed){weights, n_out, n_in, types[i_type].w, 0, 0, NULL, 0};
+        a.w = (struct packed){weights, n_out, n_in, types[i_type].w, 0, 0, NULL, 0, 0};
         void *x = kc_buf(b->k, (size_t)n_row * n_in * sizeof(float));
         fill_random(x, types[i_type].x, (size_t)n_row * n_in);
         a.x = x;

@@ -38,12 +38,18 @@ void kcheck_add_rows(struct kcheck *k)
                &(struct kc_array){want, DT_F32, n_row, n_col, y_stride});
 }
 
+static double capped(double x, double cap, int hard)
+{
+    return hard ? fmin(fmax(x, -cap), cap) : cap * tanh(x / cap);
+}
+
 void kcheck_soft_cap(struct kcheck *k)
 {
     const uint32_t n_row = kc_range(k, 0, 6), n_col = kc_range(k, 1, 300);
     const size_t stride = n_col + kc_range(k, 0, 9), n = n_row * stride;
     const float cap = kc_chance(k, 50) ? 30 : 1.5f;
-    kc_shape(k, "n_row %u n_col %u cap %g", n_row, n_col, (double)cap);
+    const int hard = kc_chance(k, 30);
+    kc_shape(k, "n_row %u n_col %u cap %g%s", n_row, n_col, (double)cap, hard ? " hard" : "");
     float *x = kc_buf(k, n * sizeof *x);
     for (size_t i = 0; i < n; i++)
         x[i] = kc_f32(k) * (kc_chance(k, 20) ? 0.5f : 100);
@@ -54,18 +60,19 @@ void kcheck_soft_cap(struct kcheck *k)
         .n_col = n_col,
         .x_stride = stride,
         .cap = cap,
+        .hard = hard,
     };
     kc_run(k, k->ref, &a, 1);
     for (uint32_t i = 0; i < n_row && !k->specials; i++)
         for (uint32_t c = 0; c < n_col; c++) {
-            const double y = cap * tanh((double)x[i * stride + c] / cap);
+            const double y = capped(x[i * stride + c], cap, hard);
             kc_near(k, "x", want[i * stride + c], y, fabs(y) * 5 * 0x1p-24 + 1e-37);
         }
     a.x = got;
     kc_run(k, k->variant, &a, kc_range(k, 1, 5));
     for (uint32_t i = 0; i < n_row && !k->specials; i++)
         for (uint32_t c = 0; c < n_col; c++) {
-            const double y = cap * tanh((double)x[i * stride + c] / cap);
+            const double y = capped(x[i * stride + c], cap, hard);
             kc_near(k, "x", got[i * stride + c], y, fabs(y) * 6 * 0x1p-24 + 1e-37);
         }
     kc_compare(k, "x", &(struct kc_array){got, DT_F32, n_row, n_col, stride},

@@ -5,9 +5,9 @@
 #define QUIRE_KERNELS_OPS_OPS_ATTENTION_H
 #include "kernels/ops/ops.h"
 
-/* Attention over the paged cache, causal unless both_ways. For token t of a sequence at position pos (0-based),
- * head h, its KV head g = h / (n_head / n_kv_head), context c = max(0, pos + 1 - window) … pos
- * (window 0 = all):
+/* Attention over the paged cache, causal unless both_ways. For token t of a sequence at position
+ * pos (0-based), head h, its KV head g = h / (n_head / n_kv_head), context c = max(0, pos + 1 -
+ * window) … pos (window 0 = all):
  *     s[c] = scale * q[t,h,:]·K[c,g,:]   (slopes: s = s - slopes[h] * |pos - c|;
  *                                         soft_cap > 0: s = soft_cap * tanh(s / soft_cap))
  *     out[t,h,:] = sum_c softmax(s)[c] * V[c,g,:]

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* x[i,c] = cap * tanh(x[i,c] / cap), source: arXiv:2408.00118; or limited to -cap … cap. Columns are divided among threads
- * too, because a row of logits is long. */
+/* x[i,c] = cap * tanh(x[i,c] / cap), source: arXiv:2408.00118; or limited to -cap … cap.
+ * Columns are divided among threads too, because a row of logits is long. */
 #include <math.h>
 #include "kernels/tiling/split.h"
 #include "kernels/variants.h"

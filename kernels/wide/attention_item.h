@@ -121,6 +121,17 @@ INLINE struct vec item_distance(uint32_t pos, uint32_t c)
     return vec_add(vec_load(lanes), vec_set((float)((int64_t)c - pos)));
 }
 
+/* ALiBi: scores of row r less its head's slope times the distance. */
+INLINE void slope_row(const struct item *it, uint32_t r, struct pos_range range)
+{
+    const uint32_t pos = it->seq->start + (it->first + r) / item_group(it->a);
+    const struct vec slope = vec_set(it->a->slopes[item_head(it, r)]);
+    for (uint32_t c = range.begin / KERN_BLOCK * KERN_BLOCK; c < range.end; c += KERN_BLOCK) {
+        float *s = item_scores(it, c) + r * KERN_BLOCK;
+        vec_store(s, vec_fnma(slope, vec_abs(item_distance(pos, c)), vec_load(s)));
+    }
+}
+
 /* n elements of the output, from element `at` on. */
 INLINE void item_store(const struct item *it, size_t at, struct vec y, uint32_t n)
 {

@@ -160,17 +160,6 @@ static void scale_row(const struct item *it, uint32_t r, struct pos_range range)
     }
 }
 
-/* ALiBi: scores of row r less its head's slope times the distance. */
-static void slope_row(const struct item *it, uint32_t r, struct pos_range range)
-{
-    const uint32_t pos = it->seq->start + (it->first + r) / item_group(it->a);
-    const struct vec slope = vec_set(it->a->slopes[item_head(it, r)]);
-    for (uint32_t c = range.begin / KERN_BLOCK * KERN_BLOCK; c < range.end; c += KERN_BLOCK) {
-        float *s = item_scores(it, c) + r * KERN_BLOCK;
-        vec_store(s, vec_fnma(slope, vec_abs(item_distance(pos, c)), vec_load(s)));
-    }
-}
-
 /* s -> p (int8: times the scales of V) for row r; its max and total go to its partial result. */
 INLINE void softmax_row(const struct item *it, uint32_t r)
 {

@@ -33,30 +33,54 @@ static const struct field fields[] = {
      true},
 };
 
+/* Other names of sizes, by model type; transformers takes both. */
 static const struct {
-    const char *model_type;
-    uint32_t head_dim;      /* when absent; 0 = hidden_size / num_attention_heads */
-    bool window_by_default; /* use_sliding_window when absent */
-    uint32_t window;        /* sliding_window when absent */
-    bool alternates;        /* without layer_types the first, third … layer has the window */
-} type_defaults[] = {
+    const char *model_type, *key, *other;
+} spellings[] = {
     // clang-format off
-    {"gemma2", 256, true, 4096, true},
-    {"qwen2", 0, false, 0, false},
-    {"qwen2_moe", 0, false, 0, false},
-    {"qwen3", 128, false, 0, false},
-    {"qwen3_moe", 0, false, 0, false},
-    {"", 0, true, 0, false}, /* every other */
+    {"bloom",  "hidden_size",             "n_embed"},
+    {"bloom",  "num_hidden_layers",       "n_layer"},
+    {"bloom",  "num_attention_heads",     "n_head"},
+    {"bloom",  "intermediate_size",       "n_inner"},
+    {"bloom",  "max_position_embeddings", "seq_length"},
+    {"falcon", "num_hidden_layers",       "n_layer"},
+    {"falcon", "num_attention_heads",     "n_head"},
+    {"falcon", "num_key_value_heads",     "num_kv_heads"},
+    {"falcon", "num_key_value_heads",     "n_head_kv"},
+    {"falcon", "intermediate_size",       "ffn_hidden_size"},
+    {"gpt2",   "hidden_size",             "n_embd"},
+    {"gpt2",   "num_hidden_layers",       "n_layer"},
+    {"gpt2",   "num_attention_heads",     "n_head"},
+    {"gpt2",   "intermediate_size",       "n_inner"},
+    {"gpt2",   "max_position_embeddings", "n_positions"},
+    {"gptj",   "hidden_size",             "n_embd"},
+    {"gptj",   "num_hidden_layers",       "n_layer"},
+    {"gptj",   "num_attention_heads",     "n_head"},
+    {"gptj",   "intermediate_size",       "n_inner"},
+    {"gptj",   "max_position_embeddings", "n_positions"},
+    {"opt",    "intermediate_size",       "ffn_dim"},
     // clang-format on
 };
 
-static size_t type_row(const char *model_type)
-{
-    size_t i = 0;
-    while (*type_defaults[i].model_type && strcmp(type_defaults[i].model_type, model_type) != 0)
-        i++;
-    return i;
-}
+/* Sizes when absent, by model type: so many times hidden_size, or the number. */
+static const struct {
+    const char *model_type, *key;
+    uint32_t times, number;
+} absent_sizes[] = {
+    // clang-format off
+    {"bloom",       "intermediate_size",       4, 0},
+    {"bloom",       "max_position_embeddings", 0, 2048}, /* slopes have no end: that of training */
+    {"falcon",      "intermediate_size",       4, 0},
+    {"falcon",      "max_position_embeddings", 0, 2048},
+    {"gemma",       "head_dim",                0, 256},
+    {"gemma2",      "head_dim",                0, 256},
+    {"gemma3_text", "head_dim",                0, 256},
+    {"glm4",        "head_dim",                0, 128},
+    {"gpt2",        "intermediate_size",       4, 0},
+    {"gptj",        "intermediate_size",       4, 0},
+    {"qwen3",       "head_dim",                0, 128},
+    // clang-format on
+};
 
 static enum q_code read_name(char out[CONFIG_NAME_MAX], const struct hub_json_at *at,
                              const char *key, const char *text, struct q_err *e)
@@ -106,6 +130,27 @@ static enum q_code refuse_features(const struct hub_json_at *at, struct q_err *e
     return Q_OK;
 }
 
+/* The key that the config has of a size: its own, or another spelling. */
+static const char *key_of(const struct model_config *c, const struct hub_json_at *at,
+                          const char *key)
+{
+    for (size_t i = 0; i < sizeof spellings / sizeof *spellings && !hub_json_find(at, key); i++)
+        if (strcmp(spellings[i].model_type, c->model_type) == 0 &&
+            strcmp(spellings[i].key, key) == 0 && hub_json_find(at, spellings[i].other))
+            return spellings[i].other;
+    return key;
+}
+
+/* Another spelling of a size; NULL: there is none. */
+static const char *other_spelling(const struct model_config *c, const char *key)
+{
+    for (size_t i = 0; i < sizeof spellings / sizeof *spellings; i++)
+        if (strcmp(spellings[i].model_type, c->model_type) == 0 &&
+            strcmp(spellings[i].key, key) == 0)
+            return spellings[i].other;
+    return NULL;
+}
+
 /* A required size is missing: name the key, the accepted values, and the other keys that the
  * architecture requires. */
 static enum q_code fail_missing(const struct model_config *c, const struct hub_json_at *at,
@@ -113,42 +158,80 @@ static enum q_code fail_missing(const struct model_config *c, const struct hub_j
 {
     struct buf needed = BUF_INIT;
     uint32_t n_missing = 0;
+    const char *other = other_spelling(c, f->key);
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         if (!fields[i].required)
             continue;
         buf_printf(&needed, "%s%s", needed.len ? ", " : "", fields[i].key);
-        n_missing += !hub_json_find(at, fields[i].key);
+        n_missing += !hub_json_find(at, key_of(c, at, fields[i].key));
     }
-    enum q_code rc = q_fail(
-        e, Q_CORRUPT, "%s: %s is missing, expected a whole number from %u to %u; %s requires %s%s",
-        at->path, f->key, f->min, f->max, c->architecture, buf_str(&needed),
-        n_missing > 1 ? " (more than one of these is missing)" : "");
+    enum q_code rc =
+        q_fail(e, Q_CORRUPT,
+               "%s: %s%s%s%s is missing, expected a whole number from %u to %u; %s requires %s%s",
+               at->path, f->key, other ? " (or " : "", other ? other : "", other ? ")" : "", f->min,
+               f->max, c->architecture, buf_str(&needed),
+               n_missing > 1 ? " (more than one of these is missing)" : "");
     buf_release(&needed);
     return rc;
 }
 
-static enum q_code load_sizes(struct model_config *c, const struct hub_json_at *at, struct q_err *e)
+static int64_t size_when_absent(const struct model_config *c, const char *key)
 {
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
-        const struct field *f = &fields[i];
-        int64_t value = 0;
-        enum q_code rc =
-            hub_json_int(&value, at, f->key, (struct hub_json_range){f->min, f->max}, e);
-        if (rc)
-            return rc;
-        if (value == 0 && f->required)
-            return fail_missing(c, at, f, e);
-        uint32_t small = (uint32_t)value;
-        memcpy((char *)c + f->offset, &small, sizeof small);
-    }
+    for (size_t i = 0; i < sizeof absent_sizes / sizeof *absent_sizes; i++)
+        if (strcmp(absent_sizes[i].model_type, c->model_type) == 0 &&
+            strcmp(absent_sizes[i].key, key) == 0)
+            return (int64_t)absent_sizes[i].times * c->hidden_size + absent_sizes[i].number;
+    return 0;
+}
+
+static enum q_code load_size(struct model_config *c, const struct field *f,
+                             const struct hub_json_at *at, struct q_err *e)
+{
+    int64_t value = size_when_absent(c, f->key);
+    const enum q_code rc =
+        hub_json_int(&value, at, key_of(c, at, f->key), (struct hub_json_range){f->min, f->max}, e);
+    if (rc)
+        return rc;
+    if (value == 0 && f->required)
+        return fail_missing(c, at, f, e);
+    if (value > f->max)
+        return q_fail(e, Q_CORRUPT, "%s: %s is %lld, expected at most %u", at->path, f->key,
+                      (long long)value, f->max);
+    const uint32_t small = (uint32_t)value;
+    memcpy((char *)c + f->offset, &small, sizeof small);
+    return Q_OK;
+}
+
+/* Falcon: flags say whether the number of KV heads counts. */
+static enum q_code load_kv_heads(struct model_config *c, const struct hub_json_at *at,
+                                 struct q_err *e)
+{
+    bool grouped = false, one = true;
+    enum q_code rc;
     if (c->n_kv_head == 0)
         c->n_kv_head = c->n_head;
+    if (strcmp(c->model_type, "falcon") != 0)
+        return Q_OK;
+    if ((rc = hub_json_bool(&grouped, at, "new_decoder_architecture", e)) ||
+        (rc = hub_json_bool(&one, at, "multi_query", e)))
+        return rc;
+    if (!grouped)
+        c->n_kv_head = one ? 1 : c->n_head;
+    return Q_OK;
+}
+
+static enum q_code load_sizes(struct model_config *c, const struct hub_json_at *at, struct q_err *e)
+{
+    enum q_code rc;
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if ((rc = load_size(c, &fields[i], at, e)))
+            return rc;
+    if ((rc = load_kv_heads(c, at, e)))
+        return rc;
     if (c->n_head % c->n_kv_head)
         return q_fail(e, Q_CORRUPT,
                       "%s: num_attention_heads %u is not a multiple of num_key_value_heads %u",
                       at->path, c->n_head, c->n_kv_head);
-    if (c->head_dim == 0)
-        c->head_dim = type_defaults[type_row(c->model_type)].head_dim;
     if (c->head_dim == 0 && c->hidden_size % c->n_head)
         return q_fail(e, Q_CORRUPT,
                       "%s: head_dim is missing and hidden_size %u is not a multiple of %u heads",
@@ -187,44 +270,6 @@ static enum q_code load_dtype(struct model_config *c, const struct hub_json_at *
                   at->path, text);
 }
 
-/* layer_types gives the kind of each layer; without it, the first max_window_layers layers have
- * full attention; without that, every layer has the window, or every second one. */
-static enum q_code load_windows(struct model_config *c, const struct hub_json_at *at,
-                                struct q_err *e)
-{
-    const size_t row = type_row(c->model_type);
-    int64_t window = type_defaults[row].window, n_full = 0;
-    bool use = type_defaults[row].window_by_default;
-    const json_t *types = hub_json_find(at, "layer_types");
-    enum q_code rc;
-    if (json_is_null(json_object_get(at->object, "sliding_window")))
-        window = 0;
-    if ((rc = hub_json_int(&window, at, "sliding_window", (struct hub_json_range){0, UINT32_MAX},
-                           e)) ||
-        (rc = hub_json_bool(&use, at, "use_sliding_window", e)) ||
-        (rc = hub_json_int(&n_full, at, "max_window_layers", (struct hub_json_range){0, UINT32_MAX},
-                           e)))
-        return rc;
-    if (types && json_array_size(types) != c->n_layer)
-        return q_fail(e, Q_CORRUPT,
-                      "%s: layer_types has %zu entries, expected num_hidden_layers = %u", at->path,
-                      json_array_size(types), c->n_layer);
-    for (uint32_t i = 0; i < c->n_layer; i++) {
-        const bool full = i < n_full || (type_defaults[row].alternates && i % 2);
-        const char *type = full ? "full_attention" : "sliding_attention";
-        if (types)
-            type = json_string_value(json_array_get(types, i));
-        bool sliding = type && strcmp(type, "sliding_attention") == 0;
-        if (!sliding && (!type || strcmp(type, "full_attention") != 0))
-            return q_fail(
-                e, Q_UNSUPPORTED,
-                "%s: layer_types[%u] is \"%.40s\", expected full_attention or sliding_attention",
-                at->path, i, type ? type : "?");
-        c->window[i] = sliding && use ? (uint32_t)window : 0;
-    }
-    return Q_OK;
-}
-
 static enum q_code load_ids(struct model_config *c, const struct hub_json_at *at, struct q_err *e)
 {
     const json_t *eos = hub_json_find(at, "eos_token_id");
@@ -260,7 +305,7 @@ static enum q_code load_config(struct model_config *c, const struct hub_json_at 
     if ((rc = load_names(c, at, e)) || (rc = refuse_features(at, e)) ||
         (rc = load_sizes(c, at, e)) || (rc = config_latent_load(c, at, e)) ||
         (rc = config_forward_load(c, at, e)) || (rc = load_dtype(c, at, e)) ||
-        (rc = load_windows(c, at, e)) || (rc = load_ids(c, at, e)) ||
+        (rc = config_layers_load(c, at, e)) || (rc = load_ids(c, at, e)) ||
         (rc = config_moe_load(c, at, e)) || (rc = config_quant_load(&c->quant, at, e)))
         return rc;
     return config_rope_load(c, at, e);

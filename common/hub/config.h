@@ -34,6 +34,7 @@ enum rope_kind {
 struct rope_config {
     enum rope_kind kind;
     double theta;
+    bool in_max_position; /* max_position counts the factor already */
     double factor;
     double original_max_position; /* tokens; 0 = not given (max_position_embeddings counts) */
     double low_freq_factor, high_freq_factor; /* llama3 */
@@ -71,9 +72,13 @@ struct forward_config {
     double query_scalar;         /* scores are divided by its square root instead of head_dim's */
     double attention_multiplier; /* scores are multiplied by it instead */
     double embedding_multiplier, residual_multiplier, logit_multiplier;
+    double clip; /* q, k and v are limited to -clip … clip */
     double
         rotary_fraction; /* part of a head's elements that is rotated, from the first on: 0 … 1 */
     bool parallel_residual;
+    bool shared_norm; /* and one norm of both branches */
+    bool qk_norm;     /* q and k of each head have a norm */
+    bool alibi;       /* positions are slopes of the scores, arXiv:2108.12409 */
 };
 
 struct model_config {
@@ -85,8 +90,10 @@ struct model_config {
     char hidden_act[CONFIG_NAME_MAX];
     bool tie_word_embeddings, attention_bias, attention_out_bias, mlp_bias;
     uint32_t
-        window[CONFIG_LAYERS_MAX]; /* sliding window of each layer, tokens; 0 = full attention */
+        window[CONFIG_LAYERS_MAX];   /* sliding window of each layer, tokens; 0 = full attention */
+    bool no_rope[CONFIG_LAYERS_MAX]; /* q and k of the layer are not rotated */
     struct rope_config rope;
+    struct rope_config local_rope; /* of layers with a window; factor lists are not in it */
     struct moe_config moe;
     struct latent_config latent;
     struct quant_config quant;

@@ -4,21 +4,93 @@
 #include "common/hub/config_internal.h"
 #include <string.h>
 
+#define REFUSED_MAX 3
+
 struct family {
     const char *model_type;
-    const char *act_key, *act; /* act: when act_key is absent */
-    const char *eps_key;
+    const char *act_key, *act; /* act: when act_key is absent; without a key it is always */
+    const char *eps_key;       /* NULL: it is always eps */
     double eps;
     const char *fraction_key; /* part of a head's elements that is rotated; NULL: all */
     double fraction;
+    const char *rotated_key; /* the same as a number of elements; null: all */
+    uint32_t rotated;
     double attention_cap, logit_cap, query_scalar;
     bool has_caps; /* these three are keys of it */
     bool has_multipliers;
-    const char *unsupported; /* key of a bool that must be false or absent */
+    const char *logit_scale_key; /* logits are multiplied by it */
+    double logit_scale;
+    const char *clip_key, *qk_norm_key, *alibi_key, *qkv_bias_key;
+    const char *bias_key;     /* of all biases but those of norms */
+    const char *parallel_key; /* NULL: use_parallel_residual */
+    const char *new_form_key; /* branches are side by side, with two norms or one */
+    bool shares_norm;         /* branches that are side by side have one norm */
+    struct {                  /* keys of bools that must have another value or be absent */
+        const char *key;
+        bool value;
+    } refused[REFUSED_MAX];
     bool tied, attention_bias, parallel;
 };
 
 static const struct family families[] = {
+    {
+        .model_type = "bloom",
+        .act = "gelu_pytorch_tanh",
+        .eps_key = "layer_norm_epsilon",
+        .eps = 1e-5,
+        .refused = {{"apply_residual_connection_post_layernorm", true}},
+        .tied = true,
+    },
+    {
+        .model_type = "cohere",
+        .act_key = "hidden_act",
+        .act = "silu",
+        .eps_key = "layer_norm_eps",
+        .eps = 1e-5,
+        .logit_scale_key = "logit_scale",
+        .logit_scale = 0.0625,
+        .qk_norm_key = "use_qk_norm",
+        .tied = true,
+    },
+    {
+        .model_type = "cohere2",
+        .act_key = "hidden_act",
+        .act = "silu",
+        .eps_key = "layer_norm_eps",
+        .eps = 1e-5,
+        .logit_scale_key = "logit_scale",
+        .logit_scale = 0.0625,
+        .tied = true,
+    },
+    {
+        .model_type = "exaone4",
+        .act_key = "hidden_act",
+        .act = "silu",
+        .eps_key = "rms_norm_eps",
+        .eps = 1e-5,
+    },
+    {
+        .model_type = "falcon",
+        .act_key = "activation",
+        .act = "gelu",
+        .eps_key = "layer_norm_epsilon",
+        .eps = 1e-5,
+        .alibi_key = "alibi",
+        .bias_key = "bias",
+        .parallel_key = "parallel_attn",
+        .new_form_key = "new_decoder_architecture",
+        .shares_norm = true,
+        .tied = true,
+        .parallel = true,
+    },
+    {
+        .model_type = "gemma",
+        .act_key = "hidden_activation",
+        .act = "gelu_pytorch_tanh",
+        .eps_key = "rms_norm_eps",
+        .eps = 1e-6,
+        .tied = true,
+    },
     {
         .model_type = "gemma2",
         .act_key = "hidden_activation",
@@ -29,6 +101,40 @@ static const struct family families[] = {
         .logit_cap = 30,
         .query_scalar = 256,
         .has_caps = true,
+        .tied = true,
+    },
+    {
+        .model_type = "gemma3_text",
+        .act_key = "hidden_activation",
+        .act = "gelu_pytorch_tanh",
+        .eps_key = "rms_norm_eps",
+        .eps = 1e-6,
+        .query_scalar = 256,
+        .has_caps = true,
+        .refused = {{"use_bidirectional_attention", true}},
+        .tied = true,
+    },
+    {
+        .model_type = "glm4",
+        .act_key = "hidden_act",
+        .act = "silu",
+        .eps_key = "rms_norm_eps",
+        .eps = 1.5625e-7,
+        .fraction_key = "partial_rotary_factor",
+        .fraction = 0.5,
+    },
+    {
+        .model_type = "gpt2",
+        .act_key = "activation_function",
+        .act = "gelu_new",
+        .eps_key = "layer_norm_epsilon",
+        .eps = 1e-5,
+        .refused =
+            {
+                {"scale_attn_by_inverse_layer_idx", true},
+                {"scale_attn_weights", false},
+                {"add_cross_attention", true},
+            },
         .tied = true,
     },
     {
@@ -43,12 +149,50 @@ static const struct family families[] = {
         .parallel = true,
     },
     {
+        .model_type = "gptj",
+        .act_key = "activation_function",
+        .act = "gelu_new",
+        .eps_key = "layer_norm_epsilon",
+        .eps = 1e-5,
+        .rotated_key = "rotary_dim",
+        .rotated = 64,
+    },
+    {
         .model_type = "granite",
         .act_key = "hidden_act",
         .act = "silu",
         .eps_key = "rms_norm_eps",
         .eps = 1e-6,
         .has_multipliers = true,
+    },
+    {
+        .model_type = "olmo",
+        .act_key = "hidden_act",
+        .act = "silu",
+        .eps = 1e-5,
+        .clip_key = "clip_qkv",
+    },
+    {
+        .model_type = "olmo2",
+        .act_key = "hidden_act",
+        .act = "silu",
+        .eps_key = "rms_norm_eps",
+        .eps = 1e-5,
+    },
+    {
+        .model_type = "opt",
+        .act_key = "activation_function",
+        .act = "relu",
+        .eps = 1e-5,
+        .bias_key = "enable_bias",
+        .refused =
+            {
+                {"do_layer_norm_before", false},
+                {"_remove_final_layer_norm", true},
+                {"layer_norm_elementwise_affine", false},
+            },
+        .tied = true,
+        .attention_bias = true,
     },
     {
         .model_type = "phi",
@@ -58,7 +202,7 @@ static const struct family families[] = {
         .eps = 1e-5,
         .fraction_key = "partial_rotary_factor",
         .fraction = 0.5,
-        .unsupported = "qk_layernorm",
+        .refused = {{"qk_layernorm", true}},
     },
     {
         .model_type = "phi3",
@@ -68,6 +212,36 @@ static const struct family families[] = {
         .eps = 1e-5,
         .fraction_key = "partial_rotary_factor",
         .fraction = 1,
+    },
+    {
+        .model_type = "smollm3",
+        .act_key = "hidden_act",
+        .act = "silu",
+        .eps_key = "rms_norm_eps",
+        .eps = 1e-6,
+        .tied = true,
+    },
+    {
+        .model_type = "stablelm",
+        .act_key = "hidden_act",
+        .act = "silu",
+        .eps_key = "layer_norm_eps",
+        .eps = 1e-5,
+        .fraction_key = "partial_rotary_factor",
+        .fraction = 0.25,
+        .qk_norm_key = "qk_layernorm",
+        .qkv_bias_key = "use_qkv_bias",
+        .shares_norm = true,
+    },
+    {
+        .model_type = "starcoder2",
+        .act_key = "hidden_act",
+        .act = "gelu_pytorch_tanh",
+        .eps_key = "norm_epsilon",
+        .eps = 1e-5,
+        .bias_key = "use_bias",
+        .tied = true,
+        .attention_bias = true,
     },
     {.act_key = "hidden_act", .act = "silu", .eps_key = "rms_norm_eps", .eps = 1e-6},
 };
@@ -124,16 +298,86 @@ static enum q_code load_multipliers(struct forward_config *f, const struct famil
     return Q_OK;
 }
 
-static enum q_code check_unsupported(const struct model_config *c, const struct family *row,
-                                     const struct hub_json_at *at, struct q_err *e)
+static enum q_code check_refused(const struct model_config *c, const struct family *row,
+                                 const struct hub_json_at *at, struct q_err *e)
 {
-    bool asked = false;
-    const enum q_code rc = row->unsupported ? hub_json_bool(&asked, at, row->unsupported, e) : Q_OK;
-    if (rc || !asked)
+    for (size_t i = 0; i < REFUSED_MAX && row->refused[i].key; i++) {
+        const bool value = row->refused[i].value;
+        bool asked = !value;
+        const enum q_code rc = hub_json_bool(&asked, at, row->refused[i].key, e);
+        if (rc)
+            return rc;
+        if (asked == value)
+            return q_fail(e, Q_UNSUPPORTED,
+                          "%s: %s %s is not supported for model_type \"%s\", only %s", at->path,
+                          row->refused[i].key, value ? "true" : "false", c->model_type,
+                          value ? "false" : "true");
+    }
+    return Q_OK;
+}
+
+/* A key of few families; NULL: none. */
+static enum q_code load_flag(bool *out, const char *key, const struct hub_json_at *at,
+                             struct q_err *e)
+{
+    return key ? hub_json_bool(out, at, key, e) : Q_OK;
+}
+
+static enum q_code load_limits(struct forward_config *f, const struct family *row,
+                               const struct hub_json_at *at, struct q_err *e)
+{
+    const struct hub_json_range range = {1e-6, 1e6};
+    enum q_code rc = Q_OK;
+    if (row->logit_scale_key) {
+        f->logit_multiplier = row->logit_scale;
+        rc = hub_json_number(&f->logit_multiplier, at, row->logit_scale_key, range, e);
+    }
+    return rc || !row->clip_key ? rc : hub_json_number(&f->clip, at, row->clip_key, range, e);
+}
+
+/* Biases, branches side by side and their norms, norms of q and k. */
+static enum q_code load_flags(struct model_config *c, const struct family *row,
+                              const struct hub_json_at *at, struct q_err *e)
+{
+    const char *parallel_key = row->parallel_key ? row->parallel_key : "use_parallel_residual";
+    struct forward_config *f = &c->forward;
+    int64_t n_norm = 2;
+    bool new_form = false;
+    enum q_code rc;
+    if ((rc = hub_json_bool(&c->tie_word_embeddings, at, "tie_word_embeddings", e)) ||
+        (rc = hub_json_bool(&c->attention_bias, at, "attention_bias", e)) ||
+        (rc = load_flag(&c->attention_bias, row->qkv_bias_key, at, e)) ||
+        (rc = load_flag(&c->attention_bias, row->bias_key, at, e)) ||
+        (rc = hub_json_bool(&f->parallel_residual, at, parallel_key, e)) ||
+        (rc = load_flag(&new_form, row->new_form_key, at, e)) ||
+        (rc = load_flag(&f->qk_norm, row->qk_norm_key, at, e)) ||
+        (rc = load_flag(&f->alibi, row->alibi_key, at, e)) ||
+        (rc = hub_json_int(&n_norm, at, "num_ln_in_parallel_attn", (struct hub_json_range){1, 2},
+                           e)))
         return rc;
-    return q_fail(e, Q_UNSUPPORTED,
-                  "%s: %s true is not supported for model_type \"%s\", only false", at->path,
-                  row->unsupported, c->model_type);
+    c->attention_out_bias = c->attention_bias;
+    c->mlp_bias = row->bias_key && c->attention_bias;
+    f->parallel_residual = f->parallel_residual || new_form;
+    f->shared_norm = row->shares_norm && f->parallel_residual && !(new_form && n_norm == 2);
+    return hub_json_bool(&c->mlp_bias, at, "mlp_bias", e);
+}
+
+/* GPT-J: as a number of elements. */
+static enum q_code load_rotated(struct model_config *c, const struct family *row,
+                                const struct hub_json_at *at, struct q_err *e)
+{
+    const bool all = json_is_null(json_object_get(at->object, row->rotated_key));
+    int64_t n = all ? c->head_dim : row->rotated;
+    const enum q_code rc =
+        hub_json_int(&n, at, row->rotated_key, (struct hub_json_range){2, CONFIG_HEAD_MAX}, e);
+    if (rc)
+        return rc;
+    if (n % 2 || n > c->head_dim)
+        return q_fail(e, Q_CORRUPT, "%s: %s is %lld, expected an even number up to head_dim %u",
+                      at->path, row->rotated_key, (long long)n, c->head_dim);
+    /* half an element more, so that rounding down gives n again */
+    c->forward.rotary_fraction = n == c->head_dim ? 1 : ((double)n + 0.5) / c->head_dim;
+    return Q_OK;
 }
 
 /* The number of rotated elements of a head. Newer configs have it among the rope parameters. */
@@ -168,23 +412,21 @@ enum q_code config_forward_load(struct model_config *c, const struct hub_json_at
                                 struct q_err *e)
 {
     const struct family *row = family_of(c->model_type);
+    const struct hub_json_range eps = {0, 1};
     const char *act = row->act;
     enum q_code rc;
     c->rms_norm_eps = row->eps;
     c->tie_word_embeddings = row->tied;
     c->attention_bias = row->attention_bias;
     c->forward.parallel_residual = row->parallel;
-    if ((rc = hub_json_str(&act, at, row->act_key, e)) ||
-        (rc = hub_json_number(&c->rms_norm_eps, at, row->eps_key, (struct hub_json_range){0, 1},
-                              e)) ||
-        (rc = hub_json_bool(&c->tie_word_embeddings, at, "tie_word_embeddings", e)) ||
-        (rc = hub_json_bool(&c->attention_bias, at, "attention_bias", e)) ||
-        (rc = hub_json_bool(&c->mlp_bias, at, "mlp_bias", e)) ||
-        (rc = hub_json_bool(&c->forward.parallel_residual, at, "use_parallel_residual", e)) ||
-        (rc = check_unsupported(c, row, at, e)) || (rc = load_caps(&c->forward, row, at, e)) ||
-        (rc = load_multipliers(&c->forward, row, at, e)) || (rc = load_fraction(c, row, at, e)))
+    if ((row->act_key && (rc = hub_json_str(&act, at, row->act_key, e))) ||
+        (row->eps_key && (rc = hub_json_number(&c->rms_norm_eps, at, row->eps_key, eps, e))) ||
+        (rc = load_flags(c, row, at, e)) || (rc = check_refused(c, row, at, e)) ||
+        (rc = load_caps(&c->forward, row, at, e)) ||
+        (rc = load_multipliers(&c->forward, row, at, e)) ||
+        (rc = load_limits(&c->forward, row, at, e)) ||
+        (rc = row->rotated_key ? load_rotated(c, row, at, e) : load_fraction(c, row, at, e)))
         return rc;
-    c->attention_out_bias = c->attention_bias;
     if (strlen(act) >= CONFIG_NAME_MAX)
         return q_fail(e, Q_CORRUPT, "%s: %s has %zu characters, at most %u are accepted", at->path,
                       row->act_key, strlen(act), CONFIG_NAME_MAX - 1);

@@ -6,6 +6,7 @@
  * them. The keys and the meaning of their absence depend on the model type; a type that is not in
  * its table has no experts.
  * config_forward.c: what some families compute besides, in their spelling.
+ * config_layers.c: which layers have a window, and which rope.
  * config_rope.c: the rotary embedding, in both spellings:
  *     older   "rope_theta": 1e6, "rope_scaling": null | {"type" or "rope_type": "yarn", …}
  *     newer   "rope_parameters": {"rope_theta": 1e6, "rope_type": "yarn", "factor": 4, …} */
@@ -17,8 +18,11 @@
 /* Fills c->moe from c->model_type, c->n_layer, c->intermediate_size and the object. Errors:
  * Q_CORRUPT (file, key, found, accepted). */
 FALLIBLE config_moe_load(struct model_config *c, const struct hub_json_at *at, struct q_err *e);
-/* Fills c->rope from c's sizes and the object. Errors: Q_CORRUPT, Q_UNSUPPORTED (a kind that is not
- * in enum rope_kind, with the kinds that are). */
+/* Fills c->window and c->no_rope. c->model_type and c->n_layer are set. Errors: Q_CORRUPT,
+ * Q_UNSUPPORTED (a kind of layer). */
+FALLIBLE config_layers_load(struct model_config *c, const struct hub_json_at *at, struct q_err *e);
+/* Fills c->rope and c->local_rope from c's sizes and the object. Errors: Q_CORRUPT, Q_UNSUPPORTED
+ * (a kind that is not in enum rope_kind, with the kinds that are). */
 FALLIBLE config_rope_load(struct model_config *c, const struct hub_json_at *at, struct q_err *e);
 /* Fills c->forward and the settings whose keys differ between families: activation, eps, biases,
  * tied embeddings. c->model_type and c->head_dim are set. Errors: Q_CORRUPT, Q_UNSUPPORTED. */

@@ -122,20 +122,94 @@ static enum q_code check_needs(const struct rope_config *r, int needs, const str
     return Q_OK;
 }
 
-enum q_code config_rope_load(struct model_config *c, const struct hub_json_at *config,
+/* Model types with another rope in layers with a window; their maximum of positions counts the
+ * factor already. */
+static const struct {
+    const char *model_type;
+    double theta, local_theta; /* when absent */
+} local_ropes[] = {{"gemma3_text", 1e6, 1e4}};
+
+/* rope_theta when absent, of other model types */
+static const struct {
+    const char *model_type;
+    double theta;
+} thetas[] = {{"smollm3", 2e6}};
+
+static enum q_code read_rope(struct rope_config *r, struct model_config *c,
+                             const struct hub_json_at *config, const struct hub_json_at *at,
                              struct q_err *e)
 {
-    const struct hub_json_range thetas = {1.001, 1e15}, lengths = {1, 1u << 28};
-    struct rope_config *r = &c->rope;
+    const struct hub_json_range lengths = {1, 1u << 28};
     enum q_code rc;
-    *r = (struct rope_config){
+    int needs = 0;
+    if ((rc = read_kind(r, &needs, at, e)))
+        return rc;
+    if ((needs & NEED_FACTORS) &&
+        ((rc = hub_json_number(&r->original_max_position, config, ORIGINAL, lengths, e)) ||
+         (rc = read_long(c, at, e))))
+        return rc;
+    if ((rc = read_numbers(r, at, e)))
+        return rc;
+    return check_needs(r, needs, at, e);
+}
+
+/* Of layers with a window, and of the others. */
+static enum q_code read_two(struct model_config *c, const struct hub_json_at *config,
+                            const struct hub_json_at *at, struct q_err *e)
+{
+    const struct hub_json_at full = {hub_json_find(at, "full_attention"), at->path};
+    const struct hub_json_at local = {hub_json_find(at, "sliding_attention"), at->path};
+    enum q_code rc = Q_OK;
+    if ((full.object && !json_is_object(full.object)) ||
+        (local.object && !json_is_object(local.object)))
+        return q_fail(e, Q_CORRUPT, "%s: rope parameters of a layer type are no object", at->path);
+    if (full.object)
+        rc = read_rope(&c->rope, c, config, &full, e);
+    if (!rc && local.object)
+        rc = read_rope(&c->local_rope, c, config, &local, e);
+    if (!rc && (c->local_rope.kind == ROPE_LONG || c->local_rope.kind == ROPE_DYNAMIC))
+        rc = q_fail(e, Q_UNSUPPORTED,
+                    "%s: sliding_attention: rope that depends on the prompt's length (dynamic, "
+                    "longrope) is not supported",
+                    at->path);
+    return rc;
+}
+
+/* Defaults; true: the model type has two ropes. */
+static bool init_ropes(struct model_config *c)
+{
+    bool two = false;
+    c->rope = (struct rope_config){
         .theta = THETA_DEFAULT,
         .beta_fast = 32,
         .beta_slow = 1,
         .truncate = true,
     };
-    if ((rc = hub_json_number(&r->theta, config, "rotary_emb_base", thetas, e)) ||
-        (rc = hub_json_number(&r->theta, config, "rope_theta", thetas, e)))
+    for (size_t i = 0; i < sizeof thetas / sizeof *thetas; i++)
+        if (strcmp(thetas[i].model_type, c->model_type) == 0)
+            c->rope.theta = thetas[i].theta;
+    c->local_rope = c->rope;
+    for (size_t i = 0; i < sizeof local_ropes / sizeof *local_ropes; i++)
+        if (strcmp(local_ropes[i].model_type, c->model_type) == 0) {
+            c->rope.theta = local_ropes[i].theta;
+            c->rope.in_max_position = true;
+            c->local_rope.theta = local_ropes[i].local_theta;
+            two = true;
+        }
+    return two;
+}
+
+enum q_code config_rope_load(struct model_config *c, const struct hub_json_at *config,
+                             struct q_err *e)
+{
+    const struct hub_json_range range = {1.001, 1e15};
+    struct rope_config *r = &c->rope;
+    const bool two = init_ropes(c);
+    enum q_code rc;
+    if ((rc = hub_json_number(&r->theta, config, "rotary_emb_base", range, e)) ||
+        (rc = hub_json_number(&r->theta, config, "rope_theta", range, e)) ||
+        (two &&
+         (rc = hub_json_number(&c->local_rope.theta, config, "rope_local_base_freq", range, e))))
         return rc;
     const char *key = hub_json_find(config, "rope_parameters") ? "rope_parameters" : "rope_scaling";
     const struct hub_json_at at = {hub_json_find(config, key), config->path};
@@ -144,17 +218,10 @@ enum q_code config_rope_load(struct model_config *c, const struct hub_json_at *c
     if (!json_is_object(at.object))
         return q_fail(e, Q_CORRUPT, "%s: %s is %s, expected an object", at.path, key,
                       hub_json_kind(at.object));
-    if (hub_json_find(&at, "full_attention") || hub_json_find(&at, "sliding_attention"))
-        return q_fail(e, Q_UNSUPPORTED, "%s: %s with values per layer type is not supported yet",
-                      at.path, key);
-    int needs = 0;
-    if ((rc = read_kind(r, &needs, &at, e)))
-        return rc;
-    if ((needs & NEED_FACTORS) &&
-        ((rc = hub_json_number(&r->original_max_position, config, ORIGINAL, lengths, e)) ||
-         (rc = read_long(c, &at, e))))
-        return rc;
-    if ((rc = read_numbers(r, &at, e)))
-        return rc;
-    return check_needs(r, needs, &at, e);
+    if (!hub_json_find(&at, "full_attention") && !hub_json_find(&at, "sliding_attention"))
+        return read_rope(r, c, config, &at, e);
+    if (two)
+        return read_two(c, config, &at, e);
+    return q_fail(e, Q_UNSUPPORTED, "%s: %s with values per layer type is not supported yet",
+                  at.path, key);
 }

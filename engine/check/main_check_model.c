@@ -91,6 +91,7 @@ int main(int argc, char **argv)
     if (model_options_of(&m, &o, &e))
         return print_error(e.message, EXIT_USAGE);
     m.dir = dir;
+    m.generates = true;
     code = open_folder(dir, &o, &e) || model_check(&m, false, &e) || show_sections(&out, &o, &m, &e)
                ? print_error(e.message, EXIT_MODEL)
                : 0;

@@ -48,6 +48,8 @@ uint32_t arch_dim_size(const struct model_config *c, enum arch_dim dim)
         return c->head_dim;
     case D_HEADS:
         return c->n_head;
+    case D_KV_HEADS:
+        return c->n_kv_head;
     case D_2_INTER:
         return 2 * c->intermediate_size;
     case D_POSITIONS:
@@ -89,6 +91,7 @@ const char *arch_dim_text(enum arch_dim dim)
         [D_QKV] = "(num_attention_heads + 2 * num_key_value_heads) * head_dim",
         [D_HEAD] = "head_dim",
         [D_HEADS] = "num_attention_heads",
+        [D_KV_HEADS] = "num_key_value_heads",
         [D_2_INTER] = "2 * intermediate_size",
         [D_POSITIONS] = "max_position_embeddings",
         [D_POSITIONS_2] = "max_position_embeddings + 2",
@@ -118,6 +121,14 @@ bool arch_wants(const struct model_config *c, enum arch_when when, uint32_t laye
         return c->attention_out_bias;
     case WHEN_MLP_BIAS:
         return c->mlp_bias;
+    case WHEN_QK_NORM:
+        return c->forward.qk_norm;
+    case WHEN_SEQUENTIAL:
+        return !c->forward.parallel_residual;
+    case WHEN_TWO_NORMS:
+        return c->forward.parallel_residual && !c->forward.shared_norm;
+    case WHEN_NOT_TWO_NORMS:
+        return !c->forward.parallel_residual || c->forward.shared_norm;
     case WHEN_DENSE:
         return !c->moe.layers[layer];
     case WHEN_EXPERTS:

@@ -12,6 +12,8 @@
 /* what a tensor is for */
 enum arch_slot {
     W_EMBED,
+    W_EMBED_NORM, /* of the embedding's rows: BLOOM */
+    W_EMBED_NORM_BIAS,
     W_LM_HEAD,
     W_FINAL_NORM,
     W_FINAL_NORM_BIAS,
@@ -67,10 +69,11 @@ enum arch_dim {
     D_VOCAB,
     D_HIDDEN,
     D_INTER,
-    D_Q,       /* heads * head_dim */
-    D_KV,      /* KV heads * head_dim */
-    D_QKV,     /* D_Q + 2 D_KV */
-    D_HEADS,   /* heads */
+    D_Q,     /* heads * head_dim */
+    D_KV,    /* KV heads * head_dim */
+    D_QKV,   /* D_Q + 2 D_KV */
+    D_HEADS, /* heads */
+    D_KV_HEADS,
     D_2_INTER, /* gate and up */
     D_POSITIONS,
     D_POSITIONS_2, /* with two rows in front, as OPT and BART */
@@ -81,9 +84,10 @@ enum arch_dim {
     D_ONE,
     D_Q_RANK,
     D_KV_RANK,
-    D_KV_A,    /* kv_lora_rank + qk_rope_head_dim */
-    D_KV_B,    /* heads * (qk_nope_head_dim + v_head_dim) */
-    D_HEADS_V, /* heads * v_head_dim */
+    D_KV_A,       /* kv_lora_rank + qk_rope_head_dim */
+    D_KV_B,       /* heads * (qk_nope_head_dim + v_head_dim) */
+    D_HEADS_V,    /* heads * v_head_dim */
+    D_TRANSPOSED, /* no size: the tensor is stored as [cols, rows], as Conv1D of GPT-2 is */
     D_COUNT
 };
 
@@ -94,6 +98,10 @@ enum arch_when {
     WHEN_ATTENTION_BIAS,
     WHEN_OUT_BIAS,
     WHEN_MLP_BIAS,
+    WHEN_QK_NORM,
+    WHEN_SEQUENTIAL, /* branches one after the other */
+    WHEN_TWO_NORMS,  /* branches side by side, each with a norm of its own */
+    WHEN_NOT_TWO_NORMS,
     WHEN_DENSE,   /* in layers without experts */
     WHEN_EXPERTS, /* in those with */
     WHEN_SHARED,  /* the same, where all rows use one of them */
@@ -109,13 +117,23 @@ enum arch_shard {
     SHARD_COLS
 };
 
+/* The name of a norm's weight that no checkpoint has: it is 1. */
+#define ARCH_ONES NULL
+
 struct arch_tensor {
-    const char *name; /* the first "%u" stands for the layer's number, a second for the expert's */
+    /* The first "%u" stands for the layer's number, a second for the expert's or the head's; or
+     * ARCH_ONES. */
+    const char *name;
     enum arch_slot slot;
-    enum arch_dim dims[2]; /* [rows, cols] */
+    enum arch_dim dims[3]; /* rows, cols, or rows alone; D_TRANSPOSED behind them */
     enum arch_shard shard;
     enum arch_when when;
 };
+
+static inline bool arch_is_transposed(const struct arch_tensor *t)
+{
+    return t->dims[2] == D_TRANSPOSED;
+}
 
 struct quire_tensor;
 struct plugin_arch;
@@ -128,6 +146,7 @@ struct arch_own { /* a tensor of a plugin; its sizes: model_config.own of the sa
 
 struct arch {
     const char *name;
+    const char *prefix; /* of names, which a checkpoint of the model without a head has not; NULL */
     const struct arch_tensor *tensors; /* [n_tensor] */
     size_t n_tensor;
     struct arch_layer layer;
@@ -147,8 +166,8 @@ arch_dim_text(enum arch_dim dim); /* "hidden_size": where the number comes from,
 /* layer: not looked at for what is the model's and no layer's. */
 bool arch_wants(const struct model_config *c, enum arch_when when, uint32_t layer);
 
-struct arch_place { /* where a tensor belongs; what does not apply is not looked at */
-    uint32_t layer, expert;
+struct arch_place {         /* where a tensor belongs; what does not apply is not looked at */
+    uint32_t layer, expert; /* expert: or the head */
 };
 #define ARCH_NAME_MAX 128u /* bytes of a tensor's name with the numbers put in */
 /* Does the family's table have it, for this config and layer? */

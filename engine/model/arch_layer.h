@@ -26,7 +26,7 @@ enum arch_residual {
     ARCH_RESIDUAL_SEQUENTIAL,  /* x += attention(x), then x += mlp(x) */
     ARCH_RESIDUAL_PARALLEL,    /* x += attention(norm(x)) + mlp(norm'(x)): GPT-NeoX */
     ARCH_RESIDUAL_SHARED_NORM, /* the same with one norm for both: Falcon, Phi-2, Command R */
-    ARCH_RESIDUAL_CONFIG       /* as config.json says: parallel or sequential */
+    ARCH_RESIDUAL_CONFIG       /* as config.json says: one of these */
 };
 
 enum arch_positions {
@@ -34,13 +34,15 @@ enum arch_positions {
     ARCH_ROPE_INTERLEAVED, /* pairs (2j, 2j + 1): GPT-J, Command R */
     ARCH_ALIBI,            /* arXiv:2108.12409: a slope a head, no rotation */
     ARCH_LEARNED,          /* a table of positions that is added to the embedding: W_POSITIONS */
-    ARCH_NO_POSITIONS
+    ARCH_NO_POSITIONS,
+    ARCH_ROPE_OR_ALIBI /* as config.json says: ROPE_HALF or ALIBI */
 };
 
 enum arch_qk_norm {
     ARCH_QK_NORM_NONE,
     ARCH_QK_NORM_HEADS, /* each head of q and of k through a norm */
-    ARCH_QK_NORM_WHOLE  /* q and k, each as one vector of all its heads */
+    ARCH_QK_NORM_WHOLE, /* q and k, each as one vector of all its heads */
+    ARCH_QK_NORM_APART  /* each head, by weights of its own, where the config has them: Command R */
 };
 
 enum arch_attention {
@@ -90,14 +92,18 @@ struct arch_layer {
     enum arch_residual residual;
     enum arch_attention attention;
     enum arch_positions positions;
-    uint32_t first_position; /* learned: the table's row of position 0; OPT has 2 */
-    enum arch_qk_norm qk_norm;
+    uint32_t first_position;   /* learned: the table's row of position 0; OPT has 2 */
+    bool alibi_scaled;         /* slopes are multiplied by the scale of scores: Falcon */
+    enum arch_qk_norm qk_norm; /* where the table has its tensors */
     enum arch_mlp mlp;
     uint32_t activations; /* set of 1 << ARCH_…: which hidden_act it may have; 0: silu */
     enum arch_embedding embedding;
     enum arch_route route;
     enum arch_share share;
     bool windows;       /* config's sliding windows count */
+    bool no_rope;       /* config's layers without rope count */
+    bool local_rope;    /* layers with a window have the config's local rope */
+    bool clips;         /* config's limit of q, k and v counts */
     bool sinks;         /* each head has a sink: W_SINKS */
     bool bidirectional; /* a row attends to all rows of its sequence */
     bool soft_caps;     /* config's soft caps of scores and of logits count */
@@ -107,7 +113,8 @@ struct arch_layer {
 
 static inline bool arch_rotates(const struct arch_layer *l)
 {
-    return l->positions == ARCH_ROPE_HALF || l->positions == ARCH_ROPE_INTERLEAVED;
+    return l->positions == ARCH_ROPE_HALF || l->positions == ARCH_ROPE_INTERLEAVED ||
+           l->positions == ARCH_ROPE_OR_ALIBI;
 }
 
 /* "gelu_pytorch_tanh" -> ARCH_GELU_TANH; false: none of ours. */

@@ -58,6 +58,8 @@ struct model_options {
                                        instead of `kern`; NULL: the CPU. Borrowed */
     bool no_fusion; /* for tests, on the CPU: each operation of the program is a stage of its own,
                        gate and up (but those of experts) lie apart */
+    bool generates; /* prompts come in chunks and tokens one at a time: layers that attend both
+                       ways are refused */
     void (*progress)(void *ctx, uint64_t bytes_done, uint64_t bytes_total); /* may be NULL */
     void *progress_ctx;
 };

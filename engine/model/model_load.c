@@ -2,6 +2,7 @@
 #include "engine/model/model.h"
 #include <limits.h>
 #include <stdio.h>
+#include <math.h>
 #include <string.h>
 #include "common/file.h"
 #include "common/log.h"
@@ -197,7 +198,7 @@ static enum q_code check_device(const struct model *m, struct q_err *e)
 }
 
 struct cos_sin_job {
-    const struct model *m;
+    const struct rotary *of;
     float *rows;
     uint32_t from, n;
 };
@@ -207,20 +208,21 @@ static void cos_sin_rows(void *arg, uint32_t ith, uint32_t nth)
     const struct cos_sin_job *j = arg;
     const uint32_t end = (uint32_t)((uint64_t)j->n * (ith + 1) / nth);
     for (uint32_t i = (uint32_t)((uint64_t)j->n * ith / nth); i < end; i++)
-        rotary_row(&j->m->rotary, j->rows + 2 * (size_t)i * j->m->rotary.n_pair, j->from + i, 0);
+        rotary_row(j->of, j->rows + 2 * (size_t)i * j->of->n_pair, j->from + i, 0);
 }
 
 /* The CPU computes (cos, sin) of a step's rows as it goes; a device has those of all positions, the
  * same numbers, so that a step depends on nothing that the host computes. */
-static enum q_code make_rope_cos_sin(struct model *m, struct team *team, struct q_err *e)
+static enum q_code make_cos_sin(struct model *m, struct region *to, const struct rotary *of,
+                                struct team *team, struct q_err *e)
 {
     const uint32_t n = m->shape.max_model_len;
-    const size_t row = 2 * (size_t)m->rotary.n_pair * sizeof(float);
+    const size_t row = 2 * (size_t)of->n_pair * sizeof(float);
     struct upload u = {0};
     enum q_code rc = upload_init(&u, m->link, e);
-    if (rc || (rc = region_init_on(&m->rope_cos_sin, n * row, "rotary table", m->link, e)))
+    if (rc || (rc = region_init_on(to, n * row, "rotary table", m->link, e)))
         goto out;
-    struct cos_sin_job j = {.m = m};
+    struct cos_sin_job j = {.of = of};
     for (; j.from < n; j.from += j.n) {
         j.n = n - j.from < UPLOAD_BYTES / row ? n - j.from : (uint32_t)(UPLOAD_BYTES / row);
         j.rows = upload_space(&u);
@@ -228,10 +230,66 @@ static enum q_code make_rope_cos_sin(struct model *m, struct team *team, struct 
             team_run(team, cos_sin_rows, &j);
         else
             cos_sin_rows(&j, 0, 1);
-        upload_copy(&u, m->rope_cos_sin.data + j.from * row, j.n * row);
+        upload_copy(&u, to->data + j.from * row, j.n * row);
         upload_next(&u);
     }
     rc = upload_end(&u, e);
+out:
+    upload_release(&u);
+    return rc;
+}
+
+static enum q_code make_tables(struct model *m, struct team *team, struct q_err *e)
+{
+    const struct arch_layer *l = &m->arch->layer;
+    enum q_code rc = Q_OK;
+    if (!m->link || !arch_rotates(l))
+        return Q_OK;
+    if (!model_rope_varies(m))
+        rc = make_cos_sin(m, &m->rope_cos_sin, &m->rotary, team, e);
+    return rc || !l->local_rope ? rc
+                                : make_cos_sin(m, &m->local_cos_sin, &m->local_rotary, team, e);
+}
+
+/* Slopes of heads 1 … n: 2^(-8 i / n) for a power of 2; else those of the power of 2 below n, then
+ * every second one of twice that power. Source: arXiv:2108.12409 and its authors' code. */
+static float alibi_slope(uint32_t head, uint32_t n)
+{
+    uint32_t below = 1;
+    while (2 * below <= n)
+        below *= 2;
+    return head < below ? (float)exp2(-8.0 * (head + 1) / below)
+                        : (float)exp2(-4.0 * (2 * (head - below) + 1) / below);
+}
+
+/* The first attention with slopes; NULL: there is none. */
+static const struct program_op *find_alibi(const struct layer_program *p)
+{
+    for (uint32_t i = 0; i < p->n_op; i++)
+        if (p->ops[i].kind == PROGRAM_ATTENTION && p->ops[i].attention.alibi)
+            return &p->ops[i];
+    return NULL;
+}
+
+static enum q_code make_slopes(struct model *m, struct q_err *e)
+{
+    const struct program_op *op = find_alibi(&m->program);
+    const uint32_t n = m->config.n_head;
+    struct upload u = {0};
+    enum q_code rc;
+    if (!op)
+        return Q_OK;
+    if ((rc = region_init_on(&m->slopes, n * sizeof(float), "slopes", m->link, e)) ||
+        (m->link && (rc = upload_init(&u, m->link, e))))
+        goto out;
+    float *to = m->link ? upload_space(&u) : (float *)(void *)m->slopes.data;
+    for (uint32_t i = 0; i < n; i++)
+        to[i] = alibi_slope(i, n) * (m->arch->layer.alibi_scaled ? op->attention.scale : 1);
+    if (m->link) {
+        upload_copy(&u, m->slopes.data, n * sizeof *to);
+        upload_next(&u);
+        rc = upload_end(&u, e);
+    }
 out:
     upload_release(&u);
     return rc;
@@ -244,6 +302,10 @@ static void drop_unread(struct model_config *c, const struct arch_layer *l)
         memset(c->window, 0, sizeof c->window);
     if (!arch_rotates(l))
         c->rope = (struct rope_config){.theta = c->rope.theta};
+    if (!l->local_rope)
+        c->local_rope = c->rope;
+    if (!l->no_rope)
+        memset(c->no_rope, 0, sizeof c->no_rope);
 }
 
 static enum q_code find_family(struct model *m, const struct model_options *o, struct q_err *e)
@@ -270,6 +332,12 @@ static enum q_code check_config(struct model *m, const struct model_options *o, 
     const enum q_code rc = model_program_try(m, on_device, e);
     if (rc)
         return rc;
+    if (o->generates && m->arch->layer.bidirectional && !model_has_own_forward(m))
+        return q_fail(e, Q_UNSUPPORTED,
+                      "%s: its layers attend both ways, which needs a prompt in one step; the "
+                      "engine computes prompts in chunks and tokens one at a time, so that only "
+                      "layers that attend to what comes before can be served",
+                      m->arch->name);
     drop_unread(&m->config, &m->arch->layer);
     return choose_length(&m->shape.max_model_len, m, o->max_model_len, e);
 }
@@ -308,7 +376,8 @@ static struct load_options load_options_of(const struct model_config *c,
         .team = o->team,
         .memory_bytes = o->memory_bytes,
         .device = o->link,
-        .gate_up_apart = o->no_fusion || model_program_gate_up_apart(c),
+        .gate_up_apart = o->no_fusion,
+        .gate_act = model_program_gate_act(c),
         .progress = o->progress,
         .progress_ctx = o->progress_ctx,
     };
@@ -392,6 +461,7 @@ static enum q_code load_model(struct model *m, const struct model_options *o, st
     m->shape.compute_dtype = decided.dtype;
     m->shape.quantization = decided.quantization;
     rotary_init(&m->rotary, c);
+    rotary_init_local(&m->local_rotary, c);
     struct load_options lo = load_options_of(&m->config, &decided);
     lo.own_read = m->own_read;
     lo.host_kern = m->host_kern;
@@ -399,9 +469,8 @@ static enum q_code load_model(struct model *m, const struct model_options *o, st
         (rc = model_program_make(m, e)))
         return rc;
     fill_shape(m);
-    return m->link && arch_rotates(&m->arch->layer) && !model_rope_varies(m)
-               ? make_rope_cos_sin(m, o->team, e)
-               : Q_OK;
+    rc = make_tables(m, o->team, e);
+    return rc ? rc : make_slopes(m, e);
 }
 
 static enum q_code hand_over(struct model **out, struct model *m, enum q_code rc)
@@ -473,7 +542,11 @@ static const struct {
     FIELD(IS_F64, forward.residual_multiplier),
     FIELD(IS_F64, forward.logit_multiplier),
     FIELD(IS_F64, forward.rotary_fraction),
+    FIELD(IS_F64, forward.clip),
     FIELD(IS_BOOL, forward.parallel_residual),
+    FIELD(IS_BOOL, forward.shared_norm),
+    FIELD(IS_BOOL, forward.qk_norm),
+    FIELD(IS_BOOL, forward.alibi),
     FIELD(IS_F64, rope.theta),
     FIELD(IS_F64, rope.factor),
     FIELD(IS_F64, rope.original_max_position),
@@ -485,6 +558,9 @@ static const struct {
     FIELD(IS_F64, rope.mscale),
     FIELD(IS_F64, rope.mscale_all_dim),
     FIELD(IS_BOOL, rope.truncate),
+    FIELD(IS_F64, local_rope.theta),
+    FIELD(IS_F64, local_rope.factor),
+    FIELD(IS_U32, local_rope.kind),
     FIELD(IS_U32, quant.method),
     FIELD(IS_U32, quant.bits),
     FIELD(IS_U32, quant.group_size),
@@ -545,6 +621,9 @@ static enum q_code check_same_config(const struct model_config *of, const struct
         memcmp(other.window, served.window, sizeof other.window) != 0)
         return q_fail(e, Q_MISMATCH, "the new config.json and the served model differ in their %s",
                       other.rope.kind != served.rope.kind ? "kind of rope" : "sliding window");
+    if (memcmp(other.no_rope, served.no_rope, sizeof other.no_rope) != 0)
+        return q_fail(e, Q_MISMATCH,
+                      "the new config.json and the served model rotate different layers");
     if (!same_factors(&other.rope, &served.rope))
         return q_fail(e, Q_MISMATCH,
                       "the new config.json has other factors of longrope than that of the model "
@@ -597,6 +676,8 @@ void model_free(struct model *m)
     program_release(&m->program);
     plugin_model_free(m->plugin);
     region_release(&m->rope_cos_sin);
+    region_release(&m->local_cos_sin);
+    region_release(&m->slopes);
     q_free(m);
 }
 

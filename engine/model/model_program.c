@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/model/model_program.h"
+#include "engine/model/forward/acts.h"
 #include "engine/model/forward/features.h"
 #include "engine/model/forward/program_text.h"
 #include "engine/model/plugin/host_program.h"
@@ -33,7 +34,7 @@ FALLIBLE model_program_try(struct model *m, bool on_device, struct q_err *e)
         .config = &m->config,
         .arch = m->arch,
         .dtype = DT_F32,
-        .is_apart = model_program_gate_up_apart(&m->config),
+        .is_apart = on_device && model_program_gate_act(&m->config) != KERN_SILU,
     };
     const struct program_forms forms = forms_planned(&plan);
     struct layer_program p = LAYER_PROGRAM_INIT;
@@ -48,10 +49,10 @@ FALLIBLE model_program_try(struct model *m, bool on_device, struct q_err *e)
     return rc;
 }
 
-bool model_program_gate_up_apart(const struct model_config *c)
+enum kern_act model_program_gate_act(const struct model_config *c)
 {
     enum arch_activation act;
-    return !arch_activation_parse(&act, c->hidden_act) || act != ARCH_SILU;
+    return arch_activation_parse(&act, c->hidden_act) ? act_of(act) : KERN_SILU;
 }
 
 static enum q_code fail_weight(const struct model *m, const struct program_op *op,
@@ -117,7 +118,6 @@ FALLIBLE model_program_show(struct buf *out, const struct model *m, const struct
         .arch = m->arch,
         .dtype = m->shape.compute_dtype,
         .quantization = m->shape.quantization,
-        .is_apart = model_program_gate_up_apart(&m->config),
     };
     const struct program_forms forms = forms_planned(&plan);
     const struct program_show show = {

@@ -9,9 +9,8 @@
 /* Would the family and the config have a program that the executor runs? m: arch, plugin and config
  * are set; sets own_read. Errors: Q_UNSUPPORTED (by name), Q_INVALID (a plugin's change). */
 FALLIBLE model_program_try(struct model *m, bool on_device, struct q_err *e);
-/* Is the activation one that no product makes, so that gate and up are loaded one after the
- * other? */
-bool model_program_gate_up_apart(const struct model_config *c);
+/* Of gated products: hidden_act. */
+enum kern_act model_program_gate_act(const struct model_config *c);
 /* m->program of m's weights. Errors: Q_UNSUPPORTED (by name: what the executor or the loader has
  * not), Q_MISMATCH (a weight of another shape than its operation), Q_NO_MEMORY. */
 FALLIBLE model_program_make(struct model *m, struct q_err *e);

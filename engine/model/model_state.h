@@ -17,14 +17,15 @@ struct model {
     struct model_config config;
     struct model_shape shape;
     struct weights weights;
-    struct layer_program program; /* of these weights */
-    bool no_fusion;               /* model_options */
-    struct rotary rotary;
+    struct layer_program program;       /* of these weights */
+    bool no_fusion;                     /* model_options */
+    struct rotary rotary, local_rotary; /* the second where the family has a rope of windows */
     const struct kern_table *kern;
     const struct kern_table *host_kern; /* the CPU's, also with a device: items are made by it */
     const struct device_link *link;     /* NULL: on the CPU */
     /* On a device: [max_model_len][rotary.n_pair][2], unless they depend on the prompt. */
-    struct region rope_cos_sin;
+    struct region rope_cos_sin, local_cos_sin;
+    struct region slopes; /* ALiBi: [n_head] f32, on the device where there is one */
 };
 
 struct model_family { /* borrowed; arch: while the model lives */

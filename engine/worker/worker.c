@@ -66,6 +66,7 @@ static struct model_options options_of(struct worker *w, const char *weights_dir
         .packed_cache = *c->packed_cache ? c->packed_cache : NULL,
         .max_model_len = c->max_model_len,
         .memory_bytes = memory_for_weights(),
+        .generates = true,
         .kern = &w->kern,
         .team = w->team,
         .link = gpu_link(w->gpu),

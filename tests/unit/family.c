@@ -6,7 +6,7 @@
 
 #define HIDDEN  32u
 #define INTER   40u
-#define HEADS   4u
+#define HEADS   6u /* most */
 #define KV      2u
 #define HEAD    8u
 #define EXPERTS 6u
@@ -25,6 +25,11 @@ static const struct row rows[] = {
     {{"head.bias", W_LM_HEAD_BIAS, {D_VOCAB}, SHARD_NONE, WHEN_ALWAYS}, FAMILY_LM_HEAD_BIAS},
     {{"norm", W_FINAL_NORM, {D_HIDDEN}, SHARD_NONE, WHEN_ALWAYS}, 0},
     {{"norm.bias", W_FINAL_NORM_BIAS, {D_HIDDEN}, SHARD_NONE, WHEN_ALWAYS}, FAMILY_NORM_BIAS},
+    {{"embed.norm", W_EMBED_NORM, {D_HIDDEN}, SHARD_NONE, WHEN_ALWAYS}, FAMILY_EMBED_NORM},
+    {
+        {"embed.norm.bias", W_EMBED_NORM_BIAS, {D_HIDDEN}, SHARD_NONE, WHEN_ALWAYS},
+        FAMILY_EMBED_NORM | FAMILY_NORM_BIAS,
+    },
     {{"%u.n1", W_ATTN_NORM, {D_HIDDEN}, SHARD_NONE, WHEN_ALWAYS}, 0},
     {{"%u.n1.bias", W_ATTN_NORM_BIAS, {D_HIDDEN}, SHARD_NONE, WHEN_ALWAYS}, FAMILY_NORM_BIAS},
     {{"%u.n2", W_MLP_NORM, {D_HIDDEN}, SHARD_NONE, WHEN_ALWAYS}, 0},
@@ -39,6 +44,14 @@ static const struct row rows[] = {
     {{"%u.o.bias", W_O_BIAS, {D_HIDDEN}, SHARD_NONE, WHEN_ALWAYS}, FAMILY_BIASES},
     {{"%u.q_norm", W_Q_NORM, {D_HEAD}, SHARD_NONE, WHEN_ALWAYS}, FAMILY_Q_NORM},
     {{"%u.k_norm", W_K_NORM, {D_HEAD}, SHARD_NONE, WHEN_ALWAYS}, FAMILY_Q_NORM},
+    {
+        {"%u.q_norms.%u", W_Q_NORM, {D_HEADS, D_HEAD}, SHARD_NONE, WHEN_QK_NORM},
+        FAMILY_HEAD_NORMS,
+    },
+    {
+        {"%u.k_norms.%u", W_K_NORM, {D_KV_HEADS, D_HEAD}, SHARD_NONE, WHEN_QK_NORM},
+        FAMILY_HEAD_NORMS,
+    },
     {{"%u.gate", W_GATE, {D_INTER, D_HIDDEN}, SHARD_NONE, WHEN_DENSE}, 0},
     {{"%u.up", W_UP, {D_INTER, D_HIDDEN}, SHARD_NONE, WHEN_DENSE}, 0},
     {{"%u.up.bias", W_UP_BIAS, {D_INTER}, SHARD_NONE, WHEN_DENSE}, FAMILY_BIASES},
@@ -98,14 +111,16 @@ static void make_config(struct model_config *c, const struct family *f)
         .hidden_size = HIDDEN,
         .intermediate_size = INTER,
         .n_layer = FAMILY_LAYERS,
-        .n_head = HEADS,
+        .n_head = f->n_head ? f->n_head : 4,
         .n_kv_head = KV,
         .head_dim = HEAD,
         .max_position = FAMILY_TOKENS_MAX,
         .rms_norm_eps = 1e-5,
         .tie_word_embeddings = !(f->has & FAMILY_LM_HEAD),
         .window = {0, f->window},
+        .no_rope = {false, f->no_rope},
         .rope = {.theta = 10000},
+        .local_rope = {.theta = 100},
         .forward = f->forward,
         .dtype = DT_F32,
         .bos_id = UINT32_MAX,
@@ -126,16 +141,23 @@ static float draw(uint64_t *state)
     return (float)(int32_t)(*state >> 32) * 0x1p-31f;
 }
 
+static bool is_head_norm(const struct arch_tensor *t)
+{
+    return (t->slot == W_Q_NORM || t->slot == W_K_NORM) && t->dims[1];
+}
+
 static void add_numbers(struct family_model *m, const struct arch_tensor *t, struct arch_place at,
                         struct buf *header)
 {
     static uint64_t state = 5;
-    const uint32_t n_row = arch_dim_size(&m->config, t->dims[0]);
-    const uint32_t n_col = t->dims[1] ? arch_dim_size(&m->config, t->dims[1]) : 1;
+    const bool of_head = is_head_norm(t);
+    const uint32_t n_row = arch_dim_size(&m->config, t->dims[of_head]);
+    const uint32_t n_col = t->dims[1] && !of_head ? arch_dim_size(&m->config, t->dims[1]) : 1;
     const size_t n = (size_t)n_row * n_col, first = m->n_number;
-    const bool is_norm = t->slot == W_FINAL_NORM || t->slot == W_ATTN_NORM ||
-                         t->slot == W_MLP_NORM || t->slot == W_Q_NORM || t->slot == W_K_NORM;
-    const float wide = t->dims[1] ? 0.4f : 0.6f;
+    const bool is_norm = t->slot == W_EMBED_NORM || t->slot == W_FINAL_NORM ||
+                         t->slot == W_ATTN_NORM || t->slot == W_MLP_NORM || t->slot == W_Q_NORM ||
+                         t->slot == W_K_NORM;
+    const float wide = n_col > 1 ? 0.4f : 0.6f;
     char name[ARCH_NAME_MAX];
     struct q_err e = Q_ERR_INIT;
     assert_ok(q_grow(&m->numbers, &m->capacity, first + n, sizeof(float), 1u << 24, &e), &e);
@@ -147,7 +169,7 @@ static void add_numbers(struct family_model *m, const struct arch_tensor *t, str
     arch_tensor_name(name, t->name, at);
     buf_printf(header, "%c\"%s\":{\"dtype\":\"F32\",\"shape\":[%u", header->len ? ',' : '{', name,
                n_row);
-    if (t->dims[1])
+    if (n_col > 1)
         buf_printf(header, ",%u", n_col);
     buf_printf(header, "],\"data_offsets\":[%zu,%zu]}", first * sizeof(float),
                m->n_number * sizeof(float));
@@ -156,7 +178,9 @@ static void add_numbers(struct family_model *m, const struct arch_tensor *t, str
 static void add_layer(struct family_model *m, const struct arch_tensor *t, uint32_t layer,
                       struct buf *header)
 {
-    const uint32_t n = t->slot >= W_EXPERT_FIRST ? EXPERTS : 1;
+    const uint32_t n = is_head_norm(t)             ? arch_dim_size(&m->config, t->dims[0])
+                       : t->slot >= W_EXPERT_FIRST ? EXPERTS
+                                                   : 1;
     if (!arch_wants(&m->config, t->when, layer))
         return;
     for (uint32_t i = 0; i < n; i++)
@@ -238,69 +262,115 @@ static void norm(double *y, const double *x, uint32_t n, enum arch_norm kind, co
         y[i] = (x[i] - mean) / sqrt(sum + 1e-5) * (double)w[i] + (b ? (double)b[i] : 0);
 }
 
-static void rotate(double *head, const struct family_model *m, uint32_t position)
+static void rotate(double *head, const struct family_model *m, uint32_t layer, uint32_t position)
 {
+    const bool local = m->f->layer.local_rope && m->config.window[layer];
+    const double theta = local ? m->config.local_rope.theta : m->config.rope.theta;
     const bool pairs = m->f->layer.positions == ARCH_ROPE_INTERLEAVED;
     for (uint32_t j = 0; j < HEAD / 2; j++) {
         double *p = pairs ? head + 2 * j : head + j, *q = pairs ? p + 1 : p + HEAD / 2;
-        const double angle = position * pow(10000, -2.0 * j / HEAD), c = cos(angle), s = sin(angle);
+        const double angle = position * pow(theta, -2.0 * j / HEAD), c = cos(angle), s = sin(angle);
         const double u = *p, v = *q;
         *p = u * c - v * s;
         *q = v * c + u * s;
     }
 }
 
+struct family_at {
+    uint32_t layer, row, n; /* n: rows of the sequence */
+};
+
 struct cache { /* of one layer */
     double k[FAMILY_TOKENS_MAX][KV * HEAD], v[FAMILY_TOKENS_MAX][KV * HEAD];
 };
 
-/* One head's attention of the row at `at`. */
+static double slope_of(const struct family_model *m, uint32_t head)
+{
+    static const double of_4[] = {0x1p-2, 0x1p-4, 0x1p-6, 0x1p-8}; /* arXiv:2108.12409 */
+    static const double more[] = {0x1p-1, 0x1p-3};
+    const bool alibi = m->f->layer.positions == ARCH_ALIBI || m->f->forward.alibi;
+    const double slope = head < 4 ? of_4[head] : more[head - 4];
+    return !alibi ? 0 : m->f->layer.alibi_scaled ? slope / sqrt(HEAD) : slope;
+}
+
+/* One head's attention of the row at `at`; n: of the sequence. */
 static void attend(double *out, const double *q, const struct cache *c,
-                   const struct family_model *m, uint32_t layer, uint32_t at, uint32_t head)
+                   const struct family_model *m, struct family_at at, uint32_t head)
 {
     const struct forward_config *f = &m->f->forward;
-    const float *sinks = find(m, W_SINKS, layer, 0);
-    const uint32_t window = m->f->layer.windows ? m->config.window[layer] : 0;
-    const uint32_t first = window && at + 1 > window ? at + 1 - window : 0;
-    const size_t kv = head / (HEADS / KV) * HEAD;
+    const float *sinks = find(m, W_SINKS, at.layer, 0);
+    const uint32_t window = m->f->layer.windows ? m->config.window[at.layer] : 0, t0 = at.row;
+    const uint32_t first = window && t0 + 1 > window ? t0 + 1 - window : 0;
+    const uint32_t all = window && t0 + window < at.n ? t0 + window : at.n;
+    const uint32_t end = m->f->layer.bidirectional ? all : t0 + 1;
+    const size_t kv = head / (m->config.n_head / KV) * HEAD;
     const double scale = m->f->layer.scales && f->attention_multiplier != 0
                              ? f->attention_multiplier
                              : 1 / sqrt(HEAD);
     double p[FAMILY_TOKENS_MAX], most = sinks ? (double)sinks[head] : -INFINITY, total;
-    for (uint32_t t = first; t <= at; t++) {
-        p[t] = 0;
+    for (uint32_t t = first; t < end; t++) {
+        p[t] = -slope_of(m, head) * fabs((double)t - t0);
         for (uint32_t d = 0; d < HEAD; d++)
             p[t] += q[d] * c->k[t][kv + d] * scale;
         most = fmax(most, p[t]);
     }
     total = sinks ? exp((double)sinks[head] - most) : 0;
-    for (uint32_t t = first; t <= at; t++)
+    for (uint32_t t = first; t < end; t++)
         total += exp(p[t] - most);
     for (uint32_t d = 0; d < HEAD; d++) {
         out[d] = 0;
-        for (uint32_t t = first; t <= at; t++)
+        for (uint32_t t = first; t < end; t++)
             out[d] += exp(p[t] - most) / total * c->v[t][kv + d];
     }
 }
 
-static void attention(double *y, const double *h, struct cache *c, const struct family_model *m,
-                      uint32_t layer, uint32_t at)
+static void limit(double *x, uint32_t n, double clip)
 {
-    double q[HEADS * HEAD], a[HEADS * HEAD];
-    const float *q_norm = find(m, W_Q_NORM, layer, 0), *k_norm = find(m, W_K_NORM, layer, 0);
-    multiply(q, find(m, W_Q, layer, 0), find(m, W_Q_BIAS, layer, 0), h, HEADS * HEAD, HIDDEN);
-    multiply(c->k[at], find(m, W_K, layer, 0), find(m, W_K_BIAS, layer, 0), h, KV * HEAD, HIDDEN);
-    multiply(c->v[at], find(m, W_V, layer, 0), find(m, W_V_BIAS, layer, 0), h, KV * HEAD, HIDDEN);
-    for (uint32_t i = 0; i < HEADS + KV; i++) {
-        double *head = i < HEADS ? q + (size_t)i * HEAD : c->k[at] + (size_t)(i - HEADS) * HEAD;
-        if (q_norm)
-            norm(head, head, HEAD, ARCH_NORM_RMS, i < HEADS ? q_norm : k_norm, NULL);
-        if (arch_rotates(&m->f->layer))
-            rotate(head, m, at);
-    }
-    for (uint32_t i = 0; i < HEADS; i++)
-        attend(a + (size_t)i * HEAD, q + (size_t)i * HEAD, c, m, layer, at, i);
-    multiply(y, find(m, W_O, layer, 0), find(m, W_O_BIAS, layer, 0), a, HIDDEN, HEADS * HEAD);
+    for (uint32_t i = 0; i < n && clip != 0; i++)
+        x[i] = fmin(fmax(x[i], -clip), clip);
+}
+
+/* A head of q, or of k, through its norm and rotated. */
+static void make_head(double *head, const struct family_model *m, struct family_at at, bool of_k,
+                      uint32_t i)
+{
+    const bool apart = m->f->layer.qk_norm == ARCH_QK_NORM_APART;
+    const float *w = find(m, of_k ? W_K_NORM : W_Q_NORM, at.layer, apart ? i : 0);
+    const bool alibi = m->f->forward.alibi;
+    if (w)
+        norm(head, head, HEAD, apart ? m->f->layer.norm : ARCH_NORM_RMS, w, NULL);
+    if (arch_rotates(&m->f->layer) && !alibi && !m->config.no_rope[at.layer])
+        rotate(head, m, at.layer, at.row);
+}
+
+/* q, k and v of a row; k and v into the cache. */
+static void make_qkv(double *q, const double *h, struct cache *c, const struct family_model *m,
+                     struct family_at at)
+{
+    const uint32_t i = at.layer, n_q = m->config.n_head * HEAD;
+    double *k = c->k[at.row], *v = c->v[at.row];
+    const double clip = m->f->layer.clips ? m->f->forward.clip : 0;
+    multiply(q, find(m, W_Q, i, 0), find(m, W_Q_BIAS, i, 0), h, n_q, HIDDEN);
+    multiply(k, find(m, W_K, i, 0), find(m, W_K_BIAS, i, 0), h, KV * HEAD, HIDDEN);
+    multiply(v, find(m, W_V, i, 0), find(m, W_V_BIAS, i, 0), h, KV * HEAD, HIDDEN);
+    limit(q, n_q, clip);
+    limit(k, KV * HEAD, clip);
+    limit(v, KV * HEAD, clip);
+    for (uint32_t j = 0; j < m->config.n_head; j++)
+        make_head(q + (size_t)j * HEAD, m, at, false, j);
+    for (uint32_t j = 0; j < KV; j++)
+        make_head(k + (size_t)j * HEAD, m, at, true, j);
+}
+
+static void attention(double *y, const double *q, const struct cache *c,
+                      const struct family_model *m, struct family_at at)
+{
+    const uint32_t n_head = m->config.n_head;
+    double a[HEADS * HEAD];
+    for (uint32_t i = 0; i < n_head; i++)
+        attend(a + (size_t)i * HEAD, q + (size_t)i * HEAD, c, m, at, i);
+    multiply(y, find(m, W_O, at.layer, 0), find(m, W_O_BIAS, at.layer, 0), a, HIDDEN,
+             n_head * HEAD);
 }
 
 struct mlp {
@@ -369,23 +439,43 @@ static void any_mlp(double *y, const double *h, const struct family_model *m, ui
         mlp(y, h, &w, m->f->act);
 }
 
-static void layer(double *x, struct cache *c, const struct family_model *m, uint32_t i, uint32_t at)
+typedef double row_of[HIDDEN];
+
+/* What is behind attention of one row. q: the row's. */
+static void finish(double *x, const double *q, const struct cache *c, const struct family_model *m,
+                   struct family_at at)
 {
     const struct arch_layer *l = &m->f->layer;
+    const uint32_t i = at.layer;
     const double given = m->f->forward.residual_multiplier;
     const double times = l->scales && given != 0 ? given : 1;
     const bool shared = l->residual == ARCH_RESIDUAL_SHARED_NORM;
     const bool parallel = shared || l->residual == ARCH_RESIDUAL_PARALLEL;
     double h[HIDDEN], y[HIDDEN], z[HIDDEN];
-    norm(h, x, HIDDEN, l->norm, find(m, W_ATTN_NORM, i, 0), find(m, W_ATTN_NORM_BIAS, i, 0));
-    attention(y, h, c, m, i, at);
+    attention(y, q, c, m, at);
     for (uint32_t k = 0; k < HIDDEN && !parallel; k++)
         x[k] += times * y[k];
-    if (!shared)
+    if (shared)
+        norm(h, x, HIDDEN, l->norm, find(m, W_ATTN_NORM, i, 0), find(m, W_ATTN_NORM_BIAS, i, 0));
+    else
         norm(h, x, HIDDEN, l->norm, find(m, W_MLP_NORM, i, 0), find(m, W_MLP_NORM_BIAS, i, 0));
     any_mlp(z, h, m, i);
     for (uint32_t k = 0; k < HIDDEN; k++)
         x[k] += times * (z[k] + (parallel ? y[k] : 0));
+}
+
+static void layer(row_of *x, const struct family_model *m, uint32_t i, uint32_t n)
+{
+    static struct cache c;
+    static double q[FAMILY_TOKENS_MAX][HEADS * HEAD];
+    double h[HIDDEN];
+    for (uint32_t t = 0; t < n; t++) {
+        norm(h, x[t], HIDDEN, m->f->layer.norm, find(m, W_ATTN_NORM, i, 0),
+             find(m, W_ATTN_NORM_BIAS, i, 0));
+        make_qkv(q[t], h, &c, m, (struct family_at){i, t, n});
+    }
+    for (uint32_t t = 0; t < n; t++)
+        finish(x[t], q[t], &c, m, (struct family_at){i, t, n});
 }
 
 static double embedding_scale(const struct family *f)
@@ -395,24 +485,35 @@ static double embedding_scale(const struct family *f)
     return f->layer.embedding == ARCH_EMBEDDING_CONFIG ? f->forward.embedding_multiplier : 1;
 }
 
-void family_logits(double *logits, const struct family_model *m, const uint32_t *ids, uint32_t n)
+/* The row that layers begin with. */
+static void embed(double *x, const struct family_model *m, uint32_t id, uint32_t t)
 {
-    static struct cache caches[FAMILY_LAYERS];
     const struct family *f = m->f;
     const float *table = find(m, W_EMBED, 0, 0), *positions = find(m, W_POSITIONS, 0, 0);
-    const float *head = f->has & FAMILY_LM_HEAD ? find(m, W_LM_HEAD, 0, 0) : table;
+    const float *w = find(m, W_EMBED_NORM, 0, 0), *b = find(m, W_EMBED_NORM_BIAS, 0, 0);
+    for (uint32_t i = 0; i < HIDDEN; i++) {
+        x[i] = (double)table[id * HIDDEN + i] * embedding_scale(f);
+        if (positions)
+            x[i] += (double)positions[(t + f->layer.first_position) * HIDDEN + i];
+    }
+    if (w)
+        norm(x, x, HIDDEN, f->layer.norm, w, b);
+}
+
+void family_logits(double *logits, const struct family_model *m, const uint32_t *ids, uint32_t n)
+{
+    static row_of x[FAMILY_TOKENS_MAX];
+    const struct family *f = m->f;
+    const float *head = find(m, f->has & FAMILY_LM_HEAD ? W_LM_HEAD : W_EMBED, 0, 0);
     const double multiplier = f->forward.logit_multiplier;
     assert_true(n <= FAMILY_TOKENS_MAX);
+    for (uint32_t t = 0; t < n; t++)
+        embed(x[t], m, ids[t], t);
+    for (uint32_t i = 0; i < FAMILY_LAYERS; i++)
+        layer(x, m, i, n);
     for (uint32_t t = 0; t < n; t++) {
-        double x[HIDDEN], h[HIDDEN], *row = logits + (size_t)t * FAMILY_VOCAB;
-        for (uint32_t i = 0; i < HIDDEN; i++) {
-            x[i] = (double)table[ids[t] * HIDDEN + i] * embedding_scale(f);
-            if (positions)
-                x[i] += (double)positions[(t + f->layer.first_position) * HIDDEN + i];
-        }
-        for (uint32_t i = 0; i < FAMILY_LAYERS; i++)
-            layer(x, &caches[i], m, i, t);
-        norm(h, x, HIDDEN, f->layer.norm, find(m, W_FINAL_NORM, 0, 0),
+        double h[HIDDEN], *row = logits + (size_t)t * FAMILY_VOCAB;
+        norm(h, x[t], HIDDEN, f->layer.norm, find(m, W_FINAL_NORM, 0, 0),
              find(m, W_FINAL_NORM_BIAS, 0, 0));
         multiply(row, head, find(m, W_LM_HEAD_BIAS, 0, 0), h, FAMILY_VOCAB, HIDDEN);
         for (uint32_t i = 0; i < FAMILY_VOCAB && f->layer.scales && multiplier != 0; i++)

@@ -21,7 +21,9 @@ enum family_has {
     FAMILY_EXPERTS = 16,
     FAMILY_ROUTER_BIAS = 32,
     FAMILY_Q_NORM = 64,
-    FAMILY_POSITIONS_2 = 128 /* two rows before the first position's */
+    FAMILY_POSITIONS_2 = 128, /* two rows before the first position's */
+    FAMILY_EMBED_NORM = 256,
+    FAMILY_HEAD_NORMS = 512 /* a tensor for each head of q and of k */
 };
 
 struct family {
@@ -31,6 +33,8 @@ struct family {
     const char *act;
     struct forward_config forward;
     uint32_t window; /* of the second layer */
+    uint32_t n_head; /* 0: 4 */
+    bool no_rope;    /* of the second layer */
 };
 
 struct family_model {
@@ -45,7 +49,7 @@ struct family_model {
         enum arch_slot slot;
         struct arch_place at;
         size_t first;
-    } entries[FAMILY_TENSORS_MAX * FAMILY_LAYERS * 8];
+    } entries[FAMILY_TENSORS_MAX * FAMILY_LAYERS * 8]; /* at.expert: or the head */
     uint32_t n_entry;
 };
 

@@ -83,6 +83,70 @@ static const struct family families[] = {
         .has = FAMILY_EXPERTS | FAMILY_ROUTER_BIAS | FAMILY_LM_HEAD,
         .act = "silu",
     },
+    {
+        .name = "ALiBi, a norm of the embedding",
+        .layer = {LAYER_NORMS, .positions = ARCH_ALIBI},
+        .has = FAMILY_NORM_BIAS | FAMILY_BIASES | FAMILY_EMBED_NORM,
+        .act = "gelu_new",
+    },
+    {
+        .name = "scaled ALiBi of six heads by config, with a window and sinks",
+        .layer =
+            {
+                .positions = ARCH_ROPE_OR_ALIBI,
+                .alibi_scaled = true,
+                .sinks = true,
+                .windows = true,
+            },
+        .forward = {.alibi = true},
+        .n_head = 6,
+        .window = 9,
+        .act = "silu",
+    },
+    {
+        .name = "attention both ways",
+        .layer = {.bidirectional = true},
+        .act = "silu",
+    },
+    {
+        .name = "attention both ways in windows, with slopes",
+        .layer = {.bidirectional = true, .windows = true, .positions = ARCH_ALIBI},
+        .window = 5,
+        .act = "silu",
+    },
+    {
+        .name = "experts with gelu",
+        .layer = {.activations = ARCH_ACTS_GELU},
+        .has = FAMILY_EXPERTS,
+        .act = "gelu_new",
+    },
+    {
+        .name = "GeGLU, a limit of q, k and v",
+        .layer = {.activations = ARCH_ACTS_GELU, .clips = true},
+        .forward = {.clip = 0.7},
+        .act = "gelu_new",
+    },
+    {
+        .name = "LayerNorm of heads by weights of their own, layers without rope",
+        .layer =
+            {
+                LAYER_NORMS,
+                .qk_norm = ARCH_QK_NORM_APART,
+                .no_rope = true,
+            },
+        .has = FAMILY_HEAD_NORMS,
+        .forward = {.qk_norm = true},
+        .no_rope = true,
+        .act = "gelu_new",
+    },
+    {
+        .name = "RMS norms of heads by weights of their own, a rope of windows",
+        .layer = {.qk_norm = ARCH_QK_NORM_APART, .windows = true, .local_rope = true},
+        .has = FAMILY_HEAD_NORMS,
+        .forward = {.qk_norm = true},
+        .window = 11,
+        .act = "silu",
+    },
 };
 #define N_FAMILY (sizeof families / sizeof *families)
 
@@ -144,6 +208,8 @@ static void the_cpu_gives_the_logits_of_the_description(void **state)
         family_init(&m, &families[i]);
         family_logits(want, &m, ids, N_TOKEN);
         for (size_t k = 0; k < sizeof ways / sizeof *ways; k++) {
+            if (families[i].layer.bidirectional && ways[k].chunk < N_TOKEN)
+                continue;
             run_way(&m, &ways[k]);
             compare(&m, ways[k].caps);
             if (k == 3)
@@ -281,7 +347,7 @@ static void a_device_gives_the_bits_of_the_cpu(void **state)
         run_way(&m, &way);
         device_open(&d, &m);
         for (uint32_t done = 0, n; done < N_TOKEN; done += n) {
-            n = done == 0 ? 21 : done < 30 ? 9 : 1;
+            n = families[i].layer.bidirectional ? N_TOKEN : done == 0 ? 21 : done < 30 ? 9 : 1;
             device_step(&d, done, n, other + (size_t)done * FAMILY_VOCAB);
         }
         device_close(&d);
@@ -289,6 +355,29 @@ static void a_device_gives_the_bits_of_the_cpu(void **state)
         assert_memory_equal(got, other, sizeof got);
         family_release(&m);
     }
+}
+
+/* ---- what an engine cannot give a prompt to as a whole ---- */
+
+static void an_engine_refuses_attention_both_ways(void **state)
+{
+    (void)state;
+    struct family both = families[0];
+    struct family_model m;
+    struct model *model = NULL;
+    struct kern_table kern;
+    kern_table_cpu(&kern, CAP_NONE);
+    both.layer.bidirectional = true;
+    family_init(&m, &both);
+    const struct model_family f = {&m.arch, &m.config};
+    struct model_options o = {.dir = m.folder.path, .dtype = DT_F32, .kern = &kern};
+    o.generates = true;
+    assert_fails(model_load_family(&model, &f, &o, &e), Q_UNSUPPORTED,
+                 "Llama's: its layers attend both ways, which needs a prompt in one step", &e);
+    m.arch.layer.bidirectional = false;
+    assert_ok(model_load_family(&model, &f, &o, &e), &e);
+    model_free(model);
+    family_release(&m);
 }
 
 /* ---- lengths ---- */
@@ -322,6 +411,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_cpu_gives_the_logits_of_the_description),
         cmocka_unit_test(a_device_gives_the_bits_of_the_cpu),
+        cmocka_unit_test(an_engine_refuses_attention_both_ways),
         cmocka_unit_test(a_table_of_positions_bounds_the_length),
     };
     uint64_t random = 9;

@@ -221,6 +221,8 @@ static void cut(struct model_scratch *s, struct region_cutter *c, const struct m
     s->made_of_stride = made_of_columns(t.p);
     s->made_of = region_cut(c, s->n_thread * s->made_of_stride, sizeof *s->made_of);
     s->rope = region_cut(c, n * g->head_dim, sizeof *s->rope);
+    if (m->arch->layer.local_rope)
+        s->local_rope = region_cut(c, n * g->head_dim, sizeof *s->local_rope);
     s->n_part = kern_attention_parts(m->shape.max_model_len, g->n_head, g->head_dim, s->n_thread);
     s->parts = region_cut(c, s->n_part, sizeof *s->parts);
     s->stages = region_cut(c, t.p->n_stage, sizeof *s->stages);

@@ -64,8 +64,10 @@ struct model_scratch {
     struct cpu_experts e; /* of a model with experts */
     float *made_of;       /* [n_thread, hidden] a row of floats that becomes bytes at once */
     size_t made_of_stride;
-    float *rope;  /* [n, head_dim / 2, 2] (cos, sin) of each row */
-    float *parts; /* [n_part] of long contexts that are split over threads */
+    float *rope; /* [n, head_dim / 2, 2] (cos, sin) of each row */
+    float
+        *local_rope; /* the same of layers with windows; NULL where these have no rope of theirs */
+    float *parts;    /* [n_part] of long contexts that are split over threads */
     size_t n_part;
     uint32_t *rows;      /* 0, 1, 2 …: the row of `rope` that a row uses */
     unsigned char *kern; /* [n_thread][kern_bytes] */

@@ -16,7 +16,7 @@ static const struct {
     KERNEL(ITEMS, embed),         KERNEL(ADD, add_rows),       KERNEL(ACTIVATE, activate),
     KERNEL(ATTENTION, attention), KERNEL(STORE, qkv_epilogue), KERNEL(ROUTE, moe_route),
     KERNEL(COMBINE, moe_combine), KERNEL(SCALE, add_rows),     KERNEL(SHARE, moe_add_shared),
-    KERNEL(SOFT_CAP, soft_cap),
+    KERNEL(SOFT_CAP, soft_cap),   KERNEL(CLIP, soft_cap),
 #undef KERNEL
 };
 
@@ -44,6 +44,8 @@ static bool has_kernel(const struct kern_table *k, size_t offset)
 static enum q_code check_quantize(const struct checker *t, const struct program_op *op)
 {
     const struct packed *w = program_matrix(&t->m->weights, op->weight, op->layer, 0);
+    if (!matmul_reads_bytes((enum dtype)op->out.dtype))
+        return need(t, "activate", t->k->activate != NULL);
     if (op->out.dtype == DT_I8)
         return need(t, "quant_rows", t->k->quant_rows != NULL);
     if (w->blocks)
@@ -70,7 +72,10 @@ static enum q_code check_stage(const struct checker *t, const struct program_sta
     const struct program_op *op = &t->m->program.ops[s->first];
     if (op[s->n - 1].kind == PROGRAM_STORE && s->n > 1) {
         const enum q_code rc = need(t, "qkv_epilogue", t->k->qkv_epilogue != NULL);
-        return rc ? rc : need(t, "rms_norm", t->k->rms_norm != NULL);
+        return rc ? rc
+               : op->kind == PROGRAM_NORM && op->norm.kind == ARCH_NORM_LAYER
+                   ? need(t, "layer_norm", t->k->layer_norm != NULL)
+                   : need(t, "rms_norm", t->k->rms_norm != NULL);
     }
     if (op->kind == PROGRAM_OWN)
         return op->own->of->launch ? Q_OK

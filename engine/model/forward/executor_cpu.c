@@ -178,6 +178,29 @@ static void layer_norm(const struct cpu_run *w, const struct program_op *op,
     w->k->layer_norm(&of, &w->mine);
 }
 
+static void norm_rows(const struct cpu_run *w, const struct program_op *op,
+                      const struct rms_norm_args *a)
+{
+    if (op->norm.kind == ARCH_NORM_LAYER)
+        layer_norm(w, op, a);
+    else
+        w->k->rms_norm(a, &w->mine);
+}
+
+/* The units of one row, each with weights of its own, as f32. */
+static void norm_apart(const struct cpu_run *w, const struct program_op *op,
+                       const struct rms_norm_args *row)
+{
+    struct rms_norm_args a = *row;
+    Q_ASSERT(a.n_row == 1 && a.y_dtype == DT_F32);
+    for (uint32_t c = 0; c < op->in[0].n_col; c += a.n_col) {
+        a.x = row->x + c;
+        a.y = (float *)row->y + c;
+        a.w = row->w + c;
+        norm_rows(w, op, &a);
+    }
+}
+
 /* Units of n_row rows of x that lie `x_stride` apart. */
 static void norm_units(const struct cpu_run *w, const struct program_op *op,
                        const struct rms_norm_args *rows)
@@ -186,15 +209,16 @@ static void norm_units(const struct cpu_run *w, const struct program_op *op,
     a.w = vector_of(w, op->weight, op);
     a.n_col = op->norm.unit;
     a.eps = op->norm.eps;
+    if (op->norm.apart) {
+        norm_apart(w, op, &a);
+        return;
+    }
     if (op->norm.unit != op->in[0].n_col) { /* the units of one row, neighbours */
         Q_ASSERT(a.n_row == 1);
         a.n_row = op->in[0].n_col / op->norm.unit;
         a.x_stride = a.y_stride = op->norm.unit;
     }
-    if (op->norm.kind == ARCH_NORM_LAYER)
-        layer_norm(w, op, &a);
-    else
-        w->k->rms_norm(&a, &w->mine);
+    norm_rows(w, op, &a);
 }
 
 static void norm(struct cpu_run *w, const struct program_op *op, struct program_ref out)
@@ -242,6 +266,23 @@ static void norm_quantize(struct cpu_run *w, const struct program_op *op, struct
     }
 }
 
+/* Rows r of x in another type. */
+static void cast(const struct cpu_run *w, const struct matmul_rows *to, const struct matmul_rows *x,
+                 struct cpu_rows r, uint32_t n_col)
+{
+    const struct activate_args a = {
+        .act = KERN_IDENTITY,
+        .y = to->x,
+        .y_dtype = to->dtype,
+        .x = (const float *)x->x + r.at * x->stride,
+        .n_row = r.n,
+        .n_col = n_col,
+        .x_stride = x->stride,
+        .y_stride = to->stride,
+    };
+    w->k->activate(&a, &w->mine);
+}
+
 static void quantize(struct cpu_run *w, const struct program_op *op, struct program_ref out)
 {
     if (w->s->lines[out.buffer].b.of_places) {
@@ -251,6 +292,10 @@ static void quantize(struct cpu_run *w, const struct program_op *op, struct prog
     const struct matmul_rows x = cpu_rows_of(w, op->in[0]), to = cpu_rows_to(w, out);
     const struct cpu_rows r = cpu_to_make(w, w->block.n);
     const struct matmul_rows at = matmul_rows_at(&to, r.at);
+    if (!matmul_reads_bytes((enum dtype)out.dtype)) {
+        cast(w, &at, &x, r, out.n_col);
+        return;
+    }
     matmul_quantize(w->k, &at,
                     &(struct matmul_source){(const float *)x.x + r.at * x.stride, x.stride, r.n,
                                             out.n_col, order_of(w, op)},
@@ -333,6 +378,21 @@ static void soft_cap(struct cpu_run *w, const struct program_op *op, struct prog
     w->k->soft_cap(&a, &w->x);
 }
 
+static void clip(struct cpu_run *w, const struct program_op *op, struct program_ref out)
+{
+    const struct matmul_rows y = cpu_rows_to(w, out);
+    const struct cpu_rows r = cpu_share(w, (struct cpu_rows){0, w->block.n});
+    const struct soft_cap_args a = {
+        .x = (float *)y.x + r.at * y.stride,
+        .n_row = r.n,
+        .n_col = out.n_col,
+        .x_stride = y.stride,
+        .cap = op->cap,
+        .hard = 1,
+    };
+    w->k->soft_cap(&a, &w->mine);
+}
+
 /* What no product has made. */
 static void activate(struct cpu_run *w, const struct program_op *op, struct program_ref out)
 {
@@ -365,9 +425,13 @@ static void make_rope(const struct cpu_run *w)
         const struct attention_seq *q = &w->b->seqs[i];
         const uint32_t from = q->row > own.at ? q->row : own.at;
         const uint32_t end = q->row + q->n_query < own_end ? q->row + q->n_query : own_end;
-        for (uint32_t r = from; r < end; r++)
+        for (uint32_t r = from; r < end; r++) {
             rotary_row(&w->m->rotary, w->s->rope + r * stride, w->b->positions[r],
                        w->b->n_prompts ? w->b->n_prompts[i] : 0);
+            if (w->s->local_rope)
+                rotary_row(&w->m->local_rotary, w->s->local_rope + r * stride, w->b->positions[r],
+                           0);
+        }
     }
 }
 
@@ -378,7 +442,8 @@ static void rope(struct cpu_run *w, const struct program_op *op, struct program_
     const struct rope_args a = {
         .x = (float *)x.x + r.at * x.stride + op->rope.first,
         .x_stride = x.stride,
-        .table = w->s->rope + (size_t)(w->block.at + r.at) * op->rope.n_rot,
+        .table = (op->rope.local ? w->s->local_rope : w->s->rope) +
+                 (size_t)(w->block.at + r.at) * op->rope.n_rot,
         .pos = w->s->rows,
         .n_row = r.n,
         .n_head = op->rope.n_head,
@@ -439,7 +504,9 @@ void cpu_attend(struct cpu_run *w, const struct program_op *op, const struct mat
         .scale = op->attention.scale,
         .soft_cap = op->attention.soft_cap,
         .window = op->attention.window,
+        .both_ways = !op->attention.causal,
         .sinks = vector_of(w, op->weight, op),
+        .slopes = op->attention.alibi ? (const float *)(const void *)w->m->slopes.data : NULL,
         .parts = w->s->parts,
         .n_part = w->s->n_part,
     };
@@ -567,6 +634,7 @@ static handler *const of_kind[PROGRAM_KINDS] = {
     [PROGRAM_STORE_LATENT] = store_latent,
     [PROGRAM_ATTENTION_LATENT] = attention_latent,
     [PROGRAM_HEADS] = heads,
+    [PROGRAM_CLIP] = clip,
 };
 
 /* Of fused stages; NULL: its operations one after the other, since a thread has the same rows in

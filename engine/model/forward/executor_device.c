@@ -196,7 +196,7 @@ static void own(const struct device_run *r, const struct program_op *op, bool as
 }
 
 /* LayerNorm of rows, in place too. */
-static void layer_norm(const struct device_run *r, const struct program_op *op)
+static void layer_norm(const struct device_run *r, const struct program_op *op, const float *w)
 {
     const struct matmul_rows x = device_rows_of(r, op->in[0]), y = device_rows_of(r, op->out);
     const struct layer_norm_args a = {
@@ -204,7 +204,7 @@ static void layer_norm(const struct device_run *r, const struct program_op *op)
         .y_dtype = y.dtype,
         .x = x.x,
         .rows = op->asked ? r->s->batch->logit_rows : NULL,
-        .w = vector_of(r, op),
+        .w = w,
         .b = program_vector(&r->d->m->weights, op->bias, op->layer),
         .n_row = r->n,
         .n_col = op->in[0].n_col,
@@ -239,14 +239,14 @@ static void norm(const struct device_run *r, const struct program_op *op,
 }
 
 /* All columns as one vector. */
-static void norm_in_place(const struct device_run *r, const struct program_op *op)
+static void norm_in_place(const struct device_run *r, const struct program_op *op, const float *w)
 {
     const struct matmul_rows x = device_rows_of(r, op->in[0]);
     const struct rms_norm_args a = {
         .y = x.x,
         .y_dtype = x.dtype,
         .x = x.x,
-        .w = vector_of(r, op),
+        .w = w,
         .n_row = r->n,
         .n_col = op->in[0].n_col,
         .x_stride = x.stride,
@@ -256,8 +256,29 @@ static void norm_in_place(const struct device_run *r, const struct program_op *o
     r->k->rms_norm(&a, &r->d->x);
 }
 
+/* Rows in another type of floats. */
+static void cast(const struct device_run *r, const struct program_op *op)
+{
+    const struct matmul_rows x = device_rows_of(r, op->in[0]), y = device_rows_of(r, op->out);
+    const struct activate_args a = {
+        .act = KERN_IDENTITY,
+        .y = y.x,
+        .y_dtype = y.dtype,
+        .x = x.x,
+        .n_row = r->n,
+        .n_col = op->out.n_col,
+        .x_stride = x.stride,
+        .y_stride = y.stride,
+    };
+    r->k->activate(&a, &r->d->x);
+}
+
 static void quantize(const struct device_run *r, const struct program_op *op)
 {
+    if (!matmul_reads_bytes((enum dtype)op->out.dtype)) {
+        cast(r, op);
+        return;
+    }
     const struct packed *next = device_matrix(r, op, 0);
     const bool of_expert = program_weight_info(op->weight)->scope == PROGRAM_OF_EXPERT;
     const struct matmul_rows from = device_rows_of(r, op->in[0]);
@@ -355,6 +376,7 @@ static void soft_cap(const struct device_run *r, const struct program_op *op)
         .n_col = op->out.n_col,
         .x_stride = y.stride,
         .cap = op->cap,
+        .hard = op->kind == PROGRAM_CLIP,
     };
     r->k->soft_cap(&a, &r->d->x);
 }
@@ -395,12 +417,30 @@ static void activate(const struct device_run *r, const struct program_op *op)
     r->k->silu_mul(&a, &r->d->x);
 }
 
+/* Heads by LayerNorm, or by weights of their own: a launch each. */
+static void norm_heads(const struct device_run *r, const struct program_op *op)
+{
+    const uint32_t unit = op->norm.unit, n_col = op->in[0].n_col;
+    struct program_op one = *op;
+    one.in[0].n_col = one.out.n_col = unit;
+    for (uint32_t c = 0; c < n_col; c += unit) {
+        const float *w = vector_of(r, op) + (op->norm.apart ? c : 0);
+        if (op->norm.kind == ARCH_NORM_LAYER)
+            layer_norm(r, &one, w);
+        else
+            norm_in_place(r, &one, w);
+        one.in[0].col += unit;
+        one.out.col += unit;
+    }
+}
+
 static void rope_args(struct qkv_epilogue_args *a, const struct device_run *r,
                       const struct program_op *op)
 {
     const struct model *m = r->d->m;
-    a->table =
-        model_rope_varies(m) ? r->s->cos_sin : (const float *)(const void *)m->rope_cos_sin.data;
+    const struct region *table = op->rope.local ? &m->local_cos_sin : &m->rope_cos_sin;
+    a->table = model_rope_varies(m) && !op->rope.local ? r->s->cos_sin
+                                                       : (const float *)(const void *)table->data;
     a->n_rot = op->rope.n_rot;
     a->interleaved = op->rope.interleaved;
 }
@@ -431,8 +471,10 @@ static void epilogue_qkv(const struct device_run *r, const struct program_stage 
         const struct program_op *op = &ops[i];
         if (op->kind == PROGRAM_ROPE) {
             rope_args(&a, r, op);
+        } else if (device_needs_norm_apart(op)) {
+            norm_heads(r, op);
         } else if (op->norm.unit != head_dim) {
-            norm_in_place(r, op);
+            norm_in_place(r, op, vector_of(r, op));
         } else {
             a.eps = op->norm.eps;
             *(op->weight == PROGRAM_W_Q_NORM ? &a.q_norm : &a.k_norm) = vector_of(r, op);
@@ -463,7 +505,9 @@ static void attention(const struct device_run *r, const struct program_op *op)
         .scale = op->attention.scale,
         .soft_cap = op->attention.soft_cap,
         .window = op->attention.window,
+        .both_ways = !op->attention.causal,
         .sinks = vector_of(r, op),
+        .slopes = op->attention.alibi ? (const float *)(const void *)r->d->m->slopes.data : NULL,
         .plan = r->s->plan,
         .n_row = r->n,
     };
@@ -532,9 +576,9 @@ void device_stage(const struct device_run *r, const struct program_stage *s)
         break;
     case PROGRAM_NORM:
         if (op->norm.kind == ARCH_NORM_LAYER)
-            layer_norm(r, op);
+            layer_norm(r, op, vector_of(r, op));
         else if (op->in_place)
-            norm_in_place(r, op);
+            norm_in_place(r, op, vector_of(r, op));
         else
             norm(r, op, s->fusion == PROGRAM_FUSE_NORM_QUANTIZE ? last : NULL);
         break;
@@ -554,6 +598,7 @@ void device_stage(const struct device_run *r, const struct program_stage *s)
         scale(r, op);
         break;
     case PROGRAM_SOFT_CAP:
+    case PROGRAM_CLIP:
         soft_cap(r, op);
         break;
     case PROGRAM_ATTENTION:

@@ -53,6 +53,16 @@ static bool is_partial_rope(const struct program_op *op)
     return op->kind == PROGRAM_ROPE && op->rope.n_rot != op->rope.head_dim;
 }
 
+static bool is_clip(const struct program_op *op)
+{
+    return op->kind == PROGRAM_CLIP;
+}
+
+static bool is_local_rope(const struct program_op *op)
+{
+    return op->kind == PROGRAM_ROPE && op->rope.local;
+}
+
 static bool is_soft_capped(const struct program_op *op)
 {
     return op->kind == PROGRAM_ATTENTION && op->attention.soft_cap > 0;

@@ -55,7 +55,7 @@ struct program_op {
                        have these rows */
     union {
         float scale;  /* EMBED, ADD, SCALE */
-        float cap;    /* SOFT_CAP */
+        float cap;    /* SOFT_CAP, CLIP */
         bool ordered; /* QUANTIZE: in the order of `weight`, for which it is */
         struct {
             uint32_t first;    /* POSITIONS: the table's row of position 0 */
@@ -65,6 +65,7 @@ struct program_op {
         struct {
             enum arch_norm kind;
             uint32_t unit; /* columns that are normed together: all of in[0], or a head */
+            bool apart;    /* each unit with weights of its own */
             float eps;
         } norm;
         struct {
@@ -74,6 +75,7 @@ struct program_op {
         struct {
             uint32_t n_head, head_dim, first, n_rot; /* n_rot elements of a head from `first` on */
             bool interleaved;
+            bool local;   /* model_config.local_rope */
             double theta; /* for print; frequencies: rotary.h */
         } rope;
         struct {

@@ -108,6 +108,7 @@ static const struct rule rules[PROGRAM_KINDS] = {
     [PROGRAM_SCALE] = {1, NO_WEIGHT, same_columns, "in = out"},
     [PROGRAM_ITEMS] = {1, NO_WEIGHT, same_columns, "in = out"},
     [PROGRAM_OWN] = {1, MAY_FLOATS, any_columns, "there are columns"},
+    [PROGRAM_CLIP] = {1, NO_WEIGHT, same_columns, "in = out"},
     [PROGRAM_SOFT_CAP] = {1, NO_WEIGHT, same_columns, "in = out"},
 };
 

@@ -83,6 +83,7 @@ struct norm { /* by the same weights into the same type */
     enum program_weight weight, bias;
     struct program_ref from, to;
     uint32_t unit;
+    bool apart;
 };
 
 static void norm(struct compiler *t, const struct norm *n)
@@ -95,7 +96,13 @@ static void norm(struct compiler *t, const struct norm *n)
                 .weight = n->weight,
                 .bias = if_there(t, n->bias),
                 .in_place = in_place,
-                .norm = {t->l->norm, n->unit, (float)t->c->rms_norm_eps},
+                .norm =
+                    {
+                        .kind = t->l->norm,
+                        .unit = n->unit,
+                        .apart = n->apart,
+                        .eps = (float)t->c->rms_norm_eps,
+                    },
             });
 }
 
@@ -106,6 +113,8 @@ static enum program_weight bias_of(enum program_weight norm_weight)
         return PROGRAM_W_ATTN_NORM_BIAS;
     case PROGRAM_W_MLP_NORM:
         return PROGRAM_W_MLP_NORM_BIAS;
+    case PROGRAM_W_EMBED_NORM:
+        return PROGRAM_W_EMBED_NORM_BIAS;
     case PROGRAM_W_FINAL_NORM:
         return PROGRAM_W_FINAL_NORM_BIAS;
     default:
@@ -117,7 +126,7 @@ static enum program_weight bias_of(enum program_weight norm_weight)
 static void norm_stream(struct compiler *t, enum program_weight weight, enum program_weight next)
 {
     const struct program_ref h = ref_of(PROGRAM_B_H, made_for(t, next), t->c->hidden_size);
-    norm(t, &(struct norm){weight, bias_of(weight), stream(t), h, h.n_col});
+    norm(t, &(struct norm){weight, bias_of(weight), stream(t), h, h.n_col, false});
     t->h_form = (struct program_form){.input = DT_F32};
 }
 
@@ -168,7 +177,7 @@ static void add_branch(struct compiler *t, uint16_t buffer, enum program_weight 
     const struct program_ref o = ref_of(buffer, DT_F32, t->c->hidden_size);
     const enum arch_norm_place at = t->l->norms;
     if (at == ARCH_NORMS_AFTER || at == ARCH_NORMS_BOTH)
-        norm(t, &(struct norm){post_norm, PROGRAM_W_NONE, o, o, o.n_col});
+        norm(t, &(struct norm){post_norm, PROGRAM_W_NONE, o, o, o.n_col, false});
     push(t, &(struct program_op){
                 .kind = PROGRAM_ADD,
                 .in = {o},
@@ -177,7 +186,7 @@ static void add_branch(struct compiler *t, uint16_t buffer, enum program_weight 
                 .scale = scale != 0 ? (float)scale : 1,
             });
     if (at == ARCH_NORMS_SUM)
-        norm(t, &(struct norm){post_norm, PROGRAM_W_NONE, stream(t), stream(t), o.n_col});
+        norm(t, &(struct norm){post_norm, PROGRAM_W_NONE, stream(t), stream(t), o.n_col, false});
 }
 
 /* The input of a branch whose first product is with `next`: x, or what a norm makes of it. */
@@ -206,17 +215,37 @@ static float attention_scale(const struct compiler *t)
 static void norm_qk(struct compiler *t, struct program_ref q, struct program_ref k)
 {
     const bool whole = t->l->qk_norm == ARCH_QK_NORM_WHOLE;
+    const bool apart = t->l->qk_norm == ARCH_QK_NORM_APART;
     const uint32_t head = t->c->head_dim;
-    if (t->l->qk_norm == ARCH_QK_NORM_NONE)
+    if (t->l->qk_norm == ARCH_QK_NORM_NONE || (apart && !t->c->forward.qk_norm))
         return;
-    norm(t, &(struct norm){PROGRAM_W_Q_NORM, PROGRAM_W_NONE, q, q, whole ? q.n_col : head});
-    norm(t, &(struct norm){PROGRAM_W_K_NORM, PROGRAM_W_NONE, k, k, whole ? k.n_col : head});
+    norm(t, &(struct norm){PROGRAM_W_Q_NORM, PROGRAM_W_NONE, q, q, whole ? q.n_col : head, apart});
+    norm(t, &(struct norm){PROGRAM_W_K_NORM, PROGRAM_W_NONE, k, k, whole ? k.n_col : head, apart});
+}
+
+static bool has_alibi(const struct compiler *t)
+{
+    return t->l->positions == ARCH_ALIBI ||
+           (t->l->positions == ARCH_ROPE_OR_ALIBI && t->c->forward.alibi);
+}
+
+static void clip(struct compiler *t, struct program_ref qkv)
+{
+    if (t->l->clips && t->c->forward.clip != 0)
+        push(t, &(struct program_op){
+                    .kind = PROGRAM_CLIP,
+                    .in = {qkv},
+                    .out = qkv,
+                    .in_place = true,
+                    .cap = (float)t->c->forward.clip,
+                });
 }
 
 static void rotate(struct compiler *t, struct program_ref qk)
 {
     const struct model_config *c = t->c;
-    if (!arch_rotates(t->l))
+    const bool local = t->l->local_rope && c->window[t->layer];
+    if (!arch_rotates(t->l) || has_alibi(t) || (t->l->no_rope && c->no_rope[t->layer]))
         return;
     push(t, &(struct program_op){
                 .kind = PROGRAM_ROPE,
@@ -229,7 +258,8 @@ static void rotate(struct compiler *t, struct program_ref qk)
                         .head_dim = c->head_dim,
                         .n_rot = model_config_n_rot(c),
                         .interleaved = t->l->positions == ARCH_ROPE_INTERLEAVED,
-                        .theta = c->rope.theta,
+                        .local = local,
+                        .theta = local ? c->local_rope.theta : c->rope.theta,
                     },
             });
 }
@@ -257,11 +287,12 @@ static void attention(struct compiler *t)
                 .scale = attention_scale(t),
                 .soft_cap = t->l->soft_caps ? (float)c->forward.attention_soft_cap : 0,
                 .causal = !t->l->bidirectional,
-                .alibi = t->l->positions == ARCH_ALIBI,
+                .alibi = has_alibi(t),
             },
     };
     const struct program_ref in = branch_input(t, PROGRAM_W_ATTN_NORM, PROGRAM_W_QKV);
     matmul(t, in, qkv, PROGRAM_W_QKV, PROGRAM_W_QKV_BIAS);
+    clip(t, qkv);
     norm_qk(t, q, k);
     rotate(t, part_of(qkv, 0, q_cols + kv_cols));
     push(t, &(struct program_op){
@@ -327,7 +358,7 @@ static struct program_ref latent_q(struct compiler *t, struct program_ref from)
     const struct program_ref q = ref_of(PROGRAM_B_Q, DT_F32, arch_dim_size(t->c, D_Q));
     if (!t->c->latent.q_rank)
         return from;
-    norm(t, &(struct norm){PROGRAM_W_Q_NORM, PROGRAM_W_NONE, from, latent, latent.n_col});
+    norm(t, &(struct norm){PROGRAM_W_Q_NORM, PROGRAM_W_NONE, from, latent, latent.n_col, false});
     matmul(t, input_of(t, latent, PROGRAM_B_Q_LATENT_Q, PROGRAM_W_Q_B), q, PROGRAM_W_Q_B,
            PROGRAM_W_NONE);
     return q;
@@ -361,7 +392,7 @@ static void latent_attention(struct compiler *t)
     };
     matmul(t, branch_input(t, PROGRAM_W_ATTN_NORM, PROGRAM_W_QKV), qkv, PROGRAM_W_QKV,
            PROGRAM_W_NONE);
-    norm(t, &(struct norm){PROGRAM_W_K_NORM, PROGRAM_W_NONE, c, c, c.n_col});
+    norm(t, &(struct norm){PROGRAM_W_K_NORM, PROGRAM_W_NONE, c, c, c.n_col, false});
     rotate_end(t, part_of(key, l->rank, l->rope), 1);
     push(t, &(struct program_op){
                 .kind = PROGRAM_STORE_LATENT,
@@ -420,7 +451,9 @@ static void mlp_down(struct compiler *t, uint32_t n_inter, uint16_t to)
 
 static void mlp_begin(struct compiler *t)
 {
-    const bool shared = t->is_parallel && t->l->residual == ARCH_RESIDUAL_SHARED_NORM;
+    const bool by_config = t->l->residual == ARCH_RESIDUAL_CONFIG && t->c->forward.shared_norm;
+    const bool shared =
+        t->is_parallel && (by_config || t->l->residual == ARCH_RESIDUAL_SHARED_NORM);
     const enum program_weight first =
         t->l->mlp == ARCH_MLP_GATED ? PROGRAM_W_GATE_UP : PROGRAM_W_UP;
     mlp_act(t, branch_input(t, shared ? PROGRAM_W_ATTN_NORM : PROGRAM_W_MLP_NORM, first),
@@ -599,6 +632,11 @@ static void embed(struct compiler *t)
                     .onto = true,
                     .first = t->l->first_position,
                 });
+    if (if_there(t, PROGRAM_W_EMBED_NORM)) {
+        const struct program_ref x = stream(t);
+        norm(t, &(struct norm){PROGRAM_W_EMBED_NORM, bias_of(PROGRAM_W_EMBED_NORM), x, x, x.n_col,
+                               false});
+    }
 }
 
 static void logits(struct compiler *t)

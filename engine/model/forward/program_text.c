@@ -214,7 +214,8 @@ static void attributes_text(char *to, size_t n, const struct program_op *op)
         append(to, n, "%s, eps %g", op->norm.kind == ARCH_NORM_RMS ? "rms" : "layer",
                (double)op->norm.eps);
         if (op->norm.unit != op->in[0].n_col)
-            append(to, n, ", heads of %u", op->norm.unit);
+            append(to, n, ", heads of %u%s", op->norm.unit,
+                   op->norm.apart ? ", each by its own weights" : "");
         if (op->asked)
             append(to, n, ", rows asked");
         break;
@@ -222,9 +223,9 @@ static void attributes_text(char *to, size_t n, const struct program_op *op)
         append(to, n, "%s%s", arch_activation_name(op->act.is), op->act.gated ? ", gated" : "");
         break;
     case PROGRAM_ROPE:
-        append(to, n, "%s, %u of %u%s, theta %g", op->rope.interleaved ? "interleaved" : "half",
+        append(to, n, "%s, %u of %u%s, theta %g%s", op->rope.interleaved ? "interleaved" : "half",
                op->rope.n_rot, op->rope.head_dim, op->rope.first ? " at the end" : "",
-               op->rope.theta);
+               op->rope.theta, op->rope.local ? ", local" : "");
         break;
     case PROGRAM_ATTENTION:
         attention_text(to, n, op);
@@ -250,6 +251,7 @@ static void attributes_text(char *to, size_t n, const struct program_op *op)
                op->first, op->div, op->mod);
         break;
     case PROGRAM_SOFT_CAP:
+    case PROGRAM_CLIP:
         append(to, n, "%g", (double)op->cap);
         break;
     case PROGRAM_OWN:

@@ -22,6 +22,8 @@ static const struct {
 #define MODEL(id, field)  [PROGRAM_W_##id] = {true, offsetof(struct weights, field)}
 #define LAYER(id, field)  [PROGRAM_W_##id] = {true, offsetof(struct layer_weights, field)}
 #define EXPERT(id, field) [PROGRAM_W_##id] = {true, offsetof(struct expert_weights, field)}
+    MODEL(EMBED_NORM, embed_norm),
+    MODEL(EMBED_NORM_BIAS, embed_norm_bias),
     MODEL(FINAL_NORM, final_norm),
     MODEL(FINAL_NORM_BIAS, final_norm_bias),
     MODEL(POSITIONS, positions),

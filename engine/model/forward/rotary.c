@@ -99,25 +99,35 @@ static void longrope(struct rotary *r)
         r->scale = (float)sqrt(1 + log(factor) / log(original));
 }
 
-void rotary_init(struct rotary *r, const struct model_config *c)
+static void init_of(struct rotary *r, const struct model_config *c, const struct rope_config *rope)
 {
-    r->config = c->rope;
+    r->config = *rope;
     r->max_position = c->max_position;
     r->n_pair = model_config_n_rot(c) / 2;
     r->scale = 1;
     Q_ASSERT(r->n_pair <= ROTARY_PAIRS_MAX);
-    plain(r->inv_freq, r->n_pair, c->rope.theta);
-    if (c->rope.kind == ROPE_LINEAR)
+    plain(r->inv_freq, r->n_pair, rope->theta);
+    if (rope->kind == ROPE_LINEAR)
         for (uint32_t j = 0; j < r->n_pair; j++)
-            r->inv_freq[j] = (float)(r->inv_freq[j] / c->rope.factor);
-    if (c->rope.kind == ROPE_LLAMA3)
+            r->inv_freq[j] = (float)(r->inv_freq[j] / rope->factor);
+    if (rope->kind == ROPE_LLAMA3)
         llama3(r);
-    if (c->rope.kind == ROPE_YARN)
+    if (rope->kind == ROPE_YARN)
         yarn(r);
-    if (c->rope.kind == ROPE_DYNAMIC)
+    if (rope->kind == ROPE_DYNAMIC)
         r->max_position = rotary_free_length(c);
-    if (c->rope.kind == ROPE_LONG)
+    if (rope->kind == ROPE_LONG)
         longrope(r);
+}
+
+void rotary_init(struct rotary *r, const struct model_config *c)
+{
+    init_of(r, c, &c->rope);
+}
+
+void rotary_init_local(struct rotary *r, const struct model_config *c)
+{
+    init_of(r, c, &c->local_rope);
 }
 
 uint32_t rotary_free_length(const struct model_config *c)
@@ -157,7 +167,7 @@ uint32_t rotary_length_max(const struct model_config *c)
     const struct rope_config *r = &c->rope;
     double length = c->max_position;
     if (r->kind == ROPE_LINEAR || r->kind == ROPE_DYNAMIC)
-        length *= r->factor;
+        length *= r->in_max_position ? 1 : r->factor;
     if (r->kind == ROPE_YARN && r->factor > 0)
         length = (r->original_max_position > 0 ? r->original_max_position : length) * r->factor;
     return length < (double)(1u << 30) ? (uint32_t)length : 1u << 30;

@@ -30,6 +30,8 @@ struct rotary {
 
 /* The frequencies of c->rope; owns nothing. */
 void rotary_init(struct rotary *r, const struct model_config *c);
+/* Those of c->local_rope, which do not depend on the prompt. */
+void rotary_init_local(struct rotary *r, const struct model_config *c);
 /* row: [n_pair][2] (cos, sin) for one position. n_prompt counts for the kinds that vary. */
 void rotary_row(const struct rotary *r, float *row, uint32_t position, uint32_t n_prompt);
 /* Do the frequencies depend on the prompt's length? */

@@ -14,7 +14,7 @@ static bool any_made(const struct load_plan *p)
 {
     bool any = false;
     for (size_t i = 0; i < p->n_source && !any; i++)
-        any = p->sources[i].present && !p->sources[i].tensor;
+        any = p->sources[i].present && !weight_source_has_rows(&p->sources[i]);
     return any;
 }
 

@@ -96,10 +96,34 @@ static void pack(const struct fill_job *j, const void *src, enum dtype src_dtype
     j->filler->kern->pack_int8(&q, &alone);
 }
 
+static float load_f32(const void *src, enum dtype dtype, size_t i)
+{
+    float f;
+    uint16_t h;
+    if (dtype == DT_F32) {
+        memcpy(&f, (const char *)src + i * sizeof f, sizeof f);
+        return f;
+    }
+    memcpy(&h, (const char *)src + i * sizeof h, sizeof h);
+    return dtype == DT_F16 ? f16_to_f32(h) : bf16_to_f32(h);
+}
+
+/* Rows that the tensor has as columns; a line of it at a time, of which n neighbours are read. */
+static void turn_rows(float *rows, const struct weight_source *s, uint32_t o, uint32_t n)
+{
+    const uint32_t stored = (uint32_t)s->tensor->shape[1];
+    for (uint32_t c = 0; c < s->cols; c++)
+        for (uint32_t i = 0; i < n; i++)
+            rows[(size_t)i * s->cols + c] =
+                load_f32(s->tensor->data, s->dtype, (size_t)c * stored + o + i);
+}
+
 void fill_make_rows(float *rows, const struct weight_source *s, uint32_t o, uint32_t n)
 {
     if (s->quant.q)
         weight_quant_rows(rows, s, o, n);
+    else if (s->tensor)
+        turn_rows(rows, s, o, n);
     else
         for (uint32_t i = 0; i < n; i++)
             dummy_part(rows + (size_t)i * s->cols, s->seed, o + i, 0, s->cols);
@@ -160,18 +184,6 @@ static void fill_read(const struct fill_job *j, uint32_t from, uint32_t end)
 
 /* ---- vectors and tables ---- */
 
-static float load_f32(const void *src, enum dtype dtype, size_t i)
-{
-    float f;
-    uint16_t h;
-    if (dtype == DT_F32) {
-        memcpy(&f, (const char *)src + i * sizeof f, sizeof f);
-        return f;
-    }
-    memcpy(&h, (const char *)src + i * sizeof h, sizeof h);
-    return dtype == DT_F16 ? f16_to_f32(h) : bf16_to_f32(h);
-}
-
 /* Interleaved with another part's; no dummy model has such. */
 static void fill_interleaved(float *dst, const struct weight_source *s)
 {
@@ -182,8 +194,23 @@ static void fill_interleaved(float *dst, const struct weight_source *s)
     }
 }
 
+/* A tensor for each head. */
+static void fill_heads(float *dst, const struct weight_source *s)
+{
+    const uint32_t n = s->rows / s->n_head;
+    for (uint32_t h = 0; h < s->n_head; h++) {
+        const struct tensor *t = weight_source_head(s, h);
+        for (uint32_t i = 0; i < n; i++)
+            dst[(size_t)h * n + i] = load_f32(t->data, s->dtype, i) + s->plus;
+    }
+}
+
 void fill_vector_part(float *dst, const struct weight_source *s, enum load_kind kind)
 {
+    if (s->n_head) {
+        fill_heads(dst, s);
+        return;
+    }
     for (uint32_t i = 0, to; i < s->rows; i = to) {
         const uint32_t run = weight_source_run(s, i), row = weight_source_row(s, i);
         to = s->rows - i < run ? s->rows : i + run;
@@ -311,7 +338,7 @@ static uint64_t fill_rows(const struct fill_job *j, uint32_t from, uint32_t end)
     for (uint32_t to; from < end; from = to) {
         const uint32_t run = weight_source_run(s, from);
         to = end - from < run ? end : from + run;
-        if (s->tensor)
+        if (weight_source_has_rows(s))
             fill_read(j, from, to);
         else
             fill_made(j, from, to);

@@ -181,7 +181,7 @@ void load_form_join(struct load_form *all, const struct load_form *one, bool fir
 
 enum load_travel load_form_travel(const struct packed *w, const struct weight_source *s)
 {
-    if (s->tensor)
+    if (weight_source_has_rows(s))
         return TRAVEL_FLOATS;
     if (s->quant.q && w->group)
         return TRAVEL_INT4;

@@ -21,6 +21,8 @@ struct load_options {
     uint64_t memory_bytes;              /* that packed weights may take on the CPU; 0: not known */
     const struct device_link *device;   /* where the weights lie; NULL: the CPU; borrowed */
     bool gate_up_apart;                 /* gate and up are stacked, but those of experts */
+    enum kern_act gate_act;             /* of gated products; on a device another one than silu has
+                                           gate and up stacked, also of experts */
     const struct kern_table *host_kern; /* the CPU's, also with a device */
     /* [CONFIG_OWN_MAX / 64] a bit for each tensor of a plugin that the program reads; of a model on
      * a device the others stay on the host. NULL: all are read. */

@@ -83,6 +83,14 @@ static void set_form(struct load_row *r, const struct load_form *f)
     r->why = f->why;
 }
 
+/* Do gate and up go into one product with their activation? */
+static bool is_interleaved(const struct lister *l, const struct dest *d)
+{
+    const struct load_options *o = l->options;
+    return d->interleaved && !(o->device && o->gate_act != KERN_SILU) &&
+           (!o->gate_up_apart || d->role == ROLE_EXPERT);
+}
+
 /* What differs goes to a device one after the other, which multiplies them after the product. */
 static void form_matrix(const struct lister *l, struct load_row *r)
 {
@@ -93,7 +101,7 @@ static void form_matrix(const struct lister *l, struct load_row *r)
         .role = d->role,
         .parts = load_plan_sources(l->plan, r),
         .n = r->n_source,
-        .interleaved = d->interleaved && (!l->options->gate_up_apart || d->role == ROLE_EXPERT),
+        .interleaved = is_interleaved(l, d),
     };
     struct load_form f = load_form_of(&c);
     set_form(r, &f);
@@ -103,6 +111,7 @@ static void form_matrix(const struct lister *l, struct load_row *r)
         set_form(r, &f);
     }
     r->form.gated = c.interleaved;
+    r->form.act = c.interleaved ? (uint32_t)l->options->gate_act : KERN_SILU;
     r->form.n_in = c.parts[0].cols;
     for (uint32_t i = 0; i < c.n; i++)
         r->form.n_out += c.interleaved ? interleaved_rows(c.parts[i].rows) : c.parts[i].rows;
@@ -282,13 +291,23 @@ static void cut(struct lister *l, struct load_row *r)
 
 /* ---- the list ---- */
 
+/* Is the last row the matrix whose bias `d` is? Members say so: qkv and qkv_bias. */
+static bool follows_matrix(const struct load_plan *p, size_t first, const struct dest *d)
+{
+    if (p->n_row == first || p->rows[p->n_row - 1].kind != KIND_MATRIX)
+        return false;
+    const char *matrix = dests[p->rows[p->n_row - 1].dest].member;
+    const size_t n = strlen(matrix);
+    return strncmp(d->member, matrix, n) == 0 && strcmp(d->member + n, "_bias") == 0;
+}
+
 /* Of an owner whose rows begin at `first`. */
 static bool is_wanted(const struct load_plan *p, size_t first, const struct dest *d,
                       const struct weight_source *s)
 {
     bool any = s[d->slots[0]].present;
     if (d->kind == KIND_BIAS) {
-        if (p->n_row == first || p->rows[p->n_row - 1].kind != KIND_MATRIX)
+        if (!follows_matrix(p, first, d))
             return false;
         for (uint32_t i = 1; i < d->n; i++)
             any = any || s[d->slots[i]].present;
@@ -401,7 +420,7 @@ static FALLIBLE join_experts(struct lister *l, size_t first, enum load_dest dest
             .role = dests[dest].role,
             .parts = load_plan_sources(p, r),
             .n = r->n_source,
-            .interleaved = dests[dest].interleaved,
+            .interleaved = is_interleaved(l, &dests[dest]),
         };
         if (r->dest != dest)
             continue;
@@ -414,7 +433,7 @@ static FALLIBLE join_experts(struct lister *l, size_t first, enum load_dest dest
         if (r->dest != dest)
             continue;
         set_form(r, &all);
-        if (dests[dest].interleaved &&
+        if (is_interleaved(l, &dests[dest]) &&
             (!r->form.gated || !load_form_alike(&r->form, load_plan_sources(p, r), r->n_source)))
             return q_fail(l->e, Q_UNSUPPORTED,
                           "layer %u: gate and up of expert %u are stored in two ways, which a "

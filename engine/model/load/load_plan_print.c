@@ -202,7 +202,7 @@ static void text_source(struct buf *out, const struct weight_source *s, bool is_
     const char *name = stored_name(buffer, rows, s);
     buf_printf(out, "    %s %s%s", name, rows, *rows ? " " : "");
     add_shape(out, s->rows, s->cols, is_vector);
-    buf_printf(out, " %s%s%s%s\n", !s->tensor && !s->quant.q ? "dummy " : "",
+    buf_printf(out, " %s%s%s%s\n", !s->tensor && !s->quant.q && s->spec->name ? "dummy " : "",
                *stored ? stored : dtype_name(s->dtype), *mapped ? " -> " : "", mapped);
 }
 
@@ -278,7 +278,8 @@ static void json_source(struct buf *out, const struct weight_source *s, bool is_
         buf_add_str(out, ", ");
         add_text(out, "stored", stored);
     }
-    buf_printf(out, ", \"dummy\": %s}", s->tensor || s->quant.q ? "false" : "true");
+    buf_printf(out, ", \"dummy\": %s}",
+               s->tensor || s->quant.q || !s->spec->name ? "false" : "true");
 }
 
 static void json_row(struct buf *out, const struct load_plan *p, const struct load_row *r)

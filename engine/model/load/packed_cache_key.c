@@ -72,6 +72,8 @@ static void add_source(struct buf *key, const struct weight_source *s)
                dtype_name(s->dtype));
     if (s->slice.block)
         buf_printf(key, " rows %u, %u of each %u", s->slice.first, s->slice.block, s->slice.stride);
+    if (s->transposed)
+        buf_add_str(key, " transposed");
     if (s->slice.pairs)
         buf_printf(key, " pairs of %u", s->slice.pairs);
     if (q->q)

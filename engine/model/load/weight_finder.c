@@ -36,16 +36,17 @@ struct wanted { /* of a tensor */
     uint32_t n[2];       /* rows, columns; of a vector 1 column */
     const char *text[2]; /* where these come from */
     bool is_vector, may_be_absent;
+    bool of_heads; /* a vector, stored as a row a head or as a tensor a head */
     uint32_t seed; /* of dummy numbers */
 };
 
 static enum q_code check_shape(const struct tensor *t, const struct wanted *w, struct q_err *e)
 {
     char found[64];
-    uint32_t n_dim = w->is_vector ? 1 : 2;
+    const uint32_t n_dim = w->is_vector ? 1 : 2, turn = arch_is_transposed(w->spec) && n_dim == 2;
     bool same = t->n_dim == n_dim;
     for (uint32_t i = 0; same && i < n_dim; i++)
-        same = t->shape[i] == w->n[i];
+        same = t->shape[i] == w->n[i ^ turn];
     if (same)
         return Q_OK;
     shape_text(found, sizeof found, t);
@@ -53,7 +54,8 @@ static enum q_code check_shape(const struct tensor *t, const struct wanted *w, s
         return q_fail(e, Q_MISMATCH, "%s: tensor %s has shape %s, expected [%u] (%s)",
                       tail(t->file), t->name, found, w->n[0], w->text[0]);
     return q_fail(e, Q_MISMATCH, "%s: tensor %s has shape %s, expected [%u, %u] (%s, %s)",
-                  tail(t->file), t->name, found, w->n[0], w->n[1], w->text[0], w->text[1]);
+                  tail(t->file), t->name, found, w->n[turn], w->n[!turn], w->text[turn],
+                  w->text[!turn]);
 }
 
 /* A tied model may be stored with its one table under the name of the other. */
@@ -62,8 +64,11 @@ static const struct tensor *find_tied(const struct weight_finder *f, const struc
     if (row->slot != W_EMBED || !f->config->tie_word_embeddings)
         return NULL;
     for (size_t i = 0; i < f->arch->n_tensor; i++)
-        if (f->arch->tensors[i].slot == W_LM_HEAD)
-            return tensor_find(f->files, f->arch->tensors[i].name);
+        if (f->arch->tensors[i].slot == W_LM_HEAD) {
+            char name[ARCH_NAME_MAX];
+            weight_finder_name(name, f, &f->arch->tensors[i], (struct arch_place){0});
+            return tensor_find(f->files, name);
+        }
     return NULL;
 }
 
@@ -102,6 +107,57 @@ static enum q_code fail_missing(const struct weight_finder *f, const struct weig
                   f->is_mapped ? "; the plugin's maps give this name to no tensor" : "");
 }
 
+static enum q_code check_tensor(const struct tensor *t, const struct wanted *w, struct q_err *e)
+{
+    if (is_loadable(t->dtype))
+        return check_shape(t, w, e);
+    return q_fail(e, Q_MISMATCH, "%s: tensor %s has dtype %s, expected F32, F16 or BF16",
+                  tail(t->file), t->name, dtype_name(t->dtype));
+}
+
+/* A tensor for each head, of which s->tensor is the first. */
+static enum q_code find_heads(struct weight_source *s, const struct weight_finder *f,
+                              const struct wanted *w, struct q_err *e)
+{
+    char name[ARCH_NAME_MAX];
+    enum q_code rc = Q_OK;
+    s->files = f->files;
+    s->n_head = w->n[0];
+    for (uint32_t i = 0; i < s->n_head && !rc; i++) {
+        struct wanted one = *w;
+        one.is_vector = true;
+        one.n[0] = w->n[1];
+        one.text[0] = w->text[1];
+        weight_finder_name(name, f, s->spec, (struct arch_place){s->place.layer, i});
+        const struct tensor *t = tensor_find(f->files, name);
+        rc = !t ? fail_missing(f, &(struct weight_source){.rows = w->n[1], .cols = 1}, name, e)
+                : check_tensor(t, &one, e);
+        if (!rc && t->dtype != s->dtype)
+            rc = q_fail(e, Q_MISMATCH, "%s: tensor %s has dtype %s, those of other heads %s",
+                        tail(t->file), name, dtype_name(t->dtype), dtype_name(s->dtype));
+    }
+    return rc;
+}
+
+static enum q_code use_tensor(struct weight_source *s, const struct weight_finder *f,
+                              const struct wanted *w, const struct tensor *t, struct q_err *e)
+{
+    enum q_code rc;
+    s->tensor = t;
+    s->dtype = t->dtype;
+    s->transposed = arch_is_transposed(w->spec);
+    if (w->of_heads) {
+        const char *hole = strstr(w->spec->name, "%u");
+        rc = strstr(hole + 1, "%u") ? find_heads(s, f, w, e) : check_tensor(t, w, e);
+        s->rows *= s->cols;
+        s->stored_rows = s->rows;
+        s->cols = 1;
+        return rc;
+    }
+    rc = check_tensor(t, w, e);
+    return rc ? rc : put_apart(s, e);
+}
+
 static enum q_code find_tensor(struct weight_source *s, const struct weight_finder *f,
                                const struct wanted *w, struct arch_place at, struct q_err *e)
 {
@@ -117,10 +173,18 @@ static enum q_code find_tensor(struct weight_source *s, const struct weight_find
         .seed = w->seed,
     };
     s->stored_rows = s->rows;
-    if (!f->files)
+    if (w->of_heads && (!f->files || row->name == ARCH_ONES)) {
+        s->rows = s->stored_rows = w->n[0] * w->n[1];
+        s->cols = 1;
+    }
+    if (!f->files || row->name == ARCH_ONES)
         return Q_OK;
-    arch_tensor_name(name, row->name, at);
+    weight_finder_name(name, f, row, at);
     enum q_code rc = row->slot == W_EMBED ? Q_OK : weight_quant_find(s, f, name, e);
+    if (!rc && s->quant.q && arch_is_transposed(row))
+        rc = q_fail(e, Q_UNSUPPORTED,
+                    "%s: tensor %s: transposed matrices are not supported of quantized weights",
+                    tail(s->quant.q->file), name);
     if (rc || s->quant.q)
         return rc ? rc : put_apart(s, e);
     const struct tensor *t = tensor_find(f->files, name);
@@ -130,15 +194,7 @@ static enum q_code find_tensor(struct weight_source *s, const struct weight_find
         s->present = false;
         return Q_OK;
     }
-    if (!t)
-        return fail_missing(f, s, name, e);
-    if (!is_loadable(t->dtype))
-        return q_fail(e, Q_MISMATCH, "%s: tensor %s has dtype %s, expected F32, F16 or BF16",
-                      tail(t->file), name, dtype_name(t->dtype));
-    s->tensor = t;
-    s->dtype = t->dtype;
-    rc = check_shape(t, w, e);
-    return rc ? rc : put_apart(s, e);
+    return t ? use_tensor(s, f, w, t, e) : fail_missing(f, s, name, e);
 }
 
 static enum q_code find_one(struct weight_source *s, const struct weight_finder *f,
@@ -151,6 +207,7 @@ static enum q_code find_one(struct weight_source *s, const struct weight_finder 
               is_vector ? 1 : arch_dim_size(f->config, row->dims[1])},
         .text = {arch_dim_text(row->dims[0]), arch_dim_text(row->dims[1])},
         .is_vector = is_vector,
+        .of_heads = !is_vector && (row->slot == W_Q_NORM || row->slot == W_K_NORM),
         .seed = seed_of(row, at),
     };
     return find_tensor(s, f, &w, at, e);
@@ -254,6 +311,20 @@ static void slice_fused(struct weight_source *sources, const struct model_config
     }
 }
 
+bool weight_finder_is_bare(const struct arch *a, const struct tensor_set *files)
+{
+    const size_t n = a->prefix ? strlen(a->prefix) : 0;
+    bool whole = false, bare = false;
+    for (size_t i = 0; n && files && i < a->n_tensor; i++) {
+        const char *name = a->tensors[i].name;
+        if (!name || strstr(name, "%u") || strncmp(name, a->prefix, n) != 0)
+            continue;
+        whole = whole || tensor_find(files, name);
+        bare = bare || tensor_find(files, name + n);
+    }
+    return bare && !whole;
+}
+
 enum q_code weight_finder_find(struct weight_source *sources, const struct weight_finder *f,
                                uint32_t layer, struct q_err *e)
 {
@@ -280,6 +351,8 @@ static bool is_part(const char *wanted, const char *name)
 static bool pattern_gives(const char *pattern, const char *name, struct arch_place end)
 {
     const uint32_t ends[] = {end.layer, end.expert};
+    if (pattern == ARCH_ONES)
+        return false;
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
         const char *hole = strstr(pattern, "%u"), *p;
         uint32_t number = 0;
@@ -298,10 +371,17 @@ static bool pattern_gives(const char *pattern, const char *name, struct arch_pla
     return is_part(pattern, name);
 }
 
+/* Numbers that names may have: experts, or heads. */
+static struct arch_place ends_of(const struct model_config *c)
+{
+    return (struct arch_place){c->n_layer,
+                               c->moe.n_expert > c->n_head ? c->moe.n_expert : c->n_head};
+}
+
 enum arch_slot weight_finder_slot(const struct arch *a, const struct model_config *c,
                                   const char *name)
 {
-    const struct arch_place end = {c->n_layer, c->moe.n_expert};
+    const struct arch_place end = ends_of(c);
     for (size_t i = 0; i < a->n_tensor; i++)
         if (pattern_gives(a->tensors[i].name, name, end))
             return a->tensors[i].slot;
@@ -310,7 +390,7 @@ enum arch_slot weight_finder_slot(const struct arch *a, const struct model_confi
 
 uint32_t weight_finder_rows(const struct arch *a, const struct model_config *c, const char *name)
 {
-    const struct arch_place end = {c->n_layer, c->moe.n_expert};
+    const struct arch_place end = ends_of(c);
     for (uint32_t i = 0; i < a->n_own; i++)
         if (pattern_gives(a->own[i].spec.name, name, end))
             return c->own[i].rows;
@@ -322,10 +402,15 @@ uint32_t weight_finder_rows(const struct arch *a, const struct model_config *c, 
 
 static bool is_known(const struct weight_finder *f, const char *name)
 {
-    const struct arch_place end = {f->config->n_layer, f->config->moe.n_expert};
+    const struct arch_place end = ends_of(f->config);
+    const size_t n_bare = f->is_bare ? strlen(f->arch->prefix) : 0;
     bool known = false;
-    for (size_t k = 0; k < f->arch->n_tensor && !known; k++)
-        known = pattern_gives(f->arch->tensors[k].name, name, end);
+    for (size_t k = 0; k < f->arch->n_tensor && !known; k++) {
+        const char *pattern = f->arch->tensors[k].name;
+        if (n_bare && pattern && strncmp(pattern, f->arch->prefix, n_bare) == 0)
+            pattern += n_bare;
+        known = pattern_gives(pattern, name, end);
+    }
     for (uint32_t k = 0; k < f->arch->n_own && !known; k++)
         known = pattern_gives(f->arch->own[k].spec.name, name, end);
     return known;

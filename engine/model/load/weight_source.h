@@ -3,6 +3,7 @@
  * integers, rows of one that holds more, or dummy numbers. Threads: values; pure functions. */
 #ifndef QUIRE_ENGINE_MODEL_LOAD_WEIGHT_SOURCE_H
 #define QUIRE_ENGINE_MODEL_LOAD_WEIGHT_SOURCE_H
+#include <string.h>
 #include "common/hub/safetensors.h"
 #include "engine/model/arch.h"
 
@@ -35,10 +36,14 @@ struct weight_source { /* where one slot's numbers come from */
     enum dtype dtype;               /* of the source */
     uint32_t rows, cols;            /* cols 1 for vectors */
     struct weight_slice slice;
-    uint32_t stored_rows;       /* of the tensor: `rows`, unless the source is a slice */
-    float plus;                 /* what its numbers are stored less than they stand for */
-    uint32_t seed;              /* of dummy numbers: differs from tensor to tensor */
-    struct quant_tensors quant; /* instead of `tensor` */
+    uint32_t stored_rows; /* of the tensor: `rows`, unless the source is a slice */
+    bool transposed;      /* the tensor is [cols, stored_rows] */
+    /* Above 1, of a vector: it is so many tensors, one a head, of which `tensor` is the first. */
+    uint32_t n_head;
+    const struct tensor_set *files; /* with heads: the others */
+    float plus;                     /* what its numbers are stored less than they stand for */
+    uint32_t seed;                  /* of dummy numbers: differs from tensor to tensor */
+    struct quant_tensors quant;     /* instead of `tensor` */
 };
 
 struct weight_finder {
@@ -47,7 +52,23 @@ struct weight_finder {
     const struct tensor_set *files; /* NULL: dummy */
     enum dtype dummy_dtype;
     bool is_mapped; /* names are those that a plugin's maps give */
+    bool is_bare;   /* names are without the family's prefix */
 };
+
+/* The name in the files. */
+static inline void weight_finder_name(char out[ARCH_NAME_MAX], const struct weight_finder *f,
+                                      const struct arch_tensor *t, struct arch_place at)
+{
+    const char *prefix = f->is_bare ? f->arch->prefix : "";
+    const size_t n = strlen(prefix);
+    arch_tensor_name(out, t->name + (strncmp(t->name, prefix, n) == 0 ? n : 0), at);
+}
+
+/* Are its rows where the tensor has them? */
+static inline bool weight_source_has_rows(const struct weight_source *s)
+{
+    return s->tensor && !s->transposed;
+}
 
 /* The tensor's row that is row r. */
 static inline uint32_t weight_source_row(const struct weight_source *s, uint32_t r)
@@ -74,6 +95,8 @@ static inline const struct tensor *weight_source_tensor(const struct weight_sour
     return s->quant.q ? s->quant.q : s->tensor;
 }
 
+/* With heads: the tensor of one, which the finder has found. */
+const struct tensor *weight_source_head(const struct weight_source *s, uint32_t head);
 /* The tensor's name as the family has it. */
 const char *weight_source_name(char buffer[ARCH_NAME_MAX], const struct weight_source *s);
 

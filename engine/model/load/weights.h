@@ -27,7 +27,7 @@ struct expert_weights {
 struct layer_weights {
     const float *attn_norm, *mlp_norm;                                            /* [hidden] */
     const float *attn_norm_bias, *mlp_norm_bias, *attn_post_norm, *mlp_post_norm; /* or NULL */
-    const float *q_norm, *k_norm;          /* [head_dim], of latents as long as these, or NULL */
+    const float *q_norm, *k_norm;          /* [head_dim], of all heads, of latents; or NULL */
     const float *sinks;                    /* [n_head] or NULL */
     struct packed qkv, out, gate_up, down; /* gate_up of an MLP without a gate: up alone; qkv of
                                               latent attention: q or its latent, then kv_a */
@@ -49,6 +49,7 @@ struct weights {
     bool embed_packed;     /* it is lm_head's data */
     const void *positions; /* learned: [D_POSITIONS, hidden], or NULL */
     enum dtype positions_dtype;
+    const float *embed_norm, *embed_norm_bias; /* [hidden] or NULL */
     const float *final_norm, *final_norm_bias; /* [hidden]; the bias or NULL */
     struct packed lm_head;
     const float *lm_head_bias;    /* [vocab] or NULL */

@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+#include "common/hub/config_internal.h"
+
+/* transformers' defaults for absent keys */
+static const struct family {
+    const char *model_type;
+    bool window_by_default;  /* use_sliding_window when absent */
+    uint32_t window;         /* sliding_window when absent */
+    uint32_t pattern;        /* without layer_types each such layer has no window; 0: all have it */
+    uint32_t rope_interval;  /* without no_rope_layers each such layer is not rotated; 0: all are */
+    bool rope_in_windows;    /* where layers have windows, only these are rotated */
+    bool always_has_windows; /* and where none has a window no layer is */
+} families[] = {
+    // clang-format off
+    {"cohere2",     true,  4096, 4, 0, true,  true},
+    {"exaone4",     true,  4096, 4, 0, true,  false},
+    {"gemma2",      true,  4096, 2, 0, false, false},
+    {"gemma3_text", true,  4096, 6, 0, false, false},
+    {"qwen2",       false, 0,    0, 0, false, false},
+    {"qwen2_moe",   false, 0,    0, 0, false, false},
+    {"qwen3",       false, 0,    0, 0, false, false},
+    {"qwen3_moe",   false, 0,    0, 0, false, false},
+    {"smollm3",     false, 0,    0, 4, false, false},
+    {"",            true,  0,    0, 0, false, false}, /* every other */
+    // clang-format on
+};
+
+static const struct family *family_of(const char *model_type)
+{
+    const struct family *f = families;
+    while (*f->model_type && strcmp(f->model_type, model_type) != 0)
+        f++;
+    return f;
+}
+
+/* ---- layers without rope ---- */
+
+static enum q_code load_no_rope(struct model_config *c, const struct family *f,
+                                const struct hub_json_at *at, struct q_err *e)
+{
+    const json_t *list = hub_json_find(at, "no_rope_layers");
+    int64_t interval = f->rope_interval;
+    enum q_code rc;
+    if (!f->rope_interval)
+        return Q_OK;
+    if ((rc = hub_json_int(&interval, at, "no_rope_layer_interval",
+                           (struct hub_json_range){1, UINT32_MAX}, e)))
+        return rc;
+    if (list && json_array_size(list) != c->n_layer)
+        return q_fail(e, Q_CORRUPT,
+                      "%s: no_rope_layers has %zu entries, expected num_hidden_layers = %u",
+                      at->path, json_array_size(list), c->n_layer);
+    for (uint32_t i = 0; i < c->n_layer; i++) {
+        const json_t *rotates = json_array_get(list, i);
+        if (list && !json_is_integer(rotates))
+            return q_fail(e, Q_CORRUPT, "%s: no_rope_layers[%u] is %s, expected 1 (rope) or 0",
+                          at->path, i, hub_json_kind(rotates));
+        c->no_rope[i] = list ? json_integer_value(rotates) == 0 : (i + 1) % interval == 0;
+    }
+    return Q_OK;
+}
+
+static void rotate_windows_only(struct model_config *c, const struct family *f)
+{
+    bool any = f->always_has_windows;
+    for (uint32_t i = 0; i < c->n_layer; i++)
+        any = any || c->window[i];
+    for (uint32_t i = 0; i < c->n_layer && f->rope_in_windows; i++)
+        c->no_rope[i] = any && !c->window[i];
+}
+
+/* ---- windows ---- */
+
+struct windows { /* as the config has them */
+    const json_t *types;
+    const char *letters; /* "LLLG": a layer of each, repeated; L has the window */
+    int64_t pattern, n_full;
+};
+
+static enum q_code read_pattern(struct windows *w, const struct hub_json_at *at, struct q_err *e)
+{
+    static const char *const keys[] = {"_sliding_window_pattern", "sliding_window_pattern"};
+    enum q_code rc = Q_OK;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys && !rc; i++) {
+        const json_t *v = hub_json_find(at, keys[i]);
+        w->letters = json_is_string(v) ? json_string_value(v) : w->letters;
+        if (!json_is_string(v))
+            rc = hub_json_int(&w->pattern, at, keys[i], (struct hub_json_range){0, UINT32_MAX}, e);
+    }
+    if (!rc && w->letters && (!*w->letters || w->letters[strspn(w->letters, "LG")]))
+        rc = q_fail(e, Q_CORRUPT,
+                    "%s: sliding_window_pattern is \"%.40s\", expected a number or letters L "
+                    "(window) and G (full attention)",
+                    at->path, w->letters);
+    return rc;
+}
+
+/* layer_types gives the kind of each layer; without it, the pattern, and the first
+ * max_window_layers layers have full attention; without these, every layer has the window. */
+static enum q_code is_sliding(bool *out, const struct model_config *c, const struct windows *w,
+                              uint32_t i, const struct hub_json_at *at, struct q_err *e)
+{
+    const bool by_letter = w->letters && w->letters[i % strlen(w->letters)] == 'G';
+    const bool by_pattern = !w->letters && w->pattern && (i + 1) % w->pattern == 0;
+    const bool full = i < w->n_full || by_letter || by_pattern;
+    const bool by_rope = family_of(c->model_type)->rope_interval; /* those that have none */
+    const char *type = w->types ? json_string_value(json_array_get(w->types, i)) : NULL;
+    *out = w->types  ? type && strcmp(type, "sliding_attention") == 0
+           : by_rope ? c->no_rope[i]
+                     : !full;
+    if (!w->types || *out || (type && strcmp(type, "full_attention") == 0))
+        return Q_OK;
+    return q_fail(e, Q_UNSUPPORTED,
+                  "%s: layer_types[%u] is \"%.40s\", expected full_attention or sliding_attention",
+                  at->path, i, type ? type : "?");
+}
+
+enum q_code config_layers_load(struct model_config *c, const struct hub_json_at *at,
+                               struct q_err *e)
+{
+    const struct family *f = family_of(c->model_type);
+    struct windows w = {.types = hub_json_find(at, "layer_types"), .pattern = f->pattern};
+    int64_t window = f->window;
+    bool use = f->window_by_default;
+    enum q_code rc;
+    if (json_is_null(json_object_get(at->object, "sliding_window")))
+        window = 0;
+    if ((rc = hub_json_int(&window, at, "sliding_window", (struct hub_json_range){0, UINT32_MAX},
+                           e)) ||
+        (rc = hub_json_bool(&use, at, "use_sliding_window", e)) ||
+        (rc = hub_json_int(&w.n_full, at, "max_window_layers",
+                           (struct hub_json_range){0, UINT32_MAX}, e)) ||
+        (rc = read_pattern(&w, at, e)) || (rc = load_no_rope(c, f, at, e)))
+        return rc;
+    if (w.types && json_array_size(w.types) != c->n_layer)
+        return q_fail(e, Q_CORRUPT,
+                      "%s: layer_types has %zu entries, expected num_hidden_layers = %u", at->path,
+                      json_array_size(w.types), c->n_layer);
+    for (uint32_t i = 0; i < c->n_layer; i++) {
+        bool sliding;
+        if ((rc = is_sliding(&sliding, c, &w, i, at, e)))
+            return rc;
+        c->window[i] = sliding && use ? (uint32_t)window : 0;
+    }
+    rotate_windows_only(c, f);
+    return Q_OK;
+}

@@ -96,9 +96,9 @@ def test_one_line_for_a_wrong_folder(verb, tmp_path):
     (folder / "x.Q4_K_M.gguf").write_bytes(b"GGUF\3")
     for given in (folder, folder / "x.Q4_K_M.gguf"):
         refused(MODEL, ["a GGUF file", "Hugging Face folders", "gguf_file"], *verbs(given, tmp_path)[verb])
-    config = {"architectures": ["GPT2LMHeadModel"], "n_embd": 768}
+    config = {"architectures": ["MambaForCausalLM"], "d_model": 768}
     (folder / "config.json").write_text(json.dumps(config))  # and no tokenizer
-    refused(MODEL, ["architecture GPT2LMHeadModel is not supported; supported are Gemma2ForCausalLM, "], *verbs(folder, tmp_path)[verb])
+    refused(MODEL, ["architecture MambaForCausalLM is not supported; supported are BloomForCausalLM, "], *verbs(folder, tmp_path)[verb])
 
 
 @pytest.mark.parametrize("files, words", [

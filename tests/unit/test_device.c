@@ -116,6 +116,40 @@ static void compare_all(const struct layers_case *cases, size_t n)
     }
 }
 
+static void dense_families(void **state)
+{
+    (void)state;
+    static const struct layers_case cases[] = {
+        {"bloom", DT_F32, QUANTIZE_NOT},
+        {"bloom", DT_BF16, QUANTIZE_INT8},
+        {"cohere", DT_F32, QUANTIZE_NOT},
+        {"cohere", DT_F32, QUANTIZE_INT8},
+        {"cohere2", DT_BF16, QUANTIZE_NOT},
+        {"exaone4", DT_BF16, QUANTIZE_NOT},
+        {"exaone4", DT_BF16, QUANTIZE_INT8},
+        {"falcon", DT_F32, QUANTIZE_NOT},
+        {"gemma", DT_F32, QUANTIZE_INT4},
+        {"gemma3", DT_F32, QUANTIZE_NOT},
+        {"gemma3", DT_BF16, QUANTIZE_INT8},
+        {"glm4", DT_BF16, QUANTIZE_NOT},
+        {"gpt2", DT_F32, QUANTIZE_NOT},
+        {"gpt2-noprefix", DT_BF16, QUANTIZE_INT8},
+        {"gptj", DT_BF16, QUANTIZE_NOT},
+        {"olmo", DT_F32, QUANTIZE_NOT},
+        {"olmo", DT_F32, QUANTIZE_INT8},
+        {"olmo2", DT_F32, QUANTIZE_NOT},
+        {"olmo2", DT_BF16, QUANTIZE_NOT},
+        {"olmo2", DT_F32, QUANTIZE_INT4},
+        {"opt", DT_F32, QUANTIZE_NOT},
+        {"smollm3", DT_BF16, QUANTIZE_NOT},
+        {"stablelm", DT_F32, QUANTIZE_NOT},
+        {"stablelm-parallel", DT_F32, QUANTIZE_NOT},
+        {"stablelm-parallel", DT_BF16, QUANTIZE_INT8},
+        {"starcoder2", DT_BF16, QUANTIZE_NOT},
+    };
+    compare_all(cases, sizeof cases / sizeof *cases);
+}
+
 /* Families whose layers are made otherwise than llama's. */
 static void other_layers(void **state)
 {
@@ -534,6 +568,7 @@ int main(void)
         cmocka_unit_test(every_model_gives_the_bits_of_the_cpu),
         cmocka_unit_test(every_dtype_and_quantization),
         cmocka_unit_test(other_layers),
+        cmocka_unit_test(dense_families),
         cmocka_unit_test(mixtures_of_experts),
         cmocka_unit_test(inputs_of_16_bits),
         cmocka_unit_test(every_kind_of_integers),

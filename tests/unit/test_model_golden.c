@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every causal Gemma 2, GPT-NeoX, Granite, Llama, Mistral, Mixtral, OLMoE, Phi, Phi-3, Qwen2,
- * Qwen3 and Qwen-MoE golden in --dtype float32 (tolerances: 2e-4 of the largest logit, 1e-4 of the
- * largest hidden value, 1e-3 on log-probabilities, greedy tokens identical), and in half precision
- * where the checkpoint is stored so. */
+/* Every causal golden of a family that archs.def has, in --dtype float32 (tolerances: 2e-4
+ * of the largest logit, 1e-4 of the largest hidden value, 1e-3 on log-probabilities, greedy tokens
+ * identical), and in half precision where the checkpoint is stored so. */
 #include "golden.h"
 #include "engine/model/forward/rotary.h"
 
@@ -10,12 +9,23 @@
 #define N_GREEDY  24u
 
 static const char *const models[] = {
+    "bloom",
+    "cohere",
+    "cohere2",
     "deepseek_v2",
     "deepseek_v2-group",
     "deepseek_v3",
+    "exaone4",
+    "falcon",
+    "gemma",
     "gemma2",
+    "gemma3",
+    "glm4",
+    "gpt2",
+    "gpt2-noprefix",
     "gpt_neox",
     "gpt_neox-seq",
+    "gptj",
     "granite",
     "llama",
     "llama-bf16-sharded",
@@ -27,7 +37,10 @@ static const char *const models[] = {
     "llama-rope-yarn",
     "mistral",
     "mixtral",
+    "olmo",
+    "olmo2",
     "olmoe",
+    "opt",
     "phi",
     "phi3",
     "phi3-longrope",
@@ -37,6 +50,10 @@ static const char *const models[] = {
     "qwen3",
     "qwen3-v5cfg-f16",
     "qwen3_moe",
+    "smollm3",
+    "stablelm",
+    "stablelm-parallel",
+    "starcoder2",
 };
 #define N_MODEL (sizeof models / sizeof *models)
 

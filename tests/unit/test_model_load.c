@@ -308,9 +308,9 @@ static void test_other_family(void **state)
     (void)state;
     struct folder f;
     folder_init(&f);
-    folder_text(&f, "config.json", "{\"architectures\": [\"GPT2LMHeadModel\"], \"n_embd\": 768}");
+    folder_text(&f, "config.json", "{\"architectures\": [\"MambaForCausalLM\"], \"d_model\": 768}");
     assert_fails(load(f.path, LOAD_AUTO, DT_F32), Q_UNSUPPORTED,
-                 "GPT2LMHeadModel is not supported; supported are DeepseekV2ForCausalLM", &e);
+                 "MambaForCausalLM is not supported; supported are BloomForCausalLM", &e);
     folder_release(&f);
 }
 

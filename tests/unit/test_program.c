@@ -39,6 +39,23 @@ static const struct {
     {"qwen2-sliding-bf16", "qwen2-sliding-bf16", DT_BF16, QUANTIZE_NOT},
     {"qwen2_moe", "qwen2_moe-int8", DT_F32, QUANTIZE_INT8},
     {"qwen3", "qwen3", DT_F32, QUANTIZE_NOT},
+    {"bloom", "bloom", DT_F32, QUANTIZE_NOT},
+    {"cohere", "cohere-int8", DT_F32, QUANTIZE_INT8},
+    {"cohere2", "cohere2", DT_F32, QUANTIZE_NOT},
+    {"exaone4", "exaone4-bf16", DT_BF16, QUANTIZE_NOT},
+    {"falcon", "falcon", DT_F32, QUANTIZE_NOT},
+    {"gemma", "gemma", DT_F32, QUANTIZE_NOT},
+    {"gemma3", "gemma3", DT_F32, QUANTIZE_NOT},
+    {"glm4", "glm4-bf16", DT_BF16, QUANTIZE_NOT},
+    {"gpt2", "gpt2", DT_F32, QUANTIZE_NOT},
+    {"gptj", "gptj-int8", DT_F32, QUANTIZE_INT8},
+    {"olmo", "olmo", DT_F32, QUANTIZE_NOT},
+    {"olmo2", "olmo2-bf16", DT_BF16, QUANTIZE_NOT},
+    {"opt", "opt", DT_F32, QUANTIZE_NOT},
+    {"smollm3", "smollm3", DT_F32, QUANTIZE_NOT},
+    {"stablelm", "stablelm", DT_F32, QUANTIZE_NOT},
+    {"stablelm-parallel", "stablelm-parallel", DT_F32, QUANTIZE_NOT},
+    {"starcoder2", "starcoder2", DT_F32, QUANTIZE_NOT},
 };
 
 #define I_LLAMA 8

@@ -29,6 +29,7 @@ static const struct arch_tensor tensors[] = {
 
 const struct arch arch_qwen3 = {
     .name = "Qwen3ForCausalLM",
+    .prefix = "model.",
     .tensors = tensors,
     .n_tensor = sizeof tensors / sizeof *tensors,
     .layer = {.qk_norm = ARCH_QK_NORM_HEADS, .windows = true},

@@ -124,6 +124,8 @@ static struct value value_f64(enum kern_act act, double z)
         return (struct value){fmax(z, 0), z > 0};
     case KERN_RELU2:
         return (struct value){fmax(z, 0) * fmax(z, 0), 2 * fmax(z, 0)};
+    case KERN_IDENTITY:
+        return (struct value){z, 1};
     default:
         return (struct value){z * s, s * (1 + z * rest * slope)};
     }

@@ -167,6 +167,8 @@ static double act_f64(enum kern_act act, double z)
         return fmax(z, 0);
     case KERN_RELU2:
         return fmax(z, 0) * fmax(z, 0);
+    case KERN_IDENTITY:
+        return z;
     default:
         return z / (1 + exp(-z));
     }

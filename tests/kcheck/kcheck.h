@@ -102,9 +102,15 @@ void kc_same_bits(struct kcheck *k, const char *what, struct kc_bits bits);
 /* Rule 2 of kernels/README.md: all variants but the reference give the same bits. Runs the sibling
  * with `args`, whose output is bits.a, and compares that with bits.b, the variant's output. */
 void kc_same_as_sibling(struct kcheck *k, const void *args, struct kc_bits bits);
-/* Compare a row [n_col] of a product with gated weights to silu_mul of the sums [2 n_col] of the
- * same product without gating: the same bits. */
-void kc_gated(struct kcheck *k, const float *sums, enum dtype dtype, size_t n_col, const void *got);
+/* Compare a row [n_col] of a product with gated weights to silu_mul, or to activate, of the sums of
+ * the same product that is not gated. */
+struct kc_sums {
+    const float *sums; /* [2 n_col] */
+    enum dtype dtype;  /* of the row */
+    size_t n_col;
+    enum kern_act act;
+};
+void kc_gated(struct kcheck *k, const struct kc_sums *of, const void *got);
 /* |got - want| <= bound, want in f64; both not finite counts as equal. For checks of the
  * reference itself. */
 void kc_near(struct kcheck *k, const char *what, double got, double want, double bound);

@@ -139,6 +139,7 @@ void kcheck_linear(struct kcheck *k)
                             .y_dtype = &c.a.y_dtype,
                             .accumulate = &c.a.accumulate,
                             .gated = &c.a.w.gated,
+                            .act = &c.a.w.act,
                             .n_row = c.a.n_row,
                             .n_out = c.a.w.n_out,
                             .y_stride = c.a.y_stride,

@@ -114,6 +114,7 @@ void kcheck_linear_int8(struct kcheck *k)
                             .y_dtype = &a.y_dtype,
                             .accumulate = &a.accumulate,
                             .gated = &a.w.gated,
+                            .act = &a.w.act,
                             .n_row = a.n_row,
                             .n_out = a.w.n_out,
                             .y_stride = a.y_stride,

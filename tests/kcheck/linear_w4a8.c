@@ -144,6 +144,7 @@ void kcheck_linear_w4a8(struct kcheck *k)
                             .y_dtype = &c.a.by.y_dtype,
                             .accumulate = &c.a.by.accumulate,
                             .gated = &c.a.by.w.gated,
+                            .act = &c.a.by.w.act,
                             .n_row = c.a.by.n_row,
                             .n_out = c.a.by.w.n_out,
                             .y_stride = c.a.by.y_stride,

@@ -13,26 +13,30 @@ static void rows_alone(struct kcheck *k, const struct kc_product *p, const float
     }
 }
 
-/* The same weights as gate and up, against silu_mul of the sums; rows alone as above. */
+/* The same weights as gate and up, against silu_mul or activate of the sums; rows alone, too. */
 static void gated(struct kcheck *k, const struct kc_product *p)
 {
     const size_t n = p->n_row * p->y_stride, n_col = p->n_out / 2;
     const enum dtype y_dtype = kc_chance(k, 50) ? DT_BF16 : DT_F32;
+    const bool other = p->act && kc_chance(k, 50);
+    const enum kern_act act = other ? (enum kern_act)kc_range(k, 1, KERN_ACTS - 1) : KERN_SILU;
     float *sums = kc_buf(k, n * sizeof *sums);
     void *y = kc_buf(k, n * sizeof *sums), *one = kc_buf(k, p->y_stride * sizeof *sums);
     *p->accumulate = 0;
     *p->y = sums;
     kc_run(k, k->variant, p->args, kc_range(k, 1, 9));
     *p->gated = 1;
+    if (p->act)
+        *p->act = act;
     *p->y_dtype = y_dtype;
     *p->y = y;
     kc_run(k, k->variant, p->args, kc_range(k, 1, 9));
     for (uint32_t i = 0; i < p->n_row; i++)
-        kc_gated(k, sums + i * p->y_stride, y_dtype, n_col,
+        kc_gated(k, &(struct kc_sums){sums + i * p->y_stride, y_dtype, n_col, act},
                  (char *)y + i * p->y_stride * (dtype_bits(y_dtype) / 8));
     for (uint32_t i = 0; i < p->n_row; i += 1 + p->n_row / 3) {
         kc_run(k, k->variant, p->row(p, i, one), kc_range(k, 1, 9));
-        kc_gated(k, sums + i * p->y_stride, y_dtype, n_col, one);
+        kc_gated(k, &(struct kc_sums){sums + i * p->y_stride, y_dtype, n_col, act}, one);
     }
 }
 

@@ -10,7 +10,7 @@ struct kc_product {
     void **y;   /* their member y */
     enum dtype *y_dtype;
     int *accumulate;
-    uint32_t *gated;
+    uint32_t *gated, *act; /* act: NULL where gate has silu only, on a device */
     uint32_t n_row, n_out;
     size_t y_stride;
     const struct kc_variant *definition; /* k->ref, or its substitute */

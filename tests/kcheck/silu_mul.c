@@ -64,8 +64,9 @@ void kcheck_silu_mul(struct kcheck *k)
 }
 
 /* All variants except the reference have the same exp, so any of them gives the expected bits. */
-void kc_gated(struct kcheck *k, const float *sums, enum dtype dtype, size_t n_col, const void *got)
+void kc_gated(struct kcheck *k, const struct kc_sums *of, const void *got)
 {
+    const size_t n_col = of->n_col;
     float *x = kc_buf(k, 2 * n_col * sizeof *x);
     void *want = kc_buf(k, n_col * sizeof *x);
     struct kern_table t;
@@ -73,20 +74,33 @@ void kc_gated(struct kcheck *k, const float *sums, enum dtype dtype, size_t n_co
     for (size_t c = 0; c < 2 * n_col; c++) {
         size_t at =
             c / (2 * KERN_GATE_INTERLEAVE) * KERN_GATE_INTERLEAVE + c % KERN_GATE_INTERLEAVE;
-        x[at + (c / KERN_GATE_INTERLEAVE % 2 ? n_col : 0)] = sums[c];
+        x[at + (c / KERN_GATE_INTERLEAVE % 2 ? n_col : 0)] = of->sums[c];
     }
-    t.silu_mul(
-        &(struct silu_mul_args){
-            .y = want,
-            .y_dtype = dtype,
-            .x = x,
-            .n_row = 1,
-            .n_col = (uint32_t)n_col,
-            .x_stride = 2 * n_col,
-            .y_stride = n_col,
-        },
-        &(struct kern_exec){.nth = 1});
-    kc_same_bits(k, "gated", (struct kc_bits){want, got, dtype, n_col});
+    const struct silu_mul_args silu = {
+        .y = want,
+        .y_dtype = of->dtype,
+        .x = x,
+        .n_row = 1,
+        .n_col = (uint32_t)n_col,
+        .x_stride = 2 * n_col,
+        .y_stride = n_col,
+    };
+    const struct activate_args other = {
+        .act = of->act,
+        .gated = 1,
+        .y = want,
+        .y_dtype = of->dtype,
+        .x = x,
+        .n_row = 1,
+        .n_col = (uint32_t)n_col,
+        .x_stride = 2 * n_col,
+        .y_stride = n_col,
+    };
+    if (of->act == KERN_SILU)
+        t.silu_mul(&silu, &(struct kern_exec){.nth = 1});
+    else
+        t.activate(&other, &(struct kern_exec){.nth = 1});
+    kc_same_bits(k, "gated", (struct kc_bits){want, got, of->dtype, n_col});
     kc_drop(k, 2);
 }
 

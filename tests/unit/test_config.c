@@ -96,6 +96,41 @@ static void test_families(void **state)
                  "qk_layernorm true is not supported for model_type \"phi\", only false", &e);
 }
 
+/* Falcon's flags: KV heads, norms of branches and biases follow from several keys. */
+static void test_falcon(void **state)
+{
+    (void)state;
+    static const char sizes[] = "\"architectures\": [\"FalconForCausalLM\"], \"model_type\": "
+                                "\"falcon\", \"vocab_size\": 8, \"hidden_size\": 64, "
+                                "\"n_layer\": 1, \"n_head\": 8";
+    static const struct {
+        const char *flags;
+        uint32_t n_kv_head;
+        bool parallel, shared_norm, alibi, bias;
+    } cases[] = {
+        {"", 1, true, true, false, false},
+        {", \"multi_query\": false, \"parallel_attn\": false, \"alibi\": true, \"bias\": true", 8,
+         false, false, true, true},
+        {", \"new_decoder_architecture\": true, \"num_kv_heads\": 2", 2, true, false, false, false},
+        {", \"new_decoder_architecture\": true, \"n_head_kv\": 4, \"num_ln_in_parallel_attn\": 1",
+         4, true, true, false, false},
+        {", \"num_kv_heads\": 8", 1, true, true, false, false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[512];
+        const size_t n = (size_t)snprintf(text, sizeof text, "{%s%s}", sizes, cases[i].flags);
+        assert_ok(model_config_parse(&c, text, n, "config.json", &e), &e);
+        assert_int_equal(c.n_kv_head, cases[i].n_kv_head);
+        assert_int_equal(c.forward.parallel_residual, cases[i].parallel);
+        assert_int_equal(c.forward.shared_norm, cases[i].shared_norm);
+        assert_int_equal(c.forward.alibi, cases[i].alibi);
+        assert_int_equal(c.mlp_bias, cases[i].bias);
+        assert_int_equal(c.attention_out_bias, cases[i].bias);
+        assert_int_equal(c.intermediate_size, 256);
+        assert_int_equal(c.max_position, 2048);
+    }
+}
+
 /* config.json and config_v5.json of one model, byte for byte the same. */
 static void test_dialects(void **state)
 {
@@ -125,6 +160,24 @@ static void test_dialects(void **state)
         "phi",
         "phi3",
         "phi3-longrope",
+        "bloom",
+        "cohere",
+        "cohere2",
+        "exaone4",
+        "falcon",
+        "gemma",
+        "gemma3",
+        "glm4",
+        "gpt2",
+        "gpt2-noprefix",
+        "gptj",
+        "olmo",
+        "olmo2",
+        "opt",
+        "smollm3",
+        "stablelm",
+        "stablelm-parallel",
+        "starcoder2",
     };
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         char from[PATH_MAX], newer[PATH_MAX];
@@ -493,19 +546,13 @@ static void test_out_of_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults),
-        cmocka_unit_test(test_families),
-        cmocka_unit_test(test_dialects),
-        cmocka_unit_test(test_golden_values),
-        cmocka_unit_test(test_windows),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_refused_forward),
-        cmocka_unit_test(test_refused_head),
-        cmocka_unit_test(test_bad_files),
-        cmocka_unit_test(test_architectures),
-        cmocka_unit_test(test_generation_defaults),
-        cmocka_unit_test(test_experts),
-        cmocka_unit_test(test_refused_experts),
+        cmocka_unit_test(test_defaults),      cmocka_unit_test(test_families),
+        cmocka_unit_test(test_falcon),        cmocka_unit_test(test_dialects),
+        cmocka_unit_test(test_golden_values), cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_refused),       cmocka_unit_test(test_refused_forward),
+        cmocka_unit_test(test_refused_head),  cmocka_unit_test(test_bad_files),
+        cmocka_unit_test(test_architectures), cmocka_unit_test(test_generation_defaults),
+        cmocka_unit_test(test_experts),       cmocka_unit_test(test_refused_experts),
         cmocka_unit_test(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

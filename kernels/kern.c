@@ -5,10 +5,10 @@
 #include "kernels/kern.h"
 #include <stdbool.h>
 #include <string.h>
+#include <unistd.h>
 #ifdef __x86_64__
 #include <cpuid.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 #endif
 #include "kernels/tiling/attention_split.h"
 #include "kernels/tiling/dot_scratch.h"
@@ -16,6 +16,7 @@
 #include "kernels/tiling/int4_scratch.h"
 #include "kernels/ops/kv_layout.h"
 #include "kernels/ops/int8_layout.h"
+#include "kernels/tiling/slice.h"
 #include "kernels/tiling/split.h"
 #include "kernels/tiling/top_k.h"
 #include "kernels/tiling/train_tiles.h"
@@ -119,9 +120,21 @@ enum q_code kern_caps_parse(uint32_t *caps, const char *text, struct q_err *e)
                   text);
 }
 
+_Atomic uint32_t kern_slice_bytes = KERN_SLICE_SMALL;
+
+/* The first-level cache, where the system says its size. */
+static void measure_caches(void)
+{
+#ifdef _SC_LEVEL1_DCACHE_SIZE
+    if (sysconf(_SC_LEVEL1_DCACHE_SIZE) >= KERN_L1_LARGE)
+        atomic_store_explicit(&kern_slice_bytes, KERN_SLICE_LARGE, memory_order_relaxed);
+#endif
+}
+
 void kern_table_cpu(struct kern_table *t, uint32_t caps)
 {
     memset(t, 0, sizeof *t);
+    measure_caches();
     t->caps = caps & kern_caps_machine();
 #define OP(op, tolerance)
 #define IMPL(table, op, variant, needs) PICK_##table(op, variant, needs)
@@ -231,7 +244,8 @@ size_t kern_scratch_bytes(uint32_t context_max, uint32_t n_head, uint32_t head_d
 
 size_t kern_train_scratch_bytes(uint32_t head_dim)
 {
-    const size_t attention = TRAIN_TILES_MAX * KERN_TRAIN_TILE * train_dim(head_dim) + TRAIN_SCORES;
+    const size_t attention =
+        TRAIN_TILES_MAX * KERN_TRAIN_TILE * train_pair_dim(head_dim) + TRAIN_SCORES;
     const size_t most = sizeof(struct top_k_scratch);
     return attention * sizeof(float) > most ? attention * sizeof(float) : most;
 }

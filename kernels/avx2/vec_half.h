@@ -50,6 +50,31 @@ INLINE __m256i vec_round_bf16(__m256 x) /* in the low half of each lane */
                               _mm256_or_si256(high, _mm256_set1_epi32(0x40)),
                               _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q)));
 }
+INLINE __m256 vec_bf16_pairs_half(__m256 a, __m256 b)
+{
+    const __m256i high = _mm256_slli_epi32(vec_round_bf16(b), 16);
+    return _mm256_castsi256_ps(_mm256_or_si256(vec_round_bf16(a), high));
+}
+INLINE struct vec vec_bf16_pairs(struct vec x, struct vec y)
+{
+    EACH(r, vec_bf16_pairs_half(x.a, y.a), vec_bf16_pairs_half(x.b, y.b));
+}
+INLINE __m256 vec_even_half(__m256 x)
+{
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(x), 16));
+}
+INLINE struct vec vec_even_halves(struct vec x)
+{
+    EACH(r, vec_even_half(x.a), vec_even_half(x.b));
+}
+INLINE __m256 vec_odd_half(__m256 x)
+{
+    return _mm256_and_ps(x, _mm256_castsi256_ps(_mm256_set1_epi32((int)0xffff0000)));
+}
+INLINE struct vec vec_odd_halves(struct vec x)
+{
+    EACH(r, vec_odd_half(x.a), vec_odd_half(x.b));
+}
 INLINE void vec_store_bf16_n(uint16_t *p, struct vec x, uint32_t n)
 {
     /* packus interleaves the 128-bit halves of its operands; 0xd8 puts quarters 0, 2, 1, 3 in

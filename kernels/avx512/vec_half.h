@@ -32,14 +32,32 @@ INLINE struct vec vec_load_odd(const uint16_t *pairs)
     return vec_of(_mm512_castsi512_ps(
         _mm512_and_si512(_mm512_loadu_si512(pairs), _mm512_set1_epi32((int)0xffff0000))));
 }
-INLINE void vec_store_bf16_n(uint16_t *p, struct vec a, uint32_t n) /* as f32_to_bf16 */
+INLINE __m512i vec_round_bf16(__m512 x) /* in the low half of each lane; as f32_to_bf16 */
 {
-    const __m512i u = _mm512_castps_si512(a.v), high = _mm512_srli_epi32(u, 16);
+    const __m512i u = _mm512_castps_si512(x), high = _mm512_srli_epi32(u, 16);
     __m512i even = _mm512_and_si512(high, _mm512_set1_epi32(1));
     __m512i r = _mm512_add_epi32(u, _mm512_add_epi32(even, _mm512_set1_epi32(0x7fff)));
-    r = _mm512_mask_or_epi32(_mm512_srli_epi32(r, 16), _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q),
-                             high, _mm512_set1_epi32(0x40));
-    _mm256_mask_storeu_epi16(p, vec_mask(n), _mm512_cvtepi32_epi16(r));
+    return _mm512_mask_or_epi32(_mm512_srli_epi32(r, 16), _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q),
+                                high, _mm512_set1_epi32(0x40));
+}
+INLINE void vec_store_bf16_n(uint16_t *p, struct vec a, uint32_t n)
+{
+    _mm256_mask_storeu_epi16(p, vec_mask(n), _mm512_cvtepi32_epi16(vec_round_bf16(a.v)));
+}
+/* Cells of two bf16, of a in the low half, of b in the high one; and the halves of cells as f32. */
+INLINE struct vec vec_bf16_pairs(struct vec a, struct vec b)
+{
+    const __m512i high = _mm512_slli_epi32(vec_round_bf16(b.v), 16);
+    return vec_of(_mm512_castsi512_ps(_mm512_or_si512(vec_round_bf16(a.v), high)));
+}
+INLINE struct vec vec_even_halves(struct vec a)
+{
+    return vec_of(_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(a.v), 16)));
+}
+INLINE struct vec vec_odd_halves(struct vec a)
+{
+    return vec_of(_mm512_castsi512_ps(
+        _mm512_and_si512(_mm512_castps_si512(a.v), _mm512_set1_epi32((int)0xffff0000))));
 }
 
 INLINE void vec_store_f16(uint16_t *p, struct vec a) /* to nearest even; NaN stays NaN */

@@ -57,9 +57,11 @@ struct train_segment {
  *     s[c] = scale * q[i,h,:]·k[c,g,:]   (soft_cap > 0: s = soft_cap * tanh(s / soft_cap))
  *     lse[i,h] = log sum_c exp(s[c]);    out[i,h,:] = sum_c exp(s[c] - lse) * v[c,g,:]
  * Keys go in tiles of KERN_TRAIN_TILE rows of the segment with an online softmax
- * (arXiv:2205.14135); ref/attention_train.c has the order. Memory: what is named here and
- * kern_train_scratch_bytes. All of q, k, v of a segment are finite; else all of its rows may be
- * NaN. Rows in no segment are neither read nor written. */
+ * (arXiv:2205.14135); ref/attention_train.c has the order. With compute BF16 both factors of a
+ * product are rounded to bf16 (q, k, v, exp(s - m); in the gradient dout, p, ds too); sums, softmax
+ * and delta are f32. Memory: what is named here and kern_train_scratch_bytes. All of q, k, v of a
+ * segment are finite; else all of its rows may be NaN. Rows in no segment are neither read nor
+ * written. */
 #define KERN_TRAIN_TILE 48u /* 8 x 6 rows of a register tile, 3 x 16 lanes */
 struct attention_train_args {
     float *out;         /* [rows][n_head][head_dim], row stride out_stride */
@@ -71,6 +73,7 @@ struct attention_train_args {
     uint32_t n_segment, n_head, n_kv_head, head_dim; /* head_dim <= KERN_TRAIN_HEAD_MAX */
     float scale, soft_cap;
     uint32_t window;
+    enum dtype compute; /* of products: F32 or BF16 */
 };
 #define KERN_TRAIN_HEAD_MAX 256u
 
@@ -79,8 +82,9 @@ struct attention_train_args {
  *     ds = p * (dout[i,h,:]·v[c,g,:] - delta)   (soft_cap: * (1 - (s / soft_cap)^2)),  * scale
  *     dq[i,h,:] = sum_c ds k[c,g,:];   dk[c,g,:] = sum_{h of g} sum_i ds q[i,h,:]
  * One f32 accumulator per element from +0, fused multiply-adds: dq over c ascending, dk and dv over
- * the heads of the group ascending, in each over i ascending. s is computed again; memory as above.
- * dq, dk, dv are written in the shapes of q, k, v; none overlaps an input. */
+ * the heads of the group ascending, in each over i ascending (BF16: in pairs, as the products of
+ * ref/linear.c). s is computed again; memory as above. dq, dk, dv are written in the shapes of q,
+ * k, v; none overlaps an input. */
 struct attention_grad_args {
     struct attention_train_args of; /* as it was called; out and lse are read */
     const float *dout;              /* as out, row stride dout_stride */

@@ -11,7 +11,9 @@
  *   adds
  *           p of the positions c with c % 16 == l, ascending; folded by halves
  *   out     out f rounded, then fused multiply-adds over c ascending
- * At the end out = out * (1 / total), lse = m + log(total). */
+ * At the end out = out * (1 / total), lse = m + log(total).
+ * BF16: the terms of s and out in the order of ref/train_score.h; total adds p as it was before it
+ * was rounded. */
 #include <math.h>
 #include "kernels/ref/element.h"
 #include "kernels/ref/train_score.h"
@@ -25,6 +27,7 @@ struct softmax {
 /* Keys begin … end - 1 of the row's segment, within one tile. */
 static void tile(const struct train_row *r, struct softmax *m, float *out, struct range keys)
 {
+    const enum dtype compute = r->a->compute;
     float s[KERN_TRAIN_TILE], lane[16] = {0}, most = m->most;
     for (size_t c = keys.begin; c < keys.end; c++) {
         s[c % KERN_TRAIN_TILE] = train_score(r, c);
@@ -33,11 +36,14 @@ static void tile(const struct train_row *r, struct softmax *m, float *out, struc
     const float f = expf(m->most - most);
     for (uint32_t d = 0; d < r->a->head_dim; d++)
         out[d] *= f;
-    for (size_t c = keys.begin; c < keys.end; c++) {
+    for (size_t i = keys.begin / 2 * 2; i < train_terms(compute, keys.end); i++) {
+        const size_t c = train_term(compute, i);
+        if (c < keys.begin || c >= keys.end)
+            continue;
         const float p = expf(s[c % KERN_TRAIN_TILE] - most), *v = train_value(r, c);
         lane[c % 16] += p;
         for (uint32_t d = 0; d < r->a->head_dim; d++)
-            out[d] = fmaf(p, v[d], out[d]);
+            out[d] = train_add(compute, p, v[d], out[d]);
     }
     m->total = fmaf(m->total, f, fold16(lane));
     m->most = most;

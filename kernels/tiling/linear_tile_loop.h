@@ -23,14 +23,14 @@
 #ifndef QUIRE_KERNELS_TILING_LINEAR_TILE_LOOP_H
 #define QUIRE_KERNELS_TILING_LINEAR_TILE_LOOP_H
 #include "kernels/tiling/linear_tile.h"
+#include "kernels/tiling/slice.h"
 #include "kernels/wide/epilogue.h"
 #ifdef VEC_SUMS
 
-/* Maximum bytes of a slice of a panel: with a tile's x and sums it fits an L1 of 32 KiB (Zen 4). Up
- * to LINEAR_FEW tiles are bound by memory; a slice is then half of it, so that L1 has room for the
- * next slice too. */
-#define LINEAR_SLICE 20480u
-#define LINEAR_FEW   4u
+/* The maximum of a slice of a panel, with which a tile's x and sums fit the first-level cache, is
+ * kern_slice_bytes. Up to LINEAR_FEW tiles are bound by memory; a slice is then half of it, so that
+ * L1 has room for the next slice too. */
+#define LINEAR_FEW 4u
 
 struct linear_form {
     const void *x, *w;           /* first row; first panel */
@@ -61,8 +61,8 @@ static inline const char *linear_panel_at(const struct linear_form *f, uint32_t 
 /* Inputs of a slice: slices of equal size, whole steps. */
 static inline uint32_t linear_slice(const struct linear_form *f, uint32_t n_tile)
 {
-    const uint32_t most =
-        (n_tile > LINEAR_FEW ? LINEAR_SLICE : LINEAR_SLICE / 2) / (uint32_t)f->k_bytes;
+    const uint32_t bytes = atomic_load_explicit(&kern_slice_bytes, memory_order_relaxed);
+    const uint32_t most = (n_tile > LINEAR_FEW ? bytes : bytes / 2) / (uint32_t)f->k_bytes;
     const uint32_t n_slice = (f->n_k + most - 1) / most;
     LINEAR_ASSUME(n_slice > 0); /* there is K */
     return n_tile == 1 ? f->n_k : ((f->n_k + n_slice - 1) / n_slice + 3) / 4 * 4;

@@ -18,6 +18,12 @@ static inline uint32_t train_dim(uint32_t head_dim)
     return (head_dim + 15) / 16 * 16;
 }
 
+/* Columns of a tile of bf16: pairs of them fill whole vecs. */
+static inline uint32_t train_pair_dim(uint32_t head_dim)
+{
+    return (head_dim + 31) / 32 * 32;
+}
+
 static inline uint32_t train_n_tile(const struct train_segment *s)
 {
     return (s->n_row + KERN_TRAIN_TILE - 1) / KERN_TRAIN_TILE;

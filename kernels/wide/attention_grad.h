@@ -7,7 +7,8 @@
  * dk and dv of the tile stay in scratch, dq waits in memory between tiles of keys. An item is all
  * of a head of K of a segment. Where those are too few for the threads, an item is one tile of keys
  * (four products, to dk and dv) or one tile of queries (three, to dq): the same sums in the same
- * order. Masked scores become p = ds = 0 (wide/attention_train.h).
+ * order. Masked scores become p = ds = 0 (wide/attention_train.h). BF16: the rows of a product's
+ * first factor as pairs along its sum, the second factor too (tile_product.h).
  * Threads: as ops.h; items go to threads by their cost. */
 #ifndef QUIRE_KERNELS_WIDE_ATTENTION_GRAD_H
 #define QUIRE_KERNELS_WIDE_ATTENTION_GRAD_H
@@ -17,7 +18,7 @@
 enum { GRAD_BOTH_COST = 5, GRAD_KV_COST = 4, GRAD_Q_COST = 3 }; /* products of a pair of tiles */
 
 /* One tile of keys with all tiles of queries of the item. */
-INLINE void grad_keys(const struct grad_item *t, uint32_t j)
+INLINE void grad_keys(const struct grad_item *t, uint32_t j, const bool pairs)
 {
     const struct attention_train_args *a = &t->a->of;
     const size_t row = t->segment.row + (size_t)j * KERN_TRAIN_TILE, stride = t->a->dkv_stride;
@@ -26,9 +27,15 @@ INLINE void grad_keys(const struct grad_item *t, uint32_t j)
     const struct train_rows k = {a->k + from, a->kv_stride, n, a->head_dim};
     const struct train_rows v = {a->v + from, a->kv_stride, n, a->head_dim};
     struct grad_pair g = {.j = j};
-    train_copy(t->k, &k);
-    train_copy_transposed(t->k_t, &k);
-    train_copy_transposed(t->v_t, &v);
+    if (pairs) {
+        train_transpose_pairs(t->v_t, t->k, &v);
+        train_transpose_pairs(t->k_t, t->k, &k);
+        train_pair_rows(t->k, &k);
+    } else {
+        train_copy(t->k, &k);
+        train_copy_transposed(t->k_t, &k);
+        train_copy_transposed(t->v_t, &v);
+    }
     for (size_t head = t->heads.begin; head < t->heads.end; head++)
         for (size_t i = t->queries.begin > j ? t->queries.begin : j; i < end && i < t->queries.end;
              i++) {
@@ -36,7 +43,7 @@ INLINE void grad_keys(const struct grad_item *t, uint32_t j)
             g.i = (uint32_t)i;
             g.n = train_rows(&t->segment, g.i);
             g.row = t->segment.row + i * KERN_TRAIN_TILE;
-            grad_pair(t, &g);
+            grad_pair(t, &g, pairs);
         }
     if (!t->to_kv)
         return;
@@ -44,10 +51,15 @@ INLINE void grad_keys(const struct grad_item *t, uint32_t j)
     train_write(grad_at(t->a->dv, row, stride, at), stride, t->dv, &v, NULL);
 }
 
-INLINE void grad_item(const struct grad_item *t)
+/* One compiled function for each type: three places call it. */
+static void grad_item(const struct grad_item *t)
 {
+    const bool pairs = t->a->of.compute == DT_BF16;
     for (size_t j = t->keys.begin; j < t->keys.end; j++)
-        grad_keys(t, (uint32_t)j);
+        if (pairs)
+            grad_keys(t, (uint32_t)j, true);
+        else
+            grad_keys(t, (uint32_t)j, false);
 }
 
 /* Whole heads of K: what the busiest thread has to do, in pairs of tiles. */
@@ -100,10 +112,12 @@ INLINE void grad_tiles(struct grad_item *t, struct train_share *share)
 
 INLINE void grad_scratch(struct grad_item *t, float *scratch)
 {
-    const size_t tile = (size_t)KERN_TRAIN_TILE * train_dim(t->a->of.head_dim);
+    const size_t tile = (size_t)KERN_TRAIN_TILE * train_pair_dim(t->a->of.head_dim);
     float **const arrays[] = {&t->q, &t->dout, &t->dq, &t->k, &t->k_t, &t->v_t, &t->dk, &t->dv};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
         *arrays[i] = scratch + i * tile;
+    t->q_rows = t->q + tile / 2; /* pairs take half of a tile */
+    t->dout_rows = t->dout + tile / 2;
     t->p = scratch + sizeof arrays / sizeof *arrays * tile;
     t->ds = t->p + KERN_TRAIN_TILE * KERN_TRAIN_TILE;
 }

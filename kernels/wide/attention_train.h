@@ -4,7 +4,8 @@
  * An item is a tile of rows of one head of a segment. It goes through the tiles of keys, each
  * copied to scratch, K transposed:   s = q Kᵀ   softmax, row by row   out = out f + p V
  * with both products by tile_product. Masked scores are computed and then set to 0,
- * so values of masked keys of the same tile are multiplied by 0 (all are finite).
+ * so values of masked keys of the same tile are multiplied by 0 (all are finite). BF16: q, Kᵀ and p
+ * as pairs of columns, V as pairs of rows.
  * Threads: as ops.h; items go to threads by their cost (tiling/train_tiles.h). */
 #ifndef QUIRE_KERNELS_WIDE_ATTENTION_TRAIN_H
 #define QUIRE_KERNELS_WIDE_ATTENTION_TRAIN_H
@@ -27,7 +28,7 @@ INLINE struct train_rows train_item_rows(const struct train_item *t, const float
 }
 
 /* Row r: scores to p, and what that changes of its maximum, its total and its out. */
-INLINE void train_softmax_row(const struct train_item *t, uint32_t r, uint32_t j)
+INLINE void train_softmax_row(const struct train_item *t, uint32_t r, uint32_t j, const bool pairs)
 {
     const struct range visible = train_visible(t->a, t->i, r, j);
     const uint32_t dim = train_dim(t->a->head_dim);
@@ -44,10 +45,17 @@ INLINE void train_softmax_row(const struct train_item *t, uint32_t r, uint32_t j
     for (int l = 0; l < (int)TRAIN_VECS; l++) {
         v[l] = train_only(vec_exp(vec_sub(v[l], vec_set(high))), zero, l, visible);
         sum = vec_add(sum, v[l]);
-        vec_store(s + 16 * l, v[l]);
+        if (pairs)
+            train_store_factors(s + 8 * l, v[l]);
+        else
+            vec_store(s + 16 * l, v[l]);
     }
     if (visible.begin == visible.end)
         return;
+    if (high == t->most[r]) { /* f = 1 */
+        t->total[r] += vec_fold_add(sum);
+        return;
+    }
     const float f = vec_first_lane(vec_exp(vec_set(t->most[r] - high)));
     t->total[r] = fmaf(t->total[r], f, vec_fold_add(sum));
     t->most[r] = high;
@@ -57,19 +65,25 @@ INLINE void train_softmax_row(const struct train_item *t, uint32_t r, uint32_t j
     }
 }
 
-INLINE void train_item_tile(const struct train_item *t, uint32_t j)
+INLINE void train_item_tile(const struct train_item *t, uint32_t j, const bool pairs)
 {
     const struct attention_train_args *a = t->a;
     const size_t group = (size_t)(t->head / (a->n_head / a->n_kv_head)) * a->head_dim;
     const struct train_rows k = train_item_rows(t, a->k + group, a->kv_stride, j);
     const struct train_rows v = train_item_rows(t, a->v + group, a->kv_stride, j);
     const uint32_t n = train_rows(&t->segment, t->i), dim = train_dim(a->head_dim);
-    train_copy_transposed(t->k_t, &k);
-    train_copy(t->v, &v);
-    train_scores(t->s, t->q, t->k_t, n, a->head_dim);
+    const struct train_rows q = {.n = n, .n_col = a->head_dim};
+    if (pairs) {
+        train_transpose_pairs(t->k_t, t->v, &k);
+        train_pair_rows(t->v, &v);
+    } else {
+        train_copy_transposed(t->k_t, &k);
+        train_copy(t->v, &v);
+    }
+    train_scores(t->s, t->q, t->k_t, &q, pairs);
     for (uint32_t r = 0; r < n; r++)
-        train_softmax_row(t, r, j);
-    tile_product(&(struct tile_product){
+        train_softmax_row(t, r, j, pairs);
+    const struct tile_product by_values = {
         .c = t->out,
         .a = t->s,
         .b = t->v,
@@ -79,25 +93,29 @@ INLINE void train_item_tile(const struct train_item *t, uint32_t j)
         .b_stride = dim,
         .n_row = train_blocks(n),
         .n_col = dim,
-        .n_k = k.n,
+        .n_k = pairs ? (k.n + 1) / 2 : k.n,
         .add = true,
-    });
+    };
+    product_of_cells(&by_values, pairs);
 }
 
-INLINE void train_item(const struct train_item *t)
+INLINE void train_item(const struct train_item *t, const bool pairs)
 {
     const struct attention_train_args *a = t->a;
     const size_t at = (size_t)t->head * a->head_dim;
     const struct train_rows q = train_item_rows(t, a->q + at, a->q_stride, t->i);
     const size_t row = t->segment.row + (size_t)t->i * KERN_TRAIN_TILE;
-    train_copy(t->q, &q);
+    if (pairs)
+        train_copy_pairs(t->q, &q);
+    else
+        train_copy(t->q, &q);
     memset(t->out, 0, KERN_TRAIN_TILE * train_dim(a->head_dim) * sizeof *t->out);
     for (uint32_t r = 0; r < KERN_TRAIN_TILE; r++) {
         t->most[r] = -INFINITY;
         t->total[r] = 0;
     }
     for (uint32_t j = train_first(a, t->i); j <= t->i; j++)
-        train_item_tile(t, j);
+        train_item_tile(t, j, pairs);
     for (uint32_t r = 0; r < q.n; r++) {
         a->lse[(row + r) * a->n_head + t->head] = t->most[r] + logf(t->total[r]);
         t->total[r] = 1.0f / t->total[r];
@@ -105,9 +123,10 @@ INLINE void train_item(const struct train_item *t)
     train_write(a->out + row * a->out_stride + at, a->out_stride, t->out, &q, t->total);
 }
 
-INLINE void wide_attention_train(const struct attention_train_args *a, const struct kern_exec *x)
+INLINE void train_items(const struct attention_train_args *a, const struct kern_exec *x,
+                        const bool pairs)
 {
-    const size_t tile = (size_t)KERN_TRAIN_TILE * train_dim(a->head_dim);
+    const size_t tile = (size_t)KERN_TRAIN_TILE * train_pair_dim(a->head_dim);
     struct train_item t = {.a = a, .q = x->scratch};
     uint64_t total = 0;
     t.k_t = t.q + tile;
@@ -124,8 +143,16 @@ INLINE void wide_attention_train(const struct attention_train_args *a, const str
         for (t.head = 0; t.head < a->n_head; t.head++)
             for (t.i = 0; t.i < train_n_tile(&t.segment); t.i++)
                 if (train_mine(&share, t.i - train_first(a, t.i) + 1))
-                    train_item(&t);
+                    train_item(&t, pairs);
     }
+}
+
+INLINE void wide_attention_train(const struct attention_train_args *a, const struct kern_exec *x)
+{
+    if (a->compute == DT_BF16)
+        train_items(a, x, true);
+    else
+        train_items(a, x, false);
 }
 
 #endif

@@ -64,6 +64,7 @@ static void draw(struct kcheck *k, struct batch *b)
     b->a.scale = kc_chance(k, 30) ? 2.0f : 1 / sqrtf((float)dim);
     b->a.soft_cap = kc_chance(k, 30) ? 3.0f : 0;
     b->a.window = kc_chance(k, 40) ? kc_range(k, 1, 120) : 0;
+    b->a.compute = kc_chance(k, 50) ? DT_BF16 : DT_F32;
     draw_segments(k, b);
     b->a.q_stride = b->q_width + kc_range(k, 0, 9);
     b->a.kv_stride = b->kv_width + kc_range(k, 0, 9);
@@ -71,9 +72,9 @@ static void draw(struct kcheck *k, struct batch *b)
     b->a.q = filled(k, b, b->q_width, b->a.q_stride);
     b->a.k = filled(k, b, b->kv_width, b->a.kv_stride);
     b->a.v = filled(k, b, b->kv_width, b->a.kv_stride);
-    kc_shape(k, "%u segments, %u rows, %u/%u heads of %u, scale %g cap %g window %u",
+    kc_shape(k, "%u segments, %u rows, %u/%u heads of %u, scale %g cap %g window %u%s",
              b->a.n_segment, b->n_row, n_head, n_kv, dim, (double)b->a.scale, (double)b->a.soft_cap,
-             b->a.window);
+             b->a.window, b->a.compute == DT_BF16 ? ", bf16" : "");
 }
 
 static size_t key_at(const struct query *g, size_t stride, uint32_t c)
@@ -81,13 +82,22 @@ static size_t key_at(const struct query *g, size_t stride, uint32_t c)
     return c * stride + g->head / (g->a->n_head / g->a->n_kv_head) * (size_t)g->a->head_dim;
 }
 
-static double dot(const float *a, const float *b, uint32_t n, double *sizes)
+/* A factor of a product, which is exact: what is left is the rounding of p and ds. */
+static double factor(const struct attention_train_args *a, float x)
+{
+    return (double)(a->compute == DT_BF16 ? bf16_to_f32(f32_to_bf16(x)) : x);
+}
+
+/* sum of products of factors */
+static double dot(const struct attention_train_args *of, const float *a, const float *b,
+                  double *sizes)
 {
     double sum = 0;
     *sizes = 0;
-    for (uint32_t d = 0; d < n; d++) {
-        sum += (double)a[d] * b[d];
-        *sizes += fabs((double)a[d] * b[d]);
+    for (uint32_t d = 0; d < of->head_dim; d++) {
+        const double term = factor(of, a[d]) * factor(of, b[d]);
+        sum += term;
+        *sizes += fabs(term);
     }
     return sum;
 }
@@ -102,7 +112,7 @@ static void score_query(struct query *g, uint32_t segment_row)
     if (a->window && g->row - segment_row + 1 > a->window)
         g->first = g->row + 1 - a->window;
     for (uint32_t c = g->first; c <= g->row; c++) {
-        const double s = a->scale * dot(q, a->k + key_at(g, a->kv_stride, c), a->head_dim, &sizes);
+        const double s = a->scale * dot(a, q, a->k + key_at(g, a->kv_stride, c), &sizes);
         const double cap = a->soft_cap;
         g->s[c - g->first] = cap > 0 ? cap * tanh(s / cap) : s;
         most = fmax(most, g->s[c - g->first]);
@@ -118,6 +128,12 @@ static void score_query(struct query *g, uint32_t segment_row)
 static double slack(const struct attention_train_args *a, uint32_t n_key)
 {
     return (8.0 * a->head_dim * a->scale + n_key + 64 + 16.0 * a->soft_cap) * 0x1p-24;
+}
+
+/* The rounding of p or ds to bf16, of each term. */
+static double half_slack(const struct attention_train_args *a)
+{
+    return a->compute == DT_BF16 ? 0x1.1p-8 : 0;
 }
 
 static void near_out(struct kcheck *k, const struct batch *b)
@@ -136,12 +152,13 @@ static void near_out(struct kcheck *k, const struct batch *b)
             for (uint32_t d = 0; d < a->head_dim; d++) {
                 double want = 0, sizes = 0;
                 for (uint32_t c = g.first; c <= g.row; c++) {
-                    const double term = g.p[c - g.first] * a->v[key_at(&g, a->kv_stride, c) + d];
+                    const double term =
+                        g.p[c - g.first] * factor(a, a->v[key_at(&g, a->kv_stride, c) + d]);
                     want += term;
                     sizes += fabs(term);
                 }
                 kc_near(k, "out", a->out[g.row * a->out_stride + (size_t)g.head * a->head_dim + d],
-                        want, slack(a, g.row - g.first) * (sizes + 0.01));
+                        want, (slack(a, g.row - g.first) + half_slack(a)) * (sizes + 0.01));
             }
         }
 }
@@ -187,6 +204,8 @@ void kcheck_attention_train(struct kcheck *k)
     k->magnitude = 1;
     if (b.a.soft_cap > 0 || b.a.scale > 1) /* what is wrong with a score multiplies p */
         k->magnitude = 8;
+    if (b.a.compute == DT_BF16) /* p may be rounded to the other neighbour, 2^-7 away */
+        k->magnitude = 0x1p-7 / (32 * 0x1p-24);
     kc_compare(k, "out", &(struct kc_array){got, DT_F32, b.n_row, b.q_width, b.a.out_stride},
                &(struct kc_array){want, DT_F32, b.n_row, b.q_width, b.a.out_stride});
     train_alone(k, &b);
@@ -225,17 +244,22 @@ static void add_key(const struct attention_grad_args *a, const struct batch *b,
     const float *q = a->of.q + g->row * a->of.q_stride + at;
     const float *k = a->of.k + key_at(g, a->of.kv_stride, c);
     const float *v = a->of.v + key_at(g, a->of.kv_stride, c);
-    double size, delta_size, t = a->of.soft_cap > 0 ? g->s[c - g->first] / a->of.soft_cap : 0;
+    double size, delta_size = 0, delta = 0,
+                 t = a->of.soft_cap > 0 ? g->s[c - g->first] / a->of.soft_cap : 0;
     const double p = g->p[c - g->first], scale = a->of.scale;
-    const double dp = dot(dout, v, dim, &size), delta = dot(dout, out, dim, &delta_size);
+    const double dp = dot(&a->of, dout, v, &size);
+    for (uint32_t d = 0; d < dim; d++) {
+        delta += (double)dout[d] * out[d];
+        delta_size += fabs((double)dout[d] * out[d]);
+    }
     const double ds = p * (dp - delta) * (1 - t * t) * scale,
                  ds_size = p * (size + delta_size) * scale;
     for (uint32_t d = 0; d < dim; d++) {
-        s->dq[g->row * b->q_width + at + d] += ds * k[d];
+        s->dq[g->row * b->q_width + at + d] += ds * factor(&a->of, k[d]);
         s->dq_size[g->row * b->q_width + at + d] += ds_size * fabsf(k[d]);
-        s->dk[key + d] += ds * q[d];
+        s->dk[key + d] += ds * factor(&a->of, q[d]);
         s->dk_size[key + d] += ds_size * fabsf(q[d]);
-        s->dv[key + d] += p * dout[d];
+        s->dv[key + d] += p * factor(&a->of, dout[d]);
         s->dv_size[key + d] += p * fabsf(dout[d]);
     }
 }
@@ -262,7 +286,7 @@ static struct sums sums_of(struct kcheck *k, const struct attention_grad_args *a
 static void near_grad(struct kcheck *k, const struct attention_grad_args *a, const struct batch *b,
                       const struct sums *s)
 {
-    const double bound = slack(&a->of, b->n_row * a->of.n_head);
+    const double bound = slack(&a->of, b->n_row * a->of.n_head) + half_slack(&a->of);
     for (uint32_t n = 0; n < a->of.n_segment; n++)
         for (uint32_t i = 0; i < b->segments[n].n_row; i++) {
             const size_t row = b->segments[n].row + i;
@@ -338,6 +362,8 @@ void kcheck_attention_grad(struct kcheck *k)
     near_grad(k, &got, &b, &s);
     k->magnitude =
         b.a.soft_cap > 0 || b.a.scale > 1 ? 16 : 2; /* terms cancel, p is wrong by more */
+    if (b.a.compute == DT_BF16) /* p and ds may be rounded to the other neighbour, 2^-7 away */
+        k->magnitude *= 0x1p-7 / (64 * 0x1p-24);
     kc_compare(k, "dq", &(struct kc_array){got.dq, DT_F32, b.n_row, b.q_width, a.dq_stride},
                &(struct kc_array){a.dq, DT_F32, b.n_row, b.q_width, a.dq_stride});
     kc_compare(k, "dk", &(struct kc_array){got.dk, DT_F32, b.n_row, b.kv_width, a.dkv_stride},
@@ -350,10 +376,13 @@ void kcheck_attention_grad(struct kcheck *k)
 /* ---- benchmarks ---- */
 static const struct shape {
     uint32_t n_row, n_head, n_kv_head, head_dim;
+    enum dtype compute;
     const char *name;
 } shapes[] = {
-    {512, 4, 4, 64, "512 rows, 4/4 heads of 64"},
-    {512, 8, 2, 128, "512 rows, 8/2 heads of 128"},
+    {512, 4, 4, 64, DT_F32, "512 rows, 4/4 heads of 64"},
+    {512, 4, 4, 64, DT_BF16, "512 rows, 4/4 heads of 64, bf16"},
+    {512, 8, 2, 128, DT_F32, "512 rows, 8/2 heads of 128"},
+    {512, 8, 2, 128, DT_BF16, "512 rows, 8/2 heads of 128, bf16"},
 };
 
 static struct attention_train_args bench_args(struct kc_bench *b, const struct shape *s,
@@ -377,13 +406,23 @@ static struct attention_train_args bench_args(struct kc_bench *b, const struct s
         .n_kv_head = s->n_kv_head,
         .head_dim = s->head_dim,
         .scale = 1 / sqrtf((float)s->head_dim),
+        .compute = s->compute,
     };
 }
 
-/* The plain C of the reference takes seconds for the second. */
+/* What bounds the products of this variant. */
+static int bench_peak(const struct kc_bench *b, const struct shape *s)
+{
+    const uint32_t caps = b->k->variant->caps;
+    if (s->compute == DT_BF16 && (caps & CAP_AVX512_BF16))
+        return PEAK_BF16_32;
+    return caps & (CAP_AVX512 | CAP_AVX512_BF16) ? PEAK_F32_16 : PEAK_F32_8;
+}
+
+/* The plain C of the reference takes seconds for heads of 128. */
 static size_t bench_shapes(const struct kc_bench *b)
 {
-    return b->k->variant->caps == CAP_NONE ? 1 : sizeof shapes / sizeof *shapes;
+    return b->k->variant->caps == CAP_NONE ? 2 : sizeof shapes / sizeof *shapes;
 }
 
 /* Of one product over the pairs that causal attention has. */
@@ -394,8 +433,8 @@ static double bench_flop(const struct shape *s)
 
 void kbench_attention_train(struct kc_bench *b)
 {
-    b->i_peak = b->k->variant->caps & CAP_AVX512 ? PEAK_F32_16 : PEAK_F32_8;
     for (size_t i = 0; i < bench_shapes(b); i++) {
+        b->i_peak = bench_peak(b, &shapes[i]);
         const struct train_segment segment = {0, shapes[i].n_row};
         const struct attention_train_args a = bench_args(b, &shapes[i], &segment);
         kc_print_flop(b, shapes[i].name, kc_time(b, &a), 2 * bench_flop(&shapes[i]));
@@ -405,8 +444,8 @@ void kbench_attention_train(struct kc_bench *b)
 
 void kbench_attention_grad(struct kc_bench *b)
 {
-    b->i_peak = b->k->variant->caps & CAP_AVX512 ? PEAK_F32_16 : PEAK_F32_8;
     for (size_t i = 0; i < bench_shapes(b); i++) {
+        b->i_peak = bench_peak(b, &shapes[i]);
         const struct train_segment segment = {0, shapes[i].n_row};
         struct attention_grad_args a = {.of = bench_args(b, &shapes[i], &segment)};
         const size_t n_q = shapes[i].n_row * a.of.out_stride,

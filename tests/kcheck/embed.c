@@ -58,7 +58,7 @@ void kcheck_embed(struct kcheck *k)
 void kbench_embed(struct kc_bench *b)
 {
     static uint32_t ids[512];
-    const uint32_t n_vocab = 20000, n_col = 896;
+    const uint32_t n_vocab = 312 * KERN_PANEL, n_col = 896;
     for (uint32_t i = 0; i < 512; i++)
         ids[i] = i * 7919u % n_vocab;
     struct embed_args a = {.dtype = DT_BF16, .ids = ids, .n_row = 512, .n_col = n_col, .scale = 1};

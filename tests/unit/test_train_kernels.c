@@ -229,6 +229,7 @@ static const struct train_segment at_segments[] = {{0, 7}, {7, 53}};
 struct at_case {
     float soft_cap;
     uint32_t window;
+    enum dtype compute;
     float dout[AT_ROWS * AT_Q];
 };
 
@@ -289,6 +290,7 @@ static void attention_case(const struct kern_table *k, struct at_case *c)
                 .scale = 0.7f,
                 .soft_cap = c->soft_cap,
                 .window = c->window,
+                .compute = c->compute,
             },
         .dout = c->dout,
         .dq = grad,
@@ -300,13 +302,20 @@ static void attention_case(const struct kern_table *k, struct at_case *c)
     };
     RUN(k, attention_train, &a.of);
     RUN(k, attention_grad, &a);
-    assert_gradient(attention_f64, c, x, grad, AT_N, 5e-6);
+    assert_gradient(attention_f64, c, x, grad, AT_N, c->compute == DT_BF16 ? 2e-2 : 5e-6);
 }
 
 static void test_attention_grad(void **state)
 {
     (void)state;
-    static struct at_case cases[] = {{.soft_cap = 0}, {.soft_cap = 1.5f}, {.window = 9}};
+    static struct at_case cases[] = {
+        {.compute = DT_F32},
+        {.soft_cap = 1.5f},
+        {.window = 9},
+        {.compute = DT_BF16},
+        {.compute = DT_BF16, .soft_cap = 1.5f},
+        {.compute = DT_BF16, .window = 9},
+    };
     for (size_t l = 0; l < N_LEVEL; l++) {
         const struct kern_table k = table_of(l);
         random_state = 3;

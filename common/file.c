@@ -151,6 +151,45 @@ enum q_code file_write(const char *path, const void *data, size_t n, unsigned mo
     return rc;
 }
 
+enum q_code file_write_at(const struct file_open *f, const void *data, size_t n, uint64_t at,
+                          struct q_err *e)
+{
+    const char *p = data;
+    while (n) {
+        const ssize_t step = pwrite(f->fd, p, n, (off_t)at);
+        if (step < 0 && errno == EINTR)
+            continue;
+        if (step < 0)
+            return q_fail(e, Q_IO, "%s: cannot write at byte %llu: %s", f->path,
+                          (unsigned long long)at, strerror(errno));
+        p += step;
+        at += (uint64_t)step;
+        n -= (size_t)step;
+    }
+    return Q_OK;
+}
+
+enum q_code file_read_at(const struct file_open *f, void *data, size_t n, uint64_t at,
+                         struct q_err *e)
+{
+    char *p = data;
+    while (n) {
+        const ssize_t step = pread(f->fd, p, n, (off_t)at);
+        if (step < 0 && errno == EINTR)
+            continue;
+        if (step < 0)
+            return q_fail(e, Q_IO, "%s: cannot read at byte %llu: %s", f->path,
+                          (unsigned long long)at, strerror(errno));
+        if (step == 0)
+            return q_fail(e, Q_CORRUPT, "%s: the file ends at byte %llu", f->path,
+                          (unsigned long long)at);
+        p += step;
+        at += (uint64_t)step;
+        n -= (size_t)step;
+    }
+    return Q_OK;
+}
+
 bool file_exists(const char *path)
 {
     struct stat st;

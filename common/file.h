@@ -37,6 +37,16 @@ FALLIBLE file_read(struct buf *out, const char *path, size_t size_max, struct q_
 /* Replace the file in one step (write a temporary file, fsync, rename). mode as in open(2), e.g.
  * 0600. */
 FALLIBLE file_write(const char *path, const void *data, size_t n, unsigned mode, struct q_err *e);
+/* Bytes of an open file at a place. Errors: Q_IO (path and errno text), Q_CORRUPT (the file ends
+ * before). */
+struct file_open {
+    int fd;
+    const char *path; /* for messages */
+};
+FALLIBLE file_write_at(const struct file_open *f, const void *data, size_t n, uint64_t at,
+                       struct q_err *e);
+FALLIBLE file_read_at(const struct file_open *f, void *data, size_t n, uint64_t at,
+                      struct q_err *e);
 bool file_exists(const char *path);
 bool dir_exists(const char *path);
 /* out = dir + "/" + name (no doubled slash). Errors: Q_TOO_LARGE when it does not fit `size` bytes.

@@ -2,6 +2,7 @@
 #include <jansson.h>
 #include "folder.h"
 #include "common/hub/safetensors.h"
+#include "common/hub/safetensors_write.h"
 #include "common/mem.h"
 
 static struct folder f;
@@ -235,17 +236,65 @@ static void test_out_of_memory(void **state)
     json_set_alloc_funcs(malloc, free);
 }
 
+/* What safetensors_layout says is what the reader finds. */
+static void test_layout(void **state)
+{
+    (void)state;
+    struct safetensors_item items[] = {
+        {.name = "b", .dtype = DT_BF16, .n_dim = 2, .shape = {2, 3}},
+        {.name = "a \"quoted\" \xc3\xa4", .dtype = DT_F32, .n_dim = 1, .shape = {3}},
+        {.name = "empty", .dtype = DT_F32, .n_dim = 2, .shape = {0, 7}},
+        {.name = "scalar", .dtype = DT_I64},
+        {.name = "nibbles", .dtype = DT_F4, .n_dim = 2, .shape = {3, 2}},
+    };
+    enum { N = sizeof items / sizeof *items };
+    struct buf b = BUF_INIT;
+    uint64_t n_file = 0;
+    assert_ok(safetensors_layout(items, N, &b, &n_file, &e), &e);
+    assert_int_equal(b.len % 8, 0);
+    assert_int_equal(n_file, b.len + 12 + 12 + 0 + 8 + 3);
+    while (b.len < n_file)
+        buf_add_char(&b, (char)(b.len * 7));
+    folder_write(&f, "model.safetensors", b.data, b.len);
+    assert_ok(tensor_set_open(&s, f.path, &e), &e);
+    assert_int_equal(tensor_count(s), N);
+    for (size_t i = 0; i < N; i++) {
+        const struct tensor *t = tensor_find(s, items[i].name);
+        assert_non_null(t);
+        assert_true(t->dtype == items[i].dtype && t->n_dim == items[i].n_dim);
+        assert_memory_equal(t->shape, items[i].shape, t->n_dim * sizeof *t->shape);
+        assert_int_equal(t->n_bytes, items[i].n_bytes);
+        assert_memory_equal(t->data, b.data + items[i].at, t->n_bytes);
+    }
+    tensor_set_free(s);
+    buf_reset(&b);
+    items[3].name = "b";
+    assert_fails(safetensors_layout(items, N, &b, &n_file, &e), Q_INVALID, "the name b", &e);
+    items[3].name = "c";
+    items[4].shape[0] = 1;
+    items[4].shape[1] = 1;
+    assert_fails(safetensors_layout(items, N, &b, &n_file, &e), Q_INVALID, "whole number", &e);
+    items[4] = (struct safetensors_item){"x", DT_F32, 2, {UINT64_MAX / 8, 8}, 0, 0};
+    assert_fails(safetensors_layout(items, N, &b, &n_file, &e), Q_INVALID, "64 bits", &e);
+    for (int64_t i = 0; i < 3; i++) {
+        mem_fail_after(i);
+        buf_release(&b);
+        const enum q_code rc = safetensors_layout(items, 4, &b, &n_file, &e);
+        mem_fail_after(-1);
+        assert_true(rc == Q_NO_MEMORY || i == 2);
+        q_err_reset(&e);
+    }
+    buf_release(&b);
+}
+
 int main(void)
 {
 #define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
     const struct CMUnitTest tests[] = {
-        IN_FOLDER(test_reads),
-        IN_FOLDER(test_every_dtype),
-        IN_FOLDER(test_refused_headers),
-        IN_FOLDER(test_refused_lengths),
-        IN_FOLDER(test_every_truncation),
-        IN_FOLDER(test_sharded),
-        IN_FOLDER(test_nothing_there),
+        IN_FOLDER(test_layout),          IN_FOLDER(test_reads),
+        IN_FOLDER(test_every_dtype),     IN_FOLDER(test_refused_headers),
+        IN_FOLDER(test_refused_lengths), IN_FOLDER(test_every_truncation),
+        IN_FOLDER(test_sharded),         IN_FOLDER(test_nothing_there),
         IN_FOLDER(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -47,7 +47,8 @@ enum node_kind {
     N_CALL_BLOCK,   /* a: the call, macro: its body */
     N_FILTER_BLOCK, /* b: filters, body */
     N_WITH,         /* alt: target, value, target, value …; body */
-    N_SCOPE,        /* body in a scope of its own ({% generation %}); flag: {% print %} */
+    N_SCOPE,        /* body in a scope of its own; flag: {% print %} */
+    N_GENERATION,   /* {% generation %}: body in a scope of its own, noted in interp.generated */
     N_BLOCK,        /* name, body; flag (scoped): it sees what is around, else the top scope only;
                        required: there is no text, and reaching it is an error */
     N_BREAK,
@@ -121,7 +122,8 @@ struct template
     const char *source; /* [n], newlines normalised */
     size_t n;
     struct node_list body;
-    struct node_list blocks;                                                      /* all N_BLOCK */
+    struct node_list blocks; /* all N_BLOCK */
+    bool marks_generation;   /* it has an N_GENERATION */
     struct str *self_name, *loop_name, *caller_name, *varargs_name, *kwargs_name; /* interned */
 };
 

@@ -262,6 +262,11 @@ const char *chat_tool_source(const struct chat *c)
     return c->tool_use ? buf_str(&c->tool_source) : buf_str(&c->source);
 }
 
+bool chat_marks_generation(const struct chat *c, bool with_tools)
+{
+    return template_marks_generation(with_tools && c->tool_use ? c->tool_use : c->plain);
+}
+
 /* ---- preparing messages ---- */
 
 /* The reasoning of a message under whichever of its names it came. */
@@ -473,6 +478,7 @@ static enum q_code render(const struct chat *c, const struct chat_request *r, co
         .variables = c->tokens,
         .request = names,
         .content = r->origin,
+        .generated = r->generated,
         .now = r->now,
     };
     if (r->template_source &&

@@ -27,6 +27,9 @@ void chat_free(struct chat *c);
 const char *chat_source(const struct chat *c);      /* the template's text */
 const char *chat_tool_source(const struct chat *c); /* the one for requests with tools */
 
+/* Has the template, or the one for requests with tools, {% generation %} blocks? */
+bool chat_marks_generation(const struct chat *c, bool with_tools);
+
 /* The form of a message's content in the template. */
 enum chat_content {
     CHAT_CONTENT_AS_IS,  /* transformers: unchanged */
@@ -50,6 +53,7 @@ struct chat_request {       /* all borrowed, NULL = absent */
     /* NULL, or receives the ranges of the request's text in the output: messages, tools, documents,
      * kwargs. tokenizer_encode_prompt finds no control tokens there. */
     struct ranges *origin;
+    struct ranges *generated; /* NULL, or receives those of {% generation %} blocks */
 };
 /* Append the prompt text. Errors: Q_INVALID with a reason that the user can act on. */
 FALLIBLE chat_render(const struct chat *c, const struct chat_request *r, struct buf *out,

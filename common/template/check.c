@@ -59,6 +59,9 @@ static bool check_parts(struct parser *p, const struct node *n, bool soft)
     case N_BLOCK:
         soft = false;
         break;
+    case N_GENERATION:
+        soft = false;
+        break;
     case N_SCOPE:
         soft = soft && n->flag;
         break;

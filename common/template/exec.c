@@ -158,6 +158,16 @@ static enum q_code exec_scope(struct interp *in, const struct node *n)
     return exec_within(in, n, in->scope);
 }
 
+/* What is captured later (a macro's text, say) is not noted: text_take removes it. */
+static enum q_code exec_generation(struct interp *in, const struct node *n)
+{
+    const size_t mark = text_mark(in);
+    const enum q_code rc = exec_within(in, n, in->scope);
+    if (rc || in->out.failed)
+        return rc;
+    return ranges_add(&in->generated, mark, in->out.len, in->e);
+}
+
 enum q_code exec_block(struct interp *in, const struct node *n, struct scope *around)
 {
     return n->required ? in_raise(in, "TemplateRuntimeError", "Required block '%.100s' not found",
@@ -324,6 +334,7 @@ static exec_fn *const functions[] = {
     [N_FILTER_BLOCK] = exec_filter_block,
     [N_WITH] = exec_with,
     [N_SCOPE] = exec_scope,
+    [N_GENERATION] = exec_generation,
     [N_BLOCK] = exec_own_block,
     [N_BREAK] = exec_flow,
     [N_CONTINUE] = exec_flow,

@@ -231,17 +231,25 @@ enum q_code name_lookup(struct interp *in, const struct str *name, struct value 
 
 /* ---- the public functions ---- */
 
+/* The ranges of in->out as ranges of a text in which it begins at `start`. */
+static enum q_code give_ranges(struct ranges *to, const struct ranges *from, size_t start,
+                               struct q_err *e)
+{
+    enum q_code rc = Q_OK;
+    for (size_t i = 0; to && i < from->n && !rc; i++)
+        rc = ranges_add(to, start + from->at[i].start, start + from->at[i].end, e);
+    return rc;
+}
+
 static enum q_code finish(struct interp *in, enum q_code rc, struct buf *out,
                           struct template_fault *fault)
 {
-    struct ranges *content = in->run->content;
     size_t start = out->len;
     if (!rc && !(rc = in_output_check(in))) {
         buf_add(out, in->out.data, in->out.len);
         rc = buf_check(out, "chat template's output", in->e);
-        for (size_t i = 0; content && i < in->content.n && !rc; i++)
-            rc = ranges_add(content, start + in->content.at[i].start, start + in->content.at[i].end,
-                            in->e);
+        if (!rc && !(rc = give_ranges(in->run->content, &in->content, start, in->e)))
+            rc = give_ranges(in->run->generated, &in->generated, start, in->e);
     } else if (rc == Q_INVALID && strcmp(in->fault.type, "TemplateError") != 0) {
         q_wrap(in->e, "chat template line %u, column %u", in->fault.line, in->fault.column);
     }
@@ -249,6 +257,7 @@ static enum q_code finish(struct interp *in, enum q_code rc, struct buf *out,
         *fault = in->fault;
     buf_release(&in->out);
     ranges_release(&in->content);
+    ranges_release(&in->generated);
     arena_release(&in->mem);
     return rc;
 }
@@ -313,6 +322,11 @@ enum q_code template_compile(struct template **out, const char *source, size_t n
     else
         *out = t;
     return rc;
+}
+
+bool template_marks_generation(const struct template *t)
+{
+    return t->marks_generation;
 }
 
 void template_free(struct template *t)

@@ -402,12 +402,13 @@ static struct node *parse_filter_block(struct parser *p, struct node *n)
     return (n->b = parse_filter_chain(p, NULL)) && parse_body(p, &n->body, ends, NULL) ? n : NULL;
 }
 
-/* {% generation %} marks what the model said, for training; here it only is a scope. */
+/* {% generation %} marks what the model said, for training. */
 static struct node *parse_generation(struct parser *p, struct node *n)
 {
     static const char *const ends[] = {"endgeneration", NULL};
     uint32_t n_loop = p->n_loop;
     p->n_loop = 0; /* its body is a call block: loops do not reach into it */
+    p->t->marks_generation = true;
     bool ok = parse_body(p, &n->body, ends, NULL);
     p->n_loop = n_loop;
     return ok ? n : NULL;
@@ -488,7 +489,7 @@ static const struct {
     {"macro", N_MACRO, parse_macro},
     {"call", N_CALL_BLOCK, parse_call_block},
     {"filter", N_FILTER_BLOCK, parse_filter_block},
-    {"generation", N_SCOPE, parse_generation},
+    {"generation", N_GENERATION, parse_generation},
     {"block", N_BLOCK, parse_block},
     {"break", N_BREAK, parse_loop_control},
     {"continue", N_CONTINUE, parse_loop_control},

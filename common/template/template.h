@@ -9,6 +9,7 @@
 #ifndef QUIRE_COMMON_TEMPLATE_TEMPLATE_H
 #define QUIRE_COMMON_TEMPLATE_TEMPLATE_H
 #include <jansson.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include "common/buf.h"
 #include "common/err.h"
@@ -34,6 +35,7 @@ extern const struct template_limits template_limits_default;
 FALLIBLE template_compile(struct template **out, const char *source, size_t n,
                           struct template_fault *fault, struct q_err *e);
 void template_free(struct template *t);
+bool template_marks_generation(const struct template *t); /* has it {% generation %} blocks? */
 
 struct template_run {
     const json_t *variables; /* object or NULL: the names the template sees; borrowed */
@@ -41,7 +43,8 @@ struct template_run {
      * template's; where it is in the output is added to `content` (NULL: not wanted). */
     const json_t *request;
     struct ranges *content;
-    int64_t now;                          /* unix seconds strftime_now() shows; 0 = the clock */
+    struct ranges *generated; /* what {% generation %} blocks wrote is added; NULL: not wanted */
+    int64_t now;              /* unix seconds strftime_now() shows; 0 = the clock */
     const struct template_limits *limits; /* NULL = template_limits_default */
 };
 /* Append the rendered text to `out`. Errors: Q_INVALID (the template refused or failed;

@@ -47,9 +47,10 @@ struct interp {
     struct template_limits limits;
     struct arena mem;
     struct buf out;
-    struct ranges content; /* of `out`: what came from the request */
-    struct scope *scope;   /* the current one */
-    struct scope *top;     /* the template's own */
+    struct ranges content;   /* of `out`: what came from the request */
+    struct ranges generated; /* of `out`: what {% generation %} blocks wrote */
+    struct scope *scope;     /* the current one */
+    struct scope *top;       /* the template's own */
     enum flow flow;
     uint64_t n_step;
     uint32_t depth;

@@ -193,6 +193,7 @@ enum q_code text_take(struct interp *in, size_t mark, struct value *out)
     out->as.s->content = origin;
     in->out.len = mark;
     ranges_cut(&in->content, mark);
+    ranges_cut(&in->generated, mark);
     return Q_OK;
 }
 

@@ -169,6 +169,53 @@ static enum q_code encode_gap(const struct tokenizer *t, struct tok_work *w, str
     return rc;
 }
 
+/* ---- places in the text ---- */
+
+struct gap {                 /* the text between two added tokens */
+    const char *s;           /* the caller's text */
+    size_t start, end, i_id; /* bytes; its first id in the list */
+};
+
+/* The marks inside of it. */
+static enum q_code mark_gap(const struct tokenizer *t, struct tok_work *w, const struct gap *g,
+                            const struct token_list *out, struct q_err *e)
+{
+    struct token_list part = TOKEN_LIST_INIT;
+    enum q_code rc = Q_OK;
+    for (; w->i_mark < w->marks->n && !rc; w->i_mark++) {
+        struct token_mark *m = &w->marks->items[w->i_mark];
+        size_t k = 0;
+        if (m->at >= g->end)
+            break;
+        part.n = 0;
+        w->at = g->start;
+        w->text = g->s + g->start;
+        w->n = m->at - g->start;
+        w->at_start = g->start == 0;
+        if (w->n)
+            rc = encode_gap(t, w, &part, e);
+        while (k < part.n && g->i_id + k < out->n && part.ids[k] == out->ids[g->i_id + k])
+            k++;
+        m->n_before = g->i_id - w->i_from + k;
+        m->crosses = k < part.n;
+    }
+    token_list_release(&part);
+    return rc;
+}
+
+/* Those at an added token, whose id is the next one, or at the end of the text. */
+static void mark_token(struct tok_work *w, const struct cutter *c, const struct cut_hit *hit,
+                       const struct token_list *out)
+{
+    for (; w->i_mark < w->marks->n; w->i_mark++) {
+        struct token_mark *m = &w->marks->items[w->i_mark];
+        if (hit->token && m->at >= c->done)
+            break;
+        m->n_before = out->n - w->i_from;
+        m->crosses = m->at > hit->gap_end;
+    }
+}
+
 /* The bytes from `from` to `end` of a text. */
 static enum q_code encode_part(const struct tokenizer *t, struct tok_work *w,
                                const struct byte_range *part, struct token_list *out,
@@ -186,12 +233,15 @@ static enum q_code encode_part(const struct tokenizer *t, struct tok_work *w,
     };
     for (bool more = true; more && !rc;) {
         struct cut_hit hit = next_hit(&c);
+        const struct gap gap = {c.s, hit.gap_start, hit.gap_end, out->n};
         w->at = hit.gap_start;
         w->text = c.s + hit.gap_start;
         w->n = hit.gap_end - hit.gap_start;
         w->at_start = hit.gap_start == 0;
         if (w->n)
             rc = encode_gap(t, w, out, e);
+        if (!rc && w->marks && !(rc = mark_gap(t, w, &gap, out, e)))
+            mark_token(w, &c, &hit, out);
         more = hit.token != NULL;
         if (more && !rc)
             rc = token_list_add(out, hit.token->id, e);
@@ -275,12 +325,13 @@ static size_t count_special(const struct tokenizer *t)
 
 /* Append the ids of a text without what post-processors add. */
 static enum q_code encode_plain(const struct tokenizer *t, const struct tokenizer_text *in,
-                                struct token_list *out, struct q_err *e)
+                                const struct token_marks *marks, struct token_list *out,
+                                struct q_err *e)
 {
     enum q_code rc;
     const char *text = in->data;
     size_t n = in->n;
-    struct tok_work w = {.text = text, .n = n};
+    struct tok_work w = {.text = text, .n = n, .marks = marks, .i_from = out->n};
     if (n > TOKENIZER_TEXT_MAX)
         return q_fail(e, Q_TOO_LARGE, "the text has %zu bytes, expected at most %zu", n,
                       TOKENIZER_TEXT_MAX);
@@ -302,11 +353,30 @@ enum q_code tokenizer_encode_prompt(const struct tokenizer *t, const struct toke
                                     bool add_special, struct token_list *out, struct q_err *e)
 {
     size_t i_from = out->n;
-    enum q_code rc = encode_plain(t, text, out, e);
+    enum q_code rc = encode_plain(t, text, NULL, out, e);
     if (!rc && add_special)
         rc = wrap_ids(t, out, i_from, e);
     for (size_t i = 0; i < text->n_insert && add_special; i++)
         text->inserts[i].position += t->wrap.before.n;
+    if (rc)
+        out->n = i_from;
+    return rc;
+}
+
+enum q_code tokenizer_encode_marked(const struct tokenizer *t, const struct tokenizer_text *text,
+                                    const struct token_marks *marks, struct token_list *out,
+                                    struct q_err *e)
+{
+    const size_t i_from = out->n;
+    Q_ASSERT(text->n_insert == 0); /* marks are places of a text in one part */
+    for (size_t i = 0; i < marks->n; i++) {
+        const size_t at = marks->items[i].at;
+        if (at > text->n || (i && at < marks->items[i - 1].at) ||
+            (at < text->n && ((unsigned char)text->data[at] & 0xC0u) == 0x80u))
+            return q_fail(e, Q_INVALID, "mark %zu (byte %zu) is not where a character begins", i,
+                          at);
+    }
+    const enum q_code rc = encode_plain(t, text, marks, out, e);
     if (rc)
         out->n = i_from;
     return rc;
@@ -325,7 +395,7 @@ enum q_code tokenizer_encode_limited(const struct tokenizer *t, const char *text
     size_t i_from = out->n;
     enum q_code rc;
     const struct tokenizer_text whole = {.data = text, .n = n};
-    if ((rc = encode_plain(t, &whole, out, e)) ||
+    if ((rc = encode_plain(t, &whole, NULL, out, e)) ||
         (rc = tok_truncate(&t->limits, add_special ? count_special(t) : 0, out, i_from, e)) ||
         (add_special && (rc = wrap_ids(t, out, i_from, e))) ||
         (rc = tok_pad(&t->limits, out, i_from, e)))

@@ -66,6 +66,22 @@ struct tokenizer_text {
  * any other. Where none is spelled out, the ids are tokenizer_encode's. */
 FALLIBLE tokenizer_encode_prompt(const struct tokenizer *t, const struct tokenizer_text *text,
                                  bool add_special, struct token_list *out, struct q_err *e);
+struct token_mark {
+    size_t at;       /* byte of the text, where a character begins, or its end */
+    size_t n_before; /* out: ids of the text that lie before it */
+    bool crosses;    /* out: the next id has bytes on both sides */
+};
+struct token_marks {
+    struct token_mark *items; /* [n] ascending by `at` */
+    size_t n;
+};
+/* tokenizer_encode_prompt without special tokens, and where in the ids some places of the text are:
+ * behind as many ids as the text up to there has on its own, as far as they are the same. Cost: a
+ * place inside of text between two added tokens encodes the part of that text before it again.
+ * Errors: also Q_INVALID (a mark inside of a character). */
+FALLIBLE tokenizer_encode_marked(const struct tokenizer *t, const struct tokenizer_text *text,
+                                 const struct token_marks *marks, struct token_list *out,
+                                 struct q_err *e);
 /* tokenizer_encode, then truncated and padded as the file says, which is what the `tokenizers`
  * package does on its own and no server wants: a prompt is never cut in silence. */
 FALLIBLE tokenizer_encode_limited(const struct tokenizer *t, const char *text, size_t n,

@@ -8,8 +8,7 @@
  *
  *   text ─ added tokens cut out ─ norm chain ─ pre chain ─▶ spans ─ model ─ post chain ─▶ ids
  *
- * Private to common/tokenizer. Threads: struct tokenizer is read-only after load; struct tok_work
- * has one owner. */
+ * Threads: struct tokenizer is read-only after load; struct tok_work has one owner. */
 #ifndef QUIRE_COMMON_TOKENIZER_TOKENIZER_INTERNAL_H
 #define QUIRE_COMMON_TOKENIZER_TOKENIZER_INTERNAL_H
 #include <jansson.h>
@@ -51,8 +50,10 @@ struct tok_work {
                   takes bytes */
     bool keep_empty; /* tok_span_add keeps spans of no bytes: they are places to insert something */
     struct tok_regex_run regex;
-    void *model;                  /* the model's own memory, made by its begin() */
-    const struct ranges *content; /* of the caller's text: the request's own; NULL: no matter */
+    void *model;                     /* the model's own memory, made by its begin() */
+    const struct ranges *content;    /* of the caller's text: the request's own; NULL: no matter */
+    const struct token_marks *marks; /* places to find, or NULL */
+    size_t i_mark, i_from;           /* the next one; ids in the list before the text */
 };
 
 /* What every kind has. `spec` is its JSON object, `at` where it stands (for messages). A kind
@@ -174,8 +175,7 @@ struct tokenizer {
 #define TOK_F_SPECIAL 1u /* the token is marked special */
 #define TOK_F_CONTROL 8u /* a control token of origin.h */
 #define TOK_F_SKIP    4u /* left out by skip_special: its text is the content of a special token */
-#define TOK_F_ADDED \
-    2u /* text is its own, never in the byte-level alphabet unless normalized into it */
+#define TOK_F_ADDED   2u /* text is its own, in the byte-level alphabet only if normalized so */
 
 /* model_word.c: model.vocab, an object of token to id. Errors: Q_CORRUPT, Q_NO_MEMORY. */
 FALLIBLE tok_load_vocab(struct tok_vocab *v, const struct tok_big *big, struct q_err *e);
@@ -184,8 +184,8 @@ FALLIBLE tok_bad_value(const struct tok_scan *s, struct tok_str value, const cha
                        const char *want, struct q_err *e);
 
 /* spans.c */
-FALLIBLE tok_span_add(struct tok_work *w, size_t start, size_t end,
-                      struct q_err *e);      /* empty ones are dropped */
+/* Empty ones are dropped. */
+FALLIBLE tok_span_add(struct tok_work *w, size_t start, size_t end, struct q_err *e);
 void tok_spans_done(struct tok_work *w);     /* next becomes spans */
 struct buf *tok_rewrite(struct tok_work *w); /* an empty buf to write a new text to */
 /* That buf becomes w->text (spans are the caller's to correct). */

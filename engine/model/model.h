@@ -29,6 +29,7 @@
 #include <stdint.h>
 #include "common/hub/config.h"
 #include "common/team.h"
+#include "engine/model/batch.h"
 #include "engine/model/load/load_options.h"
 #include "kernels/device.h"
 
@@ -46,6 +47,7 @@ struct model_options {
     enum dtype kv_dtype;            /* F32, BF16, I8 or, on a device, F8_E4M3, when given; free of
                                        the compute dtype */
     enum quantization quantization; /* of every matrix, when loading */
+    struct pipeline_stage stage; /* the part that is loaded and run; on a device the whole only */
     uint32_t max_model_len; /* tokens; 0 = config's max_position (times rope factor where the family
                                does) */
     const char
@@ -83,7 +85,8 @@ FALLIBLE model_check_weights(const struct model_config *c, const struct model_op
                              struct q_err *e);
 
 struct model_shape { /* what others must know */
-    uint32_t vocab_size, hidden_size, n_layer, n_kv_head, n_head, head_dim;
+    uint32_t vocab_size, hidden_size, n_kv_head, n_head, head_dim;
+    uint32_t n_layer; /* of the stage, as are the bytes, numbers and costs below */
     uint32_t max_model_len;
     enum dtype compute_dtype; /* F32, BF16, F16 */
     enum dtype kv_dtype;      /* F32, BF16, I8 or F8_E4M3 */
@@ -104,8 +107,10 @@ const struct model_config *model_config(const struct model *m);
 bool model_takes_items(const struct model *m);   /* batch.item_rows may have some */
 const char *model_plugin(const struct model *m); /* name and version of its plugin; "": none */
 
-struct kv_cache { /* the pool, one K and one V array per layer, layout in kernels/ops/ops.h; of
-                     latent attention one array per layer in k (kernels/ops/ops_mla.h), v is NULL */
+/* The pool: one K and one V array per layer of the stage, from its first on, layout in
+ * kernels/ops/ops.h; of latent attention one array per layer in k (kernels/ops/ops_mla.h), v is
+ * NULL. */
+struct kv_cache {
     void *k[CONFIG_LAYERS_MAX], *v[CONFIG_LAYERS_MAX];
     enum dtype dtype;
     uint32_t n_block, n_layer, n_array; /* arrays of a layer: 2, or 1 */
@@ -137,33 +142,14 @@ void kv_cache_copy(const struct kv_cache *dst, uint32_t to, const struct kv_cach
 void kv_cache_copy_on(struct device_stream *s, const struct kv_cache *dst, uint32_t to,
                       const struct kv_cache *src, uint32_t from);
 
-struct batch {                 /* one step, ragged; all borrowed for the call */
-    const uint32_t *token_ids; /* [n_token], each < vocab_size */
-    const uint32_t *positions; /* [n_token] */
-    const uint32_t
-        *slot_mapping; /* [n_token] block * KERN_BLOCK + offset, KERN_NO_SLOT: not written */
-    const struct attention_seq
-        *seqs;                  /* [n_seq], rows in order, together covering all n_token rows */
-    const uint32_t *logit_rows; /* [n_logit] ascending row numbers whose logits are wanted */
-    uint32_t n_token, n_seq, n_logit;
-    uint32_t context_max; /* longest start + n_query */
-    /* Layers layer … layer + n_layer - 1 only; n_layer 0: all of them. To measure a step. */
-    uint32_t layer, n_layer;
-    const uint32_t *n_prompts; /* [n_seq] tokens of each sequence's prompt, the same in every step
-                                * of its life (replays included); read by models with dynamic rope
-                                * only. NULL: no prompt is longer than the trained length */
-    /* [n_token] the row of embeddings that stands for a placeholder, hidden_size f32, NULL for a
-     * token; its token_ids entry is 0. NULL: the step has no items (modality.h) */
-    const float *const *item_rows;
-};
-
 struct model_scratch; /* activations for batches up to the given limits */
 FALLIBLE model_scratch_new(struct model_scratch **out, const struct model *m, uint32_t n_token_max,
                            uint32_t n_thread, struct q_err *e);
 void model_scratch_free(struct model_scratch *s);
 uint64_t model_scratch_bytes(const struct model *m, uint32_t n_token_max, uint32_t n_thread);
 
-/* logits: [n_logit, vocab_size] f32, or NULL: they are asked for by model_logits. Call from every
+/* logits: [n_logit, vocab_size] f32, or NULL: they are asked for by model_logits, or the stage has
+ * no head. Call from every
  * thread of `team` (NULL when nth is 1); on return of all threads the logits are complete.
  * Allocates nothing. */
 void model_forward(const struct model *m, const struct batch *b, const struct kv_cache *kv,
@@ -181,9 +167,9 @@ struct model_logits {
     float *rows;       /* [n, vocab_size] */
     uint32_t first, n; /* of the batch's logit_rows */
 };
-/* Some rows of logits of the step that model_forward has run last in this scratch: the same
- * bits, whichever are asked for together. Called by every thread as model_forward is; on return of
- * one thread they are complete. */
+/* Of a model whose stage has the head: some rows of logits of the step that model_forward has run
+ * last in this scratch; the same bits, whichever are asked for together. Called by every thread as
+ * model_forward is; on return of one thread they are complete. */
 void model_logits(const struct model *m, const struct batch *b, struct model_scratch *s,
                   const struct model_logits *out, struct team *team, uint32_t ith, uint32_t nth);
 

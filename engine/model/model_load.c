@@ -80,8 +80,11 @@ static void count_work(struct model *m)
 {
     struct model_shape *s = &m->shape;
     const struct weights *w = &m->weights;
-    count_matrix(m, &s->logit_ops, &w->lm_head);
+    if (pipeline_stage_has_head(&m->stage))
+        count_matrix(m, &s->logit_ops, &w->lm_head);
     for (uint32_t i = 0; i < w->n_layer; i++) {
+        if (!pipeline_stage_has_layer(&m->stage, i))
+            continue;
         count_matrix(m, &s->row_ops, &w->layers[i].qkv);
         count_matrix(m, &s->row_ops, &w->layers[i].out);
         if (w->layers[i].kv_b.data)
@@ -115,14 +118,14 @@ static void fill_shape(struct model *m)
     struct model_shape *s = &m->shape;
     s->vocab_size = c->vocab_size;
     s->hidden_size = c->hidden_size;
-    s->n_layer = c->n_layer;
+    s->n_layer = pipeline_stage_is_whole(&m->stage) ? c->n_layer : m->stage.n_layer;
     s->n_kv_head = c->n_kv_head;
     s->n_head = c->n_head;
     s->head_dim = c->head_dim;
     s->weight_bytes = m->weights.memory.size;
     s->weights_mapped = m->weights.memory.is_file;
     s->n_param = m->weights.n_param;
-    s->kv_block_bytes = model_kv_arrays(m) * (uint64_t)model_kv_block_bytes(m) * c->n_layer;
+    s->kv_block_bytes = model_kv_arrays(m) * (uint64_t)model_kv_block_bytes(m) * s->n_layer;
     count_work(m);
 }
 
@@ -325,12 +328,34 @@ static enum q_code find_family(struct model *m, const struct model_options *o, s
     return plugin_model_check(m->plugin, e);
 }
 
+static enum q_code check_stage(struct model *m, const struct pipeline_stage *s, struct q_err *e)
+{
+    const uint32_t n = m->config.n_layer;
+    m->stage = *s;
+    if (pipeline_stage_is_whole(s))
+        return Q_OK;
+    if (s->first >= n || s->n_layer > n - s->first)
+        return q_fail(e, Q_INVALID, "a stage of %u layers from layer %u on: the model has %u",
+                      s->n_layer, s->first, n);
+    if ((s->has_embedding && s->first) || (s->has_head && s->first + s->n_layer != n))
+        return q_fail(e, Q_INVALID,
+                      "a stage of layers %u to %u of %u: only the first layer's may have the "
+                      "embedding, only the last one's the head",
+                      s->first, s->first + s->n_layer - 1, n);
+    if (m->arch->plugin && m->arch->plugin->a.forward)
+        return q_fail(e, Q_UNSUPPORTED,
+                      "%s: plugin %s computes the forward pass itself, which cannot be divided "
+                      "into stages",
+                      m->arch->name, plugin_arch_text(m->arch->plugin));
+    return Q_OK;
+}
+
 /* Whether there is a program of the model's config, and how long its sequences may be. */
 static enum q_code check_config(struct model *m, const struct model_options *o, bool on_device,
                                 struct q_err *e)
 {
-    const enum q_code rc = model_program_try(m, on_device, e);
-    if (rc)
+    enum q_code rc;
+    if ((rc = check_stage(m, &o->stage, e)) || (rc = model_program_try(m, on_device, e)))
         return rc;
     if (o->generates && m->arch->layer.bidirectional && !model_has_own_forward(m))
         return q_fail(e, Q_UNSUPPORTED,
@@ -371,6 +396,7 @@ static struct load_options load_options_of(const struct model_config *c,
         .format = o->format,
         .dtype = o->dtype,
         .quantization = o->quantization,
+        .stage = o->stage,
         .packed_cache = o->packed_cache,
         .kern = o->kern,
         .team = o->team,
@@ -654,6 +680,7 @@ enum q_code model_reload(struct model *m, const struct model_options *o, struct 
     decided.dtype = m->shape.compute_dtype;
     decided.quantization = m->shape.quantization;
     decided.no_fusion = m->no_fusion;
+    decided.stage = m->stage;
     decided.link = m->link;
     decided.kern = m->kern;
     decided.packed_cache = NULL; /* a training's steps are read once */

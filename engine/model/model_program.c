@@ -2,6 +2,7 @@
 #include "engine/model/model_program.h"
 #include "engine/model/forward/acts.h"
 #include "engine/model/forward/features.h"
+#include "engine/model/forward/program_cut.h"
 #include "engine/model/forward/program_text.h"
 #include "engine/model/plugin/host_program.h"
 
@@ -10,15 +11,16 @@
 /* As the device's operations are: norm_rows makes int8, qkv_epilogue, linear adds. */
 #define FUSIONS_DEVICE (FUSIONS_CPU | PROGRAM_FUSE(QKV_STORE))
 
-/* The family's program, and what the plugin makes of it. */
+/* The family's program, what the plugin makes of it, and of that the stage. */
 static enum q_code compile(struct layer_program *p, const struct model *m,
                            const struct program_forms *f, struct q_err *e)
 {
-    enum q_code rc = program_compile(p, m->arch, &m->config, f, e);
-    if (rc || !m->plugin)
-        return rc;
     const struct program_change change = {p, m->plugin, f, m->link != NULL};
-    return plugin_change_program(&change, e);
+    enum q_code rc;
+    if ((rc = program_compile(p, m->arch, &m->config, f, e)) ||
+        (m->plugin && (rc = plugin_change_program(&change, e))))
+        return rc;
+    return program_cut(p, &m->stage, e);
 }
 
 static void note_read(struct model *m, enum program_weight w)

@@ -15,6 +15,7 @@ struct model {
     /* A bit for each tensor of the plugin that the program reads. */
     uint64_t own_read[CONFIG_OWN_MAX / 64];
     struct model_config config;
+    struct pipeline_stage stage;
     struct model_shape shape;
     struct weights weights;
     struct layer_program program;       /* of these weights */
@@ -44,6 +45,12 @@ static inline bool model_rope_varies(const struct model *m)
 {
     const struct model_config *c = &m->config;
     return rotary_varies(c) && m->shape.max_model_len > rotary_free_length(c);
+}
+
+/* Where the KV cache has the layer. */
+static inline uint32_t model_kv_layer(const struct model *m, uint32_t layer)
+{
+    return pipeline_stage_is_whole(&m->stage) ? layer : layer - m->stage.first;
 }
 
 /* Of one layer, K (or V), or the latents of both. */

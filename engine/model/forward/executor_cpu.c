@@ -112,6 +112,24 @@ void cpu_items(const struct cpu_run *w, const struct quire_rows *y)
             memcpy(y->rows + i * y->stride, rows[w->block.at + i], y->n_col * sizeof(float));
 }
 
+/* The stream of another stage, and to another stage: rows that are neighbours. */
+static void receive(struct cpu_run *w, const struct program_op *op, struct program_ref out)
+{
+    const struct matmul_rows y = cpu_rows_to(w, out);
+    const struct cpu_rows r = cpu_share(w, (struct cpu_rows){0, w->block.n});
+    (void)op;
+    memcpy((float *)y.x + r.at * y.stride, w->b->stream_in + (size_t)r.at * out.n_col,
+           (size_t)r.n * out.n_col * sizeof(float));
+}
+
+static void send(struct cpu_run *w, const struct program_op *op, struct program_ref out)
+{
+    const struct matmul_rows x = cpu_rows_of(w, op->in[0]);
+    const struct cpu_rows r = cpu_share(w, (struct cpu_rows){0, w->block.n});
+    memcpy(w->b->stream_out + (size_t)r.at * out.n_col, (const float *)x.x + r.at * x.stride,
+           (size_t)r.n * out.n_col * sizeof(float));
+}
+
 static void items(struct cpu_run *w, const struct program_op *op, struct program_ref out)
 {
     const struct matmul_rows y = cpu_rows_to(w, out);
@@ -460,8 +478,8 @@ void cpu_store(struct cpu_run *w, const struct program_op *op, const struct matm
 {
     const struct cpu_rows r = cpu_share(w, (struct cpu_rows){0, w->block.n});
     const struct kv_store_args a = {
-        .k_cache = w->kv->k[op->layer],
-        .v_cache = w->kv->v[op->layer],
+        .k_cache = w->kv->k[model_kv_layer(w->m, op->layer)],
+        .v_cache = w->kv->v[model_kv_layer(w->m, op->layer)],
         .kv_dtype = w->kv->dtype,
         .k = (const float *)k->x + r.at * k->stride,
         .v = (const float *)v->x + r.at * v->stride,
@@ -492,8 +510,8 @@ void cpu_attend(struct cpu_run *w, const struct program_op *op, const struct mat
         .q = q->x,
         .out_stride = to->stride,
         .q_stride = q->stride,
-        .k_cache = w->kv->k[op->layer],
-        .v_cache = w->kv->v[op->layer],
+        .k_cache = w->kv->k[model_kv_layer(w->m, op->layer)],
+        .v_cache = w->kv->v[model_kv_layer(w->m, op->layer)],
         .kv_dtype = w->kv->dtype,
         .seqs = w->b->seqs,
         .n_seq = w->b->n_seq,
@@ -531,7 +549,7 @@ static void store_latent(struct cpu_run *w, const struct program_op *op, struct 
     const struct matmul_rows x = cpu_rows_of(w, op->in[0]);
     const struct cpu_rows r = cpu_share(w, (struct cpu_rows){0, w->block.n});
     const struct mla_store_args a = {
-        .cache = w->kv->k[op->layer],
+        .cache = w->kv->k[model_kv_layer(w->m, op->layer)],
         .kv_dtype = w->kv->dtype,
         .x = (const float *)x.x + r.at * x.stride,
         .x_stride = x.stride,
@@ -552,7 +570,7 @@ static void attention_latent(struct cpu_run *w, const struct program_op *op, str
         .q = q.x,
         .out_stride = to.stride,
         .q_stride = q.stride,
-        .cache = w->kv->k[op->layer],
+        .cache = w->kv->k[model_kv_layer(w->m, op->layer)],
         .kv_dtype = w->kv->dtype,
         .seqs = w->b->seqs,
         .n_seq = w->b->n_seq,
@@ -634,6 +652,8 @@ static handler *const of_kind[PROGRAM_KINDS] = {
     [PROGRAM_STORE_LATENT] = store_latent,
     [PROGRAM_ATTENTION_LATENT] = attention_latent,
     [PROGRAM_HEADS] = heads,
+    [PROGRAM_RECEIVE] = receive,
+    [PROGRAM_SEND] = send,
     [PROGRAM_CLIP] = clip,
 };
 
@@ -683,7 +703,8 @@ static void tap(struct cpu_run *w, uint32_t index)
     const struct cpu_rows own = cpu_share(w, (struct cpu_rows){0, w->b->n_token});
     const size_t hidden = c->hidden_size, at = own.at * hidden;
     const float *x = w->s->buffers[PROGRAM_B_X].x;
-    if (!w->s->tap)
+    if (!w->s->tap || index == PROGRAM_NO_LAYER ||
+        (index == c->n_layer && !pipeline_stage_has_head(&w->m->stage)))
         return;
     meet(w);
     if (index < c->n_layer) {
@@ -818,7 +839,7 @@ void model_logits(const struct model *m, const struct batch *b, struct model_scr
     const struct layer_program *p = &m->program;
     struct cpu_run w = run_of(m, b, s, team, (struct kern_exec){.ith = ith, .nth = nth});
     uint32_t i = p->n_pass;
-    Q_ASSERT(out->first + out->n <= b->n_logit);
+    Q_ASSERT(out->first + out->n <= b->n_logit && pipeline_stage_has_head(&m->stage));
     if (s->own.logits) {
         cpu_logits_own(&w, out);
         return;

@@ -133,6 +133,11 @@ static bool is_logit_cap(const struct program_op *op)
     return op->kind == PROGRAM_SOFT_CAP;
 }
 
+static bool is_of_stage(const struct program_op *op)
+{
+    return op->kind == PROGRAM_RECEIVE || op->kind == PROGRAM_SEND;
+}
+
 static const struct {
     predicate *asks;
     int executors;

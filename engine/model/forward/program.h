@@ -9,19 +9,18 @@
  *     stages  [norm, quantize] [matmul] [norm q, norm k, rope, store]   [attention]   [matmul, …
  *     passes  [---------- rows in blocks --------------------------]   [all rows ]   [ blocks …
  *
- * A buffer is rows of columns; a reference to it names columns and the element type. An operation
- * reads `in`, writes `out` (or adds to it) and names its weight; of the packing of weights the list
- * depends on struct program_form alone. A buffer that is written and read within one stage only
- * needs no memory.
+ * A buffer is rows of columns; a reference names columns and their type. An operation reads `in`,
+ * writes `out` (or adds to it) and names its weight; of the weights' packing the list depends on
+ * struct program_form alone. A buffer written and read within one stage only needs no memory.
  *
  * What builds on it:
+ * - A pipeline stage is a part of the list (program_cut.h).
  * - A plugin inserts operations before program_fuse (plugin/host_program.h), by the same rules.
  * - Tensor parallelism splits a MATMUL by the shard column of its tensors (arch_tensor.shard):
  *   SHARD_ROWS divides the columns of `out`, SHARD_COLS those of `in` and puts a sum over ranks
  *   behind the operation, before the ADD; heads and experts divide with the columns they stand on.
- * - A backward pass is the list from its end: each kind has a rule from (in, weight, d out) to
- *   (d in, d weight), an ADD copies d out to both, and a buffer that an operation reads and a later
- *   one overwrites is kept. It starts from the list without fusions, which belong to executors.
+ * - A backward pass is the list from its end, without fusions: each kind has a rule from (in,
+ *   weight, d out) to (d in, d weight); a buffer that one reads and a later one changes is kept.
  * Threads: made by one; then only read. */
 #ifndef QUIRE_ENGINE_MODEL_FORWARD_PROGRAM_H
 #define QUIRE_ENGINE_MODEL_FORWARD_PROGRAM_H
@@ -126,10 +125,9 @@ struct layer_program {
     struct program_own *owns;
     char own_names[PROGRAM_BUFFERS_MAX][PROGRAM_NAME_MAX]; /* of a plugin's buffers */
 };
-#define LAYER_PROGRAM_INIT \
-    {                      \
-        0                  \
-    }
+/* clang-format off */
+#define LAYER_PROGRAM_INIT {0}
+/* clang-format on */
 
 /* The properties of a packed weight that a program depends on. */
 struct program_form {

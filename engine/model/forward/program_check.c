@@ -110,6 +110,8 @@ static const struct rule rules[PROGRAM_KINDS] = {
     [PROGRAM_OWN] = {1, MAY_FLOATS, any_columns, "there are columns"},
     [PROGRAM_CLIP] = {1, NO_WEIGHT, same_columns, "in = out"},
     [PROGRAM_SOFT_CAP] = {1, NO_WEIGHT, same_columns, "in = out"},
+    [PROGRAM_RECEIVE] = {1, NO_WEIGHT, same_columns, "in = out"},
+    [PROGRAM_SEND] = {1, NO_WEIGHT, same_columns, "in = out"},
 };
 
 struct written { /* what a buffer has */
@@ -157,7 +159,8 @@ static enum q_code check_weight(const struct checker *t, const struct program_op
 
 static bool is_of_batch(uint16_t buffer)
 {
-    return buffer == PROGRAM_B_IDS || buffer == PROGRAM_B_POSITIONS;
+    return buffer == PROGRAM_B_IDS || buffer == PROGRAM_B_POSITIONS ||
+           buffer == PROGRAM_B_STREAM_IN;
 }
 
 static enum q_code check_read(const struct checker *t, struct program_ref r)
@@ -228,7 +231,7 @@ FALLIBLE program_check(const struct layer_program *p, struct q_err *e)
         if (rc)
             return rc;
     }
-    if (!t.has[PROGRAM_B_LOGITS].is_there)
+    if (!t.has[PROGRAM_B_LOGITS].is_there && !t.has[PROGRAM_B_STREAM_OUT].is_there)
         return q_fail(e, Q_INVALID,
                       "a program of %u operations has no operation that writes logits", p->n_op);
     return Q_OK;

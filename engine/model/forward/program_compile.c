@@ -695,6 +695,7 @@ static const char *const buffer_names[PROGRAM_BUFFERS] = {
     [PROGRAM_B_NONE] = "-",
     [PROGRAM_B_IDS] = "ids",
     [PROGRAM_B_POSITIONS] = "positions",
+    [PROGRAM_B_STREAM_IN] = "stream.in",
     [PROGRAM_B_X] = "x",
     [PROGRAM_B_H] = "h",
     [PROGRAM_B_H_Q] = "h.q",
@@ -719,6 +720,7 @@ static const char *const buffer_names[PROGRAM_BUFFERS] = {
     [PROGRAM_B_EXPERT_O] = "expert.o",
     [PROGRAM_B_SHARED_O] = "shared.o",
     [PROGRAM_B_LOGITS] = "logits",
+    [PROGRAM_B_STREAM_OUT] = "stream.out",
 };
 
 FALLIBLE program_compile(struct layer_program *p, const struct arch *arch,

@@ -360,9 +360,22 @@ static bool same_layer(const struct layer_program *p, const struct layer_ops *a,
     return true;
 }
 
+/* Layers that have operations: of a pipeline stage not all. */
+static uint32_t count_layers(const struct layer_program *p)
+{
+    uint32_t n = 0, last = PROGRAM_NO_LAYER;
+    for (uint32_t i = 0; i < p->n_op; i++) {
+        n += p->ops[i].layer != PROGRAM_NO_LAYER && p->ops[i].layer != last;
+        last = p->ops[i].layer;
+    }
+    return n;
+}
+
 static void find_layers(struct layer_ops *layers, const struct layer_program *p,
                         const struct program_show *s)
 {
+    for (uint32_t i = 0; i <= p->n_layer; i++)
+        layers[i].like = PROGRAM_NO_LAYER;
     for (uint32_t i = 0; i < p->n_stage; i++) {
         const struct program_op *op = &p->ops[p->stages[i].first];
         if (op->layer == PROGRAM_NO_LAYER)
@@ -438,7 +451,7 @@ static void print_totals(struct buf *out, const struct layer_program *p,
     char a[16], b[16];
     buf_printf(out, "weights %s, of which one row reads %s;", size_text(a, t.weight_bytes, "B"),
                size_text(b, t.row_bytes, "B"));
-    buf_printf(out, " KV %s a token\n", size_text(a, s->costs.kv_bytes * p->n_layer, "B"));
+    buf_printf(out, " KV %s a token\n", size_text(a, s->costs.kv_bytes * count_layers(p), "B"));
     buf_printf(out, "a step of 1 token with %u of context: %s, and %s of KV\n", s->n_context,
                size_text(a, t.layer_ops + t.logit_ops + t.context_ops, "FLOP"),
                size_text(b, t.context_bytes, "B"));
@@ -449,16 +462,18 @@ static void print_totals(struct buf *out, const struct layer_program *p,
 void program_print(struct buf *out, const struct layer_program *p, const struct program_show *s)
 {
     struct layer_ops *layers = q_calloc((size_t)p->n_layer + 1, sizeof *layers);
-    uint32_t last_stage = p->n_stage, tail = 0;
+    uint32_t last_stage = p->n_stage, head = 0, tail = 0;
     if (!layers) {
         out->failed = Q_NO_MEMORY;
         return;
     }
     find_layers(layers, p, s);
-    buf_printf(out, "%s: %u layers, %u operations in %u stages\n", s->title, p->n_layer, p->n_op,
-               p->n_stage);
+    buf_printf(out, "%s: %u layers, %u operations in %u stages\n", s->title, count_layers(p),
+               p->n_op, p->n_stage);
     buf_add_str(out, "bytes: weights that one row reads; FLOP: of one row; / and |: one stage\n");
-    print_stages(out, p, 0, layers[0].first, s);
+    while (head < p->n_op && p->ops[head].layer == PROGRAM_NO_LAYER)
+        head++;
+    print_stages(out, p, 0, head, s);
     for (uint32_t i = 0; i < p->n_layer; i++) {
         if (layers[i].like != i)
             continue;
@@ -523,7 +538,7 @@ void program_json(struct buf *out, const struct layer_program *p, const struct p
     buf_add_str(out, "{\"architecture\":");
     buf_add_json_str(out, s->title, strlen(s->title));
     buf_printf(out, ",\"layers\":%u,\"weight_bytes\":%" PRIu64 ",\"row_weight_bytes\":%" PRIu64,
-               p->n_layer, t.weight_bytes, t.row_bytes);
+               count_layers(p), t.weight_bytes, t.row_bytes);
     buf_printf(out, ",\"layer_flop\":%" PRIu64 ",\"logit_flop\":%" PRIu64, t.layer_ops,
                t.logit_ops);
     buf_printf(out, ",\"context\":%u,\"context_flop\":%" PRIu64 ",\"stages\":[", s->n_context,

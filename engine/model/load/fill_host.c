@@ -96,6 +96,15 @@ static void pack(const struct fill_job *j, const void *src, enum dtype src_dtype
     j->filler->kern->pack_int8(&q, &alone);
 }
 
+/* A dummy table's numbers are those of its type, also where a head is made of it without it. */
+static void round_dummy(float *row, const struct weight_source *s)
+{
+    for (uint32_t c = 0; s->spec && s->spec->slot == W_EMBED && c < s->cols; c++)
+        row[c] = s->dtype == DT_BF16  ? bf16_to_f32(f32_to_bf16(row[c]))
+                 : s->dtype == DT_F16 ? f16_to_f32(f32_to_f16(row[c]))
+                                      : row[c];
+}
+
 static float load_f32(const void *src, enum dtype dtype, size_t i)
 {
     float f;
@@ -120,13 +129,18 @@ static void turn_rows(float *rows, const struct weight_source *s, uint32_t o, ui
 
 void fill_make_rows(float *rows, const struct weight_source *s, uint32_t o, uint32_t n)
 {
-    if (s->quant.q)
+    if (s->quant.q) {
         weight_quant_rows(rows, s, o, n);
-    else if (s->tensor)
+        return;
+    }
+    if (s->tensor) {
         turn_rows(rows, s, o, n);
-    else
-        for (uint32_t i = 0; i < n; i++)
-            dummy_part(rows + (size_t)i * s->cols, s->seed, o + i, 0, s->cols);
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++, rows += s->cols) {
+        dummy_part(rows, s->seed, o + i, 0, s->cols);
+        round_dummy(rows, s);
+    }
 }
 
 /* Neighbouring rows of the source that are neighbours in one panel too. */

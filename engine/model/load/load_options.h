@@ -5,6 +5,7 @@
 #define QUIRE_ENGINE_MODEL_LOAD_LOAD_OPTIONS_H
 #include "common/dtype.h"
 #include "common/team.h"
+#include "engine/model/pipeline_stage.h"
 #include "kernels/device.h"
 
 enum load_format { LOAD_AUTO, LOAD_SAFETENSORS, LOAD_DUMMY };
@@ -15,6 +16,7 @@ struct load_options {
     enum load_format format;            /* LOAD_DUMMY: seeded random numbers, no file is read */
     enum dtype dtype;                   /* F32, BF16 or F16: what products are computed in */
     enum quantization quantization;     /* of every matrix that may be */
+    struct pipeline_stage stage;        /* whose tensors are read */
     const char *packed_cache;           /* folder (packed_cache.h); NULL: none; borrowed */
     const struct kern_table *kern;      /* borrowed */
     struct team *team;                  /* packs in parallel; NULL: one thread; borrowed */

@@ -210,13 +210,22 @@ static FALLIBLE add_own(struct lister *l, const struct arch_own *own, uint32_t l
     return Q_OK;
 }
 
+/* One of the model: what no operation of the stage reads is for items, which are made where the
+ * embedding is. */
+static bool own_is_of_stage(const struct lister *l, uint32_t i)
+{
+    const uint64_t *read = l->options->own_read;
+    return pipeline_stage_has_embedding(&l->options->stage) || !read ||
+           (read[i / 64] >> i % 64 & 1);
+}
+
 /* Of the model, or of a layer. */
 static FALLIBLE list_own(struct lister *l, bool of_layer, uint32_t layer)
 {
     const struct arch *a = l->plan->arch;
     enum q_code rc = Q_OK;
     for (uint32_t i = 0; i < a->n_own && !rc; i++)
-        if (a->own[i].of_layer == of_layer)
+        if (a->own[i].of_layer == of_layer && (of_layer || own_is_of_stage(l, i)))
             rc = add_own(l, &a->own[i], layer);
     return rc;
 }
@@ -229,8 +238,9 @@ static FALLIBLE list_own(struct lister *l, bool of_layer, uint32_t layer)
 static bool head_holds_embedding(const struct lister *l, const struct weight_source *s)
 {
     const struct weight_source *part = &s[W_EMBED];
-    return !s[W_LM_HEAD].present && l->options->quantization == QUANTIZE_NOT &&
-           !l->options->device && load_form_floats(l->options, part, 1) == part->dtype;
+    return !s[W_LM_HEAD].present && pipeline_stage_has_head(&l->options->stage) &&
+           l->options->quantization == QUANTIZE_NOT && !l->options->device &&
+           load_form_floats(l->options, part, 1) == part->dtype;
 }
 
 /* One table of a device serves both ends, where its kernels read matrices as they read tables. */
@@ -327,6 +337,7 @@ static FALLIBLE check_read(const struct lister *l, size_t first,
         const struct dest *d = &dests[l->plan->rows[i].dest];
         for (uint32_t k = 0; k < d->n; k++)
             is_read[d->slots[k]] = true;
+        is_read[W_EMBED] |= d->role == ROLE_LOGITS && !s[W_LM_HEAD].present;
     }
     for (uint32_t slot = 0; slot < W_COUNT; slot++)
         if (s[slot].present && !is_read[slot])
@@ -380,6 +391,16 @@ static FALLIBLE add_row(struct lister *l, struct load_row *r, const struct weigh
     return Q_OK;
 }
 
+/* Rows of the embedding and of the logits are those of the stages that have them, also where a
+ * tied head has brought the table. */
+static bool is_of_stage(const struct lister *l, enum load_role role)
+{
+    const struct pipeline_stage *stage = &l->options->stage;
+    return role == ROLE_EMBEDDING ? pipeline_stage_has_embedding(stage)
+           : role == ROLE_LOGITS  ? pipeline_stage_has_head(stage)
+                                  : true;
+}
+
 /* All rows of the model, of a layer, or of an expert. s: [W_COUNT], what was found. */
 static FALLIBLE add_rows(struct lister *l, enum load_owner of, struct arch_place at,
                          const struct weight_source *s)
@@ -391,13 +412,14 @@ static FALLIBLE add_rows(struct lister *l, enum load_owner of, struct arch_place
         const struct dest *d = &dests[i];
         struct load_row r = {.dest = (enum load_dest)i, .of = at};
         const struct weight_source *from = s;
-        if (d->of != of || (of != OF_MODEL && !arch_wants(l->finder->config, d->when, at.layer)))
+        if (d->of != of || !is_of_stage(l, d->role) ||
+            (of != OF_MODEL && !arch_wants(l->finder->config, d->when, at.layer)))
             continue;
         if (d->role == ROLE_LOGITS && !s[W_LM_HEAD].present) {
             memcpy(tied, s, sizeof tied);
             tied[W_LM_HEAD] = s[W_EMBED];
             from = tied;
-            r.tied = true;
+            r.tied = pipeline_stage_has_embedding(&l->options->stage);
         }
         if (is_wanted(l->plan, first, d, from))
             rc = add_row(l, &r, from);
@@ -467,9 +489,10 @@ static FALLIBLE list_all(struct lister *l)
         (rc = list_own(l, false, 0)))
         return rc;
     for (uint32_t i = 0; i < c->n_layer; i++)
-        if ((rc = weight_finder_find(s, l->finder, i, l->e)) ||
-            (rc = add_rows(l, OF_LAYER, (struct arch_place){.layer = i}, s)) ||
-            (rc = list_own(l, true, i)) || (s[W_ROUTER].present && (rc = list_experts(l, i, s))))
+        if (pipeline_stage_has_layer(&l->options->stage, i) &&
+            ((rc = weight_finder_find(s, l->finder, i, l->e)) ||
+             (rc = add_rows(l, OF_LAYER, (struct arch_place){.layer = i}, s)) ||
+             (rc = list_own(l, true, i)) || (s[W_ROUTER].present && (rc = list_experts(l, i, s)))))
             return rc;
     for (size_t i = 0; i < l->plan->n_row; i++)
         cut(l, &l->plan->rows[i]);
@@ -503,18 +526,18 @@ void load_plan_free(struct load_plan *p)
     q_free(p);
 }
 
-static const struct load_row *row_of(const struct load_plan *p, enum load_dest dest)
+/* NULL: it is another stage's. */
+static struct load_row *row_of(const struct load_plan *p, enum load_dest dest)
 {
-    const struct load_row *r = p->rows;
-    while (r->dest != dest)
-        r++;
-    return r;
+    for (size_t i = 0; i < p->n_row; i++)
+        if (p->rows[i].dest == dest)
+            return &p->rows[i];
+    return NULL;
 }
 
 void load_plan_place(struct load_plan *p, unsigned char *base)
 {
-    struct load_row *embedding = (struct load_row *)(uintptr_t)row_of(p, DEST_EMBED);
-    struct load_row *head = (struct load_row *)(uintptr_t)row_of(p, DEST_LM_HEAD);
+    struct load_row *embedding = row_of(p, DEST_EMBED), *head = row_of(p, DEST_LM_HEAD);
     for (size_t i = 0; i < p->n_row; i++) {
         struct load_row *r = &p->rows[i];
         if (r->place == PLACE_REGION)
@@ -524,11 +547,11 @@ void load_plan_place(struct load_plan *p, unsigned char *base)
         if (r->ordered && r->place == PLACE_REGION)
             r->form.order = (const uint32_t *)(const void *)(base + r->order_at);
     }
-    if (embedding->place == PLACE_SHARED)
+    if (embedding && head && embedding->place == PLACE_SHARED)
         embedding->form.data = head->form.data;
-    if (head->place == PLACE_SHARED)
+    if (embedding && head && head->place == PLACE_SHARED)
         head->form.data = embedding->form.data;
-    p->table.data = embedding->form.data;
+    p->table.data = embedding ? embedding->form.data : NULL;
 }
 
 void load_plan_place_host(struct load_plan *p, unsigned char *base)

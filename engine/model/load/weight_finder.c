@@ -238,13 +238,33 @@ static enum arch_slot first_slot(enum arch_slot slot)
                                    : W_EMBED;
 }
 
+/* Does the stage read the model's tensor? A tied head is the embedding's table. */
+static bool is_of_stage(const struct weight_finder *f, enum arch_slot slot)
+{
+    switch (slot) {
+    case W_EMBED:
+        return pipeline_stage_has_embedding(&f->stage) ||
+               (pipeline_stage_has_head(&f->stage) && !arch_has(f->arch, f->config, W_LM_HEAD, 0));
+    case W_POSITIONS:
+        return pipeline_stage_has_embedding(&f->stage);
+    case W_FINAL_NORM:
+    case W_FINAL_NORM_BIAS:
+    case W_LM_HEAD:
+    case W_LM_HEAD_BIAS:
+        return pipeline_stage_has_head(&f->stage);
+    default:
+        return true;
+    }
+}
+
 static enum q_code find_all(struct weight_source *sources, const struct weight_finder *f,
                             enum arch_slot first, struct arch_place at, struct q_err *e)
 {
     memset(sources, 0, W_COUNT * sizeof *sources);
     for (size_t i = 0; i < f->arch->n_tensor; i++) {
         const struct arch_tensor *row = &f->arch->tensors[i];
-        if (first_slot(row->slot) != first || !arch_wants(f->config, row->when, at.layer))
+        if (first_slot(row->slot) != first || !arch_wants(f->config, row->when, at.layer) ||
+            !is_of_stage(f, row->slot))
             continue;
         enum q_code rc = find_one(&sources[row->slot], f, row, at, e);
         if (rc)

@@ -6,6 +6,7 @@
 #include <string.h>
 #include "common/hub/safetensors.h"
 #include "engine/model/arch.h"
+#include "engine/model/pipeline_stage.h"
 
 struct quant_tensors { /* a matrix stored as integers; layouts: weight_quant.h */
     enum quant_method method;
@@ -51,8 +52,9 @@ struct weight_finder {
     const struct model_config *config;
     const struct tensor_set *files; /* NULL: dummy */
     enum dtype dummy_dtype;
-    bool is_mapped; /* names are those that a plugin's maps give */
-    bool is_bare;   /* names are without the family's prefix */
+    bool is_mapped;              /* names are those that a plugin's maps give */
+    bool is_bare;                /* names are without the family's prefix */
+    struct pipeline_stage stage; /* other tensors of the model are not looked for */
 };
 
 /* The name in the files. */

@@ -40,6 +40,7 @@ static struct weight_finder finder_of(const struct loader *l, const struct arch 
         .files = l->w->files,
         .dummy_dtype = l->options->dtype,
         .is_mapped = plugin_has_maps(arch),
+        .stage = l->options->stage,
         .is_bare = weight_finder_is_bare(arch, l->w->files),
     };
 }

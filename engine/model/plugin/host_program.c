@@ -210,7 +210,7 @@ static enum q_code output(struct insertion *t, uint32_t n_col)
     if (!b && (rc = add_buffer(&b, t, t->op->out)))
         return rc;
     if (b == PROGRAM_B_CACHE || b == PROGRAM_B_IDS || b == PROGRAM_B_POSITIONS ||
-        b == PROGRAM_B_ROUTES)
+        b == PROGRAM_B_ROUTES || b == PROGRAM_B_STREAM_IN || b == PROGRAM_B_STREAM_OUT)
         return q_fail(t->e, Q_INVALID, "operation %s: %s is no buffer to write", t->op->kind,
                       t->op->out);
     to->out = (struct program_ref){.buffer = b, .dtype = DT_F32, .n_col = n_col};

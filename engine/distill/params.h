@@ -4,7 +4,10 @@
  *
  * A parameter is what an operation names as its weight (q, k and v of a layer are one matrix); it
  * is row-major, and its tensors are rows of it, one after another, as in the checkpoint. The
- * kernels' packed copies are the student's (student.h); params_changed is called after an update.
+ * kernels' packed copies are the student's; student_params_changed is called after an update.
+ * Values are those of the checkpoint: norms that are stored less 1 (Gemma) are trained so. A tensor
+ * that holds several matrices (phi3: qkv_proj, gate_up_proj) is one tensor of its parameter; a
+ * tensor-parallel rank has several parts of it, each an entry of its name.
  *
  * Tensor parallelism: a rank has the rows (SHARD_ROWS) or columns (SHARD_COLS) of each tensor that
  * arch_tensor.shard gives it. Pipeline stages: a rank has the layers of its stages; the first stage
@@ -25,6 +28,13 @@ struct param_tensor { /* a tensor of the checkpoint, or this rank's part of it *
     uint32_t all_rows, all_cols; /* of the whole tensor */
     uint32_t row_at, col_at;     /* of this rank's part in it */
     uint32_t n_dim;              /* 1 or 2 */
+    uint32_t n_sharing; /* tensor-parallel ranks that have these numbers: 1, or several of them one
+                           after another */
+    /* Another rank counts these numbers in the norm and writes them into checkpoints: the copy of a
+     * tied head, and what tensor parallelism repeats (norms, biases behind a sum, heads of K and V
+     * that several ranks share: the ranks behind the first one have copies). Gradients of copies
+     * are equal bit for bit, but for the tied head's. */
+    bool is_copy;
 };
 #define PARAM_TENSORS_MAX 8u
 
@@ -32,9 +42,10 @@ struct param {
     enum program_weight weight;
     uint32_t layer; /* PROGRAM_NO_LAYER */
     uint32_t n_row, n_col;
-    size_t at;    /* of its first element in the arrays of struct params */
+    size_t at;    /* of its first element in the arrays of struct params; 0 of a matrix that is
+                     not there, as it was packed (params_load.h) */
     bool decays;  /* has two dimensions: weight decay applies (projections, embedding, head) */
-    bool is_copy; /* another rank counts it in the norm and writes it into checkpoints */
+    bool is_copy; /* the head's copy of a tied embedding that is on another stage's rank */
     uint32_t n_tensor;
     struct param_tensor tensors[PARAM_TENSORS_MAX];
 };
@@ -46,6 +57,11 @@ struct params {
     float *w, *g, *m, *v; /* [n_element] masters, gradients, first and second moments */
     uint64_t n_param;     /* trained numbers on this rank, copies not counted */
 };
+#define PARAMS_INIT \
+    {               \
+        0           \
+    }
+void params_release(struct params *p);
 
 /* NULL: this rank has none. */
 struct param *params_find(const struct params *p, enum program_weight w, uint32_t layer);

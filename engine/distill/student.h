@@ -16,26 +16,13 @@
 #define QUIRE_ENGINE_DISTILL_STUDENT_H
 #include "common/hub/config.h"
 #include "common/team.h"
+#include "engine/distill/head_weights.h"
 #include "engine/distill/micro_batch.h"
 #include "engine/distill/params.h"
+#include "engine/distill/stage.h"
 #include "kernels/kern.h"
 
 struct student;
-
-struct stage_layers { /* of a pipeline stage; the first has the embedding, the last the head */
-    uint32_t first, n;
-    bool has_embedding, has_head;
-};
-
-/* Sums over the ranks of a tensor-parallel group, in the order of ranks, so that all of them have
- * the same bits. size 1: neither is called. */
-struct tensor_group {
-    uint32_t rank, size;
-    enum q_code (*sum)(void *ctx, float *x, size_t n, struct q_err *e);
-    /* out: [size][n], parts in the order of ranks */
-    enum q_code (*gather)(void *ctx, const float *x, size_t n, float *out, struct q_err *e);
-    void *ctx;
-};
 
 struct student_options {
     const char *dir; /* Hugging Face folder */
@@ -48,8 +35,14 @@ struct student_options {
     uint32_t n_row_max; /* of a micro batch */
     bool recompute;     /* keep the inputs of layers only and compute the rest again */
     bool no_optimizer;  /* no moments: gradients only (evaluation, tests) */
+    /* A model that is not trained (a teacher): no masters of matrices, gradients, moments, weights
+     * for products of gradients or kept activations. student_head has weights alone;
+     * student_params_changed and student_backward are not allowed. */
+    bool forward_only;
     struct tensor_group tensor_parallel;
 };
+/* What student_load would refuse, from config and headers alone. Errors: as student_load. */
+FALLIBLE student_check(const struct student_options *o, struct q_err *e);
 
 /* Errors: Q_NOT_FOUND, Q_CORRUPT, Q_MISMATCH (tensor, expected and found shape), Q_UNSUPPORTED (the
  * operation that has no gradient, by name; a quantized folder), Q_NO_MEMORY. */
@@ -59,6 +52,10 @@ const struct model_config *student_config(const struct student *s);
 struct params *student_params(struct student *s);
 /* The masters were changed: pack them again for the kernels. */
 void student_params_changed(struct student *s);
+
+/* Final norm and head of the last stage, for loss_head; false: this rank has none. Packed weights
+ * and pointers stay the same until student_free; student_params_changed packs into them. */
+bool student_head(const struct student *s, struct head_weights *out);
 
 /* One micro batch through a stage. slot: where activations are kept until student_backward of the
  * same slot and stage. x: [n_row, hidden_size] f32, the residual stream at the stage's begin; NULL

@@ -1,0 +1,637 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A student's passes over the models of the goldens (Llama, Qwen2 with biases and windows, Qwen3
+ * with norms of heads, Mistral, Gemma 2 with soft caps, four norms a layer and a scaled embedding,
+ * Phi-3 with fused tensors, Granite with multipliers; tied and untied): the residual stream against
+ * the executor that serves them, gradients against differences of the loss, and the same bits for
+ * any threads, stages, micro batches under way and with recomputation. */
+#include "common/buf.h"
+#include "common/mem.h"
+#include "engine/distill/train_program.h"
+#include "engine/model/forward/program_text.h"
+#include "golden.h"
+#include "student_ranks.h"
+
+static const char *const models[] = {
+    "llama",
+    "llama-bf16-sharded",
+    "llama-bias-tied",
+    "llama-rope-dynamic",
+    "llama-rope-llama3",
+    "llama-rope-yarn",
+    "qwen2",
+    "qwen2-sliding-bf16",
+    "qwen3",
+    "qwen3-v5cfg-f16",
+    "mistral",
+    "gemma2",
+    "phi3",
+    "phi3-longrope",
+    "granite",
+};
+#define N_MODEL (sizeof models / sizeof *models)
+
+static const char *dir_of(const char *name)
+{
+    static char dir[PATH_MAX];
+    snprintf(dir, sizeof dir, GOLDEN_DIR "/%s", name);
+    return dir;
+}
+
+static double distance(const float *a, const float *b, size_t n)
+{
+    double sum = 0, all = 0;
+    for (size_t i = 0; i < n; i++) {
+        sum += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+        all += (double)b[i] * b[i];
+    }
+    return sqrt(sum / (all ? all : 1));
+}
+
+/* ---- the lists of a layer ---- */
+
+static struct program_form form_f32(const void *ctx, enum program_weight w, uint32_t layer)
+{
+    (void)ctx;
+    (void)w;
+    (void)layer;
+    return (struct program_form){.input = DT_F32};
+}
+
+static void print_list(struct buf *out, const struct train_list *list)
+{
+    static const char *const kinds[] = {
+        [TRAIN_RUN] = "",
+        [TRAIN_KEEP] = "keep ",
+        [TRAIN_SCALE] = "scale ",
+        [TRAIN_GRAD] = "grad ",
+    };
+    for (uint32_t i = 0; i < list->n; i++) {
+        const struct train_step *s = &list->steps[i];
+        buf_printf(out, "%s%s%s%s", i ? ", " : "", kinds[s->kind],
+                   s->kind == TRAIN_KEEP ? "" : program_kind_name(s->op->kind),
+                   s->accumulate ? " +=" : "");
+    }
+}
+
+/* What a layer's forward pass keeps: numbers a row. */
+static uint32_t kept_numbers(const struct train_layer *l)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < l->n_value; i++)
+        n += l->values[i].place == TRAIN_KEPT ? l->values[i].n_col : 0;
+    return n;
+}
+
+static void check_lists(const char *name, const char *forward, const char *backward, uint32_t kept)
+{
+    static struct model_config c;
+    static struct train_layer l;
+    struct layer_program p = LAYER_PROGRAM_INIT;
+    const struct program_forms forms = {form_f32, NULL, DT_F32};
+    const struct arch *arch;
+    struct buf text = BUF_INIT;
+    struct q_err e = Q_ERR_INIT;
+    assert_ok(model_config_load(&c, NULL, dir_of(name), &e), &e);
+    assert_ok(arch_find(&arch, c.architecture, &e), &e);
+    assert_ok(program_compile(&p, arch, &c, &forms, &e), &e);
+    assert_ok(train_layer_make(&l, &p, 1, false, &e), &e);
+    print_list(&text, &l.forward);
+    assert_string_equal(text.data, forward);
+    buf_release(&text);
+    text = (struct buf)BUF_INIT;
+    print_list(&text, &l.backward);
+    assert_string_equal(text.data, backward);
+    buf_release(&text);
+    assert_int_equal(kept_numbers(&l), kept);
+    program_release(&p);
+}
+
+/* Llama keeps x in front of both norms, q k v, attention's output and its sums, gate and up;
+ * Gemma 2 also what its norms behind the branches read; Qwen3 q and k in front of their norms. */
+static void test_lists(void **state)
+{
+    (void)state;
+    check_lists("llama",
+                "keep , norm, matmul, rope, attention, matmul, add, keep , norm, matmul, activate, "
+                "matmul, add",
+                "activate, grad matmul, grad activate, norm, grad matmul, grad norm +=, "
+                "grad matmul, grad attention, grad rope, norm, grad matmul, grad norm +=",
+                64 + 128 + 64 + 4 + 64 + 192);
+    check_lists("qwen3",
+                "keep , norm, matmul, keep , norm, keep , norm, rope, attention, matmul, add, "
+                "keep , norm, matmul, activate, matmul, add",
+                "activate, grad matmul, grad activate, norm, grad matmul, grad norm +=, "
+                "grad matmul, grad attention, grad rope, grad norm, keep , grad norm, keep , "
+                "norm, grad matmul, grad norm +=",
+                64 + 256 + 192 + 128 + 4 + 64 + 192);
+    check_lists("gemma2",
+                "keep , norm, matmul, rope, attention, matmul, keep , norm, add, keep , norm, "
+                "matmul, activate, matmul, keep , norm, add",
+                "grad norm, activate, grad matmul, grad activate, norm, grad matmul, "
+                "grad norm +=, grad norm, grad matmul, grad attention, grad rope, norm, "
+                "grad matmul, grad norm +=",
+                64 + 192 + 96 + 4 + 64 + 64 + 192 + 64);
+}
+
+/* ---- forward ---- */
+
+/* The stream behind the first layer, as the executor has it at the second one's begin. */
+static void check_stream(const char *name)
+{
+    static float logits[TEST_ROWS_MAX * 2048], mine[TEST_ROWS_MAX * 256], states[4][256 * 256];
+    static struct test_batch t;
+    struct q_err e = Q_ERR_INIT;
+    struct runner r;
+    struct test_student s;
+    float *tap[CONFIG_LAYERS_MAX + 1] = {states[0], states[1], states[2], states[3]};
+    const float *x;
+    const struct runner_options o = {
+        .dir = dir_of(name),
+        .n_thread = 1,
+        .caps = kern_caps_machine(),
+        .dtype = DT_F32,
+        .max_model_len = 160,
+    };
+    assert_ok(runner_open(&r, &o, &e), &e);
+    assert_ok(test_student_open(&s, &(struct test_options){.dir = dir_of(name), .n_cut = 1}, &e),
+              &e);
+    assert_true(s.n_layer < 4);
+    test_batch_fill(&t, (uint32_t[]){130, 0}, model_shape(r.model)->vocab_size, 7);
+    const size_t n = (size_t)t.b.n_row * s.hidden;
+    r.tap = tap;
+    run_prompt(&r, t.ids, t.b.n_row, t.b.n_row, logits);
+    assert_ok(student_forward(s.s, &(struct student_pass){0, 0, &t.b}, NULL, &x, &e), &e);
+    double d = distance(x, states[1], n);
+    if (!(d < 1e-6))
+        fail_msg("%s: behind layer 0 the stream differs by %g", name, d);
+    for (uint32_t i = 1; i < s.n_stage; i++)
+        assert_ok(student_forward(s.s, &(struct student_pass){i, 0, &t.b}, x, &x, &e), &e);
+    /* behind the last layer the executor hands out the final norm of it */
+    struct head_weights head;
+    assert_true(student_head(s.s, &head));
+    const struct rms_norm_args norm = {
+        .y = mine,
+        .x = x,
+        .w = head.norm,
+        .n_row = t.b.n_row,
+        .n_col = s.hidden,
+        .x_stride = s.hidden,
+        .y_stride = s.hidden,
+        .eps = head.norm_eps,
+    };
+    s.kern.rms_norm(&norm, &(struct kern_exec){.nth = 1});
+    d = distance(mine, states[s.n_layer], n);
+    if (!(d < 1e-5))
+        fail_msg("%s: behind the last layer the stream differs by %g", name, d);
+    test_student_close(&s);
+    runner_close(&r);
+}
+
+static void test_streams(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < N_MODEL; i++)
+        check_stream(models[i]);
+}
+
+/* ---- gradients against differences ---- */
+
+static double loss_at(struct test_student *s, const struct micro_batch *b)
+{
+    static float y[TEST_ROWS_MAX * 256];
+    student_params_changed(s->s);
+    test_forward(s, b, 0, y);
+    return test_loss(y, (size_t)b->n_row * s->hidden);
+}
+
+struct direction { /* in which a tensor's numbers are moved */
+    float *w;
+    const float *d;
+    size_t n;
+};
+
+static double loss_moved(struct test_student *s, const struct micro_batch *b,
+                         const struct direction *d, double h, float *saved)
+{
+    memcpy(saved, d->w, d->n * sizeof *saved);
+    for (size_t i = 0; i < d->n; i++)
+        d->w[i] = (float)(d->w[i] + h * d->d[i]);
+    const double loss = loss_at(s, b);
+    memcpy(d->w, saved, d->n * sizeof *saved);
+    return loss;
+}
+
+/* The derivative in a direction by central differences of two widths, extrapolated to 0 (error of
+ * the fourth order). */
+static double slope(struct test_student *s, const struct micro_batch *b, const struct direction *d,
+                    double h, float *saved)
+{
+    double by[2];
+    for (int i = 0; i < 2; i++) {
+        const double at = i ? h / 2 : h;
+        by[i] = (loss_moved(s, b, d, at, saved) - loss_moved(s, b, d, -at, saved)) / (2 * at);
+    }
+    return (4 * by[1] - by[0]) / 3;
+}
+
+static double norm_of(const float *x, size_t n)
+{
+    double sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += (double)x[i] * x[i];
+    return sqrt(sum);
+}
+
+/* Each tensor is moved along its gradient, where the loss changes most, and along random signs of
+ * each of its parts of 61 columns, where a wrong element counts as much as any other. */
+static void check_tensor(struct test_student *s, const struct micro_batch *b, const char *model,
+                         const struct param *p, const struct param_tensor *t)
+{
+    const struct params *all = student_params(s->s);
+    const size_t n = (size_t)t->n_row * t->n_col, at = p->at + (size_t)t->row * p->n_col;
+    float *d = malloc(n * sizeof *d), *saved = malloc(n * sizeof *saved);
+    const float *g = all->g + at;
+    const double size = norm_of(all->w + at, n), g_norm = norm_of(g, n);
+    uint64_t seed = p->at + 3;
+    for (int round = 0; round < 3; round++) {
+        double want = 0;
+        for (size_t i = 0; i < n; i++) {
+            const float sign = test_random(&seed) & 1 ? 1 : -1;
+            d[i] = round == 0 ? g[i] : round == 1 ? sign * fabsf(g[i]) : g[i] * (float)(i % 3);
+            want += (double)d[i] * g[i];
+        }
+        const double d_norm = norm_of(d, n);
+        const double h = 2e-3 * (size > 1 ? size : 1) / (d_norm > 0 ? d_norm : 1);
+        const double got = slope(s, b, &(struct direction){all->w + at, d, n}, h, saved);
+        if (!(fabs(got - want) <= 2e-3 * d_norm * g_norm))
+            fail_msg("%s: %s: the slope in direction %d is %.9g, by the gradient %.9g (|g| %g)",
+                     model, t->name, round, got, want, g_norm);
+    }
+    free(d);
+    free(saved);
+}
+
+static void check_gradients(const char *name, uint32_t isa_set, uint32_t isa)
+{
+    static struct test_batch t;
+    struct test_student s;
+    struct q_err e = Q_ERR_INIT;
+    const struct test_options o = {
+        .dir = dir_of(name),
+        .has_no_head = true,
+        .isa_set = isa_set,
+        .isa = isa,
+    };
+    assert_ok(test_student_open(&s, &o, &e), &e);
+    test_batch_fill(&t, (uint32_t[]){37, 1, 60, 0}, student_config(s.s)->vocab_size, 11);
+    params_zero_gradients(student_params(s.s));
+    test_step(&s, &t.b, 0);
+    const struct params *p = student_params(s.s);
+    for (uint32_t i = 0; i < p->n; i++)
+        for (uint32_t k = 0; k < p->all[i].n_tensor; k++)
+            check_tensor(&s, &t.b, name, &p->all[i], &p->all[i].tensors[k]);
+    test_student_close(&s);
+}
+
+static void test_gradients(void **state)
+{
+    static const char *const some[] = {"llama",   "llama-bias-tied", "qwen2", "qwen3",
+                                       "mistral", "gemma2",          "phi3",  "granite"};
+    (void)state;
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++)
+        check_gradients(some[i], 0, 0);
+}
+
+/* ---- the same bits ---- */
+
+struct result { /* of two micro batches, the second's forward pass before the first's backward */
+    double loss;
+    float *g;
+    size_t n;
+};
+
+static struct result run_two(const struct test_options *o)
+{
+    static struct test_batch t[2];
+    static float y[2][TEST_ROWS_MAX * 256], dy[TEST_ROWS_MAX * 256];
+    struct test_student s;
+    struct q_err e = Q_ERR_INIT;
+    struct result r = {0};
+    assert_ok(test_student_open(&s, o, &e), &e);
+    const uint32_t vocab = student_config(s.s)->vocab_size, n_slot = o->n_slot ? o->n_slot : 1;
+    test_batch_fill(&t[0], (uint32_t[]){300, 1, 239, 50, 0}, vocab, 3);
+    test_batch_fill(&t[1], (uint32_t[]){5, 64, 0}, vocab, 4);
+    params_zero_gradients(student_params(s.s));
+    if (n_slot > 1)
+        for (uint32_t i = 0; i < 2; i++)
+            test_forward(&s, &t[i].b, 1 - i, y[i]);
+    for (uint32_t i = 0; i < 2; i++) {
+        const size_t n = (size_t)t[i].b.n_row * s.hidden;
+        if (n_slot == 1)
+            test_forward(&s, &t[i].b, 0, y[i]);
+        test_loss_grad(dy, y[i], n);
+        test_backward(&s, &t[i].b, n_slot == 1 ? 0 : 1 - i, dy);
+        r.loss += test_loss(y[i], n);
+    }
+    r.n = student_params(s.s)->n_element;
+    r.g = malloc(r.n * sizeof *r.g);
+    memcpy(r.g, student_params(s.s)->g, r.n * sizeof *r.g);
+    test_student_close(&s);
+    return r;
+}
+
+static void check_same(const char *name, const struct test_options *base,
+                       const struct test_options *other)
+{
+    struct result a = run_two(base), b = run_two(other);
+    assert_int_equal(a.n, b.n);
+    if (a.loss != b.loss || memcmp(a.g, b.g, a.n * sizeof *a.g) != 0)
+        fail_msg("%s: other bits with %u threads, %u layers a stage, %u slots, recompute %d", name,
+                 other->n_thread, other->n_cut, other->n_slot, other->recompute);
+    free(a.g);
+    free(b.g);
+}
+
+static void test_bits(void **state)
+{
+    static const char *const some[] = {"llama", "qwen3", "gemma2", "granite"};
+    static const struct test_options others[] = {
+        {.n_thread = 2},
+        {.n_thread = 3, .n_slot = 2},
+        {.n_cut = 1, .n_slot = 2},
+        {.recompute = true},
+        {.recompute = true, .n_slot = 2, .n_thread = 2, .n_cut = 1},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++)
+        for (size_t k = 0; k < 2 * sizeof others / sizeof *others; k++) {
+            struct test_options base = {
+                .dir = dir_of(some[i]),
+                .compute = k % 2 ? DT_BF16 : DT_F32,
+            };
+            struct test_options other = others[k / 2];
+            other.dir = base.dir;
+            other.compute = base.compute;
+            check_same(some[i], &base, &other);
+        }
+}
+
+/* ---- other arithmetic ---- */
+
+static double cosine(const float *a, const float *b, size_t n)
+{
+    double product = 0;
+    for (size_t i = 0; i < n; i++)
+        product += (double)a[i] * b[i];
+    return product / (norm_of(a, n) * norm_of(b, n) + 1e-300);
+}
+
+/* The plain kernels, AVX2 and AVX-512 order sums alike; exponentials differ in their last bits. */
+static void test_instruction_sets(void **state)
+{
+    static const uint32_t sets[] = {CAP_NONE, CAP_AVX2, CAP_AVX2 | CAP_AVX512};
+    (void)state;
+    for (size_t i = 0; i < sizeof sets / sizeof *sets; i++)
+        for (int k = 0; k < 2; k++) {
+            struct test_options o = {.dir = dir_of(k ? "qwen3" : "gemma2")};
+            struct result mine = run_two(&o);
+            o.isa_set = 1;
+            o.isa = sets[i] & kern_caps_machine();
+            struct result other = run_two(&o);
+            const double d = distance(other.g, mine.g, mine.n);
+            if (!(d < 2e-5) || !(fabs(other.loss / mine.loss - 1) < 1e-5))
+                fail_msg("%s: gradients differ by %g between instruction sets", o.dir, d);
+            free(mine.g);
+            free(other.g);
+        }
+}
+
+static void test_bf16(void **state)
+{
+    static const char *const some[] = {"llama", "qwen2", "qwen3", "mistral", "phi3"};
+    (void)state;
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
+        struct test_options o = {.dir = dir_of(some[i])};
+        struct result mine = run_two(&o);
+        o.compute = DT_BF16;
+        struct result halves = run_two(&o);
+        const double c = cosine(halves.g, mine.g, mine.n), d = distance(halves.g, mine.g, mine.n);
+        if (!(c > 0.99) || d == 0)
+            fail_msg("%s: the gradients of bf16 and f32 have a cosine of %g, distance %g", some[i],
+                     c, d);
+        free(mine.g);
+        free(halves.g);
+    }
+}
+
+/* ---- tensor parallelism ---- */
+
+struct rank {
+    struct test_rank at;
+    struct test_options o;
+    struct test_student s;
+    struct test_batch t;
+    float *y, *dy;
+    double loss;
+};
+
+static void *run_rank(void *arg)
+{
+    struct rank *r = arg;
+    struct q_err e = Q_ERR_INIT;
+    r->o.group = test_group_of(&r->at);
+    assert_ok(test_student_open(&r->s, &r->o, &e), &e);
+    test_batch_fill(&r->t, (uint32_t[]){70, 1, 29, 0}, student_config(r->s.s)->vocab_size, 5);
+    const size_t n = (size_t)r->t.b.n_row * r->s.hidden;
+    r->y = malloc(2 * n * sizeof *r->y);
+    r->dy = r->y + n;
+    params_zero_gradients(student_params(r->s.s));
+    test_forward(&r->s, &r->t.b, 0, r->y);
+    test_loss_grad(r->dy, r->y, n);
+    test_backward(&r->s, &r->t.b, 0, r->dy);
+    r->loss = test_loss(r->y, n);
+    return NULL;
+}
+
+static void run_ranks(struct rank *ranks, const struct test_options *o, uint32_t size)
+{
+    static struct test_meeting m;
+    pthread_t threads[TEST_RANKS_MAX];
+    m.size = size;
+    pthread_barrier_init(&m.barrier, NULL, size);
+    for (uint32_t i = 0; i < size; i++)
+        ranks[i] = (struct rank){.at = {&m, i}, .o = *o};
+    for (uint32_t i = 1; i < size; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, run_rank, &ranks[i]), 0);
+    run_rank(&ranks[0]);
+    for (uint32_t i = 1; i < size; i++)
+        pthread_join(threads[i], NULL);
+    pthread_barrier_destroy(&m.barrier);
+}
+
+static void check_whole(const struct param_tensor *t, const struct rank *one,
+                        const struct rank *ranks, uint32_t size, const char *dir)
+{
+    const size_t n = (size_t)t->all_rows * t->all_cols;
+    float *want = calloc(n, sizeof *want), *got = calloc(n, sizeof *got);
+    test_put(want, student_params(one->s.s), t->name);
+    for (uint32_t k = 0; k < size; k++)
+        test_put(got, student_params(ranks[k].s.s), t->name);
+    const double d = distance(got, want, n);
+    if (!(d < 3e-5))
+        fail_msg("%s: %u ranks: the gradient of %s differs by %g", dir, size, t->name, d);
+    free(want);
+    free(got);
+}
+
+static void check_ranks(const char *name, uint32_t size, bool recompute)
+{
+    static struct rank one[1], ranks[TEST_RANKS_MAX];
+    const struct test_options o = {
+        .dir = dir_of(name),
+        .has_no_head = true,
+        .n_cut = 1,
+        .recompute = recompute,
+    };
+    run_ranks(one, &(struct test_options){.dir = o.dir, .has_no_head = true}, 1);
+    run_ranks(ranks, &o, size);
+    assert_true(fabs(ranks[0].loss / one->loss - 1) < 1e-5);
+    for (uint32_t k = 1; k < size; k++) /* sums have the same bits on all ranks */
+        assert_true(ranks[k].loss == ranks[0].loss);
+    const struct params *p = student_params(one->s.s);
+    uint64_t n_param = 0;
+    for (uint32_t i = 0; i < p->n; i++)
+        for (uint32_t k = 0; k < p->all[i].n_tensor; k++)
+            check_whole(&p->all[i].tensors[k], one, ranks, size, name);
+    for (uint32_t k = 0; k < size; k++) {
+        n_param += student_params(ranks[k].s.s)->n_param;
+        free(ranks[k].y);
+        test_student_close(&ranks[k].s);
+    }
+    assert_int_equal(n_param, p->n_param);
+    free(one->y);
+    test_student_close(&one->s);
+}
+
+/* Four ranks share two heads of K and V. */
+static void test_tensor_parallel(void **state)
+{
+    static const char *const some[] = {"llama", "llama-bias-tied", "qwen3", "mistral", "gemma2",
+                                       "phi3",  "granite"};
+    (void)state;
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
+        check_ranks(some[i], 2, i % 2);
+        check_ranks(some[i], 4, false);
+    }
+}
+
+/* ---- what is refused ---- */
+
+static void check_refused(const char *name, struct test_options o, enum q_code code,
+                          const char *part)
+{
+    struct test_student s;
+    struct q_err e = Q_ERR_INIT;
+    o.dir = name;
+    assert_fails(test_student_open(&s, &o, &e), code, part, &e);
+    test_student_close(&s);
+}
+
+static void test_refused(void **state)
+{
+    struct test_meeting m = {.size = 3};
+    struct test_rank r = {&m, 0};
+    const struct test_options three = {.group = test_group_of(&r)};
+    (void)state;
+    check_refused(GOLDEN_DIR "/mixtral", (struct test_options){0}, Q_UNSUPPORTED,
+                  "only dense families are supported");
+    check_refused(GOLDEN_DIR "/gpt_neox", (struct test_options){0}, Q_UNSUPPORTED,
+                  "only RMS norms are supported");
+    check_refused(GOLDEN_DIR "/llama-gptq", (struct test_options){0}, Q_UNSUPPORTED,
+                  "is quantized; expected F32, F16 or BF16");
+    check_refused(GOLDEN_DIR "/llama", three, Q_INVALID,
+                  "--tensor-parallel-size 3 does not divide the student's num_attention_heads");
+    check_refused(GOLDEN_DIR "/llama", (struct test_options){.compute = DT_F16}, Q_INVALID,
+                  "float32 or bfloat16");
+    check_refused(GOLDEN_DIR "/none", (struct test_options){0}, Q_NOT_FOUND, "none");
+}
+
+/* A model for forward passes alone has the stream of the student, and none of what training needs:
+ * gradients, moments, masters of matrices, a second copy of them, kept activations. */
+static void check_forward_only(const char *name, bool recompute)
+{
+    static struct test_batch t;
+    static float y[TEST_ROWS_MAX * 256];
+    struct test_student trained, plain;
+    struct test_options o = {.dir = dir_of(name), .recompute = recompute};
+    struct q_err e = Q_ERR_INIT;
+    struct head_weights head;
+    assert_ok(test_student_open(&trained, &o, &e), &e);
+    o.forward_only = true;
+    assert_ok(test_student_open(&plain, &o, &e), &e);
+    test_batch_fill(&t, (uint32_t[]){200, 1, 150, 0}, student_config(plain.s)->vocab_size, 8);
+    test_forward(&trained, &t.b, 0, y);
+    const size_t n = (size_t)t.b.n_row * plain.hidden;
+    float *got = malloc(n * sizeof *got);
+    test_forward(&plain, &t.b, 0, got);
+    assert_memory_equal(got, y, n * sizeof *y);
+    const struct params *p = student_params(plain.s), *all = student_params(trained.s);
+    assert_true(p->w && !p->g && !p->m && !p->v);
+    size_t n_matrix = 0;
+    for (uint32_t i = 0; i < all->n; i++)
+        if (program_weight_info(all->all[i].weight)->kind == PROGRAM_MATRIX)
+            n_matrix += (size_t)all->all[i].n_row * all->all[i].n_col;
+    assert_true(n_matrix > 0 && p->n_element + n_matrix <= all->n_element);
+    assert_true(student_head(plain.s, &head));
+    assert_true(head.norm && head.w.data && !head.w_columns.data && !head.w_grad &&
+                !head.norm_grad && !head.bias_grad);
+    /* masters, gradients and one more copy of each matrix are not there */
+    assert_true(student_bytes(plain.s) + (3 * n_matrix + p->n_element) * sizeof(float) <=
+                student_bytes(trained.s));
+    free(got);
+    test_student_close(&trained);
+    test_student_close(&plain);
+}
+
+static void test_forward_only(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < N_MODEL; i++)
+        check_forward_only(models[i], i % 2);
+}
+
+/* The n-th allocation of a load fails, for every n. */
+static void test_no_memory(void **state)
+{
+    struct test_student s;
+    struct q_err e = Q_ERR_INIT;
+    enum q_code rc = Q_NO_MEMORY;
+    int64_t n = 0;
+    (void)state;
+    for (; rc == Q_NO_MEMORY; n++) {
+        mem_fail_after(n);
+        rc = test_student_open(&s, &(struct test_options){.dir = dir_of("llama"), .n_cut = 1}, &e);
+        mem_fail_after(-1);
+        test_student_close(&s);
+        q_err_reset(&e);
+    }
+    assert_int_equal(rc, Q_OK);
+    assert_true(n > 10);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_lists),
+        cmocka_unit_test(test_streams),
+        cmocka_unit_test(test_gradients),
+        cmocka_unit_test(test_bits),
+        cmocka_unit_test(test_instruction_sets),
+        cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_tensor_parallel),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_forward_only),
+        cmocka_unit_test(test_no_memory),
+    };
+    return check_run_part(tests, sizeof tests / sizeof *tests, argc, argv);
+}

@@ -9,10 +9,14 @@
  * not depend on threads.
  *
  * Tensor parallelism: the head's rows are divided; logits of a chunk are gathered, each rank
- * computes the same loss and the gradient of its own columns. Threads: as student.h. */
+ * computes the same loss and the gradient of its own columns. Threads: one owner calls; it runs on
+ * the team of its weights. */
 #ifndef QUIRE_ENGINE_DISTILL_LOSS_HEAD_H
 #define QUIRE_ENGINE_DISTILL_LOSS_HEAD_H
-#include "engine/distill/student.h"
+#include "engine/distill/head_weights.h"
+#include "engine/distill/micro_batch.h"
+
+#define LOSS_HEAD_ROWS_MAX 512u
 
 /* Logits (or log-probabilities) of a teacher for rows of a micro batch. */
 struct teacher_rows {
@@ -22,7 +26,7 @@ struct teacher_rows {
     uint32_t n_col;
 };
 struct teacher_source {
-    /* rows: [n] numbers of rows of the micro batch, ascending */
+    /* rows: [n] numbers of rows of the micro batch, ascending; n <= LOSS_HEAD_ROWS_MAX */
     enum q_code (*rows)(void *ctx, const struct micro_batch *b, const uint32_t *rows, uint32_t n,
                         struct teacher_rows *out, struct q_err *e);
     void *ctx;
@@ -44,14 +48,20 @@ struct loss_sums { /* over the rows that count; without weights and N */
 };
 
 struct loss_head;
-/* Errors: Q_INVALID (options that have no value together, by name), Q_NO_MEMORY. */
-FALLIBLE loss_head_new(struct loss_head **out, struct student *s, const struct loss_options *o,
-                       struct q_err *e);
+/* w: student_head's; its arrays are used until loss_head_free. Errors: Q_INVALID (options that have
+ * no value together, by name), Q_NO_MEMORY. */
+FALLIBLE loss_head_new(struct loss_head **out, const struct head_weights *w,
+                       const struct loss_options *o, struct q_err *e);
 void loss_head_free(struct loss_head *h);
+uint64_t loss_head_bytes(const struct loss_head *h);
+/* Rows of a chunk: a function of the vocabulary. */
+uint32_t loss_head_rows(uint32_t n_vocab);
 /* x: [n_row, hidden_size] the residual stream behind the last layer. dx: [n_row, hidden_size]; the
  * gradient of x of sum(kd_weight * kd + ce_weight * ce) / n_position is written, 0 in rows that do
  * not count; NULL: evaluation, nothing but the sums. teacher NULL: kd and agree are 0.
- * n_position: N of the global batch. A micro batch without a counted row: dx = 0, sums 0. */
+ * n_position: N of the global batch. A micro batch without a counted row: dx = 0, sums 0. Errors:
+ * Q_INVALID (a label beyond the vocabulary, what the teacher's rows do not allow), those of teacher
+ * and tensor group. */
 FALLIBLE loss_head_run(struct loss_head *h, const struct micro_batch *b, const float *x,
                        const struct teacher_source *teacher, double n_position, float *dx,
                        struct loss_sums *out, struct q_err *e);

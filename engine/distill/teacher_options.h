@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* teacher_options - what a teacher is loaded by. Threads: values. */
+#ifndef QUIRE_ENGINE_DISTILL_TEACHER_OPTIONS_H
+#define QUIRE_ENGINE_DISTILL_TEACHER_OPTIONS_H
+#include "common/team.h"
+#include "engine/distill/head_weights.h"
+#include "engine/distill/stage.h"
+#include "engine/model/load/load_options.h"
+
+struct teacher_options {
+    const char *dir;
+    const struct kern_table *kern;
+    struct team *team;
+    bool dtype_auto;  /* of one tensor rank: as the checkpoint has it */
+    enum dtype dtype; /* F32, BF16, F16 */
+    enum quantization quantization;
+    struct stage_layers layers; /* of this rank */
+    uint32_t n_row_max;         /* of a micro batch */
+    struct tensor_group tensor_parallel;
+};
+
+#endif

@@ -25,7 +25,7 @@ struct dataset_options {
     const char *const *paths; /* [n_path] JSONL files, in this order */
     uint32_t n_path;
     const char *tokenizer_dir; /* model folder; needed for text and messages only */
-    const char *cache_dir;     /* NULL: no cache file */
+    const char *cache_dir;     /* made when missing; NULL: a temporary file without a name */
     uint32_t seq_len;          /* tokens of a sequence at most */
     uint32_t vocab_size;       /* ids and labels are below it */
     bool packing, shuffle;
@@ -40,10 +40,10 @@ struct dataset_counts {
     uint64_t n_line, n_sample, n_token, n_counted;
     uint64_t n_broken;    /* lines that are no sample: left out, the first ones are in the log with
                              file, line and reason */
-    uint64_t n_empty;     /* samples without a counted token */
+    uint64_t n_empty;     /* samples without a counted token: left out with packing only */
     uint64_t n_truncated; /* samples longer than seq_len */
     uint64_t n_sequence;  /* of an epoch */
-    uint32_t row_max;     /* rows of the largest micro batch */
+    uint32_t row_max;     /* of a micro batch at most: micro_batch times the longest sequence */
 };
 
 struct dataset;
@@ -53,11 +53,12 @@ FALLIBLE dataset_open(struct dataset **out, const struct dataset_options *o, str
 void dataset_free(struct dataset *d);
 const struct dataset_counts *dataset_counts(const struct dataset *d);
 /* Micro batch i of n = global_batch / micro_batch of step 1, 2, …; valid until the next call with
- * the same `slot` (0 … DATASET_SLOTS - 1). Errors: Q_NO_MEMORY. */
+ * the same `slot` (0 … DATASET_SLOTS - 1). Errors: Q_NO_MEMORY, Q_IO, Q_CORRUPT (the file of
+ * tokenized data has changed since it was opened). */
 #define DATASET_SLOTS 64u
 FALLIBLE dataset_batch(struct dataset *d, uint64_t step, uint32_t i, uint32_t slot,
                        struct micro_batch *out, struct q_err *e);
-/* N: counted rows of all micro batches of a step. */
+/* N: counted rows of all micro batches of a step. Errors: as dataset_batch. */
 FALLIBLE dataset_n_counted(struct dataset *d, uint64_t step, uint64_t *n, struct q_err *e);
 
 #endif

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Whole rows of a tensor lie one after another in the file and are written in pieces of one buffer;
+ * a part of the columns is written row by row. */
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+#include "common/file.h"
+#include "common/mem.h"
+#include "engine/distill/checkpoint_internal.h"
+
+#define BUFFER_ELEMENTS ((size_t)1 << 18)
+
+static const float *array_of(const struct params *p, enum checkpoint_array a)
+{
+    switch (a) {
+    case CHECKPOINT_W:
+        return p->w;
+    case CHECKPOINT_G:
+        return p->g;
+    case CHECKPOINT_M:
+        return p->m;
+    default:
+        return p->v;
+    }
+}
+
+/* Rounded to nearest even. */
+static void convert(void *out, const float *x, size_t n, enum dtype dtype)
+{
+    uint16_t *y = out;
+    if (dtype == DT_F32)
+        memcpy(out, x, n * sizeof *x);
+    else if (dtype == DT_BF16)
+        for (size_t i = 0; i < n; i++)
+            y[i] = f32_to_bf16(x[i]);
+    else
+        for (size_t i = 0; i < n; i++)
+            y[i] = f32_to_f16(x[i]);
+}
+
+struct writer {
+    struct file_open file;
+    enum dtype dtype;
+    void *buffer; /* BUFFER_ELEMENTS */
+};
+
+static enum q_code write_run(const struct writer *w, const float *x, size_t n, uint64_t at,
+                             struct q_err *e)
+{
+    const size_t size = dtype_bits(w->dtype) / 8;
+    enum q_code rc = Q_OK;
+    for (size_t i = 0; i < n && !rc; i += BUFFER_ELEMENTS) {
+        const size_t m = n - i < BUFFER_ELEMENTS ? n - i : BUFFER_ELEMENTS;
+        convert(w->buffer, x + i, m, w->dtype);
+        rc = file_write_at(&w->file, w->buffer, m * size, at + i * size, e);
+    }
+    return rc;
+}
+
+static enum q_code write_part(const struct writer *w, const struct own_part *part, const float *x,
+                              uint64_t at, struct q_err *e)
+{
+    const struct param_tensor *t = part->tensor;
+    const uint64_t size = dtype_bits(w->dtype) / 8;
+    const float *from = x + part->param->at + (size_t)t->row * part->param->n_col;
+    enum q_code rc = Q_OK;
+    at += ((uint64_t)t->row_at * t->all_cols + t->col_at) * size;
+    if (t->n_col == t->all_cols && t->n_col == part->param->n_col)
+        return write_run(w, from, (size_t)t->n_row * t->n_col, at, e);
+    for (uint32_t r = 0; r < t->n_row && !rc; r++)
+        rc = write_run(w, from + (size_t)r * part->param->n_col, t->n_col,
+                       at + (uint64_t)r * t->all_cols * size, e);
+    return rc;
+}
+
+/* All of this rank's parts that are in file i. */
+static enum q_code write_file_parts(const struct write_parts *w, const struct writer *to,
+                                    uint32_t i_file, struct q_err *e)
+{
+    const struct layout *l = w->layout;
+    enum q_code rc = Q_OK;
+    const uint32_t n_array = l->n_item / (w->table->n ? w->table->n : 1);
+    for (uint32_t k = 0; k < w->table->n_own && !rc; k++) {
+        const struct own_part *part = &w->table->own[k];
+        for (uint32_t a = 0; a < n_array && part->writes && !rc; a++) {
+            const struct layout_item *item = &l->items[a * w->table->n + part->whole];
+            if (item->i_file == i_file)
+                rc = write_part(to, part, array_of(w->params, item->array), item->at, e);
+        }
+    }
+    return rc;
+}
+
+enum q_code write_parts(const struct write_parts *w, struct q_err *e)
+{
+    char path[PATH_MAX];
+    struct writer to = {{-1, path}, w->layout->dtype, q_alloc(BUFFER_ELEMENTS * sizeof(float))};
+    enum q_code rc = to.buffer ? Q_OK : q_fail(e, Q_NO_MEMORY, "out of memory for a checkpoint");
+    for (uint32_t i = 0; i < w->layout->n_file && !rc; i++) {
+        if ((rc = path_join(path, sizeof path, w->dir, w->layout->files[i].name, e)))
+            break;
+        to.file.fd = open(path, O_WRONLY | O_CLOEXEC);
+        if (to.file.fd < 0) {
+            rc = q_fail(e, Q_IO, "%s: cannot open: %s", path, strerror(errno));
+            break;
+        }
+        rc = write_file_parts(w, &to, i, e);
+        if (!rc && fsync(to.file.fd) != 0)
+            rc = q_fail(e, Q_IO, "%s: cannot sync: %s", path, strerror(errno));
+        if (close(to.file.fd) != 0 && !rc)
+            rc = q_fail(e, Q_IO, "%s: cannot close: %s", path, strerror(errno));
+    }
+    q_free(to.buffer);
+    return rc;
+}

@@ -2,8 +2,11 @@
 /* schedule - the order in which a rank computes, and how layers are cut into stages.
  *
  * 1F1B: arXiv:1806.03377 and arXiv:2006.09503; interleaved, with virtual stages: arXiv:2104.04473.
- * The teacher's forward pass of a micro batch comes before the student's in the same pipeline, so
- * a rank keeps what one micro batch needs, times the stages behind it. Pure functions. */
+ * The teacher's forward pass of a micro batch comes right before the student's last stage on a rank
+ * in the same pipeline, and on the last rank no other teacher item lies between it and the backward
+ * item that needs its rows: a rank keeps what one micro batch needs, times the stages behind it.
+ * Student and teacher lie on the last ranks of a pipeline of max(n_rank, n_teacher_rank) ranks.
+ * Pure functions. */
 #ifndef QUIRE_ENGINE_DISTILL_SCHEDULE_H
 #define QUIRE_ENGINE_DISTILL_SCHEDULE_H
 #include <stdbool.h>
@@ -13,20 +16,21 @@
 
 struct schedule_options {
     uint32_t n_rank;         /* pipeline ranks of the student */
-    uint32_t n_virtual;      /* stages a rank; 1: plain 1F1B */
-    uint32_t n_teacher_rank; /* 0: no teacher; the last ones of the pipeline's ranks */
-    uint32_t n_micro;        /* micro batches a step */
+    uint32_t n_virtual;      /* stages a rank; 1: plain 1F1B; more needs 2 ranks or more */
+    uint32_t n_teacher_rank; /* pipeline ranks of the teacher, one stage each; 0: no teacher */
+    uint32_t n_micro;        /* micro batches a step; any number */
+    bool forward_only;       /* evaluation: no backward items, one slot */
 };
 enum schedule_kind { SCHEDULE_TEACHER, SCHEDULE_FORWARD, SCHEDULE_BACKWARD };
 struct schedule_item {
     enum schedule_kind kind;
     uint32_t micro;
-    uint32_t stage; /* of this rank: virtual stage 0 … n_virtual - 1 */
-    uint32_t slot;  /* FORWARD, BACKWARD: where activations are kept */
+    uint32_t stage; /* of this rank: virtual stage 0 … n_virtual - 1; TEACHER: 0 */
+    uint32_t slot;  /* FORWARD, BACKWARD: where the stage's activations are kept */
 };
 struct schedule {
     struct schedule_item *items;
-    uint32_t n, n_slot;
+    uint32_t n, n_slot; /* slots of a stage; plain: n_rank - rank at most */
 };
 /* Errors: Q_INVALID (a combination that no schedule has, with what is accepted), Q_NO_MEMORY. */
 FALLIBLE schedule_make(struct schedule *out, const struct schedule_options *o, uint32_t rank,
@@ -36,8 +40,10 @@ void schedule_release(struct schedule *s);
 struct stage_cost { /* seconds or FLOP of one micro batch */
     double teacher, forward, backward;
 };
-/* Runs all ranks' schedules: the idle part of all ranks' time, 0 … 1. Errors: Q_INVALID (they wait
- * for each other: which items). */
+/* Runs all ranks' schedules with the messages between them, of which TRANSPORT_SENDS may be under
+ * way from a rank to another: the idle part of all ranks' time, 0 … 1. costs: [max(n_rank,
+ * n_teacher_rank)], of a rank's micro batch over all its stages, whose shares are equal. Errors:
+ * Q_INVALID (they wait for each other: which items), Q_NO_MEMORY. */
 FALLIBLE schedule_bubble(const struct schedule_options *o, const struct stage_cost *costs,
                          double *bubble, struct q_err *e);
 
@@ -48,7 +54,7 @@ struct cut_costs {
 };
 /* The cut whose largest stage costs least; of equal ones the one whose first stages have more
  * layers. Each stage has a layer at least. out: [n_stage]. Errors: Q_INVALID (fewer layers than
- * stages). */
+ * stages, a cost below 0 or no number), Q_NO_MEMORY. */
 FALLIBLE cut_layers(const struct cut_costs *c, struct stage_layers *out, struct q_err *e);
 
 #endif

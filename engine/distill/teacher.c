@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A micro batch is one step of the executor: each segment is a sequence whose prompt it is. Blocks
+ * of the KV cache are dealt out from the first on, so that micro batches touch the same memory. */
+#include "engine/distill/teacher.h"
+#include "common/mem.h"
+#include "engine/distill/teacher_part.h"
+#include "engine/model/forward/rotary.h"
+#include "engine/model/model.h"
+#include "engine/model/region.h"
+
+#define SPARE_BLOCKS 16u /* of the KV cache: ends of segments */
+
+struct teacher {
+    struct teacher_part
+        *part; /* of several tensor-parallel ranks; NULL: whole matrices, by model */
+    struct model *model;
+    struct team *team;
+    uint32_t vocab, hidden, longest; /* longest: sequence that it takes */
+    struct kv_cache kv;
+    struct model_scratch *scratch;
+    uint32_t n_row_max, n_thread;
+    bool has_head;
+    uint32_t *slots, *blocks, *prompts; /* [n_row_max] */
+    struct attention_seq *seqs;         /* [n_row_max] */
+    struct region stream;               /* [n_row_max, hidden_size], without the head */
+    struct region logits;               /* [n_logit_max, vocab_size] */
+    uint32_t n_logit_max;
+    struct batch batch; /* the last one */
+    uint64_t scratch_bytes;
+};
+
+static void run(const struct teacher *t, team_fn *fn, void *arg)
+{
+    if (t->team)
+        team_run(t->team, fn, arg);
+    else
+        fn(arg, 0, 1);
+}
+
+/* ---- forward ---- */
+
+static FALLIBLE check_batch(const struct teacher *t, const struct micro_batch *b, struct q_err *e)
+{
+    if (b->n_row > t->n_row_max)
+        return q_fail(e, Q_INVALID, "a micro batch of %u tokens, room is for %u", b->n_row,
+                      t->n_row_max);
+    for (uint32_t i = 0; i < b->n_row; i++)
+        if (b->ids[i] >= t->vocab)
+            return q_fail(e, Q_INVALID, "token %u of row %u: the teacher's vocabulary has %u",
+                          b->ids[i], i, t->vocab);
+    for (uint32_t i = 0; i < b->n_segment; i++)
+        if (b->segments[i].n_row > t->longest)
+            return q_fail(e, Q_INVALID,
+                          "a sequence of %u tokens: the teacher takes %u (its "
+                          "max_position_embeddings); use shorter sequences",
+                          b->segments[i].n_row, t->longest);
+    return Q_OK;
+}
+
+static uint32_t blocks_of(uint32_t n_row)
+{
+    return (n_row + KERN_BLOCK - 1) / KERN_BLOCK;
+}
+
+/* Nothing in the pool outlives a micro batch: a larger one takes its place. */
+static FALLIBLE want_blocks(struct teacher *t, uint32_t n, struct q_err *e)
+{
+    if (n <= t->kv.n_block)
+        return Q_OK;
+    kv_cache_release(&t->kv);
+    return kv_cache_init(&t->kv, t->model, n + n / 4, e);
+}
+
+static void deal_blocks(struct teacher *t, const struct micro_batch *b)
+{
+    uint32_t n_block = 0;
+    for (uint32_t i = 0; i < b->n_segment; i++) {
+        const struct train_segment *g = &b->segments[i];
+        t->seqs[i] = (struct attention_seq){t->blocks + n_block, g->row, g->n_row, 0};
+        t->prompts[i] = g->n_row;
+        for (uint32_t r = 0; r < g->n_row; r++)
+            t->slots[g->row + r] = n_block * KERN_BLOCK + r;
+        for (const uint32_t end = n_block + blocks_of(g->n_row); n_block < end; n_block++)
+            t->blocks[n_block] = n_block;
+        if (g->n_row > t->batch.context_max)
+            t->batch.context_max = g->n_row;
+    }
+}
+
+static void forward(void *arg, uint32_t ith, uint32_t nth)
+{
+    struct teacher *t = arg;
+    model_forward(t->model, &t->batch, &t->kv, t->scratch, NULL, t->team, ith, nth);
+}
+
+static FALLIBLE run_model(struct teacher *t, const struct micro_batch *b, const float *x,
+                          struct q_err *e)
+{
+    uint32_t n_block = 0;
+    for (uint32_t i = 0; i < b->n_segment; i++)
+        n_block += blocks_of(b->segments[i].n_row);
+    const enum q_code rc = want_blocks(t, n_block, e);
+    if (rc)
+        return rc;
+    t->batch = (struct batch){
+        .token_ids = b->ids,
+        .positions = b->positions,
+        .slot_mapping = t->slots,
+        .seqs = t->seqs,
+        .n_token = b->n_row,
+        .n_seq = b->n_segment,
+        .n_prompts = t->prompts,
+        .stream_in = x,
+        .stream_out = t->has_head ? NULL : (float *)(void *)t->stream.data,
+    };
+    deal_blocks(t, b);
+    if (b->n_row)
+        run(t, forward, t);
+    return Q_OK;
+}
+
+FALLIBLE teacher_forward(struct teacher *t, const struct micro_batch *b, const float *x,
+                         const float **out, struct q_err *e)
+{
+    const float *stream = NULL;
+    enum q_code rc;
+    if ((rc = check_batch(t, b, e)))
+        return rc;
+    if (!t->part) {
+        rc = run_model(t, b, x, e);
+        stream = t->batch.stream_out;
+    } else {
+        rc = teacher_part_forward(t->part, b, x, &stream, e);
+        t->batch = (struct batch){.token_ids = b->ids, .n_token = b->n_row};
+    }
+    *out = t->has_head ? NULL : stream;
+    return rc;
+}
+
+/* ---- logits ---- */
+
+struct logits_job {
+    struct teacher *t;
+    struct batch batch;
+    struct model_logits out;
+};
+
+static void logits(void *arg, uint32_t ith, uint32_t nth)
+{
+    const struct logits_job *j = arg;
+    model_logits(j->t->model, &j->batch, j->t->scratch, &j->out, j->t->team, ith, nth);
+}
+
+static FALLIBLE want_logits(struct teacher *t, uint32_t n, struct q_err *e)
+{
+    const size_t row = t->vocab * sizeof(float);
+    if (n <= t->n_logit_max)
+        return Q_OK;
+    region_release(&t->logits);
+    t->n_logit_max = 0;
+    const enum q_code rc = region_init(&t->logits, n * row, "a teacher's logits", e);
+    t->n_logit_max = rc ? 0 : n;
+    return rc;
+}
+
+static FALLIBLE model_rows(struct teacher *t, const uint32_t *rows, uint32_t n, const float **out,
+                           struct q_err *e)
+{
+    struct logits_job j = {.t = t, .batch = t->batch};
+    const enum q_code rc = want_logits(t, n, e);
+    if (rc)
+        return rc;
+    j.batch.logit_rows = rows;
+    j.batch.n_logit = n;
+    j.out = (struct model_logits){(float *)(void *)t->logits.data, 0, n};
+    run(t, logits, &j);
+    *out = j.out.rows;
+    return Q_OK;
+}
+
+static enum q_code logit_rows(void *ctx, const struct micro_batch *b, const uint32_t *rows,
+                              uint32_t n, struct teacher_rows *out, struct q_err *e)
+{
+    struct teacher *t = ctx;
+    *out = (struct teacher_rows){.stride = t->vocab, .n_col = t->vocab};
+    Q_ASSERT(t->has_head && b->n_row == t->batch.n_token && b->ids == t->batch.token_ids);
+    return t->part ? teacher_part_logits(t->part, rows, n, &out->z, e)
+                   : model_rows(t, rows, n, &out->z, e);
+}
+
+struct teacher_source teacher_logits_source(struct teacher *t)
+{
+    return (struct teacher_source){logit_rows, t, t->vocab};
+}
+
+/* ---- life ---- */
+
+/* Sequences are as long as a micro batch at most, so that memory for longer ones is not needed. */
+static FALLIBLE choose_length(uint32_t *out, const struct teacher_options *o, struct q_err *e)
+{
+    struct model_config c;
+    const enum q_code rc = model_config_load(&c, NULL, o->dir, e);
+    *out = !rc && o->n_row_max <= c.max_position ? o->n_row_max : 0;
+    return rc;
+}
+
+static FALLIBLE load_model(struct teacher *t, const struct teacher_options *o, struct q_err *e)
+{
+    struct model_options m = {
+        .dir = o->dir,
+        .dtype_auto = o->dtype_auto,
+        .dtype = o->dtype,
+        .quantization = o->quantization,
+        .stage = {o->layers.first, o->layers.n, o->layers.has_embedding, o->layers.has_head},
+        .kern = o->kern,
+        .team = o->team,
+    };
+    enum q_code rc;
+    if ((rc = choose_length(&m.max_model_len, o, e)) || (rc = model_load(&t->model, &m, e)))
+        return rc;
+    t->vocab = model_shape(t->model)->vocab_size;
+    t->hidden = model_shape(t->model)->hidden_size;
+    t->longest = model_shape(t->model)->max_model_len;
+    return Q_OK;
+}
+
+static FALLIBLE make_arrays(struct teacher *t, struct q_err *e)
+{
+    const size_t n = t->n_row_max, row = t->hidden * sizeof(float);
+    t->slots = q_calloc(n, sizeof *t->slots);
+    t->blocks = q_calloc(n, sizeof *t->blocks);
+    t->prompts = q_calloc(n, sizeof *t->prompts);
+    t->seqs = q_calloc(n, sizeof *t->seqs);
+    if (!t->slots || !t->blocks || !t->prompts || !t->seqs)
+        return q_fail(e, Q_NO_MEMORY, "out of memory for a teacher's micro batch of %zu tokens", n);
+    return t->has_head ? Q_OK : region_init(&t->stream, n * row, "a teacher's stream", e);
+}
+
+static FALLIBLE load_part(struct teacher *t, const struct teacher_options *o, struct q_err *e)
+{
+    const enum q_code rc = teacher_part_load(&t->part, o, e);
+    if (rc)
+        return rc;
+    const struct model_config *c = teacher_part_config(t->part);
+    t->vocab = c->vocab_size;
+    t->hidden = c->hidden_size;
+    t->longest = rotary_length_max(c);
+    return Q_OK;
+}
+
+static FALLIBLE load_whole(struct teacher *t, const struct teacher_options *o, struct q_err *e)
+{
+    enum q_code rc;
+    if ((rc = load_model(t, o, e)) || (rc = make_arrays(t, e)) ||
+        (rc = model_scratch_new(&t->scratch, t->model, t->n_row_max, t->n_thread, e)) ||
+        (rc = want_blocks(t, blocks_of(t->n_row_max) + SPARE_BLOCKS, e)))
+        return rc;
+    t->scratch_bytes = model_scratch_bytes(t->model, t->n_row_max, t->n_thread);
+    return Q_OK;
+}
+
+FALLIBLE teacher_check(const struct teacher_options *o, struct q_err *e)
+{
+    return o->tensor_parallel.size > 1 ? teacher_part_check(o, e) : Q_OK;
+}
+
+FALLIBLE teacher_load(struct teacher **out, const struct teacher_options *o, struct q_err *e)
+{
+    if (o->n_row_max == 0)
+        return q_fail(e, Q_INVALID, "%s: a teacher for micro batches of 0 tokens", o->dir);
+    struct teacher *t = q_calloc(1, sizeof *t);
+    if (!t)
+        return q_fail(e, Q_NO_MEMORY, "out of memory for a teacher");
+    t->team = o->team;
+    t->n_thread = o->team ? team_size(o->team) : 1;
+    t->n_row_max = o->n_row_max;
+    t->has_head = o->layers.n == 0 || o->layers.has_head;
+    const enum q_code rc = o->tensor_parallel.size > 1 ? load_part(t, o, e) : load_whole(t, o, e);
+    if (rc) {
+        teacher_free(t);
+        return rc;
+    }
+    *out = t;
+    return Q_OK;
+}
+
+void teacher_free(struct teacher *t)
+{
+    if (!t)
+        return;
+    teacher_part_free(t->part);
+    model_scratch_free(t->scratch);
+    kv_cache_release(&t->kv);
+    model_free(t->model);
+    region_release(&t->stream);
+    region_release(&t->logits);
+    q_free(t->slots);
+    q_free(t->blocks);
+    q_free(t->prompts);
+    q_free(t->seqs);
+    q_free(t);
+}
+
+const struct model_config *teacher_config(const struct teacher *t)
+{
+    return t->part ? teacher_part_config(t->part) : model_config(t->model);
+}
+
+uint64_t teacher_bytes(const struct teacher *t)
+{
+    if (t->part)
+        return teacher_part_bytes(t->part);
+    return model_shape(t->model)->weight_bytes + t->scratch_bytes + t->kv.memory_bytes +
+           t->stream.size + t->logits.size;
+}

@@ -33,6 +33,8 @@ enum {
     FOR_LIBRARY = 1 << 11, /* quire_options_set: options of an engine or of `generate` */
     FOR_SCHEMA = 1 << 12,
     FOR_CHECK = 1 << 13,
+    FOR_DISTILL = 1 << 14,
+    FOR_TEACH = 1 << 15,
     FOR_BENCH_ROOFLINE = 1 << 16,
     FOR_BENCH_KERNELS = 1 << 17,
     FOR_BENCH_LATENCY = 1 << 18,

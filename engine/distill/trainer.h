@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* trainer - one rank of a run: topology, the loop over steps, evaluation, failures of numbers.
+/* trainer - one rank of a run: the loop over steps, evaluation, failures of numbers.
  *
- * Rank r = (d * n_pipeline + p) * n_tensor + t, where n_pipeline and n_tensor are the larger of
- * the student's and the teacher's sizes; stages of the smaller one lie on the last ranks of the
- * pipeline and the first of the tensor group. Teacher and student messages have tags and shapes of
- * their own. N is counted over the global batch of all replicas before the first backward pass.
+ * A step: N, the positions that count in the global batch of all replicas; the items of the
+ * schedule, each with its messages (topology.h); sums of gradients over copies of a tied table,
+ * then over replicas; the norm over all ranks; the update. A step whose loss or norm is not finite,
+ * or whose norm is a spike, changes nothing.
  * Threads: main; computing: the rank's team. */
 #ifndef QUIRE_ENGINE_DISTILL_TRAINER_H
 #define QUIRE_ENGINE_DISTILL_TRAINER_H
@@ -12,7 +12,7 @@
 #include "engine/distill/dataset.h"
 #include "engine/distill/loss_head.h"
 #include "engine/distill/optimizer.h"
-#include "engine/distill/schedule.h"
+#include "engine/distill/topology.h"
 #include "engine/model/load/load_options.h"
 
 struct distill_options {
@@ -23,12 +23,14 @@ struct distill_options {
     uint64_t eval_steps;
     struct loss_options loss;
     struct optimizer_options optimizer;
-    enum dtype compute;
+    bool compute_auto, teacher_dtype_auto; /* until distill_options_folders decides */
+    enum dtype compute, teacher_dtype;
+    enum dtype save_dtype; /* of models: the student's checkpoint's */
     enum quantization teacher_quantization;
-    bool teacher_dtype_auto;
-    enum dtype teacher_dtype;
+    uint32_t student_hidden, teacher_hidden, teacher_vocab; /* of the folders */
+    bool student_tied;
     uint32_t pipeline, virtual_stages, tensor, data_parallel;
-    uint32_t teacher_pipeline, teacher_tensor; /* 0: the student's */
+    uint32_t teacher_pipeline, teacher_tensor; /* 0: the student's; 1 */
     bool recompute;
     uint64_t *save_steps; /* [n_save_step] ascending */
     uint32_t n_save_step;
@@ -43,11 +45,16 @@ struct distill_options {
     uint32_t metrics_port; /* 0: none */
     bool json, quiet;
     const struct kern_table *kern;
-    uint32_t n_thread; /* of this rank; 0: its share */
+    uint32_t n_thread; /* of all ranks of this machine; 0: as many as there are processors */
 };
 
-uint32_t trainer_n_rank(const struct distill_options *o);
-/* All of it: from opening the folders to the last checkpoint. */
-FALLIBLE trainer_run(const struct distill_options *o, struct transport *t, struct q_err *e);
+struct topology_sizes trainer_sizes(const struct distill_options *o);
+/* SIGTERM, SIGINT and SIGHUP end the run behind the step that runs. Call it before trainer_run. */
+void trainer_catch_signals(void);
+/* All of it: from opening the folders to the last checkpoint. *bad_numbers: the error is that the
+ * loss or the norm was no number, or a spike, in too many steps in a row. Errors: those of the
+ * parts. */
+FALLIBLE trainer_run(const struct distill_options *o, struct transport *t, bool *bad_numbers,
+                     struct q_err *e);
 
 #endif

@@ -14,7 +14,7 @@ def quire(*args, stdin=""):
 def test_help_lists_the_verbs():
     out = quire("help")
     assert out.returncode == 0
-    for verb in ("serve", "engine", "frontend", "worker", "generate", "run-batch", "chat", "tokenize", "parse", "render", "keygen"):
+    for verb in ("serve", "engine", "frontend", "worker", "generate", "run-batch", "chat", "tokenize", "parse", "render", "keygen", "distill", "teach"):
         assert f"\n  {verb} " in out.stdout
     assert quire().returncode == 2
     assert quire("--version").stdout.startswith("quire 0.")
@@ -27,7 +27,7 @@ def test_unknown_verb_suggests():
 
 
 def test_every_verb_has_help_and_refuses_nonsense():
-    for verb in ("serve", "engine", "frontend", "generate", "run-batch", "chat", "tokenize", "parse", "render", "keygen"):
+    for verb in ("serve", "engine", "frontend", "generate", "run-batch", "chat", "tokenize", "parse", "render", "keygen", "distill", "teach"):
         out = quire(verb, "--help")
         assert out.returncode == 0 and "usage: " in out.stdout and "--help" in out.stdout
         flag, name = re.search(r"for\s+example\s+(--\S+)\s+by\s+(QUIRE_\w+)\.", out.stdout).groups()

@@ -33,7 +33,7 @@ VALUES = {
     "--default-chat-template-kwargs": '{"enable_thinking": false}', "--spec-method": "ngram", "--spec-model": "a/b",
     "--tool-call-parser": "hermes", "--reasoning-parser": "qwen3", "--cudagraph-capture-sizes": "1 2 4", "--served-model-name": "a b",
     "--api-key": "a b", "--chat-template": "x.jinja", "--tokenizer": "x", "--revision": "main", "--tokenizer-revision": "main",
-    "--download-dir": "/tmp"}
+    "--download-dir": "/tmp", "--limit-mm-per-prompt": "image=1"}
 
 
 def serve(*args, model="/gone/quire-test"):

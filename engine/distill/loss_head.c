@@ -1,0 +1,619 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A chunk of n rows, of which a thread has a share where nothing else is said:
+ *
+ *     forward    rows of x, one after another -> norm -> h
+ *                z = h Wᵀ                                        panels of W
+ *     (teacher)  its rows                                        the owner; it may use the team
+ *     loss       z -> loss of each row, z = its gradient
+ *     backward   dh = z W                                        panels of Wᵀ, or rows
+ *                dW += zᵀ h                                      slices of the vocabulary
+ *     norm       dx of the rows; dw += …                         columns
+ *
+ * z is the largest array and exists once: the loss writes the gradient over the logits, zᵀ exists
+ * SLICE columns at a time in each thread, so that it stays in a cache. Rows of z lie an odd number
+ * of lines apart: a column of it would else be in a few sets of the cache. */
+#include "engine/distill/loss_head.h"
+#include <math.h>
+#include <string.h>
+#include "common/mem.h"
+#include "engine/model/region.h"
+
+#define CHUNK_BYTES    (32u << 20) /* logits of both models */
+#define CHUNK_ROWS_MIN 32u
+#define SLICE          256u /* columns of the vocabulary that a thread transposes at a time */
+
+struct loss_head {
+    struct head_weights w;
+    struct loss_options o;
+    uint32_t n_thread, n_local, chunk; /* n_local: columns of this rank */
+    size_t z_stride, half_stride, slice_stride, scratch_bytes;
+    struct region memory;
+    uint32_t *rows; /* [chunk] of the micro batch */
+    int32_t *labels;
+    uint32_t *agree;
+    double *kd, *ce;
+    float *x, *dh, *r;      /* [chunk, hidden]; r: [chunk] */
+    void *h, *packed_h;     /* [chunk, hidden] in the compute type; packed as weights */
+    float *z;               /* [chunk, n_vocab] */
+    float *part, *gathered; /* tensor parallelism: [chunk, n_local], of all ranks */
+    uint16_t *half;         /* bf16: [chunk, n_local] this rank's columns of the gradient */
+    void *slices;           /* [n_thread][SLICE, chunk] */
+    unsigned char *scratch; /* [n_thread] */
+};
+
+/* What the threads of a phase read. */
+struct chunk {
+    struct loss_head *h;
+    const float *x; /* of the micro batch */
+    float *dx;      /* or NULL */
+    uint32_t n;
+    double n_position;
+    struct teacher_rows teacher; /* z NULL: there is none */
+    uint32_t n_teacher, top_k;   /* tokens of the teacher */
+};
+
+struct share { /* of a chunk's rows, of a vocabulary */
+    uint32_t begin, end;
+};
+
+static struct share share_of(uint32_t n, uint32_t ith, uint32_t nth)
+{
+    return (struct share){
+        (uint32_t)((uint64_t)n * ith / nth),
+        (uint32_t)((uint64_t)n * (ith + 1) / nth),
+    };
+}
+
+static struct kern_exec exec_of(const struct loss_head *h, uint32_t ith, uint32_t nth)
+{
+    return (struct kern_exec){
+        .ith = ith,
+        .nth = nth,
+        .scratch = h->scratch + ith * h->scratch_bytes,
+        .scratch_bytes = h->scratch_bytes,
+    };
+}
+
+static struct kern_exec alone(struct kern_exec x)
+{
+    x.ith = 0;
+    x.nth = 1;
+    return x;
+}
+
+static bool is_split(const struct loss_head *h)
+{
+    return h->w.tensor_parallel.size > 1;
+}
+
+/* This rank's columns of the gradient. */
+static float *own_columns(const struct loss_head *h)
+{
+    return h->z + (is_split(h) ? (size_t)h->w.tensor_parallel.rank * h->n_local : 0);
+}
+
+/* ---- forward ---- */
+
+static void norm_rows(const struct chunk *c, struct share s, const struct kern_exec *x)
+{
+    struct loss_head *h = c->h;
+    const size_t hidden = h->w.hidden, width = dtype_bits(h->w.compute) / 8;
+    const struct rms_norm_args a = {
+        .y = (char *)h->h + s.begin * hidden * width,
+        .y_dtype = h->w.compute,
+        .x = h->x + s.begin * hidden,
+        .w = h->w.norm,
+        .n_row = s.end - s.begin,
+        .n_col = h->w.hidden,
+        .x_stride = hidden,
+        .y_stride = hidden,
+        .eps = h->w.norm_eps,
+    };
+    for (uint32_t i = s.begin; i < s.end; i++)
+        memcpy(h->x + i * hidden, c->x + h->rows[i] * hidden, hidden * sizeof *h->x);
+    if (a.n_row)
+        h->w.kern->rms_norm(&a, x);
+}
+
+static void forward(void *arg, uint32_t ith, uint32_t nth)
+{
+    const struct chunk *c = arg;
+    struct loss_head *h = c->h;
+    const struct kern_exec x = exec_of(h, ith, nth), mine = alone(x);
+    const struct linear_args a = {
+        .y = is_split(h) ? h->part : h->z,
+        .y_dtype = DT_F32,
+        .x = h->h,
+        .x_dtype = h->w.compute,
+        .w = h->w.w,
+        .bias = h->w.bias,
+        .n_row = c->n,
+        .x_stride = h->w.hidden,
+        .y_stride = is_split(h) ? h->n_local : h->z_stride,
+    };
+    norm_rows(c, share_of(c->n, ith, nth), &mine);
+    team_barrier(h->w.team);
+    h->w.kern->linear(&a, &x);
+}
+
+/* ---- loss ---- */
+
+/* Of the ranks' parts, one after another, the rows of all columns. */
+static void join_parts(struct loss_head *h, uint32_t n, struct share s)
+{
+    const size_t n_local = h->n_local;
+    for (uint32_t rank = 0; is_split(h) && rank < h->w.tensor_parallel.size; rank++)
+        for (uint32_t i = s.begin; i < s.end; i++)
+            memcpy(h->z + i * h->z_stride + rank * n_local,
+                   h->gathered + (rank * (size_t)n + i) * n_local, n_local * sizeof(float));
+}
+
+static void scale_rows(const struct loss_head *h, struct share s, const struct kern_exec *x)
+{
+    float *z = h->z + s.begin * h->z_stride;
+    const struct add_rows_args a = {
+        .y = z,
+        .x = z,
+        .n_row = s.end - s.begin,
+        .n_col = h->w.n_vocab,
+        .x_stride = h->z_stride,
+        .y_stride = h->z_stride,
+        .scale = h->w.multiplier,
+        .set = 1,
+    };
+    if (h->w.multiplier != 1)
+        h->w.kern->add_rows(&a, x);
+}
+
+static void cap_rows(const struct loss_head *h, struct share s, const struct kern_exec *x)
+{
+    const struct soft_cap_args a = {
+        .x = h->z + s.begin * h->z_stride,
+        .n_row = s.end - s.begin,
+        .n_col = h->w.n_vocab,
+        .x_stride = h->z_stride,
+        .cap = h->w.soft_cap,
+    };
+    if (h->w.soft_cap > 0)
+        h->w.kern->soft_cap(&a, x);
+}
+
+static void loss_of_rows(const struct chunk *c, struct share s, const struct kern_exec *x)
+{
+    struct loss_head *h = c->h;
+    const struct teacher_rows *t = &c->teacher;
+    const struct distill_loss_args a = {
+        .zs = h->z + s.begin * h->z_stride,
+        .zt = t->z ? t->z + s.begin * t->stride : NULL,
+        .ids = t->ids ? t->ids + s.begin * t->stride : NULL,
+        .labels = h->labels + s.begin,
+        .zs_stride = h->z_stride,
+        .zt_stride = t->stride,
+        .n_row = s.end - s.begin,
+        .n_student = h->w.n_vocab,
+        .n_teacher = c->n_teacher,
+        .kind = h->o.kind,
+        .temperature = h->o.temperature,
+        .beta = h->o.beta,
+        .t2 = h->o.t2,
+        .top_k = c->top_k,
+        .renorm = h->o.renorm,
+        .soft_cap = h->w.soft_cap,
+        .kd_weight = h->o.kd_weight,
+        .ce_weight = h->o.ce_weight,
+        .n_position = c->n_position,
+        .kd = h->kd + s.begin,
+        .ce = h->ce + s.begin,
+        .agree = h->agree + s.begin,
+    };
+    h->w.kern->distill_loss(&a, x);
+}
+
+static void round_rows(const struct loss_head *h, struct share s, const struct kern_exec *x)
+{
+    const struct convert_args a = {
+        .y = h->half + s.begin * h->half_stride,
+        .y_dtype = DT_BF16,
+        .x = own_columns(h) + s.begin * h->z_stride,
+        .x_dtype = DT_F32,
+        .n_row = s.end - s.begin,
+        .n_col = h->n_local,
+        .x_stride = h->z_stride,
+        .y_stride = h->half_stride,
+    };
+    h->w.kern->convert(&a, x);
+}
+
+static void loss(void *arg, uint32_t ith, uint32_t nth)
+{
+    const struct chunk *c = arg;
+    struct loss_head *h = c->h;
+    const struct share s = share_of(c->n, ith, nth);
+    const struct kern_exec mine = alone(exec_of(h, ith, nth));
+    if (s.begin == s.end)
+        return;
+    join_parts(h, c->n, s);
+    scale_rows(h, s, &mine);
+    cap_rows(h, s, &mine);
+    loss_of_rows(c, s, &mine);
+    if (!c->dx)
+        return;
+    scale_rows(h, s, &mine);
+    if (h->half)
+        round_rows(h, s, &mine);
+}
+
+/* ---- backward ---- */
+
+/* All threads share the panels of Wᵀ where each has one; else the rows. */
+static void gradient_of_h(const struct chunk *c, const struct kern_exec *x)
+{
+    struct loss_head *h = c->h;
+    const bool by_panels = (h->w.hidden + KERN_PANEL - 1) / KERN_PANEL >= x->nth;
+    const struct share s = by_panels ? (struct share){0, c->n} : share_of(c->n, x->ith, x->nth);
+    const struct kern_exec mine = by_panels ? *x : alone(*x);
+    const struct linear_args a = {
+        .y = h->dh + (size_t)s.begin * h->w.hidden,
+        .y_dtype = DT_F32,
+        .x = h->half ? (const void *)(h->half + s.begin * h->half_stride)
+                     : own_columns(h) + s.begin * h->z_stride,
+        .x_dtype = h->w.compute,
+        .w = h->w.w_columns,
+        .n_row = s.end - s.begin,
+        .x_stride = h->half ? h->half_stride : h->z_stride,
+        .y_stride = h->w.hidden,
+    };
+    if (a.n_row)
+        h->w.kern->linear(&a, &mine);
+}
+
+static void pack_h(const struct chunk *c, const struct kern_exec *x)
+{
+    const struct loss_head *h = c->h;
+    const struct pack_columns_args a = {
+        .dst = h->packed_h,
+        .dst_dtype = h->w.compute,
+        .src = h->h,
+        .src_dtype = h->w.compute,
+        .n_out = h->w.hidden,
+        .n_in = c->n,
+        .src_stride = h->w.hidden,
+    };
+    h->w.kern->pack_columns(&a, x);
+}
+
+/* dW of some columns of the vocabulary. */
+static void gradient_of_slice(const struct chunk *c, struct share v, const struct kern_exec *x,
+                              void *slice)
+{
+    const struct loss_head *h = c->h;
+    const struct transpose_args t = {
+        .y = slice,
+        .x = own_columns(h) + v.begin,
+        .y_dtype = h->w.compute,
+        .x_dtype = DT_F32,
+        .n_row = c->n,
+        .n_col = v.end - v.begin,
+        .x_stride = h->z_stride,
+        .y_stride = h->slice_stride,
+    };
+    const struct linear_args a = {
+        .y = h->w.w_grad + (size_t)v.begin * h->w.hidden,
+        .y_dtype = DT_F32,
+        .x = slice,
+        .x_dtype = h->w.compute,
+        .w =
+            {
+                .data = h->packed_h,
+                .n_out = h->w.hidden,
+                .n_in = c->n,
+                .dtype = h->w.compute,
+            },
+        .n_row = v.end - v.begin,
+        .x_stride = h->slice_stride,
+        .y_stride = h->w.hidden,
+        .accumulate = 1,
+    };
+    h->w.kern->transpose(&t, x);
+    h->w.kern->linear(&a, x);
+}
+
+static void gradient_of_w(const struct chunk *c, const struct kern_exec *x)
+{
+    const struct loss_head *h = c->h;
+    const struct kern_exec mine = alone(*x);
+    const size_t slice_bytes = SLICE * h->slice_stride * (dtype_bits(h->w.compute) / 8);
+    const uint32_t n_slice = (h->n_local + SLICE - 1) / SLICE;
+    const struct share s = share_of(n_slice, x->ith, x->nth);
+    for (uint32_t i = s.begin; i < s.end; i++) {
+        const uint32_t begin = i * SLICE, left = h->n_local - begin;
+        gradient_of_slice(c, (struct share){begin, begin + (left < SLICE ? left : SLICE)}, &mine,
+                          (char *)h->slices + x->ith * slice_bytes);
+    }
+}
+
+static void backward(void *arg, uint32_t ith, uint32_t nth)
+{
+    const struct chunk *c = arg;
+    struct loss_head *h = c->h;
+    const struct kern_exec x = exec_of(h, ith, nth);
+    const struct column_sums_args bias = {
+        .y = h->w.bias_grad,
+        .x = own_columns(h),
+        .n_row = c->n,
+        .n_unit = 1,
+        .n_col = h->n_local,
+        .x_stride = h->z_stride,
+    };
+    gradient_of_h(c, &x);
+    pack_h(c, &x);
+    team_barrier(h->w.team);
+    gradient_of_w(c, &x);
+    if (bias.y)
+        h->w.kern->column_sums(&bias, &x);
+}
+
+/* ---- norm ---- */
+
+static void gradient_of_norm(void *arg, uint32_t ith, uint32_t nth)
+{
+    const struct chunk *c = arg;
+    struct loss_head *h = c->h;
+    const size_t hidden = h->w.hidden;
+    const struct share s = share_of(c->n, ith, nth);
+    const struct kern_exec x = exec_of(h, ith, nth), mine = alone(x);
+    const struct column_sums_args sums = {
+        .y = h->w.norm_grad,
+        .x = h->dh,
+        .z = h->x,
+        .r = h->r,
+        .n_row = c->n,
+        .n_unit = 1,
+        .n_col = h->w.hidden,
+        .x_stride = hidden,
+        .z_stride = hidden,
+    };
+    for (uint32_t i = s.begin; i < s.end; i++) { /* rows that are no neighbours in dx */
+        const struct rms_norm_grad_args a = {
+            .dx = c->dx + h->rows[i] * hidden,
+            .dy = h->dh + i * hidden,
+            .x = h->x + i * hidden,
+            .w = h->w.norm,
+            .r = h->r + i,
+            .n_row = 1,
+            .n_unit = 1,
+            .n_col = h->w.hidden,
+            .dx_stride = hidden,
+            .dy_stride = hidden,
+            .x_stride = hidden,
+            .eps = h->w.norm_eps,
+        };
+        h->w.kern->rms_norm_grad(&a, &mine);
+    }
+    team_barrier(h->w.team);
+    h->w.kern->column_sums(&sums, &x);
+}
+
+/* ---- a chunk, a micro batch ---- */
+
+static void run(const struct loss_head *h, team_fn *phase, struct chunk *c)
+{
+    if (h->w.team)
+        team_run(h->w.team, phase, c);
+    else
+        phase(c, 0, 1);
+}
+
+static FALLIBLE check_top_k(const struct loss_head *h, const struct teacher_source *t,
+                            const struct teacher_rows *r, struct q_err *e)
+{
+    const uint32_t common = t->n_vocab < h->w.n_vocab ? t->n_vocab : h->w.n_vocab;
+    const uint32_t k = r->ids ? r->n_col : h->o.top_k;
+    if (r->ids && h->o.kind != DISTILL_FKL && !h->o.renorm)
+        return q_fail(e, Q_INVALID,
+                      "the teacher gives its top %u: of these only forward KL has a value over the "
+                      "whole vocabulary; use the student's side renormalised too",
+                      k);
+    if (r->ids && (k > KERN_TOP_K_MAX || (h->o.top_k && h->o.top_k != k)))
+        return q_fail(e, Q_INVALID, "the teacher gives its top %u, the loss takes %u, at most %u",
+                      k, h->o.top_k ? h->o.top_k : k, KERN_TOP_K_MAX);
+    if (k > common)
+        return q_fail(e, Q_INVALID, "top k of %u: teacher and student have %u tokens in common", k,
+                      common);
+    return Q_OK;
+}
+
+static FALLIBLE ask_teacher(struct chunk *c, const struct micro_batch *b,
+                            const struct teacher_source *t, struct q_err *e)
+{
+    enum q_code rc;
+    if (!t)
+        return Q_OK;
+    if ((rc = t->rows(t->ctx, b, c->h->rows, c->n, &c->teacher, e)))
+        return rc;
+    c->n_teacher = t->n_vocab;
+    c->top_k = c->teacher.ids ? c->teacher.n_col : c->h->o.top_k;
+    return check_top_k(c->h, t, &c->teacher, e);
+}
+
+static void add_sums(const struct chunk *c, struct loss_sums *out)
+{
+    for (uint32_t i = 0; i < c->n; i++) {
+        out->kd += c->h->kd[i];
+        out->ce += c->h->ce[i];
+        out->n_agree += c->h->agree[i];
+    }
+    out->n_counted += c->n;
+}
+
+static FALLIBLE run_chunk(struct chunk *c, const struct micro_batch *b,
+                          const struct teacher_source *teacher, struct loss_sums *out,
+                          struct q_err *e)
+{
+    struct loss_head *h = c->h;
+    const struct tensor_group *g = &h->w.tensor_parallel;
+    const size_t n = c->n;
+    enum q_code rc = Q_OK;
+    run(h, forward, c);
+    if (is_split(h))
+        rc = g->gather(g->ctx, h->part, n * h->n_local, h->gathered, e);
+    if (rc || (rc = ask_teacher(c, b, teacher, e)))
+        return rc;
+    run(h, loss, c);
+    add_sums(c, out);
+    if (!c->dx)
+        return Q_OK;
+    run(h, backward, c);
+    if (is_split(h) && (rc = g->sum(g->ctx, h->dh, n * h->w.hidden, e)))
+        return rc;
+    run(h, gradient_of_norm, c);
+    return Q_OK;
+}
+
+/* The next rows that count, from *from on, which becomes the row behind the last. */
+static FALLIBLE take_rows(struct chunk *c, const struct micro_batch *b, uint32_t *from,
+                          struct q_err *e)
+{
+    struct loss_head *h = c->h;
+    uint32_t i = *from;
+    c->n = 0;
+    for (; i < b->n_row && c->n < h->chunk; i++) {
+        if (b->labels[i] < 0)
+            continue;
+        if ((uint32_t)b->labels[i] >= h->w.n_vocab)
+            return q_fail(e, Q_INVALID, "label %d of row %u: the student has %u tokens",
+                          b->labels[i], i, h->w.n_vocab);
+        h->rows[c->n] = i;
+        h->labels[c->n++] = b->labels[i];
+    }
+    *from = i;
+    return Q_OK;
+}
+
+FALLIBLE loss_head_run(struct loss_head *h, const struct micro_batch *b, const float *x,
+                       const struct teacher_source *teacher, double n_position, float *dx,
+                       struct loss_sums *out, struct q_err *e)
+{
+    struct chunk c = {.h = h, .x = x, .dx = dx, .n_position = n_position};
+    enum q_code rc = Q_OK;
+    *out = (struct loss_sums){0};
+    if (dx)
+        memset(dx, 0, (size_t)b->n_row * h->w.hidden * sizeof *dx);
+    for (uint32_t at = 0; at < b->n_row && !rc;)
+        if (!(rc = take_rows(&c, b, &at, e)) && c.n)
+            rc = run_chunk(&c, b, teacher, out, e);
+    return rc;
+}
+
+/* ---- life ---- */
+
+uint32_t loss_head_rows(uint32_t n_vocab)
+{
+    const uint32_t n = CHUNK_BYTES / (2 * (uint32_t)sizeof(float)) / n_vocab / 16 * 16;
+    return n < CHUNK_ROWS_MIN ? CHUNK_ROWS_MIN : n < LOSS_HEAD_ROWS_MAX ? n : LOSS_HEAD_ROWS_MAX;
+}
+
+static FALLIBLE check_options(const struct loss_options *o, struct q_err *e)
+{
+    if (!(o->temperature > 0) || !isfinite(o->temperature))
+        return q_fail(e, Q_INVALID, "temperature %g: it must be above 0", (double)o->temperature);
+    if (o->kind == DISTILL_JSD && !(o->beta > 0 && o->beta < 1))
+        return q_fail(e, Q_INVALID, "beta %g of Jensen-Shannon: it must be between 0 and 1",
+                      (double)o->beta);
+    if (!(o->kd_weight >= 0) || !(o->ce_weight >= 0) || !isfinite(o->kd_weight + o->ce_weight))
+        return q_fail(e, Q_INVALID, "weights %g and %g of the losses: both must be 0 or more",
+                      o->kd_weight, o->ce_weight);
+    if (o->top_k > KERN_TOP_K_MAX)
+        return q_fail(e, Q_INVALID, "top k of %u: at most %u", o->top_k, KERN_TOP_K_MAX);
+    if (o->top_k && o->kind != DISTILL_FKL && !o->renorm)
+        return q_fail(e, Q_INVALID,
+                      "top k of %u: over the student's whole vocabulary only forward KL has a "
+                      "value; renormalise the student's side too, or take forward KL",
+                      o->top_k);
+    return Q_OK;
+}
+
+/* Elements between rows: whole lines, an odd number of them. */
+static size_t odd_stride(uint32_t n, size_t per_line)
+{
+    return ((n + per_line - 1) / per_line | 1) * per_line;
+}
+
+/* Run twice (region_cutter). */
+static void cut(struct loss_head *h, struct region_cutter *c)
+{
+    const struct head_weights *w = &h->w;
+    const size_t n = h->chunk, width = dtype_bits(w->compute) / 8;
+    h->rows = region_cut(c, n, sizeof *h->rows);
+    h->labels = region_cut(c, n, sizeof *h->labels);
+    h->agree = region_cut(c, n, sizeof *h->agree);
+    h->kd = region_cut(c, n, sizeof *h->kd);
+    h->ce = region_cut(c, n, sizeof *h->ce);
+    h->x = region_cut(c, n * w->hidden, sizeof *h->x);
+    h->dh = region_cut(c, n * w->hidden, sizeof *h->dh);
+    h->r = region_cut(c, n, sizeof *h->r);
+    h->h = region_cut(c, n * w->hidden, width);
+    h->packed_h = region_cut(c, 1, packed_bytes(w->compute, w->hidden, h->chunk));
+    h->slices = region_cut(c, h->n_thread * SLICE * h->slice_stride, width);
+    h->scratch = region_cut(c, h->n_thread, h->scratch_bytes);
+    if (w->compute == DT_BF16)
+        h->half = region_cut(c, n * h->half_stride, sizeof *h->half);
+    if (is_split(h)) {
+        h->part = region_cut(c, n * h->n_local, sizeof *h->part);
+        h->gathered = region_cut(c, n * w->n_vocab, sizeof *h->gathered);
+    }
+    h->z = region_cut(c, n * h->z_stride, sizeof *h->z);
+}
+
+static void set_sizes(struct loss_head *h)
+{
+    const struct head_weights *w = &h->w;
+    const size_t any = kern_scratch_bytes(1, 1, KERN_PANEL);
+    const size_t train = kern_train_scratch_bytes(KERN_PANEL);
+    h->n_thread = w->team ? team_size(w->team) : 1;
+    h->n_local = w->n_vocab / (is_split(h) ? w->tensor_parallel.size : 1);
+    h->chunk = loss_head_rows(w->n_vocab);
+    h->z_stride = odd_stride(w->n_vocab, 16);
+    h->half_stride = odd_stride(h->n_local, 32);
+    h->slice_stride = odd_stride(h->chunk, w->compute == DT_BF16 ? 32 : 16);
+    h->scratch_bytes =
+        ((any > train ? any : train) + REGION_ALIGN - 1) / REGION_ALIGN * REGION_ALIGN;
+}
+
+FALLIBLE loss_head_new(struct loss_head **out, const struct head_weights *w,
+                       const struct loss_options *o, struct q_err *e)
+{
+    enum q_code rc = check_options(o, e);
+    struct region_cutter c = {0};
+    if (rc)
+        return rc;
+    struct loss_head *h = q_calloc(1, sizeof *h);
+    if (!h)
+        return q_fail(e, Q_NO_MEMORY, "out of memory for the loss");
+    Q_ASSERT(w->n_vocab % (w->tensor_parallel.size ? w->tensor_parallel.size : 1) == 0);
+    h->w = *w;
+    h->o = *o;
+    set_sizes(h);
+    cut(h, &c);
+    if ((rc = region_init(&h->memory, c.used, "logits of a chunk of rows", e))) {
+        q_free(h);
+        return rc;
+    }
+    c = (struct region_cutter){.base = h->memory.data};
+    cut(h, &c);
+    *out = h;
+    return Q_OK;
+}
+
+void loss_head_free(struct loss_head *h)
+{
+    if (!h)
+        return;
+    region_release(&h->memory);
+    q_free(h);
+}
+
+uint64_t loss_head_bytes(const struct loss_head *h)
+{
+    return h->memory.size;
+}

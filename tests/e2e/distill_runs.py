@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs of `quire distill` for test_distill.py: the goldens' cases as commands, and what a run leaves."""
+import json
+import pathlib
+import subprocess
+
+import numpy
+from safetensors.numpy import load_file
+
+from servers import BIN, ROOT
+
+GOLDENS = ROOT / "tests/data/distill"
+CASES = sorted(p.name for p in (GOLDENS / "cases").iterdir())
+SEQUENCES = 16  # of a step
+
+
+def expected(case):
+    return json.loads((GOLDENS / "cases" / case / "expected.json").read_text())
+
+
+def write_samples(path, name):
+    """The golden data as JSONL without padding, one sequence a line, in the order of steps."""
+    data = json.loads((GOLDENS / "data" / f"{name}.json").read_text())
+    with open(path, "w", encoding="utf-8") as out:
+        for step in zip(data["input_ids"], data["attention_mask"], data["labels"], strict=True):
+            for batch in zip(*step, strict=True):
+                for ids, mask, labels in zip(*batch, strict=True):
+                    n = sum(mask)
+                    out.write(json.dumps({"input_ids": ids[:n], "labels": labels[:n]}) + "\n")
+    return path
+
+
+class Run:
+    """A command of quire distill in a folder; its options are changed by keyword, its results read back."""
+
+    def __init__(self, folder, case="fkl_T1", name="out"):
+        self.folder = pathlib.Path(folder)
+        self.case, self.expected = case, expected(case)
+        self.output, self.metrics = self.folder / name, self.folder / f"{name}.jsonl"
+        c, o = self.expected["case"], self.expected["optimizer"]
+        pair = GOLDENS / f"pair{c['pair']}"
+        data = self.folder / f"{c['data']}.jsonl"
+        if not data.exists():
+            write_samples(data, c["data"])
+        self.options = {
+            "teacher": pair / "teacher", "student": pair / "student", "data": data, "output": self.output, "dtype": "float32",
+            "loss": c["kind"], "temperature": c["temperature"], "kd-weight": c["w_kd"], "ce-weight": c["w_ce"],
+            "micro-batch-size": 2, "global-batch-size": SEQUENCES, "steps": 10, "lr": o["lr_max"], "min-lr": o["lr_min"],
+            "warmup-steps": o["warmup"], "adam-beta1": o["beta1"], "adam-beta2": o["beta2"], "adam-eps": o["eps"],
+            "weight-decay": o["weight_decay"], "max-grad-norm": o["clip"], "no-shuffle": True, "no-packing": True,
+            "save-steps": "1,2,10", "save-gradients": 1, "metrics": self.metrics, "threads": 2}
+        if c["kind"] == "jsd":
+            self.options["beta"] = c["beta"]
+        if not c["t2"]:
+            self.options["no-t2"] = True
+        if c["top_k"]:
+            self.options |= {"top-k": c["top_k"], "top-k-student": c["top_k_student"]}
+
+    def command(self, **changes):
+        words = [BIN / "quire-distill"]
+        for name, value in (self.options | {key.replace("_", "-"): v for key, v in changes.items()}).items():
+            if value is True:
+                words.append(f"--{name}")
+            elif value is not None:
+                words += [f"--{name}", value]
+        return [str(word) for word in words]
+
+    def start(self, **changes):
+        return subprocess.Popen(self.command(**changes), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def go(self, code=0, **changes):
+        """Runs to the end; returns (standard output, standard error)."""
+        done = subprocess.run(self.command(**changes), capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == code, f"exit code {done.returncode}\n{done.stderr}"
+        return done.stdout, done.stderr
+
+    def lines(self):
+        return [json.loads(line) for line in self.metrics.read_text().splitlines()]
+
+    def weights(self, step):
+        return load_file(self.output / f"step-{step}" / "model.safetensors")
+
+    def weight_bytes(self, step):
+        return (self.output / f"step-{step}" / "model.safetensors").read_bytes()
+
+    def gradients(self, step=1):
+        return load_file(self.output / f"gradients-{step}.safetensors")
+
+
+# ---- against a golden ----
+
+def relative(got, want):
+    return abs(got - want) / abs(want)
+
+
+def check_steps(run, lines):
+    tolerances = run.expected["tolerances"]
+    assert [line["step"] for line in lines] == [step["step"] for step in run.expected["steps"]]
+    for line, step in zip(lines, run.expected["steps"], strict=True):
+        n = step["n_tokens"]
+        sums = [sum(batch[name] for batch in step["micro_batches"]) for name in ("kd_sum", "ce_sum")]
+        assert line["n_tokens"] == n
+        assert relative(line["loss"], step["loss"]) <= tolerances["loss_rel"], line
+        assert relative(line["kd_loss"], sums[0] / n) <= tolerances["loss_rel"], line
+        assert relative(line["ce_loss"], sums[1] / n) <= tolerances["loss_rel"], line
+        assert relative(line["grad_norm"], step["grad_norm"]) <= tolerances["grad_norm_rel"], line
+        assert relative(line["lr"], step["lr"]) <= 1e-9
+        assert line["tok_s"] > 0 and all(mb > 1 for mb in line["peak_rss_mb"])
+
+
+def check_gradients(run):
+    tolerances = run.expected["tolerances"]
+    want = load_file(GOLDENS / "cases" / run.case / "grads_step1.safetensors")
+    got = run.gradients()
+    assert sorted(got) == sorted(want)
+    for name, g in want.items():
+        assert got[name].dtype == numpy.float32 and got[name].shape == g.shape
+        g, difference = g.astype(numpy.float64), got[name].astype(numpy.float64) - g
+        assert numpy.abs(difference).max() <= tolerances["grad_max_rel"] * numpy.abs(g).max(), name
+        assert numpy.linalg.norm(difference) <= tolerances["grad_l2_rel"] * numpy.linalg.norm(g), name
+
+
+def check_weights(run):
+    tolerances = run.expected["tolerances"]
+    start = load_file(run.options["student"] / "model.safetensors")
+    for step in (1, 2, 10):
+        want, got = load_file(GOLDENS / "cases" / run.case / f"weights_step{step}.safetensors"), run.weights(step)
+        assert sorted(got) == sorted(want)
+        moved = off = far = n = 0
+        for name, w in want.items():
+            difference = got[name].astype(numpy.float64) - w
+            off += (difference ** 2).sum()
+            moved += ((w.astype(numpy.float64) - start[name]) ** 2).sum()
+            far += (numpy.abs(difference) > 2e-6).sum()
+            n += w.size
+        assert (off / moved) ** 0.5 <= tolerances[f"weights_step{step}_update_l2_rel"], step
+        assert far / n <= tolerances[f"weights_step{step}_far"], step
+
+
+def check_golden(run):
+    check_steps(run, run.lines())
+    check_gradients(run)
+    check_weights(run)

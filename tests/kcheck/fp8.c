@@ -288,7 +288,7 @@ void kbench_linear_fp8(struct kc_bench *b)
             .y = kc_buf(k, OUT * 4),
             .x = x,
             .rows = row,
-            .w = {w, OUT, IN, DT_F8_E4M3, 0, 0, NULL, 0},
+            .w = {.data = w, .n_out = OUT, .n_in = IN, .dtype = DT_F8_E4M3},
             .n_row = 1,
             .x_stride = IN,
             .y_stride = OUT,

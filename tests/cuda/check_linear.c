@@ -302,26 +302,28 @@ static void check_linear_w4a16(struct kcheck *k)
     uint16_t *x = kc_buf(k, c.n_row * c.x_stride * 2);
     for (size_t i = 0; i < c.n_row * c.x_stride; i++)
         x[i] = x_dtype == DT_F16 ? f32_to_f16(c.x[i]) : f32_to_bf16(c.x[i]);
-    struct linear_w4a16_args got =
-                                 {
-                                     {
-                                         .y = old_y(k, &c),
-                                         .y_dtype = c.y_dtype,
-                                         .x = x,
-                                         .x_dtype = x_dtype,
-                                         .w = {.n_out = c.n_out,
-                                               .n_in = c.n_in,
-                                               .dtype = DT_I8,
-                                               .group = group,
-                                               .gated = c.gated},
-                                         .bias = c.bias,
-                                         .n_row = c.n_row,
-                                         .x_stride = c.x_stride,
-                                         .y_stride = c.y_stride,
-                                         .accumulate = c.accumulate,
-                                     },
-                                 },
-                             want = got;
+    struct linear_w4a16_args got = {
+        {
+            .y = old_y(k, &c),
+            .y_dtype = c.y_dtype,
+            .x = x,
+            .x_dtype = x_dtype,
+            .w =
+                {
+                    .n_out = c.n_out,
+                    .n_in = c.n_in,
+                    .dtype = DT_I8,
+                    .group = group,
+                    .gated = c.gated,
+                },
+            .bias = c.bias,
+            .n_row = c.n_row,
+            .x_stride = c.x_stride,
+            .y_stride = c.y_stride,
+            .accumulate = c.accumulate,
+        },
+    };
+    struct linear_w4a16_args want = got;
     want.by.y = old_y(k, &c);
     pack_both(k, &c, &got.by.w, &want.by.w);
     kc_run(k, k->variant, &got, 1);

@@ -23,6 +23,7 @@
 
 #define GAUGE_EVERY_MS 2000
 #define DESCRIPTORS    65536
+#define LAST_BYTES_MS  2000 /* for clients to read the errors that end their requests */
 #define ALIKE_MS       2000 /* time between failures of several frontends with the same cause */
 
 /* the same codes as quire-engine's; the supervisor does not restart after these */
@@ -168,12 +169,25 @@ static void on_drained(void *ctx)
     stop(a, 0);
 }
 
+static void on_unread(uv_timer_t *timer)
+{
+    struct app *a = timer->data;
+    log_warning("%u clients have not read their last bytes: closing the connections",
+                http_server_n_open(a->server));
+    stop(a, 0);
+}
+
+/* What is still open ends with an error; a stream with an event of it and [DONE]. */
 static void on_deadline(uv_timer_t *timer)
 {
     struct app *a = timer->data;
-    log_warning("%u requests are still open after --shutdown-timeout: closing them",
+    log_warning("%u requests are still open after --shutdown-timeout: ending them with an error",
                 http_server_n_open(a->server));
-    stop(a, 0);
+    uv_timer_start(&a->deadline, on_unread, LAST_BYTES_MS, 0);
+    serve_early(a); /* draining: each is refused */
+    if (a->link)
+        link_end(a->link, "the server is shutting down and --shutdown-timeout is over: "
+                          "send the request again");
 }
 
 static void on_signal(uv_signal_t *signal, int number)

@@ -60,6 +60,7 @@ static void begin_stop(struct supervisor *s, int exit_code)
 {
     if (!s->stopping) {
         s->exit_code = exit_code;
+        net_sockets_close(&s->resources.listening); /* connections are refused, not left waiting */
         s->kill_at_ms = clock_ms() + s->options->shutdown_timeout * 1000 + KILL_AFTER_MS;
     }
     s->stopping = true;

@@ -710,6 +710,8 @@ FALLIBLE link_open(struct link *l, struct generation *f, struct q_err *e)
     Q_ASSERT(!f->list && f->calls && f->calls->on_tokens && f->calls->on_error);
     Q_ASSERT(f->prompt && f->n_prompt && (f->begun || !f->n_begun));
     Q_ASSERT(f->n_cache_salt <= sizeof f->cache_salt && f->n_shared <= f->n_prompt);
+    if (l->ended)
+        return q_fail(e, Q_UNAVAILABLE, "%s", l->ended);
     if (link_n_open(l) >= LINK_FLOWS_MAX)
         return q_fail(e, Q_NO_SPACE, "too many open sequences: the limit is %u; retry later",
                       LINK_FLOWS_MAX);
@@ -744,6 +746,24 @@ void link_close(struct link *l, struct generation *f)
         metric_set(METRIC_OPEN_SEQUENCES, link_n_open(l));
     }
     token_list_release(&f->emitted);
+}
+
+static void end_list(struct link *l, const struct generation_list *list)
+{
+    while (list->first) { /* on_error may close others */
+        struct generation *f = list->first;
+        if (f->wire_id)
+            add_abort(l, f->wire_id);
+        fail_generation(l, f, Q_UNAVAILABLE, l->ended, 0);
+    }
+}
+
+void link_end(struct link *l, const char *message)
+{
+    l->ended = message;
+    end_list(l, &l->running);
+    end_list(l, &l->waiting);
+    Q_CHECK(link_check(l));
 }
 
 /* Send the message in `b` to a connected engine. */

@@ -147,6 +147,9 @@ FALLIBLE link_open(struct link *l, struct generation *f, struct q_err *e);
 /* Close a generation and free the link's memory for it; a closed generation is accepted. The abort
  * is sent before the loop waits again, in one message for all generations of this iteration. */
 void link_close(struct link *l, struct generation *f);
+/* The process stops: end all open generations with on_error (Q_UNAVAILABLE), and refuse later ones
+ * with it. message: static. */
+void link_end(struct link *l, const char *message);
 /* Send a sleep or pause command (heartbeats report its effect), a one-time command (on_command_done
  * has the reply, unless the engine is lost), or a reset of the prefix cache. Errors: Q_UNAVAILABLE
  * (not connected). */

@@ -38,7 +38,8 @@ struct link {
     uint64_t *aborts;           /* [n_abort] wire ids to abort in the engine */
     size_t n_abort, aborts_cap;
     struct arena arena; /* of the frame being read */
-    bool probing; /* hello sent while up: a reply means that the engine lost the generations */
+    bool probing;      /* hello sent while up: a reply means that the engine lost the generations */
+    const char *ended; /* of link_end: no generation is opened any more; NULL: not called */
     int64_t silent_since_ms;  /* 0 = no timeout */
     int64_t unheard_since_ms; /* 0 = the engine has answered, or the timeout was logged */
     int64_t hello_ms, beat_ms, sent_beat_ms, step_ms, drop_log_ms;

@@ -270,13 +270,58 @@ def test_sigterm_as_soon_as_the_port_answers():
         frontend.wait()
 
 
-def test_shutdown_timeout_cuts_off(start):
-    server = start(MODELS / "llama", *OPTIONS, "--num-gpu-blocks-override", "512", "--shutdown-timeout", "0")
-    streams = slow(server, 8)
-    assert streams[0].begun.wait(30)
-    begun = time.monotonic()
+def test_shutdown_timeout_ends_requests_with_an_error(start, large):
+    server = start(large, "--load-format", "dummy", "--skip-tokenizer-init", "--num-gpu-blocks-override", "512",
+                   "--shutdown-timeout", "0")
+    tails, wholes, begun = {}, {}, threading.Semaphore(0)
+
+    def ask(i, stream):
+        body = json.dumps({"prompt": [1, 2, i + 3], "max_tokens": LONG, "stream": stream, **BODY})
+        connection = http.client.HTTPConnection(server.host, int(server.port), timeout=60)
+        connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        if stream:
+            tails[i] = answer.read(1)
+            begun.release()
+            tails[i] += answer.read()
+        else:
+            wholes[i] = (answer.status, answer.read())
+
+    threads = [threading.Thread(target=ask, args=(i, i % 2 == 0)) for i in range(16)]
+    for thread in threads:
+        thread.start()
+    for _ in range(8):
+        assert begun.acquire(timeout=60)
+    server.wait_metric("vllm:num_requests_running", 16)
     assert server.stop() == 0
-    assert time.monotonic() - begun < 10
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    assert len(tails) == 8 and len(wholes) == 8, "an answer was cut off"
+    for tail in tails.values():
+        assert b'"code":"service_unavailable"' in tail and b"the server is shutting down" in tail
+        assert tail.endswith(b"data: [DONE]\n\n")
+    for status, body in wholes.values():
+        assert status == 503 and b"the server is shutting down" in body
+
+
+def test_shutdown_refuses_connections(start):
+    server = start(MODELS / "llama", *OPTIONS, "--num-gpu-blocks-override", "64", "--max-num-seqs", "1")
+    streams = slow(server, 4)
+    assert streams[0].begun.wait(30)
+    server.process.process.send_signal(signal.SIGTERM)
+    deadline = time.monotonic() + 20
+    while True:  # until both the supervisor and its frontend have closed the port
+        try:
+            socket.create_connection((server.host, int(server.port)), timeout=5).close()
+        except ConnectionRefusedError:
+            break
+        assert time.monotonic() < deadline, "the port is still open"
+        time.sleep(0.01)
+    assert server.process.process.poll() is None, "requests are still open, so the server runs"
+    for stream in streams:
+        assert isinstance(stream.result(), list), stream.error
+    assert server.process.process.wait(30) == 0
 
 
 def test_children_die_with_the_supervisor(start):

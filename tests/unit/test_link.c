@@ -629,6 +629,7 @@ static void test_close_inside_the_call(void **state)
 static void test_drain(void **state)
 {
     (void)state;
+    struct q_err e = Q_ERR_INIT;
     greet(1, 10);
     GIVE(drain, {.reason = {"bye", 3}});
     assert_int_equal(link_state(&link_now), LINK_DRAINING);
@@ -637,6 +638,10 @@ static void test_drain(void **state)
     assert_true(no_more(MSG_submit));
     greet(2, 10);
     next_submit();
+    link_end(&link_now, "it ends"); /* what is open, and what comes */
+    assert_int_equal(generations[0].error, Q_UNAVAILABLE);
+    assert_int_equal(link_open(&link_now, &generations[0].generation, &e), Q_UNAVAILABLE);
+    assert_string_equal(e.message, "it ends");
 }
 
 static void test_prompt_rows_come_once(void **state)

@@ -51,6 +51,7 @@ struct guard_connection {
     h2o_socket_t *sock;
     const char *fault; /* error in the current request's head */
     bool large;        /* the error is that h2o cannot hold the head */
+    bool unread;       /* the current request's body is not read: it has no access */
     bool fresh;        /* the next head is not checked yet */
     bool listed;       /* in guard->unhooked */
     bool chunked;      /* the current request's body is chunked */
@@ -151,11 +152,14 @@ static size_t look(struct guard_connection *c, size_t skip)
         return 0;
     c->fresh = false;
     c->fault = head_fault(input->bytes + skip, n);
-    if (c->fault)
+    c->unread = !c->fault && head_has_body(input->bytes + skip, n) &&
+                !c->guard->has_access(c->guard->ctx, input->bytes + skip, n);
+    if (c->fault || c->unread)
         head_unframe(input->bytes + skip, n);
-    c->chunked = !c->fault && head_has(input->bytes + skip, n, "transfer-encoding");
+    c->chunked =
+        !c->fault && !c->unread && head_find(input->bytes + skip, n, "transfer-encoding", NULL);
     c->chunks = (struct chunks){.n_digit = 0};
-    c->expects = c->chunked && head_has(input->bytes + skip, n, "expect");
+    c->expects = c->chunked && head_find(input->bytes + skip, n, "expect", NULL);
     if (c->expects)
         list(c);
     return c->chunked ? skip + n : 0;
@@ -201,9 +205,10 @@ static void on_prepare(uv_prepare_t *prepare)
     }
 }
 
-void guard_init(struct guard *g, uv_loop_t *loop, h2o_accept_ctx_t *accept)
+void guard_init(struct guard *g, uv_loop_t *loop, h2o_accept_ctx_t *accept,
+                bool (*has_access)(const void *ctx, const char *head, size_t n), const void *ctx)
 {
-    *g = (struct guard){.loop = loop, .accept = accept};
+    *g = (struct guard){.loop = loop, .accept = accept, .has_access = has_access, .ctx = ctx};
     g->hooks.data = g;
     uv_prepare_init(loop, &g->hooks);
     uv_prepare_start(&g->hooks, on_prepare);
@@ -237,6 +242,12 @@ static struct guard_connection *connection_of(h2o_req_t *req)
     return req->version < 0x200 && sock ? sock->on_close.data : NULL;
 }
 
+bool guard_body_unread(h2o_req_t *req)
+{
+    const struct guard_connection *c = connection_of(req);
+    return c && c->unread;
+}
+
 const char *guard_fault(h2o_req_t *req, bool *large)
 {
     struct guard_connection *c = connection_of(req);
@@ -256,7 +267,7 @@ void guard_answered(h2o_req_t *req, size_t n_request)
     if (!c || !req->http1_is_persistent)
         return;
     c->fault = NULL;
-    c->large = false;
+    c->large = c->unread = false;
     c->fresh = true;
     c->chunked = c->expects = false;
     size_t body = look(c, n_request);
@@ -332,6 +343,7 @@ void guard_linger(struct guard *g, h2o_req_t *req)
 {
     struct guard_connection *c = connection_of(req);
     struct lingering *l;
+    req->http1_is_persistent = 0; /* what follows is no request */
     if (!c || g->n_linger >= LINGER_MAX || !(l = q_calloc(1, sizeof *l)))
         return;
     *l = (struct lingering){.guard = g, .left = LINGER_SIZE};
@@ -341,6 +353,5 @@ void guard_linger(struct guard *g, h2o_req_t *req)
         return;
     }
     g->n_linger++;
-    req->http1_is_persistent = 0;
     *(struct lingering **)h2o_mem_alloc_shared(&req->pool, sizeof l, on_linger_begin) = l;
 }

@@ -142,16 +142,32 @@ const char *head_fault(const char *head, size_t n)
     return NULL;
 }
 
-bool head_has(const char *head, size_t n, const char *name)
+bool head_find(const char *head, size_t n, const char *name, struct head_value *value)
 {
     struct lines l = {head, head + n};
-    struct text line, value;
+    struct text line, found;
     if (!first_line(&l, &line))
         return false;
-    while (next_line(&l, &line) && line.n)
-        if (is_header(line, name, &value))
-            return true;
+    while (next_line(&l, &line) && line.n) {
+        if (!is_header(line, name, &found))
+            continue;
+        if (value)
+            *value = (struct head_value){found.data, found.n};
+        return true;
+    }
     return false;
+}
+
+bool head_has_body(const char *head, size_t n)
+{
+    struct head_value length;
+    if (head_find(head, n, "transfer-encoding", NULL))
+        return true;
+    if (!head_find(head, n, "content-length", &length))
+        return false;
+    while (length.n && *length.data == '0')
+        length.data++, length.n--;
+    return length.n;
 }
 
 void head_unframe(char *head, size_t n)

@@ -14,8 +14,15 @@ size_t head_length(const char *bytes, size_t n);
 /* The error in a complete head (a sentence without full stop); NULL: none that h2o does not detect
  * itself. */
 const char *head_fault(const char *head, size_t n);
-/* True if a complete head has a header of this name (in small letters). */
-bool head_has(const char *head, size_t n, const char *name);
+struct head_value { /* in the head, without the spaces around it */
+    const char *data;
+    size_t n;
+};
+/* The first header of this name (in small letters) in a complete head; false: none. value may be
+ * NULL. */
+bool head_find(const char *head, size_t n, const char *name, struct head_value *value);
+/* Does the complete head announce a body of at least a byte? */
+bool head_has_body(const char *head, size_t n);
 /* Rename, in place, the headers that announce a body or another protocol, so that h2o waits for
  * neither. For a complete head. */
 void head_unframe(char *head, size_t n);

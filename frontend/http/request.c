@@ -378,6 +378,8 @@ static int on_request(h2o_handler_t *self, h2o_req_t *req)
     struct http_exchange *x = exchange_new(s, req, public);
     bool large = false;
     const char *fault = guard_fault(req, &large);
+    if (!fault && guard_body_unread(req))
+        guard_linger(&s->guard, req);
     if (fault)
         refuse_head(x, fault, large);
     else if (!answer_preflight(s, x) && !refused(x, r, allow, full) && r)

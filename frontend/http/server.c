@@ -8,6 +8,7 @@
 #include "common/log.h"
 #include "common/mem.h"
 #include "common/metrics.h"
+#include "frontend/http/head.h"
 #include "frontend/http/http_internal.h"
 
 #define REQUEST_READ_MS   60000 /* to send head and body; also the idle time of a connection */
@@ -74,6 +75,16 @@ static void on_hangup(uv_poll_t *poll, int status, int events)
         exchange_hung_up(ev.data.ptr);
 }
 
+/* Before a body is read: no key is required, or the head has a known one. */
+static bool has_access(const void *ctx, const char *head, size_t n)
+{
+    const struct http_server *s = ctx;
+    struct head_value v;
+    return !s->keys.n ||
+           (head_find(head, n, "authorization", &v) && api_keys_find(&s->keys, v.data, v.n)) ||
+           (head_find(head, n, "x-api-key", &v) && api_keys_find_plain(&s->keys, v.data, v.n));
+}
+
 static void configure(struct http_server *s)
 {
     h2o_config_init(&s->config);
@@ -91,7 +102,8 @@ static void configure(struct http_server *s)
     h2o_context_init(&s->ctx, s->loop, &s->config);
     s->accept_ctx.ctx = &s->ctx;
     s->accept_ctx.hosts = s->config.hosts;
-    guard_init(&s->guard, s->loop, &s->accept_ctx);
+    guard_init(&s->guard, s->loop, &s->accept_ctx, has_access, s);
+    h2o_socket_buffer_mmap_settings.threshold = SIZE_MAX; /* bodies are in memory, not in /tmp */
 }
 
 FALLIBLE http_server_new(struct http_server **out, uv_loop_t *loop, const struct http_config *c,

@@ -34,6 +34,32 @@ def test_api_keys(start):
         openai.OpenAI(base_url=server.url + "/v1", api_key="no", max_retries=0).models.list()
 
 
+def test_key_is_checked_before_the_body(start):
+    """Only heads are sent: a server that waits for the body first does not answer."""
+    server = start(MODELS / "llama", *OPTIONS, "--api-key", "alpha", key="alpha")
+    for name, body, extra in (("none", "Content-Length: 30000000", ""), ("wrong", "Content-Length: 30000000", "Authorization: Bearer alphaa"),
+                              ("chunked", "Transfer-Encoding: chunked", "X-Api-Key: beta"),
+                              ("expects", "Content-Length: 9\r\nExpect: 100-continue", "Authorization: alpha"),
+                              ("public", "Content-Length: 30000000", "")):
+        path = "GET /health" if name == "public" else "POST /v1/completions"
+        with socket.create_connection((server.host, int(server.port)), timeout=20) as client:
+            head = f"{path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n{body}\r\n{extra}"
+            client.sendall(head.strip().encode() + b"\r\n\r\n")
+            # What follows is no request, although it looks like one.
+            client.sendall(b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n")
+            said = b""
+            while piece := client.recv(1 << 16):
+                said += piece
+        want = b"HTTP/1.1 200" if name == "public" else b"HTTP/1.1 401"
+        assert said.startswith(want) and said.count(b"HTTP/1.1") == 1, (name, said)
+    with socket.create_connection((server.host, int(server.port)), timeout=20) as client:
+        body = b'{"prompt": [1, 2], "max_tokens": 1}'
+        for part in (b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nX-Api-Key: alpha\r\n"
+                     + f"Content-Length: {len(body)}\r\n\r\n".encode(), body[:9], body[9:]):
+            client.sendall(part)
+        assert client.recv(1 << 16).startswith(b"HTTP/1.1 200")
+
+
 def test_key_from_environment_stays_out_of_ps(start):
     server = start(MODELS / "llama", *OPTIONS, "--public-metrics", env={"QUIRE_API_KEY": "secret-in-env"}, key="secret-in-env")
     assert Http(server.url).get("/v1/models")[0] == 401

@@ -6,8 +6,6 @@
 #include "common/mem.h"
 #include "frontend/http/head.h"
 
-#define FIELDS 3
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 #define FIELDS 3
@@ -23,8 +21,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (n) {
         Q_ASSERT(head[n - 1] == '\n' && head_length(head, n) == n && !head_length(head, n - 1));
         const char *fault = head_fault(head, n);
+        struct head_value value;
+        if (head_find(head, n, "authorization", &value))
+            Q_ASSERT(value.data >= head && value.data + value.n <= head + n);
         head_unframe(head, n);
-        Q_ASSERT(head_length(head, n) == n);
+        Q_ASSERT(head_length(head, n) == n && !head_has_body(head, n));
         const char *after = head_fault(head, n);
         Q_ASSERT(!after || (fault && (strstr(after, "Host") || strstr(after, "space"))));
     }

@@ -127,12 +127,37 @@ static void test_fields(void **state)
     assert_int_equal(head_n_field(head, strlen("\r\nGET / HTTP/1.1\r\nHost: x\r\na: "), 100), 1);
 }
 
-static void test_has(void **state)
+static void test_find(void **state)
 {
     (void)state;
-    static const char head[] = GET "Host: x\r\nTransfer-Encoding: chunked\r\nX: expect: y\r\n\r\n";
-    assert_true(head_has(head, sizeof head - 1, "transfer-encoding"));
-    assert_false(head_has(head, sizeof head - 1, "expect"));
+    static const char head[] = GET "Host: x\r\nTransfer-Encoding: chunked\r\nX: expect: y\r\n"
+                                   "Key:\t a b \r\nkey: c\r\n\r\nlate: d\r\n\r\n";
+    const size_t n = head_length(head, sizeof head - 1);
+    struct head_value v;
+    assert_true(head_find(head, n, "transfer-encoding", NULL));
+    assert_false(head_find(head, n, "expect", NULL));
+    assert_false(head_find(head, n, "late", NULL));
+    assert_true(head_find(head, n, "key", &v));
+    assert_int_equal(v.n, 3);
+    assert_memory_equal(v.data, "a b", 3);
+}
+
+static void test_has_body(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *head;
+        bool has;
+    } cases[] = {
+        {GET "Host: x\r\n\r\n", false},
+        {GET "Content-Length: 0\r\n\r\n", false},
+        {GET "Content-Length: 000\r\n\r\n", false},
+        {GET "content-length:007 \r\n\r\n", true},
+        {GET "X: y\r\nContent-Length: 10\r\n\r\n", true},
+        {GET "Transfer-Encoding: chunked\r\n\r\n", true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_int_equal(head_has_body(cases[i].head, strlen(cases[i].head)), cases[i].has);
 }
 
 static void test_unframe(void **state)
@@ -215,10 +240,10 @@ static void test_unpack(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_faults), cmocka_unit_test(test_blank),
-        cmocka_unit_test(test_chunks), cmocka_unit_test(test_fields),
-        cmocka_unit_test(test_has),    cmocka_unit_test(test_unframe),
-        cmocka_unit_test(test_cors),   cmocka_unit_test(test_coding),
-        cmocka_unit_test(test_unpack)};
+        cmocka_unit_test(test_faults),  cmocka_unit_test(test_blank),
+        cmocka_unit_test(test_chunks),  cmocka_unit_test(test_fields),
+        cmocka_unit_test(test_find),    cmocka_unit_test(test_has_body),
+        cmocka_unit_test(test_unframe), cmocka_unit_test(test_cors),
+        cmocka_unit_test(test_coding),  cmocka_unit_test(test_unpack)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -37,7 +37,7 @@
 extern "C" {
 #endif
 
-#define QUIRE_PLUGIN_ABI   1u
+#define QUIRE_PLUGIN_ABI   2u
 #define QUIRE_PLUGIN_ENTRY quire_plugin_1 /* const struct quire_plugin *quire_plugin_1(void) */
 
 struct quire_plugin_error {
@@ -199,11 +199,14 @@ struct quire_operation {
     size_t size;
     const char *name;
     const char *params[QUIRE_OP_PARAMS_MAX]; /* names that quire_op.params may have */
-    /* The reference: a thread's rows on the CPU. */
-    void (*run)(const struct quire_op_call *call);
+    /* The reference: a thread's rows on the CPU. When it fails, the step is computed again for each
+     * sequence by itself: the requests of those that fail end with error->message. */
+    int (*run)(const struct quire_op_call *call, struct quire_plugin_error *error);
     /* The same on a device, as a launch that a CUDA graph may capture; NULL: the model is refused
-     * there by the operation's name. */
-    void (*launch)(const struct quire_op_call *call);
+     * there by the operation's name. It sees pointers and no values, so it fails only when it
+     * cannot launch: at the start that is the engine's error; in a step all requests of that step
+     * end with error->message, and the engine goes on. */
+    int (*launch)(const struct quire_op_call *call, struct quire_plugin_error *error);
 };
 
 /* ---- 5: a forward pass of its own ---- */

@@ -156,8 +156,8 @@ void model_forward(const struct model *m, const struct batch *b, const struct kv
                    struct model_scratch *s, float *logits, struct team *team, uint32_t ith,
                    uint32_t nth);
 
-/* After model_forward: why a plugin's forward pass could not compute this sequence of the batch;
- * NULL: it did. */
+/* After model_forward and model_logits: why a plugin (its forward pass, an operation of its own)
+ * could not compute this sequence of the batch; NULL: it did. */
 const char *model_failure(const struct model_scratch *s, uint32_t i_seq);
 
 /* Rows of logits that a caller keeps at a time: a row is as large as the vocabulary, and the last

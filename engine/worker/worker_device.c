@@ -280,6 +280,8 @@ static FALLIBLE take_off(struct worker *w, const struct step_view *v, struct inf
     if ((rc = worker_propose(w, v, e)) || (rc = worker_batch(w, v, e)) ||
         (rc = gpu_launch(w->gpu, s, v, e)))
         return rc;
+    for (uint32_t i = 0; gpu_refusal(w->gpu) && i < v->head->n_seq; i++)
+        worker_note(w, &v->seqs[i], gpu_refusal(w->gpu));
     f->is_ahead = !draft_tokens && samples_all(w);
     if (before && before->is_open && (!f->is_ahead || looks_back(s)) &&
         (rc = complete_and_answer(w, before, e)))

@@ -93,6 +93,8 @@ static inline uint32_t worker_sampled(const struct step_row *row)
 {
     return sample_failed(row) ? SAMPLE_BAD : row->token;
 }
+/* The batch's sequence could not be computed; the first note of one counts. */
+void worker_note(struct worker *w, const struct step_seq *q, const char *why);
 /* The notes into w->result. */
 FALLIBLE worker_put_notes(struct worker *w, const struct step_note *notes, uint32_t n,
                           struct q_err *e);

@@ -155,7 +155,13 @@ static bool has_note(const struct worker *w, uint32_t slot)
     return false;
 }
 
-/* What a plugin's own forward pass says of the sequences that it could not compute. */
+void worker_note(struct worker *w, const struct step_seq *q, const char *why)
+{
+    if (!has_note(w, q->slot))
+        step_note_set(&w->notes[w->n_note++], q->slot, q->start, why);
+}
+
+/* What a plugin says of the sequences that it could not compute. */
 static void note_failures(struct worker *w, const struct step_view *v)
 {
     for (uint32_t i = 0; i < v->head->n_seq; i++) {
@@ -163,8 +169,8 @@ static void note_failures(struct worker *w, const struct step_view *v)
         struct q_err e = Q_ERR_INIT;
         if (!why || has_note(w, v->seqs[i].slot))
             continue;
-        q_fail_text(&e, Q_INTERNAL, "plugin %s: forward: %s", model_plugin(w->model), why);
-        step_note_set(&w->notes[w->n_note++], v->seqs[i].slot, v->seqs[i].start, e.message);
+        q_fail_text(&e, Q_INTERNAL, "plugin %s: %s", model_plugin(w->model), why);
+        worker_note(w, &v->seqs[i], e.message);
         log_error("%s", e.message);
     }
 }

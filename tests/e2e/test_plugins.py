@@ -76,7 +76,8 @@ def test_no_plugin_no_architecture(model):
 CASES = [
     ("no_such.so", None, "no_such.so: no such file"),
     ("empty.so", None, "does not export quire_plugin_1"),
-    ("faulty.so", "abi", "its ABI is version 99, this engine's is version 1"),
+    ("faulty.so", "abi", "its ABI is version 99, this engine's is version 2"),
+    ("faulty.so", "older abi", "its ABI is version 1, this engine's is version 2; build it with the engine/plugin.h of quire"),
     ("faulty.so", "null", "gave NULL"),
     ("faulty.so", "small", "size is"),
     ("faulty.so", "base", "is no family of this engine"),

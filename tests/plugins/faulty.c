@@ -68,6 +68,8 @@ static void spoil_plugin(void)
 {
     if (fault_is("abi"))
         plugin.p.abi = 99;
+    if (fault_is("older abi"))
+        plugin.p.abi = QUIRE_PLUGIN_ABI - 1;
     if (fault_is("small"))
         plugin.p.size = sizeof plugin.p - 8;
     if (fault_is("newer")) {

@@ -4,11 +4,22 @@
  * family's, and a vector times a parameter, which is 0, is added to the embedding: the bits are
  * those of the family. The device is the fake one of tests/unit/fake_device.h. */
 #include <dlfcn.h>
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "engine/plugin.h"
 
-static void run_add(const struct quire_op_call *c)
+/* Parameters of shift: a token at which it fails, one whose row it marks, how many rows its launch
+ * refuses; and their keys in config.json. */
+enum { BY, FAILS_AT, MARKS, REFUSES };
+static const char *const faults[] = {
+    [FAILS_AT] = "fails_at",
+    [MARKS] = "marks",
+    [REFUSES] = "refuses",
+};
+
+static void add_rows(const struct quire_op_call *c)
 {
     for (uint32_t i = 0; i < c->n_row; i++)
         for (uint32_t k = 0; k < c->out_cols; k++)
@@ -17,7 +28,7 @@ static void run_add(const struct quire_op_call *c)
 }
 
 /* in + (position + id) * by * weight[k] */
-static void run_shift(const struct quire_op_call *c)
+static void shift_rows(const struct quire_op_call *c)
 {
     for (uint32_t i = 0; i < c->n_row; i++)
         for (uint32_t k = 0; k < c->out_cols; k++)
@@ -26,11 +37,61 @@ static void run_shift(const struct quire_op_call *c)
                 (float)(c->positions[i] + c->token_ids[i]) * (float)c->params[0] * c->weight[k];
 }
 
-typedef void run_fn(const struct quire_op_call *call);
-typedef void fake_call_fn(void *stream, run_fn *run, const struct quire_op_call *call);
+static void keep_rows(const struct quire_op_call *c)
+{
+    for (uint32_t i = 0; i < c->n_row; i++)
+        memmove(c->out + i * c->out_stride, c->in + i * c->in_stride, c->out_cols * sizeof *c->out);
+}
+
+static int fail(struct quire_plugin_error *error, const char *format, unsigned number)
+{
+    snprintf(error->message, sizeof error->message, format, number);
+    return 1;
+}
+
+static int run_add(const struct quire_op_call *c, struct quire_plugin_error *error)
+{
+    (void)error;
+    add_rows(c);
+    return 0;
+}
+
+/* A token that it does not want stops it in the middle of its rows, of which some are changed. */
+static int run_shift(const struct quire_op_call *c, struct quire_plugin_error *error)
+{
+    struct quire_op_call one = *c;
+    one.n_row = 1;
+    for (uint32_t i = 0; i < c->n_row; i++) {
+        if (c->token_ids[i] == c->params[FAILS_AT])
+            return fail(error, "token %u is not one that it takes", c->token_ids[i]);
+        one.in = c->in + i * c->in_stride;
+        one.out = c->out + i * c->out_stride;
+        one.token_ids = c->token_ids + i;
+        one.positions = c->positions + i;
+        shift_rows(&one);
+        if (c->token_ids[i] == c->params[MARKS]) {
+            memset(one.out, 0, c->out_cols * sizeof *one.out);
+            one.out[0] = 1e15f;
+        }
+    }
+    return 0;
+}
+
+/* Of rows whose logits are asked for: a row that shift has marked is 0 but for its first number. */
+static int run_keep(const struct quire_op_call *c, struct quire_plugin_error *error)
+{
+    for (uint32_t i = 0; i < c->n_row; i++)
+        if (fabsf(c->in[i * c->in_stride + 1]) < 1e-9f)
+            return fail(error, "a row of %u columns is marked", c->in_cols);
+    keep_rows(c);
+    return 0;
+}
+
+typedef void rows_fn(const struct quire_op_call *call);
+typedef void fake_call_fn(void *stream, rows_fn *rows, const struct quire_op_call *call);
 
 /* As a CUDA launcher gives its kernel to the stream. */
-static void launch(run_fn *run, const struct quire_op_call *c)
+static int launch(rows_fn *rows, const struct quire_op_call *c)
 {
     void *device = dlopen("libquire-fake.so", RTLD_NOW | RTLD_NOLOAD);
     void *symbol = device ? dlsym(device, "fake_call") : NULL;
@@ -38,18 +99,28 @@ static void launch(run_fn *run, const struct quire_op_call *c)
     if (!symbol)
         abort();
     memcpy(&call, &symbol, sizeof call);
-    call(c->stream, run, c);
+    call(c->stream, rows, c);
     dlclose(device);
+    return 0;
 }
 
-static void launch_add(const struct quire_op_call *c)
+static int launch_add(const struct quire_op_call *c, struct quire_plugin_error *error)
 {
-    launch(run_add, c);
+    (void)error;
+    return launch(add_rows, c);
 }
 
-static void launch_shift(const struct quire_op_call *c)
+static int launch_shift(const struct quire_op_call *c, struct quire_plugin_error *error)
 {
-    launch(run_shift, c);
+    if (c->n_row == c->params[REFUSES])
+        return fail(error, "%u rows are more than its launch takes", c->n_row);
+    return launch(shift_rows, c);
+}
+
+static int launch_keep(const struct quire_op_call *c, struct quire_plugin_error *error)
+{
+    (void)error;
+    return launch(keep_rows, c);
 }
 
 static const struct quire_operation add = {
@@ -61,16 +132,22 @@ static const struct quire_operation add = {
 static const struct quire_operation shift = {
     .size = sizeof shift,
     .name = "shift",
-    .params = {"by"},
+    .params = {"by", [FAILS_AT] = "fails at", [MARKS] = "marks", [REFUSES] = "refuses"},
     .run = run_shift,
     .launch = launch_shift,
+};
+static const struct quire_operation keep = {
+    .size = sizeof keep,
+    .name = "keep",
+    .run = run_keep,
+    .launch = launch_keep,
 };
 static const struct quire_operation here_only = {
     .size = sizeof here_only,
     .name = "here only",
     .run = run_add,
 };
-static const struct quire_operation *const operations[] = {&add, &shift, &here_only};
+static const struct quire_operation *const operations[] = {&add, &shift, &here_only, &keep};
 
 static int change_with(const struct quire_host *host, struct quire_program *p, const char *kind,
                        struct quire_plugin_error *error)
@@ -82,16 +159,26 @@ static int change_with(const struct quire_host *host, struct quire_program *p, c
         .in2 = "o",
         .out = "x",
     };
-    const struct quire_op shifted = {
+    const struct quire_op kept = {
+        .size = sizeof kept,
+        .kind = "keep",
+        .in = "h",
+        .out = "h",
+    };
+    struct quire_op shifted = {
         .size = sizeof shifted,
         .kind = "shift",
         .in = "x",
         .out = "x",
         .weight = "final_norm",
-        .params = {{"by", 0}},
+        .params = {{"by", 0}, {"fails at", -1}, {"marks", -1}, {"refuses", -1}},
     };
+    for (uint32_t i = FAILS_AT; i <= REFUSES; i++)
+        (void)host->config_number(host->program_model(p), faults[i], &shifted.params[i].value);
     const uint32_t n = host->n_layer(host->program_model(p));
-    if (host->insert_after(p, QUIRE_NO_LAYER, "embed", &shifted, error))
+    if (host->insert_after(p, QUIRE_NO_LAYER, "embed", &shifted, error) ||
+        (shifted.params[MARKS].value >= 0 &&
+         host->insert_after(p, QUIRE_NO_LAYER, "norm final_norm", &kept, error)))
         return 1;
     for (uint32_t i = 0; i < n; i++)
         if (host->insert_after(p, i, "matmul down", &own, error) ||
@@ -180,7 +267,7 @@ static const struct quire_plugin plugin = {
     .architectures = architectures,
     .n_architecture = 3,
     .operations = operations,
-    .n_operation = 3,
+    .n_operation = 4,
 };
 
 const struct quire_plugin *quire_plugin_1(void)

@@ -328,7 +328,7 @@ static void device_step(struct on_device *d, uint32_t done, uint32_t n, float *t
         .kv = &d->kv,
         .logits = d->logits,
     };
-    executor_device_run(d->executor, &s);
+    assert_ok(executor_device_run(d->executor, &s, &e), &e);
     const size_t bytes = (size_t)n * FAMILY_VOCAB * sizeof *to;
     t->copy(d->link.s, (char *)d->host + ARRAYS, d->logits, bytes);
     assert_ok(t->sync(d->link.s, &e), &e);

@@ -85,7 +85,9 @@ static void each_fault_is_named(void **state)
         enum q_code code;
     } cases[] = {
         {"null", "gave NULL", Q_INVALID},
-        {"abi", "version 99, this engine's is version 1", Q_MISMATCH},
+        {"abi", "version 99, this engine's is version 2", Q_MISMATCH},
+        {"older abi", "its ABI is version 1, this engine's is version 2; build it with the engine/",
+         Q_MISMATCH},
         {"small", "the plugin: size is ", Q_INVALID},
         {"newer", "built with a newer engine/plugin.h", Q_UNSUPPORTED},
         {"no name", "name is NULL", Q_INVALID},

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugin_core: an engine with a plugin whose forward pass fails or crashes for one token, or whose
- * embed_item does for one item: the request with it ends with an error, the others have the tokens
- * that they have without it, and the engine continues. The worker process loads the plugin by
- * itself. */
+/* plugin_core: an engine with a plugin whose forward pass fails or crashes for one token, whose
+ * operation fails for one, or whose embed_item does for one item: the request with it ends with an
+ * error, the others have the tokens that they have without it, and the engine continues. The worker
+ * process loads the plugin by itself. */
 #include "core_run.h"
 #include "engine/core/fingerprint.h"
 #include "folder.h"
@@ -11,28 +11,41 @@
 
 static char plugins_dir[PLUGINS_DIR_MAX];
 
-static void make_config(struct core_config *c, struct folder *f, const char *more)
+struct near_model {
+    const char *architecture, *file; /* of tests/plugins */
+};
+static const struct near_model override = {"OverrideForCausalLM", "override.so"};
+static const struct near_model operation = {"OperationForCausalLM", "operation.so"};
+
+/* Llama's golden weights as a model of a plugin; more: of its config.json. */
+static void make_model(struct core_config *c, struct folder *f, const struct near_model *m,
+                       const char *more)
 {
     char text[1200], path[PATH_MAX];
     const char *const paths[] = {path};
     struct q_err e = Q_ERR_INIT;
     folder_init(f);
     snprintf(text, sizeof text,
-             "{\"architectures\": [\"OverrideForCausalLM\"], \"model_type\": \"llama\", "
+             "{\"architectures\": [\"%s\"], \"model_type\": \"llama\", "
              "\"vocab_size\": 512, \"hidden_size\": 64, \"intermediate_size\": 96, "
              "\"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, "
              "\"hidden_act\": \"silu\", \"max_position_embeddings\": 256, \"rms_norm_eps\": 1e-05, "
              "\"rope_theta\": 1000000.0%s}",
-             more);
+             m->architecture, more);
     folder_text(f, "config.json", text);
     assert_non_null(realpath("tests/data/models/llama/model.safetensors", path));
     folder_link(f, "model.safetensors", path);
     *c = config_of(f->path);
     c->in_process = false;
     c->worker_program = program_beside("/bin/quire-worker");
-    snprintf(path, sizeof path, "%s/override.so", plugins_dir);
+    snprintf(path, sizeof path, "%s/%s", plugins_dir, m->file);
     assert_ok(plugins_config_set(&c->worker.plugins, paths, 1, "", &e), &e);
     assert_ok(plugins_open(&c->worker.plugins, f->path, &e), &e);
+}
+
+static void make_config(struct core_config *c, struct folder *f, const char *more)
+{
+    make_model(c, f, &override, more);
 }
 
 static bool is_in_prompts(const struct golden *g, uint32_t token)
@@ -56,17 +69,24 @@ static uint32_t bad_token(const struct golden *g)
     return token;
 }
 
-/* n requests, of which number `bad` has the token. */
+/* n requests, of which number `bad` has that prompt. */
+static void submit_all(const struct golden *g, uint32_t n, uint32_t bad,
+                       const struct golden_prompt *p)
+{
+    for (uint32_t i = 0; i < n; i++)
+        submit_prompt(i, i == bad ? p : &g->prompts[i % g->n], 0);
+    finish_all(n);
+    for (uint32_t i = 0; i < n; i++)
+        if (i != bad)
+            check_answer(i, &g->prompts[i % g->n], "with a plugin");
+}
+
+/* The same with a token that no other request has. */
 static void run_all(const struct core_config *c, const struct golden *g, uint32_t n, uint32_t bad)
 {
     const struct golden_prompt p = {.ids = {11, bad_token(g), 12}, .n = 3, .n_greedy = 24};
     open_core(c);
-    for (uint32_t i = 0; i < n; i++)
-        submit_prompt(i, i == bad ? &p : &g->prompts[i % g->n], 0);
-    finish_all(n);
-    for (uint32_t i = 0; i < n; i++)
-        if (i != bad)
-            check_answer(i, &g->prompts[i % g->n], "with a plugin's forward pass");
+    submit_all(g, n, bad, &p);
 }
 
 static void the_family_s_tokens(void **state)
@@ -104,7 +124,6 @@ static void a_crash_is_blamed_on_its_request(void **state)
     folder_release(&f);
 }
 
-/* All rows of a step that fails are no numbers; so one request at a time. */
 static void an_error_ends_its_request(void **state)
 {
     (void)state;
@@ -115,9 +134,70 @@ static void an_error_ends_its_request(void **state)
     golden_get(&g, "llama");
     snprintf(more, sizeof more, ", \"fails_at\": %u", bad_token(&g));
     make_config(&c, &f, more);
-    c.worker.max_num_seqs = 1;
     run_all(&c, &g, 3, 1);
     assert_int_equal(answers[1].finish, FINISH_ERROR);
+    assert_string_equal(engine.notes[1].why.message,
+                        "the request could not be computed: plugin override 1.0: forward: a token "
+                        "it does not want");
+    assert_int_equal(core_n_restart(engine.core), 0);
+    core_free(engine.core);
+    folder_release(&f);
+}
+
+/* An operation fails in a step of several requests, in chunks and not, for a token of the prompt;
+ * then the others answer again from the prefix cache. Its sentence is the request's error. */
+static void an_operation_s_error_ends_its_request(void **state)
+{
+    (void)state;
+    static const uint32_t chunks[] = {5, 16, 128};
+    struct golden g;
+    struct folder f;
+    struct core_config c;
+    char more[60], expected[200];
+    golden_get(&g, "llama");
+    const uint32_t bad = bad_token(&g);
+    const struct golden_prompt p = {.ids = {11, bad, 12}, .n = 3, .n_greedy = 24};
+    snprintf(more, sizeof more, ", \"fails_at\": %u", bad);
+    snprintf(expected, sizeof expected,
+             "the request could not be computed: plugin operation 1.0: operation shift: token %u "
+             "is not one that it takes",
+             bad);
+    make_model(&c, &f, &operation, more);
+    for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++) {
+        c.worker.max_num_batched_tokens = chunks[i];
+        c.worker.max_num_seqs = 5;
+        open_core(&c);
+        for (uint32_t k = 0; k < 2; k++) {
+            submit_all(&g, 5, 2, &p);
+            assert_int_equal(answers[2].finish, FINISH_ERROR);
+            assert_int_equal(answers[2].n, 0);
+            assert_string_equal(engine.notes[2].why.message, expected);
+            bits_forget(&engine);
+        }
+        assert_int_equal(core_n_restart(engine.core), 0);
+        core_free(engine.core);
+    }
+    folder_release(&f);
+}
+
+/* One that computes the rows whose logits are asked for. */
+static void an_operation_s_error_behind_the_final_norm(void **state)
+{
+    (void)state;
+    struct golden g;
+    struct folder f;
+    struct core_config c;
+    char more[60];
+    golden_get(&g, "llama");
+    const struct golden_prompt p = {.ids = {11, 12, bad_token(&g)}, .n = 3, .n_greedy = 24};
+    snprintf(more, sizeof more, ", \"marks\": %u", bad_token(&g));
+    make_model(&c, &f, &operation, more);
+    open_core(&c);
+    submit_all(&g, 5, 2, &p);
+    assert_int_equal(answers[2].finish, FINISH_ERROR);
+    assert_string_equal(engine.notes[2].why.message,
+                        "the request could not be computed: plugin operation 1.0: operation keep: "
+                        "a row of 64 columns is marked");
     assert_int_equal(core_n_restart(engine.core), 0);
     core_free(engine.core);
     folder_release(&f);
@@ -222,6 +302,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(the_family_s_tokens),
         cmocka_unit_test(a_crash_is_blamed_on_its_request),
         cmocka_unit_test(an_error_ends_its_request),
+        cmocka_unit_test(an_operation_s_error_ends_its_request),
+        cmocka_unit_test(an_operation_s_error_behind_the_final_norm),
         cmocka_unit_test(a_crash_of_an_item_is_blamed_on_its_request),
         cmocka_unit_test(an_item_s_error_ends_its_request),
         cmocka_unit_test(the_fingerprint_has_the_plugin),

@@ -36,19 +36,25 @@ static void compare(struct core_config c, const struct golden *g, const char *wh
     }
 }
 
-static void write_like(const struct folder *f, const char *architecture)
+/* more: of its config.json. */
+static void write_with(const struct folder *f, const char *architecture, const char *more)
 {
-    char text[1000], path[PATH_MAX];
+    char text[1200], path[PATH_MAX];
     snprintf(
         text, sizeof text,
         "{\"architectures\": [\"%s\"], \"model_type\": \"llama\", \"vocab_size\": 512, "
         "\"hidden_size\": 64, \"intermediate_size\": 96, \"num_hidden_layers\": 2, "
         "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"hidden_act\": \"silu\", "
-        "\"max_position_embeddings\": 256, \"rms_norm_eps\": 1e-05, \"rope_theta\": 1000000.0}",
-        architecture);
+        "\"max_position_embeddings\": 256, \"rms_norm_eps\": 1e-05, \"rope_theta\": 1000000.0%s}",
+        architecture, more);
     folder_text(f, "config.json", text);
     assert_non_null(realpath("tests/data/models/llama/model.safetensors", path));
     folder_link(f, "model.safetensors", path);
+}
+
+static void write_like(const struct folder *f, const char *architecture)
+{
+    write_with(f, architecture, "");
 }
 
 static void own_operations(void **state)
@@ -63,6 +69,52 @@ static void own_operations(void **state)
     c.worker.max_model_len = 144;
     use_plugin(&c, "operation.so");
     compare(c, &g, "operation");
+    folder_release(&f);
+}
+
+/* A launch that fails ends all requests of its step with its sentence; the engine goes on. */
+static void a_launch_that_fails(void **state)
+{
+    (void)state;
+    static const uint32_t lengths[] = {7, 9, 20};
+    struct golden g;
+    struct folder f;
+    struct q_err e = Q_ERR_INIT;
+    folder_init(&f);
+    write_with(&f, "OperationForCausalLM", ", \"refuses\": 16"); /* 7 + 9, in one step */
+    golden_get(&g, "llama");
+    struct core_config c = config_of(f.path);
+    use_plugin(&c, "operation.so");
+    device_choose(&c, "/tests/libquire-fake.so");
+    c.worker.max_num_seqs = 8;
+    for (int eager = 0; eager < 2; eager++) {
+        c.worker.enforce_eager = eager;
+        open_core(&c);
+        for (uint32_t i = 0; i < 2; i++) {
+            struct golden_prompt p = {.n = lengths[i], .n_greedy = 4};
+            for (uint32_t k = 0; k < p.n; k++)
+                p.ids[k] = 40 * i + k;
+            submit_prompt(i, &p, 0);
+        }
+        finish_all(2);
+        for (uint32_t i = 0; i < 2; i++) {
+            assert_int_equal(answers[i].finish, FINISH_ERROR);
+            assert_int_equal(answers[i].n, 0);
+            assert_string_equal(engine.notes[i].why.message,
+                                "the request could not be computed: plugin operation 1.0: "
+                                "operation shift: 16 rows are more than its launch takes");
+        }
+        bits_forget(&engine);
+        for (uint32_t i = 0; i < g.n; i++) {
+            submit_prompt(i, &g.prompts[i], 0);
+            assert_ok(core_step(engine.core, &e), &e);
+        }
+        finish_all(g.n);
+        for (uint32_t i = 0; i < g.n; i++)
+            check_answer(i, &g.prompts[i], "after a launch that failed");
+        assert_int_equal(core_n_restart(engine.core), 0);
+        core_free(engine.core);
+    }
     folder_release(&f);
 }
 
@@ -244,7 +296,7 @@ static void a_tensor_that_lies_on_the_device(void **state)
     folder_release(&f);
 }
 
-static void refused(struct core_config *c, const char *part)
+static void refused(struct core_config *c, enum q_code code, const char *part)
 {
     struct q_err e = Q_ERR_INIT;
     device_choose(c, "/tests/libquire-fake.so");
@@ -253,8 +305,35 @@ static void refused(struct core_config *c, const char *part)
         run_once(&e);
     assert_int_equal(core_state(engine.core, NULL), CORE_FAILED);
     q_err_reset(&e);
-    assert_fails(core_step(engine.core, &e), Q_UNSUPPORTED, part, &e);
+    assert_fails(core_step(engine.core, &e), code, part, &e);
     core_free(engine.core);
+}
+
+/* A launch that fails while graphs are captured, or in the largest step: the start fails. */
+static void a_launch_that_fails_at_the_start(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *more, *part;
+    } cases[] = {
+        {", \"refuses\": 4",
+         "capturing CUDA graphs (--enforce-eager disables them): plugin operation 1.0: operation "
+         "shift: 4 rows are more than its launch takes"},
+        {", \"refuses\": 48",
+         "memory measurement with a step of 48 tokens: plugin operation 1.0: operation shift: 48 "
+         "rows are more than its launch takes"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct folder f;
+        folder_init(&f);
+        write_with(&f, "OperationForCausalLM", cases[i].more);
+        struct core_config c = config_of(f.path);
+        c.worker.max_num_batched_tokens = 48;
+        c.worker.max_num_seqs = 8;
+        use_plugin(&c, "operation.so");
+        refused(&c, Q_INTERNAL, cases[i].part);
+        folder_release(&f);
+    }
 }
 
 static void what_has_no_code_for_a_device(void **state)
@@ -265,13 +344,15 @@ static void what_has_no_code_for_a_device(void **state)
     write_like(&f, "OperationHereForCausalLM");
     struct core_config c = config_of(f.path);
     use_plugin(&c, "operation.so");
-    refused(&c, "operation here only of plugin operation 1.0 has no code for a device");
+    refused(&c, Q_UNSUPPORTED,
+            "operation here only of plugin operation 1.0 has no code for a device");
     folder_release(&f);
     folder_init(&f);
     write_like(&f, "OverrideForCausalLM");
     c = config_of(f.path);
     use_plugin(&c, "override.so");
-    refused(&c, "plugin override 1.0 computes the forward pass itself, which is not supported");
+    refused(&c, Q_UNSUPPORTED,
+            "plugin override 1.0 computes the forward pass itself, which is not supported");
     folder_release(&f);
 }
 
@@ -279,6 +360,8 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(own_operations),
+        cmocka_unit_test(a_launch_that_fails),
+        cmocka_unit_test(a_launch_that_fails_at_the_start),
         cmocka_unit_test(positions),
         cmocka_unit_test(items_on_a_device),
         cmocka_unit_test(a_failed_item_on_a_device),

@@ -180,12 +180,13 @@ static void cut_own(struct cutter *t)
         .is_bytes = quantized,
         .has_sums = t->m->shape.quantization == QUANTIZE_INT4,
     };
+    if (model_has_own_forward(t->m) || t->m->program.owns)
+        own->errors = region_cut(t->c, n, sizeof *own->errors);
     if (!model_has_own_forward(t->m))
         return;
     own->logits = region_cut(t->c, n * t->m->config.vocab_size, sizeof *own->logits);
     own->sequences = region_cut(t->c, n, sizeof *own->sequences);
     own->logit_rows = region_cut(t->c, n, sizeof *own->logit_rows);
-    own->errors = region_cut(t->c, n, sizeof *own->errors);
     for (uint32_t i = 0; i < QUIRE_BUFFERS_MAX && t->m->plugin->buffers[i]; i++)
         own->buffers[i] = region_cut(t->c, n * t->m->plugin->buffers[i], sizeof *own->buffers[i]);
     own->inputs.stride = row_stride(widest_input(t->m));

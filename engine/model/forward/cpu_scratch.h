@@ -44,6 +44,7 @@ struct cpu_own {   /* of a model whose plugin computes the forward pass itself; 
     float *buffers[QUIRE_BUFFERS_MAX]; /* [n_token_max, columns] */
     struct matmul_rows inputs;         /* [n_token_max] of a product, in its type */
     uint32_t *logit_rows;              /* [n_token_max] of the pass */
+    /* Of a plugin with operations of its own, too: */
     atomic_bool has_failed;            /* the pass */
     struct quire_plugin_error *errors; /* [n_token_max] of each sequence; "": none */
 };

@@ -35,8 +35,10 @@ static struct matmul_rows rows_at(const struct cpu_run *w, struct program_ref r,
     size_t row = own ? (size_t)w->x.ith * CPU_OWN_ROWS * (b->of_places ? w->n_used : 1) : 0;
     if (r.buffer == PROGRAM_B_LOGITS)
         at = (struct matmul_rows){.x = w->logits, .stride = r.n_col};
-    if (b->of_step || r.buffer == PROGRAM_B_LOGITS)
+    if (r.buffer == PROGRAM_B_LOGITS)
         row = w->block.at;
+    else if (b->of_step)
+        row = w->part.row + w->block.at;
     at.dtype = (enum dtype)r.dtype;
     at.x = (char *)at.x + (row * at.stride + r.col) * cpu_width(r);
     at.rows = at.rows ? at.rows + row : NULL;
@@ -135,36 +137,6 @@ static void items(struct cpu_run *w, const struct program_op *op, struct program
     const struct matmul_rows y = cpu_rows_to(w, out);
     (void)op;
     cpu_items(w, &(struct quire_rows){y.x, w->block.n, out.n_col, y.stride});
-}
-
-/* A plugin's: on the CPU a thread has rows of its own in all stages, so a row at a time is safe. */
-static void own(struct cpu_run *w, const struct program_op *op, struct program_ref out)
-{
-    const struct matmul_rows x = cpu_rows_of(w, op->in[0]), y = cpu_rows_to(w, out);
-    const bool has_second = op->in[1].buffer != PROGRAM_B_NONE;
-    const struct matmul_rows x2 = has_second ? cpu_rows_of(w, op->in[1]) : (struct matmul_rows){0};
-    const struct cpu_rows r = cpu_share(w, (struct cpu_rows){0, w->block.n});
-    const bool is_table = op->weight && program_weight_info(op->weight)->kind == PROGRAM_TABLE;
-    const struct quire_op_call call = {
-        .in = (const float *)x.x + r.at * x.stride,
-        .in2 = has_second ? (const float *)x2.x + r.at * x2.stride : NULL,
-        .out = (float *)y.x + r.at * y.stride,
-        .in_stride = x.stride,
-        .in2_stride = x2.stride,
-        .out_stride = y.stride,
-        .n_row = r.n,
-        .in_cols = op->in[0].n_col,
-        .in2_cols = op->in[1].n_col,
-        .out_cols = out.n_col,
-        .token_ids = w->asked ? NULL : w->b->token_ids + w->block.at + r.at,
-        .positions = w->asked ? NULL : w->b->positions + w->block.at + r.at,
-        .weight = is_table ? program_table(&w->m->weights, op->weight, op->layer).rows
-                           : vector_of(w, op->weight, op),
-        .bias = vector_of(w, op->bias, op),
-        .params = op->own->params,
-    };
-    if (r.n)
-        op->own->of->run(&call);
 }
 
 /* Row i of the block of a norm's input. */
@@ -648,7 +620,7 @@ static handler *const of_kind[PROGRAM_KINDS] = {
     [PROGRAM_SCALE] = scale,
     [PROGRAM_SOFT_CAP] = soft_cap,
     [PROGRAM_ITEMS] = items,
-    [PROGRAM_OWN] = own,
+    [PROGRAM_OWN] = cpu_operation,
     [PROGRAM_STORE_LATENT] = store_latent,
     [PROGRAM_ATTENTION_LATENT] = attention_latent,
     [PROGRAM_HEADS] = heads,
@@ -701,7 +673,7 @@ static void tap(struct cpu_run *w, uint32_t index)
 {
     const struct model_config *c = &w->m->config;
     const struct cpu_rows own = cpu_share(w, (struct cpu_rows){0, w->b->n_token});
-    const size_t hidden = c->hidden_size, at = own.at * hidden;
+    const size_t hidden = c->hidden_size, at = (w->part.row + own.at) * hidden;
     const float *x = w->s->buffers[PROGRAM_B_X].x;
     if (!w->s->tap || index == PROGRAM_NO_LAYER ||
         (index == c->n_layer && !pipeline_stage_has_head(&w->m->stage)))
@@ -749,86 +721,50 @@ static bool is_wanted(const struct cpu_run *w, const struct program_pass *pass)
     return pass->layer >= b->layer && pass->layer - b->layer < b->n_layer;
 }
 
-/* The batch's rows of one sequence. *logit: of its first row of logits, and behind its last one on
- * return. */
-static struct batch batch_of_seq(const struct batch *b, struct attention_seq *seq, uint32_t i_seq,
-                                 uint32_t *logit)
+/* Up to the rows whose logits may be asked for. */
+static void run_program(struct cpu_run *w)
 {
-    const uint32_t row = b->seqs[i_seq].row, first = *logit;
-    *seq = b->seqs[i_seq];
-    seq->row = 0;
-    while (*logit < b->n_logit && b->logit_rows[*logit] < row + seq->n_query)
-        ++*logit;
-    return (struct batch){
-        .token_ids = b->token_ids + row,
-        .positions = b->positions + row,
-        .slot_mapping = b->slot_mapping + row,
-        .seqs = seq,
-        .logit_rows = b->logit_rows + first,
-        .n_token = seq->n_query,
-        .n_seq = 1,
-        .n_logit = *logit - first,
-        .context_max = seq->start + seq->n_query,
-        .n_prompts = b->n_prompts ? b->n_prompts + i_seq : NULL,
-        .item_rows = b->item_rows ? b->item_rows + row : NULL,
-    };
-}
-
-/* A plugin's own pass. One that fails is run for each sequence by itself, so that a sequence that
- * it cannot compute is no other's failure. KV is written again, with the same values. */
-static void forward_own(struct cpu_run *all)
-{
-    const struct batch *b = all->b;
-    uint32_t logit = 0;
-    make_rope(all);
-    if (cpu_forward_own(all, (struct cpu_part){0, 0, 0}) || b->n_seq == 1)
-        return;
-    for (uint32_t i = 0; i < b->n_seq; i++) {
-        struct attention_seq seq;
-        const struct cpu_part part = {i, b->seqs[i].row, logit};
-        const struct batch one = batch_of_seq(b, &seq, i, &logit);
-        struct cpu_run w = run_of(all->m, &one, all->s, all->team,
-                                  (struct kern_exec){.ith = all->x.ith, .nth = all->x.nth});
-        w.kv = all->kv;
-        w.is_clean = false;
-        make_rope(&w);
-        cpu_forward_own(&w, part);
+    const struct layer_program *p = &w->m->program;
+    uint32_t layer = PROGRAM_NO_LAYER;
+    make_rope(w);
+    for (uint32_t i = 0; i < p->n_pass && !p->passes[i].asked; i++) {
+        if (!is_wanted(w, &p->passes[i]))
+            continue;
+        if (p->passes[i].layer != layer)
+            tap(w, p->passes[i].layer);
+        layer = p->passes[i].layer;
+        run_pass(w, &p->passes[i], w->b->n_token);
     }
+    tap(w, w->m->config.n_layer);
+    meet(w);
 }
 
-const char *model_failure(const struct model_scratch *s, uint32_t i_seq)
+static void run_own_forward(struct cpu_run *w)
 {
-    const char *why = s && s->own.errors ? s->own.errors[i_seq].message : "";
-    return *why ? why : NULL;
+    make_rope(w);
+    cpu_forward_own(w);
+}
+
+/* Of rows first_logit … first_logit + n_logit - 1. */
+static void run_logits(struct cpu_run *w)
+{
+    const struct layer_program *p = &w->m->program;
+    uint32_t i = p->n_pass;
+    while (i && p->passes[i - 1].layer == PROGRAM_NO_LAYER && !p->passes[i - 1].asked)
+        i--;
+    run_pass(w, &p->passes[i - 1], w->n_logit);
+    meet(w);
 }
 
 void model_forward(const struct model *m, const struct batch *b, const struct kv_cache *kv,
                    struct model_scratch *s, float *logits, struct team *team, uint32_t ith,
                    uint32_t nth)
 {
-    const struct layer_program *p = &m->program;
     struct cpu_run w = run_of(m, b, s, team, (struct kern_exec){.ith = ith, .nth = nth});
-    uint32_t layer = PROGRAM_NO_LAYER;
     Q_ASSERT((uint64_t)b->layer + b->n_layer <= m->config.n_layer);
     w.kv = kv;
     w.is_clean = false;
-    if (s->own.logits) {
-        forward_own(&w);
-        if (logits)
-            cpu_logits_own(&w, &(struct model_logits){logits, 0, b->n_logit});
-        return;
-    }
-    make_rope(&w);
-    for (uint32_t i = 0; i < p->n_pass && !p->passes[i].asked; i++) {
-        if (!is_wanted(&w, &p->passes[i]))
-            continue;
-        if (p->passes[i].layer != layer)
-            tap(&w, p->passes[i].layer);
-        layer = p->passes[i].layer;
-        run_pass(&w, &p->passes[i], b->n_token);
-    }
-    tap(&w, m->config.n_layer);
-    meet(&w);
+    cpu_each_forward(&w, s->own.logits ? run_own_forward : run_program);
     if (logits)
         model_logits(m, b, s, &(struct model_logits){logits, 0, b->n_logit}, team, ith, nth);
 }
@@ -836,9 +772,7 @@ void model_forward(const struct model *m, const struct batch *b, const struct kv
 void model_logits(const struct model *m, const struct batch *b, struct model_scratch *s,
                   const struct model_logits *out, struct team *team, uint32_t ith, uint32_t nth)
 {
-    const struct layer_program *p = &m->program;
     struct cpu_run w = run_of(m, b, s, team, (struct kern_exec){.ith = ith, .nth = nth});
-    uint32_t i = p->n_pass;
     Q_ASSERT(out->first + out->n <= b->n_logit && pipeline_stage_has_head(&m->stage));
     if (s->own.logits) {
         cpu_logits_own(&w, out);
@@ -846,8 +780,6 @@ void model_logits(const struct model *m, const struct batch *b, struct model_scr
     }
     w.logits = out->rows;
     w.first_logit = out->first;
-    while (i && p->passes[i - 1].layer == PROGRAM_NO_LAYER && !p->passes[i - 1].asked)
-        i--;
-    run_pass(&w, &p->passes[i - 1], out->n);
-    meet(&w);
+    w.n_logit = out->n;
+    cpu_each_logits(&w, run_logits);
 }

@@ -14,6 +14,13 @@ struct cpu_rows { /* neighbouring rows of the step */
     uint32_t at, n;
 };
 
+#define CPU_NO_SEQ UINT32_MAX
+struct cpu_part {   /* of a step: w->b is a batch of these sequences alone */
+    uint32_t i_seq; /* the only one; CPU_NO_SEQ: there are several */
+    uint32_t row;   /* its first row, */
+    uint32_t logit; /* its first row of logits */
+};
+
 struct cpu_run {
     const struct model *m;
     const struct batch *b;
@@ -26,7 +33,8 @@ struct cpu_run {
     struct kern_exec mine; /* an operation that this thread runs alone on its own rows */
     struct cpu_rows
         block; /* of the pass; of asked rows: their numbers in logit_rows from first on */
-    uint32_t first_logit;
+    struct cpu_part part;
+    uint32_t first_logit, n_logit;    /* rows that are asked for */
     bool asked;                       /* the pass is of the rows asked for */
     bool is_clean;                    /* nothing was read or written since the last barrier */
     bool own_stage;                   /* this stage makes a copy of its output in each thread */
@@ -72,15 +80,21 @@ void cpu_attend(struct cpu_run *w, const struct program_op *op, const struct mat
                 const struct matmul_rows *to);
 
 /* ---- executor_cpu_own.c: a plugin's forward pass ---- */
-struct cpu_part {   /* of a step: w->b is a batch of these sequences alone */
-    uint32_t i_seq; /* the first one, */
-    uint32_t row;   /* its first row, */
-    uint32_t logit; /* its first row of logits */
-};
-/* False: it failed; own.errors[part.i_seq] says why, and the logits are no numbers. */
-bool cpu_forward_own(struct cpu_run *w, struct cpu_part part);
+/* After a failure (cpu_fail) the logits are no numbers. */
+void cpu_forward_own(struct cpu_run *w);
 /* Rows of its logits. */
 void cpu_logits_own(struct cpu_run *w, const struct model_logits *out);
+
+/* ---- executor_cpu_failure.c: plugins that fail ---- */
+typedef void cpu_pass(struct cpu_run *w);
+/* A plugin's `what` could not compute rows of w->part. */
+void cpu_fail(const struct cpu_run *w, const char *what, struct quire_plugin_error *error);
+/* An operation of a plugin's own. */
+void cpu_operation(struct cpu_run *w, const struct program_op *op, struct program_ref out);
+/* The pass over the batch; after a failure once more for each sequence by itself. */
+void cpu_each_forward(struct cpu_run *all, cpu_pass *pass);
+/* The same of n_logit rows that are asked for: for each row by itself. */
+void cpu_each_logits(struct cpu_run *w, cpu_pass *pass);
 
 /* ---- executor_cpu_experts.c ---- */
 void cpu_route(struct cpu_run *w, const struct program_op *op);

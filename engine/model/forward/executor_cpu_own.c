@@ -4,14 +4,12 @@
  * each function does a thread's share, in the same way as the program's operation of that name, so
  * that the bits are those of the program.
  *
- * Rows of logits are kept until they are asked for, since the sampler asks for some at a time. A
- * pass that fails is run again for each sequence by itself (executor_cpu.c): those that fail alone
- * have logits that are no numbers, and their requests end with the plugin's error. */
+ * Rows of logits are kept until they are asked for, since the sampler asks for some at a time.
+ * Those of a pass that fails (executor_cpu_failure.c) are no numbers. */
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include "common/log.h"
 #include "engine/model/forward/executor_cpu.h"
 #include "engine/model/forward/forms.h"
 #include "engine/model/plugin/host_step.h"
@@ -258,7 +256,7 @@ float *host_step_buffer(const struct quire_step *s, uint32_t i)
 
 /* ---- the pass ---- */
 
-static void begin_pass(const struct cpu_run *w, struct cpu_part part)
+static void begin_pass(const struct cpu_run *w)
 {
     struct cpu_own *own = &w->s->own;
     for (uint32_t i = 0; i < w->b->n_seq; i++) {
@@ -267,14 +265,12 @@ static void begin_pass(const struct cpu_run *w, struct cpu_part part)
             .n_row = w->b->seqs[i].n_query,
             .start = w->b->seqs[i].start,
         };
-        own->errors[part.i_seq + i].message[0] = '\0';
     }
     for (uint32_t i = 0; i < w->b->n_logit; i++)
-        own->logit_rows[i] = w->b->logit_rows[i] - part.row;
-    atomic_store(&own->has_failed, false);
+        own->logit_rows[i] = w->b->logit_rows[i] - w->part.row;
 }
 
-static struct quire_step step_of(const struct cpu_run *w, struct cpu_part part)
+static struct quire_step step_of(const struct cpu_run *w)
 {
     const struct batch *b = w->b;
     return (struct quire_step){
@@ -288,44 +284,36 @@ static struct quire_step step_of(const struct cpu_run *w, struct cpu_part part)
         .item_rows = b->item_rows,
         .sequences = w->s->own.sequences,
         .logit_rows = w->s->own.logit_rows,
-        .logits = w->s->own.logits + (size_t)part.logit * w->m->config.vocab_size,
+        .logits = w->s->own.logits + (size_t)w->part.logit * w->m->config.vocab_size,
         .ith = w->x.ith,
         .nth = w->x.nth,
     };
 }
 
-static void spoil_logits(const struct cpu_run *w, struct cpu_part part)
+static void spoil_logits(const struct cpu_run *w)
 {
     const size_t vocab = w->m->config.vocab_size;
-    const struct cpu_rows r = cpu_share(w, (struct cpu_rows){part.logit, w->b->n_logit});
+    const struct cpu_rows r = cpu_share(w, (struct cpu_rows){w->part.logit, w->b->n_logit});
     for (size_t i = r.at * vocab; i < (r.at + r.n) * vocab; i++)
         w->s->own.logits[i] = NAN;
 }
 
-bool cpu_forward_own(struct cpu_run *w, struct cpu_part part)
+void cpu_forward_own(struct cpu_run *w)
 {
     struct quire_plugin_error error = {{0}};
-    struct cpu_own *own = &w->s->own;
     const struct quire_model *m = w->m->plugin;
-    const struct own_step step = {step_of(w, part), w};
+    const struct own_step step = {step_of(w), w};
     w->block = (struct cpu_rows){0, w->b->n_token};
     if (w->x.ith == 0)
-        begin_pass(w, part);
+        begin_pass(w);
     cpu_meet(w); /* rows of rope, too */
     plugin_begin(m, NULL);
-    const bool failed = m->arch->a.forward(&step.s, &error) != 0;
+    if (m->arch->a.forward(&step.s, &error) != 0)
+        cpu_fail(w, "forward", &error);
     plugin_end();
-    error.message[sizeof error.message - 1] = '\0';
-    if (failed && !*error.message)
-        snprintf(error.message, sizeof error.message, "it failed and gave no reason");
-    if (failed && !atomic_exchange(&own->has_failed, true))
-        own->errors[part.i_seq] = error;
     cpu_meet(w);
-    const bool all = !atomic_load(&own->has_failed);
-    if (!all)
-        spoil_logits(w, part);
-    cpu_meet(w);
-    return all;
+    if (atomic_load(&w->s->own.has_failed))
+        spoil_logits(w);
 }
 
 void cpu_logits_own(struct cpu_run *w, const struct model_logits *out)

@@ -166,8 +166,10 @@ static void items(const struct device_run *r, const struct program_op *op)
 }
 
 /* A plugin's launch. */
-static void own(const struct device_run *r, const struct program_op *op, bool asked)
+static enum q_code own(const struct device_run *r, const struct program_op *op, struct q_err *e)
 {
+    const bool asked = r->asked;
+    struct quire_plugin_error error = {{0}};
     const struct matmul_rows x = device_rows_of(r, op->in[0]), y = device_rows_of(r, op->out);
     const bool has_second = op->in[1].buffer != PROGRAM_B_NONE;
     const struct matmul_rows x2 =
@@ -192,7 +194,13 @@ static void own(const struct device_run *r, const struct program_op *op, bool as
         .params = op->own->params,
         .stream = r->d->m->link->s,
     };
-    op->own->of->launch(&call);
+    if (op->own->of->launch(&call, &error) == 0)
+        return Q_OK;
+    error.message[sizeof error.message - 1] = '\0';
+    q_fail_text(e, Q_INTERNAL, "plugin %s: operation %s: %s", model_plugin(r->d->m),
+                op->own->of->name,
+                *error.message ? error.message : "its launch failed and gave no reason");
+    return Q_INTERNAL;
 }
 
 /* LayerNorm of rows, in place too. */
@@ -571,9 +579,6 @@ void device_stage(const struct device_run *r, const struct program_stage *s)
     case PROGRAM_ITEMS:
         items(r, op);
         break;
-    case PROGRAM_OWN:
-        own(r, op, r->asked);
-        break;
     case PROGRAM_NORM:
         if (op->norm.kind == ARCH_NORM_LAYER)
             layer_norm(r, op, vector_of(r, op));
@@ -616,30 +621,38 @@ void device_stage(const struct device_run *r, const struct program_stage *s)
 }
 
 /* A pass over rows: the CPU's boundaries of blocks mean nothing here. */
-static void run_pass(struct device_run *r, const struct program_pass *pass)
+static enum q_code run_pass(struct device_run *r, const struct program_pass *pass, struct q_err *e)
 {
     const struct layer_program *p = &r->d->m->program;
     const uint32_t end = pass->first + pass->n;
     r->asked = pass->asked;
     r->n = pass->asked ? r->s->batch->n_logit : r->s->batch->n_token;
-    for (uint32_t i = pass->first; i < end;) {
+    enum q_code rc = Q_OK;
+    for (uint32_t i = pass->first; i < end && !rc;) {
         const uint32_t n = program_repeated(p, i);
-        if (p->ops[p->stages[i].first].kind == PROGRAM_EXPERTS)
+        const struct program_op *op = &p->ops[p->stages[i].first];
+        if (op->kind == PROGRAM_EXPERTS)
             device_experts(r, &p->stages[i], n);
+        else if (op->kind == PROGRAM_OWN)
+            rc = own(r, op, e);
         else
             device_stage(r, &p->stages[i]);
         i += n;
     }
+    return rc;
 }
 
-void executor_device_run(const struct executor_device *d, const struct device_step *s)
+FALLIBLE executor_device_run(const struct executor_device *d, const struct device_step *s,
+                             struct q_err *e)
 {
+    enum q_code rc = Q_OK;
     const struct layer_program *p = &d->m->program;
     const struct batch *b = s->batch;
     struct device_run r = {.d = d, .s = s, .k = d->m->kern};
     Q_ASSERT(b->n_token <= d->limits.n_row_max && b->n_seq <= d->limits.n_seq_max &&
              b->n_logit <= d->limits.n_logit_max);
-    for (uint32_t i = 0; i < p->n_pass; i++)
+    for (uint32_t i = 0; i < p->n_pass && !rc; i++)
         if (!p->passes[i].asked || b->n_logit)
-            run_pass(&r, &p->passes[i]);
+            rc = run_pass(&r, &p->passes[i], e);
+    return rc;
 }

@@ -41,7 +41,10 @@ struct device_step {
     const struct kv_cache *kv;
     float *logits; /* [n_logit, vocab_size] in device memory */
 };
-/* Give one step to the stream of the link; batch->context_max may be more than the longest. */
-void executor_device_run(const struct executor_device *d, const struct device_step *s);
+/* Give one step to the stream of the link; batch->context_max may be more than the longest.
+ * Errors: Q_INTERNAL (an operation of a plugin was not launched, by its name and its reason; the
+ * rest of the step is not in the stream, and its logits are no result). */
+FALLIBLE executor_device_run(const struct executor_device *d, const struct device_step *s,
+                             struct q_err *e);
 
 #endif

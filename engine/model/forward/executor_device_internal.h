@@ -58,7 +58,7 @@ uint32_t device_row_count(const struct device_run *r, struct program_ref ref);
 const struct packed *device_matrix(const struct device_run *r, const struct program_op *op,
                                    uint32_t expert);
 
-/* One stage that is not of experts. */
+/* One stage that is neither of experts nor of a plugin. */
 void device_stage(const struct device_run *r, const struct program_stage *s);
 /* n stages from s on, which are (program_repeated), for all rows of the step. */
 void device_experts(const struct device_run *r, const struct program_stage *s, uint32_t n);

@@ -72,6 +72,9 @@ FALLIBLE gpu_update(struct gpu *g, const struct slots *s, const struct step_view
  * Errors: as gpu_update. */
 FALLIBLE gpu_launch(struct gpu *g, const struct slots *s, const struct step_view *v,
                     struct q_err *e);
+/* Why a plugin did not launch an operation of the batch, so that its logits are no result; NULL: it
+ * launched all of them. */
+const char *gpu_refusal(const struct gpu *g);
 /* Sample its rows; waits for masks only. Rows that depend on tokens (slots_looks_back) read them
  * from the slots. Returns the step's number. */
 uint64_t gpu_launch_sampling(struct gpu *g, const struct slots *s, struct masks *masks);

@@ -94,6 +94,7 @@ struct gpu {
     uint32_t i_buffer;                        /* of GPU_STEPS: whose host memory is written now */
     struct gpu_graph graphs[RING_GRAPHS_MAX]; /* [n_graph] ascending */
     uint32_t n_graph;
+    struct q_err refusal; /* of the last gpu_launch; Q_OK: none */
 };
 
 /* ---- gpu_step.c ---- */
@@ -106,9 +107,16 @@ void gpu_pad(const struct gpu *g, const struct gpu_model *l, const struct gpu_la
 /* Send the arrays of a step with these counts. */
 void gpu_send(const struct gpu *g, const struct gpu_model *l, const struct gpu_layout *at,
               const struct batch *counts);
-/* The forward pass over the arrays in device memory. */
-void gpu_forward(const struct gpu *g, const struct gpu_model *l, const struct gpu_layout *at,
-                 const struct batch *counts, const struct kv_cache *kv);
+struct gpu_pass {
+    const struct gpu_model *l;
+    const struct gpu_layout *at;
+    const struct batch *counts;
+    const struct kv_cache *kv;
+};
+/* The forward pass over the arrays in device memory. Errors: as executor_device_run. */
+FALLIBLE gpu_forward(const struct gpu *g, const struct gpu_pass *p, struct q_err *e);
+/* The same, and waits for it: after an error too, so that its memory may go. */
+FALLIBLE gpu_forward_done(const struct gpu *g, const struct gpu_pass *p, struct q_err *e);
 /* Record the graphs, largest first. Errors: those of the device. */
 FALLIBLE gpu_record(struct gpu *g, struct q_err *e);
 

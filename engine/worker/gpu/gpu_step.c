@@ -69,10 +69,11 @@ void gpu_send(const struct gpu *g, const struct gpu_model *l, const struct gpu_l
     t->copy(g->link.s, l->device, host, at->plan + n_plan);
 }
 
-void gpu_forward(const struct gpu *g, const struct gpu_model *l, const struct gpu_layout *at,
-                 const struct batch *counts, const struct kv_cache *kv)
+FALLIBLE gpu_forward(const struct gpu *g, const struct gpu_pass *p, struct q_err *e)
 {
-    struct batch b = *counts;
+    const struct gpu_model *l = p->l;
+    const struct gpu_layout *at = p->at;
+    struct batch b = *p->counts;
     const struct scatter_args tokens = {
         .dst = l->ids,
         .value = g->words,
@@ -92,10 +93,19 @@ void gpu_forward(const struct gpu *g, const struct gpu_model *l, const struct gp
         .plan = l->device + at->plan,
         .item_ids = words(l->device, at->item_ids),
         .items = l->items,
-        .kv = kv,
+        .kv = p->kv,
         .logits = l->logits,
     };
-    executor_device_run(l->executor, &s);
+    return executor_device_run(l->executor, &s, e);
+}
+
+FALLIBLE gpu_forward_done(const struct gpu *g, const struct gpu_pass *p, struct q_err *e)
+{
+    const struct device_table *t = g->link.t;
+    struct q_err ignored = Q_ERR_INIT;
+    const enum q_code rc = gpu_forward(g, p, e);
+    const enum q_code end = t->sync(g->link.s, rc ? &ignored : e);
+    return rc ? rc : end ? end : t->check(g->link.d, e);
 }
 
 /* ---- graphs ---- */
@@ -121,12 +131,14 @@ static FALLIBLE record(struct gpu *g, struct gpu_graph *to, struct q_err *e)
     g->n_item = 0;
     gpu_pad(g, l, &at, 0, n);
     gpu_send(g, l, &at, &b);
-    gpu_forward(g, l, &at, &b, &l->kv); /* the first call makes lazy choices of the library here */
-    if ((rc = t->sync(g->link.s, e)) || (rc = t->check(g->link.d, e)) ||
+    const struct gpu_pass pass = {l, &at, &b, &l->kv};
+    if ((rc = gpu_forward_done(g, &pass, e)) || /* the library makes its lazy choices here */
         (rc = t->graph_begin(g->link.s, e)))
         return rc;
-    gpu_forward(g, l, &at, &b, &l->kv);
-    return t->graph_end(g->link.s, &to->graph, e);
+    struct q_err ignored = Q_ERR_INIT;
+    rc = gpu_forward(g, &pass, e);
+    const enum q_code end = t->graph_end(g->link.s, &to->graph, rc ? &ignored : e);
+    return rc ? rc : end;
 }
 
 FALLIBLE gpu_record(struct gpu *g, struct q_err *e)
@@ -218,6 +230,7 @@ FALLIBLE gpu_launch(struct gpu *g, const struct slots *s, const struct step_view
     const struct batch b = graph ? padded(g, graph->n_seq) : s->batch;
     const struct gpu_layout at = gpu_layout_of(l, &b);
     enum q_code rc = gpu_update(g, s, v, e);
+    q_err_reset(&g->refusal);
     if (rc)
         return rc;
     for (uint32_t j = 0; j < s->batch.n_seq; j++)
@@ -232,10 +245,15 @@ FALLIBLE gpu_launch(struct gpu *g, const struct slots *s, const struct step_view
     t->event_record(gpu_events_now(g)->begun, g->link.s);
     if (graph)
         t->graph_launch(graph->graph, g->link.s);
-    else if (b.n_token)
-        gpu_forward(g, l, &at, &b, &l->kv);
+    else if (b.n_token && gpu_forward(g, &(struct gpu_pass){l, &at, &b, &l->kv}, &g->refusal))
+        log_error("%s", g->refusal.message);
     t->event_record(gpu_events_now(g)->forward_done, g->link.s);
     return Q_OK;
+}
+
+const char *gpu_refusal(const struct gpu *g)
+{
+    return g->refusal.code ? g->refusal.message : NULL;
 }
 
 uint64_t gpu_launch_sampling(struct gpu *g, const struct slots *s, struct masks *masks)
@@ -370,7 +388,9 @@ FALLIBLE gpu_draft(struct gpu *g, const struct batch *b, const uint32_t *slots, 
     g->n_item = fill_items(g, l, &at, b);
     gpu_send(g, l, &at, b);
     wait_copies(g);
-    gpu_forward(g, l, &at, b, &l->kv);
+    struct q_err refusal = Q_ERR_INIT;
+    if (gpu_forward(g, &(struct gpu_pass){l, &at, b, &l->kv}, &refusal))
+        log_error("draft model: its tokens are none: %s", refusal.message);
     if (there)
         sample_greedy_device(g, b->n_logit);
     else if ((rc = sample_greedy_host(g, b->n_logit, tokens, e)))

@@ -10,7 +10,7 @@
  * Strictness: a field given twice is an error (two parsers must not disagree about which one
  * counts); a known field of another type is an error; unknown fields, unknown messages and further
  * elements of the outer array are skipped. All arrays and strings share the layout {pointer,
- * size_t}, so one struct span stands for the five of them. */
+ * size_t}, so one struct span stands for all of them. */
 #include "proto/codec.h"
 #include <math.h>
 #include <string.h>
@@ -34,6 +34,7 @@ SAME_AS_SPAN(proto_str);
 SAME_AS_SPAN(proto_bytes);
 SAME_AS_SPAN(proto_u32s);
 SAME_AS_SPAN(proto_u64s);
+SAME_AS_SPAN(proto_words);
 SAME_AS_SPAN(proto_f32s);
 
 /* One function per message that returns its fields. offsetof needs the struct, which FIELD does not
@@ -82,6 +83,7 @@ static const struct {
     [CODEC_bytes] = {"bytes", 1, true, MSGPACK_BIN, PROTO_ARRAY_MAX},
     [CODEC_u32s] = {"u32s", 4, true, MSGPACK_BIN, PROTO_ARRAY_MAX},
     [CODEC_u64s] = {"u64s", 8, true, MSGPACK_BIN, PROTO_ARRAY_MAX},
+    [CODEC_words] = {"words", 8, true, MSGPACK_BIN, PROTO_ARRAY_MAX},
     [CODEC_f32s] = {"f32s", 4, true, MSGPACK_BIN, PROTO_ARRAY_MAX},
 };
 
@@ -228,7 +230,7 @@ static enum q_code take_span(const struct codec_message *cm, const struct codec_
         return q_fail(e, Q_CORRUPT, "%s.%s: %zu elements, expected at most %zu", cm->name, f->name,
                       v->n / size, types[f->type].n_max);
     const void *data = v->data;
-    if (v->n && (uintptr_t)data % size) {
+    if (v->n && f->type != CODEC_words && (uintptr_t)data % size) {
         void *copy = arena_alloc(a, v->n);
         if (!copy)
             return q_fail(e, Q_NO_MEMORY, "%s.%s: out of memory for %zu bytes", cm->name, f->name,

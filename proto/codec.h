@@ -17,6 +17,7 @@ enum codec_type {
     CODEC_bytes,
     CODEC_u32s,
     CODEC_u64s,
+    CODEC_words,
     CODEC_f32s
 };
 struct codec_field {

@@ -19,15 +19,16 @@
 #define HEX_LEN   16u
 #define BYTES_MAX ((uint64_t)512 << 20)
 
-static FALLIBLE write_all(int fd, const void *data, size_t n, struct q_err *e)
+FALLIBLE item_memory_write(int fd, const void *data, size_t n, uint64_t offset, struct q_err *e)
 {
     const char *at = data;
-    int full = posix_fallocate(fd, 0, (off_t)n); /* else a write kills where memory ends */
+    /* else a write kills where memory ends */
+    int full = posix_fallocate(fd, (off_t)offset, (off_t)n);
     if (full)
         return q_fail(e, full == ENOSPC ? Q_NO_SPACE : Q_IO,
                       "cannot allocate %zu bytes of shared memory: %s", n, strerror(full));
     for (size_t done = 0; done < n;) {
-        ssize_t one = pwrite(fd, at + done, n - done, (off_t)done);
+        ssize_t one = pwrite(fd, at + done, n - done, (off_t)(offset + done));
         if (one <= 0 && errno != EINTR)
             return q_fail(e, Q_IO, "cannot write shared memory: %s", strerror(errno));
         done += one > 0 ? (size_t)one : 0;
@@ -35,16 +36,26 @@ static FALLIBLE write_all(int fd, const void *data, size_t n, struct q_err *e)
     return Q_OK;
 }
 
-FALLIBLE item_memory_make(char name[ITEM_MEMORY_MAX], const void *data, size_t n, struct q_err *e)
+FALLIBLE item_memory_new(char name[ITEM_MEMORY_MAX], int *fd, struct q_err *e)
 {
     uint64_t random;
     if (getrandom(&random, sizeof random, 0) != sizeof random)
         return q_fail(e, Q_IO, "cannot get random numbers: %s", strerror(errno));
     snprintf(name, ITEM_MEMORY_MAX, PREFIX "%d-%016llx", (int)getpid(), (unsigned long long)random);
-    int fd = shm_open(name, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
-    if (fd < 0)
-        return q_fail(e, Q_IO, "cannot make shared memory: %s", strerror(errno));
-    enum q_code rc = write_all(fd, data, n, e);
+    *fd = shm_open(name, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
+    if (*fd >= 0)
+        return Q_OK;
+    name[0] = '\0';
+    return q_fail(e, Q_IO, "cannot make shared memory: %s", strerror(errno));
+}
+
+FALLIBLE item_memory_make(char name[ITEM_MEMORY_MAX], const void *data, size_t n, struct q_err *e)
+{
+    int fd = -1;
+    enum q_code rc = item_memory_new(name, &fd, e);
+    if (rc)
+        return rc;
+    rc = item_memory_write(fd, data, n, 0, e);
     close(fd);
     if (rc)
         item_memory_drop(name);

@@ -15,7 +15,12 @@
 
 #define ITEM_MEMORY_MAX 64u /* bytes of a name, with its NUL */
 
-/* A new object with a copy of data; name: "/quire-items-PID-…". Errors: Q_NO_SPACE, Q_IO. */
+/* A new object without bytes; name: "/quire-items-PID-…"; *fd: the caller's. Errors: Q_IO. */
+FALLIBLE item_memory_new(char name[ITEM_MEMORY_MAX], int *fd, struct q_err *e);
+/* The bytes from `offset` on are data[n], so that an object may be written in pieces. Errors:
+ * Q_NO_SPACE, Q_IO. */
+FALLIBLE item_memory_write(int fd, const void *data, size_t n, uint64_t offset, struct q_err *e);
+/* Both. Errors: those. */
 FALLIBLE item_memory_make(char name[ITEM_MEMORY_MAX], const void *data, size_t n, struct q_err *e);
 /* Remove it, if it is still there. */
 void item_memory_drop(const char *name);

@@ -67,7 +67,7 @@ void item_wire_put(struct msg_submit *m, const struct item_wire *w)
 {
     m->item_modalities = (struct proto_bytes){(const uint8_t *)w->names.data, w->names.len};
     m->item_shapes = (struct proto_u32s){w->shapes, w->n_shape};
-    m->item_data = (struct proto_u64s){w->data, w->n_data};
+    m->item_data = (struct proto_words){w->data, w->n_data};
 }
 
 static enum q_code corrupt(const char *what, struct q_err *e)
@@ -186,10 +186,7 @@ void step_items_put(struct msg_submit *m, const struct step_item *items, uint32_
     m->item_modalities = (struct proto_bytes){NULL, 0};
     m->item_shapes = (struct proto_u32s){NULL, 0};
     m->item_memory = (struct proto_str){NULL, 0};
-    m->item_data = (struct proto_u64s){
-        (const uint64_t *)(const void *)items,
-        n * (sizeof *items / sizeof(uint64_t)),
-    };
+    m->item_data = (struct proto_words){items, n * (sizeof *items / sizeof(uint64_t))};
     m->item_bytes = n ? offset : 0;
     m->item_positions = (struct proto_u32s){NULL, 0};
 }
@@ -198,5 +195,5 @@ const struct step_item *step_items_get(const struct msg_submit *m, uint32_t *n, 
 {
     *n = (uint32_t)(m->item_data.n / (sizeof(struct step_item) / sizeof(uint64_t)));
     *offset = m->item_bytes;
-    return *n ? (const struct step_item *)(const void *)m->item_data.data : NULL;
+    return *n ? m->item_data.data : NULL;
 }

@@ -48,6 +48,10 @@ struct proto_u32s {
     const uint32_t *data;
     size_t n;
 };
+struct proto_words { /* [n] of 8 bytes each; data may lie anywhere, so that it is never copied */
+    const void *data;
+    size_t n;
+};
 struct proto_u64s {
     const uint64_t *data;
     size_t n;
@@ -82,6 +86,7 @@ enum msg_tag {
 #define struct_member_bytes(name)    struct proto_bytes name;
 #define struct_member_u32s(name)     struct proto_u32s name;
 #define struct_member_u64s(name)     struct proto_u64s name;
+#define struct_member_words(name)    struct proto_words name;
 #define struct_member_f32s(name)     struct proto_f32s name;
 #include "proto/messages.def"
 

@@ -371,6 +371,27 @@ bool socket_recv(struct socket *s, struct socket_peer *peer, const void **frame,
     return false;
 }
 
+struct socket_frame {
+    zmq_msg_t message;
+};
+
+struct socket_frame *socket_keep(struct socket *s)
+{
+    struct socket_frame *f = q_calloc(1, sizeof *f);
+    if (!f)
+        return NULL;
+    zmq_msg_init(&f->message);
+    zmq_msg_move(&f->message, &s->frame); /* a large frame's bytes do not move */
+    return f;
+}
+
+void socket_frame_free(struct socket_frame *f)
+{
+    if (f)
+        zmq_msg_close(&f->message);
+    q_free(f);
+}
+
 static enum q_code send_failed(const struct socket *s, struct q_err *e)
 {
     int code = zmq_errno();

@@ -53,6 +53,11 @@ const char *socket_address(const struct socket *s); /* listening address, with t
  * `peer` is filled by listening sockets (may be NULL for connecting ones). Invalid frames (several
  * parts, a long peer name) are skipped and counted. */
 bool socket_recv(struct socket *s, struct socket_peer *peer, const void **frame, size_t *n);
+/* The frame of the last socket_recv stays where it is until socket_frame_free, which any thread may
+ * call. NULL: no memory. */
+struct socket_frame;
+struct socket_frame *socket_keep(struct socket *s);
+void socket_frame_free(struct socket_frame *f); /* NULL: nothing */
 /* Queue one frame; copied. `peer` is NULL on a connecting socket.
  * Errors: Q_UNAVAILABLE (listening: the peer disconnected; connecting: not connected, or
  * SOCKET_HWM_CONNECT frames wait), Q_NO_SPACE (listening: SOCKET_HWM_LISTEN frames wait for a

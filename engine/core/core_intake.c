@@ -5,6 +5,9 @@
 #include "engine/core/core_internal.h"
 #include "engine/core/grammar_compiler.h"
 
+/* Of a prompt that is only counted: any that an array of a message can be. */
+#define COUNT_TOKENS_MAX (1u << 24)
+
 static struct core_items_args args_of(const struct core *c, uint32_t frontend_id, uint64_t req_id)
 {
     struct scheduler_stats s;
@@ -119,7 +122,9 @@ FALLIBLE core_submit_contents(struct core *c, uint32_t frontend_id, const struct
     enum q_code rc = check_state(c, e);
     a.items = items->items;
     a.n = items->n;
-    if (!rc && bytes_of(a.items, a.n) > ITEM_INTAKE_INLINE) {
+    if (m->count_only)
+        a.max_model_len = COUNT_TOKENS_MAX;
+    if (!rc && a.n && (m->count_only || bytes_of(a.items, a.n) > ITEM_INTAKE_INLINE)) {
         rc = begin_intake(c, m, &a, contents, e);
     } else if (!rc && !(rc = item_contents_read(contents, e)) &&
                !(rc = core_items_take(&c->items, &own, &a, e))) {
@@ -149,6 +154,14 @@ bool core_items_pending(const struct core *c, uint32_t frontend_id, uint64_t req
     return c->intake && item_intake_has(c->intake, (struct item_owner){frontend_id, req_id});
 }
 
+/* Its items are counted; nothing is computed. */
+static void end_counted(struct core *c, struct scheduler_output o)
+{
+    o.is_accepted = false;
+    o.finish = FINISH_STOP;
+    core_give(c, NULL, &o, 1); /* and releases the items */
+}
+
 /* A job whose contents are in the store: to the scheduler, or to its end. */
 static void take_one(struct core *c, struct intake_job *j)
 {
@@ -163,10 +176,14 @@ static void take_one(struct core *c, struct intake_job *j)
         item_store_drop(&c->items.store, owner, 0); /* no step knows it */
     if (j->is_aborted)
         return;
-    if (!j->error.code && !submit_taken(c, owner.frontend_id, &j->submit, &j->error)) {
+    const bool is_counted = !j->error.code && j->submit.count_only;
+    if (!j->error.code &&
+        (is_counted || !submit_taken(c, owner.frontend_id, &j->submit, &j->error))) {
         o.is_accepted = true;
         o.why = NULL;
         c->sink(c->sink_ctx, NULL, &o, 1);
+        if (is_counted)
+            end_counted(c, o);
         return;
     }
     o.finish = FINISH_ERROR;

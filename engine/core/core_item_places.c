@@ -176,6 +176,8 @@ static FALLIBLE fit_length(struct core_items_job *t, struct msg_submit *m, struc
     if (!t->x->expanded.n)
         return Q_OK;
     t->x->expanded.n_prompt = n;
+    if (m->count_only)
+        return Q_OK;
     if (n < limit && m->max_tokens > limit - n && m->max_tokens_fits)
         m->max_tokens = limit - n;
     if (n < limit && m->max_tokens <= limit - n)

@@ -8,6 +8,7 @@
 #include <unistd.h>
 #include "common/queue.h"
 #include "proto/item_memory.h"
+#include "proto/socket.h"
 
 struct item_intake {
     struct queue jobs, done; /* of struct intake_job * */
@@ -23,6 +24,7 @@ void item_contents_release(struct item_contents *c)
     q_free(c->memory);
     if (c->fd >= 0)
         close(c->fd);
+    socket_frame_free(c->frame);
     *c = (struct item_contents)ITEM_CONTENTS_INIT;
 }
 
@@ -145,7 +147,7 @@ static FALLIBLE fill_job(struct intake_job *j, const struct core_items_job *item
     struct msg_submit own = *m;
     own.item_modalities = (struct proto_bytes){NULL, 0};
     own.item_shapes = (struct proto_u32s){NULL, 0};
-    own.item_data = (struct proto_u64s){NULL, 0};
+    own.item_data = (struct proto_words){NULL, 0};
     own.item_memory = (struct proto_str){NULL, 0};
     own.item_bytes = 0;
     j->items = *items;
@@ -160,7 +162,7 @@ static FALLIBLE fill_job(struct intake_job *j, const struct core_items_job *item
     }
     j->items.args.items = j->arrays;
     enum q_code rc = msg_submit_encode(&own, &j->frame, e);
-    if (!rc && !j->contents.memory && !j->contents.is_borrowed)
+    if (!rc && !j->contents.memory && !j->contents.frame && !j->contents.is_borrowed)
         rc = copy_contents(j, e);
     return rc;
 }

@@ -233,6 +233,29 @@ static enum q_code submit_memory(struct frontends *p, const struct frontend *fro
     return rc;
 }
 
+/* A submit whose items are in its frame: the frame stays until a thread has read large ones. */
+static enum q_code submit_frame(struct frontends *p, const struct frontend *from,
+                                const struct msg_submit *m, struct q_err *e)
+{
+    struct item_contents contents = ITEM_CONTENTS_INIT;
+    uint32_t n = 0;
+    if (m->item_data.n <= ITEM_INTAKE_INLINE / sizeof(uint64_t))
+        return core_submit(p->core, from->frontend_id, m, e);
+    enum q_code rc = item_wire_count(&n, m, e);
+    if (rc)
+        return rc;
+    struct item_array *items = arena_alloc_array(&p->arena, n + 1, sizeof *items);
+    if (!items)
+        return q_fail(e, Q_NO_MEMORY, "submit: out of memory for %u items", n);
+    if ((rc = item_wire_read(items, n, m, NULL, 0, e)))
+        return rc;
+    contents.frame = socket_keep(from->at.socket);
+    if (!contents.frame)
+        return q_fail(e, Q_NO_MEMORY, "submit: out of memory for a frame");
+    return core_submit_contents(p->core, from->frontend_id, m,
+                                &(struct core_submit_items_args){items, n, &contents}, e);
+}
+
 /* The frontend counts and shows the prompt as it is computed. */
 static void tell_expanded(struct frontends *p, struct frontend *to, uint64_t req_id)
 {
@@ -262,8 +285,7 @@ static void on_submit(struct frontends *p, struct frontend *from, const struct m
         rc = q_fail(&e, Q_NO_SPACE,
                     "this frontend has the maximum of %u open requests; retry later", from->n_open);
     else
-        rc = m->item_memory.n ? submit_memory(p, from, m, &e)
-                              : core_submit(p->core, from->frontend_id, m, &e);
+        rc = m->item_memory.n ? submit_memory(p, from, m, &e) : submit_frame(p, from, m, &e);
     if (rc) {
         send_error(p, &from->at, m->req_id, &e, rc == Q_NO_SPACE ? retry_ms(p) : 0);
         return;

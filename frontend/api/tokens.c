@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* /tokenize and /detokenize. */
+/* /tokenize and /detokenize. What items make of a prompt only the engine knows (a plugin counts the
+ * rows of an item), so a prompt with items goes there, to be counted and not to be computed. */
 #include <string.h>
 #include "common/mem.h"
 #include "frontend/api/app.h"
 #include "frontend/api/json.h"
+#include "frontend/link/link.h"
 #include "frontend/api/prompt.h"
 #include "frontend/api/task.h"
 
@@ -18,11 +20,24 @@ struct ask {          /* one request */
     struct buf answer;
     uint32_t max_model_len;
     struct item_types item_types;
+    struct item_wire items;
+    uint32_t
+        *positions; /* [turn.parts.list.n] of their placeholders; NULL: the engine finds them */
+    struct generation generation; /* that counts */
 };
+
+static struct ask *ask_of(struct generation *f)
+{
+    return (struct ask *)((char *)f - offsetof(struct ask, generation));
+}
 
 static void ask_free(struct task *t)
 {
     struct ask *q = (struct ask *)t;
+    if (q->generation.calls)
+        link_close(q->app->link, &q->generation);
+    item_wire_release(&q->items);
+    q_free(q->positions);
     prompts_release(&q->prompts);
     turn_release(&q->turn);
     json_decref(q->body);
@@ -72,6 +87,37 @@ static enum q_code render(struct ask *q, struct q_err *e)
     return rc;
 }
 
+/* Those of content parts. */
+static enum q_code take_parts(struct ask *q, struct q_err *e)
+{
+    const struct parts *parts = &q->turn.parts;
+    if (!parts->list.n)
+        return Q_OK;
+    if (!(q->positions = q_calloc(parts->list.n, sizeof *q->positions)))
+        return q_fail(e, Q_NO_MEMORY, "messages: out of memory for %zu items", parts->list.n);
+    for (size_t i = 0; i < parts->list.n; i++)
+        q->positions[i] = (uint32_t)parts->places[i].position;
+    return item_wire_make(&q->items, parts->list.items, (uint32_t)parts->list.n, e);
+}
+
+/* Those of multi_modal_data. */
+static enum q_code read_items(struct ask *q, struct q_err *e)
+{
+    const struct item_rules rules = prompts_item_rules(q->app->options, !q->app->server);
+    struct item_list list = ITEM_LIST_INIT;
+    if (!q->params.has[FIELD_multi_modal_data])
+        return Q_OK;
+    set_param(q, "multi_modal_data");
+    if (q->params.messages)
+        return q_fail(e, Q_INVALID,
+                      "multi_modal_data: of messages, items are content parts; remove the field");
+    enum q_code rc = item_list_read(&list, q->params.multi_modal_data, &rules, e);
+    if (rc == Q_OK)
+        rc = item_wire_make(&q->items, list.items, (uint32_t)list.n, e);
+    item_list_release(&list);
+    return rc;
+}
+
 static enum q_code tokenize(struct ask *q, struct q_err *e)
 {
     const struct served_model *s = &q->app->served;
@@ -94,12 +140,15 @@ static enum q_code tokenize(struct ask *q, struct q_err *e)
         if ((rc = prompts_read(&q->prompts, p->prompt, s, false, e)) != Q_OK)
             return rc;
     }
-    return prompt_encode(q->prompts.items, s, add_special, e);
+    if ((rc = prompt_encode(q->prompts.items, s, add_special, e)) != Q_OK ||
+        (rc = take_parts(q, e)) != Q_OK)
+        return rc;
+    return read_items(q, e);
 }
 
 static void add_tokens(const struct app *a, const struct ask *q, struct buf *out)
 {
-    const struct token_list *ids = &q->prompts.items->ids;
+    const struct token_list *ids = prompt_ids(q->prompts.items);
     buf_printf(out, "{\"count\":%zu,\"max_model_len\":%u,\"tokens\":[", ids->n, q->max_model_len);
     for (size_t i = 0; i < ids->n; i++)
         buf_printf(out, "%s%d", i ? "," : "", (int)ids->ids[i]); /* placeholders are negative */
@@ -141,7 +190,7 @@ static enum q_code prepare(struct task *t, struct q_err *e)
     struct ask *q = (struct ask *)t;
     struct buf text = BUF_INIT;
     enum q_code rc = read_body(q, e);
-    if (rc == Q_OK && !q->to_text && (rc = tokenize(q, e)) == Q_OK)
+    if (rc == Q_OK && !q->to_text && (rc = tokenize(q, e)) == Q_OK && !q->items.n_shape)
         add_tokens(q->app, q, &q->answer);
     if (rc == Q_OK && q->to_text && (rc = detokenize(q, &text, e)) == Q_OK) {
         buf_add_str(&q->answer, "{\"prompt\":");
@@ -152,16 +201,83 @@ static enum q_code prepare(struct task *t, struct q_err *e)
     return rc == Q_OK ? buf_check(&q->answer, "the answer", e) : rc;
 }
 
+static void reply(struct ask *q, const struct q_err *e, uint32_t retry_after_ms)
+{
+    if (e->code == Q_OK)
+        http_reply(q->task.x, 200, "application/json", &q->answer);
+    else
+        http_reply_error(q->task.x,
+                         &(struct http_error){
+                             .code = e->code,
+                             .message = e->message,
+                             .param = *q->params.param ? q->params.param : NULL,
+                             .openai_code = e->code == Q_NOT_FOUND ? "model_not_found" : NULL,
+                             .retry_after_s = (retry_after_ms + 999) / 1000,
+                         });
+}
+
+static void on_expanded(struct generation *f, const uint32_t *positions, const uint32_t *n_token,
+                        size_t n)
+{
+    struct ask *q = ask_of(f);
+    struct q_err e = Q_ERR_INIT;
+    if (prompt_expand(q->prompts.items, positions, n_token, n, &e)) {
+        link_close(q->app->link, f);
+        reply(q, &e, 0);
+    }
+}
+
+static void on_counted(struct generation *f, const struct link_tokens *t)
+{
+    struct ask *q = ask_of(f);
+    struct q_err e = Q_ERR_INIT;
+    if (t->finish == FINISH_NONE)
+        return;
+    add_tokens(q->app, q, &q->answer);
+    enum q_code rc = buf_check(&q->answer, "the answer", &e);
+    (void)rc; /* in e */
+    reply(q, &e, 0);
+}
+
+static void on_refused(struct generation *f, enum q_code code, const char *message,
+                       uint32_t retry_after_ms)
+{
+    struct q_err e = Q_ERR_INIT;
+    enum q_code rc = q_fail(&e, code, "%s", message);
+    (void)rc; /* in e */
+    reply(ask_of(f), &e, retry_after_ms);
+}
+
+/* Ask the engine what the items make of the prompt. */
+static void count(struct ask *q)
+{
+    static const struct generation_calls calls = {on_counted, on_refused, on_expanded};
+    struct generation *g = &q->generation;
+    struct q_err e = Q_ERR_INIT;
+    g->calls = &calls;
+    g->prompt = q->prompts.items->ids.ids;
+    g->n_prompt = q->prompts.items->ids.n;
+    g->items = &q->items;
+    g->item_positions = q->positions;
+    g->n_item_position = q->positions ? q->turn.parts.list.n : 0;
+    g->params.max_tokens = 1;
+    g->counts_only = true;
+    set_param(q, NULL);
+    enum q_code rc = g->n_prompt ? Q_OK : q_fail(&e, Q_INVALID, "prompt: has no tokens");
+    if (rc || link_open(q->app->link, g, &e))
+        reply(q, &e, 0);
+}
+
 static void answer(struct task *t, const struct q_err *e)
 {
     struct ask *q = (struct ask *)t;
     const char *warning = unknown_warning(&q->params.unknown);
     if (warning)
         http_warn(t->x, warning);
-    if (e->code == Q_OK)
-        http_reply(t->x, 200, "application/json", &q->answer);
+    if (e->code == Q_OK && q->items.n_shape)
+        count(q);
     else
-        app_reply_error(t->x, e, q->params.param);
+        reply(q, e, 0);
 }
 
 static void start(struct app *a, struct http_exchange *x, bool to_text)

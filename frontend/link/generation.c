@@ -2,6 +2,7 @@
 /* A wire id has a counter in its upper digits and the generation's index in `slots` in the lower
  * ones: lookup is one array access, and an id that was not assigned, or is not assigned any more,
  * does not match. */
+#include <unistd.h>
 #include "common/mem.h"
 #include "frontend/link/link_internal.h"
 
@@ -76,11 +77,20 @@ bool generation_name(struct link *l, struct generation *f)
     return true;
 }
 
+void generation_drop_items(struct link *l, struct generation *f)
+{
+    if (l->writing == f) {
+        close(l->writing_fd);
+        l->writing = NULL;
+    }
+    item_memory_drop(f->item_memory);
+    f->item_memory[0] = '\0';
+    f->n_item_written = 0;
+}
+
 void generation_unname(struct link *l, struct generation *f)
 {
     uint32_t slot = (uint32_t)(f->wire_id % LINK_FLOWS_MAX);
-    item_memory_drop(f->item_memory); /* the engine has read it, or never will */
-    f->item_memory[0] = '\0';
     if (f->wire_id == 0)
         return;
     Q_ASSERT(slot < l->n_slot && l->slots[slot] == f);

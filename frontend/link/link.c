@@ -11,6 +11,7 @@
 #include <inttypes.h>
 #include <openssl/rand.h>
 #include <string.h>
+#include <unistd.h>
 #include "common/check.h"
 #include "common/clock.h"
 #include "common/log.h"
@@ -101,28 +102,55 @@ static uint64_t item_bytes(const struct generation *f)
     return f->items ? f->items->n_data * sizeof *f->items->data : 0;
 }
 
-/* Large ones through shared memory, if there is any. */
-static void put_items(const struct link *l, struct msg_submit *m, struct generation *f)
+static bool uses_memory(const struct link *l, const struct generation *f)
 {
-    struct q_err e = Q_ERR_INIT;
-    const uint64_t n = item_bytes(f);
+    return l->has_memory && !f->items_inline && item_bytes(f) >= ITEM_MEMORY_LEAST;
+}
+
+static void put_items(const struct link *l, struct msg_submit *m, const struct generation *f)
+{
     item_wire_put(m, f->items);
-    if (!l->has_memory || n < ITEM_MEMORY_LEAST)
+    if (!uses_memory(l, f))
         return;
-    if (item_memory_make(f->item_memory, f->items->data, n, &e)) {
-        log_warning("link: items go through the socket: %s", e.message);
-        f->item_memory[0] = '\0';
-        return;
-    }
     m->item_data.n = 0;
     m->item_memory = (struct proto_str){f->item_memory, strlen(f->item_memory)};
-    m->item_bytes = n;
+    m->item_bytes = item_bytes(f);
+}
+
+static void go_inline(struct link *l, struct generation *f, const struct q_err *why)
+{
+    log_warning("link: items go through the socket: %s", why->message);
+    generation_drop_items(l, f);
+    f->items_inline = true;
+}
+
+/* Large items are in shared memory before the submit is sent. False: they are being written, those
+ * of one generation at a time. */
+static bool has_written_items(struct link *l, struct generation *f)
+{
+    struct q_err e = Q_ERR_INIT;
+    if (!uses_memory(l, f) || f->n_item_written == item_bytes(f))
+        return true;
+    if (l->writing)
+        return false;
+    if (item_memory_new(f->item_memory, &l->writing_fd, &e)) {
+        go_inline(l, f, &e);
+        return true;
+    }
+    l->writing = f;
+    return false;
+}
+
+static void withdraw(struct link *l, struct generation *f)
+{
+    generation_unname(l, f);
+    generation_drop_items(l, f);
 }
 
 static void fail_generation(struct link *l, struct generation *f, enum q_code code,
                             const char *message, uint32_t retry_after_ms)
 {
-    generation_unname(l, f);
+    withdraw(l, f);
     generation_list_take(f);
     metric_set(METRIC_OPEN_SEQUENCES, l->waiting.n + l->running.n);
     f->calls->on_error(f, code, message, retry_after_ms);
@@ -148,6 +176,7 @@ static FALLIBLE submit(struct link *l, struct generation *f, struct q_err *e)
     };
     sample_params_to_submit(&m, &f->params);
     m.max_tokens_fits = f->fits_max_tokens;
+    m.count_only = f->counts_only;
     m.item_positions = (struct proto_u32s){f->item_positions, f->n_item_position};
     if (f->items)
         put_items(l, &m, f);
@@ -177,10 +206,12 @@ static FALLIBLE pump_opening(struct link *l, const struct generation *opening, s
     while (f && l->running.n < l->engine.credit) {
         struct q_err why = Q_ERR_INIT;
         struct generation *next = f->next;
-        const enum q_code rc = f->not_before_ms <= now ? submit(l, f, &why) : Q_OK;
+        const bool is_ready = f->not_before_ms <= now && has_written_items(l, f);
+        const enum q_code rc = is_ready ? submit(l, f, &why) : Q_OK;
         if (rc == Q_UNAVAILABLE)
             return Q_OK;
         if (rc && f == opening) {
+            generation_drop_items(l, f);
             generation_list_take(f);
             return q_fail(e, rc, "%s", why.message);
         }
@@ -203,7 +234,8 @@ static void pump(struct link *l)
 /* Put a generation back at the head of the queue, with its tokens so far. */
 static void take_back(struct link *l, struct generation *f)
 {
-    generation_unname(l, f);
+    withdraw(l, f);
+    f->items_inline = false;
     generation_list_take(f);
     f->since_ms = clock_ms();
     generation_list_push(&l->waiting, f);
@@ -465,7 +497,7 @@ void link_deliver(struct link *l, struct generation *f, uint32_t seq, struct lin
         }
     }
     if (t->finish != FINISH_NONE) {
-        generation_unname(l, f);
+        withdraw(l, f);
         generation_list_take(f);
         metric_set(METRIC_OPEN_SEQUENCES, l->waiting.n + l->running.n);
     }
@@ -484,7 +516,7 @@ static FALLIBLE on_expanded(struct link *l, const struct msg_expanded *m, struct
         const uint32_t at = m->positions.data[i], n = m->n_token.data[i];
         n_all += n - 1ull;
         if (n == 0 || at >= f->n_prompt || (i && at <= m->positions.data[i - 1]) ||
-            n_all > l->engine.max_model_len)
+            n_all > (f->counts_only ? PROTO_ARRAY_MAX : l->engine.max_model_len))
             return q_fail(e, Q_CORRUPT, "expanded: entry %zu is out of range", i);
     }
     if (f && f->calls->on_expanded)
@@ -604,6 +636,29 @@ void link_tick(struct link *l)
     Q_CHECK(link_check(l));
 }
 
+void link_write_items(struct link *l)
+{
+    struct generation *f = l->writing;
+    struct q_err e = Q_ERR_INIT;
+    if (!f)
+        return;
+    const uint64_t left = item_bytes(f) - f->n_item_written;
+    const size_t n = left < LINK_ITEMS_PIECE ? (size_t)left : LINK_ITEMS_PIECE;
+    const char *from = (const char *)f->items->data + f->n_item_written;
+    if (item_memory_write(l->writing_fd, from, n, f->n_item_written, &e)) {
+        go_inline(l, f, &e);
+        pump(l);
+        return;
+    }
+    f->n_item_written += n;
+    if (n < left)
+        return;
+    close(l->writing_fd);
+    l->writing = NULL;
+    pump(l);
+    Q_CHECK(link_check(l));
+}
+
 void link_flush(struct link *l)
 {
     flush_aborts(l);
@@ -628,6 +683,8 @@ FALLIBLE link_init(struct link *l, const struct link_config *c, struct q_err *e)
 
 void link_release(struct link *l)
 {
+    if (l->writing)
+        generation_drop_items(l, l->writing);
     arena_release(&l->arena);
     q_free(l->slots);
     q_free(l->aborts);
@@ -741,7 +798,7 @@ void link_close(struct link *l, struct generation *f)
     if (f->list) {
         if (f->wire_id)
             add_abort(l, f->wire_id);
-        generation_unname(l, f);
+        withdraw(l, f);
         generation_list_take(f);
         metric_set(METRIC_OPEN_SEQUENCES, link_n_open(l));
     }

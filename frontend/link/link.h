@@ -26,6 +26,7 @@
 /* Items of a submit: within its frame, and in shared memory (ipc://) */
 #define LINK_ITEMS_FRAME  ((size_t)32 << 20)
 #define LINK_ITEMS_MEMORY ((size_t)256 << 20)
+#define LINK_ITEMS_PIECE  ((size_t)1 << 20) /* written to shared memory at once: 0.5 ms */
 
 struct link;
 
@@ -74,6 +75,7 @@ struct generation { /* embedded by its owner, zeroed, then these set before link
     const uint32_t *item_positions;
     size_t n_item_position;
     bool fits_max_tokens;        /* params.max_tokens is what fits: less where items expand */
+    bool counts_only;            /* on_expanded is of interest; of a generation with items */
     struct sample_params params; /* its arrays borrowed likewise */
     int32_t priority;            /* lower = earlier; 0 = default */
     uint64_t tenant;             /* for fair scheduling; 0 = none */
@@ -86,6 +88,8 @@ struct generation { /* embedded by its owner, zeroed, then these set before link
     /* the link's own: */
     struct token_list emitted;         /* tokens given to on_tokens */
     char item_memory[ITEM_MEMORY_MAX]; /* of the submit; "" = none */
+    uint64_t n_item_written;           /* bytes of it */
+    bool items_inline;                 /* there is no shared memory for them */
     uint64_t wire_id;                  /* 0 = not submitted */
     uint32_t n_prompt_row;             /* prompt logprobs rows passed to on_tokens */
     uint32_t n_prompt_skip;            /* such rows to skip after a resubmission */

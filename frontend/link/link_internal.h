@@ -35,7 +35,10 @@ struct link {
     size_t slots_cap;
     uint32_t n_slot, slot_hint; /* no free slot below the hint */
     uint64_t count;             /* submissions so far */
-    uint64_t *aborts;           /* [n_abort] wire ids to abort in the engine */
+    /* Waiting, while its items are written to shared memory, in pieces; NULL: none. */
+    struct generation *writing;
+    int writing_fd;
+    uint64_t *aborts; /* [n_abort] wire ids to abort in the engine */
     size_t n_abort, aborts_cap;
     struct arena arena; /* of the frame being read */
     bool probing;      /* hello sent while up: a reply means that the engine lost the generations */
@@ -55,6 +58,8 @@ struct generation *generation_by_wire_id(const struct link *l,
 bool generation_name(struct link *l,
                      struct generation *f); /* give it a new wire id; false: no memory */
 void generation_unname(struct link *l, struct generation *f); /* remove it, if it has one */
+/* Remove the shared memory of its items, if there is one: the engine has read it, or never will. */
+void generation_drop_items(struct link *l, struct generation *f);
 
 /* Initialize to zero with a random instance number; the caller sets `send` afterwards. Errors:
  * Q_INTERNAL (no random numbers). */
@@ -65,6 +70,9 @@ void link_receive(struct link *l, const void *frame, size_t n);
 /* Handle the passing of time (every 50 ms): hello, heartbeats, a silent engine, generations that
  * waited too long. */
 void link_tick(struct link *l);
+/* Write a piece of the items of l->writing, LINK_ITEMS_PIECE bytes at most: the loop calls it once
+ * an iteration while there is one, so that others have their turn between two pieces. */
+void link_write_items(struct link *l);
 void link_leave(struct link *l); /* send drain to the engine */
 void link_flush(struct link *l); /* send the aborts of this iteration, before the loop waits */
 /* Pass the tokens numbered from seq to a generation; drops duplicates, detects gaps. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The link's part in the loop: the socket, its descriptor, a tick, and a prepare handle that sends
- * the messages of one iteration (aborts) before the loop waits. All decisions are in link.c. */
+ * the messages of one iteration (aborts) before the loop waits, an idle handle that writes items a
+ * piece an iteration. All decisions are in link.c. */
 #include <openssl/rand.h>
 #include "common/log.h"
 #include "common/mem.h"
@@ -16,6 +17,7 @@ struct link_loop {
     uv_poll_t poll;
     uv_timer_t tick;
     uv_prepare_t prepare;
+    uv_idle_t write; /* active while items are written: the loop does not wait then */
     int n_closing;
 };
 
@@ -45,10 +47,20 @@ static void on_tick(uv_timer_t *timer)
     link_tick(o->link);
 }
 
+static void on_write(uv_idle_t *write)
+{
+    struct link_loop *o = write->data;
+    link_write_items(o->link);
+    if (!o->link->writing)
+        uv_idle_stop(write);
+}
+
 static void on_prepare(uv_prepare_t *prepare)
 {
     struct link_loop *o = prepare->data;
     link_flush(o->link);
+    if (o->link->writing)
+        uv_idle_start(&o->write, on_write);
 }
 
 FALLIBLE link_new(struct link **out, uv_loop_t *loop, const struct link_config *c, struct q_err *e)
@@ -68,13 +80,14 @@ FALLIBLE link_new(struct link **out, uv_loop_t *loop, const struct link_config *
     l->loop = o;
     l->send = send_frame;
     l->send_ctx = o;
-    o->poll.data = o->tick.data = o->prepare.data = o;
+    o->poll.data = o->tick.data = o->prepare.data = o->write.data = o;
     uv_poll_init(loop, &o->poll, socket_fd(o->socket));
     uv_poll_start(&o->poll, UV_READABLE, on_readable);
     uv_timer_init(loop, &o->tick);
     uv_timer_start(&o->tick, on_tick, 0, TICK_MS);
     uv_prepare_init(loop, &o->prepare);
     uv_prepare_start(&o->prepare, on_prepare);
+    uv_idle_init(loop, &o->write);
     *out = l;
     return Q_OK;
 fail:
@@ -88,7 +101,7 @@ fail:
 static void on_closed(uv_handle_t *h)
 {
     struct link_loop *o = h->data;
-    if (++o->n_closing == 3)
+    if (++o->n_closing == 4)
         q_free(o);
 }
 
@@ -102,6 +115,7 @@ void link_free(struct link *l)
     uv_close((uv_handle_t *)&o->poll, on_closed);
     uv_close((uv_handle_t *)&o->tick, on_closed);
     uv_close((uv_handle_t *)&o->prepare, on_closed);
+    uv_close((uv_handle_t *)&o->write, on_closed);
     socket_free(o->socket);
     link_release(l);
     q_free(l);

@@ -234,9 +234,62 @@ def test_offline_agrees(server, plugin, model, tmp_path):
     assert out["2"]["status_code"] == 400 and "grids[0]: shape [2] is not [2, 3]" in json.dumps(out["2"])
 
 
-def test_tokenize_counts_a_placeholder_for_each_item(server):
-    status, answer = server.post("/tokenize", {"messages": user(text("hi"), grid(ONE), grid(TWO))["messages"]})
-    assert status == 200 and answer["tokens"].count(GRID) == 2 and answer["count"] == len(answer["tokens"])
+def usage_of(server, route, ask):
+    status, answer = server.post(route, {**ask, "max_tokens": 1})
+    assert status == 200, answer
+    return answer["usage"]["prompt_tokens"]
+
+
+def test_tokenize_counts_the_rows_of_items(server):
+    ask = user(text("hi"), grid(ONE), grid(TWO))
+    status, answer = server.post("/tokenize", {"messages": ask["messages"], "return_token_strs": True})
+    assert status == 200, answer
+    assert answer["count"] == len(answer["tokens"]) == len(answer["token_strs"]) == usage_of(server, "/v1/chat/completions", ask)
+    assert answer["tokens"] == chat(server, ask)["prompt_token_ids"] and answer["tokens"].count(GRID) == 8
+    plain = server.post("/tokenize", {"messages": user(text("hi"))["messages"]})[1]
+    assert plain["count"] == usage_of(server, "/v1/chat/completions", user(text("hi")))
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_tokenize_counts_what_the_plugin_counts(server, n):
+    """A strip has as many rows as numbers, which only the plugin says; a mark is a token of the vocabulary as well."""
+    ask = user(text("see"), {"type": "strips", "strips": [7] * n}, text("and"), {"type": "strips", "strips": [9]})
+    answer = server.post("/tokenize", {"messages": ask["messages"]})[1]
+    assert answer["tokens"] == chat(server, ask)["prompt_token_ids"] and answer["tokens"].count(STRIP) == n + 1
+    mark = server.post("/detokenize", {"tokens": [MARK]})[1]["prompt"]
+    ask = {"prompt": f"hi{mark} there{mark}", "multi_modal_data": {"marks": [[3], [5]]}}
+    status, answer = server.post("/tokenize", ask)
+    assert status == 200, answer
+    assert answer["count"] == usage_of(server, "/v1/completions", ask) and answer["tokens"].count(MARK) >= 2
+
+
+def test_tokenize_of_items_that_are_wrong(server):
+    for part, message in (({"type": "grid", "grid": [[1, 2, 3]]}, "grids[0]: shape [1, 3] is not [2, 3]"),
+                          (grid([[1, 2, 3], [4, 5, 1e39]]), "grids[0]"), ({"type": "grid", "grid": [ONE] * 4}, "at most 3")):
+        status, answer = server.post("/tokenize", {"messages": user(text("hi"), part)["messages"]})
+        want = server.post("/v1/chat/completions", user(text("hi"), part))[1]["error"]["message"]
+        assert status == 400 and answer["error"]["message"] == want and message in want, answer
+    for ask, message in (({"messages": user(text("hi"))["messages"], "multi_modal_data": {"grids": [ONE]}}, "items are content parts"),
+                         ({"prompt": "", "multi_modal_data": {"grids": [ONE]}}, "no tokens"),
+                         ({"prompt": "hi", "multi_modal_data": {"grids": [ONE]}}, "but the prompt has 0 placeholders"),
+                         ({"prompt": "hi", "multi_modal_data": {"none": [ONE]}}, "no modality")):
+        status, answer = server.post("/tokenize", ask)
+        assert status == 400 and message in answer["error"]["message"], answer
+
+
+def test_tokenize_of_a_prompt_that_items_make_too_long(server):
+    """A count beyond the limit, where a request is refused."""
+    def messages(n_word, *parts):
+        return user(text("hi " * n_word), *parts)["messages"]
+
+    def count(ask):
+        return server.post("/tokenize", {"messages": ask})[1]["count"]
+    few, more = count(messages(10)), count(messages(20))
+    n_word = 10 + (505 - few) * 10 // (more - few)
+    ask = messages(n_word, grid(ONE), grid(TWO), grid(ONE))
+    assert count(messages(n_word)) < 512 < count(ask)
+    status, refused = server.post("/v1/chat/completions", {"messages": ask, "max_tokens": 1})
+    assert status == 400 and "with its items it has more than 512 tokens" in refused["error"]["message"], refused
 
 
 # ---- placeholders that expand ----

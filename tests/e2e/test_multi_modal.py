@@ -216,6 +216,19 @@ def test_items_over_tcp(run, plugin, model, tmp_path):
     big = {"grids": [{"data": packed([0.0] * 200000), "shape": [200000]}]}
     status, answer = server.post("/v1/completions", body(multi_modal_data=big))
     assert status == 400 and "grids[0]: shape [200000] is not [2, 3]" in answer["error"]["message"]
+    for first, status in ((7, 200), (255, 400)): # the thread reads the frame while small requests are computed
+        blob = {"blobs": [{"data": base64.b64encode(bytes([first]) * 3000001).decode(), "shape": [3000001], "dtype": "uint8"}]}
+        ask = {"prompt": [1, 2, 3, -9, 5], "multi_modal_data": blob, "max_tokens": 6, "temperature": 0, "detokenize": False,
+               "return_token_ids": True}
+        with ThreadPoolExecutor(4) as pool:
+            many = [pool.submit(server.post, "/v1/completions", ask) for _ in range(4)]
+            assert len(tokens(server)) == 6
+        assert [f.result()[0] for f in many] == [status] * 4, many[0].result()
+        answer = [f.result()[1] for f in many]
+        if status == 200:
+            assert len({tuple(a["choices"][0]["token_ids"]) for a in answer}) == 1
+        else:
+            assert "blobs[0]: no blob begins with 255" in answer[0]["error"]["message"]
     assert shm() == before
 
 

@@ -146,6 +146,28 @@ static void test_table(void **state)
     assert_string_equal(proto_name(4000), "?");
 }
 
+/* Contents of items are never copied out of their frame, however they lie in it. */
+static void test_words_are_borrowed(void **state)
+{
+    (void)state;
+    static const uint64_t words[] = {1, UINT64_MAX, 3};
+    struct arena a = ARENA_INIT(1 << 20);
+    struct q_err e = Q_ERR_INIT;
+    for (uint64_t req_id = 1; req_id < UINT32_MAX; req_id <<= 5) { /* of different lengths */
+        const struct msg_submit m = {.req_id = req_id, .item_data = {words, 3}};
+        struct msg_submit got;
+        struct buf b = BUF_INIT;
+        assert_ok(msg_submit_encode(&m, &b, &e), &e);
+        assert_ok(msg_submit_decode(&got, b.data, b.len, &a, &e), &e);
+        assert_int_equal(got.item_data.n, 3);
+        assert_memory_equal(got.item_data.data, words, sizeof words);
+        assert_true((const char *)got.item_data.data > (const char *)b.data &&
+                    (const char *)got.item_data.data < (const char *)b.data + b.len);
+        buf_release(&b);
+    }
+    arena_release(&a);
+}
+
 /* A reserved tag is no message's, and no other reserved one's. */
 static void test_reserved(void **state)
 {
@@ -382,7 +404,7 @@ int main(void)
         cmocka_unit_test(test_known_bytes), cmocka_unit_test(test_refused),
         cmocka_unit_test(test_nesting),     cmocka_unit_test(test_limits),
         cmocka_unit_test(test_no_memory),   cmocka_unit_test(test_reference),
-        cmocka_unit_test(test_item_memory),
+        cmocka_unit_test(test_item_memory), cmocka_unit_test(test_words_are_borrowed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

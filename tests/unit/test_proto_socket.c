@@ -4,6 +4,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/socket.h>
@@ -139,6 +140,44 @@ static void test_ipc(void **state)
     socket_free(second);
     socket_free(engine);
     assert_int_equal(stat(path_in("%s/%s", "engine"), &st), -1); /* taken away with it */
+}
+
+static void *free_frame(void *frame)
+{
+    socket_frame_free(frame);
+    return NULL;
+}
+
+/* A frame that is kept stays where it is, whatever comes behind it; another thread frees it. */
+static void test_keep(void **state)
+{
+    (void)state;
+    enum { N = 1 << 20 };
+    static char sent[N];
+    struct q_err e = Q_ERR_INIT;
+    struct socket *engine, *frontend;
+    struct socket_config c = {.address = path_in("ipc://%s/%s", "keeps")};
+    struct socket_peer peer;
+    pthread_t thread;
+    size_t n;
+    assert_ok(socket_listen(&engine, &c, &e), &e);
+    assert_ok(socket_connect(&frontend, &c, &e), &e);
+    converse(engine, frontend);
+    for (int i = 0; i < N; i++)
+        sent[i] = (char)(i % 251);
+    assert_ok(socket_send(frontend, NULL, sent, N, &e), &e);
+    const void *frame = wait_frame(engine, &peer, &n, 5000);
+    assert_int_equal(n, N);
+    struct socket_frame *kept = socket_keep(engine);
+    assert_non_null(kept);
+    converse(engine, frontend);
+    assert_memory_equal(frame, sent, N);
+    assert_int_equal(pthread_create(&thread, NULL, free_frame, kept), 0);
+    pthread_join(thread, NULL);
+    converse(engine, frontend);
+    socket_frame_free(NULL);
+    socket_free(frontend);
+    socket_free(engine);
 }
 
 static void test_ipc_files(void **state)
@@ -481,6 +520,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_address),
         cmocka_unit_test(test_ipc),
+        cmocka_unit_test(test_keep),
         cmocka_unit_test(test_ipc_files),
         cmocka_unit_test(test_tcp_needs_keys),
         cmocka_unit_test(test_every_address_of_a_name),

@@ -18,15 +18,18 @@ static enum q_code fail_errno(struct q_err *e, const char *path, const char *wha
                   path, what, strerror(code));
 }
 
-static enum q_code open_regular(int *fd, struct stat *st, const char *path, struct q_err *e)
+/* flags: O_NONBLOCK, of a file that is to be mapped: opening a pipe would wait for its writer. */
+static enum q_code open_file(int *fd, struct stat *st, const char *path, int flags, struct q_err *e)
 {
-    *fd = open(path, O_RDONLY | O_CLOEXEC);
+    *fd = open(path, O_RDONLY | O_CLOEXEC | flags);
     if (*fd < 0)
         return fail_errno(e, path, "open");
     if (fstat(*fd, st) != 0)
         return fail_errno(e, path, "stat");
     if (S_ISDIR(st->st_mode))
         return q_fail(e, Q_IO, "%s: is a directory, expected a file", path);
+    if (flags && !S_ISREG(st->st_mode))
+        return q_fail(e, Q_IO, "%s: is a pipe or a device, expected a file", path);
     return Q_OK;
 }
 
@@ -60,7 +63,7 @@ enum q_code mapping_open_stamped(struct mapping *m, struct file_stamp *stamp, co
 {
     int fd;
     struct stat st;
-    enum q_code rc = open_regular(&fd, &st, path, e);
+    enum q_code rc = open_file(&fd, &st, path, O_NONBLOCK, e);
     if (rc)
         goto out;
     *m = (struct mapping)MAPPING_INIT;
@@ -98,7 +101,7 @@ enum q_code file_read(struct buf *out, const char *path, size_t size_max, struct
 {
     int fd;
     struct stat st;
-    enum q_code rc = open_regular(&fd, &st, path, e);
+    enum q_code rc = open_file(&fd, &st, path, 0, e);
     size_t start = out->len;
     while (!rc) {
         char step[READ_STEP];

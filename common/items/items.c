@@ -249,7 +249,9 @@ static FALLIBLE read_base64(struct reading *r, const json_t *v, struct q_err *e)
         (rc = read_shape(&a, json_object_get(v, "shape"), e)) ||
         (rc = decode_base64(&data, &n, json_object_get(v, "data"), e)))
         return rc;
-    if (item_array_bytes(&a) != n)
+    if (item_array_bytes(&a) == SIZE_MAX)
+        rc = q_fail(e, Q_INVALID, "shape: more than 2^64 bytes");
+    else if (item_array_bytes(&a) != n)
         rc = q_fail(e, Q_INVALID, "data: %zu bytes, expected %zu for its shape and dtype", n,
                     item_array_bytes(&a));
     else
@@ -373,7 +375,11 @@ static FALLIBLE read_path(struct reading *r, const json_t *v, struct q_err *e)
 {
     char path[PATH_MAX];
     const char *tensor = json_string_value(json_object_get(v, "tensor"));
-    enum q_code rc = allowed_path(path, r->rules, json_string_value(json_object_get(v, "path")), e);
+    const json_t *given = json_object_get(v, "path");
+    const char *text = json_string_value(given);
+    if (text && strlen(text) != json_string_length(given))
+        return q_fail(e, Q_INVALID, "path: has a NUL");
+    enum q_code rc = allowed_path(path, r->rules, text, e);
     return rc ? rc : read_file(r, path, tensor, e);
 }
 

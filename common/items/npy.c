@@ -128,6 +128,14 @@ static FALLIBLE bad_header(struct q_err *e)
         "(…), }");
 }
 
+static const char *expected_of(const char *key, size_t n)
+{
+    return is_key(key, n, "shape") ? "malformed; expected at most 8 whole numbers below 2^32 in ()"
+           : is_key(key, n, "descr")         ? "no type of numbers; expected one, such as '<f4'"
+           : is_key(key, n, "fortran_order") ? "neither True nor False"
+                                             : "unknown; expected descr, fortran_order and shape";
+}
+
 static FALLIBLE take_type(struct npy *out, const char *descr, size_t n, struct q_err *e)
 {
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
@@ -160,7 +168,8 @@ static FALLIBLE read_header(struct npy *out, struct text *t, struct q_err *e)
         else if (is_key(key, n, "shape"))
             good = has_shape = take_shape(t, out);
         if (!good)
-            return bad_header(e);
+            return q_fail(e, Q_INVALID, "npy: the header's \"%.*s\" is %s", (int)(n < 32 ? n : 32),
+                          key, expected_of(key, n));
         if (!take(t, ',') && (skip_space(t), t->at == t->end || *t->at != '}'))
             return bad_header(e);
     }
@@ -193,7 +202,7 @@ FALLIBLE npy_read(struct npy *out, const unsigned char *file, size_t n, struct q
     at += n_header;
     for (uint32_t i = 0; i < out->n_dim; i++)
         if (__builtin_mul_overflow(out->n_byte, (size_t)out->dims[i], &out->n_byte))
-            return bad_header(e);
+            return q_fail(e, Q_INVALID, "npy: its shape has more than 2^64 bytes");
     if (out->n_byte != n - at)
         return q_fail(e, Q_INVALID, "npy: %zu bytes of data, expected %zu for its shape", n - at,
                       out->n_byte);

@@ -88,6 +88,12 @@ def test_forms_of_an_item_agree(serve, tmp_path):
     for path in (outside, tmp_path / "link.npy", tmp_path / ".." / "outside.npy"):
         status, answer = server.post("/v1/completions", body(multi_modal_data={"grids": [{"path": str(path)}]}))
         assert status == 400 and "--allowed-local-media-path" in answer["error"]["message"], answer
+    os.mkfifo(tmp_path / "pipe.npy")
+    for item, message in (({"path": str(tmp_path / "pipe.npy")}, "is a pipe or a device"), # opening it would wait for a writer
+                          ({"path": str(tmp_path / "one.npy") + "\0"}, "path: has a NUL"),
+                          ({"data": packed(flat), "shape": [1 << 31, 1 << 31]}, "shape: more than 2^64 bytes")):
+        status, answer = server.post("/v1/completions", body(multi_modal_data={"grids": [item]}))
+        assert status == 400 and message in answer["error"]["message"], answer
 
 
 def test_answer_has_ids(serve):

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "common/buf.h"
 #include "common/clock.h"
@@ -361,6 +362,10 @@ static void files_are_read_mapped_and_replaced(void **state)
     unlink(path);
     assert_fails(mapping_open(&m, path, &e), Q_NOT_FOUND, path, &e);
     assert_fails(mapping_open(&m, "/", &e), Q_IO, "directory", &e);
+    assert_fails(mapping_open(&m, "/dev/zero", &e), Q_IO, "pipe or a device", &e);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_fails(mapping_open(&m, path, &e), Q_IO, "pipe or a device", &e);
+    unlink(path);
     char joined[16];
     assert_ok(path_join(joined, sizeof joined, "a/", "b", &e), &e);
     assert_string_equal(joined, "a/b");

@@ -51,13 +51,21 @@ static __device__ float act_of(enum kern_act act, float z)
     }
 }
 
+static __device__ float gated_of(const struct activate_args &a, float gate, float up)
+{
+    const float limit = a.limit, low = up < -limit ? -limit : up;
+    if (!(limit > 0))
+        return act_of(a.act, gate) * up;
+    return act_of(a.act, gate > limit ? limit : gate) * ((low > limit ? limit : low) + 1.0f);
+}
+
 static __global__ void __launch_bounds__(THREADS) activate_kernel(const struct activate_args a)
 {
     await_inputs();
     const float *gate = a.x + blockIdx.x * a.x_stride, *up = gate + a.n_col;
     my_columns(a.n_col, [&](uint32_t c) {
-        const float y = act_of(a.act, gate[c]);
-        store_as(a.y, a.y_dtype, blockIdx.x * a.y_stride + c, a.gated ? y * up[c] : y);
+        const float y = a.gated ? gated_of(a, gate[c], up[c]) : act_of(a.act, gate[c]);
+        store_as(a.y, a.y_dtype, blockIdx.x * a.y_stride + c, y);
     });
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Mixtures of experts, except the products (linear.cu, linear_w4.cu): moe_route, moe_group_rows, moe_combine,
- * moe_add_shared, permute_cols. Definitions: ops_moe.h.
+ * moe_add_shared, moe_add_bias, permute_cols. Definitions: ops_moe.h.
  *
  * route: the n_used best scores of a row, as weights. A lane has groups l and l + 32.
  *   Shape: a warp a row, 4 rows a block. Lane l has scores l, l + 32, … of at most 1024; a bit of its word
@@ -18,6 +18,7 @@
  *   Order: a column's experts ascending, one fma each.
  *   Bytes: 4 n_used + 8 a column. FLOP: 2 n_used a column. Limit: bytes / bandwidth.
  * moe_add_shared: y += a share of x, of an expert that all rows use. Shape as combine. Bytes: 12 a column.
+ * moe_add_bias: y += its expert's bias. Shape as combine, each thread searches its place's expert. Bytes: 12 a column.
  * permute_cols: rows in the order of an expert's inputs.
  *   Shape: a block of 256 threads a row; a thread makes 16 bytes of the result at a time. No shared memory:
  *     numbers are picked from L1, where a row of 28 KiB fits.
@@ -313,6 +314,28 @@ extern "C" void moe_add_shared_cuda(const struct moe_add_shared_args *a, const s
     if (a->n_row && a->n_col)
         launch(moe_add_shared_kernel, dim3(a->n_row, div_up(a->n_col, COLUMNS)), THREADS, 0, x, *a,
                four);
+}
+
+/* ---- moe_add_bias ---- */
+
+static __global__ void __launch_bounds__(THREADS)
+    moe_add_bias_kernel(const struct moe_add_bias_args a)
+{
+    await_inputs();
+    const uint32_t place = blockIdx.x, c = blockIdx.y * COLUMNS + threadIdx.x * 4;
+    if (place >= a.of.starts[a.of.n_group])
+        return;
+    const size_t at = group_at(a.of, place) * a.of.w_stride;
+    const float *bias = (const float *)(const void *)((const char *)a.bias + at);
+    float *y = a.y + place * a.y_stride;
+    for (uint32_t i = c; i < c + 4 && i < a.n_col; i++)
+        y[i] += bias[i];
+}
+
+extern "C" void moe_add_bias_cuda(const struct moe_add_bias_args *a, const struct kern_exec *x)
+{
+    if (a->n_row && a->n_col)
+        launch(moe_add_bias_kernel, dim3(a->n_row, div_up(a->n_col, COLUMNS)), THREADS, 0, x, *a);
 }
 
 /* ---- permute_cols ---- */

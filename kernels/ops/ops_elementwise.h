@@ -16,11 +16,14 @@ enum kern_act {
     KERN_ACTS
 };
 
-/* y[i,c] = act(x[i,c]), or act(x[i,c]) * x[i, n_col + c] when gated. y may not overlap x.
- * Sources: arXiv:1606.08415 (gelu), arXiv:2109.08668 (relu2). */
+/* y[i,c] = act(x[i,c]), or act(x[i,c]) * x[i, n_col + c] when gated; with a limit
+ * act(min(x[i,c], limit)) * (min(max(x[i, n_col + c], -limit), limit) + 1), the sum rounded; NaN
+ * stays. y may not overlap x.
+ * Sources: arXiv:1606.08415 (gelu), arXiv:2109.08668 (relu2), gpt-oss's model card (limit). */
 struct activate_args {
     enum kern_act act;
     int gated;
+    float limit; /* gated only; 0: none */
     void *y;
     enum dtype y_dtype; /* F32, BF16; F16 on a device and in ref/ */
     const float *x;     /* [n_row, n_col], gated: [n_row, 2 * n_col] */

@@ -106,6 +106,17 @@ struct linear_w4a16_grouped_args {
     struct linear_grouped_args as;
 };
 
+/* y[p,c] += bias_e[c], e the expert of place p: `bias` is that of expert 0, the next expert's is
+ * of.w_stride bytes further; of.rows is not read. Places from of.starts[n_group] on are not
+ * written. */
+struct moe_add_bias_args {
+    float *y; /* [n_row, n_col] */
+    size_t y_stride;
+    const float *bias; /* [n_col] */
+    uint32_t n_row, n_col;
+    struct groups of;
+};
+
 /* y[p,c] = x[r,order[c]], r = of.rows ? of.rows[p] : p, and y_rows[p] = x_rows[r]: permutes inputs
  * for weights with act-order (packed.order). With groups each place uses the order of its expert:
  * `order` is that of expert 0, the next expert's is of.w_stride bytes further. of.n_group 0: all

@@ -5,6 +5,15 @@
 #include "kernels/tiling/split.h"
 #include "kernels/variants.h"
 
+/* The product of a gated activation. */
+static float gated(const struct activate_args *a, float gate, float up)
+{
+    const float limit = a->limit, low = up < -limit ? -limit : up;
+    if (!(limit > 0))
+        return ref_act(a->act, gate) * up;
+    return ref_act(a->act, gate > limit ? limit : gate) * ((low > limit ? limit : low) + 1.0f);
+}
+
 void activate_ref(const struct activate_args *a, const struct kern_exec *x)
 {
     struct range rows = split(a->n_row, x);
@@ -12,6 +21,6 @@ void activate_ref(const struct activate_args *a, const struct kern_exec *x)
         const float *gate = a->x + i * a->x_stride, *up = gate + a->n_col;
         for (uint32_t c = 0; c < a->n_col; c++)
             element_set(a->y, a->y_dtype, i * a->y_stride + c,
-                        ref_act(a->act, gate[c]) * (a->gated ? up[c] : 1.0f));
+                        a->gated ? gated(a, gate[c], up[c]) : ref_act(a->act, gate[c]));
     }
 }

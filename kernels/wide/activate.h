@@ -67,14 +67,24 @@ INLINE struct vec vec_act(enum kern_act is, struct vec z)
     }
 }
 
+INLINE struct vec vec_gated(const struct activate_args *a, enum kern_act act, struct vec gate,
+                            struct vec up)
+{
+    const struct vec limit = vec_set(a->limit), low = vec_set(-a->limit);
+    if (!(a->limit > 0))
+        return vec_mul(vec_act(act, gate), up);
+    const struct vec limited = vec_min(limit, vec_max(low, up));
+    return vec_mul(vec_act(act, vec_min(limit, gate)), vec_add(limited, vec_set(1.0f)));
+}
+
 INLINE void wide_activate_chunk(const struct activate_args *a, enum kern_act act, struct chunk k)
 {
     const float *gate = a->x + k.row * a->x_stride, *up = gate + a->n_col;
     for (uint32_t c = k.begin; c < k.end; c += 16) {
         const uint32_t n = k.end - c < 16 ? k.end - c : 16;
-        struct vec y = vec_act(act, vec_load_n(gate + c, n));
-        if (a->gated)
-            y = vec_mul(y, vec_load_n(up + c, n));
+        const struct vec z = vec_load_n(gate + c, n);
+        const struct vec y =
+            a->gated ? vec_gated(a, act, z, vec_load_n(up + c, n)) : vec_act(act, z);
         if (a->y_dtype == DT_F32)
             vec_store_n((float *)a->y + k.row * a->y_stride + c, y, n);
         else

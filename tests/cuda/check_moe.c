@@ -15,6 +15,7 @@ CUDA_CALL(linear_fp8_grouped)
 CUDA_CALL(linear_w4a8_grouped)
 CUDA_CALL(linear_w4a16_grouped)
 CUDA_CALL(permute_cols)
+CUDA_CALL(moe_add_bias)
 CUDA_CALL(moe_add_shared)
 REF_CALL(moe_route)
 REF_CALL(moe_combine)
@@ -25,6 +26,7 @@ REF_CALL(linear_fp8_grouped)
 REF_CALL(linear_w4a8_grouped)
 REF_CALL(linear_w4a16_grouped)
 REF_CALL(permute_cols)
+REF_CALL(moe_add_bias)
 REF_CALL(moe_add_shared)
 #ifndef QUIRE_CUDA_CARD
 void linear_cuda(const struct linear_args *a, const struct kern_exec *x);
@@ -343,6 +345,7 @@ const struct cuda_check cuda_checks_moe[] = {
     {"linear_w4a16_grouped", ref_linear_w4a16_grouped, call_linear_w4a16_grouped, 0,
      check_linear_w4a16_grouped, 4},
     {"permute_cols", ref_permute_cols, call_permute_cols, 0, kcheck_permute_cols, 20},
+    {"moe_add_bias", ref_moe_add_bias, call_moe_add_bias, 8, kcheck_moe_add_bias, 30},
     {"moe_add_shared", ref_moe_add_shared, call_moe_add_shared, 8, kcheck_moe_add_shared, 20},
     {0},
 };

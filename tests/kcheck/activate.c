@@ -32,8 +32,10 @@ static void near_f64(struct kcheck *k, const struct activate_args *a, const void
         return;
     for (uint32_t i = 0; i < a->n_row; i++)
         for (uint32_t c = 0; c < a->n_col; c++) {
-            const double z = a->x[i * a->x_stride + c];
-            const double up = a->gated ? a->x[i * a->x_stride + a->n_col + c] : 1;
+            const double limit = a->limit > 0 ? a->limit : INFINITY;
+            const double z = fmin(a->x[i * a->x_stride + c], limit);
+            const double other = a->gated ? a->x[i * a->x_stride + a->n_col + c] : 1;
+            const double up = a->limit > 0 ? fmin(fmax(other, -limit), limit) + 1 : other;
             const double want = act_f64(a->act, z) * up;
             const double exponent = fmin(z < 0 ? z * z * 2 + 8 : 8, 270);
             kc_near(k, "y", ((const float *)y)[i * a->y_stride + c], want,
@@ -48,12 +50,13 @@ void kcheck_activate(struct kcheck *k)
     const uint32_t n_row = kc_range(k, 0, 6), n_col = kc_range(k, 1, 300);
     const enum dtype y_dtype = (enum dtype)kc_pick(k, types, is_cuda ? 3 : 2);
     const int gated = kc_chance(k, 50);
+    const float limit = gated && kc_chance(k, 50) ? (float)kc_range(k, 1, 20) / 2 : 0;
     const uint32_t n_in = gated ? 2 * n_col : n_col;
     const size_t x_stride = n_in + kc_range(k, 0, 9), y_stride = n_col + kc_range(k, 0, 9);
     const size_t element = dtype_bits(y_dtype) / 8, n = n_row * y_stride;
     const enum kern_act act = (enum kern_act)kc_range(k, 0, KERN_ACTS - 1);
-    kc_shape(k, "act %d%s n_row %u n_col %u -> %s", (int)act, gated ? " gated" : "", n_row, n_col,
-             dtype_name(y_dtype));
+    kc_shape(k, "act %d%s limit %g n_row %u n_col %u -> %s", (int)act, gated ? " gated" : "",
+             (double)limit, n_row, n_col, dtype_name(y_dtype));
     float *x = kc_buf(k, n_row * x_stride * sizeof *x);
     const float wide = kc_chance(k, 30) ? 110.0f : 8.0f;
     for (size_t i = 0; i < n_row * x_stride; i++)
@@ -62,6 +65,7 @@ void kcheck_activate(struct kcheck *k)
     struct activate_args a = {
         .act = act,
         .gated = gated,
+        .limit = limit,
         .y = want,
         .y_dtype = y_dtype,
         .x = x,

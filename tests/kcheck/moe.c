@@ -760,6 +760,48 @@ void kbench_permute_cols(struct kc_bench *b)
     (void)b; /* a device's: tests/gpu */
 }
 
+/* ---- moe_add_bias ---- */
+
+/* Places behind those of the last expert keep what they have. */
+void kcheck_moe_add_bias(struct kcheck *k)
+{
+    struct moe_add_bias_args a = {.n_col = kc_range(k, 1, 300), .of.n_group = kc_range(k, 1, 9)};
+    const uint32_t n_group = a.of.n_group, spare = kc_range(k, 0, 2);
+    const size_t stride = a.n_col + kc_range(k, 0, 5);
+    uint32_t *starts = kc_buf(k, (n_group + 1) * sizeof *starts);
+    starts[0] = 0;
+    for (uint32_t e = 0; e < n_group; e++)
+        starts[e + 1] = starts[e] + kc_range(k, 0, 4);
+    a.n_row = starts[n_group] + spare;
+    a.y_stride = a.n_col + kc_range(k, 0, 5);
+    float *y = kc_buf(k, a.n_row * a.y_stride * sizeof *y);
+    float *bias = kc_buf(k, n_group * stride * sizeof *bias);
+    k->specials = false;
+    kc_fill(k, y, a.n_row * a.y_stride);
+    kc_fill(k, bias, n_group * stride);
+    a.bias = bias;
+    a.of.w_stride = stride * sizeof *bias;
+    a.of.starts = starts;
+    const float *before = kc_copy(k, y, a.n_row * a.y_stride * sizeof *y);
+    a.y = y;
+    kc_shape(k, "%u groups, %u places, %u spare x %u", n_group, a.n_row, spare, a.n_col);
+    kc_run(k, k->variant, &a, kc_range(k, 1, 3));
+    for (uint32_t p = 0, e = 0; p < a.n_row; p++) {
+        while (e < n_group && starts[e + 1] <= p)
+            e++;
+        for (uint32_t c = 0; c < a.n_col; c++) {
+            const float was = before[p * a.y_stride + c];
+            const float want = e < n_group ? was + bias[e * stride + c] : was;
+            kc_near(k, "y", (double)y[p * a.y_stride + c], (double)want, 0);
+        }
+    }
+}
+
+void kbench_moe_add_bias(struct kc_bench *b)
+{
+    (void)b; /* a device's: tests/gpu */
+}
+
 /* ---- moe_add_shared ---- */
 
 void kcheck_moe_add_shared(struct kcheck *k)

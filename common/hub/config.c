@@ -77,6 +77,7 @@ static const struct {
     {"gemma3_text", "head_dim",                0, 256},
     {"glm4",        "head_dim",                0, 128},
     {"gpt2",        "intermediate_size",       4, 0},
+    {"gpt_oss",     "head_dim",                0, 64},
     {"gptj",        "intermediate_size",       4, 0},
     {"qwen3",       "head_dim",                0, 128},
     // clang-format on

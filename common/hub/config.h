@@ -72,7 +72,8 @@ struct forward_config {
     double query_scalar;         /* scores are divided by its square root instead of head_dim's */
     double attention_multiplier; /* scores are multiplied by it instead */
     double embedding_multiplier, residual_multiplier, logit_multiplier;
-    double clip; /* q, k and v are limited to -clip … clip */
+    double clip;      /* q, k and v are limited to -clip … clip */
+    double glu_limit; /* gate and up are limited to it */
     double
         rotary_fraction; /* part of a head's elements that is rotated, from the first on: 0 … 1 */
     bool parallel_residual;

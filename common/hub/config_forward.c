@@ -20,6 +20,8 @@ struct family {
     bool has_multipliers;
     const char *logit_scale_key; /* logits are multiplied by it */
     double logit_scale;
+    const char *glu_limit_key;
+    double glu_limit;
     const char *clip_key, *qk_norm_key, *alibi_key, *qkv_bias_key;
     const char *bias_key;     /* of all biases but those of norms */
     const char *parallel_key; /* NULL: use_parallel_residual */
@@ -149,6 +151,15 @@ static const struct family families[] = {
         .parallel = true,
     },
     {
+        .model_type = "gpt_oss",
+        .act = "quick_gelu", /* whatever hidden_act says */
+        .eps_key = "rms_norm_eps",
+        .eps = 1e-5,
+        .glu_limit_key = "swiglu_limit",
+        .glu_limit = 7,
+        .attention_bias = true,
+    },
+    {
         .model_type = "gptj",
         .act_key = "activation_function",
         .act = "gelu_new",
@@ -159,6 +170,14 @@ static const struct family families[] = {
     },
     {
         .model_type = "granite",
+        .act_key = "hidden_act",
+        .act = "silu",
+        .eps_key = "rms_norm_eps",
+        .eps = 1e-6,
+        .has_multipliers = true,
+    },
+    {
+        .model_type = "granitemoe",
         .act_key = "hidden_act",
         .act = "silu",
         .eps_key = "rms_norm_eps",
@@ -328,6 +347,10 @@ static enum q_code load_limits(struct forward_config *f, const struct family *ro
 {
     const struct hub_json_range range = {1e-6, 1e6};
     enum q_code rc = Q_OK;
+    f->glu_limit = row->glu_limit;
+    if (row->glu_limit_key &&
+        (rc = hub_json_number(&f->glu_limit, at, row->glu_limit_key, range, e)))
+        return rc;
     if (row->logit_scale_key) {
         f->logit_multiplier = row->logit_scale;
         rc = hub_json_number(&f->logit_multiplier, at, row->logit_scale_key, range, e);

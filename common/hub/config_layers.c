@@ -17,6 +17,7 @@ static const struct family {
     {"exaone4",     true,  4096, 4, 0, true,  false},
     {"gemma2",      true,  4096, 2, 0, false, false},
     {"gemma3_text", true,  4096, 6, 0, false, false},
+    {"gpt_oss",     true,  128,  2, 0, false, false},
     {"qwen2",       false, 0,    0, 0, false, false},
     {"qwen2_moe",   false, 0,    0, 0, false, false},
     {"qwen3",       false, 0,    0, 0, false, false},

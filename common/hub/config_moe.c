@@ -17,6 +17,8 @@ static const struct family {
 } families[] = {
     {"deepseek_v2", 64, 6, 1407, 0, false, false, true}, /* norm_topk_prob has no effect */
     {"deepseek_v3", 256, 8, 2048, 0, true, true, true},
+    {"gpt_oss", 128, 4, 0, 0, true, false, false},
+    {"granitemoe", 8, 2, 0, 0, true, false, false},
     {"mixtral", 8, 2, 0, 0, true, false, false},
     {"olmoe", 64, 8, 0, 0, false, true, false},
     {"qwen2_moe", 60, 4, 1408, 5632, false, true, false},

@@ -60,6 +60,8 @@ uint32_t arch_dim_size(const struct model_config *c, enum arch_dim dim)
         return c->moe.n_expert;
     case D_EXPERT_INTER:
         return c->moe.width;
+    case D_2_EXPERT_INTER:
+        return 2 * c->moe.width;
     case D_SHARED_INTER:
         return c->moe.shared_width;
     case D_ONE:
@@ -97,6 +99,7 @@ const char *arch_dim_text(enum arch_dim dim)
         [D_POSITIONS_2] = "max_position_embeddings + 2",
         [D_EXPERTS] = "num_experts",
         [D_EXPERT_INTER] = "moe_intermediate_size",
+        [D_2_EXPERT_INTER] = "2 * moe_intermediate_size",
         [D_SHARED_INTER] = "shared_expert_intermediate_size",
         [D_ONE] = "1",
         [D_Q_RANK] = "q_lora_rank",
@@ -151,6 +154,12 @@ bool arch_has(const struct arch *a, const struct model_config *c, enum arch_slot
         if (a->tensors[i].slot == slot && arch_wants(c, a->tensors[i].when, layer))
             return true;
     return false;
+}
+
+bool arch_is_stacked(const struct arch_tensor *t)
+{
+    const char *hole = t->name && t->slot >= W_EXPERT_FIRST ? strstr(t->name, "%u") : NULL;
+    return t->slot != W_IGNORE && hole && !strstr(hole + 1, "%u");
 }
 
 uint32_t arch_positions_max(const struct arch *a, const struct model_config *c)

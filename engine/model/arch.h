@@ -51,17 +51,24 @@ enum arch_slot {
     W_UP_BIAS,
     W_DOWN_BIAS,
     W_ROUTER_BIAS,
-    W_ROUTER,      /* a layer's experts are chosen by it */
-    W_SHARED_GATE, /* how much a row takes of the expert that all rows use, which is
+    W_ROUTER,         /* a layer's experts are chosen by it */
+    W_SHARED_GATE,    /* how much a row takes of the expert that all rows use, which is
                       W_GATE … W_DOWN of a layer with a router */
-    W_EXPERT_GATE, /* from here on once an expert of a layer */
+    W_EXPERT_GATE_UP, /* from here on once an expert of a layer; W_EXPERT_GATE and W_EXPERT_UP as
+                         one tensor: gate, then up */
+    W_EXPERT_GATE_UP_PAIRS, /* the same: a row of gate, one of up, the next of gate … */
+    W_EXPERT_GATE,
     W_EXPERT_UP,
     W_EXPERT_DOWN,
+    W_EXPERT_GATE_UP_PAIRS_BIAS,
+    W_EXPERT_GATE_BIAS,
+    W_EXPERT_UP_BIAS,
+    W_EXPERT_DOWN_BIAS,
     W_IGNORE, /* left over in old checkpoints: known, not needed */
     W_COUNT
 };
 #define W_LAYER_FIRST  W_ATTN_NORM
-#define W_EXPERT_FIRST W_EXPERT_GATE
+#define W_EXPERT_FIRST W_EXPERT_GATE_UP
 
 /* a size that depends on the config */
 enum arch_dim {
@@ -80,6 +87,7 @@ enum arch_dim {
     D_HEAD,
     D_EXPERTS,
     D_EXPERT_INTER,
+    D_2_EXPERT_INTER, /* gate and up of an expert */
     D_SHARED_INTER,
     D_ONE,
     D_Q_RANK,
@@ -122,7 +130,8 @@ enum arch_shard {
 
 struct arch_tensor {
     /* The first "%u" stands for the layer's number, a second for the expert's or the head's; or
-     * ARCH_ONES. */
+     * ARCH_ONES. Without a second one an expert's tensor holds all experts of the layer: its first
+     * dimension is D_EXPERTS, and dims are those of one. */
     const char *name;
     enum arch_slot slot;
     enum arch_dim dims[3]; /* rows, cols, or rows alone; D_TRANSPOSED behind them */
@@ -134,6 +143,9 @@ static inline bool arch_is_transposed(const struct arch_tensor *t)
 {
     return t->dims[2] == D_TRANSPOSED;
 }
+
+/* Does the tensor hold all experts of a layer? */
+bool arch_is_stacked(const struct arch_tensor *t);
 
 struct quire_tensor;
 struct plugin_arch;

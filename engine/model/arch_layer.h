@@ -97,6 +97,8 @@ struct arch_layer {
     enum arch_qk_norm qk_norm; /* where the table has its tensors */
     enum arch_mlp mlp;
     uint32_t activations; /* set of 1 << ARCH_…: which hidden_act it may have; 0: silu */
+    bool limited_glu; /* down(act(min(gate x, limit)) * (up x limited to ±limit, + 1)), with the
+                             config's glu_limit: gpt-oss */
     enum arch_embedding embedding;
     enum arch_route route;
     enum arch_share share;

@@ -569,6 +569,7 @@ static const struct {
     FIELD(IS_F64, forward.logit_multiplier),
     FIELD(IS_F64, forward.rotary_fraction),
     FIELD(IS_F64, forward.clip),
+    FIELD(IS_F64, forward.glu_limit),
     FIELD(IS_BOOL, forward.parallel_residual),
     FIELD(IS_BOOL, forward.shared_norm),
     FIELD(IS_BOOL, forward.qk_norm),

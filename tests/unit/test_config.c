@@ -52,9 +52,10 @@ static void test_defaults(void **state)
     assert_int_equal(c.dtype, DT_BF16);
 }
 
-#define NEOX  ", \"model_type\": \"gpt_neox\""
-#define GEMMA ", \"model_type\": \"gemma2\""
-#define PHI   ", \"model_type\": \"phi3\""
+#define NEOX    ", \"model_type\": \"gpt_neox\""
+#define GEMMA   ", \"model_type\": \"gemma2\""
+#define PHI     ", \"model_type\": \"phi3\""
+#define GPT_OSS ", \"model_type\": \"gpt_oss\""
 
 /* What transformers takes when keys are absent, and what a null means. */
 static void test_families(void **state)
@@ -89,6 +90,20 @@ static void test_families(void **state)
     assert_ok(load_text(", \"model_type\": \"granite\", \"logits_scaling\": 8"), &e);
     assert_true(c.forward.logit_multiplier == 0.125 && c.forward.attention_multiplier == 1);
     assert_true(c.forward.residual_multiplier == 1 && c.forward.embedding_multiplier == 1);
+    assert_ok(load_text(", \"model_type\": \"granitemoe\", \"residual_multiplier\": 0.5"), &e);
+    assert_true(c.forward.residual_multiplier == 0.5 && c.moe.n_expert == 8 && c.moe.n_used == 2);
+    assert_true(c.moe.width == 96 && c.moe.layers[0] && c.moe.layers[2]);
+    assert_ok(load_text(GPT_OSS ", \"num_key_value_heads\": 2, \"hidden_act\": \"silu\""), &e);
+    assert_string_equal(c.hidden_act, "quick_gelu"); /* its limited form is no other */
+    assert_true(c.forward.glu_limit == 7 && c.rms_norm_eps == 1e-5 && c.rope.theta == 15e4);
+    assert_true(c.attention_bias && c.attention_out_bias && c.head_dim == 64);
+    assert_true(c.moe.n_expert == 128 && c.moe.n_used == 4 && c.moe.width == 96);
+    assert_true(c.window[0] == 128 && c.window[1] == 0 && c.window[2] == 128);
+    assert_ok(load_text(GPT_OSS ", \"swiglu_limit\": 5.5, \"num_experts_per_tok\": 2"),
+              &e);
+    assert_true(c.forward.glu_limit == 5.5 && c.moe.n_used == 2);
+    assert_fails(load_text(GPT_OSS ", \"swiglu_limit\": 0"), Q_CORRUPT, "swiglu_limit", &e);
+    assert_fails(load_text(GPT_OSS ", \"swiglu_limit\": \"7\""), Q_CORRUPT, "swiglu_limit", &e);
     assert_ok(load_text(", \"model_type\": \"phi\", \"qk_layernorm\": false"), &e);
     assert_string_equal(c.hidden_act, "gelu_new");
     assert_true(c.forward.rotary_fraction == 0.5 && c.rms_norm_eps == 1e-5);
@@ -170,6 +185,8 @@ static void test_dialects(void **state)
         "glm4",
         "gpt2",
         "gpt2-noprefix",
+        "gpt_oss",
+        "granitemoe",
         "gptj",
         "olmo",
         "olmo2",

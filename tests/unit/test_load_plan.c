@@ -60,6 +60,8 @@ static const char *const dirs[] = {
     MODELS "phi3",
     MODELS "mixtral",
     MODELS "olmoe",
+    MODELS "granitemoe",
+    MODELS "gpt_oss",
     MODELS "qwen2",
     MODELS "qwen2-awq",
     MODELS "qwen2_moe",
@@ -101,7 +103,8 @@ static uint32_t uses_of(const struct load_plan *p, const struct tensor *t)
             const struct weight_source *s = load_plan_sources(p, &p->rows[i]) + k;
             const bool is_it = s->tensor == t || s->quant.q == t || s->quant.scales == t ||
                                s->quant.zeros == t || s->quant.order == t;
-            n += is_it && s->slice.first == 0; /* the other slices of a tensor begin behind */
+            /* the other slices of a tensor begin behind, the other experts lie behind */
+            n += is_it && s->slice.first == 0 && (!s->stacked || s->place.expert == 0);
         }
     return n;
 }

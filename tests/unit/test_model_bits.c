@@ -41,6 +41,9 @@ static const struct {
     {"mixtral", false, QUANTIZE_NOT, DT_BF16},
     {"mixtral", false, QUANTIZE_INT8, DT_F32},
     {"olmoe", true, QUANTIZE_NOT, DT_F32},
+    {"granitemoe", true, QUANTIZE_NOT, DT_F32},
+    {"gpt_oss", false, QUANTIZE_NOT, DT_F32},
+    {"gpt_oss", true, QUANTIZE_INT8, DT_F32},
     {"qwen2_moe", false, QUANTIZE_NOT, DT_BF16},
     {"qwen2_moe", true, QUANTIZE_INT4, DT_F32},
 };

@@ -24,6 +24,8 @@ static enum q_code load(const char *dir, enum load_format format, enum dtype dty
 #define LEFT_OVER "model.layers.1.self_attn.rotary_emb.inv_freq"
 #define STRANGER  "model.layers.2.mlp.up_proj.weight" /* of a layer the config does not have */
 
+#define OSS "model.layers.0.mlp.experts."
+
 struct edit {           /* one change to a safetensors file's tensors */
     const char *name;   /* tensor; "" = add LEFT_OVER and STRANGER */
     const char *rename; /* new name, NULL = keep, "" = drop (its bytes too) */
@@ -81,65 +83,85 @@ static void write_edited(const struct folder *f, const char *from, const struct 
     buf_release(&file);
 }
 
+static const struct {
+    const char *from;
+    struct edit edit;
+    enum q_code code;
+    const char *part;
+} refused[] = {
+    {"llama",
+     {"model.layers.1.mlp.up_proj.weight", "", NULL, {0}},
+     Q_NOT_FOUND,
+     "tensor model.layers.1.mlp.up_proj.weight is missing, expected shape [96, 64]"},
+    {"llama", {"lm_head.weight", "", NULL, {0}}, Q_NOT_FOUND, "tensor lm_head.weight is missing"},
+    {"llama",
+     {"model.norm.weight", "norm", NULL, {0}},
+     Q_NOT_FOUND,
+     "model.norm.weight is missing"},
+    {"llama",
+     {"model.layers.0.self_attn.k_proj.weight", NULL, NULL, {64, 32}},
+     Q_MISMATCH,
+     "k_proj.weight has shape [64, 32], expected [32, 64] (num_key_value_heads * head_dim, "
+     "hidden_size)"},
+    {"llama",
+     {"model.norm.weight", NULL, NULL, {8, 8}},
+     Q_MISMATCH,
+     "has shape [8, 8], expected [64]"},
+    {"llama",
+     {"model.layers.0.mlp.down_proj.weight", NULL, NULL, {6144}},
+     Q_MISMATCH,
+     "has shape [6144]"},
+    {"llama",
+     {"lm_head.weight", NULL, "I32", {0}},
+     Q_MISMATCH,
+     "has dtype I32, expected F32, F16 or BF16"},
+    {"qwen2",
+     {"model.layers.0.self_attn.v_proj.bias", "", NULL, {0}},
+     Q_NOT_FOUND,
+     "v_proj.bias is missing"},
+    {"qwen3",
+     {"model.layers.1.self_attn.k_norm.weight", "", NULL, {0}},
+     Q_NOT_FOUND,
+     "k_norm.weight"},
+    {"llama-bias-tied",
+     {"model.embed_tokens.weight", "", NULL, {0}},
+     Q_NOT_FOUND,
+     "embed_tokens.weight"},
+    {"granitemoe",
+     {"model.layers.1.block_sparse_moe.input_linear.weight", NULL, NULL, {384, 64}},
+     Q_MISMATCH,
+     "input_linear.weight has shape [384, 64], expected [6, 64, 64] (num_experts, "
+     "2 * moe_intermediate_size, hidden_size)"},
+    {"granitemoe",
+     {"model.layers.1.block_sparse_moe.output_linear.weight", "", NULL, {0}},
+     Q_NOT_FOUND,
+     "output_linear.weight is missing, expected shape [6, 64, 32]"},
+    {"gpt_oss",
+     {OSS "gate_up_proj", NULL, NULL, {512, 48}},
+     Q_MISMATCH,
+     "gate_up_proj has shape [512, 48], expected [8, 64, 48] (num_experts, hidden_size, "
+     "2 * moe_intermediate_size)"},
+    {"gpt_oss",
+     {OSS "down_proj_bias", NULL, NULL, {64, 8}},
+     Q_MISMATCH,
+     "down_proj_bias has shape [64, 8], expected [8, 64] (num_experts, hidden_size)"},
+    {"gpt_oss",
+     {OSS "down_proj", "", NULL, {0}},
+     Q_NOT_FOUND,
+     "down_proj is missing, expected shape [8, 24, 64]"},
+};
+
 static void test_refused_tensors(void **state)
 {
     (void)state;
-    static const struct {
-        const char *from;
-        struct edit edit;
-        enum q_code code;
-        const char *part;
-    } cases[] = {
-        {"llama",
-         {"model.layers.1.mlp.up_proj.weight", "", NULL, {0}},
-         Q_NOT_FOUND,
-         "tensor model.layers.1.mlp.up_proj.weight is missing, expected shape [96, 64]"},
-        {"llama",
-         {"lm_head.weight", "", NULL, {0}},
-         Q_NOT_FOUND,
-         "tensor lm_head.weight is missing"},
-        {"llama",
-         {"model.norm.weight", "norm", NULL, {0}},
-         Q_NOT_FOUND,
-         "model.norm.weight is missing"},
-        {"llama",
-         {"model.layers.0.self_attn.k_proj.weight", NULL, NULL, {64, 32}},
-         Q_MISMATCH,
-         "k_proj.weight has shape [64, 32], expected [32, 64] (num_key_value_heads * head_dim, "
-         "hidden_size)"},
-        {"llama",
-         {"model.norm.weight", NULL, NULL, {8, 8}},
-         Q_MISMATCH,
-         "has shape [8, 8], expected [64]"},
-        {"llama",
-         {"model.layers.0.mlp.down_proj.weight", NULL, NULL, {6144}},
-         Q_MISMATCH,
-         "has shape [6144]"},
-        {"llama",
-         {"lm_head.weight", NULL, "I32", {0}},
-         Q_MISMATCH,
-         "has dtype I32, expected F32, F16 or BF16"},
-        {"qwen2",
-         {"model.layers.0.self_attn.v_proj.bias", "", NULL, {0}},
-         Q_NOT_FOUND,
-         "v_proj.bias is missing"},
-        {"qwen3",
-         {"model.layers.1.self_attn.k_norm.weight", "", NULL, {0}},
-         Q_NOT_FOUND,
-         "k_norm.weight"},
-        {"llama-bias-tied",
-         {"model.embed_tokens.weight", "", NULL, {0}},
-         Q_NOT_FOUND,
-         "embed_tokens.weight"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         struct folder f;
         char from[PATH_MAX];
-        snprintf(from, sizeof from, MODELS "%s", cases[i].from);
+        snprintf(from, sizeof from, MODELS "%s", refused[i].from);
         folder_init(&f);
         folder_copy(&f, from, "config.json");
-        write_edited(&f, from, &cases[i].edit);
-        assert_fails(load(f.path, LOAD_AUTO, DT_F32), cases[i].code, cases[i].part, &e);
+        write_edited(&f, from, &refused[i].edit);
+        assert_fails(load(f.path, LOAD_AUTO, DT_F32), refused[i].code, refused[i].part, &e);
         folder_release(&f);
     }
 }
@@ -271,6 +293,8 @@ static void test_other_forward_is_no_reload(void **state)
         {"gpt_neox", "\"use_parallel_residual\": true", "\"use_parallel_residual\": false",
          "has forward.parallel_residual false, the served model has true"},
         {"phi3-longrope", "1.03", "1.04", "other factors of longrope"},
+        {"gpt_oss", "\"swiglu_limit\": 7.0", "\"swiglu_limit\": 8.0",
+         "has forward.glu_limit 8, the served model has 7"},
         {"granite", "\"residual_multiplier\": 0.35", "\"residual_multiplier\": 0.25",
          "has forward.residual_multiplier 0.25, the served model has 0.3"},
     };

@@ -192,6 +192,7 @@ static const char *const models[] = {
     "phi3-longrope",   "qwen2-sliding-bf16",
     "qwen2",           "qwen2_moe",
     "qwen3",           "qwen3_moe",
+    "granitemoe",      "gpt_oss",
 };
 #define N_MODEL (sizeof models / sizeof *models)
 

@@ -56,6 +56,8 @@ static const struct {
     {"stablelm", "stablelm", DT_F32, QUANTIZE_NOT},
     {"stablelm-parallel", "stablelm-parallel", DT_F32, QUANTIZE_NOT},
     {"starcoder2", "starcoder2", DT_F32, QUANTIZE_NOT},
+    {"granitemoe", "granitemoe", DT_F32, QUANTIZE_NOT},
+    {"gpt_oss", "gpt_oss-int8", DT_F32, QUANTIZE_INT8},
 };
 
 #define I_LLAMA 8

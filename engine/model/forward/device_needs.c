@@ -64,6 +64,13 @@ static enum q_code check_product(const struct checker *t, const struct program_o
         rc = need(t, "permute_cols", t->k->permute_cols != NULL);
     if (!rc && grouped)
         rc = need(t, "moe_group_rows", t->k->moe_group_rows != NULL);
+    if (!rc && grouped && op->bias)
+        rc = need(t, "moe_add_bias", t->k->moe_add_bias != NULL);
+    if (!rc && grouped && op->bias && w->gated)
+        rc = q_fail(t->e, Q_UNSUPPORTED,
+                    "%s: biases of experts whose gate and up are interleaved are not supported on "
+                    "a device; use --device cpu",
+                    t->m->arch->name);
     return rc;
 }
 

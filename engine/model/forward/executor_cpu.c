@@ -392,6 +392,7 @@ static void activate(struct cpu_run *w, const struct program_op *op, struct prog
     const struct activate_args a = {
         .act = act_of(op->act.is),
         .gated = op->act.gated,
+        .limit = op->act.limit,
         .y = (char *)to.x + r.at * to.stride * cpu_width(out),
         .y_dtype = (enum dtype)out.dtype,
         .x = (const float *)x.x + r.at * x.stride,

@@ -142,7 +142,8 @@ struct experts { /* of one stage */
     const struct program_op *op;
     struct matmul_rows x, y;
     enum dtype y_dtype;
-    bool picks; /* x has the block's rows; else places */
+    bool picks;        /* x has the block's rows; else places */
+    const float *bias; /* of the expert at hand; NULL: none */
     struct matmul_rows
         made; /* what x's bytes are made of, for matrices with an order of their own */
 };
@@ -198,6 +199,7 @@ static void multiply_panels(const struct cpu_run *w, const struct experts *t,
             t->picks ? pick(w, t, weight, (struct group){at, n}) : matmul_rows_at(&t->x, at);
         const struct matmul a = {
             .w = &part,
+            .bias = t->bias ? t->bias + (size_t)p.begin * KERN_PANEL : NULL,
             .x = &x,
             .y = (char *)t->y.x + (at * t->y.stride + column) * (dtype_bits(t->y_dtype) / 8),
             .y_dtype = t->y_dtype,
@@ -235,6 +237,7 @@ void cpu_experts(struct cpu_run *w, const struct program_op *op, struct program_
         if (!g.n)
             continue;
         const struct panels p = next_panels(&mine, g, n_panel);
+        t.bias = program_expert_vector(&w->m->weights, op->bias, op->layer, j);
         if (p.begin < p.end)
             multiply_panels(w, &t, program_matrix(&w->m->weights, op->weight, op->layer, j), g, p);
     }

@@ -395,6 +395,7 @@ static void activate_other(const struct device_run *r, const struct program_op *
     const struct activate_args a = {
         .act = act_of(op->act.is),
         .gated = op->act.gated,
+        .limit = op->act.limit,
         .y = y.x,
         .y_dtype = y.dtype,
         .x = x.x,

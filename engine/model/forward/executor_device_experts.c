@@ -59,6 +59,27 @@ static void put_in_order(const struct device_run *r, const struct packed *w, str
     of->rows = NULL;
 }
 
+/* Onto the products of all places, each by its expert's: those of the experts lie as far apart as
+ * their matrices. */
+static void add_bias(const struct device_run *r, const struct program_op *op,
+                     const struct matmul_rows *y, const struct groups *of)
+{
+    const struct weights *w = &r->d->m->weights;
+    const float *bias = program_expert_vector(w, op->bias, op->layer, 0);
+    const struct moe_add_bias_args a = {
+        .y = y->x,
+        .y_stride = y->stride,
+        .bias = bias,
+        .n_row = device_row_count(r, op->out),
+        .n_col = op->out.n_col,
+        .of = *of,
+    };
+    Q_ASSERT(op->out.dtype == DT_F32 &&
+             (const char *)program_expert_vector(w, op->bias, op->layer, op->route.n_expert - 1) ==
+                 (const char *)bias + (op->route.n_expert - 1) * of->w_stride);
+    r->k->moe_add_bias(&a, &r->d->x);
+}
+
 /* out: the last operation of the stage. */
 static void multiply(const struct device_run *r, const struct program_op *op,
                      const struct program_op *out)
@@ -87,6 +108,8 @@ static void multiply(const struct device_run *r, const struct program_op *op,
                    .groups = &of,
                },
                &r->d->x);
+    if (op->bias)
+        add_bias(r, op, &y, &of);
 }
 
 static void combine(const struct device_run *r, const struct program_op *op)

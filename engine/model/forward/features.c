@@ -93,6 +93,11 @@ static bool is_expert_act(const struct program_op *op)
     return is_other_act(op) && op->out.buffer == PROGRAM_B_EXPERT_ACT;
 }
 
+static bool has_expert_bias(const struct program_op *op)
+{
+    return op->kind == PROGRAM_EXPERTS && op->bias != PROGRAM_W_NONE;
+}
+
 static bool is_plain_act(const struct program_op *op)
 {
     return op->kind == PROGRAM_ACTIVATE && !op->act.gated;

@@ -74,9 +74,10 @@ static void planned_shape(struct packed *out, const struct forms_plan *p, enum p
                 (w == PROGRAM_W_LM_HEAD && out->n_out))
                 continue;
             const uint32_t n_out = arch_dim_size(p->config, t->dims[0]);
-            out->n_out += !out->gated            ? n_out
-                          : t->slot == W_GATE_UP ? 2 * interleaved(n_out / 2)
-                                                 : interleaved(n_out);
+            out->n_out += !out->gated ? n_out
+                          : t->slot == W_GATE_UP || t->slot == W_EXPERT_GATE_UP
+                              ? 2 * interleaved(n_out / 2)
+                              : interleaved(n_out);
             out->n_in = arch_dim_size(p->config, t->dims[1]);
         }
 }
@@ -92,7 +93,8 @@ static struct program_form planned_form(const void *ctx, enum program_weight w, 
 {
     const struct forms_plan *p = ctx;
     const bool of_expert = w == PROGRAM_W_EXPERT_GATE_UP;
-    const bool gated = (of_expert || w == PROGRAM_W_GATE_UP) && !p->is_apart;
+    const bool gated =
+        (of_expert || w == PROGRAM_W_GATE_UP) && !p->is_apart && !p->arch->layer.limited_glu;
     const bool quantized = p->quantization && w != PROGRAM_W_ROUTER && !is_kept(p, w);
     const enum dtype floats = p->dtype == DT_F32 ? p->config->dtype : p->dtype;
     const bool halves = p->dtype == DT_BF16 && !p->quantization;

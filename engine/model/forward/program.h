@@ -70,7 +70,8 @@ struct program_op {
         struct {
             enum arch_activation is;
             bool gated;
-        } act; /* ACTIVATE */
+            float limit; /* gated: act(min(gate, limit)) * (up limited to ±limit, + 1); 0: none */
+        } act;           /* ACTIVATE */
         struct {
             uint32_t n_head, head_dim, first, n_rot; /* n_rot elements of a head from `first` on */
             bool interleaved;

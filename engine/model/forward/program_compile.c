@@ -428,7 +428,8 @@ static void activate(struct compiler *t, struct program_ref from, struct program
                 .kind = PROGRAM_ACTIVATE,
                 .in = {from},
                 .out = to,
-                .act = {t->act, from.n_col != to.n_col},
+                .act = {t->act, from.n_col != to.n_col,
+                        t->l->limited_glu ? (float)t->c->forward.glu_limit : 0},
             });
 }
 
@@ -498,6 +499,13 @@ static bool renormalizes(const struct compiler *t)
     return t->c->moe.renormalize || t->l->route == ARCH_ROUTE_TOP_SOFTMAX;
 }
 
+/* A multiplier of the branch is one of each expert's weight. */
+static double route_scale(const struct compiler *t)
+{
+    const double branch = t->l->scales ? t->c->forward.residual_multiplier : 0;
+    return (t->c->moe.scale != 0 ? t->c->moe.scale : 1) * (branch != 0 ? branch : 1);
+}
+
 /* Which experts each row takes, of h as floats. */
 static void route(struct compiler *t, struct program_ref h, struct program_ref routes)
 {
@@ -520,7 +528,7 @@ static void route(struct compiler *t, struct program_ref h, struct program_ref r
                         .renormalize = renormalizes(t),
                         .n_group = m->n_group,
                         .n_group_used = m->n_group_used,
-                        .scale = m->scale != 0 ? (float)m->scale : 1,
+                        .scale = (float)route_scale(t),
                     },
             });
 }
@@ -529,11 +537,15 @@ static void multiply_experts(struct compiler *t, struct program_ref from, struct
                              struct program_ref to, enum program_weight weight)
 {
     const struct moe_config *m = &t->c->moe;
+    const enum program_weight bias = weight == PROGRAM_W_EXPERT_DOWN
+                                         ? PROGRAM_W_EXPERT_DOWN_BIAS
+                                         : PROGRAM_W_EXPERT_GATE_UP_BIAS;
     push(t, &(struct program_op){
                 .kind = PROGRAM_EXPERTS,
                 .in = {from, routes},
                 .out = to,
                 .weight = weight,
+                .bias = if_there(t, bias),
                 .route = {.rule = t->l->route, .n_expert = m->n_expert, .n_used = m->n_used},
             });
 }
@@ -681,12 +693,16 @@ static enum q_code check_family(struct compiler *t)
     t->is_parallel = t->l->residual == ARCH_RESIDUAL_PARALLEL ||
                      t->l->residual == ARCH_RESIDUAL_SHARED_NORM ||
                      (t->l->residual == ARCH_RESIDUAL_CONFIG && t->c->forward.parallel_residual);
-    const bool plain_sum = t->l->norms == ARCH_NORMS_BEFORE &&
-                           !(t->l->scales && t->c->forward.residual_multiplier != 0);
-    if (t->c->moe.n_expert && (t->is_parallel || !plain_sum))
+    if (t->c->moe.n_expert && (t->is_parallel || t->l->norms != ARCH_NORMS_BEFORE))
         return q_fail(t->e, Q_UNSUPPORTED,
-                      "%s: experts with parallel branches, norms of their output or a "
-                      "residual_multiplier are not supported yet",
+                      "%s: experts with parallel branches or norms of their output are not "
+                      "supported yet",
+                      t->arch->name);
+    if (t->c->moe.shared_width && t->l->share == ARCH_SHARE_GATED && t->l->scales &&
+        t->c->forward.residual_multiplier != 0)
+        return q_fail(t->e, Q_UNSUPPORTED,
+                      "%s: an expert that all rows use by a score of the router's is not supported "
+                      "with a residual_multiplier yet",
                       t->arch->name);
     return Q_OK;
 }

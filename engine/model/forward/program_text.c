@@ -221,6 +221,8 @@ static void attributes_text(char *to, size_t n, const struct program_op *op)
         break;
     case PROGRAM_ACTIVATE:
         append(to, n, "%s%s", arch_activation_name(op->act.is), op->act.gated ? ", gated" : "");
+        if (op->act.limit > 0)
+            append(to, n, " by up + 1, limit %g", (double)op->act.limit);
         break;
     case PROGRAM_ROPE:
         append(to, n, "%s, %u of %u%s, theta %g%s", op->rope.interleaved ? "interleaved" : "half",

@@ -53,7 +53,9 @@ static const struct {
     LAYER(ROUTER, router),
     LAYER(ROUTER_BIAS, router_bias),
     EXPERT(EXPERT_GATE_UP, gate_up),
+    EXPERT(EXPERT_GATE_UP_BIAS, gate_up_bias),
     EXPERT(EXPERT_DOWN, down),
+    EXPERT(EXPERT_DOWN_BIAS, down_bias),
 #undef MODEL
 #undef LAYER
 #undef EXPERT
@@ -134,6 +136,14 @@ const float *program_vector(const struct weights *g, enum program_weight w, uint
     if (program_weight_is_own(w))
         return own_weight(g, w, layer)->data;
     const float *const *p = place_of(g, w, layer, 0);
+    return p ? *p : NULL;
+}
+
+const float *program_expert_vector(const struct weights *g, enum program_weight w, uint32_t layer,
+                                   uint32_t expert)
+{
+    Q_ASSERT(w == PROGRAM_W_NONE || program_weight_info(w)->scope == PROGRAM_OF_EXPERT);
+    const float *const *p = place_of(g, w, layer, expert);
     return p ? *p : NULL;
 }
 

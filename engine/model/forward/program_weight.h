@@ -41,7 +41,10 @@ struct weights;
 /* Of loaded weights (layer and expert: where the scope has them); NULL: it is not there. */
 const struct packed *program_matrix(const struct weights *g, enum program_weight w, uint32_t layer,
                                     uint32_t expert);
+/* Of experts: of the first. */
 const float *program_vector(const struct weights *g, enum program_weight w, uint32_t layer);
+const float *program_expert_vector(const struct weights *g, enum program_weight w, uint32_t layer,
+                                   uint32_t expert);
 struct program_table { /* rows that are looked up */
     const void *rows;  /* NULL: it is not there */
     enum dtype dtype;

@@ -64,7 +64,8 @@ static uint32_t n_group_of(const struct packed *w)
 
 static void load_floats(const struct piece *p, const struct rows *r, uint32_t at)
 {
-    const char *src = (const char *)r->source->tensor->data + r->row * p->row_bytes;
+    const size_t first = weight_source_first(r->source) * (dtype_bits(p->dtype) / 8);
+    const char *src = (const char *)r->source->tensor->data + first + r->row * p->row_bytes;
     const size_t n = r->n * p->row_bytes;
     tensor_want(src, n);
     memcpy(p->to + at * p->row_bytes, src, n);

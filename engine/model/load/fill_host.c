@@ -117,14 +117,15 @@ static float load_f32(const void *src, enum dtype dtype, size_t i)
     return dtype == DT_F16 ? f16_to_f32(h) : bf16_to_f32(h);
 }
 
-/* Rows that the tensor has as columns; a line of it at a time, of which n neighbours are read. */
+/* Rows that the tensor has as columns, from its column o on, a step apart; a line of it at a
+ * time. */
 static void turn_rows(float *rows, const struct weight_source *s, uint32_t o, uint32_t n)
 {
-    const uint32_t stored = (uint32_t)s->tensor->shape[1];
+    const size_t first = weight_source_first(s) + o, step = weight_source_step(s);
     for (uint32_t c = 0; c < s->cols; c++)
         for (uint32_t i = 0; i < n; i++)
             rows[(size_t)i * s->cols + c] =
-                load_f32(s->tensor->data, s->dtype, (size_t)c * stored + o + i);
+                load_f32(s->tensor->data, s->dtype, first + (size_t)c * s->stored_rows + i * step);
 }
 
 void fill_make_rows(float *rows, const struct weight_source *s, uint32_t o, uint32_t n)
@@ -166,15 +167,16 @@ static struct piece piece_from(const struct fill_job *j, uint32_t row, uint32_t 
 static void fill_made(const struct fill_job *j, uint32_t from, uint32_t end)
 {
     const struct weight_source *s = j->source;
-    const uint32_t shift = weight_source_row(s, from) - from;
-    const bool as_it_is = s->quant.q && (j->dst->group || weight_quant_is_int8(s));
+    const bool as_it_is =
+        s->quant.q && (j->dst->group || weight_quant_is_int8(s));
     for (struct piece p; from < end; from = p.to) {
+        const uint32_t row = weight_source_row(s, from);
         p = piece_from(j, from, end);
         if (as_it_is) { /* the checkpoint's integers are what is packed */
-            weight_quant_set(j->dst, p.output, s, from + shift, p.to - from, j->rows);
+            weight_quant_set(j->dst, p.output, s, row, p.to - from, j->rows);
             continue;
         }
-        fill_make_rows(j->rows, s, from + shift, p.to - from);
+        fill_make_rows(j->rows, s, row, p.to - from);
         pack(j, j->rows, DT_F32, p.output, p.to - from);
     }
 }
@@ -185,7 +187,9 @@ static void fill_read(const struct fill_job *j, uint32_t from, uint32_t end)
 {
     const struct weight_source *s = j->source;
     const size_t row = (size_t)s->cols * (dtype_bits(s->dtype) / 8), n = (end - from) * row;
-    const char *src = (const char *)s->tensor->data + weight_source_row(s, from) * row;
+    const char *src = (const char *)s->tensor->data +
+                      weight_source_first(s) * (dtype_bits(s->dtype) / 8) +
+                      weight_source_row(s, from) * row;
     tensor_want(src, n);
     for (uint32_t r = from; r < end;) {
         const struct piece p = piece_from(j, r, end);
@@ -204,7 +208,9 @@ static void fill_interleaved(float *dst, const struct weight_source *s)
     for (uint32_t i = 0; i < s->rows; i++) {
         float *to = dst + 2 * (size_t)(i / KERN_GATE_INTERLEAVE) * KERN_GATE_INTERLEAVE +
                     i % KERN_GATE_INTERLEAVE;
-        *to = s->tensor ? load_f32(s->tensor->data, s->dtype, weight_source_row(s, i)) : 0;
+        *to = s->tensor ? load_f32(s->tensor->data, s->dtype,
+                                   weight_source_first(s) + weight_source_row(s, i))
+                        : 0;
     }
 }
 
@@ -227,13 +233,14 @@ void fill_vector_part(float *dst, const struct weight_source *s, enum load_kind 
     }
     for (uint32_t i = 0, to; i < s->rows; i = to) {
         const uint32_t run = weight_source_run(s, i), row = weight_source_row(s, i);
+        const size_t at = weight_source_first(s) + row;
         to = s->rows - i < run ? s->rows : i + run;
         if (!s->tensor && kind != KIND_NORM)
             dummy_part(dst + i, s->seed, 0, row, to - i);
         else
             for (uint32_t k = 0; k < to - i; k++)
                 dst[i + k] =
-                    s->tensor ? load_f32(s->tensor->data, s->dtype, row + k) + s->plus : 1.0f;
+                    s->tensor ? load_f32(s->tensor->data, s->dtype, at + k) + s->plus : 1.0f;
     }
 }
 

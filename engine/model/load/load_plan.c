@@ -88,7 +88,7 @@ static bool is_interleaved(const struct lister *l, const struct dest *d)
 {
     const struct load_options *o = l->options;
     return d->interleaved && !(o->device && o->gate_act != KERN_SILU) &&
-           (!o->gate_up_apart || d->role == ROLE_EXPERT);
+           !l->plan->arch->layer.limited_glu && (!o->gate_up_apart || d->role == ROLE_EXPERT);
 }
 
 /* What differs goes to a device one after the other, which multiplies them after the product. */

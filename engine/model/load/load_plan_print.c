@@ -103,17 +103,23 @@ static void stored_text(char out[LOAD_FORM_MAX], const struct weight_source *s)
              q->order ? ", act-order" : "");
 }
 
-/* Which rows of its tensor a slice is: "rows 64 to 95", "rows 16 to 31 of each 48". */
+/* Which rows of its tensor a slice is: "rows 64 to 95", "rows 16 to 31 of each 48", "rows 0 to 31 of
+ * expert 3". */
 static void slice_text(char out[LOAD_FORM_MAX], const struct weight_source *s)
 {
     const struct weight_slice *v = &s->slice;
     char each[24] = "";
+    char expert[24] = "";
     *out = '\0';
-    if (!v->block)
-        return;
+    if (s->stacked)
+        snprintf(expert, sizeof expert, "%sexpert %u", v->block ? " of " : "", s->place.expert);
     if (v->stride < s->stored_rows)
         snprintf(each, sizeof each, " of each %u", v->stride);
-    snprintf(out, LOAD_FORM_MAX, "rows %u to %u%s", v->first, v->first + v->block - 1, each);
+    if (v->block)
+        snprintf(out, LOAD_FORM_MAX, "rows %u to %u%s%s", v->first, v->first + v->block - 1, each,
+                 expert);
+    else
+        snprintf(out, LOAD_FORM_MAX, "%s", expert);
 }
 
 /* What a plugin's maps make of the tensor: "" for none. */

@@ -74,6 +74,8 @@ static void add_source(struct buf *key, const struct weight_source *s)
         buf_printf(key, " rows %u, %u of each %u", s->slice.first, s->slice.block, s->slice.stride);
     if (s->transposed)
         buf_add_str(key, " transposed");
+    if (s->stacked)
+        buf_printf(key, " of expert %u", s->place.expert);
     if (s->slice.pairs)
         buf_printf(key, " pairs of %u", s->slice.pairs);
     if (q->q)

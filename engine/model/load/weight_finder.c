@@ -36,26 +36,33 @@ struct wanted { /* of a tensor */
     uint32_t n[2];       /* rows, columns; of a vector 1 column */
     const char *text[2]; /* where these come from */
     bool is_vector, may_be_absent;
-    bool of_heads; /* a vector, stored as a row a head or as a tensor a head */
-    uint32_t seed; /* of dummy numbers */
+    bool of_heads;      /* a vector, stored as a row a head or as a tensor a head */
+    uint32_t n_stacked; /* above 0: the tensor holds so many experts, of which this is one */
+    uint32_t seed;      /* of dummy numbers */
 };
 
 static enum q_code check_shape(const struct tensor *t, const struct wanted *w, struct q_err *e)
 {
     char found[64];
     const uint32_t n_dim = w->is_vector ? 1 : 2, turn = arch_is_transposed(w->spec) && n_dim == 2;
-    bool same = t->n_dim == n_dim;
+    const uint32_t first = w->n_stacked ? 1 : 0; /* dimension */
+    char experts[48] = "", text[40] = "";
+    bool same = t->n_dim == first + n_dim && (!first || t->shape[0] == w->n_stacked);
     for (uint32_t i = 0; same && i < n_dim; i++)
-        same = t->shape[i] == w->n[i ^ turn];
+        same = t->shape[first + i] == w->n[i ^ turn];
     if (same)
         return Q_OK;
     shape_text(found, sizeof found, t);
+    if (first) {
+        snprintf(experts, sizeof experts, "%u, ", w->n_stacked);
+        snprintf(text, sizeof text, "%s, ", arch_dim_text(D_EXPERTS));
+    }
     if (n_dim == 1)
-        return q_fail(e, Q_MISMATCH, "%s: tensor %s has shape %s, expected [%u] (%s)",
-                      tail(t->file), t->name, found, w->n[0], w->text[0]);
-    return q_fail(e, Q_MISMATCH, "%s: tensor %s has shape %s, expected [%u, %u] (%s, %s)",
-                  tail(t->file), t->name, found, w->n[turn], w->n[!turn], w->text[turn],
-                  w->text[!turn]);
+        return q_fail(e, Q_MISMATCH, "%s: tensor %s has shape %s, expected [%s%u] (%s%s)",
+                      tail(t->file), t->name, found, experts, w->n[0], text, w->text[0]);
+    return q_fail(e, Q_MISMATCH, "%s: tensor %s has shape %s, expected [%s%u, %u] (%s%s, %s)",
+                  tail(t->file), t->name, found, experts, w->n[turn], w->n[!turn], text,
+                  w->text[turn], w->text[!turn]);
 }
 
 /* A tied model may be stored with its one table under the name of the other. */
@@ -102,8 +109,12 @@ static enum q_code fail_missing(const struct weight_finder *f, const struct weig
                                 const char *name, struct q_err *e)
 {
     const char *file = tensor_count(f->files) ? tensor_at(f->files, 0)->file : "?";
-    return q_fail(e, Q_NOT_FOUND, "%s: tensor %s is missing, expected shape [%u, %u]%s", tail(file),
-                  name, s->rows, s->cols,
+    const bool turned = s->spec && arch_is_transposed(s->spec);
+    char experts[16] = "";
+    if (s->stacked)
+        snprintf(experts, sizeof experts, "%u, ", f->config->moe.n_expert);
+    return q_fail(e, Q_NOT_FOUND, "%s: tensor %s is missing, expected shape [%s%u, %u]%s",
+                  tail(file), name, experts, turned ? s->cols : s->rows, turned ? s->rows : s->cols,
                   f->is_mapped ? "; the plugin's maps give this name to no tensor" : "");
 }
 
@@ -170,6 +181,7 @@ static enum q_code find_tensor(struct weight_source *s, const struct weight_find
         .dtype = f->dummy_dtype,
         .rows = w->n[0],
         .cols = w->n[1],
+        .stacked = w->n_stacked > 0,
         .seed = w->seed,
     };
     s->stored_rows = s->rows;
@@ -208,6 +220,7 @@ static enum q_code find_one(struct weight_source *s, const struct weight_finder 
         .text = {arch_dim_text(row->dims[0]), arch_dim_text(row->dims[1])},
         .is_vector = is_vector,
         .of_heads = !is_vector && (row->slot == W_Q_NORM || row->slot == W_K_NORM),
+        .n_stacked = arch_is_stacked(row) ? f->config->moe.n_expert : 0,
         .seed = seed_of(row, at),
     };
     return find_tensor(s, f, &w, at, e);
@@ -273,19 +286,23 @@ static enum q_code find_all(struct weight_source *sources, const struct weight_f
     return Q_OK;
 }
 
-/* Tensors that hold several slots, one after the other; by heads: for each KV head its part of the
- * first, then of the second … */
+/* Tensors that hold several slots: one after the other (BY_PART); for each KV head its part of the
+ * first, then of the second … (BY_HEAD); a row of each, then the next row of each (BY_ROW). */
+enum fused_order { BY_PART, BY_HEAD, BY_ROW };
 static const struct {
     enum arch_slot whole;
-    bool by_heads;
+    enum fused_order order;
     uint32_t n;
     enum arch_slot parts[3];
 } fused[] = {
-    {W_QKV, false, 3, {W_Q, W_K, W_V}},
-    {W_QKV_HEADS, true, 3, {W_Q, W_K, W_V}},
-    {W_QKV_BIAS, false, 3, {W_Q_BIAS, W_K_BIAS, W_V_BIAS}},
-    {W_QKV_HEADS_BIAS, true, 3, {W_Q_BIAS, W_K_BIAS, W_V_BIAS}},
-    {W_GATE_UP, false, 2, {W_GATE, W_UP}},
+    {W_QKV, BY_PART, 3, {W_Q, W_K, W_V}},
+    {W_QKV_HEADS, BY_HEAD, 3, {W_Q, W_K, W_V}},
+    {W_QKV_BIAS, BY_PART, 3, {W_Q_BIAS, W_K_BIAS, W_V_BIAS}},
+    {W_QKV_HEADS_BIAS, BY_HEAD, 3, {W_Q_BIAS, W_K_BIAS, W_V_BIAS}},
+    {W_GATE_UP, BY_PART, 2, {W_GATE, W_UP}},
+    {W_EXPERT_GATE_UP, BY_PART, 2, {W_EXPERT_GATE, W_EXPERT_UP}},
+    {W_EXPERT_GATE_UP_PAIRS, BY_ROW, 2, {W_EXPERT_GATE, W_EXPERT_UP}},
+    {W_EXPERT_GATE_UP_PAIRS_BIAS, BY_ROW, 2, {W_EXPERT_GATE_BIAS, W_EXPERT_UP_BIAS}},
 };
 
 static uint32_t part_rows(const struct model_config *c, enum arch_slot part, uint32_t whole)
@@ -296,6 +313,10 @@ static uint32_t part_rows(const struct model_config *c, enum arch_slot part, uin
         return arch_dim_size(c, D_Q);
     case W_GATE:
     case W_UP:
+    case W_EXPERT_GATE:
+    case W_EXPERT_UP:
+    case W_EXPERT_GATE_BIAS:
+    case W_EXPERT_UP_BIAS:
         return whole / 2;
     default:
         return arch_dim_size(c, D_KV);
@@ -313,12 +334,14 @@ static void slice_fused(struct weight_source *sources, const struct model_config
 {
     for (size_t i = 0; i < sizeof fused / sizeof *fused; i++) {
         const struct weight_source found = sources[fused[i].whole], *whole = &found;
-        const uint32_t n_block = fused[i].by_heads ? c->n_kv_head : 1;
         uint32_t first = 0;
         for (uint32_t k = 0; whole->present && k < fused[i].n; k++) {
             struct weight_source *part = &sources[fused[i].parts[k]];
             *part = *whole;
             part->rows = part_rows(c, fused[i].parts[k], whole->rows);
+            const uint32_t n_block = fused[i].order == BY_HEAD  ? c->n_kv_head
+                                     : fused[i].order == BY_ROW ? part->rows
+                                                                : 1;
             part->slice = (struct weight_slice){
                 .first = first,
                 .block = part->rows / n_block,
@@ -358,7 +381,10 @@ enum q_code weight_finder_find(struct weight_source *sources, const struct weigh
 enum q_code weight_finder_find_expert(struct weight_source *sources, const struct weight_finder *f,
                                       struct arch_place at, struct q_err *e)
 {
-    return find_all(sources, f, W_EXPERT_FIRST, at, e);
+    const enum q_code rc = find_all(sources, f, W_EXPERT_FIRST, at, e);
+    if (!rc)
+        slice_fused(sources, f->config);
+    return rc;
 }
 
 /* `name` is `wanted`, or a part of it when that is stored as integers. */

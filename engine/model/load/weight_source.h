@@ -20,8 +20,8 @@ struct quant_tensors { /* a matrix stored as integers; layouts: weight_quant.h *
     bool input_scale;     /* fp8: the checkpoint has one for its activations, which is not used */
 };
 
-/* Rows of a tensor that holds several slots (W_QKV, W_QKV_HEADS, W_GATE_UP): row r of the source is
- * row first + r / block * stride + r % block of the tensor. */
+/* Rows of a tensor that holds several slots (W_QKV, W_QKV_HEADS, W_GATE_UP …): row r of the source
+ * is row first + r / block * stride + r % block of the tensor, or of an expert's part of it. */
 struct weight_slice {
     uint32_t first, block, stride; /* block 0: the source is the whole tensor */
     /* Above 0: of each head of so many rows of the source, pairs (2j, 2j + 1) are stored that stand
@@ -37,8 +37,10 @@ struct weight_source { /* where one slot's numbers come from */
     enum dtype dtype;               /* of the source */
     uint32_t rows, cols;            /* cols 1 for vectors */
     struct weight_slice slice;
-    uint32_t stored_rows; /* of the tensor: `rows`, unless the source is a slice */
+    uint32_t stored_rows; /* of the tensor, or of an expert's part: `rows`, unless it is a slice */
     bool transposed;      /* the tensor is [cols, stored_rows] */
+    bool stacked;         /* the tensor has [stored_rows, cols] of each expert, one after the other;
+                             rows are those of the expert `place.expert` */
     /* Above 1, of a vector: it is so many tensors, one a head, of which `tensor` is the first. */
     uint32_t n_head;
     const struct tensor_set *files; /* with heads: the others */
@@ -66,6 +68,12 @@ static inline void weight_finder_name(char out[ARCH_NAME_MAX], const struct weig
     arch_tensor_name(out, t->name + (strncmp(t->name, prefix, n) == 0 ? n : 0), at);
 }
 
+/* Numbers of the tensor before those of the source's expert. */
+static inline size_t weight_source_first(const struct weight_source *s)
+{
+    return s->stacked ? (size_t)s->place.expert * s->stored_rows * s->cols : 0;
+}
+
 /* Are its rows where the tensor has them? */
 static inline bool weight_source_has_rows(const struct weight_source *s)
 {
@@ -83,11 +91,20 @@ static inline uint32_t weight_source_row(const struct weight_source *s, uint32_t
     return v->block ? v->first + r / v->block * v->stride + r % v->block : r;
 }
 
-/* Rows from r on, r among them, that are neighbours in the tensor. */
+/* Rows of the tensor from one of the source's to the next, in a run. Rows that are the tensor's
+ * columns are read together, also where those of two sources alternate. */
+static inline uint32_t weight_source_step(const struct weight_source *s)
+{
+    return s->tensor && s->transposed && s->slice.block == 1 ? s->slice.stride : 1;
+}
+
+/* Rows from r on, r among them, that are neighbours in the tensor, or a step apart. */
 static inline uint32_t weight_source_run(const struct weight_source *s, uint32_t r)
 {
     if (s->slice.pairs)
         return 1;
+    if (weight_source_step(s) > 1)
+        return s->rows - r;
     return s->slice.block ? s->slice.block - r % s->slice.block : s->rows - r;
 }
 

@@ -22,6 +22,7 @@
 
 struct expert_weights {
     struct packed gate_up, down;
+    const float *gate_up_bias, *down_bias; /* [n_out] or NULL = none */
 };
 
 struct layer_weights {

@@ -9,7 +9,7 @@
 const char *quant_method_name(enum quant_method m)
 {
     static const char *const names[] = {
-        "", "gptq", "awq", "compressed-tensors", "compressed-tensors", "fp8"};
+        "", "gptq", "awq", "compressed-tensors", "compressed-tensors", "mxfp4", "fp8"};
     return names[m];
 }
 
@@ -110,6 +110,18 @@ static enum q_code load_fp8(struct quant_config *q, const struct hub_json_at *at
         rc = q_fail(e, Q_UNSUPPORTED, "%s: fp8's fmt \"%.40s\" is not supported, expected e4m3",
                     at->path, format);
     return rc ? rc : load_blocks(q, at, "weight_block_size", e);
+}
+
+/* The block size and the types are the format's; which matrices are so, the tensors say. */
+static enum q_code load_mxfp4(struct quant_config *q, const struct hub_json_at *at, struct q_err *e)
+{
+    (void)at;
+    (void)e;
+    q->method = QUANT_MXFP4;
+    q->bits = 4;
+    q->group_size = 32;
+    q->symmetric = true;
+    return Q_OK;
 }
 
 /* The format float-quantized of compressed-tensors. */
@@ -230,11 +242,8 @@ enum q_code config_quant_load(struct quant_config *q, const struct hub_json_at *
         const char *name;
         enum q_code (*load)(struct quant_config *, const struct hub_json_at *, struct q_err *);
     } methods[] = {
-        {"gptq", load_gptq},
-        {"awq", load_awq},
-        {"fp8", load_fp8},
-        {"fbgemm_fp8", load_fp8},
-        {"compressed-tensors", load_compressed},
+        {"gptq", load_gptq},      {"awq", load_awq},     {"fp8", load_fp8},
+        {"fbgemm_fp8", load_fp8}, {"mxfp4", load_mxfp4}, {"compressed-tensors", load_compressed},
     };
     const json_t *found = hub_json_find(at, "quantization_config");
     const char *method = NULL;
@@ -264,6 +273,6 @@ enum q_code config_quant_load(struct quant_config *q, const struct hub_json_at *
     return q_fail(
         e, Q_UNSUPPORTED,
         "%s: quantized weights (quant_method %.40s) are not supported, expected gptq, awq, "
-        "fp8, fbgemm_fp8 or compressed-tensors",
+        "fp8, fbgemm_fp8, mxfp4 or compressed-tensors",
         at->path, method ? method : "missing");
 }

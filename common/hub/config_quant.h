@@ -14,6 +14,7 @@ enum quant_method {
     QUANT_AWQ,    /* "gemm" */
     QUANT_PACKED, /* compressed-tensors pack-quantized: several weights in an int32 */
     QUANT_INT8,   /* compressed-tensors int-quantized: int8, one scale for each output */
+    QUANT_MXFP4,  /* e2m1 in blocks of 32 with a power of two each: gpt-oss's experts */
     QUANT_FP8     /* fp8, fbgemm_fp8, compressed-tensors float-quantized: e4m3 with scales */
 };
 
@@ -30,7 +31,7 @@ struct quant_config {
  * there is none. Errors: Q_CORRUPT, Q_UNSUPPORTED (the method, format or number by name, and what
  * is accepted). */
 FALLIBLE config_quant_load(struct quant_config *q, const struct hub_json_at *at, struct q_err *e);
-/* "gptq", "awq", "compressed-tensors", "fp8"; "" for QUANT_NONE. */
+/* "gptq", "awq", "compressed-tensors", "mxfp4", "fp8"; "" for QUANT_NONE. */
 const char *quant_method_name(enum quant_method m);
 
 #endif

@@ -170,7 +170,9 @@ static enum q_code choose_quantization(enum quantization *out, const struct mode
     if (o->quantization == QUANTIZE_FP8 && !o->link && !is_fp8)
         return q_fail(e, Q_UNSUPPORTED,
                       "quantization fp8 is not supported on the CPU; expected int8 or int4");
-    if (!c->quant.method)
+    if (o->format == LOAD_DUMMY && c->quant.method == QUANT_MXFP4)
+        memset(&c->quant, 0, sizeof c->quant);
+    if (!c->quant.method || c->quant.method == QUANT_MXFP4) /* floats, made what is asked for */
         return Q_OK;
     if (o->quantization && !(is_fp8 && o->quantization == QUANTIZE_FP8))
         return q_fail(e, Q_INVALID,

@@ -99,9 +99,11 @@ static void test_families(void **state)
     assert_true(c.attention_bias && c.attention_out_bias && c.head_dim == 64);
     assert_true(c.moe.n_expert == 128 && c.moe.n_used == 4 && c.moe.width == 96);
     assert_true(c.window[0] == 128 && c.window[1] == 0 && c.window[2] == 128);
-    assert_ok(load_text(GPT_OSS ", \"swiglu_limit\": 5.5, \"num_experts_per_tok\": 2"),
+    assert_ok(load_text(GPT_OSS ", \"swiglu_limit\": 5.5, \"num_experts_per_tok\": 2, "
+                                "\"quantization_config\": {\"quant_method\": \"mxfp4\"}"),
               &e);
     assert_true(c.forward.glu_limit == 5.5 && c.moe.n_used == 2);
+    assert_true(c.quant.method == QUANT_MXFP4 && c.quant.bits == 4 && c.quant.group_size == 32);
     assert_fails(load_text(GPT_OSS ", \"swiglu_limit\": 0"), Q_CORRUPT, "swiglu_limit", &e);
     assert_fails(load_text(GPT_OSS ", \"swiglu_limit\": \"7\""), Q_CORRUPT, "swiglu_limit", &e);
     assert_ok(load_text(", \"model_type\": \"phi\", \"qk_layernorm\": false"), &e);

@@ -178,7 +178,8 @@ static void mixtures_of_experts(void **state)
         {"qwen2_moe", DT_BF16, QUANTIZE_NOT},     {"qwen2_moe", DT_BF16, QUANTIZE_INT8},
         {"qwen2_moe", DT_F32, QUANTIZE_INT4},     {"granitemoe", DT_F32, QUANTIZE_NOT},
         {"granitemoe", DT_BF16, QUANTIZE_INT8},   {"gpt_oss", DT_F32, QUANTIZE_NOT},
-        {"gpt_oss", DT_BF16, QUANTIZE_INT8},     
+        {"gpt_oss", DT_BF16, QUANTIZE_INT8},      {"gpt_oss-mxfp4", DT_BF16, QUANTIZE_NOT},
+        {"gpt_oss-mxfp4", DT_F32, QUANTIZE_INT4},
     };
     compare_all(cases, sizeof cases / sizeof *cases);
 }

@@ -84,6 +84,8 @@ static const struct emu_case dtypes[] = {
     {"mixtral", DT_BF16, DT_BF16, QUANTIZE_INT8, 0.3f},
     {"granitemoe", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f},
     {"gpt_oss", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f},
+    {"gpt_oss-mxfp4", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f},
+    {"gpt_oss-mxfp4", DT_BF16, DT_BF16, QUANTIZE_NOT, 0.1f},
     {"bloom", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f},
     {"bloom", DT_BF16, DT_BF16, QUANTIZE_INT8, 0.3f},
     {"cohere", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f},

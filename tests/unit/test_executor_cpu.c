@@ -38,6 +38,7 @@ static const struct way ways[] = {
     {"qwen3_moe", DT_F32, QUANTIZE_INT4, 8, false},
     {"granitemoe", DT_F32, QUANTIZE_NOT, 9, true},
     {"gpt_oss", DT_F32, QUANTIZE_NOT, 8, false},
+    {"gpt_oss-mxfp4", DT_BF16, QUANTIZE_INT8, 8, false},
     {"qwen2_moe", DT_F32, QUANTIZE_NOT, 9, false},
     {"qwen2_moe", DT_BF16, QUANTIZE_INT8, 9, false},
 };

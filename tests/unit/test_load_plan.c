@@ -39,7 +39,7 @@ static struct load_options options_for(const char *dir, enum dtype dtype, enum q
 {
     struct model_config c;
     assert_ok(model_config_load(&c, NULL, dir, &e), &e);
-    if (c.quant.method)
+    if (c.quant.method && c.quant.method != QUANT_MXFP4)
         q = c.quant.method == QUANT_FP8 ? QUANTIZE_NOT
             : c.quant.bits == 4         ? QUANTIZE_INT4
                                         : QUANTIZE_INT8;
@@ -62,6 +62,7 @@ static const char *const dirs[] = {
     MODELS "olmoe",
     MODELS "granitemoe",
     MODELS "gpt_oss",
+    MODELS "gpt_oss-mxfp4",
     MODELS "qwen2",
     MODELS "qwen2-awq",
     MODELS "qwen2_moe",

@@ -44,6 +44,8 @@ static const struct {
     {"granitemoe", true, QUANTIZE_NOT, DT_F32},
     {"gpt_oss", false, QUANTIZE_NOT, DT_F32},
     {"gpt_oss", true, QUANTIZE_INT8, DT_F32},
+    {"gpt_oss-mxfp4", true, QUANTIZE_NOT, DT_BF16},
+    {"gpt_oss-mxfp4", false, QUANTIZE_INT4, DT_F32},
     {"qwen2_moe", false, QUANTIZE_NOT, DT_BF16},
     {"qwen2_moe", true, QUANTIZE_INT4, DT_F32},
 };

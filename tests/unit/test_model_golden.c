@@ -26,6 +26,7 @@ static const char *const models[] = {
     "gpt_neox",
     "gpt_neox-seq",
     "gpt_oss",
+    "gpt_oss-mxfp4",
     "gptj",
     "granite",
     "granitemoe",

@@ -149,6 +149,28 @@ static const struct {
      {OSS "down_proj", "", NULL, {0}},
      Q_NOT_FOUND,
      "down_proj is missing, expected shape [8, 24, 64]"},
+    {"gpt_oss-mxfp4",
+     {OSS "down_proj_blocks", "", NULL, {0}},
+     Q_NOT_FOUND,
+     "experts.down_proj is missing"},
+    {"gpt_oss-mxfp4",
+     {OSS "gate_up_proj_scales", "", NULL, {0}},
+     Q_NOT_FOUND,
+     "gate_up_proj_scales is missing beside " OSS "gate_up_proj_blocks"},
+    {"gpt_oss-mxfp4",
+     {OSS "gate_up_proj_blocks", NULL, "I8", {0}},
+     Q_MISMATCH,
+     "gate_up_proj_blocks has dtype I8, expected U8"},
+    {"gpt_oss-mxfp4",
+     {OSS "down_proj_blocks", NULL, NULL, {384, 16}},
+     Q_MISMATCH,
+     "down_proj_blocks has another shape than [6, 64, 1, 16] (experts, outputs, blocks of 32 "
+     "inputs, bytes)"},
+    {"gpt_oss-mxfp4",
+     {OSS "down_proj_scales", NULL, NULL, {64, 6}},
+     Q_MISMATCH,
+     "down_proj_scales has another shape than [6, 64, 1] (experts, outputs, blocks of 32 "
+     "inputs)"},
 };
 
 static void test_refused_tensors(void **state)

@@ -192,7 +192,7 @@ static const char *const models[] = {
     "phi3-longrope",   "qwen2-sliding-bf16",
     "qwen2",           "qwen2_moe",
     "qwen3",           "qwen3_moe",
-    "granitemoe",      "gpt_oss",
+    "granitemoe",      "gpt_oss-mxfp4",
 };
 #define N_MODEL (sizeof models / sizeof *models)
 

@@ -58,6 +58,7 @@ static const struct {
     {"starcoder2", "starcoder2", DT_F32, QUANTIZE_NOT},
     {"granitemoe", "granitemoe", DT_F32, QUANTIZE_NOT},
     {"gpt_oss", "gpt_oss-int8", DT_F32, QUANTIZE_INT8},
+    {"gpt_oss-mxfp4", "gpt_oss-mxfp4-bf16", DT_BF16, QUANTIZE_NOT},
 };
 
 #define I_LLAMA 8

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* gpt_oss - experts with biases in every layer, gate and up limited; attention with a sink a head,
- * in windows in every second layer. A tensor holds all experts of a layer, inputs as rows. */
+ * in windows in every second layer. A tensor holds all experts of a layer, inputs as rows; in MXFP4
+ * outputs as rows (load/weight_mxfp4.h). */
 #include "engine/model/arch.h"
 
 /* clang-format off */

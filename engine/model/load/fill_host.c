@@ -168,7 +168,7 @@ static void fill_made(const struct fill_job *j, uint32_t from, uint32_t end)
 {
     const struct weight_source *s = j->source;
     const bool as_it_is =
-        s->quant.q && (j->dst->group || weight_quant_is_int8(s));
+        s->quant.q && !weight_quant_is_made(s) && (j->dst->group || weight_quant_is_int8(s));
     for (struct piece p; from < end; from = p.to) {
         const uint32_t row = weight_source_row(s, from);
         p = piece_from(j, from, end);

@@ -35,12 +35,18 @@ enum dtype load_form_floats(const struct load_options *o, const struct weight_so
     return parts[0].dtype;
 }
 
+/* Those that are made floats are none. */
 static uint32_t count_quantized(const struct load_case *c)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < c->n; i++)
-        n += c->parts[i].quant.q != NULL;
+        n += c->parts[i].quant.q && !weight_quant_is_made(&c->parts[i]);
     return n;
+}
+
+static bool is_by_checkpoint(const struct load_case *c)
+{
+    return c->config->quant.method != QUANT_NONE && c->config->quant.method != QUANT_MXFP4;
 }
 
 static struct load_form floats_because(const struct load_case *c, enum load_why why)
@@ -53,6 +59,8 @@ static struct load_form floats_of(const struct load_case *c)
     struct load_form f = floats_because(c, WHY_DTYPE);
     if (count_quantized(c))
         f.why = WHY_CPU_FP8;
+    else if (weight_quant_is_made(&c->parts[0]) && f.dtype == DT_BF16)
+        f.why = WHY_MXFP4;
     else if (f.dtype != c->options->dtype)
         f.why = WHY_EXACT;
     return f;
@@ -71,7 +79,7 @@ static bool keeps_blocks(const struct load_case *c)
 
 static struct load_form fp8_of(const struct load_case *c)
 {
-    const bool by_checkpoint = c->config->quant.method != QUANT_NONE;
+    const bool by_checkpoint = is_by_checkpoint(c);
     const uint32_t n = count_quantized(c);
     struct load_form f = {.dtype = DT_F8_E4M3, .blocks = keeps_blocks(c), .why = WHY_BLOCKS};
     if (!n && c->role != ROLE_EXPERT && (by_checkpoint || c->role == ROLE_LOGITS))
@@ -136,7 +144,7 @@ static struct load_form integers_stored(const struct load_case *c)
 
 struct load_form load_form_of(const struct load_case *c)
 {
-    const bool by_checkpoint = c->config->quant.method != QUANT_NONE;
+    const bool by_checkpoint = is_by_checkpoint(c);
     if (c->role == ROLE_ROUTER) /* which experts a row takes turns on small differences */
         return floats_because(c, WHY_ROUTER);
     if (c->role == ROLE_FLOATS)
@@ -183,6 +191,8 @@ enum load_travel load_form_travel(const struct packed *w, const struct weight_so
 {
     if (weight_source_has_rows(s))
         return TRAVEL_FLOATS;
+    if (weight_quant_is_made(s))
+        return TRAVEL_MADE;
     if (s->quant.q && w->group)
         return TRAVEL_INT4;
     if (w->blocks)

@@ -3,7 +3,8 @@
  * what was asked for. The rules, first match:
  *
  *     a router                              floats
- *     no quantization                       floats of the dtype; in float32 16-bit sources stay
+ *     no quantization                       floats of the dtype; in float32 16-bit sources stay,
+ *                                           and MXFP4 is bfloat16
  *     fp8       asked for                   e4m3 but for the logits' matrix
  *               of the checkpoint           e4m3 as stored, what is no e4m3 there stays floats;
  *                                           experts of a layer have one form

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "engine/model/load/weight_fp8.h"
+#include "engine/model/load/weight_mxfp4.h"
 
 #define PATH_SHOWN 60 /* bytes of a path's end that a message has room for */
 #define GROUPS_MAX (KERN_INT8_IN_MAX / KERN_INT4_GROUP_MIN) /* of a matrix that stays 4-bit */
@@ -26,6 +27,8 @@ static size_t base_length(const char *name)
 bool weight_quant_is_part(const char *name, const char *found)
 {
     const size_t n = base_length(name);
+    if (weight_mxfp4_is_part(name, found))
+        return true;
     if (n == 0 || strncmp(name, found, n) != 0)
         return false;
     for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++)
@@ -169,6 +172,8 @@ enum q_code weight_quant_find(struct weight_source *s, const struct weight_finde
     struct quant_tensors q = {.method = c->method, .bits = c->bits};
     const bool old = c->method == QUANT_GPTQ || c->method == QUANT_AWQ;
     s->stored_rows = s->rows;
+    if (c->method == QUANT_MXFP4)
+        return weight_mxfp4_find(s, f, name, e);
     if (!c->method || base_length(name) == 0 || s->cols == 1)
         return Q_OK;
     if (c->method == QUANT_FP8)
@@ -202,7 +207,8 @@ enum q_code weight_quant_find(struct weight_source *s, const struct weight_finde
 uint32_t weight_quant_group(const struct weight_source *s)
 {
     const struct quant_tensors *q = &s->quant;
-    if (!q->q || q->bits != 4 || (q->order && !q->is_even) || s->cols % q->group)
+    if (!q->q || weight_quant_is_made(s) || q->bits != 4 || (q->order && !q->is_even) ||
+        s->cols % q->group)
         return 0;
     return kern_int4_group(q->group);
 }
@@ -228,6 +234,11 @@ void weight_quant_order(uint32_t *order, const struct weight_source *s)
         next[g] = g * q->group;
     for (uint32_t k = 0; k < s->cols; k++)
         order[next[load_i32(q->order, k)]++] = k;
+}
+
+bool weight_quant_is_made(const struct weight_source *s)
+{
+    return s->quant.q && s->quant.method == QUANT_MXFP4;
 }
 
 bool weight_quant_is_int8(const struct weight_source *s)
@@ -345,6 +356,10 @@ void weight_quant_rows(float *out, const struct weight_source *s, uint32_t o, ui
     const uint32_t n_in = s->cols;
     if (q->method == QUANT_FP8) {
         weight_fp8_rows(out, s, o, n);
+        return;
+    }
+    if (q->method == QUANT_MXFP4) {
+        weight_mxfp4_rows(out, s, o, n);
         return;
     }
     for (uint32_t i = 0; i < n; i++) {

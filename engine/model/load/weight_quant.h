@@ -15,6 +15,7 @@
  *                  P.weight_g_idx [n_in], may be absent
  *     int-quantized   P.weight [n_out, n_in] int8, P.weight_scale [n_out, 1]
  *     fp8, float-quantized   weight_fp8.h
+ *     mxfp4        weight_mxfp4.h
  *
  *     w[o,k] = scale[o,g] * (q[o,k] - zero[o,g])
  *
@@ -48,6 +49,8 @@ bool weight_quant_same_order(const struct weight_source *a, const struct weight_
 /* order[c]: the input that comes as number c when groups are neighbours, [n_in]; within a group
  * inputs ascend. Their own order, when the checkpoint has none. weight_quant_group is above 0. */
 void weight_quant_order(uint32_t *order, const struct weight_source *s);
+/* Is it floats of a format that no kernel reads, so that it is packed by its values? */
+bool weight_quant_is_made(const struct weight_source *s);
 /* Can it be packed by kern_int8_set? */
 bool weight_quant_is_int8(const struct weight_source *s);
 

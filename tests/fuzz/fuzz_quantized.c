@@ -6,7 +6,8 @@
  *     | tensors, 8 bytes each: suffix, dtype, n_dim, data (from which byte of the rest), shape
  *     [2] u16 | 255 | the rest, which fills every tensor again and again
  *
- * What came with fp8 has numbers from LATER on: w.weight_scale_inv, e4m3, no dimension.
+ * What came with fp8 has numbers from LATER on: w.weight_scale_inv, e4m3, no dimension; with mxfp4,
+ * whose tensors hold N_EXPERT experts, w.weight_blocks and w.weight_scales.
  *
  * tensor_find and what packs for the kernels are this file's: each tensor is a buffer of its own,
  * so that reading past one is seen, and what is packed is looked at. */
@@ -33,8 +34,12 @@ static const char *const names[] = {"w.qweight",
                                     "w.weight_shape",
                                     "w.weight_g_idx",
                                     "w.weight",
-                                    "w.weight_scale_inv"};
-#define N_NAME (sizeof names / sizeof *names)
+                                    "w.weight_scale_inv",
+                                    "w.weight_blocks",
+                                    "w.weight_scales"};
+#define N_NAME   (sizeof names / sizeof *names)
+#define N_LATER  3u
+#define N_EXPERT 3u
 
 static struct tensor tensors[N_NAME]; /* name NULL: not there */
 static volatile uint32_t sink;        /* what was read */
@@ -75,7 +80,8 @@ void kern_int8_set(const struct packed *w, uint32_t o, const int8_t *q, float sc
 static void add_tensor(const uint8_t *at, const uint8_t *rest, size_t n_rest)
 {
     static const enum dtype dtypes[] = {DT_I32, DT_F16, DT_F32, DT_BF16, DT_I8};
-    const size_t i_name = at[0] == LATER ? N_NAME - 1 : at[0] % (N_NAME - 1);
+    const bool later = at[0] >= LATER && at[0] < LATER + N_LATER;
+    const size_t i_name = later ? N_NAME - N_LATER + (at[0] - LATER) : at[0] % (N_NAME - N_LATER);
     struct tensor *t = &tensors[i_name];
     uint64_t shape[2] = {at[4] | (uint64_t)at[5] << 8, at[6] | (uint64_t)at[7] << 8};
     struct tensor new = {
@@ -88,6 +94,16 @@ static void add_tensor(const uint8_t *at, const uint8_t *rest, size_t n_rest)
         new.shape[i] = shape[i];
     new.n_bytes =
         (new.n_dim ? shape[0] : 1) * (new.n_dim == 2 ? shape[1] : 1) * (dtype_bits(new.dtype) / 8);
+    if (later && at[0] > LATER) { /* all experts: blocks of 16 bytes, or their scales */
+        const uint64_t bytes = at[0] == LATER + 1 ? 16 : 1;
+        new.dtype = at[1] >= LATER ? DT_I8 : DT_U8;
+        new.n_dim = at[0] == LATER + 1 ? 4 : 3;
+        new.shape[0] = N_EXPERT;
+        new.shape[1] = shape[0];
+        new.shape[2] = shape[1];
+        new.shape[3] = at[0] == LATER + 1 ? bytes : 0;
+        new.n_bytes = N_EXPERT *shape[0] * shape[1] * bytes;
+    }
     if (t->name || new.n_bytes == 0 || new.n_bytes > BYTES_MAX)
         return;
     uint8_t *bytes = q_calloc(1, new.n_bytes);
@@ -126,6 +142,9 @@ static void check(struct model_config *c, const uint8_t *data, size_t n)
     struct q_err e = Q_ERR_INIT;
     struct weight_finder f = {.config = c};
     struct weight_source s = {.present = true};
+    c->moe.n_expert = N_EXPERT;
+    s.stacked = c->quant.method == QUANT_MXFP4;
+    s.place.expert = N_EXPERT - 1;
     size_t end = 3;
     if (n < 3)
         return;

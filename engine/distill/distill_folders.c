@@ -48,7 +48,7 @@ static FALLIBLE check_divisions(const struct distill_options *o, const struct mo
         {"student", "--pipeline-parallel-size and --virtual-pipeline-size",
          "--tensor-parallel-size", student, s.n_student_pipeline * s.n_virtual, s.n_student_tensor},
         {"teacher", "--teacher-pipeline-parallel-size", "--teacher-tensor-parallel-size", teacher,
-         s.n_teacher_pipeline, s.n_teacher_tensor},
+         s.n_teacher_pipeline * s.n_teacher_virtual, s.n_teacher_tensor},
     };
     enum q_code rc = check_division(&divisions[0], e);
     return rc || !o->teacher ? rc : check_division(&divisions[1], e);
@@ -185,6 +185,7 @@ static FALLIBLE check_configs(struct distill_options *o, struct configs *c, bool
                       "--student %s is quantized (%s); expected a checkpoint of float32, bfloat16 "
                       "or float16 weights",
                       o->student, quant_method_name(c->student.quant.method));
+    o->teacher_layers = o->teacher ? c->teacher.n_layer : 0;
     if ((rc = check_divisions(o, &c->student, &c->teacher, e)) ||
         (rc = set_data(o, &c->student, &c->teacher, e)))
         return rc;

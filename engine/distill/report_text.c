@@ -29,17 +29,22 @@ static void add_layers(struct buf *out, uint32_t first, uint32_t n)
     buf_printf(out, " %9s", text);
 }
 
+static void add_stages(struct buf *out, uint32_t n_stage, uint32_t first, uint32_t n)
+{
+    if (n_stage > 1)
+        buf_printf(out, " %3u in %-2u", n, n_stage);
+    else
+        add_layers(out, first, n);
+}
+
 static void add_rank(struct buf *out, uint32_t i, const struct report_rank *r)
 {
     char parts[32] = "";
     snprintf(parts, sizeof parts, "%s%s%s", r->has_embedding ? "embedding" : "",
              r->has_embedding && r->has_head ? ", " : "", r->has_head ? "head" : "");
     buf_printf(out, "%5u", i);
-    if (r->n_stage > 1)
-        buf_printf(out, " %3u x %-3u", r->n_stage, r->student_n / r->n_stage);
-    else
-        add_layers(out, r->student_first, r->student_n);
-    add_layers(out, r->teacher_first, r->teacher_n);
+    add_stages(out, r->n_stage, r->student_first, r->student_n);
+    add_stages(out, r->n_teacher_stage, r->teacher_first, r->teacher_n);
     buf_printf(out, "  %-15s %5.1f %% %9.0f\n", parts, 100 * r->share, r->memory_mb);
 }
 
@@ -123,9 +128,10 @@ void report_json_cut(struct buf *out, const struct report_cut *c)
         const struct report_rank *r = &c->ranks[i];
         buf_printf(out,
                    "%s{\"rank\": %u, \"student_layers\": [%u, %u], \"student_stages\": %u, "
-                   "\"teacher_layers\": [%u, %u], \"embedding\": %s, \"head\": %s",
+                   "\"teacher_layers\": [%u, %u], \"teacher_stages\": %u, \"embedding\": %s, "
+                   "\"head\": %s",
                    i ? ", " : "", i, r->student_first, r->student_n, r->n_stage, r->teacher_first,
-                   r->teacher_n, r->has_embedding ? "true" : "false",
+                   r->teacher_n, r->n_teacher_stage, r->has_embedding ? "true" : "false",
                    r->has_head ? "true" : "false");
         add_number(out, "work", r->share);
         add_number(out, "memory_mb", r->memory_mb);

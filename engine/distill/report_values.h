@@ -6,10 +6,10 @@
 
 struct report_rank {                                             /* of the table of the cut */
     uint32_t student_first, student_n, teacher_first, teacher_n; /* layers; n 0: none */
-    uint32_t n_stage;             /* of the student on this rank; more than one: virtual */
-    bool has_embedding, has_head; /* of the student */
-    double share;                 /* of all ranks' work */
-    double memory_mb;             /* weights, gradients, moments, activations */
+    uint32_t n_stage, n_teacher_stage; /* on this rank; more than one: virtual */
+    bool has_embedding, has_head;      /* of the student */
+    double share;                      /* of all ranks' work */
+    double memory_mb;                  /* weights, gradients, moments, activations */
 };
 struct report_cut {
     const struct report_rank *ranks; /* [n_rank] */

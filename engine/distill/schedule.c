@@ -13,9 +13,10 @@
  * A last group that is not whole keeps its places, and the micro batches that it lacks are left
  * out: what remains has the order of a schedule without circular waits, and no other rule.
  *
- * The teacher has one stage a rank. Its item lies right before the student's last stage on that
- * rank: with one stage it makes the forward item longer, which keeps the bubble of 1F1B, and on the
- * last rank it lies beside the loss. */
+ * The teacher's items make forward items longer, which keeps the bubble: stage i of a rank lies right
+ * before the student's stage i there, on the last rank the last one beside the loss. A teacher of
+ * one stage a rank lies before the student's last stage; with virtual stages its whole pipeline is
+ * then filled and emptied beside the student's, v times as long as a forward item. */
 #include "engine/distill/schedule.h"
 #include "common/mem.h"
 #include "engine/distill/schedule_internal.h"
@@ -35,6 +36,12 @@ FALLIBLE schedule_check(const struct schedule_options *o, struct q_err *e)
                       "schedule: %u virtual stages on 1 pipeline rank; virtual stages need 2 "
                       "pipeline ranks or more",
                       o->n_virtual);
+    const uint32_t n_teacher = o->n_teacher_virtual;
+    if (n_teacher > 1 && (n_teacher != o->n_virtual || o->n_teacher_rank != o->n_rank))
+        return q_fail(e, Q_INVALID,
+                      "schedule: %u virtual stages of the teacher on %u pipeline ranks; expected "
+                      "1, or the %u of the student on %u",
+                      n_teacher, o->n_teacher_rank, o->n_virtual, o->n_rank);
     /* three kinds of items, and a last group that is filled up */
     if (((uint64_t)o->n_micro + o->n_rank) * o->n_virtual > ITEMS_MAX / 3)
         return q_fail(e, Q_INVALID,
@@ -76,8 +83,9 @@ static void add_forward(struct writer *w, uint32_t k)
     uint32_t micro = k / (o->n_rank * o->n_virtual) * o->n_rank + k % o->n_rank;
     if (micro >= o->n_micro)
         return;
-    if (w->has_teacher && stage == o->n_virtual - 1)
-        add_item(w, (struct schedule_item){SCHEDULE_TEACHER, micro, 0, 0});
+    const bool divided = o->n_teacher_virtual > 1;
+    if (w->has_teacher && (divided || stage == o->n_virtual - 1))
+        add_item(w, (struct schedule_item){SCHEDULE_TEACHER, micro, divided ? stage : 0, 0});
     uint32_t slot = 0;
     if (!o->forward_only) {
         slot = find_slot(w, stage, NO_SLOT);
@@ -131,7 +139,7 @@ FALLIBLE schedule_make(struct schedule *out, const struct schedule_options *o, u
     /* a stage has at most the micro batches of the lead and one group under way */
     w.n_slot_max = o->n_virtual > 1 ? 4 * o->n_rank : o->n_rank;
     size_t n_slot = (size_t)w.n_slot_max * o->n_virtual;
-    out->items = q_calloc((size_t)o->n_micro * (1 + 2 * (size_t)o->n_virtual), sizeof *out->items);
+    out->items = q_calloc((size_t)o->n_micro * 3 * o->n_virtual, sizeof *out->items);
     w.slots = q_calloc(n_slot, sizeof *w.slots);
     if (!out->items || !w.slots) {
         schedule_release(out);

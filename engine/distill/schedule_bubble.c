@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The run of a schedule on all ranks, with times instead of work. An item waits for its message,
  * computes, and sends; a send waits until the message TRANSPORT_SENDS before it to the same rank
- * was received. All times are the largest of those that they depend on, so the order in which ranks
- * are looked at has no influence; when none can go on, they wait for each other. */
+ * and in its lane (teacher; student) was received. All times are the largest of those that they
+ * depend on, so the order in which ranks are looked at has no influence; when none can go on, they
+ * wait for each other. */
 #include "common/buf.h"
 #include "common/mem.h"
 #include "engine/distill/schedule_internal.h"
@@ -23,7 +24,7 @@ struct sim_rank {
     uint32_t i_item;
     bool computed; /* the item; its message is not sent yet */
     double time, busy;
-    struct channel channels[2]; /* to the next rank and to the previous one */
+    struct channel channels[3]; /* student's to the next rank and to the previous one; teacher's */
 };
 struct sim {
     const struct schedule_options *o;
@@ -43,9 +44,10 @@ static struct sim_route item_route(const struct sim *s, uint32_t rank,
                                    const struct schedule_item *item)
 {
     bool of_teacher = item->kind == SCHEDULE_TEACHER;
-    uint32_t n = of_teacher ? s->o->n_teacher_rank : s->o->n_rank * s->o->n_virtual;
+    uint32_t n_rank = of_teacher ? s->o->n_teacher_rank : s->o->n_rank;
+    uint32_t n = n_rank * (of_teacher ? schedule_n_teacher(s->o) : s->o->n_virtual);
     uint32_t stage =
-        of_teacher ? rank - s->place.teacher : item->stage * s->o->n_rank + rank - s->place.student;
+        item->stage * n_rank + rank - (of_teacher ? s->place.teacher : s->place.student);
     uint32_t before = stage > 0 ? stage - 1 : UINT32_MAX;
     uint32_t after = stage + 1 < n ? stage + 1 : UINT32_MAX;
     if (item->kind == SCHEDULE_BACKWARD)
@@ -61,20 +63,20 @@ static size_t mail_index(const struct sim *s, const struct schedule_item *item, 
 /* With two ranks the next one is the previous one. */
 static struct channel *item_channel(struct sim *s, uint32_t rank, enum schedule_kind kind)
 {
-    bool back = kind == SCHEDULE_BACKWARD && s->o->n_rank > 2;
-    return &s->ranks[rank].channels[back];
+    const uint32_t back = kind == SCHEDULE_BACKWARD && s->o->n_rank > 2;
+    return &s->ranks[rank].channels[kind == SCHEDULE_TEACHER ? 2 : back];
 }
 
-static double item_cost(const struct sim *s, uint32_t rank, enum schedule_kind kind)
+static double item_cost(const struct sim *s, uint32_t rank, const struct schedule_item *item)
 {
-    const struct stage_cost *c = &s->costs[rank];
-    switch (kind) {
+    const struct stage_cost *c = &s->costs[(size_t)rank * s->o->n_virtual + item->stage];
+    switch (item->kind) {
     case SCHEDULE_TEACHER:
         return c->teacher;
     case SCHEDULE_FORWARD:
-        return c->forward / s->o->n_virtual;
+        return c->forward;
     default:
-        return c->backward / s->o->n_virtual;
+        return c->backward;
     }
 }
 
@@ -95,8 +97,8 @@ static bool run_item(struct sim *s, uint32_t rank)
                 r->time = in->sent;
             in->received = r->time;
         }
-        r->time += item_cost(s, rank, item->kind);
-        r->busy += item_cost(s, rank, item->kind);
+        r->time += item_cost(s, rank, item);
+        r->busy += item_cost(s, rank, item);
         r->computed = true;
     }
     if (route.to != UINT32_MAX) {

@@ -77,3 +77,57 @@ FALLIBLE cut_layers(const struct cut_costs *c, struct stage_layers *out, struct 
     q_free(best);
     return Q_OK;
 }
+
+/* ---- virtual stages ---- */
+
+#define STAGE_PART 1e-3 /* of the largest stage, beside the largest rank: it decides equal ones */
+
+static double balance_cost(const struct cut_costs *c, uint32_t n_rank, const double *beside,
+                           const struct stage_layers *stages)
+{
+    double largest = 0, largest_stage = 0;
+    for (uint32_t rank = 0; rank < n_rank; rank++) {
+        double sum = 0;
+        for (uint32_t stage = rank; stage < c->n_stage; stage += n_rank) {
+            double here = beside[stage];
+            for (uint32_t i = 0; i < stages[stage].n; i++)
+                here += c->layers[stages[stage].first + i];
+            sum += here;
+            largest_stage = fmax(largest_stage, here);
+        }
+        largest = fmax(largest, sum);
+    }
+    return largest + STAGE_PART * largest_stage;
+}
+
+/* A layer from a stage to the one behind it, or back. */
+static void move_layer(struct stage_layers *stages, uint32_t stage, bool back)
+{
+    stages[stage].n += back ? 1 : UINT32_MAX;
+    stages[stage + 1].n += back ? UINT32_MAX : 1;
+    stages[stage + 1].first += back ? 1 : UINT32_MAX;
+}
+
+void cut_balance(const struct cut_costs *c, uint32_t n_rank, const double *beside,
+                 struct stage_layers *stages)
+{
+    const uint32_t n = 2 * (c->n_stage - 1); /* moves: over each border, there and back */
+    double best = balance_cost(c, n_rank, beside, stages);
+    uint32_t chosen;
+    do {
+        chosen = n;
+        for (uint32_t i = 0; i < n; i++) {
+            if (stages[i / 2 + i % 2].n < 2)
+                continue;
+            move_layer(stages, i / 2, i % 2);
+            const double now = balance_cost(c, n_rank, beside, stages);
+            move_layer(stages, i / 2, !(i % 2));
+            if (now < best * (1 - 1e-9)) {
+                best = now;
+                chosen = i;
+            }
+        }
+        if (chosen < n)
+            move_layer(stages, chosen / 2, chosen % 2);
+    } while (chosen < n);
+}

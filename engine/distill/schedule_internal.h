@@ -14,6 +14,10 @@ static inline struct schedule_place schedule_place(const struct schedule_options
     uint32_t n = o->n_rank > o->n_teacher_rank ? o->n_rank : o->n_teacher_rank;
     return (struct schedule_place){n, n - o->n_rank, n - o->n_teacher_rank};
 }
+static inline uint32_t schedule_n_teacher(const struct schedule_options *o) /* stages a rank */
+{
+    return o->n_teacher_virtual ? o->n_teacher_virtual : 1;
+}
 FALLIBLE schedule_check(const struct schedule_options *o, struct q_err *e);
 
 /* schedule_bubble for schedules: [place.n] that need not be those of schedule_make. */

@@ -5,6 +5,7 @@
 #define RANKS_MAX  4096u
 /* A tag: the kind above, the receiving stage below. */
 #define STAGE_BITS 13
+_Static_assert((SCHEDULE_TEACHER + 1) << STAGE_BITS == TRANSPORT_LANE_TAGS, "the teacher's lane");
 _Static_assert((SCHEDULE_BACKWARD + 1) << STAGE_BITS <= TRANSPORT_TAGS, "tags are too large");
 
 static uint32_t larger(uint32_t a, uint32_t b)
@@ -34,6 +35,13 @@ static enum q_code check_sizes(const struct topology_sizes *s, uint32_t n_rank, 
                       "pipeline %u, teacher's tensor %u; each has to be 1 or more",
                       s->n_student_pipeline, s->n_virtual, s->n_student_tensor, s->n_data,
                       s->n_teacher_pipeline, s->n_teacher_tensor);
+    if (s->n_teacher_virtual > 1 &&
+        (s->n_teacher_virtual != s->n_virtual || s->n_teacher_pipeline != s->n_student_pipeline))
+        return q_fail(e, Q_INVALID,
+                      "%u virtual stages of a teacher on %u pipeline ranks; expected 1, or the "
+                      "student's %u on %u",
+                      s->n_teacher_virtual, s->n_teacher_pipeline, s->n_virtual,
+                      s->n_student_pipeline);
     uint64_t n_stage = (uint64_t)s->n_student_pipeline * s->n_virtual;
     if (n_stage > 1u << STAGE_BITS)
         return q_fail(e, Q_INVALID, "%llu pipeline stages; %u at most", (unsigned long long)n_stage,
@@ -129,7 +137,7 @@ FALLIBLE topology_make(struct topology *out, const struct topology_sizes *s, uin
     t.has_student = t.pipeline >= student_begin(&t) && t.tensor < s->n_student_tensor;
     t.has_teacher = t.pipeline >= teacher_begin(&t) && t.tensor < s->n_teacher_tensor;
     t.student_pipeline = t.pipeline >= student_begin(&t) ? t.pipeline - student_begin(&t) : 0;
-    t.teacher_stage = t.has_teacher ? t.pipeline - teacher_begin(&t) : 0;
+    t.teacher_pipeline = t.has_teacher ? t.pipeline - teacher_begin(&t) : 0;
     t.ranks = q_calloc((size_t)TOPOLOGY_GROUPS * n_rank, sizeof *t.ranks);
     if (!t.ranks)
         return q_fail(e, Q_NO_MEMORY, "no memory for the groups of %u ranks", n_rank);
@@ -153,6 +161,7 @@ struct schedule_options topology_schedule(const struct topology *t, uint32_t n_m
         .n_virtual = t->sizes.n_virtual,
         .n_teacher_rank = t->sizes.n_teacher_pipeline,
         .n_micro = n_micro,
+        .n_teacher_virtual = t->sizes.n_teacher_virtual,
     };
 }
 
@@ -161,12 +170,17 @@ uint32_t topology_student_stage(const struct topology *t, uint32_t i)
     return i * t->sizes.n_student_pipeline + t->student_pipeline;
 }
 
+uint32_t topology_teacher_stage(const struct topology *t, uint32_t i)
+{
+    return i * t->sizes.n_teacher_pipeline + t->teacher_pipeline;
+}
+
 /* `peer_stage` is on another rank; the message is for `receiver`. */
 static struct topology_message message(const struct topology *t, enum schedule_kind kind,
                                        uint32_t peer_stage, uint32_t receiver)
 {
     uint32_t pipeline = kind == SCHEDULE_TEACHER
-                            ? teacher_begin(t) + peer_stage
+                            ? teacher_begin(t) + peer_stage % t->sizes.n_teacher_pipeline
                             : student_begin(t) + peer_stage % t->sizes.n_student_pipeline;
     return (struct topology_message){
         true,
@@ -180,9 +194,11 @@ struct topology_messages topology_messages(const struct topology *t, enum schedu
 {
     struct topology_messages out = {0};
     const bool of_teacher = kind == SCHEDULE_TEACHER;
-    const uint32_t here = of_teacher ? t->teacher_stage : topology_student_stage(t, stage);
-    const uint32_t n =
-        of_teacher ? t->sizes.n_teacher_pipeline : t->sizes.n_student_pipeline * t->sizes.n_virtual;
+    const struct topology_sizes *s = &t->sizes;
+    const uint32_t here =
+        of_teacher ? topology_teacher_stage(t, stage) : topology_student_stage(t, stage);
+    const uint32_t n = of_teacher ? s->n_teacher_pipeline * larger(1, s->n_teacher_virtual)
+                                  : s->n_student_pipeline * s->n_virtual;
     const bool back = kind == SCHEDULE_BACKWARD;
     if (here > 0 && back)
         out.to = message(t, kind, here - 1, here - 1);

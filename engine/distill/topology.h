@@ -7,7 +7,8 @@
  * n_pipeline and n_tensor are the larger of the student's and the teacher's sizes; stages of the
  * smaller one lie on the last pipeline ranks and the first tensor ranks. So the last pipeline rank
  * has the last stage of both. With virtual stages, stage s of the student lies on its pipeline rank
- * s modulo n_student_pipeline. Messages go between equal tensor ranks of one replica.
+ * s modulo n_student_pipeline, of the teacher likewise. Messages go between equal tensor ranks of
+ * one replica.
  * Threads: read-only after topology_make. */
 #ifndef QUIRE_ENGINE_DISTILL_TOPOLOGY_H
 #define QUIRE_ENGINE_DISTILL_TOPOLOGY_H
@@ -18,6 +19,7 @@ struct topology_sizes {
     uint32_t n_student_pipeline, n_virtual, n_student_tensor;
     uint32_t n_teacher_pipeline, n_teacher_tensor; /* 0, 0: no teacher on the ranks */
     uint32_t n_data;
+    uint32_t n_teacher_virtual; /* as in struct schedule_options */
 };
 
 enum topology_group {
@@ -40,7 +42,7 @@ struct topology {
     bool has_student, has_teacher;
     uint32_t student_pipeline; /* number of the pipeline rank among the student's, also of a tensor
                                   rank without a student; 0 in front of them */
-    uint32_t teacher_stage;    /* with has_teacher */
+    uint32_t teacher_pipeline; /* the same of the teacher; with has_teacher */
     /* n = 0: this rank is in no such group (TENSOR, STUDENT, DATA, EMBEDDING without a student
      * here, TEACHER_TENSOR without a teacher, EMBEDDING of a middle stage) */
     struct transport_group groups[TOPOLOGY_GROUPS];
@@ -58,8 +60,10 @@ void topology_release(struct topology *t);
 /* Options of schedule_make for this rank, whose `rank` argument is t->pipeline. */
 struct schedule_options topology_schedule(const struct topology *t, uint32_t n_micro);
 
-/* Number among all stages of the student (n_student_pipeline * n_virtual) of this rank's i-th. */
+/* Number among all stages of the student (n_student_pipeline * n_virtual) of this rank's i-th; of
+ * the teacher (n_teacher_pipeline * n_teacher_virtual). */
 uint32_t topology_student_stage(const struct topology *t, uint32_t i);
+uint32_t topology_teacher_stage(const struct topology *t, uint32_t i);
 
 struct topology_message {
     bool exists;
@@ -70,7 +74,7 @@ struct topology_messages {
 };
 /* What a schedule's item of this kind and stage receives before and sends behind it. FORWARD: the
  * stream of the previous stage, to the next one; BACKWARD: the gradient of the next stage, to the
- * previous one; TEACHER (stage 0): as FORWARD, in shapes of its own. A tag is that of kind and
+ * previous one; TEACHER: as FORWARD, in shapes of its own. A tag is that of kind and
  * receiving stage; items of one kind and stage are in the order of micro batches on all ranks. */
 struct topology_messages topology_messages(const struct topology *t, enum schedule_kind kind,
                                            uint32_t stage);

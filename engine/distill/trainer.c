@@ -33,7 +33,8 @@ bool trainer_signalled(void)
     return signalled != 0;
 }
 
-/* The teacher's executor does not divide matrices, so its default is one tensor rank. */
+/* The teacher's executor does not divide matrices, so its default is one tensor rank. It has the
+ * student's virtual stages where each of them gets a layer. */
 struct topology_sizes trainer_sizes(const struct distill_options *o)
 {
     struct topology_sizes s = {
@@ -45,6 +46,10 @@ struct topology_sizes trainer_sizes(const struct distill_options *o)
     if (o->teacher) {
         s.n_teacher_pipeline = o->teacher_pipeline ? o->teacher_pipeline : o->pipeline;
         s.n_teacher_tensor = o->teacher_tensor ? o->teacher_tensor : 1;
+        s.n_teacher_virtual = s.n_teacher_pipeline == o->pipeline &&
+                                      o->teacher_layers / o->pipeline >= o->virtual_stages
+                                  ? o->virtual_stages
+                                  : 1;
     }
     return s;
 }

@@ -27,7 +27,7 @@ struct distill_options {
     enum dtype compute, teacher_dtype;
     enum dtype save_dtype; /* of models: the student's checkpoint's */
     enum quantization teacher_quantization;
-    uint32_t student_hidden, teacher_hidden, teacher_vocab; /* of the folders */
+    uint32_t student_hidden, teacher_hidden, teacher_vocab, teacher_layers; /* of the folders */
     bool student_tied;
     uint32_t pipeline, virtual_stages, tensor, data_parallel;
     uint32_t teacher_pipeline, teacher_tensor; /* 0: the student's; 1 */

@@ -2,16 +2,22 @@
 /* The student is cut first, by forward and backward work with head and loss; then the teacher, with
  * what the student's stages of the same ranks cost at its first and last stage. So a rank whose
  * student part has the vocabulary gets fewer of the teacher's layers. */
+#include <math.h>
 #include "common/mem.h"
 #include "engine/distill/trainer_internal.h"
 
 #define BACKWARD 2.0 /* products of a backward pass for one of the forward pass */
 
-static FALLIBLE stages_of(struct stage_layers **out, const struct cut_costs *costs, struct q_err *e)
+/* beside: [n_stage] of virtual stages over n_rank ranks. */
+static FALLIBLE stages_of(struct stage_layers **out, const struct cut_costs *costs, uint32_t n_rank,
+                          const double *beside, struct q_err *e)
 {
     if (!(*out = q_calloc(costs->n_stage, sizeof **out)))
         return q_fail(e, Q_NO_MEMORY, "no memory for %u stages", costs->n_stage);
-    return cut_layers(costs, *out, e);
+    enum q_code rc = cut_layers(costs, *out, e);
+    if (!rc && costs->n_stage > n_rank)
+        cut_balance(costs, n_rank, beside, *out);
+    return rc;
 }
 
 static double stage_cost_of(const struct model_costs *c, const struct stage_layers *s)
@@ -22,20 +28,20 @@ static double stage_cost_of(const struct model_costs *c, const struct stage_laye
     return sum;
 }
 
-/* What the first tensor ranks do for the student, into c->ranks. */
+/* What the first tensor ranks do for the student, into c->costs. */
 static void add_student(struct trainer_cut *c, const struct distill_options *o,
                         const struct topology *top)
 {
     const uint32_t n = top->sizes.n_student_pipeline, first = top->n_pipeline - n;
     const double again = o->recompute ? 1 : 0, part = 1.0 / top->sizes.n_student_tensor;
     for (uint32_t i = 0; i < c->n_student; i++) {
-        struct stage_cost *rank = &c->ranks[first + i % n];
+        struct stage_cost *cost = &c->costs[(first + i % n) * top->sizes.n_virtual + i / n];
         const double layers = part * (stage_cost_of(&c->student_costs, &c->student[i]) -
                                       (c->student[i].has_head ? c->student_costs.head : 0));
-        rank->forward += layers;
-        rank->backward += (BACKWARD + again) * layers;
+        cost->forward += layers;
+        cost->backward += (BACKWARD + again) * layers;
         if (c->student[i].has_head) /* head and loss run behind the forward pass, with gradients */
-            rank->forward += (1 + BACKWARD) * part * c->student_costs.head;
+            cost->forward += (1 + BACKWARD) * part * c->student_costs.head;
     }
 }
 
@@ -48,32 +54,59 @@ static FALLIBLE cut_student(struct trainer_cut *c, const struct distill_options 
         .n_layer = c->student_costs.n_layer,
         .n_stage = c->n_student,
     };
-    enum q_code rc = stages_of(&c->student, &costs, e);
+    double *beside = q_calloc(c->n_student, sizeof *beside);
+    if (!beside)
+        return q_fail(e, Q_NO_MEMORY, "no memory for %u stages", c->n_student);
+    beside[c->n_student - 1] = costs.head;
+    enum q_code rc = stages_of(&c->student, &costs, top->sizes.n_student_pipeline, beside, e);
+    q_free(beside);
     if (!rc)
         add_student(c, o, top);
     return rc;
 }
 
-static FALLIBLE cut_teacher(struct trainer_cut *c, const struct topology *top, struct q_err *e)
+static struct stage_cost *teacher_cost(struct trainer_cut *c, const struct topology *top,
+                                       uint32_t stage)
 {
     const uint32_t n = top->sizes.n_teacher_pipeline, first = top->n_pipeline - n;
+    return &c->costs[(first + stage % n) * top->sizes.n_virtual + stage / n];
+}
+
+/* What the student costs beside a stage of the teacher: beside one of its own stages, or all of a
+ * rank. */
+static double student_beside(struct trainer_cut *c, const struct topology *top, uint32_t stage)
+{
+    const uint32_t n = top->sizes.n_teacher_virtual > 1 ? 1 : top->sizes.n_virtual;
+    const struct stage_cost *costs = teacher_cost(c, top, stage);
+    double sum = 0;
+    for (uint32_t i = 0; i < n; i++)
+        sum += costs[i].forward + costs[i].backward;
+    return sum;
+}
+
+static FALLIBLE cut_teacher(struct trainer_cut *c, const struct topology *top, struct q_err *e)
+{
     const double size = top->sizes.n_teacher_tensor; /* costs of whole layers are divided by it */
-    double most = 0, least = -1;
-    for (uint32_t i = first; i < top->n_pipeline; i++) {
-        const double here = c->ranks[i].forward + c->ranks[i].backward;
-        least = least < 0 || here < least ? here : least;
+    const uint32_t n = c->n_teacher;
+    double *beside = q_calloc(n, sizeof *beside), least = INFINITY;
+    if (!beside)
+        return q_fail(e, Q_NO_MEMORY, "no memory for %u stages", n);
+    for (uint32_t i = 0; i < n; i++) {
+        beside[i] = size * student_beside(c, top, i);
+        least = fmin(least, beside[i]);
     }
-    most = c->ranks[top->n_pipeline - 1].forward + c->ranks[top->n_pipeline - 1].backward;
     const struct cut_costs costs = {
         .layers = c->teacher_costs.layers,
-        .embedding = size * (c->ranks[first].forward + c->ranks[first].backward - least),
-        .head = c->teacher_costs.head + size * (most - least),
+        .embedding = beside[0] - least,
+        .head = c->teacher_costs.head + beside[n - 1] - least,
         .n_layer = c->teacher_costs.n_layer,
         .n_stage = n,
     };
-    enum q_code rc = stages_of(&c->teacher, &costs, e);
+    beside[n - 1] += c->teacher_costs.head;
+    enum q_code rc = stages_of(&c->teacher, &costs, top->sizes.n_teacher_pipeline, beside, e);
+    q_free(beside);
     for (uint32_t i = 0; i < n && !rc; i++)
-        c->ranks[first + i].teacher += stage_cost_of(&c->teacher_costs, &c->teacher[i]) / size;
+        teacher_cost(c, top, i)->teacher += stage_cost_of(&c->teacher_costs, &c->teacher[i]) / size;
     return rc;
 }
 
@@ -86,7 +119,9 @@ FALLIBLE trainer_cut_make(struct trainer_cut *c, const struct distill_options *o
     enum q_code rc;
     c->n_student = top->sizes.n_student_pipeline * top->sizes.n_virtual;
     c->n_teacher = top->sizes.n_teacher_pipeline;
-    if (!(c->ranks = q_calloc(top->n_pipeline, sizeof *c->ranks)))
+    if (top->sizes.n_teacher_virtual > 1)
+        c->n_teacher *= top->sizes.n_teacher_virtual;
+    if (!(c->costs = q_calloc((size_t)top->n_pipeline * top->sizes.n_virtual, sizeof *c->costs)))
         return q_fail(e, Q_NO_MEMORY, "no memory for the costs of %u ranks", top->n_pipeline);
     if ((rc = model_costs_of(&c->student_costs, o->student, n_context, e)) ||
         (rc = cut_student(c, o, top, e)))
@@ -94,7 +129,7 @@ FALLIBLE trainer_cut_make(struct trainer_cut *c, const struct distill_options *o
     if (o->teacher && ((rc = model_costs_of(&c->teacher_costs, o->teacher, n_context, e)) ||
                        (rc = cut_teacher(c, top, e))))
         return rc;
-    return schedule_bubble(&schedule, c->ranks, &c->bubble, e);
+    return schedule_bubble(&schedule, c->costs, &c->bubble, e);
 }
 
 void trainer_cut_release(struct trainer_cut *c)
@@ -103,5 +138,5 @@ void trainer_cut_release(struct trainer_cut *c)
     model_costs_release(&c->teacher_costs);
     q_free(c->student);
     q_free(c->teacher);
-    q_free(c->ranks);
+    q_free(c->costs);
 }

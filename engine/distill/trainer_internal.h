@@ -14,9 +14,10 @@ struct trainer_cut {
     struct model_costs student_costs, teacher_costs;
     struct stage_layers *student, *teacher; /* [n_student], [n_teacher] */
     uint32_t n_student, n_teacher;
-    struct stage_cost *ranks; /* [n_pipeline] FLOP of a row, of the first tensor rank */
+    struct stage_cost *costs; /* [n_pipeline][n_virtual] FLOP of a row, of the first tensor rank */
     double bubble;            /* that the schedule has with these costs */
 };
+/* c: zeroed; to be released also after an error. */
 FALLIBLE trainer_cut_make(struct trainer_cut *c, const struct distill_options *o,
                           const struct topology *top, struct q_err *e);
 void trainer_cut_release(struct trainer_cut *c);
@@ -60,11 +61,12 @@ struct trainer {
     struct trainer_cut cut;
     struct stage_layers *stages; /* [n_virtual] of this rank's student */
     struct student *student;     /* NULL: none here */
-    struct teacher *teacher;     /* NULL: none here */
-    struct loss_head *head;      /* of the last stage */
+    struct teacher **teachers;   /* [n_teacher] a stage each; NULL: none here */
+    uint32_t n_teacher;
+    struct loss_head *head; /* of the last stage */
     struct teacher_source source;
     struct teacher_link *link; /* of the teacher's rows; NULL: not needed */
-    struct teacher_file *file; /* in place of `teacher`, on the last stage */
+    struct teacher_file *file; /* in place of `teachers`, on the last stage */
     bool eval_has_teacher;
     struct params no_params; /* of a rank without a student */
     struct optimizer *optimizer;

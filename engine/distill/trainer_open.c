@@ -145,7 +145,8 @@ static FALLIBLE make_buffers(struct trainer *t, struct q_err *e)
     const bool sends = top->sizes.n_student_pipeline > 1 && t->student;
     const size_t n_number = RANK_NUMBERS + OPTIMIZER_SUMS(t->n_layer);
     enum q_code rc;
-    if ((rc = rows_new(&t->buffers.teacher_in, t->teacher && top->teacher_stage > 0,
+    if ((rc = rows_new(&t->buffers.teacher_in,
+                       t->n_teacher > 1 || (t->n_teacher && top->teacher_pipeline > 0),
                        rows * t->teacher_hidden, e)) ||
         (rc = rows_new(&t->buffers.forward_in, sends, rows * t->hidden, e)) ||
         (rc = rows_new(&t->buffers.backward_in, sends, rows * t->hidden, e)) ||

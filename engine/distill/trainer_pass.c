@@ -77,10 +77,10 @@ static FALLIBLE run_teacher(struct trainer *t, const struct item *item, struct q
     float *x = NULL;
     const float *out = NULL;
     enum q_code rc;
-    if (!t->teacher)
+    if (!t->n_teacher)
         return Q_OK; /* a tensor rank of the student alone */
     if ((rc = receive(t, item, t->buffers.teacher_in, t->teacher_hidden, &x, e)) ||
-        (rc = teacher_forward(t->teacher, item->batch, x, &out, e)))
+        (rc = teacher_forward(t->teachers[item->is->stage], item->batch, x, &out, e)))
         return rc;
     return send_on(t, item, out, t->teacher_hidden, e);
 }

@@ -3,6 +3,7 @@
  * tells its own part. */
 #include <stdio.h>
 #include <string.h>
+#include "common/log.h"
 #include "common/mem.h"
 #include "engine/distill/trainer_internal.h"
 #include "kernels/bench/roofline.h"
@@ -59,12 +60,15 @@ static struct report_rank rank_row(const struct trainer *t, uint32_t rank)
         }
     }
     if (n_t && p >= top->n_pipeline - n_t && tensor < top->sizes.n_teacher_tensor) {
-        const struct stage_layers *s = &t->cut.teacher[p - (top->n_pipeline - n_t)];
-        r.teacher_first = s->first;
-        r.teacher_n = s->n;
+        const uint32_t at = p - (top->n_pipeline - n_t);
+        r.teacher_first = t->cut.teacher[at].first;
+        for (uint32_t i = at; i < t->cut.n_teacher; i += n_t, r.n_teacher_stage++)
+            r.teacher_n += t->cut.teacher[i].n;
     }
-    const struct stage_cost *c = &t->cut.ranks[p];
-    r.share = (r.student_n ? c->forward + c->backward : 0) + (r.teacher_n ? c->teacher : 0);
+    for (uint32_t i = 0; i < top->sizes.n_virtual; i++) {
+        const struct stage_cost *c = &t->cut.costs[p * top->sizes.n_virtual + i];
+        r.share += (r.student_n ? c->forward + c->backward : 0) + (r.teacher_n ? c->teacher : 0);
+    }
     return r;
 }
 
@@ -103,12 +107,34 @@ static double memory_mb(struct trainer *t)
 {
     const double rows = t->row_max;
     double bytes = t->student ? (double)student_bytes(t->student) : 0;
-    bytes += t->teacher ? (double)teacher_bytes(t->teacher) : 0;
+    for (uint32_t i = 0; i < t->n_teacher; i++)
+        bytes += (double)teacher_bytes(t->teachers[i]);
     bytes += t->head ? (double)loss_head_bytes(t->head) : 0;
     bytes += t->buffers.teacher_in ? 4 * rows * t->teacher_hidden : 0;
     bytes += t->buffers.forward_in ? 8 * rows * t->hidden : 0;
     bytes += t->buffers.loss_grads ? 4 * rows * t->hidden * t->schedule.n_slot : 0;
     return bytes / 1048576;
+}
+
+/* Virtual stages whose bubble is not smaller have only their costs. */
+static FALLIBLE compare_with_plain(const struct trainer *t, struct q_err *e)
+{
+    const struct topology_sizes *s = &t->top.sizes;
+    const bool is_whole = s->n_teacher_pipeline && s->n_teacher_virtual < 2;
+    struct topology plain = t->top;
+    struct trainer_cut cut = {.bubble = 0};
+    plain.sizes.n_virtual = 1;
+    plain.sizes.n_teacher_virtual = 1;
+    enum q_code rc = trainer_cut_make(&cut, t->o, &plain, e);
+    if (!rc && cut.bubble <= t->cut.bubble)
+        log_warning("--virtual-pipeline-size %u: the predicted bubble is %.1f %%, with 1 it is "
+                    "%.1f %%%s",
+                    s->n_virtual, 100 * t->cut.bubble, 100 * cut.bubble,
+                    is_whole ? "; the teacher has one stage on each of its ranks: virtual stages "
+                               "need as many pipeline ranks as the student has, and a layer each"
+                             : "");
+    trainer_cut_release(&cut);
+    return rc;
 }
 
 FALLIBLE trainer_show_cut(struct trainer *t, struct q_err *e)
@@ -128,6 +154,8 @@ FALLIBLE trainer_show_cut(struct trainer *t, struct q_err *e)
         t->peak_gflop_s += told[i].peak_gflop_s;
     if (!rc && t->report)
         show(t, told, rows);
+    if (!rc && t->report && t->top.sizes.n_virtual > 1)
+        rc = compare_with_plain(t, e);
     q_free(told);
     q_free(rows);
     return rc;

@@ -2,6 +2,7 @@
 /* Where the rows of the teacher come from: a model on the ranks, its rows shared where teacher and
  * student have different numbers of tensor ranks, or a file. */
 #include "common/log.h"
+#include "common/mem.h"
 #include "engine/distill/teacher_file.h"
 #include "engine/distill/teacher_link.h"
 #include "engine/distill/trainer_internal.h"
@@ -21,27 +22,40 @@ static enum q_code teacher_gather(void *ctx, const float *x, size_t n, float *ou
                             out, e);
 }
 
-FALLIBLE trainer_teacher_load(struct trainer *t, struct q_err *e)
+/* The i-th stage of this rank. */
+static FALLIBLE load_stage(struct trainer *t, uint32_t i, struct q_err *e)
 {
-    if (!t->top.has_teacher)
-        return Q_OK;
     const struct teacher_options o = {
         .dir = t->o->teacher,
         .kern = t->o->kern,
         .team = t->team,
         .dtype = t->o->teacher_dtype,
         .quantization = t->o->teacher_quantization,
-        .layers = t->cut.teacher[t->top.teacher_stage],
+        .layers = t->cut.teacher[topology_teacher_stage(&t->top, i)],
         .n_row_max = t->row_max,
         .tensor_parallel = {t->top.tensor, t->top.sizes.n_teacher_tensor, teacher_sum,
                             teacher_gather, t},
     };
-    enum q_code rc = teacher_load(&t->teacher, &o, e);
+    enum q_code rc = teacher_load(&t->teachers[i], &o, e);
     if (rc)
         return q_wrap(e, "--teacher");
+    t->n_teacher = i + 1;
     if (o.layers.has_head)
-        t->source = teacher_logits_source(t->teacher);
+        t->source = teacher_logits_source(t->teachers[i]);
     return Q_OK;
+}
+
+FALLIBLE trainer_teacher_load(struct trainer *t, struct q_err *e)
+{
+    enum q_code rc = Q_OK;
+    if (!t->top.has_teacher)
+        return Q_OK;
+    const uint32_t n = t->cut.n_teacher / t->top.sizes.n_teacher_pipeline;
+    if (!(t->teachers = q_calloc(n, sizeof *t->teachers)))
+        return q_fail(e, Q_NO_MEMORY, "no memory for %u stages of a teacher", n);
+    for (uint32_t i = 0; i < n && !rc; i++)
+        rc = load_stage(t, i, e);
+    return rc;
 }
 
 /* Where the numbers of tensor ranks differ, the last stage's ranks share the teacher's rows. */
@@ -116,5 +130,7 @@ void trainer_teacher_free(struct trainer *t)
 {
     teacher_link_free(t->link);
     teacher_file_close(t->file);
-    teacher_free(t->teacher);
+    for (uint32_t i = 0; i < t->n_teacher; i++)
+        teacher_free(t->teachers[i]);
+    q_free(t->teachers);
 }

@@ -3,8 +3,9 @@
  *
  * LOCAL: processes of one machine, over sockets made by the launcher (launch.h) and memory that two
  * ranks share. MPI: ranks of mpirun, over Open MPI's library, which is opened at run time. A
- * message has a tag; messages of one tag between two ranks arrive in order. At most TRANSPORT_SENDS
- * messages to a rank are under way: a further send waits until the oldest one was received there.
+ * message has a tag; messages of one tag between two ranks arrive in order. Tags are divided into
+ * TRANSPORT_LANES lanes, the teacher's messages and all others. At most TRANSPORT_SENDS messages of
+ * a lane to a rank are under way: a further send waits until one of them was received there.
  * The data of a send are copied, so they are the caller's again at once. A rank may send to itself.
  *
  * Sums go in the order of ranks on every rank: the same bits everywhere and in every run.
@@ -20,6 +21,8 @@
 
 #define TRANSPORT_SENDS     2u
 #define TRANSPORT_TAGS      0x7000u /* tags of messages are below; MPI promises 32767 */
+#define TRANSPORT_LANES     2u
+#define TRANSPORT_LANE_TAGS 0x2000u /* tags below are lane 0 */
 #define TRANSPORT_RANKS_MAX 64u     /* of LOCAL; MPI: 4096 */
 
 struct transport;

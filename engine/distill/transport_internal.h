@@ -18,6 +18,11 @@ enum transport_group_tag {
     TRANSPORT_TAGS_END
 };
 
+static inline uint32_t transport_lane(uint32_t tag)
+{
+    return tag < TRANSPORT_LANE_TAGS ? 0 : 1;
+}
+
 /* Peers are other ranks. A function that fails because a peer has ended sets *peer_failed. Seconds
  * of waiting are added to *waited. */
 struct transport_state {

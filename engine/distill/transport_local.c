@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Between each two ranks lies a socket, whose records are small: a message (with its data when they
  * are few), the word that a message was received, the end of a run. Data of larger messages are
- * written by the sender into memory that both map, one of TRANSPORT_SENDS slots for each direction,
- * and copied out by the receiver. So
+ * written by the sender into memory that both map, one of TRANSPORT_SENDS slots for each direction
+ * and lane, and copied out by the receiver. So
  *  - a message is at its receiver at once, whatever the sender computes afterwards: no thread has
  *    to push it through a socket;
- *  - a socket never holds more than TRANSPORT_SENDS messages and as many words back, which always
- *    fit, so no send of a record blocks, and two ranks that send to each other never wait in a
+ *  - a socket never holds more than SLOTS messages and as many words back, which always fit,
+ *    so no send of a record blocks, and two ranks that send to each other never wait in a
  *    circle;
  *  - a rank that dies closes its sockets, and all others see it while they wait for any rank.
  *
@@ -29,6 +29,7 @@
 #include "engine/distill/transport_internal.h"
 
 #define INLINE_BYTES 2048 /* data within a record; a cause's length */
+#define SLOTS        (TRANSPORT_LANES * TRANSPORT_SENDS) /* of a direction, by lane */
 #define SLOT_ROUND   ((size_t)64 << 10)
 
 enum record_kind { RECORD_MESSAGE = 1, RECORD_RECEIVED, RECORD_END, RECORD_FAILED };
@@ -51,8 +52,8 @@ struct rank_link {
     int fd;                   /* -1: this rank, or the peer's end was read */
     bool ended, gone;         /* its run is over; it has died or failed */
     char cause[INLINE_BYTES]; /* of its failure; "": it has died */
-    struct slot out[TRANSPORT_SENDS], in[TRANSPORT_SENDS];
-    struct record inbox[TRANSPORT_SENDS]; /* in order of arrival */
+    struct slot out[SLOTS], in[SLOTS];
+    struct record inbox[SLOTS]; /* in order of arrival */
     uint32_t n_inbox;
 };
 struct local {
@@ -183,11 +184,10 @@ static enum q_code handle_record(struct local *l, uint32_t from, struct record *
 {
     struct rank_link *p = &l->links[from];
     const size_t n_data = r->is_inline ? (size_t)r->n : 0;
-    if (r->slot < TRANSPORT_SENDS && n_data <= INLINE_BYTES &&
-        (r->is_inline || r->n <= r->capacity)) {
+    if (r->slot < SLOTS && n_data <= INLINE_BYTES && (r->is_inline || r->n <= r->capacity)) {
         switch (r->kind) {
         case RECORD_MESSAGE:
-            if (p->n_inbox == TRANSPORT_SENDS)
+            if (p->n_inbox == SLOTS)
                 break;
             memcpy(&p->inbox[p->n_inbox], r, RECORD_HEAD + n_data);
             return keep_message(p, fd, e);
@@ -283,12 +283,13 @@ static enum q_code local_send(void *impl, const struct transport_message *m, con
 {
     struct local *l = impl;
     struct rank_link *p = &l->links[m->peer];
-    struct record r = {.kind = RECORD_MESSAGE, .tag = m->tag, .n = m->n};
+    const uint32_t first = transport_lane(m->tag) * TRANSPORT_SENDS;
+    struct record r = {.kind = RECORD_MESSAGE, .tag = m->tag, .slot = first, .n = m->n};
     enum q_code rc = Q_OK;
-    while (!rc && r.slot < TRANSPORT_SENDS && p->out[r.slot].busy) {
-        if (++r.slot < TRANSPORT_SENDS)
+    while (!rc && p->out[r.slot].busy) {
+        if (++r.slot < first + TRANSPORT_SENDS)
             continue;
-        r.slot = 0;
+        r.slot = first;
         if (!(rc = check_ended(l, m->peer, e)))
             rc = wait_records(l, e);
     }
@@ -364,7 +365,7 @@ static enum q_code local_flush(void *impl, struct q_err *e)
     struct local *l = impl;
     enum q_code rc = Q_OK;
     for (uint32_t i = 0; !rc && i < l->s->size; i++)
-        for (uint32_t slot = 0; !rc && slot < TRANSPORT_SENDS; slot++)
+        for (uint32_t slot = 0; !rc && slot < SLOTS; slot++)
             while (!rc && l->links[i].out[slot].busy)
                 if (!(rc = check_ended(l, i, e)))
                     rc = wait_records(l, e);
@@ -386,7 +387,7 @@ static void local_close(void *impl, const char *cause)
         (void)rc; /* the others see the end of the socket */
         if (p->fd >= 0)
             close(p->fd);
-        for (uint32_t slot = 0; slot < TRANSPORT_SENDS; slot++) {
+        for (uint32_t slot = 0; slot < SLOTS; slot++) {
             slot_release(&p->out[slot]);
             slot_release(&p->in[slot]);
         }
@@ -454,7 +455,7 @@ FALLIBLE transport_local_open(void **impl, const struct transport_kind **kind,
     }
     for (uint32_t i = 0; i < s->size; i++) {
         l->links[i].fd = -1;
-        for (uint32_t slot = 0; slot < TRANSPORT_SENDS; slot++)
+        for (uint32_t slot = 0; slot < SLOTS; slot++)
             l->links[i].out[slot].fd = l->links[i].in[slot].fd = -1;
     }
     *impl = l;

@@ -65,8 +65,8 @@ struct mpi_send { /* one of the sends to a rank */
     bool busy;
 };
 struct mpi_link {
-    struct mpi_send sends[TRANSPORT_SENDS];
-    uint32_t next; /* the older one when both are busy */
+    struct mpi_send sends[TRANSPORT_LANES][TRANSPORT_SENDS];
+    uint32_t next[TRANSPORT_LANES]; /* the older one when both are busy */
 };
 struct mpi_ranks {
     struct mpi f;
@@ -145,7 +145,8 @@ static enum q_code mpi_send(void *impl, const struct transport_message *message,
 {
     struct mpi_ranks *m = impl;
     struct mpi_link *p = &m->links[message->peer];
-    struct mpi_send *s = &p->sends[p->next];
+    const uint32_t lane = transport_lane(message->tag);
+    struct mpi_send *s = &p->sends[lane][p->next[lane]];
     enum q_code rc;
     if ((rc = check_size(message->n, e)) || (rc = wait_send(m, s, e)))
         return rc;
@@ -162,7 +163,7 @@ static enum q_code mpi_send(void *impl, const struct transport_message *message,
     int code = m->f.issend(s->data, (int)message->n, m->f.byte, (int)message->peer,
                            (int)message->tag, m->f.world, &s->request);
     s->busy = !code;
-    p->next = (p->next + 1) % TRANSPORT_SENDS;
+    p->next[lane] = (p->next[lane] + 1) % TRANSPORT_SENDS;
     return check_call(m, code, "send", e);
 }
 
@@ -194,8 +195,8 @@ static enum q_code mpi_flush(void *impl, struct q_err *e)
     struct mpi_ranks *m = impl;
     enum q_code rc = Q_OK;
     for (uint32_t i = 0; !rc && i < m->s->size; i++)
-        for (uint32_t k = 0; !rc && k < TRANSPORT_SENDS; k++)
-            rc = wait_send(m, &m->links[i].sends[k], e);
+        for (uint32_t k = 0; !rc && k < TRANSPORT_LANES * TRANSPORT_SENDS; k++)
+            rc = wait_send(m, &m->links[i].sends[k / TRANSPORT_SENDS][k % TRANSPORT_SENDS], e);
     return rc;
 }
 
@@ -208,8 +209,8 @@ static void mpi_close(void *impl, const char *cause)
     if (m->started && mpi_flush(m, &ignored) == Q_OK)
         m->f.finalize();
     for (uint32_t i = 0; m->links && i < m->s->size; i++)
-        for (uint32_t k = 0; k < TRANSPORT_SENDS; k++)
-            q_free(m->links[i].sends[k].data);
+        for (uint32_t k = 0; k < TRANSPORT_LANES * TRANSPORT_SENDS; k++)
+            q_free(m->links[i].sends[k / TRANSPORT_SENDS][k % TRANSPORT_SENDS].data);
     q_free(m->links);
     q_free(m);
 }

@@ -44,6 +44,10 @@ def test_golden(tmp_path, case, division):
 
 SOME_DIVISIONS = {
     "interleaved": {"pipeline_parallel_size": 2, "virtual_pipeline_size": 2, "micro_batch_size": 1},
+    "interleaved, teacher on one rank": {"pipeline_parallel_size": 2, "virtual_pipeline_size": 2, "micro_batch_size": 1,
+                                         "teacher_pipeline_parallel_size": 1},
+    "interleaved, teacher on 2 tensor ranks": {"pipeline_parallel_size": 2, "virtual_pipeline_size": 2, "micro_batch_size": 1,
+                                               "teacher_tensor_parallel_size": 2},
     "2 replicas": {"data_parallel_size": 2},
     "2 replicas of 2 stages": {"data_parallel_size": 2, "pipeline_parallel_size": 2, "micro_batch_size": 1},
     "recomputed": {"recompute": True},
@@ -332,6 +336,22 @@ def test_json_lines(tmp_path):
     check_steps(run, steps)
     assert all(0 <= step["agreement"] <= 1 and 0 <= step["bubble"] < 1 and len(step["peak_rss_mb"]) == 2 for step in steps)
     assert err == ""
+
+
+def cut_of(run, **changes):
+    out, err = run.go(**SHORT, json=True, pipeline_parallel_size=2, micro_batch_size=1, **changes)
+    return json.loads(out.splitlines()[1]), err
+
+
+def test_virtual_stages_divide_the_teacher(tmp_path):
+    """The teacher costs three times the student here: the predicted bubble is that of all work divided into virtual stages."""
+    plain, _ = cut_of(Run(tmp_path, name="plain"))
+    both, err = cut_of(Run(tmp_path, name="both"), virtual_pipeline_size=2)
+    assert [(rank["student_stages"], rank["teacher_stages"]) for rank in both["ranks"]] == [(2, 2), (2, 2)]
+    assert sum(rank["teacher_layers"][1] for rank in both["ranks"]) == 6
+    assert both["predicted_bubble"] < plain["predicted_bubble"] and "WARN" not in err.upper()
+    whole, err = cut_of(Run(tmp_path, name="whole"), virtual_pipeline_size=2, teacher_pipeline_parallel_size=3)
+    assert [rank["teacher_stages"] for rank in whole["ranks"]] == [1, 1, 1]
 
 
 def test_text_of_a_run(tmp_path):

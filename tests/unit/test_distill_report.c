@@ -63,7 +63,7 @@ static void read_rows(const struct teacher_source *s, uint32_t n, bool with_ids)
 static void run_link(struct transport *t, void *arg)
 {
     const struct division *d = arg;
-    const struct topology_sizes sizes = {1, 1, d->n_student, 1, d->n_teacher, 1};
+    const struct topology_sizes sizes = {1, 1, d->n_student, 1, d->n_teacher, 1, 1};
     struct q_err e = Q_ERR_INIT;
     struct topology top;
     struct fake fake = {.with_ids = d->with_ids};
@@ -240,10 +240,10 @@ static void test_costs(void **state)
 static void test_cut_of_tensor_ranks(void **state)
 {
     static const struct topology_sizes all[] = {
-        {2, 1, 1, 2, 1, 1},
-        {2, 1, 1, 2, 2, 1},
-        {2, 1, 2, 2, 1, 1},
-        {2, 1, 2, 2, 2, 1},
+        {2, 1, 1, 2, 1, 1, 1},
+        {2, 1, 1, 2, 2, 1, 1},
+        {2, 1, 2, 2, 1, 1, 1},
+        {2, 1, 2, 2, 2, 1, 1},
     };
     const struct distill_options o = {
         .teacher = "tests/data/distill/pairA/teacher",
@@ -262,8 +262,8 @@ static void test_cut_of_tensor_ranks(void **state)
         assert_ok(topology_make(&top, &all[i], 0, topology_n_rank(&all[i]), &e), &e);
         assert_ok(trainer_cut_make(&c, &o, &top, &e), &e);
         for (uint32_t k = 0; k < 2; k++) {
-            student += c.ranks[k].forward + c.ranks[k].backward;
-            teacher += c.ranks[k].teacher;
+            student += c.costs[k].forward + c.costs[k].backward;
+            teacher += c.costs[k].teacher;
         }
         want_student = 3 * model_costs_row(&c.student_costs) * student_part;
         want_teacher = model_costs_row(&c.teacher_costs) * teacher_part;

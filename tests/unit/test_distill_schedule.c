@@ -19,8 +19,9 @@ static uint32_t larger(uint32_t a, uint32_t b)
 static const char *text_of(const struct schedule_options *o)
 {
     static char text[128];
-    snprintf(text, sizeof text, "student %u x %u, teacher %u, %u micro batches%s", o->n_rank,
-             o->n_virtual, o->n_teacher_rank, o->n_micro, o->forward_only ? ", forward only" : "");
+    snprintf(text, sizeof text, "student %u x %u, teacher %u x %u, %u micro batches%s", o->n_rank,
+             o->n_virtual, o->n_teacher_rank, o->n_teacher_virtual, o->n_micro,
+             o->forward_only ? ", forward only" : "");
     return text;
 }
 
@@ -49,8 +50,10 @@ static void check_forward(struct rank_check *c, const struct schedule_item *item
     check_that(item->slot < c->s->n_slot, o);
     if (item->stage > 0 && o->n_rank == 1)
         check_that(c->seen[SCHEDULE_FORWARD][item->stage - 1][item->micro], o);
-    if (item->stage == o->n_virtual - 1)
-        check_that(!c->has_teacher || c->seen[SCHEDULE_TEACHER][0][item->micro], o);
+    if (c->has_teacher && o->n_teacher_virtual > 1)
+        check_that(c->seen[SCHEDULE_TEACHER][item->stage][item->micro], o);
+    else if (c->has_teacher && item->stage == o->n_virtual - 1)
+        check_that(c->seen[SCHEDULE_TEACHER][0][item->micro], o);
     if (o->forward_only)
         return;
     uint32_t *slot = &c->in_slot[item->stage][item->slot];
@@ -84,16 +87,20 @@ static void check_rank(struct rank_check *c)
         check_that(c->seen[item->kind][item->stage][item->micro]++ == 0, o);
         if (item->micro > 0) /* what a tag's order of messages needs */
             check_that(c->seen[item->kind][item->stage][item->micro - 1], o);
-        if (item->kind == SCHEDULE_TEACHER)
+        if (item->kind == SCHEDULE_TEACHER && item->stage + 1 == o->n_teacher_virtual)
             c->last_teacher = item->micro;
+        else if (item->kind == SCHEDULE_TEACHER)
+            check_that(o->n_teacher_virtual > 1, o);
         else if (item->kind == SCHEDULE_FORWARD)
             check_forward(c, item);
         else
             check_backward(c, item, i ? item - 1 : NULL);
     }
     for (uint32_t micro = 0; micro < o->n_micro; micro++) {
-        check_that(c->seen[SCHEDULE_TEACHER][0][micro] == c->has_teacher, o);
         for (uint32_t stage = 0; stage < o->n_virtual; stage++) {
+            check_that(c->seen[SCHEDULE_TEACHER][stage][micro] ==
+                           (c->has_teacher && stage < o->n_teacher_virtual),
+                       o);
             check_that(c->seen[SCHEDULE_FORWARD][stage][micro] == c->has_student, o);
             check_that(c->seen[SCHEDULE_BACKWARD][stage][micro] ==
                            (c->has_student && !o->forward_only),
@@ -134,9 +141,9 @@ static void check_schedule(const struct schedule_options *o)
         q_free(c);
         schedule_release(&s);
     }
-    struct stage_cost costs[RANKS_MAX];
-    for (uint32_t rank = 0; rank < n; rank++)
-        costs[rank] = (struct stage_cost){1 + rank % 3, 2, 3 + rank % 2};
+    struct stage_cost costs[RANKS_MAX * 4];
+    for (uint32_t i = 0; i < n * o->n_virtual; i++)
+        costs[i] = (struct stage_cost){1 + i % 3, 2, 3 + i % 2};
     double bubble = -1;
     assert_ok(schedule_bubble(o, costs, &bubble, &e), &e);
     check_that(bubble >= 0 && bubble < 1, o);
@@ -150,8 +157,12 @@ static void test_all_sizes(void **state)
         for (uint32_t v = 1; v <= (p > 1 ? 4u : 1u); v++)
             for (uint32_t pt = 0; pt <= RANKS_MAX; pt++)
                 for (size_t i = 0; i < sizeof micros / sizeof *micros; i++) {
-                    check_schedule(&(struct schedule_options){p, v, pt, micros[i], false});
-                    check_schedule(&(struct schedule_options){p, v, pt, micros[i], true});
+                    check_schedule(&(struct schedule_options){p, v, pt, micros[i], false, 1});
+                    check_schedule(&(struct schedule_options){p, v, pt, micros[i], true, 1});
+                    if (pt != p || v == 1)
+                        continue;
+                    check_schedule(&(struct schedule_options){p, v, pt, micros[i], false, v});
+                    check_schedule(&(struct schedule_options){p, v, pt, micros[i], true, v});
                 }
 }
 
@@ -159,18 +170,19 @@ static void test_refused(void **state)
 {
     (void)state;
     static const struct schedule_options wrong[] = {
-        {0, 1, 1, 1, false}, {1, 0, 1, 1, false},          {1, 1, 1, 0, false},
-        {1, 2, 1, 4, false}, {2, 1, 2, UINT32_MAX, false},
+        {0, 1, 1, 1, false, 1}, {1, 0, 1, 1, false, 1},          {1, 1, 1, 0, false, 1},
+        {1, 2, 1, 4, false, 1}, {2, 1, 2, UINT32_MAX, false, 1}, {2, 2, 2, 4, false, 3},
+        {2, 1, 2, 4, false, 2}, {2, 2, 3, 4, false, 2},          {2, 2, 0, 4, false, 2},
     };
     struct q_err e = Q_ERR_INIT;
     struct schedule s;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         assert_fails(schedule_make(&s, &wrong[i], 0, &e), Q_INVALID, "schedule", &e);
-    assert_fails(schedule_make(&s, &(struct schedule_options){2, 1, 3, 1, false}, 3, &e), Q_INVALID,
-                 "rank 3 of 3", &e);
+    assert_fails(schedule_make(&s, &(struct schedule_options){2, 1, 3, 1, false, 1}, 3, &e),
+                 Q_INVALID, "rank 3 of 3", &e);
     for (int64_t n = 0; n < 2; n++) {
         mem_fail_after(n);
-        enum q_code rc = schedule_make(&s, &(struct schedule_options){2, 1, 2, 4, false}, 0, &e);
+        enum q_code rc = schedule_make(&s, &(struct schedule_options){2, 1, 2, 4, false, 1}, 0, &e);
         mem_fail_after(-1);
         assert_int_equal(rc, Q_NO_MEMORY);
         schedule_release(&s);
@@ -179,17 +191,31 @@ static void test_refused(void **state)
 
 /* ---- bubble ---- */
 
+/* each: of a rank, over all its stages, which are equal. */
+static double bubble_of(const struct schedule_options *o, const struct stage_cost *each)
+{
+    struct stage_cost costs[4 * 4];
+    struct q_err e = Q_ERR_INIT;
+    double bubble = -1;
+    for (uint32_t i = 0; i < o->n_rank * o->n_virtual; i++) {
+        const bool whole = o->n_teacher_virtual < 2;
+        costs[i] = (struct stage_cost){
+            .teacher = whole ? each->teacher : each->teacher / o->n_virtual,
+            .forward = each->forward / o->n_virtual,
+            .backward = each->backward / o->n_virtual,
+        };
+    }
+    assert_ok(schedule_bubble(o, costs, &bubble, &e), &e);
+    return bubble;
+}
+
 static void check_bubble(const struct schedule_options *o, const struct stage_cost *each)
 {
-    struct q_err e = Q_ERR_INIT;
-    struct stage_cost costs[4] = {*each, *each, *each, *each};
-    /* (P - 1) / (v m + P - 1) without a teacher, whose stage is not divided */
-    double filling =
-        (o->n_rank - 1) * (each->teacher + (each->forward + each->backward) / o->n_virtual);
-    double ideal =
-        filling / (o->n_micro * (each->teacher + each->forward + each->backward) + filling);
-    double bubble = -1;
-    assert_ok(schedule_bubble(o, costs, &bubble, &e), &e);
+    /* (P - 1) / (v m + P - 1) */
+    double all = each->teacher + each->forward + each->backward;
+    double filling = (o->n_rank - 1) * all / o->n_virtual;
+    double ideal = filling / (o->n_micro * all + filling);
+    double bubble = bubble_of(o, each);
     if (bubble > 1.05 * ideal + 1e-12 || (bubble <= 0 && o->n_rank > 1))
         fail_msg("%s, costs %g %g %g: bubble %g, ideal %g", text_of(o), each->teacher,
                  each->forward, each->backward, bubble, ideal);
@@ -203,11 +229,37 @@ static void test_bubble(void **state)
     for (uint32_t p = 1; p <= 4; p++)
         for (uint32_t m = 8; m <= 32; m *= 4)
             for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-                check_bubble(&(struct schedule_options){p, 1, i ? p : 0, m, false}, &shapes[i]);
-    for (uint32_t p = 2; p <= 4; p++) /* whole groups, teacher's rows from a file */
+                check_bubble(&(struct schedule_options){p, 1, i ? p : 0, m, false, 1}, &shapes[i]);
+    for (uint32_t p = 2; p <= 4; p++) /* whole groups; without i the teacher's rows of a file */
         for (uint32_t v = 2; v <= 4; v++)
             for (uint32_t n = 2; n <= 8; n *= 2)
-                check_bubble(&(struct schedule_options){p, v, 0, n * p, false}, &shapes[0]);
+                for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+                    check_bubble(
+                        &(struct schedule_options){p, v, i ? p : 0, n * p, false, i ? v : 1},
+                        &shapes[i]);
+}
+
+/* A teacher of three times and more of the student's forward pass: divided, its virtual stages
+ * leave the bubble far below that of plain 1F1B; whole, they would make it larger. */
+static void test_interleaved_large_teacher(void **state)
+{
+    (void)state;
+    for (double teacher = 3; teacher <= 12; teacher *= 2)
+        for (uint32_t p = 2; p <= 4; p++)
+            for (uint32_t v = 2; v <= 4; v++)
+                for (uint32_t m = 2 * p; m <= 8 * p; m *= 2) {
+                    const struct stage_cost each = {teacher, 1, 2};
+                    const double plain =
+                        bubble_of(&(struct schedule_options){p, 1, p, m, false, 1}, &each);
+                    const double divided =
+                        bubble_of(&(struct schedule_options){p, v, p, m, false, v}, &each);
+                    const double whole =
+                        bubble_of(&(struct schedule_options){p, v, p, m, false, 1}, &each);
+                    if (divided > 1.1 * plain / v + 0.01 || divided >= whole)
+                        fail_msg("%u ranks, %u stages, %u micro batches, teacher %g: plain %g, "
+                                 "divided %g, whole %g",
+                                 p, v, m, teacher, plain, divided, whole);
+                }
 }
 
 /* The teacher's stages on one rank of two, both ranks with the same work. */
@@ -217,7 +269,7 @@ static void test_bubble_smaller_teacher(void **state)
     static const struct stage_cost costs[] = {{0, 2, 4}, {3, 1, 2}};
     struct q_err e = Q_ERR_INIT;
     double bubble = -1;
-    assert_ok(schedule_bubble(&(struct schedule_options){2, 1, 1, 8, false}, costs, &bubble, &e),
+    assert_ok(schedule_bubble(&(struct schedule_options){2, 1, 1, 8, false, 1}, costs, &bubble, &e),
               &e);
     assert_true(bubble <= 1.05 / 9);
 }
@@ -225,7 +277,7 @@ static void test_bubble_smaller_teacher(void **state)
 static void test_waiting_is_found(void **state)
 {
     (void)state;
-    const struct schedule_options o = {2, 1, 0, 1, false};
+    const struct schedule_options o = {2, 1, 0, 1, false, 1};
     static const struct stage_cost costs[2] = {{0, 1, 1}, {0, 1, 1}};
     struct schedule_item first[] = {
         {SCHEDULE_BACKWARD, 0, 0, 0},
@@ -260,7 +312,7 @@ static void test_third_send_waits(void **state)
         second[3 + i] = (struct schedule_item){SCHEDULE_BACKWARD, 2 - i, 0, i};
     }
     const struct schedule schedules[] = {{first, 6, 3}, {second, 6, 3}};
-    const struct schedule_options o = {2, 1, 0, 3, false};
+    const struct schedule_options o = {2, 1, 0, 3, false, 1};
     assert_fails(schedule_run(&o, schedules, costs, &bubble, &e), Q_INVALID,
                  "rank 0 cannot send behind its forward item of micro batch 2", &e);
 }
@@ -322,6 +374,45 @@ static void test_cut(void **state)
     }
 }
 
+/* Eight equal layers in four stages on two ranks, whose last stage has the head: the cut by stages
+ * alone is 3, 3, 1, 1, four layers and six. Then random ones: never worse, each stage with a
+ * layer. */
+static void test_cut_balanced(void **state)
+{
+    (void)state;
+    double layers[12] = {1, 1, 1, 1, 1, 1, 1, 1}, beside[6] = {0, 0, 0, 2};
+    struct cut_costs c = {.layers = layers, .head = 2, .n_layer = 8, .n_stage = 4};
+    struct stage_layers stages[6];
+    struct q_err e = Q_ERR_INIT;
+    assert_ok(cut_layers(&c, stages, &e), &e);
+    cut_balance(&c, 2, beside, stages);
+    static const uint32_t want[] = {3, 2, 2, 1};
+    for (uint32_t i = 0; i < 4; i++)
+        assert_int_equal(stages[i].n, want[i]);
+    uint32_t seed = 1;
+    for (uint32_t round = 0; round < 200; round++) {
+        seed = seed * 1664525 + 1013904223;
+        const uint32_t n_rank = 2 + (seed >> 28) % 2;
+        double before[3] = {0}, after[3] = {0};
+        c = (struct cut_costs){.layers = layers, .n_layer = 12, .n_stage = 2 * n_rank};
+        for (uint32_t i = 0; i < 12; i++)
+            layers[i] = 1 + (seed >> i) % 7;
+        for (uint32_t i = 0; i < c.n_stage; i++)
+            beside[i] = (seed >> (2 * i)) % 9;
+        assert_ok(cut_layers(&c, stages, &e), &e);
+        for (uint32_t i = 0; i < c.n_stage; i++)
+            before[i % n_rank] += beside[i] + stage_sum(&c, &stages[i]);
+        cut_balance(&c, n_rank, beside, stages);
+        for (uint32_t i = 0, first = 0; i < c.n_stage; first += stages[i++].n) {
+            assert_true(stages[i].first == first && stages[i].n > 0);
+            after[i % n_rank] += beside[i] + stage_sum(&c, &stages[i]);
+        }
+        assert_int_equal(stages[c.n_stage - 1].first + stages[c.n_stage - 1].n, 12);
+        assert_true(fmax(after[0], fmax(after[1], after[2])) <=
+                    fmax(before[0], fmax(before[1], before[2])));
+    }
+}
+
 static void test_cut_refused(void **state)
 {
     (void)state;
@@ -367,7 +458,8 @@ static void check_groups(const struct topology *all, uint32_t rank)
 static void check_messages(const struct topology *all, uint32_t rank, enum schedule_kind kind)
 {
     const struct topology *t = &all[rank];
-    const uint32_t n_stage = kind == SCHEDULE_TEACHER ? 1 : t->sizes.n_virtual;
+    const uint32_t n_stage =
+        kind == SCHEDULE_TEACHER ? larger(1, t->sizes.n_teacher_virtual) : t->sizes.n_virtual;
     if (kind == SCHEDULE_TEACHER ? !t->has_teacher : !t->has_student)
         return;
     for (uint32_t stage = 0; stage < n_stage; stage++) {
@@ -453,8 +545,12 @@ static void test_topology(void **state)
                     .n_teacher_pipeline = pt,
                     .n_teacher_tensor = pt ? 1 + i / 4 % 3 : 0,
                     .n_data = 1 + i % 2,
+                    .n_teacher_virtual = pt ? 1 : 0,
                 };
                 check_topology(&s);
+                s.n_teacher_virtual = s.n_virtual;
+                if (p == pt)
+                    check_topology(&s);
             }
 }
 
@@ -462,14 +558,14 @@ static void test_topology_example(void **state)
 {
     (void)state;
     /* student 2 stages x tensor 1, teacher 3 stages x tensor 2, 2 replicas: 12 ranks */
-    const struct topology_sizes s = {2, 1, 1, 3, 2, 2};
+    const struct topology_sizes s = {2, 1, 1, 3, 2, 2, 1};
     struct topology t;
     struct q_err e = Q_ERR_INIT;
     assert_int_equal(topology_n_rank(&s), 12);
     assert_ok(topology_make(&t, &s, 8, 12, &e), &e); /* replica 1, pipeline rank 1, tensor rank 0 */
     assert_true(t.has_student && t.has_teacher);
     assert_int_equal(t.student_pipeline, 0);
-    assert_int_equal(t.teacher_stage, 1);
+    assert_int_equal(t.teacher_pipeline, 1);
     struct topology_messages m = topology_messages(&t, SCHEDULE_TEACHER, 0);
     assert_int_equal(m.from.peer, 6);
     assert_int_equal(m.to.peer, 10);
@@ -490,17 +586,20 @@ static void test_topology_example(void **state)
     topology_release(&t);
     assert_fails(topology_make(&t, &s, 0, 8, &e), Q_INVALID,
                  "the run has 8 ranks, but its sizes need 12: data 2 x pipeline 3 x tensor 2", &e);
-    assert_fails(topology_make(&t, &(struct topology_sizes){1, 1, 1, 1, 0, 1}, 0, 1, &e), Q_INVALID,
-                 "1 or more", &e);
-    assert_fails(topology_make(&t, &(struct topology_sizes){4000, 1, 4000, 1, 1, 4000}, 0, 1, &e),
-                 Q_INVALID, "at most", &e);
+    assert_fails(topology_make(&t, &(struct topology_sizes){1, 1, 1, 1, 0, 1, 1}, 0, 1, &e),
+                 Q_INVALID, "1 or more", &e);
+    assert_fails(
+        topology_make(&t, &(struct topology_sizes){4000, 1, 4000, 1, 1, 4000, 1}, 0, 1, &e),
+        Q_INVALID, "at most", &e);
+    assert_fails(topology_make(&t, &(struct topology_sizes){2, 2, 1, 3, 1, 1, 2}, 0, 3, &e),
+                 Q_INVALID, "2 virtual stages of a teacher on 3 pipeline ranks", &e);
 }
 
 static void test_no_memory(void **state)
 {
     (void)state;
-    const struct schedule_options o = {2, 1, 2, 4, false};
-    const struct topology_sizes sizes = {2, 1, 1, 2, 1, 1};
+    const struct schedule_options o = {2, 1, 2, 4, false, 1};
+    const struct topology_sizes sizes = {2, 1, 1, 2, 1, 1, 1};
     static const struct stage_cost costs[2] = {{1, 1, 1}, {1, 1, 1}};
     static const double layers[] = {1, 1};
     struct q_err e = Q_ERR_INIT;
@@ -529,10 +628,12 @@ int main(void)
         cmocka_unit_test(test_all_sizes),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_bubble),
+        cmocka_unit_test(test_interleaved_large_teacher),
         cmocka_unit_test(test_bubble_smaller_teacher),
         cmocka_unit_test(test_waiting_is_found),
         cmocka_unit_test(test_third_send_waits),
         cmocka_unit_test(test_cut),
+        cmocka_unit_test(test_cut_balanced),
         cmocka_unit_test(test_cut_refused),
         cmocka_unit_test(test_topology),
         cmocka_unit_test(test_topology_example),

@@ -26,19 +26,19 @@ static void fill(unsigned char *to, size_t n, uint32_t seed)
 static void run_both_ways(struct transport *t, void *arg)
 {
     static const size_t sizes[] = {0, 1, 2048, 2049, 65536, 65537, 8u << 20, 3u << 20, 12u << 20};
-    const uint32_t me = transport_rank(t), peer = 1 - me;
+    const uint32_t me = transport_rank(t), peer = 1 - me, n = TRANSPORT_LANES * TRANSPORT_SENDS;
     unsigned char *out = q_alloc(12u << 20), *in = q_alloc(12u << 20);
     struct q_err e = Q_ERR_INIT;
     (void)arg;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        for (uint32_t k = 0; k < TRANSPORT_SENDS; k++) { /* both before either receives */
-            struct transport_message m = {peer, 5 + k, sizes[i]};
+        for (uint32_t k = 0; k < n; k++) { /* both lanes full before either receives */
+            struct transport_message m = {peer, 5 + k % 2 * TRANSPORT_LANE_TAGS + k, sizes[i]};
             fill(out, sizes[i], me + 2 * k);
             rank_ok(transport_send(t, &m, out, &e), &e);
             memset(out, 0, sizes[i]); /* the data are the caller's again */
         }
-        for (uint32_t k = TRANSPORT_SENDS; k-- > 0;) { /* in the other order of tags */
-            struct transport_message m = {peer, 5 + k, sizes[i]};
+        for (uint32_t k = n; k-- > 0;) { /* in the other order of tags */
+            struct transport_message m = {peer, 5 + k % 2 * TRANSPORT_LANE_TAGS + k, sizes[i]};
             rank_ok(transport_receive(t, &m, in, &e), &e);
             fill(out, sizes[i], peer + 2 * k);
             rank_check(memcmp(in, out, sizes[i]) == 0);

@@ -10,7 +10,10 @@
 #include "common/mem.h"
 #include "common/tokenizer/tokenizer.h"
 #include "engine/distill/distill_options.h"
+#include "engine/distill/student.h"
 #include "engine/distill/teacher.h"
+#include "engine/model/arch.h"
+#include "engine/model/model.h"
 
 #define SEQ_LENGTH_DEFAULT 4096u /* the most that --seq-length 0 gives */
 #define PADDING_MAX        1024u /* by which vocabularies that are the same differ at most */
@@ -127,19 +130,48 @@ static uint32_t smaller(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
+struct side { /* teacher or student */
+    const char *name;
+    const struct model_config *config;
+    struct model_lengths lengths;
+};
+
+static FALLIBLE find_lengths(struct side *s, struct q_err *e)
+{
+    const struct arch *arch;
+    const enum q_code rc = arch_find(&arch, s->config->architecture, e);
+    if (!rc)
+        s->lengths = model_lengths(arch, s->config);
+    return rc;
+}
+
+static FALLIBLE check_length(const struct distill_options *o, const struct side *s, struct q_err *e)
+{
+    if (o->data.seq_len <= s->lengths.max)
+        return Q_OK;
+    return q_fail(e, Q_INVALID,
+                  "--seq-length is %u, more than the %u positions of the %s "
+                  "(max_position_embeddings %u and its rope scaling)",
+                  o->data.seq_len, s->lengths.max, s->name, s->config->max_position);
+}
+
 /* data.seq_len, data.vocab_size: what both models have. */
 static FALLIBLE set_data(struct distill_options *o, const struct model_config *student,
                          const struct model_config *teacher, struct q_err *e)
 {
-    const bool by_teacher =
-        o->teacher && teacher->max_position && teacher->max_position < student->max_position;
-    uint32_t longest = by_teacher ? teacher->max_position : student->max_position;
-    longest = longest ? longest : SEQ_LENGTH_DEFAULT;
-    if (o->data.seq_len > longest)
-        return q_fail(e, Q_INVALID, "--seq-length is %u, more than the %u positions of the %s",
-                      o->data.seq_len, longest, by_teacher ? "teacher" : "student");
+    struct side sides[] = {
+        {.name = "student", .config = student},
+        {.name = "teacher", .config = teacher},
+    };
+    uint32_t usual = SEQ_LENGTH_DEFAULT;
+    for (size_t i = 0; i < (o->teacher ? 2 : 1); i++) {
+        enum q_code rc;
+        if ((rc = find_lengths(&sides[i], e)) || (rc = check_length(o, &sides[i], e)))
+            return rc;
+        usual = smaller(usual, sides[i].lengths.usual);
+    }
     if (!o->data.seq_len)
-        o->data.seq_len = smaller(longest, SEQ_LENGTH_DEFAULT);
+        o->data.seq_len = usual;
     o->data.vocab_size =
         o->teacher ? smaller(student->vocab_size, teacher->vocab_size) : student->vocab_size;
     o->data.tokenizer_dir = o->student;
@@ -148,7 +180,8 @@ static FALLIBLE set_data(struct distill_options *o, const struct model_config *s
 
 static void set_dtypes(struct distill_options *o, const struct model_config *student)
 {
-    o->save_dtype = student->dtype;
+    if (o->save_dtype_auto)
+        o->save_dtype = student->dtype;
     if (o->compute_auto)
         o->compute = student->dtype == DT_BF16 ? DT_BF16 : DT_F32;
     if (o->teacher_dtype_auto)
@@ -156,17 +189,38 @@ static void set_dtypes(struct distill_options *o, const struct model_config *stu
     o->compute_auto = o->teacher_dtype_auto = false;
 }
 
-/* A teacher that cannot be divided, before ranks start. */
-static FALLIBLE check_teacher(const struct distill_options *o, struct q_err *e)
+/* What the folders cannot do, before ranks start. */
+static FALLIBLE check_teacher(const struct distill_options *o, const struct model_config *c,
+                              struct q_err *e)
 {
+    const struct topology_sizes sizes = trainer_sizes(o);
     const struct teacher_options teacher = {
         .dir = o->teacher,
         .kern = o->kern,
         .dtype = o->teacher_dtype,
         .quantization = o->teacher_quantization,
-        .tensor_parallel = {.size = trainer_sizes(o).n_teacher_tensor},
+        .layers = {0, sizes.n_teacher_pipeline > 1 ? c->n_layer - 1 : 0, true, false},
+        .tensor_parallel = {.size = sizes.n_teacher_tensor},
     };
     return o->teacher && teacher_check(&teacher, e) ? q_wrap(e, "--teacher") : Q_OK;
+}
+
+static FALLIBLE check_student(const struct distill_options *o, const struct model_config *c,
+                              struct q_err *e)
+{
+    const struct stage_layers all = {0, c->n_layer, true, true};
+    const struct student_options student = {
+        .dir = o->student,
+        .kern = o->kern,
+        .compute = o->compute,
+        .stages = &all,
+        .n_stage = 1,
+        .n_slot = 1,
+        .n_row_max = 1,
+        .recompute = o->recompute,
+        .tensor_parallel = {.size = trainer_sizes(o).n_student_tensor},
+    };
+    return student_check(&student, e) ? q_wrap(e, "--student") : Q_OK;
 }
 
 struct configs { /* large */
@@ -190,17 +244,16 @@ static FALLIBLE check_configs(struct distill_options *o, struct configs *c, bool
         (rc = set_data(o, &c->student, &c->teacher, e)))
         return rc;
     set_dtypes(o, &c->student);
-    if ((rc = check_teacher(o, e)))
-        return rc;
     o->student_hidden = c->student.hidden_size;
     o->student_tied = c->student.tie_word_embeddings;
     o->teacher_hidden = c->teacher.hidden_size;
     o->teacher_vocab = c->teacher.vocab_size;
-    if (!o->teacher || allow_different)
-        return Q_OK;
-    if ((rc = check_tokenizers(o->teacher, o->student, e)))
+    if (o->teacher && !allow_different &&
+        ((rc = check_tokenizers(o->teacher, o->student, e)) ||
+         (rc = check_vocabularies(&c->student, &c->teacher, e))))
         return rc;
-    return check_vocabularies(&c->student, &c->teacher, e);
+    rc = check_student(o, &c->student, e);
+    return rc ? rc : check_teacher(o, &c->teacher, e);
 }
 
 /* --output with the folders above it. */
@@ -227,12 +280,16 @@ static FALLIBLE make_output(const char *path, struct q_err *e)
 FALLIBLE distill_options_folders(struct distill_options *o, struct distill_texts *texts,
                                  bool allow_different, struct q_err *e)
 {
+    enum q_code rc;
     if (hub_resolve(texts->student, o->student, NULL, e))
         return q_wrap(e, "--student");
     if (o->teacher && hub_resolve(texts->teacher, o->teacher, NULL, e))
         return q_wrap(e, "--teacher");
     o->student = texts->student;
     o->teacher = o->teacher ? texts->teacher : NULL;
+    if ((rc = plugins_open(&texts->plugins, o->student, e)) ||
+        (o->teacher && (rc = plugins_open(&texts->plugins, o->teacher, e))))
+        return rc;
     for (uint32_t i = 0; i < o->data.n_path; i++)
         if (!file_exists(o->data.paths[i]))
             return q_fail(e, Q_NOT_FOUND, "--data %s: there is no such file", o->data.paths[i]);
@@ -241,7 +298,7 @@ FALLIBLE distill_options_folders(struct distill_options *o, struct distill_texts
     struct configs *c = q_calloc(1, sizeof *c);
     if (!c)
         return q_fail(e, Q_NO_MEMORY, "no memory for the models' configs");
-    enum q_code rc = check_configs(o, c, allow_different, e);
+    rc = check_configs(o, c, allow_different, e);
     q_free(c);
     return rc ? rc : make_output(o->output, e);
 }

@@ -43,7 +43,7 @@ static const struct word student_dtypes[] = {
     {"bfloat16", DT_BF16},
     {NULL, 0},
 };
-static const struct word teacher_dtypes[] = {
+static const struct word any_dtypes[] = {
     {"auto", DTYPE_AUTO}, {"float32", DT_F32}, {"bfloat16", DT_BF16},
     {"float16", DT_F16},  {NULL, 0},
 };
@@ -278,14 +278,16 @@ static FALLIBLE read_checkpoints(struct distill_options *d, struct distill_texts
 static FALLIBLE read_dtypes(struct distill_options *d, struct distill_texts *texts,
                             const struct options *o, struct q_err *e)
 {
-    int student = 0, teacher = 0, quantization = QUANTIZE_NOT;
+    int student = 0, teacher = 0, save = 0, quantization = QUANTIZE_NOT;
     uint32_t caps = 0;
     enum q_code rc;
     if ((rc = word_of(&student, "--dtype", o->dtype, student_dtypes, e)) ||
-        (rc = word_of(&teacher, "--teacher-dtype", o->teacher_dtype, teacher_dtypes, e)) ||
+        (rc = word_of(&teacher, "--teacher-dtype", o->teacher_dtype, any_dtypes, e)) ||
+        (rc = word_of(&save, "--save-dtype", o->save_dtype, any_dtypes, e)) ||
         (*o->teacher_quantization && (rc = word_of(&quantization, "--teacher-quantization",
                                                    o->teacher_quantization, quantizations, e))) ||
-        (rc = kern_caps_parse(&caps, o->cpu_isa, e)))
+        (rc = kern_caps_parse(&caps, o->cpu_isa, e)) ||
+        (rc = plugins_config_set(&texts->plugins, o->plugin.items, o->plugin.n, o->plugin_path, e)))
         return rc;
     kern_table_cpu(&texts->kern, caps);
     d->kern = &texts->kern;
@@ -293,6 +295,8 @@ static FALLIBLE read_dtypes(struct distill_options *d, struct distill_texts *tex
     d->compute = d->compute_auto ? DT_F32 : (enum dtype)student;
     d->teacher_dtype_auto = teacher == DTYPE_AUTO;
     d->teacher_dtype = d->teacher_dtype_auto ? d->compute : (enum dtype)teacher;
+    d->save_dtype_auto = save == DTYPE_AUTO;
+    d->save_dtype = d->save_dtype_auto ? DT_F32 : (enum dtype)save;
     d->teacher_quantization = (enum quantization)quantization;
     return Q_OK;
 }

@@ -8,6 +8,7 @@
 #include <limits.h>
 #include "common/options.h"
 #include "engine/distill/trainer.h"
+#include "engine/model/plugins.h"
 
 #define DISTILL_SAVE_STEPS_MAX 4096u
 
@@ -15,15 +16,17 @@ struct distill_texts { /* what struct distill_options points to, besides the com
     char teacher[PATH_MAX], student[PATH_MAX], cache[PATH_MAX];
     uint64_t save_steps[DISTILL_SAVE_STEPS_MAX];
     struct kern_table kern;
+    struct plugins_config plugins;
 };
 
 /* Values and their combinations. Paths are as given: distill_options_folders looks for them.
  * texts: lives as long as out. Errors: Q_INVALID (flag, value, what is accepted). */
 FALLIBLE distill_options_parse(struct distill_options *out, struct distill_texts *texts,
                                const struct options *o, struct q_err *e);
-/* Finds the folders and compares the models: layers and stages, vocabularies, tokenizers, lengths
- * (data.seq_len and data.vocab_size are set). Errors: those of hub_resolve and model_config_load,
- * Q_INVALID, Q_MISMATCH (teacher and student do not go together), Q_UNSUPPORTED. */
+/* Finds the folders, loads plugins, and checks and compares the models: layers and stages, tensors,
+ * vocabularies, tokenizers, lengths (data.seq_len and data.vocab_size are set). Errors: those of
+ * hub_resolve, plugins_open, model_config_load, student_check and teacher_check, Q_INVALID,
+ * Q_MISMATCH (teacher and student do not go together), Q_UNSUPPORTED. */
 FALLIBLE distill_options_folders(struct distill_options *o, struct distill_texts *texts,
                                  bool allow_different, struct q_err *e);
 

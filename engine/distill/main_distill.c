@@ -92,6 +92,7 @@ int main(int argc, char **argv)
     int code = options_main(&o, &info, argc, argv);
     if (code >= 0)
         return code;
+    setup_log(&o, !launch_is_rank());
     /* what the launcher has compared is not compared again by each rank */
     const bool compared = launch_n_thread() > 0 || o.allow_different_tokenizers;
     enum q_code rc = distill_options_parse(&d, &texts, &o, &e);

@@ -10,6 +10,7 @@
 #include "common/log.h"
 #include "common/options.h"
 #include "engine/distill/teach.h"
+#include "engine/model/plugins.h"
 
 enum { EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_MODEL = 3 };
 
@@ -96,6 +97,7 @@ static FALLIBLE vocab_of(uint32_t *n_vocab, const char *dir, struct q_err *e)
 }
 
 struct places { /* where things are */
+    struct plugins_config plugins;
     char model[PATH_MAX], tokenizer[PATH_MAX];
     const char *data[OPTION_LIST_MAX];
 };
@@ -123,6 +125,8 @@ static FALLIBLE options_of(struct teach_options *t, struct places *p, const stru
     if ((rc = check_options(o, e)) || (rc = parse_dtype(t, o->dtype, e)) ||
         (rc = parse_quantization(t, o->quantization, e)) ||
         (rc = find_folder(p->model, o->teach_model, e)) ||
+        (rc = plugins_config_set(&p->plugins, o->plugin.items, o->plugin.n, o->plugin_path, e)) ||
+        (*p->model && (rc = plugins_open(&p->plugins, p->model, e))) ||
         (rc = find_folder(p->tokenizer, *o->tokenizer ? o->tokenizer : o->teach_model, e)))
         return rc;
     for (uint32_t i = 0; i < o->teach_data.n; i++)

@@ -13,10 +13,10 @@
  * A last group that is not whole keeps its places, and the micro batches that it lacks are left
  * out: what remains has the order of a schedule without circular waits, and no other rule.
  *
- * The teacher's items make forward items longer, which keeps the bubble: stage i of a rank lies right
- * before the student's stage i there, on the last rank the last one beside the loss. A teacher of
- * one stage a rank lies before the student's last stage; with virtual stages its whole pipeline is
- * then filled and emptied beside the student's, v times as long as a forward item. */
+ * The teacher's items make forward items longer, which keeps the bubble: stage i of a rank lies
+ * right before the student's stage i there, on the last rank the last one beside the loss. A
+ * teacher of one stage a rank lies before the student's last stage; with virtual stages its whole
+ * pipeline is then filled and emptied beside the student's, v times as long as a forward item. */
 #include "engine/distill/schedule.h"
 #include "common/mem.h"
 #include "engine/distill/schedule_internal.h"

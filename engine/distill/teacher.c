@@ -4,7 +4,7 @@
 #include "engine/distill/teacher.h"
 #include "common/mem.h"
 #include "engine/distill/teacher_part.h"
-#include "engine/model/forward/rotary.h"
+#include "engine/model/arch.h"
 #include "engine/model/model.h"
 #include "engine/model/region.h"
 
@@ -198,15 +198,23 @@ struct teacher_source teacher_logits_source(struct teacher *t)
 /* Sequences are as long as a micro batch at most, so that memory for longer ones is not needed. */
 static FALLIBLE choose_length(uint32_t *out, const struct teacher_options *o, struct q_err *e)
 {
-    struct model_config c;
-    const enum q_code rc = model_config_load(&c, NULL, o->dir, e);
-    *out = !rc && o->n_row_max <= c.max_position ? o->n_row_max : 0;
+    struct model_config *c = q_calloc(1, sizeof *c);
+    const struct arch *arch;
+    enum q_code rc;
+    if (!c)
+        return q_fail(e, Q_NO_MEMORY, "out of memory for a teacher's config");
+    if (!(rc = model_config_load(c, NULL, o->dir, e)) &&
+        !(rc = arch_find(&arch, c->architecture, e))) {
+        const uint32_t max = model_lengths(arch, c).max;
+        *out = o->n_row_max < max ? o->n_row_max : max;
+    }
+    q_free(c);
     return rc;
 }
 
-static FALLIBLE load_model(struct teacher *t, const struct teacher_options *o, struct q_err *e)
+static struct model_options model_options_of(const struct teacher_options *o)
 {
-    struct model_options m = {
+    return (struct model_options){
         .dir = o->dir,
         .dtype_auto = o->dtype_auto,
         .dtype = o->dtype,
@@ -215,6 +223,11 @@ static FALLIBLE load_model(struct teacher *t, const struct teacher_options *o, s
         .kern = o->kern,
         .team = o->team,
     };
+}
+
+static FALLIBLE load_model(struct teacher *t, const struct teacher_options *o, struct q_err *e)
+{
+    struct model_options m = model_options_of(o);
     enum q_code rc;
     if ((rc = choose_length(&m.max_model_len, o, e)) || (rc = model_load(&t->model, &m, e)))
         return rc;
@@ -238,13 +251,16 @@ static FALLIBLE make_arrays(struct teacher *t, struct q_err *e)
 
 static FALLIBLE load_part(struct teacher *t, const struct teacher_options *o, struct q_err *e)
 {
-    const enum q_code rc = teacher_part_load(&t->part, o, e);
+    enum q_code rc = teacher_part_load(&t->part, o, e);
     if (rc)
         return rc;
     const struct model_config *c = teacher_part_config(t->part);
     t->vocab = c->vocab_size;
     t->hidden = c->hidden_size;
-    t->longest = rotary_length_max(c);
+    const struct arch *arch;
+    if ((rc = arch_find(&arch, c->architecture, e)))
+        return rc;
+    t->longest = model_lengths(arch, c).max;
     return Q_OK;
 }
 
@@ -259,9 +275,20 @@ static FALLIBLE load_whole(struct teacher *t, const struct teacher_options *o, s
     return Q_OK;
 }
 
+/* All of the model, and its part where it is divided into stages. */
+static FALLIBLE check_whole(const struct teacher_options *o, struct q_err *e)
+{
+    struct model_options whole = model_options_of(o), stage = whole;
+    enum q_code rc;
+    whole.stage = (struct pipeline_stage){.n_layer = 0};
+    if ((rc = model_check(&whole, false, e)))
+        return rc;
+    return o->layers.n ? model_check(&stage, false, e) : Q_OK;
+}
+
 FALLIBLE teacher_check(const struct teacher_options *o, struct q_err *e)
 {
-    return o->tensor_parallel.size > 1 ? teacher_part_check(o, e) : Q_OK;
+    return o->tensor_parallel.size > 1 ? teacher_part_check(o, e) : check_whole(o, e);
 }
 
 FALLIBLE teacher_load(struct teacher **out, const struct teacher_options *o, struct q_err *e)

@@ -12,8 +12,8 @@
 #include "engine/distill/teacher_options.h"
 
 struct teacher;
-/* What teacher_load would refuse, as far as options, config and headers say it (a divided teacher).
- * Of o: dir, dtype, quantization, tensor_parallel.size. Errors: as student_check. */
+/* What teacher_load would refuse, as far as options, config and headers say it. Of o: all but team
+ * and n_row_max. layers: of one of several stages; n 0: there is one. Errors: as teacher_load. */
 FALLIBLE teacher_check(const struct teacher_options *o, struct q_err *e);
 /* Errors: as model_load; over several ranks, as teacher_part_load. */
 FALLIBLE teacher_load(struct teacher **out, const struct teacher_options *o, struct q_err *e);

@@ -23,9 +23,10 @@ struct distill_options {
     uint64_t eval_steps;
     struct loss_options loss;
     struct optimizer_options optimizer;
-    bool compute_auto, teacher_dtype_auto; /* until distill_options_folders decides */
+    bool compute_auto, teacher_dtype_auto,
+        save_dtype_auto; /* until distill_options_folders decides */
     enum dtype compute, teacher_dtype;
-    enum dtype save_dtype; /* of models: the student's checkpoint's */
+    enum dtype save_dtype; /* of models that are written */
     enum quantization teacher_quantization;
     uint32_t student_hidden, teacher_hidden, teacher_vocab, teacher_layers; /* of the folders */
     bool student_tied;

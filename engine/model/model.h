@@ -34,6 +34,13 @@
 #include "kernels/device.h"
 
 struct model;
+struct arch;
+
+struct model_lengths { /* tokens of a sequence */
+    uint32_t usual;    /* of the config: max_position, times the rope factor where it stretches */
+    uint32_t max;      /* that max_model_len may be; UINT32_MAX: any */
+};
+struct model_lengths model_lengths(const struct arch *arch, const struct model_config *c);
 
 struct model_options {
     const char *dir;         /* model folder */

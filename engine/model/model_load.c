@@ -34,19 +34,25 @@ static enum q_code check_quantization(const struct model *m, enum quantization q
 
 /* Dynamic rope answers any length by design; every other kind ends where its positions were
  * trained. */
+struct model_lengths model_lengths(const struct arch *arch, const struct model_config *c)
+{
+    const uint32_t learned = arch_positions_max(arch, c);
+    const uint32_t most = learned == UINT32_MAX ? rotary_length_max(c) : learned;
+    return (struct model_lengths){most, c->rope.kind == ROPE_DYNAMIC ? UINT32_MAX : most};
+}
+
 static enum q_code choose_length(uint32_t *out, const struct model *m, uint32_t asked,
                                  struct q_err *e)
 {
     const struct model_config *c = &m->config;
-    const uint32_t learned = arch_positions_max(m->arch, c);
-    const uint32_t most = learned == UINT32_MAX ? rotary_length_max(c) : learned;
-    if (asked > most && c->rope.kind != ROPE_DYNAMIC)
+    const struct model_lengths lengths = model_lengths(m->arch, c);
+    if (asked > lengths.max)
         return q_fail(e, Q_INVALID,
                       "max_model_len %u is more than the %u tokens the model can take "
                       "(max_position_embeddings %u and "
                       "its rope scaling)",
-                      asked, most, c->max_position);
-    *out = asked ? asked : most;
+                      asked, lengths.max, c->max_position);
+    *out = asked ? asked : lengths.usual;
     return Q_OK;
 }
 

@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import socket
 import struct
@@ -17,7 +18,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from distill_runs import CASES, GOLDENS, Run, check_golden, check_steps, write_samples
-from servers import BIN, BUNDLED, MODELS
+from servers import BIN, BUNDLED, MODELS, ROOT
 
 SHORT = {"steps": 10, "save_steps": None, "save_gradients": None}
 
@@ -231,7 +232,9 @@ BAD = [
     ({"save_gradients": 11}, "--save-gradients is 11, expected a step up to the 10 of --steps"),
     ({"spike_factor": 1}, "--spike-factor is 1, expected a number above 1"),
     ({"eval_steps": 5}, "--eval-steps is 5 without --eval-data"),
-    ({"seq_length": 4096}, "--seq-length is 4096, more than the 128 positions"),
+    ({"seq_length": 4096}, "--seq-length is 4096, more than the 128 positions of the student (max_position_embeddings 128"),
+    ({"save_dtype": "int8"}, '--save-dtype is "int8", expected auto, float32, bfloat16 or float16'),
+    ({"plugin": "/nowhere.so"}, "plugin /nowhere.so: no such file"),
     ({"dtype": "float16"}, '--dtype is "float16", expected auto, float32 or bfloat16'),
     ({"teacher": "/nowhere"}, "--teacher: /nowhere"),
     ({"data": "/nowhere.jsonl"}, "--data /nowhere.jsonl: there is no such file"),
@@ -247,10 +250,109 @@ def test_bad_options_are_named(tmp_path, changes, message):
     assert err.count("\n") == 1, err
 
 
-def test_a_student_without_gradients_is_named(tmp_path):
+def changed_folder(source, folder, config=None, weights=None):
+    """A copy of a model folder with changes: of config.json, and of the tensors by a function."""
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(json.loads((source / "config.json").read_text()) | (config or {})))
+    tensors = load_file(source / "model.safetensors")
+    save_file(weights(tensors) if weights else tensors, folder / "model.safetensors")
+    return folder
+
+
+def without(name):
+    return lambda tensors: {k: v for k, v in tensors.items() if k != name}
+
+
+def cut_rows(name):
+    return lambda tensors: tensors | {name: numpy.ascontiguousarray(tensors[name][:-1])}
+
+
+DOWN = "model.layers.1.mlp.down_proj.weight"
+
+# What is wrong with a folder: --teacher or --student, its folder, the message. Four ranks: the command says it once, none has started.
+BAD_FOLDERS = {
+    "a student with experts": ("student", lambda tmp: MODELS / "qwen2_moe", "--student: .*only dense families are supported"),
+    "a student without weights": ("student", lambda tmp: changed_folder(PAIR / "student", tmp / "m", weights=without(DOWN)),
+                                  f"--student: .*{DOWN}"),
+    "a student of other shapes": ("student", lambda tmp: changed_folder(PAIR / "student", tmp / "m", weights=cut_rows(DOWN)),
+                                  f"--student: .*{DOWN}"),
+    "a teacher without weights": ("teacher", lambda tmp: changed_folder(PAIR / "teacher", tmp / "m", weights=without(DOWN)),
+                                  f"--teacher: .*{DOWN}"),
+    "a teacher of other shapes": ("teacher", lambda tmp: changed_folder(PAIR / "teacher", tmp / "m", weights=cut_rows(DOWN)),
+                                  f"--teacher: .*{DOWN}"),
+    "a teacher of no family": ("teacher", lambda tmp: changed_folder(PAIR / "teacher", tmp / "m", {"architectures": ["NoModel"]}),
+                               "NoModel"),
+}
+PAIR = GOLDENS / "pairA"
+
+
+@pytest.mark.parametrize("case", BAD_FOLDERS)
+def test_what_is_wrong_with_a_folder_is_said_once(tmp_path, case):
+    which, folder, message = BAD_FOLDERS[case]
     run = Run(tmp_path)
-    _, err = run.go(code=2, student=MODELS / "qwen2_moe", quiet=True)
-    assert "has no gradient: only dense families are supported" in err
+    _, err = run.go(code=2, pipeline_parallel_size=2, data_parallel_size=2, **{which: folder(tmp_path)})
+    assert re.search(message, err), err
+    assert err.count("\n") == 1 and "rank" not in err, err
+
+
+def test_sizes_that_do_not_divide_are_said_once(tmp_path):
+    """Heads divide, the intermediate size does not."""
+    for which, flag in (("student", "tensor_parallel_size"), ("teacher", "teacher_tensor_parallel_size")):
+        folder = changed_folder(PAIR / which, tmp_path / which, {"intermediate_size": 129})
+        _, err = Run(tmp_path).go(code=2, **{which: folder, flag: 2})
+        assert f"--{which}: " in err and "129" in err and err.count("\n") == 1, err
+
+
+def test_rope_scaling_allows_longer_sequences(tmp_path):
+    """128 positions, stretched twice: 256 tokens are taken, 257 are not."""
+    scaled = {"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 128}}
+    folders = {which: changed_folder(PAIR / which, tmp_path / which, scaled) for which in ("teacher", "student")}
+    data = tmp_path / "long.jsonl"
+    ids = [i * 7 % 256 for i in range(300)]
+    data.write_text("".join(json.dumps({"input_ids": ids[i:], "labels": ids[i:]}) + "\n" for i in range(16)))
+    _, err = Run(tmp_path, name="over").go(code=2, data=data, seq_length=257, **folders)
+    assert "--seq-length is 257, more than the 256 positions" in err
+    for change in ({}, {"teacher_tensor_parallel_size": 2}):
+        run = Run(tmp_path, name=f"run{len(change)}")
+        run.go(**SHORT, data=data, seq_length=256, **folders, **change)
+        assert run.lines()[0]["n_tokens"] == 16 * 255
+        assert all(line["loss"] < 100 for line in run.lines())
+
+
+@pytest.mark.parametrize("save_dtype, stored", [("auto", "F32"), ("float32", "F32"), ("bfloat16", "BF16"), ("float16", "F16")])
+def test_weights_are_written_in_the_type_that_is_asked_for(tmp_path, save_dtype, stored):
+    run = Run(tmp_path)
+    run.go(**SHORT, save_dtype=save_dtype)
+    folder = run.output / "step-10"
+    data = (folder / "model.safetensors").read_bytes()
+    header = json.loads(data[8:8 + struct.unpack("<Q", data[:8])[0]])
+    assert {t["dtype"] for name, t in header.items() if name != "__metadata__"} == {stored}
+    config = json.loads((folder / "config.json").read_text())
+    names = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+    assert config.get("dtype", config.get("torch_dtype")) == names[stored]
+    subprocess.run([BIN / "quire", "check-model", folder], check=True, capture_output=True)
+
+
+def test_a_teacher_of_a_plugin(tmp_path):
+    """Its architecture is built in as well, under another name: the same bits."""
+    cc = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if not cc:
+        pytest.skip("no C compiler")
+    plugin = tmp_path / "operation.so"
+    subprocess.run([cc, "-std=c11", "-D_GNU_SOURCE", "-fPIC", "-shared", "-I", ROOT, "-o", plugin,
+                    ROOT / "tests/plugins/operation.c", "-lm", "-ldl"], check=True)
+    teacher = changed_folder(MODELS / "llama", tmp_path / "teacher", {"architectures": ["OperationForCausalLM"]})
+    options = SHORT | {"allow_different_tokenizers": True, "student": PAIR / "student"}
+    run = Run(tmp_path)
+    _, err = run.go(code=2, **options, teacher=teacher)
+    assert "OperationForCausalLM" in err
+    _, err = run.go(**options, teacher=teacher, plugin=plugin, pipeline_parallel_size=2, teacher_pipeline_parallel_size=1)
+    assert err.count("serves OperationForCausalLM") == 1, err
+    same = Run(tmp_path, name="same")
+    same.go(**options, teacher=MODELS / "llama", pipeline_parallel_size=2, teacher_pipeline_parallel_size=1)
+    assert run.weight_bytes(10) == same.weight_bytes(10)
+    _, err = Run(tmp_path, name="student").go(code=2, **options | {"student": teacher}, teacher=MODELS / "llama", plugin=plugin)
+    assert "--student: OperationForCausalLM: architectures of plugins are not supported" in err, err
 
 
 def test_vocabularies_that_differ_are_named(tmp_path):

@@ -135,6 +135,12 @@ def children_seconds():
     return used.ru_utime + used.ru_stime
 
 
+def peak_by_cpu(lines, tokens):
+    """Fraction of the peak at so many tokens a CPU second of one thread: FLOP of a token ÷ peak are those of the steps that were timed."""
+    steps = [line for line in lines if line.get("peak_fraction") and line.get("tok_s")]
+    return statistics.median(line["peak_fraction"] / line["tok_s"] for line in steps) * tokens if steps else None
+
+
 def speed_by_cpu(args, child):
     """dtype → (ours, theirs, peak): tokens a CPU second of one thread; the start of quire is subtracted by a run of one step."""
     results = {dtype: ([], [], []) for dtype in SPEED_BARS}
@@ -145,14 +151,14 @@ def speed_by_cpu(args, child):
             used = []
             for steps in (1, 1 + args.steps):
                 before = children_seconds()
-                distill(args, "speed", "--quiet", "--dtype", dtype, "--micro-batch-size", 4, "--global-batch-size", 16, "--steps", steps)
+                lines = distill(args, "speed", "--dtype", dtype, "--micro-batch-size", 4, "--global-batch-size", 16, "--steps", steps)
                 used.append(children_seconds() - before)
             ours.append(tokens * args.steps / (used[1] - used[0]))
             child.ask(do="load", teacher=str(teacher), student=str(student), data=str(data), dtype=dtype, micro_batch=4, micro_batches=4)
             before = cpu_seconds(child.process.pid)
             child.ask(do="steps", n=args.steps)
             theirs.append(tokens * (args.steps + 1) / (cpu_seconds(child.process.pid) - before))
-            peak.append(0)
+            peak.append(peak_by_cpu(lines, ours[-1]))
             say(f"round {i + 1}: {dtype}: {ours[-1]:.0f} tokens a CPU second, torch {theirs[-1]:.0f}, {ours[-1] / theirs[-1]:.2f} x")
     return results
 
@@ -218,6 +224,11 @@ def spread(values):
     return f"{statistics.median(values):.0f} ({min(values):.0f} … {max(values):.0f})"
 
 
+def percent(fractions):
+    known = [x for x in fractions if x is not None]
+    return f"{100 * statistics.median(known):.0f} %" if known else "not known"
+
+
 def table(args, results, busy):
     lines = [f"{machine()}, {args.threads} threads, {datetime.date.today()}, {args.rounds} rounds. Medians (least … most)."]
     if busy is not None:
@@ -227,7 +238,7 @@ def table(args, results, busy):
         lines += ["", f"| | quire: {unit} | of peak | torch: {unit} | ratio | bar | goal |", "|---|---|---|---|---|---|---|"]
         for dtype, (ours, theirs, peak) in results["speed"].items():
             ratio, (bar, goal) = statistics.median(ours) / statistics.median(theirs), SPEED_BARS[dtype]
-            lines.append(f"| {dtype} | {spread(ours)} | {100 * statistics.median(peak):.0f} % | {spread(theirs)} | {ratio:.2f} "
+            lines.append(f"| {dtype} | {spread(ours)} | {percent(peak)} | {spread(theirs)} | {ratio:.2f} "
                          f"| {reached(ratio, bar)} | {goal} |")
     if "memory" in results:
         least = results["memory"][min(results["memory"])]

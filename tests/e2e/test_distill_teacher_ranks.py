@@ -130,6 +130,21 @@ def test_ranks_share_the_memory_of_a_teacher(tmp_path):
     assert max(peaks[2]) < 0.75 * peaks[1][0], peaks
 
 
+# Fused layouts (phi3: qkv_proj and gate_up_proj; falcon: query_key_value of one K and V), and others whose parts are cut in their own way.
+FAMILIES = ["phi3", "phi3-longrope", "falcon", "gptj", "phi", "starcoder2", "cohere2", "gemma2", "glm4", "exaone4", "qwen3"]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_divided_teacher_gives_the_same_loss(tmp_path, family):
+    losses = []
+    for ranks in (1, 2):
+        run = Run(tmp_path, name=f"ranks{ranks}")
+        run.go(**SHORT | {"steps": 1, "warmup_steps": 0}, teacher=MODELS / family, teacher_dtype="float32",
+               allow_different_tokenizers=True, seq_length=32, **{TT: ranks})
+        losses.append(run.lines()[0]["kd_loss"])
+    assert losses[0] > 0 and abs(losses[1] - losses[0]) < 1e-5 * losses[0]
+
+
 ACCEPTED = "over 2 tensor-parallel ranks a teacher is a dense model of float weights, any other takes --teacher-tensor-parallel-size 1"
 
 REFUSED = [

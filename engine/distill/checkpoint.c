@@ -84,7 +84,7 @@ static enum q_code make_layouts(struct checkpoint *c, struct q_err *e)
 static enum q_code make_output(struct checkpoint *c, struct q_err *e)
 {
     enum q_code rc;
-    if ((rc = check_output(c->output, e)))
+    if ((rc = checkpoint_check_output(c->output, e)))
         return rc;
     for (char *p = c->output + 1; (p = strchr(p, '/')); *p++ = '/') {
         *p = '\0';
@@ -209,19 +209,20 @@ static enum q_code begin_folder(struct checkpoint *c, const struct save *s, stru
     return s->layout->index_name ? add_index(c, s, e) : Q_OK;
 }
 
+/* Rank 0: what an earlier save has left is removed before. */
+static enum q_code make_room(struct checkpoint *c, const struct save *s, struct q_err *e)
+{
+    const uint64_t others = s->run ? STATE_ROOM : s->is_folder ? c->files_bytes : 0;
+    const enum q_code rc = remove_all(s->beside, e);
+    return rc ? rc : check_room(c->output, s->layout->n_bytes + others, e);
+}
+
 /* Rank 0: all but the tensors' data. */
 static enum q_code begin(struct checkpoint *c, const struct save *s, struct q_err *e)
 {
     const struct layout *l = s->layout;
     char path[PATH_MAX];
     enum q_code rc;
-    if ((rc = remove_all(s->beside, e)) ||
-        (rc = check_room(c->output,
-                         l->n_bytes + (s->run         ? STATE_ROOM
-                                       : s->is_folder ? c->files_bytes
-                                                      : 0),
-                         e)))
-        return rc;
     if (!s->is_folder)
         return create_file(s->beside, &l->files[0].header, l->files[0].n_bytes, e);
     rc = begin_folder(c, s, e);
@@ -249,8 +250,10 @@ static enum q_code save(struct checkpoint *c, const struct save *s, struct q_err
     struct layout_file file = {.n_bytes = 0};
     struct layout one = *s->layout;
     struct write_parts w = {s->layout, &c->table, c->params, s->beside};
-    enum q_code rc = checkpoint_is_first(c) ? begin(c, s, e) : Q_OK;
-    if ((rc = checkpoint_agree(t, rc ? say_room(c, s, rc, e) : rc, e)))
+    enum q_code rc = Q_OK;
+    if (checkpoint_is_first(c) && !(rc = make_room(c, s, e)) && (rc = begin(c, s, e)))
+        rc = say_room(c, s, rc, e);
+    if ((rc = checkpoint_agree(t, rc, e)))
         goto out;
     if (!s->is_folder) { /* one file, which is in the output folder itself */
         snprintf(file.name, sizeof file.name, "%s", strrchr(s->beside, '/') + 1);

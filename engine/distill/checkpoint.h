@@ -35,6 +35,9 @@ struct checkpoint_options {
     struct transport *transport;
 };
 
+/* May checkpoints lie in this folder? Errors: Q_INVALID (a file, or a model folder), Q_IO. */
+FALLIBLE checkpoint_check_output(const char *dir, struct q_err *e);
+
 struct checkpoint;
 /* params: this rank's, borrowed. What an interrupted run has left (NAME.tmp) is removed. Errors:
  * Q_INVALID (output is a model folder or a file), Q_IO (also: no room for one model and one state,

@@ -199,7 +199,7 @@ static bool ends_with(const char *name, const char *end)
     return n >= n_end && strcmp(name + n - n_end, end) == 0;
 }
 
-enum q_code check_output(const char *dir, struct q_err *e)
+enum q_code checkpoint_check_output(const char *dir, struct q_err *e)
 {
     struct stat st;
     uint64_t step;

@@ -104,8 +104,6 @@ FALLIBLE list_steps(uint64_t **steps, size_t *n, const char *dir, const char *pr
                     struct q_err *e);
 /* Remove what has the name of a checkpoint and ".tmp" behind it. */
 FALLIBLE remove_leftovers(const char *dir, struct q_err *e);
-/* Errors: Q_INVALID (a file, or a model folder). */
-FALLIBLE check_output(const char *dir, struct q_err *e);
 
 /* ---- a rank's checkpoints ---- */
 

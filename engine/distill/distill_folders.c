@@ -272,9 +272,17 @@ static FALLIBLE make_output(const char *path, struct q_err *e)
         if (mkdir(part, 0777) && errno != EEXIST)
             return q_fail(e, Q_IO, "--output: cannot make %s: %s", part, strerror(errno));
     }
-    return dir_exists(path)
-               ? Q_OK
-               : q_fail(e, Q_INVALID, "--output %s is a file, expected a folder", path);
+    if (!dir_exists(path))
+        return q_fail(e, Q_INVALID, "--output %s is a file, expected a folder", path);
+    return checkpoint_check_output(path, e); /* before the data's cache lies in a model's folder */
+}
+
+static FALLIBLE check_data_file(const char *flag, const char *path, struct q_err *e)
+{
+    if (dir_exists(path))
+        return q_fail(e, Q_INVALID, "%s %s is a folder, expected a JSONL file", flag, path);
+    return file_exists(path) ? Q_OK
+                             : q_fail(e, Q_NOT_FOUND, "%s %s: there is no such file", flag, path);
 }
 
 FALLIBLE distill_options_folders(struct distill_options *o, struct distill_texts *texts,
@@ -291,10 +299,10 @@ FALLIBLE distill_options_folders(struct distill_options *o, struct distill_texts
         (o->teacher && (rc = plugins_open(&texts->plugins, o->teacher, e))))
         return rc;
     for (uint32_t i = 0; i < o->data.n_path; i++)
-        if (!file_exists(o->data.paths[i]))
-            return q_fail(e, Q_NOT_FOUND, "--data %s: there is no such file", o->data.paths[i]);
-    if (o->eval_path && !file_exists(o->eval_path))
-        return q_fail(e, Q_NOT_FOUND, "--eval-data %s: there is no such file", o->eval_path);
+        if ((rc = check_data_file("--data", o->data.paths[i], e)))
+            return rc;
+    if (o->eval_path && (rc = check_data_file("--eval-data", o->eval_path, e)))
+        return rc;
     struct configs *c = q_calloc(1, sizeof *c);
     if (!c)
         return q_fail(e, Q_NO_MEMORY, "no memory for the models' configs");

@@ -91,8 +91,8 @@ static void signal_ranks(struct launch *l, int number)
 
 static void stop(struct launch *l, int number)
 {
-    if (l->stop_signal && number == SIGHUP)
-        return; /* a terminal that is closed can send several */
+    if (l->stop_signal && (number == SIGHUP || number == SIGPIPE))
+        return; /* a terminal or a pipe that is closed can send several */
     if (l->stop_signal) {
         log_warning("signal %d (%s) again: the ranks are killed", number, strsignal(number));
         l->was_killed = true;
@@ -294,6 +294,7 @@ FALLIBLE launch_run(const struct launch_options *o, int *exit_code, struct q_err
     sigaddset(&ours, SIGINT);
     sigaddset(&ours,
               SIGHUP); /* the terminal is closed; nohup ignores it, and then it never comes */
+    sigaddset(&ours, SIGPIPE); /* the reader of the log has ended */
     sigaddset(&ours, SIGCHLD);
     sigprocmask(SIG_BLOCK, &ours, &before);
     l.signal_fd = signalfd(-1, &ours, SFD_CLOEXEC | SFD_NONBLOCK);

@@ -170,8 +170,8 @@ FALLIBLE teacher_shard_list(uint32_t **numbers, size_t *n, uint32_t *tmp, const 
     enum q_code rc = Q_OK;
     DIR *d = opendir(dir);
     if (!d)
-        return q_fail(e, errno == ENOENT ? Q_NOT_FOUND : Q_IO, "%s: cannot open the folder: %s",
-                      dir, strerror(errno));
+        return q_fail(e, errno == ENOENT || errno == ENOTDIR ? Q_NOT_FOUND : Q_IO,
+                      "%s: cannot open the folder: %s", dir, strerror(errno));
     *tmp = UINT32_MAX;
     for (const struct dirent *x; !rc && (x = readdir(d));) {
         if (!parse_name(x->d_name, &number, &is_tmp))

@@ -26,6 +26,8 @@ void trainer_catch_signals(void)
     action.sa_flags = SA_RESTART | (launch_is_rank() ? 0 : (int)SA_RESETHAND);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         sigaction(numbers[i], &action, NULL);
+    action.sa_flags = SA_RESTART; /* each write to a pipe whose reader has ended sends one */
+    sigaction(SIGPIPE, &action, NULL);
 }
 
 bool trainer_signalled(void)

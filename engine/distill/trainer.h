@@ -50,7 +50,8 @@ struct distill_options {
 };
 
 struct topology_sizes trainer_sizes(const struct distill_options *o);
-/* SIGTERM, SIGINT and SIGHUP end the run behind the step that runs. Call it before trainer_run. */
+/* SIGTERM, SIGINT, SIGHUP and SIGPIPE end the run behind the step that runs. Call it before
+ * trainer_run. */
 void trainer_catch_signals(void);
 /* All of it: from opening the folders to the last checkpoint. *bad_numbers: the error is that the
  * loss or the norm was no number, or a spike, in too many steps in a row. Errors: those of the

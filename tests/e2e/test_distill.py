@@ -403,6 +403,38 @@ def poisoned(tmp_path):
     return folder
 
 
+@pytest.mark.parametrize("which", ["student", "teacher"])
+def test_an_output_that_is_a_model_folder_is_left_alone(tmp_path, which):
+    folder = changed_folder(PAIR / which, tmp_path / which)
+    before = sorted(path.name for path in folder.iterdir())
+    _, err = Run(tmp_path).go(code=2, output=folder, **{which: folder})
+    assert "is a model folder (it has " in err and err.count("\n") == 1, err
+    assert sorted(path.name for path in folder.iterdir()) == before
+
+
+def test_data_that_are_a_folder_are_named(tmp_path):
+    for option in ("data", "eval_data"):
+        _, err = Run(tmp_path).go(code=2, **{option: tmp_path})
+        assert f"--{option.replace('_', '-')} {tmp_path} is a folder, expected a JSONL file" in err
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_reader_that_ends_stops_the_run_behind_its_step(tmp_path, undisturbed, ranks, stream):
+    """As `quire distill --json | head -1` does: the state is written, and the same command goes on to the same bits. Lines of standard
+    output that were lost make the exit code 1."""
+    run = Run(tmp_path, "tied_fkl_T2_ce05_ragged")
+    options = LONG | {"shuffle": True, "no_shuffle": None, "pipeline_parallel_size": ranks, "state_every": 0}
+    process = run.start(**options, **({"json": True} if stream == "stdout" else {}))
+    getattr(process, stream).readline()
+    getattr(process, stream).close()
+    assert process.wait(timeout=60) == (1 if stream == "stdout" else 0)
+    states = [path.name for path in run.output.glob("state-*")]
+    assert len(states) == 1 and 0 < int(states[0].split("-")[1]) < 300
+    run.go(**options)
+    assert run.weight_bytes(300) == undisturbed[ranks][0]
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_loss_that_is_no_number_ends_the_run(tmp_path, ranks):
     run = Run(tmp_path)

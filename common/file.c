@@ -18,17 +18,29 @@ static enum q_code fail_errno(struct q_err *e, const char *path, const char *wha
                   path, what, strerror(code));
 }
 
-/* flags: O_NONBLOCK, of a file that is to be mapped: opening a pipe would wait for its writer. */
-static enum q_code open_file(int *fd, struct stat *st, const char *path, int flags, struct q_err *e)
+/* A descriptor that the process was started with: standard input, a shell's <(command). */
+static bool is_given(const char *path)
 {
-    *fd = open(path, O_RDONLY | O_CLOEXEC | flags);
+    static const char *const begins[] = {"/dev/stdin", "/dev/fd/", "/proc/self/fd/"};
+    for (size_t i = 0; i < sizeof begins / sizeof *begins; i++)
+        if (!strncmp(path, begins[i], strlen(begins[i])))
+            return true;
+    return false;
+}
+
+/* Opening a pipe by its name would wait for its writer, so only given ones are read; what is mapped
+ * is a regular file. */
+static enum q_code open_file(int *fd, struct stat *st, const char *path, bool map, struct q_err *e)
+{
+    const bool waits = !map && is_given(path);
+    *fd = open(path, O_RDONLY | O_CLOEXEC | (waits ? 0 : O_NONBLOCK));
     if (*fd < 0)
         return fail_errno(e, path, "open");
     if (fstat(*fd, st) != 0)
         return fail_errno(e, path, "stat");
     if (S_ISDIR(st->st_mode))
         return q_fail(e, Q_IO, "%s: is a directory, expected a file", path);
-    if (flags && !S_ISREG(st->st_mode))
+    if (!S_ISREG(st->st_mode) && (map || !(waits || S_ISCHR(st->st_mode))))
         return q_fail(e, Q_IO, "%s: is a pipe or a device, expected a file", path);
     return Q_OK;
 }
@@ -63,7 +75,7 @@ enum q_code mapping_open_stamped(struct mapping *m, struct file_stamp *stamp, co
 {
     int fd;
     struct stat st;
-    enum q_code rc = open_file(&fd, &st, path, O_NONBLOCK, e);
+    enum q_code rc = open_file(&fd, &st, path, true, e);
     if (rc)
         goto out;
     *m = (struct mapping)MAPPING_INIT;
@@ -101,7 +113,7 @@ enum q_code file_read(struct buf *out, const char *path, size_t size_max, struct
 {
     int fd;
     struct stat st;
-    enum q_code rc = open_file(&fd, &st, path, 0, e);
+    enum q_code rc = open_file(&fd, &st, path, false, e);
     size_t start = out->len;
     while (!rc) {
         char step[READ_STEP];

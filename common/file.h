@@ -21,7 +21,7 @@ struct file_stamp { /* differs when a file was written, replaced or moved */
     int64_t mtime_ns, ctime_ns;
 };
 
-/* Map the whole file read-only. Errors: Q_NOT_FOUND, Q_IO (path and errno text in the message). */
+/* Map a regular file read-only. Errors: Q_NOT_FOUND, Q_IO (path and errno text in the message). */
 FALLIBLE mapping_open(struct mapping *m, const char *path, struct q_err *e);
 /* As mapping_open, and return the file's stamp. */
 FALLIBLE mapping_open_stamped(struct mapping *m, struct file_stamp *stamp, const char *path,

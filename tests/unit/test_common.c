@@ -335,6 +335,23 @@ static void half_floats_round_like_the_hardware(void **state)
     assert_false(dtype_parse(&t, "bf16"));
 }
 
+static void given_pipes_are_read(void)
+{
+    struct q_err e = Q_ERR_INIT;
+    struct buf b = BUF_INIT;
+    char given[32];
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
+    assert_int_equal(write(ends[1], "hello", 5), 5);
+    close(ends[1]);
+    snprintf(given, sizeof given, "/dev/fd/%d", ends[0]);
+    assert_ok(file_read(&b, given, 100, &e), &e);
+    assert_ok(file_read(&b, "/dev/null", 100, &e), &e);
+    assert_string_equal(buf_str(&b), "hello");
+    close(ends[0]);
+    buf_release(&b);
+}
+
 static void files_are_read_mapped_and_replaced(void **state)
 {
     (void)state;
@@ -365,7 +382,9 @@ static void files_are_read_mapped_and_replaced(void **state)
     assert_fails(mapping_open(&m, "/dev/zero", &e), Q_IO, "pipe or a device", &e);
     assert_int_equal(mkfifo(path, 0600), 0);
     assert_fails(mapping_open(&m, path, &e), Q_IO, "pipe or a device", &e);
+    assert_fails(file_read(&b, path, 100, &e), Q_IO, "pipe or a device", &e);
     unlink(path);
+    given_pipes_are_read();
     char joined[16];
     assert_ok(path_join(joined, sizeof joined, "a/", "b", &e), &e);
     assert_string_equal(joined, "a/b");

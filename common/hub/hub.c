@@ -1,146 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A cached model is models--org--name/{refs/REVISION, snapshots/HASH/files}: refs/main contains the
- * hash of "main" at the time of the download, so the newest snapshot is not guessed from dates. Ids
- * and revisions come from users and become path components, so both are checked character by
- * character before they are used in a path. */
+/* refs/main of a cached model contains the commit of "main" at the time of the download, so the
+ * newest snapshot is not guessed from dates, and a start asks the hub for nothing that is there.
+ * A snapshot without all of its weights, or without a tokenizer that the hub may have, is an
+ * interrupted download: the program that downloads is started, and finishes it. */
 #include "common/hub/hub.h"
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
-#include <openssl/evp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include "common/file.h"
+#include "common/hub/cache.h"
 #include "common/hub/folder.h"
-#include "common/hub/hub_json.h"
+#include "common/hub/hub_download.h"
+#include "common/options.h"
 
-#define ID_MAX       96  /* characters of an id part and of the whole id, as on the hub */
-#define REVISION_MAX 128 /* characters */
-#define HASH_MAX     128 /* characters of a commit hash in refs/ */
+#define TOKENIZER_ABSENT "tokenizer.json" /* in .no_exist: the repository has no tokenizer */
 
-#define DOWNLOAD_DIR "QUIRE_DOWNLOAD_DIR" /* --download-dir; options_main puts it there */
-
-/* Letters, digits, '-', '_', '.'; no "..", no leading '.' or '-'. */
-static bool is_name(const char *s, size_t n)
-{
-    if (n == 0 || n > ID_MAX || s[0] == '.' || s[0] == '-')
-        return false;
-    for (size_t i = 0; i < n; i++) {
-        if (!isalnum((unsigned char)s[i]) && !strchr("-_.", s[i]))
-            return false;
-        if (i && s[i] == '.' && s[i - 1] == '.')
-            return false;
-    }
-    return true;
-}
-
-/* "name" or "org/name". */
-static bool is_id(const char *model)
-{
-    const char *slash = strchr(model, '/');
-    if (!slash)
-        return is_name(model, strlen(model));
-    return is_name(model, (size_t)(slash - model)) && is_name(slash + 1, strlen(slash + 1));
-}
-
-/* Names separated by single slashes: "main", "v1.0", "refs/pr/3". */
-static bool is_revision(const char *revision)
-{
-    if (strlen(revision) > REVISION_MAX)
-        return false;
-    for (;;) {
-        const char *slash = strchr(revision, '/');
-        if (!is_name(revision, slash ? (size_t)(slash - revision) : strlen(revision)))
-            return false;
-        if (!slash)
-            return true;
-        revision = slash + 1;
-    }
-}
-
-/* out: [PATH_MAX]. The cache folder by the rules of huggingface_hub. */
-static enum q_code cache_dir(char *out, struct q_err *e)
-{
-    static const struct {
-        const char *variable, *below;
-    } places[] = {
-        {DOWNLOAD_DIR, ""},
-        {"HF_HUB_CACHE", ""},
-        {"HUGGINGFACE_HUB_CACHE", ""},
-        {"HF_HOME", "hub"},
-        {"XDG_CACHE_HOME", "huggingface/hub"},
-        {"HOME", ".cache/huggingface/hub"},
-    };
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        const char *value = getenv(places[i].variable);
-        if (!value || !*value)
-            continue;
-        if (*places[i].below)
-            return path_join(out, PATH_MAX, value, places[i].below, e);
-        if (snprintf(out, PATH_MAX, "%s", value) >= PATH_MAX)
-            return q_fail(e, Q_TOO_LARGE, "%s: path longer than %d bytes", places[i].variable,
-                          PATH_MAX);
-        return Q_OK;
-    }
-    return q_fail(e, Q_NOT_FOUND,
-                  "no model cache: neither HF_HUB_CACHE nor HF_HOME nor HOME is set");
-}
-
-/* out: [PATH_MAX]. CACHE/models--org--name */
-static enum q_code repo_dir(char *out, const char *id, struct q_err *e)
-{
-    char cache[PATH_MAX];
-    char name[sizeof "models----" + 2 * ID_MAX + 2];
-    enum q_code rc = cache_dir(cache, e);
-    if (rc)
-        return rc;
-    const char *slash = strchr(id, '/');
-    int n_org = slash ? (int)(slash - id) : 0;
-    snprintf(name, sizeof name, "models--%.*s%s%s", n_org, id, slash ? "--" : "",
-             slash ? slash + 1 : id);
-    return path_join(out, PATH_MAX, cache, name, e);
-}
-
-/* out: [PATH_MAX]. repo/a/b */
-static enum q_code join2(char *out, const char *repo, const char *a, const char *b, struct q_err *e)
-{
-    char dir[PATH_MAX];
-    enum q_code rc = path_join(dir, sizeof dir, repo, a, e);
-    return rc ? rc : path_join(out, PATH_MAX, dir, b, e);
-}
-
-/* The hash in refs/REVISION; the revision itself if there is no such file (it may be a hash). */
-static enum q_code read_ref(char hash[HASH_MAX + 1], const char *repo, const char *revision,
-                            struct q_err *e)
-{
-    char path[PATH_MAX];
-    struct buf text = BUF_INIT;
-    enum q_code rc = join2(path, repo, "refs", revision, e);
-    if (rc)
-        return rc;
-    if (!file_exists(path)) {
-        snprintf(hash, HASH_MAX + 1, "%s", revision);
-        return Q_OK;
-    }
-    if ((rc = file_read(&text, path, HASH_MAX, e)))
-        goto out;
-    while (text.len && isspace((unsigned char)text.data[text.len - 1]))
-        text.data[--text.len] = '\0';
-    if (!is_name(buf_str(&text), text.len))
-        rc = q_fail(e, Q_CORRUPT, "%s: does not contain a commit hash", path);
-    else
-        snprintf(hash, HASH_MAX + 1, "%s", buf_str(&text));
-out:
-    buf_release(&text);
-    return rc;
-}
-
-/* The remedy for a missing model. */
-#define DOWNLOAD "quire does not download models yet: download it with `hf download "
-
-/* " --revision R --cache-dir D", for the values that are set. A value with characters that are
+/* " --revision R --download-dir D", for the values that are set. A value with characters that are
  * special to a shell is quoted. */
 static void download_options(struct buf *out, const char *revision)
 {
@@ -148,7 +27,7 @@ static void download_options(struct buf *out, const char *revision)
         const char *flag, *value;
     } options[] = {
         {"--revision", strcmp(revision, "main") ? revision : NULL},
-        {"--cache-dir", getenv(DOWNLOAD_DIR)},
+        {"--download-dir", getenv(CACHE_DOWNLOAD_DIR)},
     };
     for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
         const char *value = options[i].value;
@@ -161,52 +40,127 @@ static void download_options(struct buf *out, const char *revision)
     }
 }
 
-static enum q_code fail_no_revision(const char *id, const char *revision, const char *repo,
-                                    struct q_err *e)
-{
-    struct buf options = BUF_INIT;
-    download_options(&options, revision);
-    enum q_code rc = q_fail(e, Q_NOT_FOUND, "%s has no revision \"%s\" in %s; " DOWNLOAD "%s%s`",
-                            id, revision, repo, id, buf_str(&options));
-    buf_release(&options);
-    return rc;
-}
-
-static enum q_code fail_not_cached(const char *id, const char *revision, const char *repo,
+/* The model is not in the cache, and it cannot be downloaded now. */
+static enum q_code fail_not_cached(const struct hub_wanted *w, const char *repo, const char *why,
                                    struct q_err *e)
 {
     struct buf options = BUF_INIT;
-    const char *gguf =
-        strcasestr(id, "gguf")
-            ? " (its name indicates GGUF files, which quire does not read: use the original model)"
-            : "";
-    download_options(&options, revision);
-    enum q_code rc = q_fail(e, Q_NOT_FOUND,
-                            "%s is neither a folder nor in the Hugging Face cache (%s)%s; " DOWNLOAD
-                            "%s%s` (pip install huggingface_hub), or give the path of a folder",
-                            id, repo, gguf, id, buf_str(&options));
+    enum q_code rc;
+    download_options(&options, w->revision);
+    if (dir_exists(repo))
+        rc = q_fail(e, Q_NOT_FOUND,
+                    "%s has no revision \"%s\" in %s, and %s; download it with `quire download "
+                    "%s%s`",
+                    w->id, w->revision, repo, why, w->id, buf_str(&options));
+    else
+        rc = q_fail(e, Q_NOT_FOUND,
+                    "%s is neither a folder nor in the Hugging Face cache (%s), and %s; download "
+                    "it with `quire download %s%s`, or give the path of a folder",
+                    w->id, repo, why, w->id, buf_str(&options));
     buf_release(&options);
     return rc;
 }
 
-static enum q_code resolve_cached(char *dir, const char *id, const char *revision, struct q_err *e)
+bool hub_is_tokenizer_file(const char *name)
 {
-    char repo[PATH_MAX], hash[HASH_MAX + 1], path[PATH_MAX], config[PATH_MAX];
-    enum q_code rc = repo_dir(repo, id, e);
+    static const char *const names[] = {
+#define TOKENIZER_FILE(name) name,
+#define TOKENIZER_PART(name) name,
+#define TOKENIZER_NAMED(part, end)
+#include "common/tokenizer_files.def"
+    };
+    static const char *const parts[][2] = {
+#define TOKENIZER_FILE(name)
+#define TOKENIZER_PART(name)
+#define TOKENIZER_NAMED(part, end) {part, end},
+#include "common/tokenizer_files.def"
+    };
+    size_t n = strlen(name);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(names[i], name) == 0)
+            return true;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        size_t n_end = strlen(parts[i][1]);
+        if (strstr(name, parts[i][0]) && n >= n_end && strcmp(name + n - n_end, parts[i][1]) == 0)
+            return true;
+    }
+    return false;
+}
+
+static bool has_tokenizer(const char *dir)
+{
+    bool has = false;
+    DIR *d = opendir(dir);
+    for (const struct dirent *entry; d && !has && (entry = readdir(d));)
+        has = hub_is_tokenizer_file(entry->d_name) &&
+              strcmp(entry->d_name, "tokenizer_config.json") != 0;
+    if (d)
+        closedir(d);
+    return has;
+}
+
+/* A snapshot of the cache. */
+struct snapshot {
+    char repo[PATH_MAX], dir[PATH_MAX], hash[CACHE_HASH_MAX + 1];
+};
+
+/* out: where the snapshot is, or would be. Errors: Q_CORRUPT, Q_IO, Q_TOO_LARGE, Q_NOT_FOUND (no
+ * cache). */
+static enum q_code snapshot_find(struct snapshot *s, const struct hub_wanted *w, struct q_err *e)
+{
+    enum q_code rc = cache_repo_dir(s->repo, w->id, e);
+    if (rc || (rc = cache_read_ref(s->hash, s->repo, w->revision, e)))
+        return rc;
+    return cache_join(s->dir, s->repo, "snapshots", s->hash, e);
+}
+
+/* Has the snapshot all that is wanted, as far as names and headers tell? Files of a kind that is
+ * not read are left to the loader, which names them. */
+static bool snapshot_is_complete(const struct snapshot *s, const struct hub_wanted *w)
+{
+    char path[PATH_MAX], absent[PATH_MAX];
+    struct q_err ignored = Q_ERR_INIT;
+    if (path_join(path, sizeof path, s->dir, "config.json", NULL) || !file_exists(path))
+        return w->any_file && has_tokenizer(s->dir);
+    if (w->weights && folder_check_weights(s->dir, &ignored) == Q_NOT_FOUND)
+        return false;
+    return has_tokenizer(s->dir) ||
+           (!cache_join(path, s->repo, ".no_exist", s->hash, NULL) &&
+            !path_join(absent, sizeof absent, path, TOKENIZER_ABSENT, NULL) && file_exists(absent));
+}
+
+/* The folder of a snapshot that will not become more complete. */
+static enum q_code snapshot_use(char dir[PATH_MAX], const struct snapshot *s,
+                                const struct hub_wanted *w, const char *why, struct q_err *e)
+{
+    char config[PATH_MAX];
+    enum q_code rc = path_join(config, sizeof config, s->dir, "config.json", e);
     if (rc)
         return rc;
-    if (!dir_exists(repo))
-        return fail_not_cached(id, revision, repo, e);
-    if ((rc = read_ref(hash, repo, revision, e)) ||
-        (rc = join2(path, repo, "snapshots", hash, e)) ||
-        (rc = path_join(config, sizeof config, path, "config.json", e)))
-        return rc;
-    if (!dir_exists(path))
-        return fail_no_revision(id, revision, repo, e);
-    if (!file_exists(config))
-        return folder_refuse(path, e) ? q_wrap(e, "%s", id) : Q_OK;
-    memcpy(dir, path, strlen(path) + 1);
+    if (!dir_exists(s->dir))
+        return fail_not_cached(w, s->repo, why, e);
+    if (!w->any_file && !file_exists(config) && folder_refuse(s->dir, e))
+        return q_wrap(e, "%s", w->id);
+    memcpy(dir, s->dir, strlen(s->dir) + 1);
     return Q_OK;
+}
+
+static enum q_code resolve_cached(char dir[PATH_MAX], const struct hub_wanted *w, struct q_err *e)
+{
+    static const char offline[] = "HF_HUB_OFFLINE forbids downloads";
+    struct snapshot s;
+    enum q_code rc = snapshot_find(&s, w, e);
+    if (rc)
+        return rc;
+    if (snapshot_is_complete(&s, w))
+        return snapshot_use(dir, &s, w, "", e);
+    if (cache_is_offline())
+        return snapshot_use(dir, &s, w, offline, e);
+    if (!hub_can_download())
+        return snapshot_use(dir, &s, w, "this program does not download", e);
+    if ((rc = hub_download(w, e)) || (rc = snapshot_find(&s, w, e)))
+        return rc;
+    return snapshot_use(dir, &s, w, "the download left nothing there", e);
 }
 
 static bool looks_like_path(const char *model)
@@ -243,8 +197,8 @@ static enum q_code fail_no_folder(const char *model, int why, struct q_err *e)
     }
     if (strstr(model, "://"))
         return q_fail(e, Q_INVALID,
-                      "%s is a URL, and quire does not download models: download the files and use "
-                      "their folder, or the id of a model in the Hugging Face cache (org/name)",
+                      "%s is a URL; quire downloads models of the Hugging Face hub: use an id "
+                      "(org/name), or download the files and use their folder",
                       model);
     if (why != ENOENT && why != ENOTDIR)
         return q_fail(e, Q_IO, "%s: cannot read the folder: %s", model, strerror(why));
@@ -261,8 +215,8 @@ static enum q_code fail_no_folder(const char *model, int why, struct q_err *e)
                         : "");
 }
 
-enum q_code hub_resolve(char dir[PATH_MAX], const char *model, const char *revision,
-                        struct q_err *e)
+static enum q_code resolve(char dir[PATH_MAX], const char *model, struct hub_wanted w,
+                           struct q_err *e)
 {
     struct stat st;
     if (!*model)
@@ -271,21 +225,34 @@ enum q_code hub_resolve(char dir[PATH_MAX], const char *model, const char *revis
     int why = stat(model, &st) == 0 ? 0 : errno;
     if (!why)
         return S_ISDIR(st.st_mode) ? resolve_folder(dir, model, e) : folder_refuse_file(model, e);
-    if (looks_like_path(model) || !is_id(model))
+    if (looks_like_path(model) || !cache_is_id(model))
         return fail_no_folder(model, why, e);
-    if (!revision || !*revision)
-        revision = "main";
-    if (!is_revision(revision))
+    if (!w.revision || !*w.revision)
+        w.revision = "main";
+    if (!cache_is_revision(w.revision))
         return q_fail(e, Q_INVALID, "\"%s\" is not a revision (a branch, tag or commit hash)",
-                      revision);
-    return resolve_cached(dir, model, revision, e);
+                      w.revision);
+    w.id = model;
+    return resolve_cached(dir, &w, e);
+}
+
+enum q_code hub_resolve(char dir[PATH_MAX], const char *model, const char *revision,
+                        struct q_err *e)
+{
+    return resolve(dir, model, (struct hub_wanted){.revision = revision, .weights = true}, e);
+}
+
+enum q_code hub_resolve_files(char dir[PATH_MAX], const char *model, const char *revision,
+                              struct q_err *e)
+{
+    return resolve(dir, model, (struct hub_wanted){.revision = revision}, e);
 }
 
 enum q_code hub_find_tokenizer(char path[PATH_MAX], const char *what, const char *revision,
                                struct q_err *e)
 {
     if (!dir_exists(what) && !file_exists(what))
-        return hub_resolve(path, what, revision, e);
+        return resolve(path, what, (struct hub_wanted){.revision = revision, .any_file = true}, e);
     if (snprintf(path, PATH_MAX, "%s", what) >= PATH_MAX)
         return q_fail(e, Q_TOO_LARGE, "path longer than %d bytes", PATH_MAX);
     return Q_OK;
@@ -299,112 +266,25 @@ enum q_code hub_resolve_tokenizer(char path[PATH_MAX], const char *tokenizer, co
     return hub_find_tokenizer(path, tokenizer, revision, e) ? q_wrap(e, "--tokenizer") : Q_OK;
 }
 
-/* Add one part to the digest: name, length and bytes, so that different sets of parts give
- * different digests. */
-static bool digest_part(EVP_MD_CTX *ctx, const char *name, const void *data, size_t n)
+/* Download a model id that is not in the cache; Q_OK for everything else. */
+static enum q_code prepare(const char *model, struct hub_wanted w, struct q_err *e)
 {
-    uint64_t n64 = n;
-    unsigned char length[8];
-    for (int i = 0; i < 8; i++)
-        length[i] = (unsigned char)(n64 >> (8 * i));
-    return EVP_DigestUpdate(ctx, name, strlen(name) + 1) &&
-           EVP_DigestUpdate(ctx, length, sizeof length) &&
-           (n == 0 || EVP_DigestUpdate(ctx, data, n));
+    struct stat st;
+    struct snapshot s;
+    w.id = model;
+    w.revision = w.revision && *w.revision ? w.revision : "main";
+    if (!*model || stat(model, &st) == 0 || looks_like_path(model) || !cache_is_id(model) ||
+        !cache_is_revision(w.revision) || cache_is_offline() || !hub_can_download() ||
+        snapshot_find(&s, &w, NULL) || snapshot_is_complete(&s, &w))
+        return Q_OK;
+    return hub_download(&w, e);
 }
 
-/* config.json with sorted keys and without white space, so that equal values give equal texts. */
-static enum q_code config_text(char **out, const char *dir, struct q_err *e)
+enum q_code hub_prepare(const struct options *o, struct q_err *e)
 {
-    char path[PATH_MAX];
-    json_t *root = NULL;
-    enum q_code rc = path_join(path, sizeof path, dir, "config.json", e);
-    if (rc || (rc = hub_json_load(&root, path, e)))
-        return rc;
-    *out = json_dumps(root, JSON_COMPACT | JSON_SORT_KEYS | JSON_REAL_PRECISION(17));
-    json_decref(root);
-    return *out ? Q_OK : q_fail(e, Q_NO_MEMORY, "%s: out of memory", path);
-}
-
-/* Can a file of this name be the tokenizer, or contain its settings? */
-static bool is_tokenizer_file(const char *name)
-{
-    static const char *const names[] = {
-#define TOKENIZER_FILE(name) name,
-#define TOKENIZER_PART(name) name,
-#define TOKENIZER_NAMED(part, end)
-#include "common/tokenizer_files.def"
-    };
-    static const char *const parts[][2] = {
-#define TOKENIZER_FILE(name)
-#define TOKENIZER_PART(name)
-#define TOKENIZER_NAMED(part, end) {part, end},
-#include "common/tokenizer_files.def"
-    };
-    size_t n = strlen(name);
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (strcmp(names[i], name) == 0)
-            return true;
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        size_t n_end = strlen(parts[i][1]);
-        if (strstr(name, parts[i][0]) && n >= n_end && strcmp(name + n - n_end, parts[i][1]) == 0)
-            return true;
-    }
-    return false;
-}
-
-/* Replace `name` by the next greater name of a tokenizer file in the folder; false: there is
- * none. */
-static bool next_file(char name[NAME_MAX + 1], const char *dir)
-{
-    char best[NAME_MAX + 1] = "";
-    DIR *d = opendir(dir);
-    for (const struct dirent *entry; d && (entry = readdir(d));)
-        if (is_tokenizer_file(entry->d_name) && strcmp(entry->d_name, name) > 0 &&
-            (!*best || strcmp(entry->d_name, best) < 0))
-            snprintf(best, sizeof best, "%s", entry->d_name);
-    if (d)
-        closedir(d);
-    snprintf(name, NAME_MAX + 1, "%s", best);
-    return *best;
-}
-
-/* The folder's tokenizer files, by name. */
-static enum q_code digest_tokenizer(EVP_MD_CTX *ctx, const char *dir, struct q_err *e)
-{
-    char name[NAME_MAX + 1] = "";
-    enum q_code rc = Q_OK;
-    while (!rc && next_file(name, dir)) {
-        char path[PATH_MAX];
-        struct mapping file = MAPPING_INIT;
-        if (!(rc = path_join(path, sizeof path, dir, name, e)) && file_exists(path) &&
-            !(rc = mapping_open(&file, path, e)) && !digest_part(ctx, name, file.data, file.size))
-            rc = q_fail(e, Q_NO_MEMORY, "SHA-256 over %s failed", path);
-        mapping_release(&file);
-    }
-    return rc;
-}
-
-enum q_code hub_digest(unsigned char digest[32], const char *dir, struct q_err *e)
-{
-    char *config = NULL;
-    EVP_MD_CTX *ctx = NULL;
-    enum q_code rc = config_text(&config, dir, e);
-    if (rc)
-        goto out;
-    ctx = EVP_MD_CTX_new();
-    if (!ctx || !EVP_DigestInit_ex(ctx, EVP_sha256(), NULL) ||
-        !digest_part(ctx, "config", config, strlen(config)))
-        rc = q_fail(e, Q_NO_MEMORY, "SHA-256 over %s failed", dir);
-    else
-        rc = digest_tokenizer(ctx, dir, e);
-    if (!rc && !EVP_DigestFinal_ex(ctx, digest, NULL))
-        rc = q_fail(e, Q_NO_MEMORY, "SHA-256 over %s failed", dir);
-out:
-    EVP_MD_CTX_free(ctx);
-    if (config) {
-        json_free_t release;
-        json_get_alloc_funcs(NULL, &release);
-        release(config);
-    }
-    return rc;
+    const bool dummy = !strcmp(o->load_format, "dummy"); /* loads no weights */
+    const struct hub_wanted model = {.revision = o->revision, .weights = !dummy};
+    const struct hub_wanted tokenizer = {.revision = o->tokenizer_revision, .any_file = true};
+    enum q_code rc = o->n_positional ? prepare(o->positional[0], model, e) : Q_OK;
+    return rc ? rc : prepare(o->tokenizer, tokenizer, e);
 }

@@ -231,9 +231,12 @@ FALLIBLE engine_options(struct core_config *c, const struct options *o, const ch
 {
     enum log_level level;
     struct worker_config *w = &c->worker;
+    const bool dummy = !strcmp(o->load_format, "dummy"); /* loads no weights */
+    const char *revision = *o->revision ? o->revision : NULL;
     enum q_code rc;
     memset(c, 0, sizeof *c);
-    if ((rc = hub_resolve(w->model_dir, model, *o->revision ? o->revision : NULL, e)) ||
+    if ((rc = dummy ? hub_resolve_files(w->model_dir, model, revision, e)
+                    : hub_resolve(w->model_dir, model, revision, e)) ||
         (rc = engine_format_parse(&w->format, o->load_format, e)) ||
         (rc = plugins_config_set(&w->plugins, o->plugin.items, o->plugin.n, o->plugin_path, e)) ||
         (rc = plugins_open(&w->plugins, w->model_dir, e)) || (rc = check_folder(w, e)) ||

@@ -113,7 +113,7 @@ static FALLIBLE fill_settings(struct speculation *s, const json_t *root, struct 
         return q_fail(
             e, Q_INVALID,
             FLAG
-            ": method draft_model requires the member model, a folder or a model id in the cache");
+            ": method draft_model requires the member model, a folder or a model id");
     s->method = SPECULATE_DRAFT;
     rc = hub_resolve(s->draft_dir, model, revision, e);
     return rc ? q_wrap(e, FLAG) : Q_OK;

@@ -51,7 +51,7 @@ FALLIBLE served_model_open(struct served_model *s, const char *model, const stru
     enum q_code rc;
     memset(s, 0, sizeof *s);
     s->options = o;
-    if ((rc = hub_resolve(s->dir, model, *o->revision ? o->revision : NULL, e)) ||
+    if ((rc = hub_resolve_files(s->dir, model, *o->revision ? o->revision : NULL, e)) ||
         (rc = (has_plugins ? model_config_load_any : model_config_load)(&s->config, &s->defaults,
                                                                         s->dir, e)))
         return rc;

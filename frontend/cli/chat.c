@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "common/columns.h"
+#include "common/hub/hub.h"
 #include "common/printable.h"
 #include "frontend/cli/chat_input.h"
 #include "frontend/cli/chat_server.h"
@@ -395,6 +396,11 @@ int main(int argc, char **argv)
     int code = options_main(&c.o, &info, argc, argv);
     if (code >= 0)
         return code;
+    struct q_err e = Q_ERR_INIT;
+    if (hub_prepare(&c.o, &e)) {
+        complain(e.message);
+        return EXIT_ANSWER;
+    }
     code = talk(&c);
     chat_input_close(c.input);
     talk_release(&c.talk);

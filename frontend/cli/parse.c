@@ -158,7 +158,7 @@ static enum q_code choose(struct verb *v, const struct options *o, struct q_err 
     char dir[PATH_MAX];
     enum q_code rc = Q_OK;
     if (o->n_positional) {
-        if ((rc = hub_resolve(dir, o->positional[0], *o->revision ? o->revision : NULL, e)) ||
+        if ((rc = hub_resolve_files(dir, o->positional[0], *o->revision ? o->revision : NULL, e)) ||
             (rc = chat_open(&chat, dir, *o->chat_template ? o->chat_template : NULL, e)))
             return rc;
         found = parser_detect(chat_source(chat));

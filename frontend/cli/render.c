@@ -165,7 +165,7 @@ static enum q_code open_template(struct verb *v, const struct options *o, struct
     if (!strcmp(what, "-"))
         return Q_OK;
     if (stat(what, &st) != 0 || !S_ISREG(st.st_mode)) {
-        if ((rc = hub_resolve(dir, what, *o->revision ? o->revision : NULL, e)) != Q_OK)
+        if ((rc = hub_resolve_files(dir, what, *o->revision ? o->revision : NULL, e)) != Q_OK)
             return rc;
         return chat_open(&v->chat, dir, *o->chat_template ? o->chat_template : NULL, e);
     }

@@ -14,6 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "common/clock.h"
+#include "common/hub/hub.h"
 #include "common/log.h"
 #include "common/mem.h"
 #include "frontend/cli/batch.h"
@@ -358,6 +359,11 @@ int main(int argc, char **argv)
                  : !*p.o.input_file ? "-i INPUT is missing; - is standard input"
                                     : "-o OUTPUT is missing; - is standard output");
         return EXIT_USAGE;
+    }
+    struct q_err e = Q_ERR_INIT;
+    if (hub_prepare(&p.o, &e)) { /* before signals are handled: Ctrl-C ends a download */
+        complain(e.message);
+        return EXIT_LOAD;
     }
     if (!options_given(&p.o, "--log-level"))
         log_setup("run-batch", LOG_WARNING, p.o.log_json);

@@ -15,6 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "common/clock.h"
+#include "common/hub/hub.h"
 #include "common/log.h"
 #include "common/net.h"
 #include "frontend/cli/supervisor.h"
@@ -26,7 +27,8 @@
 #define KILL_AFTER_MS 5000 /* beyond --shutdown-timeout */
 #define HANG_GRACE_MS 5000 /* a report may refer to the previous engine */
 #define EXIT_INTERNAL 1
-#define EXIT_ADDRESS  5    /* the same code as the children's (engine/server/server.h) */
+#define EXIT_MODEL    3 /* the same codes as the children's (engine/server/server.h) */
+#define EXIT_ADDRESS  5
 #define ENGINE_HANGS  0xff /* frontend/api/app.h: APP_ENGINE_HANGS */
 
 struct supervisor {
@@ -269,10 +271,12 @@ int main(int argc, char **argv)
         .program = FOR_SERVE,
         .name = "quire serve",
         .usage = "MODEL [options]",
-        .about = "Serves a model over HTTP: starts an engine and its frontends, restarts processes "
-                 "that crash, and stops all of them together. MODEL is a folder, or a model id in "
-                 "the local Hugging Face cache. Exit codes: 0 after SIGTERM or SIGINT, else the "
-                 "code of the process that failed (3: the model cannot be loaded).",
+        .about =
+            "Serves a model over HTTP: starts an engine and its frontends, restarts processes "
+            "that crash, and stops all of them together. MODEL is a folder, or the id of a "
+            "model of the Hugging Face hub (ORG/NAME), which is downloaded if it is not in the "
+            "cache. Exit codes: 0 after SIGTERM or SIGINT, else the "
+            "code of the process that failed (3: the model cannot be loaded).",
         .positional_min = 1,
         .positional_max = 1,
     };
@@ -280,6 +284,10 @@ int main(int argc, char **argv)
     int code = options_main(&o, &info, argc, argv);
     if (code >= 0)
         return code;
+    if (hub_prepare(&o, &e)) { /* before signals are blocked: SIGTERM ends a download */
+        log_error("%s", e.message);
+        return EXIT_MODEL;
+    }
     s.options = &o;
     s.signals = block_signals();
     if ((code = prepare(&s, &o, &e))) {

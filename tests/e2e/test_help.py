@@ -165,7 +165,7 @@ def test_verbs_stand_in_groups_the_common_first_and_the_worker_last():
 
 def test_other_programs_words_point_to_the_verb_that_is_meant():
     rows = re.findall(r'^WORD\("([\w-]+)", "((?:[^"\\]|\\.)*)"', (ROOT / "common/verbs.def").read_text(encoding="utf-8"), re.M)
-    assert {word for word, _ in rows} >= {"run", "pull", "list", "ls", "download", "complete", "completion", "start"}
+    assert {word for word, _ in rows} >= {"run", "pull", "list", "ls", "complete", "completion", "start"}
     for word, command in rows:
         command = command.replace('\\"', '"')
         assert not command.startswith("quire ") or command.split()[1] in VERBS + ("bench",)
@@ -173,7 +173,7 @@ def test_other_programs_words_point_to_the_verb_that_is_meant():
         assert out.returncode == 2 and out.stdout == "" and f'"{word}"' in out.stderr
         assert f"\n  {command.replace('MODEL', 'some/model')}\n" in out.stderr, word
         assert f"\n  {command}\n" in quire(word).stderr and any(c.startswith("quire ") for w, c in rows if w == word), word
-    assert "\n  hf download some/model\n" in quire("pull", "some/model").stderr
+    assert "\n  quire download some/model\n" in quire("pull", "some/model").stderr
 
 
 def test_errors_begin_with_the_verb(tmp_path):

@@ -38,6 +38,10 @@ def refused(code, words, *args, **more):
     return lines[0]
 
 
+def offline(cache):
+    return {"HF_HOME": str(cache), "HF_HUB_OFFLINE": "1"}
+
+
 def verbs(model, folder):
     """Every program that takes a model, with all else right."""
     request = folder / "in.jsonl"
@@ -73,19 +77,19 @@ def edit_config(folder, remove=(), **change):
 def test_one_line_for_a_wrong_path(verb, tmp_path):
     gone = tmp_path / "gone"
     refused(MODEL, [f"{gone}: no such folder"], *verbs(gone, tmp_path)[verb])
-    refused(MODEL, ["org/nope", "`hf download org/nope`"], *verbs("org/nope", tmp_path)[verb], env={"HF_HOME": str(tmp_path)})
+    refused(MODEL, ["org/nope", "`quire download org/nope`"], *verbs("org/nope", tmp_path)[verb], env=offline(tmp_path))
 
 
 def test_how_to_download(tmp_path):
     """The command that is shown puts the model where quire looks for it."""
-    cache = {"HF_HOME": str(tmp_path)}
-    refused(MODEL, [f"({tmp_path}/d/models--x--y)", f"`hf download x/y --cache-dir {tmp_path}/d`"], "serve", "x/y", "--port", "0",
+    cache = offline(tmp_path)
+    refused(MODEL, [f"({tmp_path}/d/models--x--y)", f"`quire download x/y --download-dir {tmp_path}/d`"], "serve", "x/y", "--port", "0",
             "--download-dir", tmp_path / "d", env=cache)
-    refused(MODEL, ["`hf download x/y --revision v1`"], "serve", "x/y", "--port", "0", "--revision", "v1", env=cache)
+    refused(MODEL, ["`quire download x/y --revision v1`"], "serve", "x/y", "--port", "0", "--revision", "v1", env=cache)
     (tmp_path / "a b/models--x--y/snapshots").mkdir(parents=True)
-    refused(MODEL, [f"`hf download x/y --revision v1 --cache-dir '{tmp_path}/a b'`"], "generate", "x/y", "a", "--revision", "v1",
+    refused(MODEL, [f"`quire download x/y --revision v1 --download-dir '{tmp_path}/a b'`"], "generate", "x/y", "a", "--revision", "v1",
             "--download-dir", tmp_path / "a b", env=cache)
-    refused(MODEL, ['has no revision "main"', f"`hf download x/y --cache-dir '{tmp_path}/a b'`"], "tokenize", "x/y",
+    refused(MODEL, ['has no revision "main"', f"`quire download x/y --download-dir '{tmp_path}/a b'`"], "tokenize", "x/y",
             "--download-dir", tmp_path / "a b", env=cache)
 
 

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A source of its own, so that a program that only looks for folders does not load OpenSSL. */
+#include <dirent.h>
+#include <errno.h>
+#include <openssl/evp.h>
+#include <stdlib.h>
+#include <string.h>
+#include "common/file.h"
+#include "common/hub/hub.h"
+#include "common/hub/hub_json.h"
+
+/* Add one part to the digest: name, length and bytes, so that different sets of parts give
+ * different digests. */
+static bool digest_part(EVP_MD_CTX *ctx, const char *name, const void *data, size_t n)
+{
+    uint64_t n64 = n;
+    unsigned char length[8];
+    for (int i = 0; i < 8; i++)
+        length[i] = (unsigned char)(n64 >> (8 * i));
+    return EVP_DigestUpdate(ctx, name, strlen(name) + 1) &&
+           EVP_DigestUpdate(ctx, length, sizeof length) &&
+           (n == 0 || EVP_DigestUpdate(ctx, data, n));
+}
+
+/* config.json with sorted keys and without white space, so that equal values give equal texts. */
+static enum q_code config_text(char **out, const char *dir, struct q_err *e)
+{
+    char path[PATH_MAX];
+    json_t *root = NULL;
+    enum q_code rc = path_join(path, sizeof path, dir, "config.json", e);
+    if (rc || (rc = hub_json_load(&root, path, e)))
+        return rc;
+    *out = json_dumps(root, JSON_COMPACT | JSON_SORT_KEYS | JSON_REAL_PRECISION(17));
+    json_decref(root);
+    return *out ? Q_OK : q_fail(e, Q_NO_MEMORY, "%s: out of memory", path);
+}
+
+/* Replace `name` by the next greater name of a tokenizer file in the folder; false: there is
+ * none. */
+static bool next_file(char name[NAME_MAX + 1], const char *dir)
+{
+    char best[NAME_MAX + 1] = "";
+    DIR *d = opendir(dir);
+    for (const struct dirent *entry; d && (entry = readdir(d));)
+        if (hub_is_tokenizer_file(entry->d_name) && strcmp(entry->d_name, name) > 0 &&
+            (!*best || strcmp(entry->d_name, best) < 0))
+            snprintf(best, sizeof best, "%s", entry->d_name);
+    if (d)
+        closedir(d);
+    snprintf(name, NAME_MAX + 1, "%s", best);
+    return *best;
+}
+
+/* The folder's tokenizer files, by name. */
+static enum q_code digest_tokenizer(EVP_MD_CTX *ctx, const char *dir, struct q_err *e)
+{
+    char name[NAME_MAX + 1] = "";
+    enum q_code rc = Q_OK;
+    while (!rc && next_file(name, dir)) {
+        char path[PATH_MAX];
+        struct mapping file = MAPPING_INIT;
+        if (!(rc = path_join(path, sizeof path, dir, name, e)) && file_exists(path) &&
+            !(rc = mapping_open(&file, path, e)) && !digest_part(ctx, name, file.data, file.size))
+            rc = q_fail(e, Q_NO_MEMORY, "SHA-256 over %s failed", path);
+        mapping_release(&file);
+    }
+    return rc;
+}
+
+enum q_code hub_digest(unsigned char digest[32], const char *dir, struct q_err *e)
+{
+    char *config = NULL;
+    EVP_MD_CTX *ctx = NULL;
+    enum q_code rc = config_text(&config, dir, e);
+    if (rc)
+        goto out;
+    ctx = EVP_MD_CTX_new();
+    if (!ctx || !EVP_DigestInit_ex(ctx, EVP_sha256(), NULL) ||
+        !digest_part(ctx, "config", config, strlen(config)))
+        rc = q_fail(e, Q_NO_MEMORY, "SHA-256 over %s failed", dir);
+    else
+        rc = digest_tokenizer(ctx, dir, e);
+    if (!rc && !EVP_DigestFinal_ex(ctx, digest, NULL))
+        rc = q_fail(e, Q_NO_MEMORY, "SHA-256 over %s failed", dir);
+out:
+    EVP_MD_CTX_free(ctx);
+    if (config) {
+        json_free_t release;
+        json_get_alloc_funcs(NULL, &release);
+        release(config);
+    }
+    return rc;
+}

@@ -42,7 +42,8 @@ enum {
     FOR_BENCH_SERVE = 1 << 20,
     FOR_BENCH_QUALITY = 1 << 21,
     FOR_DOWNLOAD = 1 << 22,
-    FOR_ALL = (1 << 23) - 1,
+    FOR_CACHE = 1 << 23,
+    FOR_ALL = (1 << 24) - 1,
     FOR_PROGRAMS = FOR_ALL & ~FOR_LIBRARY,
     FOR_BENCH_LOCAL = FOR_BENCH_LATENCY | FOR_BENCH_THROUGHPUT | FOR_BENCH_QUALITY, /* an engine */
     FOR_BENCH_WORK = FOR_BENCH_THROUGHPUT | FOR_BENCH_SERVE, /* prompts of a data set */

@@ -13,7 +13,8 @@
 /* dir: [PATH_MAX] out. revision: NULL = "main"; a branch, tag or commit hash. Ignored for folders.
  * Cost: a few system calls if the model is there; else the download.
  * Errors: Q_NOT_FOUND (with the places searched and a remedy), Q_UNSUPPORTED, Q_CORRUPT, Q_IO (a
- * folder or file of another kind: folder.h), Q_INVALID (no id and no path), those of hub_download. */
+ * folder or file of another kind: folder.h), Q_INVALID (no id and no path), those of
+ * hub_download. */
 FALLIBLE hub_resolve(char dir[PATH_MAX], const char *model, const char *revision, struct q_err *e);
 /* The same for a program that reads no weights: config, tokenizer and template. */
 FALLIBLE hub_resolve_files(char dir[PATH_MAX], const char *model, const char *revision,

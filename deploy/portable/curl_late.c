@@ -81,6 +81,10 @@ CALL(CURLMcode, curl_multi_assign, (CURLM * multi, curl_socket_t s, void *p), (m
 CALL(CURLMcode, curl_multi_socket_action, (CURLM * multi, curl_socket_t s, int mask, int *n),
      (multi, s, mask, n), CURLM_BAD_HANDLE)
 CALL(CURLMsg *, curl_multi_info_read, (CURLM * multi, int *left), (multi, left), NULL)
+CALL(CURLMcode, curl_multi_poll,
+     (CURLM * multi, struct curl_waitfd *more, unsigned n, int wait_ms, int *n_ready),
+     (multi, more, n, wait_ms, n_ready), CURLM_BAD_HANDLE)
+CALL(CURLMcode, curl_multi_perform, (CURLM * multi, int *n), (multi, n), CURLM_BAD_HANDLE)
 CALL(CURLMcode, curl_multi_cleanup, (CURLM * multi), (multi), CURLM_BAD_HANDLE)
 CALL(const char *, curl_multi_strerror, (CURLMcode code), (code), why_not ? why_not : "no libcurl")
 CALL(struct curl_slist *, curl_slist_append, (struct curl_slist * list, const char *line),

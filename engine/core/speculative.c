@@ -110,10 +110,9 @@ static FALLIBLE fill_settings(struct speculation *s, const json_t *root, struct 
                       FLAG ": unknown method \"%.40s\"; accepted are ngram and draft_model",
                       method);
     if (!model)
-        return q_fail(
-            e, Q_INVALID,
-            FLAG
-            ": method draft_model requires the member model, a folder or a model id");
+        return q_fail(e, Q_INVALID,
+                      FLAG
+                      ": method draft_model requires the member model, a folder or a model id");
     s->method = SPECULATE_DRAFT;
     rc = hub_resolve(s->draft_dir, model, revision, e);
     return rc ? q_wrap(e, FLAG) : Q_OK;

@@ -391,6 +391,59 @@ def test_both_at_once(hub, env):
     check_cache(hub, env)
 
 
+def test_cache_ls(hub, env):
+    assert quire(env, "cache", "ls").stdout.endswith("0 models, 0.00 GB\n")
+    download(env, ID)
+    repo = hub.repos[ID]
+    size = sum(len(FILES[n]) for n in NEEDED)
+    text = quire(env, "cache", "ls")
+    assert text.returncode == 0 and ID in text.stdout and repo.commit in text.stdout and "main" in text.stdout
+    [line] = quire(env, "cache", "ls", "--json").stdout.splitlines()
+    assert json.loads(line) == {"model": ID, "path": str(repo_dir(env)), "bytes": size, "incomplete_bytes": 0, "revisions": [
+        {"commit": repo.commit, "refs": "main", "files": len(NEEDED), "bytes": size}]}
+    (repo_dir(env) / "blobs/x.incomplete").write_bytes(bytes(1000))
+    assert json.loads(quire(env, "cache", "ls", ID, "--json").stdout)["incomplete_bytes"] == 1000
+    assert quire(env, "cache", "ls", "org/none").returncode == MODEL
+    for args in (("fly",), ("rm",), ("ls", "../x")):
+        out = quire(env, "cache", *args)
+        assert out.returncode == USAGE and out.stderr.startswith("quire cache: "), out
+
+
+def test_cache_rm(hub, env):
+    repo = hub.repos[ID]
+    download(env, ID)
+    first = repo.commit
+    repo.files = {**FILES, "config.json": b'{"new": 1}'}
+    repo.revisions["main"] = repo.commit = "f" * 40
+    download(env, ID)
+    assert (repo_dir(env) / "refs/main").read_text() == "f" * 40
+    lock = repo_dir(env).parent / ".locks/models--org--tiny" / (repo.etag("config.json") + ".lock")
+    with open(lock, "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        out = quire(env, "cache", "rm", ID)
+        assert out.returncode == 1 and "is being downloaded" in out.stderr
+    assert quire(env, "cache", "rm", ID, "--revision", "v9").returncode == MODEL
+    assert quire(env, "cache", "rm", ID, "--revision", first).returncode == 0
+    check_cache(hub, env)  # blobs of the other revision are all there, and no other ones
+    assert quire(env, "cache", "rm", ID, "--revision", "main").returncode == 0
+    assert not repo_dir(env).exists()
+    download(env, ID)
+    assert quire(env, "cache", "rm", ID).returncode == 0 and not repo_dir(env).exists()
+    assert quire(env, "cache", "rm", ID).returncode == MODEL
+
+
+def test_cache_verify(hub, env):
+    download(env, ID)
+    good = quire(env, "cache", "verify")
+    assert good.returncode == 0 and f"{ID}: {len(NEEDED)} files verified, 0 damaged" in good.stdout
+    path = repo_dir(env) / "snapshots" / hub.repos[ID].commit / "model-00001-of-00003.safetensors"
+    path.write_bytes(b"x" + FILES[path.name][1:])
+    bad = quire(env, "cache", "verify", ID)
+    assert bad.returncode == 1 and path.name in bad.stdout and "wrong checksum" in bad.stdout and f"quire cache rm {ID}" in bad.stdout
+    report = json.loads(quire(env, "cache", "verify", "--json").stdout)
+    assert (report["verified"], report["damaged"], report["without_checksum"]) == (len(NEEDED) - 1, 1, 0)
+
+
 @pytest.fixture
 def bundled(hub):
     """The bundled model on the hub."""

@@ -63,7 +63,8 @@ static void test_folder(void **state)
 static void test_cache(void **state)
 {
     (void)state;
-    assert_fails(hub_resolve(dir, "org/name", NULL, &e), Q_NOT_FOUND, "`quire download org/name`", &e);
+    assert_fails(hub_resolve(dir, "org/name", NULL, &e), Q_NOT_FOUND, "`quire download org/name`",
+                 &e);
     folder_text(&f, REPO "refs/main", HASH "\n");
     assert_fails(hub_resolve(dir, "org/name", NULL, &e), Q_NOT_FOUND, "no revision \"main\"", &e);
     folder_text(&f, REPO "snapshots/" HASH "/README.md", "x");

@@ -201,7 +201,8 @@ static void retry(struct http *h, struct http_request *r, int64_t wait_ms, struc
     if (further)
         r->furthest = r->from + r->got;
     r->attempts = further ? 1 : r->attempts + 1;
-    if (r->attempts >= (r->is_unreachable ? HTTP_CONNECTS_MAX : HTTP_ATTEMPTS_MAX) || wait_ms > RETRY_AFTER_MAX * 1000) {
+    if (r->attempts >= (r->is_unreachable ? HTTP_CONNECTS_MAX : HTTP_ATTEMPTS_MAX) ||
+        wait_ms > RETRY_AFTER_MAX * 1000) {
         finish(h, r, e->code, e);
         return;
     }

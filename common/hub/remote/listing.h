@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* listing - the files of one commit, from the hub's answer to GET /api/models/ORG/NAME/revision/REV.
+/* listing - the files of one commit, from the hub's answer to
+ * GET /api/models/ORG/NAME/revision/REV.
  *
  * The answer is untrusted: names are checked before they become paths, and one name that leaves the
  * folder refuses the whole list. Threads: one owner. */

@@ -15,6 +15,7 @@
 #include "common/hub/cache.h"
 #include "common/hub/folder.h"
 #include "common/hub/hub_download.h"
+#include "common/log.h"
 #include "common/options.h"
 
 #define TOKENIZER_ABSENT "tokenizer.json" /* in .no_exist: the repository has no tokenizer */
@@ -114,16 +115,22 @@ static enum q_code snapshot_find(struct snapshot *s, const struct hub_wanted *w,
     return cache_join(s->dir, s->repo, "snapshots", s->hash, e);
 }
 
+/* Has the snapshot what is wanted but for a tokenizer, which not every use needs? */
+static bool snapshot_has_model(const struct snapshot *s, const struct hub_wanted *w)
+{
+    char path[PATH_MAX];
+    struct q_err ignored = Q_ERR_INIT;
+    return !path_join(path, sizeof path, s->dir, "config.json", NULL) && file_exists(path) &&
+           !(w->weights && folder_check_weights(s->dir, &ignored) == Q_NOT_FOUND);
+}
+
 /* Has the snapshot all that is wanted, as far as names and headers tell? Files of a kind that is
  * not read are left to the loader, which names them. */
 static bool snapshot_is_complete(const struct snapshot *s, const struct hub_wanted *w)
 {
     char path[PATH_MAX], absent[PATH_MAX];
-    struct q_err ignored = Q_ERR_INIT;
-    if (path_join(path, sizeof path, s->dir, "config.json", NULL) || !file_exists(path))
+    if (!snapshot_has_model(s, w))
         return w->any_file && has_tokenizer(s->dir);
-    if (w->weights && folder_check_weights(s->dir, &ignored) == Q_NOT_FOUND)
-        return false;
     return has_tokenizer(s->dir) ||
            (!cache_join(path, s->repo, ".no_exist", s->hash, NULL) &&
             !path_join(absent, sizeof absent, path, TOKENIZER_ABSENT, NULL) && file_exists(absent));
@@ -145,6 +152,18 @@ static enum q_code snapshot_use(char dir[PATH_MAX], const struct snapshot *s,
     return Q_OK;
 }
 
+/* Without a network a snapshot is used that lacks a tokenizer alone. */
+static enum q_code snapshot_load(const struct snapshot *s, const struct hub_wanted *w,
+                                 struct q_err *e)
+{
+    enum q_code rc = hub_download(w, e);
+    if (rc != Q_UNAVAILABLE || w->any_file || !snapshot_has_model(s, w))
+        return rc;
+    log_warning("%s: the cached folder %s has no tokenizer; %s", w->id, s->dir, e->message);
+    q_err_reset(e);
+    return Q_OK;
+}
+
 static enum q_code resolve_cached(char dir[PATH_MAX], const struct hub_wanted *w, struct q_err *e)
 {
     static const char offline[] = "HF_HUB_OFFLINE forbids downloads";
@@ -158,7 +177,7 @@ static enum q_code resolve_cached(char dir[PATH_MAX], const struct hub_wanted *w
         return snapshot_use(dir, &s, w, offline, e);
     if (!hub_can_download())
         return snapshot_use(dir, &s, w, "this program does not download", e);
-    if ((rc = hub_download(w, e)) || (rc = snapshot_find(&s, w, e)))
+    if ((rc = snapshot_load(&s, w, e)) || (rc = snapshot_find(&s, w, e)))
         return rc;
     return snapshot_use(dir, &s, w, "the download left nothing there", e);
 }
@@ -277,7 +296,7 @@ static enum q_code prepare(const char *model, struct hub_wanted w, struct q_err 
         !cache_is_revision(w.revision) || cache_is_offline() || !hub_can_download() ||
         snapshot_find(&s, &w, NULL) || snapshot_is_complete(&s, &w))
         return Q_OK;
-    return hub_download(&w, e);
+    return snapshot_load(&s, &w, e);
 }
 
 enum q_code hub_prepare(const struct options *o, struct q_err *e)

@@ -14,7 +14,7 @@ import time
 import pytest
 
 from hub_server import Hub, Repo
-from servers import BIN, BUNDLED, Process
+from servers import BIN, BUNDLED, MODELS, Process
 
 OK, DISK, USAGE, MODEL, NETWORK = 0, 1, 2, 3, 4
 ID = "org/tiny"
@@ -495,6 +495,17 @@ def test_errors_of_other_verbs(verb, hub, env):
         assert out.returncode == MODEL and len(lines) == 1, out
         for word in words:
             assert word in lines[0], lines
+
+
+def test_no_network_and_no_tokenizer(hub, env, start):
+    """A cached folder that lacks a tokenizer alone is used when the hub does not answer."""
+    config = (MODELS / "llama/config.json").read_bytes()
+    hub.repos[ID] = Repo({"config.json": config})
+    download(env, ID, "--include", "config.json")
+    (repo_dir(env) / ".no_exist" / hub.repos[ID].commit / "tokenizer.json").unlink()
+    gone = {**env, "HF_ENDPOINT": "http://127.0.0.1:1"}
+    server = start(ID, "--skip-tokenizer-init", "--load-format", "dummy", "--num-gpu-blocks-override", "64", env=gone)
+    assert "has no tokenizer; " in server.process.log() and server.stop() == 0
 
 
 def test_interrupted_serve(hub, env):

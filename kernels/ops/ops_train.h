@@ -107,7 +107,23 @@ struct rms_norm_grad_args {
     float eps;
 };
 
-/* y[c] += sum over rows i and units u of x[i,u,c], or of (x[i,u,c] * z[i,u,c]) * r[i * n_unit + u].
+/* Of y = d * r * w + b, d = x - mean_c(x), r = 1 / sqrt(mean_c(d^2) + eps) (ops.h, layer_norm), with
+ * g = dy * w:
+ *     dx[c] = r * (g[c] - mean_c(g) - d[c] * r^2 * mean_c(g d))
+ * Units, accumulate, dx and sums as rms_norm_grad. dw: column_sums with z = x, shift = mean and this
+ * r; db: column_sums of dy alone. */
+struct layer_norm_grad_args {
+    float *dx;
+    int accumulate; /* 1: dx[c] + the above */
+    const float *dy, *x, *w;
+    float *mean, *r; /* [n_row * n_unit], written */
+    uint32_t n_row, n_unit, n_col;
+    size_t dx_stride, dy_stride, x_stride;
+    float eps;
+};
+
+/* y[c] += sum over rows i and units u of x[i,u,c], or of (x[i,u,c] * z[i,u,c]) * r[i * n_unit + u],
+ * with shift of (x[i,u,c] * (z[i,u,c] - shift[i * n_unit + u])) * r[i * n_unit + u].
  * Rows (and in them units) ascending, in blocks of KERN_COLUMN_BLOCK: one f32 accumulator from +0
  * in each block, the blocks' sums added up in ascending order, then + y. */
 #define KERN_COLUMN_BLOCK 64u
@@ -117,6 +133,7 @@ struct column_sums_args {
     const float *r;
     uint32_t n_row, n_unit, n_col;
     size_t x_stride, z_stride;
+    const float *shift; /* with z; or NULL */
 };
 
 /* Of y = act(x) or act(gate) * up (activate, silu_mul; gate = x[i, :n_col], up = x[i, n_col:]):

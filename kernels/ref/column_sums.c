@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* y[c] += sum_i x[i,c], or sum_i (x[i,c] * z[i,c]) * r[i].
+/* y[c] += sum_i x[i,c], or sum_i (x[i,c] * z[i,c]) * r[i], or sum_i (x[i,c] * (z[i,c] - shift[i])) *
+ * r[i].
  *
  * Order: in each block of KERN_COLUMN_BLOCK rows (units counted as rows) one accumulator from +0;
- * without z an addition per row, with z the product x z rounded and then a fused multiply-add with
- * r. The blocks' sums are added in ascending order to one from +0, and that to y. Columns are cut
+ * without z an addition per row, with z the product x z rounded (with shift z - shift before it) and
+ * then a fused multiply-add with r. The blocks' sums are added in ascending order to one from +0, and that to y. Columns are cut
  * among threads. */
 #include <math.h>
 #include "kernels/tiling/split.h"
@@ -15,7 +16,8 @@ static float block_sum(const struct column_sums_args *a, size_t begin, size_t en
     for (size_t i = begin; i < end; i++) {
         const size_t row = i / a->n_unit, at = i % a->n_unit * a->n_col + c;
         const float x = a->x[row * a->x_stride + at];
-        sum = a->z ? fmaf(x * a->z[row * a->z_stride + at], a->r[i], sum) : sum + x;
+        const float z = a->z ? a->z[row * a->z_stride + at] : 0;
+        sum = a->z ? fmaf(x * (a->shift ? z - a->shift[i] : z), a->r[i], sum) : sum + x;
     }
     return sum;
 }

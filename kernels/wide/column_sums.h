@@ -26,7 +26,9 @@ INLINE void column_sums_strip(const struct column_sums_args *a, size_t c, const 
                 block[j] = vec_add(block[j], v);
                 continue;
             }
-            const struct vec z = vec_load_n(a->z + row * a->z_stride + at + 16 * (size_t)j, n);
+            struct vec z = vec_load_n(a->z + row * a->z_stride + at + 16 * (size_t)j, n);
+            if (a->shift)
+                z = vec_sub(z, vec_set(a->shift[i]));
             block[j] = vec_fma(vec_mul(v, z), vec_set(a->r[i]), block[j]);
         }
         if (i % KERN_COLUMN_BLOCK != KERN_COLUMN_BLOCK - 1 && i + 1 < n_row)

@@ -226,10 +226,14 @@ static void column_near(struct kcheck *k, const struct column_sums_args *a, uint
     for (size_t i = 0; i < (size_t)a->n_row * a->n_unit; i++) {
         const size_t row = i / a->n_unit, at = i % a->n_unit * a->n_col + c;
         double term = a->x[row * a->x_stride + at];
-        if (a->z)
-            term *= (double)a->z[row * a->z_stride + at] * a->r[i];
+        double size = fabs(term);
+        if (a->z) {
+            const double z = a->z[row * a->z_stride + at], shift = a->shift ? a->shift[i] : 0;
+            term *= (z - shift) * a->r[i];
+            size *= (fabs(z) + fabs(shift)) * fabs((double)a->r[i]);
+        }
         sum += term;
-        sizes += fabs(term);
+        sizes += size;
     }
     /* 64 additions in a block, n / 64 of blocks, three roundings of a term */
     const double steps = 64 + (double)a->n_row * a->n_unit / 64 + 8;
@@ -244,24 +248,30 @@ void kcheck_column_sums(struct kcheck *k)
         .n_unit = kc_chance(k, 60) ? 1 : kc_range(k, 2, 4),
         .n_col = kc_range(k, 1, 150),
     };
-    const bool with_z = kc_chance(k, 50);
+    const bool with_z = kc_chance(k, 60), with_shift = with_z && kc_chance(k, 50);
     const uint32_t width = a.n_unit * a.n_col;
     a.x_stride = width + kc_range(k, 0, 9);
     a.z_stride = width + kc_range(k, 0, 9);
-    kc_shape(k, "%u rows of %u x %u%s", a.n_row, a.n_unit, a.n_col, with_z ? " z" : "");
+    kc_shape(k, "%u rows of %u x %u%s", a.n_row, a.n_unit, a.n_col,
+             with_shift ? " z shift"
+             : with_z   ? " z"
+                        : "");
     float *x = kc_buf(k, a.n_row * a.x_stride * sizeof *x);
     float *z = kc_buf(k, a.n_row * a.z_stride * sizeof *z);
     float *r = kc_buf(k, (size_t)a.n_row * a.n_unit * sizeof *r);
+    float *shift = kc_buf(k, (size_t)a.n_row * a.n_unit * sizeof *shift);
     float *before = kc_buf(k, a.n_col * sizeof *before);
     kc_fill(k, x, a.n_row * a.x_stride);
     kc_fill(k, z, a.n_row * a.z_stride);
     kc_fill(k, r, (size_t)a.n_row * a.n_unit);
+    kc_fill(k, shift, (size_t)a.n_row * a.n_unit);
     kc_fill(k, before, a.n_col);
     float *want = kc_copy(k, before, a.n_col * sizeof *want);
     float *got = kc_copy(k, before, a.n_col * sizeof *got);
     a.x = x;
     a.z = with_z ? z : NULL;
     a.r = with_z ? r : NULL;
+    a.shift = with_shift ? shift : NULL;
     a.y = want;
     kc_run(k, k->ref, &a, 1);
     for (uint32_t c = 0; c < a.n_col; c++)

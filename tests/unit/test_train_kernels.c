@@ -144,6 +144,74 @@ static void test_rms_norm_grad(void **state)
     }
 }
 
+/* ---- layer_norm ---- */
+
+/* x, then w, then b; context: dy. */
+static double layer_norm_f64(const double *x, const void *context)
+{
+    const float *dy = context;
+    const double *w = x + NORM_N, *b = w + NORM_COLS;
+    double sum = 0;
+    for (size_t u = 0; u < NORM_N; u += NORM_COLS) {
+        double mean = 0, squares = 0;
+        for (size_t c = u; c < u + NORM_COLS; c++)
+            mean += x[c] / NORM_COLS;
+        for (size_t c = u; c < u + NORM_COLS; c++)
+            squares += (x[c] - mean) * (x[c] - mean);
+        for (size_t c = u; c < u + NORM_COLS; c++)
+            sum += (double)dy[c] *
+                   ((x[c] - mean) / sqrt(squares / NORM_COLS + NORM_EPS) * w[c - u] + b[c - u]);
+    }
+    return sum;
+}
+
+static void test_layer_norm_grad(void **state)
+{
+    enum { ALL = NORM_N + 2 * NORM_COLS };
+    (void)state;
+    for (size_t l = 0; l < N_LEVEL; l++) {
+        const struct kern_table k = table_of(l);
+        float x[ALL], dy[NORM_N], grad[ALL] = {0};
+        float r[NORM_ROWS * NORM_UNITS], mean[NORM_ROWS * NORM_UNITS];
+        random_state = 1;
+        fill(x, ALL);
+        fill(dy, NORM_N);
+        const struct layer_norm_grad_args a = {
+            .dx = grad,
+            .dy = dy,
+            .x = x,
+            .w = x + NORM_N,
+            .mean = mean,
+            .r = r,
+            .n_row = NORM_ROWS,
+            .n_unit = NORM_UNITS,
+            .n_col = NORM_COLS,
+            .dx_stride = NORM_UNITS * NORM_COLS,
+            .dy_stride = NORM_UNITS * NORM_COLS,
+            .x_stride = NORM_UNITS * NORM_COLS,
+            .eps = (float)NORM_EPS,
+        };
+        const struct column_sums_args b = {
+            .y = grad + NORM_N + NORM_COLS,
+            .x = dy,
+            .n_row = NORM_ROWS,
+            .n_unit = NORM_UNITS,
+            .n_col = NORM_COLS,
+            .x_stride = NORM_UNITS * NORM_COLS,
+        };
+        struct column_sums_args w = b;
+        w.y = grad + NORM_N;
+        w.z = x;
+        w.z_stride = NORM_UNITS * NORM_COLS;
+        w.r = r;
+        w.shift = mean;
+        RUN(&k, layer_norm_grad, &a);
+        RUN(&k, column_sums, &w);
+        RUN(&k, column_sums, &b);
+        assert_gradient(layer_norm_f64, dy, x, grad, ALL, 2e-6);
+    }
+}
+
 /* ---- activations ---- */
 enum { ACT_N = 67 };
 
@@ -756,11 +824,11 @@ static void test_optimiser(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rms_norm_grad),    cmocka_unit_test(test_activate_grad),
-        cmocka_unit_test(test_attention_grad),   cmocka_unit_test(test_rope_grad),
-        cmocka_unit_test(test_products),         cmocka_unit_test(test_loss_goldens),
-        cmocka_unit_test(test_loss_differences), cmocka_unit_test(test_loss_ties),
-        cmocka_unit_test(test_optimiser),
+        cmocka_unit_test(test_rms_norm_grad), cmocka_unit_test(test_layer_norm_grad),
+        cmocka_unit_test(test_activate_grad), cmocka_unit_test(test_attention_grad),
+        cmocka_unit_test(test_rope_grad),     cmocka_unit_test(test_products),
+        cmocka_unit_test(test_loss_goldens),  cmocka_unit_test(test_loss_differences),
+        cmocka_unit_test(test_loss_ties),     cmocka_unit_test(test_optimiser),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

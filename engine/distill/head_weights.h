@@ -26,7 +26,7 @@ struct head_weights {
     uint32_t hidden;
     float norm_eps;
     const float *norm;       /* [hidden] as it is multiplied (Gemma: 1 added) */
-    bool is_layer_norm;      /* else RMS norm; of a model that is not trained alone */
+    bool is_layer_norm;      /* else RMS norm */
     const float *norm_bias;  /* [hidden] or NULL; with is_layer_norm */
     struct packed w;         /* n_vocab / size outputs, hidden inputs */
     struct packed w_columns; /* the transpose: hidden outputs, n_vocab / size inputs */
@@ -34,9 +34,20 @@ struct head_weights {
     float multiplier;        /* of the logits; 1: none */
     float soft_cap;          /* of the logits; 0: none */
     float *norm_grad;        /* [hidden] */
+    float *norm_bias_grad;   /* [hidden] or NULL */
     float *w_grad;           /* [n_vocab / size][hidden] */
     float *bias_grad;        /* [n_vocab / size] or NULL */
     struct tensor_group tensor_parallel;
 };
+
+/* Rows of the stream, one after another, through the final norm. y: [n, hidden] in the compute
+ * type; x: [n, hidden] f32. */
+void head_norm(const struct head_weights *w, void *y, const float *x, uint32_t n,
+               const struct kern_exec *exec);
+/* z: [n, n_vocab] with this stride: multiplied and capped as the model's logits are. */
+void head_scale(const struct head_weights *w, float *z, size_t stride, uint32_t n,
+                const struct kern_exec *exec);
+void head_cap(const struct head_weights *w, float *z, size_t stride, uint32_t n,
+              const struct kern_exec *exec);
 
 #endif

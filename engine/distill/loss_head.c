@@ -32,7 +32,8 @@ struct loss_head {
     int32_t *labels;
     uint32_t *agree;
     double *kd, *ce;
-    float *x, *dh, *r;      /* [chunk, hidden]; r: [chunk] */
+    float *x, *dh;          /* [chunk, hidden] */
+    float *r, *mean;        /* [chunk] of the norm; mean: of LayerNorm */
     void *h, *packed_h;     /* [chunk, hidden] in the compute type; packed as weights */
     float *z;               /* [chunk, n_vocab] */
     float *part, *gathered; /* tensor parallelism: [chunk, n_local], of all ranks */
@@ -98,21 +99,10 @@ static void norm_rows(const struct chunk *c, struct share s, const struct kern_e
 {
     struct loss_head *h = c->h;
     const size_t hidden = h->w.hidden, width = dtype_bits(h->w.compute) / 8;
-    const struct rms_norm_args a = {
-        .y = (char *)h->h + s.begin * hidden * width,
-        .y_dtype = h->w.compute,
-        .x = h->x + s.begin * hidden,
-        .w = h->w.norm,
-        .n_row = s.end - s.begin,
-        .n_col = h->w.hidden,
-        .x_stride = hidden,
-        .y_stride = hidden,
-        .eps = h->w.norm_eps,
-    };
     for (uint32_t i = s.begin; i < s.end; i++)
         memcpy(h->x + i * hidden, c->x + h->rows[i] * hidden, hidden * sizeof *h->x);
-    if (a.n_row)
-        h->w.kern->rms_norm(&a, x);
+    head_norm(&h->w, (char *)h->h + s.begin * hidden * width, h->x + s.begin * hidden,
+              s.end - s.begin, x);
 }
 
 static void forward(void *arg, uint32_t ith, uint32_t nth)
@@ -146,36 +136,6 @@ static void join_parts(struct loss_head *h, uint32_t n, struct share s)
         for (uint32_t i = s.begin; i < s.end; i++)
             memcpy(h->z + i * h->z_stride + rank * n_local,
                    h->gathered + (rank * (size_t)n + i) * n_local, n_local * sizeof(float));
-}
-
-static void scale_rows(const struct loss_head *h, struct share s, const struct kern_exec *x)
-{
-    float *z = h->z + s.begin * h->z_stride;
-    const struct add_rows_args a = {
-        .y = z,
-        .x = z,
-        .n_row = s.end - s.begin,
-        .n_col = h->w.n_vocab,
-        .x_stride = h->z_stride,
-        .y_stride = h->z_stride,
-        .scale = h->w.multiplier,
-        .set = 1,
-    };
-    if (h->w.multiplier != 1)
-        h->w.kern->add_rows(&a, x);
-}
-
-static void cap_rows(const struct loss_head *h, struct share s, const struct kern_exec *x)
-{
-    const struct soft_cap_args a = {
-        .x = h->z + s.begin * h->z_stride,
-        .n_row = s.end - s.begin,
-        .n_col = h->w.n_vocab,
-        .x_stride = h->z_stride,
-        .cap = h->w.soft_cap,
-    };
-    if (h->w.soft_cap > 0)
-        h->w.kern->soft_cap(&a, x);
 }
 
 static void loss_of_rows(const struct chunk *c, struct share s, const struct kern_exec *x)
@@ -232,13 +192,14 @@ static void loss(void *arg, uint32_t ith, uint32_t nth)
     const struct kern_exec mine = alone(exec_of(h, ith, nth));
     if (s.begin == s.end)
         return;
+    float *z = h->z + s.begin * h->z_stride;
     join_parts(h, c->n, s);
-    scale_rows(h, s, &mine);
-    cap_rows(h, s, &mine);
+    head_scale(&h->w, z, h->z_stride, s.end - s.begin, &mine);
+    head_cap(&h->w, z, h->z_stride, s.end - s.begin, &mine);
     loss_of_rows(c, s, &mine);
     if (!c->dx)
         return;
-    scale_rows(h, s, &mine);
+    head_scale(&h->w, z, h->z_stride, s.end - s.begin, &mine);
     if (h->half)
         round_rows(h, s, &mine);
 }
@@ -355,43 +316,72 @@ static void backward(void *arg, uint32_t ith, uint32_t nth)
 
 /* ---- norm ---- */
 
+/* dx of a row that counts; its mean (of LayerNorm) and its factor are kept. */
+static void gradient_of_row(const struct chunk *c, uint32_t i, const struct kern_exec *x)
+{
+    const struct loss_head *h = c->h;
+    const size_t hidden = h->w.hidden;
+    const struct layer_norm_grad_args a = {
+        .dx = c->dx + h->rows[i] * hidden,
+        .dy = h->dh + i * hidden,
+        .x = h->x + i * hidden,
+        .w = h->w.norm,
+        .mean = h->mean + i,
+        .r = h->r + i,
+        .n_row = 1,
+        .n_unit = 1,
+        .n_col = h->w.hidden,
+        .dx_stride = hidden,
+        .dy_stride = hidden,
+        .x_stride = hidden,
+        .eps = h->w.norm_eps,
+    };
+    const struct rms_norm_grad_args rms = {
+        .dx = a.dx,
+        .dy = a.dy,
+        .x = a.x,
+        .w = a.w,
+        .r = a.r,
+        .n_row = 1,
+        .n_unit = 1,
+        .n_col = a.n_col,
+        .dx_stride = hidden,
+        .dy_stride = hidden,
+        .x_stride = hidden,
+        .eps = a.eps,
+    };
+    if (h->w.is_layer_norm)
+        h->w.kern->layer_norm_grad(&a, x);
+    else
+        h->w.kern->rms_norm_grad(&rms, x);
+}
+
 static void gradient_of_norm(void *arg, uint32_t ith, uint32_t nth)
 {
     const struct chunk *c = arg;
     struct loss_head *h = c->h;
-    const size_t hidden = h->w.hidden;
     const struct share s = share_of(c->n, ith, nth);
     const struct kern_exec x = exec_of(h, ith, nth), mine = alone(x);
-    const struct column_sums_args sums = {
-        .y = h->w.norm_grad,
+    const struct column_sums_args bias = {
+        .y = h->w.norm_bias_grad,
         .x = h->dh,
-        .z = h->x,
-        .r = h->r,
         .n_row = c->n,
         .n_unit = 1,
         .n_col = h->w.hidden,
-        .x_stride = hidden,
-        .z_stride = hidden,
+        .x_stride = h->w.hidden,
     };
-    for (uint32_t i = s.begin; i < s.end; i++) { /* rows that are no neighbours in dx */
-        const struct rms_norm_grad_args a = {
-            .dx = c->dx + h->rows[i] * hidden,
-            .dy = h->dh + i * hidden,
-            .x = h->x + i * hidden,
-            .w = h->w.norm,
-            .r = h->r + i,
-            .n_row = 1,
-            .n_unit = 1,
-            .n_col = h->w.hidden,
-            .dx_stride = hidden,
-            .dy_stride = hidden,
-            .x_stride = hidden,
-            .eps = h->w.norm_eps,
-        };
-        h->w.kern->rms_norm_grad(&a, &mine);
-    }
+    struct column_sums_args sums = bias;
+    sums.y = h->w.norm_grad;
+    sums.z = h->x;
+    sums.z_stride = h->w.hidden;
+    sums.r = h->r;
+    sums.shift = h->w.is_layer_norm ? h->mean : NULL;
+    for (uint32_t i = s.begin; i < s.end; i++) /* rows that are no neighbours in dx */
+        gradient_of_row(c, i, &mine);
     team_barrier(h->w.team);
     h->w.kern->column_sums(&sums, &x);
+    if (bias.y)
+        h->w.kern->column_sums(&bias, &x);
 }
 
 /* ---- a chunk, a micro batch ---- */
@@ -552,6 +542,7 @@ static void cut(struct loss_head *h, struct region_cutter *c)
     h->x = region_cut(c, n * w->hidden, sizeof *h->x);
     h->dh = region_cut(c, n * w->hidden, sizeof *h->dh);
     h->r = region_cut(c, n, sizeof *h->r);
+    h->mean = region_cut(c, n, sizeof *h->mean);
     h->h = region_cut(c, n * w->hidden, width);
     h->packed_h = region_cut(c, 1, packed_bytes(w->compute, w->hidden, h->chunk));
     h->slices = region_cut(c, h->n_thread * SLICE * h->slice_stride, width);

@@ -140,11 +140,18 @@ static enum q_code add_tensor(struct loader *l, struct param *to, enum arch_slot
 {
     const struct weight_source *from = &l->sources[slot];
     const struct weight_slice *cut = &from->slice;
+    if (from->spec->name == ARCH_ONES)
+        return q_fail(l->e, Q_UNSUPPORTED, "%s: norms without a weight are not supported",
+                      l->s->arch->name);
     if (from->quant.q)
         return refuse(l, from, "is quantized; expected F32, F16 or BF16");
     if (cut->pairs)
         return refuse(l, from,
                       "has rows of heads in pairs; expected a folder of transformers' names");
+    if (from->transposed)
+        return refuse(l, from, "is stored transposed, a layout that is not supported");
+    if (from->spec->dims[1] != D_NONE && program_weight_info(to->weight)->kind == PROGRAM_VECTOR)
+        return refuse(l, from, "has a row for each head, a layout of norms that is not supported");
     if (cut->block && cut->block != from->rows)
         return refuse(l, from, "has its rows by heads of K and V, a layout that is not supported");
     struct param_tensor t = {
@@ -325,7 +332,12 @@ FALLIBLE params_load(struct params *p, const struct params_source *s, struct q_e
     l->p = p;
     l->s = s;
     l->e = e;
-    l->finder = (struct weight_finder){.arch = s->arch, .config = s->config, .files = s->files};
+    l->finder = (struct weight_finder){
+        .arch = s->arch,
+        .config = s->config,
+        .files = s->files,
+        .is_bare = weight_finder_is_bare(s->arch, s->files),
+    };
     for (uint32_t i = 0; i < s->program->n_op && !rc; i++) {
         const struct program_op *op = &s->program->ops[i];
         if (!params_has_op(s, op) || op->kind == PROGRAM_QUANTIZE)

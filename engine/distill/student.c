@@ -81,35 +81,43 @@ static void *piece(char *at, size_t *n, size_t bytes)
 static size_t cut_scratch(struct student *s, const struct sizes *z, char *at)
 {
     const size_t rows = s->n_row_max, block = s->n_row_block, width = dtype_bits(s->compute) / 8;
-    const size_t rope = rows * 2 * s->rotary.n_pair * sizeof(float);
     const bool is_bf16 = s->compute == DT_BF16, is_group = s->group.size > 1;
     size_t n = 0;
     s->stream = piece(at, &n, rows * s->config.hidden_size * sizeof(float));
-    s->rope = piece(at, &n, rope);
+    for (uint32_t i = 0; i < STUDENT_ROPES; i++) {
+        const size_t rope = rows * 2 * s->ropes[i].rotary.n_pair * sizeof(float);
+        s->ropes[i].table = piece(at, &n, rope);
+        s->ropes[i].back = s->forward_only ? NULL : piece(at, &n, rope);
+    }
     s->rows = piece(at, &n, rows * sizeof(uint32_t));
     s->ids = piece(at, &n, is_group ? rows * sizeof(uint32_t) : 0);
     s->kern_scratch = piece(at, &n, s->n_thread * s->kern_bytes);
     if (s->forward_only)
         return n;
-    s->unrope = piece(at, &n, rope);
     s->rounded = piece(at, &n, is_bf16 ? block * (z->n_out + 32u) * sizeof(uint16_t) : 0);
     s->across = piece(at, &n, (size_t)z->n_out * (STUDENT_GRAD_ROWS + 32u) * width);
     s->factor = piece(at, &n, packed_bytes(s->compute, z->n_in, STUDENT_GRAD_ROWS));
     s->unit_r = piece(at, &n, block * z->n_unit * sizeof(float));
+    s->unit_mean = piece(at, &n, block * z->n_unit * sizeof(float));
     s->exchange = piece(at, &n, is_group ? (z->exchange + s->config.hidden_size) * 4 : 0);
     return n;
 }
 
 static void fill_tables(struct student *s)
 {
-    const uint32_t n = 2 * s->rotary.n_pair;
     for (uint32_t i = 0; i < s->n_row_max; i++) {
-        float *row = s->rope + (size_t)i * n;
         s->rows[i] = i;
-        rotary_row(&s->rotary, row, i, 0);
-        for (uint32_t c = 0; s->unrope && c < n; c++)
-            s->unrope[(size_t)i * n + c] = c % 2 ? -row[c] : row[c];
+        for (uint32_t k = 0; k < STUDENT_ROPES; k++)
+            student_rope_row(&s->ropes[k], i, i, 0);
     }
+}
+
+static bool has_local_rope(const struct student *s)
+{
+    for (uint32_t i = 0; i < s->program.n_op; i++)
+        if (s->program.ops[i].kind == PROGRAM_ROPE && s->program.ops[i].rope.local)
+            return true;
+    return false;
 }
 
 static enum q_code make_scratch(struct student *s, struct q_err *e)
@@ -125,7 +133,9 @@ static enum q_code make_scratch(struct student *s, struct q_err *e)
         work = s->layers[i].work > work ? s->layers[i].work : work;
         block = s->layers[i].block > block ? s->layers[i].block : block;
     }
-    rotary_init(&s->rotary, &s->config);
+    rotary_init(&s->ropes[STUDENT_ROPE_ALL].rotary, &s->config);
+    if (has_local_rope(s))
+        rotary_init_local(&s->ropes[STUDENT_ROPE_LOCAL].rotary, &s->config);
     if ((rc = make_memory(&s->work, work * s->n_row_max, "activations", e)) ||
         (rc = make_memory(&s->block, block * s->n_row_block, "activations", e)) ||
         (rc = make_memory(&s->scratch, cut_scratch(s, &z, NULL), "scratch", e)))
@@ -338,11 +348,11 @@ static enum q_code check_op(const struct student *s, const struct program_op *op
         return q_fail(e, Q_MISMATCH, "%s: %s of layer %u is [%u, %u], its operation takes [%u, %u]",
                       s->arch->name, program_weight_info(op->weight)->name, op->layer, p->n_row,
                       p->n_col, op->out.n_col, op->in[0].n_col);
-    if (op->kind == PROGRAM_NORM && p && p->n_row != op->norm.unit)
+    if (op->kind == PROGRAM_NORM && p && (p->n_row != op->norm.unit || student_is_divided(s, p)))
         return q_fail(e, Q_UNSUPPORTED,
                       "%s: %s has %u elements, a tensor-parallel rank norms %u: a norm over all "
                       "heads cannot be divided among ranks",
-                      s->arch->name, program_weight_info(op->weight)->name, p->n_row,
+                      s->arch->name, program_weight_info(op->weight)->name, p->tensors[0].all_rows,
                       op->norm.unit);
     return Q_OK;
 }
@@ -404,7 +414,12 @@ static enum q_code load_params(struct student *s, const struct student_options *
         .list_only = list_only,
         .packer = s->forward_only ? &packer : NULL,
     };
-    const struct weight_finder finder = {.arch = s->arch, .config = &s->config, .files = files};
+    const struct weight_finder finder = {
+        .arch = s->arch,
+        .config = &s->config,
+        .files = files,
+        .is_bare = weight_finder_is_bare(s->arch, files),
+    };
     if (!rc)
         rc = params_load(&s->params, &from, e);
     if (!rc && !list_only)
@@ -507,6 +522,8 @@ bool student_head(const struct student *s, struct head_weights *out)
         student_weight_of(s, PROGRAM_W_LM_HEAD_BIAS, PROGRAM_NO_LAYER);
     if (!p || !norm.w)
         return false;
+    const struct student_weight norm_bias =
+        student_weight_of(s, s->final_norm->bias, PROGRAM_NO_LAYER);
     *out = (struct head_weights){
         .kern = s->kern,
         .team = s->team,
@@ -516,13 +533,14 @@ bool student_head(const struct student *s, struct head_weights *out)
         .norm_eps = s->final_norm->norm.eps,
         .norm = norm.w,
         .is_layer_norm = s->final_norm->norm.kind == ARCH_NORM_LAYER,
-        .norm_bias = student_weight_of(s, s->final_norm->bias, PROGRAM_NO_LAYER).w,
+        .norm_bias = norm_bias.w,
         .w = s->packs[p - s->params.all].w,
         .w_columns = s->packs[p - s->params.all].columns,
         .bias = bias.w,
         .multiplier = s->multiplier,
         .soft_cap = s->soft_cap,
         .norm_grad = norm.g,
+        .norm_bias_grad = norm_bias.g,
         .w_grad = s->params.g ? s->params.g + p->at : NULL,
         .bias_grad = bias.g,
         .tensor_parallel = s->group,

@@ -237,48 +237,100 @@ static bool is_of_heads(const struct student *s, const struct program_op *op)
     return s->group.size > 1 && (op->weight == PROGRAM_W_Q_NORM || op->weight == PROGRAM_W_K_NORM);
 }
 
+struct norm { /* the gradient of one */
+    struct student_run *r;
+    const struct train_step *step;
+    struct student_rows x, dy, dx;
+    uint32_t n_unit;
+};
+
+/* dx of this thread's rows; the mean (of a LayerNorm) and the factor of each unit are kept. */
+static void grad_of_rows(const struct norm *m, const float *w)
+{
+    const struct student *s = m->r->s;
+    const struct program_op *op = m->step->op;
+    const struct student_part p = student_part_of(m->r);
+    const struct layer_norm_grad_args a = {
+        .dx = student_floats(&m->dx, p.at),
+        .accumulate = m->step->accumulate,
+        .dy = student_floats(&m->dy, p.at),
+        .x = student_floats(&m->x, p.at),
+        .w = w,
+        .mean = s->unit_mean + (size_t)p.at * m->n_unit,
+        .r = s->unit_r + (size_t)p.at * m->n_unit,
+        .n_row = p.n,
+        .n_unit = m->n_unit,
+        .n_col = op->norm.unit,
+        .dx_stride = m->dx.stride,
+        .dy_stride = m->dy.stride,
+        .x_stride = m->x.stride,
+        .eps = op->norm.eps,
+    };
+    const struct rms_norm_grad_args rms = {
+        .dx = a.dx,
+        .accumulate = a.accumulate,
+        .dy = a.dy,
+        .x = a.x,
+        .w = a.w,
+        .r = a.r,
+        .n_row = a.n_row,
+        .n_unit = a.n_unit,
+        .n_col = a.n_col,
+        .dx_stride = a.dx_stride,
+        .dy_stride = a.dy_stride,
+        .x_stride = a.x_stride,
+        .eps = a.eps,
+    };
+    if (op->norm.kind == ARCH_NORM_LAYER)
+        s->kern->layer_norm_grad(&a, &m->r->mine);
+    else
+        s->kern->rms_norm_grad(&rms, &m->r->mine);
+}
+
+/* Sums over the block's rows: of the weight, and of the bias where there is one. */
+static void grad_of_weight(const struct norm *m, float *to, float *bias)
+{
+    const struct student *s = m->r->s;
+    const struct program_op *op = m->step->op;
+    const struct column_sums_args of_bias = {
+        .y = bias,
+        .x = student_floats(&m->dy, 0),
+        .n_row = m->r->n,
+        .n_unit = m->n_unit,
+        .n_col = op->norm.unit,
+        .x_stride = m->dy.stride,
+    };
+    struct column_sums_args of_weight = of_bias;
+    of_weight.y = to;
+    of_weight.z = student_floats(&m->x, 0);
+    of_weight.z_stride = m->x.stride;
+    of_weight.r = s->unit_r;
+    of_weight.shift = op->norm.kind == ARCH_NORM_LAYER ? s->unit_mean : NULL;
+    s->kern->column_sums(&of_weight, &m->r->x);
+    if (bias)
+        s->kern->column_sums(&of_bias, &m->r->x);
+}
+
 static void norm_grad(struct student_run *r, const struct train_step *step)
 {
     const struct program_op *op = step->op;
     const struct student *s = r->s;
-    const struct student_rows x = student_rows_of(r, step->in[0]);
-    const struct student_rows dy = student_rows_of(r, step->d_out);
-    const struct student_rows dx = student_rows_of(r, step->d_in[0]);
     const struct student_weight w = student_weight_of(s, op->weight, op->layer);
     const bool is_apart = is_of_heads(s, op);
-    const uint32_t unit = op->norm.unit, n_unit = op->in[0].n_col / unit;
-    const struct student_part p = student_part_of(r);
-    const struct rms_norm_grad_args a = {
-        .dx = student_floats(&dx, p.at),
-        .accumulate = step->accumulate,
-        .dy = student_floats(&dy, p.at),
-        .x = student_floats(&x, p.at),
-        .w = w.w,
-        .r = s->unit_r + (size_t)p.at * n_unit,
-        .n_row = p.n,
-        .n_unit = n_unit,
-        .n_col = unit,
-        .dx_stride = dx.stride,
-        .dy_stride = dy.stride,
-        .x_stride = x.stride,
-        .eps = op->norm.eps,
-    };
-    const struct column_sums_args sums = {
-        .y = is_apart ? s->exchange : w.g,
-        .x = student_floats(&dy, 0),
-        .z = student_floats(&x, 0),
-        .r = s->unit_r,
-        .n_row = r->n,
-        .n_unit = n_unit,
-        .n_col = unit,
-        .x_stride = dy.stride,
-        .z_stride = x.stride,
+    const uint32_t unit = op->norm.unit;
+    const struct norm m = {
+        .r = r,
+        .step = step,
+        .x = student_rows_of(r, step->in[0]),
+        .dy = student_rows_of(r, step->d_out),
+        .dx = student_rows_of(r, step->d_in[0]),
+        .n_unit = op->in[0].n_col / unit,
     };
     if (is_apart)
         clear(r, s->exchange, unit);
-    s->kern->rms_norm_grad(&a, &r->mine);
+    grad_of_rows(&m, w.w);
     student_meet(r);
-    s->kern->column_sums(&sums, &r->x);
+    grad_of_weight(&m, is_apart ? s->exchange : w.g, student_weight_of(s, op->bias, op->layer).g);
     student_meet(r);
     if (!is_apart)
         return;
@@ -313,22 +365,7 @@ static void activate_grad(struct student_run *r, const struct train_step *step)
 
 static void rope_grad(struct student_run *r, const struct train_step *step)
 {
-    const struct program_op *op = step->op;
-    const struct student_rows x = student_rows_of(r, step->d_in[0]);
-    const struct student_part p = student_part_of(r);
-    const struct rope_args a = {
-        .x = student_floats(&x, p.at),
-        .x_stride = x.stride,
-        .table = r->s->unrope,
-        .pos = student_rope_rows(r) + p.at,
-        .n_row = p.n,
-        .n_head = op->rope.n_head,
-        .head_dim = op->rope.head_dim,
-        .n_rot = op->rope.n_rot,
-        .interleaved = op->rope.interleaved,
-    };
-    if (p.n)
-        r->s->kern->rope(&a, &r->mine);
+    student_rotate(r, step->op, step->d_in[0], true);
 }
 
 static void attention_grad(struct student_run *r, const struct train_step *step)

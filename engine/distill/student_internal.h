@@ -39,6 +39,15 @@ struct student_memory { /* one allocation; `at` is aligned to a cache line */
     size_t n;
 };
 
+/* Tables of cos and sin: the model's, and that of layers with a window, where the family has one
+ * (rope.local of an operation). */
+enum { STUDENT_ROPE_ALL, STUDENT_ROPE_LOCAL, STUDENT_ROPES };
+struct student_rope {
+    struct rotary rotary; /* n_pair 0: the model has no such table */
+    float *table;         /* [n_row_max][n_rot] by position; by row, where it depends on lengths */
+    float *back;          /* the same with the sines negated, for backward passes */
+};
+
 struct student {
     struct model_config config, local; /* of the whole model; of this tensor-parallel rank */
     const struct arch *arch;
@@ -59,21 +68,20 @@ struct student {
     size_t kept_row; /* bytes a row of the kept values of a slot; recompute: of any layer */
     const struct program_op *embed, *final_norm;
     float multiplier, soft_cap; /* of the logits */
-    struct rotary rotary;
+    struct student_rope ropes[STUDENT_ROPES];
 
     struct student_memory pack_memory, kept, work, block, scratch;
-    char *inputs;         /* recompute: [n_slot][n_layer][n_row_max][hidden] f32 */
-    float *stream;        /* [n_row_max][hidden] */
-    float *rope, *unrope; /* [n_row_max][n_rot] cos and sin by position (or by row, where they
-                              depend on the length); with the sines negated: backward passes */
-    uint32_t *rows;       /* [n_row_max] 0, 1, 2 … */
-    uint32_t *ids;        /* [n_row_max] rows of this rank's part of the embedding */
-    uint16_t *rounded;    /* bf16: [block][columns] of a gradient */
-    char *across;         /* [columns][STUDENT_GRAD_ROWS] of a gradient, transposed */
-    char *factor;         /* packed rows of an input */
-    float *unit_r;        /* [block * units] of norms */
-    float *exchange;      /* what ranks add up apart from the gradients */
-    char *kern_scratch;   /* [n_thread][kern_bytes] */
+    char *inputs;       /* recompute: [n_slot][n_layer][n_row_max][hidden] f32 */
+    float *stream;      /* [n_row_max][hidden] */
+    uint32_t *rows;     /* [n_row_max] 0, 1, 2 … */
+    uint32_t *ids;      /* [n_row_max] rows of this rank's part of the embedding */
+    uint16_t *rounded;  /* bf16: [block][columns] of a gradient */
+    char *across;       /* [columns][STUDENT_GRAD_ROWS] of a gradient, transposed */
+    char *factor;       /* packed rows of an input */
+    float *unit_r;      /* [block * units] of norms */
+    float *unit_mean;   /* the same; of LayerNorm */
+    float *exchange;    /* what ranks add up apart from the gradients */
+    char *kern_scratch; /* [n_thread][kern_bytes] */
     size_t kern_bytes;
 };
 
@@ -128,8 +136,13 @@ bool student_is_divided(const struct student *s, const struct param *p);
 
 struct attention_train_args student_attention_of(const struct student_run *r,
                                                  const struct train_step *step);
-/* Rows of the tables, of each row of the block. */
-const uint32_t *student_rope_rows(const struct student_run *r);
+/* The columns of x rotated by the operation's table; back: by the opposite angles, the gradient. */
+void student_rotate(struct student_run *r, const struct program_op *op, struct train_ref at,
+                    bool back);
+/* Row i of both tables of cos and sin: those of a position in a sequence of n_row. */
+void student_rope_row(const struct student_rope *t, uint32_t i, uint32_t position, uint32_t n_row);
+/* Do the table's rows depend on the lengths of sequences? */
+bool student_rope_varies(const struct student *s, uint32_t i_rope);
 
 void student_step(struct student_run *r, const struct train_step *step);      /* TRAIN_RUN, KEEP */
 void student_grad_step(struct student_run *r, const struct train_step *step); /* the others too */

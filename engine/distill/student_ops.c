@@ -7,7 +7,6 @@
 
 /* ---- norms, copies ---- */
 
-/* Of forward passes alone: it has no gradient here. */
 static void layer_norm(const struct student_run *r, const struct program_op *op,
                        const struct rms_norm_args *of)
 {
@@ -145,21 +144,20 @@ static void activate(struct student_run *r, const struct train_step *step)
     r->s->kern->activate(&a, &r->mine);
 }
 
-const uint32_t *student_rope_rows(const struct student_run *r)
+void student_rotate(struct student_run *r, const struct program_op *op, struct train_ref at,
+                    bool back)
 {
-    return (rotary_varies(&r->s->config) ? r->s->rows : r->b->positions) + r->at;
-}
-
-static void rope(struct student_run *r, const struct train_step *step)
-{
-    const struct program_op *op = step->op;
-    const struct student_rows x = student_rows_of(r, step->out);
+    const struct student *s = r->s;
+    const uint32_t i_rope = op->rope.local ? STUDENT_ROPE_LOCAL : STUDENT_ROPE_ALL;
+    const struct student_rope *t = &s->ropes[i_rope];
+    const uint32_t *rows = student_rope_varies(s, i_rope) ? s->rows : r->b->positions;
+    const struct student_rows x = student_rows_of(r, at);
     const struct student_part p = student_part_of(r);
     const struct rope_args a = {
         .x = student_floats(&x, p.at),
         .x_stride = x.stride,
-        .table = r->s->rope,
-        .pos = student_rope_rows(r) + p.at,
+        .table = back ? t->back : t->table,
+        .pos = rows + r->at + p.at,
         .n_row = p.n,
         .n_head = op->rope.n_head,
         .head_dim = op->rope.head_dim,
@@ -167,7 +165,12 @@ static void rope(struct student_run *r, const struct train_step *step)
         .interleaved = op->rope.interleaved,
     };
     if (p.n)
-        r->s->kern->rope(&a, &r->mine);
+        s->kern->rope(&a, &r->mine);
+}
+
+static void rope(struct student_run *r, const struct train_step *step)
+{
+    student_rotate(r, step->op, step->out, false);
 }
 
 struct attention_train_args student_attention_of(const struct student_run *r,

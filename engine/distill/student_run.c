@@ -64,24 +64,32 @@ bool student_is_divided(const struct student *s, const struct param *p)
 
 /* ---- rope ---- */
 
-/* This thread's rows of the tables, where the frequencies depend on a sequence's length. */
+bool student_rope_varies(const struct student *s, uint32_t i_rope)
+{
+    return i_rope == STUDENT_ROPE_ALL && rotary_varies(&s->config);
+}
+
+void student_rope_row(const struct student_rope *t, uint32_t i, uint32_t position, uint32_t n_row)
+{
+    const uint32_t n = 2 * t->rotary.n_pair;
+    float *row = t->table + (size_t)i * n;
+    rotary_row(&t->rotary, row, position, n_row);
+    for (uint32_t c = 0; t->back && c < n; c++)
+        t->back[(size_t)i * n + c] = c % 2 ? -row[c] : row[c];
+}
+
+/* This thread's rows of the table whose frequencies depend on a sequence's length. */
 static void make_rope(const struct student_run *r)
 {
     const struct student *s = r->s;
     const struct student_part part = student_part_of(r);
-    const uint32_t n = 2 * s->rotary.n_pair;
-    if (!rotary_varies(&s->config))
+    if (!student_rope_varies(s, STUDENT_ROPE_ALL))
         return;
     for (uint32_t i = 0; i < r->b->n_segment; i++) {
         const struct train_segment *q = &r->b->segments[i];
-        for (uint32_t k = q->row; k < q->row + q->n_row; k++) {
-            float *row = s->rope + (size_t)k * n;
-            if (k < part.at || k >= part.at + part.n)
-                continue;
-            rotary_row(&s->rotary, row, r->b->positions[k], q->n_row);
-            for (uint32_t c = 0; s->unrope && c < n; c++)
-                s->unrope[(size_t)k * n + c] = c % 2 ? -row[c] : row[c];
-        }
+        for (uint32_t k = q->row; k < q->row + q->n_row; k++)
+            if (k >= part.at && k < part.at + part.n)
+                student_rope_row(&s->ropes[STUDENT_ROPE_ALL], k, r->b->positions[k], q->n_row);
     }
 }
 

@@ -186,40 +186,6 @@ static struct kern_exec alone(struct kern_exec x)
     return x;
 }
 
-static void norm_row(const struct logits_job *j, uint32_t i, const struct kern_exec *x)
-{
-    const struct head_weights *w = &j->t->head;
-    const float *from = j->t->stream + (size_t)j->rows[i] * w->hidden;
-    void *to = (char *)j->t->h + (size_t)i * w->hidden * (dtype_bits(w->compute) / 8);
-    const struct rms_norm_args rms = {
-        .y = to,
-        .y_dtype = w->compute,
-        .x = from,
-        .w = w->norm,
-        .n_row = 1,
-        .n_col = w->hidden,
-        .x_stride = w->hidden,
-        .y_stride = w->hidden,
-        .eps = w->norm_eps,
-    };
-    const struct layer_norm_args layer = {
-        .y = to,
-        .y_dtype = w->compute,
-        .x = from,
-        .w = w->norm,
-        .b = w->norm_bias,
-        .n_row = 1,
-        .n_col = w->hidden,
-        .x_stride = w->hidden,
-        .y_stride = w->hidden,
-        .eps = w->norm_eps,
-    };
-    if (w->is_layer_norm)
-        w->kern->layer_norm(&layer, x);
-    else
-        w->kern->rms_norm(&rms, x);
-}
-
 static void multiply(void *arg, uint32_t ith, uint32_t nth)
 {
     const struct logits_job *j = arg;
@@ -228,7 +194,8 @@ static void multiply(void *arg, uint32_t ith, uint32_t nth)
     const struct job_rows r = rows_of(j, ith, nth);
     const struct kern_exec x = exec_of(t, ith, nth), mine = alone(x);
     for (uint32_t i = r.begin; i < r.end; i++)
-        norm_row(j, i, &mine);
+        head_norm(w, (char *)t->h + (size_t)i * w->hidden * (dtype_bits(w->compute) / 8),
+                  t->stream + (size_t)j->rows[i] * w->hidden, 1, &mine);
     if (nth > 1)
         team_barrier(t->team);
     const struct linear_args a = {
@@ -254,33 +221,14 @@ static void join(void *arg, uint32_t ith, uint32_t nth)
     const struct kern_exec mine = alone(exec_of(t, ith, nth));
     const size_t n_vocab = w->n_vocab, n_local = t->n_local;
     float *z = t->z + r.begin * n_vocab;
-    const struct add_rows_args scale = {
-        .y = z,
-        .x = z,
-        .n_row = r.end - r.begin,
-        .n_col = w->n_vocab,
-        .x_stride = n_vocab,
-        .y_stride = n_vocab,
-        .scale = w->multiplier,
-        .set = 1,
-    };
-    const struct soft_cap_args cap = {
-        .x = z,
-        .n_row = r.end - r.begin,
-        .n_col = w->n_vocab,
-        .x_stride = n_vocab,
-        .cap = w->soft_cap,
-    };
     if (r.begin == r.end)
         return;
     for (uint32_t rank = 0; rank < w->tensor_parallel.size; rank++)
         for (uint32_t i = r.begin; i < r.end; i++)
             memcpy(t->z + i * n_vocab + rank * n_local,
                    t->gathered + (rank * (size_t)j->n + i) * n_local, n_local * sizeof(float));
-    if (w->multiplier != 1)
-        w->kern->add_rows(&scale, &mine);
-    if (w->soft_cap > 0)
-        w->kern->soft_cap(&cap, &mine);
+    head_scale(w, z, n_vocab, r.end - r.begin, &mine);
+    head_cap(w, z, n_vocab, r.end - r.begin, &mine);
 }
 
 /* Run twice (region_cutter). */

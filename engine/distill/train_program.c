@@ -5,7 +5,9 @@
  * Rounding to bf16 (QUANTIZE, and attention's output where the next product reads bf16) is the
  * identity for gradients: products round what they read anyway, so the f32 value is kept. */
 #include "engine/distill/train_program.h"
+#include <stdio.h>
 #include <string.h>
+#include "engine/model/forward/features.h"
 #include "engine/model/forward/program_text.h"
 #include "kernels/ops/ops_train.h"
 
@@ -67,52 +69,65 @@ static enum q_code refuse(const struct maker *m, const struct program_op *op, co
 
 /* ---- which operations have a gradient ---- */
 
-static const char *no_gradient(const struct program_op *op, bool forward_only)
+/* Kinds that have a handler: in a layer, and in front of the layers and behind them. */
+static bool has_handler(const struct program_op *op)
 {
+    const bool is_model = op->layer == PROGRAM_NO_LAYER;
     switch (op->kind) {
     case PROGRAM_NORM:
-        if (!forward_only && (op->norm.kind != ARCH_NORM_RMS || op->bias))
-            return "only RMS norms are supported";
-        return NULL;
-    case PROGRAM_ATTENTION:
-        if (op->weight != PROGRAM_W_NONE)
-            return "attention sinks are not supported";
-        if (op->attention.alibi)
-            return "ALiBi is not supported";
-        if (!op->attention.causal)
-            return "attention to later tokens is not supported";
-        if (op->attention.head_dim > KERN_TRAIN_HEAD_MAX)
-            return "heads of more than 256 elements are not supported";
-        return NULL;
     case PROGRAM_QUANTIZE:
-        return op->out.dtype == DT_BF16 ? NULL
-                                        : "inputs of products other than floats are not supported";
     case PROGRAM_MATMUL:
+    case PROGRAM_SCALE:
+        return true;
+    case PROGRAM_EMBED:
+    case PROGRAM_SOFT_CAP:
+        return is_model;
     case PROGRAM_ADD:
     case PROGRAM_ACTIVATE:
     case PROGRAM_ROPE:
     case PROGRAM_STORE:
-    case PROGRAM_SCALE:
-        return NULL;
-    case PROGRAM_ROUTE:
-    case PROGRAM_EXPERTS:
-    case PROGRAM_COMBINE:
-    case PROGRAM_SHARE:
-        return "only dense families are supported";
+    case PROGRAM_ATTENTION:
+        return !is_model;
     default:
-        return "its kind is not supported";
+        return false;
     }
+}
+
+static bool is_of_experts(enum program_kind kind)
+{
+    return kind == PROGRAM_ROUTE || kind == PROGRAM_EXPERTS || kind == PROGRAM_COMBINE ||
+           kind == PROGRAM_SHARE;
+}
+
+struct why { /* an operation is refused; "": it is not */
+    char text[128];
+};
+
+/* Attributes: features.def, whose rows for ON_STUDENT and ON_DIVIDED say what is computed here. */
+static struct why why_not(const struct program_op *op, bool forward_only)
+{
+    const char *lacks = features_missing(op, forward_only ? ON_DIVIDED : ON_STUDENT);
+    struct why w = {""};
+    if (is_of_experts(op->kind))
+        snprintf(w.text, sizeof w.text, "only dense families are supported");
+    else if (lacks)
+        snprintf(w.text, sizeof w.text, "no support for %s", lacks);
+    else if (!has_handler(op))
+        snprintf(w.text, sizeof w.text, "its kind is not supported");
+    else if (op->kind == PROGRAM_ATTENTION && op->attention.head_dim > KERN_TRAIN_HEAD_MAX)
+        snprintf(w.text, sizeof w.text, "heads of %u elements are not supported, the most is %u",
+                 op->attention.head_dim, KERN_TRAIN_HEAD_MAX);
+    return w;
 }
 
 FALLIBLE train_check_model(const struct layer_program *p, bool forward_only, struct q_err *e)
 {
     for (uint32_t i = 0; i < p->n_op; i++) {
         const struct program_op *op = &p->ops[i];
-        const bool is_fine = op->kind == PROGRAM_EMBED || op->kind == PROGRAM_SOFT_CAP;
-        const char *why = is_fine ? NULL : no_gradient(op, forward_only);
-        if (op->layer == PROGRAM_NO_LAYER && why)
+        const struct why why = why_not(op, forward_only);
+        if (op->layer == PROGRAM_NO_LAYER && *why.text)
             return q_fail(e, Q_UNSUPPORTED, "operation %u (%s) %s: %s", i, program_op_name(op),
-                          missing(forward_only), why);
+                          missing(forward_only), why.text);
     }
     return Q_OK;
 }
@@ -162,14 +177,14 @@ static enum q_code trace_attention(struct maker *m, struct traced *t, uint32_t i
 
 static enum q_code trace_op(struct maker *m, const struct program_op *op)
 {
-    const char *why = no_gradient(op, m->forward_only);
+    const struct why why = why_not(op, m->forward_only);
     const uint32_t i = m->n_op++;
     struct traced *t = &m->ops[i];
     *t = (struct traced){.op = op, .out = no_ref, .lse = no_ref, .cast = no_ref, .again = NO_OP};
     for (uint32_t k = 0; k < TRAIN_INPUTS; k++)
         t->in[k] = t->kept[k] = k < 2 ? ref_of(m, op->in[k]) : no_ref;
-    if (why)
-        return refuse(m, op, why);
+    if (*why.text)
+        return refuse(m, op, why.text);
     if (op->kind == PROGRAM_ATTENTION)
         return trace_attention(m, t, i);
     if (op->kind == PROGRAM_STORE) {

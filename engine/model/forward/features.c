@@ -18,14 +18,35 @@ static bool is_layer_norm_of_heads(const struct program_op *op)
     return is_layer_norm(op) && op->out.buffer == PROGRAM_B_QKV;
 }
 
+static bool is_norm_apart(const struct program_op *op)
+{
+    return op->kind == PROGRAM_NORM && op->norm.apart;
+}
+
+/* In front of the layers: the one behind them is of the rows that are asked for. */
+static bool is_norm_of_embed(const struct program_op *op)
+{
+    return op->kind == PROGRAM_NORM && op->layer == PROGRAM_NO_LAYER && !op->asked;
+}
+
 static bool is_norm_of_branch(const struct program_op *op)
 {
     return op->kind == PROGRAM_NORM && op->in_place && op->out.buffer != PROGRAM_B_QKV;
 }
 
+static bool is_bytes(const struct program_op *op)
+{
+    return op->kind == PROGRAM_QUANTIZE && (op->out.dtype == DT_I8 || op->out.dtype == DT_F8_E4M3);
+}
+
 static bool is_cast(const struct program_op *op)
 {
-    return op->kind == PROGRAM_QUANTIZE && op->out.dtype != DT_I8 && op->out.dtype != DT_F8_E4M3;
+    return op->kind == PROGRAM_QUANTIZE && !is_bytes(op);
+}
+
+static bool is_ordered(const struct program_op *op)
+{
+    return op->kind == PROGRAM_QUANTIZE && op->ordered;
 }
 
 static bool is_positions(const struct program_op *op)
@@ -51,6 +72,11 @@ static bool is_interleaved(const struct program_op *op)
 static bool is_partial_rope(const struct program_op *op)
 {
     return op->kind == PROGRAM_ROPE && op->rope.n_rot != op->rope.head_dim;
+}
+
+static bool is_rope_of_end(const struct program_op *op)
+{
+    return op->kind == PROGRAM_ROPE && op->rope.first > 0;
 }
 
 static bool is_clip(const struct program_op *op)
@@ -120,7 +146,7 @@ static bool is_scaled_route(const struct program_op *op)
 
 static bool is_latent(const struct program_op *op)
 {
-    return op->kind == PROGRAM_ATTENTION_LATENT;
+    return op->kind == PROGRAM_STORE_LATENT || op->kind == PROGRAM_ATTENTION_LATENT;
 }
 
 static bool has_head_bias(const struct program_op *op)
@@ -152,19 +178,95 @@ static const struct {
 #include "engine/model/forward/features.def"
 };
 
+/* An operation with these attributes. Fields go by their places and without their names, here and
+ * in listed(), so that one that is added does not compile (-Wmissing-field-initializers of clang)
+ * until it has its place. */
+#define LISTED(op, ...)                                                                           \
+    (struct program_op)                                                                           \
+    {                                                                                             \
+        (op)->kind, (op)->layer, {(op)->in[0], (op)->in[1]}, (op)->out, (op)->weight, (op)->bias, \
+            (op)->in_place, (op)->onto, (op)->asked,                                              \
+        {                                                                                         \
+            __VA_ARGS__                                                                           \
+        }                                                                                         \
+    }
+
+/* The operation as predicates read it: attributes that are listed here, of which an executor
+ * supports all values or a row of features.def says what it lacks. */
+static struct program_op listed(const struct program_op *o)
+{
+    switch (o->kind) {
+    case PROGRAM_EMBED:
+    case PROGRAM_ADD:
+    case PROGRAM_SCALE:
+        return LISTED(o, .scale = o->scale);
+    case PROGRAM_SOFT_CAP:
+    case PROGRAM_CLIP:
+        return LISTED(o, .cap = o->cap);
+    case PROGRAM_QUANTIZE:
+        return LISTED(o, .ordered = o->ordered);
+    case PROGRAM_POSITIONS:
+        return LISTED(o, .first = o->first, .div = o->div, .mod = o->mod);
+    case PROGRAM_NORM:
+        return LISTED(o, .norm = {o->norm.kind, o->norm.unit, o->norm.apart, o->norm.eps});
+    case PROGRAM_ACTIVATE:
+        return LISTED(o, .act = {o->act.is, o->act.gated});
+    case PROGRAM_ROPE:
+        return LISTED(o, .rope = {o->rope.n_head, o->rope.head_dim, o->rope.first, o->rope.n_rot,
+                                  o->rope.interleaved, o->rope.local, o->rope.theta});
+    case PROGRAM_STORE:
+    case PROGRAM_ATTENTION:
+        return LISTED(o, .attention = {o->attention.n_head, o->attention.n_kv_head,
+                                       o->attention.head_dim, o->attention.window,
+                                       o->attention.scale, o->attention.soft_cap,
+                                       o->attention.causal, o->attention.alibi});
+    case PROGRAM_STORE_LATENT:
+    case PROGRAM_ATTENTION_LATENT:
+        return LISTED(
+            o, .latent = {o->latent.n_head, o->latent.n_key, o->latent.n_value, o->latent.scale});
+    case PROGRAM_HEADS:
+        return LISTED(o, .heads = {o->heads.n_head, o->heads.n_in, o->heads.n_out, o->heads.n_kept,
+                                   o->heads.w_rows, o->heads.w_first, o->heads.transposed});
+    case PROGRAM_ROUTE:
+    case PROGRAM_EXPERTS:
+    case PROGRAM_COMBINE:
+        return LISTED(o, .route = {o->route.rule, o->route.n_expert, o->route.n_used,
+                                   o->route.renormalize, o->route.n_group, o->route.n_group_used,
+                                   o->route.scale});
+    case PROGRAM_OWN:
+        return LISTED(o, .own = o->own);
+    case PROGRAM_ITEMS:
+    case PROGRAM_MATMUL:
+    case PROGRAM_SHARE:
+    case PROGRAM_RECEIVE:
+    case PROGRAM_SEND:
+    case PROGRAM_KINDS:
+        break;
+    }
+    return LISTED(o, .scale = 0);
+}
+
+const char *features_missing(const struct program_op *op, enum executor on)
+{
+    const struct program_op o = listed(op);
+    for (size_t i = 0; i < sizeof features / sizeof *features; i++)
+        if (!(features[i].executors & on) && features[i].asks(&o))
+            return features[i].text;
+    return NULL;
+}
+
 FALLIBLE features_check(const struct layer_program *p, enum executor on, const char *family,
                         struct q_err *e)
 {
     const char *device = on == ON_CPU ? "the CPU" : "devices";
-    for (uint32_t i = 0; i < p->n_op; i++)
-        for (size_t j = 0; j < sizeof features / sizeof *features; j++) {
-            if (!features[j].asks(&p->ops[i]) || (features[j].executors & on))
-                continue;
-            if (p->ops[i].layer == PROGRAM_NO_LAYER)
-                return q_fail(e, Q_UNSUPPORTED, "%s: %s is not supported on %s yet", family,
-                              features[j].text, device);
+    for (uint32_t i = 0; i < p->n_op; i++) {
+        const char *text = features_missing(&p->ops[i], on);
+        if (text && p->ops[i].layer == PROGRAM_NO_LAYER)
+            return q_fail(e, Q_UNSUPPORTED, "%s: %s is not supported on %s yet", family, text,
+                          device);
+        if (text)
             return q_fail(e, Q_UNSUPPORTED, "%s: layer %u: %s is not supported on %s yet", family,
-                          p->ops[i].layer, features[j].text, device);
-        }
+                          p->ops[i].layer, text, device);
+    }
     return Q_OK;
 }

@@ -61,6 +61,7 @@ struct params {
     {               \
         0           \
     }
+/* The list and its arrays; PARAMS_INIT is left. */
 void params_release(struct params *p);
 
 /* NULL: this rank has none. */

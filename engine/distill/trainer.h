@@ -49,6 +49,7 @@ struct distill_options {
     uint32_t n_thread; /* of all ranks of this machine; 0: as many as there are processors */
 };
 
+/* The sizes of the run's topology, with what options leave to others put in. */
 struct topology_sizes trainer_sizes(const struct distill_options *o);
 /* SIGTERM, SIGINT, SIGHUP and SIGPIPE end the run behind the step that runs. Call it before
  * trainer_run. */

@@ -28,123 +28,112 @@ struct head_case {
     struct loss_options o;
     float multiplier, soft_cap, weights; /* of the head: how large */
     bool has_bias, by_ids, same_vocab, is_hard, no_teacher;
+    bool is_layer_norm, has_norm_bias; /* else RMS norm */
 };
 
 static const struct head_case cases[] = {
-    {"forward KL",
-     {DISTILL_FKL, 1, 0, true, 1, 0, 0, false},
-     1,
-     0,
-     1,
-     false,
-     false,
-     false,
-     false,
-     false},
-    {"forward KL, T 2, CE",
-     {DISTILL_FKL, 2, 0, true, 0.7, 0.3, 0, false},
-     1,
-     0,
-     2,
-     true,
-     false,
-     false,
-     true,
-     false},
-    {"no T^2",
-     {DISTILL_FKL, 2, 0, false, 1, 0, 0, false},
-     1,
-     0,
-     1,
-     false,
-     false,
-     true,
-     false,
-     false},
-    {"reverse KL",
-     {DISTILL_RKL, 1.5f, 0, true, 1, 0.5, 0, false},
-     1,
-     0,
-     1,
-     false,
-     false,
-     false,
-     false,
-     false},
-    {"Jensen-Shannon",
-     {DISTILL_JSD, 1.5f, 0.3f, true, 1, 0, 0, false},
-     1,
-     0,
-     1,
-     false,
-     false,
-     false,
-     true,
-     false},
-    {"multiplier and cap",
-     {DISTILL_FKL, 1, 0, true, 1, 1, 0, false},
-     0.25f,
-     3,
-     6,
-     true,
-     false,
-     false,
-     false,
-     false},
-    {"top k",
-     {DISTILL_FKL, 2, 0, true, 1, 0.5, TOP_K, false},
-     1,
-     0,
-     1,
-     false,
-     false,
-     false,
-     false,
-     false},
-    {"top k by ids",
-     {DISTILL_FKL, 1, 0, true, 1, 0.5, TOP_K, false},
-     1,
-     0,
-     1,
-     false,
-     true,
-     false,
-     false,
-     false},
-    {"top k of both",
-     {DISTILL_JSD, 1, 0.5f, true, 1, 0, TOP_K, true},
-     1,
-     0,
-     1,
-     false,
-     true,
-     true,
-     false,
-     false},
-    {"large logits",
-     {DISTILL_FKL, 1, 0, true, 1, 0.5, 0, false},
-     1,
-     0,
-     60,
-     false,
-     false,
-     true,
-     true,
-     false},
-    {"cross-entropy",
-     {DISTILL_FKL, 1, 0, true, 0, 1, 0, false},
-     1,
-     0,
-     1,
-     true,
-     false,
-     false,
-     false,
-     true},
+    {
+        .name = "forward KL",
+        .o = {DISTILL_FKL, 1, 0, true, 1, 0, 0, false},
+        .multiplier = 1,
+        .weights = 1,
+    },
+    {
+        .name = "forward KL, T 2, CE",
+        .o = {DISTILL_FKL, 2, 0, true, 0.7, 0.3, 0, false},
+        .multiplier = 1,
+        .weights = 2,
+        .has_bias = true,
+        .is_hard = true,
+    },
+    {
+        .name = "no T^2",
+        .o = {DISTILL_FKL, 2, 0, false, 1, 0, 0, false},
+        .multiplier = 1,
+        .weights = 1,
+        .same_vocab = true,
+    },
+    {
+        .name = "reverse KL",
+        .o = {DISTILL_RKL, 1.5f, 0, true, 1, 0.5, 0, false},
+        .multiplier = 1,
+        .weights = 1,
+    },
+    {
+        .name = "Jensen-Shannon",
+        .o = {DISTILL_JSD, 1.5f, 0.3f, true, 1, 0, 0, false},
+        .multiplier = 1,
+        .weights = 1,
+        .is_hard = true,
+    },
+    {
+        .name = "multiplier and cap",
+        .o = {DISTILL_FKL, 1, 0, true, 1, 1, 0, false},
+        .multiplier = 0.25f,
+        .soft_cap = 3,
+        .weights = 6,
+        .has_bias = true,
+    },
+    {
+        .name = "top k",
+        .o = {DISTILL_FKL, 2, 0, true, 1, 0.5, TOP_K, false},
+        .multiplier = 1,
+        .weights = 1,
+    },
+    {
+        .name = "top k by ids",
+        .o = {DISTILL_FKL, 1, 0, true, 1, 0.5, TOP_K, false},
+        .multiplier = 1,
+        .weights = 1,
+        .by_ids = true,
+    },
+    {
+        .name = "top k of both",
+        .o = {DISTILL_JSD, 1, 0.5f, true, 1, 0, TOP_K, true},
+        .multiplier = 1,
+        .weights = 1,
+        .by_ids = true,
+        .same_vocab = true,
+    },
+    {
+        .name = "large logits",
+        .o = {DISTILL_FKL, 1, 0, true, 1, 0.5, 0, false},
+        .multiplier = 1,
+        .weights = 60,
+        .same_vocab = true,
+        .is_hard = true,
+    },
+    {
+        .name = "cross-entropy",
+        .o = {DISTILL_FKL, 1, 0, true, 0, 1, 0, false},
+        .multiplier = 1,
+        .weights = 1,
+        .has_bias = true,
+        .no_teacher = true,
+    },
+    {
+        .name = "LayerNorm",
+        .o = {DISTILL_FKL, 2, 0, true, 1, 0.5, 0, false},
+        .multiplier = 1,
+        .weights = 1,
+        .same_vocab = true,
+        .is_layer_norm = true,
+    },
+    {
+        .name = "LayerNorm, biases",
+        .o = {DISTILL_FKL, 1, 0, true, 1, 0, 0, false},
+        .multiplier = 0.25f,
+        .weights = 2,
+        .has_bias = true,
+        .same_vocab = true,
+        .is_layer_norm = true,
+        .has_norm_bias = true,
+    },
 };
 #define N_CASE (sizeof cases / sizeof *cases)
 
-static float x[N_ROW * HIDDEN], norm_weight[HIDDEN], head[N_VOCAB * HIDDEN], bias[N_VOCAB];
+static float x[N_ROW * HIDDEN], norm_weight[HIDDEN], norm_bias[HIDDEN], head[N_VOCAB * HIDDEN],
+    bias[N_VOCAB];
 static float teacher[N_ROW * N_TEACHER];
 static int32_t labels[N_ROW];
 static uint32_t ids_of_rows[N_ROW * TOP_K]; /* the teacher's largest, ascending */
@@ -195,6 +184,8 @@ static void make(const struct head_case *c)
         bias[i] = draw();
     for (uint32_t i = 0; i < N_ROW * N_TEACHER; i++)
         teacher[i] = 4 * draw();
+    for (uint32_t i = 0; i < HIDDEN; i++)
+        norm_bias[i] = c->has_norm_bias ? 0.3f * draw() : 0;
     for (uint32_t r = 0; r < N_ROW; r++) {
         labels[r] = r % 3 == 1 || (r > 20 && r < 60) ? -1 : (int32_t)((r * 31) % N_VOCAB);
         n_counted += labels[r] >= 0;
@@ -213,7 +204,8 @@ static void make(const struct head_case *c)
 struct result {
     double kd, ce;
     uint64_t n_agree;
-    double dx[N_ROW * HIDDEN], head[N_VOCAB * HIDDEN], bias[N_VOCAB], norm[HIDDEN];
+    double dx[N_ROW * HIDDEN], head[N_VOCAB * HIDDEN], bias[N_VOCAB], norm[HIDDEN],
+        norm_bias[HIDDEN];
 };
 static struct result want;
 
@@ -271,18 +263,22 @@ static double divergence(const struct head_case *c, const double *zs, const doub
     return d;
 }
 
-struct row64 { /* of the student */
-    double h[HIDDEN], z[N_VOCAB], g[N_VOCAB], r;
+struct row64 {                                              /* of the student */
+    double h[HIDDEN], z[N_VOCAB], g[N_VOCAB], d[HIDDEN], r; /* d: x, less its mean */
 };
 
 static void forward64(struct row64 *s, const struct head_case *c, const float *in)
 {
-    double squares = 0;
-    for (uint32_t i = 0; i < HIDDEN; i++)
-        squares += (double)in[i] * (double)in[i];
+    double squares = 0, mean = 0;
+    for (uint32_t i = 0; i < HIDDEN && c->is_layer_norm; i++)
+        mean += (double)in[i] / HIDDEN;
+    for (uint32_t i = 0; i < HIDDEN; i++) {
+        s->d[i] = (double)in[i] - mean;
+        squares += s->d[i] * s->d[i];
+    }
     s->r = 1 / sqrt(squares / HIDDEN + EPS);
     for (uint32_t i = 0; i < HIDDEN; i++)
-        s->h[i] = (double)in[i] * s->r * (double)norm_weight[i];
+        s->h[i] = s->d[i] * s->r * (double)norm_weight[i] + (double)norm_bias[i];
     for (uint32_t v = 0; v < N_VOCAB; v++) {
         double z = c->has_bias ? (double)bias[v] : 0;
         for (uint32_t i = 0; i < HIDDEN; i++)
@@ -323,8 +319,7 @@ static void loss64(struct row64 *s, const struct head_case *c, uint32_t r)
 
 static void backward64(const struct row64 *s, const struct head_case *c, uint32_t r)
 {
-    double dh[HIDDEN] = {0}, dot = 0;
-    const float *in = x + r * HIDDEN;
+    double dh[HIDDEN] = {0}, dot = 0, mean = 0;
     for (uint32_t v = 0; v < N_VOCAB; v++) {
         want.bias[v] += c->has_bias ? s->g[v] : 0;
         for (uint32_t i = 0; i < HIDDEN; i++) {
@@ -333,12 +328,14 @@ static void backward64(const struct row64 *s, const struct head_case *c, uint32_
         }
     }
     for (uint32_t i = 0; i < HIDDEN; i++) {
-        want.norm[i] += dh[i] * (double)in[i] * s->r;
-        dot += dh[i] * (double)norm_weight[i] * (double)in[i];
+        want.norm[i] += dh[i] * s->d[i] * s->r;
+        want.norm_bias[i] += c->has_norm_bias ? dh[i] : 0;
+        dot += dh[i] * (double)norm_weight[i] * s->d[i];
+        mean += c->is_layer_norm ? dh[i] * (double)norm_weight[i] / HIDDEN : 0;
     }
     for (uint32_t i = 0; i < HIDDEN; i++)
         want.dx[r * HIDDEN + i] =
-            s->r * (dh[i] * (double)norm_weight[i] - (double)in[i] * s->r * s->r * dot / HIDDEN);
+            s->r * (dh[i] * (double)norm_weight[i] - mean - s->d[i] * s->r * s->r * dot / HIDDEN);
 }
 
 static void compute64(const struct head_case *c)
@@ -357,7 +354,8 @@ static void compute64(const struct head_case *c)
 /* ---- ours ---- */
 
 struct grads {
-    float dx[N_ROW * HIDDEN], head[N_VOCAB * HIDDEN], bias[N_VOCAB], norm[HIDDEN];
+    float dx[N_ROW * HIDDEN], head[N_VOCAB * HIDDEN], bias[N_VOCAB], norm[HIDDEN],
+        norm_bias[HIDDEN];
 };
 static struct grads got, other;
 
@@ -454,12 +452,15 @@ static void head_open(struct head *h, const struct head_case *c, const struct wa
         .hidden = HIDDEN,
         .norm_eps = (float)EPS,
         .norm = norm_weight,
+        .is_layer_norm = c->is_layer_norm,
+        .norm_bias = c->has_norm_bias ? norm_bias : NULL,
         .w = {.data = h->packed, .n_out = n, .n_in = HIDDEN, .dtype = way->compute},
         .w_columns = {.data = h->columns, .n_out = HIDDEN, .n_in = n, .dtype = way->compute},
         .bias = c->has_bias ? bias + first : NULL,
         .multiplier = c->multiplier,
         .soft_cap = c->soft_cap,
         .norm_grad = g->norm,
+        .norm_bias_grad = c->has_norm_bias ? g->norm_bias : NULL,
         .w_grad = g->head + first * HIDDEN,
         .bias_grad = c->has_bias ? g->bias + first : NULL,
         .tensor_parallel = way->group,
@@ -530,6 +531,7 @@ static void check(const struct head_case *c, const struct loss_sums *s, double b
     assert_near(c->name, "dx", got.dx, want.dx, N_ROW * HIDDEN, bound);
     assert_near(c->name, "head", got.head, want.head, N_VOCAB * HIDDEN, bound);
     assert_near(c->name, "norm", got.norm, want.norm, HIDDEN, bound);
+    assert_near(c->name, "norm bias", got.norm_bias, want.norm_bias, HIDDEN, bound);
     if (c->has_bias)
         assert_near(c->name, "bias", got.bias, want.bias, N_VOCAB, bound);
 }

@@ -360,7 +360,7 @@ static void test_cut(void **state)
         c.head = (seed >> 16) % 9;
         for (uint32_t i = 0; i < c.n_layer; i++)
             layers[i] = round % 2 ? 1.1 : 1 + (seed >> i) % 5;
-        struct stage_layers got[9], want[9], now[9];
+        struct stage_layers got[9], want[9] = {{0}}, now[9];
         struct q_err e = Q_ERR_INIT;
         double best = INFINITY;
         try_all(&c, 0, 0, 0, now, want, &best);

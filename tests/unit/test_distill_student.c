@@ -9,6 +9,7 @@
 #include "common/mem.h"
 #include "engine/distill/train_program.h"
 #include "engine/model/forward/program_text.h"
+#include "folder.h"
 #include "golden.h"
 #include "student_ranks.h"
 
@@ -444,7 +445,8 @@ static void check_same(const char *name, const struct test_options *base,
 
 static void test_bits(void **state)
 {
-    static const char *const some[] = {"llama", "qwen3", "gemma2", "granite"};
+    static const char *const some[] = {"llama",   "qwen3",   "gemma2",  "gemma3",
+                                       "granite", "exaone4", "cohere2", "starcoder2"};
     static const struct test_options others[] = {
         {.n_thread = 2},
         {.n_thread = 3, .n_slot = 2},
@@ -480,10 +482,11 @@ static double cosine(const float *a, const float *b, size_t n)
 static void test_instruction_sets(void **state)
 {
     static const uint32_t sets[] = {CAP_NONE, CAP_AVX2, CAP_AVX2 | CAP_AVX512};
+    static const char *const some[] = {"gemma2", "qwen3", "starcoder2"};
     (void)state;
     for (size_t i = 0; i < sizeof sets / sizeof *sets; i++)
-        for (int k = 0; k < 2; k++) {
-            struct test_options o = {.dir = dir_of(k ? "qwen3" : "gemma2")};
+        for (size_t k = 0; k < sizeof some / sizeof *some; k++) {
+            struct test_options o = {.dir = dir_of(some[k])};
             struct result mine = run_two(&o);
             o.isa_set = 1;
             o.isa = sets[i] & kern_caps_machine();
@@ -498,7 +501,8 @@ static void test_instruction_sets(void **state)
 
 static void test_bf16(void **state)
 {
-    static const char *const some[] = {"llama", "qwen2", "qwen3", "mistral", "phi3"};
+    static const char *const some[] = {"llama", "qwen2",  "qwen3",  "mistral",
+                                       "phi3",  "gemma3", "cohere2"};
     (void)state;
     for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
         struct test_options o = {.dir = dir_of(some[i])};
@@ -718,6 +722,93 @@ static void test_forward_only(void **state)
         check_forward_only(models[i], i % 2);
 }
 
+/* ---- other folders ---- */
+
+static void read_of(struct buf *out, const char *dir, const char *name)
+{
+    char path[2 * PATH_MAX];
+    struct q_err e = Q_ERR_INIT;
+    assert_ok(path_join(path, sizeof path, dir, name, &e), &e);
+    assert_ok(file_read(out, path, 1u << 24, &e), &e);
+}
+
+static void copy_file(const struct folder *f, const char *dir, const char *name)
+{
+    struct buf b = BUF_INIT;
+    read_of(&b, dir, name);
+    folder_write(f, name, b.data, b.len);
+    buf_release(&b);
+}
+
+/* The file's tensors under names that have no "model." in front, as a model without a head has
+ * them. The header keeps its length: spaces may stand behind it. */
+static void write_bare(const struct folder *f, const char *dir)
+{
+    static const char prefix[] = "\"model.";
+    size_t n_cut = 0;
+    uint64_t n_header;
+    struct buf b = BUF_INIT;
+    copy_file(f, dir, "config.json");
+    read_of(&b, dir, "model.safetensors");
+    memcpy(&n_header, b.data, sizeof n_header);
+    char *to = b.data + 8, *end = to + n_header;
+    for (const char *from = to; from < end;) {
+        *to++ = *from++;
+        if (memcmp(from - 1, prefix, sizeof prefix - 1) != 0)
+            continue;
+        from += sizeof prefix - 2;
+        n_cut++;
+    }
+    memset(to, ' ', (size_t)(end - to));
+    assert_true(n_cut > 10);
+    folder_write(f, "model.safetensors", b.data, b.len);
+    buf_release(&b);
+}
+
+/* The same numbers, and in checkpoints the whole names. */
+static void test_bare_names(void **state)
+{
+    struct folder f;
+    struct q_err e = Q_ERR_INIT;
+    struct test_student whole, bare;
+    (void)state;
+    folder_init(&f);
+    write_bare(&f, dir_of("smollm3"));
+    assert_ok(test_student_open(&bare, &(struct test_options){.dir = f.path}, &e), &e);
+    assert_ok(test_student_open(&whole, &(struct test_options){.dir = dir_of("smollm3")}, &e), &e);
+    const struct params *a = student_params(bare.s), *b = student_params(whole.s);
+    assert_true(a->n == b->n && a->n_element == b->n_element);
+    assert_memory_equal(a->w, b->w, a->n_element * sizeof *a->w);
+    for (uint32_t i = 0; i < a->n; i++)
+        for (uint32_t k = 0; k < a->all[i].n_tensor; k++)
+            assert_string_equal(a->all[i].tensors[k].name, b->all[i].tensors[k].name);
+    test_student_close(&bare);
+    test_student_close(&whole);
+    folder_release(&f);
+}
+
+/* OLMo without a limit of q, k and v: its norms have no tensors. */
+static void test_norms_without_weight(void **state)
+{
+    struct folder f;
+    struct buf b = BUF_INIT;
+    struct test_student s;
+    struct q_err e = Q_ERR_INIT;
+    (void)state;
+    folder_init(&f);
+    copy_file(&f, dir_of("olmo"), "model.safetensors");
+    read_of(&b, dir_of("olmo"), "config.json");
+    char *at = strstr(buf_str(&b), "\"clip_qkv\"");
+    assert_non_null(at);
+    at[1] = 'x'; /* an unknown key */
+    folder_write(&f, "config.json", b.data, b.len);
+    assert_fails(test_student_open(&s, &(struct test_options){.dir = f.path}, &e), Q_UNSUPPORTED,
+                 "OlmoForCausalLM: norms without a weight are not supported", &e);
+    test_student_close(&s);
+    buf_release(&b);
+    folder_release(&f);
+}
+
 /* The n-th allocation of a load fails, for every n. */
 static void test_no_memory(void **state)
 {
@@ -749,6 +840,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_tensor_parallel),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_forward_only),
+        cmocka_unit_test(test_bare_names),
+        cmocka_unit_test(test_norms_without_weight),
         cmocka_unit_test(test_no_memory),
     };
     list_models(NULL);

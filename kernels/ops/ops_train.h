@@ -107,11 +107,11 @@ struct rms_norm_grad_args {
     float eps;
 };
 
-/* Of y = d * r * w + b, d = x - mean_c(x), r = 1 / sqrt(mean_c(d^2) + eps) (ops.h, layer_norm), with
- * g = dy * w:
+/* Of y = d * r * w + b, d = x - mean_c(x), r = 1 / sqrt(mean_c(d^2) + eps) (ops.h, layer_norm),
+ * with g = dy * w:
  *     dx[c] = r * (g[c] - mean_c(g) - d[c] * r^2 * mean_c(g d))
- * Units, accumulate, dx and sums as rms_norm_grad. dw: column_sums with z = x, shift = mean and this
- * r; db: column_sums of dy alone. */
+ * Units, accumulate, dx and sums as rms_norm_grad. dw: column_sums with z = x, shift = mean and
+ * this r; db: column_sums of dy alone. */
 struct layer_norm_grad_args {
     float *dx;
     int accumulate; /* 1: dx[c] + the above */

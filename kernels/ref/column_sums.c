@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* y[c] += sum_i x[i,c], or sum_i (x[i,c] * z[i,c]) * r[i], or sum_i (x[i,c] * (z[i,c] - shift[i])) *
- * r[i].
+/* y[c] += sum_i x[i,c], or sum_i (x[i,c] * z[i,c]) * r[i], or
+ * sum_i (x[i,c] * (z[i,c] - shift[i])) * r[i].
  *
  * Order: in each block of KERN_COLUMN_BLOCK rows (units counted as rows) one accumulator from +0;
- * without z an addition per row, with z the product x z rounded (with shift z - shift before it) and
- * then a fused multiply-add with r. The blocks' sums are added in ascending order to one from +0, and that to y. Columns are cut
- * among threads. */
+ * without z an addition per row, with z the product x z rounded (with shift z - shift before it)
+ * and then a fused multiply-add with r. The blocks' sums are added in ascending order to one from
+ * +0, and that to y. Columns are cut among threads. */
 #include <math.h>
 #include "kernels/tiling/split.h"
 #include "kernels/variants.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* layer_norm_grad. That its formula is the derivative is shown by tests/unit/test_train_kernels.c. */
+/* layer_norm_grad. That its formula is the derivative: tests/unit/test_train_kernels.c. */
 #include "kcheck.h"
 #include <math.h>
 

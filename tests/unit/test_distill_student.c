@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A student's passes over the models of the goldens, all of them: the folder is listed, and a family
- * is either refused, with the words of `refusals`, or goes through every test: the residual stream
- * against the executor that serves the model, gradients against differences of the loss,
- * tensor-parallel ranks, and the same bits for any threads, stages, micro batches under way and with
- * recomputation. */
+/* A student's passes over the models of the goldens, all of them: the folder is listed, and a model
+ * is either refused, with the message in `refusals`, or its residual stream is compared with the
+ * executor that serves it, its gradients with differences of the loss, tensor-parallel ranks with
+ * one, forward passes alone with those of training. Some also: the same bits for any threads,
+ * stages, micro batches under way and with recomputation. */
 #include <dirent.h>
 #include "common/buf.h"
 #include "common/mem.h"
@@ -348,8 +348,8 @@ static void check_tensor(struct test_student *s, const struct micro_batch *b, co
         const double d_norm = norm_of(d, n);
         const struct direction to = {all->w + at, d, n};
         const double h = 2e-3 * (size > 1 ? size : 1) / (d_norm > 0 ? d_norm : 1);
-        /* where the loss hardly changes its rounding counts, where it bends much its bend: the first
-         * width that agrees */
+        /* the first width that agrees: rounding of the loss is too much for narrow ones where it
+         * hardly changes, its curvature for wide ones */
         static const double widths[] = {1, 4, 16, 1.0 / 4, 1.0 / 16, 1.0 / 64};
         double got = 0;
         for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)

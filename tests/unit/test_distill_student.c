@@ -43,6 +43,9 @@ static const struct refusal {
                           "by heads of K and V, a layout that is not supported"),
     BY_TENSOR("gpt_neox-seq", "tensor gpt_neox.layers.0.attention.query_key_value.weight has its "
                               "rows by heads of K and V, a layout that is not supported"),
+    BY_PROGRAM("gpt_oss", "", "no support for attention sinks"),
+    BY_PROGRAM("gpt_oss-mxfp4", "", "no support for attention sinks"),
+    BY_PROGRAM("granitemoe", "", "only dense families are supported"),
     BY_TENSOR("llama-gptq",
               "model.layers.0.self_attn.q_proj.qweight is quantized; expected F32, F16 or BF16"),
     BY_TENSOR("llama-gptq-act8",

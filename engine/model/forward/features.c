@@ -124,6 +124,11 @@ static bool has_expert_bias(const struct program_op *op)
     return op->kind == PROGRAM_EXPERTS && op->bias != PROGRAM_W_NONE;
 }
 
+static bool is_limited_act(const struct program_op *op)
+{
+    return op->kind == PROGRAM_ACTIVATE && op->act.limit > 0;
+}
+
 static bool is_plain_act(const struct program_op *op)
 {
     return op->kind == PROGRAM_ACTIVATE && !op->act.gated;
@@ -210,7 +215,7 @@ static struct program_op listed(const struct program_op *o)
     case PROGRAM_NORM:
         return LISTED(o, .norm = {o->norm.kind, o->norm.unit, o->norm.apart, o->norm.eps});
     case PROGRAM_ACTIVATE:
-        return LISTED(o, .act = {o->act.is, o->act.gated});
+        return LISTED(o, .act = {o->act.is, o->act.gated, o->act.limit});
     case PROGRAM_ROPE:
         return LISTED(o, .rope = {o->rope.n_head, o->rope.head_dim, o->rope.first, o->rope.n_rot,
                                   o->rope.interleaved, o->rope.local, o->rope.theta});

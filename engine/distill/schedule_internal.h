@@ -18,6 +18,7 @@ static inline uint32_t schedule_n_teacher(const struct schedule_options *o) /* s
 {
     return o->n_teacher_virtual ? o->n_teacher_virtual : 1;
 }
+/* Errors: Q_INVALID (sizes that no schedule has, by name). */
 FALLIBLE schedule_check(const struct schedule_options *o, struct q_err *e);
 
 /* schedule_bubble for schedules: [place.n] that need not be those of schedule_make. */

@@ -253,7 +253,7 @@ size_t kern_train_scratch_bytes(uint32_t head_dim)
 bool kern_attention_splits(const struct attention_args *a, uint32_t nth)
 {
     struct split_plan p = split_plan_make(a, nth);
-    for (uint32_t i = 0; i < a->n_seq && p.least != UINT64_MAX; i++) {
+    for (uint32_t i = 0; i < a->n_seq && p.nth; i++) {
         const struct seq_shape q = seq_shape(a, &a->seqs[i]);
         if (split_plan_has(&p, a, &q))
             return true;

@@ -106,8 +106,8 @@ static void dot_run(const struct item *it)
         dot_split(&d);
         for (uint32_t h = 0; h < it->n_kv; h++) {
             const struct dot_item head = dot_head(&d, &one, h);
-            dot_split_end(&head, it->part ? it->part : head.room.parts, c == it->begin,
-                          !it->part && split.end == it->end);
+            float *to = it->part ? it->part + h * item_part_floats(it) : head.room.parts;
+            dot_split_end(&head, to, c == it->begin, !it->part && split.end == it->end);
         }
     }
 }

@@ -116,7 +116,7 @@ static void dot_split_end(const struct dot_item *d, float *to, bool first, bool 
 static void dot_row_join(const struct item *it, uint32_t r, float *parts, uint32_t n_split)
 {
     const uint32_t dim = partial_dim(it->a->head_dim);
-    const size_t step = it->n_row * it->sum_stride;
+    const size_t step = item_split_floats(it);
     float *to = parts + r * it->sum_stride, *from = to;
     for (uint32_t i = 1; i < n_split; i++) {
         from += step;

@@ -10,11 +10,14 @@
  *
  * A partial result is of one row and one split: sums [partial_dim], then the largest score and the
  * sum of weights; the weights of a row without positions in the split are 0. a->parts holds those
- * of one split sequence after the other, each ordered by KV head, then split, then row.
+ * of one split sequence after the other, each ordered by split, then KV head, then row.
  *
- * Every thread decides from the arguments only, and so all alike, which sequences are split:
- * sequences in decode (all rows of a KV head are one item) whose items are a large part of a
- * thread's share, and only if threads would be idle otherwise.
+ * Every thread decides from the arguments only, and so all alike, which sequences are split. They
+ * are in decode (all rows of a KV head are one item), and
+ * - the items are a large part of a thread's share, and threads would be idle otherwise; or
+ * - several threads share the sequence, whose KV heads have a row each. Divided by KV heads, each
+ *   thread reads a part of every block; by splits, blocks are read whole and in order
+ *   (tests/bench/README.md has the gain). With more rows, arithmetic takes longer than reading.
  * Threads: pure functions. */
 #ifndef QUIRE_KERNELS_TILING_ATTENTION_SPLIT_H
 #define QUIRE_KERNELS_TILING_ATTENTION_SPLIT_H
@@ -25,7 +28,7 @@
 #define ATTENTION_SPLIT 1024u /* positions, a multiple of 256 (DOT_TILE); changes bits */
 #define PARTIAL_EXTRA   16u   /* floats after the sums: max, total, padding to a cache line */
 #define SPLIT_SEQS      4u    /* sequences of the longest context whose partial results fit */
-#define SPLIT_SHARES    8u    /* an item below 1 / this of a thread's share is not split */
+#define SPLIT_SHARES    8u    /* an item below 1 / this of a thread's share divides evenly enough */
 #define SPLIT_WASTE     8u    /* items are split if some thread has 1 / this more than its share */
 
 /* The context of the row at position pos: from begin to end - 1. */
@@ -81,8 +84,10 @@ static inline size_t seq_partial_floats(const struct attention_args *a, const st
 }
 
 struct split_plan {
-    uint64_t least; /* items with a greater cost are split; UINT64_MAX: none */
-    size_t used;    /* floats of a->parts used by the sequences so far */
+    uint64_t least;       /* items with a greater cost are split; UINT64_MAX: none */
+    uint64_t total, done; /* cost of all sequences, of those so far */
+    uint32_t nth;         /* 0: no sequence is split */
+    size_t used;          /* floats of a->parts used by the sequences so far */
 };
 
 /* True if the sequence may be split. */
@@ -91,12 +96,26 @@ static inline bool seq_can_split(const struct seq_shape *q)
     return q->n_split > 1 && q->n_row <= KERN_ATTENTION_ROWS;
 }
 
+/* True if reading in order pays: the share of a thread ends within the sequence, which begins at
+ * cost `from`, with a split at least on both sides. */
+static inline bool seq_is_shared(const struct split_plan *p, const struct attention_args *a,
+                                 const struct seq_shape *q, uint64_t from)
+{
+    const uint64_t item = ATTENTION_SPLIT + KERN_BLOCK, split = item * a->n_kv_head;
+    const uint64_t all = q->cost * a->n_kv_head;
+    const uint64_t ith = ((from + split) * p->nth + p->total - 1) / p->total;
+    return q->n_row == 1 && item * p->nth * SPLIT_SHARES <= p->total && ith < p->nth &&
+           ith * p->total / p->nth + split <= from + all;
+}
+
 /* True if this sequence is split. Call it once for each sequence of the call, in order. */
 static inline bool split_plan_has(struct split_plan *p, const struct attention_args *a,
                                   const struct seq_shape *q)
 {
-    if (p->least == UINT64_MAX || !seq_can_split(q) || q->cost <= p->least ||
-        seq_partial_floats(a, q) > a->n_part - p->used)
+    const uint64_t from = p->done;
+    p->done += q->cost * a->n_kv_head;
+    if (!p->nth || !seq_can_split(q) || seq_partial_floats(a, q) > a->n_part - p->used ||
+        !(q->cost > p->least || seq_is_shared(p, a, q, from)))
         return false;
     p->used += seq_partial_floats(a, q);
     return true;
@@ -125,17 +144,18 @@ static inline uint64_t split_busiest(const struct attention_args *a, uint64_t to
 static inline struct split_plan split_plan_make(const struct attention_args *a, uint32_t nth)
 {
     struct split_plan p = {.least = UINT64_MAX};
-    uint64_t total = 0, largest = 0;
+    uint64_t largest = 0;
     if (!a->parts || nth < 2)
         return p;
     for (uint32_t i = 0; i < a->n_seq; i++) {
         const struct seq_shape q = seq_shape(a, &a->seqs[i]);
-        total += q.cost * a->n_kv_head;
+        p.total += q.cost * a->n_kv_head;
         if (seq_can_split(&q) && q.cost > largest)
             largest = q.cost;
     }
-    const uint64_t least = total / ((uint64_t)nth * SPLIT_SHARES);
-    if (largest > least && split_busiest(a, total, nth) > total + total / SPLIT_WASTE)
+    p.nth = largest ? nth : 0;
+    const uint64_t least = p.total / ((uint64_t)nth * SPLIT_SHARES);
+    if (largest > least && split_busiest(a, p.total, nth) > p.total + p.total / SPLIT_WASTE)
         p.least = least;
     return p;
 }
@@ -146,7 +166,7 @@ static inline float *partial_at(const struct attention_args *a, const struct seq
                                 size_t base, uint32_t kv_head, uint32_t i_split)
 {
     return a->parts + base +
-           ((size_t)kv_head * q->n_split + i_split) * q->n_row * partial_stride(a->head_dim);
+           ((size_t)i_split * a->n_kv_head + kv_head) * q->n_row * partial_stride(a->head_dim);
 }
 
 #endif

@@ -141,7 +141,7 @@ INLINE void wide_attention(const struct attention_args *a, const struct kern_exe
 /* Row r of an item that was split: join its partial results in ascending order. */
 static void row_join(const struct item *it, uint32_t r, float *parts, uint32_t n_split)
 {
-    const size_t step = it->n_row * it->sum_stride;
+    const size_t step = item_split_floats(it);
     for (uint32_t i = 1; i < n_split; i++)
         partial_join(parts + r * it->sum_stride, parts + i * step + r * it->sum_stride,
                      partial_dim(it->a->head_dim));

@@ -42,6 +42,18 @@ INLINE struct pos_range pos_range_cut(struct pos_range s, struct pos_range by)
     return (struct pos_range){begin, s.end < by.end ? s.end : by.end};
 }
 
+/* Floats from a KV head's partial results for a split to the next head's. */
+INLINE size_t item_part_floats(const struct item *it)
+{
+    return (size_t)it->seq->n_query * item_group(it->a) * partial_stride(it->a->head_dim);
+}
+
+/* From a split's partial results to the next split's. */
+INLINE size_t item_split_floats(const struct item *it)
+{
+    return it->a->n_kv_head * item_part_floats(it);
+}
+
 /* The context of row r of the item within the limit; begin >= end if it is empty. */
 INLINE struct pos_range item_range(const struct item *it, uint32_t r)
 {

@@ -47,16 +47,16 @@ INLINE uint32_t rows_per_item(const struct attention_args *a, const struct split
 INLINE void item_init(struct item *it, const struct seq_cut *c, uint32_t i)
 {
     const struct attention_args *a = it->a;
-    const uint32_t each = c->split ? c->shape.n_split : c->by_rows, n_row = c->shape.n_row;
-    const uint32_t first = c->split ? 0 : i % each * c->rows;
-    it->kv_head = i / each;
+    const uint32_t n_row = c->shape.n_row, first = c->split ? 0 : i % c->by_rows * c->rows;
+    const uint32_t i_split = i / a->n_kv_head;
+    it->kv_head = c->split ? i % a->n_kv_head : i / c->by_rows;
     it->n_kv = 1;
     it->part = NULL;
     it->limit = (struct pos_range){0, UINT32_MAX};
     if (c->split) {
-        it->limit.begin = (c->shape.first_split + i % each) * ATTENTION_SPLIT;
+        it->limit.begin = (c->shape.first_split + i_split) * ATTENTION_SPLIT;
         it->limit.end = it->limit.begin + ATTENTION_SPLIT;
-        it->part = partial_at(a, &c->shape, c->parts, it->kv_head, i % each);
+        it->part = partial_at(a, &c->shape, c->parts, it->kv_head, i_split);
     }
     item_rows(it, first, n_row - first < c->rows ? n_row - first : c->rows);
 }
@@ -77,15 +77,15 @@ INLINE bool item_share_has(const struct item_share *s, uint64_t done, uint64_t c
     return (done + cost / 2) * s->nth / s->total == s->ith;
 }
 
-/* How many items from i on, KV heads of one token, are in the share and fit into one. */
-INLINE uint32_t items_side_by_side(const struct item *it, const struct seq_cut *c, uint32_t i,
+/* How many items from that of `it` on, KV heads of one token, are in the share and fit into one. */
+INLINE uint32_t items_side_by_side(const struct item *it, const struct seq_cut *c,
                                    const struct item_share *s)
 {
     const uint64_t cost = item_cost(it);
     uint32_t n = 1;
-    if (c->split || c->by_rows > 1 || it->seq->n_query > 1 || it->n_row > it->kv_rows)
+    if (c->by_rows > 1 || it->seq->n_query > 1 || it->n_row > it->kv_rows)
         return n;
-    while (i + n < c->n_item && (n + 1) * it->n_row <= ROWS &&
+    while (it->kv_head + n < it->a->n_kv_head && (n + 1) * it->n_row <= ROWS &&
            item_share_has(s, s->done + n * cost, cost))
         n++;
     return n;
@@ -98,7 +98,7 @@ INLINE void items_run(struct item *it, const struct seq_cut *c, struct item_shar
         item_init(it, c, i);
         const uint64_t cost = item_cost(it);
         if (item_share_has(s, s->done, cost)) {
-            it->n_kv = items_side_by_side(it, c, i, s);
+            it->n_kv = items_side_by_side(it, c, s);
             run(it);
         }
         s->done += cost * it->n_kv;
@@ -131,7 +131,7 @@ INLINE void attention_item_loop(const struct attention_args *a, const struct ker
 }
 
 /* Join row r of a sequence in a KV head; its n_split partial results begin at `parts` with the
- * first split's rows, and may be overwritten. */
+ * first split's rows, are item_split_floats apart, and may be overwritten. */
 typedef void join_fn(const struct item *it, uint32_t r, float *parts, uint32_t n_split);
 
 /* The rows of the sequences that attention_item_loop has split, shared among threads. */
@@ -141,7 +141,7 @@ INLINE void attention_join_loop(const struct attention_args *a, const struct ker
     struct split_plan p = split_plan_make(a, x->nth);
     struct item it = {.a = a, .limit = {0, UINT32_MAX}, .sum_stride = partial_stride(a->head_dim)};
     uint32_t i_row = 0;
-    for (uint32_t s = 0; s < a->n_seq && p.least != UINT64_MAX; s++) {
+    for (uint32_t s = 0; s < a->n_seq && p.nth; s++) {
         const struct seq_cut c = seq_cut(a, &a->seqs[s], &p, 1);
         if (!c.split)
             continue;

@@ -16,6 +16,7 @@ struct attention_case {
     float *k[SEQ_MAX], *v[SEQ_MAX]; /* [tokens][n_kv_head][head_dim] as given to kv_store */
     uint32_t n_row;
     bool deep; /* few rows of contexts of several splits */
+    bool wide; /* deep, of many KV heads with a row each */
 };
 
 static const uint32_t kv_dtypes[] = {DT_F32, DT_BF16, DT_I8};
@@ -40,6 +41,11 @@ static void choose_case(struct kcheck *k, struct attention_case *c)
         group = kc_range(k, 1, 4);
         dim = kc_chance(k, 20) ? kc_range(k, 1, 40) : kc_pick(k, head_dims, 6);
     }
+    if (c->wide) {
+        n_kv_head = kc_range(k, 8, 26); /* more than an item has */
+        group = 1;
+        dim = kc_pick(k, head_dims, 4);
+    }
     c->a = (struct attention_args){
         .kv_dtype = (enum dtype)kc_pick(k, kv_dtypes, 3),
         .n_seq = kc_range(k, 0, c->deep ? 2 : SEQ_MAX),
@@ -63,8 +69,12 @@ static void choose_case(struct kcheck *k, struct attention_case *c)
         uint32_t length = kc_range(k, 1, length_max);
         if (c->deep && kc_chance(k, 30)) /* rows on both sides of a split's end */
             length = 1024 * kc_range(k, 1, 2) + kc_range(k, 0, 2);
+        if (c->wide)
+            length = DEEP_MAX - kc_range(k, 0, 200);
         uint32_t most = length < rows_max ? length : rows_max;
         s->n_query = kc_chance(k, 40) ? 1 : kc_range(k, 0, most); /* decode, a chunk, or nothing */
+        if (c->wide)
+            s->n_query = 1;
         s->start = length - s->n_query;
         s->row = c->n_row;
         c->n_row += s->n_query;
@@ -288,7 +298,7 @@ static void call_attention(const void *args, const struct kern_exec *x)
 
 void kcheck_attention_join(struct kcheck *k)
 {
-    struct attention_case c = {.deep = true};
+    struct attention_case c = {.deep = true, .wide = kc_chance(k, 15)};
     const struct kc_variant attention = {.op = "attention", .call = call_attention};
     kern_table_cpu(&table, k->variant->caps);
     choose_case(k, &c);
@@ -313,9 +323,11 @@ void kcheck_attention_join(struct kcheck *k)
         if (split)
             kc_run(k, k->variant, &(struct attention_join_args){&a}, nth);
         kc_same_bits(k, "split over threads", (struct kc_bits){got, want, DT_F32, n});
-        if (!split && a.n_seq == 1 && a.seqs[0].n_query == 1 && nth > a.n_kv_head &&
+        if (!split && !c.wide && a.n_seq == 1 && a.seqs[0].n_query == 1 && nth > a.n_kv_head &&
             context > 1024 && (!a.window || a.window > 1024))
             kc_fail(k, "%u threads: the one long context is not split", nth);
+        if (!split && c.wide && !a.window && a.n_seq == 1 && nth == 2)
+            kc_fail(k, "2 threads: the one long context is divided by heads");
     }
 }
 

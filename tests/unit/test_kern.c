@@ -87,13 +87,55 @@ static void test_sizes(void **state)
     assert_int_equal(kern_attention_parts(1025, 4, 60, 2), 4 * 2 * 4 * (64 + 16));
 }
 
+/* One row of each sequence: is any of them split? */
+static bool splits(const uint32_t *contexts, uint32_t n_seq, struct attention_args a, uint32_t nth)
+{
+    static float parts; /* its address alone is read */
+    struct attention_seq seqs[4];
+    assert_in_range(n_seq, 1, 4);
+    for (uint32_t i = 0; i < n_seq; i++)
+        seqs[i] = (struct attention_seq){.row = i, .n_query = 1, .start = contexts[i] - 1};
+    a.seqs = seqs;
+    a.n_seq = n_seq;
+    a.parts = &parts;
+    a.n_part = a.n_part ? a.n_part : SIZE_MAX;
+    return kern_attention_splits(&a, nth);
+}
+
+/* A sequence that threads share is read in order: divided by splits, not by KV heads. */
+static void test_attention_splits(void **state)
+{
+    const struct attention_args many = {.n_head = 12, .n_kv_head = 12, .head_dim = 64};
+    const struct attention_args grouped = {.n_head = 32, .n_kv_head = 8, .head_dim = 64};
+    const struct attention_args few = {.n_head = 2, .n_kv_head = 2, .head_dim = 64};
+    struct attention_args other = many;
+    (void)state;
+    assert_true(splits((uint32_t[]){3000}, 1, many, 2));
+    assert_true(splits((uint32_t[]){2200, 2200, 2200}, 3, many, 2));
+    assert_true(splits((uint32_t[]){50, 2200}, 2, many, 2));
+    assert_true(splits((uint32_t[]){9000}, 1, many, 8));
+    assert_false(splits((uint32_t[]){3000}, 1, many, 1));
+    assert_false(splits((uint32_t[]){1900}, 1, many, 2));       /* not a split for each */
+    assert_false(splits((uint32_t[]){3000, 3000}, 2, many, 2)); /* a thread has a whole one */
+    assert_false(splits((uint32_t[]){3000, 4}, 2, few, 2));     /* too few items to divide evenly */
+    assert_false(splits((uint32_t[]){3000}, 1, many, 6));
+    assert_false(splits((uint32_t[]){3000}, 1, grouped, 2)); /* arithmetic takes longer */
+    assert_true(splits((uint32_t[]){3000}, 1, grouped, 16)); /* threads would be idle */
+    assert_true(splits((uint32_t[]){3000}, 1, few, 4));
+    other.window = 1500;
+    assert_false(splits((uint32_t[]){3000}, 1, other, 2));
+    other.window = 2500;
+    assert_true(splits((uint32_t[]){3000}, 1, other, 2));
+    other.n_part = 100; /* no room */
+    assert_false(splits((uint32_t[]){3000}, 1, other, 2));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_caps_parse),
-        cmocka_unit_test(test_table_none),
-        cmocka_unit_test(test_table_machine),
-        cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_caps_parse),       cmocka_unit_test(test_table_none),
+        cmocka_unit_test(test_table_machine),    cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_attention_splits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,9 +15,10 @@
  * Every thread decides from the arguments only, and so all alike, which sequences are split. They
  * are in decode (all rows of a KV head are one item), and
  * - the items are a large part of a thread's share, and threads would be idle otherwise; or
- * - several threads share the sequence, whose KV heads have a row each. Divided by KV heads, each
- *   thread reads a part of every block; by splits, blocks are read whole and in order
- *   (tests/bench/README.md has the gain). With more rows, arithmetic takes longer than reading.
+ * - several threads share the sequence, K and V are bf16, and a KV head has one row. Divided by KV
+ *   heads, each thread reads a part of every block; by splits, blocks are read whole and in order
+ *   (tests/bench/README.md has the gain). With more rows or int8, arithmetic takes longer than
+ *   reading; f32 is read as fast either way.
  * Threads: pure functions. */
 #ifndef QUIRE_KERNELS_TILING_ATTENTION_SPLIT_H
 #define QUIRE_KERNELS_TILING_ATTENTION_SPLIT_H
@@ -96,15 +97,16 @@ static inline bool seq_can_split(const struct seq_shape *q)
     return q->n_split > 1 && q->n_row <= KERN_ATTENTION_ROWS;
 }
 
-/* True if reading in order pays: the share of a thread ends within the sequence, which begins at
- * cost `from`, with a split at least on both sides. */
+/* True if reading in order pays: an item has all KV heads, and the share of a thread ends within the
+ * sequence, which begins at cost `from`, with a split at least on both sides. */
 static inline bool seq_is_shared(const struct split_plan *p, const struct attention_args *a,
                                  const struct seq_shape *q, uint64_t from)
 {
     const uint64_t item = ATTENTION_SPLIT + KERN_BLOCK, split = item * a->n_kv_head;
     const uint64_t all = q->cost * a->n_kv_head;
     const uint64_t ith = ((from + split) * p->nth + p->total - 1) / p->total;
-    return q->n_row == 1 && item * p->nth * SPLIT_SHARES <= p->total && ith < p->nth &&
+    return a->kv_dtype == DT_BF16 && q->n_row == 1 && a->n_kv_head <= KERN_ATTENTION_ROWS &&
+           item * p->nth * SPLIT_SHARES <= p->total && ith < p->nth &&
            ith * p->total / p->nth + split <= from + all;
 }
 

@@ -95,6 +95,7 @@ static bool splits(const uint32_t *contexts, uint32_t n_seq, struct attention_ar
     assert_in_range(n_seq, 1, 4);
     for (uint32_t i = 0; i < n_seq; i++)
         seqs[i] = (struct attention_seq){.row = i, .n_query = 1, .start = contexts[i] - 1};
+    a.kv_dtype = DT_BF16;
     a.seqs = seqs;
     a.n_seq = n_seq;
     a.parts = &parts;
@@ -108,6 +109,7 @@ static void test_attention_splits(void **state)
     const struct attention_args many = {.n_head = 12, .n_kv_head = 12, .head_dim = 64};
     const struct attention_args grouped = {.n_head = 32, .n_kv_head = 8, .head_dim = 64};
     const struct attention_args few = {.n_head = 2, .n_kv_head = 2, .head_dim = 64};
+    const struct attention_args wide = {.n_head = 32, .n_kv_head = 32, .head_dim = 64};
     struct attention_args other = many;
     (void)state;
     assert_true(splits((uint32_t[]){3000}, 1, many, 2));
@@ -120,6 +122,7 @@ static void test_attention_splits(void **state)
     assert_false(splits((uint32_t[]){3000, 4}, 2, few, 2));     /* too few items to divide evenly */
     assert_false(splits((uint32_t[]){3000}, 1, many, 6));
     assert_false(splits((uint32_t[]){3000}, 1, grouped, 2)); /* arithmetic takes longer */
+    assert_false(splits((uint32_t[]){3000}, 1, wide, 2));    /* more heads than an item has */
     assert_true(splits((uint32_t[]){3000}, 1, grouped, 16)); /* threads would be idle */
     assert_true(splits((uint32_t[]){3000}, 1, few, 4));
     other.window = 1500;

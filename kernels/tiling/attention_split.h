@@ -97,8 +97,8 @@ static inline bool seq_can_split(const struct seq_shape *q)
     return q->n_split > 1 && q->n_row <= KERN_ATTENTION_ROWS;
 }
 
-/* True if reading in order pays: an item has all KV heads, and the share of a thread ends within the
- * sequence, which begins at cost `from`, with a split at least on both sides. */
+/* True if reading in order pays: an item has all KV heads, and the share of a thread ends within
+ * the sequence, which begins at cost `from`, with a split at least on both sides. */
 static inline bool seq_is_shared(const struct split_plan *p, const struct attention_args *a,
                                  const struct seq_shape *q, uint64_t from)
 {

@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <stdbool.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
@@ -33,8 +34,8 @@ static const struct {
     [IS_GGUF] = {"a GGUF file despite its name; quire reads Hugging Face folders", NULL,
                  "use the folder of the model that the file was converted from"},
     [IS_ARCHIVE] =
-        {"a zip archive despite its name (PyTorch checkpoints are zip archives; quire reads "
-         "safetensors)",
+        {"a zip archive despite its name (a PyTorch checkpoint is one, and its name ends with "
+         ".bin)",
          NULL, "unpack it, or " GET},
 };
 
@@ -56,6 +57,19 @@ static const struct {
     {"Access to model ", IS_REFUSAL},
     {"Invalid credentials in Authorization header", IS_REFUSAL},
 };
+
+/* Is a file of this name a zip archive, as torch.save writes them? */
+static bool is_archive_name(const char *path)
+{
+    static const char *const ends[] = {".bin", ".pth", ".pt"};
+    const size_t n = strlen(path);
+    bool yes = false;
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        const size_t n_end = strlen(ends[i]);
+        yes = yes || (n > n_end && strcmp(path + n - n_end, ends[i]) == 0);
+    }
+    return yes;
+}
 
 /* The folder of a file: [*n] bytes of its path, or of ".". */
 static const char *folder_of(const char *path, int *n)
@@ -92,7 +106,8 @@ enum q_code download_check(const void *data, size_t n, const char *path, struct 
     while (isspace((unsigned char)*text))
         text++;
     for (size_t i = 0; i < sizeof beginnings / sizeof *beginnings; i++)
-        if (strncasecmp(text, beginnings[i].text, strlen(beginnings[i].text)) == 0)
+        if (strncasecmp(text, beginnings[i].text, strlen(beginnings[i].text)) == 0 &&
+            !(beginnings[i].is == IS_ARCHIVE && is_archive_name(path)))
             return fail(beginnings[i].is, path, text, e);
     return Q_OK;
 }

@@ -71,7 +71,7 @@ struct quire_options {
     size_t size;
     const char *model;             /* folder or cached id; the one field without a default */
     const char *revision;          /* of an id; NULL = main */
-    const char *load_format;       /* "auto", "safetensors", "dummy" (random weights) */
+    const char *load_format;       /* "auto", "safetensors", "pt", "mistral", "dummy" (random) */
     const char *dtype;             /* "auto", "float32", "bfloat16", "float16" */
     const char *generation_config; /* "auto": sampling defaults of the model; "vllm": none */
     const char *cpu_isa;           /* newest instruction set to use; "auto" */

@@ -3,7 +3,6 @@
  * because GGUF files are often renamed. These functions do not decide which files are loaded: they
  * formulate the error after a folder was rejected. */
 #include "common/hub/folder.h"
-#include "common/hub/archs.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -23,14 +22,16 @@
 
 #define NAMES_SHOWN 5u    /* names in a message */
 #define NAMES_SEEN  8192u /* entries of a folder that are read */
-#define READS       "quire reads Hugging Face folders (config.json, a tokenizer, *.safetensors)"
+#define READS \
+    "quire reads Hugging Face folders (config.json, a tokenizer, *.safetensors or " \
+    "pytorch_model*.bin)"
 #define GGUF_WAY                                                                         \
     READS ", not GGUF: use the folder or id of the original model, or convert the file " \
           "with transformers (from_pretrained(DIR, gguf_file=FILE), then save_pretrained(NEW))"
-#define PICKLE_WAY                                                                                \
-    "quire reads safetensors only: use a revision of the model with safetensors, or convert the " \
-    "model "                                                                                      \
-    "with transformers (from_pretrained(DIR), then save_pretrained(NEW))"
+#define PICKLE_WAY                                                                               \
+    "of such files quire reads pytorch_model.bin and the shards of pytorch_model.bin.index.json, " \
+    "in a folder with config.json, and consolidated.00.pth beside params.json"
+#define OWN_WAY "quire reads it in a folder with its params.json"
 #define OTHER_WAY READS ": use the folder or id of the original model"
 #define HALF_WAY  "a download is incomplete: run it again"
 
@@ -51,8 +52,8 @@ static const struct kind {
     {"optimizer",    ".pt",          "", NULL, IS_IGNORED},
     {"scheduler",    ".pt",          "", NULL, IS_IGNORED},
     {"rng_state",    ".pth",         "", NULL, IS_IGNORED},
-    {"consolidated", ".safetensors", "a checkpoint in Mistral's own layout", OTHER_WAY, IS_WEIGHTS},
-    {"consolidated", ".pth",         "a checkpoint in Meta's own layout", OTHER_WAY, IS_WEIGHTS},
+    {"consolidated", ".safetensors", "a checkpoint in Mistral's own layout", OWN_WAY, IS_WEIGHTS},
+    {"consolidated", ".pth",         "a checkpoint in Meta's own layout", OWN_WAY, IS_WEIGHTS},
     {"adapter_model", "",            "a LoRA adapter", "quire serves complete models: merge the adapter into its base model (PEFT's merge_and_unload) and use the folder of the result", IS_WEIGHTS},
     {"openvino_",    "",             "an OpenVINO model", OTHER_WAY, IS_WEIGHTS},
     {"",             ".onnx",        "an ONNX model", OTHER_WAY, IS_WEIGHTS},
@@ -397,19 +398,18 @@ static enum q_code check_shards(const char *dir, const char *index, struct q_err
     return rc;
 }
 
+enum q_code folder_check_weights_as(const char *dir, enum weight_format format, struct q_err *e)
+{
+    struct weight_files files;
+    const enum q_code rc = weight_files_find(&files, dir, format, e);
+    if (rc)
+        return rc;
+    return files.is_index ? check_shards(dir, files.path, e) : download_check_file(files.path, e);
+}
+
 enum q_code folder_check_weights(const char *dir, struct q_err *e)
 {
-    char single[PATH_MAX], index[PATH_MAX], consolidated[PATH_MAX];
-    enum q_code rc;
-    if ((rc = path_join(single, sizeof single, dir, "model.safetensors", e)) ||
-        (rc = path_join(index, sizeof index, dir, "model.safetensors.index.json", e)) ||
-        (rc = path_join(consolidated, sizeof consolidated, dir, "consolidated.safetensors", e)))
-        return rc;
-    if (file_exists(single))
-        return download_check_file(single, e);
-    if (!file_exists(index) && archs_any_added() && file_exists(consolidated))
-        return download_check_file(consolidated, e);
-    return file_exists(index) ? check_shards(dir, index, e) : folder_refuse_weights(dir, e);
+    return folder_check_weights_as(dir, WEIGHTS_AUTO, e);
 }
 
 enum q_code folder_check_text(const char *dir, bool with_template, struct q_err *e)

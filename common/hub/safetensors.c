@@ -10,10 +10,9 @@
 #include <unistd.h>
 #include "common/download.h"
 #include "common/file.h"
-#include "common/hub/archs.h"
-#include "common/hub/folder.h"
 #include "common/hub/hub_json.h"
 #include "common/hub/safetensors_internal.h"
+#include "common/hub/torch_file.h"
 #include "common/mem.h"
 
 #define SHARDS_MAX      4096u
@@ -30,7 +29,11 @@ struct tensor_set {
     struct tensor_list list; /* sorted by name once open */
     struct shard *shards;    /* [n_shard] */
     size_t n_shard, shard_cap;
+    struct torch_copies copies;
     struct arena names;
+    enum weight_format format;
+    bool is_torch;     /* its files */
+    const char *found; /* name of the file that was found; static */
 };
 
 static int by_name(const void *a, const void *b)
@@ -42,8 +45,10 @@ static enum q_code set_new(struct tensor_set **out, struct q_err *e)
 {
     struct tensor_set *s = q_calloc(1, sizeof *s);
     if (!s)
-        return q_fail(e, Q_NO_MEMORY, "out of memory opening safetensors");
+        return q_fail(e, Q_NO_MEMORY, "out of memory opening weights");
     s->names = (struct arena)ARENA_INIT(NAMES_BYTES_MAX);
+    s->format = WEIGHTS_SAFETENSORS;
+    s->found = "";
     *out = s;
     return Q_OK;
 }
@@ -54,6 +59,7 @@ void tensor_set_free(struct tensor_set *s)
         return;
     for (size_t i = 0; i < s->n_shard; i++)
         mapping_release(&s->shards[i].map);
+    torch_copies_release(&s->copies);
     q_free(s->shards);
     q_free(s->list.items);
     arena_release(&s->names);
@@ -130,6 +136,10 @@ static enum q_code add_file(struct tensor_set *s, const char *path, struct q_err
     s->n_shard++;
     if ((rc = download_check(shard->map.data, shard->map.size, path, e)))
         return rc;
+    if (s->is_torch) {
+        const struct torch_file t = {shard->map.data, shard->map.size, shard->path};
+        return torch_file_read(&s->list, &s->copies, &s->names, &t, e);
+    }
     struct safetensors_file f = {shard->map.data, shard->map.size, shard->path};
     return safetensors_header_read(&s->list, &s->names, &f, e);
 }
@@ -193,6 +203,16 @@ static enum q_code keep_indexed(struct tensor_set *s, json_t *map, const char *i
     return Q_OK;
 }
 
+/* The format of safetensors forbids two of one name within a file, that of torch does not. */
+static enum q_code check_names(const struct tensor_set *s, struct q_err *e)
+{
+    for (size_t i = 0; i + 1 < s->list.n; i++)
+        if (strcmp(s->list.items[i].name, s->list.items[i + 1].name) == 0)
+            return q_fail(e, Q_CORRUPT, "%s: two tensors have the name %s", s->list.items[i].file,
+                          s->list.items[i].name);
+    return Q_OK;
+}
+
 static enum q_code open_index(struct tensor_set *s, const char *dir, const char *index_path,
                               struct q_err *e)
 {
@@ -207,8 +227,8 @@ static enum q_code open_index(struct tensor_set *s, const char *dir, const char 
                     index_path, json_is_object(map) ? "empty" : hub_json_kind(map));
     if (!rc)
         rc = add_shards(s, dir, map, index_path, e);
-    if (!rc)
-        rc = keep_indexed(s, map, index_path, e);
+    if (!rc && !(rc = keep_indexed(s, map, index_path, e)))
+        rc = check_names(s, e);
     json_decref(root);
     return rc;
 }
@@ -218,32 +238,41 @@ static enum q_code open_single(struct tensor_set *s, const char *path, struct q_
     enum q_code rc = add_file(s, path, e);
     if (!rc && s->list.n)
         qsort(s->list.items, s->list.n, sizeof *s->list.items, by_name);
-    return rc;
+    return rc ? rc : check_names(s, e);
 }
 
-enum q_code tensor_set_open(struct tensor_set **out, const char *dir, struct q_err *e)
+enum q_code tensor_set_open_as(struct tensor_set **out, const char *dir, enum weight_format format,
+                               struct q_err *e)
 {
-    char single[PATH_MAX], index[PATH_MAX], consolidated[PATH_MAX];
+    struct weight_files files;
     struct tensor_set *s = NULL;
     enum q_code rc;
-    if ((rc = path_join(single, sizeof single, dir, "model.safetensors", e)) ||
-        (rc = path_join(index, sizeof index, dir, "model.safetensors.index.json", e)) ||
-        (rc = path_join(consolidated, sizeof consolidated, dir, "consolidated.safetensors", e)) ||
-        (rc = set_new(&s, e)))
+    if ((rc = weight_files_find(&files, dir, format, e)) || (rc = set_new(&s, e)))
         return rc;
-    if (file_exists(single))
-        rc = open_single(s, single, e);
-    else if (file_exists(index))
-        rc = open_index(s, dir, index, e);
-    else if (archs_any_added() && file_exists(consolidated))
-        rc = open_single(s, consolidated, e);
-    else
-        rc = folder_refuse_weights(dir, e);
+    s->format = files.format;
+    s->is_torch = files.is_torch;
+    s->found = files.name;
+    rc = files.is_index ? open_index(s, dir, files.path, e) : open_single(s, files.path, e);
     if (rc)
         tensor_set_free(s);
     else
         *out = s;
     return rc;
+}
+
+enum q_code tensor_set_open(struct tensor_set **out, const char *dir, struct q_err *e)
+{
+    return tensor_set_open_as(out, dir, WEIGHTS_AUTO, e);
+}
+
+enum weight_format tensor_set_format(const struct tensor_set *s)
+{
+    return s->format;
+}
+
+const char *tensor_set_found(const struct tensor_set *s)
+{
+    return s->found;
 }
 
 enum q_code tensor_set_open_file(struct tensor_set **out, const char *path, struct q_err *e)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* safetensors - the tensors of a model folder by name, single file or sharded, mapped read-only.
+/* safetensors - the tensors of a model folder by name, single file or sharded, mapped read-only:
+ * of safetensors files, or of files that torch.save wrote (torch_file.h).
  *
  * File: u64 little-endian header length, JSON header {name: {dtype, shape, data_offsets}}, data.
  * Checked at open: header within the file, offsets in order, no overlap, no hole past the end,
@@ -13,6 +14,7 @@
 #include "common/dtype.h"
 #include "common/err.h"
 #include "common/file.h"
+#include "common/hub/weight_files.h"
 
 #define TENSOR_DIMS_MAX 8u
 
@@ -34,18 +36,23 @@ struct tensor {
 };
 
 struct tensor_set;
-/* Opens dir/model.safetensors, or the shards of dir/model.safetensors.index.json (every listed
- * shard must exist and contain the listed tensors), or, where plugins map names of tensors,
- * dir/consolidated.safetensors (Mistral's own names). Errors: Q_NOT_FOUND (with the names searched,
- * and pytorch_model.bin if it exists), Q_CORRUPT (file, tensor, reason). */
+/* Opens the weights of a folder (weight_files.h): one file, or the shards of an index (every listed
+ * shard must exist and contain the listed tensors). Errors: Q_NOT_FOUND (with the names searched,
+ * and what is there instead), Q_CORRUPT (file, tensor, reason), Q_UNSUPPORTED (torch_file.h). */
 FALLIBLE tensor_set_open(struct tensor_set **out, const char *dir, struct q_err *e);
-/* One file given by path (tests, adapters). */
+/* The same of one format alone. */
+FALLIBLE tensor_set_open_as(struct tensor_set **out, const char *dir, enum weight_format format,
+                            struct q_err *e);
+/* One safetensors file given by path (tests, adapters). */
 FALLIBLE tensor_set_open_file(struct tensor_set **out, const char *path, struct q_err *e);
 /* Other names for the same data: items [n] are tensors of the set, or rows of them, whose names are
  * copied. Errors: Q_CORRUPT (two of one name), Q_NO_MEMORY. */
 FALLIBLE tensor_set_replace(struct tensor_set *s, const struct tensor *items, size_t n,
                             struct q_err *e);
 void tensor_set_free(struct tensor_set *s);
+/* The format of its files, and the name of the one that was found (an index, or the weights). */
+enum weight_format tensor_set_format(const struct tensor_set *s);
+const char *tensor_set_found(const struct tensor_set *s);
 /* Release the mapped pages of this process after a load, when all data in frequent use has been
  * copied; later accesses read them from the page cache again. Otherwise the resident size includes
  * the files. */

@@ -104,16 +104,20 @@ static FALLIBLE quantization_option(enum quantization *out, const char *text, co
 
 FALLIBLE engine_format_parse(enum load_format *out, const char *text, struct q_err *e)
 {
-    if (!strcmp(text, "auto"))
-        *out = LOAD_AUTO;
-    else if (!strcmp(text, "safetensors"))
-        *out = LOAD_SAFETENSORS;
-    else if (!strcmp(text, "dummy"))
-        *out = LOAD_DUMMY;
-    else
-        return q_fail(e, Q_INVALID, "--load-format is \"%s\", expected auto, safetensors or dummy",
-                      text);
-    return Q_OK;
+    static const char *const names[] = {
+        [LOAD_AUTO] = "auto",       [LOAD_SAFETENSORS] = "safetensors", [LOAD_PT] = "pt",
+        [LOAD_MISTRAL] = "mistral", [LOAD_DUMMY] = "dummy",
+    };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(text, names[i])) {
+            *out = (enum load_format)i;
+            return Q_OK;
+        }
+    return q_fail(e, Q_INVALID,
+                  "--load-format is \"%s\"%s, expected auto, safetensors, pt (pytorch_model.bin), "
+                  "mistral (consolidated.safetensors) or dummy",
+                  text,
+                  strcmp(text, "gguf") ? "" : ": GGUF files are not read, use the original model");
 }
 
 static FALLIBLE preemption_parse(enum preemption_mode *out, const char *text, struct q_err *e)
@@ -223,7 +227,9 @@ static FALLIBLE check_folder(const struct worker_config *w, struct q_err *e)
 {
     struct model_config ignored;
     enum q_code rc = model_config_load(&ignored, NULL, w->model_dir, e);
-    return rc || w->format == LOAD_DUMMY ? rc : folder_check_weights(w->model_dir, e);
+    if (rc || w->format == LOAD_DUMMY)
+        return rc;
+    return folder_check_weights_as(w->model_dir, load_format_files(w->format), e);
 }
 
 FALLIBLE engine_options(struct core_config *c, const struct options *o, const char *model,

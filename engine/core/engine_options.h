@@ -9,7 +9,7 @@
  * format, dtype, KV dtype). */
 FALLIBLE engine_options(struct core_config *c, const struct options *o, const char *model,
                         struct q_err *e);
-/* "auto", "float32", "bfloat16", "float16" -> dtype; "auto", "safetensors", "dummy" -> format.
+/* "auto", "float32", "bfloat16", "float16" -> dtype; "auto", "safetensors", "pt", "mistral", "dummy" -> format.
  * Errors: Q_INVALID. */
 FALLIBLE engine_dtype_parse(bool *is_auto, enum dtype *out, const char *text, struct q_err *e);
 /* "auto" -> not given; "bfloat16", "float32", "int8" -> dtype. Errors: Q_INVALID. */

@@ -19,8 +19,14 @@
 
 static bool is_weights(const char *name)
 {
-    size_t n = strlen(name), suffix = sizeof ".safetensors" - 1;
-    return n > suffix && !strcmp(name + n - suffix, ".safetensors");
+    static const char *const ends[] = {".safetensors", ".bin", ".pth"};
+    const size_t n = strlen(name);
+    bool yes = false;
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        const size_t n_end = strlen(ends[i]);
+        yes = yes || (n > n_end && !strcmp(name + n - n_end, ends[i]));
+    }
+    return yes;
 }
 
 static FALLIBLE hash_file(unsigned char out[HASH_BYTES], const char *dir, const char *name,
@@ -79,11 +85,12 @@ static void hash_spots(EVP_MD_CTX *md, const struct tensor *t)
     tensor_drop(t->data, t->n_bytes); /* a touch brings in whole runs of pages */
 }
 
-static FALLIBLE hash_samples(unsigned char out[HASH_BYTES], const char *dir, struct q_err *e)
+static FALLIBLE hash_samples(unsigned char out[HASH_BYTES], const char *dir,
+                             enum weight_format format, struct q_err *e)
 {
     struct tensor_set *s = NULL;
     EVP_MD_CTX *md = EVP_MD_CTX_new();
-    enum q_code rc = tensor_set_open(&s, dir, e);
+    enum q_code rc = tensor_set_open_as(&s, dir, format, e);
     if (rc)
         goto out;
     if (!md || EVP_DigestInit_ex(md, EVP_sha256(), NULL) != 1) {
@@ -121,7 +128,7 @@ FALLIBLE fingerprint_make(char out[FINGERPRINT_MAX], const struct worker_config 
     if (!rc)
         rc = find_plugin(plugin, c->model_dir, e);
     if (!rc && c->format != LOAD_DUMMY && !(rc = hash_weights(weights, dir, e)))
-        rc = hash_samples(samples, dir, e);
+        rc = hash_samples(samples, dir, load_format_files(c->format), e);
     if (rc)
         return rc;
     EVP_MD_CTX *md = EVP_MD_CTX_new();

@@ -401,6 +401,11 @@ static enum q_code load_params(struct student *s, const struct student_options *
     const struct params_packer packer = {make_packs, pack_one, s};
     struct tensor_set *files = NULL;
     enum q_code rc = tensor_set_open(&files, o->dir, e);
+    if (!rc && tensor_set_format(files) == WEIGHTS_MISTRAL)
+        rc = q_fail(e, Q_UNSUPPORTED,
+                    "%s: %s has the names of Mistral's own layout; distillation reads and writes "
+                    "those of Hugging Face: convert the model first",
+                    o->dir, tensor_set_found(files));
     const struct params_source from = {
         .arch = s->arch,
         .config = &s->config,

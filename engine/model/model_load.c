@@ -421,7 +421,8 @@ static struct load_options load_options_of(const struct model_config *c,
 static enum q_code check_files(const struct model_options *o, struct q_err *e)
 {
     struct tensor_set *files = NULL;
-    enum q_code rc = tensor_set_open(&files, o->weights_dir ? o->weights_dir : o->dir, e);
+    enum q_code rc = tensor_set_open_as(&files, o->weights_dir ? o->weights_dir : o->dir,
+                                        load_format_files(o->format), e);
     tensor_set_free(files);
     return rc;
 }

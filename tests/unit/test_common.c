@@ -117,6 +117,7 @@ static void download_knows_what_is_not_the_file(void **state)
                      bad[i].part, &e);
     for (size_t i = 0; i < sizeof good / sizeof *good; i++)
         assert_ok(download_check(good[i], strlen(good[i]), "/m/x.json", &e), &e);
+    assert_ok(download_check("PK\3\4 ", 5, "/m/pytorch_model.bin", &e), &e); /* of torch.save */
     assert_fails(download_check(bad[0].text, strlen(bad[0].text), "x.json", &e), Q_CORRUPT,
                  "`git lfs pull` in .,", &e);
     assert_fails(download_check(bad[0].text, strlen(bad[0].text), "/x.json", &e), Q_CORRUPT,

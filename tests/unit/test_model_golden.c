@@ -33,6 +33,7 @@ static const char *const models[] = {
     "llama",
     "llama-bf16-sharded",
     "llama-bias-tied",
+    "llama-bin",
     "llama-draft",
     "llama-rope-dynamic",
     "llama-rope-linear",

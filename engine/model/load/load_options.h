@@ -4,11 +4,12 @@
 #ifndef QUIRE_ENGINE_MODEL_LOAD_LOAD_OPTIONS_H
 #define QUIRE_ENGINE_MODEL_LOAD_LOAD_OPTIONS_H
 #include "common/dtype.h"
+#include "common/hub/weight_files.h"
 #include "common/team.h"
 #include "engine/model/pipeline_stage.h"
 #include "kernels/device.h"
 
-enum load_format { LOAD_AUTO, LOAD_SAFETENSORS, LOAD_DUMMY };
+enum load_format { LOAD_AUTO, LOAD_SAFETENSORS, LOAD_PT, LOAD_MISTRAL, LOAD_DUMMY };
 enum quantization { QUANTIZE_NOT, QUANTIZE_INT8, QUANTIZE_INT4, QUANTIZE_FP8 };
 
 struct load_options {
@@ -33,6 +34,8 @@ struct load_options {
     void *progress_ctx;
 };
 
+/* The files that are read; WEIGHTS_AUTO for LOAD_DUMMY, which reads none. */
+enum weight_format load_format_files(enum load_format f);
 /* "int8", "int4", "fp8"; "" for QUANTIZE_NOT. */
 const char *quantization_name(enum quantization q);
 

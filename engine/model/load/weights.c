@@ -9,6 +9,7 @@
 #include "common/log.h"
 #include "common/mem.h"
 #include "engine/model/load/fill.h"
+#include "engine/model/load/mistral_names.h"
 #include "engine/model/load/packed_cache.h"
 #include "engine/model/load/packed_cache_key.h"
 #include "engine/model/load/weight_finder.h"
@@ -28,8 +29,13 @@ static enum q_code open_files(struct loader *l, const struct arch *arch, struct 
 {
     if (l->options->format == LOAD_DUMMY)
         return Q_OK;
-    const enum q_code rc = tensor_set_open(&l->w->files, l->options->dir, e);
-    return rc ? rc : plugin_map_names(l->w->files, arch, l->config, e);
+    const enum weight_format format = load_format_files(l->options->format);
+    const enum q_code rc = tensor_set_open_as(&l->w->files, l->options->dir, format, e);
+    if (rc)
+        return rc;
+    if (!arch->plugin && mistral_names_are_in(l->w->files))
+        return mistral_names_map(l->w->files, l->config, e);
+    return plugin_map_names(l->w->files, arch, l->config, e);
 }
 
 static struct weight_finder finder_of(const struct loader *l, const struct arch *arch)

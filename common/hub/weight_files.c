@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/hub/weight_files.h"
+#include <stddef.h>
+#include <string.h>
+#include "common/buf.h"
+#include "common/file.h"
+#include "common/hub/folder.h"
+
+static const struct {
+    enum weight_format format;
+    const char *name;
+    bool is_index, is_torch;
+} files[] = {
+#define WEIGHT_FILE(format, name, index, torch) {WEIGHTS_##format, name, index, torch},
+#include "common/hub/weight_files.def"
+};
+#define N_FILE (sizeof files / sizeof *files)
+
+static bool has(const char *dir, const char *name)
+{
+    char path[PATH_MAX];
+    return !path_join(path, sizeof path, dir, name, NULL) && file_exists(path);
+}
+
+bool weight_files_has_params(const char *dir)
+{
+    return !has(dir, "config.json") && has(dir, "params.json");
+}
+
+const char *weight_format_name(enum weight_format f)
+{
+    static const char *const names[] = {
+        [WEIGHTS_AUTO] = "auto",
+        [WEIGHTS_SAFETENSORS] = "safetensors",
+        [WEIGHTS_PT] = "pt",
+        [WEIGHTS_MISTRAL] = "mistral",
+    };
+    return names[f];
+}
+
+/* The first row of the format, of any for WEIGHTS_AUTO, whose file is there; N_FILE: none. */
+static size_t find_row(const char *dir, enum weight_format wanted)
+{
+    size_t i = 0;
+    while (i < N_FILE &&
+           ((wanted != WEIGHTS_AUTO && files[i].format != wanted) || !has(dir, files[i].name)))
+        i++;
+    return i;
+}
+
+/* A model that was divided among devices has parts of each matrix in each file. */
+static enum q_code refuse_parts(const char *dir, struct q_err *e)
+{
+    return q_fail(e, Q_UNSUPPORTED,
+                  "%s: consolidated.00.pth and consolidated.01.pth hold a part of each matrix "
+                  "(tensor parallel); quire reads one file: use the model in the layout of Hugging "
+                  "Face, or join the parts",
+                  dir);
+}
+
+/* There are no files of the wanted format: which names it has, and what is there instead. */
+static enum q_code refuse_format(const char *dir, enum weight_format wanted, struct q_err *e)
+{
+    struct buf names = BUF_INIT;
+    const size_t other = find_row(dir, WEIGHTS_AUTO);
+    if (wanted == WEIGHTS_AUTO || other == N_FILE) {
+        const enum q_code rc = folder_refuse_weights(dir, e);
+        return wanted == WEIGHTS_AUTO
+                   ? rc
+                   : q_wrap(e, "--load-format %s", weight_format_name(wanted));
+    }
+    for (size_t i = 0; i < N_FILE; i++)
+        if (files[i].format == wanted)
+            buf_printf(&names, "%s%s", names.len ? ", " : "", files[i].name);
+    const enum q_code rc =
+        q_fail(e, Q_NOT_FOUND,
+               "%s: --load-format %s reads one of %s, and none of them exists; the folder has %s "
+               "(--load-format %s)",
+               dir, weight_format_name(wanted), buf_str(&names), files[other].name,
+               weight_format_name(files[other].format));
+    buf_release(&names);
+    return rc;
+}
+
+enum q_code weight_files_find(struct weight_files *out, const char *dir, enum weight_format wanted,
+                              struct q_err *e)
+{
+    size_t i = N_FILE;
+    if (wanted == WEIGHTS_AUTO && weight_files_has_params(dir))
+        i = find_row(dir, WEIGHTS_MISTRAL);
+    if (i == N_FILE)
+        i = find_row(dir, wanted);
+    if (i == N_FILE)
+        return refuse_format(dir, wanted, e);
+    *out = (struct weight_files){
+        .format = files[i].format,
+        .is_index = files[i].is_index,
+        .is_torch = files[i].is_torch,
+        .name = files[i].name,
+    };
+    if (files[i].format == WEIGHTS_MISTRAL && files[i].is_torch && has(dir, "consolidated.01.pth"))
+        return refuse_parts(dir, e);
+    return path_join(out->path, sizeof out->path, dir, files[i].name, e);
+}

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* weight_files - which files of a model folder hold its weights, by names alone.
+ *
+ * weight_files.def lists the names; the first that is there and of the wanted format counts. A
+ * folder with params.json and without config.json is of Mistral's own layout, so that its
+ * consolidated files come first. Threads: reentrant. */
+#ifndef QUIRE_COMMON_HUB_WEIGHT_FILES_H
+#define QUIRE_COMMON_HUB_WEIGHT_FILES_H
+#include <limits.h>
+#include <stdbool.h>
+#include "common/err.h"
+
+enum weight_format { WEIGHTS_AUTO, WEIGHTS_SAFETENSORS, WEIGHTS_PT, WEIGHTS_MISTRAL };
+
+struct weight_files {
+    enum weight_format format; /* never WEIGHTS_AUTO */
+    bool is_index;             /* the file lists the shards */
+    bool is_torch;             /* torch.save wrote it, or the shards */
+    const char *name;          /* static */
+    char path[PATH_MAX];
+};
+
+/* Errors: Q_NOT_FOUND, Q_UNSUPPORTED (what is there instead: folder.h; parts of a model that was
+ * divided among devices), Q_TOO_LARGE. */
+FALLIBLE weight_files_find(struct weight_files *out, const char *dir, enum weight_format wanted,
+                           struct q_err *e);
+/* "auto", "safetensors", "pt", "mistral". */
+const char *weight_format_name(enum weight_format f);
+/* Is the folder's config params.json: is it there, and no config.json? */
+bool weight_files_has_params(const char *dir);
+
+#endif

@@ -10,6 +10,7 @@
 #include "common/file.h"
 #include "common/hub/archs.h"
 #include "common/hub/config_internal.h"
+#include "common/hub/params.h"
 
 #define VOCAB_MAX     (1u << 24)
 #define POSITIONS_MAX (1u << 28)
@@ -460,9 +461,7 @@ static enum q_code load_folder(struct model_config *c, struct generation_default
     *c = (struct model_config){.bos_id = UINT32_MAX};
     *defaults = (struct generation_defaults){0};
     enum q_code rc;
-    if ((rc = path_join(path, sizeof path, dir, "config.json", e)) ||
-        (rc = file_read(&text, path, HUB_JSON_FILE_MAX, e)) ||
-        (rc = download_check(text.data, text.len, path, e)) ||
+    if ((rc = params_read_config(&text, path, dir, e)) ||
         (rc = parse(c, buf_str(&text), text.len, path, e)) ||
         (rc = path_join(path, sizeof path, dir, "generation_config.json", e)) ||
         (rc = download_check_link(path, e)) || !file_exists(path))

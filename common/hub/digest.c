@@ -5,9 +5,11 @@
 #include <openssl/evp.h>
 #include <stdlib.h>
 #include <string.h>
+#include "common/buf.h"
 #include "common/file.h"
 #include "common/hub/hub.h"
 #include "common/hub/hub_json.h"
+#include "common/hub/params.h"
 
 /* Add one part to the digest: name, length and bytes, so that different sets of parts give
  * different digests. */
@@ -26,13 +28,16 @@ static bool digest_part(EVP_MD_CTX *ctx, const char *name, const void *data, siz
 static enum q_code config_text(char **out, const char *dir, struct q_err *e)
 {
     char path[PATH_MAX];
+    struct buf text = BUF_INIT;
     json_t *root = NULL;
-    enum q_code rc = path_join(path, sizeof path, dir, "config.json", e);
-    if (rc || (rc = hub_json_load(&root, path, e)))
-        return rc;
-    *out = json_dumps(root, JSON_COMPACT | JSON_SORT_KEYS | JSON_REAL_PRECISION(17));
+    enum q_code rc = params_read_config(&text, path, dir, e);
+    if (!rc && !(rc = hub_json_parse(&root, buf_str(&text), text.len, path, e))) {
+        *out = json_dumps(root, JSON_COMPACT | JSON_SORT_KEYS | JSON_REAL_PRECISION(17));
+        rc = *out ? Q_OK : q_fail(e, Q_NO_MEMORY, "%s: out of memory", path);
+    }
     json_decref(root);
-    return *out ? Q_OK : q_fail(e, Q_NO_MEMORY, "%s: out of memory", path);
+    buf_release(&text);
+    return rc;
 }
 
 /* Replace `name` by the next greater name of a tokenizer file in the folder; false: there is

@@ -15,6 +15,7 @@
 #include "common/hub/cache.h"
 #include "common/hub/folder.h"
 #include "common/hub/hub_download.h"
+#include "common/hub/weight_files.h"
 #include "common/log.h"
 #include "common/options.h"
 
@@ -120,7 +121,8 @@ static bool snapshot_has_model(const struct snapshot *s, const struct hub_wanted
 {
     char path[PATH_MAX];
     struct q_err ignored = Q_ERR_INIT;
-    return !path_join(path, sizeof path, s->dir, "config.json", NULL) && file_exists(path) &&
+    return !path_join(path, sizeof path, s->dir, "config.json", NULL) &&
+           (file_exists(path) || weight_files_has_params(s->dir)) &&
            !(w->weights && folder_check_weights(s->dir, &ignored) == Q_NOT_FOUND);
 }
 
@@ -146,7 +148,7 @@ static enum q_code snapshot_use(char dir[PATH_MAX], const struct snapshot *s,
         return rc;
     if (!dir_exists(s->dir))
         return fail_not_cached(w, s->repo, why, e);
-    if (!w->any_file && !file_exists(config) && folder_refuse(s->dir, e))
+    if (!w->any_file && !file_exists(config) && !weight_files_has_params(s->dir) && folder_refuse(s->dir, e))
         return q_wrap(e, "%s", w->id);
     memcpy(dir, s->dir, strlen(s->dir) + 1);
     return Q_OK;
@@ -194,7 +196,7 @@ static enum q_code resolve_folder(char dir[PATH_MAX], const char *model, struct 
     enum q_code rc = path_join(config, sizeof config, model, "config.json", e);
     if (rc)
         return rc;
-    if (!file_exists(config))
+    if (!file_exists(config) && !weight_files_has_params(model))
         return folder_refuse(model, e);
     memcpy(dir, model, strlen(model) + 1); /* fits: the longer path did */
     return Q_OK;
@@ -301,9 +303,8 @@ static enum q_code prepare(const char *model, struct hub_wanted w, struct q_err 
 
 enum q_code hub_prepare(const struct options *o, struct q_err *e)
 {
-    const bool dummy = !strcmp(o->load_format, "dummy"); /* loads no weights */
-    const struct hub_wanted model = {.revision = o->revision, .weights = !dummy};
-    const struct hub_wanted tokenizer = {.revision = o->tokenizer_revision, .any_file = true};
-    enum q_code rc = o->n_positional ? prepare(o->positional[0], model, e) : Q_OK;
-    return rc ? rc : prepare(o->tokenizer, tokenizer, e);
+#include "common/hub/hub_download.h"
+#include "common/hub/weight_files.h"
+#include "common/log.h"
+#include "common/options.h"
 }

@@ -28,6 +28,7 @@ static const char *const known_as[][2] = {
     {"posix", "os"},
     {"nt", "os"},
     {"__builtin__", "builtins"},
+    {"commands", "subprocess"}, /* of Python 2, as pickles of protocol 2 have it */
 };
 
 static bool is_text(const struct pickle_text *t, const char *text)

@@ -640,7 +640,7 @@ static enum q_code check_same_config(const struct model_config *of, const struct
     enum q_code rc;
     if ((rc = path_join(path, sizeof path, dir, "config.json", e)))
         return rc;
-    if (!file_exists(path))
+    if (!file_exists(path) && !weight_files_has_params(dir))
         return Q_OK;
     if ((rc = model_config_load(&other, NULL, dir, e)))
         return rc;

@@ -155,8 +155,9 @@ static const struct {
     {{"model.pt"}, "/model.pt", Q_UNSUPPORTED, "is a PyTorch pickle checkpoint"},
     {{"model.onnx"}, "", Q_UNSUPPORTED, "an ONNX model (model.onnx)"},
     {{"weights.npz"}, "", Q_UNSUPPORTED, "MLX weights (weights.npz)"},
-    {{"params.json", "consolidated.00.pth"}, "", Q_UNSUPPORTED, "Meta's own layout"},
-    {{"params.json", "consolidated.safetensors"}, "", Q_UNSUPPORTED, "Mistral's own layout"},
+    {{"consolidated.00.pth"}, "", Q_UNSUPPORTED, "Meta's own layout (consolidated.00.pth); quire "
+                                                 "reads it in a folder with its params.json"},
+    {{"consolidated.safetensors"}, "", Q_UNSUPPORTED, "Mistral's own layout"},
     {{"model_index.json", "unet/config.json"}, "", Q_UNSUPPORTED, "is a diffusers pipeline"},
     {{"model.tar.gz"}, "/model.tar.gz", Q_UNSUPPORTED, "is an archive; unpack the archive"},
     {{"model.safetensors.incomplete"}, "", Q_UNSUPPORTED, "part of an incomplete download"},

@@ -509,6 +509,7 @@ enum q_code load_plan_new(struct load_plan **out, const struct weight_finder *f,
         return q_fail(e, Q_NO_MEMORY, "out of memory for a plan of the weights");
     struct lister l = {.plan = p, .finder = f, .options = o, .e = e};
     p->arch = f->arch;
+    p->files = f->files;
     const enum q_code rc = list_all(&l);
     if (rc)
         load_plan_free(p);

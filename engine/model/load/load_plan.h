@@ -65,6 +65,7 @@ struct load_plan {
     uint32_t n_in_max;   /* longest row of a source */
     struct tensor table; /* a dummy embedding, of which a tied lm_head is made */
     const struct arch *arch;
+    const struct tensor_set *files; /* borrowed; NULL: dummy numbers */
 };
 
 /* `f` is used here; tensors stay borrowed. Errors: Q_NOT_FOUND, Q_MISMATCH, Q_CORRUPT (file,
@@ -88,7 +89,7 @@ void load_row_name(char out[LOAD_NAME_MAX], const struct load_row *r);
 #define LOAD_FORM_MAX 128u
 /* "int4 in groups of 128, interleaved, act-order" */
 void load_row_form(char out[LOAD_FORM_MAX], const struct load_row *r);
-/* Every row with its sources, then what they come to, by form and reason. */
+/* Which files, every row with its sources, then what they come to, by form and reason. */
 void load_plan_text(struct buf *out, const struct load_plan *p);
 void load_plan_json(struct buf *out, const struct load_plan *p);
 

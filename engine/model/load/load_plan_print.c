@@ -230,11 +230,21 @@ static void text_row(struct buf *out, const struct load_plan *p, const struct lo
         text_source(out, load_plan_sources(p, r) + i, is_vector);
 }
 
+static const char *format_text(const struct load_plan *p)
+{
+    return p->files ? weight_format_name(tensor_set_format(p->files)) : "dummy";
+}
+
 void load_plan_text(struct buf *out, const struct load_plan *p)
 {
     struct sum sums[GROUPS_MAX];
     const uint32_t n = sum_rows(sums, p);
     char form[LOAD_FORM_MAX];
+    if (p->files)
+        buf_printf(out, "weights of %s (--load-format %s)\n", tensor_set_found(p->files),
+                   format_text(p));
+    else
+        buf_add_str(out, "dummy weights (--load-format dummy)\n");
     for (size_t i = 0; i < p->n_row; i++)
         text_row(out, p, &p->rows[i]);
     buf_add_char(out, '\n');
@@ -331,6 +341,10 @@ void load_plan_json(struct buf *out, const struct load_plan *p)
     char form[LOAD_FORM_MAX];
     buf_add_char(out, '{');
     add_text(out, "architecture", p->arch->name);
+    buf_add_str(out, ", ");
+    add_text(out, "load_format", format_text(p));
+    buf_add_str(out, ", ");
+    add_text(out, "files", p->files ? tensor_set_found(p->files) : "");
     buf_printf(out, ", \"parameters\": %" PRIu64 ", \"bytes\": %zu, \"rows\": [", p->n_param,
                p->n_bytes);
     for (size_t i = 0; i < p->n_row; i++) {

@@ -124,10 +124,10 @@ static inline uint32_t model_config_n_rot(const struct model_config *c)
     return fraction != 0 ? (uint32_t)(c->head_dim * fraction) : c->head_dim;
 }
 
-/* Load dir/config.json, or a params.json alone (params.h), and, where there is one, dir/generation_config.json (its eos_token_id list
- * replaces config's, as in transformers). Errors: Q_NOT_FOUND, Q_CORRUPT (file, key, found,
- * expected), Q_UNSUPPORTED (names the feature; the architecture is checked first, because the
- * keys of the sizes differ among families). */
+/* Load dir/config.json, or a params.json alone (params.h), and, where there is one,
+ * dir/generation_config.json (its eos_token_id list replaces config's, as in transformers). Errors:
+ * Q_NOT_FOUND, Q_CORRUPT (file, key, found, expected), Q_UNSUPPORTED (names the feature; the
+ * architecture is checked first, because the keys of the sizes differ among families). */
 FALLIBLE model_config_load(struct model_config *c, struct generation_defaults *g, const char *dir,
                            struct q_err *e);
 

@@ -22,16 +22,16 @@
 
 #define NAMES_SHOWN 5u    /* names in a message */
 #define NAMES_SEEN  8192u /* entries of a folder that are read */
-#define READS \
+#define READS                                                                       \
     "quire reads Hugging Face folders (config.json, a tokenizer, *.safetensors or " \
     "pytorch_model*.bin)"
 #define GGUF_WAY                                                                         \
     READS ", not GGUF: use the folder or id of the original model, or convert the file " \
           "with transformers (from_pretrained(DIR, gguf_file=FILE), then save_pretrained(NEW))"
-#define PICKLE_WAY                                                                               \
+#define PICKLE_WAY                                                                                 \
     "of such files quire reads pytorch_model.bin and the shards of pytorch_model.bin.index.json, " \
     "in a folder with config.json, and consolidated.00.pth beside params.json"
-#define OWN_WAY "quire reads it in a folder with its params.json"
+#define OWN_WAY   "quire reads it in a folder with its params.json"
 #define OTHER_WAY READS ": use the folder or id of the original model"
 #define HALF_WAY  "a download is incomplete: run it again"
 
@@ -359,57 +359,6 @@ enum q_code folder_refuse_weights(const char *dir, struct q_err *e)
                     dir, buf_str(&c.names));
     content_release(&c);
     return rc;
-}
-
-static enum q_code check_shard(const char *dir, const char *name, const char *index,
-                               struct q_err *e)
-{
-    char path[PATH_MAX];
-    enum q_code rc = path_join(path, sizeof path, dir, name, e);
-    if (rc || (rc = download_check_link(path, e)))
-        return rc;
-    rc = download_check_file(path, e);
-    if (rc == Q_NOT_FOUND)
-        rc = q_fail(
-            e, Q_NOT_FOUND,
-            "%s: the shard %s is missing: the model is incomplete, download it with `hf download`",
-            index, name);
-    return rc;
-}
-
-/* Each shard is checked once; the index names it for every tensor in it. */
-static enum q_code check_shards(const char *dir, const char *index, struct q_err *e)
-{
-    json_t *root = NULL, *seen = json_object();
-    enum q_code rc = seen ? hub_json_load(&root, index, e)
-                          : q_fail(e, Q_NO_MEMORY, "out of memory reading %s", index);
-    json_t *map = json_object_get(root, "weight_map");
-    for (void *it = json_object_iter(map); it && !rc; it = json_object_iter_next(map, it)) {
-        const char *name = json_string_value(json_object_iter_value(it));
-        if (!name || !*name || strchr(name, '/') || json_object_get(seen, name))
-            continue; /* tensor_set_open reports invalid names */
-        if (json_object_set_new(seen, name, json_true()))
-            rc = q_fail(e, Q_NO_MEMORY, "out of memory reading %s", index);
-        else
-            rc = check_shard(dir, name, index, e);
-    }
-    json_decref(seen);
-    json_decref(root);
-    return rc;
-}
-
-enum q_code folder_check_weights_as(const char *dir, enum weight_format format, struct q_err *e)
-{
-    struct weight_files files;
-    const enum q_code rc = weight_files_find(&files, dir, format, e);
-    if (rc)
-        return rc;
-    return files.is_index ? check_shards(dir, files.path, e) : download_check_file(files.path, e);
-}
-
-enum q_code folder_check_weights(const char *dir, struct q_err *e)
-{
-    return folder_check_weights_as(dir, WEIGHTS_AUTO, e);
 }
 
 enum q_code folder_check_text(const char *dir, bool with_template, struct q_err *e)

@@ -6,7 +6,6 @@
 #define QUIRE_COMMON_HUB_FOLDER_H
 #include <stdbool.h>
 #include "common/err.h"
-#include "common/hub/weight_files.h"
 
 /* For a file that was given as a model. Errors: Q_UNSUPPORTED (a format that is not read),
  * Q_NOT_FOUND (it is not a folder), Q_CORRUPT (download.h). Never Q_OK. */
@@ -16,12 +15,6 @@ FALLIBLE folder_refuse(const char *dir, struct q_err *e);
 /* For a model folder in which there are no weights of a name that is read. Errors: as above. Never
  * Q_OK. */
 FALLIBLE folder_refuse_weights(const char *dir, struct q_err *e);
-/* Check that the weights exist, by file names and first bytes. Cost: a few small reads. Errors:
- * those of folder_refuse_weights, Q_CORRUPT (the index, or a pointer in the place of a file),
- * Q_NOT_FOUND (a shard is missing). */
-FALLIBLE folder_check_weights(const char *dir, struct q_err *e);
-/* The same of one format alone. Errors: also those of weight_files_find. */
-FALLIBLE folder_check_weights_as(const char *dir, enum weight_format format, struct q_err *e);
 
 /* Check the small text files beside a tokenizer, as far as they exist. with_template: also those of
  * the chat template. Errors: those of download_check_file, download_check_link. */

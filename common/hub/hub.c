@@ -303,8 +303,9 @@ static enum q_code prepare(const char *model, struct hub_wanted w, struct q_err 
 
 enum q_code hub_prepare(const struct options *o, struct q_err *e)
 {
-#include "common/hub/hub_download.h"
-#include "common/hub/weight_files.h"
-#include "common/log.h"
-#include "common/options.h"
+    const bool dummy = !strcmp(o->load_format, "dummy"); /* loads no weights */
+    const struct hub_wanted model = {.revision = o->revision, .weights = !dummy};
+    const struct hub_wanted tokenizer = {.revision = o->tokenizer_revision, .any_file = true};
+    enum q_code rc = o->n_positional ? prepare(o->positional[0], model, e) : Q_OK;
+    return rc ? rc : prepare(o->tokenizer, tokenizer, e);
 }

@@ -306,8 +306,8 @@ enum q_code params_to_config(json_t **out, const json_t *params, enum dtype dtyp
     const struct hub_json_at at = {params, path};
     json_t *config = json_object(), *value;
     const char *key;
-    enum q_code rc = config ? check_needed(&at, e)
-                            : q_fail(e, Q_NO_MEMORY, "%s: out of memory", path);
+    enum q_code rc =
+        config ? check_needed(&at, e) : q_fail(e, Q_NO_MEMORY, "%s: out of memory", path);
     json_object_foreach ((json_t *)(uintptr_t)params, key, value)
         if (!rc)
             rc = set_key(config, &at, key, value, e);

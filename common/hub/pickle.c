@@ -67,7 +67,8 @@ static enum q_code take_number(uint64_t *out, struct pickle_machine *m, uint32_t
 
 static enum q_code take_line(struct pickle_text *out, struct pickle_machine *m)
 {
-    const size_t left = (size_t)(m->end - m->at), most = left < LINE_MAX_BYTES ? left : LINE_MAX_BYTES;
+    const size_t left = (size_t)(m->end - m->at),
+                 most = left < LINE_MAX_BYTES ? left : LINE_MAX_BYTES;
     const unsigned char *newline = most ? memchr(m->at, '\n', most) : NULL;
     if (!newline)
         return pickle_bad(m, "the name of a global has no end");
@@ -431,8 +432,9 @@ static enum q_code do_build(struct pickle_machine *m, uint32_t unused)
         return rc;
     if (object->kind == PICKLE_DICT)
         return Q_OK;
-    return q_fail(m->e, Q_UNSUPPORTED, "%s: the pickle sets attributes of %s, which only a dict has",
-                  m->path, pickle_kind_name(object->kind));
+    return q_fail(m->e, Q_UNSUPPORTED,
+                  "%s: the pickle sets attributes of %s, which only a dict has", m->path,
+                  pickle_kind_name(object->kind));
 }
 
 static enum q_code do_gather(struct pickle_machine *m, uint32_t n)
@@ -514,7 +516,7 @@ static const struct operation {
     [0x90] = {"ADDITEMS", do_add_marked, PICKLE_SET},
     ['a'] = {"APPEND", do_add, PICKLE_LIST},
     ['s'] = {"SETITEM", do_add, PICKLE_DICT},
-    /* objects of classes, numbers and texts of protocol 0, extensions, buffers outside of the pickle */
+    /* objects of classes, numbers and texts of protocol 0, extensions, buffers outside of it */
     [0x81] = {"NEWOBJ", NULL, 0}, [0x92] = {"NEWOBJ_EX", NULL, 0}, ['i'] = {"INST", NULL, 0},
     ['o'] = {"OBJ", NULL, 0},     ['P'] = {"PERSID", NULL, 0},     ['S'] = {"STRING", NULL, 0},
     ['V'] = {"UNICODE", NULL, 0}, ['I'] = {"INT", NULL, 0},        ['L'] = {"LONG", NULL, 0},
@@ -536,10 +538,11 @@ static enum q_code run(struct pickle_machine *m)
         if (op->run)
             rc = op->run(m, op->arg);
         else if (op->name)
-            rc = q_fail(m->e, Q_UNSUPPORTED,
-                        "%s: refuses the pickle operation %s, which torch.save does not write: only "
-                        "tensors are built",
-                        m->path, op->name);
+            rc =
+                q_fail(m->e, Q_UNSUPPORTED,
+                       "%s: refuses the pickle operation %s, which torch.save does not write: only "
+                       "tensors are built",
+                       m->path, op->name);
         else
             rc = pickle_bad(m, "an operation that does not exist");
     }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* pickle - the pickles that torch.save writes, read by an interpreter that can only build tensors.
  *
- * A pickle is a program for a stack machine, and in Python its GLOBAL and REDUCE operations call any
- * function. Here a global is a row of pickle_globals.def, and every other one is refused by its
+ * A pickle is a program for a stack machine, and in Python its GLOBAL and REDUCE operations call
+ * any function. Here a global is a row of pickle_globals.def, and every other one is refused by its
  * name before anything is done with it. Values are numbers, texts, tuples, lists, dicts, storages
  * and tensors of storages; no other object exists.
  * Bounds: each operation makes at most one value, so memory is linear in the bytes of the pickle;
@@ -15,7 +15,7 @@
 #include <stdint.h>
 #include "common/dtype.h"
 #include "common/err.h"
-#include "common/hub/safetensors.h"
+#include "common/hub/tensor.h"
 #include "common/mem.h"
 
 #define PICKLE_BYTES_MAX  ((size_t)64 << 20) /* 10^5 tensors take some 20 MB */
@@ -65,8 +65,8 @@ struct pickle_value {
         struct pickle_items {
             const struct pickle_value **at;
             size_t n, cap;
-        } items;        /* TUPLE, LIST, DICT, SET */
-        uint32_t row;   /* GLOBAL: of pickle_globals.def */
+        } items;      /* TUPLE, LIST, DICT, SET */
+        uint32_t row; /* GLOBAL: of pickle_globals.def */
         struct pickle_storage *storage;
         struct pickle_tensor *tensor;
     } is;
@@ -79,8 +79,8 @@ struct pickle_source {
 };
 /* The value of the pickle at the beginning of the source, which ends with its STOP operation;
  * *n_used: bytes up to there, may be NULL. Values live in `a`.
- * Errors: Q_UNSUPPORTED (a global or an operation that is not read, by name), Q_CORRUPT (path, byte,
- * reason), Q_TOO_LARGE, Q_NO_MEMORY. */
+ * Errors: Q_UNSUPPORTED (a global or an operation that is not read, by name), Q_CORRUPT (path,
+ * byte, reason), Q_TOO_LARGE, Q_NO_MEMORY. */
 FALLIBLE pickle_read(const struct pickle_value **out, size_t *n_used, struct arena *a,
                      const struct pickle_source *s, struct q_err *e);
 /* "a list", "a tensor": for messages. */

@@ -90,8 +90,9 @@ enum q_code pickle_persistent(struct pickle_value **out, struct pickle_machine *
     if (id->kind != PICKLE_TUPLE || list->n < 5 || !pickle_text_is(list->at[0], "storage"))
         return pickle_bad(m, "a persistent id is not that of a storage");
     const struct pickle_value *type = list->at[1], *key = list->at[2], *n = list->at[4];
-    const bool is_type = type->kind == PICKLE_GLOBAL && (globals[type->is.row].kind == GLOBAL_STORAGE ||
-                                                         globals[type->is.row].kind == GLOBAL_BYTES);
+    const bool is_type =
+        type->kind == PICKLE_GLOBAL && (globals[type->is.row].kind == GLOBAL_STORAGE ||
+                                        globals[type->is.row].kind == GLOBAL_BYTES);
     if (!is_type)
         return pickle_bad(m, "the type of a storage is none");
     if (key->kind != PICKLE_TEXT || n->kind != PICKLE_INT || n->is_big || n->is.number < 0)
@@ -187,7 +188,8 @@ enum q_code pickle_call(struct pickle_value **out, struct pickle_machine *m,
     case GLOBAL_TENSOR_TYPED:
         return rebuild(out, m, kind == GLOBAL_TENSOR_TYPED, list);
     default:
-        return q_fail(m->e, Q_UNSUPPORTED, "%s: a call of %s.%s, which is a type; only tensors are "
+        return q_fail(m->e, Q_UNSUPPORTED,
+                      "%s: a call of %s.%s, which is a type; only tensors are "
                       "built",
                       m->path, globals[function->is.row].module, globals[function->is.row].name);
     }

@@ -161,7 +161,7 @@ enum q_code safetensors_header_read(struct tensor_list *out, struct arena *names
         return rc;
     struct reader r = {f, LENGTH_BYTES + length, f->size - LENGTH_BYTES - length, names, e};
     rc = q_grow(&out->items, &out->cap, out->n + json_object_size(root), sizeof *out->items,
-                SAFETENSORS_TENSORS_MAX, e);
+                TENSOR_LIST_MAX, e);
     for (void *it = json_object_iter(root); it && !rc; it = json_object_iter_next(root, it)) {
         const char *name = json_object_iter_key(it);
         if (strcmp(name, "__metadata__") != 0)

@@ -15,8 +15,6 @@
 #define SAFETENSORS_HEADER_MAX \
     ((uint64_t)100 << 20) /* bytes; the limit of the reference reader \
                                                       */
-#define SAFETENSORS_TENSORS_MAX \
-    ((size_t)1 << 20) /* in one model; the largest MoE checkpoints have 10^5 */
 
 struct safetensors_file {
     const unsigned char *data; /* the mapped file, borrowed: tensors point into it */
@@ -24,10 +22,6 @@ struct safetensors_file {
     const char *path;          /* borrowed by the tensors */
 };
 
-struct tensor_list {
-    struct tensor *items; /* [n], q_free */
-    size_t n, cap;
-};
 /* Append the file's tensors, sorted by their place in the file. Names live in `names`. On failure
  * out->n is as before (the array may have grown). Errors: Q_CORRUPT (file, tensor, reason),
  * Q_NO_MEMORY, Q_TOO_LARGE. */

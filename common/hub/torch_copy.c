@@ -70,7 +70,7 @@ enum q_code torch_copy(const void **data, struct torch_copies *copies,
 {
     void *memory = MAP_FAILED;
     enum q_code rc = q_grow(&copies->items, &copies->cap, copies->n + 1, sizeof *copies->items,
-                            SAFETENSORS_TENSORS_MAX, e);
+                            TENSOR_LIST_MAX, e);
     if (rc)
         return rc;
     const int fd = memfd_create("quire-tensor", MFD_CLOEXEC);

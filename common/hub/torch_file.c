@@ -14,8 +14,8 @@
 #define LEGACY_PROTOCOL 1001
 
 /* The pickle of the number 0x1950a86a20f9469cfc6c. */
-static const unsigned char legacy_magic[] = {0x80, 0x02, 0x8a, 0x0a, 0x6c, 0xfc, 0x9c, 0x46, 0xf9,
-                                             0x20, 0x6a, 0xa8, 0x50, 0x19, '.'};
+static const unsigned char legacy_magic[] = {0x80, 0x02, 0x8a, 0x0a, 0x6c, 0xfc, 0x9c, 0x46,
+                                             0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19, '.'};
 
 struct legacy_storage {
     struct pickle_text key;
@@ -167,7 +167,7 @@ static enum q_code list_storages(struct reader *r, const struct pickle_value *di
 {
     const struct pickle_items *items = &dict->is.items;
     enum q_code rc = q_grow(&r->storages, &r->storage_cap, items->n / 2 + 1, sizeof *r->storages,
-                            SAFETENSORS_TENSORS_MAX, r->e);
+                            TENSOR_LIST_MAX, r->e);
     size_t n = 0;
     for (size_t i = 1; i < items->n && !rc; i += 2)
         if (items->at[i]->kind == PICKLE_TENSOR) {
@@ -195,8 +195,7 @@ static enum q_code place_storages(struct reader *r, const struct pickle_value *k
         return bad(r, "the keys of its storages are no list");
     for (size_t i = 0; i < keys->is.items.n; i++) {
         const struct pickle_value *key = keys->is.items.at[i];
-        struct legacy_storage *s =
-            key->kind == PICKLE_TEXT ? find_storage(r, &key->is.text) : NULL;
+        struct legacy_storage *s = key->kind == PICKLE_TEXT ? find_storage(r, &key->is.text) : NULL;
         uint64_t n = 0;
         if (!s || s->bytes.data)
             return bad(r, "a key of its storages is none of a tensor, or is there twice");
@@ -243,8 +242,8 @@ static enum q_code open_legacy(const struct pickle_value **dict, struct reader *
         return bad(r, "the version of its format is not 1001");
     if (!is_little(values[SYSTEM]))
         return q_fail(r->e, Q_UNSUPPORTED, "%s: written by a big-endian machine", r->f->path);
-    if (values[TENSORS]->kind == PICKLE_DICT && ((rc = list_storages(r, values[TENSORS])) ||
-                                                 (rc = place_storages(r, values[KEYS], at))))
+    if (values[TENSORS]->kind == PICKLE_DICT &&
+        ((rc = list_storages(r, values[TENSORS])) || (rc = place_storages(r, values[KEYS], at))))
         return rc;
     *dict = values[TENSORS];
     return Q_OK;
@@ -327,17 +326,18 @@ static enum q_code fail_no_tensor(const struct reader *r, const struct pickle_va
 {
     struct buf keys = BUF_INIT;
     uint32_t n = 0;
-    for (size_t i = 0; dict->kind == PICKLE_DICT && i < dict->is.items.n && n < KEYS_SHOWN; i += 2) {
+    for (size_t i = 0; dict->kind == PICKLE_DICT && i < dict->is.items.n && n < KEYS_SHOWN;
+         i += 2) {
         const char *name = NULL;
         const struct pickle_value *key = dict->is.items.at[i];
         if (key->kind == PICKLE_TEXT && !read_name(&name, r, &key->is.text))
             buf_printf(&keys, "%s%.60s", n++ ? ", " : ": ", name);
     }
-    const enum q_code rc = q_fail(
-        r->e, Q_UNSUPPORTED,
-        "%s: its pickle is %s without tensors%s; expected a dict of names and tensors, as "
-        "torch.save(model.state_dict(), FILE) writes it",
-        r->f->path, pickle_kind_name(dict->kind), buf_str(&keys));
+    const enum q_code rc =
+        q_fail(r->e, Q_UNSUPPORTED,
+               "%s: its pickle is %s without tensors%s; expected a dict of names and tensors, as "
+               "torch.save(model.state_dict(), FILE) writes it",
+               r->f->path, pickle_kind_name(dict->kind), buf_str(&keys));
     buf_release(&keys);
     return rc;
 }
@@ -350,7 +350,7 @@ static enum q_code read_dict(struct tensor_list *out, const struct reader *r,
     if (dict->kind != PICKLE_DICT)
         return fail_no_tensor(r, dict);
     enum q_code rc = q_grow(&out->items, &out->cap, out->n + items->n / 2, sizeof *out->items,
-                            SAFETENSORS_TENSORS_MAX, r->e);
+                            TENSOR_LIST_MAX, r->e);
     for (size_t i = 0; i + 1 < items->n && !rc; i += 2) {
         const char *name = NULL;
         if (items->at[i + 1]->kind != PICKLE_TENSOR)

@@ -12,14 +12,9 @@
  * reentrant. */
 #ifndef QUIRE_COMMON_HUB_TORCH_FILE_H
 #define QUIRE_COMMON_HUB_TORCH_FILE_H
-#include "common/hub/safetensors_internal.h"
-
-struct torch_copies { /* tensors that are no views of the file */
-    struct mapping *items; /* [n], memory of this process alone */
-    size_t n, cap;
-    uint64_t n_bytes; /* of those of the file that is read: not more than it has */
-};
-void torch_copies_release(struct torch_copies *c);
+#include "common/hub/tensor.h"
+#include "common/hub/torch_copy.h"
+#include "common/mem.h"
 
 struct torch_file {
     const unsigned char *data; /* [size], the mapped file, borrowed: tensors point into it */

@@ -3,8 +3,10 @@
 #include <stddef.h>
 #include <string.h>
 #include "common/buf.h"
+#include "common/download.h"
 #include "common/file.h"
 #include "common/hub/folder.h"
+#include "common/hub/hub_json.h"
 
 static const struct {
     enum weight_format format;
@@ -65,9 +67,8 @@ static enum q_code refuse_format(const char *dir, enum weight_format wanted, str
     const size_t other = find_row(dir, WEIGHTS_AUTO);
     if (wanted == WEIGHTS_AUTO || other == N_FILE) {
         const enum q_code rc = folder_refuse_weights(dir, e);
-        return wanted == WEIGHTS_AUTO
-                   ? rc
-                   : q_wrap(e, "--load-format %s", weight_format_name(wanted));
+        return wanted == WEIGHTS_AUTO ? rc
+                                      : q_wrap(e, "--load-format %s", weight_format_name(wanted));
     }
     for (size_t i = 0; i < N_FILE; i++)
         if (files[i].format == wanted)
@@ -101,4 +102,52 @@ enum q_code weight_files_find(struct weight_files *out, const char *dir, enum we
     if (files[i].format == WEIGHTS_MISTRAL && files[i].is_torch && has(dir, "consolidated.01.pth"))
         return refuse_parts(dir, e);
     return path_join(out->path, sizeof out->path, dir, files[i].name, e);
+}
+
+/* ---- are they there? ---- */
+
+static enum q_code check_shard(const char *dir, const char *name, const char *index,
+                               struct q_err *e)
+{
+    char path[PATH_MAX];
+    enum q_code rc = path_join(path, sizeof path, dir, name, e);
+    if (rc || (rc = download_check_link(path, e)))
+        return rc;
+    rc = download_check_file(path, e);
+    if (rc == Q_NOT_FOUND)
+        rc = q_fail(
+            e, Q_NOT_FOUND,
+            "%s: the shard %s is missing: the model is incomplete, download it with `hf download`",
+            index, name);
+    return rc;
+}
+
+/* Each shard is checked once; the index names it for every tensor in it. */
+static enum q_code check_shards(const char *dir, const char *index, struct q_err *e)
+{
+    json_t *root = NULL, *seen = json_object();
+    enum q_code rc = seen ? hub_json_load(&root, index, e)
+                          : q_fail(e, Q_NO_MEMORY, "out of memory reading %s", index);
+    json_t *map = json_object_get(root, "weight_map");
+    for (void *it = json_object_iter(map); it && !rc; it = json_object_iter_next(map, it)) {
+        const char *name = json_string_value(json_object_iter_value(it));
+        if (!name || !*name || strchr(name, '/') || json_object_get(seen, name))
+            continue; /* tensor_set_open reports invalid names */
+        if (json_object_set_new(seen, name, json_true()))
+            rc = q_fail(e, Q_NO_MEMORY, "out of memory reading %s", index);
+        else
+            rc = check_shard(dir, name, index, e);
+    }
+    json_decref(seen);
+    json_decref(root);
+    return rc;
+}
+
+enum q_code weight_files_check(const char *dir, enum weight_format wanted, struct q_err *e)
+{
+    struct weight_files found;
+    const enum q_code rc = weight_files_find(&found, dir, wanted, e);
+    if (rc)
+        return rc;
+    return found.is_index ? check_shards(dir, found.path, e) : download_check_file(found.path, e);
 }

@@ -24,6 +24,10 @@ struct weight_files {
  * divided among devices), Q_TOO_LARGE. */
 FALLIBLE weight_files_find(struct weight_files *out, const char *dir, enum weight_format wanted,
                            struct q_err *e);
+/* Check that the weights exist, by file names and first bytes. Cost: a few small reads. Errors:
+ * also Q_CORRUPT (the index, or a pointer in the place of a file), Q_NOT_FOUND (a shard is
+ * missing). */
+FALLIBLE weight_files_check(const char *dir, enum weight_format wanted, struct q_err *e);
 /* "auto", "safetensors", "pt", "mistral". */
 const char *weight_format_name(enum weight_format f);
 /* Is the folder's config params.json: is it there, and no config.json? */

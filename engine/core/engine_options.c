@@ -5,7 +5,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "common/hub/folder.h"
+#include "common/hub/weight_files.h"
 #include "common/hub/hub.h"
 #include "common/log.h"
 #include "common/mem.h"
@@ -105,8 +105,9 @@ static FALLIBLE quantization_option(enum quantization *out, const char *text, co
 FALLIBLE engine_format_parse(enum load_format *out, const char *text, struct q_err *e)
 {
     static const char *const names[] = {
-        [LOAD_AUTO] = "auto",       [LOAD_SAFETENSORS] = "safetensors", [LOAD_PT] = "pt",
-        [LOAD_MISTRAL] = "mistral", [LOAD_DUMMY] = "dummy",
+        [LOAD_AUTO] = "auto",   [LOAD_SAFETENSORS] = "safetensors",
+        [LOAD_PT] = "pt",       [LOAD_MISTRAL] = "mistral",
+        [LOAD_DUMMY] = "dummy",
     };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(text, names[i])) {
@@ -229,7 +230,7 @@ static FALLIBLE check_folder(const struct worker_config *w, struct q_err *e)
     enum q_code rc = model_config_load(&ignored, NULL, w->model_dir, e);
     if (rc || w->format == LOAD_DUMMY)
         return rc;
-    return folder_check_weights_as(w->model_dir, load_format_files(w->format), e);
+    return weight_files_check(w->model_dir, load_format_files(w->format), e);
 }
 
 FALLIBLE engine_options(struct core_config *c, const struct options *o, const char *model,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files of torch.save of arbitrary bytes: refused, or every tensor lies wholly inside the file, or in
- * a copy that is no larger. The input is tried as the whole file, and as the pickle of an archive
- * with the storages 0 to 3 and of a file of the older format, so that the fuzzer gets past zip
- * headers at once. */
+/* Files of torch.save of arbitrary bytes: refused, or every tensor lies wholly inside the file, or
+ * in a copy that is no larger. The input is tried as the whole file, and as the pickle of an
+ * archive with the storages 0 to 3 and of a file of the older format, so that the fuzzer gets past
+ * zip headers at once. */
 #include <string.h>
 #include "common/buf.h"
 #include "common/hub/pickle.h"
@@ -43,8 +43,8 @@ static void check_file(const unsigned char *data, size_t n)
         const struct tensor *t = &list.items[i];
         bool found = is_within(t->data, t->n_bytes, data, n);
         for (size_t k = 0; k < copies.n; k++)
-            found = found || is_within(t->data, t->n_bytes, copies.items[k].data,
-                                       copies.items[k].size);
+            found =
+                found || is_within(t->data, t->n_bytes, copies.items[k].data, copies.items[k].size);
         Q_ASSERT(found && *t->name && t->n_dim <= TENSOR_DIMS_MAX);
         read_all(t);
     }
@@ -59,7 +59,7 @@ static void add_le(struct buf *b, uint64_t v, uint32_t n)
         buf_add_char(b, i < 8 ? (char)(v >> 8 * i) : 0);
 }
 
-/* A stored entry: its local header and bytes to `file`, its line of the directory to `directory`. */
+/* A stored entry: its local header and bytes to `file`, its line of the directory behind. */
 static void add_entry(struct buf *file, struct buf *directory, const char *name, const void *data,
                       size_t n)
 {
@@ -109,9 +109,9 @@ static void check_in_archive(const uint8_t *data, size_t n)
 /* The keys and storages that belong to the pickle come with it. */
 static void check_in_legacy(const uint8_t *data, size_t n)
 {
-    static const unsigned char head[] = {0x80, 2, 0x8a, 0x0a, 0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20,
-                                         0x6a, 0xa8, 0x50, 0x19, '.',  0x80, 2,    'M',  0xe9, 3,
-                                         '.',  0x80, 2,    '}',  '.'};
+    static const unsigned char head[] = {0x80, 2,    0x8a, 0x0a, 0x6c, 0xfc, 0x9c, 0x46, 0xf9,
+                                         0x20, 0x6a, 0xa8, 0x50, 0x19, '.',  0x80, 2,    'M',
+                                         0xe9, 3,    '.',  0x80, 2,    '}',  '.'};
     struct buf file = BUF_INIT;
     buf_add(&file, head, sizeof head);
     buf_add(&file, data, n);

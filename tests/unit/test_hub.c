@@ -3,6 +3,7 @@
 #include "common/hub/folder.h"
 #include "common/hub/hub.h"
 #include "common/hub/names.h"
+#include "common/hub/weight_files.h"
 #include "common/mem.h"
 
 #define HASH "0123456789abcdef0123456789abcdef01234567"
@@ -155,8 +156,12 @@ static const struct {
     {{"model.pt"}, "/model.pt", Q_UNSUPPORTED, "is a PyTorch pickle checkpoint"},
     {{"model.onnx"}, "", Q_UNSUPPORTED, "an ONNX model (model.onnx)"},
     {{"weights.npz"}, "", Q_UNSUPPORTED, "MLX weights (weights.npz)"},
-    {{"consolidated.00.pth"}, "", Q_UNSUPPORTED, "Meta's own layout (consolidated.00.pth); quire "
-                                                 "reads it in a folder with its params.json"},
+    {
+        {"consolidated.00.pth"},
+        "",
+        Q_UNSUPPORTED,
+        "Meta's own layout (consolidated.00.pth); quire reads it in a folder with its params.json",
+    },
     {{"consolidated.safetensors"}, "", Q_UNSUPPORTED, "Mistral's own layout"},
     {{"model_index.json", "unet/config.json"}, "", Q_UNSUPPORTED, "is a diffusers pipeline"},
     {{"model.tar.gz"}, "/model.tar.gz", Q_UNSUPPORTED, "is an archive; unpack the archive"},
@@ -247,7 +252,8 @@ static void test_broken_links(void **state)
             folder_text(&g, "model.safetensors.index.json",
                         "{\"weight_map\": {\"a\": \"model-1.safetensors\"}}");
         folder_link(&g, links[i].name, links[i].target);
-        assert_fails(config ? hub_resolve(dir, g.path, NULL, &e) : folder_check_weights(g.path, &e),
+        assert_fails(config ? hub_resolve(dir, g.path, NULL, &e)
+                            : weight_files_check(g.path, WEIGHTS_AUTO, &e),
                      Q_NOT_FOUND, links[i].part, &e);
         folder_release(&g);
     }
@@ -296,9 +302,8 @@ static void test_no_weights(void **state)
         {"pytorch_model.bin", lfs, NULL, NULL, Q_CORRUPT, "model.bin is a Git LFS pointer"},
         {"model.pt", "x", NULL, NULL, Q_UNSUPPORTED,
          "no model.safetensors; the weights are a PyTorch pickle checkpoint (model.pt); of such"},
-        {"pytorch_model.bin.index.json",
-         "{\"weight_map\": {\"a\": \"pytorch_model-1.bin\"}}", NULL, NULL, Q_NOT_FOUND,
-         "the shard pytorch_model-1.bin is missing"},
+        {"pytorch_model.bin.index.json", "{\"weight_map\": {\"a\": \"pytorch_model-1.bin\"}}", NULL,
+         NULL, Q_NOT_FOUND, "the shard pytorch_model-1.bin is missing"},
         {"README.md", "x", NULL, NULL, Q_NOT_FOUND,
          "the folder has no weights; its files are: README.md, config.json"},
         {"model-00001-of-00002.safetensors", "x", NULL, NULL, Q_NOT_FOUND,
@@ -320,11 +325,13 @@ static void test_no_weights(void **state)
         folder_text(&g, cases[i].name, cases[i].text);
         if (cases[i].name2)
             folder_text(&g, cases[i].name2, cases[i].text2);
-        assert_fails(folder_check_weights(g.path, &e), cases[i].code, cases[i].part, &e);
+        assert_fails(weight_files_check(g.path, WEIGHTS_AUTO, &e), cases[i].code, cases[i].part,
+                     &e);
         folder_release(&g);
     }
     folder_text(&f, "model.safetensors", "x");
-    assert_ok(folder_check_weights(f.path, &e), &e); /* what is in it is tensor_set_open's */
+    assert_ok(weight_files_check(f.path, WEIGHTS_AUTO, &e),
+              &e); /* what is in it is tensor_set_open's */
 }
 
 static void test_names(void **state)

@@ -11,24 +11,27 @@
 static const struct rule {
     const char *from, *to;
     int pairs; /* TENSOR_Q or TENSOR_K: rows of heads are stored as pairs */
-} of_model[] = {
-    {"tok_embeddings.weight", "model.embed_tokens.weight", 0},
-    {"norm.weight", "model.norm.weight", 0},
-    {"output.weight", "lm_head.weight", 0},
-    {"rope.freqs", NULL, 0},
-}, of_layer[] = {
-    {"attention_norm.weight", "input_layernorm.weight", 0},
-    {"ffn_norm.weight", "post_attention_layernorm.weight", 0},
-    {"attention.wq.", "self_attn.q_proj.", TENSOR_Q},
-    {"attention.wk.", "self_attn.k_proj.", TENSOR_K},
-    {"attention.wv.", "self_attn.v_proj.", 0},
-    {"attention.wo.", "self_attn.o_proj.", 0},
-    {"attention.inner_attention.rope.freqs", NULL, 0},
-    {"feed_forward.w1.", "mlp.gate_proj.", 0},
-    {"feed_forward.w2.", "mlp.down_proj.", 0},
-    {"feed_forward.w3.", "mlp.up_proj.", 0},
-    {"feed_forward.gate.", "block_sparse_moe.gate.", 0},
-    {"feed_forward.experts.", "block_sparse_moe.experts.", 0}, /* N.w1.weight is the same in both */
+} of_model[] =
+    {
+        {"tok_embeddings.weight", "model.embed_tokens.weight", 0},
+        {"norm.weight", "model.norm.weight", 0},
+        {"output.weight", "lm_head.weight", 0},
+        {"rope.freqs", NULL, 0},
+},
+  of_layer[] = {
+      {"attention_norm.weight", "input_layernorm.weight", 0},
+      {"ffn_norm.weight", "post_attention_layernorm.weight", 0},
+      {"attention.wq.", "self_attn.q_proj.", TENSOR_Q},
+      {"attention.wk.", "self_attn.k_proj.", TENSOR_K},
+      {"attention.wv.", "self_attn.v_proj.", 0},
+      {"attention.wo.", "self_attn.o_proj.", 0},
+      {"attention.inner_attention.rope.freqs", NULL, 0},
+      {"feed_forward.w1.", "mlp.gate_proj.", 0},
+      {"feed_forward.w2.", "mlp.down_proj.", 0},
+      {"feed_forward.w3.", "mlp.up_proj.", 0},
+      {"feed_forward.gate.", "block_sparse_moe.gate.", 0},
+      {"feed_forward.experts.", "block_sparse_moe.experts.",
+       0}, /* N.w1.weight is the same in both */
 };
 
 struct mapper {
@@ -70,9 +73,9 @@ static enum q_code map_one(struct mapper *m, const struct tensor *t, struct q_er
 {
     char name[ARCH_NAME_MAX];
     const char *in_layer = behind_layer(t->name), *text = in_layer ? in_layer : t->name;
-    const struct rule *rule =
-        in_layer ? find_rule(of_layer, sizeof of_layer / sizeof *of_layer, text)
-                 : find_rule(of_model, sizeof of_model / sizeof *of_model, text);
+    const struct rule *rule = in_layer
+                                  ? find_rule(of_layer, sizeof of_layer / sizeof *of_layer, text)
+                                  : find_rule(of_model, sizeof of_model / sizeof *of_model, text);
     if (rule && !rule->to)
         return Q_OK;
     struct tensor *to = &m->items[m->n++];
@@ -99,8 +102,7 @@ enum q_code mistral_names_map(struct tensor_set *s, const struct model_config *c
         .names = ARENA_INIT(NAMES_BYTES),
         .items = q_calloc((size_t)tensor_count(s) + 1, sizeof *m.items),
     };
-    enum q_code rc =
-        m.items ? Q_OK : q_fail(e, Q_NO_MEMORY, "out of memory for names of tensors");
+    enum q_code rc = m.items ? Q_OK : q_fail(e, Q_NO_MEMORY, "out of memory for names of tensors");
     for (uint32_t i = 0; i < tensor_count(s) && !rc; i++)
         rc = map_one(&m, tensor_at(s, i), e);
     if (!rc)

@@ -203,7 +203,8 @@ static enum q_code set_width(json_t *config, const struct hub_json_at *at, struc
                       at->path);
     if (!width) {
         const int64_t dim = json_integer_value(json_object_get(config, "hidden_size"));
-        width = (int64_t)(factor * (double)(8 * dim / 3));
+        const int64_t two_thirds = 8 * dim / 3; /* of 4 dim, rounded down */
+        width = (int64_t)(factor * (double)two_thirds);
         width = (width + multiple - 1) / multiple * multiple;
     }
     return set(config, "intermediate_size", json_integer(width), e);

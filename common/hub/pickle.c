@@ -169,7 +169,7 @@ static enum q_code append(struct pickle_machine *m, struct pickle_value *list,
         to->at = more;
         to->cap = cap;
     }
-    if (n)
+    if (n && items)
         memcpy(to->at + to->n, items, n * sizeof *items);
     to->n += n;
     return Q_OK;

@@ -90,10 +90,10 @@ static const struct zip_entry *find_entry(const struct reader *r, const char *na
 {
     char full[NAME_MAX_BYTES];
     const size_t n = strlen(name);
-    if (r->n_folder + n + more->n > sizeof full)
+    if (r->n_folder + n + more->n >= sizeof full)
         return NULL;
     memcpy(full, r->folder, r->n_folder);
-    memcpy(full + r->n_folder, name, n);
+    memcpy(full + r->n_folder, name, n + 1);
     if (more->n)
         memcpy(full + r->n_folder + n, more->data, more->n);
     return zip_find(&r->zip, full, r->n_folder + n + more->n);

@@ -145,7 +145,7 @@ static enum q_code check_shards(const char *dir, const char *index, struct q_err
 
 enum q_code weight_files_check(const char *dir, enum weight_format wanted, struct q_err *e)
 {
-    struct weight_files found;
+    struct weight_files found = {0};
     const enum q_code rc = weight_files_find(&found, dir, wanted, e);
     if (rc)
         return rc;

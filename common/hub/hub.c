@@ -123,7 +123,7 @@ static bool snapshot_has_model(const struct snapshot *s, const struct hub_wanted
     struct q_err ignored = Q_ERR_INIT;
     return !path_join(path, sizeof path, s->dir, "config.json", NULL) &&
            (file_exists(path) || weight_files_has_params(s->dir)) &&
-           !(w->weights && folder_check_weights(s->dir, &ignored) == Q_NOT_FOUND);
+           !(w->weights && weight_files_check(s->dir, w->format, &ignored) == Q_NOT_FOUND);
 }
 
 /* Has the snapshot all that is wanted, as far as names and headers tell? Files of a kind that is
@@ -148,7 +148,8 @@ static enum q_code snapshot_use(char dir[PATH_MAX], const struct snapshot *s,
         return rc;
     if (!dir_exists(s->dir))
         return fail_not_cached(w, s->repo, why, e);
-    if (!w->any_file && !file_exists(config) && !weight_files_has_params(s->dir) && folder_refuse(s->dir, e))
+    if (!w->any_file && !file_exists(config) && !weight_files_has_params(s->dir) &&
+        folder_refuse(s->dir, e))
         return q_wrap(e, "%s", w->id);
     memcpy(dir, s->dir, strlen(s->dir) + 1);
     return Q_OK;
@@ -301,10 +302,22 @@ static enum q_code prepare(const char *model, struct hub_wanted w, struct q_err 
     return snapshot_load(&s, &w, e);
 }
 
+/* Of --load-format; other values, which are refused later, have auto's. */
+static enum weight_format format_of(const char *load_format)
+{
+    for (enum weight_format f = WEIGHTS_AUTO; f <= WEIGHTS_MISTRAL; f++)
+        if (!strcmp(load_format, weight_format_name(f)))
+            return f;
+    return WEIGHTS_AUTO;
+}
+
 enum q_code hub_prepare(const struct options *o, struct q_err *e)
 {
-    const bool dummy = !strcmp(o->load_format, "dummy"); /* loads no weights */
-    const struct hub_wanted model = {.revision = o->revision, .weights = !dummy};
+    const struct hub_wanted model = {
+        .revision = o->revision,
+        .weights = strcmp(o->load_format, "dummy") != 0, /* which loads none */
+        .format = format_of(o->load_format),
+    };
     const struct hub_wanted tokenizer = {.revision = o->tokenizer_revision, .any_file = true};
     enum q_code rc = o->n_positional ? prepare(o->positional[0], model, e) : Q_OK;
     return rc ? rc : prepare(o->tokenizer, tokenizer, e);

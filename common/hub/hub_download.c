@@ -75,9 +75,12 @@ static enum q_code begin(pid_t *pid, const struct hub_wanted *w, int error_fd, s
 {
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attributes;
-    char path[PATH_MAX], revision[PATH_MAX], number[64];
+    char path[PATH_MAX], revision[PATH_MAX], format[64], number[64];
     char weights[] = "--weights", no_weights[] = "--no-weights", end[] = "--", program[] = PROGRAM;
-    char *argv[] = {program, revision, w->weights ? weights : no_weights, end, (char *)w->id, NULL};
+    char *argv[] = {
+        program, revision, format, w->weights ? weights : no_weights, end, (char *)w->id, NULL,
+    };
+    snprintf(format, sizeof format, "--load-format=%s", weight_format_name(w->format));
     snprintf(revision, sizeof revision, "--revision=%s", w->revision);
     snprintf(number, sizeof number, HUB_ERROR_FD "=%d", error_fd);
     char **env = environment(number);

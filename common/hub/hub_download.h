@@ -8,7 +8,7 @@
 #ifndef QUIRE_COMMON_HUB_HUB_DOWNLOAD_H
 #define QUIRE_COMMON_HUB_HUB_DOWNLOAD_H
 #include <stdbool.h>
-#include "common/err.h"
+#include "common/hub/weight_files.h"
 
 #define HUB_ERROR_FD "QUIRE_ERROR_FD" /* environment: number of the pipe for the error */
 
@@ -18,6 +18,7 @@ enum hub_exit { HUB_EXIT_IO = 1, HUB_EXIT_USAGE = 2, HUB_EXIT_MODEL = 3, HUB_EXI
 struct hub_wanted {
     const char *id, *revision; /* valid ones (cache.h) */
     bool weights;              /* also the weights */
+    enum weight_format format; /* of these */
     bool any_file;             /* a folder without config.json will do: a tokenizer */
 };
 

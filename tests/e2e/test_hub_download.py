@@ -466,6 +466,18 @@ def test_serve_of_an_id(bundled, hub, env, start):
     assert start(bundled, env={**env, "HF_HUB_OFFLINE": "1"}).stop() == 0
 
 
+def test_the_format_that_is_loaded_is_downloaded(bundled, hub, env):
+    """safetensors are there too; a cached folder with these alone does not do."""
+    files = dict(hub.repos[bundled].files)
+    files["pytorch_model.bin"] = b"no weights"
+    hub.repos[bundled] = Repo(files)
+    assert quire(env, "generate", bundled, "Hello", "--max-tokens", "1").returncode == 0
+    assert not hub.seen("GET", hub.repos[bundled].etag("pytorch_model.bin"), "store")
+    wrong = quire(env, "generate", bundled, "Hello", "--max-tokens", "1", "--load-format", "pt")
+    assert wrong.returncode == MODEL and "pytorch_model.bin" in wrong.stderr, wrong
+    assert "downloading" in wrong.stderr
+
+
 def test_verbs_download(bundled, hub, env):
     generate = quire(env, "generate", bundled, "What can you do?", "--max-tokens", "4")
     assert generate.returncode == 0 and generate.stdout, generate

@@ -248,9 +248,11 @@ class Grammar:
 
     def drill(self) -> Case:
         """A request for a bare tool: the choice of a tool in few tokens."""
-        w = self.w
-        if w.chance(0.3):
+        w, x = self.w, self.rng.random()
+        if x < 0.25:
             return self.reading_drill()
+        if x < 0.40:
+            return self.sums_drill()
         tools = [self.t.bare() for _ in range(w.pick((1, 2, 3, 4, 5)))]
         tool = w.pick(tools)
         text, args = self.t.request(tool)
@@ -266,6 +268,14 @@ class Grammar:
         for key in keys[:4]:
             ask = w.pick(self.ASKS[key])
             messages += [user(ask if messages else self._wrap(text, ask)), assistant(facts[key])]
+        return Case("drill", messages)
+
+    def sums_drill(self) -> Case:
+        """Several sums: in other dialogues there are too few to be learned."""
+        messages = []
+        for _ in range(self.w.pick((1, 2, 4, 6, 8))):
+            q, a = self.arithmetic()
+            messages += [user(q), assistant(a)]
         return Case("drill", messages)
 
     def _call(self, tool: Tool) -> list[dict]:

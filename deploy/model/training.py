@@ -12,10 +12,9 @@ https://kellerjordan.github.io/posts/muon/), which here needs about half the ste
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -25,10 +24,10 @@ from torch import Tensor
 
 from dialogues import CATEGORIES, Case, Grammar
 from model import Llama
+from samples import IGNORE, Mixture, Relabel, draw, encode
 from tokens import render
 
 LEG_MINUTES = 10                        # then a new process: one grows by some 0.3 GB a minute
-IGNORE = -100                           # the label of a token that is no target
 
 
 @dataclass
@@ -41,59 +40,11 @@ class Plan:
     n_process: int = 2                  # 1 on a GPU
     warm_until: float = 0.10            # share of the time in which half of the dialogues only copy
     drill_until: float = 0.70           # share of the time in which many are bare tool calls
-    # The share of the dialogues of a category whose words change their tokens (Relabel).
-    relabel: dict[str, float] = field(default_factory=lambda: {"warm up": 0.5, "drill": 0.85, "tool": 0.65})
-    token_max: int = 1024               # longer dialogues are left out
     matrix_rate: float = 0.02           # Muon's, the singular values of one update
     other_rate: float = 0.003           # AdamW's, for the embedding and the norms
     full_until: float = 0.45            # share of the time at the full rate; then down to zero
     device: str = "cpu"
     compiled: bool = True               # layers through torch.compile: a third faster on a CPU, needs g++
-
-
-def encode(tok: Tokenizer, pieces: list[list[tuple[str, bool]]]) -> list[tuple[list[int], list[int]]]:
-    """Token ids and labels of rendered dialogues. No piece border falls inside a token."""
-    flat = [text for dialogue in pieces for text, _ in dialogue]
-    encoded = iter(tok.encode_batch(flat, add_special_tokens=False))
-    out = []
-    for dialogue in pieces:
-        ids: list[int] = []
-        labels: list[int] = []
-        for _, target in dialogue:
-            piece = next(encoded).ids
-            ids += piece
-            labels += piece if target else [IGNORE] * len(piece)
-        out.append((ids, labels))
-    return out
-
-
-# Words that mean something to the answer's form: yes and no of booleans, types, the template's own.
-FIXED = """system user assistant tool tools tool_call tool_response name arguments string integer number
-boolean any true false yes no on off with without Repeat"""
-
-
-class Relabel:
-    """Gives some words of a dialogue other tokens, the same in the request, the tools and the call.
-
-    A choice and a copy must not depend on which words they are made of. Drawing from all pieces of
-    the vocabulary teaches that better than any list of words does.
-    """
-
-    def __init__(self, tok: Tokenizer) -> None:
-        fixed = set(tok.encode(FIXED).ids)
-        self.pieces = sorted(i for t, i in tok.get_vocab().items() if t.isascii() and t.isalpha() and i not in fixed)
-        self.known = frozenset(self.pieces)
-
-    def __call__(self, row: tuple[list[int], list[int]], rng: random.Random) -> tuple[list[int], list[int]]:
-        share = rng.choice((0.2, 0.5, 0.8))
-        new = {i: rng.choice(self.pieces) for i in sorted(set(row[0]) & self.known) if rng.random() < share}
-        return [new.get(i, i) for i in row[0]], [new.get(i, i) for i in row[1]]
-
-
-def relabels(case: Case) -> bool:
-    """Whether all that a dialogue's answers say stands in front of them, as in calls and copies."""
-    return case.category == "warm up" or bool(case.tools) and all(
-        m.get("tool_calls") for m in case.messages if m["role"] == "assistant")
 
 
 def pad(rows: list[tuple[list[int], list[int]]], device: str) -> tuple[Tensor, Tensor]:
@@ -113,14 +64,8 @@ def batches(tok: Tokenizer, grammar: Grammar, plan: Plan, done: Callable[[], flo
     relabel = Relabel(tok)
     while True:
         size = plan.batch_tokens // plan.n_process
-        warm = 0.5 if done() < plan.warm_until else 0.0
-        drill = 0.5 if done() < plan.drill_until else 0.1
-        cases = [grammar.warm_up() if grammar.w.chance(warm) else grammar.drill() if grammar.w.chance(drill)
-                 else grammar.dialogue() for _ in range(400)]
-        rendered = [render(c.messages, c.tools, every=c.category == "drill" or grammar.w.chance(0.6)) for c in cases]
-        rows = [relabel(r, grammar.rng) if relabels(c) and grammar.w.chance(plan.relabel[c.category]) else r
-                for c, r in zip(cases, encode(tok, rendered), strict=True)]
-        rows = [r for r in rows if len(r[0]) <= plan.token_max]
+        mix = Mixture(warm_up=0.5 if done() < plan.warm_until else 0.0, drill=0.5 if done() < plan.drill_until else 0.1)
+        rows = draw(tok, grammar, mix, relabel)
         rows.sort(key=lambda r: len(r[0]))
         groups: list[list] = [[]]
         for row in rows:

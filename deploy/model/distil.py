@@ -26,8 +26,12 @@ import sys
 from pathlib import Path
 
 from growth import OTHER_FILES, copies, deepen
-from samples import Mixture, stream, write_samples
-from tokenizers import Tokenizer
+
+try:
+    from samples import Mixture, stream, write_samples
+    from tokenizers import Tokenizer
+except ModuleNotFoundError as e:
+    sys.exit(f"distil: Python's package {e.name} is missing: pip install -r {Path(__file__).parent / 'requirements.txt'}")
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -38,10 +42,25 @@ SIBLING_SEED, STUDENT_SEED, HELD_OUT_SEED = 100_000_000, 200_000_000, 300_000_00
 OPTIMIZER = ["--adam-beta2", "0.98", "--weight-decay", "0.01"]
 WARM_UP_STEPS = 40                      # at most; a tenth of a short run
 STATE_EVERY = 50                        # steps; a killed run loses at most these
+# What may change while a run goes on: everything else decides its weights.
+FREE = ("work", "out", "quire", "ranks")
 
 
 def say(text: str) -> None:
     print(f"distil: {text}", flush=True)
+
+
+def check_run(a: argparse.Namespace) -> None:
+    """A folder holds one run: its parts would not fit together if options changed between them."""
+    asked = {name: str(value) for name, value in sorted(vars(a).items()) if name not in FREE}
+    path = a.work / "options.json"
+    begun = json.loads(path.read_text()) if path.exists() else asked
+    for name, value in asked.items():
+        if begun.get(name) != value:
+            flag = "--" + name.replace("_", "-")
+            sys.exit(f"distil: {a.work} was begun with {flag} {begun.get(name)}, and is now asked for with {value}; "
+                     f"give {flag} {begun.get(name)}, or choose another --work")
+    path.write_text(json.dumps(asked, indent=2) + "\n")
 
 
 def write_data(a: argparse.Namespace) -> None:
@@ -138,6 +157,9 @@ def options() -> argparse.Namespace:
     a = args.parse_args()
     if a.batch % a.ranks:
         args.error(f"--batch {a.batch} is no multiple of --ranks {a.ranks}")
+    if not shutil.which(a.quire):
+        args.error(f"--quire {a.quire}: no such program; cmake --preset release && cmake --build build/release")
+    a.start = a.start.resolve()
     try:
         copies(json.loads((a.start / "config.json").read_text())["num_hidden_layers"], a.layers)
     except ValueError as e:
@@ -151,6 +173,7 @@ def main() -> None:
     a = options()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     a.work.mkdir(parents=True, exist_ok=True)
+    check_run(a)
     write_data(a)
     write_sibling_start(a)
     train(a, "sibling", a.sibling_steps)

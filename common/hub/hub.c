@@ -261,7 +261,14 @@ static enum q_code resolve(char dir[PATH_MAX], const char *model, struct hub_wan
 enum q_code hub_resolve(char dir[PATH_MAX], const char *model, const char *revision,
                         struct q_err *e)
 {
-    return resolve(dir, model, (struct hub_wanted){.revision = revision, .weights = true}, e);
+    return hub_resolve_format(dir, model, revision, WEIGHTS_AUTO, e);
+}
+
+enum q_code hub_resolve_format(char dir[PATH_MAX], const char *model, const char *revision,
+                               enum weight_format format, struct q_err *e)
+{
+    const struct hub_wanted w = {.revision = revision, .weights = true, .format = format};
+    return resolve(dir, model, w, e);
 }
 
 enum q_code hub_resolve_files(char dir[PATH_MAX], const char *model, const char *revision,

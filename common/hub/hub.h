@@ -8,7 +8,7 @@
 #define QUIRE_COMMON_HUB_HUB_H
 #include <limits.h>
 #include <stdbool.h>
-#include "common/err.h"
+#include "common/hub/weight_files.h"
 
 /* dir: [PATH_MAX] out. revision: NULL = "main"; a branch, tag or commit hash. Ignored for folders.
  * Cost: a few system calls if the model is there; else the download.
@@ -16,6 +16,9 @@
  * folder or file of another kind: folder.h), Q_INVALID (no id and no path), those of
  * hub_download. */
 FALLIBLE hub_resolve(char dir[PATH_MAX], const char *model, const char *revision, struct q_err *e);
+/* The same with weights in files of this format. */
+FALLIBLE hub_resolve_format(char dir[PATH_MAX], const char *model, const char *revision,
+                            enum weight_format format, struct q_err *e);
 /* The same for a program that reads no weights: config, tokenizer and template. */
 FALLIBLE hub_resolve_files(char dir[PATH_MAX], const char *model, const char *revision,
                            struct q_err *e);

@@ -233,18 +233,24 @@ static FALLIBLE check_folder(const struct worker_config *w, struct q_err *e)
     return weight_files_check(w->model_dir, load_format_files(w->format), e);
 }
 
+static FALLIBLE resolve_model(struct worker_config *w, const char *model, const char *revision,
+                              struct q_err *e)
+{
+    return w->format == LOAD_DUMMY /* loads no weights */
+               ? hub_resolve_files(w->model_dir, model, revision, e)
+               : hub_resolve_format(w->model_dir, model, revision, load_format_files(w->format), e);
+}
+
 FALLIBLE engine_options(struct core_config *c, const struct options *o, const char *model,
                         struct q_err *e)
 {
     enum log_level level;
     struct worker_config *w = &c->worker;
-    const bool dummy = !strcmp(o->load_format, "dummy"); /* loads no weights */
     const char *revision = *o->revision ? o->revision : NULL;
     enum q_code rc;
     memset(c, 0, sizeof *c);
-    if ((rc = dummy ? hub_resolve_files(w->model_dir, model, revision, e)
-                    : hub_resolve(w->model_dir, model, revision, e)) ||
-        (rc = engine_format_parse(&w->format, o->load_format, e)) ||
+    if ((rc = engine_format_parse(&w->format, o->load_format, e)) ||
+        (rc = resolve_model(w, model, revision, e)) ||
         (rc = plugins_config_set(&w->plugins, o->plugin.items, o->plugin.n, o->plugin_path, e)) ||
         (rc = plugins_open(&w->plugins, w->model_dir, e)) || (rc = check_folder(w, e)) ||
         (rc = hub_resolve_tokenizer(c->tokenizer_path, o->tokenizer,

@@ -108,7 +108,7 @@ def test_one_line_for_a_wrong_folder(verb, tmp_path):
 @pytest.mark.parametrize("files, words", [
     ({}, ["is an empty folder"]),
     ({"adapter_config.json": '{"base_model_name_or_path": "org/base"}'}, ["LoRA adapter", "its base model is org/base"]),
-    ({"pytorch_model.bin": "x", "config.json": None}, ["PyTorch pickle checkpoint (pytorch_model.bin)", "safetensors"]),
+    ({"pytorch_model.bin": "x", "config.json": None}, ["pytorch_model.bin: not a file that torch.save wrote"]),
     ({"model.gguf": "GGUF", "config.json": None}, ["a GGUF file (model.gguf)"]),
     ({"model.onnx": "x", "config.json": None}, ["an ONNX model"]),
     ({"model_index.json": "{}"}, ["diffusers"]),
@@ -221,7 +221,7 @@ def test_cuda_without_its_library(model, tmp_path):
     (("--served-model-name", ""), USAGE, ["--served-model-name is empty"]),
     (("--max-body-bytes", "0"), USAGE, ["--max-body-bytes is 0", "at least 1 byte"]),
     (("--log-level", "1"), USAGE, ["--log-level", '"1"', "debug, info, warning or error"]),
-    (("--load-format", "bitsandbytes"), USAGE, ["--load-format", "auto, safetensors or dummy"]),
+    (("--load-format", "bitsandbytes"), USAGE, ["--load-format", "expected auto, safetensors, pt "]),
     (("--kv-cache-dtype", "fp8_e5m2"), USAGE, ["--kv-cache-dtype", "int8 or fp8"]),
     (("--max-model-len", "1"), USAGE, ["--max-model-len", "expected 2 or more"]),
     (("--port", "70000"), USAGE, ["--port", "65535"]),

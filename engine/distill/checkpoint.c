@@ -7,11 +7,14 @@
  * rename. */
 #include "engine/distill/checkpoint.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include "common/file.h"
 #include "common/log.h"
 #include "common/mem.h"
@@ -81,6 +84,18 @@ static enum q_code make_layouts(struct checkpoint *c, struct q_err *e)
     return layout_make(&c->state, &c->table, &state, e);
 }
 
+/* One run at a time, as far as the file system knows locks. */
+static enum q_code lock_output(struct checkpoint *c, struct q_err *e)
+{
+    c->lock = open(c->output, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (c->lock >= 0 && flock(c->lock, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
+        return q_fail(e, Q_INVALID,
+                      "%s: another run is writing there; wait for its end, or choose another "
+                      "--output",
+                      c->output);
+    return Q_OK;
+}
+
 static enum q_code make_output(struct checkpoint *c, struct q_err *e)
 {
     enum q_code rc;
@@ -92,7 +107,7 @@ static enum q_code make_output(struct checkpoint *c, struct q_err *e)
     }
     if (mkdir(c->output, 0777) != 0 && errno != EEXIST)
         return q_fail(e, Q_IO, "%s: cannot create: %s", c->output, strerror(errno));
-    if ((rc = remove_leftovers(c->output, e)) ||
+    if ((rc = lock_output(c, e)) || (rc = remove_leftovers(c->output, e)) ||
         (rc = copy_model_files(c->student, NULL, c->o.dtype, &c->files_bytes, e)))
         return rc;
     return check_room(c->output, c->model.n_bytes + c->files_bytes + c->state.n_bytes + STATE_ROOM,
@@ -111,6 +126,7 @@ enum q_code checkpoint_open(struct checkpoint **out, const struct checkpoint_opt
     }
     c->o = *o;
     c->params = params;
+    c->lock = -1;
     if (snprintf(c->output, PATH_MAX, "%s", o->output) >= PATH_MAX ||
         snprintf(c->student, PATH_MAX, "%s", o->student_dir) >= PATH_MAX)
         rc = q_fail(e, Q_TOO_LARGE, "output: a path is longer than %d bytes", PATH_MAX);
@@ -143,6 +159,8 @@ void checkpoint_close(struct checkpoint *c)
     layout_release(&c->model);
     layout_release(&c->gradients);
     layout_release(&c->state);
+    if (c->lock >= 0)
+        close(c->lock);
     q_free(c);
 }
 

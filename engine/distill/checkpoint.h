@@ -40,8 +40,9 @@ FALLIBLE checkpoint_check_output(const char *dir, struct q_err *e);
 
 struct checkpoint;
 /* params: this rank's, borrowed. What an interrupted run has left (NAME.tmp) is removed. Errors:
- * Q_INVALID (output is a model folder or a file), Q_IO (also: no room for one model and one state,
- * with the bytes needed and free), Q_MISMATCH (parts of a tensor are on no rank), Q_NO_MEMORY. */
+ * Q_INVALID (output is a model folder or a file, another run writes there), Q_IO (also: no room for
+ * one model and one state, with the bytes needed and free), Q_MISMATCH (parts of a tensor are on no
+ * rank), Q_NO_MEMORY. */
 FALLIBLE checkpoint_open(struct checkpoint **out, const struct checkpoint_options *o,
                          struct params *params, struct q_err *e);
 void checkpoint_close(struct checkpoint *c);

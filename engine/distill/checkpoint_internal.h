@@ -117,6 +117,7 @@ struct checkpoint {
     struct tensor_table table;
     struct layout model, gradients, state;
     uint64_t files_bytes; /* of the student's other files */
+    int lock;             /* the locked output of the first rank; -1: none */
 };
 
 static inline bool checkpoint_is_first(const struct checkpoint *c)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """quire distill: goldens under every division into ranks, resumption, failures, reports, and what becomes of a checkpoint."""
+import fcntl
 import json
 import os
 import pathlib
@@ -410,6 +411,20 @@ def test_an_output_that_is_a_model_folder_is_left_alone(tmp_path, which):
     _, err = Run(tmp_path).go(code=2, output=folder, **{which: folder})
     assert "is a model folder (it has " in err and err.count("\n") == 1, err
     assert sorted(path.name for path in folder.iterdir()) == before
+
+
+def test_one_run_writes_to_an_output(tmp_path):
+    run = Run(tmp_path)
+    run.output.mkdir()
+    (run.output / "state-1.tmp").mkdir()  # what the other run is writing
+    other = os.open(run.output, os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    _, err = run.go(code=2)
+    assert err.count("another run is writing there") == 1 and str(run.output) in err, err
+    assert (run.output / "state-1.tmp").is_dir() and not run.metrics.exists()
+    os.close(other)
+    run.go()
+    assert not (run.output / "state-1.tmp").exists()
 
 
 def test_data_that_are_a_folder_are_named(tmp_path):

@@ -227,6 +227,7 @@ struct rank_run {
     uint64_t step;
     double numbers[CHECKPOINT_NUMBERS];
     const char *run;
+    bool is_closed; /* act has closed the checkpoint */
 };
 
 static void *run_rank(void *arg)
@@ -240,7 +241,8 @@ static void *run_rank(void *arg)
     r->rc = checkpoint_open(&c, &o, &r->p, &r->err);
     if (!r->rc)
         r->rc = r->act(r, c, &r->err);
-    checkpoint_close(c);
+    if (!r->is_closed)
+        checkpoint_close(c);
     return NULL;
 }
 
@@ -677,6 +679,26 @@ static void test_bad_state(void **state)
     assert_fails(run_all(&divisions[1], &o, resume), Q_CORRUPT, "without its folder", &e);
 }
 
+static enum q_code open_again(struct rank_run *r, struct checkpoint *c, struct q_err *err)
+{
+    struct checkpoint *other = NULL;
+    struct checkpoint_options o = *r->o;
+    o.transport = &r->transport;
+    (void)c;
+    const enum q_code rc = checkpoint_open(&other, &o, &r->p, err);
+    checkpoint_close(other);
+    return rc;
+}
+
+static void test_one_run_at_a_time(void **state)
+{
+    (void)state;
+    struct checkpoint_options o = options();
+    assert_fails(run_all(&divisions[1], &o, open_again), Q_INVALID, "another run is writing there",
+                 &e);
+    assert_ok(run_all(&divisions[1], &o, save_state), &e);
+}
+
 /* A tensor of which no rank has some rows, and a state of another student. */
 static enum q_code forget(struct rank_run *r, struct checkpoint *c, struct q_err *err)
 {
@@ -695,7 +717,8 @@ static enum q_code rename_one(struct rank_run *r, struct checkpoint *c, struct q
     struct checkpoint *other = NULL;
     struct checkpoint_options o = *r->o;
     o.transport = &r->transport;
-    (void)c;
+    checkpoint_close(c); /* one run writes there at a time */
+    r->is_closed = true;
     if (r->transport.rank == 0)
         r->p.all[0].tensors[0].name[0] = 'x';
     enum q_code rc = checkpoint_open(&other, &o, &r->p, err);
@@ -757,10 +780,10 @@ int main(void)
 {
 #define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
     const struct CMUnitTest tests[] = {
-        IN_FOLDER(test_model),         IN_FOLDER(test_divisions),  IN_FOLDER(test_shards),
-        IN_FOLDER(test_resume),        IN_FOLDER(test_keep_last),  IN_FOLDER(test_output),
-        IN_FOLDER(test_disk_full),     IN_FOLDER(test_disk_fails), IN_FOLDER(test_bad_state),
-        IN_FOLDER(test_other_student), IN_FOLDER(test_no_memory),
+        IN_FOLDER(test_model),         IN_FOLDER(test_divisions),         IN_FOLDER(test_shards),
+        IN_FOLDER(test_resume),        IN_FOLDER(test_keep_last),         IN_FOLDER(test_output),
+        IN_FOLDER(test_disk_full),     IN_FOLDER(test_disk_fails),        IN_FOLDER(test_bad_state),
+        IN_FOLDER(test_other_student), IN_FOLDER(test_one_run_at_a_time), IN_FOLDER(test_no_memory),
     };
     log_setup("test", LOG_ERROR, false);
     return cmocka_run_group_tests(tests, NULL, NULL);

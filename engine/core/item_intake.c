@@ -8,7 +8,6 @@
 #include <unistd.h>
 #include "common/queue.h"
 #include "proto/item_memory.h"
-#include "proto/socket.h"
 
 struct item_intake {
     struct queue jobs, done; /* of struct intake_job * */
@@ -24,7 +23,8 @@ void item_contents_release(struct item_contents *c)
     q_free(c->memory);
     if (c->fd >= 0)
         close(c->fd);
-    socket_frame_free(c->frame);
+    if (c->frame)
+        c->free_frame(c->frame);
     *c = (struct item_contents)ITEM_CONTENTS_INIT;
 }
 

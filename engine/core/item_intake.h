@@ -16,11 +16,11 @@
 #define ITEM_INTAKE_MAX    256u
 #define ITEM_INTAKE_INLINE ((size_t)64 << 10) /* bytes; fewer are taken at once, in about 0.1 ms */
 
-struct socket_frame;
 struct item_contents { /* where the data of a submit's items are */
     void *memory;      /* [n_byte] that the items point into, released by q_free; NULL: elsewhere */
     int fd;            /* shared memory to be read into `memory` first; -1: it is there already */
-    struct socket_frame *frame; /* the items point into it; NULL: elsewhere */
+    void *frame;       /* the message that the items point into; NULL: elsewhere */
+    void (*free_frame)(void *frame); /* of `frame`; any thread calls it */
     size_t n_byte;
     bool is_borrowed; /* elsewhere, and valid until the submit is accepted or refused */
 };

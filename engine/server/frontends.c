@@ -233,6 +233,11 @@ static enum q_code submit_memory(struct frontends *p, const struct frontend *fro
     return rc;
 }
 
+static void free_frame(void *frame)
+{
+    socket_frame_free(frame);
+}
+
 /* A submit whose items are in its frame: the frame stays until a thread has read large ones. */
 static enum q_code submit_frame(struct frontends *p, const struct frontend *from,
                                 const struct msg_submit *m, struct q_err *e)
@@ -250,6 +255,7 @@ static enum q_code submit_frame(struct frontends *p, const struct frontend *from
     if ((rc = item_wire_read(items, n, m, NULL, 0, e)))
         return rc;
     contents.frame = socket_keep(from->at.socket);
+    contents.free_frame = free_frame;
     if (!contents.frame)
         return q_fail(e, Q_NO_MEMORY, "submit: out of memory for a frame");
     return core_submit_contents(p->core, from->frontend_id, m,

@@ -19,6 +19,7 @@ struct pickle_machine {
     struct q_err *e;
 };
 
+/* Q_CORRUPT: the file, the byte of the next operation, the reason. */
 FALLIBLE pickle_bad(const struct pickle_machine *m, const char *reason);
 /* NULL: out of memory, and the error is set. */
 struct pickle_value *pickle_value_new(struct pickle_machine *m, enum pickle_kind kind);

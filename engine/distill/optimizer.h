@@ -28,7 +28,8 @@ struct optimizer;
 FALLIBLE optimizer_new(struct optimizer **out, const struct optimizer_options *o,
                        struct params *params, const struct kern_table *k, struct team *t,
                        struct q_err *e);
-void optimizer_free(struct optimizer *o); /* NULL: nothing */
+/* Releases the optimizer, not its parameters. NULL: nothing. */
+void optimizer_free(struct optimizer *o);
 
 /* Squares of this rank's gradients, copies not counted. sums: [n_layer + 2] of the embedding, of
  * each layer, of what is behind the last one; 0 where this rank has none. */

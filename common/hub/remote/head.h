@@ -24,6 +24,7 @@ struct head {
     bool linked_etag, linked_size;           /* of an X-Linked header */
 };
 
+/* No line was read yet: all values are absent. */
 void head_init(struct head *h);
 /* One line, with or without its end. A status line begins a new response: all values are reset.
  * unix_s: now, for a Retry-After that is a date. */

@@ -16,6 +16,7 @@ struct progress {
     bool is_shown; /* a bar is on the terminal's line */
 };
 
+/* Nothing is shown yet. id: borrowed. json: lines of JSON instead of text and bars. */
 void progress_init(struct progress *p, const char *id, bool json);
 /* Files and bytes are known, bytes move from now on. */
 void progress_begin(struct progress *p);

@@ -14,6 +14,7 @@
 #include "kernels/ops/ops_elementwise.h"
 #include "kernels/ops/ops_fp8.h"
 #include "kernels/ops/ops_int4.h"
+#include "kernels/ops/ops_lora.h"
 #include "kernels/ops/ops_mla.h"
 #include "kernels/ops/ops_moe.h"
 #include "kernels/ops/ops_row.h"

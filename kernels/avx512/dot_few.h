@@ -11,9 +11,9 @@
  *                                                                       softmax of each head
  *     V of blocks 0-3: head 0, 1, 2; of blocks 4-7: head 0, 1, 2; …      sums
  *
- * Where an item of single rows has all heads of bf16, or nearly all, a step is one block: then
+ * Where an item of single rows has several heads of bf16, a step is one head of one block: then
  * memory is read in order, which the hardware's prefetch continues; the loop of one sum a head is
- * slower, but faster than memory.
+ * slower, but faster than memory. (Four heads of a block at once, with four sums, read slower.)
  *
  * V is multiplied where it lies: two rows of bf16 become pairs in registers. int8 is widened to
  * f32, whose fused multiply-adds, of each pair the odd one first, are those of vdpbf16ps (MXCSR
@@ -154,7 +154,7 @@ static void few_steps(const struct few_tile *t, const void *cache)
 INLINE bool few_in_order(const struct item *it)
 {
     const struct attention_args *a = it->a;
-    return it->n_row == 1 && a->kv_dtype == DT_BF16 && 4 * it->n_kv >= 3 * a->n_kv_head;
+    return it->n_row == 1 && a->kv_dtype == DT_BF16 && it->n_kv > 2;
 }
 
 /* The positions `tile` of the tile that begins at `first`. */

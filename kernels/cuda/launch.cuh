@@ -40,11 +40,12 @@ extern "C" {
 #ifdef QUIRE_CUDA_HOST
 template <class... P, class... A>
 static inline void launch(void (*kernel)(P...), dim3 grid, unsigned n_thread, size_t shared,
-                          const struct kern_exec *, A... args)
+                          const struct kern_exec *x, A... args)
 {
-    auto body = [&] { kernel(args...); };
-    emu_launch(
-        grid, n_thread, shared, [](void *p) { (*(decltype(body) *)p)(); }, &body);
+    auto body = [=] { kernel(args...); };
+    static_assert(std::is_trivially_copyable<decltype(body)>::value, "arguments are plain values");
+    const emu_work work = {grid, n_thread, shared, [](void *p) { (*(decltype(body) *)p)(); }};
+    emu_launch_on(x->stream, work, &body, sizeof body);
 }
 #define SHARED_MEMORY(name, ...) __VA_ARGS__ &name = *(__VA_ARGS__ *)emu_shared(sizeof(__VA_ARGS__))
 #else

@@ -18,7 +18,7 @@
  * gpt-oss learns it); neither scale nor soft_cap apply to it.
  * In int8, K[c,g,:] is k_scale[c,g] * k[c,g,:], with the scale applied after the sum over the head;
  * V's scale is multiplied into the softmax weight.
- * f32 throughout, positions in ascending order, a softmax for each 1024 positions of the sequence,
+ * f32 throughout, positions in ascending order, a softmax for each 512 positions of the sequence,
  * which are then joined: ref/attention.c has the order. By dot-product instructions q and the
  * softmax's weights are bf16: avx512/attention_dot.h.
  * With memory for partial results (`parts`) a long context may be split over threads; then its rows

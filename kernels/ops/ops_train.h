@@ -54,7 +54,8 @@ struct train_segment {
 
 /* Attention within each segment, causal. For row i (i-th of its segment), head h, g = h * n_kv_head
  * / n_head, c = max(0, i + 1 - window) … i (window 0 = all):
- *     s[c] = scale * q[i,h,:]·k[c,g,:]   (soft_cap > 0: s = soft_cap * tanh(s / soft_cap))
+ *     s[c] = scale * q[i,h,:]·k[c,g,:]   (slopes: s = s - slopes[h] * (i - c);
+ *                                         soft_cap > 0: s = soft_cap * tanh(s / soft_cap))
  *     lse[i,h] = log sum_c exp(s[c]);    out[i,h,:] = sum_c exp(s[c] - lse) * v[c,g,:]
  * Keys go in tiles of KERN_TRAIN_TILE rows of the segment with an online softmax
  * (arXiv:2205.14135); ref/attention_train.c has the order. With compute BF16 both factors of a
@@ -73,7 +74,8 @@ struct attention_train_args {
     uint32_t n_segment, n_head, n_kv_head, head_dim; /* head_dim <= KERN_TRAIN_HEAD_MAX */
     float scale, soft_cap;
     uint32_t window;
-    enum dtype compute; /* of products: F32 or BF16 */
+    enum dtype compute;  /* of products: F32 or BF16 */
+    const float *slopes; /* [n_head] of ALiBi (ops_attention.h), or NULL */
 };
 #define KERN_TRAIN_HEAD_MAX 256u
 

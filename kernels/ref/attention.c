@@ -2,7 +2,7 @@
 /* out[t,h,:] = sum_c softmax_c(scale * q[t,h,:]·K[c,g,:])[c] * V[c,g,:]
  * with c from max(0, pos + 1 - window) to pos; both ways: to the end of the sequence or the window.
  *
- * Order, all f32 (bf16 and int8 K and V are expanded exactly). In each split of 1024 positions of
+ * Order, all f32 (bf16 and int8 K and V are expanded exactly). In each split of 512 positions of
  * the sequence (attention_split.h) that contains positions of the row's context:
  *   s[c]   one accumulator from +0, fused multiply-adds over d = 0, 1, …; int8: * scale of K; *
  *          scale; slopes: a fused multiply-add of -slope and |pos - c|; the soft cap

@@ -4,7 +4,8 @@
  *
  * Order, all f32, of one row and head. Keys go in tiles of KERN_TRAIN_TILE rows of the segment,
  * ascending; in a tile with a key that is visible to the row:
- *   s[c]    one accumulator from +0, fused multiply-adds over d = 0, 1, …; * scale; the soft cap
+ *   s[c]    one accumulator from +0, fused multiply-adds over d = 0, 1, …; * scale; slopes: a fused
+ *           multiply-add of -slope and i - c; the soft cap
  *   m'      the larger of m (at first -inf) and the tile's largest s
  *   f       exp(m - m');   p[c] = exp(s[c] - m')
  *   total   total f + the tile's, one fused multiply-add; the tile's is 16 lanes from +0, lane l

@@ -86,11 +86,13 @@ static inline size_t train_first_key(const struct train_row *r)
     return r->a->window && r->i + 1 > r->a->window ? r->i + 1 - r->a->window : 0;
 }
 
-/* s[c], after scale and soft cap. */
+/* s[c], after scale, slope and soft cap. */
 static inline float train_score(const struct train_row *r, size_t c)
 {
-    const float s =
+    float s =
         train_dot(r->a->compute, train_query(r), train_key(r, c), r->a->head_dim) * r->a->scale;
+    if (r->a->slopes)
+        s = fmaf(-r->a->slopes[r->head], (float)(r->i - c), s);
     return r->a->soft_cap > 0 ? r->a->soft_cap * tanhf(s / r->a->soft_cap) : s;
 }
 

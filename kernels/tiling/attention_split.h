@@ -2,8 +2,8 @@
 /* attention_split - how attention splits a context, and which contexts several threads share.
  * Private to kernels/.
  *
- * A context is cut into splits of ATTENTION_SPLIT absolute positions of its sequence (0 … 1023,
- * 1024 … 2047 …), independent of chunks, windows and items. Each split has its own softmax; splits
+ * A context is cut into splits of ATTENTION_SPLIT absolute positions of its sequence (0 … 511,
+ * 512 … 1023 …), independent of chunks, windows and items. Each split has its own softmax; splits
  * are joined in ascending order (ref/attention.c). So bits depend on a row's position only, scratch
  * does not grow with the context, and several threads may compute the splits of one row: each
  * stores a partial result, and attention_join joins them after a barrier.
@@ -26,11 +26,11 @@
 #include "kernels/ops/ops_attention.h"
 #include "kernels/tiling/split.h"
 
-#define ATTENTION_SPLIT 1024u /* positions, a multiple of 256 (DOT_TILE); changes bits */
-#define PARTIAL_EXTRA   16u   /* floats after the sums: max, total, padding to a cache line */
-#define SPLIT_SEQS      4u    /* sequences of the longest context whose partial results fit */
-#define SPLIT_SHARES    8u    /* an item below 1 / this of a thread's share divides evenly enough */
-#define SPLIT_WASTE     8u    /* items are split if some thread has 1 / this more than its share */
+#define ATTENTION_SPLIT 512u /* positions, a multiple of 256 (DOT_TILE); changes bits */
+#define PARTIAL_EXTRA   16u  /* floats after the sums: max, total, padding to a cache line */
+#define SPLIT_SEQS      4u   /* sequences of the longest context whose partial results fit */
+#define SPLIT_SHARES    8u   /* an item below 1 / this of a thread's share divides evenly enough */
+#define SPLIT_WASTE     8u   /* items are split if some thread has 1 / this more than its share */
 
 /* The context of the row at position pos: from begin to end - 1. */
 static inline uint32_t attention_begin(const struct attention_args *a, uint32_t pos)

@@ -50,12 +50,14 @@ INLINE struct grad_line grad_line(const struct grad_item *t, const struct grad_p
     const struct attention_train_args *a = &t->a->of;
     const struct range visible = train_visible(a, g->i, r, g->j);
     const struct vec zero = vec_set(0), delta = vec_set(grad_delta(t, g, r));
+    const float distance = (float)((g->i - g->j) * KERN_TRAIN_TILE + r);
     const struct vec lse = vec_set(a->lse[(g->row + r) * a->n_head + g->head]);
     const float *p = t->p + (size_t)r * KERN_TRAIN_TILE, *ds = t->ds + (size_t)r * KERN_TRAIN_TILE;
     struct grad_line line;
     UNROLL
     for (int l = 0; l < (int)TRAIN_VECS; l++) {
-        const struct vec s = train_scaled(a, vec_load(p + 16 * l));
+        const struct vec s =
+            train_scaled(a, vec_load(p + 16 * l), g->head, distance - (float)(16 * l));
         const struct vec e = train_only(vec_exp(vec_sub(s, lse)), zero, l, visible);
         struct vec d = vec_mul(e, vec_sub(vec_load(ds + 16 * l), delta));
         if (a->soft_cap > 0) {

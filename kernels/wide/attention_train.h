@@ -33,11 +33,12 @@ INLINE void train_softmax_row(const struct train_item *t, uint32_t r, uint32_t j
     const struct range visible = train_visible(t->a, t->i, r, j);
     const uint32_t dim = train_dim(t->a->head_dim);
     const struct vec zero = vec_set(0), least = vec_set(-INFINITY);
+    const float distance = (float)((t->i - j) * KERN_TRAIN_TILE + r);
     float *s = t->s + (size_t)r * KERN_TRAIN_TILE;
     struct vec v[TRAIN_VECS], most = vec_set(t->most[r]), sum = zero;
     UNROLL
     for (int l = 0; l < (int)TRAIN_VECS; l++) {
-        v[l] = train_scaled(t->a, vec_load(s + 16 * l));
+        v[l] = train_scaled(t->a, vec_load(s + 16 * l), t->head, distance - (float)(16 * l));
         most = vec_max(train_only(v[l], least, l, visible), most);
     }
     const float high = vec_fold_max(most);

@@ -161,10 +161,15 @@ INLINE struct vec train_only(struct vec v, struct vec other, int j, struct range
     return vec_first(low < 16 ? (uint32_t)low : 16, other, v);
 }
 
-/* Sums q·k to scores. */
-INLINE struct vec train_scaled(const struct attention_train_args *a, struct vec sum)
+/* Sums q·k of a head to scores. distance: of the first lane's key from the row, in rows. */
+INLINE struct vec train_scaled(const struct attention_train_args *a, struct vec sum, uint32_t head,
+                               float distance)
 {
-    const struct vec s = vec_mul(sum, vec_set(a->scale)), cap = vec_set(a->soft_cap);
+    static const float lanes[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    const struct vec cap = vec_set(a->soft_cap);
+    struct vec s = vec_mul(sum, vec_set(a->scale));
+    if (a->slopes)
+        s = vec_fma(vec_set(-a->slopes[head]), vec_sub(vec_set(distance), vec_load(lanes)), s);
     return a->soft_cap > 0 ? vec_mul(cap, vec_tanh(vec_div(s, cap))) : s;
 }
 

@@ -31,8 +31,7 @@ static const struct {
     [IS_XET] = {"a Xet pointer" NOT_THERE, NULL, GET},
     [IS_ANNEX] = {"a git-annex pointer" NOT_THERE, "git annex get", GET},
     [IS_PAGE] = {"an HTML page", NULL, "the download saved a web page instead of the file; " GET},
-    [IS_GGUF] = {"a GGUF file despite its name; quire reads Hugging Face folders", NULL,
-                 "use the folder of the model that the file was converted from"},
+    [IS_GGUF] = {"a GGUF file despite its name", NULL, "give it a name that ends with .gguf"},
     [IS_ARCHIVE] =
         {"a zip archive despite its name (a PyTorch checkpoint is one, and its name ends with "
          ".bin)",
@@ -71,6 +70,15 @@ static bool is_archive_name(const char *path)
     return yes;
 }
 
+/* Does the name say that the file is what its first bytes say? */
+static bool is_named(enum instead is, const char *path)
+{
+    static const char gguf[] = ".gguf";
+    const size_t n = strlen(path), n_end = sizeof gguf - 1;
+    return is == IS_ARCHIVE ? is_archive_name(path)
+                            : is == IS_GGUF && n > n_end && !strcasecmp(path + n - n_end, gguf);
+}
+
 /* The folder of a file: [*n] bytes of its path, or of ".". */
 static const char *folder_of(const char *path, int *n)
 {
@@ -107,7 +115,7 @@ enum q_code download_check(const void *data, size_t n, const char *path, struct 
         text++;
     for (size_t i = 0; i < sizeof beginnings / sizeof *beginnings; i++)
         if (strncasecmp(text, beginnings[i].text, strlen(beginnings[i].text)) == 0 &&
-            !(beginnings[i].is == IS_ARCHIVE && is_archive_name(path)))
+            !is_named(beginnings[i].is, path))
             return fail(beginnings[i].is, path, text, e);
     return Q_OK;
 }

@@ -108,6 +108,9 @@ static FALLIBLE load_json(json_t **out, const struct text *t, size_t flags, stru
     *out = json_loadb(t->bytes, t->n, flags, &error);
     if (!*out)
         *out = load_again(t, flags, &error);
+    if (!*out && json_error_code(&error) == json_error_duplicate_key)
+        return q_fail(e, Q_INVALID, "%s has a key twice in one object: line %d, column %d: %s",
+                      t->name, error.line, error.column, error.text);
     if (!*out)
         return q_fail(e, Q_INVALID, "%s is not valid JSON: line %d, column %d: %s", t->name,
                       error.line, error.column, error.text);
@@ -118,6 +121,12 @@ FALLIBLE json_text(json_t **out, const char *text, size_t n, struct q_err *e)
 {
     const struct text t = {text, n, "the text"};
     return load_json(out, &t, JSON_ALLOW_NUL | JSON_DECODE_ANY, e);
+}
+
+FALLIBLE json_text_unique(json_t **out, const char *text, size_t n, struct q_err *e)
+{
+    const struct text t = {text, n, "the text"};
+    return load_json(out, &t, JSON_ALLOW_NUL | JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, e);
 }
 
 FALLIBLE json_body(json_t **out, const char *text, size_t n, struct q_err *e)

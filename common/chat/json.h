@@ -15,6 +15,8 @@
 
 /* *out: a new reference to any value. Errors: as json_body. */
 FALLIBLE json_text(json_t **out, const char *text, size_t n, struct q_err *e);
+/* The same where an object with a key twice is no JSON: Q_INVALID, with its place. */
+FALLIBLE json_text_unique(json_t **out, const char *text, size_t n, struct q_err *e);
 /* The same for a request's body. *out: a new reference to an object. Errors: Q_INVALID (not JSON,
  * with line and column; not an object), Q_TOO_LARGE (depth, values). */
 FALLIBLE json_body(json_t **out, const char *text, size_t n, struct q_err *e);

@@ -37,12 +37,67 @@ bool archs_any_added(void)
     return atomic_load(&added) != NULL;
 }
 
-const char *archs_type(const char *name)
+/* Ends of names, the longer one first where one is the end of another. */
+static const struct {
+    const char *text;
+    enum archs_end is;
+} ends[] = {
+    {"ForSequenceClassification", ARCHS_CLASSIFIES},
+    {"ForCausalLM", ARCHS_GENERATES},
+    {"LMHeadModel", ARCHS_GENERATES},
+    {"ForMaskedLM", ARCHS_EMBEDS},
+    {"Model", ARCHS_EMBEDS},
+};
+#define N_END (sizeof ends / sizeof *ends)
+
+/* The row whose name is the n characters of the stem and one of the ends; N_ARCH: none. */
+static size_t find_stem(const char *stem, size_t n)
 {
     for (size_t i = 0; i < N_ARCH; i++)
-        if (strcmp(archs[i].name, name) == 0)
-            return archs[i].type;
-    return NULL;
+        for (size_t k = 0; k < N_END && strncmp(archs[i].name, stem, n) == 0; k++)
+            if (strcmp(archs[i].name + n, ends[k].text) == 0)
+                return i;
+    return N_ARCH;
+}
+
+static bool generates(size_t i)
+{
+    const char *name = archs[i].name;
+    return strstr(name, "ForCausalLM") || strstr(name, "LMHeadModel");
+}
+
+static size_t find_row(const char *name, enum archs_end *end)
+{
+    const size_t n = strlen(name);
+    for (size_t k = 0; k < N_END; k++) {
+        const size_t n_end = strlen(ends[k].text);
+        if (n <= n_end || strcmp(name + n - n_end, ends[k].text) != 0)
+            continue;
+        const size_t i = find_stem(name, n - n_end);
+        const bool is_masked = strcmp(ends[k].text, "ForMaskedLM") == 0;
+        *end = ends[k].is;
+        if (i == N_ARCH || (ends[k].is == ARCHS_GENERATES && strcmp(archs[i].name, name) != 0) ||
+            (is_masked && generates(i)))
+            return N_ARCH;
+        return i;
+    }
+    return N_ARCH;
+}
+
+const char *archs_base(const char *name, enum archs_end *end)
+{
+    enum archs_end is;
+    const size_t i = find_row(name, &is);
+    if (end && i < N_ARCH)
+        *end = is;
+    return i < N_ARCH ? archs[i].name : NULL;
+}
+
+const char *archs_type(const char *name)
+{
+    enum archs_end is;
+    const size_t i = find_row(name, &is);
+    return i < N_ARCH ? archs[i].type : NULL;
 }
 
 bool archs_is_own(const char *name)

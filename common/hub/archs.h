@@ -31,9 +31,19 @@ const struct archs_added *archs_added_find(const char *name);
 /* Is there any? Only then files are taken whose tensors have names that no family of archs.def
  * has. */
 bool archs_any_added(void);
-/* Is it one of archs.def? */
+/* What a model makes of a text. */
+enum archs_end {
+    ARCHS_GENERATES, /* tokens: …ForCausalLM, …LMHeadModel */
+    ARCHS_EMBEDS,    /* a vector: …Model, …ForMaskedLM of an encoder */
+    ARCHS_CLASSIFIES /* a score for each class: …ForSequenceClassification */
+};
+/* The row of archs.def that has the layers of an architecture: itself, or the one of its stem
+ * (LlamaForSequenceClassification, LlamaModel: LlamaForCausalLM). NULL: there is none. end: may be
+ * NULL. */
+const char *archs_base(const char *name, enum archs_end *end);
+/* Has it a row, its own or another's? */
 bool archs_is_own(const char *name);
-/* Of one of archs.def: its model_type; NULL: it is none. */
+/* Its model_type, with _ for -; NULL: it is none. */
 const char *archs_type(const char *name);
 
 /* Check that it is supported. path: of its file, for the message. Errors: Q_UNSUPPORTED (with the

@@ -44,6 +44,10 @@ static const struct {
     {"bloom",  "num_attention_heads",     "n_head"},
     {"bloom",  "intermediate_size",       "n_inner"},
     {"bloom",  "max_position_embeddings", "seq_length"},
+    {"distilbert", "hidden_size",         "dim"},
+    {"distilbert", "intermediate_size",   "hidden_dim"},
+    {"distilbert", "num_hidden_layers",   "n_layers"},
+    {"distilbert", "num_attention_heads", "n_heads"},
     {"falcon", "num_hidden_layers",       "n_layer"},
     {"falcon", "num_attention_heads",     "n_head"},
     {"falcon", "num_key_value_heads",     "num_kv_heads"},
@@ -117,9 +121,12 @@ static enum q_code load_names(struct model_config *c, const struct hub_json_at *
     const char *type = "";
     enum q_code rc;
     if ((rc = load_architecture(c->architecture, at, e)) ||
-        (rc = hub_json_str(&type, at, "model_type", e)))
+        (rc = hub_json_str(&type, at, "model_type", e)) ||
+        (rc = read_name(c->model_type, at, "model_type", type, e)))
         return rc;
-    return read_name(c->model_type, at, "model_type", type, e);
+    for (char *p = c->model_type; *p; p++)
+        *p = *p == '-' ? '_' : *p; /* as tables have it: xlm-roberta is xlm_roberta */
+    return Q_OK;
 }
 
 /* Features that no family supports are rejected by name, because ignoring them gives wrong
@@ -305,10 +312,11 @@ static enum q_code load_config(struct model_config *c, const struct hub_json_at 
 {
     enum q_code rc;
     if ((rc = load_names(c, at, e)) || (rc = refuse_features(at, e)) ||
-        (rc = load_sizes(c, at, e)) || (rc = config_latent_load(c, at, e)) ||
-        (rc = config_forward_load(c, at, e)) || (rc = load_dtype(c, at, e)) ||
-        (rc = config_layers_load(c, at, e)) || (rc = load_ids(c, at, e)) ||
-        (rc = config_moe_load(c, at, e)) || (rc = config_quant_load(&c->quant, at, e)))
+        (rc = load_sizes(c, at, e)) || (rc = config_encoder_load(c, at, e)) ||
+        (rc = config_latent_load(c, at, e)) || (rc = config_forward_load(c, at, e)) ||
+        (rc = load_dtype(c, at, e)) || (rc = config_layers_load(c, at, e)) ||
+        (rc = load_ids(c, at, e)) || (rc = config_moe_load(c, at, e)) ||
+        (rc = config_quant_load(&c->quant, at, e)))
         return rc;
     return config_rope_load(c, at, e);
 }

@@ -22,6 +22,9 @@
 
 #define CONFIG_ROPE_FACTORS_MAX 512u /* pairs of a head that longrope has factors for */
 
+/* The vector of a sequence: the row of the last token, of the first one, or the mean of all. */
+enum pooling_kind { POOLING_LAST, POOLING_CLS, POOLING_MEAN, POOLING_KINDS };
+
 enum rope_kind {
     ROPE_DEFAULT,
     ROPE_LINEAR,
@@ -87,7 +90,10 @@ struct model_config {
     char model_type[CONFIG_NAME_MAX];
     uint32_t vocab_size, hidden_size, intermediate_size, n_layer, n_head, n_kv_head, head_dim;
     uint32_t max_position; /* max_position_embeddings, tokens */
-    double rms_norm_eps;   /* layer_norm_eps too */
+    uint32_t n_type;       /* rows of the table of token types; 0: there is none */
+    bool pools;            /* set by the owner: the model gives vectors and no logits (pooling.h) */
+    enum pooling_kind pooling; /* likewise: of which rows */
+    double rms_norm_eps;       /* layer_norm_eps too */
     char hidden_act[CONFIG_NAME_MAX];
     bool tie_word_embeddings, attention_bias, attention_out_bias, mlp_bias;
     uint32_t

@@ -36,6 +36,15 @@ struct family {
 
 static const struct family families[] = {
     {
+        .model_type = "bert",
+        .act_key = "hidden_act",
+        .act = "gelu",
+        .eps_key = "layer_norm_eps",
+        .eps = 1e-12,
+        .refused = {{"is_decoder", true}, {"add_cross_attention", true}},
+        .attention_bias = true,
+    },
+    {
         .model_type = "bloom",
         .act = "gelu_pytorch_tanh",
         .eps_key = "layer_norm_epsilon",
@@ -63,6 +72,13 @@ static const struct family families[] = {
         .logit_scale_key = "logit_scale",
         .logit_scale = 0.0625,
         .tied = true,
+    },
+    {
+        .model_type = "distilbert",
+        .act_key = "activation",
+        .act = "gelu",
+        .eps = 1e-12,
+        .attention_bias = true,
     },
     {
         .model_type = "exaone4",
@@ -185,6 +201,14 @@ static const struct family families[] = {
         .has_multipliers = true,
     },
     {
+        .model_type = "modernbert",
+        .act_key = "hidden_activation",
+        .act = "gelu",
+        .eps_key = "norm_eps",
+        .eps = 1e-5,
+        .refused = {{"norm_bias", true}, {"mlp_bias", true}},
+    },
+    {
         .model_type = "olmo",
         .act_key = "hidden_act",
         .act = "silu",
@@ -233,6 +257,15 @@ static const struct family families[] = {
         .fraction = 1,
     },
     {
+        .model_type = "roberta",
+        .act_key = "hidden_act",
+        .act = "gelu",
+        .eps_key = "layer_norm_eps",
+        .eps = 1e-12,
+        .refused = {{"is_decoder", true}, {"add_cross_attention", true}},
+        .attention_bias = true,
+    },
+    {
         .model_type = "smollm3",
         .act_key = "hidden_act",
         .act = "silu",
@@ -260,6 +293,15 @@ static const struct family families[] = {
         .eps = 1e-5,
         .bias_key = "use_bias",
         .tied = true,
+        .attention_bias = true,
+    },
+    {
+        .model_type = "xlm_roberta",
+        .act_key = "hidden_act",
+        .act = "gelu",
+        .eps_key = "layer_norm_eps",
+        .eps = 1e-12,
+        .refused = {{"is_decoder", true}, {"add_cross_attention", true}},
         .attention_bias = true,
     },
     {.act_key = "hidden_act", .act = "silu", .eps_key = "rms_norm_eps", .eps = 1e-6},

@@ -26,6 +26,9 @@ FALLIBLE config_layers_load(struct model_config *c, const struct hub_json_at *at
 FALLIBLE config_rope_load(struct model_config *c, const struct hub_json_at *at, struct q_err *e);
 /* Fills c->forward and the settings whose keys differ between families: activation, eps, biases,
  * tied embeddings. c->model_type and c->head_dim are set. Errors: Q_CORRUPT, Q_UNSUPPORTED. */
+/* Fills what only encoders have: c->n_type, and c->max_position where rows of the table of
+ * positions are reserved. The sizes are set. Errors: Q_CORRUPT, Q_UNSUPPORTED. */
+FALLIBLE config_encoder_load(struct model_config *c, const struct hub_json_at *at, struct q_err *e);
 /* Fills c->latent and c->head_dim of the model types that have latent attention. Errors: Q_CORRUPT,
  * Q_UNSUPPORTED. */
 FALLIBLE config_latent_load(struct model_config *c, const struct hub_json_at *at, struct q_err *e);

@@ -11,19 +11,24 @@ static const struct family {
     uint32_t rope_interval;  /* without no_rope_layers each such layer is not rotated; 0: all are */
     bool rope_in_windows;    /* where layers have windows, only these are rotated */
     bool always_has_windows; /* and where none has a window no layer is */
+    /* The pattern's layers are the first, the one a pattern further …; and the key of the window
+     * counts tokens on both sides of a token. */
+    bool both_ways;
+    const char *pattern_key, *window_key; /* NULL: the usual ones */
 } families[] = {
     // clang-format off
-    {"cohere2",     true,  4096, 4, 0, true,  true},
-    {"exaone4",     true,  4096, 4, 0, true,  false},
-    {"gemma2",      true,  4096, 2, 0, false, false},
-    {"gemma3_text", true,  4096, 6, 0, false, false},
-    {"gpt_oss",     true,  128,  2, 0, false, false},
-    {"qwen2",       false, 0,    0, 0, false, false},
-    {"qwen2_moe",   false, 0,    0, 0, false, false},
-    {"qwen3",       false, 0,    0, 0, false, false},
-    {"qwen3_moe",   false, 0,    0, 0, false, false},
-    {"smollm3",     false, 0,    0, 4, false, false},
-    {"",            true,  0,    0, 0, false, false}, /* every other */
+    {"cohere2",     true,  4096, 4, 0, true,  true, false, NULL, NULL},
+    {"exaone4",     true,  4096, 4, 0, true,  false, false, NULL, NULL},
+    {"gemma2",      true,  4096, 2, 0, false, false, false, NULL, NULL},
+    {"gemma3_text", true,  4096, 6, 0, false, false, false, NULL, NULL},
+    {"gpt_oss",     true,  128,  2, 0, false, false, false, NULL, NULL},
+    {"modernbert",  true,  128,  3, 0, false, false, true, "global_attn_every_n_layers", "local_attention"},
+    {"qwen2",       false, 0,    0, 0, false, false, false, NULL, NULL},
+    {"qwen2_moe",   false, 0,    0, 0, false, false, false, NULL, NULL},
+    {"qwen3",       false, 0,    0, 0, false, false, false, NULL, NULL},
+    {"qwen3_moe",   false, 0,    0, 0, false, false, false, NULL, NULL},
+    {"smollm3",     false, 0,    0, 4, false, false, false, NULL, NULL},
+    {"",            true,  0,    0, 0, false, false, false, NULL, NULL}, /* every other */
     // clang-format on
 };
 
@@ -79,11 +84,12 @@ struct windows { /* as the config has them */
     int64_t pattern, n_full;
 };
 
-static enum q_code read_pattern(struct windows *w, const struct hub_json_at *at, struct q_err *e)
+static enum q_code read_pattern(struct windows *w, const struct family *f,
+                                const struct hub_json_at *at, struct q_err *e)
 {
-    static const char *const keys[] = {"_sliding_window_pattern", "sliding_window_pattern"};
+    const char *keys[] = {"_sliding_window_pattern", "sliding_window_pattern", f->pattern_key};
     enum q_code rc = Q_OK;
-    for (size_t i = 0; i < sizeof keys / sizeof *keys && !rc; i++) {
+    for (size_t i = 0; i < sizeof keys / sizeof *keys && keys[i] && !rc; i++) {
         const json_t *v = hub_json_find(at, keys[i]);
         w->letters = json_is_string(v) ? json_string_value(v) : w->letters;
         if (!json_is_string(v))
@@ -103,7 +109,8 @@ static enum q_code is_sliding(bool *out, const struct model_config *c, const str
                               uint32_t i, const struct hub_json_at *at, struct q_err *e)
 {
     const bool by_letter = w->letters && w->letters[i % strlen(w->letters)] == 'G';
-    const bool by_pattern = !w->letters && w->pattern && (i + 1) % w->pattern == 0;
+    const uint32_t nth = family_of(c->model_type)->both_ways ? i : i + 1;
+    const bool by_pattern = !w->letters && w->pattern && nth % w->pattern == 0;
     const bool full = i < w->n_full || by_letter || by_pattern;
     const bool by_rope = family_of(c->model_type)->rope_interval; /* those that have none */
     const char *type = w->types ? json_string_value(json_array_get(w->types, i)) : NULL;
@@ -125,19 +132,21 @@ enum q_code config_layers_load(struct model_config *c, const struct hub_json_at 
     int64_t window = f->window;
     bool use = f->window_by_default;
     enum q_code rc;
-    if (json_is_null(json_object_get(at->object, "sliding_window")))
+    const char *window_key = f->window_key ? f->window_key : "sliding_window";
+    if (json_is_null(json_object_get(at->object, window_key)))
         window = 0;
-    if ((rc = hub_json_int(&window, at, "sliding_window", (struct hub_json_range){0, UINT32_MAX},
-                           e)) ||
+    if ((rc = hub_json_int(&window, at, window_key, (struct hub_json_range){0, UINT32_MAX}, e)) ||
         (rc = hub_json_bool(&use, at, "use_sliding_window", e)) ||
         (rc = hub_json_int(&w.n_full, at, "max_window_layers",
                            (struct hub_json_range){0, UINT32_MAX}, e)) ||
-        (rc = read_pattern(&w, at, e)) || (rc = load_no_rope(c, f, at, e)))
+        (rc = read_pattern(&w, f, at, e)) || (rc = load_no_rope(c, f, at, e)))
         return rc;
     if (w.types && json_array_size(w.types) != c->n_layer)
         return q_fail(e, Q_CORRUPT,
                       "%s: layer_types has %zu entries, expected num_hidden_layers = %u", at->path,
                       json_array_size(w.types), c->n_layer);
+    if (f->both_ways && window)
+        window = window / 2 + 1; /* with the token itself, on each side */
     for (uint32_t i = 0; i < c->n_layer; i++) {
         bool sliding;
         if ((rc = is_sliding(&sliding, c, &w, i, at, e)))

@@ -9,7 +9,7 @@
 const char *quant_method_name(enum quant_method m)
 {
     static const char *const names[] = {
-        "", "gptq", "awq", "compressed-tensors", "compressed-tensors", "mxfp4", "fp8"};
+        "", "gptq", "awq", "compressed-tensors", "compressed-tensors", "mxfp4", "fp8", "gguf"};
     return names[m];
 }
 
@@ -122,6 +122,17 @@ static enum q_code load_mxfp4(struct quant_config *q, const struct hub_json_at *
     q->group_size = 32;
     q->symmetric = true;
     return Q_OK;
+}
+
+/* Of gguf_config.c: 4 bits where the most part of the file is Q4_0, whose integers stay. */
+static enum q_code load_gguf(struct quant_config *q, const struct hub_json_at *at, struct q_err *e)
+{
+    int64_t bits = 0;
+    q->method = QUANT_GGUF;
+    q->group_size = 32;
+    const enum q_code rc = hub_json_int(&bits, at, "bits", (struct hub_json_range){4, 4}, e);
+    q->bits = (uint32_t)bits;
+    return rc;
 }
 
 /* The format float-quantized of compressed-tensors. */
@@ -244,6 +255,7 @@ enum q_code config_quant_load(struct quant_config *q, const struct hub_json_at *
     } methods[] = {
         {"gptq", load_gptq},      {"awq", load_awq},     {"fp8", load_fp8},
         {"fbgemm_fp8", load_fp8}, {"mxfp4", load_mxfp4}, {"compressed-tensors", load_compressed},
+        {"gguf", load_gguf},
     };
     const json_t *found = hub_json_find(at, "quantization_config");
     const char *method = NULL;

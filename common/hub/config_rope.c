@@ -125,9 +125,12 @@ static enum q_code check_needs(const struct rope_config *r, int needs, const str
 /* Model types with another rope in layers with a window; their maximum of positions counts the
  * factor already. */
 static const struct {
-    const char *model_type;
-    double theta, local_theta; /* when absent */
-} local_ropes[] = {{"gemma3_text", 1e6, 1e4}};
+    const char *model_type, *key, *local_key; /* older spellings of both */
+    double theta, local_theta;                /* when absent */
+} local_ropes[] = {
+    {"gemma3_text", "rope_theta", "rope_local_base_freq", 1e6, 1e4},
+    {"modernbert", "global_rope_theta", "local_rope_theta", 16e4, 1e4},
+};
 
 /* rope_theta when absent, of other model types */
 static const struct {
@@ -175,10 +178,13 @@ static enum q_code read_two(struct model_config *c, const struct hub_json_at *co
     return rc;
 }
 
-/* Defaults; true: the model type has two ropes. */
-static bool init_ropes(struct model_config *c)
+/* Defaults, and the older keys of two ropes; *two: the model type has two. */
+static enum q_code init_ropes(bool *two, struct model_config *c, const struct hub_json_at *config,
+                              struct q_err *e)
 {
-    bool two = false;
+    const struct hub_json_range range = {1.001, 1e15};
+    enum q_code rc = Q_OK;
+    *two = false;
     c->rope = (struct rope_config){
         .theta = THETA_DEFAULT,
         .beta_fast = 32,
@@ -189,14 +195,17 @@ static bool init_ropes(struct model_config *c)
         if (strcmp(thetas[i].model_type, c->model_type) == 0)
             c->rope.theta = thetas[i].theta;
     c->local_rope = c->rope;
-    for (size_t i = 0; i < sizeof local_ropes / sizeof *local_ropes; i++)
-        if (strcmp(local_ropes[i].model_type, c->model_type) == 0) {
-            c->rope.theta = local_ropes[i].theta;
-            c->rope.in_max_position = true;
-            c->local_rope.theta = local_ropes[i].local_theta;
-            two = true;
-        }
-    return two;
+    for (size_t i = 0; i < sizeof local_ropes / sizeof *local_ropes && !rc; i++) {
+        if (strcmp(local_ropes[i].model_type, c->model_type) != 0)
+            continue;
+        c->rope.theta = local_ropes[i].theta;
+        c->rope.in_max_position = true;
+        c->local_rope.theta = local_ropes[i].local_theta;
+        *two = true;
+        if (!(rc = hub_json_number(&c->rope.theta, config, local_ropes[i].key, range, e)))
+            rc = hub_json_number(&c->local_rope.theta, config, local_ropes[i].local_key, range, e);
+    }
+    return rc;
 }
 
 enum q_code config_rope_load(struct model_config *c, const struct hub_json_at *config,
@@ -204,12 +213,11 @@ enum q_code config_rope_load(struct model_config *c, const struct hub_json_at *c
 {
     const struct hub_json_range range = {1.001, 1e15};
     struct rope_config *r = &c->rope;
-    const bool two = init_ropes(c);
+    bool two;
     enum q_code rc;
-    if ((rc = hub_json_number(&r->theta, config, "rotary_emb_base", range, e)) ||
-        (rc = hub_json_number(&r->theta, config, "rope_theta", range, e)) ||
-        (two &&
-         (rc = hub_json_number(&c->local_rope.theta, config, "rope_local_base_freq", range, e))))
+    if ((rc = init_ropes(&two, c, config, e)) ||
+        (rc = hub_json_number(&r->theta, config, "rotary_emb_base", range, e)) ||
+        (rc = hub_json_number(&r->theta, config, "rope_theta", range, e)))
         return rc;
     const char *key = hub_json_find(config, "rope_parameters") ? "rope_parameters" : "rope_scaling";
     const struct hub_json_at at = {hub_json_find(config, key), config->path};

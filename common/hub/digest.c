@@ -7,6 +7,7 @@
 #include <string.h>
 #include "common/buf.h"
 #include "common/file.h"
+#include "common/gguf/gguf_file.h"
 #include "common/hub/hub.h"
 #include "common/hub/hub_json.h"
 #include "common/hub/params.h"
@@ -72,6 +73,21 @@ static enum q_code digest_tokenizer(EVP_MD_CTX *ctx, const char *dir, struct q_e
     return rc;
 }
 
+/* A GGUF file's metadata and the list of its tensors, with the tokenizer and the template. */
+static enum q_code digest_gguf(EVP_MD_CTX *ctx, const char *path, struct q_err *e)
+{
+    struct gguf_file f = GGUF_FILE_INIT;
+    enum q_code rc = gguf_file_open(&f, path, e);
+    size_t n = f.map.size;
+    for (uint64_t i = 0; i < f.g.n_tensor && !rc; i++)
+        if (f.g.tensors[i].offset < n)
+            n = (size_t)f.g.tensors[i].offset;
+    if (!rc && !digest_part(ctx, "gguf", f.map.data, n))
+        rc = q_fail(e, Q_NO_MEMORY, "SHA-256 over %s failed", path);
+    gguf_file_release(&f);
+    return rc;
+}
+
 enum q_code hub_digest(unsigned char digest[32], const char *dir, struct q_err *e)
 {
     char *config = NULL;
@@ -84,7 +100,7 @@ enum q_code hub_digest(unsigned char digest[32], const char *dir, struct q_err *
         !digest_part(ctx, "config", config, strlen(config)))
         rc = q_fail(e, Q_NO_MEMORY, "SHA-256 over %s failed", dir);
     else
-        rc = digest_tokenizer(ctx, dir, e);
+        rc = weight_files_is_gguf(dir) ? digest_gguf(ctx, dir, e) : digest_tokenizer(ctx, dir, e);
     if (!rc && !EVP_DigestFinal_ex(ctx, digest, NULL))
         rc = q_fail(e, Q_NO_MEMORY, "SHA-256 over %s failed", dir);
 out:

@@ -25,9 +25,10 @@
 #define READS                                                                       \
     "quire reads Hugging Face folders (config.json, a tokenizer, *.safetensors or " \
     "pytorch_model*.bin)"
-#define GGUF_WAY                                                                         \
-    READS ", not GGUF: use the folder or id of the original model, or convert the file " \
-          "with transformers (from_pretrained(DIR, gguf_file=FILE), then save_pretrained(NEW))"
+#define GGUF_WAY                                                                              \
+    "quire reads such files by their path, with a name that ends with .gguf, or a folder of " \
+    "them (--load-format auto or gguf)"
+#define GGML_WAY "an older format than GGUF: convert the original model to GGUF, or use its folder"
 #define PICKLE_WAY                                                                                 \
     "of such files quire reads pytorch_model.bin and the shards of pytorch_model.bin.index.json, " \
     "in a folder with config.json, and consolidated.00.pth beside params.json"
@@ -46,7 +47,7 @@ static const struct kind {
 } kinds[] = {
     // clang-format off
     {"",             ".gguf",        "a GGUF file", GGUF_WAY, IS_WEIGHTS},
-    {"ggml",         ".bin",         "a GGML file", GGUF_WAY, IS_WEIGHTS},
+    {"ggml",         ".bin",         "a GGML file", GGML_WAY, IS_WEIGHTS},
     {"training_args", ".bin",        "", NULL, IS_IGNORED},
     {"optimizer",    ".bin",         "", NULL, IS_IGNORED},
     {"optimizer",    ".pt",          "", NULL, IS_IGNORED},

@@ -12,8 +12,10 @@
 #include <string.h>
 #include <sys/stat.h>
 #include "common/file.h"
+#include "common/gguf/gguf_file.h"
 #include "common/hub/cache.h"
 #include "common/hub/folder.h"
+#include "common/hub/gguf_choice.h"
 #include "common/hub/hub_download.h"
 #include "common/hub/weight_files.h"
 #include "common/log.h"
@@ -101,6 +103,20 @@ static bool has_tokenizer(const char *dir)
     return has;
 }
 
+/* Is the model one of the folder's GGUF files? By what is asked for, or because there is nothing
+ * else. */
+static bool is_gguf_folder(const char *dir, const struct hub_wanted *w)
+{
+    const bool asked = *w->tag || w->format == WEIGHTS_GGUF;
+    char config[PATH_MAX];
+    if (asked || w->format != WEIGHTS_AUTO)
+        return asked;
+    const bool has_config =
+        (!path_join(config, sizeof config, dir, "config.json", NULL) && file_exists(config)) ||
+        weight_files_has_params(dir);
+    return !w->any_file && (!has_config || !weight_files_any(dir)) && gguf_choice_has(dir);
+}
+
 /* A snapshot of the cache. */
 struct snapshot {
     char repo[PATH_MAX], dir[PATH_MAX], hash[CACHE_HASH_MAX + 1];
@@ -121,6 +137,9 @@ static bool snapshot_has_model(const struct snapshot *s, const struct hub_wanted
 {
     char path[PATH_MAX];
     struct q_err ignored = Q_ERR_INIT;
+    if (is_gguf_folder(s->dir, w))
+        return !gguf_choose(path, s->dir, w->tag, &ignored) &&
+               !weight_files_check(path, WEIGHTS_GGUF, &ignored);
     return !path_join(path, sizeof path, s->dir, "config.json", NULL) &&
            (file_exists(path) || weight_files_has_params(s->dir)) &&
            !(w->weights && weight_files_check(s->dir, w->format, &ignored) == Q_NOT_FOUND);
@@ -133,9 +152,25 @@ static bool snapshot_is_complete(const struct snapshot *s, const struct hub_want
     char path[PATH_MAX], absent[PATH_MAX];
     if (!snapshot_has_model(s, w))
         return w->any_file && has_tokenizer(s->dir);
-    return has_tokenizer(s->dir) ||
+    return is_gguf_folder(s->dir, w) || has_tokenizer(s->dir) ||
            (!cache_join(path, s->repo, ".no_exist", s->hash, NULL) &&
             !path_join(absent, sizeof absent, path, TOKENIZER_ABSENT, NULL) && file_exists(absent));
+}
+
+static enum q_code use_gguf(char path[PATH_MAX], const char *dir, const struct hub_wanted *w,
+                            struct q_err *e)
+{
+    if (!*w->tag && w->format == WEIGHTS_GGUF && !gguf_choice_has(dir))
+        return q_fail(e, Q_INVALID, "--load-format gguf: %s has no GGUF file%s", dir,
+                      weight_files_any(dir) ? "; it has weights of another format (safetensors, pt "
+                                              "or mistral; auto finds them)"
+                                            : "");
+    if (!*w->tag && w->format == WEIGHTS_GGUF && weight_files_any(dir))
+        return q_fail(e, Q_INVALID,
+                      "--load-format gguf: %s has weights of other formats too; give the path of "
+                      "the GGUF file, or its quantization behind a colon, as in MODEL:Q4_K_M",
+                      dir);
+    return gguf_choose(path, dir, w->tag, e);
 }
 
 /* The folder of a snapshot that will not become more complete. */
@@ -148,6 +183,8 @@ static enum q_code snapshot_use(char dir[PATH_MAX], const struct snapshot *s,
         return rc;
     if (!dir_exists(s->dir))
         return fail_not_cached(w, s->repo, why, e);
+    if (is_gguf_folder(s->dir, w))
+        return use_gguf(dir, s->dir, w, e);
     if (!w->any_file && !file_exists(config) && !weight_files_has_params(s->dir) &&
         folder_refuse(s->dir, e))
         return q_wrap(e, "%s", w->id);
@@ -160,6 +197,8 @@ static enum q_code snapshot_load(const struct snapshot *s, const struct hub_want
                                  struct q_err *e)
 {
     enum q_code rc = hub_download(w, e);
+    if (rc && *w->tag)
+        return q_wrap(e, "%s:%s", w->id, w->tag);
     if (rc != Q_UNAVAILABLE || w->any_file || !snapshot_has_model(s, w))
         return rc;
     log_warning("%s: the cached folder %s has no tokenizer; %s", w->id, s->dir, e->message);
@@ -191,9 +230,12 @@ static bool looks_like_path(const char *model)
     return strchr("/.~", model[0]) || (slash && strchr(slash + 1, '/')) || (slash && !slash[1]);
 }
 
-static enum q_code resolve_folder(char dir[PATH_MAX], const char *model, struct q_err *e)
+static enum q_code resolve_folder(char dir[PATH_MAX], const char *model, const struct hub_wanted *w,
+                                  struct q_err *e)
 {
     char config[PATH_MAX];
+    if (is_gguf_folder(model, w))
+        return use_gguf(dir, model, w, e);
     enum q_code rc = path_join(config, sizeof config, model, "config.json", e);
     if (rc)
         return rc;
@@ -201,6 +243,19 @@ static enum q_code resolve_folder(char dir[PATH_MAX], const char *model, struct 
         return folder_refuse(model, e);
     memcpy(dir, model, strlen(model) + 1); /* fits: the longer path did */
     return Q_OK;
+}
+
+/* A GGUF file, or the first of those that it is split into. */
+static enum q_code resolve_file(char path[PATH_MAX], const char *model, struct q_err *e)
+{
+    uint32_t number = 1, count;
+    if (!gguf_file_is_named(model))
+        return folder_refuse_file(model, e);
+    if (gguf_file_split(&number, &count, model) && number != 1)
+        return gguf_file_split_path(path, model, 1, e);
+    return snprintf(path, PATH_MAX, "%s", model) < PATH_MAX
+               ? Q_OK
+               : q_fail(e, Q_TOO_LARGE, "%s: the path is too long", model);
 }
 
 /* The error for a MODEL that is neither a folder nor a file, and looks like a path or is not a
@@ -232,21 +287,42 @@ static enum q_code fail_no_folder(const char *model, int why, struct q_err *e)
     if (looks_like_path(model))
         return q_fail(e, Q_NOT_FOUND, "%s: no such folder", model);
     return q_fail(e, Q_INVALID, "\"%s\" is neither a folder nor a model id (org/name)%s", model,
-                  colon ? ": tags after a colon (of GGUF files or of another server's model "
-                          "library) are not supported; set a revision with --revision"
+                  colon ? ": tags after a colon name a GGUF file of a folder or of an id "
+                          "org/name; set a revision with --revision"
                         : "");
+}
+
+/* "MODEL:TAG" of a folder or an id: base [PATH_MAX] is it without the tag. */
+static bool split_tag(char base[PATH_MAX], const char **tag, const char *model)
+{
+    const char *found;
+    const size_t n = gguf_choice_tag(&found, model);
+    if (!n || n >= PATH_MAX)
+        return false;
+    snprintf(base, PATH_MAX, "%.*s", (int)n, model);
+    if (!dir_exists(base) && !(strchr(base, '/') && !looks_like_path(base) && cache_is_id(base)))
+        return false;
+    *tag = found;
+    return true;
 }
 
 static enum q_code resolve(char dir[PATH_MAX], const char *model, struct hub_wanted w,
                            struct q_err *e)
 {
     struct stat st;
+    w.tag = "";
     if (!*model)
         return q_fail(e, Q_INVALID,
                       "the model name is empty; expected a folder or an id such as org/name");
+    char base[PATH_MAX];
     int why = stat(model, &st) == 0 ? 0 : errno;
+    if (why && split_tag(base, &w.tag, model)) {
+        model = base;
+        why = stat(model, &st) == 0 ? 0 : errno;
+    }
     if (!why)
-        return S_ISDIR(st.st_mode) ? resolve_folder(dir, model, e) : folder_refuse_file(model, e);
+        return S_ISDIR(st.st_mode) ? resolve_folder(dir, model, &w, e)
+                                   : resolve_file(dir, model, e);
     if (looks_like_path(model) || !cache_is_id(model))
         return fail_no_folder(model, why, e);
     if (!w.revision || !*w.revision)
@@ -300,6 +376,10 @@ static enum q_code prepare(const char *model, struct hub_wanted w, struct q_err 
 {
     struct stat st;
     struct snapshot s;
+    char base[PATH_MAX];
+    w.tag = "";
+    if (stat(model, &st) != 0 && split_tag(base, &w.tag, model))
+        model = base;
     w.id = model;
     w.revision = w.revision && *w.revision ? w.revision : "main";
     if (!*model || stat(model, &st) == 0 || looks_like_path(model) || !cache_is_id(model) ||
@@ -312,7 +392,7 @@ static enum q_code prepare(const char *model, struct hub_wanted w, struct q_err 
 /* Of --load-format; other values, which are refused later, have auto's. */
 static enum weight_format format_of(const char *load_format)
 {
-    for (enum weight_format f = WEIGHTS_AUTO; f <= WEIGHTS_MISTRAL; f++)
+    for (enum weight_format f = WEIGHTS_AUTO; f <= WEIGHTS_GGUF; f++)
         if (!strcmp(load_format, weight_format_name(f)))
             return f;
     return WEIGHTS_AUTO;

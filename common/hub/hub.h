@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* hub - from a user's model argument to a model folder.
  *
- * A model is a folder with config.json, or an id "org/name" of the Hugging Face hub: the snapshot
+ * A model is a folder with config.json, a GGUF file or a folder of them (gguf_choice.h), or an id "org/name" of the Hugging Face hub: the snapshot
  * of the revision in the local cache (cache.h), which is downloaded if it is not there or not
  * complete (hub_download.h). With HF_HUB_OFFLINE nothing is downloaded. Threads: reentrant. */
 #ifndef QUIRE_COMMON_HUB_HUB_H
@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include "common/hub/weight_files.h"
 
-/* dir: [PATH_MAX] out. revision: NULL = "main"; a branch, tag or commit hash. Ignored for folders.
+/* dir: [PATH_MAX] out; of a GGUF file its path. revision: NULL = "main"; a branch, tag or commit hash. Ignored for folders.
  * Cost: a few system calls if the model is there; else the download.
  * Errors: Q_NOT_FOUND (with the places searched and a remedy), Q_UNSUPPORTED, Q_CORRUPT, Q_IO (a
  * folder or file of another kind: folder.h), Q_INVALID (no id and no path), those of
@@ -43,7 +43,8 @@ FALLIBLE hub_resolve_tokenizer(char path[PATH_MAX], const char *tokenizer, const
 bool hub_is_tokenizer_file(const char *name);
 
 /* SHA-256 over the data that must be equal for a frontend and an engine: the values of config.json
- * and the bytes of every tokenizer file of the folder (tokenizer_files.def). Weights are not
+ * and the bytes of every tokenizer file of the folder (tokenizer_files.def), or a GGUF file's
+ * metadata. Weights are not
  * included.
  * Errors: Q_IO, Q_NOT_FOUND. */
 FALLIBLE hub_digest(unsigned char digest[32], const char *dir, struct q_err *e);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/hub/hub_download.h"
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -11,11 +12,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "common/buf.h"
+#include "common/hub/gguf_choice.h"
 #include "common/mem.h"
 #include "common/start.h"
 
-#define PROGRAM   "quire-download"
-#define ERROR_MAX 2048 /* bytes of a message */
+#define PROGRAM     "quire-download"
+#define ERROR_MAX   2048 /* bytes of a message */
+#define PATTERN_MAX (4 * GGUF_TAG_MAX + 32)
 
 static bool find_program(char path[PATH_MAX])
 {
@@ -71,15 +74,38 @@ static int set_up(posix_spawn_file_actions_t *actions, posix_spawnattr_t *attrib
                             : 0;
 }
 
+/* Files of a tag, in any letters: "--include=*[Qq]4_0*.gguf". */
+static void write_pattern(char out[PATTERN_MAX], const char *tag)
+{
+    size_t n = (size_t)snprintf(out, PATTERN_MAX, "--include=*");
+    for (; *tag && n < PATTERN_MAX - 16; tag++) {
+        const int c = (unsigned char)*tag;
+        n += (size_t)snprintf(out + n, PATTERN_MAX - n, isalpha(c) ? "[%c%c]" : "%c", toupper(c),
+                              tolower(c));
+    }
+    snprintf(out + n, PATTERN_MAX - n, "*.gguf");
+}
+
 static enum q_code begin(pid_t *pid, const struct hub_wanted *w, int error_fd, struct q_err *e)
 {
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attributes;
     char path[PATH_MAX], revision[PATH_MAX], format[64], number[64];
     char weights[] = "--weights", no_weights[] = "--no-weights", end[] = "--", program[] = PROGRAM;
+    char include[PATTERN_MAX] = "";
+    const bool tagged = w->tag && *w->tag;
     char *argv[] = {
-        program, revision, format, w->weights ? weights : no_weights, end, (char *)w->id, NULL,
+        program,
+        revision,
+        format,
+        w->weights || tagged ? weights : no_weights,
+        tagged ? include : end,
+        tagged ? end : (char *)w->id,
+        tagged ? (char *)w->id : NULL,
+        NULL,
     };
+    if (tagged)
+        write_pattern(include, w->tag);
     snprintf(format, sizeof format, "--load-format=%s", weight_format_name(w->format));
     snprintf(revision, sizeof revision, "--revision=%s", w->revision);
     snprintf(number, sizeof number, HUB_ERROR_FD "=%d", error_fd);

@@ -19,6 +19,7 @@ struct hub_wanted {
     const char *id, *revision; /* valid ones (cache.h) */
     bool weights;              /* also the weights */
     enum weight_format format; /* of these */
+    const char *tag;           /* of a GGUF file (gguf_choice.h); NULL or "": none */
     bool any_file;             /* a folder without config.json will do: a tokenizer */
 };
 

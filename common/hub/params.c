@@ -5,10 +5,12 @@
  * Sources: mistral-inference (args.py), llama-models (args.py, model.py: FeedForward), vLLM
  * (transformers_utils/configs/mistral.py: defaults of lengths). */
 #include "common/hub/params.h"
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "common/download.h"
 #include "common/file.h"
+#include "common/hub/gguf_config.h"
 #include "common/hub/hub_json.h"
 #include "common/hub/safetensors.h"
 
@@ -360,6 +362,10 @@ enum q_code params_read_config(struct buf *out, char path[PATH_MAX], const char 
                                struct q_err *e)
 {
     enum q_code rc;
+    if (weight_files_is_gguf(dir))
+        return snprintf(path, PATH_MAX, "%s", dir) < PATH_MAX
+                   ? gguf_config_text(out, dir, e)
+                   : q_fail(e, Q_TOO_LARGE, "%s: the path is too long", dir);
     if (weight_files_has_params(dir)) {
         rc = path_join(path, PATH_MAX, dir, "params.json", e);
         return rc ? rc : add_params(out, path, dir, e);

@@ -13,8 +13,9 @@
 #include "common/err.h"
 
 /* The text of dir's config.json appended to `out` and its path; of a folder that has only a
- * params.json, that file as a config.json. Errors: Q_NOT_FOUND, Q_CORRUPT (file, key, found,
- * expected), Q_UNSUPPORTED (a key that is not known, by name), Q_IO, Q_NO_MEMORY. */
+ * params.json, that file as a config.json; of a GGUF file its metadata (gguf_config.h). Errors:
+ * Q_NOT_FOUND, Q_CORRUPT (file, key, found, expected), Q_UNSUPPORTED (a key that is not known, by
+ * name), Q_IO, Q_NO_MEMORY. */
 FALLIBLE params_read_config(struct buf *out, char path[PATH_MAX], const char *dir, struct q_err *e);
 /* params.json's object as one of config.json: a new reference. dtype: of the weights. Errors: as
  * above. */

@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include "common/download.h"
 #include "common/file.h"
+#include "common/hub/gguf_tensors.h"
 #include "common/hub/hub_json.h"
 #include "common/hub/safetensors_internal.h"
 #include "common/hub/torch_file.h"
@@ -33,7 +34,7 @@ struct tensor_set {
     struct arena names;
     enum weight_format format;
     bool is_torch;     /* its files */
-    const char *found; /* name of the file that was found; static */
+    const char *found; /* name of the file that was found; static, or in the arena */
 };
 
 static int by_name(const void *a, const void *b)
@@ -136,6 +137,10 @@ static enum q_code add_file(struct tensor_set *s, const char *path, struct q_err
     s->n_shard++;
     if ((rc = download_check(shard->map.data, shard->map.size, path, e)))
         return rc;
+    if (s->format == WEIGHTS_GGUF)
+        return gguf_tensors_read(
+            &s->list, &s->names,
+            &(struct gguf_bytes){shard->map.data, shard->map.size, shard->path}, e);
     if (s->is_torch) {
         const struct torch_file t = {shard->map.data, shard->map.size, shard->path};
         return torch_file_read(&s->list, &s->copies, &s->names, &t, e);
@@ -241,6 +246,27 @@ static enum q_code open_single(struct tensor_set *s, const char *path, struct q_
     return rc ? rc : check_names(s, e);
 }
 
+/* A GGUF file, or all that it is split into. */
+static enum q_code open_gguf(struct tensor_set *s, const char *path, struct q_err *e)
+{
+    char each[PATH_MAX];
+    uint32_t number = 1, count = 1;
+    const bool is_split = gguf_file_split(&number, &count, path);
+    enum q_code rc = number == 1 ? Q_OK : gguf_file_split_path(each, path, 1, e);
+    if (!rc && number != 1)
+        rc = q_fail(e, Q_INVALID, "%s is file %u of %u of a model; use the first: %s", path, number,
+                    count, each);
+    if (!rc && !is_split)
+        return open_single(s, path, e);
+    for (uint32_t i = 1; i <= count && !rc; i++) {
+        if ((rc = gguf_file_split_path(each, path, i, e)) || (rc = add_file(s, each, e)))
+            rc = rc == Q_NOT_FOUND ? gguf_tensors_fail_split(each, count, e) : rc;
+    }
+    if (!rc && s->list.n)
+        qsort(s->list.items, s->list.n, sizeof *s->list.items, by_name);
+    return rc ? rc : check_names(s, e);
+}
+
 enum q_code tensor_set_open_as(struct tensor_set **out, const char *dir, enum weight_format format,
                                struct q_err *e)
 {
@@ -252,7 +278,13 @@ enum q_code tensor_set_open_as(struct tensor_set **out, const char *dir, enum we
     s->format = files.format;
     s->is_torch = files.is_torch;
     s->found = files.name;
-    rc = files.is_index ? open_index(s, dir, files.path, e) : open_single(s, files.path, e);
+    if (files.format == WEIGHTS_GGUF) {
+        const char *slash = strrchr(files.path, '/'), *name = slash ? slash + 1 : files.path;
+        s->found = arena_strndup(&s->names, name, strlen(name));
+        rc = s->found ? open_gguf(s, files.path, e)
+                      : q_fail(e, Q_NO_MEMORY, "out of memory opening %s", files.path);
+    } else
+        rc = files.is_index ? open_index(s, dir, files.path, e) : open_single(s, files.path, e);
     if (rc)
         tensor_set_free(s);
     else
@@ -279,8 +311,10 @@ enum q_code tensor_set_open_file(struct tensor_set **out, const char *path, stru
 {
     struct tensor_set *s = NULL;
     enum q_code rc = set_new(&s, e);
+    const size_t n = strlen(path);
     if (rc)
         return rc;
+    s->is_torch = n > 4 && !strcmp(path + n - 4, ".bin");
     rc = open_single(s, path, e);
     if (rc)
         tensor_set_free(s);

@@ -24,7 +24,8 @@ FALLIBLE tensor_set_open(struct tensor_set **out, const char *dir, struct q_err 
 /* The same of one format alone. */
 FALLIBLE tensor_set_open_as(struct tensor_set **out, const char *dir, enum weight_format format,
                             struct q_err *e);
-/* One safetensors file given by path (tests, adapters). */
+/* One file given by path (tests, adapters): of torch.save where the name ends in .bin, else
+ * safetensors. */
 FALLIBLE tensor_set_open_file(struct tensor_set **out, const char *path, struct q_err *e);
 /* Other names for the same data: items [n] are tensors of the set, or rows of them, whose names are
  * copied. Errors: Q_CORRUPT (two of one name), Q_NO_MEMORY. */

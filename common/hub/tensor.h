@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "common/dtype.h"
+#include "common/gguf/gguf.h"
 
 #define TENSOR_DIMS_MAX 8u
 
@@ -24,6 +25,11 @@ struct tensor {
     const char *stored; /* of tensor_set_replace: its name in the file, as `name`; NULL: `name` */
     uint64_t first_row; /* of the tensor in the file, of which it is a part */
     bool is_part;
+    /* Of a GGUF file. Numbers in blocks (gguf/rows.h), then dtype is U8 and shape counts numbers;
+     * NULL: numbers of dtype. */
+    const struct gguf_type *blocks;
+    bool has_outputs_first; /* also where the family's tensor of this name has inputs first */
+    bool has_one;           /* a norm whose numbers are all of it, also where families add 1 */
 };
 
 #define TENSOR_LIST_MAX ((size_t)1 << 20) /* of one model; the largest MoE checkpoints have 10^5 */

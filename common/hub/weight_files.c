@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/hub/weight_files.h"
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 #include "common/buf.h"
 #include "common/download.h"
 #include "common/file.h"
+#include "common/gguf/gguf_file.h"
 #include "common/hub/folder.h"
+#include "common/hub/gguf_tensors.h"
 #include "common/hub/hub_json.h"
 
 static const struct {
@@ -29,13 +32,17 @@ bool weight_files_has_params(const char *dir)
     return !has(dir, "config.json") && has(dir, "params.json");
 }
 
+bool weight_files_is_gguf(const char *dir)
+{
+    return gguf_file_is_named(dir) && !dir_exists(dir);
+}
+
 const char *weight_format_name(enum weight_format f)
 {
     static const char *const names[] = {
-        [WEIGHTS_AUTO] = "auto",
-        [WEIGHTS_SAFETENSORS] = "safetensors",
-        [WEIGHTS_PT] = "pt",
-        [WEIGHTS_MISTRAL] = "mistral",
+        [WEIGHTS_AUTO] = "auto", [WEIGHTS_SAFETENSORS] = "safetensors",
+        [WEIGHTS_PT] = "pt",     [WEIGHTS_MISTRAL] = "mistral",
+        [WEIGHTS_GGUF] = "gguf",
     };
     return names[f];
 }
@@ -48,6 +55,11 @@ static size_t find_row(const char *dir, enum weight_format wanted)
            ((wanted != WEIGHTS_AUTO && files[i].format != wanted) || !has(dir, files[i].name)))
         i++;
     return i;
+}
+
+bool weight_files_any(const char *dir)
+{
+    return find_row(dir, WEIGHTS_AUTO) < N_FILE;
 }
 
 /* A model that was divided among devices has parts of each matrix in each file. */
@@ -83,10 +95,31 @@ static enum q_code refuse_format(const char *dir, enum weight_format wanted, str
     return rc;
 }
 
+/* The model is a GGUF file: at `path`. */
+static enum q_code find_gguf(struct weight_files *out, const char *path, enum weight_format wanted,
+                             struct q_err *e)
+{
+    if (wanted != WEIGHTS_AUTO && wanted != WEIGHTS_GGUF)
+        return q_fail(e, Q_INVALID,
+                      "--load-format %s: %s is a GGUF file, expected auto, gguf or dummy",
+                      weight_format_name(wanted), path);
+    *out = (struct weight_files){.format = WEIGHTS_GGUF, .name = ""};
+    return snprintf(out->path, sizeof out->path, "%s", path) < (int)sizeof out->path
+               ? Q_OK
+               : q_fail(e, Q_TOO_LARGE, "%s: the path is too long", path);
+}
+
 enum q_code weight_files_find(struct weight_files *out, const char *dir, enum weight_format wanted,
                               struct q_err *e)
 {
     size_t i = N_FILE;
+    if (weight_files_is_gguf(dir))
+        return find_gguf(out, dir, wanted, e);
+    if (wanted == WEIGHTS_GGUF)
+        return q_fail(e, Q_NOT_FOUND,
+                      "--load-format gguf: %s is a folder with weights of another kind; use the "
+                      "path of the GGUF file",
+                      dir);
     if (wanted == WEIGHTS_AUTO && weight_files_has_params(dir))
         i = find_row(dir, WEIGHTS_MISTRAL);
     if (i == N_FILE)
@@ -143,11 +176,29 @@ static enum q_code check_shards(const char *dir, const char *index, struct q_err
     return rc;
 }
 
+/* All files that the model is split into. */
+static enum q_code check_splits(const char *path, struct q_err *e)
+{
+    char each[PATH_MAX];
+    uint32_t number = 0, count = 0;
+    enum q_code rc = Q_OK;
+    if (!gguf_file_split(&number, &count, path))
+        return download_check_file(path, e);
+    for (uint32_t i = 1; i <= count && !rc; i++)
+        if (!(rc = gguf_file_split_path(each, path, i, e)) && !(rc = download_check_link(each, e)))
+            rc = download_check_file(each, e) == Q_NOT_FOUND
+                     ? gguf_tensors_fail_split(each, count, e)
+                     : e->code;
+    return rc;
+}
+
 enum q_code weight_files_check(const char *dir, enum weight_format wanted, struct q_err *e)
 {
     struct weight_files found = {0};
     const enum q_code rc = weight_files_find(&found, dir, wanted, e);
     if (rc)
         return rc;
+    if (found.format == WEIGHTS_GGUF)
+        return check_splits(found.path, e);
     return found.is_index ? check_shards(dir, found.path, e) : download_check_file(found.path, e);
 }

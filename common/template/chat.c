@@ -6,6 +6,8 @@
 #include "common/template/chat.h"
 #include "common/download.h"
 #include "common/file.h"
+#include "common/gguf/gguf_chat.h"
+#include "common/gguf/gguf_file.h"
 #include "common/mem.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/template/mistral.h"
@@ -52,6 +54,19 @@ static enum q_code load_config(json_t **out, const char *dir, const char *name, 
             rc = q_fail(e, Q_CORRUPT, "%s: not a JSON object", path);
     }
     buf_release(&text);
+    return rc;
+}
+
+/* tokenizer_config.json of a folder, or of a GGUF file's metadata. */
+static enum q_code load_tokenizer_config(json_t **out, const char *dir, struct q_err *e)
+{
+    struct gguf_file f = GGUF_FILE_INIT;
+    if (dir_exists(dir) || !gguf_file_is_named(dir))
+        return load_config(out, dir, "tokenizer_config.json", e);
+    enum q_code rc = gguf_file_open(&f, dir, e);
+    if (!rc)
+        rc = gguf_to_tokenizer_config(out, &f.g, e);
+    gguf_file_release(&f);
     return rc;
 }
 
@@ -202,7 +217,7 @@ enum q_code chat_open(struct chat **out, const char *dir, const char *template_p
         return q_fail(e, Q_NO_MEMORY, "chat template: out of memory");
     if (!(c->tokens = json_object()))
         rc = q_fail(e, Q_NO_MEMORY, "chat template: out of memory");
-    else if (!(rc = load_config(&tokenizer, dir, "tokenizer_config.json", e)) &&
+    else if (!(rc = load_tokenizer_config(&tokenizer, dir, e)) &&
              !(rc = load_config(&map, dir, "special_tokens_map.json", e)) &&
              !(rc = add_tokens(c, tokenizer, e)) && !(rc = add_tokens(c, map, e)))
         rc = template_path ? read_given(&c->source, template_path, e)

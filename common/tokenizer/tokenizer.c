@@ -334,6 +334,7 @@ static enum q_code load_all(struct tokenizer *t, const struct files *f, struct q
             return rc;
     }
     if ((rc = post_plan(&t->wrap, &t->chain[TOK_POST], e)) ||
+        (rc = post_plan_pair(&t->pair, &t->chain[TOK_POST], e)) ||
         (rc = dec_chain_check(&t->chain[TOK_DECODE], e)) ||
         (rc = tok_limits_load(&t->limits, root, e)))
         return rc;
@@ -426,6 +427,7 @@ void tokenizer_free(struct tokenizer *t)
     }
     q_free(t->added);
     post_wrap_release(&t->wrap);
+    post_pair_release(&t->pair);
     tok_vocab_release(&t->added_index);
     tok_vocab_release(&t->vocab);
     tok_matcher_release(&t->plain);

@@ -82,6 +82,17 @@ struct token_marks {
 FALLIBLE tokenizer_encode_marked(const struct tokenizer *t, const struct tokenizer_text *text,
                                  const struct token_marks *marks, struct token_list *out,
                                  struct q_err *e);
+struct tokenizer_pair {             /* ids of two texts, each encoded without special tokens */
+    const uint32_t *first, *second; /* [n_first], [n_second] */
+    size_t n_first, n_second;
+};
+/* Append both with the special tokens before, between and after them. *second_at: the index in
+ * `out` of the first id of type 1; 0: there is none. Errors: Q_UNSUPPORTED (the tokenizer does not
+ * put two texts together), Q_NO_MEMORY. */
+FALLIBLE tokenizer_encode_pair(const struct tokenizer *t, const struct tokenizer_pair *p,
+                               struct token_list *out, uint32_t *second_at, struct q_err *e);
+/* Number of the special tokens that it adds. */
+size_t tokenizer_pair_special(const struct tokenizer *t);
 /* tokenizer_encode, then truncated and padded as the file says, which is what the `tokenizers`
  * package does on its own and no server wants: a prompt is never cut in silence. */
 FALLIBLE tokenizer_encode_limited(const struct tokenizer *t, const char *text, size_t n,

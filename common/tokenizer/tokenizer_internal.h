@@ -152,7 +152,8 @@ struct tok_added { /* an entry of added_tokens */
 
 struct tokenizer {
     struct tok_chain chain[TOK_SLOTS];
-    struct post_wrap wrap; /* what chain[TOK_POST] comes down to */
+    struct post_wrap wrap; /* what chain[TOK_POST] comes down to; pair: the same for two texts */
+    struct post_pair pair;
     struct tok_limits limits;
     const struct model_ops *model;
     void *model_self;
@@ -183,8 +184,7 @@ FALLIBLE tok_load_vocab(struct tok_vocab *v, const struct tok_big *big, struct q
 FALLIBLE tok_bad_value(const struct tok_scan *s, struct tok_str value, const char *key,
                        const char *want, struct q_err *e);
 
-/* spans.c */
-/* Empty ones are dropped. */
+/* spans.c: empty ones are dropped. */
 FALLIBLE tok_span_add(struct tok_work *w, size_t start, size_t end, struct q_err *e);
 void tok_spans_done(struct tok_work *w);     /* next becomes spans */
 struct buf *tok_rewrite(struct tok_work *w); /* an empty buf to write a new text to */

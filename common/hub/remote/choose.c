@@ -132,10 +132,9 @@ static enum q_code fail_none(const struct listing *l, const struct choose_rules 
     for (size_t i = 0; automatic && i < l->n; i++)
         if (is_of(gguf, l->names[i]))
             return q_fail(e, Q_UNSUPPORTED,
-                          "%s has no safetensors; its weights are GGUF files (%s): use the id of "
-                          "the original model, or name the file that is wanted: quire download %s "
-                          "--include '%s'",
-                          what, l->names[i], what, l->names[i]);
+                          "%s has no safetensors; its weights are GGUF files (%s): say which, as "
+                          "in %s:Q4_K_M, or download by name: quire download %s --include '%s'",
+                          what, l->names[i], what, what, l->names[i]);
     return q_fail(e, Q_NOT_FOUND,
                   "%s has no weights%s%s that are known; quire download %s --include 'PATTERN' "
                   "takes files by name",

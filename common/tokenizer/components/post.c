@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Post-processors. For one text the whole chain adds ids before and after it (pairs of texts are
- * not used with language models and are not supported). These ids are computed at load: each part
+/* Post-processors. For one text the whole chain adds ids before and after it, for two also between
+ * them; types of ids say which belong to the second text. These ids are computed at load: each part
  * is applied to the rows of ids of the previous part. ByteLevel only changes offsets, which quire
  * does not have. */
 #include <string.h>
@@ -41,6 +41,7 @@ const struct post_ops post_offsets = {{NULL, NULL}, NULL, NULL};
 struct piece {
     struct token_list ids;
     uint32_t i_row; /* which row stands here; ROW_NONE: the ids */
+    uint32_t type;
 };
 #define ROW_NONE UINT32_MAX
 struct template
@@ -82,9 +83,10 @@ static enum q_code load_piece(struct piece *p, const json_t *spec, const json_t 
 {
     const json_t *special = json_object_get(piece, "SpecialToken");
     struct tok_str name;
-    enum q_code rc =
-        tok_json_str(special ? special : json_object_get(piece, "Sequence"), "id", at, &name, e);
+    const json_t *part = special ? special : json_object_get(piece, "Sequence");
+    enum q_code rc = tok_json_str(part, "id", at, &name, e);
     p->i_row = ROW_NONE;
+    p->type = json_integer_value(json_object_get(part, "type_id")) != 0;
     if (!rc && special)
         return add_special(&p->ids, spec, name.s, at, e);
     if (!rc && strcmp(name.s, "A") != 0 && strcmp(name.s, "B") != 0)
@@ -136,6 +138,7 @@ static enum q_code template_apply(const void *self, struct post_rows *rows, cons
             row = rows->rows[p->i_row];
             rows->rows[p->i_row] = (struct post_row){0};
         }
+        row.type = p->type;
         if (!rc)
             rc = rows_add(&out, row, e);
         else
@@ -208,6 +211,7 @@ static enum q_code ends_apply(const void *self, struct post_rows *rows, const ch
     (void)at;
     for (size_t i = 0; i < rows->n && !rc; i++) {
         struct post_row *row = &rows->rows[i];
+        row->type = s->both ? 0 : row->type;
         if (i == 0 || s->both)
             rc = put_first(&row->ids.before, i ? s->sep : s->cls, e);
         if (!rc)
@@ -226,17 +230,27 @@ const struct post_ops post_cls_sep = {{ends_load, ends_drop}, ends_apply, ends_s
 
 /* ---- the chain ---- */
 
-enum q_code post_plan(struct post_wrap *out, const struct tok_chain *chain, struct q_err *e)
+/* The rows that the chain makes of so many texts. */
+static enum q_code run_chain(struct post_rows *rows, const struct tok_chain *chain, uint32_t n_text,
+                             struct q_err *e)
 {
-    struct post_rows rows = {NULL, 0, 0};
-    size_t n_text = 0;
-    enum q_code rc = rows_add(&rows, (struct post_row){.text = true}, e);
+    enum q_code rc = Q_OK;
+    for (uint32_t i = 0; i < n_text && !rc; i++)
+        rc = rows_add(rows, (struct post_row){.text = true, .type = i}, e);
     for (uint32_t i = 0; i < chain->n_part && !rc; i++) {
         const struct post_ops *ops = (const struct post_ops *)chain->parts[i].ops;
         char at[40];
         snprintf(at, sizeof at, "post_processor[%u]", i);
-        rc = ops->apply ? ops->apply(chain->parts[i].self, &rows, at, e) : Q_OK;
+        rc = ops->apply ? ops->apply(chain->parts[i].self, rows, at, e) : Q_OK;
     }
+    return rc;
+}
+
+enum q_code post_plan(struct post_wrap *out, const struct tok_chain *chain, struct q_err *e)
+{
+    struct post_rows rows = {NULL, 0, 0};
+    size_t n_text = 0;
+    enum q_code rc = run_chain(&rows, chain, 1, e);
     for (size_t i = 0; i < rows.n && !rc; i++) {
         const struct post_row *row = &rows.rows[i];
         if (!(rc = token_list_join(n_text ? &out->after : &out->before, &row->ids.before, e))) {
@@ -249,4 +263,73 @@ enum q_code post_plan(struct post_wrap *out, const struct tok_chain *chain, stru
                     "tokenizer.json: post_processor: must contain the text exactly once");
     rows_release(&rows);
     return rc;
+}
+
+/* ---- two texts ---- */
+
+struct pairing {
+    struct post_pair *to;
+    uint32_t n_text; /* so far */
+    bool is_mixed;   /* an id of type 0 behind one of type 1 */
+};
+
+static struct token_list *list_of(const struct pairing *t)
+{
+    struct token_list *lists[] = {&t->to->before, &t->to->between, &t->to->after};
+    return lists[t->n_text];
+}
+
+/* Ids, or a text, of a type begin here. */
+static void note_type(struct pairing *t, enum post_region at, size_t n_into, uint32_t type)
+{
+    t->is_mixed |= !type && t->to->second != POST_REGIONS;
+    if (!type || t->to->second != POST_REGIONS)
+        return;
+    t->to->second = at;
+    t->to->n_into = (uint32_t)n_into;
+}
+
+static enum q_code add_ids(struct pairing *t, const struct token_list *ids, uint32_t type,
+                           struct q_err *e)
+{
+    struct token_list *to = list_of(t);
+    if (ids->n)
+        note_type(t, (enum post_region)(2 * t->n_text), to->n, type);
+    return token_list_join(to, ids, e);
+}
+
+static enum q_code add_row(struct pairing *t, const struct post_row *row, struct q_err *e)
+{
+    enum q_code rc = add_ids(t, &row->ids.before, row->type, e);
+    if (rc || (row->text && t->n_text == 2))
+        return rc ? rc : q_fail(e, Q_UNSUPPORTED, "post_processor: a text is there twice");
+    if (row->text) {
+        note_type(t, (enum post_region)(2 * t->n_text + 1), 0, row->type);
+        t->n_text++;
+    }
+    return add_ids(t, &row->ids.after, row->type, e);
+}
+
+FALLIBLE post_plan_pair(struct post_pair *out, const struct tok_chain *chain, struct q_err *e)
+{
+    struct post_rows rows = {NULL, 0, 0};
+    struct pairing t = {.to = out};
+    *out = (struct post_pair){.second = POST_REGIONS};
+    enum q_code rc = run_chain(&rows, chain, 2, e);
+    for (size_t i = 0; i < rows.n && !rc; i++)
+        rc = add_row(&t, &rows.rows[i], e);
+    rows_release(&rows);
+    out->is_there = !rc && t.n_text == 2 && !t.is_mixed;
+    if (rc == Q_UNSUPPORTED) {
+        q_err_reset(e);
+        rc = Q_OK;
+    }
+    return rc;
+}
+
+void post_pair_release(struct post_pair *p)
+{
+    token_list_release(&p->before);
+    token_list_release(&p->between);
+    token_list_release(&p->after);
 }

@@ -6,6 +6,9 @@
 #include <string.h>
 #include "common/download.h"
 #include "common/file.h"
+#include "common/gguf/gguf_chat.h"
+#include "common/gguf/gguf_file.h"
+#include "common/tokenizer/source/gguf_tokens.h"
 #include "common/tokenizer/source/lists.h"
 #include "common/tokenizer/source/spm.h"
 #include "common/tokenizer/source/tekken.h"
@@ -153,6 +156,29 @@ static enum q_code open_other(struct tokenizer **out, const struct source *file,
     return rc;
 }
 
+/* The tokenizer of a GGUF file's metadata. */
+static enum q_code open_gguf(struct tokenizer **out, const char *path, struct tok_str file,
+                             struct q_err *e)
+{
+    struct tok_written w = {BUF_INIT_MAX(TOKENIZER_FILE_MAX), {0}};
+    struct gguf g = GGUF_INIT;
+    struct tok_config c;
+    json_t *root = NULL;
+    enum q_code rc = gguf_read(&g, file.s, file.n, path, e);
+    if (!rc && !(rc = gguf_to_tokenizer_config(&root, &g, e))) {
+        tok_config_read(&c, root);
+        rc = gguf_tokens_write(&w, &g, &c, e);
+    }
+    if (!rc) {
+        struct tok_texts in = {{buf_str(&w.json), w.json.len}, {"", 0}, &w.extra};
+        rc = tok_from_texts(out, &in, e);
+    }
+    json_decref(root);
+    tok_written_release(&w);
+    gguf_release(&g);
+    return rc;
+}
+
 static enum q_code open_file(struct tokenizer **out, const char *dir, const char *path,
                              struct tok_str config, struct q_err *e)
 {
@@ -162,7 +188,9 @@ static enum q_code open_file(struct tokenizer **out, const char *dir, const char
     enum q_code rc = mapping_open(&file, path, e);
     f.text = (struct tok_str){(const char *)file.data, file.size};
     bool other = is_tekken_name(f.name) || strcmp(f.name, "vocab.json") == 0;
-    if (!rc && ends_with(f.name, ".json") && !other) {
+    if (!rc && gguf_is(f.text.s, f.text.n)) {
+        rc = open_gguf(out, path, f.text, e);
+    } else if (!rc && ends_with(f.name, ".json") && !other) {
         struct tok_texts in = {f.text, config, NULL};
         rc = tok_from_texts(out, &in, e);
     } else if (!rc)

@@ -22,13 +22,8 @@ enum { UNIGRAM = 1, BPE };                                         /* kinds of m
 #define PIECES_MAX ((size_t)1 << 24)
 #define MARK       "\xe2\x96\x81" /* U+2581, stands for a space */
 
-struct piece {
-    struct tok_str text; /* borrowed from the file */
-    float score;
-    uint32_t kind;
-};
 struct spm {
-    struct piece *pieces; /* [n], owned */
+    struct spm_piece *pieces; /* [n], owned; texts borrowed from the file */
     size_t n, cap;
     uint32_t model;
     bool byte_fallback, suffix, dummy_prefix, remove_spaces, escape;
@@ -78,7 +73,7 @@ static enum q_code damaged(const char *what, struct q_err *e)
 static enum q_code read_piece(struct spm *m, struct tok_str bytes, struct q_err *e)
 {
     struct pb f;
-    struct piece p = {{"", 0}, 0, NORMAL};
+    struct spm_piece p = {{"", 0}, 0, NORMAL};
     enum q_code rc = q_grow(&m->pieces, &m->cap, m->n + 1, sizeof *m->pieces, PIECES_MAX, e);
     pb_init(&f, bytes);
     while (!rc && pb_next(&f)) {
@@ -207,7 +202,7 @@ static enum q_code add_ranks(const struct spm *m, struct tok_extra *x, struct q_
         o[i] = (struct order){m->pieces[i].score, i};
     qsort(o, m->n, sizeof *o, by_score);
     for (uint32_t i = 0, rank = 0; i < m->n; i++) {
-        const struct piece *p = &m->pieces[o[i].id];
+        const struct spm_piece *p = &m->pieces[o[i].id];
         rank = i && o[i].score < o[i - 1].score ? i : rank;
         bool merges = p->kind == NORMAL || p->kind == USER_DEFINED || p->kind == UNUSED;
         x->ranks[o[i].id] = merges ? rank : RANK_NONE;
@@ -256,7 +251,7 @@ static void write_added(const struct spm *m, enum style style, struct buf *b)
     bool first = true;
     buf_add_str(b, "\"added_tokens\":[");
     for (size_t i = 0; i < m->n; i++) {
-        const struct piece *p = &m->pieces[i];
+        const struct spm_piece *p = &m->pieces[i];
         if (!is_added(m, style, p->kind) || !p->text.n)
             continue;
         buf_printf(b, "%s{\"id\":%zu,\"normalized\":false,\"special\":%s,\"content\":",
@@ -502,6 +497,31 @@ enum q_code spm_write(struct tok_written *out, const char *file, size_t n,
         !(rc = m.model == BPE ? add_ranks(&m, &out->extra, e)
                               : add_scores(&m, f->style, &out->extra, e)))
         rc = write_json(&m, f, c, &out->json, e);
+    q_free(m.pieces);
+    return rc;
+}
+
+enum q_code spm_write_pieces(struct tok_written *out, const struct spm_piece *pieces, size_t n,
+                             const struct tok_config *c, struct q_err *e)
+{
+    static const struct family llama = {"LlamaTokenizer", LLAMA, true, false};
+    struct spm m = {.model = BPE, .n = n, .unk_id = UINT32_MAX};
+    enum q_code rc = Q_OK;
+    m.pieces = q_calloc(n + 1, sizeof *m.pieces);
+    if (!m.pieces)
+        return q_fail(e, Q_NO_MEMORY, "out of memory for %zu pieces", n);
+    for (size_t i = 0; i < n; i++) {
+        m.pieces[i] = pieces[i];
+        m.byte_fallback = m.byte_fallback || pieces[i].kind == BYTE;
+        if (pieces[i].kind == UNKNOWN && m.unk_id == UINT32_MAX)
+            m.unk_id = (uint32_t)i;
+        if (!isfinite(pieces[i].score))
+            rc = q_fail(e, Q_CORRUPT, "the score of token %zu is not finite", i);
+    }
+    if (!rc && m.unk_id == UINT32_MAX)
+        rc = q_fail(e, Q_CORRUPT, "no token is of the kind 2, unknown");
+    if (!rc && !(rc = add_ranks(&m, &out->extra, e)))
+        rc = write_json(&m, &llama, c, &out->json, e);
     q_free(m.pieces);
     return rc;
 }

@@ -2,34 +2,23 @@
 /* A file of tiktoken ranks ("base64 rank" per line) converted to tokenizer.json.
  *
  * The file contains tokens only. The pattern and the special tokens are code in other projects, so
- * they are a table here: by the tokenizer_class of the folder, or by the name of the encoding.
- * Patterns use the common syntax of PCRE2 and Oniguruma; a class without Han characters is a
- * lookahead. Two tokens merge if the result is a token, the lowest rank first; a word that is a
- * token becomes that token at once. Source: tiktoken and the authors of the tokenizers. */
+ * they are a table here: by the tokenizer_class of the folder, or by the name of the encoding. Two
+ * tokens merge if the result is a token, the lowest rank first; a word that is a token becomes that
+ * token at once. Source: tiktoken and the authors of the tokenizers. */
 #include "common/tokenizer/source/tiktoken.h"
 #include <stdlib.h>
 #include <string.h>
 #include "common/mem.h"
+#include "common/tokenizer/source/patterns.h"
 #include "common/tokenizer/source/ranks.h"
 #include "common/utf8.h"
 
-#define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-#define CL100K_TAIL  "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-#define CL100K       CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}" CL100K_TAIL
-#define QWEN         CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}" CL100K_TAIL
-#define GPT2         "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
-#define UPPER        "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
-#define LOWER        "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
-#define O200K                                                                                  \
-    "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" CONTRACTIONS "?|[^\\r\\n\\p{L}\\p{N}]?" UPPER \
-    "+" LOWER "*" CONTRACTIONS "?|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|"  \
-    "\\s+(?!\\S)|\\s+"
 #define NO_HAN(class) "(?:(?!\\p{Han})" class ")"
-#define KIMI                                                        \
-    "[\\p{Han}]+|[^\\r\\n\\p{L}\\p{N}]?" NO_HAN(UPPER) "*" NO_HAN(  \
-        LOWER) "+" CONTRACTIONS                                     \
-               "?|[^\\r\\n\\p{L}\\p{N}]?" NO_HAN(UPPER) "+" NO_HAN( \
-                   LOWER) "*" CONTRACTIONS "?|\\p{N}{1,3}" CL100K_TAIL
+#define KIMI                                                                        \
+    "[\\p{Han}]+|[^\\r\\n\\p{L}\\p{N}]?" NO_HAN(PATTERN_UPPER) "*" NO_HAN(          \
+        PATTERN_LOWER) "+" PATTERN_CONTRACTIONS                                     \
+                       "?|[^\\r\\n\\p{L}\\p{N}]?" NO_HAN(PATTERN_UPPER) "+" NO_HAN( \
+                           PATTERN_LOWER) "*" PATTERN_CONTRACTIONS "?|\\p{N}{1,3}" PATTERN_TAIL
 
 struct named_id {
     const char *text; /* %u in it: its id */
@@ -44,7 +33,7 @@ static const struct known {
     {"TikTokenTokenizer", "", KIMI, false, false, {{"<|reserved_token_%u|>", 163584, 256}}},
     {"QWenTokenizer",
      "qwen.tiktoken",
-     QWEN,
+     PATTERN_QWEN,
      true,
      false,
      {
@@ -55,13 +44,13 @@ static const struct known {
      }},
     {"",
      "o200k_base.tiktoken",
-     O200K,
+     PATTERN_O200K,
      false,
      false,
      {{"<|endoftext|>", 199999, 1}, {"<|endofprompt|>", 200018, 1}}},
     {"",
      "cl100k_base.tiktoken",
-     CL100K,
+     PATTERN_CL100K,
      false,
      false,
      {
@@ -71,10 +60,10 @@ static const struct known {
          {"<|fim_suffix|>", 100260, 1},
          {"<|endofprompt|>", 100276, 1},
      }},
-    {"", "r50k_base.tiktoken", GPT2, false, false, {{"<|endoftext|>", 50256, 1}}},
-    {"LlamaTokenizer", "", CL100K, false, true, {{NULL, 0, 0}}},
-    {"PreTrainedTokenizer", "", CL100K, false, true, {{NULL, 0, 0}}},
-    {"TokenizersBackend", "", CL100K, false, true, {{NULL, 0, 0}}},
+    {"", "r50k_base.tiktoken", PATTERN_GPT2, false, false, {{"<|endoftext|>", 50256, 1}}},
+    {"LlamaTokenizer", "", PATTERN_CL100K, false, true, {{NULL, 0, 0}}},
+    {"PreTrainedTokenizer", "", PATTERN_CL100K, false, true, {{NULL, 0, 0}}},
+    {"TokenizersBackend", "", PATTERN_CL100K, false, true, {{NULL, 0, 0}}},
 };
 
 static const struct known *find_known(const char *name, const struct tok_config *c)

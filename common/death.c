@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/death.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include "common/buf.h"
+#include "common/file.h"
+
+#define VMSTAT_BYTES_MAX ((size_t)1 << 20)
+
+uint64_t death_oom_kills_of(const char *vmstat)
+{
+    static const char name[] = "oom_kill ";
+    for (const char *line = vmstat; line; line = strchr(line, '\n')) {
+        line += *line == '\n';
+        if (!strncmp(line, name, sizeof name - 1))
+            return strtoull(line + sizeof name - 1, NULL, 10);
+    }
+    return 0;
+}
+
+uint64_t death_oom_kills(void)
+{
+    struct buf text = BUF_INIT;
+    struct q_err e = Q_ERR_INIT;
+    uint64_t n = 0;
+    if (file_read(&text, "/proc/vmstat", VMSTAT_BYTES_MAX, &e) == Q_OK)
+        n = death_oom_kills_of(buf_str(&text));
+    buf_release(&text);
+    return n;
+}
+
+bool death_from_outside(int status, bool was_oom)
+{
+    static const int sent[] = {SIGKILL, SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+    for (size_t i = 0; i < sizeof sent / sizeof *sent; i++)
+        if (WIFSIGNALED(status) && WTERMSIG(status) == sent[i])
+            return !was_oom;
+    return false;
+}
+
+void death_describe(int status, bool was_oom, char *out, size_t size)
+{
+    if (WIFSIGNALED(status))
+        snprintf(out, size, "was killed by signal %d (%s%s)", WTERMSIG(status),
+                 strsignal(WTERMSIG(status)), was_oom ? ", out of memory" : "");
+    else
+        snprintf(out, size, "exited with code %d", WEXITSTATUS(status));
+}

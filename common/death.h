@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* death - how a child process ended, and whether it was the doing of somebody else.
+ *
+ * A process that crashes on what it computes ends by a signal of the kernel for it (SIGSEGV,
+ * SIGABRT …) or by an exit code. SIGKILL, SIGTERM, SIGINT, SIGHUP and SIGQUIT are sent by others,
+ * an administrator for example; SIGKILL also by the kernel when memory runs out, which the process
+ * may have caused: then the kernel's count of such kills has grown. Threads: reentrant. */
+#ifndef QUIRE_COMMON_DEATH_H
+#define QUIRE_COMMON_DEATH_H
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* How many processes the kernel has killed for lack of memory since it started; 0: unknown. */
+uint64_t death_oom_kills(void);
+/* The same from the text of /proc/vmstat. */
+uint64_t death_oom_kills_of(const char *vmstat);
+/* Was the process ended by others? status: of waitpid; was_oom: killed for lack of memory. */
+bool death_from_outside(int status, bool was_oom);
+/* "was killed by signal 9 (Killed)", "exited with code 4". */
+void death_describe(int status, bool was_oom, char *out, size_t size);
+
+#endif

@@ -30,7 +30,9 @@ enum in_flight_mode { IN_FLIGHT_KEEP, IN_FLIGHT_ABORT, IN_FLIGHT_WAIT, IN_FLIGHT
 enum engine_command_kind {
     ENGINE_COMMAND_RELOAD = 1,
     ENGINE_COMMAND_START_PROFILE,
-    ENGINE_COMMAND_STOP_PROFILE
+    ENGINE_COMMAND_STOP_PROFILE,
+    ENGINE_COMMAND_LOAD_ADAPTER,
+    ENGINE_COMMAND_UNLOAD_ADAPTER
 };
 enum finish_reason { FINISH_NONE, FINISH_STOP, FINISH_LENGTH, FINISH_ABORT, FINISH_ERROR };
 
@@ -48,7 +50,10 @@ struct proto_u32s {
     const uint32_t *data;
     size_t n;
 };
-struct proto_words { /* [n] of 8 bytes each; data may lie anywhere, so that it is never copied */
+/* [n] of 8 bytes each; data may lie anywhere, so that it is never copied. To be encoded with data
+ * NULL, by one field of a message at most: the frame ends where they begin, and its sender appends
+ * them. */
+struct proto_words {
     const void *data;
     size_t n;
 };
@@ -98,7 +103,9 @@ enum msg_tag {
                                  struct arena *a, struct q_err *e);                             \
     bool msg_##name##_equal(const struct msg_##name *a, const struct msg_##name *b);            \
     void msg_##name##_print(const struct msg_##name *m, struct buf *out);
-#define FIELD(tag, type, name, text)
+/* clang-format off */
+#define FIELD(tag, type, name, text) _Static_assert((tag) > 0 && (tag) < 64, #name ": a bit of 64 says that a field has come");
+/* clang-format on */
 #define END(name)
 #include "proto/messages.def"
 

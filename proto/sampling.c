@@ -130,7 +130,7 @@ enum q_code sample_params_check(const struct sample_params *p, uint32_t vocab_si
     if (p->min_tokens > p->max_tokens)
         return q_fail(e, Q_INVALID, "min_tokens: expected at most max_tokens (%u), got %u",
                       p->max_tokens, p->min_tokens);
-    if ((rc = check_logprobs("logprobs", p->n_logprob, vocab_size, e)) ||
+    if ((!p->pools && (rc = check_logprobs("logprobs", p->n_logprob, vocab_size, e))) ||
         (rc = check_logprobs("prompt_logprobs", p->n_prompt_logprob, vocab_size, e)) ||
         (rc = check_count("stop_token_ids", p->n_stop_id, SAMPLE_STOP_IDS_MAX, e)) ||
         (rc = check_ids("stop_token_ids", p->stop_ids, p->n_stop_id, vocab_size, e)) ||
@@ -203,6 +203,10 @@ enum q_code sample_params_from_submit(struct sample_params *p, const struct msg_
         .no_repeat_ngram = m->no_repeat_ngram,
         .no_repeat_window = m->no_repeat_window,
         .top_n_sigma = m->top_n_sigma,
+        .pools = m->pools,
+        .n_value = m->n_value,
+        .raw_vector = m->raw_vector,
+        .second_text = m->second_text,
         .adjusted_logprobs = m->adjusted_logprobs,
         .grammar = m->grammar_kind,
         .grammar_data = m->grammar.data,
@@ -238,6 +242,10 @@ void sample_params_to_submit(struct msg_submit *m, const struct sample_params *p
     m->no_repeat_ngram = p->no_repeat_ngram;
     m->no_repeat_window = p->no_repeat_window;
     m->top_n_sigma = p->top_n_sigma;
+    m->pools = p->pools;
+    m->n_value = p->n_value;
+    m->raw_vector = p->raw_vector;
+    m->second_text = p->second_text;
     m->adjusted_logprobs = p->adjusted_logprobs;
     m->grammar_kind = p->grammar;
     m->grammar = (struct proto_bytes){p->grammar_data, p->n_grammar};

@@ -53,7 +53,11 @@ struct sample_params {
     uint32_t no_repeat_ngram;
     uint32_t no_repeat_window; /* window of the search in tokens; 0 = all */
     float
-        top_n_sigma; /* >= 0: drop logits so many standard deviations below the largest; 0 = off */
+        top_n_sigma;  /* >= 0: drop logits so many standard deviations below the largest; 0 = off */
+    bool pools;       /* one vector of the prompt in place of tokens */
+    uint32_t n_value; /* pools: the first values of the vector; 0 = all */
+    bool raw_vector;  /* pools: as it is, without the model's activation */
+    uint32_t second_text;   /* pools: position of the first token of type 1; 0 = none is */
     bool adjusted_logprobs; /* logprobs after masks, bias and penalties, used by beam search */
     /* Not 0: the output follows a grammar of this kind (engine/grammar/grammar.h). grammar_data is
      * its source in a submit, its program [n_grammar / 4 words] inside the engine. Borrowed. */

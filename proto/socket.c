@@ -430,6 +430,38 @@ enum q_code socket_send(struct socket *s, const struct socket_peer *peer, const 
     return rc;
 }
 
+/* Of the thread that has sent it. */
+static void free_block(void *data, void *block)
+{
+    (void)data;
+    if (!((struct socket_block *)block)->is_kept)
+        q_free(block);
+}
+
+enum q_code socket_give(struct socket *s, struct socket_block *block, struct q_err *e)
+{
+    zmq_msg_t message;
+    enum q_code rc = Q_OK;
+    int sent;
+    Q_ASSERT(!s->listening);
+    if (block->n > PROTO_FRAME_MAX)
+        return q_fail(e, Q_TOO_LARGE, "%s: a frame of %zu bytes, expected at most %zu", s->address,
+                      block->n, PROTO_FRAME_MAX);
+    block->is_kept = false;
+    if (zmq_msg_init_data(&message, block->bytes + block->start, block->n, free_block, block))
+        return q_fail(e, Q_NO_MEMORY, "%s: out of memory for a frame", s->address);
+    do
+        sent = zmq_msg_send(&message, s->handle, ZMQ_DONTWAIT);
+    while (sent < 0 && zmq_errno() == EINTR);
+    if (sent < 0) {
+        rc = send_failed(s, e);
+        block->is_kept = true;
+        zmq_msg_close(&message);
+    }
+    set_kick(s, frame_waits(s));
+    return rc;
+}
+
 bool socket_peer_equal(const struct socket_peer *a, const struct socket_peer *b)
 {
     return a->n == b->n && memcmp(a->name, b->name, a->n) == 0;

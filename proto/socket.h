@@ -64,6 +64,14 @@ void socket_frame_free(struct socket_frame *f); /* NULL: nothing */
  * stalled peer), Q_TOO_LARGE, Q_IO. */
 FALLIBLE socket_send(struct socket *s, const struct socket_peer *peer, const void *frame, size_t n,
                      struct q_err *e);
+/* Queue a frame of a connecting socket without a copy: the socket frees the block when the frame is
+ * sent. Errors: as socket_send; the block remains the caller's. */
+struct socket_block { /* memory of q_alloc */
+    size_t start, n;  /* the frame: n bytes from bytes[start] on */
+    bool is_kept;     /* private */
+    unsigned char bytes[];
+};
+FALLIBLE socket_give(struct socket *s, struct socket_block *block, struct q_err *e);
 bool socket_peer_equal(const struct socket_peer *a, const struct socket_peer *b);
 uint64_t socket_n_bad(const struct socket *s); /* frames skipped */
 uint64_t socket_n_refused(void);               /* connections with a wrong key, whole process */

@@ -68,6 +68,7 @@ struct step_admit {    /* a sequence enters a slot: its history and parameters *
      * from the first row of the seq on. Below that row the history may have ids that are no
      * tokens; from it on only within items. */
     uint32_t n_item;
+    uint32_t adapter; /* its number; 0 = none. The worker has been told to load it before */
     uint64_t item_offset;
     struct sample_params params; /* its pointers are not used; the arrays are in the step */
 };

@@ -20,8 +20,9 @@ enum q_code arch_find(const struct arch **out, const char *name, struct q_err *e
 
 enum q_code arch_find_own(const struct arch **out, const char *name, struct q_err *e)
 {
-    for (size_t i = 0; i < sizeof archs / sizeof *archs; i++)
-        if (strcmp(archs[i]->name, name) == 0) {
+    const char *base = archs_base(name, NULL);
+    for (size_t i = 0; base && i < sizeof archs / sizeof *archs; i++)
+        if (strcmp(archs[i]->name, base) == 0) {
             *out = archs[i];
             return Q_OK;
         }
@@ -76,6 +77,8 @@ uint32_t arch_dim_size(const struct model_config *c, enum arch_dim dim)
         return c->n_head * (c->latent.nope + c->latent.value);
     case D_HEADS_V:
         return c->n_head * c->latent.value;
+    case D_TYPES:
+        return c->n_type;
     default:
         return 0;
     }
@@ -107,6 +110,7 @@ const char *arch_dim_text(enum arch_dim dim)
         [D_KV_A] = "kv_lora_rank + qk_rope_head_dim",
         [D_KV_B] = "num_attention_heads * (qk_nope_head_dim + v_head_dim)",
         [D_HEADS_V] = "num_attention_heads * v_head_dim",
+        [D_TYPES] = "type_vocab_size",
     };
     return texts[dim];
 }
@@ -118,6 +122,8 @@ bool arch_wants(const struct model_config *c, enum arch_when when, uint32_t laye
         return true;
     case WHEN_UNTIED:
         return !c->tie_word_embeddings;
+    case WHEN_BEHIND:
+        return layer > 0;
     case WHEN_ATTENTION_BIAS:
         return c->attention_bias;
     case WHEN_OUT_BIAS:
@@ -150,10 +156,25 @@ bool arch_wants(const struct model_config *c, enum arch_when when, uint32_t laye
 bool arch_has(const struct arch *a, const struct model_config *c, enum arch_slot slot,
               uint32_t layer)
 {
+    if (!arch_is_read(c, slot))
+        return false;
     for (size_t i = 0; i < a->n_tensor; i++)
         if (a->tensors[i].slot == slot && arch_wants(c, a->tensors[i].when, layer))
             return true;
     return false;
+}
+
+bool arch_is_read(const struct model_config *c, enum arch_slot slot)
+{
+    return !c->pools || (slot != W_LM_HEAD && slot != W_LM_HEAD_BIAS);
+}
+
+const struct arch_head *arch_heads(const struct arch *a)
+{
+    static const struct arch_head score[ARCH_HEAD_LAYERS] = {
+        {"score", POOLING_ACT_NONE, ARCH_HEAD_NO_BIAS, NULL},
+    };
+    return a->head[0].name ? a->head : score;
 }
 
 bool arch_is_stacked(const struct arch_tensor *t)

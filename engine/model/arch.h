@@ -7,7 +7,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "engine/model/arch_head.h"
 #include "engine/model/arch_layer.h"
+#include "engine/model/arch_when.h"
 
 /* what a tensor is for */
 enum arch_slot {
@@ -19,6 +21,7 @@ enum arch_slot {
     W_FINAL_NORM_BIAS,
     W_LM_HEAD_BIAS,
     W_POSITIONS, /* learned: rows from arch_layer.first_position on, one for each position */
+    W_TYPES,     /* rows for types of tokens: BERT has one for each text of a pair */
     W_ATTN_NORM, /* from here on once a layer */
     W_ATTN_NORM_BIAS,
     W_QKV,       /* W_Q, W_K and W_V as one tensor: q, then k, then v */
@@ -40,9 +43,11 @@ enum arch_slot {
     W_KV_B,   /* latent attention: for each head K's up-projection, then V's */
     W_SINKS,  /* one of each head */
     W_ATTN_POST_NORM, /* of attention's output */
+    W_ATTN_POST_NORM_BIAS,
     W_MLP_NORM,
     W_MLP_NORM_BIAS,
     W_MLP_POST_NORM,
+    W_MLP_POST_NORM_BIAS,
     W_GATE_UP, /* W_GATE and W_UP as one tensor: gate, then up */
     W_GATE,
     W_UP,
@@ -92,30 +97,12 @@ enum arch_dim {
     D_ONE,
     D_Q_RANK,
     D_KV_RANK,
-    D_KV_A,       /* kv_lora_rank + qk_rope_head_dim */
-    D_KV_B,       /* heads * (qk_nope_head_dim + v_head_dim) */
-    D_HEADS_V,    /* heads * v_head_dim */
+    D_KV_A,    /* kv_lora_rank + qk_rope_head_dim */
+    D_KV_B,    /* heads * (qk_nope_head_dim + v_head_dim) */
+    D_HEADS_V, /* heads * v_head_dim */
+    D_TYPES,
     D_TRANSPOSED, /* no size: the tensor is stored as [cols, rows], as Conv1D of GPT-2 is */
     D_COUNT
-};
-
-/* when the tensor must be there */
-enum arch_when {
-    WHEN_ALWAYS,
-    WHEN_UNTIED,
-    WHEN_ATTENTION_BIAS,
-    WHEN_OUT_BIAS,
-    WHEN_MLP_BIAS,
-    WHEN_QK_NORM,
-    WHEN_SEQUENTIAL, /* branches one after the other */
-    WHEN_TWO_NORMS,  /* branches side by side, each with a norm of its own */
-    WHEN_NOT_TWO_NORMS,
-    WHEN_DENSE,   /* in layers without experts */
-    WHEN_EXPERTS, /* in those with */
-    WHEN_SHARED,  /* the same, where all rows use one of them */
-    WHEN_Q_RANK,  /* q has a latent */
-    WHEN_Q_WHOLE, /* q has none */
-    WHEN_NEVER    /* may be there, is not read */
 };
 
 /* how tensor parallel ranks share it */
@@ -162,8 +149,9 @@ struct arch {
     const struct arch_tensor *tensors; /* [n_tensor] */
     size_t n_tensor;
     struct arch_layer layer;
-    const struct plugin_arch *plugin; /* NULL: built in, and then there is nothing below */
-    const struct arch_own *own;       /* [n_own] */
+    struct arch_head head[ARCH_HEAD_LAYERS]; /* without a name: one product, "score" */
+    const struct plugin_arch *plugin;        /* NULL: built in, and then there is nothing below */
+    const struct arch_own *own;              /* [n_own] */
     uint32_t n_own;
     bool takes_items; /* rows of its input may be others than the embedding's (modality.h) */
 };
@@ -172,11 +160,11 @@ struct arch {
  * the families there are). */
 FALLIBLE arch_find(const struct arch **out, const char *name, struct q_err *e);
 FALLIBLE arch_find_own(const struct arch **out, const char *name, struct q_err *e);
+/* Does the model need the slot? One that gives vectors has no head. */
+bool arch_is_read(const struct model_config *c, enum arch_slot slot);
 uint32_t arch_dim_size(const struct model_config *c, enum arch_dim dim);
 const char *
 arch_dim_text(enum arch_dim dim); /* "hidden_size": where the number comes from, for messages */
-/* layer: not looked at for what is the model's and no layer's. */
-bool arch_wants(const struct model_config *c, enum arch_when when, uint32_t layer);
 
 struct arch_place {         /* where a tensor belongs; what does not apply is not looked at */
     uint32_t layer, expert; /* expert: or the head */

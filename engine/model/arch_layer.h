@@ -108,6 +108,8 @@ struct arch_layer {
     bool clips;         /* config's limit of q, k and v counts */
     bool sinks;         /* each head has a sink: W_SINKS */
     bool bidirectional; /* a row attends to all rows of its sequence */
+    bool bare_first;    /* attention of the first layer has no norm: it reads what the embedding's
+                           norm has made */
     bool soft_caps;     /* config's soft caps of scores and of logits count */
     bool scales;        /* config's query scalar and its multipliers of attention, residual and
                            logits count */

@@ -6,9 +6,11 @@
 #include <stdint.h>
 #include "kernels/ops/ops_attention.h"
 
-struct batch {                 /* one step, ragged; all borrowed for the call */
-    const uint32_t *token_ids; /* [n_token], each < vocab_size */
-    const uint32_t *positions; /* [n_token] */
+struct lora_batch;
+struct batch {                   /* one step, ragged; all borrowed for the call */
+    const uint32_t *token_ids;   /* [n_token], each < vocab_size */
+    const uint32_t *positions;   /* [n_token] */
+    const uint32_t *token_types; /* [n_token], each < type_vocab_size; NULL: all are 0 */
     const uint32_t
         *slot_mapping; /* [n_token] block * KERN_BLOCK + offset, KERN_NO_SLOT: not written */
     const struct attention_seq
@@ -24,6 +26,7 @@ struct batch {                 /* one step, ragged; all borrowed for the call */
     /* [n_token] the row of embeddings that stands for a placeholder, hidden_size f32, NULL for a
      * token; its token_ids entry is 0. NULL: the step has no items (modality.h) */
     const float *const *item_rows;
+    const struct lora_batch *lora; /* rows with adapters; NULL: none has one */
     /* The residual stream, [n_token, hidden_size] f32, neighbours: what comes into a stage without
      * the embedding, and where that of a stage without the head is written. */
     const float *stream_in;

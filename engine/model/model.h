@@ -28,12 +28,14 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "common/hub/config.h"
+#include "common/hub/pooling.h"
 #include "common/team.h"
 #include "engine/model/batch.h"
 #include "engine/model/load/load_options.h"
 #include "kernels/device.h"
 
 struct model;
+struct pooler;
 struct arch;
 
 struct model_lengths { /* tokens of a sequence */
@@ -55,6 +57,7 @@ struct model_options {
                                        the compute dtype */
     enum quantization quantization; /* of every matrix, when loading */
     struct pipeline_stage stage; /* the part that is loaded and run; on a device the whole only */
+    struct model_shard shard;    /* of each matrix, on the CPU; not with a packed cache */
     uint32_t max_model_len; /* tokens; 0 = config's max_position (times rope factor where the family
                                does) */
     const char
@@ -67,8 +70,12 @@ struct model_options {
                                        instead of `kern`; NULL: the CPU. Borrowed */
     bool no_fusion; /* for tests, on the CPU: each operation of the program is a stage of its own,
                        gate and up (but those of experts) lie apart */
-    bool generates; /* prompts come in chunks and tokens one at a time: layers that attend both
+    uint32_t lora_rank; /* above 0, on the CPU: rows may have adapters (lora/lora.h) of at most this
+                           rank; gate and up lie apart then */
+    bool generates;     /* prompts come in chunks and tokens one at a time: layers that attend both
                        ways are refused */
+    const struct pooling *pooling; /* borrowed while loading; NULL, or one that generates: the model
+                                      gives logits. Else one vector of each sequence */
     void (*progress)(void *ctx, uint64_t bytes_done, uint64_t bytes_total); /* may be NULL */
     void *progress_ctx;
 };
@@ -93,7 +100,10 @@ FALLIBLE model_check_weights(const struct model_config *c, const struct model_op
 
 struct model_shape { /* what others must know */
     uint32_t vocab_size, hidden_size, n_kv_head, n_head, head_dim;
-    uint32_t n_layer; /* of the stage, as are the bytes, numbers and costs below */
+    uint32_t n_output; /* columns of a row of logits: vocab_size, or hidden_size where it pools */
+    uint32_t n_type;   /* types of tokens; 0: it has none */
+    bool pools, both_ways; /* both ways: a sequence has to be in one step */
+    uint32_t n_layer;      /* of the stage, as are the bytes, numbers and costs below */
     uint32_t max_model_len;
     enum dtype compute_dtype; /* F32, BF16, F16 */
     enum dtype kv_dtype;      /* F32, BF16, I8 or F8_E4M3 */
@@ -111,6 +121,8 @@ const struct model_shape *model_shape(const struct model *m);
 /* Say in the log in what pages the weights are. Takes milliseconds. */
 void model_log_pages(const struct model *m);
 const struct model_config *model_config(const struct model *m);
+/* Makes a request's vector of a row of logits, until a reload; NULL: the model gives logits. */
+const struct pooler *model_pooler(const struct model *m);
 bool model_takes_items(const struct model *m);   /* batch.item_rows may have some */
 const char *model_plugin(const struct model *m); /* name and version of its plugin; "": none */
 
@@ -156,9 +168,8 @@ void model_scratch_free(struct model_scratch *s);
 uint64_t model_scratch_bytes(const struct model *m, uint32_t n_token_max, uint32_t n_thread);
 
 /* logits: [n_logit, vocab_size] f32, or NULL: they are asked for by model_logits, or the stage has
- * no head. Call from every
- * thread of `team` (NULL when nth is 1); on return of all threads the logits are complete.
- * Allocates nothing. */
+ * no head. Call from every thread of `team` (NULL when nth is 1); on return of all threads the
+ * logits are complete. Allocates nothing. */
 void model_forward(const struct model *m, const struct batch *b, const struct kv_cache *kv,
                    struct model_scratch *s, float *logits, struct team *team, uint32_t ith,
                    uint32_t nth);

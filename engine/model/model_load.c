@@ -7,8 +7,11 @@
 #include "common/file.h"
 #include "common/log.h"
 #include "common/mem.h"
+#include "engine/model/forward/alibi.h"
 #include "engine/model/load/upload.h"
+#include "engine/model/lora/lora.h"
 #include "engine/model/model_program.h"
+#include "engine/model/pooler.h"
 #include "engine/model/model_state.h"
 #include "engine/model/plugin/plugin_model.h"
 
@@ -41,9 +44,10 @@ struct model_lengths model_lengths(const struct arch *arch, const struct model_c
     return (struct model_lengths){most, c->rope.kind == ROPE_DYNAMIC ? UINT32_MAX : most};
 }
 
-static enum q_code choose_length(uint32_t *out, const struct model *m, uint32_t asked,
-                                 struct q_err *e)
+static enum q_code choose_length(uint32_t *out, const struct model *m,
+                                 const struct model_options *o, struct q_err *e)
 {
+    const uint32_t asked = o->max_model_len, taught = m->config.pools ? o->pooling->max_length : 0;
     const struct model_config *c = &m->config;
     const struct model_lengths lengths = model_lengths(m->arch, c);
     if (asked > lengths.max)
@@ -53,6 +57,8 @@ static enum q_code choose_length(uint32_t *out, const struct model *m, uint32_t 
                       "its rope scaling)",
                       asked, lengths.max, c->max_position);
     *out = asked ? asked : lengths.usual;
+    if (!asked && taught && taught < *out)
+        *out = taught;
     return Q_OK;
 }
 
@@ -86,7 +92,7 @@ static void count_work(struct model *m)
 {
     struct model_shape *s = &m->shape;
     const struct weights *w = &m->weights;
-    if (pipeline_stage_has_head(&m->stage))
+    if (pipeline_stage_has_head(&m->stage) && !m->config.pools)
         count_matrix(m, &s->logit_ops, &w->lm_head);
     for (uint32_t i = 0; i < w->n_layer; i++) {
         if (!pipeline_stage_has_layer(&m->stage, i))
@@ -125,6 +131,10 @@ static void fill_shape(struct model *m)
     s->vocab_size = c->vocab_size;
     s->hidden_size = c->hidden_size;
     s->n_layer = pipeline_stage_is_whole(&m->stage) ? c->n_layer : m->stage.n_layer;
+    s->pools = c->pools;
+    s->both_ways = m->arch->layer.bidirectional;
+    s->n_output = c->pools ? c->hidden_size : c->vocab_size;
+    s->n_type = c->n_type;
     s->n_kv_head = c->n_kv_head;
     s->n_head = c->n_head;
     s->head_dim = c->head_dim;
@@ -176,9 +186,11 @@ static enum q_code choose_quantization(enum quantization *out, const struct mode
     if (o->quantization == QUANTIZE_FP8 && !o->link && !is_fp8)
         return q_fail(e, Q_UNSUPPORTED,
                       "quantization fp8 is not supported on the CPU; expected int8 or int4");
-    if (o->format == LOAD_DUMMY && c->quant.method == QUANT_MXFP4)
+    const bool becomes_floats =
+        c->quant.method == QUANT_MXFP4 || (c->quant.method == QUANT_GGUF && c->quant.bits != 4);
+    if (o->format == LOAD_DUMMY && becomes_floats)
         memset(&c->quant, 0, sizeof c->quant);
-    if (!c->quant.method || c->quant.method == QUANT_MXFP4) /* floats, made what is asked for */
+    if (!c->quant.method || becomes_floats) /* floats, made what is asked for */
         return Q_OK;
     if (o->quantization && !(is_fp8 && o->quantization == QUANTIZE_FP8))
         return q_fail(e, Q_INVALID,
@@ -260,17 +272,6 @@ static enum q_code make_tables(struct model *m, struct team *team, struct q_err 
         rc = make_cos_sin(m, &m->rope_cos_sin, &m->rotary, team, e);
     return rc || !l->local_rope ? rc
                                 : make_cos_sin(m, &m->local_cos_sin, &m->local_rotary, team, e);
-}
-
-/* Slopes of heads 1 … n: 2^(-8 i / n) for a power of 2; else those of the power of 2 below n, then
- * every second one of twice that power. Source: arXiv:2108.12409 and its authors' code. */
-static float alibi_slope(uint32_t head, uint32_t n)
-{
-    uint32_t below = 1;
-    while (2 * below <= n)
-        below *= 2;
-    return head < below ? (float)exp2(-8.0 * (head + 1) / below)
-                        : (float)exp2(-4.0 * (2 * (head - below) + 1) / below);
 }
 
 /* The first attention with slopes; NULL: there is none. */
@@ -358,21 +359,65 @@ static enum q_code check_stage(struct model *m, const struct pipeline_stage *s, 
     return Q_OK;
 }
 
+static enum q_code check_shard(struct model *m, const struct model_options *o, struct q_err *e)
+{
+    m->shard = o->shard;
+    if (!model_shard_is_part(&o->shard))
+        return Q_OK;
+    Q_ASSERT(o->shard.rank < o->shard.size && !o->packed_cache && !o->link);
+    if (m->arch->plugin)
+        return q_fail(e, Q_UNSUPPORTED,
+                      "%s: models of plugin %s cannot be divided among tensor-parallel ranks; "
+                      "use one, and pipeline stages for more ranks",
+                      m->arch->name, plugin_arch_text(m->arch->plugin));
+    return Q_OK;
+}
+
+static enum q_code check_lora(const struct model *m, const struct model_options *o, bool on_device,
+                              struct q_err *e)
+{
+    if (!o->lora_rank)
+        return Q_OK;
+    if (on_device)
+        return q_fail(e, Q_UNSUPPORTED,
+                      "LoRA adapters (--enable-lora) are not supported on a device yet; use "
+                      "--device cpu");
+    if (o->lora_rank > LORA_RANK_MAX)
+        return q_fail(e, Q_INVALID, "--max-lora-rank %u: expected at most %u", o->lora_rank,
+                      LORA_RANK_MAX);
+    if (m->arch->plugin && m->arch->plugin->a.forward)
+        return q_fail(e, Q_UNSUPPORTED,
+                      "%s: plugin %s computes the forward pass itself, which takes no LoRA "
+                      "adapters",
+                      m->arch->name, plugin_arch_text(m->arch->plugin));
+    return Q_OK;
+}
+
 /* Whether there is a program of the model's config, and how long its sequences may be. */
 static enum q_code check_config(struct model *m, const struct model_options *o, bool on_device,
                                 struct q_err *e)
 {
     enum q_code rc;
-    if ((rc = check_stage(m, &o->stage, e)) || (rc = model_program_try(m, on_device, e)))
+    if (o->pooling && o->pooling->makes != ARCHS_GENERATES) {
+        m->config.pools = true;
+        m->config.pooling = o->pooling->kind;
+    }
+    if (m->config.pools && (m->arch->plugin || !pipeline_stage_is_whole(&o->stage)))
+        return q_fail(e, Q_UNSUPPORTED, "%s: vectors in place of logits are not supported %s",
+                      m->arch->name, m->arch->plugin ? "of a plugin's model" : "in stages");
+    m->lora_rank = o->lora_rank;
+    if ((rc = check_lora(m, o, on_device, e)) || (rc = check_stage(m, &o->stage, e)) ||
+        (rc = check_shard(m, o, e)) || (rc = model_program_try(m, on_device, e)))
         return rc;
-    if (o->generates && m->arch->layer.bidirectional && !model_has_own_forward(m))
+    if (o->generates && m->arch->layer.bidirectional && !m->config.pools &&
+        !model_has_own_forward(m))
         return q_fail(e, Q_UNSUPPORTED,
                       "%s: its layers attend both ways, which needs a prompt in one step; the "
                       "engine computes prompts in chunks and tokens one at a time, so that only "
                       "layers that attend to what comes before can be served",
                       m->arch->name);
     drop_unread(&m->config, &m->arch->layer);
-    return choose_length(&m->shape.max_model_len, m, o->max_model_len, e);
+    return choose_length(&m->shape.max_model_len, m, o, e);
 }
 
 static enum q_code load_config(struct model *m, const struct model_options *o, bool on_device,
@@ -405,12 +450,13 @@ static struct load_options load_options_of(const struct model_config *c,
         .dtype = o->dtype,
         .quantization = o->quantization,
         .stage = o->stage,
+        .shard = o->shard,
         .packed_cache = o->packed_cache,
         .kern = o->kern,
         .team = o->team,
         .memory_bytes = o->memory_bytes,
         .device = o->link,
-        .gate_up_apart = o->no_fusion,
+        .gate_up_apart = o->no_fusion || o->lora_rank,
         .gate_act = model_program_gate_act(c),
         .progress = o->progress,
         .progress_ctx = o->progress_ctx,
@@ -482,6 +528,20 @@ FALLIBLE model_show_program(struct buf *out, const struct model_options *o,
     return rc;
 }
 
+static enum q_code make_pooler(struct pooler **out, const struct model *m,
+                               const struct model_options *o, struct q_err *e)
+{
+    return pooler_new(out,
+                      &(struct pooler_args){
+                          .arch = m->arch,
+                          .config = &m->config,
+                          .pooling = o->pooling,
+                          .dir = o->weights_dir ? o->weights_dir : o->dir,
+                          .format = o->format,
+                      },
+                      e);
+}
+
 static enum q_code load_model(struct model *m, const struct model_options *o, struct q_err *e)
 {
     enum q_code rc;
@@ -504,6 +564,8 @@ static enum q_code load_model(struct model *m, const struct model_options *o, st
         (rc = model_program_make(m, e)))
         return rc;
     fill_shape(m);
+    if (m->config.pools && (rc = make_pooler(&m->pooler, m, o, e)))
+        return rc;
     rc = make_tables(m, o->team, e);
     return rc ? rc : make_slopes(m, e);
 }
@@ -690,17 +752,25 @@ enum q_code model_reload(struct model *m, const struct model_options *o, struct 
     decided.dtype = m->shape.compute_dtype;
     decided.quantization = m->shape.quantization;
     decided.no_fusion = m->no_fusion;
+    decided.lora_rank = m->lora_rank;
     decided.stage = m->stage;
+    decided.shard = m->shard;
     decided.link = m->link;
     decided.kern = m->kern;
     decided.packed_cache = NULL; /* a training's steps are read once */
+    struct pooler *pooler = NULL;
     struct load_options lo = load_options_of(&m->config, &decided);
     lo.own_read = m->own_read;
     lo.host_kern = m->host_kern;
     if ((rc = check_same_config(&m->config, m->arch, o->weights_dir, e)) ||
+        (m->pooler && (rc = make_pooler(&pooler, m, o, e))) ||
         (rc = weights_reload(&m->weights, m->arch, &m->config, &lo, e)) ||
-        (rc = model_program_make(m, e)))
+        (rc = model_program_make(m, e))) {
+        pooler_free(pooler);
         return rc;
+    }
+    pooler_free(m->pooler);
+    m->pooler = pooler;
     fill_shape(m);
     return Q_OK;
 }
@@ -711,6 +781,7 @@ void model_free(struct model *m)
         return;
     weights_release(&m->weights);
     program_release(&m->program);
+    pooler_free(m->pooler);
     plugin_model_free(m->plugin);
     region_release(&m->rope_cos_sin);
     region_release(&m->local_cos_sin);
@@ -733,6 +804,11 @@ void model_log_pages(const struct model *m)
 const struct model_config *model_config(const struct model *m)
 {
     return &m->config;
+}
+
+const struct pooler *model_pooler(const struct model *m)
+{
+    return m->pooler;
 }
 
 bool model_takes_items(const struct model *m)

@@ -36,6 +36,7 @@ FALLIBLE model_program_try(struct model *m, bool on_device, struct q_err *e)
         .config = &m->config,
         .arch = m->arch,
         .dtype = DT_F32,
+        .lora_rank = m->lora_rank,
         .is_apart = on_device && model_program_gate_act(&m->config) != KERN_SILU,
     };
     const struct program_forms forms = forms_planned(&plan);
@@ -72,6 +73,12 @@ static bool fits(const struct packed *w, const struct program_op *op)
     return w->n_in == op->in[0].n_col && (w->gated ? w->n_out >= n : w->n_out == n);
 }
 
+/* Does it multiply with its weight? Others have it to say which product they are for. */
+static bool reads_all(const struct program_op *op)
+{
+    return op->kind != PROGRAM_QUANTIZE && op->kind != PROGRAM_SHRINK && op->kind != PROGRAM_EXPAND;
+}
+
 /* Are the operation's weights there, and of its shapes? */
 static enum q_code check_weights(const struct model *m, const struct program_op *op,
                                  struct q_err *e)
@@ -87,7 +94,7 @@ static enum q_code check_weights(const struct model *m, const struct program_op 
         return fail_weight(m, op, op->weight, e);
     if (op->bias && !program_vector(&m->weights, op->bias, op->layer))
         return fail_weight(m, op, op->bias, e);
-    if (w && op->kind != PROGRAM_QUANTIZE && !fits(w, op))
+    if (w && reads_all(op) && !fits(w, op))
         return q_fail(e, Q_MISMATCH, "%s of layer %u is [%u, %u], its operation takes [%u, %u]",
                       info->name, op->layer, w->n_out, w->n_in, op->out.n_col, op->in[0].n_col);
     return Q_OK;

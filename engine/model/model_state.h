@@ -8,6 +8,7 @@
 #include "engine/model/load/weights.h"
 #include "engine/model/model.h"
 
+struct pooler;
 struct quire_model;
 struct model {
     const struct arch *arch;
@@ -16,11 +17,14 @@ struct model {
     uint64_t own_read[CONFIG_OWN_MAX / 64];
     struct model_config config;
     struct pipeline_stage stage;
+    struct model_shard shard;
     struct model_shape shape;
     struct weights weights;
     struct layer_program program;       /* of these weights */
     bool no_fusion;                     /* model_options */
+    uint32_t lora_rank;                 /* likewise */
     struct rotary rotary, local_rotary; /* the second where the family has a rope of windows */
+    struct pooler *pooler; /* what is behind the pooling; NULL: the model gives logits */
     const struct kern_table *kern;
     const struct kern_table *host_kern; /* the CPU's, also with a device: items are made by it */
     const struct device_link *link;     /* NULL: on the CPU */

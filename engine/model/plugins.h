@@ -4,7 +4,8 @@
  *
  * A loaded plugin stays for the life of the process, and counts in it for every model: common/hub
  * takes its architectures, and arch_find gives them as families. Without --plugin and
- * QUIRE_PLUGIN_PATH no file of a plugin is opened.
+ * QUIRE_PLUGIN_PATH no file of a plugin is opened. Two of --plugin for one architecture are an
+ * error; on the search path the first one found serves it.
  * Threads: any; what is loaded is constant. */
 #ifndef QUIRE_ENGINE_MODEL_PLUGINS_H
 #define QUIRE_ENGINE_MODEL_PLUGINS_H
@@ -34,6 +35,9 @@ FALLIBLE plugins_config_set(struct plugins_config *c, const char *const *paths, 
  * Q_INVALID (what of it makes no sense, with the field and what is accepted), Q_UNAVAILABLE (it
  * crashed or hung while it was loaded). */
 FALLIBLE plugins_open(const struct plugins_config *c, const char *dir, struct q_err *e);
+/* Behind plugins_open: the file that serves the folder's architecture becomes one of the paths, so
+ * that another process opens the same one, and tries no others of the search path again. */
+void plugins_pin(struct plugins_config *c, const char *dir);
 /* "terra 1.0" of the architecture's plugin; "": it is built in, or unknown. */
 const char *plugins_text(const char *architecture);
 

@@ -108,6 +108,8 @@ static enum part part_of(const struct planner *t, uint32_t i_stage, uint32_t mod
         return PART_SUMS;
     case PROGRAM_EMBED:
     case PROGRAM_POSITIONS:
+    case PROGRAM_TYPES:
+    case PROGRAM_POOL:
     case PROGRAM_MATMUL:
     case PROGRAM_EXPERTS:
     case PROGRAM_ATTENTION:
@@ -115,6 +117,8 @@ static enum part part_of(const struct planner *t, uint32_t i_stage, uint32_t mod
     case PROGRAM_HEADS:
     case PROGRAM_SCALE:
     case PROGRAM_SOFT_CAP:
+    case PROGRAM_SHRINK:
+    case PROGRAM_EXPAND:
         return PART_ANY;
     default:
         break;
@@ -228,15 +232,31 @@ static void drop_step(struct pending *now, const struct planner *t)
     now->reads[COS_SIN] = now->writes[COS_SIN] = 0;
 }
 
-/* `now`: what is pending before the pass, then behind it. */
-static void plan_pass(struct planner *t, const struct program_pass *pass, struct pending *now)
+/* What is pending behind a pass whose blocks are others: a thread's share of its rows is no longer
+ * the same rows. */
+static void divide_anew(struct pending *now)
 {
-    struct pending entry = *now, behind;
+    for (uint32_t i = 0; i < BUFFERS; i++) {
+        now->reads[i] = now->reads[i] ? 1u << PART_ANY : 0;
+        now->writes[i] = now->writes[i] ? 1u << PART_ANY : 0;
+    }
+}
+
+/* `now`: what is pending before the pass, then behind it. `before`: the pass before, or NULL. A
+ * step of few rows is one block in each pass, so blocks differ only where there are many. */
+static void plan_pass(struct planner *t, const struct program_pass *pass,
+                      const struct program_pass *before, struct pending *now)
+{
+    struct pending entry = *now, first = *now, behind;
     bool grows = true;
+    if (before && cpu_is_whole(before) != cpu_is_whole(pass))
+        divide_anew(&first);
     while (grows) {
         memset(&behind, 0, sizeof behind);
         for (uint32_t mode = 0; mode < CPU_MODES; mode++) {
             struct pending one = entry;
+            if (mode + 1 == CPU_MODES)
+                (void)join(&one, &first);
             plan_mode(t, pass, mode, &one);
             (void)join(&behind, &one);
         }
@@ -258,7 +278,7 @@ void cpu_plan_stages(struct cpu_stage *stages, const struct layer_program *p,
     for (uint32_t i = 0; i < p->n_pass; i++) {
         if (p->passes[i].asked) /* model_logits begins behind a barrier */
             memset(&now, 0, sizeof now);
-        plan_pass(&t, &p->passes[i], &now);
+        plan_pass(&t, &p->passes[i], i ? &p->passes[i - 1] : NULL, &now);
     }
 }
 

@@ -13,6 +13,7 @@
  * memory that the stage reads or writes, or may have read memory that it writes. Each of the parts
  * ROWS, PLACES, SUMS and OWN needs no barrier after itself in the same buffer. Blocks of a step
  * have different rows of a buffer of the step, so such a buffer needs no barrier between blocks.
+ * Behind a pass whose blocks are others, ROWS are other rows: everything pending is as ANY.
  *
  * OWN: with few rows, making the input of a product takes less time than a barrier. A stage runs
  * this way when its block has at most CPU_OWN_ROWS rows with at most CPU_OWN_ELEMENTS elements in
@@ -39,6 +40,13 @@ static inline uint32_t cpu_mode(uint32_t n_row)
 static inline bool cpu_is_own(uint32_t own_cols, uint32_t n_row)
 {
     return own_cols && n_row <= CPU_OWN_ROWS && (uint64_t)n_row * own_cols <= CPU_OWN_ELEMENTS;
+}
+
+/* Does it go through all rows of the step as one block? Other passes go through blocks of
+ * model_scratch.block_rows, in which a thread's share is other rows. */
+static inline bool cpu_is_whole(const struct program_pass *pass)
+{
+    return pass->all_rows || (pass->layer == PROGRAM_NO_LAYER && !pass->asked);
 }
 
 /* [PROGRAM_BUFFERS_MAX] for each buffer, as bits, those that do not share memory with it, because

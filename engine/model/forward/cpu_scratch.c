@@ -42,9 +42,12 @@ static uint32_t larger(uint32_t a, uint32_t b)
     return a > b ? a : b;
 }
 
-static uint32_t block_rows(const struct model_scratch *s, const struct moe_config *moe)
+/* Ranks that exchange columns of a block have the same blocks with any threads. */
+static uint32_t block_rows(const struct model_scratch *s, const struct model *m)
 {
-    uint32_t block = larger(BLOCK_ROWS, BLOCK_SHARES * s->n_thread);
+    const struct moe_config *moe = &m->config.moe;
+    const uint32_t n_thread = model_shard_is_part(&m->shard) ? 1 : s->n_thread;
+    uint32_t block = larger(BLOCK_ROWS, BLOCK_SHARES * n_thread);
     if (moe->n_expert) {
         const uint32_t rows = EXPERT_ROWS * moe->n_expert / moe->n_used;
         block = larger(block, rows < EXPERT_ROWS_MAX ? rows : EXPERT_ROWS_MAX);
@@ -202,6 +205,24 @@ static size_t kern_bytes(const struct model *m)
     return ((any > mla ? any : mla) + REGION_ALIGN - 1) / REGION_ALIGN * REGION_ALIGN;
 }
 
+/* For so many rows of the widest product. */
+static void cut_exchange(struct cutter *t)
+{
+    const struct model_shard *shard = &t->m->shard;
+    struct cpu_exchange *x = &t->s->exchange;
+    if (!model_shard_is_part(shard))
+        return;
+    for (uint32_t i = 0; i < t->p->n_op; i++) {
+        const struct program_op *op = &t->p->ops[i];
+        const bool is_product = op->kind == PROGRAM_MATMUL || op->kind == PROGRAM_EXPERTS;
+        const uint32_t n = is_product ? cpu_columns_most(shard, op->out.n_col) : 0;
+        x->n = n > x->n ? n : x->n;
+    }
+    x->n *= t->s->block_rows;
+    x->mine = region_cut(t->c, x->n, sizeof *x->mine);
+    x->all = region_cut(t->c, x->n * shard->size, sizeof *x->all);
+}
+
 /* Run twice (region_cutter): measures, then gives the pointers. */
 static void cut(struct model_scratch *s, struct region_cutter *c, const struct model *m)
 {
@@ -213,12 +234,14 @@ static void cut(struct model_scratch *s, struct region_cutter *c, const struct m
         note_need(&t, t.p->ops[i].in[1]);
         note_need(&t, t.p->ops[i].out);
     }
-    s->block_rows = block_rows(s, &g->moe);
+    s->block_rows = block_rows(s, m);
     s->in_rows = larger(s->block_rows, CPU_OWN_ROWS * s->n_thread);
     s->kern_bytes = kern_bytes(m);
     cut_buffers(&t);
     cut_experts(&t);
     cut_own(&t);
+    s->exchange.n = 0;
+    cut_exchange(&t);
     s->made_of_stride = made_of_columns(t.p);
     s->made_of = region_cut(c, s->n_thread * s->made_of_stride, sizeof *s->made_of);
     s->rope = region_cut(c, n * g->head_dim, sizeof *s->rope);

@@ -14,6 +14,8 @@
 #include "engine/model/model_state.h"
 #include "engine/plugin.h"
 
+/* Floats that hold the columns of a rank of a product of n_col columns, the most of any rank. */
+uint32_t cpu_columns_most(const struct model_shard *s, uint32_t n_col);
 /* Rows of an expert that a thread multiplies at a time, of which it has a copy then. */
 #define CPU_PICK_ROWS 128u
 
@@ -49,8 +51,15 @@ struct cpu_own {   /* of a model whose plugin computes the forward pass itself; 
     struct quire_plugin_error *errors; /* [n_token_max] of each sequence; "": none */
 };
 
+struct cpu_exchange { /* with the ranks that have other columns of products; else nothing */
+    float *mine;      /* [n] of this rank */
+    float *all;       /* [ranks][n] */
+    size_t n;
+};
+
 struct model_scratch {
     struct region memory;
+    struct cpu_exchange exchange;
     struct cpu_own own;
     uint32_t n_token_max, n_thread;
     uint32_t block_rows;

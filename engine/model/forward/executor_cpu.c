@@ -105,6 +105,25 @@ static void positions(struct cpu_run *w, const struct program_op *op, struct pro
     w->k->embed(&a, &w->x);
 }
 
+/* All rows have type 0 where the batch says none. */
+static void types(struct cpu_run *w, const struct program_op *op, struct program_ref out)
+{
+    const struct program_table t = program_table(&w->m->weights, op->weight, op->layer);
+    const struct embed_args a = {
+        .y = cpu_rows_to(w, out).x,
+        .table = t.rows,
+        .dtype = t.dtype,
+        .div = 1,
+        .mod = w->b->token_types ? 0 : 1,
+        .ids = w->b->token_types ? w->b->token_types : w->b->positions,
+        .n_row = w->block.n,
+        .n_col = out.n_col,
+        .scale = 1,
+        .accumulate = 1,
+    };
+    w->k->embed(&a, &w->x);
+}
+
 void cpu_items(const struct cpu_run *w, const struct quire_rows *y)
 {
     const struct cpu_rows r = cpu_share(w, (struct cpu_rows){0, w->block.n});
@@ -298,17 +317,24 @@ static void multiply(struct cpu_run *w, const struct program_op *op, struct prog
                      bool onto)
 {
     const struct matmul_rows x = cpu_rows_of(w, op->in[0]), y = cpu_rows_to(w, out);
+    const struct packed *whole = program_matrix(&w->m->weights, op->weight, op->layer, 0);
+    const struct cpu_part_matrix part = cpu_part_matrix(w, whole);
+    const float *bias = vector_of(w, op->bias, op);
     const struct matmul a = {
-        .w = program_matrix(&w->m->weights, op->weight, op->layer, 0),
-        .bias = vector_of(w, op->bias, op),
+        .w = &part.w,
+        .bias = bias ? bias + part.first : NULL,
         .x = &x,
-        .y = y.x,
+        .y = (char *)y.x + part.column * cpu_width(out),
         .y_dtype = (enum dtype)out.dtype,
         .y_stride = y.stride,
         .n_row = w->block.n,
         .add = onto,
     };
-    matmul_run(w->k, &a, &w->x);
+    if (part.w.n_out)
+        matmul_run(w->k, &a, &w->x);
+    const struct cpu_product p = {whole, &y, (enum dtype)out.dtype, w->block.n, out.n_col};
+    if (model_shard_is_part(&w->m->shard))
+        cpu_exchange_columns(w, &p);
 }
 
 static void matmul(struct cpu_run *w, const struct program_op *op, struct program_ref out)
@@ -583,6 +609,49 @@ static void heads(struct cpu_run *w, const struct program_op *op, struct program
     w->k->head_linear(&a, &w->x);
 }
 
+/* ---- pooling ---- */
+
+/* The sequence that has the row. */
+static const struct attention_seq *sequence_of(const struct batch *b, uint32_t row)
+{
+    uint32_t at = 0, n = b->n_seq;
+    while (n > 1) {
+        const uint32_t half = n / 2;
+        at += b->seqs[at + half].row <= row ? half : 0;
+        n -= half;
+    }
+    return &b->seqs[at];
+}
+
+/* y = the mean of rows of x, their sum in ascending order. */
+static void mean_rows(float *y, const struct matmul_rows *x, const struct attention_seq *q,
+                      struct cpu_rows columns)
+{
+    memset(y, 0, columns.n * sizeof *y);
+    for (uint32_t r = q->row; r < q->row + q->n_query; r++) {
+        const float *row = (const float *)x->x + r * x->stride + columns.at;
+        for (uint32_t c = 0; c < columns.n; c++)
+            y[c] += row[c];
+    }
+    for (uint32_t c = 0; c < columns.n; c++)
+        y[c] /= (float)q->n_query;
+}
+
+/* By columns. The row that is asked for is the one that is pooled, or any of the sequence. */
+static void pool(struct cpu_run *w, const struct program_op *op, struct program_ref out)
+{
+    const struct matmul_rows y = cpu_rows_to(w, out), *x = &w->s->buffers[op->in[0].buffer];
+    const struct cpu_rows columns = cpu_share(w, (struct cpu_rows){0, out.n_col});
+    for (uint32_t i = 0; i < w->block.n; i++) {
+        const uint32_t row = w->b->logit_rows[w->first_logit + w->block.at + i];
+        float *to = (float *)y.x + i * y.stride + columns.at;
+        if (op->pool == POOLING_MEAN)
+            mean_rows(to, x, sequence_of(w->b, row), columns);
+        else
+            memcpy(to, (const float *)x->x + row * x->stride + columns.at, columns.n * sizeof *to);
+    }
+}
+
 /* ---- stages and passes ---- */
 
 static void route(struct cpu_run *w, const struct program_op *op, struct program_ref out)
@@ -628,6 +697,10 @@ static handler *const of_kind[PROGRAM_KINDS] = {
     [PROGRAM_RECEIVE] = receive,
     [PROGRAM_SEND] = send,
     [PROGRAM_CLIP] = clip,
+    [PROGRAM_TYPES] = types,
+    [PROGRAM_POOL] = pool,
+    [PROGRAM_SHRINK] = cpu_shrink,
+    [PROGRAM_EXPAND] = cpu_expand,
 };
 
 /* Of fused stages; NULL: its operations one after the other, since a thread has the same rows in
@@ -660,8 +733,7 @@ static void run_stage(struct cpu_run *w, const struct program_stage *g,
 static void run_pass(struct cpu_run *w, const struct program_pass *pass, uint32_t n)
 {
     const struct layer_program *p = &w->m->program;
-    const bool whole = pass->all_rows || (pass->layer == PROGRAM_NO_LAYER && !pass->asked);
-    const uint32_t most = whole ? n : w->s->block_rows;
+    const uint32_t most = cpu_is_whole(pass) ? n : w->s->block_rows;
     w->asked = pass->asked;
     for (uint32_t at = 0; at < n; at += most) {
         w->block = (struct cpu_rows){at, n - at < most ? n - at : most};
@@ -686,6 +758,10 @@ static void tap(struct cpu_run *w, uint32_t index)
     }
     const struct layer_program *p = &w->m->program;
     const struct program_op *final = &p->ops[p->stages[p->passes[p->n_pass - 1].first].first];
+    if (final->kind != PROGRAM_NORM) { /* a pool: x is what it reads */
+        memcpy(w->s->tap[index] + at, x + at, own.n * hidden * sizeof *x);
+        return;
+    }
     norm_units(w, final,
                &(struct rms_norm_args){
                    .y = w->s->tap[index] + at,

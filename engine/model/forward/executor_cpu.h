@@ -79,6 +79,23 @@ void cpu_store(struct cpu_run *w, const struct program_op *op, const struct matm
 void cpu_attend(struct cpu_run *w, const struct program_op *op, const struct matmul_rows *q,
                 const struct matmul_rows *to);
 
+/* ---- executor_cpu_shard.c: matrices that are divided among ranks ---- */
+/* What of the matrix is here, and where its columns begin in the product's rows. */
+struct cpu_part_matrix {
+    struct packed w; /* n_out 0: nothing */
+    uint32_t first;  /* output, of a bias */
+    uint32_t column;
+};
+struct cpu_part_matrix cpu_part_matrix(const struct cpu_run *w, const struct packed *whole);
+struct cpu_product { /* rows of one */
+    const struct packed *whole;
+    const struct matmul_rows *y; /* their type is `dtype` */
+    enum dtype dtype;
+    uint32_t n_row, n_col;
+};
+/* The columns of the other ranks, when all threads have computed this rank's. */
+void cpu_exchange_columns(struct cpu_run *w, const struct cpu_product *p);
+
 /* ---- executor_cpu_own.c: a plugin's forward pass ---- */
 /* After a failure (cpu_fail) the logits are no numbers. */
 void cpu_forward_own(struct cpu_run *w);
@@ -103,5 +120,9 @@ void cpu_experts(struct cpu_run *w, const struct program_op *op, struct program_
 void cpu_quantize_places(struct cpu_run *w, const struct program_op *op);
 void cpu_combine(struct cpu_run *w, const struct program_op *op);
 void cpu_share_expert(struct cpu_run *w, const struct program_op *op);
+
+/* ---- executor_cpu_lora.c: adapters ---- */
+void cpu_shrink(struct cpu_run *w, const struct program_op *op, struct program_ref out);
+void cpu_expand(struct cpu_run *w, const struct program_op *op, struct program_ref out);
 
 #endif

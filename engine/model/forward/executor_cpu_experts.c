@@ -142,8 +142,9 @@ struct experts { /* of one stage */
     const struct program_op *op;
     struct matmul_rows x, y;
     enum dtype y_dtype;
-    bool picks;        /* x has the block's rows; else places */
-    const float *bias; /* of the expert at hand; NULL: none */
+    bool picks;                  /* x has the block's rows; else places */
+    const float *bias;           /* of the expert at hand; NULL: none */
+    struct cpu_part_matrix part; /* of each matrix, what this rank has */
     struct matmul_rows
         made; /* what x's bytes are made of, for matrices with an order of their own */
 };
@@ -190,8 +191,10 @@ static struct matmul_rows pick(const struct cpu_run *w, const struct experts *t,
 static void multiply_panels(const struct cpu_run *w, const struct experts *t,
                             const struct packed *weight, struct group g, struct panels p)
 {
-    const struct packed part = kern_panels(weight, p.begin, p.end);
-    const size_t column = (size_t)p.begin * KERN_PANEL / (weight->gated ? 2 : 1);
+    struct packed here = *weight;
+    here.n_out = t->part.w.n_out;
+    const struct packed part = kern_panels(&here, p.begin, p.end);
+    const size_t column = t->part.column + (size_t)p.begin * KERN_PANEL / (weight->gated ? 2 : 1);
     const uint32_t most = t->picks ? CPU_PICK_ROWS : g.n;
     for (uint32_t i = 0; i < g.n; i += most) {
         const uint32_t n = g.n - i < most ? g.n - i : most, at = g.at + i;
@@ -199,7 +202,7 @@ static void multiply_panels(const struct cpu_run *w, const struct experts *t,
             t->picks ? pick(w, t, weight, (struct group){at, n}) : matmul_rows_at(&t->x, at);
         const struct matmul a = {
             .w = &part,
-            .bias = t->bias ? t->bias + (size_t)p.begin * KERN_PANEL : NULL,
+            .bias = t->bias ? t->bias + t->part.first + (size_t)p.begin * KERN_PANEL : NULL,
             .x = &x,
             .y = (char *)t->y.x + (at * t->y.stride + column) * (dtype_bits(t->y_dtype) / 8),
             .y_dtype = t->y_dtype,
@@ -224,7 +227,8 @@ void cpu_experts(struct cpu_run *w, const struct program_op *op, struct program_
 {
     struct experts t = {.op = op, .x = cpu_rows_of(w, op->in[0]), .y_dtype = (enum dtype)out.dtype};
     const struct packed *first = program_matrix(&w->m->weights, op->weight, op->layer, 0);
-    const uint32_t n_panel = panel_count(first);
+    t.part = cpu_part_matrix(w, first);
+    const uint32_t n_panel = panel_count(&t.part.w);
     t.y = cpu_rows_to(w, out);
     t.picks = !w->s->lines[op->in[0].buffer].b.of_places;
     if (t.picks)
@@ -241,6 +245,9 @@ void cpu_experts(struct cpu_run *w, const struct program_op *op, struct program_
         if (p.begin < p.end)
             multiply_panels(w, &t, program_matrix(&w->m->weights, op->weight, op->layer, j), g, p);
     }
+    const struct cpu_product all = {first, &t.y, t.y_dtype, w->block.n * w->n_used, out.n_col};
+    if (model_shard_is_part(&w->m->shard))
+        cpu_exchange_columns(w, &all);
 }
 
 /* Places as int8, each as the matrix of its expert takes it. */

@@ -54,6 +54,16 @@ static bool is_positions(const struct program_op *op)
     return op->kind == PROGRAM_POSITIONS;
 }
 
+static bool is_types(const struct program_op *op)
+{
+    return op->kind == PROGRAM_TYPES;
+}
+
+static bool is_pool(const struct program_op *op)
+{
+    return op->kind == PROGRAM_POOL;
+}
+
 static bool is_scaled_embed(const struct program_op *op)
 {
     return op->kind == PROGRAM_EMBED && op->scale != 1;
@@ -77,6 +87,11 @@ static bool is_partial_rope(const struct program_op *op)
 static bool is_rope_of_end(const struct program_op *op)
 {
     return op->kind == PROGRAM_ROPE && op->rope.first > 0;
+}
+
+static bool is_adapted(const struct program_op *op)
+{
+    return op->kind == PROGRAM_SHRINK || op->kind == PROGRAM_EXPAND;
 }
 
 static bool is_clip(const struct program_op *op)
@@ -208,6 +223,8 @@ static struct program_op listed(const struct program_op *o)
     case PROGRAM_SOFT_CAP:
     case PROGRAM_CLIP:
         return LISTED(o, .cap = o->cap);
+    case PROGRAM_POOL:
+        return LISTED(o, .pool = o->pool);
     case PROGRAM_QUANTIZE:
         return LISTED(o, .ordered = o->ordered);
     case PROGRAM_POSITIONS:
@@ -241,7 +258,10 @@ static struct program_op listed(const struct program_op *o)
     case PROGRAM_OWN:
         return LISTED(o, .own = o->own);
     case PROGRAM_ITEMS:
+    case PROGRAM_TYPES:
     case PROGRAM_MATMUL:
+    case PROGRAM_SHRINK:
+    case PROGRAM_EXPAND:
     case PROGRAM_SHARE:
     case PROGRAM_RECEIVE:
     case PROGRAM_SEND:

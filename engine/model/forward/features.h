@@ -8,8 +8,7 @@
 enum executor {
     ON_CPU = 1,
     ON_DEVICE = 2,
-    ON_STUDENT = 4, /* engine/distill: forward and backward passes */
-    ON_DIVIDED = 8  /* the same, forward passes alone: a teacher that is divided among ranks */
+    ON_STUDENT = 4 /* engine/distill: forward and backward passes */
 };
 
 /* Errors: Q_UNSUPPORTED (what the executor has not; of what family, in which layer). */

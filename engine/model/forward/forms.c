@@ -45,7 +45,7 @@ static struct program_form model_form(const void *ctx, enum program_weight w, ui
 
 struct program_forms forms_of_model(const struct model *m)
 {
-    return (struct program_forms){model_form, m, m->shape.compute_dtype};
+    return (struct program_forms){model_form, m, m->shape.compute_dtype, m->lora_rank};
 }
 
 /* ---- planned ---- */
@@ -114,5 +114,5 @@ static struct program_form planned_form(const void *ctx, enum program_weight w, 
 
 struct program_forms forms_planned(const struct forms_plan *p)
 {
-    return (struct program_forms){planned_form, p, p->dtype};
+    return (struct program_forms){planned_form, p, p->dtype, p->lora_rank};
 }

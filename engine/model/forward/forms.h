@@ -15,6 +15,7 @@ struct forms_plan { /* what decides before anything is loaded: on the CPU */
     const struct arch *arch;
     enum dtype dtype;               /* computed in */
     enum quantization quantization; /* of the products */
+    uint32_t lora_rank;             /* model_options */
     bool is_apart;                  /* gate and up are not interleaved */
 };
 /* p: borrowed. Of a checkpoint that is quantized, the forms are those that all of its matrices

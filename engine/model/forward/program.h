@@ -53,9 +53,10 @@ struct program_op {
     bool asked;    /* in[0]'s rows are those whose logits are asked for; all operations behind it
                        have these rows */
     union {
-        float scale;  /* EMBED, ADD, SCALE */
-        float cap;    /* SOFT_CAP, CLIP */
-        bool ordered; /* QUANTIZE: in the order of `weight`, for which it is */
+        float scale;            /* EMBED, ADD, SCALE */
+        float cap;              /* SOFT_CAP, CLIP */
+        enum pooling_kind pool; /* POOL */
+        bool ordered;           /* QUANTIZE: in the order of `weight`, for which it is */
         struct {
             uint32_t first;    /* POSITIONS: the table's row of position 0 */
             uint32_t div, mod; /* mod above 0: row (position / div) % mod from there on */
@@ -144,6 +145,7 @@ struct program_forms {
     struct program_form (*form)(const void *ctx, enum program_weight w, uint32_t layer);
     const void *ctx;
     enum dtype compute; /* F32, BF16 or F16: a scale of the embedding is rounded to it */
+    uint32_t lora_rank; /* above 0: the layers' products may have adapters of at most this rank */
 };
 
 /* p: LAYER_PROGRAM_INIT. Errors: Q_UNSUPPORTED (what of the family or the config there is no

@@ -18,6 +18,7 @@ enum program_buffer_id {
     PROGRAM_B_NONE,
     PROGRAM_B_IDS,       /* of the batch, as the next */
     PROGRAM_B_POSITIONS, /* each row's in its sequence */
+    PROGRAM_B_TYPES,     /* each row's type of token */
     PROGRAM_B_STREAM_IN, /* of the stage before */
     PROGRAM_B_X,         /* the residual stream */
     PROGRAM_B_H,         /* input of the next matmul */
@@ -43,6 +44,7 @@ enum program_buffer_id {
     PROGRAM_B_EXPERT_ACT_Q,
     PROGRAM_B_EXPERT_O,
     PROGRAM_B_SHARED_O, /* output of the expert that all rows use */
+    PROGRAM_B_ADAPTED,  /* A x of the adapters: their ranks */
     PROGRAM_B_LOGITS,
     PROGRAM_B_STREAM_OUT, /* of the batch: for the stage behind */
     PROGRAM_BUFFERS

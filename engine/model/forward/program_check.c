@@ -89,6 +89,8 @@ static bool share_fits(const struct program_op *op)
 static const struct rule rules[PROGRAM_KINDS] = {
     [PROGRAM_EMBED] = {1, PROGRAM_TABLE, any_columns, "there are columns"},
     [PROGRAM_POSITIONS] = {1, PROGRAM_TABLE, any_columns, "there are columns"},
+    [PROGRAM_TYPES] = {1, PROGRAM_TABLE, any_columns, "there are columns"},
+    [PROGRAM_POOL] = {1, NO_WEIGHT, same_columns, "in = out"},
     [PROGRAM_NORM] = {1, PROGRAM_VECTOR, norm_fits, "in = out, of whole units"},
     [PROGRAM_QUANTIZE] = {1, PROGRAM_MATRIX, same_columns, "in = out"},
     [PROGRAM_MATMUL] = {1, PROGRAM_MATRIX, any_columns, "there are columns"},
@@ -108,6 +110,8 @@ static const struct rule rules[PROGRAM_KINDS] = {
     [PROGRAM_SCALE] = {1, NO_WEIGHT, same_columns, "in = out"},
     [PROGRAM_ITEMS] = {1, NO_WEIGHT, same_columns, "in = out"},
     [PROGRAM_OWN] = {1, MAY_FLOATS, any_columns, "there are columns"},
+    [PROGRAM_SHRINK] = {1, PROGRAM_MATRIX, any_columns, "there are columns"},
+    [PROGRAM_EXPAND] = {1, PROGRAM_MATRIX, any_columns, "there are columns"},
     [PROGRAM_CLIP] = {1, NO_WEIGHT, same_columns, "in = out"},
     [PROGRAM_SOFT_CAP] = {1, NO_WEIGHT, same_columns, "in = out"},
     [PROGRAM_RECEIVE] = {1, NO_WEIGHT, same_columns, "in = out"},
@@ -159,7 +163,7 @@ static enum q_code check_weight(const struct checker *t, const struct program_op
 
 static bool is_of_batch(uint16_t buffer)
 {
-    return buffer == PROGRAM_B_IDS || buffer == PROGRAM_B_POSITIONS ||
+    return buffer == PROGRAM_B_IDS || buffer == PROGRAM_B_POSITIONS || buffer == PROGRAM_B_TYPES ||
            buffer == PROGRAM_B_STREAM_IN;
 }
 

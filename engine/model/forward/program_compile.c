@@ -14,6 +14,7 @@
 #include <string.h>
 #include "common/dtype.h"
 #include "engine/model/forward/rotary.h"
+#include "engine/model/lora/lora.h"
 
 struct compiler {
     struct layer_program *p;
@@ -25,6 +26,7 @@ struct compiler {
     bool is_parallel;
     struct program_form h_form; /* of the bytes that h.q has, made of what h has now; input F32: it
                                    has none */
+    struct program_ref source;  /* floats of the next product's input */
     uint32_t layer;
     struct q_err *e;
     enum q_code rc; /* of the first operation that there was no memory for */
@@ -113,6 +115,10 @@ static enum program_weight bias_of(enum program_weight norm_weight)
         return PROGRAM_W_ATTN_NORM_BIAS;
     case PROGRAM_W_MLP_NORM:
         return PROGRAM_W_MLP_NORM_BIAS;
+    case PROGRAM_W_ATTN_POST_NORM:
+        return PROGRAM_W_ATTN_POST_NORM_BIAS;
+    case PROGRAM_W_MLP_POST_NORM:
+        return PROGRAM_W_MLP_POST_NORM_BIAS;
     case PROGRAM_W_EMBED_NORM:
         return PROGRAM_W_EMBED_NORM_BIAS;
     case PROGRAM_W_FINAL_NORM:
@@ -140,6 +146,7 @@ static struct program_ref input_of(struct compiler *t, struct program_ref from, 
                                    enum program_weight next)
 {
     const struct program_form form = form_of(t, next);
+    t->source = from;
     if (form.input == (enum dtype)from.dtype)
         return from;
     const struct program_ref to = ref_of(bytes, form.input, from.n_col);
@@ -158,6 +165,28 @@ static struct program_ref input_of(struct compiler *t, struct program_ref from, 
     return to;
 }
 
+/* B (A x) of the adapters that rows have, onto what the product with `weight` has made of x. */
+static void adapt(struct compiler *t, struct program_ref to, enum program_weight weight)
+{
+    const struct program_ref ranks =
+        ref_of(PROGRAM_B_ADAPTED, DT_F32, KERN_LORA_PARTS * t->f->lora_rank);
+    if (!t->f->lora_rank || !lora_is_adapted(weight))
+        return;
+    push(t, &(struct program_op){
+                .kind = PROGRAM_SHRINK,
+                .in = {t->source},
+                .out = ranks,
+                .weight = weight,
+            });
+    push(t, &(struct program_op){
+                .kind = PROGRAM_EXPAND,
+                .in = {ranks},
+                .out = to,
+                .weight = weight,
+                .onto = true,
+            });
+}
+
 static void matmul(struct compiler *t, struct program_ref from, struct program_ref to,
                    enum program_weight weight, enum program_weight bias)
 {
@@ -168,6 +197,7 @@ static void matmul(struct compiler *t, struct program_ref from, struct program_r
                 .weight = weight,
                 .bias = if_there(t, bias),
             });
+    adapt(t, to, weight);
 }
 
 /* A branch's output onto the residual stream. */
@@ -177,7 +207,7 @@ static void add_branch(struct compiler *t, uint16_t buffer, enum program_weight 
     const struct program_ref o = ref_of(buffer, DT_F32, t->c->hidden_size);
     const enum arch_norm_place at = t->l->norms;
     if (at == ARCH_NORMS_AFTER || at == ARCH_NORMS_BOTH)
-        norm(t, &(struct norm){post_norm, PROGRAM_W_NONE, o, o, o.n_col, false});
+        norm(t, &(struct norm){post_norm, bias_of(post_norm), o, o, o.n_col, false});
     push(t, &(struct program_op){
                 .kind = PROGRAM_ADD,
                 .in = {o},
@@ -186,7 +216,8 @@ static void add_branch(struct compiler *t, uint16_t buffer, enum program_weight 
                 .scale = scale != 0 ? (float)scale : 1,
             });
     if (at == ARCH_NORMS_SUM)
-        norm(t, &(struct norm){post_norm, PROGRAM_W_NONE, stream(t), stream(t), o.n_col, false});
+        norm(t,
+             &(struct norm){post_norm, bias_of(post_norm), stream(t), stream(t), o.n_col, false});
 }
 
 /* The input of a branch whose first product is with `next`: x, or what a norm makes of it. */
@@ -194,7 +225,8 @@ static struct program_ref branch_input(struct compiler *t, enum program_weight w
                                        enum program_weight next)
 {
     const enum arch_norm_place at = t->l->norms;
-    if (at == ARCH_NORMS_AFTER || at == ARCH_NORMS_SUM)
+    const bool is_bare = t->l->bare_first && t->layer == 0 && weight == PROGRAM_W_ATTN_NORM;
+    if (at == ARCH_NORMS_AFTER || at == ARCH_NORMS_SUM || is_bare)
         return input_of(t, stream(t), PROGRAM_B_H_Q, next);
     norm_stream(t, weight, next);
     return input_of(t, ref_of(PROGRAM_B_H, made_for(t, next), t->c->hidden_size), PROGRAM_B_H_Q,
@@ -644,11 +676,47 @@ static void embed(struct compiler *t)
                     .onto = true,
                     .first = t->l->first_position,
                 });
+    if (if_there(t, PROGRAM_W_TYPES))
+        push(t, &(struct program_op){
+                    .kind = PROGRAM_TYPES,
+                    .in = {ref_of(PROGRAM_B_TYPES, DT_F32, 1)},
+                    .out = stream(t),
+                    .weight = PROGRAM_W_TYPES,
+                    .onto = true,
+                });
     if (if_there(t, PROGRAM_W_EMBED_NORM)) {
         const struct program_ref x = stream(t);
         norm(t, &(struct norm){PROGRAM_W_EMBED_NORM, bias_of(PROGRAM_W_EMBED_NORM), x, x, x.n_col,
                                false});
     }
+}
+
+/* One vector of each sequence in place of logits. The last norm is of the rows that are pooled, so
+ * that only a mean takes it of all. */
+static void pool(struct compiler *t)
+{
+    const struct program_ref x = stream(t), out = ref_of(PROGRAM_B_LOGITS, DT_F32, x.n_col);
+    const bool has_norm = if_there(t, PROGRAM_W_FINAL_NORM) != PROGRAM_W_NONE;
+    const bool is_mean = t->c->pooling == POOLING_MEAN;
+    const struct program_ref at = is_mean ? x : out;
+    const struct norm last = {
+        .weight = PROGRAM_W_FINAL_NORM,
+        .bias = PROGRAM_W_FINAL_NORM_BIAS,
+        .from = at,
+        .to = at,
+        .unit = x.n_col,
+    };
+    if (has_norm && is_mean)
+        norm(t, &last);
+    push(t, &(struct program_op){
+                .kind = PROGRAM_POOL,
+                .in = {x},
+                .out = out,
+                .asked = true,
+                .pool = t->c->pooling,
+            });
+    if (has_norm && !is_mean)
+        norm(t, &last);
 }
 
 static void logits(struct compiler *t)
@@ -711,6 +779,7 @@ static const char *const buffer_names[PROGRAM_BUFFERS] = {
     [PROGRAM_B_NONE] = "-",
     [PROGRAM_B_IDS] = "ids",
     [PROGRAM_B_POSITIONS] = "positions",
+    [PROGRAM_B_TYPES] = "types",
     [PROGRAM_B_STREAM_IN] = "stream.in",
     [PROGRAM_B_X] = "x",
     [PROGRAM_B_H] = "h",
@@ -735,6 +804,7 @@ static const char *const buffer_names[PROGRAM_BUFFERS] = {
     [PROGRAM_B_EXPERT_ACT_Q] = "expert.act.q",
     [PROGRAM_B_EXPERT_O] = "expert.o",
     [PROGRAM_B_SHARED_O] = "shared.o",
+    [PROGRAM_B_ADAPTED] = "adapted",
     [PROGRAM_B_LOGITS] = "logits",
     [PROGRAM_B_STREAM_OUT] = "stream.out",
 };
@@ -763,6 +833,9 @@ FALLIBLE program_compile(struct layer_program *p, const struct arch *arch,
     for (t.layer = 0; t.layer < c->n_layer; t.layer++)
         layer(&t);
     t.layer = PROGRAM_NO_LAYER;
-    logits(&t);
+    if (c->pools)
+        pool(&t);
+    else
+        logits(&t);
     return t.rc ? t.rc : program_check(p, e);
 }

@@ -165,6 +165,7 @@ static enum program_rows rows_at_first(uint32_t buffer)
     switch (buffer) {
     case PROGRAM_B_IDS:
     case PROGRAM_B_POSITIONS:
+    case PROGRAM_B_TYPES:
     case PROGRAM_B_STREAM_IN:
     case PROGRAM_B_STREAM_OUT:
     case PROGRAM_B_CACHE:

@@ -189,6 +189,12 @@ static void heads_text(char *to, size_t n, const struct program_op *op)
         append(to, n, ", %u copied", op->heads.n_kept);
 }
 
+static const char *const pool_texts[POOLING_KINDS] = {
+    [POOLING_LAST] = "last row",
+    [POOLING_CLS] = "first row",
+    [POOLING_MEAN] = "mean of the sequence",
+};
+
 static void route_text(char *to, size_t n, const struct program_op *op)
 {
     static const char *const rules[] = {
@@ -251,6 +257,9 @@ static void attributes_text(char *to, size_t n, const struct program_op *op)
     case PROGRAM_POSITIONS:
         append(to, n, op->mod ? "row %u + (position / %u) %% %u" : "position 0 is row %u",
                op->first, op->div, op->mod);
+        break;
+    case PROGRAM_POOL:
+        append(to, n, "%s", pool_texts[op->pool]);
         break;
     case PROGRAM_SOFT_CAP:
     case PROGRAM_CLIP:

@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 #include <string.h>
 #include "engine/model/load/fill.h"
+#include "engine/model/load/weight_gguf.h"
 #include "engine/model/load/weight_quant.h"
 
 #define DUMMY_SPREAD 0.03464f          /* 0.02 * sqrt(3): uniform in ±this */
@@ -40,9 +41,10 @@ struct fill_job {
     const struct filler *filler;
     const struct weight_source *source;
     const struct packed *dst;
-    uint32_t
-        start;   /* the output of dst that the source begins at; gated: 0 or KERN_GATE_INTERLEAVE */
-    float *rows; /* this thread's buffer */
+    uint32_t first; /* output of the whole matrix that is the first of dst */
+    uint32_t start; /* the whole matrix's that the source begins at; gated: 0 or
+                       KERN_GATE_INTERLEAVE */
+    float *rows;    /* this thread's buffer */
 };
 
 static void pack_int4(const struct fill_job *j, const struct pack_args *a)
@@ -152,10 +154,10 @@ struct piece {
 
 static struct piece piece_from(const struct fill_job *j, uint32_t row, uint32_t end)
 {
-    struct piece p = {.output = j->start + row};
+    struct piece p = {.output = j->start + row - j->first};
     uint32_t left = KERN_PANEL - p.output % KERN_PANEL;
     if (j->dst->gated) {
-        p.output = j->start + row + row / KERN_GATE_INTERLEAVE * KERN_GATE_INTERLEAVE;
+        p.output += row / KERN_GATE_INTERLEAVE * KERN_GATE_INTERLEAVE;
         left = KERN_GATE_INTERLEAVE - row % KERN_GATE_INTERLEAVE;
     }
     p.to = row + left < end ? row + left : end;
@@ -275,6 +277,11 @@ static void dummy_row(void *to, const struct weight_source *s, uint32_t row)
 void fill_table_rows(void *to, const struct weight_source *s, uint32_t from, uint32_t n)
 {
     const size_t row = (size_t)s->cols * (dtype_bits(s->dtype) / 8);
+    if (s->quant.q) {
+        for (uint32_t i = 0; i < n; i++)
+            weight_gguf_table_row((char *)to + i * row, s, from + i);
+        return;
+    }
     if (!s->tensor) {
         for (uint32_t i = 0; i < n; i++)
             dummy_row((char *)to + i * row, s, from + i);
@@ -291,7 +298,9 @@ void fill_table_floats(float *to, const struct weight_source *s, uint32_t from, 
 {
     for (uint32_t i = 0; i < n; i++, to += s->cols) {
         const size_t at = (size_t)weight_source_row(s, from + i) * s->cols;
-        if (!s->tensor)
+        if (s->quant.q)
+            weight_quant_rows(to, s, weight_source_row(s, from + i), 1);
+        else if (!s->tensor)
             dummy_part(to, s->seed, from + i, 0, s->cols);
         for (uint32_t c = 0; s->tensor && c < s->cols; c++)
             to[c] = load_f32(s->tensor->data, s->dtype, at + c);
@@ -317,7 +326,7 @@ static uint32_t n_unit(const struct filler *f, const struct load_row *r, enum ru
         return 0;
     switch (r->kind) {
     case KIND_MATRIX:
-        return run == RUN_MATRICES ? (r->form.n_out + KERN_PANEL - 1) / KERN_PANEL : r->ordered;
+        return run == RUN_MATRICES ? (r->part.n + KERN_PANEL - 1) / KERN_PANEL : r->ordered;
     case KIND_TABLE:
         return run == RUN_FIRST ? r->form.n_out : 0;
     default:
@@ -338,7 +347,7 @@ struct units {
     uint32_t begin, end;
 };
 
-/* The rows of a source whose outputs lie in these panels. */
+/* The rows of a source whose outputs lie in these panels of the whole matrix. */
 static struct units rows_in(const struct fill_job *j, struct units p)
 {
     const uint32_t rows = j->source->rows, width = KERN_PANEL / (j->dst->gated ? 2 : 1);
@@ -373,12 +382,16 @@ static uint64_t fill_panels(const struct fill_work *w, const struct load_row *r,
 {
     const struct filler *f = w->filler;
     const struct weight_source *sources = load_plan_sources(w->plan, r);
-    struct fill_job j = {.filler = f, .dst = &r->form};
+    const uint32_t before = r->part.first / KERN_PANEL;
+    const struct units whole = {before + u.begin, before + u.end};
+    struct packed part = r->form;
+    struct fill_job j = {.filler = f, .dst = &part, .first = r->part.first};
     uint64_t bytes = 0;
+    part.n_out = r->part.n;
     j.rows = f->part_bytes ? (float *)(void *)(f->buffer.data + ith * f->part_bytes) : NULL;
     for (uint32_t i = 0; i < r->n_source; i++) {
         j.source = &sources[i];
-        const struct units rows = rows_in(&j, u);
+        const struct units rows = rows_in(&j, whole);
         bytes += fill_rows(&j, rows.begin, rows.end);
         j.start += r->form.gated ? KERN_GATE_INTERLEAVE : j.source->rows;
     }

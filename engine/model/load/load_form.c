@@ -46,7 +46,9 @@ static uint32_t count_quantized(const struct load_case *c)
 
 static bool is_by_checkpoint(const struct load_case *c)
 {
-    return c->config->quant.method != QUANT_NONE && c->config->quant.method != QUANT_MXFP4;
+    const struct quant_config *q = &c->config->quant;
+    return q->method != QUANT_NONE && q->method != QUANT_MXFP4 &&
+           !(q->method == QUANT_GGUF && q->bits != 4);
 }
 
 static struct load_form floats_because(const struct load_case *c, enum load_why why)
@@ -59,6 +61,8 @@ static struct load_form floats_of(const struct load_case *c)
     struct load_form f = floats_because(c, WHY_DTYPE);
     if (count_quantized(c))
         f.why = WHY_CPU_FP8;
+    else if (c->parts[0].quant.q && c->parts[0].quant.method == QUANT_GGUF)
+        f.why = WHY_GGUF;
     else if (weight_quant_is_made(&c->parts[0]) && f.dtype == DT_BF16)
         f.why = WHY_MXFP4;
     else if (f.dtype != c->options->dtype)
@@ -118,6 +122,8 @@ static enum load_why int8_why(const struct weight_source *part)
     const struct quant_tensors *q = &part->quant;
     if (!q->q)
         return WHY_INT8_FLOATS;
+    if (q->method == QUANT_GGUF && q->bits != 4)
+        return WHY_INT8_BLOCKS;
     if (q->bits != 4)
         return weight_quant_is_int8(part) ? WHY_STORED : WHY_MADE_INT8;
     return q->order && !q->is_even ? WHY_INT8_UNEVEN : WHY_INT8_GROUP;

@@ -15,9 +15,9 @@ const char *quantization_name(enum quantization q)
 enum weight_format load_format_files(enum load_format f)
 {
     static const enum weight_format formats[] = {
-        [LOAD_AUTO] = WEIGHTS_AUTO,  [LOAD_SAFETENSORS] = WEIGHTS_SAFETENSORS,
-        [LOAD_PT] = WEIGHTS_PT,      [LOAD_MISTRAL] = WEIGHTS_MISTRAL,
-        [LOAD_DUMMY] = WEIGHTS_AUTO,
+        [LOAD_AUTO] = WEIGHTS_AUTO, [LOAD_SAFETENSORS] = WEIGHTS_SAFETENSORS,
+        [LOAD_PT] = WEIGHTS_PT,     [LOAD_MISTRAL] = WEIGHTS_MISTRAL,
+        [LOAD_GGUF] = WEIGHTS_GGUF, [LOAD_DUMMY] = WEIGHTS_AUTO,
     };
     return formats[f];
 }

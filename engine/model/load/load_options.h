@@ -6,10 +6,11 @@
 #include "common/dtype.h"
 #include "common/hub/weight_files.h"
 #include "common/team.h"
+#include "engine/model/model_shard.h"
 #include "engine/model/pipeline_stage.h"
 #include "kernels/device.h"
 
-enum load_format { LOAD_AUTO, LOAD_SAFETENSORS, LOAD_PT, LOAD_MISTRAL, LOAD_DUMMY };
+enum load_format { LOAD_AUTO, LOAD_SAFETENSORS, LOAD_PT, LOAD_MISTRAL, LOAD_GGUF, LOAD_DUMMY };
 enum quantization { QUANTIZE_NOT, QUANTIZE_INT8, QUANTIZE_INT4, QUANTIZE_FP8 };
 
 struct load_options {
@@ -18,6 +19,7 @@ struct load_options {
     enum dtype dtype;                   /* F32, BF16 or F16: what products are computed in */
     enum quantization quantization;     /* of every matrix that may be */
     struct pipeline_stage stage;        /* whose tensors are read */
+    struct model_shard shard;           /* whose panels of matrices are packed, on the CPU */
     const char *packed_cache;           /* folder (packed_cache.h); NULL: none; borrowed */
     const struct kern_table *kern;      /* borrowed */
     struct team *team;                  /* packs in parallel; NULL: one thread; borrowed */

@@ -129,7 +129,8 @@ static void form_table(const struct lister *l, struct load_row *r)
 static void form_vector(const struct lister *l, struct load_row *r)
 {
     struct weight_source *s = &l->plan->sources[r->i_source];
-    s->plus = r->kind == KIND_NORM && l->plan->arch->layer.norm_plus_one ? 1 : 0;
+    const bool has_one = s->tensor && s->tensor->has_one;
+    s->plus = r->kind == KIND_NORM && l->plan->arch->layer.norm_plus_one && !has_one ? 1 : 0;
     r->form.dtype = DT_F32;
     r->form.n_out = s->rows;
     r->form.n_in = 1;
@@ -232,15 +233,25 @@ static FALLIBLE list_own(struct lister *l, bool of_layer, uint32_t layer)
 
 /* ---- places ---- */
 
+/* Rows of the embedding and of the logits are those of the stages that have them, also where a
+ * tied head has brought the table. A model that gives vectors has no logits. */
+static bool is_of_stage(const struct lister *l, enum load_role role)
+{
+    const struct pipeline_stage *stage = &l->options->stage;
+    return role == ROLE_EMBEDDING ? pipeline_stage_has_embedding(stage)
+           : role == ROLE_LOGITS  ? pipeline_stage_has_head(stage) && !l->finder->config->pools
+                                  : true;
+}
+
 /* Is the packed lm_head made of the embedding's numbers, and of no others? Then its rows are read
  * out of the panels: a second copy of the largest matrix is worth more than the lines that this
  * takes more of (a line a pair of elements). */
 static bool head_holds_embedding(const struct lister *l, const struct weight_source *s)
 {
     const struct weight_source *part = &s[W_EMBED];
-    return !s[W_LM_HEAD].present && pipeline_stage_has_head(&l->options->stage) &&
-           l->options->quantization == QUANTIZE_NOT && !l->options->device &&
-           load_form_floats(l->options, part, 1) == part->dtype;
+    return !s[W_LM_HEAD].present && is_of_stage(l, ROLE_LOGITS) &&
+           !model_shard_is_part(&l->options->shard) && l->options->quantization == QUANTIZE_NOT &&
+           !l->options->device && load_form_floats(l->options, part, 1) == part->dtype;
 }
 
 /* One table of a device serves both ends, where its kernels read matrices as they read tables. */
@@ -279,7 +290,7 @@ static void tie_dummy(const struct lister *l, const struct load_row *r)
     struct weight_source *s = &l->plan->sources[r->i_source];
     const struct load_row *embedding = &l->plan->rows[0];
     l->plan->table = (struct tensor){.dtype = s->dtype};
-    if (!s->tensor && !l->options->device && embedding->place == PLACE_REGION)
+    if (!s->tensor && !s->quant.q && !l->options->device && embedding->place == PLACE_REGION)
         s->tensor = &l->plan->table;
 }
 
@@ -287,6 +298,9 @@ static void cut(struct lister *l, struct load_row *r)
 {
     const bool on_host = r->place == PLACE_HOST;
     struct region_cutter *cutter = on_host ? &l->host_cutter : &l->cutter;
+    struct packed packed = r->form;
+    r->part = model_shard_outputs(&l->options->shard, l->options->shard.rank, r->form.n_out);
+    packed.n_out = r->part.n;
     if (r->place != PLACE_REGION && !on_host)
         return;
     r->order_at = cutter->used;
@@ -294,7 +308,7 @@ static void cut(struct lister *l, struct load_row *r)
         (void)region_cut(cutter, r->form.n_in, sizeof(uint32_t));
     r->at = cutter->used;
     r->bytes = r->kind == KIND_MATRIX
-                   ? load_form_bytes(&r->form, on_host ? NULL : l->options->device)
+                   ? load_form_bytes(&packed, on_host ? NULL : l->options->device)
                    : (size_t)r->form.n_out * r->form.n_in * (dtype_bits(r->form.dtype) / 8);
     (void)region_cut(cutter, 1, r->bytes);
 }
@@ -357,12 +371,13 @@ static void count_numbers(struct load_plan *p, const struct load_row *r)
     }
 }
 
-/* Rows that are looked up, or multiplied a head at a time, are read as the checkpoint has them. */
+/* Rows that are looked up, or multiplied a head at a time, are read as the checkpoint has them, or
+ * as floats of a GGUF file's blocks. */
 static FALLIBLE check_table(const struct lister *l, const struct load_row *r)
 {
     char name[ARCH_NAME_MAX];
     const struct weight_source *s = load_plan_sources(l->plan, r);
-    if (r->kind != KIND_TABLE || !s->quant.q)
+    if (r->kind != KIND_TABLE || !s->quant.q || s->quant.method == QUANT_GGUF)
         return Q_OK;
     return q_fail(l->e, Q_UNSUPPORTED, "%s: tensor %s is quantized; only floats are supported here",
                   l->plan->arch->name, weight_source_name(name, s));
@@ -389,16 +404,6 @@ static FALLIBLE add_row(struct lister *l, struct load_row *r, const struct weigh
     count_numbers(p, r);
     p->rows[p->n_row++] = *r;
     return Q_OK;
-}
-
-/* Rows of the embedding and of the logits are those of the stages that have them, also where a
- * tied head has brought the table. */
-static bool is_of_stage(const struct lister *l, enum load_role role)
-{
-    const struct pipeline_stage *stage = &l->options->stage;
-    return role == ROLE_EMBEDDING ? pipeline_stage_has_embedding(stage)
-           : role == ROLE_LOGITS  ? pipeline_stage_has_head(stage)
-                                  : true;
 }
 
 /* All rows of the model, of a layer, or of an expert. s: [W_COUNT], what was found. */

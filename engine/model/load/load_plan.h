@@ -48,10 +48,11 @@ struct load_row {
     /* As the kernels see it: outputs (rows of a table, length of a vector), inputs, dtype, group,
      * gated (interleaved, of a bias too), blocks. load_plan_place sets data and order. */
     struct packed form;
-    bool ordered;        /* the order of its inputs lies at order_at, n_in uint32 */
-    bool tied;           /* its sources are the embedding's, which are counted there */
-    size_t order_at, at; /* bytes into the region */
-    size_t bytes;        /* of it in the region, without the order; 0 in another place */
+    struct shard_outputs part; /* of a matrix: the outputs that are packed, all or a rank's */
+    bool ordered;              /* the order of its inputs lies at order_at, n_in uint32 */
+    bool tied;                 /* its sources are the embedding's, which are counted there */
+    size_t order_at, at;       /* bytes into the region */
+    size_t bytes;              /* of it in the region, without the order; 0 in another place */
 };
 
 struct load_plan {

@@ -16,6 +16,9 @@ struct counts {
     uint32_t n_made, n_from_float; /* made e4m3 of other blocks, of floats */
     uint32_t n_left;               /* floats or integers */
     uint32_t n_input_scale;
+    /* blocks of a GGUF file that become floats: matrices, and bytes there and in memory */
+    uint32_t n_blocks_made;
+    uint64_t block_bytes, made_bytes;
 };
 
 static void count_source(struct counts *n, const struct packed *form, const struct weight_source *s)
@@ -29,12 +32,24 @@ static void count_source(struct counts *n, const struct packed *form, const stru
     n->n_input_scale += s->quant.q && s->quant.input_scale;
 }
 
+static void count_blocks(struct counts *n, const struct load_row *r, const struct weight_source *s)
+{
+    const struct quant_tensors *q = &s->quant;
+    if (!s->present || !q->q || q->method != QUANT_GGUF || r->form.dtype == DT_I8)
+        return;
+    n->n_blocks_made++;
+    n->block_bytes += (uint64_t)s->rows * q->n_group * q->q->blocks->bytes;
+    n->made_bytes += (uint64_t)s->rows * s->cols * (dtype_bits(r->form.dtype) / 8);
+}
+
 static void count_row(struct counts *n, const struct load_plan *p, const struct load_row *r)
 {
     if (r->kind != KIND_MATRIX || r->place != PLACE_REGION)
         return;
-    for (uint32_t i = 0; i < r->n_source; i++)
+    for (uint32_t i = 0; i < r->n_source; i++) {
+        count_blocks(n, r, load_plan_sources(p, r) + i);
         count_source(n, &r->form, load_plan_sources(p, r) + i);
+    }
     n->n_ordered += r->ordered;
     if (r->form.dtype != DT_I8)
         n->n_float += r->dest != DEST_ROUTER;
@@ -79,6 +94,18 @@ static void log_int4(const struct counts *n, const struct load_options *o)
             log_info("int4: %u as int8: %s", n->n_int8_by_why[i], load_why_text((enum load_why)i));
 }
 
+static void log_gguf(const struct counts *n, const struct load_options *o)
+{
+    const double gib = 1 << 30;
+    if (n->n_blocks_made)
+        log_info(
+            "gguf: %u matrices in blocks become floats (%s) while they are packed: %.2f GiB of "
+            "the file, %.2f GiB in memory; --quantization int8 or int4 takes "
+            "less",
+            n->n_blocks_made, dtype_name(o->dtype), (double)n->block_bytes / gib,
+            (double)n->made_bytes / gib);
+}
+
 void load_plan_log(const struct load_plan *p, const struct load_options *o,
                    const struct quant_config *stored)
 {
@@ -86,6 +113,7 @@ void load_plan_log(const struct load_plan *p, const struct load_options *o,
     for (size_t i = 0; i < p->n_row; i++)
         count_row(&n, p, &p->rows[i]);
     log_fp8(&n, o, stored);
+    log_gguf(&n, o);
     if (o->quantization == QUANTIZE_INT4)
         log_int4(&n, o);
 }

@@ -97,6 +97,10 @@ static void stored_text(char out[LOAD_FORM_MAX], const struct weight_source *s)
     *out = '\0';
     if (!q->q)
         return;
+    if (q->q->blocks) {
+        snprintf(out, LOAD_FORM_MAX, "%s", q->q->blocks->name);
+        return;
+    }
     if (q->n_group > 1)
         snprintf(group, sizeof group, ", groups of %u", q->group);
     snprintf(out, LOAD_FORM_MAX, "%s, %u bits%s%s", quant_method_name(q->method), q->bits, group,

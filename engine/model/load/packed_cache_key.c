@@ -33,6 +33,7 @@ static FALLIBLE add_probe(struct buf *key, const struct packed *like, const stru
         };
     row.form.n_out = row.n_source * PROBE_OUT;
     row.form.n_in = PROBE_IN;
+    row.part.n = row.form.n_out;
     const size_t n = load_form_bytes(&row.form, NULL);
     if (!(rc = region_init(&f.buffer, f.part_bytes, "a packed probe", e)) &&
         !(rc = region_init(&out, n, "a packed probe", e))) {
@@ -79,9 +80,9 @@ static void add_source(struct buf *key, const struct weight_source *s)
     if (s->slice.pairs)
         buf_printf(key, " pairs of %u", s->slice.pairs);
     if (q->q)
-        buf_printf(key, " %s %u bits, groups %u, blocks %u, zeros %d + %u, order %d",
-                   quant_method_name(q->method), q->bits, q->group, q->row_block, q->zeros != NULL,
-                   q->zero_offset, q->order != NULL);
+        buf_printf(key, " %s%s %u bits, groups %u, blocks %u, zeros %d + %u, order %d",
+                   quant_method_name(q->method), q->q->blocks ? q->q->blocks->name : "", q->bits,
+                   q->group, q->row_block, q->zeros != NULL, q->zero_offset, q->order != NULL);
     buf_add_char(key, '\n');
 }
 

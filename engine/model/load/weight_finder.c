@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "common/log.h"
+#include "engine/model/load/weight_gguf.h"
 #include "engine/model/load/weight_quant.h"
 #include "engine/plugin.h"
 
@@ -44,7 +45,8 @@ struct wanted { /* of a tensor */
 static enum q_code check_shape(const struct tensor *t, const struct wanted *w, struct q_err *e)
 {
     char found[64];
-    const uint32_t n_dim = w->is_vector ? 1 : 2, turn = arch_is_transposed(w->spec) && n_dim == 2;
+    const uint32_t n_dim = w->is_vector ? 1 : 2;
+    const uint32_t turn = arch_is_transposed(w->spec) && !t->has_outputs_first && n_dim == 2;
     const uint32_t first = w->n_stacked ? 1 : 0; /* dimension */
     char experts[48] = "", text[40] = "";
     bool same = t->n_dim == first + n_dim && (!first || t->shape[0] == w->n_stacked);
@@ -120,7 +122,7 @@ static enum q_code fail_missing(const struct weight_finder *f, const struct weig
 
 static enum q_code check_tensor(const struct tensor *t, const struct wanted *w, struct q_err *e)
 {
-    if (is_loadable(t->dtype))
+    if (is_loadable(t->dtype) || t->blocks)
         return check_shape(t, w, e);
     return q_fail(e, Q_MISMATCH, "%s: tensor %s has dtype %s, expected F32, F16 or BF16",
                   tail(t->file), t->name, dtype_name(t->dtype));
@@ -156,7 +158,9 @@ static enum q_code use_tensor(struct weight_source *s, const struct weight_finde
     enum q_code rc;
     s->tensor = t;
     s->dtype = t->dtype;
-    s->transposed = arch_is_transposed(w->spec);
+    s->transposed = arch_is_transposed(w->spec) && !t->has_outputs_first;
+    if (w->of_heads && t->blocks)
+        return weight_gguf_use(&(struct weight_source){.cols = 1}, f, t, e);
     if (w->of_heads) {
         const char *hole = strstr(w->spec->name, "%u");
         rc = strstr(hole + 1, "%u") ? find_heads(s, f, w, e) : check_tensor(t, w, e);
@@ -165,7 +169,12 @@ static enum q_code use_tensor(struct weight_source *s, const struct weight_finde
         s->cols = 1;
         return rc;
     }
-    rc = check_tensor(t, w, e);
+    if ((rc = check_tensor(t, w, e)))
+        return rc;
+    if (t->blocks) {
+        s->tensor = NULL;
+        rc = weight_gguf_use(s, f, t, e);
+    }
     return rc ? rc : put_apart(s, e);
 }
 
@@ -257,8 +266,10 @@ static bool is_of_stage(const struct weight_finder *f, enum arch_slot slot)
     switch (slot) {
     case W_EMBED:
         return pipeline_stage_has_embedding(&f->stage) ||
-               (pipeline_stage_has_head(&f->stage) && !arch_has(f->arch, f->config, W_LM_HEAD, 0));
+               (pipeline_stage_has_head(&f->stage) && !f->config->pools &&
+                !arch_has(f->arch, f->config, W_LM_HEAD, 0));
     case W_POSITIONS:
+    case W_TYPES:
         return pipeline_stage_has_embedding(&f->stage);
     case W_FINAL_NORM:
     case W_FINAL_NORM_BIAS:
@@ -277,7 +288,7 @@ static enum q_code find_all(struct weight_source *sources, const struct weight_f
     for (size_t i = 0; i < f->arch->n_tensor; i++) {
         const struct arch_tensor *row = &f->arch->tensors[i];
         if (first_slot(row->slot) != first || !arch_wants(f->config, row->when, at.layer) ||
-            !is_of_stage(f, row->slot))
+            !is_of_stage(f, row->slot) || !arch_is_read(f->config, row->slot))
             continue;
         enum q_code rc = find_one(&sources[row->slot], f, row, at, e);
         if (rc)
@@ -446,11 +457,25 @@ uint32_t weight_finder_rows(const struct arch *a, const struct model_config *c, 
     return 0;
 }
 
+/* Of a classifier's layers behind the pooling, which pooler_load.c reads. */
+static bool is_of_head(const struct weight_finder *f, const char *name)
+{
+    const struct arch_head *head = arch_heads(f->arch);
+    for (uint32_t i = 0; i < ARCH_HEAD_LAYERS && head[i].name; i++) {
+        const size_t n = strlen(head[i].name), n_norm = head[i].norm ? strlen(head[i].norm) : 0;
+        if ((!strncmp(name, head[i].name, n) &&
+             (!strcmp(name + n, ".weight") || !strcmp(name + n, ".bias"))) ||
+            (n_norm && !strncmp(name, head[i].norm, n_norm) && !strcmp(name + n_norm, ".weight")))
+            return true;
+    }
+    return false;
+}
+
 static bool is_known(const struct weight_finder *f, const char *name)
 {
     const struct arch_place end = ends_of(f->config);
     const size_t n_bare = f->is_bare ? strlen(f->arch->prefix) : 0;
-    bool known = false;
+    bool known = f->config->pools && is_of_head(f, name);
     for (size_t k = 0; k < f->arch->n_tensor && !known; k++) {
         const char *pattern = f->arch->tensors[k].name;
         if (n_bare && pattern && strncmp(pattern, f->arch->prefix, n_bare) == 0)

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "engine/model/load/weight_fp8.h"
+#include "engine/model/load/weight_gguf.h"
 #include "engine/model/load/weight_mxfp4.h"
 
 #define PATH_SHOWN 60 /* bytes of a path's end that a message has room for */
@@ -174,8 +175,8 @@ enum q_code weight_quant_find(struct weight_source *s, const struct weight_finde
     s->stored_rows = s->rows;
     if (c->method == QUANT_MXFP4)
         return weight_mxfp4_find(s, f, name, e);
-    if (!c->method || base_length(name) == 0 || s->cols == 1)
-        return Q_OK;
+    if (!c->method || c->method == QUANT_GGUF || base_length(name) == 0 || s->cols == 1)
+        return Q_OK; /* the tensors of a GGUF file say themselves what they are */
     if (c->method == QUANT_FP8)
         return weight_fp8_find(s, f, name, e);
     q.q = part(f, name,
@@ -238,7 +239,8 @@ void weight_quant_order(uint32_t *order, const struct weight_source *s)
 
 bool weight_quant_is_made(const struct weight_source *s)
 {
-    return s->quant.q && s->quant.method == QUANT_MXFP4;
+    const struct quant_tensors *q = &s->quant;
+    return q->q && (q->method == QUANT_MXFP4 || (q->method == QUANT_GGUF && q->bits != 4));
 }
 
 bool weight_quant_is_int8(const struct weight_source *s)
@@ -249,6 +251,8 @@ bool weight_quant_is_int8(const struct weight_source *s)
 static float scale_of(const struct weight_source *s, uint32_t o, uint32_t g)
 {
     const struct quant_tensors *q = &s->quant;
+    if (q->method == QUANT_GGUF)
+        return f16_to_f32(weight_gguf_scale(s, o, g));
     const bool by_output = q->method == QUANT_PACKED || q->method == QUANT_INT8;
     return load_scale(q->scales,
                       by_output ? (size_t)o * q->n_group + g : (size_t)g * s->stored_rows + o);
@@ -273,6 +277,10 @@ static void integers(uint8_t *out, const struct weight_source *s, uint32_t o, ui
     const uint32_t v = 32 / q->bits, mask = (1u << q->bits) - 1, n_in = s->cols;
     const uint32_t step = q->method == QUANT_AWQ || q->method == QUANT_INT8 ? 1 : v;
     const uint8_t *bytes = q->q->data;
+    if (q->method == QUANT_GGUF) {
+        weight_gguf_integers(out, s, o, n);
+        return;
+    }
     for (uint32_t k = 0; k < n_in; k += step)
         for (uint32_t i = 0; i < n; i++) {
             uint8_t *to = out + (size_t)i * n_in + k;
@@ -360,6 +368,10 @@ void weight_quant_rows(float *out, const struct weight_source *s, uint32_t o, ui
     }
     if (q->method == QUANT_MXFP4) {
         weight_mxfp4_rows(out, s, o, n);
+        return;
+    }
+    if (q->method == QUANT_GGUF) {
+        weight_gguf_rows(out, s, o, n);
         return;
     }
     for (uint32_t i = 0; i < n; i++) {

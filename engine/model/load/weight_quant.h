@@ -16,6 +16,7 @@
  *     int-quantized   P.weight [n_out, n_in] int8, P.weight_scale [n_out, 1]
  *     fp8, float-quantized   weight_fp8.h
  *     mxfp4        weight_mxfp4.h
+ *     gguf         weight_gguf.h
  *
  *     w[o,k] = scale[o,g] * (q[o,k] - zero[o,g])
  *

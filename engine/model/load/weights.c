@@ -9,6 +9,7 @@
 #include "common/log.h"
 #include "common/mem.h"
 #include "engine/model/load/fill.h"
+#include "engine/model/load/gguf_names.h"
 #include "engine/model/load/mistral_names.h"
 #include "engine/model/load/packed_cache.h"
 #include "engine/model/load/packed_cache_key.h"
@@ -35,6 +36,8 @@ static enum q_code open_files(struct loader *l, const struct arch *arch, struct 
         return rc;
     if (!arch->plugin && mistral_names_are_in(l->w->files))
         return mistral_names_map(l->w->files, l->config, e);
+    if (!arch->plugin && gguf_names_are_in(l->w->files))
+        return gguf_names_map(l->w->files, l->config, e);
     return plugin_map_names(l->w->files, arch, l->config, e);
 }
 
@@ -200,7 +203,7 @@ static void bind_row(struct weights *w, const struct load_row *r)
         owner = &layer->experts[r->of.expert];
     }
     void *member = (char *)owner + members[r->dest].offset;
-    if (r->kind == KIND_MATRIX || r->dest == DEST_KV_B)
+    if (r->kind == KIND_MATRIX || r->dest == DEST_KV_B || r->dest == DEST_TYPES)
         *(struct packed *)member = r->form;
     else
         *(const void **)member = r->form.data;

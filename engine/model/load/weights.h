@@ -28,6 +28,7 @@ struct expert_weights {
 struct layer_weights {
     const float *attn_norm, *mlp_norm;                                            /* [hidden] */
     const float *attn_norm_bias, *mlp_norm_bias, *attn_post_norm, *mlp_post_norm; /* or NULL */
+    const float *attn_post_norm_bias, *mlp_post_norm_bias;                        /* or NULL */
     const float *q_norm, *k_norm;          /* [head_dim], of all heads, of latents; or NULL */
     const float *sinks;                    /* [n_head] or NULL */
     struct packed qkv, out, gate_up, down; /* gate_up of an MLP without a gate: up alone; qkv of
@@ -50,6 +51,7 @@ struct weights {
     bool embed_packed;     /* it is lm_head's data */
     const void *positions; /* learned: [D_POSITIONS, hidden], or NULL */
     enum dtype positions_dtype;
+    struct packed types; /* of tokens: rows as they are stored, or not there */
     const float *embed_norm, *embed_norm_bias; /* [hidden] or NULL */
     const float *final_norm, *final_norm_bias; /* [hidden]; the bias or NULL */
     struct packed lm_head;

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/stat.h>
 #include "common/file.h"
 #include "common/hub/hub_json.h"
 #include "common/log.h"
@@ -155,8 +156,8 @@ static enum q_code make_architecture(struct plugin_arch **out, const struct plug
     snprintf(what, sizeof what, "architectures[%u]", i);
     a->plugin = p;
     if ((rc = plugin_take(&a->a, sizeof a->a, p->p.architectures[i], what, e)) ||
-        (rc = plugin_check_architecture(&a->a, e)) || (rc = check_free(a->a.name, e)) ||
-        (rc = make_family(a, e)) || (rc = make_tensors(a, e)) || (rc = make_modalities(a, e))) {
+        (rc = plugin_check_architecture(&a->a, e)) || (rc = make_family(a, e)) ||
+        (rc = make_tensors(a, e)) || (rc = make_modalities(a, e))) {
         free_architecture(a);
         return rc;
     }
@@ -203,8 +204,39 @@ static enum q_code check_abi(const struct quire_plugin *p, struct q_err *e)
     return Q_OK;
 }
 
-/* All of it is checked before anything of it counts. */
-static enum q_code take_plugin(struct plugin *p, struct q_err *e)
+/* Of a plugin from the search path, an architecture that another one serves is left to that one. */
+static void leave_out_served(struct plugin_arch **all, uint32_t *n, const struct plugin *p)
+{
+    uint32_t n_kept = 0;
+    for (uint32_t i = 0; i < *n; i++) {
+        const struct plugin_arch *other = plugin_arch_find(all[i]->a.name);
+        if (!other) {
+            all[n_kept++] = all[i];
+            continue;
+        }
+        log_info("plugin %s (%s): %s is served by plugin %s (%s) already", p->text, p->path,
+                 all[i]->a.name, other->plugin->text, other->plugin->path);
+        free_architecture(all[i]);
+    }
+    *n = n_kept;
+}
+
+static enum q_code check_names(struct plugin_arch *const *all, uint32_t n, struct q_err *e)
+{
+    enum q_code rc = Q_OK;
+    for (uint32_t i = 0; i < n && !rc; i++) {
+        for (uint32_t k = 0; k < i && !rc; k++)
+            if (strcmp(all[i]->a.name, all[k]->a.name) == 0)
+                rc = q_fail(e, Q_INVALID, "architectures[%u] is %s, as architectures[%u]", i,
+                            all[i]->a.name, k);
+        if (!rc)
+            rc = check_free(all[i]->a.name, e);
+    }
+    return rc;
+}
+
+/* All of it is checked before anything of it counts. is_found: on the search path. */
+static enum q_code take_plugin(struct plugin *p, bool is_found, struct q_err *e)
 {
     struct plugin_arch **all = NULL;
     uint32_t n = 0;
@@ -218,11 +250,10 @@ static enum q_code take_plugin(struct plugin *p, struct q_err *e)
         return q_fail(e, Q_NO_MEMORY, "out of memory");
     for (; n < p->p.n_architecture && !rc; n += rc == Q_OK)
         rc = make_architecture(&all[n], p, n, e);
-    for (uint32_t i = 0; i < n; i++)
-        for (uint32_t k = 0; k < i && !rc; k++)
-            if (strcmp(all[i]->a.name, all[k]->a.name) == 0)
-                rc = q_fail(e, Q_INVALID, "architectures[%u] is %s, as architectures[%u]", i,
-                            all[i]->a.name, k);
+    if (!rc && is_found)
+        leave_out_served(all, &n, p);
+    if (!rc)
+        rc = check_names(all, n, e);
     for (uint32_t i = 0; i < n; i++) {
         if (rc) {
             free_architecture(all[i]);
@@ -259,22 +290,34 @@ static enum q_code load_entry(const struct quire_plugin **out, const char *path,
     return rc ? q_wrap(e, "plugin %s", path) : Q_OK;
 }
 
-/* Of a file that is there. */
-static enum q_code load_file(const char *path, struct q_err *e)
+/* Opening a pipe or a device could wait for ever. */
+static enum q_code check_file(const char *path, struct q_err *e)
+{
+    struct stat st;
+    if (stat(path, &st))
+        return q_fail(e, errno == ENOENT ? Q_NOT_FOUND : Q_IO, "plugin %s: %s", path,
+                      errno == ENOENT ? "no such file, or a link to none" : strerror(errno));
+    if (!S_ISREG(st.st_mode))
+        return q_fail(e, Q_CORRUPT, "plugin %s: not a regular file, expected a shared object",
+                      path);
+    return Q_OK;
+}
+
+static enum q_code load_file(const char *path, bool is_found, struct q_err *e)
 {
     const struct quire_plugin *from = NULL;
     for (const struct plugin *p = atomic_load(&loaded); p; p = p->next)
         if (strcmp(p->path, path) == 0)
             return Q_OK;
-    enum q_code rc = load_entry(&from, path, e);
-    if (rc || is_known_file(from))
+    enum q_code rc = check_file(path, e);
+    if (rc || (rc = load_entry(&from, path, e)) || is_known_file(from))
         return rc;
     struct plugin *p = q_calloc(1, sizeof *p);
     if (!p)
         return q_fail(e, Q_NO_MEMORY, "plugin %s: out of memory", path);
     p->from = from;
     snprintf(p->path, sizeof p->path, "%s", path);
-    if (take_plugin(p, e)) {
+    if (take_plugin(p, is_found, e)) {
         q_free(p->operations);
         q_free(p);
         return q_wrap(e, "plugin %s", path);
@@ -328,7 +371,7 @@ static void try_all(const char *folder, const char *architecture)
     DIR *d = opendir(folder);
     while (d && !archs_added_find(architecture) && next_object(name, d, last)) {
         struct q_err e = Q_ERR_INIT;
-        if (path_join(path, sizeof path, folder, name, &e) || load_file(path, &e))
+        if (path_join(path, sizeof path, folder, name, &e) || load_file(path, true, &e))
             log_warning("%s: left out; %s", folder, e.message);
         memcpy(last, name, sizeof last);
     }
@@ -347,7 +390,7 @@ static enum q_code search_folder(const char *folder, const char *architecture, s
     if (strchr(name, '/') || path_join(path, sizeof path, folder, name, e))
         return Q_OK;
     if (file_exists(path))
-        return load_file(path, e);
+        return load_file(path, true, e);
     try_all(folder, architecture);
     return Q_OK;
 }
@@ -372,13 +415,27 @@ FALLIBLE plugins_open(const struct plugins_config *c, const char *dir, struct q_
     char architecture[CONFIG_NAME_MAX] = "";
     enum q_code rc = Q_OK;
     for (uint32_t i = 0; i < c->n && !rc; i++)
-        rc = load_file(c->paths[i], e);
+        rc = load_file(c->paths[i], false, e);
     if (rc || !*c->search || !dir)
         return rc;
     architecture_of(architecture, dir);
     if (!*architecture || archs_is_own(architecture))
         return Q_OK;
     return search(c->search, architecture, e);
+}
+
+void plugins_pin(struct plugins_config *c, const char *dir)
+{
+    char architecture[CONFIG_NAME_MAX], path[PATH_MAX];
+    architecture_of(architecture, dir);
+    const struct plugin_arch *a = plugin_arch_find(architecture);
+    if (!a || !realpath(a->plugin->path, path))
+        return;
+    for (uint32_t i = 0; i < c->n; i++)
+        if (strcmp(c->paths[i], path) == 0)
+            return;
+    if (c->n < PLUGINS_MAX) /* else it is searched for again */
+        memcpy(c->paths[c->n++], path, sizeof path);
 }
 
 static enum q_code add_path(struct plugins_config *c, const char *path, struct q_err *e)

@@ -199,7 +199,8 @@ FALLIBLE plugin_check_architecture(const struct quire_architecture *a, struct q_
     enum q_code rc;
     if ((rc = check_name(a->name, "architecture: name", e)))
         return rc;
-    if (!a->base || !archs_is_own(a->base))
+    const char *base = a->base ? archs_base(a->base, NULL) : NULL;
+    if (!base || strcmp(base, a->base) != 0)
         return q_fail(e, Q_INVALID,
                       "architecture %s: its base %.60s is no family of this engine; these are %s",
                       a->name, a->base ? a->base : "NULL", archs_names());

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* arch_when - in which models and layers a family's tensor must be there. Threads: constants and
+ * pure functions. */
+#ifndef QUIRE_ENGINE_MODEL_ARCH_WHEN_H
+#define QUIRE_ENGINE_MODEL_ARCH_WHEN_H
+#include "common/hub/config.h"
+
+enum arch_when {
+    WHEN_ALWAYS,
+    WHEN_UNTIED,
+    WHEN_ATTENTION_BIAS,
+    WHEN_OUT_BIAS,
+    WHEN_MLP_BIAS,
+    WHEN_QK_NORM,
+    WHEN_SEQUENTIAL, /* branches one after the other */
+    WHEN_TWO_NORMS,  /* branches side by side, each with a norm of its own */
+    WHEN_NOT_TWO_NORMS,
+    WHEN_DENSE,   /* in layers without experts */
+    WHEN_EXPERTS, /* in those with */
+    WHEN_SHARED,  /* the same, where all rows use one of them */
+    WHEN_Q_RANK,  /* q has a latent */
+    WHEN_Q_WHOLE, /* q has none */
+    WHEN_BEHIND,  /* in all layers but the first */
+    WHEN_NEVER    /* may be there, is not read */
+};
+
+/* layer: not looked at for what is the model's and no layer's. */
+bool arch_wants(const struct model_config *c, enum arch_when when, uint32_t layer);
+
+#endif

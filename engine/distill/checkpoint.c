@@ -171,7 +171,7 @@ struct save { /* one checkpoint that is written */
     char final[PATH_MAX], beside[PATH_MAX + 8];
     bool is_folder;
     uint64_t step;
-    const char *run; /* of a state */
+    const struct checkpoint_run *run; /* of a state */
     const double *numbers;
 };
 
@@ -197,23 +197,6 @@ static enum q_code add_index(const struct checkpoint *c, const struct save *s, s
     return rc;
 }
 
-static enum q_code add_state(const struct save *s, struct q_err *e)
-{
-    struct buf b = BUF_INIT;
-    char path[PATH_MAX];
-    enum q_code rc;
-    buf_printf(&b, "{\"version\": %d, \"step\": %llu,\n\"run\": %s,\n\"numbers\": [", STATE_VERSION,
-               (unsigned long long)s->step, s->run);
-    for (uint32_t i = 0; i < CHECKPOINT_NUMBERS; i++)
-        buf_printf(&b, i ? ", %.17e" : "%.17e", s->numbers[i]);
-    buf_add_str(&b, "]}\n");
-    if (!(rc = buf_check(&b, "the state of a run", e)) &&
-        !(rc = path_join(path, sizeof path, s->beside, "state.json", e)))
-        rc = file_write(path, b.data, b.len, 0644, e);
-    buf_release(&b);
-    return rc;
-}
-
 static enum q_code begin_folder(struct checkpoint *c, const struct save *s, struct q_err *e)
 {
     uint64_t n_bytes;
@@ -221,7 +204,7 @@ static enum q_code begin_folder(struct checkpoint *c, const struct save *s, stru
     if (mkdir(s->beside, 0777) != 0)
         return q_fail(e, Q_IO, "%s: cannot create: %s", s->beside, strerror(errno));
     if (s->run)
-        return add_state(s, e);
+        return Q_OK;
     if ((rc = copy_model_files(c->student, s->beside, s->layout->dtype, &n_bytes, e)))
         return rc;
     return s->layout->index_name ? add_index(c, s, e) : Q_OK;
@@ -262,6 +245,14 @@ static enum q_code say_room(const struct checkpoint *c, const struct save *s, en
                : rc;
 }
 
+/* Rank 0, when all have written: the checkpoint's name. */
+static enum q_code finish(const struct checkpoint *c, const struct save *s, struct q_err *e)
+{
+    const struct state_text text = {s->beside, s->step, s->run, s->numbers};
+    const enum q_code rc = s->run ? state_write(&text, e) : Q_OK;
+    return rc ? say_room(c, s, rc, e) : replace_path(s->beside, s->final, e);
+}
+
 static enum q_code save(struct checkpoint *c, const struct save *s, struct q_err *e)
 {
     struct transport *t = c->o.transport;
@@ -283,7 +274,7 @@ static enum q_code save(struct checkpoint *c, const struct save *s, struct q_err
     if ((rc = checkpoint_agree(t, rc ? say_room(c, s, rc, e) : rc, e)))
         goto out;
     if (checkpoint_is_first(c))
-        rc = replace_path(s->beside, s->final, e);
+        rc = finish(c, s, e);
     rc = checkpoint_agree(t, rc, e);
 out:
     if (rc && checkpoint_is_first(c)) {
@@ -358,8 +349,9 @@ enum q_code checkpoint_save_gradients(struct checkpoint *c, uint64_t step, struc
     return rc ? rc : save(c, &s, e);
 }
 
-enum q_code checkpoint_save_state(struct checkpoint *c, uint64_t step, const char *run,
-                                  const double *numbers, struct q_err *e)
+enum q_code checkpoint_save_state(struct checkpoint *c, uint64_t step,
+                                  const struct checkpoint_run *run, const double *numbers,
+                                  struct q_err *e)
 {
     struct save s = {
         .layout = &c->state,

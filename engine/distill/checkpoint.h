@@ -6,8 +6,9 @@
  *                                (config with the dtype that is written, tokenizer,
  *                                generation_config, template)
  *     O/gradients-N.safetensors  names of the student's tensors, f32, before clipping
- *     O/state-N/                 state.json (step, what the run depends on, numbers) and
- *                                state.safetensors (f32: w.NAME, m.NAME, v.NAME)
+ *     O/state-N/                 state.json (step, what the run depends on, numbers, checksums)
+ *                                and state.safetensors (f32: w.NAME, m.NAME, v.NAME)
+ *     O/state-N.bad/             a state that could not be read, set aside
  *
  * All ranks write their parts of one file, whose layout each computes from the tensors that all
  * ranks tell each other at the beginning; rank 0 writes headers and copies files. A part that
@@ -50,14 +51,24 @@ void checkpoint_close(struct checkpoint *c);
  * incomplete has its final name. A checkpoint of the same step is replaced. */
 FALLIBLE checkpoint_save_model(struct checkpoint *c, uint64_t step, struct q_err *e);
 FALLIBLE checkpoint_save_gradients(struct checkpoint *c, uint64_t step, struct q_err *e);
-/* run: JSON object of what the run depends on (options, data); a resumption must have the same.
- * numbers: [CHECKPOINT_NUMBERS] finite, what else the next step needs; that of rank 0 counts. */
-FALLIBLE checkpoint_save_state(struct checkpoint *c, uint64_t step, const char *run,
-                               const double *numbers, struct q_err *e);
-/* The newest complete state into the masters and moments: *step, 0 and zeros in `numbers` when
- * there is none. Errors: Q_MISMATCH (the first member of run that differs, both values; a tensor),
- * Q_CORRUPT, Q_IO. */
-FALLIBLE checkpoint_resume(struct checkpoint *c, uint64_t *step, const char *run, double *numbers,
-                           struct q_err *e);
+
+struct checkpoint_run { /* borrowed */
+    const char *text;   /* JSON object of what the run depends on (options, data); a resumption must
+                         * have the same members */
+    const char *judged; /* but for this one, which need not be equal; NULL: none */
+    /* May a state of `step` with this JSON text of that member go on? Errors: Q_MISMATCH. */
+    enum q_code (*judge)(void *ctx, uint64_t step, const char *before, struct q_err *e);
+    void *ctx;
+};
+/* numbers: [CHECKPOINT_NUMBERS] finite, what else the next step needs; that of rank 0 counts. */
+FALLIBLE checkpoint_save_state(struct checkpoint *c, uint64_t step,
+                               const struct checkpoint_run *run, const double *numbers,
+                               struct q_err *e);
+/* The newest state into the masters and moments: *step, 0 and zeros in `numbers` when there is
+ * none. A state that is incomplete or has a wrong checksum is named in the log, the one before is
+ * taken, and the folder is renamed to state-N.bad. Errors: Q_MISMATCH (the first member of run that
+ * differs, both values; a tensor), Q_CORRUPT (no state can be read; all remain), Q_IO. */
+FALLIBLE checkpoint_resume(struct checkpoint *c, const struct checkpoint_run *run, uint64_t *step,
+                           double *numbers, struct q_err *e);
 
 #endif

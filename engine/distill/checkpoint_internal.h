@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* checkpoint_internal - the parts of checkpoint.h: which tensors there are and who writes what
  * (checkpoint_layout.c), files and folders (checkpoint_files.c), the bytes of tensors
- * (checkpoint_write.c). Threads: as checkpoint.h. */
+ * (checkpoint_write.c), the text and the checksums of a state (checkpoint_state.c). Threads: as
+ * checkpoint.h. */
 #ifndef QUIRE_ENGINE_DISTILL_CHECKPOINT_INTERNAL_H
 #define QUIRE_ENGINE_DISTILL_CHECKPOINT_INTERNAL_H
 #include <limits.h>
@@ -13,7 +14,7 @@
 
 struct whole_tensor { /* of the student, on whichever ranks */
     char name[ARCH_NAME_MAX];
-    uint32_t n_dim, rows, cols;
+    uint32_t n_dim, rows, cols; /* as it is stored */
 };
 
 struct own_part { /* of a tensor, on this rank */
@@ -105,10 +106,33 @@ FALLIBLE list_steps(uint64_t **steps, size_t *n, const char *dir, const char *pr
 /* Remove what has the name of a checkpoint and ".tmp" behind it. */
 FALLIBLE remove_leftovers(const char *dir, struct q_err *e);
 
-/* ---- a rank's checkpoints ---- */
+/* ---- the text of a state ---- */
 
-#define STATE_VERSION 1
 #define STATE_ROOM    65536u /* bytes of state.json at most, for the check of room */
+#define STATE_TEXT    "state.json"
+#define STATE_TENSORS "state.safetensors"
+#define STATE_BAD     ".bad" /* behind the name of a state that cannot be read */
+
+struct state_text {
+    const char *dir;
+    uint64_t step;
+    const struct checkpoint_run *run;
+    const double *numbers; /* [CHECKPOINT_NUMBERS] */
+};
+/* One rank, when the file of tensors is complete. */
+FALLIBLE state_write(const struct state_text *s, struct q_err *e);
+
+struct state_read {
+    const char *dir;
+    uint64_t step; /* of the folder's name */
+    const struct checkpoint_run *run;
+    double *numbers;    /* [CHECKPOINT_NUMBERS] */
+    bool check_tensors; /* also the checksum of their file: one rank */
+};
+/* Errors: Q_CORRUPT, Q_NOT_FOUND (a file of it), Q_MISMATCH (another run), Q_IO, Q_NO_MEMORY. */
+FALLIBLE state_read(const struct state_read *s, struct q_err *e);
+
+/* ---- a rank's checkpoints ---- */
 
 struct checkpoint {
     struct checkpoint_options o;

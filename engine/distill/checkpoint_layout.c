@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Each rank tells all others the parts of tensors that it has; all compute the same table from the
  * same list. A part is written by the first rank that has it: a part is left out where the ranks
- * before have all of its rows and columns already. Parts of a tensor are ranges of rows, or ranges
- * of columns, as tensor parallelism cuts them. */
+ * before have all of its rows and columns already. Parts of a tensor are rows, of one range or of
+ * several that lie equally far apart, or a range of columns, as tensor parallelism cuts them. */
 #include <stdlib.h>
 #include <string.h>
 #include "common/mem.h"
@@ -14,6 +14,7 @@ struct told_part { /* as a rank tells it; one without a name is none */
     char name[ARCH_NAME_MAX];
     uint32_t n_dim, rows, cols; /* of the whole tensor */
     uint32_t row_at, col_at, n_row, n_col;
+    uint32_t block, stride, transposed;
     uint32_t rank, i; /* the i-th of the rank */
 };
 
@@ -42,6 +43,9 @@ static void list_parts(const struct params *p, struct told_part *told, uint32_t 
             told[n].col_at = t->col_at;
             told[n].n_row = t->n_row;
             told[n].n_col = t->n_col;
+            told[n].block = t->block;
+            told[n].stride = t->stride;
+            told[n].transposed = t->transposed;
             told[n].rank = rank;
             told[n].i = n;
         }
@@ -126,11 +130,37 @@ static bool add_range(struct cover *c, uint32_t start, uint32_t end)
     return true;
 }
 
+/* Rows of the tensor from the part's first one to its last. */
+static uint64_t span_of(const struct told_part *t)
+{
+    if (!t->block)
+        return t->n_row;
+    return (uint64_t)(t->n_row - 1) / t->block * t->stride + (t->n_row - 1) % t->block + 1;
+}
+
 static bool fits(const struct told_part *t)
 {
     return t->n_row && t->n_col && t->n_row <= t->rows && t->n_col <= t->cols &&
-           t->row_at <= t->rows - t->n_row && t->col_at <= t->cols - t->n_col &&
+           t->row_at + span_of(t) <= t->rows && t->col_at <= t->cols - t->n_col &&
+           (!t->block || t->stride >= t->block) &&
            (t->n_dim == 2 || (t->n_dim == 1 && t->cols == 1));
+}
+
+/* All ranges of the part. *has: they were there before. False: there are too many. */
+static bool add_part(struct cover *c, const struct told_part *t, bool by_columns, bool *has)
+{
+    const uint32_t n = by_columns ? t->n_col : t->n_row;
+    const uint32_t step = t->block && !by_columns ? t->block : n;
+    bool fits_in = true;
+    *has = true;
+    for (uint32_t i = 0; i < n && fits_in; i += step) {
+        const uint32_t m = n - i < step ? n - i : step;
+        const uint32_t at =
+            by_columns ? t->col_at : t->row_at + (t->block ? i / step * t->stride : 0);
+        *has = *has && is_covered(c, at, at + m);
+        fits_in = add_range(c, at, at + m);
+    }
+    return fits_in;
 }
 
 /* The n parts of one tensor: writes[i] of part i. */
@@ -148,12 +178,11 @@ static enum q_code choose_writers(const struct told_part *parts, size_t n, bool 
     const uint32_t all = by_columns ? first->cols : first->rows;
     for (size_t i = 0; i < n && whole; i++) {
         const struct told_part *t = &parts[i];
-        const uint32_t at = by_columns ? t->col_at : t->row_at;
-        const uint32_t m = by_columns ? t->n_col : t->n_row;
+        bool has = false;
         whole = t->n_dim == first->n_dim && t->rows == first->rows && t->cols == first->cols &&
-                fits(t) && (!by_columns || t->n_row == t->rows);
-        writes[i] = whole && !is_covered(c, at, at + m);
-        whole = whole && add_range(c, at, at + m);
+                t->transposed == first->transposed && fits(t) &&
+                (!by_columns || t->n_row == t->rows) && add_part(c, t, by_columns, &has);
+        writes[i] = whole && !has;
     }
     if (!whole || !is_covered(c, 0, all))
         rc = q_fail(e, Q_MISMATCH,
@@ -190,8 +219,8 @@ static enum q_code fill_table(struct tensor_table *t, const struct told_part *pa
         struct whole_tensor *w = &t->all[t->n];
         memcpy(w->name, parts[i].name, sizeof w->name);
         w->n_dim = parts[i].n_dim;
-        w->rows = parts[i].rows;
-        w->cols = parts[i].cols;
+        w->rows = parts[i].transposed ? parts[i].cols : parts[i].rows;
+        w->cols = parts[i].transposed ? parts[i].rows : parts[i].cols;
         rc = choose_writers(parts + i, end - i, writes + i, e);
         for (size_t k = i; k < end; k++)
             if (parts[k].rank == rank) {

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whole rows of a tensor lie one after another in the file and are written in pieces of one buffer;
- * a part of the columns is written row by row. */
+/* Numbers that are neighbours in the file are written in pieces of one buffer. */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -25,18 +24,20 @@ static const float *array_of(const struct params *p, enum checkpoint_array a)
     }
 }
 
-/* Rounded to nearest even. */
-static void convert(void *out, const float *x, size_t n, enum dtype dtype)
+/* Every step-th number, rounded to nearest even. */
+static void convert(void *out, const float *x, size_t n, size_t step, enum dtype dtype)
 {
     uint16_t *y = out;
+    float *z = out;
     if (dtype == DT_F32)
-        memcpy(out, x, n * sizeof *x);
+        for (size_t i = 0; i < n; i++)
+            z[i] = x[i * step];
     else if (dtype == DT_BF16)
         for (size_t i = 0; i < n; i++)
-            y[i] = f32_to_bf16(x[i]);
+            y[i] = f32_to_bf16(x[i * step]);
     else
         for (size_t i = 0; i < n; i++)
-            y[i] = f32_to_f16(x[i]);
+            y[i] = f32_to_f16(x[i * step]);
 }
 
 struct writer {
@@ -45,15 +46,16 @@ struct writer {
     void *buffer; /* BUFFER_ELEMENTS */
 };
 
-static enum q_code write_run(const struct writer *w, const float *x, size_t n, uint64_t at,
-                             struct q_err *e)
+/* at: of the tensor in the file. */
+static enum q_code write_piece(const struct writer *w, const struct param_piece *p, const float *x,
+                               uint64_t at, struct q_err *e)
 {
     const size_t size = dtype_bits(w->dtype) / 8;
     enum q_code rc = Q_OK;
-    for (size_t i = 0; i < n && !rc; i += BUFFER_ELEMENTS) {
-        const size_t m = n - i < BUFFER_ELEMENTS ? n - i : BUFFER_ELEMENTS;
-        convert(w->buffer, x + i, m, w->dtype);
-        rc = file_write_at(&w->file, w->buffer, m * size, at + i * size, e);
+    for (size_t i = 0; i < p->n && !rc; i += BUFFER_ELEMENTS) {
+        const size_t m = p->n - i < BUFFER_ELEMENTS ? p->n - i : BUFFER_ELEMENTS;
+        convert(w->buffer, x + p->of + i * p->step, m, p->step, w->dtype);
+        rc = file_write_at(&w->file, w->buffer, m * size, at + (p->at + i) * size, e);
     }
     return rc;
 }
@@ -62,15 +64,12 @@ static enum q_code write_part(const struct writer *w, const struct own_part *par
                               uint64_t at, struct q_err *e)
 {
     const struct param_tensor *t = part->tensor;
-    const uint64_t size = dtype_bits(w->dtype) / 8;
     const float *from = x + part->param->at + (size_t)t->row * part->param->n_col;
+    struct param_walk walk = {.t = t};
+    struct param_piece piece;
     enum q_code rc = Q_OK;
-    at += ((uint64_t)t->row_at * t->all_cols + t->col_at) * size;
-    if (t->n_col == t->all_cols && t->n_col == part->param->n_col)
-        return write_run(w, from, (size_t)t->n_row * t->n_col, at, e);
-    for (uint32_t r = 0; r < t->n_row && !rc; r++)
-        rc = write_run(w, from + (size_t)r * part->param->n_col, t->n_col,
-                       at + (uint64_t)r * t->all_cols * size, e);
+    while (!rc && param_next_piece(&piece, &walk))
+        rc = write_piece(w, &piece, from, at, e);
     return rc;
 }
 

@@ -11,8 +11,11 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <xxhash.h>
+#include "common/file.h"
 #include "common/log.h"
 #include "common/mem.h"
+#include "engine/distill/data_file.h"
 #include "engine/distill/dataset_internal.h"
 #include "engine/distill/sequence_order.h"
 
@@ -60,8 +63,20 @@ static enum q_code check_options(const struct dataset_options *o, struct q_err *
 struct cache { /* the cache file of some data */
     char path[PATH_MAX], beside[PATH_MAX], lock_path[PATH_MAX];
     char key[SEQUENCE_FILE_KEY];
-    int lock; /* -1: none */
+    uint64_t stamps; /* of the data's files, before the key was computed */
+    int lock;        /* -1: none */
 };
+
+static uint64_t sum_stamps(const struct dataset_options *o)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < o->n_path; i++) {
+        struct file_stamp stamp = {0};
+        (void)file_stamp(&stamp, o->paths[i]);
+        sum = XXH3_64bits_withSeed(&stamp, sizeof stamp, sum);
+    }
+    return sum;
+}
 
 static enum q_code name_cache(struct cache *c, const char *dir, struct q_err *e)
 {
@@ -110,6 +125,20 @@ static enum q_code try_cache(struct dataset *d, const struct cache *c, uint32_t 
     return rc;
 }
 
+/* A file of other data than its key says has no name. */
+static enum q_code name_file(const struct dataset_options *o, const struct cache *c,
+                             struct q_err *e)
+{
+    enum q_code rc = Q_OK;
+    if (sum_stamps(o) != c->stamps)
+        rc = q_fail(e, Q_IO, "%s: the data were changed while they were read", o->paths[0]);
+    else if (rename(c->beside, c->path) != 0)
+        rc = q_fail(e, Q_IO, "%s: cannot rename to its name: %s", c->beside, strerror(errno));
+    if (rc)
+        unlink(c->beside);
+    return rc;
+}
+
 static enum q_code make_file(struct dataset *d, const struct dataset_options *o,
                              const struct cache *c, struct q_err *e)
 {
@@ -117,8 +146,7 @@ static enum q_code make_file(struct dataset *d, const struct dataset_options *o,
     enum q_code rc = dataset_fill(o, c->key, *c->path ? c->beside : NULL, &fd, e);
     if (rc)
         return rc;
-    if (*c->path && rename(c->beside, c->path) != 0) {
-        rc = q_fail(e, Q_IO, "%s: cannot rename to its name: %s", c->beside, strerror(errno));
+    if (*c->path && (rc = name_file(o, c, e))) {
         close(fd);
         return rc;
     }
@@ -129,8 +157,12 @@ static enum q_code open_file(struct dataset *d, const struct dataset_options *o,
 {
     struct cache c = {.lock = -1};
     enum q_code rc;
+    for (uint32_t i = 0; i < o->n_path; i++)
+        if ((rc = data_file_check("", o->paths[i], e)))
+            return rc;
     if (!o->cache_dir)
         return make_file(d, o, &c, e);
+    c.stamps = sum_stamps(o);
     if (!(rc = dataset_key(c.key, o, e)) && !(rc = name_cache(&c, o->cache_dir, e)) &&
         !(rc = lock_cache(&c, e)) && try_cache(d, &c, o->vocab_size))
         rc = make_file(d, o, &c, e);
@@ -170,6 +202,7 @@ static enum q_code set_counts(struct dataset *d, const struct dataset_options *o
         .n_empty = t->n_empty,
         .n_truncated = t->n_truncated,
         .n_sequence = t->n_sequence,
+        .content_sum = sequence_file_content_sum(d->file),
         .row_max = t->longest * o->micro_batch,
     };
     if (t->n_sequence == 0 || t->n_counted == 0 || t->longest > o->seq_len)

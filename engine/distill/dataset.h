@@ -43,6 +43,7 @@ struct dataset_counts {
     uint64_t n_empty;     /* samples without a counted token: left out with packing only */
     uint64_t n_truncated; /* samples longer than seq_len */
     uint64_t n_sequence;  /* of an epoch */
+    uint64_t content_sum; /* a hash of all sequences: of ids, labels and segments */
     uint32_t row_max;     /* of a micro batch at most: micro_batch times the longest sequence */
 };
 

@@ -8,12 +8,12 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include "common/file.h"
 #include "common/log.h"
 #include "common/mem.h"
 #include "common/utf8.h"
+#include "engine/distill/data_file.h"
 #include "engine/distill/dataset_internal.h"
 #include "engine/distill/packing.h"
 
@@ -295,14 +295,12 @@ static enum q_code fill_file(struct filler *f, const char *path, struct q_err *e
 static enum q_code check_files(struct filler *f, struct q_err *e)
 {
     for (uint32_t i = 0; i < f->o->n_path; i++) {
-        struct stat st;
-        const char *path = f->o->paths[i];
-        if (stat(path, &st) != 0)
-            return q_fail(e, errno == ENOENT || errno == ENOTDIR ? Q_NOT_FOUND : Q_IO,
-                          "%s: cannot read the data: %s", path, strerror(errno));
-        if (S_ISDIR(st.st_mode))
-            return q_fail(e, Q_INVALID, "%s is a folder; expected a JSONL file", path);
-        f->bytes_total += (uint64_t)st.st_size;
+        struct file_stamp stamp = {0};
+        const enum q_code rc = data_file_check("", f->o->paths[i], e);
+        if (rc)
+            return rc;
+        (void)file_stamp(&stamp, f->o->paths[i]);
+        f->bytes_total += stamp.size;
     }
     return Q_OK;
 }

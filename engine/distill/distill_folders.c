@@ -9,6 +9,7 @@
 #include "common/hub/hub.h"
 #include "common/mem.h"
 #include "common/tokenizer/tokenizer.h"
+#include "engine/distill/data_file.h"
 #include "engine/distill/distill_options.h"
 #include "engine/distill/student.h"
 #include "engine/distill/teacher.h"
@@ -21,9 +22,11 @@
 /* ---- layers and stages ---- */
 
 struct division { /* of one model */
-    const char *name, *sizes, *tensor_flag;
+    const char *name, *sizes;
     const struct model_config *config;
-    uint32_t n_stage, n_tensor;
+    uint32_t n_stage;
+    const char *tensor_flag; /* NULL: heads are not divided */
+    uint32_t n_tensor;
 };
 
 static FALLIBLE check_division(const struct division *d, struct q_err *e)
@@ -35,7 +38,7 @@ static FALLIBLE check_division(const struct division *d, struct q_err *e)
                       "most %u stages",
                       d->sizes, strstr(d->sizes, " and ") ? "" : "s", d->n_stage, d->name,
                       c->n_layer, c->n_layer);
-    if (c->n_head % d->n_tensor)
+    if (d->tensor_flag && c->n_head % d->n_tensor)
         return q_fail(e, Q_INVALID,
                       "%s is %u, but the %s has %u attention heads; expected a "
                       "divisor of %u",
@@ -48,10 +51,20 @@ static FALLIBLE check_divisions(const struct distill_options *o, const struct mo
 {
     const struct topology_sizes s = trainer_sizes(o);
     const struct division divisions[] = {
-        {"student", "--pipeline-parallel-size and --virtual-pipeline-size",
-         "--tensor-parallel-size", student, s.n_student_pipeline * s.n_virtual, s.n_student_tensor},
-        {"teacher", "--teacher-pipeline-parallel-size", "--teacher-tensor-parallel-size", teacher,
-         s.n_teacher_pipeline * s.n_teacher_virtual, s.n_teacher_tensor},
+        {
+            .name = "student",
+            .sizes = "--pipeline-parallel-size and --virtual-pipeline-size",
+            .config = student,
+            .n_stage = s.n_student_pipeline * s.n_virtual,
+            .tensor_flag = "--tensor-parallel-size",
+            .n_tensor = s.n_student_tensor,
+        },
+        {
+            .name = "teacher",
+            .sizes = "--teacher-pipeline-parallel-size",
+            .config = teacher,
+            .n_stage = s.n_teacher_pipeline * s.n_teacher_virtual,
+        },
     };
     enum q_code rc = check_division(&divisions[0], e);
     return rc || !o->teacher ? rc : check_division(&divisions[1], e);
@@ -277,14 +290,6 @@ static FALLIBLE make_output(const char *path, struct q_err *e)
     return checkpoint_check_output(path, e); /* before the data's cache lies in a model's folder */
 }
 
-static FALLIBLE check_data_file(const char *flag, const char *path, struct q_err *e)
-{
-    if (dir_exists(path))
-        return q_fail(e, Q_INVALID, "%s %s is a folder, expected a JSONL file", flag, path);
-    return file_exists(path) ? Q_OK
-                             : q_fail(e, Q_NOT_FOUND, "%s %s: there is no such file", flag, path);
-}
-
 FALLIBLE distill_options_folders(struct distill_options *o, struct distill_texts *texts,
                                  bool allow_different, struct q_err *e)
 {
@@ -299,9 +304,9 @@ FALLIBLE distill_options_folders(struct distill_options *o, struct distill_texts
         (o->teacher && (rc = plugins_open(&texts->plugins, o->teacher, e))))
         return rc;
     for (uint32_t i = 0; i < o->data.n_path; i++)
-        if ((rc = check_data_file("--data", o->data.paths[i], e)))
+        if ((rc = data_file_check("--data", o->data.paths[i], e)))
             return rc;
-    if (o->eval_path && (rc = check_data_file("--eval-data", o->eval_path, e)))
+    if (o->eval_path && (rc = data_file_check("--eval-data", o->eval_path, e)))
         return rc;
     struct configs *c = q_calloc(1, sizeof *c);
     if (!c)

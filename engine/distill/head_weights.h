@@ -33,7 +33,7 @@ struct head_weights {
     const float *bias;       /* [n_vocab / size] or NULL */
     float multiplier;        /* of the logits; 1: none */
     float soft_cap;          /* of the logits; 0: none */
-    float *norm_grad;        /* [hidden] */
+    float *norm_grad;        /* [hidden] or NULL: it has no weight */
     float *norm_bias_grad;   /* [hidden] or NULL */
     float *w_grad;           /* [n_vocab / size][hidden] */
     float *bias_grad;        /* [n_vocab / size] or NULL */

@@ -379,7 +379,8 @@ static void gradient_of_norm(void *arg, uint32_t ith, uint32_t nth)
     for (uint32_t i = s.begin; i < s.end; i++) /* rows that are no neighbours in dx */
         gradient_of_row(c, i, &mine);
     team_barrier(h->w.team);
-    h->w.kern->column_sums(&sums, &x);
+    if (sums.y)
+        h->w.kern->column_sums(&sums, &x);
     if (bias.y)
         h->w.kern->column_sums(&bias, &x);
 }

@@ -31,9 +31,9 @@ FALLIBLE optimizer_new(struct optimizer **out, const struct optimizer_options *o
 /* Releases the optimizer, not its parameters. NULL: nothing. */
 void optimizer_free(struct optimizer *o);
 
+#define OPTIMIZER_SUMS(n_layer) ((n_layer) + 2)
 /* Squares of this rank's gradients, copies not counted. sums: [n_layer + 2] of the embedding, of
  * each layer, of what is behind the last one; 0 where this rank has none. */
-#define OPTIMIZER_SUMS(n_layer) ((n_layer) + 2)
 void optimizer_square_sums(struct optimizer *o, uint32_t n_layer, double *sums);
 /* One update of all masters. norm: over all ranks. n_update: of this one, 1, 2, … (less than step
  * where steps were skipped): the moments' bias is of so many updates. */

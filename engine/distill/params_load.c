@@ -61,10 +61,9 @@ static bool is_tied(const struct params_source *s, enum program_weight w)
 /* ---- division among tensor-parallel ranks ---- */
 
 FALLIBLE params_divide(struct model_config *local, const struct model_config *c, uint32_t size,
-                       bool of_teacher, struct q_err *e)
+                       struct q_err *e)
 {
-    const char *flag = of_teacher ? "--teacher-tensor-parallel-size" : "--tensor-parallel-size";
-    const char *owner = of_teacher ? "teacher" : "student";
+    static const char flag[] = "--tensor-parallel-size", owner[] = "student";
     const struct {
         const char *name;
         uint32_t n;
@@ -92,7 +91,7 @@ FALLIBLE params_divide(struct model_config *local, const struct model_config *c,
 
 static bool is_kv(enum arch_slot slot)
 {
-    return slot == W_K || slot == W_V || slot == W_K_BIAS || slot == W_V_BIAS;
+    return slot == W_K || slot == W_V || slot == W_K_BIAS || slot == W_V_BIAS || slot == W_K_NORM;
 }
 
 /* This rank's part of a slot's rows and columns. */
@@ -107,7 +106,9 @@ static void take_part(const struct params_source *s, const struct weight_source 
     t->is_copy = s->rank % t->n_sharing > 0;
     if (shard == SHARD_ROWS) {
         t->n_row /= n_part;
-        t->row_at += i_part * t->n_row;
+        t->row_at = param_tensor_row(t, i_part * t->n_row);
+        if (t->n_row <= t->block) /* of one block */
+            t->block = 0;
     } else if (shard == SHARD_COLS) {
         t->n_col /= s->size;
         t->col_at = s->rank * t->n_col;
@@ -115,12 +116,6 @@ static void take_part(const struct params_source *s, const struct weight_source 
 }
 
 /* ---- the list ---- */
-
-/* Products read it, and nothing else: a packer's copy is enough for forward passes. */
-static bool is_packed_only(const struct param *p)
-{
-    return program_weight_info(p->weight)->kind == PROGRAM_MATRIX;
-}
 
 static enum q_code refuse(const struct loader *l, const struct weight_source *from, const char *why)
 {
@@ -133,53 +128,91 @@ static enum q_code refuse(const struct loader *l, const struct weight_source *fr
 static bool joins(const struct param_tensor *last, const struct param_tensor *t)
 {
     return strcmp(last->name, t->name) == 0 && last->row_at + last->n_row == t->row_at &&
-           last->n_col == t->n_col && last->n_sharing == t->n_sharing;
+           !last->block && !t->block && last->n_col == t->n_col && last->n_sharing == t->n_sharing;
+}
+
+static enum q_code append(struct loader *l, struct param *to, const struct weight_source *from,
+                          const struct param_tensor *t)
+{
+    const enum q_code rc =
+        q_grow(&l->found, &l->found_capacity, l->n_found + 1, sizeof *l->found, UINT32_MAX, l->e);
+    if (rc)
+        return rc;
+    if (to->n_tensor == PARAM_TENSORS_MAX)
+        return refuse(l, from, "has too many parts");
+    l->found[l->n_found++] = *from;
+    to->tensors[to->n_tensor++] = *t;
+    to->tensors[to->n_tensor - 1].is_copy |= to->is_copy;
+    to->n_row += t->n_row;
+    to->n_col = t->n_col;
+    return Q_OK;
+}
+
+/* A tensor a head: this rank's heads. */
+static enum q_code add_heads(struct loader *l, struct param *to, const struct weight_source *from)
+{
+    struct param_tensor all = {.n_row = from->n_head}, t;
+    const uint32_t n = from->rows / from->n_head;
+    enum q_code rc = Q_OK;
+    take_part(l->s, from, from->spec->slot, &all);
+    for (uint32_t i = 0; i < all.n_row && !rc; i++) {
+        struct weight_source one = *from;
+        one.tensor = weight_source_head(from, all.row_at + i);
+        t = (struct param_tensor){
+            .row = to->n_row,
+            .n_row = n,
+            .n_col = 1,
+            .all_rows = n,
+            .all_cols = 1,
+            .n_dim = 1,
+            .n_sharing = all.n_sharing,
+            .is_copy = all.is_copy,
+        };
+        arch_tensor_name(t.name, from->spec->name,
+                         (struct arch_place){from->place.layer, all.row_at + i});
+        rc = append(l, to, &one, &t);
+    }
+    return rc;
+}
+
+static enum q_code check_source(const struct loader *l, const struct weight_source *from)
+{
+    if (from->quant.q)
+        return refuse(l, from, "is quantized; expected F32, F16 or BF16");
+    if (from->slice.pairs)
+        return refuse(l, from,
+                      "has rows of heads in pairs; expected a folder of transformers' names");
+    return Q_OK;
 }
 
 static enum q_code add_tensor(struct loader *l, struct param *to, enum arch_slot slot)
 {
     const struct weight_source *from = &l->sources[slot];
     const struct weight_slice *cut = &from->slice;
-    if (from->spec->name == ARCH_ONES)
-        return q_fail(l->e, Q_UNSUPPORTED, "%s: norms without a weight are not supported",
-                      l->s->arch->name);
-    if (from->quant.q)
-        return refuse(l, from, "is quantized; expected F32, F16 or BF16");
-    if (cut->pairs)
-        return refuse(l, from,
-                      "has rows of heads in pairs; expected a folder of transformers' names");
-    if (from->transposed)
-        return refuse(l, from, "is stored transposed, a layout that is not supported");
-    if (from->spec->dims[1] != D_NONE && program_weight_info(to->weight)->kind == PROGRAM_VECTOR)
-        return refuse(l, from, "has a row for each head, a layout of norms that is not supported");
-    if (cut->block && cut->block != from->rows)
-        return refuse(l, from, "has its rows by heads of K and V, a layout that is not supported");
+    const enum q_code rc = check_source(l, from);
+    if (rc || from->n_head)
+        return rc ? rc : add_heads(l, to, from);
+    const bool of_heads = from->spec->dims[1] != D_NONE && from->cols == 1; /* a row a head */
+    const uint32_t cols = of_heads ? (uint32_t)from->tensor->shape[1] : from->cols;
     struct param_tensor t = {
         .row = to->n_row,
-        .n_row = from->rows,
-        .n_col = from->cols,
-        .all_rows = from->stored_rows,
-        .all_cols = from->cols,
+        .n_row = from->rows / (of_heads ? cols : 1),
+        .n_col = cols,
+        .all_rows = from->stored_rows / (of_heads ? cols : 1),
+        .all_cols = cols,
         .row_at = cut->block ? cut->first : 0,
+        .block = cut->block < from->rows ? cut->block : 0,
+        .stride = cut->stride,
+        .transposed = from->transposed,
         .n_dim = from->spec->dims[1] == D_NONE ? 1 : 2,
     };
     arch_tensor_name(t.name, from->spec->name, from->place);
     take_part(l->s, from, slot, &t);
-    t.is_copy = t.is_copy || to->is_copy;
+    to->decays = t.n_dim == 2 && program_weight_info(to->weight)->kind != PROGRAM_VECTOR;
+    if (!to->n_tensor || !joins(&to->tensors[to->n_tensor - 1], &t))
+        return append(l, to, from, &t);
+    to->tensors[to->n_tensor - 1].n_row += t.n_row;
     to->n_row += t.n_row;
-    to->n_col = t.n_col;
-    to->decays = t.n_dim == 2;
-    if (to->n_tensor && joins(&to->tensors[to->n_tensor - 1], &t)) {
-        to->tensors[to->n_tensor - 1].n_row += t.n_row;
-        return Q_OK;
-    }
-    const enum q_code rc =
-        q_grow(&l->found, &l->found_capacity, l->n_found + 1, sizeof *l->found, UINT32_MAX, l->e);
-    if (rc)
-        return rc;
-    Q_ASSERT(to->n_tensor < PARAM_TENSORS_MAX);
-    l->found[l->n_found++] = *from;
-    to->tensors[to->n_tensor++] = t;
     return Q_OK;
 }
 
@@ -217,6 +250,9 @@ static enum q_code add_param(struct loader *l, enum program_weight w, uint32_t l
     if ((rc = find_sources(l, layer)) ||
         (rc = q_grow(&p->all, &l->all_capacity, p->n + 1, sizeof *p->all, UINT32_MAX, l->e)))
         return rc;
+    if (info->n_slot && l->sources[info->slots[0]].present &&
+        l->sources[info->slots[0]].spec->name == ARCH_ONES)
+        return Q_OK; /* a norm without a weight */
     struct param *to = &p->all[p->n];
     *to = (struct param){.weight = w, .layer = layer, .at = p->n_element, .is_copy = tied};
     p->n++;
@@ -229,11 +265,7 @@ static enum q_code add_param(struct loader *l, enum program_weight w, uint32_t l
     if (rc)
         return rc;
     p->n_param += own_numbers(to);
-    if (l->s->packer && is_packed_only(to))
-        to->at = 0;
-    else
-        p->n_element +=
-            ((size_t)to->n_row * to->n_col + PARAM_ALIGN - 1) / PARAM_ALIGN * PARAM_ALIGN;
+    p->n_element += ((size_t)to->n_row * to->n_col + PARAM_ALIGN - 1) / PARAM_ALIGN * PARAM_ALIGN;
     return Q_OK;
 }
 
@@ -242,29 +274,39 @@ static enum q_code add_param(struct loader *l, enum program_weight w, uint32_t l
 static void fill_row(float *to, const void *from, enum dtype d, size_t n)
 {
     const uint16_t *half = from;
-    if (d == DT_F32)
+    if (d == DT_F32) {
         memcpy(to, from, n * sizeof *to);
-    for (size_t i = 0; i < n && d == DT_BF16; i++)
-        to[i] = bf16_to_f32(half[i]);
-    for (size_t i = 0; i < n && d == DT_F16; i++)
-        to[i] = f16_to_f32(half[i]);
+        return;
+    }
+    for (size_t i = 0; i < n; i++)
+        to[i] = d == DT_BF16 ? bf16_to_f32(half[i]) : f16_to_f32(half[i]);
+}
+
+/* Elements of a file may lie at an odd address. */
+static void fill_piece(float *to, const struct param_piece *p, const char *data, enum dtype d)
+{
+    enum { STEP = 4096 };
+    const size_t width = dtype_bits(d) / 8;
+    uint32_t stored[STEP];
+    float row[STEP];
+    for (size_t i = 0; i < p->n; i += STEP) {
+        const size_t n = p->n - i < STEP ? p->n - i : STEP;
+        memcpy(stored, data + (p->at + i) * width, n * width);
+        fill_row(row, stored, d, n);
+        if (p->step == 1)
+            memcpy(to + p->of + i, row, n * sizeof *row);
+        for (size_t k = 0; k < n && p->step > 1; k++)
+            to[p->of + (i + k) * p->step] = row[k];
+    }
 }
 
 static void fill_tensor(float *to, const struct param_tensor *t, const struct weight_source *from)
 {
-    const size_t width = dtype_bits(from->dtype) / 8;
-    const char *data = from->tensor->data;
-    uint16_t row[4096]; /* 16-bit elements of a file may lie at an odd address */
-    for (uint32_t r = 0; r < t->n_row; r++)
-        for (uint32_t c = 0; c < t->n_col; c += 4096) {
-            const size_t n = t->n_col - c < 4096 ? t->n_col - c : 4096;
-            const char *at = data + ((size_t)(t->row_at + r) * t->all_cols + t->col_at + c) * width;
-            if (width == 2)
-                memcpy(row, at, n * width);
-            fill_row(to + (size_t)r * t->n_col + c, width == 2 ? (const void *)row : at,
-                     from->dtype, n);
-        }
-    tensor_drop(data, from->tensor->n_bytes); /* else the file counts as resident */
+    struct param_walk walk = {.t = t};
+    struct param_piece piece;
+    while (param_next_piece(&piece, &walk))
+        fill_piece(to, &piece, from->tensor->data, from->dtype);
+    tensor_drop(from->tensor->data, from->tensor->n_bytes); /* else the file counts as resident */
 }
 
 /* Huge pages are zeroed by the first touch; memory of the allocator is not. */
@@ -279,7 +321,7 @@ static enum q_code make_array(float **out, size_t n, struct q_err *e)
 static enum q_code make_arrays(struct params *p, const struct params_source *s, struct q_err *e)
 {
     float **const arrays[] = {&p->w, &p->g, &p->m, &p->v};
-    const size_t n = s->packer ? 1 : s->no_optimizer ? 2 : 4;
+    const size_t n = s->no_optimizer ? 2 : 4;
     for (size_t i = 0; i < n; i++) {
         const enum q_code rc = make_array(arrays[i], p->n_element, e);
         if (rc)
@@ -289,37 +331,16 @@ static enum q_code make_arrays(struct params *p, const struct params_source *s, 
     return Q_OK;
 }
 
-/* matrix: where matrices that a packer takes are read; else NULL. */
-static void fill(struct loader *l, float *matrix)
-{
-    const struct params_packer *packer = l->s->packer;
-    const struct weight_source *from = l->found;
-    for (uint32_t i = 0; i < l->p->n; i++) {
-        const struct param *p = &l->p->all[i];
-        float *w = packer && is_packed_only(p) ? matrix : l->p->w + p->at;
-        for (uint32_t k = 0; k < p->n_tensor; k++, from++)
-            fill_tensor(w + (size_t)p->tensors[k].row * p->n_col, &p->tensors[k], from);
-        if (packer)
-            packer->pack(packer->ctx, i, w);
-    }
-}
-
 static enum q_code read_numbers(struct loader *l)
 {
-    const struct params_packer *packer = l->s->packer;
-    float *matrix = NULL;
-    size_t n = 0;
-    enum q_code rc;
-    for (uint32_t i = 0; packer && i < l->p->n; i++) {
+    const struct weight_source *from = l->found;
+    const enum q_code rc = make_arrays(l->p, l->s, l->e);
+    for (uint32_t i = 0; i < l->p->n && !rc; i++) {
         const struct param *p = &l->p->all[i];
-        const size_t size = (size_t)p->n_row * p->n_col;
-        n = is_packed_only(p) && size > n ? size : n;
+        float *w = l->p->w + p->at;
+        for (uint32_t k = 0; k < p->n_tensor; k++, from++)
+            fill_tensor(w + (size_t)p->tensors[k].row * p->n_col, &p->tensors[k], from);
     }
-    if (!(rc = make_arrays(l->p, l->s, l->e)) && packer && !(rc = packer->begin(packer->ctx, l->e)))
-        rc = make_array(&matrix, n, l->e);
-    if (!rc)
-        fill(l, matrix);
-    q_free(matrix);
     return rc;
 }
 

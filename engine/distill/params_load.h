@@ -8,13 +8,6 @@
 #include "engine/distill/stage.h"
 #include "engine/model/forward/program.h"
 
-/* Takes each parameter as it is read: matrices are not kept then. */
-struct params_packer {
-    enum q_code (*begin)(void *ctx, struct q_err *e);    /* the list is made */
-    void (*pack)(void *ctx, uint32_t i, const float *w); /* params.all[i], [n_row][n_col] */
-    void *ctx;
-};
-
 struct params_source {
     const struct arch *arch;
     const struct model_config *config; /* of the whole model */
@@ -25,19 +18,18 @@ struct params_source {
     uint32_t rank, size; /* of the tensor-parallel group */
     bool no_optimizer;   /* no moments */
     bool list_only;      /* the list, without numbers: what is wrong with the folder */
-    const struct params_packer *packer; /* forward passes only: no gradients; NULL: both passes */
 };
 
 /* Is the operation one of the stages'? The head's are those behind the last layer. */
 bool params_has_op(const struct params_source *s, const struct program_op *op);
 /* The whole head is computed with the embedding's table, and both are on this rank. */
 bool params_head_is_embedding(const struct params *p);
-/* Can the model be divided among `size` tensor-parallel ranks? *local: the config of one of them.
- * of_teacher: for the error. Errors: Q_INVALID (which number does not divide). */
+/* Can the student be divided among `size` tensor-parallel ranks? *local: the config of one of them.
+ * Errors: Q_INVALID (which number does not divide). */
 FALLIBLE params_divide(struct model_config *local, const struct model_config *c, uint32_t size,
-                       bool of_teacher, struct q_err *e);
+                       struct q_err *e);
 /* p: PARAMS_INIT. Masters are filled, gradients and moments 0. Errors: Q_NOT_FOUND, Q_CORRUPT,
- * Q_MISMATCH, Q_UNSUPPORTED (a quantized tensor; a layout of rows), Q_NO_MEMORY, the packer's. */
+ * Q_MISMATCH, Q_UNSUPPORTED (a quantized tensor; a layout of rows), Q_NO_MEMORY. */
 FALLIBLE params_load(struct params *p, const struct params_source *s, struct q_err *e);
 
 #endif

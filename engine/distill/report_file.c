@@ -5,6 +5,7 @@
 #include <jansson.h>
 #include <stdbool.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "common/file.h"
 
@@ -50,12 +51,15 @@ FALLIBLE report_file_open(struct report_file *f, const char *path, uint64_t firs
     struct buf text = BUF_INIT_MAX(FILE_MAX);
     size_t end = 0;
     enum q_code rc = Q_OK;
+    struct stat st;
+    const bool is_device = stat(path, &st) == 0 && S_ISCHR(st.st_mode); /* has no earlier lines */
     *f = (struct report_file){.fd = -1, .path = path};
-    if (file_exists(path) && ((rc = file_read(&text, path, FILE_MAX, e)) ||
-                              (rc = find_end(f, &text, first_step, &end, e))))
+    if (!is_device && file_exists(path) &&
+        ((rc = file_read(&text, path, FILE_MAX, e)) ||
+         (rc = find_end(f, &text, first_step, &end, e))))
         goto out;
     f->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    if (f->fd < 0 || ftruncate(f->fd, (off_t)end))
+    if (f->fd < 0 || (!is_device && ftruncate(f->fd, (off_t)end)))
         rc = q_fail(e, Q_IO, "--metrics %s: %s", path, strerror(errno));
 out:
     buf_release(&text);

@@ -218,7 +218,7 @@ enum q_code sample_read(struct sample *out, const struct sample_source *source, 
     json_t *root = NULL;
     *out = (struct sample){.ids = NULL};
     *needs_tokenizer = false;
-    enum q_code rc = json_text(&root, line, n, e);
+    enum q_code rc = json_text_unique(&root, line, n, e);
     if (!rc && !json_is_object(root))
         rc = q_fail(e, Q_INVALID, "expected a JSON object, got %s", json_kind(root));
     if (!rc && !(rc = kind_of(&kind, root, e))) {

@@ -7,7 +7,8 @@
  *     {"text": "…"}       ids as the tokenizer gives them with its special tokens, and the end
  *                         token where it gives none; all of them are labels
  *     {"messages": […], "tools": […], "chat_template_kwargs": {…}}   chat_sample.h
- * A sample longer than seq_len is cut. Threads: a source is only read, by any number of them. */
+ * A key twice in an object is an error: which of the values was meant is not known. A sample longer
+ * than seq_len is cut. Threads: a source is only read, by any number of them. */
 #ifndef QUIRE_ENGINE_DISTILL_SAMPLE_H
 #define QUIRE_ENGINE_DISTILL_SAMPLE_H
 #include <stdbool.h>

@@ -14,15 +14,24 @@
  * out: what remains has the order of a schedule without circular waits, and no other rule.
  *
  * The teacher's items make forward items longer, which keeps the bubble: stage i of a rank lies
- * right before the student's stage i there, on the last rank the last one beside the loss. A
- * teacher of one stage a rank lies before the student's last stage; with virtual stages its whole
- * pipeline is then filled and emptied beside the student's, v times as long as a forward item. */
+ * right before the student's stage i there, on the last rank the last one beside the loss; a rank
+ * in front of the student's has the same order. With fewer ranks than the student the teacher's way
+ * back to its first rank is the shorter one, and items wait; with more it is the longer one, and
+ * ranks wait. A teacher of one stage a rank lies before the student's last stage; with virtual
+ * stages its whole pipeline is then filled and emptied beside the student's, v times as long as a
+ * forward item. */
 #include "engine/distill/schedule.h"
 #include "common/mem.h"
 #include "engine/distill/schedule_internal.h"
+#include "engine/distill/transport.h"
 
 #define ITEMS_MAX (1u << 26) /* of a rank */
 #define NO_SLOT   UINT32_MAX
+
+bool schedule_divides_teacher(uint32_t n_rank, uint32_t n_teacher_rank)
+{
+    return (uint64_t)n_teacher_rank * TRANSPORT_SENDS >= n_rank;
+}
 
 FALLIBLE schedule_check(const struct schedule_options *o, struct q_err *e)
 {
@@ -37,10 +46,11 @@ FALLIBLE schedule_check(const struct schedule_options *o, struct q_err *e)
                       "pipeline ranks or more",
                       o->n_virtual);
     const uint32_t n_teacher = o->n_teacher_virtual;
-    if (n_teacher > 1 && (n_teacher != o->n_virtual || o->n_teacher_rank != o->n_rank))
+    if (n_teacher > 1 &&
+        (n_teacher != o->n_virtual || !schedule_divides_teacher(o->n_rank, o->n_teacher_rank)))
         return q_fail(e, Q_INVALID,
                       "schedule: %u virtual stages of the teacher on %u pipeline ranks; expected "
-                      "1, or the %u of the student on %u",
+                      "1, or the %u of the student on half of its %u ranks or more",
                       n_teacher, o->n_teacher_rank, o->n_virtual, o->n_rank);
     /* three kinds of items, and a last group that is filled up */
     if (((uint64_t)o->n_micro + o->n_rank) * o->n_virtual > ITEMS_MAX / 3)
@@ -74,14 +84,28 @@ static uint32_t find_slot(const struct writer *w, uint32_t stage, uint32_t micro
     return i;
 }
 
+/* Items of a pass, with those of a last group that is filled up. */
+static uint32_t items_of_pass(const struct schedule_options *o)
+{
+    return (o->n_micro + o->n_rank - 1) / o->n_rank * o->n_rank * o->n_virtual;
+}
+
+/* The k-th micro batch and stage of the sequence of forward items; false: it does not exist. */
+static bool forward_at(const struct schedule_options *o, uint32_t k, uint32_t *micro,
+                       uint32_t *stage)
+{
+    *stage = k / o->n_rank % o->n_virtual;
+    *micro = k / (o->n_rank * o->n_virtual) * o->n_rank + k % o->n_rank;
+    return *micro < o->n_micro;
+}
+
 /* The k-th item of the sequence of forward items, or nothing where its micro batch does not
  * exist. */
 static void add_forward(struct writer *w, uint32_t k)
 {
     const struct schedule_options *o = w->o;
-    uint32_t stage = k / o->n_rank % o->n_virtual;
-    uint32_t micro = k / (o->n_rank * o->n_virtual) * o->n_rank + k % o->n_rank;
-    if (micro >= o->n_micro)
+    uint32_t stage, micro;
+    if (!forward_at(o, k, &micro, &stage))
         return;
     const bool divided = o->n_teacher_virtual > 1;
     if (w->has_teacher && (divided || stage == o->n_virtual - 1))
@@ -108,12 +132,24 @@ static void add_backward(struct writer *w, uint32_t k)
     add_item(w, (struct schedule_item){SCHEDULE_BACKWARD, micro, stage, slot});
 }
 
+/* A rank in front of the student's: the teacher's items in the order in which the ranks behind it
+ * take them. */
+static void add_teacher(struct writer *w)
+{
+    const struct schedule_options *o = w->o;
+    const bool divided = o->n_teacher_virtual > 1;
+    const uint32_t n = items_of_pass(o);
+    for (uint32_t k = 0, micro, stage; k < n; k++)
+        if (forward_at(o, k, &micro, &stage) && (divided || stage == 0))
+            add_item(w, (struct schedule_item){SCHEDULE_TEACHER, micro, stage, 0});
+}
+
 /* p: of the student's ranks. */
 static void add_student(struct writer *w, uint32_t p)
 {
     const struct schedule_options *o = w->o;
     Q_ASSERT(o->n_rank > 0); /* schedule_check */
-    uint32_t n = (o->n_micro + o->n_rank - 1) / o->n_rank * o->n_rank * o->n_virtual;
+    const uint32_t n = items_of_pass(o);
     uint32_t lead = o->n_rank - 1 - p;
     if (o->n_virtual > 1)
         lead = 2 * lead + (o->n_virtual - 1) * o->n_rank;
@@ -151,8 +187,7 @@ FALLIBLE schedule_make(struct schedule *out, const struct schedule_options *o, u
     if (rank >= place.student)
         add_student(&w, rank - place.student);
     else
-        for (uint32_t micro = 0; micro < o->n_micro; micro++)
-            add_item(&w, (struct schedule_item){SCHEDULE_TEACHER, micro, 0, 0});
+        add_teacher(&w);
     q_free(w.slots);
     return Q_OK;
 }

@@ -4,9 +4,9 @@
  * 1F1B: arXiv:1806.03377 and arXiv:2006.09503; interleaved, with virtual stages: arXiv:2104.04473.
  * The teacher's forward pass of a micro batch is in the same pipeline: right before the student's
  * last stage on a rank, or, where the teacher has as many virtual stages, each of its stages right
- * before the student's. On the last rank no other item of its last stage lies between that and the
- * backward item that needs its rows: a rank keeps what one micro batch needs, times the stages
- * behind it.
+ * before the student's; the pipeline ranks of the two may differ. On the last rank no other item of
+ * its last stage lies between that and the backward item that needs its rows: a rank keeps what one
+ * micro batch needs, times the stages behind it.
  * Student and teacher lie on the last ranks of a pipeline of max(n_rank, n_teacher_rank) ranks.
  * Pure functions. */
 #ifndef QUIRE_ENGINE_DISTILL_SCHEDULE_H
@@ -22,9 +22,13 @@ struct schedule_options {
     uint32_t n_teacher_rank; /* pipeline ranks of the teacher; 0: no teacher */
     uint32_t n_micro;        /* micro batches a step; any number */
     bool forward_only;       /* evaluation: no backward items, one slot */
-    /* stages of the teacher on each of its ranks: 1, or n_virtual where n_teacher_rank is n_rank */
+    /* stages of the teacher on each of its ranks: 1, or n_virtual (schedule_divides_teacher) */
     uint32_t n_teacher_virtual;
 };
+/* May the teacher have virtual stages? n_rank micro batches lie between two stages of a rank; they
+ * are messages under way between the teacher's ranks, TRANSPORT_SENDS for each. With fewer ranks
+ * all would wait for each other. */
+bool schedule_divides_teacher(uint32_t n_rank, uint32_t n_teacher_rank);
 enum schedule_kind { SCHEDULE_TEACHER, SCHEDULE_FORWARD, SCHEDULE_BACKWARD };
 struct schedule_item {
     enum schedule_kind kind;
@@ -55,6 +59,7 @@ struct cut_costs {
     const double *layers;   /* [n_layer] */
     double embedding, head; /* before the first layer, behind the last one */
     uint32_t n_layer, n_stage;
+    const double *beside; /* [n_stage] what else the rank of a stage does, or NULL */
 };
 /* The cut whose largest stage costs least; of equal ones the one whose first stages have more
  * layers. Each stage has a layer at least. out: [n_stage]. Errors: Q_INVALID (fewer layers than

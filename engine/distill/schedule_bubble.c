@@ -146,9 +146,10 @@ static enum q_code fail_waiting(const struct sim *s, struct q_err *e)
 static enum q_code make_sim(struct sim *s, const struct schedule *schedules, struct q_err *e)
 {
     const struct schedule_options *o = s->o;
+    const uint32_t n_teacher = o->n_teacher_rank * schedule_n_teacher(o);
     s->n_stage = o->n_rank * o->n_virtual;
-    if (s->n_stage < o->n_teacher_rank)
-        s->n_stage = o->n_teacher_rank;
+    if (s->n_stage < n_teacher)
+        s->n_stage = n_teacher;
     size_t n_mail = (size_t)3 * s->n_stage * o->n_micro;
     s->ranks = q_calloc(s->place.n, sizeof *s->ranks);
     s->mail = q_calloc(n_mail, sizeof *s->mail);

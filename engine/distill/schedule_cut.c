@@ -12,6 +12,8 @@ static enum q_code check_costs(const struct cut_costs *c, struct q_err *e)
         return q_fail(e, Q_INVALID,
                       "%u layers cannot be cut into %u pipeline stages; each has a layer at least",
                       c->n_layer, c->n_stage);
+    for (uint32_t i = 0; c->beside && i < c->n_stage; i++)
+        Q_ASSERT(isfinite(c->beside[i]) && c->beside[i] >= 0);
     bool valid = isfinite(c->embedding) && c->embedding >= 0 && isfinite(c->head) && c->head >= 0;
     for (uint32_t i = 0; i < c->n_layer; i++)
         valid = valid && isfinite(c->layers[i]) && c->layers[i] >= 0;
@@ -21,7 +23,7 @@ static enum q_code check_costs(const struct cut_costs *c, struct q_err *e)
 /* What a stage costs before its first layer; its layers; the head. */
 static double first_cost(const struct cut_costs *c, uint32_t stage)
 {
-    return stage == 0 ? c->embedding : 0;
+    return (stage == 0 ? c->embedding : 0) + (c->beside ? c->beside[stage] : 0);
 }
 
 static double with_head(const struct cut_costs *c, uint32_t stage, double cost)

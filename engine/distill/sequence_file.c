@@ -6,6 +6,7 @@
 #include <xxhash.h>
 #include "common/file.h"
 #include "common/mem.h"
+#include "engine/distill/file_sum.h"
 #include "engine/distill/sequence_internal.h"
 
 #define ROWS_MAX ((size_t)1 << 31)
@@ -51,27 +52,9 @@ static enum q_code check_head(const struct sequence_head *h, uint64_t file_bytes
 
 static enum q_code check_body(const struct sequence_file *f, struct q_err *e)
 {
-    enum q_code rc = Q_OK;
-    XXH3_state_t *sum = XXH3_createState();
-    unsigned char *data = q_alloc(SEQUENCE_BUFFER);
-    if (!sum || !data || XXH3_64bits_reset(sum) != XXH_OK) {
-        rc = q_fail(e, Q_NO_MEMORY, NAME ": out of memory");
-        goto out;
-    }
-    for (uint64_t at = SEQUENCE_FILE_HEAD; at < f->head.file_bytes && !rc;) {
-        const uint64_t left = f->head.file_bytes - at;
-        const size_t n = left < SEQUENCE_BUFFER ? (size_t)left : SEQUENCE_BUFFER;
-        if (!(rc = file_read_at(&f->file, data, n, at, e)) &&
-            XXH3_64bits_update(sum, data, n) != XXH_OK)
-            rc = q_fail(e, Q_INTERNAL, NAME ": the checksum failed");
-        at += n;
-    }
-    if (!rc && XXH3_64bits_digest(sum) != f->head.body_sum)
-        rc = refuse(e, "its checksum is wrong");
-out:
-    XXH3_freeState(sum);
-    q_free(data);
-    return rc;
+    uint64_t sum = 0;
+    const enum q_code rc = file_sum(&sum, &f->file, SEQUENCE_FILE_HEAD, f->head.file_bytes, e);
+    return rc || sum == f->head.body_sum ? rc : refuse(e, "its checksum is wrong");
 }
 
 static enum q_code read_notes(struct sequence_file *f, struct q_err *e)
@@ -130,6 +113,11 @@ const struct sequence_totals *sequence_file_totals(const struct sequence_file *f
 const char *sequence_file_notes(const struct sequence_file *f)
 {
     return f->notes;
+}
+
+uint64_t sequence_file_content_sum(const struct sequence_file *f)
+{
+    return f->head.content_sum;
 }
 
 /* ---- reading ---- */

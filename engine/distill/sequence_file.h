@@ -59,6 +59,8 @@ FALLIBLE sequence_file_open(struct sequence_file **out, int fd, const char *key,
 void sequence_file_close(struct sequence_file *f);
 const struct sequence_totals *sequence_file_totals(const struct sequence_file *f);
 const char *sequence_file_notes(const struct sequence_file *f);
+/* A hash of all records and their index. */
+uint64_t sequence_file_content_sum(const struct sequence_file *f);
 /* i < n_sequence. Errors: Q_CORRUPT, Q_IO. */
 FALLIBLE sequence_file_size(const struct sequence_file *f, uint64_t i, uint32_t *n_row,
                             uint32_t *n_counted, struct q_err *e);

@@ -7,7 +7,7 @@
 #include "engine/distill/sequence_file.h"
 
 #define SEQUENCE_MAGIC   "quireseq"
-#define SEQUENCE_VERSION 1u
+#define SEQUENCE_VERSION 2u
 #define SEQUENCE_LABELS  1u /* flag of a record: labels of their own */
 #define SEQUENCE_BUFFER  ((size_t)1 << 20)
 
@@ -17,8 +17,9 @@ struct sequence_head {
     char key[SEQUENCE_FILE_KEY];
     uint64_t file_bytes, index_at, notes_at;
     struct sequence_totals totals;
-    uint64_t body_sum; /* of all bytes behind SEQUENCE_FILE_HEAD */
-    uint64_t head_sum; /* of this struct up to here */
+    uint64_t content_sum; /* of the bytes from SEQUENCE_FILE_HEAD to notes_at */
+    uint64_t body_sum;    /* of all bytes behind SEQUENCE_FILE_HEAD */
+    uint64_t head_sum;    /* of this struct up to here */
 };
 _Static_assert(sizeof(struct sequence_head) <= SEQUENCE_FILE_HEAD, "the head's room");
 

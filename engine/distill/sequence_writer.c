@@ -223,7 +223,10 @@ enum q_code sequence_writer_finish(struct sequence_writer *w, const char key[SEQ
     head.index_at = w->records.at + w->records.n;
     if ((rc = copy_index(w, e)))
         return rc;
-    head.notes_at = w->records.at + w->records.n;
+    if ((rc = stream_flush(&w->records, w->sum, e)))
+        return rc;
+    head.notes_at = w->records.at;
+    head.content_sum = XXH3_64bits_digest(w->sum);
     if ((rc = add_record(w, notes, strnlen(notes, SEQUENCE_NOTES_MAX), e)) ||
         (rc = stream_flush(&w->records, w->sum, e)))
         return rc;

@@ -3,14 +3,14 @@
  * matrix (rows for y = x Wᵀ, columns for dx = dy W), the kept values of the micro batches under
  * way, and work memory, which the lists of all layers share: of values that live across attention
  * for all rows, of the others for a block of rows. Memory of micro batches is allocated at once and
- * becomes resident when it is first used. A model for forward passes alone has one packed copy of
- * each matrix, masters of the rest, and work memory. */
+ * becomes resident when it is first used. */
 #include "engine/distill/student.h"
 #include <math.h>
 #include <string.h>
 #include "common/hub/safetensors.h"
 #include "common/mem.h"
 #include "engine/distill/student_internal.h"
+#include "engine/model/forward/alibi.h"
 #include "engine/model/load/weight_finder.h"
 
 #define LINE 64u /* bytes of a cache line: alignment of packed weights */
@@ -36,6 +36,7 @@ static enum q_code make_memory(struct student_memory *m, size_t n, const char *w
 struct sizes { /* the most that an operation of any layer needs */
     uint32_t n_in, n_out, n_unit;
     size_t exchange;
+    bool has_ones, has_slopes;
 };
 
 static void measure_matrix(struct sizes *z, const struct student *s, const struct train_step *step)
@@ -53,9 +54,21 @@ static void measure_matrix(struct sizes *z, const struct student *s, const struc
     z->exchange = n > z->exchange ? n : z->exchange;
 }
 
+/* Tables that some operations of the whole model read. */
+static void measure_tables(struct sizes *z, const struct student *s)
+{
+    for (uint32_t i = 0; i < s->program.n_op; i++) {
+        const struct program_op *op = &s->program.ops[i];
+        z->has_slopes |= op->kind == PROGRAM_ATTENTION && op->attention.alibi;
+    }
+    for (size_t i = 0; i < s->arch->n_tensor; i++)
+        z->has_ones |= s->arch->tensors[i].name == ARCH_ONES;
+}
+
 static struct sizes measure(const struct student *s)
 {
     struct sizes z = {.n_unit = 1};
+    measure_tables(&z, s);
     for (uint32_t i = 0; i < s->n_layer; i++)
         for (uint32_t k = 0; k < s->layers[i].backward.n; k++) {
             const struct train_step *step = &s->layers[i].backward.steps[k];
@@ -87,13 +100,15 @@ static size_t cut_scratch(struct student *s, const struct sizes *z, char *at)
     for (uint32_t i = 0; i < STUDENT_ROPES; i++) {
         const size_t rope = rows * 2 * s->ropes[i].rotary.n_pair * sizeof(float);
         s->ropes[i].table = piece(at, &n, rope);
-        s->ropes[i].back = s->forward_only ? NULL : piece(at, &n, rope);
+        s->ropes[i].back = piece(at, &n, rope);
     }
     s->rows = piece(at, &n, rows * sizeof(uint32_t));
     s->ids = piece(at, &n, is_group ? rows * sizeof(uint32_t) : 0);
     s->kern_scratch = piece(at, &n, s->n_thread * s->kern_bytes);
-    if (s->forward_only)
-        return n;
+    s->ones = z->has_ones ? piece(at, &n, s->config.hidden_size * sizeof(float)) : NULL;
+    s->slopes = z->has_slopes ? piece(at, &n, s->local.n_head * sizeof(float)) : NULL;
+    s->embed_dx =
+        s->embed_norm ? piece(at, &n, block * s->config.hidden_size * sizeof(float)) : NULL;
     s->rounded = piece(at, &n, is_bf16 ? block * (z->n_out + 32u) * sizeof(uint16_t) : 0);
     s->across = piece(at, &n, (size_t)z->n_out * (STUDENT_GRAD_ROWS + 32u) * width);
     s->factor = piece(at, &n, packed_bytes(s->compute, z->n_in, STUDENT_GRAD_ROWS));
@@ -103,8 +118,22 @@ static size_t cut_scratch(struct student *s, const struct sizes *z, char *at)
     return n;
 }
 
+static void fill_slopes(struct student *s)
+{
+    const uint32_t n = s->local.n_head, first = n * s->group.rank;
+    float scale = 1;
+    for (uint32_t i = 0; i < s->program.n_op; i++)
+        if (s->program.ops[i].kind == PROGRAM_ATTENTION && s->arch->layer.alibi_scaled)
+            scale = s->program.ops[i].attention.scale;
+    for (uint32_t i = 0; i < n && s->slopes; i++)
+        s->slopes[i] = alibi_slope(first + i, s->config.n_head) * scale;
+}
+
 static void fill_tables(struct student *s)
 {
+    fill_slopes(s);
+    for (uint32_t i = 0; i < s->config.hidden_size && s->ones; i++)
+        s->ones[i] = 1;
     for (uint32_t i = 0; i < s->n_row_max; i++) {
         s->rows[i] = i;
         for (uint32_t k = 0; k < STUDENT_ROPES; k++)
@@ -178,10 +207,18 @@ static bool is_norm(const struct student *s, const struct param *p)
     return false;
 }
 
+static bool has_head(const struct student *s)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < s->n_stage; i++)
+        any = any || s->stages[i].of.has_head;
+    return any;
+}
+
 static const struct param *head_matrix(const struct student *s)
 {
     const struct param *p = params_find(&s->params, PROGRAM_W_LM_HEAD, PROGRAM_NO_LAYER);
-    if (p || !params_find(&s->params, PROGRAM_W_FINAL_NORM, PROGRAM_NO_LAYER))
+    if (p || !has_head(s))
         return p;
     return params_find(&s->params, PROGRAM_W_EMBED, PROGRAM_NO_LAYER);
 }
@@ -196,8 +233,6 @@ static size_t cut_packs(struct student *s, char *at)
         if (kind == PROGRAM_MATRIX || p == head_matrix(s)) {
             k->w = (struct packed){.n_out = p->n_row, .n_in = p->n_col, .dtype = s->compute};
             k->w.data = piece(at, &n, packed_bytes(s->compute, p->n_row, p->n_col));
-            if (s->forward_only)
-                continue;
             k->columns = (struct packed){.n_out = p->n_col, .n_in = p->n_row, .dtype = s->compute};
             k->columns.data = piece(at, &n, packed_bytes(s->compute, p->n_col, p->n_row));
         } else if (s->arch->layer.norm_plus_one && is_norm(s, p)) {
@@ -206,12 +241,6 @@ static size_t cut_packs(struct student *s, char *at)
     }
     return n;
 }
-
-struct pack_job {
-    const struct student *s;
-    uint32_t first, n; /* parameters */
-    const float *w;    /* of the first one; NULL: the masters */
-};
 
 static void pack_param(const struct student *s, uint32_t i, const float *w,
                        const struct kern_exec *x)
@@ -241,36 +270,27 @@ static void pack_param(const struct student *s, uint32_t i, const float *w,
         .src_stride = p->n_col,
     };
     s->kern->pack(&rows, x);
-    if (k->columns.data)
-        s->kern->pack_columns(&columns, x);
+    s->kern->pack_columns(&columns, x);
 }
 
-static void pack_some(void *arg, uint32_t ith, uint32_t nth)
+static void pack_all(void *arg, uint32_t ith, uint32_t nth)
 {
-    const struct pack_job *j = arg;
+    const struct student *s = arg;
     const struct kern_exec x = {.ith = ith, .nth = nth};
-    for (uint32_t i = j->first; i < j->first + j->n; i++)
-        pack_param(j->s, i, j->w ? j->w : j->s->params.w + j->s->params.all[i].at, &x);
-}
-
-static void run_pack(const struct student *s, struct pack_job *j)
-{
-    if (s->n_thread > 1)
-        team_run(s->team, pack_some, j);
-    else
-        pack_some(j, 0, 1);
+    for (uint32_t i = 0; i < s->params.n; i++)
+        pack_param(s, i, s->params.w + s->params.all[i].at, &x);
 }
 
 void student_params_changed(struct student *s)
 {
-    struct pack_job all = {.s = s, .n = s->params.n};
-    Q_ASSERT(!s->forward_only);
-    run_pack(s, &all);
+    if (s->n_thread > 1)
+        team_run(s->team, pack_all, s);
+    else
+        pack_all(s, 0, 1);
 }
 
-static enum q_code make_packs(void *ctx, struct q_err *e)
+static enum q_code make_packs(struct student *s, struct q_err *e)
 {
-    struct student *s = ctx;
     s->packs = q_calloc(s->params.n + 1, sizeof *s->packs);
     if (!s->packs)
         return q_fail(e, Q_NO_MEMORY, "student: no memory for %u parameters", s->params.n);
@@ -278,13 +298,6 @@ static enum q_code make_packs(void *ctx, struct q_err *e)
     if (!rc)
         cut_packs(s, s->pack_memory.at);
     return rc;
-}
-
-static void pack_one(void *ctx, uint32_t i, const float *w)
-{
-    const struct student *s = ctx;
-    struct pack_job one = {s, i, 1, w};
-    run_pack(s, &one);
 }
 
 /* ---- load ---- */
@@ -307,8 +320,10 @@ static void read_head(struct student *s)
             continue;
         if (op->kind == PROGRAM_EMBED)
             s->embed = op;
+        if (op->kind == PROGRAM_POSITIONS)
+            s->positions = op;
         if (op->kind == PROGRAM_NORM)
-            s->final_norm = op;
+            *(op->asked ? &s->final_norm : &s->embed_norm) = op;
         if (op->kind == PROGRAM_SCALE)
             s->multiplier *= op->scale;
         if (op->kind == PROGRAM_SOFT_CAP)
@@ -348,7 +363,10 @@ static enum q_code check_op(const struct student *s, const struct program_op *op
         return q_fail(e, Q_MISMATCH, "%s: %s of layer %u is [%u, %u], its operation takes [%u, %u]",
                       s->arch->name, program_weight_info(op->weight)->name, op->layer, p->n_row,
                       p->n_col, op->out.n_col, op->in[0].n_col);
-    if (op->kind == PROGRAM_NORM && p && (p->n_row != op->norm.unit || student_is_divided(s, p)))
+    if (op->kind != PROGRAM_NORM || !p)
+        return Q_OK;
+    const uint32_t n_norm = op->norm.apart ? op->in[0].n_col : op->norm.unit;
+    if (p->n_row * p->n_col != n_norm || (!op->norm.apart && student_is_divided(s, p)))
         return q_fail(e, Q_UNSUPPORTED,
                       "%s: %s has %u elements, a tensor-parallel rank norms %u: a norm over all "
                       "heads cannot be divided among ranks",
@@ -371,8 +389,7 @@ static enum q_code make_layers(struct student *s, const struct student_options *
         s->stages[i] = (struct student_stage){o->stages[i], s->n_layer};
         for (uint32_t k = 0; k < o->stages[i].n; k++) {
             const uint32_t layer = o->stages[i].first + k;
-            const enum q_code rc =
-                train_layer_make(&s->layers[s->n_layer], &s->program, layer, s->forward_only, e);
+            const enum q_code rc = train_layer_make(&s->layers[s->n_layer], &s->program, layer, e);
             if (rc)
                 return rc;
             s->n_layer++;
@@ -383,13 +400,13 @@ static enum q_code make_layers(struct student *s, const struct student_options *
 
 static enum q_code make_program(struct student *s, const struct student_options *o, struct q_err *e)
 {
-    const struct program_forms forms = {form_of, s, s->compute};
+    const struct program_forms forms = {form_of, s, s->compute, 0};
     enum q_code rc;
     if ((rc = model_config_load(&s->config, NULL, o->dir, e)) ||
         (rc = arch_find(&s->arch, s->config.architecture, e)) || (rc = check_options(s, o, e)) ||
-        (rc = params_divide(&s->local, &s->config, s->group.size, s->forward_only, e)) ||
+        (rc = params_divide(&s->local, &s->config, s->group.size, e)) ||
         (rc = program_compile(&s->program, s->arch, &s->local, &forms, e)) ||
-        (rc = train_check_model(&s->program, s->forward_only, e)) || (rc = make_layers(s, o, e)))
+        (rc = train_check_model(&s->program, e)) || (rc = make_layers(s, o, e)))
         return rc;
     read_head(s);
     return Q_OK;
@@ -398,7 +415,6 @@ static enum q_code make_program(struct student *s, const struct student_options 
 static enum q_code load_params(struct student *s, const struct student_options *o, bool list_only,
                                struct q_err *e)
 {
-    const struct params_packer packer = {make_packs, pack_one, s};
     struct tensor_set *files = NULL;
     enum q_code rc = tensor_set_open(&files, o->dir, e);
     if (!rc && tensor_set_format(files) == WEIGHTS_MISTRAL)
@@ -417,7 +433,6 @@ static enum q_code load_params(struct student *s, const struct student_options *
         .size = s->group.size,
         .no_optimizer = o->no_optimizer,
         .list_only = list_only,
-        .packer = s->forward_only ? &packer : NULL,
     };
     const struct weight_finder finder = {
         .arch = s->arch,
@@ -451,8 +466,7 @@ static enum q_code make_student(struct student **out, const struct student_optio
     s->n_row_max = o->n_row_max;
     const uint32_t forward = STUDENT_BLOCK_ROWS * s->n_thread;
     s->n_row_block = forward > STUDENT_GRAD_ROWS ? forward : STUDENT_GRAD_ROWS;
-    s->forward_only = o->forward_only;
-    s->recompute = o->recompute && !o->forward_only;
+    s->recompute = o->recompute;
     *out = s;
     return make_program(s, o, e);
 }
@@ -460,9 +474,7 @@ static enum q_code make_student(struct student **out, const struct student_optio
 static enum q_code load_numbers(struct student *s, const struct student_options *o, struct q_err *e)
 {
     enum q_code rc = load_params(s, o, false, e);
-    if (rc || s->forward_only)
-        return rc;
-    if (!(rc = make_packs(s, e)))
+    if (!rc && !(rc = make_packs(s, e)))
         student_params_changed(s);
     return rc;
 }
@@ -522,10 +534,10 @@ struct params *student_params(struct student *s)
 bool student_head(const struct student *s, struct head_weights *out)
 {
     const struct param *p = head_matrix(s);
-    const struct student_weight norm = student_weight_of(s, PROGRAM_W_FINAL_NORM, PROGRAM_NO_LAYER);
+    const struct student_weight norm = student_norm_weight(s, s->final_norm);
     const struct student_weight bias =
         student_weight_of(s, PROGRAM_W_LM_HEAD_BIAS, PROGRAM_NO_LAYER);
-    if (!p || !norm.w)
+    if (!p || !has_head(s))
         return false;
     const struct student_weight norm_bias =
         student_weight_of(s, s->final_norm->bias, PROGRAM_NO_LAYER);
@@ -570,7 +582,7 @@ struct student_cost student_cost(const struct student *s)
 
 uint64_t student_bytes(const struct student *s)
 {
-    const size_t n_array = s->forward_only ? 1 : s->params.m ? 4 : 2;
+    const size_t n_array = s->params.m ? 4 : 2;
     return s->params.n_element * n_array * sizeof(float) + s->pack_memory.n + s->kept.n +
            s->work.n + s->block.n + s->scratch.n + s->n_layer * sizeof *s->layers;
 }

@@ -35,10 +35,6 @@ struct student_options {
     uint32_t n_row_max; /* of a micro batch */
     bool recompute;     /* keep the inputs of layers only and compute the rest again */
     bool no_optimizer;  /* no moments: gradients only (evaluation, tests) */
-    /* A model that is not trained (a teacher): no masters of matrices, gradients, moments, weights
-     * for products of gradients or kept activations. student_head has weights alone;
-     * student_params_changed and student_backward are not allowed. */
-    bool forward_only;
     struct tensor_group tensor_parallel;
 };
 /* What student_load would refuse, from config and headers alone. Errors: as student_load. */

@@ -3,6 +3,7 @@
  *
  * Of a product y = x Wᵀ + b:  dx = dy W, with W packed by columns once after each update;
  * dW += dyᵀ x in pieces of STUDENT_GRAD_ROWS rows, each transposed and packed; db += sums of dy. */
+#include <math.h>
 #include <string.h>
 #include "engine/distill/student_internal.h"
 #include "engine/model/forward/acts.h"
@@ -242,6 +243,7 @@ struct norm { /* the gradient of one */
     const struct train_step *step;
     struct student_rows x, dy, dx;
     uint32_t n_unit;
+    size_t at; /* of its factors in unit_r and unit_mean */
 };
 
 /* dx of this thread's rows; the mean (of a LayerNorm) and the factor of each unit are kept. */
@@ -256,8 +258,8 @@ static void grad_of_rows(const struct norm *m, const float *w)
         .dy = student_floats(&m->dy, p.at),
         .x = student_floats(&m->x, p.at),
         .w = w,
-        .mean = s->unit_mean + (size_t)p.at * m->n_unit,
-        .r = s->unit_r + (size_t)p.at * m->n_unit,
+        .mean = s->unit_mean + m->at + (size_t)p.at * m->n_unit,
+        .r = s->unit_r + m->at + (size_t)p.at * m->n_unit,
         .n_row = p.n,
         .n_unit = m->n_unit,
         .n_col = op->norm.unit,
@@ -304,19 +306,69 @@ static void grad_of_weight(const struct norm *m, float *to, float *bias)
     of_weight.y = to;
     of_weight.z = student_floats(&m->x, 0);
     of_weight.z_stride = m->x.stride;
-    of_weight.r = s->unit_r;
-    of_weight.shift = op->norm.kind == ARCH_NORM_LAYER ? s->unit_mean : NULL;
-    s->kern->column_sums(&of_weight, &m->r->x);
+    of_weight.r = s->unit_r + m->at;
+    of_weight.shift = op->norm.kind == ARCH_NORM_LAYER ? s->unit_mean + m->at : NULL;
+    if (to)
+        s->kern->column_sums(&of_weight, &m->r->x);
     if (bias)
         s->kern->column_sums(&of_bias, &m->r->x);
+}
+
+/* One of the units that have weights of their own. */
+static struct norm unit_of(struct student_run *r, const struct train_step *step, uint32_t i)
+{
+    const uint32_t unit = step->op->norm.unit;
+    struct norm m = {
+        .r = r,
+        .step = step,
+        .x = student_rows_of(r, step->in[0]),
+        .dy = student_rows_of(r, step->d_out),
+        .dx = student_rows_of(r, step->d_in[0]),
+        .n_unit = 1,
+        .at = (size_t)i * r->s->n_row_block,
+    };
+    struct student_rows *const rows[] = {&m.x, &m.dy, &m.dx};
+    for (size_t k = 0; k < sizeof rows / sizeof *rows; k++)
+        rows[k]->x += (size_t)i * unit * sizeof(float);
+    return m;
+}
+
+/* Ranks that share heads of K add up their parts of these heads' weights. */
+static void norm_apart_grad(struct student_run *r, const struct train_step *step)
+{
+    const struct program_op *op = step->op;
+    const struct student *s = r->s;
+    const struct student_weight w = student_weight_of(s, op->weight, op->layer);
+    const uint32_t unit = op->norm.unit, n_unit = op->in[0].n_col / unit;
+    bool shared = false;
+    for (uint32_t i = 0; i < w.param->n_tensor; i++)
+        shared = shared || (s->group.size > 1 && w.param->tensors[i].n_sharing > 1);
+    if (shared)
+        clear(r, s->exchange, (size_t)n_unit * unit);
+    for (uint32_t i = 0; i < n_unit; i++) {
+        const struct norm m = unit_of(r, step, i);
+        grad_of_rows(&m, w.w + (size_t)i * unit);
+    }
+    student_meet(r);
+    for (uint32_t i = 0; i < n_unit; i++) {
+        const struct norm m = unit_of(r, step, i);
+        grad_of_weight(&m, (shared ? s->exchange : w.g) + (size_t)i * unit, NULL);
+    }
+    student_meet(r);
+    for (uint32_t i = 0; i < w.param->n_tensor && shared; i++)
+        student_add_shared(r, w.param, w.g, &w.param->tensors[i]);
 }
 
 static void norm_grad(struct student_run *r, const struct train_step *step)
 {
     const struct program_op *op = step->op;
     const struct student *s = r->s;
-    const struct student_weight w = student_weight_of(s, op->weight, op->layer);
+    const struct student_weight w = student_norm_weight(s, op);
     const bool is_apart = is_of_heads(s, op);
+    if (op->norm.apart) {
+        norm_apart_grad(r, step);
+        return;
+    }
     const uint32_t unit = op->norm.unit;
     const struct norm m = {
         .r = r,
@@ -361,6 +413,20 @@ static void activate_grad(struct student_run *r, const struct train_step *step)
         .x_stride = x.stride,
     };
     r->s->kern->activate_grad(&a, &r->mine);
+}
+
+/* Nothing goes back through a number that was beyond the limit. in: as it was before. */
+static void clip_grad(struct student_run *r, const struct train_step *step)
+{
+    const struct student_rows x = student_rows_of(r, step->in[0]);
+    const struct student_rows dx = student_rows_of(r, step->d_in[0]);
+    const struct student_part p = student_part_of(r);
+    for (uint32_t i = p.at; i < p.at + p.n; i++) {
+        const float *of = student_floats(&x, i);
+        float *d = student_floats(&dx, i);
+        for (uint32_t c = 0; c < step->d_in[0].n_col; c++)
+            d[c] = fabsf(of[c]) <= step->op->cap ? d[c] : 0;
+    }
 }
 
 static void rope_grad(struct student_run *r, const struct train_step *step)
@@ -412,6 +478,7 @@ void student_grad_step(struct student_run *r, const struct train_step *step)
         [PROGRAM_NORM] = norm_grad,           [PROGRAM_MATMUL] = matmul_grad,
         [PROGRAM_ACTIVATE] = activate_grad,   [PROGRAM_ROPE] = rope_grad,
         [PROGRAM_ATTENTION] = attention_grad, [PROGRAM_SCALE] = scale_grad,
+        [PROGRAM_CLIP] = clip_grad,
     };
     if (step->kind == TRAIN_SCALE)
         scale_grad(r, step);
@@ -419,4 +486,89 @@ void student_grad_step(struct student_run *r, const struct train_step *step)
         of_kind[step->op->kind](r, step);
     else
         student_step(r, step);
+}
+
+/* ---- the embedding ---- */
+
+/* Of a block of rows of the norm behind the embedding: to the gradient of its input, in place. */
+static void embed_norm_block(struct student_run *r)
+{
+    const struct student *s = r->s;
+    const struct program_op *op = s->embed_norm;
+    const struct student_weight w = student_norm_weight(s, op);
+    const struct student_part p = student_part_of(r);
+    const size_t hidden = s->config.hidden_size, at = r->at * hidden;
+    const struct train_step step = {.op = op};
+    const struct norm m = {
+        .r = r,
+        .step = &step,
+        .x = {(char *)(s->stream + at), hidden, DT_F32},
+        .dy = {(char *)(r->d_stream + at), hidden, DT_F32},
+        .dx = {(char *)s->embed_dx, hidden, DT_F32},
+        .n_unit = 1,
+    };
+    grad_of_rows(&m, w.w);
+    student_meet(r);
+    grad_of_weight(&m, w.g, student_weight_of(s, op->bias, op->layer).g);
+    student_meet(r);
+    memcpy(r->d_stream + at + p.at * hidden, s->embed_dx + p.at * hidden,
+           p.n * hidden * sizeof(float));
+    student_meet(r);
+}
+
+static void embed_norm_grad(struct student_run *r)
+{
+    const uint32_t n_row = r->b->n_row;
+    student_embed_rows(r); /* what it has read, made again */
+    for (r->at = 0; r->at < n_row; r->at += STUDENT_GRAD_ROWS) {
+        r->n = n_row - r->at < STUDENT_GRAD_ROWS ? n_row - r->at : STUDENT_GRAD_ROWS;
+        embed_norm_block(r);
+    }
+    r->at = 0;
+    r->n = n_row;
+}
+
+static void positions_grad(struct student_run *r)
+{
+    const struct student *s = r->s;
+    const uint32_t hidden = s->config.hidden_size;
+    const struct student_weight w = student_weight_of(s, PROGRAM_W_POSITIONS, PROGRAM_NO_LAYER);
+    const struct embed_grad_args a = {
+        .dtable = w.g + (size_t)s->positions->first * hidden,
+        .dy = r->d_stream,
+        .ids = r->b->positions,
+        .n_row = r->b->n_row,
+        .n_col = hidden,
+        .dy_stride = hidden,
+        .scale = 1,
+    };
+    s->kern->embed_grad(&a, &r->x);
+}
+
+/* In runs of rows whose ids are this rank's. */
+void student_embed_grad(struct student_run *r)
+{
+    const struct student *s = r->s;
+    const uint32_t hidden = s->config.hidden_size, n = r->b->n_row;
+    if (s->embed_norm)
+        embed_norm_grad(r);
+    const uint32_t *ids = student_local_ids(r);
+    student_meet(r);
+    if (s->positions)
+        positions_grad(r);
+    for (uint32_t at = 0, end; at < n; at = end) {
+        for (end = at; end < n && (ids[end] == KERN_NO_ROW) == (ids[at] == KERN_NO_ROW);)
+            end++;
+        const struct embed_grad_args a = {
+            .dtable = student_weight_of(s, PROGRAM_W_EMBED, PROGRAM_NO_LAYER).g,
+            .dy = r->d_stream + (size_t)at * hidden,
+            .ids = ids + at,
+            .n_row = end - at,
+            .n_col = hidden,
+            .dy_stride = hidden,
+            .scale = s->embed->scale,
+        };
+        if (ids[at] != KERN_NO_ROW)
+            s->kern->embed_grad(&a, &r->x);
+    }
 }

@@ -64,10 +64,11 @@ struct student {
     struct train_layer *layers; /* [n_layer] of all stages, in their order */
     size_t *kept_at;            /* [n_layer] bytes a row in front of a layer's kept values */
     uint32_t n_layer, n_slot, n_row_max, n_row_block;
-    bool recompute, forward_only;
+    bool recompute;
     size_t kept_row; /* bytes a row of the kept values of a slot; recompute: of any layer */
     const struct program_op *embed, *final_norm;
-    float multiplier, soft_cap; /* of the logits */
+    const struct program_op *positions, *embed_norm; /* behind the embedding; NULL: none */
+    float multiplier, soft_cap;                      /* of the logits */
     struct student_rope ropes[STUDENT_ROPES];
 
     struct student_memory pack_memory, kept, work, block, scratch;
@@ -78,6 +79,9 @@ struct student {
     uint16_t *rounded;  /* bf16: [block][columns] of a gradient */
     char *across;       /* [columns][STUDENT_GRAD_ROWS] of a gradient, transposed */
     char *factor;       /* packed rows of an input */
+    float *ones;        /* [hidden] of norms without a weight; NULL: there are none */
+    float *slopes;      /* [n_head] of ALiBi, of this rank's heads; NULL: none */
+    float *embed_dx;    /* [block][hidden] with embed_norm: a gradient in front of it */
     float *unit_r;      /* [block * units] of norms */
     float *unit_mean;   /* the same; of LayerNorm */
     float *exchange;    /* what ranks add up apart from the gradients */
@@ -129,6 +133,8 @@ struct student_weight { /* a parameter as operations use it */
 };
 struct student_weight student_weight_of(const struct student *s, enum program_weight w,
                                         uint32_t layer);
+/* Of a norm: one without a weight has ones, and no gradient. */
+struct student_weight student_norm_weight(const struct student *s, const struct program_op *op);
 /* How the tensor-parallel group shares the matrix: each rank's product is a part of the sum (out,
  * down); the product has some of the columns (q, k, v, gate, up). */
 bool student_is_summed(const struct student *s, const struct param *p);
@@ -147,6 +153,9 @@ bool student_rope_varies(const struct student *s, uint32_t i_rope);
 void student_step(struct student_run *r, const struct train_step *step);      /* TRAIN_RUN, KEEP */
 void student_grad_step(struct student_run *r, const struct train_step *step); /* the others too */
 void student_embed(struct student_run *r);
+/* Its rows in front of embed_norm. */
+void student_embed_rows(struct student_run *r);
+const uint32_t *student_local_ids(struct student_run *r);
 void student_embed_grad(struct student_run *r);
 
 /* x += the other ranks' x, on all ranks: called by all threads, with a barrier behind it. */

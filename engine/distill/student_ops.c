@@ -25,6 +25,38 @@ static void layer_norm(const struct student_run *r, const struct program_op *op,
     r->s->kern->layer_norm(&a, &r->mine);
 }
 
+static void norm_rows(const struct student_run *r, const struct program_op *op,
+                      const struct rms_norm_args *a)
+{
+    if (op->norm.kind == ARCH_NORM_RMS)
+        r->s->kern->rms_norm(a, &r->mine);
+    else
+        layer_norm(r, op, a);
+}
+
+/* Each unit of a row with weights of its own. */
+static void norm_apart(struct student_run *r, const struct train_step *step)
+{
+    const struct program_op *op = step->op;
+    const struct student_rows x = student_rows_of(r, step->in[0]);
+    const struct student_rows y = student_rows_of(r, step->out);
+    const struct student_part p = student_part_of(r);
+    const float *w = student_norm_weight(r->s, op).w;
+    for (uint32_t c = 0; c < op->in[0].n_col && p.n; c += op->norm.unit)
+        norm_rows(r, op,
+                  &(struct rms_norm_args){
+                      .y = y.x + (p.at * y.stride + c) * (dtype_bits(y.dtype) / 8),
+                      .y_dtype = y.dtype,
+                      .x = student_floats(&x, p.at) + c,
+                      .w = w + c,
+                      .n_row = p.n,
+                      .n_col = op->norm.unit,
+                      .x_stride = x.stride,
+                      .y_stride = y.stride,
+                      .eps = op->norm.eps,
+                  });
+}
+
 /* The units of a row are neighbours, rows are not: a call a row, where there is more than one. */
 static void norm(struct student_run *r, const struct train_step *step)
 {
@@ -34,7 +66,11 @@ static void norm(struct student_run *r, const struct train_step *step)
     const struct student_part p = student_part_of(r);
     const uint32_t n_unit = op->in[0].n_col / op->norm.unit, n_call = n_unit == 1 ? 1 : p.n;
     const size_t width = dtype_bits(y.dtype) / 8;
-    const float *w = student_weight_of(r->s, op->weight, op->layer).w;
+    const float *w = student_norm_weight(r->s, op).w;
+    if (op->norm.apart) {
+        norm_apart(r, step);
+        return;
+    }
     for (uint32_t i = 0; i < n_call && p.n; i++) {
         const struct rms_norm_args a = {
             .y = y.x + (p.at + i) * y.stride * width,
@@ -47,10 +83,7 @@ static void norm(struct student_run *r, const struct train_step *step)
             .y_stride = n_unit == 1 ? y.stride : op->norm.unit,
             .eps = op->norm.eps,
         };
-        if (op->norm.kind == ARCH_NORM_RMS)
-            r->s->kern->rms_norm(&a, &r->mine);
-        else
-            layer_norm(r, op, &a);
+        norm_rows(r, op, &a);
     }
 }
 
@@ -199,7 +232,23 @@ struct attention_train_args student_attention_of(const struct student_run *r,
         .soft_cap = step->op->attention.soft_cap,
         .window = step->op->attention.window,
         .compute = r->s->compute,
+        .slopes = step->op->attention.alibi ? r->s->slopes : NULL,
     };
+}
+
+static void clip(struct student_run *r, const struct train_step *step)
+{
+    const struct student_rows x = student_rows_of(r, step->out);
+    const struct student_part p = student_part_of(r);
+    const struct soft_cap_args a = {
+        .x = student_floats(&x, p.at),
+        .n_row = p.n,
+        .n_col = step->out.n_col,
+        .x_stride = x.stride,
+        .cap = step->op->cap,
+        .hard = 1,
+    };
+    r->s->kern->soft_cap(&a, &r->mine);
 }
 
 static void attention(struct student_run *r, const struct train_step *step)
@@ -213,7 +262,7 @@ void student_step(struct student_run *r, const struct train_step *step)
     static void (*const of_kind[PROGRAM_KINDS])(struct student_run *, const struct train_step *) = {
         [PROGRAM_NORM] = norm, [PROGRAM_QUANTIZE] = copy,       [PROGRAM_MATMUL] = matmul,
         [PROGRAM_ADD] = add,   [PROGRAM_SCALE] = add,           [PROGRAM_ACTIVATE] = activate,
-        [PROGRAM_ROPE] = rope, [PROGRAM_ATTENTION] = attention,
+        [PROGRAM_ROPE] = rope, [PROGRAM_ATTENTION] = attention, [PROGRAM_CLIP] = clip,
     };
     if (step->kind == TRAIN_KEEP)
         copy(r, step);
@@ -224,7 +273,7 @@ void student_step(struct student_run *r, const struct train_step *step)
 /* ---- the embedding ---- */
 
 /* Ids of this rank's part of the table; the others' rows are 0 and come from them. */
-static const uint32_t *local_ids(struct student_run *r)
+const uint32_t *student_local_ids(struct student_run *r)
 {
     const struct student *s = r->s;
     const struct student_part p = student_part_of(r);
@@ -236,12 +285,32 @@ static const uint32_t *local_ids(struct student_run *r)
     return s->ids;
 }
 
-void student_embed(struct student_run *r)
+/* Learned positions: a row of the table, as all ranks have it. */
+static void add_positions(struct student_run *r)
+{
+    const struct student *s = r->s;
+    const uint32_t hidden = s->config.hidden_size;
+    const float *table = student_weight_of(s, PROGRAM_W_POSITIONS, PROGRAM_NO_LAYER).w;
+    const struct embed_args a = {
+        .y = s->stream,
+        .table = table + (size_t)s->positions->first * hidden,
+        .dtype = DT_F32,
+        .ids = r->b->positions,
+        .n_row = r->b->n_row,
+        .n_col = hidden,
+        .scale = 1,
+        .accumulate = 1,
+    };
+    s->kern->embed(&a, &r->x);
+    student_meet(r);
+}
+
+void student_embed_rows(struct student_run *r)
 {
     struct student *s = r->s;
     const size_t hidden = s->config.hidden_size;
     const struct student_part p = student_part_of(r);
-    const uint32_t *ids = local_ids(r);
+    const uint32_t *ids = student_local_ids(r);
     if (s->group.size > 1)
         memset(s->stream + p.at * hidden, 0, p.n * hidden * sizeof(float));
     student_meet(r);
@@ -258,28 +327,30 @@ void student_embed(struct student_run *r)
     student_meet(r);
     if (s->group.size > 1)
         student_sum(r, s->stream, r->b->n_row * hidden);
+    if (s->positions)
+        add_positions(r);
 }
 
-/* In runs of rows whose ids are this rank's. */
-void student_embed_grad(struct student_run *r)
+void student_embed(struct student_run *r)
 {
     const struct student *s = r->s;
-    const uint32_t hidden = s->config.hidden_size, n = r->b->n_row;
-    const uint32_t *ids = local_ids(r);
+    const struct student_part p = student_part_of(r);
+    const size_t hidden = s->config.hidden_size;
+    student_embed_rows(r);
+    if (!s->embed_norm)
+        return;
+    const struct rms_norm_args a = {
+        .y = s->stream + p.at * hidden,
+        .y_dtype = DT_F32,
+        .x = s->stream + p.at * hidden,
+        .w = student_norm_weight(s, s->embed_norm).w,
+        .n_row = p.n,
+        .n_col = (uint32_t)hidden,
+        .x_stride = hidden,
+        .y_stride = hidden,
+        .eps = s->embed_norm->norm.eps,
+    };
+    if (p.n)
+        norm_rows(r, s->embed_norm, &a);
     student_meet(r);
-    for (uint32_t at = 0, end; at < n; at = end) {
-        for (end = at; end < n && (ids[end] == KERN_NO_ROW) == (ids[at] == KERN_NO_ROW);)
-            end++;
-        const struct embed_grad_args a = {
-            .dtable = student_weight_of(s, PROGRAM_W_EMBED, PROGRAM_NO_LAYER).g,
-            .dy = r->d_stream + (size_t)at * hidden,
-            .ids = ids + at,
-            .n_row = end - at,
-            .n_col = hidden,
-            .dy_stride = hidden,
-            .scale = s->embed->scale,
-        };
-        if (ids[at] != KERN_NO_ROW)
-            s->kern->embed_grad(&a, &r->x);
-    }
 }

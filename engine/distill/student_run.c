@@ -52,6 +52,14 @@ struct student_weight student_weight_of(const struct student *s, enum program_we
     };
 }
 
+struct student_weight student_norm_weight(const struct student *s, const struct program_op *op)
+{
+    struct student_weight w = student_weight_of(s, op->weight, op->layer);
+    if (!w.w)
+        w.w = s->ones;
+    return w;
+}
+
 bool student_is_summed(const struct student *s, const struct param *p)
 {
     return s->group.size > 1 && p->tensors[0].n_col < p->tensors[0].all_cols;
@@ -240,7 +248,6 @@ FALLIBLE student_backward(struct student *s, const struct student_pass *p, float
                           struct q_err *e)
 {
     struct student_call c = {.s = s, .pass = p, .dy = dy, .e = e};
-    Q_ASSERT(!s->forward_only);
     run_call(&c, backward_pass);
     *dx = s->stages[p->stage].of.has_embedding ? NULL : dy;
     return c.rc;

@@ -3,7 +3,6 @@
  * of the KV cache are dealt out from the first on, so that micro batches touch the same memory. */
 #include "engine/distill/teacher.h"
 #include "common/mem.h"
-#include "engine/distill/teacher_part.h"
 #include "engine/model/arch.h"
 #include "engine/model/model.h"
 #include "engine/model/region.h"
@@ -11,8 +10,6 @@
 #define SPARE_BLOCKS 16u /* of the KV cache: ends of segments */
 
 struct teacher {
-    struct teacher_part
-        *part; /* of several tensor-parallel ranks; NULL: whole matrices, by model */
     struct model *model;
     struct team *team;
     uint32_t vocab, hidden, longest; /* longest: sequence that it takes */
@@ -27,6 +24,9 @@ struct teacher {
     uint32_t n_logit_max;
     struct batch batch; /* the last one */
     uint64_t scratch_bytes;
+    struct tensor_group group;
+    enum q_code rc; /* of the last pass: what gathering columns has failed with, with its error */
+    struct q_err e;
 };
 
 static void run(const struct teacher *t, team_fn *fn, void *arg)
@@ -119,22 +119,25 @@ static FALLIBLE run_model(struct teacher *t, const struct micro_batch *b, const 
     return Q_OK;
 }
 
+/* The passes have no errors of their own. */
+static FALLIBLE take_error(struct teacher *t, struct q_err *e)
+{
+    const enum q_code rc = t->rc;
+    if (rc)
+        *e = t->e;
+    t->rc = Q_OK;
+    t->e = (struct q_err)Q_ERR_INIT;
+    return rc;
+}
+
 FALLIBLE teacher_forward(struct teacher *t, const struct micro_batch *b, const float *x,
                          const float **out, struct q_err *e)
 {
-    const float *stream = NULL;
     enum q_code rc;
-    if ((rc = check_batch(t, b, e)))
+    if ((rc = check_batch(t, b, e)) || (rc = run_model(t, b, x, e)))
         return rc;
-    if (!t->part) {
-        rc = run_model(t, b, x, e);
-        stream = t->batch.stream_out;
-    } else {
-        rc = teacher_part_forward(t->part, b, x, &stream, e);
-        t->batch = (struct batch){.token_ids = b->ids, .n_token = b->n_row};
-    }
-    *out = t->has_head ? NULL : stream;
-    return rc;
+    *out = t->has_head ? NULL : t->batch.stream_out;
+    return take_error(t, e);
 }
 
 /* ---- logits ---- */
@@ -175,7 +178,7 @@ static FALLIBLE model_rows(struct teacher *t, const uint32_t *rows, uint32_t n, 
     j.out = (struct model_logits){(float *)(void *)t->logits.data, 0, n};
     run(t, logits, &j);
     *out = j.out.rows;
-    return Q_OK;
+    return take_error(t, e);
 }
 
 static enum q_code logit_rows(void *ctx, const struct micro_batch *b, const uint32_t *rows,
@@ -184,8 +187,7 @@ static enum q_code logit_rows(void *ctx, const struct micro_batch *b, const uint
     struct teacher *t = ctx;
     *out = (struct teacher_rows){.stride = t->vocab, .n_col = t->vocab};
     Q_ASSERT(t->has_head && b->n_row == t->batch.n_token && b->ids == t->batch.token_ids);
-    return t->part ? teacher_part_logits(t->part, rows, n, &out->z, e)
-                   : model_rows(t, rows, n, &out->z, e);
+    return model_rows(t, rows, n, &out->z, e);
 }
 
 struct teacher_source teacher_logits_source(struct teacher *t)
@@ -212,7 +214,15 @@ static FALLIBLE choose_length(uint32_t *out, const struct teacher_options *o, st
     return rc;
 }
 
-static struct model_options model_options_of(const struct teacher_options *o)
+/* Columns of a product from all ranks; after an error none are asked for. */
+static void gather_columns(void *ctx, const float *x, size_t n, float *out)
+{
+    struct teacher *t = ctx;
+    if (!t->rc)
+        t->rc = t->group.gather(t->group.ctx, x, n, out, &t->e);
+}
+
+static struct model_options model_options_of(const struct teacher_options *o, struct teacher *t)
 {
     return (struct model_options){
         .dir = o->dir,
@@ -220,6 +230,7 @@ static struct model_options model_options_of(const struct teacher_options *o)
         .dtype = o->dtype,
         .quantization = o->quantization,
         .stage = {o->layers.first, o->layers.n, o->layers.has_embedding, o->layers.has_head},
+        .shard = {o->tensor_parallel.rank, o->tensor_parallel.size, gather_columns, t},
         .kern = o->kern,
         .team = o->team,
     };
@@ -227,7 +238,7 @@ static struct model_options model_options_of(const struct teacher_options *o)
 
 static FALLIBLE load_model(struct teacher *t, const struct teacher_options *o, struct q_err *e)
 {
-    struct model_options m = model_options_of(o);
+    struct model_options m = model_options_of(o, t);
     enum q_code rc;
     if ((rc = choose_length(&m.max_model_len, o, e)) || (rc = model_load(&t->model, &m, e)))
         return rc;
@@ -249,22 +260,7 @@ static FALLIBLE make_arrays(struct teacher *t, struct q_err *e)
     return t->has_head ? Q_OK : region_init(&t->stream, n * row, "a teacher's stream", e);
 }
 
-static FALLIBLE load_part(struct teacher *t, const struct teacher_options *o, struct q_err *e)
-{
-    enum q_code rc = teacher_part_load(&t->part, o, e);
-    if (rc)
-        return rc;
-    const struct model_config *c = teacher_part_config(t->part);
-    t->vocab = c->vocab_size;
-    t->hidden = c->hidden_size;
-    const struct arch *arch;
-    if ((rc = arch_find(&arch, c->architecture, e)))
-        return rc;
-    t->longest = model_lengths(arch, c).max;
-    return Q_OK;
-}
-
-static FALLIBLE load_whole(struct teacher *t, const struct teacher_options *o, struct q_err *e)
+static FALLIBLE load_all(struct teacher *t, const struct teacher_options *o, struct q_err *e)
 {
     enum q_code rc;
     if ((rc = load_model(t, o, e)) || (rc = make_arrays(t, e)) ||
@@ -276,19 +272,14 @@ static FALLIBLE load_whole(struct teacher *t, const struct teacher_options *o, s
 }
 
 /* All of the model, and its part where it is divided into stages. */
-static FALLIBLE check_whole(const struct teacher_options *o, struct q_err *e)
+FALLIBLE teacher_check(const struct teacher_options *o, struct q_err *e)
 {
-    struct model_options whole = model_options_of(o), stage = whole;
+    struct model_options whole = model_options_of(o, NULL), stage = whole;
     enum q_code rc;
     whole.stage = (struct pipeline_stage){.n_layer = 0};
     if ((rc = model_check(&whole, false, e)))
         return rc;
     return o->layers.n ? model_check(&stage, false, e) : Q_OK;
-}
-
-FALLIBLE teacher_check(const struct teacher_options *o, struct q_err *e)
-{
-    return o->tensor_parallel.size > 1 ? teacher_part_check(o, e) : check_whole(o, e);
 }
 
 FALLIBLE teacher_load(struct teacher **out, const struct teacher_options *o, struct q_err *e)
@@ -302,7 +293,8 @@ FALLIBLE teacher_load(struct teacher **out, const struct teacher_options *o, str
     t->n_thread = o->team ? team_size(o->team) : 1;
     t->n_row_max = o->n_row_max;
     t->has_head = o->layers.n == 0 || o->layers.has_head;
-    const enum q_code rc = o->tensor_parallel.size > 1 ? load_part(t, o, e) : load_whole(t, o, e);
+    t->group = o->tensor_parallel;
+    const enum q_code rc = load_all(t, o, e);
     if (rc) {
         teacher_free(t);
         return rc;
@@ -315,7 +307,6 @@ void teacher_free(struct teacher *t)
 {
     if (!t)
         return;
-    teacher_part_free(t->part);
     model_scratch_free(t->scratch);
     kv_cache_release(&t->kv);
     model_free(t->model);
@@ -330,13 +321,11 @@ void teacher_free(struct teacher *t)
 
 const struct model_config *teacher_config(const struct teacher *t)
 {
-    return t->part ? teacher_part_config(t->part) : model_config(t->model);
+    return model_config(t->model);
 }
 
 uint64_t teacher_bytes(const struct teacher *t)
 {
-    if (t->part)
-        return teacher_part_bytes(t->part);
     return model_shape(t->model)->weight_bytes + t->scratch_bytes + t->kv.memory_bytes +
            t->stream.size + t->logits.size;
 }

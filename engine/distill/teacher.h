@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* teacher - the teacher's stages on one rank: any model that can be served, quantized ones too,
  * through the executor that serves it (engine/model/model.h), without gradients. Over several
- * tensor-parallel ranks: dense float models, through the student's executor (teacher_part.h).
+ * tensor-parallel ranks each has some of the outputs of every matrix (engine/model/model_shard.h),
+ * and all have the bits of one rank.
  *
  * A stage runs some of the layers over one micro batch: each segment is a sequence with its own
  * blocks of a small KV cache, which the next micro batch writes over. Only the weights of its
@@ -15,7 +16,7 @@ struct teacher;
 /* What teacher_load would refuse, as far as options, config and headers say it. Of o: all but team
  * and n_row_max. layers: of one of several stages; n 0: there is one. Errors: as teacher_load. */
 FALLIBLE teacher_check(const struct teacher_options *o, struct q_err *e);
-/* Errors: as model_load; over several ranks, as teacher_part_load. */
+/* Errors: as model_load. */
 FALLIBLE teacher_load(struct teacher **out, const struct teacher_options *o, struct q_err *e);
 void teacher_free(struct teacher *t);
 const struct model_config *teacher_config(const struct teacher *t);

@@ -7,6 +7,7 @@
 #include <string.h>
 #include "common/mem.h"
 
+#define MOST  0.01       /* what rounding makes of a logarithm of 1; more is no probability */
 #define LEAST (-65504.0) /* of an f16, in which it is stored; servers write -9999 for -inf */
 
 /* ---- the question ---- */
@@ -70,6 +71,10 @@ static FALLIBLE read_candidate(struct candidate *c, const char *key, const json_
     if (!json_is_number(logprob) && !json_is_null(logprob))
         return q_fail(e, Q_CORRUPT, "prompt_logprobs[%u]: token %lu has no logprob", row, id);
     const double x = json_is_null(logprob) ? LEAST : json_number_value(logprob);
+    if (x > MOST)
+        return q_fail(e, Q_CORRUPT,
+                      "prompt_logprobs[%u]: token %lu has %g as a logprob, expected at most 0", row,
+                      id, x);
     c->id = (uint32_t)id;
     c->logprob = (float)(x > 0 ? 0 : x > LEAST ? x : LEAST);
     return Q_OK;

@@ -11,7 +11,7 @@ struct teacher_options {
     const char *dir;
     const struct kern_table *kern;
     struct team *team;
-    bool dtype_auto;  /* of one tensor rank: as the checkpoint has it */
+    bool dtype_auto;  /* as the checkpoint has it */
     enum dtype dtype; /* F32, BF16, F16 */
     enum quantization quantization;
     struct stage_layers layers; /* of this rank */

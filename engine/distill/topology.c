@@ -36,13 +36,15 @@ static enum q_code check_sizes(const struct topology_sizes *s, uint32_t n_rank, 
                       s->n_student_pipeline, s->n_virtual, s->n_student_tensor, s->n_data,
                       s->n_teacher_pipeline, s->n_teacher_tensor);
     if (s->n_teacher_virtual > 1 &&
-        (s->n_teacher_virtual != s->n_virtual || s->n_teacher_pipeline != s->n_student_pipeline))
+        (s->n_teacher_virtual != s->n_virtual ||
+         !schedule_divides_teacher(s->n_student_pipeline, s->n_teacher_pipeline)))
         return q_fail(e, Q_INVALID,
                       "%u virtual stages of a teacher on %u pipeline ranks; expected 1, or the "
-                      "student's %u on %u",
+                      "student's %u on half of its %u ranks or more",
                       s->n_teacher_virtual, s->n_teacher_pipeline, s->n_virtual,
                       s->n_student_pipeline);
-    uint64_t n_stage = (uint64_t)s->n_student_pipeline * s->n_virtual;
+    uint64_t n_stage =
+        (uint64_t)larger(s->n_student_pipeline, s->n_teacher_pipeline) * s->n_virtual;
     if (n_stage > 1u << STAGE_BITS)
         return q_fail(e, Q_INVALID, "%llu pipeline stages; %u at most", (unsigned long long)n_stage,
                       1u << STAGE_BITS);

@@ -40,7 +40,6 @@ struct maker {
     uint32_t n_keep;
     struct train_ref grads[TRAIN_VALUES]; /* of each value; no_ref: nothing has been written */
     bool is_alias[TRAIN_VALUES];          /* its gradient is the stream's */
-    bool forward_only;
     const struct layer_program *p;
     struct q_err *e;
 };
@@ -54,17 +53,10 @@ size_t train_stride(const struct train_value *v)
     return lines % 1024 ? lines : lines + 64; /* rows that share few sets of the caches */
 }
 
-/* What is missing where an operation is refused. */
-static const char *missing(bool forward_only)
-{
-    return forward_only ? "cannot be divided among ranks" : "has no gradient";
-}
-
 static enum q_code refuse(const struct maker *m, const struct program_op *op, const char *why)
 {
-    return q_fail(m->e, Q_UNSUPPORTED, "operation %u (%s of layer %u) %s: %s",
-                  (uint32_t)(op - m->p->ops), program_op_name(op), op->layer,
-                  missing(m->forward_only), why);
+    return q_fail(m->e, Q_UNSUPPORTED, "operation %u (%s of layer %u) has no gradient: %s",
+                  (uint32_t)(op - m->p->ops), program_op_name(op), op->layer, why);
 }
 
 /* ---- which operations have a gradient ---- */
@@ -80,8 +72,10 @@ static bool has_handler(const struct program_op *op)
     case PROGRAM_SCALE:
         return true;
     case PROGRAM_EMBED:
+    case PROGRAM_POSITIONS:
     case PROGRAM_SOFT_CAP:
         return is_model;
+    case PROGRAM_CLIP:
     case PROGRAM_ADD:
     case PROGRAM_ACTIVATE:
     case PROGRAM_ROPE:
@@ -103,10 +97,10 @@ struct why { /* an operation is refused; "": it is not */
     char text[128];
 };
 
-/* Attributes: features.def, whose rows for ON_STUDENT and ON_DIVIDED say what is computed here. */
-static struct why why_not(const struct program_op *op, bool forward_only)
+/* Attributes: features.def, whose rows for ON_STUDENT say what is computed here. */
+static struct why why_not(const struct program_op *op)
 {
-    const char *lacks = features_missing(op, forward_only ? ON_DIVIDED : ON_STUDENT);
+    const char *lacks = features_missing(op, ON_STUDENT);
     struct why w = {""};
     if (is_of_experts(op->kind))
         snprintf(w.text, sizeof w.text, "only dense families are supported");
@@ -114,20 +108,22 @@ static struct why why_not(const struct program_op *op, bool forward_only)
         snprintf(w.text, sizeof w.text, "no support for %s", lacks);
     else if (!has_handler(op))
         snprintf(w.text, sizeof w.text, "its kind is not supported");
+    else if (op->kind == PROGRAM_POSITIONS && op->mod)
+        snprintf(w.text, sizeof w.text, "no support for positions of several parts");
     else if (op->kind == PROGRAM_ATTENTION && op->attention.head_dim > KERN_TRAIN_HEAD_MAX)
         snprintf(w.text, sizeof w.text, "heads of %u elements are not supported, the most is %u",
                  op->attention.head_dim, KERN_TRAIN_HEAD_MAX);
     return w;
 }
 
-FALLIBLE train_check_model(const struct layer_program *p, bool forward_only, struct q_err *e)
+FALLIBLE train_check_model(const struct layer_program *p, struct q_err *e)
 {
     for (uint32_t i = 0; i < p->n_op; i++) {
         const struct program_op *op = &p->ops[i];
-        const struct why why = why_not(op, forward_only);
+        const struct why why = why_not(op);
         if (op->layer == PROGRAM_NO_LAYER && *why.text)
-            return q_fail(e, Q_UNSUPPORTED, "operation %u (%s) %s: %s", i, program_op_name(op),
-                          missing(forward_only), why.text);
+            return q_fail(e, Q_UNSUPPORTED, "operation %u (%s) has no gradient: %s", i,
+                          program_op_name(op), why.text);
     }
     return Q_OK;
 }
@@ -164,8 +160,7 @@ static enum q_code trace_attention(struct maker *m, struct traced *t, uint32_t i
     t->in[2] = m->kv[1];
     t->out = whole(m, new_value(m, n, DT_F32, i));
     t->lse = whole(m, new_value(m, op->attention.n_head, DT_F32, i));
-    if (!m->forward_only)
-        m->l->values[t->out.value].place = m->l->values[t->lse.value].place = TRAIN_KEPT;
+    m->l->values[t->out.value].place = m->l->values[t->lse.value].place = TRAIN_KEPT;
     m->current[op->out.buffer] = t->out.value;
     if (op->out.dtype == DT_BF16) {
         t->cast = whole(m, new_value(m, n, DT_BF16, i));
@@ -177,7 +172,7 @@ static enum q_code trace_attention(struct maker *m, struct traced *t, uint32_t i
 
 static enum q_code trace_op(struct maker *m, const struct program_op *op)
 {
-    const struct why why = why_not(op, m->forward_only);
+    const struct why why = why_not(op);
     const uint32_t i = m->n_op++;
     struct traced *t = &m->ops[i];
     *t = (struct traced){.op = op, .out = no_ref, .lse = no_ref, .cast = no_ref, .again = NO_OP};
@@ -267,6 +262,7 @@ static void keep_inputs(struct maker *m)
             break;
         case PROGRAM_NORM:
         case PROGRAM_ACTIVATE:
+        case PROGRAM_CLIP:
         case PROGRAM_ATTENTION:
             for (uint32_t k = 0; k < TRAIN_INPUTS; k++)
                 if (t->in[k].value != TRAIN_NONE)
@@ -595,12 +591,11 @@ static enum q_code trace_layer(struct maker *m)
 }
 
 FALLIBLE train_layer_make(struct train_layer *out, const struct layer_program *p, uint32_t layer,
-                          bool forward_only, struct q_err *e)
+                          struct q_err *e)
 {
     struct maker m = {
         .l = out,
         .p = p,
-        .forward_only = forward_only,
         .e = e,
         .kv = {no_ref, no_ref},
     };
@@ -615,10 +610,9 @@ FALLIBLE train_layer_make(struct train_layer *out, const struct layer_program *p
     m.grads[TRAIN_STREAM] = whole(&m, d);
     if ((rc = trace_layer(&m)))
         return rc;
-    if (!forward_only)
-        keep_inputs(&m);
+    keep_inputs(&m);
     emit_forward(&m);
-    if (!forward_only && (rc = emit_backward(&m)))
+    if ((rc = emit_backward(&m)))
         return rc;
     place(out);
     return Q_OK;

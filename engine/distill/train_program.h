@@ -81,12 +81,11 @@ struct train_layer {
 /* Bytes from one row of a value to the next. */
 size_t train_stride(const struct train_value *v);
 
-/* The operations of one layer, ops[first … first + n - 1] of p. forward_only: nothing is kept, and
- * the backward list is empty.
- * Errors: Q_UNSUPPORTED (the operation that is not supported, and of what kind). */
+/* The operations of one layer of p. Errors: Q_UNSUPPORTED (the operation that is not supported, and
+ * of what kind). */
 FALLIBLE train_layer_make(struct train_layer *out, const struct layer_program *p, uint32_t layer,
-                          bool forward_only, struct q_err *e);
+                          struct q_err *e);
 /* Are embedding and head what the executor supports? Errors: Q_UNSUPPORTED. */
-FALLIBLE train_check_model(const struct layer_program *p, bool forward_only, struct q_err *e);
+FALLIBLE train_check_model(const struct layer_program *p, struct q_err *e);
 
 #endif

@@ -2,8 +2,11 @@
 /* The loop over steps, and what is written behind them. The parts: trainer_open.c; a step:
  * trainer_step.c. */
 #include "engine/distill/trainer.h"
+#include <limits.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
+#include "common/file.h"
 #include "common/mem.h"
 #include "engine/distill/launch.h"
 #include "engine/distill/trainer_internal.h"
@@ -35,8 +38,8 @@ bool trainer_signalled(void)
     return signalled != 0;
 }
 
-/* The teacher's executor does not divide matrices, so its default is one tensor rank. It has the
- * student's virtual stages where each of them gets a layer. */
+/* The teacher's default is one tensor rank, which sends least. It may have the student's virtual
+ * stages where each of them gets a layer; trainer_cut_choose decides. */
 struct topology_sizes trainer_sizes(const struct distill_options *o)
 {
     struct topology_sizes s = {
@@ -48,8 +51,8 @@ struct topology_sizes trainer_sizes(const struct distill_options *o)
     if (o->teacher) {
         s.n_teacher_pipeline = o->teacher_pipeline ? o->teacher_pipeline : o->pipeline;
         s.n_teacher_tensor = o->teacher_tensor ? o->teacher_tensor : 1;
-        s.n_teacher_virtual = s.n_teacher_pipeline == o->pipeline &&
-                                      o->teacher_layers / o->pipeline >= o->virtual_stages
+        s.n_teacher_virtual = schedule_divides_teacher(o->pipeline, s.n_teacher_pipeline) &&
+                                      o->teacher_layers / s.n_teacher_pipeline >= o->virtual_stages
                                   ? o->virtual_stages
                                   : 1;
     }
@@ -69,8 +72,9 @@ static bool is_asked(const struct distill_options *o, uint64_t step)
 static FALLIBLE save_state(struct trainer *t, struct q_err *e)
 {
     double numbers[CHECKPOINT_NUMBERS] = {0};
+    const struct checkpoint_run run = trainer_checkpoint_run(t);
     memcpy(numbers, &t->numbers, sizeof t->numbers);
-    return checkpoint_save_state(t->checkpoint, t->step, buf_str(&t->run), numbers, e);
+    return checkpoint_save_state(t->checkpoint, t->step, &run, numbers, e);
 }
 
 static FALLIBLE save(struct trainer *t, bool stop, struct q_err *e)
@@ -93,14 +97,33 @@ static FALLIBLE evaluate(struct trainer *t, struct q_err *e)
     return trainer_evaluate(t, e);
 }
 
+/* The last step's model of a run that was done before: it is missing where --steps was larger
+ * then, or where its folder was removed. */
+static FALLIBLE complete(struct trainer *t, struct q_err *e)
+{
+    const struct transport_group all = transport_all(t->transport);
+    char path[PATH_MAX];
+    uint64_t missing = 0;
+    if (t->top.rank == 0)
+        missing = snprintf(path, sizeof path, "%s/step-%llu", t->o->output,
+                           (unsigned long long)t->step) < (int)sizeof path &&
+                  !dir_exists(path);
+    enum q_code rc = transport_max(t->transport, &all, &missing, e);
+    if (!rc && missing)
+        rc = checkpoint_save_model(t->checkpoint, t->step, e);
+    if (!rc && t->report)
+        report_say(t->report, "all %llu steps are done; the model is in %s/step-%llu",
+                   (unsigned long long)t->step, t->o->output, (unsigned long long)t->step);
+    return rc;
+}
+
 static FALLIBLE run_steps(struct trainer *t, bool *bad_numbers, struct q_err *e)
 {
     const uint64_t n = t->o->optimizer.n_step;
     bool stop = false;
     enum q_code rc = Q_OK;
-    if (t->step >= n && t->report)
-        report_say(t->report, "all %llu steps are done; the model is in %s/step-%llu",
-                   (unsigned long long)n, t->o->output, (unsigned long long)n);
+    if (t->step >= n)
+        rc = complete(t, e);
     while (!rc && !stop && t->step < n)
         if (!(rc = trainer_step(t, &stop, bad_numbers, e)) && !(rc = evaluate(t, e)))
             rc = save(t, stop, e);

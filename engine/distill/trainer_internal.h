@@ -21,6 +21,10 @@ struct trainer_cut {
 FALLIBLE trainer_cut_make(struct trainer_cut *c, const struct distill_options *o,
                           const struct topology *top, struct q_err *e);
 void trainer_cut_release(struct trainer_cut *c);
+/* The cut of this topology, with the teacher's virtual stages or without them
+ * (top->sizes.n_teacher_virtual becomes 1), whichever has the smaller predicted bubble. */
+FALLIBLE trainer_cut_choose(struct trainer_cut *c, const struct distill_options *o,
+                            struct topology *top, struct q_err *e);
 
 /* ---- trainer_pass.c: the items of a schedule ---- */
 
@@ -39,7 +43,8 @@ struct pass_sums { /* of this rank's micro batches */
 /* What a rank tells all others at the end of a step; behind it OPTIMIZER_SUMS squares. */
 struct rank_numbers {
     double kd, ce, agree, n_row; /* of the last stage's first tensor rank, else 0 */
-    double waited_s, rss_mb;
+    double waited_s, elapsed_s;  /* in messages; in all, from the step's begin on this rank */
+    double rss_mb;
     double stop; /* 1: a signal has come */
 };
 #define RANK_NUMBERS (sizeof(struct rank_numbers) / sizeof(double))
@@ -108,9 +113,19 @@ FALLIBLE trainer_pass_run(struct trainer *t, const struct trainer_pass *p, struc
                           struct q_err *e);
 
 /* ---- trainer_open.c ---- */
+/* What the run depends on, of t->run. */
+struct checkpoint_run trainer_checkpoint_run(const struct trainer *t);
 /* t: zeroed, with o and transport. Errors: those of the parts. */
 FALLIBLE trainer_open(struct trainer *t, struct q_err *e);
 void trainer_close(struct trainer *t);
+
+/* ---- trainer_rates.c: the learning rates of a run that goes on ---- */
+
+/* The options that learning rates are computed from, as a JSON object. */
+void trainer_rates_write(struct buf *out, const struct optimizer_options *p);
+/* As struct checkpoint_run's judge. ctx: the struct optimizer_options of now. Errors: Q_MISMATCH (a
+ * step that is done has another rate, or --steps is less than `step`), Q_CORRUPT. */
+enum q_code trainer_rates_judge(void *ctx, uint64_t step, const char *before, struct q_err *e);
 
 /* ---- trainer_teacher.c ---- */
 /* Of a rank with a part of the teacher. Errors: those of teacher_load. */

@@ -9,8 +9,9 @@
 #include "engine/distill/launch.h"
 #include "engine/distill/trainer_internal.h"
 
-#define PROGRESS_MS  5000 /* between lines about reading data */
-#define SLOTS_STEADY 4    /* micro batches of a stage, from where on slots are all in use */
+#define PROGRESS_MS  5000             /* between lines about reading data */
+#define RATES        "learning_rates" /* member of what a run depends on */
+#define SLOTS_STEADY 4 /* micro batches of a stage, from where on slots are all in use */
 
 struct params *trainer_params(struct trainer *t)
 {
@@ -185,23 +186,34 @@ static FALLIBLE describe_run(struct trainer *t, struct q_err *e)
     add_text(b, "teacher_dtype", dtype_name(o->teacher_dtype));
     add_text(b, "teacher_quantization", quantization_name(o->teacher_quantization));
     buf_printf(b,
-               "\"samples\": %llu, \"tokens\": %llu, \"seq_length\": %u, \"packing\": %d, "
+               "\"samples\": %llu, \"tokens\": %llu, \"data_hash\": \"%016llx\", "
+               "\"seq_length\": %u, \"packing\": %d, "
                "\"shuffle\": %d, \"seed\": %llu, \"global_batch_size\": %u, ",
-               (unsigned long long)c->n_sample, (unsigned long long)c->n_token, o->data.seq_len,
-               o->data.packing, o->data.shuffle, (unsigned long long)o->data.seed,
-               o->data.global_batch);
+               (unsigned long long)c->n_sample, (unsigned long long)c->n_token,
+               (unsigned long long)c->content_sum, o->data.seq_len, o->data.packing,
+               o->data.shuffle, (unsigned long long)o->data.seed, o->data.global_batch);
     buf_printf(b,
                "\"loss\": %d, \"beta\": %.9g, \"temperature\": %.9g, \"t2\": %d, "
                "\"kd_weight\": %.17g, \"ce_weight\": %.17g, \"top_k\": %u, \"renorm\": %d, ",
                (int)l->kind, (double)l->beta, (double)l->temperature, l->t2, l->kd_weight,
                l->ce_weight, l->top_k, l->renorm);
+    buf_add_str(b, "\"" RATES "\": ");
+    trainer_rates_write(b, p);
     buf_printf(b,
-               "\"steps\": %llu, \"lr\": %.17g, \"min_lr\": %.17g, \"warmup_steps\": %llu, "
-               "\"adam_beta1\": %.17g, \"adam_beta2\": %.17g, \"adam_eps\": %.17g, "
+               ", \"adam_beta1\": %.17g, \"adam_beta2\": %.17g, \"adam_eps\": %.17g, "
                "\"weight_decay\": %.17g, \"max_grad_norm\": %.17g, \"spike_factor\": %.17g}",
-               (unsigned long long)p->n_step, p->lr, p->min_lr, (unsigned long long)p->warmup_steps,
                p->beta1, p->beta2, p->eps, p->weight_decay, p->max_grad_norm, o->spike_factor);
     return buf_check(b, "the description of the run", e);
+}
+
+struct checkpoint_run trainer_checkpoint_run(const struct trainer *t)
+{
+    return (struct checkpoint_run){
+        .text = t->run.data,
+        .judged = RATES,
+        .judge = trainer_rates_judge,
+        .ctx = (struct optimizer_options *)(uintptr_t)&t->o->optimizer,
+    };
 }
 
 static FALLIBLE open_checkpoint(struct trainer *t, struct q_err *e)
@@ -218,8 +230,10 @@ static FALLIBLE open_checkpoint(struct trainer *t, struct q_err *e)
     double numbers[CHECKPOINT_NUMBERS] = {0};
     enum q_code rc;
     if ((rc = describe_run(t, e)) ||
-        (rc = checkpoint_open(&t->checkpoint, &o, trainer_params(t), e)) ||
-        (rc = checkpoint_resume(t->checkpoint, &t->step, buf_str(&t->run), numbers, e)))
+        (rc = checkpoint_open(&t->checkpoint, &o, trainer_params(t), e)))
+        return rc;
+    const struct checkpoint_run run = trainer_checkpoint_run(t);
+    if ((rc = checkpoint_resume(t->checkpoint, &run, &t->step, numbers, e)))
         return rc;
     if (t->step && !t->o->resume && !launch_n_restart())
         return q_fail(
@@ -263,7 +277,7 @@ FALLIBLE trainer_open(struct trainer *t, struct q_err *e)
     if ((rc = topology_make(&t->top, &sizes, transport_rank(t->transport),
                             transport_size(t->transport), e)) ||
         (rc = make_team(t, e)) || (rc = open_data(t, e)) ||
-        (rc = trainer_cut_make(&t->cut, t->o, &t->top, e)))
+        (rc = trainer_cut_choose(&t->cut, t->o, &t->top, e)))
         return rc;
     t->n_micro = t->o->data.global_batch / t->o->data.micro_batch / sizes.n_data;
     t->n_layer = t->cut.student_costs.n_layer;

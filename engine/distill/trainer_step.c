@@ -60,11 +60,14 @@ static FALLIBLE sum_gradients(struct trainer *t, struct q_err *e)
 struct step_numbers {
     uint64_t step, n_counted;
     double kd, ce, agree, n_row; /* sums */
-    double norm, waited_s, seconds;
+    double norm, seconds;
+    double waited_s, elapsed_s; /* of all ranks, until they told each other */
+    int64_t start_us;
     bool stop;
 };
 
-static FALLIBLE exchange(struct trainer *t, const struct pass_sums *sums, struct q_err *e)
+static FALLIBLE exchange(struct trainer *t, const struct pass_sums *sums, int64_t start_us,
+                         struct q_err *e)
 {
     const bool counts = trainer_has_sums(t);
     const size_t n = RANK_NUMBERS + OPTIMIZER_SUMS(t->n_layer);
@@ -74,6 +77,7 @@ static FALLIBLE exchange(struct trainer *t, const struct pass_sums *sums, struct
         .agree = counts ? (double)sums->loss.n_agree : 0,
         .n_row = counts ? (double)sums->n_row : 0,
         .waited_s = transport_waited(t->transport),
+        .elapsed_s = (double)(clock_us() - start_us) / 1e6,
         .rss_mb = trainer_rss_mb(),
         .stop = trainer_signalled(),
     };
@@ -109,6 +113,7 @@ static void add_up(struct trainer *t, struct step_numbers *s)
         s->agree += here.agree;
         s->n_row += here.n_row;
         s->waited_s += here.waited_s;
+        s->elapsed_s += here.elapsed_s;
         s->stop |= here.stop > 0;
         t->rss_mb[r] = here.rss_mb;
     }
@@ -172,7 +177,7 @@ static FALLIBLE report(struct trainer *t, const struct step_numbers *s, const ch
         .n_token = s->n_counted,
         .tok_s = s->n_row / s->seconds,
         .peak = peak > 0 ? s->n_row * trainer_row_flop(t) / peak : 0,
-        .bubble = s->waited_s / (s->seconds * t->top.n_rank),
+        .bubble = s->waited_s / fmax(1e-6, s->elapsed_s),
         .left_s = t->step_s * (double)(t->o->optimizer.n_step - s->step),
         .rss_mb = t->rss_mb,
         .n_rank = t->top.n_rank,
@@ -198,7 +203,7 @@ static FALLIBLE run_passes(struct trainer *t, struct step_numbers *s, struct q_e
     params_zero_gradients(trainer_params(t));
     if (s->n_counted && ((rc = trainer_pass_run(t, &pass, &sums, e)) || (rc = sum_gradients(t, e))))
         return rc;
-    if ((rc = exchange(t, &sums, e)))
+    if ((rc = exchange(t, &sums, s->start_us, e)))
         return rc;
     add_up(t, s);
     return Q_OK;
@@ -216,8 +221,7 @@ static FALLIBLE fail_numbers(const struct trainer *t, const struct step_numbers 
 
 FALLIBLE trainer_step(struct trainer *t, bool *stop, bool *bad_numbers, struct q_err *e)
 {
-    const int64_t start_us = clock_us();
-    struct step_numbers s = {.step = t->step + 1};
+    struct step_numbers s = {.step = t->step + 1, .start_us = clock_us()};
     char skipped[160] = "";
     enum q_code rc;
     if ((rc = dataset_n_counted(t->data, s.step, &s.n_counted, e)) || (rc = run_passes(t, &s, e)))
@@ -232,7 +236,7 @@ FALLIBLE trainer_step(struct trainer *t, bool *stop, bool *bad_numbers, struct q
         update(t, &s);
     else
         snprintf(skipped, sizeof skipped, "no token counts");
-    s.seconds = fmax(1e-6, (double)(clock_us() - start_us) / 1e6);
+    s.seconds = fmax(1e-6, (double)(clock_us() - s.start_us) / 1e6);
     t->step = s.step;
     *stop = s.stop;
     if (t->report && *skipped)

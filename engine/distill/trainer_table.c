@@ -131,7 +131,7 @@ static FALLIBLE compare_with_plain(const struct trainer *t, struct q_err *e)
                     "%.1f %%%s",
                     s->n_virtual, 100 * t->cut.bubble, 100 * cut.bubble,
                     is_whole ? "; the teacher has one stage on each of its ranks: virtual stages "
-                               "need as many pipeline ranks as the student has, and a layer each"
+                               "need half of the student's pipeline ranks, and a layer each"
                              : "");
     trainer_cut_release(&cut);
     return rc;

@@ -144,6 +144,9 @@ struct quire_info {
     /* Error of an unusable template; NULL if usable or missing. Valid as long as the engine. */
     const char *chat_template_error;
     uint32_t n_modality; /* kinds of inputs that the model takes; 0: tokens only */
+    uint32_t n_vector;   /* values of the vector that the model makes of a text (quire_pool): of an
+                          * embedding, or one for each class; 0: it generates text */
+    bool classifies;     /* they are of classes */
 };
 struct quire_stats {
     size_t size; /* set by the caller */
@@ -315,8 +318,9 @@ struct quire_params { /* negative numbers: the model's default, else OpenAI's */
                                        * the content parts of its messages: {"type": "action",
                                        * "action": [0.1, 0.2]} */
     size_t n_input;
-    bool input_files; /* content parts may name files ({"path": "a.npy"}): any that this process
+    bool input_files;    /* content parts may name files ({"path": "a.npy"}): any that this process
                        * can read, so only where the messages are the caller's own */
+    const char *adapter; /* name of a LoRA adapter of the engine; NULL or "": the model itself */
 };
 /* Everything to its default. size: sizeof *p. Threads: one. */
 QUIRE_API void quire_params_init(struct quire_params *p, size_t size);

@@ -53,14 +53,25 @@ static enum q_code show_sections(struct buf *out, const struct options *o,
 }
 
 /* The folder is found, its plugins are loaded. */
-static enum q_code open_folder(char dir[PATH_MAX], const struct options *o, struct q_err *e)
+static enum q_code open_folder(char dir[PATH_MAX], const struct options *o, enum load_format format,
+                               struct q_err *e)
 {
     static struct plugins_config plugins;
     enum q_code rc;
-    if ((rc = hub_resolve(dir, o->positional[0], *o->revision ? o->revision : NULL, e)) ||
+    if ((rc = hub_resolve_format(dir, o->positional[0], *o->revision ? o->revision : NULL,
+                                 load_format_files(format), e)) ||
         (rc = plugins_config_set(&plugins, o->plugin.items, o->plugin.n, o->plugin_path, e)))
         return rc;
     return plugins_open(&plugins, dir, e);
+}
+
+static FALLIBLE read_pooling(struct pooling *out, const char *dir, const struct options *o,
+                             struct q_err *e)
+{
+    static struct model_config config;
+    const struct pooling_options po = {o->runner, o->convert, o->pooler_config};
+    const enum q_code rc = model_config_load(&config, NULL, dir, e);
+    return rc ? rc : pooling_read(out, &config, dir, &po, e);
 }
 
 static int print_error(const char *message, int code)
@@ -82,6 +93,7 @@ int main(int argc, char **argv)
     };
     static struct options o;
     struct model_options m;
+    struct pooling pooling = POOLING_INIT;
     struct q_err e = Q_ERR_INIT;
     struct buf out = BUF_INIT;
     char dir[PATH_MAX];
@@ -92,12 +104,15 @@ int main(int argc, char **argv)
         return print_error(e.message, EXIT_USAGE);
     m.dir = dir;
     m.generates = true;
-    code = open_folder(dir, &o, &e) || model_check(&m, false, &e) || show_sections(&out, &o, &m, &e)
+    m.pooling = &pooling;
+    code = open_folder(dir, &o, m.format, &e) || read_pooling(&pooling, dir, &o, &e) ||
+                   model_check(&m, false, &e) || show_sections(&out, &o, &m, &e)
                ? print_error(e.message, EXIT_MODEL)
                : 0;
     if (!code && fwrite(buf_str(&out), 1, out.len, stdout) < out.len)
         code = print_error("cannot write to standard output", EXIT_MODEL);
     buf_release(&out);
+    pooling_release(&pooling);
     options_release(&o);
     return code;
 }

@@ -14,7 +14,11 @@
  * worker_timeout_s. The scheduler finds the request that killed the worker
  * (engine/sched/scheduler_suspect.c). Each culprit resets the count of deaths, at most
  * CORE_CULPRITS_MAX times without a finished step; after that the machine is at fault and the core
- * fails. */
+ * fails.
+ *
+ * A death is held against requests only if the worker had begun a step and was not ended from
+ * outside (common/death.h). A worker that cannot even be started (no process, no memory, its
+ * program is being replaced) is tried again for some START_TRIES_MAX times. */
 #include "engine/core/core.h"
 #include <assert.h>
 #include <errno.h>
@@ -34,6 +38,7 @@
 
 #define BACKOFF_MIN_MS   50
 #define BACKOFF_MAX_MS   2000
+#define START_TRIES_MAX  20   /* 30 s with that back-off */
 #define PERCENT_EVERY_MS 1000 /* of log lines while loading */
 
 static_assert(CORE_FINGERPRINT_MAX == FINGERPRINT_MAX, "one size");
@@ -78,6 +83,7 @@ void core_end_worker(struct core *c, int timeout_ms)
                        timeout_ms); /* closes its pidfd, which leaves the epoll set by that */
     ring_free(c->ring);
     c->ring = NULL;
+    core_adapters_lost(c->adapters);
 }
 
 static FALLIBLE start_worker(struct core *c, struct q_err *e)
@@ -112,6 +118,22 @@ static FALLIBLE open_items(struct core *c, struct q_err *e)
     return Q_OK;
 }
 
+static FALLIBLE read_pooling(struct core *c, struct q_err *e)
+{
+    const struct worker_config *w = &c->config.worker;
+    const struct pooling_options o = {w->runner, w->convert, w->pooler};
+    const enum q_code rc = pooling_read(&c->pooling, &c->model, w->model_dir, &o, e);
+    c->model.pools = !rc && c->pooling.makes != ARCHS_GENERATES; /* a reload needs no head */
+    c->model.pooling = c->pooling.kind;
+    return rc;
+}
+
+static FALLIBLE open_adapters(struct core *c, struct q_err *e)
+{
+    const struct core_adapters_args args = {&c->config.adapters, &c->config.worker, &c->model};
+    return core_adapters_new(&c->adapters, &args, e);
+}
+
 FALLIBLE core_new(struct core **out, const struct core_config *config, core_sink *sink, void *ctx,
                   struct q_err *e)
 {
@@ -133,7 +155,11 @@ FALLIBLE core_new(struct core **out, const struct core_config *config, core_sink
     if (!rc)
         rc = model_config_load(&c->model, &c->generation, config->worker.model_dir, e);
     if (!rc)
+        rc = read_pooling(c, e);
+    if (!rc)
         rc = open_items(c, e);
+    if (!rc)
+        rc = open_adapters(c, e);
     if (!rc && !(rc = grammar_compiler_new(&c->grammar_compiler, true, e)))
         rc = core_watch(c, grammar_compiler_fd(c->grammar_compiler), e);
     if (!rc)
@@ -155,6 +181,9 @@ void core_free(struct core *c)
     grammar_compiler_free(c->grammar_compiler);
     item_intake_free(c->intake); /* it writes into the store */
     core_items_release(&c->items);
+    pooling_release(&c->pooling);
+    core_adapters_free(c->adapters);
+    q_free(c->config.adapters.modules);
     core_trace_lost(c);
     for (int i = 0; i < CORE_TRACES; i++)
         trace_free(c->traces[i]);
@@ -197,8 +226,26 @@ static void end_culprit(struct core *c, struct scheduler_output *culprit, const 
     core_give(c, NULL, culprit, 1);
 }
 
-/* The worker is lost: discard its steps and schedule a restart. */
-static FALLIBLE worker_lost(struct core *c, const struct q_err *why, struct q_err *e)
+static int64_t backoff_ms(uint32_t n)
+{
+    const int64_t wait_ms = BACKOFF_MIN_MS << (n < 10 ? n : 10);
+    return wait_ms < BACKOFF_MAX_MS ? wait_ms : BACKOFF_MAX_MS;
+}
+
+/* No worker could be started in place of one that ended. */
+static FALLIBLE start_failed(struct core *c, const struct q_err *why, struct q_err *e)
+{
+    if (++c->n_start_failure > START_TRIES_MAX)
+        return give_up(c, "the worker could not be started", c->n_start_failure, why, e);
+    const int64_t wait_ms = backoff_ms(c->n_start_failure);
+    log_warning("%s; trying again in %lld ms", why->message, (long long)wait_ms);
+    c->restart_at_ms = clock_ms() + wait_ms;
+    return Q_OK;
+}
+
+/* The worker is lost: discard its steps and schedule a restart. is_blamed: by what it computed. */
+static FALLIBLE worker_lost(struct core *c, const struct q_err *why, bool is_blamed,
+                            struct q_err *e)
 {
     struct scheduler_output culprit;
     core_end_worker(c, 0);
@@ -206,14 +253,15 @@ static FALLIBLE worker_lost(struct core *c, const struct q_err *why, struct q_er
     core_trace_lost(c);
     core_control_lost(c, why);
     c->n_death++;
-    if (c->scheduler && scheduler_worker_died(c->scheduler, &culprit))
+    if (c->scheduler && !is_blamed)
+        scheduler_worker_lost(c->scheduler);
+    else if (c->scheduler && scheduler_worker_died(c->scheduler, &culprit))
         end_culprit(c, &culprit, why);
     if (c->n_death > CORE_RESTARTS_MAX)
         return give_up(c, "the worker crashed", c->n_death, why, e);
     if (c->n_culprit > CORE_CULPRITS_MAX)
         return give_up(c, "requests crashed the worker", c->n_culprit, why, e);
-    int64_t wait_ms = c->n_death ? BACKOFF_MIN_MS << (c->n_death - 1) : 0;
-    wait_ms = wait_ms < BACKOFF_MAX_MS ? wait_ms : BACKOFF_MAX_MS;
+    int64_t wait_ms = c->n_death ? backoff_ms(c->n_death - 1) : 0;
     if (c->n_death == 1 && c->scheduler)
         wait_ms = 0; /* requests are waiting */
     log_warning("%s; restarting it in %lld ms", why->message, (long long)wait_ms);
@@ -228,6 +276,48 @@ static uint32_t forced_max(const struct core_config *c)
 {
     bool drafts = c->worker.speculation.method == SPECULATE_DRAFT;
     return drafts || c->no_jump_forward ? 0 : SCHEDULER_DRAFT_TOKENS_MAX;
+}
+
+FALLIBLE core_note_weights(struct core *c, struct q_err *e)
+{
+    const struct worker_config *w = &c->config.worker;
+    if (w->format == LOAD_DUMMY)
+        return Q_OK;
+    return weights_identity(c->weights_id, *w->weights_dir ? w->weights_dir : w->model_dir, e);
+}
+
+const unsigned char *core_weights_identity(const struct core *c)
+{
+    return c->weights_id;
+}
+
+/* A worker has loaded the weights again. If they are others, no request may continue with them, nor
+ * a cached prefix. */
+static FALLIBLE check_weights(struct core *c, struct q_err *e)
+{
+    struct q_err why = Q_ERR_INIT;
+    struct scheduler_output o;
+    unsigned char before[WEIGHTS_IDENTITY_BYTES];
+    memcpy(before, c->weights_id, sizeof before);
+    enum q_code rc = core_note_weights(c, e);
+    if (rc || !memcmp(before, c->weights_id, sizeof before))
+        return rc;
+    if ((rc = fingerprint_make(c->info.fingerprint, &c->config.worker, &c->worker_info,
+                               c->weights_id, e)))
+        return rc;
+    log_warning("the weights in %s have changed on disk: open requests end with an error; %s",
+                core_weights_dir(c), c->info.fingerprint);
+    q_fail(&why, Q_MISMATCH,
+           "the model's weights changed on disk and were loaded again: the answer cannot go on; "
+           "send the request again");
+    scheduler_reset_prefix_cache(c->scheduler);
+    while (scheduler_end_next(c->scheduler, &o)) {
+        o.finish = FINISH_ERROR;
+        o.code = why.code;
+        o.why = &why;
+        core_give(c, NULL, &o, 1);
+    }
+    return Q_OK;
 }
 
 static FALLIBLE first_ready(struct core *c, const struct worker_info *info, struct q_err *e)
@@ -245,7 +335,12 @@ static FALLIBLE first_ready(struct core *c, const struct worker_info *info, stru
                     "the model's logits are NaN or infinite: plugin %s gives its architecture %s, "
                     "with the operations and rows of items that are in it",
                     plugin, c->model.architecture);
-    if ((rc = fingerprint_make(c->info.fingerprint, &c->config.worker, info, e)))
+    if ((rc = core_note_weights(c, e)))
+        return rc;
+    const bool changed = c->config.has_weights_before &&
+                         memcmp(c->config.weights_before, c->weights_id, sizeof c->weights_id) != 0;
+    if ((rc = fingerprint_make(c->info.fingerprint, &c->config.worker, info,
+                               changed ? c->weights_id : NULL, e)))
         return rc;
     const size_t n_output = (size_t)info->limits.logit_rows_max + info->limits.max_num_seqs;
     c->outputs = q_calloc(n_output, sizeof *c->outputs);
@@ -267,8 +362,13 @@ static FALLIBLE first_ready(struct core *c, const struct worker_info *info, stru
         .n_draft_token = draft_tokens->method == SPECULATE_NOT ? 0 : draft_tokens->n_draft_token,
         .n_forced = forced_max(&c->config),
         .prefix_cache = c->config.prefix_cache,
+        .whole_prompts = core_whole_prompts(c),
         .prompt_free_len = rotary_free_length(&c->model),
+        .max_loras = c->config.adapters.max_loras,
+        .adapter_ready = c->adapters ? core_adapters_ready : NULL,
+        .adapter_ctx = c->adapters,
     };
+    c->cost.n_param = info->shape.n_param;
     c->config.worker.n_block = info->n_block; /* workers to come make the same pools */
     c->config.worker.n_swap_block = info->n_swap_block;
     c->config.worker.is_again = true;
@@ -287,6 +387,8 @@ static FALLIBLE worker_ready(struct core *c, struct q_err *e)
         rc = q_fail(
             e, Q_MISMATCH,
             "engine: the model's files have changed since the engine started; restart the engine");
+    else if (!rc)
+        rc = check_weights(c, e);
     if (rc)
         return fail_core(c, e, false);
     c->step_bytes = info.step_bytes;
@@ -324,7 +426,7 @@ static void end_bad_rows(struct core *c, uint32_t n)
                    "min_tokens and no_repeat_ngram_size together exclude all tokens"};
     for (uint32_t i = 0; i < n; i++) {
         struct scheduler_output *o = &c->outputs[i];
-        if (!o->has_token || !sample_failed(o->row))
+        if ((!o->has_token && !o->has_vector) || !sample_failed(o->row))
             continue;
         if (o->row->rank == SAMPLE_EMPTY) {
             log_info("request %llu failed: %s", (unsigned long long)o->req_id, no_token.message);
@@ -335,7 +437,7 @@ static void end_bad_rows(struct core *c, uint32_t n)
             o->why = c->bad_logits.code ? &c->bad_logits : NULL;
         }
         scheduler_abort(c->scheduler, o->frontend_id, o->req_id);
-        o->has_token = false;
+        o->has_token = o->has_vector = false;
         o->finish = FINISH_ERROR;
     }
 }
@@ -382,7 +484,10 @@ static FALLIBLE settle_step(struct core *c, void *memory, struct q_err *e)
         c->gap_us += result.head->gap_us;
     }
     c->n_death = c->n_culprit = 0;
+    step_cost_note(&c->cost, c->work[result.head->step % RING_DEPTH],
+                   (clock_ms() - c->step_since_ms) * 1000);
     c->step_since_ms = clock_ms();
+    c->oldest_step = result.head->step + 1;
     n = end_noted(c, &result, n);
     end_bad_rows(c, n);
     if (n)
@@ -398,15 +503,21 @@ static FALLIBLE plan(struct core *c, struct q_err *e)
     void *space;
     bool planned = true;
     Q_ASSERT(c->state == CORE_READY && core_may_plan(c) && !ring_commanding(c->ring));
-    while (planned && (space = ring_step_space(c->ring))) {
+    while (planned && core_may_plan(c) && (space = ring_step_space(c->ring))) {
         int64_t start_us = clock_us();
         enum q_code rc = scheduler_plan(c->scheduler, space, c->step_bytes, start_us, &planned, e);
         if (rc)
             return rc;
         if (!planned)
             break;
-        if (ring_in_flight(c->ring) == 0)
+        struct step_view v;
+        if ((rc = step_view(&v, space, c->step_bytes, &c->info.limits, e)))
+            return rc;
+        if (ring_in_flight(c->ring) == 0) {
             c->step_since_ms = clock_ms();
+            c->oldest_step = v.head->step;
+        }
+        c->work[v.head->step % RING_DEPTH] = step_cost_work(&v);
         core_trace_planned(c, space, start_us);
         c->follows[((const struct step_head *)space)->step % RING_DEPTH] = c->going;
         c->going = true;
@@ -424,13 +535,25 @@ static FALLIBLE settle_all(struct core *c, struct q_err *e)
     return rc;
 }
 
+/* The time that the oldest step in flight may take; 0 = no limit. */
+static int64_t step_limit_ms(const struct core *c)
+{
+    const int64_t most_ms = (int64_t)c->config.worker_timeout_s * 1000;
+    if (!c->config.stall_timeout_s)
+        return most_ms;
+    const int64_t limit_ms = step_cost_limit_us(&c->cost, c->work[c->oldest_step % RING_DEPTH],
+                                                (int64_t)c->config.stall_timeout_s * 1000000) /
+                             1000;
+    return most_ms && most_ms < limit_ms ? most_ms : limit_ms;
+}
+
 /* When the step being computed will have taken too long; 0 = never. */
 static int64_t step_due_ms(const struct core *c)
 {
-    if (!c->config.worker_timeout_s || c->state != CORE_READY || !c->worker.pid ||
-        ring_in_flight(c->ring) == 0)
+    if (c->state != CORE_READY || !c->worker.pid || ring_in_flight(c->ring) == 0)
         return 0;
-    return c->step_since_ms + (int64_t)c->config.worker_timeout_s * 1000;
+    const int64_t limit_ms = step_limit_ms(c);
+    return limit_ms ? c->step_since_ms + limit_ms : 0;
 }
 
 static FALLIBLE check_hang(const struct core *c, struct q_err *e)
@@ -438,20 +561,24 @@ static FALLIBLE check_hang(const struct core *c, struct q_err *e)
     int64_t due = step_due_ms(c);
     if (!due || clock_ms() < due)
         return Q_OK;
-    return q_fail(
-        e, Q_TIMEOUT,
-        "the worker (process %d) exceeded the step limit of %u s (--worker-timeout) and was killed",
-        (int)c->worker.pid, c->config.worker_timeout_s);
+    return q_fail(e, Q_TIMEOUT,
+                  "the worker (process %d) exceeded the step limit of %.1f s (--stall-timeout, "
+                  "--worker-timeout) and was killed",
+                  (int)c->worker.pid, (double)step_limit_ms(c) / 1e3);
 }
 
 static FALLIBLE step_ready(struct core *c, struct q_err *e)
 {
     struct q_err why = Q_ERR_INIT;
-    if (settle_all(c, &why) || check_hang(c, &why))
-        return worker_lost(c, &why, e);
+    if (settle_all(c, &why))
+        return worker_lost(c, &why, true, e);
+    if (check_hang(c, &why))
+        return worker_lost(c, &why, ring_computing(c->ring), e);
     core_control(c);
     if (core_may_plan(c) && plan(c, &why))
-        return worker_lost(c, &why, e);
+        return worker_lost(c, &why, true, e);
+    if (core_adapters_waiting(c->adapters)) /* the plan has met one that is away */
+        core_control(c);
     c->going = c->ring && ring_in_flight(c->ring) > 0; /* it may sleep now */
     return Q_OK;
 }
@@ -463,7 +590,7 @@ static FALLIBLE worker_ended(struct core *c, const struct q_err *why, struct q_e
     struct q_err ignored = Q_ERR_INIT;
     if (c->state == CORE_READY && settle_all(c, &ignored))
         log_warning("%s", ignored.message);
-    return worker_lost(c, why, e);
+    return worker_lost(c, why, ring_computing(c->ring) && !c->worker.from_outside, e);
 }
 
 /* True if the worker's process has ended; clears the ring's eventfd if it is readable. */
@@ -509,6 +636,15 @@ void core_give_ends(struct core *c, int64_t now_us)
     }
 }
 
+FALLIBLE core_schedule(struct core *c, uint32_t frontend_id, const struct msg_submit *m,
+                       struct q_err *e)
+{
+    if (m->adapter_id && !core_adapters_has(c->adapters, m->adapter_id))
+        return q_fail(e, Q_NOT_FOUND, "adapter %.*s was unloaded", (int)m->adapter.n,
+                      m->adapter.data);
+    return scheduler_submit(c->scheduler, frontend_id, m, clock_us(), e);
+}
+
 /* Submit requests whose grammar is compiled; requests with an invalid grammar end with its
  * error. */
 static void take_compiled(struct core *c)
@@ -521,8 +657,7 @@ static void take_compiled(struct core *c)
             .why = &x.error,
         };
         core_items_put(&c->items, &x.submit, (struct item_owner){x.frontend_id, x.req_id});
-        if (!x.error.code &&
-            !scheduler_submit(c->scheduler, x.frontend_id, &x.submit, clock_us(), &x.error))
+        if (!x.error.code && !core_schedule(c, x.frontend_id, &x.submit, &x.error))
             continue;
         o.finish = FINISH_ERROR;
         o.code = x.error.code;
@@ -546,8 +681,9 @@ static FALLIBLE step_now(struct core *c, struct q_err *e)
         core_control(c);
         if (c->sleep_level || clock_ms() < c->restart_at_ms)
             return Q_OK;
-        if (start_worker(c, e))
-            return fail_core(c, e, false);
+        if (start_worker(c, &why))
+            return start_failed(c, &why, e);
+        c->n_start_failure = 0;
     }
     bool ended = look_at_worker(c, &why);
     uint32_t percent;
@@ -676,6 +812,16 @@ const struct core_info *core_info(const struct core *c)
 const struct model_config *core_model_config(const struct core *c)
 {
     return &c->model;
+}
+
+const struct pooling *core_pooling(const struct core *c)
+{
+    return &c->pooling;
+}
+
+uint32_t core_max_model_len(const struct core *c)
+{
+    return c->info.limits.max_model_len - (c->info.shape.pools ? 1 : 0);
 }
 
 const struct generation_defaults *core_generation_defaults(const struct core *c)

@@ -15,8 +15,11 @@
 #include <stdint.h>
 #include <sys/types.h>
 #include "common/hub/config.h"
+#include "common/hub/pooling.h"
+#include "engine/core/adapter_settings.h"
 #include "engine/core/core_items.h"
 #include "engine/core/item_intake.h"
+#include "engine/core/weights_identity.h"
 #include "engine/sched/scheduler.h"
 #include "proto/proto.h"
 #include "engine/worker/ring.h"
@@ -35,15 +38,21 @@ struct core_config {
     struct scheduler_policy policy;
     uint32_t worker_timeout_s; /* limit of a step's duration, after which the worker is killed; 0 =
                                 * no limit. Not for a worker thread */
+    uint32_t stall_timeout_s;  /* likewise when this and what steps of its size took are exceeded by
+                                * far (step_cost.h); 0 = not used */
     bool prefix_cache;         /* --enable-prefix-caching */
     bool no_jump_forward;      /* --disable-jump-forward: forced tokens are sampled one by one */
     bool in_process;           /* the worker is a thread */
     struct generation_defaults
-        override;               /* --override-generation-config; used by the library only */
-    const char *trace_path;     /* file for a trace of every step; NULL = none; borrowed */
-    const char *profiler_dir;   /* folder for core_profile_start; NULL = not allowed; borrowed */
+        override;             /* --override-generation-config; used by the library only */
+    const char *trace_path;   /* file for a trace of every step; NULL = none; borrowed */
+    const char *profiler_dir; /* folder for core_profile_start; NULL = not allowed; borrowed */
+    /* Identity of the weights that the engine before this one had first (weights_identity.h). */
+    bool has_weights_before;
+    unsigned char weights_before[WEIGHTS_IDENTITY_BYTES];
     const char *worker_program; /* NULL = quire-worker in the folder of this executable; borrowed */
     struct core_item_config items;
+    struct adapter_settings adapters;
 };
 
 enum core_state {
@@ -105,8 +114,23 @@ bool core_paused(const struct core *c);   /* reached: no step is computed until 
 FALLIBLE core_reload(struct core *c, const char *dir, enum in_flight_mode mode, struct q_err *e);
 bool core_reloading(const struct core *c);
 const char *core_weights_dir(const struct core *c); /* the current folder */
+/* Of the weights that were loaded last, WEIGHTS_IDENTITY_BYTES; when READY. */
+const unsigned char *core_weights_identity(const struct core *c);
 /* True once, at its end: result is Q_OK, or the error for which the old weights are kept. */
 bool core_take_reload(struct core *c, struct q_err *result);
+
+/* LoRA adapters (core_adapters.c). The folder is checked against the model, by its config and the
+ * headers of its tensors; the worker reads it when a request has it, or before. in_place: the new
+ * one takes the name; requests that have begun keep the old one.
+ * Errors: Q_UNSUPPORTED (not enabled), Q_INVALID (the name, or the name is taken), Q_NO_SPACE,
+ * those of lora_check. */
+FALLIBLE core_load_adapter(struct core *c, const struct adapter_module *m, bool in_place,
+                           struct q_err *e);
+/* Its requests continue, new ones are refused. Errors: Q_NOT_FOUND, with the names there are. */
+FALLIBLE core_unload_adapter(struct core *c, const char *name, struct q_err *e);
+/* For each adapter its name, folder and fingerprint, each followed by NUL; borrowed until the next
+ * change. n_change: counts the changes. */
+const struct buf *core_adapter_list(const struct core *c, uint64_t *n_change);
 
 /* Write a timeline of each step to a new file of profiler_dir (trace.h) until it is stopped.
  * Errors: Q_UNSUPPORTED (no profiler_dir), Q_INVALID (already started, or not started), Q_IO. */
@@ -155,6 +179,9 @@ struct core_info { /* valid when READY, then constant except for the fingerprint
 };
 const struct core_info *core_info(const struct core *c);
 const struct model_config *core_model_config(const struct core *c);
+const struct pooling *core_pooling(const struct core *c);
+/* The longest prompt together with its answer, or the longest one that a vector is made of. */
+uint32_t core_max_model_len(const struct core *c);
 const struct generation_defaults *core_generation_defaults(const struct core *c);
 void core_stats(const struct core *c, struct scheduler_stats *out);
 uint64_t core_n_restart(const struct core *c);

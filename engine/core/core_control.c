@@ -43,7 +43,7 @@ static void set_closed(struct core *c)
 
 bool core_may_plan(const struct core *c)
 {
-    if (c->sleep_level || c->reload.state == RELOAD_ORDERED)
+    if (c->sleep_level || c->reload.state == RELOAD_ORDERED || core_adapters_waiting(c->adapters))
         return false;
     if (c->pausing && c->pause_mode != IN_FLIGHT_WAIT)
         return false;
@@ -241,7 +241,8 @@ static enum q_code take_weights(struct core *c, struct q_err *e)
     snprintf(w->weights_dir, sizeof w->weights_dir, "%s", c->reload.dir);
     if (w->format == LOAD_DUMMY)
         w->format = LOAD_AUTO;
-    return fingerprint_make(c->info.fingerprint, w, &c->worker_info, e);
+    const enum q_code rc = core_note_weights(c, e);
+    return rc ? rc : fingerprint_make(c->info.fingerprint, w, &c->worker_info, NULL, e);
 }
 
 static void end_reload(struct core *c, const struct q_err *why)
@@ -303,6 +304,38 @@ void core_control_lost(struct core *c, const struct q_err *why)
     end_reload(c, &e);
 }
 
+/* Load and drop adapters. The requests of one that cannot be loaded end. */
+static void step_adapters(struct core *c)
+{
+    struct q_err why = Q_ERR_INIT, reason = Q_ERR_INIT;
+    struct scheduler_output o;
+    uint32_t failed;
+    core_adapters_step(c->adapters, c->ring, c->scheduler, &failed, &why);
+    if (failed)
+        q_fail_text(&reason, why.code, "the adapter could not be loaded: %s", why.message);
+    while (failed && scheduler_end_adapter(c->scheduler, failed, &o)) {
+        o.why = &reason;
+        o.code = why.code;
+        core_give(c, NULL, &o, 1);
+    }
+}
+
+FALLIBLE core_load_adapter(struct core *c, const struct adapter_module *m, bool in_place,
+                           struct q_err *e)
+{
+    return core_adapters_load(c->adapters, m, in_place, e);
+}
+
+FALLIBLE core_unload_adapter(struct core *c, const char *name, struct q_err *e)
+{
+    return core_adapters_unload(c->adapters, name, e);
+}
+
+const struct buf *core_adapter_list(const struct core *c, uint64_t *n_change)
+{
+    return core_adapters_list(c->adapters, n_change);
+}
+
 void core_control(struct core *c)
 {
     struct q_err e = Q_ERR_INIT;
@@ -315,6 +348,8 @@ void core_control(struct core *c)
         begin_reload(c);
     else if (c->ring && c->slept_level < c->sleep_level)
         fall_asleep(c);
+    if (c->ring && c->state == CORE_READY && !ring_commanding(c->ring))
+        step_adapters(c);
     if (c->clear_cache && core_paused(c)) {
         core_reset_prefix_cache(c);
         c->clear_cache = false;

@@ -49,6 +49,70 @@ static FALLIBLE with_program(struct core *c, uint32_t frontend_id, struct msg_su
     return grammar_compiler_add(c->grammar_compiler, frontend_id, m, e);
 }
 
+static FALLIBLE check_pooled(const struct core *c, const struct msg_submit *m, struct q_err *e)
+{
+    const struct step_limits *l = &c->info.limits;
+    const struct pooling *p = &c->pooling;
+    const uint32_t most = core_max_model_len(c);
+    if (m->prompt.n > most)
+        return q_fail(e, Q_INVALID,
+                      "prompt: %zu tokens are more than the model's %u "
+                      "(max_model_len)",
+                      m->prompt.n, most);
+    if (core_whole_prompts(c) && m->prompt.n > l->max_num_batched_tokens)
+        return q_fail(e, Q_INVALID,
+                      "prompt: %zu tokens are more than the %u of a step "
+                      "(--max-num-batched-tokens), and this model computes a prompt in one",
+                      m->prompt.n, l->max_num_batched_tokens);
+    if (m->n_value > p->n_out)
+        return q_fail(e, Q_INVALID, "dimensions: %u are more than the vector's %u", m->n_value,
+                      p->n_out);
+    if (m->second_text && (m->second_text > m->prompt.n || c->info.shape.n_type < 2))
+        return q_fail(e, Q_INVALID,
+                      "a second text from token %u on: the prompt has %zu tokens, the model %u "
+                      "types of them",
+                      m->second_text, m->prompt.n, c->info.shape.n_type);
+    if (m->emitted.n || m->item_shapes.n)
+        return q_fail(e, Q_INVALID, "a vector is made of a prompt's tokens alone");
+    return Q_OK;
+}
+
+/* A request that pools is for the scheduler one that samples a single token; its vector has the
+ * place of alternatives' logprobs. What is computed in one step shares no blocks. */
+static FALLIBLE with_pooling(const struct core *c, struct msg_submit *m, struct q_err *e)
+{
+    static const char *const needs[] = {
+        "this model generates text and makes no vectors; a model that does is served with "
+        "--runner pooling",
+        "this model makes vectors (embeddings, scores or classes) and generates no text"};
+    if (m->pools != c->info.shape.pools)
+        return q_fail(e, Q_INVALID, "%s", needs[c->info.shape.pools]);
+    if (!m->pools)
+        return Q_OK;
+    const enum q_code rc = check_pooled(c, m, e);
+    *m = (struct msg_submit){
+        .req_id = m->req_id,
+        .prompt = m->prompt,
+        .priority = m->priority,
+        .cache_salt = m->cache_salt,
+        .tenant = m->tenant,
+        .weight = m->weight,
+        .age_ms = m->age_ms,
+        .no_prefix_cache = m->no_prefix_cache || core_whole_prompts(c),
+        .pools = true,
+        .n_value = m->n_value,
+        .raw_vector = m->raw_vector,
+        .second_text = m->second_text,
+        .temperature = 1,
+        .top_p = 1,
+        .repetition_penalty = 1,
+        .max_tokens = 1,
+        .ignore_eos = true,
+        .n_logprob = 1 + (m->n_value ? m->n_value : c->pooling.n_out), /* one more on the wire */
+    };
+    return rc;
+}
+
 /* One whose items are in the store. After an error they are not any more. */
 static FALLIBLE submit_taken(struct core *c, uint32_t frontend_id, struct msg_submit *m,
                              struct q_err *e)
@@ -58,7 +122,7 @@ static FALLIBLE submit_taken(struct core *c, uint32_t frontend_id, struct msg_su
     bool known = true;
     enum q_code rc = with_program(c, frontend_id, m, &known, e);
     if (!rc && known)
-        rc = scheduler_submit(c->scheduler, frontend_id, m, clock_us(), e);
+        rc = core_schedule(c, frontend_id, m, e);
     if (rc && has_items)
         release_items(c, (struct item_owner){frontend_id, req_id});
     if (known)
@@ -120,12 +184,16 @@ FALLIBLE core_submit_contents(struct core *c, uint32_t frontend_id, const struct
     struct msg_submit own = *m;
     struct core_items_args a = args_of(c, frontend_id, m->req_id);
     enum q_code rc = check_state(c, e);
+    if (!rc)
+        rc = with_pooling(c, &own, e);
     a.items = items->items;
     a.n = items->n;
+    if (!rc)
+        rc = core_adapters_find(c->adapters, &own.adapter_id, m->adapter.data, m->adapter.n, e);
     if (m->count_only)
         a.max_model_len = COUNT_TOKENS_MAX;
     if (!rc && a.n && (m->count_only || bytes_of(a.items, a.n) > ITEM_INTAKE_INLINE)) {
-        rc = begin_intake(c, m, &a, contents, e);
+        rc = begin_intake(c, &own, &a, contents, e);
     } else if (!rc && !(rc = item_contents_read(contents, e)) &&
                !(rc = core_items_take(&c->items, &own, &a, e))) {
         rc = submit_taken(c, frontend_id, &own, e);

@@ -3,8 +3,11 @@
  * core_check.c only. Threads: the core's owner. */
 #ifndef QUIRE_ENGINE_CORE_CORE_INTERNAL_H
 #define QUIRE_ENGINE_CORE_CORE_INTERNAL_H
+#include "common/hub/pooling.h"
 #include "engine/core/core.h"
+#include "engine/core/core_adapters.h"
 #include "engine/core/item_intake.h"
+#include "engine/core/step_cost.h"
 #include "engine/core/worker_process.h"
 #include "engine/core/trace.h"
 
@@ -22,6 +25,7 @@ struct core {
     core_sink *sink;
     void *sink_ctx;
     struct model_config model;
+    struct pooling pooling; /* what the model makes of a prompt */
     struct generation_defaults generation;
     enum core_state state;
     struct q_err failure;    /* of FAILED */
@@ -31,7 +35,8 @@ struct core {
     struct worker_process worker;
     struct worker_info worker_info; /* of the first worker */
     struct core_info info;
-    size_t result_bytes; /* of one ring entry */
+    unsigned char weights_id[WEIGHTS_IDENTITY_BYTES]; /* of the weights that are loaded */
+    size_t result_bytes;                              /* of one ring entry */
     size_t step_bytes;
     struct trace *traces[CORE_TRACES]; /* NULL = none */
     char profile_path[PATH_MAX];       /* of the last profile */
@@ -41,12 +46,17 @@ struct core {
     struct scheduler *scheduler;          /* NULL until the first worker is ready */
     struct scheduler_output *outputs;     /* [logit_rows_max] */
     struct core_items items;
+    struct core_adapters *adapters;            /* NULL: not enabled */
     struct item_intake *intake;                /* NULL: no large items yet */
     struct grammar_compiler *grammar_compiler; /* requests whose grammar is being compiled */
     int epoll_fd;
-    uint32_t n_death;         /* since the last finished step or culprit */
-    uint32_t n_culprit;       /* since the last finished step */
-    int64_t step_since_ms;    /* start time of the oldest step in flight */
+    uint32_t n_death;          /* since the last finished step or culprit */
+    uint32_t n_culprit;        /* since the last finished step */
+    uint32_t n_start_failure;  /* tries to start a worker that failed, in a row */
+    int64_t step_since_ms;     /* start time of the oldest step in flight */
+    uint64_t oldest_step;      /* its number */
+    uint64_t work[RING_DEPTH]; /* of the steps in flight, by number */
+    struct step_cost cost;
     bool going;               /* no idle time without requests since the last step */
     bool follows[RING_DEPTH]; /* steps in flight, by number: the value of `going` when they were
                                * planned */
@@ -63,15 +73,27 @@ struct core {
     int64_t percent_logged_ms;
 };
 
+/* Is a prompt computed in one step? */
+static inline bool core_whole_prompts(const struct core *c)
+{
+    return c->info.shape.pools && (c->info.shape.both_ways || c->pooling.kind != POOLING_LAST);
+}
+
 /* core.c */
 void core_end_worker(struct core *c, int timeout_ms);
 /* Outputs to the sink. The items of requests that ended are released after it. */
 void core_give(struct core *c, const struct step_result *result,
                const struct scheduler_output *outputs, uint32_t n);
 
+/* The identity of the weights on disk now is that of the loaded ones. Errors: Q_IO. */
+FALLIBLE core_note_weights(struct core *c, struct q_err *e);
 /* Requests that the scheduler ended, to the sink. */
 void core_give_ends(struct core *c, int64_t now_us);
 FALLIBLE core_watch(struct core *c, int fd, struct q_err *e);
+
+/* scheduler_submit of a request whose adapter may have gone since it came. */
+FALLIBLE core_schedule(struct core *c, uint32_t frontend_id, const struct msg_submit *m,
+                       struct q_err *e);
 
 /* core_intake.c: submit what the thread has ended. */
 void core_take_intake(struct core *c);

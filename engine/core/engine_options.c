@@ -81,6 +81,7 @@ static FALLIBLE quantization_option(enum quantization *out, const char *text, co
         {"awq", "awq"},        {"awq_marlin", "awq"},
         {"gptq", "gptq"},      {"gptq_marlin", "gptq"},
         {"fbgemm_fp8", "fp8"}, {"compressed-tensors", "compressed-tensors"},
+        {"gguf", "gguf"},
     };
     const char *wanted = NULL;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
@@ -105,9 +106,9 @@ static FALLIBLE quantization_option(enum quantization *out, const char *text, co
 FALLIBLE engine_format_parse(enum load_format *out, const char *text, struct q_err *e)
 {
     static const char *const names[] = {
-        [LOAD_AUTO] = "auto",   [LOAD_SAFETENSORS] = "safetensors",
-        [LOAD_PT] = "pt",       [LOAD_MISTRAL] = "mistral",
-        [LOAD_DUMMY] = "dummy",
+        [LOAD_AUTO] = "auto", [LOAD_SAFETENSORS] = "safetensors",
+        [LOAD_PT] = "pt",     [LOAD_MISTRAL] = "mistral",
+        [LOAD_GGUF] = "gguf", [LOAD_DUMMY] = "dummy",
     };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(text, names[i])) {
@@ -115,10 +116,9 @@ FALLIBLE engine_format_parse(enum load_format *out, const char *text, struct q_e
             return Q_OK;
         }
     return q_fail(e, Q_INVALID,
-                  "--load-format is \"%s\"%s, expected auto, safetensors, pt (pytorch_model.bin), "
-                  "mistral (consolidated.safetensors) or dummy",
-                  text,
-                  strcmp(text, "gguf") ? "" : ": GGUF files are not read, use the original model");
+                  "--load-format is \"%s\", expected auto, safetensors, pt (pytorch_model.bin), "
+                  "mistral (consolidated.safetensors), gguf or dummy",
+                  text);
 }
 
 static FALLIBLE preemption_parse(enum preemption_mode *out, const char *text, struct q_err *e)
@@ -264,11 +264,13 @@ FALLIBLE engine_options(struct core_config *c, const struct options *o, const ch
         (rc = generation_defaults_option(&c->override, o->override_generation_config, e)) ||
         (rc = log_level_parse(&level, o->log_level, e)) || (rc = check_trace(o->trace, e)))
         return rc;
+    plugins_pin(&w->plugins, w->model_dir);
     if (o->max_model_len == 1)
         return q_fail(e, Q_INVALID,
                       "--max-model-len is 1, expected 2 or more (one prompt token, one output "
                       "token), 0 for the model's own limit, or auto for what fits the KV cache");
     if ((rc = policy_options(&c->policy, o, e)) || (rc = device_options(w, o, e)) ||
+        (rc = adapter_options(&c->adapters, w, o, e)) ||
         (rc = item_options(&c->items, o->limit_mm_per_prompt, o->mm_processor_cache_gb, e)))
         return rc;
     snprintf(w->tokenizer_path, sizeof w->tokenizer_path, "%s", c->tokenizer_path);
@@ -291,8 +293,14 @@ FALLIBLE engine_options(struct core_config *c, const struct options *o, const ch
         return q_fail(e, Q_INVALID, "--packed-cache: the path has more than %zu bytes",
                       sizeof w->packed_cache - 1);
     snprintf(w->cpu_isa, sizeof w->cpu_isa, "%s", o->cpu_isa);
+    if (snprintf(w->runner, sizeof w->runner, "%s", o->runner) >= (int)sizeof w->runner ||
+        snprintf(w->convert, sizeof w->convert, "%s", o->convert) >= (int)sizeof w->convert ||
+        snprintf(w->pooler, sizeof w->pooler, "%s", o->pooler_config) >= (int)sizeof w->pooler)
+        return q_fail(e, Q_INVALID,
+                      "--runner, --convert or --pooler-config: the value is too long");
     c->queue_max = (uint32_t)o->max_num_queued_reqs;
     c->worker_timeout_s = (uint32_t)o->worker_timeout;
+    c->stall_timeout_s = (uint32_t)o->stall_timeout;
     c->prefix_cache = o->enable_prefix_caching;
     c->in_process = o->in_process_worker;
     c->trace_path = *o->trace ? o->trace : NULL;

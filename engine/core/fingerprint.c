@@ -9,6 +9,7 @@
 #include "common/hub/hub.h"
 #include "common/hub/safetensors.h"
 #include "common/mem.h"
+#include "engine/core/weights_identity.h"
 #include "engine/model/plugins.h"
 
 #define HASH_BYTES 32 /* SHA-256 */
@@ -60,6 +61,13 @@ static FALLIBLE hash_file(unsigned char out[HASH_BYTES], const char *dir, const 
  * not matter. */
 static FALLIBLE hash_weights(unsigned char all[HASH_BYTES], const char *dir, struct q_err *e)
 {
+    if (weight_files_is_gguf(dir)) { /* the digest has its metadata, the samples its tensors */
+        struct mapping m = MAPPING_INIT;
+        const enum q_code rc = mapping_open(&m, dir, e);
+        memcpy(all, &m.size, sizeof m.size);
+        mapping_release(&m);
+        return rc;
+    }
     DIR *d = opendir(dir);
     if (!d)
         return q_fail(e, Q_IO, "%s: %s", dir, strerror(errno));
@@ -118,12 +126,14 @@ static FALLIBLE find_plugin(char out[PLUGIN_TEXT_MAX], const char *dir, struct q
 }
 
 FALLIBLE fingerprint_make(char out[FINGERPRINT_MAX], const struct worker_config *c,
-                          const struct worker_info *info, struct q_err *e)
+                          const struct worker_info *info, const unsigned char *changed,
+                          struct q_err *e)
 {
     unsigned char digest[HASH_BYTES], weights[HASH_BYTES] = {0}, samples[HASH_BYTES] = {0},
                                       hash[HASH_BYTES];
     const char *dir = *c->weights_dir ? c->weights_dir : c->model_dir;
-    char settings[RING_NAMES_MAX + PLUGIN_TEXT_MAX + 256], plugin[PLUGIN_TEXT_MAX];
+    char settings[RING_NAMES_MAX + PLUGIN_TEXT_MAX + RING_POOLER_MAX + 256];
+    char plugin[PLUGIN_TEXT_MAX];
     enum q_code rc = hub_digest(digest, c->model_dir, e);
     if (!rc)
         rc = find_plugin(plugin, c->model_dir, e);
@@ -133,14 +143,17 @@ FALLIBLE fingerprint_make(char out[FINGERPRINT_MAX], const struct worker_config 
         return rc;
     EVP_MD_CTX *md = EVP_MD_CTX_new();
     if (md && EVP_DigestInit_ex(md, EVP_sha256(), NULL) == 1) {
-        snprintf(settings, sizeof settings, "quire %s; dummy %d; %s %s %s; length %u; %s%s%s",
+        snprintf(settings, sizeof settings, "quire %s; dummy %d; %s %s %s; length %u; %s%s%s%s%s",
                  QUIRE_VERSION, c->format == LOAD_DUMMY, dtype_name(info->shape.compute_dtype),
                  dtype_name(info->shape.kv_dtype), quantization_name(info->shape.quantization),
-                 info->shape.max_model_len, info->kernels, *plugin ? "; plugin " : "", plugin);
+                 info->shape.max_model_len, info->kernels, *plugin ? "; plugin " : "", plugin,
+                 info->shape.pools ? "; pooled " : "", info->shape.pools ? c->pooler : "");
         EVP_DigestUpdate(md, digest, sizeof digest);
         EVP_DigestUpdate(md, weights, sizeof weights);
         EVP_DigestUpdate(md, samples, sizeof samples);
         EVP_DigestUpdate(md, settings, strlen(settings));
+        if (changed)
+            EVP_DigestUpdate(md, changed, WEIGHTS_IDENTITY_BYTES);
         EVP_DigestFinal_ex(md, hash, NULL);
         snprintf(out, FINGERPRINT_MAX, "fp_%02x%02x%02x%02x%02x%02x%02x%02x", hash[0], hash[1],
                  hash[2], hash[3], hash[4], hash[5], hash[6], hash[7]);

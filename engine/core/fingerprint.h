@@ -12,8 +12,11 @@
 
 #define FINGERPRINT_MAX 24
 
-/* out: "fp_" and 16 hex digits. Errors: Q_IO, those of hub_digest. */
+/* out: "fp_" and 16 hex digits. changed: of weights that replaced others on disk (WEIGHTS_IDENTITY
+ * _BYTES), which changes the fingerprint even where the bytes that it reads are the same; NULL: of
+ * no such weights. Errors: Q_IO, those of hub_digest. */
 FALLIBLE fingerprint_make(char out[FINGERPRINT_MAX], const struct worker_config *c,
-                          const struct worker_info *info, struct q_err *e);
+                          const struct worker_info *info, const unsigned char *changed,
+                          struct q_err *e);
 
 #endif

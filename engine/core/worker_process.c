@@ -10,6 +10,7 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include "common/death.h"
 #include "common/file.h"
 #include "engine/worker/worker.h"
 
@@ -76,6 +77,7 @@ FALLIBLE worker_process_start(struct worker_process *w, struct ring *ring, const
     if ((rc = program_path(path, program, e)) || (rc = spawn(&w->pid, path, ring, e)))
         return rc;
     w->ring = ring;
+    w->n_oom = death_oom_kills();
     w->pid_fd = (int)syscall(SYS_pidfd_open, w->pid, 0);
     if (w->pid_fd < 0) {
         rc = q_fail(e, Q_IO, "engine: cannot monitor the worker: %s", strerror(errno));
@@ -120,12 +122,11 @@ bool worker_process_ended(struct worker_process *w, struct q_err *e)
     int status;
     if (!w->pid || waitpid(w->pid, &status, WNOHANG) != w->pid)
         return false;
-    if (WIFSIGNALED(status))
-        q_fail(e, Q_UNAVAILABLE, "the worker (process %d) was killed by signal %d", (int)w->pid,
-               WTERMSIG(status));
-    else
-        q_fail(e, Q_UNAVAILABLE, "the worker (process %d) exited with status %d", (int)w->pid,
-               WEXITSTATUS(status));
+    char how[80];
+    const bool was_oom = death_oom_kills() > w->n_oom;
+    death_describe(status, was_oom, how, sizeof how);
+    w->from_outside = death_from_outside(status, was_oom);
+    q_fail_text(e, Q_UNAVAILABLE, "the worker (process %d) %s", (int)w->pid, how);
     forget_process(w);
     return true;
 }

@@ -16,6 +16,8 @@ struct worker_process {
     pid_t pid;         /* 0 = no process */
     int pid_fd;        /* readable when the process has exited; -1 = none */
     bool has_thread;
+    bool from_outside; /* it was ended by others (common/death.h) */
+    uint64_t n_oom;    /* death_oom_kills at its start */
     pthread_t thread;
 };
 /* clang-format off */
@@ -27,8 +29,8 @@ struct worker_process {
 FALLIBLE worker_process_start(struct worker_process *w, struct ring *ring, const char *program,
                               struct q_err *e);
 FALLIBLE worker_process_start_thread(struct worker_process *w, struct ring *ring, struct q_err *e);
-/* True if the process has exited; `e` has the reason ("killed by signal 9"), code Q_UNAVAILABLE. A
- * thread never exits by itself. */
+/* True if the process has exited; `e` has the reason ("killed by signal 9"), code Q_UNAVAILABLE,
+ * and from_outside is set. A thread never exits by itself. */
 bool worker_process_ended(struct worker_process *w, struct q_err *e);
 /* Request its end, wait at most timeout_ms, then kill a process (a thread is waited for). */
 void worker_process_end(struct worker_process *w, int timeout_ms);

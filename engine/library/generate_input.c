@@ -145,6 +145,11 @@ FALLIBLE generate_prompt_params(const struct generate_prompt *p, struct quire_pa
     q->inputs = p->inputs;
     q->n_input = p->items.n;
     q->input_files = true; /* the user's own lines */
+    v = json_object_get(p->line, "adapter");
+    if (json_is_string(v))
+        q->adapter = json_string_value(v);
+    else if (!rc && v && !json_is_null(v))
+        rc = q_fail(e, Q_INVALID, "adapter: expected a string");
     v = json_object_get(p->line, "reasoning_effort");
     q->reasoning_effort = json_string_value(v);
     if (!rc && v && !json_is_null(v) && !json_is_string(v))
@@ -156,7 +161,7 @@ static bool is_known(const char *key)
 {
     static const char *const others[] = {"prompt",     "prompt_token_ids", "multi_modal_data",
                                          "detokenize", "custom_id",        "stop",
-                                         "n",          "reasoning_effort"};
+                                         "n",          "reasoning_effort", "adapter"};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (!strcmp(key, others[i]))
             return true;

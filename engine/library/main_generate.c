@@ -237,6 +237,7 @@ static FALLIBLE params_of(struct quire_params *q, const struct program *p, const
     q->seed = o->seed;
     q->max_tokens = o->max_tokens ? (uint32_t)o->max_tokens : default_length(p, prompt);
     q->ignore_eos = o->ignore_eos;
+    q->adapter = o->adapter;
     q->logprobs = o->json ? (int32_t)o->logprobs : -1;
     q->stops = prompt->stops ? prompt->stops : o->stop.items;
     q->n_stop = prompt->stops ? prompt->n_stop : o->stop.n;

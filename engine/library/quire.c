@@ -12,16 +12,9 @@
 #include "common/log.h"
 #include "common/mem.h"
 #include "common/tokenizer/stream.h"
-#include "engine/library/session.h"
 #include "engine/library/quire_chat.h"
+#include "engine/library/quire_engine.h"
 #include "engine/library/quire_options.h"
-
-struct quire_engine {
-    struct session *session;
-    struct tokenizer *tokenizer; /* NULL with skip_tokenizer */
-    struct chat_model chat;
-    struct generation_defaults defaults; /* none with generation_config "vllm" */
-};
 
 static_assert(sizeof(struct session_top) == sizeof(struct quire_alternative) &&
                   offsetof(struct session_top, logprob) ==
@@ -111,7 +104,7 @@ void quire_engine_info(const struct quire_engine *engine, struct quire_info *inf
     struct quire_info full = {
         .size = info->size,
         .vocab_size = c->shape.vocab_size,
-        .max_model_len = c->limits.max_model_len,
+        .max_model_len = session_max_model_len(engine->session),
         .max_num_seqs = c->limits.max_num_seqs,
         .num_blocks = c->n_block,
         .n_param = c->shape.n_param,
@@ -124,6 +117,8 @@ void quire_engine_info(const struct quire_engine *engine, struct quire_info *inf
         .has_chat_template = engine->chat.template,
     };
     full.n_modality = c->n_modality;
+    full.n_vector = c->shape.pools ? session_pooling(engine->session)->n_out : 0;
+    full.classifies = session_pooling(engine->session)->makes == ARCHS_CLASSIFIES;
     full.chat_template_error = engine->chat.broken ? engine->chat.error : NULL;
     snprintf(full.dtype, sizeof full.dtype, "%s", dtype_name(c->shape.compute_dtype));
     snprintf(full.quantization, sizeof full.quantization, "%s",
@@ -243,6 +238,7 @@ static FALLIBLE submit_of(struct msg_submit *m, const struct quire_engine *engin
         .bias = {p->bias, p->n_bias},
         .allowed_ids = {p->allowed_ids, p->n_allowed},
         .priority = (uint32_t)p->priority,
+        .adapter = {p->adapter, p->adapter ? strlen(p->adapter) : 0},
         .cache_salt = bytes_of(p->cache_salt),
         .no_prefix_cache = p->no_prefix_cache,
         .grammar_kind = p->grammar_kind,

@@ -60,6 +60,7 @@ static void push_item(struct session *s, struct session_request *r, struct sessi
         s->open[req_id % s->n_open_max] = NULL;
     if (queue_push(&r->items, item, &e)) {
         q_free(item->top);
+        q_free(item->values);
         if (!last) {
             core_abort(s->core, ORIGIN, req_id);
             s->open[req_id % s->n_open_max] = NULL;
@@ -126,6 +127,19 @@ static void finish(struct session *s, struct session_request *r, enum finish_rea
     push_item(s, r, &item);
 }
 
+static void push_vector(struct session *s, struct session_request *r,
+                        const struct step_result *result, const struct step_row *row)
+{
+    struct session_item item = {.kind = SESSION_VECTOR, .n_value = row->n_top};
+    item.values = q_alloc(row->n_top * sizeof *item.values + 1);
+    if (!item.values)
+        item.n_value = 0;
+    else
+        memcpy(item.values, result->top_logprobs + row->top_start,
+               row->n_top * sizeof *item.values);
+    push_item(s, r, &item);
+}
+
 static void sink(void *ctx, const struct step_result *result,
                  const struct scheduler_output *outputs, uint32_t n)
 {
@@ -147,6 +161,10 @@ static void sink(void *ctx, const struct step_result *result,
                          .finish = o->finish,
                          .stop_id = o->stop_id,
                      });
+            r = find_request(s, o->req_id);
+        }
+        if (r && o->has_vector) {
+            push_vector(s, r, result, o->row);
             r = find_request(s, o->req_id);
         }
         if (r && o->finish) {
@@ -455,6 +473,16 @@ const struct item_types *session_item_types(const struct session *s)
 const struct core_info *session_info(const struct session *s)
 {
     return core_info(s->core);
+}
+
+const struct pooling *session_pooling(const struct session *s)
+{
+    return core_pooling(s->core);
+}
+
+uint32_t session_max_model_len(const struct session *s)
+{
+    return core_max_model_len(s->core);
 }
 
 const struct generation_defaults *session_generation_defaults(const struct session *s)

@@ -19,6 +19,7 @@ enum session_kind {
     SESSION_REFUSED,
     SESSION_PROMPT,
     SESSION_TOKEN,
+    SESSION_VECTOR,
     SESSION_FINISH
 };
 struct session_item { /* items of a request, in this order */
@@ -28,6 +29,8 @@ struct session_item { /* items of a request, in this order */
     float logprob;
     struct session_top *top; /* [n_top], freed by the receiver with q_free */
     uint32_t n_top;
+    float *values; /* VECTOR: [n_value], freed by the receiver with q_free */
+    uint32_t n_value;
     enum finish_reason finish; /* FINISH, and the TOKEN before it */
     uint32_t stop_id;          /* likewise: the stop token's id + 1 */
     struct q_err error;        /* REFUSED; FINISH with FINISH_ERROR */
@@ -68,6 +71,8 @@ FALLIBLE session_reload(struct session *s, const char *dir, enum in_flight_mode 
 void session_fingerprint(struct session *s, char out[CORE_FINGERPRINT_MAX]);
 const struct item_types *session_item_types(const struct session *s);
 const struct core_info *session_info(const struct session *s);
+const struct pooling *session_pooling(const struct session *s);
+uint32_t session_max_model_len(const struct session *s); /* core_max_model_len */
 const struct generation_defaults *session_generation_defaults(const struct session *s);
 
 #endif

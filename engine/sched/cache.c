@@ -23,6 +23,7 @@ void cache_root(struct scheduler *s, uint32_t i_request, const struct msg_submit
     struct request *r = request_at(s, i_request);
     uint32_t free_len = s->config.prompt_free_len;
     struct prefix_root root = {
+        .lora = r->adapter,
         .length_class = free_len && r->n_prompt > free_len ? r->n_prompt : 0,
         .salt = m->cache_salt.data,
         .n_salt = m->cache_salt.n,

@@ -151,6 +151,7 @@ enum q_code request_add(struct request_table *t, uint32_t *i_request, uint32_t f
     r->prompt_next = r->prompt_settled;
     r->started = false;
     r->priority = (int32_t)m->priority;
+    r->adapter = m->adapter_id;
     r->admission_seq = 0;
     r->deadline_us = INT64_MAX;
     r->queue_us = 0;

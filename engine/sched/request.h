@@ -34,6 +34,7 @@ struct request {
     uint64_t admission_seq; /* number of the first admission; 0 = not admitted yet */
     int32_t priority;       /* lower = earlier; 0 unless the policy is by priority */
     uint32_t tenant;        /* entry of the backlog */
+    uint32_t adapter;       /* number of its LoRA adapter; 0 = none */
     uint32_t use;     /* number of requests that used this entry; identifies the owner of a row in
                     * flight */
     uint32_t slot;    /* in the worker, while running */

@@ -374,6 +374,45 @@ bool scheduler_end_next(struct scheduler *s, struct scheduler_output *out)
     return false;
 }
 
+uint32_t scheduler_adapters(const struct scheduler *s, uint32_t used[SCHEDULER_LORAS_MAX])
+{
+    uint32_t n = 0;
+    for (uint32_t i = s->running.first; i != REQUEST_NONE; i = s->requests.items[i].next) {
+        const uint32_t adapter = s->requests.items[i].adapter;
+        uint32_t k = 0;
+        while (k < n && used[k] != adapter)
+            k++;
+        if (adapter && k == n && n < SCHEDULER_LORAS_MAX)
+            used[n++] = adapter;
+    }
+    return n;
+}
+
+uint32_t scheduler_count_adapter(const struct scheduler *s, uint32_t adapter, bool running)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < s->requests.n_item; i++) {
+        const struct request *r = &s->requests.items[i];
+        const bool counts = running ? r->state == REQUEST_RUNNING : r->state != REQUEST_FREE;
+        n += counts && r->adapter == adapter;
+    }
+    return n;
+}
+
+bool scheduler_end_adapter(struct scheduler *s, uint32_t adapter, struct scheduler_output *out)
+{
+    for (uint32_t i = 0; i < s->requests.n_item; i++) {
+        const struct request *r = request_at(s, i);
+        if (r->state == REQUEST_FREE || r->adapter != adapter)
+            continue;
+        *out = end_output(s, i, Q_OK);
+        out->finish = FINISH_ERROR;
+        s->stats.n_aborted++;
+        return true;
+    }
+    return false;
+}
+
 void scheduler_worker_lost(struct scheduler *s)
 {
     for (uint32_t i = 0; i < s->n_inflight; i++) {

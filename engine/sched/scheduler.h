@@ -23,6 +23,7 @@
 #include "proto/step.h"
 
 #define SCHEDULER_IN_FLIGHT_MAX    2u
+#define SCHEDULER_LORAS_MAX        64u /* limit of max_loras */
 #define SCHEDULER_DRAFT_TOKENS_MAX 16u /* limit of n_draft_token and n_forced */
 
 /* --preemption-mode: how to preserve a preempted request's KV */
@@ -64,11 +65,19 @@ struct scheduler_config {
     uint32_t n_eos;
     uint32_t n_draft_token; /* maximum number of draft tokens per sequence and step; 0 = none */
     uint32_t n_forced;      /* the same for sequences with a grammar, if larger */
-    bool prefix_cache; /* full blocks are shared between requests and kept while there is room */
+    bool prefix_cache;  /* full blocks are shared between requests and kept while there is room */
+    bool whole_prompts; /* a prompt is computed in one step, never in chunks: attention both ways,
+                         * or a vector of all its rows */
     /* K vectors of a sequence depend on the length of its prompt if it is longer than this (dynamic
      * rope): such sequences share blocks only with prompts of the same length. 0 = no dependence.
      */
     uint32_t prompt_free_len;
+    /* LoRA: running requests have at most max_loras different adapters, so no step has more; 0 = no
+     * limit. A request is admitted if adapter_ready says that the worker has its adapter (NULL: it
+     * has all); it is asked when all else is there, so the owner can make it ready. */
+    uint32_t max_loras;
+    bool (*adapter_ready)(void *ctx, uint32_t adapter);
+    void *adapter_ctx;
 };
 
 struct scheduler;
@@ -104,7 +113,8 @@ struct scheduler_output { /* one request's output of a settled step, or its end 
     uint32_t seq; /* sequence number of the token, the first output token is 0 */
     bool has_token;
     uint32_t token;
-    const struct step_row *row; /* of the token, NULL without one; borrowed from the result */
+    bool has_vector; /* in place of a token: the alternatives' logprobs of `row` are its values */
+    const struct step_row *row; /* of token or vector, NULL without; borrowed from the result */
     const struct step_row *prompt_rows; /* [n_prompt_row] contiguous in the result */
     uint32_t n_prompt_row;
     enum finish_reason finish;
@@ -178,6 +188,10 @@ struct scheduler_stats {
     uint64_t n_gap, gap_us;
 };
 void scheduler_stats(const struct scheduler *s, struct scheduler_stats *out);
+/* Requests with this adapter: all of them, or the running ones. Cost: O(requests). */
+uint32_t scheduler_count_adapter(const struct scheduler *s, uint32_t adapter, bool running);
+/* End the requests of an adapter with FINISH_ERROR, one per call; false if there is none left. */
+bool scheduler_end_adapter(struct scheduler *s, uint32_t adapter, struct scheduler_output *out);
 /* Every invariant of pool, queues and requests; Q_ASSERTs. Tests call it after each step; O(blocks
  * + requests). */
 void scheduler_check(const struct scheduler *s);

@@ -50,6 +50,8 @@ static void check_running(const struct scheduler *s)
     Q_ASSERT(prev == REQUEST_NONE || after == REQUEST_NONE || s->suspecting ||
              request_before(get(s, prev), get(s, after)));
     Q_ASSERT(!s->suspecting || n <= 1);
+    uint32_t adapters[SCHEDULER_LORAS_MAX];
+    Q_ASSERT(!s->config.max_loras || scheduler_adapters(s, adapters) <= s->config.max_loras);
 }
 
 static void check_slots(const struct scheduler *s)

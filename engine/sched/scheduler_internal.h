@@ -107,6 +107,9 @@ void scheduler_measure(struct scheduler *s, const struct inflight_step *f,
 /* Remove a running or waiting request. */
 void scheduler_forget(struct scheduler *s, uint32_t i_request);
 
+/* The different adapters of the running requests. */
+uint32_t scheduler_adapters(const struct scheduler *s, uint32_t used[SCHEDULER_LORAS_MAX]);
+
 /* scheduler_suspect.c */
 /* A token of r was settled. */
 static inline void scheduler_got_on(struct request *r)

@@ -149,6 +149,8 @@ static uint32_t chunk_size(const struct planning *p, const struct request *r, ui
         n = threshold;
     if (logits == 0 || tops_left(p) < tops_least(r))
         return 0;
+    if (p->s->config.whole_prompts)
+        return rows_left(r) <= budget ? rows_left(r) : 0;
     if (r->prompt_next >= r->n_prompt)
         return n;
     if (r->n_planned + 1 < r->prompt_next) {
@@ -256,6 +258,19 @@ static bool is_partial(const struct planning *p, const struct request *r,
     return chunk_size(p, &admitted, &flags) < rows_left(&admitted);
 }
 
+/* Is there room for its adapter among those of the running requests, and does the worker have it?
+ * The first request in order waits for room and no other overtakes it, so that none starves. */
+static bool has_adapter(const struct scheduler *s, const struct request *r)
+{
+    const struct scheduler_config *c = &s->config;
+    uint32_t used[SCHEDULER_LORAS_MAX];
+    const uint32_t n = scheduler_adapters(s, used);
+    bool fits = n < c->max_loras || c->max_loras == 0;
+    for (uint32_t i = 0; i < n; i++)
+        fits = fits || used[i] == r->adapter;
+    return fits && (!c->adapter_ready || c->adapter_ready(c->adapter_ctx, r->adapter));
+}
+
 static bool may_admit(const struct planning *p, uint32_t i_request, struct admission *admission)
 {
     struct scheduler *s = p->s;
@@ -267,7 +282,8 @@ static bool may_admit(const struct planning *p, uint32_t i_request, struct admis
     if (r->n_sampling)
         return false;
     if (r->n_token > s->config.limits.known_max - p->counts.n_known ||
-        n_list(r) > STEP_LISTS_MAX - p->counts.n_list || tops_left(p) < tops_least(r))
+        n_list(r) > STEP_LISTS_MAX - p->counts.n_list || tops_left(p) < tops_least(r) ||
+        (s->config.whole_prompts && r->n_token > budget_left(p)))
         return false;
     cache_find(s, i_request, admission);
     if (admission->n_in > s->swap.copies_max - s->swap.n_in)
@@ -275,7 +291,9 @@ static bool may_admit(const struct planning *p, uint32_t i_request, struct admis
     if (at_limit(p->n_partial, s->config.policy.max_num_partial_prefills) &&
         is_partial(p, r, admission))
         return false;
-    return admission->n_taken + headroom(s) <= kv_available(&s->pool);
+    if (admission->n_taken + headroom(s) > kv_available(&s->pool))
+        return false;
+    return !r->adapter || has_adapter(s, r);
 }
 
 /* To its place among the running: at the end, unless priorities say otherwise. */
@@ -406,6 +424,7 @@ static void write_admit(const struct scheduler *s, const struct request *r, uint
         .n_cached = r->n_shared * KV_BLOCK_TOKENS,
         .n_restored = r->n_restored,
         .n_item = r->n_item - i_item,
+        .adapter = r->adapter,
         .item_offset = r->n_item ? r->item_offset + i_item * sizeof *r->items : 0,
         .params = r->params,
     };

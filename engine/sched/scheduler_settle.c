@@ -156,14 +156,15 @@ static void settle_token(struct scheduler *s, uint32_t i_request, const struct s
         .n_cached = r->n_cached,
         .queue_us = r->queue_us,
         .row = row,
-        .has_token = true,
+        .has_token = !r->params.pools,
+        .has_vector = r->params.pools,
         .token = row->token,
     };
     r->tokens[r->n_token++] = row->token;
     scheduler_got_on(r);
-    s->stats.generation_tokens++;
+    s->stats.generation_tokens += o->has_token;
     backlog_charge(&s->backlog, i_request, 1);
-    o->finish = finish_of(s, r, &o->stop_id);
+    o->finish = o->has_vector ? FINISH_STOP : finish_of(s, r, &o->stop_id);
 }
 
 /* Nothing uses its rows any more. */

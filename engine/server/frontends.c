@@ -106,8 +106,15 @@ static void bad_frame(struct frontends *p, const char *why)
     }
 }
 
+static struct proto_bytes adapter_bytes(const struct frontends *p, uint64_t *n_change)
+{
+    const struct buf *list = core_adapter_list(p->core, n_change);
+    return (struct proto_bytes){(const uint8_t *)buf_str(list), list->len};
+}
+
 static void greet(struct frontends *p, struct frontend *to)
 {
+    uint64_t n_change;
     struct q_err e = Q_ERR_INIT;
     const struct core_info *info = core_info(p->core);
     const struct model_config *model = core_model_config(p->core);
@@ -119,7 +126,7 @@ static void greet(struct frontends *p, struct frontend *to)
         .instance = p->instance,
         .model = str(p->config->model_name),
         .vocab_size = info->shape.vocab_size,
-        .max_model_len = info->limits.max_model_len,
+        .max_model_len = core_max_model_len(p->core),
         .max_num_seqs = info->limits.max_num_seqs,
         .credit = p->config->max_frontend_reqs,
         .heartbeat_ms = p->config->heartbeat_ms,
@@ -128,6 +135,8 @@ static void greet(struct frontends *p, struct frontend *to)
         .max_num_batched_tokens = info->limits.max_num_batched_tokens,
         .known = to->greeted,
         .item_credit = info->store_bytes,
+        .death = str(p->config->death ? p->config->death : ""),
+        .adapters = adapter_bytes(p, &n_change),
     };
     struct item_types_wire types;
     item_types_put(&m, &types, core_item_types(p->core));
@@ -360,6 +369,45 @@ static enum q_code reload(struct frontends *p, struct frontend *from, const stru
     return Q_OK;
 }
 
+/* The engine that takes this one's place has the same adapters. */
+static void remember_adapters(const struct frontends *p)
+{
+    struct q_err e = Q_ERR_INIT;
+    uint64_t n_change;
+    const struct buf *list = core_adapter_list(p->core, &n_change);
+    const char *path = p->config->adapters_file;
+    if (path && file_write(path, buf_str(list), list->len, 0600, &e))
+        log_warning("%s", e.message);
+}
+
+static enum q_code text_of(char *out, size_t size, struct proto_str text, const char *field,
+                           struct q_err *e)
+{
+    if (!text.n || text.n >= size || memchr(text.data, 0, text.n))
+        return q_fail(e, Q_INVALID, "%s: expected a text of 1 to %zu bytes", field, size - 1);
+    snprintf(out, size, "%.*s", (int)text.n, text.data);
+    return Q_OK;
+}
+
+/* On success the message is the adapter's name. */
+static enum q_code change_adapter(struct frontends *p, const struct msg_command *m, struct q_err *e)
+{
+    const bool loads = m->kind == ENGINE_COMMAND_LOAD_ADAPTER;
+    struct adapter_module module = {"", ""};
+    enum q_code rc = text_of(module.name, sizeof module.name, m->name, "lora_name", e);
+    if (!rc && loads)
+        rc = text_of(module.path, sizeof module.path, m->path, "lora_path", e);
+    if (!rc)
+        rc = loads ? core_load_adapter(p->core, &module, m->in_place, e)
+                   : core_unload_adapter(p->core, module.name, e);
+    if (rc)
+        return rc;
+    remember_adapters(p);
+    frontends_beat(p, clock_ms()); /* before the reply */
+    snprintf(e->message, sizeof e->message, "%s", module.name);
+    return Q_OK;
+}
+
 static void on_command(struct frontends *p, struct frontend *from, const struct msg_command *m)
 {
     struct q_err e = Q_ERR_INIT;
@@ -368,6 +416,11 @@ static void on_command(struct frontends *p, struct frontend *from, const struct 
     if (m->kind == ENGINE_COMMAND_RELOAD) {
         if (reload(p, from, m, &e))
             send_command_done(p, from, m->order_id, &e);
+        return;
+    }
+    if (m->kind == ENGINE_COMMAND_LOAD_ADAPTER || m->kind == ENGINE_COMMAND_UNLOAD_ADAPTER) {
+        (void)change_adapter(p, m, &e);
+        send_command_done(p, from, m->order_id, &e);
         return;
     }
     if (m->kind == ENGINE_COMMAND_START_PROFILE)
@@ -383,6 +436,14 @@ static void on_command(struct frontends *p, struct frontend *from, const struct 
 }
 
 /* The engine that takes this one's place loads the same weights. */
+void frontends_remember_identity(const struct frontends *p)
+{
+    struct q_err e = Q_ERR_INIT;
+    const char *path = p->config->identity_file;
+    if (path && file_write(path, core_weights_identity(p->core), WEIGHTS_IDENTITY_BYTES, 0600, &e))
+        log_warning("%s", e.message);
+}
+
 static void remember_weights(const struct frontends *p)
 {
     struct q_err e = Q_ERR_INIT;
@@ -399,6 +460,7 @@ void frontends_answer_commands(struct frontends *p)
     if (!result.code) {
         snprintf(result.message, sizeof result.message, "%s", core_weights_dir(p->core));
         remember_weights(p);
+        frontends_remember_identity(p);
     }
     for (uint32_t i = 0; i < p->n; i++)
         if (p->frontends[i].frontend_id == p->reload_frontend_id && !p->frontends[i].removed)
@@ -611,6 +673,8 @@ static FALLIBLE encode_beat(struct frontends *p, struct q_err *e)
         .pausing = core_pausing(p->core),
         .refusing = core_refusing(p->core),
         .fingerprint = str(core_info(p->core)->fingerprint),
+        .adapters = adapter_bytes(p, &p->sent_adapters),
+        .has_adapters = true,
     };
     p->sent_sleep_level = m.sleep_level;
     p->sent_paused = m.paused;
@@ -646,7 +710,10 @@ void frontends_beat(struct frontends *p, int64_t now_ms)
 
 bool frontends_news(const struct frontends *p)
 {
-    return p->asked || core_sleep_level(p->core) != p->sent_sleep_level ||
+    uint64_t n_change;
+    (void)core_adapter_list(p->core, &n_change);
+    return p->asked || n_change != p->sent_adapters ||
+           core_sleep_level(p->core) != p->sent_sleep_level ||
            core_refusing(p->core) != p->sent_refusing || core_paused(p->core) != p->sent_paused ||
            core_pausing(p->core) != p->sent_pausing ||
            strcmp(core_info(p->core)->fingerprint, p->sent_fingerprint) != 0;

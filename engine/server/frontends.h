@@ -43,6 +43,7 @@ struct frontends {
     bool sent_paused, sent_pausing, sent_refusing;
     bool asked; /* a frontend requested a heartbeat */
     char sent_fingerprint[CORE_FINGERPRINT_MAX];
+    uint64_t sent_adapters;      /* number of changes of their list */
     uint32_t reload_frontend_id; /* sender and id of the command of the current reload */
     uint64_t reload_id;
     struct outbox outbox; /* made when the core is ready */
@@ -68,6 +69,8 @@ void frontends_output(void *ctx, const struct step_result *result,
 void frontends_beat(struct frontends *p, int64_t now_ms);
 /* True if a heartbeat is due now: a change of sleep, pause or weights, or a request. */
 bool frontends_news(const struct frontends *p);
+/* Store the identity of the weights for the next engine of the same supervisor. */
+void frontends_remember_identity(const struct frontends *p);
 /* Reply to long-running commands that have finished. Call it after every core_step. */
 void frontends_answer_commands(struct frontends *p);
 void frontends_drain(struct frontends *p, const char *reason);

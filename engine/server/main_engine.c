@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include "common/buf.h"
 #include "common/file.h"
 #include "common/options.h"
@@ -29,6 +30,34 @@ static FALLIBLE take_up_weights(struct server_config *c, struct q_err *e)
     return rc;
 }
 
+/* And the first one of them had weights, which may have been replaced. */
+static FALLIBLE take_up_identity(struct server_config *c, struct q_err *e)
+{
+    struct buf id = BUF_INIT;
+    enum q_code rc = Q_OK;
+    c->identity_file = getenv("QUIRE_IDENTITY_FILE");
+    if (c->identity_file && file_exists(c->identity_file))
+        rc = file_read(&id, c->identity_file, WEIGHTS_IDENTITY_BYTES, e);
+    c->core.has_weights_before = id.len == WEIGHTS_IDENTITY_BYTES;
+    if (c->core.has_weights_before)
+        memcpy(c->core.weights_before, id.data, WEIGHTS_IDENTITY_BYTES);
+    buf_release(&id);
+    return rc;
+}
+
+/* The same of adapters that were loaded and unloaded; one whose folder is gone is left out. */
+static FALLIBLE take_up_adapters(struct server_config *c, struct q_err *e)
+{
+    static char path[PATH_MAX];
+    struct adapter_settings *s = &c->core.adapters;
+    if (!c->weights_file || !s->max_loras)
+        return Q_OK;
+    if (snprintf(path, sizeof path, "%s.adapters", c->weights_file) >= (int)sizeof path)
+        return q_fail(e, Q_TOO_LARGE, "QUIRE_WEIGHTS_FILE: the path is too long");
+    c->adapters_file = path;
+    return file_exists(path) ? adapter_settings_take(s, path, e) : Q_OK;
+}
+
 /* From options to a configuration whose model is there and whose device can be opened. */
 static FALLIBLE configure(struct server_config *c, const struct options *o, struct q_err *e)
 {
@@ -40,7 +69,8 @@ static FALLIBLE configure(struct server_config *c, const struct options *o, stru
     if (o->listen.n > SERVER_LISTEN_MAX)
         return q_fail(e, Q_INVALID, "--listen is given %u times, expected at most %d", o->listen.n,
                       SERVER_LISTEN_MAX);
-    if ((rc = engine_options(&c->core, o, o->positional[0], e)) || (rc = take_up_weights(c, e)))
+    if ((rc = engine_options(&c->core, o, o->positional[0], e)) || (rc = take_up_weights(c, e)) ||
+        (rc = take_up_identity(c, e)) || (rc = take_up_adapters(c, e)))
         return rc;
     return start_is_check() ? worker_check(&c->core.worker, e) : Q_OK;
 }
@@ -77,6 +107,7 @@ int main(int argc, char **argv)
     if (start_is_check())
         return SERVER_EXIT_OK;
     c.model_name = o.positional[0];
+    c.death = getenv("QUIRE_ENGINE_DEATH");
     c.listen = o.listen.items;
     c.n_listen = o.listen.n;
     c.keys_dir = o.keys;

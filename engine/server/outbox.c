@@ -7,11 +7,11 @@ FALLIBLE outbox_init(struct outbox *o, const struct step_limits *l, struct q_err
 {
     *o = (struct outbox)OUTBOX_INIT;
     size_t n = l->logit_rows_max, m = n + (size_t)step_top_max(l); /* tokens, alternatives */
-    uint32_t **columns[] = {&o->seq,       &o->n_token,      &o->tokens,
-                            &o->finish,    &o->stop_id,      &o->n_cached,
-                            &o->n_logprob, &o->n_prompt_row, &o->n_prompt_logprob};
+    uint32_t **columns[] = {
+        &o->seq,      &o->n_token,   &o->tokens,       &o->finish,           &o->stop_id,
+        &o->n_cached, &o->n_logprob, &o->n_prompt_row, &o->n_prompt_logprob, &o->n_value};
     uint32_t **arrays[] = {&o->chosen.ids, &o->prompt.ids, &o->ranks, &o->prompt_ranks};
-    float **floats[] = {&o->chosen.logprobs, &o->prompt.logprobs};
+    float **floats[] = {&o->chosen.logprobs, &o->prompt.logprobs, &o->values};
     size_t n_column = sizeof columns / sizeof *columns, n_array = sizeof arrays / sizeof *arrays;
     size_t n_float = sizeof floats / sizeof *floats;
     uint64_t *at = q_calloc(
@@ -87,6 +87,17 @@ static bool add_to_last(struct outbox *o, const struct step_result *r,
     return true;
 }
 
+static void add_vector(struct outbox *o, const struct step_result *r,
+                       const struct scheduler_output *out)
+{
+    const uint32_t n = out->has_vector ? out->row->n_top : 0;
+    o->n_value[o->n_request] = n;
+    if (n)
+        memcpy(o->values + o->n_value_all, r->top_logprobs + out->row->top_start,
+               n * sizeof *o->values);
+    o->n_value_all += n;
+}
+
 static void add_output(struct outbox *o, const struct step_result *r,
                        const struct scheduler_output *out)
 {
@@ -109,6 +120,7 @@ static void add_output(struct outbox *o, const struct step_result *r,
         o->ranks[o->n_rank_all++] = out->row->rank;
     }
     add_prompt_rows(o, r, out);
+    add_vector(o, r, out);
     o->n_finished += out->finish != FINISH_NONE;
     o->n_request++;
 }
@@ -117,6 +129,7 @@ FALLIBLE outbox_fill(struct outbox *o, uint32_t frontend_id, const struct outbox
                      uint32_t *n, struct q_err *e)
 {
     o->n_request = o->n_token_all = o->n_rank_all = o->n_prompt_row_all = o->n_finished = 0;
+    o->n_value_all = 0;
     o->chosen.n = o->prompt.n = 0;
     for (uint32_t i = 0; i < step->n; i++)
         if (step->outputs[i].frontend_id == frontend_id && !step->outputs[i].why)
@@ -143,6 +156,8 @@ FALLIBLE outbox_fill(struct outbox *o, uint32_t frontend_id, const struct outbox
         .prompt_logprobs = {o->prompt.logprobs, o->prompt.n},
         .prompt_ranks = {o->prompt_ranks, o->n_prompt_row_all},
         .queue_us = {o->queue_us, o->n_request},
+        .n_value = {o->n_value, o->n_request},
+        .values = {o->values, o->n_value_all},
     };
     buf_reset(&o->frame);
     return msg_output_encode(&m, &o->frame, e);

@@ -19,9 +19,11 @@ struct outbox {
     uint32_t n_request_max, n_row_max;
     uint64_t *req_ids, *queue_us; /* [n_request_max], as the others of this block */
     uint32_t *seq, *n_token, *tokens, *finish, *stop_id, *n_cached, *n_logprob, *n_prompt_row,
-        *n_prompt_logprob;
+        *n_prompt_logprob, *n_value;
     uint32_t *ranks, *prompt_ranks; /* [n_row_max] */
     struct outbox_entries chosen, prompt;
+    float *values; /* [n_value_all] of n_row_max + step_top_max */
+    uint32_t n_value_all;
     uint32_t n_request, n_token_all, n_rank_all, n_prompt_row_all;
     uint32_t n_finished; /* requests that end in this message */
     struct buf frame;

@@ -149,6 +149,8 @@ static FALLIBLE run_once(struct server *s, struct q_err *e)
     if (!s->ready && core_state(s->core, NULL) == CORE_READY) {
         s->ready = true;
         log_info("ready, %s", core_info(s->core)->fingerprint);
+        if (!s->config->core.has_weights_before)
+            frontends_remember_identity(&s->frontends);
         if ((rc = frontends_ready(&s->frontends, e)))
             return rc;
     }

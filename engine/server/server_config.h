@@ -18,8 +18,11 @@ struct server_config {
     uint32_t n_listen;
     const char *keys_dir;
     bool insecure_tcp;
-    const char *weights_file; /* file that stores the folder of a reload for the next engine;
+    const char *adapters_file; /* file that stores the adapters for the next engine; NULL: none */
+    const char *weights_file;  /* file that stores the folder of a reload for the next engine;
                                * NULL = not stored */
+    const char *identity_file; /* likewise for the identity of the first weights */
+    const char *death;         /* of the engine before, for hello; NULL = unknown */
     uint32_t heartbeat_ms, max_frontend_reqs;
     uint32_t shutdown_timeout_ms;
 };

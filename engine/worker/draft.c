@@ -102,6 +102,7 @@ FALLIBLE draft_new(struct draft **out, const struct speculation *c, const struct
     d->team = a->options->team;
     d->gpu = a->gpu;
     struct model_options o = *a->options;
+    o.lora_rank = 0; /* what it proposes needs no adapter */
     o.dir = c->draft_dir;
     o.max_model_len = 0; /* its own; check_pair compares */
     o.progress = NULL;

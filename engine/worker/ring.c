@@ -42,7 +42,9 @@ struct ring_head {
     atomic_uint stop;
     atomic_uint command;          /* enum ring_command; the engine sets it, the worker clears it */
     alignas(64) atomic_uint done; /* results published, wraps */
+    atomic_uint computing;        /* steps that the worker has begun, wraps */
     char command_path[PATH_MAX];  /* published by command */
+    uint32_t command_adapter;     /* likewise */
     struct q_err command_error;   /* published by command = RING_NO_COMMAND */
 };
 
@@ -340,6 +342,7 @@ bool ring_step_wait(struct ring *r, void **step, void **result)
             r)) /* a step that is seen was sent after a command, which then is seen too */
         return true;
     size_t i = r->begun++ % RING_DEPTH;
+    atomic_store(&r->head->computing, r->begun);
     *step = r->body + i * r->step_bytes;
     *result = r->body + RING_DEPTH * r->step_bytes + i * r->result_bytes;
     return true;
@@ -354,6 +357,11 @@ void ring_command_path(const struct ring *r, char out[PATH_MAX])
 {
     memcpy(out, r->head->command_path, PATH_MAX);
     out[PATH_MAX - 1] = '\0';
+}
+
+uint32_t ring_command_adapter(const struct ring *r)
+{
+    return r->head->command_adapter;
 }
 
 void ring_command_done(struct ring *r, const struct q_err *e)
@@ -413,6 +421,11 @@ FALLIBLE ring_attach(struct ring *r, struct worker_info *info, struct q_err *e)
     return r->body ? Q_OK : body_map(r, info, e);
 }
 
+bool ring_computing(const struct ring *r)
+{
+    return atomic_load(&r->head->computing) != atomic_load(&r->head->done);
+}
+
 uint32_t ring_in_flight(const struct ring *r)
 {
     return r->sent_own - r->taken;
@@ -439,6 +452,13 @@ void ring_command(struct ring *r, enum ring_command command, const char *path)
     snprintf(r->head->command_path, sizeof r->head->command_path, "%s", path ? path : "");
     atomic_store(&r->head->command, (unsigned)command);
     wake_worker(r);
+}
+
+void ring_adapter(struct ring *r, enum ring_command command, uint32_t adapter, const char *path)
+{
+    Q_ASSERT(!ring_in_flight(r) && !ring_commanding(r));
+    r->head->command_adapter = adapter;
+    ring_command(r, command, path);
 }
 
 FALLIBLE ring_command_result(const struct ring *r, struct q_err *e)

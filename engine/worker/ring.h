@@ -22,10 +22,12 @@
 #include "engine/model/plugins.h"
 #include "proto/step.h"
 
-#define RING_DEPTH      2u /* steps in flight; SCHEDULER_IN_FLIGHT_MAX */
-#define RING_ISA_MAX    32u
-#define RING_NAMES_MAX  4096u
-#define RING_GRAPHS_MAX 256u
+#define RING_DEPTH        2u /* steps in flight; SCHEDULER_IN_FLIGHT_MAX */
+#define RING_ISA_MAX      32u
+#define RING_POOLER_MAX   1024u /* --pooler-config */
+#define RING_NAMES_MAX    4096u
+#define RING_GRAPHS_MAX   256u
+#define RING_ADAPTERS_MAX 256u /* LoRA adapters in memory */
 
 enum speculation_method { SPECULATE_NOT, SPECULATE_NGRAM, SPECULATE_DRAFT };
 struct speculation { /* engine/worker/speculate.h */
@@ -67,17 +69,23 @@ struct worker_config { /* the engine's settings; written once, before the worker
     uint32_t n_graph_size;                 /* 0: 1, 2, 4, 8, 16, 24 … max_num_seqs */
     bool pin;                              /* threads to cores */
     struct speculation speculation;
-    uint32_t item_mib; /* size of the item store; 0 = none */
-    int log_level;     /* enum log_level, for a worker process */
+    char runner[RING_ISA_MAX], convert[RING_ISA_MAX], pooler[RING_POOLER_MAX]; /* pooling.h */
+    uint32_t max_lora_rank; /* above 0: sequences may have LoRA adapters */
+    bool lora_dtype_auto;   /* the compute dtype */
+    enum dtype lora_dtype;  /* when not auto */
+    uint32_t item_mib;      /* size of the item store; 0 = none */
+    int log_level;          /* enum log_level, for a worker process */
     bool log_json;
 };
 
 /* commands of an engine to its worker besides steps */
 enum ring_command {
     RING_NO_COMMAND,
-    RING_FORGET_KV, /* free the memory of the KV pool and of swap space with their
+    RING_FORGET_KV,    /* free the memory of the KV pool and of swap space with their
                        * contents */
-    RING_RELOAD     /* load the weights of another folder; a failure changes nothing */
+    RING_RELOAD,       /* load the weights of another folder; a failure changes nothing */
+    RING_LOAD_ADAPTER, /* the folder of a LoRA adapter, with its number */
+    RING_DROP_ADAPTER  /* by its number */
 };
 
 enum worker_state { WORKER_LOADING, WORKER_READY, WORKER_FAILED };
@@ -126,6 +134,7 @@ bool ring_step_wait(struct ring *r, void **step, void **result);
 bool ring_step_before(const struct ring *r, bool (*done)(void *ctx), void *ctx);
 enum ring_command ring_command_now(const struct ring *r);
 void ring_command_path(const struct ring *r, char out[PATH_MAX]);
+uint32_t ring_command_adapter(const struct ring *r);
 /* Report its end; e: the error, or NULL. */
 void ring_command_done(struct ring *r, const struct q_err *e);
 void ring_step_done(struct ring *r); /* the result entry is filled */
@@ -142,9 +151,12 @@ void *ring_result_next(
     struct ring *r); /* [result_bytes] of the oldest step in flight; NULL if it is not finished */
 void ring_result_take(struct ring *r); /* release the entry of ring_result_next */
 uint32_t ring_in_flight(const struct ring *r);
+bool ring_computing(const struct ring *r); /* the worker has begun a step and not finished it */
 /* Send a command. No step and no command may be in flight; later steps are computed after it. path:
  * of the folder for RING_RELOAD, else NULL. */
 void ring_command(struct ring *r, enum ring_command command, const char *path);
+/* The same of an adapter; path: for RING_LOAD_ADAPTER. */
+void ring_adapter(struct ring *r, enum ring_command command, uint32_t adapter, const char *path);
 bool ring_commanding(const struct ring *r); /* the command is not finished */
 /* Result of the last command. */
 FALLIBLE ring_command_result(const struct ring *r, struct q_err *e);

@@ -45,13 +45,14 @@ FALLIBLE slots_init(struct slots *s, const struct step_limits *l, uint32_t n_blo
     s->token_ids = q_calloc(l->max_num_batched_tokens, sizeof *s->token_ids);
     s->positions = q_calloc(l->max_num_batched_tokens, sizeof *s->positions);
     s->slot_mapping = q_calloc(l->max_num_batched_tokens, sizeof *s->slot_mapping);
+    s->token_types = q_calloc(l->max_num_batched_tokens, sizeof *s->token_types);
     s->seqs = q_calloc(l->max_num_seqs, sizeof *s->seqs);
     s->n_prompts = q_calloc(l->max_num_seqs, sizeof *s->n_prompts);
     s->logit_rows = q_calloc(l->logit_rows_max, sizeof *s->logit_rows);
     s->rows = q_calloc(l->logit_rows_max, sizeof *s->rows);
     s->fresh = q_calloc(l->max_num_seqs, sizeof *s->fresh);
-    if (!s->memory || !s->slots || !s->token_ids || !s->positions || !s->slot_mapping || !s->seqs ||
-        !s->n_prompts || !s->logit_rows || !s->rows || !s->fresh) {
+    if (!s->memory || !s->slots || !s->token_ids || !s->positions || !s->slot_mapping ||
+        !s->token_types || !s->seqs || !s->n_prompts || !s->logit_rows || !s->rows || !s->fresh) {
         slots_release(s);
         return q_fail(e, Q_NO_MEMORY, "worker: out of memory for %u sequences of %u tokens",
                       l->max_num_seqs, l->max_model_len);
@@ -81,6 +82,7 @@ void slots_release(struct slots *s)
     q_free(s->token_ids);
     q_free(s->positions);
     q_free(s->slot_mapping);
+    q_free(s->token_types);
     q_free(s->seqs);
     q_free(s->n_prompts);
     q_free(s->logit_rows);
@@ -173,6 +175,7 @@ static FALLIBLE admit(struct slots *s, const struct step_seq *q, struct cursor *
     slot->n_admitted++;
     slot->n_block = 0;
     slot->n_cached = a->n_cached;
+    slot->adapter = a->adapter;
     slot->params = a->params;
     slot->params.n_allowed = a->n_allowed; /* the capacity of the mask, which bounds the
                                             * parameters */
@@ -236,6 +239,8 @@ static void add_tokens(struct slots *s, const struct step_seq *q)
         uint32_t row = b->n_token + i;
         s->token_ids[row] = slots_token(s, slot->history[position]);
         s->positions[row] = position;
+        s->token_types[row] =
+            slot->params.second_text && position >= slot->params.second_text ? 1 : 0;
         s->slot_mapping[row] = slots_slot_mapping(slot, position);
     }
     if (q->start + n > b->context_max)
@@ -277,8 +282,9 @@ static FALLIBLE add_logits(struct slots *s, const struct step_seq *q, struct q_e
     }
     row.is_prompt = false;
     for (uint32_t i = first_sampled; q->flags & STEP_SAMPLE && i < n && !rc; i++) {
+        const bool is_first = slot->params.pools && s->pooling == POOLING_CLS;
         row.position = q->start + i + 1;
-        rc = add_logit(s, first_row + i, row, e);
+        rc = add_logit(s, first_row + (is_first ? 0 : i), row, e);
     }
     return rc;
 }
@@ -325,6 +331,7 @@ FALLIBLE slots_batch(struct slots *s, const struct step_view *v, struct q_err *e
     struct batch *b = &s->batch;
     uint32_t n_unused = 0; /* rows that were planned for draft tokens */
     b->n_token = b->n_seq = b->n_logit = b->context_max = 0;
+    b->token_types = s->has_types ? s->token_types : NULL;
     s->n_top = 0;
     for (uint32_t i = 0; i < v->head->n_seq; i++) {
         const struct step_seq *q = &v->seqs[i];

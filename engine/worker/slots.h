@@ -30,6 +30,7 @@ struct slot {
     float bias[SAMPLE_BIAS_MAX];
     const struct step_item *items; /* [n_item] in the item store, checked */
     uint32_t n_item;
+    uint32_t adapter;    /* number of its LoRA adapter; 0 = none */
     bool has_items;      /* the prompt has ids that are no tokens */
     uint32_t *bad_words; /* [SAMPLE_BAD_MAX] */
     uint32_t *allowed;   /* [ceil(vocab_size / 32)] a bit per token, all 0 when n_allowed is 0 */
@@ -53,19 +54,21 @@ struct slots {
     uint32_t n_block, vocab_size;
     const unsigned char *item_store; /* [step_store_bytes] borrowed; NULL: none */
     uint32_t n_modality;
-    struct slot *slots; /* [max_num_seqs] */
-    void *memory;       /* one mapping with all histories and tables; pages are allocated when
+    bool has_types;            /* the model has types of tokens */
+    enum pooling_kind pooling; /* of a model that pools: which row is asked for */
+    struct slot *slots;        /* [max_num_seqs] */
+    void *memory; /* one mapping with all histories and tables; pages are allocated when
                          * touched */
     size_t memory_bytes;
     /* the step being built */
     struct batch batch;
-    uint32_t *token_ids, *positions, *slot_mapping; /* [max_num_batched_tokens] */
-    struct attention_seq *seqs;                     /* [max_num_seqs] */
-    uint32_t *n_prompts;                            /* [max_num_seqs] */
-    uint32_t *logit_rows;                           /* [logit_rows_max] */
-    struct logit_row *rows;                         /* [logit_rows_max] */
-    uint32_t n_top;                                 /* alternatives of all rows */
-    struct slot_grammar *fresh;                     /* [n_fresh] of slots admitted in this step */
+    uint32_t *token_ids, *positions, *slot_mapping, *token_types; /* [max_num_batched_tokens] */
+    struct attention_seq *seqs;                                   /* [max_num_seqs] */
+    uint32_t *n_prompts;                                          /* [max_num_seqs] */
+    uint32_t *logit_rows;                                         /* [logit_rows_max] */
+    struct logit_row *rows;                                       /* [logit_rows_max] */
+    uint32_t n_top;                                               /* alternatives of all rows */
+    struct slot_grammar *fresh; /* [n_fresh] of slots admitted in this step */
     uint32_t n_fresh;
 };
 /* clang-format off */

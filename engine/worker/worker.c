@@ -6,17 +6,38 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/mem.h"
+#include "engine/model/pooler.h"
 #include "engine/worker/memory.h"
 #include "engine/worker/worker_internal.h"
 
 /* Minimum number of logits rows in a step: prompt logprobs of a few sequences then need few steps,
  * and many sequences may speculate in one step. */
-#define LOGIT_ROWS_MIN 64u
+#define LOGIT_ROWS_MIN   64u
+/* Rows of a step that --max-num-batched-tokens is raised to at most for prompts in one step. */
+#define WHOLE_TOKENS_MAX 32768u
 
 static void load_progress(void *ctx, uint64_t done, uint64_t total)
 {
     struct worker *w = ctx;
     ring_progress(w->ring, total ? (uint32_t)((double)done * 99.0 / (double)total) : 0);
+}
+
+/* The place of the one token that a request which pools seems to generate; and steps that a prompt
+ * fits, where it has to be in one. */
+static void set_pooling_limits(struct worker *w, const struct model_shape *shape)
+{
+    struct step_limits *l = &w->limits;
+    const bool is_whole = shape->both_ways || w->pooling.kind != POOLING_LAST;
+    const uint32_t most =
+        shape->max_model_len < WHOLE_TOKENS_MAX ? shape->max_model_len : WHOLE_TOKENS_MAX;
+    l->max_model_len++;
+    l->top_more = l->max_num_seqs * w->pooling.n_out;
+    if (is_whole && l->max_num_batched_tokens < most) {
+        log_info("--max-num-batched-tokens is %u instead of %u: a prompt is computed in one step",
+                 most, l->max_num_batched_tokens);
+        l->max_num_batched_tokens = most;
+    }
+    l->known_max = l->max_model_len + l->max_num_batched_tokens;
 }
 
 static void set_limits(struct worker *w)
@@ -27,6 +48,7 @@ static void set_limits(struct worker *w)
     if (c->speculation.method != SPECULATE_NOT)
         n_row += LOGIT_ROWS_MIN * c->speculation.n_draft_token;
     w->vocab_size = shape->vocab_size;
+    w->n_output = shape->n_output;
     w->limits = (struct step_limits){
         .max_num_seqs = c->max_num_seqs,
         .max_num_batched_tokens = c->max_num_batched_tokens,
@@ -36,6 +58,8 @@ static void set_limits(struct worker *w)
         .known_max = shape->max_model_len + c->max_num_batched_tokens,
         .item_mib = c->item_mib,
     };
+    if (shape->pools)
+        set_pooling_limits(w, shape);
 }
 
 /* A step's copies: two sequences of max_model_len in each direction bound the time that all others
@@ -66,7 +90,9 @@ static struct model_options options_of(struct worker *w, const char *weights_dir
         .packed_cache = *c->packed_cache ? c->packed_cache : NULL,
         .max_model_len = c->max_model_len,
         .memory_bytes = memory_for_weights(),
+        .lora_rank = c->max_lora_rank,
         .generates = true,
+        .pooling = &w->pooling,
         .kern = &w->kern,
         .team = w->team,
         .link = gpu_link(w->gpu),
@@ -75,12 +101,32 @@ static struct model_options options_of(struct worker *w, const char *weights_dir
     };
 }
 
+/* Does the model pool? Before it is loaded. */
+static FALLIBLE read_pooling(struct worker *w, struct q_err *e)
+{
+    const struct worker_config *c = w->config;
+    const struct pooling_options o = {c->runner, c->convert, c->pooler};
+    struct model_config *config = q_alloc(sizeof *config);
+    if (!config)
+        return q_fail(e, Q_NO_MEMORY, "worker: out of memory for config.json");
+    enum q_code rc = model_config_load(config, NULL, c->model_dir, e);
+    if (!rc)
+        rc = pooling_read(&w->pooling, config, c->model_dir, &o, e);
+    if (!rc && w->pooling.makes != ARCHS_GENERATES && c->speculation.method != SPECULATE_NOT)
+        rc = q_fail(e, Q_INVALID,
+                    "--speculative-config: %s makes vectors, there is nothing to "
+                    "draft",
+                    config->architecture);
+    q_free(config);
+    return rc;
+}
+
 static FALLIBLE load_model(struct worker *w, struct q_err *e)
 {
     const struct worker_config *c = w->config;
     uint32_t caps;
     enum q_code rc;
-    if ((rc = plugins_open(&c->plugins, c->model_dir, e)) ||
+    if ((rc = plugins_open(&c->plugins, c->model_dir, e)) || (rc = read_pooling(w, e)) ||
         (c->speculation.method == SPECULATE_DRAFT &&
          (rc = plugins_open(&c->plugins, c->speculation.draft_dir, e))) ||
         (rc = kern_caps_parse(&caps, c->cpu_isa, e)) ||
@@ -126,12 +172,18 @@ static FALLIBLE make_scratch(struct worker *w, struct q_err *e)
         return rc;
     w->logits_max =
         w->limits.logit_rows_max < MODEL_LOGIT_ROWS ? w->limits.logit_rows_max : MODEL_LOGIT_ROWS;
-    w->logits_bytes = (size_t)w->logits_max * w->vocab_size * sizeof *w->logits;
+    w->logits_bytes = (size_t)w->logits_max * w->n_output * sizeof *w->logits;
     void *logits = mmap(NULL, w->logits_bytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (logits == MAP_FAILED)
         return q_fail(e, Q_NO_MEMORY, "worker: out of memory for %u rows of logits", w->logits_max);
     w->logits = logits;
+    const struct pooler *pooler = model_pooler(w->model);
+    if (pooler) {
+        w->pool_scratch = q_calloc((size_t)w->n_thread * pooler_n_scratch(pooler), sizeof(float));
+        if (!w->pool_scratch)
+            return q_fail(e, Q_NO_MEMORY, "worker: out of memory for the pooled rows");
+    }
     return make_samplers(w, e);
 }
 
@@ -169,6 +221,8 @@ static FALLIBLE make_step(struct worker *w, struct memory_need *need, struct q_e
 {
     enum q_code rc = make_scratch(w, e);
     if (rc || (rc = make_notes(w, e)))
+        return rc;
+    if (w->config->max_lora_rank && (rc = adapters_new(&w->adapters, &w->limits, e)))
         return rc;
     need->activation_bytes =
         model_scratch_bytes(w->model, w->limits.max_num_batched_tokens, w->n_thread) +
@@ -281,6 +335,8 @@ static FALLIBLE make_state(struct worker *w, struct worker_info *info, struct q_
     if ((rc = slots_init(&w->slots, &w->limits, info->n_block, w->vocab_size, e)))
         return rc;
     w->slots.item_store = w->item_store;
+    w->slots.has_types = model_shape(w->model)->n_type > 1;
+    w->slots.pooling = w->pooling.kind;
     w->slots.n_modality = w->modalities ? w->modalities->n : 0;
     return Q_OK;
 }
@@ -340,6 +396,8 @@ static void worker_end(struct worker *w)
     for (uint32_t i = 0; w->samplers && i < w->n_thread; i++)
         sample_scratch_release(&w->samplers[i]);
     q_free(w->samplers);
+    q_free(w->pool_scratch);
+    pooling_release(&w->pooling);
     q_free(w->notes);
     if (w->logits_bytes)
         munmap(w->logits, w->logits_bytes);
@@ -352,6 +410,7 @@ static void worker_end(struct worker *w)
     items_free(w->items);
     modalities_free(w->modalities);
     draft_free(w->draft);
+    adapters_free(w->adapters);
     model_free(w->model);
     gpu_free(w->gpu);
     team_free(w->team);
@@ -390,6 +449,20 @@ static FALLIBLE reload(struct worker *w, struct q_err *e)
     return Q_OK;
 }
 
+static FALLIBLE load_adapter(struct worker *w, struct q_err *e)
+{
+    char dir[PATH_MAX];
+    ring_command_path(w->ring, dir);
+    const struct adapters_load load = {
+        .adapter = ring_command_adapter(w->ring),
+        .dir = dir,
+        .config = w->config,
+        .model = w->model,
+    };
+    return w->adapters ? adapters_load(w->adapters, &load, e)
+                       : q_fail(e, Q_UNSUPPORTED, "worker: LoRA adapters are not enabled");
+}
+
 /* Orders that this build does not know are none of its business. */
 static void run_command(struct worker *w)
 {
@@ -404,6 +477,15 @@ static void run_command(struct worker *w)
         rc = reload(w, &e);
         alloc_freeze();
         break;
+    case RING_LOAD_ADAPTER:
+        alloc_thaw();
+        rc = load_adapter(w, &e);
+        alloc_freeze();
+        break;
+    case RING_DROP_ADAPTER:
+        if (w->adapters)
+            adapters_drop(w->adapters, ring_command_adapter(w->ring));
+        break;
     case RING_NO_COMMAND:
         break;
     }
@@ -415,8 +497,11 @@ FALLIBLE worker_check(const struct worker_config *c, struct q_err *e)
     struct worker w = {.config = c};
     bool on_device;
     const struct model_options o = options_of(&w, *c->weights_dir ? c->weights_dir : NULL);
-    enum q_code rc = gpu_check(&on_device, c, e);
-    return rc ? rc : model_check(&o, on_device, e);
+    enum q_code rc = read_pooling(&w, e);
+    if (!rc && !(rc = gpu_check(&on_device, c, e)))
+        rc = model_check(&o, on_device, e);
+    pooling_release(&w.pooling);
+    return rc;
 }
 
 FALLIBLE worker_run(struct ring *r, const struct mask_provider *masks, struct q_err *e)

@@ -5,6 +5,8 @@
 #ifndef QUIRE_ENGINE_WORKER_WORKER_INTERNAL_H
 #define QUIRE_ENGINE_WORKER_WORKER_INTERNAL_H
 #include <stdatomic.h>
+#include "common/hub/pooling.h"
+#include "engine/worker/adapters.h"
 #include "engine/worker/draft.h"
 #include "engine/worker/gpu/gpu.h"
 #include "engine/worker/grammars.h"
@@ -52,12 +54,16 @@ struct worker {
     struct items *items;                  /* likewise */
     const unsigned char *item_store;      /* likewise; borrowed from the ring */
     struct draft *draft;                  /* NULL: none */
+    struct adapters *adapters;            /* NULL: without max_lora_rank */
     const struct mask_provider *provider; /* NULL: our own; borrowed */
     struct grammars *grammars;            /* our own */
     struct masks *masks;
     struct sample_scratch *samplers; /* [n_thread] */
+    struct pooling pooling;          /* what the model makes of a prompt */
+    float *pool_scratch;             /* [n_thread, pooler_n_scratch] of a model that pools */
     uint32_t n_thread, vocab_size;
-    float *logits; /* [logits_max, vocab_size], a mapping; not of a device */
+    uint32_t n_output; /* columns of a row of logits: the vocabulary, or those of a pooled row */
+    float *logits;     /* [logits_max, n_output], a mapping; not of a device */
     size_t logits_bytes;
     uint32_t logits_max; /* rows computed at a time */
     struct step_limits limits;

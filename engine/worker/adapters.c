@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/worker/adapters.h"
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/mem.h"
+#include "engine/model/lora/lora.h"
+
+struct adapters {
+    struct {
+        uint32_t adapter; /* 0: free */
+        struct lora *lora;
+    } loaded[RING_ADAPTERS_MAX];
+    struct lora_seq *seqs; /* [max_num_seqs] */
+    uint32_t *rows;        /* [max_num_batched_tokens] */
+    struct lora_batch batch;
+};
+
+FALLIBLE adapters_new(struct adapters **out, const struct step_limits *limits, struct q_err *e)
+{
+    struct adapters *a = q_calloc(1, sizeof *a);
+    if (a) {
+        a->seqs = q_calloc(limits->max_num_seqs, sizeof *a->seqs);
+        a->rows = q_calloc(limits->max_num_batched_tokens, sizeof *a->rows);
+    }
+    if (!a || !a->seqs || !a->rows) {
+        adapters_free(a);
+        return q_fail(e, Q_NO_MEMORY, "worker: out of memory for adapters");
+    }
+    *out = a;
+    return Q_OK;
+}
+
+void adapters_free(struct adapters *a)
+{
+    if (!a)
+        return;
+    for (uint32_t i = 0; i < RING_ADAPTERS_MAX; i++)
+        lora_free(a->loaded[i].lora);
+    q_free(a->seqs);
+    q_free(a->rows);
+    q_free(a);
+}
+
+FALLIBLE adapters_load(struct adapters *a, const struct adapters_load *o, struct q_err *e)
+{
+    const struct worker_config *c = o->config;
+    const int64_t start_ms = clock_ms();
+    const struct lora_options options = {
+        .dir = o->dir,
+        .dtype = c->lora_dtype_auto ? model_shape(o->model)->compute_dtype : c->lora_dtype,
+        .rank_max = c->max_lora_rank,
+    };
+    uint32_t i = 0;
+    adapters_drop(a, o->adapter);
+    while (i < RING_ADAPTERS_MAX && a->loaded[i].adapter)
+        i++;
+    if (i == RING_ADAPTERS_MAX)
+        return q_fail(e, Q_NO_SPACE, "%u adapters are in memory, which is the limit", i);
+    const enum q_code rc = lora_load(&a->loaded[i].lora, model_config(o->model), &options, e);
+    if (rc)
+        return rc;
+    a->loaded[i].adapter = o->adapter;
+    log_info("loaded adapter %s: %.1f MB, %s, %lld ms", o->dir,
+             (double)lora_bytes(a->loaded[i].lora) / 1e6, dtype_name(options.dtype),
+             (long long)(clock_ms() - start_ms));
+    return Q_OK;
+}
+
+void adapters_drop(struct adapters *a, uint32_t adapter)
+{
+    for (uint32_t i = 0; i < RING_ADAPTERS_MAX; i++) {
+        if (!adapter || a->loaded[i].adapter != adapter)
+            continue;
+        lora_free(a->loaded[i].lora);
+        a->loaded[i].lora = NULL;
+        a->loaded[i].adapter = 0;
+    }
+}
+
+static const struct lora *find(const struct adapters *a, uint32_t adapter)
+{
+    for (uint32_t i = 0; a && i < RING_ADAPTERS_MAX; i++)
+        if (a->loaded[i].adapter == adapter)
+            return a->loaded[i].lora;
+    return NULL;
+}
+
+FALLIBLE adapters_batch(struct adapters *a, const struct slots *s, const struct step_view *v,
+                        struct batch *b, struct q_err *e)
+{
+    bool any = false;
+    b->lora = NULL;
+    for (uint32_t i = 0; i < v->head->n_seq; i++) {
+        const uint32_t adapter = s->slots[v->seqs[i].slot].adapter;
+        const struct lora *lora = adapter ? find(a, adapter) : NULL;
+        if (adapter && !lora)
+            return q_fail(e, Q_CORRUPT, "step %llu, sequence %u: adapter %u is not loaded",
+                          (unsigned long long)v->head->step, i, adapter);
+        any = any || lora;
+        if (a)
+            a->seqs[i] = (struct lora_seq){lora, b->seqs[i].row, b->seqs[i].n_query};
+    }
+    if (!a || !any)
+        return Q_OK;
+    b->lora = &a->batch;
+    return lora_batch_make(&a->batch, a->rows, a->seqs, b->n_seq, e);
+}

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* adapters - the LoRA adapters that a worker has in memory, by the numbers that the engine gave
+ * them, and the rows of a step that have them. Threads: the worker's loop. Loading and dropping are
+ * commands between two steps; a step allocates nothing. */
+#ifndef QUIRE_ENGINE_WORKER_ADAPTERS_H
+#define QUIRE_ENGINE_WORKER_ADAPTERS_H
+#include "engine/worker/ring.h"
+#include "engine/worker/slots.h"
+
+struct adapters;
+/* n_seq, n_token: of a step at most. Errors: Q_NO_MEMORY. */
+FALLIBLE adapters_new(struct adapters **out, const struct step_limits *limits, struct q_err *e);
+void adapters_free(struct adapters *a);
+
+struct adapters_load {
+    uint32_t adapter; /* its number */
+    const char *dir;
+    const struct worker_config *config;
+    const struct model *model;
+};
+/* Errors: those of lora_load; Q_NO_SPACE (RING_ADAPTERS_MAX are loaded). */
+FALLIBLE adapters_load(struct adapters *a, const struct adapters_load *o, struct q_err *e);
+/* No effect if it is not there. No later step may have it. */
+void adapters_drop(struct adapters *a, uint32_t adapter);
+/* Set b->lora for the batch of a step, whose sequences are those of `v`.
+ * Errors: Q_CORRUPT (an adapter that is not loaded). */
+FALLIBLE adapters_batch(struct adapters *a, const struct slots *s, const struct step_view *v,
+                        struct batch *b, struct q_err *e);
+
+#endif

@@ -21,10 +21,12 @@
 #include "proto/address.h"
 #include "common/parsers/parser.h"
 
-#define GAUGE_EVERY_MS 2000
-#define DESCRIPTORS    65536
-#define LAST_BYTES_MS  2000 /* for clients to read the errors that end their requests */
-#define ALIKE_MS       2000 /* time between failures of several frontends with the same cause */
+#define APP_SIGN_MS       2000
+#define DESCRIPTORS       65536
+#define DESCRIPTORS_OTHER 512  /* sockets of the engine, files, connections that linger */
+#define BODIES_DEFAULT    16   /* of --max-body-bytes each: --max-total-body-bytes */
+#define LAST_BYTES_MS     2000 /* for clients to read the errors that end their requests */
+#define ALIKE_MS          2000 /* time between failures of several frontends with the same cause */
 
 /* the same codes as quire-engine's; the supervisor does not restart after these */
 enum { EXIT_USAGE = 2, EXIT_LOAD = 3, EXIT_ADDRESS = 5 };
@@ -91,6 +93,13 @@ static void serve_early(struct app *a)
     }
 }
 
+const char *app_code(const struct app *a)
+{
+    return a->draining              ? "draining"
+           : !a->loaded || !a->link ? "tokenizer_loading"
+                                    : link_code(a->link);
+}
+
 void app_reasons(const struct app *a, struct buf *out)
 {
     const char *reason = a->draining                      ? "shutting down"
@@ -139,11 +148,12 @@ static int inherited(const char *name)
     return (int)fd;
 }
 
-/* Send one byte to the supervisor. False: there is no supervisor. */
+/* Send one byte to the supervisor. False: there is no supervisor. A full pipe is that of one that
+ * is stopped. */
 static bool tell_supervisor(unsigned char byte)
 {
     int fd = inherited("QUIRE_READY_FD");
-    if (fd >= 0 && write(fd, &byte, 1) != 1)
+    if (fd >= 0 && write(fd, &byte, 1) != 1 && errno != EAGAIN)
         log_warning("cannot send a message to the supervisor: %s", strerror(errno));
     return fd >= 0;
 }
@@ -154,6 +164,8 @@ static void on_gauge(uv_timer_t *timer)
     set_rss();
     if (a->link && link_hangs(a->link))
         tell_supervisor(APP_ENGINE_HANGS);
+    else if (a->announced)
+        tell_supervisor((unsigned char)inherited("QUIRE_METRICS_SLOT")); /* the loop runs */
 }
 
 static void stop(struct app *a, int exit_code)
@@ -178,16 +190,35 @@ static void on_unread(uv_timer_t *timer)
 }
 
 /* What is still open ends with an error; a stream with an event of it and [DONE]. */
+static void end_open(struct app *a, const char *message)
+{
+    uv_timer_start(&a->deadline, on_unread, LAST_BYTES_MS, 0);
+    serve_early(a); /* draining: each is refused */
+    if (a->link)
+        link_end(a->link, message);
+}
+
 static void on_deadline(uv_timer_t *timer)
 {
     struct app *a = timer->data;
     log_warning("%u requests are still open after --shutdown-timeout: ending them with an error",
                 http_server_n_open(a->server));
-    uv_timer_start(&a->deadline, on_unread, LAST_BYTES_MS, 0);
-    serve_early(a); /* draining: each is refused */
-    if (a->link)
-        link_end(a->link, "the server is shutting down and --shutdown-timeout is over: "
-                          "send the request again");
+    end_open(a, "the server is shutting down and --shutdown-timeout is over: "
+                "send the request again");
+}
+
+static void on_engine_failed(uv_signal_t *signal, int number)
+{
+    struct app *a = signal->data;
+    (void)number;
+    if (http_server_n_open(a->server))
+        log_error("the engine has failed: ending %u open requests with an error",
+                  http_server_n_open(a->server));
+    if (!a->draining) {
+        a->draining = true;
+        http_server_drain(a->server, on_drained, a);
+    }
+    end_open(a, "the engine has failed and is not started again; the server ends");
 }
 
 static void on_signal(uv_signal_t *signal, int number)
@@ -245,6 +276,7 @@ static void after_load(uv_work_t *work, int status)
         .keys = o->keys,
         .insecure_tcp = o->insecure_tcp,
         .engine_timeout_ms = (uint32_t)o->engine_timeout * 1000,
+        .no_replay = !o->replay,
         .on_change = on_link_change,
         .on_heartbeat = status_told,
         .on_command_done = control_command_done,
@@ -311,10 +343,32 @@ static enum q_code read_cors(struct cors *c, const struct options *o, struct q_e
     return read_list(&c->headers, "--allowed-headers", o->allowed_headers, e);
 }
 
+/* What the limit of descriptors leaves beside DESCRIPTORS_OTHER. */
+static uint32_t connections_max(const struct options *o)
+{
+    struct rlimit r;
+    int64_t n = o->max_connections;
+    if (getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur != RLIM_INFINITY &&
+        n > (int64_t)r.rlim_cur - DESCRIPTORS_OTHER) {
+        n = (int64_t)r.rlim_cur - DESCRIPTORS_OTHER;
+        n = n > 1 ? n : 1;
+        log_warning("the limit of file descriptors (%llu) leaves room for %lld connections, not "
+                    "%lld (--max-connections)",
+                    (unsigned long long)r.rlim_cur, (long long)n, (long long)o->max_connections);
+    }
+    return (uint32_t)n;
+}
+
 /* Create the server, which reads the file of keys and does not listen yet. */
 static enum q_code make_server(struct app *a, struct q_err *e)
 {
     const struct options *o = a->options;
+    const uint32_t n_connection = connections_max(o);
+    if (o->max_total_body_bytes && o->max_total_body_bytes < o->max_body_bytes)
+        return q_fail(e, Q_INVALID,
+                      "--max-total-body-bytes is %zu, less than one body may have "
+                      "(--max-body-bytes %zu)",
+                      (size_t)o->max_total_body_bytes, (size_t)o->max_body_bytes);
     const struct http_config c = {
         .routes = routes,
         .n_route = sizeof routes / sizeof *routes,
@@ -324,7 +378,14 @@ static enum q_code make_server(struct app *a, struct q_err *e)
         .api_key_file = o->api_key_file,
         .public_metrics = o->public_metrics,
         .body_max = o->max_body_bytes,
+        .total_body_max =
+            o->max_total_body_bytes ? o->max_total_body_bytes : BODIES_DEFAULT * o->max_body_bytes,
         .open_max = (uint32_t)o->max_open_requests,
+        .connections_max = n_connection,
+        .address_connections_max = o->max_connections_per_address
+                                       ? (uint32_t)o->max_connections_per_address
+                                       : (n_connection + 1) / 2,
+        .write_timeout_ms = (int64_t)o->write_timeout * 1000,
         .ping_ms = (uint32_t)o->sse_ping_ms,
         .cors = a->cors,
     };
@@ -397,7 +458,7 @@ static enum q_code begin(struct app *a, struct q_err *e)
     metric_set(METRIC_START_TIME, (double)clock_unix());
     a->gauge.data = a;
     uv_timer_init(&a->loop, &a->gauge);
-    uv_timer_start(&a->gauge, on_gauge, 0, GAUGE_EVERY_MS);
+    uv_timer_start(&a->gauge, on_gauge, 0, APP_SIGN_MS);
     start_loading(a);
     return Q_OK;
 }
@@ -450,6 +511,9 @@ static void take_signals(struct app *a)
     uv_timer_init(&a->loop, &a->deadline);
     uv_signal_init(&a->loop, &a->sigterm);
     uv_signal_init(&a->loop, &a->sigint);
+    uv_signal_init(&a->loop, &a->engine_failed);
+    a->engine_failed.data = a;
+    uv_signal_start(&a->engine_failed, on_engine_failed, APP_ENGINE_FAILED);
     uv_signal_start(&a->sigterm, on_signal, SIGTERM);
     uv_signal_start(&a->sigint, on_signal, SIGINT);
 }

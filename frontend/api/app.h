@@ -6,6 +6,7 @@
  * Retry-After. Threads: the loop's thread only. */
 #ifndef QUIRE_FRONTEND_API_APP_H
 #define QUIRE_FRONTEND_API_APP_H
+#include <signal.h>
 #include <uv.h>
 #include "frontend/api/served_model.h"
 #include "frontend/api/task.h"
@@ -13,8 +14,13 @@
 #include "frontend/http/server.h"
 #include "frontend/link/link.h"
 
-/* Bytes from a frontend to its supervisor (QUIRE_READY_FD): its slot when it is ready, or this. */
-#define APP_ENGINE_HANGS 0xff
+/* Bytes from a frontend to its supervisor (QUIRE_READY_FD): its slot when it is ready and every
+ * APP_SIGN_MS afterwards, or APP_ENGINE_HANGS. */
+#define APP_SIGN_MS       2000
+#define APP_ENGINE_HANGS  0xff
+/* From the supervisor to its frontends: the engine has failed for good. Open requests end with an
+ * error now, and the frontend with them. */
+#define APP_ENGINE_FAILED SIGUSR1
 
 struct early;           /* a request waiting for the model */
 struct scrape;          /* a /metrics request waiting for the engine's heartbeat: status.c */
@@ -28,7 +34,7 @@ struct app {
     struct http_server *server;
     struct cors cors;  /* of --allowed-origins and the related options */
     struct link *link; /* NULL until the model is loaded */
-    uv_signal_t sigterm, sigint;
+    uv_signal_t sigterm, sigint, engine_failed;
     uv_timer_t deadline; /* of draining */
     uv_timer_t gauge;
     uv_work_t loading;
@@ -57,6 +63,9 @@ void app_close(struct app *a);
 /* True if the request can be served now. False: the model is loading and `again` is called later,
  * or the server is shutting down (503 is sent). */
 bool app_available(struct app *a, struct http_exchange *x, http_handler *again);
+/* Why /ready is not 200, in a word for programs; "" if it is: draining, tokenizer_loading, or
+ * link_code's. */
+const char *app_code(const struct app *a);
 /* Append the reasons why /ready is not 200 as comma-separated JSON strings; nothing if it is. */
 void app_reasons(const struct app *a, struct buf *out);
 /* The inputs besides tokens that the engine's model takes; unknown before the first hello. */
@@ -68,6 +77,9 @@ void app_reply_error(struct http_exchange *x, const struct q_err *e, const char 
 
 /* A heartbeat of the engine arrived (status.c); ctx is the app. */
 void status_told(void *app);
+/* Send the engine a command; the exchange is answered when it is done (control.c). */
+struct msg_command;
+void control_order(struct app *a, struct http_exchange *x, struct msg_command *m);
 /* The engine replied to a command (control.c); ctx is the app. */
 void control_command_done(void *app, const struct msg_command_done *m);
 

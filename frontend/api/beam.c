@@ -222,6 +222,7 @@ static FALLIBLE open_generation(struct beam_search *b, uint32_t i, struct q_err 
         .priority = like->priority,
         .tenant = like->tenant,
         .weight = like->weight,
+        .adapter = like->adapter,
         .arrived_ms = like->arrived_ms,
         .n_cache_salt = like->n_cache_salt,
         .no_prefix_cache = like->no_prefix_cache,

@@ -45,6 +45,7 @@ FALLIBLE choice_init(struct choice *c, struct job *j, uint32_t index, struct q_e
     c->generation.priority = (int32_t)j->params.priority;
     c->generation.tenant = j->tenant.id;
     c->generation.weight = j->weight;
+    c->generation.adapter = j->adapter.name;
     c->generation.arrived_ms = j->arrived_us / 1000;
     memcpy(c->generation.cache_salt, j->tenant.salt, sizeof j->tenant.salt);
     c->generation.n_cache_salt = j->tenant.n_salt;

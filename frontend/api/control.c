@@ -106,7 +106,7 @@ static void say_command_done(const struct pending_control *w, struct buf *out)
 /* A message "mode: …" is about the field mode. */
 static const char *param_of(const struct q_err *e)
 {
-    static const char *const names[] = {"mode", "weights_path"};
+    static const char *const names[] = {"mode", "weights_path", "lora_name", "lora_path"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strncmp(e->message, names[i], strlen(names[i])) && e->message[strlen(names[i])] == ':')
             return names[i];
@@ -123,13 +123,18 @@ static void on_pending(uv_timer_t *timer)
     enum q_code rc = look(w, &fulfilled, &e);
     if (rc == Q_OK && !fulfilled)
         return;
-    if (rc == Q_OK && w->order_id)
+    const bool is_text =
+        w->kind == ENGINE_COMMAND_LOAD_ADAPTER || w->kind == ENGINE_COMMAND_UNLOAD_ADAPTER;
+    if (rc == Q_OK && is_text)
+        buf_printf(&body, "Success: LoRA adapter '%s' %s successfully.", w->result.message,
+                   w->kind == ENGINE_COMMAND_LOAD_ADAPTER ? "added" : "removed");
+    else if (rc == Q_OK && w->order_id)
         say_command_done(w, &body);
     else if (rc == Q_OK && w->say)
         buf_add_str(&body, w->say);
     end_pending(w);
     if (rc == Q_OK)
-        http_reply(x, 200, "application/json", &body);
+        http_reply(x, 200, is_text ? "text/plain; charset=utf-8" : "application/json", &body);
     else
         app_reply_error(x, &e, param_of(&e));
 }
@@ -170,7 +175,7 @@ static void control(struct app *a, struct http_exchange *x, const struct msg_con
         app_reply_error(x, &e, NULL);
 }
 
-static void order(struct app *a, struct http_exchange *x, struct msg_command *m)
+void control_order(struct app *a, struct http_exchange *x, struct msg_command *m)
 {
     struct q_err e = Q_ERR_INIT;
     m->order_id = ++a->n_order;
@@ -377,7 +382,7 @@ void on_reload_weights(void *app, struct http_exchange *x)
     if (rc == Q_OK)
         rc = read_reload(&m, body, &e);
     if (rc == Q_OK) {
-        order(a, x, &m);
+        control_order(a, x, &m);
     } else {
         char param[64];
         snprintf(param, sizeof param, "%.*s", (int)strcspn(e.message, ":"), e.message);
@@ -389,11 +394,11 @@ void on_reload_weights(void *app, struct http_exchange *x)
 void on_start_profile(void *app, struct http_exchange *x)
 {
     if (app_available(app, x, on_start_profile))
-        order(app, x, &(struct msg_command){.kind = ENGINE_COMMAND_START_PROFILE});
+        control_order(app, x, &(struct msg_command){.kind = ENGINE_COMMAND_START_PROFILE});
 }
 
 void on_stop_profile(void *app, struct http_exchange *x)
 {
     if (app_available(app, x, on_stop_profile))
-        order(app, x, &(struct msg_command){.kind = ENGINE_COMMAND_STOP_PROFILE});
+        control_order(app, x, &(struct msg_command){.kind = ENGINE_COMMAND_STOP_PROFILE});
 }

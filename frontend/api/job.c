@@ -10,6 +10,7 @@
 #include "common/mem.h"
 #include "common/metrics.h"
 #include "frontend/api/json.h"
+#include "frontend/api/pool.h"
 #include "frontend/api/structured.h"
 
 #define PAUSED_RETRY_S  1  /* seconds, for Retry-After */
@@ -27,6 +28,7 @@ static void job_free(struct task *t)
     job_release_items(j); /* choices borrow them */
     prompts_release(&j->prompts);
     json_decref(j->body);
+    buf_release(&j->adapters);
     turn_release(&j->turn);
     if (j->arrays)
         params_ids_release(j->arrays);
@@ -72,9 +74,20 @@ void job_fail(struct job *j, const struct q_err *e, const char *param, uint32_t 
     http_stream_end(j->task.x);
 }
 
+void job_fingerprint(const struct job *j, char out[JOB_FINGERPRINT_MAX])
+{
+    const struct link_engine *engine = link_engine(j->app->link);
+    struct adapter_entry adapter = j->adapter;
+    const bool has = adapter.name && (adapter.fingerprint ||
+                                      adapter_list_find(&engine->adapters, adapter.name, &adapter));
+    snprintf(out, JOB_FINGERPRINT_MAX, has ? "%s-%s" : "%s", engine->fingerprint,
+             has ? adapter.fingerprint : "");
+}
+
 void job_note_fingerprint(struct job *j)
 {
-    const char *now = link_engine(j->app->link)->fingerprint;
+    char now[JOB_FINGERPRINT_MAX];
+    job_fingerprint(j, now);
     size_t n = strlen(j->fingerprints);
     if (!strcmp(j->fingerprints + j->last_fingerprint, now) ||
         n + 1 + strlen(now) >= sizeof j->fingerprints)
@@ -343,8 +356,14 @@ static enum q_code job_read(struct job *j, struct q_err *e)
     enum q_code rc;
     if ((rc = json_body(&j->body, j->task.text.data, j->task.text.n, e)) != Q_OK)
         return rc;
-    if ((rc = served_model_check_name(
-             &a->served, json_string_value(json_object_get(j->body, "model")), e)) != Q_OK) {
+    const char *model = json_string_value(json_object_get(j->body, "model"));
+    rc = served_model_find_name(&a->served, model, &j->adapters, &j->adapter, e);
+    if (rc == Q_NOT_FOUND && !j->knows_adapters) { /* the engine will say whether it has one */
+        j->adapter = (struct adapter_entry){.name = model};
+        q_err_reset(e);
+        rc = Q_OK;
+    }
+    if (rc) {
         snprintf(p->param, sizeof p->param, "model");
         return rc;
     }
@@ -430,7 +449,7 @@ static const struct task_calls job_calls = {job_prepare, job_prepared, job_free}
 void job_start(struct app *a, struct http_exchange *x, bool chat)
 {
     struct job *j;
-    if (!app_available(a, x, chat ? on_chat : on_completions))
+    if (pool_refuses(a, x, POOL_NOT) || !app_available(a, x, chat ? on_chat : on_completions))
         return;
     j = q_calloc(1, sizeof *j);
     if (!j) {
@@ -442,6 +461,9 @@ void job_start(struct app *a, struct http_exchange *x, bool chat)
     }
     j->app = a;
     j->chat = chat;
+    const struct buf *adapters = &link_engine(a->link)->adapters;
+    buf_add(&j->adapters, buf_str(adapters), adapters->len);
+    j->knows_adapters = link_engine(a->link)->instance != 0;
     app_item_types(a, &j->item_types); /* read here: a thread must not access the link */
     j->takes_items = j->item_types.unknown || link_engine(a->link)->item_credit;
     j->created = clock_unix();

@@ -10,6 +10,7 @@
  * reading and encoding may run on another (task.h). */
 #ifndef QUIRE_FRONTEND_API_JOB_INTERNAL_H
 #define QUIRE_FRONTEND_API_JOB_INTERNAL_H
+#include "frontend/link/adapter_list.h"
 #include "frontend/api/app.h"
 #include "frontend/api/beam.h"
 #include "frontend/api/params_sampling.h"
@@ -93,7 +94,10 @@ struct job {
     struct buf out;    /* chunk under construction */
     /* system_fingerprints of all engines and weights of its tokens, in order, joined by '+'. */
     char fingerprints[FINGERPRINTS_MAX];
-    size_t last_fingerprint; /* where the last one begins */
+    size_t last_fingerprint;      /* where the last one begins */
+    struct buf adapters;          /* those of the engine when the request came */
+    bool knows_adapters;          /* there was one */
+    struct adapter_entry adapter; /* its LoRA adapter, borrowed from them; name NULL: none */
 };
 
 /* Start a job for this exchange from its body; it sends the response, including errors. */
@@ -102,6 +106,9 @@ void job_start(struct app *a, struct http_exchange *x, bool chat);
 void job_progress(struct job *j, struct choice *c);
 void job_fail(struct job *j, const struct q_err *e, const char *param, uint32_t retry_after_s);
 
+/* The engine's current fingerprint, with that of the job's adapter. */
+#define JOB_FINGERPRINT_MAX 160u
+void job_fingerprint(const struct job *j, char out[JOB_FINGERPRINT_MAX]);
 /* Record the engine's current fingerprint for received tokens. */
 void job_note_fingerprint(struct job *j);
 /* Assert every invariant; in builds with tests after each event. Cost: O(choices). */

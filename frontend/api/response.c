@@ -20,7 +20,9 @@ static void add_head(const struct job *j, const char *object, struct buf *out)
     /* The fingerprint: of the current weights for a chunk, of all weights used for a whole
      * response. */
     bool whole = !j->params.stream && *j->fingerprints;
-    const char *fingerprint = whole ? j->fingerprints : link_engine(j->app->link)->fingerprint;
+    char now[JOB_FINGERPRINT_MAX];
+    job_fingerprint(j, now);
+    const char *fingerprint = whole ? j->fingerprints : now;
     buf_add_str(out, "{\"id\":");
     add_str(out, j->id);
     buf_printf(out, ",\"object\":\"%s\",\"created\":%lld,\"model\":", object,

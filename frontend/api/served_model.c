@@ -55,6 +55,9 @@ FALLIBLE served_model_open(struct served_model *s, const char *model, const stru
         (rc = (has_plugins ? model_config_load_any : model_config_load)(&s->config, &s->defaults,
                                                                         s->dir, e)))
         return rc;
+    const struct pooling_options po = {o->runner, o->convert, o->pooler_config};
+    if ((rc = pooling_read(&s->pooling, &s->config, s->dir, &po, e)))
+        return rc;
     if (strcmp(o->generation_config, "auto") != 0 && strcmp(o->generation_config, "vllm") != 0)
         return q_fail(e, Q_INVALID,
                       "--generation-config: unknown value \"%s\", expected auto or vllm",
@@ -185,6 +188,21 @@ FALLIBLE served_model_check_name(const struct served_model *s, const char *name,
         return Q_OK;
     return q_fail(e, Q_NOT_FOUND, "The model `%s` does not exist; this server serves `%s`.", name,
                   s->names[0]);
+}
+
+FALLIBLE served_model_find_name(const struct served_model *s, const char *name,
+                                const struct buf *adapters, struct adapter_entry *adapter,
+                                struct q_err *e)
+{
+    struct q_err unknown = Q_ERR_INIT;
+    *adapter = (struct adapter_entry){NULL, NULL, NULL};
+    if (!served_model_check_name(s, name, &unknown))
+        return Q_OK;
+    if (adapter_list_find(adapters, name, adapter))
+        return Q_OK;
+    adapter->name = NULL;
+    *e = unknown;
+    return unknown.code;
 }
 
 const struct generation_defaults *served_model_defaults(const struct served_model *s)

@@ -8,11 +8,13 @@
 #define QUIRE_FRONTEND_API_SERVED_MODEL_H
 #include <limits.h>
 #include "common/hub/config.h"
+#include "common/hub/pooling.h"
 #include "common/hub/names.h"
 #include "common/options.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/chat/chat_model.h"
 #include "frontend/api/tenant.h"
+#include "frontend/link/adapter_list.h"
 
 struct served_model {
     const struct options *options;
@@ -23,6 +25,7 @@ struct served_model {
     const char *shown[1];     /* names, without --served-model-name */
     struct model_names named; /* in this case the API also accepts this path */
     struct model_config config;
+    struct pooling pooling;              /* does it make vectors, and which */
     struct generation_defaults defaults; /* of generation_config.json and the options */
     uint32_t max_model_len; /* by config and --max-model-len; the engine's value after connecting */
     unsigned char digest[32];
@@ -34,9 +37,18 @@ struct served_model {
 FALLIBLE served_model_open(struct served_model *s, const char *model, const struct options *o,
                            struct q_err *e);
 FALLIBLE served_model_load(struct served_model *s, struct q_err *e);
+static inline bool served_model_pools(const struct served_model *s)
+{
+    return s->pooling.makes != ARCHS_GENERATES;
+}
 /* name NULL or "": the default. Accepts only the names of --served-model-name, as vLLM does;
  * without that option the model's name, its id and its path. Errors: Q_NOT_FOUND. */
 FALLIBLE served_model_check_name(const struct served_model *s, const char *name, struct q_err *e);
+/* The same, or the name of a LoRA adapter of the list (frontend/link/adapter_list.h): *adapter is
+ * then its entry, else its name is NULL. */
+FALLIBLE served_model_find_name(const struct served_model *s, const char *name,
+                                const struct buf *adapters, struct adapter_entry *adapter,
+                                struct q_err *e);
 /* Sampling defaults of requests. */
 const struct generation_defaults *served_model_defaults(const struct served_model *s);
 

@@ -26,8 +26,9 @@ void on_ready(void *app, struct http_exchange *x)
     struct buf body = BUF_INIT, reasons = BUF_INIT;
     app_reasons(app, &reasons);
     bool ready = reasons.len == 0;
-    buf_printf(&body, "{\"status\":\"%s\",\"reasons\":[%s]}", ready ? "ready" : "not ready",
-               buf_str(&reasons));
+    const char *code = app_code(app), *quote = *code ? "\"" : "";
+    buf_printf(&body, "{\"status\":\"%s\",\"reasons\":[%s],\"codes\":[%s%s%s]}",
+               ready ? "ready" : "not ready", buf_str(&reasons), quote, code, quote);
     buf_release(&reasons);
     reply_json(x, ready ? 200 : 503, &body);
 }
@@ -132,26 +133,53 @@ static void add_permission(const char *name, struct buf *out)
                      "\"is_blocking\":false}");
 }
 
-static void add_model(const struct app *a, const char *name, struct buf *out)
+struct shown_model {
+    const char *id, *root, *parent; /* parent NULL: none */
+};
+
+static void add_text(struct buf *out, const char *key, const char *text)
+{
+    buf_printf(out, ",\"%s\":", key);
+    if (text)
+        buf_add_json_str(out, text, strlen(text));
+    else
+        buf_add_str(out, "null");
+}
+
+static void add_model(const struct app *a, const struct shown_model *m, struct buf *out)
 {
     buf_add_str(out, "{\"id\":");
-    buf_add_json_str(out, name, strlen(name));
-    buf_printf(out, ",\"object\":\"model\",\"created\":%.0f,\"owned_by\":\"quire\",\"root\":",
+    buf_add_json_str(out, m->id, strlen(m->id));
+    buf_printf(out, ",\"object\":\"model\",\"created\":%.0f,\"owned_by\":\"quire\"",
                metric_value(METRIC_START_TIME));
-    buf_add_json_str(out, a->options->positional[0], strlen(a->options->positional[0]));
-    buf_printf(out, ",\"parent\":null,\"max_model_len\":%u,\"permission\":[", app_max_model_len(a));
-    add_permission(name, out);
+    add_text(out, "root", m->root);
+    add_text(out, "parent", m->parent);
+    buf_printf(out, ",\"max_model_len\":%u,\"permission\":[", app_max_model_len(a));
+    add_permission(m->id, out);
     buf_add_str(out, "]}");
+}
+
+/* An adapter: its folder, and the model that it belongs to. */
+static struct shown_model shown_adapter(const struct app *a, const struct adapter_entry *of)
+{
+    return (struct shown_model){of->name, of->path, a->served.names[0]};
 }
 
 void on_models(void *app, struct http_exchange *x)
 {
     struct app *a = app;
     struct buf body = BUF_INIT;
+    struct adapter_entry adapter;
     buf_add_str(&body, "{\"object\":\"list\",\"data\":[");
     for (uint32_t i = 0; i < a->served.n_name; i++) {
         buf_add_str(&body, i ? "," : "");
-        add_model(a, a->served.names[i], &body);
+        add_model(a, &(struct shown_model){a->served.names[i], a->options->positional[0], NULL},
+                  &body);
+    }
+    for (size_t at = 0; adapter_list_next(&link_engine(a->link)->adapters, &at, &adapter);) {
+        const struct shown_model m = shown_adapter(a, &adapter);
+        buf_add_char(&body, ',');
+        add_model(a, &m, &body);
     }
     buf_add_str(&body, "]}");
     reply_json(x, 200, &body);
@@ -165,11 +193,15 @@ void on_model(void *app, struct http_exchange *x)
     char name[512];
     struct http_text path = http_path(x);
     size_t n_prefix = strlen("/v1/models/");
+    struct adapter_entry adapter;
     snprintf(name, sizeof name, "%.*s", (int)(path.n - n_prefix), path.data + n_prefix);
-    if (!*name || served_model_check_name(&a->served, name, &e) != Q_OK) {
+    if (!*name || served_model_find_name(&a->served, name, &link_engine(a->link)->adapters,
+                                         &adapter, &e) != Q_OK) {
         app_reply_error(x, &e, "model");
         return;
     }
-    add_model(a, name, &body);
+    const struct shown_model own = {name, a->options->positional[0], NULL};
+    const struct shown_model of = adapter.name ? shown_adapter(a, &adapter) : own;
+    add_model(a, &of, &body);
     reply_json(x, 200, &body);
 }

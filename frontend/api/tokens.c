@@ -24,6 +24,7 @@ struct ask {          /* one request */
     uint32_t
         *positions; /* [turn.parts.list.n] of their placeholders; NULL: the engine finds them */
     struct generation generation; /* that counts */
+    struct buf adapters;          /* of the engine when the request came */
 };
 
 static struct ask *ask_of(struct generation *f)
@@ -42,6 +43,7 @@ static void ask_free(struct task *t)
     turn_release(&q->turn);
     json_decref(q->body);
     buf_release(&q->answer);
+    buf_release(&q->adapters);
     q_free(q);
 }
 
@@ -53,13 +55,14 @@ static void set_param(struct ask *q, const char *field)
 static enum q_code read_body(struct ask *q, struct q_err *e)
 {
     const struct served_model *s = &q->app->served;
+    struct adapter_entry adapter;
     enum q_code rc;
     if (!s->tokenizer)
         return q_fail(e, Q_UNSUPPORTED, "this server has no tokenizer (--skip-tokenizer-init)");
     if ((rc = json_body(&q->body, q->task.text.data, q->task.text.n, e)) != Q_OK)
         return rc;
-    if ((rc =
-             served_model_check_name(s, json_string_value(json_object_get(q->body, "model")), e))) {
+    const char *model = json_string_value(json_object_get(q->body, "model"));
+    if ((rc = served_model_find_name(s, model, &q->adapters, &adapter, e))) {
         set_param(q, "model");
         return rc;
     }
@@ -297,6 +300,8 @@ static void start(struct app *a, struct http_exchange *x, bool to_text)
     q->to_text = to_text;
     q->max_model_len =
         app_max_model_len(a); /* read here, because the thread must not access the link */
+    const struct buf *adapters = &link_engine(a->link)->adapters;
+    buf_add(&q->adapters, buf_str(adapters), adapters->len);
     app_item_types(a, &q->item_types);
     task_start(&q->task, &calls, &a->tasks, x);
 }

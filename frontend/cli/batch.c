@@ -156,6 +156,11 @@ static void start(struct batch_item *t)
     } handlers[] = {
         [BATCH_CHAT] = {"/v1/chat/completions", on_chat},
         [BATCH_COMPLETIONS] = {"/v1/completions", on_completions},
+        [BATCH_EMBEDDINGS] = {"/v1/embeddings", on_embeddings},
+        [BATCH_POOLING] = {"/pooling", on_pooling},
+        [BATCH_CLASSIFY] = {"/classify", on_classify},
+        [BATCH_SCORE] = {"/v1/score", on_score},
+        [BATCH_RERANK] = {"/v1/rerank", on_rerank},
     };
     struct batch *b = t->batch;
     const char *path = handlers[t->line.url].path;

@@ -17,7 +17,15 @@
 #define BATCH_ID_MAX    512u /* bytes of a custom_id */
 #define BATCH_DUPLICATE "duplicate_custom_id"
 
-enum batch_url { BATCH_CHAT, BATCH_COMPLETIONS };
+enum batch_url {
+    BATCH_CHAT,
+    BATCH_COMPLETIONS,
+    BATCH_EMBEDDINGS,
+    BATCH_POOLING,
+    BATCH_CLASSIFY,
+    BATCH_SCORE,
+    BATCH_RERANK
+};
 
 struct batch_line {
     char *custom_id; /* owned; NULL = no usable id */

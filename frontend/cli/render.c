@@ -164,7 +164,7 @@ static enum q_code open_template(struct verb *v, const struct options *o, struct
     enum q_code rc;
     if (!strcmp(what, "-"))
         return Q_OK;
-    if (stat(what, &st) != 0 || !S_ISREG(st.st_mode)) {
+    if (stat(what, &st) != 0 || !S_ISREG(st.st_mode) || weight_files_is_gguf(what)) {
         if ((rc = hub_resolve_files(dir, what, *o->revision ? o->revision : NULL, e)) != Q_OK)
             return rc;
         return chat_open(&v->chat, dir, *o->chat_template ? o->chat_template : NULL, e);

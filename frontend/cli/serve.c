@@ -15,21 +15,25 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "common/clock.h"
+#include "common/death.h"
 #include "common/hub/hub.h"
 #include "common/log.h"
 #include "common/net.h"
 #include "frontend/cli/supervisor.h"
 
-#define STABLE_MS     30000 /* a child that ran this long has its failures reset */
-#define BACKOFF_MS    100   /* delay before the first restart; it doubles each time */
-#define BACKOFF_MAX   10000
-#define FAILURES_MAX  6    /* consecutive early failures after which the supervisor gives up */
-#define KILL_AFTER_MS 5000 /* beyond --shutdown-timeout */
-#define HANG_GRACE_MS 5000 /* a report may refer to the previous engine */
-#define EXIT_INTERNAL 1
-#define EXIT_MODEL    3 /* the same codes as the children's (engine/server/server.h) */
-#define EXIT_ADDRESS  5
-#define ENGINE_HANGS  0xff /* frontend/api/app.h: APP_ENGINE_HANGS */
+#define STABLE_MS         30000 /* a child that ran this long has its failures reset */
+#define BACKOFF_MS        100   /* delay before the first restart; it doubles each time */
+#define BACKOFF_MAX       10000
+#define FAILURES_MAX      6     /* consecutive early failures after which the supervisor gives up */
+#define KILL_AFTER_MS     5000  /* beyond --shutdown-timeout */
+#define SILENT_MS         10000 /* without a sign of life of a frontend: it sends one every 2 s */
+#define HANG_GRACE_MS     5000  /* a report may refer to the previous engine */
+#define EXIT_INTERNAL     1
+#define EXIT_MODEL        3 /* the same codes as the children's (engine/server/server.h) */
+#define EXIT_WORKER       4
+#define EXIT_ADDRESS      5
+#define ENGINE_HANGS      0xff    /* frontend/api/app.h: APP_ENGINE_HANGS */
+#define APP_ENGINE_FAILED SIGUSR1 /* likewise */
 
 struct supervisor {
     struct options *options;
@@ -57,7 +61,8 @@ static void signal_children(struct supervisor *s, uint32_t from, int number)
             kill(s->children[i].pid, number);
 }
 
-/* Stop the frontends first; the engine stays until their open requests have ended. */
+/* Stop the frontends first; the engine stays until their open requests have ended. If the engine
+ * has failed for good, they are told to end these at once. */
 static void begin_stop(struct supervisor *s, int exit_code)
 {
     if (!s->stopping) {
@@ -66,65 +71,77 @@ static void begin_stop(struct supervisor *s, int exit_code)
         s->kill_at_ms = clock_ms() + s->options->shutdown_timeout * 1000 + KILL_AFTER_MS;
     }
     s->stopping = true;
-    signal_children(s, 1, SIGTERM);
+    signal_children(s, 1, exit_code && s->children[0].pid <= 0 ? APP_ENGINE_FAILED : SIGTERM);
     if (n_running(s, 1) == 0)
         signal_children(s, 0, SIGTERM);
+}
+
+/* Restart a child after its death or a failed start, unless that happened too often. */
+static void retry(struct supervisor *s, struct child *c, int code, const char *how)
+{
+    const int64_t now = clock_ms();
+    if (c->n_failure > FAILURES_MAX) {
+        log_error("%s %s: too many failures, stopping", c->name, how);
+        begin_stop(s, code ? code : 1);
+        return;
+    }
+    const int64_t wait_ms = BACKOFF_MS << (c->n_failure ? c->n_failure - 1 : 0);
+    c->restart_ms = now + (wait_ms < BACKOFF_MAX ? wait_ms : BACKOFF_MAX);
+    log_error("%s %s: restarting it in %lld ms", c->name, how, (long long)(c->restart_ms - now));
 }
 
 static void start(struct supervisor *s, struct child *c)
 {
     struct q_err e = Q_ERR_INIT;
-    c->restart_ms = 0;
+    c->restart_ms = c->heard_ms = 0;
     if (child_start(c, &e) != Q_OK) {
-        log_error("%s", e.message);
-        begin_stop(s, 1);
+        c->n_failure++;
+        retry(s, c, EXIT_INTERNAL, e.message);
     }
 }
 
-static void describe(int status, char *out, size_t n)
+/* Exit codes after which another start would fail in the same way (engine/server/server.h: usage,
+ * load, address), unless the service was ready before: then files are being replaced perhaps. The
+ * programs were found when the arguments were checked. */
+static bool is_final(const struct supervisor *s, int code)
 {
-    if (WIFSIGNALED(status))
-        snprintf(out, n, "was killed by signal %d (%s)", WTERMSIG(status),
-                 strsignal(WTERMSIG(status)));
-    else
-        snprintf(out, n, "exited with code %d", WEXITSTATUS(status));
+    return !s->said_ready && (code == 2 || code == 3 || code == 5);
 }
 
-/* Exit codes after which another start would fail in the same way (engine/server/server.h: usage,
- * load, address). */
-static bool is_final(int code)
+/* What the next engine tells the frontends about this one's death: whether its requests may be the
+ * cause. They are not when it was ended from outside, or because the worker crashed too often: then
+ * it has looked for the cause itself. */
+static void note_death(struct child *c, int status, bool was_oom, const char *how)
 {
-    return code == 2 || code == 3 || code == 5 || code == CHILD_NO_PROGRAM;
+    const bool gave_up = WIFEXITED(status) && WEXITSTATUS(status) == EXIT_WORKER;
+    const bool blamed = !gave_up && !death_from_outside(status, was_oom);
+    snprintf(c->death, sizeof c->death, "%s%s", blamed ? "crash: " : "other: ", how);
 }
 
 static void on_death(struct supervisor *s, struct child *c, int status)
 {
-    char how[80];
-    int64_t now = clock_ms();
-    int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-    pid_t pid = c->pid;
+    char cause[80], how[128];
+    const bool was_oom = death_oom_kills() > c->n_oom;
+    const int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    death_describe(status, was_oom, cause, sizeof cause);
+    snprintf(how, sizeof how, "(process %d) %s", c->pid, cause);
     c->pid = 0;
-    describe(status, how, sizeof how);
+    c->heard_ms = 0;
     if (s->stopping) {
         if (code != 0 && code != 128 + SIGTERM && code != 128 + SIGKILL) /* not by us */
-            log_warning("%s (process %d) %s", c->name, pid, how);
+            log_warning("%s %s", c->name, how);
         return;
     }
-    c->n_failure = now - c->started_ms > STABLE_MS ? 1 : c->n_failure + 1;
-    if (is_final(code)) { /* the child has printed the reason */
-        log_debug("%s (process %d) %s", c->name, pid, how);
+    if (clock_ms() - c->started_ms > STABLE_MS)
+        c->n_failure = 0;
+    c->n_failure += !death_from_outside(status, was_oom);
+    note_death(c, status, was_oom, cause);
+    if (is_final(s, code)) { /* the child has printed the reason */
+        log_debug("%s %s", c->name, how);
         begin_stop(s, code);
         return;
     }
-    if (c->n_failure > FAILURES_MAX) {
-        log_error("%s (process %d) %s: too many failures, stopping", c->name, pid, how);
-        begin_stop(s, code ? code : 1);
-        return;
-    }
-    int64_t wait_ms = BACKOFF_MS << (c->n_failure - 1);
-    c->restart_ms = now + (wait_ms < BACKOFF_MAX ? wait_ms : BACKOFF_MAX);
-    log_error("%s (process %d) %s: restarting it in %lld ms", c->name, pid, how,
-              (long long)(c->restart_ms - now));
+    retry(s, c, code, how);
 }
 
 static void reap(struct supervisor *s)
@@ -164,7 +181,14 @@ static void on_hang(struct supervisor *s)
     kill(engine->pid, SIGKILL);
 }
 
-/* A frontend writes its slot when it is connected to the engine. */
+static void hear(struct child *c)
+{
+    c->ready = true;
+    c->heard_ms = clock_ms();
+}
+
+/* A frontend writes its slot when it is connected to the engine, and from then on while its loop
+ * runs. */
 static void on_ready(struct supervisor *s)
 {
     unsigned char slot;
@@ -172,7 +196,7 @@ static void on_ready(struct supervisor *s)
         if (slot == ENGINE_HANGS)
             on_hang(s);
         else if (slot + 1u < s->n)
-            s->children[slot + 1].ready = true;
+            hear(&s->children[slot + 1]);
     for (uint32_t i = 1; i < s->n; i++)
         if (!s->children[i].ready)
             return;
@@ -185,15 +209,33 @@ static void on_ready(struct supervisor *s)
 static int next_ms(const struct supervisor *s)
 {
     int64_t now = clock_ms(), at = s->stopping ? s->kill_at_ms : INT64_MAX;
-    for (uint32_t i = 0; i < s->n && !s->stopping; i++)
-        if (s->children[i].restart_ms && s->children[i].restart_ms < at)
-            at = s->children[i].restart_ms;
+    for (uint32_t i = 0; i < s->n && !s->stopping; i++) {
+        const struct child *c = &s->children[i];
+        if (c->restart_ms && c->restart_ms < at)
+            at = c->restart_ms;
+        if (c->pid > 0 && c->heard_ms && c->heard_ms + SILENT_MS < at)
+            at = c->heard_ms + SILENT_MS;
+    }
     return at == INT64_MAX ? -1 : at <= now ? 0 : (int)(at - now);
+}
+
+/* Kill frontends whose loop stands still. After on_ready: what they sent while this process was
+ * stopped is read. */
+static void check_frontends(const struct supervisor *s, int64_t now)
+{
+    for (uint32_t i = 1; i < s->n && !s->stopping; i++) {
+        const struct child *c = &s->children[i];
+        if (c->pid <= 0 || !c->heard_ms || now - c->heard_ms < SILENT_MS)
+            continue;
+        log_error("%s (process %d) does not respond: killing it", c->name, c->pid);
+        kill(c->pid, SIGKILL);
+    }
 }
 
 static void do_due(struct supervisor *s)
 {
     int64_t now = clock_ms();
+    check_frontends(s, now);
     for (uint32_t i = 0; i < s->n && !s->stopping; i++)
         if (s->children[i].restart_ms && s->children[i].restart_ms <= now)
             start(s, &s->children[i]);

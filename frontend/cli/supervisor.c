@@ -13,11 +13,13 @@
 #include <unistd.h>
 #include "common/buf.h"
 #include "common/clock.h"
+#include "common/death.h"
 #include "common/mem.h"
 #include "common/start.h"
 
 #define SOCKET_NAME    "engine"
-#define WEIGHTS        "weights" /* file with the folder of the current weights */
+#define WEIGHTS        "weights"  /* file with the folder of the current weights */
+#define IDENTITY       "identity" /* and with the identity of the first weights (engine/core) */
 #define CHECK_SAYS_MAX ((size_t)1 << 20)
 #define ADDRESS_MAX    100 /* a Unix socket's path has 108 bytes */
 
@@ -71,11 +73,15 @@ FALLIBLE supervisor_resources_init_private(struct supervisor_resources *s, struc
 
 void supervisor_resources_release(struct supervisor_resources *s)
 {
-    char path[PATH_MAX + sizeof SOCKET_NAME + 1];
+    char path[PATH_MAX + sizeof SOCKET_NAME + 16];
     if (s->dir[0]) {
         snprintf(path, sizeof path, "%s/" SOCKET_NAME, s->dir);
         unlink(path);
         snprintf(path, sizeof path, "%s/" WEIGHTS, s->dir);
+        unlink(path);
+        snprintf(path, sizeof path, "%s/" IDENTITY, s->dir);
+        unlink(path);
+        snprintf(path, sizeof path, "%s/" WEIGHTS ".adapters", s->dir);
         unlink(path);
         rmdir(s->dir);
         s->dir[0] = 0;
@@ -214,9 +220,12 @@ static void become(const struct child *c, pid_t parent)
         set_number("QUIRE_METRICS_SLOTS", (int)c->n_slot);
         set_number("QUIRE_READY_FD", s->ready_pipe[1]);
     } else {
-        char path[PATH_MAX + sizeof WEIGHTS + 1];
+        char path[PATH_MAX + sizeof IDENTITY + 1];
         snprintf(path, sizeof path, "%s/" WEIGHTS, s->dir);
         setenv("QUIRE_WEIGHTS_FILE", path, 1);
+        snprintf(path, sizeof path, "%s/" IDENTITY, s->dir);
+        setenv("QUIRE_IDENTITY_FILE", path, 1);
+        setenv("QUIRE_ENGINE_DEATH", c->death, 1);
     }
     run_program(c);
 }
@@ -285,6 +294,7 @@ FALLIBLE child_start(struct child *c, struct q_err *e)
     if (pid == 0)
         become(c, parent);
     c->pid = pid;
+    c->n_oom = death_oom_kills();
     c->started_ms = clock_ms();
     return Q_OK;
 }

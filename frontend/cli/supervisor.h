@@ -37,7 +37,10 @@ struct child {
     uint32_t slot, n_slot; /* frontends: of the metrics */
     pid_t pid;             /* 0 = not running */
     bool ready;
-    uint32_t n_failure;             /* consecutive quick crashes */
+    int64_t heard_ms;   /* frontends: the last sign of life */
+    uint64_t n_oom;     /* death_oom_kills at its start */
+    char death[128];    /* engine: how the one before ended, for the next (QUIRE_ENGINE_DEATH) */
+    uint32_t n_failure; /* consecutive quick crashes */
     int64_t started_ms, restart_ms; /* restart_ms 0 = no restart due */
 };
 /* The engine and o->frontends frontends, not started. */

@@ -8,14 +8,25 @@
  *
  * h2o does not read from an HTTP/1 connection while a request is handled, so it would detect a lost
  * client only at the second write after the loss, and never while nothing is written. Therefore the
- * server watches the sockets for hang-ups with its own epoll (server.c), which calls
- * exchange_hung_up. HTTP/2 connections are always read and need no such check. */
+ * server watches the sockets with its own epoll (server.c). A client that sends no more may have
+ * gone, or have closed only its side and wait for the answer: it gets some bytes that change
+ * nothing (a comment in a stream, "100 Continue" before a response), and the kernel of one that has
+ * gone resets the connection. HTTP/2 connections are always read and need no such check.
+ *
+ * A whole response is given to h2o in pieces, so that progress of a slow client is seen. A client
+ * that takes no piece for write_timeout_ms loses its connection, which in HTTP/2 has other streams
+ * too: h2o cannot end one of them while it holds its bytes. */
 #include <openssl/rand.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include "common/metrics.h"
 #include "frontend/http/head.h"
 #include "frontend/http/http_internal.h"
+
+#define PIECE_BYTES      ((size_t)64 << 10)
+#define UNREAD_BYTES_MAX ((size_t)64 << 20) /* whole answers: beyond it they keep their slots */
+#define PING             ": ping\n\n"
+#define CONTINUE         "HTTP/1.1 100 Continue\r\n\r\n"
 
 void exchange_notify_gone(struct http_exchange *x)
 {
@@ -39,6 +50,24 @@ static void on_dispose(void *p)
     buf_release(&x->unpacked);
 }
 
+static bool is_head(const h2o_req_t *req)
+{
+    return req->input.method.len == 4 && !memcmp(req->input.method.base, "HEAD", 4);
+}
+
+/* Give the next piece of a whole response to h2o. */
+static void give_piece(struct http_exchange *x)
+{
+    const size_t left = x->sending.len - x->n_given;
+    const size_t n = left < PIECE_BYTES || is_head(x->req) ? left : PIECE_BYTES;
+    h2o_iovec_t v = h2o_iovec_init(x->sending.data + x->n_given, n);
+    x->n_given += n;
+    x->over = n == left;
+    x->busy = true;
+    h2o_send(x->req, &v, v.len ? 1 : 0,
+             x->over ? H2O_SEND_STATE_FINAL : H2O_SEND_STATE_IN_PROGRESS);
+}
+
 /* Pass the pending bytes, or the end, to h2o. */
 static void flush(struct http_exchange *x)
 {
@@ -47,6 +76,10 @@ static void flush(struct http_exchange *x)
     if (x->broken) {
         x->over = true;
         h2o_send(x->req, NULL, 0, H2O_SEND_STATE_ERROR);
+        return;
+    }
+    if (x->n_given) {
+        give_piece(x);
         return;
     }
     if (x->pending.len == 0 && !x->ending)
@@ -69,6 +102,7 @@ static void on_proceed(h2o_generator_t *generator, h2o_req_t *req)
     (void)req;
     struct http_exchange *x = (struct http_exchange *)generator;
     x->busy = false;
+    x->last_ms = (int64_t)uv_now(x->server->loop);
     flush(x);
 }
 
@@ -81,7 +115,7 @@ static bool id_acceptable(const char *s, size_t n)
     return n > 0 && n <= HTTP_ID_MAX;
 }
 
-static void choose_id(struct http_text given, char id[HTTP_ID_MAX + 1])
+void exchange_id(struct http_text given, char id[HTTP_ID_MAX + 1])
 {
     if (id_acceptable(given.data, given.n)) {
         memcpy(id, given.data, given.n);
@@ -98,7 +132,7 @@ static void choose_id(struct http_text given, char id[HTTP_ID_MAX + 1])
 
 void exchange_choose_id(struct http_exchange *x)
 {
-    choose_id(http_header(x, "x-request-id"), x->id);
+    exchange_id(http_header(x, "x-request-id"), x->id);
 }
 
 static void send_id(h2o_req_t *req, const char *id)
@@ -111,7 +145,7 @@ void exchange_send_id(h2o_req_t *req)
 {
     char *id = h2o_mem_alloc_pool(&req->pool, HTTP_ID_MAX + 1);
     const struct http_exchange x = {.req = req};
-    choose_id(http_header(&x, "x-request-id"), id);
+    exchange_id(http_header(&x, "x-request-id"), id);
     send_id(req, id);
 }
 
@@ -136,16 +170,16 @@ static size_t request_size(h2o_req_t *req)
     return head_length(sock->input->bytes, sock->input->size);
 }
 
-struct http_exchange *exchange_new(struct http_server *s, h2o_req_t *req, bool public)
+struct http_exchange *exchange_new(struct http_server *s, h2o_req_t *req)
 {
     struct http_exchange *x = h2o_mem_alloc_shared(&req->pool, sizeof *x, on_dispose);
     *x = (struct http_exchange){
         .generator = {on_proceed, NULL},
         .req = req,
         .server = s,
-        .public = public,
         .body = {req->entity.base, req->entity.len},
         .n_request = request_size(req),
+        .key = s->keys.n ? request_key(s, req) : NULL,
         .last_ms = (int64_t)uv_now(s->loop),
     };
     x->pending.max = HTTP_STREAM_BYTES_MAX;
@@ -156,8 +190,6 @@ struct http_exchange *exchange_new(struct http_server *s, h2o_req_t *req, bool p
         s->open->prev = x;
     s->open = x;
     s->n_exchange++;
-    s->n_open += !public;
-    metric_set(METRIC_OPEN_REQUESTS, s->n_open);
     return x;
 }
 
@@ -180,8 +212,43 @@ void exchange_hung_up(struct http_exchange *x)
     h2o_send_inline(x->req, "", 0);
 }
 
-void exchange_ping(struct http_exchange *x, int64_t now_ms)
+void exchange_half_closed(struct http_exchange *x)
 {
+    h2o_socket_t *sock = x->req->conn->callbacks->get_socket(x->req->conn);
+    const int fd = sock ? h2o_socket_get_fd(sock) : -1;
+    struct epoll_event ev = {.events = EPOLLONESHOT, .data.ptr = x}; /* HUP and ERR */
+    if (x->over || x->broken)
+        return;
+    x->req->http1_is_persistent = 0;
+    if (fd < 0 || epoll_ctl(x->server->hangup_fd, EPOLL_CTL_MOD, fd, &ev) != 0 ||
+        (!x->started && x->req->version < 0x101)) { /* such a client knows no "100 Continue" */
+        exchange_hung_up(x);
+        return;
+    }
+    if (x->started && x->stream)
+        http_stream_write(x, PING, sizeof PING - 1);
+    else if (!x->started &&
+             send(fd, CONTINUE, sizeof CONTINUE - 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
+        exchange_hung_up(x);
+}
+
+/* The client takes nothing of what h2o holds. */
+static bool is_stuck(const struct http_exchange *x, int64_t now_ms)
+{
+    return (x->busy || x->over) && x->started &&
+           now_ms - x->last_ms > x->server->set.write_timeout_ms;
+}
+
+void exchange_tick(struct http_exchange *x, int64_t now_ms)
+{
+    if (is_stuck(x, now_ms)) {
+        h2o_socket_t *sock = x->req->conn->callbacks->get_socket(x->req->conn);
+        if (!x->broken)
+            metric_add(METRIC_SLOW_CLIENTS, 1);
+        x->broken = true;
+        if (sock)
+            shutdown(h2o_socket_get_fd(sock), SHUT_RDWR); /* h2o then disposes of its requests */
+    }
     if (x->broken) {
         exchange_notify_gone(x);
         return;
@@ -189,7 +256,7 @@ void exchange_ping(struct http_exchange *x, int64_t now_ms)
     const uint32_t ping_ms = x->server->set.ping_ms; /* 0: never */
     if (!x->stream || x->ending || x->busy || !ping_ms || now_ms - x->last_ms < ping_ms)
         return;
-    http_stream_write(x, ": ping\n\n", 8);
+    http_stream_write(x, PING, sizeof PING - 1);
 }
 
 struct http_text http_body(const struct http_exchange *x)
@@ -214,25 +281,32 @@ struct http_text http_query(const struct http_exchange *x)
                               x->req->path.len - x->req->query_at - 1};
 }
 
-struct http_text http_header(const struct http_exchange *x, const char *name)
+static struct http_text header_of(const h2o_req_t *req, const char *name)
 {
-    if (x->local)
-        return (struct http_text){"", 0};
-    ssize_t i = h2o_find_header_by_str(&x->req->headers, name, strlen(name), SIZE_MAX);
+    ssize_t i = h2o_find_header_by_str(&req->headers, name, strlen(name), SIZE_MAX);
     if (i == -1)
         return (struct http_text){"", 0};
-    const h2o_iovec_t *v = &x->req->headers.entries[i].value;
+    const h2o_iovec_t *v = &req->headers.entries[i].value;
     return (struct http_text){v->base, v->len};
 }
 
+struct http_text http_header(const struct http_exchange *x, const char *name)
+{
+    return x->local ? (struct http_text){"", 0} : header_of(x->req, name);
+}
+
 /* OpenAI's clients send Authorization, Anthropic's X-Api-Key; one known key is sufficient. */
+const struct api_key *request_key(const struct http_server *s, const h2o_req_t *req)
+{
+    const struct http_text header = header_of(req, "authorization"),
+                           plain = header_of(req, "x-api-key");
+    const struct api_key *key = api_keys_find(&s->keys, header.data, header.n);
+    return key ? key : api_keys_find_plain(&s->keys, plain.data, plain.n);
+}
+
 const struct api_key *exchange_key(const struct http_exchange *x)
 {
-    struct http_text header = http_header(x, "authorization"), plain = http_header(x, "x-api-key");
-    if (x->local)
-        return NULL;
-    const struct api_key *key = api_keys_find(&x->server->keys, header.data, header.n);
-    return key ? key : api_keys_find_plain(&x->server->keys, plain.data, plain.n);
+    return x->key;
 }
 
 uint32_t http_key_weight(const struct http_exchange *x)
@@ -313,6 +387,17 @@ void http_warn(struct http_exchange *x, const char *text)
         x->warning = h2o_strdup(&x->req->pool, text, strlen(text)).base;
 }
 
+/* The slot is free for another request, unless clients leave too much unread. */
+static void answer_is_made(struct http_exchange *x, size_t n_byte)
+{
+    struct http_server *s = x->server;
+    if (s->n_unread + n_byte > UNREAD_BYTES_MAX)
+        return;
+    x->n_unread = n_byte;
+    s->n_unread += n_byte;
+    server_give_slot(x);
+}
+
 void http_reply(struct http_exchange *x, int status, const char *content_type, struct buf *body)
 {
     if (x->over || x->broken || x->started) {
@@ -325,11 +410,12 @@ void http_reply(struct http_exchange *x, int status, const char *content_type, s
     }
     set_head(x, status, content_type);
     buf_move(&x->sending, body);
-    x->started = x->over = x->ending = x->busy = true;
+    x->started = x->ending = true;
     x->req->res.content_length = x->sending.len;
+    x->last_ms = (int64_t)uv_now(x->server->loop);
+    answer_is_made(x, x->sending.len);
     h2o_start_response(x->req, &x->generator);
-    h2o_iovec_t v = h2o_iovec_init(x->sending.data, x->sending.len);
-    h2o_send(x->req, &v, v.len ? 1 : 0, H2O_SEND_STATE_FINAL);
+    give_piece(x);
 }
 
 /* OpenAI's `type` and default `code` of an error with this status. */
@@ -468,6 +554,7 @@ void http_stream_end(struct http_exchange *x)
     if (x->over || x->broken || x->ending)
         return;
     x->ending = true;
+    answer_is_made(x, x->pending.len + x->sending.len);
     if (!x->started)
         start(x);
     flush(x);

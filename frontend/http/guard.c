@@ -18,16 +18,21 @@
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include <inttypes.h>
+#include "common/log.h"
 #include "common/mem.h"
+#include "common/metrics.h"
 #include "frontend/http/chunks.h"
 #include "frontend/http/head.h"
+#include "frontend/http/http_internal.h"
 
-#define LINGER_MS   60000             /* time for a client to stop sending */
-#define LINGER_IDLE 5000              /* ms without a byte */
-#define LINGER_SIZE ((size_t)1 << 30) /* bytes thrown away */
-#define LINGER_MAX  256               /* connections at once */
-#define PIECE       65536
-#define HEAD_KIB    408 /* H2O_MAX_REQLEN, for the message */
+#define LINGER_MS      60000             /* time for a client to stop sending */
+#define LINGER_IDLE    5000              /* ms without a byte */
+#define LINGER_SIZE    ((size_t)1 << 30) /* bytes thrown away */
+#define LINGER_MAX     256               /* connections at once */
+#define PIECE          65536
+#define REFUSED_LOG_MS 5000
+#define HEAD_KIB       408 /* H2O_MAX_REQLEN, for the message */
 static_assert(HEAD_KIB == H2O_MAX_REQLEN / 1024, "HEAD_KIB is h2o's limit");
 
 #define NUMBER_OF(x) #x
@@ -56,6 +61,9 @@ struct guard_connection {
     bool listed;       /* in guard->unhooked */
     bool chunked;      /* the current request's body is chunked */
     bool expects;      /* and follows "100 Continue" */
+    bool counted;      /* in guard->connections, with its address */
+    uint64_t address;
+    size_t n_held; /* bytes of requests: in guard->bytes */
     struct chunks chunks;
     struct guard_connection *next, *prev;
 };
@@ -89,6 +97,9 @@ static void on_closed(uv_handle_t *handle)
 {
     struct guard_connection *c = (struct guard_connection *)handle;
     unlist(c);
+    body_bytes_hold(c->guard->bytes, &c->n_held, 0);
+    if (c->counted)
+        connections_give(c->guard->connections, c->address);
     q_free(c);
 }
 
@@ -174,9 +185,184 @@ static void follow(struct guard_connection *c, size_t at)
         c->fault = fault;
 }
 
+struct lingering {
+    uv_poll_t poll;
+    uv_timer_t timer;
+    struct guard *guard;
+    int fd;
+    int n_handle; /* still open */
+    size_t left;  /* bytes that may yet come */
+    uint64_t end_ms;
+};
+
+static void on_linger_closed(uv_handle_t *handle)
+{
+    struct lingering *l = handle->data;
+    if (--l->n_handle)
+        return;
+    close(l->fd);
+    l->guard->n_linger--;
+    q_free(l);
+}
+
+static void end_linger(struct lingering *l)
+{
+    if (uv_is_closing((uv_handle_t *)&l->poll))
+        return;
+    uv_close((uv_handle_t *)&l->poll, on_linger_closed);
+    uv_close((uv_handle_t *)&l->timer, on_linger_closed);
+}
+
+static void on_linger_time(uv_timer_t *timer)
+{
+    end_linger(timer->data);
+}
+
+static void on_linger_bytes(uv_poll_t *poll, int status, int events)
+{
+    static char thrown_away[PIECE];
+    struct lingering *l = poll->data;
+    (void)events;
+    ssize_t n = status ? 0 : recv(l->fd, thrown_away, sizeof thrown_away, MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    if (n <= 0 || (size_t)n >= l->left || uv_now(l->guard->loop) >= l->end_ms) {
+        end_linger(l);
+        return;
+    }
+    l->left -= (size_t)n;
+    uv_timer_start(&l->timer, on_linger_time, LINGER_IDLE, 0);
+}
+
+static void begin_linger(struct lingering *l)
+{
+    shutdown(l->fd, SHUT_WR);
+    l->n_handle = 2;
+    l->poll.data = l->timer.data = l;
+    uv_timer_init(l->guard->loop, &l->timer);
+    uv_timer_start(&l->timer, on_linger_time, LINGER_IDLE, 0);
+    l->end_ms = uv_now(l->guard->loop) + LINGER_MS;
+    uv_poll_init(l->guard->loop, &l->poll, l->fd);
+    uv_poll_start(&l->poll, UV_READABLE, on_linger_bytes);
+}
+
+/* h2o has released the request, and the kernel has the response. */
+static void on_linger_begin(void *p)
+{
+    begin_linger(*(struct lingering **)p);
+}
+
+/* NULL: there are too many of them, or no memory or descriptor. */
+static struct lingering *new_lingering(struct guard *g, int fd)
+{
+    struct lingering *l = g->n_linger < LINGER_MAX ? q_calloc(1, sizeof *l) : NULL;
+    if (!l)
+        return NULL;
+    *l = (struct lingering){.guard = g, .left = LINGER_SIZE};
+    l->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    if (l->fd < 0) {
+        q_free(l);
+        return NULL;
+    }
+    g->n_linger++;
+    return l;
+}
+
+/* Send an error without h2o, as far as the socket takes it now, and linger. given: the client's
+ * X-Request-Id. */
+static void refuse(struct guard *g, int fd, const struct http_error *error, struct http_text given)
+{
+    struct buf body = BUF_INIT, all = BUF_INIT;
+    char id[HTTP_ID_MAX + 1];
+    exchange_id(given, id);
+    http_error_body(&body, error);
+    buf_printf(&all,
+               "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n"
+               "Retry-After: %u\r\nX-Request-Id: %s\r\nConnection: close\r\n\r\n%s",
+               error->status, exchange_reason(error->status), body.len, error->retry_after_s, id,
+               buf_str(&body));
+    const ssize_t n = send(fd, buf_str(&all), all.len, MSG_DONTWAIT | MSG_NOSIGNAL);
+    struct lingering *l = n == (ssize_t)all.len ? new_lingering(g, fd) : NULL;
+    if (l)
+        begin_linger(l);
+    metric_add(error->status >= 500 ? METRIC_HTTP_5XX : METRIC_HTTP_4XX, 1);
+    buf_release(&body);
+    buf_release(&all);
+}
+
+static void log_refused(struct guard *g, const char *why)
+{
+    if (!log_ratelimit(&g->refused_log_ms, &g->n_unlogged, REFUSED_LOG_MS))
+        return;
+    log_warning("http: %s (%" PRIu64 " such lines omitted before)", why, g->n_unlogged);
+    g->n_unlogged = 0;
+}
+
+/* The request that arrives is too much beside those that are held. */
+static void refuse_bytes(struct guard_connection *c)
+{
+    const h2o_buffer_t *input = c->sock->input;
+    struct head_value id = {"", 0};
+    const size_t n = head_length(input->bytes, input->size);
+    if (n)
+        head_find(input->bytes, n, "x-request-id", &id);
+    log_refused(c->guard, "a request was refused: the requests in memory exceed "
+                          "--max-total-body-bytes");
+    refuse(c->guard, h2o_socket_get_fd(c->sock),
+           &(struct http_error){
+               .status = 429,
+               .message = "the requests in the server's memory exceed its limit "
+                          "(--max-total-body-bytes); retry later",
+               .retry_after_s = 1,
+           },
+           (struct http_text){id.data, id.n});
+}
+
+/* Count a connection that was accepted. False: it was refused. */
+static bool take_connection(struct guard_connection *c)
+{
+    static const struct {
+        const char *log, *message;
+    } refusals[] = {
+        [CONNECTIONS_FULL] =
+            {
+                "a connection was refused: there are --max-connections",
+                "the server has too many connections (--max-connections); retry later",
+            },
+        [CONNECTIONS_FULL_ADDRESS] =
+            {
+                "a connection was refused: one address has --max-connections-per-address",
+                "this address has too many connections to the server "
+                "(--max-connections-per-address); close some of them",
+            },
+    };
+    struct sockaddr_storage from = {.ss_family = AF_UNSPEC};
+    int n = sizeof from, fd = -1;
+    uv_tcp_getpeername(&c->tcp, (struct sockaddr *)&from, &n);
+    c->address = connections_address((struct sockaddr *)&from);
+    const enum connection_refusal why = connections_take(c->guard->connections, c->address);
+    c->counted = why == CONNECTION_TAKEN;
+    if (c->counted)
+        return true;
+    log_refused(c->guard, refusals[why].log);
+    if (!uv_fileno((uv_handle_t *)&c->tcp, &fd))
+        refuse(c->guard, fd,
+               &(struct http_error){
+                   .status = 503,
+                   .message = refusals[why].message,
+                   .retry_after_s = 1,
+               },
+               (struct http_text){"", 0});
+    return false;
+}
+
 static void on_read(h2o_socket_t *sock, const char *err)
 {
     struct guard_connection *c = sock->on_close.data;
+    if (!err && !body_bytes_hold(c->guard->bytes, &c->n_held, sock->input->size)) {
+        refuse_bytes(c);
+        err = "the bytes of all requests exceed their limit"; /* h2o closes the connection */
+    }
     if (!err) {
         bool within = c->chunked; /* h2o has removed the framing of the bytes before */
         size_t body = look(c, 0);
@@ -227,6 +413,10 @@ void guard_accept(struct guard *g, uv_stream_t *listener)
         uv_close((uv_handle_t *)&c->tcp, on_closed);
         return;
     }
+    if (!take_connection(c)) {
+        uv_close((uv_handle_t *)&c->tcp, on_closed);
+        return;
+    }
     uv_tcp_nodelay(&c->tcp, 1);
     c->sock = h2o_uv_socket_create((uv_stream_t *)&c->tcp, on_closed);
     c->sock->on_close.data = c;
@@ -270,88 +460,19 @@ void guard_answered(h2o_req_t *req, size_t n_request)
     c->large = c->unread = false;
     c->fresh = true;
     c->chunked = c->expects = false;
+    const size_t n_input = c->sock->input ? c->sock->input->size : 0;
+    body_bytes_hold(c->guard->bytes, &c->n_held, n_input > n_request ? n_input - n_request : 0);
     size_t body = look(c, n_request);
     if (body)
         follow(c, body);
     list(c);
 }
 
-struct lingering {
-    uv_poll_t poll;
-    uv_timer_t timer;
-    struct guard *guard;
-    int fd;
-    int n_handle; /* still open */
-    size_t left;  /* bytes that may yet come */
-    uint64_t end_ms;
-};
-
-static void on_linger_closed(uv_handle_t *handle)
-{
-    struct lingering *l = handle->data;
-    if (--l->n_handle)
-        return;
-    close(l->fd);
-    l->guard->n_linger--;
-    q_free(l);
-}
-
-static void end_linger(struct lingering *l)
-{
-    if (uv_is_closing((uv_handle_t *)&l->poll))
-        return;
-    uv_close((uv_handle_t *)&l->poll, on_linger_closed);
-    uv_close((uv_handle_t *)&l->timer, on_linger_closed);
-}
-
-static void on_linger_time(uv_timer_t *timer)
-{
-    end_linger(timer->data);
-}
-
-static void on_linger_bytes(uv_poll_t *poll, int status, int events)
-{
-    static char thrown_away[PIECE];
-    struct lingering *l = poll->data;
-    (void)events;
-    ssize_t n = status ? 0 : recv(l->fd, thrown_away, sizeof thrown_away, MSG_DONTWAIT);
-    if (n < 0 && (errno == EAGAIN || errno == EINTR))
-        return;
-    if (n <= 0 || (size_t)n >= l->left || uv_now(l->guard->loop) >= l->end_ms) {
-        end_linger(l);
-        return;
-    }
-    l->left -= (size_t)n;
-    uv_timer_start(&l->timer, on_linger_time, LINGER_IDLE, 0);
-}
-
-/* h2o has released the request, and the kernel has the response. */
-static void on_linger_begin(void *p)
-{
-    struct lingering *l = *(struct lingering **)p;
-    shutdown(l->fd, SHUT_WR);
-    l->n_handle = 2;
-    l->poll.data = l->timer.data = l;
-    uv_timer_init(l->guard->loop, &l->timer);
-    uv_timer_start(&l->timer, on_linger_time, LINGER_IDLE, 0);
-    l->end_ms = uv_now(l->guard->loop) + LINGER_MS;
-    uv_poll_init(l->guard->loop, &l->poll, l->fd);
-    uv_poll_start(&l->poll, UV_READABLE, on_linger_bytes);
-}
-
 void guard_linger(struct guard *g, h2o_req_t *req)
 {
     struct guard_connection *c = connection_of(req);
-    struct lingering *l;
     req->http1_is_persistent = 0; /* what follows is no request */
-    if (!c || g->n_linger >= LINGER_MAX || !(l = q_calloc(1, sizeof *l)))
-        return;
-    *l = (struct lingering){.guard = g, .left = LINGER_SIZE};
-    l->fd = fcntl(h2o_socket_get_fd(c->sock), F_DUPFD_CLOEXEC, 0);
-    if (l->fd < 0) {
-        q_free(l);
-        return;
-    }
-    g->n_linger++;
-    *(struct lingering **)h2o_mem_alloc_shared(&req->pool, sizeof l, on_linger_begin) = l;
+    struct lingering *l = c ? new_lingering(g, h2o_socket_get_fd(c->sock)) : NULL;
+    if (l)
+        *(struct lingering **)h2o_mem_alloc_shared(&req->pool, sizeof l, on_linger_begin) = l;
 }

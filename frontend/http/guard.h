@@ -5,16 +5,19 @@
  * announce a body are removed, so that the handler is called at once and responds 400; a head
  * beyond h2o's limits is replaced by a valid one and answered with 431; a head that h2o cannot
  * parse is replaced too (400). A head without access loses its body likewise: the handler responds
- * 401 before a byte of the body is kept. The framing of a chunked body (http/chunks.h) is checked
- * before h2o decodes it. A response sent while the client still sends is followed by a lingering
- * close: closing with unread bytes would make the kernel send a reset, which can destroy the
- * response.
+ * 401 before a byte of the body is kept. A connection beyond the limits of connections, and a
+ * request beyond the limit of bytes, get an answer that h2o does not know of. The framing of a
+ * chunked body (http/chunks.h) is checked before h2o decodes it. A response sent while the client
+ * still sends is followed by a lingering close: closing with unread bytes would make the kernel
+ * send a reset, which can destroy the response.
  * Threads: the loop's. */
 #ifndef QUIRE_FRONTEND_HTTP_GUARD_H
 #define QUIRE_FRONTEND_HTTP_GUARD_H
 #include <h2o.h>
 #include <stdbool.h>
 
+struct body_bytes;
+struct connections;
 struct guard_connection;
 struct guard { /* of one server */
     uv_loop_t *loop;
@@ -23,10 +26,15 @@ struct guard { /* of one server */
     /* May the sender of this head send a body? */
     bool (*has_access)(const void *ctx, const char *head, size_t n);
     const void *ctx;
+    struct connections *connections; /* counts those of the server */
+    struct body_bytes *bytes;
     struct guard_connection *unhooked;
     uv_prepare_t hooks;
     unsigned n_linger;
+    int64_t refused_log_ms;
+    uint64_t n_unlogged; /* refusals since */
 };
+/* connections and bytes are set by the caller afterwards. */
 void guard_init(struct guard *g, uv_loop_t *loop, h2o_accept_ctx_t *accept,
                 bool (*has_access)(const void *ctx, const char *head, size_t n), const void *ctx);
 /* Accept the next connection of a listener. */

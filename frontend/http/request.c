@@ -237,7 +237,15 @@ static void finish_unpacking(struct unpacking *u)
     } else if (x) {
         buf_move(&x->unpacked, &u->out);
         x->body = (struct http_text){buf_str(&x->unpacked), x->unpacked.len};
-        u->route->handle(u->server->set.app, x);
+        if (body_bytes_hold(&x->server->bytes, &x->n_held, x->unpacked.len))
+            u->route->handle(u->server->set.app, x);
+        else
+            http_reply_error(x, &(struct http_error){
+                                    .code = Q_NO_SPACE,
+                                    .message = "the requests in the server's memory exceed its "
+                                               "limit (--max-total-body-bytes); retry later",
+                                    .retry_after_s = 1,
+                                });
     }
     buf_release(&u->in);
     buf_release(&u->out);
@@ -318,9 +326,15 @@ static void refuse_head(struct http_exchange *x, const char *fault, bool large)
         x, &(struct http_error){.status = large ? 431 : 0, .code = Q_INVALID, .message = text});
 }
 
+static enum http_slot slot_of(const struct http_route *r)
+{
+    return r->auth == HTTP_PUBLIC    ? SLOT_NONE
+           : r->auth == HTTP_METRICS ? SLOT_METRICS
+                                     : SLOT_REQUEST;
+}
+
 /* Respond with an error if the request must not reach its handler; false: no error. */
-static bool refused(struct http_exchange *x, const struct http_route *r, const char *allow,
-                    bool full)
+static bool refused(struct http_exchange *x, const struct http_route *r, const char *allow)
 {
     const struct http_server *s = x->server;
     struct http_error error = {.code = Q_OK};
@@ -337,10 +351,13 @@ static bool refused(struct http_exchange *x, const struct http_route *r, const c
             .message = "this API key has no access to administration "
                        "endpoints: --api-key-file marks other keys as admin",
         };
-    else if (r && full)
+    else if (r && !server_has_slot(s, slot_of(r), exchange_key(x)))
         error = (struct http_error){
             .code = Q_NO_SPACE,
-            .message = "too many open requests; retry later",
+            .message = s->n_open < s->set.open_max
+                           ? "this API key has too many open requests (its share of "
+                             "--max-open-requests); retry later"
+                           : "too many open requests; retry later",
             .retry_after_s = server_retry_after(s),
         };
     else if (r && !strcmp(r->method, "POST") && !is_json(x))
@@ -373,17 +390,17 @@ static int on_request(h2o_handler_t *self, h2o_req_t *req)
     simplify_path(req);
     note_close(req);
     const struct http_route *r = find_route(s, req->path_normalized, req->method, allow);
-    bool public = r && r->auth == HTTP_PUBLIC;
-    bool full = !public && s->n_open >= s->set.open_max;
-    struct http_exchange *x = exchange_new(s, req, public);
+    struct http_exchange *x = exchange_new(s, req);
     bool large = false;
     const char *fault = guard_fault(req, &large);
     if (!fault && guard_body_unread(req))
         guard_linger(&s->guard, req);
     if (fault)
         refuse_head(x, fault, large);
-    else if (!answer_preflight(s, x) && !refused(x, r, allow, full) && r)
+    else if (!answer_preflight(s, x) && !refused(x, r, allow) && r) {
+        server_take_slot(x, slot_of(r));
         handle(x, r);
+    }
     return 0;
 }
 

@@ -11,12 +11,13 @@
 #include "frontend/http/head.h"
 #include "frontend/http/http_internal.h"
 
-#define REQUEST_READ_MS   60000 /* to send head and body; also the idle time of a connection */
-#define HTTP2_STREAMS     256   /* of one connection, handled at once */
-#define LISTEN_BACKLOG    1024
-#define RETRY_AFTER_MAX   60   /* seconds */
-#define PING_CHECKS       4    /* per ping interval */
-#define PING_OFF_CHECK_MS 1000 /* without pings: interval of the check for lost clients */
+#define REQUEST_READ_MS  60000 /* to send head and body; also the idle time of a connection */
+#define HTTP2_STREAMS    256   /* of one connection, handled at once */
+#define LISTEN_BACKLOG   1024
+#define RETRY_AFTER_MAX  60   /* seconds */
+#define PING_CHECKS      4    /* per ping interval */
+#define CHECK_MAX_MS     1000 /* longest interval of the check for lost clients */
+#define HTTP_METRICS_MAX 32
 
 uint32_t server_retry_after(const struct http_server *s)
 {
@@ -24,6 +25,54 @@ uint32_t server_retry_after(const struct http_server *s)
     return seconds < 1                 ? 1
            : seconds > RETRY_AFTER_MAX ? RETRY_AFTER_MAX
                                        : (uint32_t)(seconds + 0.999);
+}
+
+/* Among several keys, one with its share of the slots gets no more of the last quarter; the share
+ * leaves room for another key besides those that have open requests. */
+static bool has_share(const struct http_server *s, const struct api_key *key)
+{
+    uint64_t weights = key->weight + 1;
+    if (s->n_open < s->set.open_max - s->set.open_max / 4)
+        return true;
+    for (size_t i = 0; i < s->keys.n; i++)
+        weights += s->n_key_open[i] && &s->keys.items[i] != key ? s->keys.items[i].weight : 0;
+    return s->n_key_open[key - s->keys.items] * weights < (uint64_t)s->set.open_max * key->weight;
+}
+
+bool server_has_slot(const struct http_server *s, enum http_slot slot, const struct api_key *key)
+{
+    if (slot == SLOT_METRICS)
+        return s->n_metrics < HTTP_METRICS_MAX;
+    return slot == SLOT_NONE ||
+           (s->n_open < s->set.open_max && (s->keys.n < 2 || !key || has_share(s, key)));
+}
+
+void server_take_slot(struct http_exchange *x, enum http_slot slot)
+{
+    struct http_server *s = x->server;
+    x->slot = slot;
+    s->n_metrics += slot == SLOT_METRICS;
+    s->n_open += slot == SLOT_REQUEST;
+    if (slot == SLOT_REQUEST && x->key)
+        s->n_key_open[x->key - s->keys.items]++;
+    metric_set(METRIC_OPEN_REQUESTS, s->n_open);
+}
+
+void server_give_slot(struct http_exchange *x)
+{
+    struct http_server *s = x->server;
+    s->n_metrics -= x->slot == SLOT_METRICS;
+    if (x->slot == SLOT_REQUEST) {
+        int64_t now = clock_ms();
+        if (s->finished_ms)
+            s->pace_ms = 0.9 * s->pace_ms + 0.1 * (double)(now - s->finished_ms);
+        s->finished_ms = now;
+        s->n_open--;
+        if (x->key)
+            s->n_key_open[x->key - s->keys.items]--;
+    }
+    x->slot = SLOT_NONE;
+    metric_set(METRIC_OPEN_REQUESTS, s->n_open);
 }
 
 void server_exchange_over(struct http_server *s, struct http_exchange *x)
@@ -40,14 +89,9 @@ void server_exchange_over(struct http_server *s, struct http_exchange *x)
     if (x->next)
         x->next->prev = x->prev;
     s->n_exchange--;
-    if (!x->public) {
-        int64_t now = clock_ms();
-        if (s->finished_ms)
-            s->pace_ms = 0.9 * s->pace_ms + 0.1 * (double)(now - s->finished_ms);
-        s->finished_ms = now;
-        s->n_open--;
-    }
-    metric_set(METRIC_OPEN_REQUESTS, s->n_open);
+    s->n_unread -= x->n_unread;
+    body_bytes_hold(&s->bytes, &x->n_held, 0);
+    server_give_slot(x);
     if (s->drained && s->n_exchange == 0) {
         void (*done)(void *ctx) = s->drained;
         s->drained = NULL;
@@ -61,7 +105,7 @@ static void on_ping_timer(uv_timer_t *timer)
     int64_t now = (int64_t)uv_now(s->loop);
     for (struct http_exchange *x = s->open, *next; x; x = next) {
         next = x->next;
-        exchange_ping(x, now);
+        exchange_tick(x, now);
     }
 }
 
@@ -72,7 +116,10 @@ static void on_hangup(uv_poll_t *poll, int status, int events)
     struct http_server *s = poll->data;
     struct epoll_event ev;
     while (epoll_wait(s->hangup_fd, &ev, 1, 0) == 1)
-        exchange_hung_up(ev.data.ptr);
+        if (ev.events & (EPOLLHUP | EPOLLERR))
+            exchange_hung_up(ev.data.ptr);
+        else
+            exchange_half_closed(ev.data.ptr);
 }
 
 /* Before a body is read: no key is required, or the head has a known one. */
@@ -83,6 +130,13 @@ static bool has_access(const void *ctx, const char *head, size_t n)
     return !s->keys.n ||
            (head_find(head, n, "authorization", &v) && api_keys_find(&s->keys, v.data, v.n)) ||
            (head_find(head, n, "x-api-key", &v) && api_keys_find_plain(&s->keys, v.data, v.n));
+}
+
+/* The same of an HTTP/2 request whose body arrives. */
+static bool request_has_access(const void *ctx, const h2o_req_t *req)
+{
+    const struct http_server *s = ctx;
+    return !s->keys.n || request_key(s, req);
 }
 
 static void configure(struct http_server *s)
@@ -103,6 +157,9 @@ static void configure(struct http_server *s)
     s->accept_ctx.ctx = &s->ctx;
     s->accept_ctx.hosts = s->config.hosts;
     guard_init(&s->guard, s->loop, &s->accept_ctx, has_access, s);
+    s->guard.connections = &s->connections;
+    s->guard.bytes = &s->bytes;
+    body_bytes_init(&s->bytes, &s->ctx, s->set.total_body_max, request_has_access, s);
     h2o_socket_buffer_mmap_settings.threshold = SIZE_MAX; /* bodies are in memory, not in /tmp */
 }
 
@@ -119,8 +176,14 @@ FALLIBLE http_server_new(struct http_server **out, uv_loop_t *loop, const struct
     if ((rc = api_keys_add(&s->keys, c->api_keys, c->n_api_key, e)) ||
         (c->api_key_file && *c->api_key_file &&
          (rc = api_keys_add_file(&s->keys, c->api_key_file, e))) ||
-        (rc = api_keys_check(&s->keys, e)))
+        (rc = api_keys_check(&s->keys, e)) ||
+        (rc = connections_init(&s->connections, c->connections_max, c->address_connections_max, e)))
         goto fail;
+    s->n_key_open = q_calloc(s->keys.n + 1, sizeof *s->n_key_open);
+    if (!s->n_key_open) {
+        rc = q_fail(e, Q_NO_MEMORY, "http: out of memory for %zu keys", s->keys.n);
+        goto fail;
+    }
     s->hangup_fd = epoll_create1(EPOLL_CLOEXEC);
     if (s->hangup_fd < 0) {
         rc = q_fail(e, Q_IO, "http: epoll_create1: %s", strerror(errno));
@@ -128,9 +191,9 @@ FALLIBLE http_server_new(struct http_server **out, uv_loop_t *loop, const struct
     }
     configure(s);
     s->pinger.data = s->hangup.data = s;
-    uint64_t check_ms = !c->ping_ms                ? PING_OFF_CHECK_MS
-                        : c->ping_ms > PING_CHECKS ? c->ping_ms / PING_CHECKS
-                                                   : 1;
+    uint64_t check_ms = c->ping_ms && c->ping_ms / PING_CHECKS < CHECK_MAX_MS
+                            ? c->ping_ms / PING_CHECKS + 1
+                            : CHECK_MAX_MS;
     uv_timer_init(loop, &s->pinger);
     uv_timer_start(&s->pinger, on_ping_timer, check_ms, check_ms);
     uv_poll_init(loop, &s->hangup, s->hangup_fd);
@@ -139,6 +202,8 @@ FALLIBLE http_server_new(struct http_server **out, uv_loop_t *loop, const struct
     return Q_OK;
 fail:
     api_keys_release(&s->keys);
+    connections_release(&s->connections);
+    q_free(s->n_key_open);
     q_free(s);
     return rc;
 }

@@ -40,10 +40,13 @@ struct http_config { /* borrowed while http_server_new runs, except routes, app 
     size_t n_api_key;
     const char *api_key_file; /* file with more keys (api_keys.h); NULL or "" = none */
     bool public_metrics;
-    struct cors cors;  /* allowed origins; empty: none */
-    size_t body_max;   /* bytes */
-    uint32_t open_max; /* requests */
-    uint32_t ping_ms;  /* interval of comments in an idle stream */
+    struct cors cors;                                  /* allowed origins; empty: none */
+    size_t body_max;                                   /* bytes */
+    size_t total_body_max;                             /* bytes of all requests in memory */
+    uint32_t connections_max, address_connections_max; /* 0: no limit of an address */
+    int64_t write_timeout_ms; /* for a client to read a part of its answer */
+    uint32_t open_max;        /* requests */
+    uint32_t ping_ms;         /* interval of comments in an idle stream */
 };
 
 /* Does not listen yet. Valid as long as the process. Errors: Q_NO_MEMORY, Q_IO. */

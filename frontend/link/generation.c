@@ -2,7 +2,6 @@
 /* A wire id has a counter in its upper digits and the generation's index in `slots` in the lower
  * ones: lookup is one array access, and an id that was not assigned, or is not assigned any more,
  * does not match. */
-#include <unistd.h>
 #include "common/mem.h"
 #include "frontend/link/link_internal.h"
 
@@ -75,17 +74,6 @@ bool generation_name(struct link *l, struct generation *f)
     l->slot_hint = slot + 1;
     f->wire_id = ++l->count * LINK_FLOWS_MAX + slot;
     return true;
-}
-
-void generation_drop_items(struct link *l, struct generation *f)
-{
-    if (l->writing == f) {
-        close(l->writing_fd);
-        l->writing = NULL;
-    }
-    item_memory_drop(f->item_memory);
-    f->item_memory[0] = '\0';
-    f->n_item_written = 0;
 }
 
 void generation_unname(struct link *l, struct generation *f)

@@ -20,16 +20,15 @@
 #include "frontend/link/link_internal.h"
 #include "proto/item_types.h"
 
-#define HELLO_EVERY_MS    200 /* while no engine answers */
-#define SILENCE_BEATS     4   /* missed heartbeats after which the engine counts as lost */
-#define SILENCE_MIN_MS    3000
-#define HANG_BEATS        30 /* time without an answer after which the engine hangs */
-#define HANG_MIN_MS       10000
-#define BEAT_EVERY_MS     250  /* maximum interval of our heartbeats; one that fails shows a loss */
-#define REFUSED_EVERY_MS  2000 /* hello to an engine that does not match, if it is replaced */
-#define FULL_RETRY_MS     200  /* interval of resubmission to a full engine that gave no time */
-#define STALL_WARN_MS     30000
-#define ITEM_MEMORY_LEAST ((uint64_t)256 << 10) /* bytes; fewer go through the socket faster */
+#define HELLO_EVERY_MS   200 /* while no engine answers */
+#define SILENCE_BEATS    4   /* missed heartbeats after which the engine counts as lost */
+#define SILENCE_MIN_MS   3000
+#define HANG_BEATS       10 /* time without an answer after which the engine hangs */
+#define HANG_MIN_MS      10000
+#define BEAT_EVERY_MS    250  /* maximum interval of our heartbeats; one that fails shows a loss */
+#define REFUSED_EVERY_MS 2000 /* hello to an engine that does not match, if it is replaced */
+#define FULL_RETRY_MS    200  /* interval of resubmission to a full engine that gave no time */
+#define STALL_WARN_MS    10000
 
 static bool send_buf(struct link *l, enum q_code rc, struct buf *b, const struct q_err *e)
 {
@@ -97,50 +96,6 @@ static uint64_t age_ms(const struct generation *f)
     return age > 0 ? (uint64_t)age : 0;
 }
 
-static uint64_t item_bytes(const struct generation *f)
-{
-    return f->items ? f->items->n_data * sizeof *f->items->data : 0;
-}
-
-static bool uses_memory(const struct link *l, const struct generation *f)
-{
-    return l->has_memory && !f->items_inline && item_bytes(f) >= ITEM_MEMORY_LEAST;
-}
-
-static void put_items(const struct link *l, struct msg_submit *m, const struct generation *f)
-{
-    item_wire_put(m, f->items);
-    if (!uses_memory(l, f))
-        return;
-    m->item_data.n = 0;
-    m->item_memory = (struct proto_str){f->item_memory, strlen(f->item_memory)};
-    m->item_bytes = item_bytes(f);
-}
-
-static void go_inline(struct link *l, struct generation *f, const struct q_err *why)
-{
-    log_warning("link: items go through the socket: %s", why->message);
-    generation_drop_items(l, f);
-    f->items_inline = true;
-}
-
-/* Large items are in shared memory before the submit is sent. False: they are being written, those
- * of one generation at a time. */
-static bool has_written_items(struct link *l, struct generation *f)
-{
-    struct q_err e = Q_ERR_INIT;
-    if (!uses_memory(l, f) || f->n_item_written == item_bytes(f))
-        return true;
-    if (l->writing)
-        return false;
-    if (item_memory_new(f->item_memory, &l->writing_fd, &e)) {
-        go_inline(l, f, &e);
-        return true;
-    }
-    l->writing = f;
-    return false;
-}
-
 static void withdraw(struct link *l, struct generation *f)
 {
     generation_unname(l, f);
@@ -156,12 +111,9 @@ static void fail_generation(struct link *l, struct generation *f, enum q_code co
     f->calls->on_error(f, code, message, retry_after_ms);
 }
 
-/* Errors: Q_UNAVAILABLE (try again later); any other: the request cannot be sent at all. */
-static FALLIBLE submit(struct link *l, struct generation *f, struct q_err *e)
+FALLIBLE link_encode_submit(const struct link *l, const struct generation *f, struct buf *out,
+                            struct q_err *e)
 {
-    struct buf b = BUF_INIT;
-    if (!generation_name(l, f))
-        return q_fail(e, Q_UNAVAILABLE, "too many open sequences");
     struct msg_submit m = {
         .req_id = f->wire_id,
         .prompt = {f->prompt, f->n_prompt},
@@ -173,20 +125,25 @@ static FALLIBLE submit(struct link *l, struct generation *f, struct q_err *e)
         .cache_salt = {f->cache_salt, f->n_cache_salt},
         .no_prefix_cache = f->no_prefix_cache,
         .n_shared = f->n_shared,
+        .adapter = {f->adapter, f->adapter ? strlen(f->adapter) : 0},
     };
     sample_params_to_submit(&m, &f->params);
     m.max_tokens_fits = f->fits_max_tokens;
     m.count_only = f->counts_only;
     m.item_positions = (struct proto_u32s){f->item_positions, f->n_item_position};
-    if (f->items)
-        put_items(l, &m, f);
+    link_put_items(l, &m, f);
     if (f->emitted.n)
         m.n_prompt_logprob = 0; /* all prompt rows have arrived before the first token */
+    return msg_submit_encode(&m, out, e);
+}
+
+/* Errors: Q_UNAVAILABLE (try again later); any other: the request cannot be sent at all. */
+static FALLIBLE submit(struct link *l, struct generation *f, struct q_err *e)
+{
+    if (!generation_name(l, f))
+        return q_fail(e, Q_UNAVAILABLE, "too many open sequences");
     f->n_prompt_skip = f->n_prompt_row;
-    enum q_code rc = msg_submit_encode(&m, &b, e);
-    if (!rc && !l->send(l->send_ctx, b.data, b.len))
-        rc = q_fail(e, Q_UNAVAILABLE, "there is no connection");
-    buf_release(&b);
+    enum q_code rc = link_send_submit(l, f, e);
     if (rc) {
         generation_unname(l, f);
         return rc;
@@ -203,11 +160,16 @@ static FALLIBLE pump_opening(struct link *l, const struct generation *opening, s
 {
     const int64_t now = clock_ms();
     struct generation *f = l->state == LINK_UP ? l->waiting.first : NULL;
+    struct generation *suspect = f && l->suspecting ? link_suspect_next(l) : NULL;
+    if (l->suspecting)
+        f = suspect;
     while (f && l->running.n < l->engine.credit) {
         struct q_err why = Q_ERR_INIT;
         struct generation *next = f->next;
-        const bool is_ready = f->not_before_ms <= now && has_written_items(l, f);
-        const enum q_code rc = is_ready ? submit(l, f, &why) : Q_OK;
+        bool is_ready = f->not_before_ms <= now;
+        enum q_code rc = is_ready ? link_begin_items(l, f, &is_ready, &why) : Q_OK;
+        if (!rc && is_ready)
+            rc = submit(l, f, &why);
         if (rc == Q_UNAVAILABLE)
             return Q_OK;
         if (rc && f == opening) {
@@ -219,12 +181,12 @@ static FALLIBLE pump_opening(struct link *l, const struct generation *opening, s
             fail_generation(l, f, rc, why.message, 0);
             next = l->waiting.first; /* the callback may have closed any */
         }
-        f = next;
+        f = suspect ? NULL : next;
     }
     return Q_OK;
 }
 
-static void pump(struct link *l)
+void link_pump(struct link *l)
 {
     struct q_err none = Q_ERR_INIT;
     const enum q_code rc = pump_opening(l, NULL, &none);
@@ -241,12 +203,37 @@ static void take_back(struct link *l, struct generation *f)
     generation_list_push(&l->waiting, f);
 }
 
+static void note_state(const struct link *l)
+{
+    const bool up = l->state == LINK_UP || l->state == LINK_DRAINING;
+    metric_set(METRIC_ENGINE_UP, up);
+    metric_set(METRIC_ENGINE_LOADING, l->state == LINK_CONNECTING && l->loading);
+    metric_set(METRIC_ENGINE_STALLED, l->state == LINK_CONNECTING && l->silent_since_ms != 0);
+}
+
+const char *link_code(const struct link *l)
+{
+    switch (l->state) {
+    case LINK_UP:
+        return "";
+    case LINK_REFUSED:
+        return "engine_mismatch";
+    case LINK_DRAINING:
+        return "engine_draining";
+    default:
+        return l->loading           ? "engine_loading"
+               : l->silent_since_ms ? "engine_stalled"
+                                    : "engine_unreachable";
+    }
+}
+
 static void set_state(struct link *l, enum link_state state, const char *reason)
 {
     bool changed = l->state != state;
     l->state = state;
+    l->loading = false;
     snprintf(l->reason, sizeof l->reason, "%s", reason);
-    metric_set(METRIC_ENGINE_UP, state == LINK_UP || state == LINK_DRAINING);
+    note_state(l);
     if (changed && l->set.on_change)
         l->set.on_change(l->set.ctx);
 }
@@ -257,6 +244,14 @@ static void go_down(struct link *l, const char *reason)
         log_warning("link: %s: %u open requests wait for a reconnect", reason, l->running.n);
     else if (l->state != LINK_CONNECTING)
         log_warning("link: %s", reason);
+    link_suspect_lost(l);
+    while (l->running.last && l->set.no_replay) {
+        add_abort(l, l->running.last->wire_id);
+        fail_generation(l, l->running.last, Q_UNAVAILABLE,
+                        "the engine was lost while it had this request (--no-replay); "
+                        "send the request again",
+                        0);
+    }
     while (l->running.last) { /* last first, so that the order is kept */
         metric_add(METRIC_RESUBMITTED, 1);
         /* the same engine may reconnect and still have the generation */
@@ -273,6 +268,45 @@ static void copy_str(char *out, size_t size, struct proto_str s)
     if (n)
         memcpy(out, s.data, n);
     out[n] = 0;
+}
+
+/* Before generations go on with this engine: end the one that killed the engines before, and, if it
+ * has other weights, those whose tokens the other ones gave. */
+static void end_unfit(struct link *l, const struct msg_hello *m)
+{
+    char message[LINK_REASON_MAX], now[sizeof l->engine.fingerprint];
+    const bool is_same = m->instance == l->engine_instance;
+    struct generation *culprit = link_suspect_judge(l, is_same, m->death);
+    copy_str(now, sizeof now, m->fingerprint);
+    if (culprit) {
+        int n;
+        const char *cause = link_suspect_cause(m->death, &n);
+        snprintf(message, sizeof message,
+                 "the engine crashed %u times while it computed this request; the last one %.*s",
+                 culprit->n_lost, n ? n : 5, n ? cause : "ended");
+        log_error("link: a request failed: %s", message);
+        fail_generation(l, culprit, Q_INTERNAL, message, 0);
+    }
+    if (!l->engine_instance || is_same || !strcmp(now, l->engine.fingerprint))
+        return;
+    snprintf(message, sizeof message,
+             "the engine was restarted with other weights or settings (%s, before %s): the answer "
+             "cannot go on; send the request again",
+             now, l->engine.fingerprint);
+    for (struct generation *f = l->waiting.first, *next; f; f = next) {
+        next = f->next;
+        if (f->emitted.n == f->n_begun && !f->n_prompt_row)
+            continue;
+        log_error("link: a request failed: %s", message);
+        fail_generation(l, f, Q_MISMATCH, message, 0);
+        next = l->waiting.first; /* the callback may have closed any */
+    }
+}
+
+static void take_adapters(struct link_engine *g, const struct proto_bytes *list)
+{
+    buf_reset(&g->adapters);
+    buf_add(&g->adapters, list->data, list->n);
 }
 
 static void on_hello(struct link *l, const struct msg_hello *m)
@@ -310,7 +344,9 @@ static void on_hello(struct link *l, const struct msg_hello *m)
         set_state(l, LINK_REFUSED, reason);
         return;
     }
+    end_unfit(l, m);
     copy_str(g->fingerprint, sizeof g->fingerprint, m->fingerprint);
+    take_adapters(g, &m->adapters);
     g->vocab_size = m->vocab_size;
     g->max_model_len = m->max_model_len;
     g->max_num_seqs = m->max_num_seqs;
@@ -331,7 +367,7 @@ static void on_hello(struct link *l, const struct msg_hello *m)
              g->version, g->model, g->max_model_len, g->max_num_seqs);
     set_state(l, LINK_UP, "");
     flush_aborts(l);
-    pump(l);
+    link_pump(l);
 }
 
 static void on_error_message(struct link *l, const struct msg_error *m)
@@ -344,9 +380,11 @@ static void on_error_message(struct link *l, const struct msg_error *m)
         if (!strcmp(code, q_code_name((enum q_code)c)))
             found = (enum q_code)c;
     if (m->req_id == 0) {
-        l->unheard_since_ms = 0;
+        l->unheard_since_ms = l->silent_since_ms = 0; /* it answers */
         if (found == Q_UNAVAILABLE && l->state == LINK_CONNECTING) {
             snprintf(l->reason, sizeof l->reason, "the engine is %s", message); /* "loading 40 %" */
+            l->loading = true;
+            note_state(l);
             return;
         }
         if (found != Q_MISMATCH || l->state != LINK_REFUSED)
@@ -374,7 +412,7 @@ static void on_error_message(struct link *l, const struct msg_error *m)
         return;
     }
     fail_generation(l, f, found, message, m->retry_after_ms);
-    pump(l);
+    link_pump(l);
 }
 
 static void show_speculation(const struct msg_heartbeat *m)
@@ -404,6 +442,8 @@ static void on_heartbeat(struct link *l, const struct msg_heartbeat *m)
     l->engine.paused = m->paused;
     l->engine.pausing = m->pausing || m->paused;
     l->engine.refusing = m->refusing;
+    if (m->has_adapters)
+        take_adapters(&l->engine, &m->adapters);
     if (m->fingerprint.n)
         copy_str(l->engine.fingerprint, sizeof l->engine.fingerprint, m->fingerprint);
     metric_set(METRIC_RUNNING, m->n_running);
@@ -501,6 +541,10 @@ void link_deliver(struct link *l, struct generation *f, uint32_t seq, struct lin
         generation_list_take(f);
         metric_set(METRIC_OPEN_SEQUENCES, l->waiting.n + l->running.n);
     }
+    if (link_suspect_passed(f, t->n) && f->list) { /* the next suspect has its turn, alone */
+        add_abort(l, f->wire_id);
+        take_back(l, f);
+    }
     if (t->n || t->prompt.n_row || t->finish != FINISH_NONE)
         f->calls->on_tokens(f, t);
 }
@@ -526,10 +570,11 @@ static FALLIBLE on_expanded(struct link *l, const struct msg_expanded *m, struct
 
 static void drop_frame(struct link *l, const char *why)
 {
-    uint64_t n_skipped;
     metric_add(METRIC_FRAMES_DROPPED, 1);
-    if (log_ratelimit(&l->drop_log_ms, &n_skipped, 1000))
-        log_warning("link: frame dropped: %s (and %" PRIu64 " before it)", why, n_skipped);
+    if (!log_ratelimit(&l->drop_log_ms, &l->n_drop_unlogged, 1000))
+        return;
+    log_warning("link: frame dropped: %s (and %" PRIu64 " before it)", why, l->n_drop_unlogged);
+    l->n_drop_unlogged = 0;
 }
 
 #define DECODE(name) ((rc = msg_##name##_decode(&m.name, frame, n, &l->arena, &e)) == Q_OK)
@@ -560,7 +605,7 @@ void link_receive(struct link *l, const void *frame, size_t n)
     } else if (tag == MSG_output) {
         if (DECODE(output))
             rc = link_output(l, &m.output, &e);
-        pump(l);
+        link_pump(l);
     } else if (tag == MSG_expanded) {
         if (DECODE(expanded))
             rc = on_expanded(l, &m.expanded, &e);
@@ -606,6 +651,7 @@ void link_tick(struct link *l)
     if (up && now - l->beat_ms > silence_ms) {
         go_down(l, "the engine does not respond");
         l->silent_since_ms = l->beat_ms;
+        note_state(l);
         up = false;
     }
     if (up && now - l->step_ms > STALL_WARN_MS) {
@@ -632,30 +678,7 @@ void link_tick(struct link *l)
     if (l->state != LINK_UP)
         expire(l, now);
     flush_aborts(l);
-    pump(l);
-    Q_CHECK(link_check(l));
-}
-
-void link_write_items(struct link *l)
-{
-    struct generation *f = l->writing;
-    struct q_err e = Q_ERR_INIT;
-    if (!f)
-        return;
-    const uint64_t left = item_bytes(f) - f->n_item_written;
-    const size_t n = left < LINK_ITEMS_PIECE ? (size_t)left : LINK_ITEMS_PIECE;
-    const char *from = (const char *)f->items->data + f->n_item_written;
-    if (item_memory_write(l->writing_fd, from, n, f->n_item_written, &e)) {
-        go_inline(l, f, &e);
-        pump(l);
-        return;
-    }
-    f->n_item_written += n;
-    if (n < left)
-        return;
-    close(l->writing_fd);
-    l->writing = NULL;
-    pump(l);
+    link_pump(l);
     Q_CHECK(link_check(l));
 }
 
@@ -683,8 +706,8 @@ FALLIBLE link_init(struct link *l, const struct link_config *c, struct q_err *e)
 
 void link_release(struct link *l)
 {
-    if (l->writing)
-        generation_drop_items(l, l->writing);
+    for (struct generation *f = l->waiting.first; f; f = f->next)
+        generation_drop_items(l, f);
     arena_release(&l->arena);
     q_free(l->slots);
     q_free(l->aborts);
@@ -728,40 +751,6 @@ uint32_t link_n_open(const struct link *l)
     return l->waiting.n + l->running.n;
 }
 
-static uint64_t open_item_bytes(const struct link *l)
-{
-    uint64_t n = 0;
-    for (const struct generation *f = l->waiting.first; f; f = f->next)
-        n += item_bytes(f);
-    for (const struct generation *f = l->running.first; f; f = f->next)
-        n += item_bytes(f);
-    return n;
-}
-
-/* An engine that is not known yet says later what it takes. */
-static FALLIBLE check_items(const struct link *l, const struct generation *f, struct q_err *e)
-{
-    const uint64_t n = item_bytes(f), credit = l->engine.item_credit;
-    const size_t limit = l->has_memory ? LINK_ITEMS_MEMORY : LINK_ITEMS_FRAME;
-    if (n > limit)
-        return q_fail(e, Q_TOO_LARGE, "multi_modal_data: %" PRIu64 " bytes, expected at most %zu",
-                      n, limit);
-    if (!n || !credit)
-        return Q_OK;
-    if (n > credit)
-        return q_fail(e, Q_TOO_LARGE,
-                      "multi_modal_data: %" PRIu64 " bytes exceed the engine's memory for items, "
-                      "%" PRIu64 " bytes (--mm-processor-cache-gb)",
-                      n, credit);
-    const uint64_t n_open = open_item_bytes(l);
-    if (n > credit - (n_open < credit ? n_open : credit))
-        return q_fail(e, Q_NO_SPACE,
-                      "multi_modal_data: the items of open requests take %" PRIu64 " of %" PRIu64
-                      " bytes (--mm-processor-cache-gb); retry later",
-                      n_open, credit);
-    return Q_OK;
-}
-
 FALLIBLE link_open(struct link *l, struct generation *f, struct q_err *e)
 {
     Q_ASSERT(!f->list && f->calls && f->calls->on_tokens && f->calls->on_error);
@@ -772,7 +761,7 @@ FALLIBLE link_open(struct link *l, struct generation *f, struct q_err *e)
     if (link_n_open(l) >= LINK_FLOWS_MAX)
         return q_fail(e, Q_NO_SPACE, "too many open sequences: the limit is %u; retry later",
                       LINK_FLOWS_MAX);
-    if (check_items(l, f, e))
+    if (link_check_items(l, f, e))
         return e->code;
     f->since_ms = clock_ms();
     f->emitted = (struct token_list)TOKEN_LIST_INIT;

@@ -26,7 +26,7 @@
 /* Items of a submit: within its frame, and in shared memory (ipc://) */
 #define LINK_ITEMS_FRAME  ((size_t)32 << 20)
 #define LINK_ITEMS_MEMORY ((size_t)256 << 20)
-#define LINK_ITEMS_PIECE  ((size_t)1 << 20) /* written to shared memory at once: 0.5 ms */
+#define LINK_ITEMS_PIECE  ((size_t)1 << 20) /* written at once: 0.5 ms */
 
 struct link;
 
@@ -42,10 +42,12 @@ struct link_tokens {     /* output for a generation; borrowed during the call */
     uint32_t n;
     struct logprob_rows logprobs; /* n_row = n, or none */
     struct logprob_rows prompt;   /* the next prompt positions, or none */
-    enum finish_reason finish;    /* not FINISH_NONE: this is the last call */
-    uint32_t stop_id;             /* the stop token's id + 1 when finish is by a stop_token_id */
-    uint32_t n_cached;            /* prompt tokens found in the prefix cache */
-    uint64_t queue_us;            /* waiting time in the engine; with the first token only */
+    const float *values;          /* [n_value] the vector of a generation that pools, or none */
+    uint32_t n_value;
+    enum finish_reason finish; /* not FINISH_NONE: this is the last call */
+    uint32_t stop_id;          /* the stop token's id + 1 when finish is by a stop_token_id */
+    uint32_t n_cached;         /* prompt tokens found in the prefix cache */
+    uint64_t queue_us;         /* waiting time in the engine; with the first token only */
 };
 
 struct generation;
@@ -81,6 +83,7 @@ struct generation { /* embedded by its owner, zeroed, then these set before link
     uint64_t tenant;             /* for fair scheduling; 0 = none */
     uint32_t weight;             /* of the tenant; 0 = 1 */
     int64_t arrived_ms;          /* clock_ms of the request's arrival; 0 = unknown */
+    const char *adapter;         /* name of its LoRA adapter, borrowed likewise; NULL = none */
     unsigned char cache_salt[32];
     uint32_t n_cache_salt; /* bytes: 32, or 0 = the shared prefixes */
     bool no_prefix_cache;  /* neither use nor fill the prefix cache */
@@ -88,7 +91,9 @@ struct generation { /* embedded by its owner, zeroed, then these set before link
     /* the link's own: */
     struct token_list emitted;         /* tokens given to on_tokens */
     char item_memory[ITEM_MEMORY_MAX]; /* of the submit; "" = none */
-    uint64_t n_item_written;           /* bytes of it */
+    struct socket_block *item_block;   /* the submit's frame, for large ones in it; NULL: none */
+    size_t n_block_front;              /* bytes of it before the items */
+    uint64_t n_item_written;           /* bytes of them in either */
     bool items_inline;                 /* there is no shared memory for them */
     uint64_t wire_id;                  /* 0 = not submitted */
     uint32_t n_prompt_row;             /* prompt logprobs rows passed to on_tokens */
@@ -96,6 +101,9 @@ struct generation { /* embedded by its owner, zeroed, then these set before link
     int64_t since_ms;                  /* start of waiting for an engine */
     int64_t not_before_ms;             /* time of the next try after a full engine */
     bool taken;                        /* it was accepted by an engine that was lost */
+    bool was_lost;                     /* with the engine that was lost last: link_suspect.c */
+    uint32_t n_lost;                   /* engines that crashed with it */
+    uint32_t n_since_lost;             /* tokens since the last such crash */
     struct generation *next, *prev;    /* in the link's waiting or running list */
     struct generation_list *list;      /* which; NULL = closed */
 };
@@ -106,6 +114,7 @@ struct link_config {     /* borrowed while link_new runs; strings as long as the
     bool insecure_tcp;
     unsigned char digest[32];        /* hub_digest of our model folder */
     uint32_t engine_timeout_ms;      /* maximum time a generation waits for an unavailable engine */
+    bool no_replay;                  /* generations of a lost engine end with an error */
     void (*on_change)(void *ctx);    /* up or down; may be NULL */
     void (*on_heartbeat)(void *ctx); /* the metrics of the engine are set; may be NULL */
     void (*on_command_done)(void *ctx,
@@ -131,6 +140,7 @@ struct link_engine { /* from its hello; zero before the first */
     bool refusing;        /* the pause rejects new requests */
     uint64_t item_credit; /* bytes of items in open generations; 0 = the model takes none */
     struct item_types item_types;
+    struct buf adapters; /* LoRA adapters: frontend/link/adapter_list.h */
 };
 
 /* Errors: Q_INVALID (address), Q_FORBIDDEN (tcp without keys), Q_IO. */
@@ -141,6 +151,9 @@ enum link_state link_state(const struct link *l);
 /* The engine is connected but has not answered for so long that it must be killed. */
 bool link_hangs(const struct link *l);
 const char *link_reason(const struct link *l); /* why not LINK_UP; "" when up */
+/* The same in a word for programs: engine_unreachable, engine_loading, engine_stalled,
+ * engine_mismatch, engine_draining; "" when up. */
+const char *link_code(const struct link *l);
 const struct link_engine *link_engine(const struct link *l);
 uint32_t link_n_open(const struct link *l);
 

@@ -40,7 +40,8 @@ void link_check(const struct link *l)
     Q_ASSERT(up || l->running.n == 0);
     Q_ASSERT(l->running.n <= l->engine.credit || !up);
     Q_ASSERT(link_n_open(l) <= LINK_FLOWS_MAX && l->heartbeat_ms);
-    Q_ASSERT(!l->writing || (l->writing->list == &l->waiting && *l->writing->item_memory));
+    Q_ASSERT(!l->writing || (l->writing->list == &l->waiting &&
+                             (*l->writing->item_memory || l->writing->item_block)));
     check_list(l, &l->waiting);
     check_list(l, &l->running);
     check_slots(l);

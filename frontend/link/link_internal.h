@@ -10,6 +10,7 @@
 #include "frontend/link/link.h"
 
 struct link_loop;
+struct socket_block; /* proto/socket.h */
 
 #define LINK_REASON_MAX (Q_MESSAGE_MAX + 32) /* bytes: an error message with a prefix */
 
@@ -23,6 +24,7 @@ struct link {
     struct link_loop *loop; /* NULL in tests */
     bool has_memory;        /* the engine is on this machine: ipc:// */
     bool (*send)(void *ctx, const void *frame, size_t n); /* false: not now */
+    bool (*give)(void *ctx, struct socket_block *block);  /* the same; true: it is not ours now */
     void *send_ctx;
     enum link_state state;
     char reason[LINK_REASON_MAX];
@@ -35,17 +37,21 @@ struct link {
     size_t slots_cap;
     uint32_t n_slot, slot_hint; /* no free slot below the hint */
     uint64_t count;             /* submissions so far */
-    /* Waiting, while its items are written to shared memory, in pieces; NULL: none. */
+    /* Waiting, while its items are written to shared memory or to its block, in pieces; NULL:
+     * none. */
     struct generation *writing;
-    int writing_fd;
+    int writing_fd;   /* of the shared memory */
     uint64_t *aborts; /* [n_abort] wire ids to abort in the engine */
     size_t n_abort, aborts_cap;
     struct arena arena; /* of the frame being read */
     bool probing;      /* hello sent while up: a reply means that the engine lost the generations */
+    bool suspecting;   /* one generation at a time is submitted: link_suspect.c */
     const char *ended; /* of link_end: no generation is opened any more; NULL: not called */
+    bool loading;      /* the engine said so last */
     int64_t silent_since_ms;  /* 0 = no timeout */
     int64_t unheard_since_ms; /* 0 = the engine has answered, or the timeout was logged */
     int64_t hello_ms, beat_ms, sent_beat_ms, step_ms, drop_log_ms;
+    uint64_t n_drop_unlogged; /* frames dropped since drop_log_ms */
     uint64_t step;
 };
 
@@ -58,8 +64,6 @@ struct generation *generation_by_wire_id(const struct link *l,
 bool generation_name(struct link *l,
                      struct generation *f); /* give it a new wire id; false: no memory */
 void generation_unname(struct link *l, struct generation *f); /* remove it, if it has one */
-/* Remove the shared memory of its items, if there is one: the engine has read it, or never will. */
-void generation_drop_items(struct link *l, struct generation *f);
 
 /* Initialize to zero with a random instance number; the caller sets `send` afterwards. Errors:
  * Q_INTERNAL (no random numbers). */
@@ -70,15 +74,42 @@ void link_receive(struct link *l, const void *frame, size_t n);
 /* Handle the passing of time (every 50 ms): hello, heartbeats, a silent engine, generations that
  * waited too long. */
 void link_tick(struct link *l);
+void link_leave(struct link *l); /* send drain to the engine */
+void link_flush(struct link *l); /* send the aborts of this iteration, before the loop waits */
+/* The submit of a generation, without what is appended. */
+FALLIBLE link_encode_submit(const struct link *l, const struct generation *f, struct buf *out,
+                            struct q_err *e);
+void link_pump(struct link *l); /* submit what may be submitted now */
+
+/* link_items.c */
+uint64_t generation_item_bytes(const struct generation *f); /* on the wire */
+/* Errors: Q_TOO_LARGE (never), Q_NO_SPACE (now). Before the engine is known, it is asked later. */
+FALLIBLE link_check_items(const struct link *l, const struct generation *f, struct q_err *e);
+/* Many bytes are written before their submit. *is_ready: they are, or are few. */
+FALLIBLE link_begin_items(struct link *l, struct generation *f, bool *is_ready, struct q_err *e);
 /* Write a piece of the items of l->writing, LINK_ITEMS_PIECE bytes at most: the loop calls it once
  * an iteration while there is one, so that others have their turn between two pieces. */
 void link_write_items(struct link *l);
-void link_leave(struct link *l); /* send drain to the engine */
-void link_flush(struct link *l); /* send the aborts of this iteration, before the loop waits */
+void link_put_items(const struct link *l, struct msg_submit *m, const struct generation *f);
+FALLIBLE link_send_submit(struct link *l, struct generation *f, struct q_err *e); /* encoded */
+/* Free what its items were written to: the engine has read it, or never will. */
+void generation_drop_items(struct link *l, struct generation *f);
+
 /* Pass the tokens numbered from seq to a generation; drops duplicates, detects gaps. */
 void link_deliver(struct link *l, struct generation *f, uint32_t seq, struct link_tokens *t);
 /* Decode a step's columns. Errors: Q_CORRUPT, before any delivery. */
 FALLIBLE link_output(struct link *l, const struct msg_output *m, struct q_err *e);
+/* link_suspect.c */
+/* The engine is lost: running generations are marked. Before they are taken back. */
+void link_suspect_lost(struct link *l);
+/* An engine answers after it: were they the cause? The one to end with an error; NULL: none. */
+struct generation *link_suspect_judge(struct link *l, bool is_same_engine, struct proto_str death);
+/* The cause in hello.death, n bytes; "" = unknown. */
+const char *link_suspect_cause(struct proto_str death, int *n);
+/* It has n_token new tokens. True: it was on trial and has passed. */
+bool link_suspect_passed(struct generation *f, uint32_t n_token);
+/* The next suspect to submit; NULL: one is running, or there is none (suspecting is false then). */
+struct generation *link_suspect_next(struct link *l);
 /* Assert every invariant; in builds with tests after each event. Cost: O(open generations). */
 void link_check(const struct link *l);
 

@@ -31,6 +31,16 @@ static bool send_frame(void *ctx, const void *frame, size_t n)
     return rc == Q_OK;
 }
 
+static bool give_block(void *ctx, struct socket_block *block)
+{
+    struct link_loop *o = ctx;
+    struct q_err e = Q_ERR_INIT;
+    enum q_code rc = socket_give(o->socket, block, &e);
+    if (rc != Q_OK && rc != Q_UNAVAILABLE)
+        log_error("link: %s", e.message);
+    return rc == Q_OK;
+}
+
 static void on_readable(uv_poll_t *poll, int status, int events)
 {
     (void)status, (void)events;
@@ -79,6 +89,7 @@ FALLIBLE link_new(struct link **out, uv_loop_t *loop, const struct link_config *
     o->link = l;
     l->loop = o;
     l->send = send_frame;
+    l->give = give_block;
     l->send_ctx = o;
     o->poll.data = o->tick.data = o->prepare.data = o->write.data = o;
     uv_poll_init(loop, &o->poll, socket_fd(o->socket));
@@ -93,6 +104,7 @@ FALLIBLE link_new(struct link **out, uv_loop_t *loop, const struct link_config *
 fail:
     if (l)
         link_release(l);
+    buf_release(&l->engine.adapters);
     q_free(l);
     q_free(o);
     return rc;

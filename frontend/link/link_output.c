@@ -6,7 +6,7 @@
 #include "frontend/link/link_internal.h"
 
 struct place { /* position in the flat arrays */
-    size_t token, logprob, rank, prompt_logprob, prompt_rank;
+    size_t token, logprob, rank, prompt_logprob, prompt_rank, value;
 };
 
 /* Entry i of a column that may be omitted (then 0). */
@@ -29,6 +29,7 @@ static void advance(struct place *p, const struct msg_output *m, size_t i)
     p->rank += n_logprob ? n_token : 0;
     p->prompt_logprob += n_row * n_prompt;
     p->prompt_rank += n_prompt ? n_row : 0;
+    p->value += entry(m->n_value, i);
 }
 
 static enum q_code check(const struct msg_output *m, struct q_err *e)
@@ -38,7 +39,7 @@ static enum q_code check(const struct msg_output *m, struct q_err *e)
     if (!column_ok(m->seq, n) || !column_ok(m->n_token, n) || !column_ok(m->finish, n) ||
         !column_ok(m->stop_id, n) || !column_ok(m->n_cached, n) || !column_ok(m->n_logprob, n) ||
         !column_ok(m->n_prompt_row, n) || !column_ok(m->n_prompt_logprob, n) ||
-        (m->queue_us.n != n && m->queue_us.n != 0))
+        !column_ok(m->n_value, n) || (m->queue_us.n != n && m->queue_us.n != 0))
         return q_fail(e, Q_CORRUPT, "output: the columns differ in length, expected %zu entries",
                       n);
     for (size_t i = 0; i < n; i++) {
@@ -51,7 +52,8 @@ static enum q_code check(const struct msg_output *m, struct q_err *e)
     if (sum.token != m->tokens.n || sum.logprob != m->logprob_ids.n ||
         sum.logprob != m->logprobs.n || sum.rank != m->ranks.n ||
         sum.prompt_logprob != m->prompt_logprob_ids.n ||
-        sum.prompt_logprob != m->prompt_logprobs.n || sum.prompt_rank != m->prompt_ranks.n)
+        sum.prompt_logprob != m->prompt_logprobs.n || sum.prompt_rank != m->prompt_ranks.n ||
+        sum.value != m->values.n)
         return q_fail(e, Q_CORRUPT,
                       "output: the lengths of arrays and columns differ (%zu tokens, expected %zu)",
                       m->tokens.n, sum.token);
@@ -68,6 +70,8 @@ static struct link_tokens row(const struct msg_output *m, size_t i, const struct
         .n_cached = entry(m->n_cached, i),
         .queue_us = i < m->queue_us.n ? m->queue_us.data[i] : 0,
     };
+    t.n_value = entry(m->n_value, i);
+    t.values = t.n_value ? m->values.data + p->value : NULL;
     uint32_t n_logprob = entry(m->n_logprob, i), n_prompt = entry(m->n_prompt_logprob, i);
     if (n_logprob)
         t.logprobs = (struct logprob_rows){t.n, n_logprob, m->logprob_ids.data + p->logprob,

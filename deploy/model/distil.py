@@ -12,6 +12,10 @@ last state. So the same command continues a run that was stopped at any time:
     sibling             trained on the labels
     student             the model, trained on the labels and on the sibling's probabilities
 Then the student's folder is written to --out.
+
+    distil.py --work /tmp/distil --out /tmp/quire-tiny-control --control
+makes the same student from the same dialogues in as many steps by the labels alone (part control, which
+needs no sibling): what the sibling's probabilities are worth is the difference of the two.
 """
 
 from __future__ import annotations
@@ -43,7 +47,7 @@ OPTIMIZER = ["--adam-beta2", "0.98", "--weight-decay", "0.01"]
 WARM_UP_STEPS = 40                      # at most; a tenth of a short run
 STATE_EVERY = 50                        # steps; a killed run loses at most these
 # What may change while a run goes on: everything else decides its weights.
-FREE = ("work", "out", "quire", "ranks")
+FREE = ("work", "out", "quire", "ranks", "control")
 
 
 def say(text: str) -> None:
@@ -71,6 +75,8 @@ def write_data(a: argparse.Namespace) -> None:
         "sibling": (SIBLING_SEED, Mixture(drill=DRILL), a.sibling_steps * a.batch * SEQ_LENGTH),
         "student": (STUDENT_SEED, Mixture(drill=DRILL), a.steps * a.batch * SEQ_LENGTH),
         "held-out": (HELD_OUT_SEED, quiet, a.held_out_tokens)}
+    if a.control:
+        del wanted["sibling"]
     for name, (seed, mix, n_token) in wanted.items():
         path = a.work / f"{name}.jsonl"
         if not path.exists():
@@ -87,15 +93,19 @@ def write_sibling_start(a: argparse.Namespace) -> None:
 
 
 def distill_command(a: argparse.Namespace, name: str) -> list[str]:
-    """`quire distill` for the sibling, which has no teacher, or for the student."""
-    student, steps, rate = a.work / "sibling-start", a.sibling_steps, a.sibling_rate
+    """`quire distill` for the sibling and the control, which have no teacher, or for the student."""
+    student, steps, rate = a.start, a.steps, a.rate
     losses = ["--kd-weight", "0", "--ce-weight", "1"]
+    if name == "sibling":
+        student, steps, rate = a.work / "sibling-start", a.sibling_steps, a.sibling_rate
+    if name == "control":                               # the same sum of weights: the same clipping of gradients
+        losses[-1] = a.kd_weight + a.ce_weight
     if name == "student":
-        student, steps, rate = a.start, a.steps, a.rate
         losses = ["--teacher", a.work / "sibling" / f"step-{a.sibling_steps}", "--loss", "fkl", "--temperature", a.temperature,
                   "--kd-weight", a.kd_weight, "--ce-weight", a.ce_weight]
+    data = a.work / f"{'sibling' if name == 'sibling' else 'student'}.jsonl"
     command = [
-        a.quire, "distill", "--student", student, *losses, "--data", a.work / f"{name}.jsonl", "--output", a.work / name,
+        a.quire, "distill", "--student", student, *losses, "--data", data, "--output", a.work / name,
         "--eval-data", a.work / "held-out.jsonl", "--seq-length", SEQ_LENGTH, "--global-batch-size", a.batch,
         "--micro-batch-size", 1, "--steps", steps, "--lr", rate,
         "--warmup-steps", min(WARM_UP_STEPS, steps // 10), *OPTIMIZER, "--seed", a.seed, "--state-every", STATE_EVERY,
@@ -154,6 +164,7 @@ def options() -> argparse.Namespace:
     args.add_argument("--ranks", type=int, default=2, help="processes of one thread each: with other work on the machine faster than threads")
     args.add_argument("--held-out-tokens", type=int, default=60_000, help="on which both are evaluated at the end")
     args.add_argument("--seed", type=int, default=1)
+    args.add_argument("--control", action="store_true", help="train by the labels alone; also in the --work of a run with a sibling")
     a = args.parse_args()
     if a.batch % a.ranks:
         args.error(f"--batch {a.batch} is no multiple of --ranks {a.ranks}")
@@ -175,9 +186,10 @@ def main() -> None:
     a.work.mkdir(parents=True, exist_ok=True)
     check_run(a)
     write_data(a)
-    write_sibling_start(a)
-    train(a, "sibling", a.sibling_steps)
-    write_out(a, train(a, "student", a.steps))
+    if not a.control:
+        write_sibling_start(a)
+        train(a, "sibling", a.sibling_steps)
+    write_out(a, train(a, "control" if a.control else "student", a.steps))
 
 
 if __name__ == "__main__":

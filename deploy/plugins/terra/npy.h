@@ -11,11 +11,10 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
-#define NPY_WHY_MAX 200u
+#include "output.h"
 
 /* dims [n_dim], data row-major. false: why says what is wrong. */
 bool npy_write(const char *path, const int32_t *data, const size_t *dims, uint32_t n_dim,
-               char why[NPY_WHY_MAX]);
+               char why[OUTPUT_WHY_MAX]);
 
 #endif

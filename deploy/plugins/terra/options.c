@@ -2,6 +2,7 @@
 #include "options.h"
 #include <errno.h>
 #include <getopt.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -79,16 +80,23 @@ static bool read_number(const char *name, const char *text, double least, double
     return false;
 }
 
-static bool read_count(const char *name, const char *text, double most, uint32_t *out)
+static bool read_whole(const char *name, const char *text, double least, double most, double *out)
 {
-    double x;
-    if (!read_number(name, text, 1, most, &x))
+    if (!read_number(name, text, least, most, out))
         return false;
-    *out = (uint32_t)x;
-    if (*out == x)
+    if (*out == floor(*out))
         return true;
     fprintf(stderr, "terra-rollout: --%s is \"%s\", expected a whole number\n", name, text);
     return false;
+}
+
+static bool read_count(const char *name, const char *text, double most, uint32_t *out)
+{
+    double x;
+    if (!read_whole(name, text, 1, most, &x))
+        return false;
+    *out = (uint32_t)x;
+    return true;
 }
 
 static bool set_engine(struct rollout_options *o, const char *name, const char *value)
@@ -123,7 +131,7 @@ static bool read_option(struct rollout_options *o, int id, const char *value)
     case OPT_TEMPERATURE:
         return read_number(name, value, 0, 2, &o->temperature);
     case OPT_SEED:
-        if (!read_number(name, value, 0, 1e15, &number))
+        if (!read_whole(name, value, 0, 1e15, &number))
             return false;
         o->seed = (int64_t)number;
         return true;

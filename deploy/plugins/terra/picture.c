@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "picture.h"
-#include <errno.h>
 #include <stdio.h>
+#include "output.h"
 
 #define SQUARE 6u /* pixels of a token */
 #define GAP    4u /* between frames */
@@ -41,29 +41,36 @@ static void write_line(FILE *f, const struct layout *l, const int32_t *frames, s
     }
 }
 
-bool picture_write(const char *path, const int32_t *tokens, const size_t dims[3], uint32_t columns)
+uint32_t picture_columns(uint32_t n_patch, uint32_t columns)
 {
-    struct layout l = {.n_rollout = dims[0], .n_frame = dims[1], .n_patch = dims[2]};
-    l.columns = columns;
-    for (size_t rows = 1; !columns && rows * rows <= l.n_patch; rows++)
-        l.columns = l.n_patch % rows == 0 ? l.n_patch / rows : l.columns;
-    if (l.n_patch == 0 || l.columns == 0 || l.n_patch % l.columns != 0) {
-        errno = EINVAL;
-        return false;
-    }
-    l.rows = l.n_patch / l.columns;
+    uint32_t found = columns;
+    for (uint32_t rows = 1; !columns && rows <= n_patch / rows; rows++)
+        found = n_patch % rows == 0 ? n_patch / rows : found;
+    return found && n_patch % found == 0 ? found : 0;
+}
+
+bool picture_write(const char *path, const int32_t *tokens, const size_t dims[3], uint32_t columns,
+                   char why[OUTPUT_WHY_MAX])
+{
+    const struct layout l = {
+        .n_rollout = dims[0],
+        .n_frame = dims[1],
+        .n_patch = dims[2],
+        .columns = columns,
+        .rows = dims[2] / columns,
+    };
     const size_t width = l.n_frame * (l.columns * SQUARE + GAP) - GAP;
     const size_t height = l.n_rollout * (l.rows * SQUARE + GAP) - GAP;
-    FILE *f = fopen(path, "wb");
-    if (!f)
+    struct output out;
+    if (!output_open(&out, path, why))
         return false;
-    fprintf(f, "P6\n# a stand-in decoder: each token is a colour\n%zu %zu\n255\n", width, height);
+    fprintf(out.f, "P6\n# a stand-in decoder: each token is a colour\n%zu %zu\n255\n", width,
+            height);
     for (size_t r = 0; r < l.n_rollout; r++) {
         for (size_t y = 0; y < l.rows * SQUARE; y++)
-            write_line(f, &l, tokens + r * l.n_frame * l.n_patch, y);
+            write_line(out.f, &l, tokens + r * l.n_frame * l.n_patch, y);
         for (size_t k = 0; k < GAP * width && r + 1 < l.n_rollout; k++)
-            fwrite("\xff\xff\xff", 1, 3, f);
+            fwrite("\xff\xff\xff", 1, 3, out.f);
     }
-    const bool is_bad = ferror(f) != 0;
-    return fclose(f) == 0 && !is_bad;
+    return output_close(&out, why);
 }

@@ -7,9 +7,14 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "output.h"
 
-/* tokens [n_rollout, n_frame, n_patch], written as a .ppm. columns: patches of a frame side by
- * side, 0: as near to a square as n_patch can be divided. false: errno says why. */
-bool picture_write(const char *path, const int32_t *tokens, const size_t dims[3], uint32_t columns);
+/* Patches of a frame side by side: `columns`, or when it is 0 as near to a square as n_patch can be
+ * divided. 0: it does not divide them. */
+uint32_t picture_columns(uint32_t n_patch, uint32_t columns);
+/* tokens [n_rollout, n_frame, n_patch], written as a .ppm. columns: of picture_columns. false: why
+ * says what is wrong. */
+bool picture_write(const char *path, const int32_t *tokens, const size_t dims[3], uint32_t columns,
+                   char why[OUTPUT_WHY_MAX]);
 
 #endif

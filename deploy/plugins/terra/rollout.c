@@ -73,6 +73,13 @@ static bool fail(const char *doing, const struct quire_error *error)
     return false;
 }
 
+static bool fail_frame(const struct rollout *r, const char *what, const struct quire_error *error)
+{
+    fprintf(stderr, "terra-rollout: rollout %u, frame %u: %s: %s\n", r->number, r->frame, what,
+            error->message);
+    return false;
+}
+
 static struct frame_time *time_of(const struct job *j, const struct rollout *r)
 {
     return j->times + (size_t)r->number * j->t.n_frame + r->frame;
@@ -107,7 +114,7 @@ static bool start_frame(struct job *j, struct rollout *r)
     *time = (struct frame_time){.submitted = seconds(j), .n_prompt = r->n_id};
     const enum quire_code rc = quire_submit(&r->request, j->engine, &p, &error);
     r->waits = rc == QUIRE_BUSY; /* until a request of another rollout ends */
-    return rc == QUIRE_OK || r->waits || fail("a request was refused", &error);
+    return rc == QUIRE_OK || r->waits || fail_frame(r, "the request is refused", &error);
 }
 
 /* The frame is whole: its actions' placeholders come behind it, and the next frame begins. */
@@ -139,7 +146,7 @@ static bool take_events(struct job *j, struct rollout *r)
         if (rc == QUIRE_TIMEOUT)
             return true;
         if (rc)
-            return fail("a request failed", &error);
+            return fail_frame(r, "the request failed", &error);
         if (event.kind == QUIRE_TOKEN && r->n_id < r->n_end) {
             struct frame_time *time = time_of(j, r);
             const double now = seconds(j);
@@ -153,8 +160,8 @@ static bool take_events(struct job *j, struct rollout *r)
         if (event.kind != QUIRE_FINISH)
             continue;
         if (r->n_id != r->n_end) {
-            fprintf(stderr, "terra-rollout: frame %u of rollout %u ended after %u tokens of %u\n",
-                    r->frame, r->number, time_of(j, r)->n_token,
+            fprintf(stderr, "terra-rollout: rollout %u, frame %u: ended after %u tokens of %u\n",
+                    r->number, r->frame, time_of(j, r)->n_token,
                     time_of(j, r)->n_token + r->n_end - r->n_id);
             return false;
         }
@@ -210,20 +217,43 @@ static int32_t *new_frames(const struct trajectory *t)
     return out;
 }
 
+static bool refuse_file(const char *path, const char *why)
+{
+    fprintf(stderr, "terra-rollout: %s: %s\n", path, why);
+    return false;
+}
+
+/* Before the work: what could not be written after it. */
+static bool check_results(const struct job *j)
+{
+    char why[OUTPUT_WHY_MAX];
+    const char *picture = j->o->picture;
+    if (j->o->tokens)
+        return true;
+    if (!output_check(j->o->out, why))
+        return refuse_file(j->o->out, why);
+    if (picture && !output_check(picture, why))
+        return refuse_file(picture, why);
+    if (picture && !picture_columns(j->t.n_patch, j->o->columns)) {
+        fprintf(stderr, "terra-rollout: --columns %u does not divide %u, the patches of a frame\n",
+                j->o->columns, j->t.n_patch);
+        return false;
+    }
+    return true;
+}
+
 static bool write_results(const struct job *j)
 {
     const size_t dims[] = {j->t.n_rollout, j->t.n_frame, j->t.n_patch};
-    char why[NPY_WHY_MAX] = "not enough memory";
+    const uint32_t columns = picture_columns(j->t.n_patch, j->o->columns);
+    char why[OUTPUT_WHY_MAX] = "not enough memory";
     int32_t *tokens = new_frames(&j->t);
-    bool is_good = tokens != NULL && npy_write(j->o->out, tokens, dims, 3, why);
+    bool is_good = tokens && npy_write(j->o->out, tokens, dims, 3, why);
     if (!is_good)
-        fprintf(stderr, "terra-rollout: %s: %s\n", j->o->out, why);
-    else if (j->o->picture && !picture_write(j->o->picture, tokens, dims, j->o->columns)) {
-        fprintf(stderr, "terra-rollout: %s: %s\n", j->o->picture,
-                errno == EINVAL ? "--columns does not divide the patches of a frame"
-                                : strerror(errno));
-        is_good = false;
-    } else if (j->o->picture)
+        refuse_file(j->o->out, why);
+    if (is_good && j->o->picture && !picture_write(j->o->picture, tokens, dims, columns, why))
+        is_good = refuse_file(j->o->picture, why);
+    else if (is_good && j->o->picture)
         fprintf(stderr, "terra-rollout: %s is by a stand-in decoder: each token is a colour\n",
                 j->o->picture);
     free(tokens);
@@ -360,6 +390,8 @@ static bool work(struct job *j)
         print_json(j, &end, all_s);
     else
         print_text(j, &end, all_s);
+    if (j->o->json && fflush(stdout) != 0)
+        return refuse_file("standard output", strerror(errno));
     return j->o->tokens || write_results(j);
 }
 
@@ -374,6 +406,8 @@ int main(int argc, char **argv)
         fprintf(stderr, "terra-rollout: %s\n", why);
         rc = EXIT_FAILED;
     }
+    if (rc < 0 && !check_results(&j))
+        rc = EXIT_FAILED;
     if (rc < 0 && quire_engine_open(&j.engine, &o.engine, &error)) {
         fail(o.engine.model, &error);
         rc = EXIT_START;

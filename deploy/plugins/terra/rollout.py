@@ -16,6 +16,7 @@ import ast
 import http.client
 import json
 import math
+import os
 import struct
 import sys
 import threading
@@ -24,11 +25,25 @@ import urllib.parse
 import zlib
 
 PLACEHOLDER = -3
+ROLLOUTS_MAX = 1024  # threads
+BUSY_S = 60          # the longest pause before a request is sent again to a server that is busy
 CODES = {"<f4": "f", "<f8": "d", "|i1": "b", "|u1": "B", "<i2": "h", "<u2": "H", "<i4": "i", "<u4": "I", "<i8": "q", "<u8": "Q"}
 
 
 class Refused(Exception):
     """What the user has to change."""
+
+
+class Busy(Exception):
+    """The server takes no more requests for now."""
+
+    def __init__(self, seconds):
+        super().__init__(f"the server is busy for {seconds} s")
+        self.seconds = seconds
+
+
+class Stopped(Exception):
+    """Another rollout has failed."""
 
 
 # ---- arrays ----
@@ -46,7 +61,7 @@ def read_npy(path):
         code, shape = CODES[header["descr"]], tuple(header["shape"])
         if header["fortran_order"] or not all(isinstance(n, int) and n >= 0 for n in shape):
             raise KeyError
-    except (ValueError, SyntaxError, KeyError, TypeError):
+    except (ValueError, SyntaxError, KeyError, TypeError, MemoryError, RecursionError):
         raise Refused(f"{path}: expected <f4, <f8 or integers in C's order") from None
     numbers, n = array.array(code), math.prod(shape)
     if len(data) < start + size + n * numbers.itemsize:
@@ -57,12 +72,44 @@ def read_npy(path):
     return shape, numbers
 
 
+def part_of(path):
+    """The file that is written in its place; None: no regular file, which is written as it is."""
+    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+        return None
+    if os.path.exists(path):
+        with open(path, "r+b"):  # an error where it may not be written
+            pass
+    return os.path.realpath(path) + ".part"
+
+
+def check_output(path):
+    """Before the work: could it be written?"""
+    part = part_of(path)
+    if part:
+        with open(part, "wb"):
+            pass
+        os.unlink(part)
+
+
+def write_file(path, data):
+    """As a whole or not at all; what was there before stays until then."""
+    part = part_of(path)
+    try:
+        with open(part or path, "wb") as file:
+            file.write(data)
+        if part:
+            os.replace(part, os.path.realpath(path))
+    except OSError as error:
+        if part and os.path.exists(part):
+            os.unlink(part)
+        raise Refused(f"{path}: it cannot be written: {error.strerror}") from None
+
+
 def write_npy(path, shape, numbers):
     header = f"{{'descr': '<i4', 'fortran_order': False, 'shape': {tuple(shape)}, }}"
     header += " " * (-(len(header) + 11) % 64) + "\n"
-    with open(path, "wb") as file:
-        file.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode())
-        file.write(struct.pack(f"<{len(numbers)}i", *numbers))
+    write_file(path, b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() +
+               struct.pack(f"<{len(numbers)}i", *numbers))
 
 
 def of_rollouts(path, shape, n_dim, text):
@@ -82,8 +129,8 @@ class Trajectory:
         self.n_patch, self.actions = n_patch, actions
         self.prompt = []
         for i, token in enumerate(ids):
-            if token != int(token) or token < 0:
-                raise Refused(f"context: token {i} is {token}, expected ids from 0 (-1 at the end of the last frame)")
+            if not 0 <= token < 2**31 or token != int(token):
+                raise Refused(f"context: number {i} is {token}, expected token ids from 0 (-1 at the end of the last frame)")
             self.prompt.append(int(token))
             if (i + 1) % n_patch == 0:
                 self.prompt += [PLACEHOLDER] * len(actions[0])
@@ -108,6 +155,8 @@ def read_trajectories(args):
     n_acted, (n_action_frame, n_action, dim) = of_rollouts(
         args.actions, action_shape, 3, "[frames, actions of a frame, numbers of an action]")
     n = args.rollouts or max(n_ids, n_acted)
+    if n > ROLLOUTS_MAX:
+        raise Refused(f"{n} rollouts, expected at most {ROLLOUTS_MAX}")
     if n_ids not in (1, n) or n_acted not in (1, n):
         raise Refused(f"{n} rollouts, but {args.context} has {n_ids} and {args.actions} has {n_acted}")
     if not all(map(math.isfinite, actions)):
@@ -145,6 +194,10 @@ class Server:
         connection = self.kind(self.address, timeout=600)
         connection.request(method, path, json.dumps(body) if body is not None else None, self.headers)
         answer = connection.getresponse()
+        if answer.status == 429:
+            wait = answer.headers.get("Retry-After") or "1"
+            connection.close()
+            raise Busy(min(max(int(wait) if wait.isdigit() else 1, 1), BUSY_S))
         if answer.status != 200:
             text = answer.read().decode(errors="replace")
             try:
@@ -190,8 +243,11 @@ class Progress:
         self.n_patch, self.n_frame = trajectories[0].n_patch, args.frames * len(trajectories)
         self.left = self.all = sum(args.frames * t.n_patch - t.n_start for t in trajectories)
         self.lock, self.start, self.shown = threading.Lock(), time.monotonic(), 0.0
+        self.stop = threading.Event()
 
     def add(self, n):
+        if self.stop.is_set():
+            raise Stopped
         with self.lock:
             self.left -= n
             passed, done = time.monotonic() - self.start, 1 - self.left / self.all
@@ -212,8 +268,11 @@ class Rollout(threading.Thread):
         try:
             for frame in range(self.args.frames):
                 self.generate(frame)
+        except Stopped:
+            pass
         except (Refused, OSError, http.client.HTTPException, ValueError) as error:
-            self.error = f"rollout {self.number}: {error}"
+            self.error = f"rollout {self.number}, frame {len(self.requests)}: {error or type(error).__name__}"
+            self.progress.stop.set()
 
     def generate(self, frame):
         prompt, rows, n = self.trajectory.request()
@@ -222,11 +281,19 @@ class Rollout(threading.Thread):
                 "stream": True, "stream_options": {"include_usage": True}}
         if rows:
             body["multi_modal_data"] = {"actions": rows}
-        tokens, usage = self.server.frame(body, self.progress.add)
+        tokens, usage = self.send(body)
         cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
         self.requests.append({"rollout": self.number, "frame": frame, "prompt_tokens": len(prompt), "cached_tokens": cached,
                               "tokens": len(tokens)})
         self.trajectory.end_frame(tokens)
+
+    def send(self, body):
+        while True:
+            try:
+                return self.server.frame(body, self.progress.add)
+            except Busy as busy:
+                if self.progress.stop.wait(busy.seconds):
+                    raise Stopped from None
 
 
 # ---- the picture ----
@@ -245,8 +312,6 @@ def write_png(path, frames, columns, square=6, gap=4):
     """A stand-in for a decoder: each token a square of its own colour. A row is a rollout, its frames from left to right."""
     n_patch = len(frames[0][0])
     columns = columns or next(n_patch // rows for rows in range(math.isqrt(n_patch), 0, -1) if n_patch % rows == 0)
-    if n_patch % columns:
-        raise Refused(f"--columns {columns} does not divide {n_patch}, the patches of a frame")
     lines = []
     for i, rollout in enumerate(frames):
         for row in range(n_patch // columns):
@@ -257,10 +322,9 @@ def write_png(path, frames, columns, square=6, gap=4):
 
     def chunk(kind, data):
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-    with open(path, "wb") as file:
-        file.write(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", (len(lines[0]) - 1) // 3, len(lines), 8, 2, 0, 0, 0)))
-        file.write(chunk(b"tEXt", b"Comment\x00a stand-in decoder: each token is a colour"))
-        file.write(chunk(b"IDAT", zlib.compress(b"".join(lines))) + chunk(b"IEND", b""))
+    write_file(path, b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", (len(lines[0]) - 1) // 3, len(lines), 8, 2, 0, 0, 0)) +
+               chunk(b"tEXt", b"Comment\x00a stand-in decoder: each token is a colour") +
+               chunk(b"IDAT", zlib.compress(b"".join(lines))) + chunk(b"IEND", b""))
     print(f"rollout.py: {path} is by a stand-in decoder: each token is a colour", file=sys.stderr)
 
 
@@ -284,8 +348,20 @@ def report(args, rollouts, seconds):
           "first of each frame by its prefill", file=sys.stderr)
 
 
+def check_results(args, n_patch):
+    """What could not be written when the work is done."""
+    for path in filter(None, (args.out, args.picture)):
+        try:
+            check_output(path)
+        except OSError as error:
+            raise Refused(f"{path}: it cannot be written: {error.strerror}") from None
+    if args.picture and args.columns and n_patch % args.columns:
+        raise Refused(f"--columns {args.columns} does not divide {n_patch}, the patches of a frame")
+
+
 def roll(args):
     trajectories = read_trajectories(args)
+    check_results(args, trajectories[0].n_patch)
     server = Server(args.url, args.api_key)
     args.model = args.model or server.model()
     progress = Progress(args, trajectories)
@@ -306,6 +382,14 @@ def roll(args):
         write_png(args.picture, [[tokens[f * shape[2]:][:shape[2]] for f in range(args.frames)] for tokens in new], args.columns)
 
 
+def whole(most):
+    def read(text):
+        if not text.isascii() or not text.isdigit() or int(text) > most:
+            raise argparse.ArgumentTypeError(f'"{text}", expected a whole number from 0 to {most}')
+        return int(text)
+    return read
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--url", default="http://127.0.0.1:8000")
@@ -314,20 +398,23 @@ def main():
     parser.add_argument("--context", required=True, metavar="FILE")
     parser.add_argument("--actions", required=True, metavar="FILE")
     parser.add_argument("--out", required=True, metavar="FILE", help=".npy to write: int32 tokens, [rollouts, frames, patches]")
-    parser.add_argument("--frames", type=int, default=0, help="new frames; default: as many as there are actions for")
-    parser.add_argument("--rollouts", type=int, default=0, help="default: as many as the arrays have")
+    parser.add_argument("--frames", type=whole(65536), default=0, help="new frames; default: as many as there are actions for")
+    parser.add_argument("--rollouts", type=whole(ROLLOUTS_MAX), default=0, help="default: as many as the arrays have")
     parser.add_argument("--temperature", type=float, default=0, help="of sampling; default 0: the most likely token")
-    parser.add_argument("--seed", type=int, default=0, help="of the first rollout, the next one has the next")
+    parser.add_argument("--seed", type=whole(10**15), default=0, help="of the first rollout, the next one has the next")
     parser.add_argument("--picture", metavar="FILE", help=".png to write, by a stand-in decoder: each token is a colour")
-    parser.add_argument("--columns", type=int, default=0, help="patches of a frame side by side in it; default: nearly a square")
+    parser.add_argument("--columns", type=whole(4096), default=0, help="patches of a frame side by side in it; default: nearly a square")
     parser.add_argument("--json", action="store_true", help="print figures as a JSON object on standard output")
     parser.add_argument("--progress", action="store_true", help="show progress on standard error; default: on a terminal")
     args = parser.parse_args()
     try:
         roll(args)
-    except (Refused, OSError) as error:
+    except (Refused, Busy, OSError, http.client.HTTPException, ValueError) as error:
         print(f"rollout.py: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("\nrollout.py: interrupted: nothing is written", file=sys.stderr)
+        return 130
     return 0
 
 

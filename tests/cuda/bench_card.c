@@ -6,7 +6,7 @@
  * multiplied a second; a copy within the card's memory comes first, as a ceiling. Weights and
  * caches hold random numbers and are larger than the card's cache, so that a run reads memory.
  * --json: a row is a JSON object on a line, written when it is measured.
- * --small: shapes that the host emulation can do (libquire-emu.so), to try this program.
+ * --small: shapes that the host emulation can do (libquire-fake-cuda.so), to try this program.
  * --once: each is launched once and not timed, for a profiler.
  * Exit status 0; 1 when the card failed; 2 for a wrong command line; 77 without a card. */
 #include <getopt.h>

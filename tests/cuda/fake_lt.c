@@ -193,33 +193,38 @@ static int32_t sum_ints(const int8_t *a, const int8_t *b, uint64_t k)
 }
 
 struct product {
-    const struct desc *desc;
-    const struct layout *a, *b, *c;
+    struct desc desc;
+    struct layout a, b, c;
     const void *w, *x;
     void *y;
     bool onto;
-    bool spoil; /* one number of the last row is wrong */
+    bool spoil;      /* one number of the last row is wrong */
+    void *workspace; /* NULL: not used */
+    size_t workspace_bytes;
 };
 
-static void compute(const struct product *p)
+static void compute(void *arg)
 {
-    const uint64_t k = p->a->rows;
-    for (uint64_t j = 0; j < p->c->cols; j++)
-        for (uint64_t i = 0; i < p->c->rows; i++) {
-            const char *w = (const char *)p->w + (int64_t)i * p->a->step * bytes_of(p->a->type);
-            const char *x = (const char *)p->x + (int64_t)j * p->b->step * bytes_of(p->b->type);
-            const uint64_t at = j * (uint64_t)p->c->step + i;
-            const bool spoil = p->spoil && j + 1 == p->c->cols && i == p->c->rows / 2;
-            if (p->a->type == LT_I8) {
+    const struct product *p = arg;
+    const uint64_t k = p->a.rows;
+    if (p->workspace)
+        memset(p->workspace, 0xff, p->workspace_bytes);
+    for (uint64_t j = 0; j < p->c.cols; j++)
+        for (uint64_t i = 0; i < p->c.rows; i++) {
+            const char *w = (const char *)p->w + (int64_t)i * p->a.step * bytes_of(p->a.type);
+            const char *x = (const char *)p->x + (int64_t)j * p->b.step * bytes_of(p->b.type);
+            const uint64_t at = j * (uint64_t)p->c.step + i;
+            const bool spoil = p->spoil && j + 1 == p->c.cols && i == p->c.rows / 2;
+            if (p->a.type == LT_I8) {
                 ((int32_t *)p->y)[at] =
                     sum_ints((const int8_t *)w, (const int8_t *)x, k) + (spoil ? 1000000 : 0);
                 continue;
             }
-            float sum = sum_floats(w, x, p->a->type, k) + (spoil ? 1000 : 0);
+            float sum = sum_floats(w, x, p->a.type, k) + (spoil ? 1000 : 0);
             if (p->onto)
                 sum += ((float *)p->y)[at];
-            if (p->desc->epilogue == LT_EPILOGUE_BIAS)
-                sum += p->desc->bias[i];
+            if (p->desc.epilogue == LT_EPILOGUE_BIAS)
+                sum += p->desc.bias[i];
             ((float *)p->y)[at] = sum;
         }
 }
@@ -234,7 +239,6 @@ static int matmul(void *handle, void *desc, const void *alpha, const void *a, vo
     uint32_t one, zero;
     memcpy(&one, alpha, 4);
     memcpy(&zero, beta, 4);
-    (void)stream;
     if (handle != &fake_lt || c != d || c_layout != d_layout ||
         ((uintptr_t)a | (uintptr_t)b | (uintptr_t)d) % 16 || i >= FAKE_LT_ALGOS ||
         algo->data[7] != 7 || (y->type == LT_I32 ? one != 1 : one != 0x3f800000))
@@ -244,10 +248,23 @@ static int matmul(void *handle, void *desc, const void *alpha, const void *a, vo
         !is_supported(desc, a_layout, b_layout, y) ||
         (i == 3 && (workspace_bytes < FAKE_LT_WORKSPACE || !workspace)))
         return REFUSED;
-    if (i == 3)
-        memset(workspace, 0xff, workspace_bytes);
-    compute(
-        &(struct product){desc, a_layout, b_layout, y, a, b, d, zero != 0, fake_lt.wrong >> i & 1});
+    struct product p = {
+        .desc = *(const struct desc *)desc,
+        .a = *(const struct layout *)a_layout,
+        .b = *(const struct layout *)b_layout,
+        .c = *y,
+        .w = a,
+        .x = b,
+        .y = d,
+        .onto = zero != 0,
+        .spoil = fake_lt.wrong >> i & 1,
+        .workspace = i == 3 ? workspace : NULL,
+        .workspace_bytes = workspace_bytes,
+    };
+    if (fake_lt.give)
+        fake_lt.give(stream, compute, &p, sizeof p);
+    else
+        compute(&p);
     fake_lt.n_matmul++;
     fake_lt.last = i;
     if (fake_lt.ran)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fake_lt - cuBLASLt without a card: the functions of lt_api.h on host memory, done when they
- * return, and as strict about what it is told as the library is: types that fit each other, W
- * turned and x not, steps and addresses aligned to what was promised, workspace as large as was
+ * return or given to a stream, and as strict about arguments as the library is: types that fit each
+ * other, W turned and x not, steps and addresses aligned as was promised, workspace as large as was
  * said.
  *
  * It has FAKE_LT_ALGOS algorithms, all of them right unless fake_lt says otherwise; which one ran
@@ -23,6 +23,8 @@ struct fake_lt {
     uint32_t n_object;     /* descriptions that there are now */
     uint64_t n_heuristic;  /* calls */
     void (*ran)(uint32_t algo);
+    /* Gives a product to a stream, run(copy of the n bytes of arg); NULL: it is done at once. */
+    void (*give)(void *stream, void (*run)(void *arg), const void *arg, size_t n);
 };
 extern struct fake_lt fake_lt;
 extern const struct lt_api fake_lt_api;

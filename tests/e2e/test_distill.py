@@ -352,6 +352,8 @@ def test_a_teacher_of_a_plugin(tmp_path):
     same = Run(tmp_path, name="same")
     same.go(**options, teacher=MODELS / "llama", pipeline_parallel_size=2, teacher_pipeline_parallel_size=1)
     assert run.weight_bytes(10) == same.weight_bytes(10)
+    _, err = Run(tmp_path, name="ranks").go(code=2, **options, teacher=teacher, plugin=plugin, teacher_tensor_parallel_size=2)
+    assert "cannot be divided among tensor-parallel ranks; use one, and pipeline stages for more ranks" in err and "rank 0:" not in err, err
     _, err = Run(tmp_path, name="student").go(code=2, **options | {"student": teacher}, teacher=MODELS / "llama", plugin=plugin)
     assert "--student: OperationForCausalLM: architectures of plugins are not supported" in err, err
 

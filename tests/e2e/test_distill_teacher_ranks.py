@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """quire distill with a teacher over several tensor-parallel ranks: goldens beside every division of the student, the same
-bits for any threads, evaluation, and teachers that cannot be divided."""
+bits for any threads and as one rank has, evaluation, memory."""
 import json
 import os
 import pathlib
@@ -85,18 +85,7 @@ def test_evaluation_has_a_divided_teacher(tmp_path):
         run.go(**SHORT, eval_data=run.options["data"], **{TT: ranks})
         values.append(run.lines()[-1])
     for name in ("eval_kd_loss", "eval_ce_loss", "eval_agreement"):
-        assert values[0][name] > 0 and abs(values[1][name] - values[0][name]) < 1e-4 * values[0][name], name
-
-
-def test_bfloat16_teacher(tmp_path):
-    """A divided teacher rounds as the one that is served does: near it, and not the f32 one."""
-    losses = {}
-    for name, changes in {"f32": {}, "bf16": {"teacher_dtype": "bfloat16"}, "divided": {"teacher_dtype": "bfloat16", TT: 2}}.items():
-        run = Run(tmp_path, name=name)
-        run.go(**SHORT, **changes)
-        losses[name] = run.lines()[0]["loss"]
-    assert abs(losses["divided"] - losses["bf16"]) < 5e-3 * losses["bf16"]
-    assert losses["divided"] != losses["f32"]
+        assert values[0][name] > 0 and values[1][name] == values[0][name], name
 
 
 def make_llama(folder, hidden, layers, vocab):
@@ -125,55 +114,9 @@ def test_ranks_share_the_memory_of_a_teacher(tmp_path):
         run = Run(tmp_path, name=f"ranks{ranks}")
         run.go(**{**SHORT, "steps": 2, "warmup_steps": 0}, teacher=tmp_path / "large", allow_different_tokenizers=True, **{TT: ranks})
         peaks[ranks], losses[ranks] = run.lines()[-1]["peak_rss_mb"], run.lines()[0]["loss"]
-    assert abs(losses[2] - losses[1]) < 1e-5 * losses[1]
+    assert losses[2] == losses[1]
     assert (tmp_path / "large/model.safetensors").stat().st_size / 2**20 > 100
     assert max(peaks[2]) < 0.75 * peaks[1][0], peaks
-
-
-# Fused layouts (phi3: qkv_proj and gate_up_proj; falcon: query_key_value of one K and V), and others whose parts are cut in their own way.
-FAMILIES = ["phi3", "phi3-longrope", "falcon", "gptj", "phi", "starcoder2", "cohere2", "gemma2", "glm4", "exaone4", "qwen3"]
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_divided_teacher_gives_the_same_loss(tmp_path, family):
-    losses = []
-    for ranks in (1, 2):
-        run = Run(tmp_path, name=f"ranks{ranks}")
-        run.go(**SHORT | {"steps": 1, "warmup_steps": 0}, teacher=MODELS / family, teacher_dtype="float32",
-               allow_different_tokenizers=True, seq_length=32, **{TT: ranks})
-        losses.append(run.lines()[0]["kd_loss"])
-    assert losses[0] > 0 and abs(losses[1] - losses[0]) < 1e-5 * losses[0]
-
-
-ACCEPTED = "over 2 tensor-parallel ranks a teacher is a dense model of float weights, any other takes --teacher-tensor-parallel-size 1"
-
-REFUSED = [
-    ({"teacher_quantization": "int8"}, "--teacher-quantization int8 cannot be divided among ranks", ACCEPTED),
-    ({"teacher_dtype": "float16"}, "--teacher-dtype is float16, expected float32 or bfloat16", ACCEPTED),
-    ({"teacher": MODELS / "llama-gptq"}, "its weights are quantized (gptq)", ACCEPTED),
-    ({"teacher": MODELS / "qwen3_moe"}, "cannot be divided among ranks: only dense families are supported", ACCEPTED),
-    ({"teacher": MODELS / "gpt_neox"}, "has its rows by heads of K and V, a layout that is not supported", ACCEPTED),
-    ({"teacher": GOLDENS / "pairC/teacher"}, "--teacher-tensor-parallel-size is 2, but the teacher has 5 attention heads", "divisor of 5"),
-]
-
-
-@pytest.mark.parametrize("changes, cause, accepted", REFUSED, ids=[cause[:40] for _, cause, _ in REFUSED])
-def test_refused_before_ranks_start(tmp_path, changes, cause, accepted):
-    run = Run(tmp_path)
-    _, err = run.go(code=2, allow_different_tokenizers=True, **{TT: 2}, **changes)
-    assert cause in err and accepted in err
-    assert err.count("\n") == 1 and "rank 0:" not in err, err
-    assert not run.output.exists()
-
-
-def test_a_vocabulary_that_does_not_divide_is_named(tmp_path):
-    folder = tmp_path / "odd"
-    folder.mkdir()
-    config = json.loads((GOLDENS / "pairA/teacher/config.json").read_text()) | {"vocab_size": 255}
-    (folder / "config.json").write_text(json.dumps(config))
-    _, err = Run(tmp_path).go(code=2, teacher=folder, **{TT: 2})
-    assert "--teacher-tensor-parallel-size 2 does not divide the teacher's vocab_size of 255" in err
-    assert err.count("\n") == 1, err
 
 
 def test_missing_weights_are_named_before_ranks_start(tmp_path):

@@ -165,7 +165,7 @@ def test_routes(bundled):
 
 def test_status_pages(bundled):
     assert bundled.get("/health") == (200, '{"status":"ok"}')
-    assert bundled.get("/ready") == (200, '{"status":"ready","reasons":[]}')
+    assert bundled.get("/ready") == (200, '{"status":"ready","reasons":[],"codes":[]}')
     assert "version" in bundled.get("/version")[1]
 
 

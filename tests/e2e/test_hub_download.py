@@ -130,7 +130,7 @@ def test_choices(hub, env, tmp_path):
     assert names(files={**texts, "params.json": b"{}", "consolidated.00.pth": b"4"}) == {*texts, "params.json", "consolidated.00.pth"}
     assert names(files={"adapter_config.json": b"{}", "adapter_model.safetensors": b"1"}) == {"adapter_config.json", "adapter_model.safetensors"}
     hub.repos[ID] = Repo({"config.json": b"{}", "tiny.Q4.gguf": b"GGUF", "tiny.Q8.gguf": b"GGUF"})
-    refused(env, MODEL, ["GGUF", "tiny.Q4.gguf", "--include"], ID)
+    refused(env, MODEL, ["GGUF", "tiny.Q4.gguf", f"{ID}:Q4_K_M", "--include"], ID)
     assert names("--include", "*Q8*") == {"tiny.Q8.gguf"}
     refused(env, MODEL, ["no file that matches", "*.xyz"], ID, "--include", "*.xyz")
     hub.repos[ID] = Repo({"config.json": b"{}"})

@@ -23,6 +23,8 @@ ELSEWHERE = {
     "FRAMES_DROPPED": ("tests/unit/test_link.c", "METRIC_FRAMES_DROPPED"),  # frames of a faulty engine
     "TOKENS_DUPLICATE": ("tests/unit/test_link.c", "METRIC_TOKENS_DUPLICATE"),  # tokens that a faulty engine repeats
     "TOKENS_GAP": ("tests/unit/test_link.c", "METRIC_TOKENS_GAP"),  # tokens that a faulty engine leaves out
+    "ENGINE_LOADING": ("tests/unit/test_link.c", "METRIC_ENGINE_LOADING"),  # a second engine that loads for long
+    "ENGINE_STALLED": ("tests/unit/test_link.c", "METRIC_ENGINE_STALLED"),  # an engine that does not answer
     "ENGINE_BAD_FRAMES": ("tests/unit/test_proto_socket.c", "socket_n_bad"),  # frames of a faulty frontend
 }
 

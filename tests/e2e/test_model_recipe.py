@@ -146,6 +146,25 @@ def test_distillation_from_start_to_end(tmp_path):
     assert (tmp_path / "out/model.safetensors").read_bytes() == weights
 
 
+def test_a_control_differs_from_the_student_by_the_teacher_alone(tmp_path):
+    """In a folder of its own, and beside the run that it is a control of; the same samples, steps and rates, no sibling."""
+    control = distil(tmp_path, "--control", "--out", tmp_path / "first")
+    assert control.returncode == 0, control.stdout + control.stderr
+    assert sorted(p.name for p in (tmp_path / "work").iterdir()) == \
+        ["control", "control-metrics.jsonl", "held-out.jsonl", "options.json", "student.jsonl"]
+    assert "--teacher" not in control.stdout
+    whole = distil(tmp_path)
+    assert whole.returncode == 0, whole.stdout + whole.stderr
+    again = distil(tmp_path, "--control", "--out", tmp_path / "second")
+    assert again.returncode == 0 and "--student" not in again.stdout      # it is done
+    weights = {name: (tmp_path / name / "model.safetensors").read_bytes() for name in ("first", "second", "out")}
+    assert weights["first"] == weights["second"] != weights["out"]
+    student, control = steps_of(tmp_path / "work/student-metrics.jsonl"), steps_of(tmp_path / "work/control-metrics.jsonl")
+    assert [(s["step"], s["n_tokens"], s["lr"]) for s in student] == [(s["step"], s["n_tokens"], s["lr"]) for s in control]
+    assert all(s["kd_loss"] == 0 and s["loss"] == s["ce_loss"] for s in control)
+    assert abs(student[0]["ce_loss"] - control[0]["ce_loss"]) < 1e-4 * control[0]["ce_loss"]
+
+
 def test_a_stopped_distillation_goes_on(tmp_path):
     command = distil_command(tmp_path, "--sibling-steps", "40", "--batch", "1", "--ranks", "1", "--steps", "1")
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:

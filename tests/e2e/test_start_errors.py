@@ -99,17 +99,18 @@ def test_one_line_for_a_wrong_folder(verb, tmp_path):
     folder.mkdir()
     (folder / "x.Q4_K_M.gguf").write_bytes(b"GGUF\3")
     for given in (folder, folder / "x.Q4_K_M.gguf"):
-        refused(MODEL, ["a GGUF file", "Hugging Face folders", "gguf_file"], *verbs(given, tmp_path)[verb])
+        refused(MODEL, ["x.Q4_K_M.gguf: byte 4: the version does not fit the file"], *verbs(given, tmp_path)[verb])
+    (folder / "x.Q4_K_M.gguf").unlink()
     config = {"architectures": ["MambaForCausalLM"], "d_model": 768}
     (folder / "config.json").write_text(json.dumps(config))  # and no tokenizer
-    refused(MODEL, ["architecture MambaForCausalLM is not supported; supported are BloomForCausalLM, "], *verbs(folder, tmp_path)[verb])
+    refused(MODEL, ["architecture MambaForCausalLM is not supported; supported are BertModel, BloomForCausalLM, "], *verbs(folder, tmp_path)[verb])
 
 
 @pytest.mark.parametrize("files, words", [
     ({}, ["is an empty folder"]),
     ({"adapter_config.json": '{"base_model_name_or_path": "org/base"}'}, ["LoRA adapter", "its base model is org/base"]),
     ({"pytorch_model.bin": "x", "config.json": None}, ["pytorch_model.bin: not a file that torch.save wrote"]),
-    ({"model.gguf": "GGUF", "config.json": None}, ["a GGUF file (model.gguf)"]),
+    ({"model.gguf": "GGUF", "config.json": None}, ["model.gguf: byte 4: the version does not fit"]),
     ({"model.onnx": "x", "config.json": None}, ["an ONNX model"]),
     ({"model_index.json": "{}"}, ["diffusers"]),
     ({"one/config.json": "{}", "two/config.json": "{}"}, ["use one of its model folders", "one, two"]),
@@ -205,7 +206,7 @@ def test_cuda_without_its_library(model, tmp_path):
 
 @pytest.mark.parametrize("options, code, words", [
     (("--dtype", "int3"), USAGE, ["--dtype", "int3", "bfloat16"]),
-    (("--load-format", "gguf"), USAGE, ["--load-format", "gguf", "safetensors"]),
+    (("--load-format", "gguf"), USAGE, ["--load-format gguf", "has no GGUF file", "safetensors"]),
     (("--kv-cache-dtype", "int3"), USAGE, ["--kv-cache-dtype", "int3"]),
     (("--device", "tpu"), USAGE, ["--device", "tpu", "cuda"]),
     (("--max-model-len", "1000000"), USAGE, ["1000000", "2048"]),
@@ -228,7 +229,7 @@ def test_cuda_without_its_library(model, tmp_path):
     (("--no-such-option",), USAGE, ["--no-such-option"]),
     (("--host", "192.0.2.1"), ADDRESS, ["cannot listen on 192.0.2.1", "does not have this address"]),
     (("--tokenizer", "/nowhere"), MODEL, ["/nowhere"]),
-    (("--tokenizer", "GGUF"), MODEL, ["is a GGUF file"]),
+    (("--tokenizer", "GGUF"), MODEL, ["is a GGUF file", ".gguf"]),
 ])
 def test_options_of_serve(options, code, words, tmp_path):
     (tmp_path / "GGUF").write_bytes(b"GGUF\3\0\0\0")

@@ -2,10 +2,12 @@
 """quire teach: a folder of a teacher's log-probabilities, from quire's server, from a server that fails at times, and from
 a model that is loaded; interrupted and gone on with."""
 import collections
+import contextlib
 import http.server
 import json
 import os
 import signal
+import socket
 import struct
 import subprocess
 import threading
@@ -168,7 +170,7 @@ def logprobs_of(ids, t, k):
 class Flaky:
     """Answers as vLLM does, and fails as it is told: failures[i] is (status, headers, body) for request i, None: none."""
 
-    def __init__(self, failures=(), delay_s=0, key=None, change=None):
+    def __init__(self, failures=(), delay_s=0, key=None, change=None, port=0):
         outer = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -176,6 +178,10 @@ class Flaky:
 
             def log_message(self, *args):
                 pass
+
+            def setup(self):
+                super().setup()
+                outer.connections.append(self.connection)
 
             def reply(self, status, body, headers=()):
                 data = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -205,8 +211,8 @@ class Flaky:
                 with outer.lock:
                     outer.n_answered += 1
 
-        self.lock, self.n_asked, self.n_answered, self.bodies = threading.Lock(), 0, 0, []
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.lock, self.n_asked, self.n_answered, self.bodies, self.connections = threading.Lock(), 0, 0, [], []
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}"
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
@@ -224,8 +230,12 @@ class Flaky:
                 "choices": [{"index": 0, "text": "", "logprobs": None, "finish_reason": "length", "prompt_logprobs": rows}]}
 
     def close(self):
+        """As a server that ends: connections that are open are cut."""
         self.server.shutdown()
         self.server.server_close()
+        for connection in self.connections:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
 
 def check_made_up(folder, samples, k):

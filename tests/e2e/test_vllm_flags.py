@@ -152,7 +152,7 @@ def test_refused_flags_end_the_program_with_their_reasons():
 
 def test_what_a_refused_flag_does_not_ask_for_is_accepted():
     harmless = [f for f in of("REFUSED") if ROWS[f][ARG] or ROWS[f][TAKES] == "JSON"]
-    assert "--enable-lora" in harmless and "--cpu-offload-gb" in harmless
+    assert "--fully-sharded-loras" in harmless and "--cpu-offload-gb" in harmless
     out = serve(*[word for flag in harmless for word in words(flag)])
     assert out.returncode != 2, out.stderr[:500]
     for flag in harmless:
@@ -235,7 +235,7 @@ def test_a_configuration_file(start, tmp_path):
 def test_mistakes_in_a_configuration_file_have_their_line(tmp_path):
     config = tmp_path / "server.yaml"
     for text, said in (("port: 80\nprot: 81\n", "line 2: unknown option --prot; did you mean --port?"),
-                       ("\nenable-lora: true\n", "line 2: --enable-lora is not supported: LoRA"),
+                       ("\nfully-sharded-loras: true\n", "line 2: --fully-sharded-loras is not supported: this option of LoRA"),
                        ("port: [80\n", "not valid YAML")):
         config.write_text(text)
         out = serve("--config", config)

@@ -15,7 +15,7 @@ import torch_files
 from servers import BIN, MODELS
 from torch_files import Storage, Tensor, save, save_legacy, state_dict, tensors_of
 
-FORMATS = "auto, safetensors, pt (pytorch_model.bin), mistral (consolidated.safetensors) or dummy"
+FORMATS = "auto, safetensors, pt (pytorch_model.bin), mistral (consolidated.safetensors), gguf or dummy"
 
 
 def folder(tmp_path, name):
@@ -221,10 +221,10 @@ def test_load_format_takes_the_named_files(tmp_path):
     assert answer(model, "--load-format", "pt") != answer(MODELS / "llama")
     assert "none of them exists; the folder has model.safetensors" in refusal(model, "--load-format", "mistral")
     assert answer(model, "--load-format", "dummy") == answer(model, "--load-format", "dummy") != answer(model)
-    for wrong in ("gguf", "tensorizer", "PT"):
+    for wrong in ("tensorizer", "PT"):
         message = refusal(model, "--load-format", wrong)
         assert f'--load-format is "{wrong}"' in message and f"expected {FORMATS}" in message
-    assert "GGUF files are not read" in refusal(model, "--load-format", "gguf")
+    assert "has no GGUF file; it has weights of another format" in refusal(model, "--load-format", "gguf")
 
 
 def files_of(model, *options):

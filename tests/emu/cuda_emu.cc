@@ -432,6 +432,16 @@ static void room_free(char *m, size_t bytes)
 #endif
 }
 
+emu_give *emu_gives;
+
+void emu_launch_on(void *stream, const emu_work &work, void *arg, size_t n)
+{
+    if (emu_gives)
+        emu_gives(stream, &work, arg, n);
+    else
+        emu_launch(work.grid, work.block, work.shared_bytes, work.body, arg);
+}
+
 void emu_launch(dim3 grid, dim3 block, size_t bytes, emu_body *fn, void *arg)
 {
     const unsigned n_block = grid.x * grid.y * grid.z;

@@ -89,6 +89,16 @@ typedef void emu_body(void *arg);
 extern bool emu_awaits; /* a thread that ends without emu_await is an error */
 void emu_await();       /* of the thread that runs; launch.cuh, "kernels that begin early" */
 void emu_launch(dim3 grid, dim3 block, size_t shared_bytes, emu_body *body, void *arg);
+struct emu_work {
+    dim3 grid, block;
+    size_t shared_bytes;
+    emu_body *body;
+};
+/* Where it is set, kernels are given to it instead of being run: to a stream, with a copy of the n
+ * bytes of arg. */
+typedef void emu_give(void *stream, const emu_work *work, const void *arg, size_t n);
+extern emu_give *emu_gives;
+void emu_launch_on(void *stream, const emu_work &work, void *arg, size_t n);
 /* This block's shared memory; it is an error when there is less than `bytes`. */
 void *emu_shared(size_t bytes);
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tests/gpu/run.sh with the real programs and no card: the CUDA kernels on the host emulation (libquire-emu.so), toy shapes. A
+"""tests/gpu/run.sh with the real programs and no card: the CUDA kernels on the host emulation (libquire-fake-cuda.so), toy shapes. A
 run is killed in the middle, as a machine is that is taken back; the same command then goes on with what is left.
 
   python3 tests/gpu/rehearse.py BIN LIBRARY [--whole]    folder of the programs; the library. --whole: every job, many minutes

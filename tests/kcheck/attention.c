@@ -5,6 +5,7 @@
  * threads against the same ones whole, bit for bit. */
 #include "kcheck.h"
 #include <math.h>
+#include "kernels/tiling/attention_split.h"
 #include "kernels/variants.h"
 
 #define SEQ_MAX  4
@@ -68,7 +69,7 @@ static void choose_case(struct kcheck *k, struct attention_case *c)
         struct attention_seq *s = &c->seqs[i];
         uint32_t length = kc_range(k, 1, length_max);
         if (c->deep && kc_chance(k, 30)) /* rows on both sides of a split's end */
-            length = 1024 * kc_range(k, 1, 2) + kc_range(k, 0, 2);
+            length = ATTENTION_SPLIT * kc_range(k, 1, 4) + kc_range(k, 0, 2);
         if (c->wide)
             length = DEEP_MAX - kc_range(k, 0, 200);
         uint32_t most = length < rows_max ? length : rows_max;
@@ -324,7 +325,7 @@ void kcheck_attention_join(struct kcheck *k)
             kc_run(k, k->variant, &(struct attention_join_args){&a}, nth);
         kc_same_bits(k, "split over threads", (struct kc_bits){got, want, DT_F32, n});
         if (!split && !c.wide && a.n_seq == 1 && a.seqs[0].n_query == 1 && nth > a.n_kv_head &&
-            context > 1024 && (!a.window || a.window > 1024))
+            context > ATTENTION_SPLIT && (!a.window || a.window > ATTENTION_SPLIT))
             kc_fail(k, "%u threads: the one long context is not split", nth);
         if (!split && c.wide && a.kv_dtype == DT_BF16 && !a.window && a.n_seq == 1 && nth == 2)
             kc_fail(k, "2 threads: the one long context is divided by heads");
@@ -436,7 +437,7 @@ void kbench_attention_join(struct kc_bench *b)
     a.parts = kc_buf(b->k, a.n_part * sizeof *a.parts);
     a.out = kc_buf(b->k, n_head * dim * sizeof(float));
     kc_fill(b->k, a.parts, a.n_part);
-    const uint32_t n_split = context / 1024;
+    const uint32_t n_split = context / ATTENTION_SPLIT;
     if (kern_attention_splits(&a, team_size(b->team)))
         kc_print_bytes(b, "1 x 16384, 14 x 64", kc_time(b, &(struct attention_join_args){&a}),
                        (double)n_split * n_head * (dim + 2) * sizeof(float));

@@ -50,6 +50,15 @@ static void draw_segments(struct kcheck *k, struct batch *b)
     }
 }
 
+/* Of ALiBi: 2^-8 to 1. */
+static const float *draw_slopes(struct kcheck *k, uint32_t n_head)
+{
+    float *slopes = kc_buf(k, n_head * sizeof *slopes);
+    for (uint32_t h = 0; h < n_head; h++)
+        slopes[h] = (float)kc_range(k, 1, 256) / 256;
+    return slopes;
+}
+
 static void draw(struct kcheck *k, struct batch *b)
 {
     static const uint32_t dims[] = {16, 48, 64, 80, 128};
@@ -65,6 +74,7 @@ static void draw(struct kcheck *k, struct batch *b)
     b->a.soft_cap = kc_chance(k, 30) ? 3.0f : 0;
     b->a.window = kc_chance(k, 40) ? kc_range(k, 1, 120) : 0;
     b->a.compute = kc_chance(k, 50) ? DT_BF16 : DT_F32;
+    b->a.slopes = kc_chance(k, 30) ? draw_slopes(k, n_head) : NULL;
     draw_segments(k, b);
     b->a.q_stride = b->q_width + kc_range(k, 0, 9);
     b->a.kv_stride = b->kv_width + kc_range(k, 0, 9);
@@ -72,9 +82,9 @@ static void draw(struct kcheck *k, struct batch *b)
     b->a.q = filled(k, b, b->q_width, b->a.q_stride);
     b->a.k = filled(k, b, b->kv_width, b->a.kv_stride);
     b->a.v = filled(k, b, b->kv_width, b->a.kv_stride);
-    kc_shape(k, "%u segments, %u rows, %u/%u heads of %u, scale %g cap %g window %u%s",
+    kc_shape(k, "%u segments, %u rows, %u/%u heads of %u, scale %g cap %g window %u%s%s",
              b->a.n_segment, b->n_row, n_head, n_kv, dim, (double)b->a.scale, (double)b->a.soft_cap,
-             b->a.window, b->a.compute == DT_BF16 ? ", bf16" : "");
+             b->a.window, b->a.compute == DT_BF16 ? ", bf16" : "", b->a.slopes ? ", slopes" : "");
 }
 
 static size_t key_at(const struct query *g, size_t stride, uint32_t c)
@@ -112,7 +122,8 @@ static void score_query(struct query *g, uint32_t segment_row)
     if (a->window && g->row - segment_row + 1 > a->window)
         g->first = g->row + 1 - a->window;
     for (uint32_t c = g->first; c <= g->row; c++) {
-        const double s = a->scale * dot(a, q, a->k + key_at(g, a->kv_stride, c), &sizes);
+        const double slope = a->slopes ? (double)a->slopes[g->head] * (g->row - c) : 0;
+        const double s = a->scale * dot(a, q, a->k + key_at(g, a->kv_stride, c), &sizes) - slope;
         const double cap = a->soft_cap;
         g->s[c - g->first] = cap > 0 ? cap * tanh(s / cap) : s;
         most = fmax(most, g->s[c - g->first]);
@@ -127,7 +138,8 @@ static void score_query(struct query *g, uint32_t segment_row)
 /* An error of the scores of head_dim sums, of exponents and of sums over the keys. */
 static double slack(const struct attention_train_args *a, uint32_t n_key)
 {
-    return (8.0 * a->head_dim * a->scale + n_key + 64 + 16.0 * a->soft_cap) * 0x1p-24;
+    const double slopes = a->slopes ? ROWS_MAX : 0; /* a score is as large as that */
+    return (8.0 * a->head_dim * a->scale + n_key + 64 + 16.0 * a->soft_cap + slopes) * 0x1p-24;
 }
 
 /* The rounding of p or ds to bf16, of each term. */

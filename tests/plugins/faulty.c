@@ -10,7 +10,7 @@ static const struct quire_architecture good = {
     .name = "FaultyForCausalLM",
     .base = "LlamaForCausalLM",
 };
-static struct quire_architecture architecture;
+static struct quire_architecture architecture, second;
 static const struct quire_architecture *architectures[2];
 static struct quire_modality modality;
 static const struct quire_modality *modalities[2];
@@ -175,6 +175,13 @@ const struct quire_plugin *quire_plugin_1(void)
         .n_architecture = 1,
         .operations = operations,
     };
+    if (fault_is("two")) { /* no fault by itself: another plugin serves the second one too */
+        second = architecture;
+        architecture.name = "SecondForCausalLM";
+        second.name = "OperationForCausalLM";
+        architectures[1] = &second;
+        plugin.p.n_architecture = 2;
+    }
     make_modality();
     spoil_plugin();
     spoil_tables();

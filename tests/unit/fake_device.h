@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fake_device - a device (kernels/device.h) without a card: its memory is the host's, its kernels
- * are the reference's (fake_reference.c) or the CUDA ones on the host emulation
- * (tests/cuda/fake_emulated.c). For tests of code that drives a device.
+ * are the reference's (fake_reference.c). For tests of code that drives a device; the CUDA kernels
+ * and their runtime have tests/cuda/fake_cuda.h.
  *
  * It executes work as late as a device may. Work runs only when a caller waits for it or has polled
  * FAKE_ASKS times, and then no further than required: a stream's work runs up to the event, work of

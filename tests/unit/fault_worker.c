@@ -39,7 +39,7 @@ static void fail_for(uint32_t fault, const struct step_seq *q)
 {
     bool decoding = q->n_token == 1 && !(q->flags & STEP_ADMIT);
     if (fault == FAULT_AT_ONCE || (fault == FAULT_DECODING && decoding))
-        raise(SIGKILL);
+        raise(SIGILL);
     while (fault == FAULT_HANGING)
         pause();
 }

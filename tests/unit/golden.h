@@ -11,6 +11,7 @@
 #include "check.h"
 #include "common/file.h"
 #include "common/hub/safetensors.h"
+#include "engine/model/lora/lora.h"
 #include "engine/model/model.h"
 
 #define GOLDEN_DIR     "tests/data/models"
@@ -31,6 +32,7 @@ struct runner {
     uint32_t logits_step;        /* rows of logits computed at once; 0: all by model_forward */
     uint32_t placed[RUN_BLOCKS]; /* after runner_place: the i-th block */
     bool is_placed;
+    const struct lora *adapter; /* of run_prompt and run_greedy; NULL: none */
 };
 
 struct runner_options {
@@ -43,6 +45,7 @@ struct runner_options {
     enum quantization quantization;
     const char *packed_cache;
     bool no_fusion;
+    uint32_t lora_rank;
 };
 
 struct run_seq { /* one sequence being fed */
@@ -52,7 +55,8 @@ struct run_seq { /* one sequence being fed */
     uint32_t n_prompt;
     uint32_t index; /* the sequence's part of the pool */
     float *logits;  /* NULL, or where the rows' logits of this step go: [n_next, vocab] */
-    const float *const *items; /* by position: the row in place of a token's, or NULL */
+    const struct lora *adapter; /* NULL: none */
+    const float *const *items;  /* by position: the row in place of a token's, or NULL */
 };
 
 static inline enum q_code runner_open(struct runner *r, const struct runner_options *o,
@@ -73,6 +77,7 @@ static inline enum q_code runner_open(struct runner *r, const struct runner_opti
         .packed_cache = o->packed_cache,
         .max_model_len = o->max_model_len,
         .no_fusion = o->no_fusion,
+        .lora_rank = o->lora_rank,
         .kern = &r->kern,
         .team = r->team,
     };
@@ -144,7 +149,10 @@ static inline void run_step(struct runner *r, struct run_seq *seqs, uint32_t n_s
         rows[RUN_BATCH_MAX];
     static const float *items[RUN_BATCH_MAX];
     static uint32_t blocks[RUN_SEQS_MAX][RUN_SEQ_BLOCKS], n_prompts[RUN_SEQS_MAX];
+    static uint32_t lora_rows[RUN_BATCH_MAX];
+    static struct lora_batch lora;
     struct attention_seq parts[RUN_SEQS_MAX];
+    struct lora_seq adapters[RUN_SEQS_MAX];
     struct run_call c = {.r = r};
     size_t vocab = model_shape(r->model)->vocab_size;
     uint32_t n = 0, n_logit = 0;
@@ -154,6 +162,7 @@ static inline void run_step(struct runner *r, struct run_seq *seqs, uint32_t n_s
             blocks[s][i] = run_block(r, q->index, i);
         parts[s] = (struct attention_seq){blocks[s], n, q->n_next, q->n_done};
         n_prompts[s] = q->n_prompt;
+        adapters[s] = (struct lora_seq){q->adapter, n, q->n_next};
         for (uint32_t i = 0; i < q->n_next; i++, n++) {
             uint32_t p = q->n_done + i;
             items[n] = q->items ? q->items[p] : NULL;
@@ -176,6 +185,8 @@ static inline void run_step(struct runner *r, struct run_seq *seqs, uint32_t n_s
     c.batch.n_seq = n_seq;
     c.batch.n_logit = n_logit;
     c.batch.n_prompts = n_prompts;
+    assert_int_equal(lora_batch_make(&lora, lora_rows, adapters, n_seq, NULL), Q_OK);
+    c.batch.lora = lora.n_group ? &lora : NULL;
     c.logits = malloc((n_logit ? n_logit : 1) * vocab * sizeof(float));
     model_scratch_tap(r->scratch, r->tap);
     if (r->team)
@@ -199,7 +210,7 @@ static inline void run_prompt(struct runner *r, const uint32_t *tokens, uint32_t
                               float *logits)
 {
     size_t vocab = model_shape(r->model)->vocab_size;
-    struct run_seq q = {.tokens = tokens, .n_prompt = n};
+    struct run_seq q = {.tokens = tokens, .n_prompt = n, .adapter = r->adapter};
     while (q.n_done < n) {
         q.n_next = n - q.n_done < chunk ? n - q.n_done : chunk;
         q.logits = logits + q.n_done * vocab;
@@ -228,6 +239,7 @@ static inline void run_greedy(struct runner *r, uint32_t *tokens, uint32_t n_pro
         .n_done = n_prompt,
         .n_next = 1,
         .logits = logits,
+        .adapter = r->adapter,
     };
     tokens[n_prompt] = argmax(last, vocab);
     for (uint32_t i = 1; i < n_new; i++) {

@@ -8,6 +8,7 @@
 #include "common/metrics.h"
 #include "frontend/link/link_internal.h"
 #include "proto/item_types.h"
+#include "proto/socket.h"
 
 #define FRAMES_MAX 256
 #define FLOWS      8
@@ -110,9 +111,11 @@ static inline int teardown(void **state)
         buf_release(&b_);                                   \
     } while (0)
 
+/* After an engine that no request has crashed. */
 static inline void greet(uint64_t instance, uint32_t credit)
 {
     static const uint8_t digest[32];
+    static const char death[] = "other: it was stopped";
     GIVE(hello, {.wire_min = 1,
                  .wire_max = 1,
                  .digest = {digest, 32},
@@ -120,7 +123,8 @@ static inline void greet(uint64_t instance, uint32_t credit)
                  .credit = credit,
                  .max_model_len = 100,
                  .heartbeat_ms = 50,
-                 .fingerprint = {"fp", 2}});
+                 .fingerprint = {"fp", 2},
+                 .death = {death, sizeof death - 1}});
 }
 
 static inline void give_tokens(uint64_t id, uint32_t seq, const uint32_t *tokens, uint32_t n,

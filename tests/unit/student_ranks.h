@@ -51,20 +51,28 @@ static inline struct tensor_group test_group_of(struct test_rank *r)
     return (struct tensor_group){r->i, r->m->size, test_sum, test_gather, r};
 }
 
-/* A rank's part of a tensor's gradient into the whole; a copy has the bits of the original, which
- * an earlier rank has put there. */
+static inline void test_put_part(float *out, const float *g, const struct param_tensor *t)
+{
+    struct param_walk walk = {.t = t};
+    struct param_piece piece;
+    while (param_next_piece(&piece, &walk))
+        for (size_t i = 0; i < piece.n; i++) {
+            const float x = g[piece.of + i * piece.step];
+            if (t->is_copy)
+                assert_memory_equal(&out[piece.at + i], &x, sizeof x);
+            out[piece.at + i] = x;
+        }
+}
+
+/* A rank's part of a tensor's gradient into the whole, as it is stored; a copy has the bits of the
+ * original, which an earlier rank has put there. */
 static inline void test_put(float *out, const struct params *p, const char *name)
 {
     for (uint32_t i = 0; i < p->n; i++)
         for (uint32_t j = 0; j < p->all[i].n_tensor; j++) {
             const struct param_tensor *t = &p->all[i].tensors[j];
-            const float *g = p->g + p->all[i].at + (size_t)t->row * t->n_col;
-            for (uint32_t row = 0; strcmp(t->name, name) == 0 && row < t->n_row; row++) {
-                float *to = out + (size_t)(t->row_at + row) * t->all_cols + t->col_at;
-                if (t->is_copy)
-                    assert_memory_equal(to, g + (size_t)row * t->n_col, t->n_col * sizeof *g);
-                memcpy(to, g + (size_t)row * t->n_col, t->n_col * sizeof *g);
-            }
+            if (strcmp(t->name, name) == 0)
+                test_put_part(out, p->g + p->all[i].at + (size_t)t->row * t->n_col, t);
         }
 }
 

@@ -62,7 +62,7 @@ struct test_options { /* of a student; zeros: one f32 stage, one thread, the mac
     uint32_t n_thread, n_cut; /* n_cut: layers of each stage; 0: one stage */
     uint32_t n_slot;
     enum dtype compute;
-    bool recompute, has_no_head, forward_only;
+    bool recompute, has_no_head;
     uint32_t isa_set, isa; /* kernels of `isa` when set */
     struct tensor_group group;
 };
@@ -113,8 +113,7 @@ static inline enum q_code test_student_open(struct test_student *t, const struct
                                             .n_slot = o->n_slot ? o->n_slot : 1,
                                             .n_row_max = TEST_ROWS_MAX,
                                             .recompute = o->recompute,
-                                            .no_optimizer = !o->forward_only,
-                                            .forward_only = o->forward_only,
+                                            .no_optimizer = true,
                                             .tensor_parallel = o->group,
                                         },
                                         e);

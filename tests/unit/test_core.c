@@ -247,7 +247,7 @@ static void a_worker_that_always_dies_is_given_up(void **state)
     int64_t until = clock_ms() + 30000;
     while (core_state(engine.core, NULL) != CORE_FAILED && clock_ms() < until)
         run_once(&e);
-    assert_fails(core_step(engine.core, &e), Q_UNAVAILABLE, "exited with status 1", &e);
+    assert_fails(core_step(engine.core, &e), Q_UNAVAILABLE, "exited with code 1", &e);
     assert_true(core_worker_died(engine.core));
     core_free(engine.core);
     c.worker_program = "/nowhere/quire-worker";

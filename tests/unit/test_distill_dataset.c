@@ -26,6 +26,8 @@ static int setup(void **state)
     snprintf(path[0], sizeof path[0], "%s/a.jsonl", f.path);
     snprintf(path[1], sizeof path[1], "%s/b.jsonl", f.path);
     snprintf(cache, sizeof cache, "%s/cache", f.path);
+    paths[0] = path[0];
+    paths[1] = path[1];
     return team_new(&team, 2, false, &e) != Q_OK;
 }
 
@@ -145,6 +147,17 @@ static const struct {
     {"{\"input_ids\": [1, 2], \"attention_mask\": [1, 2]}", "attention_mask[1]: expected 0 or 1"},
     {"{\"input_ids\": [1, 2], \"attention_mask\": [0, 0]}", "input_ids has no token that"},
     {"{\"input_ids\": [99999999999999999999]}", "input_ids[0]: expected a token id"},
+    {"{\"input_ids\": [1, 4294967297]}", "input_ids[1] is 4294967297, expected 0 to 99"},
+    {"{\"input_ids\": [1, 2], \"labels\": [1, 4294967296]}", "labels[1] is 4294967296"},
+    {"{\"input_ids\": [1, true]}", "input_ids[1]: expected a token id, got a boolean"},
+    {"{\"input_ids\": [1, 1e1]}", "input_ids[1]: expected a token id, got a number"},
+    {"{\"input_ids\": [1, 2], \"input_ids\": [3, 4]}", "has a key twice in one object: line 1"},
+    {"{\"input_ids\": [1, 2], \"x\": [{\"a\": 1, \"a\": 1}]}", "has a key twice in one object"},
+    {"{\"input_ids\": [99999999999999999999], \"a\": 1, \"a\": 2}", "has a key twice"},
+    {"{\"input_ids\": [1, 2], \"x\": \"\xff\xfe\"}", "not valid JSON"},
+    {"{\"input_ids\": [1, 2], \"x\": \"\xc0\x80\"}", "not valid JSON"},
+    {"{\"input_ids\": [1, 2], \"x\": \"\xed\xa0\x80\"}", "not valid JSON"},
+    {"\xef\xbb\xbf{\"input_ids\": [1, 2]}", "not valid JSON"}, /* a mark in the middle of a file */
 };
 #define N_BROKEN (sizeof broken / sizeof *broken)
 
@@ -176,7 +189,7 @@ static void test_no_data(void **state)
     struct dataset_options o = options();
     assert_fails(dataset_open(&d, &o, &e), Q_NOT_FOUND, "a.jsonl", &e);
     paths[0] = f.path;
-    assert_fails(dataset_open(&d, &o, &e), Q_INVALID, "is a folder; expected a JSONL file", &e);
+    assert_fails(dataset_open(&d, &o, &e), Q_INVALID, "is a folder, expected a JSONL file", &e);
     paths[0] = path[0];
     folder_text(&f, "a.jsonl", "");
     assert_fails(dataset_open(&d, &o, &e), Q_CORRUPT, "no usable sample in 0 lines", &e);
@@ -188,6 +201,61 @@ static void test_no_data(void **state)
     assert_fails(dataset_open(&d, &o, &e), Q_INVALID, "need a model folder with a tokenizer", &e);
     o.tokenizer_dir = f.path;
     assert_fails(dataset_open(&d, &o, &e), Q_NOT_FOUND, "which need a tokenizer", &e);
+}
+
+/* A byte 0 is a byte like another one: it ends no line and hides nothing behind it. */
+static void test_zero_bytes(void **state)
+{
+    (void)state;
+    static const char text[] = "{\"input_ids\": [1, 2]}\n"
+                               "{\"input_ids\": [3, 4]}\0\n"
+                               "\0\n"
+                               "{\"x\": \"\0\", \"input_ids\": [5, 6]}\n"
+                               "{\"x\": \"\\u0000\", \"input_ids\": [7, 8]}\n";
+    struct dataset_options o = options();
+    folder_write(&f, "a.jsonl", text, sizeof text - 1);
+    open_data(&o);
+    assert_int_equal(dataset_counts(d)->n_line, 5);
+    assert_int_equal(dataset_counts(d)->n_broken, 3);
+    assert_string_equal(shown(1, 0), "1>2 2");
+    assert_string_equal(shown(2, 0), "7>8 8");
+}
+
+/* What is no JSONL file is named as what it is, before anything waits for it or reads it. */
+static void test_other_files(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *bytes;
+        size_t n;
+        const char *message;
+    } rows[] = {
+        {"\x1f\x8b\x08\0\0\0\0\0\0\3", 10, "compressed by gzip, expected a JSONL file in UTF-8"},
+        {"\x28\xb5\x2f\xfd\x20\0", 6, "compressed by zstd"},
+        {"\xfd\x37zXZ\0\0", 7, "compressed by xz"},
+        {"BZh91AY", 7, "compressed by bzip2"},
+        {"PK\x03\x04\x14\0", 6, "is a zip archive"},
+        {"PAR1\x15\x04", 6, "is a Parquet file"},
+        {"ARROW1\0\0", 8, "is an Arrow file"},
+        {"\xff\xfe{\0\"\0", 6, "is UTF-16 text"},
+        {"\xfe\xff\0{\0\"", 6, "is UTF-16 text"},
+    };
+    struct dataset_options o = options();
+    char fifo[128];
+    for (size_t k = 0; k < 2; k++, o.cache_dir = cache)
+        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+            folder_write(&f, "a.jsonl", rows[i].bytes, rows[i].n);
+            assert_fails(dataset_open(&d, &o, &e), Q_INVALID, rows[i].message, &e);
+        }
+    snprintf(fifo, sizeof fifo, "%s/fifo", f.path);
+    assert_int_equal(mkfifo(fifo, 0600), 0);
+    paths[0] = fifo;
+    assert_fails(dataset_open(&d, &o, &e), Q_INVALID, "is a FIFO", &e);
+    paths[0] = "/dev/zero";
+    assert_fails(dataset_open(&d, &o, &e), Q_INVALID, "/dev/zero is a device", &e);
+    paths[0] = path[0];
+    folder_write(&f, "a.jsonl", "\x1f", 1); /* shorter than any mark */
+    assert_fails(dataset_open(&d, &o, &e), Q_CORRUPT, "no usable sample in 1 lines", &e);
 }
 
 static void test_options(void **state)
@@ -444,6 +512,61 @@ static void test_cache(void **state)
     buf_release(&bytes);
 }
 
+/* Changed between the hash of the data and the reading: no file says that it is of the data that
+ * were hashed. */
+static void change_data(void *ctx, uint64_t done, uint64_t total)
+{
+    (void)total;
+    bool *once = ctx;
+    if (*once && done)
+        folder_text(&f, "a.jsonl", "{\"input_ids\": [5, 6]}\n");
+    *once = false;
+}
+
+static void test_changed_while_read(void **state)
+{
+    (void)state;
+    struct dataset_options o = options();
+    bool once = true;
+    o.cache_dir = cache;
+    o.n_path = 2;
+    paths[0] = path[1];
+    paths[1] = path[0];
+    folder_text(&f, "a.jsonl", "{\"input_ids\": [1, 2]}\n");
+    folder_text(&f, "b.jsonl", "{\"input_ids\": [3, 4]}\n");
+    o.progress = change_data; /* behind b.jsonl, before a.jsonl is opened */
+    o.progress_ctx = &once;
+    assert_fails(dataset_open(&d, &o, &e), Q_IO, "the data were changed while they were read", &e);
+    o.progress = NULL;
+    open_data(&o);
+    assert_string_equal(shown(1, 0), "3>4 4");
+    assert_string_equal(shown(2, 0), "5>6 6");
+}
+
+/* The hash of the content is that of ids, labels and segments, wherever the files lie. */
+static void test_content_sum(void **state)
+{
+    (void)state;
+    struct dataset_options o = options();
+    uint64_t sums[4];
+    folder_text(&f, "a.jsonl", "{\"input_ids\": [1, 2]}\n{\"broken\"\n{\"input_ids\": [3, 4]}\n");
+    open_data(&o);
+    sums[0] = dataset_counts(d)->content_sum;
+    folder_text(&f, "b.jsonl", "{\"input_ids\": [1, 2]}\n{\"text\"\n{\"input_ids\":[3,4]}\n");
+    paths[0] = path[1];
+    open_data(&o);
+    sums[1] = dataset_counts(d)->content_sum;
+    folder_text(&f, "b.jsonl", "{\"input_ids\": [1, 2]}\n{\"input_ids\": [3, 5]}\n");
+    open_data(&o);
+    sums[2] = dataset_counts(d)->content_sum;
+    folder_text(&f, "b.jsonl",
+                "{\"input_ids\": [1, 2]}\n{\"input_ids\": [3, 4], \"labels\": [3, 5]}\n");
+    open_data(&o);
+    sums[3] = dataset_counts(d)->content_sum;
+    assert_true(sums[0] == sums[1] && sums[2] != sums[0] && sums[3] != sums[0] &&
+                sums[3] != sums[2]);
+}
+
 /* Two processes with one folder: one makes the file, both have it. */
 static void test_cache_shared(void **state)
 {
@@ -545,6 +668,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_ids, setup, teardown),
         cmocka_unit_test_setup_teardown(test_broken, setup, teardown),
         cmocka_unit_test_setup_teardown(test_no_data, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_zero_bytes, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_other_files, setup, teardown),
         cmocka_unit_test_setup_teardown(test_options, setup, teardown),
         cmocka_unit_test_setup_teardown(test_long_lines, setup, teardown),
         cmocka_unit_test_setup_teardown(test_packing, setup, teardown),
@@ -553,6 +678,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_shuffle, setup, teardown),
         cmocka_unit_test_setup_teardown(test_slots, setup, teardown),
         cmocka_unit_test_setup_teardown(test_cache, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_changed_while_read, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_content_sum, setup, teardown),
         cmocka_unit_test_setup_teardown(test_cache_shared, setup, teardown),
         cmocka_unit_test_setup_teardown(test_cache_dir, setup, teardown),
         cmocka_unit_test_setup_teardown(test_threads, setup, teardown),

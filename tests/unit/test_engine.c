@@ -517,7 +517,7 @@ static void a_culprit_is_told_so(void **state)
         struct msg_error m;
         assert_ok(msg_error_decode(&m, f.got, f.n_got, &f.arena, &e), &e);
         assert_true(!told && m.req_id == 2 && str_is(m.code, "INTERNAL"));
-        assert_true(str_has(m.message, "killed by signal 9"));
+        assert_true(str_has(m.message, "killed by signal 4 (Illegal instruction)"));
         told = true;
     }
     assert_answer(&f, 1, &g.prompts[0]);

@@ -4,6 +4,7 @@
  * nothing, or that the library does not know, fails here. */
 #include <stdlib.h>
 #include "check.h"
+#include "common/mem.h"
 #include "common/options.h"
 #include "engine/library/quire_options.h"
 
@@ -44,6 +45,14 @@ static const struct {
     {"cuda_library", "/tmp/libquire-cuda.so", NULL, NULL},
     {"cuda_graph_sizes", "1,3", NULL, NULL},
     {"preemption_mode", "recompute", NULL, NULL},
+    {"runner", "pooling", NULL, NULL},
+    {"convert", "embed", NULL, NULL},
+    {"pooler_config", "{\"pooling_type\": \"MEAN\"}", NULL, NULL},
+    {"lora_modules", "a=/x", "enable_lora", "1"},
+    {"max_loras", "4", "enable_lora", "1"},
+    {"max_lora_rank", "8", "enable_lora", "1"},
+    {"max_cpu_loras", "64", "enable_lora", "1"},
+    {"lora_dtype", "float32", "enable_lora", "1"},
     /* at most max_num_partial_prefills, which is 1 by default */
     {"max_long_partial_prefills", "2", "max_num_partial_prefills", "2"},
 };
@@ -127,6 +136,7 @@ static void every_engine_option_is_used(void **state)
         config(&after, &o);
         if (!memcmp(&before, &after, sizeof before))
             fail_msg("%s = %s changes nothing of the core", r->flag, value);
+        q_free(after.adapters.modules);
         quire_options_release(&o);
         n++;
     }
@@ -178,7 +188,7 @@ static void the_library_knows_vllms_names(void **state)
     assert_true(c.override.has_temperature && c.override.temperature == 0.5);
     assert_int_equal(quire_options_set(&o, "tensor_parallel_size", "2", &error), QUIRE_UNSUPPORTED);
     assert_non_null(strstr(error.message, "an engine uses one device"));
-    assert_int_equal(quire_options_set(&o, "enable_lora", "true", &error), QUIRE_UNSUPPORTED);
+    assert_int_equal(quire_options_set(&o, "enable_lora_bias", "true", &error), QUIRE_UNSUPPORTED);
     assert_int_equal(quire_options_set(&o, "tensor_parallel", "2", &error), QUIRE_NOT_FOUND);
     assert_non_null(strstr(error.message, "--tensor-parallel-size"));
     assert_int_equal(quire_options_set(&o, "config", "x.yaml", &error), QUIRE_NOT_FOUND);

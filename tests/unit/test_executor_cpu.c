@@ -121,6 +121,24 @@ static void test_meetings(void **state)
     }
 }
 
+/* BLOOM has a norm behind the embedding, which goes through all rows of the step by shares of
+ * threads. Layers go through blocks of rows, whose shares are other rows: the threads meet between
+ * them. */
+static void test_meetings_before_blocks(void **state)
+{
+    static const struct way way = {.model = "bloom", .dtype = DT_F32};
+    struct runner r;
+    (void)state;
+    open_way(&r, &way, 2, false);
+    const struct layer_program *p = &r.model->program;
+    const struct cpu_stage *stages = r.scratch->stages;
+    const uint32_t last = p->passes[0].n - 1, next = p->passes[1].first;
+    assert_true(p->passes[0].layer == PROGRAM_NO_LAYER && p->passes[1].layer == 0);
+    assert_true(p->ops[p->stages[last].first].kind == PROGRAM_NORM && next == last + 1);
+    assert_true(stages[next].barrier >> (CPU_MODES - 1) & 1);
+    runner_close(&r);
+}
+
 /* Inputs of products that are not needed together share memory, others lie alone. */
 static void test_memory(void **state)
 {
@@ -142,6 +160,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fusions_change_no_bit),
         cmocka_unit_test(test_meetings),
+        cmocka_unit_test(test_meetings_before_blocks),
         cmocka_unit_test(test_memory),
     };
     log_setup("test", LOG_ERROR, false);

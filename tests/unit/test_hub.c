@@ -126,14 +126,9 @@ static const struct {
     enum q_code code;
     const char *part;
 } no_models[] = {
-    {
-        {"m.gguf"},
-        "",
-        Q_UNSUPPORTED,
-        "no config.json; it contains a GGUF file (m.gguf); quire reads Hugging Face folders",
-    },
-    {{"m.gguf"}, "/m.gguf", Q_UNSUPPORTED, "m.gguf is a GGUF file; quire reads"},
-    {{"M.Q4_K_M.GGUF"}, "/M.Q4_K_M.GGUF", Q_UNSUPPORTED, "is a GGUF file"},
+    {{"a.gguf", "b-Q8_0.gguf"}, "", Q_INVALID, "has several GGUF files: a.gguf, b-Q8_0.gguf; give"},
+    {{"a.gguf", "b-Q8_0.gguf"}, ":Q4_0", Q_NOT_FOUND, "has no GGUF file of Q4_0; its files are a"},
+    {{"a.gguf", "config.json"}, ":A:B", Q_NOT_FOUND, "no such folder"},
     {{"ggml-model-q4_0.bin"}, "", Q_UNSUPPORTED, "a GGML file"},
     {
         {"adapter_config.json", "adapter_model.safetensors"},
@@ -224,7 +219,8 @@ static void test_no_model(void **state)
     folder_init(&g);
     folder_text(&g, "renamed", "GGUF\3");
     snprintf(path, sizeof path, "%s/renamed", g.path);
-    assert_fails(hub_resolve(dir, path, NULL, &e), Q_UNSUPPORTED, "is a GGUF file", &e);
+    assert_fails(hub_resolve(dir, path, NULL, &e), Q_UNSUPPORTED, "a name that ends with .gguf",
+                 &e);
     folder_release(&g);
 }
 

@@ -83,8 +83,8 @@ static void test_sizes(void **state)
     assert_true(small > 0 && small % 64 == 0);
     assert_in_range(large, small, (size_t)1 << 20); /* it does not grow with the context */
     assert_int_equal(kern_attention_parts(131072, 32, 128, 1), 0);
-    assert_int_equal(kern_attention_parts(1024, 32, 128, 64), 0);
-    assert_int_equal(kern_attention_parts(1025, 4, 60, 2), 4 * 2 * 4 * (64 + 16));
+    assert_int_equal(kern_attention_parts(512, 32, 128, 64), 0);
+    assert_int_equal(kern_attention_parts(513, 4, 60, 2), 4 * 2 * 4 * (64 + 16));
 }
 
 /* One row of each sequence: is any of them split? */
@@ -112,25 +112,25 @@ static void test_attention_splits(void **state)
     const struct attention_args wide = {.n_head = 32, .n_kv_head = 32, .head_dim = 64};
     struct attention_args other = many;
     (void)state;
-    assert_true(splits((uint32_t[]){3000}, 1, many, 2));
-    assert_true(splits((uint32_t[]){2200, 2200, 2200}, 3, many, 2));
-    assert_true(splits((uint32_t[]){50, 2200}, 2, many, 2));
-    assert_true(splits((uint32_t[]){9000}, 1, many, 8));
-    assert_false(splits((uint32_t[]){3000}, 1, many, 1));
-    assert_false(splits((uint32_t[]){1900}, 1, many, 2));       /* not a split for each */
-    assert_false(splits((uint32_t[]){3000, 3000}, 2, many, 2)); /* a thread has a whole one */
-    assert_false(splits((uint32_t[]){3000, 4}, 2, few, 2));     /* too few items to divide evenly */
-    assert_false(splits((uint32_t[]){3000}, 1, many, 6));
-    assert_false(splits((uint32_t[]){3000}, 1, grouped, 2)); /* arithmetic takes longer */
-    assert_false(splits((uint32_t[]){3000}, 1, wide, 2));    /* more heads than an item has */
-    assert_true(splits((uint32_t[]){3000}, 1, grouped, 16)); /* threads would be idle */
-    assert_true(splits((uint32_t[]){3000}, 1, few, 4));
-    other.window = 1500;
-    assert_false(splits((uint32_t[]){3000}, 1, other, 2));
-    other.window = 2500;
-    assert_true(splits((uint32_t[]){3000}, 1, other, 2));
+    assert_true(splits((uint32_t[]){1500}, 1, many, 2));
+    assert_true(splits((uint32_t[]){1100, 1100, 1100}, 3, many, 2));
+    assert_true(splits((uint32_t[]){50, 1300}, 2, many, 2));
+    assert_true(splits((uint32_t[]){4500}, 1, many, 8));
+    assert_false(splits((uint32_t[]){1500}, 1, many, 1));
+    assert_false(splits((uint32_t[]){950}, 1, many, 2));        /* not a split for each */
+    assert_false(splits((uint32_t[]){1500, 1500}, 2, many, 2)); /* a thread has a whole one */
+    assert_false(splits((uint32_t[]){1500, 4}, 2, few, 2));     /* too few items to divide evenly */
+    assert_false(splits((uint32_t[]){1500}, 1, many, 6));
+    assert_false(splits((uint32_t[]){1500}, 1, grouped, 2)); /* arithmetic takes longer */
+    assert_false(splits((uint32_t[]){1500}, 1, wide, 2));    /* more heads than an item has */
+    assert_true(splits((uint32_t[]){1500}, 1, grouped, 16)); /* threads would be idle */
+    assert_true(splits((uint32_t[]){1500}, 1, few, 4));
+    other.window = 750;
+    assert_false(splits((uint32_t[]){1500}, 1, other, 2));
+    other.window = 1250;
+    assert_true(splits((uint32_t[]){1500}, 1, other, 2));
     other.n_part = 100; /* no room */
-    assert_false(splits((uint32_t[]){3000}, 1, other, 2));
+    assert_false(splits((uint32_t[]){1500}, 1, other, 2));
 }
 
 int main(void)

@@ -336,6 +336,30 @@ static void test_silence(void **state)
     assert_int_equal(link_n_open(&link_now), 0);
 }
 
+/* An engine that hung was replaced; the next one loads for longer than a hang takes. */
+static void test_a_loading_engine_does_not_hang(void **state)
+{
+    (void)state;
+    assert_string_equal(link_code(&link_now), "engine_unreachable");
+    greet(1, 4);
+    assert_string_equal(link_code(&link_now), "");
+    link_now.beat_ms -= 60000;
+    link_tick(&link_now);
+    assert_string_equal(link_code(&link_now), "engine_stalled");
+    assert_true(link_hangs(&link_now));
+    assert_true(metric_value(METRIC_ENGINE_STALLED) == 1 && metric_value(METRIC_ENGINE_UP) == 0);
+    GIVE(error, {.code = {"UNAVAILABLE", 11}, .message = {"loading 3 %", 11}});
+    assert_false(link_hangs(&link_now));
+    assert_string_equal(link_code(&link_now), "engine_loading");
+    assert_true(metric_value(METRIC_ENGINE_LOADING) == 1 &&
+                metric_value(METRIC_ENGINE_STALLED) == 0);
+    greet(2, 4);
+    assert_string_equal(link_code(&link_now), "");
+    assert_true(metric_value(METRIC_ENGINE_LOADING) == 0 && metric_value(METRIC_ENGINE_UP) == 1);
+    GIVE(drain, {.reason = {"", 0}});
+    assert_string_equal(link_code(&link_now), "engine_draining");
+}
+
 static void test_refused_for_its_model(void **state)
 {
     (void)state;
@@ -613,6 +637,7 @@ int main(void)
         TEST(test_lost_connection),
         TEST(test_taken_flows_are_not_refused),
         TEST(test_silence),
+        TEST(test_a_loading_engine_does_not_hang),
         TEST(test_refused_for_its_model),
         TEST(test_errors_of_the_engine),
         TEST(test_long_messages),

@@ -110,6 +110,16 @@ static void open_with(uint32_t i, const struct item_wire *items)
     assert_ok(link_open(&link_now, &generations[i].generation, &e), &e);
 }
 
+/* The first of two generations with large items, none of which is written yet. */
+static const struct generation *open_two_large(struct item_wire *many)
+{
+    const struct generation *first = &generations[0].generation;
+    open_with(0, many);
+    open_with(1, many);
+    assert_true(link_now.writing == first && first->n_item_written == 0);
+    return first;
+}
+
 /* Large items are written in pieces, between which other generations are submitted; those of one
  * generation at a time, and those of a closed one not at all. */
 static void test_large_items_hold_nobody_up(void **state)
@@ -119,10 +129,7 @@ static void test_large_items_hold_nobody_up(void **state)
     struct q_err e = Q_ERR_INIT;
     void *data;
     greet(1, 10);
-    open_with(0, &many);
-    open_with(1, &many);
-    const struct generation *first = &generations[0].generation;
-    assert_true(link_now.writing == first && first->n_item_written == 0);
+    const struct generation *first = open_two_large(&many);
     open_with(2, &few);
     struct msg_submit m = next_submit();
     assert_int_equal(m.prompt.n, 3); /* not behind the items before it */
@@ -158,6 +165,102 @@ static void test_large_items_hold_nobody_up(void **state)
     link_close(&link_now, &generations[2].generation);
     link_close(&link_now, &generations[3].generation);
     item_wire_release(&few);
+    item_wire_release(&many);
+}
+
+/* ---- an engine on another machine ---- */
+
+static uint32_t n_given;
+
+static bool take_block(void *ctx, struct socket_block *block)
+{
+    if (!keep_frame(ctx, block->bytes + block->start, block->n))
+        return false;
+    q_free(block);
+    n_given++;
+    return true;
+}
+
+/* Over tcp a large submit becomes a frame in pieces, between which others are submitted, and the
+ * socket takes it as it is. */
+static void test_large_frames_hold_nobody_up(void **state)
+{
+    (void)state;
+    struct item_wire few = wire_of(3), many = wire_of((5u << 20) / 16); /* 2.5 pieces */
+    link_now.has_memory = false;
+    link_now.give = take_block;
+    n_given = 0;
+    greet(1, 10);
+    const struct generation *first = open_two_large(&many);
+    open_with(2, &few);
+    struct msg_submit m = next_submit();
+    assert_int_equal(m.prompt.n, 3); /* not behind the items before it */
+    link_write_items(&link_now);
+    assert_int_equal(first->n_item_written, LINK_ITEMS_PIECE);
+    open_with(3, NULL);
+    m = next_submit();
+    assert_int_equal(m.prompt.n, 4);
+    link_write_items(&link_now);
+    assert_int_equal(n_given, 0);
+    connected = false; /* a frame that cannot be sent is kept */
+    link_write_items(&link_now);
+    assert_true(n_given == 0 && first->item_block && !first->wire_id);
+    connected = true;
+    link_tick(&link_now);
+    m = next_submit();
+    assert_true(n_given == 1 && !first->item_block && m.prompt.n == 1 && m.req_id);
+    assert_int_equal(m.item_data.n, many.n_data);
+    read_items(&m, NULL, &many);
+    greet(2, 10); /* another engine gets all, and first those of the block that is being written */
+    assert_true(link_now.writing == &generations[1].generation);
+    for (int i = 0; i < 2; i++)
+        assert_true(next_submit().prompt.n > 2);
+    assert_int_equal(write_pieces(), 6);
+    for (uint32_t i = 2; i > 0; i--) {
+        m = next_submit();
+        assert_int_equal(m.prompt.n, i);
+        read_items(&m, NULL, &many);
+    }
+    assert_int_equal(n_given, 3);
+    greet(3, 10); /* closed while it is written */
+    const struct generation *last = link_now.writing;
+    assert_true(last && last->item_block);
+    link_write_items(&link_now);
+    for (uint32_t i = 0; i < 4; i++)
+        link_close(&link_now, &generations[i].generation);
+    assert_true(!link_now.writing && !last->item_block);
+    item_wire_release(&few);
+    item_wire_release(&many);
+}
+
+/* Beside a prompt of any length; and not if the frame would be too large. */
+static void test_fields_of_a_large_frame(void **state)
+{
+    (void)state;
+    struct item_wire many = wire_of((2u << 20) / 8);
+    const size_t n_prompt = 3u << 20, too_many = 16u << 20;
+    uint32_t *ids = q_calloc(too_many, sizeof *ids);
+    struct q_err e = Q_ERR_INIT;
+    link_now.has_memory = false;
+    link_now.give = take_block;
+    greet(1, 10);
+    struct generation *f = &generations[0].generation;
+    *f = (struct generation){.calls = &calls, .prompt = ids, .n_prompt = n_prompt, .items = &many};
+    sample_params_default(&f->params);
+    assert_ok(link_open(&link_now, f, &e), &e);
+    assert_int_equal(write_pieces(), 2);
+    struct arena a = ARENA_INIT(64u << 20);
+    struct msg_submit m;
+    const struct buf *b = next_frame(MSG_submit);
+    assert_ok(msg_submit_decode(&m, b->data, b->len, &a, &e), &e);
+    assert_int_equal(m.prompt.n, n_prompt);
+    read_items(&m, NULL, &many);
+    arena_release(&a);
+    link_close(&link_now, f);
+    f->n_prompt = too_many;
+    assert_fails(link_open(&link_now, f, &e), Q_TOO_LARGE, "exceed", &e);
+    assert_true(!f->list && !f->item_block);
+    q_free(ids);
     item_wire_release(&many);
 }
 
@@ -279,6 +382,8 @@ int main(void)
         TEST(test_item_types),
         TEST(test_items_go_along),
         TEST(test_large_items_hold_nobody_up),
+        TEST(test_large_frames_hold_nobody_up),
+        TEST(test_fields_of_a_large_frame),
         TEST(test_items_have_a_credit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

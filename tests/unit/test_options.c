@@ -207,8 +207,11 @@ static void flags_of_vllm_do_what_their_rows_say(void **state)
     options_release(&o);
     assert_fails(parse(&o, &serve, WORDS("m", "-tp", "2"), &e), Q_UNSUPPORTED,
                  "--tensor-parallel-size 2", &e);
-    assert_fails(parse(&o, &serve, WORDS("m", "--enable-lora"), &e), Q_UNSUPPORTED, "LoRA", &e);
-    assert_ok(parse(&o, &serve, WORDS("m", "--no-enable-lora", "--kv-transfer-config={}"), &e), &e);
+    assert_fails(parse(&o, &serve, WORDS("m", "--fully-sharded-loras"), &e), Q_UNSUPPORTED, "LoRA",
+                 &e);
+    assert_ok(
+        parse(&o, &serve, WORDS("m", "--no-fully-sharded-loras", "--kv-transfer-config={}"), &e),
+        &e);
     assert_fails(parse(&o, &serve, WORDS("m", "--kv-transfer-config.kv_role", "both"), &e),
                  Q_UNSUPPORTED, "--kv-transfer-config", &e);
     assert_fails(parse(&o, &serve, WORDS("m", "--compilation-config", "{\"a\""), &e), Q_INVALID,
@@ -413,9 +416,10 @@ static void mistakes_in_a_file_are_named_with_their_lines(void **state)
         q_err_reset(&e);
         options_release(&o);
     }
-    assert_fails(file(&o, "a: 1\nenable-lora: true\n", &e), Q_INVALID, "line 1", &e);
-    assert_fails(file(&o, "enable-lora: true\n", &e), Q_UNSUPPORTED, "line 1: --enable-lora", &e);
-    assert_ok(file(&o, "enable-lora: false\ntrust-remote-code: true\n", &e), &e);
+    assert_fails(file(&o, "a: 1\nfully-sharded-loras: true\n", &e), Q_INVALID, "line 1", &e);
+    assert_fails(file(&o, "fully-sharded-loras: true\n", &e), Q_UNSUPPORTED,
+                 "line 1: --fully-sharded-loras", &e);
+    assert_ok(file(&o, "fully-sharded-loras: false\ntrust-remote-code: true\n", &e), &e);
     assert_ok(file(&o, "", &e), &e);
     assert_ok(file(&o, "# nothing\n", &e), &e);
     assert_ok(file(&o, "port: ~\n", &e), &e);

@@ -98,7 +98,7 @@ static void each_fault_is_named(void **state)
         {"twice", "architectures[1] is FaultyForCausalLM", Q_INVALID},
         {"null operation", "operations[0] is NULL", Q_INVALID},
         {"no run", "operation own: run is NULL", Q_INVALID},
-        {"base", "base FourierForCausalLM is no family of this engine; these are Bloom", Q_INVALID},
+        {"base", "base FourierForCausalLM is no family of this engine; these are Bert", Q_INVALID},
         {"taken", "plugin variation 1.0 (", Q_INVALID},
         {"config value", "config[0] (hidden_size): value \"{\" is not JSON", Q_INVALID},
         {"config size", "is \"a +  b\", expected a number", Q_INVALID},

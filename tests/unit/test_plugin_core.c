@@ -285,13 +285,13 @@ static void the_fingerprint_has_the_plugin(void **state)
     const char *const paths[] = {path};
     golden_get(&g, "llama");
     struct core_config c = config_of(g.dir);
-    assert_ok(fingerprint_make(before, &c.worker, &info, &e), &e);
+    assert_ok(fingerprint_make(before, &c.worker, &info, NULL, &e), &e);
     snprintf(path, sizeof path, "%s/faulty.so", plugins_dir);
     setenv("QUIRE_TEST_FAULT", "built in", 1);
     assert_ok(plugins_config_set(&c.worker.plugins, paths, 1, "", &e), &e);
     assert_ok(plugins_open(&c.worker.plugins, NULL, &e), &e);
     assert_string_equal(plugins_text("LlamaForCausalLM"), "faulty 0");
-    assert_ok(fingerprint_make(after, &c.worker, &info, &e), &e);
+    assert_ok(fingerprint_make(after, &c.worker, &info, NULL, &e), &e);
     assert_string_not_equal(before, after);
     unsetenv("QUIRE_TEST_FAULT");
 }

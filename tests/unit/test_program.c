@@ -161,7 +161,7 @@ static void compile(struct layer_program *p, const struct arch_layer *l, const c
         .layer = *l,
     };
     struct model_config c = some_config(act);
-    const struct program_forms f = {plain_form, input, DT_F32};
+    const struct program_forms f = {plain_form, input, DT_F32, 0};
     c.forward.rotary_fraction = l->residual == ARCH_RESIDUAL_CONFIG ? 0.25 : 0;
     *p = (struct layer_program)LAYER_PROGRAM_INIT;
     assert_ok(program_compile(p, &arch, &c, &f, &e), &e);
@@ -301,7 +301,7 @@ static void test_refused_activation(void **state)
     (void)state;
     const struct arch arch = {.name = "Test", .layer = {.activations = ARCH_ACTS_GELU}};
     const struct model_config c = some_config("silu");
-    const struct program_forms f = {plain_form, &floats, DT_F32};
+    const struct program_forms f = {plain_form, &floats, DT_F32, 0};
     struct layer_program p = LAYER_PROGRAM_INIT;
     assert_fails(program_compile(&p, &arch, &c, &f, &e), Q_UNSUPPORTED,
                  "hidden_act \"silu\" is not supported for Test, expected \"gelu\", \"gelu_new\"",
@@ -413,7 +413,7 @@ static void test_fuse(void **state)
         struct layer_program p;
         struct buf got = BUF_INIT;
         const struct program_forms f = {cases[i].interleaved ? gated_form : plain_form,
-                                        cases[i].input, DT_F32};
+                                        cases[i].input, DT_F32, 0};
         compile(&p, &families[0].layer, "silu", cases[i].input);
         assert_ok(program_fuse(&p, &f, cases[i].fusions, &e), &e);
         stages_of(&got, &p, 1);
@@ -428,7 +428,7 @@ static void test_passes(void **state)
 {
     (void)state;
     struct layer_program p;
-    const struct program_forms f = {plain_form, &bytes, DT_F32};
+    const struct program_forms f = {plain_form, &bytes, DT_F32, 0};
     compile(&p, &families[0].layer, "silu", &bytes);
     assert_ok(program_fuse(&p, &f, PROGRAM_FUSE_ALL, &e), &e);
     assert_int_equal(p.n_pass, 1 + 2 * 3 + 1);
@@ -459,7 +459,7 @@ static void test_conflicts(void **state)
     (void)state;
     struct layer_program p;
     uint64_t with[PROGRAM_BUFFERS_MAX];
-    const struct program_forms f = {plain_form, &bytes, DT_F32};
+    const struct program_forms f = {plain_form, &bytes, DT_F32, 0};
     compile(&p, &families[0].layer, "silu", &bytes);
     assert_ok(program_fuse(&p, &f, PROGRAM_FUSE_ALL, &e), &e);
     program_conflicts(&p, with);
@@ -488,7 +488,7 @@ static void test_repeated_stages_keep_their_inputs(void **state)
     (void)state;
     struct layer_program p = LAYER_PROGRAM_INIT;
     uint64_t with[PROGRAM_BUFFERS_MAX];
-    const struct program_forms f = {plain_form, &floats, DT_F32};
+    const struct program_forms f = {plain_form, &floats, DT_F32, 0};
     const struct program_ref x = {PROGRAM_B_X, DT_F32, 0, 16}, h = {PROGRAM_B_H, DT_F32, 0, 16};
     const struct program_ref routes = {PROGRAM_B_ROUTES, DT_F32, 0, 2};
     const struct program_ref act = {PROGRAM_B_EXPERT_ACT, DT_F32, 0, 8};
@@ -520,7 +520,7 @@ static void test_memory_place(void **state)
     struct layer_program p;
     struct program_memory m = {0};
     uint64_t apart[PROGRAM_BUFFERS_MAX] = {0};
-    const struct program_forms f = {plain_form, &bytes, DT_F32};
+    const struct program_forms f = {plain_form, &bytes, DT_F32, 0};
     compile(&p, &families[0].layer, "silu", &bytes);
     assert_ok(program_fuse(&p, &f, PROGRAM_FUSE_ALL, &e), &e);
     m.sizes[PROGRAM_B_X] = 64;

@@ -18,6 +18,7 @@
 #include "fake_hosts.h"
 #include "proto/address.h"
 #include "proto/curve.h"
+#include "proto/proto.h"
 #include "proto/socket.h"
 
 static char folder[64]; /* of this run, removed at the end */
@@ -176,6 +177,40 @@ static void test_keep(void **state)
     pthread_join(thread, NULL);
     converse(engine, frontend);
     socket_frame_free(NULL);
+    socket_free(frontend);
+    socket_free(engine);
+}
+
+/* A frame of the frontend's own memory goes without a copy; one that is not sent stays its own. */
+static void test_give(void **state)
+{
+    (void)state;
+    enum { N = 3000000, START = 100 };
+    struct q_err e = Q_ERR_INIT;
+    struct socket *engine, *frontend;
+    struct socket_peer peer;
+    struct socket_config c = {.address = path_in("ipc://%s/%s", "given")};
+    struct socket_block *block = q_alloc(sizeof *block + START + N);
+    size_t n;
+    for (size_t i = 0; i < N; i++)
+        block->bytes[START + i] = (unsigned char)(i % 251);
+    block->start = START;
+    block->n = N;
+    assert_ok(socket_connect(&frontend, &c, &e), &e);
+    assert_fails(socket_give(frontend, block, &e), Q_UNAVAILABLE, "no engine", &e);
+    assert_ok(socket_listen(&engine, &c, &e), &e);
+    converse(engine, frontend);
+    assert_ok(socket_give(frontend, block, &e), &e);
+    const unsigned char *frame = wait_frame(engine, &peer, &n, 5000);
+    assert_true(frame && n == N);
+    for (size_t i = 0; i < N; i++)
+        assert_true(frame[i] == i % 251);
+    converse(engine, frontend);
+    block = q_alloc(sizeof *block);
+    block->start = 0;
+    block->n = PROTO_FRAME_MAX + 1;
+    assert_fails(socket_give(frontend, block, &e), Q_TOO_LARGE, "expected at most", &e);
+    q_free(block);
     socket_free(frontend);
     socket_free(engine);
 }
@@ -521,6 +556,7 @@ int main(void)
         cmocka_unit_test(test_address),
         cmocka_unit_test(test_ipc),
         cmocka_unit_test(test_keep),
+        cmocka_unit_test(test_give),
         cmocka_unit_test(test_ipc_files),
         cmocka_unit_test(test_tcp_needs_keys),
         cmocka_unit_test(test_every_address_of_a_name),

@@ -76,6 +76,8 @@ static void test_wrong_answers(void **state)
         {ANSWER(FIRST ",{\"4294967295\":{\"logprob\":-1}},{}"), "is no token id", Q_CORRUPT},
         {ANSWER(FIRST ",{\"1\":{}},{}"), "token 1 has no logprob", Q_CORRUPT},
         {ANSWER(FIRST ",{\"1\":{\"logprob\":\"a\"}},{}"), "token 1 has no logprob", Q_CORRUPT},
+        {ANSWER(FIRST ",{\"1\":{\"logprob\":3.5}},{}"), "token 1 has 3.5 as a logprob, expected",
+         Q_CORRUPT},
         {ANSWER(FIRST ",{\"1\":{\"logprob\":-1},\"2\":{\"logprob\":-1},\"3\":{\"logprob\":-1}},{}"),
          "has 3 tokens, expected 1 or 2", Q_CORRUPT},
     };

@@ -118,6 +118,34 @@ static void check_case(const struct tokenizer *t, const char *style, const json_
     check_stream(t, style, c);
 }
 
+/* Two texts as one prompt. */
+static void check_pair(const struct tokenizer *t, const char *style, const json_t *c)
+{
+    static const char *const keys[] = {"text", "text_pair"};
+    const json_t *want = json_object_get(c, "ids"), *types = json_object_get(c, "type_ids");
+    struct token_list parts[2] = {TOKEN_LIST_INIT, TOKEN_LIST_INIT}, got = TOKEN_LIST_INIT;
+    uint32_t second_at;
+    for (int i = 0; i < 2; i++) {
+        const json_t *text = json_object_get(c, keys[i]);
+        assert_ok(tokenizer_encode(t, json_string_value(text), json_string_length(text), false,
+                                   &parts[i], &err),
+                  &err);
+    }
+    const struct tokenizer_pair pair = {parts[0].ids, parts[1].ids, parts[0].n, parts[1].n};
+    assert_ok(tokenizer_encode_pair(t, &pair, &got, &second_at, &err), &err);
+    assert_int_equal(got.n, parts[0].n + parts[1].n + tokenizer_pair_special(t));
+    assert_int_equal(got.n, json_array_size(want));
+    for (size_t i = 0; i < got.n; i++) {
+        const json_int_t type = json_integer_value(json_array_get(types, i));
+        assert_int_equal(got.ids[i], json_integer_value(json_array_get(want, i)));
+        if (type != (second_at && i >= second_at))
+            fail_msg("%s: id %zu of a pair has type %d", style, i, !type);
+    }
+    token_list_release(&parts[0]);
+    token_list_release(&parts[1]);
+    token_list_release(&got);
+}
+
 static void small_style(const char *style)
 {
     char path[256];
@@ -138,7 +166,10 @@ static void small_style(const char *style)
         for (size_t i = 0; i < json_array_size(list); i++, n++)
             check_case(t, style, json_array_get(list, i));
     }
-    assert_true(n >= 200);
+    const json_t *pairs = json_object_get(golden, "pairs");
+    for (size_t i = 0; i < json_array_size(pairs); i++)
+        check_pair(t, style, json_array_get(pairs, i));
+    assert_true(n >= 200 && json_array_size(pairs) >= 10);
     assert_int_equal(n_bad, 0);
     tokenizer_free(t);
     json_decref(golden);

@@ -4,6 +4,8 @@
 #include "core_run.h"
 #include "fault_worker.h"
 #include <signal.h>
+#include <unistd.h>
+#include "common/clock.h"
 
 static struct core_config fault_config(const struct golden *g)
 {
@@ -120,6 +122,11 @@ static void a_worker_that_hangs_is_replaced(void **state)
     run_with(&g, &c, 4, 1u << 1, FAULT_HANGING);
     assert_non_null(strstr(engine.notes[1].why.message, "--worker-timeout"));
     core_free(engine.core);
+    c.worker_timeout_s = 300;
+    c.stall_timeout_s = 1; /* many times what a step of this model takes */
+    run_with(&g, &c, 4, 1u << 1, FAULT_HANGING);
+    assert_non_null(strstr(engine.notes[1].why.message, "step limit of 1.0 s (--stall-timeout"));
+    core_free(engine.core);
     /* One that is stopped from outside is no request's fault: nothing is lost. */
     c.worker_program = program_beside("/bin/quire-worker");
     open_core(&c);
@@ -131,6 +138,78 @@ static void a_worker_that_hangs_is_replaced(void **state)
     core_free(engine.core);
 }
 
+static void wait_restart(uint64_t n)
+{
+    struct q_err e = Q_ERR_INIT;
+    while (core_n_restart(engine.core) < n || core_state(engine.core, NULL) != CORE_READY) {
+        run_once(&e);
+        assert_int_equal(e.code, Q_OK);
+    }
+}
+
+/* Kills from outside in the middle of a step, as many in a row as an engine survives, are no
+ * request's fault: not even that of the one that is computed each time. */
+static void kills_from_outside_are_nobodys_fault(void **state)
+{
+    (void)state;
+    struct golden g;
+    struct q_err e = Q_ERR_INIT;
+    golden_get(&g, "qwen2");
+    struct core_config c = fault_config(&g);
+    open_core(&c);
+    submit_prompt(0, &g.prompts[0], 0);
+    submit_faulty(1, FAULT_HANGING); /* no step is finished */
+    for (uint32_t i = 1; i <= CORE_RESTARTS_MAX; i++) {
+        assert_ok(core_step(engine.core, &e), &e);
+        assert_int_equal(kill(core_worker_pid(engine.core), SIGKILL), 0);
+        wait_restart(i);
+    }
+    assert_int_equal(answers[1].finish, FINISH_NONE);
+    assert_true(core_abort(engine.core, 1, 1));
+    core_free(engine.core); /* the worker hangs in its step */
+    /* Beside a request that does crash the worker, the crash is found and the kills are not. */
+    open_core(&c);
+    submit_prompt(0, &g.prompts[0], 0);
+    submit_faulty(1, FAULT_DECODING);
+    assert_ok(core_step(engine.core, &e), &e);
+    assert_int_equal(kill(core_worker_pid(engine.core), SIGKILL), 0);
+    finish_all(2);
+    assert_int_equal(answers[1].finish, FINISH_ERROR);
+    assert_non_null(strstr(engine.notes[1].why.message, "signal 4 (Illegal instruction)"));
+    check_answer(0, &g.prompts[0], "beside kills and a culprit");
+    core_free(engine.core);
+}
+
+/* The program is replaced while the engine runs: for a while there is none. */
+static void a_missing_worker_program_is_waited_for(void **state)
+{
+    (void)state;
+    struct golden g;
+    char path[PATH_MAX];
+    struct q_err e = Q_ERR_INIT;
+    golden_get(&g, "qwen2");
+    struct core_config c = fault_config(&g);
+    snprintf(path, sizeof path, "%s-%d", c.worker_program, (int)getpid());
+    unlink(path);
+    assert_int_equal(link(c.worker_program, path), 0);
+    c.worker_program = path;
+    open_core(&c);
+    submit_prompt(0, &g.prompts[0], 0);
+    assert_ok(core_step(engine.core, &e), &e);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(kill(core_worker_pid(engine.core), SIGKILL), 0);
+    for (int64_t until = clock_ms() + 400; clock_ms() < until;) {
+        run_once(&e);
+        assert_int_equal(e.code, Q_OK);
+    }
+    assert_int_equal(core_worker_pid(engine.core), 0);
+    assert_int_equal(link(program_beside("/tests/fault_worker"), path), 0);
+    finish_all(1);
+    check_answer(0, &g.prompts[0], "after a worker whose program was missing");
+    core_free(engine.core);
+    unlink(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -139,6 +218,8 @@ int main(void)
         cmocka_unit_test(culprits_are_found_in_a_small_pool),
         cmocka_unit_test(a_suspect_may_be_aborted),
         cmocka_unit_test(a_worker_that_hangs_is_replaced),
+        cmocka_unit_test(kills_from_outside_are_nobodys_fault),
+        cmocka_unit_test(a_missing_worker_program_is_waited_for),
     };
     log_setup("test", getenv("QUIRE_TEST_LOG") ? LOG_DEBUG : LOG_ERROR, false);
     cmocka_set_test_filter(getenv("QUIRE_TEST_FILTER"));

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that die, cannot be started, or are missing for a while; whose fault it is, and what clients see."""
+import concurrent.futures
+import json
+import os
+import shutil
+import signal
+import time
+
+import pytest
+
+from servers import BIN, MODELS, Http, Process
+
+OPTIONS = ("--skip-tokenizer-init", "--dtype", "float32", "--num-gpu-blocks-override", "256", "--heartbeat-ms", "100")
+PROGRAMS = ("quire", "quire-serve", "quire-frontend", "quire-engine", "quire-worker")
+
+
+class Copied(Http):
+    """A server of copied programs, which a test may replace."""
+
+    def __init__(self, folder, model, *options):
+        for name in PROGRAMS:
+            shutil.copy2(BIN / name, folder / name)
+        self.folder = folder
+        self.process = Process(folder / "quire", "serve", model, "--port", "0", *options)
+        super().__init__(self.process.wait_line(r"listening on (http://\S+)")[1])
+        self.process.wait_line(r"serve: ready")
+
+    def engine(self):
+        """The process id of the engine that runs now."""
+        deadline = time.monotonic() + 30
+        while not (found := self.process.children("quire-engine")):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        return found[0]
+
+    def replace(self, name, text=None):
+        """text: the script that takes the program's place; None: the program itself."""
+        if text is None:
+            shutil.copy2(BIN / name, self.folder / (name + ".new"))
+        else:
+            (self.folder / (name + ".new")).write_text(text)
+            (self.folder / (name + ".new")).chmod(0o755)
+        os.rename(self.folder / (name + ".new"), self.folder / name)
+
+
+@pytest.fixture
+def copied(tmp_path):
+    servers = []
+
+    def begin(*args):
+        servers.append(Copied(tmp_path, *args))
+        return servers[-1]
+    yield begin
+    for server in servers:
+        server.process.stop(40)
+
+
+def tokens(server, seed, n=200):
+    """Of a seeded stream, and the error event that ended it, if one did; [DONE] has to follow."""
+    connection, answer = server.raw("POST", "/v1/completions", {
+        "prompt": [5, 7, seed + 1], "max_tokens": n, "ignore_eos": True, "stream": True, "seed": seed, "temperature": 1,
+        "return_token_ids": True})
+    if answer.status == 409:  # nothing was sent yet
+        return [], json.loads(answer.read())["error"]
+    assert answer.status == 200
+    found, error, done = [], None, False
+    for line in answer:
+        assert not done or not line.strip()
+        if not line.startswith(b"data: "):
+            continue
+        if line.strip() == b"data: [DONE]":
+            done = True
+            continue
+        event = json.loads(line[6:])
+        if "error" in event:
+            error = event["error"]
+        else:
+            found += event["choices"][0]["token_ids"]
+    connection.close()
+    assert done
+    return found, error
+
+
+def test_kills_of_the_engine_from_outside(copied):
+    server = copied(MODELS / "llama", *OPTIONS)
+    want = [tokens(server, seed)[0] for seed in range(4)]
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        streams = [pool.submit(tokens, server, seed) for seed in range(4)]
+        for _ in range(5):
+            os.kill(server.engine(), signal.SIGKILL)
+            time.sleep(0.16)
+        assert [s.result(60) for s in streams] == [(w, None) for w in want]
+
+
+def test_a_program_that_is_missing_for_a_while(copied):
+    server = copied(MODELS / "llama", *OPTIONS)
+    want = tokens(server, 3)[0]
+    for name in ("quire-engine", "quire-worker"):
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            stream = pool.submit(tokens, server, 3)
+            engine = server.engine()
+            victim = engine if name == "quire-engine" else server.process.children(name, engine)[0]
+            os.rename(server.folder / name, server.folder / (name + ".old"))
+            mark = len(server.process.lines)
+            os.kill(victim, signal.SIGKILL)
+            server.process.wait_line(r"No such file|does not exist", start=mark)
+            os.rename(server.folder / (name + ".old"), server.folder / name)
+            assert stream.result(60) == (want, None)
+
+
+def test_an_engine_that_cannot_come_back(copied):
+    """Open streams end with an error event and [DONE] when the supervisor gives up, not at the end of --shutdown-timeout."""
+    server = copied(MODELS / "llama", *OPTIONS, "--shutdown-timeout", "3600", "--engine-timeout", "3600")
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        stream = pool.submit(tokens, server, 3, 250)
+        while server.metric("vllm:num_requests_running") < 1:
+            pass
+        engine = server.engine()
+        os.kill(engine, signal.SIGSTOP)  # the stream gets no further
+        server.replace("quire-engine", "#!/bin/sh\nexit 9\n")
+        os.kill(engine, signal.SIGKILL)
+        found, error = stream.result(60)
+    assert error and "the engine has failed" in error["message"], error
+    assert server.process.exit_code(30) == 9
+    assert "too many failures" in server.process.log()
+
+
+def test_a_request_that_kills_engines(copied, large):
+    """The engine crashes in the prefill of one request each time: that request ends with an error, the others are served."""
+    server = copied(large, *OPTIONS[:1], "--load-format", "dummy", "--num-gpu-blocks-override", "300", "--heartbeat-ms", "100",
+                    "--max-model-len", "4096", "--no-enable-prefix-caching")
+    body = {"prompt": [5] * 4000, "max_tokens": 4, "ignore_eos": True}
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        killer = pool.submit(server.post, "/v1/completions", body)
+        for k in range(3):
+            deadline = time.monotonic() + 60
+            while server.metric("vllm:num_requests_running") < 1:
+                assert time.monotonic() < deadline and not killer.done()
+            mark = len(server.process.lines)
+            os.kill(server.engine(), signal.SIGSEGV)
+            server.process.wait_line(r"engine \(process \d+\) was killed by signal 11 .*restarting", start=mark)
+            server.process.wait_line(r"link: connected", start=mark)
+        status, answer = killer.result(60)
+    assert status == 500 and "the last one was killed by signal 11" in answer["error"]["message"], answer
+    assert server.post("/v1/completions", {**body, "prompt": [5, 6]})[0] == 200
+
+
+def test_hangs_are_found(start):
+    """A worker, an engine and a frontend that are stopped are replaced; the stream of the first two goes on."""
+    server = start(MODELS / "llama", *OPTIONS, "--stall-timeout", "1")
+    want = tokens(server, 3)[0]
+    engine, = server.children("quire-engine")
+    for name, pid in (("worker", server.children("quire-worker", engine)[0]), ("engine", engine)):
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            os.kill(pid, signal.SIGSTOP)
+            mark = len(server.process.lines)
+            stream = pool.submit(tokens, server, 3)
+            if name == "engine":
+                deadline = time.monotonic() + 30
+                while "engine_stalled" not in json.loads(server.get("/ready")[1])["codes"]:
+                    assert time.monotonic() < deadline
+                assert server.metric("quire:engine_stalled") == 1 and server.metric("quire:engine_up") == 0
+            server.process.wait_line("exceeded the step limit of 1.0 s" if name == "worker" else r"engine .* does not respond: killing",
+                                     start=mark)
+            assert stream.result(60) == (want, None)
+    frontend, = server.children("quire-frontend")
+    mark = len(server.process.lines)
+    os.kill(frontend, signal.SIGSTOP)
+    server.process.wait_line(r"frontend .* does not respond: killing", start=mark)
+    server.process.wait_line(r"frontend .* was killed by signal 9.*restarting", start=mark)
+    assert tokens(server, 3) == (want, None)
+    assert json.loads(server.get("/ready")[1]) == {"status": "ready", "codes": [], "reasons": []}
+
+
+def test_weights_that_change_on_disk(copied, tmp_path):
+    """A stream does not go on with other weights, neither when the worker nor when the engine loads them again."""
+    model = tmp_path / "model"
+    shutil.copytree(MODELS / "llama", model)
+    server = copied(model, *OPTIONS)
+    body = {"prompt": [5, 7, 9], "max_tokens": 1, "ignore_eos": True}
+    prints = {server.complete(**body)["system_fingerprint"]}
+    for name in ("quire-engine", "quire-worker"):
+        engine = server.engine()
+        victim = engine if name == "quire-engine" else server.process.children(name, engine)[0]
+        with concurrent.futures.ThreadPoolExecutor(24) as pool:
+            streams = [pool.submit(tokens, server, seed, 250) for seed in range(24)]
+            while server.metric("vllm:num_requests_running") < 1:
+                pass
+            os.kill(engine, signal.SIGSTOP)
+            weights = bytearray((model / "model.safetensors").read_bytes())
+            weights[-1000] ^= 1
+            (model / "new").write_bytes(weights)
+            os.rename(model / "new", model / "model.safetensors")
+            os.kill(victim, signal.SIGKILL)
+            if victim != engine:
+                os.kill(engine, signal.SIGCONT)
+            answers = [stream.result(60) for stream in streams]
+        refused = [error["message"] for _, error in answers if error]
+        assert refused and all(("other weights" if victim == engine else "changed on disk") in text for text in refused), refused
+        assert all(error or len(found) == 250 for found, error in answers)
+        answer = server.complete(**body)
+        assert answer["system_fingerprint"] not in prints
+        prints.add(answer["system_fingerprint"])

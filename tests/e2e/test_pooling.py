@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Embeddings, scores and classes through the HTTP API: the reference answers of transformers (tests/data/pooling/*/golden.json), the
+OpenAI client, vLLM's routes, and what is refused. Tolerances: embeddings 1e-4, logits 2e-4 of the largest."""
+import base64
+import json
+import math
+import struct
+import subprocess
+import threading
+
+import openai
+import pytest
+
+from servers import BIN, MODELS, ROOT, Server
+
+POOLING = ROOT / "tests/data/pooling"
+NAMES = sorted(p.parent.name for p in POOLING.glob("*/golden.json"))
+TEXT = ["Hello, world!", "The quick brown fox jumps over 13 lazy dogs."]
+
+
+def arrays(name):
+    """The float arrays of a golden.safetensors by name."""
+    data = (POOLING / name / "golden.safetensors").read_bytes()
+    n = struct.unpack("<Q", data[:8])[0]
+    found = {}
+    for key, value in json.loads(data[8:8 + n]).items():
+        if key != "__metadata__" and value["dtype"] == "F32":
+            begin, end = (8 + n + x for x in value["data_offsets"])
+            found[key] = struct.unpack(f"<{(end - begin) // 4}f", data[begin:end])
+    return found
+
+
+def serve(name, *more):
+    tokens = () if (POOLING / name / "tokenizer.json").exists() else ("--skip-tokenizer-init",)
+    return Server(POOLING / name, "--dtype", "float32", *tokens, *more)
+
+
+def near(got, want, most):
+    assert len(got) == len(want)
+    assert max(abs(a - b) for a, b in zip(got, want)) <= most
+
+
+def vector(server, ids, **more):
+    status, answer = server.post("/v1/embeddings", {"input": ids, **more})
+    assert status == 200, answer
+    return answer["data"][0]["embedding"]
+
+
+@pytest.fixture(scope="module")
+def bert():
+    server = serve("bert")
+    yield server
+    assert server.stop() == 0
+
+
+@pytest.fixture(scope="module")
+def rerank():
+    server = serve("bert-rerank")
+    yield server
+    assert server.stop() == 0
+
+
+@pytest.fixture(scope="module")
+def client(bert):
+    return openai.OpenAI(base_url=bert.url + "/v1", api_key="none", max_retries=0, timeout=60)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_goldens(name):
+    reference, expected = json.loads((POOLING / name / "golden.json").read_text()), arrays(name)
+    server = serve(name)
+    checked = 0
+    for i, prompt in enumerate(reference["prompts"]):
+        if "token_type_ids" in prompt:  # of the library's tests: requests have types by texts only
+            continue
+        for raw in (False, True):
+            if reference["kind"] == "embed":
+                near(vector(server, prompt["ids"], normalize=not raw), expected[f"p{i}.pooled" + ("" if raw else "_normalized")], 1e-4)
+            else:
+                status, answer = server.post("/pooling", {"input": prompt["ids"], "use_activation": not raw})
+                assert status == 200, answer
+                want = expected[f"p{i}.logits" if raw else f"p{i}.probs"]
+                near(answer["data"][0]["data"], want, 2e-4 * max(map(abs, want)))
+            checked += 1
+    for text in reference.get("text", []):
+        if "text_pair" in text:
+            status, answer = server.post("/score", {"text_1": text["text"], "text_2": text["text_pair"], "use_activation": False})
+            assert status == 200 and answer["usage"]["prompt_tokens"] == len(text["ids"]), answer
+            near([answer["data"][0]["score"]], text["logits"], 2e-4 * max(map(abs, text["logits"])))
+        else:
+            near(vector(server, text["text"]), text["embedding_normalized"], 1e-4)
+        checked += 1
+    assert checked >= 5
+    assert server.stop() == 0
+
+
+def test_openai_client(client, bert):
+    assert [m.id for m in client.models.list().data] == ["bert"]
+    answer = client.embeddings.create(model="bert", input=TEXT)  # the client asks for base64
+    assert answer.object == "list" and [d.index for d in answer.data] == [0, 1]
+    assert answer.usage.prompt_tokens == answer.usage.total_tokens > 10
+    floats = client.embeddings.create(model="bert", input=TEXT, encoding_format="float")
+    for a, b in zip(answer.data, floats.data):
+        assert a.embedding == pytest.approx(b.embedding, abs=1e-8)
+        assert math.isclose(sum(x * x for x in a.embedding), 1, rel_tol=1e-5)
+    single = client.embeddings.create(model="bert", input=TEXT[1], encoding_format="float")
+    assert single.data[0].embedding == floats.data[1].embedding  # the same bits alone and in a batch
+    ids = bert.post("/tokenize", {"prompt": TEXT[1]})[1]["tokens"]
+    assert client.embeddings.create(model="bert", input=ids, encoding_format="float").data[0].embedding == single.data[0].embedding
+    lists = client.embeddings.create(model="bert", input=[ids, ids[:3]], encoding_format="float")
+    assert lists.data[0].embedding == single.data[0].embedding != lists.data[1].embedding
+    with pytest.raises(openai.NotFoundError):
+        client.embeddings.create(model="other", input="x")
+    with pytest.raises(openai.BadRequestError, match="generates no text"):
+        client.chat.completions.create(model="bert", messages=[{"role": "user", "content": "x"}])
+    with pytest.raises(openai.BadRequestError, match="generates no text"):
+        client.completions.create(model="bert", prompt="x")
+
+
+def test_encodings(bert):
+    raw = vector(bert, TEXT[0], encoding_format="base64")
+    assert list(struct.unpack("<64f", base64.b64decode(raw))) == pytest.approx(vector(bert, TEXT[0]), abs=1e-9)
+
+
+def test_thousands_of_texts(bert):
+    """In one request, beside one that does not wait for all of them."""
+    texts = [f"{TEXT[i % 2]} {i}" for i in range(3000)]
+    answers = {}
+
+    def ask():
+        answers["many"] = bert.post("/v1/embeddings", {"input": texts, "encoding_format": "base64"})
+    thread = threading.Thread(target=ask)
+    thread.start()
+    small = [vector(bert, TEXT[0]) for _ in range(5)]
+    thread.join()
+    status, many = answers["many"]
+    assert status == 200 and [d["index"] for d in many["data"]] == list(range(3000))
+    assert all(v == small[0] for v in small)
+    for i in (0, 1, 1499, 2999):
+        assert many["data"][i]["embedding"] == vector(bert, texts[i], encoding_format="base64")
+    status, answer = bert.post("/v1/embeddings", {"input": ["x"] * 20000})
+    assert status == 413 or status == 400, answer
+
+
+@pytest.mark.parametrize("body, param, message", [
+    ({}, "input", "missing"),
+    ({"input": []}, "input", "at least one"),
+    ({"input": ""}, None, None),
+    ({"input": 7}, "input", "expected a string"),
+    ({"input": [[]]}, "input", "empty"),
+    ({"input": [1, 512]}, "input", "vocabulary"),
+    ({"input": ["a", 1]}, "input", "expected a string or an array"),
+    ({"input": "x", "encoding_format": "int8"}, "encoding_format", "float base64"),
+    ({"input": "x", "encoding_format": 1}, "encoding_format", "expected a string"),
+    ({"input": "x", "dimensions": 8}, "dimensions", "matryoshka"),
+    ({"input": "x", "dimensions": 0}, "dimensions", "expected 1 to 64"),
+    ({"input": "x", "truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "from 1 on"),
+    ({"input": "x", "truncate_prompt_tokens": 1000}, None, "maximum length"),
+    ({"input": [5] * 300}, None, "maximum context length is 256"),
+    ({"messages": []}, None, "messages"),
+])
+def test_refused_embeddings(bert, body, param, message):
+    status, answer = bert.post("/v1/embeddings", body)
+    if message is None:  # a text of special tokens alone
+        assert status == 200, answer
+        return
+    assert status == 400, answer
+    error = answer["error"]
+    assert error["type"] == "invalid_request_error" and message in error["message"] and (param is None or error["param"] == param), error
+
+
+def test_truncation(bert):
+    ids = bert.post("/tokenize", {"prompt": TEXT[1]})[1]["tokens"]
+    cut = vector(bert, TEXT[1], truncate_prompt_tokens=6)
+    assert cut == vector(bert, ids[:5] + ids[-1:])  # special tokens stay
+    assert vector(bert, TEXT[1], truncate_prompt_tokens=6, truncation_side="left") == vector(bert, ids[:1] + ids[-5:])
+    assert vector(bert, [5] * 300, truncate_prompt_tokens=-1) == vector(bert, [5] * 256)
+
+
+def test_dimensions(tmp_path):
+    for path in (POOLING / "bert").iterdir():
+        if path.name not in ("config.json", "config_v5.json"):
+            (tmp_path / path.name).symlink_to(path)
+    config = json.loads((POOLING / "bert/config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "matryoshka_dimensions": [16, 32]}))
+    server = Server(tmp_path, "--dtype", "float32")
+    whole, part = vector(server, TEXT[0], normalize=False), vector(server, TEXT[0], dimensions=16)
+    length = math.sqrt(sum(x * x for x in whole[:16]))
+    near(part, [x / length for x in whole[:16]], 1e-6)
+    assert server.post("/v1/embeddings", {"input": "x", "dimensions": 24})[0] == 400
+    assert server.stop() == 0
+
+
+def test_score_and_rerank(rerank, bert):
+    documents = [TEXT[1], "x = 1", TEXT[0]]
+    status, scores = rerank.post("/score", {"text_1": TEXT[0], "text_2": documents})
+    assert status == 200 and [d["object"] for d in scores["data"]] == ["score"] * 3
+    values = [d["score"] for d in scores["data"]]
+    assert all(0 < v < 1 for v in values)
+    for path in ("/rerank", "/v1/rerank", "/v2/rerank"):
+        status, answer = rerank.post(path, {"query": TEXT[0], "documents": documents, "top_n": 2})
+        assert status == 200 and len(answer["results"]) == 2, answer
+        order = sorted(range(3), key=lambda i: -values[i])[:2]
+        assert [r["index"] for r in answer["results"]] == order
+        assert [r["document"]["text"] for r in answer["results"]] == [documents[i] for i in order]
+        assert [r["relevance_score"] for r in answer["results"]] == pytest.approx([values[i] for i in order])
+    pairs = rerank.post("/v1/score", {"text_1": [TEXT[0], TEXT[1]], "text_2": [TEXT[1], TEXT[0]]})[1]
+    assert pairs["data"][0]["score"] == pytest.approx(values[0])
+    assert rerank.post("/v1/score", {"text_1": [TEXT[0]] * 2, "text_2": documents})[0] == 400
+    assert rerank.post("/rerank", {"query": TEXT[0]})[1]["error"]["param"] == "documents"
+    # Of an embedding model: the cosine.
+    a, b = (vector(bert, text) for text in TEXT)
+    status, answer = bert.post("/score", {"queries": TEXT[0], "documents": [TEXT[1], TEXT[0]]})
+    near([d["score"] for d in answer["data"]], [sum(x * y for x, y in zip(a, b)), 1], 1e-5)
+    assert bert.post("/rerank", {"query": TEXT[0], "documents": TEXT})[1]["results"][0]["index"] == 0
+
+
+def test_classify(rerank):
+    server = serve("roberta-cls")
+    status, answer = server.post("/classify", {"input": [[0, 5, 6, 2], [0, 7, 2]]})
+    assert status == 200
+    for i, row in enumerate(answer["data"]):
+        assert row["index"] == i and row["num_classes"] == 3 and math.isclose(sum(row["probs"]), 1, rel_tol=1e-5)
+        assert row["label"] == ["neg", "neu", "pos"][row["probs"].index(max(row["probs"]))]
+    assert "does not support the Embeddings API" in server.post("/v1/embeddings", {"input": [0]})[1]["error"]["message"]
+    assert "more than one class" in server.post("/score", {"text_1": "a", "text_2": "b"})[1]["error"]["message"]
+    assert server.stop() == 0
+    assert rerank.post("/classify", {"input": TEXT[0]})[1]["data"][0]["num_classes"] == 1
+
+
+def test_a_model_that_generates(bundled):
+    for path in ("/v1/embeddings", "/pooling", "/classify", "/score", "/rerank"):
+        status, answer = bundled.post(path, {"input": "x", "query": "x", "documents": ["x"]})
+        assert status == 400 and "generates text" in answer["error"]["message"], answer
+
+
+def test_a_causal_model_pools():
+    """--runner pooling: prompts in chunks and from the prefix cache give the same bits."""
+    options = ("--runner", "pooling", "--skip-tokenizer-init", "--dtype", "float32")
+    prompt = [(7 * i) % 500 for i in range(200)]
+    answers = []
+    for more in ((), ("--max-num-batched-tokens", "16", "--max-num-seqs", "4"), ("--no-enable-prefix-caching",)):
+        server = Server(MODELS / "llama", *options, *more)
+        answers += [vector(server, prompt), vector(server, prompt[:100]), vector(server, prompt)]
+        assert server.stop() == 0
+    assert answers[0] == answers[2] == answers[3] == answers[5] == answers[6] == answers[8]
+    assert answers[1] == answers[4] == answers[7] != answers[0]
+    mean = Server(MODELS / "llama", *options, "--pooler-config", '{"pooling_type": "MEAN", "normalize": false}',
+                  "--max-num-batched-tokens", "16")
+    assert vector(mean, prompt) != answers[0] and vector(mean, prompt) == vector(mean, prompt)
+    assert mean.stop() == 0
+
+
+def test_metrics(bert):
+    before, generated = bert.metric("vllm:prompt_tokens_total"), bert.metric("vllm:generation_tokens_total")
+    vector(bert, TEXT[0])
+    assert bert.metric("vllm:prompt_tokens_total") - before == 6
+    assert bert.metric("vllm:generation_tokens_total") == generated
+
+
+def test_run_batch(tmp_path):
+    lines = [{"custom_id": str(i), "method": "POST", "url": url, "body": body} for i, (url, body) in enumerate([
+        ("/v1/embeddings", {"input": TEXT}), ("/v1/score", {"text_1": TEXT[0], "text_2": TEXT}),
+        ("/v1/rerank", {"query": TEXT[0], "documents": TEXT}), ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]})])]
+    (tmp_path / "in").write_text("\n".join(map(json.dumps, lines)))
+    done = subprocess.run([BIN / "quire", "run-batch", POOLING / "bert", "-i", tmp_path / "in", "-o", tmp_path / "out"],
+                          capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1, done.stderr
+    rows = {r["custom_id"]: r["response"] for r in map(json.loads, (tmp_path / "out").read_text().splitlines())}
+    assert [rows[str(i)]["status_code"] for i in range(4)] == [200, 200, 200, 400]
+    assert len(rows["0"]["body"]["data"][1]["embedding"]) == 64 and len(rows["1"]["body"]["data"]) == 2
+    assert rows["2"]["body"]["results"][0]["index"] == 0
+
+
+def test_check_model():
+    shown = subprocess.run([BIN / "quire", "check-model", POOLING / "modernbert", "--program"], capture_output=True, text=True, timeout=60)
+    assert shown.returncode == 0 and "mean of the sequence" in shown.stdout and "both ways" in shown.stdout, shown
+    refused = subprocess.run([BIN / "quire", "check-model", POOLING / "bert", "--runner", "generate"], capture_output=True, text=True,
+                             timeout=60)
+    assert refused.returncode != 0 and "--runner generate" in refused.stderr, refused

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How real children ended. */
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "check.h"
+#include "common/death.h"
+
+/* The wait status of a child that ends by this signal, or with this code. */
+static int status_of(int signal_number, int code)
+{
+    int status = 0;
+    pid_t pid = fork();
+    if (pid == 0) {
+        setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
+        signal(signal_number ? signal_number : SIGUSR1, SIG_DFL);
+        if (signal_number)
+            kill(getpid(), signal_number);
+        _exit(code);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    return status;
+}
+
+static void check_cause(int signal_number, int code, bool outside, const char *text)
+{
+    char said[80];
+    const int status = status_of(signal_number, code);
+    death_describe(status, false, said, sizeof said);
+    assert_string_equal(said, text);
+    assert_int_equal(death_from_outside(status, false), outside);
+    assert_false(death_from_outside(status, true));
+}
+
+static void signals_of_others_are_told_from_crashes(void **state)
+{
+    (void)state;
+    check_cause(SIGKILL, 0, true, "was killed by signal 9 (Killed)");
+    check_cause(SIGTERM, 0, true, "was killed by signal 15 (Terminated)");
+    check_cause(SIGHUP, 0, true, "was killed by signal 1 (Hangup)");
+    check_cause(SIGABRT, 0, false, "was killed by signal 6 (Aborted)");
+    check_cause(SIGILL, 0, false, "was killed by signal 4 (Illegal instruction)");
+    check_cause(0, 4, false, "exited with code 4");
+    char said[80];
+    death_describe(status_of(SIGKILL, 0), true, said, sizeof said);
+    assert_string_equal(said, "was killed by signal 9 (Killed, out of memory)");
+}
+
+static void kills_for_lack_of_memory_are_counted(void **state)
+{
+    (void)state;
+    assert_int_equal(death_oom_kills_of("nr_free_pages 7\noom_kill 12\nswap_ra 0\n"), 12);
+    assert_int_equal(death_oom_kills_of("oom_kill 3\n"), 3);
+    assert_int_equal(death_oom_kills_of("xoom_kill 3\noom_kills 4\n"), 0);
+    assert_int_equal(death_oom_kills_of(""), 0);
+    assert_int_equal(death_oom_kills(), death_oom_kills()); /* reads what this kernel has */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(signals_of_others_are_told_from_crashes),
+        cmocka_unit_test(kills_for_lack_of_memory_are_counted),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -94,19 +94,37 @@ function(portable name how)
   add_dependencies(portable ${name}-portable)
 endfunction()
 
-# portable_library(quire LAYERS…): portable/lib/libquire.a, those layers and all archives they may need in one: cc x.c libquire.a -lm
-# links. (Debian's archives are not position independent enough for a shared library.)
-function(portable_library name)
+# layers_used(OUT q_engine_library): that layer and all that it uses, directly or through others, when all folders are read.
+function(layers_used out layer)
+  set(found)
+  set(open ${layer})
+  while(open)
+    list(POP_FRONT open next)
+    if(NOT next IN_LIST found)
+      list(APPEND found ${next})
+      get_target_property(uses ${next} QUIRE_USES)
+      if(uses)
+        list(APPEND open ${uses})
+      endif()
+    endif()
+  endwhile()
+  set(${out} ${found} PARENT_SCOPE)
+endfunction()
+
+# portable_library(quire q_engine_library): portable/lib/libquire.a, the layer, the layers that it uses and all archives they may need
+# in one: cc x.c libquire.a -lm links. (Debian's archives are not position independent enough for a shared library.)
+function(portable_library name layer)
   if(NOT QUIRE_PORTABLE)
     return()
   endif()
+  layers_used(layers ${layer})
   set(to ${CMAKE_BINARY_DIR}/portable/lib/lib${name}.a)
   set(script "create ${to}\n")
-  foreach(part ${ARGN} q_portable_absent ${portable_archives})
+  foreach(part ${layers} q_portable_absent ${portable_archives})
     string(APPEND script "addlib $<TARGET_FILE:${part}>\n")
   endforeach()
   file(GENERATE OUTPUT ${CMAKE_BINARY_DIR}/archives/lib${name}.mri CONTENT "${script}save\nend\n")
-  add_custom_command(OUTPUT ${to} DEPENDS ${ARGN} q_portable_absent ${CMAKE_BINARY_DIR}/archives/lib${name}.mri
+  add_custom_command(OUTPUT ${to} DEPENDS ${layers} q_portable_absent ${CMAKE_BINARY_DIR}/archives/lib${name}.mri
                      COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_BINARY_DIR}/portable/lib
                      COMMAND ${CMAKE_AR} -M <${CMAKE_BINARY_DIR}/archives/lib${name}.mri
                      COMMAND ${CMAKE_STRIP} --strip-debug ${to})

@@ -708,6 +708,7 @@ void link_release(struct link *l)
 {
     for (struct generation *f = l->waiting.first; f; f = f->next)
         generation_drop_items(l, f);
+    buf_release(&l->engine.adapters);
     arena_release(&l->arena);
     q_free(l->slots);
     q_free(l->aborts);

@@ -104,7 +104,6 @@ FALLIBLE link_new(struct link **out, uv_loop_t *loop, const struct link_config *
 fail:
     if (l)
         link_release(l);
-    buf_release(&l->engine.adapters);
     q_free(l);
     q_free(o);
     return rc;

@@ -441,6 +441,25 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags)
     return rc;
 }
 
+/* All work of `gone` is done: nothing waits for it any more. */
+static void forget_stream(cudaStream_t gone)
+{
+    for (struct object *o = objects; o; o = o->next) {
+        if (o->kind == AN_EVENT) {
+            struct CUevent_st *v = (struct CUevent_st *)(void *)o;
+            if (v->stream == gone) {
+                v->happened = true;
+                v->stream = NULL;
+            }
+        } else if (o->kind == A_STREAM) {
+            struct CUstream_st *s = (struct CUstream_st *)(void *)o;
+            for (size_t i = s->first; i < s->todo.n; i++)
+                if (s->todo.items[i].stream == gone)
+                    s->todo.items[i].stream = NULL;
+        }
+    }
+}
+
 /* Work that is left is done. */
 cudaError_t cudaStreamDestroy(cudaStream_t s)
 {
@@ -449,13 +468,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t s)
     if (s->capturing)
         fake_cuda_illegal("cudaStreamDestroy of a stream that captures");
     run_until(s, UINT64_MAX);
-    for (struct object *o = objects; o; o = o->next) {
-        struct CUevent_st *v = o->kind == AN_EVENT ? (struct CUevent_st *)(void *)o : NULL;
-        if (v && v->stream == s) {
-            v->happened = true;
-            v->stream = NULL;
-        }
-    }
+    forget_stream(s);
     list_release(&s->todo);
     object_free(s);
     return rc;

@@ -47,7 +47,8 @@ struct model_lengths model_lengths(const struct arch *arch, const struct model_c
 static enum q_code choose_length(uint32_t *out, const struct model *m,
                                  const struct model_options *o, struct q_err *e)
 {
-    const uint32_t asked = o->max_model_len, taught = m->config.pools ? o->pooling->max_length : 0;
+    const uint32_t asked = o->max_model_len;
+    const uint32_t taught = m->config.pools && o->pooling ? o->pooling->max_length : 0;
     const struct model_config *c = &m->config;
     const struct model_lengths lengths = model_lengths(m->arch, c);
     if (asked > lengths.max)

@@ -396,6 +396,32 @@ static FALLIBLE take_parts(struct session_submit_args *a, struct msg_submit *m,
     return Q_OK;
 }
 
+/* A count above 0 needs its array. */
+static FALLIBLE check_arrays(const struct quire_params *p, struct q_err *e)
+{
+    const struct {
+        const char *array, *count;
+        const void *data;
+        size_t n;
+    } all[] = {
+        {"ids", "n_ids", p->ids, p->text ? 0 : p->n_ids},
+        {"stops", "n_stop", p->stops, p->n_stop},
+        {"stop_ids", "n_stop_id", p->stop_ids, p->n_stop_id},
+        {"bias_ids", "n_bias", p->bias_ids, p->n_bias},
+        {"bias", "n_bias", p->bias, p->n_bias},
+        {"allowed_ids", "n_allowed", p->allowed_ids, p->n_allowed},
+        {"inputs", "n_input", p->inputs, p->n_input},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i].n && !all[i].data)
+            return q_fail(e, Q_INVALID, "%s: NULL with %s = %zu, expected an array of that length",
+                          all[i].array, all[i].count, all[i].n);
+    for (size_t i = 0; i < p->n_stop; i++)
+        if (!p->stops[i])
+            return q_fail(e, Q_INVALID, "stops[%zu]: NULL, expected a string", i);
+    return Q_OK;
+}
+
 static FALLIBLE submit_request(struct quire_request *r, struct quire_engine *engine,
                                const struct quire_params *given, struct q_err *e)
 {
@@ -411,8 +437,8 @@ static FALLIBLE submit_request(struct quire_request *r, struct quire_engine *eng
         return q_fail(e, Q_INVALID, "params: size is %zu; call quire_params_init first",
                       given->size);
     memcpy(&p, given, given->size < sizeof p ? given->size : sizeof p);
-    if ((rc = request_init(r, engine, &p, e)) || (rc = prompt_of(&ids, engine, r, &p, e)) ||
-        (rc = submit_of(&m, engine, &p, e)))
+    if ((rc = check_arrays(&p, e)) || (rc = request_init(r, engine, &p, e)) ||
+        (rc = prompt_of(&ids, engine, r, &p, e)) || (rc = submit_of(&m, engine, &p, e)))
         goto out;
     m.prompt = (struct proto_u32s){ids.ids, ids.n};
     const struct buf *tags = r->chat ? quire_chat_tags(r->chat) : NULL;
@@ -647,6 +673,8 @@ enum quire_code quire_tokenize(const struct quire_engine *engine, struct quire_t
     struct token_list list = TOKEN_LIST_INIT;
     if (!engine->tokenizer)
         q_fail(&e, Q_UNSUPPORTED, "the engine was opened with skip_tokenizer");
+    else if (in->n && !in->bytes)
+        q_fail(&e, Q_INVALID, "text: NULL with n = %zu, expected that many bytes", in->n);
     else if (!tokenizer_encode(engine->tokenizer, in->bytes, in->n, add_special, &list, &e)) {
         *out = (struct quire_tokens){list.ids, list.n}; /* the list's memory goes to the caller */
         return QUIRE_OK;
@@ -663,6 +691,8 @@ enum quire_code quire_detokenize(const struct quire_engine *engine, struct quire
     struct buf b = BUF_INIT;
     if (!engine->tokenizer)
         q_fail(&e, Q_UNSUPPORTED, "the engine was opened with skip_tokenizer");
+    else if (in->n && !in->ids)
+        q_fail(&e, Q_INVALID, "ids: NULL with n = %zu, expected that many token ids", in->n);
     else if (!tokenizer_decode(engine->tokenizer, in->ids, in->n, skip_special, &b, &e) &&
              !buf_check(&b, "text", &e)) {
         char *bytes = b.data ? b.data : q_strdup(""); /* the buffer's memory goes to the caller */

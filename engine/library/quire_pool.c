@@ -277,6 +277,19 @@ enum quire_code quire_score(struct quire_engine *engine, float *scores, const ch
                     pooling->n_out);
         return quire_error_give(error, &e);
     }
+    if (!query || (n && (!documents || !scores))) {
+        q_fail_text(&e, Q_INVALID, "%s: NULL, expected %s",
+                    !query       ? "query"
+                    : !documents ? "documents"
+                                 : "scores",
+                    !query ? "a text" : "an array with an element for each document");
+        return quire_error_give(error, &e);
+    }
+    for (size_t i = 0; i < n; i++)
+        if (!documents[i]) {
+            q_fail_text(&e, Q_INVALID, "documents[%zu]: NULL, expected a text", i);
+            return quire_error_give(error, &e);
+        }
     struct quire_pool_input *inputs = q_calloc(n + 1, sizeof *inputs);
     quire_pool_params_init(&p, sizeof p);
     p.inputs = inputs;

@@ -529,6 +529,51 @@ static void misuse_is_told(void **state)
     quire_request_free(NULL);
 }
 
+static void an_array_that_is_null_is_told(void **state)
+{
+    (void)state;
+    struct golden g;
+    struct quire_error e = {0};
+    struct quire_request *r = NULL;
+    const uint32_t bias_id[] = {1};
+    golden_get(&g, "llama");
+    struct quire_options o = options_of(g.dir);
+    open_engine(&o);
+    struct quire_params p;
+    static const struct {
+        const char *array;
+        size_t offset;
+    } counts[] = {
+        {"stops: NULL", offsetof(struct quire_params, n_stop)},
+        {"stop_ids: NULL", offsetof(struct quire_params, n_stop_id)},
+        {"bias_ids: NULL", offsetof(struct quire_params, n_bias)},
+        {"allowed_ids: NULL", offsetof(struct quire_params, n_allowed)},
+        {"inputs: NULL", offsetof(struct quire_params, n_input)},
+    };
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        p = greedy_params(&g.prompts[0]);
+        memcpy((char *)&p + counts[i].offset, &(size_t){2}, sizeof(size_t));
+        assert_int_equal(quire_submit(&r, engine, &p, &e), QUIRE_INVALID);
+        assert_non_null(strstr(e.message, counts[i].array));
+    }
+    p = greedy_params(&g.prompts[0]);
+    p.ids = NULL;
+    assert_int_equal(quire_submit(&r, engine, &p, &e), QUIRE_INVALID);
+    assert_non_null(strstr(e.message, "ids: NULL"));
+    p = greedy_params(&g.prompts[0]);
+    p.bias_ids = bias_id;
+    p.n_bias = 1;
+    assert_int_equal(quire_submit(&r, engine, &p, &e), QUIRE_INVALID);
+    assert_non_null(strstr(e.message, "bias: NULL with n_bias = 1"));
+    p = greedy_params(&g.prompts[0]);
+    p.stops = (const char *const[]){NULL};
+    p.n_stop = 1;
+    assert_int_equal(quire_submit(&r, engine, &p, &e), QUIRE_INVALID);
+    assert_non_null(strstr(e.message, "stops[0]: NULL"));
+    assert_null(r);
+    quire_engine_close(engine);
+}
+
 static void quantization_is_the_checkpoints(void **state)
 {
     static const char *const cases[][2] = {
@@ -569,6 +614,11 @@ static void tokenize_and_back(void **state)
     assert_string_equal(text.bytes, "");
     quire_free(text.bytes);
     assert_int_equal(quire_tokenize(engine, &tokens, &broken, false, NULL), QUIRE_INVALID);
+    const struct quire_text no_bytes = {NULL, 2};
+    const struct quire_tokens no_ids = {NULL, 2};
+    struct quire_text nothing;
+    assert_int_equal(quire_tokenize(engine, &tokens, &no_bytes, false, NULL), QUIRE_INVALID);
+    assert_int_equal(quire_detokenize(engine, &nothing, &no_ids, false, NULL), QUIRE_INVALID);
     quire_engine_close(engine);
 }
 
@@ -874,6 +924,7 @@ int main(void)
         cmocka_unit_test(a_full_queue_is_busy_and_recovers),
         cmocka_unit_test(weights_are_reloaded_in_place),
         cmocka_unit_test(misuse_is_told),
+        cmocka_unit_test(an_array_that_is_null_is_told),
         cmocka_unit_test(quantization_is_the_checkpoints),
         cmocka_unit_test(tokenize_and_back),
         cmocka_unit_test(conversations_go_through_the_template),

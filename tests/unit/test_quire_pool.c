@@ -65,6 +65,13 @@ static void embeddings(void **state)
     p.n_input = 2;
     assert_int_equal(quire_pool(engine, &few, &p, &error), QUIRE_INVALID);
     assert_non_null(strstr(error.message, "input 1"));
+    assert_int_equal(quire_score(engine, scores, NULL, documents, 2, &error), QUIRE_INVALID);
+    assert_non_null(strstr(error.message, "query: NULL"));
+    assert_int_equal(quire_score(engine, scores, "Hello", NULL, 2, &error), QUIRE_INVALID);
+    assert_non_null(strstr(error.message, "documents: NULL"));
+    documents[1] = NULL;
+    assert_int_equal(quire_score(engine, scores, "Hello", documents, 2, &error), QUIRE_INVALID);
+    assert_non_null(strstr(error.message, "documents[1]: NULL"));
     p.dimensions = 65;
     assert_int_equal(quire_pool(engine, &few, &p, &error), QUIRE_INVALID);
     struct quire_params generate;

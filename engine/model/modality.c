@@ -216,7 +216,9 @@ static enum q_code ask_plugin(const struct modalities *all, const struct modalit
     if (!failed)
         return Q_OK;
     const enum q_code rc = plugin_failed(all->model, "check_item", &error, Q_INVALID, e);
-    return rc ? q_wrap(e, "%s[%u]", m->name, item->index) : Q_OK;
+    return rc ? q_wrap(e, "%s[%u]: plugin %s", m->name, item->index,
+                       plugin_arch_text(all->model->arch))
+              : Q_OK;
 }
 
 FALLIBLE modality_check(const struct modalities *all, uint32_t i_modality, struct quire_item *item,

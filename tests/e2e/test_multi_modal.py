@@ -234,7 +234,7 @@ def test_items_over_tcp(run, plugin, model, tmp_path):
         if status == 200:
             assert len({tuple(a["choices"][0]["token_ids"]) for a in answer}) == 1
         else:
-            assert "blobs[0]: no blob begins with 255" in answer[0]["error"]["message"]
+            assert "blobs[0]: plugin grids 1.0: no blob begins with 255" in answer[0]["error"]["message"]
     assert shm() == before
 
 
@@ -385,7 +385,7 @@ def test_large_items(serve, plugin, model, tmp_path):
     assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == 16 and answer["choices"][0]["token_ids"] == want[0]
     for stream in (False, True):
         status, answer = ask(files[3], stream=stream)
-        assert status == 400 and "blobs[0]: no blob begins with 255" in answer["error"]["message"], answer
+        assert status == 400 and "blobs[0]: plugin grids 1.0: no blob begins with 255" in answer["error"]["message"], answer
         status, answer = ask(files[0], prompt=[1, 2], stream=stream)
         assert status == 400 and "blobs: 1 items" in answer["error"]["message"], answer
     with ThreadPoolExecutor(12) as pool:

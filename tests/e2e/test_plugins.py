@@ -98,6 +98,22 @@ def test_a_wrong_plugin_is_one_line_and_an_exit_code(plugins, model, file, fault
         assert part in err and len(err.splitlines()) == 1, f"{verb[0]}:\n{err}"
 
 
+@pytest.mark.parametrize("fault, part", [
+    ("crash in check", "plugin faulty 0 crashed in its callback check: signal 6"),
+    ("exit in check", "plugin faulty 0 ended the process in its callback check, with status 3"),
+    ("crash in program", "plugin faulty 0 crashed in its callback program: signal 6"),
+    ("exit in program", "plugin faulty 0 ended the process in its callback program, with status 3"),
+])
+def test_a_callback_that_crashes_while_a_model_is_opened(plugins, model, fault, part):
+    config = json.loads((model / "config.json").read_text()) | {"architectures": ["FaultyForCausalLM"]}
+    (model / "config.json").write_text(json.dumps(config))
+    for verb in (("generate", model, *IDS, "--prompt-ids", "1"), ("engine", model, "--listen", f"ipc://{model}/engine"),
+                 ("serve", model, "--port", "0", *IDS)):
+        code, _, err = run(*verb, "--plugin", plugins / "faulty.so", env={"QUIRE_TEST_FAULT": fault})
+        assert code in (USAGE, MODEL), f"{verb[0]}: {code}\n{err}"
+        assert part in err, f"{verb[0]}:\n{err}"
+
+
 def test_a_server_with_a_plugin(plugins, model):
     server = Server(model, "--plugin", plugins / "operation.so", *IDS, "--max-model-len", "128")
     answer = server.complete([5, 6, 7, 8], max_tokens=8, temperature=0, ignore_eos=True)

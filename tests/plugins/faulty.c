@@ -1,14 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* faulty - a plugin with one fault, which the environment's QUIRE_TEST_FAULT names. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "engine/plugin.h"
 
+static int check(const struct quire_host *host, const struct quire_model *m,
+                 struct quire_plugin_error *error);
+static int change(const struct quire_host *host, struct quire_program *program,
+                  struct quire_plugin_error *error);
+
 static const struct quire_architecture good = {
     .size = sizeof good,
     .name = "FaultyForCausalLM",
     .base = "LlamaForCausalLM",
+    .check = check,
+    .program = change,
 };
 static struct quire_architecture architecture, second;
 static const struct quire_architecture *architectures[2];
@@ -45,6 +53,34 @@ static int embed(const struct quire_host *host, const struct quire_model *m,
 {
     (void)host, (void)m, (void)item, (void)out, (void)error;
     return 1;
+}
+
+static void fault_in(const char *callback)
+{
+    char fault[32];
+    snprintf(fault, sizeof fault, "crash in %s", callback);
+    if (fault_is(fault))
+        abort();
+    snprintf(fault, sizeof fault, "exit in %s", callback);
+    if (fault_is(fault))
+        exit(3);
+}
+
+static int check(const struct quire_host *host, const struct quire_model *m,
+                 struct quire_plugin_error *error)
+{
+    (void)m, (void)error;
+    host->log("the check begins");
+    fault_in("check");
+    return 0;
+}
+
+static int change(const struct quire_host *host, struct quire_program *program,
+                  struct quire_plugin_error *error)
+{
+    (void)host, (void)program, (void)error;
+    fault_in("program");
+    return 0;
 }
 
 static void make_modality(void)

@@ -33,6 +33,8 @@ static bool config_text(const struct quire_model *m, const char *key, const char
 static void log_text(const char *text)
 {
     const struct quire_model *now = plugin_model_now();
+    if (plugin_repeats())
+        return;
     log_info("plugin %s: %s", now ? plugin_arch_text(now->arch) : "?", text);
 }
 

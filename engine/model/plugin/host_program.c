@@ -618,21 +618,29 @@ const struct quire_model *host_program_model(const struct quire_program *p)
     return p->c->model;
 }
 
+struct program_call {
+    struct quire_program program;
+    struct quire_plugin_error error;
+    int failed;
+};
+
+static void call_program(void *ctx)
+{
+    struct program_call *c = ctx;
+    c->failed = c->program.c->model->arch->a.program(&plugin_host, &c->program, &c->error);
+}
+
 FALLIBLE plugin_change_program(const struct program_change *c, struct q_err *e)
 {
-    struct quire_plugin_error error = {{0}};
-    struct quire_program program = {c, c->p};
+    struct program_call call = {.program = {c, c->p}};
     const struct plugin_arch *a = c->model->arch;
-    enum q_code rc = Q_OK;
     if (!a->a.program)
         return Q_OK;
-    plugin_begin(c->model, NULL);
-    const int failed = a->a.program(&plugin_host, &program, &error);
-    plugin_end();
-    if (failed)
-        rc = plugin_failed(c->model, "program", &error, Q_INVALID, e);
-    else
-        rc = program_check(c->p, e);
+    enum q_code rc = plugin_call(c->model, "program", call_program, &call, e);
+    if (rc)
+        return rc;
+    rc = call.failed ? plugin_failed(c->model, "program", &call.error, Q_INVALID, e)
+                     : program_check(c->p, e);
     return rc ? q_wrap(e, "plugin %s: program of %s", plugin_arch_text(a), a->a.name) : Q_OK;
 }
 

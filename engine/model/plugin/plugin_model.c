@@ -4,11 +4,13 @@
 #include "common/file.h"
 #include "common/hub/hub_json.h"
 #include "common/mem.h"
+#include "engine/model/plugin/trial.h"
 
 /* ---- calls ---- */
 
 static _Thread_local const struct quire_model *model_now;
 static _Thread_local const struct plugin_work *work_now;
+static _Thread_local bool repeats;
 
 void plugin_begin(const struct quire_model *m, const struct plugin_work *work)
 {
@@ -30,6 +32,26 @@ const struct quire_model *plugin_model_now(void)
 const struct plugin_work *plugin_work_now(void)
 {
     return work_now;
+}
+
+bool plugin_repeats(void)
+{
+    return repeats;
+}
+
+FALLIBLE plugin_call(const struct quire_model *m, const char *callback, void (*run)(void *ctx),
+                     void *ctx, struct q_err *e)
+{
+    bool ran;
+    plugin_begin(m, NULL);
+    const enum q_code rc = plugin_trial_call(&ran, m->arch, callback, run, ctx, e);
+    if (!rc) {
+        repeats = ran;
+        run(ctx);
+        repeats = false;
+    }
+    plugin_end();
+    return rc;
 }
 
 FALLIBLE plugin_failed(const struct quire_model *m, const char *callback,
@@ -92,13 +114,25 @@ void plugin_model_free(struct quire_model *m)
     q_free(m);
 }
 
+struct check_call {
+    const struct quire_model *m;
+    struct quire_plugin_error error;
+    int failed;
+};
+
+static void call_check(void *ctx)
+{
+    struct check_call *c = ctx;
+    c->failed = c->m->arch->a.check(&plugin_host, c->m, &c->error);
+}
+
 FALLIBLE plugin_model_check(const struct quire_model *m, struct q_err *e)
 {
-    struct quire_plugin_error error = {{0}};
+    struct check_call c = {.m = m};
     if (!m->arch->a.check)
         return Q_OK;
-    plugin_begin(m, NULL);
-    const int failed = m->arch->a.check(&plugin_host, m, &error);
-    plugin_end();
-    return failed ? plugin_failed(m, "check", &error, Q_UNSUPPORTED, e) : Q_OK;
+    const enum q_code rc = plugin_call(m, "check", call_check, &c, e);
+    if (rc)
+        return rc;
+    return c.failed ? plugin_failed(m, "check", &c.error, Q_UNSUPPORTED, e) : Q_OK;
 }

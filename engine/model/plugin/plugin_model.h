@@ -40,6 +40,13 @@ void plugin_begin(const struct quire_model *m, const struct plugin_work *work);
 void plugin_end(void);
 const struct plugin_work *plugin_work_now(void);  /* NULL: none */
 const struct quire_model *plugin_model_now(void); /* NULL: in no callback */
+/* run(ctx), which calls a callback that runs while a model is opened: tried in a process of its own
+ * first (engine/model/plugin/trial.h), then here. Errors: Q_UNAVAILABLE (it crashed, ended the
+ * process or hung). */
+FALLIBLE plugin_call(const struct quire_model *m, const char *callback, void (*run)(void *ctx),
+                     void *ctx, struct q_err *e);
+/* Is a callback run again that came to its end in its trial? Its lines of log are written. */
+bool plugin_repeats(void);
 
 /* The message of a callback that failed, or that it gave none. Errors: `code`. */
 FALLIBLE plugin_failed(const struct quire_model *m, const char *callback,

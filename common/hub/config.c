@@ -112,7 +112,11 @@ static enum q_code load_architecture(char name[CONFIG_NAME_MAX], const struct hu
                       list ? hub_json_kind(list) : "missing", expected ? expected : archs_names(),
                       expected ? ", for model_type " : "", expected ? type : "");
     if ((rc = archs_check(architecture, at->path, e)))
-        return rc;
+        return !hub_json_find(at, "auto_map")
+                   ? rc
+                   : q_wrap(e, "the model needs code of its folder (auto_map), which is never "
+                               "executed, with --trust-remote-code neither; a plugin can serve "
+                               "its architecture (--plugin)");
     return read_name(name, at, "architectures", architecture, e);
 }
 

@@ -10,6 +10,7 @@
 #include <string.h>
 #include "common/download.h"
 #include "common/file.h"
+#include "common/hub/config_source.h"
 #include "common/hub/gguf_config.h"
 #include "common/hub/hub_json.h"
 #include "common/hub/safetensors.h"
@@ -358,8 +359,8 @@ static enum q_code add_params(struct buf *out, const char *path, const char *dir
     return rc;
 }
 
-enum q_code params_read_config(struct buf *out, char path[PATH_MAX], const char *dir,
-                               struct q_err *e)
+/* config.json, params.json or a GGUF file's metadata, as they are. */
+static enum q_code read_own(struct buf *out, char path[PATH_MAX], const char *dir, struct q_err *e)
 {
     enum q_code rc;
     if (weight_files_is_gguf(dir))
@@ -374,4 +375,41 @@ enum q_code params_read_config(struct buf *out, char path[PATH_MAX], const char 
         (rc = file_read(out, path, HUB_JSON_FILE_MAX, e)))
         return rc;
     return download_check(out->data, out->len, path, e);
+}
+
+/* The text with the values of --hf-overrides. */
+static enum q_code add_merged(struct buf *out, struct buf *own, const char *overrides,
+                              const char *path, struct q_err *e)
+{
+    json_t *root = NULL;
+    char *text = NULL;
+    enum q_code rc = hub_json_parse(&root, buf_str(own), own->len, path, e);
+    if (!rc && !(rc = config_source_merge(root, overrides, path, e))) {
+        text = json_dumps(root, JSON_REAL_PRECISION(17));
+        if (text)
+            buf_add_str(out, text);
+        rc = text ? buf_check(out, path, e) : q_fail(e, Q_NO_MEMORY, "%s: out of memory", path);
+    }
+    if (text) {
+        json_free_t release;
+        json_get_alloc_funcs(NULL, &release);
+        release(text);
+    }
+    json_decref(root);
+    return rc;
+}
+
+enum q_code params_read_config(struct buf *out, char path[PATH_MAX], const char *dir,
+                               struct q_err *e)
+{
+    const struct config_source *source = config_source_find(dir);
+    struct buf own = BUF_INIT;
+    if (!source)
+        return read_own(out, path, dir, e);
+    enum q_code rc = read_own(*source->overrides ? &own : out, path,
+                              *source->config_dir ? source->config_dir : dir, e);
+    if (!rc && *source->overrides)
+        rc = add_merged(out, &own, source->overrides, path, e);
+    buf_release(&own);
+    return rc;
 }

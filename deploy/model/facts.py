@@ -51,7 +51,7 @@ QUIRE = [
      ["What does --served-model-name do?", "What is --served-model-name?", "How do I change the model name?", "How do I rename the model?"]),
     ("--dtype sets the type of the arithmetic: auto, float32, bfloat16 or float16.",
      ["What does --dtype do?", "What is --dtype?", "How do I choose the data type?", "Which data types are there?", "How do I use float32?"]),
-    ("--load-format says how weights are loaded: auto, safetensors or dummy.",
+    ("--load-format says how weights are loaded: auto, safetensors, pt, mistral, gguf or dummy.",
      ["What does --load-format do?", "What is --load-format?", "How do I load dummy weights?", "Which load formats are there?"]),
     ("--skip-tokenizer-init runs without a tokenizer: token ids in, token ids out.",
      ["What does --skip-tokenizer-init do?", "What is --skip-tokenizer-init?", "How do I run without a tokenizer?"]),

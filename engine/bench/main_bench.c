@@ -3,10 +3,12 @@
 #include <string.h>
 #include <unistd.h>
 #include "common/hub/config.h"
+#include "common/hub/config_source.h"
 #include "common/hub/hub.h"
 #include "common/columns.h"
 #include "common/log.h"
 #include "engine/bench/bench.h"
+#include "engine/core/engine_options.h"
 #include "engine/model/plugins.h"
 #include "kcheck.h"
 
@@ -150,8 +152,15 @@ static FALLIBLE check_model(const struct bench *b, struct q_err *e)
     struct model_config ignored;
     static struct plugins_config plugins;
     const struct options *o = &b->o;
-    enum q_code rc = hub_resolve(dir, b->model, *o->revision ? o->revision : NULL, e);
-    if (!rc &&
+    static struct config_source source;
+    const char *revision = *o->revision ? o->revision : NULL;
+    enum load_format format;
+    enum q_code rc = engine_format_parse(&format, o->load_format, e);
+    if (!rc)
+        rc = format == LOAD_DUMMY
+                 ? hub_resolve_files(dir, b->model, revision, e)
+                 : hub_resolve_format(dir, b->model, revision, load_format_files(format), e);
+    if (!rc && !(rc = config_source_options(&source, dir, o, e)) &&
         !(rc = plugins_config_set(&plugins, o->plugin.items, o->plugin.n, o->plugin_path, e)) &&
         !(rc = plugins_open(&plugins, dir, e)))
         rc = model_config_load(&ignored, NULL, dir, e);

@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include "common/buf.h"
+#include "common/hub/config_source.h"
 #include "common/hub/hub.h"
 #include "common/options.h"
 #include "engine/core/engine_options.h"
@@ -57,9 +58,13 @@ static enum q_code open_folder(char dir[PATH_MAX], const struct options *o, enum
                                struct q_err *e)
 {
     static struct plugins_config plugins;
-    enum q_code rc;
-    if ((rc = hub_resolve_format(dir, o->positional[0], *o->revision ? o->revision : NULL,
-                                 load_format_files(format), e)) ||
+    static struct config_source source;
+    const char *revision = *o->revision ? o->revision : NULL;
+    enum q_code rc =
+        format == LOAD_DUMMY /* weights are not needed */
+            ? hub_resolve_files(dir, o->positional[0], revision, e)
+            : hub_resolve_format(dir, o->positional[0], revision, load_format_files(format), e);
+    if (rc || (rc = config_source_options(&source, dir, o, e)) ||
         (rc = plugins_config_set(&plugins, o->plugin.items, o->plugin.n, o->plugin_path, e)))
         return rc;
     return plugins_open(&plugins, dir, e);

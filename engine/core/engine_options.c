@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "common/hub/weight_files.h"
+#include "common/hub/config_source.h"
 #include "common/hub/hub.h"
 #include "common/log.h"
 #include "common/mem.h"
@@ -251,6 +252,7 @@ FALLIBLE engine_options(struct core_config *c, const struct options *o, const ch
     memset(c, 0, sizeof *c);
     if ((rc = engine_format_parse(&w->format, o->load_format, e)) ||
         (rc = resolve_model(w, model, revision, e)) ||
+        (rc = config_source_options(&w->source, w->model_dir, o, e)) ||
         (rc = plugins_config_set(&w->plugins, o->plugin.items, o->plugin.n, o->plugin_path, e)) ||
         (rc = plugins_open(&w->plugins, w->model_dir, e)) || (rc = check_folder(w, e)) ||
         (rc = hub_resolve_tokenizer(c->tokenizer_path, o->tokenizer,

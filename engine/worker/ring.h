@@ -18,6 +18,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "common/hub/config_source.h"
 #include "engine/model/model.h"
 #include "engine/model/plugins.h"
 #include "proto/step.h"
@@ -41,6 +42,7 @@ struct worker_config { /* the engine's settings; written once, before the worker
     char model_dir[PATH_MAX];
     char weights_dir[PATH_MAX];    /* folder of the tensors; "" = model_dir */
     char tokenizer_path[PATH_MAX]; /* tokenizer of grammars; "" = model_dir */
+    struct config_source source;   /* of model_dir's config.json */
     struct plugins_config plugins;
     enum load_format format;
     bool dtype_auto;

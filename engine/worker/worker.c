@@ -126,7 +126,8 @@ static FALLIBLE load_model(struct worker *w, struct q_err *e)
     const struct worker_config *c = w->config;
     uint32_t caps;
     enum q_code rc;
-    if ((rc = plugins_open(&c->plugins, c->model_dir, e)) || (rc = read_pooling(w, e)) ||
+    if ((rc = config_source_set(&c->source, e)) ||
+        (rc = plugins_open(&c->plugins, c->model_dir, e)) || (rc = read_pooling(w, e)) ||
         (c->speculation.method == SPECULATE_DRAFT &&
          (rc = plugins_open(&c->plugins, c->speculation.draft_dir, e))) ||
         (rc = kern_caps_parse(&caps, c->cpu_isa, e)) ||

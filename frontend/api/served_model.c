@@ -3,9 +3,11 @@
 
 #include <string.h>
 #include "common/file.h"
+#include "common/hub/config_source.h"
 #include "common/hub/folder.h"
 #include "common/hub/hub.h"
 #include "common/log.h"
+#include "common/mem.h"
 
 #define SHARED_FILE_MAX ((size_t)1 << 20)
 
@@ -51,9 +53,14 @@ FALLIBLE served_model_open(struct served_model *s, const char *model, const stru
     enum q_code rc;
     memset(s, 0, sizeof *s);
     s->options = o;
-    if ((rc = hub_resolve_files(s->dir, model, *o->revision ? o->revision : NULL, e)) ||
-        (rc = (has_plugins ? model_config_load_any : model_config_load)(&s->config, &s->defaults,
-                                                                        s->dir, e)))
+    struct config_source *source = q_alloc(sizeof *source);
+    if (!source)
+        return q_fail(e, Q_NO_MEMORY, "out of memory");
+    if (!(rc = hub_resolve_files(s->dir, model, *o->revision ? o->revision : NULL, e)))
+        rc = config_source_options(source, s->dir, o, e);
+    q_free(source);
+    if (rc || (rc = (has_plugins ? model_config_load_any
+                                 : model_config_load)(&s->config, &s->defaults, s->dir, e)))
         return rc;
     const struct pooling_options po = {o->runner, o->convert, o->pooler_config};
     if ((rc = pooling_read(&s->pooling, &s->config, s->dir, &po, e)))

@@ -86,3 +86,37 @@ def test_model_that_cannot_be_served(tmp_path, change, words):
 
 def test_wrong_option():
     assert check(MODELS / "llama", "--dtype", "int3").returncode == 2
+
+
+def test_hf_overrides_change_the_config():
+    run = check(MODELS / "llama", "--program", "--hf-overrides", '{"sliding_window": null, "num_hidden_layers": 1}')
+    assert (run.returncode, run.stdout.split(",")[0]) == (0, "LlamaForCausalLM: 1 layers"), run.stderr
+
+
+@pytest.mark.parametrize("overrides, message", [
+    ('{"hidden_size": "64"}', "--hf-overrides: hidden_size is a string, expected a whole number, as config.json has it"),
+    ('{"hidden_size": -1}', "hidden_size is -1"),
+    ('{"rope_scaling": {"factor": true}}', "rope_scaling.factor is a boolean, expected a number"),
+])
+def test_hf_overrides_name_the_key(overrides, message):
+    run = check(MODELS / "llama-rope-linear", "--hf-overrides", overrides)
+    assert run.returncode == 3 and message in run.stderr, run.stderr
+
+
+def test_hf_config_path(tmp_path):
+    config = json.loads((MODELS / "llama" / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 1}))
+    for path in tmp_path, tmp_path / "config.json":
+        run = check(MODELS / "llama", "--program", "--hf-config-path", path)
+        assert (run.returncode, run.stdout.split(",")[0]) == (0, "LlamaForCausalLM: 1 layers"), run.stderr
+    run = check(MODELS / "llama", "--hf-config-path", tmp_path / "none")
+    assert run.returncode == 3 and "--hf-config-path" in run.stderr
+
+
+def test_model_that_needs_code_names_the_plugins(tmp_path):
+    shutil.copytree(MODELS / "llama", tmp_path / "m")
+    config = json.loads((tmp_path / "m" / "config.json").read_text())
+    config |= {"architectures": ["FooForCausalLM"], "auto_map": {"AutoModelForCausalLM": "modeling_foo.FooForCausalLM"}}
+    (tmp_path / "m" / "config.json").write_text(json.dumps(config))
+    run = check(tmp_path / "m")
+    assert run.returncode == 3 and "auto_map" in run.stderr and "--plugin" in run.stderr

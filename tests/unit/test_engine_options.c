@@ -48,6 +48,8 @@ static const struct {
     {"runner", "pooling", NULL, NULL},
     {"convert", "embed", NULL, NULL},
     {"pooler_config", "{\"pooling_type\": \"MEAN\"}", NULL, NULL},
+    {"hf_config_path", "tests/data/models/mistral", NULL, NULL},
+    {"hf_overrides", "{\"bos_token_id\": 3}", NULL, NULL},
     {"lora_modules", "a=/x", "enable_lora", "1"},
     {"max_loras", "4", "enable_lora", "1"},
     {"max_lora_rank", "8", "enable_lora", "1"},

@@ -55,8 +55,8 @@ FALLIBLE http_server_new(struct http_server **out, uv_loop_t *loop, const struct
  * errno text). */
 FALLIBLE http_server_listen(struct http_server *s, const char *host, uint16_t port,
                             struct q_err *e);
-/* Read the keys again: those of api_key_file. Requests keep the key they came with. On errors, those
- * of http_server_new, the old keys stay. */
+/* Read the keys of api_key_file again. Requests keep the key they came with. On errors, those of
+ * http_server_new, the old keys stay. */
 FALLIBLE http_server_reload_keys(struct http_server *s, struct q_err *e);
 size_t http_server_n_key(const struct http_server *s);
 /* Take over a socket that is bound already (a supervisor's), one of at most NET_LISTEN_MAX; the

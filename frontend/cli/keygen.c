@@ -72,7 +72,10 @@ int main(int argc, char **argv)
     if (*o.api_key_name && !o.n_positional)
         return make_api_key(&o);
     if (o.n_positional != 1 || *o.api_key_name) {
-        fprintf(stderr, "quire keygen: expected a folder or --api-key-name, see --help\n");
+        fprintf(stderr, "quire keygen: %s; usage: quire keygen %s\n",
+                o.n_positional ? "a folder and --api-key-name exclude each other"
+                               : "an argument is missing",
+                info.usage);
         return 2;
     }
     if (curve_generate(o.positional[0], &e) != Q_OK) {

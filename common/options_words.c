@@ -8,6 +8,7 @@
 #include <string.h>
 #include "common/columns.h"
 #include "common/log.h"
+#include "common/mem.h"
 #include "common/nearest.h"
 #include "common/options_internal.h"
 #include "common/output.h"
@@ -560,6 +561,34 @@ static void tell_no_effect(const struct options *o)
             log_info("%s has no effect: %s", vllm_flags[i].flag, vllm_flags[i].why);
 }
 
+/* Arguments are visible to every user of the machine: the values of --api-key are copied, and
+ * overwritten where the kernel shows them. */
+static bool hide_keys(struct options *o, int argc, char **argv)
+{
+    for (uint32_t i = 0; i < o->api_key.n; i++) {
+        const char *key = o->api_key.items[i];
+        for (int a = 1; a < argc; a++)
+            if (key >= argv[a] && key < argv[a] + strlen(argv[a]) &&
+                !(o->api_key.items[i] = q_strdup(key))) /* lives as long as the process */
+                return false;
+    }
+    bool follows = false;
+    for (int a = 1; a < argc; a++) {
+        const char *text = argv[a];
+        const bool is_flag = !strncmp(text, "--api-key", 9) || !strncmp(text, "--api_key", 9);
+        char *value = is_flag && text[9] == '=' ? argv[a] + 10
+                      : follows && *text != '-' ? argv[a]
+                                                : NULL;
+        follows = is_flag ? !text[9] : follows && *text != '-';
+        for (uint32_t p = 0; value && p < o->n_positional; p++)
+            if (o->positional[p] == value)
+                value = NULL;
+        if (value && *value)
+            memset(value, '*', strlen(value));
+    }
+    return true;
+}
+
 int options_main(struct options *o, const struct program_info *p, int argc, char **argv)
 {
     struct q_err e = Q_ERR_INIT;
@@ -569,6 +598,10 @@ int options_main(struct options *o, const struct program_info *p, int argc, char
         (!o->help && !o->version && log_level_parse(&level, o->log_level, &e))) {
         fprintf(stderr, "%s: %s\n", p->name, e.message);
         return 2;
+    }
+    if (!hide_keys(o, argc, argv)) {
+        fprintf(stderr, "%s: out of memory for the API keys\n", p->name);
+        return 1;
     }
     if (o->help) {
         options_help(p, o->help_word, columns_width(stdout), stdout);

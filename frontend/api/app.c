@@ -41,6 +41,18 @@ void app_reply_error(struct http_exchange *x, const struct q_err *e, const char 
                         });
 }
 
+FALLIBLE app_check_key(const struct app *a, const struct http_exchange *x, const char *adapter,
+                       struct q_err *e)
+{
+    bool allowed = adapter && http_key_allows(x, adapter);
+    for (uint32_t i = 0; !adapter && !allowed && i < a->served.n_name; i++)
+        allowed = http_key_allows(x, a->served.names[i]);
+    return allowed
+               ? Q_OK
+               : q_fail(e, Q_FORBIDDEN, "model: this API key has no access to the model \"%.100s\"",
+                        adapter ? adapter : a->served.names[0]);
+}
+
 struct early {
     struct early *next;
     struct http_exchange *x; /* NULL after the exchange ended */
@@ -233,6 +245,20 @@ static void on_signal(uv_signal_t *signal, int number)
              number == SIGINT ? "interrupted" : "terminated", http_server_n_open(a->server));
     uv_timer_start(&a->deadline, on_deadline, (uint64_t)a->options->shutdown_timeout * 1000, 0);
     http_server_drain(a->server, on_drained, a);
+}
+
+/* --api-key-file has changed. */
+static void on_reload_keys(uv_signal_t *signal, int number)
+{
+    struct app *a = signal->data;
+    struct q_err e = Q_ERR_INIT;
+    (void)number;
+    if (!a->server)
+        return;
+    if (http_server_reload_keys(a->server, &e) == Q_OK)
+        log_info("read %zu API keys", http_server_n_key(a->server));
+    else
+        log_error("the API keys stay as they were: %s", e.message);
 }
 
 static void on_link_change(void *ctx)
@@ -515,6 +541,10 @@ static void take_signals(struct app *a)
     a->engine_failed.data = a;
     uv_signal_start(&a->engine_failed, on_engine_failed, APP_ENGINE_FAILED);
     uv_signal_start(&a->sigterm, on_signal, SIGTERM);
+    uv_signal_init(&a->loop, &a->sighup);
+    a->sighup.data = a;
+    if (*a->options->api_key_file)
+        uv_signal_start(&a->sighup, on_reload_keys, SIGHUP);
     uv_signal_start(&a->sigint, on_signal, SIGINT);
 }
 

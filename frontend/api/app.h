@@ -34,7 +34,7 @@ struct app {
     struct http_server *server;
     struct cors cors;  /* of --allowed-origins and the related options */
     struct link *link; /* NULL until the model is loaded */
-    uv_signal_t sigterm, sigint, engine_failed;
+    uv_signal_t sigterm, sigint, sighup, engine_failed;
     uv_timer_t deadline; /* of draining */
     uv_timer_t gauge;
     uv_work_t loading;
@@ -72,6 +72,10 @@ void app_reasons(const struct app *a, struct buf *out);
 void app_item_types(const struct app *a, struct item_types *out);
 uint32_t app_max_model_len(const struct app *a); /* tokens of prompt and output */
 
+/* May the request's key use the model, or its adapter of that name (NULL: none)? Errors:
+ * Q_FORBIDDEN. */
+FALLIBLE app_check_key(const struct app *a, const struct http_exchange *x, const char *adapter,
+                       struct q_err *e);
 /* Respond with the error e; param as in OpenAI's error object, NULL or "" for null. */
 void app_reply_error(struct http_exchange *x, const struct q_err *e, const char *param);
 

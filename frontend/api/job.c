@@ -432,7 +432,9 @@ static void job_prepared(struct task *t, const struct q_err *error)
         job_fail(j, &e, NULL, PAUSED_RETRY_S);
         return;
     }
-    if (error->code != Q_OK || fit(j, &e) != Q_OK || find_tenant(j, &e) != Q_OK) {
+    if (error->code == Q_OK && app_check_key(j->app, t->x, j->adapter.name, &e) != Q_OK)
+        snprintf(j->params.param, sizeof j->params.param, "model");
+    if (error->code != Q_OK || e.code != Q_OK || fit(j, &e) != Q_OK || find_tenant(j, &e) != Q_OK) {
         refuse(j, error->code != Q_OK ? error : &e);
         return;
     }

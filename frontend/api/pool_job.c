@@ -205,6 +205,8 @@ static void job_prepared(struct task *t, const struct q_err *error)
         rc = q_fail(&e, Q_UNAVAILABLE, "generation is paused; retry after it resumes");
         retry_s = PAUSED_RETRY_S;
     }
+    if (!rc && (rc = app_check_key(j->app, t->x, NULL, &e)))
+        snprintf(j->param, sizeof j->param, "model");
     if (!rc)
         rc = pool_check_lengths(j, &e);
     if (!rc)

@@ -172,13 +172,17 @@ void on_models(void *app, struct http_exchange *x)
     struct adapter_entry adapter;
     buf_add_str(&body, "{\"object\":\"list\",\"data\":[");
     for (uint32_t i = 0; i < a->served.n_name; i++) {
-        buf_add_str(&body, i ? "," : "");
+        if (!http_key_allows(x, a->served.names[i]))
+            continue;
+        buf_add_str(&body, body.data[body.len - 1] == '[' ? "" : ",");
         add_model(a, &(struct shown_model){a->served.names[i], a->options->positional[0], NULL},
                   &body);
     }
     for (size_t at = 0; adapter_list_next(&link_engine(a->link)->adapters, &at, &adapter);) {
         const struct shown_model m = shown_adapter(a, &adapter);
-        buf_add_char(&body, ',');
+        if (!http_key_allows(x, adapter.name))
+            continue;
+        buf_add_str(&body, body.data[body.len - 1] == '[' ? "" : ",");
         add_model(a, &m, &body);
     }
     buf_add_str(&body, "]}");
@@ -195,8 +199,10 @@ void on_model(void *app, struct http_exchange *x)
     size_t n_prefix = strlen("/v1/models/");
     struct adapter_entry adapter;
     snprintf(name, sizeof name, "%.*s", (int)(path.n - n_prefix), path.data + n_prefix);
-    if (!*name || served_model_find_name(&a->served, name, &link_engine(a->link)->adapters,
-                                         &adapter, &e) != Q_OK) {
+    if (!*name ||
+        served_model_find_name(&a->served, name, &link_engine(a->link)->adapters, &adapter, &e) !=
+            Q_OK ||
+        app_check_key(a, x, adapter.name, &e) != Q_OK) {
         app_reply_error(x, &e, "model");
         return;
     }

@@ -12,7 +12,8 @@
 struct ask {          /* one request */
     struct task task; /* first */
     struct app *app;
-    bool to_text; /* /detokenize */
+    bool to_text;        /* /detokenize */
+    const char *adapter; /* named by the request; in `body` or `adapters`. NULL: none */
     json_t *body;
     struct turn turn;
     struct params params;
@@ -66,6 +67,7 @@ static enum q_code read_body(struct ask *q, struct q_err *e)
         set_param(q, "model");
         return rc;
     }
+    q->adapter = adapter.name;
     if ((rc = params_read(&q->params, q->body, q->to_text ? WHERE_DETOK : WHERE_TOKENS, e)))
         return rc;
     rc = unknown_check(&q->params.unknown, s->options->strict_fields, e);
@@ -277,6 +279,11 @@ static void answer(struct task *t, const struct q_err *e)
     const char *warning = unknown_warning(&q->params.unknown);
     if (warning)
         http_warn(t->x, warning);
+    struct q_err refused = Q_ERR_INIT;
+    if (e->code == Q_OK && app_check_key(q->app, t->x, q->adapter, &refused) != Q_OK) {
+        set_param(q, "model");
+        e = &refused;
+    }
     if (e->code == Q_OK && q->items.n_shape)
         count(q);
     else

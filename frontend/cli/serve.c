@@ -162,6 +162,8 @@ static void on_signals(struct supervisor *s)
     while (read(s->signals, &info, sizeof info) == (ssize_t)sizeof info) {
         if (info.ssi_signo == SIGCHLD) {
             reap(s);
+        } else if (info.ssi_signo == SIGHUP && *s->options->api_key_file) {
+            signal_children(s, 1, SIGHUP); /* they read the keys again */
         } else if (!s->stopping) {
             log_info("stopping");
             begin_stop(s, 0);

@@ -5,6 +5,7 @@
 #include <openssl/evp.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/stat.h>
 #include "common/file.h"
 #include "common/mem.h"
 #include "common/parse.h"
@@ -15,16 +16,52 @@ static bool digest_of(unsigned char out[32], const char *data, size_t n)
     return EVP_Digest(data, n, out, &size, EVP_sha256(), NULL) == 1;
 }
 
-static FALLIBLE add(struct api_keys *k, const char *key, size_t n, struct q_err *e)
+/* A hash as it stands in a file; Q_INVALID: it is not one. */
+static FALLIBLE read_hash(unsigned char out[32], const char *hex, size_t n, struct q_err *e)
+{
+    bool good = n == 64;
+    for (size_t i = 0; good && i < n; i++) {
+        const char c = (char)(hex[i] | 0x20);
+        const int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+        good = digit >= 0;
+        out[i / 2] = (unsigned char)(i % 2 ? out[i / 2] | digit : digit << 4);
+    }
+    return good ? Q_OK
+                : q_fail(e, Q_INVALID,
+                         "expected 64 hex digits after " API_KEY_HASH ", got %zu characters", n);
+}
+
+static FALLIBLE add_digest(struct api_keys *k, const unsigned char digest[32], struct q_err *e)
 {
     enum q_code rc = q_grow(&k->items, &k->cap, k->n + 1, sizeof *k->items, API_KEYS_MAX, e);
     if (rc != Q_OK)
         return rc;
-    k->items[k->n] = (struct api_key){.weight = 1};
-    if (!digest_of(k->items[k->n].digest, key, n))
-        return q_fail(e, Q_INTERNAL, "api keys: SHA-256 is not available");
-    k->n++;
+    struct api_key *key = &k->items[k->n++];
+    *key = (struct api_key){.weight = 1};
+    memcpy(key->digest, digest, sizeof key->digest);
+    snprintf(key->name, sizeof key->name, "key %02x%02x%02x%02x", digest[0], digest[1], digest[2],
+             digest[3]);
     return Q_OK;
+}
+
+static FALLIBLE add(struct api_keys *k, const char *key, size_t n, struct q_err *e)
+{
+    unsigned char digest[32];
+    if (!digest_of(digest, key, n))
+        return q_fail(e, Q_INTERNAL, "api keys: SHA-256 is not available");
+    return add_digest(k, digest, e);
+}
+
+/* The first word of a line: a key, or its hash. */
+static FALLIBLE add_word(struct api_keys *k, const char *word, size_t n, struct q_err *e)
+{
+    static const char hash[] = API_KEY_HASH;
+    const size_t n_hash = sizeof hash - 1;
+    unsigned char digest[32] = {0};
+    if (n < n_hash || memcmp(word, hash, n_hash) != 0)
+        return add(k, word, n, e);
+    enum q_code rc = read_hash(digest, word + n_hash, n - n_hash, e);
+    return rc == Q_OK ? add_digest(k, digest, e) : rc;
 }
 
 FALLIBLE api_keys_add(struct api_keys *k, const char *const *api_keys, size_t n, struct q_err *e)
@@ -67,21 +104,58 @@ static bool next_word(const char *line, size_t n, size_t *at, struct q_err *e,
     return true;
 }
 
+/* The value of the attribute "NAME=…"; NULL: another one. */
+static const char *value_of(const char *word, const char *name)
+{
+    const size_t n = strlen(name);
+    return strncmp(word, name, n) == 0 ? word + n : NULL;
+}
+
+static FALLIBLE read_name(struct api_key *key, const char *name, struct q_err *e)
+{
+    const size_t n = strlen(name);
+    bool good = n >= 1 && n <= API_KEY_NAME_MAX;
+    for (size_t i = 0; i < n; i++)
+        good = good && name[i] > 0x20 && name[i] < 0x7f;
+    if (!good)
+        return q_fail(e, Q_INVALID, "name= needs 1 to %d printable ASCII characters",
+                      API_KEY_NAME_MAX);
+    memcpy(key->name, name, n + 1);
+    return Q_OK;
+}
+
+static FALLIBLE read_models(struct api_key *key, const char *models, struct q_err *e)
+{
+    const size_t n = strlen(models);
+    if (!n || *models == ',' || models[n - 1] == ',' || strstr(models, ",,"))
+        return q_fail(e, Q_INVALID, "models= needs names separated by commas");
+    if (key->models)
+        return q_fail(e, Q_INVALID, "models= is given twice");
+    if (!(key->models = q_strndup(models, n)))
+        return q_fail(e, Q_NO_MEMORY, "api keys: out of memory for a list of models");
+    return Q_OK;
+}
+
 /* What stands behind a key. */
 static FALLIBLE read_word(struct api_keys *k, const char *word, struct q_err *e)
 {
-    static const char weight[] = "weight=";
     struct api_key *key = &k->items[k->n - 1];
+    const char *text;
     int64_t value;
     if (!strcmp(word, "admin")) {
         key->admin = k->has_admin = true;
         return Q_OK;
     }
-    if (strncmp(word, weight, sizeof weight - 1) != 0)
+    if ((text = value_of(word, "name=")))
+        return read_name(key, text, e);
+    if ((text = value_of(word, "models=")))
+        return read_models(key, text, e);
+    if (!(text = value_of(word, "weight=")))
         return q_fail(e, Q_INVALID,
-                      "unknown attribute \"%.60s\" after a key, expected weight=N or admin", word);
-    enum q_code rc =
-        parse_i64(&value, word + sizeof weight - 1, 1, API_KEY_WEIGHT_MAX, "weight", e);
+                      "unknown attribute \"%.60s\" after a key, expected name=NAME, weight=N, "
+                      "models=NAME,NAME or admin",
+                      word);
+    enum q_code rc = parse_i64(&value, text, 1, API_KEY_WEIGHT_MAX, "weight", e);
     if (rc == Q_OK)
         key->weight = (uint32_t)value;
     return rc;
@@ -96,7 +170,7 @@ static FALLIBLE read_line(struct api_keys *k, const char *line, size_t n, struct
         if (e->code)
             rc = e->code;
         else
-            rc = first ? add(k, word, strlen(word), e) : read_word(k, word, e);
+            rc = first ? add_word(k, word, strlen(word), e) : read_word(k, word, e);
     OPENSSL_cleanse(word, sizeof word);
     return rc;
 }
@@ -114,11 +188,24 @@ FALLIBLE api_keys_add_text(struct api_keys *k, const char *text, size_t n, struc
     return rc == Q_OK ? rc : q_wrap(e, "line %zu", n_line);
 }
 
+/* A missing file is an error of file_read. */
+static FALLIBLE check_access(const char *path, struct q_err *e)
+{
+    struct stat st;
+    if (stat(path, &st) != 0 || !S_ISREG(st.st_mode) || !(st.st_mode & (S_IROTH | S_IWOTH)))
+        return Q_OK;
+    return q_fail(e, Q_FORBIDDEN,
+                  "%s: every user of this machine may %s it (mode %04o): chmod o-rwx it", path,
+                  st.st_mode & S_IWOTH ? "change" : "read", (unsigned)st.st_mode & 07777);
+}
+
 FALLIBLE api_keys_add_file(struct api_keys *k, const char *path, struct q_err *e)
 {
     struct buf text = BUF_INIT;
     size_t n_before = k->n;
-    enum q_code rc = file_read(&text, path, API_KEY_FILE_BYTES_MAX, e);
+    enum q_code rc = check_access(path, e);
+    if (rc == Q_OK)
+        rc = file_read(&text, path, API_KEY_FILE_BYTES_MAX, e);
     if (rc) { /* it names the path */
         buf_release(&text);
         return q_wrap(e, "--api-key-file");
@@ -157,8 +244,21 @@ FALLIBLE api_keys_check(const struct api_keys *k, struct q_err *e)
 
 void api_keys_release(struct api_keys *k)
 {
+    for (size_t i = 0; i < k->n; i++)
+        q_free(k->items[i].models);
     q_free(k->items);
     *k = (struct api_keys)API_KEYS_INIT;
+}
+
+bool api_key_allows(const struct api_key *key, const char *model)
+{
+    const size_t n = strlen(model);
+    if (key->models && (!n || strchr(model, ','))) /* it cannot be in the list */
+        return false;
+    for (const char *at = key->models; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
+        if (!strncmp(at, model, n) && (!at[n] || at[n] == ','))
+            return true;
+    return !key->models;
 }
 
 bool api_keys_digest(unsigned char out[32], const char *header, size_t n)
@@ -170,7 +270,7 @@ bool api_keys_digest(unsigned char out[32], const char *header, size_t n)
 }
 
 /* The time is the same for every key, known or not. */
-static const struct api_key *find_key(const struct api_keys *k, const unsigned char digest[32])
+const struct api_key *api_keys_find_digest(const struct api_keys *k, const unsigned char digest[32])
 {
     const struct api_key *found = NULL;
     for (size_t i = 0; i < k->n; i++)
@@ -182,11 +282,11 @@ static const struct api_key *find_key(const struct api_keys *k, const unsigned c
 const struct api_key *api_keys_find(const struct api_keys *k, const char *header, size_t n)
 {
     unsigned char digest[32];
-    return api_keys_digest(digest, header, n) ? find_key(k, digest) : NULL;
+    return api_keys_digest(digest, header, n) ? api_keys_find_digest(k, digest) : NULL;
 }
 
 const struct api_key *api_keys_find_plain(const struct api_keys *k, const char *key, size_t n)
 {
     unsigned char digest[32];
-    return n && digest_of(digest, key, n) ? find_key(k, digest) : NULL;
+    return n && digest_of(digest, key, n) ? api_keys_find_digest(k, digest) : NULL;
 }

@@ -315,6 +315,18 @@ uint32_t http_key_weight(const struct http_exchange *x)
     return key ? key->weight : 1;
 }
 
+const char *http_key_name(const struct http_exchange *x)
+{
+    const struct api_key *key = exchange_key(x);
+    return key ? key->name : "no key";
+}
+
+bool http_key_allows(const struct http_exchange *x, const char *model)
+{
+    const struct api_key *key = exchange_key(x);
+    return !key || api_key_allows(key, model);
+}
+
 bool http_key(const struct http_exchange *x, unsigned char digest[32])
 {
     const struct api_key *key = exchange_key(x);

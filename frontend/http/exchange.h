@@ -33,6 +33,10 @@ struct http_text http_header(const struct http_exchange *x,
 bool http_key(const struct http_exchange *x, unsigned char digest[32]);
 /* The scheduling weight of that key (--api-key-file); 1 without a key. */
 uint32_t http_key_weight(const struct http_exchange *x);
+/* Its name for logs; "no key". */
+const char *http_key_name(const struct http_exchange *x);
+/* May the request use the model of that name? */
+bool http_key_allows(const struct http_exchange *x, const char *model);
 /* The client's X-Request-Id where it is printable and short enough, else 32 random hex digits.
  * NUL-terminated. */
 const char *http_request_id(const struct http_exchange *x);

@@ -38,7 +38,8 @@ struct http_exchange {
     size_t n_request;               /* size of the request on its connection (HTTP/1) */
     const struct http_local *local; /* not NULL: there is no req, and no server (local.h) */
     enum http_slot slot;
-    const struct api_key *key; /* of the request; NULL: none. Borrowed from the server */
+    const struct api_key *key; /* of the request; NULL: none. Borrowed from the server, or */
+    bool key_removed;          /* in the request's pool: --api-key-file has it no more */
     size_t n_held;             /* of `unpacked`: body_bytes.h */
     size_t n_unread;           /* counted in server->n_unread */
     bool watched;              /* its socket is in the hang-up epoll */
@@ -56,7 +57,7 @@ struct http_server {
     h2o_globalconf_t config;
     h2o_context_t ctx;
     h2o_accept_ctx_t accept_ctx;
-    struct http_config set; /* api_keys not used after http_server_new */
+    struct http_config set;
     struct api_keys keys;
     struct guard guard;
     struct connections connections;

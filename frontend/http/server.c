@@ -53,7 +53,7 @@ void server_take_slot(struct http_exchange *x, enum http_slot slot)
     x->slot = slot;
     s->n_metrics += slot == SLOT_METRICS;
     s->n_open += slot == SLOT_REQUEST;
-    if (slot == SLOT_REQUEST && x->key)
+    if (slot == SLOT_REQUEST && x->key && !x->key_removed)
         s->n_key_open[x->key - s->keys.items]++;
     metric_set(METRIC_OPEN_REQUESTS, s->n_open);
 }
@@ -68,7 +68,7 @@ void server_give_slot(struct http_exchange *x)
             s->pace_ms = 0.9 * s->pace_ms + 0.1 * (double)(now - s->finished_ms);
         s->finished_ms = now;
         s->n_open--;
-        if (x->key)
+        if (x->key && !x->key_removed)
             s->n_key_open[x->key - s->keys.items]--;
     }
     x->slot = SLOT_NONE;
@@ -163,6 +163,59 @@ static void configure(struct http_server *s)
     h2o_socket_buffer_mmap_settings.threshold = SIZE_MAX; /* bodies are in memory, not in /tmp */
 }
 
+static FALLIBLE read_keys(struct api_keys *k, const struct http_config *c, struct q_err *e)
+{
+    enum q_code rc = api_keys_add(k, c->api_keys, c->n_api_key, e);
+    if (rc == Q_OK && c->api_key_file && *c->api_key_file)
+        rc = api_keys_add_file(k, c->api_key_file, e);
+    return rc == Q_OK ? api_keys_check(k, e) : rc;
+}
+
+/* Let an open request go on with its key among the new ones, or alone if it is not one of them. */
+static void move_key(struct http_exchange *x, const struct api_keys *fresh, uint32_t *n_open)
+{
+    if (!x->key)
+        return;
+    const struct api_key *key = api_keys_find_digest(fresh, x->key->digest);
+    if (key) {
+        n_open[key - fresh->items] += x->slot == SLOT_REQUEST;
+        x->key = key;
+        x->key_removed = false;
+        return;
+    }
+    struct api_key *kept = h2o_mem_alloc_pool(&x->req->pool, sizeof *kept);
+    *kept = *x->key;
+    if (kept->models)
+        kept->models = h2o_strdup(&x->req->pool, kept->models, SIZE_MAX).base;
+    x->key = kept;
+    x->key_removed = true;
+}
+
+FALLIBLE http_server_reload_keys(struct http_server *s, struct q_err *e)
+{
+    struct api_keys fresh = API_KEYS_INIT;
+    uint32_t *n_open = NULL;
+    enum q_code rc = read_keys(&fresh, &s->set, e);
+    if (rc == Q_OK && !(n_open = q_calloc(fresh.n + 1, sizeof *n_open)))
+        rc = q_fail(e, Q_NO_MEMORY, "http: out of memory for %zu keys", fresh.n);
+    if (rc) {
+        api_keys_release(&fresh);
+        return rc;
+    }
+    for (struct http_exchange *x = s->open; x; x = x->next)
+        move_key(x, &fresh, n_open);
+    api_keys_release(&s->keys);
+    q_free(s->n_key_open);
+    s->keys = fresh;
+    s->n_key_open = n_open;
+    return Q_OK;
+}
+
+size_t http_server_n_key(const struct http_server *s)
+{
+    return s->keys.n;
+}
+
 FALLIBLE http_server_new(struct http_server **out, uv_loop_t *loop, const struct http_config *c,
                          struct q_err *e)
 {
@@ -173,10 +226,7 @@ FALLIBLE http_server_new(struct http_server **out, uv_loop_t *loop, const struct
         return q_fail(e, Q_NO_MEMORY, "http: out of memory for the server");
     s->loop = loop;
     s->set = *c;
-    if ((rc = api_keys_add(&s->keys, c->api_keys, c->n_api_key, e)) ||
-        (c->api_key_file && *c->api_key_file &&
-         (rc = api_keys_add_file(&s->keys, c->api_key_file, e))) ||
-        (rc = api_keys_check(&s->keys, e)) ||
+    if ((rc = read_keys(&s->keys, c, e)) ||
         (rc = connections_init(&s->connections, c->connections_max, c->address_connections_max, e)))
         goto fail;
     s->n_key_open = q_calloc(s->keys.n + 1, sizeof *s->n_key_open);

@@ -31,8 +31,7 @@ struct http_route {
     http_handler *handle;
 };
 
-struct http_config { /* borrowed while http_server_new runs, except routes, app and cors: as long as
-                        the server */
+struct http_config {                 /* what it points to is borrowed as long as the server */
     const struct http_route *routes; /* [n_route] */
     size_t n_route;
     void *app;                   /* first argument of every handler */
@@ -56,6 +55,10 @@ FALLIBLE http_server_new(struct http_server **out, uv_loop_t *loop, const struct
  * errno text). */
 FALLIBLE http_server_listen(struct http_server *s, const char *host, uint16_t port,
                             struct q_err *e);
+/* Read the keys of api_key_file again. Requests keep the key they came with. On errors, those of
+ * http_server_new, the old keys stay. */
+FALLIBLE http_server_reload_keys(struct http_server *s, struct q_err *e);
+size_t http_server_n_key(const struct http_server *s);
 /* Take over a socket that is bound already (a supervisor's), one of at most NET_LISTEN_MAX; the
  * descriptor belongs to the server from now on. */
 FALLIBLE http_server_listen_fd(struct http_server *s, int fd, struct q_err *e);

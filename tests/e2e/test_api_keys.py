@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """--api-key-file: keys, their shares of a busy engine, and which keys may control it."""
 import json
+import signal
 import subprocess
 import threading
 
@@ -16,6 +17,7 @@ OPTIONS = ("--skip-tokenizer-init", "--dtype", "float32", "--num-gpu-blocks-over
 def keys(tmp_path):
     file = tmp_path / "keys"
     file.write_text("# who\nsk-gold weight=3\nsk-plain\nsk-root admin\n")
+    file.chmod(0o600)
     return file
 
 
@@ -58,11 +60,53 @@ def test_which_keys_may_control(start, keys):
     assert Http(server.url, "sk-gold").complete([5], max_tokens=2)["usage"]["completion_tokens"] == 2
 
 
+def test_hashes_names_and_models(start, tmp_path):
+    """A hash in place of the key, made by `quire keygen`; SIGHUP reads the file again while a request runs; a model that is not listed is refused."""
+    file = tmp_path / "keys"
+    made = subprocess.run([BIN / "quire", "keygen", "--api-key-name", "alice"], capture_output=True, text=True, timeout=60, check=True)
+    alice = made.stderr.split()[-1]
+    assert alice not in made.stdout and made.stdout.endswith(" name=alice\n")
+    file.write_text(made.stdout + "sk-small models=small\n")
+    file.chmod(0o600)
+    server = start(MODELS / "llama", *OPTIONS, "--api-key-file", file, "--served-model-name", "large", key=alice)
+    assert server.complete([5], max_tokens=2)["usage"]["completion_tokens"] == 2
+    small = Http(server.url, "sk-small")
+    for path, body in (("/v1/completions", {"prompt": [5], "max_tokens": 1}), ("/v1/completions", {"model": "large", "prompt": [5], "max_tokens": 1})):
+        status, answer = small.post(path, body)
+        assert status == 403 and answer["error"]["param"] == "model" and "large" in answer["error"]["message"]
+    assert json.loads(small.get("/v1/models")[1])["data"] == [] and small.get("/v1/models/large")[0] == 403
+    assert len(json.loads(server.get("/v1/models")[1])["data"]) == 1
+    stream = server.events("/v1/completions", {"prompt": [5], "max_tokens": 200, "ignore_eos": True})
+    next(stream)
+    server.post("/v1/completions", {"prompt": [5]})
+    file.write_text("sk-small models=large\n")
+    server.process.process.send_signal(signal.SIGHUP)
+    server.process.wait_line("read 1 API keys")
+    assert Http(server.url, alice).get("/v1/models")[0] == 401 and small.complete([5], max_tokens=1)
+    assert [c for c in stream if isinstance(c, dict)][-1]["choices"][0]["finish_reason"] == "length"  # it had begun with its key
+    for text, mode, words in (("", 0o600, "no key"), ("sk-new\n", 0o644, "every user of this machine may read it")):
+        file.write_text(text)
+        file.chmod(mode)
+        server.process.process.send_signal(signal.SIGHUP)
+        server.process.wait_line("the API keys stay as they were: .*" + words)
+        assert small.get("/v1/models")[0] == 200 and Http(server.url, "sk-new").get("/v1/models")[0] == 401
+
+
+def test_keys_of_the_command_line_are_hidden(start):
+    server = start(MODELS / "llama", *OPTIONS, "--api-key", "secret-one", "secret-two", "--api-key=secret-three", key="secret-two")
+    assert all(Http(server.url, k).get("/v1/models")[0] == 200 for k in ("secret-one", "secret-two", "secret-three"))
+    for pid in [server.process.process.pid] + server.children("quire-frontend") + server.children("quire-engine"):
+        with open(f"/proc/{pid}/cmdline", encoding="utf-8") as f:
+            text = f.read()
+        assert "secret" not in text and "llama" in text
+
+
 @pytest.mark.parametrize("text, words", [("a\nsk-secret weight=0\n", "line 2: weight"), ("# none\n", "contains no key"), ("a\na\n", "given twice"),
-                                         ("sk-secret tier=3", "weight=N or admin")])
+                                         ("sk-secret tier=3", "weight=N, models=")])
 def test_bad_files(tmp_path, text, words):
     file = tmp_path / "keys"
     file.write_text(text)
+    file.chmod(0o600)
     done = subprocess.run([BIN / "quire-frontend", MODELS / "llama", "--engine", "ipc:///tmp/never", "--port", "0", "--api-key-file", file],
                           capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2 and words in done.stderr and "sk-secret" not in done.stderr

@@ -412,6 +412,7 @@ def test_long_messages_are_whole(model, start, tmp_path):
 def test_a_warning_beyond_loopback(start, tmp_path):
     keys = tmp_path / "keys"
     keys.write_text("secret\n")
+    keys.chmod(0o600)
     options = (*IDS, "--num-gpu-blocks-override", "64")
     for more, warned in [(("--host", "0.0.0.0"), True), ((), False), (("--host", "127.0.0.2"), False),
                          (("--host", "0.0.0.0", "--api-key", "k"), False), (("--host", "0.0.0.0", "--api-key-file", keys), False)]:

@@ -19,11 +19,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     bool admin = false;
     for (size_t i = 0; i < k.n; i++) {
         Q_ASSERT(k.items[i].weight >= 1 && k.items[i].weight <= API_KEY_WEIGHT_MAX);
+        Q_ASSERT(*k.items[i].name && (!k.items[i].models || *k.items[i].models));
         admin = admin || k.items[i].admin;
     }
     Q_ASSERT(admin == k.has_admin);
     const struct api_key *found = api_keys_find(&k, text, n_header);
     Q_ASSERT(!found || (found >= k.items && found < k.items + k.n));
+    Q_ASSERT(!found || !found->models || !api_key_allows(found, ""));
     api_keys_release(&k);
     return 0;
 }

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* API keys: what is accepted, and OpenAI's error body. */
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
 #include "check.h"
 #include "frontend/http/api_keys.h"
 #include "frontend/http/exchange.h"
@@ -69,6 +72,51 @@ static void test_keys_of_a_file(void **state)
     api_keys_release(&k); /* the empty value is fine too */
 }
 
+static void test_hashed_keys(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "sha256:8ed3f6ad685b959ead7022518e1af76cd816f8e8ec7ccdda1ed4018e8f2223f8 name=alice\n"
+        "sk-b models=small,medium name=b\nsk-c\n";
+    struct q_err e = Q_ERR_INIT;
+    struct api_keys k = API_KEYS_INIT;
+    assert_ok(api_keys_add_text(&k, text, sizeof text - 1, &e), &e);
+    assert_string_equal(find(&k, "Bearer alpha")->name, "alice"); /* printf alpha | sha256sum */
+    assert_null(find(&k, "Bearer sha256:8ed3f6ad685b959ead7022518e1af76cd816f8e8ec7ccdda1ed4018e8"
+                         "f2223f8"));
+    assert_true(api_key_allows(find(&k, "Bearer alpha"), "small"));
+    assert_true(api_key_allows(find(&k, "Bearer sk-b"), "small"));
+    assert_true(api_key_allows(find(&k, "Bearer sk-b"), "medium"));
+    assert_false(api_key_allows(find(&k, "Bearer sk-b"), "smal"));
+    assert_false(api_key_allows(find(&k, "Bearer sk-b"), "small,medium"));
+    assert_false(api_key_allows(find(&k, "Bearer sk-b"), "large"));
+    assert_true(strlen(find(&k, "Bearer sk-c")->name) == strlen("key 01234567"));
+    assert_ok(api_keys_add_text(&k, "alpha", 5, &e), &e);
+    assert_fails(api_keys_check(&k, &e), Q_INVALID, "given twice", &e);
+    api_keys_release(&k);
+}
+
+static void test_readable_file_is_refused(void **state)
+{
+    (void)state;
+    struct q_err e = Q_ERR_INIT;
+    struct api_keys k = API_KEYS_INIT;
+    char path[] = "/tmp/quire-keys-XXXXXX";
+    const int fd = mkstemp(path);
+    assert_true(fd >= 0 && write(fd, "sk-one\n", 7) == 7);
+    assert_int_equal(fchmod(fd, 0644), 0);
+    assert_fails(api_keys_add_file(&k, path, &e), Q_FORBIDDEN, "(mode 0644): chmod o-rwx", &e);
+    q_err_reset(&e);
+    assert_int_equal(fchmod(fd, 0602), 0);
+    assert_fails(api_keys_add_file(&k, path, &e), Q_FORBIDDEN, "may change it", &e);
+    q_err_reset(&e);
+    assert_int_equal(fchmod(fd, 0640), 0);
+    assert_ok(api_keys_add_file(&k, path, &e), &e);
+    close(fd);
+    unlink(path);
+    api_keys_release(&k);
+}
+
 static void test_mistakes_in_a_file(void **state)
 {
     (void)state;
@@ -80,6 +128,13 @@ static void test_mistakes_in_a_file(void **state)
         {"a weight=", "line 1: weight"},
         {"a weight=3x", "line 1: weight"},
         {"#\n\nsk-secret tier=gold", "line 3: unknown attribute \"tier=gold\" after a key"},
+        {"sha256:12", "line 1: expected 64 hex digits after sha256:, got 2"},
+        {"sha256:zed3f6ad685b959ead7022518e1af76cd816f8e8ec7ccdda1ed4018e8f2223f8", "64 hex"},
+        {"a name=", "line 1: name="},
+        {"a name=\x01", "line 1: name="},
+        {"a models=", "line 1: models="},
+        {"a models=b,,c", "line 1: models="},
+        {"a models=b models=c", "given twice"},
         {"sk one two", "line 1: unknown attribute \"one\""},
     };
     struct q_err e = Q_ERR_INIT;
@@ -152,6 +207,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_keys),
         cmocka_unit_test(test_keys_of_a_file),
+        cmocka_unit_test(test_hashed_keys),
+        cmocka_unit_test(test_readable_file_is_refused),
         cmocka_unit_test(test_mistakes_in_a_file),
         cmocka_unit_test(test_empty_key_is_refused),
         cmocka_unit_test(test_error_bodies),

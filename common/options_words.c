@@ -592,7 +592,7 @@ static bool hide_keys(struct options *o, int argc, char **argv)
 int options_main(struct options *o, const struct program_info *p, int argc, char **argv)
 {
     struct q_err e = Q_ERR_INIT;
-    enum log_level level;
+    enum log_level level = LOG_INFO; /* parsed, but for --help and --version */
     output_check_at_exit(p->name);
     if (options_parse(o, p, argc, argv, &e) ||
         (!o->help && !o->version && log_level_parse(&level, o->log_level, &e))) {

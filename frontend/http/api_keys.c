@@ -24,7 +24,8 @@ static FALLIBLE read_hash(unsigned char out[32], const char *hex, size_t n, stru
         const char c = (char)(hex[i] | 0x20);
         const int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
         good = digit >= 0;
-        out[i / 2] = (unsigned char)(i % 2 ? out[i / 2] | digit : digit << 4);
+        if (good)
+            out[i / 2] = (unsigned char)(i % 2 ? out[i / 2] | digit : digit << 4);
     }
     return good ? Q_OK
                 : q_fail(e, Q_INVALID,

@@ -20,8 +20,9 @@
  * position, never on how many rows are asked for at once. 3. Callbacks that compute allocate
  * nothing. 4. Pointers that the engine passes live until the callback returns; what a plugin's
  * structs point to lives as long as the shared object. 5. A crash in a callback is a crash of the
- * process that calls it: check_item in the engine, those that compute in its worker, which is
- * restarted; the request that crashes it each time ends with an error.
+ * process that calls it: count_tokens and check_item in the engine, those that compute in its
+ * worker. A callback that does not return ends as one that crashes. The process is restarted, and
+ * the request that ends it each time ends with an error.
  *
  * Sizes are texts: a decimal number, a key of config.json (also one that only the plugin knows), or
  * a product of both: "hidden_size", "3", "num_heads * head_dim".
@@ -168,7 +169,8 @@ struct quire_modality {
     uint32_t dims_max[QUIRE_DIMS_MAX]; /* of dims that are ""; else not read */
     const char *n_token;               /* size; NULL: count_tokens */
     const char *max_items;             /* size: items of a request unless --limit-mm-per-prompt */
-    /* Rows of an item whose shape is right: 1 … 2^20. NULL with n_token. */
+    /* Rows of an item whose shape is right: 1 … 2^20, the most for the largest item, whose data is
+     * NULL. NULL with n_token. */
     uint32_t (*count_tokens)(const struct quire_model *m, const struct quire_item *item);
     /* Are its numbers as the model wants them? NULL: any are (NaN and infinity are refused). */
     int (*check_item)(const struct quire_host *host, const struct quire_model *m,
@@ -179,7 +181,8 @@ struct quire_modality {
     int (*embed_item)(const struct quire_host *host, const struct quire_model *m,
                       const struct quire_item *item, const struct quire_rows *out,
                       struct quire_plugin_error *error);
-    /* Bytes of work memory that host->scratch gives embed_item at most; NULL: none. */
+    /* Bytes of work memory that host->scratch gives embed_item at most, by the largest item's shape
+     * (its data is NULL). NULL: none. */
     size_t (*scratch_bytes)(const struct quire_model *m, const struct quire_item *largest);
 };
 

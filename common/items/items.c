@@ -67,7 +67,7 @@ static FALLIBLE no_room(const struct item_list *l, struct q_err *e)
 /* ---- nested numbers ---- */
 
 struct nested {
-    double *to;
+    double *to; /* NULL: they are only counted and checked */
     size_t n;
     const struct item_array *shape;
 };
@@ -78,7 +78,9 @@ static FALLIBLE fill_nested(struct nested *x, const json_t *v, uint32_t depth, s
         if (!json_is_number(v))
             return q_fail(e, Q_INVALID, "number %zu is %s, expected a number%s", x->n, json_kind(v),
                           json_is_array(v) ? " (the lists are nested unevenly)" : "");
-        x->to[x->n++] = json_number_value(v);
+        if (x->to)
+            x->to[x->n] = json_number_value(v);
+        x->n++;
         return Q_OK;
     }
     if (!json_is_array(v) || json_array_size(v) != x->shape->dims[depth])
@@ -107,8 +109,12 @@ static FALLIBLE read_nested(struct reading *r, const json_t *v, struct q_err *e)
     }
     if (n > ITEM_LIST_BYTES / sizeof(double))
         return q_fail(e, Q_TOO_LARGE, "more than %zu numbers", ITEM_LIST_BYTES / sizeof(double));
-    struct nested x = {.to = extend(r->list, n * sizeof(double), &offset), .shape = &item};
-    enum q_code rc = x.to ? fill_nested(&x, v, 0, e) : no_room(r->list, e);
+    struct nested x = {.shape = &item};
+    enum q_code rc = fill_nested(&x, v, 0, e); /* before there is memory for what is not there */
+    if (rc)
+        return rc;
+    x = (struct nested){.to = extend(r->list, n * sizeof(double), &offset), .shape = &item};
+    rc = x.to ? fill_nested(&x, v, 0, e) : no_room(r->list, e);
     item.n_byte = n * sizeof(double);
     item.data = (const void *)offset;
     return rc ? rc : add_item(r, &item, e);
@@ -213,6 +219,11 @@ static FALLIBLE read_dtype(struct item_array *a, bool *is_i64, const json_t *v, 
                   "dtype: expected \"float32\", \"uint8\", \"int32\", \"float64\" or \"int64\"");
 }
 
+static FALLIBLE not_base64(struct q_err *e)
+{
+    return q_fail(e, Q_INVALID, "data: not base64 (with + and /, without white space)");
+}
+
 /* *out: allocated. */
 static FALLIBLE decode_base64(unsigned char **out, size_t *n, const json_t *v, struct q_err *e)
 {
@@ -223,8 +234,9 @@ static FALLIBLE decode_base64(unsigned char **out, size_t *n, const json_t *v, s
         return q_fail(e, Q_INVALID, "data: expected base64 text (a multiple of 4 characters)");
     while (n_pad < 2 && n_pad < n_text && text[n_text - 1 - n_pad] == '=')
         n_pad++;
-    if (memchr(text, '=', n_text - n_pad) || strpbrk(text, " \t\r\n"))
-        return q_fail(e, Q_INVALID, "data: not base64");
+    /* The decoder skips white space, and a "-" at the end. */
+    if (memchr(text, '=', n_text - n_pad) || strpbrk(text, " \t\r\n-_"))
+        return not_base64(e);
     *out = q_alloc(n_text / 4 * 3 + 1);
     if (!*out)
         return q_fail(e, Q_NO_MEMORY, "data: out of memory");
@@ -232,7 +244,7 @@ static FALLIBLE decode_base64(unsigned char **out, size_t *n, const json_t *v, s
     if (got < 0 || (size_t)got < n_pad) {
         q_free(*out);
         *out = NULL;
-        return q_fail(e, Q_INVALID, "data: not base64");
+        return not_base64(e);
     }
     *n = (size_t)got - n_pad;
     return Q_OK;
@@ -272,16 +284,15 @@ static FALLIBLE allowed_path(char out[PATH_MAX], const struct item_rules *rules,
                       "--allowed-local-media-path");
     if (!path)
         return q_fail(e, Q_INVALID, "path: expected a string");
-    if (!realpath(path, out))
-        return q_fail(e, Q_INVALID, "path: %.200s cannot be read", path);
     if (!rules->dir)
-        return Q_OK;
+        return realpath(path, out) ? Q_OK
+                                   : q_fail(e, Q_INVALID, "path: %.200s cannot be read", path);
+    /* The same of a file elsewhere and of none: a client does not learn which files there are. */
     const size_t n = realpath(rules->dir, dir) ? strlen(dir) : 0;
-    if (!n || strncmp(out, dir, n) != 0 || (out[n] != '/' && dir[n - 1] != '/'))
+    if (!n || !realpath(path, out) || strncmp(out, dir, n) != 0 ||
+        (out[n] != '/' && dir[n - 1] != '/'))
         return q_fail(e, Q_INVALID,
-                      "path: %.200s is not in the folder of "
-                      "--allowed-local-media-path",
-                      path);
+                      "path: %.200s is no file in the folder of --allowed-local-media-path", path);
     return Q_OK;
 }
 
@@ -360,7 +371,8 @@ static FALLIBLE read_file(struct reading *r, const char *path, const char *tenso
     enum q_code rc;
     const char *dot = strrchr(path, '.');
     if (dot && !strcmp(dot, ".npy"))
-        rc = read_npy(r, path, e);
+        rc = tensor ? q_fail(e, Q_INVALID, "tensor: an .npy file has one array without a name")
+                    : read_npy(r, path, e);
     else if (dot && !strcmp(dot, ".safetensors"))
         rc = read_safetensors(r, path, tensor, e);
     else
@@ -374,33 +386,35 @@ static FALLIBLE read_file(struct reading *r, const char *path, const char *tenso
 static FALLIBLE read_path(struct reading *r, const json_t *v, struct q_err *e)
 {
     char path[PATH_MAX];
-    const char *tensor = json_string_value(json_object_get(v, "tensor"));
-    const json_t *given = json_object_get(v, "path");
-    const char *text = json_string_value(given);
+    const json_t *given = json_object_get(v, "path"), *name = json_object_get(v, "tensor");
+    const char *text = json_string_value(given), *tensor = json_string_value(name);
     if (text && strlen(text) != json_string_length(given))
         return q_fail(e, Q_INVALID, "path: has a NUL");
+    if (name && !json_is_null(name) && !tensor)
+        return q_fail(e, Q_INVALID, "tensor: expected a string, got %s", json_kind(name));
     enum q_code rc = allowed_path(path, r->rules, text, e);
     return rc ? rc : read_file(r, path, tensor, e);
 }
 
 static FALLIBLE read_object(struct reading *r, const json_t *v, struct q_err *e)
 {
-    static const char *const known[] = {"data", "dtype", "shape", "path", "tensor"};
+    static const char *const members[2][3] = {{"data", "dtype", "shape"}, {"path", "tensor"}};
+    const bool has_path = json_object_get(v, "path"), has_data = json_object_get(v, "data");
     const char *key;
     json_t *member;
-    json_object_foreach ((json_t *)(uintptr_t)v, key, member) {
-        bool is_known = false;
-        for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-            is_known = is_known || !strcmp(key, known[i]);
-        if (!is_known)
-            return q_fail(e, Q_INVALID,
-                          "unknown member \"%.64s\"; expected data, dtype and shape, or path and "
-                          "tensor",
-                          key);
-    }
-    const bool has_path = json_object_get(v, "path"), has_data = json_object_get(v, "data");
     if (has_path == has_data)
         return q_fail(e, Q_INVALID, "expected either data (with dtype and shape) or path");
+    json_object_foreach ((json_t *)(uintptr_t)v, key, member) {
+        bool is_known = false;
+        for (size_t i = 0; i < 3 && members[has_path][i]; i++)
+            is_known = is_known || !strcmp(key, members[has_path][i]);
+        if (!is_known)
+            return q_fail(
+                e, Q_INVALID,
+                "unexpected member \"%.64s\"; expected data, dtype and shape, or path and "
+                "tensor",
+                key);
+    }
     return has_path ? read_path(r, v, e) : read_base64(r, v, e);
 }
 

@@ -179,8 +179,10 @@ void core_free(struct core *c)
                     c->state == CORE_READY ? CORE_END_MS : 0); /* a load is not worth waiting for */
     scheduler_free(c->scheduler);
     grammar_compiler_free(c->grammar_compiler);
-    item_intake_free(c->intake); /* it writes into the store */
-    core_items_release(&c->items);
+    const bool is_used = item_intake_abandoned(c->intake); /* by its thread: the store, too */
+    item_intake_free(c->intake);
+    if (!is_used)
+        core_items_release(&c->items);
     pooling_release(&c->pooling);
     core_adapters_free(c->adapters);
     q_free(c->config.adapters.modules);
@@ -674,6 +676,11 @@ static FALLIBLE step_now(struct core *c, struct q_err *e)
         return c->failure.code;
     }
     core_take_intake(c);
+    if (core_check_intake(c, &why)) {
+        item_intake_abandon(c->intake);
+        *e = why;
+        return fail_core(c, &why, false);
+    }
     take_compiled(c);
     core_give_ends(c, clock_us());
     if (!c->ring) {
@@ -713,6 +720,9 @@ int core_wait_ms(const struct core *c)
         return -1;
     bool resting = c->ring || c->sleep_level;
     int64_t due = c->ring ? step_due_ms(c) : resting ? 0 : c->restart_at_ms;
+    const int64_t intake_ms = core_intake_due_ms(c);
+    if (intake_ms && (!due || intake_ms < due))
+        due = intake_ms;
     int64_t end_us = c->scheduler ? scheduler_deadline_us(c->scheduler) : INT64_MAX;
     if (end_us < INT64_MAX && (!due || end_us / 1000 + 1 < due))
         due = end_us / 1000 + 1;

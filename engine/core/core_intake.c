@@ -7,6 +7,7 @@
 
 /* Of a prompt that is only counted: any that an array of a message can be. */
 #define COUNT_TOKENS_MAX (1u << 24)
+#define INTAKE_STALLS    3u /* of --stall-timeout: 256 MB are read and hashed on a busy machine */
 
 static struct core_items_args args_of(const struct core *c, uint32_t frontend_id, uint64_t req_id)
 {
@@ -266,6 +267,27 @@ void core_take_intake(struct core *c)
         take_one(c, j);
         item_intake_drop(j);
     }
+}
+
+/* A thread cannot be ended, but an engine can that has processes of its own: its supervisor starts
+ * another, and the request is found by which engines end. */
+int64_t core_intake_due_ms(const struct core *c)
+{
+    const int64_t since_ms = c->intake && c->worker.pid ? item_intake_since_ms(c->intake) : 0;
+    return since_ms && c->config.stall_timeout_s
+               ? since_ms + (int64_t)c->config.stall_timeout_s * INTAKE_STALLS * 1000
+               : 0;
+}
+
+FALLIBLE core_check_intake(const struct core *c, struct q_err *e)
+{
+    const int64_t due_ms = core_intake_due_ms(c);
+    if (!due_ms || clock_ms() < due_ms)
+        return Q_OK;
+    return q_fail(e, Q_TIMEOUT,
+                  "the items of a request are not read within %u s (%u times --stall-timeout): "
+                  "count_tokens or check_item of the plugin hangs",
+                  c->config.stall_timeout_s * INTAKE_STALLS, INTAKE_STALLS);
 }
 
 void core_end_intake(struct core *c)

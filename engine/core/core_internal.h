@@ -97,6 +97,10 @@ FALLIBLE core_schedule(struct core *c, uint32_t frontend_id, const struct msg_su
 
 /* core_intake.c: submit what the thread has ended. */
 void core_take_intake(struct core *c);
+/* When the thread will have had its job for so long that a plugin hangs; 0: never. */
+int64_t core_intake_due_ms(const struct core *c);
+/* Errors: Q_TIMEOUT (that time has come). */
+FALLIBLE core_check_intake(const struct core *c, struct q_err *e);
 
 /* core_control.c: true if a step may be planned now. */
 bool core_may_plan(const struct core *c);

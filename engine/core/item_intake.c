@@ -4,16 +4,19 @@
 #include "engine/core/item_intake.h"
 #include <openssl/evp.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
+#include "common/clock.h"
 #include "common/queue.h"
 #include "proto/item_memory.h"
 
 struct item_intake {
     struct queue jobs, done; /* of struct intake_job * */
     pthread_t thread;
-    bool running;
-    void *hasher; /* the thread's */
+    bool running, is_abandoned;
+    _Atomic int64_t since_ms; /* of the job in progress; 0: none */
+    void *hasher;             /* the thread's */
     struct intake_job *all;
     uint32_t n; /* in `all` */
 };
@@ -55,7 +58,9 @@ static void *run(void *arg)
     struct intake_job *j;
     while (queue_pop(&x->jobs, &j, -1)) {
         struct q_err ignored = Q_ERR_INIT;
+        atomic_store(&x->since_ms, clock_ms());
         work(x, j);
+        atomic_store(&x->since_ms, 0);
         if (queue_push(&x->done, &j, &ignored)) {
             /* never: the queue has room for all jobs and is not closed */
         }
@@ -89,7 +94,7 @@ FALLIBLE item_intake_new(struct item_intake **out, struct q_err *e)
 
 void item_intake_free(struct item_intake *x)
 {
-    if (!x)
+    if (!x || x->is_abandoned)
         return;
     if (x->running) {
         queue_close(&x->jobs);
@@ -103,6 +108,21 @@ void item_intake_free(struct item_intake *x)
     queue_release(&x->done);
     EVP_MD_CTX_free(x->hasher);
     q_free(x);
+}
+
+int64_t item_intake_since_ms(const struct item_intake *x)
+{
+    return atomic_load(&x->since_ms);
+}
+
+void item_intake_abandon(struct item_intake *x)
+{
+    x->is_abandoned = true;
+}
+
+bool item_intake_abandoned(const struct item_intake *x)
+{
+    return x && x->is_abandoned;
 }
 
 int item_intake_fd(const struct item_intake *x)
@@ -213,7 +233,7 @@ struct intake_job *item_intake_take(struct item_intake *x)
 
 void item_intake_wait(struct item_intake *x)
 {
-    if (x->running) {
+    if (x->running && !x->is_abandoned) {
         queue_close(&x->jobs);
         pthread_join(x->thread, NULL);
         x->running = false;

@@ -46,7 +46,13 @@ struct intake_job {
 struct item_intake;
 /* Errors: Q_NO_MEMORY, Q_IO. */
 FALLIBLE item_intake_new(struct item_intake **out, struct q_err *e);
-void item_intake_free(struct item_intake *x);    /* waits for the job in progress */
+/* Waits for the job in progress; after item_intake_abandon it only lets the thread be. */
+void item_intake_free(struct item_intake *x);
+/* When the thread took the job that it has (clock_ms); 0: it has none. */
+int64_t item_intake_since_ms(const struct item_intake *x);
+/* The job in progress never ends: what the thread uses stays until the process ends. */
+void item_intake_abandon(struct item_intake *x);
+bool item_intake_abandoned(const struct item_intake *x); /* x may be NULL */
 int item_intake_fd(const struct item_intake *x); /* readable if item_intake_take has a job */
 /* A job for this submit, whose items are j (reserved): they are copied from j->args.items; contents
  * are the job's then, and are copied where they are neither owned nor borrowed.

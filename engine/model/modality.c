@@ -12,6 +12,7 @@
 #define SHAPE_MAX       96u
 #define DUMMY_BYTES_MAX ((size_t)256 << 20) /* of an item and its rows; a larger one is not tried */
 #define WORKERS_MAX     1024u
+#define ZEROS_MS        120000 /* for the rows of the largest items, on one thread */
 
 static const struct {
     const char *name;
@@ -320,27 +321,30 @@ static enum q_code try_dummy(const struct modalities *m, uint32_t i, struct q_er
     enum q_code rc = data && rows ? Q_OK : q_fail(e, Q_NO_MEMORY, "out of memory");
     item.data = data;
     if (!rc && !modality_check(m, i, &item, &refused) && item.n_token == out.n &&
-        modality_embed(m, i, &item, &out, e))
-        rc = q_wrap(e, "an item of zeros");
+        modality_embed(m, i, &item, &out, e)) /* not the command line is invalid */
+        rc = q_fail(e, Q_UNSUPPORTED, "an item of zeros: %s", e->message);
     q_free(rows);
     q_free(data);
     return rc;
 }
 
-FALLIBLE modalities_bind(struct modalities *m, const struct model *model, uint32_t n_thread,
-                         struct q_err *e)
+struct binding {
+    struct modalities *m;
+    uint32_t n_thread;
+    struct q_err error;
+};
+
+static enum q_code bind(struct binding *b)
 {
+    struct modalities *m = b->m;
     struct region_cutter c = {0};
+    struct q_err *e = &b->error;
     enum q_code rc;
-    if (m->n == 0)
-        return Q_OK;
-    free_work(m->work);
-    m->model->model = model;
-    m->model->config = *model_config(model);
     m->work = q_calloc(1, sizeof *m->work);
     if (!m->work)
         return q_fail(e, Q_NO_MEMORY, "out of memory for items");
-    m->work->n = n_thread < 1 ? 1 : n_thread > WORKERS_MAX ? WORKERS_MAX : n_thread;
+    const uint32_t n = b->n_thread;
+    m->work->n = n < 1 ? 1 : n > WORKERS_MAX ? WORKERS_MAX : n;
     const size_t scratch = scratch_bytes(m), rows = plugin_rows_bytes(m->model);
     cut_work(m->work, &c, scratch, rows);
     if ((rc = region_init(&m->work->memory, c.used + 1, "work memory of items", e)))
@@ -350,6 +354,35 @@ FALLIBLE modalities_bind(struct modalities *m, const struct model *model, uint32
     for (uint32_t i = 0; i < m->n && !rc; i++)
         rc = try_dummy(m, i, e);
     return rc;
+}
+
+static void run_bind(void *binding)
+{
+    const enum q_code rc = bind(binding);
+    (void)rc; /* in its error */
+}
+
+FALLIBLE modalities_bind(struct modalities *m, const struct model *model, uint32_t n_thread,
+                         struct q_err *e)
+{
+    struct binding b = {m, n_thread, Q_ERR_INIT};
+    if (m->n == 0)
+        return Q_OK;
+    free_work(m->work);
+    m->work = NULL;
+    m->model->model = model;
+    m->model->config = *model_config(model);
+    const struct trial trial = {
+        .plugin = plugin_arch_text(m->model->arch),
+        .when = "with an item of zeros (count_tokens, scratch_bytes, check_item or embed_item)",
+        .limit_ms = ZEROS_MS,
+        .run = run_bind,
+        .ctx = &b,
+    };
+    const enum q_code rc = plugin_try(&trial, e);
+    if (!rc && b.error.code)
+        *e = b.error;
+    return rc ? rc : b.error.code;
 }
 
 uint64_t modalities_work_bytes(const struct modalities *m)

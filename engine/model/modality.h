@@ -45,8 +45,9 @@ struct modalities {
 FALLIBLE modalities_open(struct modalities **out, const char *config_dir, struct q_err *e);
 void modalities_free(struct modalities *m); /* NULL is fine */
 /* For modality_embed: the loaded model, which must outlive m, and work memory of as many calls at a
- * time. Makes the rows of a dummy item of each modality once, the largest, of zeros, so that what
- * fails always fails at start. Errors: Q_INVALID with the plugin's message, Q_NO_MEMORY. */
+ * time. Makes the rows of a dummy item of each modality, the largest, of zeros, in a process of its
+ * own first (plugin_try), so that what fails always fails at start. Errors: Q_UNSUPPORTED with the
+ * plugin's message, Q_UNAVAILABLE (it crashes, exits or hangs), Q_NO_MEMORY. */
 struct model;
 FALLIBLE modalities_bind(struct modalities *m, const struct model *model, uint32_t n_thread,
                          struct q_err *e);

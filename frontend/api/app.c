@@ -508,12 +508,14 @@ static void init(struct app *a, const struct options *o)
     a->options = o;
     uv_loop_init(&a->loop);
     tasks_init(&a->tasks, &a->loop);
+    a->tasks.reads_files = *o->allowed_local_media_path;
 }
 
 FALLIBLE app_open(struct app *a, const struct options *o, struct q_err *e)
 {
     enum q_code rc;
     init(a, o);
+    a->tasks.reads_files = true; /* of the program's own user: job_item_rules */
     if ((rc = chat_model_check(o, e)) ||
         (rc = served_model_open(&a->served, o->positional[0], o, e)))
         return rc;

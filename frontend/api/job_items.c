@@ -37,6 +37,9 @@ FALLIBLE job_read_items(struct job *j, struct q_err *e)
         return q_fail(e, Q_NO_MEMORY, "multi_modal_data: out of memory");
     for (; j->n_items < n && rc == Q_OK; j->n_items++)
         rc = read_one(j, is_list ? json_array_get(v, j->n_items) : v, &j->items[j->n_items], e);
+    /* They are in j->items. Many numbers are freed here, on a thread, and not on the loop. */
+    json_object_del(j->body, "multi_modal_data");
+    j->params.multi_modal_data = NULL;
     if (rc == Q_OK)
         j->params.param[0] = '\0';
     return rc;

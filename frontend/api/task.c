@@ -22,6 +22,7 @@ void tasks_init(struct tasks *s, uv_loop_t *loop)
     snprintf(text, sizeof text, "%u", n);
     setenv("UV_THREADPOOL_SIZE", text, 1);
     s->loop = loop;
+    s->reads_files = false;
     fair_queue_init(&s->lanes, n - THREADS_SPARE);
 }
 
@@ -52,9 +53,13 @@ static void run_task(struct task *t)
     (void)rc; /* kept in t->error */
 }
 
+/* A request lives as long as its answer: the text of its body does not. */
 static void on_thread(uv_work_t *work)
 {
-    run_task(work->data);
+    struct task *t = work->data;
+    run_task(t);
+    t->text = (struct http_text){NULL, 0};
+    buf_release(&t->copy);
 }
 
 static void start_next(struct tasks *s);
@@ -105,6 +110,18 @@ static uint64_t key_of(const struct http_exchange *x)
     return key;
 }
 
+/* Has it the member "path", perhaps in escapes of JSON? The file of a small body may be large. */
+static bool may_name_file(const struct http_text *body)
+{
+    return body->n &&
+           (memmem(body->data, body->n, "path", 4) || memmem(body->data, body->n, "\\u", 2));
+}
+
+static bool is_short(const struct task *t)
+{
+    return t->text.n < TASK_THREAD_BYTES && !(t->tasks->reads_files && may_name_file(&t->text));
+}
+
 void task_start(struct task *t, const struct task_calls *calls, struct tasks *tasks,
                 struct http_exchange *x)
 {
@@ -113,7 +130,7 @@ void task_start(struct task *t, const struct task_calls *calls, struct tasks *ta
     t->x = x;
     t->text = http_body(x);
     http_on_gone(x, on_gone, t);
-    if (t->text.n < TASK_THREAD_BYTES)
+    if (is_short(t))
         run_task(t);
     else if (fair_queue_add(&tasks->lanes, &t->lane, t->text.n, key_of(x), &t->error) == Q_OK) {
         t->waiting = true;

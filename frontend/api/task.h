@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* task - processing of a request before its response, and its lifetime.
  *
- * `prepare` reads the body: on the loop if it is small, on another thread if parsing and tokenizing
- * would block the loop. It may wait for a thread (fair_queue.h); then the body is copied, because
- * the exchange may end meanwhile. `go` follows on the loop, unless the exchange has ended.
+ * `prepare` reads the body: on the loop if it is small, on another thread if parsing and
+ * tokenizing, or a file that it names, would block the loop. It may wait for a thread
+ * (fair_queue.h); then the body is copied, because the exchange may end meanwhile. `go` follows on
+ * the loop, unless the exchange has ended.
  * `dispose` is called once: when the exchange has ended and no thread uses the task.
  * Threads: the loop's, except for prepare; while it runs no other code accesses the task. */
 #ifndef QUIRE_FRONTEND_API_TASK_H
@@ -20,6 +21,7 @@
 
 struct tasks { /* of one frontend: the queue for the threads of its loop */
     struct fair_queue lanes;
+    bool reads_files; /* a body may name files, as inputs that are no tokens; set after init */
     uv_loop_t *loop;
 };
 /* Number of threads: the processors of the machine, within limits, or UV_THREADPOOL_SIZE. Call
@@ -39,7 +41,7 @@ struct task { /* embedded first in its owner */
     const struct task_calls *calls;
     struct tasks *tasks;
     struct http_exchange *x; /* NULL after its end */
-    struct http_text text;   /* the body; borrowed from x or from copy */
+    struct http_text text;   /* the body, for prepare; borrowed from x or from copy */
     struct buf copy;
     struct q_err error;
     struct fair_queue_job lane;

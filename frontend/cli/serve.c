@@ -94,6 +94,7 @@ static void start(struct supervisor *s, struct child *c)
 {
     struct q_err e = Q_ERR_INIT;
     c->restart_ms = c->heard_ms = 0;
+    c->has_hung = false;
     if (child_start(c, &e) != Q_OK) {
         c->n_failure++;
         retry(s, c, EXIT_INTERNAL, e.message);
@@ -111,10 +112,10 @@ static bool is_final(const struct supervisor *s, int code)
 /* What the next engine tells the frontends about this one's death: whether its requests may be the
  * cause. They are not when it was ended from outside, or because the worker crashed too often: then
  * it has looked for the cause itself. */
-static void note_death(struct child *c, int status, bool was_oom, const char *how)
+static void note_death(struct child *c, int status, bool was_outside, const char *how)
 {
     const bool gave_up = WIFEXITED(status) && WEXITSTATUS(status) == EXIT_WORKER;
-    const bool blamed = !gave_up && !death_from_outside(status, was_oom);
+    const bool blamed = !gave_up && !was_outside;
     snprintf(c->death, sizeof c->death, "%s%s", blamed ? "crash: " : "other: ", how);
 }
 
@@ -123,7 +124,12 @@ static void on_death(struct supervisor *s, struct child *c, int status)
     char cause[80], how[128];
     const bool was_oom = death_oom_kills() > c->n_oom;
     const int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-    death_describe(status, was_oom, cause, sizeof cause);
+    /* This process has killed one that hung; a request may be why it did. */
+    const bool was_outside = !c->has_hung && death_from_outside(status, was_oom);
+    if (c->has_hung)
+        snprintf(cause, sizeof cause, "did not respond and was killed");
+    else
+        death_describe(status, was_oom, cause, sizeof cause);
     snprintf(how, sizeof how, "(process %d) %s", c->pid, cause);
     c->pid = 0;
     c->heard_ms = 0;
@@ -134,8 +140,8 @@ static void on_death(struct supervisor *s, struct child *c, int status)
     }
     if (clock_ms() - c->started_ms > STABLE_MS)
         c->n_failure = 0;
-    c->n_failure += !death_from_outside(status, was_oom);
-    note_death(c, status, was_oom, cause);
+    c->n_failure += !was_outside;
+    note_death(c, status, was_outside, cause);
     if (is_final(s, code)) { /* the child has printed the reason */
         log_debug("%s %s", c->name, how);
         begin_stop(s, code);
@@ -180,6 +186,7 @@ static void on_hang(struct supervisor *s)
     if (s->stopping || engine->pid <= 0 || clock_ms() - engine->started_ms < HANG_GRACE_MS)
         return;
     log_error("engine (process %d) does not respond: killing it", engine->pid);
+    engine->has_hung = true;
     kill(engine->pid, SIGKILL);
 }
 

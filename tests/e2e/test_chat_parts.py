@@ -153,7 +153,7 @@ MISUSES = [
     (entry(grid(ONE, TWO), grid(ONE, TWO)), "content part 2: grids: more than 3 items"),
     (entry({"type": "strips", "strips": [1, 2, 3, 4, 5, 6]}), "content part 1: strips[0]: shape [6] is not [1…5]"),
     (entry({"type": "strips", "strips": [300]}), "strips[0]: number 0 is 300"),
-    (entry({"type": "mark", "mark": [-1]}), "marks[0]: a mark is 0 or more"),
+    (entry({"type": "mark", "mark": [-1]}), "marks[0]: plugin grids 1.0: a mark is 0 or more"),
     ([{"role": "user", "content": "hi"}, {"role": "assistant", "content": [grid(ONE)]}, {"role": "user", "content": "ok"}],
      'messages: entry 1: content part 0: role "assistant" takes no "grid"'),
 ]

@@ -88,9 +88,14 @@ def test_forms_of_an_item_agree(serve, tmp_path):
     for path in (outside, tmp_path / "link.npy", tmp_path / ".." / "outside.npy"):
         status, answer = server.post("/v1/completions", body(multi_modal_data={"grids": [{"path": str(path)}]}))
         assert status == 400 and "--allowed-local-media-path" in answer["error"]["message"], answer
+    for path in ("/etc/hostname", "/no/such.npy", tmp_path / "none.npy", tmp_path, "../outside.npy"): # and no word of what there is
+        status, answer = server.post("/v1/completions", body(multi_modal_data={"grids": [{"path": str(path)}]}))
+        assert status == 400 and "is no file in the folder of --allowed-local-media-path" in answer["error"]["message"], answer
     os.mkfifo(tmp_path / "pipe.npy")
     for item, message in (({"path": str(tmp_path / "pipe.npy")}, "is a pipe or a device"), # opening it would wait for a writer
                           ({"path": str(tmp_path / "one.npy") + "\0"}, "path: has a NUL"),
+                          ({"path": str(tmp_path / "one.npy"), "tensor": "x"}, "tensor: an .npy file has one array without a name"),
+                          ({"path": str(tmp_path / "one.npy"), "tensor": 1}, "tensor: expected a string, got an integer"),
                           ({"data": packed(flat), "shape": [1 << 31, 1 << 31]}, "shape: more than 2^64 bytes")):
         status, answer = server.post("/v1/completions", body(multi_modal_data={"grids": [item]}))
         assert status == 400 and message in answer["error"]["message"], answer
@@ -131,14 +136,22 @@ MISUSES = [
     ({"multi_modal_data": {"grids": [{"data": packed([1] * 6, "B"), "dtype": "uint8", "shape": [2, 3]}]}}, "grids[0]"),
     ({"multi_modal_data": {"grids": [{"data": packed([float("nan")] * 6), "shape": [2, 3]}]}}, "grids[0]"),
     ({"multi_modal_data": {"grids": [[[1e39, 2, 3], [4, 5, 6]]]}}, "grids[0]: number 0 is"),
+    ({"multi_modal_data": {"grids": [{"data": "AAAA----", "dtype": "uint8", "shape": [3]}]}}, "grids[0]: data: not base64"),
+    ({"multi_modal_data": {"grids": [{"data": "AAAA", "shape": [1], "tensor": "x"}]}}, 'grids[0]: unexpected member "tensor"'),
+    ({"multi_modal_data": {"grids": [{"path": "a.npy", "dtype": "uint8"}]}}, 'grids[0]: unexpected member "dtype"'),
+    ({"multi_modal_data": {"grids": [[[0] * 9000] + [[]] * 3000]}}, "grids[0]: the lists are ragged"),
+    ({"multi_modal_data": {"grids": [{"data": "AAAA", "shape": [1], "dtype": ">f4"}]}}, 'grids[0]: dtype: expected "float32"'),
     ({"multi_modal_data": {"images": [1]}}, 'no modality "images", it has: grids, strips, marks'),
     ({"multi_modal_data": [1]}, "multi_modal_data: expected an object"),
     ({"multi_modal_data": {"grids": 3}}, "multi_modal_data: grids: expected a list of items, got an integer"),
     ({"multi_modal_data": {"grids": [ONE], "strips": [[300]]}, "prompt": [STRIP] + [GRID] * 4},
      "strips[0]: number 0 is 300, expected a whole number from 0 to 255"),
     ({"multi_modal_data": {"grids": [ONE], "marks": [[-1]]}, "prompt": [MARK] + [GRID] * 4}, "marks[0]"),
+    ({"prompt": [-9], "multi_modal_data": {"blobs": [[253]]}}, "blobs[0]: plugin grids 1.0: plugin grids 1.0: check_item failed and gave no"),
+    ({"prompt": [-9], "multi_modal_data": {"blobs": [[252]]}}, "blobs[0]: plugin grids 1.0: no blob  [1mbegins with 252"),
     ({"prompt": [1, -3, 2], "multi_modal_data": None}, "token id -3 at position 1 is not in the vocabulary (0 … 511)"),
     ({"prompt": [1, 512], "multi_modal_data": None}, "token id 512 at position 1 is not in the vocabulary (0 … 511)"),
+    ({"prompt": [1] + [2 ** 32 + GRID] * 4 + [5]}, "token id 4294967289 at position 1 is not in the vocabulary (0 … 511)"),
     ({"prompt": [1, -2 ** 40], "multi_modal_data": None}, "is not in the vocabulary (0 … 511)"),
     ({"max_tokens": 250}, "maximum context length is 256 tokens"),
 ]
@@ -295,6 +308,38 @@ def test_an_item_that_crashes_the_worker_ends_alone(serve):
         answers = pool.map(lambda ask: server.post("/v1/completions", ask), [{**two, "stream": False, "n": 3}, good] * 4)
         for i, (status, answer) in enumerate(answers):
             assert i % 2 and status == 200 or "grids[1]: this grid cannot be computed" in answer["error"]["message"], answer
+    assert tokens(server) == want
+
+
+@pytest.mark.parametrize("fault, says", [
+    ("crash", "plugin grids 1.0 crashed with an item of zeros (count_tokens, scratch_bytes, check_item or embed_item): signal 6"),
+    ("exit", "plugin grids 1.0 ended the process with an item of zeros"),
+    ("fail", "an item of zeros: plugin grids 1.0: grids[0]: zeros are no grid")])
+def test_what_fails_at_the_start(plugin, model, fault, says):
+    """The engine measures its largest step with items of zeros; what a plugin does with them is an error of the start."""
+    for verb in ("generate", "serve"):
+        more = ("--prompt-ids", "1") if verb == "generate" else ("--port", "0")
+        done = subprocess.run([BIN / "quire", verb, model, "--plugin", plugin, "--skip-tokenizer-init", *more], capture_output=True,
+                              text=True, timeout=60, env=os.environ | {"QUIRE_TEST_ZEROS": fault})
+        assert done.returncode == 3 and says in done.stderr, (done.returncode, done.stderr)
+
+
+@pytest.mark.parametrize("what", ["rows", "small", "large"])
+def test_a_callback_that_hangs_ends_its_request_alone(serve, what):
+    """In the worker, on the engine's loop, on its thread for large items: the process is replaced until the request is found."""
+    server = serve("--stall-timeout", "1", "--heartbeat-ms", "100")
+    want = tokens(server)
+    size = 10 if what == "small" else 3000000
+    bad = {"grids": [[[777, 2, 3], [4, 5, 6]]]} if what == "rows" else {
+        "blobs": [{"data": base64.b64encode(bytes([254]) * size).decode(), "shape": [size], "dtype": "uint8"}]}
+    prompt = body()["prompt"] if what == "rows" else [1, 2, 3, -9, 5]
+    with ThreadPoolExecutor(2) as pool:
+        failed = pool.submit(server.post, "/v1/completions", body(prompt=prompt, multi_modal_data=bad))
+        good = pool.submit(tokens, server)
+        status, answer = failed.result()
+        says = "crashed each time" if what == "rows" else "the engine crashed 3 times while it computed this request"
+        assert status == 500 and says in answer["error"]["message"], answer
+        assert good.result() == want
     assert tokens(server) == want
 
 

@@ -84,6 +84,8 @@ CASES = [
     ("faulty.so", "crash", "crashed while it was loaded: signal 6"),
     ("faulty.so", "exit", "ended the process while it was loaded"),
     ("faulty.so", "crash in entry", "crashed while it was loaded: signal 11"),
+    ("faulty.so", "wild list", "crashed while it was loaded: signal 11"),
+    ("faulty.so", "huge count", "4294967295 of them, expected at most 256"),
 ]
 
 

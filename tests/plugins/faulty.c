@@ -33,6 +33,9 @@ static struct {
     char newer[8];
 } plugin;
 
+static void *const wild = (void *)64; /* where no memory is */
+static char long_name[100];           /* without an end */
+
 static int fault_is(const char *name)
 {
     const char *fault = getenv("QUIRE_TEST_FAULT");
@@ -128,6 +131,18 @@ static void spoil_plugin(void)
         plugin.p.n_architecture = 2;
     if (fault_is("null operation") || fault_is("no run"))
         plugin.p.n_operation = 1;
+    if (fault_is("wild name"))
+        plugin.p.name = wild;
+    if (fault_is("bytes"))
+        plugin.p.name = "f\xff";
+    if (fault_is("long name"))
+        plugin.p.name = memset(long_name, 'a', sizeof long_name);
+    if (fault_is("wild list"))
+        plugin.p.architectures = wild;
+    if (fault_is("wild architecture"))
+        architectures[0] = wild;
+    if (fault_is("huge count"))
+        plugin.p.n_architecture = UINT32_MAX;
     operation = (struct quire_operation){.size = sizeof operation, .name = "own"};
     operations[0] = fault_is("null operation") ? NULL : &operation;
 }
@@ -150,6 +165,10 @@ static void spoil_tables(void)
         map.pattern = "model.(";
     if (fault_is("map name"))
         map.name = NULL;
+    if (fault_is("wild pattern"))
+        map.pattern = wild;
+    if (fault_is("huge list"))
+        architecture.n_map = 1u << 30;
     if (fault_is("tensor id"))
         tensors[1].id = tensors[0].id;
     if (fault_is("tensor size"))
@@ -182,6 +201,8 @@ const struct quire_plugin *quire_plugin_1(void)
         *(volatile int *)0 = 1;
     if (fault_is("null"))
         return NULL;
+    if (fault_is("wild"))
+        return wild;
     architecture = good;
     rule = (struct quire_config_rule){"hidden_size", NULL, "64"};
     setting = (struct quire_setting){"qk_norm", "heads"};

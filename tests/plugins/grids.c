@@ -7,8 +7,12 @@
  *     marks    [1] i32, 1 row, placeholder: token 7 of the vocabulary; no negative number
  *
  * A row is made of the item's numbers alone. A grid that begins with 666 cannot be computed, one
- * with 999 crashes its process. */
+ * with 999 crashes its process, one with 777 never ends. The check of a blob that begins with 254
+ * never ends; with 253 or 252 its message is no plain text. QUIRE_TEST_ZEROS: a grid of zeros
+ * crashes, exits, fails. */
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 #include "engine/plugin.h"
 
 static int fail(struct quire_plugin_error *error, const char *text)
@@ -18,6 +22,24 @@ static int fail(struct quire_plugin_error *error, const char *text)
         error->message[i] = text[i];
     error->message[i] = '\0';
     return 1;
+}
+
+static void hang(void)
+{
+    for (;;)
+        sleep(1);
+}
+
+static int fail_zeros(struct quire_plugin_error *error)
+{
+    const char *fault = getenv("QUIRE_TEST_ZEROS");
+    if (!fault)
+        return 0;
+    if (strcmp(fault, "crash") == 0)
+        abort();
+    if (strcmp(fault, "exit") == 0)
+        exit(0);
+    return fail(error, "zeros are no grid");
 }
 
 /* Row r of an item, from a number of it. */
@@ -38,6 +60,10 @@ static int embed_grid(const struct quire_host *host, const struct quire_model *m
         return fail(error, "this grid cannot be computed");
     if (x[0] == 999)
         abort();
+    if (x[0] == 777)
+        hang();
+    if (x[0] == 0 && fail_zeros(error))
+        return 1;
     for (uint32_t r = 0; r < out->n; r++)
         fill_row(out, r, (double)x[r] + 0.5 * (double)x[r + 2]);
     return 0;
@@ -118,8 +144,15 @@ static const struct quire_modality marks = {
 static int check_blob(const struct quire_host *host, const struct quire_model *m,
                       const struct quire_item *item, struct quire_plugin_error *error)
 {
+    const unsigned char first = *(const unsigned char *)item->data;
     (void)host, (void)m;
-    return *(const unsigned char *)item->data == 255 ? fail(error, "no blob begins with 255") : 0;
+    if (first == 254)
+        hang();
+    if (first == 253)
+        memset(error->message, 0xe9, sizeof error->message);
+    if (first == 252)
+        fail(error, "no\nblob \x1b[1mbegins with 252\xff");
+    return first == 255 ? fail(error, "no blob begins with 255") : first > 251;
 }
 
 static int embed_blob(const struct quire_host *host, const struct quire_model *m,

@@ -208,6 +208,37 @@ static void test_a_short_body_is_read_before_long_ones_end(void **state)
     sem_destroy(&short_is_answered);
 }
 
+static enum q_code only_read(struct task *t, struct q_err *e)
+{
+    (void)e;
+    ((struct request *)t)->read = true;
+    return Q_OK;
+}
+
+/* A small body is read at once; where bodies may name files, one that does is read on a thread. */
+static void test_a_body_that_names_a_file(void **state)
+{
+    (void)state;
+    static const struct task_calls reading = {only_read, go, dispose};
+    static const char *const bodies[] = {"{\"prompt\": [1]}", "{\"path\": \"a.npy\"}",
+                                         "{\"\\u0070ath\": \"a.npy\"}"};
+    uv_loop_t loop;
+    struct tasks tasks;
+    assert_int_equal(uv_loop_init(&loop), 0);
+    tasks_init(&tasks, &loop);
+    for (int files = 0; files < 2; files++)
+        for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++) {
+            tasks.reads_files = files;
+            requests[0] = (struct request){.x.n = strlen(bodies[i])};
+            memcpy(body, bodies[i], requests[0].x.n);
+            task_start(&requests[0].task, &reading, &tasks, &requests[0].x);
+            assert_int_equal(tasks_n_working(&tasks), files && i > 0);
+            assert_int_equal(uv_run(&loop, UV_RUN_DEFAULT), 0);
+            assert_true(requests[0].read);
+        }
+    uv_loop_close(&loop);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -216,6 +247,7 @@ int main(void)
         cmocka_unit_test(test_keys_share),
         cmocka_unit_test(test_the_queue_is_bounded),
         cmocka_unit_test(test_a_short_body_is_read_before_long_ones_end),
+        cmocka_unit_test(test_a_body_that_names_a_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

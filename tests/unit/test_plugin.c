@@ -51,6 +51,11 @@ static void one_that_crashes_is_an_error(void **state)
         {"crash", "while it was loaded"},
         {"exit", "ended the process while it was loaded, with status 0"},
         {"crash in entry", "while it was loaded"},
+        {"wild", "crashed while it was loaded: signal 11"},
+        {"wild name", "crashed while it was loaded: signal 11"},
+        {"wild list", "crashed while it was loaded: signal 11"},
+        {"wild architecture", "crashed while it was loaded: signal 11"},
+        {"wild pattern", "crashed while it was loaded: signal 11"},
     };
     struct q_err e = Q_ERR_INIT;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -91,6 +96,10 @@ static void each_fault_is_named(void **state)
         {"small", "the plugin: size is ", Q_INVALID},
         {"newer", "built with a newer engine/plugin.h", Q_UNSUPPORTED},
         {"no name", "name is NULL", Q_INVALID},
+        {"long name", "name has 64 characters or more, expected 1 to 63", Q_INVALID},
+        {"bytes", "name is not UTF-8", Q_INVALID},
+        {"huge count", "architectures: 4294967295 of them, expected at most 256", Q_INVALID},
+        {"huge list", "maps: 1073741824 of them, expected at most 1024", Q_INVALID},
         {"control characters", "version has control characters", Q_INVALID},
         {"no architectures", "n_architecture is 0", Q_INVALID},
         {"null list", "architectures is NULL", Q_INVALID},

@@ -9,13 +9,13 @@
 static bool config_number(const struct quire_model *m, const char *key, double *out)
 {
     const struct plugin_sizes sizes = {m->root, m->path, &m->config};
-    const json_t *v = plugin_key(m->root, key);
+    const json_t *v = key ? plugin_key(m->root, key) : NULL;
     uint32_t derived;
     if (json_is_number(v))
         *out = json_number_value(v);
     else if (json_is_boolean(v))
         *out = json_is_true(v);
-    else if (!v && plugin_size_derived(&derived, &sizes, key))
+    else if (key && !v && plugin_size_derived(&derived, &sizes, key))
         *out = derived;
     else
         return false;
@@ -24,7 +24,7 @@ static bool config_number(const struct quire_model *m, const char *key, double *
 
 static bool config_text(const struct quire_model *m, const char *key, const char **out)
 {
-    const char *text = json_string_value(plugin_key(m->root, key));
+    const char *text = key ? json_string_value(plugin_key(m->root, key)) : NULL;
     if (text)
         *out = text;
     return text != NULL;
@@ -35,7 +35,7 @@ static void log_text(const char *text)
     const struct quire_model *now = plugin_model_now();
     if (plugin_repeats())
         return;
-    log_info("plugin %s: %s", now ? plugin_arch_text(now->arch) : "?", text);
+    log_info("plugin %s: %s", now ? plugin_arch_text(now->arch) : "?", text ? text : "NULL");
 }
 
 static uint32_t n_layer(const struct quire_model *m)

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/model/plugin/plugin_model.h"
+#include <stdio.h>
 #include <string.h>
 #include "common/file.h"
 #include "common/hub/hub_json.h"
 #include "common/mem.h"
-#include "engine/model/plugin/trial.h"
+#include "common/utf8.h"
 
 /* ---- calls ---- */
 
@@ -39,28 +40,51 @@ bool plugin_repeats(void)
     return repeats;
 }
 
+FALLIBLE plugin_try(const struct trial *t, struct q_err *e)
+{
+    bool ran;
+    const enum q_code rc = plugin_trial(&ran, t, e);
+    if (rc)
+        return rc;
+    repeats = ran;
+    t->run(t->ctx);
+    repeats = false;
+    return Q_OK;
+}
+
 FALLIBLE plugin_call(const struct quire_model *m, const char *callback, void (*run)(void *ctx),
                      void *ctx, struct q_err *e)
 {
-    bool ran;
+    char when[64];
+    snprintf(when, sizeof when, "in its callback %s", callback);
+    const struct trial trial = {plugin_arch_text(m->arch), when, TRIAL_MS, run, ctx};
     plugin_begin(m, NULL);
-    const enum q_code rc = plugin_trial_call(&ran, m->arch, callback, run, ctx, e);
-    if (!rc) {
-        repeats = ran;
-        run(ctx);
-        repeats = false;
-    }
+    const enum q_code rc = plugin_try(&trial, e);
     plugin_end();
     return rc;
+}
+
+/* Control characters and bytes that are no UTF-8 become spaces: clients and logs show the text. */
+static void make_plain(char *text)
+{
+    const size_t n = strlen(text);
+    for (size_t i = 0, step; i < n; i += step) {
+        uint32_t cp;
+        step = utf8_decode(text + i, n - i, &cp);
+        if (cp < 0x20 || (cp >= 0x7f && cp < 0xa0) || cp == UTF8_REPLACEMENT)
+            memset(text + i, ' ', step);
+    }
 }
 
 FALLIBLE plugin_failed(const struct quire_model *m, const char *callback,
                        struct quire_plugin_error *error, enum q_code code, struct q_err *e)
 {
     error->message[sizeof error->message - 1] = '\0';
-    return *error->message ? q_fail(e, code, "%s", error->message)
-                           : q_fail(e, code, "plugin %s: %s failed and gave no reason",
-                                    plugin_arch_text(m->arch), callback);
+    make_plain(error->message);
+    return error->message[strspn(error->message, " ")]
+               ? q_fail(e, code, "%s", error->message)
+               : q_fail(e, code, "plugin %s: %s failed and gave no reason",
+                        plugin_arch_text(m->arch), callback);
 }
 
 /* ---- life ---- */

@@ -8,6 +8,7 @@
 #ifndef QUIRE_ENGINE_MODEL_PLUGIN_PLUGIN_MODEL_H
 #define QUIRE_ENGINE_MODEL_PLUGIN_PLUGIN_MODEL_H
 #include "engine/model/plugin/plugin_arch.h"
+#include "engine/model/plugin/trial.h"
 
 struct model;
 struct quire_model {
@@ -41,10 +42,11 @@ void plugin_end(void);
 const struct plugin_work *plugin_work_now(void);  /* NULL: none */
 const struct quire_model *plugin_model_now(void); /* NULL: in no callback */
 /* run(ctx), which calls a callback that runs while a model is opened: tried in a process of its own
- * first (engine/model/plugin/trial.h), then here. Errors: Q_UNAVAILABLE (it crashed, ended the
- * process or hung). */
+ * first, then here. Errors: Q_UNAVAILABLE (it crashed, ended the process or hung). */
 FALLIBLE plugin_call(const struct quire_model *m, const char *callback, void (*run)(void *ctx),
                      void *ctx, struct q_err *e);
+/* The same of any code that calls a plugin; it calls plugin_begin and plugin_end itself. */
+FALLIBLE plugin_try(const struct trial *t, struct q_err *e);
 /* Is a callback run again that came to its end in its trial? Its lines of log are written. */
 bool plugin_repeats(void);
 

@@ -235,21 +235,30 @@ static enum q_code check_names(struct plugin_arch *const *all, uint32_t n, struc
     return rc;
 }
 
-/* All of it is checked before anything of it counts. is_found: on the search path. */
-static enum q_code take_plugin(struct plugin *p, bool is_found, struct q_err *e)
+/* All that the plugin's tables say, made into architectures, [*n] of them, of which nothing counts
+ * yet. *all: the caller's, also after an error. */
+static enum q_code read_tables(struct plugin *p, struct plugin_arch ***all, uint32_t *n,
+                               struct q_err *e)
 {
-    struct plugin_arch **all = NULL;
-    uint32_t n = 0;
     enum q_code rc;
     if ((rc = plugin_take(&p->p, sizeof p->p, p->from, "the plugin", e)) ||
         (rc = plugin_check(&p->p, e)) || (rc = make_operations(p, e)))
         return rc;
     snprintf(p->text, sizeof p->text, "%s %s", p->p.name, p->p.version);
-    all = q_calloc(p->p.n_architecture, sizeof(struct plugin_arch *));
-    if (!all)
+    *all = q_calloc(p->p.n_architecture, sizeof(struct plugin_arch *));
+    if (!*all)
         return q_fail(e, Q_NO_MEMORY, "out of memory");
-    for (; n < p->p.n_architecture && !rc; n += rc == Q_OK)
-        rc = make_architecture(&all[n], p, n, e);
+    for (; *n < p->p.n_architecture && !rc; *n += rc == Q_OK)
+        rc = make_architecture(&(*all)[*n], p, *n, e);
+    return rc;
+}
+
+/* All of it is checked before anything of it counts. is_found: on the search path. */
+static enum q_code take_plugin(struct plugin *p, bool is_found, struct q_err *e)
+{
+    struct plugin_arch **all = NULL;
+    uint32_t n = 0;
+    enum q_code rc = read_tables(p, &all, &n, e);
     if (!rc && is_found)
         leave_out_served(all, &n, p);
     if (!rc)
@@ -268,11 +277,9 @@ static enum q_code take_plugin(struct plugin *p, bool is_found, struct q_err *e)
     return rc;
 }
 
-static enum q_code load_entry(const struct quire_plugin **out, const char *path, struct q_err *e)
+/* What the entry of the shared object gives. */
+static enum q_code open_entry(const struct quire_plugin **out, const char *path, struct q_err *e)
 {
-    enum q_code rc = plugin_trial(path, e);
-    if (rc)
-        return rc;
     void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!handle)
         return q_fail(e, Q_CORRUPT, "plugin %s: not a shared object that can be loaded: %s", path,
@@ -286,8 +293,22 @@ static enum q_code load_entry(const struct quire_plugin **out, const char *path,
                       path);
     }
     *out = entry();
-    rc = check_abi(*out, e);
+    enum q_code rc = check_abi(*out, e);
     return rc ? q_wrap(e, "plugin %s", path) : Q_OK;
+}
+
+/* In the process of a trial: a wrong pointer in a table crashes that one. What is wrong without a
+ * crash is said when this process reads the tables. */
+static void try_tables(void *plugin)
+{
+    struct plugin *p = plugin;
+    struct plugin_arch **all = NULL;
+    struct q_err ignored = Q_ERR_INIT;
+    uint32_t n = 0;
+    enum q_code rc = open_entry(&p->from, p->path, &ignored);
+    if (!rc)
+        rc = read_tables(p, &all, &n, &ignored);
+    (void)rc;
 }
 
 /* Opening a pipe or a device could wait for ever. */
@@ -303,24 +324,34 @@ static enum q_code check_file(const char *path, struct q_err *e)
     return Q_OK;
 }
 
+/* *is_known: another path of a file that is loaded. */
+static enum q_code load_new(struct plugin *p, bool is_found, bool *is_known, struct q_err *e)
+{
+    const struct trial trial = {p->path, "while it was loaded", TRIAL_MS, try_tables, p};
+    bool ran;
+    enum q_code rc;
+    *is_known = false;
+    if ((rc = check_file(p->path, e)) || (rc = plugin_trial(&ran, &trial, e)) ||
+        (rc = open_entry(&p->from, p->path, e)) || (*is_known = is_known_file(p->from)))
+        return rc;
+    return take_plugin(p, is_found, e) ? q_wrap(e, "plugin %s", p->path) : Q_OK;
+}
+
 static enum q_code load_file(const char *path, bool is_found, struct q_err *e)
 {
-    const struct quire_plugin *from = NULL;
+    bool is_known;
     for (const struct plugin *p = atomic_load(&loaded); p; p = p->next)
         if (strcmp(p->path, path) == 0)
             return Q_OK;
-    enum q_code rc = check_file(path, e);
-    if (rc || (rc = load_entry(&from, path, e)) || is_known_file(from))
-        return rc;
     struct plugin *p = q_calloc(1, sizeof *p);
     if (!p)
         return q_fail(e, Q_NO_MEMORY, "plugin %s: out of memory", path);
-    p->from = from;
     snprintf(p->path, sizeof p->path, "%s", path);
-    if (take_plugin(p, is_found, e)) {
+    enum q_code rc = load_new(p, is_found, &is_known, e);
+    if (rc || is_known) {
         q_free(p->operations);
         q_free(p);
-        return q_wrap(e, "plugin %s", path);
+        return rc;
     }
     p->next = atomic_load(&loaded);
     while (!atomic_compare_exchange_weak(&loaded, &p->next, p)) {

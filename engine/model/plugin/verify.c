@@ -4,6 +4,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 #include <string.h>
+#include "common/utf8.h"
 #include "engine/model/plugin/plugin_arch.h"
 
 #define NAME_MAX_OWN 64u /* bytes of a name, with its end */
@@ -44,7 +45,7 @@ static enum q_code check_name(const char *name, const char *what, struct q_err *
     for (size_t i = 0; i < n; i++)
         if ((unsigned char)name[i] < ' ' || name[i] == 0x7f)
             return q_fail(e, Q_INVALID, "%s has control characters", what);
-    return Q_OK;
+    return utf8_valid(name, n) ? Q_OK : q_fail(e, Q_INVALID, "%s is not UTF-8", what);
 }
 
 static enum q_code check_list(const void *list, uint32_t n, uint32_t most, const char *what,

@@ -61,6 +61,7 @@ static enum q_code make_layouts(struct checkpoint *c, struct q_err *e)
         .dtype = c->o.dtype,
         .arrays = {CHECKPOINT_W},
         .n_array = 1,
+        .is_model = true,
         .name = "model",
         .shard_bytes = c->o.shard_bytes ? c->o.shard_bytes : CHECKPOINT_SHARD_BYTES,
     };

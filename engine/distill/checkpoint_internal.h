@@ -15,6 +15,7 @@
 struct whole_tensor { /* of the student, on whichever ranks */
     char name[ARCH_NAME_MAX];
     uint32_t n_dim, rows, cols; /* as it is stored */
+    bool training_only;         /* params.h: not in models */
 };
 
 struct own_part { /* of a tensor, on this rank */
@@ -25,8 +26,8 @@ struct own_part { /* of a tensor, on this rank */
 };
 
 struct tensor_table {         /* the same on all ranks, but for `own` */
-    struct whole_tensor *all; /* [n] by name */
-    uint32_t n;
+    struct whole_tensor *all; /* [n] by name; those of models first */
+    uint32_t n, n_model;
     struct own_part *own; /* [n_own] */
     uint32_t n_own;
 };
@@ -54,9 +55,9 @@ struct layout_file {
 };
 struct layout {
     enum dtype dtype;
-    struct layout_item *items; /* [n_item] */
+    struct layout_item *items; /* [n_item] of each array the first n_tensor tensors of the table */
     struct layout_file *files; /* [n_file] */
-    uint32_t n_item, n_file;
+    uint32_t n_tensor, n_item, n_file;
     uint64_t n_bytes;       /* of all files */
     uint64_t n_data;        /* of tensors alone */
     const char *index_name; /* of the file that lists shards; NULL: there is one file */
@@ -65,6 +66,7 @@ struct layout_ask {
     enum dtype dtype;
     enum checkpoint_array arrays[3]; /* [n_array] */
     uint32_t n_array;
+    bool is_model;        /* without what is of training only */
     bool prefixed;        /* names are w.NAME, m.NAME, v.NAME */
     const char *name;     /* "model": model.safetensors, or model-00001-of-00002.safetensors */
     uint64_t shard_bytes; /* 0: one file */

@@ -14,7 +14,7 @@ struct told_part { /* as a rank tells it; one without a name is none */
     char name[ARCH_NAME_MAX];
     uint32_t n_dim, rows, cols; /* of the whole tensor */
     uint32_t row_at, col_at, n_row, n_col;
-    uint32_t block, stride, transposed;
+    uint32_t block, stride, transposed, training_only;
     uint32_t rank, i; /* the i-th of the rank */
 };
 
@@ -46,6 +46,7 @@ static void list_parts(const struct params *p, struct told_part *told, uint32_t 
             told[n].block = t->block;
             told[n].stride = t->stride;
             told[n].transposed = t->transposed;
+            told[n].training_only = p->all[i].training_only;
             told[n].rank = rank;
             told[n].i = n;
         }
@@ -54,6 +55,8 @@ static void list_parts(const struct params *p, struct told_part *told, uint32_t 
 static int by_place(const void *a, const void *b)
 {
     const struct told_part *x = a, *y = b;
+    if (x->training_only != y->training_only)
+        return x->training_only < y->training_only ? -1 : 1;
     const int order = strcmp(x->name, y->name);
     if (order)
         return order;
@@ -218,6 +221,7 @@ static enum q_code fill_table(struct tensor_table *t, const struct told_part *pa
             end++;
         struct whole_tensor *w = &t->all[t->n];
         memcpy(w->name, parts[i].name, sizeof w->name);
+        w->training_only = parts[i].training_only;
         w->n_dim = parts[i].n_dim;
         w->rows = parts[i].transposed ? parts[i].cols : parts[i].rows;
         w->cols = parts[i].transposed ? parts[i].rows : parts[i].cols;
@@ -228,6 +232,7 @@ static enum q_code fill_table(struct tensor_table *t, const struct told_part *pa
                 t->own[parts[k].i].writes = writes[k];
             }
         t->n++;
+        t->n_model += !w->training_only;
     }
     q_free(writes);
     return rc;
@@ -350,14 +355,15 @@ static void name_files(struct layout *l, const char *name)
 enum q_code layout_make(struct layout *out, const struct tensor_table *t,
                         const struct layout_ask *ask, struct q_err *e)
 {
-    struct layout l = {.dtype = ask->dtype, .n_item = t->n * ask->n_array};
+    struct layout l = {.dtype = ask->dtype, .n_tensor = ask->is_model ? t->n_model : t->n};
     enum q_code rc = Q_OK;
+    l.n_item = l.n_tensor * ask->n_array;
     l.items = q_calloc(l.n_item + 1, sizeof *l.items);
     if (!l.items)
         return q_fail(e, Q_NO_MEMORY, "out of memory for a checkpoint's layout");
     for (uint32_t i = 0; i < l.n_item; i++) {
-        l.items[i].whole = i % t->n;
-        l.items[i].array = ask->arrays[i / t->n];
+        l.items[i].whole = i % l.n_tensor;
+        l.items[i].array = ask->arrays[i / l.n_tensor];
     }
     assign_files(&l, t, ask->shard_bytes);
     l.files = q_calloc(l.n_file, sizeof *l.files);

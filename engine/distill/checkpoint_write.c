@@ -79,11 +79,12 @@ static enum q_code write_file_parts(const struct write_parts *w, const struct wr
 {
     const struct layout *l = w->layout;
     enum q_code rc = Q_OK;
-    const uint32_t n_array = l->n_item / (w->table->n ? w->table->n : 1);
+    const uint32_t n_array = l->n_item / (l->n_tensor ? l->n_tensor : 1);
     for (uint32_t k = 0; k < w->table->n_own && !rc; k++) {
         const struct own_part *part = &w->table->own[k];
-        for (uint32_t a = 0; a < n_array && part->writes && !rc; a++) {
-            const struct layout_item *item = &l->items[a * w->table->n + part->whole];
+        const bool writes = part->writes && part->whole < l->n_tensor;
+        for (uint32_t a = 0; a < n_array && writes && !rc; a++) {
+            const struct layout_item *item = &l->items[a * l->n_tensor + part->whole];
             if (item->i_file == i_file)
                 rc = write_part(to, part, array_of(w->params, item->array), item->at, e);
         }

@@ -218,6 +218,21 @@ static FALLIBLE check_teacher(const struct distill_options *o, const struct mode
     return o->teacher && teacher_check(&teacher, e) ? q_wrap(e, "--teacher") : Q_OK;
 }
 
+/* A plugin's forward pass shows no hidden states. */
+static FALLIBLE check_hidden(const struct distill_options *o, const struct model_config *teacher,
+                             struct q_err *e)
+{
+    const struct arch *arch;
+    const enum q_code rc =
+        o->loss.hidden.kind != HIDDEN_NONE ? arch_find(&arch, teacher->architecture, e) : Q_OK;
+    if (rc || o->loss.hidden.kind == HIDDEN_NONE || !arch->plugin)
+        return rc;
+    return q_fail(e, Q_UNSUPPORTED,
+                  "--hidden-loss: the teacher's architecture %s is a plugin's, expected one that "
+                  "is built in",
+                  teacher->architecture);
+}
+
 static FALLIBLE check_student(const struct distill_options *o, const struct model_config *c,
                               struct q_err *e)
 {
@@ -261,12 +276,14 @@ static FALLIBLE check_configs(struct distill_options *o, struct configs *c, bool
     o->student_tied = c->student.tie_word_embeddings;
     o->teacher_hidden = c->teacher.hidden_size;
     o->teacher_vocab = c->teacher.vocab_size;
+    o->loss.hidden.n_teacher = c->teacher.hidden_size;
     if (o->teacher && !allow_different &&
         ((rc = check_tokenizers(o->teacher, o->student, e)) ||
          (rc = check_vocabularies(&c->student, &c->teacher, e))))
         return rc;
-    rc = check_student(o, &c->student, e);
-    return rc ? rc : check_teacher(o, &c->teacher, e);
+    if ((rc = check_hidden(o, &c->teacher, e)) || (rc = check_student(o, &c->student, e)))
+        return rc;
+    return check_teacher(o, &c->teacher, e);
 }
 
 /* --output with the folders above it. */

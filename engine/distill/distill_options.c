@@ -59,9 +59,50 @@ static const struct word kinds[] = {
     {"jsd", DISTILL_JSD},
     {NULL, 0},
 };
+static const struct word hidden_kinds[] = {
+    {"none", HIDDEN_NONE},
+    {"cosine", HIDDEN_COSINE},
+    {"mse", HIDDEN_MSE},
+    {NULL, 0},
+};
 static const struct word top_k_kinds[] = {{"full", 0}, {"renorm", 1}, {NULL, 0}};
 
 /* ---- parts ---- */
+
+static FALLIBLE read_device(const struct options *o, struct q_err *e)
+{
+    if (strcmp(o->device, "auto") == 0 || strcmp(o->device, "cpu") == 0)
+        return Q_OK;
+    return q_fail(e, Q_UNSUPPORTED,
+                  "--device is %s: training on GPUs is not supported; expected auto or cpu",
+                  o->device);
+}
+
+/* Is the teacher a folder of log-probabilities? Then --loss has its top k alone. */
+static bool has_logprobs(const struct options *o)
+{
+    return *o->teacher_file || *o->teach_url;
+}
+
+static FALLIBLE read_hidden(struct hidden_options *h, const struct options *o, struct q_err *e)
+{
+    int kind = 0;
+    const enum q_code rc = word_of(&kind, "--hidden-loss", o->hidden_loss, hidden_kinds, e);
+    if (rc)
+        return rc;
+    *h = (struct hidden_options){.kind = (enum hidden_kind)kind};
+    if (h->kind != HIDDEN_NONE)
+        h->weight = o->hidden_weight;
+    else if (options_given(o, "--hidden-weight"))
+        return q_fail(e, Q_INVALID, "--hidden-weight is %g without --hidden-loss",
+                      o->hidden_weight);
+    if (h->kind != HIDDEN_NONE && !*o->teacher)
+        return q_fail(e, Q_INVALID, "--hidden-loss is %s without --teacher; %s", o->hidden_loss,
+                      has_logprobs(o) ? "--teacher-file and --teacher-url give log-probabilities, "
+                                        "no hidden states"
+                                      : "expected a model folder or id");
+    return Q_OK;
+}
 
 static FALLIBLE read_loss(struct loss_options *l, const struct options *o, struct q_err *e)
 {
@@ -90,18 +131,27 @@ static FALLIBLE read_loss(struct loss_options *l, const struct options *o, struc
                       "--beta is %g, expected a number above 0 and below 1; "
                       "--loss fkl and rkl are the limits",
                       o->distill_beta);
-    if (l->renorm && !l->top_k && !*o->teacher_file)
+    if (l->renorm && !l->top_k && !has_logprobs(o))
         return q_fail(e, Q_INVALID, "--top-k-student is %s without --top-k", o->top_k_student);
-    const bool has_top = l->top_k || *o->teacher_file;
+    const bool has_top = l->top_k || has_logprobs(o);
     if (has_top && !l->renorm && l->kind != DISTILL_FKL)
         return q_fail(e, Q_INVALID,
                       "%s is %s with --loss %s and --top-k-student full, which needs the teacher's "
                       "probabilities beyond the K tokens; expected --top-k-student renorm, or "
                       "--loss fkl",
-                      l->top_k ? "--top-k" : "--teacher-file", l->top_k ? number : o->teacher_file,
+                      l->top_k           ? "--top-k"
+                      : *o->teacher_file ? "--teacher-file"
+                                         : "--teacher-url",
+                      l->top_k           ? number
+                      : *o->teacher_file ? o->teacher_file
+                                         : o->teach_url,
                       o->distill_loss);
-    return l->kd_weight == 0 && l->ce_weight == 0
-               ? q_fail(e, Q_INVALID, "--kd-weight and --ce-weight are 0; expected one above 0")
+    const enum q_code rc_hidden = read_hidden(&l->hidden, o, e);
+    if (rc_hidden)
+        return rc_hidden;
+    return l->kd_weight == 0 && l->ce_weight == 0 && l->hidden.weight == 0
+               ? q_fail(e, Q_INVALID,
+                        "--kd-weight, --ce-weight and --hidden-weight are 0; expected one above 0")
                : Q_OK;
 }
 
@@ -180,8 +230,46 @@ static FALLIBLE read_batch(struct distill_options *d, const struct options *o, s
     return Q_OK;
 }
 
-static FALLIBLE read_sources(struct distill_options *d, const struct options *o, struct q_err *e)
+/* One teacher, or none. */
+static FALLIBLE read_teacher(struct distill_options *d, struct distill_texts *texts,
+                             const struct options *o, struct q_err *e)
 {
+    const struct {
+        const char *flag, *value;
+    } all[] = {
+        {"--teacher", o->teacher},
+        {"--teacher-file", o->teacher_file},
+        {"--teacher-url", o->teach_url},
+    };
+    const char *given = NULL;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        if (*all[i].value && given)
+            return q_fail(e, Q_INVALID, "%s and %s are both given; expected one", given,
+                          all[i].flag);
+        given = *all[i].value ? all[i].flag : given;
+    }
+    if (!given && o->kd_weight > 0)
+        return q_fail(e, Q_INVALID,
+                      "--teacher is missing; expected a model folder or id, "
+                      "--teacher-file, --teacher-url, or --kd-weight 0 with --ce-weight");
+    for (size_t i = 0; !*o->teacher && i < 2; i++) {
+        const char *flag = i ? "--teacher-quantization" : "--teacher-dtype";
+        if (options_given(o, flag))
+            return q_fail(e, Q_INVALID, "%s is given without --teacher", flag);
+    }
+    d->teacher = *o->teacher ? o->teacher : NULL;
+    d->teacher_file = *o->teacher_file ? o->teacher_file : NULL;
+    d->teacher_url = *o->teach_url ? o->teach_url : NULL;
+    if (!d->teacher_url)
+        return Q_OK;
+    d->teacher_file = texts->taught;
+    return path_join(texts->taught, sizeof texts->taught, o->distill_output, "teacher-logprobs", e);
+}
+
+static FALLIBLE read_sources(struct distill_options *d, struct distill_texts *texts,
+                             const struct options *o, struct q_err *e)
+{
+    enum q_code rc;
     const struct {
         const char *flag, *value, *use;
     } required[] = {
@@ -193,19 +281,8 @@ static FALLIBLE read_sources(struct distill_options *d, const struct options *o,
         if (!*required[i].value)
             return q_fail(e, Q_INVALID, "%s is missing; expected %s", required[i].flag,
                           required[i].use);
-    if (*o->teacher && *o->teacher_file)
-        return q_fail(e, Q_INVALID, "--teacher and --teacher-file are both given; expected one");
-    if (!*o->teacher && !*o->teacher_file && o->kd_weight > 0)
-        return q_fail(e, Q_INVALID,
-                      "--teacher is missing; expected a model folder or id, "
-                      "--teacher-file, or --kd-weight 0 with --ce-weight");
-    for (size_t i = 0; !*o->teacher && i < 2; i++) {
-        const char *flag = i ? "--teacher-quantization" : "--teacher-dtype";
-        if (options_given(o, flag))
-            return q_fail(e, Q_INVALID, "%s is given without --teacher", flag);
-    }
-    d->teacher = *o->teacher ? o->teacher : NULL;
-    d->teacher_file = *o->teacher_file ? o->teacher_file : NULL;
+    if ((rc = read_teacher(d, texts, o, e)))
+        return rc;
     d->student = o->student;
     d->output = o->distill_output;
     d->eval_path = *o->eval_data ? o->eval_data : NULL;
@@ -329,10 +406,11 @@ FALLIBLE distill_options_parse(struct distill_options *out, struct distill_texts
 {
     enum q_code rc;
     *out = (struct distill_options){.student = NULL};
-    if ((rc = read_sources(out, o, e)) || (rc = read_loss(&out->loss, o, e)) ||
-        (rc = read_optimizer(&out->optimizer, o, e)) || (rc = read_parallel(out, o, e)) ||
-        (rc = read_batch(out, o, e)) || (rc = read_checkpoints(out, texts, o, e)) ||
-        (rc = read_dtypes(out, texts, o, e)) || (rc = read_data(out, texts, o, e)))
+    if ((rc = read_device(o, e)) || (rc = read_sources(out, texts, o, e)) ||
+        (rc = read_loss(&out->loss, o, e)) || (rc = read_optimizer(&out->optimizer, o, e)) ||
+        (rc = read_parallel(out, o, e)) || (rc = read_batch(out, o, e)) ||
+        (rc = read_checkpoints(out, texts, o, e)) || (rc = read_dtypes(out, texts, o, e)) ||
+        (rc = read_data(out, texts, o, e)))
         return rc;
     read_report(out, o);
     return Q_OK;

@@ -13,7 +13,7 @@
 #define DISTILL_SAVE_STEPS_MAX 4096u
 
 struct distill_texts { /* what struct distill_options points to, besides the command line */
-    char teacher[PATH_MAX], student[PATH_MAX], cache[PATH_MAX];
+    char teacher[PATH_MAX], student[PATH_MAX], cache[PATH_MAX], taught[PATH_MAX];
     uint64_t save_steps[DISTILL_SAVE_STEPS_MAX];
     struct kern_table kern;
     struct plugins_config plugins;

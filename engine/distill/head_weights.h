@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* head_weights - what loss_head reads of a student and adds gradients to: the final norm and the
- * head of a rank, packed for the kernels. The student fills it (student.h: student_head).
+/* head_weights - what loss_head reads of a student and adds gradients to: the final norm, the head
+ * and the projection of a rank, packed for the kernels. The student fills it (student.h:
+ * student_head).
  * Threads: values; arrays are the student's. */
 #ifndef QUIRE_ENGINE_DISTILL_HEAD_WEIGHTS_H
 #define QUIRE_ENGINE_DISTILL_HEAD_WEIGHTS_H
@@ -37,6 +38,10 @@ struct head_weights {
     float *norm_bias_grad;   /* [hidden] or NULL */
     float *w_grad;           /* [n_vocab / size][hidden] */
     float *bias_grad;        /* [n_vocab / size] or NULL */
+    /* Of hidden_loss.h, the same on all ranks; data NULL: none. w: the teacher's hidden_size
+     * outputs, hidden inputs; columns: the transpose */
+    struct packed projection, projection_columns;
+    float *projection_grad;
     struct tensor_group tensor_parallel;
 };
 

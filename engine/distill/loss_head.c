@@ -7,20 +7,21 @@
  *     loss       z -> loss of each row, z = its gradient
  *     backward   dh = z W                                        panels of Wᵀ, or rows
  *                dW += zᵀ h                                      slices of the vocabulary
+ *     (hidden)   dh += …                                         hidden_loss.h
  *     norm       dx of the rows; dw += …                         columns
  *
- * z is the largest array and exists once: the loss writes the gradient over the logits, zᵀ exists
- * SLICE columns at a time in each thread, so that it stays in a cache. Rows of z lie an odd number
- * of lines apart: a column of it would else be in a few sets of the cache. */
+ * z is the largest array and exists once: the loss writes the gradient over the logits, zᵀ exists a
+ * slice at a time in each thread (row_product.h). Rows of z lie an odd number of lines apart: a
+ * column of it would else be in a few sets of the cache. */
 #include "engine/distill/loss_head.h"
 #include <math.h>
 #include <string.h>
 #include "common/mem.h"
+#include "engine/distill/row_product.h"
 #include "engine/model/region.h"
 
 #define CHUNK_BYTES    (32u << 20) /* logits of both models */
 #define CHUNK_ROWS_MIN 32u
-#define SLICE          256u /* columns of the vocabulary that a thread transposes at a time */
 
 struct loss_head {
     struct head_weights w;
@@ -32,14 +33,15 @@ struct loss_head {
     int32_t *labels;
     uint32_t *agree;
     double *kd, *ce;
-    float *x, *dh;          /* [chunk, hidden] */
-    float *r, *mean;        /* [chunk] of the norm; mean: of LayerNorm */
-    void *h, *packed_h;     /* [chunk, hidden] in the compute type; packed as weights */
-    float *z;               /* [chunk, n_vocab] */
-    float *part, *gathered; /* tensor parallelism: [chunk, n_local], of all ranks */
-    uint16_t *half;         /* bf16: [chunk, n_local] this rank's columns of the gradient */
-    void *slices;           /* [n_thread][SLICE, chunk] */
-    unsigned char *scratch; /* [n_thread] */
+    float *x, *dh;              /* [chunk, hidden] */
+    float *r, *mean;            /* [chunk] of the norm; mean: of LayerNorm */
+    void *h, *packed_h;         /* [chunk, hidden] in the compute type; packed as weights */
+    float *z;                   /* [chunk, n_vocab] */
+    float *part, *gathered;     /* tensor parallelism: [chunk, n_local], of all ranks */
+    uint16_t *half;             /* bf16: [chunk, n_local] this rank's columns of the gradient */
+    void *slices;               /* [n_thread][ROW_PRODUCT_SLICE, chunk] */
+    unsigned char *scratch;     /* [n_thread] */
+    struct hidden_loss *hidden; /* NULL: not asked for */
 };
 
 /* What the threads of a phase read. */
@@ -51,6 +53,7 @@ struct chunk {
     double n_position;
     struct teacher_rows teacher; /* z NULL: there is none */
     uint32_t n_teacher, top_k;   /* tokens of the teacher */
+    const float *teacher_hidden; /* [n, width of the teacher]; NULL: not asked for */
 };
 
 struct share { /* of a chunk's rows, of a vocabulary */
@@ -206,28 +209,6 @@ static void loss(void *arg, uint32_t ith, uint32_t nth)
 
 /* ---- backward ---- */
 
-/* All threads share the panels of Wᵀ where each has one; else the rows. */
-static void gradient_of_h(const struct chunk *c, const struct kern_exec *x)
-{
-    struct loss_head *h = c->h;
-    const bool by_panels = (h->w.hidden + KERN_PANEL - 1) / KERN_PANEL >= x->nth;
-    const struct share s = by_panels ? (struct share){0, c->n} : share_of(c->n, x->ith, x->nth);
-    const struct kern_exec mine = by_panels ? *x : alone(*x);
-    const struct linear_args a = {
-        .y = h->dh + (size_t)s.begin * h->w.hidden,
-        .y_dtype = DT_F32,
-        .x = h->half ? (const void *)(h->half + s.begin * h->half_stride)
-                     : own_columns(h) + s.begin * h->z_stride,
-        .x_dtype = h->w.compute,
-        .w = h->w.w_columns,
-        .n_row = s.end - s.begin,
-        .x_stride = h->half ? h->half_stride : h->z_stride,
-        .y_stride = h->w.hidden,
-    };
-    if (a.n_row)
-        h->w.kern->linear(&a, &mine);
-}
-
 static void pack_h(const struct chunk *c, const struct kern_exec *x)
 {
     const struct loss_head *h = c->h;
@@ -243,54 +224,26 @@ static void pack_h(const struct chunk *c, const struct kern_exec *x)
     h->w.kern->pack_columns(&a, x);
 }
 
-/* dW of some columns of the vocabulary. */
-static void gradient_of_slice(const struct chunk *c, struct share v, const struct kern_exec *x,
-                              void *slice)
+static struct row_product product_of(const struct chunk *c)
 {
     const struct loss_head *h = c->h;
-    const struct transpose_args t = {
-        .y = slice,
-        .x = own_columns(h) + v.begin,
-        .y_dtype = h->w.compute,
-        .x_dtype = DT_F32,
-        .n_row = c->n,
-        .n_col = v.end - v.begin,
-        .x_stride = h->z_stride,
-        .y_stride = h->slice_stride,
+    return (struct row_product){
+        .kern = h->w.kern,
+        .compute = h->w.compute,
+        .n = c->n,
+        .n_in = h->w.hidden,
+        .n_out = h->n_local,
+        .dy = own_columns(h),
+        .dy_rounded = h->half ? (const void *)h->half : own_columns(h),
+        .dy_stride = h->z_stride,
+        .rounded_stride = h->half ? h->half_stride : h->z_stride,
+        .w_columns = h->w.w_columns,
+        .packed_h = h->packed_h,
+        .slices = h->slices,
+        .slice_stride = h->slice_stride,
+        .dh = h->dh,
+        .w_grad = h->w.w_grad,
     };
-    const struct linear_args a = {
-        .y = h->w.w_grad + (size_t)v.begin * h->w.hidden,
-        .y_dtype = DT_F32,
-        .x = slice,
-        .x_dtype = h->w.compute,
-        .w =
-            {
-                .data = h->packed_h,
-                .n_out = h->w.hidden,
-                .n_in = c->n,
-                .dtype = h->w.compute,
-            },
-        .n_row = v.end - v.begin,
-        .x_stride = h->slice_stride,
-        .y_stride = h->w.hidden,
-        .accumulate = 1,
-    };
-    h->w.kern->transpose(&t, x);
-    h->w.kern->linear(&a, x);
-}
-
-static void gradient_of_w(const struct chunk *c, const struct kern_exec *x)
-{
-    const struct loss_head *h = c->h;
-    const struct kern_exec mine = alone(*x);
-    const size_t slice_bytes = SLICE * h->slice_stride * (dtype_bits(h->w.compute) / 8);
-    const uint32_t n_slice = (h->n_local + SLICE - 1) / SLICE;
-    const struct share s = share_of(n_slice, x->ith, x->nth);
-    for (uint32_t i = s.begin; i < s.end; i++) {
-        const uint32_t begin = i * SLICE, left = h->n_local - begin;
-        gradient_of_slice(c, (struct share){begin, begin + (left < SLICE ? left : SLICE)}, &mine,
-                          (char *)h->slices + x->ith * slice_bytes);
-    }
 }
 
 static void backward(void *arg, uint32_t ith, uint32_t nth)
@@ -306,10 +259,11 @@ static void backward(void *arg, uint32_t ith, uint32_t nth)
         .n_col = h->n_local,
         .x_stride = h->z_stride,
     };
-    gradient_of_h(c, &x);
+    const struct row_product product = product_of(c);
+    row_product_grad_input(&product, &x);
     pack_h(c, &x);
     team_barrier(h->w.team);
-    gradient_of_w(c, &x);
+    row_product_grad_weight(&product, &x);
     if (bias.y)
         h->w.kern->column_sums(&bias, &x);
 }
@@ -422,6 +376,10 @@ static FALLIBLE ask_teacher(struct chunk *c, const struct micro_batch *b,
         return Q_OK;
     if ((rc = t->rows(t->ctx, b, c->h->rows, c->n, &c->teacher, e)))
         return rc;
+    if (c->h->hidden && !t->hidden)
+        return q_fail(e, Q_INVALID, "the teacher gives no hidden states");
+    if (c->h->hidden && (rc = t->hidden(t->ctx, b, c->h->rows, c->n, &c->teacher_hidden, e)))
+        return rc;
     c->n_teacher = t->n_vocab;
     c->top_k = c->teacher.ids ? c->teacher.n_col : c->h->o.top_k;
     return check_top_k(c->h, t, &c->teacher, e);
@@ -429,12 +387,15 @@ static FALLIBLE ask_teacher(struct chunk *c, const struct micro_batch *b,
 
 static void add_sums(const struct chunk *c, struct loss_sums *out)
 {
+    const struct hidden_rows rows = {c->n, c->h->h, c->teacher_hidden, c->n_position};
     for (uint32_t i = 0; i < c->n; i++) {
         out->kd += c->h->kd[i];
         out->ce += c->h->ce[i];
         out->n_agree += c->h->agree[i];
     }
     out->n_counted += c->n;
+    if (c->teacher_hidden)
+        out->hidden += hidden_loss_forward(c->h->hidden, &rows);
 }
 
 static FALLIBLE run_chunk(struct chunk *c, const struct micro_batch *b,
@@ -443,6 +404,7 @@ static FALLIBLE run_chunk(struct chunk *c, const struct micro_batch *b,
 {
     struct loss_head *h = c->h;
     const struct tensor_group *g = &h->w.tensor_parallel;
+    const struct hidden_grads grads = {c->n, h->dh, h->packed_h, h->slices, h->slice_stride};
     const size_t n = c->n;
     enum q_code rc = Q_OK;
     run(h, forward, c);
@@ -457,6 +419,8 @@ static FALLIBLE run_chunk(struct chunk *c, const struct micro_batch *b,
     run(h, backward, c);
     if (is_split(h) && (rc = g->sum(g->ctx, h->dh, n * h->w.hidden, e)))
         return rc;
+    if (c->teacher_hidden)
+        hidden_loss_backward(h->hidden, &grads);
     run(h, gradient_of_norm, c);
     return Q_OK;
 }
@@ -511,9 +475,10 @@ static FALLIBLE check_options(const struct loss_options *o, struct q_err *e)
     if (o->kind == DISTILL_JSD && !(o->beta > 0 && o->beta < 1))
         return q_fail(e, Q_INVALID, "beta %g of Jensen-Shannon: it must be between 0 and 1",
                       (double)o->beta);
-    if (!(o->kd_weight >= 0) || !(o->ce_weight >= 0) || !isfinite(o->kd_weight + o->ce_weight))
-        return q_fail(e, Q_INVALID, "weights %g and %g of the losses: both must be 0 or more",
-                      o->kd_weight, o->ce_weight);
+    const double sum = o->kd_weight + o->ce_weight + o->hidden.weight;
+    if (!(o->kd_weight >= 0) || !(o->ce_weight >= 0) || !(o->hidden.weight >= 0) || !isfinite(sum))
+        return q_fail(e, Q_INVALID, "weights %g, %g and %g of the losses: all must be 0 or more",
+                      o->kd_weight, o->ce_weight, o->hidden.weight);
     if (o->top_k > KERN_TOP_K_MAX)
         return q_fail(e, Q_INVALID, "top k of %u: at most %u", o->top_k, KERN_TOP_K_MAX);
     if (o->top_k && o->kind != DISTILL_FKL && !o->renorm)
@@ -546,7 +511,7 @@ static void cut(struct loss_head *h, struct region_cutter *c)
     h->mean = region_cut(c, n, sizeof *h->mean);
     h->h = region_cut(c, n * w->hidden, width);
     h->packed_h = region_cut(c, 1, packed_bytes(w->compute, w->hidden, h->chunk));
-    h->slices = region_cut(c, h->n_thread * SLICE * h->slice_stride, width);
+    h->slices = region_cut(c, h->n_thread * ROW_PRODUCT_SLICE * h->slice_stride, width);
     h->scratch = region_cut(c, h->n_thread, h->scratch_bytes);
     if (w->compute == DT_BF16)
         h->half = region_cut(c, n * h->half_stride, sizeof *h->half);
@@ -587,8 +552,11 @@ FALLIBLE loss_head_new(struct loss_head **out, const struct head_weights *w,
     h->o = *o;
     set_sizes(h);
     cut(h, &c);
-    if ((rc = region_init(&h->memory, c.used, "logits of a chunk of rows", e))) {
-        q_free(h);
+    rc = region_init(&h->memory, c.used, "logits of a chunk of rows", e);
+    if (!rc && o->hidden.kind != HIDDEN_NONE)
+        rc = hidden_loss_new(&h->hidden, w, &o->hidden, h->chunk, e);
+    if (rc) {
+        loss_head_free(h);
         return rc;
     }
     c = (struct region_cutter){.base = h->memory.data};
@@ -601,11 +569,12 @@ void loss_head_free(struct loss_head *h)
 {
     if (!h)
         return;
+    hidden_loss_free(h->hidden);
     region_release(&h->memory);
     q_free(h);
 }
 
 uint64_t loss_head_bytes(const struct loss_head *h)
 {
-    return h->memory.size;
+    return h->memory.size + hidden_loss_bytes(h->hidden);
 }

@@ -13,7 +13,7 @@
  * the team of its weights. */
 #ifndef QUIRE_ENGINE_DISTILL_LOSS_HEAD_H
 #define QUIRE_ENGINE_DISTILL_LOSS_HEAD_H
-#include "engine/distill/head_weights.h"
+#include "engine/distill/hidden_loss.h"
 #include "engine/distill/micro_batch.h"
 
 #define LOSS_HEAD_ROWS_MAX 512u
@@ -29,6 +29,10 @@ struct teacher_source {
     /* rows: [n] numbers of rows of the micro batch, ascending; n <= LOSS_HEAD_ROWS_MAX */
     enum q_code (*rows)(void *ctx, const struct micro_batch *b, const uint32_t *rows, uint32_t n,
                         struct teacher_rows *out, struct q_err *e);
+    /* Of the same rows, behind `rows`: the hidden states behind the teacher's final norm, [n, its
+     * hidden_size], valid until the next call. NULL: it has none. */
+    enum q_code (*hidden)(void *ctx, const struct micro_batch *b, const uint32_t *rows, uint32_t n,
+                          const float **out, struct q_err *e);
     void *ctx;
     uint32_t n_vocab; /* of the teacher */
 };
@@ -40,10 +44,11 @@ struct loss_options {
     double kd_weight, ce_weight;
     uint32_t top_k;
     bool renorm;
+    struct hidden_options hidden; /* with a teacher that has hidden states */
 };
 
 struct loss_sums { /* over the rows that count; without weights and N */
-    double kd, ce;
+    double kd, ce, hidden;
     uint64_t n_agree, n_counted;
 };
 
@@ -57,8 +62,9 @@ uint64_t loss_head_bytes(const struct loss_head *h);
 /* Rows of a chunk: a function of the vocabulary. */
 uint32_t loss_head_rows(uint32_t n_vocab);
 /* x: [n_row, hidden_size] the residual stream behind the last layer. dx: [n_row, hidden_size]; the
- * gradient of x of sum(kd_weight * kd + ce_weight * ce) / n_position is written, 0 in rows that do
- * not count; NULL: evaluation, nothing but the sums. teacher NULL: kd and agree are 0.
+ * gradient of x of sum(kd_weight * kd + ce_weight * ce + hidden.weight * hidden) / n_position is
+ * written, 0 in rows that do not count; NULL: evaluation, nothing but the sums. teacher NULL: kd,
+ * hidden and agree are 0.
  * n_position: N of the global batch. A micro batch without a counted row: dx = 0, sums 0. Errors:
  * Q_INVALID (a label beyond the vocabulary, what the teacher's rows do not allow), those of teacher
  * and tensor group. */

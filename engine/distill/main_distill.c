@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include "common/log.h"
 #include "engine/distill/distill_options.h"
+#include "engine/distill/distill_taught.h"
 #include "engine/distill/launch.h"
 
 static const struct program_info info = {
@@ -18,6 +19,9 @@ static const struct program_info info = {
         "load, "
         "and the state to resume from: the same command goes on after an interruption, bit for "
         "bit. SIGTERM and Ctrl-C finish the step, write the state and end with exit code 0.\n"
+        "All of it is computed by CPUs: several machines by MPI; training on GPUs (and NCCL) is "
+        "not "
+        "supported.\n"
         "Exit codes:\n"
         "0\tdone, or stopped by a signal\n"
         "2\toptions, models or data are wrong\n"
@@ -98,7 +102,12 @@ int main(int argc, char **argv)
     enum q_code rc = distill_options_parse(&d, &texts, &o, &e);
     if (!rc)
         rc = distill_options_folders(&d, &texts, compared, &e);
-    code = rc ? fail(&e, LAUNCH_EXIT_USAGE) : run_all(&d, &o, argv, &e);
+    if (rc)
+        code = fail(&e, LAUNCH_EXIT_USAGE);
+    else if (d.teacher_url && (rc = distill_taught(&d, &o, &e)))
+        code = fail(&e, launch_exit_code(rc, false));
+    else
+        code = run_all(&d, &o, argv, &e);
     options_release(&o);
     return code;
 }

@@ -4,6 +4,7 @@
 #include "engine/distill/metrics_port.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -33,12 +34,14 @@ struct metrics_port {
     bool runs;
     uint32_t n_rank;
     _Atomic double values[RUN_METRICS];
-    _Atomic double *rss; /* [n_rank] */
+    _Atomic bool is_set[RUN_METRICS]; /* a gauge has had a value */
+    _Atomic double *rss;              /* [n_rank] */
 };
 
 void metrics_port_set(struct metrics_port *p, enum run_metric m, double value)
 {
     atomic_store_explicit(&p->values[m], value, memory_order_relaxed);
+    atomic_store_explicit(&p->is_set[m], true, memory_order_relaxed);
 }
 
 void metrics_port_add(struct metrics_port *p, enum run_metric m, double value)
@@ -54,12 +57,26 @@ void metrics_port_rss(struct metrics_port *p, uint32_t rank, double mb)
 
 /* ---- answers ---- */
 
+/* What is no number has a spelling of its own, without a sign. */
+static void add_value(struct buf *out, const char *name, double v)
+{
+    if (isnan(v))
+        buf_printf(out, "%s NaN\n", name);
+    else if (isinf(v))
+        buf_printf(out, "%s %cInf\n", name, v > 0 ? '+' : '-');
+    else
+        buf_printf(out, "%s %.17g\n", name, v);
+}
+
+/* A gauge that has had no value has no sample. */
 static void render(struct buf *out, struct metrics_port *p)
 {
-    for (uint32_t i = 0; i < RUN_METRICS; i++)
-        buf_printf(out, "# HELP %s %s\n# TYPE %s %s\n%s %.17g\n", rows[i].name, rows[i].help,
-                   rows[i].name, rows[i].kind, rows[i].name,
-                   atomic_load_explicit(&p->values[i], memory_order_relaxed));
+    for (uint32_t i = 0; i < RUN_METRICS; i++) {
+        buf_printf(out, "# HELP %s %s\n# TYPE %s %s\n", rows[i].name, rows[i].help, rows[i].name,
+                   rows[i].kind);
+        if (rows[i].kind[0] == 'c' || atomic_load_explicit(&p->is_set[i], memory_order_relaxed))
+            add_value(out, rows[i].name, atomic_load_explicit(&p->values[i], memory_order_relaxed));
+    }
     buf_add_str(out, "# HELP quire:distill_peak_rss_bytes Peak resident memory of a rank.\n"
                      "# TYPE quire:distill_peak_rss_bytes gauge\n");
     for (uint32_t i = 0; i < p->n_rank; i++)

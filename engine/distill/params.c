@@ -48,7 +48,7 @@ bool param_next_piece(struct param_piece *out, struct param_walk *w)
 struct param *params_find(const struct params *p, enum program_weight w, uint32_t layer)
 {
     for (uint32_t i = 0; i < p->n; i++)
-        if (p->all[i].weight == w && p->all[i].layer == layer)
+        if (w != PROGRAM_W_NONE && p->all[i].weight == w && p->all[i].layer == layer)
             return &p->all[i];
     return NULL;
 }

@@ -10,6 +10,7 @@
  * another, else, as on a tensor-parallel rank, each is an entry of its name: `block` where its rows
  * alternate with others (GPT-NeoX: q, k and v of each head), `transposed` where columns are
  * neighbours in the file (GPT-2). Files are read and written by pieces (param_next_piece).
+ * Behind all others, on the rank with the head, there may be a projection (hidden_loss.h).
  *
  * Tensor parallelism: a rank has the rows (SHARD_ROWS) or columns (SHARD_COLS) of each tensor that
  * arch_tensor.shard gives it. Pipeline stages: a rank has the layers of its stages; the first stage
@@ -51,6 +52,9 @@ struct param {
                      not there, as it was packed (params_load.h) */
     bool decays;  /* a matrix or a table: weight decay applies (projections, embedding, head) */
     bool is_copy; /* the head's copy of a tied embedding that is on another stage's rank */
+    /* The projection of hidden_loss.h: no weight of the program (PROGRAM_W_NONE), nor a tensor of
+     * the student's folder; in states and among gradients, but not in models that are written. */
+    bool training_only;
     uint32_t n_tensor;
     struct param_tensor tensors[PARAM_TENSORS_MAX];
 };
@@ -92,7 +96,9 @@ struct param_walk {
 /* The next piece of a part; false: there is none. */
 bool param_next_piece(struct param_piece *out, struct param_walk *w);
 
-/* NULL: this rank has none. */
+#define PARAM_PROJECTION "hidden_projection.weight" /* its name in states and gradients */
+
+/* NULL: this rank has none; of PROGRAM_W_NONE there is none. */
 struct param *params_find(const struct params *p, enum program_weight w, uint32_t layer);
 void params_zero_gradients(struct params *p);
 

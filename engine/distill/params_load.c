@@ -269,6 +269,39 @@ static enum q_code add_param(struct loader *l, enum program_weight w, uint32_t l
     return Q_OK;
 }
 
+/* The whole of it on all ranks of the group. */
+static enum q_code add_projection(struct loader *l)
+{
+    struct params *p = l->p;
+    const enum q_code rc =
+        q_grow(&p->all, &l->all_capacity, p->n + 1, sizeof *p->all, UINT32_MAX, l->e);
+    if (rc)
+        return rc;
+    struct param *to = &p->all[p->n++];
+    *to = (struct param){
+        .layer = PROGRAM_NO_LAYER,
+        .n_row = l->s->n_projection_row,
+        .n_col = l->s->config->hidden_size,
+        .at = p->n_element,
+        .decays = true,
+        .training_only = true,
+        .n_tensor = 1,
+    };
+    to->tensors[0] = (struct param_tensor){
+        .name = PARAM_PROJECTION,
+        .n_row = to->n_row,
+        .n_col = to->n_col,
+        .all_rows = to->n_row,
+        .all_cols = to->n_col,
+        .n_dim = 2,
+        .n_sharing = l->s->size,
+        .is_copy = l->s->rank > 0,
+    };
+    p->n_param += own_numbers(to);
+    p->n_element += ((size_t)to->n_row * to->n_col + PARAM_ALIGN - 1) / PARAM_ALIGN * PARAM_ALIGN;
+    return Q_OK;
+}
+
 /* ---- the numbers ---- */
 
 static void fill_row(float *to, const void *from, enum dtype d, size_t n)
@@ -331,6 +364,13 @@ static enum q_code make_arrays(struct params *p, const struct params_source *s, 
     return Q_OK;
 }
 
+/* hidden_loss.h: what it begins as. */
+static void fill_projection(const struct param *p, float *w)
+{
+    for (uint32_t i = 0; i < p->n_row; i++)
+        w[(size_t)i * p->n_col + i % p->n_col] = 1;
+}
+
 static enum q_code read_numbers(struct loader *l)
 {
     const struct weight_source *from = l->found;
@@ -338,7 +378,9 @@ static enum q_code read_numbers(struct loader *l)
     for (uint32_t i = 0; i < l->p->n && !rc; i++) {
         const struct param *p = &l->p->all[i];
         float *w = l->p->w + p->at;
-        for (uint32_t k = 0; k < p->n_tensor; k++, from++)
+        if (p->training_only)
+            fill_projection(p, w);
+        for (uint32_t k = 0; k < p->n_tensor && !p->training_only; k++, from++)
             fill_tensor(w + (size_t)p->tensors[k].row * p->n_col, &p->tensors[k], from);
     }
     return rc;
@@ -366,6 +408,8 @@ FALLIBLE params_load(struct params *p, const struct params_source *s, struct q_e
         if (!(rc = add_param(l, op->weight, op->layer)))
             rc = add_param(l, op->bias, op->layer);
     }
+    if (!rc && s->n_projection_row)
+        rc = add_projection(l);
     if (!rc && !s->list_only)
         rc = read_numbers(l);
     q_free(l->found);

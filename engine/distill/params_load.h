@@ -15,9 +15,10 @@ struct params_source {
     const struct tensor_set *files;
     const struct stage_layers *stages; /* [n_stage] of this rank */
     uint32_t n_stage;
-    uint32_t rank, size; /* of the tensor-parallel group */
-    bool no_optimizer;   /* no moments */
-    bool list_only;      /* the list, without numbers: what is wrong with the folder */
+    uint32_t rank, size;       /* of the tensor-parallel group */
+    uint32_t n_projection_row; /* of a rank with the head: rows of a projection; 0: none */
+    bool no_optimizer;         /* no moments */
+    bool list_only;            /* the list, without numbers: what is wrong with the folder */
 };
 
 /* Is the operation one of the stages'? The head's are those behind the last layer. */

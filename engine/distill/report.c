@@ -162,15 +162,17 @@ static void set_port(struct metrics_port *p, const struct report_step *s, uint32
         {RUN_LOSS, s->loss},
         {RUN_KD_LOSS, s->kd_loss},
         {RUN_CE_LOSS, s->ce_loss},
-        {RUN_AGREEMENT, s->agreement},
         {RUN_GRAD_NORM, s->grad_norm},
         {RUN_LR, s->lr},
         {RUN_TOK_S, s->tok_s},
         {RUN_PEAK, s->peak},
         {RUN_BUBBLE, s->bubble},
         {RUN_LEFT, s->left_s},
+        {RUN_AGREEMENT, s->agreement},     /* these with a teacher, */
+        {RUN_HIDDEN_LOSS, s->hidden_loss}, /* and --hidden-loss */
     };
-    for (size_t i = 0; i < sizeof values / sizeof *values; i++)
+    const size_t n = sizeof values / sizeof *values - !s->has_hidden - (s->agreement < 0);
+    for (size_t i = 0; i < n; i++)
         metrics_port_set(p, values[i].metric, values[i].value);
     metrics_port_add(p, RUN_TOKENS, (double)s->n_token);
     metrics_port_add(p, RUN_SKIPPED, s->skipped ? 1 : 0);
@@ -189,10 +191,11 @@ static FALLIBLE add_events(struct tensorboard *t, const struct report_step *s, s
         {"speed/tokens_per_second", s->tok_s},
         {"speed/peak_fraction", s->peak},
         {"speed/bubble", s->bubble},
-        {"train/agreement", s->agreement},
+        {"train/agreement", s->agreement},     /* these with a teacher, */
+        {"train/hidden_loss", s->hidden_loss}, /* and --hidden-loss */
     };
-    const uint32_t n = sizeof values / sizeof *values;
-    return tensorboard_add(t, s->step, values, s->agreement < 0 ? n - 1 : n, e);
+    const uint32_t n = sizeof values / sizeof *values - !s->has_hidden - (s->agreement < 0);
+    return tensorboard_add(t, s->step, values, n, e);
 }
 
 FALLIBLE report_step(struct report *r, const struct report_step *s, struct q_err *e)
@@ -215,7 +218,8 @@ FALLIBLE report_eval(struct report *r, const struct report_eval *v, struct q_err
         {"eval/loss", v->loss},
         {"eval/kd_loss", v->kd_loss},
         {"eval/ce_loss", v->ce_loss},
-        {"eval/agreement", v->agreement},
+        {"eval/agreement", v->agreement},     /* these with a teacher, */
+        {"eval/hidden_loss", v->hidden_loss}, /* and --hidden-loss */
     };
     enum q_code rc = Q_OK;
     report_json_eval(&r->text, v);
@@ -231,8 +235,9 @@ FALLIBLE report_eval(struct report *r, const struct report_eval *v, struct q_err
     }
     if (r->port) {
         metrics_port_set(r->port, RUN_EVAL_LOSS, v->loss);
-        metrics_port_set(r->port, RUN_EVAL_AGREEMENT, v->agreement);
+        if (v->agreement >= 0)
+            metrics_port_set(r->port, RUN_EVAL_AGREEMENT, v->agreement);
     }
-    const uint32_t n = sizeof values / sizeof *values - (v->agreement < 0);
+    const uint32_t n = sizeof values / sizeof *values - !v->has_hidden - (v->agreement < 0);
     return rc || !r->tensorboard ? rc : tensorboard_add(r->tensorboard, v->step, values, n, e);
 }

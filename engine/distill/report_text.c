@@ -75,6 +75,8 @@ void report_text_step(struct buf *out, const struct report_step *s, uint64_t n_s
 {
     buf_printf(out, "step %" PRIu64 "/%" PRIu64 ": loss %.4f, kd %.4f, ce %.4f", s->step, n_step,
                s->loss, s->kd_loss, s->ce_loss);
+    if (s->has_hidden)
+        buf_printf(out, ", hidden %.4f", s->hidden_loss);
     if (s->agreement >= 0)
         buf_printf(out, ", agreement %.1f %%", 100 * s->agreement);
     buf_printf(out, ", norm %.3g, lr %.3g, %.0f tokens/s", s->grad_norm, s->lr, s->tok_s);
@@ -93,6 +95,8 @@ void report_text_eval(struct buf *out, const struct report_eval *v)
 {
     buf_printf(out, "evaluation after step %" PRIu64 ": loss %.4f, kd %.4f, ce %.4f", v->step,
                v->loss, v->kd_loss, v->ce_loss);
+    if (v->has_hidden)
+        buf_printf(out, ", hidden %.4f", v->hidden_loss);
     if (v->agreement >= 0)
         buf_printf(out, ", agreement %.1f %%", 100 * v->agreement);
     buf_printf(out, ", %" PRIu64 " tokens", v->n_token);
@@ -152,6 +156,8 @@ void report_json_step(struct buf *out, const struct report_step *s, bool all)
     add_number(out, "loss", s->loss);
     add_number(out, "kd_loss", s->kd_loss);
     add_number(out, "ce_loss", s->ce_loss);
+    if (s->has_hidden)
+        add_number(out, "hidden_loss", s->hidden_loss);
     add_number(out, "grad_norm", s->grad_norm);
     add_number(out, "lr", s->lr);
     add_counts(out, "n_tokens", s->n_token);
@@ -177,6 +183,8 @@ void report_json_eval(struct buf *out, const struct report_eval *v)
     add_number(out, "eval_loss", v->loss);
     add_number(out, "eval_kd_loss", v->kd_loss);
     add_number(out, "eval_ce_loss", v->ce_loss);
+    if (v->has_hidden)
+        add_number(out, "eval_hidden_loss", v->hidden_loss);
     add_number(out, "eval_agreement", v->agreement < 0 ? (double)NAN : v->agreement);
     add_counts(out, "eval_n_tokens", v->n_token);
     buf_add_str(out, "}\n");

@@ -2,6 +2,7 @@
 /* report_values - what a run reports: the cut, steps, evaluations. Threads: values. */
 #ifndef QUIRE_ENGINE_DISTILL_REPORT_VALUES_H
 #define QUIRE_ENGINE_DISTILL_REPORT_VALUES_H
+#include <stdbool.h>
 #include "engine/distill/dataset.h"
 
 struct report_rank {                                             /* of the table of the cut */
@@ -24,7 +25,10 @@ struct report_cut {
 
 struct report_step {
     uint64_t step;
-    double loss, kd_loss, ce_loss, agreement; /* agreement: 0 … 1; below 0: no teacher */
+    double loss, kd_loss, ce_loss;
+    bool has_hidden; /* --hidden-loss, with a teacher */
+    double hidden_loss;
+    double agreement; /* 0 … 1; below 0: no teacher */
     double grad_norm, lr;
     uint64_t n_token;     /* counted */
     double tok_s;         /* all rows */
@@ -37,7 +41,8 @@ struct report_step {
 };
 struct report_eval {
     uint64_t step;
-    double loss, kd_loss, ce_loss, agreement;
+    bool has_hidden;
+    double loss, kd_loss, ce_loss, hidden_loss, agreement; /* as in a step */
     uint64_t n_token;
 };
 

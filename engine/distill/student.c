@@ -229,8 +229,9 @@ static size_t cut_packs(struct student *s, char *at)
     for (uint32_t i = 0; i < s->params.n; i++) {
         const struct param *p = &s->params.all[i];
         struct student_pack *k = &s->packs[i];
-        const enum program_weight_kind kind = program_weight_info(p->weight)->kind;
-        if (kind == PROGRAM_MATRIX || p == head_matrix(s)) {
+        const bool is_matrix =
+            p->training_only || program_weight_info(p->weight)->kind == PROGRAM_MATRIX;
+        if (is_matrix || p == head_matrix(s)) {
             k->w = (struct packed){.n_out = p->n_row, .n_in = p->n_col, .dtype = s->compute};
             k->w.data = piece(at, &n, packed_bytes(s->compute, p->n_row, p->n_col));
             k->columns = (struct packed){.n_out = p->n_col, .n_in = p->n_row, .dtype = s->compute};
@@ -431,6 +432,7 @@ static enum q_code load_params(struct student *s, const struct student_options *
         .n_stage = o->n_stage,
         .rank = s->group.rank,
         .size = s->group.size,
+        .n_projection_row = has_head(s) ? o->n_projection_row : 0,
         .no_optimizer = o->no_optimizer,
         .list_only = list_only,
     };
@@ -531,6 +533,17 @@ struct params *student_params(struct student *s)
     return &s->params;
 }
 
+/* The last parameter, if there is one. */
+static void add_projection(const struct student *s, struct head_weights *to)
+{
+    const struct param *p = &s->params.all[s->params.n - 1];
+    if (!p->training_only)
+        return;
+    to->projection = s->packs[s->params.n - 1].w;
+    to->projection_columns = s->packs[s->params.n - 1].columns;
+    to->projection_grad = s->params.g + p->at;
+}
+
 bool student_head(const struct student *s, struct head_weights *out)
 {
     const struct param *p = head_matrix(s);
@@ -562,6 +575,7 @@ bool student_head(const struct student *s, struct head_weights *out)
         .bias_grad = bias.g,
         .tensor_parallel = s->group,
     };
+    add_projection(s, out);
     return true;
 }
 

@@ -31,10 +31,11 @@ struct student_options {
     enum dtype compute;                /* F32 or BF16 */
     const struct stage_layers *stages; /* [n_stage] of this rank (virtual stages: more than one) */
     uint32_t n_stage;
-    uint32_t n_slot;    /* micro batches whose activations are kept at the same time */
-    uint32_t n_row_max; /* of a micro batch */
-    bool recompute;     /* keep the inputs of layers only and compute the rest again */
-    bool no_optimizer;  /* no moments: gradients only (evaluation, tests) */
+    uint32_t n_slot;           /* micro batches whose activations are kept at the same time */
+    uint32_t n_row_max;        /* of a micro batch */
+    bool recompute;            /* keep the inputs of layers only and compute the rest again */
+    bool no_optimizer;         /* no moments: gradients only (evaluation, tests) */
+    uint32_t n_projection_row; /* of a projection beside the head (hidden_loss.h); 0: none */
     struct tensor_group tensor_parallel;
 };
 /* What student_load would refuse, from config and headers alone. Errors: as student_load. */

@@ -2,6 +2,7 @@
 /* A micro batch is one step of the executor: each segment is a sequence whose prompt it is. Blocks
  * of the KV cache are dealt out from the first on, so that micro batches touch the same memory. */
 #include "engine/distill/teacher.h"
+#include <string.h>
 #include "common/mem.h"
 #include "engine/model/arch.h"
 #include "engine/model/model.h"
@@ -12,7 +13,7 @@
 struct teacher {
     struct model *model;
     struct team *team;
-    uint32_t vocab, hidden, longest; /* longest: sequence that it takes */
+    uint32_t vocab, hidden_size, longest; /* longest: sequence that it takes */
     struct kv_cache kv;
     struct model_scratch *scratch;
     uint32_t n_row_max, n_thread;
@@ -22,7 +23,10 @@ struct teacher {
     struct region stream;               /* [n_row_max, hidden_size], without the head */
     struct region logits;               /* [n_logit_max, vocab_size] */
     uint32_t n_logit_max;
-    struct batch batch; /* the last one */
+    bool keeps_hidden;
+    struct region hidden; /* [2][n_row_max, hidden_size] all rows; those that were asked for */
+    float **taps;         /* [n_layer + 1] of the executor: the last one is `hidden` */
+    struct batch batch;   /* the last one */
     uint64_t scratch_bytes;
     struct tensor_group group;
     enum q_code rc; /* of the last pass: what gathering columns has failed with, with its error */
@@ -190,9 +194,29 @@ static enum q_code logit_rows(void *ctx, const struct micro_batch *b, const uint
     return model_rows(t, rows, n, &out->z, e);
 }
 
+static enum q_code hidden_rows(void *ctx, const struct micro_batch *b, const uint32_t *rows,
+                               uint32_t n, const float **out, struct q_err *e)
+{
+    const struct teacher *t = ctx;
+    const float *all = (const float *)(const void *)t->hidden.data;
+    float *to = (float *)(void *)t->hidden.data + (size_t)t->n_row_max * t->hidden_size;
+    (void)e;
+    Q_ASSERT(b->n_row == t->batch.n_token && b->ids == t->batch.token_ids && n <= b->n_row);
+    for (uint32_t i = 0; i < n; i++)
+        memcpy(to + (size_t)i * t->hidden_size, all + (size_t)rows[i] * t->hidden_size,
+               t->hidden_size * sizeof *to);
+    *out = to;
+    return Q_OK;
+}
+
 struct teacher_source teacher_logits_source(struct teacher *t)
 {
-    return (struct teacher_source){logit_rows, t, t->vocab};
+    return (struct teacher_source){
+        .rows = logit_rows,
+        .hidden = t->keeps_hidden ? hidden_rows : NULL,
+        .ctx = t,
+        .n_vocab = t->vocab,
+    };
 }
 
 /* ---- life ---- */
@@ -243,14 +267,14 @@ static FALLIBLE load_model(struct teacher *t, const struct teacher_options *o, s
     if ((rc = choose_length(&m.max_model_len, o, e)) || (rc = model_load(&t->model, &m, e)))
         return rc;
     t->vocab = model_shape(t->model)->vocab_size;
-    t->hidden = model_shape(t->model)->hidden_size;
+    t->hidden_size = model_shape(t->model)->hidden_size;
     t->longest = model_shape(t->model)->max_model_len;
     return Q_OK;
 }
 
 static FALLIBLE make_arrays(struct teacher *t, struct q_err *e)
 {
-    const size_t n = t->n_row_max, row = t->hidden * sizeof(float);
+    const size_t n = t->n_row_max, row = t->hidden_size * sizeof(float);
     t->slots = q_calloc(n, sizeof *t->slots);
     t->blocks = q_calloc(n, sizeof *t->blocks);
     t->prompts = q_calloc(n, sizeof *t->prompts);
@@ -260,12 +284,28 @@ static FALLIBLE make_arrays(struct teacher *t, struct q_err *e)
     return t->has_head ? Q_OK : region_init(&t->stream, n * row, "a teacher's stream", e);
 }
 
+static FALLIBLE tap_hidden(struct teacher *t, struct q_err *e)
+{
+    const uint32_t n_layer = model_config(t->model)->n_layer;
+    const size_t row = t->hidden_size * sizeof(float);
+    enum q_code rc;
+    if (!t->keeps_hidden)
+        return Q_OK;
+    if (!(t->taps = q_calloc(n_layer + 1, sizeof *t->taps)))
+        return q_fail(e, Q_NO_MEMORY, "out of memory for a teacher's hidden states");
+    if ((rc = region_init(&t->hidden, 2 * t->n_row_max * row, "a teacher's hidden states", e)))
+        return rc;
+    t->taps[n_layer] = (float *)(void *)t->hidden.data;
+    model_scratch_tap(t->scratch, t->taps);
+    return Q_OK;
+}
+
 static FALLIBLE load_all(struct teacher *t, const struct teacher_options *o, struct q_err *e)
 {
     enum q_code rc;
     if ((rc = load_model(t, o, e)) || (rc = make_arrays(t, e)) ||
         (rc = model_scratch_new(&t->scratch, t->model, t->n_row_max, t->n_thread, e)) ||
-        (rc = want_blocks(t, blocks_of(t->n_row_max) + SPARE_BLOCKS, e)))
+        (rc = tap_hidden(t, e)) || (rc = want_blocks(t, blocks_of(t->n_row_max) + SPARE_BLOCKS, e)))
         return rc;
     t->scratch_bytes = model_scratch_bytes(t->model, t->n_row_max, t->n_thread);
     return Q_OK;
@@ -293,6 +333,7 @@ FALLIBLE teacher_load(struct teacher **out, const struct teacher_options *o, str
     t->n_thread = o->team ? team_size(o->team) : 1;
     t->n_row_max = o->n_row_max;
     t->has_head = o->layers.n == 0 || o->layers.has_head;
+    t->keeps_hidden = o->keeps_hidden && t->has_head;
     t->group = o->tensor_parallel;
     const enum q_code rc = load_all(t, o, e);
     if (rc) {
@@ -312,6 +353,8 @@ void teacher_free(struct teacher *t)
     model_free(t->model);
     region_release(&t->stream);
     region_release(&t->logits);
+    region_release(&t->hidden);
+    q_free(t->taps);
     q_free(t->slots);
     q_free(t->blocks);
     q_free(t->prompts);
@@ -327,5 +370,5 @@ const struct model_config *teacher_config(const struct teacher *t)
 uint64_t teacher_bytes(const struct teacher *t)
 {
     return model_shape(t->model)->weight_bytes + t->scratch_bytes + t->kv.memory_bytes +
-           t->stream.size + t->logits.size;
+           t->stream.size + t->logits.size + t->hidden.size;
 }

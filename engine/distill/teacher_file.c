@@ -391,6 +391,10 @@ FALLIBLE teacher_file_source(struct teacher_file *f, uint32_t top_k, uint32_t n_
     f->sorted = q_calloc(f->info.top_k, sizeof *f->sorted);
     if (!f->ids || !f->z || !f->sorted)
         return q_fail(e, Q_NO_MEMORY, "out of memory for rows of %s", f->dir);
-    *out = (struct teacher_source){source_rows, f, f->info.n_vocab ? f->info.n_vocab : n_student};
+    *out = (struct teacher_source){
+        .rows = source_rows,
+        .ctx = f,
+        .n_vocab = f->info.n_vocab ? f->info.n_vocab : n_student,
+    };
     return Q_OK;
 }

@@ -16,6 +16,9 @@ struct teacher_link {
     struct transport *transport;
     uint32_t *rows; /* [rows_max] of a question */
     size_t rows_max;
+    uint32_t n_hidden;
+    float *hidden; /* [hidden_max] received */
+    size_t hidden_max;
     float *z; /* [z_max] received */
     size_t z_max;
     uint32_t *ids; /* [ids_max] received */
@@ -43,19 +46,21 @@ static FALLIBLE cast(struct teacher_link *l, void *data, size_t bytes, struct q_
                                e);
 }
 
-FALLIBLE teacher_link_new(struct teacher_link **out, const struct teacher_source *source,
-                          const struct topology *top, struct transport *transport, struct q_err *e)
+FALLIBLE teacher_link_new(struct teacher_link **out, const struct teacher_link_args *a,
+                          struct q_err *e)
 {
+    const struct topology_sizes *sizes = &a->top->sizes;
     struct teacher_link *l = q_calloc(1, sizeof *l);
     *out = l;
     if (!l)
         return q_fail(e, Q_NO_MEMORY, "no memory for the teacher's rows");
     *l = (struct teacher_link){
-        .source = *source,
-        .top = top,
-        .transport = transport,
-        .asks = top->sizes.n_teacher_tensor > top->sizes.n_student_tensor,
-        .shows = top->sizes.n_teacher_tensor < top->sizes.n_student_tensor,
+        .source = a->source,
+        .n_hidden = a->n_hidden,
+        .top = a->top,
+        .transport = a->transport,
+        .asks = sizes->n_teacher_tensor > sizes->n_student_tensor,
+        .shows = sizes->n_teacher_tensor < sizes->n_student_tensor,
     };
     return Q_OK;
 }
@@ -67,6 +72,7 @@ void teacher_link_free(struct teacher_link *l)
     q_free(l->rows);
     q_free(l->z);
     q_free(l->ids);
+    q_free(l->hidden);
     q_free(l);
 }
 
@@ -142,7 +148,29 @@ static enum q_code link_rows(void *ctx, const struct micro_batch *b, const uint3
     return rc || !l->shows ? rc : show(l, n, out, e);
 }
 
+static enum q_code link_hidden(void *ctx, const struct micro_batch *b, const uint32_t *rows,
+                               uint32_t n, const float **out, struct q_err *e)
+{
+    struct teacher_link *l = ctx;
+    const size_t size = (size_t)n * l->n_hidden;
+    enum q_code rc = Q_OK;
+    *out = NULL;
+    if (l->source.hidden)
+        rc = l->source.hidden(l->source.ctx, b, rows, n, out, e);
+    if (rc || !l->shows || (rc = room_for(&l->hidden, &l->hidden_max, size, sizeof **out, e)))
+        return rc;
+    if (*out)
+        memcpy(l->hidden, *out, size * sizeof **out);
+    *out = l->hidden;
+    return cast(l, l->hidden, size * sizeof **out, e);
+}
+
 struct teacher_source teacher_link_source(struct teacher_link *l)
 {
-    return (struct teacher_source){link_rows, l, l->source.n_vocab};
+    return (struct teacher_source){
+        .rows = link_rows,
+        .hidden = l->n_hidden ? link_hidden : NULL,
+        .ctx = l,
+        .n_vocab = l->source.n_vocab,
+    };
 }

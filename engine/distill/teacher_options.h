@@ -16,6 +16,7 @@ struct teacher_options {
     enum quantization quantization;
     struct stage_layers layers; /* of this rank */
     uint32_t n_row_max;         /* of a micro batch */
+    bool keeps_hidden;          /* of a stage with the head: for teacher_source.hidden */
     struct tensor_group tensor_parallel;
 };
 

@@ -18,6 +18,7 @@
 struct distill_options {
     const char *teacher, *student, *output; /* teacher NULL: cross-entropy, or teacher_file */
     const char *teacher_file;
+    const char *teacher_url; /* from which teacher_file is written before (distill_taught.h) */
     struct dataset_options data;
     const char *eval_path;
     uint64_t eval_steps;

@@ -4,7 +4,7 @@
 #include <math.h>
 #include "engine/distill/trainer_internal.h"
 
-enum { SUM_KD, SUM_CE, SUM_AGREE, SUM_COUNTED, SUM_HAS_TEACHER, N_SUM };
+enum { SUM_KD, SUM_CE, SUM_HIDDEN, SUM_AGREE, SUM_COUNTED, SUM_HAS_TEACHER, N_SUM };
 
 static FALLIBLE run_passes(struct trainer *t, uint32_t n_micro, struct pass_sums *sums,
                            struct q_err *e)
@@ -32,13 +32,16 @@ static FALLIBLE show(struct trainer *t, const double *sums, struct q_err *e)
 {
     const double n = fmax(1, sums[SUM_COUNTED]);
     const double kd = sums[SUM_HAS_TEACHER] > 0 ? sums[SUM_KD] / n : (double)NAN,
-                 ce = sums[SUM_CE] / n;
+                 ce = sums[SUM_CE] / n, hidden = sums[SUM_HIDDEN] / n;
     const struct loss_options *l = &t->o->loss;
     const struct report_eval line = {
         .step = t->step,
-        .loss = (l->kd_weight > 0 ? l->kd_weight * kd : 0) + l->ce_weight * ce,
+        .has_hidden = l->hidden.kind != HIDDEN_NONE,
+        .loss = (l->kd_weight > 0 ? l->kd_weight * kd : 0) + l->ce_weight * ce +
+                l->hidden.weight * hidden,
         .kd_loss = kd,
         .ce_loss = ce,
+        .hidden_loss = hidden,
         .agreement = sums[SUM_HAS_TEACHER] > 0 ? sums[SUM_AGREE] / n : -1,
         .n_token = (uint64_t)sums[SUM_COUNTED],
     };
@@ -58,6 +61,7 @@ FALLIBLE trainer_evaluate(struct trainer *t, struct q_err *e)
     if (trainer_has_sums(t)) {
         sums[SUM_KD] = pass.loss.kd;
         sums[SUM_CE] = pass.loss.ce;
+        sums[SUM_HIDDEN] = pass.loss.hidden;
         sums[SUM_AGREE] = (double)pass.loss.n_agree;
         sums[SUM_COUNTED] = (double)pass.loss.n_counted;
         sums[SUM_HAS_TEACHER] = t->eval_has_teacher;

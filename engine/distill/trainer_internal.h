@@ -42,8 +42,8 @@ struct pass_sums { /* of this rank's micro batches */
 
 /* What a rank tells all others at the end of a step; behind it OPTIMIZER_SUMS squares. */
 struct rank_numbers {
-    double kd, ce, agree, n_row; /* of the last stage's first tensor rank, else 0 */
-    double waited_s, elapsed_s;  /* in messages; in all, from the step's begin on this rank */
+    double kd, ce, hidden, agree, n_row; /* of the last stage's first tensor rank, else 0 */
+    double waited_s, elapsed_s; /* in messages; in all, from the step's begin on this rank */
     double rss_mb;
     double stop; /* 1: a signal has come */
 };

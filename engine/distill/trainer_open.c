@@ -113,6 +113,7 @@ static FALLIBLE load_student(struct trainer *t, struct q_err *e)
         .n_slot = n_slot,
         .n_row_max = t->row_max,
         .recompute = t->o->recompute,
+        .n_projection_row = hidden_projection_rows(&t->o->loss.hidden, t->hidden),
         .tensor_parallel = {t->top.tensor, t->top.sizes.n_student_tensor, group_sum, group_gather,
                             t},
     };
@@ -197,6 +198,9 @@ static FALLIBLE describe_run(struct trainer *t, struct q_err *e)
                "\"kd_weight\": %.17g, \"ce_weight\": %.17g, \"top_k\": %u, \"renorm\": %d, ",
                (int)l->kind, (double)l->beta, (double)l->temperature, l->t2, l->kd_weight,
                l->ce_weight, l->top_k, l->renorm);
+    if (l->hidden.kind != HIDDEN_NONE)
+        buf_printf(b, "\"hidden_loss\": %d, \"hidden_weight\": %.17g, ", (int)l->hidden.kind,
+                   l->hidden.weight);
     buf_add_str(b, "\"" RATES "\": ");
     trainer_rates_write(b, p);
     buf_printf(b,

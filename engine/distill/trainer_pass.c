@@ -107,6 +107,7 @@ static FALLIBLE run_loss(struct trainer *t, const struct trainer_pass *p, const 
         rc = teacher_link_end(t->link, e);
     sums->loss.kd += here.kd;
     sums->loss.ce += here.ce;
+    sums->loss.hidden += here.hidden;
     sums->loss.n_agree += here.n_agree;
     sums->loss.n_counted += here.n_counted;
     sums->n_row += item->batch->n_row;

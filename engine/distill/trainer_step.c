@@ -59,7 +59,7 @@ static FALLIBLE sum_gradients(struct trainer *t, struct q_err *e)
 
 struct step_numbers {
     uint64_t step, n_counted;
-    double kd, ce, agree, n_row; /* sums */
+    double kd, ce, hidden, agree, n_row; /* sums */
     double norm, seconds;
     double waited_s, elapsed_s; /* of all ranks, until they told each other */
     int64_t start_us;
@@ -74,6 +74,7 @@ static FALLIBLE exchange(struct trainer *t, const struct pass_sums *sums, int64_
     const struct rank_numbers mine = {
         .kd = counts ? sums->loss.kd : 0,
         .ce = counts ? sums->loss.ce : 0,
+        .hidden = counts ? sums->loss.hidden : 0,
         .agree = counts ? (double)sums->loss.n_agree : 0,
         .n_row = counts ? (double)sums->n_row : 0,
         .waited_s = transport_waited(t->transport),
@@ -110,6 +111,7 @@ static void add_up(struct trainer *t, struct step_numbers *s)
         memcpy(&here, t->all + r * stride, sizeof here);
         s->kd += here.kd;
         s->ce += here.ce;
+        s->hidden += here.hidden;
         s->agree += here.agree;
         s->n_row += here.n_row;
         s->waited_s += here.waited_s;
@@ -124,7 +126,8 @@ static void add_up(struct trainer *t, struct step_numbers *s)
 
 static double loss_of(const struct trainer *t, const struct step_numbers *s)
 {
-    const double sum = t->o->loss.kd_weight * s->kd + t->o->loss.ce_weight * s->ce;
+    const struct loss_options *l = &t->o->loss;
+    const double sum = l->kd_weight * s->kd + l->ce_weight * s->ce + l->hidden.weight * s->hidden;
     return s->n_counted ? sum / (double)s->n_counted : 0;
 }
 
@@ -171,6 +174,8 @@ static FALLIBLE report(struct trainer *t, const struct step_numbers *s, const ch
         .loss = loss_of(t, s),
         .kd_loss = s->kd / n,
         .ce_loss = s->ce / n,
+        .has_hidden = t->o->loss.hidden.kind != HIDDEN_NONE,
+        .hidden_loss = s->hidden / n,
         .agreement = has_teacher ? s->agree / n : -1,
         .grad_norm = s->norm,
         .lr = optimizer_lr(&t->o->optimizer, s->step),

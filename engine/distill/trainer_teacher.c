@@ -33,6 +33,7 @@ static FALLIBLE load_stage(struct trainer *t, uint32_t i, struct q_err *e)
         .quantization = t->o->teacher_quantization,
         .layers = t->cut.teacher[topology_teacher_stage(&t->top, i)],
         .n_row_max = t->row_max,
+        .keeps_hidden = t->o->loss.hidden.kind != HIDDEN_NONE,
         .tensor_parallel = {t->top.tensor, t->top.sizes.n_teacher_tensor, teacher_sum,
                             teacher_gather, t},
     };
@@ -66,7 +67,13 @@ static FALLIBLE link_teacher(struct trainer *t, struct q_err *e)
         t->top.sizes.n_teacher_tensor == t->top.sizes.n_student_tensor)
         return Q_OK;
     t->source.n_vocab = t->o->teacher_vocab;
-    enum q_code rc = teacher_link_new(&t->link, &t->source, &t->top, t->transport, e);
+    const struct teacher_link_args link = {
+        .source = t->source,
+        .n_hidden = t->o->loss.hidden.kind != HIDDEN_NONE ? t->o->teacher_hidden : 0,
+        .top = &t->top,
+        .transport = t->transport,
+    };
+    enum q_code rc = teacher_link_new(&t->link, &link, e);
     if (!rc)
         t->source = teacher_link_source(t->link);
     return rc;

@@ -191,9 +191,9 @@ struct model_logits {
 void model_logits(const struct model *m, const struct batch *b, struct model_scratch *s,
                   const struct model_logits *out, struct team *team, uint32_t ith, uint32_t nth);
 
-/* Hidden states for tests: when set, model_forward copies row hidden states after the embedding
- * (layer 0) and after each layer, and after the final norm (layer n_layer), into out[layer]
- * ([n_token, hidden_size] f32). */
+/* Hidden states, for tests and distillation: when set, model_forward copies row hidden states after
+ * the embedding (layer 0) and after each layer, and after the final norm (layer n_layer), into
+ * out[layer] ([n_token, hidden_size] f32; NULL: not wanted). Not of a plugin's own forward pass. */
 void model_scratch_tap(struct model_scratch *s, float *const *out);
 
 #endif

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs of `quire distill` for test_distill.py: the goldens' cases as commands, and what a run leaves."""
 import json
+import os
 import pathlib
 import subprocess
 
@@ -9,18 +10,18 @@ from safetensors.numpy import load_file
 
 from servers import BIN, ROOT
 
-GOLDENS = ROOT / "tests/data/distill"
+GOLDENS = pathlib.Path(os.environ.get("QUIRE_DISTILL_GOLDENS") or ROOT / "tests/data/distill")  # others: tests/data/distill/make.py
 CASES = sorted(p.name for p in (GOLDENS / "cases").iterdir())
 SEQUENCES = 16  # of a step
 
 
-def expected(case):
-    return json.loads((GOLDENS / "cases" / case / "expected.json").read_text())
+def expected(case, goldens=GOLDENS):
+    return json.loads((goldens / "cases" / case / "expected.json").read_text())
 
 
-def write_samples(path, name):
+def write_samples(path, name, goldens=GOLDENS):
     """The golden data as JSONL without padding, one sequence a line, in the order of steps."""
-    data = json.loads((GOLDENS / "data" / f"{name}.json").read_text())
+    data = json.loads((goldens / "data" / f"{name}.json").read_text())
     with open(path, "w", encoding="utf-8") as out:
         for step in zip(data["input_ids"], data["attention_mask"], data["labels"], strict=True):
             for batch in zip(*step, strict=True):
@@ -33,19 +34,19 @@ def write_samples(path, name):
 class Run:
     """A command of quire distill in a folder; its options are changed by keyword, its results read back."""
 
-    def __init__(self, folder, case="fkl_T1", name="out"):
-        self.folder = pathlib.Path(folder)
-        self.case, self.expected = case, expected(case)
+    def __init__(self, folder, case="fkl_T1", name="out", goldens=GOLDENS):
+        self.folder, self.goldens = pathlib.Path(folder), goldens
+        self.case, self.expected = case, expected(case, goldens)
         self.output, self.metrics = self.folder / name, self.folder / f"{name}.jsonl"
         c, o = self.expected["case"], self.expected["optimizer"]
-        pair = GOLDENS / f"pair{c['pair']}"
+        pair, sequences = goldens / f"pair{c['pair']}", self.expected.get("sequences", SEQUENCES)
         data = self.folder / f"{c['data']}.jsonl"
         if not data.exists():
-            write_samples(data, c["data"])
+            write_samples(data, c["data"], goldens)
         self.options = {
             "teacher": pair / "teacher", "student": pair / "student", "data": data, "output": self.output, "dtype": "float32",
             "loss": c["kind"], "temperature": c["temperature"], "kd-weight": c["w_kd"], "ce-weight": c["w_ce"],
-            "micro-batch-size": 2, "global-batch-size": SEQUENCES, "steps": 10, "lr": o["lr_max"], "min-lr": o["lr_min"],
+            "micro-batch-size": sequences // 8, "global-batch-size": sequences, "steps": 10, "lr": o["lr_max"], "min-lr": o["lr_min"],
             "warmup-steps": o["warmup"], "adam-beta1": o["beta1"], "adam-beta2": o["beta2"], "adam-eps": o["eps"],
             "weight-decay": o["weight_decay"], "max-grad-norm": o["clip"], "no-shuffle": True, "no-packing": True,
             "save-steps": "1,2,10", "save-gradients": 1, "metrics": self.metrics, "threads": 2}
@@ -53,6 +54,8 @@ class Run:
             self.options["beta"] = c["beta"]
         if not c["t2"]:
             self.options["no-t2"] = True
+        if c.get("hidden"):
+            self.options |= {"hidden-loss": c["hidden"], "hidden-weight": c["w_hidden"]}
         if c["top_k"]:
             self.options |= {"top-k": c["top_k"], "top-k-student": c["top_k_student"]}
 
@@ -103,6 +106,9 @@ def check_steps(run, lines):
         assert relative(line["loss"], step["loss"]) <= tolerances["loss_rel"], line
         assert relative(line["kd_loss"], sums[0] / n) <= tolerances["loss_rel"], line
         assert relative(line["ce_loss"], sums[1] / n) <= tolerances["loss_rel"], line
+        if run.expected["case"].get("hidden"):
+            hidden = sum(batch["hidden_sum"] for batch in step["micro_batches"])
+            assert relative(line["hidden_loss"], hidden / n) <= tolerances["loss_rel"], line
         assert relative(line["grad_norm"], step["grad_norm"]) <= tolerances["grad_norm_rel"], line
         assert relative(line["lr"], step["lr"]) <= 1e-9
         assert line["tok_s"] > 0 and all(mb > 1 for mb in line["peak_rss_mb"])
@@ -110,7 +116,7 @@ def check_steps(run, lines):
 
 def check_gradients(run):
     tolerances = run.expected["tolerances"]
-    want = load_file(GOLDENS / "cases" / run.case / "grads_step1.safetensors")
+    want = load_file(run.goldens / "cases" / run.case / "grads_step1.safetensors")
     got = run.gradients()
     assert sorted(got) == sorted(want)
     for name, g in want.items():
@@ -124,7 +130,7 @@ def check_weights(run):
     tolerances = run.expected["tolerances"]
     start = load_file(run.options["student"] / "model.safetensors")
     for step in (1, 2, 10):
-        want, got = load_file(GOLDENS / "cases" / run.case / f"weights_step{step}.safetensors"), run.weights(step)
+        want, got = load_file(run.goldens / "cases" / run.case / f"weights_step{step}.safetensors"), run.weights(step)
         assert sorted(got) == sorted(want)
         moved = off = far = n = 0
         for name, w in want.items():

@@ -23,6 +23,9 @@ SIZES = {
     "2 stages": {"pipeline_parallel_size": 2},
     "3 stages, teacher on 2": {"pipeline_parallel_size": 3, "teacher_pipeline_parallel_size": 2},
     "2 replicas": {"data_parallel_size": 2},
+    "2 virtual stages a rank": {"pipeline_parallel_size": 2, "virtual_pipeline_size": 2},
+    "2 tensor ranks": {"tensor_parallel_size": 2},
+    "hidden states, teacher on 2 tensor ranks": {"teacher_tensor_parallel_size": 2, "hidden_loss": "cosine"},
 }
 
 
@@ -149,6 +152,83 @@ def test_a_dead_rank_of_mpirun_ends_the_run_and_it_resumes(tmp_path, undisturbed
     _, err = process.communicate(timeout=60)
     assert process.returncode != 0, err
     process = start_mpirun(run, 2, **OPTIONS, **SIZES["2 stages"])
+    _, err = process.communicate(timeout=240)
+    assert process.returncode == 0, err
+    assert run.weight_bytes(STEPS) == undisturbed("2 stages")
+
+
+# ---- two machines: network namespaces with a cable between them, each with a host name of its own ----
+
+ADDRESSES = ["10.77.18.1", "10.77.18.2"]
+
+
+def enter(pid, *command):
+    return ["nsenter", "-t", str(pid), "-n", "-u", *map(str, command)]
+
+
+@pytest.fixture
+def machines():
+    """Processes in whose namespaces the programs of a machine run."""
+    holders = []
+    try:
+        for i in range(2):
+            holders.append(subprocess.Popen(["unshare", "-n", "-u", "sh", "-c", f"hostname quire{i} && echo up && exec sleep 600"],
+                                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+            if holders[i].stdout.readline() != "up\n":
+                pytest.skip(f"no namespaces here: {holders[i].communicate()[1].strip()}")
+        pids = [holder.pid for holder in holders]
+        cable = ["ip", "link", "add", "cable", "netns", str(pids[0]), "type", "veth", "peer", "name", "cable", "netns", str(pids[1])]
+        made = subprocess.run(cable, capture_output=True, text=True, check=False)
+        if made.returncode:
+            pytest.skip(f"no cable between namespaces here: {made.stderr.strip()}")
+        for pid, address in zip(pids, ADDRESSES, strict=True):
+            for words in (("addr", "add", f"{address}/24", "dev", "cable"), ("link", "set", "cable", "up"), ("link", "set", "lo", "up")):
+                subprocess.run(enter(pid, "ip", *words), check=True)
+        yield pids
+    finally:
+        for holder in holders:
+            holder.kill()
+            holder.communicate()
+
+
+NEEDS_NAMESPACES = pytest.mark.skipif(os.geteuid() != 0 or not all(map(shutil.which, ("ip", "unshare", "nsenter"))),
+                                      reason="needs root, ip, unshare and nsenter")
+
+
+def start_on(machines, folder, run, **changes):
+    """mpirun on the first machine; a shell on the second is nsenter in place of ssh."""
+    agent = folder / "agent"
+    agent.write_text(f'#!/bin/sh\nshift\nexec {" ".join(enter(machines[1]))} sh -c "$*"\n')
+    agent.chmod(0o755)
+    command = ["mpirun", "--allow-run-as-root", "--host", ",".join(ADDRESSES), "-np", 2, "--map-by", "node", "--bind-to", "none", "--mca",
+               "plm_rsh_agent", agent, "--mca", "btl", "self,tcp", "--mca", "btl_tcp_if_include", "cable", *run.command(**changes)]
+    return subprocess.Popen(enter(machines[0], *command), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def ranks_in(pid):
+    """Processes of quire-distill in the network namespace of a process."""
+    found, wanted = [], os.readlink(f"/proc/{pid}/ns/net")
+    for path in pathlib.Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if os.readlink(path / "ns/net") == wanted and os.readlink(path / "exe").endswith("quire-distill"):
+                found.append(int(path.name))
+    return found
+
+
+@NEEDS_MPIRUN
+@NEEDS_NAMESPACES
+def test_two_machines(tmp_path, undisturbed, machines):
+    """A rank on each; the second one's dies, and the run goes on to the bits of one machine."""
+    run = Run(tmp_path, CASE)
+    process = start_on(machines, tmp_path, run, **OPTIONS, **SIZES["2 stages"])
+    wait_until(lambda: n_line(run) >= 10 or process.poll() is not None, "10 steps")
+    assert process.poll() is None, process.communicate()[1]
+    ranks = [ranks_in(pid) for pid in machines]
+    assert [len(pids) for pids in ranks] == [1, 1]
+    os.kill(ranks[1][0], signal.SIGKILL)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode != 0, err
+    process = start_on(machines, tmp_path, run, **OPTIONS, **SIZES["2 stages"])
     _, err = process.communicate(timeout=240)
     assert process.returncode == 0, err
     assert run.weight_bytes(STEPS) == undisturbed("2 stages")

@@ -404,6 +404,31 @@ def golden_gradients(case):
     return load_file(GOLDENS / "cases" / case / "grads_step1.safetensors")
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_distill_from_a_server(start, tmp_path, ranks):
+    """--teacher-url: the folder is written first, and has the bits of one that quire teach writes; a run that goes on asks for nothing."""
+    from distill_runs import Run
+    run, other = Run(tmp_path, "topk20"), Run(tmp_path, "topk20", "other")
+    server = start(run.options["teacher"], "--skip-tokenizer-init", "--dtype", "float32", "--max-logprobs", "20")
+    args = ("--teacher-url", server.url, "--data", run.options["data"], "--output", tmp_path / "taught", "--top-k", "20")
+    assert teach(*args).returncode == 0
+    options = {"teacher": None, "save_steps": None, "pipeline_parallel_size": ranks, "max_restarts": 1}
+    other.go(**options, teacher_file=tmp_path / "taught")
+    run.go(**options, teacher_url=server.url)
+    folder = run.output / "teacher-logprobs"
+    assert read_folder(folder) == read_folder(tmp_path / "taught")
+    assert run.weight_bytes(10) == other.weight_bytes(10)
+    before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
+    _, err = run.go(**options, teacher_url=server.url)
+    assert "all 10 steps are done" in err and before == {path: path.stat().st_mtime_ns for path in folder.iterdir()}
+
+
+def test_a_server_that_distill_cannot_reach(tmp_path):
+    from distill_runs import Run
+    _, err = Run(tmp_path, "topk20").go(code=6, teacher=None, teacher_url="http://127.0.0.1:9", retries=0)
+    assert "--teacher-url: " in err and "http://127.0.0.1:9/v1/models" in err
+
+
 def test_order_and_packing_do_not_matter(tmp_path):
     from distill_runs import Run
     run = taught(Run(tmp_path, "topk20_both"), tmp_path / "taught", "--top-k", "20")

@@ -488,7 +488,7 @@ static enum q_code run_head(struct head *h, const struct head_case *c, struct so
                             struct loss_sums *sums, struct q_err *err)
 {
     const struct micro_batch b = batch();
-    const struct teacher_source t = {source_rows, s, teacher_columns(c)};
+    const struct teacher_source t = {.rows = source_rows, .ctx = s, .n_vocab = teacher_columns(c)};
     s->c = c;
     return loss_head_run(h->l, &b, x, c->no_teacher ? NULL : &t, N, dx, sums, err);
 }
@@ -750,10 +750,15 @@ static void test_refused(void **state)
     struct head h;
     (void)state;
     refuse((struct loss_options){.temperature = 0}, "temperature 0: it must be above 0");
-    refuse((struct loss_options){DISTILL_JSD, 1, 1, true, 1, 0, 0, false}, "beta 1");
-    refuse((struct loss_options){DISTILL_RKL, 1, 0, true, 1, 0, 5, false}, "only forward KL");
-    refuse((struct loss_options){DISTILL_FKL, 1, 0, true, -1, 0, 0, false}, "must be 0 or more");
-    refuse((struct loss_options){DISTILL_FKL, 1, 0, true, 1, 0, 2000, false}, "at most 1024");
+    refuse((struct loss_options){.kind = DISTILL_JSD, .temperature = 1, .beta = 1, .kd_weight = 1},
+           "beta 1");
+    refuse((struct loss_options){.kind = DISTILL_RKL, .temperature = 1, .kd_weight = 1, .top_k = 5},
+           "only forward KL");
+    refuse((struct loss_options){.kind = DISTILL_FKL, .temperature = 1, .kd_weight = -1},
+           "must be 0 or more");
+    refuse(
+        (struct loss_options){.kind = DISTILL_FKL, .temperature = 1, .kd_weight = 1, .top_k = 2000},
+        "at most 1024");
     make(&c);
     c.o.top_k = N_VOCAB + 1;
     head_open(&h, &c, &way, &got);

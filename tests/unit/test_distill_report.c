@@ -3,9 +3,13 @@
  * of different numbers, the metrics file after interruptions, numbers that JSON does not have,
  * costs and cuts. */
 #include <math.h>
+#include <arpa/inet.h>
 #include <fcntl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include "common/file.h"
+#include "engine/distill/metrics_port.h"
 #include "engine/distill/report_file.h"
 #include "engine/distill/report_text.h"
 #include "engine/distill/teacher_link.h"
@@ -14,7 +18,7 @@
 
 /* ---- teacher_link ---- */
 
-enum { N_ROW = 5, N_COL = 3, STRIDE = 7 };
+enum { N_ROW = 5, N_COL = 3, STRIDE = 7, N_HIDDEN = 4 };
 static const uint32_t asked_rows[] = {1, 4, 6, 7, 9};
 
 struct division {
@@ -26,6 +30,7 @@ struct fake { /* a teacher's part: rank 0 has its rows */
     uint32_t n_call, rows[N_ROW];
     float z[N_ROW * STRIDE];
     uint32_t ids[N_ROW * STRIDE];
+    float hidden[N_ROW * N_HIDDEN];
     bool with_ids;
 };
 
@@ -44,6 +49,27 @@ static enum q_code fake_rows(void *ctx, const struct micro_batch *b, const uint3
         }
     *out = (struct teacher_rows){f->z, f->with_ids ? f->ids : NULL, STRIDE, N_COL};
     return Q_OK;
+}
+
+static enum q_code fake_hidden(void *ctx, const struct micro_batch *b, const uint32_t *rows,
+                               uint32_t n, const float **out, struct q_err *e)
+{
+    struct fake *f = ctx;
+    (void)b;
+    (void)e;
+    for (uint32_t i = 0; i < n * N_HIDDEN; i++)
+        f->hidden[i] = (float)(1000 * rows[i / N_HIDDEN] + i % N_HIDDEN);
+    *out = f->hidden;
+    return Q_OK;
+}
+
+static void read_hidden(const struct teacher_source *s, uint32_t n)
+{
+    struct q_err e = Q_ERR_INIT;
+    const float *got = NULL;
+    rank_ok(s->hidden(s->ctx, NULL, asked_rows, n, &got, &e), &e);
+    for (uint32_t i = 0; i < n * N_HIDDEN; i++)
+        rank_check(got[i] == (float)(1000 * asked_rows[i / N_HIDDEN] + i % N_HIDDEN));
 }
 
 static void read_rows(const struct teacher_source *s, uint32_t n, bool with_ids)
@@ -69,8 +95,14 @@ static void run_link(struct transport *t, void *arg)
     struct fake fake = {.with_ids = d->with_ids};
     struct teacher_link *link;
     rank_ok(topology_make(&top, &sizes, transport_rank(t), transport_size(t), &e), &e);
-    const struct teacher_source own = {top.has_teacher ? fake_rows : NULL, &fake, 17};
-    rank_ok(teacher_link_new(&link, &own, &top, t, &e), &e);
+    const struct teacher_source own = {
+        .rows = top.has_teacher ? fake_rows : NULL,
+        .hidden = top.has_teacher ? fake_hidden : NULL,
+        .ctx = &fake,
+        .n_vocab = 17,
+    };
+    const struct teacher_link_args args = {own, N_HIDDEN, &top, t};
+    rank_ok(teacher_link_new(&link, &args, &e), &e);
     const struct teacher_source source = teacher_link_source(link);
     rank_check(source.n_vocab == 17);
     for (uint32_t batch = 0; batch < 3; batch++) { /* of two chunks, of none, of two */
@@ -80,7 +112,9 @@ static void run_link(struct transport *t, void *arg)
         }
         if (batch != 1) {
             read_rows(&source, N_ROW, d->with_ids);
+            read_hidden(&source, N_ROW);
             read_rows(&source, 2, d->with_ids);
+            read_hidden(&source, 2);
         }
         rank_ok(teacher_link_end(link, &e), &e);
     }
@@ -216,6 +250,60 @@ static void test_time_left(void **state)
     }
 }
 
+/* ---- metrics ---- */
+
+static int open_socket(struct sockaddr_in *at, bool listens)
+{
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    socklen_t n = sizeof *at;
+    assert_true(fd >= 0);
+    if (listens) {
+        assert_int_equal(bind(fd, (struct sockaddr *)at, n), 0);
+        assert_int_equal(getsockname(fd, (struct sockaddr *)at, &n), 0);
+    } else {
+        assert_int_equal(connect(fd, (struct sockaddr *)at, n), 0);
+    }
+    return fd;
+}
+
+static void scrape(struct sockaddr_in *at, char *text, size_t size)
+{
+    static const char head[] = "GET /metrics HTTP/1.1\r\n\r\n";
+    const int fd = open_socket(at, false);
+    size_t n = 0;
+    assert_int_equal(send(fd, head, sizeof head - 1, 0), sizeof head - 1);
+    for (ssize_t got; (got = recv(fd, text + n, size - 1 - n, 0)) > 0;)
+        n += (size_t)got;
+    text[n] = '\0';
+    close(fd);
+}
+
+/* A gauge has no sample until it is set; what is no number is spelled as Prometheus reads it. */
+static void test_metrics(void **state)
+{
+    static char text[1 << 14];
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    struct q_err e = Q_ERR_INIT;
+    struct metrics_port *p = NULL;
+    (void)state;
+    close(open_socket(&at, true)); /* a port that is free */
+    assert_ok(metrics_port_open(&p, ntohs(at.sin_port), 1, &e), &e);
+    metrics_port_set(p, RUN_LOSS, -(double)NAN);
+    metrics_port_set(p, RUN_KD_LOSS, (double)INFINITY);
+    metrics_port_set(p, RUN_CE_LOSS, -(double)INFINITY);
+    metrics_port_set(p, RUN_LR, 0.5);
+    scrape(&at, text, sizeof text);
+    metrics_port_close(p);
+    assert_non_null(strstr(text, "\nquire:distill_loss NaN\n"));
+    assert_non_null(strstr(text, "\nquire:distill_kd_loss +Inf\n"));
+    assert_non_null(strstr(text, "\nquire:distill_ce_loss -Inf\n"));
+    assert_non_null(strstr(text, "\nquire:distill_learning_rate 0.5\n"));
+    assert_non_null(strstr(text, "\nquire:distill_tokens_total 0\n"));
+    assert_null(strstr(text, "\nquire:distill_agreement "));
+    assert_null(strstr(text, "\nquire:distill_eval_loss "));
+    assert_non_null(strstr(text, "# TYPE quire:distill_eval_loss gauge\n"));
+}
+
 /* ---- costs ---- */
 
 /* tests/data/distill/pairA/student: h32, 4 layers, 4 query and 2 KV heads of 8, 256 tokens. */
@@ -284,6 +372,7 @@ int main(void)
         cmocka_unit_test(test_file),
         cmocka_unit_test(test_numbers_that_json_lacks),
         cmocka_unit_test(test_time_left),
+        cmocka_unit_test(test_metrics),
         cmocka_unit_test(test_costs),
         cmocka_unit_test(test_cut_of_tensor_ranks),
     };

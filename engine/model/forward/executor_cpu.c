@@ -736,7 +736,7 @@ static void tap(struct cpu_run *w, uint32_t index)
     const struct cpu_rows own = cpu_share(w, (struct cpu_rows){0, w->b->n_token});
     const size_t hidden = c->hidden_size, at = (w->part.row + own.at) * hidden;
     const float *x = w->s->buffers[PROGRAM_B_X].x;
-    if (!w->s->tap || index == PROGRAM_NO_LAYER ||
+    if (!w->s->tap || index == PROGRAM_NO_LAYER || !w->s->tap[index] ||
         (index == c->n_layer && !pipeline_stage_has_head(&w->m->stage)))
         return;
     meet(w);

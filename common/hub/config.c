@@ -63,6 +63,7 @@ static const struct {
     {"gptj",   "num_attention_heads",     "n_head"},
     {"gptj",   "intermediate_size",       "n_inner"},
     {"gptj",   "max_position_embeddings", "n_positions"},
+    {"lfm2",   "intermediate_size",       "block_ff_dim"},
     {"opt",    "intermediate_size",       "ffn_dim"},
     // clang-format on
 };
@@ -318,9 +319,9 @@ static enum q_code load_config(struct model_config *c, const struct hub_json_at 
     if ((rc = load_names(c, at, e)) || (rc = refuse_features(at, e)) ||
         (rc = load_sizes(c, at, e)) || (rc = config_encoder_load(c, at, e)) ||
         (rc = config_latent_load(c, at, e)) || (rc = config_forward_load(c, at, e)) ||
-        (rc = load_dtype(c, at, e)) || (rc = config_layers_load(c, at, e)) ||
-        (rc = load_ids(c, at, e)) || (rc = config_moe_load(c, at, e)) ||
-        (rc = config_quant_load(&c->quant, at, e)))
+        (rc = load_dtype(c, at, e)) || (rc = config_mixers_load(c, at, e)) ||
+        (rc = config_layers_load(c, at, e)) || (rc = load_ids(c, at, e)) ||
+        (rc = config_moe_load(c, at, e)) || (rc = config_quant_load(&c->quant, at, e)))
         return rc;
     return config_rope_load(c, at, e);
 }

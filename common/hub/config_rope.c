@@ -136,7 +136,7 @@ static const struct {
 static const struct {
     const char *model_type;
     double theta;
-} thetas[] = {{"gpt_oss", 15e4}, {"smollm3", 2e6}};
+} thetas[] = {{"gpt_oss", 15e4}, {"lfm2", 1e6}, {"smollm3", 2e6}};
 
 static enum q_code read_rope(struct rope_config *r, struct model_config *c,
                              const struct hub_json_at *config, const struct hub_json_at *at,

@@ -30,6 +30,8 @@ static const char *const models[] = {
     "gptj",
     "granite",
     "granitemoe",
+    "lfm2",
+    "lfm2-bias",
     "llama",
     "llama-bf16-sharded",
     "llama-bias-tied",

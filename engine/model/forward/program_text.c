@@ -261,6 +261,9 @@ static void attributes_text(char *to, size_t n, const struct program_op *op)
     case PROGRAM_POOL:
         append(to, n, "%s", pool_texts[op->pool]);
         break;
+    case PROGRAM_CONV:
+        append(to, n, "of %u rows%s", op->conv.width, op->conv.gated ? ", gated" : "");
+        break;
     case PROGRAM_SOFT_CAP:
     case PROGRAM_CLIP:
         append(to, n, "%g", (double)op->cap);

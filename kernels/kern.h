@@ -18,6 +18,7 @@
 #include "kernels/ops/ops_mla.h"
 #include "kernels/ops/ops_moe.h"
 #include "kernels/ops/ops_row.h"
+#include "kernels/ops/ops_state.h"
 #include "kernels/ops/ops_train.h"
 
 /* instruction sets that a variant requires; a machine has a set of these */

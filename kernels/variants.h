@@ -13,6 +13,7 @@
 #include "kernels/ops/ops_mla.h"
 #include "kernels/ops/ops_moe.h"
 #include "kernels/ops/ops_row.h"
+#include "kernels/ops/ops_state.h"
 #include "kernels/ops/ops_train.h"
 
 /* The declarations of the CUDA launchers stay in kernels/cuda. */

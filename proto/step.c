@@ -2,7 +2,7 @@
 /* The layout of a step and of a result in shared memory, and the checks of the reader.
  *
  *     step     head | seqs | admits | blocks | known | stop ids | bias ids | bias | lists | outs |
- *              ins
+ *              ins | snapshots
  *     result   head | rows | top ids | top logprobs | notes      each part starts on 8 bytes
  *
  * The counts come first and determine all sizes, so writer and reader use the same function
@@ -42,6 +42,7 @@ static uint64_t place_step(struct step_view *v, void *memory, const struct step_
     v->lists = part(&p, h->n_list, sizeof *v->lists);
     v->outs = part(&p, h->n_out, sizeof *v->outs);
     v->ins = part(&p, h->n_in, sizeof *v->ins);
+    v->snapshots = part(&p, h->n_snapshot, sizeof *v->snapshots);
     return p.at;
 }
 
@@ -90,6 +91,7 @@ static bool counts_max(struct step_head *h, const struct step_limits *l)
         .n_logit = l->logit_rows_max,
         .n_out = l->copies_max,
         .n_in = l->copies_max,
+        .n_snapshot = l->n_state ? (uint32_t)n_seq * STEP_SEQ_SNAPSHOTS : 0,
     };
     return true;
 }
@@ -152,6 +154,7 @@ static enum q_code check_counts(const struct step_head *h, const struct step_lim
         {"n_logit", h->n_logit, max.n_logit},
         {"n_out", h->n_out, max.n_out},
         {"n_in", h->n_in, max.n_in},
+        {"n_snapshot", h->n_snapshot, max.n_snapshot},
     };
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
         if (counts[i].found > counts[i].limit)
@@ -223,6 +226,43 @@ static enum q_code check_seqs(const struct step_view *v, const struct step_limit
     return Q_OK;
 }
 
+static enum q_code check_state(const struct step_admit *a, const struct step_limits *l,
+                               struct q_err *e)
+{
+    if (l->n_state == 0)
+        return Q_OK;
+    if (a->state >= l->n_state)
+        return corrupt("an admit's state", a->state, l->n_state - 1, e);
+    if (a->state_from >= l->n_state && a->state_from != STEP_STATE_ZERO)
+        return corrupt("an admit's state_from", a->state_from, l->n_state - 1, e);
+    return Q_OK;
+}
+
+/* Within the rows of their seqs, in order. */
+static enum q_code check_snapshots(const struct step_view *v, const struct step_limits *l,
+                                   struct q_err *e)
+{
+    uint32_t n_of_seq = 0;
+    for (uint32_t i = 0; i < v->head->n_snapshot; i++) {
+        const struct step_snapshot *s = &v->snapshots[i], *before = i ? s - 1 : NULL;
+        if (s->seq >= v->head->n_seq)
+            return corrupt("a snapshot's seq", s->seq, v->head->n_seq - 1, e);
+        const struct step_seq *q = &v->seqs[s->seq];
+        n_of_seq = before && before->seq == s->seq ? n_of_seq + 1 : 1;
+        if (n_of_seq > STEP_SEQ_SNAPSHOTS)
+            return corrupt("a seq's snapshots", n_of_seq, STEP_SEQ_SNAPSHOTS, e);
+        if (before &&
+            (before->seq > s->seq || (before->seq == s->seq && before->position >= s->position)))
+            return q_fail(e, Q_CORRUPT, "step: snapshot %u is not in order", i);
+        if (s->position <= q->start || s->position > q->start + q->n_token)
+            return q_fail(e, Q_CORRUPT, "step: snapshot %u at %u is not of rows %u to %u", i,
+                          s->position, q->start, q->start + q->n_token);
+        if (s->state >= l->n_state)
+            return corrupt("a snapshot's state", s->state, l->n_state - 1, e);
+    }
+    return Q_OK;
+}
+
 /* Is the table in the store? What it says is checked by its reader (step_items_check). */
 static enum q_code check_table(const struct step_admit *a, const struct step_limits *l,
                                struct q_err *e)
@@ -272,7 +312,7 @@ static enum q_code check_admits(const struct step_view *v, const struct step_lim
         if (a->n_grammar > STEP_GRAMMAR_MAX)
             return corrupt("an admit's n_grammar", a->n_grammar, STEP_GRAMMAR_MAX, e);
         enum q_code rc = check_table(a, l, e);
-        if (rc)
+        if (rc || (rc = check_state(a, l, e)))
             return rc;
         sums->n_known += a->n_known;
         sums->n_stop_id += a->n_stop_id;
@@ -326,7 +366,8 @@ enum q_code step_view(struct step_view *v, void *memory, size_t n, const struct 
     if (head.n_admit != sums.n_admit)
         return q_fail(e, Q_CORRUPT, "step: n_admit is %u, but the flags indicate %llu",
                       head.n_admit, (unsigned long long)sums.n_admit);
-    if ((rc = check_admits(&found, l, &sums, e)) || (rc = check_sums(&head, &sums, e)))
+    if ((rc = check_admits(&found, l, &sums, e)) || (rc = check_sums(&head, &sums, e)) ||
+        (rc = check_snapshots(&found, l, e)))
         return rc;
     *v = found;
     return Q_OK;

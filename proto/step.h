@@ -21,6 +21,7 @@
 #include <stdint.h>
 #include "common/err.h"
 #include "proto/sampling.h"
+#include "proto/step_copy.h"
 #include "proto/step_note.h"
 
 #define STEP_BLOCK_TOKENS 16u
@@ -28,6 +29,7 @@
 #define STEP_EOS_MAX      64u                                  /* eos ids of a model */
 #define STEP_STOP_IDS_MAX (SAMPLE_STOP_IDS_MAX + STEP_EOS_MAX) /* of one admit */
 #define STEP_GRAMMAR_MAX  2000000u                             /* words of a grammar's program */
+#define STEP_STATE_ZERO   (UINT32_MAX - 1u)
 #define STEP_LISTS_MAX    (5u << 19) /* n_list of a step; one admit's fits always */
 
 /* step_seq.flags */
@@ -69,13 +71,10 @@ struct step_admit {    /* a sequence enters a slot: its history and parameters *
      * tokens; from it on only within items. */
     uint32_t n_item;
     uint32_t adapter; /* its number; 0 = none. The worker has been told to load it before */
+    /* Of a model with states (step_copy.h): its row, and the one that it begins as a copy of. */
+    uint32_t state, state_from;
     uint64_t item_offset;
     struct sample_params params; /* its pointers are not used; the arrays are in the step */
-};
-
-struct step_copy {  /* of one block, keys and values of all layers */
-    uint32_t block; /* of the pool that steps compute in */
-    uint32_t host;  /* block of the pool in host memory */
 };
 
 struct step_head {
@@ -92,6 +91,7 @@ struct step_head {
      * or STEP_SPECULATE, else 1 with STEP_SAMPLE, else 0. */
     uint32_t n_logit;
     uint32_t n_out, n_in; /* struct step_copy[n_out] to host memory, then [n_in] from there */
+    uint32_t n_snapshot;  /* struct step_snapshot[n_snapshot] */
 };
 
 struct step_view { /* a step's arrays; borrowed from the memory it lies in */
@@ -102,6 +102,7 @@ struct step_view { /* a step's arrays; borrowed from the memory it lies in */
     float *bias;
     uint32_t *lists;
     struct step_copy *outs, *ins;
+    struct step_snapshot *snapshots;
 };
 
 struct step_limits { /* limits of a step; they determine the ring's size */
@@ -112,6 +113,7 @@ struct step_limits { /* limits of a step; they determine the ring's size */
     uint32_t known_max;      /* history tokens admitted in one step; >= max_model_len */
     uint32_t copies_max;     /* blocks copied out in one step, and as many in; 0 = none are */
     uint32_t item_mib;       /* size of the item store in MiB; 0 = the model takes no items */
+    uint32_t n_state;        /* rows of states, >= max_num_seqs; 0 = the model has none */
 };
 
 /* Rows of a result: for each seq with STEP_SAMPLE one sampled row at position start + n_token; for

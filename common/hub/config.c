@@ -64,6 +64,7 @@ static const struct {
     {"gptj",   "num_attention_heads",     "n_head", false},
     {"gptj",   "intermediate_size",       "n_inner", false},
     {"gptj",   "max_position_embeddings", "n_positions", false},
+    {"lfm2",   "intermediate_size",       "block_ff_dim", false},
     {"llama4_text", "intermediate_size",  "intermediate_size_mlp", true}, /* the other is the experts' */
     {"opt",    "intermediate_size",       "ffn_dim", false},
     // clang-format on
@@ -89,6 +90,7 @@ static const struct {
     {"gpt_oss",     "head_dim",                0, 64},
     {"gptj",        "intermediate_size",       4, 0},
     {"llama4_text", "head_dim",                0, 128},
+    {"lfm2",   "intermediate_size",       "block_ff_dim", false},
     {"llama4_text", "intermediate_size",       0, 16384},
     {"llama4_text", "num_key_value_heads",     0, 8},
     {"minimax_m2",  "head_dim",                0, 128},
@@ -330,9 +332,9 @@ static enum q_code load_config(struct model_config *c, const struct hub_json_at 
     if ((rc = load_names(c, at, e)) || (rc = refuse_features(at, e)) ||
         (rc = load_sizes(c, at, e)) || (rc = config_encoder_load(c, at, e)) ||
         (rc = config_latent_load(c, at, e)) || (rc = config_forward_load(c, at, e)) ||
-        (rc = load_dtype(c, at, e)) || (rc = config_layers_load(c, at, e)) ||
-        (rc = load_ids(c, at, e)) || (rc = config_moe_load(c, at, e)) ||
-        (rc = config_quant_load(&c->quant, at, e)))
+        (rc = load_dtype(c, at, e)) || (rc = config_mixers_load(c, at, e)) ||
+        (rc = config_layers_load(c, at, e)) || (rc = load_ids(c, at, e)) ||
+        (rc = config_moe_load(c, at, e)) || (rc = config_quant_load(&c->quant, at, e)))
         return rc;
     return config_rope_load(c, at, e);
 }

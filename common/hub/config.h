@@ -70,6 +70,18 @@ struct latent_config {
     uint32_t value; /* elements of a head of V */
 };
 
+/* What a layer has in place of attention. Each of these keeps a state of a sequence that is no K
+ * and V: its size does not depend on the length. */
+enum layer_mixer {
+    MIXER_ATTENTION,
+    MIXER_CONV /* a gated short convolution: LFM2 */
+};
+struct mixer_config {
+    uint8_t layers[CONFIG_LAYERS_MAX]; /* enum layer_mixer of each */
+    uint32_t conv_width;               /* rows that a convolution sums; 0: no layer has one */
+    bool conv_bias;                    /* of the convolution and of the products around it */
+};
+
 /* Parameters of computations that only some families have. 0: not in the config. */
 struct forward_config {
     double attention_soft_cap, logit_soft_cap;
@@ -111,6 +123,7 @@ struct model_config {
     struct rope_config local_rope; /* of layers with a window; factor lists are not in it */
     struct moe_config moe;
     struct latent_config latent;
+    struct mixer_config mixer;
     struct quant_config quant;
     struct forward_config forward;
     enum dtype dtype;                 /* of the checkpoint; F32, F16 or BF16; F32 when not said */
@@ -136,6 +149,12 @@ static inline uint32_t model_config_n_rot(const struct model_config *c)
     if (c->latent.rank)
         return c->latent.rope;
     return fraction != 0 ? (uint32_t)(c->head_dim * fraction) : c->head_dim;
+}
+
+/* Has the layer K and V? */
+static inline bool model_config_has_kv(const struct model_config *c, uint32_t layer)
+{
+    return c->mixer.layers[layer] == MIXER_ATTENTION;
 }
 
 /* Load dir/config.json, or a params.json alone (params.h), and, where there is one,

@@ -25,6 +25,7 @@ struct family {
     const char *clip_key, *qk_norm_key, *alibi_key, *qkv_bias_key;
     const char *head_bias_key;
     const char *bias_key;     /* of all biases but those of norms */
+    const char *tied_key;     /* NULL: tie_word_embeddings alone; else it is before that */
     const char *parallel_key; /* NULL: use_parallel_residual */
     const char *new_form_key; /* branches are side by side, with two norms or one */
     bool shares_norm;         /* branches that are side by side have one norm */
@@ -228,6 +229,14 @@ static const struct family families[] = {
         .eps_key = "rms_norm_eps",
         .eps = 1e-6,
         .has_multipliers = true,
+    },
+    {
+        .model_type = "lfm2",
+        .act = "silu",
+        .eps_key = "norm_eps",
+        .eps = 1e-5,
+        .tied_key = "tie_embedding",
+        .tied = true,
     },
     {
         .model_type = "granitemoeshared",
@@ -485,6 +494,7 @@ static enum q_code load_flags(struct model_config *c, const struct family *row,
     bool new_form = false;
     enum q_code rc;
     if ((rc = hub_json_bool(&c->tie_word_embeddings, at, "tie_word_embeddings", e)) ||
+        (rc = load_flag(&c->tie_word_embeddings, row->tied_key, at, e)) ||
         (rc = hub_json_bool(&c->attention_bias, at, "attention_bias", e)) ||
         (rc = load_flag(&c->attention_bias, row->qkv_bias_key, at, e)) ||
         (rc = load_flag(&c->attention_bias, row->bias_key, at, e)) ||

@@ -7,6 +7,7 @@
  * its table has no experts.
  * config_forward.c: what some families compute besides, in their spelling.
  * config_layers.c: which layers have a window, and which rope.
+ * config_mixers.c: which layers have something else in place of attention, and its sizes.
  * config_rope.c: the rotary embedding, in both spellings:
  *     older   "rope_theta": 1e6, "rope_scaling": null | {"type" or "rope_type": "yarn", …}
  *     newer   "rope_parameters": {"rope_theta": 1e6, "rope_type": "yarn", "factor": 4, …} */
@@ -32,6 +33,9 @@ FALLIBLE config_encoder_load(struct model_config *c, const struct hub_json_at *a
 /* Fills c->latent and c->head_dim of the model types that have latent attention. Errors: Q_CORRUPT,
  * Q_UNSUPPORTED. */
 FALLIBLE config_latent_load(struct model_config *c, const struct hub_json_at *at, struct q_err *e);
+/* Fills c->mixer, and c->intermediate_size where it is computed from another number; before
+ * config_layers_load. The sizes are set. Errors: Q_CORRUPT, Q_UNSUPPORTED (a kind of layer). */
+FALLIBLE config_mixers_load(struct model_config *c, const struct hub_json_at *at, struct q_err *e);
 FALLIBLE config_forward_load(struct model_config *c, const struct hub_json_at *at, struct q_err *e);
 
 #endif

@@ -125,7 +125,9 @@ static enum q_code is_sliding(bool *out, const struct model_config *c, const str
     *out = w->types  ? type && strcmp(type, windowed) == 0
            : by_rope ? c->no_rope[i] != chunks
                      : !full;
-    if (!w->types || *out || (type && strcmp(type, "full_attention") == 0))
+    *out = *out && model_config_has_kv(c, i);
+    if (!w->types || *out || !model_config_has_kv(c, i) ||
+        (type && strcmp(type, "full_attention") == 0))
         return Q_OK;
     return q_fail(e, Q_UNSUPPORTED,
                   "%s: layer_types[%u] is \"%.40s\", expected full_attention or %s", at->path, i,

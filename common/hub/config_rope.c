@@ -138,8 +138,8 @@ static const struct {
     const char *model_type;
     double theta;
 } thetas[] = {
-    {"ernie4_5_moe", 5e5}, {"flex_olmo", 5e5}, {"gpt_oss", 15e4}, {"llama4_text", 5e5},
-    {"minimax_m2", 5e6},   {"phimoe", 1e6},    {"smollm3", 2e6},
+    {"ernie4_5_moe", 5e5}, {"flex_olmo", 5e5},  {"gpt_oss", 15e4}, {"lfm2", 1e6},
+    {"llama4_text", 5e5},  {"minimax_m2", 5e6}, {"phimoe", 1e6},   {"smollm3", 2e6},
 };
 
 /* Hunyuan's "dynamic": an alpha that stretches theta alike for sequences of all lengths. */

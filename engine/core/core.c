@@ -362,7 +362,7 @@ static FALLIBLE first_ready(struct core *c, const struct worker_info *info, stru
         .eos_ids = c->model.eos_ids,
         .n_eos = c->model.n_eos,
         .n_draft_token = draft_tokens->method == SPECULATE_NOT ? 0 : draft_tokens->n_draft_token,
-        .n_forced = forced_max(&c->config),
+        .n_forced = info->limits.n_state ? 0 : forced_max(&c->config),
         .prefix_cache = c->config.prefix_cache,
         .whole_prompts = core_whole_prompts(c),
         .prompt_free_len = rotary_free_length(&c->model),
@@ -373,6 +373,7 @@ static FALLIBLE first_ready(struct core *c, const struct worker_info *info, stru
     c->cost.n_param = info->shape.n_param;
     c->config.worker.n_block = info->n_block; /* workers to come make the same pools */
     c->config.worker.n_swap_block = info->n_swap_block;
+    c->config.worker.n_state = info->limits.n_state;
     c->config.worker.is_again = true;
     return scheduler_new(&c->scheduler, &sc, e);
 }

@@ -266,6 +266,10 @@ static FALLIBLE load_model(struct teacher *t, const struct teacher_options *o, s
     enum q_code rc;
     if ((rc = choose_length(&m.max_model_len, o, e)) || (rc = model_load(&t->model, &m, e)))
         return rc;
+    if (model_shape(t->model)->state_bytes)
+        return q_fail(e, Q_UNSUPPORTED,
+                      "%s: layers with a state of each sequence are not supported in a teacher yet",
+                      model_config(t->model)->architecture);
     t->vocab = model_shape(t->model)->vocab_size;
     t->hidden_size = model_shape(t->model)->hidden_size;
     t->longest = model_shape(t->model)->max_model_len;

@@ -81,6 +81,13 @@ uint32_t arch_dim_size(const struct model_config *c, enum arch_dim dim)
         return c->n_head * c->latent.value;
     case D_TYPES:
         return c->n_type;
+    case D_MIX_IN:
+        return 3 * c->hidden_size; /* what goes in, what comes out is multiplied by, and x */
+    case D_MIX_OUT:
+    case D_CONV:
+        return c->hidden_size;
+    case D_CONV_WIDTH:
+        return c->mixer.conv_width;
     default:
         return 0;
     }
@@ -114,6 +121,10 @@ const char *arch_dim_text(enum arch_dim dim)
         [D_KV_B] = "num_attention_heads * (qk_nope_head_dim + v_head_dim)",
         [D_HEADS_V] = "num_attention_heads * v_head_dim",
         [D_TYPES] = "type_vocab_size",
+        [D_MIX_IN] = "3 * hidden_size",
+        [D_MIX_OUT] = "hidden_size",
+        [D_CONV] = "hidden_size",
+        [D_CONV_WIDTH] = "conv_L_cache",
     };
     return texts[dim];
 }
@@ -145,6 +156,12 @@ bool arch_wants(const struct model_config *c, enum arch_when when, uint32_t laye
         return c->forward.parallel_residual && !c->forward.shared_norm;
     case WHEN_NOT_TWO_NORMS:
         return !c->forward.parallel_residual || c->forward.shared_norm;
+    case WHEN_ATTENTION:
+        return model_config_has_kv(c, layer);
+    case WHEN_MIXER:
+        return !model_config_has_kv(c, layer);
+    case WHEN_CONV_BIAS:
+        return !model_config_has_kv(c, layer) && c->mixer.conv_bias;
     case WHEN_DENSE:
         return !c->moe.layers[layer];
     case WHEN_EXPERTS:

@@ -36,12 +36,18 @@ enum arch_slot {
     W_K_BIAS,
     W_V_BIAS,
     W_O_BIAS,
-    W_Q_NORM, /* latent attention: of q's latent */
-    W_K_NORM, /* latent attention: of the latent of K and V */
-    W_KV_A,   /* latent attention: x to the latent of K and V, then the rotated part of the key */
-    W_Q_B,    /* latent attention: q's latent to q */
-    W_KV_B,   /* latent attention: for each head K's up-projection, then V's */
-    W_SINKS,  /* one of each head */
+    W_Q_NORM,  /* latent attention: of q's latent */
+    W_K_NORM,  /* latent attention: of the latent of K and V */
+    W_KV_A,    /* latent attention: x to the latent of K and V, then the rotated part of the key */
+    W_Q_B,     /* latent attention: q's latent to q */
+    W_KV_B,    /* latent attention: for each head K's up-projection, then V's */
+    W_SINKS,   /* one of each head */
+    W_MIX_IN,  /* of a layer's mixer in place of attention (config.h): its first product */
+    W_MIX_OUT, /* its last one */
+    W_CONV,    /* its convolution */
+    W_MIX_IN_BIAS,
+    W_MIX_OUT_BIAS,
+    W_CONV_BIAS,
     W_ATTN_POST_NORM, /* of attention's output */
     W_ATTN_POST_NORM_BIAS,
     W_MLP_NORM,
@@ -102,6 +108,10 @@ enum arch_dim {
     D_KV_B,    /* heads * (qk_nope_head_dim + v_head_dim) */
     D_HEADS_V, /* heads * v_head_dim */
     D_TYPES,
+    D_MIX_IN,     /* columns of a mixer's first product */
+    D_MIX_OUT,    /* inputs of its last one */
+    D_CONV,       /* columns of its convolution */
+    D_CONV_WIDTH, /* rows that it sums */
     D_TRANSPOSED, /* no size: the tensor is stored as [cols, rows], as Conv1D of GPT-2 is */
     D_COUNT
 };

@@ -17,12 +17,15 @@ enum arch_when {
     WHEN_SEQUENTIAL, /* branches one after the other */
     WHEN_TWO_NORMS,  /* branches side by side, each with a norm of its own */
     WHEN_NOT_TWO_NORMS,
-    WHEN_DENSE,   /* in layers without experts */
-    WHEN_EXPERTS, /* in those with */
-    WHEN_STORED,  /* of an expert, if the files have it: it is read then in place of those of
-                     WHEN_EXPERTS, which are as many numbers. arch_wants: never */
+    WHEN_ATTENTION, /* in layers with attention */
+    WHEN_MIXER,     /* in those with something in its place */
+    WHEN_CONV_BIAS, /* the same, with biases */
+    WHEN_DENSE,     /* in layers without experts */
+    WHEN_EXPERTS,   /* in those with */
+    WHEN_STORED,    /* of an expert, if the files have it: it is read then in place of those of
+                       WHEN_EXPERTS, which are as many numbers. arch_wants: never */
     WHEN_DENSE_BIAS,
-    WHEN_SHARED, /* in those with, where all rows use one of them */
+    WHEN_SHARED, /* in layers with experts, where all rows use one of them */
     WHEN_SHARED_BIAS,
     WHEN_Q_RANK,  /* q has a latent */
     WHEN_Q_WHOLE, /* q has none */

@@ -5,6 +5,7 @@
 #define QUIRE_ENGINE_MODEL_BATCH_H
 #include <stdint.h>
 #include "kernels/ops/ops_attention.h"
+#include "kernels/ops/ops_state.h"
 
 struct lora_batch;
 struct batch {                   /* one step, ragged; all borrowed for the call */
@@ -26,6 +27,10 @@ struct batch {                   /* one step, ragged; all borrowed for the call 
     /* [n_token] the row of embeddings that stands for a placeholder, hidden_size f32, NULL for a
      * token; its token_ids entry is 0. NULL: the step has no items (modality.h) */
     const float *const *item_rows;
+    /* Of a model with states (model_shape.state_bytes): all rows, in order, by the sequence; at
+     * least one part for each. */
+    const struct state_part *state_parts; /* [n_state_part] */
+    uint32_t n_state_part;
     const struct lora_batch *lora; /* rows with adapters; NULL: none has one */
     /* The residual stream, [n_token, hidden_size] f32, neighbours: what comes into a stage without
      * the embedding, and where that of a stage without the head is written. */

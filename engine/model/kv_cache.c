@@ -11,7 +11,7 @@ static void kv_cache_set(struct kv_cache *c, const struct model *m, uint32_t n_b
     *c = (struct kv_cache){
         .dtype = s->kv_dtype,
         .n_block = n_block,
-        .n_layer = s->n_layer,
+        .n_layer = s->n_kv_layer,
         .n_array = model_kv_arrays(m),
         .block_bytes = block,
         .stride = block,
@@ -40,6 +40,24 @@ enum q_code kv_cache_init(struct kv_cache *c, const struct model *m, uint32_t n_
     }
     c->memory = r.map;
     c->memory_bytes = r.map_size;
+    return Q_OK;
+}
+
+enum q_code kv_cache_init_states(struct kv_cache *c, const struct model *m, uint32_t n_state,
+                                 struct q_err *e)
+{
+    const size_t line = REGION_ALIGN / sizeof(float), n = m->program.n_state;
+    struct region r = REGION_INIT;
+    Q_ASSERT(n && n_state && !c->states && !c->link);
+    c->state_stride = (n + line - 1) / line * line;
+    const enum q_code rc =
+        region_init(&r, n_state * c->state_stride * sizeof *c->states, "states of sequences", e);
+    if (rc)
+        return rc;
+    c->states = (float *)(void *)r.data;
+    c->states_memory = r.map;
+    c->states_bytes = r.map_size;
+    c->n_state = n_state;
     return Q_OK;
 }
 
@@ -81,6 +99,8 @@ enum q_code kv_cache_init_swap(struct kv_cache *c, const struct model *m, uint32
 void kv_cache_release(struct kv_cache *c)
 {
     struct region r = {.map = c->memory, .map_size = c->memory_bytes, .link = c->link};
+    struct region states = {.map = c->states_memory, .map_size = c->states_bytes};
+    region_release(&states);
     if (c->link && c->is_swap)
         c->link->t->host_free(c->link->d, c->memory);
     else
@@ -96,7 +116,9 @@ void kv_cache_forget(const struct kv_cache *c)
         return;
     }
     int failed = madvise(c->memory, c->memory_bytes, MADV_DONTNEED);
-    Q_ASSERT(!failed); /* it is a mapping of ours */
+    if (c->states)
+        failed |= madvise(c->states_memory, c->states_bytes, MADV_DONTNEED);
+    Q_ASSERT(!failed); /* these are mappings of ours */
 }
 
 void kv_cache_copy(const struct kv_cache *dst, uint32_t to, const struct kv_cache *src,

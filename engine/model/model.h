@@ -31,10 +31,10 @@
 #include "common/hub/pooling.h"
 #include "common/team.h"
 #include "engine/model/batch.h"
+#include "engine/model/kv_cache.h"
 #include "engine/model/load/load_options.h"
 #include "kernels/device.h"
 
-struct model;
 struct pooler;
 struct arch;
 
@@ -104,6 +104,7 @@ struct model_shape { /* what others must know */
     uint32_t n_type;   /* types of tokens; 0: it has none */
     bool pools, both_ways; /* both ways: a sequence has to be in one step */
     uint32_t n_layer;      /* of the stage, as are the bytes, numbers and costs below */
+    uint32_t n_kv_layer;   /* of these, layers with K and V */
     uint32_t max_model_len;
     enum dtype compute_dtype; /* F32, BF16, F16 */
     enum dtype kv_dtype;      /* F32, BF16, I8 or F8_E4M3 */
@@ -111,6 +112,7 @@ struct model_shape { /* what others must know */
     uint64_t weight_bytes;   /* resident, packed */
     bool weights_mapped;     /* they are pages of the packed cache's file */
     uint64_t kv_block_bytes; /* one block of KERN_BLOCK tokens, K and V, all layers */
+    uint64_t state_bytes;    /* state of a sequence that is no K and V, all layers; 0: none */
     uint64_t n_param;
     /* What computing costs, for benchmarks: multiplications and additions of one token's row in the
      * layers' matrices, of one row of logits, and of one token with one of its context; bytes of
@@ -125,41 +127,6 @@ const struct model_config *model_config(const struct model *m);
 const struct pooler *model_pooler(const struct model *m);
 bool model_takes_items(const struct model *m);   /* batch.item_rows may have some */
 const char *model_plugin(const struct model *m); /* name and version of its plugin; "": none */
-
-/* The pool: one K and one V array per layer of the stage, from its first on, layout in
- * kernels/ops/ops.h; of latent attention one array per layer in k (kernels/ops/ops_mla.h), v is
- * NULL. */
-struct kv_cache {
-    void *k[CONFIG_LAYERS_MAX], *v[CONFIG_LAYERS_MAX];
-    enum dtype dtype;
-    uint32_t n_block, n_layer, n_array; /* arrays of a layer: 2, or 1 */
-    size_t block_bytes;                 /* of one block in one of the arrays */
-    size_t stride; /* from one block to the next in an array: block_bytes but for swap space */
-    void *memory;  /* one mapping that holds them all */
-    size_t memory_bytes;
-    const struct device_link *link; /* not NULL: memory of that device, or (swap space) host memory
-                                       that it copies from and to */
-    bool is_swap;
-};
-/* Memory is the system's until a block is written, so a pool costs what its used blocks cost (in
- * steps of huge pages). Errors: Q_INVALID (no blocks), Q_NO_MEMORY. */
-FALLIBLE kv_cache_init(struct kv_cache *c, const struct model *m, uint32_t n_block,
-                       struct q_err *e);
-/* A second pool, for copies only: model_forward cannot use it. All that is of one block lies
- * together, so that memory is taken block by block. Errors: as kv_cache_init. */
-FALLIBLE kv_cache_init_swap(struct kv_cache *c, const struct model *m, uint32_t n_block,
-                            struct q_err *e);
-void kv_cache_release(struct kv_cache *c);
-/* Give the memory of all blocks back to the system; the pool stays, its blocks hold zeros. */
-void kv_cache_forget(const struct kv_cache *c);
-/* Block `from` of one pool into block `to` of another (or the same) pool of the same model: all
- * layers, bytes as they are, whatever the dtype. Not while a step uses either block. Cost: one
- * shape.kv_block_bytes read and written. */
-void kv_cache_copy(const struct kv_cache *dst, uint32_t to, const struct kv_cache *src,
-                   uint32_t from);
-/* The same on a device, when the stream comes to it. */
-void kv_cache_copy_on(struct device_stream *s, const struct kv_cache *dst, uint32_t to,
-                      const struct kv_cache *src, uint32_t from);
 
 struct model_scratch; /* activations for batches up to the given limits */
 FALLIBLE model_scratch_new(struct model_scratch **out, const struct model *m, uint32_t n_token_max,

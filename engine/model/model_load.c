@@ -96,10 +96,11 @@ static void count_work(struct model *m)
     if (pipeline_stage_has_head(&m->stage) && !m->config.pools)
         count_matrix(m, &s->logit_ops, &w->lm_head);
     for (uint32_t i = 0; i < w->n_layer; i++) {
+        const bool has_kv = model_config_has_kv(&m->config, i);
         if (!pipeline_stage_has_layer(&m->stage, i))
             continue;
-        count_matrix(m, &s->row_ops, &w->layers[i].qkv);
-        count_matrix(m, &s->row_ops, &w->layers[i].out);
+        count_matrix(m, &s->row_ops, has_kv ? &w->layers[i].qkv : &w->layers[i].mix_in);
+        count_matrix(m, &s->row_ops, has_kv ? &w->layers[i].out : &w->layers[i].mix_out);
         if (w->layers[i].kv_b.data)
             count_latent(m, &w->layers[i]);
         if (w->layers[i].experts)
@@ -109,7 +110,8 @@ static void count_work(struct model *m)
         count_matrix(m, &s->row_ops, &w->layers[i].gate_up);
         count_matrix(m, &s->row_ops, &w->layers[i].down);
     }
-    s->context_ops = 4 * (uint64_t)s->n_layer * s->n_head * s->head_dim; /* scores, then values */
+    s->context_ops =
+        4 * (uint64_t)s->n_kv_layer * s->n_head * s->head_dim; /* scores, then values */
     if (m->config.latent.rank)
         s->context_ops = 2 * (uint64_t)s->n_layer * s->n_head *
                          (2 * m->config.latent.rank + m->config.latent.rope);
@@ -125,6 +127,14 @@ size_t model_kv_block_bytes(const struct model *m)
                    : kern_kv_block_bytes(m->shape.kv_dtype, c->n_kv_head, c->head_dim);
 }
 
+static void number_kv_layers(struct model *m)
+{
+    m->shape.n_kv_layer = 0;
+    for (uint32_t i = 0; i < m->config.n_layer; i++)
+        if (pipeline_stage_has_layer(&m->stage, i) && model_config_has_kv(&m->config, i))
+            m->kv_layers[i] = (uint16_t)m->shape.n_kv_layer++;
+}
+
 static void fill_shape(struct model *m)
 {
     const struct model_config *c = &m->config;
@@ -132,6 +142,7 @@ static void fill_shape(struct model *m)
     s->vocab_size = c->vocab_size;
     s->hidden_size = c->hidden_size;
     s->n_layer = pipeline_stage_is_whole(&m->stage) ? c->n_layer : m->stage.n_layer;
+    number_kv_layers(m);
     s->pools = c->pools;
     s->both_ways = m->arch->layer.bidirectional;
     s->n_output = c->pools ? c->hidden_size : c->vocab_size;
@@ -142,7 +153,8 @@ static void fill_shape(struct model *m)
     s->weight_bytes = m->weights.memory.size;
     s->weights_mapped = m->weights.memory.is_file;
     s->n_param = m->weights.n_param;
-    s->kv_block_bytes = model_kv_arrays(m) * (uint64_t)model_kv_block_bytes(m) * s->n_layer;
+    s->kv_block_bytes = model_kv_arrays(m) * (uint64_t)model_kv_block_bytes(m) * s->n_kv_layer;
+    s->state_bytes = m->program.n_state * sizeof(float);
     count_work(m);
 }
 

@@ -20,7 +20,13 @@ static enum q_code compile(struct layer_program *p, const struct model *m,
     if ((rc = program_compile(p, m->arch, &m->config, f, e)) ||
         (m->plugin && (rc = plugin_change_program(&change, e))))
         return rc;
-    return program_cut(p, &m->stage, e);
+    rc = program_cut(p, &m->stage, e);
+    program_place_states(p);
+    return !rc && p->n_state && p->owns
+               ? q_fail(e, Q_UNSUPPORTED,
+                        "%s: a plugin's operation in a model with states is not supported yet",
+                        m->arch->name)
+               : rc;
 }
 
 static void note_read(struct model *m, enum program_weight w)

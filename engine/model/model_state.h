@@ -20,10 +20,12 @@ struct model {
     struct model_shard shard;
     struct model_shape shape;
     struct weights weights;
-    struct layer_program program;       /* of these weights */
-    bool no_fusion;                     /* model_options */
-    uint32_t lora_rank;                 /* likewise */
-    struct rotary rotary, local_rotary; /* the second where the family has a rope of windows */
+    uint16_t kv_layers[CONFIG_LAYERS_MAX]; /* of each layer of the stage with K and V: its number
+                                              among these */
+    struct layer_program program;          /* of these weights */
+    bool no_fusion;                        /* model_options */
+    uint32_t lora_rank;                    /* likewise */
+    struct rotary rotary, local_rotary;    /* the second where the family has a rope of windows */
     struct pooler *pooler; /* what is behind the pooling; NULL: the model gives logits */
     const struct kern_table *kern;
     const struct kern_table *host_kern; /* the CPU's, also with a device: items are made by it */
@@ -54,7 +56,7 @@ static inline bool model_rope_varies(const struct model *m)
 /* Where the KV cache has the layer. */
 static inline uint32_t model_kv_layer(const struct model *m, uint32_t layer)
 {
-    return pipeline_stage_is_whole(&m->stage) ? layer : layer - m->stage.first;
+    return m->kv_layers[layer];
 }
 
 /* Of one layer, K (or V), or the latents of both. */

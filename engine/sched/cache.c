@@ -84,6 +84,9 @@ void cache_find(struct scheduler *s, uint32_t i_request, struct admission *admis
     if (admission->n_in)
         n_found = r->held.n_row;
     admission->start = start_of(r, n_found);
+    if (s->config.limits.n_state)
+        scheduler_find_state(s, r, admission,
+                             start_of(r, admission->n_shared * KV_BLOCK_TOKENS) / KV_BLOCK_TOKENS);
     admission->n_taken = kv_blocks_for(r->n_token) - n_used;
 }
 
@@ -95,6 +98,8 @@ void cache_admit(struct scheduler *s, uint32_t i_request, const struct admission
     enum q_code rc = kv_grow(&s->pool, &r->table, r->n_token, NULL);
     Q_ASSERT(rc == Q_OK);
     scheduler_restore(s, r, admission);
+    if (s->config.limits.n_state)
+        scheduler_admit_state(s, r, admission);
     r->n_shared = admission->n_shared;
     r->n_planned = admission->start;
     if (r->hashes)
@@ -113,4 +118,5 @@ void cache_publish_full(struct scheduler *s, struct request *r)
     for (uint32_t i = r->publish_at / KV_BLOCK_TOKENS - 1; i < n_full; i++)
         kv_publish(&s->pool, &r->table, i, &r->hashes[i + 1]);
     r->publish_at = (n_full + 1) * KV_BLOCK_TOKENS;
+    (void)scheduler_attach_pending(s, r);
 }

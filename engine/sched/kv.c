@@ -23,6 +23,8 @@ enum q_code kv_init(struct kv_pool *p, uint32_t n_block, uint32_t n_table, uint3
     }
     for (uint32_t i = 0; i < n_block; i++) /* block 0 is given out first */
         p->free[i] = n_block - 1 - i;
+    for (uint32_t i = 0; i < n_block; i++)
+        p->infos[i].state = STATE_NONE;
     for (uint32_t i = 0; i < p->n_bucket; i++)
         p->buckets[i] = KV_NONE;
     p->n_free = p->n_block = n_block;
@@ -38,6 +40,7 @@ void kv_release(struct kv_pool *p)
     q_free(p->buckets);
     q_free(p->seen);
     q_free(p->slab);
+    states_release(&p->states);
     *p = (struct kv_pool)KV_POOL_INIT;
 }
 
@@ -55,8 +58,16 @@ static kv_block find_block(const struct kv_pool *p, const struct kv_hash *hash)
     return b;
 }
 
+static void drop_snapshot(struct kv_pool *p, kv_block b)
+{
+    if (p->infos[b].state != STATE_NONE)
+        states_detach(&p->states, p->infos[b].state);
+    p->infos[b].state = STATE_NONE;
+}
+
 static void unindex(struct kv_pool *p, kv_block b)
 {
+    drop_snapshot(p, b);
     kv_block *at = bucket_of(p, &p->infos[b].hash);
     while (*at != b)
         at = &p->infos[*at].chain;
@@ -218,9 +229,76 @@ void kv_forget(struct kv_pool *p)
     p->n_cached = 0;
     for (uint32_t i = 0; i < p->n_bucket; i++)
         p->buckets[i] = KV_NONE;
-    for (uint32_t b = 0; b < p->n_block; b++)
+    for (uint32_t b = 0; b < p->n_block; b++) {
+        drop_snapshot(p, b);
         p->infos[b].indexed = false;
+    }
 }
+
+/* ---- snapshots ---- */
+
+uint32_t kv_match_state(const struct kv_pool *p, const struct kv_hash *hashes, uint32_t n,
+                        uint64_t step, uint32_t *state)
+{
+    for (; n; n--) {
+        const kv_block b = find_block(p, &hashes[n - 1]);
+        Q_ASSERT(b != KV_NONE);
+        *state = p->infos[b].state;
+        if (states_is_there(&p->states, *state, step))
+            return n;
+    }
+    *state = STATE_NONE;
+    return 0;
+}
+
+bool kv_has_state(const struct kv_pool *p, const struct kv_hash *hash)
+{
+    const kv_block b = find_block(p, hash);
+    return b != KV_NONE && p->infos[b].state != STATE_NONE;
+}
+
+static bool make_room(struct kv_pool *p, uint64_t step)
+{
+    uint32_t evicted;
+    const bool has_room = states_make_room(&p->states, step, &evicted);
+    if (evicted != STATE_NONE)
+        p->infos[evicted].state = STATE_NONE;
+    return has_room;
+}
+
+uint32_t kv_take_snapshot(struct kv_pool *p, uint64_t step)
+{
+    return make_room(p, step) ? states_take_snapshot(&p->states, step) : STATE_NONE;
+}
+
+bool kv_attach_snapshot(struct kv_pool *p, const struct kv_hash *hash, uint32_t state)
+{
+    const kv_block b = find_block(p, hash);
+    if (b == KV_NONE || p->infos[b].state != STATE_NONE) {
+        states_drop(&p->states, state);
+        return false;
+    }
+    p->infos[b].state = state;
+    states_attach(&p->states, state, b);
+    return true;
+}
+
+void kv_drop_unused(struct kv_pool *p, uint32_t state, kv_block block, uint64_t step)
+{
+    if (p->infos[block].state == state && !p->states.infos[state].was_found &&
+        states_is_there(&p->states, state, step))
+        drop_snapshot(p, block);
+}
+
+bool kv_hold_state(struct kv_pool *p, uint32_t state, uint64_t step)
+{
+    const bool has_room = make_room(p, step);
+    if (has_room)
+        states_hold(&p->states, state);
+    return has_room;
+}
+
+/* ---- checks ---- */
 
 void kv_check_begin(const struct kv_pool *p)
 {
@@ -273,6 +351,9 @@ void kv_check_end(const struct kv_pool *p)
         Q_ASSERT(p->seen[b] == i->refs);
         n_used += i->refs > 0;
         n_indexed += i->indexed;
+        if (i->state != STATE_NONE)
+            Q_ASSERT(i->indexed && p->states.infos[i->state].block == b &&
+                     p->states.infos[i->state].use == STATE_SNAPSHOT);
         if (i->indexed && i->parent != KV_NONE)
             Q_ASSERT(p->infos[i->parent].refs >= i->refs);
     }

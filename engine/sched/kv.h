@@ -14,12 +14,15 @@
  * first. A table releases its blocks from last to first, and a block is indexed only after the
  * previous block of its table, so the parent of every indexed block is indexed, held by all tables
  * that hold the child, and released later: chains are evicted from their leaves.
+ * Of a model with states (states.h) an indexed block may have a snapshot, which is dropped with the
+ * block's place in the index, or before.
  * Threads: the scheduler's loop only. Allocates nothing after kv_init. */
 #ifndef QUIRE_ENGINE_SCHED_KV_H
 #define QUIRE_ENGINE_SCHED_KV_H
 #include <stdbool.h>
 #include <stdint.h>
 #include "common/err.h"
+#include "engine/sched/states.h"
 #include "proto/step.h"
 
 #define KV_BLOCK_TOKENS STEP_BLOCK_TOKENS
@@ -38,6 +41,7 @@ struct kv_info {         /* one block */
     kv_block parent;     /* while indexed: the block before it in its chain, KV_NONE = the first */
     kv_block chain;      /* while indexed: the next one in its bucket */
     kv_block prev, next; /* while cached: the blocks released before and after this one */
+    uint32_t state;      /* while indexed: its snapshot; STATE_NONE: it has none */
 };
 
 struct kv_pool {
@@ -49,9 +53,11 @@ struct kv_pool {
     uint32_t n_free, n_cached, n_block, n_bucket;
     kv_block oldest, newest; /* list of cached blocks */
     uint32_t n_table, seq_blocks_max;
+    struct state_pool states; /* states_init by the pool's owner; released with the pool */
 };
 /* clang-format off */
-#define KV_POOL_INIT {NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, KV_NONE, KV_NONE, 0, 0}
+#define KV_POOL_INIT \
+    {NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, KV_NONE, KV_NONE, 0, 0, STATE_POOL_INIT}
 /* clang-format on */
 
 struct kv_table {     /* one sequence's blocks, position order */
@@ -107,6 +113,23 @@ void kv_publish(struct kv_pool *p, const struct kv_table *t, uint32_t i,
 void kv_unpublish(struct kv_pool *p, const struct kv_table *t, uint32_t i);
 /* Clear the index: cached blocks become free, tables keep their blocks. Cost: O(n_block). */
 void kv_forget(struct kv_pool *p);
+
+/* Of a chain's first n blocks: how many end where the last snapshot is that step `step` may begin
+ * with; *state is its row. 0: there is none. */
+uint32_t kv_match_state(const struct kv_pool *p, const struct kv_hash *hashes, uint32_t n,
+                        uint64_t step, uint32_t *state);
+/* Has the block with this hash a snapshot? False too if there is no such block. */
+bool kv_has_state(const struct kv_pool *p, const struct kv_hash *hash);
+/* A row for a snapshot that step `step` writes; STATE_NONE: there is none. */
+uint32_t kv_take_snapshot(struct kv_pool *p, uint64_t step);
+/* A snapshot of a row of kv_take_snapshot for the block with this hash. False, and the row is free,
+ * if there is no such block or it has one. */
+bool kv_attach_snapshot(struct kv_pool *p, const struct kv_hash *hash, uint32_t state);
+/* If the block has this snapshot, no request has begun with it and no step writes it that is not
+ * planned before step `step`: drop it. */
+void kv_drop_unused(struct kv_pool *p, uint32_t state, kv_block block, uint64_t step);
+/* Keep a running request's state while it waits. False: there is no room. */
+bool kv_hold_state(struct kv_pool *p, uint32_t state, uint64_t step);
 
 /* Begin a check, count each table, end it: every block is in exactly one state, refs equal the
  * number of tables that hold it, and chains are as described above. */

@@ -158,6 +158,8 @@ enum q_code request_add(struct request_table *t, uint32_t *i_request, uint32_t f
     r->items = step_items_get(m, &r->n_item, &r->item_offset);
     r->table = (struct kv_table){NULL, 0};
     r->held = (struct swap_held){0};
+    r->state_row = r->pending = r->rolling = STATE_NONE;
+    r->snapshot_at[0] = r->snapshot_at[1] = 0;
     r->n_restored = 0;
     t->index[place(t, frontend_id, m->req_id)] = i + 1;
     *i_request = i;
@@ -167,7 +169,8 @@ enum q_code request_add(struct request_table *t, uint32_t *i_request, uint32_t f
 void request_remove(struct request_table *t, uint32_t i_request)
 {
     struct request *r = &t->items[i_request];
-    Q_ASSERT(r->state != REQUEST_FREE && r->table.n_block == 0 && r->held.n_block == 0);
+    Q_ASSERT(r->state != REQUEST_FREE && r->table.n_block == 0 && r->held.n_block == 0 &&
+             r->state_row == STATE_NONE && r->pending == STATE_NONE);
     unindex(t, r);
     programs_drop(&t->programs, r->params.grammar_data);
     r->params.grammar_data = NULL;

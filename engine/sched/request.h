@@ -73,6 +73,16 @@ struct request {
     uint64_t item_offset;
     uint32_t n_item;
     struct kv_table table; /* blocks, while running */
+    /* Of a model with states (states.h): its row while it runs, or while it waits with blocks in
+     * host memory; STATE_NONE. */
+    uint32_t state_row;
+    uint32_t state_from;             /* at its admission, as step_admit.state_from */
+    uint32_t pending, pending_block; /* a snapshot that no block has yet, and whose it will be */
+    uint32_t rolling, rolling_block; /* the snapshot of its newest block of output, and that */
+    /* Numbers of blocks that snapshots are taken behind while its prompt is computed: the last one
+     * that another request had too, and the last one of its history. 0: none. */
+    uint32_t snapshot_at[2];
+    uint32_t n_history;    /* tokens at its admission: rows from here on are of output */
     struct swap_held held; /* blocks in host memory while it waits after a preemption */
     uint32_t n_restored;   /* positions swapped in at its admission */
     uint32_t prev, next;   /* in the list of its state */

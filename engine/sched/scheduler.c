@@ -49,6 +49,14 @@ static enum q_code check_config(const struct scheduler_config *c, struct q_err *
         return q_fail(e, Q_INVALID,
                       "queue_max: expected at most %u together with max_num_seqs, got %u",
                       REQUESTS_MAX, c->queue_max);
+    if (l->n_state && l->n_state < l->max_num_seqs)
+        return q_fail(e, Q_INVALID, "states: expected one for each of max_num_seqs %u, got %u",
+                      l->max_num_seqs, l->n_state);
+    if (l->n_state && (c->n_draft_token || c->n_forced))
+        return q_fail(
+            e, Q_INVALID,
+            "draft tokens: expected 0 for a model with states, which a rejected one would "
+            "change");
     if ((uint64_t)c->n_block * KV_BLOCK_TOKENS < l->max_model_len)
         return q_fail(e, Q_INVALID,
                       "max_model_len: %u tokens need %u KV blocks, but there are %u: increase the "
@@ -93,7 +101,8 @@ static enum q_code init(struct scheduler *s, const struct scheduler_config *c, s
         return rc;
     if ((rc = kv_init(&s->pool, c->n_block, l->max_num_seqs, kv_blocks_for(l->max_model_len), e)))
         return rc;
-    if ((rc = swap_init(&s->swap, c->n_swap_block, l->copies_max, e)))
+    if ((rc = states_init(&s->pool.states, l->n_state, l->max_num_seqs, e)) ||
+        (rc = swap_init(&s->swap, c->n_swap_block, l->copies_max, e)))
         return rc;
     if ((rc = request_table_init(&s->requests, c->queue_max + l->max_num_seqs, e)))
         return rc;
@@ -303,6 +312,7 @@ void scheduler_release_slot(struct scheduler *s, uint32_t i_request)
     struct request *r = request_at(s, i_request);
     Q_ASSERT(r->state == REQUEST_RUNNING);
     kv_drop(&s->pool, &r->table);
+    scheduler_release_state(s, r);
     s->free_slots[s->n_free_slot++] = r->slot;
     request_list_remove(&s->requests, &s->running, i_request);
     s->n_constrained -= request_at(s, i_request)->params.grammar != 0;
@@ -317,7 +327,7 @@ void scheduler_forget(struct scheduler *s, uint32_t i_request)
         scheduler_release_slot(s, i_request);
     else
         backlog_remove(&s->backlog, i_request);
-    swap_drop(&s->swap, &request_at(s, i_request)->held);
+    scheduler_drop_held(s, request_at(s, i_request));
     backlog_leave(&s->backlog, i_request);
     request_remove(&s->requests, i_request);
 }
@@ -353,7 +363,7 @@ void scheduler_reset_prefix_cache(struct scheduler *s)
     for (uint32_t i = s->running.first; i != REQUEST_NONE; i = request_at(s, i)->next)
         request_at(s, i)->publish_at = UINT32_MAX;
     for (uint32_t i = s->backlog.returned.first; i != REQUEST_NONE; i = request_at(s, i)->next)
-        swap_drop(&s->swap, &request_at(s, i)->held);
+        scheduler_drop_held(s, request_at(s, i));
 }
 
 void scheduler_close(struct scheduler *s, bool closed)
@@ -432,6 +442,7 @@ void scheduler_worker_lost(struct scheduler *s)
         r->n_sampling = 0;
         r->prompt_next = r->prompt_settled;
         r->held.n_block = 0;
+        scheduler_release_state(s, r);
     }
     swap_forget(&s->swap);
     kv_forget(&s->pool); /* the blocks' memory was the worker's */

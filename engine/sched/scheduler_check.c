@@ -95,6 +95,7 @@ void scheduler_check(const struct scheduler *s)
         Q_ASSERT(kv_blocks_for(r->n_planned) <= r->table.n_block);
         Q_ASSERT(count_sampling(s, i) == r->n_sampling);
         kv_check_table(&s->pool, &r->table);
+        Q_ASSERT((r->state_row == STATE_NONE) == (s->config.limits.n_state == 0));
         check_names(s, r);
     }
     kv_check_end(&s->pool);
@@ -106,9 +107,13 @@ void scheduler_check(const struct scheduler *s)
                      count_sampling(s, i) == get(s, i)->n_sampling);
             swap_check_held(&s->swap, &get(s, i)->held);
             n_holder += get(s, i)->held.n_block > 0;
+            Q_ASSERT((get(s, i)->state_row != STATE_NONE) ==
+                     (get(s, i)->held.n_block > 0 && s->config.limits.n_state));
+            Q_ASSERT(get(s, i)->pending == STATE_NONE);
         } else {
             Q_ASSERT(get(s, i)->held.n_block == 0);
         }
     swap_check_end(&s->swap);
     Q_ASSERT(n_holder == s->swap.n_holder);
+    states_check(&s->pool.states, s->running.n, s->config.limits.n_state ? n_holder : 0);
 }

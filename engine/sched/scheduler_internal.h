@@ -24,6 +24,8 @@ struct scheduled_seq {       /* one sequence's rows of a step in flight */
     uint32_t n_sampled;         /* settle: sampled rows, and accepted ones among them */
     uint32_t n_predicted;
     const struct step_note *note; /* settle: why it could not be computed; NULL: it was */
+    struct step_snapshot snapshots[STEP_SEQ_SNAPSHOTS]; /* [n_snapshot] without their seq */
+    uint32_t n_snapshot;
     bool is_dropped; /* its rows read blocks that are wrong: the request computes them again */
 };
 
@@ -74,11 +76,12 @@ static inline uint32_t scheduler_draft_tokens(const struct scheduler *s, const s
                : s->config.n_draft_token;
 }
 
-struct admission {     /* blocks available to a waiting request */
-    uint32_t n_shared; /* its blocks shared from the prefix cache */
-    uint32_t n_in;     /* the next blocks: copied from host memory */
-    uint32_t start;    /* first row to compute */
-    uint32_t n_taken;  /* blocks of kv_available needed */
+struct admission {       /* blocks available to a waiting request */
+    uint32_t n_shared;   /* its blocks shared from the prefix cache */
+    uint32_t n_in;       /* the next blocks: copied from host memory */
+    uint32_t start;      /* first row to compute */
+    uint32_t n_taken;    /* blocks of kv_available needed */
+    uint32_t state_from; /* of a model with states: as step_admit.state_from */
 };
 /* cache.c: start a request's chain of hashes according to the sharing fields of `m`. */
 void cache_root(struct scheduler *s, uint32_t i_request, const struct msg_submit *m);
@@ -99,6 +102,21 @@ static inline void cache_publish(struct scheduler *s, struct request *r)
 void scheduler_release_slot(struct scheduler *s, uint32_t i_request);
 /* scheduler_preempt.c: take blocks and slot from a running request; it waits again. */
 void scheduler_preempt(struct scheduler *s, uint32_t i_request);
+/* scheduler_state.c, of a model with states: with which one a waiting request begins; sets start,
+ * state_from and, where that makes them useless, n_in. n_most: first blocks that are cached and end
+ * before its first row. */
+void scheduler_find_state(const struct scheduler *s, const struct request *r,
+                          struct admission *admission, uint32_t n_most);
+void scheduler_admit_state(struct scheduler *s, struct request *r,
+                           const struct admission *admission);
+/* Which snapshots the sequence's rows of the step being planned leave. */
+void scheduler_snapshot(struct scheduler *s, struct request *r, struct scheduled_seq *q);
+/* The pending snapshot to its block, if that has its hash. False: it has not, or there is none, or
+ * its row is free now, because the block has one or is not in the index. */
+bool scheduler_attach_pending(struct scheduler *s, struct request *r);
+void scheduler_release_state(struct scheduler *s, struct request *r);
+/* What a waiting request has kept: host blocks, and its state. */
+void scheduler_drop_held(struct scheduler *s, struct request *r);
 /* On its admission: plan the copies from host memory, or discard them. */
 void scheduler_restore(struct scheduler *s, struct request *r, const struct admission *admission);
 /* Update the measured speeds from a step's result. */

@@ -96,6 +96,9 @@ static void put_seq(struct planning *p, uint32_t i_request, uint32_t n_token, ui
     p->f->by_slot[r->slot] = p->f->n_seq;
     r->n_planned = end;
     cache_publish(p->s, r);
+    struct scheduled_seq *q = &p->f->seqs[p->f->n_seq - 1];
+    scheduler_snapshot(p->s, r, q);
+    p->counts.n_snapshot += q->n_snapshot;
     r->n_sampling += (flags & STEP_SAMPLE) != 0;
     p->counts.n_token += n_token;
     p->counts.n_logit += flags & STEP_PROMPT_LOGPROBS ? n_token : (flags & STEP_SAMPLE) != 0;
@@ -398,6 +401,7 @@ struct cursor { /* where the next item of each array goes */
     uint32_t *block, *known, *stop_id, *bias_id;
     float *bias;
     uint32_t *list;
+    struct step_snapshot *snapshot;
 };
 
 static void *append(void *to, const void *from, size_t n, size_t size)
@@ -425,6 +429,8 @@ static void write_admit(const struct scheduler *s, const struct request *r, uint
         .n_restored = r->n_restored,
         .n_item = r->n_item - i_item,
         .adapter = r->adapter,
+        .state = r->state_row,
+        .state_from = r->state_from,
         .item_offset = r->n_item ? r->item_offset + i_item * sizeof *r->items : 0,
         .params = r->params,
     };
@@ -444,7 +450,8 @@ static void write_admit(const struct scheduler *s, const struct request *r, uint
 
 static void write_step(const struct planning *p, const struct step_view *v)
 {
-    struct cursor c = {v->admits, v->blocks, v->known, v->stop_ids, v->bias_ids, v->bias, v->lists};
+    struct cursor c = {v->admits,   v->blocks, v->known, v->stop_ids,
+                       v->bias_ids, v->bias,   v->lists, v->snapshots};
     for (uint32_t i = 0; i < p->f->n_seq; i++) {
         const struct scheduled_seq *q = &p->f->seqs[i];
         const struct request *r = request_at(p->s, q->i_request);
@@ -459,6 +466,10 @@ static void write_step(const struct planning *p, const struct step_view *v)
         c.block = append(c.block, fresh, q->n_new_block, sizeof *fresh);
         if (q->flags & STEP_ADMIT)
             write_admit(p->s, r, q->start, &c);
+        for (uint32_t k = 0; k < q->n_snapshot; k++) {
+            *c.snapshot = q->snapshots[k];
+            c.snapshot++->seq = i;
+        }
     }
     append(v->outs, p->s->swap.outs, p->counts.n_out, sizeof *v->outs);
     append(v->ins, p->s->swap.ins, p->counts.n_in, sizeof *v->ins);

@@ -11,7 +11,8 @@
  * scheduler never deadlocks covers both.
  *
  * Host blocks that a lost worker, a reset of the prefix cache or an abort invalidates are released
- * at once; a copy out that is not in a step yet is cancelled. */
+ * at once; a copy out that is not in a step yet is cancelled. A request's state (states.h) stays
+ * where it is: its row is the request's while it waits with blocks in host memory. */
 #include "engine/sched/scheduler_internal.h"
 
 /* A step is mostly prefill that has so many rows for each of its sequences. */
@@ -42,13 +43,19 @@ void scheduler_preempt(struct scheduler *s, uint32_t i_request)
 {
     struct request *r = request_at(s, i_request);
     struct swap_held h;
-    if (is_worth(s, r, &h)) {
+    const bool has_state = r->state_row != STATE_NONE;
+    uint32_t held = STATE_NONE;
+    if (is_worth(s, r, &h) &&
+        (!has_state || kv_hold_state(&s->pool, r->state_row, s->stats.step + 1))) {
+        held = r->state_row;
+        r->state_row = STATE_NONE;
         swap_out(&s->swap, &h, r->table.blocks + h.i_block);
         r->held = h;
         s->stats.n_swap_out++;
         s->stats.swap_blocks_out += h.n_block;
     }
     scheduler_release_slot(s, i_request);
+    r->state_row = held;
     backlog_return(&s->backlog, i_request);
     s->stats.n_preemption++;
 }
@@ -65,7 +72,7 @@ void scheduler_restore(struct scheduler *s, struct request *r, const struct admi
 {
     r->n_restored = admission->n_in ? r->held.n_row : 0;
     if (!admission->n_in) {
-        swap_drop(&s->swap, &r->held);
+        scheduler_drop_held(s, r);
         return;
     }
     swap_in(&s->swap, &r->held, r->table.blocks, admission->n_shared);

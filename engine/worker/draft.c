@@ -45,6 +45,12 @@ static FALLIBLE check_pair(const struct model_shape *draft, const struct specula
             e, Q_MISMATCH,
             "draft model %s: its vocabulary has %u tokens, the model's has %u; they must be equal",
             c->draft_dir, draft->vocab_size, target->vocab_size);
+    if (draft->state_bytes)
+        return q_fail(
+            e, Q_UNSUPPORTED,
+            "draft model %s: its layers have a state of each sequence, which a draft token "
+            "that is rejected would change",
+            c->draft_dir);
     if (draft->max_model_len < target->max_model_len)
         return q_fail(e, Q_MISMATCH,
                       "draft model %s: it supports %u positions, the model runs with %u; lower "

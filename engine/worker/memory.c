@@ -152,7 +152,8 @@ static uint64_t blocks_in(const struct memory_need *need, double part)
     if (need->total_bytes == UINT64_MAX)
         return BLOCKS_MAX;
     double left = part * (double)need->total_bytes - (double)need->weight_bytes -
-                  (double)need->activation_bytes - (double)need->step_bytes;
+                  (double)need->activation_bytes - (double)need->step_bytes -
+                  (double)need->states_bytes;
     double n = left > 0 ? left / (double)need->block_bytes : 0;
     return n < BLOCKS_MAX ? (uint64_t)n : BLOCKS_MAX;
 }
@@ -178,7 +179,7 @@ static FALLIBLE too_small(uint64_t n, uint64_t n_seq_block, const struct worker_
         snprintf(way, sizeof way, "--num-gpu-blocks-override %" PRIu64, n_seq_block);
     else if (c->kv_bytes)
         snprintf(way, sizeof way, "--kv-cache-memory-bytes %" PRIu64,
-                 n_seq_block * need->block_bytes);
+                 n_seq_block * need->block_bytes + need->states_bytes);
     else
         snprintf(way, sizeof way, "raise --gpu-memory-utilization");
     if (n)
@@ -226,12 +227,55 @@ static uint64_t count_blocks(const struct worker_config *c, const struct step_li
     if (c->n_block)
         n = c->n_block;
     else if (c->kv_bytes)
-        n = c->kv_bytes / need->block_bytes;
+        n = (c->kv_bytes - need->states_bytes) / need->block_bytes;
     else if (c->memory_part > 0)
         n = blocks_in(need, c->memory_part);
     else
         n = default_blocks(blocks_of(l->max_model_len), l, need);
     return n < BLOCKS_MAX ? n : BLOCKS_MAX;
+}
+
+/* Bytes that K, V and states have together; UINT64_MAX: not known. */
+static uint64_t cache_bytes(const struct worker_config *c, const struct memory_need *need)
+{
+    const double part = c->memory_part > 0 ? c->memory_part : MEMORY_CPU_PART;
+    if (c->kv_bytes && !c->n_block)
+        return c->kv_bytes;
+    if (c->n_block || need->total_bytes == UINT64_MAX)
+        return UINT64_MAX;
+    const double left = part * (double)need->total_bytes - (double)need->weight_bytes -
+                        (double)need->activation_bytes - (double)need->step_bytes;
+    return left > 0 ? (uint64_t)left : 0;
+}
+
+FALLIBLE memory_states(struct step_limits *l, const struct worker_config *c,
+                       struct memory_need *need, struct q_err *e)
+{
+    const uint64_t wanted = 2 * (uint64_t)l->max_num_seqs;
+    if (need->state_bytes == 0)
+        return Q_OK;
+    const uint64_t room = cache_bytes(c, need) / 2 / need->state_bytes;
+    const uint32_t n = c->is_again ? c->n_state : (uint32_t)(room < wanted ? room : wanted);
+    if (n == 0)
+        return q_fail(
+            e, Q_NO_MEMORY,
+            "KV cache: the state of a sequence takes %.1f MiB, which is more than half of "
+            "the memory there is for the cache: raise --gpu-memory-utilization or "
+            "--kv-cache-memory-bytes",
+            (double)need->state_bytes / MIB);
+    if (n < l->max_num_seqs && !c->is_again)
+        log_warning("memory: --max-num-seqs is %u instead of %u: the state of a sequence takes "
+                    "%.1f MiB",
+                    n, l->max_num_seqs, (double)need->state_bytes / MIB);
+    l->max_num_seqs = n < l->max_num_seqs ? n : l->max_num_seqs;
+    l->n_state = n;
+    need->states_bytes = n * need->state_bytes;
+    if (!c->is_again)
+        log_info("memory: states of sequences %.1f MiB, allocated on demand: %u of %.1f KiB, %u of "
+                 "them for the prefix cache and preempted requests",
+                 (double)need->states_bytes / MIB, n, (double)need->state_bytes / 1024,
+                 n - l->max_num_seqs);
+    return Q_OK;
 }
 
 /* The same limits for sequences of n_block blocks, or of full_len tokens where that is less. */

@@ -24,6 +24,11 @@
  * sequences of max_model_len can fill, and nothing if the first pool has room for all of those
  * (then no request is preempted); its memory is also allocated on demand. A device's pool is device
  * memory, and its swap space is allocated at once, because the device must be able to access it.
+ *
+ * States of sequences that are no K and V (batch.state_parts) are of the memory of the KV cache and
+ * at most half of it: two for each of max_num_seqs sequences, one that runs with it and one that is
+ * kept for the prefix cache or a preempted request. Where there is no room for one each,
+ * max_num_seqs is lowered.
  * Threads: start-up. */
 #ifndef QUIRE_ENGINE_WORKER_MEMORY_H
 #define QUIRE_ENGINE_WORKER_MEMORY_H
@@ -39,7 +44,9 @@ struct memory_need {
     /* At most: steps and results in the ring (with logprobs of the whole vocabulary for two
      * requests), and the state of each sequence. Allocated on demand. */
     uint64_t step_bytes;
-    uint64_t block_bytes; /* K and V of one block, all layers */
+    uint64_t block_bytes;  /* K and V of one block, all layers */
+    uint64_t state_bytes;  /* of a state that is no K and V; 0: the model has none */
+    uint64_t states_bytes; /* of all of them: set by memory_states */
     /* Available for all of these; UINT64_MAX = unknown. */
     uint64_t total_bytes;
     bool on_device; /* the pool is device memory, allocated at once; swap space is host memory */
@@ -63,6 +70,10 @@ typedef enum q_code memory_steps(uint64_t *step_bytes, const struct step_limits 
  * lengths. False: nothing was shortened, because all fits or nothing does. */
 bool memory_fit_length(struct step_limits *l, const struct worker_config *c,
                        const struct memory_need *need, memory_steps *steps, void *ctx);
+/* l->n_state, and l->max_num_seqs where there is no room for so many; need->states_bytes. Before
+ * memory_fit_length and memory_blocks. Errors: Q_NO_MEMORY (no room for one). */
+FALLIBLE memory_states(struct step_limits *l, const struct worker_config *c,
+                       struct memory_need *need, struct q_err *e);
 /* *n_block for this configuration; logs the sum. Errors: Q_NO_MEMORY (one sequence of max_model_len
  * does not fit; the message has the possible length and remedies). */
 FALLIBLE memory_blocks(uint32_t *n_block, const struct worker_config *c,

@@ -60,6 +60,7 @@ struct worker_config { /* the engine's settings; written once, before the worker
                             * (worker/memory.h) */
     uint64_t swap_bytes;   /* maximum host memory for preempted requests; 0 = none */
     uint32_t n_swap_block; /* with is_again: exact number of swap blocks */
+    uint32_t n_state;      /* with is_again: exact number of states */
     bool is_again;         /* it replaces a crashed worker: n_block is fixed */
     uint32_t n_thread;     /* 0 = one per physical core */
     char cpu_isa[RING_ISA_MAX];

@@ -51,8 +51,12 @@ FALLIBLE slots_init(struct slots *s, const struct step_limits *l, uint32_t n_blo
     s->logit_rows = q_calloc(l->logit_rows_max, sizeof *s->logit_rows);
     s->rows = q_calloc(l->logit_rows_max, sizeof *s->rows);
     s->fresh = q_calloc(l->max_num_seqs, sizeof *s->fresh);
+    const size_t n_part = l->n_state ? (size_t)l->max_num_seqs * (1 + STEP_SEQ_SNAPSHOTS) : 1;
+    s->state_parts = q_calloc(n_part, sizeof *s->state_parts);
+    s->state_steps = q_calloc((size_t)l->n_state + 1, sizeof *s->state_steps);
     if (!s->memory || !s->slots || !s->token_ids || !s->positions || !s->slot_mapping ||
-        !s->token_types || !s->seqs || !s->n_prompts || !s->logit_rows || !s->rows || !s->fresh) {
+        !s->token_types || !s->seqs || !s->n_prompts || !s->logit_rows || !s->rows || !s->fresh ||
+        !s->state_parts || !s->state_steps) {
         slots_release(s);
         return q_fail(e, Q_NO_MEMORY, "worker: out of memory for %u sequences of %u tokens",
                       l->max_num_seqs, l->max_model_len);
@@ -70,6 +74,7 @@ FALLIBLE slots_init(struct slots *s, const struct step_limits *l, uint32_t n_blo
         .seqs = s->seqs,
         .logit_rows = s->logit_rows,
         .n_prompts = s->n_prompts,
+        .state_parts = s->state_parts,
     };
     return Q_OK;
 }
@@ -88,6 +93,8 @@ void slots_release(struct slots *s)
     q_free(s->logit_rows);
     q_free(s->rows);
     q_free(s->fresh);
+    q_free(s->state_parts);
+    q_free(s->state_steps);
     *s = (struct slots)SLOTS_INIT;
 }
 
@@ -176,6 +183,7 @@ static FALLIBLE admit(struct slots *s, const struct step_seq *q, struct cursor *
     slot->n_block = 0;
     slot->n_cached = a->n_cached;
     slot->adapter = a->adapter;
+    slot->state = a->state;
     slot->params = a->params;
     slot->params.n_allowed = a->n_allowed; /* the capacity of the mask, which bounds the
                                             * parameters */
@@ -300,6 +308,7 @@ static FALLIBLE apply_seq(struct slots *s, const struct step_seq *q, struct curs
         return rc;
     /* Swapped-in blocks are valid for the draft model too, except possibly their last row
      * (draft.c). */
+    slot->state_from = q->flags & STEP_ADMIT ? c->v->admits[c->admit - 1].state_from : slot->state;
     if (q->flags & STEP_ADMIT)
         slot->n_draft = q->start - (q->start > slot->n_cached);
     slot->n_draft_token = 0;
@@ -316,6 +325,43 @@ static FALLIBLE apply_seq(struct slots *s, const struct step_seq *q, struct curs
     return Q_OK;
 }
 
+/* ---- states ---- */
+
+/* The row is written by this step; no other sequence of it may have it. */
+static FALLIBLE mark_state(struct slots *s, uint64_t step, uint32_t row, struct q_err *e)
+{
+    if (row >= s->limits.n_state || s->state_steps[row] == step)
+        return q_fail(e, Q_CORRUPT, "worker: step %llu: state %u is %s", (unsigned long long)step,
+                      row, row >= s->limits.n_state ? "no row" : "written twice");
+    s->state_steps[row] = step;
+    return Q_OK;
+}
+
+/* A snapshot that a sequence begins with is written by no one. */
+static FALLIBLE check_source(const struct slots *s, uint64_t step, const struct slot *slot,
+                             struct q_err *e)
+{
+    const uint32_t from = slot->state_from;
+    if (from == slot->state || from == STEP_STATE_ZERO ||
+        (from < s->limits.n_state && s->state_steps[from] != step))
+        return Q_OK;
+    return q_fail(e, Q_CORRUPT, "worker: step %llu: state %u is read and written",
+                  (unsigned long long)step, from);
+}
+
+static FALLIBLE check_states(struct slots *s, const struct step_view *v, struct q_err *e)
+{
+    const uint64_t step = v->head->step;
+    enum q_code rc = Q_OK;
+    for (uint32_t i = 0; i < v->head->n_seq && !rc; i++)
+        rc = mark_state(s, step, s->slots[v->seqs[i].slot].state, e);
+    for (uint32_t i = 0; i < v->head->n_snapshot && !rc; i++)
+        rc = mark_state(s, step, v->snapshots[i].state, e);
+    for (uint32_t i = 0; i < v->head->n_seq && !rc; i++)
+        rc = check_source(s, step, &s->slots[v->seqs[i].slot], e);
+    return rc;
+}
+
 FALLIBLE slots_apply(struct slots *s, const struct step_view *v, struct q_err *e)
 {
     struct cursor c = {.v = v};
@@ -323,14 +369,34 @@ FALLIBLE slots_apply(struct slots *s, const struct step_view *v, struct q_err *e
     for (uint32_t i = 0; i < v->head->n_seq; i++)
         if (apply_seq(s, &v->seqs[i], &c, e))
             return q_wrap(e, "step %llu, sequence %u", (unsigned long long)v->head->step, i);
-    return Q_OK;
+    return s->limits.n_state ? check_states(s, v, e) : Q_OK;
+}
+
+/* Rows of a sequence up to each snapshot, and the rest. */
+static void add_parts(struct slots *s, const struct step_view *v, uint32_t i_seq,
+                      uint32_t *i_snapshot)
+{
+    const struct attention_seq *rows = &s->seqs[i_seq];
+    const struct slot *slot = &s->slots[v->seqs[i_seq].slot];
+    struct state_part part = {.row = rows->row, .state = slot->state, .from = slot->state_from};
+    const uint32_t end = rows->row + rows->n_query;
+    while (part.row < end) {
+        const struct step_snapshot *next = &v->snapshots[*i_snapshot];
+        const bool has_one = *i_snapshot < v->head->n_snapshot && next->seq == i_seq;
+        part.n_row = (has_one ? rows->row + (next->position - rows->start) : end) - part.row;
+        part.to = has_one ? next->state : KERN_STATE_NONE;
+        *i_snapshot += has_one;
+        s->state_parts[s->batch.n_state_part++] = part;
+        part.row += part.n_row;
+        part.from = part.state;
+    }
 }
 
 FALLIBLE slots_batch(struct slots *s, const struct step_view *v, struct q_err *e)
 {
     struct batch *b = &s->batch;
     uint32_t n_unused = 0; /* rows that were planned for draft tokens */
-    b->n_token = b->n_seq = b->n_logit = b->context_max = 0;
+    b->n_token = b->n_seq = b->n_logit = b->context_max = b->n_state_part = 0;
     b->token_types = s->has_types ? s->token_types : NULL;
     s->n_top = 0;
     for (uint32_t i = 0; i < v->head->n_seq; i++) {
@@ -345,6 +411,8 @@ FALLIBLE slots_batch(struct slots *s, const struct step_view *v, struct q_err *e
         b->n_token += n;
         n_unused += q->n_token - n;
     }
+    for (uint32_t i = 0, i_snapshot = 0; i < b->n_seq && s->limits.n_state; i++)
+        add_parts(s, v, i, &i_snapshot);
     if (b->n_logit + n_unused != v->head->n_logit)
         return q_fail(e, Q_CORRUPT, "worker: step %llu has %u logits rows, its head has %u",
                       (unsigned long long)v->head->step, b->n_logit + n_unused, v->head->n_logit);

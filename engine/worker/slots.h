@@ -31,6 +31,8 @@ struct slot {
     const struct step_item *items; /* [n_item] in the item store, checked */
     uint32_t n_item;
     uint32_t adapter;    /* number of its LoRA adapter; 0 = none */
+    uint32_t state;      /* its row of states, of a model that has some */
+    uint32_t state_from; /* in the step of its admission: as step_admit; then `state` */
     bool has_items;      /* the prompt has ids that are no tokens */
     uint32_t *bad_words; /* [SAMPLE_BAD_MAX] */
     uint32_t *allowed;   /* [ceil(vocab_size / 32)] a bit per token, all 0 when n_allowed is 0 */
@@ -68,7 +70,9 @@ struct slots {
     uint32_t *logit_rows;                                         /* [logit_rows_max] */
     struct logit_row *rows;                                       /* [logit_rows_max] */
     uint32_t n_top;                                               /* alternatives of all rows */
-    struct slot_grammar *fresh; /* [n_fresh] of slots admitted in this step */
+    struct state_part *state_parts; /* [max_num_seqs * (1 + STEP_SEQ_SNAPSHOTS)] */
+    uint64_t *state_steps;          /* [limits.n_state] + 1: the last step that writes the row */
+    struct slot_grammar *fresh;     /* [n_fresh] of slots admitted in this step */
     uint32_t n_fresh;
 };
 /* clang-format off */

@@ -142,6 +142,11 @@ static FALLIBLE load_model(struct worker *w, struct q_err *e)
         (rc = modalities_open(&w->modalities, c->model_dir, e)))
         return rc;
     set_limits(w);
+    if (model_shape(w->model)->state_bytes && c->speculation.method != SPECULATE_NOT)
+        return q_fail(e, Q_UNSUPPORTED,
+                      "--speculative-config: %s has layers with a state of each sequence, which a "
+                      "draft token that is rejected would change",
+                      model_config(w->model)->architecture);
     const struct draft_args a = {
         .options = &o,
         .target = model_shape(w->model),
@@ -301,6 +306,7 @@ static FALLIBLE make_cpu(struct worker *w, struct worker_info *info, struct q_er
     struct memory_need need = {
         .weight_bytes = shape->weight_bytes,
         .block_bytes = shape->kv_block_bytes,
+        .state_bytes = shape->state_bytes,
     };
     enum q_code rc = make_step(w, &need, e);
     if (rc)
@@ -314,6 +320,8 @@ static FALLIBLE make_cpu(struct worker *w, struct worker_info *info, struct q_er
     }
     need.total_bytes = free_bytes < UINT64_MAX - held ? free_bytes + held : UINT64_MAX;
     struct worker_config c = *w->config;
+    if ((rc = memory_states(&w->limits, &c, &need, e)))
+        return rc;
     if (c.fit_length && memory_fit_length(&w->limits, &c, &need, size_steps, w))
         c.n_block = (w->limits.max_model_len + STEP_BLOCK_TOKENS - 1) / STEP_BLOCK_TOKENS;
     if ((rc = size_steps(&need.step_bytes, &w->limits, w, e)) ||
@@ -321,6 +329,8 @@ static FALLIBLE make_cpu(struct worker *w, struct worker_info *info, struct q_er
         (rc = kv_cache_init(&w->kv, w->model, info->n_block, e)))
         return rc;
     w->kv_made = true;
+    if (w->limits.n_state && (rc = kv_cache_init_states(&w->kv, w->model, w->limits.n_state, e)))
+        return rc;
     place_kv(w);
     if ((rc = make_swap(w, info, &need, e)))
         return rc;

@@ -20,7 +20,14 @@ struct slot {
     uint32_t n_computed; /* positions that have been computed or were found */
 };
 
+struct fake_state { /* what a row of states holds: of a history's first n tokens */
+    uint64_t hash;
+    uint32_t n;
+    uint64_t step; /* the last one that writes it */
+};
+
 struct fake_worker {
+    struct fake_state *states; /* [limits.n_state] */
     struct fake_model model;
     struct step_limits limits;
     uint32_t n_block, n_host, seq_blocks_max;
@@ -106,6 +113,7 @@ struct fake_worker *fake_worker_new(const struct fake_model *m, const struct ste
     w->slots = need(q_calloc(l->max_num_seqs, sizeof *w->slots));
     w->content = need(q_calloc((size_t)n_block * STEP_BLOCK_TOKENS, sizeof *w->content));
     w->block_owner = need(q_calloc(n_block, sizeof *w->block_owner));
+    w->states = need(q_calloc((size_t)l->n_state + 1, sizeof *w->states));
     w->host = need(q_calloc((size_t)n_host * STEP_BLOCK_TOKENS + 1, sizeof *w->host));
     for (uint32_t i = 0; i < l->max_num_seqs; i++) {
         struct slot *s = &w->slots[i];
@@ -130,6 +138,7 @@ void fake_worker_free(struct fake_worker *w)
         q_free(w->content);
         q_free(w->block_owner);
         q_free(w->host);
+        q_free(w->states);
     }
     q_free(w);
 }
@@ -322,6 +331,61 @@ static void compute_seq(struct fake_worker *w, const struct step_seq *q)
     add_token(&w->model, s, token);
 }
 
+/* ---- states ---- */
+
+static void write_state(struct fake_worker *w, uint32_t row, const struct slot *s, uint32_t n)
+{
+    w->states[row].n = n;
+    w->states[row].hash = s->hashes[n - 1];
+}
+
+static void mark_state(struct fake_worker *w, uint32_t row)
+{
+    if (w->states[row].step == w->last_step)
+        sim_fail("state %u is written by two sequences of a step", row);
+    w->states[row].step = w->last_step;
+}
+
+/* The sequences of a step are computed side by side: none reads what another one writes. */
+static void mark_states(struct fake_worker *w, const struct step_view *v)
+{
+    for (uint32_t i = 0; i < v->head->n_seq; i++)
+        mark_state(w, w->slots[v->seqs[i].slot].admit.state);
+    for (uint32_t i = 0; i < v->head->n_snapshot; i++)
+        mark_state(w, v->snapshots[i].state);
+    for (uint32_t i = 0; i < v->head->n_seq; i++) {
+        const struct step_admit *a = &w->slots[v->seqs[i].slot].admit;
+        const uint32_t from = a->state_from;
+        if (v->seqs[i].flags & STEP_ADMIT && from != STEP_STATE_ZERO && from != a->state &&
+            w->states[from].step == w->last_step)
+            sim_fail("state %u is read and written in one step", from);
+    }
+}
+
+/* A state is that of its sequence's history, exactly as long as the rows before those of the
+ * step. */
+static void compute_state(struct fake_worker *w, const struct step_view *v, uint32_t i)
+{
+    const struct step_seq *q = &v->seqs[i];
+    const struct slot *s = &w->slots[q->slot];
+    const uint32_t from = q->flags & STEP_ADMIT ? s->admit.state_from : s->admit.state;
+    const struct fake_state *before = from == STEP_STATE_ZERO ? NULL : &w->states[from];
+    if (before ? before->n != q->start || before->hash != s->hashes[q->start - 1] : q->start != 0)
+        sim_fail("slot %u begins row %u with state %u, which is of %u tokens, or of others",
+                 q->slot, q->start, from, before ? before->n : 0);
+    for (uint32_t k = 0; k < v->head->n_snapshot; k++)
+        if (v->snapshots[k].seq == i)
+            write_state(w, v->snapshots[k].state, s, v->snapshots[k].position);
+    write_state(w, s->admit.state, s, q->start + q->n_token);
+}
+
+static void compute_states(struct fake_worker *w, const struct step_view *v)
+{
+    mark_states(w, v);
+    for (uint32_t i = 0; i < v->head->n_seq; i++)
+        compute_state(w, v, v->head->step % 2 ? i : v->head->n_seq - 1 - i);
+}
+
 /* Results do not promise an order of sequences: every other step is computed from the back. */
 static void compute_all(struct fake_worker *w, const struct step_view *v)
 {
@@ -380,6 +444,8 @@ void fake_worker_execute(struct fake_worker *w, void *memory, size_t n, void *re
     if (step_result_layout(&w->result, result_memory, result_n, w->limits.logit_rows_max,
                            (uint32_t)step_top_max(&w->limits), &e))
         sim_fail("%s", e.message);
+    if (w->limits.n_state)
+        compute_states(w, &v);
     compute_all(w, &v);
     if (w->n_row + w->n_unused != v.head->n_logit)
         sim_fail("%u logit rows were needed, the step says %u", w->n_row + w->n_unused,

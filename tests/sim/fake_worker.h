@@ -8,7 +8,10 @@
  * mismatch. As in a layer of a real model, all rows of a step write before any row reads. Blocks
  * are copied to host memory and back bit by bit; after the copy back the host block is filled with
  * garbage, because no sequence may use it again. A block that a sequence was admitted with
- * (step_admit.n_cached) is shared: writing it is a violation. The next token is a function of that
+ * (step_admit.n_cached) is shared: writing it is a violation. A row of states holds the hash of a
+ * history and its length: a sequence that begins with another one is a violation, and so is a row
+ * that a sequence of a step writes and another one of it reads or writes. The next token is a
+ * function of that
  * hash, the parameters and the position, so any request's output can be computed without a
  * scheduler (fake_next).
  * Threads: one. */

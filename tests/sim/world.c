@@ -246,6 +246,10 @@ static void world_init(struct world *w, const struct scenario *sc, uint64_t seed
     l->known_max = l->max_model_len + (uint32_t)(next_random(w) % l->max_model_len);
     w->config.n_draft_token = pick(w, sc->n_draft_token);
     w->config.n_forced = chance(w, 3000) ? 1 + (uint32_t)(next_random(w) % 16) : 0;
+    if (sc->has_states) {
+        l->n_state = l->max_num_seqs + pick(w, sc->n_state_more);
+        w->config.n_forced = 0;
+    }
     uint32_t n_block_min = (l->max_model_len + STEP_BLOCK_TOKENS - 1) / STEP_BLOCK_TOKENS;
     w->config.n_block = n_block_min + pick(w, sc->n_block_more);
     w->config.n_swap_block = pick(w, sc->n_swap);

@@ -21,6 +21,8 @@ struct scenario {
     struct range max_num_seqs, max_num_batched_tokens, logit_rows_more;
     struct range max_model_len, n_block_more; /* blocks above the least the scheduler accepts */
     struct range n_draft_token;               /* draft tokens per sequence and step */
+    struct range n_state_more;                /* states beyond max_num_seqs */
+    bool has_states;                          /* a model with states */
     struct range n_swap, preemption;          /* blocks in host memory; enum preemption_mode */
     uint32_t depth;                           /* steps in flight */
     /* Number of events per 10000 iterations. */

@@ -41,6 +41,8 @@ static const char *const golden_models[] = {
     "gpt2",
     "gpt2-noprefix",
     "gptj",
+    "lfm2",
+    "lfm2-bias",
     "olmo",
     "olmo2",
     "opt",

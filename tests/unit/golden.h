@@ -84,6 +84,9 @@ static inline enum q_code runner_open(struct runner *r, const struct runner_opti
     if ((rc = model_load(&r->model, &mo, e)) ||
         (rc = kv_cache_init(&r->kv, r->model, RUN_BLOCKS, e)))
         return rc;
+    if (model_shape(r->model)->state_bytes &&
+        (rc = kv_cache_init_states(&r->kv, r->model, RUN_SEQS_MAX, e)))
+        return rc;
     return model_scratch_new(&r->scratch, r->model, RUN_BATCH_MAX, o->n_thread, e);
 }
 
@@ -153,6 +156,7 @@ static inline void run_step(struct runner *r, struct run_seq *seqs, uint32_t n_s
     static struct lora_batch lora;
     struct attention_seq parts[RUN_SEQS_MAX];
     struct lora_seq adapters[RUN_SEQS_MAX];
+    struct state_part states[RUN_SEQS_MAX];
     struct run_call c = {.r = r};
     size_t vocab = model_shape(r->model)->vocab_size;
     uint32_t n = 0, n_logit = 0;
@@ -162,6 +166,8 @@ static inline void run_step(struct runner *r, struct run_seq *seqs, uint32_t n_s
             blocks[s][i] = run_block(r, q->index, i);
         parts[s] = (struct attention_seq){blocks[s], n, q->n_next, q->n_done};
         n_prompts[s] = q->n_prompt;
+        states[s] = (struct state_part){n, q->n_next, q->index,
+                                        q->n_done ? q->index : KERN_STATE_ZERO, KERN_STATE_NONE};
         adapters[s] = (struct lora_seq){q->adapter, n, q->n_next};
         for (uint32_t i = 0; i < q->n_next; i++, n++) {
             uint32_t p = q->n_done + i;
@@ -185,6 +191,8 @@ static inline void run_step(struct runner *r, struct run_seq *seqs, uint32_t n_s
     c.batch.n_seq = n_seq;
     c.batch.n_logit = n_logit;
     c.batch.n_prompts = n_prompts;
+    c.batch.state_parts = states;
+    c.batch.n_state_part = n_seq;
     assert_int_equal(lora_batch_make(&lora, lora_rows, adapters, n_seq, NULL), Q_OK);
     c.batch.lora = lora.n_group ? &lora : NULL;
     c.logits = malloc((n_logit ? n_logit : 1) * vocab * sizeof(float));

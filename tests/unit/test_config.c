@@ -200,6 +200,8 @@ static const char *const spelled[] = {
     "olmo",
     "olmo2",
     "opt",
+    "lfm2",
+    "lfm2-bias",
     "smollm3",
     "stablelm",
     "stablelm-parallel",
@@ -526,6 +528,51 @@ static void test_refused(void **state)
             assert_ok(load_text(cases[i].more), &e);
 }
 
+#define LFM2                                                                                 \
+    "{\"architectures\": [\"Lfm2ForCausalLM\"], \"model_type\": \"lfm2\", \"hidden_size\": " \
+    "2048, "                                                                                 \
+    "\"num_attention_heads\": 32, \"num_key_value_heads\": 8, \"num_hidden_layers\": 16, "   \
+    "\"max_position_embeddings\": 128000, \"vocab_size\": 65536, \"block_ff_dim\": 12288, "  \
+    "\"block_auto_adjust_ff_dim\": true, \"block_ffn_dim_multiplier\": 1.0, "                \
+    "\"block_multiple_of\": 256, \"conv_L_cache\": 3, \"conv_bias\": false, "                \
+    "\"norm_eps\": 1e-05, \"eos_token_id\": 7%s}"
+
+/* LFM2-1.2B as the hub has it; then what of its layers is refused. */
+static void test_mixers(void **state)
+{
+    static const struct {
+        const char *more;
+        enum q_code code;
+        const char *part;
+    } cases[] = {
+        {", \"full_attn_idxs\": 4", Q_CORRUPT, "expected a list of layer numbers"},
+        {", \"full_attn_idxs\": [16]", Q_CORRUPT, "expected a layer number below 16"},
+        {", \"full_attn_idxs\": [-1]", Q_CORRUPT, "expected a layer number below 16"},
+        {", \"layer_types\": [\"conv\"]", Q_CORRUPT, "layer_types has 1"},
+        {", \"layer_types\": [\"mamba\",2,3,4,5,6,7,8,9,10,11,12,13,14,15,16]", Q_UNSUPPORTED,
+         "expected full_attention or conv"},
+        {", \"block_dim\": 2048, \"block_ffn_dim_multiplier_\": 0", Q_OK, ""},
+    };
+    char all[2048];
+    (void)state;
+    snprintf(all, sizeof all, LFM2, ", \"full_attn_idxs\": [2, 5, 8, 10, 12, 14]");
+    assert_ok(model_config_parse(&c, all, strlen(all), "config.json", &e), &e);
+    assert_int_equal(c.intermediate_size, 8192);
+    assert_int_equal(c.mixer.conv_width, 3);
+    assert_true(c.tie_word_embeddings && c.rope.theta == 1e6);
+    for (uint32_t i = 0; i < 16; i++)
+        assert_int_equal(model_config_has_kv(&c, i),
+                         i == 2 || i == 5 || i == 8 || i == 10 || i == 12 || i == 14);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        snprintf(all, sizeof all, LFM2, cases[i].more);
+        if (cases[i].code)
+            assert_fails(model_config_parse(&c, all, strlen(all), "config.json", &e), cases[i].code,
+                         cases[i].part, &e);
+        else
+            assert_ok(model_config_parse(&c, all, strlen(all), "config.json", &e), &e);
+    }
+}
+
 static void test_refused_forward(void **state)
 {
     (void)state;
@@ -708,6 +755,7 @@ int main(void)
         cmocka_unit_test(test_experts),       cmocka_unit_test(test_refused_experts),
         cmocka_unit_test(test_out_of_memory), cmocka_unit_test(test_other_experts),
         cmocka_unit_test(test_llama4),        cmocka_unit_test(test_refused_other_experts),
+        cmocka_unit_test(test_mixers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

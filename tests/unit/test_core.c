@@ -139,8 +139,8 @@ static void a_killed_worker_is_replaced_and_nothing_is_lost(void **state)
     (void)state;
     struct golden g;
     struct q_err e = Q_ERR_INIT;
-    golden_get(&g, "qwen2");
-    for (uint32_t n_before = 0; n_before < 30; n_before += 7) {
+    for (uint32_t n_before = 0; n_before < 60; n_before += 7) {
+        golden_get(&g, n_before < 30 ? "qwen2" : "lfm2"); /* the second has states of sequences */
         struct core_config c = config_of(g.dir);
         c.in_process = false;
         c.worker_program = program_beside("/bin/quire-worker");

@@ -442,6 +442,26 @@ static void other_families_too(void **unused)
         play(&kinds[i], ways, 1, 0);
 }
 
+/* Layers with a state of each sequence: snapshots in the prefix cache, states of preempted ones. */
+static void with_states(void **unused)
+{
+    (void)unused;
+    static const struct kind kinds[] = {
+        {"lfm2", DT_F32, DT_F32},
+        {"lfm2-bias", DT_BF16, DT_BF16},
+    };
+    static const struct way ways[] = {
+        {2, 16, 4, 60, 1, "", CACHED},
+        {30, 64, 24, 20, 2, "", PREEMPTED | SWAPPED | CACHED | PLACED},
+        {30, 33, 16, 30, 1, "", ROBBED | CACHED | PRIORITIES},
+        {60, 512, 64, 200, 2, "", PREEMPTED | PLACED | TENANTS},
+    };
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        struct counts n = play(&kinds[i], ways, sizeof ways / sizeof *ways, i);
+        assert_true(n.n_preemption > 0 && n.n_cached > 0 && n.n_swap_in > 0);
+    }
+}
+
 /* Way number i of those that are put together at random. */
 static void play_random(uint64_t i)
 {
@@ -498,6 +518,7 @@ int main(void)
         cmocka_unit_test(for_every_kv_dtype),
         cmocka_unit_test(preempted_by_recompute_and_by_swap),
         cmocka_unit_test(other_families_too),
+        cmocka_unit_test(with_states),
         cmocka_unit_test(in_random_ways),
     };
     log_setup("test", LOG_ERROR, false);

@@ -48,6 +48,11 @@ static const struct {
     {"gpt_oss-mxfp4", false, QUANTIZE_INT4, DT_F32},
     {"qwen2_moe", false, QUANTIZE_NOT, DT_BF16},
     {"qwen2_moe", true, QUANTIZE_INT4, DT_F32},
+    {"lfm2", false, QUANTIZE_NOT, DT_F32},
+    {"lfm2", false, QUANTIZE_NOT, DT_BF16},
+    {"lfm2", false, QUANTIZE_INT8, DT_F32},
+    {"lfm2-bias", true, QUANTIZE_NOT, DT_F32},
+    {"lfm2-bias", true, QUANTIZE_INT4, DT_F32},
 };
 
 static const char *const caps_names[] = {"none",        "avx2",        "avx2_vnni", "avx512",

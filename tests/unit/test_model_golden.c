@@ -38,6 +38,8 @@ static const char *const models[] = {
     "granitemoeshared",
     "hunyuan_v1_moe",
     "kimi_k2",
+    "lfm2",
+    "lfm2-bias",
     "llama",
     "llama-bf16-sharded",
     "llama-bias-tied",

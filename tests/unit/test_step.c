@@ -13,6 +13,7 @@ static const struct step_limits limits = {
     .logit_rows_max = 8,
     .known_max = 64,
     .copies_max = 3,
+    .n_state = 6,
 };
 static struct q_err e;
 
@@ -42,6 +43,7 @@ static int make_step(void **state)
         .n_logit = 6,
         .n_out = 2,
         .n_in = 1,
+        .n_snapshot = 3,
     };
     assert_ok(step_layout(&f.v, f.memory, f.n, &head, &e), &e);
     f.v.seqs[0] = (struct step_seq){2, STEP_SAMPLE, 16, 1, 1};
@@ -53,6 +55,8 @@ static int make_step(void **state)
         .n_bias = 1,
         .n_allowed = 3,
         .n_bad = 2,
+        .state = 1,
+        .state_from = STEP_STATE_ZERO,
     };
     for (uint32_t i = 0; i < 3; i++)
         f.v.blocks[i] = 100 + i;
@@ -65,6 +69,9 @@ static int make_step(void **state)
     f.v.outs[0] = (struct step_copy){.block = 7, .host = 8};
     f.v.outs[1] = (struct step_copy){.block = 9, .host = 1};
     f.v.ins[0] = (struct step_copy){.block = 100, .host = 2};
+    f.v.snapshots[0] = (struct step_snapshot){.seq = 0, .position = 17, .state = 5};
+    f.v.snapshots[1] = (struct step_snapshot){.seq = 1, .position = 1, .state = 4};
+    f.v.snapshots[2] = (struct step_snapshot){.seq = 1, .position = 5, .state = 0};
     *state = &f;
     return 0;
 }
@@ -88,6 +95,7 @@ static void test_view(void **state)
     assert_int_equal(v.lists[2], 52);
     assert_int_equal(v.outs[1].block, 9);
     assert_int_equal(v.ins[0].host, 2);
+    assert_int_equal(v.snapshots[2].position, 5);
     assert_int_equal((uintptr_t)v.seqs % 8 + (uintptr_t)v.blocks % 8 + (uintptr_t)v.bias % 8, 0);
 }
 
@@ -125,6 +133,7 @@ static void test_counts(void **state)
     BREAK(h->n_logit, 9, "n_logit is 9, expected at most 8");
     BREAK(h->n_out, 4, "n_out is 4, expected at most 3");
     BREAK(h->n_in, UINT32_MAX, "n_in");
+    BREAK(h->n_snapshot, 13, "n_snapshot is 13, expected at most 12");
 }
 
 static void test_indices(void **state)
@@ -147,6 +156,15 @@ static void test_indices(void **state)
     BREAK(a->n_known, 65, "n_known");
     BREAK(a->n_cached, 21, "n_cached is 21, expected at most 20");
     BREAK(q[1].start, 1, "an admitted seq's start is 1, expected at most 0");
+    struct step_snapshot *s = f->v.snapshots;
+    BREAK(a->state, 6, "an admit's state is 6, expected at most 5");
+    BREAK(a->state_from, 6, "an admit's state_from is 6, expected at most 5");
+    BREAK(s[0].state, 6, "a snapshot's state is 6, expected at most 5");
+    BREAK(s[2].seq, 2, "a snapshot's seq is 2, expected at most 1");
+    BREAK(s[0].seq, 1, "is not");
+    BREAK(s[1].position, 5, "snapshot 2 is not in order");
+    BREAK(s[0].position, 16, "snapshot 0 at 16 is not of rows 16 to 17");
+    BREAK(s[2].position, 6, "snapshot 2 at 6 is not of rows 0 to 5");
     BREAK(a->n_restored, 21, "n_restored is 21, expected at most 20");
     a->n_restored = 6;
     BREAK(q[1].start, 7, "an admitted seq's start is 7, expected at most 6");
@@ -169,7 +187,7 @@ static void test_memory(void **state)
     struct fixture *f = *state;
     struct step_view v;
     struct step_head head = *f->v.head;
-    size_t used = (size_t)((char *)(f->v.ins + 1) - (char *)f->memory);
+    size_t used = ((size_t)((char *)(f->v.snapshots + 3) - (char *)f->memory) + 7) & ~(size_t)7;
     assert_ok(step_view(&v, f->memory, used, &limits, &e), &e);
     assert_fails(step_view(&v, f->memory, used - 1, &limits, &e), Q_CORRUPT, "its size", &e);
     assert_fails(step_view(&v, f->memory, 3, &limits, &e), Q_CORRUPT, "do not contain a head", &e);
@@ -196,6 +214,7 @@ static void test_bytes_max(void **state)
         .n_list = STEP_LISTS_MAX,
         .n_out = 3,
         .n_in = 3,
+        .n_snapshot = 4 * STEP_SEQ_SNAPSHOTS,
     };
     void *memory = q_alloc(n), *result = q_alloc(result_n);
     assert_ok(step_layout(&v, memory, n, &head, &e), &e);
@@ -294,13 +313,15 @@ static uint64_t read_all(const struct step_view *v)
         sum += v->outs[i].host;
     for (uint32_t i = 0; i < v->head->n_in; i++)
         sum += v->ins[i].host;
+    for (uint32_t i = 0; i < v->head->n_snapshot; i++)
+        sum += v->snapshots[i].state;
     return sum;
 }
 
 static void test_damage(void **state)
 {
     struct fixture *f = *state;
-    size_t used = (size_t)((char *)(f->v.ins + 1) - (char *)f->memory);
+    size_t used = ((size_t)((char *)(f->v.snapshots + 3) - (char *)f->memory) + 7) & ~(size_t)7;
     char *tight =
         q_alloc(used); /* exactly as large, so that a sanitizer reports one byte too far */
     uint64_t random = 88172645463325252u, sum = 0;

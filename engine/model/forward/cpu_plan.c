@@ -115,6 +115,7 @@ static enum part part_of(const struct planner *t, uint32_t i_stage, uint32_t mod
     case PROGRAM_ATTENTION:
     case PROGRAM_ATTENTION_LATENT:
     case PROGRAM_HEADS:
+    case PROGRAM_CONV:
     case PROGRAM_SCALE:
     case PROGRAM_SOFT_CAP:
     case PROGRAM_SHRINK:

@@ -622,6 +622,39 @@ static void heads(struct cpu_run *w, const struct program_op *op, struct program
     w->k->head_linear(&a, &w->x);
 }
 
+/* ---- operations with a state of each sequence ---- */
+
+static struct state_rows states_of(const struct cpu_run *w, uint32_t at)
+{
+    return (struct state_rows){
+        .parts = w->b->state_parts,
+        .n_part = w->b->n_state_part,
+        .pool = w->kv->states + at,
+        .stride = w->kv->state_stride,
+    };
+}
+
+static void conv(struct cpu_run *w, const struct program_op *op, struct program_ref out)
+{
+    const struct matmul_rows x = cpu_rows_of(w, op->in[0]), to = cpu_rows_to(w, out);
+    const float *rows = x.x;
+    const uint32_t n = out.n_col;
+    const struct state_conv_args a = {
+        .y = to.x,
+        .x = op->conv.gated ? rows + 2 * (size_t)n : rows,
+        .pre = op->conv.gated ? rows : NULL,
+        .post = op->conv.gated ? rows + n : NULL,
+        .y_stride = to.stride,
+        .x_stride = x.stride,
+        .w = vector_of(w, op->weight, op),
+        .bias = vector_of(w, op->bias, op),
+        .n_col = n,
+        .width = op->conv.width,
+        .states = states_of(w, op->conv.state),
+    };
+    w->k->state_conv(&a, &w->x);
+}
+
 /* ---- pooling ---- */
 
 /* The sequence that has the row. */
@@ -713,6 +746,7 @@ static handler *const of_kind[PROGRAM_KINDS] = {
     [PROGRAM_TEMPER] = temper,
     [PROGRAM_TYPES] = types,
     [PROGRAM_POOL] = pool,
+    [PROGRAM_CONV] = conv,
     [PROGRAM_SHRINK] = cpu_shrink,
     [PROGRAM_EXPAND] = cpu_expand,
 };
@@ -853,6 +887,7 @@ void model_forward(const struct model *m, const struct batch *b, const struct kv
 {
     struct cpu_run w = run_of(m, b, s, team, (struct kern_exec){.ith = ith, .nth = nth});
     Q_ASSERT((uint64_t)b->layer + b->n_layer <= m->config.n_layer);
+    Q_ASSERT(m->program.n_state == 0 || (b->n_state_part >= b->n_seq && kv->states));
     w.kv = kv;
     w.is_clean = false;
     cpu_each_forward(&w, s->own.logits ? run_own_forward : run_program);

@@ -169,6 +169,11 @@ static bool is_latent(const struct program_op *op)
     return op->kind == PROGRAM_STORE_LATENT || op->kind == PROGRAM_ATTENTION_LATENT;
 }
 
+static bool has_state(const struct program_op *op)
+{
+    return program_state_floats(op) > 0;
+}
+
 static bool has_head_bias(const struct program_op *op)
 {
     return op->kind == PROGRAM_MATMUL && op->bias == PROGRAM_W_LM_HEAD_BIAS;
@@ -293,6 +298,8 @@ static struct program_op listed(const struct program_op *o)
         return LISTED(o, .route = {o->route.rule, o->route.n_expert, o->route.n_used,
                                    o->route.renormalize, o->route.n_group, o->route.n_group_used,
                                    o->route.scale, o->route.mixer, o->route.of_input});
+    case PROGRAM_CONV:
+        return LISTED(o, .conv = {o->conv.width, o->conv.state, o->conv.gated});
     case PROGRAM_OWN:
         return LISTED(o, .own = o->own);
     case PROGRAM_ITEMS:

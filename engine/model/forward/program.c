@@ -30,6 +30,25 @@ FALLIBLE program_insert(struct layer_program *p, uint32_t at, const struct progr
     return Q_OK;
 }
 
+#define STATE_ALIGN 16u /* floats: a cache line */
+
+uint32_t program_state_floats(const struct program_op *op)
+{
+    return op->kind == PROGRAM_CONV ? (op->conv.width - 1) * op->out.n_col : 0;
+}
+
+void program_place_states(struct layer_program *p)
+{
+    p->n_state = 0;
+    for (uint32_t i = 0; i < p->n_op; i++) {
+        struct program_op *op = &p->ops[i];
+        const uint32_t n = program_state_floats(op);
+        if (n)
+            op->conv.state = p->n_state;
+        p->n_state += (n + STATE_ALIGN - 1) / STATE_ALIGN * STATE_ALIGN;
+    }
+}
+
 void program_release(struct layer_program *p)
 {
     while (p->owns) {

@@ -100,6 +100,10 @@ struct program_op {
             bool transposed;          /* the weight has inputs as rows */
         } heads;                      /* HEADS */
         struct {
+            uint32_t width, state; /* floats in front of its own in a sequence's state */
+            bool gated;            /* y = in's second part * conv(the first part * the third) */
+        } conv;                    /* CONV */
+        struct {
             enum arch_route rule;
             uint32_t n_expert, n_used;
             bool renormalize;
@@ -132,6 +136,7 @@ struct layer_program {
     struct program_buffer buffers[PROGRAM_BUFFERS_MAX];
     uint32_t n_buffer;
     uint32_t n_layer;
+    uint32_t n_state; /* floats that a sequence has as a state, of all operations */
     struct program_own *owns;
     char own_names[PROGRAM_BUFFERS_MAX][PROGRAM_NAME_MAX]; /* of a plugin's buffers */
 };
@@ -167,6 +172,11 @@ FALLIBLE program_add(struct layer_program *p, const struct program_op *op, struc
  * interleaved are fused with their activation whatever it says. Errors: Q_NO_MEMORY. */
 FALLIBLE program_fuse(struct layer_program *p, const struct program_forms *f, uint32_t fusions,
                       struct q_err *e);
+/* Floats of a sequence's state that the operation has; 0: it has none. */
+uint32_t program_state_floats(const struct program_op *op);
+/* Says where each operation's floats lie in the state of a sequence, behind one another; sets
+ * p->n_state. Again where operations were added or left out. */
+void program_place_states(struct layer_program *p);
 /* Is every buffer written before it is read, with the columns and the type that are read; do shapes
  * agree? Errors: Q_INVALID (the operation, its number, and what is wrong with it). */
 FALLIBLE program_check(const struct layer_program *p, struct q_err *e);

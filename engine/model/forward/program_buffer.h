@@ -31,7 +31,8 @@ enum program_buffer_id {
     PROGRAM_B_Q_HEADS, /* q in the columns of the latent, then rotated */
     PROGRAM_B_A_HEADS, /* attention's output in the columns of the latent */
     PROGRAM_B_CACHE,   /* K and V of the layer */
-    PROGRAM_B_A,       /* attention's output */
+    PROGRAM_B_MIX,     /* output of a mixer's first product */
+    PROGRAM_B_A,       /* attention's output, or what stands in its place */
     PROGRAM_B_A_Q,
     PROGRAM_B_O, /* a branch's output before it is added to x */
     PROGRAM_B_G, /* gate, then up */

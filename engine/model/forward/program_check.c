@@ -4,6 +4,7 @@
 #include "engine/model/forward/program.h"
 #include "engine/model/forward/program_text.h"
 #include "kernels/ops/ops_mla.h"
+#include "kernels/ops/ops_state.h"
 
 enum { NO_WEIGHT = -1, MAY_VECTOR = -2, MAY_FLOATS = -3 }; /* else enum program_weight_kind */
 
@@ -86,6 +87,12 @@ static bool temper_fits(const struct program_op *op)
     return same_columns(op) && op->temper.every > 0;
 }
 
+static bool conv_fits(const struct program_op *op)
+{
+    return op->conv.width >= 2 && op->conv.width <= KERN_CONV_MAX &&
+           op->in[0].n_col == op->out.n_col * (op->conv.gated ? 3 : 1);
+}
+
 static bool share_fits(const struct program_op *op)
 {
     return same_columns(op) && op->in[1].n_col == 1;
@@ -112,6 +119,7 @@ static const struct rule rules[PROGRAM_KINDS] = {
     [PROGRAM_EXPERTS] = {2, PROGRAM_MATRIX, any_columns, "there are columns"},
     [PROGRAM_COMBINE] = {2, NO_WEIGHT, same_columns, "in = out"},
     [PROGRAM_SHARE] = {2, NO_WEIGHT, share_fits, "in = out, one score"},
+    [PROGRAM_CONV] = {1, PROGRAM_VECTOR, conv_fits, "in = out, three times that when gated"},
     [PROGRAM_SCALE] = {1, NO_WEIGHT, same_columns, "in = out"},
     [PROGRAM_ITEMS] = {1, NO_WEIGHT, same_columns, "in = out"},
     [PROGRAM_OWN] = {1, MAY_FLOATS, any_columns, "there are columns"},

@@ -490,6 +490,36 @@ static void attention_out(struct compiler *t)
     add_branch(t, PROGRAM_B_O, PROGRAM_W_ATTN_POST_NORM);
 }
 
+/* ---- mixers in place of attention ---- */
+
+/* LFM2: C * conv(B * x), of the three parts B, C, x of the first product. */
+static void short_conv(struct compiler *t)
+{
+    const struct mixer_config *m = &t->c->mixer;
+    const uint32_t n = arch_dim_size(t->c, D_CONV);
+    const struct program_ref mix = ref_of(PROGRAM_B_MIX, DT_F32, arch_dim_size(t->c, D_MIX_IN));
+    const struct program_ref a = ref_of(PROGRAM_B_A, DT_F32, n);
+    matmul(t, branch_input(t, PROGRAM_W_ATTN_NORM, PROGRAM_W_MIX_IN), mix, PROGRAM_W_MIX_IN,
+           PROGRAM_W_MIX_IN_BIAS);
+    push(t, &(struct program_op){
+                .kind = PROGRAM_CONV,
+                .in = {mix},
+                .out = a,
+                .weight = PROGRAM_W_CONV,
+                .bias = if_there(t, PROGRAM_W_CONV_BIAS),
+                .conv = {.width = m->conv_width, .gated = true},
+            });
+}
+
+static void mixer_out(struct compiler *t)
+{
+    const struct program_ref a = ref_of(PROGRAM_B_A, DT_F32, arch_dim_size(t->c, D_MIX_OUT));
+    const struct program_ref o = ref_of(PROGRAM_B_O, DT_F32, t->c->hidden_size);
+    matmul(t, input_of(t, a, PROGRAM_B_A_Q, PROGRAM_W_MIX_OUT), o, PROGRAM_W_MIX_OUT,
+           PROGRAM_W_MIX_OUT_BIAS);
+    add_branch(t, PROGRAM_B_O, PROGRAM_W_ATTN_POST_NORM);
+}
+
 /* ---- the MLP ---- */
 
 static void activate(struct compiler *t, struct program_ref from, struct program_ref to)
@@ -711,13 +741,19 @@ static void experts(struct compiler *t)
 static void layer(struct compiler *t)
 {
     const bool has_experts = t->c->moe.layers[t->layer];
-    if (t->l->attention == ARCH_ATTENTION_LATENT)
+    const bool has_kv = model_config_has_kv(t->c, t->layer);
+    if (!has_kv)
+        short_conv(t);
+    else if (t->l->attention == ARCH_ATTENTION_LATENT)
         latent_attention(t);
     else
         attention(t);
     if (t->is_parallel)
         mlp_begin(t);
-    attention_out(t);
+    if (has_kv)
+        attention_out(t);
+    else
+        mixer_out(t);
     if (has_experts)
         experts(t);
     else if (!t->is_parallel)
@@ -852,6 +888,11 @@ static enum q_code check_family(struct compiler *t)
     t->is_parallel = t->l->residual == ARCH_RESIDUAL_PARALLEL ||
                      t->l->residual == ARCH_RESIDUAL_SHARED_NORM ||
                      (t->l->residual == ARCH_RESIDUAL_CONFIG && t->c->forward.parallel_residual);
+    if (t->c->mixer.conv_width && (t->is_parallel || t->l->bidirectional || t->c->pools))
+        return q_fail(t->e, Q_UNSUPPORTED,
+                      "%s: layers with a state are not supported with parallel branches, attention "
+                      "both ways or vectors yet",
+                      t->arch->name);
     if (t->c->moe.n_expert && t->is_parallel)
         return q_fail(t->e, Q_UNSUPPORTED,
                       "%s: experts with parallel branches are not supported yet", t->arch->name);
@@ -880,6 +921,7 @@ static const char *const buffer_names[PROGRAM_BUFFERS] = {
     [PROGRAM_B_Q_HEADS] = "q.heads",
     [PROGRAM_B_A_HEADS] = "a.heads",
     [PROGRAM_B_CACHE] = "kv",
+    [PROGRAM_B_MIX] = "mix",
     [PROGRAM_B_A] = "a",
     [PROGRAM_B_A_Q] = "a.q",
     [PROGRAM_B_O] = "o",
@@ -926,5 +968,6 @@ FALLIBLE program_compile(struct layer_program *p, const struct arch *arch,
         pool(&t);
     else
         logits(&t);
+    program_place_states(p);
     return t.rc ? t.rc : program_check(p, e);
 }

@@ -128,8 +128,9 @@ static struct program_stage stage_at(const struct fuser *t, uint32_t at)
 static void add_stage(struct layer_program *p, const struct program_stage *s)
 {
     const struct program_op *first = &p->ops[s->first];
-    const bool all_rows =
-        first->kind == PROGRAM_ATTENTION || first->kind == PROGRAM_ATTENTION_LATENT;
+    const bool all_rows = first->kind == PROGRAM_ATTENTION ||
+                          first->kind == PROGRAM_ATTENTION_LATENT ||
+                          program_state_floats(first) > 0;
     struct program_pass *last = p->n_pass ? &p->passes[p->n_pass - 1] : NULL;
     const bool begins =
         !last || first->layer != last->layer || all_rows || last->all_rows || first->asked;

@@ -270,6 +270,9 @@ static void attributes_text(char *to, size_t n, const struct program_op *op)
         append(to, n, "times 1 + %g log(1 + (position + %u) / %u)", (double)op->temper.scale,
                op->temper.first, op->temper.every);
         break;
+    case PROGRAM_CONV:
+        append(to, n, "of %u rows%s", op->conv.width, op->conv.gated ? ", gated" : "");
+        break;
     case PROGRAM_SOFT_CAP:
     case PROGRAM_CLIP:
         append(to, n, "%g", (double)op->cap);

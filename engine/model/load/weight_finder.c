@@ -37,7 +37,9 @@ struct wanted { /* of a tensor */
     uint32_t n[2];       /* rows, columns; of a vector 1 column */
     const char *text[2]; /* where these come from */
     bool is_vector, may_be_absent;
-    bool of_heads;      /* a vector, stored as a row a head or as a tensor a head, or as one row */
+    bool of_heads;      /* a vector, stored as a row a head or as a tensor a head, as one row, or as
+                           a row for each column of a convolution */
+    bool of_conv;       /* the last of these: it may have a dimension of 1 between its two */
     uint32_t n_stacked; /* above 0: the tensor holds so many experts, of which this is one */
     uint32_t seed;      /* of dummy numbers */
 };
@@ -52,6 +54,8 @@ static enum q_code check_shape(const struct tensor *t, const struct wanted *w, s
     bool same = t->n_dim == first + n_dim && (!first || t->shape[0] == w->n_stacked);
     for (uint32_t i = 0; same && i < n_dim; i++)
         same = t->shape[first + i] == w->n[i ^ turn];
+    if (w->of_conv && t->n_dim == 3 && t->shape[1] == 1) /* of each group one input */
+        same = t->shape[0] == w->n[0] && t->shape[2] == w->n[1];
     if (same)
         return Q_OK;
     shape_text(found, sizeof found, t);
@@ -163,7 +167,7 @@ static enum q_code use_tensor(struct weight_source *s, const struct weight_finde
         return weight_gguf_use(&(struct weight_source){.cols = 1}, f, t, e);
     if (w->of_heads) {
         const char *hole = strstr(w->spec->name, "%u");
-        rc = strstr(hole + 1, "%u") ? find_heads(s, f, w, e) : check_tensor(t, w, e);
+        rc = hole && strstr(hole + 1, "%u") ? find_heads(s, f, w, e) : check_tensor(t, w, e);
         s->rows *= s->cols;
         s->stored_rows = s->rows;
         s->cols = 1;
@@ -228,8 +232,9 @@ static enum q_code find_one(struct weight_source *s, const struct weight_finder 
               is_vector ? 1 : arch_dim_size(f->config, row->dims[1])},
         .text = {arch_dim_text(row->dims[0]), arch_dim_text(row->dims[1])},
         .is_vector = is_vector,
-        .of_heads = !is_vector &&
-                    (row->slot == W_Q_NORM || row->slot == W_K_NORM || row->slot == W_ROUTER_BIAS),
+        .of_heads = !is_vector && (row->slot == W_Q_NORM || row->slot == W_K_NORM ||
+                                   row->slot == W_ROUTER_BIAS || row->slot == W_CONV),
+        .of_conv = row->slot == W_CONV,
         .n_stacked = arch_is_stacked(row) ? f->config->moe.n_expert : 0,
         .seed = seed_of(row, at),
     };

@@ -33,8 +33,11 @@ struct layer_weights {
     const float *sinks;                    /* [n_head] or NULL */
     struct packed qkv, out, gate_up, down; /* gate_up of an MLP without a gate: up alone; qkv of
                                               latent attention: q or its latent, then kv_a */
-    struct packed q_b;                     /* of latent attention, or not there */
-    struct packed kv_b; /* likewise: rows as they are stored, [D_KV_B, D_KV_RANK] */
+    struct packed mix_in, mix_out;         /* of a mixer in place of attention, or not there */
+    const float *mix_in_bias, *mix_out_bias;
+    const float *conv, *conv_bias; /* likewise: [D_CONV, D_CONV_WIDTH], [D_CONV] or NULL */
+    struct packed q_b;             /* of latent attention, or not there */
+    struct packed kv_b;            /* likewise: rows as they are stored, [D_KV_B, D_KV_RANK] */
     struct packed
         router; /* [n_expert, hidden], of layers with experts; [n_expert + 1] with a shared
                              one, how much of which a row takes is the last */

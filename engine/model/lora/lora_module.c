@@ -40,6 +40,9 @@ static const char *why_not(enum arch_slot slot)
         return "a router of experts";
     case W_KV_B:
         return "an up-projection of latent attention";
+    case W_MIX_IN:
+    case W_MIX_OUT:
+        return "a product of a layer without attention";
     default:
         return slot >= W_EXPERT_FIRST && slot < W_IGNORE ? "a matrix of experts" : "no product";
     }

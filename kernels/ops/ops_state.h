@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ops_state - arguments of operations that keep a state for each sequence beside its K and V: a
+ * number of floats that every row reads and replaces.
+ *
+ * States lie in rows of a pool, and an operation has some columns of each row. Its rows of the
+ * step come in parts: neighbouring rows of one sequence, in their order. Before the first row of a
+ * part the state may be copied from another row of the pool (a snapshot) or be set to zero, and
+ * behind the last one it may be copied to another: so a chunk of a prompt leaves a snapshot in its
+ * middle without being computed in two steps.
+ *
+ * Each state's columns are independent of one another in what they sum, so threads divide columns
+ * and go through all parts in order, and a row's numbers depend on its own sequence alone. Sums are
+ * in ascending order, each product rounded before it is added, unless it says otherwise.
+ * Threads: as ops.h. */
+#ifndef QUIRE_KERNELS_OPS_OPS_STATE_H
+#define QUIRE_KERNELS_OPS_OPS_STATE_H
+#include "kernels/ops/ops.h"
+
+#define KERN_STATE_NONE UINT32_MAX        /* state_part.to: no copy */
+#define KERN_STATE_ZERO (UINT32_MAX - 1u) /* state_part.from: zeros; as in proto/step.h */
+#define KERN_CONV_MAX   8u                /* width of a convolution */
+#define KERN_DELTA_MAX  256u              /* elements of a head of keys or values */
+
+struct state_part {
+    uint32_t row, n_row; /* of the step */
+    uint32_t state;      /* the sequence's row of the pool */
+    uint32_t from;       /* what it is before: a copy of this row, or zeros; `state`: as it is */
+    uint32_t to;         /* the row that it is copied to behind the last row, or none */
+};
+struct state_rows {                 /* of an operation, of all parts of a step */
+    const struct state_part *parts; /* [n_part] */
+    uint32_t n_part;
+    float *pool;   /* the operation's columns of row 0 */
+    size_t stride; /* floats from a row of the pool to the next */
+};
+
+/* A causal convolution of each column, arXiv:2312.00752:
+ * y[r,c] = post[r,c] * (bias[c] + sum over j of w[c,j] * u[r - width + 1 + j, c]), u = x * pre.
+ * Rows before the first are those of the state, [width - 1, n_col]: u of the last rows, the oldest
+ * first. y may not overlap the inputs. */
+struct state_conv_args {
+    float *y;                  /* [n_row, n_col] */
+    const float *x;            /* [n_row, n_col] */
+    const float *pre, *post;   /* like x, with its stride; NULL: 1 */
+    size_t y_stride, x_stride; /* elements */
+    const float *w;            /* [n_col, width] */
+    const float *bias;         /* [n_col], NULL: 0 */
+    uint32_t n_col, width;     /* 2 … KERN_CONV_MAX */
+    struct state_rows states;
+};
+
+#endif

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Operations with states: the same bits in any parts of a sequence, with any snapshots. */
+#include "kcheck.h"
+#include <math.h>
+#include <string.h>
+
+#define PARTS_MAX 12u
+#define SEQS_MAX  3u
+
+struct states { /* of a case: sequences whose rows are neighbours, and the pool */
+    struct state_part parts[PARTS_MAX];
+    uint32_t n_part, n_row, n_pool, n_seq;
+    uint32_t begin[SEQS_MAX + 1]; /* rows of sequence i: begin[i] … begin[i + 1] - 1 */
+    size_t n_float;               /* of the operation in a row of the pool */
+    float *pool;
+};
+
+/* Rows 0 … n_seq - 1 of the pool are the sequences', then as many to begin with, then snapshots. */
+static void make_states(struct kcheck *k, struct states *s, size_t n_float)
+{
+    s->n_seq = kc_range(k, 1, SEQS_MAX);
+    s->n_pool = 2 * s->n_seq + PARTS_MAX;
+    s->n_float = n_float;
+    s->pool = kc_buf(k, s->n_pool * n_float * sizeof *s->pool);
+    kc_fill(k, s->pool, s->n_pool * n_float);
+    s->n_part = s->n_row = 0;
+    for (uint32_t q = 0; q < s->n_seq; q++) {
+        const uint32_t n = kc_range(k, 1, PARTS_MAX / SEQS_MAX);
+        const uint32_t start = kc_range(k, 0, 2);
+        s->begin[q] = s->n_row;
+        for (uint32_t i = 0; i < n; i++) {
+            struct state_part *p = &s->parts[s->n_part];
+            *p = (struct state_part){s->n_row, kc_range(k, 1, 9), q, q, KERN_STATE_NONE};
+            if (i == 0)
+                p->from = start == 0 ? KERN_STATE_ZERO : start == 1 ? q : s->n_seq + q;
+            if (kc_chance(k, 50))
+                p->to = 2 * s->n_seq + s->n_part;
+            s->n_row += p->n_row;
+            s->n_part++;
+        }
+    }
+    s->begin[s->n_seq] = s->n_row;
+}
+
+static struct state_rows rows_of(const struct states *s, float *pool)
+{
+    return (struct state_rows){s->parts, s->n_part, pool, s->n_float};
+}
+
+/* One part for each sequence, which begins as the first of its parts does. */
+static void join_parts(const struct states *s, struct states *joined)
+{
+    *joined = *s;
+    joined->n_part = 0;
+    for (uint32_t i = 0; i < s->n_part; i++) {
+        const struct state_part *p = &s->parts[i];
+        if (joined->n_part && joined->parts[joined->n_part - 1].state == p->state)
+            joined->parts[joined->n_part - 1].n_row += p->n_row;
+        else
+            joined->parts[joined->n_part++] = *p;
+        joined->parts[joined->n_part - 1].to = KERN_STATE_NONE;
+    }
+}
+
+static double conv_input(const struct state_conv_args *a, const float *pool, const struct states *s,
+                         uint32_t q, int64_t row, uint32_t c)
+{
+    const int64_t first = s->begin[q];
+    uint32_t from = 0;
+    while (s->parts[from].state != q)
+        from++;
+    from = s->parts[from].from;
+    if (row < first)
+        return from == KERN_STATE_ZERO
+                   ? 0
+                   : pool[from * s->n_float +
+                          (size_t)((int64_t)a->width - 1 + row - first) * a->n_col + c];
+    const size_t at = (size_t)row * a->x_stride + c;
+    return a->pre ? (double)a->x[at] * a->pre[at] : a->x[at];
+}
+
+static void check_conv(struct kcheck *k, const struct state_conv_args *a, const struct states *s,
+                       const float *before)
+{
+    for (uint32_t q = 0; q < s->n_seq && !k->specials; q++)
+        for (uint32_t r = s->begin[q]; r < s->begin[q + 1]; r++)
+            for (uint32_t c = 0; c < a->n_col; c++) {
+                double sum = a->bias ? a->bias[c] : 0, all = fabs(sum);
+                const double post = a->post ? a->post[r * a->x_stride + c] : 1;
+                for (uint32_t j = 0; j < a->width; j++) {
+                    const double term =
+                        a->w[c * a->width + j] *
+                        conv_input(a, before, s, q, (int64_t)r - a->width + 1 + j, c);
+                    sum += term;
+                    all += fabs(term);
+                }
+                kc_near(k, "y", a->y[r * a->y_stride + c], sum * post,
+                        all * fabs(post) * 12 * 0x1p-24 + 1e-37);
+            }
+}
+
+void kcheck_state_conv(struct kcheck *k)
+{
+    const uint32_t n_col = kc_range(k, 1, 150), width = kc_range(k, 2, KERN_CONV_MAX);
+    const size_t stride = 3 * n_col + kc_range(k, 0, 9), y_stride = n_col + kc_range(k, 0, 9);
+    struct states s, joined;
+    make_states(k, &s, (size_t)(width - 1) * n_col);
+    kc_shape(k, "n_col %u width %u parts %u rows %u", n_col, width, s.n_part, s.n_row);
+    float *x = kc_buf(k, s.n_row * stride * sizeof *x);
+    float *w = kc_buf(k, (size_t)n_col * width * sizeof *w), *bias = kc_buf(k, n_col * sizeof *w);
+    float *want = kc_buf(k, s.n_row * y_stride * sizeof *x),
+          *got = kc_buf(k, s.n_row * y_stride * sizeof *x);
+    const size_t n_pool = s.n_pool * s.n_float;
+    kc_fill(k, x, s.n_row * stride);
+    kc_fill(k, w, (size_t)n_col * width);
+    kc_fill(k, bias, n_col);
+    float *one = kc_copy(k, s.pool, n_pool * sizeof *one),
+          *two = kc_copy(k, s.pool, n_pool * sizeof *one);
+    struct state_conv_args a = {
+        .y = want,
+        .x = x + 2 * n_col,
+        .pre = kc_chance(k, 50) ? x : NULL,
+        .post = kc_chance(k, 50) ? x + n_col : NULL,
+        .y_stride = y_stride,
+        .x_stride = stride,
+        .w = w,
+        .bias = kc_chance(k, 50) ? bias : NULL,
+        .n_col = n_col,
+        .width = width,
+        .states = rows_of(&s, one),
+    };
+    kc_run(k, k->ref, &a, 1);
+    check_conv(k, &a, &s, s.pool);
+    a.y = got;
+    a.states = rows_of(&s, two);
+    kc_run(k, k->variant, &a, kc_range(k, 1, 5));
+    kc_compare(k, "y", &(struct kc_array){got, DT_F32, s.n_row, n_col, y_stride},
+               &(struct kc_array){want, DT_F32, s.n_row, n_col, y_stride});
+    kc_same_bits(k, "states", (struct kc_bits){one, two, DT_F32, n_pool});
+    join_parts(&s, &joined);
+    memcpy(two, s.pool, n_pool * sizeof *two);
+    a.states = rows_of(&joined, two);
+    float *whole = a.y = kc_buf(k, s.n_row * y_stride * sizeof *x);
+    kc_run(k, k->variant, &a, kc_range(k, 1, 5));
+    for (uint32_t r = 0; r < s.n_row; r++)
+        kc_same_bits(k, "rows in one part",
+                     (struct kc_bits){whole + r * y_stride, got + r * y_stride, DT_F32, n_col});
+    kc_same_bits(k, "states behind one part",
+                 (struct kc_bits){one, two, DT_F32, s.n_seq * s.n_float});
+}
+
+void kbench_state_conv(struct kc_bench *b)
+{
+    enum { COLS = 2048, WIDTH = 3, ROWS = 64 };
+    static const struct state_part part = {0, ROWS, 0, 0, KERN_STATE_NONE};
+    float *x = kc_buf(b->k, (size_t)ROWS * 3 * COLS * 4),
+          *y = kc_buf(b->k, (size_t)ROWS * COLS * 4);
+    float *w = kc_buf(b->k, (size_t)COLS * WIDTH * 4),
+          *pool = kc_buf(b->k, (size_t)COLS * WIDTH * 4);
+    kc_fill(b->k, x, (size_t)ROWS * 3 * COLS);
+    kc_fill(b->k, w, (size_t)COLS * WIDTH);
+    kc_fill(b->k, pool, (size_t)COLS * WIDTH);
+    const struct state_conv_args a = {
+        .y = y,
+        .x = x + 2 * COLS,
+        .pre = x,
+        .post = x + COLS,
+        .y_stride = COLS,
+        .x_stride = 3 * COLS,
+        .w = w,
+        .n_col = COLS,
+        .width = WIDTH,
+        .states = {&part, 1, pool, (WIDTH - 1) * COLS},
+    };
+    kc_print_bytes(b, "64 x 2048, width 3", kc_time(b, &a), ROWS * (double)COLS * 16);
+}

@@ -56,6 +56,8 @@ void load_row_name(char out[LOAD_NAME_MAX], const struct load_row *r)
 
 static const char *form_name(const struct packed *w)
 {
+    if (w->codes.kind)
+        return w->codes.kind == KERN_CODES_BYTES ? "8-bit codes" : "4-bit codes";
     if (w->group)
         return "int4";
     return w->dtype == DT_I8 ? "int8" : w->dtype == DT_F8_E4M3 ? "e4m3" : dtype_name(w->dtype);
@@ -64,8 +66,9 @@ static const char *form_name(const struct packed *w)
 void load_row_form(char out[LOAD_FORM_MAX], const struct load_row *r)
 {
     char group[32] = "";
-    if (r->form.group)
-        snprintf(group, sizeof group, " in groups of %u", r->form.group);
+    const uint32_t n = r->form.codes.kind ? r->form.codes.group : r->form.group;
+    if (n)
+        snprintf(group, sizeof group, " in groups of %u", n);
     snprintf(out, LOAD_FORM_MAX, "%s%s%s%s%s", form_name(&r->form), group,
              r->form.blocks ? " with scales of blocks" : "", r->form.gated ? ", interleaved" : "",
              r->ordered ? ", act-order" : "");
@@ -163,7 +166,8 @@ static bool sums_with(const struct load_row *a, const struct load_row *b)
     const bool vectors = a->kind >= KIND_NORM && b->kind >= KIND_NORM;
     return (vectors || a->kind == b->kind) && a->place == b->place && a->why == b->why &&
            a->form.dtype == b->form.dtype && a->form.group == b->form.group &&
-           a->form.blocks == b->form.blocks;
+           a->form.blocks == b->form.blocks &&
+           memcmp(&a->form.codes, &b->form.codes, sizeof a->form.codes) == 0;
 }
 
 static uint32_t sum_rows(struct sum sums[GROUPS_MAX], const struct load_plan *p)

@@ -255,10 +255,9 @@ def test_types_differ_as_llama_cpp_mixes_them(tmp_path):
     files.finish(w)
     assert answer(tmp_path / "m.gguf") == answer(files.folder_of(tmp_path / "floats", model, stands))
     plan = json.loads(run("check-model", tmp_path / "m.gguf", "--weights", "--json").stdout)
-    forms = {row["name"]: row["form"] for row in plan["rows"]}
-    assert forms["layers.0.qkv"] == "8-bit codes in groups of 16" and forms["layers.0.out"] == "8-bit codes in groups of 32", forms
-    assert forms["layers.0.gate_up"] == "8-bit codes in groups of 32, interleaved", forms
-    assert forms["layers.0.down"] == "4-bit codes in groups of 16", forms
+    forms = {row["name"].removeprefix("layers.0."): (row["form"], row["group"]) for row in plan["rows"]}
+    assert forms["qkv"] == ("8-bit codes", 16) and forms["out"] == ("8-bit codes", 32), forms
+    assert forms["gate_up"] == ("8-bit codes", 32) and forms["down"] == ("4-bit codes", 16), forms
 
 
 # ---- tokenizers and templates ----

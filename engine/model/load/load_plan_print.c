@@ -54,6 +54,12 @@ void load_row_name(char out[LOAD_NAME_MAX], const struct load_row *r)
     }
 }
 
+/* Inputs that share a scale; 0: all. */
+static uint32_t group_of(const struct packed *w)
+{
+    return w->codes.kind ? w->codes.group : w->group;
+}
+
 static const char *form_name(const struct packed *w)
 {
     if (w->codes.kind)
@@ -66,9 +72,8 @@ static const char *form_name(const struct packed *w)
 void load_row_form(char out[LOAD_FORM_MAX], const struct load_row *r)
 {
     char group[32] = "";
-    const uint32_t n = r->form.codes.kind ? r->form.codes.group : r->form.group;
-    if (n)
-        snprintf(group, sizeof group, " in groups of %u", n);
+    if (group_of(&r->form))
+        snprintf(group, sizeof group, " in groups of %u", group_of(&r->form));
     snprintf(out, LOAD_FORM_MAX, "%s%s%s%s%s", form_name(&r->form), group,
              r->form.blocks ? " with scales of blocks" : "", r->form.gated ? ", interleaved" : "",
              r->ordered ? ", act-order" : "");
@@ -323,8 +328,9 @@ static void json_row(struct buf *out, const struct load_plan *p, const struct lo
     buf_printf(out,
                ", \"group\": %u, \"interleaved\": %s, \"scale_blocks\": %s, \"act_order\": %s, "
                "\"tied\": %s, ",
-               r->form.group, r->form.gated ? "true" : "false", r->form.blocks ? "true" : "false",
-               r->ordered ? "true" : "false", r->tied ? "true" : "false");
+               group_of(&r->form), r->form.gated ? "true" : "false",
+               r->form.blocks ? "true" : "false", r->ordered ? "true" : "false",
+               r->tied ? "true" : "false");
     add_text(out, "place", places[r->place]);
     if (r->place == PLACE_REGION)
         buf_printf(out, ", \"at\": %zu", r->at);

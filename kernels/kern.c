@@ -10,7 +10,9 @@
 #include <cpuid.h>
 #include <sys/syscall.h>
 #endif
+#include "kernels/ops/codes_layout.h"
 #include "kernels/tiling/attention_split.h"
+#include "kernels/tiling/codes_scratch.h"
 #include "kernels/tiling/dot_scratch.h"
 #include "kernels/ops/int4_layout.h"
 #include "kernels/tiling/int4_scratch.h"
@@ -179,10 +181,16 @@ size_t packed_int4_bytes(uint32_t n_out, uint32_t n_in, uint32_t group)
     return ((size_t)n_out + KERN_PANEL - 1) / KERN_PANEL * int4_panel_bytes(n_in, group);
 }
 
+size_t packed_codes_bytes(const struct packed_codes *c, uint32_t n_out, uint32_t n_in)
+{
+    return ((size_t)n_out + KERN_PANEL - 1) / KERN_PANEL * codes_panel_bytes(c, n_in);
+}
+
 struct packed kern_panels(const struct packed *w, uint32_t begin, uint32_t end)
 {
     struct packed part = *w;
     const size_t panel = w->group            ? packed_int4_bytes(KERN_PANEL, w->n_in, w->group)
+                         : w->codes.kind     ? packed_codes_bytes(&w->codes, KERN_PANEL, w->n_in)
                          : w->blocks         ? packed_fp8_block_bytes(KERN_PANEL, w->n_in)
                          : w->dtype == DT_I8 ? packed_int8_bytes(KERN_PANEL, w->n_in)
                                              : packed_bytes(w->dtype, KERN_PANEL, w->n_in);
@@ -219,6 +227,14 @@ void kern_int8_set(const struct packed *w, uint32_t o, const int8_t *q, float sc
            sizeof scale);
 }
 
+void kern_codes_set(const struct packed *w, uint32_t o, const struct codes_output *from)
+{
+    uint8_t *panel =
+        (uint8_t *)(uintptr_t)w->data + o / KERN_PANEL * codes_panel_bytes(&w->codes, w->n_in);
+    for (uint32_t g = 0; g < w->n_in / w->codes.group; g++)
+        codes_put(panel, &w->codes, o % KERN_PANEL, g, from);
+}
+
 size_t kern_mla_scratch_bytes(uint32_t context_max, uint32_t n_value)
 {
     const size_t scores = KERN_MLA_HEADS * (((size_t)context_max + 15) / 16 * 16) * sizeof(float);
@@ -233,6 +249,7 @@ size_t kern_scratch_bytes(uint32_t context_max, uint32_t n_head, uint32_t head_d
     size_t linear = sizeof(struct int4_tiles_scratch) > sizeof(struct int4_scratch)
                         ? sizeof(struct int4_tiles_scratch)
                         : sizeof(struct int4_scratch);
+    linear = sizeof(struct codes_scratch) > linear ? sizeof(struct codes_scratch) : linear;
     size_t head = ((size_t)head_dim + 15) / 16 * 16;
     size_t context = context_max < ATTENTION_SPLIT ? context_max : ATTENTION_SPLIT;
     context = (context + KERN_BLOCK - 1) / KERN_BLOCK * KERN_BLOCK;

@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include "common/err.h"
 #include "kernels/ops/ops_attention.h"
+#include "kernels/ops/ops_codes.h"
 #include "kernels/ops/ops_device.h"
 #include "kernels/ops/ops_distill.h"
 #include "kernels/ops/ops_elementwise.h"
@@ -59,6 +60,8 @@ size_t packed_int8_bytes(uint32_t n_out, uint32_t n_in);
 size_t packed_fp8_block_bytes(uint32_t n_out, uint32_t n_in);
 /* Bytes of a matrix packed for `linear_w4a8`. */
 size_t packed_int4_bytes(uint32_t n_out, uint32_t n_in, uint32_t group);
+/* Bytes of a matrix packed for `linear_codes`. */
+size_t packed_codes_bytes(const struct packed_codes *c, uint32_t n_out, uint32_t n_in);
 /* Panels begin … end - 1 of a packed matrix of any kind, as a matrix: its output 0 is output begin
  * * KERN_PANEL of w (gated weights: column begin * KERN_PANEL / 2 of the product). */
 struct packed kern_panels(const struct packed *w, uint32_t begin, uint32_t end);
@@ -74,6 +77,8 @@ struct int4_output {
 void kern_int4_set(const struct packed *w, uint32_t o, const struct int4_output *from);
 /* Store int8 weights with one scale as output o of a matrix packed for `linear_int8`. q: [n_in]. */
 void kern_int8_set(const struct packed *w, uint32_t o, const int8_t *q, float scale);
+/* Store codes as output o of a matrix packed for `linear_codes`. */
+void kern_codes_set(const struct packed *w, uint32_t o, const struct codes_output *from);
 /* Scratch one thread needs for any op with these limits. */
 size_t kern_scratch_bytes(uint32_t context_max, uint32_t n_head, uint32_t head_dim);
 /* Scratch one thread needs for mla with these limits. */

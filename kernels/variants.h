@@ -4,6 +4,7 @@
  * code includes kern.h. Threads: see ops.h. */
 #ifndef QUIRE_KERNELS_VARIANTS_H
 #define QUIRE_KERNELS_VARIANTS_H
+#include "kernels/ops/ops_codes.h"
 #include "kernels/ops/ops_device.h"
 #include "kernels/ops/ops_distill.h"
 #include "kernels/ops/ops_elementwise.h"

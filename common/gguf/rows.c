@@ -20,14 +20,16 @@
  *     IQ4_XS  f16 d, u16 of high bits of scales, 4 bytes of low ones, 128 nibbles
  *
  * There numbers i, i + 32, i + 64 … of 128 share a byte of 2 bits, and i and i + 32 of 64 one of
- * nibbles. Source: ggml (ggml-common.h). */
+ * nibbles. Each reader takes a block apart into codes with their scales, as rows.h says; floats are
+ * made of these. Source: ggml (ggml-common.h). */
 #include "common/gguf/rows.h"
 #include <math.h>
 #include <string.h>
 #include "common/dtype.h"
 
-#define SMALL 32u
-#define LARGE 256u
+#define SMALL      32u
+#define LARGE      256u
+#define GROUPS_MAX 16u /* of a block */
 
 static uint16_t load_u16(const unsigned char *p)
 {
@@ -39,71 +41,65 @@ static float load_f16(const unsigned char *p)
     return f16_to_f32(load_u16(p));
 }
 
-/* Values of IQ4_NL and IQ4_XS. */
-static const float table_nl[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
-                                   1,    13,   25,  38,  53,  69,  89,  113};
+/* ---- blocks of 32 ---- */
 
-/* Number i of 32 nibbles. */
-static unsigned nibble(const unsigned char *p, uint32_t i)
+/* 32 nibbles. */
+static void nibbles(uint8_t *q, const unsigned char *p)
 {
-    return i < 16 ? p[i] & 15u : p[i - 16] >> 4;
+    for (uint32_t i = 0; i < SMALL / 2; i++) {
+        q[i] = p[i] & 15u;
+        q[i + SMALL / 2] = p[i] >> 4;
+    }
 }
 
-static void q4_0(float *out, const unsigned char *b)
+static void q4_0(const struct gguf_codes *to, const unsigned char *b)
 {
-    const float d = load_f16(b);
+    *to->scales = load_f16(b);
+    nibbles(to->q, b + 2);
+}
+
+static void q4_1(const struct gguf_codes *to, const unsigned char *b)
+{
+    *to->scales = load_f16(b);
+    *to->mins = load_f16(b + 2);
+    nibbles(to->q, b + 4);
+}
+
+/* Nibbles with fifth bits, less `zero`. */
+static void five_bits(uint8_t *q, const unsigned char *fifth, const unsigned char *low, int zero)
+{
+    nibbles(q, low);
     for (uint32_t i = 0; i < SMALL; i++)
-        out[i] = d * (float)((int)nibble(b + 2, i) - 8);
+        q[i] = (uint8_t)((q[i] | (fifth[i / 8] >> i % 8 & 1) << 4) - zero);
 }
 
-static void q4_1(float *out, const unsigned char *b)
+static void q5_0(const struct gguf_codes *to, const unsigned char *b)
 {
-    const float d = load_f16(b), m = load_f16(b + 2);
-    for (uint32_t i = 0; i < SMALL; i++)
-        out[i] = d * (float)nibble(b + 4, i) + m;
+    *to->scales = load_f16(b);
+    five_bits(to->q, b + 2, b + 6, 16);
 }
 
-static unsigned fifth_bit(const unsigned char *p, uint32_t i)
+static void q5_1(const struct gguf_codes *to, const unsigned char *b)
 {
-    return (p[i / 8] >> i % 8 & 1u) << 4;
+    *to->scales = load_f16(b);
+    *to->mins = load_f16(b + 2);
+    five_bits(to->q, b + 4, b + 8, 0);
 }
 
-static void q5_0(float *out, const unsigned char *b)
+static void q8_0(const struct gguf_codes *to, const unsigned char *b)
 {
-    const float d = load_f16(b);
-    for (uint32_t i = 0; i < SMALL; i++)
-        out[i] = d * (float)((int)(nibble(b + 6, i) | fifth_bit(b + 2, i)) - 16);
+    *to->scales = load_f16(b);
+    memcpy(to->q, b + 2, SMALL);
 }
 
-static void q5_1(float *out, const unsigned char *b)
+/* The values are twice those of e2m1. */
+static void mxfp4(const struct gguf_codes *to, const unsigned char *b)
 {
-    const float d = load_f16(b), m = load_f16(b + 2);
-    for (uint32_t i = 0; i < SMALL; i++)
-        out[i] = d * (float)(nibble(b + 8, i) | fifth_bit(b + 4, i)) + m;
+    *to->scales = ldexpf(1, b[0] - 128);
+    nibbles(to->q, b + 1);
 }
 
-static void q8_0(float *out, const unsigned char *b)
-{
-    const float d = load_f16(b);
-    for (uint32_t i = 0; i < SMALL; i++)
-        out[i] = d * (float)(int8_t)b[2 + i];
-}
-
-static void iq4_nl(float *out, const unsigned char *b)
-{
-    const float d = load_f16(b);
-    for (uint32_t i = 0; i < SMALL; i++)
-        out[i] = d * table_nl[nibble(b + 2, i)];
-}
-
-static void mxfp4(float *out, const unsigned char *b)
-{
-    static const float e2m1[16] = {0, 0.5f,  1,  1.5f,  2,  3,  4,  6,
-                                   0, -0.5f, -1, -1.5f, -2, -3, -4, -6};
-    const float d = ldexpf(1, b[0] - 127);
-    for (uint32_t i = 0; i < SMALL; i++)
-        out[i] = d * e2m1[nibble(b + 1, i)];
-}
+/* ---- blocks of 256 ---- */
 
 /* Number i of bytes of 2 bits. */
 static unsigned two_bits(const unsigned char *p, uint32_t i)
@@ -111,20 +107,16 @@ static unsigned two_bits(const unsigned char *p, uint32_t i)
     return p[i / 128 * 32 + i % 32] >> (i / 32 % 4 * 2) & 3u;
 }
 
-/* Number i of 256 nibbles of Q4_K, Q5_K. */
-static unsigned nibble_k(const unsigned char *p, uint32_t i)
+static void q2_k(const struct gguf_codes *to, const unsigned char *b)
 {
-    return p[i / 64 * 32 + i % 32] >> (i / 32 % 2 * 4) & 15u;
-}
-
-static void q2_k(float *out, const unsigned char *b)
-{
-    const float d = load_f16(b + 80), dmin = load_f16(b + 82);
-    for (uint32_t i = 0; i < LARGE; i++) {
-        const unsigned scale = b[i / 16];
-        const float by = d * (float)(scale & 15), min = dmin * (float)(scale >> 4);
-        out[i] = by * (float)two_bits(b + 16, i) - min;
+    *to->supers = load_f16(b + 80);
+    *to->super_mins = -load_f16(b + 82);
+    for (uint32_t j = 0; j < LARGE / 16; j++) {
+        to->parts[j] = b[j] & 15;
+        to->part_mins[j] = b[j] >> 4;
     }
+    for (uint32_t i = 0; i < LARGE; i++)
+        to->q[i] = (uint8_t)two_bits(b + 16, i);
 }
 
 /* Scale j of 16: its low 4 bits are nibbles of 8 bytes, its high 2 bits are in 4 more. */
@@ -134,104 +126,174 @@ static int scale_q3(const unsigned char *p, uint32_t j)
     return (int)(low | high << 4) - 32;
 }
 
-static void q3_k(float *out, const unsigned char *b)
+/* A third bit that is not set stands for -4; codes are 8 more than their numbers. */
+static void q3_k(const struct gguf_codes *to, const unsigned char *b)
 {
-    const float d = load_f16(b + 108);
-    for (uint32_t i = 0; i < LARGE; i++) {
-        const int third = b[i % 32] >> (i / 32) & 1 ? 0 : 4;
-        const float by = d * (float)scale_q3(b + 96, i / 16);
-        out[i] = by * (float)((int)two_bits(b + 32, i) - third);
-    }
+    *to->supers = load_f16(b + 108);
+    for (uint32_t j = 0; j < LARGE / 16; j++)
+        to->parts[j] = (int8_t)scale_q3(b + 96, j);
+    for (uint32_t i = 0; i < LARGE; i++)
+        to->q[i] = (uint8_t)(two_bits(b + 32, i) + (b[i % 32] >> (i / 32) & 1 ? 8 : 4));
 }
 
 /* Scale and min j of 8, 6 bits each: those of the first four lie whole in bytes 0 to 3 and 4 to 7,
  * whose high 2 bits are those of the other four; bytes 8 to 11 have the low 4 bits of both. */
-static void scales_k(float *scale, float *min, const unsigned char *p, uint32_t j)
+static void scales_k(const struct gguf_codes *to, const unsigned char *p)
 {
-    unsigned s = p[j % 4] & 63u, m = p[4 + j % 4] & 63u;
-    if (j >= 4) {
-        s = (p[4 + j] & 15u) | (p[j - 4] >> 6) << 4;
-        m = p[4 + j] >> 4 | (p[j] >> 6) << 4;
-    }
-    *scale = (float)s;
-    *min = (float)m;
-}
-
-static void q4_k(float *out, const unsigned char *b)
-{
-    const float d = load_f16(b), dmin = load_f16(b + 2);
     for (uint32_t j = 0; j < LARGE / SMALL; j++) {
-        float scale, min;
-        scales_k(&scale, &min, b + 4, j);
-        scale *= d;
-        min *= dmin;
-        for (uint32_t i = j * SMALL; i < (j + 1) * SMALL; i++)
-            out[i] = scale * (float)nibble_k(b + 16, i) - min;
-    }
-}
-
-static void q5_k(float *out, const unsigned char *b)
-{
-    const float d = load_f16(b), dmin = load_f16(b + 2);
-    for (uint32_t j = 0; j < LARGE / SMALL; j++) {
-        float scale, min;
-        scales_k(&scale, &min, b + 4, j);
-        scale *= d;
-        min *= dmin;
-        for (uint32_t i = 0; i < SMALL; i++) {
-            const unsigned fifth = (b[16 + i] >> j & 1u) << 4;
-            const unsigned q = nibble_k(b + 48, j * SMALL + i) | fifth;
-            out[j * SMALL + i] = scale * (float)q - min;
+        unsigned s = p[j % 4] & 63u, m = p[4 + j % 4] & 63u;
+        if (j >= 4) {
+            s = (p[4 + j] & 15u) | (p[j - 4] >> 6) << 4;
+            m = p[4 + j] >> 4 | (p[j] >> 6) << 4;
         }
+        to->parts[j] = (int8_t)s;
+        to->part_mins[j] = (int8_t)m;
     }
 }
 
-static void q6_k(float *out, const unsigned char *b)
+/* 256 nibbles: two runs of 32 in 32 bytes. */
+static void nibbles_k(uint8_t *q, const unsigned char *p)
 {
-    const float d = load_f16(b + 208);
+    for (uint32_t i = 0; i < LARGE; i++)
+        q[i] = p[i / 64 * 32 + i % 32] >> (i / 32 % 2 * 4) & 15u;
+}
+
+static void q4_k(const struct gguf_codes *to, const unsigned char *b)
+{
+    *to->supers = load_f16(b);
+    *to->super_mins = -load_f16(b + 2);
+    scales_k(to, b + 4);
+    nibbles_k(to->q, b + 16);
+}
+
+static void q5_k(const struct gguf_codes *to, const unsigned char *b)
+{
+    *to->supers = load_f16(b);
+    *to->super_mins = -load_f16(b + 2);
+    scales_k(to, b + 4);
+    nibbles_k(to->q, b + 48);
+    for (uint32_t i = 0; i < LARGE; i++)
+        to->q[i] = (uint8_t)(to->q[i] | (b[16 + i % SMALL] >> i / SMALL & 1u) << 4);
+}
+
+static void q6_k(const struct gguf_codes *to, const unsigned char *b)
+{
+    *to->supers = load_f16(b + 208);
+    memcpy(to->parts, b + 192, LARGE / 16);
     for (uint32_t i = 0; i < LARGE; i++) {
         const unsigned low = b[i / 128 * 64 + i % 64] >> (i / 64 % 2 * 4) & 15u;
-        const int q = (int)(low | two_bits(b + 128, i) << 4) - 32;
-        const float by = d * (float)(int8_t)b[192 + i / 16];
-        out[i] = by * (float)q;
+        to->q[i] = (uint8_t)((int)(low | two_bits(b + 128, i) << 4) - 32);
     }
 }
 
 /* Nibbles lie as those of 8 small blocks. */
-static void iq4_xs(float *out, const unsigned char *b)
+static void iq4_xs(const struct gguf_codes *to, const unsigned char *b)
 {
-    const float d = load_f16(b);
     const uint32_t high = load_u16(b + 2);
+    *to->supers = load_f16(b);
     for (uint32_t j = 0; j < LARGE / SMALL; j++) {
         const unsigned low = b[4 + j / 2] >> (j % 2 * 4) & 15u;
-        const float by = d * (float)((int)(low | (high >> 2 * j & 3) << 4) - 32);
-        for (uint32_t i = 0; i < SMALL; i++)
-            out[j * SMALL + i] = by * table_nl[nibble(b + 8 + j * 16, i)];
+        to->parts[j] = (int8_t)((int)(low | (high >> 2 * j & 3) << 4) - 32);
+        nibbles(to->q + (size_t)j * SMALL, b + 8 + (size_t)j * SMALL / 2);
     }
 }
 
-static const struct {
+static const struct reader {
     const char *name;
-    void (*block)(float *out, const unsigned char *b);
+    void (*block)(const struct gguf_codes *to, const unsigned char *b);
+    struct gguf_form form;
 } readers[] = {
-    {"Q4_0", q4_0},   {"Q4_1", q4_1},     {"Q5_0", q5_0},     {"Q5_1", q5_1}, {"Q8_0", q8_0},
-    {"Q2_K", q2_k},   {"Q3_K", q3_k},     {"Q4_K", q4_k},     {"Q5_K", q5_k}, {"Q6_K", q6_k},
-    {"MXFP4", mxfp4}, {"IQ4_NL", iq4_nl}, {"IQ4_XS", iq4_xs},
+    {"Q4_0", q4_0, {GGUF_VALUES_SIGNED, GGUF_SCALES_F16, false, 32}},
+    {"Q4_1", q4_1, {GGUF_VALUES_HALVES, GGUF_SCALES_F16, true, 32}},
+    {"Q5_0", q5_0, {GGUF_VALUES_BYTES, GGUF_SCALES_F16, false, 32}},
+    {"Q5_1", q5_1, {GGUF_VALUES_BYTES, GGUF_SCALES_F16, true, 32}},
+    {"Q8_0", q8_0, {GGUF_VALUES_BYTES, GGUF_SCALES_F16, false, 32}},
+    {"Q2_K", q2_k, {GGUF_VALUES_HALVES, GGUF_SCALES_BY_256, true, 16}},
+    {"Q3_K", q3_k, {GGUF_VALUES_SIGNED, GGUF_SCALES_BY_256, false, 16}},
+    {"Q4_K", q4_k, {GGUF_VALUES_HALVES, GGUF_SCALES_BY_256, true, 32}},
+    {"Q5_K", q5_k, {GGUF_VALUES_BYTES, GGUF_SCALES_BY_256, true, 32}},
+    {"Q6_K", q6_k, {GGUF_VALUES_BYTES, GGUF_SCALES_BY_256, false, 16}},
+    {"MXFP4", mxfp4, {GGUF_VALUES_E2M1, GGUF_SCALES_F32, false, 32}},
+    {"IQ4_NL", q4_0, {GGUF_VALUES_NL, GGUF_SCALES_F16, false, 32}},
+    {"IQ4_XS", iq4_xs, {GGUF_VALUES_NL, GGUF_SCALES_BY_256, false, 32}},
 };
 
-void gguf_rows(float *out, const struct gguf_type *t, const unsigned char *data, size_t n_block)
+static const struct reader *reader_of(const struct gguf_type *t)
 {
     size_t i = 0;
     while (i < sizeof readers / sizeof *readers && strcmp(readers[i].name, t->name) != 0)
         i++;
     Q_ASSERT(i < sizeof readers / sizeof *readers); /* every BLOCKS of types.def has one */
-    for (size_t k = 0; k < n_block; k++)
-        readers[i].block(out + k * t->block, data + k * t->bytes);
+    return &readers[i];
+}
+
+struct gguf_form gguf_form_of(const struct gguf_type *t)
+{
+    return reader_of(t)->form;
+}
+
+float gguf_value(enum gguf_values values, uint8_t code)
+{
+    static const float tables[][16] = {
+        [GGUF_VALUES_HALVES] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15},
+        [GGUF_VALUES_SIGNED] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7},
+        [GGUF_VALUES_NL] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89,
+                            113},
+        [GGUF_VALUES_E2M1] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12},
+    };
+    return values == GGUF_VALUES_BYTES ? (float)(int8_t)code : tables[values][code & 15];
+}
+
+void gguf_codes(const struct gguf_codes *to, const struct gguf_type *t, const unsigned char *data,
+                size_t n_block)
+{
+    const struct reader *r = reader_of(t);
+    const uint32_t n_group = t->block / r->form.group;
+    struct gguf_codes at = *to;
+    for (size_t i = 0; i < n_block; i++, data += t->bytes) {
+        r->block(&at, data);
+        at.q += t->block;
+        if (r->form.scales == GGUF_SCALES_BY_256) {
+            at.supers++;
+            at.super_mins++;
+            at.parts += n_group;
+            at.part_mins += n_group;
+        } else {
+            at.scales++;
+            at.mins++;
+        }
+    }
+}
+
+/* out: [t->block]. d q is exact in f32 where there is a min, so that one rounding follows. */
+static void block_floats(float *out, const struct gguf_type *t, const struct gguf_codes *c)
+{
+    const struct gguf_form f = gguf_form_of(t);
+    const bool by_256 = f.scales == GGUF_SCALES_BY_256;
+    for (uint32_t i = 0; i < t->block; i++) {
+        const uint32_t g = i / f.group;
+        const float scale = by_256 ? *c->supers * (float)c->parts[g] : *c->scales;
+        const float product = scale * gguf_value(f.values, c->q[i]);
+        out[i] = !f.has_min ? product
+                 : by_256   ? product + *c->super_mins * (float)c->part_mins[g]
+                            : product + *c->mins;
+    }
+}
+
+void gguf_rows(float *out, const struct gguf_type *t, const unsigned char *data, size_t n_block)
+{
+    uint8_t q[LARGE];
+    int8_t parts[GROUPS_MAX], part_mins[GROUPS_MAX];
+    float scale, min, super, super_min;
+    const struct gguf_codes c = {q, &scale, &min, parts, part_mins, &super, &super_min};
+    for (size_t k = 0; k < n_block; k++) {
+        gguf_codes(&c, t, data + k * t->bytes, 1);
+        block_floats(out + k * t->block, t, &c);
+    }
 }
 
 void gguf_q4_0(uint16_t *scale, uint8_t q[32], const unsigned char *data)
 {
     *scale = load_u16(data);
-    for (uint32_t i = 0; i < SMALL; i++)
-        q[i] = (uint8_t)nibble(data + 2, i);
+    nibbles(q, data + 2);
 }

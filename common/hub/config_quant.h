@@ -15,25 +15,34 @@ enum quant_method {
     QUANT_PACKED, /* compressed-tensors pack-quantized: several weights in an int32 */
     QUANT_INT8,   /* compressed-tensors int-quantized: int8, one scale for each output */
     QUANT_MXFP4,  /* e2m1 in blocks of 32 with a power of two each: gpt-oss's experts */
-    QUANT_FP8,    /* fp8, fbgemm_fp8, compressed-tensors float-quantized: e4m3 with scales */
-    QUANT_GGUF    /* blocks of a GGUF file; 4 bits: of Q4_0, 0: they become floats */
+    QUANT_FP8,    /* fp8, fbgemm_fp8, modelopt, compressed-tensors float-quantized: e4m3 */
+    QUANT_GGUF,   /* blocks of a GGUF file; 4 bits: of Q4_0, 0: they stand for floats */
+    QUANT_FP4,    /* modelopt, compressed-tensors nvfp4, mxfp4: e2m1, and e4m3, as tensors say */
+    QUANT_BNB4,   /* bitsandbytes nf4 and fp4: codes of 4 bits, scales of blocks */
+    QUANT_BNB8,   /* bitsandbytes LLM.int8: int8, one scale for each output */
+    QUANT_COUNT
 };
 
 struct quant_config {
     enum quant_method method;
-    uint32_t bits;       /* 4 or 8; of QUANT_GGUF 4 or 0 */
+    uint32_t bits;       /* 2, 3, 4 or 8; of QUANT_GGUF 4 or 0 */
     uint32_t group_size; /* inputs that share a scale; 0 = all inputs of an output */
     uint32_t row_block;  /* fp8: outputs that share a scale; 0 = given by the tensors */
     bool zeros_less_one; /* GPTQ's first format stores zero points minus one */
     bool symmetric;      /* compressed-tensors: no zero points */
+    bool by_tensor;      /* matrices differ: their tensors say bits, groups and zero points; bits
+                            is 4 then, the fewest that the kernels have */
 };
 
 /* Fills *q from the key quantization_config (or compression_config) of at->object; QUANT_NONE where
  * there is none. Errors: Q_CORRUPT, Q_UNSUPPORTED (the method, format or number by name, and what
  * is accepted). */
 FALLIBLE config_quant_load(struct quant_config *q, const struct hub_json_at *at, struct q_err *e);
-/* "gptq", "awq", "compressed-tensors", "mxfp4", "fp8", "gguf"; "" for
+/* "gptq", "awq", "compressed-tensors", "mxfp4", "fp8", "gguf", "fp4", "bitsandbytes"; "" for
  * QUANT_NONE. */
 const char *quant_method_name(enum quant_method m);
+/* Are its matrices multiplied as floats (which they become while they are packed, where no kernel
+ * reads them), or what --quantization makes of these? */
+bool quant_config_becomes_floats(const struct quant_config *q);
 
 #endif

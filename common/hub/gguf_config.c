@@ -279,7 +279,7 @@ static enum q_code set_shown(const struct maker *m)
     return rc;
 }
 
-/* What the largest part of the weights is computed in: blocks become floats. */
+/* What the largest part of the weights is computed in: blocks stand for floats. */
 static enum q_code set_dtype(const struct maker *m)
 {
     uint64_t n_f16 = 0, n_f32 = 0, n = 0;
@@ -296,7 +296,7 @@ static enum q_code set_dtype(const struct maker *m)
                                            : "bfloat16"));
 }
 
-/* Blocks of Q4_0 stay what they are where most numbers are such; else blocks become floats. */
+/* Blocks of Q4_0 are int4 where most numbers are such; else blocks stand for floats. */
 static enum q_code set_quantization(const struct maker *m)
 {
     uint64_t n_blocks = 0, n_q4_0 = 0;

@@ -79,22 +79,34 @@ static FALLIBLE quantization_option(enum quantization *out, const char *text, co
     static const struct {
         const char *name, *method;
     } names[] = {
-        {"awq", "awq"},        {"awq_marlin", "awq"},
-        {"gptq", "gptq"},      {"gptq_marlin", "gptq"},
-        {"fbgemm_fp8", "fp8"}, {"compressed-tensors", "compressed-tensors"},
+        {"awq", "awq"},
+        {"awq_marlin", "awq"},
+        {"gptq", "gptq"},
+        {"gptq_marlin", "gptq"},
+        {"auto-round", "gptq"},
+        {"auto-round", "awq"},
+        {"fbgemm_fp8", "fp8"},
+        {"modelopt", "fp8"},
+        {"modelopt", "fp4"},
+        {"modelopt_fp4", "fp4"},
+        {"compressed-tensors", "compressed-tensors"},
+        {"compressed-tensors", "fp8"},
+        {"compressed-tensors", "fp4"},
+        {"bitsandbytes", "bitsandbytes"},
         {"gguf", "gguf"},
     };
-    const char *wanted = NULL;
+    bool is_named = false, is_method = false;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (!strcmp(text, names[i].name))
-            wanted = names[i].method;
-    if (!wanted)
+        is_named = is_named || !strcmp(text, names[i].name);
+    if (!is_named)
         return engine_quantization_parse(out, text, e);
     struct model_config *c = q_alloc(sizeof *c);
     enum q_code rc =
         c ? model_config_load(c, NULL, dir, e) : q_fail(e, Q_NO_MEMORY, "out of memory");
     const char *method = rc ? "" : quant_method_name(c->quant.method);
-    if (!rc && strcmp(method, wanted) != 0)
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        is_method |= !strcmp(text, names[i].name) && !strcmp(method, names[i].method);
+    if (!rc && !is_method)
         rc = q_fail(
             e, Q_INVALID,
             "--quantization is \"%s\", expected none, int8, int4 or fp8; the checkpoint is %s%s",

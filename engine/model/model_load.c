@@ -199,8 +199,7 @@ static enum q_code choose_quantization(enum quantization *out, const struct mode
     if (o->quantization == QUANTIZE_FP8 && !o->link && !is_fp8)
         return q_fail(e, Q_UNSUPPORTED,
                       "quantization fp8 is not supported on the CPU; expected int8 or int4");
-    const bool becomes_floats =
-        c->quant.method == QUANT_MXFP4 || (c->quant.method == QUANT_GGUF && c->quant.bits != 4);
+    const bool becomes_floats = quant_config_becomes_floats(&c->quant);
     if (o->format == LOAD_DUMMY && becomes_floats)
         memset(&c->quant, 0, sizeof c->quant);
     if (!c->quant.method || becomes_floats) /* floats, made what is asked for */
@@ -211,7 +210,7 @@ static enum q_code choose_quantization(enum quantization *out, const struct mode
                       "%u bits); use --quantization none",
                       quantization_name(o->quantization), quant_method_name(c->quant.method),
                       c->quant.bits);
-    *out = c->quant.bits == 4 ? QUANTIZE_INT4 : QUANTIZE_INT8;
+    *out = c->quant.bits <= 4 ? QUANTIZE_INT4 : QUANTIZE_INT8;
     if (is_fp8) /* on the CPU it is made floats while it is packed */
         *out = o->link ? QUANTIZE_FP8 : QUANTIZE_NOT;
     if (o->format == LOAD_DUMMY)

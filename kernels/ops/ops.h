@@ -53,6 +53,13 @@ struct kern_exec {
                                    * device.h); NULL on the CPU */
 };
 
+struct packed_codes { /* how a matrix of codes is packed, ops_codes.h; all 0: it is none */
+    uint8_t kind;     /* enum kern_codes */
+    uint8_t scales;   /* enum kern_scales */
+    uint8_t has_min;
+    uint8_t group; /* inputs that share a scale: 16, 32, 64 or 128 */
+};
+
 struct packed {       /* a weight matrix in the layout above */
     const void *data; /* 64-byte aligned */
     uint32_t n_out, n_in;
@@ -64,6 +71,7 @@ struct packed {       /* a weight matrix in the layout above */
     const uint32_t *order;
     uint32_t blocks; /* 1: F8_E4M3 with scales of blocks, ops_fp8.h */
     uint32_t act;    /* of gated weights: enum kern_act, 0 is silu; on a device silu always */
+    struct packed_codes codes; /* of dtype F32 */
 };
 
 /* Pack rows of a row-major W into panels. dst: packed_bytes(dtype, n_out, n_in). Each thread

@@ -234,7 +234,30 @@ def test_memory_of_blocks_is_logged(tmp_path):
     model = files.random_folder(tmp_path / "model", rng)
     files.make_blocks(model, tmp_path / "m.gguf", rng, "Q4_K")
     done = run("check-model", tmp_path / "m.gguf", "--log-level", "info")
-    assert done.returncode == 0 and "become floats (BF16)" in done.stderr and "--quantization int8" in done.stderr, done.stderr
+    assert done.returncode == 0 and "matrices stay in the checkpoint's own 4 or 8 bits" in done.stderr, done.stderr
+    assert "become floats" not in done.stderr, done.stderr
+
+
+def test_types_differ_as_llama_cpp_mixes_them(tmp_path):
+    """q and k of Q4_K beside v of Q6_K, gate of Q8_0 beside up of IQ4_NL: one matrix holds both, with the same bits as their floats."""
+    rng = np.random.default_rng(5)
+    model = files.random_folder(tmp_path / "model", rng)
+    family, config, tensors = files.converted(model)
+    w = files.writer_of(tmp_path / "m.gguf", family, config)
+    kinds = {"attn_q": "Q4_K", "attn_k": "Q4_K", "attn_v": "Q6_K", "attn_output": "Q5_K", "ffn_gate": "Q8_0", "ffn_up": "IQ4_NL",
+             "ffn_down": "Q2_K", "output.": "Q6_K"}
+    stands = {}
+    for name, values in tensors.items():
+        kind = next((k for part, k in kinds.items() if part in name and values.ndim == 2), "F32")
+        raw, of = files.packed(values, "F32") if kind == "F32" else files.random_blocks(rng, values.shape, kind)
+        stands[name] = raw if kind == "F32" else files.gguf.dequantize(raw, of)
+        w.add_tensor(name, raw, raw_dtype=of)
+    files.finish(w)
+    assert answer(tmp_path / "m.gguf") == answer(files.folder_of(tmp_path / "floats", model, stands))
+    plan = json.loads(run("check-model", tmp_path / "m.gguf", "--weights", "--json").stdout)
+    forms = {row["name"].removeprefix("layers.0."): (row["form"], row["group"]) for row in plan["rows"]}
+    assert forms["qkv"] == ("8-bit codes", 16) and forms["out"] == ("8-bit codes", 32), forms
+    assert forms["gate_up"] == ("8-bit codes", 32) and forms["down"] == ("4-bit codes", 16), forms
 
 
 # ---- tokenizers and templates ----

@@ -20,7 +20,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         Q_ASSERT(c.n_layer > 0 && c.n_layer <= CONFIG_LAYERS_MAX && c.n_kv_head > 0 &&
                  c.n_head % c.n_kv_head == 0);
         Q_ASSERT(c.head_dim > 0 && c.head_dim % 2 == 0 && c.n_eos <= CONFIG_EOS_MAX);
-        Q_ASSERT(!c.quant.method || c.quant.bits == 4 || c.quant.bits == 8);
+        Q_ASSERT(!c.quant.method || (c.quant.bits >= 2 && c.quant.bits <= 8));
         Q_ASSERT(rotary_length_max(&c) > 0);
         rotary_init(&r, &c);
         rotary_row(&r, row, c.max_position - 1, c.max_position + 1);

@@ -7,7 +7,9 @@
  *     [2] u16 | 255 | the rest, which fills every tensor again and again
  *
  * What came with fp8 has numbers from LATER on: w.weight_scale_inv, e4m3, no dimension; with mxfp4,
- * whose tensors hold N_EXPERT experts, w.weight_blocks and w.weight_scales.
+ * whose tensors hold N_EXPERT experts, w.weight_blocks and w.weight_scales. What came with fp4 and
+ * bitsandbytes has numbers from LATEST on; then a dtype of 200 and more is U8. A quant_state is
+ * `rest` as it is, so that it may be JSON.
  *
  * tensor_find and what packs for the kernels are this file's: each tensor is a buffer of its own,
  * so that reading past one is seen, and what is packed is looked at. */
@@ -15,12 +17,14 @@
 #include <string.h>
 #include "common/hub/hub_json.h"
 #include "common/mem.h"
+#include "engine/model/load/weight_codes.h"
 #include "engine/model/load/weight_quant.h"
 
 #define NAME      "w.weight"
 #define SIDE_MAX  512u
 #define BYTES_MAX 65536u
 #define LATER     250u
+#define LATEST    230u
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
@@ -40,14 +44,25 @@ static const char *const names[] = {"w.qweight",
 #define N_NAME   (sizeof names / sizeof *names)
 #define N_LATER  3u
 #define N_EXPERT 3u
+static const char *const latest[] = {"w.weight_scale_2",
+                                     "w.weight_global_scale",
+                                     "w.SCB",
+                                     "w.weight_format",
+                                     "w.weight.absmax",
+                                     "w.weight.quant_map",
+                                     "w.weight.nested_absmax",
+                                     "w.weight.nested_quant_map",
+                                     "w.weight.quant_state.bitsandbytes__nf4"};
+#define N_LATEST (sizeof latest / sizeof *latest)
+#define N_TENSOR (N_NAME + N_LATEST)
 
-static struct tensor tensors[N_NAME]; /* name NULL: not there */
-static volatile uint32_t sink;        /* what was read */
+static struct tensor tensors[N_TENSOR]; /* name NULL: not there */
+static volatile uint32_t sink;          /* what was read */
 
 const struct tensor *tensor_find(const struct tensor_set *s, const char *name)
 {
     (void)s;
-    for (size_t i = 0; i < N_NAME; i++)
+    for (size_t i = 0; i < N_TENSOR; i++)
         if (tensors[i].name && strcmp(tensors[i].name, name) == 0)
             return &tensors[i];
     return NULL;
@@ -76,18 +91,37 @@ void kern_int8_set(const struct packed *w, uint32_t o, const int8_t *q, float sc
         sink += (uint32_t)q[k];
 }
 
+void kern_codes_set(const struct packed *w, uint32_t o, const struct codes_output *from)
+{
+    Q_ASSERT(o < w->n_out && w->n_in % w->codes.group == 0);
+    for (uint32_t k = 0; k < w->n_in; k++)
+        Q_ASSERT(from->q[k] <= 15);
+    for (uint32_t g = 0; g < w->n_in / w->codes.group; g++)
+        Q_ASSERT(isfinite(from->scales[g]));
+}
+
+float kern_codes_value(enum kern_codes kind, uint8_t code)
+{
+    return kind == KERN_CODES_NF4 ? (float)code : -1;
+}
+
 /* A tensor of the record `at`, unless there is one of that name or it is too large. */
 static void add_tensor(const uint8_t *at, const uint8_t *rest, size_t n_rest)
 {
     static const enum dtype dtypes[] = {DT_I32, DT_F16, DT_F32, DT_BF16, DT_I8};
     const bool later = at[0] >= LATER && at[0] < LATER + N_LATER;
-    const size_t i_name = later ? N_NAME - N_LATER + (at[0] - LATER) : at[0] % (N_NAME - N_LATER);
+    const bool is_latest = at[0] >= LATEST && at[0] < LATEST + N_LATEST;
+    const size_t i_name = is_latest ? N_NAME + (at[0] - LATEST)
+                          : later   ? N_NAME - N_LATER + (at[0] - LATER)
+                                    : at[0] % (N_NAME - N_LATER);
     struct tensor *t = &tensors[i_name];
     uint64_t shape[2] = {at[4] | (uint64_t)at[5] << 8, at[6] | (uint64_t)at[7] << 8};
     struct tensor new = {
-        .name = names[i_name],
+        .name = is_latest ? latest[at[0] - LATEST] : names[i_name],
         .file = "fuzz.safetensors",
-        .dtype = at[1] >= LATER ? DT_F8_E4M3 : dtypes[at[1] % 5],
+        .dtype = at[1] >= LATER ? DT_F8_E4M3
+                 : at[1] >= 200 ? DT_U8
+                                : dtypes[at[1] % 5],
         .n_dim = at[2] >= LATER ? 0 : 1u + at[2] % 2,
     };
     for (uint32_t i = 0; i < new.n_dim; i++)
@@ -106,6 +140,11 @@ static void add_tensor(const uint8_t *at, const uint8_t *rest, size_t n_rest)
     }
     if (t->name || new.n_bytes == 0 || new.n_bytes > BYTES_MAX)
         return;
+    if (is_latest && at[0] == LATEST + N_LATEST - 1) {
+        new.dtype = DT_U8;
+        new.n_dim = 1;
+        new.shape[0] = new.n_bytes = n_rest ? n_rest : 1;
+    }
     uint8_t *bytes = q_calloc(1, new.n_bytes);
     for (size_t i = 0; n_rest && i < new.n_bytes; i++)
         bytes[i] = rest[(at[3] + i) % n_rest];
@@ -129,6 +168,9 @@ static void read_all(const struct weight_source *s)
     }
     for (uint32_t o = 0; (w.group || weight_quant_is_int8(s)) && o < s->rows; o += KERN_PANEL)
         weight_quant_set(&w, o, s, o, s->rows - o < KERN_PANEL ? s->rows - o : KERN_PANEL, buffer);
+    struct packed codes = {.n_out = s->rows, .n_in = s->cols, .dtype = DT_F32};
+    if (weight_codes_form(&codes.codes, s))
+        weight_codes_set(&codes, 0, s, 0, s->rows, buffer);
     weight_quant_rows(rows, s, 0, s->rows);
     for (size_t i = 0; i < (size_t)s->rows * s->cols; i++)
         sink += isnan(rows[i]);
@@ -161,7 +203,7 @@ static void check(struct model_config *c, const uint8_t *data, size_t n)
         if (rc == Q_OK && s.quant.q)
             read_all(&s);
     }
-    for (size_t i = 0; i < N_NAME; i++) {
+    for (size_t i = 0; i < N_TENSOR; i++) {
         q_free((void *)(uintptr_t)tensors[i].data);
         tensors[i] = (struct tensor){0};
     }

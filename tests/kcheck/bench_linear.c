@@ -35,11 +35,12 @@ static void bench_stream(struct kc_bench *b, uint32_t i_type, const void *weight
 {
     static const uint32_t rows[] = {1, 2, 4, 8, 32};
     struct linear_args a = {.x_dtype = types[i_type].x, .x_stride = BIG_IN, .y_stride = BIG_OUT};
-    a.w = (struct packed){weights, types[i_type].w == DT_F32 ? BIG_OUT / 2 : BIG_OUT,
-                          BIG_IN,  types[i_type].w,
-                          0,       0,
-                          NULL,    0,
-                          0};
+    a.w = (struct packed){
+        .data = weights,
+        .n_out = types[i_type].w == DT_F32 ? BIG_OUT / 2 : BIG_OUT,
+        .n_in = BIG_IN,
+        .dtype = types[i_type].w,
+    };
     void *x = kc_buf(b->k, 32 * BIG_IN * sizeof(float));
     fill_random(x, types[i_type].x, 32 * BIG_IN);
     a.x = x;
@@ -98,7 +99,11 @@ static void bench_step(struct kc_bench *b, uint32_t i_type, const void *weights)
             .y_stride = d[0],
         };
         s.mats[i].w = (struct packed){
-            (const char *)weights + used, d[0], d[1], types[i_type].w, 0, 0, NULL, 0, 0};
+            .data = (const char *)weights + used,
+            .n_out = d[0],
+            .n_in = d[1],
+            .dtype = types[i_type].w,
+        };
         used += packed_bytes(types[i_type].w, d[0], d[1]);
     }
     snprintf(shape, sizeof shape, "%s decode step, Qwen2.5-0.5B", types[i_type].name);
@@ -127,7 +132,12 @@ static void bench_prompt(struct kc_bench *b, uint32_t i_type, const void *weight
             .x_stride = n_in,
             .y_stride = n_out,
         };
-        a.w = (struct packed){weights, n_out, n_in, types[i_type].w, 0, 0, NULL, 0, 0};
+        a.w = (struct packed){
+            .data = weights,
+            .n_out = n_out,
+            .n_in = n_in,
+            .dtype = types[i_type].w,
+        };
         void *x = kc_buf(b->k, (size_t)n_row * n_in * sizeof(float));
         fill_random(x, types[i_type].x, (size_t)n_row * n_in);
         a.x = x;

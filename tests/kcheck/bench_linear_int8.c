@@ -62,7 +62,13 @@ static void bench(struct kc_bench *b, uint32_t group)
     if (!b->k->variant->caps)
         return; /* the reference would take minutes */
     void *weights = kc_map(bytes, true);
-    struct packed w = {weights, BIG_OUT, BIG_IN, DT_I8, group, 0, NULL, 0, 0};
+    struct packed w = {
+        .data = weights,
+        .n_out = BIG_OUT,
+        .n_in = BIG_IN,
+        .dtype = DT_I8,
+        .group = group,
+    };
     for (size_t i = 0; i < sizeof peaks / sizeof *peaks; i++)
         if ((b->k->variant->caps & peaks[i].caps) == peaks[i].caps)
             b->i_peak = peaks[i].peak;

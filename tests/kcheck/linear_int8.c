@@ -41,8 +41,9 @@ static void make_case(struct kcheck *k, struct linear_int8_args *a)
         int8_t *own = kc_chance(k, 5) && k->n_buf < 20 ? kc_buf(k, n_in) : NULL;
         if (own) {
             memset(own, -128, n_in);
-            kern_int8_set(&(struct packed){data, n_out, n_in, DT_I8, 0, 0, NULL, 0, 0}, o, own,
-                          0.01f);
+            kern_int8_set(
+                &(struct packed){.data = data, .n_out = n_out, .n_in = n_in, .dtype = DT_I8}, o,
+                own, 0.01f);
         }
     }
     struct quant_rows_args q = {

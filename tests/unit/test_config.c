@@ -457,6 +457,102 @@ static void test_refused_experts(void **state)
     assert_ok(load_text(", \"model_type\": \"olmoe\", \"clip_qkv\": null"), &e);
 }
 
+static void test_refused_quantization(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *more;
+        enum q_code code;
+        const char *part;
+    } cases[] = {
+        {", \"quantization_config\": {\"quant_method\": \"gptq\"}", Q_UNSUPPORTED, "bits 0"},
+        {", \"quantization_config\": 4", Q_CORRUPT, "expected an object"},
+        {", \"quantization_config\": {\"quant_method\": \"exl2\"}", Q_UNSUPPORTED, "exl2"},
+        {", \"quantization_config\": {\"quant_method\": \"fp8\", \"fmt\": \"e5m2\"}", Q_UNSUPPORTED,
+         "e5m2"},
+        {", \"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": [128]}",
+         Q_CORRUPT, "weight_block_size is not a list of two numbers"},
+        {", \"quantization_config\": {\"quant_method\": \"gptq\", \"bits\": 5}", Q_UNSUPPORTED,
+         "bits 5 are not supported, expected 2, 3, 4 or 8"},
+        {", \"quantization_config\": {\"quant_method\": \"auto-round\", \"bits\": 4, "
+         "\"packing_format\": \"auto_round:llm_compressor\"}",
+         Q_UNSUPPORTED, "auto_round:llm_compressor\" with data_type \"int\" is not supported"},
+        {", \"quantization_config\": {\"quant_method\": \"bitsandbytes\"}", Q_CORRUPT,
+         "load_in_4bit false and load_in_8bit false"},
+        {", \"quantization_config\": {\"quant_method\": \"modelopt\", \"quant_algo\": "
+         "\"NVFP4_AWQ\"}",
+         Q_UNSUPPORTED, "quant_algo \"NVFP4_AWQ\" is not supported, expected FP8"},
+        {", \"quantization_config\": {\"quant_method\": \"hqq\"}", Q_UNSUPPORTED,
+         "quant_method hqq) are not supported, expected gptq, awq"},
+        {", \"quantization_config\": {\"quant_method\": \"compressed-tensors\", \"config_groups\": "
+         "{\"a\": {\"format\": \"float-quantized\", \"weights\": {\"num_bits\": 8, \"type\": "
+         "\"float\"}}, \"b\": {\"format\": \"pack-quantized\", \"weights\": {\"num_bits\": 4, "
+         "\"type\": \"int\"}}}}",
+         Q_UNSUPPORTED, "config_groups.b differs from the first"},
+        {", \"quantization_config\": {\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": 0}",
+         Q_CORRUPT, "group_size is 0"},
+        {", \"quantization_config\": {\"quant_method\": \"gptq\", \"bits\": 4, "
+         "\"checkpoint_format\": \"marlin\"}",
+         Q_UNSUPPORTED, "marlin"},
+        {", \"quantization_config\": {\"quant_method\": \"awq\", \"bits\": 4, \"version\": "
+         "\"gemv\"}",
+         Q_UNSUPPORTED, "gemv"},
+        {", \"quantization_config\": {\"quant_method\": \"awq\", \"bits\": 4, \"zero_point\": "
+         "false}",
+         Q_UNSUPPORTED, "zero_point"},
+        {", \"quantization_config\": {\"quant_method\": \"compressed-tensors\", \"format\": "
+         "\"pack-quantized\", \"config_groups\": {}}",
+         Q_CORRUPT, "config_groups"},
+        {", \"quantization_config\": {\"quant_method\": \"compressed-tensors\", \"format\": "
+         "\"marlin-24\", \"config_groups\": {\"a\": {\"weights\": {\"num_bits\": 4}}}}",
+         Q_UNSUPPORTED, "format \"marlin-24\" is not supported"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_fails(load_text(cases[i].more), cases[i].code, cases[i].part, &e);
+}
+
+/* What quantization_config says. */
+static void test_quantization(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *config;
+        enum quant_method method;
+        uint32_t bits;
+        bool by_tensor;
+    } good[] = {
+        {"\"gptq\", \"bits\": 3, \"group_size\": 128", QUANT_GPTQ, 3, false},
+        {"\"gptq\", \"bits\": 8, \"dynamic\": {\"+:.*down.*\": {\"bits\": 4}}", QUANT_GPTQ, 4,
+         true},
+        {"\"auto-round\", \"bits\": 4, \"packing_format\": \"auto_round:auto_awq\"", QUANT_AWQ, 4,
+         false},
+        {"\"auto-round\", \"bits\": 2, \"backend\": \"auto_round:gptq:exllamav2\"", QUANT_GPTQ, 2,
+         false},
+        {"\"bitsandbytes\", \"_load_in_4bit\": true, \"load_in_8bit\": false", QUANT_BNB4, 4,
+         false},
+        {"\"bitsandbytes\", \"load_in_8bit\": true", QUANT_BNB8, 8, false},
+        {"\"modelopt\", \"quant_algo\": \"NVFP4\"", QUANT_FP4, 4, false},
+        {"\"modelopt\", \"quantization\": {\"quant_algo\": \"FP8\"}", QUANT_FP8, 8, false},
+        {"\"compressed-tensors\", \"config_groups\": {\"a\": {\"format\": \"naive-quantized\", "
+         "\"weights\": {\"num_bits\": 8, \"type\": \"int\", \"strategy\": \"tensor\"}}}",
+         QUANT_INT8, 8, false},
+        {"\"compressed-tensors\", \"format\": \"float-quantized\", \"config_groups\": {\"a\": "
+         "{\"weights\": {\"num_bits\": 8, \"type\": \"float\", \"strategy\": \"block\", "
+         "\"block_structure\": \"128x64\"}}}",
+         QUANT_FP8, 8, false},
+    };
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        char text[512];
+        snprintf(text, sizeof text, ", \"quantization_config\": {\"quant_method\": %s}",
+                 good[i].config);
+        assert_ok(load_text(text), &e);
+        assert_int_equal(c.quant.method, good[i].method);
+        assert_int_equal(c.quant.bits, good[i].bits);
+        assert_int_equal(c.quant.by_tensor, good[i].by_tensor);
+    }
+    assert_true(c.quant.row_block == 128 && c.quant.group_size == 64);
+}
+
 static void test_refused(void **state)
 {
     (void)state;
@@ -476,32 +572,6 @@ static void test_refused(void **state)
         {", \"tie_word_embeddings\": \"yes\"", Q_CORRUPT, "true or false"},
         {", \"torch_dtype\": \"int8\"", Q_UNSUPPORTED, "int8"},
         {", \"torch_dtype\": 3", Q_CORRUPT, "a string"},
-        {", \"quantization_config\": {\"quant_method\": \"gptq\"}", Q_UNSUPPORTED, "bits 0"},
-        {", \"quantization_config\": 4", Q_CORRUPT, "expected an object"},
-        {", \"quantization_config\": {\"quant_method\": \"exl2\"}", Q_UNSUPPORTED, "exl2"},
-        {", \"quantization_config\": {\"quant_method\": \"fp8\", \"fmt\": \"e5m2\"}", Q_UNSUPPORTED,
-         "e5m2"},
-        {", \"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": [128]}",
-         Q_CORRUPT, "weight_block_size is not a list of two numbers"},
-        {", \"quantization_config\": {\"quant_method\": \"gptq\", \"bits\": 3}", Q_UNSUPPORTED,
-         "bits 3 are not supported, expected 4 or 8"},
-        {", \"quantization_config\": {\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": 0}",
-         Q_CORRUPT, "group_size is 0"},
-        {", \"quantization_config\": {\"quant_method\": \"gptq\", \"bits\": 4, "
-         "\"checkpoint_format\": \"marlin\"}",
-         Q_UNSUPPORTED, "marlin"},
-        {", \"quantization_config\": {\"quant_method\": \"awq\", \"bits\": 4, \"version\": "
-         "\"gemv\"}",
-         Q_UNSUPPORTED, "gemv"},
-        {", \"quantization_config\": {\"quant_method\": \"awq\", \"bits\": 4, \"zero_point\": "
-         "false}",
-         Q_UNSUPPORTED, "zero_point"},
-        {", \"quantization_config\": {\"quant_method\": \"compressed-tensors\", \"format\": "
-         "\"pack-quantized\", \"config_groups\": {}}",
-         Q_CORRUPT, "config_groups"},
-        {", \"quantization_config\": {\"quant_method\": \"compressed-tensors\", \"format\": "
-         "\"nvfp4-pack-quantized\"}",
-         Q_UNSUPPORTED, "nvfp4-pack-quantized"},
         {", \"partial_rotary_factor\": 0.5", Q_UNSUPPORTED, "partial_rotary_factor"},
         {", \"layer_types\": [\"full_attention\"]", Q_CORRUPT, "layer_types has 1"},
         {", \"layer_types\": [\"linear_attention\", \"x\", \"y\"]", Q_UNSUPPORTED,
@@ -746,15 +816,26 @@ static void test_out_of_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults),      cmocka_unit_test(test_families),
-        cmocka_unit_test(test_falcon),        cmocka_unit_test(test_dialects),
-        cmocka_unit_test(test_golden_values), cmocka_unit_test(test_windows),
-        cmocka_unit_test(test_refused),       cmocka_unit_test(test_refused_forward),
-        cmocka_unit_test(test_refused_head),  cmocka_unit_test(test_bad_files),
-        cmocka_unit_test(test_architectures), cmocka_unit_test(test_generation_defaults),
-        cmocka_unit_test(test_experts),       cmocka_unit_test(test_refused_experts),
-        cmocka_unit_test(test_out_of_memory), cmocka_unit_test(test_other_experts),
-        cmocka_unit_test(test_llama4),        cmocka_unit_test(test_refused_other_experts),
+        cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_families),
+        cmocka_unit_test(test_falcon),
+        cmocka_unit_test(test_dialects),
+        cmocka_unit_test(test_golden_values),
+        cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_refused_forward),
+        cmocka_unit_test(test_refused_head),
+        cmocka_unit_test(test_bad_files),
+        cmocka_unit_test(test_architectures),
+        cmocka_unit_test(test_generation_defaults),
+        cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_refused_experts),
+        cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_quantization),
+        cmocka_unit_test(test_refused_quantization),
+        cmocka_unit_test(test_other_experts),
+        cmocka_unit_test(test_llama4),
+        cmocka_unit_test(test_refused_other_experts),
         cmocka_unit_test(test_mixers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -39,7 +39,7 @@ static struct load_options options_for(const char *dir, enum dtype dtype, enum q
 {
     struct model_config c;
     assert_ok(model_config_load(&c, NULL, dir, &e), &e);
-    if (c.quant.method && c.quant.method != QUANT_MXFP4)
+    if (c.quant.method && !quant_config_becomes_floats(&c.quant))
         q = c.quant.method == QUANT_FP8 ? QUANTIZE_NOT
             : c.quant.bits == 4         ? QUANTIZE_INT4
                                         : QUANTIZE_INT8;

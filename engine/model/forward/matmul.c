@@ -1,10 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/model/forward/matmul.h"
 
-enum form { FORM_FLOATS, FORM_INT8, FORM_W4A8, FORM_W4A16, FORM_FP8, FORM_FP8_BLOCK, FORMS };
+enum form {
+    FORM_FLOATS,
+    FORM_CODES,
+    FORM_INT8,
+    FORM_W4A8,
+    FORM_W4A16,
+    FORM_FP8,
+    FORM_FP8_BLOCK,
+    FORMS
+};
 
 static enum form form_of(const struct packed *w, enum dtype input)
 {
+    if (w->codes.kind)
+        return FORM_CODES;
     if (!matmul_reads_bytes(input))
         return w->group ? FORM_W4A16 : FORM_FLOATS;
     if (w->blocks)
@@ -115,6 +126,9 @@ void matmul_run(const struct kern_table *k, const struct matmul *m, const struct
     case FORM_W4A8:
         k->linear_w4a8(&(struct linear_w4a8_args){bytes_args(m), m->x->sums}, x);
         break;
+    case FORM_CODES:
+        k->linear_codes(&(struct linear_codes_args){floats_args(m)}, x);
+        break;
     case FORM_W4A16:
         k->linear_w4a16(&(struct linear_w4a16_args){floats_args(m)}, x);
         break;
@@ -181,6 +195,7 @@ const char *matmul_needs(const struct packed *w, enum dtype input, bool grouped)
 {
     static const char *const names[FORMS][2] = {
         [FORM_FLOATS] = {"linear", "linear_grouped"},
+        [FORM_CODES] = {"linear_codes", "linear_codes"}, /* not on devices */
         [FORM_INT8] = {"linear_int8", "linear_int8_grouped"},
         [FORM_W4A8] = {"linear_w4a8", "linear_w4a8_grouped"},
         [FORM_W4A16] = {"linear_w4a16", "linear_w4a16_grouped"},
@@ -195,6 +210,7 @@ bool matmul_is_there(const struct kern_table *k, const struct packed *w, enum dt
 {
     const bool there[FORMS][2] = {
         [FORM_FLOATS] = {k->linear != NULL, k->linear_grouped != NULL},
+        [FORM_CODES] = {k->linear_codes != NULL, false},
         [FORM_INT8] = {k->linear_int8 != NULL, k->linear_int8_grouped != NULL},
         [FORM_W4A8] = {k->linear_w4a8 != NULL, k->linear_w4a8_grouped != NULL},
         [FORM_W4A16] = {k->linear_w4a16 != NULL, k->linear_w4a16_grouped != NULL},

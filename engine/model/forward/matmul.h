@@ -4,6 +4,7 @@
  *
  *     weights             input       by rows           by groups (experts on a device)
  *     f32, f16, bf16      floats      linear            linear_grouped
+ *     4 or 8 bits, codes  floats      linear_codes      (CPU only)
  *     int8                int8        linear_int8       linear_int8_grouped
  *     4 bits in groups    int8        linear_w4a8       linear_w4a8_grouped
  *     4 bits in groups    16 bits     linear_w4a16      linear_w4a16_grouped

@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 #include <string.h>
 #include "engine/model/load/fill.h"
+#include "engine/model/load/weight_codes.h"
 #include "engine/model/load/weight_gguf.h"
 #include "engine/model/load/weight_quant.h"
 
@@ -174,6 +175,10 @@ static void fill_made(const struct fill_job *j, uint32_t from, uint32_t end)
     for (struct piece p; from < end; from = p.to) {
         const uint32_t row = weight_source_row(s, from);
         p = piece_from(j, from, end);
+        if (j->dst->codes.kind) {
+            weight_codes_set(j->dst, p.output, s, row, p.to - from, j->rows);
+            continue;
+        }
         if (as_it_is) { /* the checkpoint's integers are what is packed */
             weight_quant_set(j->dst, p.output, s, row, p.to - from, j->rows);
             continue;

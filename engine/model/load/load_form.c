@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/model/load/load_form.h"
+#include "engine/model/load/weight_codes.h"
 #include "engine/model/load/weight_fp8.h"
 #include "engine/model/load/weight_quant.h"
 
@@ -16,6 +17,8 @@ size_t load_form_bytes(const struct packed *w, const struct device_link *device)
 {
     if (device)
         return device->t->matrix_bytes(w);
+    if (w->codes.kind)
+        return packed_codes_bytes(&w->codes, w->n_out, w->n_in);
     if (w->group)
         return packed_int4_bytes(w->n_out, w->n_in, w->group);
     return w->dtype == DT_I8 || w->dtype == DT_F8_E4M3 ? packed_int8_bytes(w->n_out, w->n_in)
@@ -47,8 +50,7 @@ static uint32_t count_quantized(const struct load_case *c)
 static bool is_by_checkpoint(const struct load_case *c)
 {
     const struct quant_config *q = &c->config->quant;
-    return q->method != QUANT_NONE && q->method != QUANT_MXFP4 &&
-           !(q->method == QUANT_GGUF && q->bits != 4);
+    return q->method != QUANT_NONE && !quant_config_becomes_floats(q);
 }
 
 static struct load_form floats_because(const struct load_case *c, enum load_why why)
@@ -56,15 +58,30 @@ static struct load_form floats_because(const struct load_case *c, enum load_why 
     return (struct load_form){.dtype = load_form_floats(c->options, c->parts, c->n), .why = why};
 }
 
+/* Do all parts have a form of codes, which one matrix can hold? */
+static bool has_codes(struct packed_codes *out, const struct load_case *c)
+{
+    struct packed_codes one;
+    bool all = !c->options->device && !c->is_table && weight_codes_form(out, &c->parts[0]);
+    for (uint32_t i = 1; i < c->n && all; i++)
+        all = weight_codes_form(&one, &c->parts[i]) && weight_codes_join(out, &one);
+    return all;
+}
+
 static struct load_form floats_of(const struct load_case *c)
 {
     struct load_form f = floats_because(c, WHY_DTYPE);
+    if (has_codes(&f.codes, c))
+        return (struct load_form){.dtype = DT_F32, .codes = f.codes, .why = WHY_CODES};
+    f.codes = (struct packed_codes){0};
     if (count_quantized(c))
         f.why = WHY_CPU_FP8;
     else if (c->parts[0].quant.q && c->parts[0].quant.method == QUANT_GGUF)
         f.why = WHY_GGUF;
     else if (weight_quant_is_made(&c->parts[0]) && f.dtype == DT_BF16)
         f.why = WHY_MXFP4;
+    else if (weight_quant_is_made(&c->parts[0]) && c->parts[0].quant.method != QUANT_MXFP4)
+        f.why = WHY_SMALL_FLOATS;
     else if (f.dtype != c->options->dtype)
         f.why = WHY_EXACT;
     return f;
@@ -124,7 +141,7 @@ static enum load_why int8_why(const struct weight_source *part)
         return WHY_INT8_FLOATS;
     if (q->method == QUANT_GGUF && q->bits != 4)
         return WHY_INT8_BLOCKS;
-    if (q->bits != 4)
+    if (q->bits > 4)
         return weight_quant_is_int8(part) ? WHY_STORED : WHY_MADE_INT8;
     return q->order && !q->is_even ? WHY_INT8_UNEVEN : WHY_INT8_GROUP;
 }

@@ -3,8 +3,9 @@
  * what was asked for. The rules, first match:
  *
  *     a router                              floats
- *     no quantization                       floats of the dtype; in float32 16-bit sources stay,
- *                                           and MXFP4 is bfloat16
+ *     no quantization                       on the CPU codes, where the checkpoint has such
+ *                                           (weight_codes.h); else floats of the dtype, in float32
+ *                                           16-bit sources stay, and MXFP4 is bfloat16
  *     fp8       asked for                   e4m3 but for the logits' matrix
  *               of the checkpoint           e4m3 as stored, what is no e4m3 there stays floats;
  *                                           experts of a layer have one form
@@ -40,9 +41,10 @@ const char *load_why_text(enum load_why why);
 
 struct load_form {
     enum dtype dtype;
-    uint32_t group; /* above 0: 4 bits, so many inputs share a scale */
-    bool blocks;    /* e4m3 with the checkpoint's scales of blocks */
-    bool ordered;   /* act-order: its inputs have an order of their own */
+    uint32_t group;            /* above 0: 4 bits, so many inputs share a scale */
+    bool blocks;               /* e4m3 with the checkpoint's scales of blocks */
+    struct packed_codes codes; /* the checkpoint's own 4 or 8 bits */
+    bool ordered;              /* act-order: its inputs have an order of their own */
     enum load_why why;
 };
 
@@ -53,6 +55,7 @@ struct load_case { /* a matrix to be; all borrowed */
     const struct weight_source *parts; /* [n] one matrix, one after the other or interleaved */
     uint32_t n;
     bool interleaved;
+    bool is_table; /* its packed floats are read as the embedding's too */
 };
 
 /* The element type, layout and reason of the matrix that the case describes. */

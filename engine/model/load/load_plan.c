@@ -65,7 +65,8 @@ static FALLIBLE add_sources(struct lister *l, struct load_row *r, const struct w
 static bool is_alike(const struct packed *a, const struct packed *b)
 {
     return a->n_out == b->n_out && a->n_in == b->n_in && a->dtype == b->dtype &&
-           a->group == b->group && a->gated == b->gated && a->blocks == b->blocks;
+           a->group == b->group && a->gated == b->gated && a->blocks == b->blocks &&
+           memcmp(&a->codes, &b->codes, sizeof a->codes) == 0;
 }
 
 /* Outputs of one of several interleaved parts. */
@@ -79,6 +80,7 @@ static void set_form(struct load_row *r, const struct load_form *f)
     r->form.dtype = f->dtype;
     r->form.group = f->group;
     r->form.blocks = f->blocks;
+    r->form.codes = f->codes;
     r->ordered = f->ordered;
     r->why = f->why;
 }
@@ -102,6 +104,7 @@ static void form_matrix(const struct lister *l, struct load_row *r)
         .parts = load_plan_sources(l->plan, r),
         .n = r->n_source,
         .interleaved = is_interleaved(l, d),
+        .is_table = r->tied && l->plan->rows[0].place == PLACE_SHARED,
     };
     struct load_form f = load_form_of(&c);
     set_form(r, &f);

@@ -19,6 +19,8 @@ struct counts {
     /* blocks of a GGUF file that become floats: matrices, and bytes there and in memory */
     uint32_t n_blocks_made;
     uint64_t block_bytes, made_bytes;
+    uint32_t n_code; /* matrices that stay in the checkpoint's own 4 or 8 bits */
+    uint64_t code_bytes, n_code_number;
 };
 
 static void count_source(struct counts *n, const struct packed *form, const struct weight_source *s)
@@ -35,7 +37,8 @@ static void count_source(struct counts *n, const struct packed *form, const stru
 static void count_blocks(struct counts *n, const struct load_row *r, const struct weight_source *s)
 {
     const struct quant_tensors *q = &s->quant;
-    if (!s->present || !q->q || q->method != QUANT_GGUF || r->form.dtype == DT_I8)
+    if (!s->present || !q->q || q->method != QUANT_GGUF || r->form.dtype == DT_I8 ||
+        r->form.codes.kind)
         return;
     n->n_blocks_made++;
     n->block_bytes += (uint64_t)s->rows * q->n_group * q->q->blocks->bytes;
@@ -49,6 +52,11 @@ static void count_row(struct counts *n, const struct load_plan *p, const struct 
     for (uint32_t i = 0; i < r->n_source; i++) {
         count_blocks(n, r, load_plan_sources(p, r) + i);
         count_source(n, &r->form, load_plan_sources(p, r) + i);
+    }
+    if (r->form.codes.kind) {
+        n->n_code++;
+        n->code_bytes += r->bytes;
+        n->n_code_number += (uint64_t)r->form.n_out * r->form.n_in;
     }
     n->n_ordered += r->ordered;
     if (r->form.dtype != DT_I8)
@@ -106,6 +114,15 @@ static void log_gguf(const struct counts *n, const struct load_options *o)
             (double)n->made_bytes / gib);
 }
 
+static void log_codes(const struct counts *n)
+{
+    if (n->n_code)
+        log_info("codes: %u matrices stay in the checkpoint's own 4 or 8 bits, %.2f GiB (%.2f bits "
+                 "a weight)",
+                 n->n_code, (double)n->code_bytes / (1 << 30),
+                 (double)n->code_bytes * 8 / (double)n->n_code_number);
+}
+
 void load_plan_log(const struct load_plan *p, const struct load_options *o,
                    const struct quant_config *stored)
 {
@@ -114,6 +131,7 @@ void load_plan_log(const struct load_plan *p, const struct load_options *o,
         count_row(&n, p, &p->rows[i]);
     log_fp8(&n, o, stored);
     log_gguf(&n, o);
+    log_codes(&n);
     if (o->quantization == QUANTIZE_INT4)
         log_int4(&n, o);
 }

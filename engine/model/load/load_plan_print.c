@@ -54,8 +54,16 @@ void load_row_name(char out[LOAD_NAME_MAX], const struct load_row *r)
     }
 }
 
+/* Inputs that share a scale; 0: all. */
+static uint32_t group_of(const struct packed *w)
+{
+    return w->codes.kind ? w->codes.group : w->group;
+}
+
 static const char *form_name(const struct packed *w)
 {
+    if (w->codes.kind)
+        return w->codes.kind == KERN_CODES_BYTES ? "8-bit codes" : "4-bit codes";
     if (w->group)
         return "int4";
     return w->dtype == DT_I8 ? "int8" : w->dtype == DT_F8_E4M3 ? "e4m3" : dtype_name(w->dtype);
@@ -64,8 +72,8 @@ static const char *form_name(const struct packed *w)
 void load_row_form(char out[LOAD_FORM_MAX], const struct load_row *r)
 {
     char group[32] = "";
-    if (r->form.group)
-        snprintf(group, sizeof group, " in groups of %u", r->form.group);
+    if (group_of(&r->form))
+        snprintf(group, sizeof group, " in groups of %u", group_of(&r->form));
     snprintf(out, LOAD_FORM_MAX, "%s%s%s%s%s", form_name(&r->form), group,
              r->form.blocks ? " with scales of blocks" : "", r->form.gated ? ", interleaved" : "",
              r->ordered ? ", act-order" : "");
@@ -163,7 +171,8 @@ static bool sums_with(const struct load_row *a, const struct load_row *b)
     const bool vectors = a->kind >= KIND_NORM && b->kind >= KIND_NORM;
     return (vectors || a->kind == b->kind) && a->place == b->place && a->why == b->why &&
            a->form.dtype == b->form.dtype && a->form.group == b->form.group &&
-           a->form.blocks == b->form.blocks;
+           a->form.blocks == b->form.blocks &&
+           memcmp(&a->form.codes, &b->form.codes, sizeof a->form.codes) == 0;
 }
 
 static uint32_t sum_rows(struct sum sums[GROUPS_MAX], const struct load_plan *p)
@@ -319,8 +328,9 @@ static void json_row(struct buf *out, const struct load_plan *p, const struct lo
     buf_printf(out,
                ", \"group\": %u, \"interleaved\": %s, \"scale_blocks\": %s, \"act_order\": %s, "
                "\"tied\": %s, ",
-               r->form.group, r->form.gated ? "true" : "false", r->form.blocks ? "true" : "false",
-               r->ordered ? "true" : "false", r->tied ? "true" : "false");
+               group_of(&r->form), r->form.gated ? "true" : "false",
+               r->form.blocks ? "true" : "false", r->ordered ? "true" : "false",
+               r->tied ? "true" : "false");
     add_text(out, "place", places[r->place]);
     if (r->place == PLACE_REGION)
         buf_printf(out, ", \"at\": %zu", r->at);

@@ -10,6 +10,22 @@
 #define PROBE_OUT 80u  /* a whole panel and a part of one; whole interleaved parts */
 #define PROBE_IN  256u /* two groups of 128 */
 
+/* Codes and scales that count up. */
+static void fill_codes(const struct packed *w)
+{
+    uint8_t q[PROBE_IN];
+    float scales[PROBE_IN];
+    int8_t parts[PROBE_IN];
+    for (uint32_t k = 0; k < PROBE_IN; k++) {
+        q[k] = (uint8_t)k;
+        scales[k] = (float)k;
+        parts[k] = (int8_t)(k % 64);
+    }
+    for (uint32_t o = 0; o < w->n_out; o++)
+        kern_codes_set(w, o,
+                       &(struct codes_output){q, scales, scales, parts, parts, scales, scales});
+}
+
 static FALLIBLE add_probe(struct buf *key, const struct packed *like, const struct kern_table *kern,
                           struct q_err *e)
 {
@@ -38,7 +54,10 @@ static FALLIBLE add_probe(struct buf *key, const struct packed *like, const stru
     if (!(rc = region_init(&f.buffer, f.part_bytes, "a packed probe", e)) &&
         !(rc = region_init(&out, n, "a packed probe", e))) {
         row.form.data = out.data;
-        fill_host(&f, &p);
+        if (like->codes.kind)
+            fill_codes(&row.form);
+        else
+            fill_host(&f, &p);
         buf_add(key, row.form.data, n);
     }
     region_release(&out);
@@ -49,7 +68,7 @@ static FALLIBLE add_probe(struct buf *key, const struct packed *like, const stru
 static bool same_form(const struct packed *a, const struct packed *b)
 {
     return a->dtype == b->dtype && a->group == b->group && a->gated == b->gated &&
-           a->blocks == b->blocks;
+           a->blocks == b->blocks && memcmp(&a->codes, &b->codes, sizeof a->codes) == 0;
 }
 
 /* Has an earlier matrix the same form? */
@@ -94,6 +113,9 @@ static void add_row(struct buf *key, const struct load_plan *p, const struct loa
     buf_printf(key, "%s [%u, %u] %s group %u gated %u blocks %u ordered %d place %d", name,
                w->n_out, w->n_in, dtype_name(w->dtype), w->group, w->gated, w->blocks, r->ordered,
                r->place);
+    if (w->codes.kind)
+        buf_printf(key, " codes %u scales %u min %u group %u", w->codes.kind, w->codes.scales,
+                   w->codes.has_min, w->codes.group);
     if (r->place == PLACE_REGION)
         buf_printf(key, " at %zu, order at %zu, %zu bytes", r->at, r->order_at, r->bytes);
     buf_add_char(key, '\n');

@@ -1,18 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/model/load/weight_fp8.h"
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include "engine/model/load/weight_parts.h"
 #include "kernels/ops/e4m3.h"
 #include "kernels/ops/ops_fp8.h"
-
-#define PATH_SHOWN 60 /* bytes of a path's end that a message has room for */
-
-static const char *tail(const char *path)
-{
-    const size_t n = strlen(path);
-    return n > PATH_SHOWN ? path + n - PATH_SHOWN : path;
-}
 
 static const struct tensor *scales_of(const struct weight_finder *f, const char *name)
 {
@@ -26,37 +18,12 @@ static const struct tensor *scales_of(const struct weight_finder *f, const char 
     return t;
 }
 
-static bool has_input_scale(const struct weight_finder *f, const char *name)
-{
-    char whole[ARCH_NAME_MAX + 32];
-    snprintf(whole, sizeof whole, "%.*s.input_scale", (int)(strlen(name) - strlen(".weight")),
-             name);
-    return tensor_find(f->files, whole) != NULL;
-}
-
-static float load_scale(const struct tensor *t, size_t i)
-{
-    float v;
-    uint16_t h;
-    if (t->dtype == DT_F32) {
-        memcpy(&v, (const char *)t->data + i * sizeof v, sizeof v);
-        return v;
-    }
-    memcpy(&h, (const char *)t->data + i * sizeof h, sizeof h);
-    return t->dtype == DT_F16 ? f16_to_f32(h) : bf16_to_f32(h);
-}
-
 static enum q_code check_scales(const struct tensor *t, struct q_err *e)
 {
     if (t->dtype != DT_F32 && t->dtype != DT_F16 && t->dtype != DT_BF16)
         return q_fail(e, Q_MISMATCH, "%s: tensor %s has dtype %s, expected F32, F16 or BF16",
-                      tail(t->file), t->name, dtype_name(t->dtype));
-    const size_t n = t->n_bytes / (dtype_bits(t->dtype) / 8);
-    for (size_t i = 0; i < n; i++)
-        if (!isfinite(load_scale(t, i)))
-            return q_fail(e, Q_CORRUPT, "%s: tensor %s: scale %zu is not finite", tail(t->file),
-                          t->name, i);
-    return Q_OK;
+                      weight_part_file(t), t->name, dtype_name(t->dtype));
+    return weight_part_check_finite(t, e);
 }
 
 static bool has_shape(const struct tensor *t, uint64_t rows, uint64_t cols)
@@ -93,7 +60,7 @@ enum q_code weight_fp8_find(struct weight_source *s, const struct weight_finder 
         return Q_OK; /* one that was left as it is */
     if (!has_shape(q.q, s->rows, s->cols))
         return q_fail(e, Q_MISMATCH, "%s: tensor %s has another shape than [%u, %u]",
-                      tail(q.q->file), name, s->rows, s->cols);
+                      weight_part_file(q.q), name, s->rows, s->cols);
     q.scales = scales_of(f, name);
     if (!q.scales)
         return q_fail(e, Q_NOT_FOUND, "tensor %s_scale is missing beside that of a matrix in fp8",
@@ -102,15 +69,16 @@ enum q_code weight_fp8_find(struct weight_source *s, const struct weight_finder 
     if (rc)
         return rc;
     if (!fit_scales(&q, c, s) && c->row_block)
-        return q_fail(
-            e, Q_MISMATCH, "%s: tensor %s does not have a scale for each %u x %u of %u x %u",
-            tail(q.scales->file), q.scales->name, c->row_block, c->group_size, s->rows, s->cols);
+        return q_fail(e, Q_MISMATCH,
+                      "%s: tensor %s does not have a scale for each %u x %u of %u x %u",
+                      weight_part_file(q.scales), q.scales->name, c->row_block, c->group_size,
+                      s->rows, s->cols);
     if (!fit_scales(&q, c, s))
         return q_fail(e, Q_MISMATCH,
                       "%s: tensor %s has neither one scale nor one for each of %u "
                       "outputs",
-                      tail(q.scales->file), q.scales->name, s->rows);
-    q.input_scale = has_input_scale(f, name);
+                      weight_part_file(q.scales), q.scales->name, s->rows);
+    q.input_scale = weight_part(f, name, ".input_scale") != NULL;
     s->quant = q;
     s->dtype = DT_F32;
     return Q_OK;
@@ -124,7 +92,7 @@ void weight_fp8_rows(float *out, const struct weight_source *s, uint32_t o, uint
         float *row = out + (size_t)i * s->cols;
         for (uint32_t g = 0; g < q->n_group; g++) {
             const size_t at = (size_t)((o + i) / q->row_block) * q->n_group + g;
-            const float scale = load_scale(q->scales, at);
+            const float scale = weight_part_float(q->scales, at);
             const uint32_t end = s->cols - g * q->group < q->group ? s->cols : (g + 1) * q->group;
             for (uint32_t k = g * q->group; k < end; k++)
                 row[k] = scale * e4m3_to_f32(from[k]);
@@ -142,7 +110,7 @@ void weight_fp8_bytes(uint8_t *q, float *scales, const struct weight_source *s, 
 {
     memcpy(q, (const uint8_t *)s->quant.q->data + (size_t)o * s->cols, (size_t)n * s->cols);
     for (uint32_t i = 0; i < n; i++)
-        scales[i] = load_scale(s->quant.scales, (o + i) / s->quant.row_block);
+        scales[i] = weight_part_float(s->quant.scales, (o + i) / s->quant.row_block);
 }
 
 /* Outputs that share scales must be whole blocks of the packed matrix, of a slice too. */
@@ -169,6 +137,6 @@ void weight_fp8_block(uint8_t *q, float *scales, const struct weight_source *s, 
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t b = 0; b < n_block; b++)
             scales[(size_t)i * n_block + b] =
-                load_scale(t->scales, (size_t)((o + i) / t->row_block) * t->n_group +
-                                          b * KERN_FP8_BLOCK / t->group);
+                weight_part_float(t->scales, (size_t)((o + i) / t->row_block) * t->n_group +
+                                                 b * KERN_FP8_BLOCK / t->group);
 }

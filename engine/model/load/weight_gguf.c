@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/model/load/weight_gguf.h"
-#include "common/gguf/rows.h"
 
 #define PART 1024u /* numbers of a row that are converted at a time: whole blocks of every type */
 
@@ -21,6 +20,7 @@ enum q_code weight_gguf_use(struct weight_source *s, const struct weight_finder 
         .group = t->blocks->block,
         .n_group = s->cols / t->blocks->block,
         .q = t,
+        .is_made = !kept,
     };
     s->dtype = f->dummy_dtype;
     return Q_OK;
@@ -36,6 +36,11 @@ static const unsigned char *row_at(const struct weight_source *s, uint32_t o)
 void weight_gguf_rows(float *out, const struct weight_source *s, uint32_t o, uint32_t n)
 {
     gguf_rows(out, s->quant.q->blocks, row_at(s, o), (size_t)n * s->quant.n_group);
+}
+
+void weight_gguf_codes(const struct gguf_codes *to, const struct weight_source *s, uint32_t o)
+{
+    gguf_codes(to, s->quant.q->blocks, row_at(s, o), s->quant.n_group);
 }
 
 void weight_gguf_table_row(void *out, const struct weight_source *s, uint32_t o)

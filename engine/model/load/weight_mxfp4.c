@@ -3,20 +3,14 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include "engine/model/load/weight_parts.h"
 
-#define PATH_SHOWN  60   /* bytes of a path's end that a message has room for */
 #define BLOCK       32u  /* inputs that share a scale */
 #define BLOCK_BYTES 16u  /* of their e2m1 */
 #define SCALE_MAX   252u /* the largest one with which 6, the largest e2m1, is finite; 255 is NaN */
 #define SCALE_ONE   127
 
 static const char *const ends[] = {"_blocks", "_scales"};
-
-static const char *tail(const char *path)
-{
-    const size_t n = strlen(path);
-    return n > PATH_SHOWN ? path + n - PATH_SHOWN : path;
-}
 
 bool weight_mxfp4_is_part(const char *name, const char *found)
 {
@@ -41,7 +35,7 @@ static enum q_code check_shape(const struct tensor *t, const uint64_t want[4], u
     for (uint32_t i = 0; same && i < n_dim; i++)
         same = t->shape[i] == want[i];
     if (t->dtype != DT_U8)
-        return q_fail(e, Q_MISMATCH, "%s: tensor %s has dtype %s, expected U8", tail(t->file),
+        return q_fail(e, Q_MISMATCH, "%s: tensor %s has dtype %s, expected U8", weight_part_file(t),
                       t->name, dtype_name(t->dtype));
     if (n_dim == 4)
         snprintf(bytes, sizeof bytes, ", %u", BLOCK_BYTES);
@@ -49,7 +43,7 @@ static enum q_code check_shape(const struct tensor *t, const uint64_t want[4], u
                 : q_fail(e, Q_MISMATCH,
                          "%s: tensor %s has another shape than [%llu, %llu, %llu%s] (experts, "
                          "outputs, blocks of %u inputs%s)",
-                         tail(t->file), t->name, (unsigned long long)want[0],
+                         weight_part_file(t), t->name, (unsigned long long)want[0],
                          (unsigned long long)want[1], (unsigned long long)want[2], bytes, BLOCK,
                          n_dim == 4 ? ", bytes" : "");
 }
@@ -70,15 +64,15 @@ static enum q_code check_scales(const struct weight_source *s, struct q_err *e)
             return q_fail(e, Q_CORRUPT,
                           "%s: tensor %s: the scale of expert %u, output %zu, block %zu is %u, "
                           "expected 0 to %u",
-                          tail(q->scales->file), q->scales->name, s->place.expert, i / q->n_group,
-                          i % q->n_group, scales[i], SCALE_MAX);
+                          weight_part_file(q->scales), q->scales->name, s->place.expert,
+                          i / q->n_group, i % q->n_group, scales[i], SCALE_MAX);
     return Q_OK;
 }
 
 enum q_code weight_mxfp4_find(struct weight_source *s, const struct weight_finder *f,
                               const char *name, struct q_err *e)
 {
-    struct quant_tensors q = {.method = QUANT_MXFP4, .bits = 4, .group = BLOCK};
+    struct quant_tensors q = {.method = QUANT_MXFP4, .bits = 4, .group = BLOCK, .is_made = true};
     const uint64_t want[4] = {f->config->moe.n_expert, s->rows, s->cols / BLOCK, BLOCK_BYTES};
     enum q_code rc;
     q.q = part(f, name, ends[0]);
@@ -87,11 +81,11 @@ enum q_code weight_mxfp4_find(struct weight_source *s, const struct weight_finde
     q.scales = part(f, name, ends[1]);
     q.n_group = s->cols / BLOCK;
     if (!q.scales)
-        return q_fail(e, Q_NOT_FOUND, "%s: tensor %s%s is missing beside %s", tail(q.q->file), name,
-                      ends[1], q.q->name);
+        return q_fail(e, Q_NOT_FOUND, "%s: tensor %s%s is missing beside %s", weight_part_file(q.q),
+                      name, ends[1], q.q->name);
     if (s->cols % BLOCK)
         return q_fail(e, Q_MISMATCH, "%s: tensor %s: %u inputs are no whole blocks of %u",
-                      tail(q.q->file), q.q->name, s->cols, BLOCK);
+                      weight_part_file(q.q), q.q->name, s->cols, BLOCK);
     if ((rc = check_shape(q.q, want, 4, e)) || (rc = check_shape(q.scales, want, 3, e)))
         return rc;
     s->quant = q;
@@ -115,5 +109,19 @@ void weight_mxfp4_rows(float *out, const struct weight_source *s, uint32_t o, ui
             out[b * BLOCK + 2 * i] = scale * e2m1[two & 15];
             out[b * BLOCK + 2 * i + 1] = scale * e2m1[two >> 4];
         }
+    }
+}
+
+void weight_mxfp4_codes(uint8_t *q, float *scales, const struct weight_source *s, uint32_t o)
+{
+    const struct quant_tensors *t = &s->quant;
+    const size_t row_bytes = (size_t)t->n_group * BLOCK_BYTES;
+    const uint8_t *bytes = bytes_of(s, t->q, row_bytes) + (size_t)o * row_bytes;
+    const uint8_t *stored = bytes_of(s, t->scales, t->n_group) + (size_t)o * t->n_group;
+    for (uint32_t g = 0; g < t->n_group; g++)
+        scales[g] = ldexpf(1, stored[g] - SCALE_ONE - 1);
+    for (size_t i = 0; i < row_bytes; i++) {
+        q[2 * i] = bytes[i] & 15;
+        q[2 * i + 1] = bytes[i] >> 4;
     }
 }

@@ -24,5 +24,7 @@ FALLIBLE weight_mxfp4_find(struct weight_source *s, const struct weight_finder *
 bool weight_mxfp4_is_part(const char *name, const char *found);
 /* Outputs o … o + n - 1 of the source's expert as f32: [n, n_in]. */
 void weight_mxfp4_rows(float *out, const struct weight_source *s, uint32_t o, uint32_t n);
+/* Output o as codes [n_in] of e2m1, and half the scales [n_in / 32]. */
+void weight_mxfp4_codes(uint8_t *q, float *scales, const struct weight_source *s, uint32_t o);
 
 #endif

@@ -1,33 +1,42 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/model/load/weight_quant.h"
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
+#include "engine/model/load/weight_bnb.h"
+#include "engine/model/load/weight_fp4.h"
 #include "engine/model/load/weight_fp8.h"
 #include "engine/model/load/weight_gguf.h"
 #include "engine/model/load/weight_mxfp4.h"
+#include "engine/model/load/weight_parts.h"
 
-#define PATH_SHOWN 60 /* bytes of a path's end that a message has room for */
 #define GROUPS_MAX (KERN_INT8_IN_MAX / KERN_INT4_GROUP_MIN) /* of a matrix that stays 4-bit */
+#define BNB8_UNIT  (1 / 127.0f) /* of bitsandbytes' SCB, which are the largest magnitudes */
 
 /* What stands for ".weight" in the names of the parts. */
-static const char *const suffixes[] = {
-    ".qweight",       ".qzeros",       ".scales",           ".g_idx",
-    ".weight_packed", ".weight_scale", ".weight_scale_inv", ".weight_zero_point",
-    ".weight_shape",  ".weight_g_idx", ".input_scale"};
+static const char *const suffixes[] = {".qweight",
+                                       ".qzeros",
+                                       ".scales",
+                                       ".g_idx",
+                                       ".weight_packed",
+                                       ".weight_scale",
+                                       ".weight_scale_inv",
+                                       ".weight_scale_2",
+                                       ".weight_global_scale",
+                                       ".weight_zero_point",
+                                       ".weight_shape",
+                                       ".weight_g_idx",
+                                       ".input_scale",
+                                       ".input_zero_point",
+                                       ".input_global_scale",
+                                       ".k_scale",
+                                       ".v_scale",
+                                       ".SCB",
+                                       ".weight_format"};
 
 /* Which integer of an int32 is output j of awq's eight. */
 static const uint8_t awq_place[8] = {0, 4, 1, 5, 2, 6, 3, 7};
 
-static size_t base_length(const char *name)
-{
-    const size_t n = strlen(name), end = strlen(".weight");
-    return n > end && strcmp(name + n - end, ".weight") == 0 ? n - end : 0;
-}
-
 bool weight_quant_is_part(const char *name, const char *found)
 {
-    const size_t n = base_length(name);
+    const size_t n = weight_part_base(name);
     if (weight_mxfp4_is_part(name, found))
         return true;
     if (n == 0 || strncmp(name, found, n) != 0)
@@ -35,78 +44,7 @@ bool weight_quant_is_part(const char *name, const char *found)
     for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++)
         if (strcmp(found + n, suffixes[i]) == 0)
             return true;
-    return false;
-}
-
-static const struct tensor *part(const struct weight_finder *f, const char *name,
-                                 const char *suffix)
-{
-    char whole[ARCH_NAME_MAX + 32];
-    snprintf(whole, sizeof whole, "%.*s%s", (int)base_length(name), name, suffix);
-    return tensor_find(f->files, whole);
-}
-
-struct wanted {
-    const char *name, *suffix; /* of the matrix; of the part */
-    uint64_t rows, cols;       /* cols 0: a vector */
-    bool is_scale;             /* a float instead of an int32 */
-    bool is_int8;
-};
-
-static enum q_code check_part(const struct tensor *t, const struct wanted *w, struct q_err *e)
-{
-    const size_t n = t ? strlen(t->file) : 0;
-    const char *file = n > PATH_SHOWN ? t->file + n - PATH_SHOWN : t ? t->file : "";
-    if (!t)
-        return q_fail(e, Q_NOT_FOUND,
-                      "tensor %.*s%s is missing beside the others of a quantized matrix",
-                      (int)base_length(w->name), w->name, w->suffix);
-    bool right = w->is_scale  ? t->dtype == DT_F32 || t->dtype == DT_F16 || t->dtype == DT_BF16
-                 : w->is_int8 ? t->dtype == DT_I8
-                              : t->dtype == DT_I32;
-    if (!right)
-        return q_fail(e, Q_MISMATCH, "%s: tensor %s has dtype %s, expected %s", file, t->name,
-                      dtype_name(t->dtype),
-                      w->is_scale  ? "F32, F16 or BF16"
-                      : w->is_int8 ? "I8"
-                                   : "I32");
-    if (t->n_dim == (w->cols ? 2u : 1u) && t->shape[0] == w->rows &&
-        (!w->cols || t->shape[1] == w->cols))
-        return Q_OK;
-    return q_fail(e, Q_MISMATCH, "%s: tensor %s has shape [%llu%s%.0llu], expected [%llu%s%.0llu]",
-                  file, t->name, (unsigned long long)t->shape[0], t->n_dim > 1 ? ", " : "",
-                  t->n_dim > 1 ? (unsigned long long)t->shape[1] : 0, (unsigned long long)w->rows,
-                  w->cols ? ", " : "", (unsigned long long)w->cols);
-}
-
-static int32_t load_i32(const struct tensor *t, size_t i)
-{
-    int32_t v;
-    memcpy(&v, (const char *)t->data + i * sizeof v, sizeof v);
-    return v;
-}
-
-static float load_scale(const struct tensor *t, size_t i)
-{
-    float v;
-    uint16_t h;
-    if (t->dtype == DT_F32) {
-        memcpy(&v, (const char *)t->data + i * sizeof v, sizeof v);
-        return v;
-    }
-    memcpy(&h, (const char *)t->data + i * sizeof h, sizeof h);
-    return t->dtype == DT_F16 ? f16_to_f32(h) : bf16_to_f32(h);
-}
-
-/* Every scale must be finite: what is computed with it is. */
-static enum q_code check_scales(const struct tensor *t, struct q_err *e)
-{
-    const size_t n = t->n_bytes / (dtype_bits(t->dtype) / 8);
-    for (size_t i = 0; i < n; i++)
-        if (!isfinite(load_scale(t, i)))
-            return q_fail(e, Q_CORRUPT, "%s: tensor %s: scale %zu is not finite", t->file, t->name,
-                          i);
-    return Q_OK;
+    return weight_bnb_is_part(name, found);
 }
 
 /* The groups of act-order: each below n_group. In order they count for nothing. */
@@ -118,7 +56,7 @@ static enum q_code check_order(struct quant_tensors *q, uint32_t n_in, struct q_
         return Q_OK;
     q->is_even = q->n_group <= GROUPS_MAX;
     for (uint32_t k = 0; k < n_in; k++) {
-        int32_t g = load_i32(q->order, k);
+        int32_t g = weight_part_i32(q->order, k);
         if (g < 0 || (uint32_t)g >= q->n_group)
             return q_fail(e, Q_CORRUPT, "%s: tensor %s: input %u is in group %d, expected 0 to %u",
                           q->order->file, q->order->name, k, g, q->n_group - 1);
@@ -133,83 +71,133 @@ static enum q_code check_order(struct quant_tensors *q, uint32_t n_in, struct q_
     return Q_OK;
 }
 
+/* Bits in so many int32; numbers lie one after the other, also across an int32's end. */
+static uint64_t words(uint64_t n, uint32_t bits)
+{
+    return n * bits / 32;
+}
+
 /* Shapes of the parts by the table of the header. */
 static enum q_code check_parts(const struct weight_source *s, const char *name, struct q_err *e)
 {
     const struct quant_tensors *q = &s->quant;
-    const uint64_t v = 32 / q->bits, n_out = s->rows, n_in = s->cols;
-    struct wanted w = {.name = name, .suffix = ".qweight"};
-    struct wanted z = {.name = name, .suffix = ".qzeros", .rows = q->n_group, .cols = n_out / v};
-    struct wanted c = {
-        .name = name,
-        .suffix = ".scales",
-        .rows = q->n_group,
-        .cols = n_out,
-        .is_scale = true,
-    };
-    struct wanted g = {.name = name, .suffix = ".g_idx", .rows = n_in};
-    w.rows = q->method == QUANT_AWQ ? n_in : n_in / v;
-    w.cols = q->method == QUANT_AWQ ? n_out / v : n_out;
+    const uint64_t n_out = s->rows, n_in = s->cols, n_group = q->n_group;
+    const uint64_t out_words = words(n_out, q->bits), in_words = words(n_in, q->bits);
+    struct part_wanted w = {name, ".qweight", in_words, n_out, PART_I32};
+    struct part_wanted z = {name, ".qzeros", n_group, out_words, PART_I32};
+    struct part_wanted c = {name, ".scales", n_group, n_out, PART_SCALE};
+    struct part_wanted g = {name, ".g_idx", n_in, 0, PART_I32};
+    enum q_code rc;
+    if (q->method == QUANT_AWQ)
+        w = (struct part_wanted){name, ".qweight", n_in, out_words, PART_I32};
     if (q->method == QUANT_PACKED || q->method == QUANT_INT8) {
-        w = (struct wanted){name,  q->method == QUANT_INT8 ? ".weight" : ".weight_packed",
-                            n_out, q->method == QUANT_INT8 ? n_in : n_in / v,
-                            false, q->method == QUANT_INT8};
-        c = (struct wanted){name, ".weight_scale", n_out, q->n_group, true, false};
-        z = (struct wanted){name, ".weight_zero_point", n_out / v, q->n_group, false, false};
+        w = (struct part_wanted){name, ".weight_packed", n_out, in_words, PART_I32};
+        z = (struct part_wanted){name, ".weight_zero_point", out_words, n_group, PART_I32};
+        c = (struct part_wanted){name, ".weight_scale", n_out, n_group, PART_SCALE};
         g.suffix = ".weight_g_idx";
     }
-    enum q_code rc;
-    if ((rc = check_part(q->q, &w, e)) || (rc = check_part(q->scales, &c, e)) ||
-        (q->needs_zeros && (rc = check_part(q->zeros, &z, e))) ||
-        (q->order && (rc = check_part(q->order, &g, e))))
+    if (q->method == QUANT_INT8)
+        w = (struct part_wanted){name, ".weight", n_out, n_in, PART_I8};
+    if (q->row_block > 1) /* one for all outputs */
+        c = (struct part_wanted){name, ".weight_scale", 0, 0, PART_SCALE};
+    if ((rc = weight_part_check(q->q, &w, e)) || (rc = weight_part_check(q->scales, &c, e)) ||
+        (q->needs_zeros && (rc = weight_part_check(q->zeros, &z, e))) ||
+        (q->order && (rc = weight_part_check(q->order, &g, e))))
         return rc;
-    return check_scales(q->scales, e);
+    return weight_part_check_finite(q->scales, e);
 }
 
-enum q_code weight_quant_find(struct weight_source *s, const struct weight_finder *f,
-                              const char *name, struct q_err *e)
+/* Bits and group of a matrix that may have others than the config's, where the shapes of its parts
+ * make sense; where not, they are refused as the config's. */
+static void read_shapes(struct quant_tensors *q, const struct weight_source *s)
+{
+    const bool by_output = q->method == QUANT_PACKED || q->method == QUANT_INT8;
+    const uint64_t stored = q->q->n_dim == 2 ? q->q->shape[by_output] : 0;
+    const uint64_t n_group = q->scales && q->scales->n_dim == 2 ? q->scales->shape[by_output] : 0;
+    for (uint32_t bits = 2; bits <= 8 && q->method != QUANT_AWQ && q->method != QUANT_INT8; bits++)
+        if ((bits < 5 || bits == 8) && words(s->cols, bits) == stored)
+            q->bits = bits;
+    if (n_group && n_group <= s->cols)
+        q->group = (uint32_t)((s->cols + n_group - 1) / n_group);
+}
+
+/* The parts of a matrix of integers. q->q NULL: it was left as it is. */
+static void find_parts(struct quant_tensors *q, const struct weight_finder *f, const char *name)
 {
     const struct quant_config *c = &f->config->quant;
-    struct quant_tensors q = {.method = c->method, .bits = c->bits};
     const bool old = c->method == QUANT_GPTQ || c->method == QUANT_AWQ;
-    s->stored_rows = s->rows;
-    if (c->method == QUANT_MXFP4)
-        return weight_mxfp4_find(s, f, name, e);
-    if (!c->method || c->method == QUANT_GGUF || base_length(name) == 0 || s->cols == 1)
-        return Q_OK; /* the tensors of a GGUF file say themselves what they are */
-    if (c->method == QUANT_FP8)
-        return weight_fp8_find(s, f, name, e);
-    q.q = part(f, name,
-               old                         ? ".qweight"
-               : c->method == QUANT_PACKED ? ".weight_packed"
-                                           : ".weight");
-    if (!q.q || (c->method == QUANT_INT8 && q.q->dtype != DT_I8))
-        return Q_OK; /* one that was left as it is */
-    q.scales = part(f, name, old ? ".scales" : ".weight_scale");
-    q.needs_zeros = old || (c->method == QUANT_PACKED && !c->symmetric);
-    q.zeros = q.needs_zeros ? part(f, name, old ? ".qzeros" : ".weight_zero_point") : NULL;
-    q.order = c->method == QUANT_GPTQ     ? part(f, name, ".g_idx")
-              : c->method == QUANT_PACKED ? part(f, name, ".weight_g_idx")
-                                          : NULL;
-    q.zero_offset = c->method == QUANT_GPTQ && c->zeros_less_one;
+    q->method = c->method;
+    q->bits = c->bits;
+    q->q = weight_part(f, name, old ? ".qweight" : ".weight_packed");
+    if (!old && !(q->q && c->method == QUANT_PACKED)) {
+        q->method = QUANT_INT8;
+        q->bits = 8;
+        q->q = c->method == QUANT_INT8 || c->by_tensor ? weight_part(f, name, ".weight") : NULL;
+        if (q->q && q->q->dtype != DT_I8)
+            q->q = NULL;
+    }
+    q->scales = weight_part(f, name, old ? ".scales" : ".weight_scale");
+    const struct tensor *zeros = weight_part(f, name, old ? ".qzeros" : ".weight_zero_point");
+    q->needs_zeros =
+        old || (q->method == QUANT_PACKED && (c->by_tensor ? zeros != NULL : !c->symmetric));
+    q->zeros = q->needs_zeros ? zeros : NULL;
+    q->order = q->method == QUANT_GPTQ     ? weight_part(f, name, ".g_idx")
+               : q->method == QUANT_PACKED ? weight_part(f, name, ".weight_g_idx")
+                                           : NULL;
+    q->zero_offset = q->method == QUANT_GPTQ && c->zeros_less_one;
+}
+
+static enum q_code find_integers(struct weight_source *s, const struct weight_finder *f,
+                                 const char *name, struct q_err *e)
+{
+    const struct quant_config *c = &f->config->quant;
+    struct quant_tensors q = {.row_block = 1};
+    find_parts(&q, f, name);
+    if (!q.q)
+        return Q_OK;
     q.group = c->group_size && c->group_size < s->cols ? c->group_size : s->cols;
+    if (c->by_tensor)
+        read_shapes(&q, s);
+    if (q.method == QUANT_INT8) {
+        q.group = s->cols;
+        q.row_block = q.scales && weight_part_is_one(q.scales) ? s->rows : 1;
+    }
     q.n_group = (s->cols + q.group - 1) / q.group;
-    if (s->cols % (32 / q.bits) || s->rows % (32 / q.bits))
+    if (q.method != QUANT_INT8 && (s->cols * q.bits % 32 || s->rows * q.bits % 32))
         return q_fail(e, Q_MISMATCH,
                       "tensor %s: quantized weights of shape [%u, %u] with %u bits are not "
                       "supported, both must be multiples of %u",
-                      q.q->name, s->rows, s->cols, q.bits, 32 / q.bits);
+                      q.q->name, s->rows, s->cols, q.bits, q.bits == 3 ? 32 : 32 / q.bits);
     s->quant = q;
     s->dtype = q.scales ? q.scales->dtype : DT_F16;
     enum q_code rc = check_parts(s, name, e);
     return rc ? rc : check_order(&s->quant, s->cols, e);
 }
 
+enum q_code weight_quant_find(struct weight_source *s, const struct weight_finder *f,
+                              const char *name, struct q_err *e)
+{
+    static enum q_code (*const finders[QUANT_COUNT])(
+        struct weight_source *, const struct weight_finder *, const char *, struct q_err *) = {
+        [QUANT_GPTQ] = find_integers,      [QUANT_AWQ] = find_integers,
+        [QUANT_PACKED] = find_integers,    [QUANT_INT8] = find_integers,
+        [QUANT_MXFP4] = weight_mxfp4_find, [QUANT_FP8] = weight_fp8_find,
+        [QUANT_FP4] = weight_fp4_find,     [QUANT_BNB4] = weight_bnb4_find,
+        [QUANT_BNB8] = weight_bnb8_find, /* the tensors of a GGUF file say themselves what they
+                                            are */
+    };
+    const enum quant_method method = f->config->quant.method;
+    s->stored_rows = s->rows;
+    if (!finders[method] ||
+        (method != QUANT_MXFP4 && (weight_part_base(name) == 0 || s->cols == 1)))
+        return Q_OK;
+    return finders[method](s, f, name, e);
+}
+
 uint32_t weight_quant_group(const struct weight_source *s)
 {
     const struct quant_tensors *q = &s->quant;
-    if (!q->q || weight_quant_is_made(s) || q->bits != 4 || (q->order && !q->is_even) ||
-        s->cols % q->group)
+    if (!q->q || q->is_made || q->bits > 4 || (q->order && !q->is_even) || s->cols % q->group)
         return 0;
     return kern_int4_group(q->group);
 }
@@ -234,18 +222,17 @@ void weight_quant_order(uint32_t *order, const struct weight_source *s)
     for (uint32_t g = 0; g < q->n_group; g++)
         next[g] = g * q->group;
     for (uint32_t k = 0; k < s->cols; k++)
-        order[next[load_i32(q->order, k)]++] = k;
+        order[next[weight_part_i32(q->order, k)]++] = k;
 }
 
 bool weight_quant_is_made(const struct weight_source *s)
 {
-    const struct quant_tensors *q = &s->quant;
-    return q->q && (q->method == QUANT_MXFP4 || (q->method == QUANT_GGUF && q->bits != 4));
+    return s->quant.q && s->quant.is_made;
 }
 
 bool weight_quant_is_int8(const struct weight_source *s)
 {
-    return s->quant.q && s->quant.method == QUANT_INT8;
+    return s->quant.q && (s->quant.method == QUANT_INT8 || s->quant.method == QUANT_BNB8);
 }
 
 static float scale_of(const struct weight_source *s, uint32_t o, uint32_t g)
@@ -253,52 +240,87 @@ static float scale_of(const struct weight_source *s, uint32_t o, uint32_t g)
     const struct quant_tensors *q = &s->quant;
     if (q->method == QUANT_GGUF)
         return f16_to_f32(weight_gguf_scale(s, o, g));
+    if (q->method == QUANT_BNB8)
+        return weight_part_float(q->scales, o) * BNB8_UNIT;
     const bool by_output = q->method == QUANT_PACKED || q->method == QUANT_INT8;
-    return load_scale(q->scales,
-                      by_output ? (size_t)o * q->n_group + g : (size_t)g * s->stored_rows + o);
+    return weight_part_float(q->scales, by_output ? (size_t)(o / q->row_block) * q->n_group + g
+                                                  : (size_t)g * s->stored_rows + o);
+}
+
+/* Integers of few bits in int32, lowest bits first: number i of those that begin at int32 `first`,
+ * and go on `step` further. */
+struct bits_at {
+    const struct tensor *t;
+    size_t first, step;
+};
+static uint32_t take(const struct bits_at *w, uint32_t i, uint32_t bits)
+{
+    const uint64_t bit = (uint64_t)i * bits;
+    const uint32_t shift = bit % 32;
+    const size_t at = w->first + bit / 32 * w->step;
+    uint32_t v = (uint32_t)weight_part_i32(w->t, at) >> shift;
+    if (shift + bits > 32)
+        v |= (uint32_t)weight_part_i32(w->t, at + w->step) << (32 - shift);
+    return v & ((1u << bits) - 1);
 }
 
 static uint32_t zero_of(const struct weight_source *s, uint32_t o, uint32_t g)
 {
     const struct quant_tensors *q = &s->quant;
-    const uint32_t v = 32 / q->bits, mask = (1u << q->bits) - 1;
     if (!q->zeros)
-        return q->method == QUANT_INT8 ? 128 : 1u << (q->bits - 1);
-    const uint32_t place = q->method == QUANT_AWQ ? awq_place[o % 8] : o % v;
-    const size_t at = q->method == QUANT_PACKED ? (size_t)(o / v) * q->n_group + g
-                                                : ((size_t)g * s->stored_rows + o) / v;
-    return ((uint32_t)load_i32(q->zeros, at) >> (place * q->bits) & mask) + q->zero_offset;
+        return weight_quant_is_int8(s) ? 128 : 1u << (q->bits - 1);
+    struct bits_at at = {q->zeros, (size_t)g * words(s->stored_rows, q->bits), 1};
+    if (q->method == QUANT_PACKED)
+        at = (struct bits_at){q->zeros, g, q->n_group};
+    const uint32_t i = q->method == QUANT_AWQ ? o / 8 * 8 + awq_place[o % 8] : o;
+    return take(&at, i, q->bits) + q->zero_offset;
+}
+
+/* q[o,k] of one output: [n_in]. */
+static void integers_of(uint8_t *out, const struct weight_source *s, uint32_t o)
+{
+    const struct quant_tensors *q = &s->quant;
+    const uint32_t n_in = s->cols, v = 32 / q->bits, mask = (1u << q->bits) - 1;
+    const struct bits_at at = q->method == QUANT_GPTQ
+                                  ? (struct bits_at){q->q, o, s->stored_rows}
+                                  : (struct bits_at){q->q, o * words(n_in, q->bits), 1};
+    if (q->bits == 3) { /* which an int32 has no whole number of */
+        for (uint32_t k = 0; k < n_in; k++)
+            out[k] = (uint8_t)take(&at, k, q->bits);
+        return;
+    }
+    for (uint32_t k = 0; k < n_in; k += v) {
+        const uint32_t all = (uint32_t)weight_part_i32(q->q, at.first + k / v * at.step);
+        for (uint32_t j = 0; j < v; j++)
+            out[k + j] = (uint8_t)(all >> (j * q->bits) & mask);
+    }
 }
 
 /* q[o,k] of outputs o … o + n - 1, n at most a panel, as [n, n_in]. */
 static void integers(uint8_t *out, const struct weight_source *s, uint32_t o, uint32_t n)
 {
     const struct quant_tensors *q = &s->quant;
-    const uint32_t v = 32 / q->bits, mask = (1u << q->bits) - 1, n_in = s->cols;
-    const uint32_t step = q->method == QUANT_AWQ || q->method == QUANT_INT8 ? 1 : v;
+    const uint32_t n_in = s->cols;
     const uint8_t *bytes = q->q->data;
     if (q->method == QUANT_GGUF) {
         weight_gguf_integers(out, s, o, n);
         return;
     }
-    for (uint32_t k = 0; k < n_in; k += step)
+    if (weight_quant_is_int8(s)) {
+        for (size_t i = 0; i < (size_t)n * n_in; i++)
+            out[i] = bytes[(size_t)o * n_in + i] ^ 128;
+        return;
+    }
+    if (q->method != QUANT_AWQ) {
+        for (uint32_t i = 0; i < n; i++)
+            integers_of(out + (size_t)i * n_in, s, o + i);
+        return;
+    }
+    for (uint32_t k = 0; k < n_in; k++)
         for (uint32_t i = 0; i < n; i++) {
-            uint8_t *to = out + (size_t)i * n_in + k;
-            const uint32_t out_of = o + i;
-            if (q->method == QUANT_INT8) {
-                *to = bytes[(size_t)out_of * n_in + k] ^ 128;
-                continue;
-            }
-            if (q->method == QUANT_AWQ) {
-                uint32_t all = (uint32_t)load_i32(q->q, ((size_t)k * s->stored_rows + out_of) / 8);
-                *to = all >> (4 * awq_place[out_of % 8]) & 15;
-                continue;
-            }
-            uint32_t all = (uint32_t)load_i32(q->q, q->method == QUANT_GPTQ
-                                                        ? (size_t)(k / v) * s->stored_rows + out_of
-                                                        : ((size_t)out_of * n_in + k) / v);
-            for (uint32_t j = 0; j < v; j++)
-                to[j] = (uint8_t)(all >> (j * q->bits) & mask);
+            const size_t at = ((size_t)k * s->stored_rows + o + i) / 8;
+            const uint32_t all = (uint32_t)weight_part_i32(q->q, at);
+            out[(size_t)i * n_in + k] = all >> (4 * awq_place[(o + i) % 8]) & 15;
         }
 }
 
@@ -358,22 +380,11 @@ void weight_quant_set(const struct packed *dst, uint32_t row, const struct weigh
     }
 }
 
-void weight_quant_rows(float *out, const struct weight_source *s, uint32_t o, uint32_t n)
+/* Outputs o … of integers with scales. */
+static void integer_rows(float *out, const struct weight_source *s, uint32_t o, uint32_t n)
 {
     const struct quant_tensors *q = &s->quant;
     const uint32_t n_in = s->cols;
-    if (q->method == QUANT_FP8) {
-        weight_fp8_rows(out, s, o, n);
-        return;
-    }
-    if (q->method == QUANT_MXFP4) {
-        weight_mxfp4_rows(out, s, o, n);
-        return;
-    }
-    if (q->method == QUANT_GGUF) {
-        weight_gguf_rows(out, s, o, n);
-        return;
-    }
     for (uint32_t i = 0; i < n; i++) {
         float *row = out + (size_t)i * n_in;
         /* the integers of a row fit in the last quarter of its floats, and are read before they are
@@ -383,7 +394,7 @@ void weight_quant_rows(float *out, const struct weight_source *s, uint32_t o, ui
         uint32_t group = UINT32_MAX;
         float scale = 0, zero = 0;
         for (uint32_t k = 0; k < n_in; k++) {
-            uint32_t g = q->order ? (uint32_t)load_i32(q->order, k) : k / q->group;
+            uint32_t g = q->order ? (uint32_t)weight_part_i32(q->order, k) : k / q->group;
             if (g != group) {
                 scale = scale_of(s, o + i, g);
                 zero = (float)zero_of(s, o + i, g);
@@ -393,4 +404,17 @@ void weight_quant_rows(float *out, const struct weight_source *s, uint32_t o, ui
             memcpy(row + k, &w, sizeof w);
         }
     }
+}
+
+void weight_quant_rows(float *out, const struct weight_source *s, uint32_t o, uint32_t n)
+{
+    static void (*const rows[QUANT_COUNT])(float *, const struct weight_source *, uint32_t,
+                                           uint32_t) = {
+        [QUANT_GPTQ] = integer_rows,     [QUANT_AWQ] = integer_rows,
+        [QUANT_PACKED] = integer_rows,   [QUANT_INT8] = integer_rows,
+        [QUANT_BNB8] = integer_rows,     [QUANT_MXFP4] = weight_mxfp4_rows,
+        [QUANT_FP8] = weight_fp8_rows,   [QUANT_FP4] = weight_fp4_rows,
+        [QUANT_BNB4] = weight_bnb4_rows, [QUANT_GGUF] = weight_gguf_rows,
+    };
+    rows[s->quant.method](out, s, o, n);
 }

@@ -16,15 +16,19 @@
  *     int-quantized   P.weight [n_out, n_in] int8, P.weight_scale [n_out, 1]
  *     fp8, float-quantized   weight_fp8.h
  *     mxfp4        weight_mxfp4.h
+ *     fp4          weight_fp4.h: nvfp4, mxfp4, mxfp8 of compressed-tensors and modelopt
+ *     bitsandbytes weight_bnb.h
  *     gguf         weight_gguf.h
  *
  *     w[o,k] = scale[o,g] * (q[o,k] - zero[o,g])
  *
- * What has 4 bits in groups that 32 divides stays as it is, bit for bit (scales in bf16 or f32 are
- * rounded to f16). With act-order its inputs are packed group by group (`order` of struct packed)
- * and activations follow; matrices that make one must then agree on the order, as those do that
- * were quantized with the same inputs. All else becomes int8 with a scale for each output: exactly
- * when it is that already, else by packing its f32 values. Threads: pure functions. */
+ * Integers of 3 bits lie one after the other, also across the end of an int32.
+ *
+ * What has 2 to 4 bits in groups that 32 divides stays as it is, bit for bit (scales in bf16 or
+ * f32 are rounded to f16). With act-order its inputs are packed group by group (`order` of struct
+ * packed) and activations follow; matrices that make one must then agree on the order, as those do
+ * that were quantized with the same inputs. All else becomes int8 with a scale for each output:
+ * exactly when it is that already, else by packing its f32 values. Threads: pure functions. */
 #ifndef QUIRE_ENGINE_MODEL_LOAD_WEIGHT_QUANT_H
 #define QUIRE_ENGINE_MODEL_LOAD_WEIGHT_QUANT_H
 #include "engine/model/load/weight_source.h"
@@ -37,7 +41,8 @@ struct int4_arrays {
     uint32_t group; /* that they are for: the checkpoint's, or a part of it */
 };
 /* Outputs o … below are the tensor's: weight_source_row of those of a slice, no further than
- * weight_source_run. Is `name` ("….weight") stored as integers? Then s->quant says where, all of it checked.
+ * weight_source_run. Is `name` ("….weight") stored as integers? Then s->quant says where, all of it
+ * checked.
  * Errors: Q_MISMATCH, Q_CORRUPT (file, tensor, expected and found). */
 FALLIBLE weight_quant_find(struct weight_source *s, const struct weight_finder *f, const char *name,
                            struct q_err *e);
@@ -50,7 +55,7 @@ bool weight_quant_same_order(const struct weight_source *a, const struct weight_
 /* order[c]: the input that comes as number c when groups are neighbours, [n_in]; within a group
  * inputs ascend. Their own order, when the checkpoint has none. weight_quant_group is above 0. */
 void weight_quant_order(uint32_t *order, const struct weight_source *s);
-/* Is it floats of a format that no kernel reads, so that it is packed by its values? */
+/* Does it stand for floats, so that it is packed by its values where it has no form of codes? */
 bool weight_quant_is_made(const struct weight_source *s);
 /* Can it be packed by kern_int8_set? */
 bool weight_quant_is_int8(const struct weight_source *s);

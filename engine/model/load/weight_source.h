@@ -8,16 +8,31 @@
 #include "engine/model/arch.h"
 #include "engine/model/pipeline_stage.h"
 
+/* How QUANT_FP4's matrices are stored: numbers, scales. */
+enum quant_float { QUANT_NVFP4, QUANT_MXFP4_PACKED, QUANT_MXFP8, QUANT_E4M3 };
+
 struct quant_tensors { /* a matrix stored as integers; layouts: weight_quant.h */
     enum quant_method method;
     uint32_t bits, group, n_group;
-    uint32_t row_block;                          /* fp8: outputs that share their scales */
+    uint32_t row_block;                          /* fp8, int8: outputs that share their scales */
     const struct tensor *q;                      /* NULL: the matrix is not stored so */
     const struct tensor *scales, *zeros, *order; /* zeros, order: NULL where there are none */
     bool needs_zeros;
-    bool is_even;         /* with an order: each group has `group` inputs */
-    uint32_t zero_offset; /* what a stored zero is less than it stands for */
-    bool input_scale;     /* fp8: the checkpoint has one for its activations, which is not used */
+    bool is_even;          /* with an order: each group has `group` inputs */
+    uint32_t zero_offset;  /* what a stored zero is less than it stands for */
+    bool input_scale;      /* fp8: the checkpoint has one for its activations, which is not used */
+    bool is_made;          /* no kernel reads it: it becomes floats, or what is made of these */
+    enum quant_float kind; /* QUANT_FP4 */
+    float whole_scale;     /* QUANT_FP4: of all groups */
+    bool divides;          /* their scales are divided by it, not multiplied */
+    /* QUANT_BNB4: the numbers that codes stand for, [16]; where `scales` are codes as well, of
+     * `nested.group` with a scale: the numbers that these stand for, [256], and what is added. */
+    const struct tensor *codes;
+    struct {
+        const struct tensor *scales, *codes;
+        uint32_t group;
+        float offset;
+    } nested;
 };
 
 /* Rows of a tensor that holds several slots (W_QKV, W_QKV_HEADS, W_GATE_UP …): row r of the source

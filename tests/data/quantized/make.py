@@ -34,6 +34,8 @@ LEFT = ("self_attn.o_proj", "self_attn.k_proj", "mlp.down_proj")  # floats in fp
 AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
 NAMES = {np.dtype("float32"): "F32", np.dtype("float16"): "F16", np.dtype("int32"): "I32", np.dtype("int8"): "I8",
          np.dtype("int64"): "I64", np.dtype("uint16"): "BF16", np.dtype("uint8"): "F8_E4M3"}  # these two as their bits
+U8 = np.dtype([("bits", "u1")])  # bytes that are bytes
+NAMES[U8] = "U8"
 
 
 def save(path, tensors):
@@ -48,12 +50,13 @@ def save(path, tensors):
 
 def pack(x, bits, axis):
     """Unsigned integers along `axis` into int32, lowest bits first."""
-    n = 32 // bits
     x = np.moveaxis(x.astype(np.uint32), axis, -1)
-    x = x.reshape(*x.shape[:-1], -1, n)
-    out = np.zeros(x.shape[:-1], np.uint32)
-    for i in range(n):
-        out |= x[..., i] << np.uint32(bits * i)
+    out = np.zeros((*x.shape[:-1], x.shape[-1] * bits // 32), np.uint32)
+    for i in range(x.shape[-1]):  # a number of 3 bits may begin in one int32 and end in the next
+        at, shift = divmod(bits * i, 32)
+        out[..., at] |= x[..., i] << np.uint32(shift)
+        if shift + bits > 32:
+            out[..., at + 1] |= x[..., i] >> np.uint32(32 - shift)
     return np.ascontiguousarray(np.moveaxis(out, -1, axis)).view(np.int32)
 
 
@@ -159,6 +162,111 @@ def fp8_channel(w, rng):
     return parts, dequantized
 
 
+def auto_round(w, rng, **options):
+    parts, dequantized = gptq(w, rng, symmetric=False, **options)
+    del parts["g_idx"]
+    return parts, dequantized
+
+
+def int8_tensor(w, rng):
+    """One scale for all outputs."""
+    scale = bf16(np.abs(w).max() / 127.5)
+    q = np.clip(np.round(w / scale), -128, 127).astype(np.int8)
+    return {"weight": q, "weight_scale": (scale.view(np.uint32) >> 16).astype(np.uint16).reshape(1),
+            "input_scale": np.array([0.02], np.float32)}, scale * q.astype(np.float32)
+
+
+def packed_mixed(w, rng, kind="packed", **options):
+    return {"packed": packed, "int8": int8, "int8_tensor": int8_tensor}[kind](w, rng, **options)
+
+
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+
+
+def nearest(x, values):
+    return np.abs(x[..., None] - values).argmin(-1)
+
+
+def halves(q, low_first=True):
+    """Two codes in a byte."""
+    q = q.astype(np.uint8).reshape(*q.shape[:-1], -1, 2)
+    a, b = (q[..., 0], q[..., 1]) if low_first else (q[..., 1], q[..., 0])
+    return np.ascontiguousarray(a | b << 4)
+
+
+def to_e2m1(w, scale):
+    """w [out, in], scale [out, n_group] -> codes, and what they stand for."""
+    each = np.repeat(scale, w.shape[1] // scale.shape[1], 1)
+    q = nearest(np.abs(w / each), E2M1)
+    return q | np.where(w < 0, 8, 0), each * np.where(w < 0, -1, 1).astype(np.float32) * E2M1[q] + np.float32(0)  # no zero below 0
+
+
+def fp4(w, rng, kind="nvfp4"):
+    """Of compressed-tensors: nvfp4 and mxfp4; of modelopt: nvfp4, mxfp8 and fp8."""
+    group = 16 if "nvfp4" in kind else 32
+    most = np.abs(w.reshape(len(w), -1, group)).max(2)
+    one = lambda x: np.array([x], np.float32)
+    if "nvfp4" in kind:
+        whole = np.float32(448 * 6 / np.abs(w).max())
+        scale = to_e4m3(most / 6 * whole)
+        values = e4m3_values()[scale]
+        if kind == "nvfp4":
+            q, dequantized = to_e2m1(w, values / whole)
+            return {"weight_packed": halves(q).view(U8), "weight_scale": scale, "weight_global_scale": one(whole),
+                    "input_global_scale": one(3)}, dequantized
+        whole = np.float32(1) / whole
+        q, dequantized = to_e2m1(w, values * whole)
+        return {"weight": halves(q).view(U8), "weight_scale": scale, "weight_scale_2": np.array(whole, np.float32),
+                "input_scale": np.array(0.5, np.float32)}, dequantized
+    if kind == "fp8":
+        return fp8(w, rng)
+    power = np.floor(np.log2(most)).astype(np.int64) - (2 if kind == "mxfp4" else 8)
+    scale = np.ldexp(np.float32(1), power)
+    stored = {"weight_scale": (power + 127).astype(np.uint8).view(U8)}
+    if kind == "mxfp4":
+        q, dequantized = to_e2m1(w, scale)
+        return {"weight_packed": halves(q).view(U8), **stored}, dequantized
+    each = np.repeat(scale, group, 1)
+    q = to_e4m3(np.clip(w / each, -448, 448))
+    return {"weight": q, **stored}, each * np.where(q < 128, 1, -1).astype(np.float32) * e4m3_values()[q & 127]
+
+
+NF4 = np.array([-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
+                -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+                0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0], np.float32)
+FP4 = np.array([0, 0.0625, 8, 12, 4, 6, 2, 3], np.float32) / np.float32(12)
+FP4 = np.concatenate([FP4, -FP4])
+
+
+def bnb4(w, rng, kind="nf4", block=64, nested=False):
+    codes = NF4 if kind == "nf4" else FP4
+    flat = w.reshape(-1)
+    of = np.arange(flat.size) // block
+    absmax = np.maximum.reduceat(np.abs(flat), np.arange(0, flat.size, block))
+    state = {"quant_type": kind, "blocksize": block, "dtype": "float16", "shape": list(w.shape)}
+    parts = {"weight.absmax": absmax, "weight.quant_map": codes}
+    if nested:
+        offset = absmax.mean(dtype=np.float32)
+        values = np.linspace(-1, 1, 256, dtype=np.float32) ** 3
+        scale = np.maximum.reduceat(np.abs(absmax - offset), np.arange(0, absmax.size, 256))
+        each = np.repeat(scale, 256)[:absmax.size]
+        q = nearest((absmax - offset) / each, values)
+        absmax = values[q] * each + offset
+        parts.update({"weight.absmax": q.astype(np.uint8).view(U8), "weight.nested_absmax": scale, "weight.nested_quant_map": values})
+        state.update({"nested_blocksize": 256, "nested_dtype": "float32", "nested_offset": float(offset)})
+    q = nearest(flat / absmax[of], codes)
+    parts["weight"] = halves(q, low_first=False).view(U8).reshape(-1, 1)
+    parts[f"weight.quant_state.bitsandbytes__{kind}"] = np.frombuffer(json.dumps(state).encode(), np.uint8).view(U8)
+    return parts, (absmax[of] * codes[q]).reshape(w.shape)
+
+
+def bnb8(w, rng):
+    most = np.abs(w).max(1)
+    q = np.round(w / most[:, None] * 127).astype(np.int8)
+    return {"weight": q, "SCB": most, "weight_format": np.array(0, np.uint8).reshape(1).view(U8).reshape(())}, \
+        (most * (np.float32(1) / np.float32(127)))[:, None] * q.astype(np.float32)
+
+
 def compressed_float(strategy):
     return {"quant_method": "compressed-tensors", "format": "float-quantized", "ignore": ["lm_head"],
             "config_groups": {"group_0": {"targets": ["Linear"],
@@ -205,7 +313,41 @@ BLOCKS_128 = {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m
 BY_128 = (fp8, dict(blocks=(128, 128), name="weight_scale_inv"), BLOCKS_128)
 CASES.update({"fp8-block-128": BY_128, "experts-fp8-block-128": BY_128})
 ACT_ORDER = of_gptq(4, 32, True, True)
+
+
+def compressed_groups(*groups):
+    return {"quant_method": "compressed-tensors", "format": "mixed-precision", "ignore": ["lm_head"],
+            "config_groups": {f"group_{i}": {"targets": ["Linear"], "format": format, "weights": weights}
+                              for i, (format, weights) in enumerate(groups)}}
+
+
+INT = {"type": "int", "symmetric": True, "dynamic": False}
+FLOAT4 = {"num_bits": 4, "type": "float", "symmetric": True, "strategy": "group"}
+BNB = {"quant_method": "bitsandbytes", "llm_int8_skip_modules": ["lm_head"]}
+LATER = {
+    "auto-round": (auto_round, dict(), {"quant_method": "auto-round", "bits": 4, "group_size": 32, "sym": False, "data_type": "int",
+                                        "packing_format": "auto_round:auto_gptq",
+                                        "extra_config": {"model.layers.0.mlp.down_proj": {"bits": 8, "group_size": 32}}}),
+    "packed-mixed": (packed_mixed, dict(), compressed_groups(
+        ("pack-quantized", {**INT, "num_bits": 4, "strategy": "group", "group_size": 32}),
+        ("int-quantized", {**INT, "num_bits": 8, "strategy": "tensor"}))),
+    "fp4-packed": (fp4, dict(), compressed_groups(("nvfp4-pack-quantized", {**FLOAT4, "group_size": 16}),
+                                                  ("mxfp4-pack-quantized", {**FLOAT4, "group_size": 32}))),
+    "fp4-modelopt": (fp4, dict(kind="modelopt nvfp4"), {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}),
+    "bnb-nf4": (bnb4, dict(nested=True), {**BNB, "load_in_4bit": True, "load_in_8bit": False, "bnb_4bit_quant_type": "nf4"}),
+    "bnb-fp4": (bnb4, dict(kind="fp4"), {**BNB, "load_in_4bit": True, "load_in_8bit": False, "bnb_4bit_quant_type": "fp4"}),
+    "bnb-int8": (bnb8, dict(), {**BNB, "load_in_4bit": False, "load_in_8bit": True}),
+}
+# Options of single matrices, by the end of their names.
+VARIED = {
+    "auto-round": {"o_proj": dict(bits=3), "gate_proj": dict(bits=2), "up_proj": dict(bits=2), "down_proj": dict(bits=8)},
+    "packed-mixed": {"o_proj": dict(group=64, symmetric=False), "gate_proj": dict(kind="int8"), "up_proj": dict(kind="int8"),
+                     "down_proj": dict(kind="int8_tensor")},
+    "fp4-packed": {"gate_proj": dict(kind="mxfp4"), "up_proj": dict(kind="mxfp4"), "o_proj": dict(kind="mxfp4")},
+    "fp4-modelopt": {"o_proj": dict(kind="fp8"), "down_proj": dict(kind="mxfp8")},
+}
 CASES.update({name: (gptq, dict(act_order=True, orders={}), ACT_ORDER) for name in ("experts-mixed", "experts-shared")})
+CASES.update(LATER)
 # experts-mixed: the inputs of expert 0 are in order, and one matrix of expert 2 was left as floats.
 MIXED_ORDER, MIXED_LEFT = "mlp.experts.0.", "mlp.experts.2.down_proj"
 SHARED = 64  # experts-shared: qwen2_moe, with an expert that all rows use, of this width
@@ -277,6 +419,7 @@ def main():
                 left = lambda w, rng, **options: ({"weight": w.astype(np.float16)}, w.astype(np.float16))
                 is_left = proj in {"fp8-some": LEFT, "experts-mixed": (MIXED_LEFT,)}.get(name, ())
                 in_order = {"act_order": False} if name == "experts-mixed" and proj.startswith(MIXED_ORDER) else {}
+                in_order.update(VARIED.get(name, {}).get(proj.split(".")[-1], {}))
                 weights = numbers(*shape) * 1.5
                 if spread and proj.endswith(SPREAD_TO):
                     weights[:, 128:] /= SPREAD

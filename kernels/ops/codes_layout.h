@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* codes_layout - offsets within a packed matrix of codes (picture: ops_codes.h), and what codes
+ * stand for. Private to kernels/. Threads: pure functions. */
+#ifndef QUIRE_KERNELS_OPS_CODES_LAYOUT_H
+#define QUIRE_KERNELS_OPS_CODES_LAYOUT_H
+#include <string.h>
+#include "kernels/ops/ops_codes.h"
+
+/* Sources: ggml (IQ4_NL), OCP Microscaling Formats 1.0 (e2m1). */
+static const int8_t codes_ints[KERN_CODES_INT_END][16] = {
+    [KERN_CODES_HALVES] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15},
+    [KERN_CODES_SIGNED] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7},
+    [KERN_CODES_NL] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113},
+    [KERN_CODES_E2M1] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12},
+};
+/* Source: bitsandbytes' quant_map of both types. */
+static const float codes_floats[KERN_CODES_END - KERN_CODES_INT_END][16] = {
+    {-1.0f, -0.6961928009986877f, -0.5250730514526367f, -0.39491748809814453f,
+     -0.28444138169288635f, -0.18477343022823334f, -0.09105003625154495f, 0.0f,
+     0.07958029955625534f, 0.16093020141124725f, 0.24611230194568634f, 0.33791524171829224f,
+     0.44070982933044434f, 0.5626170039176941f, 0.7229568362236023f, 1.0f},
+    {0.0f, 0.005208333333f, 0.66666667f, 1.0f, 0.33333333f, 0.5f, 0.16666667f, 0.25f, 0.0f,
+     -0.005208333333f, -0.66666667f, -1.0f, -0.33333333f, -0.5f, -0.16666667f, -0.25f},
+};
+
+static inline uint32_t codes_block(const struct packed_codes *c) /* inputs that lie together */
+{
+    return c->scales == KERN_SCALES_BY_256 ? KERN_CODES_SUPER : c->group;
+}
+
+/* Of the floats before a block. */
+static inline size_t codes_supers_bytes(const struct packed_codes *c)
+{
+    const size_t one = KERN_PANEL * sizeof(float);
+    return c->scales != KERN_SCALES_BY_256 ? 0 : c->has_min ? 2 * one : one;
+}
+
+/* From the start of a group to its scales, and from them to its mins. */
+static inline size_t codes_scales_at(const struct packed_codes *c)
+{
+    return (size_t)c->group * KERN_PANEL / (c->kind == KERN_CODES_BYTES ? 1 : 2);
+}
+static inline size_t codes_mins_at(const struct packed_codes *c)
+{
+    static const uint8_t element[] = {
+        [KERN_SCALES_F32] = 4,
+        [KERN_SCALES_F16] = 2,
+        [KERN_SCALES_BY_256] = 1,
+    };
+    return (size_t)element[c->scales] * KERN_PANEL;
+}
+
+static inline size_t codes_group_bytes(const struct packed_codes *c)
+{
+    return codes_scales_at(c) + codes_mins_at(c) * (c->has_min ? 2 : 1);
+}
+
+static inline size_t codes_block_bytes(const struct packed_codes *c)
+{
+    return codes_supers_bytes(c) + codes_block(c) / c->group * codes_group_bytes(c);
+}
+
+static inline size_t codes_panel_bytes(const struct packed_codes *c, uint32_t n_in)
+{
+    return n_in / codes_block(c) * codes_block_bytes(c);
+}
+
+/* From the start of a panel to the block of group g, and from it to the group. */
+static inline size_t codes_block_at(const struct packed_codes *c, uint32_t g)
+{
+    return (size_t)g * c->group / codes_block(c) * codes_block_bytes(c);
+}
+static inline size_t codes_group_at(const struct packed_codes *c, uint32_t g)
+{
+    return codes_supers_bytes(c) + g % (codes_block(c) / c->group) * codes_group_bytes(c);
+}
+
+static inline float codes_value(enum kern_codes kind, uint8_t code)
+{
+    return kind == KERN_CODES_BYTES     ? (float)(int8_t)code
+           : kind >= KERN_CODES_INT_END ? codes_floats[kind - KERN_CODES_INT_END][code & 15]
+                                        : (float)codes_ints[kind][code & 15];
+}
+
+/* Number `lane` of an array of scales or mins. */
+static inline void codes_put_scale(uint8_t *at, const struct packed_codes *c, uint32_t lane,
+                                   float scale, int8_t part)
+{
+    const uint16_t half = f32_to_f16(scale);
+    if (c->scales == KERN_SCALES_F32)
+        memcpy(at + lane * sizeof scale, &scale, sizeof scale);
+    else if (c->scales == KERN_SCALES_F16)
+        memcpy(at + lane * sizeof half, &half, sizeof half);
+    else
+        at[lane] = (uint8_t)part;
+}
+
+/* Group g of output `lane`. */
+static inline void codes_put(uint8_t *panel, const struct packed_codes *c, uint32_t lane,
+                             uint32_t g, const struct codes_output *from)
+{
+    uint8_t *block = panel + codes_block_at(c, g), *at = block + codes_group_at(c, g);
+    uint8_t *scales = at + codes_scales_at(c);
+    const uint8_t *q = from->q + (size_t)g * c->group;
+    const bool by_256 = c->scales == KERN_SCALES_BY_256;
+    const uint32_t super = g * c->group / KERN_CODES_SUPER;
+    for (uint32_t k = 0; k < c->group; k++)
+        if (c->kind == KERN_CODES_BYTES)
+            at[k * KERN_PANEL + lane] = q[k];
+        else if (k % 2 == 0)
+            at[k / 2 * KERN_PANEL + lane] = (uint8_t)((q[k] & 15) | q[k + 1] << 4);
+    codes_put_scale(scales, c, lane, by_256 ? 0 : from->scales[g], by_256 ? from->parts[g] : 0);
+    if (c->has_min)
+        codes_put_scale(scales + codes_mins_at(c), c, lane, by_256 ? 0 : from->mins[g],
+                        by_256 ? from->part_mins[g] : 0);
+    if (by_256)
+        memcpy(block + lane * sizeof(float), from->supers + super, sizeof(float));
+    if (by_256 && c->has_min)
+        memcpy(block + (KERN_PANEL + lane) * sizeof(float), from->super_mins + super,
+               sizeof(float));
+}
+
+#endif

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ops_codes - arguments of the product of floats by weights that are kept in 4 or 8 bits, each a
+ * code that stands for a value, with a scale, and where the format has one a minimum, of its group
+ * of inputs:
+ *     W[o,k] = fma(scale[o,g], value(q[o,k]), min[o,g]),  g = k / group; min 0 where there is none
+ * This holds the blocks of GGUF files, MXFP4, NVFP4 and bitsandbytes' nf4 and fp4 as they are:
+ * W[o,k] is the f32 that the format defines, and the product is that of `linear` with such an f32
+ * matrix, to the bit. A kernel unpacks a slice of a panel into the first-level cache and multiplies
+ * from there, so memory is read in the packed size.
+ *
+ * Layout (codes_layout.h). Panels of KERN_PANEL = 64 outputs, each contiguous; in a panel groups
+ * ascend. A group is
+ *     codes    bytes: int8 [group][64], the value itself
+ *              halves: u8 [group/2][64], input 2j in the low half of byte j, 2j + 1 in the high one
+ *     scales   [64] f32, f16 or int8, then as many mins where the format has them
+ * With scales in int8 before each 256 inputs: f32 d [64] (then f32 dmin [64]), and
+ *     scale = d * int8, min = dmin * int8     in f32; one product each
+ * Outputs past n_out are zeros. Threads: as ops.h. */
+#ifndef QUIRE_KERNELS_OPS_OPS_CODES_H
+#define QUIRE_KERNELS_OPS_OPS_CODES_H
+#include "kernels/ops/ops.h"
+
+enum kern_codes {
+    KERN_CODES_NOT,
+    KERN_CODES_BYTES,   /* -128 … 127 */
+    KERN_CODES_HALVES,  /* 4 bits: 0 … 15 */
+    KERN_CODES_SIGNED,  /* -8 … 7 */
+    KERN_CODES_NL,      /* the 16 integers of IQ4_NL */
+    KERN_CODES_E2M1,    /* twice an e2m1: 0, 1, 2, 3, 4, 6, 8, 12, and these below zero */
+    KERN_CODES_INT_END, /* values before this are whole numbers */
+    KERN_CODES_NF4 = KERN_CODES_INT_END, /* the 16 numbers of bitsandbytes' nf4 */
+    KERN_CODES_FP4,                      /* and fp4 */
+    KERN_CODES_END
+};
+enum kern_scales { KERN_SCALES_F32, KERN_SCALES_F16, KERN_SCALES_BY_256 };
+#define KERN_CODES_SUPER 256u /* inputs of a d; n_in is a multiple of it then */
+
+/* One output. Arrays of what the form does not have are not read. */
+struct codes_output {
+    const uint8_t *q;                 /* [n_in] codes; of KERN_CODES_BYTES int8 */
+    const float *scales, *mins;       /* [n_in / group]; f16: numbers that f16 has */
+    const int8_t *parts, *part_mins;  /* KERN_SCALES_BY_256: [n_in / group] */
+    const float *supers, *super_mins; /* d and dmin [n_in / 256] */
+};
+/* The value of a code. */
+float kern_codes_value(enum kern_codes kind, uint8_t code);
+
+/* y[i,o] = sum_k x[i,k] * W[o,k] + bias[o] (+ y[i,o] as it was, when accumulate): one f32
+ * accumulator an output, from +0, one fma for each k, ascending; the rest as linear (ops.h).
+ * x: F32 or BF16, which is widened; y: F32 or BF16; w.codes.kind above 0. */
+struct linear_codes_args {
+    struct linear_args by;
+};
+
+#endif

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* codes_scratch - scratch of linear_codes; private to kernels/. The loops are in
+ * wide/linear_codes.h. */
+#ifndef QUIRE_KERNELS_TILING_CODES_SCRATCH_H
+#define QUIRE_KERNELS_TILING_CODES_SCRATCH_H
+#include "kernels/ops/ops.h"
+#include "kernels/tiling/linear_tile.h"
+#include "kernels/tiling/split.h"
+
+#define CODES_SLICE 64u /* inputs that are unpacked at a time: 16 KiB of f32, half of a small L1 */
+
+struct codes_scratch {
+    _Alignas(64) float w[CODES_SLICE][KERN_PANEL]; /* a slice of a panel, unpacked */
+    float x[LINEAR_TILE][CODES_SLICE];             /* rows of bf16, widened */
+    float sum[KERN_LINEAR_ROWS][KERN_PANEL];
+};
+
+#endif

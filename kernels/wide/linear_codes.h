@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* linear_codes on 16 lanes; formula, order and layout: ops_codes.h.
+ *
+ *     for row blocks of at most KERN_LINEAR_ROWS    W is read once per block
+ *       for panels of this thread                   one contiguous stream of memory
+ *         for slices of CODES_SLICE inputs          unpacked to f32: 16 KiB, which stay in L1 …
+ *           for tiles of LINEAR_TILE rows           … while every tile uses them (wide/linear.h)
+ *
+ * Sums are kept in scratch between slices, so each output is one accumulator over all of K, as in
+ * `linear`. Unpacking costs about as many instructions as the product of four rows.
+ * Threads: as ops.h. */
+#ifndef QUIRE_KERNELS_WIDE_LINEAR_CODES_H
+#define QUIRE_KERNELS_WIDE_LINEAR_CODES_H
+#include "kernels/ops/codes_layout.h"
+#include "kernels/tiling/codes_scratch.h"
+#include "kernels/wide/linear.h"
+#ifdef __AVX512BW__
+#include "kernels/avx512/vec_codes.h"
+#else
+#include "kernels/avx2/vec_codes.h"
+#endif
+#ifdef VEC_SUMS
+
+struct codes_part { /* inputs of one group, of a panel */
+    const struct packed_codes *form;
+    const uint8_t *codes;           /* from the first of them on */
+    const uint8_t *scales, *supers; /* the group's; its block's */
+    uint32_t n;                     /* inputs, even */
+};
+
+/* Scales (or, behind them, mins) of outputs lane … lane + 15. */
+INLINE struct vec codes_scale(const struct codes_part *p, uint32_t lane, bool min)
+{
+    const uint8_t *at = p->scales + (min ? codes_mins_at(p->form) : 0);
+    const float *supers = (const float *)(const void *)p->supers + (min ? KERN_PANEL : 0);
+    if (p->form->scales == KERN_SCALES_F32)
+        return vec_load((const float *)(const void *)at + lane);
+    if (p->form->scales == KERN_SCALES_F16)
+        return vec_load_f16((const uint16_t *)(const void *)at + lane);
+    return vec_mul(vec_load(supers + lane), vec_load_i8((const int8_t *)at + lane));
+}
+
+enum codes_way { CODES_BYTES, CODES_INTS, CODES_FLOATS };
+
+/* w: [n][KERN_PANEL]. */
+INLINE void codes_unpack(float *w, const struct codes_part *p, const enum codes_way way)
+{
+    const int kind = p->form->kind;
+    const int8_t *ints = way == CODES_INTS ? codes_ints[kind] : codes_ints[0];
+    const struct vec floats =
+        vec_load(codes_floats[way == CODES_FLOATS ? kind - KERN_CODES_INT_END : 0]);
+    for (uint32_t lane = 0; lane < KERN_PANEL; lane += 16) {
+        const struct vec scale = codes_scale(p, lane, false);
+        const struct vec min = p->form->has_min ? codes_scale(p, lane, true) : vec_set(0);
+        float *to = w + lane;
+        for (uint32_t k = 0; k < p->n; k += 2, to += 2 * (size_t)KERN_PANEL) {
+            const uint8_t *at =
+                p->codes + (size_t)(way == CODES_BYTES ? k : k / 2) * KERN_PANEL + lane;
+            const struct vec_two v =
+                way == CODES_BYTES  ? (struct vec_two){vec_load_i8((const int8_t *)at),
+                                                       vec_load_i8((const int8_t *)at + KERN_PANEL)}
+                : way == CODES_INTS ? vec_code_ints(at, ints)
+                                    : vec_code_floats(at, floats);
+            vec_store(to, vec_fma(scale, v.low, min));
+            vec_store(to + KERN_PANEL, vec_fma(scale, v.high, min));
+        }
+    }
+}
+static void codes_unpack_bytes(float *w, const struct codes_part *p)
+{
+    codes_unpack(w, p, CODES_BYTES);
+}
+static void codes_unpack_ints(float *w, const struct codes_part *p)
+{
+    codes_unpack(w, p, CODES_INTS);
+}
+static void codes_unpack_floats(float *w, const struct codes_part *p)
+{
+    codes_unpack(w, p, CODES_FLOATS);
+}
+
+/* Inputs k … k + n - 1 of a panel; k is a multiple of CODES_SLICE. */
+INLINE void codes_slice(struct codes_scratch *s, const struct packed *w, const uint8_t *panel,
+                        uint32_t k, uint32_t n)
+{
+    const struct packed_codes *c = &w->codes;
+    const uint32_t step = c->group < CODES_SLICE ? c->group : CODES_SLICE;
+    for (uint32_t i = 0; i < n; i += step) {
+        const uint32_t g = (k + i) / c->group, in_group = (k + i) % c->group;
+        const uint8_t *block = panel + codes_block_at(c, g), *at = block + codes_group_at(c, g);
+        const bool bytes = c->kind == KERN_CODES_BYTES;
+        const struct codes_part p = {
+            .form = c,
+            .codes = at + (size_t)(bytes ? in_group : in_group / 2) * KERN_PANEL,
+            .scales = at + codes_scales_at(c),
+            .supers = block,
+            .n = step,
+        };
+        if (bytes)
+            codes_unpack_bytes(s->w[i], &p);
+        else if (c->kind < KERN_CODES_INT_END)
+            codes_unpack_ints(s->w[i], &p);
+        else
+            codes_unpack_floats(s->w[i], &p);
+    }
+}
+
+/* Rows first … first + n - 1 of x from input k on, as f32: sets where they are. */
+INLINE void codes_rows(struct linear_tile *t, struct codes_scratch *s, const struct linear_args *a,
+                       struct range rows, uint32_t k)
+{
+    if (a->x_dtype != DT_BF16) {
+        t->x = (const float *)a->x + rows.begin * a->x_stride + k;
+        t->x_bytes = a->x_stride * sizeof(float);
+        return;
+    }
+    for (size_t r = rows.begin; r < rows.end; r++) {
+        const uint16_t *from = (const uint16_t *)a->x + r * a->x_stride + k;
+        for (uint32_t i = 0; i < t->n_k; i += 16)
+            vec_store(s->x[r - rows.begin] + i, vec_load_bf16(from + i));
+    }
+    t->x = s->x;
+    t->x_bytes = sizeof s->x[0];
+}
+
+/* A block of rows times one panel. */
+INLINE void codes_panel(const struct linear_args *a, struct codes_scratch *s, struct range rows,
+                        uint32_t panel)
+{
+    const struct packed *w = &a->w;
+    const uint8_t *at = (const uint8_t *)w->data + panel * codes_panel_bytes(&w->codes, w->n_in);
+    const size_t n_row = rows.end - rows.begin;
+    const size_t n_tile = (n_row + LINEAR_TILE - 1) / LINEAR_TILE;
+    for (uint32_t k = 0; k < w->n_in; k += CODES_SLICE) {
+        const uint32_t left = w->n_in - k, n = left < CODES_SLICE ? left : CODES_SLICE;
+        const char *ahead = (const char *)at + codes_block_at(&w->codes, k / w->codes.group);
+        codes_slice(s, w, at, k, n);
+        for (size_t i = 0; i < n_tile; i++) {
+            const struct range r = {rows.begin + n_row * i / n_tile,
+                                    rows.begin + n_row * (i + 1) / n_tile};
+            struct linear_tile t = {
+                .w = s->w,
+                .n_k = n,
+                .sum = s->sum[r.begin - rows.begin],
+                .next = {ahead + LINEAR_PREFETCH, KERN_PANEL},
+                .first = k == 0,
+            };
+            codes_rows(&t, s, a, r, k);
+            tiles_f32[r.end - r.begin - 1](&t);
+            for (size_t row = r.begin; left == n && row < r.end; row++)
+                linear_epilogue(a, s->sum[row - rows.begin], row, panel);
+        }
+    }
+}
+
+INLINE void wide_linear_codes(const struct linear_args *a, const struct kern_exec *x)
+{
+    const struct range panels = split((a->w.n_out + KERN_PANEL - 1) / KERN_PANEL, x);
+    const size_t block = linear_block(a->n_row);
+    for (size_t row = 0; row < a->n_row; row += block) {
+        const struct range rows = {row, a->n_row - row < block ? a->n_row : row + block};
+        for (size_t i = panels.begin; i < panels.end; i++)
+            codes_panel(a, x->scratch, rows, (uint32_t)i);
+    }
+}
+
+#endif
+#endif

@@ -108,13 +108,19 @@ static bool is_final(const struct supervisor *s, int code)
     return !s->said_ready && (code == 2 || code == 3 || code == 5);
 }
 
+/* Did another process end it? A child that is told to end by SIGTERM exits with 0. */
+static bool is_wanted(int status, bool was_oom)
+{
+    return death_from_outside(status, was_oom) || (WIFEXITED(status) && !WEXITSTATUS(status));
+}
+
 /* What the next engine tells the frontends about this one's death: whether its requests may be the
  * cause. They are not when it was ended from outside, or because the worker crashed too often: then
  * it has looked for the cause itself. */
 static void note_death(struct child *c, int status, bool was_oom, const char *how)
 {
     const bool gave_up = WIFEXITED(status) && WEXITSTATUS(status) == EXIT_WORKER;
-    const bool blamed = !gave_up && !death_from_outside(status, was_oom);
+    const bool blamed = !gave_up && !is_wanted(status, was_oom);
     snprintf(c->death, sizeof c->death, "%s%s", blamed ? "crash: " : "other: ", how);
 }
 
@@ -134,7 +140,7 @@ static void on_death(struct supervisor *s, struct child *c, int status)
     }
     if (clock_ms() - c->started_ms > STABLE_MS)
         c->n_failure = 0;
-    c->n_failure += !death_from_outside(status, was_oom);
+    c->n_failure += !is_wanted(status, was_oom);
     note_death(c, status, was_oom, cause);
     if (is_final(s, code)) { /* the child has printed the reason */
         log_debug("%s %s", c->name, how);

@@ -7,6 +7,7 @@
 #include <netinet/in.h>
 #include <stddef.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 #include "common/log.h"
 
@@ -27,7 +28,7 @@ static uint16_t port_of(int fd)
 }
 
 /* 0 or an errno. */
-static int listen_at(int *out, const struct addrinfo *a, uint16_t port, bool only_v6)
+static int listen_at(int *out, const struct addrinfo *a, uint16_t port, bool only_v6, bool shares)
 {
     const int on = 1;
     struct sockaddr_in6 at = {.sin6_port = 0};
@@ -37,6 +38,8 @@ static int listen_at(int *out, const struct addrinfo *a, uint16_t port, bool onl
     memcpy(&at, a->ai_addr, a->ai_addrlen < sizeof at ? a->ai_addrlen : sizeof at);
     at.sin6_port = htons(port);
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (shares)
+        setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &on, sizeof on);
     if (only_v6 && a->ai_family == AF_INET6) /* otherwise "::" also takes the port of IPv4 */
         setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on);
     if (bind(fd, (struct sockaddr *)&at, a->ai_addrlen) != 0 || listen(fd, BACKLOG) != 0) {
@@ -64,14 +67,15 @@ static bool is_absent(int error)
 }
 
 /* One attempt. Returns 0, or the errno of the address that failed; then nothing is open. */
-static int listen_all(struct net_sockets *out, const struct addrinfo *found, uint16_t port)
+static int listen_all(struct net_sockets *out, const struct addrinfo *found, uint16_t port,
+                      bool shares)
 {
     int absent = 0, error = 0;
     *out = (struct net_sockets){.port = port};
     for (const struct addrinfo *a = found; a && !error && out->n < NET_LISTEN_MAX; a = a->ai_next) {
         if (is_repeated(found, a))
             continue;
-        error = listen_at(&out->fd[out->n], a, out->port, found->ai_next != NULL);
+        error = listen_at(&out->fd[out->n], a, out->port, found->ai_next != NULL, shares);
         if (is_absent(error)) {
             absent = error;
             error = 0;
@@ -87,7 +91,7 @@ static int listen_all(struct net_sockets *out, const struct addrinfo *found, uin
     return error;
 }
 
-int net_open(struct net_sockets *out, const char *host, uint16_t port)
+static int open_all(struct net_sockets *out, const char *host, uint16_t port, bool shares)
 {
     const struct addrinfo hints = {
         .ai_socktype = SOCK_STREAM,
@@ -99,11 +103,16 @@ int net_open(struct net_sockets *out, const char *host, uint16_t port)
     if (error)
         return error;
     do {
-        error = listen_all(out, found, port);
+        error = listen_all(out, found, port, shares);
     } while (error == EADDRINUSE &&
              --tries > 0); /* the port was free at one address and taken at another */
     freeaddrinfo(found);
     return error;
+}
+
+int net_open(struct net_sockets *out, const char *host, uint16_t port)
+{
+    return open_all(out, host, port, false);
 }
 
 const char *net_error_text(int error)
@@ -111,9 +120,10 @@ const char *net_error_text(int error)
     return error < 0 ? gai_strerror(error) : strerror(error);
 }
 
-FALLIBLE net_listen(struct net_sockets *out, const char *host, uint16_t port, struct q_err *e)
+static FALLIBLE listen_on(struct net_sockets *out, const char *host, uint16_t port, bool shares,
+                          struct q_err *e)
 {
-    const int error = net_open(out, host, port);
+    const int error = open_all(out, host, port, shares);
     if (error < 0)
         return q_fail(e, Q_IO, "--host: cannot listen on %s: %s", host, net_error_text(error));
     if (error)
@@ -122,11 +132,32 @@ FALLIBLE net_listen(struct net_sockets *out, const char *host, uint16_t port, st
     return Q_OK;
 }
 
+FALLIBLE net_listen(struct net_sockets *out, const char *host, uint16_t port, struct q_err *e)
+{
+    return listen_on(out, host, port, false, e);
+}
+
+FALLIBLE net_listen_shared(struct net_sockets *out, const char *host, uint16_t port,
+                           struct q_err *e)
+{
+    return listen_on(out, host, port, true, e);
+}
+
 void net_sockets_close(struct net_sockets *s)
 {
     for (uint32_t i = 0; i < s->n; i++)
         close(s->fd[i]);
     s->n = 0;
+}
+
+void net_raise_descriptors(uint32_t n)
+{
+    struct rlimit r;
+    if (getrlimit(RLIMIT_NOFILE, &r) != 0 || r.rlim_cur >= n)
+        return;
+    r.rlim_cur = r.rlim_max < n ? r.rlim_max : n;
+    if (setrlimit(RLIMIT_NOFILE, &r) != 0)
+        log_warning("cannot raise the limit of open file descriptors: %s", strerror(errno));
 }
 
 bool net_is_open(const struct sockaddr *a)

@@ -23,7 +23,14 @@ int net_open(struct net_sockets *out, const char *host, uint16_t port);
 const char *net_error_text(int error);
 /* net_open for HTTP. Errors: Q_IO (the address, and a remedy by --host and --port). */
 FALLIBLE net_listen(struct net_sockets *out, const char *host, uint16_t port, struct q_err *e);
+/* The same on a port that other processes of this user also open in this way (SO_REUSEPORT). */
+FALLIBLE net_listen_shared(struct net_sockets *out, const char *host, uint16_t port,
+                           struct q_err *e);
 void net_sockets_close(struct net_sockets *s);
+
+/* Raise the soft limit of descriptors, usually 1024, to n or to the hard limit: each connection
+ * needs one. */
+void net_raise_descriptors(uint32_t n);
 
 /* True if other machines may reach a socket bound to this address, judged by the address alone. */
 bool net_is_open(const struct sockaddr *a);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/chat/answer.h"
+#include <openssl/evp.h>
 #include <openssl/rand.h>
 #include <string.h>
 #include "common/mem.h"
@@ -18,20 +19,37 @@ void answer_release(struct answer *a)
     *a = (struct answer){.n_call = 0};
 }
 
+static FALLIBLE make_id(const struct answer *a, char out[ANSWER_ID_MAX], struct q_err *e)
+{
+    unsigned char bytes[EVP_MAX_MD_SIZE] = {0};
+    bool made;
+    if (a->id_seed) {
+        unsigned char from[ANSWER_SEED + 2 * sizeof(uint32_t)];
+        const uint32_t numbers[] = {a->id_number, (uint32_t)a->n_call};
+        memcpy(from, a->id_seed, ANSWER_SEED);
+        memcpy(from + ANSWER_SEED, numbers, sizeof numbers);
+        made = EVP_Digest(from, sizeof from, bytes, NULL, EVP_sha256(), NULL);
+    } else {
+        made = RAND_bytes(bytes, ID_BYTES) == 1;
+    }
+    if (!made)
+        return q_fail(e, Q_INTERNAL, "cannot get random numbers for a tool call's id");
+    int n = snprintf(out, ANSWER_ID_MAX, "call_");
+    for (size_t i = 0; i < ID_BYTES; i++)
+        n += snprintf(out + n, ANSWER_ID_MAX - (size_t)n, "%02x", bytes[i]);
+    return Q_OK;
+}
+
 static FALLIBLE begin_call(struct answer *a, const struct parsed_event *event, struct q_err *e)
 {
-    unsigned char random[ID_BYTES];
     enum q_code rc =
         q_grow(&a->calls, &a->calls_cap, a->n_call + 1, sizeof *a->calls, PARSER_CALLS_MAX, e);
     if (rc != Q_OK)
         return rc;
     struct answer_call *call = &a->calls[a->n_call];
     *call = (struct answer_call){.args = BUF_INIT};
-    if (RAND_bytes(random, sizeof random) != 1)
-        return q_fail(e, Q_INTERNAL, "cannot get random numbers for a tool call's id");
-    int n = snprintf(call->id, sizeof call->id, "call_");
-    for (size_t i = 0; i < sizeof random; i++)
-        n += snprintf(call->id + n, sizeof call->id - (size_t)n, "%02x", random[i]);
+    if ((rc = make_id(a, call->id, e)))
+        return rc;
     call->name = q_strndup(event->text, event->n);
     if (!call->name)
         return q_fail(e, Q_NO_MEMORY, "out of memory for a tool call");

@@ -14,6 +14,7 @@
 #include "common/parsers/parser.h"
 
 #define ANSWER_ID_MAX 32
+#define ANSWER_SEED   16 /* bytes */
 
 struct answer_call {
     char id[ANSWER_ID_MAX];
@@ -28,6 +29,10 @@ struct answer {
     size_t n_call, calls_cap;
     size_t n_broken; /* of them shown, and no calls after all */
     enum { ANSWER_IGNORED, ANSWER_OPEN, ANSWER_BROKEN } state; /* of the parser's latest call */
+    const unsigned char
+        *id_seed; /* [ANSWER_SEED] with id_number makes the calls' ids, so that they are
+                                   * the same when the answer is parsed again; NULL: random ones */
+    uint32_t id_number;
     bool one_call;     /* parallel_tool_calls: false: later ones are left out */
     bool no_reasoning; /* include_reasoning: false: it is left out */
 };

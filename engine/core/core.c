@@ -355,6 +355,7 @@ static FALLIBLE first_ready(struct core *c, const struct worker_info *info, stru
         .n_block = info->n_block,
         .n_swap_block = info->n_swap_block,
         .queue_max = c->config.queue_max,
+        .queue_token_max = c->config.queue_token_max,
         .policy = c->config.policy,
         .decided = may_trace ? core_trace_decided : NULL,
         .decided_ctx = c,
@@ -481,6 +482,7 @@ static FALLIBLE settle_step(struct core *c, void *memory, struct q_err *e)
     if ((rc = scheduler_settle(c->scheduler, &result, start_us, c->outputs, &n, e)))
         return rc;
     Q_ASSERT(n <= c->info.limits.logit_rows_max + c->info.limits.max_num_seqs); /* its room */
+    core_note_finishes(c, n, start_us);
     int64_t settled_us = core_tracing(c) ? clock_us() : 0;
     if (c->follows[result.head->step % RING_DEPTH] && result.head->gap_us != STEP_NO_GAP) {
         c->n_gap++;
@@ -619,7 +621,8 @@ static void tell_end(const struct core *c, const struct scheduler_output *o, str
                (double)c->config.policy.request_timeout_us / 1e6);
     else
         q_fail(e, o->code,
-               "the queue is full with %u requests, and this request was dropped because its API "
+               "the queue is full (%u requests or the tokens of --max-num-queued-tokens), and this "
+               "request was dropped because its API "
                "key or user has the most of them; retry later",
                c->config.queue_max);
 }
@@ -645,7 +648,8 @@ FALLIBLE core_schedule(struct core *c, uint32_t frontend_id, const struct msg_su
     if (m->adapter_id && !core_adapters_has(c->adapters, m->adapter_id))
         return q_fail(e, Q_NOT_FOUND, "adapter %.*s was unloaded", (int)m->adapter.n,
                       m->adapter.data);
-    return scheduler_submit(c->scheduler, frontend_id, m, clock_us(), e);
+    const enum q_code rc = core_admit(c, m, e);
+    return rc ? rc : scheduler_submit(c->scheduler, frontend_id, m, clock_us(), e);
 }
 
 /* Submit requests whose grammar is compiled; requests with an invalid grammar end with its

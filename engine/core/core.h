@@ -35,6 +35,8 @@ struct core_config {
     struct worker_config worker;
     char tokenizer_path[PATH_MAX]; /* folder or file; --tokenizer, else worker.model_dir */
     uint32_t queue_max;            /* waiting requests at most */
+    uint64_t queue_token_max;      /* tokens of them at most; 0 = no limit */
+    int64_t ttft_max_us;           /* predicted time to the first token at most; 0 = no limit */
     struct scheduler_policy policy;
     uint32_t worker_timeout_s; /* limit of a step's duration, after which the worker is killed; 0 =
                                 * no limit. Not for a worker thread */
@@ -163,6 +165,8 @@ FALLIBLE core_submit_items(struct core *c, uint32_t frontend_id, const struct ms
 const struct core_expansions *core_expansions(const struct core *c);
 const struct item_types *core_item_types(const struct core *c);
 bool core_abort(struct core *c, uint32_t frontend_id, uint64_t req_id);
+/* By how much a request with such a prompt exceeds ttft_max_us now; 0: it is accepted. */
+uint32_t core_ttft_excess_ms(const struct core *c, size_t n_prompt);
 uint32_t core_abort_frontend(struct core *c, uint32_t frontend_id);
 void core_reset_prefix_cache(struct core *c);
 bool core_preempt_last(struct core *c);         /* as scheduler_preempt_last; for tests */

@@ -57,6 +57,8 @@ struct core {
     uint64_t oldest_step;      /* its number */
     uint64_t work[RING_DEPTH]; /* of the steps in flight, by number */
     struct step_cost cost;
+    int64_t finish_us;        /* when the last request finished */
+    double finish_every_us;   /* mean time between finishes; 0 = unknown */
     bool going;               /* no idle time without requests since the last step */
     bool follows[RING_DEPTH]; /* steps in flight, by number: the value of `going` when they were
                                * planned */
@@ -94,6 +96,13 @@ FALLIBLE core_watch(struct core *c, int fd, struct q_err *e);
 /* scheduler_submit of a request whose adapter may have gone since it came. */
 FALLIBLE core_schedule(struct core *c, uint32_t frontend_id, const struct msg_submit *m,
                        struct q_err *e);
+
+/* core_admission.c: may the request be queued? Errors: Q_NO_SPACE. */
+FALLIBLE core_admit(const struct core *c, const struct msg_submit *m, struct q_err *e);
+void core_note_finishes(struct core *c, uint32_t n_output, int64_t now_us);
+/* Time from now to the first token of a request with such a prompt, and what of it is the work of
+ * others; 0: nothing is known yet. */
+int64_t core_ttft_us(const struct core *c, size_t n_prompt, int64_t *ahead_us);
 
 /* core_intake.c: submit what the thread has ended. */
 void core_take_intake(struct core *c);

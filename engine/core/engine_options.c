@@ -313,6 +313,8 @@ FALLIBLE engine_options(struct core_config *c, const struct options *o, const ch
         return q_fail(e, Q_INVALID,
                       "--runner, --convert or --pooler-config: the value is too long");
     c->queue_max = (uint32_t)o->max_num_queued_reqs;
+    c->queue_token_max = (uint64_t)o->max_num_queued_tokens;
+    c->ttft_max_us = (int64_t)(o->max_ttft * 1e6);
     c->worker_timeout_s = (uint32_t)o->worker_timeout;
     c->stall_timeout_s = (uint32_t)o->stall_timeout;
     c->prefix_cache = o->enable_prefix_caching;

@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/core/step_cost.h"
 
-#define ROW_WORK       4096u /* of a row, beside one for each position of its context */
-#define COPY_WORK      256u  /* of a block copied from or to host memory */
-#define FORGET_PART    16    /* of the difference to a shorter time */
-#define UNSEEN_FLOP_US 1000  /* 1 GFLOP/s */
+#define COPY_WORK      256u /* of a block copied from or to host memory */
+#define FORGET_PART    16   /* of the difference to a shorter time */
+#define UNSEEN_FLOP_US 1000 /* 1 GFLOP/s */
 #define LIMIT_US_MAX   ((int64_t)1 << 50)
 
 uint64_t step_cost_work(const struct step_view *v)
 {
-    uint64_t work = ROW_WORK + (uint64_t)COPY_WORK * (v->head->n_out + v->head->n_in);
+    uint64_t work = STEP_COST_ROW + (uint64_t)COPY_WORK * (v->head->n_out + v->head->n_in);
     for (uint32_t i = 0; i < v->head->n_seq; i++) {
         const struct step_seq *q = &v->seqs[i];
-        work += (uint64_t)q->n_token * (ROW_WORK + q->start + q->n_token);
+        work += (uint64_t)q->n_token * (STEP_COST_ROW + q->start + q->n_token);
     }
     return work;
 }
@@ -29,8 +28,7 @@ void step_cost_note(struct step_cost *c, uint64_t work, int64_t us)
     *slowest = us >= *slowest ? us : *slowest - (*slowest - us) / FORGET_PART;
 }
 
-/* 0: no step was seen. */
-static int64_t expected_us(const struct step_cost *c, uint64_t work)
+int64_t step_cost_expected_us(const struct step_cost *c, uint64_t work)
 {
     const uint32_t size = size_of(work);
     int64_t us = 0, seen_us = 0;
@@ -48,10 +46,10 @@ static int64_t expected_us(const struct step_cost *c, uint64_t work)
 
 int64_t step_cost_limit_us(const struct step_cost *c, uint64_t work, int64_t least_us)
 {
-    int64_t us = expected_us(c, work);
+    int64_t us = step_cost_expected_us(c, work);
     if (us)
         us = us < LIMIT_US_MAX / STEP_COST_FACTOR ? us * STEP_COST_FACTOR : LIMIT_US_MAX;
     else
-        us = (int64_t)(2.0 * (double)c->n_param * (double)work / ROW_WORK / UNSEEN_FLOP_US);
+        us = (int64_t)(2.0 * (double)c->n_param * (double)work / STEP_COST_ROW / UNSEEN_FLOP_US);
     return us > least_us ? us : least_us;
 }

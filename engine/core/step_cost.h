@@ -11,7 +11,8 @@
 #include "proto/step.h"
 
 #define STEP_COST_SIZES  64
-#define STEP_COST_FACTOR 30 /* a step that takes this many times what is expected is a hang */
+#define STEP_COST_ROW    4096u /* work of a row, beside one for each position of its context */
+#define STEP_COST_FACTOR 30    /* a step that takes this many times what is expected is a hang */
 
 struct step_cost {
     int64_t slowest_us[STEP_COST_SIZES]; /* by log2 of the work; 0 = none seen */
@@ -20,6 +21,8 @@ struct step_cost {
 uint64_t step_cost_work(const struct step_view *v);
 /* A step of this work took so long. */
 void step_cost_note(struct step_cost *c, uint64_t work, int64_t us);
+/* How long a step of this work takes at most, by those seen; 0: none was seen. */
+int64_t step_cost_expected_us(const struct step_cost *c, uint64_t work);
 /* The time after which a step of this work is a hang; at least least_us. */
 int64_t step_cost_limit_us(const struct step_cost *c, uint64_t work, int64_t least_us);
 

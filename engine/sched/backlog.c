@@ -150,6 +150,7 @@ void backlog_enter(struct backlog *b, uint32_t i_request, uint64_t tenant_id, ui
         before = b->requests->items[before].prev;
     request_list_insert(b->requests, &t->waiting, before, i_request);
     b->n++;
+    b->n_token += r->n_token;
 }
 
 /* Does a come before b? Both are the first of their lists. */
@@ -191,6 +192,7 @@ void backlog_take(struct backlog *b, uint32_t i_request, uint32_t n_token)
 {
     struct request *r = &b->requests->items[i_request];
     b->n--;
+    b->n_token -= r->n_token;
     if (r->admission_seq) {
         request_list_remove(b->requests, &b->returned, i_request);
         return;
@@ -213,6 +215,7 @@ void backlog_return(struct backlog *b, uint32_t i_request)
     }
     request_list_insert(b->requests, &b->returned, before, i_request);
     b->n++;
+    b->n_token += items[i_request].n_token;
 }
 
 void backlog_remove(struct backlog *b, uint32_t i_request)
@@ -222,6 +225,7 @@ void backlog_remove(struct backlog *b, uint32_t i_request)
     else
         take_new(b, i_request);
     b->n--;
+    b->n_token -= b->requests->items[i_request].n_token;
 }
 
 void backlog_leave(struct backlog *b, uint32_t i_request)
@@ -259,7 +263,7 @@ uint32_t backlog_n_tenant(const struct backlog *b)
 }
 
 /* One list of a tenant: by priority, then arrival, none admitted. */
-static uint32_t check_tenant(const struct backlog *b, uint32_t j)
+static uint32_t check_tenant(const struct backlog *b, uint32_t j, uint64_t *n_token)
 {
     const struct tenant *t = &b->tenants[j];
     const struct request *last = NULL;
@@ -270,6 +274,7 @@ static uint32_t check_tenant(const struct backlog *b, uint32_t j)
         Q_ASSERT(r->state == REQUEST_WAITING && r->tenant == j && r->admission_seq == 0);
         Q_ASSERT(!last || last->priority < r->priority ||
                  (last->priority == r->priority && last->arrival < r->arrival));
+        *n_token += r->n_token;
         last = r;
     }
     Q_ASSERT(n == t->waiting.n);
@@ -279,10 +284,11 @@ static uint32_t check_tenant(const struct backlog *b, uint32_t j)
 void backlog_check(const struct backlog *b)
 {
     uint32_t n = 0, n_contending = 0, n_open = 0;
+    uint64_t n_token = 0;
     const struct request *last = NULL;
     for (uint32_t j = b->contending.first; j != REQUEST_NONE; j = b->tenants[j].next) {
         Q_ASSERT(b->tenants[j].waiting.n > 0);
-        n += check_tenant(b, j);
+        n += check_tenant(b, j, &n_token);
         n_contending++;
     }
     Q_ASSERT(n_contending == b->contending.n);
@@ -290,9 +296,10 @@ void backlog_check(const struct backlog *b)
         const struct request *r = &b->requests->items[i];
         Q_ASSERT(r->state == REQUEST_WAITING && r->admission_seq);
         Q_ASSERT(!last || request_before(last, r));
+        n_token += r->n_token;
         last = r;
     }
-    Q_ASSERT(n == b->n);
+    Q_ASSERT(n == b->n && n_token == b->n_token);
     for (uint32_t j = 0; j < b->n_tenant; j++)
         n_open += b->tenants[j].n_open;
     Q_ASSERT(n_open + b->requests->free.n == b->requests->n_item);

@@ -45,6 +45,7 @@ struct backlog {
     struct request_table *requests; /* borrowed */
     bool by_priority;
     uint32_t n;                   /* number of waiting requests */
+    uint64_t n_token;             /* of these */
     struct request_list returned; /* by priority, then admission_seq */
     struct tenant *tenants;       /* [n_tenant] one for each possible request */
     uint32_t *buckets;            /* [n_bucket] tenant + 1, 0 = empty */

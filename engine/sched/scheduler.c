@@ -228,15 +228,26 @@ static struct scheduler_output end_output(struct scheduler *s, uint32_t i_reques
     return o;
 }
 
-/* Room in the queue for one more of this tenant, if need be by ending one of a tenant with more. */
-static enum q_code make_place(struct scheduler *s, uint64_t tenant, struct q_err *e)
+/* Has the queue room for a request of n_token tokens when one of n_gone has gone? */
+static bool has_place(const struct scheduler *s, uint64_t n_token, uint64_t n_gone)
 {
-    if (s->backlog.n < s->config.queue_max)
+    const uint64_t most = s->config.queue_token_max;
+    const uint32_t n = s->backlog.n - (n_gone > 0);
+    return n < s->config.queue_max &&
+           (!most || !n || s->backlog.n_token - n_gone + n_token <= most);
+}
+
+/* Room in the queue for one more of this tenant, if need be by ending one of a tenant with more. */
+static enum q_code make_place(struct scheduler *s, const struct msg_submit *m, struct q_err *e)
+{
+    const uint64_t n_token = m->prompt.n + m->emitted.n;
+    if (has_place(s, n_token, 0))
         return Q_OK;
-    uint32_t i = s->ended.code ? REQUEST_NONE : backlog_last_of_many(&s->backlog, tenant);
-    if (i == REQUEST_NONE)
-        return q_fail(e, Q_NO_SPACE, "the queue is full with %u waiting requests; retry later",
-                      s->backlog.n);
+    uint32_t i = s->ended.code ? REQUEST_NONE : backlog_last_of_many(&s->backlog, m->tenant);
+    if (i == REQUEST_NONE || !has_place(s, n_token, request_at(s, i)->n_token))
+        return q_fail(e, Q_NO_SPACE,
+                      "the queue is full with %u waiting requests of %llu tokens; retry later",
+                      s->backlog.n, (unsigned long long)s->backlog.n_token);
     s->ended = end_output(s, i, Q_NO_SPACE);
     s->stats.n_pushed_out++;
     return Q_OK;
@@ -293,7 +304,7 @@ enum q_code scheduler_submit(struct scheduler *s, uint32_t frontend_id, const st
     if (request_find(&s->requests, frontend_id, m->req_id) != REQUEST_NONE)
         return q_fail(e, Q_MISMATCH, "req_id %llu is already in use",
                       (unsigned long long)m->req_id);
-    if ((rc = make_place(s, m->tenant, e)))
+    if ((rc = make_place(s, m, e)))
         return rc;
     uint64_t n_max = (uint64_t)m->prompt.n + m->max_tokens;
     if (n_max > s->config.limits.max_model_len)
@@ -455,6 +466,12 @@ void scheduler_stats(const struct scheduler *s, struct scheduler_stats *out)
     out->n_swapped = s->swap.n_holder;
     out->n_waiting = s->backlog.n - out->n_swapped;
     out->n_begun = s->running.n + s->backlog.returned.n;
+    out->n_waiting_token = s->backlog.n_token;
+    out->n_prefill_token = 0;
+    for (uint32_t i = s->running.first; i != REQUEST_NONE; i = s->requests.items[i].next) {
+        const struct request *r = &s->requests.items[i];
+        out->n_prefill_token += r->n_planned + 1 < r->n_token ? r->n_token - r->n_planned - 1 : 0;
+    }
     out->n_tenant = backlog_n_tenant(&s->backlog);
     out->n_in_flight = s->n_inflight;
     out->kv_blocks_total = s->pool.n_block;

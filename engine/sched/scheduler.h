@@ -54,7 +54,8 @@ struct scheduler_config {
     /* Blocks in host memory for the KV of preempted requests; 0 = recomputation. With swap,
      * limits.copies_max must cover a sequence of max_model_len. */
     uint32_t n_swap_block;
-    uint32_t queue_max; /* waiting requests at most */
+    uint32_t queue_max;       /* waiting requests at most */
+    uint64_t queue_token_max; /* their tokens at most, unless one alone has more; 0 = no limit */
     struct scheduler_policy policy;
     /* Called by scheduler_plan after the decisions and before the step is written (for a trace: the
      * scheduler has no clock); may be NULL. */
@@ -167,8 +168,9 @@ struct scheduler_stats {
     uint64_t step; /* last planned */
     /* A preempted request with KV in host memory counts as swapped, otherwise as waiting. */
     uint32_t n_running, n_waiting, n_swapped, n_in_flight, n_tenant;
-    uint32_t n_begun;                         /* running requests, and waiting requests that have
-                                               * run */
+    /* of waiting requests; of running ones what is not planned yet, but for each one's last */
+    uint64_t n_waiting_token, n_prefill_token;
+    uint32_t n_begun; /* running requests, and waiting requests that have run */
     uint32_t kv_blocks_used, kv_blocks_total; /* without cached blocks */
     uint32_t kv_blocks_cached, swap_blocks_used, swap_blocks_total;
     uint64_t prompt_tokens, generation_tokens, n_preemption, n_aborted, n_finished;
@@ -176,15 +178,13 @@ struct scheduler_stats {
     /* Preemptions by swap; requests swapped in; blocks of both. */
     uint64_t n_swap_out, n_swap_in, swap_blocks_out, swap_blocks_in;
     uint64_t prefix_queries, prefix_hits; /* tokens looked up and found, at first admissions */
-    /* speculative decoding: drafts, draft tokens, accepted tokens; the last by position in the
-     * draft */
+    /* speculative decoding: drafts, their tokens, accepted tokens; the last by position in it */
     uint64_t n_draft, n_draft_token, n_accepted_token, accepted_at[SCHEDULER_DRAFT_TOKENS_MAX];
     /* draft tokens forced by a grammar (not included above): draft tokens, accepted tokens */
     uint64_t n_forced_token, n_forced_accepted;
     /* tokens per step: bounds 1 2 4 … 16384, +Inf; counts of each bucket alone */
     uint64_t iteration_tokens[16];
-    /* Set by the core. Number of steps that directly followed another, and the idle compute time
-     * before and in them. */
+    /* Set by the core: steps that directly followed another; idle time before and in them. */
     uint64_t n_gap, gap_us;
 };
 void scheduler_stats(const struct scheduler *s, struct scheduler_stats *out);

@@ -161,6 +161,7 @@ static void settle_token(struct scheduler *s, uint32_t i_request, const struct s
         .token = row->token,
     };
     r->tokens[r->n_token++] = row->token;
+    s->backlog.n_token += r->state == REQUEST_WAITING; /* preempted after this step was planned */
     scheduler_got_on(r);
     s->stats.generation_tokens += o->has_token;
     backlog_charge(&s->backlog, i_request, 1);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "engine/server/frontends.h"
+#include "engine/server/frontends_internal.h"
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
@@ -25,6 +25,10 @@ FALLIBLE frontends_init(struct frontends *p, const struct server_config *c, stru
     if (!p->frontends)
         return q_fail(e, Q_NO_MEMORY, "engine: out of memory for %d frontends",
                       SERVER_FRONTENDS_MAX);
+    p->started_ms = clock_ms();
+    enum q_code rc = streams_init(&p->streams, c->stream_bytes_max, e);
+    if (rc)
+        return rc;
     if (getrandom(&p->instance, sizeof p->instance, 0) != sizeof p->instance)
         return q_fail(e, Q_IO, "engine: cannot get random numbers: %s", strerror(errno));
     return hub_digest(p->digest, c->core.worker.model_dir, e);
@@ -36,6 +40,7 @@ void frontends_release(struct frontends *p)
     buf_release(&p->frame);
     if (p->outbox_made)
         outbox_release(&p->outbox);
+    streams_release(&p->streams);
     q_free(p->frontends);
     p->frontends = NULL;
     p->n = 0;
@@ -59,8 +64,7 @@ static void lose(struct frontend *to, enum q_code rc, const struct q_err *why)
     to->removed = true;
 }
 
-/* Send p->frame (or drop the frontend that cannot take it). */
-static void send_to(struct frontends *p, struct frontend *to, enum q_code rc, struct q_err *e)
+void frontends_send(struct frontends *p, struct frontend *to, enum q_code rc, struct q_err *e)
 {
     if (!rc)
         rc = socket_send(to->at.socket, &to->at.name, p->frame.data, p->frame.len, e);
@@ -68,9 +72,8 @@ static void send_to(struct frontends *p, struct frontend *to, enum q_code rc, st
         lose(to, rc, e);
 }
 
-/* An error to a sender that is perhaps not in the table. */
-static void send_error(struct frontends *p, const struct frontend_address *to, uint64_t req_id,
-                       const struct q_err *why, uint32_t retry_ms)
+void frontends_send_error(struct frontends *p, const struct frontend_address *to, uint64_t req_id,
+                          const struct q_err *why, uint32_t retry_ms)
 {
     struct q_err e = Q_ERR_INIT;
     const struct msg_error m = {
@@ -145,7 +148,7 @@ static void greet(struct frontends *p, struct frontend *to)
     to->greeted = true;
     buf_reset(&p->frame);
     enum q_code rc = msg_hello_encode(&m, &p->frame, &e);
-    send_to(p, to, rc, &e);
+    frontends_send(p, to, rc, &e);
 }
 
 static FALLIBLE check_hello(const struct frontends *p, const struct msg_hello *m, struct q_err *e)
@@ -186,7 +189,7 @@ static void on_hello(struct frontends *p, const struct frontend_address *from,
     uint32_t percent;
     if (check_hello(p, m, &e)) {
         log_warning("frontend rejected: %s", e.message);
-        send_error(p, from, 0, &e, 0);
+        frontends_send_error(p, from, 0, &e, 0);
         return;
     }
     struct frontend *frontend = find_frontend(p, from);
@@ -197,24 +200,26 @@ static void on_hello(struct frontends *p, const struct frontend_address *from,
     if (!frontend && !(frontend = add_frontend(p, from, m->instance))) {
         q_fail(&e, Q_NO_SPACE, "too many frontends: the engine accepts at most %d",
                SERVER_FRONTENDS_MAX);
-        send_error(p, from, 0, &e, 0);
+        frontends_send_error(p, from, 0, &e, 0);
         return;
     }
     frontend->heard_ms = clock_ms();
     if (core_state(p->core, &percent) == CORE_LOADING) {
         q_fail(&e, Q_UNAVAILABLE, "loading %u %%", percent);
-        send_error(p, from, 0, &e, 0);
+        frontends_send_error(p, from, 0, &e, 0);
     } else {
         greet(p, frontend);
     }
 }
 
 /* How long until a tenth of the queue has gone, at the pace requests finish now. */
-static uint32_t retry_ms(const struct frontends *p)
+static uint32_t retry_ms(const struct frontends *p, size_t n_prompt)
 {
     struct scheduler_stats stats;
     core_stats(p->core, &stats);
-    double ms = p->finish_every_ms * (1 + (stats.n_waiting + stats.n_swapped) / 10.0);
+    const uint32_t excess_ms = core_ttft_excess_ms(p->core, n_prompt);
+    double ms = excess_ms ? excess_ms
+                          : p->finish_every_ms * (1 + (stats.n_waiting + stats.n_swapped) / 10.0);
     return ms < RETRY_MIN_MS ? RETRY_MIN_MS : ms > RETRY_MAX_MS ? RETRY_MAX_MS : (uint32_t)ms;
 }
 
@@ -285,7 +290,7 @@ static void tell_expanded(struct frontends *p, struct frontend *to, uint64_t req
         return;
     buf_reset(&p->frame);
     enum q_code rc = msg_expanded_encode(&m, &p->frame, &e);
-    send_to(p, to, rc, &e);
+    frontends_send(p, to, rc, &e);
 }
 
 static void on_submit(struct frontends *p, struct frontend *from, const struct msg_submit *m)
@@ -299,10 +304,14 @@ static void on_submit(struct frontends *p, struct frontend *from, const struct m
     else if (from->n_open >= p->config->max_frontend_reqs)
         rc = q_fail(&e, Q_NO_SPACE,
                     "this frontend has the maximum of %u open requests; retry later", from->n_open);
+    else if (m->stream_id.n && !streams_open(&p->streams, from->frontend_id, m))
+        rc = q_fail(&e, Q_CANCELLED, "the stream was resumed over another connection");
     else
         rc = m->item_memory.n ? submit_memory(p, from, m, &e) : submit_frame(p, from, m, &e);
     if (rc) {
-        send_error(p, &from->at, m->req_id, &e, rc == Q_NO_SPACE ? retry_ms(p) : 0);
+        streams_close(&p->streams, from->frontend_id, m->req_id, clock_ms());
+        frontends_send_error(p, &from->at, m->req_id, &e,
+                             rc == Q_NO_SPACE ? retry_ms(p, m->prompt.n) : 0);
         return;
     }
     from->n_open++;
@@ -312,9 +321,11 @@ static void on_submit(struct frontends *p, struct frontend *from, const struct m
 
 static void on_abort(struct frontends *p, struct frontend *from, const struct msg_abort *m)
 {
-    for (size_t i = 0; i < m->req_ids.n; i++)
+    for (size_t i = 0; i < m->req_ids.n; i++) {
+        streams_close(&p->streams, from->frontend_id, m->req_ids.data[i], clock_ms());
         if (core_abort(p->core, from->frontend_id, m->req_ids.data[i]) && from->n_open)
             from->n_open--;
+    }
 }
 
 /* A mode that this build does not know is the one that loses nothing. */
@@ -349,7 +360,7 @@ static void send_command_done(struct frontends *p, struct frontend *to, uint64_t
     };
     buf_reset(&p->frame);
     enum q_code rc = msg_command_done_encode(&m, &p->frame, &failed);
-    send_to(p, to, rc, &failed);
+    frontends_send(p, to, rc, &failed);
 }
 
 static enum q_code reload(struct frontends *p, struct frontend *from, const struct msg_command *m,
@@ -402,6 +413,7 @@ static enum q_code change_adapter(struct frontends *p, const struct msg_command 
                    : core_unload_adapter(p->core, module.name, e);
     if (rc)
         return rc;
+    streams_clear(&p->streams); /* an adapter of the same name may differ from now on */
     remember_adapters(p);
     frontends_beat(p, clock_ms()); /* before the reply */
     snprintf(e->message, sizeof e->message, "%s", module.name);
@@ -459,6 +471,7 @@ void frontends_answer_commands(struct frontends *p)
         return;
     if (!result.code) {
         snprintf(result.message, sizeof result.message, "%s", core_weights_dir(p->core));
+        streams_clear(&p->streams); /* they are answers of other weights */
         remember_weights(p);
         frontends_remember_identity(p);
     }
@@ -480,6 +493,8 @@ static bool handle(struct frontends *p, struct frontend *from, const void *frame
         struct msg_reset_prefix_cache reset;
         struct msg_control control;
         struct msg_command order;
+        struct msg_keep_stream keep_stream;
+        struct msg_resume_stream resume_stream;
     } m;
     switch (proto_peek(frame, n)) {
     case MSG_submit:
@@ -508,6 +523,14 @@ static bool handle(struct frontends *p, struct frontend *from, const void *frame
         if (msg_command_decode(&m.order, frame, n, &p->arena, e))
             return false;
         on_command(p, from, &m.order);
+        return true;
+    case MSG_keep_stream:
+        return !msg_keep_stream_decode(&m.keep_stream, frame, n, &p->arena, e) &&
+               !frontends_on_keep_stream(p, &m.keep_stream, e);
+    case MSG_resume_stream:
+        if (msg_resume_stream_decode(&m.resume_stream, frame, n, &p->arena, e))
+            return false;
+        frontends_on_resume_stream(p, from, &m.resume_stream);
         return true;
     case MSG_heartbeat:
         if (msg_heartbeat_decode(&m.heartbeat, frame, n, &p->arena, e))
@@ -539,7 +562,7 @@ static void on_stranger(struct frontends *p, const struct frontend_address *from
     }
     q_fail(&e, Q_UNAVAILABLE,
            "the frontend is not registered with this engine: it must send hello first");
-    send_error(p, from, m.req_id, &e, 0);
+    frontends_send_error(p, from, m.req_id, &e, 0);
 }
 
 void frontends_receive(struct frontends *p, const struct frontend_address *from, const void *frame,
@@ -598,8 +621,10 @@ static void send_reasons(struct frontends *p, struct frontend *to, const struct 
         const struct scheduler_output *o = &step->outputs[i];
         if (o->frontend_id != to->frontend_id || !o->why)
             continue;
-        send_error(p, &to->at, o->req_id, o->why, o->why->code == Q_NO_SPACE ? retry_ms(p) : 0);
+        frontends_send_error(p, &to->at, o->req_id, o->why,
+                             o->why->code == Q_NO_SPACE ? retry_ms(p, 0) : 0);
         to->n_open -= to->n_open > 0;
+        streams_close(&p->streams, to->frontend_id, o->req_id, clock_ms());
     }
 }
 
@@ -624,6 +649,7 @@ void frontends_output(void *ctx, const struct step_result *result,
         enum q_code rc = outbox_fill(&p->outbox, to->frontend_id, &step, &n_request, &e);
         if (!rc && !n_request)
             continue;
+        frontends_keep_outputs(p, to); /* before the frontend can show them to a client */
         if (!rc)
             rc = socket_send(to->at.socket, &to->at.name, p->outbox.frame.data, p->outbox.frame.len,
                              &e);
@@ -694,6 +720,7 @@ void frontends_beat(struct frontends *p, int64_t now_ms)
     int64_t silent_ms = (int64_t)p->config->heartbeat_ms * SERVER_SILENT_BEATS;
     if (silent_ms < SERVER_SILENT_MIN_MS)
         silent_ms = SERVER_SILENT_MIN_MS;
+    streams_tick(&p->streams, now_ms);
     for (uint32_t i = 0; i < p->n; i++) {
         struct frontend *to = &p->frontends[i];
         if (to->removed || to->lost)
@@ -703,7 +730,7 @@ void frontends_beat(struct frontends *p, int64_t now_ms)
                         to->frontend_id, (long long)(now_ms - to->heard_ms), to->n_open);
             to->removed = true;
         } else if (to->greeted) {
-            send_to(p, to, rc, &e);
+            frontends_send(p, to, rc, &e);
         }
     }
 }
@@ -728,7 +755,7 @@ void frontends_drain(struct frontends *p, const char *reason)
     enum q_code rc = msg_drain_encode(&m, &p->frame, &e);
     for (uint32_t i = 0; i < p->n; i++)
         if (p->frontends[i].greeted && !p->frontends[i].removed && !p->frontends[i].lost)
-            send_to(p, &p->frontends[i], rc, &e);
+            frontends_send(p, &p->frontends[i], rc, &e);
 }
 
 void frontends_received(struct frontends *p)
@@ -748,10 +775,12 @@ void frontends_sweep(struct frontends *p)
 {
     uint32_t n_kept = 0;
     for (uint32_t i = 0; i < p->n; i++) {
-        if (p->frontends[i].removed)
+        if (p->frontends[i].removed) {
+            streams_leave(&p->streams, p->frontends[i].frontend_id, clock_ms());
             core_abort_frontend(p->core, p->frontends[i].frontend_id);
-        else
+        } else {
             p->frontends[n_kept++] = p->frontends[i];
+        }
     }
     p->n = n_kept;
 }

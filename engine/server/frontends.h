@@ -11,6 +11,7 @@
 #include "engine/core/core.h"
 #include "engine/server/outbox.h"
 #include "engine/server/server_config.h"
+#include "engine/server/streams.h"
 #include "proto/socket.h"
 
 struct frontend_address {
@@ -48,6 +49,8 @@ struct frontends {
     uint64_t reload_id;
     struct outbox outbox; /* made when the core is ready */
     bool outbox_made;
+    struct streams streams; /* kept, to be resumed */
+    int64_t started_ms;
     uint64_t n_bad_frame, n_bad_skipped;
     int64_t bad_logged_ms;
     int64_t finish_ms;      /* when the last request finished */

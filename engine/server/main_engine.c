@@ -115,6 +115,7 @@ int main(int argc, char **argv)
     c.heartbeat_ms = (uint32_t)o.heartbeat_ms;
     c.max_frontend_reqs = (uint32_t)o.max_frontend_reqs;
     c.shutdown_timeout_ms = (uint32_t)o.shutdown_timeout * 1000;
+    c.stream_bytes_max = (size_t)o.stream_resume_bytes;
     signal(SIGPIPE, SIG_IGN);
     return server_run(&c);
 }

@@ -15,11 +15,13 @@
 #include <unistd.h>
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/net.h"
 #include "engine/server/frontends.h"
 #include "proto/item_memory.h"
 
 #define FRAMES_PER_ITERATION 512
 #define GOODBYE_MS           300
+#define DESCRIPTORS          65536
 
 struct server {
     const struct server_config *config;
@@ -195,6 +197,7 @@ enum server_exit server_run(const struct server_config *c)
 {
     struct q_err e = Q_ERR_INIT;
     struct server s = {.config = c, .signal_fd = -1};
+    net_raise_descriptors(DESCRIPTORS); /* libzmq ends the process when ipc:// has none left */
     enum server_exit code = start_server(&s, &e);
     if (!code) {
         enum q_code rc = Q_OK;

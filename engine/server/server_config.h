@@ -25,6 +25,7 @@ struct server_config {
     const char *death;         /* of the engine before, for hello; NULL = unknown */
     uint32_t heartbeat_ms, max_frontend_reqs;
     uint32_t shutdown_timeout_ms;
+    size_t stream_bytes_max; /* of kept streams; 0: none are kept */
 };
 
 #endif

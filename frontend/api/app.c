@@ -68,7 +68,7 @@ static void on_early_gone(void *ctx)
 bool app_available(struct app *a, struct http_exchange *x, http_handler *again)
 {
     struct early *w;
-    if (a->loaded && a->link && !a->draining)
+    if (a->loaded && a->link) /* also of a connection that was accepted before the drain began */
         return true;
     if (a->draining || !(w = q_calloc(1, sizeof *w))) {
         http_reply_error(x, &(struct http_error){
@@ -306,6 +306,7 @@ static void after_load(uv_work_t *work, int status)
         .on_change = on_link_change,
         .on_heartbeat = status_told,
         .on_command_done = control_command_done,
+        .on_stream_resumed = resume_answered,
         .ctx = a,
     };
     memcpy(c.digest, a->served.digest, sizeof c.digest);
@@ -359,11 +360,14 @@ static enum q_code read_list(struct cors_list *out, const char *flag, const char
     return Q_OK;
 }
 
-static enum q_code read_cors(struct cors *c, const struct options *o, struct q_err *e)
+static enum q_code read_lists(struct app *a, struct q_err *e)
 {
     enum q_code rc;
+    struct cors *c = &a->cors;
+    const struct options *o = a->options;
     c->credentials = o->allow_credentials;
-    if ((rc = read_list(&c->origins, "--allowed-origins", o->allowed_origins, e)) ||
+    if ((rc = read_list(&a->allowed_hosts, "--allowed-hosts", o->allowed_hosts, e)) ||
+        (rc = read_list(&c->origins, "--allowed-origins", o->allowed_origins, e)) ||
         (rc = read_list(&c->methods, "--allowed-methods", o->allowed_methods, e)))
         return rc;
     return read_list(&c->headers, "--allowed-headers", o->allowed_headers, e);
@@ -403,6 +407,8 @@ static enum q_code make_server(struct app *a, struct q_err *e)
         .n_api_key = o->api_key.n,
         .api_key_file = o->api_key_file,
         .public_metrics = o->public_metrics,
+        .enable_steering = o->enable_steering,
+        .allowed_hosts = a->allowed_hosts,
         .body_max = o->max_body_bytes,
         .total_body_max =
             o->max_total_body_bytes ? o->max_total_body_bytes : BODIES_DEFAULT * o->max_body_bytes,
@@ -413,6 +419,7 @@ static enum q_code make_server(struct app *a, struct q_err *e)
                                        : (n_connection + 1) / 2,
         .write_timeout_ms = (int64_t)o->write_timeout * 1000,
         .ping_ms = (uint32_t)o->sse_ping_ms,
+        .reuse_port = o->reuse_port,
         .cors = a->cors,
     };
     return http_server_new(&a->server, &a->loop, &c, e);
@@ -468,7 +475,7 @@ static enum q_code begin(struct app *a, struct q_err *e)
             "--engine is missing: expected the engine's address, such as ipc:///run/quire/engine");
     if (address_parse(&engine, a->options->engine, e) != Q_OK)
         return q_wrap(e, "--engine");
-    if ((rc = chat_model_check(a->options, e)) || (rc = read_cors(&a->cors, a->options, e)) ||
+    if ((rc = chat_model_check(a->options, e)) || (rc = read_lists(a, e)) ||
         (rc = share_metrics(e)) || (rc = make_server(a, e)))
         return rc;
     a->exit_code = EXIT_LOAD;
@@ -489,21 +496,10 @@ static enum q_code begin(struct app *a, struct q_err *e)
     return Q_OK;
 }
 
-/* Raise the soft limit of descriptors, usually 1024: each connection needs one. */
-static void raise_descriptors(void)
-{
-    struct rlimit r;
-    if (getrlimit(RLIMIT_NOFILE, &r) != 0 || r.rlim_cur >= DESCRIPTORS)
-        return;
-    r.rlim_cur = r.rlim_max < DESCRIPTORS ? r.rlim_max : DESCRIPTORS;
-    if (setrlimit(RLIMIT_NOFILE, &r) != 0)
-        log_warning("cannot raise the limit of open file descriptors: %s", strerror(errno));
-}
-
 static void init(struct app *a, const struct options *o)
 {
     signal(SIGPIPE, SIG_IGN);
-    raise_descriptors();
+    net_raise_descriptors(DESCRIPTORS);
     json_set_alloc_funcs(q_alloc, q_free);
     a->options = o;
     uv_loop_init(&a->loop);

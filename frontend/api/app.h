@@ -24,6 +24,7 @@
 
 struct early;           /* a request waiting for the model */
 struct scrape;          /* a /metrics request waiting for the engine's heartbeat: status.c */
+struct pending_resume;  /* a request with Last-Event-ID waiting for the engine: resume.c */
 struct pending_control; /* a request waiting for a command of the engine: control.c */
 
 struct app {
@@ -32,7 +33,8 @@ struct app {
     struct tasks tasks;
     struct served_model served;
     struct http_server *server;
-    struct cors cors;  /* of --allowed-origins and the related options */
+    struct cors cors; /* of --allowed-origins and the related options */
+    struct cors_list allowed_hosts;
     struct link *link; /* NULL until the model is loaded */
     uv_signal_t sigterm, sigint, sighup, engine_failed;
     uv_timer_t deadline; /* of draining */
@@ -40,6 +42,7 @@ struct app {
     uv_work_t loading;
     struct early *early; /* newest first */
     struct pending_control *pending_controls;
+    struct pending_resume *pending_resumes;
     struct scrape *scrapes;
     uint64_t n_order; /* given to the engine */
     struct q_err load_error;
@@ -84,8 +87,13 @@ void status_told(void *app);
 /* Send the engine a command; the exchange is answered when it is done (control.c). */
 struct msg_command;
 void control_order(struct app *a, struct http_exchange *x, struct msg_command *m);
+/* The code of this name in a message; "OK" is Q_OK, an unknown one Q_INTERNAL. */
+enum q_code control_code_of(struct proto_str name);
 /* The engine replied to a command (control.c); ctx is the app. */
 void control_command_done(void *app, const struct msg_command_done *m);
+
+/* The engine's reply to a request with Last-Event-ID (resume.c); ctx is the app. */
+void resume_answered(void *app, const struct msg_stream_resumed *m);
 
 /* The handlers of routes.def. */
 #define ROUTE(method, path, auth, handler, about) void handler(void *app, struct http_exchange *x);

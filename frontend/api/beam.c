@@ -172,7 +172,11 @@ static void on_expanded(struct generation *f, const uint32_t *positions, const u
         fail(b, &e, 0);
 }
 
-static const struct generation_calls beam_calls = {on_tokens, on_error, on_expanded};
+static const struct generation_calls beam_calls = {
+    .on_tokens = on_tokens,
+    .on_error = on_error,
+    .on_expanded = on_expanded,
+};
 
 /* Request one token and the most likely alternatives, within the limits of the request. */
 static void set_params(const struct beam_search *b, struct sample_params *p, uint32_t n_begun)

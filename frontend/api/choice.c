@@ -29,6 +29,8 @@ FALLIBLE choice_init(struct choice *c, struct job *j, uint32_t index, struct q_e
     c->job = j;
     c->index = index;
     c->i_stop = -1;
+    c->answer.id_seed = j->kept ? j->kept->id : NULL;
+    c->answer.id_number = index;
     c->answer.one_call = !j->params.parallel_tool_calls;
     c->answer.no_reasoning = !j->params.include_reasoning;
     c->prompt = &j->prompts.items[index / j->width];
@@ -51,6 +53,9 @@ FALLIBLE choice_init(struct choice *c, struct job *j, uint32_t index, struct q_e
     c->generation.n_cache_salt = j->tenant.n_salt;
     c->generation.n_shared = shared_prompts_match(&j->app->served.shared, &c->prompt->ids);
     c->generation.no_prefix_cache = !j->params.enable_prefix_caching;
+    c->generation.stream_id = j->kept ? j->kept->id : NULL;
+    c->generation.n_resume = j->kept ? j->kept->n_resume : 0;
+    c->generation.choice = index;
     c->generation.params.seed +=
         index % j->width; /* vLLM's rule for the seeds of n answers to one prompt */
     if (j->chat && (rc = turn_parser(&j->turn, rendered, thinks, &c->parser, e)) != Q_OK)
@@ -201,6 +206,12 @@ static void count_tokens(struct choice *c, const struct link_tokens *t)
     metric_add(METRIC_GENERATION_TOKENS, t->n);
 }
 
+/* The tokens are those of an earlier connection, and were counted then. */
+static bool is_replay(const struct job *j)
+{
+    return j->kept && j->kept->replaying;
+}
+
 static void finish(struct choice *c, const struct link_tokens *t)
 {
     bool stopped = t->finish == FINISH_STOP || c->i_stop >= 0;
@@ -212,7 +223,8 @@ static void finish(struct choice *c, const struct link_tokens *t)
                                              : "error";
     if (stopped && answer_has_calls(&c->answer))
         c->finish = "tool_calls";
-    count_finish(c, stopped ? FINISH_STOP : t->finish);
+    if (!is_replay(c->job))
+        count_finish(c, stopped ? FINISH_STOP : t->finish);
     link_close(c->job->app->link, &c->generation);
 }
 
@@ -239,11 +251,13 @@ static void on_tokens(struct generation *f, const struct link_tokens *t)
     struct job *j = c->job;
     struct q_err e = Q_ERR_INIT;
     enum q_code rc;
-    count_tokens(c, t);
+    kept_stream_note(j, c, t);
+    if (!is_replay(j))
+        count_tokens(c, t);
     if (t->n || t->prompt.n_row)
         job_note_fingerprint(j);
-    if (t->n_cached &&
-        !c->n_cached) /* after a resubmission the number would include tokens of the first run */
+    if (t->n_cached && !c->n_cached &&
+        !c->n_token) /* after a resubmission the number would include tokens of the first run */
         c->n_cached = t->n_cached;
     if (t->prompt.n)
         logprobs_prompt(c, &t->prompt);
@@ -284,4 +298,14 @@ static void on_expanded(struct generation *f, const uint32_t *positions, const u
         job_fail(c->job, &e, NULL, 0);
 }
 
-const struct generation_calls choice_calls = {on_tokens, on_error, on_expanded};
+static void on_submit(struct generation *f)
+{
+    kept_stream_submit(((struct choice *)f)->job);
+}
+
+const struct generation_calls choice_calls = {
+    .on_tokens = on_tokens,
+    .on_error = on_error,
+    .on_expanded = on_expanded,
+    .on_submit = on_submit,
+};

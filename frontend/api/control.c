@@ -189,20 +189,23 @@ void control_order(struct app *a, struct http_exchange *x, struct msg_command *m
         app_reply_error(x, &e, NULL);
 }
 
+enum q_code control_code_of(struct proto_str name)
+{
+    for (int c = 0; c < Q_CODE_COUNT; c++) {
+        const char *known = q_code_name((enum q_code)c);
+        if (strlen(known) == name.n && !memcmp(known, name.data, name.n))
+            return (enum q_code)c;
+    }
+    return Q_INTERNAL;
+}
+
 void control_command_done(void *app, const struct msg_command_done *m)
 {
     struct app *a = app;
     for (struct pending_control *w = a->pending_controls; w; w = w->next) {
         if (w->order_id != m->order_id || w->answered)
             continue;
-        enum q_code code = Q_OK;
-        for (int c = Q_CODE_COUNT - 1; c > 0 && code == Q_OK; c--) {
-            const char *name = q_code_name((enum q_code)c);
-            if (strlen(name) == m->code.n && !memcmp(name, m->code.data, m->code.n))
-                code = (enum q_code)c;
-        }
-        bool done = m->code.n == 2 && !memcmp(m->code.data, "OK", 2);
-        w->result.code = done ? Q_OK : code ? code : Q_INTERNAL;
+        w->result.code = control_code_of(m->code);
         snprintf(w->result.message, sizeof w->result.message, "%.*s",
                  m->message.n < Q_MESSAGE_MAX ? (int)m->message.n : Q_MESSAGE_MAX - 1,
                  m->message.n ? m->message.data : "");

@@ -3,6 +3,7 @@
  * ended. */
 #include "frontend/api/job_internal.h"
 
+#include <inttypes.h>
 #include <string.h>
 #include "common/check.h"
 #include "common/clock.h"
@@ -13,7 +14,8 @@
 #include "frontend/api/pool.h"
 #include "frontend/api/structured.h"
 
-#define PAUSED_RETRY_S  1  /* seconds, for Retry-After */
+#define PAUSED_RETRY_S  1 /* seconds, for Retry-After */
+#define FAILED_LOG_MS   500
 #define TEXT_MAX_TOKENS 16 /* OpenAI's default for completions */
 
 static void job_free(struct task *t)
@@ -33,6 +35,7 @@ static void job_free(struct task *t)
     if (j->arrays)
         params_ids_release(j->arrays);
     q_free(j->arrays);
+    kept_stream_free(j->kept);
     buf_release(&j->out);
     q_free(j);
 }
@@ -45,12 +48,24 @@ static void close_choices(struct job *j)
         link_close(j->app->link, &j->choices[i].generation);
 }
 
+/* While the engine is away clients cause such lines at any rate. */
+static void log_failed(const struct job *j, const struct q_err *e)
+{
+    static int64_t last_ms;
+    static uint64_t n_skipped;
+    if (!log_ratelimit(&last_ms, &n_skipped, FAILED_LOG_MS))
+        return;
+    log_warning("%s: %s (%" PRIu64 " such lines omitted before)", j->id, e->message, n_skipped);
+    n_skipped = 0;
+}
+
 void job_fail(struct job *j, const struct q_err *e, const char *param, uint32_t retry_after_s)
 {
     struct http_error error = {
         .code = e->code,
         .message = e->message,
         .param = param && *param ? param : NULL,
+        .openai_code = j->kept && e->code == Q_NOT_FOUND ? "stream_not_found" : NULL,
         .retry_after_s = retry_after_s,
     };
     if (j->ended)
@@ -59,7 +74,7 @@ void job_fail(struct job *j, const struct q_err *e, const char *param, uint32_t 
     close_choices(j);
     Q_CHECK(job_check(j));
     if (q_code_http(e->code) >= 500)
-        log_warning("%s: %s", j->id, e->message);
+        log_failed(j, e);
     if (e->code == Q_NO_SPACE || e->code == Q_UNAVAILABLE)
         error.retry_after_s = retry_after_s ? retry_after_s : 1;
     if (!http_stream_started(j->task.x)) {
@@ -118,19 +133,37 @@ static void count_longest(const struct job *j)
     metric_observe(METRIC_REQ_MAX_GENERATION, n_token);
 }
 
+static void reset_events(struct job *j)
+{
+    buf_reset(&j->out);
+    if (j->kept)
+        j->kept->n_old = 0;
+}
+
+static void write_events(struct job *j)
+{
+    const size_t n_old = j->kept ? j->kept->n_old : 0; /* the client has these bytes */
+    http_stream_write(j->task.x, buf_str(&j->out) + n_old, j->out.len - n_old);
+}
+
 static void job_finish(struct job *j)
 {
     struct q_err e = Q_ERR_INIT;
+    if (j->kept && kept_stream_check(j, j->kept->n_event + j->params.include_usage + 1, &e)) {
+        job_fail(j, &e, NULL, 0);
+        return;
+    }
     count_longest(j);
     for (size_t i = 0; j->width > j->params.n && i < j->prompts.n; i++)
         qsort(j->choices + i * j->width, j->width, sizeof *j->choices, by_logprob);
     j->ended = true;
     if (j->params.stream) {
-        buf_reset(&j->out);
+        reset_events(j);
         if (j->params.include_usage)
             response_usage_chunk(j, &j->out);
-        buf_add_str(&j->out, "data: [DONE]\n\n");
-        http_stream_write(j->task.x, buf_str(&j->out), j->out.len);
+        kept_stream_event(j, &j->out); /* also to a client that has all events */
+        buf_add_str(&j->out, "[DONE]\n\n");
+        write_events(j);
         http_stream_end(j->task.x);
         return;
     }
@@ -152,13 +185,13 @@ void job_progress(struct job *j, struct choice *c)
         return;
     if (j->params.stream) {
         struct q_err e = Q_ERR_INIT;
-        buf_reset(&j->out);
+        reset_events(j);
         response_chunks(j, c, &j->out);
         if (buf_check(&j->out, "an event", &e) != Q_OK) {
             job_fail(j, &e, NULL, 0);
             return;
         }
-        http_stream_write(j->task.x, buf_str(&j->out), j->out.len);
+        write_events(j);
     }
     if (c->finished && !c->closed) {
         c->closed = true;
@@ -260,15 +293,18 @@ static enum q_code open_choices(struct job *j, struct q_err *e)
         return q_fail(e, Q_NO_MEMORY, "out of memory for %zu choices", n);
     for (size_t i = 0; i < n; i++) {
         struct choice *c = &j->choices[i];
+        const bool opens = !j->params.use_beam_search && !(j->kept && j->kept->resumed);
         j->n_choice++;
         if ((rc = choice_init(c, j, (uint32_t)i, e)) ||
-            (!j->params.use_beam_search && (rc = link_open(j->app->link, &c->generation, e))))
+            (opens && (rc = link_open(j->app->link, &c->generation, e))))
             return rc;
         if (j->params.echo && j->logprobs)
             logprobs_first(c);
         metric_observe(METRIC_REQ_MAX_TOKENS, j->sampling.max_tokens);
     }
     metric_observe(METRIC_REQ_N, (double)j->params.n);
+    if (j->kept && j->kept->resumed)
+        return kept_stream_replay(j, e);
     return j->params.use_beam_search ? open_searches(j, e) : Q_OK;
 }
 
@@ -384,6 +420,8 @@ static enum q_code job_read(struct job *j, struct q_err *e)
     if ((rc = params_sampling(p, &context, &j->sampling, j->arrays, e)) ||
         (rc = params_stops(p, j->stops, &j->n_stop, e)) || (rc = check_max_tokens(j, e)))
         return rc;
+    if (j->kept)
+        j->sampling.seed = j->kept->seed;
     j->logprobs = j->sampling.n_logprob != SAMPLE_NO_LOGPROBS;
     j->width = (uint32_t)(p->best_of > p->n ? p->best_of : p->n);
     if (j->width > p->n && !j->logprobs)
@@ -434,7 +472,8 @@ static void job_prepared(struct task *t, const struct q_err *error)
     }
     if (error->code == Q_OK && app_check_key(j->app, t->x, j->adapter.name, &e) != Q_OK)
         snprintf(j->params.param, sizeof j->params.param, "model");
-    if (error->code != Q_OK || e.code != Q_OK || fit(j, &e) != Q_OK || find_tenant(j, &e) != Q_OK) {
+    if (error->code != Q_OK || e.code != Q_OK || fit(j, &e) != Q_OK || find_tenant(j, &e) != Q_OK ||
+        kept_stream_begin(j, &e) != Q_OK) {
         refuse(j, error->code != Q_OK ? error : &e);
         return;
     }
@@ -448,18 +487,16 @@ static void job_prepared(struct task *t, const struct q_err *error)
 
 static const struct task_calls job_calls = {job_prepare, job_prepared, job_free};
 
-void job_start(struct app *a, struct http_exchange *x, bool chat)
+/* NULL: no memory, and the exchange is answered. */
+static struct job *job_new(struct app *a, struct http_exchange *x, bool chat)
 {
-    struct job *j;
-    if (pool_refuses(a, x, POOL_NOT) || !app_available(a, x, chat ? on_chat : on_completions))
-        return;
-    j = q_calloc(1, sizeof *j);
+    struct job *j = q_calloc(1, sizeof *j);
     if (!j) {
         http_reply_error(x, &(struct http_error){
                                 .code = Q_NO_MEMORY,
                                 .message = "out of memory for the request",
                             });
-        return;
+        return NULL;
     }
     j->app = a;
     j->chat = chat;
@@ -470,7 +507,52 @@ void job_start(struct app *a, struct http_exchange *x, bool chat)
     j->takes_items = j->item_types.unknown || link_engine(a->link)->item_credit;
     j->created = clock_unix();
     j->arrived_us = clock_us();
+    return j;
+}
+
+void job_start(struct app *a, struct http_exchange *x, bool chat)
+{
+    if (pool_refuses(a, x, POOL_NOT) || !app_available(a, x, chat ? on_chat : on_completions))
+        return;
+    if (http_header(x, "last-event-id").n) {
+        resume_start(a, x);
+        return;
+    }
+    struct job *j = job_new(a, x, chat);
+    if (!j)
+        return;
     snprintf(j->id, sizeof j->id, "%s-%s", chat ? "chatcmpl" : "cmpl", http_request_id(x));
+    task_start(&j->task, &job_calls, &a->tasks, x);
+}
+
+void job_resume(struct app *a, struct http_exchange *x, const struct msg_stream_resumed *m,
+                struct kept_stream *k)
+{
+    struct q_err e = Q_ERR_INIT;
+    const struct stream_columns columns = {m->rows, m->tokens, m->logprob_ids, m->logprobs,
+                                           m->ranks};
+    struct job *j = job_new(a, x, m->chat);
+    if (!j) {
+        kept_stream_free(k);
+        return;
+    }
+    k->n_resume = m->n_resume;
+    k->seed = m->seed;
+    k->keep_ms = m->keep_ms;
+    k->resumed = true;
+    k->kept_by = link_engine(a->link)->instance;
+    j->kept = k;
+    j->created = (int64_t)m->created;
+    snprintf(j->id, sizeof j->id, "%.*s",
+             m->response_id.n < sizeof j->id ? (int)m->response_id.n : (int)sizeof j->id - 1,
+             m->response_id.n ? m->response_id.data : "");
+    buf_add(&j->task.copy, m->body.data, m->body.n);
+    if (stream_log_read(&k->log, &columns, &e) || buf_check(&j->task.copy, "a stream", &e)) {
+        app_reply_error(x, &e, NULL);
+        buf_release(&j->task.copy);
+        job_free(&j->task);
+        return;
+    }
     task_start(&j->task, &job_calls, &a->tasks, x);
 }
 

@@ -13,6 +13,7 @@
 #include "frontend/link/adapter_list.h"
 #include "frontend/api/app.h"
 #include "frontend/api/beam.h"
+#include "frontend/api/kept_stream.h"
 #include "frontend/api/params_sampling.h"
 #include "frontend/api/prompt.h"
 #include "frontend/api/task.h"
@@ -90,8 +91,9 @@ struct job {
     char id[HTTP_ID_MAX + 16];
     int64_t created; /* unix seconds */
     int64_t arrived_us;
-    const char *model; /* name from the request */
-    struct buf out;    /* chunk under construction */
+    const char *model;        /* name from the request */
+    struct buf out;           /* chunk under construction */
+    struct kept_stream *kept; /* that its client can resume; NULL: it cannot */
     /* system_fingerprints of all engines and weights of its tokens, in order, joined by '+'. */
     char fingerprints[FINGERPRINTS_MAX];
     size_t last_fingerprint;      /* where the last one begins */

@@ -136,7 +136,7 @@ static void add_delta(struct choice *c, struct buf *out)
 
 static void end_chunk(const struct choice *c, struct buf *out)
 {
-    const struct job *j = c->job;
+    struct job *j = c->job;
     buf_add_char(out, ']');
     if (c->begun || !j->chat)
         buf_add_str(out, ",\"kv_transfer_params\":null");
@@ -146,7 +146,8 @@ static void end_chunk(const struct choice *c, struct buf *out)
     } else if (j->params.include_usage) {
         buf_add_str(out, ",\"usage\":null");
     }
-    buf_add_str(out, "}\n\n");
+    buf_add_char(out, '}');
+    kept_stream_event_end(j, out);
 }
 
 /* "prompt_token_ids":… */
@@ -159,9 +160,9 @@ static void add_prompt_ids(const struct choice *c, bool wanted, struct buf *out)
         buf_add_str(out, "null");
 }
 
-static void begin_chunk(const struct job *j, const struct choice *c, struct buf *out)
+static void begin_chunk(struct job *j, const struct choice *c, struct buf *out)
 {
-    buf_add_str(out, "data: ");
+    kept_stream_event(j, out);
     add_head(j, j->chat ? "chat.completion.chunk" : "text_completion", out);
     if (j->chat && !c->begun) {
         add_prompt_ids(c, j->params.return_token_ids, out);
@@ -285,11 +286,12 @@ void response_chunks(struct job *j, struct choice *c, struct buf *out)
 
 void response_usage_chunk(struct job *j, struct buf *out)
 {
-    buf_add_str(out, "data: ");
+    kept_stream_event(j, out);
     add_head(j, j->chat ? "chat.completion.chunk" : "text_completion", out);
     buf_add_str(out, "\"choices\":[],");
     add_usage(j, out);
-    buf_add_str(out, "}\n\n");
+    buf_add_char(out, '}');
+    kept_stream_event_end(j, out);
 }
 
 static void add_message(struct choice *c, struct buf *out)

@@ -81,7 +81,8 @@ static void after_thread(uv_work_t *work, int status)
 static void start(struct task *t)
 {
     t->waiting = false;
-    buf_add(&t->copy, t->text.data, t->text.n);
+    if (!t->copy.len)
+        buf_add(&t->copy, t->text.data, t->text.n);
     if (buf_check(&t->copy, "the body", &t->error) != Q_OK) {
         fair_queue_done(&t->tasks->lanes, &t->lane);
         t->calls->go(t, &t->error);
@@ -128,7 +129,7 @@ void task_start(struct task *t, const struct task_calls *calls, struct tasks *ta
     t->calls = calls;
     t->tasks = tasks;
     t->x = x;
-    t->text = http_body(x);
+    t->text = t->copy.len ? (struct http_text){t->copy.data, t->copy.len} : http_body(x);
     http_on_gone(x, on_gone, t);
     if (is_short(t))
         run_task(t);

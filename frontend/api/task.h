@@ -42,7 +42,7 @@ struct task { /* embedded first in its owner */
     struct tasks *tasks;
     struct http_exchange *x; /* NULL after its end */
     struct http_text text;   /* the body, for prepare; borrowed from x or from copy */
-    struct buf copy;
+    struct buf copy; /* or the text to prepare in place of the body, set before task_start */
     struct q_err error;
     struct fair_queue_job lane;
     uv_work_t work;

@@ -256,7 +256,11 @@ static void on_refused(struct generation *f, enum q_code code, const char *messa
 /* Ask the engine what the items make of the prompt. */
 static void count(struct ask *q)
 {
-    static const struct generation_calls calls = {on_counted, on_refused, on_expanded};
+    static const struct generation_calls calls = {
+        .on_tokens = on_counted,
+        .on_error = on_refused,
+        .on_expanded = on_expanded,
+    };
     struct generation *g = &q->generation;
     struct q_err e = Q_ERR_INIT;
     g->calls = &calls;

@@ -109,6 +109,12 @@ static bool is_final(const struct supervisor *s, int code)
     return !s->said_ready && (code == 2 || code == 3 || code == 5);
 }
 
+/* Did another process end it? A child that is told to end by SIGTERM exits with 0. */
+static bool is_wanted(int status, bool was_oom)
+{
+    return death_from_outside(status, was_oom) || (WIFEXITED(status) && !WEXITSTATUS(status));
+}
+
 /* What the next engine tells the frontends about this one's death: whether its requests may be the
  * cause. They are not when it was ended from outside, or because the worker crashed too often: then
  * it has looked for the cause itself. */
@@ -125,7 +131,7 @@ static void on_death(struct supervisor *s, struct child *c, int status)
     const bool was_oom = death_oom_kills() > c->n_oom;
     const int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
     /* This process has killed one that hung; a request may be why it did. */
-    const bool was_outside = !c->has_hung && death_from_outside(status, was_oom);
+    const bool was_outside = !c->has_hung && is_wanted(status, was_oom);
     if (c->has_hung)
         snprintf(cause, sizeof cause, "did not respond and was killed");
     else

@@ -15,13 +15,30 @@ static_assert(H2O_LIBRARY_VERSION_MAJOR == 0 && H2O_LIBRARY_VERSION_MINOR == 13,
               "h2o_http2_stream_reset with what is used here");
 
 #define LOOK_EVERY_MS   20 /* while the loop runs */
-#define RESETS_PER_LOOK 64
+#define RESETS_PER_LOOK 1024
+#define SMALL_BYTES_MAX ((size_t)4 << 20) /* of incomplete small bodies that are not looked at */
+
+/* Is there room for one of n bytes, which are counted? Small ones have as much again. */
+static bool has_room(const struct body_bytes *b, size_t n_all, size_t n)
+{
+    return n_all <= b->max || (n <= BODY_BYTES_FREE && n_all - b->max <= b->max);
+}
 
 bool body_bytes_hold(struct body_bytes *b, size_t *held, size_t n)
 {
     b->n_http1 += n - *held;
     *held = n;
-    return n <= BODY_BYTES_FREE || b->n_http1 + b->n_http2 <= b->max;
+    return has_room(b, b->n_http1 + b->n_http2, n);
+}
+
+void body_bytes_drop(h2o_req_t *req)
+{
+    if (req->version < 0x200)
+        return;
+    h2o_http2_stream_t *s = H2O_STRUCT_FROM_MEMBER(h2o_http2_stream_t, req, req);
+    if (s->_req_body)
+        h2o_buffer_dispose(&s->_req_body);
+    req->entity = h2o_iovec_init(NULL, 0);
 }
 
 static h2o_http2_conn_t *connection_of(h2o_req_t *req)
@@ -43,6 +60,7 @@ struct victims { /* of one look: resetting a stream changes what is looked at */
     h2o_http2_stream_t *streams[RESETS_PER_LOOK];
     bool known[RESETS_PER_LOOK]; /* it has access */
     size_t n;
+    size_t n_small; /* bytes of small bodies that are incomplete */
 };
 
 static int look_at_request(h2o_req_t *req, void *ctx)
@@ -51,10 +69,13 @@ static int look_at_request(h2o_req_t *req, void *ctx)
     struct body_bytes *b = v->bytes;
     h2o_http2_stream_t *s = H2O_STRUCT_FROM_MEMBER(h2o_http2_stream_t, req, req);
     const size_t n = s->_req_body ? s->_req_body->size : 0;
-    if (s->state == H2O_HTTP2_STREAM_STATE_RECV_BODY && n > BODY_BYTES_FREE &&
+    const bool arrives = s->state == H2O_HTTP2_STREAM_STATE_RECV_BODY;
+    if (arrives && n <= BODY_BYTES_FREE)
+        v->n_small += n;
+    if (arrives && n && (n > BODY_BYTES_FREE || b->n_small > SMALL_BYTES_MAX) &&
         v->n < RESETS_PER_LOOK && connection_of(req)->state < H2O_HTTP2_CONN_STATE_IS_CLOSING) {
         const bool known = b->has_access(b->ctx, req);
-        if (!known || b->n_http1 + b->n_http2 + n > b->max) {
+        if (!known || !has_room(b, b->n_http1 + b->n_http2 + n, n)) {
             v->known[v->n] = known;
             v->streams[v->n++] = s;
             return 0;
@@ -67,13 +88,16 @@ static int look_at_request(h2o_req_t *req, void *ctx)
 static void on_look(uv_prepare_t *look)
 {
     struct body_bytes *b = look->data;
-    struct victims v = {.bytes = b};
+    static struct victims v;
     const uint64_t now = uv_now(look->loop);
     if (now - b->looked_ms < LOOK_EVERY_MS)
         return;
     b->looked_ms = now;
     b->n_http2 = 0;
+    v.bytes = b;
+    v.n = v.n_small = 0;
     H2O_HTTP2_CALLBACKS.foreach_request(b->h2o, look_at_request, &v);
+    b->n_small = v.n_small;
     for (size_t i = 0; i < v.n; i++)
         reset(v.streams[i],
               v.known[i] ? H2O_HTTP2_ERROR_REFUSED_STREAM : H2O_HTTP2_ERROR_ENHANCE_YOUR_CALM);

@@ -61,6 +61,7 @@ struct guard_connection {
     bool listed;       /* in guard->unhooked */
     bool chunked;      /* the current request's body is chunked */
     bool expects;      /* and follows "100 Continue" */
+    bool is_new;       /* in guard->n_new */
     bool counted;      /* in guard->connections, with its address */
     uint64_t address;
     size_t n_held; /* bytes of requests: in guard->bytes */
@@ -98,6 +99,7 @@ static void on_closed(uv_handle_t *handle)
     struct guard_connection *c = (struct guard_connection *)handle;
     unlist(c);
     body_bytes_hold(c->guard->bytes, &c->n_held, 0);
+    c->guard->n_new -= c->is_new;
     if (c->counted)
         connections_give(c->guard->connections, c->address);
     q_free(c);
@@ -417,6 +419,8 @@ void guard_accept(struct guard *g, uv_stream_t *listener)
         uv_close((uv_handle_t *)&c->tcp, on_closed);
         return;
     }
+    c->is_new = true;
+    g->n_new++;
     uv_tcp_nodelay(&c->tcp, 1);
     c->sock = h2o_uv_socket_create((uv_stream_t *)&c->tcp, on_closed);
     c->sock->on_close.data = c;
@@ -436,6 +440,16 @@ bool guard_body_unread(h2o_req_t *req)
 {
     const struct guard_connection *c = connection_of(req);
     return c && c->unread;
+}
+
+void guard_note_request(h2o_req_t *req)
+{
+    h2o_socket_t *sock = req->conn->callbacks->get_socket(req->conn);
+    struct guard_connection *c = sock ? sock->on_close.data : NULL;
+    if (!c)
+        return;
+    c->guard->n_new -= c->is_new;
+    c->is_new = false;
 }
 
 const char *guard_fault(h2o_req_t *req, bool *large)

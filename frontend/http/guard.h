@@ -31,6 +31,7 @@ struct guard { /* of one server */
     struct guard_connection *unhooked;
     uv_prepare_t hooks;
     unsigned n_linger;
+    unsigned n_new; /* connections without a request so far */
     int64_t refused_log_ms;
     uint64_t n_unlogged; /* refusals since */
 };
@@ -39,6 +40,8 @@ void guard_init(struct guard *g, uv_loop_t *loop, h2o_accept_ctx_t *accept,
                 bool (*has_access)(const void *ctx, const char *head, size_t n), const void *ctx);
 /* Accept the next connection of a listener. */
 void guard_accept(struct guard *g, uv_stream_t *listener);
+/* The connection has sent a request. */
+void guard_note_request(h2o_req_t *req);
 /* The error in the head of this request or in the framing of its body; NULL: none. *large: it
  * exceeds h2o's limits (431). If the body could not be checked completely, the connection ends with
  * this request. */

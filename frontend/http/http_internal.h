@@ -76,6 +76,8 @@ struct http_server {
     uint16_t port;
     void (*drained)(void *ctx);
     void *drained_ctx;
+    uv_timer_t drainer;
+    int64_t listen_until_ms, first_until_ms; /* while draining: drain.c */
     double pace_ms;      /* moving mean of the time between two finished requests */
     int64_t finished_ms; /* when the last one finished */
 };
@@ -109,6 +111,8 @@ void exchange_half_closed(struct http_exchange *x);
 void exchange_hung_up(struct http_exchange *x); /* the connection is lost */
 /* Seconds for Retry-After, estimated from the rate at which requests finish. */
 uint32_t server_retry_after(const struct http_server *s);
+/* drain.c: nothing is open any more? */
+void server_check_drained(struct http_server *s);
 void server_exchange_over(struct http_server *s, struct http_exchange *x);
 
 #endif

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The path of a request from h2o to the handler of its route: normalized path, preflights, keys,
  * limits, compressed bodies. */
+#include <arpa/inet.h>
+#include "common/log.h"
 #include "common/mem.h"
 #include "frontend/http/http_internal.h"
 #include "frontend/http/unpack.h"
@@ -172,6 +174,51 @@ static bool answer_preflight(struct http_server *s, struct http_exchange *x)
     return true;
 }
 
+/* Is the client on this machine? */
+static bool is_local(h2o_req_t *req)
+{
+    struct sockaddr_storage from;
+    const socklen_t n = req->conn->callbacks->get_peername(req->conn, (struct sockaddr *)&from);
+    return n && !net_is_open((struct sockaddr *)&from);
+}
+
+/* The name in a Host header or an authority: without port. */
+static h2o_iovec_t host_name(h2o_iovec_t host)
+{
+    size_t n = host.len;
+    while (n && host.base[n - 1] >= '0' && host.base[n - 1] <= '9')
+        n--;
+    return n && host.base[n - 1] == ':' ? h2o_iovec_init(host.base, n - 1) : host;
+}
+
+static bool is_address(h2o_iovec_t host)
+{
+    char text[64];
+    struct in_addr v4;
+    if (host.len && host.base[0] == '[')
+        return true;
+    if (host.len >= sizeof text)
+        return false;
+    memcpy(text, host.base, host.len);
+    text[host.len] = 0;
+    return inet_pton(AF_INET, text, &v4) == 1;
+}
+
+/* Is the request meant for this server? A page of another site whose name has been given this
+ * machine's address has that name in Host. */
+static bool host_allowed(const struct http_server *s, const struct http_route *r, h2o_req_t *req)
+{
+    const struct cors_list *hosts = &s->set.allowed_hosts;
+    const h2o_iovec_t host = host_name(req->authority);
+    if (!hosts->n && (!r || r->auth != HTTP_ADMIN))
+        return true;
+    for (size_t i = 0; i < hosts->n; i++)
+        if (!strcmp(hosts->items[i], "*") || (strlen(hosts->items[i]) == host.len &&
+                                              !strncasecmp(hosts->items[i], host.base, host.len)))
+            return true;
+    return is_address(host) || (host.len == 9 && !strncasecmp(host.base, "localhost", host.len));
+}
+
 static bool authorized(const struct http_server *s, const struct http_route *r,
                        const struct http_exchange *x)
 {
@@ -180,11 +227,13 @@ static bool authorized(const struct http_server *s, const struct http_route *r,
     return s->keys.n == 0 || exchange_key(x);
 }
 
-/* May this key use the administration endpoints? Any key may if none is marked admin. */
+/* May the sender use an administration endpoint? Without keys: a program of this machine. */
 static bool allowed(const struct http_server *s, const struct http_route *r,
                     const struct http_exchange *x)
 {
-    return !r || r->auth != HTTP_ADMIN || !s->keys.has_admin || exchange_key(x)->admin;
+    if (!r || r->auth != HTTP_ADMIN || s->set.enable_steering)
+        return true;
+    return s->keys.n ? exchange_key(x)->admin : is_local(x->req);
 }
 
 static void reply_no_route(struct http_exchange *x, const char *allow)
@@ -345,11 +394,20 @@ static bool refused(struct http_exchange *x, const struct http_route *r, const c
                        "\"Authorization: Bearer KEY\" or \"X-Api-Key: "
                        "KEY\"",
         };
+    else if (!host_allowed(s, r, x->req))
+        error = (struct http_error){
+            .code = Q_FORBIDDEN,
+            .message = "the request is for a host that --allowed-hosts does not name",
+        };
     else if (!allowed(s, r, x))
         error = (struct http_error){
             .code = Q_FORBIDDEN,
-            .message = "this API key has no access to administration "
-                       "endpoints: --api-key-file marks other keys as admin",
+            .message =
+                s->keys.n
+                    ? "this API key has no access to administration endpoints: --api-key-file "
+                      "marks keys as admin, --enable-steering opens these endpoints to all keys"
+                    : "administration endpoints are for programs of this machine, or need an API "
+                      "key marked admin (--api-key-file); --enable-steering opens them to all",
         };
     else if (r && !server_has_slot(s, slot_of(r), exchange_key(x)))
         error = (struct http_error){
@@ -365,6 +423,10 @@ static bool refused(struct http_exchange *x, const struct http_route *r, const c
             .code = Q_MEDIA_TYPE,
             .message = "Content-Type must be application/json",
         };
+    if (error.code != Q_OK || !r) {
+        x->body = (struct http_text){"", 0};
+        body_bytes_drop(x->req);
+    }
     if (error.code != Q_OK)
         http_reply_error(x, &error);
     else if (!r)
@@ -387,6 +449,7 @@ static int on_request(h2o_handler_t *self, h2o_req_t *req)
 {
     struct http_server *s = ((struct handler *)self)->server;
     char allow[64];
+    guard_note_request(req);
     simplify_path(req);
     note_close(req);
     const struct http_route *r = find_route(s, req->path_normalized, req->method, allow);
@@ -398,6 +461,9 @@ static int on_request(h2o_handler_t *self, h2o_req_t *req)
     if (fault)
         refuse_head(x, fault, large);
     else if (!answer_preflight(s, x) && !refused(x, r, allow) && r) {
+        if (r->auth == HTTP_ADMIN && strcmp(r->method, "GET"))
+            log_info("%s %s: used with %s (request %s)", r->method, r->path, http_key_name(x),
+                     http_request_id(x));
         server_take_slot(x, slot_of(r));
         handle(x, r);
     }

@@ -92,11 +92,7 @@ void server_exchange_over(struct http_server *s, struct http_exchange *x)
     s->n_unread -= x->n_unread;
     body_bytes_hold(&s->bytes, &x->n_held, 0);
     server_give_slot(x);
-    if (s->drained && s->n_exchange == 0) {
-        void (*done)(void *ctx) = s->drained;
-        s->drained = NULL;
-        done(s->drained_ctx);
-    }
+    server_check_drained(s);
 }
 
 static void on_ping_timer(uv_timer_t *timer)
@@ -268,7 +264,8 @@ static void on_connection(uv_stream_t *listener, int status)
 FALLIBLE http_server_listen(struct http_server *s, const char *host, uint16_t port, struct q_err *e)
 {
     struct net_sockets found;
-    enum q_code rc = net_listen(&found, host, port, e);
+    enum q_code rc = s->set.reuse_port ? net_listen_shared(&found, host, port, e)
+                                       : net_listen(&found, host, port, e);
     for (uint32_t i = 0; i < found.n; i++)
         if (rc)
             close(found.fd[i]);
@@ -306,18 +303,4 @@ uint16_t http_server_port(const struct http_server *s)
 uint32_t http_server_n_open(const struct http_server *s)
 {
     return s->n_open;
-}
-
-void http_server_drain(struct http_server *s, void (*done)(void *ctx), void *ctx)
-{
-    for (uint32_t i = 0; i < s->n_listener; i++)
-        uv_close((uv_handle_t *)&s->listeners[i], NULL);
-    s->n_listener = 0;
-    h2o_context_request_shutdown(&s->ctx);
-    if (s->n_exchange == 0) {
-        done(ctx);
-        return;
-    }
-    s->drained = done;
-    s->drained_ctx = ctx;
 }

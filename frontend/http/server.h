@@ -20,7 +20,7 @@ enum http_auth {
     HTTP_PUBLIC,  /* no key, and not counted for the limit of open requests */
     HTTP_KEY,     /* an API key, if any is set */
     HTTP_METRICS, /* an API key unless public_metrics */
-    HTTP_ADMIN    /* an API key marked admin; any key if none is marked */
+    HTTP_ADMIN    /* an API key marked admin; without keys a client of this machine */
 };
 
 typedef void http_handler(void *app, struct http_exchange *x);
@@ -39,13 +39,17 @@ struct http_config {                 /* what it points to is borrowed as long as
     size_t n_api_key;
     const char *api_key_file; /* file with more keys (api_keys.h); NULL or "" = none */
     bool public_metrics;
-    struct cors cors;                                  /* allowed origins; empty: none */
-    size_t body_max;                                   /* bytes */
-    size_t total_body_max;                             /* bytes of all requests in memory */
+    bool enable_steering;           /* HTTP_ADMIN is as HTTP_KEY */
+    struct cors_list allowed_hosts; /* names in Host besides addresses and localhost; "*": all;
+                                     * empty: all, but for HTTP_ADMIN */
+    struct cors cors;               /* allowed origins; empty: none */
+    size_t body_max;                /* bytes */
+    size_t total_body_max;          /* bytes of all requests in memory */
     uint32_t connections_max, address_connections_max; /* 0: no limit of an address */
     int64_t write_timeout_ms; /* for a client to read a part of its answer */
     uint32_t open_max;        /* requests */
     uint32_t ping_ms;         /* interval of comments in an idle stream */
+    bool reuse_port;          /* other processes may listen on the port */
 };
 
 /* Does not listen yet. Valid as long as the process. Errors: Q_NO_MEMORY, Q_IO. */
@@ -64,7 +68,8 @@ size_t http_server_n_key(const struct http_server *s);
 FALLIBLE http_server_listen_fd(struct http_server *s, int fd, struct q_err *e);
 uint16_t http_server_port(const struct http_server *s);
 uint32_t http_server_n_open(const struct http_server *s);
-/* Stop accepting; `done` is called once no request is open (at once if none is). */
+/* Stop accepting; `done` is called once no request is open and no connection is about to send its
+ * first one (at once if there are none). */
 void http_server_drain(struct http_server *s, void (*done)(void *ctx), void *ctx);
 
 #endif

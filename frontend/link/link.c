@@ -130,6 +130,9 @@ FALLIBLE link_encode_submit(const struct link *l, const struct generation *f, st
     sample_params_to_submit(&m, &f->params);
     m.max_tokens_fits = f->fits_max_tokens;
     m.count_only = f->counts_only;
+    m.stream_id = (struct proto_bytes){f->stream_id, f->stream_id ? STREAM_ID_BYTES : 0};
+    m.n_resume = f->n_resume;
+    m.choice = f->choice;
     m.item_positions = (struct proto_u32s){f->item_positions, f->n_item_position};
     link_put_items(l, &m, f);
     if (f->emitted.n)
@@ -143,6 +146,8 @@ static FALLIBLE submit(struct link *l, struct generation *f, struct q_err *e)
     if (!generation_name(l, f))
         return q_fail(e, Q_UNAVAILABLE, "too many open sequences");
     f->n_prompt_skip = f->n_prompt_row;
+    if (f->calls->on_submit)
+        f->calls->on_submit(f);
     enum q_code rc = link_send_submit(l, f, e);
     if (rc) {
         generation_unname(l, f);
@@ -230,6 +235,8 @@ const char *link_code(const struct link *l)
 static void set_state(struct link *l, enum link_state state, const char *reason)
 {
     bool changed = l->state != state;
+    if (changed && state == LINK_CONNECTING)
+        l->away_since_ms = clock_ms();
     l->state = state;
     l->loading = false;
     snprintf(l->reason, sizeof l->reason, "%s", reason);
@@ -590,6 +597,7 @@ void link_receive(struct link *l, const void *frame, size_t n)
         struct msg_drain drain;
         struct msg_command_done command_done;
         struct msg_expanded expanded;
+        struct msg_stream_resumed stream_resumed;
     } m;
     uint32_t tag = proto_peek(frame, n);
     memset(&m, 0, sizeof m);
@@ -618,6 +626,9 @@ void link_receive(struct link *l, const void *frame, size_t n)
     } else if (tag == MSG_command_done) {
         if (DECODE(command_done) && l->set.on_command_done)
             l->set.on_command_done(l->set.ctx, &m.command_done);
+    } else if (tag == MSG_stream_resumed) {
+        if (DECODE(stream_resumed) && l->set.on_stream_resumed)
+            l->set.on_stream_resumed(l->set.ctx, &m.stream_resumed);
     } else if (tag == MSG_NONE) {
         rc = q_fail(&e, Q_CORRUPT, "not a frame (%zu bytes)", n);
     }
@@ -693,7 +704,7 @@ FALLIBLE link_init(struct link *l, const struct link_config *c, struct q_err *e)
     memset(l, 0, sizeof *l);
     l->set = *c;
     l->heartbeat_ms = 1000;
-    l->unheard_since_ms = clock_ms();
+    l->unheard_since_ms = l->away_since_ms = clock_ms();
     l->has_memory = !strncmp(c->address, "ipc://", 6);
     if (l->has_memory)
         item_memory_sweep();
@@ -752,6 +763,13 @@ uint32_t link_n_open(const struct link *l)
     return l->waiting.n + l->running.n;
 }
 
+/* For so long that a new generation does not wait for it. */
+static bool is_away(const struct link *l)
+{
+    return l->state == LINK_CONNECTING &&
+           clock_ms() - l->away_since_ms > (int64_t)l->set.engine_timeout_ms;
+}
+
 FALLIBLE link_open(struct link *l, struct generation *f, struct q_err *e)
 {
     Q_ASSERT(!f->list && f->calls && f->calls->on_tokens && f->calls->on_error);
@@ -759,6 +777,8 @@ FALLIBLE link_open(struct link *l, struct generation *f, struct q_err *e)
     Q_ASSERT(f->n_cache_salt <= sizeof f->cache_salt && f->n_shared <= f->n_prompt);
     if (l->ended)
         return q_fail(e, Q_UNAVAILABLE, "%s", l->ended);
+    if (is_away(l))
+        return q_fail(e, Q_UNAVAILABLE, "the engine is not available: %s", l->reason);
     if (link_n_open(l) >= LINK_FLOWS_MAX)
         return q_fail(e, Q_NO_SPACE, "too many open sequences: the limit is %u; retry later",
                       LINK_FLOWS_MAX);
@@ -841,6 +861,18 @@ FALLIBLE link_control(struct link *l, const struct msg_control *m, struct q_err 
 {
     struct buf b = BUF_INIT;
     return send_now(l, msg_control_encode(m, &b, e), &b, e);
+}
+
+FALLIBLE link_keep_stream(struct link *l, const struct msg_keep_stream *m, struct q_err *e)
+{
+    struct buf b = BUF_INIT;
+    return send_now(l, msg_keep_stream_encode(m, &b, e), &b, e);
+}
+
+FALLIBLE link_resume_stream(struct link *l, const struct msg_resume_stream *m, struct q_err *e)
+{
+    struct buf b = BUF_INIT;
+    return send_now(l, msg_resume_stream_encode(m, &b, e), &b, e);
 }
 
 FALLIBLE link_command(struct link *l, const struct msg_command *m, struct q_err *e)

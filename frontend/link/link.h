@@ -21,6 +21,7 @@
 #include "proto/items.h"
 #include "proto/proto.h"
 #include "proto/sampling.h"
+#include "proto/stream_log.h"
 
 #define LINK_FLOWS_MAX    65536u /* open at once */
 /* Items of a submit: within its frame, and in shared memory (ipc://) */
@@ -61,6 +62,8 @@ struct generation_calls { /* after on_error, or on_tokens with a finish, the gen
      * again after a resubmission. NULL: not of interest. */
     void (*on_expanded)(struct generation *f, const uint32_t *positions, const uint32_t *n_token,
                         size_t n);
+    /* It is about to be submitted, perhaps again and to another engine. NULL: not of interest. */
+    void (*on_submit)(struct generation *f);
 };
 
 struct generation { /* embedded by its owner, zeroed, then these set before link_open */
@@ -88,6 +91,9 @@ struct generation { /* embedded by its owner, zeroed, then these set before link
     uint32_t n_cache_salt; /* bytes: 32, or 0 = the shared prefixes */
     bool no_prefix_cache;  /* neither use nor fill the prefix cache */
     uint32_t n_shared;     /* leading public prompt tokens, independent of the salt */
+    /* Of the kept stream that it belongs to, borrowed likewise; NULL = none. */
+    const uint8_t *stream_id; /* [STREAM_ID_BYTES] */
+    uint32_t n_resume, choice;
     /* the link's own: */
     struct token_list emitted;         /* tokens given to on_tokens */
     char item_memory[ITEM_MEMORY_MAX]; /* of the submit; "" = none */
@@ -119,6 +125,7 @@ struct link_config {     /* borrowed while link_new runs; strings as long as the
     void (*on_heartbeat)(void *ctx); /* the metrics of the engine are set; may be NULL */
     void (*on_command_done)(void *ctx,
                             const struct msg_command_done *m); /* answers link_command; or NULL */
+    void (*on_stream_resumed)(void *ctx, const struct msg_stream_resumed *m); /* likewise */
     void *ctx;
 };
 
@@ -157,8 +164,9 @@ const char *link_code(const struct link *l);
 const struct link_engine *link_engine(const struct link *l);
 uint32_t link_n_open(const struct link *l);
 
-/* Open a generation. Errors: Q_NO_SPACE (LINK_FLOWS_MAX, item credit), Q_TOO_LARGE (items beyond
- * the credit; a field or all of it beyond a frame), Q_NO_MEMORY; the generation is then not open.
+/* Open a generation. Errors: Q_UNAVAILABLE (the engine is away for longer than engine_timeout_ms;
+ * link_end was called), Q_NO_SPACE (LINK_FLOWS_MAX, item credit), Q_TOO_LARGE (items beyond the
+ * credit; a field or all of it beyond a frame), Q_NO_MEMORY; the generation is then not open.
  * Without an engine, one that no frame can carry ends with on_error when there is one. */
 FALLIBLE link_open(struct link *l, struct generation *f, struct q_err *e);
 /* Close a generation and free the link's memory for it; a closed generation is accepted. The abort
@@ -172,6 +180,10 @@ void link_end(struct link *l, const char *message);
  * (not connected). */
 FALLIBLE link_control(struct link *l, const struct msg_control *m, struct q_err *e);
 FALLIBLE link_command(struct link *l, const struct msg_command *m, struct q_err *e);
+/* Have a stream kept by the engine; ask for one that is (on_stream_resumed has the reply, unless
+ * the engine is lost). Errors: Q_UNAVAILABLE, Q_TOO_LARGE. */
+FALLIBLE link_keep_stream(struct link *l, const struct msg_keep_stream *m, struct q_err *e);
+FALLIBLE link_resume_stream(struct link *l, const struct msg_resume_stream *m, struct q_err *e);
 /* Request a heartbeat now. False: not connected. */
 bool link_ask(struct link *l);
 FALLIBLE link_reset_prefix_cache(struct link *l, const char *reason, struct q_err *e);

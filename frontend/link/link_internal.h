@@ -48,6 +48,7 @@ struct link {
     bool suspecting;   /* one generation at a time is submitted: link_suspect.c */
     const char *ended; /* of link_end: no generation is opened any more; NULL: not called */
     bool loading;      /* the engine said so last */
+    int64_t away_since_ms;    /* of LINK_CONNECTING: when it began */
     int64_t silent_since_ms;  /* 0 = no timeout */
     int64_t unheard_since_ms; /* 0 = the engine has answered, or the timeout was logged */
     int64_t hello_ms, beat_ms, sent_beat_ms, step_ms, drop_log_ms;

@@ -23,7 +23,7 @@ OPTIONS = ("--skip-tokenizer-init", "--dtype", "float32", "--num-gpu-blocks-over
 
 @pytest.fixture
 def server(start):
-    return start(LLAMA, *OPTIONS, "--api-key", "k", key="k")
+    return start(LLAMA, *OPTIONS, "--api-key", "k", "--enable-steering", key="k")
 
 
 @pytest.fixture

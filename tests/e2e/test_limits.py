@@ -190,3 +190,41 @@ def test_ready_says_what_is_missing(run):
     assert server.get("/v1/models")[0] == 200
     status, answer = server.post("/v1/completions", {"prompt": "x"})
     assert status == 503 and address in answer["error"]["message"]
+
+
+def waiting(server, prompts):
+    """Requests that wait for the end of a pause; their answers."""
+    import concurrent.futures
+    pool = concurrent.futures.ThreadPoolExecutor(len(prompts))
+    found = []
+    for i, prompt in enumerate(prompts):
+        found.append(pool.submit(server.post, "/v1/completions", {"prompt": prompt, "max_tokens": 1, "ignore_eos": True}))
+        server.wait_metric("vllm:num_requests_waiting", i + 1)
+    return found
+
+
+def test_queued_tokens_are_limited(start):
+    server = start(MODELS / "llama", *OPTIONS, "--num-gpu-blocks-override", "64", "--max-num-queued-tokens", "50")
+    assert server.raw("POST", "/pause?mode=keep")[1].read()
+    held = waiting(server, [[5] * 20, [6] * 20])
+    connection, answer = server.raw("POST", "/v1/completions", {"prompt": [7] * 20, "max_tokens": 1})
+    assert answer.status == 429 and int(answer.headers["retry-after"]) >= 1
+    assert "2 waiting requests of 40 tokens" in answer.read().decode()
+    assert server.raw("POST", "/resume")[1].read()
+    assert [h.result(60)[0] for h in held] == [200, 200]
+    assert server.post("/v1/completions", {"prompt": [7] * 60, "max_tokens": 1})[0] == 200  # alone, it may have more
+
+
+def test_predicted_time_to_first_token(start, large):
+    """What is ahead takes longer than --max-ttft, by the costs of earlier steps: 429, and when it will be less."""
+    server = start(large, "--load-format", "dummy", *OPTIONS, "--num-gpu-blocks-override", "512", "--max-ttft", "0.02",
+                   "--no-enable-prefix-caching")
+    assert server.post("/v1/completions", {"prompt": [7] * 600, "max_tokens": 1})[0] == 200  # nothing is ahead of it
+    assert server.raw("POST", "/pause?mode=keep")[1].read()
+    held = waiting(server, [[5] * 3000])
+    connection, answer = server.raw("POST", "/v1/completions", {"prompt": [7] * 20, "max_tokens": 1})
+    text = answer.read().decode()
+    assert answer.status == 429 and "--max-ttft" in text and int(answer.headers["retry-after"]) >= 1, text
+    assert server.raw("POST", "/resume")[1].read()
+    assert held[0].result(120)[0] == 200
+    assert server.post("/v1/completions", {"prompt": [7] * 20, "max_tokens": 1})[0] == 200

@@ -234,6 +234,27 @@ def test_bodies_are_limited_together(start):
     c.close()
 
 
+@pytest.mark.parametrize("end", (False, True))
+def test_small_http2_bodies_without_a_key(start, end):
+    """Many bodies below the size at which the key is looked at: incomplete, or complete with a window of 0 for the answer."""
+    server = start(MODELS / "llama", *OPTIONS, "--api-key", "alpha", "--max-body-bytes", "4M", "--max-total-body-bytes", "4M", key="alpha")
+    before = rss_kib(server)
+    attackers = [Http2(server.host, server.port, window=0) for _ in range(13)]
+    for a in attackers:
+        a.socket.settimeout(60)
+        for _ in range(90):
+            stream = a.request("POST", "/v1/completions", [JSON], b" " * 60000, end=end)
+        if end:
+            assert a.wait_frame(HEADERS, stream) is not None
+    assert rss_kib(server) - before < 40 * 1024  # of 70 MB
+    if not end:
+        assert struct.unpack(">I", attackers[-1].wait_frame(RST_STREAM, stream))[0] == ENHANCE_YOUR_CALM
+    answered(server)
+    assert server.post("/v1/completions", json.dumps(ONE).encode() + b" " * 100000)[0] == 200  # a large one with a key
+    for a in attackers:
+        a.close()
+
+
 def test_total_of_bodies_below_one(run):
     from servers import BIN
     process = run(BIN / "quire", "serve", MODELS / "llama", "--port", "0", "--max-body-bytes", "4M", "--max-total-body-bytes", "1M")

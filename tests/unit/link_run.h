@@ -74,7 +74,11 @@ static inline void on_expanded(struct generation *f, const uint32_t *positions,
     s->n_expanded = n;
 }
 
-static const struct generation_calls calls = {on_tokens, on_error, on_expanded};
+static const struct generation_calls calls = {
+    .on_tokens = on_tokens,
+    .on_error = on_error,
+    .on_expanded = on_expanded,
+};
 
 static inline int setup(void **state)
 {

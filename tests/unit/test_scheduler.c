@@ -860,9 +860,52 @@ static void test_cached_prompts_are_free(void **state)
     bench_free(b);
 }
 
+/* The queue's limit of tokens: counts with aborts and admissions, spares a single large request,
+ * and makes room by ending one of a tenant with more. */
+static void queue_limits_tokens(void **state)
+{
+    (void)state;
+    static const uint32_t words[60];
+    struct scheduler_config c = small;
+    struct scheduler_output out;
+    struct scheduler_stats stats;
+    c.queue_token_max = 40;
+    struct bench *b = bench_new(&c);
+    struct msg_submit m = {
+        .req_id = 1,
+        .prompt = {words, 50},
+        .max_tokens = 1,
+        .tenant = 1,
+        .temperature = 1,
+        .top_p = 1,
+        .repetition_penalty = 1,
+    };
+    assert_ok(scheduler_submit(b->s, 0, &m, 0, &e), &e); /* more than the limit, but alone */
+    m.req_id = 2;
+    m.prompt.n = 1;
+    assert_fails(scheduler_submit(b->s, 0, &m, 0, &e), Q_NO_SPACE, "1 waiting requests of 50", &e);
+    assert_true(scheduler_abort(b->s, 0, 1));
+    m.prompt.n = 12;
+    for (m.req_id = 3; m.req_id < 6; m.req_id++)
+        assert_ok(scheduler_submit(b->s, 0, &m, 0, &e), &e);
+    assert_fails(scheduler_submit(b->s, 0, &m, 0, &e), Q_NO_SPACE, "of 36 tokens", &e);
+    m.tenant = 2;
+    m.prompt.n = 17;
+    assert_fails(scheduler_submit(b->s, 0, &m, 0, &e), Q_NO_SPACE, "of 36 tokens", &e);
+    m.prompt.n = 16;
+    assert_ok(scheduler_submit(b->s, 0, &m, 0, &e), &e); /* the last of tenant 1 goes */
+    assert_true(scheduler_take_end(b->s, 0, &out));
+    assert_true(out.req_id == 5 && out.code == Q_NO_SPACE);
+    scheduler_stats(b->s, &stats);
+    assert_int_equal(stats.n_waiting_token, 12 + 12 + 16);
+    scheduler_check(b->s);
+    bench_free(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(queue_limits_tokens),
         cmocka_unit_test(test_one_request),
         cmocka_unit_test(test_finish),
         cmocka_unit_test(test_emitted),

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* frontends_internal - what the files of frontends share. Threads: the server's loop. */
+#ifndef QUIRE_ENGINE_SERVER_FRONTENDS_INTERNAL_H
+#define QUIRE_ENGINE_SERVER_FRONTENDS_INTERNAL_H
+#include "engine/server/frontends.h"
+
+/* Send p->frame, encoded with result rc, or drop the frontend that cannot take it. */
+void frontends_send(struct frontends *p, struct frontend *to, enum q_code rc, struct q_err *e);
+/* An error to a sender that is perhaps not in the table. */
+void frontends_send_error(struct frontends *p, const struct frontend_address *to, uint64_t req_id,
+                          const struct q_err *why, uint32_t retry_ms);
+
+/* kept_streams.c. Errors: Q_CORRUPT. */
+FALLIBLE frontends_on_keep_stream(struct frontends *p, const struct msg_keep_stream *m,
+                                  struct q_err *e);
+void frontends_on_resume_stream(struct frontends *p, struct frontend *from,
+                                const struct msg_resume_stream *m);
+/* Add the outputs in the outbox, those of this frontend, to the streams that are kept of them. */
+void frontends_keep_outputs(struct frontends *p, const struct frontend *of);
+
+#endif

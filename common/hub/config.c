@@ -90,7 +90,6 @@ static const struct {
     {"gpt_oss",     "head_dim",                0, 64},
     {"gptj",        "intermediate_size",       4, 0},
     {"llama4_text", "head_dim",                0, 128},
-    {"lfm2",   "intermediate_size",       "block_ff_dim", false},
     {"llama4_text", "intermediate_size",       0, 16384},
     {"llama4_text", "num_key_value_heads",     0, 8},
     {"minimax_m2",  "head_dim",                0, 128},

@@ -184,7 +184,7 @@ enum q_code archs_check(const char *architecture, const char *path, struct q_err
     const enum q_code rc =
         q_fail(e, Q_UNSUPPORTED, "%s: architecture %s is not supported%s%s; supported are %s%s",
                path, architecture, near ? ", the most similar is " : "", near ? near : "",
-               archs_names(), buf_str(&plugins));
+               archs_names(), plugins.len ? buf_str(&plugins) : ", others by plugins (--plugin)");
     buf_release(&plugins);
     return rc;
 }

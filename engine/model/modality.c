@@ -334,7 +334,7 @@ struct binding {
     struct q_err error;
 };
 
-static enum q_code bind(struct binding *b)
+static enum q_code bind_work(struct binding *b)
 {
     struct modalities *m = b->m;
     struct region_cutter c = {0};
@@ -358,7 +358,7 @@ static enum q_code bind(struct binding *b)
 
 static void run_bind(void *binding)
 {
-    const enum q_code rc = bind(binding);
+    const enum q_code rc = bind_work(binding);
     (void)rc; /* in its error */
 }
 

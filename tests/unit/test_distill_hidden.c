@@ -94,22 +94,28 @@ static void make_packs(struct packs *k, struct head_weights *w, const struct fix
     const uint32_t n = w->hidden;
     k->w = q_alloc_huge(packed_bytes(DT_F32, N_TEACHER, n));
     k->columns = q_alloc_huge(packed_bytes(DT_F32, n, N_TEACHER));
-    w->kern->pack(&(struct pack_args){.dst = k->w,
-                                      .dst_dtype = DT_F32,
-                                      .src = f->p,
-                                      .src_dtype = DT_F32,
-                                      .n_out = N_TEACHER,
-                                      .n_in = n,
-                                      .n_out_total = N_TEACHER},
-                  &one);
-    w->kern->pack_columns(&(struct pack_columns_args){.dst = k->columns,
-                                                      .dst_dtype = DT_F32,
-                                                      .src = f->p,
-                                                      .src_dtype = DT_F32,
-                                                      .n_out = n,
-                                                      .n_in = N_TEACHER,
-                                                      .src_stride = n},
-                          &one);
+    w->kern->pack(
+        &(struct pack_args){
+            .dst = k->w,
+            .dst_dtype = DT_F32,
+            .src = f->p,
+            .src_dtype = DT_F32,
+            .n_out = N_TEACHER,
+            .n_in = n,
+            .n_out_total = N_TEACHER,
+        },
+        &one);
+    w->kern->pack_columns(
+        &(struct pack_columns_args){
+            .dst = k->columns,
+            .dst_dtype = DT_F32,
+            .src = f->p,
+            .src_dtype = DT_F32,
+            .n_out = n,
+            .n_in = N_TEACHER,
+            .src_stride = n,
+        },
+        &one);
     w->projection = (struct packed){
         .data = k->w,
         .n_out = N_TEACHER,
@@ -129,14 +135,17 @@ static void pack_h(struct packs *k, const struct head_weights *w, const struct f
     const struct kern_exec one = {.ith = 0, .nth = 1};
     k->h = q_alloc_huge(packed_bytes(DT_F32, w->hidden, N_ROW));
     k->slices = q_alloc_huge(4 * ROW_PRODUCT_SLICE * 32 * sizeof(float));
-    w->kern->pack_columns(&(struct pack_columns_args){.dst = k->h,
-                                                      .dst_dtype = DT_F32,
-                                                      .src = f->h,
-                                                      .src_dtype = DT_F32,
-                                                      .n_out = w->hidden,
-                                                      .n_in = N_ROW,
-                                                      .src_stride = w->hidden},
-                          &one);
+    w->kern->pack_columns(
+        &(struct pack_columns_args){
+            .dst = k->h,
+            .dst_dtype = DT_F32,
+            .src = f->h,
+            .src_dtype = DT_F32,
+            .n_out = w->hidden,
+            .n_in = N_ROW,
+            .src_stride = w->hidden,
+        },
+        &one);
 }
 
 static void run(struct fixture *f, enum hidden_kind kind, uint32_t n, uint32_t n_thread)

@@ -74,24 +74,34 @@ static __device__ __forceinline__ float sigmoid_at(const float *x, uint32_t j)
     return 1.0f / (1.0f + expf(-score_at(x, j)));
 }
 
+struct soft { /* of a row's softmax */
+    float max, sum;
+};
+
+/* p of ops_moe.h. */
+static __device__ __forceinline__ float share_of(const struct moe_route_args &a, const float *x,
+                                                 uint32_t j, struct soft s)
+{
+    if (a.sigmoid)
+        return sigmoid_at(x, j);
+    return s.sum > 0 ? weight_of(score_at(x, j), s.max) / s.sum : 0;
+}
+
 /* c of ops_moe.h. */
 static __device__ __forceinline__ float choice_at(const struct moe_route_args &a, const float *x,
-                                                  uint32_t j)
+                                                  uint32_t j, struct soft s)
 {
-    if (!a.sigmoid)
-        return score_at(x, j);
-    const float p = sigmoid_at(x, j);
-    return a.bias ? p + a.bias[j] : p;
+    return a.bias ? share_of(a, x, j, s) + a.bias[j] : score_at(x, j);
 }
 
 /* Its largest choice, or the sum of its two largest. */
 static __device__ __forceinline__ float group_value(const struct moe_route_args &a, const float *x,
-                                                    uint32_t group)
+                                                    uint32_t group, struct soft s)
 {
     const uint32_t n = a.n_expert / a.n_group;
     float first = -INFINITY, second = -INFINITY;
     for (uint32_t j = group * n; j < (group + 1) * n; j++) {
-        const float c = choice_at(a, x, j);
+        const float c = choice_at(a, x, j, s);
         second = c > first ? first : c > second ? c : second;
         first = c > first ? c : first;
     }
@@ -100,7 +110,7 @@ static __device__ __forceinline__ float group_value(const struct moe_route_args 
 
 /* The groups whose experts may be chosen, a bit each, the same in all lanes. A lane has two. */
 static __device__ __forceinline__ uint64_t choose_groups(const struct moe_route_args &a,
-                                                         const float *x)
+                                                         const float *x, struct soft s)
 {
     const uint32_t lane = threadIdx.x % WARP;
     uint64_t chosen = 0;
@@ -108,7 +118,7 @@ static __device__ __forceinline__ uint64_t choose_groups(const struct moe_route_
     if (a.n_group < 2)
         return ~0ull;
     for (uint32_t i = 0, g = lane; g < a.n_group; i++, g += WARP)
-        values[i] = group_value(a, x, g);
+        values[i] = group_value(a, x, g, s);
     for (uint32_t k = 0; k < a.n_group_used; k++) {
         struct best mine = {0, UINT32_MAX};
         for (uint32_t i = 0, g = lane; g < a.n_group; i++, g += WARP) {
@@ -122,16 +132,17 @@ static __device__ __forceinline__ uint64_t choose_groups(const struct moe_route_
 }
 
 /* The n_used best of a row: bit i of a lane's word is its score number i. */
-static __device__ __forceinline__ uint32_t take(const struct moe_route_args &a, const float *x)
+static __device__ __forceinline__ uint32_t take(const struct moe_route_args &a, const float *x,
+                                                struct soft s)
 {
     const uint32_t lane = threadIdx.x % WARP;
-    const uint64_t groups = choose_groups(a, x);
+    const uint64_t groups = choose_groups(a, x, s);
     const uint32_t of_group = a.n_group > 1 ? a.n_expert / a.n_group : a.n_expert;
     uint32_t taken = 0;
     for (uint32_t k = 0; k < a.n_used; k++) {
         struct best mine = {0, UINT32_MAX};
         for (uint32_t i = 0, j = lane; j < a.n_expert; i++, j += WARP) {
-            const struct best its = {choice_at(a, x, j), j};
+            const struct best its = {choice_at(a, x, j, s), j};
             if (!(taken >> i & 1) && (groups >> j / of_group & 1) && comes_before(its, mine))
                 mine = its;
         }
@@ -140,15 +151,6 @@ static __device__ __forceinline__ uint32_t take(const struct moe_route_args &a, 
             taken |= 1u << found.id / WARP;
     }
     return taken;
-}
-
-/* p of ops_moe.h. */
-static __device__ __forceinline__ float share_of(const struct moe_route_args &a, const float *x,
-                                                 uint32_t j, float max, float sum)
-{
-    if (a.sigmoid)
-        return sigmoid_at(x, j);
-    return sum > 0 ? weight_of(score_at(x, j), max) / sum : 0;
 }
 
 static __global__ void __launch_bounds__(ROUTE_ROWS *WARP)
@@ -160,7 +162,6 @@ static __global__ void __launch_bounds__(ROUTE_ROWS *WARP)
         return; /* all of a warp */
     const float *x = a.x + row * a.x_stride;
     float max = -INFINITY, sum = 0, of_taken = 0;
-    const uint32_t taken = take(a, x);
     for (uint32_t j = lane; j < a.n_expert; j += WARP)
         max = score_at(x, j) > max ? score_at(x, j) : max;
 #pragma unroll
@@ -170,10 +171,11 @@ static __global__ void __launch_bounds__(ROUTE_ROWS *WARP)
     }
     for (uint32_t j = lane; j < a.n_expert; j += WARP)
         sum += weight_of(score_at(x, j), max);
-    sum = warp_sum(sum);
+    const struct soft s = {max, warp_sum(sum)};
+    const uint32_t taken = take(a, x, s);
     for (uint32_t i = 0, j = lane; j < a.n_expert; i++, j += WARP)
         if (taken >> i & 1)
-            of_taken += share_of(a, x, j, max, sum);
+            of_taken += share_of(a, x, j, s);
     of_taken = warp_sum(of_taken);
     uint32_t before = row * a.n_used; /* where the taken of this round of 32 experts go */
     for (uint32_t i = 0; i * WARP < a.n_expert; i++) {
@@ -181,7 +183,7 @@ static __global__ void __launch_bounds__(ROUTE_ROWS *WARP)
         const uint32_t all = __ballot_sync(ALL_LANES, mine), j = i * WARP + lane;
         if (mine) {
             const uint32_t at = before + __popc(all & ((1u << lane) - 1));
-            const float p = share_of(a, x, j, max, sum);
+            const float p = share_of(a, x, j, s);
             const float w = a.renormalize && of_taken > 0 ? p / of_taken : p;
             a.experts[at] = j;
             a.weights[at] = a.scale != 0 ? w * a.scale : w;
@@ -263,22 +265,25 @@ static __global__ void __launch_bounds__(THREADS)
     await_inputs();
     const uint32_t c = blockIdx.y * COLUMNS + threadIdx.x * 4, n_used = a.n_used;
     const uint32_t *places = a.places + (size_t)blockIdx.x * n_used;
-    const float *weights = a.weights + (size_t)blockIdx.x * n_used;
+    const float *weights = a.weights ? a.weights + (size_t)blockIdx.x * n_used : nullptr;
     float *y = a.y + blockIdx.x * a.y_stride;
     if (four && c + 4 <= a.n_col) {
-        float4 v = load4_as(y, DT_F32, c);
+        float4 v = a.set ? make_float4(0, 0, 0, 0) : load4_as(y, DT_F32, c);
         for (uint32_t j = 0; j < n_used; j++) {
             const float4 x = load4_as(a.x + places[j] * a.x_stride, DT_F32, c);
-            const float w = weights[j];
+            const float w = weights ? weights[j] : 1;
             v = make_float4(fmaf(w, x.x, v.x), fmaf(w, x.y, v.y), fmaf(w, x.z, v.z),
                             fmaf(w, x.w, v.w));
         }
         store4_as(y, DT_F32, c, v);
         return;
     }
-    for (uint32_t i = c; i < c + 4 && i < a.n_col; i++)
+    for (uint32_t i = c; i < c + 4 && i < a.n_col; i++) {
+        float v = a.set ? 0 : y[i];
         for (uint32_t j = 0; j < n_used; j++)
-            y[i] = fmaf(weights[j], a.x[places[j] * a.x_stride + i], y[i]);
+            v = fmaf(weights ? weights[j] : 1, a.x[places[j] * a.x_stride + i], v);
+        y[i] = v;
+    }
 }
 
 extern "C" void moe_combine_cuda(const struct moe_combine_args *a, const struct kern_exec *x)

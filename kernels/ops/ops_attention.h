@@ -7,7 +7,7 @@
 
 /* Attention over the paged cache, causal unless both_ways. For token t of a sequence at position
  * pos (0-based), head h, its KV head g = h / (n_head / n_kv_head), context c = max(0, pos + 1 -
- * window) … pos (window 0 = all):
+ * window) … pos (window 0 = all), or (chunked) c = pos / window * window … pos:
  *     s[c] = scale * q[t,h,:]·K[c,g,:]   (slopes: s = s - slopes[h] * |pos - c|;
  *                                         soft_cap > 0: s = soft_cap * tanh(s / soft_cap))
  *     out[t,h,:] = sum_c softmax(s)[c] * V[c,g,:]
@@ -44,6 +44,7 @@ struct attention_args {
     float scale, soft_cap;
     uint32_t window;
     int both_ways;
+    int chunked;         /* the window is a chunk of positions; not both ways */
     const float *sinks;  /* [n_head] or NULL */
     const float *slopes; /* the same */
     float *parts;     /* [n_part] 64-byte aligned, kern_attention_parts(); NULL: nothing is split */

@@ -28,14 +28,18 @@
 
 /* The n_used experts with the largest choice c[j] (the lower number first among equal ones),
  * written by ascending number.
- *     e[j] = exp(x[i,j] - max_j x[i,j]);  p[j] = e[j] / sum_j e[j], j ascending;  c[j] = x[i,j]
- *     sigmoid: p[j] = 1 / (1 + exp(-x[i,j]));  c[j] = p[j] + bias[j]
+ *     e[j] = exp(x[i,j] - max_j x[i,j]);  p[j] = e[j] / sum_j e[j], j ascending
+ *     sigmoid: p[j] = 1 / (1 + exp(-x[i,j]))
+ *     c[j] = p[j] + bias[j], or without a bias x[i,j]
  *     weights = p of the chosen experts, or (renormalize) p / their sum, numbers ascending; * scale
  * each step rounded to f32. NaN counts as -inf; a row of -inf only takes the first experts. p = 0
  * where the sum is not above 0, and is not renormalized then.
  * n_group > 1: experts are chosen from n_group_used groups of n_expert / n_group neighbours, those
  * with the largest c of one expert or (sigmoid) sum of the two largest c; equal ones as above.
- * Sources: arXiv:2405.04434 (groups), arXiv:2412.19437 (sigmoid). */
+ * mixer > 0 (of softmax without a bias and without groups): the weight of each of the chosen is its
+ * share among the experts that are near it and were not chosen before it,
+ *     1 / sum_j exp(x[i,j] - m),  j: (m - x[i,j]) / max(|x[i,j]|, m) <= mixer,  m: its score
+ * Sources: arXiv:2405.04434 (groups), arXiv:2412.19437 (sigmoid), arXiv:2409.12136 (mixer). */
 #define KERN_GROUPS_MAX 64u
 struct moe_route_args {
     const float *x; /* [n_row, n_expert] */
@@ -43,23 +47,26 @@ struct moe_route_args {
     uint32_t n_row, n_expert, n_used; /* 1 <= n_used <= n_expert */
     int renormalize;
     int sigmoid;
-    const float *bias; /* [n_expert] or NULL; sigmoid only */
+    const float *bias; /* [n_expert] or NULL */
     uint32_t n_group;  /* divides n_expert, at most KERN_GROUPS_MAX; 0 or 1: no groups */
     uint32_t n_group_used;
     float scale;       /* 0: 1 */
+    float mixer;       /* 0: none */
     uint32_t *experts; /* [n_row, n_used] */
     float *weights;    /* [n_row, n_used] */
 };
 
-/* y[i,c] = fma(weights[i,j], x[places[i,j],c], y[i,c]) for j = 0 … n_used - 1 ascending. */
+/* y[i,c] = fma(weights[i,j], x[places[i,j],c], y[i,c]) for j = 0 … n_used - 1 ascending, from what
+ * y has, or (set) from +0. */
 struct moe_combine_args {
     float *y; /* [n_row, n_col] */
     size_t y_stride;
     const float *x; /* [places, n_col] */
     size_t x_stride;
     const uint32_t *places; /* [n_row, n_used] */
-    const float *weights;   /* [n_row, n_used] */
+    const float *weights;   /* [n_row, n_used]; NULL: all are 1 */
     uint32_t n_row, n_col, n_used;
+    int set;
 };
 
 /* Sort the places as in the picture above; the sort is stable, so the rows of an expert ascend. */

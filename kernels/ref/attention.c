@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* out[t,h,:] = sum_c softmax_c(scale * q[t,h,:]·K[c,g,:])[c] * V[c,g,:]
- * with c from max(0, pos + 1 - window) to pos; both ways: to the end of the sequence or the window.
+ * with c from max(0, pos + 1 - window) to pos; chunked: from pos / window * window; both ways: to
+ * the end of the sequence or the window.
  *
  * Order, all f32 (bf16 and int8 K and V are expanded exactly). In each split of 512 positions of
  * the sequence (attention_split.h) that contains positions of the row's context:

@@ -35,6 +35,8 @@
 /* The context of the row at position pos: from begin to end - 1. */
 static inline uint32_t attention_begin(const struct attention_args *a, uint32_t pos)
 {
+    if (a->chunked && a->window)
+        return pos / a->window * a->window;
     return a->window && pos + 1 > a->window ? pos + 1 - a->window : 0;
 }
 

@@ -13,14 +13,14 @@ INLINE void wide_moe_combine(const struct moe_combine_args *a, const struct kern
     for (size_t i = chunks.begin; i < chunks.end; i++) {
         const struct chunk k = chunk_at(i, a->n_col);
         const uint32_t *places = a->places + k.row * a->n_used;
-        const float *weights = a->weights + k.row * a->n_used;
+        const float *weights = a->weights ? a->weights + k.row * a->n_used : NULL;
         for (uint32_t c = k.begin; c < k.end; c += 16) {
             const uint32_t n = k.end - c < 16 ? k.end - c : 16;
             float *at = a->y + k.row * a->y_stride + c;
-            struct vec y = vec_load_n(at, n);
+            struct vec y = a->set ? vec_set(0) : vec_load_n(at, n);
             for (uint32_t j = 0; j < a->n_used; j++)
-                y = vec_fma(vec_set(weights[j]), vec_load_n(a->x + places[j] * a->x_stride + c, n),
-                            y);
+                y = vec_fma(vec_set(weights ? weights[j] : 1),
+                            vec_load_n(a->x + places[j] * a->x_stride + c, n), y);
             vec_store_n(at, y, n);
         }
     }

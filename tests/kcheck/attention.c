@@ -156,6 +156,8 @@ static void near_f64(struct kcheck *k, const struct attention_case *c, uint32_t 
     const uint32_t g = head / (a->n_head / a->n_kv_head), dim = a->head_dim;
     const uint32_t pos = c->seqs[i].start + token, all = c->seqs[i].start + c->seqs[i].n_query;
     uint32_t begin = a->window && pos + 1 > a->window ? pos + 1 - a->window : 0, end = pos + 1;
+    if (a->chunked && a->window)
+        begin = pos - pos % a->window;
     if (a->both_ways)
         end = a->window && pos + a->window < all ? pos + a->window : all;
     const float *q = a->q + (c->seqs[i].row + token) * a->q_stride + (size_t)head * dim;

@@ -18,16 +18,19 @@ static double scale_of(const struct moe_route_args *a)
     return a->scale != 0 ? a->scale : 1;
 }
 
-static float sigmoid_of(const float *x, uint32_t j)
-{
-    return 1.0f / (1.0f + expf(-score(x, j)));
-}
-
+/* Each step in f32, as ties are decided by it. */
 static float choice(const struct moe_route_args *a, const float *x, uint32_t j)
 {
-    if (!a->sigmoid)
+    float max = -INFINITY, sum = 0;
+    if (!a->bias)
         return score(x, j);
-    return sigmoid_of(x, j) + (a->bias ? a->bias[j] : 0);
+    if (a->sigmoid)
+        return 1.0f / (1.0f + expf(-score(x, j))) + a->bias[j];
+    for (uint32_t i = 0; i < a->n_expert; i++)
+        max = fmaxf(max, score(x, i));
+    for (uint32_t i = 0; i < a->n_expert; i++)
+        sum += max == -INFINITY ? 0 : expf(score(x, i) - max);
+    return (sum > 0 ? expf(score(x, j) - max) / sum : 0) + a->bias[j];
 }
 
 #define EXPERTS_MAX 256
@@ -83,7 +86,9 @@ static void sigmoid_row(struct kcheck *k, const struct moe_route_args *a, size_t
     for (uint32_t i = 0; i < a->n_used && taken > 1e-36; i++) { /* else f32 has no such p */
         const double p = 1 / (1 + exp(-(double)score(x, a->experts[row * a->n_used + i])));
         const double want = (a->renormalize && taken > 0 ? p / taken : p) * scale_of(a);
-        kc_near(k, "weight", a->weights[row * a->n_used + i], want, want * 64 * 0x1p-24 + 1e-37);
+        if (p > 1e-36)
+            kc_near(k, "weight", a->weights[row * a->n_used + i], want,
+                    want * 64 * 0x1p-24 + 1e-37);
     }
 }
 
@@ -119,8 +124,12 @@ static void plain_row(struct kcheck *k, const struct moe_route_args *a, size_t r
     }
     for (uint32_t i = 0; i < a->n_used; i++)
         taken += exp(score(x, experts[i]) - max) / sum;
+    if (a->bias && taken < 1e-30) /* those with a bias may be any: f32 has no such p */
+        return;
     for (uint32_t i = 0; i < a->n_used && sum > 0 && isfinite(sum); i++) {
         const double p = exp(score(x, experts[i]) - max) / sum;
+        if (a->bias && p < 1e-30)
+            continue;
         const double want = (a->renormalize ? p / taken : p) * scale_of(a);
         /* the difference to the largest is rounded before exp, and n_expert terms are added up */
         const double off = 2 * (a->n_expert + 16 + fabs(score(x, experts[i]) - max));
@@ -128,6 +137,28 @@ static void plain_row(struct kcheck *k, const struct moe_route_args *a, size_t r
     }
     for (uint32_t i = 0; i < a->n_used && sum == 0; i++)
         kc_near(k, "weight of nothing", weights[i], 0, 0);
+}
+
+/* Of a sparse mixer, in f64: the first of the chosen among all experts, the second among the
+ * others. */
+static void mixer_row(struct kcheck *k, const struct moe_route_args *a, size_t row)
+{
+    const float *x = a->x + row * a->x_stride;
+    const uint32_t *two = a->experts + row * 2;
+    const uint32_t first = score(x, two[1]) > score(x, two[0]) ? 1 : 0;
+    for (uint32_t i = 0; i < 2; i++) {
+        const uint32_t at = i ? !first : first;
+        const double m = score(x, two[at]);
+        double sum = 0;
+        for (uint32_t j = 0; j < a->n_expert; j++) {
+            const double s = score(x, j), far = (m - s) / fmax(fabs(s), m);
+            if (fabs(far - (double)a->mixer) < 1e-6)
+                return; /* rounding decides */
+            if (!(i && j == two[first]) && far <= a->mixer)
+                sum += exp(s - m);
+        }
+        kc_near(k, "weight", a->weights[row * 2 + at], 1 / sum, 1e-4);
+    }
 }
 
 static void choose_routing(struct kcheck *k, struct moe_route_args *a)
@@ -141,12 +172,35 @@ static void choose_routing(struct kcheck *k, struct moe_route_args *a)
         open = a->n_expert / a->n_group * a->n_group_used;
     }
     a->n_used = kc_range(k, 1, open < 12 ? open : 12);
-    if (a->sigmoid && kc_chance(k, 60)) {
+    if (kc_chance(k, a->sigmoid ? 60 : 30)) {
         float *bias = kc_buf(k, a->n_expert * sizeof *bias);
         k->specials = false;
         kc_fill(k, bias, a->n_expert);
         a->bias = bias;
     }
+}
+
+/* CPU only: the sparse mixer, whose scores are of the size that routers give. */
+static void check_mixer(struct kcheck *k)
+{
+    struct moe_route_args a = {
+        .n_row = kc_range(k, 1, 6),
+        .n_expert = kc_range(k, 2, 24),
+        .n_used = 2,
+        .mixer = 0.02f + 0.01f * (float)kc_range(k, 0, 60),
+    };
+    a.x_stride = a.n_expert + kc_range(k, 0, 7);
+    k->specials = false;
+    kc_shape(k, "mixer, n_row %u experts %u within %g", a.n_row, a.n_expert, (double)a.mixer);
+    float *x = kc_buf(k, a.n_row * a.x_stride * sizeof *x);
+    for (size_t i = 0; i < a.n_row * a.x_stride; i++)
+        x[i] = kc_f32(k) * 3;
+    a.x = x;
+    a.experts = kc_buf(k, 2u * a.n_row * sizeof *a.experts);
+    a.weights = kc_buf(k, 2u * a.n_row * sizeof *a.weights);
+    kc_run(k, k->ref, &a, 1);
+    for (size_t i = 0; i < a.n_row; i++)
+        mixer_row(k, &a, i);
 }
 
 void kcheck_moe_route(struct kcheck *k)
@@ -157,6 +211,10 @@ void kcheck_moe_route(struct kcheck *k)
         .n_expert = kc_pick(k, counts, sizeof counts / sizeof *counts),
         .renormalize = kc_chance(k, 50),
     };
+    if (kc_chance(k, 20)) {
+        check_mixer(k);
+        return;
+    }
     choose_routing(k, &a);
     a.x_stride = a.n_expert + kc_range(k, 0, 7);
     kc_shape(k, "n_row %u experts %u of %u%s", a.n_row, a.n_used, a.n_expert,
@@ -234,6 +292,7 @@ static void make_combine(struct kcheck *k, struct combine_case *c)
     a->x_stride = a->n_col + kc_range(k, 0, 9);
     kc_shape(k, "n_row %u n_col %u of %u", a->n_row, a->n_col, a->n_used);
     const uint32_t n = a->n_row * a->n_used;
+    a->set = kc_chance(k, 30);
     uint32_t *places = kc_buf(k, n * sizeof *places);
     float *x = kc_buf(k, n * a->x_stride * sizeof *x), *weights = kc_buf(k, n * sizeof *weights);
     for (uint32_t i = 0; i < n; i++)
@@ -242,7 +301,7 @@ static void make_combine(struct kcheck *k, struct combine_case *c)
     kc_fill(k, weights, n);
     a->x = x;
     a->places = places;
-    a->weights = weights;
+    a->weights = kc_chance(k, 80) ? weights : NULL;
     c->n_y = a->n_row * a->y_stride;
     c->y = kc_buf(k, c->n_y * sizeof *c->y);
     kc_fill(k, c->y, c->n_y);
@@ -259,9 +318,10 @@ void kcheck_moe_combine(struct kcheck *k)
     kc_run(k, k->ref, &a, 1);
     for (uint32_t i = 0; i < a.n_row && !k->specials; i++)
         for (uint32_t col = 0; col < a.n_col; col++) {
-            double sum = c.y[i * a.y_stride + col], most = fabs(sum);
+            double sum = a.set ? 0 : c.y[i * a.y_stride + col], most = fabs(sum);
             for (uint32_t j = i * a.n_used; j < (i + 1) * a.n_used; j++) {
-                const double v = (double)a.weights[j] * a.x[a.places[j] * a.x_stride + col];
+                const double w = a.weights ? a.weights[j] : 1;
+                const double v = w * a.x[a.places[j] * a.x_stride + col];
                 sum += v;
                 most += fabs(v);
             }
@@ -276,7 +336,7 @@ void kcheck_moe_combine(struct kcheck *k)
         struct moe_combine_args one = a;
         one.n_row = 1;
         one.places += (size_t)i * a.n_used;
-        one.weights += (size_t)i * a.n_used;
+        one.weights = a.weights ? a.weights + (size_t)i * a.n_used : NULL;
         one.y = kc_copy(k, c.y + i * a.y_stride, n_col * sizeof *one.y);
         kc_run(k, k->variant, &one, kc_range(k, 1, 5));
         kc_same_bits(k, "row alone", (struct kc_bits){one.y, got + i * a.y_stride, DT_F32, n_col});
@@ -295,7 +355,8 @@ void kbench_moe_combine(struct kc_bench *b)
     kc_fill(b->k, weights, n);
     float *y = kc_buf(b->k, (size_t)n_row * n_col * sizeof *y);
     kc_fill(b->k, y, (size_t)n_row * n_col);
-    const struct moe_combine_args a = {y, n_col, x, n_col, places, weights, n_row, n_col, n_used};
+    const struct moe_combine_args a = {y,       n_col, x,     n_col,  places,
+                                       weights, n_row, n_col, n_used, 0};
     kc_print_bytes(b, "128 x 2048 of 8", kc_time(b, &a), n * (double)n_col * 4);
 }
 

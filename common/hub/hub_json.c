@@ -4,11 +4,48 @@
 #include "common/download.h"
 #include "common/file.h"
 
+/* Python writes an infinity, which JSON does not have. It becomes null, in as many bytes, so that
+ * places in messages stay true. Is there any? */
+static bool put_null(char *text, size_t n)
+{
+    static const char *const names[] = {"-Infinity", "Infinity"};
+    bool in_string = false, any = false;
+    for (size_t i = 0; i < n; i++) {
+        if (in_string && text[i] == '\\')
+            i++;
+        else if (text[i] == '"')
+            in_string = !in_string;
+        for (size_t k = 0; k < 2 && i < n && !in_string; k++) {
+            const size_t length = strlen(names[k]);
+            if (n - i < length || strncmp(text + i, names[k], length) != 0)
+                continue;
+            memset(text + i, ' ', length);
+            memcpy(text + i, "null", 4);
+            any = true;
+        }
+    }
+    return any;
+}
+
+/* NULL: it is none, and *why says where. */
+static json_t *parse(const char *data, size_t n, json_error_t *why)
+{
+    struct buf text = BUF_INIT;
+    json_t *root = json_loadb(data, n, JSON_REJECT_DUPLICATES, why);
+    if (root || json_error_code(why) == json_error_out_of_memory)
+        return root;
+    buf_add(&text, data, n);
+    if (text.len == n && n && put_null(text.data, n))
+        root = json_loadb(text.data, n, JSON_REJECT_DUPLICATES, why);
+    buf_release(&text);
+    return root;
+}
+
 enum q_code hub_json_parse(json_t **out, const char *data, size_t n, const char *what,
                            struct q_err *e)
 {
     json_error_t why;
-    json_t *root = json_loadb(data, n, JSON_REJECT_DUPLICATES, &why);
+    json_t *root = parse(data, n, &why);
     if (!root && json_error_code(&why) == json_error_out_of_memory)
         return q_fail(e, Q_NO_MEMORY, "%s: out of memory reading JSON", what);
     if (!root)

@@ -14,6 +14,22 @@ static const struct {
 };
 #define N_ARCH (sizeof archs / sizeof *archs)
 
+enum { PLAIN, NESTED };
+static const struct {
+    const char *name, *base;
+    bool is_nested;
+} others[] = {
+#define OTHER(architecture, base, how) {#architecture, #base, (how) == NESTED},
+#include "common/hub/archs_other.def"
+};
+
+/* Model types with the config of another one. */
+static const struct {
+    const char *type, *same;
+} same_types[] = {
+    {"kimi_k2", "deepseek_v3"},
+};
+
 /* Those of plugins, the last one first. Nothing is ever removed, so a reader needs no lock. */
 static _Atomic(const struct archs_added *) added;
 
@@ -98,6 +114,24 @@ const char *archs_type(const char *name)
     enum archs_end is;
     const size_t i = find_row(name, &is);
     return i < N_ARCH ? archs[i].type : NULL;
+}
+
+const char *archs_other(const char *name, bool *nested)
+{
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (strcmp(others[i].name, name) == 0) {
+            *nested = others[i].is_nested;
+            return others[i].base;
+        }
+    return NULL;
+}
+
+const char *archs_same_type(const char *model_type)
+{
+    for (size_t i = 0; i < sizeof same_types / sizeof *same_types; i++)
+        if (strcmp(same_types[i].type, model_type) == 0)
+            return same_types[i].same;
+    return model_type;
 }
 
 bool archs_is_own(const char *name)

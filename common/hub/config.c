@@ -34,36 +34,38 @@ static const struct field fields[] = {
      true},
 };
 
-/* Other names of sizes, by model type; transformers takes both. */
+/* Other names of sizes, by model type; transformers takes both. only: the key is another's. */
 static const struct {
     const char *model_type, *key, *other;
+    bool only;
 } spellings[] = {
     // clang-format off
-    {"bloom",  "hidden_size",             "n_embed"},
-    {"bloom",  "num_hidden_layers",       "n_layer"},
-    {"bloom",  "num_attention_heads",     "n_head"},
-    {"bloom",  "intermediate_size",       "n_inner"},
-    {"bloom",  "max_position_embeddings", "seq_length"},
-    {"distilbert", "hidden_size",         "dim"},
-    {"distilbert", "intermediate_size",   "hidden_dim"},
-    {"distilbert", "num_hidden_layers",   "n_layers"},
-    {"distilbert", "num_attention_heads", "n_heads"},
-    {"falcon", "num_hidden_layers",       "n_layer"},
-    {"falcon", "num_attention_heads",     "n_head"},
-    {"falcon", "num_key_value_heads",     "num_kv_heads"},
-    {"falcon", "num_key_value_heads",     "n_head_kv"},
-    {"falcon", "intermediate_size",       "ffn_hidden_size"},
-    {"gpt2",   "hidden_size",             "n_embd"},
-    {"gpt2",   "num_hidden_layers",       "n_layer"},
-    {"gpt2",   "num_attention_heads",     "n_head"},
-    {"gpt2",   "intermediate_size",       "n_inner"},
-    {"gpt2",   "max_position_embeddings", "n_positions"},
-    {"gptj",   "hidden_size",             "n_embd"},
-    {"gptj",   "num_hidden_layers",       "n_layer"},
-    {"gptj",   "num_attention_heads",     "n_head"},
-    {"gptj",   "intermediate_size",       "n_inner"},
-    {"gptj",   "max_position_embeddings", "n_positions"},
-    {"opt",    "intermediate_size",       "ffn_dim"},
+    {"bloom",  "hidden_size",             "n_embed", false},
+    {"bloom",  "num_hidden_layers",       "n_layer", false},
+    {"bloom",  "num_attention_heads",     "n_head", false},
+    {"bloom",  "intermediate_size",       "n_inner", false},
+    {"bloom",  "max_position_embeddings", "seq_length", false},
+    {"distilbert", "hidden_size",         "dim", false},
+    {"distilbert", "intermediate_size",   "hidden_dim", false},
+    {"distilbert", "num_hidden_layers",   "n_layers", false},
+    {"distilbert", "num_attention_heads", "n_heads", false},
+    {"falcon", "num_hidden_layers",       "n_layer", false},
+    {"falcon", "num_attention_heads",     "n_head", false},
+    {"falcon", "num_key_value_heads",     "num_kv_heads", false},
+    {"falcon", "num_key_value_heads",     "n_head_kv", false},
+    {"falcon", "intermediate_size",       "ffn_hidden_size", false},
+    {"gpt2",   "hidden_size",             "n_embd", false},
+    {"gpt2",   "num_hidden_layers",       "n_layer", false},
+    {"gpt2",   "num_attention_heads",     "n_head", false},
+    {"gpt2",   "intermediate_size",       "n_inner", false},
+    {"gpt2",   "max_position_embeddings", "n_positions", false},
+    {"gptj",   "hidden_size",             "n_embd", false},
+    {"gptj",   "num_hidden_layers",       "n_layer", false},
+    {"gptj",   "num_attention_heads",     "n_head", false},
+    {"gptj",   "intermediate_size",       "n_inner", false},
+    {"gptj",   "max_position_embeddings", "n_positions", false},
+    {"llama4_text", "intermediate_size",  "intermediate_size_mlp", true}, /* the other is the experts' */
+    {"opt",    "intermediate_size",       "ffn_dim", false},
     // clang-format on
 };
 
@@ -80,10 +82,18 @@ static const struct {
     {"gemma",       "head_dim",                0, 256},
     {"gemma2",      "head_dim",                0, 256},
     {"gemma3_text", "head_dim",                0, 256},
+    {"ernie4_5_moe", "num_key_value_heads",    0, 4},
     {"glm4",        "head_dim",                0, 128},
+    {"glm4_moe",    "num_key_value_heads",     0, 8},
     {"gpt2",        "intermediate_size",       4, 0},
     {"gpt_oss",     "head_dim",                0, 64},
     {"gptj",        "intermediate_size",       4, 0},
+    {"llama4_text", "head_dim",                0, 128},
+    {"llama4_text", "intermediate_size",       0, 16384},
+    {"llama4_text", "num_key_value_heads",     0, 8},
+    {"minimax_m2",  "head_dim",                0, 128},
+    {"minimax_m2",  "num_key_value_heads",     0, 8},
+    {"phimoe",      "num_key_value_heads",     0, 8},
     {"qwen3",       "head_dim",                0, 128},
     // clang-format on
 };
@@ -130,7 +140,7 @@ static enum q_code load_names(struct model_config *c, const struct hub_json_at *
         return rc;
     for (char *p = c->model_type; *p; p++)
         *p = *p == '-' ? '_' : *p; /* as tables have it: xlm-roberta is xlm_roberta */
-    return Q_OK;
+    return read_name(c->model_type, at, "model_type", archs_same_type(c->model_type), e);
 }
 
 /* Features that no family supports are rejected by name, because ignoring them gives wrong
@@ -147,9 +157,11 @@ static enum q_code refuse_features(const struct hub_json_at *at, struct q_err *e
 static const char *key_of(const struct model_config *c, const struct hub_json_at *at,
                           const char *key)
 {
-    for (size_t i = 0; i < sizeof spellings / sizeof *spellings && !hub_json_find(at, key); i++)
+    const bool is_there = hub_json_find(at, key);
+    for (size_t i = 0; i < sizeof spellings / sizeof *spellings; i++)
         if (strcmp(spellings[i].model_type, c->model_type) == 0 &&
-            strcmp(spellings[i].key, key) == 0 && hub_json_find(at, spellings[i].other))
+            strcmp(spellings[i].key, key) == 0 &&
+            (spellings[i].only || (!is_there && hub_json_find(at, spellings[i].other))))
             return spellings[i].other;
     return key;
 }
@@ -372,12 +384,42 @@ static enum q_code parse_any(struct model_config *c, const char *text, size_t n,
     enum q_code rc = hub_json_parse(&root, text, n, path, e);
     const struct hub_json_at at = {root, path};
     const char *name = json_string_value(json_array_get(json_object_get(root, "architectures"), 0));
-    if (!rc && name && !archs_type(name) && !archs_added_find(name) &&
+    bool nested;
+    if (!rc && name && !archs_type(name) && !archs_other(name, &nested) &&
+        !archs_added_find(name) &&
         !(rc = read_name(c->architecture, &at, "architectures", name, e)))
         rc = load_unknown(c, &at, e);
     else if (!rc)
         rc = model_config_parse(c, text, n, path, e);
     json_decref(root);
+    return rc;
+}
+
+/* The object as one of the architecture that serves it: of a nested model, text_config's keys in
+ * the place of those beside it. */
+static enum q_code put_in_place(struct model_config *c, json_t *root, const char *name,
+                                const char *path, struct q_err *e)
+{
+    bool nested = false;
+    const char *base = name && !archs_added_find(name) ? archs_other(name, &nested) : NULL;
+    json_t *text = nested ? json_object_get(root, "text_config") : NULL;
+    const struct hub_json_at at = {root, path};
+    enum q_code rc = Q_OK;
+    if (!base)
+        return Q_OK;
+    if (nested && !json_is_object(text))
+        return q_fail(e, Q_CORRUPT, "%s: text_config is %s, expected an object (%s)", path,
+                      text ? hub_json_kind(text) : "missing", name);
+    if (nested)
+        rc = read_name(c->nested_in, &at, "architectures", name, e);
+    if (text)
+        json_incref(text);
+    if (!rc && ((text && (json_object_set_new(root, "model_type", json_string(archs_type(base))) ||
+                          json_object_update(root, text))) ||
+                json_object_set_new(root, "architectures", json_pack("[s]", base)) ||
+                (text && json_object_del(root, "text_config"))))
+        rc = q_fail(e, Q_NO_MEMORY, "%s: out of memory", path);
+    json_decref(text);
     return rc;
 }
 
@@ -391,6 +433,8 @@ enum q_code model_config_parse(struct model_config *c, const char *text, size_t 
     const struct archs_added *plugin = name ? archs_added_find(name) : NULL;
     if (!rc && plugin)
         rc = plugin->apply(plugin, c, root, path, e);
+    if (!rc)
+        rc = put_in_place(c, root, name, path, e);
     if (!rc)
         rc = load_config(c, &(struct hub_json_at){root, path}, e);
     if (!rc && plugin)

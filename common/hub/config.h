@@ -57,6 +57,7 @@ struct moe_config {                 /* mixture of experts, in place of a layer's
     bool renormalize;               /* normalize the weights of the chosen experts to a sum of 1 */
     uint32_t n_group, n_group_used; /* experts are chosen from some groups of them; 1: no groups */
     double scale;                   /* of the weights; 0: 1 */
+    double mixer;                   /* of a sparse mixer: how near scores are; 0: none */
     bool layers[CONFIG_LAYERS_MAX]; /* which have them */
 };
 
@@ -83,11 +84,17 @@ struct forward_config {
     bool shared_norm; /* and one norm of both branches */
     bool qk_norm;     /* q and k of each head have a norm */
     bool alibi;       /* positions are slopes of the scores, arXiv:2108.12409 */
+    bool chunks;      /* windows are chunks of positions: a token sees those of its own */
+    bool half_rope;   /* latent attention: pairs are those of the halves, not neighbours */
+    /* Of q's factor, 1 + temper * log(1 + floor((position + 1) / temper_every)); source:
+     * arXiv:2501.19399. */
+    double temper, temper_every;
 };
 
 struct model_config {
     char architecture[CONFIG_NAME_MAX]; /* "LlamaForCausalLM" */
     char model_type[CONFIG_NAME_MAX];
+    char nested_in[CONFIG_NAME_MAX]; /* the architecture whose text model this is; "": none */
     uint32_t vocab_size, hidden_size, intermediate_size, n_layer, n_head, n_kv_head, head_dim;
     uint32_t max_position; /* max_position_embeddings, tokens */
     uint32_t n_type;       /* rows of the table of token types; 0: there is none */
@@ -96,6 +103,7 @@ struct model_config {
     double rms_norm_eps;       /* layer_norm_eps too */
     char hidden_act[CONFIG_NAME_MAX];
     bool tie_word_embeddings, attention_bias, attention_out_bias, mlp_bias;
+    bool head_bias; /* of the logits, where the config says so */
     uint32_t
         window[CONFIG_LAYERS_MAX];   /* sliding window of each layer, tokens; 0 = full attention */
     bool no_rope[CONFIG_LAYERS_MAX]; /* q and k of the layer are not rotated */

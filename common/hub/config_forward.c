@@ -23,6 +23,7 @@ struct family {
     const char *glu_limit_key;
     double glu_limit;
     const char *clip_key, *qk_norm_key, *alibi_key, *qkv_bias_key;
+    const char *head_bias_key;
     const char *bias_key;     /* of all biases but those of norms */
     const char *parallel_key; /* NULL: use_parallel_residual */
     const char *new_form_key; /* branches are side by side, with two norms or one */
@@ -32,6 +33,8 @@ struct family {
         bool value;
     } refused[REFUSED_MAX];
     bool tied, attention_bias, parallel;
+    bool qk_norm; /* when qk_norm_key is absent */
+    bool tempers; /* q of layers without rope has a temperature, by keys of its own */
 };
 
 static const struct family families[] = {
@@ -79,6 +82,15 @@ static const struct family families[] = {
         .act = "gelu",
         .eps = 1e-12,
         .attention_bias = true,
+    },
+    {
+        .model_type = "ernie4_5_moe",
+        .act_key = "hidden_act",
+        .act = "silu",
+        .eps_key = "rms_norm_eps",
+        .eps = 1e-5,
+        .bias_key = "use_bias",
+        .tied = true,
     },
     {
         .model_type = "exaone4",
@@ -142,6 +154,23 @@ static const struct family families[] = {
         .fraction = 0.5,
     },
     {
+        .model_type = "glm4_moe",
+        .act_key = "hidden_act",
+        .act = "silu",
+        .eps_key = "rms_norm_eps",
+        .eps = 1e-5,
+        .fraction_key = "partial_rotary_factor",
+        .fraction = 0.5,
+        .qk_norm_key = "use_qk_norm",
+    },
+    {
+        .model_type = "glm4_moe_lite",
+        .act_key = "hidden_act",
+        .act = "silu",
+        .eps_key = "rms_norm_eps",
+        .eps = 1e-5,
+    },
+    {
         .model_type = "gpt2",
         .act_key = "activation_function",
         .act = "gelu_new",
@@ -201,6 +230,44 @@ static const struct family families[] = {
         .has_multipliers = true,
     },
     {
+        .model_type = "granitemoeshared",
+        .act_key = "hidden_act",
+        .act = "silu",
+        .eps_key = "rms_norm_eps",
+        .eps = 1e-6,
+        .has_multipliers = true,
+    },
+    {
+        .model_type = "hunyuan_v1_moe",
+        .act_key = "hidden_act",
+        .act = "silu",
+        .eps_key = "rms_norm_eps",
+        .eps = 1e-5,
+        .qk_norm_key = "use_qk_norm",
+        .qk_norm = true,
+    },
+    {
+        .model_type = "llama4_text",
+        .act_key = "hidden_act",
+        .act = "silu",
+        .eps_key = "rms_norm_eps",
+        .eps = 1e-5,
+        .qk_norm_key = "use_qk_norm",
+        .qk_norm = true,
+        .tempers = true,
+    },
+    {
+        .model_type = "minimax_m2",
+        .act_key = "hidden_act",
+        .act = "silu",
+        .eps_key = "rms_norm_eps",
+        .eps = 1e-6,
+        .fraction_key = "partial_rotary_factor",
+        .fraction = 1,
+        .rotated_key = "rotary_dim",
+        .refused = {{"use_qk_norm", false}, {"use_routing_bias", false}},
+    },
+    {
         .model_type = "modernbert",
         .act_key = "hidden_activation",
         .act = "gelu",
@@ -255,6 +322,14 @@ static const struct family families[] = {
         .eps = 1e-5,
         .fraction_key = "partial_rotary_factor",
         .fraction = 1,
+    },
+    {
+        .model_type = "phimoe",
+        .act_key = "hidden_act",
+        .act = "silu",
+        .eps_key = "rms_norm_eps",
+        .eps = 1e-5,
+        .head_bias_key = "lm_head_bias",
     },
     {
         .model_type = "roberta",
@@ -422,9 +497,34 @@ static enum q_code load_flags(struct model_config *c, const struct family *row,
         return rc;
     c->attention_out_bias = c->attention_bias;
     c->mlp_bias = row->bias_key && c->attention_bias;
+    if ((rc = load_flag(&c->head_bias, row->head_bias_key, at, e)))
+        return rc;
     f->parallel_residual = f->parallel_residual || new_form;
     f->shared_norm = row->shares_norm && f->parallel_residual && !(new_form && n_norm == 2);
     return hub_json_bool(&c->mlp_bias, at, "mlp_bias", e);
+}
+
+/* Of positions, in layers without rope. */
+static enum q_code load_temper(struct forward_config *f, const struct hub_json_at *at,
+                               struct q_err *e)
+{
+    bool is_on = true;
+    double scale = 0.1;
+    int64_t every = 8192;
+    enum q_code rc;
+    if ((rc = hub_json_bool(&is_on, at, "attn_temperature_tuning", e)) ||
+        (rc = hub_json_number(&scale, at, "attn_scale", (struct hub_json_range){-1e6, 1e6}, e)) ||
+        (rc = hub_json_int(&every, at, "floor_scale", (struct hub_json_range){1, 1u << 30}, e)))
+        return rc;
+    f->temper = is_on ? scale : 0;
+    f->temper_every = (double)every;
+    return Q_OK;
+}
+
+/* Does the config say how many elements are rotated, and not which part of them? */
+static bool is_rotated_counted(const struct family *row, const struct hub_json_at *at)
+{
+    return row->rotated_key && (!row->fraction_key || hub_json_find(at, row->rotated_key));
 }
 
 /* GPT-J: as a number of elements. */
@@ -484,13 +584,16 @@ enum q_code config_forward_load(struct model_config *c, const struct hub_json_at
     c->tie_word_embeddings = row->tied;
     c->attention_bias = row->attention_bias;
     c->forward.parallel_residual = row->parallel;
+    c->forward.qk_norm = row->qk_norm;
     if ((row->act_key && (rc = hub_json_str(&act, at, row->act_key, e))) ||
         (row->eps_key && (rc = hub_json_number(&c->rms_norm_eps, at, row->eps_key, eps, e))) ||
         (rc = load_flags(c, row, at, e)) || (rc = check_refused(c, row, at, e)) ||
         (rc = load_caps(&c->forward, row, at, e)) ||
         (rc = load_multipliers(&c->forward, row, at, e)) ||
         (rc = load_limits(&c->forward, row, at, e)) ||
-        (rc = row->rotated_key ? load_rotated(c, row, at, e) : load_fraction(c, row, at, e)))
+        (row->tempers && (rc = load_temper(&c->forward, at, e))) ||
+        (rc = is_rotated_counted(row, at) ? load_rotated(c, row, at, e)
+                                          : load_fraction(c, row, at, e)))
         return rc;
     if (strlen(act) >= CONFIG_NAME_MAX)
         return q_fail(e, Q_CORRUPT, "%s: %s has %zu characters, at most %u are accepted", at->path,

@@ -9,6 +9,7 @@ static const struct family {
 } families[] = {
     {"deepseek_v2", 1536, 512, 128, 64, 128},
     {"deepseek_v3", 1536, 512, 128, 64, 128},
+    {"glm4_moe_lite", 768, 512, 192, 64, 256},
 };
 
 static const struct family *family_of(const char *model_type)
@@ -27,6 +28,7 @@ enum q_code config_latent_load(struct model_config *c, const struct hub_json_at 
 {
     const struct family *row = family_of(c->model_type);
     const struct hub_json_range ranks = {1, RANK_MAX}, heads = {1, HEAD_MAX};
+    bool interleaved = true, biased = false;
     enum q_code rc;
     if (!row)
         return Q_OK;
@@ -37,8 +39,14 @@ enum q_code config_latent_load(struct model_config *c, const struct hub_json_at 
         (rc = hub_json_int(&f.rank, at, "kv_lora_rank", ranks, e)) ||
         (rc = hub_json_int(&f.nope, at, "qk_nope_head_dim", heads, e)) ||
         (rc = hub_json_int(&f.rope, at, "qk_rope_head_dim", heads, e)) ||
-        (rc = hub_json_int(&f.value, at, "v_head_dim", heads, e)))
+        (rc = hub_json_int(&f.value, at, "v_head_dim", heads, e)) ||
+        (rc = hub_json_bool(&interleaved, at, "rope_interleave", e)) ||
+        (rc = hub_json_bool(&biased, at, "attention_bias", e)))
         return rc;
+    if (biased)
+        return q_fail(e, Q_UNSUPPORTED,
+                      "%s: attention_bias true is not supported for model_type \"%s\", only false",
+                      at->path, c->model_type);
     if (f.rope % 2)
         return q_fail(e, Q_CORRUPT,
                       "%s: qk_rope_head_dim is %lld, expected an even number (rotary embedding)",
@@ -50,6 +58,7 @@ enum q_code config_latent_load(struct model_config *c, const struct hub_json_at 
         .rope = (uint32_t)f.rope,
         .value = (uint32_t)f.value,
     };
+    c->forward.half_rope = !interleaved;
     c->head_dim = c->latent.nope + c->latent.rope;
     c->n_kv_head = c->n_head;
     return Q_OK;

@@ -15,20 +15,24 @@ static const struct family {
      * counts tokens on both sides of a token. */
     bool both_ways;
     const char *pattern_key, *window_key; /* NULL: the usual ones */
+    uint32_t n_full; /* max_window_layers when absent: the first layers, without a window */
+    bool chunks;     /* windows are chunks of positions, in the layers with rope */
 } families[] = {
     // clang-format off
-    {"cohere2",     true,  4096, 4, 0, true,  true, false, NULL, NULL},
-    {"exaone4",     true,  4096, 4, 0, true,  false, false, NULL, NULL},
-    {"gemma2",      true,  4096, 2, 0, false, false, false, NULL, NULL},
-    {"gemma3_text", true,  4096, 6, 0, false, false, false, NULL, NULL},
-    {"gpt_oss",     true,  128,  2, 0, false, false, false, NULL, NULL},
-    {"modernbert",  true,  128,  3, 0, false, false, true, "global_attn_every_n_layers", "local_attention"},
-    {"qwen2",       false, 0,    0, 0, false, false, false, NULL, NULL},
-    {"qwen2_moe",   false, 0,    0, 0, false, false, false, NULL, NULL},
-    {"qwen3",       false, 0,    0, 0, false, false, false, NULL, NULL},
-    {"qwen3_moe",   false, 0,    0, 0, false, false, false, NULL, NULL},
-    {"smollm3",     false, 0,    0, 4, false, false, false, NULL, NULL},
-    {"",            true,  0,    0, 0, false, false, false, NULL, NULL}, /* every other */
+    {"cohere2",     true,  4096, 4, 0, true,  true, false, NULL, NULL, 0, false},
+    {"dots1",       true,  4096, 0, 0, false, false, false, NULL, NULL, 62, false},
+    {"exaone4",     true,  4096, 4, 0, true,  false, false, NULL, NULL, 0, false},
+    {"gemma2",      true,  4096, 2, 0, false, false, false, NULL, NULL, 0, false},
+    {"gemma3_text", true,  4096, 6, 0, false, false, false, NULL, NULL, 0, false},
+    {"gpt_oss",     true,  128,  2, 0, false, false, false, NULL, NULL, 0, false},
+    {"llama4_text", true,  8192, 0, 4, false, false, false, NULL, "attention_chunk_size", 0, true},
+    {"modernbert",  true,  128,  3, 0, false, false, true, "global_attn_every_n_layers", "local_attention", 0, false},
+    {"qwen2",       false, 0,    0, 0, false, false, false, NULL, NULL, 0, false},
+    {"qwen2_moe",   false, 0,    0, 0, false, false, false, NULL, NULL, 0, false},
+    {"qwen3",       false, 0,    0, 0, false, false, false, NULL, NULL, 0, false},
+    {"qwen3_moe",   false, 0,    0, 0, false, false, false, NULL, NULL, 0, false},
+    {"smollm3",     false, 0,    0, 4, false, false, false, NULL, NULL, 0, false},
+    {"",            true,  0,    0, 0, false, false, false, NULL, NULL, 0, false}, /* every other */
     // clang-format on
 };
 
@@ -50,6 +54,8 @@ static enum q_code load_no_rope(struct model_config *c, const struct family *f,
     enum q_code rc;
     if (!f->rope_interval)
         return Q_OK;
+    if (json_array_size(list) == 0)
+        list = NULL; /* an empty list is none, as in transformers */
     if ((rc = hub_json_int(&interval, at, "no_rope_layer_interval",
                            (struct hub_json_range){1, UINT32_MAX}, e)))
         return rc;
@@ -113,22 +119,28 @@ static enum q_code is_sliding(bool *out, const struct model_config *c, const str
     const bool by_pattern = !w->letters && w->pattern && nth % w->pattern == 0;
     const bool full = i < w->n_full || by_letter || by_pattern;
     const bool by_rope = family_of(c->model_type)->rope_interval; /* those that have none */
+    const bool chunks = family_of(c->model_type)->chunks;         /* or those that have one */
     const char *type = w->types ? json_string_value(json_array_get(w->types, i)) : NULL;
-    *out = w->types  ? type && strcmp(type, "sliding_attention") == 0
-           : by_rope ? c->no_rope[i]
+    const char *windowed = chunks ? "chunked_attention" : "sliding_attention";
+    *out = w->types  ? type && strcmp(type, windowed) == 0
+           : by_rope ? c->no_rope[i] != chunks
                      : !full;
     if (!w->types || *out || (type && strcmp(type, "full_attention") == 0))
         return Q_OK;
     return q_fail(e, Q_UNSUPPORTED,
-                  "%s: layer_types[%u] is \"%.40s\", expected full_attention or sliding_attention",
-                  at->path, i, type ? type : "?");
+                  "%s: layer_types[%u] is \"%.40s\", expected full_attention or %s", at->path, i,
+                  type ? type : "?", windowed);
 }
 
 enum q_code config_layers_load(struct model_config *c, const struct hub_json_at *at,
                                struct q_err *e)
 {
     const struct family *f = family_of(c->model_type);
-    struct windows w = {.types = hub_json_find(at, "layer_types"), .pattern = f->pattern};
+    struct windows w = {
+        .types = hub_json_find(at, "layer_types"),
+        .pattern = f->pattern,
+        .n_full = f->n_full,
+    };
     int64_t window = f->window;
     bool use = f->window_by_default;
     enum q_code rc;
@@ -145,6 +157,7 @@ enum q_code config_layers_load(struct model_config *c, const struct hub_json_at 
         return q_fail(e, Q_CORRUPT,
                       "%s: layer_types has %zu entries, expected num_hidden_layers = %u", at->path,
                       json_array_size(w.types), c->n_layer);
+    c->forward.chunks = f->chunks;
     if (f->both_ways && window)
         window = window / 2 + 1; /* with the token itself, on each side */
     for (uint32_t i = 0; i < c->n_layer; i++) {

@@ -5,24 +5,156 @@
 #define WIDTH_MAX  (1u << 20) /* as intermediate_size's */
 #define GROUPS_MAX 64u        /* of experts */
 
+/* How a config says which layers have experts. */
+enum layer_rule {
+    BY_STEP,       /* decoder_sparse_step, mlp_only_layers */
+    BEHIND_DENSE,  /* first_k_dense_replace, moe_layer_freq */
+    BY_TYPE,       /* mlp_layer_types, else the same */
+    BY_INTERVAL,   /* moe_layer_start_index, moe_layer_end_index, moe_layer_interval */
+    BY_INTERLEAVE, /* moe_layers, else interleave_moe_layer_step */
+};
+
+struct names { /* of keys; NULL: there is none */
+    const char *n_expert, *n_used, *width, *shared_width, *n_shared;
+};
+
 /* Defaults of transformers for absent keys. */
-static const struct family {
+struct family {
     const char *model_type;
+    struct names names; /* beside the usual ones */
     uint32_t n_expert, n_used;
-    uint32_t width;   /* moe_intermediate_size; 0: no such key, intermediate_size is used */
-    uint32_t shared;  /* shared_expert_intermediate_size; 0: the key does not exist */
-    bool renormalize; /* norm_topk_prob */
-    bool says_so;     /* the key norm_topk_prob exists */
-    bool is_deepseek; /* the keys of DeepSeek's exist: n_routed_experts, n_group, … */
-} families[] = {
-    {"deepseek_v2", 64, 6, 1407, 0, false, false, true}, /* norm_topk_prob has no effect */
-    {"deepseek_v3", 256, 8, 2048, 0, true, true, true},
-    {"gpt_oss", 128, 4, 0, 0, true, false, false},
-    {"granitemoe", 8, 2, 0, 0, true, false, false},
-    {"mixtral", 8, 2, 0, 0, true, false, false},
-    {"olmoe", 64, 8, 0, 0, false, true, false},
-    {"qwen2_moe", 60, 4, 1408, 5632, false, true, false},
-    {"qwen3_moe", 128, 8, 768, 0, false, true, false},
+    uint32_t width;     /* 0: no such key, intermediate_size is used */
+    uint32_t shared;    /* of the key shared_width; 0: the layer has no shared expert by it */
+    uint32_t n_shared;  /* shared experts of `width`, which are one expert of the sum of it */
+    bool shared_of_mlp; /* these have intermediate_size instead */
+    bool renormalize;   /* norm_topk_prob */
+    bool says_so;       /* the key norm_topk_prob exists */
+    enum layer_rule layers;
+    uint32_t n_dense; /* first_k_dense_replace, moe_layer_start_index */
+    struct {          /* n_group 0: its keys do not exist */
+        uint32_t n_group, n_group_used;
+        double scale;
+        bool sigmoid; /* scoring_func and topk_method are V3's */
+    } groups;
+    double mixer; /* router_jitter_noise of a sparse mixer; 0: it has none */
+};
+
+#define DEEPSEEK_NAMES                                                 \
+    {                                                                  \
+        .n_expert = "n_routed_experts", .n_shared = "n_shared_experts" \
+    }
+
+static const struct family families[] = {
+    {
+        .model_type = "deepseek_v2",
+        .names = DEEPSEEK_NAMES,
+        .n_expert = 64,
+        .n_used = 6,
+        .width = 1407,
+        .n_shared = 2, /* norm_topk_prob has no effect */
+        .layers = BEHIND_DENSE,
+        .groups = {1, 1, 1, false},
+    },
+    {
+        .model_type = "deepseek_v3",
+        .names = DEEPSEEK_NAMES,
+        .n_expert = 256,
+        .n_used = 8,
+        .width = 2048,
+        .n_shared = 1,
+        .renormalize = true,
+        .says_so = true,
+        .layers = BEHIND_DENSE,
+        .n_dense = 3,
+        .groups = {8, 4, 2.5, true},
+    },
+    {
+        .model_type = "dots1",
+        .names = DEEPSEEK_NAMES,
+        .width = 1408,
+        .says_so = true,
+        .layers = BEHIND_DENSE,
+        .groups = {1, 1, 1, true},
+    },
+    {
+        .model_type = "ernie4_5_moe",
+        .names = {"moe_num_experts", "moe_k", NULL, NULL, "moe_num_shared_experts"},
+        .n_expert = 64,
+        .n_used = 6,
+        .width = 1536,
+        .n_shared = 2,
+        .renormalize = true,
+        .layers = BY_INTERVAL,
+        .n_dense = 1,
+    },
+    {.model_type = "flex_olmo", .n_expert = 7, .n_used = 5, .says_so = true},
+    {
+        .model_type = "glm4_moe",
+        .names = DEEPSEEK_NAMES,
+        .n_expert = 128,
+        .n_used = 8,
+        .width = 1408,
+        .n_shared = 1,
+        .renormalize = true,
+        .says_so = true,
+        .layers = BEHIND_DENSE,
+        .n_dense = 1,
+        .groups = {1, 1, 1, true},
+    },
+    {
+        .model_type = "glm4_moe_lite",
+        .names = DEEPSEEK_NAMES,
+        .n_expert = 64,
+        .n_used = 4,
+        .width = 1536,
+        .n_shared = 1,
+        .renormalize = true,
+        .says_so = true,
+        .layers = BY_TYPE,
+        .n_dense = 1,
+        .groups = {1, 1, 1.8, true},
+    },
+    {.model_type = "gpt_oss", .n_expert = 128, .n_used = 4, .renormalize = true},
+    {.model_type = "granitemoe", .n_expert = 8, .n_used = 2, .renormalize = true},
+    {
+        .model_type = "granitemoeshared",
+        .names = {.shared_width = "shared_intermediate_size"},
+        .n_expert = 8,
+        .n_used = 2,
+        .renormalize = true,
+    },
+    {
+        .model_type = "hunyuan_v1_moe",
+        .names = {NULL, "moe_topk", "moe_intermediate_size", NULL, "num_shared_expert"},
+        .n_expert = 1,
+        .n_used = 1,
+        .n_shared = 1,
+        .shared_of_mlp = true,
+        .renormalize = true,
+    },
+    {
+        .model_type = "llama4_text",
+        .names = {.width = "intermediate_size"},
+        .n_expert = 16,
+        .n_used = 1,
+        .width = 8192,
+        .n_shared = 1,
+        .layers = BY_INTERLEAVE,
+    },
+    {.model_type = "minimax_m2", .n_expert = 256, .n_used = 8, .renormalize = true},
+    {.model_type = "mixtral", .n_expert = 8, .n_used = 2, .renormalize = true},
+    {.model_type = "olmoe", .n_expert = 64, .n_used = 8, .says_so = true},
+    {.model_type = "phimoe", .n_expert = 16, .n_used = 2, .mixer = 0.01},
+    {
+        .model_type = "qwen2_moe",
+        .names = {.shared_width = "shared_expert_intermediate_size"},
+        .n_expert = 60,
+        .n_used = 4,
+        .width = 1408,
+        .shared = 5632,
+        .says_so = true,
+    },
+    {.model_type = "qwen3_moe", .n_expert = 128, .n_used = 8, .width = 768, .says_so = true},
 };
 
 static const struct family *family_of(const char *model_type)
@@ -33,9 +165,38 @@ static const struct family *family_of(const char *model_type)
     return NULL;
 }
 
+/* A number, or a list of a number for each layer, which must be one and the same. key NULL: none.
+ * Absent: *value is not changed. */
+static enum q_code read_count(int64_t *value, const struct hub_json_at *at, const char *key,
+                              struct hub_json_range range, struct q_err *e)
+{
+    const json_t *list = key ? hub_json_find(at, key) : NULL;
+    if (!list)
+        return Q_OK;
+    if (!json_is_array(list))
+        return hub_json_int(value, at, key, range, e);
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *one = json_array_get(list, i);
+        if (!json_is_integer(one) || !((double)json_integer_value(one) >= range.min) ||
+            !((double)json_integer_value(one) <= range.max))
+            return q_fail(e, Q_CORRUPT, "%s: %s[%zu] is %s, expected a whole number from %g to %g",
+                          at->path, key, i,
+                          json_is_integer(one) ? "out of range" : hub_json_kind(one), range.min,
+                          range.max);
+        if (!json_equal(one, json_array_get(list, 0)))
+            return q_fail(e, Q_UNSUPPORTED,
+                          "%s: %s differs from layer to layer, which is not supported", at->path,
+                          key);
+        *value = json_integer_value(one);
+    }
+    return Q_OK;
+}
+
+/* ---- which layers ---- */
+
 /* Layers listed in mlp_only_layers, and layers that decoder_sparse_step skips, have no experts. */
-static enum q_code load_layers(struct model_config *c, const struct hub_json_at *at,
-                               struct q_err *e)
+static enum q_code load_by_step(struct model_config *c, const struct hub_json_at *at,
+                                struct q_err *e)
 {
     int64_t step = 1;
     const json_t *dense = hub_json_find(at, "mlp_only_layers");
@@ -60,11 +221,110 @@ static enum q_code load_layers(struct model_config *c, const struct hub_json_at 
     return Q_OK;
 }
 
+/* first_k_dense_replace layers have no experts, then every moe_layer_freq-th has. */
+static enum q_code load_behind_dense(struct model_config *c, const struct family *f,
+                                     const struct hub_json_at *at, struct q_err *e)
+{
+    int64_t n_dense = f->n_dense, every = 1;
+    enum q_code rc;
+    if ((rc = hub_json_int(&n_dense, at, "first_k_dense_replace",
+                           (struct hub_json_range){0, CONFIG_LAYERS_MAX}, e)) ||
+        (rc = hub_json_int(&every, at, "moe_layer_freq",
+                           (struct hub_json_range){1, CONFIG_LAYERS_MAX}, e)))
+        return rc;
+    for (uint32_t i = 0; i < c->n_layer; i++)
+        c->moe.layers[i] = i >= n_dense && i % every == 0;
+    return Q_OK;
+}
+
+static enum q_code load_by_type(struct model_config *c, const struct family *f,
+                                const struct hub_json_at *at, struct q_err *e)
+{
+    static const char key[] = "mlp_layer_types";
+    const json_t *types = hub_json_find(at, key);
+    if (!types)
+        return load_behind_dense(c, f, at, e);
+    if (json_array_size(types) != c->n_layer)
+        return q_fail(e, Q_CORRUPT, "%s: %s has %zu entries, expected num_hidden_layers = %u",
+                      at->path, key, json_array_size(types), c->n_layer);
+    for (uint32_t i = 0; i < c->n_layer; i++) {
+        const char *type = json_string_value(json_array_get(types, i));
+        c->moe.layers[i] = type && strcmp(type, "sparse") == 0;
+        if (!type || (!c->moe.layers[i] && strcmp(type, "dense") != 0))
+            return q_fail(e, Q_UNSUPPORTED, "%s: %s[%u] is \"%.40s\", expected dense or sparse",
+                          at->path, key, i, type ? type : "?");
+    }
+    return Q_OK;
+}
+
+/* From the first layer to the last (-1: of all), each one a multiple of the interval from the
+ * begin. */
+static enum q_code load_by_interval(struct model_config *c, const struct family *f,
+                                    const struct hub_json_at *at, struct q_err *e)
+{
+    const struct hub_json_range layers = {0, CONFIG_LAYERS_MAX}, steps = {1, CONFIG_LAYERS_MAX};
+    int64_t first = f->n_dense, last = -1, interval = 1;
+    enum q_code rc;
+    if ((rc = read_count(&first, at, "moe_layer_start_index", layers, e)) ||
+        (rc = read_count(&last, at, "moe_layer_end_index",
+                         (struct hub_json_range){-1, CONFIG_LAYERS_MAX}, e)) ||
+        (rc = hub_json_int(&interval, at, "moe_layer_interval", steps, e)))
+        return rc;
+    for (uint32_t i = 0; i < c->n_layer; i++)
+        c->moe.layers[i] = i >= first && (last < 0 || i <= last) && (i + 1) % interval == 0;
+    return Q_OK;
+}
+
+static enum q_code load_by_interleave(struct model_config *c, const struct hub_json_at *at,
+                                      struct q_err *e)
+{
+    const json_t *list = hub_json_find(at, "moe_layers");
+    int64_t step = 1;
+    enum q_code rc = hub_json_int(&step, at, "interleave_moe_layer_step",
+                                  (struct hub_json_range){1, CONFIG_LAYERS_MAX}, e);
+    if (rc)
+        return rc;
+    if (list && !json_is_array(list))
+        return q_fail(e, Q_CORRUPT, "%s: moe_layers is %s, expected a list of layer numbers",
+                      at->path, hub_json_kind(list));
+    for (uint32_t i = 0; i < c->n_layer; i++)
+        c->moe.layers[i] = !list && (i + 1) % step == 0;
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *layer = json_array_get(list, i);
+        const json_int_t n = json_integer_value(layer);
+        if (!json_is_integer(layer) || n < 0 || n >= c->n_layer)
+            return q_fail(e, Q_CORRUPT,
+                          "%s: moe_layers[%zu] is %s, expected a layer number below %u", at->path,
+                          i, json_is_integer(layer) ? "out of range" : hub_json_kind(layer),
+                          c->n_layer);
+        c->moe.layers[n] = true;
+    }
+    return Q_OK;
+}
+
+static enum q_code load_layers(struct model_config *c, const struct family *f,
+                               const struct hub_json_at *at, struct q_err *e)
+{
+    switch (f->layers) {
+    case BEHIND_DENSE:
+        return load_behind_dense(c, f, at, e);
+    case BY_TYPE:
+        return load_by_type(c, f, at, e);
+    case BY_INTERVAL:
+        return load_by_interval(c, f, at, e);
+    case BY_INTERLEAVE:
+        return load_by_interleave(c, at, e);
+    default:
+        return load_by_step(c, at, e);
+    }
+}
+
+/* ---- groups ---- */
+
 /* topk_method and scoring_func are the family's: other values would be another computation. */
 static enum q_code check_routing(const struct model_config *c, const struct hub_json_at *at,
-                                 bool has_groups, struct q_err *e)
+                                 bool is_v3, bool has_groups, struct q_err *e)
 {
-    const bool is_v3 = strcmp(c->model_type, "deepseek_v3") == 0;
     const char *scoring = is_v3 ? "sigmoid" : "softmax", *found = scoring;
     const char *method = is_v3 ? "noaux_tc" : has_groups ? "group_limited_greedy" : "greedy";
     const char *given = method;
@@ -86,21 +346,19 @@ static enum q_code check_routing(const struct model_config *c, const struct hub_
     return Q_OK;
 }
 
-/* Groups of experts, the scale of their weights, shared experts, dense layers at the begin. */
-static enum q_code load_deepseek(struct model_config *c, struct moe_config *m,
-                                 const struct hub_json_at *at, struct q_err *e)
+/* Groups of experts, and the scale of their weights. */
+static enum q_code load_groups(struct model_config *c, const struct family *f, struct moe_config *m,
+                               const struct hub_json_at *at, struct q_err *e)
 {
-    const bool is_v3 = strcmp(c->model_type, "deepseek_v3") == 0;
-    const struct hub_json_range some = {1, CONFIG_EXPERTS_MAX}, any = {0, CONFIG_EXPERTS_MAX};
-    int64_t n_group = is_v3 ? 8 : 1, n_group_used = is_v3 ? 4 : 1, n_shared = is_v3 ? 1 : 2;
+    const struct hub_json_range some = {1, CONFIG_EXPERTS_MAX};
+    int64_t n_group = f->groups.n_group, n_group_used = f->groups.n_group_used;
     enum q_code rc;
-    m->scale = is_v3 ? 2.5 : 1;
+    m->scale = f->groups.scale;
     if ((rc = hub_json_int(&n_group, at, "n_group", some, e)) ||
         (rc = hub_json_int(&n_group_used, at, "topk_group", some, e)) ||
-        (rc = hub_json_int(&n_shared, at, "n_shared_experts", any, e)) ||
         (rc = hub_json_number(&m->scale, at, "routed_scaling_factor",
                               (struct hub_json_range){1e-6, 1e6}, e)) ||
-        (rc = check_routing(c, at, n_group > 1, e)))
+        (rc = check_routing(c, at, f->groups.sigmoid, n_group > 1, e)))
         return rc;
     if (n_group > GROUPS_MAX || m->n_expert % n_group || n_group_used > n_group ||
         (n_group > 1 && m->n_used > m->n_expert / n_group * n_group_used))
@@ -112,61 +370,112 @@ static enum q_code load_deepseek(struct model_config *c, struct moe_config *m,
                       GROUPS_MAX);
     m->n_group = (uint32_t)n_group;
     m->n_group_used = (uint32_t)n_group_used;
-    m->shared_width = (uint32_t)n_shared * m->width;
     return Q_OK;
 }
 
-/* first_k_dense_replace layers have no experts, then every moe_layer_freq-th has. */
-static enum q_code load_deepseek_layers(struct model_config *c, const struct hub_json_at *at,
-                                        struct q_err *e)
+/* ---- the whole ---- */
+
+struct counts {
+    int64_t n, used, width, shared, n_shared;
+};
+
+/* Experts, how many of them a token uses, and their widths. */
+static enum q_code read_counts(struct counts *n, const struct family *f,
+                               const struct hub_json_at *at, struct q_err *e)
 {
-    int64_t n_dense = strcmp(c->model_type, "deepseek_v3") == 0 ? 3 : 0, every = 1;
+    const struct hub_json_range any = {0, CONFIG_EXPERTS_MAX}, some = {1, CONFIG_EXPERTS_MAX};
+    const struct hub_json_range widths = {1, WIDTH_MAX}, or_none = {0, WIDTH_MAX};
+    const struct names *names = &f->names;
+    const char *width = names->width ? names->width : f->width ? "moe_intermediate_size" : NULL;
     enum q_code rc;
-    if ((rc = hub_json_int(&n_dense, at, "first_k_dense_replace",
-                           (struct hub_json_range){0, CONFIG_LAYERS_MAX}, e)) ||
-        (rc = hub_json_int(&every, at, "moe_layer_freq",
-                           (struct hub_json_range){1, CONFIG_LAYERS_MAX}, e)))
+    if ((rc = read_count(&n->n, at, "num_local_experts", any, e)) ||
+        (rc = read_count(&n->n, at, "num_experts", any, e)) ||
+        (rc = read_count(&n->n, at, names->n_expert, any, e)) ||
+        (rc = read_count(&n->used, at, "num_experts_per_tok", some, e)) ||
+        (rc = read_count(&n->used, at, names->n_used, some, e)) ||
+        (rc = read_count(&n->width, at, width, widths, e)) ||
+        (rc = read_count(&n->n_shared, at, names->n_shared, any, e)))
         return rc;
-    for (uint32_t i = 0; i < c->n_layer; i++)
-        c->moe.layers[i] = i >= n_dense && i % every == 0;
+    return read_count(&n->shared, at, names->shared_width, f->shared ? widths : or_none, e);
+}
+
+/* A key of mixtures of experts that this family's computation has no place for. */
+static enum q_code check_refused(const struct model_config *c, const struct family *f,
+                                 const struct hub_json_at *at, struct q_err *e)
+{
+    bool cross = false;
+    int64_t shared = 0;
+    enum q_code rc;
+    if (hub_json_find(at, "clip_qkv")) /* a key of olmoe; null in published checkpoints */
+        return q_fail(e, Q_UNSUPPORTED, "%s: clip_qkv is not supported, expected null", at->path);
+    if ((rc = hub_json_bool(&cross, at, "use_cla", e)) ||
+        (!f->names.shared_width && (rc = hub_json_int(&shared, at, "shared_intermediate_size",
+                                                      (struct hub_json_range){0, WIDTH_MAX}, e))))
+        return rc;
+    if (cross)
+        return q_fail(e, Q_UNSUPPORTED,
+                      "%s: use_cla true (K and V that layers share) is not supported", at->path);
+    if (shared)
+        return q_fail(e, Q_UNSUPPORTED,
+                      "%s: shared_intermediate_size %lld is not supported for model_type \"%s\", "
+                      "only 0",
+                      at->path, (long long)shared, c->model_type);
+    return Q_OK;
+}
+
+/* A sparse mixer takes experts whose scores are within twice the noise of training. */
+static enum q_code load_mixer(struct moe_config *m, const struct family *f,
+                              const struct hub_json_at *at, struct q_err *e)
+{
+    double noise = f->mixer;
+    const enum q_code rc =
+        hub_json_number(&noise, at, "router_jitter_noise", (struct hub_json_range){0, 1}, e);
+    if (rc || f->mixer == 0)
+        return rc;
+    if (m->n_used != 2)
+        return q_fail(e, Q_UNSUPPORTED,
+                      "%s: num_experts_per_tok is %u, a sparse mixer is supported with 2 only",
+                      at->path, m->n_used);
+    m->mixer = noise > 0 ? 2 * noise : 1e-30; /* 0 would be none: only equal scores are near */
     return Q_OK;
 }
 
 enum q_code config_moe_load(struct model_config *c, const struct hub_json_at *at, struct q_err *e)
 {
     const struct family *f = family_of(c->model_type);
-    const struct hub_json_range experts = {0, CONFIG_EXPERTS_MAX}, some = {1, CONFIG_EXPERTS_MAX};
     enum q_code rc;
     if (!f)
         return Q_OK;
-    if (hub_json_find(at, "clip_qkv")) /* a key of olmoe; null in published checkpoints */
-        return q_fail(e, Q_UNSUPPORTED, "%s: clip_qkv is not supported, expected null", at->path);
-    int64_t n = f->n_expert, used = f->n_used, width = f->width ? f->width : c->intermediate_size;
-    int64_t shared = f->shared;
+    struct counts n = {f->n_expert, f->n_used, f->width ? f->width : c->intermediate_size,
+                       f->shared, f->n_shared};
     struct moe_config m = {.renormalize = f->renormalize, .n_group = 1, .n_group_used = 1};
-    if ((rc = hub_json_int(&n, at, "num_local_experts", experts, e)) ||
-        (rc = hub_json_int(&n, at, "num_experts", experts, e)) ||
-        (f->is_deepseek && (rc = hub_json_int(&n, at, "n_routed_experts", experts, e))) ||
-        (rc = hub_json_int(&used, at, "num_experts_per_tok", some, e)) ||
-        (f->width && (rc = hub_json_int(&width, at, "moe_intermediate_size",
-                                        (struct hub_json_range){1, WIDTH_MAX}, e))) ||
-        (f->shared && (rc = hub_json_int(&shared, at, "shared_expert_intermediate_size",
-                                         (struct hub_json_range){1, WIDTH_MAX}, e))) ||
+    if ((rc = check_refused(c, f, at, e)) || (rc = read_counts(&n, f, at, e)) ||
         (f->says_so && (rc = hub_json_bool(&m.renormalize, at, "norm_topk_prob", e))))
         return rc;
-    if (n == 0)
+    if (n.n == 0)
         return Q_OK;
-    if (used > n)
+    if (n.used == 0)
+        return q_fail(e, Q_CORRUPT,
+                      "%s: num_experts_per_tok is missing, expected a whole number from 1 to %lld",
+                      at->path, (long long)n.n);
+    if (n.used > n.n)
         return q_fail(e, Q_CORRUPT,
                       "%s: num_experts_per_tok is %lld, expected at most num_experts "
                       "(num_local_experts), %lld",
-                      at->path, (long long)used, (long long)n);
-    m.n_expert = (uint32_t)n;
-    m.n_used = (uint32_t)used;
-    m.width = (uint32_t)width;
-    m.shared_width = (uint32_t)shared;
-    if (f->is_deepseek && (rc = load_deepseek(c, &m, at, e)))
+                      at->path, (long long)n.used, (long long)n.n);
+    const int64_t of_shared = f->shared_of_mlp ? c->intermediate_size : n.width;
+    if (n.n_shared * of_shared > WIDTH_MAX)
+        return q_fail(e, Q_CORRUPT,
+                      "%s: %lld shared experts of %lld are wider than %u, the most that is "
+                      "accepted",
+                      at->path, (long long)n.n_shared, (long long)of_shared, WIDTH_MAX);
+    m.n_expert = (uint32_t)n.n;
+    m.n_used = (uint32_t)n.used;
+    m.width = (uint32_t)n.width;
+    m.shared_width = (uint32_t)(n.n_shared ? n.n_shared * of_shared : n.shared);
+    if ((f->groups.n_group && (rc = load_groups(c, f, &m, at, e))) ||
+        (rc = load_mixer(&m, f, at, e)))
         return rc;
     c->moe = m;
-    return f->is_deepseek ? load_deepseek_layers(c, at, e) : load_layers(c, at, e);
+    return load_layers(c, f, at, e);
 }

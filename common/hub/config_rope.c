@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/hub/config_internal.h"
+#include <math.h>
 #include <string.h>
 
 #define THETA_DEFAULT 10000.0
@@ -116,9 +117,9 @@ static enum q_code check_needs(const struct rope_config *r, int needs, const str
         missing = "factor or original_max_position_embeddings";
     if (missing)
         return q_fail(e, Q_CORRUPT, "%s: the rope parameters do not contain %s", at->path, missing);
-    if (r->kind == ROPE_LLAMA3 && r->low_freq_factor >= r->high_freq_factor)
-        return q_fail(e, Q_CORRUPT, "%s: low_freq_factor %g is not below high_freq_factor %g",
-                      at->path, r->low_freq_factor, r->high_freq_factor);
+    if (r->kind == ROPE_LLAMA3 && r->low_freq_factor > r->high_freq_factor)
+        return q_fail(e, Q_CORRUPT, "%s: low_freq_factor %g is above high_freq_factor %g", at->path,
+                      r->low_freq_factor, r->high_freq_factor);
     return Q_OK;
 }
 
@@ -136,7 +137,26 @@ static const struct {
 static const struct {
     const char *model_type;
     double theta;
-} thetas[] = {{"gpt_oss", 15e4}, {"smollm3", 2e6}};
+} thetas[] = {
+    {"ernie4_5_moe", 5e5}, {"flex_olmo", 5e5}, {"gpt_oss", 15e4}, {"llama4_text", 5e5},
+    {"minimax_m2", 5e6},   {"phimoe", 1e6},    {"smollm3", 2e6},
+};
+
+/* Hunyuan's "dynamic": an alpha that stretches theta alike for sequences of all lengths. */
+static enum q_code read_alpha(struct rope_config *r, const struct model_config *c, int *needs,
+                              const struct hub_json_at *at, struct q_err *e)
+{
+    const double d = model_config_n_rot(c);
+    double alpha = 0;
+    const enum q_code rc =
+        hub_json_number(&alpha, at, "alpha", (struct hub_json_range){1e-3, 1e9}, e);
+    if (rc || r->kind != ROPE_DYNAMIC || alpha == 0)
+        return rc;
+    r->theta *= pow(alpha, d > 2 ? d / (d - 2) : 1);
+    r->kind = ROPE_DEFAULT;
+    *needs = 0;
+    return Q_OK;
+}
 
 static enum q_code read_rope(struct rope_config *r, struct model_config *c,
                              const struct hub_json_at *config, const struct hub_json_at *at,
@@ -151,7 +171,7 @@ static enum q_code read_rope(struct rope_config *r, struct model_config *c,
         ((rc = hub_json_number(&r->original_max_position, config, ORIGINAL, lengths, e)) ||
          (rc = read_long(c, at, e))))
         return rc;
-    if ((rc = read_numbers(r, at, e)))
+    if ((rc = read_numbers(r, at, e)) || (rc = read_alpha(r, c, &needs, at, e)))
         return rc;
     return check_needs(r, needs, at, e);
 }

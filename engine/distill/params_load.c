@@ -357,7 +357,7 @@ FALLIBLE params_load(struct params *p, const struct params_source *s, struct q_e
         .arch = s->arch,
         .config = s->config,
         .files = s->files,
-        .is_bare = weight_finder_is_bare(s->arch, s->files),
+        .names = weight_finder_names(s->arch, s->config, s->files),
     };
     for (uint32_t i = 0; i < s->program->n_op && !rc; i++) {
         const struct program_op *op = &s->program->ops[i];

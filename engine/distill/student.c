@@ -438,7 +438,7 @@ static enum q_code load_params(struct student *s, const struct student_options *
         .arch = s->arch,
         .config = &s->config,
         .files = files,
-        .is_bare = weight_finder_is_bare(s->arch, files),
+        .names = weight_finder_names(s->arch, &s->config, files),
     };
     if (!rc)
         rc = params_load(&s->params, &from, e);

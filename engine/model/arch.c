@@ -65,6 +65,8 @@ uint32_t arch_dim_size(const struct model_config *c, enum arch_dim dim)
         return 2 * c->moe.width;
     case D_SHARED_INTER:
         return c->moe.shared_width;
+    case D_2_SHARED_INTER:
+        return 2 * c->moe.shared_width;
     case D_ONE:
         return 1;
     case D_Q_RANK:
@@ -104,6 +106,7 @@ const char *arch_dim_text(enum arch_dim dim)
         [D_EXPERT_INTER] = "moe_intermediate_size",
         [D_2_EXPERT_INTER] = "2 * moe_intermediate_size",
         [D_SHARED_INTER] = "shared_expert_intermediate_size",
+        [D_2_SHARED_INTER] = "2 * shared_expert_intermediate_size",
         [D_ONE] = "1",
         [D_Q_RANK] = "q_lora_rank",
         [D_KV_RANK] = "kv_lora_rank",
@@ -132,6 +135,10 @@ bool arch_wants(const struct model_config *c, enum arch_when when, uint32_t laye
         return c->mlp_bias;
     case WHEN_QK_NORM:
         return c->forward.qk_norm;
+    case WHEN_QK_NORM_ROPE:
+        return c->forward.qk_norm && !c->no_rope[layer];
+    case WHEN_HEAD_BIAS:
+        return c->head_bias;
     case WHEN_SEQUENTIAL:
         return !c->forward.parallel_residual;
     case WHEN_TWO_NORMS:
@@ -142,6 +149,10 @@ bool arch_wants(const struct model_config *c, enum arch_when when, uint32_t laye
         return !c->moe.layers[layer];
     case WHEN_EXPERTS:
         return c->moe.layers[layer];
+    case WHEN_DENSE_BIAS:
+        return !c->moe.layers[layer] && c->mlp_bias;
+    case WHEN_SHARED_BIAS:
+        return c->moe.layers[layer] && c->moe.shared_width && c->mlp_bias;
     case WHEN_SHARED:
         return c->moe.layers[layer] && c->moe.shared_width;
     case WHEN_Q_RANK:

@@ -94,6 +94,7 @@ enum arch_dim {
     D_EXPERT_INTER,
     D_2_EXPERT_INTER, /* gate and up of an expert */
     D_SHARED_INTER,
+    D_2_SHARED_INTER, /* its gate and up */
     D_ONE,
     D_Q_RANK,
     D_KV_RANK,

@@ -63,9 +63,16 @@ enum arch_embedding {
 
 /* Weights of the n_used best experts. SOFTMAX: of all, of which the best; the config says whether
  * these are made to add up to 1. TOP_SOFTMAX: the best, then softmax of these (gpt-oss): the same
- * as SOFTMAX made to add up to 1. Both: W_ROUTER_BIAS is that of the router's product. SIGMOID:
- * chosen with a bias that does not weigh (DeepSeek-V3), W_ROUTER_BIAS. */
-enum arch_route { ARCH_ROUTE_SOFTMAX, ARCH_ROUTE_TOP_SOFTMAX, ARCH_ROUTE_SIGMOID };
+ * as SOFTMAX made to add up to 1. Both: W_ROUTER_BIAS is that of the router's product. SIGMOID,
+ * SOFTMAX_BIASED: chosen with a bias that does not weigh, W_ROUTER_BIAS (DeepSeek-V3, ERNIE 4.5).
+ * MIXER: of the experts whose scores are near (Phi-3.5-MoE), arXiv:2409.12136. */
+enum arch_route {
+    ARCH_ROUTE_SOFTMAX,
+    ARCH_ROUTE_TOP_SOFTMAX,
+    ARCH_ROUTE_SIGMOID,
+    ARCH_ROUTE_SOFTMAX_BIASED,
+    ARCH_ROUTE_MIXER
+};
 
 /* how much a row takes of the expert that all rows use */
 enum arch_share {
@@ -95,6 +102,7 @@ struct arch_layer {
     uint32_t first_position;   /* learned: the table's row of position 0; OPT has 2 */
     bool alibi_scaled;         /* slopes are multiplied by the scale of scores: Falcon */
     enum arch_qk_norm qk_norm; /* where the table has its tensors */
+    bool qk_norm_behind_rope;
     enum arch_mlp mlp;
     uint32_t activations; /* set of 1 << ARCH_…: which hidden_act it may have; 0: silu */
     bool limited_glu; /* down(act(min(gate x, limit)) * (up x limited to ±limit, + 1)), with the
@@ -102,6 +110,8 @@ struct arch_layer {
     enum arch_embedding embedding;
     enum arch_route route;
     enum arch_share share;
+    bool weighs_input;  /* experts' weights are those of their input: Llama 4 */
+    bool temper;        /* config's temperature of positions counts: q of layers without rope */
     bool windows;       /* config's sliding windows count */
     bool no_rope;       /* config's layers without rope count */
     bool local_rope;    /* layers with a window have the config's local rope */

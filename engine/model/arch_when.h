@@ -12,12 +12,18 @@ enum arch_when {
     WHEN_OUT_BIAS,
     WHEN_MLP_BIAS,
     WHEN_QK_NORM,
+    WHEN_QK_NORM_ROPE, /* the same, in layers with rope */
+    WHEN_HEAD_BIAS,
     WHEN_SEQUENTIAL, /* branches one after the other */
     WHEN_TWO_NORMS,  /* branches side by side, each with a norm of its own */
     WHEN_NOT_TWO_NORMS,
     WHEN_DENSE,   /* in layers without experts */
     WHEN_EXPERTS, /* in those with */
-    WHEN_SHARED,  /* the same, where all rows use one of them */
+    WHEN_STORED,  /* of an expert, if the files have it: it is read then in place of those of
+                     WHEN_EXPERTS, which are as many numbers. arch_wants: never */
+    WHEN_DENSE_BIAS,
+    WHEN_SHARED, /* in those with, where all rows use one of them */
+    WHEN_SHARED_BIAS,
     WHEN_Q_RANK,  /* q has a latent */
     WHEN_Q_WHOLE, /* q has none */
     WHEN_BEHIND,  /* in all layers but the first */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <jansson.h>
+#include <math.h>
 #include "folder.h"
 #include "common/hub/config.h"
 #include "common/mem.h"
@@ -148,62 +149,73 @@ static void test_falcon(void **state)
     }
 }
 
+/* Goldens with both spellings. */
+static const char *const spelled[] = {
+    "llama",
+    "llama-bf16-sharded",
+    "llama-bias-tied",
+    "llama-draft",
+    "llama-rope-dynamic",
+    "llama-rope-linear",
+    "llama-rope-llama3",
+    "mistral",
+    "qwen2",
+    "qwen2-sliding-bf16",
+    "qwen3",
+    "qwen2_moe",
+    "qwen3_moe",
+    "mixtral",
+    "olmoe",
+    "deepseek_v2",
+    "deepseek_v3",
+    "gemma2",
+    "gpt_neox",
+    "gpt_neox-seq",
+    "granite",
+    "phi",
+    "phi3",
+    "phi3-longrope",
+    "bloom",
+    "cohere",
+    "cohere2",
+    "exaone4",
+    "falcon",
+    "gemma",
+    "gemma3",
+    "glm4",
+    "gpt2",
+    "gpt2-noprefix",
+    "gpt_oss",
+    "granitemoe",
+    "dots1",
+    "ernie4_5_moe",
+    "flex_olmo",
+    "glm4_moe",
+    "glm4_moe_lite",
+    "granitemoeshared",
+    "hunyuan_v1_moe",
+    "minimax_m2",
+    "phimoe",
+    "gptj",
+    "olmo",
+    "olmo2",
+    "opt",
+    "smollm3",
+    "stablelm",
+    "stablelm-parallel",
+    "starcoder2",
+};
+
 /* config.json and config_v5.json of one model, byte for byte the same. */
 static void test_dialects(void **state)
 {
     (void)state;
-    static const char *const models[] = {
-        "llama",
-        "llama-bf16-sharded",
-        "llama-bias-tied",
-        "llama-draft",
-        "llama-rope-dynamic",
-        "llama-rope-linear",
-        "llama-rope-llama3",
-        "mistral",
-        "qwen2",
-        "qwen2-sliding-bf16",
-        "qwen3",
-        "qwen2_moe",
-        "qwen3_moe",
-        "mixtral",
-        "olmoe",
-        "deepseek_v2",
-        "deepseek_v3",
-        "gemma2",
-        "gpt_neox",
-        "gpt_neox-seq",
-        "granite",
-        "phi",
-        "phi3",
-        "phi3-longrope",
-        "bloom",
-        "cohere",
-        "cohere2",
-        "exaone4",
-        "falcon",
-        "gemma",
-        "gemma3",
-        "glm4",
-        "gpt2",
-        "gpt2-noprefix",
-        "gpt_oss",
-        "granitemoe",
-        "gptj",
-        "olmo",
-        "olmo2",
-        "opt",
-        "smollm3",
-        "stablelm",
-        "stablelm-parallel",
-        "starcoder2",
-    };
-    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+    for (size_t i = 0; i < sizeof spelled / sizeof *spelled; i++) {
         char from[PATH_MAX], newer[PATH_MAX];
         struct buf b = BUF_INIT;
         struct folder f;
-        snprintf(from, sizeof from, MODELS "%s", models[i]);
-        snprintf(newer, sizeof newer, MODELS "%s/config_v5.json", models[i]);
+        snprintf(from, sizeof from, MODELS "%s", spelled[i]);
+        snprintf(newer, sizeof newer, MODELS "%s/config_v5.json", spelled[i]);
         folder_init(&f);
         assert_ok(file_read(&b, newer, 1u << 20, &e), &e);
         folder_write(&f, "config.json", b.data, b.len);
@@ -299,6 +311,126 @@ static void test_experts(void **state)
     assert_ok(load_text(MOE ", \"num_experts\": 0"), &e);
     assert_int_equal(c.moe.n_expert, 0);
     assert_layers(false, false, false);
+}
+
+#define OF(type) ", \"model_type\": \"" type "\""
+
+/* What transformers takes when keys of these families are absent, and their own spellings. */
+static void test_other_experts(void **state)
+{
+    (void)state;
+    assert_ok(load_text(OF("glm4_moe") ", \"num_key_value_heads\": 2"), &e);
+    assert_true(c.moe.n_expert == 128 && c.moe.n_used == 8 && c.moe.width == 1408);
+    assert_true(c.moe.shared_width == 1408 && c.moe.scale == 1 && c.moe.n_group == 1);
+    assert_true(c.forward.rotary_fraction == 0.5 && !c.forward.qk_norm && c.moe.renormalize);
+    assert_layers(false, true, true);
+    assert_ok(load_text(OF("glm4_moe_lite") ", \"mlp_layer_types\": [\"dense\", \"dense\", "
+                                            "\"sparse\"], \"rope_interleave\": false"),
+              &e);
+    assert_true(c.moe.scale == 1.8 && c.latent.rank == 512 && c.latent.value == 256);
+    assert_true(c.forward.half_rope);
+    assert_layers(false, false, true);
+    assert_ok(load_text(OF("kimi_k2") ", \"n_group\": 1, \"topk_group\": 1"), &e);
+    assert_string_equal(c.model_type, "deepseek_v3");
+    assert_int_equal(c.moe.n_expert, 256);
+    assert_ok(load_text(OF("dots1") ", \"n_routed_experts\": 4, \"num_experts_per_tok\": 2, "
+                                    "\"max_window_layers\": 2, \"sliding_window\": 9"),
+              &e);
+    assert_true(c.moe.shared_width == 0 && !c.moe.renormalize && c.window[1] == 0);
+    assert_int_equal(c.window[2], 9);
+    assert_layers(true, true, true);
+    assert_ok(load_text(OF("ernie4_5_moe") ", \"moe_layer_end_index\": [1, 1], \"moe_k\": 2, "
+                                           "\"num_key_value_heads\": 2, \"use_bias\": true"),
+              &e);
+    assert_true(c.moe.n_expert == 64 && c.moe.n_used == 2 && c.moe.shared_width == 2 * 1536);
+    assert_true(c.tie_word_embeddings && c.mlp_bias && c.attention_bias && c.rope.theta == 5e5);
+    assert_layers(false, true, false);
+    assert_ok(load_text(OF("minimax_m2") ", \"rotary_dim\": 64, \"num_key_value_heads\": 2"), &e);
+    assert_true(c.head_dim == 128 && model_config_n_rot(&c) == 64 && c.rope.theta == 5e6);
+    assert_true(c.moe.n_expert == 256 && c.moe.width == 96 && c.moe.renormalize);
+    assert_ok(load_text(OF("phimoe") ", \"num_key_value_heads\": 2, \"lm_head_bias\": true"), &e);
+    assert_true(c.moe.mixer == 0.02 && c.head_bias && c.rope.theta == 1e6);
+    assert_ok(load_text(OF("granitemoeshared") ", \"shared_intermediate_size\": 40"), &e);
+    assert_int_equal(c.moe.shared_width, 40);
+    assert_ok(load_text(OF("hunyuan_v1_moe") ", \"num_experts\": 4, \"moe_topk\": [2, 2, 2], "
+                                             "\"rope_scaling\": {\"type\": \"dynamic\", "
+                                             "\"alpha\": 16, \"factor\": 1}"),
+              &e);
+    assert_true(c.moe.n_used == 2 && c.moe.shared_width == 96 && c.rope.kind == ROPE_DEFAULT);
+    assert_true(fabs(c.rope.theta - 1e4 * pow(16, 16.0 / 14)) < 1e-6);
+}
+
+#define LLAMA4 OF("llama4_text") ", \"intermediate_size_mlp\": 200, \"num_key_value_heads\": 2"
+
+/* Chunks, layers without rope, and a text model within another one. */
+static void test_llama4(void **state)
+{
+    (void)state;
+    assert_ok(load_text(LLAMA4 ", \"no_rope_layers\": []"), &e);
+    assert_true(c.intermediate_size == 200 && c.moe.width == 96 && c.moe.shared_width == 96);
+    assert_true(c.window[0] == 8192 && c.forward.chunks && !c.no_rope[2] && c.head_dim == 128);
+    assert_true(c.forward.temper == 0.1 && c.forward.temper_every == 8192 && c.forward.qk_norm);
+    assert_layers(true, true, true);
+    assert_ok(load_text(LLAMA4 ", \"no_rope_layers\": [1, 0, 1], \"attention_chunk_size\": 32, "
+                               "\"interleave_moe_layer_step\": 2, \"rope_scaling\": "
+                               "{\"rope_type\": \"llama3\", \"factor\": 8, "
+                               "\"low_freq_factor\": 1, \"high_freq_factor\": 1, "
+                               "\"original_max_position_embeddings\": 64}"),
+              &e);
+    assert_true(c.window[0] == 32 && c.window[1] == 0 && c.no_rope[1] && !c.no_rope[2]);
+    assert_layers(false, true, false);
+    assert_ok(load_text(LLAMA4 ", \"moe_layers\": [2], \"attn_temperature_tuning\": false"), &e);
+    assert_layers(false, false, true);
+    assert_true(c.forward.temper == 0);
+    static const char nested[] =
+        "{\"architectures\": [\"Llama4ForConditionalGeneration\"], \"model_type\": \"llama4\", "
+        "\"torch_dtype\": \"bfloat16\", \"text_config\": {\"model_type\": \"llama4_text\", "
+        "\"vocab_size\": 8, \"hidden_size\": 16, \"intermediate_size\": 24, "
+        "\"num_hidden_layers\": 1, \"num_attention_heads\": 8, "
+        "\"max_position_embeddings\": 64}}";
+    assert_ok(model_config_parse(&c, nested, sizeof nested - 1, "config.json", &e), &e);
+    assert_string_equal(c.architecture, "Llama4ForCausalLM");
+    assert_string_equal(c.nested_in, "Llama4ForConditionalGeneration");
+    assert_true(c.dtype == DT_BF16 && c.moe.width == 24 && c.intermediate_size == 16384);
+    assert_ok(load_text(", \"time_step_limit\": [0.0, Infinity], \"name\": \"Infinity\", "
+                        "\"rope_theta\": -Infinity"),
+              &e); /* Python's JSON */
+    assert_true(c.rope.theta == 10000);
+    assert_fails(load_text(", \"rope_theta\": Infinit"), Q_CORRUPT, "not valid JSON", &e);
+    static const char bare[] = "{\"architectures\": [\"Llama4ForConditionalGeneration\"]}";
+    assert_fails(model_config_parse(&c, bare, sizeof bare - 1, "config.json", &e), Q_CORRUPT,
+                 "text_config is missing, expected an object", &e);
+}
+
+static void test_refused_other_experts(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *more;
+        enum q_code code;
+        const char *part;
+    } cases[] = {
+        {OF("dots1") ", \"n_routed_experts\": 4", Q_CORRUPT, "num_experts_per_tok is missing"},
+        {OF("minimax_m2") ", \"num_key_value_heads\": 2, \"shared_intermediate_size\": 9",
+         Q_UNSUPPORTED, "shared_intermediate_size 9"},
+        {OF("minimax_m2") ", \"num_key_value_heads\": 2, \"use_routing_bias\": false",
+         Q_UNSUPPORTED, "use_routing_bias false"},
+        {OF("hunyuan_v1_moe") ", \"moe_topk\": [1, 2]", Q_UNSUPPORTED, "moe_topk differs"},
+        {OF("hunyuan_v1_moe") ", \"moe_topk\": [1, \"2\"]", Q_CORRUPT, "moe_topk[1] is a string"},
+        {OF("hunyuan_v1_moe") ", \"use_cla\": true", Q_UNSUPPORTED, "use_cla true"},
+        {OF("glm4_moe_lite") ", \"attention_bias\": true", Q_UNSUPPORTED, "attention_bias true"},
+        {OF("glm4_moe_lite") ", \"mlp_layer_types\": [\"dense\"]", Q_CORRUPT, "1 entries"},
+        {OF("glm4_moe") ", \"num_key_value_heads\": 2, \"scoring_func\": \"softmax\"",
+         Q_UNSUPPORTED, "scoring_func"},
+        {OF("phimoe") ", \"num_key_value_heads\": 2, \"num_experts_per_tok\": 3", Q_UNSUPPORTED,
+         "a sparse mixer is supported with 2 only"},
+        {LLAMA4 ", \"moe_layers\": [3]", Q_CORRUPT, "moe_layers[0] is out of range"},
+        {LLAMA4 ", \"layer_types\": [\"full_attention\", \"sliding_attention\", "
+                "\"full_attention\"]",
+         Q_UNSUPPORTED, "expected full_attention or chunked_attention"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_fails(load_text(cases[i].more), cases[i].code, cases[i].part, &e);
 }
 
 static void test_refused_experts(void **state)
@@ -574,7 +706,8 @@ int main(void)
         cmocka_unit_test(test_refused_head),  cmocka_unit_test(test_bad_files),
         cmocka_unit_test(test_architectures), cmocka_unit_test(test_generation_defaults),
         cmocka_unit_test(test_experts),       cmocka_unit_test(test_refused_experts),
-        cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_out_of_memory), cmocka_unit_test(test_other_experts),
+        cmocka_unit_test(test_llama4),        cmocka_unit_test(test_refused_other_experts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -59,6 +59,16 @@ static const struct {
     {"granitemoe", "granitemoe", DT_F32, QUANTIZE_NOT},
     {"gpt_oss", "gpt_oss-int8", DT_F32, QUANTIZE_INT8},
     {"gpt_oss-mxfp4", "gpt_oss-mxfp4-bf16", DT_BF16, QUANTIZE_NOT},
+    {"dots1", "dots1", DT_F32, QUANTIZE_NOT},
+    {"ernie4_5_moe", "ernie4_5_moe", DT_F32, QUANTIZE_NOT},
+    {"flex_olmo", "flex_olmo-bf16", DT_BF16, QUANTIZE_NOT},
+    {"glm4_moe", "glm4_moe-int8", DT_F32, QUANTIZE_INT8},
+    {"glm4_moe_lite", "glm4_moe_lite", DT_F32, QUANTIZE_NOT},
+    {"granitemoeshared", "granitemoeshared", DT_F32, QUANTIZE_NOT},
+    {"hunyuan_v1_moe", "hunyuan_v1_moe", DT_F32, QUANTIZE_NOT},
+    {"llama4", "llama4", DT_F32, QUANTIZE_NOT},
+    {"minimax_m2", "minimax_m2", DT_F32, QUANTIZE_NOT},
+    {"phimoe", "phimoe-int8", DT_F32, QUANTIZE_INT8},
 };
 
 #define I_LLAMA 8

@@ -28,6 +28,8 @@ static const struct arch_tensor tensors[] = {
     {"model.layers.%u.mlp.experts.%u.gate_proj.weight",          W_EXPERT_GATE,  {D_EXPERT_INTER, D_HIDDEN},  SHARD_ROWS,  WHEN_EXPERTS},
     {"model.layers.%u.mlp.experts.%u.up_proj.weight",            W_EXPERT_UP,    {D_EXPERT_INTER, D_HIDDEN},  SHARD_ROWS,  WHEN_EXPERTS},
     {"model.layers.%u.mlp.experts.%u.down_proj.weight",          W_EXPERT_DOWN,  {D_HIDDEN, D_EXPERT_INTER},  SHARD_COLS,  WHEN_EXPERTS},
+    {"model.layers.%u.mlp.experts.gate_up_proj",                 W_EXPERT_GATE_UP, {D_2_EXPERT_INTER, D_HIDDEN}, SHARD_ROWS, WHEN_STORED},
+    {"model.layers.%u.mlp.experts.down_proj",                    W_EXPERT_DOWN, {D_HIDDEN, D_EXPERT_INTER}, SHARD_COLS, WHEN_STORED},
     {"model.layers.%u.self_attn.rotary_emb.inv_freq",            W_IGNORE,       {D_NONE},                    SHARD_NONE,  WHEN_NEVER},
 };
 /* clang-format on */

@@ -140,6 +140,7 @@ static void cut_experts(struct cutter *t)
     e->ends = region_cut(t->c, n_thread * moe->n_expert, sizeof *e->ends);
     e->rows = region_cut(t->c, n_thread * n_place, sizeof *e->rows);
     e->places = region_cut(t->c, n_thread * n_place, sizeof *e->places);
+    e->of_places = region_cut(t->c, n_thread * n_place, sizeof *e->of_places);
     e->shares =
         region_cut(t->c, moe->shared_width ? n_thread * t->s->block_rows : 0, sizeof *e->shares);
     const bool quantized = t->m->shape.quantization != QUANTIZE_NOT;

@@ -28,6 +28,7 @@ struct cpu_experts {
     uint32_t *ends;            /* [n_expert] one past the last place of each expert */
     uint32_t *rows;            /* [P] the row of each place */
     uint32_t *places;          /* [R, n_used] where a row's results are */
+    float *of_places;          /* [P] the weight of each place */
     float *shares;             /* [R] of the expert that all rows use */
     struct matmul_rows picked; /* [CPU_PICK_ROWS, hidden] rows of one expert */
 };

@@ -7,6 +7,7 @@
  * A pass of attention and the embedding compute all rows at once. Between q,k,v and attention each
  * operation reads and writes one row, so a thread runs all of them on its own rows. */
 #include "engine/model/forward/executor_cpu.h"
+#include <math.h>
 #include <string.h>
 #include "engine/model/forward/acts.h"
 #include "engine/plugin.h"
@@ -409,6 +410,29 @@ static void clip(struct cpu_run *w, const struct program_op *op, struct program_
     w->k->soft_cap(&a, &w->mine);
 }
 
+/* Each row by the factor of its position. */
+static void temper(struct cpu_run *w, const struct program_op *op, struct program_ref out)
+{
+    const struct matmul_rows y = cpu_rows_to(w, out);
+    const struct cpu_rows r = cpu_share(w, (struct cpu_rows){0, w->block.n});
+    for (uint32_t i = r.at; i < r.at + r.n; i++) {
+        const uint32_t position = w->b->positions[w->block.at + i];
+        const float passed = (float)((position + op->temper.first) / op->temper.every);
+        float *row = (float *)y.x + i * y.stride;
+        const struct add_rows_args a = {
+            .y = row,
+            .x = row,
+            .n_row = 1,
+            .n_col = out.n_col,
+            .x_stride = y.stride,
+            .y_stride = y.stride,
+            .scale = log1pf(passed) * op->temper.scale + 1,
+            .set = 1,
+        };
+        w->k->add_rows(&a, &w->mine);
+    }
+}
+
 /* What no product has made. */
 static void activate(struct cpu_run *w, const struct program_op *op, struct program_ref out)
 {
@@ -522,6 +546,7 @@ void cpu_attend(struct cpu_run *w, const struct program_op *op, const struct mat
         .soft_cap = op->attention.soft_cap,
         .window = op->attention.window,
         .both_ways = !op->attention.causal,
+        .chunked = op->attention.chunked,
         .sinks = vector_of(w, op->weight, op),
         .slopes = op->attention.alibi ? (const float *)(const void *)w->m->slopes.data : NULL,
         .parts = w->s->parts,
@@ -697,6 +722,7 @@ static handler *const of_kind[PROGRAM_KINDS] = {
     [PROGRAM_RECEIVE] = receive,
     [PROGRAM_SEND] = send,
     [PROGRAM_CLIP] = clip,
+    [PROGRAM_TEMPER] = temper,
     [PROGRAM_TYPES] = types,
     [PROGRAM_POOL] = pool,
     [PROGRAM_SHRINK] = cpu_shrink,

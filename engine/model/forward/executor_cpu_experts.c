@@ -15,6 +15,7 @@
  * expert are only gathered together. Each thread sorts the places by expert for itself. */
 #include <math.h>
 #include <string.h>
+#include "common/dtype.h"
 #include "engine/model/forward/executor_cpu.h"
 
 /* Rows whose arithmetic takes as long as reading the weights for it: some 10 multiply-adds of bf16
@@ -55,6 +56,7 @@ void cpu_route(struct cpu_run *w, const struct program_op *op)
         .n_group = op->route.n_group,
         .n_group_used = op->route.n_group_used,
         .scale = op->route.scale,
+        .mixer = op->route.mixer,
         .experts = w->s->e.experts + at,
         .weights = w->s->e.weights + at,
     };
@@ -67,6 +69,8 @@ static void sort_places(struct cpu_run *w, struct program_ref routes)
     const size_t n = (size_t)w->block.n * w->n_used, ith = w->x.ith;
     const size_t most = (size_t)w->s->block_rows * w->n_used;
     const uint32_t *experts = w->s->e.experts + routes_at(w, w->is_own[routes.buffer]);
+    const float *weights = w->s->e.weights + routes_at(w, w->is_own[routes.buffer]);
+    float *of_places = w->s->e.of_places + ith * most;
     uint32_t before = 0;
     w->ends = w->s->e.ends + ith * w->n_expert;
     w->rows = w->s->e.rows + ith * most;
@@ -83,6 +87,7 @@ static void sort_places(struct cpu_run *w, struct program_ref routes)
         const uint32_t place = w->ends[experts[i]]++;
         w->rows[place] = (uint32_t)(i / w->n_used);
         w->places[i] = place;
+        of_places[place] = weights[i];
     }
 }
 
@@ -144,10 +149,32 @@ struct experts { /* of one stage */
     enum dtype y_dtype;
     bool picks;                  /* x has the block's rows; else places */
     const float *bias;           /* of the expert at hand; NULL: none */
+    const float *weights;        /* of x, by place; NULL: none */
     struct cpu_part_matrix part; /* of each matrix, what this rank has */
     struct matmul_rows
         made; /* what x's bytes are made of, for matrices with an order of their own */
 };
+
+/* Times the weight of its place. The weight of bytes is one of their scale. */
+static void weigh_row(const struct matmul_rows *x, uint32_t n, float weight)
+{
+    if (x->rows) {
+        x->rows->scale *= weight;
+        return;
+    }
+    for (uint32_t c = 0; c < n; c++)
+        switch (x->dtype) {
+        case DT_BF16:
+            ((uint16_t *)x->x)[c] = f32_to_bf16(bf16_to_f32(((uint16_t *)x->x)[c]) * weight);
+            break;
+        case DT_F16:
+            ((uint16_t *)x->x)[c] = f32_to_f16(f16_to_f32(((uint16_t *)x->x)[c]) * weight);
+            break;
+        default:
+            ((float *)x->x)[c] *= weight;
+            break;
+        }
+}
 
 static void copy_row(const struct matmul_rows *to, const struct matmul_rows *from, uint32_t n)
 {
@@ -167,7 +194,7 @@ static struct matmul_rows pick(const struct cpu_run *w, const struct experts *t,
                                const struct packed *weight, struct group g)
 {
     const uint32_t n_col = weight->n_in;
-    if (g.n == 1 && !weight->order)
+    if (g.n == 1 && !weight->order && !t->weights)
         return matmul_rows_at(&t->x, w->rows[g.at]);
     struct matmul_rows to = w->s->e.picked;
     to.dtype = t->x.dtype;
@@ -175,14 +202,15 @@ static struct matmul_rows pick(const struct cpu_run *w, const struct experts *t,
     for (uint32_t i = 0; i < g.n; i++) {
         const uint32_t r = w->rows[g.at + i];
         const struct matmul_rows row = matmul_rows_at(&to, i), from = matmul_rows_at(&t->x, r);
-        if (!weight->order) {
-            copy_row(&row, &from, n_col);
-            continue;
-        }
         /* inputs of its own order: made again of the floats */
         const struct matmul_source floats = {(const float *)t->made.x + r * t->made.stride,
                                              t->made.stride, 1, n_col, weight->order};
-        matmul_quantize(w->k, &row, &floats, &w->mine);
+        if (weight->order)
+            matmul_quantize(w->k, &row, &floats, &w->mine);
+        else
+            copy_row(&row, &from, n_col);
+        if (t->weights)
+            weigh_row(&row, n_col, t->weights[g.at + i]);
     }
     return to;
 }
@@ -235,6 +263,8 @@ void cpu_experts(struct cpu_run *w, const struct program_op *op, struct program_
         sort_places(w, op->in[1]);
     if (t.picks && t.x.rows)
         t.made = cpu_rows_of(w, maker_of(op)->in[0]);
+    if (op->route.of_input)
+        t.weights = w->s->e.of_places + (size_t)w->x.ith * w->s->block_rows * w->n_used;
     struct piece mine = piece_of(w, n_panel);
     for (uint32_t j = 0; j < w->n_expert; j++) {
         const struct group g = group_of(w, j);
@@ -279,10 +309,11 @@ void cpu_combine(struct cpu_run *w, const struct program_op *op)
         .x = x.x,
         .x_stride = x.stride,
         .places = w->places,
-        .weights = w->s->e.weights + at,
+        .weights = op->route.of_input ? NULL : w->s->e.weights + at,
         .n_row = w->block.n,
         .n_col = op->out.n_col,
         .n_used = w->n_used,
+        .set = !op->onto,
     };
     w->k->moe_combine(&a, &w->x);
 }

@@ -127,6 +127,7 @@ static void combine(const struct device_run *r, const struct program_op *op)
         .n_row = r->n,
         .n_col = op->out.n_col,
         .n_used = op->route.n_used,
+        .set = !op->onto,
     };
     r->k->moe_combine(&a, &r->d->x);
 }

@@ -184,6 +184,41 @@ static bool is_logit_cap(const struct program_op *op)
     return op->kind == PROGRAM_SOFT_CAP;
 }
 
+static bool is_soft_choice(const struct program_op *op)
+{
+    return op->kind == PROGRAM_ROUTE && op->route.rule == ARCH_ROUTE_SOFTMAX_BIASED;
+}
+
+static bool is_mixer(const struct program_op *op)
+{
+    return op->kind == PROGRAM_ROUTE && op->route.mixer > 0;
+}
+
+static bool weighs_input(const struct program_op *op)
+{
+    return op->kind == PROGRAM_EXPERTS && op->route.of_input;
+}
+
+static bool is_combined_apart(const struct program_op *op)
+{
+    return op->kind == PROGRAM_COMBINE && !op->onto;
+}
+
+static bool is_chunked(const struct program_op *op)
+{
+    return op->kind == PROGRAM_ATTENTION && op->attention.chunked && op->attention.window;
+}
+
+static bool is_temper(const struct program_op *op)
+{
+    return op->kind == PROGRAM_TEMPER;
+}
+
+static bool is_norm_behind_rope(const struct program_op *op)
+{
+    return op->kind == PROGRAM_NORM && op->norm.behind_rope;
+}
+
 static bool is_of_stage(const struct program_op *op)
 {
     return op->kind == PROGRAM_RECEIVE || op->kind == PROGRAM_SEND;
@@ -230,7 +265,10 @@ static struct program_op listed(const struct program_op *o)
     case PROGRAM_POSITIONS:
         return LISTED(o, .first = o->first, .div = o->div, .mod = o->mod);
     case PROGRAM_NORM:
-        return LISTED(o, .norm = {o->norm.kind, o->norm.unit, o->norm.apart, o->norm.eps});
+        return LISTED(o, .norm = {o->norm.kind, o->norm.unit, o->norm.apart, o->norm.behind_rope,
+                                  o->norm.eps});
+    case PROGRAM_TEMPER:
+        return LISTED(o, .temper = {o->temper.scale, o->temper.every, o->temper.first});
     case PROGRAM_ACTIVATE:
         return LISTED(o, .act = {o->act.is, o->act.gated, o->act.limit});
     case PROGRAM_ROPE:
@@ -238,10 +276,10 @@ static struct program_op listed(const struct program_op *o)
                                   o->rope.interleaved, o->rope.local, o->rope.theta});
     case PROGRAM_STORE:
     case PROGRAM_ATTENTION:
-        return LISTED(o, .attention = {o->attention.n_head, o->attention.n_kv_head,
-                                       o->attention.head_dim, o->attention.window,
-                                       o->attention.scale, o->attention.soft_cap,
-                                       o->attention.causal, o->attention.alibi});
+        return LISTED(
+            o, .attention = {o->attention.n_head, o->attention.n_kv_head, o->attention.head_dim,
+                             o->attention.window, o->attention.scale, o->attention.soft_cap,
+                             o->attention.causal, o->attention.alibi, o->attention.chunked});
     case PROGRAM_STORE_LATENT:
     case PROGRAM_ATTENTION_LATENT:
         return LISTED(
@@ -254,7 +292,7 @@ static struct program_op listed(const struct program_op *o)
     case PROGRAM_COMBINE:
         return LISTED(o, .route = {o->route.rule, o->route.n_expert, o->route.n_used,
                                    o->route.renormalize, o->route.n_group, o->route.n_group_used,
-                                   o->route.scale});
+                                   o->route.scale, o->route.mixer, o->route.of_input});
     case PROGRAM_OWN:
         return LISTED(o, .own = o->own);
     case PROGRAM_ITEMS:

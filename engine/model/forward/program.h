@@ -66,6 +66,7 @@ struct program_op {
             enum arch_norm kind;
             uint32_t unit; /* columns that are normed together: all of in[0], or a head */
             bool apart;    /* each unit with weights of its own */
+            bool behind_rope;
             float eps;
         } norm;
         struct {
@@ -83,7 +84,12 @@ struct program_op {
             uint32_t n_head, n_kv_head, head_dim, window;
             float scale, soft_cap;
             bool causal, alibi;
-        } attention; /* STORE: n_kv_head, head_dim */
+            bool chunked; /* the window is a chunk of positions */
+        } attention;      /* STORE: n_kv_head, head_dim */
+        struct {
+            float scale;
+            uint32_t every, first;
+        } temper; /* TEMPER: 1 + scale * log(1 + floor((position + first) / every)) */
         struct {
             uint32_t n_head, n_key, n_value; /* columns of the cache, those of the latent */
             float scale;
@@ -98,8 +104,10 @@ struct program_op {
             uint32_t n_expert, n_used;
             bool renormalize;
             uint32_t n_group, n_group_used;
-            float scale;
-        } route; /* ROUTE, EXPERTS, COMBINE: the first three */
+            float scale, mixer;
+            bool of_input; /* weights are those of the experts' input: EXPERTS that read rows, and
+                              COMBINE, which then takes their outputs as they are */
+        } route;           /* ROUTE; EXPERTS, COMBINE: the first three and of_input */
     };
 };
 struct program_stage {

@@ -81,6 +81,11 @@ static bool route_fits(const struct program_op *op)
            op->route.n_used && op->route.n_used <= op->route.n_expert;
 }
 
+static bool temper_fits(const struct program_op *op)
+{
+    return same_columns(op) && op->temper.every > 0;
+}
+
 static bool share_fits(const struct program_op *op)
 {
     return same_columns(op) && op->in[1].n_col == 1;
@@ -112,6 +117,7 @@ static const struct rule rules[PROGRAM_KINDS] = {
     [PROGRAM_OWN] = {1, MAY_FLOATS, any_columns, "there are columns"},
     [PROGRAM_SHRINK] = {1, PROGRAM_MATRIX, any_columns, "there are columns"},
     [PROGRAM_EXPAND] = {1, PROGRAM_MATRIX, any_columns, "there are columns"},
+    [PROGRAM_TEMPER] = {1, NO_WEIGHT, temper_fits, "in = out, by a number of positions"},
     [PROGRAM_CLIP] = {1, NO_WEIGHT, same_columns, "in = out"},
     [PROGRAM_SOFT_CAP] = {1, NO_WEIGHT, same_columns, "in = out"},
     [PROGRAM_RECEIVE] = {1, NO_WEIGHT, same_columns, "in = out"},

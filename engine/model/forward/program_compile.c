@@ -24,6 +24,7 @@ struct compiler {
     const struct program_forms *f;
     enum arch_activation act;
     bool is_parallel;
+    bool is_behind_rope;        /* norms that are made now */
     struct program_form h_form; /* of the bytes that h.q has, made of what h has now; input F32: it
                                    has none */
     struct program_ref source;  /* floats of the next product's input */
@@ -103,6 +104,7 @@ static void norm(struct compiler *t, const struct norm *n)
                         .kind = t->l->norm,
                         .unit = n->unit,
                         .apart = n->apart,
+                        .behind_rope = t->is_behind_rope,
                         .eps = (float)t->c->rms_norm_eps,
                     },
             });
@@ -244,15 +246,28 @@ static float attention_scale(const struct compiler *t)
                    sqrt(t->l->scales && f->query_scalar != 0 ? f->query_scalar : t->c->head_dim));
 }
 
-static void norm_qk(struct compiler *t, struct program_ref q, struct program_ref k)
+/* Does the family have norms of q and k in other layers or models only? */
+static bool has_no_qk_norm(const struct compiler *t)
+{
+    bool in_table = t->l->qk_norm == ARCH_QK_NORM_APART;
+    for (size_t i = 0; i < t->arch->n_tensor; i++)
+        in_table = in_table || t->arch->tensors[i].slot == W_Q_NORM;
+    return in_table && !if_there(t, PROGRAM_W_Q_NORM);
+}
+
+/* behind: the rope. */
+static void norm_qk(struct compiler *t, struct program_ref q, struct program_ref k, bool behind)
 {
     const bool whole = t->l->qk_norm == ARCH_QK_NORM_WHOLE;
     const bool apart = t->l->qk_norm == ARCH_QK_NORM_APART;
     const uint32_t head = t->c->head_dim;
-    if (t->l->qk_norm == ARCH_QK_NORM_NONE || (apart && !t->c->forward.qk_norm))
+    if (t->l->qk_norm == ARCH_QK_NORM_NONE || behind != t->l->qk_norm_behind_rope ||
+        has_no_qk_norm(t))
         return;
+    t->is_behind_rope = behind;
     norm(t, &(struct norm){PROGRAM_W_Q_NORM, PROGRAM_W_NONE, q, q, whole ? q.n_col : head, apart});
     norm(t, &(struct norm){PROGRAM_W_K_NORM, PROGRAM_W_NONE, k, k, whole ? k.n_col : head, apart});
+    t->is_behind_rope = false;
 }
 
 static bool has_alibi(const struct compiler *t)
@@ -273,11 +288,30 @@ static void clip(struct compiler *t, struct program_ref qkv)
                 });
 }
 
+static bool is_rotated(const struct compiler *t)
+{
+    return arch_rotates(t->l) && !has_alibi(t) && !(t->l->no_rope && t->c->no_rope[t->layer]);
+}
+
+/* Scores of far tokens, which no rope weakens, are kept apart by a factor of q. */
+static void temper(struct compiler *t, struct program_ref q)
+{
+    const struct forward_config *f = &t->c->forward;
+    if (t->l->temper && f->temper != 0 && !is_rotated(t))
+        push(t, &(struct program_op){
+                    .kind = PROGRAM_TEMPER,
+                    .in = {q},
+                    .out = q,
+                    .in_place = true,
+                    .temper = {(float)f->temper, (uint32_t)f->temper_every, 1},
+                });
+}
+
 static void rotate(struct compiler *t, struct program_ref qk)
 {
     const struct model_config *c = t->c;
     const bool local = t->l->local_rope && c->window[t->layer];
-    if (!arch_rotates(t->l) || has_alibi(t) || (t->l->no_rope && c->no_rope[t->layer]))
+    if (!is_rotated(t))
         return;
     push(t, &(struct program_op){
                 .kind = PROGRAM_ROPE,
@@ -320,13 +354,16 @@ static void attention(struct compiler *t)
                 .soft_cap = t->l->soft_caps ? (float)c->forward.attention_soft_cap : 0,
                 .causal = !t->l->bidirectional,
                 .alibi = has_alibi(t),
+                .chunked = t->l->windows && c->window[t->layer] && c->forward.chunks,
             },
     };
     const struct program_ref in = branch_input(t, PROGRAM_W_ATTN_NORM, PROGRAM_W_QKV);
     matmul(t, in, qkv, PROGRAM_W_QKV, PROGRAM_W_QKV_BIAS);
     clip(t, qkv);
-    norm_qk(t, q, k);
+    norm_qk(t, q, k, false);
     rotate(t, part_of(qkv, 0, q_cols + kv_cols));
+    norm_qk(t, q, k, true);
+    temper(t, q);
     push(t, &(struct program_op){
                 .kind = PROGRAM_STORE,
                 .in = {k, v},
@@ -376,7 +413,8 @@ static void rotate_end(struct compiler *t, struct program_ref x, uint32_t n_head
                         .head_dim = x.n_col / n_head,
                         .first = x.n_col / n_head - l->rope,
                         .n_rot = l->rope,
-                        .interleaved = t->l->positions == ARCH_ROPE_INTERLEAVED,
+                        .interleaved =
+                            t->l->positions == ARCH_ROPE_INTERLEAVED && !t->c->forward.half_rope,
                         .theta = t->c->rope.theta,
                     },
             });
@@ -509,21 +547,39 @@ static void shared_expert(struct compiler *t)
     mlp_down(t, width, PROGRAM_B_SHARED_O);
 }
 
+/* Is the experts' sum a branch of its own, which a norm goes through before it is added to x? */
+static bool is_sum_apart(const struct compiler *t)
+{
+    return t->l->norms != ARCH_NORMS_BEFORE;
+}
+
+/* Where the experts' outputs are added up. */
+static struct program_ref expert_sum(const struct compiler *t)
+{
+    return is_sum_apart(t) ? ref_of(PROGRAM_B_O, DT_F32, t->c->hidden_size) : stream(t);
+}
+
 static void add_shared(struct compiler *t)
 {
     const struct moe_config *m = &t->c->moe;
     const struct program_ref from = ref_of(PROGRAM_B_SHARED_O, DT_F32, t->c->hidden_size);
     const struct program_ref scores = ref_of(PROGRAM_B_SCORES, DT_F32, m->n_expert + 1);
-    if (t->l->share == ARCH_SHARE_WHOLE) {
+    const bool gated = t->l->share == ARCH_SHARE_GATED;
+    if (!gated && !is_sum_apart(t)) {
         add_branch(t, PROGRAM_B_SHARED_O, PROGRAM_W_MLP_POST_NORM);
         return;
     }
-    push(t, &(struct program_op){
-                .kind = PROGRAM_SHARE,
-                .in = {from, part_of(scores, m->n_expert, 1)},
-                .out = stream(t),
-                .onto = true,
-            });
+    struct program_op op = {
+        .kind = gated ? PROGRAM_SHARE : PROGRAM_ADD,
+        .in = {from},
+        .out = expert_sum(t),
+        .onto = true,
+    };
+    if (gated)
+        op.in[1] = part_of(scores, m->n_expert, 1);
+    else
+        op.scale = 1;
+    push(t, &op);
 }
 
 static bool renormalizes(const struct compiler *t)
@@ -531,10 +587,10 @@ static bool renormalizes(const struct compiler *t)
     return t->c->moe.renormalize || t->l->route == ARCH_ROUTE_TOP_SOFTMAX;
 }
 
-/* A multiplier of the branch is one of each expert's weight. */
+/* A multiplier of the branch is one of each expert's weight, where their sum is no branch. */
 static double route_scale(const struct compiler *t)
 {
-    const double branch = t->l->scales ? t->c->forward.residual_multiplier : 0;
+    const double branch = t->l->scales && !is_sum_apart(t) ? t->c->forward.residual_multiplier : 0;
     return (t->c->moe.scale != 0 ? t->c->moe.scale : 1) * (branch != 0 ? branch : 1);
 }
 
@@ -545,7 +601,8 @@ static void route(struct compiler *t, struct program_ref h, struct program_ref r
     const bool has_share = m->shared_width && t->l->share == ARCH_SHARE_GATED;
     const struct program_ref scores =
         ref_of(PROGRAM_B_SCORES, DT_F32, m->n_expert + (has_share ? 1u : 0u));
-    const bool of_choice = t->l->route == ARCH_ROUTE_SIGMOID;
+    const bool of_choice =
+        t->l->route == ARCH_ROUTE_SIGMOID || t->l->route == ARCH_ROUTE_SOFTMAX_BIASED;
     matmul(t, h, scores, PROGRAM_W_ROUTER, of_choice ? PROGRAM_W_NONE : PROGRAM_W_ROUTER_BIAS);
     push(t, &(struct program_op){
                 .kind = PROGRAM_ROUTE,
@@ -561,6 +618,8 @@ static void route(struct compiler *t, struct program_ref h, struct program_ref r
                         .n_group = m->n_group,
                         .n_group_used = m->n_group_used,
                         .scale = (float)route_scale(t),
+                        .mixer = t->l->route == ARCH_ROUTE_MIXER ? (float)m->mixer : 0,
+                        .of_input = t->l->weighs_input,
                     },
             });
 }
@@ -578,8 +637,38 @@ static void multiply_experts(struct compiler *t, struct program_ref from, struct
                 .out = to,
                 .weight = weight,
                 .bias = if_there(t, bias),
-                .route = {.rule = t->l->route, .n_expert = m->n_expert, .n_used = m->n_used},
+                .route =
+                    {
+                        .rule = t->l->route,
+                        .n_expert = m->n_expert,
+                        .n_used = m->n_used,
+                        .of_input = t->l->weighs_input && weight != PROGRAM_W_EXPERT_DOWN,
+                    },
             });
+}
+
+/* What the router and the experts read: x through the norm, or x. */
+struct expert_inputs {
+    struct program_ref of_router, h;
+};
+
+static struct expert_inputs expert_inputs(struct compiler *t)
+{
+    const struct moe_config *m = &t->c->moe;
+    const enum dtype made = made_for(t, PROGRAM_W_EXPERT_GATE_UP);
+    const bool is_normed = m->shared_width && made_for(t, PROGRAM_W_GATE_UP) == made;
+    const struct program_ref h = ref_of(PROGRAM_B_H, made, t->c->hidden_size);
+    if (m->shared_width)
+        shared_expert(t);
+    if (t->l->norms == ARCH_NORMS_AFTER) {
+        const struct program_form of_router = form_of(t, PROGRAM_W_ROUTER);
+        const struct program_form of_experts = form_of(t, PROGRAM_W_EXPERT_GATE_UP);
+        const struct program_ref x = input_of(t, stream(t), PROGRAM_B_H_Q, PROGRAM_W_ROUTER);
+        return (struct expert_inputs){x, is_same_bytes(&of_router, &of_experts) ? x : stream(t)};
+    }
+    if (!is_normed)
+        norm_stream(t, PROGRAM_W_MLP_NORM, PROGRAM_W_EXPERT_GATE_UP);
+    return (struct expert_inputs){h, h};
 }
 
 static void experts(struct compiler *t)
@@ -587,19 +676,13 @@ static void experts(struct compiler *t)
     const struct moe_config *m = &t->c->moe;
     const uint32_t hidden = t->c->hidden_size;
     const struct program_ref routes = ref_of(PROGRAM_B_ROUTES, DT_F32, m->n_used);
-    const enum dtype made = made_for(t, PROGRAM_W_EXPERT_GATE_UP);
-    const bool is_normed = m->shared_width && made_for(t, PROGRAM_W_GATE_UP) == made;
-    const struct program_ref h = ref_of(PROGRAM_B_H, made, hidden);
     const struct program_ref g = ref_of(PROGRAM_B_EXPERT_G, DT_F32, 2 * m->width);
     const struct program_ref act =
         ref_of(PROGRAM_B_EXPERT_ACT, made_for(t, PROGRAM_W_EXPERT_DOWN), m->width);
     const struct program_ref o = ref_of(PROGRAM_B_EXPERT_O, DT_F32, hidden);
-    if (m->shared_width)
-        shared_expert(t);
-    if (!is_normed)
-        norm_stream(t, PROGRAM_W_MLP_NORM, PROGRAM_W_EXPERT_GATE_UP);
-    route(t, h, routes);
-    multiply_experts(t, input_of(t, h, PROGRAM_B_H_Q, PROGRAM_W_EXPERT_GATE_UP), routes, g,
+    const struct expert_inputs in = expert_inputs(t);
+    route(t, in.of_router, routes);
+    multiply_experts(t, input_of(t, in.h, PROGRAM_B_H_Q, PROGRAM_W_EXPERT_GATE_UP), routes, g,
                      PROGRAM_W_EXPERT_GATE_UP);
     activate(t, g, act);
     multiply_experts(t, input_of(t, act, PROGRAM_B_EXPERT_ACT_Q, PROGRAM_W_EXPERT_DOWN), routes, o,
@@ -607,12 +690,20 @@ static void experts(struct compiler *t)
     push(t, &(struct program_op){
                 .kind = PROGRAM_COMBINE,
                 .in = {o, routes},
-                .out = stream(t),
-                .onto = true,
-                .route = {.rule = t->l->route, .n_expert = m->n_expert, .n_used = m->n_used},
+                .out = expert_sum(t),
+                .onto = !is_sum_apart(t),
+                .route =
+                    {
+                        .rule = t->l->route,
+                        .n_expert = m->n_expert,
+                        .n_used = m->n_used,
+                        .of_input = t->l->weighs_input,
+                    },
             });
     if (m->shared_width)
         add_shared(t);
+    if (is_sum_apart(t))
+        add_branch(t, PROGRAM_B_O, PROGRAM_W_MLP_POST_NORM);
 }
 
 /* ---- the whole ---- */
@@ -761,13 +852,11 @@ static enum q_code check_family(struct compiler *t)
     t->is_parallel = t->l->residual == ARCH_RESIDUAL_PARALLEL ||
                      t->l->residual == ARCH_RESIDUAL_SHARED_NORM ||
                      (t->l->residual == ARCH_RESIDUAL_CONFIG && t->c->forward.parallel_residual);
-    if (t->c->moe.n_expert && (t->is_parallel || t->l->norms != ARCH_NORMS_BEFORE))
+    if (t->c->moe.n_expert && t->is_parallel)
         return q_fail(t->e, Q_UNSUPPORTED,
-                      "%s: experts with parallel branches or norms of their output are not "
-                      "supported yet",
-                      t->arch->name);
+                      "%s: experts with parallel branches are not supported yet", t->arch->name);
     if (t->c->moe.shared_width && t->l->share == ARCH_SHARE_GATED && t->l->scales &&
-        t->c->forward.residual_multiplier != 0)
+        !is_sum_apart(t) && t->c->forward.residual_multiplier != 0)
         return q_fail(t->e, Q_UNSUPPORTED,
                       "%s: an expert that all rows use by a score of the router's is not supported "
                       "with a residual_multiplier yet",

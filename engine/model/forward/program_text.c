@@ -169,7 +169,8 @@ static void attention_text(char *to, size_t n, const struct program_op *op)
            op->attention.causal ? "causal" : "both ways", op->attention.n_head,
            op->attention.n_kv_head, op->attention.head_dim, (double)op->attention.scale);
     if (op->attention.window)
-        append(to, n, ", window %u", op->attention.window);
+        append(to, n, ", %s %u", op->attention.chunked ? "chunks of" : "window",
+               op->attention.window);
     if (op->attention.soft_cap > 0)
         append(to, n, ", soft cap %g", (double)op->attention.soft_cap);
     if (op->attention.alibi)
@@ -198,9 +199,9 @@ static const char *const pool_texts[POOLING_KINDS] = {
 static void route_text(char *to, size_t n, const struct program_op *op)
 {
     static const char *const rules[] = {
-        [ARCH_ROUTE_SOFTMAX] = "softmax of all",
-        [ARCH_ROUTE_TOP_SOFTMAX] = "softmax of the top k",
-        [ARCH_ROUTE_SIGMOID] = "sigmoid",
+        [ARCH_ROUTE_SOFTMAX] = "softmax of all", [ARCH_ROUTE_TOP_SOFTMAX] = "softmax of the top k",
+        [ARCH_ROUTE_SIGMOID] = "sigmoid",        [ARCH_ROUTE_SOFTMAX_BIASED] = "softmax, by a bias",
+        [ARCH_ROUTE_MIXER] = "sparse mixer",
     };
     append(to, n, "%u of %u", op->route.n_used, op->route.n_expert);
     if (op->kind == PROGRAM_ROUTE)
@@ -210,6 +211,10 @@ static void route_text(char *to, size_t n, const struct program_op *op)
         append(to, n, ", from %u of %u groups", op->route.n_group_used, op->route.n_group);
     if (op->kind == PROGRAM_ROUTE && op->route.scale != 1)
         append(to, n, ", times %g", (double)op->route.scale);
+    if (op->kind == PROGRAM_ROUTE && op->route.mixer > 0)
+        append(to, n, ", within %g", (double)op->route.mixer);
+    if (op->kind == PROGRAM_EXPERTS && op->route.of_input)
+        append(to, n, ", inputs weighed");
 }
 
 static void attributes_text(char *to, size_t n, const struct program_op *op)
@@ -260,6 +265,10 @@ static void attributes_text(char *to, size_t n, const struct program_op *op)
         break;
     case PROGRAM_POOL:
         append(to, n, "%s", pool_texts[op->pool]);
+        break;
+    case PROGRAM_TEMPER:
+        append(to, n, "times 1 + %g log(1 + (position + %u) / %u)", (double)op->temper.scale,
+               op->temper.first, op->temper.every);
         break;
     case PROGRAM_SOFT_CAP:
     case PROGRAM_CLIP:

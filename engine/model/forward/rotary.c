@@ -6,7 +6,7 @@
  *             length, M)
  *   llama3    wavelength w = 2 pi / inv_freq against bands of the original length O:
  *             w > O / low: inv_freq / factor;  w < O / high: as it is; between: the two mixed by
- *             s = (O / w - low) / (high - low)
+ *             s = (O / w - low) / (high - low), unless low = high
  *   yarn      inv_freq and inv_freq / factor mixed by a ramp over j between the dimensions that
  *             turn beta_fast and beta_slow times within O tokens; cos and sin scaled by
  *             0.1 mscale ln(factor) + 1
@@ -33,7 +33,7 @@ static void llama3(struct rotary *r)
         double wavelength = 2 * M_PI / f;
         if (wavelength > original / low) {
             f /= c->factor;
-        } else if (wavelength >= original / high) {
+        } else if (wavelength >= original / high && low < high) {
             double s = (original / wavelength - low) / (high - low);
             f = (1 - s) * f / c->factor + s * f;
         }

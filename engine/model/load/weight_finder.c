@@ -37,7 +37,7 @@ struct wanted { /* of a tensor */
     uint32_t n[2];       /* rows, columns; of a vector 1 column */
     const char *text[2]; /* where these come from */
     bool is_vector, may_be_absent;
-    bool of_heads;      /* a vector, stored as a row a head or as a tensor a head */
+    bool of_heads;      /* a vector, stored as a row a head or as a tensor a head, or as one row */
     uint32_t n_stacked; /* above 0: the tensor holds so many experts, of which this is one */
     uint32_t seed;      /* of dummy numbers */
 };
@@ -228,7 +228,8 @@ static enum q_code find_one(struct weight_source *s, const struct weight_finder 
               is_vector ? 1 : arch_dim_size(f->config, row->dims[1])},
         .text = {arch_dim_text(row->dims[0]), arch_dim_text(row->dims[1])},
         .is_vector = is_vector,
-        .of_heads = !is_vector && (row->slot == W_Q_NORM || row->slot == W_K_NORM),
+        .of_heads = !is_vector &&
+                    (row->slot == W_Q_NORM || row->slot == W_K_NORM || row->slot == W_ROUTER_BIAS),
         .n_stacked = arch_is_stacked(row) ? f->config->moe.n_expert : 0,
         .seed = seed_of(row, at),
     };
@@ -281,13 +282,45 @@ static bool is_of_stage(const struct weight_finder *f, enum arch_slot slot)
     }
 }
 
+/* Does the layer have experts stored in the other way that the family's table knows? */
+static bool is_stored_otherwise(const struct weight_finder *f, struct arch_place at)
+{
+    char name[ARCH_NAME_MAX];
+    at.expert = 0;
+    for (size_t i = 0; f->files && i < f->arch->n_tensor; i++) {
+        const struct arch_tensor *row = &f->arch->tensors[i];
+        if (row->when != WHEN_STORED)
+            continue;
+        struct weight_source s = {
+            .spec = row,
+            .rows = arch_dim_size(f->config, row->dims[0]),
+            .cols = arch_dim_size(f->config, row->dims[1]),
+        };
+        weight_finder_name(name, f, row, at);
+        if (tensor_find(f->files, name) || weight_quant_find(&s, f, name, NULL) || s.quant.q)
+            return true;
+    }
+    return false;
+}
+
+/* Is the row asked for? otherwise: experts are stored in the other of two ways. */
+static bool is_wanted(const struct weight_finder *f, const struct arch_tensor *row, uint32_t layer,
+                      bool otherwise)
+{
+    if (row->when == WHEN_STORED)
+        return otherwise;
+    return arch_wants(f->config, row->when, layer) &&
+           !(otherwise && row->slot >= W_EXPERT_FIRST && row->when == WHEN_EXPERTS);
+}
+
 static enum q_code find_all(struct weight_source *sources, const struct weight_finder *f,
                             enum arch_slot first, struct arch_place at, struct q_err *e)
 {
+    const bool otherwise = first == W_EXPERT_FIRST && is_stored_otherwise(f, at);
     memset(sources, 0, W_COUNT * sizeof *sources);
     for (size_t i = 0; i < f->arch->n_tensor; i++) {
         const struct arch_tensor *row = &f->arch->tensors[i];
-        if (first_slot(row->slot) != first || !arch_wants(f->config, row->when, at.layer) ||
+        if (first_slot(row->slot) != first || !is_wanted(f, row, at.layer, otherwise) ||
             !is_of_stage(f, row->slot) || !arch_is_read(f->config, row->slot))
             continue;
         enum q_code rc = find_one(&sources[row->slot], f, row, at, e);
@@ -365,7 +398,7 @@ static void slice_fused(struct weight_source *sources, const struct model_config
     }
 }
 
-bool weight_finder_is_bare(const struct arch *a, const struct tensor_set *files)
+static bool is_bare(const struct arch *a, const struct tensor_set *files)
 {
     const size_t n = a->prefix ? strlen(a->prefix) : 0;
     bool whole = false, bare = false;
@@ -377,6 +410,32 @@ bool weight_finder_is_bare(const struct arch *a, const struct tensor_set *files)
         bare = bare || tensor_find(files, name + n);
     }
     return bare && !whole;
+}
+
+/* Is the embedding there by its name of this kind? */
+static bool has_names(const struct arch *a, const struct tensor_set *files, enum weight_names names)
+{
+    char name[ARCH_NAME_MAX];
+    for (size_t i = 0; i < a->n_tensor; i++) {
+        if (a->tensors[i].slot != W_EMBED)
+            continue;
+        weight_names_pattern(name, names, a, a->tensors[i].name);
+        if (tensor_find(files, name))
+            return true;
+    }
+    return false;
+}
+
+enum weight_names weight_finder_names(const struct arch *a, const struct model_config *c,
+                                      const struct tensor_set *files)
+{
+    if (!files)
+        return NAMES_PLAIN;
+    if (*c->nested_in && has_names(a, files, NAMES_OUTER))
+        return NAMES_OUTER;
+    if (*c->nested_in && has_names(a, files, NAMES_INNER))
+        return NAMES_INNER;
+    return is_bare(a, files) ? NAMES_BARE : NAMES_PLAIN;
 }
 
 enum q_code weight_finder_find(struct weight_source *sources, const struct weight_finder *f,
@@ -474,12 +533,14 @@ static bool is_of_head(const struct weight_finder *f, const char *name)
 static bool is_known(const struct weight_finder *f, const char *name)
 {
     const struct arch_place end = ends_of(f->config);
-    const size_t n_bare = f->is_bare ? strlen(f->arch->prefix) : 0;
+    char pattern[ARCH_NAME_MAX];
     bool known = f->config->pools && is_of_head(f, name);
+    if (*f->config->nested_in && !strstr(name, NAMES_NESTED))
+        return true; /* of what the text model is nested in */
     for (size_t k = 0; k < f->arch->n_tensor && !known; k++) {
-        const char *pattern = f->arch->tensors[k].name;
-        if (n_bare && pattern && strncmp(pattern, f->arch->prefix, n_bare) == 0)
-            pattern += n_bare;
+        if (f->arch->tensors[k].name == ARCH_ONES)
+            continue;
+        weight_names_pattern(pattern, f->names, f->arch, f->arch->tensors[k].name);
         known = pattern_gives(pattern, name, end);
     }
     for (uint32_t k = 0; k < f->arch->n_own && !known; k++)

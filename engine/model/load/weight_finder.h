@@ -26,8 +26,10 @@ uint32_t weight_finder_rows(const struct arch *a, const struct model_config *c, 
  * stored as; W_COUNT: none. */
 enum arch_slot weight_finder_slot(const struct arch *a, const struct model_config *c,
                                   const char *name);
-/* Do the files have the names of a model without a head, without the family's prefix? */
-bool weight_finder_is_bare(const struct arch *a, const struct tensor_set *files);
+/* How the files name the tensors: those of a model without a head have no prefix, those of a nested
+ * one have one more. files: may be NULL. */
+enum weight_names weight_finder_names(const struct arch *a, const struct model_config *c,
+                                      const struct tensor_set *files);
 /* Log one warning when the files hold tensors that the family's table does not know. */
 void weight_finder_warn_extra(const struct weight_finder *f);
 

@@ -49,23 +49,35 @@ struct weight_source { /* where one slot's numbers come from */
     struct quant_tensors quant;     /* instead of `tensor` */
 };
 
+/* How the files' names differ from the table's. */
+enum weight_names {
+    NAMES_PLAIN,
+    NAMES_BARE,  /* without the family's prefix */
+    NAMES_OUTER, /* of a nested model: "language_model." before all of them */
+    NAMES_INNER  /* the same within: "model.language_model." in place of "model." */
+};
+
 struct weight_finder {
     const struct arch *arch;
     const struct model_config *config;
     const struct tensor_set *files; /* NULL: dummy */
     enum dtype dummy_dtype;
-    bool is_mapped;              /* names are those that a plugin's maps give */
-    bool is_bare;                /* names are without the family's prefix */
+    bool is_mapped; /* names are those that a plugin's maps give */
+    enum weight_names names;
     struct pipeline_stage stage; /* other tensors of the model are not looked for */
 };
 
+#define NAMES_NESTED "language_model."
+/* The table's pattern of a name as the files have it. */
+void weight_names_pattern(char out[ARCH_NAME_MAX], enum weight_names names, const struct arch *a,
+                          const char *pattern);
 /* The name in the files. */
 static inline void weight_finder_name(char out[ARCH_NAME_MAX], const struct weight_finder *f,
                                       const struct arch_tensor *t, struct arch_place at)
 {
-    const char *prefix = f->is_bare ? f->arch->prefix : "";
-    const size_t n = strlen(prefix);
-    arch_tensor_name(out, t->name + (strncmp(t->name, prefix, n) == 0 ? n : 0), at);
+    char pattern[ARCH_NAME_MAX];
+    weight_names_pattern(pattern, f->names, f->arch, t->name);
+    arch_tensor_name(out, pattern, at);
 }
 
 /* Numbers of the tensor before those of the source's expert. */

@@ -50,7 +50,7 @@ static struct weight_finder finder_of(const struct loader *l, const struct arch 
         .dummy_dtype = l->options->dtype,
         .is_mapped = plugin_has_maps(arch),
         .stage = l->options->stage,
-        .is_bare = weight_finder_is_bare(arch, l->w->files),
+        .names = weight_finder_names(arch, l->config, l->w->files),
     };
 }
 
@@ -90,7 +90,10 @@ static enum q_code list(struct loader *l, const struct arch *arch, struct q_err 
 
 static void report(const struct loader *l)
 {
+    const char *whole = l->config->nested_in;
     const struct weight_finder f = finder_of(l, l->w->plan->arch);
+    if (*whole)
+        log_info("%s: the text model is served; images and other inputs are not", whole);
     if (l->w->files)
         weight_finder_warn_extra(&f);
     load_plan_log(l->w->plan, l->options, &l->config->quant);

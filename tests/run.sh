@@ -9,7 +9,7 @@
 #   asan    under the address and undefined-behaviour sanitizers: the tests of what bytes from outside reach (all: every test)
 #   fuzz    every fuzz target over its committed corpus, then new input: a minute in all (all: 20 s each); FUZZ_SECONDS=N each
 #   tsan    the tests with threads under the thread sanitizer
-#   cuda    libquire-cuda.so for every target by nvcc 13.0 (from PyPI when it is not installed): registers and spills of each
+#   cuda    libquire-cuda.so for 8.0 and 9.0 by nvcc 13.0 (from PyPI when it is not installed): registers and spills of each
 #           kernel beside tests/gpu/resources.txt; that the library loads where there is no driver, and says so. No card needed
 #   fresh   no part of all, it holds these two commands: deploy/up.sh --check and tests/run.sh in a new chroot (tests/fresh.sh)
 #   bench   no part of all: the promised figures, measured on this machine (each script BENCH_SECONDS=300 at most)

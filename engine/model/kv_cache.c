@@ -118,10 +118,12 @@ void kv_cache_copy(const struct kv_cache *dst, uint32_t to, const struct kv_cach
     }
 }
 
-/* From K to V of one layer, and from there to K of the next: the same everywhere in a pool. */
+/* From an array to the next one (K and V of each layer, or its latents): the same everywhere in a
+ * pool. */
 static size_t array_step(const struct kv_cache *c)
 {
-    return (size_t)((char *)c->v[0] - (char *)c->k[0]);
+    const void *next = c->n_array > 1 ? c->v[0] : c->n_layer > 1 ? c->k[1] : c->k[0];
+    return (size_t)((const char *)next - (const char *)c->k[0]);
 }
 
 void kv_cache_copy_on(struct device_stream *s, const struct kv_cache *dst, uint32_t to,
@@ -133,7 +135,7 @@ void kv_cache_copy_on(struct device_stream *s, const struct kv_cache *dst, uint3
         .dst_step = array_step(dst),
         .src_step = array_step(src),
         .n = src->block_bytes,
-        .n_row = 2 * (size_t)src->n_layer,
+        .n_row = (size_t)src->n_array * src->n_layer,
     };
     Q_ASSERT(dst->block_bytes == r.n && dst->n_layer == src->n_layer);
     Q_ASSERT(to < dst->n_block && from < src->n_block);

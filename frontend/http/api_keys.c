@@ -164,7 +164,7 @@ static FALLIBLE read_word(struct api_keys *k, const char *word, struct q_err *e)
 
 static FALLIBLE read_line(struct api_keys *k, const char *line, size_t n, struct q_err *e)
 {
-    char word[API_KEY_BYTES_MAX + 1];
+    char word[API_KEY_BYTES_MAX + 1] = "";
     size_t at = 0;
     enum q_code rc = Q_OK;
     for (bool first = true; rc == Q_OK && next_word(line, n, &at, e, word); first = false)

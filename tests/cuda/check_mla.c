@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mla by the checks of tests/kcheck, whose caches lie as the card's do; the plan is made here. */
+/* Latent attention by the checks of tests/kcheck. Caches lie as the card's do; the plan is made
+ * here. */
 #include <string.h>
 #include "check.h"
 #include "kernels/cuda/plan.h"
 #include "kernels/device.h"
 #include "kernels/variants.h"
 
+CUDA_CALL(head_linear)
 CUDA_CALL(mla_store)
 CUDA_LAUNCHER(mla)
+REF_CALL(head_linear)
 REF_CALL(mla)
 REF_CALL(mla_store)
 
@@ -47,6 +50,7 @@ static void check_mla(struct kcheck *k)
 
 const struct cuda_check cuda_checks_mla[] = {
     {"mla", ref_mla, call_mla, 32, check_mla, 8},
+    {"head_linear", ref_head_linear, call_head_linear, 32, kcheck_head_linear, 8},
     {"mla_store", ref_mla_store, call_mla_store, 0, kcheck_mla_store, 8},
     {0},
 };

@@ -10,7 +10,7 @@ or whose warpgroups do not get the registers that they ask for.
 So is a row of the table whose kernel is gone.
 --only: sources by name; --update writes their rows of the table. A target takes about three minutes of CPU, two of them
 attention. --build: nothing is compiled, what that build said is read (NAME.o.txt beside each object of libquire-cuda.so); this
-is what tests/run.sh cuda does.
+is what tests/run.sh cuda does. Its targets are those of that build.
 """
 import argparse
 import concurrent.futures
@@ -28,10 +28,14 @@ SLACK = 8  # registers
 MAY_SPILL = ()  # names of kernels without their <…>, each with a reason: none that runs in a step may
 
 
+def of_cache(build, name):
+    with open(os.path.join(build, "CMakeCache.txt"), encoding="utf-8") as cache:
+        return re.search(rf"^{name}:\w+=(.+)$", cache.read(), re.M).group(1)
+
+
 def nvcc(options):
     if options.build:
-        with open(os.path.join(options.build, "CMakeCache.txt"), encoding="utf-8") as cache:
-            return re.search(r"^NVCC:\w+=(.+)$", cache.read(), re.M).group(1)
+        return of_cache(options.build, "NVCC")
     for path in (os.environ.get("NVCC"), "/usr/local/cuda/bin/nvcc"):
         if path and os.path.exists(path):
             return path
@@ -139,12 +143,14 @@ def compile_all(compiler, options):
 
 def main():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--arch", default=",".join(ARCHS))
+    options.add_argument("--arch", help="default: those of the build, without one all")
     options.add_argument("--only", default="")
     options.add_argument("--jobs", type=int, default=os.cpu_count())
     options.add_argument("--build", help="do not compile: read what this build said")
     options.add_argument("--update", action="store_true")
     options = options.parse_args()
+    if not options.arch:
+        options.arch = of_cache(options.build, "QUIRE_CUDA_ARCHS").replace(";", ",") if options.build else ",".join(ARCHS)
     compiler = nvcc(options)
     if not compiler:
         print("resources: no nvcc, nothing compared")

@@ -167,6 +167,18 @@ static void other_layers(void **state)
     compare_all(cases, sizeof cases / sizeof *cases);
 }
 
+/* One array a layer in the cache; swapped blocks have it too. */
+static void latent_attention(void **state)
+{
+    (void)state;
+    static const struct layers_case cases[] = {
+        {"deepseek_v2", DT_F32, QUANTIZE_NOT},        {"deepseek_v2", DT_BF16, QUANTIZE_INT8},
+        {"deepseek_v2-group", DT_BF16, QUANTIZE_NOT}, {"deepseek_v2-group", DT_F32, QUANTIZE_INT4},
+        {"deepseek_v3", DT_F32, QUANTIZE_NOT},        {"deepseek_v3", DT_F32, QUANTIZE_INT8},
+    };
+    compare_all(cases, sizeof cases / sizeof *cases);
+}
+
 static void mixtures_of_experts(void **state)
 {
     (void)state;
@@ -572,6 +584,7 @@ int main(void)
         cmocka_unit_test(every_dtype_and_quantization),
         cmocka_unit_test(other_layers),
         cmocka_unit_test(dense_families),
+        cmocka_unit_test(latent_attention),
         cmocka_unit_test(mixtures_of_experts),
         cmocka_unit_test(inputs_of_16_bits),
         cmocka_unit_test(every_kind_of_integers),

@@ -95,6 +95,9 @@ static const struct emu_case dtypes[] = {
     {"olmo", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f},
     {"olmo2", DT_F16, DT_BF16, QUANTIZE_NOT, 0.05f},
     {"stablelm-parallel", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f},
+    {"deepseek_v2", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f},
+    {"deepseek_v2-group", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f},
+    {"deepseek_v3", DT_F32, DT_BF16, QUANTIZE_NOT, 0.05f},
     {"llama-gptq", DT_F32, DT_F32, QUANTIZE_NOT, 0.3f},
     {"llama-gptq-act8", DT_F32, DT_F32, QUANTIZE_NOT, 0.3f},
 };

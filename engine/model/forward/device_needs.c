@@ -12,11 +12,12 @@ static const struct {
     size_t offset; /* in struct kern_table */
 } kernels[PROGRAM_KINDS] = {
 #define KERNEL(kind, op) [PROGRAM_##kind] = {#op, offsetof(struct kern_table, op)}
-    KERNEL(EMBED, embed),         KERNEL(POSITIONS, embed),    KERNEL(NORM, norm_rows),
-    KERNEL(ITEMS, embed),         KERNEL(ADD, add_rows),       KERNEL(ACTIVATE, activate),
-    KERNEL(ATTENTION, attention), KERNEL(STORE, qkv_epilogue), KERNEL(ROUTE, moe_route),
-    KERNEL(COMBINE, moe_combine), KERNEL(SCALE, add_rows),     KERNEL(SHARE, moe_add_shared),
-    KERNEL(SOFT_CAP, soft_cap),   KERNEL(CLIP, soft_cap),
+    KERNEL(EMBED, embed),         KERNEL(POSITIONS, embed),        KERNEL(NORM, norm_rows),
+    KERNEL(ITEMS, embed),         KERNEL(ADD, add_rows),           KERNEL(ACTIVATE, activate),
+    KERNEL(ATTENTION, attention), KERNEL(STORE, qkv_epilogue),     KERNEL(ROUTE, moe_route),
+    KERNEL(COMBINE, moe_combine), KERNEL(SCALE, add_rows),         KERNEL(SHARE, moe_add_shared),
+    KERNEL(SOFT_CAP, soft_cap),   KERNEL(CLIP, soft_cap),          KERNEL(ROPE, rope),
+    KERNEL(HEADS, head_linear),   KERNEL(STORE_LATENT, mla_store), KERNEL(ATTENTION_LATENT, mla),
 #undef KERNEL
 };
 

@@ -10,6 +10,7 @@
 #include <math.h>
 #include <string.h>
 #include "engine/model/forward/acts.h"
+#include "engine/model/forward/heads.h"
 #include "engine/plugin.h"
 
 typedef void handler(struct cpu_run *w, const struct program_op *op, struct program_ref out);
@@ -610,27 +611,14 @@ static void attention_latent(struct cpu_run *w, const struct program_op *op, str
 
 static void heads(struct cpu_run *w, const struct program_op *op, struct program_ref out)
 {
-    const struct program_table t = program_table(&w->m->weights, op->weight, op->layer);
     const struct matmul_rows x = cpu_rows_of(w, op->in[0]), to = cpu_rows_to(w, out);
-    const struct head_linear_args a = {
-        .y = to.x,
-        .y_dtype = to.dtype,
-        .x = x.x,
-        .y_stride = to.stride,
-        .x_stride = x.stride,
-        .y_head = op->heads.n_out + op->heads.n_kept,
-        .x_head = op->heads.n_in + op->heads.n_kept,
-        .w = t.rows,
-        .w_dtype = t.dtype,
-        .w_rows = op->heads.w_rows,
-        .w_first = op->heads.w_first,
-        .n_w = op->heads.transposed ? op->heads.n_in : op->heads.n_out,
-        .n_col = op->heads.transposed ? op->heads.n_out : op->heads.n_in,
-        .transposed = op->heads.transposed,
-        .n_row = w->block.n,
-        .n_head = op->heads.n_head,
-        .n_kept = op->heads.n_kept,
-    };
+    struct head_linear_args a = heads_args(&w->m->weights, op);
+    a.y = to.x;
+    a.y_dtype = to.dtype;
+    a.x = x.x;
+    a.y_stride = to.stride;
+    a.x_stride = x.stride;
+    a.n_row = w->block.n;
     w->k->head_linear(&a, &w->x);
 }
 

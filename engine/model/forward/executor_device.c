@@ -3,6 +3,7 @@
 #include "common/mem.h"
 #include "engine/model/forward/acts.h"
 #include "engine/model/forward/device_needs.h"
+#include "engine/model/forward/heads.h"
 #include "engine/model/forward/program_memory.h"
 #include "engine/plugin.h"
 
@@ -12,8 +13,8 @@ void executor_device_limits(struct device_limits *l, const struct model *m)
     const uint32_t shared = c->moe.shared_width;
     l->context_max = m->shape.max_model_len;
     l->n_head = c->n_head;
-    l->n_kv_head = c->n_kv_head;
-    l->head_dim = c->head_dim;
+    l->n_kv_head = c->latent.rank ? 1 : c->n_kv_head; /* of latents: one for all heads */
+    l->head_dim = c->latent.rank ? c->latent.rank : c->head_dim;
     l->hidden_size = c->hidden_size;
     l->intermediate_size = c->intermediate_size > shared ? c->intermediate_size : shared;
     l->vocab_size = c->vocab_size;
@@ -443,15 +444,39 @@ static void norm_heads(const struct device_run *r, const struct program_op *op)
     }
 }
 
-static void rope_args(struct qkv_epilogue_args *a, const struct device_run *r,
-                      const struct program_op *op)
+/* cos and sin of an operation's rope, a row a position. */
+static const float *rope_table(const struct device_run *r, const struct program_op *op)
 {
     const struct model *m = r->d->m;
     const struct region *table = op->rope.local ? &m->local_cos_sin : &m->rope_cos_sin;
-    a->table = model_rope_varies(m) && !op->rope.local ? r->s->cos_sin
-                                                       : (const float *)(const void *)table->data;
+    return model_rope_varies(m) && !op->rope.local ? r->s->cos_sin
+                                                   : (const float *)(const void *)table->data;
+}
+
+static void rope_args(struct qkv_epilogue_args *a, const struct device_run *r,
+                      const struct program_op *op)
+{
+    a->table = rope_table(r, op);
     a->n_rot = op->rope.n_rot;
     a->interleaved = op->rope.interleaved;
+}
+
+/* A rope apart from the store of K and V. */
+static void rope(const struct device_run *r, const struct program_op *op)
+{
+    const struct matmul_rows x = device_rows_of(r, op->out);
+    const struct rope_args a = {
+        .x = (float *)x.x + op->rope.first,
+        .x_stride = x.stride,
+        .table = rope_table(r, op),
+        .pos = r->s->batch->positions,
+        .n_row = r->n,
+        .n_head = op->rope.n_head,
+        .head_dim = op->rope.head_dim,
+        .n_rot = op->rope.n_rot,
+        .interleaved = op->rope.interleaved,
+    };
+    r->k->rope(&a, &r->d->x);
 }
 
 /* Norms of heads, rotation, K and V into the cache: one launch, and one for each norm that is not
@@ -521,6 +546,61 @@ static void attention(const struct device_run *r, const struct program_op *op)
         .n_row = r->n,
     };
     r->k->attention(&a, &r->d->x);
+}
+
+/* ---- latent attention ---- */
+
+static void store_latent(const struct device_run *r, const struct program_op *op)
+{
+    const struct matmul_rows x = device_rows_of(r, op->in[0]);
+    const struct mla_store_args a = {
+        .cache = r->s->kv->k[op->layer],
+        .kv_dtype = r->s->kv->dtype,
+        .x = x.x,
+        .x_stride = x.stride,
+        .slot = r->s->batch->slot_mapping,
+        .n_row = r->n,
+        .n_key = op->latent.n_key,
+    };
+    r->k->mla_store(&a, &r->d->x);
+}
+
+static void attention_latent(const struct device_run *r, const struct program_op *op)
+{
+    const struct matmul_rows q = device_rows_of(r, op->in[0]), out = device_rows_of(r, op->out);
+    const struct batch *b = r->s->batch;
+    const struct mla_args a = {
+        .out = out.x,
+        .out_dtype = out.dtype,
+        .q = q.x,
+        .out_stride = out.stride,
+        .q_stride = q.stride,
+        .cache = r->s->kv->k[op->layer],
+        .kv_dtype = r->s->kv->dtype,
+        .seqs = b->seqs,
+        .n_seq = b->n_seq,
+        .n_head = op->latent.n_head,
+        .n_key = op->latent.n_key,
+        .n_value = op->latent.n_value,
+        .context_max = b->context_max,
+        .scale = op->latent.scale,
+        .plan = r->s->plan,
+        .n_row = r->n,
+    };
+    r->k->mla(&a, &r->d->x);
+}
+
+static void heads(const struct device_run *r, const struct program_op *op)
+{
+    const struct matmul_rows x = device_rows_of(r, op->in[0]), y = device_rows_of(r, op->out);
+    struct head_linear_args a = heads_args(&r->d->m->weights, op);
+    a.y = y.x;
+    a.y_dtype = y.dtype;
+    a.x = x.x;
+    a.y_stride = y.stride;
+    a.x_stride = x.stride;
+    a.n_row = r->n;
+    r->k->head_linear(&a, &r->d->x);
 }
 
 static void route(const struct device_run *r, const struct program_op *op)
@@ -607,8 +687,20 @@ void device_stage(const struct device_run *r, const struct program_stage *s)
     case PROGRAM_CLIP:
         soft_cap(r, op);
         break;
+    case PROGRAM_ROPE:
+        rope(r, op);
+        break;
     case PROGRAM_ATTENTION:
         attention(r, op);
+        break;
+    case PROGRAM_STORE_LATENT:
+        store_latent(r, op);
+        break;
+    case PROGRAM_ATTENTION_LATENT:
+        attention_latent(r, op);
+        break;
+    case PROGRAM_HEADS:
+        heads(r, op);
         break;
     case PROGRAM_ROUTE:
         route(r, op);

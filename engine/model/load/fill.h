@@ -64,7 +64,7 @@ void fill_table_floats(float *to, const struct weight_source *s, uint32_t from, 
 static inline void fill_table(void *to, const struct load_row *r, const struct weight_source *s,
                               struct load_units u)
 {
-    if (r->form.dtype == s->dtype && !s->slice.pairs)
+    if (r->form.dtype == s->dtype && !s->slice.pairs && !weight_source_is_scaled(s))
         fill_table_rows(to, s, u.from, u.n);
     else
         fill_table_floats(to, s, u.from, u.n);

@@ -117,10 +117,11 @@ static void form_matrix(const struct lister *l, struct load_row *r)
         r->form.n_out += c.interleaved ? interleaved_rows(c.parts[i].rows) : c.parts[i].rows;
 }
 
+/* As it is stored; floats that hold the values exactly of what is quantized. */
 static void form_table(const struct lister *l, struct load_row *r)
 {
     const struct weight_source *s = load_plan_sources(l->plan, r);
-    r->form.dtype = s->dtype;
+    r->form.dtype = weight_source_is_scaled(s) ? DT_F32 : s->dtype;
     r->form.n_out = s->rows;
     r->form.n_in = s->cols;
     r->why = WHY_TABLE;
@@ -371,13 +372,14 @@ static void count_numbers(struct load_plan *p, const struct load_row *r)
     }
 }
 
-/* Rows that are looked up, or multiplied a head at a time, are read as the checkpoint has them, or
- * as floats of a GGUF file's blocks. */
+/* Rows that are looked up are read as the checkpoint has them, or as floats of GGUF blocks. Those
+ * that are multiplied a head at a time may be quantized in any way. */
 static FALLIBLE check_table(const struct lister *l, const struct load_row *r)
 {
     char name[ARCH_NAME_MAX];
     const struct weight_source *s = load_plan_sources(l->plan, r);
-    if (r->kind != KIND_TABLE || !s->quant.q || s->quant.method == QUANT_GGUF)
+    if (r->kind != KIND_TABLE || r->dest == DEST_KV_B || !s->quant.q ||
+        s->quant.method == QUANT_GGUF)
         return Q_OK;
     return q_fail(l->e, Q_UNSUPPORTED, "%s: tensor %s is quantized; only floats are supported here",
                   l->plan->arch->name, weight_source_name(name, s));

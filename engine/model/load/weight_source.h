@@ -126,6 +126,13 @@ static inline const struct tensor *weight_source_tensor(const struct weight_sour
     return s->quant.q ? s->quant.q : s->tensor;
 }
 
+/* Does the checkpoint hold integers or small floats and scales beside them? Not so: blocks of a
+ * GGUF file, whose scales are in the block. */
+static inline bool weight_source_is_scaled(const struct weight_source *s)
+{
+    return s->quant.q && s->quant.method != QUANT_GGUF;
+}
+
 /* With heads: the tensor of one, which the finder has found. */
 const struct tensor *weight_source_head(const struct weight_source *s, uint32_t head);
 /* The tensor's name as the family has it. */

@@ -120,6 +120,9 @@ enum q_code weight_fp4_find(struct weight_source *s, const struct weight_finder 
     if (q.kind == QUANT_E4M3) {
         rc = weight_fp8_find(s, f, name, e);
         s->quant.is_made = true;
+    } else if (!scales) {
+        rc = weight_part_check(NULL, &(struct part_wanted){.name = name, .suffix = ".weight_scale"},
+                               e);
     } else {
         s->quant = q;
         rc = find_kind(s, f, name, e);

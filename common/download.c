@@ -123,11 +123,15 @@ enum q_code download_check(const void *data, size_t n, const char *path, struct 
 enum q_code download_check_file(const char *path, struct q_err *e)
 {
     char head[HEAD_MAX];
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe would wait for its writer */
+    const bool is_pipe = fd >= 0 && fstat(fd, &st) == 0 && S_ISFIFO(st.st_mode);
     ssize_t n = fd < 0 ? -1 : read(fd, head, sizeof head);
     int code = errno;
     if (fd >= 0)
         close(fd);
+    if (is_pipe)
+        return q_fail(e, Q_IO, "%s: is a pipe, expected a file", path);
     if (n < 0)
         return q_fail(e, code == ENOENT || code == ENOTDIR ? Q_NOT_FOUND : Q_IO,
                       "%s: cannot read: %s", path, strerror(code));

@@ -12,6 +12,7 @@
 #include "common/nearest.h"
 #include "common/options_internal.h"
 #include "common/output.h"
+#include "common/start.h"
 
 #define WORDS_MAX (OPTION_LIST_MAX + 1)
 
@@ -589,6 +590,28 @@ static bool hide_keys(struct options *o, int argc, char **argv)
     return true;
 }
 
+/* The name of the program in log lines. */
+static const char *component_of(const struct program_info *p)
+{
+    const char *space = strrchr(p->name, ' ');
+    return space ? space + 1 : p->name;
+}
+
+/* Options that are wrong may stand before --log-json: then it is not in `o`. */
+static void report_wrong(const struct options *o, const struct program_info *p, char **argv,
+                         const struct q_err *e)
+{
+    bool json = o->log_json;
+    for (char **a = argv; *a && !json; a++)
+        json = !strcmp(*a, "--log-json");
+    if (json && !start_is_check()) {
+        log_setup(component_of(p), LOG_ERROR, true);
+        log_error("%s", e->message);
+    } else {
+        fprintf(stderr, "%s: %s\n", p->name, e->message);
+    }
+}
+
 int options_main(struct options *o, const struct program_info *p, int argc, char **argv)
 {
     struct q_err e = Q_ERR_INIT;
@@ -596,7 +619,7 @@ int options_main(struct options *o, const struct program_info *p, int argc, char
     output_check_at_exit(p->name);
     if (options_parse(o, p, argc, argv, &e) ||
         (!o->help && !o->version && log_level_parse(&level, o->log_level, &e))) {
-        fprintf(stderr, "%s: %s\n", p->name, e.message);
+        report_wrong(o, p, argv, &e);
         return 2;
     }
     if (!hide_keys(o, argc, argv)) {
@@ -611,8 +634,7 @@ int options_main(struct options *o, const struct program_info *p, int argc, char
         printf("quire %s\n", QUIRE_VERSION);
         return 0;
     }
-    const char *space = strrchr(p->name, ' ');
-    log_setup(space ? space + 1 : p->name, level, o->log_json);
+    log_setup(component_of(p), level, o->log_json);
     if (*o->download_dir)
         setenv("QUIRE_DOWNLOAD_DIR", o->download_dir, 1); /* for hub.c, and for children */
     tell_no_effect(o);

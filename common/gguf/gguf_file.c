@@ -29,7 +29,7 @@ void gguf_file_release(struct gguf_file *f)
 bool gguf_file_is(const char *path)
 {
     char head[4];
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     const bool yes = fd >= 0 && read(fd, head, sizeof head) == sizeof head && gguf_is(head, 4);
     if (fd >= 0)
         close(fd);

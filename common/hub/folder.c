@@ -99,7 +99,7 @@ static size_t kind_of(const char *name)
 static bool begins_as_gguf(const char *path)
 {
     char head[4];
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     bool yes = fd >= 0 && read(fd, head, sizeof head) == sizeof head && !memcmp(head, "GGUF", 4);
     if (fd >= 0)
         close(fd);

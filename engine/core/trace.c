@@ -139,7 +139,7 @@ FALLIBLE trace_new(struct trace **out, const char *path, struct q_err *e)
         rename(path, old); /* fails when there is none */
     if ((rc = queue_init(&t->steps, sizeof(struct trace_step), TRACE_QUEUE_MAX, false, e)))
         goto out;
-    t->fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    t->fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0644);
     if (t->fd < 0) {
         rc = q_fail(e, Q_IO, "--trace %s: %s", path, strerror(errno));
         goto out;

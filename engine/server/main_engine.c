@@ -6,6 +6,7 @@
 #include <string.h>
 #include "common/buf.h"
 #include "common/file.h"
+#include "common/log.h"
 #include "common/options.h"
 #include "common/start.h"
 #include "engine/core/engine_options.h"
@@ -101,7 +102,10 @@ int main(int argc, char **argv)
         return rc;
     enum q_code code = configure(&c, &o, &e);
     if (code) {
-        start_fail(info.name, e.message);
+        if (o.log_json && !start_is_check())
+            log_error("%s", e.message);
+        else
+            start_fail(info.name, e.message);
         return code == Q_INVALID ? SERVER_EXIT_USAGE : SERVER_EXIT_LOAD;
     }
     if (start_is_check())

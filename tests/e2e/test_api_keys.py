@@ -111,3 +111,32 @@ def test_bad_files(tmp_path, text, words):
                           capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2 and words in done.stderr and "sk-secret" not in done.stderr
     assert json.dumps(text) not in done.stderr
+
+
+def test_steering_without_an_admin_key(start):
+    """Keys of which none is admin steer nothing; --enable-steering lets every key. The use is logged with the key's name."""
+    server = start(MODELS / "llama", *OPTIONS, "--api-key", "alpha", key="alpha")
+    status, answer = server.post("/reset_prefix_cache", None)
+    assert status == 403 and "--enable-steering" in answer["error"]["message"]
+    assert server.complete([5], max_tokens=1)
+    server = start(MODELS / "llama", *OPTIONS, "--api-key", "alpha", "--enable-steering", key="alpha")
+    assert Http(server.url, "beta").post("/reset_prefix_cache", None)[0] == 401
+    assert server.raw("POST", "/reset_prefix_cache")[1].status == 200
+    server.process.wait_line(r"POST /reset_prefix_cache: used with key [0-9a-f]{8}")
+
+
+def test_hosts_that_are_named(start):
+    """Administration from a page whose name was given this machine's address; --allowed-hosts for all routes."""
+    def status(server, path, host):
+        return server.raw("POST", path, {"prompt": [5], "max_tokens": 1} if path.startswith("/v1") else None, {"Host": host})[1].status
+    server = start(MODELS / "llama", *OPTIONS)
+    for host, steers in (("evil.example", 403), ("127.0.0.1.evil.example:80", 403), ("localhost:8000", 200), ("LOCALHOST", 200),
+                         ("127.0.0.1:1", 200), ("[::1]:8000", 200), ("localhost.evil", 403), ("x", 403)):
+        assert status(server, "/reset_prefix_cache", host) == steers, host
+        assert status(server, "/v1/completions", host) == 200, host
+    server = start(MODELS / "llama", *OPTIONS, "--allowed-hosts", '["api.example"]')
+    for host, want in (("api.example", 200), ("API.example:443", 200), ("other.example", 403), ("api.example.evil", 403), ("10.0.0.1", 200)):
+        assert status(server, "/v1/completions", host) == want, host
+        assert status(server, "/reset_prefix_cache", host) == want, host
+    server = start(MODELS / "llama", *OPTIONS, "--allowed-hosts", "*")
+    assert status(server, "/reset_prefix_cache", "any.example") == 200

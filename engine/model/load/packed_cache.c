@@ -161,7 +161,7 @@ bool packed_cache_open(struct region *out, const char *dir, const struct packed_
     int64_t start_ms = clock_ms();
     if (packed_cache_path(path, dir, id))
         return false;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) {
         log_info("packed cache: %s: %s", path, errno == ENOENT ? "not there yet" : strerror(errno));
         return false;

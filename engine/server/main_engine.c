@@ -116,5 +116,6 @@ int main(int argc, char **argv)
     c.max_frontend_reqs = (uint32_t)o.max_frontend_reqs;
     c.shutdown_timeout_ms = (uint32_t)o.shutdown_timeout * 1000;
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error of its write */
     return server_run(&c);
 }

@@ -18,6 +18,7 @@
 #include "common/parse.h"
 #include "common/start.h"
 #include "frontend/api/json.h"
+#include "frontend/api/request_record.h"
 #include "proto/address.h"
 #include "common/parsers/parser.h"
 
@@ -477,6 +478,8 @@ static enum q_code begin(struct app *a, struct q_err *e)
         rc = served_model_load(&a->served, e);
     if (rc || start_is_check())
         return rc;
+    if ((rc = request_record_new(&a->requests, a->options, e)))
+        return rc;
     a->exit_code = EXIT_ADDRESS;
     if ((rc = listen_now(a, e)))
         return rc;
@@ -503,6 +506,7 @@ static void raise_descriptors(void)
 static void init(struct app *a, const struct options *o)
 {
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error of its write */
     raise_descriptors();
     json_set_alloc_funcs(q_alloc, q_free);
     a->options = o;
@@ -525,6 +529,8 @@ void app_close(struct app *a)
 {
     link_free(a->link);
     a->link = NULL;
+    request_record_free(a->requests);
+    a->requests = NULL;
     if (a->reading || tasks_n_working(&a->tasks))
         _exit(a->exit_code); /* exit() would release data that these threads still use */
 }

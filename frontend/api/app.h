@@ -22,12 +22,14 @@
  * error now, and the frontend with them. */
 #define APP_ENGINE_FAILED SIGUSR1
 
+struct request_record;
 struct early;           /* a request waiting for the model */
 struct scrape;          /* a /metrics request waiting for the engine's heartbeat: status.c */
 struct pending_control; /* a request waiting for a command of the engine: control.c */
 
 struct app {
     const struct options *options;
+    struct request_record *requests; /* of --record-requests; NULL = none */
     uv_loop_t loop;
     struct tasks tasks;
     struct served_model served;

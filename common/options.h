@@ -43,15 +43,17 @@ enum {
     FOR_BENCH_QUALITY = 1 << 21,
     FOR_DOWNLOAD = 1 << 22,
     FOR_CACHE = 1 << 23,
-    FOR_ALL = (1 << 24) - 1,
+    FOR_REPLAY = 1 << 24,
+    FOR_ALL = (1 << 25) - 1,
     FOR_PROGRAMS = FOR_ALL & ~FOR_LIBRARY,
     FOR_BENCH_LOCAL = FOR_BENCH_LATENCY | FOR_BENCH_THROUGHPUT | FOR_BENCH_QUALITY, /* an engine */
     FOR_BENCH_WORK = FOR_BENCH_THROUGHPUT | FOR_BENCH_SERVE, /* prompts of a data set */
     FOR_BENCH = FOR_BENCH_LOCAL | FOR_BENCH_SERVE | FOR_BENCH_ROOFLINE | FOR_BENCH_KERNELS,
     FOR_MODEL = FOR_SERVE | FOR_ENGINE | FOR_FRONTEND | FOR_GENERATE | FOR_CHAT | FOR_BATCH |
-                FOR_BENCH_LOCAL | FOR_LIBRARY, /* programs that read the model folder */
+                FOR_BENCH_LOCAL | FOR_REPLAY |
+                FOR_LIBRARY, /* programs that read the model folder */
     FOR_CORE = FOR_SERVE | FOR_ENGINE | FOR_GENERATE | FOR_CHAT | FOR_BATCH | FOR_BENCH_LOCAL |
-               FOR_LIBRARY, /* programs that contain an engine core, or start one */
+               FOR_REPLAY | FOR_LIBRARY, /* programs that contain an engine core, or start one */
     FOR_VLLM = FOR_SERVE | FOR_ENGINE | FOR_FRONTEND | FOR_GENERATE | FOR_BATCH |
                FOR_BENCH_LOCAL /* programs that take vLLM's flags and --config */
 };

@@ -113,6 +113,12 @@ enum q_code step_bytes_max(size_t *step_bytes, size_t *result_bytes, const struc
     return Q_OK;
 }
 
+size_t step_size(const struct step_head *counts)
+{
+    struct step_view sizes;
+    return (size_t)place_step(&sizes, NULL, counts);
+}
+
 enum q_code step_layout(struct step_view *v, void *memory, size_t n, const struct step_head *counts,
                         struct q_err *e)
 {

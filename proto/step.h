@@ -173,6 +173,7 @@ uint32_t step_seq_logits(const struct step_seq *q);
  * overflow). */
 FALLIBLE step_bytes_max(size_t *step_bytes, size_t *result_bytes, const struct step_limits *l,
                         struct q_err *e);
+size_t step_size(const struct step_head *counts); /* in bytes */
 /* Lay out a step with these counts (head filled in by the caller) at memory[0..n) and set its
  * pointers. */
 FALLIBLE step_layout(struct step_view *v, void *memory, size_t n, const struct step_head *counts,

@@ -95,7 +95,7 @@ part_e2e() {
     packages requirements-agents.txt .venv-agents
     ran=0
     rm -f build/dev/e2e.xml
-    QUIRE_BIN=$PWD/build/dev/bin tests/.venv/bin/python -m pytest -q --junit-xml build/dev/e2e.xml -o junit_logging=no tests/e2e || ran=$?
+    QUIRE_BIN=$PWD/build/dev/bin tests/.venv/bin/python -m pytest -q --junit-xml build/dev/e2e.xml -o junit_logging=no tests/e2e tests/fault || ran=$?
     tallied build/dev/e2e.xml
     return "$ran"
 }

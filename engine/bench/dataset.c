@@ -61,11 +61,8 @@ enum q_code dataset_open(struct workload *w, const struct options *o, struct q_e
         rc = q_fail(e, Q_CORRUPT, "the file contains no requests");
     if (rc)
         rc = q_wrap(e, "%.120s", o->dataset_path);
-    if (o->num_prompts && w->n > (size_t)o->num_prompts) {
-        for (size_t i = (size_t)o->num_prompts; i < w->n; i++)
-            q_free((void *)(uintptr_t)w->items[i].text);
-        w->n = (size_t)o->num_prompts;
-    }
+    if (o->num_prompts)
+        workload_cut(w, (size_t)o->num_prompts);
 out:
     buf_release(&data);
     return rc;

@@ -23,6 +23,7 @@ struct serve {
     const char *headers[HEADERS_MAX];
     struct load_config load;
     json_t *extra; /* --extra-body */
+    json_t *own;   /* parameters of the request being made; NULL = none */
     struct serve_limits limits;
     struct serve_view view;
     double rates[BENCH_LIST_MAX]; /* INFINITY = all at once; NAN = the trace's times */
@@ -209,12 +210,12 @@ static FALLIBLE find_server(struct serve *s, struct q_err *e)
 
 /* requests */
 
-/* A member, unless --extra-body has one of that name. */
+/* A member, unless --extra-body or the request's own parameters have one of that name. */
 __attribute__((format(printf, 4, 5))) static void member(const struct serve *s, struct buf *out,
                                                          const char *key, const char *fmt, ...)
 {
     va_list ap;
-    if (json_object_get(s->extra, key))
+    if (json_object_get(s->extra, key) || json_object_get(s->own, key))
         return;
     buf_printf(out, "%s\"%s\":", out->len > 1 ? "," : "", key);
     va_start(ap, fmt);
@@ -249,6 +250,21 @@ static int add_json(const char *text, size_t n, void *ctx)
     return 0;
 }
 
+/* The members of an object, but those that `except` has. */
+static void add_members(json_t *object, const json_t *except, struct buf *out)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach (object, key, value) {
+        if (json_object_get(except, key))
+            continue;
+        buf_add_str(out, out->len > 1 ? "," : "");
+        buf_add_json_str(out, key, strlen(key));
+        buf_add_char(out, ':');
+        json_dump_callback(value, add_json, out, JSON_COMPACT | JSON_ENCODE_ANY);
+    }
+}
+
 static enum q_code make_body(void *ctx, size_t i, struct buf *out, struct q_err *e)
 {
     struct serve *s = ctx;
@@ -259,20 +275,20 @@ static enum q_code make_body(void *ctx, size_t i, struct buf *out, struct q_err 
     member(s, out, "model", "%s", buf_str(&model));
     buf_release(&model);
     add_prompt(s, i, out);
+    if (s->work.items[i].request)
+        s->own = json_loads(s->work.items[i].request, 0, NULL);
+    if (o->bench_ignore_eos)
+        json_object_del(s->own, "ignore_eos");
     member(s, out, "max_tokens", "%u", s->work.items[i].output_len);
     member(s, out, "temperature", "%g", o->bench_temperature);
     member(s, out, "stream", "true");
     member(s, out, "stream_options", "{\"include_usage\":true}");
     if (o->bench_ignore_eos && !s->work.items[i].text)
         member(s, out, "ignore_eos", "true");
-    const char *key;
-    json_t *value;
-    json_object_foreach (s->extra, key, value) {
-        buf_add_str(out, out->len > 1 ? "," : "");
-        buf_add_json_str(out, key, strlen(key));
-        buf_add_char(out, ':');
-        json_dump_callback(value, add_json, out, JSON_COMPACT | JSON_ENCODE_ANY);
-    }
+    add_members(s->own, s->extra, out);
+    add_members(s->extra, NULL, out);
+    json_decref(s->own);
+    s->own = NULL;
     buf_add_char(out, '}');
     return buf_check(out, "a request", e);
 }

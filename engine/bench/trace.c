@@ -6,6 +6,7 @@
 #include <time.h>
 #include <zstd.h>
 #include "common/file.h"
+#include "common/mem.h"
 #include "common/parse.h"
 
 #define FILE_MAX   ((size_t)4 << 30)
@@ -210,6 +211,34 @@ static FALLIBLE whole(uint64_t *out, const json_t *v, const char *what, double m
     return Q_OK;
 }
 
+static int add_json(const char *text, size_t n, void *ctx)
+{
+    buf_add(ctx, text, n);
+    return 0;
+}
+
+/* Parameters of a request, as --record-requests has them: sent as they are. */
+static FALLIBLE read_request(const char **out, const json_t *o, struct q_err *e)
+{
+    const json_t *request = json_object_get(o, "request");
+    const char *key;
+    const json_t *v;
+    if (!request)
+        return Q_OK;
+    if (!json_is_object(request))
+        return q_fail(e, Q_CORRUPT, "request is not an object");
+    json_object_foreach ((json_t *)(uintptr_t)request, key, v)
+        if (!json_is_number(v) && !json_is_boolean(v))
+            return q_fail(e, Q_CORRUPT, "request.%.40s is neither a number nor a boolean", key);
+    struct buf text = BUF_INIT;
+    json_dump_callback(request, add_json, &text, JSON_COMPACT);
+    const enum q_code rc = buf_check(&text, "a request", e);
+    if (rc)
+        buf_release(&text);
+    *out = text.data;
+    return rc;
+}
+
 static FALLIBLE mooncake_object(struct workload *w, const json_t *o, struct q_err *e)
 {
     struct work item = {.hash_start = w->n_hash};
@@ -233,7 +262,11 @@ static FALLIBLE mooncake_object(struct workload *w, const json_t *o, struct q_er
         if ((rc = whole(&hash, json_array_get(hashes, i), "hash_ids", 9e15, e)) ||
             (rc = workload_add_hash(w, hash, e)))
             return rc;
-    return add_request(w, &item, e);
+    if (!input || !output)
+        return Q_OK;
+    if (!(rc = read_request(&item.request, o, e)) && (rc = workload_add(w, &item, e)))
+        q_free((void *)(uintptr_t)item.request);
+    return rc;
 }
 
 static FALLIBLE mooncake_line(struct workload *w, const struct line *l, struct q_err *e)

@@ -5,6 +5,8 @@
  *                     2023-11-16 18:17:03.9799600,4808,10
  *     BurstGPT  CSV   Timestamp,…,Request tokens,Response tokens,… seconds, whole or not
  *     Mooncake  JSONL {"timestamp": ms, "input_length": n, "output_length": n, "hash_ids": […]}
+ *                     and what --record-requests of a server adds: "request": {"n": 2, …},
+ *                     parameters to send with the request
  *
  * The first line determines the format, the first bytes the compression. Requests are sorted
  * by time, counted from the first. Threads: reentrant. */

@@ -23,10 +23,17 @@ enum q_code workload_add_hash(struct workload *w, uint64_t hash, struct q_err *e
     return rc;
 }
 
+void workload_cut(struct workload *w, size_t n)
+{
+    for (; w->n > n; w->n--) {
+        q_free((void *)(uintptr_t)w->items[w->n - 1].text);
+        q_free((void *)(uintptr_t)w->items[w->n - 1].request);
+    }
+}
+
 void workload_release(struct workload *w)
 {
-    for (size_t i = 0; i < w->n; i++)
-        q_free((void *)(uintptr_t)w->items[i].text);
+    workload_cut(w, 0);
     q_free(w->items);
     q_free(w->hashes);
     *w = (struct workload)WORKLOAD_INIT;

@@ -17,6 +17,7 @@ struct work {
     uint32_t input_len, output_len;
     size_t hash_start, n_hash; /* its blocks in workload.hashes; n_hash 0: a unique prompt */
     const char *text;          /* custom: the prompt; owned by the workload */
+    const char *request; /* a trace of --record-requests: a JSON object of parameters; likewise */
 };
 
 struct workload {
@@ -34,6 +35,8 @@ struct workload {
 
 /* Free the items and token ids; w is WORKLOAD_INIT afterwards. */
 void workload_release(struct workload *w);
+/* Keep the first n items. */
+void workload_cut(struct workload *w, size_t n);
 /* Errors: Q_NO_MEMORY, Q_TOO_LARGE. */
 FALLIBLE workload_add(struct workload *w, const struct work *item, struct q_err *e);
 FALLIBLE workload_add_hash(struct workload *w, uint64_t hash, struct q_err *e);

@@ -160,6 +160,8 @@ FALLIBLE core_new(struct core **out, const struct core_config *config, core_sink
         rc = open_items(c, e);
     if (!rc)
         rc = open_adapters(c, e);
+    if (!rc)
+        rc = core_record_open(c, e);
     if (!rc && !(rc = grammar_compiler_new(&c->grammar_compiler, true, e)))
         rc = core_watch(c, grammar_compiler_fd(c->grammar_compiler), e);
     if (!rc)
@@ -189,6 +191,7 @@ void core_free(struct core *c)
     core_trace_lost(c);
     for (int i = 0; i < CORE_TRACES; i++)
         trace_free(c->traces[i]);
+    recorder_free(c->recorder);
     q_free(c->outputs);
     if (c->epoll_fd >= 0)
         close(c->epoll_fd);
@@ -301,7 +304,10 @@ static FALLIBLE check_weights(struct core *c, struct q_err *e)
     struct scheduler_output o;
     unsigned char before[WEIGHTS_IDENTITY_BYTES];
     memcpy(before, c->weights_id, sizeof before);
+    core_record_worker(c);
     enum q_code rc = core_note_weights(c, e);
+    if (rc)
+        memcpy(c->weights_id, before, sizeof before); /* they could not be read: not known */
     if (rc || !memcmp(before, c->weights_id, sizeof before))
         return rc;
     if ((rc = fingerprint_make(c->info.fingerprint, &c->config.worker, &c->worker_info,
@@ -312,6 +318,7 @@ static FALLIBLE check_weights(struct core *c, struct q_err *e)
     q_fail(&why, Q_MISMATCH,
            "the model's weights changed on disk and were loaded again: the answer cannot go on; "
            "send the request again");
+    core_record_begin(c);
     scheduler_reset_prefix_cache(c->scheduler);
     while (scheduler_end_next(c->scheduler, &o)) {
         o.finish = FINISH_ERROR;
@@ -376,7 +383,19 @@ static FALLIBLE first_ready(struct core *c, const struct worker_info *info, stru
     c->config.worker.n_swap_block = info->n_swap_block;
     c->config.worker.n_state = info->limits.n_state;
     c->config.worker.is_again = true;
+    core_record_begin(c);
     return scheduler_new(&c->scheduler, &sc, e);
+}
+
+/* A worker could not be loaded. In place of one that had been, it is tried again: what the machine
+ * lacks now (memory, descriptors) it may have soon. */
+static FALLIBLE load_failed(struct core *c, struct q_err *e)
+{
+    const struct q_err why = *e;
+    if (c->state != CORE_RESTARTING || (why.code != Q_IO && why.code != Q_NO_MEMORY))
+        return fail_core(c, e, false);
+    q_err_reset(e);
+    return worker_lost(c, &why, false, e);
 }
 
 static FALLIBLE worker_ready(struct core *c, struct q_err *e)
@@ -394,7 +413,7 @@ static FALLIBLE worker_ready(struct core *c, struct q_err *e)
     else if (!rc)
         rc = check_weights(c, e);
     if (rc)
-        return fail_core(c, e, false);
+        return load_failed(c, e);
     c->step_bytes = info.step_bytes;
     c->result_bytes = info.result_bytes;
     if (c->state == CORE_RESTARTING) {
@@ -412,7 +431,7 @@ static FALLIBLE step_loading(struct core *c, struct q_err *e)
     uint32_t percent;
     enum worker_state state = ring_state(c->ring, &percent, e);
     if (state == WORKER_FAILED)
-        return fail_core(c, e, false);
+        return load_failed(c, e);
     if (state == WORKER_READY)
         return worker_ready(c, e);
     if (clock_ms() - c->percent_logged_ms > PERCENT_EVERY_MS) {
@@ -483,6 +502,7 @@ static FALLIBLE settle_step(struct core *c, void *memory, struct q_err *e)
         return rc;
     Q_ASSERT(n <= c->info.limits.logit_rows_max + c->info.limits.max_num_seqs); /* its room */
     core_note_finishes(c, n, start_us);
+    core_record_step(c, &result);
     int64_t settled_us = core_tracing(c) ? clock_us() : 0;
     if (c->follows[result.head->step % RING_DEPTH] && result.head->gap_us != STEP_NO_GAP) {
         c->n_gap++;

@@ -20,6 +20,7 @@
 #include "engine/core/core_items.h"
 #include "engine/core/item_intake.h"
 #include "engine/core/weights_identity.h"
+#include "engine/record/recorder.h"
 #include "engine/sched/scheduler.h"
 #include "proto/proto.h"
 #include "engine/worker/ring.h"
@@ -52,6 +53,7 @@ struct core_config {
     /* Identity of the weights that the engine before this one had first (weights_identity.h). */
     bool has_weights_before;
     unsigned char weights_before[WEIGHTS_IDENTITY_BYTES];
+    struct recorder_options record; /* --record; path NULL = none */
     const char *worker_program; /* NULL = quire-worker in the folder of this executable; borrowed */
     struct core_item_config items;
     struct adapter_settings adapters;

@@ -258,6 +258,8 @@ static void end_reload(struct core *c, const struct q_err *why)
         log_warning("reload failed, keeping the current weights: %s", why->message);
     else
         log_info("reload finished: weights of %s, %s", c->reload.dir, c->info.fingerprint);
+    if (!why)
+        core_record_begin(c);
     c->reload.result = why ? *why : (struct q_err)Q_ERR_INIT;
     c->reload.state = RELOAD_OVER;
     set_closed(c);

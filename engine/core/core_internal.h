@@ -40,6 +40,7 @@ struct core {
     size_t step_bytes;
     struct trace *traces[CORE_TRACES]; /* NULL = none */
     char profile_path[PATH_MAX];       /* of the last profile */
+    struct recorder *recorder;         /* of --record; NULL = none */
     uint32_t n_profile;
     struct trace_step traced[RING_DEPTH]; /* of the steps in flight, by number */
     int64_t decided_us;                   /* in the plan being made */
@@ -117,6 +118,13 @@ bool core_may_plan(const struct core *c);
 void core_control(struct core *c);
 /* The worker is lost. */
 void core_control_lost(struct core *c, const struct q_err *why);
+
+/* core_record.c: nothing without --record. */
+/* Errors: Q_UNSUPPORTED (what is not recorded). */
+FALLIBLE core_record_open(struct core *c, struct q_err *e);
+void core_record_begin(struct core *c);  /* the first worker is ready, or the weights are others */
+void core_record_worker(struct core *c); /* a later one is */
+void core_record_step(struct core *c, const struct step_result *result);
 
 /* core_trace.c */
 bool core_tracing(const struct core *c);

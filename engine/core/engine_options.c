@@ -217,7 +217,7 @@ static FALLIBLE device_options(struct worker_config *w, const struct options *o,
 }
 
 /* Can the file be written, as far as its folder shows? */
-static FALLIBLE check_trace(const char *path, struct q_err *e)
+static FALLIBLE check_output(const char *flag, const char *path, struct q_err *e)
 {
     const char *slash = strrchr(path, '/');
     char dir[PATH_MAX] = ".";
@@ -226,13 +226,30 @@ static FALLIBLE check_trace(const char *path, struct q_err *e)
         return Q_OK;
     if (slash && snprintf(dir, sizeof dir, "%.*s", slash > path ? (int)(slash - path) : 1, path) >=
                      (int)sizeof dir)
-        return q_fail(e, Q_INVALID, "--trace: the path has more than %zu bytes", sizeof dir - 1);
+        return q_fail(e, Q_INVALID, "%s: the path has more than %zu bytes", flag, sizeof dir - 1);
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
-        return q_fail(e, Q_INVALID, "--trace %s: is a folder, expected a file name", path);
+        return q_fail(e, Q_INVALID, "%s %s: is a folder, expected a file name", flag, path);
     if (access(dir, W_OK | X_OK) != 0)
-        return q_fail(e, Q_INVALID, "--trace %s: the folder %s is not writable: %s", path, dir,
+        return q_fail(e, Q_INVALID, "%s %s: the folder %s is not writable: %s", flag, path, dir,
                       strerror(errno));
     return Q_OK;
+}
+
+/* The texts live as long as the process. */
+static FALLIBLE record_options(struct recorder_options *r, const struct options *o,
+                               const char *model, struct q_err *e)
+{
+    enum q_code rc = check_output("--record", o->record, e);
+    if (rc || !*o->record)
+        return rc;
+    r->path = o->record;
+    r->file_bytes = o->record_size;
+    r->n_file = (uint32_t)o->record_files;
+    r->model = model;
+    r->options = q_calloc(RECORD_OPTIONS_MAX, sizeof *r->options);
+    if (!r->options)
+        return q_fail(e, Q_NO_MEMORY, "--record: out of memory");
+    return options_forward(o, FOR_REPLAY, r->options, &r->n_option, RECORD_OPTIONS_MAX, e);
 }
 
 /* Called before other files of the folder are read, so that an unsupported architecture or missing
@@ -276,7 +293,9 @@ FALLIBLE engine_options(struct core_config *c, const struct options *o, const ch
         (rc = engine_kv_dtype_parse(&w->kv_given, &w->kv_dtype, o->kv_cache_dtype, e)) ||
         (rc = quantization_option(&w->quantization, o->quantization, w->model_dir, e)) ||
         (rc = generation_defaults_option(&c->override, o->override_generation_config, e)) ||
-        (rc = log_level_parse(&level, o->log_level, e)) || (rc = check_trace(o->trace, e)))
+        (rc = log_level_parse(&level, o->log_level, e)) ||
+        (rc = check_output("--trace", o->trace, e)) ||
+        (rc = record_options(&c->record, o, model, e)))
         return rc;
     plugins_pin(&w->plugins, w->model_dir);
     if (o->max_model_len == 1)

@@ -121,5 +121,6 @@ int main(int argc, char **argv)
     c.shutdown_timeout_ms = (uint32_t)o.shutdown_timeout * 1000;
     c.stream_bytes_max = (size_t)o.stream_resume_bytes;
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error of its write */
     return server_run(&c);
 }

@@ -490,6 +490,12 @@ void *ring_result_next(struct ring *r)
     return r->body + RING_DEPTH * r->step_bytes + r->taken % RING_DEPTH * r->result_bytes;
 }
 
+void *ring_result_step(struct ring *r)
+{
+    Q_ASSERT(ring_in_flight(r) > 0);
+    return r->body + r->taken % RING_DEPTH * r->step_bytes;
+}
+
 void ring_result_take(struct ring *r)
 {
     Q_ASSERT(ring_in_flight(r) > 0);

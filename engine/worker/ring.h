@@ -152,6 +152,8 @@ void *ring_step_space(
 void ring_step_send(struct ring *r); /* publish the step in ring_step_space */
 void *ring_result_next(
     struct ring *r); /* [result_bytes] of the oldest step in flight; NULL if it is not finished */
+/* [step_bytes] the step that ring_result_next is the result of. */
+void *ring_result_step(struct ring *r);
 void ring_result_take(struct ring *r); /* release the entry of ring_result_next */
 uint32_t ring_in_flight(const struct ring *r);
 bool ring_computing(const struct ring *r); /* the worker has begun a step and not finished it */

@@ -18,6 +18,7 @@
 #include "common/parse.h"
 #include "common/start.h"
 #include "frontend/api/json.h"
+#include "frontend/api/request_record.h"
 #include "proto/address.h"
 #include "common/parsers/parser.h"
 
@@ -484,6 +485,8 @@ static enum q_code begin(struct app *a, struct q_err *e)
         rc = served_model_load(&a->served, e);
     if (rc || start_is_check())
         return rc;
+    if ((rc = request_record_new(&a->requests, a->options, e)))
+        return rc;
     a->exit_code = EXIT_ADDRESS;
     if ((rc = listen_now(a, e)))
         return rc;
@@ -500,6 +503,7 @@ static void init(struct app *a, const struct options *o)
 {
     signal(SIGPIPE, SIG_IGN);
     net_raise_descriptors(DESCRIPTORS);
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error of its write */
     json_set_alloc_funcs(q_alloc, q_free);
     a->options = o;
     uv_loop_init(&a->loop);
@@ -523,6 +527,8 @@ void app_close(struct app *a)
 {
     link_free(a->link);
     a->link = NULL;
+    request_record_free(a->requests);
+    a->requests = NULL;
     if (a->reading || tasks_n_working(&a->tasks))
         _exit(a->exit_code); /* exit() would release data that these threads still use */
 }

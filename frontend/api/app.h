@@ -22,6 +22,7 @@
  * error now, and the frontend with them. */
 #define APP_ENGINE_FAILED SIGUSR1
 
+struct request_record;
 struct early;           /* a request waiting for the model */
 struct scrape;          /* a /metrics request waiting for the engine's heartbeat: status.c */
 struct pending_resume;  /* a request with Last-Event-ID waiting for the engine: resume.c */
@@ -29,6 +30,7 @@ struct pending_control; /* a request waiting for a command of the engine: contro
 
 struct app {
     const struct options *options;
+    struct request_record *requests; /* of --record-requests; NULL = none */
     uv_loop_t loop;
     struct tasks tasks;
     struct served_model served;

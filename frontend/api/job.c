@@ -12,15 +12,46 @@
 #include "common/metrics.h"
 #include "frontend/api/json.h"
 #include "frontend/api/pool.h"
+#include "frontend/api/request_record.h"
 #include "frontend/api/structured.h"
 
 #define PAUSED_RETRY_S  1 /* seconds, for Retry-After */
 #define FAILED_LOG_MS   500
 #define TEXT_MAX_TOKENS 16 /* OpenAI's default for completions */
 
+/* A line for each prompt whose choices were opened. */
+static void record_request(const struct job *j)
+{
+    for (size_t i = 0; j->n_choice && i < j->prompts.n; i++) {
+        const struct token_list *ids = prompt_ids(&j->prompts.items[i]);
+        struct recorded_request q = {
+            .ids = ids->ids,
+            .n_id = ids->n,
+            .body = j->body,
+            .arrived_us = j->arrived_us,
+            .n_tool = json_array_size(j->params.tools),
+            .is_chat = j->chat,
+            .is_stream = j->params.stream,
+            .has_grammar = j->sampling.grammar != 0,
+            .has_items = job_items_of(j, i) != NULL,
+        };
+        for (uint32_t k = 0; k < j->n_choice; k++) {
+            const struct choice *c = &j->choices[k];
+            if (c->prompt != &j->prompts.items[i])
+                continue;
+            q.n_output = c->n_token > q.n_output ? c->n_token : q.n_output;
+            if (!q.finish && c->finished)
+                q.finish = c->finish;
+        }
+        request_record_add(j->app->requests, &q);
+    }
+}
+
 static void job_free(struct task *t)
 {
     struct job *j = (struct job *)t;
+    if (j->app->requests)
+        record_request(j);
     for (size_t i = 0; j->searches && i < j->prompts.n; i++)
         beam_search_free(j->searches[i]);
     q_free(j->searches);

@@ -13,7 +13,7 @@ import pytest
 from servers import BIN, BUNDLED, ROOT
 
 VERBS = ("serve", "engine", "frontend", "worker", "generate", "run-batch", "chat", "tokenize", "schema", "parse", "render", "keygen",
-         "check-model", "distill", "teach", "download", "cache")
+         "check-model", "replay", "distill", "teach", "download", "cache")
 BENCH = ("roofline", "kernels", "latency", "throughput", "serve", "quality")
 PROGRAMS = [(verb,) for verb in VERBS] + [("bench", verb) for verb in BENCH]
 

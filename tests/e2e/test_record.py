@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""--record and quire replay; --record-requests and quire bench serve."""
+import json
+import os
+import random
+import signal
+import stat
+import subprocess
+import time
+
+import pytest
+
+from servers import BIN, BUNDLED, MODELS
+
+OPTIONS = ("--num-gpu-blocks-override", "256", "--max-num-seqs", "8", "--heartbeat-ms", "100", "--dtype", "float32")
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}}
+
+
+def replay(*args, **more):
+    return subprocess.run([BIN / "quire", "replay", *map(str, args)], capture_output=True, text=True, timeout=120, **more)
+
+
+def some_load(server):
+    server.complete("Once upon a time", max_tokens=40, temperature=1, seed=3, logprobs=2, ignore_eos=True)
+    server.complete(["What can you do?", "Who are you?"], max_tokens=12, n=2, seed=5, temperature=0.8)
+    status, _ = server.post("/v1/chat/completions", {
+        "messages": [{"role": "user", "content": "Call f, secretly"}], "tools": [TOOL], "tool_choice": "required", "max_tokens": 40,
+        "user": "somebody", "temperature": 0})
+    assert status == 200
+
+
+def test_a_server_is_recorded_and_replayed(start, tmp_path):
+    """Also when worker and engine were killed: each engine begins a file."""
+    file = tmp_path / "steps.rec"
+    server = start(BUNDLED, *OPTIONS, "--record", file)
+    some_load(server)
+    engine, = server.children("quire-engine")
+    os.kill(server.children("quire-worker", of=engine)[0], signal.SIGKILL)
+    some_load(server)
+    deadline, size = time.monotonic() + 30, -1
+    while size != (size := file.stat().st_size) or size < 8192:  # a kill loses what was not written yet
+        assert time.monotonic() < deadline
+        time.sleep(0.4)
+    mark = len(server.process.lines)
+    os.kill(engine, signal.SIGKILL)
+    server.process.wait_line("link: connected", start=mark)
+    some_load(server)
+    server.stop()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["steps.rec", "steps.rec.1"]
+    for path in (file, tmp_path / "steps.rec.1"):
+        done = replay(path, "--json")
+        said = json.loads(done.stdout)
+        assert done.returncode == 0, (done.stdout, done.stderr)
+        assert said["identical"] and said["steps"] > 20 and said["tokens"] > 60
+        assert said["fingerprint"] == said["recorded_fingerprint"]
+        assert said["end"] == (None if path.name.endswith(".1") else "the engine ended")
+    text = replay(file)
+    assert text.returncode == 0 and text.stdout.startswith("byte-identical: ")
+
+
+def test_exit_codes(start, tmp_path):
+    file = tmp_path / "steps.rec"
+    server = start(MODELS / "llama", "--skip-tokenizer-init", *OPTIONS, "--record", file)
+    server.complete([5, 7, 9], max_tokens=30, ignore_eos=True, logprobs=1)
+    server.stop()
+    assert replay(file).returncode == 0
+    # other arithmetic: the fingerprint and the first step with a logprob differ
+    other = replay(file, "--dtype", "bfloat16", "--json")
+    said = json.loads(other.stdout)
+    assert other.returncode == 1 and not said["identical"] and said["fingerprint"] != said["recorded_fingerprint"]
+    assert said["difference"]["step"] == said["steps"] and said["difference"]["what"] in ("tokens", "logprobs")
+    assert "differs in" in replay(file, "--dtype", "bfloat16").stdout
+    assert replay(file, MODELS / "mistral").returncode in (1, 3)
+    gone = replay(file, tmp_path / "nothing")
+    assert gone.returncode == 3 and "nothing" in gone.stderr
+    assert replay(file, "--dtype", "float7").returncode == 2
+    assert replay().returncode == 2
+    missing = replay(tmp_path / "none.rec")
+    assert missing.returncode == 4 and "none.rec" in missing.stderr
+    (tmp_path / "bad.rec").write_bytes(b"quirerec" + bytes(100))
+    bad = replay(tmp_path / "bad.rec")
+    assert bad.returncode == 4 and "at byte 8" in bad.stderr
+    data = file.read_bytes()
+    (tmp_path / "cut.rec").write_bytes(data[:len(data) * 2 // 3])
+    cut = replay(tmp_path / "cut.rec")
+    assert cut.returncode == 0 and "cut, as after a kill" in cut.stdout
+    (tmp_path / "hurt.rec").write_bytes(data[:900] + bytes([data[900] ^ 1]) + data[901:])
+    assert replay(tmp_path / "hurt.rec").returncode == 4
+
+
+def test_show(start, tmp_path):
+    file = tmp_path / "steps.rec"
+    server = start(MODELS / "llama", "--skip-tokenizer-init", *OPTIONS, "--record", file)
+    ids = server.complete([5, 7, 9], max_tokens=4, ignore_eos=True, return_token_ids=True)["choices"][0]["token_ids"]
+    server.stop()
+    steps = [json.loads(line) for line in replay(file, "--show", "--json").stdout.splitlines()]
+    seqs = [s for step in steps if "step" in step for s in step["sequences"]]
+    assert [t for s in seqs for t in s["tokens"]] == ids
+    assert seqs[0]["admitted"] and seqs[0]["rows"] == 3 and seqs[0]["blocks"]
+    assert steps[-1] == {"end": "the engine ended"}
+    assert "rows 0 to 2, new blocks [" in replay(file, "--show").stdout
+
+
+def test_code_is_not_taken_from_a_file(start, tmp_path):
+    """A record may come from others: it cannot make quire load a shared object."""
+    file = tmp_path / "steps.rec"
+    plugins = tmp_path / "plugins"
+    plugins.mkdir()
+    server = start(MODELS / "llama", "--skip-tokenizer-init", *OPTIONS, "--record", file, "--plugin-path", plugins)
+    server.complete([5, 7], max_tokens=2)
+    server.stop()
+    done = replay(file)
+    assert done.returncode == 0 and "--plugin-path" in done.stderr and "give it on the command line" in done.stderr
+
+
+def test_what_is_not_recorded_is_refused(run, tmp_path):
+    for options, what in ((("--enable-lora",), "LoRA"), (("--speculative-config", json.dumps({
+            "method": "draft_model", "model": str(MODELS / "llama-draft"), "num_speculative_tokens": 2})), "draft models")):
+        process = run("quire-engine", MODELS / "llama", *OPTIONS, "--listen", f"ipc://{tmp_path}/e", "--record", tmp_path / "x", *options)
+        assert process.exit_code() == 3
+        assert f"--record: steps with {what}" in process.log()
+
+
+# ---- requests ----
+
+SECRETS = ("Once upon", "secretly", "somebody", "sesame", "stopword", "get_secret", "Bearer")
+
+
+@pytest.fixture
+def recorded(start, tmp_path):
+    file = tmp_path / "requests.jsonl"
+    server = start(BUNDLED, *OPTIONS, "--record-requests", file, "--api-key", "sesame", key="sesame")
+    rng = random.Random(1)
+    shared = [rng.randrange(100, 1500) for _ in range(1100)]
+    some_load(server)
+    for tail in ([7], [8, 9]):
+        server.complete(shared + tail, max_tokens=3, stop="stopword", logit_bias={"7": 1}, top_k=5)
+    list(server.events("/v1/completions", {"prompt": "Once upon", "max_tokens": 5}))
+    assert server.post("/v1/completions", {"prompt": "x", "temperature": 9})[0] == 400
+    server.stop()
+    return file
+
+
+def test_requests_are_recorded_without_their_contents(recorded):
+    text = recorded.read_text()
+    assert stat.S_IMODE(recorded.stat().st_mode) == 0o600
+    assert not [s for s in SECRETS if s in text]
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert len(lines) == 7  # one per prompt; what was refused is none
+    first, many, _, chat, long, longer, stream = lines
+    assert first["request"] == {"temperature": 1, "seed": 3, "ignore_eos": True, "logprobs": 2}
+    assert first["output_length"] == 40 and first["finish"] == "length" and first["hash_ids"] == []
+    assert many["request"]["n"] == 2 and many["output_length"] <= 12
+    assert chat["endpoint"] == "chat" and chat["tools"] == 1 and chat["grammar"] is True and chat["request"] == {"temperature": 0}
+    assert long["input_length"] == 1101 and len(long["hash_ids"]) == 2 and long["hash_ids"] == longer["hash_ids"]
+    assert long["request"] == {"top_k": 5} and stream["stream"] is True
+    assert all(a["timestamp"] <= b["timestamp"] for a, b in zip(lines, lines[1:]))
+
+
+def test_recorded_requests_are_sent_again(recorded, start, tmp_path):
+    """To a server of any kind: the same lengths and parameters."""
+    again = tmp_path / "again.jsonl"
+    server = start(BUNDLED, *OPTIONS, "--record-requests", again)
+    done = subprocess.run([BIN / "quire", "bench", "serve", "--base-url", server.url, "--dataset-path", recorded, "--num-warmups", "0",
+                           "--trace-speed", "1000", "--json", tmp_path / "out.json"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    server.stop()
+    want, got = ([json.loads(line) for line in path.read_text().splitlines()] for path in (recorded, again))
+
+    def load(lines):
+        return sorted((x["input_length"], x["output_length"], x["request"].get("top_k"), x["request"].get("n")) for x in lines)
+    assert load(got) == load(want)
+    shared = [x["hash_ids"] for x in got if x["hash_ids"]]
+    assert len(shared) == 2 and shared[0] == shared[1]
+
+
+def test_request_files_are_bounded(start, tmp_path):
+    file = tmp_path / "requests.jsonl"
+    server = start(MODELS / "llama", "--skip-tokenizer-init", *OPTIONS, "--frontends", "2", "--record-requests", file, "--record-size", "1M",
+                   "--record-files", "2")
+    file.write_text('{"old": true}\n' * 80000)  # full already
+    for _ in range(8):
+        server.complete([5], max_tokens=1)
+    server.stop()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["requests.jsonl", "requests.jsonl.1"]
+    assert len(file.read_text().splitlines()) == 8

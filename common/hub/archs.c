@@ -66,8 +66,19 @@ static bool generates(size_t i)
     return strstr(name, "ForCausalLM") || strstr(name, "LMHeadModel");
 }
 
+/* Other spellings of architectures. */
+static const struct {
+    const char *name, *is;
+} spellings[] = {
+    {"BaiChuanForCausalLM", "BaichuanForCausalLM"},
+    {"Ernie4_5_ForCausalLM", "Ernie4_5ForCausalLM"},
+};
+
 static size_t find_row(const char *name, enum archs_end *end)
 {
+    for (size_t i = 0; i < sizeof spellings / sizeof *spellings; i++)
+        if (strcmp(spellings[i].name, name) == 0)
+            name = spellings[i].is;
     const size_t n = strlen(name);
     for (size_t k = 0; k < N_END; k++) {
         const size_t n_end = strlen(ends[k].text);
@@ -120,6 +131,26 @@ const char *archs_of_type(const char *model_type)
         if (strcmp(archs[i].type, model_type) == 0)
             return archs[i].name;
     return NULL;
+}
+
+const char *archs_like(const char *model_type)
+{
+    static const struct {
+        const char *name, *is;
+    } types[] = {
+        {"glm4v_text", "glm4"},
+        {"kimi_k2", "deepseek_v3"},
+        {"qwen2_5_vl", "qwen2"},
+        {"qwen2_5_vl_text", "qwen2"},
+        {"qwen2_vl", "qwen2"},
+        {"qwen2_vl_text", "qwen2"},
+        {"qwen3_vl_moe_text", "qwen3_moe"},
+        {"qwen3_vl_text", "qwen3"},
+    };
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (strcmp(types[i].name, model_type) == 0)
+            return types[i].is;
+    return model_type;
 }
 
 /* "Qwen3NextForCausalLM" is most similar to the longest architecture name whose part before "For"

@@ -10,6 +10,7 @@
 #include "common/file.h"
 #include "common/hub/archs.h"
 #include "common/hub/config_internal.h"
+#include "common/hub/nested.h"
 #include "common/hub/params.h"
 
 #define VOCAB_MAX     (1u << 24)
@@ -39,6 +40,7 @@ static const struct {
     const char *model_type, *key, *other;
 } spellings[] = {
     // clang-format off
+    {"baichuan", "max_position_embeddings", "model_max_length"},
     {"bloom",  "hidden_size",             "n_embed"},
     {"bloom",  "num_hidden_layers",       "n_layer"},
     {"bloom",  "num_attention_heads",     "n_head"},
@@ -48,6 +50,7 @@ static const struct {
     {"distilbert", "intermediate_size",   "hidden_dim"},
     {"distilbert", "num_hidden_layers",   "n_layers"},
     {"distilbert", "num_attention_heads", "n_heads"},
+    {"exaone", "num_hidden_layers",       "num_layers"},
     {"falcon", "num_hidden_layers",       "n_layer"},
     {"falcon", "num_attention_heads",     "n_head"},
     {"falcon", "num_key_value_heads",     "num_kv_heads"},
@@ -63,6 +66,7 @@ static const struct {
     {"gptj",   "num_attention_heads",     "n_head"},
     {"gptj",   "intermediate_size",       "n_inner"},
     {"gptj",   "max_position_embeddings", "n_positions"},
+    {"hunyuan_v1_dense", "head_dim",      "attention_head_dim"},
     {"opt",    "intermediate_size",       "ffn_dim"},
     // clang-format on
 };
@@ -75,16 +79,26 @@ static const struct {
     // clang-format off
     {"bloom",       "intermediate_size",       4, 0},
     {"bloom",       "max_position_embeddings", 0, 2048}, /* slopes have no end: that of training */
+    {"cwm",         "head_dim",                0, 128},
+    {"ernie4_5",    "head_dim",                0, 128},
+    {"exaone",      "intermediate_size",       4, 0},
     {"falcon",      "intermediate_size",       4, 0},
     {"falcon",      "max_position_embeddings", 0, 2048},
     {"gemma",       "head_dim",                0, 256},
     {"gemma2",      "head_dim",                0, 256},
     {"gemma3_text", "head_dim",                0, 256},
+    {"glm",         "head_dim",                0, 128},
     {"glm4",        "head_dim",                0, 128},
     {"gpt2",        "intermediate_size",       4, 0},
     {"gpt_oss",     "head_dim",                0, 64},
     {"gptj",        "intermediate_size",       4, 0},
+    {"helium",      "head_dim",                0, 128},
+    {"internlm3",   "head_dim",                0, 128},
+    {"iquestcoder", "head_dim",                0, 128},
+    {"ministral3",  "head_dim",                0, 128},
     {"qwen3",       "head_dim",                0, 128},
+    {"seed_oss",    "head_dim",                0, 128},
+    {"vaultgemma",  "head_dim",                0, 256},
     // clang-format on
 };
 
@@ -126,7 +140,7 @@ static enum q_code load_names(struct model_config *c, const struct hub_json_at *
     enum q_code rc;
     if ((rc = load_architecture(c->architecture, at, e)) ||
         (rc = hub_json_str(&type, at, "model_type", e)) ||
-        (rc = read_name(c->model_type, at, "model_type", type, e)))
+        (rc = read_name(c->model_type, at, "model_type", archs_like(type), e)))
         return rc;
     for (char *p = c->model_type; *p; p++)
         *p = *p == '-' ? '_' : *p; /* as tables have it: xlm-roberta is xlm_roberta */
@@ -134,12 +148,12 @@ static enum q_code load_names(struct model_config *c, const struct hub_json_at *
 }
 
 /* Features that no family supports are rejected by name, because ignoring them gives wrong
- * answers. */
+ * answers. Models with a text model that is served: nested.def. */
 static enum q_code refuse_features(const struct hub_json_at *at, struct q_err *e)
 {
     if (hub_json_find(at, "text_config") && !hub_json_find(at, "hidden_size"))
         return q_fail(e, Q_UNSUPPORTED,
-                      "%s: a nested text_config (multimodal model) is not supported yet", at->path);
+                      "%s: a nested text_config is not supported for this architecture", at->path);
     return Q_OK;
 }
 
@@ -372,12 +386,28 @@ static enum q_code parse_any(struct model_config *c, const char *text, size_t n,
     enum q_code rc = hub_json_parse(&root, text, n, path, e);
     const struct hub_json_at at = {root, path};
     const char *name = json_string_value(json_array_get(json_object_get(root, "architectures"), 0));
-    if (!rc && name && !archs_type(name) && !archs_added_find(name) &&
+    if (!rc && name && !archs_type(name) && !archs_added_find(name) && !nested_inputs(name) &&
         !(rc = read_name(c->architecture, &at, "architectures", name, e)))
         rc = load_unknown(c, &at, e);
     else if (!rc)
         rc = model_config_parse(c, text, n, path, e);
     json_decref(root);
+    return rc;
+}
+
+/* Of a model that takes other inputs too: *root becomes its text model's. */
+static enum q_code take_text(struct model_config *c, json_t **root, const char *path,
+                             struct q_err *e)
+{
+    json_t *text;
+    enum q_code rc = nested_text(&text, *root, path, e);
+    if (rc || !text)
+        return rc;
+    const struct hub_json_at at = {*root, path};
+    const char *name = json_string_value(json_array_get(hub_json_find(&at, "architectures"), 0));
+    rc = read_name(c->outer, &at, "architectures", name, e);
+    json_decref(*root);
+    *root = text;
     return rc;
 }
 
@@ -391,6 +421,8 @@ enum q_code model_config_parse(struct model_config *c, const char *text, size_t 
     const struct archs_added *plugin = name ? archs_added_find(name) : NULL;
     if (!rc && plugin)
         rc = plugin->apply(plugin, c, root, path, e);
+    else if (!rc)
+        rc = take_text(c, &root, path, e);
     if (!rc)
         rc = load_config(c, &(struct hub_json_at){root, path}, e);
     if (!rc && plugin)

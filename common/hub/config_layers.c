@@ -22,12 +22,16 @@ static const struct family {
     {"gemma2",      true,  4096, 2, 0, false, false, false, NULL, NULL},
     {"gemma3_text", true,  4096, 6, 0, false, false, false, NULL, NULL},
     {"gpt_oss",     true,  128,  2, 0, false, false, false, NULL, NULL},
+    {"mimo",        false, 0,    0, 0, false, false, false, NULL, NULL},
+    {"ministral",   true,  4096, 0, 0, false, false, false, NULL, NULL},
     {"modernbert",  true,  128,  3, 0, false, false, true, "global_attn_every_n_layers", "local_attention"},
+    {"olmo3",       true,  4096, 4, 0, false, false, false, NULL, NULL},
     {"qwen2",       false, 0,    0, 0, false, false, false, NULL, NULL},
     {"qwen2_moe",   false, 0,    0, 0, false, false, false, NULL, NULL},
     {"qwen3",       false, 0,    0, 0, false, false, false, NULL, NULL},
     {"qwen3_moe",   false, 0,    0, 0, false, false, false, NULL, NULL},
     {"smollm3",     false, 0,    0, 4, false, false, false, NULL, NULL},
+    {"vaultgemma",  true,  4096, 2, 0, false, false, false, NULL, NULL},
     {"",            true,  0,    0, 0, false, false, false, NULL, NULL}, /* every other */
     // clang-format on
 };

@@ -19,7 +19,8 @@ enum arch_norm_place {
     ARCH_NORMS_BEFORE, /* x += f(norm(x)) */
     ARCH_NORMS_AFTER,  /* x += norm(f(x)): OLMo 2 */
     ARCH_NORMS_BOTH,   /* x += norm(f(norm(x))): Gemma 2 */
-    ARCH_NORMS_SUM     /* x = norm(x + f(x)): the first transformers */
+    ARCH_NORMS_SUM,    /* x = norm(x + f(x)): the first transformers */
+    ARCH_NORMS_CONFIG  /* as config.json says: BEFORE or BOTH */
 };
 
 enum arch_residual {
@@ -73,7 +74,7 @@ enum arch_share {
     ARCH_SHARE_WHOLE
 };
 
-/* Sources: silu and gelu arXiv:1606.08415, relu2 arXiv:2109.08668. */
+/* Sources: silu and gelu arXiv:1606.08415, relu2 arXiv:2109.08668, xIELU arXiv:2411.13010. */
 enum arch_activation {
     ARCH_SILU,
     ARCH_GELU,       /* by erf */
@@ -81,6 +82,7 @@ enum arch_activation {
     ARCH_GELU_QUICK, /* x * sigmoid(1.702 x) */
     ARCH_RELU,
     ARCH_RELU2, /* relu(x)^2 */
+    ARCH_XIELU, /* with two numbers of the layer's: W_ACT_POSITIVE, W_ACT_NEGATIVE */
     ARCH_ACTIVATIONS
 };
 #define ARCH_ACTS_GELU (1u << ARCH_GELU | 1u << ARCH_GELU_TANH | 1u << ARCH_GELU_QUICK)
@@ -95,6 +97,7 @@ struct arch_layer {
     uint32_t first_position;   /* learned: the table's row of position 0; OPT has 2 */
     bool alibi_scaled;         /* slopes are multiplied by the scale of scores: Falcon */
     enum arch_qk_norm qk_norm; /* where the table has its tensors */
+    bool qk_norm_behind_rope;  /* q and k are rotated, then normed: Hunyuan */
     enum arch_mlp mlp;
     uint32_t activations; /* set of 1 << ARCH_…: which hidden_act it may have; 0: silu */
     bool limited_glu; /* down(act(min(gate x, limit)) * (up x limited to ±limit, + 1)), with the
@@ -110,6 +113,7 @@ struct arch_layer {
     bool bidirectional; /* a row attends to all rows of its sequence */
     bool bare_first;    /* attention of the first layer has no norm: it reads what the embedding's
                            norm has made */
+    bool scales_q;      /* q of a position is multiplied by the config's query_growth */
     bool soft_caps;     /* config's soft caps of scores and of logits count */
     bool scales;        /* config's query scalar and its multipliers of attention, residual and
                            logits count */

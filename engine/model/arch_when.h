@@ -15,13 +15,14 @@ enum arch_when {
     WHEN_SEQUENTIAL, /* branches one after the other */
     WHEN_TWO_NORMS,  /* branches side by side, each with a norm of its own */
     WHEN_NOT_TWO_NORMS,
-    WHEN_DENSE,   /* in layers without experts */
-    WHEN_EXPERTS, /* in those with */
-    WHEN_SHARED,  /* the same, where all rows use one of them */
-    WHEN_Q_RANK,  /* q has a latent */
-    WHEN_Q_WHOLE, /* q has none */
-    WHEN_BEHIND,  /* in all layers but the first */
-    WHEN_NEVER    /* may be there, is not read */
+    WHEN_DENSE,      /* in layers without experts */
+    WHEN_EXPERTS,    /* in those with */
+    WHEN_SHARED,     /* the same, where all rows use one of them */
+    WHEN_Q_RANK,     /* q has a latent */
+    WHEN_Q_WHOLE,    /* q has none */
+    WHEN_BEHIND,     /* in all layers but the first */
+    WHEN_POST_NORMS, /* norms behind the branches */
+    WHEN_NEVER       /* may be there, is not read */
 };
 
 /* layer: not looked at for what is the model's and no layer's. */

@@ -59,6 +59,12 @@ static const struct {
     {"granitemoe", "granitemoe", DT_F32, QUANTIZE_NOT},
     {"gpt_oss", "gpt_oss-int8", DT_F32, QUANTIZE_INT8},
     {"gpt_oss-mxfp4", "gpt_oss-mxfp4-bf16", DT_BF16, QUANTIZE_NOT},
+    {"apertus", "apertus", DT_F32, QUANTIZE_NOT},
+    {"baichuan2-13b", "baichuan2-13b-bf16", DT_BF16, QUANTIZE_NOT},
+    {"gemma3-vision", "gemma3-vision-int8", DT_F32, QUANTIZE_INT8},
+    {"hunyuan_v1_dense", "hunyuan_v1_dense", DT_F32, QUANTIZE_NOT},
+    {"minicpm3", "minicpm3", DT_F32, QUANTIZE_NOT},
+    {"ministral3", "ministral3", DT_F32, QUANTIZE_NOT},
 };
 
 #define I_LLAMA 8
@@ -162,6 +168,10 @@ static void compile(struct layer_program *p, const struct arch_layer *l, const c
     };
     struct model_config c = some_config(act);
     const struct program_forms f = {plain_form, input, DT_F32, 0};
+    if (l->scales_q) {
+        c.forward.query_growth = 0.1;
+        c.forward.query_length = 16;
+    }
     c.forward.rotary_fraction = l->residual == ARCH_RESIDUAL_CONFIG ? 0.25 : 0;
     *p = (struct layer_program)LAYER_PROGRAM_INIT;
     assert_ok(program_compile(p, &arch, &c, &f, &e), &e);
@@ -227,6 +237,25 @@ static const struct family families[] = {
         "interleaved rope",
     },
     {{.sinks = true}, "silu", BEFORE, "attention sinks"},
+    {
+        {.qk_norm = ARCH_QK_NORM_HEADS, .qk_norm_behind_rope = true},
+        "silu",
+        "norm matmul rope norm norm store attention matmul add norm matmul activate matmul add",
+        NULL,
+    },
+    {
+        {.scales_q = true},
+        "silu",
+        "norm matmul rope scale q store attention matmul add norm matmul activate matmul add",
+        "a multiplier of q by its position",
+    },
+    {
+        {.mlp = ARCH_MLP_PLAIN, .activations = 1u << ARCH_XIELU},
+        "xielu",
+        BEFORE,
+        "activations other than silu",
+    },
+    {{.norms = ARCH_NORMS_CONFIG}, "silu", BEFORE, NULL},
 };
 #define N_FAMILY (sizeof families / sizeof *families)
 

@@ -16,7 +16,8 @@ static const struct {
     KERNEL(ITEMS, embed),         KERNEL(ADD, add_rows),       KERNEL(ACTIVATE, activate),
     KERNEL(ATTENTION, attention), KERNEL(STORE, qkv_epilogue), KERNEL(ROUTE, moe_route),
     KERNEL(COMBINE, moe_combine), KERNEL(SCALE, add_rows),     KERNEL(SHARE, moe_add_shared),
-    KERNEL(SOFT_CAP, soft_cap),   KERNEL(CLIP, soft_cap),
+    KERNEL(SOFT_CAP, soft_cap),   KERNEL(CLIP, soft_cap),      KERNEL(SCALE_Q, add_rows),
+    KERNEL(ROPE, rope),
 #undef KERNEL
 };
 

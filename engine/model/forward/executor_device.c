@@ -375,6 +375,25 @@ static void scale(const struct device_run *r, const struct program_op *op)
     r->k->add_rows(&a, &r->d->x);
 }
 
+static void scale_q(const struct device_run *r, const struct program_op *op)
+{
+    const struct matmul_rows y = device_rows_of(r, op->out);
+    const struct add_rows_args a = {
+        .y = y.x,
+        .x = y.x,
+        .n_row = r->n,
+        .n_col = op->out.n_col,
+        .x_stride = y.stride,
+        .y_stride = y.stride,
+        .scale = 1,
+        .positions = r->s->batch->positions,
+        .growth = op->by_position.growth,
+        .length = op->by_position.length,
+        .set = 1,
+    };
+    r->k->add_rows(&a, &r->d->x);
+}
+
 static void soft_cap(const struct device_run *r, const struct program_op *op)
 {
     const struct matmul_rows y = device_rows_of(r, op->out);
@@ -396,6 +415,8 @@ static void activate_other(const struct device_run *r, const struct program_op *
         .act = act_of(op->act.is),
         .gated = op->act.gated,
         .limit = op->act.limit,
+        .positive = program_vector(&r->d->m->weights, op->weight, op->layer),
+        .negative = program_vector(&r->d->m->weights, op->bias, op->layer),
         .y = y.x,
         .y_dtype = y.dtype,
         .x = x.x,
@@ -452,6 +473,26 @@ static void rope_args(struct qkv_epilogue_args *a, const struct device_run *r,
                                                        : (const float *)(const void *)table->data;
     a->n_rot = op->rope.n_rot;
     a->interleaved = op->rope.interleaved;
+}
+
+/* A rotation that is not followed by the store at once. */
+static void rope(const struct device_run *r, const struct program_op *op)
+{
+    const struct matmul_rows x = device_rows_of(r, op->out);
+    struct qkv_epilogue_args of = {0};
+    rope_args(&of, r, op);
+    const struct rope_args a = {
+        .x = (float *)x.x + op->rope.first,
+        .x_stride = x.stride,
+        .table = of.table,
+        .pos = r->s->batch->positions,
+        .n_row = r->n,
+        .n_head = op->rope.n_head,
+        .head_dim = op->rope.head_dim,
+        .n_rot = of.n_rot,
+        .interleaved = of.interleaved,
+    };
+    r->k->rope(&a, &r->d->x);
 }
 
 /* Norms of heads, rotation, K and V into the cache: one launch, and one for each norm that is not
@@ -600,8 +641,14 @@ void device_stage(const struct device_run *r, const struct program_stage *s)
     case PROGRAM_ADD:
         add(r, op);
         break;
+    case PROGRAM_ROPE:
+        rope(r, op);
+        break;
     case PROGRAM_SCALE:
         scale(r, op);
+        break;
+    case PROGRAM_SCALE_Q:
+        scale_q(r, op);
         break;
     case PROGRAM_SOFT_CAP:
     case PROGRAM_CLIP:

@@ -139,6 +139,16 @@ static bool has_expert_bias(const struct program_op *op)
     return op->kind == PROGRAM_EXPERTS && op->bias != PROGRAM_W_NONE;
 }
 
+static bool is_xielu(const struct program_op *op)
+{
+    return op->kind == PROGRAM_ACTIVATE && op->act.is == ARCH_XIELU;
+}
+
+static bool is_scaled_q(const struct program_op *op)
+{
+    return op->kind == PROGRAM_SCALE_Q;
+}
+
 static bool is_limited_act(const struct program_op *op)
 {
     return op->kind == PROGRAM_ACTIVATE && op->act.limit > 0;
@@ -223,6 +233,8 @@ static struct program_op listed(const struct program_op *o)
     case PROGRAM_SOFT_CAP:
     case PROGRAM_CLIP:
         return LISTED(o, .cap = o->cap);
+    case PROGRAM_SCALE_Q:
+        return LISTED(o, .by_position = {o->by_position.growth, o->by_position.length});
     case PROGRAM_POOL:
         return LISTED(o, .pool = o->pool);
     case PROGRAM_QUANTIZE:

@@ -53,8 +53,11 @@ struct program_op {
     bool asked;    /* in[0]'s rows are those whose logits are asked for; all operations behind it
                        have these rows */
     union {
-        float scale;            /* EMBED, ADD, SCALE */
-        float cap;              /* SOFT_CAP, CLIP */
+        float scale; /* EMBED, ADD, SCALE */
+        float cap;   /* SOFT_CAP, CLIP */
+        struct {
+            float growth, length;
+        } by_position;          /* SCALE_Q */
         enum pooling_kind pool; /* POOL */
         bool ordered;           /* QUANTIZE: in the order of `weight`, for which it is */
         struct {

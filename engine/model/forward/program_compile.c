@@ -200,12 +200,19 @@ static void matmul(struct compiler *t, struct program_ref from, struct program_r
     adapt(t, to, weight);
 }
 
+static enum arch_norm_place norms_of(const struct compiler *t)
+{
+    if (t->l->norms != ARCH_NORMS_CONFIG)
+        return t->l->norms;
+    return t->c->forward.post_norms ? ARCH_NORMS_BOTH : ARCH_NORMS_BEFORE;
+}
+
 /* A branch's output onto the residual stream. */
 static void add_branch(struct compiler *t, uint16_t buffer, enum program_weight post_norm)
 {
     const double scale = t->l->scales ? t->c->forward.residual_multiplier : 0;
     const struct program_ref o = ref_of(buffer, DT_F32, t->c->hidden_size);
-    const enum arch_norm_place at = t->l->norms;
+    const enum arch_norm_place at = norms_of(t);
     if (at == ARCH_NORMS_AFTER || at == ARCH_NORMS_BOTH)
         norm(t, &(struct norm){post_norm, bias_of(post_norm), o, o, o.n_col, false});
     push(t, &(struct program_op){
@@ -224,7 +231,7 @@ static void add_branch(struct compiler *t, uint16_t buffer, enum program_weight 
 static struct program_ref branch_input(struct compiler *t, enum program_weight weight,
                                        enum program_weight next)
 {
-    const enum arch_norm_place at = t->l->norms;
+    const enum arch_norm_place at = norms_of(t);
     const bool is_bare = t->l->bare_first && t->layer == 0 && weight == PROGRAM_W_ATTN_NORM;
     if (at == ARCH_NORMS_AFTER || at == ARCH_NORMS_SUM || is_bare)
         return input_of(t, stream(t), PROGRAM_B_H_Q, next);
@@ -270,6 +277,19 @@ static void clip(struct compiler *t, struct program_ref qkv)
                     .out = qkv,
                     .in_place = true,
                     .cap = (float)t->c->forward.clip,
+                });
+}
+
+static void scale_q(struct compiler *t, struct program_ref q)
+{
+    const struct forward_config *f = &t->c->forward;
+    if (t->l->scales_q && f->query_growth != 0)
+        push(t, &(struct program_op){
+                    .kind = PROGRAM_SCALE_Q,
+                    .in = {q},
+                    .out = q,
+                    .in_place = true,
+                    .by_position = {(float)f->query_growth, (float)f->query_length},
                 });
 }
 
@@ -325,8 +345,12 @@ static void attention(struct compiler *t)
     const struct program_ref in = branch_input(t, PROGRAM_W_ATTN_NORM, PROGRAM_W_QKV);
     matmul(t, in, qkv, PROGRAM_W_QKV, PROGRAM_W_QKV_BIAS);
     clip(t, qkv);
-    norm_qk(t, q, k);
+    if (!t->l->qk_norm_behind_rope)
+        norm_qk(t, q, k);
     rotate(t, part_of(qkv, 0, q_cols + kv_cols));
+    if (t->l->qk_norm_behind_rope)
+        norm_qk(t, q, k);
+    scale_q(t, q);
     push(t, &(struct program_op){
                 .kind = PROGRAM_STORE,
                 .in = {k, v},
@@ -460,6 +484,8 @@ static void activate(struct compiler *t, struct program_ref from, struct program
                 .kind = PROGRAM_ACTIVATE,
                 .in = {from},
                 .out = to,
+                .weight = t->act == ARCH_XIELU ? PROGRAM_W_ACT_POSITIVE : PROGRAM_W_NONE,
+                .bias = t->act == ARCH_XIELU ? PROGRAM_W_ACT_NEGATIVE : PROGRAM_W_NONE,
                 .act = {t->act, from.n_col != to.n_col,
                         t->l->limited_glu ? (float)t->c->forward.glu_limit : 0},
             });
@@ -761,10 +787,14 @@ static enum q_code check_family(struct compiler *t)
     t->is_parallel = t->l->residual == ARCH_RESIDUAL_PARALLEL ||
                      t->l->residual == ARCH_RESIDUAL_SHARED_NORM ||
                      (t->l->residual == ARCH_RESIDUAL_CONFIG && t->c->forward.parallel_residual);
-    if (t->c->moe.n_expert && (t->is_parallel || t->l->norms != ARCH_NORMS_BEFORE))
+    if (t->c->moe.n_expert && (t->is_parallel || norms_of(t) != ARCH_NORMS_BEFORE))
         return q_fail(t->e, Q_UNSUPPORTED,
                       "%s: experts with parallel branches or norms of their output are not "
                       "supported yet",
+                      t->arch->name);
+    if (t->c->forward.query_growth != 0 && !t->l->scales_q)
+        return q_fail(t->e, Q_UNSUPPORTED,
+                      "%s: q that grows with its position (llama_4_scaling_beta) is not supported",
                       t->arch->name);
     if (t->c->moe.shared_width && t->l->share == ARCH_SHARE_GATED && t->l->scales &&
         t->c->forward.residual_multiplier != 0)

@@ -254,6 +254,10 @@ static void attributes_text(char *to, size_t n, const struct program_op *op)
         if (op->scale != 1)
             append(to, n, "times %g", (double)op->scale);
         break;
+    case PROGRAM_SCALE_Q:
+        append(to, n, "times 1 + %g ln(1 + floor(position / %g))", (double)op->by_position.growth,
+               (double)op->by_position.length);
+        break;
     case PROGRAM_POSITIONS:
         append(to, n, op->mod ? "row %u + (position / %u) %% %u" : "position 0 is row %u",
                op->first, op->div, op->mod);

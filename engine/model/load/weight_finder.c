@@ -471,9 +471,14 @@ static bool is_of_head(const struct weight_finder *f, const char *name)
     return false;
 }
 
-static bool is_known(const struct weight_finder *f, const char *name)
+/* Tensors of other parts of a model are for inputs that are not served. */
+static bool is_known(const struct weight_finder *f, const char *stored)
 {
     const struct arch_place end = ends_of(f->config);
+    char text[ARCH_NAME_MAX];
+    const char *name = *f->config->outer ? text : stored;
+    if (name == text && !text_names_of_file(text, f->names, stored))
+        return true;
     const size_t n_bare = f->is_bare ? strlen(f->arch->prefix) : 0;
     bool known = f->config->pools && is_of_head(f, name);
     for (size_t k = 0; k < f->arch->n_tensor && !known; k++) {

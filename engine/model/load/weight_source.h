@@ -6,6 +6,7 @@
 #include <string.h>
 #include "common/hub/safetensors.h"
 #include "engine/model/arch.h"
+#include "engine/model/load/text_names.h"
 #include "engine/model/pipeline_stage.h"
 
 struct quant_tensors { /* a matrix stored as integers; layouts: weight_quant.h */
@@ -44,6 +45,7 @@ struct weight_source { /* where one slot's numbers come from */
     /* Above 1, of a vector: it is so many tensors, one a head, of which `tensor` is the first. */
     uint32_t n_head;
     const struct tensor_set *files; /* with heads: the others */
+    bool unit;                      /* its rows are divided by their lengths */
     float plus;                     /* what its numbers are stored less than they stand for */
     uint32_t seed;                  /* of dummy numbers: differs from tensor to tensor */
     struct quant_tensors quant;     /* instead of `tensor` */
@@ -56,6 +58,7 @@ struct weight_finder {
     enum dtype dummy_dtype;
     bool is_mapped;              /* names are those that a plugin's maps give */
     bool is_bare;                /* names are without the family's prefix */
+    enum text_names names;       /* of a text model of another model */
     struct pipeline_stage stage; /* other tensors of the model are not looked for */
 };
 
@@ -65,7 +68,9 @@ static inline void weight_finder_name(char out[ARCH_NAME_MAX], const struct weig
 {
     const char *prefix = f->is_bare ? f->arch->prefix : "";
     const size_t n = strlen(prefix);
-    arch_tensor_name(out, t->name + (strncmp(t->name, prefix, n) == 0 ? n : 0), at);
+    char name[ARCH_NAME_MAX];
+    arch_tensor_name(name, t->name + (strncmp(t->name, prefix, n) == 0 ? n : 0), at);
+    text_names_to_file(out, f->names, name);
 }
 
 /* Numbers of the tensor before those of the source's expert. */
@@ -74,10 +79,10 @@ static inline size_t weight_source_first(const struct weight_source *s)
     return s->stacked ? (size_t)s->place.expert * s->stored_rows * s->cols : 0;
 }
 
-/* Are its rows where the tensor has them? */
+/* Are its rows where the tensor has them, as they are? */
 static inline bool weight_source_has_rows(const struct weight_source *s)
 {
-    return s->tensor && !s->transposed;
+    return s->tensor && !s->transposed && !s->unit;
 }
 
 /* The tensor's row that is row r. */

@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include "common/buf.h"
 #include "common/clock.h"
+#include "common/hub/nested.h"
 #include "common/log.h"
 #include "common/mem.h"
 #include "engine/model/load/fill.h"
@@ -51,6 +52,7 @@ static struct weight_finder finder_of(const struct loader *l, const struct arch 
         .is_mapped = plugin_has_maps(arch),
         .stage = l->options->stage,
         .is_bare = weight_finder_is_bare(arch, l->w->files),
+        .names = *l->config->outer ? text_names_of(arch, l->w->files) : TEXT_NAMES_OWN,
     };
 }
 
@@ -93,6 +95,9 @@ static void report(const struct loader *l)
     const struct weight_finder f = finder_of(l, l->w->plan->arch);
     if (l->w->files)
         weight_finder_warn_extra(&f);
+    if (*l->config->outer)
+        log_info("%s: its text model is served, as %s; %s are not accepted", l->config->outer,
+                 f.arch->name, nested_inputs(l->config->outer));
     load_plan_log(l->w->plan, l->options, &l->config->quant);
 }
 

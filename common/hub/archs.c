@@ -14,22 +14,6 @@ static const struct {
 };
 #define N_ARCH (sizeof archs / sizeof *archs)
 
-enum { PLAIN, NESTED };
-static const struct {
-    const char *name, *base;
-    bool is_nested;
-} others[] = {
-#define OTHER(architecture, base, how) {#architecture, #base, (how) == NESTED},
-#include "common/hub/archs_other.def"
-};
-
-/* Model types with the config of another one. */
-static const struct {
-    const char *type, *same;
-} same_types[] = {
-    {"kimi_k2", "deepseek_v3"},
-};
-
 /* Those of plugins, the last one first. Nothing is ever removed, so a reader needs no lock. */
 static _Atomic(const struct archs_added *) added;
 
@@ -82,8 +66,20 @@ static bool generates(size_t i)
     return strstr(name, "ForCausalLM") || strstr(name, "LMHeadModel");
 }
 
+/* Other spellings of architectures. */
+static const struct {
+    const char *name, *is;
+} spellings[] = {
+    {"BaiChuanForCausalLM", "BaichuanForCausalLM"},
+    {"Ernie4_5_ForCausalLM", "Ernie4_5ForCausalLM"},
+    {"KimiK2ForCausalLM", "DeepseekV3ForCausalLM"},
+};
+
 static size_t find_row(const char *name, enum archs_end *end)
 {
+    for (size_t i = 0; i < sizeof spellings / sizeof *spellings; i++)
+        if (strcmp(spellings[i].name, name) == 0)
+            name = spellings[i].is;
     const size_t n = strlen(name);
     for (size_t k = 0; k < N_END; k++) {
         const size_t n_end = strlen(ends[k].text);
@@ -116,24 +112,6 @@ const char *archs_type(const char *name)
     return i < N_ARCH ? archs[i].type : NULL;
 }
 
-const char *archs_other(const char *name, bool *nested)
-{
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        if (strcmp(others[i].name, name) == 0) {
-            *nested = others[i].is_nested;
-            return others[i].base;
-        }
-    return NULL;
-}
-
-const char *archs_same_type(const char *model_type)
-{
-    for (size_t i = 0; i < sizeof same_types / sizeof *same_types; i++)
-        if (strcmp(same_types[i].type, model_type) == 0)
-            return same_types[i].same;
-    return model_type;
-}
-
 bool archs_is_own(const char *name)
 {
     return archs_type(name) != NULL;
@@ -154,6 +132,26 @@ const char *archs_of_type(const char *model_type)
         if (strcmp(archs[i].type, model_type) == 0)
             return archs[i].name;
     return NULL;
+}
+
+const char *archs_like(const char *model_type)
+{
+    static const struct {
+        const char *name, *is;
+    } types[] = {
+        {"glm4v_text", "glm4"},
+        {"kimi_k2", "deepseek_v3"},
+        {"qwen2_5_vl", "qwen2"},
+        {"qwen2_5_vl_text", "qwen2"},
+        {"qwen2_vl", "qwen2"},
+        {"qwen2_vl_text", "qwen2"},
+        {"qwen3_vl_moe_text", "qwen3_moe"},
+        {"qwen3_vl_text", "qwen3"},
+    };
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (strcmp(types[i].name, model_type) == 0)
+            return types[i].is;
+    return model_type;
 }
 
 /* "Qwen3NextForCausalLM" is most similar to the longest architecture name whose part before "For"

@@ -46,18 +46,14 @@ bool archs_is_own(const char *name);
 /* Its model_type, with _ for -; NULL: it is none. */
 const char *archs_type(const char *name);
 
-/* The row of archs.def that serves an architecture of another name (archs_other.def); NULL: there
- * is none. nested: it is the text model of that architecture. */
-const char *archs_other(const char *name, bool *nested);
-/* The model_type whose spelling of config.json one of another name has; itself where it has its
- * own. */
-const char *archs_same_type(const char *model_type);
-
 /* Check that it is supported. path: of its file, for the message. Errors: Q_UNSUPPORTED (with the
  * supported names and the most similar one). */
 FALLIBLE archs_check(const char *architecture, const char *path, struct q_err *e);
 /* The architecture of a model_type ("llama"); NULL = of none that is served. */
 const char *archs_of_type(const char *model_type);
+/* The model_type that computes as this one: itself, but for text models and checkpoints under a
+ * name of their own (qwen3_vl_text: qwen3). */
+const char *archs_like(const char *model_type);
 /* All of them: "LlamaForCausalLM, MistralForCausalLM, …". */
 const char *archs_names(void);
 

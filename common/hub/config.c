@@ -10,6 +10,7 @@
 #include "common/file.h"
 #include "common/hub/archs.h"
 #include "common/hub/config_internal.h"
+#include "common/hub/nested.h"
 #include "common/hub/params.h"
 
 #define VOCAB_MAX     (1u << 24)
@@ -40,6 +41,7 @@ static const struct {
     bool only;
 } spellings[] = {
     // clang-format off
+    {"baichuan", "max_position_embeddings", "model_max_length", false},
     {"bloom",  "hidden_size",             "n_embed", false},
     {"bloom",  "num_hidden_layers",       "n_layer", false},
     {"bloom",  "num_attention_heads",     "n_head", false},
@@ -49,6 +51,7 @@ static const struct {
     {"distilbert", "intermediate_size",   "hidden_dim", false},
     {"distilbert", "num_hidden_layers",   "n_layers", false},
     {"distilbert", "num_attention_heads", "n_heads", false},
+    {"exaone", "num_hidden_layers",       "num_layers", false},
     {"falcon", "num_hidden_layers",       "n_layer", false},
     {"falcon", "num_attention_heads",     "n_head", false},
     {"falcon", "num_key_value_heads",     "num_kv_heads", false},
@@ -64,6 +67,7 @@ static const struct {
     {"gptj",   "num_attention_heads",     "n_head", false},
     {"gptj",   "intermediate_size",       "n_inner", false},
     {"gptj",   "max_position_embeddings", "n_positions", false},
+    {"hunyuan_v1_dense", "head_dim",      "attention_head_dim", false},
     {"lfm2",   "intermediate_size",       "block_ff_dim", false},
     {"llama4_text", "intermediate_size",  "intermediate_size_mlp", true}, /* the other is the experts' */
     {"opt",    "intermediate_size",       "ffn_dim", false},
@@ -78,24 +82,34 @@ static const struct {
     // clang-format off
     {"bloom",       "intermediate_size",       4, 0},
     {"bloom",       "max_position_embeddings", 0, 2048}, /* slopes have no end: that of training */
+    {"cwm",         "head_dim",                0, 128},
+    {"ernie4_5",    "head_dim",                0, 128},
+    {"ernie4_5_moe", "num_key_value_heads",    0, 4},
+    {"exaone",      "intermediate_size",       4, 0},
     {"falcon",      "intermediate_size",       4, 0},
     {"falcon",      "max_position_embeddings", 0, 2048},
     {"gemma",       "head_dim",                0, 256},
     {"gemma2",      "head_dim",                0, 256},
     {"gemma3_text", "head_dim",                0, 256},
-    {"ernie4_5_moe", "num_key_value_heads",    0, 4},
+    {"glm",         "head_dim",                0, 128},
     {"glm4",        "head_dim",                0, 128},
     {"glm4_moe",    "num_key_value_heads",     0, 8},
     {"gpt2",        "intermediate_size",       4, 0},
     {"gpt_oss",     "head_dim",                0, 64},
     {"gptj",        "intermediate_size",       4, 0},
+    {"helium",      "head_dim",                0, 128},
+    {"internlm3",   "head_dim",                0, 128},
+    {"iquestcoder", "head_dim",                0, 128},
     {"llama4_text", "head_dim",                0, 128},
     {"llama4_text", "intermediate_size",       0, 16384},
     {"llama4_text", "num_key_value_heads",     0, 8},
     {"minimax_m2",  "head_dim",                0, 128},
     {"minimax_m2",  "num_key_value_heads",     0, 8},
+    {"ministral3",  "head_dim",                0, 128},
     {"phimoe",      "num_key_value_heads",     0, 8},
     {"qwen3",       "head_dim",                0, 128},
+    {"seed_oss",    "head_dim",                0, 128},
+    {"vaultgemma",  "head_dim",                0, 256},
     // clang-format on
 };
 
@@ -137,20 +151,20 @@ static enum q_code load_names(struct model_config *c, const struct hub_json_at *
     enum q_code rc;
     if ((rc = load_architecture(c->architecture, at, e)) ||
         (rc = hub_json_str(&type, at, "model_type", e)) ||
-        (rc = read_name(c->model_type, at, "model_type", type, e)))
+        (rc = read_name(c->model_type, at, "model_type", archs_like(type), e)))
         return rc;
     for (char *p = c->model_type; *p; p++)
         *p = *p == '-' ? '_' : *p; /* as tables have it: xlm-roberta is xlm_roberta */
-    return read_name(c->model_type, at, "model_type", archs_same_type(c->model_type), e);
+    return Q_OK;
 }
 
 /* Features that no family supports are rejected by name, because ignoring them gives wrong
- * answers. */
+ * answers. Models with a text model that is served: nested.def. */
 static enum q_code refuse_features(const struct hub_json_at *at, struct q_err *e)
 {
     if (hub_json_find(at, "text_config") && !hub_json_find(at, "hidden_size"))
         return q_fail(e, Q_UNSUPPORTED,
-                      "%s: a nested text_config (multimodal model) is not supported yet", at->path);
+                      "%s: a nested text_config is not supported for this architecture", at->path);
     return Q_OK;
 }
 
@@ -385,9 +399,7 @@ static enum q_code parse_any(struct model_config *c, const char *text, size_t n,
     enum q_code rc = hub_json_parse(&root, text, n, path, e);
     const struct hub_json_at at = {root, path};
     const char *name = json_string_value(json_array_get(json_object_get(root, "architectures"), 0));
-    bool nested;
-    if (!rc && name && !archs_type(name) && !archs_other(name, &nested) &&
-        !archs_added_find(name) &&
+    if (!rc && name && !archs_type(name) && !archs_added_find(name) && !nested_inputs(name) &&
         !(rc = read_name(c->architecture, &at, "architectures", name, e)))
         rc = load_unknown(c, &at, e);
     else if (!rc)
@@ -396,31 +408,19 @@ static enum q_code parse_any(struct model_config *c, const char *text, size_t n,
     return rc;
 }
 
-/* The object as one of the architecture that serves it: of a nested model, text_config's keys in
- * the place of those beside it. */
-static enum q_code put_in_place(struct model_config *c, json_t *root, const char *name,
-                                const char *path, struct q_err *e)
+/* Of a model that takes other inputs too: *root becomes its text model's. */
+static enum q_code take_text(struct model_config *c, json_t **root, const char *path,
+                             struct q_err *e)
 {
-    bool nested = false;
-    const char *base = name && !archs_added_find(name) ? archs_other(name, &nested) : NULL;
-    json_t *text = nested ? json_object_get(root, "text_config") : NULL;
-    const struct hub_json_at at = {root, path};
-    enum q_code rc = Q_OK;
-    if (!base)
-        return Q_OK;
-    if (nested && !json_is_object(text))
-        return q_fail(e, Q_CORRUPT, "%s: text_config is %s, expected an object (%s)", path,
-                      text ? hub_json_kind(text) : "missing", name);
-    if (nested)
-        rc = read_name(c->nested_in, &at, "architectures", name, e);
-    if (text)
-        json_incref(text);
-    if (!rc && ((text && (json_object_set_new(root, "model_type", json_string(archs_type(base))) ||
-                          json_object_update(root, text))) ||
-                json_object_set_new(root, "architectures", json_pack("[s]", base)) ||
-                (text && json_object_del(root, "text_config"))))
-        rc = q_fail(e, Q_NO_MEMORY, "%s: out of memory", path);
-    json_decref(text);
+    json_t *text;
+    enum q_code rc = nested_text(&text, *root, path, e);
+    if (rc || !text)
+        return rc;
+    const struct hub_json_at at = {*root, path};
+    const char *name = json_string_value(json_array_get(hub_json_find(&at, "architectures"), 0));
+    rc = read_name(c->outer, &at, "architectures", name, e);
+    json_decref(*root);
+    *root = text;
     return rc;
 }
 
@@ -434,8 +434,8 @@ enum q_code model_config_parse(struct model_config *c, const char *text, size_t 
     const struct archs_added *plugin = name ? archs_added_find(name) : NULL;
     if (!rc && plugin)
         rc = plugin->apply(plugin, c, root, path, e);
-    if (!rc)
-        rc = put_in_place(c, root, name, path, e);
+    else if (!rc)
+        rc = take_text(c, &root, path, e);
     if (!rc)
         rc = load_config(c, &(struct hub_json_at){root, path}, e);
     if (!rc && plugin)

@@ -88,6 +88,10 @@ struct forward_config {
     double query_scalar;         /* scores are divided by its square root instead of head_dim's */
     double attention_multiplier; /* scores are multiplied by it instead */
     double embedding_multiplier, residual_multiplier, logit_multiplier;
+    /* q of a position is multiplied by 1 + query_growth ln(1 + floor((position + query_first) /
+     * query_length)); source: arXiv:2501.19399 */
+    double query_growth, query_length;
+    uint32_t query_first;
     double clip;      /* q, k and v are limited to -clip … clip */
     double glu_limit; /* gate and up are limited to it */
     double
@@ -98,15 +102,14 @@ struct forward_config {
     bool alibi;       /* positions are slopes of the scores, arXiv:2108.12409 */
     bool chunks;      /* windows are chunks of positions: a token sees those of its own */
     bool half_rope;   /* latent attention: pairs are those of the halves, not neighbours */
-    /* Of q's factor, 1 + temper * log(1 + floor((position + 1) / temper_every)); source:
-     * arXiv:2501.19399. */
-    double temper, temper_every;
+    bool post_norms;  /* branches have a norm of their output */
+    bool unit_head;   /* rows of the logits' matrix are divided by their length */
 };
 
 struct model_config {
     char architecture[CONFIG_NAME_MAX]; /* "LlamaForCausalLM" */
     char model_type[CONFIG_NAME_MAX];
-    char nested_in[CONFIG_NAME_MAX]; /* the architecture whose text model this is; "": none */
+    char outer[CONFIG_NAME_MAX]; /* architecture that it is the text model of (nested.h); "" */
     uint32_t vocab_size, hidden_size, intermediate_size, n_layer, n_head, n_kv_head, head_dim;
     uint32_t max_position; /* max_position_embeddings, tokens */
     uint32_t n_type;       /* rows of the table of token types; 0: there is none */

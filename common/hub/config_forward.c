@@ -2,6 +2,7 @@
 /* Computations that only some families have. Each key is read for the model types that use it, in
  * their spelling; the row contains transformers' default for an absent key. */
 #include "common/hub/config_internal.h"
+#include <math.h>
 #include <string.h>
 
 #define REFUSED_MAX 3
@@ -18,13 +19,18 @@ struct family {
     double attention_cap, logit_cap, query_scalar;
     bool has_caps; /* these three are keys of it */
     bool has_multipliers;
+    bool multiplies_logits; /* logits_scaling is a factor, not a divisor */
+    struct {                /* MiniCPM's multipliers, when their keys are absent; 0: none */
+        double embedding, depth, base;
+    } mup;
     const char *logit_scale_key; /* logits are multiplied by it */
     double logit_scale;
     const char *glu_limit_key;
     double glu_limit;
     const char *clip_key, *qk_norm_key, *alibi_key, *qkv_bias_key;
     const char *head_bias_key;
-    const char *bias_key;     /* of all biases but those of norms */
+    const char *bias_key;                    /* of all biases but those of norms */
+    const char *out_bias_key, *mlp_bias_key; /* NULL: as attention_bias; mlp_bias */
     const char *tied_key;     /* NULL: tie_word_embeddings alone; else it is before that */
     const char *parallel_key; /* NULL: use_parallel_residual */
     const char *new_form_key; /* branches are side by side, with two norms or one */
@@ -33,12 +39,29 @@ struct family {
         const char *key;
         bool value;
     } refused[REFUSED_MAX];
-    bool tied, attention_bias, parallel;
-    bool qk_norm; /* when qk_norm_key is absent */
-    bool tempers; /* q of layers without rope has a temperature, by keys of its own */
+    const char *refused_key; /* of what is not supported: it must be absent, null, false or 0 */
+    bool tied, attention_bias, mlp_bias, no_out_bias, parallel;
+    const char *post_norms_key; /* default: true */
+    bool qk_norm;               /* when qk_norm_key is absent */
+    bool scales_q; /* q of layers without rope grows with the position, by keys of its own */
 };
 
 static const struct family families[] = {
+    {
+        .model_type = "apertus",
+        .act_key = "hidden_act",
+        .act = "xielu",
+        .eps_key = "rms_norm_eps",
+        .eps = 1e-5,
+        .refused = {{"post_norm", true}, {"qk_norm", false}, {"mlp_bias", true}},
+    },
+    {
+        .model_type = "arcee",
+        .act_key = "hidden_act",
+        .act = "relu2",
+        .eps_key = "rms_norm_eps",
+        .eps = 1e-5,
+    },
     {
         .model_type = "bert",
         .act_key = "hidden_act",
@@ -78,11 +101,28 @@ static const struct family families[] = {
         .tied = true,
     },
     {
+        .model_type = "cwm",
+        .act_key = "hidden_act",
+        .act = "silu",
+        .eps_key = "rms_norm_eps",
+        .eps = 1e-5,
+        .refused = {{"mlp_bias", true}},
+    },
+    {
         .model_type = "distilbert",
         .act_key = "activation",
         .act = "gelu",
         .eps = 1e-12,
         .attention_bias = true,
+    },
+    {
+        .model_type = "ernie4_5",
+        .act_key = "hidden_act",
+        .act = "silu",
+        .eps_key = "rms_norm_eps",
+        .eps = 1e-5,
+        .bias_key = "use_bias",
+        .tied = true,
     },
     {
         .model_type = "ernie4_5_moe",
@@ -91,6 +131,14 @@ static const struct family families[] = {
         .eps_key = "rms_norm_eps",
         .eps = 1e-5,
         .bias_key = "use_bias",
+        .tied = true,
+    },
+    {
+        .model_type = "exaone",
+        .act_key = "activation_function",
+        .act = "silu",
+        .eps_key = "layer_norm_epsilon",
+        .eps = 1e-5,
         .tied = true,
     },
     {
@@ -144,6 +192,17 @@ static const struct family families[] = {
         .has_caps = true,
         .refused = {{"use_bidirectional_attention", true}},
         .tied = true,
+    },
+    {
+        .model_type = "glm",
+        .act_key = "hidden_act",
+        .act = "silu",
+        .eps_key = "rms_norm_eps",
+        .eps = 1.5625e-7,
+        .fraction_key = "partial_rotary_factor",
+        .fraction = 0.5,
+        .attention_bias = true,
+        .no_out_bias = true,
     },
     {
         .model_type = "glm4",
@@ -231,20 +290,27 @@ static const struct family families[] = {
         .has_multipliers = true,
     },
     {
-        .model_type = "lfm2",
-        .act = "silu",
-        .eps_key = "norm_eps",
-        .eps = 1e-5,
-        .tied_key = "tie_embedding",
-        .tied = true,
-    },
-    {
         .model_type = "granitemoeshared",
         .act_key = "hidden_act",
         .act = "silu",
         .eps_key = "rms_norm_eps",
         .eps = 1e-6,
         .has_multipliers = true,
+    },
+    {
+        .model_type = "helium",
+        .act_key = "hidden_act",
+        .act = "silu",
+        .eps_key = "rms_norm_eps",
+        .eps = 1e-8,
+    },
+    {
+        .model_type = "hunyuan_v1_dense",
+        .act_key = "hidden_act",
+        .act = "silu",
+        .eps_key = "rms_norm_eps",
+        .eps = 1e-5,
+        .refused = {{"use_cla", true}, {"use_qk_norm", false}, {"mlp_bias", true}},
     },
     {
         .model_type = "hunyuan_v1_moe",
@@ -256,6 +322,70 @@ static const struct family families[] = {
         .qk_norm = true,
     },
     {
+        .model_type = "hyperclovax",
+        .act_key = "hidden_act",
+        .act = "silu",
+        .eps_key = "rms_norm_eps",
+        .eps = 1e-6,
+        .has_multipliers = true,
+        .multiplies_logits = true,
+        .post_norms_key = "use_post_norm",
+    },
+    {
+        .model_type = "internlm",
+        .act_key = "hidden_act",
+        .act = "silu",
+        .eps_key = "rms_norm_eps",
+        .eps = 1e-6,
+        .bias_key = "bias",
+        .attention_bias = true,
+    },
+    {
+        .model_type = "internlm2",
+        .act_key = "hidden_act",
+        .act = "silu",
+        .eps_key = "rms_norm_eps",
+        .eps = 1e-6,
+        .bias_key = "bias",
+        .attention_bias = true,
+    },
+    {
+        .model_type = "internlm3",
+        .act_key = "hidden_act",
+        .act = "silu",
+        .eps_key = "rms_norm_eps",
+        .eps = 1e-5,
+        .qkv_bias_key = "qkv_bias",
+        .out_bias_key = "bias",
+        .mlp_bias_key = "bias",
+    },
+    {
+        .model_type = "iquestcoder",
+        .act_key = "hidden_act",
+        .act = "silu",
+        .eps_key = "rms_norm_eps",
+        .eps = 1e-5,
+        .refused = {{"use_sliding_window", true}},
+        .refused_key = "clip_qkv",
+    },
+    {
+        .model_type = "jais2",
+        .act_key = "hidden_act",
+        .act = "relu2",
+        .eps_key = "layer_norm_eps",
+        .eps = 1e-5,
+        .attention_bias = true,
+        .mlp_bias = true,
+    },
+    {
+        .model_type = "lfm2",
+        .act = "silu",
+        .eps_key = "norm_eps",
+        .eps = 1e-5,
+        .tied_key = "tie_embedding",
+        .tied = true,
+    },
+    {
         .model_type = "llama4_text",
         .act_key = "hidden_act",
         .act = "silu",
@@ -263,7 +393,27 @@ static const struct family families[] = {
         .eps = 1e-5,
         .qk_norm_key = "use_qk_norm",
         .qk_norm = true,
-        .tempers = true,
+        .scales_q = true,
+    },
+    {
+        .model_type = "minicpm",
+        .act_key = "hidden_act",
+        .act = "silu",
+        .eps_key = "rms_norm_eps",
+        .eps = 1e-6,
+        .mup = {1, 1, 1},
+        .refused_key = "sparse_config",
+        .tied = true,
+    },
+    {
+        .model_type = "minicpm3",
+        .act_key = "hidden_act",
+        .act = "silu",
+        .eps_key = "rms_norm_eps",
+        .eps = 1e-5,
+        .mup = {12, 1.4, 256},
+        .refused = {{"mlp_bias", true}},
+        .tied = true,
     },
     {
         .model_type = "minimax_m2",
@@ -277,12 +427,28 @@ static const struct family families[] = {
         .refused = {{"use_qk_norm", false}, {"use_routing_bias", false}},
     },
     {
+        .model_type = "ministral3",
+        .act_key = "hidden_act",
+        .act = "silu",
+        .eps_key = "rms_norm_eps",
+        .eps = 1e-5,
+    },
+    {
         .model_type = "modernbert",
         .act_key = "hidden_activation",
         .act = "gelu",
         .eps_key = "norm_eps",
         .eps = 1e-5,
         .refused = {{"norm_bias", true}, {"mlp_bias", true}},
+    },
+    {
+        .model_type = "nemotron",
+        .act_key = "hidden_act",
+        .act = "relu2",
+        .eps_key = "norm_eps",
+        .eps = 1e-5,
+        .fraction_key = "partial_rotary_factor",
+        .fraction = 0.5,
     },
     {
         .model_type = "olmo",
@@ -293,6 +459,13 @@ static const struct family families[] = {
     },
     {
         .model_type = "olmo2",
+        .act_key = "hidden_act",
+        .act = "silu",
+        .eps_key = "rms_norm_eps",
+        .eps = 1e-5,
+    },
+    {
+        .model_type = "olmo3",
         .act_key = "hidden_act",
         .act = "silu",
         .eps_key = "rms_norm_eps",
@@ -350,6 +523,16 @@ static const struct family families[] = {
         .attention_bias = true,
     },
     {
+        .model_type = "seed_oss",
+        .act_key = "hidden_act",
+        .act = "silu",
+        .eps_key = "rms_norm_eps",
+        .eps = 1e-6,
+        .out_bias_key = "attention_out_bias",
+        .attention_bias = true,
+        .no_out_bias = true,
+    },
+    {
         .model_type = "smollm3",
         .act_key = "hidden_act",
         .act = "silu",
@@ -380,6 +563,18 @@ static const struct family families[] = {
         .attention_bias = true,
     },
     {
+        .model_type = "vaultgemma",
+        .act_key = "hidden_activation",
+        .act = "gelu_pytorch_tanh",
+        .eps_key = "rms_norm_eps",
+        .eps = 1e-6,
+        .attention_cap = 50,
+        .logit_cap = 30,
+        .query_scalar = 256,
+        .has_caps = true,
+        .tied = true,
+    },
+    {
         .model_type = "xlm_roberta",
         .act_key = "hidden_act",
         .act = "gelu",
@@ -387,6 +582,14 @@ static const struct family families[] = {
         .eps = 1e-12,
         .refused = {{"is_decoder", true}, {"add_cross_attention", true}},
         .attention_bias = true,
+    },
+    {
+        .model_type = "youtu",
+        .act_key = "hidden_act",
+        .act = "silu",
+        .eps_key = "rms_norm_eps",
+        .eps = 1e-6,
+        .tied = true,
     },
     {.act_key = "hidden_act", .act = "silu", .eps_key = "rms_norm_eps", .eps = 1e-6},
 };
@@ -433,19 +636,63 @@ static enum q_code load_multipliers(struct forward_config *f, const struct famil
     enum q_code rc;
     if (!row->has_multipliers)
         return Q_OK;
-    f->attention_multiplier = f->embedding_multiplier = f->residual_multiplier = 1;
+    f->attention_multiplier = row->multiplies_logits ? 0 : 1; /* 0: as head_dim says */
+    f->embedding_multiplier = f->residual_multiplier = 1;
     if ((rc = hub_json_number(&f->attention_multiplier, at, "attention_multiplier", range, e)) ||
         (rc = hub_json_number(&f->embedding_multiplier, at, "embedding_multiplier", range, e)) ||
         (rc = hub_json_number(&f->residual_multiplier, at, "residual_multiplier", range, e)) ||
         (rc = hub_json_number(&logits_scaling, at, "logits_scaling", range, e)))
         return rc;
-    f->logit_multiplier = 1 / logits_scaling;
+    f->logit_multiplier = row->multiplies_logits ? logits_scaling : 1 / logits_scaling;
     return Q_OK;
+}
+
+/* A multiplier that is null is left out, which is what `none` does. */
+static enum q_code load_multiplier(double *out, double none, const struct hub_json_at *at,
+                                   const char *key, struct q_err *e)
+{
+    if (json_is_null(json_object_get(at->object, key)))
+        *out = none;
+    return hub_json_number(out, at, key, (struct hub_json_range){1e-6, 1e6}, e);
+}
+
+/* MiniCPM: branches by scale_depth / sqrt(layers), logits by dim_model_base / hidden_size. */
+static enum q_code load_mup(struct model_config *c, const struct family *row,
+                            const struct hub_json_at *at, struct q_err *e)
+{
+    struct forward_config *f = &c->forward;
+    const double root = sqrt(c->n_layer);
+    double embedding = row->mup.embedding, depth = row->mup.depth, base = row->mup.base;
+    enum q_code rc;
+    if (row->mup.embedding == 0)
+        return Q_OK;
+    if ((rc = load_multiplier(&embedding, 1, at, "scale_emb", e)) ||
+        (rc = load_multiplier(&depth, root, at, "scale_depth", e)) ||
+        (rc = load_multiplier(&base, c->hidden_size, at, "dim_model_base", e)))
+        return rc;
+    f->embedding_multiplier = embedding;
+    f->residual_multiplier = depth / root;
+    f->logit_multiplier = base / c->hidden_size;
+    return Q_OK;
+}
+
+/* Baichuan: the 13B says no max_position_embeddings and has slopes; Baichuan 2 says what its head
+ * was trained with. */
+static void load_baichuan(struct model_config *c, const struct hub_json_at *at)
+{
+    if (strcmp(c->model_type, "baichuan") != 0)
+        return;
+    c->forward.alibi = !hub_json_find(at, "max_position_embeddings");
+    c->forward.unit_head = hub_json_find(at, "z_loss_weight") || c->vocab_size == 125696;
 }
 
 static enum q_code check_refused(const struct model_config *c, const struct family *row,
                                  const struct hub_json_at *at, struct q_err *e)
 {
+    const json_t *other = row->refused_key ? hub_json_find(at, row->refused_key) : NULL;
+    if (other && !json_is_false(other) && !(json_is_number(other) && json_number_value(other) == 0))
+        return q_fail(e, Q_UNSUPPORTED, "%s: %s is not supported for model_type \"%s\"", at->path,
+                      row->refused_key, c->model_type);
     for (size_t i = 0; i < REFUSED_MAX && row->refused[i].key; i++) {
         const bool value = row->refused[i].value;
         bool asked = !value;
@@ -505,29 +752,35 @@ static enum q_code load_flags(struct model_config *c, const struct family *row,
         (rc = hub_json_int(&n_norm, at, "num_ln_in_parallel_attn", (struct hub_json_range){1, 2},
                            e)))
         return rc;
-    c->attention_out_bias = c->attention_bias;
-    c->mlp_bias = row->bias_key && c->attention_bias;
+    c->attention_out_bias = c->attention_bias && !row->no_out_bias;
+    c->mlp_bias = row->mlp_bias || (row->bias_key && c->attention_bias);
     if ((rc = load_flag(&c->head_bias, row->head_bias_key, at, e)))
         return rc;
     f->parallel_residual = f->parallel_residual || new_form;
     f->shared_norm = row->shares_norm && f->parallel_residual && !(new_form && n_norm == 2);
+    f->post_norms = row->post_norms_key != NULL;
+    if ((rc = load_flag(&c->attention_out_bias, row->out_bias_key, at, e)) ||
+        (rc = load_flag(&c->mlp_bias, row->mlp_bias_key, at, e)) ||
+        (rc = load_flag(&f->post_norms, row->post_norms_key, at, e)))
+        return rc;
     return hub_json_bool(&c->mlp_bias, at, "mlp_bias", e);
 }
 
-/* Of positions, in layers without rope. */
-static enum q_code load_temper(struct forward_config *f, const struct hub_json_at *at,
+/* Llama 4: in layers without rope. */
+static enum q_code load_growth(struct forward_config *f, const struct hub_json_at *at,
                                struct q_err *e)
 {
     bool is_on = true;
-    double scale = 0.1;
-    int64_t every = 8192;
+    double growth = 0.1;
+    int64_t length = 8192;
     enum q_code rc;
     if ((rc = hub_json_bool(&is_on, at, "attn_temperature_tuning", e)) ||
-        (rc = hub_json_number(&scale, at, "attn_scale", (struct hub_json_range){-1e6, 1e6}, e)) ||
-        (rc = hub_json_int(&every, at, "floor_scale", (struct hub_json_range){1, 1u << 30}, e)))
+        (rc = hub_json_number(&growth, at, "attn_scale", (struct hub_json_range){-1e6, 1e6}, e)) ||
+        (rc = hub_json_int(&length, at, "floor_scale", (struct hub_json_range){1, 1u << 30}, e)))
         return rc;
-    f->temper = is_on ? scale : 0;
-    f->temper_every = (double)every;
+    f->query_growth = is_on ? growth : 0;
+    f->query_length = (double)length;
+    f->query_first = 1;
     return Q_OK;
 }
 
@@ -599,9 +852,9 @@ enum q_code config_forward_load(struct model_config *c, const struct hub_json_at
         (row->eps_key && (rc = hub_json_number(&c->rms_norm_eps, at, row->eps_key, eps, e))) ||
         (rc = load_flags(c, row, at, e)) || (rc = check_refused(c, row, at, e)) ||
         (rc = load_caps(&c->forward, row, at, e)) ||
-        (rc = load_multipliers(&c->forward, row, at, e)) ||
+        (rc = load_multipliers(&c->forward, row, at, e)) || (rc = load_mup(c, row, at, e)) ||
         (rc = load_limits(&c->forward, row, at, e)) ||
-        (row->tempers && (rc = load_temper(&c->forward, at, e))) ||
+        (row->scales_q && (rc = load_growth(&c->forward, at, e))) ||
         (rc = is_rotated_counted(row, at) ? load_rotated(c, row, at, e)
                                           : load_fraction(c, row, at, e)))
         return rc;
@@ -609,5 +862,6 @@ enum q_code config_forward_load(struct model_config *c, const struct hub_json_at
         return q_fail(e, Q_CORRUPT, "%s: %s has %zu characters, at most %u are accepted", at->path,
                       row->act_key, strlen(act), CONFIG_NAME_MAX - 1);
     memcpy(c->hidden_act, act, strlen(act) + 1);
+    load_baichuan(c, at);
     return Q_OK;
 }

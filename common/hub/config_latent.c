@@ -5,11 +5,12 @@
 
 static const struct family {
     const char *model_type;
-    int64_t q_rank, rank, nope, rope, value; /* when their keys are absent */
+    int64_t q_rank, rank, nope, rope,
+        value; /* when their keys are absent; value 0: hidden_size / heads */
 } families[] = {
-    {"deepseek_v2", 1536, 512, 128, 64, 128},
-    {"deepseek_v3", 1536, 512, 128, 64, 128},
-    {"glm4_moe_lite", 768, 512, 192, 64, 256},
+    {"deepseek_v2", 1536, 512, 128, 64, 128},  {"deepseek_v3", 1536, 512, 128, 64, 128},
+    {"glm4_moe_lite", 768, 512, 192, 64, 256}, {"minicpm3", 768, 256, 64, 32, 0},
+    {"youtu", 1536, 512, 128, 64, 128},
 };
 
 static const struct family *family_of(const char *model_type)
@@ -47,6 +48,8 @@ enum q_code config_latent_load(struct model_config *c, const struct hub_json_at 
         return q_fail(e, Q_UNSUPPORTED,
                       "%s: attention_bias true is not supported for model_type \"%s\", only false",
                       at->path, c->model_type);
+    if (f.value == 0)
+        f.value = c->hidden_size / c->n_head;
     if (f.rope % 2)
         return q_fail(e, Q_CORRUPT,
                       "%s: qk_rope_head_dim is %lld, expected an even number (rotary embedding)",

@@ -26,12 +26,16 @@ static const struct family {
     {"gemma3_text", true,  4096, 6, 0, false, false, false, NULL, NULL, 0, false},
     {"gpt_oss",     true,  128,  2, 0, false, false, false, NULL, NULL, 0, false},
     {"llama4_text", true,  8192, 0, 4, false, false, false, NULL, "attention_chunk_size", 0, true},
+    {"mimo",        false, 0,    0, 0, false, false, false, NULL, NULL, 0, false},
+    {"ministral",   true,  4096, 0, 0, false, false, false, NULL, NULL, 0, false},
     {"modernbert",  true,  128,  3, 0, false, false, true, "global_attn_every_n_layers", "local_attention", 0, false},
+    {"olmo3",       true,  4096, 4, 0, false, false, false, NULL, NULL, 0, false},
     {"qwen2",       false, 0,    0, 0, false, false, false, NULL, NULL, 0, false},
     {"qwen2_moe",   false, 0,    0, 0, false, false, false, NULL, NULL, 0, false},
     {"qwen3",       false, 0,    0, 0, false, false, false, NULL, NULL, 0, false},
     {"qwen3_moe",   false, 0,    0, 0, false, false, false, NULL, NULL, 0, false},
     {"smollm3",     false, 0,    0, 4, false, false, false, NULL, NULL, 0, false},
+    {"vaultgemma",  true,  4096, 2, 0, false, false, false, NULL, NULL, 0, false},
     {"",            true,  0,    0, 0, false, false, false, NULL, NULL, 0, false}, /* every other */
     // clang-format on
 };

@@ -20,6 +20,7 @@ static const struct {
     {"llama3", ROPE_LLAMA3, NEED_FACTOR | NEED_BANDS | NEED_ORIGINAL},
     {"yarn", ROPE_YARN, 0},
     {"longrope", ROPE_LONG, NEED_FACTORS},
+    {"mrope", ROPE_DEFAULT, 0}, /* with a position in each direction; of text all are the same */
     {"su", ROPE_LONG, NEED_FACTORS}, /* its name in the first Phi-3 checkpoints */
 };
 
@@ -131,6 +132,7 @@ static const struct {
 } local_ropes[] = {
     {"gemma3_text", "rope_theta", "rope_local_base_freq", 1e6, 1e4},
     {"modernbert", "global_rope_theta", "local_rope_theta", 16e4, 1e4},
+    {"olmo3", "rope_theta", "rope_theta", 5e5, 5e5},
 };
 
 /* rope_theta when absent, of other model types */
@@ -138,8 +140,10 @@ static const struct {
     const char *model_type;
     double theta;
 } thetas[] = {
-    {"ernie4_5_moe", 5e5}, {"flex_olmo", 5e5},  {"gpt_oss", 15e4}, {"lfm2", 1e6},
-    {"llama4_text", 5e5},  {"minimax_m2", 5e6}, {"phimoe", 1e6},   {"smollm3", 2e6},
+    {"apertus", 12e6},    {"cwm", 1e6},        {"ernie4_5", 5e5},   {"ernie4_5_moe", 5e5},
+    {"flex_olmo", 5e5},   {"gpt_oss", 15e4},   {"helium", 1e5},     {"lfm2", 1e6},
+    {"llama4_text", 5e5}, {"minimax_m2", 5e6}, {"ministral3", 1e6}, {"phimoe", 1e6},
+    {"smollm3", 2e6},
 };
 
 /* Hunyuan's "dynamic": an alpha that stretches theta alike for sequences of all lengths. */
@@ -155,6 +159,25 @@ static enum q_code read_alpha(struct rope_config *r, const struct model_config *
     r->theta *= pow(alpha, d > 2 ? d / (d - 2) : 1);
     r->kind = ROPE_DEFAULT;
     *needs = 0;
+    return Q_OK;
+}
+
+/* Ministral 3: q grows with the position from the original length on. */
+static enum q_code read_growth(struct model_config *c, const struct hub_json_at *at,
+                               struct q_err *e)
+{
+    struct forward_config *f = &c->forward;
+    enum q_code rc;
+    if (!hub_json_find(at, "llama_4_scaling_beta"))
+        return Q_OK;
+    if ((rc = hub_json_number(&f->query_growth, at, "llama_4_scaling_beta",
+                              (struct hub_json_range){0, 1e6}, e)))
+        return rc;
+    f->query_length = f->query_growth != 0 ? c->rope.original_max_position : 0;
+    if (f->query_growth != 0 && f->query_length == 0)
+        return q_fail(e, Q_CORRUPT,
+                      "%s: the rope parameters have llama_4_scaling_beta, but not " ORIGINAL,
+                      at->path);
     return Q_OK;
 }
 
@@ -195,6 +218,40 @@ static enum q_code read_two(struct model_config *c, const struct hub_json_at *co
                     "%s: sliding_attention: rope that depends on the prompt's length (dynamic, "
                     "longrope) is not supported",
                     at->path);
+    return rc;
+}
+
+/* Rope parameters of model types whose absent ones are no plain rope; transformers then reads no
+ * rope_theta beside them either. */
+static const struct {
+    const char *model_type, *text;
+} absent[] = {
+    {"apertus",
+     "{\"rope_type\": \"llama3\", \"rope_theta\": 12e6, \"factor\": 8, \"low_freq_factor\": 1, "
+     "\"high_freq_factor\": 4, \"" ORIGINAL "\": 8192}"},
+    {"cwm",
+     "{\"rope_type\": \"llama3\", \"rope_theta\": 1e6, \"factor\": 16, \"low_freq_factor\": 1, "
+     "\"high_freq_factor\": 4, \"" ORIGINAL "\": 8192}"},
+    {"ministral3", "{\"rope_type\": \"yarn\", \"rope_theta\": 1e6, \"factor\": 16, \"mscale\": 1, "
+                   "\"mscale_all_dim\": 1, "
+                   "\"llama_4_scaling_beta\": 0.1, \"" ORIGINAL "\": 16384}"},
+};
+
+static enum q_code read_absent(struct model_config *c, const struct hub_json_at *config,
+                               struct q_err *e)
+{
+    enum q_code rc = Q_OK;
+    for (size_t i = 0; i < sizeof absent / sizeof *absent && !rc; i++) {
+        json_t *object = NULL;
+        if (strcmp(absent[i].model_type, c->model_type) != 0)
+            continue;
+        if ((rc = hub_json_parse(&object, absent[i].text, strlen(absent[i].text), config->path, e)))
+            return rc;
+        const struct hub_json_at at = {object, config->path};
+        if (!(rc = read_rope(&c->rope, c, config, &at, e)))
+            rc = read_growth(c, &at, e);
+        json_decref(object);
+    }
     return rc;
 }
 
@@ -242,12 +299,12 @@ enum q_code config_rope_load(struct model_config *c, const struct hub_json_at *c
     const char *key = hub_json_find(config, "rope_parameters") ? "rope_parameters" : "rope_scaling";
     const struct hub_json_at at = {hub_json_find(config, key), config->path};
     if (!at.object)
-        return Q_OK;
+        return read_absent(c, config, e);
     if (!json_is_object(at.object))
         return q_fail(e, Q_CORRUPT, "%s: %s is %s, expected an object", at.path, key,
                       hub_json_kind(at.object));
     if (!hub_json_find(&at, "full_attention") && !hub_json_find(&at, "sliding_attention"))
-        return read_rope(r, c, config, &at, e);
+        return (rc = read_rope(r, c, config, &at, e)) ? rc : read_growth(c, &at, e);
     if (two)
         return read_two(c, config, &at, e);
     return q_fail(e, Q_UNSUPPORTED, "%s: %s with values per layer type is not supported yet",

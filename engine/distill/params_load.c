@@ -399,7 +399,7 @@ FALLIBLE params_load(struct params *p, const struct params_source *s, struct q_e
         .arch = s->arch,
         .config = s->config,
         .files = s->files,
-        .names = weight_finder_names(s->arch, s->config, s->files),
+        .names = weight_names_of(s->arch, s->config, s->files),
     };
     for (uint32_t i = 0; i < s->program->n_op && !rc; i++) {
         const struct program_op *op = &s->program->ops[i];

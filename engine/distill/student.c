@@ -399,6 +399,16 @@ static enum q_code make_layers(struct student *s, const struct student_options *
     return Q_OK;
 }
 
+/* What the operations do not say. */
+static enum q_code check_kind(const struct student *s, struct q_err *e)
+{
+    if (!*s->config.outer && !s->config.forward.unit_head)
+        return Q_OK;
+    return q_fail(e, Q_UNSUPPORTED, "%s: %s is no student yet", s->arch->name,
+                  *s->config.outer ? "the text model of another model"
+                                   : "a head whose rows have the length 1");
+}
+
 static enum q_code make_program(struct student *s, const struct student_options *o, struct q_err *e)
 {
     const struct program_forms forms = {form_of, s, s->compute, 0};
@@ -407,7 +417,8 @@ static enum q_code make_program(struct student *s, const struct student_options 
         (rc = arch_find(&s->arch, s->config.architecture, e)) || (rc = check_options(s, o, e)) ||
         (rc = params_divide(&s->local, &s->config, s->group.size, e)) ||
         (rc = program_compile(&s->program, s->arch, &s->local, &forms, e)) ||
-        (rc = train_check_model(&s->program, e)) || (rc = make_layers(s, o, e)))
+        (rc = train_check_model(&s->program, e)) || (rc = make_layers(s, o, e)) ||
+        (rc = check_kind(s, e)))
         return rc;
     read_head(s);
     return Q_OK;
@@ -440,7 +451,7 @@ static enum q_code load_params(struct student *s, const struct student_options *
         .arch = s->arch,
         .config = &s->config,
         .files = files,
-        .names = weight_finder_names(s->arch, &s->config, files),
+        .names = weight_names_of(s->arch, &s->config, files),
     };
     if (!rc)
         rc = params_load(&s->params, &from, e);

@@ -138,6 +138,8 @@ bool arch_wants(const struct model_config *c, enum arch_when when, uint32_t laye
         return !c->tie_word_embeddings;
     case WHEN_BEHIND:
         return layer > 0;
+    case WHEN_POST_NORMS:
+        return c->forward.post_norms;
     case WHEN_ATTENTION_BIAS:
         return c->attention_bias;
     case WHEN_OUT_BIAS:
@@ -249,6 +251,7 @@ static const struct {
     {"quick_gelu", ARCH_GELU_QUICK},
     {"relu", ARCH_RELU},
     {"relu2", ARCH_RELU2},
+    {"xielu", ARCH_XIELU},
 };
 #define N_ACTIVATION (sizeof activations / sizeof *activations)
 
@@ -268,6 +271,7 @@ const char *arch_activation_name(enum arch_activation a)
         [ARCH_SILU] = "silu",           [ARCH_GELU] = "gelu",
         [ARCH_GELU_TANH] = "gelu tanh", [ARCH_GELU_QUICK] = "quick gelu",
         [ARCH_RELU] = "relu",           [ARCH_RELU2] = "relu2",
+        [ARCH_XIELU] = "xielu",
     };
     return names[a];
 }

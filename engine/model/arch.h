@@ -61,6 +61,8 @@ enum arch_slot {
     W_GATE_BIAS,
     W_UP_BIAS,
     W_DOWN_BIAS,
+    W_ACT_POSITIVE, /* xIELU: of numbers above 0, as the softplus of which it counts */
+    W_ACT_NEGATIVE, /* of the others: what its softplus is more than KERN_XIELU_BETA */
     W_ROUTER_BIAS,
     W_ROUTER,         /* a layer's experts are chosen by it */
     W_SHARED_GATE,    /* how much a row takes of the expert that all rows use, which is

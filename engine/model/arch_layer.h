@@ -19,7 +19,8 @@ enum arch_norm_place {
     ARCH_NORMS_BEFORE, /* x += f(norm(x)) */
     ARCH_NORMS_AFTER,  /* x += norm(f(x)): OLMo 2 */
     ARCH_NORMS_BOTH,   /* x += norm(f(norm(x))): Gemma 2 */
-    ARCH_NORMS_SUM     /* x = norm(x + f(x)): the first transformers */
+    ARCH_NORMS_SUM,    /* x = norm(x + f(x)): the first transformers */
+    ARCH_NORMS_CONFIG  /* as config.json says: BEFORE or BOTH */
 };
 
 enum arch_residual {
@@ -43,6 +44,13 @@ enum arch_qk_norm {
     ARCH_QK_NORM_HEADS, /* each head of q and of k through a norm */
     ARCH_QK_NORM_WHOLE, /* q and k, each as one vector of all its heads */
     ARCH_QK_NORM_APART  /* each head, by weights of its own, where the config has them: Command R */
+};
+
+/* whether the config's factor of q that grows with the position counts */
+enum arch_query_growth {
+    ARCH_QUERY_GROWTH_NONE,
+    ARCH_QUERY_GROWTH_ALL,    /* in all layers: Ministral 3 */
+    ARCH_QUERY_GROWTH_NO_ROPE /* in those without rope: Llama 4 */
 };
 
 enum arch_attention {
@@ -80,7 +88,7 @@ enum arch_share {
     ARCH_SHARE_WHOLE
 };
 
-/* Sources: silu and gelu arXiv:1606.08415, relu2 arXiv:2109.08668. */
+/* Sources: silu and gelu arXiv:1606.08415, relu2 arXiv:2109.08668, xIELU arXiv:2411.13010. */
 enum arch_activation {
     ARCH_SILU,
     ARCH_GELU,       /* by erf */
@@ -88,6 +96,7 @@ enum arch_activation {
     ARCH_GELU_QUICK, /* x * sigmoid(1.702 x) */
     ARCH_RELU,
     ARCH_RELU2, /* relu(x)^2 */
+    ARCH_XIELU, /* with two numbers of the layer's: W_ACT_POSITIVE, W_ACT_NEGATIVE */
     ARCH_ACTIVATIONS
 };
 #define ARCH_ACTS_GELU (1u << ARCH_GELU | 1u << ARCH_GELU_TANH | 1u << ARCH_GELU_QUICK)
@@ -102,7 +111,7 @@ struct arch_layer {
     uint32_t first_position;   /* learned: the table's row of position 0; OPT has 2 */
     bool alibi_scaled;         /* slopes are multiplied by the scale of scores: Falcon */
     enum arch_qk_norm qk_norm; /* where the table has its tensors */
-    bool qk_norm_behind_rope;
+    bool qk_norm_behind_rope;  /* q and k are rotated, then normed: Hunyuan */
     enum arch_mlp mlp;
     uint32_t activations; /* set of 1 << ARCH_…: which hidden_act it may have; 0: silu */
     bool limited_glu; /* down(act(min(gate x, limit)) * (up x limited to ±limit, + 1)), with the
@@ -111,7 +120,6 @@ struct arch_layer {
     enum arch_route route;
     enum arch_share share;
     bool weighs_input;  /* experts' weights are those of their input: Llama 4 */
-    bool temper;        /* config's temperature of positions counts: q of layers without rope */
     bool windows;       /* config's sliding windows count */
     bool no_rope;       /* config's layers without rope count */
     bool local_rope;    /* layers with a window have the config's local rope */
@@ -120,8 +128,9 @@ struct arch_layer {
     bool bidirectional; /* a row attends to all rows of its sequence */
     bool bare_first;    /* attention of the first layer has no norm: it reads what the embedding's
                            norm has made */
-    bool soft_caps;     /* config's soft caps of scores and of logits count */
-    bool scales;        /* config's query scalar and its multipliers of attention, residual and
+    enum arch_query_growth query_growth;
+    bool soft_caps; /* config's soft caps of scores and of logits count */
+    bool scales;    /* config's query scalar and its multipliers of attention, residual and
                            logits count */
 };
 

@@ -27,10 +27,11 @@ enum arch_when {
     WHEN_DENSE_BIAS,
     WHEN_SHARED, /* in layers with experts, where all rows use one of them */
     WHEN_SHARED_BIAS,
-    WHEN_Q_RANK,  /* q has a latent */
-    WHEN_Q_WHOLE, /* q has none */
-    WHEN_BEHIND,  /* in all layers but the first */
-    WHEN_NEVER    /* may be there, is not read */
+    WHEN_Q_RANK,     /* q has a latent */
+    WHEN_Q_WHOLE,    /* q has none */
+    WHEN_BEHIND,     /* in all layers but the first */
+    WHEN_POST_NORMS, /* norms behind the branches */
+    WHEN_NEVER       /* may be there, is not read */
 };
 
 /* layer: not looked at for what is the model's and no layer's. */

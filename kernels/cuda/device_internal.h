@@ -33,7 +33,7 @@ struct device_graph {
 };
 
 /* The table; exported by its name. */
-__attribute__((visibility("default"))) const struct device_table *quire_device_5(void);
+__attribute__((visibility("default"))) const struct device_table *quire_device_6(void);
 
 /* ---- trials.c ---- */
 /* Determine the kernels of d, and whether its streams overlap. same_bits: opened deterministic.

@@ -51,6 +51,19 @@ static __device__ float act_of(enum kern_act act, float z)
     }
 }
 
+static __device__ float softplus(float x)
+{
+    return x > 20 ? x : log1pf(expf(x));
+}
+
+static __device__ float plain_of(const struct activate_args &a, float z)
+{
+    if (a.act != KERN_XIELU)
+        return act_of(a.act, z);
+    const float p = softplus(*a.positive), n = KERN_XIELU_BETA + softplus(*a.negative);
+    return fmaf(z, KERN_XIELU_BETA, z > 0 ? p * z * z : n * (expm1f(z) - z));
+}
+
 static __device__ float gated_of(const struct activate_args &a, float gate, float up)
 {
     const float limit = a.limit, low = up < -limit ? -limit : up;
@@ -64,7 +77,7 @@ static __global__ void __launch_bounds__(THREADS) activate_kernel(const struct a
     await_inputs();
     const float *gate = a.x + blockIdx.x * a.x_stride, *up = gate + a.n_col;
     my_columns(a.n_col, [&](uint32_t c) {
-        const float y = a.gated ? gated_of(a, gate[c], up[c]) : act_of(a.act, gate[c]);
+        const float y = a.gated ? gated_of(a, gate[c], up[c]) : plain_of(a, gate[c]);
         store_as(a.y, a.y_dtype, blockIdx.x * a.y_stride + c, y);
     });
 }
@@ -79,9 +92,13 @@ static __global__ void __launch_bounds__(THREADS) add_rows_kernel(const struct a
 {
     await_inputs();
     const float *from = a.x + blockIdx.x * a.x_stride;
-    float *to = a.y + blockIdx.x * a.y_stride;
+    float *to = a.y + blockIdx.x * a.y_stride, scale = a.scale;
+    if (a.positions) {
+        const float position = (float)(a.positions[blockIdx.x] + a.first);
+        scale *= fmaf(a.growth, log1pf(floorf(position / a.length)), 1.0f);
+    }
     my_columns(a.n_col, [&](uint32_t c) {
-        const float v = a.scale * from[c];
+        const float v = scale * from[c];
         to[c] = a.set ? v : to[c] + v;
     });
 }

@@ -51,7 +51,7 @@ static __attribute__((format(printf, 2, 3))) void note(struct device *d, const c
 
 static FALLIBLE run_trial(struct device *d, struct attention_trial *r, struct q_err *e)
 {
-    struct device_link on = {quire_device_5(), d, NULL};
+    struct device_link on = {quire_device_6(), d, NULL};
     enum q_code rc = on.t->stream_new(d, &on.s, e);
     if (rc)
         return rc;
@@ -88,7 +88,7 @@ static FALLIBLE try_attention(struct device *d, bool same_bits, struct q_err *e)
 
 static FALLIBLE run_products(struct device *d, struct linear_trial r[LINEAR_TYPES], struct q_err *e)
 {
-    struct device_link on = {quire_device_5(), d, NULL};
+    struct device_link on = {quire_device_6(), d, NULL};
     struct kern_table tried = d->kern;
     enum q_code rc = on.t->stream_new(d, &on.s, e);
     if (rc)
@@ -142,7 +142,7 @@ static FALLIBLE try_wgmma(struct device *d, bool same_bits, struct q_err *e)
 
 static FALLIBLE run_overlap(struct device *d, struct overlap_trial *r, struct q_err *e)
 {
-    struct device_link apart = {quire_device_5(), d, NULL}, early = apart;
+    struct device_link apart = {quire_device_6(), d, NULL}, early = apart;
     enum q_code rc;
     d->overlaps = false;
     if ((rc = apart.t->stream_new(d, &apart.s, e)))

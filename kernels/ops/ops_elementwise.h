@@ -13,17 +13,24 @@ enum kern_act {
     KERN_RELU,
     KERN_RELU2,    /* relu(z)^2 */
     KERN_IDENTITY, /* z: rows in another type */
-    KERN_ACTS
+    KERN_ACTS,
+    /* with numbers of its own, which activate alone takes, and not gated: beta z + (z > 0 ? p z^2 :
+     * n (e^z - 1 - z)), p = softplus(*positive), n = beta + softplus(*negative) */
+    KERN_XIELU = KERN_ACTS
 };
+
+#define KERN_XIELU_BETA 0.5f
 
 /* y[i,c] = act(x[i,c]), or act(x[i,c]) * x[i, n_col + c] when gated; with a limit
  * act(min(x[i,c], limit)) * (min(max(x[i, n_col + c], -limit), limit) + 1), the sum rounded; NaN
  * stays. y may not overlap x.
- * Sources: arXiv:1606.08415 (gelu), arXiv:2109.08668 (relu2), gpt-oss's model card (limit). */
+ * Sources: arXiv:1606.08415 (gelu), arXiv:2109.08668 (relu2), arXiv:2411.13010 (xIELU), gpt-oss's
+ * model card (limit). */
 struct activate_args {
     enum kern_act act;
     int gated;
-    float limit; /* gated only; 0: none */
+    float limit;                      /* gated only; 0: none */
+    const float *positive, *negative; /* xIELU: a number each */
     void *y;
     enum dtype y_dtype; /* F32, BF16; F16 on a device and in ref/ */
     const float *x;     /* [n_row, n_col], gated: [n_row, 2 * n_col] */
@@ -32,13 +39,17 @@ struct activate_args {
 };
 
 /* y[i,c] += scale * x[i,c], the product rounded; or y[i,c] = scale * x[i,c] when set, and then y
- * may be x. */
+ * may be x. With positions scale is that of a row: scale * (1 + growth ln(1 + floor((positions[i] +
+ * first) / length))). */
 struct add_rows_args {
     float *y;
     const float *x;
     uint32_t n_row, n_col;
     size_t x_stride, y_stride; /* elements */
     float scale;
+    const uint32_t *positions; /* [n_row]; NULL: none */
+    uint32_t first;
+    float growth, length;
     int set;
 };
 

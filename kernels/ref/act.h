@@ -4,7 +4,7 @@
 #ifndef QUIRE_KERNELS_REF_ACT_H
 #define QUIRE_KERNELS_REF_ACT_H
 #include <math.h>
-#include "kernels/ops/ops_elementwise.h"
+#include "kernels/tiling/grow.h"
 
 static inline float ref_sigmoid_times(float z, float exponent)
 {
@@ -30,6 +30,12 @@ static inline float ref_act(enum kern_act is, float z)
     default:
         return ref_sigmoid_times(z, z);
     }
+}
+
+static inline float ref_xielu(struct xielu by, float z)
+{
+    const float curve = z > 0 ? by.positive * z * z : by.negative * (expm1f(z) - z);
+    return fmaf(z, KERN_XIELU_BETA, curve);
 }
 
 #endif

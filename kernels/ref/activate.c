@@ -14,13 +14,19 @@ static float gated(const struct activate_args *a, float gate, float up)
     return ref_act(a->act, gate > limit ? limit : gate) * ((low > limit ? limit : low) + 1.0f);
 }
 
+static float plain(const struct activate_args *a, struct xielu by, float z)
+{
+    return a->act == KERN_XIELU ? ref_xielu(by, z) : ref_act(a->act, z);
+}
+
 void activate_ref(const struct activate_args *a, const struct kern_exec *x)
 {
+    const struct xielu by = xielu_of(a);
     struct range rows = split(a->n_row, x);
     for (size_t i = rows.begin; i < rows.end; i++) {
         const float *gate = a->x + i * a->x_stride, *up = gate + a->n_col;
         for (uint32_t c = 0; c < a->n_col; c++)
             element_set(a->y, a->y_dtype, i * a->y_stride + c,
-                        a->gated ? gated(a, gate[c], up[c]) : ref_act(a->act, gate[c]));
+                        a->gated ? gated(a, gate[c], up[c]) : plain(a, by, gate[c]));
     }
 }

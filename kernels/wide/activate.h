@@ -3,6 +3,7 @@
  * Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_WIDE_ACTIVATE_H
 #define QUIRE_KERNELS_WIDE_ACTIVATE_H
+#include "kernels/tiling/grow.h"
 #include "kernels/wide/columns.h"
 #include "kernels/wide/exp.h"
 #ifdef VEC_SUMS
@@ -67,6 +68,29 @@ INLINE struct vec vec_act(enum kern_act is, struct vec z)
     }
 }
 
+/* e^z - 1 - z for z at most 0: above -1/2 by its series, of which the first term left out is below
+ * 2^-24 of the sum. */
+INLINE struct vec vec_exp_rest(struct vec z)
+{
+    const struct vec tail = vec_sub(vec_sub(vec_exp(z), vec_set(1.0f)), z);
+    struct vec p = vec_set(1.0f / 40320);
+    p = vec_fma(p, z, vec_set(1.0f / 5040));
+    p = vec_fma(p, z, vec_set(1.0f / 720));
+    p = vec_fma(p, z, vec_set(1.0f / 120));
+    p = vec_fma(p, z, vec_set(1.0f / 24));
+    p = vec_fma(p, z, vec_set(1.0f / 6));
+    p = vec_fma(p, z, vec_set(0.5f));
+    return vec_if_above(z, vec_set(-0.5f), vec_mul(vec_mul(p, z), z), tail);
+}
+
+INLINE struct vec vec_xielu(struct xielu by, struct vec z)
+{
+    const struct vec zero = vec_set(0), positive = vec_set(by.positive);
+    const struct vec above = vec_mul(vec_mul(positive, z), z);
+    const struct vec below = vec_mul(vec_set(by.negative), vec_exp_rest(vec_min(zero, z)));
+    return vec_fma(z, vec_set(KERN_XIELU_BETA), vec_if_above(z, zero, above, below));
+}
+
 INLINE struct vec vec_gated(const struct activate_args *a, enum kern_act act, struct vec gate,
                             struct vec up)
 {
@@ -79,12 +103,14 @@ INLINE struct vec vec_gated(const struct activate_args *a, enum kern_act act, st
 
 INLINE void wide_activate_chunk(const struct activate_args *a, enum kern_act act, struct chunk k)
 {
+    const struct xielu by = act == KERN_XIELU ? xielu_of(a) : (struct xielu){0, 0};
     const float *gate = a->x + k.row * a->x_stride, *up = gate + a->n_col;
     for (uint32_t c = k.begin; c < k.end; c += 16) {
         const uint32_t n = k.end - c < 16 ? k.end - c : 16;
         const struct vec z = vec_load_n(gate + c, n);
-        const struct vec y =
-            a->gated ? vec_gated(a, act, z, vec_load_n(up + c, n)) : vec_act(act, z);
+        const struct vec y = a->gated            ? vec_gated(a, act, z, vec_load_n(up + c, n))
+                             : act == KERN_XIELU ? vec_xielu(by, z)
+                                                 : vec_act(act, z);
         if (a->y_dtype == DT_F32)
             vec_store_n((float *)a->y + k.row * a->y_stride + c, y, n);
         else
@@ -104,6 +130,9 @@ INLINE void wide_activate(const struct activate_args *a, const struct kern_exec 
             break;
         case KERN_GELU_TANH:
             wide_activate_chunk(a, KERN_GELU_TANH, k);
+            break;
+        case KERN_XIELU:
+            wide_activate_chunk(a, KERN_XIELU, k);
             break;
         default:
             wide_activate_chunk(a, a->act, k);

@@ -24,6 +24,16 @@ static double act_f64(enum kern_act act, double z)
     }
 }
 
+/* The larger of what is added up is what roundings are relative to. */
+static double xielu_f64(const struct activate_args *a, double z, double *largest)
+{
+    const double beta = KERN_XIELU_BETA * z;
+    const double p = log1p(exp(*a->positive)), n = KERN_XIELU_BETA + log1p(exp(*a->negative));
+    const double curve = z > 0 ? p * z * z : n * (expm1(z) - z);
+    *largest = fmax(fabs(beta), fmax(fabs(curve), n * fmin(-z, 1)));
+    return beta + curve;
+}
+
 /* An exponent of up to 88 is rounded three times, which e^… multiplies by it; below that y is 0
  * instead of less than 1e-34. */
 static void near_f64(struct kcheck *k, const struct activate_args *a, const void *y)
@@ -36,11 +46,20 @@ static void near_f64(struct kcheck *k, const struct activate_args *a, const void
             const double z = fmin(a->x[i * a->x_stride + c], limit);
             const double other = a->gated ? a->x[i * a->x_stride + a->n_col + c] : 1;
             const double up = a->limit > 0 ? fmin(fmax(other, -limit), limit) + 1 : other;
-            const double want = act_f64(a->act, z) * up;
+            double largest = 0, want = act_f64(a->act, z) * up;
+            if (a->act == KERN_XIELU)
+                want = xielu_f64(a, z, &largest);
             const double exponent = fmin(z < 0 ? z * z * 2 + 8 : 8, 270);
             kc_near(k, "y", ((const float *)y)[i * a->y_stride + c], want,
-                    fabs(want) * exponent * 0x1p-24 + 1e-34);
+                    (fabs(want) * exponent + 4 * largest) * 0x1p-24 + 1e-34);
         }
+}
+
+static const float *kc_number(struct kcheck *k)
+{
+    float *x = kc_buf(k, sizeof *x);
+    *x = (float)kc_range(k, 0, 400) / 16 - 4;
+    return x;
 }
 
 void kcheck_activate(struct kcheck *k)
@@ -54,7 +73,7 @@ void kcheck_activate(struct kcheck *k)
     const uint32_t n_in = gated ? 2 * n_col : n_col;
     const size_t x_stride = n_in + kc_range(k, 0, 9), y_stride = n_col + kc_range(k, 0, 9);
     const size_t element = dtype_bits(y_dtype) / 8, n = n_row * y_stride;
-    const enum kern_act act = (enum kern_act)kc_range(k, 0, KERN_ACTS - 1);
+    const enum kern_act act = (enum kern_act)kc_range(k, 0, gated ? KERN_ACTS - 1 : KERN_XIELU);
     kc_shape(k, "act %d%s limit %g n_row %u n_col %u -> %s", (int)act, gated ? " gated" : "",
              (double)limit, n_row, n_col, dtype_name(y_dtype));
     float *x = kc_buf(k, n_row * x_stride * sizeof *x);
@@ -66,6 +85,8 @@ void kcheck_activate(struct kcheck *k)
         .act = act,
         .gated = gated,
         .limit = limit,
+        .positive = kc_number(k),
+        .negative = kc_number(k),
         .y = want,
         .y_dtype = y_dtype,
         .x = x,

@@ -57,6 +57,8 @@ static const struct row rows[] = {
     {{"%u.up.bias", W_UP_BIAS, {D_INTER}, SHARD_NONE, WHEN_DENSE}, FAMILY_BIASES},
     {{"%u.down", W_DOWN, {D_HIDDEN, D_INTER}, SHARD_NONE, WHEN_DENSE}, 0},
     {{"%u.down.bias", W_DOWN_BIAS, {D_HIDDEN}, SHARD_NONE, WHEN_DENSE}, FAMILY_BIASES},
+    {{"%u.positive", W_ACT_POSITIVE, {D_ONE}, SHARD_NONE, WHEN_ALWAYS}, FAMILY_XIELU},
+    {{"%u.negative", W_ACT_NEGATIVE, {D_ONE}, SHARD_NONE, WHEN_ALWAYS}, FAMILY_XIELU},
     {{"%u.router", W_ROUTER, {D_EXPERTS, D_HIDDEN}, SHARD_NONE, WHEN_EXPERTS}, FAMILY_EXPERTS},
     {
         {"%u.router.bias", W_ROUTER_BIAS, {D_EXPERTS}, SHARD_NONE, WHEN_EXPERTS},
@@ -337,10 +339,14 @@ static void make_head(double *head, const struct family_model *m, struct family_
     const bool apart = m->f->layer.qk_norm == ARCH_QK_NORM_APART;
     const float *w = find(m, of_k ? W_K_NORM : W_Q_NORM, at.layer, apart ? i : 0);
     const bool alibi = m->f->forward.alibi;
-    if (w)
-        norm(head, head, HEAD, apart ? m->f->layer.norm : ARCH_NORM_RMS, w, NULL);
+    const enum arch_norm kind = apart ? m->f->layer.norm : ARCH_NORM_RMS;
+    const bool behind = m->f->layer.qk_norm_behind_rope;
+    if (w && !behind)
+        norm(head, head, HEAD, kind, w, NULL);
     if (arch_rotates(&m->f->layer) && !alibi && !m->config.no_rope[at.layer])
         rotate(head, m, at.layer, at.row);
+    if (w && behind)
+        norm(head, head, HEAD, kind, w, NULL);
 }
 
 /* q, k and v of a row; k and v into the cache. */
@@ -358,6 +364,9 @@ static void make_qkv(double *q, const double *h, struct cache *c, const struct f
     limit(v, KV * HEAD, clip);
     for (uint32_t j = 0; j < m->config.n_head; j++)
         make_head(q + (size_t)j * HEAD, m, at, false, j);
+    const struct forward_config *f = &m->f->forward;
+    for (uint32_t j = 0; j < n_q && m->f->layer.query_growth; j++)
+        q[j] *= 1 + f->query_growth * log1p(floor((at.row + f->query_first) / f->query_length));
     for (uint32_t j = 0; j < KV; j++)
         make_head(k + (size_t)j * HEAD, m, at, true, j);
 }
@@ -375,7 +384,14 @@ static void attention(double *y, const double *q, const struct cache *c,
 
 struct mlp {
     const float *gate, *up, *down, *up_bias, *down_bias;
+    const float *positive, *negative; /* xIELU */
 };
+
+static double xielu(const struct mlp *w, double z)
+{
+    const double p = log1p(exp(*w->positive)), n = 0.5 + log1p(exp(*w->negative));
+    return z / 2 + (z > 0 ? p * z * z : n * (expm1(z) - z));
+}
 
 static void mlp(double *y, const double *h, const struct mlp *w, const char *act)
 {
@@ -384,7 +400,9 @@ static void mlp(double *y, const double *h, const struct mlp *w, const char *act
     if (w->gate)
         multiply(g, w->gate, NULL, h, INTER, HIDDEN);
     for (uint32_t i = 0; i < INTER; i++)
-        u[i] = w->gate ? activated(act, g[i]) * u[i] : activated(act, u[i]);
+        u[i] = w->gate       ? activated(act, g[i]) * u[i]
+               : w->positive ? xielu(w, u[i])
+                             : activated(act, u[i]);
     multiply(y, w->down, w->down_bias, u, HIDDEN, INTER);
 }
 
@@ -432,6 +450,8 @@ static void any_mlp(double *y, const double *h, const struct family_model *m, ui
         .down = find(m, W_DOWN, layer, 0),
         .up_bias = find(m, W_UP_BIAS, layer, 0),
         .down_bias = find(m, W_DOWN_BIAS, layer, 0),
+        .positive = find(m, W_ACT_POSITIVE, layer, 0),
+        .negative = find(m, W_ACT_NEGATIVE, layer, 0),
     };
     if (m->config.moe.layers[layer])
         experts(y, h, m, layer);

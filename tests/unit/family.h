@@ -23,7 +23,8 @@ enum family_has {
     FAMILY_Q_NORM = 64,
     FAMILY_POSITIONS_2 = 128, /* two rows before the first position's */
     FAMILY_EMBED_NORM = 256,
-    FAMILY_HEAD_NORMS = 512 /* a tensor for each head of q and of k */
+    FAMILY_HEAD_NORMS = 512, /* a tensor for each head of q and of k */
+    FAMILY_XIELU = 1024
 };
 
 struct family {

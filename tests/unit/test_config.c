@@ -371,7 +371,8 @@ static void test_llama4(void **state)
     assert_ok(load_text(LLAMA4 ", \"no_rope_layers\": []"), &e);
     assert_true(c.intermediate_size == 200 && c.moe.width == 96 && c.moe.shared_width == 96);
     assert_true(c.window[0] == 8192 && c.forward.chunks && !c.no_rope[2] && c.head_dim == 128);
-    assert_true(c.forward.temper == 0.1 && c.forward.temper_every == 8192 && c.forward.qk_norm);
+    assert_true(c.forward.query_growth == 0.1 && c.forward.query_length == 8192);
+    assert_true(c.forward.query_first == 1 && c.forward.qk_norm);
     assert_layers(true, true, true);
     assert_ok(load_text(LLAMA4 ", \"no_rope_layers\": [1, 0, 1], \"attention_chunk_size\": 32, "
                                "\"interleave_moe_layer_step\": 2, \"rope_scaling\": "
@@ -383,7 +384,7 @@ static void test_llama4(void **state)
     assert_layers(false, true, false);
     assert_ok(load_text(LLAMA4 ", \"moe_layers\": [2], \"attn_temperature_tuning\": false"), &e);
     assert_layers(false, false, true);
-    assert_true(c.forward.temper == 0);
+    assert_true(c.forward.query_growth == 0);
     static const char nested[] =
         "{\"architectures\": [\"Llama4ForConditionalGeneration\"], \"model_type\": \"llama4\", "
         "\"torch_dtype\": \"bfloat16\", \"text_config\": {\"model_type\": \"llama4_text\", "
@@ -392,7 +393,7 @@ static void test_llama4(void **state)
         "\"max_position_embeddings\": 64}}";
     assert_ok(model_config_parse(&c, nested, sizeof nested - 1, "config.json", &e), &e);
     assert_string_equal(c.architecture, "Llama4ForCausalLM");
-    assert_string_equal(c.nested_in, "Llama4ForConditionalGeneration");
+    assert_string_equal(c.outer, "Llama4ForConditionalGeneration");
     assert_true(c.dtype == DT_BF16 && c.moe.width == 24 && c.intermediate_size == 16384);
     assert_ok(load_text(", \"time_step_limit\": [0.0, Infinity], \"name\": \"Infinity\", "
                         "\"rope_theta\": -Infinity"),
@@ -401,7 +402,7 @@ static void test_llama4(void **state)
     assert_fails(load_text(", \"rope_theta\": Infinit"), Q_CORRUPT, "not valid JSON", &e);
     static const char bare[] = "{\"architectures\": [\"Llama4ForConditionalGeneration\"]}";
     assert_fails(model_config_parse(&c, bare, sizeof bare - 1, "config.json", &e), Q_CORRUPT,
-                 "text_config is missing, expected an object", &e);
+                 "vocab_size is missing", &e);
 }
 
 static void test_refused_other_experts(void **state)
@@ -726,14 +727,14 @@ static void test_architectures(void **state)
         const char *part;
     } cases[] = {
         {"{\"n_embd\": 768}", Q_CORRUPT,
-         "architectures is missing, expected a list with one name: BertModel, BloomForCausalLM, "
-         "Cohere2"},
+         "architectures is missing, expected a list with one name: ApertusForCausalLM, "
+         "ArceeForCausalLM, BaichuanForCausalLM, "},
         {"{\"architectures\": [], \"model_type\": \"qwen2_moe\"}", Q_CORRUPT,
          "architectures is a list, expected a list with one name: Qwen2MoeForCausalLM, for "
          "model_type qwen2_moe"},
         {"{\"architectures\": [\"MambaForCausalLM\"]}", Q_UNSUPPORTED,
-         "architecture MambaForCausalLM is not supported; supported are BertModel, "
-         "BloomForCausalLM, "},
+         "architecture MambaForCausalLM is not supported; supported are ApertusForCausalLM, "
+         "ArceeForCausalLM, "},
         {"{\"architectures\": [\"GPT2LMHeadModel\"], \"model_type\": \"gpt2\", \"vocab_size\": 8}",
          Q_CORRUPT, "hidden_size (or n_embd) is missing"},
         {"{\"architectures\": [\"Qwen3NextForCausalLM\"]}", Q_UNSUPPORTED,

@@ -12,7 +12,7 @@
 #include "fake_cuda.h"
 #include "kernels/device.h"
 
-__attribute__((visibility("default"))) const struct device_table *quire_device_5(void);
+__attribute__((visibility("default"))) const struct device_table *quire_device_6(void);
 
 #define ROWS 3u
 #define COLS 64u
@@ -115,7 +115,7 @@ static void close_all(struct run *r)
 /* out: [N] or NULL. */
 static FALLIBLE run_all(float *out, struct q_err *e)
 {
-    struct run r = {.t = quire_device_5()};
+    struct run r = {.t = quire_device_6()};
     enum q_code rc = open_all(&r, e);
     if (!rc)
         rc = work(&r, e);
@@ -215,7 +215,7 @@ static void a_machine_without_a_card(void **state)
 
 static char *note_of(char *note, size_t n, enum q_code *rc, struct q_err *e)
 {
-    struct run r = {.t = quire_device_5()};
+    struct run r = {.t = quire_device_6()};
     if (!(*rc = r.t->open(&r.d, &(struct device_options){.deterministic = true}, e)))
         snprintf(note, n, "%s", r.t->props(r.d)->note);
     close_all(&r);
@@ -349,7 +349,7 @@ static int misuse(void (*fn)(struct run *), char *out, size_t n)
     const pid_t pid = fork();
     assert_true(pid >= 0);
     if (!pid) {
-        struct run r = {.t = quire_device_5()};
+        struct run r = {.t = quire_device_6()};
         struct q_err e = Q_ERR_INIT;
         dup2(fds[1], STDERR_FILENO);
         signal(SIGSEGV, SIG_DFL); /* not the test library's */

@@ -120,6 +120,7 @@ static void dense_families(void **state)
 {
     (void)state;
     static const struct layers_case cases[] = {
+        {"apertus", DT_F32, QUANTIZE_NOT},
         {"bloom", DT_F32, QUANTIZE_NOT},
         {"bloom", DT_BF16, QUANTIZE_INT8},
         {"cohere", DT_F32, QUANTIZE_NOT},
@@ -135,6 +136,10 @@ static void dense_families(void **state)
         {"gpt2", DT_F32, QUANTIZE_NOT},
         {"gpt2-noprefix", DT_BF16, QUANTIZE_INT8},
         {"gptj", DT_BF16, QUANTIZE_NOT},
+        {"hunyuan_v1_dense", DT_F32, QUANTIZE_NOT},
+        {"hunyuan_v1_dense", DT_BF16, QUANTIZE_INT8},
+        {"ministral3", DT_F32, QUANTIZE_NOT},
+        {"ministral3", DT_BF16, QUANTIZE_INT8},
         {"olmo", DT_F32, QUANTIZE_NOT},
         {"olmo", DT_F32, QUANTIZE_INT8},
         {"olmo2", DT_F32, QUANTIZE_NOT},
@@ -172,9 +177,15 @@ static void latent_attention(void **state)
 {
     (void)state;
     static const struct layers_case cases[] = {
-        {"deepseek_v2", DT_F32, QUANTIZE_NOT},        {"deepseek_v2", DT_BF16, QUANTIZE_INT8},
-        {"deepseek_v2-group", DT_BF16, QUANTIZE_NOT}, {"deepseek_v2-group", DT_F32, QUANTIZE_INT4},
-        {"deepseek_v3", DT_F32, QUANTIZE_NOT},        {"deepseek_v3", DT_F32, QUANTIZE_INT8},
+        {"deepseek_v2", DT_F32, QUANTIZE_NOT},
+        {"deepseek_v2", DT_BF16, QUANTIZE_INT8},
+        {"deepseek_v2-group", DT_BF16, QUANTIZE_NOT},
+        {"deepseek_v2-group", DT_F32, QUANTIZE_INT4},
+        {"deepseek_v3", DT_F32, QUANTIZE_NOT},
+        {"deepseek_v3", DT_F32, QUANTIZE_INT8},
+        {"glm4_moe_lite", DT_F32, QUANTIZE_NOT},
+        {"minicpm3", DT_F32, QUANTIZE_NOT},
+        {"youtu", DT_BF16, QUANTIZE_NOT},
     };
     compare_all(cases, sizeof cases / sizeof *cases);
 }
@@ -191,7 +202,8 @@ static void mixtures_of_experts(void **state)
         {"qwen2_moe", DT_F32, QUANTIZE_INT4},     {"granitemoe", DT_F32, QUANTIZE_NOT},
         {"granitemoe", DT_BF16, QUANTIZE_INT8},   {"gpt_oss", DT_F32, QUANTIZE_NOT},
         {"gpt_oss", DT_BF16, QUANTIZE_INT8},      {"gpt_oss-mxfp4", DT_BF16, QUANTIZE_NOT},
-        {"gpt_oss-mxfp4", DT_F32, QUANTIZE_INT4},
+        {"gpt_oss-mxfp4", DT_F32, QUANTIZE_INT4}, {"hunyuan_v1_moe", DT_F32, QUANTIZE_NOT},
+        {"ernie4_5_moe", DT_F32, QUANTIZE_NOT},   {"flex_olmo", DT_F32, QUANTIZE_NOT},
     };
     compare_all(cases, sizeof cases / sizeof *cases);
 }
@@ -574,7 +586,7 @@ static void what_is_not_there_is_refused(void **state)
     check_refused("llama", "gpu", NULL, "expected auto, cpu, cuda or cuda:N");
     check_refused("llama", "cuda:x", NULL, "cuda:N");
     check_refused("llama", "cuda", "/nowhere/libquire-cuda.so", "/nowhere/libquire-cuda.so");
-    check_refused("llama", "cuda", "libm.so.6", "quire_device_5");
+    check_refused("llama", "cuda", "libm.so.6", "quire_device_6");
 }
 
 int main(void)

@@ -147,6 +147,24 @@ static const struct family families[] = {
         .window = 11,
         .act = "silu",
     },
+    {
+        .name = "norms of heads behind the rope",
+        .layer = {.qk_norm = ARCH_QK_NORM_HEADS, .qk_norm_behind_rope = true},
+        .has = FAMILY_Q_NORM,
+        .act = "silu",
+    },
+    {
+        .name = "q that grows with the position, xIELU",
+        .layer =
+            {
+                .query_growth = ARCH_QUERY_GROWTH_ALL,
+                .mlp = ARCH_MLP_PLAIN,
+                .activations = 1u << ARCH_XIELU,
+            },
+        .has = FAMILY_XIELU,
+        .forward = {.query_growth = 0.4, .query_length = 7, .query_first = 2},
+        .act = "xielu",
+    },
 };
 #define N_FAMILY (sizeof families / sizeof *families)
 

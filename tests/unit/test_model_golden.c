@@ -5,24 +5,34 @@
 #include "golden.h"
 #include "engine/model/forward/rotary.h"
 
-#define VOCAB_MAX 2048u
-#define N_GREEDY  24u
+#define VOCAB_MAX  2048u
+#define MODELS_MAX 512u
+#define N_GREEDY   24u
 
 static const char *const models[] = {
+    "apertus",
+    "arcee",
+    "baichuan",
+    "baichuan2-13b",
     "bloom",
     "cohere",
     "cohere2",
+    "cwm",
     "deepseek_v2",
     "deepseek_v2-group",
     "deepseek_v3",
     "dots1",
+    "ernie4_5",
     "ernie4_5_moe",
+    "exaone",
     "exaone4",
     "falcon",
     "flex_olmo",
     "gemma",
     "gemma2",
     "gemma3",
+    "gemma3-vision",
+    "glm",
     "glm4",
     "glm4_moe",
     "glm4_moe_lite",
@@ -36,7 +46,15 @@ static const char *const models[] = {
     "granite",
     "granitemoe",
     "granitemoeshared",
+    "helium",
+    "hunyuan_v1_dense",
     "hunyuan_v1_moe",
+    "hyperclovax",
+    "internlm",
+    "internlm2",
+    "internlm3",
+    "iquestcoder",
+    "jais2",
     "kimi_k2",
     "lfm2",
     "lfm2-bias",
@@ -50,27 +68,42 @@ static const char *const models[] = {
     "llama-rope-llama3",
     "llama-rope-yarn",
     "llama4",
+    "minicpm",
+    "minicpm-longrope",
+    "minicpm3",
     "minimax_m2",
+    "ministral",
+    "ministral3",
     "mistral",
+    "mistral3-vision",
     "mixtral",
+    "nemotron",
     "olmo",
     "olmo2",
+    "olmo3",
     "olmoe",
     "opt",
     "phi",
     "phi3",
     "phi3-longrope",
+    "phi4-mini",
     "phimoe",
     "qwen2",
     "qwen2-sliding-bf16",
+    "qwen2_5-vision",
     "qwen2_moe",
     "qwen3",
     "qwen3-v5cfg-f16",
+    "qwen3-vision",
     "qwen3_moe",
+    "seed_oss",
     "smollm3",
     "stablelm",
     "stablelm-parallel",
     "starcoder2",
+    "vaultgemma",
+    "yi",
+    "youtu",
 };
 #define N_MODEL (sizeof models / sizeof *models)
 
@@ -198,6 +231,11 @@ static void check_prompts(struct runner *r, const struct golden *g)
     }
 }
 
+static void dir_of(char dir[PATH_MAX], const char *model)
+{
+    snprintf(dir, PATH_MAX, "%s%s", strchr(model, '/') ? "" : GOLDEN_DIR "/", model);
+}
+
 /* With every set of kernels the machine has. */
 static void test_float32(void **state)
 {
@@ -207,7 +245,7 @@ static void test_float32(void **state)
     struct golden g;
     uint32_t before = UINT32_MAX;
     struct model_config c;
-    snprintf(dir, sizeof dir, GOLDEN_DIR "/%s", (const char *)*state);
+    dir_of(dir, *state);
     assert_ok(golden_open(&g, dir, &e), &e);
     assert_ok(model_config_load(&c, NULL, dir, &e), &e);
     free_length = rotary_free_length(&c);
@@ -234,7 +272,7 @@ static void test_half(void **state)
     struct golden g;
     struct runner r;
     uint32_t n_agree = 0;
-    snprintf(dir, sizeof dir, GOLDEN_DIR "/%s", (const char *)*state);
+    dir_of(dir, *state);
     struct runner_options o = {
         .dir = dir,
         .n_thread = 2,
@@ -264,27 +302,37 @@ static void test_half(void **state)
     golden_close(&g);
 }
 
-int main(void)
+static const char *tail(const char *model)
 {
-    struct CMUnitTest tests[2 * N_MODEL];
-    static char names[2 * N_MODEL][64];
+    const char *slash = strrchr(model, '/');
+    return slash ? slash + 1 : model;
+}
+
+/* Other folders may be given, which tests/differential/families.py writes. */
+int main(int argc, char **argv)
+{
+    static struct CMUnitTest tests[2 * MODELS_MAX];
+    static char names[2 * MODELS_MAX][64];
+    const size_t n_model = argc > 1 ? (size_t)argc - 1 : N_MODEL;
     size_t n = 0;
-    for (size_t i = 0; i < N_MODEL; i++) {
+    for (size_t i = 0; i < n_model && i < MODELS_MAX; i++) {
         char dir[PATH_MAX];
         struct model_config c;
-        snprintf(dir, sizeof dir, GOLDEN_DIR "/%s", models[i]);
-        snprintf(names[n], sizeof names[n], "%s float32", models[i]);
+        const char *model = argc > 1 ? argv[i + 1] : models[i];
+        dir_of(dir, model);
+        snprintf(names[n], sizeof names[n], "%.48s float32", tail(model));
         tests[n] =
-            (struct CMUnitTest){names[n], test_float32, NULL, NULL, (void *)(uintptr_t)models[i]};
+            (struct CMUnitTest){names[n], test_float32, NULL, NULL, (void *)(uintptr_t)model};
         n++;
         if (model_config_load(&c, NULL, dir, NULL) || c.dtype == DT_F32)
             continue;
         if (c.moe.n_expert) /* a rounding may change the choice of an expert, by any amount */
             continue;
-        snprintf(names[n], sizeof names[n], "%s %s", models[i], dtype_name(c.dtype));
-        tests[n] =
-            (struct CMUnitTest){names[n], test_half, NULL, NULL, (void *)(uintptr_t)models[i]};
+        snprintf(names[n], sizeof names[n], "%.48s %s", tail(model), dtype_name(c.dtype));
+        tests[n] = (struct CMUnitTest){names[n], test_half, NULL, NULL, (void *)(uintptr_t)model};
         n++;
     }
+    if (n_model > MODELS_MAX)
+        return fprintf(stderr, "%zu folders, at most %u\n", n_model, MODELS_MAX), 2;
     return _cmocka_run_group_tests("model_golden", tests, n, NULL, NULL);
 }

@@ -69,6 +69,12 @@ static const struct {
     {"llama4", "llama4", DT_F32, QUANTIZE_NOT},
     {"minimax_m2", "minimax_m2", DT_F32, QUANTIZE_NOT},
     {"phimoe", "phimoe-int8", DT_F32, QUANTIZE_INT8},
+    {"apertus", "apertus", DT_F32, QUANTIZE_NOT},
+    {"baichuan2-13b", "baichuan2-13b-bf16", DT_BF16, QUANTIZE_NOT},
+    {"gemma3-vision", "gemma3-vision-int8", DT_F32, QUANTIZE_INT8},
+    {"hunyuan_v1_dense", "hunyuan_v1_dense", DT_F32, QUANTIZE_NOT},
+    {"minicpm3", "minicpm3", DT_F32, QUANTIZE_NOT},
+    {"ministral3", "ministral3", DT_F32, QUANTIZE_NOT},
 };
 
 #define I_LLAMA 8
@@ -172,6 +178,10 @@ static void compile(struct layer_program *p, const struct arch_layer *l, const c
     };
     struct model_config c = some_config(act);
     const struct program_forms f = {plain_form, input, DT_F32, 0};
+    if (l->query_growth) {
+        c.forward.query_growth = 0.1;
+        c.forward.query_length = 16;
+    }
     c.forward.rotary_fraction = l->residual == ARCH_RESIDUAL_CONFIG ? 0.25 : 0;
     *p = (struct layer_program)LAYER_PROGRAM_INIT;
     assert_ok(program_compile(p, &arch, &c, &f, &e), &e);
@@ -237,6 +247,32 @@ static const struct family families[] = {
         "interleaved rope",
     },
     {{.sinks = true}, "silu", BEFORE, "attention sinks"},
+    {
+        {.qk_norm = ARCH_QK_NORM_HEADS, .qk_norm_behind_rope = true},
+        "silu",
+        "norm matmul rope norm norm store attention matmul add norm matmul activate matmul add",
+        NULL,
+    },
+    {
+        {.query_growth = ARCH_QUERY_GROWTH_ALL},
+        "silu",
+        "norm matmul rope scale q store attention matmul add norm matmul activate matmul add",
+        "a multiplier of q by its position",
+    },
+    {
+        {.query_growth = ARCH_QUERY_GROWTH_NO_ROPE, .positions = ARCH_NO_POSITIONS},
+        "silu",
+        "norm matmul scale q store attention matmul add norm matmul activate matmul add",
+        "a multiplier of q by its position",
+    },
+    {{.query_growth = ARCH_QUERY_GROWTH_NO_ROPE}, "silu", BEFORE, NULL},
+    {
+        {.mlp = ARCH_MLP_PLAIN, .activations = 1u << ARCH_XIELU},
+        "xielu",
+        BEFORE,
+        "activations other than silu",
+    },
+    {{.norms = ARCH_NORMS_CONFIG}, "silu", BEFORE, NULL},
 };
 #define N_FAMILY (sizeof families / sizeof *families)
 

@@ -50,7 +50,7 @@ const struct arch arch_llama4_text = {
             .route = ARCH_ROUTE_SIGMOID,
             .share = ARCH_SHARE_WHOLE,
             .weighs_input = true,
-            .temper = true,
+            .query_growth = ARCH_QUERY_GROWTH_NO_ROPE,
             .windows = true,
             .no_rope = true,
         },

@@ -12,6 +12,7 @@ static inline enum kern_act act_of(enum arch_activation a)
         [ARCH_SILU] = KERN_SILU,           [ARCH_GELU] = KERN_GELU,
         [ARCH_GELU_TANH] = KERN_GELU_TANH, [ARCH_GELU_QUICK] = KERN_GELU_QUICK,
         [ARCH_RELU] = KERN_RELU,           [ARCH_RELU2] = KERN_RELU2,
+        [ARCH_XIELU] = KERN_XIELU,
     };
     return acts[a];
 }

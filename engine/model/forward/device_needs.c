@@ -18,6 +18,7 @@ static const struct {
     KERNEL(COMBINE, moe_combine), KERNEL(SCALE, add_rows),         KERNEL(SHARE, moe_add_shared),
     KERNEL(SOFT_CAP, soft_cap),   KERNEL(CLIP, soft_cap),          KERNEL(ROPE, rope),
     KERNEL(HEADS, head_linear),   KERNEL(STORE_LATENT, mla_store), KERNEL(ATTENTION_LATENT, mla),
+    KERNEL(SCALE_Q, add_rows),
 #undef KERNEL
 };
 

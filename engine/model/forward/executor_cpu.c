@@ -383,6 +383,27 @@ static void scale(struct cpu_run *w, const struct program_op *op, struct program
     w->k->add_rows(&a, &w->mine);
 }
 
+static void scale_q(struct cpu_run *w, const struct program_op *op, struct program_ref out)
+{
+    const struct matmul_rows y = cpu_rows_to(w, out);
+    const struct cpu_rows r = cpu_share(w, (struct cpu_rows){0, w->block.n});
+    const struct add_rows_args a = {
+        .y = (float *)y.x + r.at * y.stride,
+        .x = (const float *)y.x + r.at * y.stride,
+        .n_row = r.n,
+        .n_col = out.n_col,
+        .x_stride = y.stride,
+        .y_stride = y.stride,
+        .scale = 1,
+        .positions = w->b->positions + w->block.at + r.at,
+        .growth = op->by_position.growth,
+        .length = op->by_position.length,
+        .first = op->by_position.first,
+        .set = 1,
+    };
+    w->k->add_rows(&a, &w->mine);
+}
+
 static void soft_cap(struct cpu_run *w, const struct program_op *op, struct program_ref out)
 {
     const struct matmul_rows y = cpu_rows_to(w, out);
@@ -411,29 +432,6 @@ static void clip(struct cpu_run *w, const struct program_op *op, struct program_
     w->k->soft_cap(&a, &w->mine);
 }
 
-/* Each row by the factor of its position. */
-static void temper(struct cpu_run *w, const struct program_op *op, struct program_ref out)
-{
-    const struct matmul_rows y = cpu_rows_to(w, out);
-    const struct cpu_rows r = cpu_share(w, (struct cpu_rows){0, w->block.n});
-    for (uint32_t i = r.at; i < r.at + r.n; i++) {
-        const uint32_t position = w->b->positions[w->block.at + i];
-        const float passed = (float)((position + op->temper.first) / op->temper.every);
-        float *row = (float *)y.x + i * y.stride;
-        const struct add_rows_args a = {
-            .y = row,
-            .x = row,
-            .n_row = 1,
-            .n_col = out.n_col,
-            .x_stride = y.stride,
-            .y_stride = y.stride,
-            .scale = log1pf(passed) * op->temper.scale + 1,
-            .set = 1,
-        };
-        w->k->add_rows(&a, &w->mine);
-    }
-}
-
 /* What no product has made. */
 static void activate(struct cpu_run *w, const struct program_op *op, struct program_ref out)
 {
@@ -444,6 +442,8 @@ static void activate(struct cpu_run *w, const struct program_op *op, struct prog
         .act = act_of(op->act.is),
         .gated = op->act.gated,
         .limit = op->act.limit,
+        .positive = vector_of(w, op->weight, op),
+        .negative = vector_of(w, op->bias, op),
         .y = (char *)to.x + r.at * to.stride * cpu_width(out),
         .y_dtype = (enum dtype)out.dtype,
         .x = (const float *)x.x + r.at * x.stride,
@@ -734,6 +734,7 @@ static handler *const of_kind[PROGRAM_KINDS] = {
     [PROGRAM_COMBINE] = combine,
     [PROGRAM_SHARE] = share,
     [PROGRAM_SCALE] = scale,
+    [PROGRAM_SCALE_Q] = scale_q,
     [PROGRAM_SOFT_CAP] = soft_cap,
     [PROGRAM_ITEMS] = items,
     [PROGRAM_OWN] = cpu_operation,
@@ -743,7 +744,6 @@ static handler *const of_kind[PROGRAM_KINDS] = {
     [PROGRAM_RECEIVE] = receive,
     [PROGRAM_SEND] = send,
     [PROGRAM_CLIP] = clip,
-    [PROGRAM_TEMPER] = temper,
     [PROGRAM_TYPES] = types,
     [PROGRAM_POOL] = pool,
     [PROGRAM_CONV] = conv,

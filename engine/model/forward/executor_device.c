@@ -376,6 +376,26 @@ static void scale(const struct device_run *r, const struct program_op *op)
     r->k->add_rows(&a, &r->d->x);
 }
 
+static void scale_q(const struct device_run *r, const struct program_op *op)
+{
+    const struct matmul_rows y = device_rows_of(r, op->out);
+    const struct add_rows_args a = {
+        .y = y.x,
+        .x = y.x,
+        .n_row = r->n,
+        .n_col = op->out.n_col,
+        .x_stride = y.stride,
+        .y_stride = y.stride,
+        .scale = 1,
+        .positions = r->s->batch->positions,
+        .growth = op->by_position.growth,
+        .length = op->by_position.length,
+        .first = op->by_position.first,
+        .set = 1,
+    };
+    r->k->add_rows(&a, &r->d->x);
+}
+
 static void soft_cap(const struct device_run *r, const struct program_op *op)
 {
     const struct matmul_rows y = device_rows_of(r, op->out);
@@ -397,6 +417,8 @@ static void activate_other(const struct device_run *r, const struct program_op *
         .act = act_of(op->act.is),
         .gated = op->act.gated,
         .limit = op->act.limit,
+        .positive = program_vector(&r->d->m->weights, op->weight, op->layer),
+        .negative = program_vector(&r->d->m->weights, op->bias, op->layer),
         .y = y.x,
         .y_dtype = y.dtype,
         .x = x.x,
@@ -682,6 +704,9 @@ void device_stage(const struct device_run *r, const struct program_stage *s)
         break;
     case PROGRAM_SCALE:
         scale(r, op);
+        break;
+    case PROGRAM_SCALE_Q:
+        scale_q(r, op);
         break;
     case PROGRAM_SOFT_CAP:
     case PROGRAM_CLIP:

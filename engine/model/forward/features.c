@@ -139,6 +139,16 @@ static bool has_expert_bias(const struct program_op *op)
     return op->kind == PROGRAM_EXPERTS && op->bias != PROGRAM_W_NONE;
 }
 
+static bool is_xielu(const struct program_op *op)
+{
+    return op->kind == PROGRAM_ACTIVATE && op->act.is == ARCH_XIELU;
+}
+
+static bool is_scaled_q(const struct program_op *op)
+{
+    return op->kind == PROGRAM_SCALE_Q;
+}
+
 static bool is_limited_act(const struct program_op *op)
 {
     return op->kind == PROGRAM_ACTIVATE && op->act.limit > 0;
@@ -214,16 +224,6 @@ static bool is_chunked(const struct program_op *op)
     return op->kind == PROGRAM_ATTENTION && op->attention.chunked && op->attention.window;
 }
 
-static bool is_temper(const struct program_op *op)
-{
-    return op->kind == PROGRAM_TEMPER;
-}
-
-static bool is_norm_behind_rope(const struct program_op *op)
-{
-    return op->kind == PROGRAM_NORM && op->norm.behind_rope;
-}
-
 static bool is_of_stage(const struct program_op *op)
 {
     return op->kind == PROGRAM_RECEIVE || op->kind == PROGRAM_SEND;
@@ -263,6 +263,9 @@ static struct program_op listed(const struct program_op *o)
     case PROGRAM_SOFT_CAP:
     case PROGRAM_CLIP:
         return LISTED(o, .cap = o->cap);
+    case PROGRAM_SCALE_Q:
+        return LISTED(
+            o, .by_position = {o->by_position.growth, o->by_position.length, o->by_position.first});
     case PROGRAM_POOL:
         return LISTED(o, .pool = o->pool);
     case PROGRAM_QUANTIZE:
@@ -270,10 +273,7 @@ static struct program_op listed(const struct program_op *o)
     case PROGRAM_POSITIONS:
         return LISTED(o, .first = o->first, .div = o->div, .mod = o->mod);
     case PROGRAM_NORM:
-        return LISTED(o, .norm = {o->norm.kind, o->norm.unit, o->norm.apart, o->norm.behind_rope,
-                                  o->norm.eps});
-    case PROGRAM_TEMPER:
-        return LISTED(o, .temper = {o->temper.scale, o->temper.every, o->temper.first});
+        return LISTED(o, .norm = {o->norm.kind, o->norm.unit, o->norm.apart, o->norm.eps});
     case PROGRAM_ACTIVATE:
         return LISTED(o, .act = {o->act.is, o->act.gated, o->act.limit});
     case PROGRAM_ROPE:

@@ -53,8 +53,12 @@ struct program_op {
     bool asked;    /* in[0]'s rows are those whose logits are asked for; all operations behind it
                        have these rows */
     union {
-        float scale;            /* EMBED, ADD, SCALE */
-        float cap;              /* SOFT_CAP, CLIP */
+        float scale; /* EMBED, ADD, SCALE */
+        float cap;   /* SOFT_CAP, CLIP */
+        struct {
+            float growth, length;
+            uint32_t first;
+        } by_position;          /* SCALE_Q */
         enum pooling_kind pool; /* POOL */
         bool ordered;           /* QUANTIZE: in the order of `weight`, for which it is */
         struct {
@@ -66,7 +70,6 @@ struct program_op {
             enum arch_norm kind;
             uint32_t unit; /* columns that are normed together: all of in[0], or a head */
             bool apart;    /* each unit with weights of its own */
-            bool behind_rope;
             float eps;
         } norm;
         struct {
@@ -86,10 +89,6 @@ struct program_op {
             bool causal, alibi;
             bool chunked; /* the window is a chunk of positions */
         } attention;      /* STORE: n_kv_head, head_dim */
-        struct {
-            float scale;
-            uint32_t every, first;
-        } temper; /* TEMPER: 1 + scale * log(1 + floor((position + first) / every)) */
         struct {
             uint32_t n_head, n_key, n_value; /* columns of the cache, those of the latent */
             float scale;

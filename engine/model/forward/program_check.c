@@ -82,9 +82,9 @@ static bool route_fits(const struct program_op *op)
            op->route.n_used && op->route.n_used <= op->route.n_expert;
 }
 
-static bool temper_fits(const struct program_op *op)
+static bool scale_q_fits(const struct program_op *op)
 {
-    return same_columns(op) && op->temper.every > 0;
+    return same_columns(op) && op->by_position.length > 0;
 }
 
 static bool conv_fits(const struct program_op *op)
@@ -107,7 +107,7 @@ static const struct rule rules[PROGRAM_KINDS] = {
     [PROGRAM_QUANTIZE] = {1, PROGRAM_MATRIX, same_columns, "in = out"},
     [PROGRAM_MATMUL] = {1, PROGRAM_MATRIX, any_columns, "there are columns"},
     [PROGRAM_ADD] = {1, NO_WEIGHT, same_columns, "in = out"},
-    [PROGRAM_ACTIVATE] = {1, NO_WEIGHT, act_fits, "in = out, twice that when gated"},
+    [PROGRAM_ACTIVATE] = {1, MAY_VECTOR, act_fits, "in = out, twice that when gated"},
     [PROGRAM_ROPE] = {1, NO_WEIGHT, rope_fits, "in = out = heads of head_dim, n_rot of it"},
     [PROGRAM_STORE] = {2, NO_WEIGHT, store_fits, "K and V of KV heads of head_dim"},
     [PROGRAM_ATTENTION] = {2, MAY_VECTOR, attention_fits, "in = out = heads of head_dim"},
@@ -121,11 +121,11 @@ static const struct rule rules[PROGRAM_KINDS] = {
     [PROGRAM_SHARE] = {2, NO_WEIGHT, share_fits, "in = out, one score"},
     [PROGRAM_CONV] = {1, PROGRAM_VECTOR, conv_fits, "in = out, three times that when gated"},
     [PROGRAM_SCALE] = {1, NO_WEIGHT, same_columns, "in = out"},
+    [PROGRAM_SCALE_Q] = {1, NO_WEIGHT, scale_q_fits, "in = out, by a number of positions"},
     [PROGRAM_ITEMS] = {1, NO_WEIGHT, same_columns, "in = out"},
     [PROGRAM_OWN] = {1, MAY_FLOATS, any_columns, "there are columns"},
     [PROGRAM_SHRINK] = {1, PROGRAM_MATRIX, any_columns, "there are columns"},
     [PROGRAM_EXPAND] = {1, PROGRAM_MATRIX, any_columns, "there are columns"},
-    [PROGRAM_TEMPER] = {1, NO_WEIGHT, temper_fits, "in = out, by a number of positions"},
     [PROGRAM_CLIP] = {1, NO_WEIGHT, same_columns, "in = out"},
     [PROGRAM_SOFT_CAP] = {1, NO_WEIGHT, same_columns, "in = out"},
     [PROGRAM_RECEIVE] = {1, NO_WEIGHT, same_columns, "in = out"},

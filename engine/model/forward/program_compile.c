@@ -24,7 +24,6 @@ struct compiler {
     const struct program_forms *f;
     enum arch_activation act;
     bool is_parallel;
-    bool is_behind_rope;        /* norms that are made now */
     struct program_form h_form; /* of the bytes that h.q has, made of what h has now; input F32: it
                                    has none */
     struct program_ref source;  /* floats of the next product's input */
@@ -104,7 +103,6 @@ static void norm(struct compiler *t, const struct norm *n)
                         .kind = t->l->norm,
                         .unit = n->unit,
                         .apart = n->apart,
-                        .behind_rope = t->is_behind_rope,
                         .eps = (float)t->c->rms_norm_eps,
                     },
             });
@@ -202,12 +200,19 @@ static void matmul(struct compiler *t, struct program_ref from, struct program_r
     adapt(t, to, weight);
 }
 
+static enum arch_norm_place norms_of(const struct compiler *t)
+{
+    if (t->l->norms != ARCH_NORMS_CONFIG)
+        return t->l->norms;
+    return t->c->forward.post_norms ? ARCH_NORMS_BOTH : ARCH_NORMS_BEFORE;
+}
+
 /* A branch's output onto the residual stream. */
 static void add_branch(struct compiler *t, uint16_t buffer, enum program_weight post_norm)
 {
     const double scale = t->l->scales ? t->c->forward.residual_multiplier : 0;
     const struct program_ref o = ref_of(buffer, DT_F32, t->c->hidden_size);
-    const enum arch_norm_place at = t->l->norms;
+    const enum arch_norm_place at = norms_of(t);
     if (at == ARCH_NORMS_AFTER || at == ARCH_NORMS_BOTH)
         norm(t, &(struct norm){post_norm, bias_of(post_norm), o, o, o.n_col, false});
     push(t, &(struct program_op){
@@ -226,7 +231,7 @@ static void add_branch(struct compiler *t, uint16_t buffer, enum program_weight 
 static struct program_ref branch_input(struct compiler *t, enum program_weight weight,
                                        enum program_weight next)
 {
-    const enum arch_norm_place at = t->l->norms;
+    const enum arch_norm_place at = norms_of(t);
     const bool is_bare = t->l->bare_first && t->layer == 0 && weight == PROGRAM_W_ATTN_NORM;
     if (at == ARCH_NORMS_AFTER || at == ARCH_NORMS_SUM || is_bare)
         return input_of(t, stream(t), PROGRAM_B_H_Q, next);
@@ -264,10 +269,8 @@ static void norm_qk(struct compiler *t, struct program_ref q, struct program_ref
     if (t->l->qk_norm == ARCH_QK_NORM_NONE || behind != t->l->qk_norm_behind_rope ||
         has_no_qk_norm(t))
         return;
-    t->is_behind_rope = behind;
     norm(t, &(struct norm){PROGRAM_W_Q_NORM, PROGRAM_W_NONE, q, q, whole ? q.n_col : head, apart});
     norm(t, &(struct norm){PROGRAM_W_K_NORM, PROGRAM_W_NONE, k, k, whole ? k.n_col : head, apart});
-    t->is_behind_rope = false;
 }
 
 static bool has_alibi(const struct compiler *t)
@@ -293,17 +296,19 @@ static bool is_rotated(const struct compiler *t)
     return arch_rotates(t->l) && !has_alibi(t) && !(t->l->no_rope && t->c->no_rope[t->layer]);
 }
 
-/* Scores of far tokens, which no rope weakens, are kept apart by a factor of q. */
-static void temper(struct compiler *t, struct program_ref q)
+/* Scores of far tokens are kept apart by a factor of q. */
+static void scale_q(struct compiler *t, struct program_ref q)
 {
     const struct forward_config *f = &t->c->forward;
-    if (t->l->temper && f->temper != 0 && !is_rotated(t))
+    const bool grows = t->l->query_growth == ARCH_QUERY_GROWTH_ALL ||
+                       (t->l->query_growth == ARCH_QUERY_GROWTH_NO_ROPE && !is_rotated(t));
+    if (grows && f->query_growth != 0)
         push(t, &(struct program_op){
-                    .kind = PROGRAM_TEMPER,
+                    .kind = PROGRAM_SCALE_Q,
                     .in = {q},
                     .out = q,
                     .in_place = true,
-                    .temper = {(float)f->temper, (uint32_t)f->temper_every, 1},
+                    .by_position = {(float)f->query_growth, (float)f->query_length, f->query_first},
                 });
 }
 
@@ -363,7 +368,7 @@ static void attention(struct compiler *t)
     norm_qk(t, q, k, false);
     rotate(t, part_of(qkv, 0, q_cols + kv_cols));
     norm_qk(t, q, k, true);
-    temper(t, q);
+    scale_q(t, q);
     push(t, &(struct program_op){
                 .kind = PROGRAM_STORE,
                 .in = {k, v},
@@ -528,6 +533,8 @@ static void activate(struct compiler *t, struct program_ref from, struct program
                 .kind = PROGRAM_ACTIVATE,
                 .in = {from},
                 .out = to,
+                .weight = t->act == ARCH_XIELU ? PROGRAM_W_ACT_POSITIVE : PROGRAM_W_NONE,
+                .bias = t->act == ARCH_XIELU ? PROGRAM_W_ACT_NEGATIVE : PROGRAM_W_NONE,
                 .act = {t->act, from.n_col != to.n_col,
                         t->l->limited_glu ? (float)t->c->forward.glu_limit : 0},
             });
@@ -896,6 +903,10 @@ static enum q_code check_family(struct compiler *t)
     if (t->c->moe.n_expert && t->is_parallel)
         return q_fail(t->e, Q_UNSUPPORTED,
                       "%s: experts with parallel branches are not supported yet", t->arch->name);
+    if (t->c->forward.query_growth != 0 && !t->l->query_growth)
+        return q_fail(t->e, Q_UNSUPPORTED,
+                      "%s: q that grows with its position (llama_4_scaling_beta) is not supported",
+                      t->arch->name);
     if (t->c->moe.shared_width && t->l->share == ARCH_SHARE_GATED && t->l->scales &&
         !is_sum_apart(t) && t->c->forward.residual_multiplier != 0)
         return q_fail(t->e, Q_UNSUPPORTED,

@@ -217,6 +217,15 @@ static void route_text(char *to, size_t n, const struct program_op *op)
         append(to, n, ", inputs weighed");
 }
 
+static void scale_q_text(char *to, size_t n, const struct program_op *op)
+{
+    char position[40] = "position";
+    if (op->by_position.first)
+        snprintf(position, sizeof position, "(position + %u)", op->by_position.first);
+    append(to, n, "times 1 + %g ln(1 + floor(%s / %g))", (double)op->by_position.growth, position,
+           (double)op->by_position.length);
+}
+
 static void attributes_text(char *to, size_t n, const struct program_op *op)
 {
     *to = 0;
@@ -259,16 +268,15 @@ static void attributes_text(char *to, size_t n, const struct program_op *op)
         if (op->scale != 1)
             append(to, n, "times %g", (double)op->scale);
         break;
+    case PROGRAM_SCALE_Q:
+        scale_q_text(to, n, op);
+        break;
     case PROGRAM_POSITIONS:
         append(to, n, op->mod ? "row %u + (position / %u) %% %u" : "position 0 is row %u",
                op->first, op->div, op->mod);
         break;
     case PROGRAM_POOL:
         append(to, n, "%s", pool_texts[op->pool]);
-        break;
-    case PROGRAM_TEMPER:
-        append(to, n, "times 1 + %g log(1 + (position + %u) / %u)", (double)op->temper.scale,
-               op->temper.first, op->temper.every);
         break;
     case PROGRAM_CONV:
         append(to, n, "of %u rows%s", op->conv.width, op->conv.gated ? ", gated" : "");

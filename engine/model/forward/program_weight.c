@@ -57,6 +57,8 @@ static const struct {
     LAYER(UP_BIAS, gate_up_bias),
     LAYER(DOWN, down),
     LAYER(DOWN_BIAS, down_bias),
+    LAYER(ACT_POSITIVE, act_positive),
+    LAYER(ACT_NEGATIVE, act_negative),
     LAYER(MLP_POST_NORM, mlp_post_norm),
     LAYER(MLP_POST_NORM_BIAS, mlp_post_norm_bias),
     LAYER(ROUTER, router),

@@ -8,6 +8,7 @@
  * Dummy numbers are a hash of (tensor, row, column), so they depend neither on the number of
  * threads nor on the layout: uniform with standard deviation 0.02, the value that training starts
  * from, so that activations stay finite over any depth. */
+#include <math.h>
 #include <stdatomic.h>
 #include <string.h>
 #include "engine/model/load/fill.h"
@@ -131,20 +132,40 @@ static void turn_rows(float *rows, const struct weight_source *s, uint32_t o, ui
                 load_f32(s->tensor->data, s->dtype, first + (size_t)c * s->stored_rows + i * step);
 }
 
+/* As torch.nn.functional.normalize: a row of zeros stays one. */
+static void make_unit(float *row, uint32_t n)
+{
+    double sum = 0;
+    for (uint32_t c = 0; c < n; c++)
+        sum += (double)row[c] * row[c];
+    const double length = fmax(sqrt(sum), 1e-12);
+    for (uint32_t c = 0; c < n; c++)
+        row[c] = (float)(row[c] / length);
+}
+
+static void copy_rows(float *rows, const struct weight_source *s, uint32_t o, uint32_t n)
+{
+    const size_t first = weight_source_first(s) + (size_t)o * s->cols;
+    for (size_t i = 0; i < (size_t)n * s->cols; i++)
+        rows[i] = load_f32(s->tensor->data, s->dtype, first + i);
+}
+
 void fill_make_rows(float *rows, const struct weight_source *s, uint32_t o, uint32_t n)
 {
     if (s->quant.q) {
         weight_quant_rows(rows, s, o, n);
-        return;
-    }
-    if (s->tensor) {
+    } else if (s->tensor && s->transposed) {
         turn_rows(rows, s, o, n);
-        return;
+    } else if (s->tensor) {
+        copy_rows(rows, s, o, n);
+    } else {
+        for (uint32_t i = 0; i < n; i++) {
+            dummy_part(rows + (size_t)i * s->cols, s->seed, o + i, 0, s->cols);
+            round_dummy(rows + (size_t)i * s->cols, s);
+        }
     }
-    for (uint32_t i = 0; i < n; i++, rows += s->cols) {
-        dummy_part(rows, s->seed, o + i, 0, s->cols);
-        round_dummy(rows, s);
-    }
+    for (uint32_t i = 0; i < n && s->unit; i++)
+        make_unit(rows + (size_t)i * s->cols, s->cols);
 }
 
 /* Neighbouring rows of the source that are neighbours in one panel too. */
@@ -170,8 +191,8 @@ static struct piece piece_from(const struct fill_job *j, uint32_t row, uint32_t 
 static void fill_made(const struct fill_job *j, uint32_t from, uint32_t end)
 {
     const struct weight_source *s = j->source;
-    const bool as_it_is =
-        s->quant.q && !weight_quant_is_made(s) && (j->dst->group || weight_quant_is_int8(s));
+    const bool as_it_is = s->quant.q && !s->unit && !weight_quant_is_made(s) &&
+                          (j->dst->group || weight_quant_is_int8(s));
     for (struct piece p; from < end; from = p.to) {
         const uint32_t row = weight_source_row(s, from);
         p = piece_from(j, from, end);

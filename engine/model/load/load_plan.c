@@ -97,6 +97,8 @@ static bool is_interleaved(const struct lister *l, const struct dest *d)
 static void form_matrix(const struct lister *l, struct load_row *r)
 {
     const struct dest *d = &dests[r->dest];
+    if (d->role == ROLE_LOGITS && l->finder->config->forward.unit_head)
+        l->plan->sources[r->i_source].unit = true;
     struct load_case c = {
         .options = l->options,
         .config = l->finder->config,
@@ -254,8 +256,9 @@ static bool head_holds_embedding(const struct lister *l, const struct weight_sou
 {
     const struct weight_source *part = &s[W_EMBED];
     return !s[W_LM_HEAD].present && is_of_stage(l, ROLE_LOGITS) &&
-           !model_shard_is_part(&l->options->shard) && l->options->quantization == QUANTIZE_NOT &&
-           !l->options->device && load_form_floats(l->options, part, 1) == part->dtype;
+           !l->finder->config->forward.unit_head && !model_shard_is_part(&l->options->shard) &&
+           l->options->quantization == QUANTIZE_NOT && !l->options->device &&
+           load_form_floats(l->options, part, 1) == part->dtype;
 }
 
 /* One table of a device serves both ends, where its kernels read matrices as they read tables. */
@@ -264,7 +267,7 @@ static bool embedding_is_head(const struct lister *l, const struct load_row *r)
     const struct load_options *o = l->options;
     const struct weight_source *s = load_plan_sources(l->plan, r);
     return r->tied && o->device && o->device->t->row_major &&
-           load_form_floats(o, s, 1) == s->dtype &&
+           !l->finder->config->forward.unit_head && load_form_floats(o, s, 1) == s->dtype &&
            (!o->quantization || o->quantization == QUANTIZE_FP8 || l->finder->config->quant.method);
 }
 

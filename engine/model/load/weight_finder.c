@@ -403,46 +403,6 @@ static void slice_fused(struct weight_source *sources, const struct model_config
     }
 }
 
-static bool is_bare(const struct arch *a, const struct tensor_set *files)
-{
-    const size_t n = a->prefix ? strlen(a->prefix) : 0;
-    bool whole = false, bare = false;
-    for (size_t i = 0; n && files && i < a->n_tensor; i++) {
-        const char *name = a->tensors[i].name;
-        if (!name || strstr(name, "%u") || strncmp(name, a->prefix, n) != 0)
-            continue;
-        whole = whole || tensor_find(files, name);
-        bare = bare || tensor_find(files, name + n);
-    }
-    return bare && !whole;
-}
-
-/* Is the embedding there by its name of this kind? */
-static bool has_names(const struct arch *a, const struct tensor_set *files, enum weight_names names)
-{
-    char name[ARCH_NAME_MAX];
-    for (size_t i = 0; i < a->n_tensor; i++) {
-        if (a->tensors[i].slot != W_EMBED)
-            continue;
-        weight_names_pattern(name, names, a, a->tensors[i].name);
-        if (tensor_find(files, name))
-            return true;
-    }
-    return false;
-}
-
-enum weight_names weight_finder_names(const struct arch *a, const struct model_config *c,
-                                      const struct tensor_set *files)
-{
-    if (!files)
-        return NAMES_PLAIN;
-    if (*c->nested_in && has_names(a, files, NAMES_OUTER))
-        return NAMES_OUTER;
-    if (*c->nested_in && has_names(a, files, NAMES_INNER))
-        return NAMES_INNER;
-    return is_bare(a, files) ? NAMES_BARE : NAMES_PLAIN;
-}
-
 enum q_code weight_finder_find(struct weight_source *sources, const struct weight_finder *f,
                                uint32_t layer, struct q_err *e)
 {
@@ -535,13 +495,14 @@ static bool is_of_head(const struct weight_finder *f, const char *name)
     return false;
 }
 
+/* Tensors of other parts of a model are for inputs that are not served. */
 static bool is_known(const struct weight_finder *f, const char *name)
 {
     const struct arch_place end = ends_of(f->config);
     char pattern[ARCH_NAME_MAX];
     bool known = f->config->pools && is_of_head(f, name);
-    if (*f->config->nested_in && !strstr(name, NAMES_NESTED))
-        return true; /* of what the text model is nested in */
+    if (*f->config->outer && !weight_names_is_text(f->names, name))
+        return true;
     for (size_t k = 0; k < f->arch->n_tensor && !known; k++) {
         if (f->arch->tensors[k].name == ARCH_ONES)
             continue;

@@ -26,10 +26,6 @@ uint32_t weight_finder_rows(const struct arch *a, const struct model_config *c, 
  * stored as; W_COUNT: none. */
 enum arch_slot weight_finder_slot(const struct arch *a, const struct model_config *c,
                                   const char *name);
-/* How the files name the tensors: those of a model without a head have no prefix, those of a nested
- * one have one more. files: may be NULL. */
-enum weight_names weight_finder_names(const struct arch *a, const struct model_config *c,
-                                      const struct tensor_set *files);
 /* Log one warning when the files hold tensors that the family's table does not know. */
 void weight_finder_warn_extra(const struct weight_finder *f);
 

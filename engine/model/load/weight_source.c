@@ -2,18 +2,6 @@
 #include "engine/model/load/weight_source.h"
 #include <stdio.h>
 
-void weight_names_pattern(char out[ARCH_NAME_MAX], enum weight_names names, const struct arch *a,
-                          const char *pattern)
-{
-    static const char model[] = "model.";
-    const bool is_inner = names == NAMES_INNER && strncmp(pattern, model, sizeof model - 1) == 0;
-    const char *bare = names == NAMES_BARE ? a->prefix : is_inner ? model : "";
-    const size_t n = strlen(bare);
-    snprintf(out, ARCH_NAME_MAX, "%s%s%s", is_inner ? model : "",
-             is_inner || names == NAMES_OUTER ? NAMES_NESTED : "",
-             pattern + (strncmp(pattern, bare, n) == 0 ? n : 0));
-}
-
 const char *weight_source_name(char buffer[ARCH_NAME_MAX], const struct weight_source *s)
 {
     if (s->quant.q)

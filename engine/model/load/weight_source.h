@@ -6,6 +6,7 @@
 #include <string.h>
 #include "common/hub/safetensors.h"
 #include "engine/model/arch.h"
+#include "engine/model/load/weight_names.h"
 #include "engine/model/pipeline_stage.h"
 
 /* How QUANT_FP4's matrices are stored: numbers, scales. */
@@ -59,17 +60,10 @@ struct weight_source { /* where one slot's numbers come from */
     /* Above 1, of a vector: it is so many tensors, one a head, of which `tensor` is the first. */
     uint32_t n_head;
     const struct tensor_set *files; /* with heads: the others */
+    bool unit;                      /* its rows are divided by their lengths */
     float plus;                     /* what its numbers are stored less than they stand for */
     uint32_t seed;                  /* of dummy numbers: differs from tensor to tensor */
     struct quant_tensors quant;     /* instead of `tensor` */
-};
-
-/* How the files' names differ from the table's. */
-enum weight_names {
-    NAMES_PLAIN,
-    NAMES_BARE,  /* without the family's prefix */
-    NAMES_OUTER, /* of a nested model: "language_model." before all of them */
-    NAMES_INNER  /* the same within: "model.language_model." in place of "model." */
 };
 
 struct weight_finder {
@@ -82,10 +76,6 @@ struct weight_finder {
     struct pipeline_stage stage; /* other tensors of the model are not looked for */
 };
 
-#define NAMES_NESTED "language_model."
-/* The table's pattern of a name as the files have it. */
-void weight_names_pattern(char out[ARCH_NAME_MAX], enum weight_names names, const struct arch *a,
-                          const char *pattern);
 /* The name in the files. */
 static inline void weight_finder_name(char out[ARCH_NAME_MAX], const struct weight_finder *f,
                                       const struct arch_tensor *t, struct arch_place at)
@@ -101,10 +91,10 @@ static inline size_t weight_source_first(const struct weight_source *s)
     return s->stacked ? (size_t)s->place.expert * s->stored_rows * s->cols : 0;
 }
 
-/* Are its rows where the tensor has them? */
+/* Are its rows where the tensor has them, as they are? */
 static inline bool weight_source_has_rows(const struct weight_source *s)
 {
-    return s->tensor && !s->transposed;
+    return s->tensor && !s->transposed && !s->unit;
 }
 
 /* The tensor's row that is row r. */

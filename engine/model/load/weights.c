@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include "common/buf.h"
 #include "common/clock.h"
+#include "common/hub/nested.h"
 #include "common/log.h"
 #include "common/mem.h"
 #include "engine/model/load/fill.h"
@@ -50,7 +51,7 @@ static struct weight_finder finder_of(const struct loader *l, const struct arch 
         .dummy_dtype = l->options->dtype,
         .is_mapped = plugin_has_maps(arch),
         .stage = l->options->stage,
-        .names = weight_finder_names(arch, l->config, l->w->files),
+        .names = weight_names_of(arch, l->config, l->w->files),
     };
 }
 
@@ -90,12 +91,12 @@ static enum q_code list(struct loader *l, const struct arch *arch, struct q_err 
 
 static void report(const struct loader *l)
 {
-    const char *whole = l->config->nested_in;
     const struct weight_finder f = finder_of(l, l->w->plan->arch);
-    if (*whole)
-        log_info("%s: the text model is served; images and other inputs are not", whole);
     if (l->w->files)
         weight_finder_warn_extra(&f);
+    if (*l->config->outer)
+        log_info("%s: its text model is served, as %s; %s are not accepted", l->config->outer,
+                 f.arch->name, nested_inputs(l->config->outer));
     load_plan_log(l->w->plan, l->options, &l->config->quant);
 }
 

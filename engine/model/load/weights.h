@@ -29,11 +29,12 @@ struct layer_weights {
     const float *attn_norm, *mlp_norm;                                            /* [hidden] */
     const float *attn_norm_bias, *mlp_norm_bias, *attn_post_norm, *mlp_post_norm; /* or NULL */
     const float *attn_post_norm_bias, *mlp_post_norm_bias;                        /* or NULL */
-    const float *q_norm, *k_norm;          /* [head_dim], of all heads, of latents; or NULL */
-    const float *sinks;                    /* [n_head] or NULL */
-    struct packed qkv, out, gate_up, down; /* gate_up of an MLP without a gate: up alone; qkv of
+    const float *q_norm, *k_norm;             /* [head_dim], of all heads, of latents; or NULL */
+    const float *sinks;                       /* [n_head] or NULL */
+    const float *act_positive, *act_negative; /* [1], of activations with such numbers, or NULL */
+    struct packed qkv, out, gate_up, down;    /* gate_up of an MLP without a gate: up alone; qkv of
                                               latent attention: q or its latent, then kv_a */
-    struct packed mix_in, mix_out;         /* of a mixer in place of attention, or not there */
+    struct packed mix_in, mix_out;            /* of a mixer in place of attention, or not there */
     const float *mix_in_bias, *mix_out_bias;
     const float *conv, *conv_bias; /* likewise: [D_CONV, D_CONV_WIDTH], [D_CONV] or NULL */
     struct packed q_b;             /* of latent attention, or not there */

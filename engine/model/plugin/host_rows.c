@@ -303,7 +303,7 @@ int host_activate(const char *activation, const struct quire_rows *rows,
     enum arch_activation act;
     if (!is_rows(rows) || !m || !m->model)
         return fail(error, "activate: no rows, or not within embed_item");
-    if (!activation || !arch_activation_parse(&act, activation))
+    if (!activation || !arch_activation_parse(&act, activation) || act == ARCH_XIELU)
         return fail(error,
                     "activate: \"%.40s\" is none; these are silu, gelu, gelu_new, gelu_fast, "
                     "gelu_pytorch_tanh, quick_gelu, relu and relu2",

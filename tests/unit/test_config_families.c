@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What config.json says in families that spell something in their own way, and of text models that
+ * are part of a model with other inputs. */
+#include <math.h>
+#include "common/hub/config.h"
+#include "common/hub/nested.h"
+#include "folder.h"
+
+#define MODELS "tests/data/models/"
+#define SIZES                                                               \
+    "\"vocab_size\": 512, \"hidden_size\": 64, \"intermediate_size\": 96, " \
+    "\"num_attention_heads\": 4"
+#define BASE SIZES ", \"num_hidden_layers\": 4"
+#define LONG ", \"max_position_embeddings\": 256"
+
+static struct model_config c, d;
+static struct generation_defaults g;
+static struct q_err e;
+
+static enum q_code load(const char *architecture, const char *type, const char *more)
+{
+    struct buf b = BUF_INIT;
+    buf_printf(&b, "{\"architectures\": [\"%s\"], \"model_type\": \"%s\"%s}", architecture, type,
+               more);
+    const enum q_code rc = model_config_parse(&c, buf_str(&b), b.len, "config.json", &e);
+    buf_release(&b);
+    return rc;
+}
+
+/* config.json and config_v5.json of one model, byte for byte the same. */
+static void test_dialects(void **state)
+{
+    static const char *const models[] = {
+        "apertus",
+        "arcee",
+        "cwm",
+        "ernie4_5",
+        "glm",
+        "helium",
+        "hunyuan_v1_dense",
+        "hyperclovax",
+        "jais2",
+        "minicpm3",
+        "ministral",
+        "ministral3",
+        "nemotron",
+        "olmo3",
+        "phi4-mini",
+        "seed_oss",
+        "vaultgemma",
+        "yi",
+        "youtu",
+        "gemma3-vision",
+        "mistral3-vision",
+        "qwen2_5-vision",
+        "qwen3-vision",
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        char from[PATH_MAX], newer[PATH_MAX];
+        struct buf b = BUF_INIT;
+        struct folder f;
+        snprintf(from, sizeof from, MODELS "%s", models[i]);
+        snprintf(newer, sizeof newer, MODELS "%s/config_v5.json", models[i]);
+        folder_init(&f);
+        assert_ok(file_read(&b, newer, 1u << 20, &e), &e);
+        folder_write(&f, "config.json", b.data, b.len);
+        folder_copy(&f, from, "generation_config.json");
+        assert_ok(model_config_load(&c, &g, from, &e), &e);
+        assert_ok(model_config_load(&d, &g, f.path, &e), &e);
+        for (size_t at = 0; at < sizeof c; at++)
+            if (((const char *)&c)[at] != ((const char *)&d)[at])
+                fail_msg("%s: config.json and config_v5.json differ at byte %zu", models[i], at);
+        buf_release(&b);
+        folder_release(&f);
+    }
+}
+
+static void test_biases(void **state)
+{
+    (void)state;
+    assert_ok(load("SeedOssForCausalLM", "seed_oss", "," BASE LONG), &e);
+    assert_true(c.attention_bias && !c.attention_out_bias && !c.mlp_bias);
+    assert_ok(
+        load("SeedOssForCausalLM", "seed_oss", "," BASE LONG ", \"attention_out_bias\": true"), &e);
+    assert_true(c.attention_out_bias);
+    assert_ok(load("InternLM3ForCausalLM", "internlm3",
+                   "," BASE LONG ", \"qkv_bias\": true, \"bias\": false"),
+              &e);
+    assert_true(c.attention_bias && !c.attention_out_bias && !c.mlp_bias);
+    assert_ok(load("InternLM2ForCausalLM", "internlm2", "," BASE LONG ", \"bias\": false"), &e);
+    assert_true(!c.attention_bias && !c.attention_out_bias);
+    assert_ok(load("GlmForCausalLM", "glm", "," BASE LONG), &e);
+    assert_true(c.attention_bias && !c.attention_out_bias && c.head_dim == 128);
+}
+
+/* Which of the Baichuans it is. */
+static void test_baichuan(void **state)
+{
+    (void)state;
+    assert_ok(load("BaiChuanForCausalLM", "baichuan", "," BASE LONG), &e);
+    assert_true(!c.forward.alibi && !c.forward.unit_head && c.max_position == 256);
+    assert_ok(load("BaichuanForCausalLM", "baichuan", "," BASE ", \"model_max_length\": 128"), &e);
+    assert_true(c.forward.alibi && !c.forward.unit_head && c.max_position == 128);
+    assert_ok(load("BaichuanForCausalLM", "baichuan", "," BASE LONG ", \"z_loss_weight\": 0"), &e);
+    assert_true(!c.forward.alibi && c.forward.unit_head);
+}
+
+static void test_multipliers(void **state)
+{
+    (void)state;
+    assert_ok(load("MiniCPMForCausalLM", "minicpm",
+                   "," BASE LONG ", \"scale_emb\": 12, \"scale_depth\": 1.4, "
+                   "\"dim_model_base\": 16"),
+              &e);
+    assert_true(c.forward.embedding_multiplier == 12 && c.forward.logit_multiplier == 0.25);
+    assert_true(c.forward.residual_multiplier == 0.7);
+    assert_ok(load("MiniCPM3ForCausalLM", "minicpm3",
+                   "," BASE LONG ", \"scale_depth\": null, \"dim_model_base\": null"),
+              &e);
+    assert_true(c.forward.embedding_multiplier == 12 && c.forward.logit_multiplier == 1);
+    assert_true(c.forward.residual_multiplier == 1 && c.latent.value == 16);
+    assert_ok(
+        load("HyperCLOVAXForCausalLM", "hyperclovax", "," BASE LONG ", \"logits_scaling\": 2"), &e);
+    assert_true(c.forward.logit_multiplier == 2 && c.forward.attention_multiplier == 0);
+    assert_true(c.forward.post_norms);
+}
+
+static void test_ropes(void **state)
+{
+    (void)state;
+    assert_ok(load("HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense",
+                   "," BASE LONG ", \"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 1, "
+                   "\"alpha\": 16}"),
+              &e);
+    assert_true(c.rope.kind == ROPE_DEFAULT &&
+                fabs(c.rope.theta - 1e4 * pow(16, 16 / 14.0)) < 1e-6);
+    assert_ok(load("YoutuForCausalLM", "youtu", "," BASE LONG ", \"rope_interleave\": false"), &e);
+    assert_true(c.forward.half_rope);
+    assert_ok(load("ApertusForCausalLM", "apertus", "," BASE LONG), &e);
+    assert_true(c.rope.kind == ROPE_LLAMA3 && c.rope.theta == 12e6 && c.rope.factor == 8);
+    assert_ok(load("ApertusForCausalLM", "apertus",
+                   "," BASE LONG ", \"rope_theta\": 500, \"rope_scaling\": null"),
+              &e);
+    assert_true(c.rope.kind == ROPE_LLAMA3 && c.rope.theta == 12e6);
+    assert_ok(load("Ministral3ForCausalLM", "ministral3", "," BASE LONG), &e);
+    assert_true(c.rope.kind == ROPE_YARN && c.forward.query_growth == 0.1 &&
+                c.forward.query_length == 16384);
+    assert_fails(load("Ministral3ForCausalLM", "ministral3",
+                      "," BASE LONG ", \"rope_parameters\": {\"rope_type\": \"default\", "
+                      "\"llama_4_scaling_beta\": 0.1}"),
+                 Q_CORRUPT, "but not original_max_position_embeddings", &e);
+    assert_ok(load("Olmo3ForCausalLM", "olmo3",
+                   "," BASE LONG ", \"rope_theta\": 7000, \"rope_scaling\": {\"rope_type\": "
+                   "\"yarn\", \"factor\": 4, \"original_max_position_embeddings\": 64}"),
+              &e);
+    assert_true(c.rope.kind == ROPE_YARN && c.local_rope.kind == ROPE_DEFAULT);
+    assert_true(c.rope.theta == 7000 && c.local_rope.theta == 7000);
+    assert_true(c.window[0] == 4096 && c.window[2] == 4096 && c.window[3] == 0);
+}
+
+static void test_refused(void **state)
+{
+    static const struct {
+        const char *architecture, *type, *more, *part;
+    } cases[] = {
+        {"MiniCPMForCausalLM", "minicpm", "\"sparse_config\": {\"kernel_size\": 32}",
+         "sparse_config is not supported for model_type \"minicpm\""},
+        {"ApertusForCausalLM", "apertus", "\"post_norm\": true", "post_norm true"},
+        {"HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense", "\"use_cla\": true", "use_cla true"},
+        {"HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense", "\"use_qk_norm\": false",
+         "use_qk_norm false"},
+        {"YoutuForCausalLM", "youtu", "\"attention_bias\": true", "attention_bias true"},
+        {"IQuestCoderForCausalLM", "iquestcoder", "\"clip_qkv\": 8", "clip_qkv is not supported"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char more[400];
+        snprintf(more, sizeof more, "," BASE LONG ", %s", cases[i].more);
+        assert_fails(load(cases[i].architecture, cases[i].type, more), Q_UNSUPPORTED, cases[i].part,
+                     &e);
+    }
+}
+
+/* ---- text models ---- */
+
+#define GEMMA3 "Gemma3ForConditionalGeneration"
+
+static void test_nested(void **state)
+{
+    (void)state;
+    assert_ok(load(GEMMA3, "gemma3",
+                   ", \"eos_token_id\": [1, 106], \"torch_dtype\": \"bfloat16\", "
+                   "\"vision_config\": {\"hidden_size\": 8}, \"text_config\": {\"model_type\": "
+                   "\"gemma3_text\", \"hidden_size\": 2560, \"intermediate_size\": 10240, "
+                   "\"num_hidden_layers\": 34, \"sliding_window\": 1024, \"eos_token_id\": 1, "
+                   "\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 8}}"),
+              &e);
+    assert_string_equal(c.architecture, "Gemma3ForCausalLM");
+    assert_string_equal(c.outer, GEMMA3);
+    assert_string_equal(nested_inputs(c.outer), "images");
+    assert_true(c.vocab_size == 262208 && c.n_head == 8 && c.n_kv_head == 4 && c.head_dim == 256);
+    assert_true(c.n_layer == 34 && c.window[0] == 1024 && c.window[5] == 0);
+    assert_true(c.dtype == DT_BF16 && c.tie_word_embeddings && c.n_eos == 2);
+    assert_true(c.rope.kind == ROPE_LINEAR && c.rope.factor == 8);
+    assert_ok(load("InternVLChatModel", "internvl_chat",
+                   ", \"llm_config\": {\"model_type\": \"internlm2\"," BASE LONG "}"),
+              &e);
+    assert_string_equal(c.architecture, "InternLM2ForCausalLM");
+}
+
+/* A model whose config.json is the text model's. */
+static void test_flat(void **state)
+{
+    (void)state;
+    assert_ok(load("Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl",
+                   "," BASE LONG ", \"vision_config\": {}, \"rope_scaling\": {\"type\": \"mrope\", "
+                   "\"mrope_section\": [2, 3, 3]}"),
+              &e);
+    assert_string_equal(c.architecture, "Qwen2ForCausalLM");
+    assert_string_equal(c.model_type, "qwen2");
+    assert_true(c.rope.kind == ROPE_DEFAULT);
+}
+
+static void test_tied(void **state)
+{
+    static const struct {
+        const char *outer, *inner;
+        bool tied;
+    } cases[] = {
+        {"true", "false", true}, {"false", "true", true},  {"false", "false", false},
+        {"true", "null", true},  {"false", "null", false}, {"null", "true", true},
+        {"null", "null", false},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char more[500];
+        snprintf(more, sizeof more,
+                 ", \"tie_word_embeddings\": %s, \"text_config\": {\"model_type\": \"mistral\", "
+                 "\"num_key_value_heads\": 2, \"tie_word_embeddings\": %s," BASE LONG "}",
+                 cases[i].outer, cases[i].inner);
+        assert_ok(load("Mistral3ForConditionalGeneration", "mistral3", more), &e);
+        assert_int_equal(c.tie_word_embeddings, cases[i].tied);
+    }
+}
+
+static void test_nested_refused(void **state)
+{
+    (void)state;
+    assert_fails(load(GEMMA3, "gemma3", ", \"text_config\": [1]"), Q_CORRUPT,
+                 "text_config is a list, expected an object", &e);
+    assert_fails(load(GEMMA3, "gemma3", ", \"text_config\": {\"model_type\": \"mamba\"}"),
+                 Q_UNSUPPORTED, "the text model of " GEMMA3 " is of model_type mamba, which is not",
+                 &e);
+    assert_fails(load("MllamaForConditionalGeneration", "mllama",
+                      ", \"text_config\": {\"model_type\": \"mllama_text_model\"}"),
+                 Q_UNSUPPORTED, "architecture MllamaForConditionalGeneration is not supported", &e);
+    assert_fails(load("Qwen2VLForConditionalGeneration", "qwen2_vl", ", \"hidden_size\": 64"),
+                 Q_CORRUPT, "vocab_size is missing", &e);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_dialects), cmocka_unit_test(test_biases),
+        cmocka_unit_test(test_baichuan), cmocka_unit_test(test_multipliers),
+        cmocka_unit_test(test_ropes),    cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_nested),   cmocka_unit_test(test_flat),
+        cmocka_unit_test(test_tied),     cmocka_unit_test(test_nested_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

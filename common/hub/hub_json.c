@@ -4,11 +4,43 @@
 #include "common/download.h"
 #include "common/file.h"
 
+/* Python writes numbers that JSON has not; true: there are some, and *out has null in their
+ * place. */
+static bool without_infinities(struct buf *out, const char *data, size_t n)
+{
+    static const char *const words[] = {"-Infinity", "Infinity", "NaN"};
+    bool any = false, in_string = false;
+    for (size_t i = 0; i < n; i++) {
+        size_t n_word = 0;
+        for (size_t k = 0; k < sizeof words / sizeof *words && !in_string && !n_word; k++)
+            if (n - i >= strlen(words[k]) && memcmp(data + i, words[k], strlen(words[k])) == 0)
+                n_word = strlen(words[k]);
+        if (n_word) {
+            buf_add_str(out, "null");
+            i += n_word - 1;
+            any = true;
+            continue;
+        }
+        buf_add_char(out, data[i]);
+        if (in_string && data[i] == '\\' && i + 1 < n)
+            buf_add_char(out, data[++i]);
+        else if (data[i] == '"')
+            in_string = !in_string;
+    }
+    return any && !out->failed;
+}
+
 enum q_code hub_json_parse(json_t **out, const char *data, size_t n, const char *what,
                            struct q_err *e)
 {
     json_error_t why;
     json_t *root = json_loadb(data, n, JSON_REJECT_DUPLICATES, &why);
+    if (!root && json_error_code(&why) == json_error_invalid_syntax) {
+        struct buf text = BUF_INIT;
+        if (without_infinities(&text, data, n))
+            root = json_loadb(buf_str(&text), text.len, JSON_REJECT_DUPLICATES, &why);
+        buf_release(&text);
+    }
     if (!root && json_error_code(&why) == json_error_out_of_memory)
         return q_fail(e, Q_NO_MEMORY, "%s: out of memory reading JSON", what);
     if (!root)

@@ -150,6 +150,26 @@ static void dense_families(void **state)
     compare_all(cases, sizeof cases / sizeof *cases);
 }
 
+static void more_dense_families(void **state)
+{
+    (void)state;
+    static const struct layers_case cases[] = {
+        {"apertus", DT_F32, QUANTIZE_NOT},
+        {"apertus", DT_BF16, QUANTIZE_INT8},
+        {"baichuan2-13b", DT_F32, QUANTIZE_NOT},
+        {"baichuan2-13b", DT_BF16, QUANTIZE_INT8},
+        {"gemma3-vision", DT_F32, QUANTIZE_NOT},
+        {"hunyuan_v1_dense", DT_F32, QUANTIZE_NOT},
+        {"hunyuan_v1_dense", DT_BF16, QUANTIZE_INT8},
+        {"hyperclovax", DT_F32, QUANTIZE_NOT},
+        {"internlm2", DT_BF16, QUANTIZE_NOT},
+        {"ministral3", DT_F32, QUANTIZE_NOT},
+        {"ministral3", DT_BF16, QUANTIZE_NOT},
+        {"nemotron", DT_BF16, QUANTIZE_NOT},
+    };
+    compare_all(cases, sizeof cases / sizeof *cases);
+}
+
 /* Families whose layers are made otherwise than llama's. */
 static void other_layers(void **state)
 {
@@ -572,6 +592,7 @@ int main(void)
         cmocka_unit_test(every_dtype_and_quantization),
         cmocka_unit_test(other_layers),
         cmocka_unit_test(dense_families),
+        cmocka_unit_test(more_dense_families),
         cmocka_unit_test(mixtures_of_experts),
         cmocka_unit_test(inputs_of_16_bits),
         cmocka_unit_test(every_kind_of_integers),

@@ -4,49 +4,47 @@
 #include "common/download.h"
 #include "common/file.h"
 
-/* Python writes an infinity, which JSON does not have. It becomes null, in as many bytes, so that
- * places in messages stay true. Is there any? */
-static bool put_null(char *text, size_t n)
+/* Python writes numbers that JSON has not; true: there are some, and *out has null in their
+ * place. */
+static bool without_infinities(struct buf *out, const char *data, size_t n)
 {
-    static const char *const names[] = {"-Infinity", "Infinity"};
-    bool in_string = false, any = false;
+    static const char *const words[] = {"-Infinity", "Infinity", "NaN"};
+    bool any = false, in_string = false;
     for (size_t i = 0; i < n; i++) {
-        if (in_string && text[i] == '\\')
-            i++;
-        else if (text[i] == '"')
-            in_string = !in_string;
-        for (size_t k = 0; k < 2 && i < n && !in_string; k++) {
-            const size_t length = strlen(names[k]);
-            if (n - i < length || strncmp(text + i, names[k], length) != 0)
-                continue;
-            memset(text + i, ' ', length);
-            memcpy(text + i, "null", 4);
+        size_t n_word = 0;
+        for (size_t k = 0; k < sizeof words / sizeof *words && !in_string && !n_word; k++)
+            if (n - i >= strlen(words[k]) && memcmp(data + i, words[k], strlen(words[k])) == 0)
+                n_word = strlen(words[k]);
+        if (n_word) {
+            buf_add_str(out, "null");
+            i += n_word - 1;
             any = true;
+            continue;
         }
+        buf_add_char(out, data[i]);
+        if (in_string && data[i] == '\\' && i + 1 < n)
+            buf_add_char(out, data[++i]);
+        else if (data[i] == '"')
+            in_string = !in_string;
     }
     return any;
-}
-
-/* NULL: it is none, and *why says where. */
-static json_t *parse(const char *data, size_t n, json_error_t *why)
-{
-    struct buf text = BUF_INIT;
-    json_t *root = json_loadb(data, n, JSON_REJECT_DUPLICATES, why);
-    if (root || json_error_code(why) == json_error_out_of_memory)
-        return root;
-    buf_add(&text, data, n);
-    if (text.len == n && n && put_null(text.data, n))
-        root = json_loadb(text.data, n, JSON_REJECT_DUPLICATES, why);
-    buf_release(&text);
-    return root;
 }
 
 enum q_code hub_json_parse(json_t **out, const char *data, size_t n, const char *what,
                            struct q_err *e)
 {
     json_error_t why;
-    json_t *root = parse(data, n, &why);
-    if (!root && json_error_code(&why) == json_error_out_of_memory)
+    bool failed = false;
+    json_t *root = json_loadb(data, n, JSON_REJECT_DUPLICATES, &why);
+    if (!root && json_error_code(&why) == json_error_invalid_syntax) {
+        struct buf text = BUF_INIT;
+        const bool any = without_infinities(&text, data, n);
+        failed = text.failed;
+        if (any && !failed)
+            root = json_loadb(buf_str(&text), text.len, JSON_REJECT_DUPLICATES, &why);
+        buf_release(&text);
+    }
+    if (failed || (!root && json_error_code(&why) == json_error_out_of_memory))
         return q_fail(e, Q_NO_MEMORY, "%s: out of memory reading JSON", what);
     if (!root)
         return q_fail(e, Q_CORRUPT, "%s: not valid JSON at line %d, column %d: %s", what, why.line,

@@ -182,6 +182,20 @@ static void test_refused(void **state)
     }
 }
 
+/* What Python writes in place of numbers that JSON has not; in strings it is text. */
+static void test_infinities(void **state)
+{
+    (void)state;
+    assert_ok(load("LlamaForCausalLM", "llama",
+                   "," BASE LONG ", \"limits\": [0.0, Infinity, -Infinity], \"rms_norm_eps\": NaN, "
+                   "\"hidden_act\": \"\\\"Infinity\""),
+              &e);
+    assert_string_equal(c.hidden_act, "\"Infinity");
+    assert_true(c.rms_norm_eps == 1e-6);
+    assert_fails(load("LlamaForCausalLM", "llama", "," BASE LONG ", \"x\": Infinite"), Q_CORRUPT,
+                 "not valid JSON at line 1", &e);
+}
+
 /* ---- text models ---- */
 
 #define GEMMA3 "Gemma3ForConditionalGeneration"
@@ -262,11 +276,12 @@ static void test_nested_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_dialects), cmocka_unit_test(test_biases),
-        cmocka_unit_test(test_baichuan), cmocka_unit_test(test_multipliers),
-        cmocka_unit_test(test_ropes),    cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_nested),   cmocka_unit_test(test_flat),
-        cmocka_unit_test(test_tied),     cmocka_unit_test(test_nested_refused),
+        cmocka_unit_test(test_dialects),       cmocka_unit_test(test_biases),
+        cmocka_unit_test(test_baichuan),       cmocka_unit_test(test_multipliers),
+        cmocka_unit_test(test_ropes),          cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_infinities),     cmocka_unit_test(test_nested),
+        cmocka_unit_test(test_flat),           cmocka_unit_test(test_tied),
+        cmocka_unit_test(test_nested_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -120,7 +120,6 @@ static void dense_families(void **state)
 {
     (void)state;
     static const struct layers_case cases[] = {
-        {"apertus", DT_F32, QUANTIZE_NOT},
         {"bloom", DT_F32, QUANTIZE_NOT},
         {"bloom", DT_BF16, QUANTIZE_INT8},
         {"cohere", DT_F32, QUANTIZE_NOT},
@@ -136,10 +135,6 @@ static void dense_families(void **state)
         {"gpt2", DT_F32, QUANTIZE_NOT},
         {"gpt2-noprefix", DT_BF16, QUANTIZE_INT8},
         {"gptj", DT_BF16, QUANTIZE_NOT},
-        {"hunyuan_v1_dense", DT_F32, QUANTIZE_NOT},
-        {"hunyuan_v1_dense", DT_BF16, QUANTIZE_INT8},
-        {"ministral3", DT_F32, QUANTIZE_NOT},
-        {"ministral3", DT_BF16, QUANTIZE_INT8},
         {"olmo", DT_F32, QUANTIZE_NOT},
         {"olmo", DT_F32, QUANTIZE_INT8},
         {"olmo2", DT_F32, QUANTIZE_NOT},
@@ -151,6 +146,26 @@ static void dense_families(void **state)
         {"stablelm-parallel", DT_F32, QUANTIZE_NOT},
         {"stablelm-parallel", DT_BF16, QUANTIZE_INT8},
         {"starcoder2", DT_BF16, QUANTIZE_NOT},
+    };
+    compare_all(cases, sizeof cases / sizeof *cases);
+}
+
+static void more_dense_families(void **state)
+{
+    (void)state;
+    static const struct layers_case cases[] = {
+        {"apertus", DT_F32, QUANTIZE_NOT},
+        {"apertus", DT_BF16, QUANTIZE_INT8},
+        {"baichuan2-13b", DT_F32, QUANTIZE_NOT},
+        {"baichuan2-13b", DT_BF16, QUANTIZE_INT8},
+        {"gemma3-vision", DT_F32, QUANTIZE_NOT},
+        {"hunyuan_v1_dense", DT_F32, QUANTIZE_NOT},
+        {"hunyuan_v1_dense", DT_BF16, QUANTIZE_INT8},
+        {"hyperclovax", DT_F32, QUANTIZE_NOT},
+        {"internlm2", DT_BF16, QUANTIZE_NOT},
+        {"ministral3", DT_F32, QUANTIZE_NOT},
+        {"ministral3", DT_BF16, QUANTIZE_NOT},
+        {"nemotron", DT_BF16, QUANTIZE_NOT},
     };
     compare_all(cases, sizeof cases / sizeof *cases);
 }
@@ -597,6 +612,7 @@ int main(void)
         cmocka_unit_test(other_layers),
         cmocka_unit_test(dense_families),
         cmocka_unit_test(latent_attention),
+        cmocka_unit_test(more_dense_families),
         cmocka_unit_test(mixtures_of_experts),
         cmocka_unit_test(inputs_of_16_bits),
         cmocka_unit_test(every_kind_of_integers),

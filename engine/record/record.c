@@ -15,7 +15,7 @@ struct frame {
 
 /* A struct that changes is another RECORD_VERSION. */
 static_assert(sizeof(struct step_seq) == 20 && sizeof(struct step_head) == 56 &&
-                  sizeof(struct step_admit) == 272 && sizeof(struct step_limits) == 32 &&
+                  sizeof(struct step_admit) == 280 && sizeof(struct step_limits) == 36 &&
                   sizeof(struct record_head) == 120 && sizeof(struct record_row) == 24,
               "the layout of RECORD_VERSION 1");
 

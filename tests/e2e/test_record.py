@@ -130,15 +130,18 @@ def test_show(start, tmp_path):
 
 
 def test_code_is_not_taken_from_a_file(start, tmp_path):
-    """A record may come from others: it cannot make quire load a shared object."""
+    """A record may come from others: it cannot make quire load a shared object, nor write files."""
     file = tmp_path / "steps.rec"
     plugins = tmp_path / "plugins"
     plugins.mkdir()
-    server = start(MODELS / "llama", "--skip-tokenizer-init", *OPTIONS, "--record", file, "--plugin-path", plugins)
+    server = start(MODELS / "llama", "--skip-tokenizer-init", *OPTIONS, "--record", file, "--plugin-path", plugins,
+                   "--packed-cache", tmp_path / "packed")
     server.complete([5, 7], max_tokens=2)
     server.stop()
+    shutil.rmtree(tmp_path / "packed")
     done = replay(file)
-    assert done.returncode == 0 and "--plugin-path" in done.stderr and "give it on the command line" in done.stderr
+    assert done.returncode == 0 and done.stderr.count("give it on the command line") == 2, done.stderr
+    assert "--plugin-path" in done.stderr and "--packed-cache" in done.stderr and not (tmp_path / "packed").exists()
 
 
 def test_what_is_not_recorded_is_refused(run, tmp_path):

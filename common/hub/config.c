@@ -86,6 +86,7 @@ static const struct {
     {"gpt_oss",     "head_dim",                0, 64},
     {"gptj",        "intermediate_size",       4, 0},
     {"qwen3",       "head_dim",                0, 128},
+    {"qwen3_next",  "head_dim",                0, 256},
     // clang-format on
 };
 

@@ -23,6 +23,7 @@ static const struct family {
     {"olmoe", 64, 8, 0, 0, false, true, false},
     {"qwen2_moe", 60, 4, 1408, 5632, false, true, false},
     {"qwen3_moe", 128, 8, 768, 0, false, true, false},
+    {"qwen3_next", 512, 10, 512, 512, true, true, false},
 };
 
 static const struct family *family_of(const char *model_type)

@@ -24,7 +24,9 @@ enum arch_slot {
     W_TYPES,     /* rows for types of tokens: BERT has one for each text of a pair */
     W_ATTN_NORM, /* from here on once a layer */
     W_ATTN_NORM_BIAS,
-    W_QKV,       /* W_Q, W_K and W_V as one tensor: q, then k, then v */
+    W_QKV,     /* W_Q, W_K and W_V as one tensor: q, then k, then v */
+    W_Q_GATED, /* for each head its q, then the gate of its output */
+    W_Q_GATE,
     W_QKV_HEADS, /* the same by KV heads: the q heads of one, its k, its v; the next */
     W_Q,         /* latent attention: q, or q's latent */
     W_K,
@@ -36,15 +38,26 @@ enum arch_slot {
     W_K_BIAS,
     W_V_BIAS,
     W_O_BIAS,
-    W_Q_NORM,  /* latent attention: of q's latent */
-    W_K_NORM,  /* latent attention: of the latent of K and V */
-    W_KV_A,    /* latent attention: x to the latent of K and V, then the rotated part of the key */
-    W_Q_B,     /* latent attention: q's latent to q */
-    W_KV_B,    /* latent attention: for each head K's up-projection, then V's */
-    W_SINKS,   /* one of each head */
-    W_MIX_IN,  /* of a layer's mixer in place of attention (config.h): its first product */
-    W_MIX_OUT, /* its last one */
-    W_CONV,    /* its convolution */
+    W_Q_NORM,   /* latent attention: of q's latent */
+    W_K_NORM,   /* latent attention: of the latent of K and V */
+    W_KV_A,     /* latent attention: x to the latent of K and V, then the rotated part of the key */
+    W_Q_B,      /* latent attention: q's latent to q */
+    W_KV_B,     /* latent attention: for each head K's up-projection, then V's */
+    W_SINKS,    /* one of each head */
+    W_MIX_IN,   /* of a layer's mixer in place of attention (config.h): its first product */
+    W_MIX_OUT,  /* its last one */
+    W_MIX_QKVZ, /* a delta net's as one tensor: for each head of keys its q, k, v and z */
+    W_MIX_BA,   /* likewise: b, a */
+    W_MIX_Q,
+    W_MIX_K,
+    W_MIX_V,
+    W_MIX_Z, /* the gate of its output */
+    W_MIX_B, /* how much of a value is written; how fast a state fades */
+    W_MIX_A,
+    W_MIX_RATE, /* one of each head of values: A_log */
+    W_MIX_RATE_BIAS,
+    W_MIX_NORM, /* of each head of its output */
+    W_CONV,     /* its convolution */
     W_MIX_IN_BIAS,
     W_MIX_OUT_BIAS,
     W_CONV_BIAS,
@@ -107,8 +120,13 @@ enum arch_dim {
     D_KV_B,    /* heads * (qk_nope_head_dim + v_head_dim) */
     D_HEADS_V, /* heads * v_head_dim */
     D_TYPES,
-    D_MIX_IN,     /* columns of a mixer's first product */
-    D_MIX_OUT,    /* inputs of its last one */
+    D_MIX_IN,  /* columns of a mixer's first product */
+    D_MIX_OUT, /* inputs of its last one */
+    D_MIX_QKVZ,
+    D_MIX_BA,
+    D_VALUE_HEADS,
+    D_VALUE_DIM,
+    D_2_Q,        /* q and its gate */
     D_CONV,       /* columns of its convolution */
     D_CONV_WIDTH, /* rows that it sums */
     D_TRANSPOSED, /* no size: the tensor is stored as [cols, rows], as Conv1D of GPT-2 is */

@@ -59,6 +59,9 @@ static const struct {
     {"granitemoe", "granitemoe", DT_F32, QUANTIZE_NOT},
     {"gpt_oss", "gpt_oss-int8", DT_F32, QUANTIZE_INT8},
     {"gpt_oss-mxfp4", "gpt_oss-mxfp4-bf16", DT_BF16, QUANTIZE_NOT},
+    {"lfm2", "lfm2", DT_F32, QUANTIZE_NOT},
+    {"lfm2-bias", "lfm2-bias-bf16", DT_BF16, QUANTIZE_NOT},
+    {"qwen3_next", "qwen3_next-int8", DT_F32, QUANTIZE_INT8},
 };
 
 #define I_LLAMA 8

@@ -127,7 +127,8 @@ static enum q_code adjust_width(struct model_config *c, const struct hub_json_at
         (rc = hub_json_int(&multiple, at, "block_multiple_of", any, e)))
         return rc;
     if (adjusts) {
-        width = (int64_t)(factor * (double)(2 * width / 3));
+        const int64_t part = 2 * width / 3;
+        width = (int64_t)(factor * (double)part);
         width = (width + multiple - 1) / multiple * multiple;
     }
     if (width < 1 || width > WIDTH_MAX)

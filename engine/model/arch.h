@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "engine/model/arch_dim.h"
 #include "engine/model/arch_head.h"
 #include "engine/model/arch_layer.h"
 #include "engine/model/arch_when.h"
@@ -94,45 +95,6 @@ enum arch_slot {
 #define W_LAYER_FIRST  W_ATTN_NORM
 #define W_EXPERT_FIRST W_EXPERT_GATE_UP
 
-/* a size that depends on the config */
-enum arch_dim {
-    D_NONE, /* this dimension is not there (vectors have rows only) */
-    D_VOCAB,
-    D_HIDDEN,
-    D_INTER,
-    D_Q,     /* heads * head_dim */
-    D_KV,    /* KV heads * head_dim */
-    D_QKV,   /* D_Q + 2 D_KV */
-    D_HEADS, /* heads */
-    D_KV_HEADS,
-    D_2_INTER, /* gate and up */
-    D_POSITIONS,
-    D_POSITIONS_2, /* with two rows in front, as OPT and BART */
-    D_HEAD,
-    D_EXPERTS,
-    D_EXPERT_INTER,
-    D_2_EXPERT_INTER, /* gate and up of an expert */
-    D_SHARED_INTER,
-    D_ONE,
-    D_Q_RANK,
-    D_KV_RANK,
-    D_KV_A,    /* kv_lora_rank + qk_rope_head_dim */
-    D_KV_B,    /* heads * (qk_nope_head_dim + v_head_dim) */
-    D_HEADS_V, /* heads * v_head_dim */
-    D_TYPES,
-    D_MIX_IN,  /* columns of a mixer's first product */
-    D_MIX_OUT, /* inputs of its last one */
-    D_MIX_QKVZ,
-    D_MIX_BA,
-    D_VALUE_HEADS,
-    D_VALUE_DIM,
-    D_2_Q,        /* q and its gate */
-    D_CONV,       /* columns of its convolution */
-    D_CONV_WIDTH, /* rows that it sums */
-    D_TRANSPOSED, /* no size: the tensor is stored as [cols, rows], as Conv1D of GPT-2 is */
-    D_COUNT
-};
-
 /* how tensor parallel ranks share it */
 enum arch_shard {
     SHARD_NONE, /* every rank has all of it */
@@ -190,9 +152,6 @@ FALLIBLE arch_find(const struct arch **out, const char *name, struct q_err *e);
 FALLIBLE arch_find_own(const struct arch **out, const char *name, struct q_err *e);
 /* Does the model need the slot? One that gives vectors has no head. */
 bool arch_is_read(const struct model_config *c, enum arch_slot slot);
-uint32_t arch_dim_size(const struct model_config *c, enum arch_dim dim);
-const char *
-arch_dim_text(enum arch_dim dim); /* "hidden_size": where the number comes from, for messages */
 
 struct arch_place {         /* where a tensor belongs; what does not apply is not looked at */
     uint32_t layer, expert; /* expert: or the head */

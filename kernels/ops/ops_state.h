@@ -50,8 +50,8 @@ struct state_conv_args {
 };
 
 /* The gated delta rule, arXiv:2412.06464. Of each head of values, with the keys of its group of
- * heads, S [key_dim, value_dim] and v, k, q of the row, k and q made of length 1 (x / sqrt(sum x^2 +
- * 1e-6)), q / sqrt(key_dim):
+ * heads, S [key_dim, value_dim] and v, k, q of the row, k and q made of length 1
+ * (x / sqrt(sum x^2 + 1e-6)), q / sqrt(key_dim):
  *     S = decay S;  S += k (beta (v - k S));  y = q S
  *     beta = sigmoid(b), decay = exp(-exp(log_rate) softplus(a + rate_bias))
  * Sums of squares are 16 lanes by the element's number, folded by halves. y may not overlap the

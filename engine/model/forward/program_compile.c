@@ -506,7 +506,11 @@ static void delta_net(struct compiler *t)
                 .conv = {.width = m->conv_width},
             });
     push(t, &(struct program_op){
-                .kind = PROGRAM_ACTIVATE, .in = {conv}, .out = act, .act = {ARCH_SILU, false, 0}});
+                .kind = PROGRAM_ACTIVATE,
+                .in = {conv},
+                .out = act,
+                .act = {ARCH_SILU, false, 0},
+            });
     push(t, &(struct program_op){
                 .kind = PROGRAM_DELTA,
                 .in = {act, part_of(mix, n_conv, n_gate)},

@@ -96,6 +96,7 @@ static const struct {
     {"minimax_m2",  "num_key_value_heads",     0, 8},
     {"phimoe",      "num_key_value_heads",     0, 8},
     {"qwen3",       "head_dim",                0, 128},
+    {"qwen3_next",  "head_dim",                0, 256},
     // clang-format on
 };
 

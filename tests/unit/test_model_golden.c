@@ -67,6 +67,7 @@ static const char *const models[] = {
     "qwen3",
     "qwen3-v5cfg-f16",
     "qwen3_moe",
+    "qwen3_next",
     "smollm3",
     "stablelm",
     "stablelm-parallel",

@@ -69,6 +69,9 @@ static const struct {
     {"llama4", "llama4", DT_F32, QUANTIZE_NOT},
     {"minimax_m2", "minimax_m2", DT_F32, QUANTIZE_NOT},
     {"phimoe", "phimoe-int8", DT_F32, QUANTIZE_INT8},
+    {"lfm2", "lfm2", DT_F32, QUANTIZE_NOT},
+    {"lfm2-bias", "lfm2-bias-bf16", DT_BF16, QUANTIZE_NOT},
+    {"qwen3_next", "qwen3_next-int8", DT_F32, QUANTIZE_INT8},
 };
 
 #define I_LLAMA 8

@@ -227,6 +227,11 @@ void kern_int8_set(const struct packed *w, uint32_t o, const int8_t *q, float sc
            sizeof scale);
 }
 
+float kern_codes_value(enum kern_codes kind, uint8_t code)
+{
+    return codes_value(kind, code);
+}
+
 void kern_codes_set(const struct packed *w, uint32_t o, const struct codes_output *from)
 {
     uint8_t *panel =

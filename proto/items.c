@@ -97,7 +97,7 @@ static const char *name_at(const struct msg_submit *m, uint32_t number)
     size_t at = 0;
     while (at < m->item_modalities.n) {
         const size_t left = m->item_modalities.n - at, n = strnlen(names + at, left);
-        if (n == left || n >= ITEM_NAME_MAX)
+        if (n == left || n == 0 || n >= ITEM_NAME_MAX)
             return NULL;
         if (number-- == 0)
             return names + at;

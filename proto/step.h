@@ -59,9 +59,8 @@ struct step_admit {    /* a sequence enters a slot: its history and parameters *
     uint32_t n_stop_id, n_bias;
     /* Its part of the lists: allowed ids, bad words, its grammar's program. */
     uint32_t n_allowed, n_bad, n_grammar;
-    /* Number of positions with KV in the first blocks, which may be shared. Rows before it are
-     * computed on request (the first row of the seq may be there); they read the cache and write
-     * nothing. */
+    /* Number of positions with KV in the first blocks, which may be shared. Rows before it (the
+     * first row of the seq may be there) read the cache and write nothing. */
     uint32_t n_cached;
     /* Positions from n_cached to here are restored by this step's copies; 0 = none. The first row
      * of the seq is at most the larger of both. */

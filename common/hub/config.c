@@ -108,6 +108,7 @@ static const struct {
     {"ministral3",  "head_dim",                0, 128},
     {"phimoe",      "num_key_value_heads",     0, 8},
     {"qwen3",       "head_dim",                0, 128},
+    {"qwen3_next",  "head_dim",                0, 256},
     {"seed_oss",    "head_dim",                0, 128},
     {"vaultgemma",  "head_dim",                0, 256},
     // clang-format on

@@ -74,12 +74,15 @@ struct latent_config {
  * and V: its size does not depend on the length. */
 enum layer_mixer {
     MIXER_ATTENTION,
-    MIXER_CONV /* a gated short convolution: LFM2 */
+    MIXER_CONV, /* a gated short convolution: LFM2 */
+    MIXER_DELTA /* a gated delta net, arXiv:2412.06464, behind a convolution */
 };
 struct mixer_config {
     uint8_t layers[CONFIG_LAYERS_MAX]; /* enum layer_mixer of each */
     uint32_t conv_width;               /* rows that a convolution sums; 0: no layer has one */
     bool conv_bias;                    /* of the convolution and of the products around it */
+    /* MIXER_DELTA: heads of keys (and queries) and of values, and their elements. */
+    uint32_t n_key_head, n_value_head, key_dim, value_dim;
 };
 
 /* Parameters of computations that only some families have. 0: not in the config. */

@@ -514,6 +514,15 @@ static const struct family families[] = {
         .head_bias_key = "lm_head_bias",
     },
     {
+        .model_type = "qwen3_next",
+        .act_key = "hidden_act",
+        .act = "silu",
+        .eps_key = "rms_norm_eps",
+        .eps = 1e-6,
+        .fraction_key = "partial_rotary_factor",
+        .fraction = 0.25,
+    },
+    {
         .model_type = "roberta",
         .act_key = "hidden_act",
         .act = "gelu",

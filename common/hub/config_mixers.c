@@ -3,6 +3,7 @@
 #include <string.h>
 
 #define CONV_MAX  8u         /* rows that a convolution sums */
+#define DELTA_MAX 256u       /* elements of a head */
 #define WIDTH_MAX (1u << 20) /* as intermediate_size's */
 
 static const struct family {
@@ -12,8 +13,13 @@ static const struct family {
     const char *list_key; /* without layer_types: the numbers of layers with attention */
     const char *conv_key, *conv_bias_key;
     uint32_t conv_width; /* when absent */
+    /* Without layer_types: each layer that the key's number divides, from 1, has attention. */
+    const char *interval_key;
+    uint32_t interval; /* when absent */
 } families[] = {
-    {"lfm2", "conv", MIXER_CONV, "full_attn_idxs", "conv_L_cache", "conv_bias", 3},
+    {"lfm2", "conv", MIXER_CONV, "full_attn_idxs", "conv_L_cache", "conv_bias", 3, NULL, 0},
+    {"qwen3_next", "linear_attention", MIXER_DELTA, NULL, "linear_conv_kernel_dim", NULL, 4,
+     "full_attention_interval", 4},
 };
 
 static const struct family *family_of(const char *model_type)
@@ -65,6 +71,46 @@ static enum q_code layers_by_list(struct model_config *c, const struct family *f
     return Q_OK;
 }
 
+static enum q_code layers_by_interval(struct model_config *c, const struct family *f,
+                                      const struct hub_json_at *at, struct q_err *e)
+{
+    int64_t interval = f->interval;
+    const enum q_code rc = hub_json_int(&interval, at, f->interval_key,
+                                        (struct hub_json_range){1, CONFIG_LAYERS_MAX}, e);
+    for (uint32_t i = 0; i < c->n_layer && !rc; i++)
+        c->mixer.layers[i] = (i + 1) % interval ? f->mixer : MIXER_ATTENTION;
+    return rc;
+}
+
+/* Heads of a delta net. */
+static enum q_code load_delta(struct model_config *c, const struct hub_json_at *at, struct q_err *e)
+{
+    struct mixer_config *m = &c->mixer;
+    const struct {
+        const char *key;
+        uint32_t *out;
+        uint32_t absent, max;
+    } sizes[] = {
+        {"linear_num_key_heads", &m->n_key_head, 16, 1u << 12},
+        {"linear_num_value_heads", &m->n_value_head, 32, 1u << 12},
+        {"linear_key_head_dim", &m->key_dim, 128, DELTA_MAX},
+        {"linear_value_head_dim", &m->value_dim, 128, DELTA_MAX},
+    };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        int64_t n = sizes[i].absent;
+        const enum q_code rc =
+            hub_json_int(&n, at, sizes[i].key, (struct hub_json_range){1, sizes[i].max}, e);
+        if (rc)
+            return rc;
+        *sizes[i].out = (uint32_t)n;
+    }
+    if (m->n_value_head % m->n_key_head)
+        return q_fail(e, Q_CORRUPT,
+                      "%s: linear_num_value_heads %u is not a multiple of linear_num_key_heads %u",
+                      at->path, m->n_value_head, m->n_key_head);
+    return Q_OK;
+}
+
 /* LFM2: two thirds of the number, times a factor, rounded up to a multiple. */
 static enum q_code adjust_width(struct model_config *c, const struct hub_json_at *at,
                                 struct q_err *e)
@@ -81,7 +127,8 @@ static enum q_code adjust_width(struct model_config *c, const struct hub_json_at
         (rc = hub_json_int(&multiple, at, "block_multiple_of", any, e)))
         return rc;
     if (adjusts) {
-        width = (int64_t)(factor * (double)(2 * width / 3));
+        const int64_t part = 2 * width / 3;
+        width = (int64_t)(factor * (double)part);
         width = (width + multiple - 1) / multiple * multiple;
     }
     if (width < 1 || width > WIDTH_MAX)
@@ -102,11 +149,13 @@ enum q_code config_mixers_load(struct model_config *c, const struct hub_json_at 
     if (!f)
         return Q_OK;
     int64_t width = f->conv_width;
-    rc = types ? layers_by_type(c, f, types, at, e) : layers_by_list(c, f, at, e);
+    rc = types             ? layers_by_type(c, f, types, at, e)
+         : f->interval_key ? layers_by_interval(c, f, at, e)
+                           : layers_by_list(c, f, at, e);
     if (rc ||
         (rc = hub_json_int(&width, at, f->conv_key, (struct hub_json_range){2, CONV_MAX}, e)) ||
-        (rc = hub_json_bool(&c->mixer.conv_bias, at, f->conv_bias_key, e)))
+        (f->conv_bias_key && (rc = hub_json_bool(&c->mixer.conv_bias, at, f->conv_bias_key, e))))
         return rc;
     c->mixer.conv_width = (uint32_t)width;
-    return f->mixer == MIXER_CONV ? adjust_width(c, at, e) : Q_OK;
+    return f->mixer == MIXER_CONV ? adjust_width(c, at, e) : load_delta(c, at, e);
 }

@@ -155,6 +155,16 @@ static const struct family families[] = {
         .says_so = true,
     },
     {.model_type = "qwen3_moe", .n_expert = 128, .n_used = 8, .width = 768, .says_so = true},
+    {
+        .model_type = "qwen3_next",
+        .names = {.shared_width = "shared_expert_intermediate_size"},
+        .n_expert = 512,
+        .n_used = 10,
+        .width = 512,
+        .shared = 512,
+        .renormalize = true,
+        .says_so = true,
+    },
 };
 
 static const struct family *family_of(const char *model_type)

@@ -383,6 +383,8 @@ static FALLIBLE first_ready(struct core *c, const struct worker_info *info, stru
     c->config.worker.n_swap_block = info->n_swap_block;
     c->config.worker.n_state = info->limits.n_state;
     c->config.worker.is_again = true;
+    if ((rc = core_record_check(c, e)))
+        return rc;
     core_record_begin(c);
     return scheduler_new(&c->scheduler, &sc, e);
 }

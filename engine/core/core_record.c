@@ -6,6 +6,11 @@
 #include "common/log.h"
 #include "engine/core/core_internal.h"
 
+static FALLIBLE refused(const char *what, struct q_err *e)
+{
+    return q_fail(e, Q_UNSUPPORTED, "--record: steps with %s are not recorded yet", what);
+}
+
 /* What a step refers to and the file does not hold. */
 static const char *not_recorded(const struct core *c)
 {
@@ -24,9 +29,14 @@ FALLIBLE core_record_open(struct core *c, struct q_err *e)
     if (!config->path)
         return Q_OK;
     const char *what = not_recorded(c);
-    if (what)
-        return q_fail(e, Q_UNSUPPORTED, "--record: steps with %s are not recorded yet", what);
-    return recorder_new(&c->recorder, config, e);
+    return what ? refused(what, e) : recorder_new(&c->recorder, config, e);
+}
+
+FALLIBLE core_record_check(const struct core *c, struct q_err *e)
+{
+    return c->recorder && c->info.limits.n_state
+               ? refused("models that have a state of each sequence", e)
+               : Q_OK;
 }
 
 void core_record_begin(struct core *c)

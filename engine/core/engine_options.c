@@ -2,6 +2,7 @@
 #include "engine/core/engine_options.h"
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -239,13 +240,14 @@ static FALLIBLE check_output(const char *flag, const char *path, struct q_err *e
 static FALLIBLE record_options(struct recorder_options *r, const struct options *o,
                                const char *model, struct q_err *e)
 {
+    static char path[PATH_MAX];
     enum q_code rc = check_output("--record", o->record, e);
     if (rc || !*o->record)
         return rc;
     r->path = o->record;
     r->file_bytes = o->record_size;
     r->n_file = (uint32_t)o->record_files;
-    r->model = model;
+    r->model = realpath(model, path) ? path : model; /* an id of a hub is no path */
     r->options = q_calloc(RECORD_OPTIONS_MAX, sizeof *r->options);
     if (!r->options)
         return q_fail(e, Q_NO_MEMORY, "--record: out of memory");

@@ -30,6 +30,16 @@ enum q_code arch_find_own(const struct arch **out, const char *name, struct q_er
                   archs_names());
 }
 
+static uint32_t key_columns(const struct model_config *c)
+{
+    return c->mixer.n_key_head * c->mixer.key_dim;
+}
+
+static uint32_t value_columns(const struct model_config *c)
+{
+    return c->mixer.n_value_head * c->mixer.value_dim;
+}
+
 uint32_t arch_dim_size(const struct model_config *c, enum arch_dim dim)
 {
     switch (dim) {
@@ -81,11 +91,23 @@ uint32_t arch_dim_size(const struct model_config *c, enum arch_dim dim)
         return c->n_head * c->latent.value;
     case D_TYPES:
         return c->n_type;
-    case D_MIX_IN:
-        return 3 * c->hidden_size; /* what goes in, what comes out is multiplied by, and x */
+    case D_MIX_IN: /* of a convolution: what its input and its output are multiplied by, and x */
+        return c->mixer.n_value_head ? arch_dim_size(c, D_MIX_QKVZ) + arch_dim_size(c, D_MIX_BA)
+                                     : 3 * c->hidden_size;
+    case D_MIX_QKVZ:
+        return 2 * (key_columns(c) + value_columns(c));
+    case D_MIX_BA:
+        return 2 * c->mixer.n_value_head;
     case D_MIX_OUT:
+        return c->mixer.n_value_head ? value_columns(c) : c->hidden_size;
     case D_CONV:
-        return c->hidden_size;
+        return c->mixer.n_value_head ? 2 * key_columns(c) + value_columns(c) : c->hidden_size;
+    case D_VALUE_HEADS:
+        return c->mixer.n_value_head;
+    case D_VALUE_DIM:
+        return c->mixer.value_dim;
+    case D_2_Q:
+        return 2 * c->n_head * c->head_dim;
     case D_CONV_WIDTH:
         return c->mixer.conv_width;
     default:
@@ -122,9 +144,15 @@ const char *arch_dim_text(enum arch_dim dim)
         [D_HEADS_V] = "num_attention_heads * v_head_dim",
         [D_TYPES] = "type_vocab_size",
         [D_MIX_IN] = "3 * hidden_size",
-        [D_MIX_OUT] = "hidden_size",
-        [D_CONV] = "hidden_size",
-        [D_CONV_WIDTH] = "conv_L_cache",
+        [D_MIX_OUT] = "hidden_size, or linear_num_value_heads * linear_value_head_dim",
+        [D_MIX_QKVZ] = "2 * (linear_num_key_heads * linear_key_head_dim + "
+                       "linear_num_value_heads * linear_value_head_dim)",
+        [D_MIX_BA] = "2 * linear_num_value_heads",
+        [D_VALUE_HEADS] = "linear_num_value_heads",
+        [D_VALUE_DIM] = "linear_value_head_dim",
+        [D_2_Q] = "2 * num_attention_heads * head_dim",
+        [D_CONV] = "columns of the convolution",
+        [D_CONV_WIDTH] = "rows of the convolution",
     };
     return texts[dim];
 }

@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "engine/model/arch_dim.h"
 #include "engine/model/arch_head.h"
 #include "engine/model/arch_layer.h"
 #include "engine/model/arch_when.h"
@@ -24,7 +25,9 @@ enum arch_slot {
     W_TYPES,     /* rows for types of tokens: BERT has one for each text of a pair */
     W_ATTN_NORM, /* from here on once a layer */
     W_ATTN_NORM_BIAS,
-    W_QKV,       /* W_Q, W_K and W_V as one tensor: q, then k, then v */
+    W_QKV,     /* W_Q, W_K and W_V as one tensor: q, then k, then v */
+    W_Q_GATED, /* for each head its q, then the gate of its output */
+    W_Q_GATE,
     W_QKV_HEADS, /* the same by KV heads: the q heads of one, its k, its v; the next */
     W_Q,         /* latent attention: q, or q's latent */
     W_K,
@@ -36,15 +39,26 @@ enum arch_slot {
     W_K_BIAS,
     W_V_BIAS,
     W_O_BIAS,
-    W_Q_NORM,  /* latent attention: of q's latent */
-    W_K_NORM,  /* latent attention: of the latent of K and V */
-    W_KV_A,    /* latent attention: x to the latent of K and V, then the rotated part of the key */
-    W_Q_B,     /* latent attention: q's latent to q */
-    W_KV_B,    /* latent attention: for each head K's up-projection, then V's */
-    W_SINKS,   /* one of each head */
-    W_MIX_IN,  /* of a layer's mixer in place of attention (config.h): its first product */
-    W_MIX_OUT, /* its last one */
-    W_CONV,    /* its convolution */
+    W_Q_NORM,   /* latent attention: of q's latent */
+    W_K_NORM,   /* latent attention: of the latent of K and V */
+    W_KV_A,     /* latent attention: x to the latent of K and V, then the rotated part of the key */
+    W_Q_B,      /* latent attention: q's latent to q */
+    W_KV_B,     /* latent attention: for each head K's up-projection, then V's */
+    W_SINKS,    /* one of each head */
+    W_MIX_IN,   /* of a layer's mixer in place of attention (config.h): its first product */
+    W_MIX_OUT,  /* its last one */
+    W_MIX_QKVZ, /* a delta net's as one tensor: for each head of keys its q, k, v and z */
+    W_MIX_BA,   /* likewise: b, a */
+    W_MIX_Q,
+    W_MIX_K,
+    W_MIX_V,
+    W_MIX_Z, /* the gate of its output */
+    W_MIX_B, /* how much of a value is written; how fast a state fades */
+    W_MIX_A,
+    W_MIX_RATE, /* one of each head of values: A_log */
+    W_MIX_RATE_BIAS,
+    W_MIX_NORM, /* of each head of its output */
+    W_CONV,     /* its convolution */
     W_MIX_IN_BIAS,
     W_MIX_OUT_BIAS,
     W_CONV_BIAS,
@@ -82,41 +96,6 @@ enum arch_slot {
 };
 #define W_LAYER_FIRST  W_ATTN_NORM
 #define W_EXPERT_FIRST W_EXPERT_GATE_UP
-
-/* a size that depends on the config */
-enum arch_dim {
-    D_NONE, /* this dimension is not there (vectors have rows only) */
-    D_VOCAB,
-    D_HIDDEN,
-    D_INTER,
-    D_Q,     /* heads * head_dim */
-    D_KV,    /* KV heads * head_dim */
-    D_QKV,   /* D_Q + 2 D_KV */
-    D_HEADS, /* heads */
-    D_KV_HEADS,
-    D_2_INTER, /* gate and up */
-    D_POSITIONS,
-    D_POSITIONS_2, /* with two rows in front, as OPT and BART */
-    D_HEAD,
-    D_EXPERTS,
-    D_EXPERT_INTER,
-    D_2_EXPERT_INTER, /* gate and up of an expert */
-    D_SHARED_INTER,
-    D_2_SHARED_INTER, /* its gate and up */
-    D_ONE,
-    D_Q_RANK,
-    D_KV_RANK,
-    D_KV_A,    /* kv_lora_rank + qk_rope_head_dim */
-    D_KV_B,    /* heads * (qk_nope_head_dim + v_head_dim) */
-    D_HEADS_V, /* heads * v_head_dim */
-    D_TYPES,
-    D_MIX_IN,     /* columns of a mixer's first product */
-    D_MIX_OUT,    /* inputs of its last one */
-    D_CONV,       /* columns of its convolution */
-    D_CONV_WIDTH, /* rows that it sums */
-    D_TRANSPOSED, /* no size: the tensor is stored as [cols, rows], as Conv1D of GPT-2 is */
-    D_COUNT
-};
 
 /* how tensor parallel ranks share it */
 enum arch_shard {
@@ -175,9 +154,6 @@ FALLIBLE arch_find(const struct arch **out, const char *name, struct q_err *e);
 FALLIBLE arch_find_own(const struct arch **out, const char *name, struct q_err *e);
 /* Does the model need the slot? One that gives vectors has no head. */
 bool arch_is_read(const struct model_config *c, enum arch_slot slot);
-uint32_t arch_dim_size(const struct model_config *c, enum arch_dim dim);
-const char *
-arch_dim_text(enum arch_dim dim); /* "hidden_size": where the number comes from, for messages */
 
 struct arch_place {         /* where a tensor belongs; what does not apply is not looked at */
     uint32_t layer, expert; /* expert: or the head */

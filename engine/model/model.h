@@ -31,7 +31,7 @@
 #include "common/hub/pooling.h"
 #include "common/team.h"
 #include "engine/model/batch.h"
-#include "engine/model/kv_cache.h"
+#include "engine/model/model_cache.h"
 #include "engine/model/load/load_options.h"
 #include "kernels/device.h"
 

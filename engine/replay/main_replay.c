@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* quire-replay FILE [MODEL]: are the steps of --record computed to the same bits now? The engine's
- * options are in the file; those of the command line take their place. Options that name code
- * (--plugin, --plugin-path, --cuda-library) are never taken from the file, which may come from
- * others. */
+ * options are in the file; those of the command line take their place. Options that load code or
+ * write files (is_for_owner) are never taken from the file, which may come from others. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -33,9 +32,11 @@ static int write_out(struct buf *out)
 
 /* ---- options of the file ---- */
 
-static bool names_code(const char *flag)
+/* Does the option load code, or write files? */
+static bool is_for_owner(const char *flag)
 {
-    static const char *const flags[] = {"--plugin", "--plugin-path", "--cuda-library"};
+    static const char *const flags[] = {"--plugin", "--plugin-path", "--cuda-library",
+                                        "--packed-cache", "--download-dir"};
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
         if (!strcmp(flag, flags[i]))
             return true;
@@ -52,7 +53,7 @@ static FALLIBLE take_option(struct options *o, const char *text, bool is_given, 
         return q_fail(e, Q_CORRUPT, "an option of the head is \"%.40s\"", text);
     if (is_given)
         return Q_OK;
-    if (names_code(flag)) {
+    if (is_for_owner(flag)) {
         printable_printf(stderr,
                          "quire replay: the engine was started with %s; it is not taken from the "
                          "file: give it on the command line\n",

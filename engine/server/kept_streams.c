@@ -96,7 +96,7 @@ void frontends_on_resume_stream(struct frontends *p, struct frontend *from,
         .logprobs = log.logprobs,
         .ranks = log.ranks,
     };
-    log_info("frontend %u resumes a stream with %zu tokens", from->frontend_id, log.tokens.n);
+    log_debug("frontend %u resumes a stream with %zu tokens", from->frontend_id, log.tokens.n);
     buf_reset(&p->frame);
     enum q_code rc = msg_stream_resumed_encode(&reply, &p->frame, &e);
     frontends_send(p, from, rc, &e);

@@ -477,15 +477,14 @@ static enum q_code begin(struct app *a, struct q_err *e)
     if (address_parse(&engine, a->options->engine, e) != Q_OK)
         return q_wrap(e, "--engine");
     if ((rc = chat_model_check(a->options, e)) || (rc = read_lists(a, e)) ||
-        (rc = share_metrics(e)) || (rc = make_server(a, e)))
+        (rc = share_metrics(e)) || (rc = make_server(a, e)) ||
+        (rc = request_record_new(&a->requests, a->options, e)))
         return rc;
     a->exit_code = EXIT_LOAD;
     rc = served_model_open(&a->served, a->options->positional[0], a->options, e);
     if (!rc && start_is_check()) /* files that are read while the port is open */
         rc = served_model_load(&a->served, e);
     if (rc || start_is_check())
-        return rc;
-    if ((rc = request_record_new(&a->requests, a->options, e)))
         return rc;
     a->exit_code = EXIT_ADDRESS;
     if ((rc = listen_now(a, e)))

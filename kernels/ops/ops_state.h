@@ -49,4 +49,22 @@ struct state_conv_args {
     struct state_rows states;
 };
 
+/* The gated delta rule, arXiv:2412.06464. Of each head of values, with the keys of its group of
+ * heads, S [key_dim, value_dim] and v, k, q of the row, k and q made of length 1
+ * (x / sqrt(sum x^2 + 1e-6)), q / sqrt(key_dim):
+ *     S = decay S;  S += k (beta (v - k S));  y = q S
+ *     beta = sigmoid(b), decay = exp(-exp(log_rate) softplus(a + rate_bias))
+ * Sums of squares are 16 lanes by the element's number, folded by halves. y may not overlap the
+ * inputs. */
+struct state_delta_args {
+    float *y;           /* [n_row, n_value_head * value_dim] */
+    const float *x;     /* [n_row, all of q, then of k (key heads), then of v (value heads)] */
+    const float *gates; /* [n_row, b of each value head, then a] */
+    size_t y_stride, x_stride, gate_stride; /* elements */
+    const float *log_rate, *rate_bias;      /* [n_value_head] */
+    uint32_t n_key_head, n_value_head;      /* the second a multiple of the first */
+    uint32_t key_dim, value_dim;            /* at most KERN_DELTA_MAX */
+    struct state_rows states;               /* [n_value_head, key_dim, value_dim] */
+};
+
 #endif

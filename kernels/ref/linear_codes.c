@@ -2,15 +2,9 @@
 /* Formula and layout: ops_codes.h. Order: one f32 accumulator per output, from +0, one fused
  * multiply-add for each k ascending, of x[i,k] and the f32 W[o,k]. */
 #include <math.h>
-#include "kernels/kern.h"
 #include "kernels/ops/codes_layout.h"
 #include "kernels/ref/panels.h"
 #include "kernels/variants.h"
-
-float kern_codes_value(enum kern_codes kind, uint8_t code)
-{
-    return codes_value(kind, code);
-}
 
 /* A scale or min of lane o % 64, of the array at `at`; supers: d or dmin [64]. */
 static float scale_of(const struct packed_codes *c, const uint8_t *at, const uint8_t *supers,

@@ -29,13 +29,12 @@ struct state_piece { /* columns of n_row rows of a state that lie `stride` apart
 static inline void state_copy(const struct state_rows *s, uint32_t to, uint32_t from,
                               const struct state_piece *p)
 {
-    float *d = state_at(s, to) + p->at;
-    const float *o = from == KERN_STATE_ZERO ? NULL : state_at(s, from) + p->at;
     for (size_t i = 0; i < p->n_row; i++) {
-        if (o)
-            memcpy(d + i * p->stride, o + i * p->stride, p->n_col * sizeof *d);
+        const size_t at = p->at + i * p->stride;
+        if (from == KERN_STATE_ZERO)
+            memset(state_at(s, to) + at, 0, p->n_col * sizeof(float));
         else
-            memset(d + i * p->stride, 0, p->n_col * sizeof *d);
+            memcpy(state_at(s, to) + at, state_at(s, from) + at, p->n_col * sizeof(float));
     }
 }
 

@@ -154,6 +154,14 @@ def some_q4_0(tmp_path, model):
     return files.folder_of(tmp_path / "floats", model, stands)
 
 
+@pytest.mark.parametrize("name", ("phi3", "stablelm", "glm4"))
+def test_blocks_of_fused_tensors(name, tmp_path):
+    """q, k and v, or gate and up, are rows of one tensor in blocks; heads that are no whole panels."""
+    kind = lambda name, values: "Q8_0" if values.ndim == 2 and "embd" not in name and values.shape[1] % 32 == 0 else "F32"  # noqa: E731
+    stands = files.make_gguf(MODELS / name, tmp_path / "m.gguf", kind)
+    assert answer(tmp_path / "m.gguf") == answer(files.folder_of(tmp_path / "floats", MODELS / name, stands))
+
+
 @pytest.mark.parametrize("kind", ("F16", "BF16"))
 def test_halves(kind, tmp_path):
     stands = files.make_gguf(MODELS / "llama", tmp_path / "m.gguf", kind)

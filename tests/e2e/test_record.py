@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import stat
 import subprocess
@@ -32,7 +33,7 @@ def some_load(server):
 def test_a_server_is_recorded_and_replayed(start, tmp_path):
     """Also when worker and engine were killed: each engine begins a file."""
     file = tmp_path / "steps.rec"
-    server = start(BUNDLED, *OPTIONS, "--record", file)
+    server = start(os.path.relpath(BUNDLED), *OPTIONS, "--record", file)
     some_load(server)
     engine, = server.children("quire-engine")
     os.kill(server.children("quire-worker", of=engine)[0], signal.SIGKILL)
@@ -55,7 +56,7 @@ def test_a_server_is_recorded_and_replayed(start, tmp_path):
         assert said["identical"] and said["steps"] > 20 and said["tokens"] > 60
         assert said["fingerprint"] == said["recorded_fingerprint"]
         assert said["end"] == (None if path.name.endswith(".1") else "the engine ended")
-    text = replay(file)
+    text = replay(file, cwd=tmp_path)
     assert text.returncode == 0 and text.stdout.startswith("byte-identical: ")
 
 
@@ -89,6 +90,32 @@ def test_exit_codes(start, tmp_path):
     assert replay(tmp_path / "hurt.rec").returncode == 4
 
 
+def test_other_weights_begin_a_file(start, tmp_path):
+    """Weights that are reloaded, in the middle of an answer that goes on with them: each file is replayed with its own."""
+    file, other = tmp_path / "steps.rec", tmp_path / "other"
+    shutil.copytree(MODELS / "llama", other)
+    weights = bytearray((other / "model.safetensors").read_bytes())
+    weights[-4096:] = weights[-8192:-4096]
+    (other / "model.safetensors").write_bytes(weights)
+    server = start(MODELS / "llama", "--skip-tokenizer-init", *OPTIONS, "--record", file)
+    body = {"prompt": [5, 7, 9], "max_tokens": 120, "ignore_eos": True, "logprobs": 1, "temperature": 1, "seed": 2}
+    stream = server.events("/v1/completions", body)
+    next(stream)
+    status, said = server.post("/reload_weights", {"weights_path": str(other), "mode": "keep"})
+    assert status == 200, said
+    list(stream)
+    server.complete(**{key: value for key, value in body.items() if key != "stream"})
+    server.stop()
+    prints = []
+    for path in (tmp_path / "steps.rec.1", file):
+        done = replay(path, "--json")
+        said = json.loads(done.stdout)
+        assert done.returncode == 0 and said["identical"] and said["steps"] > 0, (done.stdout, done.stderr)
+        assert said["fingerprint"] == said["recorded_fingerprint"]
+        prints.append(said["fingerprint"])
+    assert prints[0] != prints[1]
+
+
 def test_show(start, tmp_path):
     file = tmp_path / "steps.rec"
     server = start(MODELS / "llama", "--skip-tokenizer-init", *OPTIONS, "--record", file)
@@ -103,15 +130,18 @@ def test_show(start, tmp_path):
 
 
 def test_code_is_not_taken_from_a_file(start, tmp_path):
-    """A record may come from others: it cannot make quire load a shared object."""
+    """A record may come from others: it cannot make quire load a shared object, nor write files."""
     file = tmp_path / "steps.rec"
     plugins = tmp_path / "plugins"
     plugins.mkdir()
-    server = start(MODELS / "llama", "--skip-tokenizer-init", *OPTIONS, "--record", file, "--plugin-path", plugins)
+    server = start(MODELS / "llama", "--skip-tokenizer-init", *OPTIONS, "--record", file, "--plugin-path", plugins,
+                   "--packed-cache", tmp_path / "packed")
     server.complete([5, 7], max_tokens=2)
     server.stop()
+    shutil.rmtree(tmp_path / "packed")
     done = replay(file)
-    assert done.returncode == 0 and "--plugin-path" in done.stderr and "give it on the command line" in done.stderr
+    assert done.returncode == 0 and done.stderr.count("give it on the command line") == 2, done.stderr
+    assert "--plugin-path" in done.stderr and "--packed-cache" in done.stderr and not (tmp_path / "packed").exists()
 
 
 def test_what_is_not_recorded_is_refused(run, tmp_path):
@@ -173,6 +203,13 @@ def test_recorded_requests_are_sent_again(recorded, start, tmp_path):
     assert load(got) == load(want)
     shared = [x["hash_ids"] for x in got if x["hash_ids"]]
     assert len(shared) == 2 and shared[0] == shared[1]
+
+
+def test_files_that_cannot_be_written_are_told_at_the_start(tmp_path):
+    for flag in ("--record", "--record-requests"):
+        done = subprocess.run([BIN / "quire", "serve", BUNDLED, "--port", "0", flag, tmp_path / "none/file"], capture_output=True, text=True,
+                              timeout=60)
+        assert done.returncode == 2 and flag in done.stderr and "No such file" in done.stderr and "listening" not in done.stderr
 
 
 def test_request_files_are_bounded(start, tmp_path):

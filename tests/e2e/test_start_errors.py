@@ -191,8 +191,8 @@ def test_a_chat_template_that_was_not_fetched(model):
 def test_what_is_wrong_first(model):
     """The architecture before the tokenizer, and the model before the device."""
     (model / "tokenizer.json").unlink()
-    edit_config(model, architectures=["Qwen3NextForCausalLM"])
-    refused(MODEL, ["Qwen3NextForCausalLM is not supported, the most similar is Qwen3ForCausalLM"], "serve", model, "--port", "0", "--device", "cuda")
+    edit_config(model, architectures=["Qwen3VForCausalLM"])
+    refused(MODEL, ["Qwen3VForCausalLM is not supported, the most similar is Qwen3ForCausalLM"], "serve", model, "--port", "0", "--device", "cuda")
     edit_config(model, architectures=["LlamaForCausalLM"])
     refused(MODEL, ["no tokenizer", "--tokenizer"], "serve", model, "--port", "0")
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* add_rows and soft_cap. */
+/* add_rows, soft_cap and gate_rows. */
 #include "kcheck.h"
 #include <math.h>
 
@@ -120,4 +120,54 @@ void kbench_soft_cap(struct kc_bench *b)
     };
     kc_fill(b->k, x, n_col);
     kc_print_bytes(b, "1 x 256000", kc_time(b, &a), n_col * 8.0);
+}
+
+void kcheck_gate_rows(struct kcheck *k)
+{
+    const uint32_t n_row = kc_range(k, 0, 6), n_col = kc_range(k, 1, 300);
+    const size_t stride = 2 * n_col + kc_range(k, 0, 9), y_stride = n_col + kc_range(k, 0, 9);
+    kc_shape(k, "n_row %u n_col %u", n_row, n_col);
+    float *x = kc_buf(k, n_row * stride * sizeof *x);
+    float *want = kc_buf(k, n_row * y_stride * sizeof *x);
+    float *got = kc_buf(k, n_row * y_stride * sizeof *x);
+    kc_fill(k, x, n_row * stride);
+    struct gate_rows_args a = {
+        .y = want,
+        .x = x,
+        .gate = x + n_col,
+        .n_row = n_row,
+        .n_col = n_col,
+        .x_stride = stride,
+        .gate_stride = stride,
+        .y_stride = y_stride,
+    };
+    kc_run(k, k->ref, &a, 1);
+    for (uint32_t i = 0; i < n_row && !k->specials; i++)
+        for (uint32_t c = 0; c < n_col; c++) {
+            const double y = x[i * stride + c] / (1 + exp(-(double)a.gate[i * stride + c]));
+            kc_near(k, "y", want[i * y_stride + c], y, fabs(y) * 5 * 0x1p-24 + 1e-37);
+        }
+    a.y = got;
+    kc_run(k, k->variant, &a, kc_range(k, 1, 5));
+    kc_compare(k, "y", &(struct kc_array){got, DT_F32, n_row, n_col, y_stride},
+               &(struct kc_array){want, DT_F32, n_row, n_col, y_stride});
+}
+
+void kbench_gate_rows(struct kc_bench *b)
+{
+    const uint32_t n_row = 256, n_col = 4096;
+    const size_t n = (size_t)n_row * n_col;
+    float *x = kc_buf(b->k, 2 * n * sizeof *x), *y = kc_buf(b->k, n * sizeof *y);
+    const struct gate_rows_args a = {
+        .y = y,
+        .x = x,
+        .gate = x + n_col,
+        .n_row = n_row,
+        .n_col = n_col,
+        .x_stride = 2 * n_col,
+        .gate_stride = 2 * n_col,
+        .y_stride = n_col,
+    };
+    kc_fill(b->k, x, 2 * n);
+    kc_print_bytes(b, "256 x 4096", kc_time(b, &a), (double)n * 12);
 }

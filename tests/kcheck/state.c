@@ -174,3 +174,139 @@ void kbench_state_conv(struct kc_bench *b)
     };
     kc_print_bytes(b, "64 x 2048, width 3", kc_time(b, &a), ROWS * (double)COLS * 16);
 }
+
+/* The recurrence in doubles, row by row. */
+static void delta_head(const struct state_delta_args *a, const struct states *s, uint32_t q,
+                       uint32_t head, double *got)
+{
+    const uint32_t dk = a->key_dim, dv = a->value_dim, n_key = a->n_key_head * dk;
+    const uint32_t group = head / (a->n_value_head / a->n_key_head);
+    double *state = got + (size_t)s->n_row * dv;
+    for (uint32_t r = s->begin[q]; r < s->begin[q + 1]; r++) {
+        const float *x = a->x + r * a->x_stride, *g = a->gates + r * a->gate_stride;
+        const float *xq = x + group * dk, *xk = x + n_key + group * dk;
+        const double soft = g[a->n_value_head + head] + (double)a->rate_bias[head];
+        const double decay = exp(-exp(a->log_rate[head]) * log1p(exp(soft)));
+        double nq = 1e-6, nk = 1e-6;
+        for (uint32_t i = 0; i < dk; i++) {
+            nq += (double)xq[i] * xq[i];
+            nk += (double)xk[i] * xk[i];
+        }
+        for (uint32_t c = 0; c < dv; c++) {
+            double sum = 0, out = 0;
+            for (uint32_t i = 0; i < dk; i++)
+                sum += (state[i * dv + c] *= decay) * xk[i] / sqrt(nk);
+            sum = (x[2 * n_key + head * dv + c] - sum) / (1 + exp(-(double)g[head]));
+            for (uint32_t i = 0; i < dk; i++)
+                out += (state[i * dv + c] += sum * xk[i] / sqrt(nk)) * xq[i] / sqrt(nq * dk);
+            got[(size_t)r * dv + c] = out;
+        }
+    }
+}
+
+static void check_delta(struct kcheck *k, const struct state_delta_args *a, const struct states *s,
+                        const float *before)
+{
+    const uint32_t dv = a->value_dim, n = a->key_dim * dv;
+    double *got = kc_buf(k, ((size_t)s->n_row * dv + n) * sizeof *got);
+    for (uint32_t q = 0; q < s->n_seq && !k->specials; q++)
+        for (uint32_t head = 0; head < a->n_value_head; head++) {
+            uint32_t from = 0;
+            while (s->parts[from].state != q)
+                from++;
+            from = s->parts[from].from;
+            for (uint32_t i = 0; i < n; i++)
+                got[(size_t)s->n_row * dv + i] =
+                    from == KERN_STATE_ZERO ? 0 : before[from * s->n_float + head * n + i];
+            delta_head(a, s, q, head, got);
+            for (uint32_t r = s->begin[q]; r < s->begin[q + 1]; r++)
+                for (uint32_t c = 0; c < dv; c++)
+                    kc_near(k, "y", a->y[r * a->y_stride + head * dv + c], got[(size_t)r * dv + c],
+                            2e-5 * sqrt(a->key_dim));
+        }
+}
+
+void kcheck_state_delta(struct kcheck *k)
+{
+    const uint32_t n_key = kc_range(k, 1, 3), n_value = n_key * kc_range(k, 1, 3);
+    const uint32_t dk = kc_range(k, 1, 40), dv = kc_range(k, 1, 40);
+    const uint32_t n_x = 2 * n_key * dk + n_value * dv, n_y = n_value * dv;
+    const size_t stride = n_x + kc_range(k, 0, 9), y_stride = n_y + kc_range(k, 0, 9);
+    struct states s, joined;
+    make_states(k, &s, (size_t)n_value * dk * dv);
+    kc_shape(k, "%u heads of %u, %u of %u, parts %u rows %u", n_key, dk, n_value, dv, s.n_part,
+             s.n_row);
+    float *x = kc_buf(k, s.n_row * stride * sizeof *x);
+    float *gates = kc_buf(k, (size_t)s.n_row * 2 * n_value * sizeof *x);
+    float *rate = kc_buf(k, n_value * sizeof *x), *bias = kc_buf(k, n_value * sizeof *x);
+    float *want = kc_buf(k, s.n_row * y_stride * sizeof *x);
+    float *got = kc_buf(k, s.n_row * y_stride * sizeof *x);
+    const size_t n_pool = s.n_pool * s.n_float;
+    kc_fill(k, x, s.n_row * stride);
+    kc_fill(k, gates, (size_t)s.n_row * 2 * n_value);
+    kc_fill(k, rate, n_value);
+    kc_fill(k, bias, n_value);
+    float *one = kc_copy(k, s.pool, n_pool * sizeof *one);
+    float *two = kc_copy(k, s.pool, n_pool * sizeof *one);
+    struct state_delta_args a = {
+        .y = want,
+        .x = x,
+        .gates = gates,
+        .y_stride = y_stride,
+        .x_stride = stride,
+        .gate_stride = 2 * n_value,
+        .log_rate = rate,
+        .rate_bias = bias,
+        .n_key_head = n_key,
+        .n_value_head = n_value,
+        .key_dim = dk,
+        .value_dim = dv,
+        .states = rows_of(&s, one),
+    };
+    kc_run(k, k->ref, &a, 1);
+    check_delta(k, &a, &s, s.pool);
+    a.y = got;
+    a.states = rows_of(&s, two);
+    kc_run(k, k->variant, &a, kc_range(k, 1, 5));
+    kc_compare(k, "y", &(struct kc_array){got, DT_F32, s.n_row, n_y, y_stride},
+               &(struct kc_array){want, DT_F32, s.n_row, n_y, y_stride});
+    kc_same_bits(k, "states", (struct kc_bits){one, two, DT_F32, n_pool});
+    join_parts(&s, &joined);
+    memcpy(two, s.pool, n_pool * sizeof *two);
+    a.states = rows_of(&joined, two);
+    float *whole = a.y = kc_buf(k, s.n_row * y_stride * sizeof *x);
+    kc_run(k, k->variant, &a, kc_range(k, 1, 5));
+    for (uint32_t r = 0; r < s.n_row; r++)
+        kc_same_bits(k, "rows in one part",
+                     (struct kc_bits){whole + r * y_stride, got + r * y_stride, DT_F32, n_y});
+    kc_same_bits(k, "states behind one part",
+                 (struct kc_bits){one, two, DT_F32, s.n_seq * s.n_float});
+}
+
+void kbench_state_delta(struct kc_bench *b)
+{
+    enum { HEADS = 32, DIM = 128, KEYS = 16, COLS = 2 * KEYS * DIM + HEADS * DIM };
+    static const struct state_part part = {0, 1, 0, 0, KERN_STATE_NONE};
+    const size_t n = (size_t)HEADS * DIM * DIM;
+    float *x = kc_buf(b->k, COLS * 4), *y = kc_buf(b->k, (size_t)HEADS * DIM * 4);
+    float *gates = kc_buf(b->k, (size_t)4 * HEADS * 4), *pool = kc_buf(b->k, n * 4);
+    kc_fill(b->k, x, COLS);
+    kc_fill(b->k, gates, 4 * HEADS);
+    kc_fill(b->k, pool, n);
+    const struct state_delta_args a = {
+        .y = y,
+        .x = x,
+        .gates = gates,
+        .y_stride = HEADS * DIM,
+        .x_stride = COLS,
+        .gate_stride = 2 * HEADS,
+        .log_rate = gates + 2 * HEADS,
+        .rate_bias = gates + 3 * HEADS,
+        .n_key_head = KEYS,
+        .n_value_head = HEADS,
+        .key_dim = DIM,
+        .value_dim = DIM,
+        .states = {&part, 1, pool, n},
+    };
+    kc_print_bytes(b, "32 heads of 128 x 128", kc_time(b, &a), (double)n * 8);
+}

@@ -43,6 +43,7 @@ static const char *const golden_models[] = {
     "gptj",
     "lfm2",
     "lfm2-bias",
+    "qwen3_next",
     "olmo",
     "olmo2",
     "opt",

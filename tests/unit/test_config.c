@@ -202,6 +202,7 @@ static const char *const spelled[] = {
     "opt",
     "lfm2",
     "lfm2-bias",
+    "qwen3_next",
     "smollm3",
     "stablelm",
     "stablelm-parallel",
@@ -737,8 +738,8 @@ static void test_architectures(void **state)
          "ArceeForCausalLM, "},
         {"{\"architectures\": [\"GPT2LMHeadModel\"], \"model_type\": \"gpt2\", \"vocab_size\": 8}",
          Q_CORRUPT, "hidden_size (or n_embd) is missing"},
-        {"{\"architectures\": [\"Qwen3NextForCausalLM\"]}", Q_UNSUPPORTED,
-         "Qwen3NextForCausalLM is not supported, the most similar is Qwen3ForCausalLM; supported "
+        {"{\"architectures\": [\"Qwen3VForCausalLM\"]}", Q_UNSUPPORTED,
+         "Qwen3VForCausalLM is not supported, the most similar is Qwen3ForCausalLM; supported "
          "are"},
         {"{\"architectures\": [\"Qwen3MoeForTokenClassification\"]}", Q_UNSUPPORTED,
          "the most similar is Qwen3MoeForCausalLM;"},

@@ -57,8 +57,9 @@ static enum q_code fake_hidden(void *ctx, const struct micro_batch *b, const uin
     struct fake *f = ctx;
     (void)b;
     (void)e;
-    for (uint32_t i = 0; i < n * N_HIDDEN; i++)
-        f->hidden[i] = (float)(1000 * rows[i / N_HIDDEN] + i % N_HIDDEN);
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t c = 0; c < N_HIDDEN; c++)
+            f->hidden[i * N_HIDDEN + c] = (float)(1000 * rows[i] + c);
     *out = f->hidden;
     return Q_OK;
 }
@@ -68,8 +69,9 @@ static void read_hidden(const struct teacher_source *s, uint32_t n)
     struct q_err e = Q_ERR_INIT;
     const float *got = NULL;
     rank_ok(s->hidden(s->ctx, NULL, asked_rows, n, &got, &e), &e);
-    for (uint32_t i = 0; i < n * N_HIDDEN; i++)
-        rank_check(got[i] == (float)(1000 * asked_rows[i / N_HIDDEN] + i % N_HIDDEN));
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t c = 0; c < N_HIDDEN; c++)
+            rank_check(got[i * N_HIDDEN + c] == (float)(1000 * asked_rows[i] + c));
 }
 
 static void read_rows(const struct teacher_source *s, uint32_t n, bool with_ids)

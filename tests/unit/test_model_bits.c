@@ -53,6 +53,9 @@ static const struct {
     {"lfm2", false, QUANTIZE_INT8, DT_F32},
     {"lfm2-bias", true, QUANTIZE_NOT, DT_F32},
     {"lfm2-bias", true, QUANTIZE_INT4, DT_F32},
+    {"qwen3_next", false, QUANTIZE_NOT, DT_F32},
+    {"qwen3_next", false, QUANTIZE_NOT, DT_BF16},
+    {"qwen3_next", false, QUANTIZE_INT8, DT_F32},
 };
 
 static const char *const caps_names[] = {"none",        "avx2",        "avx2_vnni", "avx512",

@@ -96,6 +96,7 @@ static const char *const models[] = {
     "qwen3-v5cfg-f16",
     "qwen3-vision",
     "qwen3_moe",
+    "qwen3_next",
     "seed_oss",
     "smollm3",
     "stablelm",

@@ -75,6 +75,9 @@ static const struct {
     {"hunyuan_v1_dense", "hunyuan_v1_dense", DT_F32, QUANTIZE_NOT},
     {"minicpm3", "minicpm3", DT_F32, QUANTIZE_NOT},
     {"ministral3", "ministral3", DT_F32, QUANTIZE_NOT},
+    {"lfm2", "lfm2", DT_F32, QUANTIZE_NOT},
+    {"lfm2-bias", "lfm2-bias-bf16", DT_BF16, QUANTIZE_NOT},
+    {"qwen3_next", "qwen3_next-int8", DT_F32, QUANTIZE_INT8},
 };
 
 #define I_LLAMA 8

@@ -116,6 +116,7 @@ static enum part part_of(const struct planner *t, uint32_t i_stage, uint32_t mod
     case PROGRAM_ATTENTION_LATENT:
     case PROGRAM_HEADS:
     case PROGRAM_CONV:
+    case PROGRAM_DELTA:
     case PROGRAM_SCALE:
     case PROGRAM_SOFT_CAP:
     case PROGRAM_SHRINK:
@@ -144,7 +145,7 @@ static void add_op(struct accesses *a, const struct planner *t, const struct pro
                    enum part part)
 {
     for (int i = 0; i < 2 && op->in[i].buffer; i++) {
-        const bool by_rows = op->kind == PROGRAM_STORE && i == 1;
+        const bool by_rows = (op->kind == PROGRAM_STORE || op->kind == PROGRAM_GATE) && i == 1;
         add(a, op->in[i].buffer, read_part(t, op->in[i], part, i == 1 && !by_rows), false);
     }
     add(a, op->out.buffer, part, true);

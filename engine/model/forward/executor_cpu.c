@@ -655,6 +655,46 @@ static void conv(struct cpu_run *w, const struct program_op *op, struct program_
     w->k->state_conv(&a, &w->x);
 }
 
+static void delta(struct cpu_run *w, const struct program_op *op, struct program_ref out)
+{
+    const struct matmul_rows x = cpu_rows_of(w, op->in[0]), gates = cpu_rows_of(w, op->in[1]);
+    const struct matmul_rows to = cpu_rows_to(w, out);
+    const struct state_delta_args a = {
+        .y = to.x,
+        .x = x.x,
+        .gates = gates.x,
+        .y_stride = to.stride,
+        .x_stride = x.stride,
+        .gate_stride = gates.stride,
+        .log_rate = vector_of(w, op->weight, op),
+        .rate_bias = vector_of(w, op->bias, op),
+        .n_key_head = op->delta.n_key_head,
+        .n_value_head = op->delta.n_value_head,
+        .key_dim = op->delta.key_dim,
+        .value_dim = op->delta.value_dim,
+        .states = states_of(w, op->delta.state),
+    };
+    w->k->state_delta(&a, &w->x);
+}
+
+static void gate(struct cpu_run *w, const struct program_op *op, struct program_ref out)
+{
+    const struct matmul_rows x = cpu_rows_of(w, op->in[0]), by = cpu_rows_of(w, op->in[1]);
+    const struct matmul_rows y = cpu_rows_to(w, out);
+    const struct cpu_rows r = cpu_share(w, (struct cpu_rows){0, w->block.n});
+    const struct gate_rows_args a = {
+        .y = (float *)y.x + r.at * y.stride,
+        .x = (const float *)x.x + r.at * x.stride,
+        .gate = (const float *)by.x + r.at * by.stride,
+        .n_row = r.n,
+        .n_col = out.n_col,
+        .x_stride = x.stride,
+        .gate_stride = by.stride,
+        .y_stride = y.stride,
+    };
+    w->k->gate_rows(&a, &w->mine);
+}
+
 /* ---- pooling ---- */
 
 /* The sequence that has the row. */
@@ -747,6 +787,8 @@ static handler *const of_kind[PROGRAM_KINDS] = {
     [PROGRAM_TYPES] = types,
     [PROGRAM_POOL] = pool,
     [PROGRAM_CONV] = conv,
+    [PROGRAM_DELTA] = delta,
+    [PROGRAM_GATE] = gate,
     [PROGRAM_SHRINK] = cpu_shrink,
     [PROGRAM_EXPAND] = cpu_expand,
 };

@@ -184,6 +184,11 @@ static bool has_state(const struct program_op *op)
     return program_state_floats(op) > 0;
 }
 
+static bool is_gate(const struct program_op *op)
+{
+    return op->kind == PROGRAM_GATE;
+}
+
 static bool has_head_bias(const struct program_op *op)
 {
     return op->kind == PROGRAM_MATMUL && op->bias == PROGRAM_W_LM_HEAD_BIAS;
@@ -300,6 +305,11 @@ static struct program_op listed(const struct program_op *o)
                                    o->route.scale, o->route.mixer, o->route.of_input});
     case PROGRAM_CONV:
         return LISTED(o, .conv = {o->conv.width, o->conv.state, o->conv.gated});
+    case PROGRAM_DELTA:
+        return LISTED(o, .delta = {o->delta.state, o->delta.n_key_head, o->delta.n_value_head,
+                                   o->delta.key_dim, o->delta.value_dim});
+    case PROGRAM_GATE:
+        break;
     case PROGRAM_OWN:
         return LISTED(o, .own = o->own);
     case PROGRAM_ITEMS:

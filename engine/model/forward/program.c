@@ -34,6 +34,8 @@ FALLIBLE program_insert(struct layer_program *p, uint32_t at, const struct progr
 
 uint32_t program_state_floats(const struct program_op *op)
 {
+    if (op->kind == PROGRAM_DELTA)
+        return op->delta.n_value_head * op->delta.key_dim * op->delta.value_dim;
     return op->kind == PROGRAM_CONV ? (op->conv.width - 1) * op->out.n_col : 0;
 }
 
@@ -43,7 +45,9 @@ void program_place_states(struct layer_program *p)
     for (uint32_t i = 0; i < p->n_op; i++) {
         struct program_op *op = &p->ops[i];
         const uint32_t n = program_state_floats(op);
-        if (n)
+        if (n && op->kind == PROGRAM_DELTA)
+            op->delta.state = p->n_state;
+        else if (n)
             op->conv.state = p->n_state;
         p->n_state += (n + STATE_ALIGN - 1) / STATE_ALIGN * STATE_ALIGN;
     }

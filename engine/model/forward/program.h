@@ -103,6 +103,10 @@ struct program_op {
             bool gated;            /* y = in's second part * conv(the first part * the third) */
         } conv;                    /* CONV */
         struct {
+            uint32_t state; /* likewise */
+            uint32_t n_key_head, n_value_head, key_dim, value_dim;
+        } delta; /* DELTA */
+        struct {
             enum arch_route rule;
             uint32_t n_expert, n_used;
             bool renormalize;

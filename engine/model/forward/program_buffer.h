@@ -27,12 +27,15 @@ enum program_buffer_id {
                             and V, the rotated part of the key */
     PROGRAM_B_Q_LATENT,  /* q's latent, normed */
     PROGRAM_B_Q_LATENT_Q,
-    PROGRAM_B_Q,       /* of q's latent */
-    PROGRAM_B_Q_HEADS, /* q in the columns of the latent, then rotated */
-    PROGRAM_B_A_HEADS, /* attention's output in the columns of the latent */
-    PROGRAM_B_CACHE,   /* K and V of the layer */
-    PROGRAM_B_MIX,     /* output of a mixer's first product */
-    PROGRAM_B_A,       /* attention's output, or what stands in its place */
+    PROGRAM_B_Q,        /* of q's latent */
+    PROGRAM_B_Q_HEADS,  /* q in the columns of the latent, then rotated */
+    PROGRAM_B_A_HEADS,  /* attention's output in the columns of the latent */
+    PROGRAM_B_CACHE,    /* K and V of the layer */
+    PROGRAM_B_MIX,      /* output of a mixer's first product; behind it, of a delta net, its own */
+    PROGRAM_B_MIX_CONV, /* output of its convolution */
+    PROGRAM_B_MIX_ACT,  /* the same, activated */
+    PROGRAM_B_A_GATED,  /* attention's output in front of its gate */
+    PROGRAM_B_A,        /* attention's output, or what stands in its place */
     PROGRAM_B_A_Q,
     PROGRAM_B_O, /* a branch's output before it is added to x */
     PROGRAM_B_G, /* gate, then up */

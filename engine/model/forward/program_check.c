@@ -93,6 +93,21 @@ static bool conv_fits(const struct program_op *op)
            op->in[0].n_col == op->out.n_col * (op->conv.gated ? 3 : 1);
 }
 
+static bool delta_fits(const struct program_op *op)
+{
+    const uint32_t n_key = op->delta.n_key_head * op->delta.key_dim;
+    const uint32_t n_value = op->delta.n_value_head * op->delta.value_dim;
+    return n_key && n_value && op->delta.n_value_head % op->delta.n_key_head == 0 &&
+           op->delta.key_dim <= KERN_DELTA_MAX && op->delta.value_dim <= KERN_DELTA_MAX &&
+           op->in[0].n_col == 2 * n_key + n_value && op->out.n_col == n_value &&
+           op->in[1].n_col == 2 * op->delta.n_value_head;
+}
+
+static bool gate_fits(const struct program_op *op)
+{
+    return same_columns(op) && op->in[1].n_col == op->out.n_col;
+}
+
 static bool share_fits(const struct program_op *op)
 {
     return same_columns(op) && op->in[1].n_col == 1;
@@ -120,6 +135,8 @@ static const struct rule rules[PROGRAM_KINDS] = {
     [PROGRAM_COMBINE] = {2, NO_WEIGHT, same_columns, "in = out"},
     [PROGRAM_SHARE] = {2, NO_WEIGHT, share_fits, "in = out, one score"},
     [PROGRAM_CONV] = {1, PROGRAM_VECTOR, conv_fits, "in = out, three times that when gated"},
+    [PROGRAM_DELTA] = {2, PROGRAM_VECTOR, delta_fits, "q, k, v and gates of heads, out = values"},
+    [PROGRAM_GATE] = {2, NO_WEIGHT, gate_fits, "in = gate = out"},
     [PROGRAM_SCALE] = {1, NO_WEIGHT, same_columns, "in = out"},
     [PROGRAM_SCALE_Q] = {1, NO_WEIGHT, scale_q_fits, "in = out, by a number of positions"},
     [PROGRAM_ITEMS] = {1, NO_WEIGHT, same_columns, "in = out"},

@@ -340,14 +340,19 @@ static void attention(struct compiler *t)
 {
     const struct model_config *c = t->c;
     const uint32_t q_cols = arch_dim_size(c, D_Q), kv_cols = arch_dim_size(c, D_KV);
-    const struct program_ref qkv = ref_of(PROGRAM_B_QKV, DT_F32, q_cols + 2 * kv_cols);
+    const bool is_gated = t->l->gated;
+    const uint32_t n_qkv = q_cols + 2 * kv_cols + (is_gated ? q_cols : 0);
+    const struct program_ref qkv = ref_of(PROGRAM_B_QKV, DT_F32, n_qkv);
+    const struct program_ref made = ref_of(PROGRAM_B_A_GATED, DT_F32, q_cols);
+    const struct program_ref out =
+        is_gated ? made : ref_of(PROGRAM_B_A, made_for(t, PROGRAM_W_OUT), q_cols);
     const struct program_ref q = part_of(qkv, 0, q_cols), k = part_of(qkv, q_cols, kv_cols);
     const struct program_ref v = part_of(qkv, q_cols + kv_cols, kv_cols);
     const struct program_ref cache = ref_of(PROGRAM_B_CACHE, DT_F32, 2 * kv_cols);
     const struct program_op attend = {
         .kind = PROGRAM_ATTENTION,
         .in = {q, cache},
-        .out = ref_of(PROGRAM_B_A, made_for(t, PROGRAM_W_OUT), q_cols),
+        .out = out,
         .weight = t->l->sinks ? PROGRAM_W_SINKS : PROGRAM_W_NONE,
         .attention =
             {
@@ -376,6 +381,12 @@ static void attention(struct compiler *t)
                 .attention = {.n_kv_head = c->n_kv_head, .head_dim = c->head_dim},
             });
     push(t, &attend);
+    if (is_gated)
+        push(t, &(struct program_op){
+                    .kind = PROGRAM_GATE,
+                    .in = {made, part_of(qkv, q_cols + 2 * kv_cols, q_cols)},
+                    .out = ref_of(PROGRAM_B_A, DT_F32, q_cols),
+                });
 }
 
 /* ---- latent attention ---- */
@@ -487,8 +498,9 @@ static void latent_attention(struct compiler *t)
 static void attention_out(struct compiler *t)
 {
     const bool latent = t->l->attention == ARCH_ATTENTION_LATENT;
-    const struct program_ref a = ref_of(PROGRAM_B_A, made_for(t, PROGRAM_W_OUT),
-                                        arch_dim_size(t->c, latent ? D_HEADS_V : D_Q));
+    const enum dtype made = t->l->gated ? DT_F32 : made_for(t, PROGRAM_W_OUT);
+    const struct program_ref a =
+        ref_of(PROGRAM_B_A, made, arch_dim_size(t->c, latent ? D_HEADS_V : D_Q));
     const struct program_ref in = input_of(t, a, PROGRAM_B_A_Q, PROGRAM_W_OUT);
     const struct program_ref o = ref_of(PROGRAM_B_O, DT_F32, t->c->hidden_size);
     matmul(t, in, o, PROGRAM_W_OUT, PROGRAM_W_OUT_BIAS);
@@ -516,9 +528,54 @@ static void short_conv(struct compiler *t)
             });
 }
 
+/* silu(z) * norm(delta(silu(conv(q, k, v)))): z, then the output, lie behind one another. */
+static void delta_net(struct compiler *t)
+{
+    const struct mixer_config *m = &t->c->mixer;
+    const uint32_t n_conv = arch_dim_size(t->c, D_CONV), n_gate = arch_dim_size(t->c, D_MIX_BA);
+    const uint32_t n_value = arch_dim_size(t->c, D_MIX_OUT), n_in = n_conv + n_gate + n_value;
+    const struct program_ref mix = ref_of(PROGRAM_B_MIX, DT_F32, n_in + n_value);
+    const struct program_ref made = part_of(mix, n_in, n_value);
+    const struct program_ref conv = ref_of(PROGRAM_B_MIX_CONV, DT_F32, n_conv);
+    const struct program_ref act = ref_of(PROGRAM_B_MIX_ACT, DT_F32, n_conv);
+    matmul(t, branch_input(t, PROGRAM_W_ATTN_NORM, PROGRAM_W_MIX_IN), part_of(mix, 0, n_in),
+           PROGRAM_W_MIX_IN, PROGRAM_W_MIX_IN_BIAS);
+    push(t, &(struct program_op){
+                .kind = PROGRAM_CONV,
+                .in = {part_of(mix, 0, n_conv)},
+                .out = conv,
+                .weight = PROGRAM_W_CONV,
+                .bias = if_there(t, PROGRAM_W_CONV_BIAS),
+                .conv = {.width = m->conv_width},
+            });
+    push(t, &(struct program_op){
+                .kind = PROGRAM_ACTIVATE,
+                .in = {conv},
+                .out = act,
+                .act = {ARCH_SILU, false, 0},
+            });
+    push(t, &(struct program_op){
+                .kind = PROGRAM_DELTA,
+                .in = {act, part_of(mix, n_conv, n_gate)},
+                .out = made,
+                .weight = PROGRAM_W_MIX_RATE,
+                .bias = PROGRAM_W_MIX_RATE_BIAS,
+                .delta = {0, m->n_key_head, m->n_value_head, m->key_dim, m->value_dim},
+            });
+    norm(t, &(struct norm){PROGRAM_W_MIX_NORM, PROGRAM_W_NONE, made, made, m->value_dim, false});
+    push(t, &(struct program_op){
+                .kind = PROGRAM_ACTIVATE,
+                .in = {part_of(mix, n_conv + n_gate, 2 * n_value)},
+                .out = ref_of(PROGRAM_B_A, made_for(t, PROGRAM_W_MIX_OUT), n_value),
+                .act = {ARCH_SILU, true, 0},
+            });
+}
+
 static void mixer_out(struct compiler *t)
 {
-    const struct program_ref a = ref_of(PROGRAM_B_A, DT_F32, arch_dim_size(t->c, D_MIX_OUT));
+    const bool is_conv = t->c->mixer.layers[t->layer] == MIXER_CONV;
+    const enum dtype made = is_conv ? DT_F32 : made_for(t, PROGRAM_W_MIX_OUT);
+    const struct program_ref a = ref_of(PROGRAM_B_A, made, arch_dim_size(t->c, D_MIX_OUT));
     const struct program_ref o = ref_of(PROGRAM_B_O, DT_F32, t->c->hidden_size);
     matmul(t, input_of(t, a, PROGRAM_B_A_Q, PROGRAM_W_MIX_OUT), o, PROGRAM_W_MIX_OUT,
            PROGRAM_W_MIX_OUT_BIAS);
@@ -749,7 +806,9 @@ static void layer(struct compiler *t)
 {
     const bool has_experts = t->c->moe.layers[t->layer];
     const bool has_kv = model_config_has_kv(t->c, t->layer);
-    if (!has_kv)
+    if (t->c->mixer.layers[t->layer] == MIXER_DELTA)
+        delta_net(t);
+    else if (!has_kv)
         short_conv(t);
     else if (t->l->attention == ARCH_ATTENTION_LATENT)
         latent_attention(t);
@@ -933,6 +992,9 @@ static const char *const buffer_names[PROGRAM_BUFFERS] = {
     [PROGRAM_B_A_HEADS] = "a.heads",
     [PROGRAM_B_CACHE] = "kv",
     [PROGRAM_B_MIX] = "mix",
+    [PROGRAM_B_MIX_CONV] = "mix.conv",
+    [PROGRAM_B_MIX_ACT] = "mix.act",
+    [PROGRAM_B_A_GATED] = "a.whole",
     [PROGRAM_B_A] = "a",
     [PROGRAM_B_A_Q] = "a.q",
     [PROGRAM_B_O] = "o",

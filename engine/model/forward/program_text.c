@@ -281,6 +281,10 @@ static void attributes_text(char *to, size_t n, const struct program_op *op)
     case PROGRAM_CONV:
         append(to, n, "of %u rows%s", op->conv.width, op->conv.gated ? ", gated" : "");
         break;
+    case PROGRAM_DELTA:
+        append(to, n, "%u heads of %u, keys of %u heads of %u", op->delta.n_value_head,
+               op->delta.value_dim, op->delta.n_key_head, op->delta.key_dim);
+        break;
     case PROGRAM_SOFT_CAP:
     case PROGRAM_CLIP:
         append(to, n, "%g", (double)op->cap);

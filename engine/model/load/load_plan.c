@@ -7,7 +7,7 @@
 #include "engine/plugin.h"
 
 #define ROWS_MAX  ((size_t)1 << 24)
-#define PARTS_MAX 4 /* q, k, v; q, kv_a */
+#define PARTS_MAX 6 /* q, k, v; q, kv_a; of a delta net q, k, v, b, a, z */
 
 struct dest {
     const char *member;

@@ -336,16 +336,20 @@ static enum q_code find_all(struct weight_source *sources, const struct weight_f
 }
 
 /* Tensors that hold several slots: one after the other (BY_PART); for each KV head its part of the
- * first, then of the second … (BY_HEAD); a row of each, then the next row of each (BY_ROW). */
-enum fused_order { BY_PART, BY_HEAD, BY_ROW };
+ * first, then of the second … (BY_HEAD; BY_Q_HEAD, BY_KEY_HEAD: for each head of q, of a delta
+ * net's keys); a row of each, then the next row of each (BY_ROW). */
+enum fused_order { BY_PART, BY_HEAD, BY_ROW, BY_Q_HEAD, BY_KEY_HEAD };
 static const struct {
     enum arch_slot whole;
     enum fused_order order;
     uint32_t n;
-    enum arch_slot parts[3];
+    enum arch_slot parts[4];
 } fused[] = {
     {W_QKV, BY_PART, 3, {W_Q, W_K, W_V}},
     {W_QKV_HEADS, BY_HEAD, 3, {W_Q, W_K, W_V}},
+    {W_Q_GATED, BY_Q_HEAD, 2, {W_Q, W_Q_GATE}},
+    {W_MIX_QKVZ, BY_KEY_HEAD, 4, {W_MIX_Q, W_MIX_K, W_MIX_V, W_MIX_Z}},
+    {W_MIX_BA, BY_KEY_HEAD, 2, {W_MIX_B, W_MIX_A}},
     {W_QKV_BIAS, BY_PART, 3, {W_Q_BIAS, W_K_BIAS, W_V_BIAS}},
     {W_QKV_HEADS_BIAS, BY_HEAD, 3, {W_Q_BIAS, W_K_BIAS, W_V_BIAS}},
     {W_GATE_UP, BY_PART, 2, {W_GATE, W_UP}},
@@ -358,8 +362,18 @@ static uint32_t part_rows(const struct model_config *c, enum arch_slot part, uin
 {
     switch (part) {
     case W_Q:
+    case W_Q_GATE:
     case W_Q_BIAS:
         return arch_dim_size(c, D_Q);
+    case W_MIX_Q:
+    case W_MIX_K:
+        return c->mixer.n_key_head * c->mixer.key_dim;
+    case W_MIX_V:
+    case W_MIX_Z:
+        return c->mixer.n_value_head * c->mixer.value_dim;
+    case W_MIX_B:
+    case W_MIX_A:
+        return c->mixer.n_value_head;
     case W_GATE:
     case W_UP:
     case W_EXPERT_GATE:
@@ -388,9 +402,11 @@ static void slice_fused(struct weight_source *sources, const struct model_config
             struct weight_source *part = &sources[fused[i].parts[k]];
             *part = *whole;
             part->rows = part_rows(c, fused[i].parts[k], whole->rows);
-            const uint32_t n_block = fused[i].order == BY_HEAD  ? c->n_kv_head
-                                     : fused[i].order == BY_ROW ? part->rows
-                                                                : 1;
+            const uint32_t n_block = fused[i].order == BY_HEAD       ? c->n_kv_head
+                                     : fused[i].order == BY_ROW      ? part->rows
+                                     : fused[i].order == BY_Q_HEAD   ? c->n_head
+                                     : fused[i].order == BY_KEY_HEAD ? c->mixer.n_key_head
+                                                                     : 1;
             part->slice = (struct weight_slice){
                 .first = first,
                 .block = part->rows / n_block,

@@ -42,6 +42,8 @@ static const char *why_not(enum arch_slot slot)
         return "an up-projection of latent attention";
     case W_MIX_IN:
     case W_MIX_OUT:
+    case W_MIX_QKVZ:
+    case W_MIX_BA:
         return "a product of a layer without attention";
     default:
         return slot >= W_EXPERT_FIRST && slot < W_IGNORE ? "a matrix of experts" : "no product";

@@ -35,6 +35,13 @@ MODELS = {
                       conv_L_cache=4, conv_bias=True, layer_types=["conv", "full_attention", "conv", "conv"],
                       block_auto_adjust_ff_dim=False, tie_embedding=False, torch_dtype="bfloat16",
                       rope_parameters=dict(rope_theta=10000.0, rope_type="default")),
+    # a delta net in three of four layers, experts in all but one; newer spellings
+    "qwen3_next": dict(COMMON, architectures=["Qwen3NextForCausalLM"], model_type="qwen3_next", num_hidden_layers=5,
+                       head_dim=32, rms_norm_eps=1e-6, full_attention_interval=4, partial_rotary_factor=0.25,
+                       rope_theta=100000.0, linear_conv_kernel_dim=4, linear_key_head_dim=16, linear_value_head_dim=24,
+                       linear_num_key_heads=2, linear_num_value_heads=4, num_experts=6, num_experts_per_tok=2,
+                       moe_intermediate_size=32, shared_expert_intermediate_size=48, norm_topk_prob=True,
+                       decoder_sparse_step=1, mlp_only_layers=[1], tie_word_embeddings=False, hidden_act="silu"),
 }
 
 

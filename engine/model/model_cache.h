@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kv_cache - the pool of KV blocks of a model, its rows for states of sequences, and swap space.
+/* model_cache - the pool of KV blocks of a model, its rows for states of sequences, and swap space.
  * Threads: made by one; then as model_forward. */
-#ifndef QUIRE_ENGINE_MODEL_KV_CACHE_H
-#define QUIRE_ENGINE_MODEL_KV_CACHE_H
+#ifndef QUIRE_ENGINE_MODEL_MODEL_CACHE_H
+#define QUIRE_ENGINE_MODEL_MODEL_CACHE_H
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* arch_dim - the sizes of a family's tensors by name (arch.h). Threads: constants and pure
+ * functions. */
+#ifndef QUIRE_ENGINE_MODEL_ARCH_DIM_H
+#define QUIRE_ENGINE_MODEL_ARCH_DIM_H
+#include "common/hub/config.h"
+
+/* a size that depends on the config */
+enum arch_dim {
+    D_NONE, /* this dimension is not there (vectors have rows only) */
+    D_VOCAB,
+    D_HIDDEN,
+    D_INTER,
+    D_Q,     /* heads * head_dim */
+    D_KV,    /* KV heads * head_dim */
+    D_QKV,   /* D_Q + 2 D_KV */
+    D_HEADS, /* heads */
+    D_KV_HEADS,
+    D_2_INTER, /* gate and up */
+    D_POSITIONS,
+    D_POSITIONS_2, /* with two rows in front, as OPT and BART */
+    D_HEAD,
+    D_EXPERTS,
+    D_EXPERT_INTER,
+    D_2_EXPERT_INTER, /* gate and up of an expert */
+    D_SHARED_INTER,
+    D_2_SHARED_INTER, /* its gate and up */
+    D_ONE,
+    D_Q_RANK,
+    D_KV_RANK,
+    D_KV_A,    /* kv_lora_rank + qk_rope_head_dim */
+    D_KV_B,    /* heads * (qk_nope_head_dim + v_head_dim) */
+    D_HEADS_V, /* heads * v_head_dim */
+    D_TYPES,
+    D_MIX_IN,  /* columns of a mixer's first product */
+    D_MIX_OUT, /* inputs of its last one */
+    D_MIX_QKVZ,
+    D_MIX_BA,
+    D_VALUE_HEADS,
+    D_VALUE_DIM,
+    D_2_Q,        /* q and its gate */
+    D_CONV,       /* columns of its convolution */
+    D_CONV_WIDTH, /* rows that it sums */
+    D_TRANSPOSED, /* no size: the tensor is stored as [cols, rows], as Conv1D of GPT-2 is */
+    D_COUNT
+};
+
+uint32_t arch_dim_size(const struct model_config *c, enum arch_dim dim);
+const char *
+arch_dim_text(enum arch_dim dim); /* "hidden_size": where the number comes from, for messages */
+
+#endif

@@ -40,6 +40,31 @@ static uint32_t value_columns(const struct model_config *c)
     return c->mixer.n_value_head * c->mixer.value_dim;
 }
 
+static uint32_t mixer_dim_size(const struct model_config *c, enum arch_dim dim)
+{
+    switch (dim) {
+    case D_MIX_IN: /* of a convolution: what its input and its output are multiplied by, and x */
+        return c->mixer.n_value_head ? arch_dim_size(c, D_MIX_QKVZ) + arch_dim_size(c, D_MIX_BA)
+                                     : 3 * c->hidden_size;
+    case D_MIX_QKVZ:
+        return 2 * (key_columns(c) + value_columns(c));
+    case D_MIX_BA:
+        return 2 * c->mixer.n_value_head;
+    case D_MIX_OUT:
+        return c->mixer.n_value_head ? value_columns(c) : c->hidden_size;
+    case D_CONV:
+        return c->mixer.n_value_head ? 2 * key_columns(c) + value_columns(c) : c->hidden_size;
+    case D_VALUE_HEADS:
+        return c->mixer.n_value_head;
+    case D_VALUE_DIM:
+        return c->mixer.value_dim;
+    case D_CONV_WIDTH:
+        return c->mixer.conv_width;
+    default:
+        return 0;
+    }
+}
+
 uint32_t arch_dim_size(const struct model_config *c, enum arch_dim dim)
 {
     switch (dim) {
@@ -91,27 +116,10 @@ uint32_t arch_dim_size(const struct model_config *c, enum arch_dim dim)
         return c->n_head * c->latent.value;
     case D_TYPES:
         return c->n_type;
-    case D_MIX_IN: /* of a convolution: what its input and its output are multiplied by, and x */
-        return c->mixer.n_value_head ? arch_dim_size(c, D_MIX_QKVZ) + arch_dim_size(c, D_MIX_BA)
-                                     : 3 * c->hidden_size;
-    case D_MIX_QKVZ:
-        return 2 * (key_columns(c) + value_columns(c));
-    case D_MIX_BA:
-        return 2 * c->mixer.n_value_head;
-    case D_MIX_OUT:
-        return c->mixer.n_value_head ? value_columns(c) : c->hidden_size;
-    case D_CONV:
-        return c->mixer.n_value_head ? 2 * key_columns(c) + value_columns(c) : c->hidden_size;
-    case D_VALUE_HEADS:
-        return c->mixer.n_value_head;
-    case D_VALUE_DIM:
-        return c->mixer.value_dim;
     case D_2_Q:
         return 2 * c->n_head * c->head_dim;
-    case D_CONV_WIDTH:
-        return c->mixer.conv_width;
     default:
-        return 0;
+        return mixer_dim_size(c, dim);
     }
 }
 

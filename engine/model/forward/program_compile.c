@@ -6,239 +6,12 @@
  * Parallel branches: the MLP is computed up to its last product before attention's output is added
  * to x, so that both branches read the same x. A norm that both branches share is in the list
  * twice: computing it again for a block of rows takes less than keeping its output for all rows.
- *
- * h (and h as bytes) is the input of the next product. It is made again for a product that reads
- * another type or another order of inputs. */
-#include "engine/model/forward/program.h"
+ */
+#include "engine/model/forward/program_compiler.h"
 #include <math.h>
 #include <string.h>
 #include "common/dtype.h"
 #include "engine/model/forward/rotary.h"
-#include "engine/model/lora/lora.h"
-
-struct compiler {
-    struct layer_program *p;
-    const struct arch *arch;
-    const struct arch_layer *l; /* of arch */
-    const struct model_config *c;
-    const struct program_forms *f;
-    enum arch_activation act;
-    bool is_parallel;
-    struct program_form h_form; /* of the bytes that h.q has, made of what h has now; input F32: it
-                                   has none */
-    struct program_ref source;  /* floats of the next product's input */
-    uint32_t layer;
-    struct q_err *e;
-    enum q_code rc; /* of the first operation that there was no memory for */
-};
-
-static void push(struct compiler *t, const struct program_op *op)
-{
-    struct program_op with = *op;
-    with.layer = t->layer;
-    if (!t->rc)
-        t->rc = program_add(t->p, &with, t->e);
-}
-
-static struct program_ref ref_of(uint16_t buffer, enum dtype dtype, uint32_t n_col)
-{
-    return (struct program_ref){.buffer = buffer, .dtype = (uint16_t)dtype, .n_col = n_col};
-}
-
-static struct program_ref part_of(struct program_ref r, uint32_t col, uint32_t n_col)
-{
-    r.col += col;
-    r.n_col = n_col;
-    return r;
-}
-
-static struct program_ref stream(const struct compiler *t)
-{
-    return ref_of(PROGRAM_B_X, DT_F32, t->c->hidden_size);
-}
-
-static bool is_bytes(enum dtype d)
-{
-    return d == DT_I8 || d == DT_F8_E4M3;
-}
-
-static struct program_form form_of(const struct compiler *t, enum program_weight w)
-{
-    return t->f->form(t->f->ctx, w, t->layer);
-}
-
-/* The type of floats that a product with w reads, or of which its bytes are made. */
-static enum dtype made_for(const struct compiler *t, enum program_weight w)
-{
-    const enum dtype input = form_of(t, w).input;
-    return is_bytes(input) ? DT_F32 : input;
-}
-
-static enum program_weight if_there(const struct compiler *t, enum program_weight w)
-{
-    return program_weight_there(w, t->arch, t->c, t->layer) ? w : PROGRAM_W_NONE;
-}
-
-/* ---- norms and inputs of products ---- */
-
-struct norm { /* by the same weights into the same type */
-    enum program_weight weight, bias;
-    struct program_ref from, to;
-    uint32_t unit;
-    bool apart;
-};
-
-static void norm(struct compiler *t, const struct norm *n)
-{
-    const bool in_place = n->from.buffer == n->to.buffer;
-    push(t, &(struct program_op){
-                .kind = PROGRAM_NORM,
-                .in = {n->from},
-                .out = n->to,
-                .weight = n->weight,
-                .bias = if_there(t, n->bias),
-                .in_place = in_place,
-                .norm =
-                    {
-                        .kind = t->l->norm,
-                        .unit = n->unit,
-                        .apart = n->apart,
-                        .eps = (float)t->c->rms_norm_eps,
-                    },
-            });
-}
-
-static enum program_weight bias_of(enum program_weight norm_weight)
-{
-    switch (norm_weight) {
-    case PROGRAM_W_ATTN_NORM:
-        return PROGRAM_W_ATTN_NORM_BIAS;
-    case PROGRAM_W_MLP_NORM:
-        return PROGRAM_W_MLP_NORM_BIAS;
-    case PROGRAM_W_ATTN_POST_NORM:
-        return PROGRAM_W_ATTN_POST_NORM_BIAS;
-    case PROGRAM_W_MLP_POST_NORM:
-        return PROGRAM_W_MLP_POST_NORM_BIAS;
-    case PROGRAM_W_EMBED_NORM:
-        return PROGRAM_W_EMBED_NORM_BIAS;
-    case PROGRAM_W_FINAL_NORM:
-        return PROGRAM_W_FINAL_NORM_BIAS;
-    default:
-        return PROGRAM_W_NONE;
-    }
-}
-
-/* x through a norm into h, as a product with `next` wants it made. */
-static void norm_stream(struct compiler *t, enum program_weight weight, enum program_weight next)
-{
-    const struct program_ref h = ref_of(PROGRAM_B_H, made_for(t, next), t->c->hidden_size);
-    norm(t, &(struct norm){weight, bias_of(weight), stream(t), h, h.n_col, false});
-    t->h_form = (struct program_form){.input = DT_F32};
-}
-
-static bool is_same_bytes(const struct program_form *a, const struct program_form *b)
-{
-    return a->input == b->input && a->variant == b->variant && !a->ordered && !b->ordered;
-}
-
-/* What a product with `next` reads of `from`. */
-static struct program_ref input_of(struct compiler *t, struct program_ref from, uint16_t bytes,
-                                   enum program_weight next)
-{
-    const struct program_form form = form_of(t, next);
-    t->source = from;
-    if (form.input == (enum dtype)from.dtype)
-        return from;
-    const struct program_ref to = ref_of(bytes, form.input, from.n_col);
-    if (from.buffer == PROGRAM_B_H) {
-        if (is_same_bytes(&form, &t->h_form))
-            return to;
-        t->h_form = form;
-    }
-    push(t, &(struct program_op){
-                .kind = PROGRAM_QUANTIZE,
-                .in = {from},
-                .out = to,
-                .weight = next,
-                .ordered = form.ordered,
-            });
-    return to;
-}
-
-/* B (A x) of the adapters that rows have, onto what the product with `weight` has made of x. */
-static void adapt(struct compiler *t, struct program_ref to, enum program_weight weight)
-{
-    const struct program_ref ranks =
-        ref_of(PROGRAM_B_ADAPTED, DT_F32, KERN_LORA_PARTS * t->f->lora_rank);
-    if (!t->f->lora_rank || !lora_is_adapted(weight))
-        return;
-    push(t, &(struct program_op){
-                .kind = PROGRAM_SHRINK,
-                .in = {t->source},
-                .out = ranks,
-                .weight = weight,
-            });
-    push(t, &(struct program_op){
-                .kind = PROGRAM_EXPAND,
-                .in = {ranks},
-                .out = to,
-                .weight = weight,
-                .onto = true,
-            });
-}
-
-static void matmul(struct compiler *t, struct program_ref from, struct program_ref to,
-                   enum program_weight weight, enum program_weight bias)
-{
-    push(t, &(struct program_op){
-                .kind = PROGRAM_MATMUL,
-                .in = {from},
-                .out = to,
-                .weight = weight,
-                .bias = if_there(t, bias),
-            });
-    adapt(t, to, weight);
-}
-
-static enum arch_norm_place norms_of(const struct compiler *t)
-{
-    if (t->l->norms != ARCH_NORMS_CONFIG)
-        return t->l->norms;
-    return t->c->forward.post_norms ? ARCH_NORMS_BOTH : ARCH_NORMS_BEFORE;
-}
-
-/* A branch's output onto the residual stream. */
-static void add_branch(struct compiler *t, uint16_t buffer, enum program_weight post_norm)
-{
-    const double scale = t->l->scales ? t->c->forward.residual_multiplier : 0;
-    const struct program_ref o = ref_of(buffer, DT_F32, t->c->hidden_size);
-    const enum arch_norm_place at = norms_of(t);
-    if (at == ARCH_NORMS_AFTER || at == ARCH_NORMS_BOTH)
-        norm(t, &(struct norm){post_norm, bias_of(post_norm), o, o, o.n_col, false});
-    push(t, &(struct program_op){
-                .kind = PROGRAM_ADD,
-                .in = {o},
-                .out = stream(t),
-                .onto = true,
-                .scale = scale != 0 ? (float)scale : 1,
-            });
-    if (at == ARCH_NORMS_SUM)
-        norm(t,
-             &(struct norm){post_norm, bias_of(post_norm), stream(t), stream(t), o.n_col, false});
-}
-
-/* The input of a branch whose first product is with `next`: x, or what a norm makes of it. */
-static struct program_ref branch_input(struct compiler *t, enum program_weight weight,
-                                       enum program_weight next)
-{
-    const enum arch_norm_place at = norms_of(t);
-    const bool is_bare = t->l->bare_first && t->layer == 0 && weight == PROGRAM_W_ATTN_NORM;
-    if (at == ARCH_NORMS_AFTER || at == ARCH_NORMS_SUM || is_bare)
-        return input_of(t, stream(t), PROGRAM_B_H_Q, next);
-    norm_stream(t, weight, next);
-    return input_of(t, ref_of(PROGRAM_B_H, made_for(t, next), t->c->hidden_size), PROGRAM_B_H_Q,
-                    next);
-}
 
 /* ---- attention ---- */
 
@@ -269,8 +42,10 @@ static void norm_qk(struct compiler *t, struct program_ref q, struct program_ref
     if (t->l->qk_norm == ARCH_QK_NORM_NONE || behind != t->l->qk_norm_behind_rope ||
         has_no_qk_norm(t))
         return;
-    norm(t, &(struct norm){PROGRAM_W_Q_NORM, PROGRAM_W_NONE, q, q, whole ? q.n_col : head, apart});
-    norm(t, &(struct norm){PROGRAM_W_K_NORM, PROGRAM_W_NONE, k, k, whole ? k.n_col : head, apart});
+    compile_norm(t, &(struct compiled_norm){PROGRAM_W_Q_NORM, PROGRAM_W_NONE, q, q,
+                                            whole ? q.n_col : head, apart});
+    compile_norm(t, &(struct compiled_norm){PROGRAM_W_K_NORM, PROGRAM_W_NONE, k, k,
+                                            whole ? k.n_col : head, apart});
 }
 
 static bool has_alibi(const struct compiler *t)
@@ -282,13 +57,13 @@ static bool has_alibi(const struct compiler *t)
 static void clip(struct compiler *t, struct program_ref qkv)
 {
     if (t->l->clips && t->c->forward.clip != 0)
-        push(t, &(struct program_op){
-                    .kind = PROGRAM_CLIP,
-                    .in = {qkv},
-                    .out = qkv,
-                    .in_place = true,
-                    .cap = (float)t->c->forward.clip,
-                });
+        compile_op(t, &(struct program_op){
+                          .kind = PROGRAM_CLIP,
+                          .in = {qkv},
+                          .out = qkv,
+                          .in_place = true,
+                          .cap = (float)t->c->forward.clip,
+                      });
 }
 
 static bool is_rotated(const struct compiler *t)
@@ -303,13 +78,14 @@ static void scale_q(struct compiler *t, struct program_ref q)
     const bool grows = t->l->query_growth == ARCH_QUERY_GROWTH_ALL ||
                        (t->l->query_growth == ARCH_QUERY_GROWTH_NO_ROPE && !is_rotated(t));
     if (grows && f->query_growth != 0)
-        push(t, &(struct program_op){
-                    .kind = PROGRAM_SCALE_Q,
-                    .in = {q},
-                    .out = q,
-                    .in_place = true,
-                    .by_position = {(float)f->query_growth, (float)f->query_length, f->query_first},
-                });
+        compile_op(
+            t, &(struct program_op){
+                   .kind = PROGRAM_SCALE_Q,
+                   .in = {q},
+                   .out = q,
+                   .in_place = true,
+                   .by_position = {(float)f->query_growth, (float)f->query_length, f->query_first},
+               });
 }
 
 static void rotate(struct compiler *t, struct program_ref qk)
@@ -318,21 +94,21 @@ static void rotate(struct compiler *t, struct program_ref qk)
     const bool local = t->l->local_rope && c->window[t->layer];
     if (!is_rotated(t))
         return;
-    push(t, &(struct program_op){
-                .kind = PROGRAM_ROPE,
-                .in = {qk},
-                .out = qk,
-                .in_place = true,
-                .rope =
-                    {
-                        .n_head = c->n_head + c->n_kv_head,
-                        .head_dim = c->head_dim,
-                        .n_rot = model_config_n_rot(c),
-                        .interleaved = t->l->positions == ARCH_ROPE_INTERLEAVED,
-                        .local = local,
-                        .theta = local ? c->local_rope.theta : c->rope.theta,
-                    },
-            });
+    compile_op(t, &(struct program_op){
+                      .kind = PROGRAM_ROPE,
+                      .in = {qk},
+                      .out = qk,
+                      .in_place = true,
+                      .rope =
+                          {
+                              .n_head = c->n_head + c->n_kv_head,
+                              .head_dim = c->head_dim,
+                              .n_rot = model_config_n_rot(c),
+                              .interleaved = t->l->positions == ARCH_ROPE_INTERLEAVED,
+                              .local = local,
+                              .theta = local ? c->local_rope.theta : c->rope.theta,
+                          },
+                  });
 }
 
 /* Norm, q, k and v, and attention: its output is in a. */
@@ -367,26 +143,26 @@ static void attention(struct compiler *t)
                 .chunked = t->l->windows && c->window[t->layer] && c->forward.chunks,
             },
     };
-    const struct program_ref in = branch_input(t, PROGRAM_W_ATTN_NORM, PROGRAM_W_QKV);
-    matmul(t, in, qkv, PROGRAM_W_QKV, PROGRAM_W_QKV_BIAS);
+    const struct program_ref in = compile_branch_input(t, PROGRAM_W_ATTN_NORM, PROGRAM_W_QKV);
+    compile_matmul(t, in, qkv, PROGRAM_W_QKV, PROGRAM_W_QKV_BIAS);
     clip(t, qkv);
     norm_qk(t, q, k, false);
     rotate(t, part_of(qkv, 0, q_cols + kv_cols));
     norm_qk(t, q, k, true);
     scale_q(t, q);
-    push(t, &(struct program_op){
-                .kind = PROGRAM_STORE,
-                .in = {k, v},
-                .out = cache,
-                .attention = {.n_kv_head = c->n_kv_head, .head_dim = c->head_dim},
-            });
-    push(t, &attend);
+    compile_op(t, &(struct program_op){
+                      .kind = PROGRAM_STORE,
+                      .in = {k, v},
+                      .out = cache,
+                      .attention = {.n_kv_head = c->n_kv_head, .head_dim = c->head_dim},
+                  });
+    compile_op(t, &attend);
     if (is_gated)
-        push(t, &(struct program_op){
-                    .kind = PROGRAM_GATE,
-                    .in = {made, part_of(qkv, q_cols + 2 * kv_cols, q_cols)},
-                    .out = ref_of(PROGRAM_B_A, DT_F32, q_cols),
-                });
+        compile_op(t, &(struct program_op){
+                          .kind = PROGRAM_GATE,
+                          .in = {made, part_of(qkv, q_cols + 2 * kv_cols, q_cols)},
+                          .out = ref_of(PROGRAM_B_A, DT_F32, q_cols),
+                      });
 }
 
 /* ---- latent attention ---- */
@@ -397,43 +173,43 @@ static void multiply_heads(struct compiler *t, struct program_ref from, struct p
                            bool of_value)
 {
     const struct latent_config *l = &t->c->latent;
-    push(t, &(struct program_op){
-                .kind = PROGRAM_HEADS,
-                .in = {from},
-                .out = to,
-                .weight = PROGRAM_W_KV_B,
-                .heads =
-                    {
-                        .n_head = t->c->n_head,
-                        .n_in = of_value ? l->rank : l->nope,
-                        .n_out = of_value ? l->value : l->rank,
-                        .n_kept = of_value ? 0 : l->rope,
-                        .w_rows = l->nope + l->value,
-                        .w_first = of_value ? l->nope : 0,
-                        .transposed = !of_value,
-                    },
-            });
+    compile_op(t, &(struct program_op){
+                      .kind = PROGRAM_HEADS,
+                      .in = {from},
+                      .out = to,
+                      .weight = PROGRAM_W_KV_B,
+                      .heads =
+                          {
+                              .n_head = t->c->n_head,
+                              .n_in = of_value ? l->rank : l->nope,
+                              .n_out = of_value ? l->value : l->rank,
+                              .n_kept = of_value ? 0 : l->rope,
+                              .w_rows = l->nope + l->value,
+                              .w_first = of_value ? l->nope : 0,
+                              .transposed = !of_value,
+                          },
+                  });
 }
 
 static void rotate_end(struct compiler *t, struct program_ref x, uint32_t n_head)
 {
     const struct latent_config *l = &t->c->latent;
-    push(t, &(struct program_op){
-                .kind = PROGRAM_ROPE,
-                .in = {x},
-                .out = x,
-                .in_place = true,
-                .rope =
-                    {
-                        .n_head = n_head,
-                        .head_dim = x.n_col / n_head,
-                        .first = x.n_col / n_head - l->rope,
-                        .n_rot = l->rope,
-                        .interleaved =
-                            t->l->positions == ARCH_ROPE_INTERLEAVED && !t->c->forward.half_rope,
-                        .theta = t->c->rope.theta,
-                    },
-            });
+    compile_op(t, &(struct program_op){
+                      .kind = PROGRAM_ROPE,
+                      .in = {x},
+                      .out = x,
+                      .in_place = true,
+                      .rope =
+                          {
+                              .n_head = n_head,
+                              .head_dim = x.n_col / n_head,
+                              .first = x.n_col / n_head - l->rope,
+                              .n_rot = l->rope,
+                              .interleaved = t->l->positions == ARCH_ROPE_INTERLEAVED &&
+                                             !t->c->forward.half_rope,
+                              .theta = t->c->rope.theta,
+                          },
+                  });
 }
 
 /* q of all heads: columns of qkv, or made of q's latent. */
@@ -444,9 +220,10 @@ static struct program_ref latent_q(struct compiler *t, struct program_ref from)
     const struct program_ref q = ref_of(PROGRAM_B_Q, DT_F32, arch_dim_size(t->c, D_Q));
     if (!t->c->latent.q_rank)
         return from;
-    norm(t, &(struct norm){PROGRAM_W_Q_NORM, PROGRAM_W_NONE, from, latent, latent.n_col, false});
-    matmul(t, input_of(t, latent, PROGRAM_B_Q_LATENT_Q, PROGRAM_W_Q_B), q, PROGRAM_W_Q_B,
-           PROGRAM_W_NONE);
+    compile_norm(t, &(struct compiled_norm){PROGRAM_W_Q_NORM, PROGRAM_W_NONE, from, latent,
+                                            latent.n_col, false});
+    compile_matmul(t, compile_input(t, latent, PROGRAM_B_Q_LATENT_Q, PROGRAM_W_Q_B), q,
+                   PROGRAM_W_Q_B, PROGRAM_W_NONE);
     return q;
 }
 
@@ -476,20 +253,21 @@ static void latent_attention(struct compiler *t)
         .out = a_heads,
         .latent = {n_head, n_key, l->rank, latent_scale(t)},
     };
-    matmul(t, branch_input(t, PROGRAM_W_ATTN_NORM, PROGRAM_W_QKV), qkv, PROGRAM_W_QKV,
-           PROGRAM_W_NONE);
-    norm(t, &(struct norm){PROGRAM_W_K_NORM, PROGRAM_W_NONE, c, c, c.n_col, false});
+    compile_matmul(t, compile_branch_input(t, PROGRAM_W_ATTN_NORM, PROGRAM_W_QKV), qkv,
+                   PROGRAM_W_QKV, PROGRAM_W_NONE);
+    compile_norm(t,
+                 &(struct compiled_norm){PROGRAM_W_K_NORM, PROGRAM_W_NONE, c, c, c.n_col, false});
     rotate_end(t, part_of(key, l->rank, l->rope), 1);
-    push(t, &(struct program_op){
-                .kind = PROGRAM_STORE_LATENT,
-                .in = {key},
-                .out = cache,
-                .latent = attend.latent,
-            });
+    compile_op(t, &(struct program_op){
+                      .kind = PROGRAM_STORE_LATENT,
+                      .in = {key},
+                      .out = cache,
+                      .latent = attend.latent,
+                  });
     const struct program_ref q = latent_q(t, part_of(qkv, 0, q_cols));
     rotate_end(t, q, n_head);
     multiply_heads(t, q, q_heads, false);
-    push(t, &attend);
+    compile_op(t, &attend);
     multiply_heads(t, a_heads,
                    ref_of(PROGRAM_B_A, made_for(t, PROGRAM_W_OUT), arch_dim_size(t->c, D_HEADS_V)),
                    true);
@@ -501,10 +279,10 @@ static void attention_out(struct compiler *t)
     const enum dtype made = t->l->gated ? DT_F32 : made_for(t, PROGRAM_W_OUT);
     const struct program_ref a =
         ref_of(PROGRAM_B_A, made, arch_dim_size(t->c, latent ? D_HEADS_V : D_Q));
-    const struct program_ref in = input_of(t, a, PROGRAM_B_A_Q, PROGRAM_W_OUT);
+    const struct program_ref in = compile_input(t, a, PROGRAM_B_A_Q, PROGRAM_W_OUT);
     const struct program_ref o = ref_of(PROGRAM_B_O, DT_F32, t->c->hidden_size);
-    matmul(t, in, o, PROGRAM_W_OUT, PROGRAM_W_OUT_BIAS);
-    add_branch(t, PROGRAM_B_O, PROGRAM_W_ATTN_POST_NORM);
+    compile_matmul(t, in, o, PROGRAM_W_OUT, PROGRAM_W_OUT_BIAS);
+    compile_add_branch(t, PROGRAM_B_O, PROGRAM_W_ATTN_POST_NORM);
 }
 
 /* ---- mixers in place of attention ---- */
@@ -516,16 +294,16 @@ static void short_conv(struct compiler *t)
     const uint32_t n = arch_dim_size(t->c, D_CONV);
     const struct program_ref mix = ref_of(PROGRAM_B_MIX, DT_F32, arch_dim_size(t->c, D_MIX_IN));
     const struct program_ref a = ref_of(PROGRAM_B_A, DT_F32, n);
-    matmul(t, branch_input(t, PROGRAM_W_ATTN_NORM, PROGRAM_W_MIX_IN), mix, PROGRAM_W_MIX_IN,
-           PROGRAM_W_MIX_IN_BIAS);
-    push(t, &(struct program_op){
-                .kind = PROGRAM_CONV,
-                .in = {mix},
-                .out = a,
-                .weight = PROGRAM_W_CONV,
-                .bias = if_there(t, PROGRAM_W_CONV_BIAS),
-                .conv = {.width = m->conv_width, .gated = true},
-            });
+    compile_matmul(t, compile_branch_input(t, PROGRAM_W_ATTN_NORM, PROGRAM_W_MIX_IN), mix,
+                   PROGRAM_W_MIX_IN, PROGRAM_W_MIX_IN_BIAS);
+    compile_op(t, &(struct program_op){
+                      .kind = PROGRAM_CONV,
+                      .in = {mix},
+                      .out = a,
+                      .weight = PROGRAM_W_CONV,
+                      .bias = if_there(t, PROGRAM_W_CONV_BIAS),
+                      .conv = {.width = m->conv_width, .gated = true},
+                  });
 }
 
 /* silu(z) * norm(delta(silu(conv(q, k, v)))): z, then the output, lie behind one another. */
@@ -538,37 +316,38 @@ static void delta_net(struct compiler *t)
     const struct program_ref made = part_of(mix, n_in, n_value);
     const struct program_ref conv = ref_of(PROGRAM_B_MIX_CONV, DT_F32, n_conv);
     const struct program_ref act = ref_of(PROGRAM_B_MIX_ACT, DT_F32, n_conv);
-    matmul(t, branch_input(t, PROGRAM_W_ATTN_NORM, PROGRAM_W_MIX_IN), part_of(mix, 0, n_in),
-           PROGRAM_W_MIX_IN, PROGRAM_W_MIX_IN_BIAS);
-    push(t, &(struct program_op){
-                .kind = PROGRAM_CONV,
-                .in = {part_of(mix, 0, n_conv)},
-                .out = conv,
-                .weight = PROGRAM_W_CONV,
-                .bias = if_there(t, PROGRAM_W_CONV_BIAS),
-                .conv = {.width = m->conv_width},
-            });
-    push(t, &(struct program_op){
-                .kind = PROGRAM_ACTIVATE,
-                .in = {conv},
-                .out = act,
-                .act = {ARCH_SILU, false, 0},
-            });
-    push(t, &(struct program_op){
-                .kind = PROGRAM_DELTA,
-                .in = {act, part_of(mix, n_conv, n_gate)},
-                .out = made,
-                .weight = PROGRAM_W_MIX_RATE,
-                .bias = PROGRAM_W_MIX_RATE_BIAS,
-                .delta = {0, m->n_key_head, m->n_value_head, m->key_dim, m->value_dim},
-            });
-    norm(t, &(struct norm){PROGRAM_W_MIX_NORM, PROGRAM_W_NONE, made, made, m->value_dim, false});
-    push(t, &(struct program_op){
-                .kind = PROGRAM_ACTIVATE,
-                .in = {part_of(mix, n_conv + n_gate, 2 * n_value)},
-                .out = ref_of(PROGRAM_B_A, made_for(t, PROGRAM_W_MIX_OUT), n_value),
-                .act = {ARCH_SILU, true, 0},
-            });
+    compile_matmul(t, compile_branch_input(t, PROGRAM_W_ATTN_NORM, PROGRAM_W_MIX_IN),
+                   part_of(mix, 0, n_in), PROGRAM_W_MIX_IN, PROGRAM_W_MIX_IN_BIAS);
+    compile_op(t, &(struct program_op){
+                      .kind = PROGRAM_CONV,
+                      .in = {part_of(mix, 0, n_conv)},
+                      .out = conv,
+                      .weight = PROGRAM_W_CONV,
+                      .bias = if_there(t, PROGRAM_W_CONV_BIAS),
+                      .conv = {.width = m->conv_width},
+                  });
+    compile_op(t, &(struct program_op){
+                      .kind = PROGRAM_ACTIVATE,
+                      .in = {conv},
+                      .out = act,
+                      .act = {ARCH_SILU, false, 0},
+                  });
+    compile_op(t, &(struct program_op){
+                      .kind = PROGRAM_DELTA,
+                      .in = {act, part_of(mix, n_conv, n_gate)},
+                      .out = made,
+                      .weight = PROGRAM_W_MIX_RATE,
+                      .bias = PROGRAM_W_MIX_RATE_BIAS,
+                      .delta = {0, m->n_key_head, m->n_value_head, m->key_dim, m->value_dim},
+                  });
+    compile_norm(t, &(struct compiled_norm){PROGRAM_W_MIX_NORM, PROGRAM_W_NONE, made, made,
+                                            m->value_dim, false});
+    compile_op(t, &(struct program_op){
+                      .kind = PROGRAM_ACTIVATE,
+                      .in = {part_of(mix, n_conv + n_gate, 2 * n_value)},
+                      .out = ref_of(PROGRAM_B_A, made_for(t, PROGRAM_W_MIX_OUT), n_value),
+                      .act = {ARCH_SILU, true, 0},
+                  });
 }
 
 static void mixer_out(struct compiler *t)
@@ -577,24 +356,24 @@ static void mixer_out(struct compiler *t)
     const enum dtype made = is_conv ? DT_F32 : made_for(t, PROGRAM_W_MIX_OUT);
     const struct program_ref a = ref_of(PROGRAM_B_A, made, arch_dim_size(t->c, D_MIX_OUT));
     const struct program_ref o = ref_of(PROGRAM_B_O, DT_F32, t->c->hidden_size);
-    matmul(t, input_of(t, a, PROGRAM_B_A_Q, PROGRAM_W_MIX_OUT), o, PROGRAM_W_MIX_OUT,
-           PROGRAM_W_MIX_OUT_BIAS);
-    add_branch(t, PROGRAM_B_O, PROGRAM_W_ATTN_POST_NORM);
+    compile_matmul(t, compile_input(t, a, PROGRAM_B_A_Q, PROGRAM_W_MIX_OUT), o, PROGRAM_W_MIX_OUT,
+                   PROGRAM_W_MIX_OUT_BIAS);
+    compile_add_branch(t, PROGRAM_B_O, PROGRAM_W_ATTN_POST_NORM);
 }
 
 /* ---- the MLP ---- */
 
 static void activate(struct compiler *t, struct program_ref from, struct program_ref to)
 {
-    push(t, &(struct program_op){
-                .kind = PROGRAM_ACTIVATE,
-                .in = {from},
-                .out = to,
-                .weight = t->act == ARCH_XIELU ? PROGRAM_W_ACT_POSITIVE : PROGRAM_W_NONE,
-                .bias = t->act == ARCH_XIELU ? PROGRAM_W_ACT_NEGATIVE : PROGRAM_W_NONE,
-                .act = {t->act, from.n_col != to.n_col,
-                        t->l->limited_glu ? (float)t->c->forward.glu_limit : 0},
-            });
+    compile_op(t, &(struct program_op){
+                      .kind = PROGRAM_ACTIVATE,
+                      .in = {from},
+                      .out = to,
+                      .weight = t->act == ARCH_XIELU ? PROGRAM_W_ACT_POSITIVE : PROGRAM_W_NONE,
+                      .bias = t->act == ARCH_XIELU ? PROGRAM_W_ACT_NEGATIVE : PROGRAM_W_NONE,
+                      .act = {t->act, from.n_col != to.n_col,
+                              t->l->limited_glu ? (float)t->c->forward.glu_limit : 0},
+                  });
 }
 
 /* From the norm's output to the input of down, n_inter columns of act. */
@@ -602,16 +381,17 @@ static void mlp_act(struct compiler *t, struct program_ref in, uint32_t n_inter)
 {
     const bool gated = t->l->mlp == ARCH_MLP_GATED;
     const struct program_ref g = ref_of(PROGRAM_B_G, DT_F32, gated ? 2 * n_inter : n_inter);
-    matmul(t, in, g, gated ? PROGRAM_W_GATE_UP : PROGRAM_W_UP,
-           gated ? PROGRAM_W_GATE_UP_BIAS : PROGRAM_W_UP_BIAS);
+    compile_matmul(t, in, g, gated ? PROGRAM_W_GATE_UP : PROGRAM_W_UP,
+                   gated ? PROGRAM_W_GATE_UP_BIAS : PROGRAM_W_UP_BIAS);
     activate(t, g, ref_of(PROGRAM_B_ACT, made_for(t, PROGRAM_W_DOWN), n_inter));
 }
 
 static void mlp_down(struct compiler *t, uint32_t n_inter, uint16_t to)
 {
     const struct program_ref act = ref_of(PROGRAM_B_ACT, made_for(t, PROGRAM_W_DOWN), n_inter);
-    const struct program_ref in = input_of(t, act, PROGRAM_B_ACT_Q, PROGRAM_W_DOWN);
-    matmul(t, in, ref_of(to, DT_F32, t->c->hidden_size), PROGRAM_W_DOWN, PROGRAM_W_DOWN_BIAS);
+    const struct program_ref in = compile_input(t, act, PROGRAM_B_ACT_Q, PROGRAM_W_DOWN);
+    compile_matmul(t, in, ref_of(to, DT_F32, t->c->hidden_size), PROGRAM_W_DOWN,
+                   PROGRAM_W_DOWN_BIAS);
 }
 
 static void mlp_begin(struct compiler *t)
@@ -621,14 +401,14 @@ static void mlp_begin(struct compiler *t)
         t->is_parallel && (by_config || t->l->residual == ARCH_RESIDUAL_SHARED_NORM);
     const enum program_weight first =
         t->l->mlp == ARCH_MLP_GATED ? PROGRAM_W_GATE_UP : PROGRAM_W_UP;
-    mlp_act(t, branch_input(t, shared ? PROGRAM_W_ATTN_NORM : PROGRAM_W_MLP_NORM, first),
+    mlp_act(t, compile_branch_input(t, shared ? PROGRAM_W_ATTN_NORM : PROGRAM_W_MLP_NORM, first),
             t->c->intermediate_size);
 }
 
 static void mlp_end(struct compiler *t)
 {
     mlp_down(t, t->c->intermediate_size, PROGRAM_B_O);
-    add_branch(t, PROGRAM_B_O, PROGRAM_W_MLP_POST_NORM);
+    compile_add_branch(t, PROGRAM_B_O, PROGRAM_W_MLP_POST_NORM);
 }
 
 /* ---- experts ---- */
@@ -637,14 +417,14 @@ static void mlp_end(struct compiler *t)
 static void shared_expert(struct compiler *t)
 {
     const uint32_t width = t->c->moe.shared_width;
-    mlp_act(t, branch_input(t, PROGRAM_W_MLP_NORM, PROGRAM_W_GATE_UP), width);
+    mlp_act(t, compile_branch_input(t, PROGRAM_W_MLP_NORM, PROGRAM_W_GATE_UP), width);
     mlp_down(t, width, PROGRAM_B_SHARED_O);
 }
 
 /* Is the experts' sum a branch of its own, which a norm goes through before it is added to x? */
 static bool is_sum_apart(const struct compiler *t)
 {
-    return t->l->norms != ARCH_NORMS_BEFORE;
+    return compile_norm_place(t) != ARCH_NORMS_BEFORE;
 }
 
 /* Where the experts' outputs are added up. */
@@ -660,7 +440,7 @@ static void add_shared(struct compiler *t)
     const struct program_ref scores = ref_of(PROGRAM_B_SCORES, DT_F32, m->n_expert + 1);
     const bool gated = t->l->share == ARCH_SHARE_GATED;
     if (!gated && !is_sum_apart(t)) {
-        add_branch(t, PROGRAM_B_SHARED_O, PROGRAM_W_MLP_POST_NORM);
+        compile_add_branch(t, PROGRAM_B_SHARED_O, PROGRAM_W_MLP_POST_NORM);
         return;
     }
     struct program_op op = {
@@ -673,7 +453,7 @@ static void add_shared(struct compiler *t)
         op.in[1] = part_of(scores, m->n_expert, 1);
     else
         op.scale = 1;
-    push(t, &op);
+    compile_op(t, &op);
 }
 
 static bool renormalizes(const struct compiler *t)
@@ -697,25 +477,26 @@ static void route(struct compiler *t, struct program_ref h, struct program_ref r
         ref_of(PROGRAM_B_SCORES, DT_F32, m->n_expert + (has_share ? 1u : 0u));
     const bool of_choice =
         t->l->route == ARCH_ROUTE_SIGMOID || t->l->route == ARCH_ROUTE_SOFTMAX_BIASED;
-    matmul(t, h, scores, PROGRAM_W_ROUTER, of_choice ? PROGRAM_W_NONE : PROGRAM_W_ROUTER_BIAS);
-    push(t, &(struct program_op){
-                .kind = PROGRAM_ROUTE,
-                .in = {part_of(scores, 0, m->n_expert)},
-                .out = routes,
-                .bias = of_choice ? if_there(t, PROGRAM_W_ROUTER_BIAS) : PROGRAM_W_NONE,
-                .route =
-                    {
-                        .rule = t->l->route,
-                        .n_expert = m->n_expert,
-                        .n_used = m->n_used,
-                        .renormalize = renormalizes(t),
-                        .n_group = m->n_group,
-                        .n_group_used = m->n_group_used,
-                        .scale = (float)route_scale(t),
-                        .mixer = t->l->route == ARCH_ROUTE_MIXER ? (float)m->mixer : 0,
-                        .of_input = t->l->weighs_input,
-                    },
-            });
+    compile_matmul(t, h, scores, PROGRAM_W_ROUTER,
+                   of_choice ? PROGRAM_W_NONE : PROGRAM_W_ROUTER_BIAS);
+    compile_op(t, &(struct program_op){
+                      .kind = PROGRAM_ROUTE,
+                      .in = {part_of(scores, 0, m->n_expert)},
+                      .out = routes,
+                      .bias = of_choice ? if_there(t, PROGRAM_W_ROUTER_BIAS) : PROGRAM_W_NONE,
+                      .route =
+                          {
+                              .rule = t->l->route,
+                              .n_expert = m->n_expert,
+                              .n_used = m->n_used,
+                              .renormalize = renormalizes(t),
+                              .n_group = m->n_group,
+                              .n_group_used = m->n_group_used,
+                              .scale = (float)route_scale(t),
+                              .mixer = t->l->route == ARCH_ROUTE_MIXER ? (float)m->mixer : 0,
+                              .of_input = t->l->weighs_input,
+                          },
+                  });
 }
 
 static void multiply_experts(struct compiler *t, struct program_ref from, struct program_ref routes,
@@ -725,20 +506,20 @@ static void multiply_experts(struct compiler *t, struct program_ref from, struct
     const enum program_weight bias = weight == PROGRAM_W_EXPERT_DOWN
                                          ? PROGRAM_W_EXPERT_DOWN_BIAS
                                          : PROGRAM_W_EXPERT_GATE_UP_BIAS;
-    push(t, &(struct program_op){
-                .kind = PROGRAM_EXPERTS,
-                .in = {from, routes},
-                .out = to,
-                .weight = weight,
-                .bias = if_there(t, bias),
-                .route =
-                    {
-                        .rule = t->l->route,
-                        .n_expert = m->n_expert,
-                        .n_used = m->n_used,
-                        .of_input = t->l->weighs_input && weight != PROGRAM_W_EXPERT_DOWN,
-                    },
-            });
+    compile_op(t, &(struct program_op){
+                      .kind = PROGRAM_EXPERTS,
+                      .in = {from, routes},
+                      .out = to,
+                      .weight = weight,
+                      .bias = if_there(t, bias),
+                      .route =
+                          {
+                              .rule = t->l->route,
+                              .n_expert = m->n_expert,
+                              .n_used = m->n_used,
+                              .of_input = t->l->weighs_input && weight != PROGRAM_W_EXPERT_DOWN,
+                          },
+                  });
 }
 
 /* What the router and the experts read: x through the norm, or x. */
@@ -754,14 +535,14 @@ static struct expert_inputs expert_inputs(struct compiler *t)
     const struct program_ref h = ref_of(PROGRAM_B_H, made, t->c->hidden_size);
     if (m->shared_width)
         shared_expert(t);
-    if (t->l->norms == ARCH_NORMS_AFTER) {
+    if (compile_norm_place(t) == ARCH_NORMS_AFTER) {
         const struct program_form of_router = form_of(t, PROGRAM_W_ROUTER);
         const struct program_form of_experts = form_of(t, PROGRAM_W_EXPERT_GATE_UP);
-        const struct program_ref x = input_of(t, stream(t), PROGRAM_B_H_Q, PROGRAM_W_ROUTER);
+        const struct program_ref x = compile_input(t, stream(t), PROGRAM_B_H_Q, PROGRAM_W_ROUTER);
         return (struct expert_inputs){x, is_same_bytes(&of_router, &of_experts) ? x : stream(t)};
     }
     if (!is_normed)
-        norm_stream(t, PROGRAM_W_MLP_NORM, PROGRAM_W_EXPERT_GATE_UP);
+        compile_norm_of_stream(t, PROGRAM_W_MLP_NORM, PROGRAM_W_EXPERT_GATE_UP);
     return (struct expert_inputs){h, h};
 }
 
@@ -776,28 +557,28 @@ static void experts(struct compiler *t)
     const struct program_ref o = ref_of(PROGRAM_B_EXPERT_O, DT_F32, hidden);
     const struct expert_inputs in = expert_inputs(t);
     route(t, in.of_router, routes);
-    multiply_experts(t, input_of(t, in.h, PROGRAM_B_H_Q, PROGRAM_W_EXPERT_GATE_UP), routes, g,
+    multiply_experts(t, compile_input(t, in.h, PROGRAM_B_H_Q, PROGRAM_W_EXPERT_GATE_UP), routes, g,
                      PROGRAM_W_EXPERT_GATE_UP);
     activate(t, g, act);
-    multiply_experts(t, input_of(t, act, PROGRAM_B_EXPERT_ACT_Q, PROGRAM_W_EXPERT_DOWN), routes, o,
-                     PROGRAM_W_EXPERT_DOWN);
-    push(t, &(struct program_op){
-                .kind = PROGRAM_COMBINE,
-                .in = {o, routes},
-                .out = expert_sum(t),
-                .onto = !is_sum_apart(t),
-                .route =
-                    {
-                        .rule = t->l->route,
-                        .n_expert = m->n_expert,
-                        .n_used = m->n_used,
-                        .of_input = t->l->weighs_input,
-                    },
-            });
+    multiply_experts(t, compile_input(t, act, PROGRAM_B_EXPERT_ACT_Q, PROGRAM_W_EXPERT_DOWN),
+                     routes, o, PROGRAM_W_EXPERT_DOWN);
+    compile_op(t, &(struct program_op){
+                      .kind = PROGRAM_COMBINE,
+                      .in = {o, routes},
+                      .out = expert_sum(t),
+                      .onto = !is_sum_apart(t),
+                      .route =
+                          {
+                              .rule = t->l->route,
+                              .n_expert = m->n_expert,
+                              .n_used = m->n_used,
+                              .of_input = t->l->weighs_input,
+                          },
+                  });
     if (m->shared_width)
         add_shared(t);
     if (is_sum_apart(t))
-        add_branch(t, PROGRAM_B_O, PROGRAM_W_MLP_POST_NORM);
+        compile_add_branch(t, PROGRAM_B_O, PROGRAM_W_MLP_POST_NORM);
 }
 
 /* ---- the whole ---- */
@@ -846,41 +627,41 @@ static float embedding_scale(const struct compiler *t)
 
 static void embed(struct compiler *t)
 {
-    push(t, &(struct program_op){
-                .kind = PROGRAM_EMBED,
-                .in = {ref_of(PROGRAM_B_IDS, DT_F32, 1)},
-                .out = stream(t),
-                .weight = PROGRAM_W_EMBED,
-                .scale = embedding_scale(t),
-            });
+    compile_op(t, &(struct program_op){
+                      .kind = PROGRAM_EMBED,
+                      .in = {ref_of(PROGRAM_B_IDS, DT_F32, 1)},
+                      .out = stream(t),
+                      .weight = PROGRAM_W_EMBED,
+                      .scale = embedding_scale(t),
+                  });
     if (t->arch->takes_items)
-        push(t, &(struct program_op){
-                    .kind = PROGRAM_ITEMS,
-                    .in = {stream(t)},
-                    .out = stream(t),
-                    .in_place = true,
-                });
+        compile_op(t, &(struct program_op){
+                          .kind = PROGRAM_ITEMS,
+                          .in = {stream(t)},
+                          .out = stream(t),
+                          .in_place = true,
+                      });
     if (t->l->positions == ARCH_LEARNED)
-        push(t, &(struct program_op){
-                    .kind = PROGRAM_POSITIONS,
-                    .in = {ref_of(PROGRAM_B_POSITIONS, DT_F32, 1)},
-                    .out = stream(t),
-                    .weight = PROGRAM_W_POSITIONS,
-                    .onto = true,
-                    .first = t->l->first_position,
-                });
+        compile_op(t, &(struct program_op){
+                          .kind = PROGRAM_POSITIONS,
+                          .in = {ref_of(PROGRAM_B_POSITIONS, DT_F32, 1)},
+                          .out = stream(t),
+                          .weight = PROGRAM_W_POSITIONS,
+                          .onto = true,
+                          .first = t->l->first_position,
+                      });
     if (if_there(t, PROGRAM_W_TYPES))
-        push(t, &(struct program_op){
-                    .kind = PROGRAM_TYPES,
-                    .in = {ref_of(PROGRAM_B_TYPES, DT_F32, 1)},
-                    .out = stream(t),
-                    .weight = PROGRAM_W_TYPES,
-                    .onto = true,
-                });
+        compile_op(t, &(struct program_op){
+                          .kind = PROGRAM_TYPES,
+                          .in = {ref_of(PROGRAM_B_TYPES, DT_F32, 1)},
+                          .out = stream(t),
+                          .weight = PROGRAM_W_TYPES,
+                          .onto = true,
+                      });
     if (if_there(t, PROGRAM_W_EMBED_NORM)) {
         const struct program_ref x = stream(t);
-        norm(t, &(struct norm){PROGRAM_W_EMBED_NORM, bias_of(PROGRAM_W_EMBED_NORM), x, x, x.n_col,
-                               false});
+        compile_norm(t, &(struct compiled_norm){PROGRAM_W_EMBED_NORM, bias_of(PROGRAM_W_EMBED_NORM),
+                                                x, x, x.n_col, false});
     }
 }
 
@@ -892,7 +673,7 @@ static void pool(struct compiler *t)
     const bool has_norm = if_there(t, PROGRAM_W_FINAL_NORM) != PROGRAM_W_NONE;
     const bool is_mean = t->c->pooling == POOLING_MEAN;
     const struct program_ref at = is_mean ? x : out;
-    const struct norm last = {
+    const struct compiled_norm last = {
         .weight = PROGRAM_W_FINAL_NORM,
         .bias = PROGRAM_W_FINAL_NORM_BIAS,
         .from = at,
@@ -900,16 +681,16 @@ static void pool(struct compiler *t)
         .unit = x.n_col,
     };
     if (has_norm && is_mean)
-        norm(t, &last);
-    push(t, &(struct program_op){
-                .kind = PROGRAM_POOL,
-                .in = {x},
-                .out = out,
-                .asked = true,
-                .pool = t->c->pooling,
-            });
+        compile_norm(t, &last);
+    compile_op(t, &(struct program_op){
+                      .kind = PROGRAM_POOL,
+                      .in = {x},
+                      .out = out,
+                      .asked = true,
+                      .pool = t->c->pooling,
+                  });
     if (has_norm && !is_mean)
-        norm(t, &last);
+        compile_norm(t, &last);
 }
 
 static void logits(struct compiler *t)
@@ -917,29 +698,30 @@ static void logits(struct compiler *t)
     const struct program_ref out = ref_of(PROGRAM_B_LOGITS, DT_F32, t->c->vocab_size);
     const struct forward_config *f = &t->c->forward;
     const uint32_t at = t->p->n_op;
-    norm_stream(t, PROGRAM_W_FINAL_NORM, PROGRAM_W_LM_HEAD);
+    compile_norm_of_stream(t, PROGRAM_W_FINAL_NORM, PROGRAM_W_LM_HEAD);
     if (!t->rc)
         t->p->ops[at].asked = true;
-    matmul(t,
-           input_of(t, ref_of(PROGRAM_B_H, made_for(t, PROGRAM_W_LM_HEAD), t->c->hidden_size),
-                    PROGRAM_B_H_Q, PROGRAM_W_LM_HEAD),
-           out, PROGRAM_W_LM_HEAD, PROGRAM_W_LM_HEAD_BIAS);
+    compile_matmul(
+        t,
+        compile_input(t, ref_of(PROGRAM_B_H, made_for(t, PROGRAM_W_LM_HEAD), t->c->hidden_size),
+                      PROGRAM_B_H_Q, PROGRAM_W_LM_HEAD),
+        out, PROGRAM_W_LM_HEAD, PROGRAM_W_LM_HEAD_BIAS);
     if (t->l->scales && f->logit_multiplier != 0)
-        push(t, &(struct program_op){
-                    .kind = PROGRAM_SCALE,
-                    .in = {out},
-                    .out = out,
-                    .in_place = true,
-                    .scale = (float)f->logit_multiplier,
-                });
+        compile_op(t, &(struct program_op){
+                          .kind = PROGRAM_SCALE,
+                          .in = {out},
+                          .out = out,
+                          .in_place = true,
+                          .scale = (float)f->logit_multiplier,
+                      });
     if (t->l->soft_caps && f->logit_soft_cap != 0)
-        push(t, &(struct program_op){
-                    .kind = PROGRAM_SOFT_CAP,
-                    .in = {out},
-                    .out = out,
-                    .in_place = true,
-                    .cap = (float)f->logit_soft_cap,
-                });
+        compile_op(t, &(struct program_op){
+                          .kind = PROGRAM_SOFT_CAP,
+                          .in = {out},
+                          .out = out,
+                          .in_place = true,
+                          .cap = (float)f->logit_soft_cap,
+                      });
 }
 
 static enum q_code check_family(struct compiler *t)

@@ -218,7 +218,6 @@ static void mixtures_of_experts(void **state)
         {"granitemoe", DT_BF16, QUANTIZE_INT8},   {"gpt_oss", DT_F32, QUANTIZE_NOT},
         {"gpt_oss", DT_BF16, QUANTIZE_INT8},      {"gpt_oss-mxfp4", DT_BF16, QUANTIZE_NOT},
         {"gpt_oss-mxfp4", DT_F32, QUANTIZE_INT4}, {"hunyuan_v1_moe", DT_F32, QUANTIZE_NOT},
-        {"ernie4_5_moe", DT_F32, QUANTIZE_NOT},   {"flex_olmo", DT_F32, QUANTIZE_NOT},
     };
     compare_all(cases, sizeof cases / sizeof *cases);
 }

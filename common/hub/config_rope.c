@@ -90,6 +90,23 @@ static enum q_code read_factors(float *out, const struct hub_json_at *at, const 
     return Q_OK;
 }
 
+/* Phi-3.5-MoE's names of attention_factor, one for short sequences and one for long ones. */
+static enum q_code read_mscales(struct rope_config *r, const struct hub_json_at *at,
+                                struct q_err *e)
+{
+    const struct hub_json_range range = {1e-6, 1e6};
+    double of_short = 0, of_long = 0;
+    enum q_code rc = hub_json_number(&of_short, at, "short_mscale", range, e);
+    if (rc || (rc = hub_json_number(&of_long, at, "long_mscale", range, e)))
+        return rc;
+    if (of_short != of_long)
+        return q_fail(e, Q_UNSUPPORTED,
+                      "%s: short_mscale %g and long_mscale %g differ, which is not supported",
+                      at->path, of_short, of_long);
+    r->attention_factor = of_short != 0 ? of_short : r->attention_factor;
+    return Q_OK;
+}
+
 /* longrope requires a factor for each pair of elements, for short and for long sequences. */
 static enum q_code read_long(struct model_config *c, const struct hub_json_at *at, struct q_err *e)
 {
@@ -99,7 +116,8 @@ static enum q_code read_long(struct model_config *c, const struct hub_json_at *a
         return q_fail(e, Q_UNSUPPORTED,
                       "%s: longrope of %u elements of a head is not supported, at most %u",
                       at->path, 2 * n, 2 * CONFIG_ROPE_FACTORS_MAX);
-    if ((rc = read_factors(c->rope.short_factor, at, "short_factor", n, e)))
+    if ((rc = read_mscales(&c->rope, at, e)) ||
+        (rc = read_factors(c->rope.short_factor, at, "short_factor", n, e)))
         return rc;
     return read_factors(c->rope.long_factor, at, "long_factor", n, e);
 }

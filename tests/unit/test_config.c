@@ -672,6 +672,23 @@ static void test_refused_forward(void **state)
         assert_fails(load_text(cases[i].more), Q_CORRUPT, cases[i].part, &e);
 }
 
+#define LONG_WITH(more)                                                         \
+    ", \"rope_scaling\": {\"type\": \"longrope\", "                             \
+    "\"short_factor\": [1,1,1,1,1,1,1,1], \"long_factor\": [2,2,2,2,2,2,2,2], " \
+    "\"original_max_position_embeddings\": 32" more "}"
+
+/* Phi-3.5-MoE's names of the factor of cos and sin. */
+static void test_mscales(void **state)
+{
+    (void)state;
+    assert_ok(load_text(LONG_WITH(", \"short_mscale\": 1.25, \"long_mscale\": 1.25")), &e);
+    assert_true(c.rope.attention_factor == 1.25);
+    assert_ok(load_text(LONG_WITH("")), &e);
+    assert_true(c.rope.attention_factor == 0);
+    assert_fails(load_text(LONG_WITH(", \"short_mscale\": 1.25, \"long_mscale\": 1.5")),
+                 Q_UNSUPPORTED, "short_mscale 1.25 and long_mscale 1.5 differ", &e);
+}
+
 /* head_dim is not given and what follows from the others is too large. */
 static void test_refused_head(void **state)
 {
@@ -839,6 +856,7 @@ int main(void)
         cmocka_unit_test(test_llama4),
         cmocka_unit_test(test_refused_other_experts),
         cmocka_unit_test(test_mixers),
+        cmocka_unit_test(test_mscales),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

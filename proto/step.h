@@ -12,8 +12,7 @@
  * step, and blocks copied in are available to its rows.
  *
  * Layout of a step in shared memory: struct step_head, then the arrays in the order of its counts,
- * each 8-byte aligned (step_view gives pointers after checking every count and offset). Same
- * machine, same build: native layout.
+ * each 8-byte aligned (step_view checks every count and offset); native: same machine and build.
  * Threads: values; the ring (engine/worker/ring.h) orders the access. */
 #ifndef QUIRE_PROTO_STEP_H
 #define QUIRE_PROTO_STEP_H

@@ -61,8 +61,8 @@ struct stream *streams_find(const struct streams *s, const uint8_t *id, size_t n
 /* May the sender of this digest (n = 0: no key) have the stream? */
 bool stream_allows(const struct stream *x, const uint8_t *digest, size_t n);
 /* Keep a stream, or replace what is kept of it; one that was resumed since stays as it is. Without
- * room it is not kept. Open generations of the stream it replaces must have been ended (stream_end_parts).
- * Errors: Q_CORRUPT. */
+ * room it is not kept. Open generations of the stream it replaces must have been ended
+ * (stream_end_parts). Errors: Q_CORRUPT. */
 FALLIBLE streams_keep(struct streams *s, const struct msg_keep_stream *m, int64_t now_ms,
                       struct q_err *e);
 /* A generation of a kept stream begins, or begins again: its outputs are added from now on, behind

@@ -660,8 +660,9 @@ static void embed(struct compiler *t)
                       });
     if (if_there(t, PROGRAM_W_EMBED_NORM)) {
         const struct program_ref x = stream(t);
-        compile_norm(t, &(struct compiled_norm){PROGRAM_W_EMBED_NORM, bias_of(PROGRAM_W_EMBED_NORM),
-                                                x, x, x.n_col, false});
+        compile_norm(t, &(struct compiled_norm){PROGRAM_W_EMBED_NORM,
+                                                compile_bias_of(PROGRAM_W_EMBED_NORM), x, x,
+                                                x.n_col, false});
     }
 }
 

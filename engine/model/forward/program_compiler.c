@@ -30,7 +30,7 @@ void compile_norm(struct compiler *t, const struct compiled_norm *n)
                   });
 }
 
-static enum program_weight bias_of(enum program_weight norm_weight)
+enum program_weight compile_bias_of(enum program_weight norm_weight)
 {
     switch (norm_weight) {
     case PROGRAM_W_ATTN_NORM:
@@ -54,7 +54,8 @@ void compile_norm_of_stream(struct compiler *t, enum program_weight weight,
                             enum program_weight next)
 {
     const struct program_ref h = ref_of(PROGRAM_B_H, made_for(t, next), t->c->hidden_size);
-    compile_norm(t, &(struct compiled_norm){weight, bias_of(weight), stream(t), h, h.n_col, false});
+    compile_norm(
+        t, &(struct compiled_norm){weight, compile_bias_of(weight), stream(t), h, h.n_col, false});
     t->h_form = (struct program_form){.input = DT_F32};
 }
 
@@ -129,8 +130,8 @@ void compile_add_branch(struct compiler *t, uint16_t buffer, enum program_weight
     const struct program_ref o = ref_of(buffer, DT_F32, t->c->hidden_size);
     const enum arch_norm_place at = compile_norm_place(t);
     if (at == ARCH_NORMS_AFTER || at == ARCH_NORMS_BOTH)
-        compile_norm(t,
-                     &(struct compiled_norm){post_norm, bias_of(post_norm), o, o, o.n_col, false});
+        compile_norm(t, &(struct compiled_norm){post_norm, compile_bias_of(post_norm), o, o,
+                                                o.n_col, false});
     compile_op(t, &(struct program_op){
                       .kind = PROGRAM_ADD,
                       .in = {o},
@@ -139,8 +140,8 @@ void compile_add_branch(struct compiler *t, uint16_t buffer, enum program_weight
                       .scale = scale != 0 ? (float)scale : 1,
                   });
     if (at == ARCH_NORMS_SUM)
-        compile_norm(t, &(struct compiled_norm){post_norm, bias_of(post_norm), stream(t), stream(t),
-                                                o.n_col, false});
+        compile_norm(t, &(struct compiled_norm){post_norm, compile_bias_of(post_norm), stream(t),
+                                                stream(t), o.n_col, false});
 }
 
 struct program_ref compile_branch_input(struct compiler *t, enum program_weight weight,

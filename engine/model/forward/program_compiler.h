@@ -77,6 +77,8 @@ static inline bool is_same_bytes(const struct program_form *a, const struct prog
 }
 
 void compile_op(struct compiler *t, const struct program_op *op);
+/* The bias of a norm; W_NONE: it never has one. */
+enum program_weight compile_bias_of(enum program_weight norm_weight);
 void compile_norm(struct compiler *t, const struct compiled_norm *n);
 /* x through a norm into h, as a product with `next` wants it made. */
 void compile_norm_of_stream(struct compiler *t, enum program_weight weight,

@@ -117,13 +117,13 @@ bool archs_is_own(const char *name)
     return archs_type(name) != NULL;
 }
 
-const char *archs_names(void)
+const char *archs_types(void)
 {
-    static const char names[] =
-#define ARCH(architecture, family) ", " #architecture
+    static const char types[] =
+#define ARCH(architecture, family) ", " #family
 #include "common/hub/archs.def"
         ;
-    return names + 2;
+    return types + 2;
 }
 
 const char *archs_of_type(const char *model_type)
@@ -180,9 +180,11 @@ enum q_code archs_check(const char *architecture, const char *path, struct q_err
     for (const struct archs_added *a = atomic_load(&added); a; a = a->next)
         buf_printf(&plugins, "%s%s", plugins.len ? ", " : ", and by plugins ", a->name);
     const enum q_code rc =
-        q_fail(e, Q_UNSUPPORTED, "%s: architecture %s is not supported%s%s; supported are %s%s",
+        q_fail(e, Q_UNSUPPORTED,
+               "%s: architecture %s is not supported%s%s; supported are those of the model types "
+               "%s%s",
                path, architecture, near ? ", the most similar is " : "", near ? near : "",
-               archs_names(), plugins.len ? buf_str(&plugins) : ", others by plugins (--plugin)");
+               archs_types(), plugins.len ? buf_str(&plugins) : ", others by plugins (--plugin)");
     buf_release(&plugins);
     return rc;
 }

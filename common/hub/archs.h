@@ -47,14 +47,14 @@ bool archs_is_own(const char *name);
 const char *archs_type(const char *name);
 
 /* Check that it is supported. path: of its file, for the message. Errors: Q_UNSUPPORTED (with the
- * supported names and the most similar one). */
+ * supported model types and the most similar architecture). */
 FALLIBLE archs_check(const char *architecture, const char *path, struct q_err *e);
 /* The architecture of a model_type ("llama"); NULL = of none that is served. */
 const char *archs_of_type(const char *model_type);
 /* The model_type that computes as this one: itself, but for text models and checkpoints under a
  * name of their own (qwen3_vl_text: qwen3). */
 const char *archs_like(const char *model_type);
-/* All of them: "LlamaForCausalLM, MistralForCausalLM, …". */
-const char *archs_names(void);
+/* The model types of all of them: "llama, mistral, …". */
+const char *archs_types(void);
 
 #endif

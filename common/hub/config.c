@@ -135,8 +135,9 @@ static enum q_code load_architecture(char name[CONFIG_NAME_MAX], const struct hu
     if (!architecture)
         return q_fail(e, Q_CORRUPT,
                       "%s: architectures is %s, expected a list with one name: %s%s%s", at->path,
-                      list ? hub_json_kind(list) : "missing", expected ? expected : archs_names(),
-                      expected ? ", for model_type " : "", expected ? type : "");
+                      list ? hub_json_kind(list) : "missing",
+                      expected ? expected : "that of one of the model types ",
+                      expected ? ", for model_type " : "", expected ? type : archs_types());
     if ((rc = archs_check(architecture, at->path, e)))
         return !hub_json_find(at, "auto_map")
                    ? rc

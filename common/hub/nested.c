@@ -115,8 +115,8 @@ FALLIBLE nested_text(json_t **out, const json_t *root, const char *path, struct 
     if (!architecture)
         return q_fail(e, Q_UNSUPPORTED,
                       "%s: the text model of %s is of model_type %.60s, which is not supported; "
-                      "supported are the types of %s",
-                      path, name, type, archs_names());
+                      "supported are %s",
+                      path, name, type, archs_types());
     json_t *text = json_copy(is_flat ? (json_t *)(uintptr_t)root : inner);
     if (!text || (!is_flat && set_outer(text, root)) || (!is_flat && set_defaults(text, type)) ||
         json_object_set_new(text, "model_type", json_string(type)) ||

@@ -26,8 +26,9 @@ enum q_code arch_find_own(const struct arch **out, const char *name, struct q_er
             *out = archs[i];
             return Q_OK;
         }
-    return q_fail(e, Q_UNSUPPORTED, "architecture %s is not supported; expected one of: %s", name,
-                  archs_names());
+    return q_fail(e, Q_UNSUPPORTED,
+                  "architecture %s is not supported; supported are those of the model types %s",
+                  name, archs_types());
 }
 
 static uint32_t key_columns(const struct model_config *c)

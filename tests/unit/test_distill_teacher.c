@@ -398,7 +398,7 @@ static void test_parts(void **state)
     assert_non_null(d);
     for (const struct dirent *x; (x = readdir(d));) {
         const struct teacher_case c = {.model = x->d_name, .dtype = DT_F32, .dtype_auto = n % 2};
-        if (x->d_name[0] == '.')
+        if (strchr(x->d_name, '.')) /* and what writes them */
             continue;
         check_parts(&c, 2);
         n++;

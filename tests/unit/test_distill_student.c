@@ -43,6 +43,7 @@ static const struct refusal {
     {"llama4", "has no gradient"},
     {"minimax_m2", "has no gradient: only dense families are supported"},
     {"phimoe", "has no gradient: only dense families are supported"},
+    {"qwen3_next", "has no gradient"},
     {"youtu", "operation 5 (store of layer 0) has no gradient: no support for latent attention"},
     {"deepseek_v2",
      "operation 5 (store of layer 0) has no gradient: no support for latent attention"},

@@ -154,8 +154,8 @@ const char *arch_dim_text(enum arch_dim dim)
         [D_TYPES] = "type_vocab_size",
         [D_MIX_IN] = "3 * hidden_size",
         [D_MIX_OUT] = "hidden_size, or linear_num_value_heads * linear_value_head_dim",
-        [D_MIX_QKVZ] = "2 * (linear_num_key_heads * linear_key_head_dim + "
-                       "linear_num_value_heads * linear_value_head_dim)",
+        [D_MIX_QKVZ] = ("2 * (linear_num_key_heads * linear_key_head_dim + "
+                        "linear_num_value_heads * linear_value_head_dim)"),
         [D_MIX_BA] = "2 * linear_num_value_heads",
         [D_VALUE_HEADS] = "linear_num_value_heads",
         [D_VALUE_DIM] = "linear_value_head_dim",

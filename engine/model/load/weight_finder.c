@@ -149,7 +149,7 @@ static enum q_code find_heads(struct weight_source *s, const struct weight_finde
         const struct tensor *t = tensor_find(f->files, name);
         rc = !t ? fail_missing(f, &(struct weight_source){.rows = w->n[1], .cols = 1}, name, e)
                 : check_tensor(t, &one, e);
-        if (!rc && t->dtype != s->dtype)
+        if (t && !rc && t->dtype != s->dtype)
             rc = q_fail(e, Q_MISMATCH, "%s: tensor %s has dtype %s, those of other heads %s",
                         tail(t->file), name, dtype_name(t->dtype), dtype_name(s->dtype));
     }

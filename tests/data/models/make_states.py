@@ -82,13 +82,15 @@ def run(model, ids, **more):
 
 
 def greedy(model, ids):
-    ids, tokens, gap = list(ids), [], math.inf
+    ids, tokens, logprobs, gap = list(ids), [], [], math.inf
     for _ in range(N_GREEDY):
-        best, at = torch.topk(run(model, ids).logits[0, -1].float(), 2)
+        row = run(model, ids).logits[0, -1].float()
+        best, at = torch.topk(row, 2)
         gap = min(gap, float(best[0] - best[1]))
         tokens.append(int(at[0]))
+        logprobs.append(float(torch.log_softmax(row.double(), -1)[at[0]]))
         ids.append(tokens[-1])
-    return tokens, gap
+    return tokens, logprobs, gap
 
 
 def references(model, prompts):
@@ -103,8 +105,8 @@ def references(model, prompts):
         arrays[f"p{k}.top20_logprobs"] = value.float()
         for layer, h in enumerate(out.hidden_states or []):
             arrays[f"p{k}.hidden.{layer}"] = h[0].float().clone()
-        tokens, gap = greedy(model, ids)
-        records.append(dict(len=len(ids), ids=ids, greedy=tokens, greedy_min_gap=gap,
+        tokens, of_tokens, gap = greedy(model, ids)
+        records.append(dict(len=len(ids), ids=ids, greedy=tokens, greedy_logprobs=of_tokens, greedy_min_gap=gap,
                             prompt_logprobs=[None] + [float(logprobs[t - 1, ids[t]]) for t in range(1, len(ids))]))
     return arrays, records
 

@@ -42,6 +42,7 @@ struct stream_place { /* of a reader; begins as zeros */
 };
 
 void stream_log_release(struct stream_log *l);
+/* Memory that the log takes, for the limit of all logs. */
 size_t stream_log_bytes(const struct stream_log *l);
 /* Append an output. False: no memory; the log is not whole any more. */
 bool stream_log_add(struct stream_log *l, const struct stream_output *o);

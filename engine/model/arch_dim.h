@@ -45,8 +45,9 @@ enum arch_dim {
     D_COUNT
 };
 
+/* The size in this config; 0: the config has none. */
 uint32_t arch_dim_size(const struct model_config *c, enum arch_dim dim);
-const char *
-arch_dim_text(enum arch_dim dim); /* "hidden_size": where the number comes from, for messages */
+/* "hidden_size": where the number comes from, for messages. */
+const char *arch_dim_text(enum arch_dim dim);
 
 #endif

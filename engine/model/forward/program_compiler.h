@@ -76,6 +76,7 @@ static inline bool is_same_bytes(const struct program_form *a, const struct prog
     return a->input == b->input && a->variant == b->variant && !a->ordered && !b->ordered;
 }
 
+/* Append an operation to the list. */
 void compile_op(struct compiler *t, const struct program_op *op);
 /* The bias of a norm; W_NONE: it never has one. */
 enum program_weight compile_bias_of(enum program_weight norm_weight);

@@ -14,11 +14,15 @@ PUBLIC = ("You are the help desk of a public library. Answer briefly, name the s
 
 @pytest.fixture(scope="module")
 def keyed(tmp_path_factory):
-    """A server with two API keys and one public system prompt."""
-    shared = tmp_path_factory.mktemp("shared") / "public.txt"
+    """A server with two API keys, of which one may steer, and one public system prompt."""
+    folder = tmp_path_factory.mktemp("shared")
+    shared = folder / "public.txt"
     shared.write_text(PUBLIC + "\n")
-    server = Server(BUNDLED, "--served-model-name", "quire-tiny", "--num-gpu-blocks-override", "1024", "--api-key", "ant",
-                    "--api-key", "bee", "--prefix-cache-shared", shared, key="ant")
+    keys = folder / "keys"
+    keys.write_text("ant admin\nbee\n")
+    keys.chmod(0o600)
+    server = Server(BUNDLED, "--served-model-name", "quire-tiny", "--num-gpu-blocks-override", "1024", "--api-key-file", keys,
+                    "--prefix-cache-shared", shared, key="ant")
     yield server
     assert server.stop() == 0
 

@@ -39,8 +39,8 @@ struct device_graph;  /* recorded work */
 struct device_options {
     uint32_t index;     /* number of the device */
     bool deterministic; /* a row's bits do not depend on the rows beside it (DESIGN section 6) */
-    /* Folder for the tuner's choices of algorithms, by shape and card; borrowed while the device is
-     * open. NULL: not saved. */
+    /* Folder for what was measured on a card: results of trials, the tuner's choices of algorithms
+     * by shape; borrowed while the device is open. NULL: not saved. */
     const char *tune_dir;
 };
 

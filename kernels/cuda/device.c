@@ -6,6 +6,7 @@
  * of a running kernel until the process ends: check() and the waiting functions return it. Graphs
  * are captured in thread-local mode: an allocation in another thread does not break a capture. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "common/mem.h"
 #include "kernels/cuda/device_internal.h"
@@ -13,6 +14,7 @@
 #include "kernels/cuda/lt.h"
 #include "kernels/cuda/no_device.h"
 #include "kernels/cuda/plan.h"
+#include "kernels/cuda/trials.h"
 #include "kernels/cuda/tune.h"
 #include "kernels/cuda/workspace.h"
 
@@ -68,40 +70,69 @@ static void open_lt(struct device *d)
         snprintf(d->why, sizeof d->why, "%.150s", e.message);
 }
 
-static enum q_code cuda_open(struct device **out, const struct device_options *o, struct q_err *e)
+FALLIBLE device_find(struct device *d, uint32_t index, struct q_err *e)
 {
     struct cudaDeviceProp p;
     int n = 0;
     enum q_code rc = count_devices(&n, e);
     if (rc)
         return rc;
-    if (o->index >= (uint32_t)n)
-        return q_fail(e, Q_NOT_FOUND, "CUDA: device %u does not exist: this machine has %d",
-                      o->index, n);
-    if ((rc = failed(cudaGetDeviceProperties(&p, (int)o->index), "its properties", e)))
+    if (index >= (uint32_t)n)
+        return q_fail(e, Q_NOT_FOUND, "CUDA: device %u does not exist: this machine has %d", index,
+                      n);
+    if ((rc = failed(cudaGetDeviceProperties(&p, (int)index), "its properties", e)))
         return rc;
     if (p.major * 10 + p.minor < CAPABILITY_LEAST)
         return q_fail(
             e, Q_UNSUPPORTED,
             "CUDA: device %u (%.90s) has compute capability %d.%d; %d.%d or newer is required",
-            o->index, p.name, p.major, p.minor, CAPABILITY_LEAST / 10, CAPABILITY_LEAST % 10);
-    if ((rc = failed(cudaSetDevice((int)o->index), "choosing the device", e)))
+            index, p.name, p.major, p.minor, CAPABILITY_LEAST / 10, CAPABILITY_LEAST % 10);
+    *d = (struct device){.index = (int)index};
+    fill_props(d, &p);
+    kern_table_cuda(&d->kern, kern_caps_cuda(d->props.major, d->props.minor));
+    return Q_OK;
+}
+
+FALLIBLE device_enter(struct device *d, struct q_err *e)
+{
+    return failed(cudaSetDevice(d->index), "choosing the device", e);
+}
+
+/* helper: forked already, as this calls CUDA. */
+static FALLIBLE open_with(struct device *d, struct trial_helper *helper,
+                          const struct device_options *o, struct q_err *e)
+{
+    uint32_t off;
+    enum q_code rc;
+    if ((rc = trials_off_parse(&off, getenv("QUIRE_CUDA_OFF"), e)) ||
+        (rc = device_find(d, o->index, e)))
         return rc;
+    d->deterministic = o->deterministic;
+    d->tune_dir = o->tune_dir;
+    trials_decide(d, helper, off, o->deterministic);
+    if ((rc = device_enter(d, e)))
+        return rc;
+    if (off & OFF_CUBLASLT)
+        snprintf(d->why, sizeof d->why, "QUIRE_CUDA_OFF");
+    else
+        open_lt(d);
+    return Q_OK;
+}
+
+static enum q_code cuda_open(struct device **out, const struct device_options *o, struct q_err *e)
+{
+    struct trial_helper helper;
     struct device *d = q_calloc(1, sizeof *d);
     if (!d)
         return q_fail(e, Q_NO_MEMORY, "CUDA: out of memory for a device");
-    d->index = (int)o->index;
-    fill_props(d, &p);
-    kern_table_cuda(&d->kern, kern_caps_cuda(d->props.major, d->props.minor));
-    if ((rc = device_trials(d, o->deterministic, e))) {
+    trials_prepare(&helper, o->index);
+    const enum q_code rc = open_with(d, &helper, o, e);
+    trials_end(&helper);
+    if (rc)
         q_free(d);
-        return rc;
-    }
-    d->deterministic = o->deterministic;
-    d->tune_dir = o->tune_dir;
-    open_lt(d);
-    *out = d;
-    return Q_OK;
+    else
+        *out = d;
+    return rc;
 }
 
 static void cuda_close(struct device *d)
@@ -414,7 +445,7 @@ static enum q_code cuda_tune(struct device *d, const struct device_tuning *what,
         .lt = d->lt,
         .link = &link,
         .dir = d->tune_dir,
-        .card = {.major = d->props.major, .minor = d->props.minor, .driver = d->props.driver},
+        .card.card = {.major = d->props.major, .minor = d->props.minor, .driver = d->props.driver},
     };
     *out = (struct device_tuned){0};
     if (!d->lt) {
@@ -423,7 +454,7 @@ static enum q_code cuda_tune(struct device *d, const struct device_tuning *what,
             d->deterministic ? "deterministic: cuBLASLt is not used" : "no cuBLASLt: ", d->why);
         return Q_OK;
     }
-    snprintf(t.card.name, sizeof t.card.name, "%s", d->props.name);
+    snprintf(t.card.card.name, sizeof t.card.card.name, "%s", d->props.name);
     t.card.library = lt_version(d->lt);
     return tune_products(&t, what, out, e);
 }

@@ -35,10 +35,10 @@ struct device_graph {
 /* The table; exported by its name. */
 __attribute__((visibility("default"))) const struct device_table *quire_device_6(void);
 
-/* ---- trials.c ---- */
-/* Determine the kernels of d, and whether its streams overlap. same_bits: opened deterministic.
- * Errors: Q_IO (a trial left the card unusable; the message has the setting that skips the
- * trial). */
-FALLIBLE device_trials(struct device *d, bool same_bits, struct q_err *e);
+/* Fill d for the card of this number, with all kernels that its compute capability allows, without
+ * a context on the card. Errors: as device_table.open. */
+FALLIBLE device_find(struct device *d, uint32_t index, struct q_err *e);
+/* Make its context the current one of this thread. Errors: Q_IO, Q_NO_MEMORY. */
+FALLIBLE device_enter(struct device *d, struct q_err *e);
 
 #endif

@@ -1,32 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* trial - runs two attention kernels on the same small problems; the faster one is used only if
- * both give the same result.
- *
- * attention_sm90a differs from attention_cuda in the instructions but not in the order of sums, and
- * can be tested only on a card that runs it; so the trial runs on every card when it is opened. The
- * problems have contexts of several splits, which end within a block, GQA, a window, a soft cap,
- * sinks; unused positions of the cache are NaN. Threads: as device.h. */
+/* trial - kernels that were written without a card are tried on each card. A trial runs a kernel
+ * that is trusted and the faster one on the same problems and compares their results; the faster
+ * one is used only if they agree. This header has what the trials share: results, comparison,
+ * random numbers. trials.h runs them. Threads: pure functions. */
 #ifndef QUIRE_KERNELS_CUDA_TRIAL_H
 #define QUIRE_KERNELS_CUDA_TRIAL_H
-#include "kernels/device.h"
+#include <stddef.h>
+#include <stdint.h>
 
-typedef void attention_fn(const struct attention_args *a, const struct kern_exec *x);
+#define TRIAL_SEED 88172645463325252u
 
-struct attention_trial {
+/* Problems of a trial. Small ones end within tiles, blocks and splits. Large ones add layers of
+ * real models: more tiles than a card has multiprocessors, inputs that fill the ring of stages in
+ * shared memory many times. */
+enum trial_size { TRIAL_SMALL, TRIAL_LARGE };
+
+struct trial_result {
     uint32_t n, n_differ; /* outputs; outputs with different bits */
-    double worst;         /* largest difference over the largest value; a NaN makes it infinite */
+    double worst;         /* largest difference over the largest value of its problem; a value that
+                           * is not finite makes it infinite */
 };
 
-/* d: a device of table t, whose plan and layouts both kernels use; no other work may run on it.
- * Errors: those of t: the device failed in the trial and may be unusable. */
-FALLIBLE attention_trial_run(struct attention_trial *out, const struct device_link *on,
-                             attention_fn *known, attention_fn *tried, struct q_err *e);
-/* True if the kernels agree. same_bits: either kernel may compute a row (in decode or in a prompt),
- * so determinism (DESIGN section 6) requires equal bits; else the tolerance is 2^-9, twice the
- * error of rounding a weight to bf16. */
-bool attention_trial_holds(const struct attention_trial *r, bool same_bits);
+/* Add the outputs of one problem to r. want, got: [n]. */
+void trial_compare(struct trial_result *r, const float *want, const float *got, size_t n);
 
-/* attention_sm90a with waits that time out, and without a fallback kernel. */
-attention_fn attention_sm90a_trial;
+/* The next n bytes of base, aligned to 256 as matrices and caches are; *used: bytes taken so far.
+ * base NULL: only to count. */
+void *trial_take(void *base, size_t *used, size_t n);
+
+/* xorshift64 (Marsaglia 2003, "Xorshift RNGs"): 32 bits; a number in [-1, 1). */
+uint32_t trial_draw(uint64_t *rng);
+float trial_draw_f32(uint64_t *rng);
 
 #endif

@@ -9,12 +9,11 @@
  *     library 130100
  *     bf16 28672 4096 gated 2048 lt 33554432 0000000000000036 … (8 numbers)
  *     bf16 4096 4096 y,accumulate 256 own
- *     sum 9e3779b97f4a7c15
+ *     sum 9e3779b97f4a7c15     (card_file.h)
  *
  * kind, n_out, n_in, flags of the shape ("-": none), rows of the bucket, implementation; for an
- * algorithm also its bytes of workspace and its description. `sum` is FNV-1a of all text before it.
- * It detects damage but not manipulation, so every value is checked: by the library, which rejects
- * an algorithm that does not fit, and by the limits of tune_parse.
+ * algorithm also its bytes of workspace and its description. Every value is checked: by the
+ * library, which rejects an algorithm that does not fit, and by the limits of tune_parse.
  *
  * An unusable file costs another tuning and never a failed start. The file is replaced atomically
  * and keeps entries that another process added meanwhile; if two processes write at once, the later
@@ -23,16 +22,14 @@
 #ifndef QUIRE_KERNELS_CUDA_TUNE_FILE_H
 #define QUIRE_KERNELS_CUDA_TUNE_FILE_H
 #include "common/buf.h"
+#include "kernels/cuda/card_file.h"
 #include "kernels/cuda/lt.h"
 
 #define TUNE_ENTRIES_MAX (LT_SHAPES_MAX * LT_BUCKETS)
 #define TUNE_FILE_MAX    (1u << 20) /* bytes */
-#define TUNE_CARD_MAX    96u
 
 struct tune_card { /* identifies the file */
-    char name[TUNE_CARD_MAX];
-    uint32_t major, minor; /* compute capability */
-    uint32_t driver;
+    struct card card;
     uint64_t library; /* cublasLtGetVersion */
 };
 struct tune_entry {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "fake_cuda.h"
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +22,7 @@ struct fake_cuda fake_cuda = DEFAULTS;
 atomic_bool fake_cuda_is_closed;
 
 static cudaError_t last, sticky;
+static pid_t user; /* the process that has used CUDA; its children cannot */
 
 void fake_cuda_illegal(const char *fmt, ...)
 {
@@ -135,6 +137,10 @@ uint32_t fake_cuda_n_object(void)
 /* A call begins; a result other than cudaSuccess is that of the call. */
 static cudaError_t begin(const char *call)
 {
+    if (!user)
+        user = getpid();
+    if (user != getpid())
+        return last = cudaErrorInitializationError;
     if (sticky)
         return last = sticky;
     if (++fake_cuda.n_call != fake_cuda.fail_at)
@@ -151,18 +157,20 @@ static void outside_capture(const char *call)
 
 const char *cudaGetErrorName(cudaError_t rc)
 {
-    return rc == cudaErrorMemoryAllocation ? "cudaErrorMemoryAllocation"
-           : rc == cudaErrorLaunchFailure  ? "cudaErrorLaunchFailure"
-           : rc == cudaErrorNoDevice       ? "cudaErrorNoDevice"
-                                           : "cudaErrorUnknown";
+    return rc == cudaErrorMemoryAllocation      ? "cudaErrorMemoryAllocation"
+           : rc == cudaErrorInitializationError ? "cudaErrorInitializationError"
+           : rc == cudaErrorLaunchFailure       ? "cudaErrorLaunchFailure"
+           : rc == cudaErrorNoDevice            ? "cudaErrorNoDevice"
+                                                : "cudaErrorUnknown";
 }
 
 const char *cudaGetErrorString(cudaError_t rc)
 {
-    return rc == cudaErrorMemoryAllocation ? "out of memory"
-           : rc == cudaErrorLaunchFailure  ? "unspecified launch failure"
-           : rc == cudaErrorNoDevice       ? "no CUDA-capable device is detected"
-                                           : "unknown error";
+    return rc == cudaErrorMemoryAllocation      ? "out of memory"
+           : rc == cudaErrorInitializationError ? "initialization error"
+           : rc == cudaErrorLaunchFailure       ? "unspecified launch failure"
+           : rc == cudaErrorNoDevice            ? "no CUDA-capable device is detected"
+                                                : "unknown error";
 }
 
 cudaError_t cudaGetLastError(void)
@@ -221,6 +229,10 @@ static void do_work(const struct work *w)
             last = sticky = cudaErrorLaunchFailure;
             return;
         }
+        if (fake_cuda.n_kernel == fake_cuda.crash_at)
+            raise(SIGSEGV);
+        while (fake_cuda.n_kernel == fake_cuda.hang_at)
+            pause();
         w->run(w->args);
         return;
     case WORK_COPY:
@@ -336,42 +348,11 @@ cudaError_t cudaSetDevice(int device)
     return rc ? rc : device < fake_cuda.n_device ? cudaSuccess : (last = cudaErrorInvalidDevice);
 }
 
-static void object_end(struct object *o)
-{
-    if (o->kind == A_STREAM) {
-        list_release(&((cudaStream_t)(void *)o)->todo);
-        list_release(&((cudaStream_t)(void *)o)->graph);
-    } else if (o->kind == A_GRAPH)
-        list_release(&((cudaGraph_t)(void *)o)->list);
-    else if (o->kind == AN_EXEC)
-        list_release(&((cudaGraphExec_t)(void *)o)->list);
-    object_free(o);
-}
-
-/* Of a stream's list, work that is done has no arguments any more. */
-static void forget_done(cudaStream_t s)
-{
-    for (size_t i = 0; i < s->first; i++)
-        s->todo.items[i].args = NULL;
-}
-
-cudaError_t cudaDeviceReset(void)
-{
-    outside_capture("cudaDeviceReset");
-    while (objects) {
-        if (objects->kind == A_STREAM)
-            forget_done((cudaStream_t)(void *)objects);
-        object_end(objects);
-    }
-    memory_free_all();
-    last = sticky = cudaSuccess;
-    return begin("cudaDeviceReset");
-}
-
 void fake_cuda_begin(void)
 {
     Q_ASSERT(!fake_cuda_n_object() && !capture);
     last = sticky = cudaSuccess;
+    user = 0;
     fake_cuda = (struct fake_cuda)DEFAULTS;
 }
 

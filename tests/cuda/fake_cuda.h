@@ -15,7 +15,7 @@
  *     allocation, waiting or polling in a capture's thread        those calls
  *     a capture within a capture, an event recorded in one        those calls
  *     an event's time, or its result, before it was recorded      events
- *     something of a device that is left at cudaDeviceReset       not checked: the reset ends it
+ *     a call in the child of a process that has used CUDA         fails, as CUDA's own does
  *
  * Threads: one at a time. */
 #ifndef QUIRE_TESTS_CUDA_FAKE_CUDA_H
@@ -43,6 +43,8 @@ struct fake_cuda {
     uint32_t fail_at;          /* number of the call that fails, counted from 1; 0: none */
     cudaError_t fail_with;     /* its result; of an allocation cudaErrorMemoryAllocation */
     uint32_t fault_at;         /* number of the kernel that ruins the device; 0: none */
+    uint32_t crash_at;         /* of the kernel that ends the process by SIGSEGV; 0: none */
+    uint32_t hang_at;          /* of the kernel that never ends; 0: none */
     uint32_t n_call;           /* calls that can fail, so far */
     uint32_t n_kernel;         /* kernels done, so far */
     uint64_t n_graph_launch;   /* so far */

@@ -61,12 +61,6 @@ bool memory_free(void *p, bool on_card)
     return false;
 }
 
-void memory_free_all(void)
-{
-    while (n_piece)
-        end(n_piece - 1);
-}
-
 bool memory_has(const void *p, size_t n)
 {
     const char *at = p;

@@ -11,7 +11,6 @@
 void *memory_new(size_t n, bool on_card);
 /* False if p is not the start of an allocation of this kind. */
 bool memory_free(void *p, bool on_card);
-void memory_free_all(void);
 /* True if one allocation has all n bytes from p on. */
 bool memory_has(const void *p, size_t n);
 uint32_t memory_count(void);

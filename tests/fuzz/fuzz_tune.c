@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The file of tuned algorithms: any bytes behind its head and before its sum (which this build does
- * not compare). What is read is within bounds, and says the same when it is printed and read. */
+/* The files of tuned algorithms and of trials: any bytes behind the head and before the sum (which
+ * this build does not compare). What is read is within bounds, and says the same when it is printed
+ * and read. */
 #include <string.h>
+#include "kernels/cuda/trial_verdict.h"
 #include "kernels/cuda/tune_file.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static const struct tune_card card = {"Card", 9, 0, 13000, 130100};
+static const struct tune_card card = {{"Card", 9, 0, 13000}, 130100};
+static const struct trial_library library = {51224008, 1764345600123456789};
 
 static void read_again(const struct tune_table *t)
 {
@@ -45,18 +48,50 @@ static void parse(const char *text, size_t n)
     tune_table_release(&t);
 }
 
+static void parse_trials(const char *text, size_t n)
+{
+    struct trial_verdict v, back;
+    struct buf again = BUF_INIT;
+    struct q_err e = Q_ERR_INIT;
+    if (trial_verdict_parse(&v, &card.card, &library, text, n, &e))
+        return;
+    trial_verdict_print(&again, &v, &card.card, &library);
+    Q_ASSERT(trial_verdict_parse(&back, &card.card, &library, buf_str(&again), again.len, &e) ==
+             Q_OK);
+    for (int i = 0; i < TRIALS; i++) {
+        const struct trial_row *x = &v.rows[i], *y = &back.rows[i];
+        Q_ASSERT(x->state == y->state && x->result.n == y->result.n &&
+                 x->result.n_differ <= x->result.n && x->result.worst >= 0 &&
+                 x->result.worst == y->result.worst);
+    }
+    buf_release(&again);
+}
+
+/* text has a head and a sum; data goes between them. Returns the bytes of the text. */
+static size_t insert(struct buf *text, const uint8_t *data, size_t size)
+{
+    static const char sum[] = "sum 0123456789abcdef\n";
+    if (text->len < sizeof sum)
+        return 0;
+    text->len -= sizeof sum - 1;
+    buf_add(text, data, size);
+    buf_add_str(text, sum);
+    return text->len;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct tune_table none = TUNE_TABLE_INIT;
-    struct buf text = BUF_INIT;
+    struct trial_verdict empty = {0};
+    struct buf choices = BUF_INIT, trials = BUF_INIT;
     parse((const char *)data, size);
-    tune_print(&text, &none, &card);
-    if (text.len > 21) { /* the line of the sum goes behind the choices */
-        text.len -= 21;
-        buf_add(&text, data, size);
-        buf_add_str(&text, "sum 0123456789abcdef\n");
-        parse(buf_str(&text), text.len);
-    }
-    buf_release(&text);
+    tune_print(&choices, &none, &card);
+    if (insert(&choices, data, size))
+        parse(buf_str(&choices), choices.len);
+    trial_verdict_print(&trials, &empty, &card.card, &library);
+    if (insert(&trials, data, size))
+        parse_trials(buf_str(&trials), trials.len);
+    buf_release(&choices);
+    buf_release(&trials);
     return 0;
 }

@@ -13,8 +13,8 @@ import sys
 import tempfile
 
 CUBLASLT = ("libcublasLt.so.13", "libcublasLt.so.12")
-APART = {"QUIRE_CUDA_OVERLAP": "0"}  # kernels one after the other
-WITHOUT = {"QUIRE_CUDA_WGMMA": "0", **APART}  # what does without all that is taken on trial
+APART = {"QUIRE_CUDA_OFF": "overlap"}  # kernels one after the other
+WITHOUT = {"QUIRE_CUDA_OFF": "wgmma,overlap"}  # what does without all that is taken on trial
 TOOLKIT = pathlib.Path("/usr/local/cuda")
 DRIVER = ("/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/usr/lib/wsl/lib")
 

@@ -40,7 +40,7 @@ sys.exit(wrong)
     "cuda_bench": """
 def row(op, shape, ms, n_bytes, flop):
     print(json.dumps({"op": op, "shape": shape, "median_ms": ms, "best_ms": ms, "bytes": n_bytes, "flop": flop}), flush=True)
-if mode == "hang" or mode == "trial" and os.environ.get("QUIRE_CUDA_WGMMA") != "0": time.sleep(600)
+if mode == "hang" or mode == "trial" and "wgmma" not in os.environ.get("QUIRE_CUDA_OFF", ""): time.sleep(600)
 print(json.dumps({"card": "Stub", "note": "attention of prompts by wgmma"}))
 row("copy", "1024 MiB", 2.0, 2e9, 0)
 if "copy" in args: sys.exit(0)
@@ -223,7 +223,7 @@ def bad_ends(s):
     rc, text = s.run("kernels", "--again", "--patience", "0.01", cuda_check_card="hang", cuda_bench="hang")
     check("a card that does not answer ends the run", rc == 1 and "does not answer any more" in text and text.count("FAIL") == 1, text)
     rc, text = s.run("ceilings", "--again", "--job", "copy", "--patience", "0.15", cuda_bench="trial")
-    check("a kernel that hangs on trial is done without", rc == 1 and "QUIRE_CUDA_WGMMA=0" in text, text)
+    check("a kernel that hangs on trial is done without", rc == 1 and "QUIRE_CUDA_OFF=wgmma,overlap" in text, text)
     rc, text = s.run("ceilings", "--job", "copy", cuda_bench="trial")
     check("and from then on", rc == 0 and "1 ok" in text, text)
     s.run("kernels", "--again")

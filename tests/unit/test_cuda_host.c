@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_host: kernels/cuda/device.c and trials.c, as they are, on a CUDA runtime without a card
  * (tests/cuda/fake_cuda.h): streams, events, copies, graphs and trials, with the n-th call that
- * fails, with the k-th kernel that ruins the device, and with work done at once or as late as may
- * be. The last tests show that the runtime finds what is not legal. */
+ * fails, with the k-th kernel that ruins the device, crashes or hangs, and with work done at once
+ * or as late as may be. The last tests show that the runtime finds what is not legal. */
+#include <limits.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "check.h"
+#include "common/file.h"
 #include "fake_cuda.h"
+#include "folder.h"
 #include "kernels/device.h"
 
 __attribute__((visibility("default"))) const struct device_table *quire_device_6(void);
@@ -213,60 +216,130 @@ static void a_machine_without_a_card(void **state)
     assert_int_equal(fake_cuda_n_object(), 0);
 }
 
-static char *note_of(char *note, size_t n, enum q_code *rc, struct q_err *e)
+/* ---- trials ---- */
+
+/* Open and close a card; note: what it says about its trials, of DEVICE_NOTE_MAX bytes. */
+static FALLIBLE open_once(char *note, const char *dir, bool deterministic, struct q_err *e)
 {
+    const struct device_options o = {.deterministic = deterministic, .tune_dir = dir};
     struct run r = {.t = quire_device_6()};
-    if (!(*rc = r.t->open(&r.d, &(struct device_options){.deterministic = true}, e)))
-        snprintf(note, n, "%s", r.t->props(r.d)->note);
+    enum q_code rc = r.t->open(&r.d, &o, e);
+    *note = '\0';
+    if (!rc)
+        snprintf(note, DEVICE_NOTE_MAX, "%s", r.t->props(r.d)->note);
     close_all(&r);
     assert_int_equal(fake_cuda_n_object(), 0);
-    return note;
+    return rc;
 }
 
-/* Trials of a card of 9.0; one of their kernels ruins the device, which begins anew. */
-static void trials_of_an_unknown_card(void **state)
+static void assert_note(const char *dir, bool deterministic, const char *part)
+{
+    struct q_err e = Q_ERR_INIT;
+    char note[DEVICE_NOTE_MAX];
+    assert_ok(open_once(note, dir, deterministic, &e), &e);
+    if (!strstr(note, part))
+        fail_msg("\"%s\" lacks \"%s\"", note, part);
+    assert_int_equal(fake_cuda.n_kernel, 0); /* this process ran none */
+}
+
+#define ALL_WGMMA                                                                       \
+    "wgmma: attention, bf16, f16, int8, fp8, grouped-bf16, grouped-f16, grouped-int8, " \
+    "grouped-fp8"
+
+/* The trials run once for a card, a driver and a build; what their results mean depends on how the
+ * card is opened. */
+static void trials_choose_the_kernels(void **state)
+{
+    struct folder f;
+    char path[PATH_MAX];
+    struct buf text = BUF_INIT;
+    struct q_err e = Q_ERR_INIT;
+    (void)state;
+    folder_init(&f);
+    begin(9);
+    assert_note(f.path, false, "kernels begin early; " ALL_WGMMA);
+    begin(9);
+    fake_cuda.crash_at = 1; /* a trial would show it */
+    assert_note(f.path, false, "kernels begin early; " ALL_WGMMA);
+    assert_note(f.path, true, "wgmma: attention, int8, grouped-int8; mma.sync: bf16 (");
+    assert_note(f.path, true, "; deterministic), f16 (");
+    fake_cuda.driver = 13010;
+    assert_note(f.path, false, "one after the other (CUDA: no device: initialization error");
+    assert_ok(path_join(path, sizeof path, f.path, "emulated-9.0-driver13000.trials", &e), &e);
+    assert_ok(file_read(&text, path, 1 << 16, &e), &e);
+    assert_non_null(strstr(buf_str(&text), "\nattention compared "));
+    assert_non_null(strstr(buf_str(&text), "\noverlap compared 4 0 0\n"));
+    text.data[text.len - 30] ^= 1; /* a damaged file is as none: the trials run again */
+    assert_ok(file_write(path, text.data, text.len, 0600, &e), &e);
+    begin(9);
+    fake_cuda.crash_at = 1;
+    assert_note(f.path, false, "one after the other (killed by signal 11");
+    begin(9); /* and so is the end of a trial remembered */
+    assert_note(f.path, false, "mma.sync: attention (killed by signal 11");
+    begin(8); /* no kernels that need a trial */
+    assert_note(f.path, false, "");
+    buf_release(&text);
+    folder_release(&f);
+}
+
+/* A trial that the device, the process or time ends is a result; the other trials go on. */
+static void trials_that_end_badly(void **state)
 {
     (void)state;
-    struct q_err e = Q_ERR_INIT;
-    char note[DEVICE_NOTE_MAX] = "";
-    enum q_code rc;
     begin(9);
-    note_of(note, sizeof note, &rc, &e);
-    assert_ok(rc, &e);
-    assert_non_null(strstr(note, "attention of prompts by wgmma"));
-    assert_non_null(strstr(note, "kernels begin early: 0 of 16 runs"));
-    const uint32_t n_kernel = fake_cuda.n_kernel;
+    fake_cuda.fault_at = 1;
+    assert_note(NULL, false, "mma.sync: attention (CUDA: work of a stream: unspecified launch");
+    setenv("QUIRE_CUDA_OFF", "attention,bf16,fp8,grouped", 1);
     begin(9);
-    fake_cuda.fault_at = 2; /* in the trial of attention */
-    setenv("QUIRE_CUDA_OVERLAP", "0", 1);
-    note_of(note, sizeof note, &rc, &e);
-    unsetenv("QUIRE_CUDA_OVERLAP");
-    assert_ok(rc, &e);
-    assert_non_null(strstr(note, "attention of prompts by mma.sync: the trial of wgmma failed"));
-    assert_non_null(strstr(note, "launch failure"));
+    fake_cuda.crash_at = 50; /* a kernel that only the trial of overlapping ones has */
+    assert_note(NULL, false,
+                "kernels one after the other (killed by signal 11 (Segmentation fault)); "
+                "wgmma: int8; ");
+    setenv("QUIRE_CUDA_TRIAL_SECONDS", "1", 1);
+    setenv("QUIRE_CUDA_OFF", "bf16,int8,fp8,overlap", 1);
     begin(9);
-    fake_cuda.fault_at = n_kernel; /* in that of overlapping kernels, which is the last */
-    note_of(note, sizeof note, &rc, &e);
-    assert_ok(rc, &e);
-    assert_non_null(strstr(note, "kernels one after the other: the trial"));
+    fake_cuda.hang_at = 1;
+    assert_note(NULL, false, "mma.sync: attention (no end after 1 s), bf16 (QUIRE_CUDA_OFF)");
+    unsetenv("QUIRE_CUDA_TRIAL_SECONDS");
+    unsetenv("QUIRE_CUDA_OFF");
+}
+
+/* No process can try kernels when its parent has used CUDA; what needs a trial is not used then,
+ * and the next start may try. */
+static void trials_after_cuda_was_used(void **state)
+{
+    struct folder f;
+    (void)state;
+    folder_init(&f);
+    setenv("QUIRE_CUDA_OFF", "attention,bf16,fp8,overlap", 1);
+    begin(9);
+    assert_note(NULL, false, "wgmma: int8, grouped-int8; ");
+    assert_note(f.path, false, "int8 (CUDA: no device: initialization error");
+    begin(9);
+    assert_note(f.path, false, "wgmma: int8, grouped-int8; ");
+    unsetenv("QUIRE_CUDA_OFF");
+    folder_release(&f);
 }
 
 static void trials_may_be_skipped(void **state)
 {
-    (void)state;
     struct q_err e = Q_ERR_INIT;
-    char note[DEVICE_NOTE_MAX] = "";
-    enum q_code rc;
-    setenv("QUIRE_CUDA_WGMMA", "0", 1);
-    setenv("QUIRE_CUDA_OVERLAP", "0", 1);
+    char note[DEVICE_NOTE_MAX];
+    (void)state;
+    setenv("QUIRE_CUDA_OFF", "wgmma,overlap", 1);
     begin(9);
-    note_of(note, sizeof note, &rc, &e);
-    unsetenv("QUIRE_CUDA_WGMMA");
-    unsetenv("QUIRE_CUDA_OVERLAP");
-    assert_ok(rc, &e);
-    assert_int_equal(fake_cuda.n_kernel, 0);
-    assert_non_null(strstr(note, "QUIRE_CUDA_WGMMA=0"));
-    assert_non_null(strstr(note, "QUIRE_CUDA_OVERLAP=0"));
+    fake_cuda.crash_at = 1;
+    assert_note(
+        NULL, false,
+        "kernels one after the other (QUIRE_CUDA_OFF); mma.sync: attention (QUIRE_CUDA_OFF)");
+    setenv("QUIRE_CUDA_OFF", "attention,grouped,fp8,bf16", 1);
+    begin(9);
+    assert_note(NULL, false, "wgmma: int8; mma.sync: attention (QUIRE_CUDA_OFF), bf16");
+    setenv("QUIRE_CUDA_OFF", "int4", 1);
+    begin(9);
+    assert_fails(open_once(note, NULL, false, &e), Q_INVALID,
+                 "QUIRE_CUDA_OFF: \"int4\" is none of attention, bf16,", &e);
+    unsetenv("QUIRE_CUDA_OFF");
 }
 
 /* ---- what is not legal ---- */
@@ -403,7 +476,9 @@ int main(void)
         cmocka_unit_test(every_call_may_fail),
         cmocka_unit_test(every_kernel_may_ruin_the_device),
         cmocka_unit_test(a_machine_without_a_card),
-        cmocka_unit_test(trials_of_an_unknown_card),
+        cmocka_unit_test(trials_choose_the_kernels),
+        cmocka_unit_test(trials_that_end_badly),
+        cmocka_unit_test(trials_after_cuda_was_used),
         cmocka_unit_test(trials_may_be_skipped),
         cmocka_unit_test(what_is_not_legal_is_found),
     };

@@ -9,7 +9,7 @@
 #include "kernels/cuda/overlap.h"
 #include "kernels/cuda/plan.h"
 #include "kernels/cuda/table.h"
-#include "kernels/cuda/trial.h"
+#include "kernels/cuda/trial_attention.h"
 #include "kernels/cuda/trial_linear.h"
 #include "kernels/cuda/workspace.h"
 
@@ -204,13 +204,13 @@ static void leaves_one_out(const struct attention_args *a, const struct kern_exe
     ((float *)a->out)[8] = NAN;
 }
 
-static struct attention_trial trial_of(attention_fn *known, attention_fn *tried)
+static struct trial_result trial_of(attention_fn *known, attention_fn *tried)
 {
     const struct device_link on = {&direct, NULL, NULL};
-    struct attention_trial r;
+    struct trial_result r;
     struct q_err e = Q_ERR_INIT;
     emu_shared_max = (size_t)227 << 10;
-    assert_ok(attention_trial_run(&r, &on, known, tried, &e), &e);
+    assert_ok(attention_trial_run(&r, &on, known, tried, TRIAL_SMALL, &e), &e);
     assert_int_equal(r.n, 99 * 8 * (128 + 128 + 64));
     return r;
 }
@@ -218,7 +218,7 @@ static struct attention_trial trial_of(attention_fn *known, attention_fn *tried)
 static void trial(void **state)
 {
     (void)state;
-    struct attention_trial r = trial_of(attention_cuda, attention_sm90a_trial);
+    struct trial_result r = trial_of(attention_cuda, attention_sm90a_trial);
     assert_int_equal(r.n_differ, 0); /* the emulation adds products one by one in both */
     assert_true(attention_trial_holds(&r, true) && attention_trial_holds(&r, false));
 }
@@ -226,45 +226,65 @@ static void trial(void **state)
 static void trial_of_wrong_ones(void **state)
 {
     (void)state;
-    struct attention_trial r = trial_of(some_numbers, others_of_a_head);
+    struct trial_result r = trial_of(some_numbers, others_of_a_head);
     assert_true(r.n_differ == 128 + 128 + 64 && !attention_trial_holds(&r, false));
     r = trial_of(some_numbers, other_rounding);
     assert_int_equal(r.n_differ, 3);
     assert_true(attention_trial_holds(&r, false) && !attention_trial_holds(&r, true));
     r = trial_of(some_numbers, leaves_one_out);
     assert_true(isinf(r.worst) && !attention_trial_holds(&r, false));
-    assert_false(
-        attention_trial_holds(&(struct attention_trial){0}, false)); /* nothing was tried */
+    assert_false(attention_trial_holds(&(struct trial_result){0}, false)); /* nothing was tried */
 }
 
 static void trial_that_fails(void **state)
 {
     (void)state;
     struct device_table broken = direct;
-    struct attention_trial r;
+    struct trial_result r;
     struct q_err e = Q_ERR_INIT;
     broken.sync = failing_sync;
     const struct device_link on = {&broken, NULL, NULL};
     emu_shared_max = (size_t)227 << 10;
-    assert_fails(attention_trial_run(&r, &on, some_numbers, some_numbers, &e), Q_IO, "illegal", &e);
+    assert_fails(attention_trial_run(&r, &on, some_numbers, some_numbers, TRIAL_SMALL, &e), Q_IO,
+                 "illegal", &e);
 }
 
 /* ---- products ---- */
+/* Products of all types, plain and of groups: their outputs together. */
+static FALLIBLE try_all(struct trial_result r[LINEAR_TYPES], const struct device_link *on,
+                        const struct kern_table *known, const struct kern_table *tried,
+                        struct q_err *e)
+{
+    enum q_code rc = Q_OK;
+    for (int i = 0; i < LINEAR_TYPES && !rc; i++) {
+        struct trial_result grouped;
+        const enum linear_type type = (enum linear_type)i;
+        if ((rc = linear_trial_run(&r[i], on, known, tried, type, false, TRIAL_SMALL, e)) ||
+            (rc = linear_trial_run(&grouped, on, known, tried, type, true, TRIAL_SMALL, e)))
+            break;
+        assert_int_equal(r[i].n, 130 * 200 + 40 * 144);
+        assert_int_equal(grouped.n, 100 * 32 + 200 * 150);
+        r[i].n += grouped.n;
+        r[i].n_differ += grouped.n_differ;
+        r[i].worst = fmax(r[i].worst, grouped.worst);
+    }
+    return rc;
+}
+
 static void trial_of_products(void **state)
 {
     (void)state;
     const struct device_link on = {&direct, NULL, NULL};
-    struct linear_trial r[LINEAR_TYPES];
+    struct trial_result r[LINEAR_TYPES];
     struct kern_table known, tried;
     struct q_err e = Q_ERR_INIT;
     emu_shared_max = (size_t)227 << 10;
     kern_table_cuda(&known, kern_caps_cuda(8, 9));
     tried = known;
     linear_trial_table(&tried);
-    assert_ok(linear_trial_run(r, &on, &known, &tried, &e), &e);
+    assert_ok(try_all(r, &on, &known, &tried, &e), &e);
     for (int i = 0; i < LINEAR_TYPES; i++) {
         const bool exact = i == LINEAR_I8;
-        assert_int_equal(r[i].n, 130 * 200 + 40 * 144 + 95 * 32 + 200 * 150);
         assert_true(linear_trial_holds(&r[i], (enum linear_type)i, false));
         assert_true((r[i].n_differ == 0) == exact); /* sums of floats have another order */
         assert_true(linear_trial_holds(&r[i], (enum linear_type)i, true) == exact);
@@ -325,7 +345,7 @@ static void trial_of_wrong_products(void **state)
     (void)state;
     const struct device_link on = {&direct, NULL, NULL};
     struct device_table broken = direct;
-    struct linear_trial r[LINEAR_TYPES];
+    struct trial_result r[LINEAR_TYPES];
     struct kern_table known, tried;
     struct q_err e = Q_ERR_INIT;
     known.linear = some_linear;
@@ -338,45 +358,67 @@ static void trial_of_wrong_products(void **state)
     tried.linear = first_is_off;
     tried.linear_int8 = rounds_otherwise;
     tried.linear_fp8 = does_nothing;
-    assert_ok(linear_trial_run(r, &on, &known, &tried, &e), &e);
+    assert_ok(try_all(r, &on, &known, &tried, &e), &e);
     for (int i = 0; i < LINEAR_TYPES; i++)
         assert_false(linear_trial_holds(&r[i], (enum linear_type)i, false));
     assert_int_equal(r[LINEAR_I8].n_differ, 1);
     assert_true(isinf(r[LINEAR_FP8].worst));
-    assert_false(linear_trial_holds(&(struct linear_trial){0}, LINEAR_BF16, false));
+    assert_false(linear_trial_holds(&(struct trial_result){0}, LINEAR_BF16, false));
     broken.sync = failing_sync;
     const struct device_link fails = {&broken, NULL, NULL};
-    assert_fails(linear_trial_run(r, &fails, &known, &tried, &e), Q_IO, "illegal", &e);
+    assert_fails(try_all(r, &fails, &known, &tried, &e), Q_IO, "illegal", &e);
 }
 
 /* ---- kernels that begin early: what a card may do wrong, on the second stream ---- */
 #define LAYERS 3u
-#define CHAIN  (2 * LAYERS)
+#define CHAIN  (OVERLAP_KERNELS * LAYERS)
 #define RUNS   2u
 static struct kern_table real;
 static struct device_stream *const second = (void *)0x100;
+struct recorded_kernel {
+    enum { A_NORM, A_PRODUCT, AN_ATTENTION } kind;
+    union {
+        struct norm_rows_args norm;
+        struct linear_args product;
+        struct attention_args attention;
+    } a;
+};
 static struct {
-    const struct kern_exec *x;
-    struct norm_rows_args norm;
-    struct linear_args product;
-    uint32_t n; /* kernels recorded */
+    struct recorded_kernel kernels[CHAIN];
+    struct kern_exec x;
+    uint32_t n;
     bool is_recording;
     uint32_t n_run, skipped; /* kernels run on the second stream; the one that is left out */
 } graph;
 
+static void run_kernel(const struct recorded_kernel *k, const struct kern_exec *x)
+{
+    if (graph.is_recording) {
+        assert_true(graph.n < CHAIN);
+        graph.x = *x;
+        graph.kernels[graph.n++] = *k;
+        return;
+    }
+    if (x->stream == second && ++graph.n_run == graph.skipped)
+        return;
+    if (k->kind == A_NORM)
+        real.norm_rows(&k->a.norm, x);
+    else if (k->kind == A_PRODUCT)
+        real.linear(&k->a.product, x);
+    else
+        real.attention(&k->a.attention, x);
+}
 static void run_norm(const struct norm_rows_args *a, const struct kern_exec *x)
 {
-    graph.norm = *a;
-    graph.n += graph.is_recording;
-    if (!graph.is_recording && (x->stream != second || ++graph.n_run != graph.skipped))
-        real.norm_rows(a, x);
+    run_kernel(&(struct recorded_kernel){.kind = A_NORM, .a.norm = *a}, x);
 }
 static void run_product(const struct linear_args *a, const struct kern_exec *x)
 {
-    graph.product = *a;
-    graph.n += graph.is_recording;
-    if (!graph.is_recording && (x->stream != second || ++graph.n_run != graph.skipped))
-        real.linear(a, x);
+    run_kernel(&(struct recorded_kernel){.kind = A_PRODUCT, .a.product = *a}, x);
+}
+static void run_attention(const struct attention_args *a, const struct kern_exec *x)
+{
+    run_kernel(&(struct recorded_kernel){.kind = AN_ATTENTION, .a.attention = *a}, x);
 }
 static enum q_code record_begin(struct device_stream *s, struct q_err *e)
 {
@@ -395,12 +437,11 @@ static enum q_code record_end(struct device_stream *s, struct device_graph **out
 }
 static void record_launch(struct device_graph *g, struct device_stream *s)
 {
-    const struct kern_exec x = {.nth = 1, .stream = s};
+    struct kern_exec x = graph.x;
     assert_ptr_equal(g, (void *)&graph);
-    for (uint32_t i = 0; i < graph.n; i += 2) {
-        run_norm(&graph.norm, &x);
-        run_product(&graph.product, &x);
-    }
+    x.stream = s;
+    for (uint32_t i = 0; i < graph.n; i++)
+        run_kernel(&graph.kernels[i], &x);
 }
 static void record_free(struct device_graph *g)
 {
@@ -414,10 +455,11 @@ static const struct kern_table *kern_of(const struct device *d)
     return &recorded;
 }
 
-static struct overlap_trial overlap_of(uint32_t skipped)
+static struct trial_result overlap_of(uint32_t skipped)
 {
+    const struct overlap_size size = {LAYERS, RUNS};
     struct device_table t = direct;
-    struct overlap_trial r;
+    struct trial_result r;
     struct q_err e = Q_ERR_INIT;
     t.graph_begin = record_begin;
     t.graph_end = record_end;
@@ -427,24 +469,25 @@ static struct overlap_trial overlap_of(uint32_t skipped)
     recorded = real;
     recorded.norm_rows = run_norm;
     recorded.linear = run_product;
+    recorded.attention = run_attention;
     t.kern = kern_of;
     memset(&graph, 0, sizeof graph);
     graph.skipped = skipped;
     const struct device_link apart = {&t, NULL, NULL}, early = {&t, NULL, second};
-    assert_ok(overlap_trial_run(&r, &apart, &early, (struct overlap_size){LAYERS, RUNS}, &e), &e);
+    assert_ok(overlap_trial_run(&r, &apart, &early, size, &e), &e);
     assert_int_equal(graph.n, CHAIN);
-    assert_int_equal(graph.n_run, r.n_kernel);
-    assert_int_equal(r.n_run, 2 * RUNS);
-    assert_int_equal(r.n_kernel, r.n_run * CHAIN);
+    assert_int_equal(graph.n_run, 2 * RUNS * CHAIN);
+    assert_int_equal(r.n, 2 * RUNS);
     return r;
 }
 
 static void overlap(void **state)
 {
     (void)state;
-    assert_int_equal(overlap_of(0).n_wrong, 0);
-    assert_int_equal(overlap_of(5).n_wrong, 1);         /* a product read the norm of before */
-    assert_int_equal(overlap_of(3 * CHAIN).n_wrong, 1); /* the same in a graph's last kernel */
+    assert_int_equal(overlap_of(0).n_differ, 0);
+    for (uint32_t i = 1; i <= OVERLAP_KERNELS; i++) /* each kernel, of the second layer */
+        assert_int_equal(overlap_of(OVERLAP_KERNELS + i).n_differ, 1);
+    assert_int_equal(overlap_of(3 * CHAIN).n_differ, 1); /* a graph's last kernel */
 }
 
 int main(void)

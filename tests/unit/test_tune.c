@@ -157,7 +157,7 @@ static const struct device_table table = {
 };
 static struct device_stream stream;
 static const struct device_link link_ = {&table, &device, &stream};
-static const struct tune_card card = {"Test Card 80GB (PCIe)", 9, 0, 13000, 130100};
+static const struct tune_card card = {{"Test Card 80GB (PCIe)", 9, 0, 13000}, 130100};
 
 /* ---- one start of an engine ---- */
 #define WORKSPACE ((size_t)1 << 20)
@@ -469,10 +469,10 @@ static void of_another_machine(void **state)
     other = card;                 \
     other.field = value;          \
     assert_fails(tune_parse(&t, &other, text.data, text.len, &e), Q_MISMATCH, part, &e)
-    OTHER(name[0], 'B',
+    OTHER(card.name[0], 'B',
           "the file is for \"card Test Card 80GB (PCIe)\", this machine has \"card Best");
-    OTHER(minor, 1, "the file is for \"capability 9.0\", this machine has \"capability 9.1\"");
-    OTHER(driver, 13010, "driver 13010");
+    OTHER(card.minor, 1, "the file is for \"capability 9.0\", this machine has \"capability 9.1\"");
+    OTHER(card.driver, 13010, "driver 13010");
     OTHER(library, 120900, "library 120900");
     buf_release(&text);
 }

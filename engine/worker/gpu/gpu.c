@@ -128,7 +128,8 @@ FALLIBLE gpu_check(bool *on_device, const struct worker_config *c, struct q_err 
     *on_device = !is_cpu && !(is_auto && !*c->device_library && !has_driver());
     if (rc || is_auto || is_cpu)
         return rc;
-    const struct device_options o = {.index = index};
+    char dir[PATH_MAX]; /* the worker reads there what this start finds out about the card */
+    const struct device_options o = {.index = index, .tune_dir = tune_dir(dir)};
     if (!(rc = device_library_open(&t, *c->device_library ? c->device_library : NULL, e)) &&
         !(rc = t->open(&d, &o, e)))
         t->close(d);

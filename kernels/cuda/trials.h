@@ -23,14 +23,14 @@ struct device;
 
 /* Bits of QUIRE_CUDA_OFF. */
 enum trials_off {
-                  OFF_ATTENTION = 1 << 0,
-                  OFF_BF16 = 1 << 1,
-                  OFF_INT8 = 1 << 2,
-                  OFF_FP8 = 1 << 3,
-                  OFF_GROUPED = 1 << 4,
-                  OFF_WGMMA = OFF_ATTENTION | OFF_BF16 | OFF_INT8 | OFF_FP8 | OFF_GROUPED,
-                  OFF_OVERLAP = 1 << 5,
-                  OFF_CUBLASLT = 1 << 6
+    OFF_ATTENTION = 1 << 0,
+    OFF_BF16 = 1 << 1,
+    OFF_INT8 = 1 << 2,
+    OFF_FP8 = 1 << 3,
+    OFF_GROUPED = 1 << 4,
+    OFF_WGMMA = OFF_ATTENTION | OFF_BF16 | OFF_INT8 | OFF_FP8 | OFF_GROUPED,
+    OFF_OVERLAP = 1 << 5,
+    OFF_CUBLASLT = 1 << 6
 };
 /* text: the variable's value, or NULL. Errors: Q_INVALID (the word, and those that are known). */
 FALLIBLE trials_off_parse(uint32_t *off, const char *text, struct q_err *e);

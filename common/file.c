@@ -109,6 +109,16 @@ void mapping_move(struct mapping *dst, struct mapping *src)
     *src = (struct mapping)MAPPING_INIT;
 }
 
+enum q_code file_open_regular(int *fd, uint64_t *size, const char *path, struct q_err *e)
+{
+    struct stat st;
+    enum q_code rc = open_file(fd, &st, path, true, e);
+    *size = rc ? 0 : (uint64_t)st.st_size;
+    if (rc && *fd >= 0)
+        close(*fd);
+    return rc;
+}
+
 enum q_code file_read(struct buf *out, const char *path, size_t size_max, struct q_err *e)
 {
     int fd;

@@ -37,6 +37,8 @@ FALLIBLE file_read(struct buf *out, const char *path, size_t size_max, struct q_
 /* Replace the file in one step (write a temporary file, fsync, rename). mode as in open(2), e.g.
  * 0600. */
 FALLIBLE file_write(const char *path, const void *data, size_t n, unsigned mode, struct q_err *e);
+/* Open a regular file for reading; *fd: the caller's, *size in bytes. Errors: Q_NOT_FOUND, Q_IO. */
+FALLIBLE file_open_regular(int *fd, uint64_t *size, const char *path, struct q_err *e);
 /* Bytes of an open file at a place. Errors: Q_IO (path and errno text), Q_CORRUPT (the file ends
  * before). */
 struct file_open {

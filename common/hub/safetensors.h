@@ -15,6 +15,7 @@
 #include "common/file.h"
 #include "common/hub/tensor.h"
 #include "common/hub/weight_files.h"
+#include "common/mem.h"
 
 struct tensor_set;
 /* Opens the weights of a folder (weight_files.h): one file, or the shards of an index (every listed
@@ -48,6 +49,21 @@ void tensor_want(const void *data, size_t n);
 uint32_t tensor_set_n_file(const struct tensor_set *s);
 const struct file_stamp *tensor_set_stamp(const struct tensor_set *s, uint32_t i);
 bool tensor_set_unchanged(const struct tensor_set *s);
+/* The header of a safetensors file that is not mapped, because others may cut it meanwhile: where
+ * its tensors are. Their `data` are not there. Errors: as tensor_set_open_file, Q_IO.
+ * Ownership: safetensors_head_release. */
+struct safetensors_head {
+    struct tensor_list list;
+    struct arena names;
+    unsigned char *bytes;
+};
+/* clang-format off */
+#define SAFETENSORS_HEAD_INIT {.names = ARENA_INIT((size_t)1 << 28)}
+/* clang-format on */
+FALLIBLE safetensors_head_read(struct safetensors_head *h, const struct file_open *f, uint64_t size,
+                               struct q_err *e);
+uint64_t safetensors_head_offset(const struct safetensors_head *h, const struct tensor *t);
+void safetensors_head_release(struct safetensors_head *h);
 /* NULL = no such tensor. */
 const struct tensor *tensor_find(const struct tensor_set *s, const char *name);
 uint32_t tensor_count(const struct tensor_set *s);

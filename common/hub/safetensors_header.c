@@ -52,6 +52,12 @@ static enum q_code read_shape(const struct reader *r, struct tensor *t, const js
     return Q_OK;
 }
 
+/* The data of a file of which only the header is in memory lie nowhere: a number, then. */
+static uintptr_t place_of(const struct safetensors_file *f, uint64_t offset)
+{
+    return (uintptr_t)f->data + offset;
+}
+
 static enum q_code read_place(const struct reader *r, struct tensor *t, const json_t *offsets)
 {
     uint64_t start, end, bytes;
@@ -72,7 +78,7 @@ static enum q_code read_place(const struct reader *r, struct tensor *t, const js
                       "%s: tensor %s: shape and dtype %s require %llu bytes, the data have %llu",
                       r->f->path, t->name, dtype_name(t->dtype), (unsigned long long)bytes,
                       (unsigned long long)(end - start));
-    t->data = r->f->data + r->data_start + start;
+    t->data = (const void *)place_of(r->f, r->data_start + start);
     t->n_bytes = bytes;
     return Q_OK;
 }
@@ -112,18 +118,18 @@ static enum q_code check_cover(const struct reader *r, const struct tensor_list 
 {
     size_t n = list->n - start;
     struct tensor *t = n ? list->items + start : NULL;
-    const unsigned char *at = r->f->data + r->data_start;
+    uintptr_t at = place_of(r->f, r->data_start);
     if (n)
         qsort(t, n, sizeof *t, by_place);
     for (size_t i = 0; i < n; i++) {
-        const unsigned char *place = t[i].data;
+        const uintptr_t place = (uintptr_t)t[i].data;
         if (place < at)
             return bad(r, t[i].name, "its data overlap the previous tensor");
         if (place > at)
             return bad(r, t[i].name, "there is a gap between its data and the previous tensor");
         at = place + t[i].n_bytes;
     }
-    size_t rest = r->f->size - (size_t)(at - r->f->data);
+    const size_t rest = r->f->size - (size_t)(at - (uintptr_t)r->f->data);
     if (rest)
         return q_fail(r->e, Q_CORRUPT, "%s: %zu extra bytes after the last tensor", r->f->path,
                       rest);
@@ -173,4 +179,39 @@ enum q_code safetensors_header_read(struct tensor_list *out, struct arena *names
         out->n = n_before;
     json_decref(root);
     return rc;
+}
+
+void safetensors_head_release(struct safetensors_head *h)
+{
+    q_free(h->list.items);
+    q_free(h->bytes);
+    arena_release(&h->names);
+    *h = (struct safetensors_head)SAFETENSORS_HEAD_INIT;
+}
+
+enum q_code safetensors_head_read(struct safetensors_head *h, const struct file_open *f,
+                                  uint64_t size, struct q_err *e)
+{
+    unsigned char first[LENGTH_BYTES] = {0};
+    struct safetensors_file file = {first, size, f->path};
+    uint64_t length = 0;
+    *h = (struct safetensors_head)SAFETENSORS_HEAD_INIT;
+    enum q_code rc = size < sizeof first ? Q_OK : file_read_at(f, first, sizeof first, 0, e);
+    if (rc || (rc = read_length(&length, &file, e)))
+        return rc;
+    file.data = h->bytes = q_alloc(LENGTH_BYTES + length);
+    if (!h->bytes)
+        return q_fail(e, Q_NO_MEMORY, "%s: out of memory for a header of %llu bytes", f->path,
+                      (unsigned long long)length);
+    memcpy(h->bytes, first, sizeof first);
+    if (!(rc = file_read_at(f, h->bytes + LENGTH_BYTES, length, LENGTH_BYTES, e)))
+        rc = safetensors_header_read(&h->list, &h->names, &file, e);
+    if (rc)
+        safetensors_head_release(h);
+    return rc;
+}
+
+uint64_t safetensors_head_offset(const struct safetensors_head *h, const struct tensor *t)
+{
+    return (uintptr_t)t->data - (uintptr_t)h->bytes;
 }

@@ -17,8 +17,9 @@
                                                       */
 
 struct safetensors_file {
-    const unsigned char *data; /* the mapped file, borrowed: tensors point into it */
-    size_t size;               /* bytes */
+    const unsigned char *data; /* the mapped file, or its header alone; borrowed: tensors point
+                                * into it */
+    size_t size;               /* bytes of the file */
     const char *path;          /* borrowed by the tensors */
 };
 

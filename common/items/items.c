@@ -6,6 +6,7 @@
 #include <openssl/evp.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "common/file.h"
 #include "common/hub/safetensors.h"
 #include "common/items/npy.h"
@@ -142,25 +143,45 @@ static FALLIBLE add_array(struct reading *r, struct item_array *a, size_t offset
     return rc;
 }
 
+struct source { /* where n bytes of an array come from: memory, or a file */
+    const void *data;
+    const struct file_open *file; /* NULL: data */
+    uint64_t offset;              /* in the file */
+};
+
+static FALLIBLE take_bytes(void *to, size_t n, const struct source *from, struct q_err *e)
+{
+    if (from->file)
+        return file_read_at(from->file, to, n, from->offset, e);
+    if (n)
+        memcpy(to, from->data, n);
+    return Q_OK;
+}
+
 /* Integers that no modality takes as they are, as numbers. */
 static FALLIBLE add_integers(struct reading *r, struct item_array *a, const struct npy *npy,
-                             struct q_err *e)
+                             const struct source *from, struct q_err *e)
 {
     const size_t n_byte = item_array_bytes(a), n = n_byte / sizeof(double);
     size_t offset;
     if (n_byte > ITEM_LIST_BYTES)
         return q_fail(e, Q_TOO_LARGE, "%zu bytes, expected at most %zu", n_byte, ITEM_LIST_BYTES);
     double *to = extend(r->list, n_byte, &offset);
-    if (!to)
-        return no_room(r->list, e);
-    for (size_t i = 0; i < n; i++)
-        to[i] = (double)npy_integer(npy->type, npy->data, i);
-    return add_array(r, a, offset, e);
+    unsigned char *raw = q_alloc(npy->n_byte + 1);
+    enum q_code rc = to ? Q_OK : no_room(r->list, e);
+    if (!rc && !raw)
+        rc = q_fail(e, Q_NO_MEMORY, "out of memory");
+    if (!rc)
+        rc = take_bytes(raw, npy->n_byte, from, e);
+    for (size_t i = 0; i < n && !rc; i++)
+        to[i] = (double)npy_integer(npy->type, raw, i);
+    q_free(raw);
+    return rc ? rc : add_array(r, a, offset, e);
 }
 
 /* As it is, or i8 as numbers. */
-static FALLIBLE add_bytes(struct reading *r, struct item_array *a, const void *data, bool is_i64,
-                          struct q_err *e)
+static FALLIBLE add_bytes(struct reading *r, struct item_array *a, const struct source *from,
+                          bool is_i64, struct q_err *e)
 {
     const size_t n_byte = item_array_bytes(a);
     size_t offset;
@@ -169,18 +190,16 @@ static FALLIBLE add_bytes(struct reading *r, struct item_array *a, const void *d
     unsigned char *to = extend(r->list, n_byte, &offset);
     if (!to)
         return no_room(r->list, e);
-    if (n_byte)
-        memcpy(to, data, n_byte);
-    for (size_t i = 0; i < n_byte / sizeof(double) && is_i64; i++) {
+    enum q_code rc = take_bytes(to, n_byte, from, e);
+    for (size_t i = 0; i < n_byte / sizeof(double) && is_i64 && !rc; i++) {
         int64_t v;
         memcpy(&v, to + i * sizeof v, sizeof v);
         const double x = (double)v;
         if (x > EXACT || x < -EXACT)
-            return q_fail(e, Q_INVALID, "number %zu is %lld, expected at most 2^53", i,
-                          (long long)v);
+            rc = q_fail(e, Q_INVALID, "number %zu is %lld, expected at most 2^53", i, (long long)v);
         memcpy(to + i * sizeof x, &x, sizeof x);
     }
-    return add_array(r, a, offset, e);
+    return rc ? rc : add_array(r, a, offset, e);
 }
 
 static FALLIBLE read_shape(struct item_array *a, const json_t *v, struct q_err *e)
@@ -267,12 +286,14 @@ static FALLIBLE read_base64(struct reading *r, const json_t *v, struct q_err *e)
         rc = q_fail(e, Q_INVALID, "data: %zu bytes, expected %zu for its shape and dtype", n,
                     item_array_bytes(&a));
     else
-        rc = add_bytes(r, &a, data, is_i64, e);
+        rc = add_bytes(r, &a, &(struct source){.data = data}, is_i64, e);
     q_free(data);
     return rc;
 }
 
-/* ---- files ---- */
+/* ---- files ----
+ * They are read and not mapped: others may cut them meanwhile, and an access to a mapping behind
+ * the end of its file ends the process. */
 
 static FALLIBLE allowed_path(char out[PATH_MAX], const struct item_rules *rules, const char *path,
                              struct q_err *e)
@@ -296,23 +317,27 @@ static FALLIBLE allowed_path(char out[PATH_MAX], const struct item_rules *rules,
     return Q_OK;
 }
 
-static FALLIBLE read_npy(struct reading *r, const char *path, struct q_err *e)
+static FALLIBLE read_npy(struct reading *r, const struct file_open *f, uint64_t size,
+                         struct q_err *e)
 {
     static const enum item_dtype dtypes[] = {
         [NPY_F32] = ITEM_F32,     [NPY_F64] = ITEM_NUMBERS, [NPY_U8] = ITEM_U8,
         [NPY_I32] = ITEM_I32,     [NPY_I64] = ITEM_NUMBERS, [NPY_I8] = ITEM_NUMBERS,
         [NPY_I16] = ITEM_NUMBERS, [NPY_U16] = ITEM_NUMBERS, [NPY_U32] = ITEM_NUMBERS,
     };
-    struct mapping m = MAPPING_INIT;
+    const size_t n_head = size < NPY_HEAD_MAX ? (size_t)size : NPY_HEAD_MAX;
+    unsigned char *head = q_alloc(NPY_HEAD_MAX);
     struct npy npy;
-    enum q_code rc = mapping_open(&m, path, e);
-    if (!rc && !(rc = npy_read(&npy, (const unsigned char *)m.data, m.size, e))) {
+    enum q_code rc = head ? file_read_at(f, head, n_head, 0, e)
+                          : q_fail(e, Q_NO_MEMORY, "out of memory for %s", f->path);
+    if (!rc && !(rc = npy_read(&npy, head, n_head, size, e))) {
         struct item_array a = {.dtype = dtypes[npy.type], .n_dim = npy.n_dim};
+        const struct source from = {.file = f, .offset = npy.offset};
         memcpy(a.dims, npy.dims, sizeof a.dims);
-        rc = npy.type >= NPY_I8 ? add_integers(r, &a, &npy, e)
-                                : add_bytes(r, &a, npy.data, npy.type == NPY_I64, e);
+        rc = npy.type >= NPY_I8 ? add_integers(r, &a, &npy, &from, e)
+                                : add_bytes(r, &a, &from, npy.type == NPY_I64, e);
     }
-    mapping_release(&m);
+    q_free(head);
     return rc;
 }
 
@@ -344,39 +369,59 @@ static FALLIBLE of_safetensors(struct item_array *a, bool *is_i64, const struct 
                   dtype_name(t->dtype));
 }
 
-static FALLIBLE read_safetensors(struct reading *r, const char *path, const char *name,
-                                 struct q_err *e)
+static const struct tensor *find_tensor(const struct safetensors_head *h, const char *name,
+                                        struct q_err *e)
 {
-    struct tensor_set *set = NULL;
+    for (size_t i = 0; i < h->list.n; i++)
+        if (name ? !strcmp(h->list.items[i].name, name) : h->list.n == 1)
+            return &h->list.items[i];
+    if (name)
+        q_fail_text(e, Q_INVALID, "path: the file has no tensor \"%.64s\"", name);
+    else
+        q_fail_text(e, Q_INVALID, "path: the file has %zu tensors; name one with \"tensor\"",
+                    h->list.n);
+    return NULL;
+}
+
+struct file_source {
+    struct file_open f;
+    uint64_t size;
+    const char *tensor; /* NULL: the only one */
+};
+
+static FALLIBLE read_safetensors(struct reading *r, const struct file_source *s, struct q_err *e)
+{
+    struct safetensors_head h;
     struct item_array a = {.n_dim = 0};
     bool is_i64 = false;
-    enum q_code rc = tensor_set_open_file(&set, path, e);
+    enum q_code rc = safetensors_head_read(&h, &s->f, s->size, e);
     if (rc)
         return rc;
-    const struct tensor *t = name                     ? tensor_find(set, name)
-                             : tensor_count(set) == 1 ? tensor_at(set, 0)
-                                                      : NULL;
-    if (!t)
-        rc = name ? q_fail(e, Q_INVALID, "path: the file has no tensor \"%.64s\"", name)
-                  : q_fail(e, Q_INVALID, "path: the file has %u tensors; name one with \"tensor\"",
-                           tensor_count(set));
-    else if (!(rc = of_safetensors(&a, &is_i64, t, e)))
-        rc = add_bytes(r, &a, t->data, is_i64, e);
-    tensor_set_free(set);
+    const struct tensor *t = find_tensor(&h, s->tensor, e);
+    if (!t) {
+        rc = e->code;
+    } else if (!(rc = of_safetensors(&a, &is_i64, t, e))) {
+        const struct source from = {.file = &s->f, .offset = safetensors_head_offset(&h, t)};
+        rc = add_bytes(r, &a, &from, is_i64, e);
+    }
+    safetensors_head_release(&h);
     return rc;
 }
 
 static FALLIBLE read_file(struct reading *r, const char *path, const char *tensor, struct q_err *e)
 {
-    enum q_code rc;
+    struct file_source s = {.f = {.fd = -1, .path = path}, .tensor = tensor};
     const char *dot = strrchr(path, '.');
-    if (dot && !strcmp(dot, ".npy"))
-        rc = tensor ? q_fail(e, Q_INVALID, "tensor: an .npy file has one array without a name")
-                    : read_npy(r, path, e);
-    else if (dot && !strcmp(dot, ".safetensors"))
-        rc = read_safetensors(r, path, tensor, e);
-    else
-        rc = q_fail(e, Q_INVALID, "path: expected a file name ending in .npy or .safetensors");
+    const bool is_npy = dot && !strcmp(dot, ".npy");
+    enum q_code rc;
+    if (!is_npy && !(dot && !strcmp(dot, ".safetensors")))
+        return q_fail(e, Q_INVALID, "path: expected a file name ending in .npy or .safetensors");
+    if (is_npy && tensor)
+        return q_fail(e, Q_INVALID, "tensor: an .npy file has one array without a name");
+    if (!(rc = file_open_regular(&s.f.fd, &s.size, path, e))) {
+        rc = is_npy ? read_npy(r, &s.f, s.size, e) : read_safetensors(r, &s, e);
+        close(s.f.fd);
+    }
     /* A file that cannot be read is the request's mistake. */
     if (rc == Q_NOT_FOUND || rc == Q_IO || rc == Q_CORRUPT)
         rc = e->code = Q_INVALID;

@@ -5,7 +5,7 @@
 
 #define MAGIC      "\x93NUMPY"
 #define MAGIC_LEN  6u
-#define HEADER_MAX 65536u
+#define HEADER_MAX (NPY_HEAD_MAX - 12)
 
 static const struct {
     const char *descr;
@@ -181,21 +181,23 @@ static FALLIBLE read_header(struct npy *out, struct text *t, struct q_err *e)
     return take_type(out, descr, n_descr, e);
 }
 
-FALLIBLE npy_read(struct npy *out, const unsigned char *file, size_t n, struct q_err *e)
+FALLIBLE npy_read(struct npy *out, const unsigned char *head, size_t n, size_t n_file,
+                  struct q_err *e)
 {
     size_t at = MAGIC_LEN + 2, n_header;
-    *out = (struct npy){.data = NULL};
-    if (n < at + 4 || memcmp(file, MAGIC, MAGIC_LEN) != 0)
+    *out = (struct npy){.n_dim = 0};
+    if (n < at + 4 || memcmp(head, MAGIC, MAGIC_LEN) != 0)
         return q_fail(e, Q_INVALID, "npy: the file does not begin as one");
-    if (file[MAGIC_LEN] < 1 || file[MAGIC_LEN] > 3)
-        return q_fail(e, Q_INVALID, "npy: version %u, expected 1, 2 or 3", file[MAGIC_LEN]);
-    n_header = file[at] | (size_t)file[at + 1] << 8;
-    if (file[MAGIC_LEN] > 1)
-        n_header |= (size_t)file[at + 2] << 16 | (size_t)file[at + 3] << 24;
-    at += file[MAGIC_LEN] > 1 ? 4 : 2;
+    if (head[MAGIC_LEN] < 1 || head[MAGIC_LEN] > 3)
+        return q_fail(e, Q_INVALID, "npy: version %u, expected 1, 2 or 3", head[MAGIC_LEN]);
+    n_header = head[at] | (size_t)head[at + 1] << 8;
+    if (head[MAGIC_LEN] > 1)
+        n_header |= (size_t)head[at + 2] << 16 | (size_t)head[at + 3] << 24;
+    at += head[MAGIC_LEN] > 1 ? 4 : 2;
     if (n_header > HEADER_MAX || n_header > n - at)
-        return q_fail(e, Q_INVALID, "npy: the header has %zu bytes, the file %zu", n_header, n);
-    struct text t = {(const char *)file + at, (const char *)file + at + n_header};
+        return q_fail(e, Q_INVALID, "npy: the header has %zu bytes, the file %zu", n_header,
+                      n_file);
+    struct text t = {(const char *)head + at, (const char *)head + at + n_header};
     enum q_code rc = read_header(out, &t, e);
     if (rc)
         return rc;
@@ -203,9 +205,9 @@ FALLIBLE npy_read(struct npy *out, const unsigned char *file, size_t n, struct q
     for (uint32_t i = 0; i < out->n_dim; i++)
         if (__builtin_mul_overflow(out->n_byte, (size_t)out->dims[i], &out->n_byte))
             return q_fail(e, Q_INVALID, "npy: its shape has more than 2^64 bytes");
-    if (out->n_byte != n - at)
-        return q_fail(e, Q_INVALID, "npy: %zu bytes of data, expected %zu for its shape", n - at,
-                      out->n_byte);
-    out->data = file + at;
+    if (out->n_byte != n_file - at)
+        return q_fail(e, Q_INVALID, "npy: %zu bytes of data, expected %zu for its shape",
+                      n_file - at, out->n_byte);
+    out->offset = at;
     return Q_OK;
 }

@@ -15,10 +15,12 @@ int64_t npy_integer(enum npy_type type, const unsigned char *data, size_t i); /*
 struct npy {
     enum npy_type type;
     uint32_t n_dim, dims[ITEM_ARRAY_DIMS_MAX];
-    const unsigned char *data; /* [n_byte] in the file; any alignment */
-    size_t n_byte;
+    size_t offset, n_byte; /* of the numbers in the file, to its end */
 };
-/* Of file[0..n). Errors: Q_INVALID (what it is, and what is read). */
-FALLIBLE npy_read(struct npy *out, const unsigned char *file, size_t n, struct q_err *e);
+#define NPY_HEAD_MAX (65536u + 12) /* bytes */
+/* Of a file of n_file bytes, whose first ones are head[n]: NPY_HEAD_MAX, or all. Errors: Q_INVALID
+ * (what it is, and what is read). */
+FALLIBLE npy_read(struct npy *out, const unsigned char *head, size_t n, size_t n_file,
+                  struct q_err *e);
 
 #endif

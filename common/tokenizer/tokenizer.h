@@ -49,6 +49,9 @@ void tokenizer_free(struct tokenizer *t);
  * `out` is then unchanged. */
 FALLIBLE tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, bool add_special,
                           struct token_list *out, struct q_err *e);
+/* Bytes of text that one token can stand for, at most, so that n bytes are ceil(n / this) tokens or
+ * more; 0: no such number is known (normalizers that drop text, unknown words). Cost: O(tokens). */
+size_t tokenizer_token_bytes_max(const struct tokenizer *t);
 struct tokenizer_insert { /* an id that no text stands for: a placeholder of an item */
     size_t at;            /* byte of the text; ascending */
     uint32_t id;          /* any */

@@ -290,6 +290,9 @@ static enum q_code fit(struct job *j, struct q_err *e)
     if (!asked)
         asked = j->chat || room < TEXT_MAX_TOKENS ? room : TEXT_MAX_TOKENS;
     j->sampling.max_tokens = asked;
+    if ((rc = job_fit_answer(j, longest, e)) != Q_OK)
+        return rc;
+    asked = j->sampling.max_tokens;
     if (j->sampling.min_tokens > asked) {
         snprintf(j->params.param, sizeof j->params.param, "min_tokens");
         return q_fail(e, Q_INVALID, "min_tokens: %u is greater than max_tokens, %u",
@@ -358,6 +361,11 @@ static enum q_code job_encode(struct job *j, struct q_err *e)
     enum q_code rc = Q_OK;
     if (j->chat)
         rc = prompts_render(&j->prompts, &j->turn, e);
+    if (rc == Q_OK && !j->params.truncate_prompt_tokens) {
+        rc = prompts_check_bytes(&j->prompts, s, j->max_model_len, j->chat ? "messages" : "prompt",
+                                 e);
+        j->too_long = rc != Q_OK;
+    }
     if (rc == Q_OK)
         rc = prompts_encode(&j->prompts, s, j->params.add_special_tokens, e);
     if (rc == Q_OK)
@@ -536,6 +544,7 @@ static struct job *job_new(struct app *a, struct http_exchange *x, bool chat)
     j->knows_adapters = link_engine(a->link)->instance != 0;
     app_item_types(a, &j->item_types); /* read here: a thread must not access the link */
     j->takes_items = j->item_types.unknown || link_engine(a->link)->item_credit;
+    j->max_model_len = app_max_model_len(a);
     j->created = clock_unix();
     j->arrived_us = clock_us();
     return j;

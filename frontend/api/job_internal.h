@@ -80,6 +80,7 @@ struct job {
     uint32_t *positions;          /* [turn.parts.list.n] of their placeholders, of content parts */
     struct item_types item_types; /* what the engine takes, as it was at the start of the request */
     bool takes_items;             /* or no engine is known yet */
+    uint32_t max_model_len;       /* likewise */
     bool fits_max_tokens;         /* max_tokens was not asked for: it is what fits */
     struct tenant tenant;
     uint32_t weight;        /* of the API key */
@@ -124,6 +125,11 @@ FALLIBLE job_take_parts(struct job *j, struct q_err *e);
 struct item_rules job_item_rules(const struct app *a);
 const struct item_wire *job_items_of(const struct job *j, size_t i_prompt); /* NULL: none */
 void job_release_items(struct job *j);
+
+/* job_answer.c */
+/* What the job's answer takes here, at most: max_tokens that was not asked for becomes less.
+ * longest: tokens of the longest prompt. Errors: Q_INVALID; params.param is set. */
+FALLIBLE job_fit_answer(struct job *j, uint32_t longest, struct q_err *e);
 
 /* choice.c */
 FALLIBLE choice_init(struct choice *c, struct job *j, uint32_t index, struct q_err *e);

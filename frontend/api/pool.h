@@ -67,8 +67,9 @@ struct pool_job {
     size_t n_first, n_second;
     bool is_paired, base64, is_raw, is_left, is_plain;
     bool ended, too_long;
-    uint32_t n_value; /* values asked for; 0: all */
-    int64_t truncate; /* tokens; 0: not */
+    uint32_t n_value;       /* values asked for; 0: all */
+    int64_t truncate;       /* tokens; 0: not */
+    uint32_t max_model_len; /* as it was at the start of the request */
     struct tenant tenant;
     uint32_t weight;
     struct pool_slot *slots; /* [POOL_OPEN_MAX] */

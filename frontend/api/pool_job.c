@@ -283,6 +283,7 @@ static void start(struct app *a, struct http_exchange *x, enum pool_form form)
     }
     j->app = a;
     j->form = form;
+    j->max_model_len = app_max_model_len(a); /* read here: a thread must not access the link */
     j->created = clock_unix();
     j->arrived_us = clock_us();
     snprintf(j->id, sizeof j->id, "%s-%s", forms[i].prefix, http_request_id(x));

@@ -10,7 +10,7 @@ static size_t limit_of(const struct pool_job *j)
 {
     if (!j->truncate)
         return SIZE_MAX;
-    return j->truncate < 0 ? app_max_model_len(j->app) : (size_t)j->truncate;
+    return j->truncate < 0 ? j->max_model_len : (size_t)j->truncate;
 }
 
 /* Ids [from, from + n) of the list, in their order, are all that stays. */
@@ -87,10 +87,27 @@ out:
     return rc;
 }
 
+/* A text that has too many bytes is refused before it is encoded. */
+static enum q_code check_bytes(struct pool_job *j, size_t i, struct q_err *e)
+{
+    const struct served_model *s = &j->app->served;
+    const struct pool_text *t = &j->texts[i];
+    const size_t n = t->n_text + t->n_second_text;
+    if (!t->text || j->truncate || served_model_may_fit(s, n, j->max_model_len))
+        return Q_OK;
+    j->too_long = true;
+    return q_fail(e, Q_INVALID,
+                  "This model's maximum context length is %u tokens, but text %zu has at least %zu "
+                  "(%zu bytes); shorten it, or set truncate_prompt_tokens to -1",
+                  j->max_model_len, i, n / s->token_bytes_max, n);
+}
+
 FALLIBLE pool_encode(struct pool_job *j, struct q_err *e)
 {
     const size_t limit = limit_of(j);
     enum q_code rc = Q_OK;
+    for (size_t i = 0; i < j->n_text && !rc; i++)
+        rc = check_bytes(j, i, e);
     for (size_t i = 0; i < j->n_text && !rc; i++) {
         struct pool_text *t = &j->texts[i];
         if (t->text)

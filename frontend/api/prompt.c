@@ -171,6 +171,21 @@ FALLIBLE prompt_encode(struct prompt *p, const struct served_model *s, bool add_
     return tokenizer_encode_prompt(s->tokenizer, &text, add_special, &p->ids, e);
 }
 
+FALLIBLE prompts_check_bytes(const struct prompts *p, const struct served_model *s,
+                             uint32_t max_model_len, const char *what, struct q_err *e)
+{
+    for (size_t i = 0; i < p->n; i++) {
+        const struct prompt *it = &p->items[i];
+        if (it->text && !served_model_may_fit(s, it->n_text, max_model_len))
+            return q_fail(e, Q_INVALID,
+                          "This model's maximum context length is %u tokens. However, you "
+                          "requested at least %zu tokens (%zu bytes in the %s). Please reduce the "
+                          "length of the %s.",
+                          max_model_len, it->n_text / s->token_bytes_max, it->n_text, what, what);
+    }
+    return Q_OK;
+}
+
 FALLIBLE prompts_encode(struct prompts *p, const struct served_model *s, bool add_special,
                         struct q_err *e)
 {

@@ -56,6 +56,10 @@ FALLIBLE prompts_render(struct prompts *p, struct turn *t, struct q_err *e);
  * --parse-special-in-content is set. */
 FALLIBLE prompt_encode(struct prompt *p, const struct served_model *s, bool add_special,
                        struct q_err *e);
+/* Texts that are too long for max_model_len tokens, whatever they are. what: the field that they
+ * are from. Errors: Q_INVALID. */
+FALLIBLE prompts_check_bytes(const struct prompts *p, const struct served_model *s,
+                             uint32_t max_model_len, const char *what, struct q_err *e);
 /* Tokenize all text prompts. */
 FALLIBLE prompts_encode(struct prompts *p, const struct served_model *s, bool add_special,
                         struct q_err *e);

@@ -173,6 +173,7 @@ FALLIBLE served_model_load(struct served_model *s, struct q_err *e)
     if ((rc = tokenizer_open(&s->tokenizer, s->tokenizer_path, e)) ||
         (rc = chat_model_open(&s->chat, o, s->dir, s->tokenizer_path, e)))
         return rc;
+    s->token_bytes_max = tokenizer_token_bytes_max(s->tokenizer);
     if ((rc = chat_model_tags(&s->chat, s->tokenizer, e)) != Q_OK)
         return rc;
     if (!s->chat.template) {

@@ -30,6 +30,7 @@ struct served_model {
     uint32_t max_model_len; /* by config and --max-model-len; the engine's value after connecting */
     unsigned char digest[32];
     struct tokenizer *tokenizer; /* NULL with --skip-tokenizer-init */
+    size_t token_bytes_max;      /* tokenizer_token_bytes_max */
     struct chat_model chat;
     struct shared_prompts shared; /* --prefix-cache-shared */
 };
@@ -49,6 +50,11 @@ FALLIBLE served_model_check_name(const struct served_model *s, const char *name,
 FALLIBLE served_model_find_name(const struct served_model *s, const char *name,
                                 const struct buf *adapters, struct adapter_entry *adapter,
                                 struct q_err *e);
+/* Can n bytes of text be as few as n_token tokens? Without the tokenizer's work. */
+static inline bool served_model_may_fit(const struct served_model *s, size_t n, uint32_t n_token)
+{
+    return !s->token_bytes_max || n / s->token_bytes_max <= n_token;
+}
 /* Sampling defaults of requests. */
 const struct generation_defaults *served_model_defaults(const struct served_model *s);
 

@@ -228,3 +228,59 @@ def test_predicted_time_to_first_token(start, large):
     assert server.raw("POST", "/resume")[1].read()
     assert held[0].result(120)[0] == 200
     assert server.post("/v1/completions", {"prompt": [7] * 20, "max_tokens": 1})[0] == 200
+
+
+LONG_TEXT = "many words " * 30000  # more bytes than the longest tokens of 2048 positions have
+
+
+@pytest.mark.parametrize("path, body", [
+    ("/v1/completions", {"prompt": LONG_TEXT}), ("/v1/completions", {"prompt": ["few", LONG_TEXT], "stream": True}),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": LONG_TEXT}]})], ids=["text", "second", "chat"])
+def test_prompts_that_cannot_fit_are_not_encoded(bundled, path, body):
+    """By their bytes alone, with the words of any prompt that is too long."""
+    status, answer = bundled.post(path, {**body, "max_tokens": 1})
+    error = answer["error"]
+    assert status == 400 and error["code"] == "context_length_exceeded" and error["param"] == ("messages" if "chat" in path else "prompt")
+    assert "This model's maximum context length is 2048 tokens. However, you requested at least " in error["message"], error
+    if "chat" not in path:  # a template adds bytes
+        assert "(330000 bytes in the prompt)" in error["message"], error
+
+
+def test_long_texts_that_are_encoded(bundled):
+    """Those that are to be cut, and those that are to be counted."""
+    status, answer = bundled.post("/v1/completions", {"prompt": LONG_TEXT, "truncate_prompt_tokens": 100, "max_tokens": 1})
+    assert status == 200 and answer["usage"]["prompt_tokens"] == 100
+    status, answer = bundled.post("/tokenize", {"prompt": LONG_TEXT})
+    assert status == 200 and answer["count"] > 2048 == answer["max_model_len"]
+
+
+def test_texts_that_cannot_be_embedded_are_not_encoded(start):
+    server = start(BUNDLED, "--runner", "pooling", "--num-gpu-blocks-override", "256")
+    status, answer = server.post("/v1/embeddings", {"input": ["few", LONG_TEXT]})
+    assert status == 400 and answer["error"]["code"] == "context_length_exceeded"
+    assert "but text 1 has at least " in answer["error"]["message"] and "(330000 bytes)" in answer["error"]["message"]
+    assert server.post("/v1/embeddings", {"input": LONG_TEXT, "truncate_prompt_tokens": -1})[0] == 200
+
+
+def test_answers_that_are_too_large_are_refused_first(start):
+    server = start(BUNDLED, "--max-answer-bytes", "1M", "--num-gpu-blocks-override", "1024")
+    large = {"prompt": "a", "n": 8, "max_tokens": 2000, "logprobs": 5, "ignore_eos": True}
+    status, answer = server.post("/v1/completions", large)
+    assert status == 400 and answer["error"]["param"] == "n", answer
+    for part in ("8 choices", "2000 tokens", "688 bytes each", "1048576 bytes of --max-answer-bytes"):  # 16 + 6 * 112
+        assert part in answer["error"]["message"], answer
+    status, answer = server.post("/v1/completions", {**large, "n": 1, "max_tokens": 1600})
+    assert status == 400 and answer["error"]["param"] == "max_tokens", answer
+    for few in ({"n": 2, "max_tokens": 100}, {"n": 1, "max_tokens": 1500}, {"n": 8, "logprobs": None, "max_tokens": 500}):
+        assert server.post("/v1/completions", {**large, **few})[0] == 200, few
+    assert sum(len(e["choices"]) for e in server.events("/v1/completions", {**large, "max_tokens": 300})) >= 8 * 300 / 4
+    ids = [5] * 1500
+    for stream in (False, True):  # what is repeated comes at once
+        status, answer = server.post("/v1/completions", {"prompt": ids, "echo": True, "logprobs": 20, "max_tokens": 1, "stream": stream})
+        assert status == 400 and answer["error"]["param"] == "echo" and "and the prompt's" in answer["error"]["message"], answer
+    assert server.post("/v1/completions", {"prompt": ids, "echo": True, "logprobs": 3, "max_tokens": 1})[0] == 200
+    # one that was not asked for is what fits: 1 MiB / 8 choices / 688 bytes
+    chat = {"messages": [{"role": "user", "content": "hi"}], "n": 8, "logprobs": True, "top_logprobs": 5, "ignore_eos": True}
+    status, answer = server.post("/v1/chat/completions", chat)
+    assert status == 200 and answer["usage"]["completion_tokens"] == 8 * 190
+    assert {c["finish_reason"] for c in answer["choices"]} == {"length"}

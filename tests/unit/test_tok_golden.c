@@ -14,7 +14,8 @@
 #define REAL  "../shared/data/tokenizers"
 
 static struct q_err err;
-static int n_bad; /* differences in the running test; the first few are printed */
+static size_t token_bytes; /* of the running test's tokenizer: tokenizer_token_bytes_max */
+static int n_bad;          /* differences in the running test; the first few are printed */
 
 static void differs(const char *style, const char *what, const json_t *text, const char *got)
 {
@@ -56,6 +57,8 @@ static void check_encode(const struct tokenizer *t, const char *style, const jso
     list_text(&shown, &ids);
     if (!same_ids(want, &ids))
         differs(style, special ? "ids" : "ids_no_special", text, buf_str(&shown));
+    if (token_bytes && json_string_length(text) > ids.n * token_bytes)
+        differs(style, "bytes of a token", text, buf_str(&shown));
     token_list_release(&ids);
     buf_release(&shown);
 }
@@ -157,6 +160,7 @@ static void small_style(const char *style)
         fail_msg("%s: %s", path, why.text);
     snprintf(path, sizeof path, SMALL "/%s", style);
     assert_ok(tokenizer_open(&t, path, &err), &err);
+    token_bytes = tokenizer_token_bytes_max(t);
     assert_int_equal(tokenizer_vocab_size(t),
                      json_integer_value(json_object_get(golden, "vocab_size")));
     static const char *const lists[] = {"cases", "id_cases"};
@@ -197,6 +201,72 @@ SMALL_TEST(unigram)
 SMALL_TEST(wordpiece)
 SMALL_TEST(wordpiece_cased)
 
+/* A small tokenizer, perhaps without the added tokens that take white space along, which all of
+ * them have for the tests above. */
+static struct tokenizer *open_style(const char *style, bool without_strips)
+{
+    char path[256];
+    json_error_t why;
+    struct tokenizer *t = NULL;
+    snprintf(path, sizeof path, SMALL "/%s/tokenizer.json", style);
+    json_t *file = json_load_file(path, JSON_ALLOW_NUL, &why);
+    json_t *added = json_object_get(file, "added_tokens");
+    for (size_t i = json_array_size(added); i-- > 0 && without_strips;) {
+        const char *content =
+            json_string_value(json_object_get(json_array_get(added, i), "content"));
+        if (!strcmp(content, "<lstrip>") || !strcmp(content, "<rstrip>") ||
+            !strcmp(content, "<both>"))
+            json_array_remove(added, i);
+    }
+    char *text = json_dumps(file, 0);
+    assert_non_null(text);
+    assert_ok(tokenizer_from_json(&t, text, strlen(text), &err), &err);
+    free(text);
+    json_decref(file);
+    return t;
+}
+
+/* Texts that normalizers shorten are no exception; where text can disappear no number is known. */
+static void test_token_bytes(void **state)
+{
+    static const struct {
+        const char *style, *text;
+        bool is_known;
+    } rows[] = {
+        {"gpt2", "                ", true},
+        {"llama3", "\xe2\x84\xaa", true},
+        {"qwen2", "\xe2\x84\xaa\xe1\xbf\xaf", true}, /* to be one byte each: K ` */
+        {"qwen2", "\xce\xb9\xcc\x88\xcc\x81\xe1\x84\x80\xe1\x85\xa1\xe1\x86\xa8", true},
+        {"deepseek3", "\xc3\xa9", true},
+        {"spbpe", "  ", true},
+        {"spbpe_meta", "  ", true},
+        {"gemma", "  ", true},
+        {"t5", " ", false},
+        {"unigram", " ", false},
+        {"wordpiece", " ", false},
+        {"roberta", " ", false}, /* its <mask> takes white space along */
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct tokenizer *t = open_style(rows[i].style, true);
+        struct tokenizer *strips = open_style(rows[i].style, false);
+        struct token_list ids = TOKEN_LIST_INIT;
+        struct buf text = BUF_INIT;
+        const size_t n = tokenizer_token_bytes_max(t);
+        if ((n > 0) != rows[i].is_known)
+            fail_msg("%s: %zu bytes of a token", rows[i].style, n);
+        assert_int_equal(tokenizer_token_bytes_max(strips), 0);
+        for (int k = 0; k < 2000; k++)
+            buf_add_str(&text, rows[i].text);
+        assert_ok(tokenizer_encode(t, text.data, text.len, false, &ids, &err), &err);
+        assert_true(!n || text.len <= ids.n * n);
+        token_list_release(&ids);
+        buf_release(&text);
+        tokenizer_free(t);
+        tokenizer_free(strips);
+    }
+}
+
 /* ---- files other than tokenizer.json: tokenizer.model, tiktoken ranks, tekken.json, lists ---- */
 
 static void file_style(const char *style)
@@ -210,6 +280,7 @@ static void file_style(const char *style)
         fail_msg("%s: %s", path, why.text);
     snprintf(path, sizeof path, SMALL "/%s", style);
     assert_ok(tokenizer_open(&t, path, &err), &err);
+    token_bytes = tokenizer_token_bytes_max(t);
     const json_t *cases = json_object_get(golden, "cases");
     assert_true(json_array_size(cases) >= 190);
     for (size_t i = 0; i < json_array_size(cases); i++) {
@@ -308,6 +379,7 @@ static void real_tokenizer(const char *name)
         skip_without(file_exists(path) ? "program zstd" : path);
     }
     assert_ok(tokenizer_from_json(&t, buf_str(&file), file.len, &err), &err);
+    token_bytes = tokenizer_token_bytes_max(t);
     const json_t *ids = json_object_get(golden, "ids");
     assert_true(json_array_size(inputs) >= 300 && json_array_size(ids) == json_array_size(inputs));
     for (size_t i = 0; i < json_array_size(inputs); i++) {
@@ -362,15 +434,15 @@ static void test_real(void **state)
 int main(void)
 {
     struct CMUnitTest tests[48] = {
-        cmocka_unit_test(test_gpt2),       cmocka_unit_test(test_roberta),
-        cmocka_unit_test(test_llama3),     cmocka_unit_test(test_qwen2),
-        cmocka_unit_test(test_o200k),      cmocka_unit_test(test_deepseek),
-        cmocka_unit_test(test_deepseek3),  cmocka_unit_test(test_spbpe),
-        cmocka_unit_test(test_spbpe_meta), cmocka_unit_test(test_gemma),
-        cmocka_unit_test(test_t5),         cmocka_unit_test(test_unigram),
-        cmocka_unit_test(test_wordpiece),  cmocka_unit_test(test_wordpiece_cased),
-        cmocka_unit_test(test_files)};
-    size_t n = 15;
+        cmocka_unit_test(test_gpt2),        cmocka_unit_test(test_roberta),
+        cmocka_unit_test(test_llama3),      cmocka_unit_test(test_qwen2),
+        cmocka_unit_test(test_o200k),       cmocka_unit_test(test_deepseek),
+        cmocka_unit_test(test_deepseek3),   cmocka_unit_test(test_spbpe),
+        cmocka_unit_test(test_spbpe_meta),  cmocka_unit_test(test_gemma),
+        cmocka_unit_test(test_t5),          cmocka_unit_test(test_unigram),
+        cmocka_unit_test(test_wordpiece),   cmocka_unit_test(test_wordpiece_cased),
+        cmocka_unit_test(test_token_bytes), cmocka_unit_test(test_files)};
+    size_t n = 16;
     for (size_t i = 0; i < sizeof real_names / sizeof *real_names; i++)
         tests[n++] =
             (struct CMUnitTest){real_names[i], test_real, NULL, NULL, (void *)real_names[i]};

@@ -22,6 +22,7 @@ FALLIBLE cut_match(struct cut *c, size_t start, size_t end, struct q_err *e);
 FALLIBLE cut_end(struct cut *c, const struct tok_span *s, struct q_err *e);
 /* All of that for every match of a pattern. */
 FALLIBLE cut_regex(struct cut *c, const struct tok_regex *x, struct q_err *e);
+enum cut_behavior cut_behavior_of(const struct tok_part *p); /* of Split or Punctuation */
 FALLIBLE cut_behavior(const json_t *spec, const char *at, enum cut_behavior *out, struct q_err *e);
 
 struct tok_pattern { /* one of the two is set; owned by who asked */

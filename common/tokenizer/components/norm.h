@@ -10,6 +10,8 @@ FALLIBLE norm_form_new(struct norm_form **out, bool compose, bool compat, struct
 /* Rewrite w->text in that form. */
 FALLIBLE norm_form_run(const struct norm_form *f, struct tok_work *w, struct q_err *e);
 
-extern const struct norm_ops norm_lowercase;
+extern const struct norm_ops norm_lowercase, norm_replace;
+/* By which factor the Replace normalizer shortens a text at most; 0: by any. */
+size_t norm_replace_shorter(const struct tok_part *p);
 
 #endif

@@ -3,6 +3,7 @@
 #include <string.h>
 #include "common/mem.h"
 #include "common/tokenizer/components/cut.h"
+#include "common/tokenizer/components/norm.h"
 #include "common/tokenizer/components/replace.h"
 #include "common/utf8.h"
 
@@ -71,6 +72,12 @@ static enum q_code replace_run(const void *self, struct tok_work *w, struct q_er
 }
 
 const struct norm_ops norm_replace = {{replace_load, replace_drop}, replace_run};
+
+size_t norm_replace_shorter(const struct tok_part *p)
+{
+    const struct replace *r = p->self;
+    return r->pattern.string && r->n ? (r->pattern.n + r->n - 1) / r->n : 0;
+}
 
 static enum q_code prepend_load(void **self, const json_t *spec, const char *at, struct q_err *e)
 {

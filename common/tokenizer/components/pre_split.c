@@ -321,3 +321,9 @@ static enum q_code words_run(const void *self, struct tok_work *w, struct q_err 
 }
 
 const struct pre_ops pre_whitespace = {{NULL, NULL}, words_run};
+
+enum cut_behavior cut_behavior_of(const struct tok_part *p)
+{
+    return p->ops == &pre_split.base ? ((const struct split *)p->self)->behavior
+                                     : *(const enum cut_behavior *)p->self;
+}

@@ -2,6 +2,8 @@
 #include "engine/server/frontends_internal.h"
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include "common/clock.h"
@@ -363,6 +365,31 @@ static void send_command_done(struct frontends *p, struct frontend *to, uint64_t
     frontends_send(p, to, rc, &failed);
 }
 
+static bool is_within(const char *path, const char *root)
+{
+    char real[PATH_MAX];
+    const size_t n = realpath(root, real) ? strlen(real) : 0;
+    return n && !strncmp(path, real, n) && (!path[n] || path[n] == '/' || real[n - 1] == '/');
+}
+
+/* The same of a folder elsewhere and of none: a client does not learn which there are. */
+static enum q_code check_root(const struct server_config *c, const char *dir, struct q_err *e)
+{
+    char path[PATH_MAX];
+    bool is_allowed = false;
+    if (realpath(dir, path)) {
+        is_allowed = !c->n_weight_root && is_within(path, c->core.worker.model_dir);
+        for (uint32_t i = 0; i < c->n_weight_root && !is_allowed; i++)
+            is_allowed = is_within(path, c->weight_roots[i]);
+    }
+    if (is_allowed)
+        return Q_OK;
+    return q_fail(e, Q_INVALID, "weights_path: %.200s is not in %s", dir,
+                  c->n_weight_root ? "a folder of --allowed-weights-path"
+                                   : "the served model's folder; others are named by "
+                                     "--allowed-weights-path");
+}
+
 static enum q_code reload(struct frontends *p, struct frontend *from, const struct msg_command *m,
                           struct q_err *e)
 {
@@ -372,8 +399,8 @@ static enum q_code reload(struct frontends *p, struct frontend *from, const stru
     if (m->path.n)
         memcpy(dir, m->path.data, m->path.n);
     dir[m->path.n] = '\0';
-    enum q_code rc = core_reload(p->core, dir, mode_of(m->mode), e);
-    if (rc)
+    enum q_code rc = *dir ? check_root(p->config, dir, e) : Q_OK;
+    if (rc || (rc = core_reload(p->core, dir, mode_of(m->mode), e)))
         return rc;
     p->reload_frontend_id = from->frontend_id;
     p->reload_id = m->order_id;

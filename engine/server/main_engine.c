@@ -114,6 +114,8 @@ int main(int argc, char **argv)
     c.death = getenv("QUIRE_ENGINE_DEATH");
     c.listen = o.listen.items;
     c.n_listen = o.listen.n;
+    c.weight_roots = o.allowed_weights_path.items;
+    c.n_weight_root = o.allowed_weights_path.n;
     c.keys_dir = o.keys;
     c.insecure_tcp = o.insecure_tcp;
     c.heartbeat_ms = (uint32_t)o.heartbeat_ms;

@@ -22,7 +22,9 @@ struct server_config {
     const char *weights_file;  /* file that stores the folder of a reload for the next engine;
                                * NULL = not stored */
     const char *identity_file; /* likewise for the identity of the first weights */
-    const char *death;         /* of the engine before, for hello; NULL = unknown */
+    const char *const *weight_roots; /* [n_weight_root] folders of reloads; none: the model's */
+    uint32_t n_weight_root;
+    const char *death; /* of the engine before, for hello; NULL = unknown */
     uint32_t heartbeat_ms, max_frontend_reqs;
     uint32_t shutdown_timeout_ms;
     size_t stream_bytes_max; /* of kept streams; 0: none are kept */

@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import struct
+import tempfile
 import threading
 import time
 
@@ -18,7 +19,8 @@ from servers import MODELS
 
 LLAMA = MODELS / "llama"
 BODY = {"prompt": [5, 6, 7], "max_tokens": 8, "temperature": 0, "ignore_eos": True}
-OPTIONS = ("--skip-tokenizer-init", "--dtype", "float32", "--num-gpu-blocks-override", "64", "--heartbeat-ms", "500")
+OPTIONS = ("--skip-tokenizer-init", "--dtype", "float32", "--num-gpu-blocks-override", "64", "--heartbeat-ms", "500",
+           "--allowed-weights-path", MODELS, "--allowed-weights-path", tempfile.gettempdir())
 
 
 @pytest.fixture
@@ -195,7 +197,7 @@ def test_reload(server, tmp_path):
 def test_reload_that_does_not_fit(server, tmp_path):
     want = ids(server.complete(**BODY))
     for body, status, param, words in [
-            ({"weights_path": "/nowhere"}, 404, None, "/nowhere"),
+            ({"weights_path": "/nowhere"}, 400, "weights_path", "/nowhere is not in a folder of --allowed-weights-path"),
             ({"weights_path": str(MODELS / "mistral"), "mode": "abort"}, 409, None, "architecture MistralForCausalLM"),
             ({"weights_path": str(MODELS / "llama-rope-linear")}, 409, None, "intermediate_size 80, the served model has 96"),
             ({"weights_path": 5}, 400, "weights_path", "a string"), ({"weights_path": ""}, 400, "weights_path", "empty"),
@@ -204,6 +206,30 @@ def test_reload_that_does_not_fit(server, tmp_path):
         assert (got, answer["error"]["param"]) == (status, param) and words in answer["error"]["message"], (body, got, answer)
     assert post(server, "/reload_weights", "[1]")[0] == 400
     assert ids(server.complete(**BODY)) == want
+
+
+def test_reload_reads_allowed_folders_only(start, tmp_path):
+    """By default the served one and those in it; a folder elsewhere and none at all get the same words."""
+    served, outside = tmp_path / "served", trained(tmp_path / "outside", 1.3)
+    shutil.copytree(LLAMA, served)
+    inside = trained(served / "step-2", 1.3)
+    (served / "link").symlink_to(outside)
+    pipe = trained(served / "pipe", 1.3)
+    (pipe / "model.safetensors").unlink()
+    os.mkfifo(pipe / "model.safetensors")  # opening it would wait for a writer
+    server = start(served, "--skip-tokenizer-init", "--dtype", "float32", "--num-gpu-blocks-override", "64")
+    for path in (outside, served / "link", f"{served}/../outside", f"{served}-none", served / "none", "/", "outside"):
+        status, answer = post(server, "/reload_weights", {"weights_path": str(path)})
+        assert status == 400 and answer["error"]["param"] == "weights_path", (path, answer)
+        assert f"{path} is not in the served model's folder; others are named by --allowed-weights-path" in answer["error"]["message"]
+    status, answer = post(server, "/reload_weights", {"weights_path": str(pipe)})
+    assert status >= 400 and "expected a file" in answer["error"]["message"], answer
+    old = ids(server.complete(**BODY))
+    assert post(server, "/reload_weights", {"weights_path": str(inside)})[0] == 200
+    assert ids(server.complete(**BODY)) != old
+    assert post(server, "/reload_weights", {"weights_path": str(served)})[0] == 200
+    assert ids(server.complete(**BODY)) == old
+    assert post(server, "/reload_weights")[0] == 200
 
 
 def test_reload_in_the_middle_of_an_answer(start, tmp_path):

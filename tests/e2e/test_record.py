@@ -97,7 +97,7 @@ def test_other_weights_begin_a_file(start, tmp_path):
     weights = bytearray((other / "model.safetensors").read_bytes())
     weights[-4096:] = weights[-8192:-4096]
     (other / "model.safetensors").write_bytes(weights)
-    server = start(MODELS / "llama", "--skip-tokenizer-init", *OPTIONS, "--record", file)
+    server = start(MODELS / "llama", "--skip-tokenizer-init", *OPTIONS, "--record", file, "--allowed-weights-path", tmp_path)
     body = {"prompt": [5, 7, 9], "max_tokens": 120, "ignore_eos": True, "logprobs": 1, "temperature": 1, "seed": 2}
     stream = server.events("/v1/completions", body)
     next(stream)

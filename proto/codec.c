@@ -111,13 +111,6 @@ static int write_to_buf(void *out, const char *data, size_t n)
     return 0;
 }
 
-/* Words that the sender appends: their head is the last of the frame. */
-static bool is_appended(const void *m, const struct codec_field *f)
-{
-    const struct span *s = at(m, f);
-    return f->type == CODEC_words && s->n && !s->data;
-}
-
 static void pack_field(msgpack_packer *pk, const void *m, const struct codec_field *f)
 {
     const void *p = at(m, f);
@@ -183,13 +176,8 @@ static enum q_code encode(const struct codec_message *cm, const void *m, struct 
     msgpack_pack_uint32(&pk, cm->tag);
     msgpack_pack_map(&pk, n_field);
     for (const struct codec_field *f = cm->fields(); f->tag; f++)
-        if (!is_empty(m, f) && !is_appended(m, f))
+        if (!is_empty(m, f))
             pack_field(&pk, m, f);
-    for (const struct codec_field *f = cm->fields(); f->tag; f++)
-        if (is_appended(m, f)) {
-            msgpack_pack_uint32(&pk, f->tag);
-            msgpack_pack_bin(&pk, ((const struct span *)at(m, f))->n * types[f->type].size);
-        }
     rc = buf_check(out, cm->name, e);
     if (!rc && out->len - start > PROTO_FRAME_MAX)
         rc = q_fail(e, Q_TOO_LARGE, "%s: %zu bytes exceed the frame limit of %zu", cm->name,

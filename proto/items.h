@@ -14,10 +14,15 @@
 #include "proto/item_memory.h"
 #include "proto/proto.h"
 
-#define ITEMS_MAX     65536u /* of one request */
-#define ITEM_ALIGN    16u    /* contents in the store */
-#define ITEM_DIMS_MAX 4u     /* of an item that a model takes */
-#define ITEM_NAME_MAX 64u    /* bytes of a modality's name, with its NUL */
+#define ITEMS_MAX         65536u /* of one request */
+#define ITEM_ALIGN        16u    /* contents in the store */
+#define ITEM_DIMS_MAX     4u     /* of an item that a model takes */
+#define ITEM_NAME_MAX     64u    /* bytes of a modality's name, with its NUL */
+/* Contents of a request's items on the wire: all of them; a message of them where they go in
+ * pieces, so that no other message waits for more than the pieces on their way. */
+#define ITEM_BYTES_MAX    ((uint64_t)256 << 20)
+#define ITEM_PIECE_BYTES  ((uint64_t)256 << 10)
+#define ITEM_PIECES_AHEAD 4u /* sent and not received: 1 MiB */
 
 /* The items of a submit, for its item_* fields. Ownership: item_wire_release. */
 struct item_wire {

@@ -50,9 +50,7 @@ struct proto_u32s {
     const uint32_t *data;
     size_t n;
 };
-/* [n] of 8 bytes each; data may lie anywhere, so that it is never copied. To be encoded with data
- * NULL, by one field of a message at most: the frame ends where they begin, and its sender appends
- * them. */
+/* [n] of 8 bytes each; data may lie anywhere, so that it is never copied. */
 struct proto_words {
     const void *data;
     size_t n;

@@ -8,6 +8,7 @@
  *     the ZeroMQ descriptor   something arrived since the last call
  *     an eventfd              a frame is waiting after the last call (`kicked`)
  *     the ZAP descriptor      a client waits for authentication (listening with keys)
+ *     those of socket_watch   a connection came or failed; it is time to look at them
  * and every send and receive updates the eventfd.
  *
  * High-water marks. An engine whose frontend does not read gets Q_NO_SPACE from socket_send and
@@ -31,11 +32,13 @@
 #include "proto/address.h"
 #include "proto/curve.h"
 #include "proto/proto.h"
+#include "proto/socket_watch.h"
 #include "proto/zap.h"
 
-#define RECONNECT_MS     20   /* first pause before connecting again */
-#define RECONNECT_MAX_MS 1000 /* pauses double up to this */
-#define TCP_KEEPALIVE_S  30   /* idle seconds before the kernel probes (ZMTP pings come sooner) */
+#define RECONNECT_MS     20                /* first pause before connecting again */
+#define RECONNECT_MAX_MS 1000              /* pauses double up to this */
+#define FRAME_MARGIN     ((size_t)8 << 20) /* bytes in the kernel's buffer, heads, encryption */
+#define TCP_KEEPALIVE_S  30 /* idle seconds before the kernel probes (ZMTP pings come sooner) */
 
 struct socket {
     zsock_t *zsock;
@@ -44,6 +47,9 @@ struct socket {
     bool kicked;
     bool listening;
     bool zap; /* holds a zap_ref */
+    struct socket_watch *watch;
+    bool counts; /* it counts bytes of connections */
+    int from;    /* descriptor of the connection that the last frame came over; -1: unknown */
     uint64_t n_bad;
     zmq_msg_t frame; /* the one given out last */
     char address[ADDRESS_TEXT_MAX];
@@ -149,13 +155,18 @@ static enum q_code watch(struct socket *s, int fd, struct q_err *e)
 static enum q_code watch_all(struct socket *s, struct q_err *e)
 {
     enum q_code rc;
+    int fds[2];
     s->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     s->kick_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (s->epoll_fd < 0 || s->kick_fd < 0)
         return q_fail(e, Q_IO, "socket: %s", strerror(errno));
     if ((rc = watch(s, s->kick_fd, e)) || (rc = watch(s, (int)zsock_fd(s->zsock), e)))
         return rc;
-    return s->zap ? watch(s, zap_fd(), e) : Q_OK;
+    if (s->zap && (rc = watch(s, zap_fd(), e)))
+        return rc;
+    socket_watch_fds(s->watch, fds);
+    rc = watch(s, fds[0], e);
+    return rc || fds[1] < 0 ? rc : watch(s, fds[1], e);
 }
 
 static enum q_code fail_bind(const char *text, int error, const char *why, struct q_err *e)
@@ -249,7 +260,16 @@ static enum q_code open_socket(struct socket **out, const struct socket_config *
     }
     s->handle = zsock_resolve(s->zsock);
     set_options(s, a.kind);
-    if ((a.kind == ADDRESS_TCP && (rc = set_keys(s, c, e))) || (rc = watch_all(s, e)) ||
+    const struct watch_config w = {
+        .socket = s->handle,
+        .listens = listening,
+        .has_keys = a.kind == ADDRESS_TCP && c->keys_dir && *c->keys_dir,
+        .counts = listening && a.kind == ADDRESS_TCP,
+        .bytes_max = PROTO_FRAME_MAX + FRAME_MARGIN,
+    };
+    s->counts = w.counts;
+    if ((rc = socket_watch_new(&s->watch, &w, e)) ||
+        (a.kind == ADDRESS_TCP && (rc = set_keys(s, c, e))) || (rc = watch_all(s, e)) ||
         (rc = attach(s, &a, e)))
         goto out;
     *out = s;
@@ -278,6 +298,7 @@ void socket_free(struct socket *s)
     if (s->kick_fd >= 0)
         close(s->kick_fd);
     zmq_msg_close(&s->frame);
+    socket_watch_free(s->watch);
     if (s->path[0])
         unlink(s->path); /* no other process can have replaced it while this one listened */
     zsock_destroy(&s->zsock);
@@ -358,7 +379,10 @@ bool socket_recv(struct socket *s, struct socket_peer *peer, const void **frame,
     if (s->zap)
         zap_answer();
     while (recv_part(s)) {
-        if (!take_message(s, peer)) {
+        const bool is_valid = take_message(s, peer);
+        if (s->counts)
+            socket_watch_heard(s->watch, s->from = zmq_msg_get(&s->frame, ZMQ_SRCFD));
+        if (!is_valid) {
             s->n_bad++;
             continue;
         }
@@ -367,8 +391,28 @@ bool socket_recv(struct socket *s, struct socket_peer *peer, const void **frame,
         set_kick(s, frame_waits(s));
         return true;
     }
+    socket_watch_run(s->watch);
     set_kick(s, false);
     return false;
+}
+
+void socket_reconnect(struct socket *s)
+{
+    Q_ASSERT(!s->listening);
+    zmq_disconnect(s->handle, s->address); /* ENOENT: it was given up */
+    zmq_connect(s->handle, s->address);    /* its address was accepted before */
+    set_kick(s, frame_waits(s));
+}
+
+void socket_admit(struct socket *s)
+{
+    if (s->counts)
+        socket_watch_admit(s->watch, s->from);
+}
+
+bool socket_failure(struct socket *s, struct watch_failure *out)
+{
+    return socket_watch_failure(s->watch, out);
 }
 
 struct socket_frame {
@@ -426,38 +470,6 @@ enum q_code socket_send(struct socket *s, const struct socket_peer *peer, const 
     if ((peer && send_part(s, peer->name, peer->n, ZMQ_SNDMORE) < 0) ||
         send_part(s, frame, n, 0) < 0)
         rc = send_failed(s, e);
-    set_kick(s, frame_waits(s));
-    return rc;
-}
-
-/* Of the thread that has sent it. */
-static void free_block(void *data, void *block)
-{
-    (void)data;
-    if (!((struct socket_block *)block)->is_kept)
-        q_free(block);
-}
-
-enum q_code socket_give(struct socket *s, struct socket_block *block, struct q_err *e)
-{
-    zmq_msg_t message;
-    enum q_code rc = Q_OK;
-    int sent;
-    Q_ASSERT(!s->listening);
-    if (block->n > PROTO_FRAME_MAX)
-        return q_fail(e, Q_TOO_LARGE, "%s: a frame of %zu bytes, expected at most %zu", s->address,
-                      block->n, PROTO_FRAME_MAX);
-    block->is_kept = false;
-    if (zmq_msg_init_data(&message, block->bytes + block->start, block->n, free_block, block))
-        return q_fail(e, Q_NO_MEMORY, "%s: out of memory for a frame", s->address);
-    do
-        sent = zmq_msg_send(&message, s->handle, ZMQ_DONTWAIT);
-    while (sent < 0 && zmq_errno() == EINTR);
-    if (sent < 0) {
-        rc = send_failed(s, e);
-        block->is_kept = true;
-        zmq_msg_close(&message);
-    }
     set_kick(s, frame_waits(s));
     return rc;
 }

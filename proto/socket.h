@@ -16,6 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "common/err.h"
+#include "proto/socket_watch.h"
 
 #define SOCKET_PEER_MAX \
     32u /* bytes of a peer's name; ZeroMQ uses 5, peers with longer names are ignored */
@@ -24,7 +25,7 @@
 #define SOCKET_HWM_CONNECT  1024  /* frames queued, each way; then the frontend answers 503 */
 #define SOCKET_LINGER_MS    500   /* maximum time for sending the last frames when closing */
 #define SOCKET_HEARTBEAT_MS 5000  /* ZMTP ping; a connection silent for three of them is closed */
-#define SOCKET_HANDSHAKE_MS 10000 /* time limit for the handshake of a connection \ */
+#define SOCKET_HANDSHAKE_MS 10000 /* time limit for the handshake of a connection */
 
 struct socket;
 struct socket_config {
@@ -44,6 +45,8 @@ struct socket_peer { /* sender of a frame to a listening socket; compare with so
 FALLIBLE socket_listen(struct socket **out, const struct socket_config *c, struct q_err *e);
 /* The engine may start later. Errors: Q_INVALID, Q_FORBIDDEN, Q_IO, those of curve_load. */
 FALLIBLE socket_connect(struct socket **out, const struct socket_config *c, struct q_err *e);
+/* A connecting socket: try again. libzmq gives up a connection that the other end refused. */
+void socket_reconnect(struct socket *s);
 void socket_free(struct socket *s); /* closes; waits at most SOCKET_LINGER_MS, at process exit */
 
 int socket_fd(const struct socket *s);              /* watch for reading, level-triggered */
@@ -64,14 +67,11 @@ void socket_frame_free(struct socket_frame *f); /* NULL: nothing */
  * stalled peer), Q_TOO_LARGE, Q_IO. */
 FALLIBLE socket_send(struct socket *s, const struct socket_peer *peer, const void *frame, size_t n,
                      struct q_err *e);
-/* Queue a frame of a connecting socket without a copy: the socket frees the block when the frame is
- * sent. Errors: as socket_send; the block remains the caller's. */
-struct socket_block { /* memory of q_alloc */
-    size_t start, n;  /* the frame: n bytes from bytes[start] on */
-    bool is_kept;     /* private */
-    unsigned char bytes[];
-};
-FALLIBLE socket_give(struct socket *s, struct socket_block *block, struct q_err *e);
+/* The sender of the last frame has sent hello: a tcp:// connection that sends more than
+ * WATCH_FIRST_BYTES before, or nothing for WATCH_FIRST_MS, is closed. */
+void socket_admit(struct socket *s);
+/* Connections that failed since the last call (socket_watch.h); false: none. */
+bool socket_failure(struct socket *s, struct watch_failure *out);
 bool socket_peer_equal(const struct socket_peer *a, const struct socket_peer *b);
 uint64_t socket_n_bad(const struct socket *s); /* frames skipped */
 uint64_t socket_n_refused(void);               /* connections with a wrong key, whole process */

@@ -153,6 +153,7 @@ static FALLIBLE take_bytes(void *to, size_t n, const struct source *from, struct
 {
     if (from->file)
         return file_read_at(from->file, to, n, from->offset, e);
+    Q_ASSERT(from->data || !n);
     if (n)
         memcpy(to, from->data, n);
     return Q_OK;

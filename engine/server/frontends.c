@@ -13,8 +13,6 @@
 #include "proto/item_types.h"
 
 #define BAD_LOG_EVERY_MS  1000
-#define RETRY_MIN_MS      100
-#define RETRY_MAX_MS      60000
 #define FINISH_EVERY_KEEP 0.9 /* weight of the past in the mean time between finishes */
 
 FALLIBLE frontends_init(struct frontends *p, const struct server_config *c, struct q_err *e)
@@ -43,6 +41,7 @@ void frontends_release(struct frontends *p)
     if (p->outbox_made)
         outbox_release(&p->outbox);
     streams_release(&p->streams);
+    uploads_release(&p->uploads);
     q_free(p->frontends);
     p->frontends = NULL;
     p->n = 0;
@@ -214,119 +213,14 @@ static void on_hello(struct frontends *p, const struct frontend_address *from,
     }
 }
 
-/* How long until a tenth of the queue has gone, at the pace requests finish now. */
-static uint32_t retry_ms(const struct frontends *p, size_t n_prompt)
-{
-    struct scheduler_stats stats;
-    core_stats(p->core, &stats);
-    const uint32_t excess_ms = core_ttft_excess_ms(p->core, n_prompt);
-    double ms = excess_ms ? excess_ms
-                          : p->finish_every_ms * (1 + (stats.n_waiting + stats.n_swapped) / 10.0);
-    return ms < RETRY_MIN_MS ? RETRY_MIN_MS : ms > RETRY_MAX_MS ? RETRY_MAX_MS : (uint32_t)ms;
-}
-
-/* A submit whose items are in shared memory. */
-static enum q_code submit_memory(struct frontends *p, const struct frontend *from,
-                                 const struct msg_submit *m, struct q_err *e)
-{
-    struct item_contents contents = ITEM_CONTENTS_INIT;
-    uint32_t n = 0;
-    if (strncmp(socket_address(from->at.socket), "ipc://", 6) != 0)
-        return q_fail(e, Q_INVALID, "submit: shared memory is accepted over ipc:// only");
-    enum q_code rc = item_wire_count(&n, m, e);
-    if (rc || (rc = item_memory_open(&contents.fd, m->item_memory.data, m->item_memory.n,
-                                     m->item_bytes, e)))
-        return rc;
-    contents.memory = q_alloc(m->item_bytes); /* its pages are touched where it is read */
-    contents.n_byte = m->item_bytes;
-    struct item_array *items = arena_alloc_array(&p->arena, n + 1, sizeof *items);
-    if (!items || !contents.memory)
-        rc = q_fail(e, Q_NO_MEMORY, "submit: out of memory for %u items", n);
-    else if (!(rc = item_wire_read(items, n, m, contents.memory, m->item_bytes, e)))
-        rc = core_submit_contents(p->core, from->frontend_id, m,
-                                  &(struct core_submit_items_args){items, n, &contents}, e);
-    item_contents_release(&contents);
-    return rc;
-}
-
-static void free_frame(void *frame)
-{
-    socket_frame_free(frame);
-}
-
-/* A submit whose items are in its frame: the frame stays until a thread has read large ones. */
-static enum q_code submit_frame(struct frontends *p, const struct frontend *from,
-                                const struct msg_submit *m, struct q_err *e)
-{
-    struct item_contents contents = ITEM_CONTENTS_INIT;
-    uint32_t n = 0;
-    if (m->item_data.n <= ITEM_INTAKE_INLINE / sizeof(uint64_t))
-        return core_submit(p->core, from->frontend_id, m, e);
-    enum q_code rc = item_wire_count(&n, m, e);
-    if (rc)
-        return rc;
-    struct item_array *items = arena_alloc_array(&p->arena, n + 1, sizeof *items);
-    if (!items)
-        return q_fail(e, Q_NO_MEMORY, "submit: out of memory for %u items", n);
-    if ((rc = item_wire_read(items, n, m, NULL, 0, e)))
-        return rc;
-    contents.frame = socket_keep(from->at.socket);
-    contents.free_frame = free_frame;
-    if (!contents.frame)
-        return q_fail(e, Q_NO_MEMORY, "submit: out of memory for a frame");
-    return core_submit_contents(p->core, from->frontend_id, m,
-                                &(struct core_submit_items_args){items, n, &contents}, e);
-}
-
-/* The frontend counts and shows the prompt as it is computed. */
-static void tell_expanded(struct frontends *p, struct frontend *to, uint64_t req_id)
-{
-    struct q_err e = Q_ERR_INIT;
-    const struct core_expansions *x = core_expansions(p->core);
-    const struct msg_expanded m = {
-        .req_id = req_id,
-        .positions = {x->positions, x->n},
-        .n_token = {x->n_token, x->n},
-    };
-    if (!x->n)
-        return;
-    buf_reset(&p->frame);
-    enum q_code rc = msg_expanded_encode(&m, &p->frame, &e);
-    frontends_send(p, to, rc, &e);
-}
-
-static void on_submit(struct frontends *p, struct frontend *from, const struct msg_submit *m)
-{
-    struct q_err e = Q_ERR_INIT;
-    enum q_code rc;
-    if (p->draining)
-        rc = q_fail(&e, Q_UNAVAILABLE, "the engine is shutting down");
-    else if (core_refusing(p->core) && !m->emitted.n) /* its frontend has not heard of it yet */
-        rc = q_fail(&e, Q_UNAVAILABLE, "generation is paused; retry after it resumes");
-    else if (from->n_open >= p->config->max_frontend_reqs)
-        rc = q_fail(&e, Q_NO_SPACE,
-                    "this frontend has the maximum of %u open requests; retry later", from->n_open);
-    else if (m->stream_id.n && !streams_open(&p->streams, from->frontend_id, m))
-        rc = q_fail(&e, Q_CANCELLED, "the stream was resumed over another connection");
-    else
-        rc = m->item_memory.n ? submit_memory(p, from, m, &e) : submit_frame(p, from, m, &e);
-    if (rc) {
-        streams_close(&p->streams, from->frontend_id, m->req_id, clock_ms());
-        frontends_send_error(p, &from->at, m->req_id, &e,
-                             rc == Q_NO_SPACE ? retry_ms(p, m->prompt.n) : 0);
-        return;
-    }
-    from->n_open++;
-    if (!core_items_pending(p->core, from->frontend_id, m->req_id))
-        tell_expanded(p, from, m->req_id);
-}
-
 static void on_abort(struct frontends *p, struct frontend *from, const struct msg_abort *m)
 {
     for (size_t i = 0; i < m->req_ids.n; i++) {
-        streams_close(&p->streams, from->frontend_id, m->req_ids.data[i], clock_ms());
-        if (core_abort(p->core, from->frontend_id, m->req_ids.data[i]) && from->n_open)
-            from->n_open--;
+        const uint64_t req_id = m->req_ids.data[i];
+        streams_close(&p->streams, from->frontend_id, req_id, clock_ms());
+        if (uploads_drop(&p->uploads, from->frontend_id, req_id) ||
+            core_abort(p->core, from->frontend_id, req_id))
+            from->n_open -= from->n_open > 0;
     }
 }
 
@@ -514,6 +408,7 @@ static bool handle(struct frontends *p, struct frontend *from, const void *frame
 {
     union {
         struct msg_submit submit;
+        struct msg_item_piece item_piece;
         struct msg_abort abort;
         struct msg_heartbeat heartbeat;
         struct msg_drain drain;
@@ -527,8 +422,11 @@ static bool handle(struct frontends *p, struct frontend *from, const void *frame
     case MSG_submit:
         if (msg_submit_decode(&m.submit, frame, n, &p->arena, e))
             return false;
-        on_submit(p, from, &m.submit);
+        frontends_on_submit(p, from, &m.submit, &(struct proto_bytes){frame, n});
         return true;
+    case MSG_item_piece:
+        return !msg_item_piece_decode(&m.item_piece, frame, n, &p->arena, e) &&
+               !frontends_on_item_piece(p, from, &m.item_piece, e);
     case MSG_abort:
         if (msg_abort_decode(&m.abort, frame, n, &p->arena, e))
             return false;
@@ -604,10 +502,12 @@ void frontends_receive(struct frontends *p, const struct frontend_address *from,
         bad_frame(p, "no known message");
     } else if (tag == MSG_hello) {
         struct msg_hello m;
-        if (msg_hello_decode(&m, frame, n, &p->arena, &e))
+        if (msg_hello_decode(&m, frame, n, &p->arena, &e)) {
             bad_frame(p, e.message);
-        else
+        } else {
+            socket_admit(from->socket);
             on_hello(p, from, &m);
+        }
     } else if (!frontend || !frontend->greeted) {
         on_stranger(p, from, frame, n);
     } else if (!handle(p, frontend, frame, n, &e)) {
@@ -622,6 +522,7 @@ FALLIBLE frontends_ready(struct frontends *p, struct q_err *e)
     if (rc)
         return rc;
     p->outbox_made = true;
+    p->uploads.bytes_max = core_info(p->core)->store_bytes;
     for (uint32_t i = 0; i < p->n; i++)
         if (!p->frontends[i].greeted && !p->frontends[i].removed)
             greet(p, &p->frontends[i]);
@@ -649,7 +550,7 @@ static void send_reasons(struct frontends *p, struct frontend *to, const struct 
         if (o->frontend_id != to->frontend_id || !o->why)
             continue;
         frontends_send_error(p, &to->at, o->req_id, o->why,
-                             o->why->code == Q_NO_SPACE ? retry_ms(p, 0) : 0);
+                             o->why->code == Q_NO_SPACE ? frontends_retry_ms(p, 0) : 0);
         to->n_open -= to->n_open > 0;
         streams_close(&p->streams, to->frontend_id, o->req_id, clock_ms());
     }
@@ -662,7 +563,7 @@ void frontends_output(void *ctx, const struct step_result *result,
     if (n && outputs[0].is_accepted) {
         for (uint32_t i = 0; i < p->n; i++)
             if (p->frontends[i].frontend_id == outputs[0].frontend_id && !p->frontends[i].removed)
-                tell_expanded(p, &p->frontends[i], outputs[0].req_id);
+                frontends_tell_expanded(p, &p->frontends[i], outputs[0].req_id);
         return;
     }
     const struct outbox_step step = {result, outputs, n};
@@ -748,6 +649,7 @@ void frontends_beat(struct frontends *p, int64_t now_ms)
     if (silent_ms < SERVER_SILENT_MIN_MS)
         silent_ms = SERVER_SILENT_MIN_MS;
     streams_tick(&p->streams, now_ms);
+    frontends_end_silent_uploads(p, now_ms);
     for (uint32_t i = 0; i < p->n; i++) {
         struct frontend *to = &p->frontends[i];
         if (to->removed || to->lost)
@@ -778,6 +680,7 @@ void frontends_drain(struct frontends *p, const char *reason)
     struct q_err e = Q_ERR_INIT;
     const struct msg_drain m = {.reason = str(reason)};
     p->draining = true;
+    frontends_end_uploads(p);
     buf_reset(&p->frame);
     enum q_code rc = msg_drain_encode(&m, &p->frame, &e);
     for (uint32_t i = 0; i < p->n; i++)
@@ -804,6 +707,7 @@ void frontends_sweep(struct frontends *p)
     for (uint32_t i = 0; i < p->n; i++) {
         if (p->frontends[i].removed) {
             streams_leave(&p->streams, p->frontends[i].frontend_id, clock_ms());
+            uploads_leave(&p->uploads, p->frontends[i].frontend_id);
             core_abort_frontend(p->core, p->frontends[i].frontend_id);
         } else {
             p->frontends[n_kept++] = p->frontends[i];

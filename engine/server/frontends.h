@@ -12,6 +12,7 @@
 #include "engine/server/outbox.h"
 #include "engine/server/server_config.h"
 #include "engine/server/streams.h"
+#include "engine/server/uploads.h"
 #include "proto/socket.h"
 
 struct frontend_address {
@@ -50,6 +51,7 @@ struct frontends {
     struct outbox outbox; /* made when the core is ready */
     bool outbox_made;
     struct streams streams; /* kept, to be resumed */
+    struct uploads uploads; /* submits whose items are on their way */
     int64_t started_ms;
     uint64_t n_bad_frame, n_bad_skipped;
     int64_t bad_logged_ms;

@@ -10,6 +10,20 @@ void frontends_send(struct frontends *p, struct frontend *to, enum q_code rc, st
 void frontends_send_error(struct frontends *p, const struct frontend_address *to, uint64_t req_id,
                           const struct q_err *why, uint32_t retry_ms);
 
+/* submits.c. frame: that of m. */
+void frontends_on_submit(struct frontends *p, struct frontend *from, const struct msg_submit *m,
+                         const struct proto_bytes *frame);
+/* Errors: Q_CORRUPT; its request has ended. */
+FALLIBLE frontends_on_item_piece(struct frontends *p, struct frontend *from,
+                                 const struct msg_item_piece *m, struct q_err *e);
+/* Requests whose items are not all there: all of them; those that no piece comes of. */
+void frontends_end_uploads(struct frontends *p);
+void frontends_end_silent_uploads(struct frontends *p, int64_t now_ms);
+/* How long until a submit of n_prompt tokens may have room. */
+uint32_t frontends_retry_ms(const struct frontends *p, size_t n_prompt);
+/* The frontend counts and shows the prompt as it is computed. */
+void frontends_tell_expanded(struct frontends *p, struct frontend *to, uint64_t req_id);
+
 /* kept_streams.c. Errors: Q_CORRUPT. */
 FALLIBLE frontends_on_keep_stream(struct frontends *p, const struct msg_keep_stream *m,
                                   struct q_err *e);

@@ -21,6 +21,7 @@
 
 #define FRAMES_PER_ITERATION 512
 #define GOODBYE_MS           300
+#define FAILURE_LOG_MS       1000
 #define DESCRIPTORS          65536
 
 struct server {
@@ -35,6 +36,8 @@ struct server {
     int64_t drain_until_ms; /* 0 = not draining */
     int64_t leave_ms;       /* when to go, once nothing is open; 0 = something is */
     uint32_t n_signal;
+    uint64_t n_failure, n_failure_skipped; /* of connections, since the last line */
+    int64_t failure_ms;
 };
 
 static FALLIBLE listen_all(struct server *s, struct q_err *e)
@@ -71,6 +74,22 @@ static FALLIBLE watch_signals(struct server *s, struct q_err *e)
     return s->signal_fd < 0 ? q_fail(e, Q_IO, "engine: signalfd: %s", strerror(errno)) : Q_OK;
 }
 
+/* Peers cause such lines at any rate. */
+static void note_failures(struct server *s)
+{
+    struct watch_failure f;
+    for (uint32_t i = 0; i < s->n_socket; i++) {
+        if (!socket_failure(s->sockets[i], &f))
+            continue;
+        s->n_failure += f.n;
+        if (!log_ratelimit(&s->failure_ms, &s->n_failure_skipped, FAILURE_LOG_MS))
+            continue;
+        log_warning("%s: a connection was refused: %s (%llu since the last such line)",
+                    socket_address(s->sockets[i]), f.why, (unsigned long long)s->n_failure);
+        s->n_failure = s->n_failure_skipped = 0;
+    }
+}
+
 static void receive(struct server *s)
 {
     bool all = true;
@@ -83,6 +102,7 @@ static void receive(struct server *s)
             frontends_receive(&s->frontends, &from, frame, n);
         all = all && left > 0;
     }
+    note_failures(s);
     if (all)
         frontends_received(&s->frontends);
     frontends_sweep(&s->frontends);

@@ -29,6 +29,7 @@
 #define REFUSED_EVERY_MS 2000 /* hello to an engine that does not match, if it is replaced */
 #define FULL_RETRY_MS    200  /* interval of resubmission to a full engine that gave no time */
 #define STALL_WARN_MS    10000
+#define REFUSED_LOG_MS   10000
 
 static bool send_buf(struct link *l, enum q_code rc, struct buf *b, const struct q_err *e)
 {
@@ -111,8 +112,8 @@ static void fail_generation(struct link *l, struct generation *f, enum q_code co
     f->calls->on_error(f, code, message, retry_after_ms);
 }
 
-FALLIBLE link_encode_submit(const struct link *l, const struct generation *f, struct buf *out,
-                            struct q_err *e)
+static FALLIBLE encode_submit(const struct link *l, const struct generation *f, struct buf *out,
+                              struct q_err *e)
 {
     struct msg_submit m = {
         .req_id = f->wire_id,
@@ -140,6 +141,16 @@ FALLIBLE link_encode_submit(const struct link *l, const struct generation *f, st
     return msg_submit_encode(&m, out, e);
 }
 
+static FALLIBLE send_submit(struct link *l, struct generation *f, struct q_err *e)
+{
+    struct buf b = BUF_INIT;
+    enum q_code rc = encode_submit(l, f, &b, e);
+    if (!rc && !l->send(l->send_ctx, b.data, b.len))
+        rc = q_fail(e, Q_UNAVAILABLE, "there is no connection");
+    buf_release(&b);
+    return rc;
+}
+
 /* Errors: Q_UNAVAILABLE (try again later); any other: the request cannot be sent at all. */
 static FALLIBLE submit(struct link *l, struct generation *f, struct q_err *e)
 {
@@ -148,13 +159,14 @@ static FALLIBLE submit(struct link *l, struct generation *f, struct q_err *e)
     f->n_prompt_skip = f->n_prompt_row;
     if (f->calls->on_submit)
         f->calls->on_submit(f);
-    enum q_code rc = link_send_submit(l, f, e);
+    enum q_code rc = send_submit(l, f, e);
     if (rc) {
         generation_unname(l, f);
         return rc;
     }
     generation_list_take(f);
     generation_list_add(&l->running, f);
+    link_follow_items(l, f);
     return Q_OK;
 }
 
@@ -171,10 +183,8 @@ static FALLIBLE pump_opening(struct link *l, const struct generation *opening, s
     while (f && l->running.n < l->engine.credit) {
         struct q_err why = Q_ERR_INIT;
         struct generation *next = f->next;
-        bool is_ready = f->not_before_ms <= now;
-        enum q_code rc = is_ready ? link_begin_items(l, f, &is_ready, &why) : Q_OK;
-        if (!rc && is_ready)
-            rc = submit(l, f, &why);
+        const bool is_ready = f->not_before_ms <= now && link_begin_items(l, f);
+        const enum q_code rc = is_ready ? submit(l, f, &why) : Q_OK;
         if (rc == Q_UNAVAILABLE)
             return Q_OK;
         if (rc && f == opening) {
@@ -226,7 +236,8 @@ const char *link_code(const struct link *l)
     case LINK_DRAINING:
         return "engine_draining";
     default:
-        return l->loading           ? "engine_loading"
+        return l->refused           ? "engine_keys"
+               : l->loading         ? "engine_loading"
                : l->silent_since_ms ? "engine_stalled"
                                     : "engine_unreachable";
     }
@@ -239,10 +250,23 @@ static void set_state(struct link *l, enum link_state state, const char *reason)
         l->away_since_ms = clock_ms();
     l->state = state;
     l->loading = false;
+    l->refused = NULL;
     snprintf(l->reason, sizeof l->reason, "%s", reason);
     note_state(l);
     if (changed && l->set.on_change)
         l->set.on_change(l->set.ctx);
+}
+
+void link_refused(struct link *l, const char *why)
+{
+    if (l->state != LINK_CONNECTING)
+        return;
+    l->refused = why;
+    l->unheard_since_ms = 0; /* it is told of here */
+    snprintf(l->reason, sizeof l->reason, "the connection to %s is refused: %s", l->set.address,
+             why);
+    if (log_ratelimit(&l->refused_log_ms, &l->n_refused_skipped, REFUSED_LOG_MS))
+        log_error("link: %s", l->reason);
 }
 
 static void go_down(struct link *l, const char *reason)
@@ -391,6 +415,7 @@ static void on_error_message(struct link *l, const struct msg_error *m)
         if (found == Q_UNAVAILABLE && l->state == LINK_CONNECTING) {
             snprintf(l->reason, sizeof l->reason, "the engine is %s", message); /* "loading 40 %" */
             l->loading = true;
+            l->refused = NULL;
             note_state(l);
             return;
         }
@@ -597,6 +622,7 @@ void link_receive(struct link *l, const void *frame, size_t n)
         struct msg_drain drain;
         struct msg_command_done command_done;
         struct msg_expanded expanded;
+        struct msg_items_received items_received;
         struct msg_stream_resumed stream_resumed;
     } m;
     uint32_t tag = proto_peek(frame, n);
@@ -617,6 +643,9 @@ void link_receive(struct link *l, const void *frame, size_t n)
     } else if (tag == MSG_expanded) {
         if (DECODE(expanded))
             rc = on_expanded(l, &m.expanded, &e);
+    } else if (tag == MSG_items_received) {
+        if (DECODE(items_received))
+            rc = link_items_received(l, &m.items_received, &e);
     } else if (tag == MSG_heartbeat) {
         if (DECODE(heartbeat))
             on_heartbeat(l, &m.heartbeat);
@@ -688,6 +717,7 @@ void link_tick(struct link *l)
     }
     if (l->state != LINK_UP)
         expire(l, now);
+    l->is_stuck = false;
     flush_aborts(l);
     link_pump(l);
     Q_CHECK(link_check(l));

@@ -23,11 +23,8 @@
 #include "proto/sampling.h"
 #include "proto/stream_log.h"
 
-#define LINK_FLOWS_MAX    65536u /* open at once */
-/* Items of a submit: within its frame, and in shared memory (ipc://) */
-#define LINK_ITEMS_FRAME  ((size_t)32 << 20)
-#define LINK_ITEMS_MEMORY ((size_t)256 << 20)
-#define LINK_ITEMS_PIECE  ((size_t)1 << 20) /* written at once: 0.5 ms */
+#define LINK_FLOWS_MAX   65536u            /* open at once */
+#define LINK_ITEMS_PIECE ((size_t)1 << 20) /* written to shared memory at once: 0.5 ms */
 
 struct link;
 
@@ -97,9 +94,8 @@ struct generation { /* embedded by its owner, zeroed, then these set before link
     /* the link's own: */
     struct token_list emitted;         /* tokens given to on_tokens */
     char item_memory[ITEM_MEMORY_MAX]; /* of the submit; "" = none */
-    struct socket_block *item_block;   /* the submit's frame, for large ones in it; NULL: none */
-    size_t n_block_front;              /* bytes of it before the items */
-    uint64_t n_item_written;           /* bytes of them in either */
+    uint64_t n_item_written;           /* bytes of them in it, or sent in pieces */
+    uint64_t n_item_received;          /* of those sent in pieces, by the engine */
     bool items_inline;                 /* there is no shared memory for them */
     uint64_t wire_id;                  /* 0 = not submitted */
     uint32_t n_prompt_row;             /* prompt logprobs rows passed to on_tokens */
@@ -158,7 +154,7 @@ enum link_state link_state(const struct link *l);
 /* The engine is connected but has not answered for so long that it must be killed. */
 bool link_hangs(const struct link *l);
 const char *link_reason(const struct link *l); /* why not LINK_UP; "" when up */
-/* The same in a word for programs: engine_unreachable, engine_loading, engine_stalled,
+/* The same in a word for programs: engine_unreachable, engine_keys, engine_loading, engine_stalled,
  * engine_mismatch, engine_draining; "" when up. */
 const char *link_code(const struct link *l);
 const struct link_engine *link_engine(const struct link *l);

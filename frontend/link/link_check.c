@@ -7,6 +7,7 @@ static void check_flow(const struct link *l, const struct generation *f)
     Q_ASSERT(f->calls && f->prompt && f->n_prompt);
     Q_ASSERT(f->emitted.n >= f->n_begun);
     Q_ASSERT(f->n_prompt_skip <= f->n_prompt_row);
+    Q_ASSERT(f->n_item_received <= f->n_item_written);
     Q_ASSERT(f->list == &l->running ? generation_by_wire_id(l, f->wire_id) == f : f->wire_id == 0);
 }
 
@@ -40,8 +41,8 @@ void link_check(const struct link *l)
     Q_ASSERT(up || l->running.n == 0);
     Q_ASSERT(l->running.n <= l->engine.credit || !up);
     Q_ASSERT(link_n_open(l) <= LINK_FLOWS_MAX && l->heartbeat_ms);
-    Q_ASSERT(!l->writing || (l->writing->list == &l->waiting &&
-                             (*l->writing->item_memory || l->writing->item_block)));
+    Q_ASSERT(!l->writing || l->writing->list == &l->running ||
+             (l->writing->list == &l->waiting && *l->writing->item_memory));
     check_list(l, &l->waiting);
     check_list(l, &l->running);
     check_slots(l);

@@ -10,7 +10,6 @@
 #include "frontend/link/link.h"
 
 struct link_loop;
-struct socket_block; /* proto/socket.h */
 
 #define LINK_REASON_MAX (Q_MESSAGE_MAX + 32) /* bytes: an error message with a prefix */
 
@@ -24,7 +23,6 @@ struct link {
     struct link_loop *loop; /* NULL in tests */
     bool has_memory;        /* the engine is on this machine: ipc:// */
     bool (*send)(void *ctx, const void *frame, size_t n); /* false: not now */
-    bool (*give)(void *ctx, struct socket_block *block);  /* the same; true: it is not ours now */
     void *send_ctx;
     enum link_state state;
     char reason[LINK_REASON_MAX];
@@ -37,10 +35,11 @@ struct link {
     size_t slots_cap;
     uint32_t n_slot, slot_hint; /* no free slot below the hint */
     uint64_t count;             /* submissions so far */
-    /* Waiting, while its items are written to shared memory or to its block, in pieces; NULL:
-     * none. */
+    /* Its items are on their way: waiting, while they are written to shared memory, or running,
+     * while they are sent in pieces; NULL: none. */
     struct generation *writing;
     int writing_fd;   /* of the shared memory */
+    bool is_stuck;    /* the last piece could not be sent: the next tick tries again */
     uint64_t *aborts; /* [n_abort] wire ids to abort in the engine */
     size_t n_abort, aborts_cap;
     struct arena arena; /* of the frame being read */
@@ -48,6 +47,9 @@ struct link {
     bool suspecting;   /* one generation at a time is submitted: link_suspect.c */
     const char *ended; /* of link_end: no generation is opened any more; NULL: not called */
     bool loading;      /* the engine said so last */
+    const char *refused; /* why the connection is refused; static; NULL: it is not */
+    int64_t refused_log_ms;
+    uint64_t n_refused_skipped;
     int64_t away_since_ms;    /* of LINK_CONNECTING: when it began */
     int64_t silent_since_ms;  /* 0 = no timeout */
     int64_t unheard_since_ms; /* 0 = the engine has answered, or the timeout was logged */
@@ -72,27 +74,31 @@ FALLIBLE link_init(struct link *l, const struct link_config *c, struct q_err *e)
 void link_release(struct link *l); /* its generations are dropped without a call */
 /* Process one frame of the engine; a malformed frame is counted and dropped. */
 void link_receive(struct link *l, const void *frame, size_t n);
+/* The connection to the engine was refused because of its keys, or ours. why: static. */
+void link_refused(struct link *l, const char *why);
 /* Handle the passing of time (every 50 ms): hello, heartbeats, a silent engine, generations that
  * waited too long. */
 void link_tick(struct link *l);
 void link_leave(struct link *l); /* send drain to the engine */
 void link_flush(struct link *l); /* send the aborts of this iteration, before the loop waits */
-/* The submit of a generation, without what is appended. */
-FALLIBLE link_encode_submit(const struct link *l, const struct generation *f, struct buf *out,
-                            struct q_err *e);
-void link_pump(struct link *l); /* submit what may be submitted now */
+void link_pump(struct link *l);  /* submit what may be submitted now */
 
 /* link_items.c */
 uint64_t generation_item_bytes(const struct generation *f); /* on the wire */
 /* Errors: Q_TOO_LARGE (never), Q_NO_SPACE (now). Before the engine is known, it is asked later. */
 FALLIBLE link_check_items(const struct link *l, const struct generation *f, struct q_err *e);
-/* Many bytes are written before their submit. *is_ready: they are, or are few. */
-FALLIBLE link_begin_items(struct link *l, struct generation *f, bool *is_ready, struct q_err *e);
-/* Write a piece of the items of l->writing, LINK_ITEMS_PIECE bytes at most: the loop calls it once
- * an iteration while there is one, so that others have their turn between two pieces. */
+/* May it be submitted now? Many bytes are written to shared memory before. */
+bool link_begin_items(struct link *l, struct generation *f);
+/* It has been submitted: many bytes follow in pieces. */
+void link_follow_items(struct link *l, struct generation *f);
+/* Is there a piece of the items of l->writing that may be written or sent now? */
+bool link_may_write(const struct link *l);
+/* Write or send it: the loop calls it once an iteration while there is one, so that others have
+ * their turn between two pieces. */
 void link_write_items(struct link *l);
+/* The engine has received pieces. Errors: Q_CORRUPT. */
+FALLIBLE link_items_received(struct link *l, const struct msg_items_received *m, struct q_err *e);
 void link_put_items(const struct link *l, struct msg_submit *m, const struct generation *f);
-FALLIBLE link_send_submit(struct link *l, struct generation *f, struct q_err *e); /* encoded */
 /* Free what its items were written to: the engine has read it, or never will. */
 void generation_drop_items(struct link *l, struct generation *f);
 

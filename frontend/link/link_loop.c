@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The link's part in the loop: the socket, its descriptor, a tick, and a prepare handle that sends
- * the messages of one iteration (aborts) before the loop waits, an idle handle that writes items a
- * piece an iteration. All decisions are in link.c. */
+ * the messages of one iteration (aborts) before the loop waits, an idle handle that writes or sends
+ * items a piece an iteration. All decisions are in link.c. */
 #include <openssl/rand.h>
+#include "common/clock.h"
 #include "common/log.h"
 #include "common/mem.h"
 #include "frontend/link/link_internal.h"
 #include "proto/socket.h"
 
 #define TICK_MS         50
+#define RECONNECT_MS    2000 /* after a refusal: keys are replaced at the engine's end */
 #define FRAMES_PER_WAKE 64 /* then other events of the loop follow; the descriptor stays readable */
 
 struct link_loop {
@@ -18,6 +20,7 @@ struct link_loop {
     uv_timer_t tick;
     uv_prepare_t prepare;
     uv_idle_t write; /* active while items are written: the loop does not wait then */
+    int64_t reconnect_ms;
     int n_closing;
 };
 
@@ -31,14 +34,11 @@ static bool send_frame(void *ctx, const void *frame, size_t n)
     return rc == Q_OK;
 }
 
-static bool give_block(void *ctx, struct socket_block *block)
+static void note_failure(struct link_loop *o)
 {
-    struct link_loop *o = ctx;
-    struct q_err e = Q_ERR_INIT;
-    enum q_code rc = socket_give(o->socket, block, &e);
-    if (rc != Q_OK && rc != Q_UNAVAILABLE)
-        log_error("link: %s", e.message);
-    return rc == Q_OK;
+    struct watch_failure f;
+    if (socket_failure(o->socket, &f) && f.is_of_keys)
+        link_refused(o->link, f.why);
 }
 
 static void on_readable(uv_poll_t *poll, int status, int events)
@@ -49,19 +49,24 @@ static void on_readable(uv_poll_t *poll, int status, int events)
     size_t n;
     for (int i = 0; i < FRAMES_PER_WAKE && socket_recv(o->socket, NULL, &frame, &n); i++)
         link_receive(o->link, frame, n);
+    note_failure(o);
 }
 
 static void on_tick(uv_timer_t *timer)
 {
     struct link_loop *o = timer->data;
     link_tick(o->link);
+    if (o->link->refused && clock_ms() - o->reconnect_ms >= RECONNECT_MS) {
+        o->reconnect_ms = clock_ms();
+        socket_reconnect(o->socket);
+    }
 }
 
 static void on_write(uv_idle_t *write)
 {
     struct link_loop *o = write->data;
     link_write_items(o->link);
-    if (!o->link->writing)
+    if (!link_may_write(o->link))
         uv_idle_stop(write);
 }
 
@@ -69,7 +74,7 @@ static void on_prepare(uv_prepare_t *prepare)
 {
     struct link_loop *o = prepare->data;
     link_flush(o->link);
-    if (o->link->writing)
+    if (link_may_write(o->link))
         uv_idle_start(&o->write, on_write);
 }
 
@@ -89,7 +94,6 @@ FALLIBLE link_new(struct link **out, uv_loop_t *loop, const struct link_config *
     o->link = l;
     l->loop = o;
     l->send = send_frame;
-    l->give = give_block;
     l->send_ctx = o;
     o->poll.data = o->tick.data = o->prepare.data = o->write.data = o;
     uv_poll_init(loop, &o->poll, socket_fd(o->socket));

@@ -27,7 +27,7 @@ static bool is_suspect(const struct generation *f)
 void link_suspect_lost(struct link *l)
 {
     for (struct generation *f = l->running.first; f; f = f->next)
-        f->was_lost = true;
+        f->was_lost = f != l->writing; /* without its items it has not begun */
 }
 
 /* Did the engine before this one end by itself? An unknown end counts: an engine without a

@@ -2,6 +2,7 @@
 """Engine and frontend started by hand: tcp with CURVE keys, without, and with models that differ."""
 import json
 import os
+import re
 import socket
 import subprocess
 import threading
@@ -61,6 +62,57 @@ def test_tcp_with_keys(run, keys, tmp_path):
     stranger = frontend(run, MODELS / "llama", "--skip-tokenizer-init", "--engine", address, "--keys", tmp_path / "other")
     assert stranger.post("/v1/completions", {"prompt": [1], "max_tokens": 1})[0] == 503
     assert server.complete([1, 2, 3], max_tokens=1)["usage"]["completion_tokens"] == 1
+
+
+def reason(server, word):
+    """What /ready says when a word is in it."""
+    deadline = time.monotonic() + 20
+    while word not in server.get("/ready")[1]:
+        assert time.monotonic() < deadline, server.get("/ready")
+        time.sleep(0.05)
+    return json.loads(server.get("/ready")[1])
+
+
+@pytest.mark.parametrize("kind, at_engine, at_frontend", [
+    ("frontend.key", "a frontend's key is not the frontend.pub of --keys", "the engine does not accept the frontend.key of --keys"),
+    ("engine.pub", "a frontend has the public key of another engine",
+     "the engine closed the connection while keys were exchanged: engine.pub in --keys may be of another engine"),
+    ("none", "a peer without keys (--keys) tried to connect", "the engine requires keys (--keys)")])
+def test_wrong_keys_are_told_at_both_ends(run, keys, tmp_path, kind, at_engine, at_frontend):
+    """In the logs and at /ready, with the reason; and when the keys are right the frontend is ready."""
+    other = tmp_path / "other"
+    subprocess.run([BIN / "quire", "keygen", other], check=True, stdout=subprocess.DEVNULL)
+    if kind == "frontend.key":
+        (other / "engine.pub").write_bytes((keys / "engine.pub").read_bytes())
+    elif kind == "engine.pub":
+        for name in ("frontend.key", "frontend.pub"):
+            (other / name).write_bytes((keys / name).read_bytes())
+    address = f"tcp://127.0.0.1:{free_port()}"
+    engine = run("quire-engine", MODELS / "llama", "--listen", address, "--keys", keys, *ENGINE)
+    options = ("--insecure-tcp",) if kind == "none" else ("--keys", other)
+    server = frontend(run, MODELS / "llama", "--skip-tokenizer-init", "--engine", address, *options)
+    engine.wait_line("WARNING engine: " + re.escape(f"{address}: a connection was refused: {at_engine}"))
+    server.process.wait_line("ERROR +frontend: link: " + re.escape(f"the connection to {address} is refused: {at_frontend}"))
+    told = reason(server, "engine_keys")
+    assert told["status"] == "not ready" and told["codes"] == ["engine_keys"] and at_frontend in told["reasons"][0]
+    assert len([line for line in engine.log().splitlines() if "a connection was refused" in line]) < 30 # rate-limited
+    good = frontend(run, MODELS / "llama", "--skip-tokenizer-init", "--engine", address, "--keys", keys)
+    good.process.wait_line("frontend: ready")
+
+
+def test_keys_that_are_replaced_at_the_engine(run, keys, tmp_path):
+    """The frontend that was refused connects when the engine comes back with its key."""
+    other = tmp_path / "other"
+    subprocess.run([BIN / "quire", "keygen", other], check=True, stdout=subprocess.DEVNULL)
+    (other / "engine.pub").write_bytes((keys / "engine.pub").read_bytes())
+    address = f"tcp://127.0.0.1:{free_port()}"
+    engine = run("quire-engine", MODELS / "llama", "--listen", address, "--keys", keys, *ENGINE)
+    server = frontend(run, MODELS / "llama", "--skip-tokenizer-init", "--engine", address, "--keys", other)
+    reason(server, "engine_keys")
+    engine.stop()
+    (keys / "frontend.pub").write_bytes((other / "frontend.pub").read_bytes())
+    run("quire-engine", MODELS / "llama", "--listen", address, "--keys", keys, *ENGINE)
+    server.process.wait_line("frontend: ready")
 
 
 def test_tcp_needs_keys(run):

@@ -38,7 +38,7 @@ static void read_items(const struct msg_submit *m, const void *data, const struc
 static uint32_t write_pieces(void)
 {
     uint32_t n = 0;
-    for (; link_now.writing; n++)
+    for (; link_may_write(&link_now); n++)
         link_write_items(&link_now);
     return n;
 }
@@ -170,96 +170,192 @@ static void test_large_items_hold_nobody_up(void **state)
 
 /* ---- an engine on another machine ---- */
 
-static uint32_t n_given;
-
-static bool take_block(void *ctx, struct socket_block *block)
+static struct msg_item_piece next_piece(void)
 {
-    if (!keep_frame(ctx, block->bytes + block->start, block->n))
-        return false;
-    q_free(block);
-    n_given++;
-    return true;
+    static struct arena a = ARENA_INIT(1 << 20);
+    struct q_err e = Q_ERR_INIT;
+    struct msg_item_piece m;
+    const struct buf *b = next_frame(MSG_item_piece);
+    assert_ok(msg_item_piece_decode(&m, b->data, b->len, &a, &e), &e);
+    return m;
 }
 
-/* Over tcp a large submit becomes a frame in pieces, between which others are submitted, and the
- * socket takes it as it is. */
-static void test_large_frames_hold_nobody_up(void **state)
+static void receive(uint64_t req_id, uint64_t n_byte)
+{
+    GIVE(items_received, {.req_id = req_id, .n_byte = n_byte});
+}
+
+/* The engine takes all contents of a submit, piece by piece. */
+static void take_pieces(uint64_t req_id, const struct item_wire *want)
+{
+    const uint64_t n_byte = want->n_data * sizeof *want->data;
+    for (uint64_t n = 0; n < n_byte;) {
+        write_pieces();
+        const struct msg_item_piece p = next_piece();
+        assert_true(p.req_id == req_id && p.offset == n);
+        assert_true(p.data.n && p.data.n <= ITEM_PIECE_BYTES);
+        assert_memory_equal(p.data.data, (const char *)want->data + n, p.data.n);
+        n += p.data.n;
+        receive(req_id, n);
+    }
+    assert_true(no_more(MSG_item_piece));
+}
+
+/* Over tcp the contents follow their submit, of which no more than the engine has room for is on
+ * its way: a neighbour's submit goes behind ITEM_PIECES_AHEAD pieces at most. */
+static void test_pieces_hold_nobody_up(void **state)
 {
     (void)state;
-    struct item_wire few = wire_of(3), many = wire_of((5u << 20) / 16); /* 2.5 pieces */
+    struct item_wire few = wire_of(3), many = wire_of((5u << 20) / 16 + 1); /* ten and a rest */
+    const uint64_t n_byte = many.n_data * sizeof *many.data;
     link_now.has_memory = false;
-    link_now.give = take_block;
-    n_given = 0;
     greet(1, 10);
     const struct generation *first = open_two_large(&many);
     open_with(2, &few);
     struct msg_submit m = next_submit();
-    assert_int_equal(m.prompt.n, 3); /* not behind the items before it */
-    link_write_items(&link_now);
-    assert_int_equal(first->n_item_written, LINK_ITEMS_PIECE);
-    open_with(3, NULL);
-    m = next_submit();
-    assert_int_equal(m.prompt.n, 4);
-    link_write_items(&link_now);
-    assert_int_equal(n_given, 0);
-    connected = false; /* a frame that cannot be sent is kept */
-    link_write_items(&link_now);
-    assert_true(n_given == 0 && first->item_block && !first->wire_id);
-    connected = true;
-    link_tick(&link_now);
-    m = next_submit();
-    assert_true(n_given == 1 && !first->item_block && m.prompt.n == 1 && m.req_id);
-    assert_int_equal(m.item_data.n, many.n_data);
-    read_items(&m, NULL, &many);
-    greet(2, 10); /* another engine gets all, and first those of the block that is being written */
-    assert_true(link_now.writing == &generations[1].generation);
-    for (int i = 0; i < 2; i++)
-        assert_true(next_submit().prompt.n > 2);
-    assert_int_equal(write_pieces(), 6);
-    for (uint32_t i = 2; i > 0; i--) {
-        m = next_submit();
-        assert_int_equal(m.prompt.n, i);
-        read_items(&m, NULL, &many);
+    assert_true(m.prompt.n == 1 && m.in_pieces && !m.item_data.n && !m.item_memory.n);
+    assert_int_equal(m.item_bytes, n_byte);
+    const uint64_t req_id = m.req_id;
+    m = next_submit(); /* not the second one with many, which waits for the first one's items */
+    assert_true(m.prompt.n == 3 && !m.in_pieces);
+    read_items(&m, NULL, &few);
+    uint64_t n_received = 0;
+    for (uint32_t n_sent = 0; n_received < n_byte;) {
+        n_sent += write_pieces();
+        assert_true(n_sent * ITEM_PIECE_BYTES <= n_received + ITEM_PIECES_AHEAD * ITEM_PIECE_BYTES);
+        open_with(3, NULL);
+        assert_int_equal(proto_peek(frames[n_frame - 1].data, frames[n_frame - 1].len), MSG_submit);
+        link_close(&link_now, &generations[3].generation);
+        const struct msg_item_piece p = next_piece();
+        assert_true(p.req_id == req_id && p.offset == n_received);
+        assert_memory_equal(p.data.data, (const char *)many.data + n_received, p.data.n);
+        n_received += p.data.n;
+        receive(req_id, n_received);
     }
-    assert_int_equal(n_given, 3);
-    greet(3, 10); /* closed while it is written */
-    const struct generation *last = link_now.writing;
-    assert_true(last && last->item_block);
-    link_write_items(&link_now);
-    for (uint32_t i = 0; i < 4; i++)
+    assert_true(first->list == &link_now.running && link_may_write(&link_now));
+    assert_true(link_now.writing == &generations[1].generation);
+    for (uint32_t i = 0; i < 3; i++)
         link_close(&link_now, &generations[i].generation);
-    assert_true(!link_now.writing && !last->item_block);
+    assert_true(!link_now.writing);
     item_wire_release(&few);
     item_wire_release(&many);
 }
 
+/* Another engine gets all of it again, also of a generation that was half sent. */
+static void test_pieces_are_sent_again(void **state)
+{
+    (void)state;
+    struct item_wire many = wire_of((5u << 20) / 16);
+    link_now.has_memory = false;
+    greet(1, 10);
+    open_two_large(&many);
+    struct msg_submit m = next_submit();
+    take_pieces(m.req_id, &many);
+    m = next_submit();
+    assert_int_equal(m.prompt.n, 2);
+    write_pieces();
+    connected = false; /* a piece that cannot be sent is sent by a later tick */
+    receive(m.req_id, ITEM_PIECE_BYTES);
+    link_write_items(&link_now);
+    assert_true(!link_may_write(&link_now));
+    assert_int_equal(link_now.writing->n_item_written, ITEM_PIECES_AHEAD * ITEM_PIECE_BYTES);
+    connected = true;
+    link_tick(&link_now);
+    assert_true(link_may_write(&link_now));
+    n_read = n_frame;
+    greet(2, 10);
+    receive(m.req_id, 2 * ITEM_PIECE_BYTES); /* of the submission before */
+    assert_int_equal(link_now.writing->n_item_received, 0);
+    for (uint32_t i = 1; i <= 2; i++) {
+        m = next_submit();
+        assert_int_equal(m.prompt.n, i);
+        take_pieces(m.req_id, &many);
+    }
+    assert_true(!link_now.writing && link_now.running.n == 2);
+    greet(3, 10);
+    m = next_submit();
+    write_pieces();
+    give_tokens(m.req_id, 0, prompt, 1, FINISH_STOP); /* the engine does not want the rest */
+    assert_int_equal(generations[0].finish, FINISH_STOP);
+    m = next_submit();
+    GIVE(error, {.req_id = m.req_id, .code = {"INVALID", 7}, .message = {"no", 2}});
+    assert_int_equal(generations[1].error, Q_INVALID);
+    assert_true(!link_now.writing);
+    item_wire_release(&many);
+}
+
+static void test_pieces_that_were_not_sent(void **state)
+{
+    (void)state;
+    struct item_wire many = wire_of((5u << 20) / 16);
+    link_now.has_memory = false;
+    greet(1, 10);
+    open_with(0, &many);
+    const uint64_t req_id = next_submit().req_id;
+    write_pieces();
+    receive(req_id, 2 * ITEM_PIECE_BYTES);
+    const double before = metric_value(METRIC_FRAMES_DROPPED);
+    receive(req_id, ITEM_PIECE_BYTES);
+    receive(req_id, (ITEM_PIECES_AHEAD + 1) * ITEM_PIECE_BYTES);
+    assert_true(metric_value(METRIC_FRAMES_DROPPED) == before + 2);
+    assert_int_equal(link_now.writing->n_item_received, 2 * ITEM_PIECE_BYTES);
+    link_close(&link_now, &generations[0].generation);
+    item_wire_release(&many);
+}
+
+/* Engines that die before all of its items have come did not die of it. */
+static void test_half_sent_is_no_suspect(void **state)
+{
+    (void)state;
+    static const uint8_t digest[32];
+    static const char death[] = "crash: signal 11";
+    struct item_wire many = wire_of((5u << 20) / 16);
+    link_now.has_memory = false;
+    for (uint64_t instance = 1; instance < 8; instance++) {
+        GIVE(hello, {.wire_min = 1,
+                     .wire_max = 1,
+                     .digest = {digest, 32},
+                     .instance = instance,
+                     .credit = 10,
+                     .max_model_len = 100,
+                     .heartbeat_ms = 50,
+                     .death = {death, sizeof death - 1}});
+        if (instance == 1)
+            open_with(0, &many);
+        assert_int_equal(next_submit().prompt.n, 1);
+        write_pieces();
+    }
+    assert_int_equal(generations[0].error, Q_OK);
+    assert_int_equal(generations[0].generation.n_lost, 0);
+    link_close(&link_now, &generations[0].generation);
+    item_wire_release(&many);
+}
+
 /* Beside a prompt of any length; and not if the frame would be too large. */
-static void test_fields_of_a_large_frame(void **state)
+static void test_fields_beside_pieces(void **state)
 {
     (void)state;
     struct item_wire many = wire_of((2u << 20) / 8);
-    const size_t n_prompt = 3u << 20, too_many = 16u << 20;
+    const size_t n_prompt = 3u << 20, too_many = 17u << 20;
     uint32_t *ids = q_calloc(too_many, sizeof *ids);
     struct q_err e = Q_ERR_INIT;
     link_now.has_memory = false;
-    link_now.give = take_block;
     greet(1, 10);
     struct generation *f = &generations[0].generation;
     *f = (struct generation){.calls = &calls, .prompt = ids, .n_prompt = n_prompt, .items = &many};
     sample_params_default(&f->params);
     assert_ok(link_open(&link_now, f, &e), &e);
-    assert_int_equal(write_pieces(), 2);
     struct arena a = ARENA_INIT(64u << 20);
     struct msg_submit m;
     const struct buf *b = next_frame(MSG_submit);
     assert_ok(msg_submit_decode(&m, b->data, b->len, &a, &e), &e);
     assert_int_equal(m.prompt.n, n_prompt);
-    read_items(&m, NULL, &many);
+    take_pieces(m.req_id, &many);
     arena_release(&a);
     link_close(&link_now, f);
     f->n_prompt = too_many;
-    assert_fails(link_open(&link_now, f, &e), Q_TOO_LARGE, "exceed", &e);
-    assert_true(!f->list && !f->item_block);
+    assert_fails(link_open(&link_now, f, &e), Q_TOO_LARGE, "expected at most", &e);
+    assert_true(!f->list && !link_now.writing);
     q_free(ids);
     item_wire_release(&many);
 }
@@ -382,8 +478,11 @@ int main(void)
         TEST(test_item_types),
         TEST(test_items_go_along),
         TEST(test_large_items_hold_nobody_up),
-        TEST(test_large_frames_hold_nobody_up),
-        TEST(test_fields_of_a_large_frame),
+        TEST(test_pieces_hold_nobody_up),
+        TEST(test_pieces_are_sent_again),
+        TEST(test_pieces_that_were_not_sent),
+        TEST(test_half_sent_is_no_suspect),
+        TEST(test_fields_beside_pieces),
         TEST(test_items_have_a_credit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

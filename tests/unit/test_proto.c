@@ -147,29 +147,6 @@ static void test_table(void **state)
 }
 
 /* Contents of items are never copied out of their frame, however they lie in it. */
-/* Words that are appended come behind all other fields, of whatever tag. */
-static void test_words_are_appended(void **state)
-{
-    (void)state;
-    static const uint64_t words[] = {1, UINT64_MAX, 3};
-    struct q_err e = Q_ERR_INIT;
-    struct buf b = BUF_INIT;
-    struct arena a = ARENA_INIT(1 << 16);
-    const struct msg_submit m = {.req_id = 5, .item_data = {NULL, 3}, .item_bytes = 9};
-    struct msg_submit got;
-    assert_ok(msg_submit_encode(&m, &b, &e), &e);
-    assert_fails(msg_submit_decode(&got, b.data, b.len, &a, &e), Q_CORRUPT, "item_data", &e);
-    buf_add(&b, words, sizeof words);
-    assert_ok(msg_submit_decode(&got, b.data, b.len, &a, &e), &e);
-    assert_true(got.req_id == 5 && got.item_bytes == 9 && got.item_data.n == 3);
-    assert_memory_equal(got.item_data.data, words, sizeof words);
-    const struct msg_submit huge = {.item_data = {NULL, PROTO_FRAME_MAX / 8 + 1}};
-    buf_reset(&b);
-    assert_fails(msg_submit_encode(&huge, &b, &e), Q_TOO_LARGE, "frame limit", &e);
-    buf_release(&b);
-    arena_release(&a);
-}
-
 static void test_words_are_borrowed(void **state)
 {
     (void)state;
@@ -423,17 +400,11 @@ int main(void)
 #define FIELD(tag, type, name, text)
 #define END(name)
 #include "proto/messages.def"
-        cmocka_unit_test(test_table),
-        cmocka_unit_test(test_reserved),
-        cmocka_unit_test(test_known_bytes),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_nesting),
-        cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_reference),
-        cmocka_unit_test(test_item_memory),
-        cmocka_unit_test(test_words_are_borrowed),
-        cmocka_unit_test(test_words_are_appended),
+        cmocka_unit_test(test_table),       cmocka_unit_test(test_reserved),
+        cmocka_unit_test(test_known_bytes), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_nesting),     cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_no_memory),   cmocka_unit_test(test_reference),
+        cmocka_unit_test(test_item_memory), cmocka_unit_test(test_words_are_borrowed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -251,6 +251,47 @@ def test_items_over_tcp(run, plugin, model, tmp_path):
     assert shm() == before
 
 
+def test_large_items_over_tcp_outlive_the_engine(run, plugin, model, tmp_path):
+    """More than a frame could have, and kill -9 of the engine in the middle of the answer and in the middle of the items: the next one
+    gets all of them again."""
+    from servers import Http
+    from test_wire import free_port
+    address, options = f"tcp://127.0.0.1:{free_port()}", ("--insecure-tcp", "--plugin", plugin)
+    files = [blob_file(tmp_path / f"{i}.npy", i, 1 << 24) for i in (1, 2, 3)]
+
+    def engine():
+        process = run("quire", "engine", model, *options, "--listen", address, "--num-gpu-blocks-override", "64", "--heartbeat-ms", "200")
+        process.wait_line("ready, fp_")
+        return process
+
+    def events(n):
+        return server.events("/v1/completions", {"prompt": [1, 2] + [-9] * 3 + [5], "max_tokens": n, "temperature": 0, "ignore_eos": True,
+                                                 "multi_modal_data": {"blobs": [{"path": f} for f in files]}})
+
+    first = engine()
+    frontend = run("quire", "frontend", model, *options, "--engine", address, "--port", "0", "--skip-tokenizer-init",
+                   "--allowed-local-media-path", tmp_path)
+    server = Http(frontend.wait_line(r"listening on (http://\S+)")[1])
+    frontend.wait_line("link: connected")
+    want = [i for e in events(60) for i in e["choices"][0]["token_ids"]]
+    assert len(want) == 60
+    got = []
+    for event in events(60):
+        got += event["choices"][0]["token_ids"]
+        if len(got) == 3:
+            first.process.kill()
+            first.process.wait()
+            second = engine()
+    assert got == want
+    with ThreadPoolExecutor(1) as pool:
+        job = pool.submit(lambda: [i for e in events(60) for i in e["choices"][0]["token_ids"]])
+        time.sleep(0.1)  # the items are on their way, or are soon
+        second.process.kill()
+        second.process.wait()
+        engine()
+        assert job.result() == want
+
+
 def kill(server, name):
     """One that runs: after a crash its successor may not be there yet."""
     deadline = time.monotonic() + 20

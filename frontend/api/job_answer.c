@@ -31,13 +31,14 @@ FALLIBLE job_fit_answer(struct job *j, uint32_t longest, struct q_err *e)
         j->sampling.max_tokens = (uint32_t)((each - of_prompt) / per_token);
         return Q_OK;
     }
-    const char *field = n_choice > 1 ? "n" : of_prompt > each ? "echo" : "max_tokens";
+    const char *prompt = j->params.echo ? "echo" : "prompt_logprobs";
+    const char *field = of_prompt > each ? prompt : n_choice > 1 ? "n" : "max_tokens";
     snprintf(j->params.param, sizeof j->params.param, "%s", field);
     return q_fail(e, Q_INVALID,
                   "%s: the answer would have up to %" PRIu64 " choices (prompts times n) of %u "
                   "tokens%s with %" PRIu64 " bytes each, more than the %" PRIu64
-                  " bytes of --max-answer-bytes; reduce n, max_tokens, logprobs%s or use stream",
+                  " bytes of --max-answer-bytes; reduce n, max_tokens, logprobs%s%s or use stream",
                   field, n_choice, s->max_tokens, of_prompt ? " and the prompt's" : "",
                   per_token ? per_token : row_bytes(s->n_prompt_logprob), most,
-                  of_prompt ? ", echo" : "");
+                  of_prompt ? ", " : "", of_prompt ? prompt : "");
 }

@@ -434,6 +434,7 @@ static void attention_grad(struct student_run *r, const struct train_step *step)
         .dkv_stride = dk.stride,
     };
     r->s->kern->attention_grad(&a, &r->x);
+    student_add_attention(r, step);
 }
 
 /* Of an ADD with a scale, and of SCALE. */

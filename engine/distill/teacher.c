@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A micro batch is one step of the executor: each segment is a sequence whose prompt it is. Blocks
  * of the KV cache are dealt out from the first on, so that micro batches touch the same memory. A
- * state (of convolutions and recurrences) begins with zeros in each segment and is not needed behind
+ * state (of convolutions, recurrences) begins with zeros in each segment and is not needed behind
  * its last row: all segments use one row of the pool, one after another. */
 #include "engine/distill/teacher.h"
 #include <string.h>
@@ -29,6 +29,9 @@ struct teacher {
     bool keeps_hidden;
     struct region hidden;    /* [2][n_row_max, hidden_size] all rows; those that were asked for */
     float **taps;            /* [n_layer + 1] of the executor: the last one is `hidden` */
+    struct region attention; /* [n_row_max] q, then k, then v */
+    struct model_attention_tap attention_tap;
+    struct attention_rows attention_rows;
     struct batch batch; /* the last one */
     uint64_t scratch_bytes;
     struct tensor_group group;
@@ -218,11 +221,22 @@ static enum q_code hidden_rows(void *ctx, const struct micro_batch *b, const uin
     return Q_OK;
 }
 
+static enum q_code attention_rows(void *ctx, const struct micro_batch *b,
+                                  struct attention_rows *out, struct q_err *e)
+{
+    const struct teacher *t = ctx;
+    (void)e;
+    Q_ASSERT(b->n_row == t->batch.n_token && b->ids == t->batch.token_ids);
+    *out = t->attention_rows;
+    return Q_OK;
+}
+
 struct teacher_source teacher_logits_source(struct teacher *t)
 {
     return (struct teacher_source){
         .rows = logit_rows,
         .hidden = t->keeps_hidden ? hidden_rows : NULL,
+        .attention = t->attention.data ? attention_rows : NULL,
         .ctx = t,
         .n_vocab = t->vocab,
     };
@@ -311,12 +325,35 @@ static FALLIBLE tap_hidden(struct teacher *t, struct q_err *e)
     return Q_OK;
 }
 
+static FALLIBLE tap_attention(struct teacher *t, const struct attention_shape *s, struct q_err *e)
+{
+    if (!s || !t->has_head)
+        return Q_OK;
+    const size_t n = t->n_row_max, q = attention_q_columns(s), kv = attention_kv_columns(s);
+    enum q_code rc = region_init(&t->attention, n * (q + 2 * kv) * sizeof(float),
+                                 "a teacher's queries, keys and values", e);
+    if (rc)
+        return rc;
+    float *at = (float *)(void *)t->attention.data;
+    t->attention_tap = (struct model_attention_tap){
+        .layer = model_config(t->model)->n_layer - 1,
+        .q = at,
+        .k = at + n * q,
+        .v = at + n * (q + kv),
+    };
+    t->attention_rows = (struct attention_rows){
+        t->attention_tap.q, t->attention_tap.k, t->attention_tap.v, q, kv,
+    };
+    model_scratch_tap_attention(t->scratch, &t->attention_tap);
+    return Q_OK;
+}
+
 static FALLIBLE load_all(struct teacher *t, const struct teacher_options *o, struct q_err *e)
 {
     enum q_code rc;
     if ((rc = load_model(t, o, e)) || (rc = make_arrays(t, e)) ||
         (rc = model_scratch_new(&t->scratch, t->model, t->n_row_max, t->n_thread, e)) ||
-        (rc = tap_hidden(t, e)) ||
+        (rc = tap_hidden(t, e)) || (rc = tap_attention(t, o->attention, e)) ||
         (rc = want_blocks(t, blocks_of(t->n_row_max) + SPARE_BLOCKS, e)))
         return rc;
     t->scratch_bytes = model_scratch_bytes(t->model, t->n_row_max, t->n_thread);
@@ -366,6 +403,7 @@ void teacher_free(struct teacher *t)
     region_release(&t->stream);
     region_release(&t->logits);
     region_release(&t->hidden);
+    region_release(&t->attention);
     q_free(t->taps);
     q_free(t->slots);
     q_free(t->blocks);
@@ -383,5 +421,6 @@ const struct model_config *teacher_config(const struct teacher *t)
 uint64_t teacher_bytes(const struct teacher *t)
 {
     return model_shape(t->model)->weight_bytes + t->scratch_bytes + t->kv.memory_bytes +
-           t->kv.states_bytes + t->stream.size + t->logits.size + t->hidden.size;
+           t->kv.states_bytes + t->stream.size + t->logits.size + t->hidden.size +
+           t->attention.size;
 }

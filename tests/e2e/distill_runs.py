@@ -60,6 +60,8 @@ class Run:
             self.options["no-t2"] = True
         if c.get("hidden"):
             self.options |= {"hidden-loss": c["hidden"], "hidden-weight": c["w_hidden"]}
+        if c.get("attention"):
+            self.options |= {"attention-loss": c["attention"], "attention-weight": c["w_attention"], "value-weight": c["w_value"]}
         if c["top_k"]:
             self.options |= {"top-k": c["top_k"], "top-k-student": c["top_k_student"]}
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A relation is a product of queries and keys, whose rows are distributions: scores of a head (q and
- * k), or of values with themselves (v and v). That is what the head of a model is, with the keys as
+/* A relation is a product of queries and keys whose rows become distributions: scores of a head (q
+ * and k), or of values with themselves (v and v). That is what the head of a model is, with keys as
  * its matrix and positions as tokens, so its kernels compute it:
  *
  *     keys of the sequence, packed as a matrix            once a relation
@@ -324,7 +324,7 @@ static double run_relation(const struct pass *p, const struct relation *r)
             sum += run_tile(p, r, tile);
     }
     team_barrier(l->team);
-    for (uint32_t i = rows.begin; i < rows.end && has_gradient(p); i++)
+    for (uint32_t i = rows.begin; i < rows.end && r->dk; i++)
         for (uint32_t c = 0; c < n_dim; c++)
             r->dk[i * r->dk_stride + c] += l->d_keys[(size_t)i * n_dim + c];
     team_barrier(l->team);

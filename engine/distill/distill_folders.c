@@ -218,19 +218,46 @@ static FALLIBLE check_teacher(const struct distill_options *o, const struct mode
     return o->teacher && teacher_check(&teacher, e) ? q_wrap(e, "--teacher") : Q_OK;
 }
 
-/* A plugin's forward pass shows no hidden states. */
+/* A plugin's forward pass shows no hidden states and no attention. */
+static FALLIBLE check_built_in(const char *flag, const struct model_config *teacher,
+                               struct q_err *e)
+{
+    const struct arch *arch;
+    const enum q_code rc = arch_find(&arch, teacher->architecture, e);
+    if (rc || !arch->plugin)
+        return rc;
+    return q_fail(e, Q_UNSUPPORTED,
+                  "%s: the teacher's architecture %s is a plugin's, expected one that is built in",
+                  flag, teacher->architecture);
+}
+
 static FALLIBLE check_hidden(const struct distill_options *o, const struct model_config *teacher,
                              struct q_err *e)
 {
-    const struct arch *arch;
-    const enum q_code rc =
-        o->loss.hidden.kind != HIDDEN_NONE ? arch_find(&arch, teacher->architecture, e) : Q_OK;
-    if (rc || o->loss.hidden.kind == HIDDEN_NONE || !arch->plugin)
+    return o->loss.hidden.kind == HIDDEN_NONE ? Q_OK : check_built_in("--hidden-loss", teacher, e);
+}
+
+/* Sets the shapes of the last layers. */
+static FALLIBLE check_attention(struct distill_options *o, const struct model_config *student,
+                                const struct model_config *teacher, struct q_err *e)
+{
+    struct attention_options *a = &o->loss.attention;
+    const uint32_t n_tensor = trainer_sizes(o).n_student_tensor;
+    enum q_code rc;
+    if (!attention_is_asked(a))
+        return Q_OK;
+    if ((rc = check_built_in("--attention-loss", teacher, e)))
         return rc;
-    return q_fail(e, Q_UNSUPPORTED,
-                  "--hidden-loss: the teacher's architecture %s is a plugin's, expected one that "
-                  "is built in",
-                  teacher->architecture);
+    if (n_tensor > 1)
+        return q_fail(e, Q_UNSUPPORTED,
+                      "--attention-loss is not supported with --tensor-parallel-size %u; expected "
+                      "1, and --teacher-tensor-parallel-size where the teacher is large",
+                      n_tensor);
+    if (attention_shape_of(&a->teacher, teacher, e))
+        return q_wrap(e, "--attention-loss: --teacher");
+    if (attention_shape_of(&a->student, student, e))
+        return q_wrap(e, "--attention-loss: --student");
+    return attention_loss_check(a, e) ? q_wrap(e, "--attention-loss") : Q_OK;
 }
 
 static FALLIBLE check_student(const struct distill_options *o, const struct model_config *c,
@@ -281,7 +308,8 @@ static FALLIBLE check_configs(struct distill_options *o, struct configs *c, bool
         ((rc = check_tokenizers(o->teacher, o->student, e)) ||
          (rc = check_vocabularies(&c->student, &c->teacher, e))))
         return rc;
-    if ((rc = check_hidden(o, &c->teacher, e)) || (rc = check_student(o, &c->student, e)))
+    if ((rc = check_hidden(o, &c->teacher, e)) || (rc = check_student(o, &c->student, e)) ||
+        (rc = check_attention(o, &c->student, &c->teacher, e)))
         return rc;
     return check_teacher(o, &c->teacher, e);
 }

@@ -65,6 +65,12 @@ static const struct word hidden_kinds[] = {
     {"mse", HIDDEN_MSE},
     {NULL, 0},
 };
+enum { ATTENTION_NONE, ATTENTION_MINILM };
+static const struct word attention_kinds[] = {
+    {"none", ATTENTION_NONE},
+    {"minilm", ATTENTION_MINILM},
+    {NULL, 0},
+};
 static const struct word top_k_kinds[] = {{"full", 0}, {"renorm", 1}, {NULL, 0}};
 
 /* ---- parts ---- */
@@ -84,6 +90,17 @@ static bool has_logprobs(const struct options *o)
     return *o->teacher_file || *o->teach_url;
 }
 
+static FALLIBLE need_model(const char *flag, const char *value, const struct options *o,
+                           struct q_err *e)
+{
+    if (*o->teacher)
+        return Q_OK;
+    return q_fail(e, Q_INVALID, "%s is %s without --teacher; %s", flag, value,
+                  has_logprobs(o)
+                      ? "--teacher-file and --teacher-url give log-probabilities, nothing else"
+                      : "expected a model folder or id");
+}
+
 static FALLIBLE read_hidden(struct hidden_options *h, const struct options *o, struct q_err *e)
 {
     int kind = 0;
@@ -96,12 +113,31 @@ static FALLIBLE read_hidden(struct hidden_options *h, const struct options *o, s
     else if (options_given(o, "--hidden-weight"))
         return q_fail(e, Q_INVALID, "--hidden-weight is %g without --hidden-loss",
                       o->hidden_weight);
-    if (h->kind != HIDDEN_NONE && !*o->teacher)
-        return q_fail(e, Q_INVALID, "--hidden-loss is %s without --teacher; %s", o->hidden_loss,
-                      has_logprobs(o) ? "--teacher-file and --teacher-url give log-probabilities, "
-                                        "no hidden states"
-                                      : "expected a model folder or id");
-    return Q_OK;
+    return h->kind == HIDDEN_NONE ? Q_OK : need_model("--hidden-loss", o->hidden_loss, o, e);
+}
+
+static FALLIBLE read_attention(struct attention_options *a, const struct options *o,
+                               struct q_err *e)
+{
+    static const char *const weights[] = {"--attention-weight", "--value-weight"};
+    int kind = 0;
+    const enum q_code rc =
+        word_of(&kind, "--attention-loss", o->attention_loss, attention_kinds, e);
+    if (rc)
+        return rc;
+    for (size_t i = 0; i < sizeof weights / sizeof *weights; i++)
+        if (kind == ATTENTION_NONE && options_given(o, weights[i]))
+            return q_fail(e, Q_INVALID, "%s is given without --attention-loss", weights[i]);
+    if (kind == ATTENTION_NONE)
+        return Q_OK;
+    if (o->attention_weight == 0 && o->value_weight == 0)
+        return q_fail(e, Q_INVALID,
+                      "--attention-loss is %s, but --attention-weight and --value-weight are 0; "
+                      "expected one above 0",
+                      o->attention_loss);
+    a->weight = o->attention_weight;
+    a->value_weight = o->value_weight;
+    return need_model("--attention-loss", o->attention_loss, o, e);
 }
 
 static FALLIBLE read_loss(struct loss_options *l, const struct options *o, struct q_err *e)
@@ -146,13 +182,14 @@ static FALLIBLE read_loss(struct loss_options *l, const struct options *o, struc
                       : *o->teacher_file ? o->teacher_file
                                          : o->teach_url,
                       o->distill_loss);
-    const enum q_code rc_hidden = read_hidden(&l->hidden, o, e);
-    if (rc_hidden)
-        return rc_hidden;
-    return l->kd_weight == 0 && l->ce_weight == 0 && l->hidden.weight == 0
-               ? q_fail(e, Q_INVALID,
-                        "--kd-weight, --ce-weight and --hidden-weight are 0; expected one above 0")
-               : Q_OK;
+    if ((rc = read_hidden(&l->hidden, o, e)) || (rc = read_attention(&l->attention, o, e)))
+        return rc;
+    const double sum = l->kd_weight + l->ce_weight + l->hidden.weight + l->attention.weight +
+                       l->attention.value_weight;
+    return sum > 0 ? Q_OK
+                   : q_fail(e, Q_INVALID,
+                            "--kd-weight, --ce-weight and --hidden-weight are 0; expected one "
+                            "above 0, or --attention-loss");
 }
 
 static FALLIBLE read_optimizer(struct optimizer_options *p, const struct options *o,

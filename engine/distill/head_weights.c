@@ -1,21 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/distill/head_weights.h"
+#include "engine/distill/norm_rows.h"
 
 void head_norm(const struct head_weights *w, void *y, const float *x, uint32_t n,
                const struct kern_exec *exec)
 {
-    const struct rms_norm_args rms = {
-        .y = y,
-        .y_dtype = w->compute,
-        .x = x,
-        .w = w->norm,
-        .n_row = n,
-        .n_col = w->hidden,
-        .x_stride = w->hidden,
-        .y_stride = w->hidden,
-        .eps = w->norm_eps,
-    };
-    const struct layer_norm_args layer = {
+    const struct layer_norm_args a = {
         .y = y,
         .y_dtype = w->compute,
         .x = x,
@@ -27,12 +17,8 @@ void head_norm(const struct head_weights *w, void *y, const float *x, uint32_t n
         .y_stride = w->hidden,
         .eps = w->norm_eps,
     };
-    if (!n)
-        return;
-    if (w->is_layer_norm)
-        w->kern->layer_norm(&layer, exec);
-    else
-        w->kern->rms_norm(&rms, exec);
+    if (n)
+        norm_rows(w->kern, w->is_layer_norm, &a, exec);
 }
 
 void head_scale(const struct head_weights *w, float *z, size_t stride, uint32_t n,

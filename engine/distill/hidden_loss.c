@@ -5,7 +5,7 @@
 #include <string.h>
 #include "common/mem.h"
 #include "engine/distill/row_product.h"
-#include "engine/model/region.h"
+#include "engine/distill/row_share.h"
 
 #define NORM_MIN 1e-12 /* product of two norms below which a row counts as one of zeros */
 
@@ -39,12 +39,7 @@ static bool has_projection(const struct hidden_loss *l)
 
 static struct kern_exec exec_of(const struct hidden_loss *l, uint32_t ith, uint32_t nth)
 {
-    return (struct kern_exec){
-        .ith = ith,
-        .nth = nth,
-        .scratch = l->scratch + ith * l->scratch_bytes,
-        .scratch_bytes = l->scratch_bytes,
-    };
+    return row_exec(l->scratch, l->scratch_bytes, ith, nth);
 }
 
 static void run(const struct hidden_loss *l, team_fn *phase, struct pass *p)
@@ -88,16 +83,11 @@ static double cosine_row(float *p, const float *t, uint32_t n, double scale)
 
 /* ---- forward ---- */
 
-struct share { /* of the rows */
-    uint32_t begin, end;
-};
-
 /* This thread's rows of a, whose y, x and types are set. */
-static void convert_rows(const struct hidden_loss *l, struct convert_args a, struct share s,
+static void convert_rows(const struct hidden_loss *l, struct convert_args a, struct row_share s,
                          struct kern_exec x)
 {
-    x.ith = 0;
-    x.nth = 1;
+    x = row_exec_alone(x);
     a.n_row = s.end - s.begin;
     a.x_stride = a.y_stride = a.n_col = l->o.n_teacher;
     a.x = (const char *)a.x + (size_t)s.begin * a.n_col * (dtype_bits(a.x_dtype) / 8);
@@ -128,8 +118,7 @@ static void forward(void *arg, uint32_t ith, uint32_t nth)
     const struct pass *p = arg;
     struct hidden_loss *l = p->l;
     const struct kern_exec x = exec_of(l, ith, nth);
-    const uint64_t n = p->rows->n;
-    const struct share s = {(uint32_t)(n * ith / nth), (uint32_t)(n * (ith + 1) / nth)};
+    const struct row_share s = row_share_of(p->rows->n, &x);
     const size_t n_col = l->o.n_teacher;
     const double scale = l->o.weight / p->rows->n_position;
     const struct convert_args copy = {
@@ -223,8 +212,6 @@ static void cut(struct hidden_loss *l, struct region_cutter *c)
 FALLIBLE hidden_loss_new(struct hidden_loss **out, const struct head_weights *w,
                          const struct hidden_options *o, uint32_t n_row_max, struct q_err *e)
 {
-    const size_t any = kern_scratch_bytes(1, 1, KERN_PANEL);
-    const size_t train = kern_train_scratch_bytes(KERN_PANEL);
     struct hidden_loss *l = q_calloc(1, sizeof *l);
     struct region_cutter c = {0};
     if (!l)
@@ -234,8 +221,7 @@ FALLIBLE hidden_loss_new(struct hidden_loss **out, const struct head_weights *w,
     l->w = *w;
     l->n_row_max = n_row_max;
     l->n_thread = w->team ? team_size(w->team) : 1;
-    l->scratch_bytes =
-        ((any > train ? any : train) + REGION_ALIGN - 1) / REGION_ALIGN * REGION_ALIGN;
+    l->scratch_bytes = row_scratch_bytes();
     cut(l, &c);
     const enum q_code rc = region_init(&l->memory, c.used, "hidden states of a chunk of rows", e);
     if (rc) {

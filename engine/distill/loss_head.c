@@ -11,14 +11,14 @@
  *     norm       dx of the rows; dw += …                         columns
  *
  * z is the largest array and exists once: the loss writes the gradient over the logits, zᵀ exists a
- * slice at a time in each thread (row_product.h). Rows of z lie an odd number of lines apart: a
- * column of it would else be in a few sets of the cache. */
+ * slice at a time in each thread (row_product.h). */
 #include "engine/distill/loss_head.h"
 #include <math.h>
 #include <string.h>
 #include "common/mem.h"
+#include "engine/distill/norm_rows.h"
 #include "engine/distill/row_product.h"
-#include "engine/model/region.h"
+#include "engine/distill/row_share.h"
 
 #define CHUNK_BYTES    (32u << 20) /* logits of both models */
 #define CHUNK_ROWS_MIN 32u
@@ -56,33 +56,9 @@ struct chunk {
     const float *teacher_hidden; /* [n, width of the teacher]; NULL: not asked for */
 };
 
-struct share { /* of a chunk's rows, of a vocabulary */
-    uint32_t begin, end;
-};
-
-static struct share share_of(uint32_t n, uint32_t ith, uint32_t nth)
-{
-    return (struct share){
-        (uint32_t)((uint64_t)n * ith / nth),
-        (uint32_t)((uint64_t)n * (ith + 1) / nth),
-    };
-}
-
 static struct kern_exec exec_of(const struct loss_head *h, uint32_t ith, uint32_t nth)
 {
-    return (struct kern_exec){
-        .ith = ith,
-        .nth = nth,
-        .scratch = h->scratch + ith * h->scratch_bytes,
-        .scratch_bytes = h->scratch_bytes,
-    };
-}
-
-static struct kern_exec alone(struct kern_exec x)
-{
-    x.ith = 0;
-    x.nth = 1;
-    return x;
+    return row_exec(h->scratch, h->scratch_bytes, ith, nth);
 }
 
 static bool is_split(const struct loss_head *h)
@@ -98,7 +74,7 @@ static float *own_columns(const struct loss_head *h)
 
 /* ---- forward ---- */
 
-static void norm_rows(const struct chunk *c, struct share s, const struct kern_exec *x)
+static void norm_chunk(const struct chunk *c, struct row_share s, const struct kern_exec *x)
 {
     struct loss_head *h = c->h;
     const size_t hidden = h->w.hidden, width = dtype_bits(h->w.compute) / 8;
@@ -112,7 +88,7 @@ static void forward(void *arg, uint32_t ith, uint32_t nth)
 {
     const struct chunk *c = arg;
     struct loss_head *h = c->h;
-    const struct kern_exec x = exec_of(h, ith, nth), mine = alone(x);
+    const struct kern_exec x = exec_of(h, ith, nth), mine = row_exec_alone(x);
     const struct linear_args a = {
         .y = is_split(h) ? h->part : h->z,
         .y_dtype = DT_F32,
@@ -124,7 +100,7 @@ static void forward(void *arg, uint32_t ith, uint32_t nth)
         .x_stride = h->w.hidden,
         .y_stride = is_split(h) ? h->n_local : h->z_stride,
     };
-    norm_rows(c, share_of(c->n, ith, nth), &mine);
+    norm_chunk(c, row_share_of(c->n, &x), &mine);
     team_barrier(h->w.team);
     h->w.kern->linear(&a, &x);
 }
@@ -132,7 +108,7 @@ static void forward(void *arg, uint32_t ith, uint32_t nth)
 /* ---- loss ---- */
 
 /* Of the ranks' parts, one after another, the rows of all columns. */
-static void join_parts(struct loss_head *h, uint32_t n, struct share s)
+static void join_parts(struct loss_head *h, uint32_t n, struct row_share s)
 {
     const size_t n_local = h->n_local;
     for (uint32_t rank = 0; is_split(h) && rank < h->w.tensor_parallel.size; rank++)
@@ -141,7 +117,7 @@ static void join_parts(struct loss_head *h, uint32_t n, struct share s)
                    h->gathered + (rank * (size_t)n + i) * n_local, n_local * sizeof(float));
 }
 
-static void loss_of_rows(const struct chunk *c, struct share s, const struct kern_exec *x)
+static void loss_of_rows(const struct chunk *c, struct row_share s, const struct kern_exec *x)
 {
     struct loss_head *h = c->h;
     const struct teacher_rows *t = &c->teacher;
@@ -172,7 +148,7 @@ static void loss_of_rows(const struct chunk *c, struct share s, const struct ker
     h->w.kern->distill_loss(&a, x);
 }
 
-static void round_rows(const struct loss_head *h, struct share s, const struct kern_exec *x)
+static void round_rows(const struct loss_head *h, struct row_share s, const struct kern_exec *x)
 {
     const struct convert_args a = {
         .y = h->half + s.begin * h->half_stride,
@@ -191,8 +167,8 @@ static void loss(void *arg, uint32_t ith, uint32_t nth)
 {
     const struct chunk *c = arg;
     struct loss_head *h = c->h;
-    const struct share s = share_of(c->n, ith, nth);
-    const struct kern_exec mine = alone(exec_of(h, ith, nth));
+    const struct kern_exec x = exec_of(h, ith, nth), mine = row_exec_alone(x);
+    const struct row_share s = row_share_of(c->n, &x);
     if (s.begin == s.end)
         return;
     float *z = h->z + s.begin * h->z_stride;
@@ -290,32 +266,15 @@ static void gradient_of_row(const struct chunk *c, uint32_t i, const struct kern
         .x_stride = hidden,
         .eps = h->w.norm_eps,
     };
-    const struct rms_norm_grad_args rms = {
-        .dx = a.dx,
-        .dy = a.dy,
-        .x = a.x,
-        .w = a.w,
-        .r = a.r,
-        .n_row = 1,
-        .n_unit = 1,
-        .n_col = a.n_col,
-        .dx_stride = hidden,
-        .dy_stride = hidden,
-        .x_stride = hidden,
-        .eps = a.eps,
-    };
-    if (h->w.is_layer_norm)
-        h->w.kern->layer_norm_grad(&a, x);
-    else
-        h->w.kern->rms_norm_grad(&rms, x);
+    norm_rows_grad(h->w.kern, h->w.is_layer_norm, &a, x);
 }
 
 static void gradient_of_norm(void *arg, uint32_t ith, uint32_t nth)
 {
     const struct chunk *c = arg;
     struct loss_head *h = c->h;
-    const struct share s = share_of(c->n, ith, nth);
-    const struct kern_exec x = exec_of(h, ith, nth), mine = alone(x);
+    const struct kern_exec x = exec_of(h, ith, nth), mine = row_exec_alone(x);
+    const struct row_share s = row_share_of(c->n, &x);
     const struct column_sums_args bias = {
         .y = h->w.norm_bias_grad,
         .x = h->dh,
@@ -489,12 +448,6 @@ static FALLIBLE check_options(const struct loss_options *o, struct q_err *e)
     return Q_OK;
 }
 
-/* Elements between rows: whole lines, an odd number of them. */
-static size_t odd_stride(uint32_t n, size_t per_line)
-{
-    return ((n + per_line - 1) / per_line | 1) * per_line;
-}
-
 /* Run twice (region_cutter). */
 static void cut(struct loss_head *h, struct region_cutter *c)
 {
@@ -525,16 +478,13 @@ static void cut(struct loss_head *h, struct region_cutter *c)
 static void set_sizes(struct loss_head *h)
 {
     const struct head_weights *w = &h->w;
-    const size_t any = kern_scratch_bytes(1, 1, KERN_PANEL);
-    const size_t train = kern_train_scratch_bytes(KERN_PANEL);
     h->n_thread = w->team ? team_size(w->team) : 1;
     h->n_local = w->n_vocab / (is_split(h) ? w->tensor_parallel.size : 1);
     h->chunk = loss_head_rows(w->n_vocab);
-    h->z_stride = odd_stride(w->n_vocab, 16);
-    h->half_stride = odd_stride(h->n_local, 32);
-    h->slice_stride = odd_stride(h->chunk, w->compute == DT_BF16 ? 32 : 16);
-    h->scratch_bytes =
-        ((any > train ? any : train) + REGION_ALIGN - 1) / REGION_ALIGN * REGION_ALIGN;
+    h->z_stride = row_stride(w->n_vocab, 16);
+    h->half_stride = row_stride(h->n_local, 32);
+    h->slice_stride = row_stride(h->chunk, w->compute == DT_BF16 ? 32 : 16);
+    h->scratch_bytes = row_scratch_bytes();
 }
 
 FALLIBLE loss_head_new(struct loss_head **out, const struct head_weights *w,

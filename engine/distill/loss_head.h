@@ -13,6 +13,7 @@
  * the team of its weights. */
 #ifndef QUIRE_ENGINE_DISTILL_LOSS_HEAD_H
 #define QUIRE_ENGINE_DISTILL_LOSS_HEAD_H
+#include "engine/distill/attention_loss.h"
 #include "engine/distill/hidden_loss.h"
 #include "engine/distill/micro_batch.h"
 
@@ -33,6 +34,10 @@ struct teacher_source {
      * hidden_size], valid until the next call. NULL: it has none. */
     enum q_code (*hidden)(void *ctx, const struct micro_batch *b, const uint32_t *rows, uint32_t n,
                           const float **out, struct q_err *e);
+    /* Likewise of all rows of the micro batch: what the attention of its last layer has read, valid
+     * until the teacher's next micro batch. NULL: it has none. */
+    enum q_code (*attention)(void *ctx, const struct micro_batch *b, struct attention_rows *out,
+                             struct q_err *e);
     void *ctx;
     uint32_t n_vocab; /* of the teacher */
 };
@@ -44,7 +49,8 @@ struct loss_options {
     double kd_weight, ce_weight;
     uint32_t top_k;
     bool renorm;
-    struct hidden_options hidden; /* with a teacher that has hidden states */
+    struct hidden_options hidden;       /* with a teacher that has hidden states */
+    struct attention_options attention; /* not of loss_head: the trainer computes it */
 };
 
 struct loss_sums { /* over the rows that count; without weights and N */

@@ -3,7 +3,6 @@
 #include "common/mem.h"
 #include "engine/model/forward/program_text.h"
 
-/* Weights as they are in f32, none quantized: costs are of their shapes alone. */
 static struct program_form plain_form(const void *ctx, enum program_weight w, uint32_t layer)
 {
     (void)ctx;
@@ -12,7 +11,7 @@ static struct program_form plain_form(const void *ctx, enum program_weight w, ui
     return (struct program_form){.input = DT_F32};
 }
 
-static const struct program_forms plain_forms = {.form = plain_form, .compute = DT_F32};
+const struct program_forms model_costs_forms = {.form = plain_form, .compute = DT_F32};
 
 static double weights_of(const struct program_op *op)
 {
@@ -29,7 +28,7 @@ static double weights_of(const struct program_op *op)
 
 static void add_op(struct model_costs *out, const struct program_op *op, uint32_t n_context)
 {
-    const struct program_costs costs = {.forms = &plain_forms};
+    const struct program_costs costs = {.forms = &model_costs_forms};
     const struct program_cost c = program_cost(op, &costs);
     const uint32_t window = op->kind == PROGRAM_ATTENTION ? op->attention.window : 0;
     const uint32_t seen = window && window < n_context ? window : n_context;
@@ -53,7 +52,7 @@ static FALLIBLE costs_of(struct model_costs *out, const struct model_config *c, 
     out->n_layer = c->n_layer;
     out->params_embedding = (double)c->vocab_size * c->hidden_size;
     if (!(rc = arch_find(&arch, c->architecture, e)) &&
-        !(rc = program_compile(&p, arch, c, &plain_forms, e)))
+        !(rc = program_compile(&p, arch, c, &model_costs_forms, e)))
         for (uint32_t i = 0; i < p.n_op; i++)
             add_op(out, &p.ops[i], n_context);
     program_release(&p);

@@ -4,6 +4,10 @@
 #ifndef QUIRE_ENGINE_DISTILL_MODEL_COSTS_H
 #define QUIRE_ENGINE_DISTILL_MODEL_COSTS_H
 #include "common/hub/config.h"
+#include "engine/model/forward/program.h"
+
+/* Weights as they are in f32, none quantized: for programs of which the shapes alone are read. */
+extern const struct program_forms model_costs_forms;
 
 struct model_costs { /* FLOP of one row, products and attention */
     uint32_t n_layer;

@@ -157,23 +157,26 @@ static void set_port(struct metrics_port *p, const struct report_step *s, uint32
     const struct {
         enum run_metric metric;
         double value;
+        bool is_absent;
     } values[] = {
-        {RUN_STEP, (double)s->step},
-        {RUN_LOSS, s->loss},
-        {RUN_KD_LOSS, s->kd_loss},
-        {RUN_CE_LOSS, s->ce_loss},
-        {RUN_GRAD_NORM, s->grad_norm},
-        {RUN_LR, s->lr},
-        {RUN_TOK_S, s->tok_s},
-        {RUN_PEAK, s->peak},
-        {RUN_BUBBLE, s->bubble},
-        {RUN_LEFT, s->left_s},
-        {RUN_AGREEMENT, s->agreement},     /* these with a teacher, */
-        {RUN_HIDDEN_LOSS, s->hidden_loss}, /* and --hidden-loss */
+        {RUN_STEP, (double)s->step, false},
+        {RUN_LOSS, s->loss, false},
+        {RUN_KD_LOSS, s->kd_loss, false},
+        {RUN_CE_LOSS, s->ce_loss, false},
+        {RUN_GRAD_NORM, s->grad_norm, false},
+        {RUN_LR, s->lr, false},
+        {RUN_TOK_S, s->tok_s, false},
+        {RUN_PEAK, s->peak, false},
+        {RUN_BUBBLE, s->bubble, false},
+        {RUN_LEFT, s->left_s, false},
+        {RUN_AGREEMENT, s->agreement, s->agreement < 0},
+        {RUN_HIDDEN_LOSS, s->hidden_loss, !s->has_hidden},
+        {RUN_ATTENTION_LOSS, s->attention_loss, !s->has_attention},
+        {RUN_VALUE_LOSS, s->value_loss, !s->has_values},
     };
-    const size_t n = sizeof values / sizeof *values - !s->has_hidden - (s->agreement < 0);
-    for (size_t i = 0; i < n; i++)
-        metrics_port_set(p, values[i].metric, values[i].value);
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++)
+        if (!values[i].is_absent)
+            metrics_port_set(p, values[i].metric, values[i].value);
     metrics_port_add(p, RUN_TOKENS, (double)s->n_token);
     metrics_port_add(p, RUN_SKIPPED, s->skipped ? 1 : 0);
     for (uint32_t i = 0; i < n_rank; i++)
@@ -191,11 +194,12 @@ static FALLIBLE add_events(struct tensorboard *t, const struct report_step *s, s
         {"speed/tokens_per_second", s->tok_s},
         {"speed/peak_fraction", s->peak},
         {"speed/bubble", s->bubble},
-        {"train/agreement", s->agreement},     /* these with a teacher, */
-        {"train/hidden_loss", s->hidden_loss}, /* and --hidden-loss */
+        {s->agreement < 0 ? NULL : "train/agreement", s->agreement},
+        {s->has_hidden ? "train/hidden_loss" : NULL, s->hidden_loss},
+        {s->has_attention ? "train/attention_loss" : NULL, s->attention_loss},
+        {s->has_values ? "train/value_loss" : NULL, s->value_loss},
     };
-    const uint32_t n = sizeof values / sizeof *values - !s->has_hidden - (s->agreement < 0);
-    return tensorboard_add(t, s->step, values, n, e);
+    return tensorboard_add(t, s->step, values, sizeof values / sizeof *values, e);
 }
 
 FALLIBLE report_step(struct report *r, const struct report_step *s, struct q_err *e)
@@ -218,8 +222,10 @@ FALLIBLE report_eval(struct report *r, const struct report_eval *v, struct q_err
         {"eval/loss", v->loss},
         {"eval/kd_loss", v->kd_loss},
         {"eval/ce_loss", v->ce_loss},
-        {"eval/agreement", v->agreement},     /* these with a teacher, */
-        {"eval/hidden_loss", v->hidden_loss}, /* and --hidden-loss */
+        {v->agreement < 0 ? NULL : "eval/agreement", v->agreement},
+        {v->has_hidden ? "eval/hidden_loss" : NULL, v->hidden_loss},
+        {v->has_attention ? "eval/attention_loss" : NULL, v->attention_loss},
+        {v->has_values ? "eval/value_loss" : NULL, v->value_loss},
     };
     enum q_code rc = Q_OK;
     report_json_eval(&r->text, v);
@@ -238,6 +244,6 @@ FALLIBLE report_eval(struct report *r, const struct report_eval *v, struct q_err
         if (v->agreement >= 0)
             metrics_port_set(r->port, RUN_EVAL_AGREEMENT, v->agreement);
     }
-    const uint32_t n = sizeof values / sizeof *values - !v->has_hidden - (v->agreement < 0);
+    const uint32_t n = sizeof values / sizeof *values;
     return rc || !r->tensorboard ? rc : tensorboard_add(r->tensorboard, v->step, values, n, e);
 }

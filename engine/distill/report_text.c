@@ -77,6 +77,10 @@ void report_text_step(struct buf *out, const struct report_step *s, uint64_t n_s
                s->loss, s->kd_loss, s->ce_loss);
     if (s->has_hidden)
         buf_printf(out, ", hidden %.4f", s->hidden_loss);
+    if (s->has_attention)
+        buf_printf(out, ", attention %.4f", s->attention_loss);
+    if (s->has_values)
+        buf_printf(out, ", values %.4f", s->value_loss);
     if (s->agreement >= 0)
         buf_printf(out, ", agreement %.1f %%", 100 * s->agreement);
     buf_printf(out, ", norm %.3g, lr %.3g, %.0f tokens/s", s->grad_norm, s->lr, s->tok_s);
@@ -97,6 +101,10 @@ void report_text_eval(struct buf *out, const struct report_eval *v)
                v->loss, v->kd_loss, v->ce_loss);
     if (v->has_hidden)
         buf_printf(out, ", hidden %.4f", v->hidden_loss);
+    if (v->has_attention)
+        buf_printf(out, ", attention %.4f", v->attention_loss);
+    if (v->has_values)
+        buf_printf(out, ", values %.4f", v->value_loss);
     if (v->agreement >= 0)
         buf_printf(out, ", agreement %.1f %%", 100 * v->agreement);
     buf_printf(out, ", %" PRIu64 " tokens", v->n_token);
@@ -158,6 +166,10 @@ void report_json_step(struct buf *out, const struct report_step *s, bool all)
     add_number(out, "ce_loss", s->ce_loss);
     if (s->has_hidden)
         add_number(out, "hidden_loss", s->hidden_loss);
+    if (s->has_attention)
+        add_number(out, "attention_loss", s->attention_loss);
+    if (s->has_values)
+        add_number(out, "value_loss", s->value_loss);
     add_number(out, "grad_norm", s->grad_norm);
     add_number(out, "lr", s->lr);
     add_counts(out, "n_tokens", s->n_token);
@@ -185,6 +197,10 @@ void report_json_eval(struct buf *out, const struct report_eval *v)
     add_number(out, "eval_ce_loss", v->ce_loss);
     if (v->has_hidden)
         add_number(out, "eval_hidden_loss", v->hidden_loss);
+    if (v->has_attention)
+        add_number(out, "eval_attention_loss", v->attention_loss);
+    if (v->has_values)
+        add_number(out, "eval_value_loss", v->value_loss);
     add_number(out, "eval_agreement", v->agreement < 0 ? (double)NAN : v->agreement);
     add_counts(out, "eval_n_tokens", v->n_token);
     buf_add_str(out, "}\n");

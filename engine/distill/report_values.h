@@ -26,8 +26,8 @@ struct report_cut {
 struct report_step {
     uint64_t step;
     double loss, kd_loss, ce_loss;
-    bool has_hidden; /* --hidden-loss, with a teacher */
-    double hidden_loss;
+    bool has_hidden, has_attention, has_values; /* --hidden-loss, --attention-loss */
+    double hidden_loss, attention_loss, value_loss;
     double agreement; /* 0 … 1; below 0: no teacher */
     double grad_norm, lr;
     uint64_t n_token;     /* counted */
@@ -41,8 +41,8 @@ struct report_step {
 };
 struct report_eval {
     uint64_t step;
-    bool has_hidden;
-    double loss, kd_loss, ce_loss, hidden_loss, agreement; /* as in a step */
+    bool has_hidden, has_attention, has_values; /* all as in a step */
+    double loss, kd_loss, ce_loss, hidden_loss, attention_loss, value_loss, agreement;
     uint64_t n_token;
 };
 

@@ -1,25 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* dyᵀ exists ROW_PRODUCT_SLICE columns at a time in each thread, so that it stays in a cache. */
 #include "engine/distill/row_product.h"
-
-struct share { /* of rows, of columns */
-    uint32_t begin, end;
-};
-
-static struct share share_of(uint32_t n, const struct kern_exec *x)
-{
-    return (struct share){
-        (uint32_t)((uint64_t)n * x->ith / x->nth),
-        (uint32_t)((uint64_t)n * (x->ith + 1) / x->nth),
-    };
-}
-
-static struct kern_exec alone(struct kern_exec x)
-{
-    x.ith = 0;
-    x.nth = 1;
-    return x;
-}
+#include "engine/distill/row_share.h"
 
 static size_t width_of(const struct row_product *p)
 {
@@ -30,8 +12,8 @@ static size_t width_of(const struct row_product *p)
 void row_product_grad_input(const struct row_product *p, const struct kern_exec *x)
 {
     const bool by_panels = (p->n_in + KERN_PANEL - 1) / KERN_PANEL >= x->nth;
-    const struct share s = by_panels ? (struct share){0, p->n} : share_of(p->n, x);
-    const struct kern_exec mine = by_panels ? *x : alone(*x);
+    const struct row_share s = by_panels ? (struct row_share){0, p->n} : row_share_of(p->n, x);
+    const struct kern_exec mine = by_panels ? *x : row_exec_alone(*x);
     const struct linear_args a = {
         .y = p->dh + (size_t)s.begin * p->n_in,
         .y_dtype = DT_F32,
@@ -47,8 +29,8 @@ void row_product_grad_input(const struct row_product *p, const struct kern_exec 
         p->kern->linear(&a, &mine);
 }
 
-static void grad_of_slice(const struct row_product *p, struct share v, const struct kern_exec *x,
-                          void *slice)
+static void grad_of_slice(const struct row_product *p, struct row_share v,
+                          const struct kern_exec *x, void *slice)
 {
     const struct transpose_args t = {
         .y = slice,
@@ -77,14 +59,14 @@ static void grad_of_slice(const struct row_product *p, struct share v, const str
 
 void row_product_grad_weight(const struct row_product *p, const struct kern_exec *x)
 {
-    const struct kern_exec mine = alone(*x);
+    const struct kern_exec mine = row_exec_alone(*x);
     const size_t slice_bytes = ROW_PRODUCT_SLICE * p->slice_stride * width_of(p);
     const uint32_t n_slice = (p->n_out + ROW_PRODUCT_SLICE - 1) / ROW_PRODUCT_SLICE;
-    const struct share s = share_of(n_slice, x);
+    const struct row_share s = row_share_of(n_slice, x);
     for (uint32_t i = s.begin; i < s.end; i++) {
         const uint32_t begin = i * ROW_PRODUCT_SLICE, left = p->n_out - begin;
         const uint32_t n = left < ROW_PRODUCT_SLICE ? left : ROW_PRODUCT_SLICE;
-        grad_of_slice(p, (struct share){begin, begin + n}, &mine,
+        grad_of_slice(p, (struct row_share){begin, begin + n}, &mine,
                       (char *)p->slices + x->ith * slice_bytes);
     }
 }

@@ -194,7 +194,8 @@ static enum q_code make_kept(struct student *s, struct q_err *e)
         return rc;
     s->inputs = s->kept.at + whole_lines(kept);
     memset(s->kept.at, 0, whole_lines(kept) + inputs); /* resident before the first step */
-    return Q_OK;
+    const size_t n = student_attention_bytes(s);
+    return n ? make_memory(&s->attention_grads, n, "gradients of attention", e) : Q_OK;
 }
 
 /* ---- packed weights ---- */
@@ -480,6 +481,7 @@ static enum q_code make_student(struct student **out, const struct student_optio
     const uint32_t forward = STUDENT_BLOCK_ROWS * s->n_thread;
     s->n_row_block = forward > STUDENT_GRAD_ROWS ? forward : STUDENT_GRAD_ROWS;
     s->recompute = o->recompute;
+    s->shares_attention = o->shares_attention;
     *out = s;
     return make_program(s, o, e);
 }
@@ -519,8 +521,8 @@ void student_free(struct student *s)
 {
     if (!s)
         return;
-    struct student_memory *const all[] = {&s->pack_memory, &s->kept, &s->work, &s->block,
-                                          &s->scratch};
+    struct student_memory *const all[] = {&s->pack_memory, &s->kept,    &s->work,
+                                          &s->block,       &s->scratch, &s->attention_grads};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         q_free(all[i]->all);
     params_release(&s->params);
@@ -609,5 +611,6 @@ uint64_t student_bytes(const struct student *s)
 {
     const size_t n_array = s->params.m ? 4 : 2;
     return s->params.n_element * n_array * sizeof(float) + s->pack_memory.n + s->kept.n +
-           s->work.n + s->block.n + s->scratch.n + s->n_layer * sizeof *s->layers;
+           s->work.n + s->block.n + s->scratch.n + s->attention_grads.n +
+           s->n_layer * sizeof *s->layers;
 }

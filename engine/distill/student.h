@@ -16,6 +16,7 @@
 #define QUIRE_ENGINE_DISTILL_STUDENT_H
 #include "common/hub/config.h"
 #include "common/team.h"
+#include "engine/distill/attention_shape.h"
 #include "engine/distill/head_weights.h"
 #include "engine/distill/micro_batch.h"
 #include "engine/distill/params.h"
@@ -36,6 +37,7 @@ struct student_options {
     bool recompute;            /* keep the inputs of layers only and compute the rest again */
     bool no_optimizer;         /* no moments: gradients only (evaluation, tests) */
     uint32_t n_projection_row; /* of a projection beside the head (hidden_loss.h); 0: none */
+    bool shares_attention;     /* for student_attention; not with tensor parallelism */
     struct tensor_group tensor_parallel;
 };
 /* What student_load would refuse, from config and headers alone. Errors: as student_load. */
@@ -69,6 +71,16 @@ FALLIBLE student_forward(struct student *s, const struct student_pass *p, const 
  * for a stage with the embedding). */
 FALLIBLE student_backward(struct student *s, const struct student_pass *p, float *dy, float **dx,
                           struct q_err *e);
+
+/* What attention of the model's last layer has read in the pass of this slot that was the last one:
+ * valid until the next pass. Gradients: [n_row, columns] without gaps, of the slot; what is written
+ * to them is added to attention's own by student_backward. On the rank with the last layer, with
+ * shares_attention. */
+struct student_attention {
+    struct attention_rows rows;
+    float *dq, *dk, *dv;
+};
+void student_attention(struct student *s, uint32_t slot, struct student_attention *out);
 
 /* FLOP of a forward pass of one row of all layers and the head of the whole model, products only;
  * attention: of one row and one row of context. For reports. */

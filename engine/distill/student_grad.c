@@ -5,6 +5,7 @@
  * dW += dyᵀ x in pieces of STUDENT_GRAD_ROWS rows, each transposed and packed; db += sums of dy. */
 #include <math.h>
 #include <string.h>
+#include "engine/distill/norm_rows.h"
 #include "engine/distill/student_internal.h"
 #include "engine/model/forward/acts.h"
 
@@ -268,25 +269,7 @@ static void grad_of_rows(const struct norm *m, const float *w)
         .x_stride = m->x.stride,
         .eps = op->norm.eps,
     };
-    const struct rms_norm_grad_args rms = {
-        .dx = a.dx,
-        .accumulate = a.accumulate,
-        .dy = a.dy,
-        .x = a.x,
-        .w = a.w,
-        .r = a.r,
-        .n_row = a.n_row,
-        .n_unit = a.n_unit,
-        .n_col = a.n_col,
-        .dx_stride = a.dx_stride,
-        .dy_stride = a.dy_stride,
-        .x_stride = a.x_stride,
-        .eps = a.eps,
-    };
-    if (op->norm.kind == ARCH_NORM_LAYER)
-        s->kern->layer_norm_grad(&a, &m->r->mine);
-    else
-        s->kern->rms_norm_grad(&rms, &m->r->mine);
+    norm_rows_grad(s->kern, op->norm.kind == ARCH_NORM_LAYER, &a, &m->r->mine);
 }
 
 /* Sums over the block's rows: of the weight, and of the bias where there is one. */
@@ -451,6 +434,7 @@ static void attention_grad(struct student_run *r, const struct train_step *step)
         .dkv_stride = dk.stride,
     };
     r->s->kern->attention_grad(&a, &r->x);
+    student_add_attention(r, step);
 }
 
 /* Of an ADD with a scale, and of SCALE. */

@@ -6,6 +6,7 @@
  *     student_ops.c    the operations of a forward list
  *     student_grad.c   those of a backward list
  *     student_sums.c   what tensor parallelism adds up
+ *     student_attention.c   the last layer's attention, which a loss compares
  * Threads: a pass is one team_run. Every thread goes through all blocks of rows and all steps. A
  * step computes the thread's own rows of the block, always the same ones, so no barrier stands
  * between steps; those that read rows of others (attention, sums over rows, sums over ranks) have
@@ -72,9 +73,11 @@ struct student {
     struct student_rope ropes[STUDENT_ROPES];
 
     struct student_memory pack_memory, kept, work, block, scratch;
-    char *inputs;       /* recompute: [n_slot][n_layer][n_row_max][hidden] f32 */
-    float *stream;      /* [n_row_max][hidden] */
-    uint32_t *rows;     /* [n_row_max] 0, 1, 2 … */
+    bool shares_attention;
+    struct student_memory attention_grads; /* [n_slot][n_row_max, q, k and v] of the last layer */
+    char *inputs;                          /* recompute: [n_slot][n_layer][n_row_max][hidden] f32 */
+    float *stream;                         /* [n_row_max][hidden] */
+    uint32_t *rows;                        /* [n_row_max] 0, 1, 2 … */
     uint32_t *ids;      /* [n_row_max] rows of this rank's part of the embedding */
     uint16_t *rounded;  /* bf16: [block][columns] of a gradient */
     char *across;       /* [columns][STUDENT_GRAD_ROWS] of a gradient, transposed */
@@ -139,6 +142,14 @@ struct student_weight student_norm_weight(const struct student *s, const struct 
  * down); the product has some of the columns (q, k, v, gate, up). */
 bool student_is_summed(const struct student *s, const struct param *p);
 bool student_is_divided(const struct student *s, const struct param *p);
+
+/* A thread that computes alone, in the memory of a slot and one of this rank's layers. */
+struct student_run student_run_of(struct student_call *c, uint32_t ith, uint32_t nth);
+void student_enter_layer(struct student_run *r, uint32_t i);
+/* Bytes of attention_grads. */
+size_t student_attention_bytes(const struct student *s);
+/* In the backward pass, behind attention's gradients: += those of student_attention. */
+void student_add_attention(struct student_run *r, const struct train_step *step);
 
 struct attention_train_args student_attention_of(const struct student_run *r,
                                                  const struct train_step *step);

@@ -2,36 +2,18 @@
 /* The operations of a forward pass. A row is one thread's in all of them but products and
  * attention, which the kernels divide. */
 #include <string.h>
+#include "engine/distill/norm_rows.h"
 #include "engine/distill/student_internal.h"
 #include "engine/model/forward/acts.h"
 
 /* ---- norms, copies ---- */
 
-static void layer_norm(const struct student_run *r, const struct program_op *op,
-                       const struct rms_norm_args *of)
+/* a: all but the bias, which is the operation's. */
+static void run_norm(const struct student_run *r, const struct program_op *op,
+                     struct layer_norm_args a)
 {
-    const struct layer_norm_args a = {
-        .y = of->y,
-        .y_dtype = of->y_dtype,
-        .x = of->x,
-        .w = of->w,
-        .b = student_weight_of(r->s, op->bias, op->layer).w,
-        .n_row = of->n_row,
-        .n_col = of->n_col,
-        .x_stride = of->x_stride,
-        .y_stride = of->y_stride,
-        .eps = of->eps,
-    };
-    r->s->kern->layer_norm(&a, &r->mine);
-}
-
-static void norm_rows(const struct student_run *r, const struct program_op *op,
-                      const struct rms_norm_args *a)
-{
-    if (op->norm.kind == ARCH_NORM_RMS)
-        r->s->kern->rms_norm(a, &r->mine);
-    else
-        layer_norm(r, op, a);
+    a.b = student_weight_of(r->s, op->bias, op->layer).w;
+    norm_rows(r->s->kern, op->norm.kind == ARCH_NORM_LAYER, &a, &r->mine);
 }
 
 /* Each unit of a row with weights of its own. */
@@ -43,18 +25,18 @@ static void norm_apart(struct student_run *r, const struct train_step *step)
     const struct student_part p = student_part_of(r);
     const float *w = student_norm_weight(r->s, op).w;
     for (uint32_t c = 0; c < op->in[0].n_col && p.n; c += op->norm.unit)
-        norm_rows(r, op,
-                  &(struct rms_norm_args){
-                      .y = y.x + (p.at * y.stride + c) * (dtype_bits(y.dtype) / 8),
-                      .y_dtype = y.dtype,
-                      .x = student_floats(&x, p.at) + c,
-                      .w = w + c,
-                      .n_row = p.n,
-                      .n_col = op->norm.unit,
-                      .x_stride = x.stride,
-                      .y_stride = y.stride,
-                      .eps = op->norm.eps,
-                  });
+        run_norm(r, op,
+                 (struct layer_norm_args){
+                     .y = y.x + (p.at * y.stride + c) * (dtype_bits(y.dtype) / 8),
+                     .y_dtype = y.dtype,
+                     .x = student_floats(&x, p.at) + c,
+                     .w = w + c,
+                     .n_row = p.n,
+                     .n_col = op->norm.unit,
+                     .x_stride = x.stride,
+                     .y_stride = y.stride,
+                     .eps = op->norm.eps,
+                 });
 }
 
 /* The units of a row are neighbours, rows are not: a call a row, where there is more than one. */
@@ -72,7 +54,7 @@ static void norm(struct student_run *r, const struct train_step *step)
         return;
     }
     for (uint32_t i = 0; i < n_call && p.n; i++) {
-        const struct rms_norm_args a = {
+        const struct layer_norm_args a = {
             .y = y.x + (p.at + i) * y.stride * width,
             .y_dtype = y.dtype,
             .x = student_floats(&x, p.at + i),
@@ -83,7 +65,7 @@ static void norm(struct student_run *r, const struct train_step *step)
             .y_stride = n_unit == 1 ? y.stride : op->norm.unit,
             .eps = op->norm.eps,
         };
-        norm_rows(r, op, &a);
+        run_norm(r, op, a);
     }
 }
 
@@ -339,7 +321,7 @@ void student_embed(struct student_run *r)
     student_embed_rows(r);
     if (!s->embed_norm)
         return;
-    const struct rms_norm_args a = {
+    const struct layer_norm_args a = {
         .y = s->stream + p.at * hidden,
         .y_dtype = DT_F32,
         .x = s->stream + p.at * hidden,
@@ -351,6 +333,6 @@ void student_embed(struct student_run *r)
         .eps = s->embed_norm->norm.eps,
     };
     if (p.n)
-        norm_rows(r, s->embed_norm, &a);
+        run_norm(r, s->embed_norm, a);
     student_meet(r);
 }

@@ -103,7 +103,7 @@ static void make_rope(const struct student_run *r)
 
 /* ---- passes ---- */
 
-static struct student_run run_of(struct student_call *c, uint32_t ith, uint32_t nth)
+struct student_run student_run_of(struct student_call *c, uint32_t ith, uint32_t nth)
 {
     struct student *s = c->s;
     const struct kern_exec x = {
@@ -127,7 +127,7 @@ static struct student_run run_of(struct student_call *c, uint32_t ith, uint32_t 
 }
 
 /* i: of this rank's layers. */
-static void enter_layer(struct student_run *r, uint32_t i)
+void student_enter_layer(struct student_run *r, uint32_t i)
 {
     const struct student *s = r->s;
     const size_t slot = r->call->pass->slot;
@@ -188,7 +188,7 @@ static void run_steps(struct student_run *r, const struct train_list *list, uint
 static void forward_pass(void *arg, uint32_t ith, uint32_t nth)
 {
     struct student_call *c = arg;
-    struct student_run r = run_of(c, ith, nth);
+    struct student_run r = student_run_of(c, ith, nth);
     const struct student_stage *stage = &c->s->stages[c->pass->stage];
     make_rope(&r);
     if (stage->of.has_embedding)
@@ -196,7 +196,7 @@ static void forward_pass(void *arg, uint32_t ith, uint32_t nth)
     else
         copy_stream(&r, c->s->stream, c->x);
     for (uint32_t i = stage->i_layer; i < stage->i_layer + stage->of.n; i++) {
-        enter_layer(&r, i);
+        student_enter_layer(&r, i);
         if (c->s->recompute)
             copy_stream(&r, input_of(&r, i), c->s->stream);
         run_steps(&r, &r.l->forward, r.l->forward.n);
@@ -206,12 +206,12 @@ static void forward_pass(void *arg, uint32_t ith, uint32_t nth)
 static void backward_pass(void *arg, uint32_t ith, uint32_t nth)
 {
     struct student_call *c = arg;
-    struct student_run r = run_of(c, ith, nth);
+    struct student_run r = student_run_of(c, ith, nth);
     const struct student_stage *stage = &c->s->stages[c->pass->stage];
     make_rope(&r);
     student_meet(&r);
     for (uint32_t i = stage->i_layer + stage->of.n; i-- > stage->i_layer;) {
-        enter_layer(&r, i);
+        student_enter_layer(&r, i);
         if (c->s->recompute) {
             copy_stream(&r, c->s->stream, input_of(&r, i));
             run_steps(&r, &r.l->forward, r.l->n_again);

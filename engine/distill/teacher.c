@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A micro batch is one step of the executor: each segment is a sequence whose prompt it is. Blocks
- * of the KV cache are dealt out from the first on, so that micro batches touch the same memory. */
+ * of the KV cache are dealt out from the first on, so that micro batches touch the same memory. A
+ * state (of convolutions, recurrences) begins with zeros in each segment and is not needed behind
+ * its last row: all segments use one row of the pool, one after another. */
 #include "engine/distill/teacher.h"
 #include <string.h>
 #include "common/mem.h"
@@ -20,13 +22,17 @@ struct teacher {
     bool has_head;
     uint32_t *slots, *blocks, *prompts; /* [n_row_max] */
     struct attention_seq *seqs;         /* [n_row_max] */
+    struct state_part *parts;           /* [n_row_max] of a stage with states; else NULL */
     struct region stream;               /* [n_row_max, hidden_size], without the head */
     struct region logits;               /* [n_logit_max, vocab_size] */
     uint32_t n_logit_max;
     bool keeps_hidden;
-    struct region hidden; /* [2][n_row_max, hidden_size] all rows; those that were asked for */
-    float **taps;         /* [n_layer + 1] of the executor: the last one is `hidden` */
-    struct batch batch;   /* the last one */
+    struct region hidden;    /* [2][n_row_max, hidden_size] all rows; those that were asked for */
+    float **taps;            /* [n_layer + 1] of the executor: the last one is `hidden` */
+    struct region attention; /* [n_row_max] q, then k, then v */
+    struct model_attention_tap attention_tap;
+    struct attention_rows attention_rows;
+    struct batch batch; /* the last one */
     uint64_t scratch_bytes;
     struct tensor_group group;
     enum q_code rc; /* of the last pass: what gathering columns has failed with, with its error */
@@ -72,7 +78,8 @@ static FALLIBLE want_blocks(struct teacher *t, uint32_t n, struct q_err *e)
     if (n <= t->kv.n_block)
         return Q_OK;
     kv_cache_release(&t->kv);
-    return kv_cache_init(&t->kv, t->model, n + n / 4, e);
+    const enum q_code rc = kv_cache_init(&t->kv, t->model, n + n / 4, e);
+    return rc || !t->parts ? rc : kv_cache_init_states(&t->kv, t->model, 1, e);
 }
 
 static void deal_blocks(struct teacher *t, const struct micro_batch *b)
@@ -82,6 +89,9 @@ static void deal_blocks(struct teacher *t, const struct micro_batch *b)
         const struct train_segment *g = &b->segments[i];
         t->seqs[i] = (struct attention_seq){t->blocks + n_block, g->row, g->n_row, 0};
         t->prompts[i] = g->n_row;
+        if (t->parts)
+            t->parts[i] =
+                (struct state_part){g->row, g->n_row, 0, KERN_STATE_ZERO, KERN_STATE_NONE};
         for (uint32_t r = 0; r < g->n_row; r++)
             t->slots[g->row + r] = n_block * KERN_BLOCK + r;
         for (const uint32_t end = n_block + blocks_of(g->n_row); n_block < end; n_block++)
@@ -114,6 +124,8 @@ static FALLIBLE run_model(struct teacher *t, const struct micro_batch *b, const 
         .n_token = b->n_row,
         .n_seq = b->n_segment,
         .n_prompts = t->prompts,
+        .state_parts = t->parts,
+        .n_state_part = t->parts ? b->n_segment : 0,
         .stream_in = x,
         .stream_out = t->has_head ? NULL : (float *)(void *)t->stream.data,
     };
@@ -209,11 +221,22 @@ static enum q_code hidden_rows(void *ctx, const struct micro_batch *b, const uin
     return Q_OK;
 }
 
+static enum q_code attention_rows(void *ctx, const struct micro_batch *b,
+                                  struct attention_rows *out, struct q_err *e)
+{
+    const struct teacher *t = ctx;
+    (void)e;
+    Q_ASSERT(b->n_row == t->batch.n_token && b->ids == t->batch.token_ids);
+    *out = t->attention_rows;
+    return Q_OK;
+}
+
 struct teacher_source teacher_logits_source(struct teacher *t)
 {
     return (struct teacher_source){
         .rows = logit_rows,
         .hidden = t->keeps_hidden ? hidden_rows : NULL,
+        .attention = t->attention.data ? attention_rows : NULL,
         .ctx = t,
         .n_vocab = t->vocab,
     };
@@ -266,10 +289,6 @@ static FALLIBLE load_model(struct teacher *t, const struct teacher_options *o, s
     enum q_code rc;
     if ((rc = choose_length(&m.max_model_len, o, e)) || (rc = model_load(&t->model, &m, e)))
         return rc;
-    if (model_shape(t->model)->state_bytes)
-        return q_fail(e, Q_UNSUPPORTED,
-                      "%s: layers with a state of each sequence are not supported in a teacher yet",
-                      model_config(t->model)->architecture);
     t->vocab = model_shape(t->model)->vocab_size;
     t->hidden_size = model_shape(t->model)->hidden_size;
     t->longest = model_shape(t->model)->max_model_len;
@@ -283,7 +302,9 @@ static FALLIBLE make_arrays(struct teacher *t, struct q_err *e)
     t->blocks = q_calloc(n, sizeof *t->blocks);
     t->prompts = q_calloc(n, sizeof *t->prompts);
     t->seqs = q_calloc(n, sizeof *t->seqs);
-    if (!t->slots || !t->blocks || !t->prompts || !t->seqs)
+    const bool has_states = model_shape(t->model)->state_bytes > 0;
+    t->parts = has_states ? q_calloc(n, sizeof *t->parts) : NULL;
+    if (!t->slots || !t->blocks || !t->prompts || !t->seqs || (has_states && !t->parts))
         return q_fail(e, Q_NO_MEMORY, "out of memory for a teacher's micro batch of %zu tokens", n);
     return t->has_head ? Q_OK : region_init(&t->stream, n * row, "a teacher's stream", e);
 }
@@ -304,12 +325,36 @@ static FALLIBLE tap_hidden(struct teacher *t, struct q_err *e)
     return Q_OK;
 }
 
+static FALLIBLE tap_attention(struct teacher *t, const struct attention_shape *s, struct q_err *e)
+{
+    if (!s || !t->has_head)
+        return Q_OK;
+    const size_t n = t->n_row_max, q = attention_q_columns(s), kv = attention_kv_columns(s);
+    enum q_code rc = region_init(&t->attention, n * (q + 2 * kv) * sizeof(float),
+                                 "a teacher's queries, keys and values", e);
+    if (rc)
+        return rc;
+    float *at = (float *)(void *)t->attention.data;
+    t->attention_tap = (struct model_attention_tap){
+        .layer = model_config(t->model)->n_layer - 1,
+        .q = at,
+        .k = at + n * q,
+        .v = at + n * (q + kv),
+    };
+    t->attention_rows = (struct attention_rows){
+        t->attention_tap.q, t->attention_tap.k, t->attention_tap.v, q, kv,
+    };
+    model_scratch_tap_attention(t->scratch, &t->attention_tap);
+    return Q_OK;
+}
+
 static FALLIBLE load_all(struct teacher *t, const struct teacher_options *o, struct q_err *e)
 {
     enum q_code rc;
     if ((rc = load_model(t, o, e)) || (rc = make_arrays(t, e)) ||
         (rc = model_scratch_new(&t->scratch, t->model, t->n_row_max, t->n_thread, e)) ||
-        (rc = tap_hidden(t, e)) || (rc = want_blocks(t, blocks_of(t->n_row_max) + SPARE_BLOCKS, e)))
+        (rc = tap_hidden(t, e)) || (rc = tap_attention(t, o->attention, e)) ||
+        (rc = want_blocks(t, blocks_of(t->n_row_max) + SPARE_BLOCKS, e)))
         return rc;
     t->scratch_bytes = model_scratch_bytes(t->model, t->n_row_max, t->n_thread);
     return Q_OK;
@@ -358,11 +403,13 @@ void teacher_free(struct teacher *t)
     region_release(&t->stream);
     region_release(&t->logits);
     region_release(&t->hidden);
+    region_release(&t->attention);
     q_free(t->taps);
     q_free(t->slots);
     q_free(t->blocks);
     q_free(t->prompts);
     q_free(t->seqs);
+    q_free(t->parts);
     q_free(t);
 }
 
@@ -374,5 +421,6 @@ const struct model_config *teacher_config(const struct teacher *t)
 uint64_t teacher_bytes(const struct teacher *t)
 {
     return model_shape(t->model)->weight_bytes + t->scratch_bytes + t->kv.memory_bytes +
-           t->stream.size + t->logits.size + t->hidden.size;
+           t->kv.states_bytes + t->stream.size + t->logits.size + t->hidden.size +
+           t->attention.size;
 }

@@ -165,11 +165,20 @@ static enum q_code link_hidden(void *ctx, const struct micro_batch *b, const uin
     return cast(l, l->hidden, size * sizeof **out, e);
 }
 
+/* Of a rank that has both models; more ranks of the student are not supported. */
+static enum q_code link_attention(void *ctx, const struct micro_batch *b,
+                                  struct attention_rows *out, struct q_err *e)
+{
+    struct teacher_link *l = ctx;
+    return l->source.attention(l->source.ctx, b, out, e);
+}
+
 struct teacher_source teacher_link_source(struct teacher_link *l)
 {
     return (struct teacher_source){
         .rows = link_rows,
         .hidden = l->n_hidden ? link_hidden : NULL,
+        .attention = l->source.attention ? link_attention : NULL,
         .ctx = l,
         .n_vocab = l->source.n_vocab,
     };

@@ -3,6 +3,7 @@
 #ifndef QUIRE_ENGINE_DISTILL_TEACHER_OPTIONS_H
 #define QUIRE_ENGINE_DISTILL_TEACHER_OPTIONS_H
 #include "common/team.h"
+#include "engine/distill/attention_shape.h"
 #include "engine/distill/head_weights.h"
 #include "engine/distill/stage.h"
 #include "engine/model/load/load_options.h"
@@ -17,6 +18,9 @@ struct teacher_options {
     struct stage_layers layers; /* of this rank */
     uint32_t n_row_max;         /* of a micro batch */
     bool keeps_hidden;          /* of a stage with the head: for teacher_source.hidden */
+    /* Of the last layer, of a stage with the head: for teacher_source.attention; NULL: not asked
+     * for. */
+    const struct attention_shape *attention;
     struct tensor_group tensor_parallel;
 };
 

@@ -12,6 +12,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 #include "common/dtype.h"
+#include "common/file.h"
 #include "common/log.h"
 #include "common/mem.h"
 
@@ -249,22 +250,11 @@ void teacher_writer_close(struct teacher_writer *w)
 
 /* ---- writing ---- */
 
-static FALLIBLE write_all(struct teacher_writer *w, const void *data, size_t n, uint64_t at,
+static FALLIBLE write_all(const struct teacher_writer *w, const void *data, size_t n, uint64_t at,
                           struct q_err *e)
 {
-    const char *from = data;
-    while (n) {
-        const ssize_t step = pwrite(w->fd, from, n, (off_t)at);
-        if (step < 0 && errno == EINTR)
-            continue;
-        if (step <= 0)
-            return q_fail(e, Q_IO, "%s: cannot write %zu bytes at %llu: %s", w->path, n,
-                          (unsigned long long)at, strerror(step ? errno : ENOSPC));
-        from += step;
-        at += (uint64_t)step;
-        n -= (size_t)step;
-    }
-    return Q_OK;
+    const struct file_open f = {w->fd, w->path};
+    return file_write_at(&f, data, n, at, e);
 }
 
 static FALLIBLE begin_shard(struct teacher_writer *w, struct q_err *e)

@@ -196,7 +196,8 @@ FALLIBLE tensorboard_add(struct tensorboard *t, uint64_t step, const struct tens
 {
     struct buf event = BUF_INIT, summary = BUF_INIT;
     for (uint32_t i = 0; i < n; i++)
-        put_value(&summary, &v[i]);
+        if (v[i].tag)
+            put_value(&summary, &v[i]);
     begin_event(&event, step);
     put_message(&event, EVENT_SUMMARY, &summary);
     if (summary.failed)

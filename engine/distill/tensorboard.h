@@ -13,7 +13,7 @@
 
 struct tensorboard;
 struct tensorboard_value {
-    const char *tag; /* "train/loss" */
+    const char *tag; /* "train/loss"; NULL: left out */
     double value;
 };
 /* A new file in dir, which is made when missing. first_step: the first one that is written; events

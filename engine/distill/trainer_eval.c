@@ -4,7 +4,17 @@
 #include <math.h>
 #include "engine/distill/trainer_internal.h"
 
-enum { SUM_KD, SUM_CE, SUM_HIDDEN, SUM_AGREE, SUM_COUNTED, SUM_HAS_TEACHER, N_SUM };
+enum {
+    SUM_KD,
+    SUM_CE,
+    SUM_HIDDEN,
+    SUM_ATTENTION,
+    SUM_VALUES,
+    SUM_AGREE,
+    SUM_COUNTED,
+    SUM_HAS_TEACHER,
+    N_SUM
+};
 
 static FALLIBLE run_passes(struct trainer *t, uint32_t n_micro, struct pass_sums *sums,
                            struct q_err *e)
@@ -32,16 +42,22 @@ static FALLIBLE show(struct trainer *t, const double *sums, struct q_err *e)
 {
     const double n = fmax(1, sums[SUM_COUNTED]);
     const double kd = sums[SUM_HAS_TEACHER] > 0 ? sums[SUM_KD] / n : (double)NAN,
-                 ce = sums[SUM_CE] / n, hidden = sums[SUM_HIDDEN] / n;
+                 ce = sums[SUM_CE] / n, hidden = sums[SUM_HIDDEN] / n,
+                 attention = sums[SUM_ATTENTION] / n, values = sums[SUM_VALUES] / n;
     const struct loss_options *l = &t->o->loss;
     const struct report_eval line = {
         .step = t->step,
         .has_hidden = l->hidden.kind != HIDDEN_NONE,
         .loss = (l->kd_weight > 0 ? l->kd_weight * kd : 0) + l->ce_weight * ce +
-                l->hidden.weight * hidden,
+                l->hidden.weight * hidden + l->attention.weight * attention +
+                l->attention.value_weight * values,
         .kd_loss = kd,
         .ce_loss = ce,
         .hidden_loss = hidden,
+        .has_attention = l->attention.weight > 0,
+        .attention_loss = attention,
+        .has_values = l->attention.value_weight > 0,
+        .value_loss = values,
         .agreement = sums[SUM_HAS_TEACHER] > 0 ? sums[SUM_AGREE] / n : -1,
         .n_token = (uint64_t)sums[SUM_COUNTED],
     };
@@ -62,6 +78,8 @@ FALLIBLE trainer_evaluate(struct trainer *t, struct q_err *e)
         sums[SUM_KD] = pass.loss.kd;
         sums[SUM_CE] = pass.loss.ce;
         sums[SUM_HIDDEN] = pass.loss.hidden;
+        sums[SUM_ATTENTION] = pass.attention.attention;
+        sums[SUM_VALUES] = pass.attention.values;
         sums[SUM_AGREE] = (double)pass.loss.n_agree;
         sums[SUM_COUNTED] = (double)pass.loss.n_counted;
         sums[SUM_HAS_TEACHER] = t->eval_has_teacher;

@@ -35,6 +35,7 @@ struct pass_buffers { /* f32 rows */
 
 struct pass_sums { /* of this rank's micro batches */
     struct loss_sums loss;
+    struct attention_sums attention;
     uint64_t n_row;
 };
 
@@ -42,7 +43,8 @@ struct pass_sums { /* of this rank's micro batches */
 
 /* What a rank tells all others at the end of a step; behind it OPTIMIZER_SUMS squares. */
 struct rank_numbers {
-    double kd, ce, hidden, agree, n_row; /* of the last stage's first tensor rank, else 0 */
+    double kd, ce, hidden, attention, values, agree,
+        n_row;                  /* of the last stage's first tensor rank, else 0 */
     double waited_s, elapsed_s; /* in messages; in all, from the step's begin on this rank */
     double rss_mb;
     double stop; /* 1: a signal has come */
@@ -68,7 +70,8 @@ struct trainer {
     struct student *student;     /* NULL: none here */
     struct teacher **teachers;   /* [n_teacher] a stage each; NULL: none here */
     uint32_t n_teacher;
-    struct loss_head *head; /* of the last stage */
+    struct loss_head *head;           /* of the last stage */
+    struct attention_loss *attention; /* of the last stage; NULL: not asked for */
     struct teacher_source source;
     struct teacher_link *link; /* of the teacher's rows; NULL: not needed */
     struct teacher_file *file; /* in place of `teachers`, on the last stage */

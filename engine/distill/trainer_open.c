@@ -92,6 +92,19 @@ static FALLIBLE count_slots(const struct trainer *t, uint32_t *n_slot, struct q_
     return rc;
 }
 
+/* Of the rank with the last stage. */
+static FALLIBLE make_losses(struct trainer *t, struct q_err *e)
+{
+    const struct loss_options *o = &t->o->loss;
+    struct head_weights head;
+    if (!student_head(t->student, &head))
+        return Q_OK;
+    enum q_code rc = loss_head_new(&t->head, &head, o, e);
+    if (!rc && attention_is_asked(&o->attention))
+        rc = attention_loss_new(&t->attention, &o->attention, t->o->kern, t->team, t->row_max, e);
+    return rc;
+}
+
 static FALLIBLE load_student(struct trainer *t, struct q_err *e)
 {
     const uint32_t n = t->top.sizes.n_virtual;
@@ -114,13 +127,13 @@ static FALLIBLE load_student(struct trainer *t, struct q_err *e)
         .n_row_max = t->row_max,
         .recompute = t->o->recompute,
         .n_projection_row = hidden_projection_rows(&t->o->loss.hidden, t->hidden),
+        .shares_attention = attention_is_asked(&t->o->loss.attention),
         .tensor_parallel = {t->top.tensor, t->top.sizes.n_student_tensor, group_sum, group_gather,
                             t},
     };
     if (student_load(&t->student, &o, e))
         return q_wrap(e, "--student");
-    struct head_weights head;
-    return student_head(t->student, &head) ? loss_head_new(&t->head, &head, &t->o->loss, e) : Q_OK;
+    return make_losses(t, e);
 }
 
 static FALLIBLE load_models(struct trainer *t, struct q_err *e)
@@ -201,6 +214,9 @@ static FALLIBLE describe_run(struct trainer *t, struct q_err *e)
     if (l->hidden.kind != HIDDEN_NONE)
         buf_printf(b, "\"hidden_loss\": %d, \"hidden_weight\": %.17g, ", (int)l->hidden.kind,
                    l->hidden.weight);
+    if (attention_is_asked(&l->attention))
+        buf_printf(b, "\"attention_weight\": %.17g, \"value_weight\": %.17g, ", l->attention.weight,
+                   l->attention.value_weight);
     buf_add_str(b, "\"" RATES "\": ");
     trainer_rates_write(b, p);
     buf_printf(b,
@@ -303,6 +319,7 @@ void trainer_close(struct trainer *t)
     checkpoint_close(t->checkpoint);
     optimizer_free(t->optimizer);
     loss_head_free(t->head);
+    attention_loss_free(t->attention);
     student_free(t->student);
     trainer_teacher_free(t);
     schedule_release(&t->schedule);

@@ -95,6 +95,29 @@ static float *loss_grad(const struct trainer *t, uint32_t slot)
     return t->buffers.loss_grads + (size_t)slot * t->row_max * t->hidden;
 }
 
+/* Of the micro batch that student_forward and teacher_forward had last. */
+static FALLIBLE run_attention(struct trainer *t, const struct trainer_pass *p,
+                              const struct item *item, struct pass_sums *sums, struct q_err *e)
+{
+    struct student_attention of;
+    struct attention_pair pair = {.batch = item->batch, .n_position = p->n_position};
+    struct attention_sums here;
+    const enum q_code rc = t->source.attention(t->source.ctx, item->batch, &pair.teacher, e);
+    if (rc)
+        return rc;
+    student_attention(t->student, item->is->slot, &of);
+    pair.student = of.rows;
+    if (p->trains) {
+        pair.dq = of.dq;
+        pair.dk = of.dk;
+        pair.dv = of.dv;
+    }
+    attention_loss_run(t->attention, &pair, &here);
+    sums->attention.attention += here.attention;
+    sums->attention.values += here.values;
+    return Q_OK;
+}
+
 static FALLIBLE run_loss(struct trainer *t, const struct trainer_pass *p, const struct item *item,
                          const float *x, struct pass_sums *sums, struct q_err *e)
 {
@@ -105,6 +128,8 @@ static FALLIBLE run_loss(struct trainer *t, const struct trainer_pass *p, const 
                                    p->trains ? loss_grad(t, item->is->slot) : NULL, &here, e);
     if (!rc && t->link)
         rc = teacher_link_end(t->link, e);
+    if (!rc && source && t->attention)
+        rc = run_attention(t, p, item, sums, e);
     sums->loss.kd += here.kd;
     sums->loss.ce += here.ce;
     sums->loss.hidden += here.hidden;

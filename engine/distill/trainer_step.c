@@ -59,7 +59,7 @@ static FALLIBLE sum_gradients(struct trainer *t, struct q_err *e)
 
 struct step_numbers {
     uint64_t step, n_counted;
-    double kd, ce, hidden, agree, n_row; /* sums */
+    double kd, ce, hidden, attention, values, agree, n_row; /* sums */
     double norm, seconds;
     double waited_s, elapsed_s; /* of all ranks, until they told each other */
     int64_t start_us;
@@ -75,6 +75,8 @@ static FALLIBLE exchange(struct trainer *t, const struct pass_sums *sums, int64_
         .kd = counts ? sums->loss.kd : 0,
         .ce = counts ? sums->loss.ce : 0,
         .hidden = counts ? sums->loss.hidden : 0,
+        .attention = counts ? sums->attention.attention : 0,
+        .values = counts ? sums->attention.values : 0,
         .agree = counts ? (double)sums->loss.n_agree : 0,
         .n_row = counts ? (double)sums->n_row : 0,
         .waited_s = transport_waited(t->transport),
@@ -112,6 +114,8 @@ static void add_up(struct trainer *t, struct step_numbers *s)
         s->kd += here.kd;
         s->ce += here.ce;
         s->hidden += here.hidden;
+        s->attention += here.attention;
+        s->values += here.values;
         s->agree += here.agree;
         s->n_row += here.n_row;
         s->waited_s += here.waited_s;
@@ -127,7 +131,8 @@ static void add_up(struct trainer *t, struct step_numbers *s)
 static double loss_of(const struct trainer *t, const struct step_numbers *s)
 {
     const struct loss_options *l = &t->o->loss;
-    const double sum = l->kd_weight * s->kd + l->ce_weight * s->ce + l->hidden.weight * s->hidden;
+    const double sum = l->kd_weight * s->kd + l->ce_weight * s->ce + l->hidden.weight * s->hidden +
+                       l->attention.weight * s->attention + l->attention.value_weight * s->values;
     return s->n_counted ? sum / (double)s->n_counted : 0;
 }
 
@@ -176,6 +181,10 @@ static FALLIBLE report(struct trainer *t, const struct step_numbers *s, const ch
         .ce_loss = s->ce / n,
         .has_hidden = t->o->loss.hidden.kind != HIDDEN_NONE,
         .hidden_loss = s->hidden / n,
+        .has_attention = t->o->loss.attention.weight > 0,
+        .attention_loss = s->attention / n,
+        .has_values = t->o->loss.attention.value_weight > 0,
+        .value_loss = s->values / n,
         .agreement = has_teacher ? s->agree / n : -1,
         .grad_norm = s->norm,
         .lr = optimizer_lr(&t->o->optimizer, s->step),

@@ -110,6 +110,7 @@ static double memory_mb(struct trainer *t)
     for (uint32_t i = 0; i < t->n_teacher; i++)
         bytes += (double)teacher_bytes(t->teachers[i]);
     bytes += t->head ? (double)loss_head_bytes(t->head) : 0;
+    bytes += (double)attention_loss_bytes(t->attention);
     bytes += t->buffers.teacher_in ? 4 * rows * t->teacher_hidden : 0;
     bytes += t->buffers.forward_in ? 8 * rows * t->hidden : 0;
     bytes += t->buffers.loss_grads ? 4 * rows * t->hidden * t->schedule.n_slot : 0;

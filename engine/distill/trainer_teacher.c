@@ -34,6 +34,8 @@ static FALLIBLE load_stage(struct trainer *t, uint32_t i, struct q_err *e)
         .layers = t->cut.teacher[topology_teacher_stage(&t->top, i)],
         .n_row_max = t->row_max,
         .keeps_hidden = t->o->loss.hidden.kind != HIDDEN_NONE,
+        .attention =
+            attention_is_asked(&t->o->loss.attention) ? &t->o->loss.attention.teacher : NULL,
         .tensor_parallel = {t->top.tensor, t->top.sizes.n_teacher_tensor, teacher_sum,
                             teacher_gather, t},
     };

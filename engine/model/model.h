@@ -162,5 +162,14 @@ void model_logits(const struct model *m, const struct batch *b, struct model_scr
  * the embedding (layer 0) and after each layer, and after the final norm (layer n_layer), into
  * out[layer] ([n_token, hidden_size] f32; NULL: not wanted). Not of a plugin's own forward pass. */
 void model_scratch_tap(struct model_scratch *s, float *const *out);
+/* What attention of one layer with K and V reads, for distillation: when set, model_forward copies
+ * its rows, normed and rotated as they are for attention, before K and V are rounded to the cache's
+ * type. Borrowed while steps run. Not of a plugin's own forward pass. */
+struct model_attention_tap {
+    uint32_t layer;
+    float *q;     /* [n_token, n_head * head_dim] */
+    float *k, *v; /* [n_token, n_kv_head * head_dim] */
+};
+void model_scratch_tap_attention(struct model_scratch *s, const struct model_attention_tap *t);
 
 #endif

@@ -2,13 +2,14 @@
 """`quire distill` beside torch on the same work: speed, memory against the global batch, the pipeline's bubble. Usage:
 
     python3 tests/bench/distill.py [--parts speed,memory,bubble] [--rounds 5] [--steps 4] [--batches 1,64,1024] [--threads N]
-                                   [--cpu-time] [--work build/distill] [--out FILE] [--json FILE]
+                                   [--cpu-time] [--short N] [--work build/distill] [--out FILE] [--json FILE]
 
 speed   teacher h512 x 8 layers, student h256 x 6, vocabulary 8192, sequences of 512, micro batches of 4, 4 of them a step: tokens a
         second in float32 and bfloat16. quire and torch alternate in each round; the table has medians and the ratio of medians.
         --cpu-time: of one thread, tokens a second of its CPU time, for a machine on which other programs run.
 memory  2 ranks, vocabulary 32768, sequences of 1024, micro batches of 1, teacher h256 x 4, student h128 x 2: the largest resident
-        memory of the ranks (VmHWM) after a step with each of --batches.
+        memory of the ranks (VmHWM) after a step with each of --batches. --short: sequences behind the first have N tokens, for a slow
+        machine: memory is that of the longest sequence, and whatever a micro batch would leave behind grows with their number still.
 bubble  2 ranks of one thread each, teacher and student h256 x 8 layers, vocabulary 2048, sequences of 512: the part of all ranks'
         time that they wait for each other, with 8 and 32 micro batches, beside the ideal 1 / (m + 1).
 
@@ -92,7 +93,8 @@ class Child:
 # ---- one run of quire ----
 
 def folders(args, part):
-    return args.work / part / "teacher", args.work / part / "student", args.work / part / "data.jsonl"
+    data = f"data-{args.short}.jsonl" if args.short and part == "memory" else "data.jsonl"
+    return args.work / part / "teacher", args.work / part / "student", args.work / part / data
 
 
 def prepare(args, part, child):
@@ -104,8 +106,9 @@ def prepare(args, part, child):
     if not paths[2].exists():
         numbers = random.Random(3)
         with open(paths[2], "w", encoding="utf-8") as out:
-            for _ in range(n_sequence):
-                out.write(json.dumps({"input_ids": [numbers.randrange(teacher["vocab_size"]) for _ in range(n_token)]}) + "\n")
+            for i in range(n_sequence):
+                n = args.short if i and args.short and part == "memory" else n_token
+                out.write(json.dumps({"input_ids": [numbers.randrange(teacher["vocab_size"]) for _ in range(n)]}) + "\n")
     return paths
 
 
@@ -242,6 +245,8 @@ def table(args, results, busy):
                          f"| {reached(ratio, bar)} | {goal} |")
     if "memory" in results:
         least = results["memory"][min(results["memory"])]
+        if args.short:
+            lines += ["", f"Sequences behind the first have {args.short} tokens in place of {WORK['memory'][2]}."]
         lines += ["", "| global batch | peak MB of rank 0 / 1 | ratio to the smallest batch | bar | torch, same order |", "|---|---|---|---|---|"]
         for n, peaks in results["memory"].items():
             ratio = max(b / a for a, b in zip(least, peaks))
@@ -264,6 +269,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--batches", type=lambda text: [int(n) for n in text.split(",")], default=[1, 64, 1024])
+    parser.add_argument("--short", type=int, default=0)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--work", type=pathlib.Path, default=ROOT / "build/distill")
     parser.add_argument("--out", type=pathlib.Path)

@@ -4,11 +4,15 @@ import json
 import os
 import pathlib
 import subprocess
+import sys
 
 import numpy
 from safetensors.numpy import load_file
 
 from servers import BIN, ROOT
+
+sys.path.append(str(ROOT / "tests/data/distill"))
+import sketch  # noqa: E402
 
 GOLDENS = pathlib.Path(os.environ.get("QUIRE_DISTILL_GOLDENS") or ROOT / "tests/data/distill")  # others: tests/data/distill/make.py
 CASES = sorted(p.name for p in (GOLDENS / "cases").iterdir())
@@ -56,6 +60,8 @@ class Run:
             self.options["no-t2"] = True
         if c.get("hidden"):
             self.options |= {"hidden-loss": c["hidden"], "hidden-weight": c["w_hidden"]}
+        if c.get("attention"):
+            self.options |= {"attention-loss": c["attention"], "attention-weight": c["w_attention"], "value-weight": c["w_value"]}
         if c["top_k"]:
             self.options |= {"top-k": c["top_k"], "top-k-student": c["top_k_student"]}
 
@@ -106,41 +112,48 @@ def check_steps(run, lines):
         assert relative(line["loss"], step["loss"]) <= tolerances["loss_rel"], line
         assert relative(line["kd_loss"], sums[0] / n) <= tolerances["loss_rel"], line
         assert relative(line["ce_loss"], sums[1] / n) <= tolerances["loss_rel"], line
-        if run.expected["case"].get("hidden"):
-            hidden = sum(batch["hidden_sum"] for batch in step["micro_batches"])
-            assert relative(line["hidden_loss"], hidden / n) <= tolerances["loss_rel"], line
+        for of in [of for of in ("hidden", "attention", "value") if run.expected["case"].get(f"w_{of}")]:
+            wanted = sum(batch[f"{of}_sum"] for batch in step["micro_batches"])
+            assert relative(line[f"{of}_loss"], wanted / n) <= tolerances["loss_rel"], line
         assert relative(line["grad_norm"], step["grad_norm"]) <= tolerances["grad_norm_rel"], line
         assert relative(line["lr"], step["lr"]) <= 1e-9
         assert line["tok_s"] > 0 and all(mb > 1 for mb in line["peak_rss_mb"])
 
 
+def check_gradient(name, got, want, tolerances):
+    difference = sketch.Difference(name, got.astype(numpy.float64), want)
+    assert difference.elements.max() <= tolerances["grad_max_rel"] * difference.most, name
+    assert difference.squared ** 0.5 <= tolerances["grad_l2_rel"] * difference.norm, name
+
+
 def check_gradients(run):
     tolerances = run.expected["tolerances"]
-    want = load_file(run.goldens / "cases" / run.case / "grads_step1.safetensors")
-    got = run.gradients()
+    want = sketch.read(run.goldens / "cases" / run.case, "grads_step1")
+    start, got = load_file(run.options["student"] / "model.safetensors"), run.gradients()
     assert sorted(got) == sorted(want)
     for name, g in want.items():
-        assert got[name].dtype == numpy.float32 and got[name].shape == g.shape
-        g, difference = g.astype(numpy.float64), got[name].astype(numpy.float64) - g
-        assert numpy.abs(difference).max() <= tolerances["grad_max_rel"] * numpy.abs(g).max(), name
-        assert numpy.linalg.norm(difference) <= tolerances["grad_l2_rel"] * numpy.linalg.norm(g), name
+        assert got[name].dtype == numpy.float32 and got[name].shape == start.get(name, got[name]).shape
+        check_gradient(name, got[name], g, tolerances)
+
+
+FAR_CHANCE = 4  # elements in a sample of some hundreds that may be far where a thousandth of all may
 
 
 def check_weights(run):
     tolerances = run.expected["tolerances"]
     start = load_file(run.options["student"] / "model.safetensors")
     for step in (1, 2, 10):
-        want, got = load_file(run.goldens / "cases" / run.case / f"weights_step{step}.safetensors"), run.weights(step)
+        want, got = sketch.read(run.goldens / "cases" / run.case, f"weights_step{step}", start), run.weights(step)
         assert sorted(got) == sorted(want)
         moved = off = far = n = 0
         for name, w in want.items():
-            difference = got[name].astype(numpy.float64) - w
-            off += (difference ** 2).sum()
-            moved += ((w.astype(numpy.float64) - start[name]) ** 2).sum()
-            far += (numpy.abs(difference) > 2e-6).sum()
-            n += w.size
+            difference = sketch.Difference(name, got[name].astype(numpy.float64) - start[name], w)
+            off += difference.squared
+            moved += difference.norm ** 2
+            far += (difference.elements > 2e-6).sum()
+            n += difference.elements.size
         assert (off / moved) ** 0.5 <= tolerances[f"weights_step{step}_update_l2_rel"], step
-        assert far / n <= tolerances[f"weights_step{step}_far"], step
+        assert far <= tolerances[f"weights_step{step}_far"] * n + FAR_CHANCE, step
 
 
 def check_golden(run):

@@ -109,7 +109,7 @@ def test_hidden_states_alone(tmp_path):
     ({"hidden_loss": "l2"}, '--hidden-loss is "l2", expected none, cosine or mse'),
     ({"hidden_loss": None}, "--hidden-weight is 2 without --hidden-loss"),
     ({"teacher": None, "teacher_file": "x"}, "--hidden-loss is cosine without --teacher"),
-    ({"hidden_weight": 0, "kd_weight": 0}, "--kd-weight, --ce-weight and --hidden-weight are 0; expected one above 0"),
+    ({"hidden_weight": 0, "kd_weight": 0}, "--kd-weight, --ce-weight and --hidden-weight are 0; expected one above 0, or"),
 ])
 def test_options(tmp_path, changes, message):
     _, err = run_of(tmp_path, "same_width").go(code=2, **changes)

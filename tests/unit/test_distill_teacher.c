@@ -35,6 +35,10 @@ static const struct teacher_case {
     {"deepseek_v3", DT_F32, QUANTIZE_NOT, false},
     {"llama-gptq", DT_F32, QUANTIZE_NOT, true},
     {"qwen2-awq", DT_F32, QUANTIZE_NOT, true},
+    {"lfm2", DT_F32, QUANTIZE_NOT, false}, /* states of convolutions */
+    {"lfm2-bias", DT_BF16, QUANTIZE_NOT, false},
+    {"qwen3_next", DT_F32, QUANTIZE_NOT, false}, /* states of recurrences */
+    {"qwen3_next", DT_BF16, QUANTIZE_INT8, false},
 };
 #define N_CASE (sizeof cases / sizeof *cases)
 
@@ -389,29 +393,8 @@ static void check_parts(const struct teacher_case *c, uint32_t size)
     free(z);
 }
 
-/* Layers with a state of each sequence, which no teacher has yet. */
-static bool is_refused(const struct teacher_case *c)
-{
-    struct model_config config;
-    struct kern_table k;
-    struct teacher *t = NULL;
-    assert_ok(model_config_load(&config, NULL, dir_of(c), &e), &e);
-    if (!config.mixer.conv_width)
-        return false;
-    kern_table_cpu(&k, CAP_NONE);
-    const struct teacher_options o = {
-        .dir = dir_of(c),
-        .kern = &k,
-        .dtype = DT_F32,
-        .layers = {0, config.n_layer, true, true},
-        .n_row_max = ROW_MAX,
-    };
-    assert_fails(teacher_load(&t, &o, &e), Q_UNSUPPORTED, "layers with a state of each sequence",
-                 &e);
-    return true;
-}
-
-/* Every model of the goldens: dense families, experts, latent attention, quantized checkpoints. */
+/* Every model of the goldens: dense families, experts, latent attention, states, quantized
+ * checkpoints. */
 static void test_parts(void **state)
 {
     DIR *d = opendir(GOLDEN_DIR);
@@ -420,7 +403,7 @@ static void test_parts(void **state)
     assert_non_null(d);
     for (const struct dirent *x; (x = readdir(d));) {
         const struct teacher_case c = {.model = x->d_name, .dtype = DT_F32, .dtype_auto = n % 2};
-        if (strchr(x->d_name, '.') /* what writes them too */ || is_refused(&c))
+        if (strchr(x->d_name, '.')) /* what writes them too */
             continue;
         check_parts(&c, 2);
         n++;

@@ -84,6 +84,7 @@ struct model_scratch {
     unsigned char *kern; /* [n_thread][kern_bytes] */
     size_t kern_bytes;
     float *const *tap;
+    const struct model_attention_tap *attention_tap;
 };
 
 #endif

@@ -522,6 +522,7 @@ static void store(struct cpu_run *w, const struct program_op *op, struct program
 {
     const struct matmul_rows k = cpu_rows_of(w, op->in[0]), v = cpu_rows_of(w, op->in[1]);
     (void)out;
+    cpu_tap_keys(w, op, &k, &v);
     cpu_store(w, op, &k, &v);
 }
 
@@ -564,6 +565,7 @@ void cpu_attend(struct cpu_run *w, const struct program_op *op, const struct mat
 static void attention(struct cpu_run *w, const struct program_op *op, struct program_ref out)
 {
     const struct matmul_rows q = cpu_rows_of(w, op->in[0]), to = cpu_rows_to(w, out);
+    cpu_tap_query(w, op, &q);
     cpu_attend(w, op, &q, &to);
 }
 

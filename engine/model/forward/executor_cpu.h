@@ -96,6 +96,13 @@ struct cpu_product { /* rows of one */
 /* The columns of the other ranks, when all threads have computed this rank's. */
 void cpu_exchange_columns(struct cpu_run *w, const struct cpu_product *p);
 
+/* ---- executor_cpu_tap.c: what attention reads, copied for others ---- */
+/* Of the block: the rows of this thread's share. */
+void cpu_tap_query(const struct cpu_run *w, const struct program_op *op,
+                   const struct matmul_rows *q);
+void cpu_tap_keys(const struct cpu_run *w, const struct program_op *op, const struct matmul_rows *k,
+                  const struct matmul_rows *v);
+
 /* ---- executor_cpu_own.c: a plugin's forward pass ---- */
 /* After a failure (cpu_fail) the logits are no numbers. */
 void cpu_forward_own(struct cpu_run *w);

@@ -5,7 +5,8 @@
     python3 tests/data/distill/make.py OUT --seed 7          # torch, numpy, safetensors
     QUIRE_DISTILL_GOLDENS=OUT pytest tests/e2e/test_distill.py -k test_golden
 
-The committed folders were made by a separately written program; this one is another definition of the same numbers (reference.py)."""
+The committed folders were made by a separately written program; this one is another definition of the same numbers (reference.py). attention/:
+--seed 1720 --vocab 40 --heads 4 --cases attention --teacher mistral --student mistral --widths 40 32 --windows 20 7; then sketch.py."""
 import argparse
 import json
 import pathlib
@@ -24,6 +25,7 @@ CASES = {
     "rkl_T1": {"kind": "rkl"}, "jsd_skew_T15": {"kind": "jsd", "beta": 0.3, "temperature": 1.5},
     "topk20": {"top_k": 20, "top_k_student": "full"}, "topk20_both": {"top_k": 20, "top_k_student": "renorm"},
     "hidden_mse": {"hidden": "mse", "w_hidden": 0.7, "w_ce": 0.3}, "hidden_cosine": {"hidden": "cosine", "w_hidden": 2.0},
+    "attention": {"attention": "minilm", "w_attention": 0.7, "w_value": 1.3, "w_ce": 0.3},
 }
 CASE = {"pair": "A", "kind": "fkl", "temperature": 1.0, "t2": True, "beta": 0.5, "w_kd": 1.0, "w_ce": 0.0, "top_k": 0, "top_k_student": "full"}
 STEPS, MICRO_BATCHES = 10, 8
@@ -32,9 +34,10 @@ GAP, TOP_K = 1e-4, 20  # between the logits of the last token in and the first o
 
 # ---- models ----
 
-def draw_config(r, family, layers, vocab):
+def draw_config(r, family, layers, vocab, heads):
     groups, repeat, dim = r.choice([1, 2, 3]), r.choice([1, 2, 4]), r.choice([8, 12, 20])
-    heads = groups * repeat
+    groups = groups if not heads or heads % groups == 0 else heads
+    heads = heads or groups * repeat
     c = {"architectures": [ARCHITECTURES[family]], "model_type": family, "vocab_size": vocab, "hidden_size": heads * dim,
          "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": groups, "head_dim": dim,
          "intermediate_size": r.choice([42, 56, 90]), "rope_theta": 10000.0, "rms_norm_eps": 1e-5, "max_position_embeddings": 128,
@@ -81,9 +84,11 @@ def draw_weights(rng, c):
     return {name: draw(name, shape).astype(numpy.float32) for name, shape in w.items()}
 
 
-def draw_model(r, rng, folder, spec, width):
+def draw_model(r, rng, folder, spec, width, window):
     c = draw_config(r, *spec)
     c["hidden_size"] = width or c["hidden_size"]
+    if window:
+        c["sliding_window"] = window
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(c, indent=1))
     save_file(draw_weights(rng, c), folder / "model.safetensors")
@@ -161,15 +166,19 @@ def main():
     parser.add_argument("--student", choices=ARCHITECTURES)
     parser.add_argument("--teacher", choices=ARCHITECTURES)
     parser.add_argument("--widths", type=int, nargs=2, default=(None, None), help="hidden_size of teacher and student")
+    parser.add_argument("--windows", type=int, nargs=2, default=(None, None), help="of teacher and student, of mistral; drawn")
+    parser.add_argument("--heads", type=int, help="of both; drawn for each where no case compares attention")
     parser.add_argument("--vocab", type=int)
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     a = parser.parse_args()
     torch.set_num_threads(1)
     r, rng = random.Random(a.seed), numpy.random.default_rng(a.seed)
+    heads = a.heads or (4 if "attention" in a.cases else None)
     vocab, families = a.vocab or r.choice([64, 101, 256]), list(ARCHITECTURES)
-    for which, family, width, layers, more in (("teacher", a.teacher, a.widths[0], r.randint(3, 6), r.choice([0, 0, 11, -7])),
-                                               ("student", a.student, a.widths[1], r.randint(3, 4), 0)):
-        draw_model(r, rng, a.out / "pairA" / which, (family or r.choice(families), layers, vocab + more), width)
+    for i, (which, family, layers, more) in enumerate((("teacher", a.teacher, r.randint(3, 6), r.choice([0, 0, 11, -7])),
+                                                       ("student", a.student, r.randint(3, 4), 0))):
+        draw_model(r, rng, a.out / "pairA" / which, (family or r.choice(families), layers, vocab + more, heads), a.widths[i],
+                   a.windows[i])
     old = json.loads((HERE / "cases/fkl_T1/expected.json").read_text())
     teacher = read_model(a.out / "pairA/teacher")
     data = draw_data(r, min(vocab, teacher.c["vocab_size"]), teacher)

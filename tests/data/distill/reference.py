@@ -49,6 +49,7 @@ class Model:
         if f"{at}q_norm.weight" in self.w:
             q, k = self.norm(q, at + "q_norm"), self.norm(k, at + "k_norm")
         q, k = self.rotate(q, layer), self.rotate(k, layer)
+        values = v
         k, v = (x.repeat_interleave(heads // groups, 0) for x in (k, v))
         scale = self.c["query_pre_attn_scalar"] if self.type in ("gemma2", "gemma3_text") else self.head_dim
         scores = q @ k.transpose(1, 2) / math.sqrt(scale)
@@ -57,6 +58,7 @@ class Model:
         seen = torch.ones(n, n, dtype=torch.bool).tril()
         if self.is_sliding(layer):
             seen &= torch.ones(n, n, dtype=torch.bool).triu(1 - self.c["sliding_window"])
+        self.attended = scores, values, seen  # of the last layer in the end
         out = scores.masked_fill(~seen, -math.inf).softmax(-1) @ v
         return self.linear(out.transpose(0, 1).reshape(n, -1), at + "o_proj")
 
@@ -120,20 +122,44 @@ def hidden_difference(ht, hs, student, case):
     return 1 - F.cosine_similarity(hs, ht, dim=-1)
 
 
+def masked_kl(zt, zs, seen, counted):
+    """KL of softmaxes over the columns that are seen: [relation, row, column] -> the mean over relations, of each counted row."""
+    log_p, log_q = (z.masked_fill(~seen, -math.inf).log_softmax(-1) for z in (zt, zs))
+    return torch.where(seen, log_p.exp() * (log_p - log_q), 0).sum(-1).mean(0)[counted]
+
+
+def value_scores(values, relations):
+    """Of [head, row, column] with themselves, neighbouring heads joined until there are so many relations."""
+    v = values.transpose(0, 1).reshape(values.shape[1], relations, -1).transpose(0, 1)
+    return v @ v.transpose(1, 2) / math.sqrt(v.shape[-1])
+
+
+def attention_differences(teacher, student, counted):
+    """Of the distributions of heads and of the relations of values in the last layers, of each counted row."""
+    (zt, vt, seen_t), (zs, vs, seen_s) = teacher.attended, student.attended
+    seen, relations = seen_t & seen_s, math.gcd(len(vt), len(vs))
+    return masked_kl(zt, zs, seen, counted), masked_kl(value_scores(vt, relations), value_scores(vs, relations), seen, counted)
+
+
+SUMS = ("kd_sum", "ce_sum", "hidden_sum", "attention_sum", "value_sum")
+
+
 def row_sums(case, teacher, student, ids, labels):
-    """kd_sum, ce_sum, hidden_sum, n of one sequence; position t counts when labels[t + 1] is not -100."""
+    """SUMS and their number of rows, of one sequence; position t counts when labels[t + 1] is not -100."""
     next_labels = torch.tensor(labels[1:] + [-100])
     counted = (next_labels != -100).nonzero()[:, 0]
     if not len(counted):
-        return torch.zeros(3, dtype=torch.float64), 0
+        return torch.zeros(len(SUMS), dtype=torch.float64), 0
     with torch.no_grad():
         ht = teacher.hidden(torch.tensor(ids))[counted]
         zt = teacher.logits(ht)
     hs = student.hidden(torch.tensor(ids))[counted]
     zs = student.logits(hs)
     ce = F.cross_entropy(zs, next_labels[counted], reduction="none")
-    hidden = hidden_difference(ht, hs, student, case) if case.get("hidden") else torch.zeros(1, dtype=torch.float64)
-    return torch.stack([divergence(zt, zs, case).sum(), ce.sum(), hidden.sum()]), len(counted)
+    none = torch.zeros(1, dtype=torch.float64)
+    hidden = hidden_difference(ht, hs, student, case) if case.get("hidden") else none
+    attention, values = attention_differences(teacher, student, counted) if case.get("attention") else (none, none)
+    return torch.stack([x.sum() for x in (divergence(zt, zs, case), ce, hidden, attention, values)]), len(counted)
 
 
 # ---- the optimiser ----
@@ -175,14 +201,15 @@ def train(case, optimizer, teacher, student, data):
         n = sum(sum(label != -100 for label in labels[1:]) for batch in batches for _, labels in batch)
         line = {"step": i + 1, "n_tokens": n, "lr": learning_rate(optimizer, i + 1), "loss": 0.0, "micro_batches": []}
         for batch in batches:
-            sums, counted = torch.zeros(3, dtype=torch.float64), 0
+            sums, counted = torch.zeros(len(SUMS), dtype=torch.float64), 0
             for ids, labels in batch:
                 more, rows = row_sums(case, teacher, student, ids, labels)
                 sums, counted = sums + more, counted + rows
-            loss = (case["w_kd"] * sums[0] + case["w_ce"] * sums[1] + case.get("w_hidden", 0) * sums[2]) / n
+            weights = [case.get(f"w_{of.removesuffix('_sum')}", 0) for of in SUMS]
+            loss = sum(w * x for w, x in zip(weights, sums, strict=True)) / n
             if counted:
                 loss.backward()
-            line["micro_batches"].append(dict(zip(("kd_sum", "ce_sum", "hidden_sum"), sums.tolist(), strict=True)) | {"n_tokens": counted})
+            line["micro_batches"].append(dict(zip(SUMS, sums.tolist(), strict=True)) | {"n_tokens": counted})
             line["loss"] += loss.item()
         gradients = {name: w.grad if w.grad is not None else torch.zeros_like(w) for name, w in student.w.items()}
         line["grad_norm"] = adam.step(i + 1, gradients)

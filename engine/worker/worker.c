@@ -305,7 +305,7 @@ static FALLIBLE make_cpu(struct worker *w, struct worker_info *info, struct q_er
     const struct model_shape *shape = model_shape(w->model);
     struct memory_need need = {
         .weight_bytes = shape->weight_bytes,
-        .block_bytes = shape->kv_block_bytes,
+        .block_bytes = shape->kv_block_bytes ? shape->kv_block_bytes : 1, /* states only */
         .state_bytes = shape->state_bytes,
     };
     enum q_code rc = make_step(w, &need, e);

@@ -663,8 +663,9 @@ static void test_mixers(void **state)
 static void test_state_space(void **state)
 {
 #define SIZES "\"vocab_size\": 64, \"hidden_size\": 32, \"num_hidden_layers\": 3"
-#define HEADS \
-    ", \"intermediate_size\": 48, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"max_position_embeddings\": 64"
+#define HEADS                                                                               \
+    ", \"intermediate_size\": 48, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, " \
+    "\"max_position_embeddings\": 64"
     static const char mamba2[] =
         "\"architectures\": [\"Mamba2ForCausalLM\"], \"model_type\": \"mamba2\", "
         "\"num_heads\": 4, \"head_dim\": 16, \"n_groups\": 2, " SIZES;

@@ -354,7 +354,8 @@ static void test_other_family(void **state)
     (void)state;
     struct folder f;
     folder_init(&f);
-    folder_text(&f, "config.json", "{\"architectures\": [\"Zamba2ForCausalLM\"], \"d_model\": 768}");
+    folder_text(&f, "config.json",
+                "{\"architectures\": [\"Zamba2ForCausalLM\"], \"d_model\": 768}");
     assert_fails(
         load(f.path, LOAD_AUTO, DT_F32), Q_UNSUPPORTED,
         "Zamba2ForCausalLM is not supported; supported are those of the model types apertus, ", &e);

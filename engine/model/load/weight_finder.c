@@ -232,9 +232,9 @@ static enum q_code find_one(struct weight_source *s, const struct weight_finder 
               is_vector ? 1 : arch_dim_size(f->config, row->dims[1])},
         .text = {arch_dim_text(row->dims[0]), arch_dim_text(row->dims[1])},
         .is_vector = is_vector,
-        .of_heads = !is_vector && (row->slot == W_Q_NORM || row->slot == W_K_NORM ||
-                                   row->slot == W_ROUTER_BIAS || row->slot == W_CONV ||
-                                   row->slot == W_MIX_RATE),
+        .of_heads = !is_vector &&
+                    (row->slot == W_Q_NORM || row->slot == W_K_NORM || row->slot == W_ROUTER_BIAS ||
+                     row->slot == W_CONV || row->slot == W_MIX_RATE),
         .of_conv = row->slot == W_CONV,
         .n_stacked = arch_is_stacked(row) ? f->config->moe.n_expert : 0,
         .seed = seed_of(row, at),

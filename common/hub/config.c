@@ -15,7 +15,7 @@
 
 #define VOCAB_MAX     (1u << 24)
 #define POSITIONS_MAX (1u << 28)
-#define RECURRENT_MAX (1u << 18) /* of a model that has no limit of its own, only states */
+#define RECURRENT_MAX (1u << 15) /* of a model that has states only and says no length */
 
 struct field {
     const char *key;

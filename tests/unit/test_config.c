@@ -727,6 +727,8 @@ static void test_state_space(void **state)
             assert_true(!model_config_has_mixer(&c, 2) && !model_config_has_kv(&c, 2));
             assert_true(c.mixer.no_mlp[0] && c.mixer.no_mlp[1] && !c.mixer.no_mlp[2]);
         }
+        if (cases[i].base == mamba2 && !cases[i].code) /* no length of its own */
+            assert_int_equal(c.max_position, 1u << 15);
         if (cases[i].base == falcon && !cases[i].code)
             assert_true(model_config_has_mixer(&c, 2) && model_config_has_kv(&c, 2));
     }

@@ -23,8 +23,9 @@ from safetensors.torch import save_file  # noqa: E402
 HERE = Path(__file__).resolve().parent
 LENGTHS = [1, 5, 17, 33, 120]
 N_GREEDY, TOP, GAP, ATTEMPTS = 24, 20, 2e-3, 40
-BASE = dict(vocab_size=128, hidden_size=32, bos_token_id=1, eos_token_id=2, pad_token_id=0, torch_dtype="float32")
-COMMON = dict(BASE, intermediate_size=48, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=256)
+BASE = dict(vocab_size=128, hidden_size=32, max_position_embeddings=256, bos_token_id=1, eos_token_id=2, pad_token_id=0,
+            torch_dtype="float32")
+COMMON = dict(BASE, intermediate_size=48, num_attention_heads=4, num_key_value_heads=2)
 NO_MLP = {k: v for k, v in COMMON.items() if k != "intermediate_size"}
 SSD = dict(mamba_n_heads=4, mamba_d_head=16, mamba_n_groups=1, mamba_d_state=12, mamba_d_conv=4, mamba_expand=2, mamba_chunk_size=64,
            mamba_conv_bias=True, mamba_proj_bias=False)

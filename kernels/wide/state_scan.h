@@ -8,11 +8,24 @@
 #include <math.h>
 #include "kernels/wide/state_rows.h"
 
+/* takes ? a : b, without a branch, which would keep loops from lanes. */
+static inline float scan_pick(bool takes, float a, float b)
+{
+    const uint32_t mask = 0u - (uint32_t)takes;
+    uint32_t x, y;
+    memcpy(&x, &a, sizeof x);
+    memcpy(&y, &b, sizeof y);
+    x = (x & mask) | (y & ~mask);
+    memcpy(&a, &x, sizeof a);
+    return a;
+}
+
 /* e^x for x in -87 … 88, and that of the nearest of these for others; NaN stays. The polynomial of
  * wide/exp.h; adding 1.5 * 2^23 rounds to a whole number, which is then in the lowest bits. */
 static inline float scan_exp(float x)
 {
-    const float above = x > -87.0f ? x : -87.0f, y = above < 88.0f ? above : 88.0f;
+    const float above = scan_pick(x < -87.0f, -87.0f, x);
+    const float y = scan_pick(above > 88.0f, 88.0f, above);
     const float shifted = y * 0x1.715476p+0f + 0x1.8p+23f, n = shifted - 0x1.8p+23f;
     const float r = (y - n * 0x1.62e4p-1f) - n * 0x1.7f7d1cp-20f; /* ln 2 in two parts */
     float q = 0x1.6a23dp-10f, power;
@@ -24,7 +37,7 @@ static inline float scan_exp(float x)
     memcpy(&bits, &shifted, sizeof bits);
     bits = (bits - 0x4b400000u + 127u) << 23;
     memcpy(&power, &bits, sizeof power);
-    return x == x ? (q * (r * r) + r + 1.0f) * power : x;
+    return (q * (r * r) + r + 1.0f) * power;
 }
 
 /* A row's step of a head. */
@@ -102,6 +115,16 @@ struct scan_tile { /* columns of one line */
     float rates[KERN_SCAN_MAX][STATE_COLUMNS]; /* [n_state] */
 };
 
+static inline void scan_rates(struct scan_tile *t, const struct state_scan_args *a, size_t first)
+{
+    for (uint32_t j = 0; j < t->n; j++)
+        for (uint32_t i = 0; i < a->n_state; i++)
+            t->rates[i][j] = a->log_rate[(first + j) * a->n_state + i];
+    for (uint32_t i = 0; i < a->n_state; i++)
+        for (uint32_t j = 0; j < STATE_COLUMNS; j++)
+            t->rates[i][j] = scan_exp(t->rates[i][j]);
+}
+
 static inline void scan_tile_row(float *restrict s, const struct state_scan_args *a, size_t row,
                                  const struct scan_tile *t, size_t first)
 {
@@ -129,13 +152,12 @@ static inline void scan_tile_row(float *restrict s, const struct state_scan_args
 
 static inline void scan_tiles(const struct state_scan_args *a, struct range mine)
 {
+    struct scan_tile t = {0}; /* columns that are not there have any rates */
     for (size_t at = mine.begin; at < mine.end; at += STATE_COLUMNS) {
         const size_t left = mine.end - at;
-        struct scan_tile t = {.n = left < STATE_COLUMNS ? (uint32_t)left : STATE_COLUMNS};
+        t.n = left < STATE_COLUMNS ? (uint32_t)left : STATE_COLUMNS;
         const struct state_piece piece = {at, t.n, a->n_state, a->n_head};
-        for (uint32_t j = 0; j < t.n; j++)
-            for (uint32_t i = 0; i < a->n_state; i++)
-                t.rates[i][j] = scan_exp(a->log_rate[(at + j) * a->n_state + i]);
+        scan_rates(&t, a, at);
         for (uint32_t i = 0; i < a->states.n_part; i++) {
             const struct state_part *part = &a->states.parts[i];
             state_begin(&a->states, part, &piece);

@@ -659,6 +659,15 @@ static void test_mixers(void **state)
     }
 }
 
+/* Of "M*-": Mamba, attention, an MLP. */
+static void check_single_layers(void)
+{
+    assert_true(model_config_has_mixer(&c, 0) && !model_config_has_kv(&c, 0));
+    assert_true(!model_config_has_mixer(&c, 1) && model_config_has_kv(&c, 1));
+    assert_true(!model_config_has_mixer(&c, 2) && !model_config_has_kv(&c, 2));
+    assert_true(c.mixer.no_mlp[0] && c.mixer.no_mlp[1] && !c.mixer.no_mlp[2]);
+}
+
 /* State space models: sizes by each family's names, and what of them is refused. */
 static void test_state_space(void **state)
 {
@@ -721,12 +730,8 @@ static void test_state_space(void **state)
                          cases[i].part, &e);
         else
             assert_ok(model_config_parse(&c, all, strlen(all), "config.json", &e), &e);
-        if (cases[i].base == nemotron && !cases[i].code) {
-            assert_true(model_config_has_mixer(&c, 0) && !model_config_has_kv(&c, 0));
-            assert_true(!model_config_has_mixer(&c, 1) && model_config_has_kv(&c, 1));
-            assert_true(!model_config_has_mixer(&c, 2) && !model_config_has_kv(&c, 2));
-            assert_true(c.mixer.no_mlp[0] && c.mixer.no_mlp[1] && !c.mixer.no_mlp[2]);
-        }
+        if (cases[i].base == nemotron && !cases[i].code)
+            check_single_layers();
         if (cases[i].base == mamba2 && !cases[i].code) /* no length of its own */
             assert_int_equal(c.max_position, 1u << 15);
         if (cases[i].base == falcon && !cases[i].code)

@@ -85,12 +85,10 @@ enum q_code kv_cache_init_swap(struct kv_cache *c, const struct model *m, uint32
     (void)region_cut(&cutter, n_block, c->stride);
     if (n_block == 0)
         return q_fail(e, Q_INVALID, "the swap space has 0 blocks");
-    c->is_swap = true;
-    if (c->n_layer == 0)
-        return Q_OK;
-    enum q_code rc = swap_memory(&r, cutter.used, m->link, e);
+    enum q_code rc = c->n_layer ? swap_memory(&r, cutter.used, m->link, e) : Q_OK;
     if (rc)
         return rc;
+    c->is_swap = true;
     for (uint32_t i = 0; i < c->n_layer; i++) {
         c->k[i] = r.data + (size_t)c->n_array * i * c->block_bytes;
         c->v[i] = c->n_array > 1 ? (unsigned char *)c->k[i] + c->block_bytes : NULL;

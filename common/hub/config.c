@@ -15,6 +15,7 @@
 
 #define VOCAB_MAX     (1u << 24)
 #define POSITIONS_MAX (1u << 28)
+#define RECURRENT_MAX (1u << 15) /* of a model that has states only and says no length */
 
 struct field {
     const char *key;
@@ -70,6 +71,7 @@ static const struct {
     {"hunyuan_v1_dense", "head_dim",      "attention_head_dim", false},
     {"lfm2",   "intermediate_size",       "block_ff_dim", false},
     {"llama4_text", "intermediate_size",  "intermediate_size_mlp", true}, /* the other is the experts' */
+    {"nemotron_h", "head_dim",            "attention_head_dim", false},
     {"opt",    "intermediate_size",       "ffn_dim", false},
     // clang-format on
 };
@@ -80,6 +82,7 @@ static const struct {
     uint32_t times, number;
 } absent_sizes[] = {
     // clang-format off
+    {"bamba",       "num_key_value_heads",     0, 8},
     {"bloom",       "intermediate_size",       4, 0},
     {"bloom",       "max_position_embeddings", 0, 2048}, /* slopes have no end: that of training */
     {"cwm",         "head_dim",                0, 128},
@@ -88,6 +91,11 @@ static const struct {
     {"exaone",      "intermediate_size",       4, 0},
     {"falcon",      "intermediate_size",       4, 0},
     {"falcon",      "max_position_embeddings", 0, 2048},
+    {"falcon_h1",   "num_key_value_heads",     0, 8},
+    {"falcon_mamba", "intermediate_size",      2, 0}, /* no layer has these: no attention, no MLP */
+    {"falcon_mamba", "num_attention_heads",    0, 1},
+    {"falcon_mamba", "head_dim",               0, 64},
+    {"falcon_mamba", "max_position_embeddings", 0, RECURRENT_MAX},
     {"gemma",       "head_dim",                0, 256},
     {"gemma2",      "head_dim",                0, 256},
     {"gemma3_text", "head_dim",                0, 256},
@@ -100,14 +108,32 @@ static const struct {
     {"helium",      "head_dim",                0, 128},
     {"internlm3",   "head_dim",                0, 128},
     {"iquestcoder", "head_dim",                0, 128},
+    {"jamba",       "num_key_value_heads",     0, 8},
+    {"lfm2_moe",    "num_key_value_heads",     0, 8},
     {"llama4_text", "head_dim",                0, 128},
     {"llama4_text", "intermediate_size",       0, 16384},
     {"llama4_text", "num_key_value_heads",     0, 8},
+    {"mamba",       "intermediate_size",       2, 0},
+    {"mamba",       "num_attention_heads",     0, 1},
+    {"mamba",       "head_dim",                0, 64},
+    {"mamba",       "max_position_embeddings", 0, RECURRENT_MAX},
+    {"mamba2",      "intermediate_size",       2, 0},
+    {"mamba2",      "num_attention_heads",     0, 1},
+    {"mamba2",      "head_dim",                0, 64},
+    {"mamba2",      "max_position_embeddings", 0, RECURRENT_MAX},
     {"minimax_m2",  "head_dim",                0, 128},
     {"minimax_m2",  "num_key_value_heads",     0, 8},
     {"ministral3",  "head_dim",                0, 128},
+    {"nemotron_h",  "num_key_value_heads",     0, 8},
+    {"nemotron_h",  "head_dim",                0, 128},
+    {"nemotron_h",  "max_position_embeddings", 0, 4096},
     {"phimoe",      "num_key_value_heads",     0, 8},
     {"qwen3",       "head_dim",                0, 128},
+    {"qwen3_5_moe_text", "head_dim",           0, 256},
+    {"qwen3_5_moe_text", "intermediate_size",  4, 0}, /* no layer has it: all have experts */
+    {"qwen3_5_moe_text", "num_key_value_heads", 0, 2},
+    {"qwen3_5_text", "head_dim",               0, 256},
+    {"qwen3_5_text", "num_key_value_heads",    0, 4},
     {"qwen3_next",  "head_dim",                0, 256},
     {"seed_oss",    "head_dim",                0, 128},
     {"vaultgemma",  "head_dim",                0, 256},
@@ -217,8 +243,12 @@ static enum q_code fail_missing(const struct model_config *c, const struct hub_j
     return rc;
 }
 
-static int64_t size_when_absent(const struct model_config *c, const char *key)
+/* Nemotron H: the list of the layers' kinds says how many there are. */
+static int64_t size_when_absent(const struct model_config *c, const char *key,
+                                const struct hub_json_at *at)
 {
+    if (strcmp(key, "num_hidden_layers") == 0)
+        return (int64_t)json_array_size(hub_json_find(at, "layers_block_type"));
     for (size_t i = 0; i < sizeof absent_sizes / sizeof *absent_sizes; i++)
         if (strcmp(absent_sizes[i].model_type, c->model_type) == 0 &&
             strcmp(absent_sizes[i].key, key) == 0)
@@ -229,7 +259,7 @@ static int64_t size_when_absent(const struct model_config *c, const char *key)
 static enum q_code load_size(struct model_config *c, const struct field *f,
                              const struct hub_json_at *at, struct q_err *e)
 {
-    int64_t value = size_when_absent(c, f->key);
+    int64_t value = size_when_absent(c, f->key, at);
     const enum q_code rc =
         hub_json_int(&value, at, key_of(c, at, f->key), (struct hub_json_range){f->min, f->max}, e);
     if (rc)

@@ -10,9 +10,9 @@
 #include <stdint.h>
 #include "common/dtype.h"
 #include "common/err.h"
+#include "common/hub/config_mixer.h"
 #include "common/hub/config_quant.h"
 
-#define CONFIG_LAYERS_MAX  1024u
 #define CONFIG_EOS_MAX     16u
 #define CONFIG_NAME_MAX    64u
 #define CONFIG_HEAD_MAX    4096u /* head_dim */
@@ -70,27 +70,14 @@ struct latent_config {
     uint32_t value; /* elements of a head of V */
 };
 
-/* What a layer has in place of attention. Each of these keeps a state of a sequence that is no K
- * and V: its size does not depend on the length. */
-enum layer_mixer {
-    MIXER_ATTENTION,
-    MIXER_CONV, /* a gated short convolution: LFM2 */
-    MIXER_DELTA /* a gated delta net, arXiv:2412.06464, behind a convolution */
-};
-struct mixer_config {
-    uint8_t layers[CONFIG_LAYERS_MAX]; /* enum layer_mixer of each */
-    uint32_t conv_width;               /* rows that a convolution sums; 0: no layer has one */
-    bool conv_bias;                    /* of the convolution and of the products around it */
-    /* MIXER_DELTA: heads of keys (and queries) and of values, and their elements. */
-    uint32_t n_key_head, n_value_head, key_dim, value_dim;
-};
-
 /* Parameters of computations that only some families have. 0: not in the config. */
 struct forward_config {
     double attention_soft_cap, logit_soft_cap;
     double query_scalar;         /* scores are divided by its square root instead of head_dim's */
     double attention_multiplier; /* scores are multiplied by it instead */
     double embedding_multiplier, residual_multiplier, logit_multiplier;
+    /* of the outputs of attention, of the layer's mixer and of its MLP, and of the MLP's gate */
+    double attention_out, mixer_out, mlp_out, mlp_gate;
     /* q of a position is multiplied by 1 + query_growth ln(1 + floor((position + query_first) /
      * query_length)); source: arXiv:2501.19399 */
     double query_growth, query_length;
@@ -160,7 +147,13 @@ static inline uint32_t model_config_n_rot(const struct model_config *c)
 /* Has the layer K and V? */
 static inline bool model_config_has_kv(const struct model_config *c, uint32_t layer)
 {
-    return c->mixer.layers[layer] == MIXER_ATTENTION;
+    return c->mixer.layers[layer] == MIXER_ATTENTION || c->mixer.beside;
+}
+
+/* Has it a mixer in place of attention, or beside it? */
+static inline bool model_config_has_mixer(const struct model_config *c, uint32_t layer)
+{
+    return c->mixer.layers[layer] != MIXER_ATTENTION && c->mixer.layers[layer] != MIXER_NONE;
 }
 
 /* Load dir/config.json, or a params.json alone (params.h), and, where there is one,

@@ -5,9 +5,10 @@
  * config_moe.c: how many experts there are, how many of them a token uses, and which layers have
  * them. The keys and the meaning of their absence depend on the model type; a type that is not in
  * its table has no experts.
- * config_forward.c: what some families compute besides, in their spelling.
+ * config_forward.c: what some families compute besides, in their spelling (config_forward.def).
  * config_layers.c: which layers have a window, and which rope.
- * config_mixers.c: which layers have something else in place of attention, and its sizes.
+ * config_mixers.c: which layers have something else in place of attention or beside it, its sizes
+ *     and multipliers; which have no MLP.
  * config_rope.c: the rotary embedding, in both spellings:
  *     older   "rope_theta": 1e6, "rope_scaling": null | {"type" or "rope_type": "yarn", …}
  *     newer   "rope_parameters": {"rope_theta": 1e6, "rope_type": "yarn", "factor": 4, …} */

@@ -15,28 +15,30 @@ static const struct family {
      * counts tokens on both sides of a token. */
     bool both_ways;
     const char *pattern_key, *window_key; /* NULL: the usual ones */
-    uint32_t n_full; /* max_window_layers when absent: the first layers, without a window */
-    bool chunks;     /* windows are chunks of positions, in the layers with rope */
+    uint32_t n_full;      /* max_window_layers when absent: the first layers, without a window */
+    bool chunks;          /* windows are chunks of positions, in the layers with rope */
+    const char *rope_key; /* all layers are rotated where it is "rope", else none; NULL: no key */
 } families[] = {
     // clang-format off
-    {"cohere2",     true,  4096, 4, 0, true,  true, false, NULL, NULL, 0, false},
-    {"dots1",       true,  4096, 0, 0, false, false, false, NULL, NULL, 62, false},
-    {"exaone4",     true,  4096, 4, 0, true,  false, false, NULL, NULL, 0, false},
-    {"gemma2",      true,  4096, 2, 0, false, false, false, NULL, NULL, 0, false},
-    {"gemma3_text", true,  4096, 6, 0, false, false, false, NULL, NULL, 0, false},
-    {"gpt_oss",     true,  128,  2, 0, false, false, false, NULL, NULL, 0, false},
-    {"llama4_text", true,  8192, 0, 4, false, false, false, NULL, "attention_chunk_size", 0, true},
-    {"mimo",        false, 0,    0, 0, false, false, false, NULL, NULL, 0, false},
-    {"ministral",   true,  4096, 0, 0, false, false, false, NULL, NULL, 0, false},
-    {"modernbert",  true,  128,  3, 0, false, false, true, "global_attn_every_n_layers", "local_attention", 0, false},
-    {"olmo3",       true,  4096, 4, 0, false, false, false, NULL, NULL, 0, false},
-    {"qwen2",       false, 0,    0, 0, false, false, false, NULL, NULL, 0, false},
-    {"qwen2_moe",   false, 0,    0, 0, false, false, false, NULL, NULL, 0, false},
-    {"qwen3",       false, 0,    0, 0, false, false, false, NULL, NULL, 0, false},
-    {"qwen3_moe",   false, 0,    0, 0, false, false, false, NULL, NULL, 0, false},
-    {"smollm3",     false, 0,    0, 4, false, false, false, NULL, NULL, 0, false},
-    {"vaultgemma",  true,  4096, 2, 0, false, false, false, NULL, NULL, 0, false},
-    {"",            true,  0,    0, 0, false, false, false, NULL, NULL, 0, false}, /* every other */
+    {"cohere2",     true,  4096, 4, 0, true,  true, false, NULL, NULL, 0, false, NULL},
+    {"dots1",       true,  4096, 0, 0, false, false, false, NULL, NULL, 62, false, NULL},
+    {"exaone4",     true,  4096, 4, 0, true,  false, false, NULL, NULL, 0, false, NULL},
+    {"gemma2",      true,  4096, 2, 0, false, false, false, NULL, NULL, 0, false, NULL},
+    {"gemma3_text", true,  4096, 6, 0, false, false, false, NULL, NULL, 0, false, NULL},
+    {"gpt_oss",     true,  128,  2, 0, false, false, false, NULL, NULL, 0, false, NULL},
+    {"granitemoehybrid", true, 0, 0, 0, false, false, false, NULL, NULL, 0, false, "position_embedding_type"},
+    {"llama4_text", true,  8192, 0, 4, false, false, false, NULL, "attention_chunk_size", 0, true, NULL},
+    {"mimo",        false, 0,    0, 0, false, false, false, NULL, NULL, 0, false, NULL},
+    {"ministral",   true,  4096, 0, 0, false, false, false, NULL, NULL, 0, false, NULL},
+    {"modernbert",  true,  128,  3, 0, false, false, true, "global_attn_every_n_layers", "local_attention", 0, false, NULL},
+    {"olmo3",       true,  4096, 4, 0, false, false, false, NULL, NULL, 0, false, NULL},
+    {"qwen2",       false, 0,    0, 0, false, false, false, NULL, NULL, 0, false, NULL},
+    {"qwen2_moe",   false, 0,    0, 0, false, false, false, NULL, NULL, 0, false, NULL},
+    {"qwen3",       false, 0,    0, 0, false, false, false, NULL, NULL, 0, false, NULL},
+    {"qwen3_moe",   false, 0,    0, 0, false, false, false, NULL, NULL, 0, false, NULL},
+    {"smollm3",     false, 0,    0, 4, false, false, false, NULL, NULL, 0, false, NULL},
+    {"vaultgemma",  true,  4096, 2, 0, false, false, false, NULL, NULL, 0, false, NULL},
+    {"",            true,  0,    0, 0, false, false, false, NULL, NULL, 0, false, NULL}, /* every other */
     // clang-format on
 };
 
@@ -74,6 +76,19 @@ static enum q_code load_no_rope(struct model_config *c, const struct family *f,
                           at->path, i, hub_json_kind(rotates));
         c->no_rope[i] = list ? json_integer_value(rotates) == 0 : (i + 1) % interval == 0;
     }
+    return Q_OK;
+}
+
+/* Granite 4: by the kind of positions. */
+static enum q_code load_position_type(struct model_config *c, const struct family *f,
+                                      const struct hub_json_at *at, struct q_err *e)
+{
+    const char *type = "nope";
+    const enum q_code rc = f->rope_key ? hub_json_str(&type, at, f->rope_key, e) : Q_OK;
+    if (rc || !f->rope_key)
+        return rc;
+    for (uint32_t i = 0; i < c->n_layer; i++)
+        c->no_rope[i] = strcmp(type, "rope") != 0;
     return Q_OK;
 }
 
@@ -131,8 +146,8 @@ static enum q_code is_sliding(bool *out, const struct model_config *c, const str
                      : !full;
     *out = *out && model_config_has_kv(c, i);
     if (!w->types || *out || !model_config_has_kv(c, i) ||
-        (type && strcmp(type, "full_attention") == 0))
-        return Q_OK;
+        (type && (strcmp(type, "full_attention") == 0 || c->mixer.conv_width)))
+        return Q_OK; /* other kinds of layers: config_mixers.c */
     return q_fail(e, Q_UNSUPPORTED,
                   "%s: layer_types[%u] is \"%.40s\", expected full_attention or %s", at->path, i,
                   type ? type : "?", windowed);
@@ -157,7 +172,8 @@ enum q_code config_layers_load(struct model_config *c, const struct hub_json_at 
         (rc = hub_json_bool(&use, at, "use_sliding_window", e)) ||
         (rc = hub_json_int(&w.n_full, at, "max_window_layers",
                            (struct hub_json_range){0, UINT32_MAX}, e)) ||
-        (rc = read_pattern(&w, f, at, e)) || (rc = load_no_rope(c, f, at, e)))
+        (rc = read_pattern(&w, f, at, e)) || (rc = load_no_rope(c, f, at, e)) ||
+        (rc = load_position_type(c, f, at, e)))
         return rc;
     if (w.types && json_array_size(w.types) != c->n_layer)
         return q_fail(e, Q_CORRUPT,

@@ -8,10 +8,11 @@
 /* How a config says which layers have experts. */
 enum layer_rule {
     BY_STEP,       /* decoder_sparse_step, mlp_only_layers */
-    BEHIND_DENSE,  /* first_k_dense_replace, moe_layer_freq */
+    BEHIND_DENSE,  /* first_k_dense_replace or num_dense_layers, moe_layer_freq */
     BY_TYPE,       /* mlp_layer_types, else the same */
     BY_INTERVAL,   /* moe_layer_start_index, moe_layer_end_index, moe_layer_interval */
     BY_INTERLEAVE, /* moe_layers, else interleave_moe_layer_step */
+    BY_PERIOD,     /* expert_layer_period, expert_layer_offset */
 };
 
 struct names { /* of keys; NULL: there is none */
@@ -27,6 +28,7 @@ struct family {
     uint32_t shared;    /* of the key shared_width; 0: the layer has no shared expert by it */
     uint32_t n_shared;  /* shared experts of `width`, which are one expert of the sum of it */
     bool shared_of_mlp; /* these have intermediate_size instead */
+    bool mlp_of_shared; /* a model without experts has an MLP of the shared expert's width */
     bool renormalize;   /* norm_topk_prob */
     bool says_so;       /* the key norm_topk_prob exists */
     enum layer_rule layers;
@@ -117,6 +119,15 @@ static const struct family families[] = {
     {.model_type = "gpt_oss", .n_expert = 128, .n_used = 4, .renormalize = true},
     {.model_type = "granitemoe", .n_expert = 8, .n_used = 2, .renormalize = true},
     {
+        .model_type = "granitemoehybrid",
+        .names = {.shared_width = "shared_intermediate_size"},
+        .n_expert = 8,
+        .n_used = 2,
+        .shared = 1024,
+        .mlp_of_shared = true,
+        .renormalize = true,
+    },
+    {
         .model_type = "granitemoeshared",
         .names = {.shared_width = "shared_intermediate_size"},
         .n_expert = 8,
@@ -131,6 +142,18 @@ static const struct family families[] = {
         .n_shared = 1,
         .shared_of_mlp = true,
         .renormalize = true,
+    },
+    {.model_type = "jamba", .n_expert = 16, .n_used = 2, .layers = BY_PERIOD},
+    {
+        .model_type = "lfm2_moe",
+        .n_expert = 32,
+        .n_used = 4,
+        .width = 1792,
+        .renormalize = true,
+        .says_so = true,
+        .layers = BEHIND_DENSE,
+        .n_dense = 2,
+        .groups = {1, 1, 1, true},
     },
     {
         .model_type = "llama4_text",
@@ -155,6 +178,15 @@ static const struct family families[] = {
         .says_so = true,
     },
     {.model_type = "qwen3_moe", .n_expert = 128, .n_used = 8, .width = 768, .says_so = true},
+    {
+        .model_type = "qwen3_5_moe_text",
+        .names = {.shared_width = "shared_expert_intermediate_size"},
+        .n_expert = 256,
+        .n_used = 8,
+        .width = 512,
+        .shared = 512,
+        .renormalize = true,
+    },
     {
         .model_type = "qwen3_next",
         .names = {.shared_width = "shared_expert_intermediate_size"},
@@ -239,6 +271,8 @@ static enum q_code load_behind_dense(struct model_config *c, const struct family
     enum q_code rc;
     if ((rc = hub_json_int(&n_dense, at, "first_k_dense_replace",
                            (struct hub_json_range){0, CONFIG_LAYERS_MAX}, e)) ||
+        (rc = hub_json_int(&n_dense, at, "num_dense_layers",
+                           (struct hub_json_range){0, CONFIG_LAYERS_MAX}, e)) ||
         (rc = hub_json_int(&every, at, "moe_layer_freq",
                            (struct hub_json_range){1, CONFIG_LAYERS_MAX}, e)))
         return rc;
@@ -312,6 +346,22 @@ static enum q_code load_by_interleave(struct model_config *c, const struct hub_j
     return Q_OK;
 }
 
+/* Jamba's defaults. */
+static enum q_code load_by_period(struct model_config *c, const struct hub_json_at *at,
+                                  struct q_err *e)
+{
+    int64_t period = 2, offset = 1;
+    enum q_code rc;
+    if ((rc = hub_json_int(&period, at, "expert_layer_period",
+                           (struct hub_json_range){1, CONFIG_LAYERS_MAX}, e)) ||
+        (rc = hub_json_int(&offset, at, "expert_layer_offset",
+                           (struct hub_json_range){0, CONFIG_LAYERS_MAX}, e)))
+        return rc;
+    for (uint32_t i = 0; i < c->n_layer; i++)
+        c->moe.layers[i] = i % period == offset;
+    return Q_OK;
+}
+
 static enum q_code load_layers(struct model_config *c, const struct family *f,
                                const struct hub_json_at *at, struct q_err *e)
 {
@@ -324,6 +374,8 @@ static enum q_code load_layers(struct model_config *c, const struct family *f,
         return load_by_interval(c, f, at, e);
     case BY_INTERLEAVE:
         return load_by_interleave(c, at, e);
+    case BY_PERIOD:
+        return load_by_period(c, at, e);
     default:
         return load_by_step(c, at, e);
     }
@@ -401,7 +453,7 @@ static enum q_code read_counts(struct counts *n, const struct family *f,
     if ((rc = read_count(&n->n, at, "num_local_experts", any, e)) ||
         (rc = read_count(&n->n, at, "num_experts", any, e)) ||
         (rc = read_count(&n->n, at, names->n_expert, any, e)) ||
-        (rc = read_count(&n->used, at, "num_experts_per_tok", some, e)) ||
+        (rc = read_count(&n->used, at, "num_experts_per_tok", f->mlp_of_shared ? any : some, e)) ||
         (rc = read_count(&n->used, at, names->n_used, some, e)) ||
         (rc = read_count(&n->width, at, width, widths, e)) ||
         (rc = read_count(&n->n_shared, at, names->n_shared, any, e)))
@@ -462,7 +514,9 @@ enum q_code config_moe_load(struct model_config *c, const struct hub_json_at *at
     if ((rc = check_refused(c, f, at, e)) || (rc = read_counts(&n, f, at, e)) ||
         (f->says_so && (rc = hub_json_bool(&m.renormalize, at, "norm_topk_prob", e))))
         return rc;
-    if (n.n == 0)
+    if (n.n == 0 && f->mlp_of_shared)
+        c->intermediate_size = (uint32_t)n.shared;
+    if (n.n == 0 || (n.n == 1 && f->layers == BY_PERIOD)) /* Jamba: one expert is an MLP */
         return Q_OK;
     if (n.used == 0)
         return q_fail(e, Q_CORRUPT,

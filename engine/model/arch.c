@@ -41,20 +41,42 @@ static uint32_t value_columns(const struct model_config *c)
     return c->mixer.n_value_head * c->mixer.value_dim;
 }
 
+/* Of a convolution: what its input and its output are multiplied by, and x. */
+static uint32_t mix_in_columns(const struct model_config *c)
+{
+    switch (c->mixer.kind) {
+    case MIXER_DELTA:
+        return 2 * (key_columns(c) + value_columns(c)) + 2 * c->mixer.n_value_head;
+    case MIXER_SSD: /* the gate, what the convolution reads, steps */
+        return 2 * (value_columns(c) + key_columns(c)) + c->mixer.n_value_head;
+    case MIXER_SCAN: /* x and the gate */
+        return 2 * value_columns(c);
+    default:
+        return 3 * c->hidden_size;
+    }
+}
+
 static uint32_t mixer_dim_size(const struct model_config *c, enum arch_dim dim)
 {
     switch (dim) {
-    case D_MIX_IN: /* of a convolution: what its input and its output are multiplied by, and x */
-        return c->mixer.n_value_head ? arch_dim_size(c, D_MIX_QKVZ) + arch_dim_size(c, D_MIX_BA)
-                                     : 3 * c->hidden_size;
+    case D_MIX_IN:
+        return mix_in_columns(c);
     case D_MIX_QKVZ:
         return 2 * (key_columns(c) + value_columns(c));
     case D_MIX_BA:
         return 2 * c->mixer.n_value_head;
     case D_MIX_OUT:
-        return c->mixer.n_value_head ? value_columns(c) : c->hidden_size;
+        return c->mixer.kind == MIXER_CONV ? c->hidden_size : value_columns(c);
     case D_CONV:
-        return c->mixer.n_value_head ? 2 * key_columns(c) + value_columns(c) : c->hidden_size;
+        return c->mixer.kind == MIXER_CONV   ? c->hidden_size
+               : c->mixer.kind == MIXER_SCAN ? value_columns(c)
+                                             : 2 * key_columns(c) + value_columns(c);
+    case D_STATE:
+        return c->mixer.key_dim;
+    case D_STEP_RANK:
+        return c->mixer.step_rank;
+    case D_MIX_X:
+        return c->mixer.step_rank + 2 * c->mixer.key_dim;
     case D_VALUE_HEADS:
         return c->mixer.n_value_head;
     case D_VALUE_DIM:
@@ -152,13 +174,16 @@ const char *arch_dim_text(enum arch_dim dim)
         [D_KV_B] = "num_attention_heads * (qk_nope_head_dim + v_head_dim)",
         [D_HEADS_V] = "num_attention_heads * v_head_dim",
         [D_TYPES] = "type_vocab_size",
-        [D_MIX_IN] = "3 * hidden_size",
-        [D_MIX_OUT] = "hidden_size, or linear_num_value_heads * linear_value_head_dim",
+        [D_MIX_IN] = "columns of the mixer's first product",
+        [D_MIX_OUT] = "hidden_size, or heads * head size of the mixer",
         [D_MIX_QKVZ] = ("2 * (linear_num_key_heads * linear_key_head_dim + "
                         "linear_num_value_heads * linear_value_head_dim)"),
         [D_MIX_BA] = "2 * linear_num_value_heads",
-        [D_VALUE_HEADS] = "linear_num_value_heads",
-        [D_VALUE_DIM] = "linear_value_head_dim",
+        [D_VALUE_HEADS] = "heads of the mixer",
+        [D_VALUE_DIM] = "head size of the mixer",
+        [D_STATE] = "state_size",
+        [D_STEP_RANK] = "time_step_rank",
+        [D_MIX_X] = "time_step_rank + 2 * state_size",
         [D_2_Q] = "2 * num_attention_heads * head_dim",
         [D_CONV] = "columns of the convolution",
         [D_CONV_WIDTH] = "rows of the convolution",
@@ -198,9 +223,17 @@ bool arch_wants(const struct model_config *c, enum arch_when when, uint32_t laye
     case WHEN_ATTENTION:
         return model_config_has_kv(c, layer);
     case WHEN_MIXER:
-        return !model_config_has_kv(c, layer);
+        return model_config_has_mixer(c, layer);
     case WHEN_CONV_BIAS:
-        return !model_config_has_kv(c, layer) && c->mixer.conv_bias;
+        return model_config_has_mixer(c, layer) && c->mixer.conv_bias;
+    case WHEN_MIX_BIAS:
+        return model_config_has_mixer(c, layer) && c->mixer.bias;
+    case WHEN_MIX_NORM:
+        return model_config_has_mixer(c, layer) && !c->mixer.no_norm;
+    case WHEN_BRANCH:
+        return c->mixer.layers[layer] != MIXER_NONE;
+    case WHEN_MLP:
+        return !c->mixer.no_mlp[layer];
     case WHEN_DENSE:
         return !c->moe.layers[layer];
     case WHEN_EXPERTS:

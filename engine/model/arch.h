@@ -49,15 +49,22 @@ enum arch_slot {
     W_MIX_OUT,  /* its last one */
     W_MIX_QKVZ, /* a delta net's as one tensor: for each head of keys its q, k, v and z */
     W_MIX_BA,   /* likewise: b, a */
+    W_MIX_QKV,  /* all of q, then all of k, then all of v */
     W_MIX_Q,
     W_MIX_K,
     W_MIX_V,
     W_MIX_Z, /* the gate of its output */
     W_MIX_B, /* how much of a value is written; how fast a state fades */
     W_MIX_A,
-    W_MIX_RATE, /* one of each head of values: A_log */
+    W_MIX_RATE, /* one of each head of values (of Mamba, of each element of its state): A_log */
     W_MIX_RATE_BIAS,
-    W_MIX_NORM, /* of each head of its output */
+    W_MIX_SKIP,  /* one of each head: how much of its input is in its output */
+    W_MIX_X,     /* of Mamba: the convolution's output to what steps are made of, B and C */
+    W_MIX_STEP,  /* of what steps are made of to steps */
+    W_STEP_NORM, /* norms of what steps are made of, of B and of C */
+    W_B_NORM,
+    W_C_NORM,
+    W_MIX_NORM, /* of each head of its output, or of each group of heads by weights of its own */
     W_CONV,     /* its convolution */
     W_MIX_IN_BIAS,
     W_MIX_OUT_BIAS,

@@ -38,6 +38,9 @@ enum arch_dim {
     D_MIX_BA,
     D_VALUE_HEADS,
     D_VALUE_DIM,
+    D_STATE,      /* elements of a state of Mamba */
+    D_STEP_RANK,  /* columns that its steps are made of */
+    D_MIX_X,      /* these, B and C */
     D_2_Q,        /* q and its gate */
     D_CONV,       /* columns of its convolution */
     D_CONV_WIDTH, /* rows that it sums */

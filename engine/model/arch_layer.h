@@ -135,6 +135,13 @@ struct arch_layer {
                            logits count */
 };
 
+/* Are gate and up of MLPs apart up to their activation, because a limit or a multiplier is between
+ * them and the product? */
+static inline bool arch_gate_is_apart(const struct arch_layer *l, const struct model_config *c)
+{
+    return l->limited_glu || c->forward.mlp_gate != 0;
+}
+
 static inline bool arch_rotates(const struct arch_layer *l)
 {
     return l->positions == ARCH_ROPE_HALF || l->positions == ARCH_ROPE_INTERLEAVED ||

@@ -18,8 +18,12 @@ enum arch_when {
     WHEN_TWO_NORMS,  /* branches side by side, each with a norm of its own */
     WHEN_NOT_TWO_NORMS,
     WHEN_ATTENTION, /* in layers with attention */
-    WHEN_MIXER,     /* in those with something in its place */
-    WHEN_CONV_BIAS, /* the same, with biases */
+    WHEN_MIXER,     /* in those with something in its place, or beside it */
+    WHEN_CONV_BIAS, /* the same, with a bias of the convolution */
+    WHEN_MIX_BIAS,  /* with biases of the products around it */
+    WHEN_MIX_NORM,  /* with a norm of its output */
+    WHEN_BRANCH,    /* in layers with attention or something in its place */
+    WHEN_MLP,       /* in layers with an MLP or experts */
     WHEN_DENSE,     /* in layers without experts */
     WHEN_EXPERTS,   /* in those with */
     WHEN_STORED,    /* of an expert, if the files have it: it is read then in place of those of

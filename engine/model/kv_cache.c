@@ -30,6 +30,8 @@ enum q_code kv_cache_init(struct kv_cache *c, const struct model *m, uint32_t n_
                       KERN_BLOCK);
     for (uint32_t i = 0; i < c->n_array * c->n_layer; i++)
         (void)region_cut(&cutter, n_block, c->block_bytes);
+    if (c->n_layer == 0) /* states only */
+        return Q_OK;
     enum q_code rc = region_init_on(&r, cutter.used, "KV cache", m->link, e);
     if (rc)
         return rc;
@@ -83,7 +85,7 @@ enum q_code kv_cache_init_swap(struct kv_cache *c, const struct model *m, uint32
     (void)region_cut(&cutter, n_block, c->stride);
     if (n_block == 0)
         return q_fail(e, Q_INVALID, "the swap space has 0 blocks");
-    enum q_code rc = swap_memory(&r, cutter.used, m->link, e);
+    enum q_code rc = c->n_layer ? swap_memory(&r, cutter.used, m->link, e) : Q_OK;
     if (rc)
         return rc;
     c->is_swap = true;

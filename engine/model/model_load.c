@@ -96,11 +96,14 @@ static void count_work(struct model *m)
     if (pipeline_stage_has_head(&m->stage) && !m->config.pools)
         count_matrix(m, &s->logit_ops, &w->lm_head);
     for (uint32_t i = 0; i < w->n_layer; i++) {
-        const bool has_kv = model_config_has_kv(&m->config, i);
+        const struct layer_weights *l = &w->layers[i];
+        const struct packed *all[] = {&l->qkv,     &l->out,   &l->mix_in,
+                                      &l->mix_out, &l->mix_x, &l->mix_step};
         if (!pipeline_stage_has_layer(&m->stage, i))
             continue;
-        count_matrix(m, &s->row_ops, has_kv ? &w->layers[i].qkv : &w->layers[i].mix_in);
-        count_matrix(m, &s->row_ops, has_kv ? &w->layers[i].out : &w->layers[i].mix_out);
+        for (size_t k = 0; k < sizeof all / sizeof *all; k++)
+            if (all[k]->data)
+                count_matrix(m, &s->row_ops, all[k]);
         if (w->layers[i].kv_b.data)
             count_latent(m, &w->layers[i]);
         if (w->layers[i].experts)

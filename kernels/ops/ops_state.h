@@ -20,6 +20,7 @@
 #define KERN_STATE_ZERO (UINT32_MAX - 1u) /* state_part.from: zeros; as in proto/step.h */
 #define KERN_CONV_MAX   8u                /* width of a convolution */
 #define KERN_DELTA_MAX  256u              /* elements of a head of keys or values */
+#define KERN_SCAN_MAX   256u              /* elements of a head, and of its state */
 
 struct state_part {
     uint32_t row, n_row; /* of the step */
@@ -65,6 +66,27 @@ struct state_delta_args {
     uint32_t n_key_head, n_value_head;      /* the second a multiple of the first */
     uint32_t key_dim, value_dim;            /* at most KERN_DELTA_MAX */
     struct state_rows states;               /* [n_value_head, key_dim, value_dim] */
+};
+
+/* The selective scan of a state space model: of each head, with x [head_dim] of the row, and with b
+ * and c [n_state] of its group of heads, S [n_state, head_dim]:
+ *     S[i,:] = S[i,:] exp(-t exp(log_rate[i])) + b[i] (t x);  y = sum of c[i] S[i,:], + skip x
+ *     t = softplus(step + step_bias), limited to step_min … step_max
+ * Mamba 2 (SSD, arXiv:2405.21060) has one log_rate for a head. Mamba (arXiv:2312.00752) has one for
+ * each element of the state, and heads of one column (by_state): its S is [n_state, n_head]. Sums
+ * are in ascending order of i. y may not overlap the inputs. */
+struct state_scan_args {
+    float *y;                                         /* [n_row, n_head * head_dim] */
+    const float *x;                                   /* likewise */
+    const float *b, *c;                               /* [n_row, n_group * n_state] */
+    const float *step;                                /* [n_row, n_head] */
+    size_t y_stride, x_stride, b_stride, step_stride; /* elements; c's is b's */
+    const float *log_rate;                            /* [n_head]; by_state: [n_head, n_state] */
+    const float *step_bias, *skip;                    /* [n_head] */
+    float step_min, step_max;                         /* 0 <= step_min <= step_max, may be inf */
+    uint32_t n_head, head_dim, n_group, n_state;      /* n_group divides n_head */
+    int by_state;                                     /* then head_dim and n_group are 1 */
+    struct state_rows states; /* [n_head, n_state, head_dim]; by_state: [n_state, n_head] */
 };
 
 #endif

@@ -7,7 +7,8 @@ void gate_rows_ref(const struct gate_rows_args *a, const struct kern_exec *x)
 {
     const struct range rows = split(a->n_row, x);
     for (size_t i = rows.begin; i < rows.end; i++)
-        for (uint32_t c = 0; c < a->n_col; c++)
-            a->y[i * a->y_stride + c] =
-                a->x[i * a->x_stride + c] / (1.0f + expf(-a->gate[i * a->gate_stride + c]));
+        for (uint32_t c = 0; c < a->n_col; c++) {
+            const float gate = a->gate[i * a->gate_stride + c], x_c = a->x[i * a->x_stride + c];
+            a->y[i * a->y_stride + c] = (a->silu ? x_c * gate : x_c) / (1.0f + expf(-gate));
+        }
 }

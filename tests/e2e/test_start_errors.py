@@ -101,9 +101,9 @@ def test_one_line_for_a_wrong_folder(verb, tmp_path):
     for given in (folder, folder / "x.Q4_K_M.gguf"):
         refused(MODEL, ["x.Q4_K_M.gguf: byte 4: the version does not fit the file"], *verbs(given, tmp_path)[verb])
     (folder / "x.Q4_K_M.gguf").unlink()
-    config = {"architectures": ["MambaForCausalLM"], "d_model": 768}
+    config = {"architectures": ["Zamba2ForCausalLM"], "d_model": 768}
     (folder / "config.json").write_text(json.dumps(config))  # and no tokenizer
-    refused(MODEL, ["architecture MambaForCausalLM is not supported; supported are those of the model types apertus, arcee, "], *verbs(folder, tmp_path)[verb])
+    refused(MODEL, ["architecture Zamba2ForCausalLM is not supported; supported are those of the model types apertus, arcee, "], *verbs(folder, tmp_path)[verb])
 
 
 @pytest.mark.parametrize("files, words", [

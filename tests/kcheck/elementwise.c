@@ -140,11 +140,13 @@ void kcheck_gate_rows(struct kcheck *k)
         .x_stride = stride,
         .gate_stride = stride,
         .y_stride = y_stride,
+        .silu = kc_chance(k, 50),
     };
     kc_run(k, k->ref, &a, 1);
     for (uint32_t i = 0; i < n_row && !k->specials; i++)
         for (uint32_t c = 0; c < n_col; c++) {
-            const double y = x[i * stride + c] / (1 + exp(-(double)a.gate[i * stride + c]));
+            const double gate = a.gate[i * stride + c];
+            const double y = x[i * stride + c] * (a.silu ? gate : 1) / (1 + exp(-gate));
             kc_near(k, "y", want[i * y_stride + c], y, fabs(y) * 5 * 0x1p-24 + 1e-37);
         }
     a.y = got;

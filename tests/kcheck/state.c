@@ -310,3 +310,189 @@ void kbench_state_delta(struct kc_bench *b)
     };
     kc_print_bytes(b, "32 heads of 128 x 128", kc_time(b, &a), (double)n * 8);
 }
+
+/* The recurrence in doubles: y of rows of a sequence and of one head, from its state `s`, which is
+ * replaced. Returns the largest sum of magnitudes. */
+static double scan_head(const struct state_scan_args *a, const struct states *s, uint32_t q,
+                        uint32_t head, double *state, double *y)
+{
+    const uint32_t dim = a->head_dim, group = head / (a->n_head / a->n_group);
+    double most = 0;
+    for (uint32_t r = s->begin[q]; r < s->begin[q + 1]; r++) {
+        const float *x = a->x + r * a->x_stride + (size_t)head * dim;
+        const float *b = a->b + r * a->b_stride + (size_t)group * a->n_state;
+        const float *c = a->c + r * a->b_stride + (size_t)group * a->n_state;
+        const double soft = a->step[r * a->step_stride + head] + (double)a->step_bias[head];
+        const double step = fmin(fmax(log1p(exp(soft)), a->step_min), a->step_max);
+        for (uint32_t j = 0; j < dim; j++) {
+            double sum = a->skip[head] * (double)x[j], all = fabs(sum);
+            for (uint32_t i = 0; i < a->n_state; i++) {
+                const size_t rate = a->by_state ? (size_t)head * a->n_state + i : head;
+                double *at = &state[i * dim + j];
+                *at = *at * exp(-step * exp(a->log_rate[rate])) + b[i] * step * x[j];
+                sum += c[i] * *at;
+                all += fabs(c[i] * *at);
+            }
+            y[(size_t)r * dim + j] = sum;
+            most = fmax(most, all);
+        }
+    }
+    return most;
+}
+
+/* Where element i of column j of a head's state lies. */
+static size_t scan_at(const struct state_scan_args *a, uint32_t head, uint32_t i, uint32_t j)
+{
+    return a->by_state ? (size_t)i * a->n_head + head
+                       : ((size_t)head * a->n_state + i) * a->head_dim + j;
+}
+
+static void check_scan(struct kcheck *k, const struct state_scan_args *a, const struct states *s,
+                       const float *before)
+{
+    const uint32_t dim = a->head_dim;
+    double *state = kc_buf(k, (size_t)a->n_state * dim * sizeof *state);
+    double *y = kc_buf(k, (size_t)s->n_row * dim * sizeof *y);
+    for (uint32_t q = 0; q < s->n_seq && !k->specials; q++)
+        for (uint32_t head = 0; head < a->n_head; head++) {
+            uint32_t from = 0;
+            while (s->parts[from].state != q)
+                from++;
+            from = s->parts[from].from;
+            for (uint32_t i = 0; i < a->n_state; i++)
+                for (uint32_t j = 0; j < dim; j++)
+                    state[i * dim + j] = from == KERN_STATE_ZERO
+                                             ? 0
+                                             : before[from * s->n_float + scan_at(a, head, i, j)];
+            const double most = scan_head(a, s, q, head, state, y);
+            for (uint32_t r = s->begin[q]; r < s->begin[q + 1]; r++)
+                for (uint32_t j = 0; j < dim; j++)
+                    kc_near(k, "y", a->y[r * a->y_stride + (size_t)head * dim + j],
+                            y[(size_t)r * dim + j], most * (a->n_state + 64) * 0x1p-24 + 1e-30);
+        }
+}
+
+struct scan_shape {
+    uint32_t n_head, dim, n_group, n_state;
+    bool by_state;
+};
+
+static struct scan_shape scan_shape(struct kcheck *k)
+{
+    const bool by_state = kc_chance(k, 50);
+    const uint32_t n_group = by_state ? 1 : kc_range(k, 1, 3);
+    return (struct scan_shape){
+        .n_head = by_state ? kc_range(k, 1, 90) : n_group * kc_range(k, 1, 3),
+        .dim = by_state ? 1 : kc_range(k, 1, 40),
+        .n_group = n_group,
+        .n_state = kc_range(k, 1, 24),
+        .by_state = by_state,
+    };
+}
+
+void kcheck_state_scan(struct kcheck *k)
+{
+    const struct scan_shape h = scan_shape(k);
+    const uint32_t n_y = h.n_head * h.dim, n_b = h.n_group * h.n_state;
+    const size_t stride = n_y + 2 * n_b + h.n_head + kc_range(k, 0, 9);
+    const size_t y_stride = n_y + kc_range(k, 0, 9), n_rate = h.by_state ? h.n_state : 1;
+    struct states s, joined;
+    make_states(k, &s, (size_t)n_y * h.n_state);
+    kc_shape(k, "%u heads of %u in %u groups, states of %u, by state %d, parts %u rows %u",
+             h.n_head, h.dim, h.n_group, h.n_state, h.by_state, s.n_part, s.n_row);
+    float *x = kc_buf(k, s.n_row * stride * sizeof *x);
+    float *rate = kc_buf(k, h.n_head * n_rate * sizeof *x);
+    float *bias = kc_buf(k, h.n_head * sizeof *x), *skip = kc_buf(k, h.n_head * sizeof *x);
+    float *want = kc_buf(k, s.n_row * y_stride * sizeof *x);
+    float *got = kc_buf(k, s.n_row * y_stride * sizeof *x);
+    const size_t n_pool = s.n_pool * s.n_float;
+    kc_fill(k, x, s.n_row * stride);
+    kc_fill(k, rate, h.n_head * n_rate);
+    kc_fill(k, bias, h.n_head);
+    kc_fill(k, skip, h.n_head);
+    float *one = kc_copy(k, s.pool, n_pool * sizeof *one);
+    float *two = kc_copy(k, s.pool, n_pool * sizeof *one);
+    struct state_scan_args a = {
+        .y = want,
+        .x = x,
+        .b = x + n_y,
+        .c = x + n_y + n_b,
+        .step = x + n_y + 2 * n_b,
+        .y_stride = y_stride,
+        .x_stride = stride,
+        .b_stride = stride,
+        .step_stride = stride,
+        .log_rate = rate,
+        .step_bias = bias,
+        .skip = skip,
+        .step_min = kc_chance(k, 50) ? 0.5f : 0,
+        .step_max = kc_chance(k, 50) ? 0.75f : INFINITY,
+        .n_head = h.n_head,
+        .head_dim = h.dim,
+        .n_group = h.n_group,
+        .n_state = h.n_state,
+        .by_state = h.by_state,
+        .states = rows_of(&s, one),
+    };
+    kc_run(k, k->ref, &a, 1);
+    check_scan(k, &a, &s, s.pool);
+    a.y = got;
+    a.states = rows_of(&s, two);
+    kc_run(k, k->variant, &a, kc_range(k, 1, 5));
+    kc_compare(k, "y", &(struct kc_array){got, DT_F32, s.n_row, n_y, y_stride},
+               &(struct kc_array){want, DT_F32, s.n_row, n_y, y_stride});
+    kc_same_bits(k, "states", (struct kc_bits){one, two, DT_F32, n_pool});
+    join_parts(&s, &joined);
+    memcpy(two, s.pool, n_pool * sizeof *two);
+    a.states = rows_of(&joined, two);
+    float *whole = a.y = kc_buf(k, s.n_row * y_stride * sizeof *x);
+    kc_run(k, k->variant, &a, kc_range(k, 1, 5));
+    for (uint32_t r = 0; r < s.n_row; r++)
+        kc_same_bits(k, "rows in one part",
+                     (struct kc_bits){whole + r * y_stride, got + r * y_stride, DT_F32, n_y});
+    kc_same_bits(k, "states behind one part",
+                 (struct kc_bits){one, two, DT_F32, s.n_seq * s.n_float});
+}
+
+/* One row: of Mamba 2 as of Bamba 9B, and of Mamba as of Falcon Mamba 7B. */
+static void bench_scan(struct kc_bench *b, const struct scan_shape *h, const char *text)
+{
+    static const struct state_part part = {0, 1, 0, 0, KERN_STATE_NONE};
+    const size_t n_y = (size_t)h->n_head * h->dim, n = n_y * h->n_state;
+    const size_t n_x = n_y + 2 * (size_t)h->n_group * h->n_state + h->n_head;
+    const size_t n_rate = (size_t)h->n_head * (h->by_state ? h->n_state : 1);
+    float *x = kc_buf(b->k, n_x * 4), *y = kc_buf(b->k, n_y * 4), *pool = kc_buf(b->k, n * 4);
+    float *rate = kc_buf(b->k, n_rate * 4), *of_head = kc_buf(b->k, (size_t)h->n_head * 8);
+    kc_fill(b->k, x, n_x);
+    kc_fill(b->k, pool, n);
+    kc_fill(b->k, rate, n_rate);
+    kc_fill(b->k, of_head, 2 * (size_t)h->n_head);
+    const struct state_scan_args a = {
+        .y = y,
+        .x = x,
+        .b = x + n_y,
+        .c = x + n_y + (size_t)h->n_group * h->n_state,
+        .step = x + n_x - h->n_head,
+        .y_stride = n_y,
+        .x_stride = n_x,
+        .b_stride = n_x,
+        .step_stride = n_x,
+        .log_rate = rate,
+        .step_bias = of_head,
+        .skip = of_head + h->n_head,
+        .step_max = INFINITY,
+        .n_head = h->n_head,
+        .head_dim = h->dim,
+        .n_group = h->n_group,
+        .n_state = h->n_state,
+        .by_state = h->by_state,
+        .states = {&part, 1, pool, n},
+    };
+    kc_print_bytes(b, text, kc_time(b, &a), (double)n * 8);
+}
+
+void kbench_state_scan(struct kc_bench *b)
+{
+    bench_scan(b, &(struct scan_shape){128, 64, 1, 128, false}, "128 heads of 64, states of 128");
+    bench_scan(b, &(struct scan_shape){8192, 1, 1, 16, true}, "8192 columns, states of 16");
+}

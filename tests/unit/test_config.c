@@ -200,8 +200,22 @@ static const char *const spelled[] = {
     "olmo",
     "olmo2",
     "opt",
+    "bamba",
+    "falcon_h1",
+    "falcon_h1-norm",
+    "falcon_mamba",
+    "granitemoehybrid",
+    "granitemoehybrid-dense",
+    "jamba",
     "lfm2",
     "lfm2-bias",
+    "lfm2_moe",
+    "mamba",
+    "mamba2",
+    "mamba2-bias",
+    "nemotron_h",
+    "qwen3_5",
+    "qwen3_5_moe",
     "qwen3_next",
     "smollm3",
     "stablelm",
@@ -645,6 +659,88 @@ static void test_mixers(void **state)
     }
 }
 
+/* Of "M*-": Mamba, attention, an MLP. */
+static void check_single_layers(void)
+{
+    assert_true(model_config_has_mixer(&c, 0) && !model_config_has_kv(&c, 0));
+    assert_true(!model_config_has_mixer(&c, 1) && model_config_has_kv(&c, 1));
+    assert_true(!model_config_has_mixer(&c, 2) && !model_config_has_kv(&c, 2));
+    assert_true(c.mixer.no_mlp[0] && c.mixer.no_mlp[1] && !c.mixer.no_mlp[2]);
+}
+
+/* State space models: sizes by each family's names, and what of them is refused. */
+static void test_state_space(void **state)
+{
+#define SIZES "\"vocab_size\": 64, \"hidden_size\": 32, \"num_hidden_layers\": 3"
+#define HEADS                                                                               \
+    ", \"intermediate_size\": 48, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, " \
+    "\"max_position_embeddings\": 64"
+    static const char mamba2[] =
+        "\"architectures\": [\"Mamba2ForCausalLM\"], \"model_type\": \"mamba2\", "
+        "\"num_heads\": 4, \"head_dim\": 16, \"n_groups\": 2, " SIZES;
+    static const char bamba[] =
+        "\"architectures\": [\"BambaForCausalLM\"], \"model_type\": \"bamba\", "
+        "\"mamba_n_heads\": 4, " SIZES HEADS;
+    static const char jamba[] =
+        "\"architectures\": [\"JambaForCausalLM\"], \"model_type\": \"jamba\", " SIZES HEADS;
+    static const char nemotron[] =
+        "\"architectures\": [\"NemotronHForCausalLM\"], \"model_type\": \"nemotron_h\", "
+        "\"mamba_num_heads\": 4, \"mamba_head_dim\": 8, \"n_groups\": 1, " SIZES HEADS;
+    static const char falcon[] =
+        "\"architectures\": [\"FalconH1ForCausalLM\"], \"model_type\": "
+        "\"falcon_h1\", \"mamba_n_heads\": 4, \"mamba_d_ssm\": 64, " SIZES HEADS;
+    static const struct {
+        const char *base, *more;
+        enum q_code code;
+        const char *part;
+    } cases[] = {
+        {mamba2, ", \"time_step_limit\": [0.0, Infinity]", Q_OK, ""},
+        {mamba2, ", \"time_step_limit\": [0.5, {\"__float__\": \"Infinity\"}]", Q_OK, ""},
+        {mamba2, ", \"time_step_limit\": [1]", Q_CORRUPT, "expected two numbers from 0 on"},
+        {mamba2, ", \"time_step_limit\": [-1, 2]", Q_CORRUPT, "expected two numbers from 0 on"},
+        {mamba2, ", \"expand\": 3", Q_CORRUPT, "do not make the 96 columns of the layer"},
+        {mamba2, ", \"state_size\": 257", Q_CORRUPT, "state_size is 257"},
+        {mamba2, ", \"conv_kernel\": 9", Q_CORRUPT, "conv_kernel is 9"},
+        {mamba2, ", \"hidden_act\": \"gelu\"", Q_OK, ""}, /* refused by the program */
+        {bamba, ", \"attn_layer_indices\": [1]", Q_OK, ""},
+        {bamba, ", \"attn_layer_indices\": [3]", Q_CORRUPT, "expected a layer number below 3"},
+        {bamba, ", \"mamba_d_head\": \"auto\", \"attention_bias\": true", Q_UNSUPPORTED,
+         "attention_bias true is not supported"},
+        {bamba, ", \"mamba_n_groups\": 3", Q_CORRUPT, "mamba_n_heads 4 is not a multiple of"},
+        {jamba, ", \"attn_layer_period\": 2, \"attn_layer_offset\": 2", Q_CORRUPT,
+         "attn_layer_offset is 2, expected less than attn_layer_period 2"},
+        {jamba, ", \"mamba_dt_rank\": 0", Q_CORRUPT, "mamba_dt_rank is 0"},
+        {nemotron, ", \"hybrid_override_pattern\": \"M*-\"", Q_OK, ""},
+        {nemotron, ", \"hybrid_override_pattern\": \"M*\"", Q_CORRUPT, "has 2 letters"},
+        {nemotron, ", \"hybrid_override_pattern\": \"M*E\"", Q_UNSUPPORTED,
+         "(E) are not supported"},
+        {nemotron, ", \"hybrid_override_pattern\": \"M*-\", \"mamba_hidden_act\": \"relu\"",
+         Q_UNSUPPORTED, "mamba_hidden_act \"relu\""},
+        {falcon, ", \"mlp_multipliers\": [1, 0.5]", Q_OK, ""},
+        {falcon, ", \"mlp_multipliers\": [1]", Q_CORRUPT, "expected a list of 2 numbers"},
+        {falcon, ", \"ssm_multipliers\": 2", Q_CORRUPT, "expected a list of 5 numbers"},
+        {falcon, ", \"projectors_bias\": true", Q_UNSUPPORTED, "projectors_bias true"},
+    };
+    char all[2048];
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        snprintf(all, sizeof all, "{%s%s}", cases[i].base, cases[i].more);
+        if (cases[i].code)
+            assert_fails(model_config_parse(&c, all, strlen(all), "config.json", &e), cases[i].code,
+                         cases[i].part, &e);
+        else
+            assert_ok(model_config_parse(&c, all, strlen(all), "config.json", &e), &e);
+        if (cases[i].base == nemotron && !cases[i].code)
+            check_single_layers();
+        if (cases[i].base == mamba2 && !cases[i].code) /* no length of its own */
+            assert_int_equal(c.max_position, 1u << 15);
+        if (cases[i].base == falcon && !cases[i].code)
+            assert_true(model_config_has_mixer(&c, 2) && model_config_has_kv(&c, 2));
+    }
+#undef SIZES
+#undef HEADS
+}
+
 static void test_refused_forward(void **state)
 {
     (void)state;
@@ -750,8 +846,8 @@ static void test_architectures(void **state)
         {"{\"architectures\": [], \"model_type\": \"qwen2_moe\"}", Q_CORRUPT,
          "architectures is a list, expected a list with one name: Qwen2MoeForCausalLM, for "
          "model_type qwen2_moe"},
-        {"{\"architectures\": [\"MambaForCausalLM\"]}", Q_UNSUPPORTED,
-         "architecture MambaForCausalLM is not supported; supported are those of the model types "
+        {"{\"architectures\": [\"Zamba2ForCausalLM\"]}", Q_UNSUPPORTED,
+         "architecture Zamba2ForCausalLM is not supported; supported are those of the model types "
          "apertus, arcee, "},
         {"{\"architectures\": [\"GPT2LMHeadModel\"], \"model_type\": \"gpt2\", \"vocab_size\": 8}",
          Q_CORRUPT, "hidden_size (or n_embd) is missing"},
@@ -856,6 +952,7 @@ int main(void)
         cmocka_unit_test(test_llama4),
         cmocka_unit_test(test_refused_other_experts),
         cmocka_unit_test(test_mixers),
+        cmocka_unit_test(test_state_space),
         cmocka_unit_test(test_mscales),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

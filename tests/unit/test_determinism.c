@@ -447,9 +447,9 @@ static void with_states(void **unused)
 {
     (void)unused;
     static const struct kind kinds[] = {
-        {"lfm2", DT_F32, DT_F32},
-        {"lfm2-bias", DT_BF16, DT_BF16},
-        {"qwen3_next", DT_F32, DT_F32},
+        {"lfm2", DT_F32, DT_F32},       {"lfm2-bias", DT_BF16, DT_BF16},
+        {"qwen3_next", DT_F32, DT_F32}, {"mamba2-bias", DT_BF16, DT_BF16},
+        {"falcon_h1", DT_F32, DT_F32},  {"jamba", DT_F32, DT_F32},
     };
     static const struct way ways[] = {
         {2, 16, 4, 60, 1, "", CACHED},

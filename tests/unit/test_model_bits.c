@@ -4,8 +4,8 @@
  * section 6). Compared with memcmp. */
 #include "golden.h"
 
-#define VOCAB  512u
-#define N_LONG 120u
+#define VOCAB_MAX 512u
+#define N_LONG    120u
 
 static const struct {
     const char *name;
@@ -56,12 +56,24 @@ static const struct {
     {"qwen3_next", false, QUANTIZE_NOT, DT_F32},
     {"qwen3_next", false, QUANTIZE_NOT, DT_BF16},
     {"qwen3_next", false, QUANTIZE_INT8, DT_F32},
+    {"mamba2", false, QUANTIZE_NOT, DT_F32},
+    {"mamba2-bias", true, QUANTIZE_NOT, DT_F32},
+    {"mamba2", false, QUANTIZE_INT8, DT_F32},
+    {"mamba", true, QUANTIZE_NOT, DT_F32},
+    {"falcon_mamba", false, QUANTIZE_INT8, DT_F32},
+    {"bamba", false, QUANTIZE_NOT, DT_BF16},
+    {"falcon_h1", false, QUANTIZE_NOT, DT_F32},
+    {"falcon_h1-norm", true, QUANTIZE_NOT, DT_BF16},
+    {"granitemoehybrid", false, QUANTIZE_NOT, DT_F32},
+    {"jamba", false, QUANTIZE_NOT, DT_F32},
+    {"nemotron_h", true, QUANTIZE_NOT, DT_F32},
 };
 
 static const char *const caps_names[] = {"none",        "avx2",        "avx2_vnni", "avx512",
                                          "avx512_vnni", "avx512_bf16", "amx"};
 
-static float whole[N_LONG * VOCAB], other[RUN_BATCH_MAX * VOCAB];
+static float whole[N_LONG * VOCAB_MAX], other[RUN_BATCH_MAX * VOCAB_MAX];
+static uint32_t n_vocab; /* of the model at hand */
 
 struct prompt {
     uint32_t ids[RUN_TOKENS_MAX], n;
@@ -87,7 +99,7 @@ static void assert_same(const float *a, const float *b, uint32_t n_row, const ch
                         uint32_t detail)
 {
     for (uint32_t i = 0; i < n_row; i++)
-        if (memcmp(a + (size_t)i * VOCAB, b + (size_t)i * VOCAB, VOCAB * sizeof *a) != 0)
+        if (memcmp(a + (size_t)i * n_vocab, b + (size_t)i * n_vocab, n_vocab * sizeof *a) != 0)
             fail_msg("%s %u: row %u has other bits", what, detail, i);
 }
 
@@ -118,7 +130,7 @@ static void check_batched(struct runner *r, const struct prompt *p, uint32_t n)
     struct run_seq seqs[RUN_SEQS_MAX];
     float *logits[RUN_SEQS_MAX];
     for (uint32_t i = 0; i < n; i++) {
-        logits[i] = malloc(N_LONG * VOCAB * sizeof(float));
+        logits[i] = malloc((size_t)N_LONG * n_vocab * sizeof(float));
         seqs[i] = (struct run_seq){.tokens = p[i].ids, .n_prompt = p[i].n, .index = n - 1 - i};
     }
     for (bool more = true; more;) {
@@ -129,7 +141,7 @@ static void check_batched(struct runner *r, const struct prompt *p, uint32_t n)
             if (left == 0)
                 continue;
             seqs[i].n_next = left < want ? left : want;
-            seqs[i].logits = logits[i] + (size_t)seqs[i].n_done * VOCAB;
+            seqs[i].logits = logits[i] + (size_t)seqs[i].n_done * n_vocab;
             who[n_step] = i;
             step[n_step++] = seqs[i];
         }
@@ -151,7 +163,7 @@ static void check_blocks(struct runner *r, const struct prompt *p)
 {
     enum { N_SEQ = 5 };
     static uint32_t ids[N_SEQ][N_LONG];
-    static float together[N_SEQ][N_LONG * VOCAB];
+    static float together[N_SEQ][N_LONG * VOCAB_MAX];
     struct run_seq seqs[N_SEQ];
     for (uint32_t i = 0; i < N_SEQ; i++) {
         for (uint32_t k = 0; k < p->n; k++)
@@ -189,6 +201,8 @@ static void check_variant(const char *dir, size_t i_case, uint32_t caps)
             .max_model_len = N_LONG + 8,
         };
         assert_ok(runner_open(&r, &o, &e), &e);
+        n_vocab = model_shape(r.model)->vocab_size;
+        assert_in_range(n_vocab, 1, VOCAB_MAX);
         run_prompt(&r, longest->ids, longest->n, longest->n, n_thread == 1 ? whole : other);
         if (n_thread > 1)
             assert_same(whole, other, longest->n, "threads", n_thread);

@@ -279,7 +279,7 @@ static void test_refused_configs(void **state)
         enum q_code code;
         const char *part;
     } cases[] = {
-        {"LlamaForCausalLM", "MambaForCausalLM", Q_UNSUPPORTED, "qwen3, "},
+        {"LlamaForCausalLM", "Zamba2ForCausalLM", Q_UNSUPPORTED, "qwen3, "},
         {"silu", "gelu", Q_UNSUPPORTED, "hidden_act \"gelu\""},
         {"\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3", Q_NOT_FOUND, "model.layers.2."},
         {"\"vocab_size\": 512", "\"vocab_size\": 16777216", Q_MISMATCH, "expected [16777216, 64]"},
@@ -354,10 +354,11 @@ static void test_other_family(void **state)
     (void)state;
     struct folder f;
     folder_init(&f);
-    folder_text(&f, "config.json", "{\"architectures\": [\"MambaForCausalLM\"], \"d_model\": 768}");
+    folder_text(&f, "config.json",
+                "{\"architectures\": [\"Zamba2ForCausalLM\"], \"d_model\": 768}");
     assert_fails(
         load(f.path, LOAD_AUTO, DT_F32), Q_UNSUPPORTED,
-        "MambaForCausalLM is not supported; supported are those of the model types apertus, ", &e);
+        "Zamba2ForCausalLM is not supported; supported are those of the model types apertus, ", &e);
     folder_release(&f);
 }
 

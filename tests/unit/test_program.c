@@ -78,6 +78,11 @@ static const struct {
     {"lfm2", "lfm2", DT_F32, QUANTIZE_NOT},
     {"lfm2-bias", "lfm2-bias-bf16", DT_BF16, QUANTIZE_NOT},
     {"qwen3_next", "qwen3_next-int8", DT_F32, QUANTIZE_INT8},
+    {"mamba2", "mamba2", DT_F32, QUANTIZE_NOT},
+    {"falcon_h1-norm", "falcon_h1-norm-bf16", DT_BF16, QUANTIZE_NOT},
+    {"granitemoehybrid", "granitemoehybrid", DT_F32, QUANTIZE_NOT},
+    {"nemotron_h", "nemotron_h-bf16", DT_BF16, QUANTIZE_NOT},
+    {"jamba", "jamba-int8", DT_F32, QUANTIZE_INT8},
 };
 
 #define I_LLAMA 8

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cohere - Command R: both branches read one LayerNorm of x, interleaved rope, a multiplier of the
- * logits. */
+/* cohere - Command R: both branches read one LayerNorm of x, interleaved rope, a multiplier of
+ * the logits. A family with its tensors: cohere2. */
 #include "engine/model/arch.h"
 
 /* clang-format off */
@@ -38,6 +38,23 @@ const struct arch arch_cohere = {
             .residual = ARCH_RESIDUAL_SHARED_NORM,
             .positions = ARCH_ROPE_INTERLEAVED,
             .qk_norm = ARCH_QK_NORM_APART,
+            .scales = true,
+        },
+};
+
+/* Command R7B and A: as Command R, with windows; layers without one have no rope. */
+const struct arch arch_cohere2 = {
+    .name = "Cohere2ForCausalLM",
+    .prefix = "model.",
+    .tensors = tensors,
+    .n_tensor = sizeof tensors / sizeof *tensors,
+    .layer =
+        {
+            .norm = ARCH_NORM_LAYER,
+            .residual = ARCH_RESIDUAL_SHARED_NORM,
+            .positions = ARCH_ROPE_INTERLEAVED,
+            .windows = true,
+            .no_rope = true,
             .scales = true,
         },
 };

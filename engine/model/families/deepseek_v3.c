@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* deepseek_v3 - deepseek_v2's layers, with experts chosen by the sigmoid of their scores and a
- * bias. Source: arXiv:2412.19437. */
+ * bias. Source: arXiv:2412.19437. A family with its tensors: glm4_moe_lite. */
 #include "engine/model/arch.h"
 
 /* clang-format off */
@@ -38,6 +38,7 @@ static const struct arch_tensor tensors[] = {
 
 const struct arch arch_deepseek_v3 = {
     .name = "DeepseekV3ForCausalLM",
+    .prefix = "model.",
     .tensors = tensors,
     .n_tensor = sizeof tensors / sizeof *tensors,
     .layer =
@@ -46,5 +47,20 @@ const struct arch arch_deepseek_v3 = {
             .positions = ARCH_ROPE_INTERLEAVED,
             .share = ARCH_SHARE_WHOLE,
             .route = ARCH_ROUTE_SIGMOID,
+        },
+};
+
+/* GLM-4.7-Flash: DeepSeek-V3's layers in sizes of its own, without groups of experts. */
+const struct arch arch_glm4_moe_lite = {
+    .name = "Glm4MoeLiteForCausalLM",
+    .prefix = "model.",
+    .tensors = tensors,
+    .n_tensor = sizeof tensors / sizeof *tensors,
+    .layer =
+        {
+            .attention = ARCH_ATTENTION_LATENT,
+            .positions = ARCH_ROPE_INTERLEAVED,
+            .route = ARCH_ROUTE_SIGMOID,
+            .share = ARCH_SHARE_WHOLE,
         },
 };

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gemma - Gemma 1: llama with GeGLU, norms less 1 and a multiplier of the embedding. */
+/* gemma - Gemma 1: llama with GeGLU, norms less 1 and a multiplier of the embedding. Families
+ * with its tensors: internlm, minicpm. */
 #include "engine/model/arch.h"
 
 /* clang-format off */
@@ -35,5 +36,27 @@ const struct arch arch_gemma = {
             .norm_plus_one = true,
             .activations = ARCH_ACTS_GELU,
             .embedding = ARCH_EMBEDDING_ROOT_HIDDEN,
+        },
+};
+
+/* InternLM: llama with biases of all products of attention. */
+const struct arch arch_internlm = {
+    .name = "InternLMForCausalLM",
+    .prefix = "model.",
+    .tensors = tensors,
+    .n_tensor = sizeof tensors / sizeof *tensors,
+};
+
+/* MiniCPM 1, 2 and 4: llama with multipliers of the embedding, of each branch and of the logits.
+ * Source: arXiv:2404.06395. */
+const struct arch arch_minicpm = {
+    .name = "MiniCPMForCausalLM",
+    .prefix = "model.",
+    .tensors = tensors,
+    .n_tensor = sizeof tensors / sizeof *tensors,
+    .layer =
+        {
+            .embedding = ARCH_EMBEDDING_CONFIG,
+            .scales = true,
         },
 };

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* glm4_moe - GLM-4.5 to 4.7: grouped-query attention with partial rope, norms of heads where the
- * config has them, and DeepSeek-V3's experts. Source: arXiv:2508.06471. */
+ * config has them, and DeepSeek-V3's experts. Source: arXiv:2508.06471. A family with its
+ * tensors: dots1. */
 #include "engine/model/arch.h"
 
 /* clang-format off */
@@ -17,6 +18,7 @@ static const struct arch_tensor tensors[] = {
     {"model.layers.%u.self_attn.q_proj.bias",               W_Q_BIAS,         {D_Q},                        SHARD_ROWS, WHEN_ATTENTION_BIAS},
     {"model.layers.%u.self_attn.k_proj.bias",               W_K_BIAS,         {D_KV},                       SHARD_ROWS, WHEN_ATTENTION_BIAS},
     {"model.layers.%u.self_attn.v_proj.bias",               W_V_BIAS,         {D_KV},                       SHARD_ROWS, WHEN_ATTENTION_BIAS},
+    {"model.layers.%u.self_attn.o_proj.bias",               W_O_BIAS,         {D_HIDDEN},                   SHARD_NONE, WHEN_OUT_BIAS},
     {"model.layers.%u.self_attn.q_norm.weight",             W_Q_NORM,         {D_HEAD},                     SHARD_NONE, WHEN_QK_NORM},
     {"model.layers.%u.self_attn.k_norm.weight",             W_K_NORM,         {D_HEAD},                     SHARD_NONE, WHEN_QK_NORM},
     {"model.layers.%u.post_attention_layernorm.weight",     W_MLP_NORM,       {D_HIDDEN},                   SHARD_NONE, WHEN_ALWAYS},
@@ -46,5 +48,19 @@ const struct arch arch_glm4_moe = {
             .qk_norm = ARCH_QK_NORM_HEADS,
             .route = ARCH_ROUTE_SIGMOID,
             .share = ARCH_SHARE_WHOLE,
+        },
+};
+
+/* dots.llm1: qwen3's attention and DeepSeek-V3's experts. Source: arXiv:2506.05767. */
+const struct arch arch_dots1 = {
+    .name = "Dots1ForCausalLM",
+    .tensors = tensors,
+    .n_tensor = sizeof tensors / sizeof *tensors,
+    .layer =
+        {
+            .qk_norm = ARCH_QK_NORM_HEADS,
+            .route = ARCH_ROUTE_SIGMOID,
+            .share = ARCH_SHARE_WHOLE,
+            .windows = true,
         },
 };

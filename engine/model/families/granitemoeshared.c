@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* granitemoeshared - granitemoe with an expert that all rows use beside the others. */
+/* granitemoeshared - granitemoe with an expert that all rows use beside the others. A family
+ * with its tensors: granitemoe. */
 #include "engine/model/arch.h"
 
 /* clang-format off */
@@ -29,6 +30,7 @@ static const struct arch_tensor tensors[] = {
 
 const struct arch arch_granitemoeshared = {
     .name = "GraniteMoeSharedForCausalLM",
+    .prefix = "model.",
     .tensors = tensors,
     .n_tensor = sizeof tensors / sizeof *tensors,
     .layer =
@@ -38,4 +40,14 @@ const struct arch arch_granitemoeshared = {
             .share = ARCH_SHARE_WHOLE,
             .scales = true,
         },
+};
+
+/* Granite with experts in every layer. A tensor holds all experts of a layer, and of each gate,
+ * then up. */
+const struct arch arch_granitemoe = {
+    .name = "GraniteMoeForCausalLM",
+    .prefix = "model.",
+    .tensors = tensors,
+    .n_tensor = sizeof tensors / sizeof *tensors,
+    .layer = {.scales = true, .embedding = ARCH_EMBEDDING_CONFIG, .route = ARCH_ROUTE_TOP_SOFTMAX},
 };

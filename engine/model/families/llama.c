@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* llama - Llama 2 and 3 and the many that share their shape. Biases are rare and said by
- * config.json. */
+ * config.json. Families with its tensors: ernie4_5, granite, internlm3, iquestcoder, seed_oss,
+ * smollm3. */
 #include "engine/model/arch.h"
 
 /* clang-format off */
@@ -31,6 +32,62 @@ static const struct arch_tensor tensors[] = {
 
 const struct arch arch_llama = {
     .name = "LlamaForCausalLM",
+    .prefix = "model.",
     .tensors = tensors,
     .n_tensor = sizeof tensors / sizeof *tensors,
+};
+
+/* ERNIE 4.5, dense: llama whose rope turns neighbouring pairs. */
+const struct arch arch_ernie4_5 = {
+    .name = "Ernie4_5ForCausalLM",
+    .prefix = "model.",
+    .tensors = tensors,
+    .n_tensor = sizeof tensors / sizeof *tensors,
+    .layer = {.positions = ARCH_ROPE_INTERLEAVED},
+};
+
+/* Granite: llama with multipliers of the embedding, the scores, each branch and the logits. */
+const struct arch arch_granite = {
+    .name = "GraniteForCausalLM",
+    .prefix = "model.",
+    .tensors = tensors,
+    .n_tensor = sizeof tensors / sizeof *tensors,
+    .layer = {.scales = true, .embedding = ARCH_EMBEDDING_CONFIG},
+};
+
+/* InternLM 3: llama with two keys of biases, of q, k and v, and of all others. */
+const struct arch arch_internlm3 = {
+    .name = "InternLM3ForCausalLM",
+    .prefix = "model.",
+    .tensors = tensors,
+    .n_tensor = sizeof tensors / sizeof *tensors,
+};
+
+/* IQuest-Coder: llama under a name of its own. */
+const struct arch arch_iquestcoder = {
+    .name = "IQuestCoderForCausalLM",
+    .prefix = "model.",
+    .tensors = tensors,
+    .n_tensor = sizeof tensors / sizeof *tensors,
+};
+
+/* Seed-OSS: llama with biases of q, k and v, and one of o by a key of its own. */
+const struct arch arch_seed_oss = {
+    .name = "SeedOssForCausalLM",
+    .prefix = "model.",
+    .tensors = tensors,
+    .n_tensor = sizeof tensors / sizeof *tensors,
+};
+
+/* SmolLM 3: llama with some layers without rope. */
+const struct arch arch_smollm3 = {
+    .name = "SmolLM3ForCausalLM",
+    .prefix = "model.",
+    .tensors = tensors,
+    .n_tensor = sizeof tensors / sizeof *tensors,
+    .layer =
+        {
+            .windows = true,
+            .no_rope = true,
+        },
 };

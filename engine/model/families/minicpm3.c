@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* minicpm3 - MiniCPM 3: minicpm with latent attention, whose rope turns halves. */
+/* minicpm3 - MiniCPM 3: minicpm with latent attention, whose rope turns halves. A family with
+ * its tensors: youtu. */
 #include "engine/model/arch.h"
 
 /* clang-format off */
@@ -35,5 +36,18 @@ const struct arch arch_minicpm3 = {
             .attention = ARCH_ATTENTION_LATENT,
             .embedding = ARCH_EMBEDDING_CONFIG,
             .scales = true,
+        },
+};
+
+/* Youtu-LLM: deepseek_v3's attention in dense layers. */
+const struct arch arch_youtu = {
+    .name = "YoutuForCausalLM",
+    .prefix = "model.",
+    .tensors = tensors,
+    .n_tensor = sizeof tensors / sizeof *tensors,
+    .layer =
+        {
+            .attention = ARCH_ATTENTION_LATENT,
+            .positions = ARCH_ROPE_INTERLEAVED,
         },
 };

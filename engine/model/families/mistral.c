@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* mistral - Llama without biases, with a sliding window over all layers (or none: sliding_window
- * null). */
+ * null). Families with its tensors: cwm, ministral, ministral3. */
 #include "engine/model/arch.h"
 
 /* clang-format off */
@@ -24,7 +24,40 @@ static const struct arch_tensor tensors[] = {
 
 const struct arch arch_mistral = {
     .name = "MistralForCausalLM",
+    .prefix = "model.",
     .tensors = tensors,
     .n_tensor = sizeof tensors / sizeof *tensors,
     .layer = {.windows = true},
+};
+
+/* Code World Model: llama without biases, windows in three of four layers. */
+const struct arch arch_cwm = {
+    .name = "CwmForCausalLM",
+    .prefix = "model.",
+    .tensors = tensors,
+    .n_tensor = sizeof tensors / sizeof *tensors,
+    .layer = {.windows = true},
+};
+
+/* Ministral 8B: mistral whose layers have windows or none, as the config says. */
+const struct arch arch_ministral = {
+    .name = "MinistralForCausalLM",
+    .prefix = "model.",
+    .tensors = tensors,
+    .n_tensor = sizeof tensors / sizeof *tensors,
+    .layer = {.windows = true},
+};
+
+/* Ministral 3: mistral whose q grows with the position, beyond the length of the training's
+ * first part. */
+const struct arch arch_ministral3 = {
+    .name = "Ministral3ForCausalLM",
+    .prefix = "model.",
+    .tensors = tensors,
+    .n_tensor = sizeof tensors / sizeof *tensors,
+    .layer =
+        {
+            .windows = true,
+            .query_growth = ARCH_QUERY_GROWTH_ALL,
+        },
 };

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nemotron - Nemotron-4 and Minitron: LayerNorm stored as its weight less 1, an MLP without a gate
- * of squared relu, partial rope. Source: arXiv:2402.16819. */
+/* nemotron - Nemotron-4 and Minitron: LayerNorm stored as its weight less 1, an MLP without a
+ * gate of squared relu, partial rope. Source: arXiv:2402.16819. A family with its tensors:
+ * jais2. */
 #include "engine/model/arch.h"
 
 /* clang-format off */
@@ -39,6 +40,20 @@ const struct arch arch_nemotron = {
         {
             .norm = ARCH_NORM_LAYER,
             .norm_plus_one = true,
+            .mlp = ARCH_MLP_PLAIN,
+            .activations = 1u << ARCH_RELU2,
+        },
+};
+
+/* Jais 2: LayerNorm, an MLP without a gate of squared relu, biases. */
+const struct arch arch_jais2 = {
+    .name = "Jais2ForCausalLM",
+    .prefix = "model.",
+    .tensors = tensors,
+    .n_tensor = sizeof tensors / sizeof *tensors,
+    .layer =
+        {
+            .norm = ARCH_NORM_LAYER,
             .mlp = ARCH_MLP_PLAIN,
             .activations = 1u << ARCH_RELU2,
         },

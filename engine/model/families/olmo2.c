@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* olmo2 - OLMo 2: norms behind each branch, and of q and of k as a whole. */
+/* olmo2 - OLMo 2: norms behind each branch, and of q and of k as a whole. A family with its
+ * tensors: olmo3. */
 #include "engine/model/arch.h"
 
 /* clang-format off */
@@ -36,5 +37,20 @@ const struct arch arch_olmo2 = {
         {
             .norms = ARCH_NORMS_AFTER,
             .qk_norm = ARCH_QK_NORM_WHOLE,
+        },
+};
+
+/* OLMo 3: olmo2 with windows in three of four layers, which have a rope of their own. */
+const struct arch arch_olmo3 = {
+    .name = "Olmo3ForCausalLM",
+    .prefix = "model.",
+    .tensors = tensors,
+    .n_tensor = sizeof tensors / sizeof *tensors,
+    .layer =
+        {
+            .norms = ARCH_NORMS_AFTER,
+            .qk_norm = ARCH_QK_NORM_WHOLE,
+            .windows = true,
+            .local_rope = true,
         },
 };

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* roberta - RoBERTa: BERT with positions behind two rows, and a head of its own. */
+/* roberta - RoBERTa: BERT with positions behind two rows, and a head of its own. A family with
+ * its tensors: xlm_roberta. */
 #include "engine/model/arch.h"
 
 /* clang-format off */
@@ -41,6 +42,29 @@ static const struct arch_tensor tensors[] = {
 
 const struct arch arch_roberta = {
     .name = "RobertaModel",
+    .prefix = "roberta.",
+    .tensors = tensors,
+    .n_tensor = sizeof tensors / sizeof *tensors,
+    .layer =
+        {
+            .norm = ARCH_NORM_LAYER,
+            .norms = ARCH_NORMS_SUM,
+            .positions = ARCH_LEARNED,
+            .first_position = 2,
+            .mlp = ARCH_MLP_PLAIN,
+            .activations = ARCH_ACTS_GELU | 1u << ARCH_RELU | 1u << ARCH_SILU,
+            .bidirectional = true,
+        },
+    .head =
+        {
+            {"classifier.dense", POOLING_ACT_TANH, ARCH_HEAD_BIAS, NULL},
+            {"classifier.out_proj", POOLING_ACT_NONE, ARCH_HEAD_BIAS, NULL},
+        },
+};
+
+/* XLM-RoBERTa: BERT with positions behind two rows, and a head of its own. */
+const struct arch arch_xlm_roberta = {
+    .name = "XLMRobertaModel",
     .prefix = "roberta.",
     .tensors = tensors,
     .n_tensor = sizeof tensors / sizeof *tensors,

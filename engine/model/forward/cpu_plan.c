@@ -117,11 +117,13 @@ static enum part part_of(const struct planner *t, uint32_t i_stage, uint32_t mod
     case PROGRAM_HEADS:
     case PROGRAM_CONV:
     case PROGRAM_DELTA:
-    case PROGRAM_SCALE:
+    case PROGRAM_SCAN:
     case PROGRAM_SOFT_CAP:
     case PROGRAM_SHRINK:
     case PROGRAM_EXPAND:
         return PART_ANY;
+    case PROGRAM_SCALE:
+        return cpu_scales_columns(op) ? PART_ANY : PART_ROWS;
     default:
         break;
     }

@@ -42,6 +42,12 @@ static inline bool cpu_is_own(uint32_t own_cols, uint32_t n_row)
     return own_cols && n_row <= CPU_OWN_ROWS && (uint64_t)n_row * own_cols <= CPU_OWN_ELEMENTS;
 }
 
+/* Is a SCALE divided by columns? A row of logits is long. */
+static inline bool cpu_scales_columns(const struct program_op *op)
+{
+    return op->layer == PROGRAM_NO_LAYER;
+}
+
 /* Does it go through all rows of the step as one block? Other passes go through blocks of
  * model_scratch.block_rows, in which a thread's share is other rows. */
 static inline bool cpu_is_whole(const struct program_pass *pass)

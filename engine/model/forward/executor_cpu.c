@@ -10,7 +10,6 @@
 #include <math.h>
 #include <string.h>
 #include "engine/model/forward/acts.h"
-#include "engine/model/forward/heads.h"
 #include "engine/plugin.h"
 
 typedef void handler(struct cpu_run *w, const struct program_op *op, struct program_ref out);
@@ -58,8 +57,8 @@ struct matmul_rows cpu_rows_to(const struct cpu_run *w, struct program_ref r)
     return rows_at(w, r, w->own_stage);
 }
 
-static const float *vector_of(const struct cpu_run *w, enum program_weight v,
-                              const struct program_op *op)
+const float *cpu_vector_of(const struct cpu_run *w, enum program_weight v,
+                           const struct program_op *op)
 {
     return program_vector(&w->m->weights, v, op->layer);
 }
@@ -179,7 +178,7 @@ static void layer_norm(const struct cpu_run *w, const struct program_op *op,
         .y_dtype = a->y_dtype,
         .x = a->x,
         .w = a->w,
-        .b = vector_of(w, op->bias, op),
+        .b = cpu_vector_of(w, op->bias, op),
         .n_row = a->n_row,
         .n_col = a->n_col,
         .x_stride = a->x_stride,
@@ -217,7 +216,7 @@ static void norm_units(const struct cpu_run *w, const struct program_op *op,
                        const struct rms_norm_args *rows)
 {
     struct rms_norm_args a = *rows;
-    a.w = vector_of(w, op->weight, op);
+    a.w = cpu_vector_of(w, op->weight, op);
     a.n_col = op->norm.unit;
     a.eps = op->norm.eps;
     if (op->norm.apart) {
@@ -321,7 +320,7 @@ static void multiply(struct cpu_run *w, const struct program_op *op, struct prog
     const struct matmul_rows x = cpu_rows_of(w, op->in[0]), y = cpu_rows_to(w, out);
     const struct packed *whole = program_matrix(&w->m->weights, op->weight, op->layer, 0);
     const struct cpu_part_matrix part = cpu_part_matrix(w, whole);
-    const float *bias = vector_of(w, op->bias, op);
+    const float *bias = cpu_vector_of(w, op->bias, op);
     const struct matmul a = {
         .w = &part.w,
         .bias = bias ? bias + part.first : NULL,
@@ -365,15 +364,20 @@ static void add(struct cpu_run *w, const struct program_op *op, struct program_r
     w->k->add_rows(&a, &w->mine);
 }
 
-/* By columns, as the next: a row of logits is long. */
 static void scale(struct cpu_run *w, const struct program_op *op, struct program_ref out)
 {
     const struct matmul_rows y = cpu_rows_to(w, out);
-    const struct cpu_rows columns = cpu_share(w, (struct cpu_rows){0, out.n_col});
+    const bool by_columns = cpu_scales_columns(op);
+    struct cpu_rows rows = {0, w->block.n}, columns = {0, out.n_col};
+    if (by_columns)
+        columns = cpu_share(w, columns);
+    else
+        rows = cpu_share(w, rows);
+    float *x = (float *)y.x + rows.at * y.stride + columns.at;
     const struct add_rows_args a = {
-        .y = (float *)y.x + columns.at,
-        .x = (const float *)y.x + columns.at,
-        .n_row = w->block.n,
+        .y = x,
+        .x = x,
+        .n_row = rows.n,
         .n_col = columns.n,
         .x_stride = y.stride,
         .y_stride = y.stride,
@@ -442,8 +446,8 @@ static void activate(struct cpu_run *w, const struct program_op *op, struct prog
         .act = act_of(op->act.is),
         .gated = op->act.gated,
         .limit = op->act.limit,
-        .positive = vector_of(w, op->weight, op),
-        .negative = vector_of(w, op->bias, op),
+        .positive = cpu_vector_of(w, op->weight, op),
+        .negative = cpu_vector_of(w, op->bias, op),
         .y = (char *)to.x + r.at * to.stride * cpu_width(out),
         .y_dtype = (enum dtype)out.dtype,
         .x = (const float *)x.x + r.at * x.stride,
@@ -549,7 +553,7 @@ void cpu_attend(struct cpu_run *w, const struct program_op *op, const struct mat
         .window = op->attention.window,
         .both_ways = !op->attention.causal,
         .chunked = op->attention.chunked,
-        .sinks = vector_of(w, op->weight, op),
+        .sinks = cpu_vector_of(w, op->weight, op),
         .slopes = op->attention.alibi ? (const float *)(const void *)w->m->slopes.data : NULL,
         .parts = w->s->parts,
         .n_part = w->s->n_part,
@@ -567,134 +571,6 @@ static void attention(struct cpu_run *w, const struct program_op *op, struct pro
     const struct matmul_rows q = cpu_rows_of(w, op->in[0]), to = cpu_rows_to(w, out);
     cpu_tap_query(w, op, &q);
     cpu_attend(w, op, &q, &to);
-}
-
-/* ---- latent attention ---- */
-
-static void store_latent(struct cpu_run *w, const struct program_op *op, struct program_ref out)
-{
-    const struct matmul_rows x = cpu_rows_of(w, op->in[0]);
-    const struct cpu_rows r = cpu_share(w, (struct cpu_rows){0, w->block.n});
-    const struct mla_store_args a = {
-        .cache = w->kv->k[model_kv_layer(w->m, op->layer)],
-        .kv_dtype = w->kv->dtype,
-        .x = (const float *)x.x + r.at * x.stride,
-        .x_stride = x.stride,
-        .slot = w->b->slot_mapping + w->block.at + r.at,
-        .n_row = r.n,
-        .n_key = op->latent.n_key,
-    };
-    (void)out;
-    w->k->mla_store(&a, &w->mine);
-}
-
-static void attention_latent(struct cpu_run *w, const struct program_op *op, struct program_ref out)
-{
-    const struct matmul_rows q = cpu_rows_of(w, op->in[0]), to = cpu_rows_to(w, out);
-    const struct mla_args a = {
-        .out = to.x,
-        .out_dtype = to.dtype,
-        .q = q.x,
-        .out_stride = to.stride,
-        .q_stride = q.stride,
-        .cache = w->kv->k[model_kv_layer(w->m, op->layer)],
-        .kv_dtype = w->kv->dtype,
-        .seqs = w->b->seqs,
-        .n_seq = w->b->n_seq,
-        .n_head = op->latent.n_head,
-        .n_key = op->latent.n_key,
-        .n_value = op->latent.n_value,
-        .context_max = w->b->context_max,
-        .scale = op->latent.scale,
-        .n_row = w->b->n_token,
-    };
-    w->k->mla(&a, &w->x);
-}
-
-static void heads(struct cpu_run *w, const struct program_op *op, struct program_ref out)
-{
-    const struct matmul_rows x = cpu_rows_of(w, op->in[0]), to = cpu_rows_to(w, out);
-    struct head_linear_args a = heads_args(&w->m->weights, op);
-    a.y = to.x;
-    a.y_dtype = to.dtype;
-    a.x = x.x;
-    a.y_stride = to.stride;
-    a.x_stride = x.stride;
-    a.n_row = w->block.n;
-    w->k->head_linear(&a, &w->x);
-}
-
-/* ---- operations with a state of each sequence ---- */
-
-static struct state_rows states_of(const struct cpu_run *w, uint32_t at)
-{
-    return (struct state_rows){
-        .parts = w->b->state_parts,
-        .n_part = w->b->n_state_part,
-        .pool = w->kv->states + at,
-        .stride = w->kv->state_stride,
-    };
-}
-
-static void conv(struct cpu_run *w, const struct program_op *op, struct program_ref out)
-{
-    const struct matmul_rows x = cpu_rows_of(w, op->in[0]), to = cpu_rows_to(w, out);
-    const float *rows = x.x;
-    const uint32_t n = out.n_col;
-    const struct state_conv_args a = {
-        .y = to.x,
-        .x = op->conv.gated ? rows + 2 * (size_t)n : rows,
-        .pre = op->conv.gated ? rows : NULL,
-        .post = op->conv.gated ? rows + n : NULL,
-        .y_stride = to.stride,
-        .x_stride = x.stride,
-        .w = vector_of(w, op->weight, op),
-        .bias = vector_of(w, op->bias, op),
-        .n_col = n,
-        .width = op->conv.width,
-        .states = states_of(w, op->conv.state),
-    };
-    w->k->state_conv(&a, &w->x);
-}
-
-static void delta(struct cpu_run *w, const struct program_op *op, struct program_ref out)
-{
-    const struct matmul_rows x = cpu_rows_of(w, op->in[0]), gates = cpu_rows_of(w, op->in[1]);
-    const struct matmul_rows to = cpu_rows_to(w, out);
-    const struct state_delta_args a = {
-        .y = to.x,
-        .x = x.x,
-        .gates = gates.x,
-        .y_stride = to.stride,
-        .x_stride = x.stride,
-        .gate_stride = gates.stride,
-        .log_rate = vector_of(w, op->weight, op),
-        .rate_bias = vector_of(w, op->bias, op),
-        .n_key_head = op->delta.n_key_head,
-        .n_value_head = op->delta.n_value_head,
-        .key_dim = op->delta.key_dim,
-        .value_dim = op->delta.value_dim,
-        .states = states_of(w, op->delta.state),
-    };
-    w->k->state_delta(&a, &w->x);
-}
-
-static void gate(struct cpu_run *w, const struct program_op *op, struct program_ref out)
-{
-    const struct matmul_rows x = cpu_rows_of(w, op->in[0]), by = cpu_rows_of(w, op->in[1]);
-    const struct matmul_rows y = cpu_rows_to(w, out);
-    const struct cpu_rows r = cpu_share(w, (struct cpu_rows){0, w->block.n});
-    const struct gate_rows_args a = {
-        .y = (float *)y.x + r.at * y.stride,
-        .x = (const float *)x.x + r.at * x.stride,
-        .gate = (const float *)by.x + r.at * by.stride,
-        .n_row = r.n,
-        .n_col = out.n_col,
-        .x_stride = x.stride,
-        .gate_stride = by.stride,
-        .y_stride = y.stride,
-    };
-    w->k->gate_rows(&a, &w->mine);
 }
 
 /* ---- pooling ---- */
@@ -780,17 +656,18 @@ static handler *const of_kind[PROGRAM_KINDS] = {
     [PROGRAM_SOFT_CAP] = soft_cap,
     [PROGRAM_ITEMS] = items,
     [PROGRAM_OWN] = cpu_operation,
-    [PROGRAM_STORE_LATENT] = store_latent,
-    [PROGRAM_ATTENTION_LATENT] = attention_latent,
-    [PROGRAM_HEADS] = heads,
+    [PROGRAM_STORE_LATENT] = cpu_store_latent,
+    [PROGRAM_ATTENTION_LATENT] = cpu_attend_latent,
+    [PROGRAM_HEADS] = cpu_heads,
     [PROGRAM_RECEIVE] = receive,
     [PROGRAM_SEND] = send,
     [PROGRAM_CLIP] = clip,
     [PROGRAM_TYPES] = types,
     [PROGRAM_POOL] = pool,
-    [PROGRAM_CONV] = conv,
-    [PROGRAM_DELTA] = delta,
-    [PROGRAM_GATE] = gate,
+    [PROGRAM_CONV] = cpu_conv,
+    [PROGRAM_DELTA] = cpu_delta,
+    [PROGRAM_SCAN] = cpu_scan,
+    [PROGRAM_GATE] = cpu_gate,
     [PROGRAM_SHRINK] = cpu_shrink,
     [PROGRAM_EXPAND] = cpu_expand,
 };

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* executor_cpu - the CPU executor's parts that its handlers share: the rows that a thread computes,
  * the address of a buffer's rows, products. Internal to engine/model: executor_cpu.c runs programs,
- * executor_cpu_experts.c has the operations of mixtures of experts.
+ * executor_cpu_experts.c has the operations of mixtures of experts, executor_cpu_state.c those of
+ * latents and states.
  *
  * Threads: each thread has its own struct cpu_run and passes it to every function. A kernel that
  * all threads call together gets `x`; a kernel that a thread calls for its own rows gets `mine`. */
@@ -78,6 +79,19 @@ void cpu_store(struct cpu_run *w, const struct program_op *op, const struct matm
                const struct matmul_rows *v);
 void cpu_attend(struct cpu_run *w, const struct program_op *op, const struct matmul_rows *q,
                 const struct matmul_rows *to);
+
+/* Floats that the operation names; NULL: it names none, or they are not there. */
+const float *cpu_vector_of(const struct cpu_run *w, enum program_weight v,
+                           const struct program_op *op);
+
+/* ---- executor_cpu_state.c: latents, states of sequences ---- */
+void cpu_store_latent(struct cpu_run *w, const struct program_op *op, struct program_ref out);
+void cpu_attend_latent(struct cpu_run *w, const struct program_op *op, struct program_ref out);
+void cpu_heads(struct cpu_run *w, const struct program_op *op, struct program_ref out);
+void cpu_conv(struct cpu_run *w, const struct program_op *op, struct program_ref out);
+void cpu_delta(struct cpu_run *w, const struct program_op *op, struct program_ref out);
+void cpu_scan(struct cpu_run *w, const struct program_op *op, struct program_ref out);
+void cpu_gate(struct cpu_run *w, const struct program_op *op, struct program_ref out);
 
 /* ---- executor_cpu_shard.c: matrices that are divided among ranks ---- */
 /* What of the matrix is here, and where its columns begin in the product's rows. */

@@ -308,8 +308,12 @@ static struct program_op listed(const struct program_op *o)
     case PROGRAM_DELTA:
         return LISTED(o, .delta = {o->delta.state, o->delta.n_key_head, o->delta.n_value_head,
                                    o->delta.key_dim, o->delta.value_dim});
+    case PROGRAM_SCAN:
+        return LISTED(o, .scan = {o->scan.state, o->scan.n_head, o->scan.head_dim, o->scan.n_group,
+                                  o->scan.n_state, o->scan.first, o->scan.step_min,
+                                  o->scan.step_max, o->scan.by_state});
     case PROGRAM_GATE:
-        break;
+        return LISTED(o, .gate = {o->gate.silu});
     case PROGRAM_OWN:
         return LISTED(o, .own = o->own);
     case PROGRAM_ITEMS:

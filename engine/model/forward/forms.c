@@ -93,8 +93,8 @@ static struct program_form planned_form(const void *ctx, enum program_weight w, 
 {
     const struct forms_plan *p = ctx;
     const bool of_expert = w == PROGRAM_W_EXPERT_GATE_UP;
-    const bool gated =
-        (of_expert || w == PROGRAM_W_GATE_UP) && !p->is_apart && !p->arch->layer.limited_glu;
+    const bool gated = (of_expert || w == PROGRAM_W_GATE_UP) && !p->is_apart &&
+                       !arch_gate_is_apart(&p->arch->layer, p->config);
     const bool quantized = p->quantization && w != PROGRAM_W_ROUTER && !is_kept(p, w);
     const enum dtype floats = p->dtype == DT_F32 ? p->config->dtype : p->dtype;
     const bool halves = p->dtype == DT_BF16 && !p->quantization;

@@ -34,21 +34,34 @@ FALLIBLE program_insert(struct layer_program *p, uint32_t at, const struct progr
 
 uint32_t program_state_floats(const struct program_op *op)
 {
-    if (op->kind == PROGRAM_DELTA)
+    switch (op->kind) {
+    case PROGRAM_CONV:
+        return (op->conv.width - 1) * op->out.n_col;
+    case PROGRAM_DELTA:
         return op->delta.n_value_head * op->delta.key_dim * op->delta.value_dim;
-    return op->kind == PROGRAM_CONV ? (op->conv.width - 1) * op->out.n_col : 0;
+    case PROGRAM_SCAN:
+        return op->scan.n_head * op->scan.head_dim * op->scan.n_state;
+    default:
+        return 0;
+    }
+}
+
+static void place_state(struct program_op *op, uint32_t at)
+{
+    if (op->kind == PROGRAM_CONV)
+        op->conv.state = at;
+    else if (op->kind == PROGRAM_DELTA)
+        op->delta.state = at;
+    else if (op->kind == PROGRAM_SCAN)
+        op->scan.state = at;
 }
 
 void program_place_states(struct layer_program *p)
 {
     p->n_state = 0;
     for (uint32_t i = 0; i < p->n_op; i++) {
-        struct program_op *op = &p->ops[i];
-        const uint32_t n = program_state_floats(op);
-        if (n && op->kind == PROGRAM_DELTA)
-            op->delta.state = p->n_state;
-        else if (n)
-            op->conv.state = p->n_state;
+        const uint32_t n = program_state_floats(&p->ops[i]);
+        place_state(&p->ops[i], p->n_state);
         p->n_state += (n + STATE_ALIGN - 1) / STATE_ALIGN * STATE_ALIGN;
     }
 }

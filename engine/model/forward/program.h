@@ -46,7 +46,7 @@ enum program_fusion {
 struct program_op {
     enum program_kind kind;
     uint32_t layer;
-    struct program_ref in[2], out; /* in[1]: V; the cache; routes; scores of SHARE */
+    struct program_ref in[2], out; /* in[1]: V; the cache; routes; scores of SHARE; gates */
     enum program_weight weight, bias;
     bool in_place; /* out is in[0], changed */
     bool onto;     /* out is added to */
@@ -106,6 +106,16 @@ struct program_op {
             uint32_t state; /* likewise */
             uint32_t n_key_head, n_value_head, key_dim, value_dim;
         } delta; /* DELTA */
+        struct {
+            uint32_t state; /* likewise */
+            uint32_t n_head, head_dim, n_group, n_state;
+            uint32_t first; /* column of in[0] where b begins; c is behind it, x in column 0 */
+            float step_min, step_max;
+            bool by_state; /* a rate for each element of the state: Mamba; weights: with MIX_SKIP */
+        } scan;            /* SCAN; in[1]: steps */
+        struct {
+            bool silu;
+        } gate; /* GATE */
         struct {
             enum arch_route rule;
             uint32_t n_expert, n_used;

@@ -33,7 +33,9 @@ enum program_buffer_id {
     PROGRAM_B_CACHE,    /* K and V of the layer */
     PROGRAM_B_MIX,      /* output of a mixer's first product; behind it, of a delta net, its own */
     PROGRAM_B_MIX_CONV, /* output of its convolution */
-    PROGRAM_B_MIX_ACT,  /* the same, activated */
+    PROGRAM_B_MIX_ACT,  /* the same, activated; behind it, of Mamba, what is made of it */
+    PROGRAM_B_MIX_Q,    /* parts of it as a product reads them */
+    PROGRAM_B_MIX_O,    /* output of a mixer that stands beside attention */
     PROGRAM_B_A_GATED,  /* attention's output in front of its gate */
     PROGRAM_B_A,        /* attention's output, or what stands in its place */
     PROGRAM_B_A_Q,

@@ -103,6 +103,17 @@ static bool delta_fits(const struct program_op *op)
            op->in[1].n_col == 2 * op->delta.n_value_head;
 }
 
+static bool scan_fits(const struct program_op *op)
+{
+    const uint32_t n_x = op->scan.n_head * op->scan.head_dim;
+    const uint32_t n_b = op->scan.n_group * op->scan.n_state;
+    return n_x && n_b && op->scan.n_head % op->scan.n_group == 0 &&
+           op->scan.head_dim <= KERN_SCAN_MAX && op->scan.n_state <= KERN_SCAN_MAX &&
+           op->scan.first >= n_x && op->in[0].n_col == op->scan.first + 2 * n_b &&
+           op->out.n_col == n_x && op->in[1].n_col == op->scan.n_head &&
+           (!op->scan.by_state || (op->scan.head_dim == 1 && op->scan.n_group == 1));
+}
+
 static bool gate_fits(const struct program_op *op)
 {
     return same_columns(op) && op->in[1].n_col == op->out.n_col;
@@ -136,6 +147,8 @@ static const struct rule rules[PROGRAM_KINDS] = {
     [PROGRAM_SHARE] = {2, NO_WEIGHT, share_fits, "in = out, one score"},
     [PROGRAM_CONV] = {1, PROGRAM_VECTOR, conv_fits, "in = out, three times that when gated"},
     [PROGRAM_DELTA] = {2, PROGRAM_VECTOR, delta_fits, "q, k, v and gates of heads, out = values"},
+    [PROGRAM_SCAN] = {2, PROGRAM_VECTOR, scan_fits,
+                      "x of heads, b and c of groups; steps of heads"},
     [PROGRAM_GATE] = {2, NO_WEIGHT, gate_fits, "in = gate = out"},
     [PROGRAM_SCALE] = {1, NO_WEIGHT, same_columns, "in = out"},
     [PROGRAM_SCALE_Q] = {1, NO_WEIGHT, scale_q_fits, "in = out, by a number of positions"},

@@ -282,83 +282,7 @@ static void attention_out(struct compiler *t)
     const struct program_ref in = compile_input(t, a, PROGRAM_B_A_Q, PROGRAM_W_OUT);
     const struct program_ref o = ref_of(PROGRAM_B_O, DT_F32, t->c->hidden_size);
     compile_matmul(t, in, o, PROGRAM_W_OUT, PROGRAM_W_OUT_BIAS);
-    compile_add_branch(t, PROGRAM_B_O, PROGRAM_W_ATTN_POST_NORM);
-}
-
-/* ---- mixers in place of attention ---- */
-
-/* LFM2: C * conv(B * x), of the three parts B, C, x of the first product. */
-static void short_conv(struct compiler *t)
-{
-    const struct mixer_config *m = &t->c->mixer;
-    const uint32_t n = arch_dim_size(t->c, D_CONV);
-    const struct program_ref mix = ref_of(PROGRAM_B_MIX, DT_F32, arch_dim_size(t->c, D_MIX_IN));
-    const struct program_ref a = ref_of(PROGRAM_B_A, DT_F32, n);
-    compile_matmul(t, compile_branch_input(t, PROGRAM_W_ATTN_NORM, PROGRAM_W_MIX_IN), mix,
-                   PROGRAM_W_MIX_IN, PROGRAM_W_MIX_IN_BIAS);
-    compile_op(t, &(struct program_op){
-                      .kind = PROGRAM_CONV,
-                      .in = {mix},
-                      .out = a,
-                      .weight = PROGRAM_W_CONV,
-                      .bias = if_there(t, PROGRAM_W_CONV_BIAS),
-                      .conv = {.width = m->conv_width, .gated = true},
-                  });
-}
-
-/* silu(z) * norm(delta(silu(conv(q, k, v)))): z, then the output, lie behind one another. */
-static void delta_net(struct compiler *t)
-{
-    const struct mixer_config *m = &t->c->mixer;
-    const uint32_t n_conv = arch_dim_size(t->c, D_CONV), n_gate = arch_dim_size(t->c, D_MIX_BA);
-    const uint32_t n_value = arch_dim_size(t->c, D_MIX_OUT), n_in = n_conv + n_gate + n_value;
-    const struct program_ref mix = ref_of(PROGRAM_B_MIX, DT_F32, n_in + n_value);
-    const struct program_ref made = part_of(mix, n_in, n_value);
-    const struct program_ref conv = ref_of(PROGRAM_B_MIX_CONV, DT_F32, n_conv);
-    const struct program_ref act = ref_of(PROGRAM_B_MIX_ACT, DT_F32, n_conv);
-    compile_matmul(t, compile_branch_input(t, PROGRAM_W_ATTN_NORM, PROGRAM_W_MIX_IN),
-                   part_of(mix, 0, n_in), PROGRAM_W_MIX_IN, PROGRAM_W_MIX_IN_BIAS);
-    compile_op(t, &(struct program_op){
-                      .kind = PROGRAM_CONV,
-                      .in = {part_of(mix, 0, n_conv)},
-                      .out = conv,
-                      .weight = PROGRAM_W_CONV,
-                      .bias = if_there(t, PROGRAM_W_CONV_BIAS),
-                      .conv = {.width = m->conv_width},
-                  });
-    compile_op(t, &(struct program_op){
-                      .kind = PROGRAM_ACTIVATE,
-                      .in = {conv},
-                      .out = act,
-                      .act = {ARCH_SILU, false, 0},
-                  });
-    compile_op(t, &(struct program_op){
-                      .kind = PROGRAM_DELTA,
-                      .in = {act, part_of(mix, n_conv, n_gate)},
-                      .out = made,
-                      .weight = PROGRAM_W_MIX_RATE,
-                      .bias = PROGRAM_W_MIX_RATE_BIAS,
-                      .delta = {0, m->n_key_head, m->n_value_head, m->key_dim, m->value_dim},
-                  });
-    compile_norm(t, &(struct compiled_norm){PROGRAM_W_MIX_NORM, PROGRAM_W_NONE, made, made,
-                                            m->value_dim, false});
-    compile_op(t, &(struct program_op){
-                      .kind = PROGRAM_ACTIVATE,
-                      .in = {part_of(mix, n_conv + n_gate, 2 * n_value)},
-                      .out = ref_of(PROGRAM_B_A, made_for(t, PROGRAM_W_MIX_OUT), n_value),
-                      .act = {ARCH_SILU, true, 0},
-                  });
-}
-
-static void mixer_out(struct compiler *t)
-{
-    const bool is_conv = t->c->mixer.layers[t->layer] == MIXER_CONV;
-    const enum dtype made = is_conv ? DT_F32 : made_for(t, PROGRAM_W_MIX_OUT);
-    const struct program_ref a = ref_of(PROGRAM_B_A, made, arch_dim_size(t->c, D_MIX_OUT));
-    const struct program_ref o = ref_of(PROGRAM_B_O, DT_F32, t->c->hidden_size);
-    compile_matmul(t, compile_input(t, a, PROGRAM_B_A_Q, PROGRAM_W_MIX_OUT), o, PROGRAM_W_MIX_OUT,
-                   PROGRAM_W_MIX_OUT_BIAS);
-    compile_add_branch(t, PROGRAM_B_O, PROGRAM_W_ATTN_POST_NORM);
+    compile_add_branch(t, PROGRAM_B_O, PROGRAM_W_ATTN_POST_NORM, t->c->forward.attention_out);
 }
 
 /* ---- the MLP ---- */
@@ -383,6 +307,8 @@ static void mlp_act(struct compiler *t, struct program_ref in, uint32_t n_inter)
     const struct program_ref g = ref_of(PROGRAM_B_G, DT_F32, gated ? 2 * n_inter : n_inter);
     compile_matmul(t, in, g, gated ? PROGRAM_W_GATE_UP : PROGRAM_W_UP,
                    gated ? PROGRAM_W_GATE_UP_BIAS : PROGRAM_W_UP_BIAS);
+    if (gated)
+        compile_scale(t, part_of(g, 0, n_inter), t->c->forward.mlp_gate);
     activate(t, g, ref_of(PROGRAM_B_ACT, made_for(t, PROGRAM_W_DOWN), n_inter));
 }
 
@@ -408,7 +334,7 @@ static void mlp_begin(struct compiler *t)
 static void mlp_end(struct compiler *t)
 {
     mlp_down(t, t->c->intermediate_size, PROGRAM_B_O);
-    compile_add_branch(t, PROGRAM_B_O, PROGRAM_W_MLP_POST_NORM);
+    compile_add_branch(t, PROGRAM_B_O, PROGRAM_W_MLP_POST_NORM, t->c->forward.mlp_out);
 }
 
 /* ---- experts ---- */
@@ -440,7 +366,7 @@ static void add_shared(struct compiler *t)
     const struct program_ref scores = ref_of(PROGRAM_B_SCORES, DT_F32, m->n_expert + 1);
     const bool gated = t->l->share == ARCH_SHARE_GATED;
     if (!gated && !is_sum_apart(t)) {
-        compile_add_branch(t, PROGRAM_B_SHARED_O, PROGRAM_W_MLP_POST_NORM);
+        compile_add_branch(t, PROGRAM_B_SHARED_O, PROGRAM_W_MLP_POST_NORM, 0);
         return;
     }
     struct program_op op = {
@@ -578,7 +504,7 @@ static void experts(struct compiler *t)
     if (m->shared_width)
         add_shared(t);
     if (is_sum_apart(t))
-        compile_add_branch(t, PROGRAM_B_O, PROGRAM_W_MLP_POST_NORM);
+        compile_add_branch(t, PROGRAM_B_O, PROGRAM_W_MLP_POST_NORM, 0);
 }
 
 /* ---- the whole ---- */
@@ -587,20 +513,22 @@ static void layer(struct compiler *t)
 {
     const bool has_experts = t->c->moe.layers[t->layer];
     const bool has_kv = model_config_has_kv(t->c, t->layer);
-    if (t->c->mixer.layers[t->layer] == MIXER_DELTA)
-        delta_net(t);
-    else if (!has_kv)
-        short_conv(t);
-    else if (t->l->attention == ARCH_ATTENTION_LATENT)
+    const bool has_mixer = model_config_has_mixer(t->c, t->layer);
+    const uint16_t mixed = has_kv ? PROGRAM_B_MIX_O : PROGRAM_B_O;
+    if (has_mixer)
+        compile_mixer(t, mixed);
+    if (has_kv && t->l->attention == ARCH_ATTENTION_LATENT)
         latent_attention(t);
-    else
+    else if (has_kv)
         attention(t);
     if (t->is_parallel)
         mlp_begin(t);
     if (has_kv)
         attention_out(t);
-    else
-        mixer_out(t);
+    if (has_mixer)
+        compile_add_branch(t, mixed, PROGRAM_W_ATTN_POST_NORM, t->c->forward.mixer_out);
+    if (t->c->mixer.no_mlp[t->layer])
+        return;
     if (has_experts)
         experts(t);
     else if (!t->is_parallel)
@@ -707,14 +635,8 @@ static void logits(struct compiler *t)
         compile_input(t, ref_of(PROGRAM_B_H, made_for(t, PROGRAM_W_LM_HEAD), t->c->hidden_size),
                       PROGRAM_B_H_Q, PROGRAM_W_LM_HEAD),
         out, PROGRAM_W_LM_HEAD, PROGRAM_W_LM_HEAD_BIAS);
-    if (t->l->scales && f->logit_multiplier != 0)
-        compile_op(t, &(struct program_op){
-                          .kind = PROGRAM_SCALE,
-                          .in = {out},
-                          .out = out,
-                          .in_place = true,
-                          .scale = (float)f->logit_multiplier,
-                      });
+    if (t->l->scales)
+        compile_scale(t, out, f->logit_multiplier);
     if (t->l->soft_caps && f->logit_soft_cap != 0)
         compile_op(t, &(struct program_op){
                           .kind = PROGRAM_SOFT_CAP,
@@ -777,6 +699,8 @@ static const char *const buffer_names[PROGRAM_BUFFERS] = {
     [PROGRAM_B_MIX] = "mix",
     [PROGRAM_B_MIX_CONV] = "mix.conv",
     [PROGRAM_B_MIX_ACT] = "mix.act",
+    [PROGRAM_B_MIX_Q] = "mix.q",
+    [PROGRAM_B_MIX_O] = "mix.o",
     [PROGRAM_B_A_GATED] = "a.whole",
     [PROGRAM_B_A] = "a",
     [PROGRAM_B_A_Q] = "a.q",

@@ -124,9 +124,22 @@ enum arch_norm_place compile_norm_place(const struct compiler *t)
     return t->c->forward.post_norms ? ARCH_NORMS_BOTH : ARCH_NORMS_BEFORE;
 }
 
-void compile_add_branch(struct compiler *t, uint16_t buffer, enum program_weight post_norm)
+void compile_scale(struct compiler *t, struct program_ref x, double scale)
 {
-    const double scale = t->l->scales ? t->c->forward.residual_multiplier : 0;
+    if (scale != 0)
+        compile_op(t, &(struct program_op){
+                          .kind = PROGRAM_SCALE,
+                          .in = {x},
+                          .out = x,
+                          .in_place = true,
+                          .scale = (float)scale,
+                      });
+}
+
+void compile_add_branch(struct compiler *t, uint16_t buffer, enum program_weight post_norm,
+                        double scale)
+{
+    const double all = t->l->scales ? t->c->forward.residual_multiplier : 0;
     const struct program_ref o = ref_of(buffer, DT_F32, t->c->hidden_size);
     const enum arch_norm_place at = compile_norm_place(t);
     if (at == ARCH_NORMS_AFTER || at == ARCH_NORMS_BOTH)
@@ -137,7 +150,7 @@ void compile_add_branch(struct compiler *t, uint16_t buffer, enum program_weight
                       .in = {o},
                       .out = stream(t),
                       .onto = true,
-                      .scale = scale != 0 ? (float)scale : 1,
+                      .scale = (float)((all != 0 ? all : 1) * (scale != 0 ? scale : 1)),
                   });
     if (at == ARCH_NORMS_SUM)
         compile_norm(t, &(struct compiled_norm){post_norm, compile_bias_of(post_norm), stream(t),

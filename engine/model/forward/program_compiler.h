@@ -92,10 +92,16 @@ void compile_matmul(struct compiler *t, struct program_ref from, struct program_
                     enum program_weight weight, enum program_weight bias);
 /* As the family says, or the config where the family leaves it to that. */
 enum arch_norm_place compile_norm_place(const struct compiler *t);
-/* A branch's output onto the residual stream. */
-void compile_add_branch(struct compiler *t, uint16_t buffer, enum program_weight post_norm);
+/* x *= scale, in place; 0: no operation. */
+void compile_scale(struct compiler *t, struct program_ref x, double scale);
+/* A branch's output, times scale (0: 1), onto the residual stream. */
+void compile_add_branch(struct compiler *t, uint16_t buffer, enum program_weight post_norm,
+                        double scale);
 /* The input of a branch whose first product is with `next`: x, or what a norm makes of it. */
 struct program_ref compile_branch_input(struct compiler *t, enum program_weight weight,
                                         enum program_weight next);
+
+/* program_mixers.c: what the layer has in place of attention, up to its last product, into `to`. */
+void compile_mixer(struct compiler *t, uint16_t to);
 
 #endif

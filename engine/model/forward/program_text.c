@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/model/forward/program_text.h"
+#include <math.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -103,13 +104,14 @@ static struct totals totals_of(const struct layer_program *p, const struct progr
 
 /* ---- lines ---- */
 
-/* Columns that the buffer has where `op` reads it. */
+/* Columns that the buffer has where `op` reads it; 0: no operation writes it. UINT32_MAX: more than
+ * the last one has written. */
 static uint32_t columns_at(const struct layer_program *p, const struct program_op *op,
                            uint16_t buffer)
 {
     while (op-- > p->ops)
         if (op->out.buffer == buffer && !op->in_place && !op->onto)
-            return op->out.n_col;
+            return op->out.col ? UINT32_MAX : op->out.n_col;
     return 0;
 }
 
@@ -226,6 +228,25 @@ static void scale_q_text(char *to, size_t n, const struct program_op *op)
            (double)op->by_position.length);
 }
 
+static void state_text(char *to, size_t n, const struct program_op *op)
+{
+    if (op->kind == PROGRAM_CONV)
+        append(to, n, "of %u rows%s", op->conv.width, op->conv.gated ? ", gated" : "");
+    if (op->kind == PROGRAM_DELTA)
+        append(to, n, "%u heads of %u, keys of %u heads of %u", op->delta.n_value_head,
+               op->delta.value_dim, op->delta.n_key_head, op->delta.key_dim);
+    if (op->kind != PROGRAM_SCAN)
+        return;
+    if (op->scan.by_state)
+        append(to, n, "%u columns, states of %u", op->scan.n_head, op->scan.n_state);
+    else
+        append(to, n, "%u heads of %u in %u groups, states of %u", op->scan.n_head,
+               op->scan.head_dim, op->scan.n_group, op->scan.n_state);
+    if (op->scan.step_min > 0 || op->scan.step_max < INFINITY)
+        append(to, n, ", steps from %g to %g", (double)op->scan.step_min,
+               (double)op->scan.step_max);
+}
+
 static void attributes_text(char *to, size_t n, const struct program_op *op)
 {
     *to = 0;
@@ -279,11 +300,12 @@ static void attributes_text(char *to, size_t n, const struct program_op *op)
         append(to, n, "%s", pool_texts[op->pool]);
         break;
     case PROGRAM_CONV:
-        append(to, n, "of %u rows%s", op->conv.width, op->conv.gated ? ", gated" : "");
-        break;
     case PROGRAM_DELTA:
-        append(to, n, "%u heads of %u, keys of %u heads of %u", op->delta.n_value_head,
-               op->delta.value_dim, op->delta.n_key_head, op->delta.key_dim);
+    case PROGRAM_SCAN:
+        state_text(to, n, op);
+        break;
+    case PROGRAM_GATE:
+        append(to, n, op->gate.silu ? "silu" : "sigmoid");
         break;
     case PROGRAM_SOFT_CAP:
     case PROGRAM_CLIP:
@@ -320,8 +342,9 @@ static void pad(struct buf *out, const char *text, unsigned width)
     for (const char *c = text; *c; c++)
         n += ((unsigned char)*c & 0xc0) != 0x80;
     buf_add_str(out, text);
-    for (; n < width; n++)
+    do
         buf_add_char(out, ' ');
+    while (++n < width);
 }
 
 struct line { /* of one operation */

@@ -90,7 +90,8 @@ static bool is_interleaved(const struct lister *l, const struct dest *d)
 {
     const struct load_options *o = l->options;
     return d->interleaved && !(o->device && o->gate_act != KERN_SILU) &&
-           !l->plan->arch->layer.limited_glu && (!o->gate_up_apart || d->role == ROLE_EXPERT);
+           !arch_gate_is_apart(&l->plan->arch->layer, l->finder->config) &&
+           (!o->gate_up_apart || d->role == ROLE_EXPERT);
 }
 
 /* What differs goes to a device one after the other, which multiplies them after the product. */

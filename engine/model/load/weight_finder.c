@@ -232,8 +232,9 @@ static enum q_code find_one(struct weight_source *s, const struct weight_finder 
               is_vector ? 1 : arch_dim_size(f->config, row->dims[1])},
         .text = {arch_dim_text(row->dims[0]), arch_dim_text(row->dims[1])},
         .is_vector = is_vector,
-        .of_heads = !is_vector && (row->slot == W_Q_NORM || row->slot == W_K_NORM ||
-                                   row->slot == W_ROUTER_BIAS || row->slot == W_CONV),
+        .of_heads = !is_vector &&
+                    (row->slot == W_Q_NORM || row->slot == W_K_NORM || row->slot == W_ROUTER_BIAS ||
+                     row->slot == W_CONV || row->slot == W_MIX_RATE),
         .of_conv = row->slot == W_CONV,
         .n_stacked = arch_is_stacked(row) ? f->config->moe.n_expert : 0,
         .seed = seed_of(row, at),
@@ -349,6 +350,7 @@ static const struct {
     {W_QKV_HEADS, BY_HEAD, 3, {W_Q, W_K, W_V}},
     {W_Q_GATED, BY_Q_HEAD, 2, {W_Q, W_Q_GATE}},
     {W_MIX_QKVZ, BY_KEY_HEAD, 4, {W_MIX_Q, W_MIX_K, W_MIX_V, W_MIX_Z}},
+    {W_MIX_QKV, BY_PART, 3, {W_MIX_Q, W_MIX_K, W_MIX_V}},
     {W_MIX_BA, BY_KEY_HEAD, 2, {W_MIX_B, W_MIX_A}},
     {W_QKV_BIAS, BY_PART, 3, {W_Q_BIAS, W_K_BIAS, W_V_BIAS}},
     {W_QKV_HEADS_BIAS, BY_HEAD, 3, {W_Q_BIAS, W_K_BIAS, W_V_BIAS}},

@@ -36,7 +36,9 @@ struct layer_weights {
                                               latent attention: q or its latent, then kv_a */
     struct packed mix_in, mix_out;            /* of a mixer in place of attention, or not there */
     const float *mix_in_bias, *mix_out_bias;
-    const float *mix_rate, *mix_rate_bias, *mix_norm; /* of a delta net */
+    const float *mix_rate, *mix_rate_bias, *mix_norm; /* of a delta net, of Mamba */
+    struct packed mix_x, mix_step;                    /* of Mamba, or not there */
+    const float *mix_skip, *step_norm, *b_norm, *c_norm;
     const float *conv, *conv_bias; /* likewise: [D_CONV, D_CONV_WIDTH], [D_CONV] or NULL */
     struct packed q_b;             /* of latent attention, or not there */
     struct packed kv_b;            /* likewise: rows as they are stored, [D_KV_B, D_KV_RANK] */

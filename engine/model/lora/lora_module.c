@@ -44,6 +44,12 @@ static const char *why_not(enum arch_slot slot)
     case W_MIX_OUT:
     case W_MIX_QKVZ:
     case W_MIX_BA:
+    case W_MIX_QKV:
+    case W_MIX_Z:
+    case W_MIX_B:
+    case W_MIX_A:
+    case W_MIX_X:
+    case W_MIX_STEP:
         return "a product of a layer without attention";
     default:
         return slot >= W_EXPERT_FIRST && slot < W_IGNORE ? "a matrix of experts" : "no product";

@@ -23,26 +23,102 @@ from safetensors.torch import save_file  # noqa: E402
 HERE = Path(__file__).resolve().parent
 LENGTHS = [1, 5, 17, 33, 120]
 N_GREEDY, TOP, GAP, ATTEMPTS = 24, 20, 2e-3, 40
-COMMON = dict(vocab_size=512, hidden_size=64, intermediate_size=96, num_attention_heads=4, num_key_value_heads=2,
-              max_position_embeddings=256, bos_token_id=1, eos_token_id=2, torch_dtype="float32")
+BASE = dict(vocab_size=128, hidden_size=32, max_position_embeddings=256, bos_token_id=1, eos_token_id=2, pad_token_id=0,
+            torch_dtype="float32")
+COMMON = dict(BASE, intermediate_size=48, num_attention_heads=4, num_key_value_heads=2)
+NO_MLP = {k: v for k, v in COMMON.items() if k != "intermediate_size"}
+SSD = dict(mamba_n_heads=4, mamba_d_head=16, mamba_n_groups=1, mamba_d_state=12, mamba_d_conv=4, mamba_expand=2, mamba_chunk_size=64,
+           mamba_conv_bias=True, mamba_proj_bias=False)
+FALCON_H1 = dict(COMMON, architectures=["FalconH1ForCausalLM"], model_type="falcon_h1", rms_norm_eps=1e-5, hidden_act="silu",
+                 attention_bias=False, mlp_bias=False, projectors_bias=False, tie_word_embeddings=False, rope_theta=1e5,
+                 embedding_multiplier=3.5, lm_head_multiplier=0.4, key_multiplier=0.6, attention_in_multiplier=1.25,
+                 attention_out_multiplier=0.7, ssm_in_multiplier=1.5, ssm_out_multiplier=0.45, mlp_multipliers=[0.8, 1.2],
+                 ssm_multipliers=[0.9, 0.7, 1.1, 1.3, 0.8])
 MODELS = {
+    # Mamba 2 in all layers; a norm for each of two groups of heads
+    "mamba2": dict(BASE, architectures=["Mamba2ForCausalLM"], model_type="mamba2", num_hidden_layers=2, num_heads=4, head_dim=16,
+                   state_size=16, n_groups=2, expand=2, conv_kernel=4, use_bias=False, use_conv_bias=True, hidden_act="silu",
+                   layer_norm_epsilon=1e-5, rms_norm=True, chunk_size=64, time_step_limit=[0.0, math.inf], time_step_rank=2,
+                   residual_in_fp32=True, tie_word_embeddings=False),
+    # biases, limits of steps, one group, a tied table
+    "mamba2-bias": dict(BASE, architectures=["Mamba2ForCausalLM"], model_type="mamba2", num_hidden_layers=2, num_heads=8, head_dim=8,
+                        state_size=24, n_groups=1, expand=2, conv_kernel=3, use_bias=True, use_conv_bias=False, hidden_act="silu",
+                        layer_norm_epsilon=1e-6, chunk_size=32, time_step_limit=[0.3, 1.5], tie_word_embeddings=True,
+                        torch_dtype="bfloat16"),
+    "bamba": dict(COMMON | SSD, architectures=["BambaForCausalLM"], model_type="bamba", num_hidden_layers=2, attn_layer_indices=[1],
+                  rms_norm_eps=1e-5, hidden_act="silu", attention_bias=False, mlp_bias=False, tie_word_embeddings=False,
+                  attn_rotary_emb=4, rope_theta=10000.0, num_logits_to_keep=1),
+    # attention and Mamba 2 of one input, with all multipliers; without a norm, and with one for each group
+    "falcon_h1": dict(FALCON_H1, **dict(SSD, mamba_d_ssm=48, mamba_n_heads=3, mamba_rms_norm=False, mamba_norm_before_gate=False),
+                      num_hidden_layers=2),
+    "falcon_h1-norm": dict(FALCON_H1, **dict(SSD, mamba_d_ssm=None, mamba_n_groups=2, mamba_rms_norm=True,
+                                             mamba_norm_before_gate=True), num_hidden_layers=2, torch_dtype="bfloat16"),
+    # Granite 4: experts and no positions; then neither experts, but a rope
+    "granitemoehybrid": dict(NO_MLP | SSD, architectures=["GraniteMoeHybridForCausalLM"], model_type="granitemoehybrid",
+                             num_hidden_layers=3, layer_types=["mamba", "attention", "mamba"], rms_norm_eps=1e-5, hidden_act="silu",
+                             num_local_experts=4, num_experts_per_tok=2, intermediate_size=16, shared_intermediate_size=24, attention_bias=False,
+                             position_embedding_type="nope", embedding_multiplier=2.0, attention_multiplier=0.11,
+                             residual_multiplier=0.8, logits_scaling=1.5, tie_word_embeddings=True, rope_theta=10000.0, torch_dtype="bfloat16"),
+    "granitemoehybrid-dense": dict(COMMON, **dict(SSD, mamba_n_groups=2), architectures=["GraniteMoeHybridForCausalLM"],
+                                   model_type="granitemoehybrid", num_hidden_layers=2, layer_types=["mamba", "attention"],
+                                   rms_norm_eps=1e-5, hidden_act="silu", num_local_experts=0, num_experts_per_tok=0,
+                                   shared_intermediate_size=56, attention_bias=False, position_embedding_type="rope",
+                                   embedding_multiplier=2.0, attention_multiplier=0.2, residual_multiplier=0.7, logits_scaling=1.2,
+                                   tie_word_embeddings=False, rope_theta=10000.0, torch_dtype="bfloat16"),
+    # one thing a layer: Mamba 2, an MLP without a gate, attention without positions
+    "nemotron_h": dict(COMMON, architectures=["NemotronHForCausalLM"], model_type="nemotron_h", num_hidden_layers=5, head_dim=8,
+                       hybrid_override_pattern="M-*M-", mamba_num_heads=4, mamba_head_dim=12, n_groups=2, ssm_state_size=16,
+                       conv_kernel=4, expand=2, use_conv_bias=True, use_bias=False, mlp_bias=False, attention_bias=False,
+                       mamba_hidden_act="silu", mlp_hidden_act="relu2", layer_norm_epsilon=1e-5, time_step_min=0.001, chunk_size=64,
+                       time_step_limit=[0.0, math.inf], tie_word_embeddings=False, torch_dtype="bfloat16"),
+    # Mamba in all layers, a tied table; with norms of steps, B and C that have no weights
+    "mamba": dict(BASE, architectures=["MambaForCausalLM"], model_type="mamba", num_hidden_layers=3, state_size=8, expand=2,
+                  intermediate_size=64, conv_kernel=4, use_bias=False, use_conv_bias=True, hidden_act="silu", layer_norm_epsilon=1e-5,
+                  time_step_rank=2, residual_in_fp32=True, tie_word_embeddings=True, torch_dtype="bfloat16"),
+    "falcon_mamba": dict(BASE, architectures=["FalconMambaForCausalLM"], model_type="falcon_mamba", num_hidden_layers=2, state_size=16,
+                         expand=2, intermediate_size=64, conv_kernel=4, use_bias=True, use_conv_bias=True, hidden_act="silu",
+                         layer_norm_epsilon=1e-5, mixer_rms_eps=1e-6, time_step_rank="auto", tie_word_embeddings=False),
+    "jamba": dict(NO_MLP, architectures=["JambaForCausalLM"], model_type="jamba", num_hidden_layers=3, rms_norm_eps=1e-6, intermediate_size=24,
+                  hidden_act="silu", num_experts=3, num_experts_per_tok=2, expert_layer_period=2, expert_layer_offset=1,
+                  attn_layer_period=3, attn_layer_offset=1, mamba_d_state=8, mamba_d_conv=4, mamba_expand=2, mamba_dt_rank=6,
+                  mamba_conv_bias=True, mamba_proj_bias=False, use_mamba_kernels=False, tie_word_embeddings=False, torch_dtype="bfloat16"),
     # the hub's spelling: numbers of the layers with attention, the MLP's width made of another number
-    "lfm2": dict(COMMON, architectures=["Lfm2ForCausalLM"], model_type="lfm2", num_hidden_layers=5, norm_eps=1e-5,
-                 conv_L_cache=3, conv_bias=False, full_attn_idxs=[2, 4], block_ff_dim=120, block_multiple_of=16,
+    "lfm2": dict(COMMON, architectures=["Lfm2ForCausalLM"], model_type="lfm2", num_hidden_layers=4, norm_eps=1e-5,
+                 conv_L_cache=3, conv_bias=False, full_attn_idxs=[1, 3], block_ff_dim=72, block_multiple_of=16,
                  block_auto_adjust_ff_dim=True, block_ffn_dim_multiplier=1.0, rope_theta=1000000.0),
     # biases, a wider convolution, a table for each end; kinds of layers by name
     "lfm2-bias": dict(COMMON, architectures=["Lfm2ForCausalLM"], model_type="lfm2", num_hidden_layers=4, norm_eps=1e-6,
                       conv_L_cache=4, conv_bias=True, layer_types=["conv", "full_attention", "conv", "conv"],
                       block_auto_adjust_ff_dim=False, tie_embedding=False, torch_dtype="bfloat16",
                       rope_parameters=dict(rope_theta=10000.0, rope_type="default")),
+    "lfm2_moe": dict(COMMON, architectures=["Lfm2MoeForCausalLM"], model_type="lfm2_moe", num_hidden_layers=3, norm_eps=1e-5,
+                     conv_L_cache=3, conv_bias=False, layer_types=["conv", "full_attention", "conv"],
+                     num_dense_layers=1, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, use_expert_bias=True,
+                     norm_topk_prob=True, routed_scaling_factor=1.0, tie_embedding=True, rope_theta=1000000.0, torch_dtype="bfloat16"),
+    "qwen3_5": dict(COMMON, architectures=["Qwen3_5ForCausalLM"], model_type="qwen3_5_text", num_hidden_layers=4, head_dim=16,
+                    rms_norm_eps=1e-6, layer_types=["linear_attention", "linear_attention", "linear_attention", "full_attention"],
+                    rope_parameters=dict(rope_type="default", rope_theta=1e5, partial_rotary_factor=0.25, mrope_section=[1, 1, 0],
+                                         mrope_interleaved=True), linear_conv_kernel_dim=4, linear_key_head_dim=8,
+                    linear_value_head_dim=12, linear_num_key_heads=2, linear_num_value_heads=4, tie_word_embeddings=False,
+                    hidden_act="silu", torch_dtype="bfloat16"),
+    "qwen3_5_moe": dict(NO_MLP, architectures=["Qwen3_5MoeForCausalLM"],
+                        model_type="qwen3_5_moe_text", num_hidden_layers=3, head_dim=16, rms_norm_eps=1e-6, full_attention_interval=3,
+                        rope_parameters=dict(rope_type="default", rope_theta=1e5, partial_rotary_factor=0.25, mrope_section=[1, 1, 0],
+                                             mrope_interleaved=True), linear_conv_kernel_dim=4, linear_key_head_dim=8,
+                        linear_value_head_dim=8, linear_num_key_heads=2, linear_num_value_heads=4, num_experts=4,
+                        num_experts_per_tok=2, moe_intermediate_size=16, shared_expert_intermediate_size=24,
+                        tie_word_embeddings=True, hidden_act="silu", torch_dtype="bfloat16"),
     # a delta net in three of four layers, experts in all but one; newer spellings
-    "qwen3_next": dict(COMMON, architectures=["Qwen3NextForCausalLM"], model_type="qwen3_next", num_hidden_layers=5,
-                       head_dim=32, rms_norm_eps=1e-6, full_attention_interval=4, partial_rotary_factor=0.25,
-                       rope_theta=100000.0, linear_conv_kernel_dim=4, linear_key_head_dim=16, linear_value_head_dim=24,
-                       linear_num_key_heads=2, linear_num_value_heads=4, num_experts=6, num_experts_per_tok=2,
-                       moe_intermediate_size=32, shared_expert_intermediate_size=48, norm_topk_prob=True,
-                       decoder_sparse_step=1, mlp_only_layers=[1], tie_word_embeddings=False, hidden_act="silu"),
+    "qwen3_next": dict(COMMON, architectures=["Qwen3NextForCausalLM"], model_type="qwen3_next", num_hidden_layers=4,
+                       head_dim=16, rms_norm_eps=1e-6, full_attention_interval=4, partial_rotary_factor=0.25,
+                       rope_theta=100000.0, linear_conv_kernel_dim=4, linear_key_head_dim=8, linear_value_head_dim=12,
+                       linear_num_key_heads=2, linear_num_value_heads=4, num_experts=4, num_experts_per_tok=2,
+                       moe_intermediate_size=16, shared_expert_intermediate_size=24, norm_topk_prob=True,
+                       decoder_sparse_step=1, mlp_only_layers=[1], tie_word_embeddings=False, hidden_act="silu", torch_dtype="bfloat16"),
 }
+
+
+LAST_NORMS = ("embedding_norm.weight", "final_layernorm.weight", "norm_f.weight", "model.norm.weight")
 
 
 def number_of(text):
@@ -57,7 +133,7 @@ def fill(model, tied, gen):
             r = torch.randn(p.shape, generator=gen)
             if "norm" in name:
                 centre = 1.0 if float(p.mean()) > 0.5 else 0.0
-                if tied and (name.endswith("embedding_norm.weight") or name.endswith("final_layernorm.weight")):
+                if tied and name.endswith(LAST_NORMS):
                     centre += 1.0
                 p.copy_(centre + 0.15 * r)
             elif name.endswith(("A_log", "dt_bias", ".D")):
@@ -66,19 +142,30 @@ def fill(model, tied, gen):
                 p.copy_(0.6 * r)
             elif p.dim() == 1:
                 p.copy_(0.15 * r)
-            elif "embed_tokens" in name:
+            elif "embed" in name:
                 p.copy_((0.15 if tied else 0.8) * r)
             elif "lm_head" in name:
                 p.copy_(2.2 / math.sqrt(model.config.hidden_size) * r)
-            elif name.endswith("gate.weight"):
+            elif name.endswith(("gate.weight", "router.weight", "router.layer.weight")):
                 p.copy_(2.0 / math.sqrt(model.config.hidden_size) * r)
             else:
                 p.copy_(scale * r)
+        for name, b in model.named_buffers():
+            if name.endswith("expert_bias"):
+                b.copy_(0.2 * torch.randn(b.shape, generator=gen))
 
 
 def run(model, ids, **more):
     with torch.no_grad():
         return model(input_ids=torch.tensor([ids]), use_cache=False, **more)
+
+
+def states_of(model, ids, out):
+    """The stream before each layer, and what the last norm makes of it. Mamba's classes leave out the embedding."""
+    states = list(out.hidden_states or [])
+    if states and model.config.model_type in ("mamba", "mamba2", "falcon_mamba"):
+        states = [model.get_input_embeddings()(torch.tensor([ids])).detach()] + states[:-2] + states[-1:]
+    return states
 
 
 def greedy(model, ids):
@@ -103,7 +190,7 @@ def references(model, prompts):
         arrays[f"p{k}.logits_last"] = logits[-1].clone()
         arrays[f"p{k}.top20_ids"] = at.to(torch.int32)
         arrays[f"p{k}.top20_logprobs"] = value.float()
-        for layer, h in enumerate(out.hidden_states or []):
+        for layer, h in enumerate(states_of(model, ids, out)):
             arrays[f"p{k}.hidden.{layer}"] = h[0].float().clone()
         tokens, of_tokens, gap = greedy(model, ids)
         records.append(dict(len=len(ids), ids=ids, greedy=tokens, greedy_logprobs=of_tokens, greedy_min_gap=gap,

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* nemotron_h - Nemotron H: each layer is one thing: Mamba 2, attention without positions, or an MLP
+ * without a gate. */
+#include "engine/model/arch.h"
+
+/* clang-format off */
+static const struct arch_tensor tensors[] = {
+    /* checkpoint name, slot, [rows, cols], split over ranks, when it must be there */
+    {"backbone.embeddings.weight",                W_EMBED,         {D_VOCAB, D_HIDDEN},    SHARD_ROWS, WHEN_ALWAYS},
+    {"lm_head.weight",                            W_LM_HEAD,       {D_VOCAB, D_HIDDEN},    SHARD_ROWS, WHEN_UNTIED},
+    {"backbone.norm_f.weight",                    W_FINAL_NORM,    {D_HIDDEN},             SHARD_NONE, WHEN_ALWAYS},
+    {"backbone.layers.%u.norm.weight",            W_ATTN_NORM,     {D_HIDDEN},             SHARD_NONE, WHEN_BRANCH},
+    {"backbone.layers.%u.mixer.in_proj.weight",   W_MIX_IN,        {D_MIX_IN, D_HIDDEN},   SHARD_NONE, WHEN_MIXER},
+    {"backbone.layers.%u.mixer.in_proj.bias",     W_MIX_IN_BIAS,   {D_MIX_IN},             SHARD_NONE, WHEN_MIX_BIAS},
+    {"backbone.layers.%u.mixer.conv1d.weight",    W_CONV,          {D_CONV, D_CONV_WIDTH}, SHARD_NONE, WHEN_MIXER},
+    {"backbone.layers.%u.mixer.conv1d.bias",      W_CONV_BIAS,     {D_CONV},               SHARD_NONE, WHEN_CONV_BIAS},
+    {"backbone.layers.%u.mixer.A_log",            W_MIX_RATE,      {D_VALUE_HEADS},        SHARD_NONE, WHEN_MIXER},
+    {"backbone.layers.%u.mixer.dt_bias",          W_MIX_RATE_BIAS, {D_VALUE_HEADS},        SHARD_NONE, WHEN_MIXER},
+    {"backbone.layers.%u.mixer.D",                W_MIX_SKIP,      {D_VALUE_HEADS},        SHARD_NONE, WHEN_MIXER},
+    {"backbone.layers.%u.mixer.norm.weight",      W_MIX_NORM,      {D_MIX_OUT},            SHARD_NONE, WHEN_MIXER},
+    {"backbone.layers.%u.mixer.out_proj.weight",  W_MIX_OUT,       {D_HIDDEN, D_MIX_OUT},  SHARD_NONE, WHEN_MIXER},
+    {"backbone.layers.%u.mixer.out_proj.bias",    W_MIX_OUT_BIAS,  {D_HIDDEN},             SHARD_NONE, WHEN_MIX_BIAS},
+    {"backbone.layers.%u.mixer.q_proj.weight",    W_Q,             {D_Q, D_HIDDEN},        SHARD_ROWS, WHEN_ATTENTION},
+    {"backbone.layers.%u.mixer.k_proj.weight",    W_K,             {D_KV, D_HIDDEN},       SHARD_ROWS, WHEN_ATTENTION},
+    {"backbone.layers.%u.mixer.v_proj.weight",    W_V,             {D_KV, D_HIDDEN},       SHARD_ROWS, WHEN_ATTENTION},
+    {"backbone.layers.%u.mixer.o_proj.weight",    W_O,             {D_HIDDEN, D_Q},        SHARD_COLS, WHEN_ATTENTION},
+    {"backbone.layers.%u.norm.weight",            W_MLP_NORM,      {D_HIDDEN},             SHARD_NONE, WHEN_MLP},
+    {"backbone.layers.%u.mixer.up_proj.weight",   W_UP,            {D_INTER, D_HIDDEN},    SHARD_ROWS, WHEN_MLP},
+    {"backbone.layers.%u.mixer.up_proj.bias",     W_UP_BIAS,       {D_INTER},              SHARD_ROWS, WHEN_MLP_BIAS},
+    {"backbone.layers.%u.mixer.down_proj.weight", W_DOWN,          {D_HIDDEN, D_INTER},    SHARD_COLS, WHEN_MLP},
+    {"backbone.layers.%u.mixer.down_proj.bias",   W_DOWN_BIAS,     {D_HIDDEN},             SHARD_NONE, WHEN_MLP_BIAS},
+};
+/* clang-format on */
+
+const struct arch arch_nemotron_h = {
+    .name = "NemotronHForCausalLM",
+    .prefix = "backbone.",
+    .tensors = tensors,
+    .n_tensor = sizeof tensors / sizeof *tensors,
+    .layer =
+        {
+            .positions = ARCH_NO_POSITIONS,
+            .mlp = ARCH_MLP_PLAIN,
+            .activations = 1u << ARCH_RELU2,
+        },
+};

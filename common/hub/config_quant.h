@@ -40,8 +40,8 @@ struct quant_config {
  * there is none. Errors: Q_CORRUPT, Q_UNSUPPORTED (the method, format or number by name, and what
  * is accepted). */
 FALLIBLE config_quant_load(struct quant_config *q, const struct hub_json_at *at, struct q_err *e);
-/* text: a folder's config.json, to which the quantization of its hf_quant_config.json is added where
- * config.json has none. Errors: Q_CORRUPT (file, found, expected), Q_IO, Q_NO_MEMORY. */
+/* text: a folder's config.json, to which the quantization of its hf_quant_config.json is added
+ * where config.json has none. Errors: Q_CORRUPT (file, found, expected), Q_IO, Q_NO_MEMORY. */
 FALLIBLE config_quant_add_file(struct buf *text, const char *dir, const char *config_path,
                                struct q_err *e);
 /* "gptq", "awq", "compressed-tensors", "mxfp4", "fp8", "gguf", "fp4", "bitsandbytes"; "" for

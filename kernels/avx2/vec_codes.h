@@ -35,8 +35,9 @@ INLINE struct vec_two vec_code_halves(const uint8_t *p)
 {
     const __m256i a = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p)),
                   b = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)(p + 8)));
-    return (struct vec_two){{vec_low_half(a), vec_low_half(b)},
-                            {vec_high_half(a), vec_high_half(b)}};
+    const struct vec low = {vec_low_half(a), vec_low_half(b)},
+                     high = {vec_high_half(a), vec_high_half(b)};
+    return (struct vec_two){low, high};
 }
 INLINE struct vec_two vec_code_ints(const uint8_t *p, const int8_t *table)
 {

@@ -36,9 +36,9 @@ struct codes_sums {
     struct vec v[CODES_FEW][4];
 };
 
-/* A group of inputs onto the sums. Scales and mins are read from the first-level cache for each pair
- * of inputs: in registers they would leave none for the sums, and a sum that is stored and loaded
- * between two inputs doubles the time of its chain. */
+/* A group of inputs onto the sums. Scales and mins are read from the first-level cache for each
+ * pair of inputs: in registers they would leave none for the sums, and a sum that is stored and
+ * loaded between two inputs doubles the time of its chain. */
 INLINE void codes_few_group(struct codes_sums *s, const struct codes_chunk *c,
                             const struct codes_part *p, struct codes_strip t,
                             const struct codes_table *table, const float *x)

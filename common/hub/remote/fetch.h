@@ -5,10 +5,11 @@
  *                                │                            │
  *                                └────────▶ link ◀── checksum ┘
  *
- * A large file is asked for in ranges (blob_ranges.h). Its first range alone, until the server has
- * sent a range; then connections that no other file needs load further ones. First the HEADs of all files, then the check of the disk's space, then the contents. A file whose
- * lock another process holds is waited for, and found in the cache then. The first error ends all
- * of them; what has arrived stays for the next download. Threads: one owner. */
+ * First the HEADs of all files, then the check of the disk's space, then the contents. A large file
+ * is asked for in ranges (blob_ranges.h): the first one alone, until the server has sent a range;
+ * then connections that no other file needs load further ones. A file whose lock another process
+ * holds is waited for, and found in the cache then. The first error ends all of them; what has
+ * arrived stays for the next download. Threads: one owner. */
 #ifndef QUIRE_COMMON_HUB_REMOTE_FETCH_H
 #define QUIRE_COMMON_HUB_REMOTE_FETCH_H
 #include "common/hub/remote/http.h"

@@ -4,8 +4,10 @@
  * engine/model/load/weight_quant.h. Threads: reentrant. */
 #ifndef QUIRE_COMMON_HUB_CONFIG_QUANT_H
 #define QUIRE_COMMON_HUB_CONFIG_QUANT_H
+#include <limits.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include "common/buf.h"
 #include "common/hub/hub_json.h"
 
 enum quant_method {
@@ -38,6 +40,10 @@ struct quant_config {
  * there is none. Errors: Q_CORRUPT, Q_UNSUPPORTED (the method, format or number by name, and what
  * is accepted). */
 FALLIBLE config_quant_load(struct quant_config *q, const struct hub_json_at *at, struct q_err *e);
+/* text: a folder's config.json, to which the quantization of its hf_quant_config.json is added
+ * where config.json has none. Errors: Q_CORRUPT (file, found, expected), Q_IO, Q_NO_MEMORY. */
+FALLIBLE config_quant_add_file(struct buf *text, const char *dir, const char *config_path,
+                               struct q_err *e);
 /* "gptq", "awq", "compressed-tensors", "mxfp4", "fp8", "gguf", "fp4", "bitsandbytes"; "" for
  * QUANT_NONE. */
 const char *quant_method_name(enum quant_method m);

@@ -10,6 +10,7 @@
 #include <string.h>
 #include "common/download.h"
 #include "common/file.h"
+#include "common/hub/config_quant.h"
 #include "common/hub/config_source.h"
 #include "common/hub/gguf_config.h"
 #include "common/hub/hub_json.h"
@@ -372,9 +373,10 @@ static enum q_code read_own(struct buf *out, char path[PATH_MAX], const char *di
         return rc ? rc : add_params(out, path, dir, e);
     }
     if ((rc = path_join(path, PATH_MAX, dir, "config.json", e)) ||
-        (rc = file_read(out, path, HUB_JSON_FILE_MAX, e)))
+        (rc = file_read(out, path, HUB_JSON_FILE_MAX, e)) ||
+        (rc = download_check(out->data, out->len, path, e)))
         return rc;
-    return download_check(out->data, out->len, path, e);
+    return config_quant_add_file(out, dir, path, e);
 }
 
 /* The text with the values of --hf-overrides. */

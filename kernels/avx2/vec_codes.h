@@ -23,6 +23,22 @@ INLINE struct vec vec_of_i8(__m128i b)
     EACH(r, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(b)),
          _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(b, 8))));
 }
+INLINE __m256 vec_low_half(__m256i b)
+{
+    return _mm256_cvtepi32_ps(_mm256_and_si256(b, _mm256_set1_epi32(15)));
+}
+INLINE __m256 vec_high_half(__m256i b)
+{
+    return _mm256_cvtepi32_ps(_mm256_srli_epi32(b, 4));
+}
+INLINE struct vec_two vec_code_halves(const uint8_t *p)
+{
+    const __m256i a = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p)),
+                  b = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)(p + 8)));
+    const struct vec low = {vec_low_half(a), vec_low_half(b)},
+                     high = {vec_high_half(a), vec_high_half(b)};
+    return (struct vec_two){low, high};
+}
 INLINE struct vec_two vec_code_ints(const uint8_t *p, const int8_t *table)
 {
     const __m128i t = _mm_loadu_si128((const __m128i *)(const void *)table);

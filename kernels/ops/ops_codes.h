@@ -5,8 +5,8 @@
  *     W[o,k] = fma(scale[o,g], value(q[o,k]), min[o,g]),  g = k / group; min 0 where there is none
  * This holds the blocks of GGUF files, MXFP4, NVFP4 and bitsandbytes' nf4 and fp4 as they are:
  * W[o,k] is the f32 that the format defines, and the product is that of `linear` with such an f32
- * matrix, to the bit. A kernel unpacks a slice of a panel into the first-level cache and multiplies
- * from there, so memory is read in the packed size.
+ * matrix, to the bit. A kernel unpacks a slice of a panel into the first-level cache, or for few
+ * rows into registers, and multiplies from there, so memory is read in the packed size.
  *
  * Layout (codes_layout.h). Panels of KERN_PANEL = 64 outputs, each contiguous; in a panel groups
  * ascend. A group is

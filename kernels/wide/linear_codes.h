@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* linear_codes on 16 lanes; formula, order and layout: ops_codes.h.
+/* linear_codes on 16 lanes; formula, order and layout: ops_codes.h. Few rows: codes_few.h. More:
  *
  *     for row blocks of at most KERN_LINEAR_ROWS    W is read once per block
  *       for panels of this thread                   one contiguous stream of memory
@@ -11,73 +11,41 @@
  * Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_WIDE_LINEAR_CODES_H
 #define QUIRE_KERNELS_WIDE_LINEAR_CODES_H
-#include "kernels/ops/codes_layout.h"
-#include "kernels/tiling/codes_scratch.h"
-#include "kernels/wide/linear.h"
-#ifdef __AVX512BW__
-#include "kernels/avx512/vec_codes.h"
-#else
-#include "kernels/avx2/vec_codes.h"
-#endif
+#include "kernels/wide/codes_few.h"
 #ifdef VEC_SUMS
-
-struct codes_part { /* inputs of one group, of a panel */
-    const struct packed_codes *form;
-    const uint8_t *codes;           /* from the first of them on */
-    const uint8_t *scales, *supers; /* the group's; its block's */
-    uint32_t n;                     /* inputs, even */
-};
-
-/* Scales (or, behind them, mins) of outputs lane … lane + 15. */
-INLINE struct vec codes_scale(const struct codes_part *p, uint32_t lane, bool min)
-{
-    const uint8_t *at = p->scales + (min ? codes_mins_at(p->form) : 0);
-    const float *supers = (const float *)(const void *)p->supers + (min ? KERN_PANEL : 0);
-    if (p->form->scales == KERN_SCALES_F32)
-        return vec_load((const float *)(const void *)at + lane);
-    if (p->form->scales == KERN_SCALES_F16)
-        return vec_load_f16((const uint16_t *)(const void *)at + lane);
-    return vec_mul(vec_load(supers + lane), vec_load_i8((const int8_t *)at + lane));
-}
-
-enum codes_way { CODES_BYTES, CODES_INTS, CODES_FLOATS };
 
 /* w: [n][KERN_PANEL]. */
 INLINE void codes_unpack(float *w, const struct codes_part *p, const enum codes_way way)
 {
-    const int kind = p->form->kind;
-    const int8_t *ints = way == CODES_INTS ? codes_ints[kind] : codes_ints[0];
-    const struct vec floats =
-        vec_load(codes_floats[way == CODES_FLOATS ? kind - KERN_CODES_INT_END : 0]);
+    const struct codes_table table = codes_table_of(p->form, way);
     for (uint32_t lane = 0; lane < KERN_PANEL; lane += 16) {
-        const struct vec scale = codes_scale(p, lane, false);
-        const struct vec min = p->form->has_min ? codes_scale(p, lane, true) : vec_set(0);
+        const struct codes_scales s = codes_scales_of(p, lane);
+        const uint8_t *at = p->codes + lane;
         float *to = w + lane;
         for (uint32_t k = 0; k < p->n; k += 2, to += 2 * (size_t)KERN_PANEL) {
-            const uint8_t *at =
-                p->codes + (size_t)(way == CODES_BYTES ? k : k / 2) * KERN_PANEL + lane;
-            const struct vec_two v =
-                way == CODES_BYTES  ? (struct vec_two){vec_load_i8((const int8_t *)at),
-                                                       vec_load_i8((const int8_t *)at + KERN_PANEL)}
-                : way == CODES_INTS ? vec_code_ints(at, ints)
-                                    : vec_code_floats(at, floats);
-            vec_store(to, vec_fma(scale, v.low, min));
-            vec_store(to + KERN_PANEL, vec_fma(scale, v.high, min));
+            const struct vec_two v = codes_pair(at, &table, way);
+            vec_store(to, vec_fma(s.scale, v.low, s.min));
+            vec_store(to + KERN_PANEL, vec_fma(s.scale, v.high, s.min));
+            at += codes_pair_bytes(way);
         }
     }
 }
-static void codes_unpack_bytes(float *w, const struct codes_part *p)
-{
-    codes_unpack(w, p, CODES_BYTES);
-}
-static void codes_unpack_ints(float *w, const struct codes_part *p)
-{
-    codes_unpack(w, p, CODES_INTS);
-}
-static void codes_unpack_floats(float *w, const struct codes_part *p)
-{
-    codes_unpack(w, p, CODES_FLOATS);
-}
+#define UNPACK(name, way)                                                 \
+    static void codes_unpack_##name(float *w, const struct codes_part *p) \
+    {                                                                     \
+        codes_unpack(w, p, way);                                          \
+    }
+UNPACK(bytes, CODES_BYTES)
+UNPACK(halves, CODES_HALVES)
+UNPACK(ints, CODES_INTS)
+UNPACK(floats, CODES_FLOATS)
+#undef UNPACK
+static void (*const codes_unpacks[])(float *, const struct codes_part *) = {
+    [CODES_BYTES] = codes_unpack_bytes,
+    [CODES_HALVES] = codes_unpack_halves,
+    [CODES_INTS] = codes_unpack_ints,
+    [CODES_FLOATS] = codes_unpack_floats,
+};
 
 /* Inputs k … k + n - 1 of a panel; k is a multiple of CODES_SLICE. */
 INLINE void codes_slice(struct codes_scratch *s, const struct packed *w, const uint8_t *panel,
@@ -96,12 +64,7 @@ INLINE void codes_slice(struct codes_scratch *s, const struct packed *w, const u
             .supers = block,
             .n = step,
         };
-        if (bytes)
-            codes_unpack_bytes(s->w[i], &p);
-        else if (c->kind < KERN_CODES_INT_END)
-            codes_unpack_ints(s->w[i], &p);
-        else
-            codes_unpack_floats(s->w[i], &p);
+        codes_unpacks[codes_way_of(c)](s->w[i], &p);
     }
 }
 
@@ -157,6 +120,10 @@ INLINE void wide_linear_codes(const struct linear_args *a, const struct kern_exe
 {
     const struct range panels = split((a->w.n_out + KERN_PANEL - 1) / KERN_PANEL, x);
     const size_t block = linear_block(a->n_row);
+    if (a->n_row > 0 && a->n_row <= CODES_FEW) {
+        codes_few(a, x);
+        return;
+    }
     for (size_t row = 0; row < a->n_row; row += block) {
         const struct range rows = {row, a->n_row - row < block ? a->n_row : row + block};
         for (size_t i = panels.begin; i < panels.end; i++)

@@ -19,7 +19,7 @@ class Repo:
     """One model. files: path -> bytes. revisions: branch or tag -> commit."""
 
     def __init__(self, files, commit=None, private=False, gated=False):
-        self.files = dict(files)
+        self.files, self.sums = dict(files), {}
         self.commit = commit or hashlib.sha1(json.dumps(sorted(files)).encode()).hexdigest()
         self.revisions = {"main": self.commit}
         self.private, self.gated = private, gated
@@ -29,7 +29,9 @@ class Repo:
 
     def etag(self, path):
         data = self.files[path]
-        return hashlib.sha256(data).hexdigest() if self.large(path) else git_sha1(data)
+        if id(data) not in self.sums:  # kept with the data, whose id is then not another's
+            self.sums[id(data)] = data, hashlib.sha256(data).hexdigest() if self.large(path) else git_sha1(data)
+        return self.sums[id(data)][1]
 
 
 class Hub:

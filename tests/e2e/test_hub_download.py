@@ -7,6 +7,7 @@ import os
 import pathlib
 import random
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -247,6 +248,111 @@ def test_server_without_ranges(hub, env):
     hub.faults = [lambda h, m, p, n: {"cut": 70_000, "no_range": True} if n == 0 and h == "store" else {"no_range": True}]
     download(env, ID)
     check_cache(hub, env)
+
+
+# ---- files that are loaded in ranges ----
+
+RANGE = 32 << 20  # bytes
+LARGE = "model.safetensors"
+LARGE_DATA = random.Random(7).randbytes(1 << 20) * 70 + b"end"  # three ranges
+WHOLE = ["bytes=0-33554431", "bytes=33554432-67108863", f"bytes=67108864-{len(LARGE_DATA) - 1}"]
+
+
+@pytest.fixture
+def large(hub, env):
+    """The etag of a file of three ranges, and the folder of blobs."""
+    hub.repos[ID] = Repo({"config.json": b"{}", LARGE: LARGE_DATA})
+    blobs = repo_dir(env) / "blobs"
+    blobs.mkdir(parents=True)
+    return hub.repos[ID].etag(LARGE), blobs
+
+
+def ranges_of(hub, etag):
+    return sorted((r[3].get("Range") for r in hub.seen("GET", etag, "store")), key=lambda text: int(text[6:].split("-")[0]))
+
+
+def numbers(there):
+    """The end of a file that is loaded in ranges: what is there of each."""
+    return b"QRANGES1" + struct.pack(f"<{1 + len(there)}Q", RANGE, *there)
+
+
+def test_ranges(large, hub, env):
+    etag, _ = large
+    download(env, ID)
+    check_cache(hub, env, {"config.json", LARGE})
+    assert ranges_of(hub, etag) == WHOLE
+
+
+def test_each_range_goes_on(large, hub, env):
+    """After an error what every range has stays, and only the rest is asked for."""
+    etag, blobs = large
+    hub.faults = [lambda h, m, p, n: ({"cut": 1 << 20} if n == 1 else {"status": 403} if n > 1 else None) if h == "store" and m == "GET" else None]
+    refused(env, MODEL, [ID], ID)
+    partial = blobs / f"{etag}.ranges.incomplete"
+    raw = partial.read_bytes()
+    there = struct.unpack("<3Q", raw[-24:])
+    assert raw[len(LARGE_DATA):] == numbers(there) and 0 < sum(there) < len(LARGE_DATA), there
+    for i, n in enumerate(there):
+        assert raw[i * RANGE:i * RANGE + n] == LARGE_DATA[i * RANGE:i * RANGE + n]
+    hub.faults, hub.requests = [], []
+    download(env, ID)
+    check_cache(hub, env, {"config.json", LARGE})
+    ends = [int(text.split("-")[1]) for text in WHOLE]
+    assert ranges_of(hub, etag) == [f"bytes={i * RANGE + n}-{ends[i]}" for i, n in enumerate(there) if i * RANGE + n <= ends[i]]
+
+
+def test_a_cut_range_is_asked_for_again(large, hub, env):
+    etag, _ = large
+    hub.faults = [lambda h, m, p, n: {"cut": 1 << 20} if n == 0 and h == "store" and m == "GET" else None]
+    download(env, ID)
+    check_cache(hub, env, {"config.json", LARGE})
+    assert ranges_of(hub, etag) == [WHOLE[0], "bytes=1048576-33554431", *WHOLE[1:]]
+
+
+@pytest.mark.parametrize("start", ["a beginning", "a wrong beginning", "wrong numbers", "wrong bytes", "whole", "another layout"])
+def test_what_is_there_of_a_large_file(start, large, hub, env):
+    """A beginning without holes that any program left, ranges of an earlier download, and what is neither."""
+    etag, blobs = large
+    size = len(LARGE_DATA)
+    there = [RANGE, 0, size - 2 * RANGE]
+    name, content = {
+        "a beginning": (".incomplete", LARGE_DATA[:RANGE + 5]),
+        "a wrong beginning": (".incomplete", bytes(RANGE + 5)),
+        "wrong numbers": (".ranges.incomplete", LARGE_DATA + numbers([RANGE + 1, 0, 0])),
+        "wrong bytes": (".ranges.incomplete", bytes(size) + numbers(there)),
+        "whole": (".ranges.incomplete", LARGE_DATA + numbers([RANGE, RANGE, size - 2 * RANGE])),
+        "another layout": (".ranges.incomplete", LARGE_DATA + b"x"),
+    }[start]
+    (blobs / (etag + name)).write_bytes(content)
+    out = download(env, ID)
+    check_cache(hub, env, {"config.json", LARGE})
+    rest = ["bytes=33554437-67108863", WHOLE[2]]
+    assert ranges_of(hub, etag) == {
+        "a beginning": rest, "a wrong beginning": sorted([*rest, *WHOLE], key=lambda text: int(text[6:].split("-")[0])), "wrong numbers": WHOLE,
+        "wrong bytes": sorted([WHOLE[1], *WHOLE], key=lambda text: int(text[6:].split("-")[0])), "whole": [], "another layout": WHOLE}[start]
+    assert ("damaged" in out.stderr) == start.startswith(("a wrong", "wrong bytes"))
+
+
+@pytest.mark.parametrize("cut", [None, 40 << 20])
+def test_large_file_of_a_server_without_ranges(cut, large, hub, env):
+    etag, blobs = large
+    (blobs / f"{etag}.ranges.incomplete").write_bytes(LARGE_DATA + numbers([5, 0, 7]))
+    hub.faults = [lambda h, m, p, n: {"no_range": True, "cut": cut if n == 0 else None} if h == "store" else None]
+    download(env, ID)
+    check_cache(hub, env, {"config.json", LARGE})
+    assert len(hub.seen("GET", etag, "store")) == (1 if cut is None else 2)
+
+
+def test_python_leaves_a_large_file_to_quire(large, hub, env):
+    """huggingface_hub does not see ranges; what quire began is removed when it finds the other's blob."""
+    pytest.importorskip("huggingface_hub")
+    etag, blobs = large
+    (blobs / f"{etag}.ranges.incomplete").write_bytes(LARGE_DATA + numbers([5, 0, 0]))
+    assert python(env, ID).wait() == 0
+    assert (blobs / etag).read_bytes() == LARGE_DATA
+    (repo_dir(env) / "snapshots" / hub.repos[ID].commit / LARGE).unlink()
+    download(env, ID)
+    check_cache(hub, env, {"config.json", LARGE})
 
 
 def test_wrong_checksum(hub, env, tmp_path):

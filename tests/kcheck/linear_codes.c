@@ -50,7 +50,7 @@ static void make_output(struct kcheck *k, const struct packed *w, uint32_t o, fl
 
 static void make_case(struct kcheck *k, struct codes_case *c)
 {
-    static const uint32_t rows[] = {0, 1, 1, 1, 2, 3, 5, 8, 17, 100}, groups[] = {16, 32, 64, 128};
+    static const uint32_t rows[] = {0, 1, 1, 2, 3, 4, 5, 8, 17, 100}, groups[] = {16, 32, 64, 128};
     const uint32_t n_row = kc_pick(k, rows, 10), n_out = kc_product_outputs(k, 100);
     const struct packed_codes codes = {
         .kind = (uint8_t)kc_range(k, KERN_CODES_BYTES, KERN_CODES_END - 1),

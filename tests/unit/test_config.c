@@ -569,6 +569,55 @@ static void test_quantization(void **state)
     assert_true(c.quant.row_block == 128 && c.quant.group_size == 64);
 }
 
+/* In a file of its own, as older releases of ModelOpt write it. */
+static void test_quantization_beside(void **state)
+{
+    static const struct {
+        const char *config, *beside; /* members of config.json; hf_quant_config.json */
+        enum q_code code;
+        enum quant_method method;
+        const char *part;
+    } cases[] = {
+        {"",
+         "{\"producer\": {\"name\": \"modelopt\"}, \"quantization\": {\"quant_algo\": \"FP8\"}}",
+         Q_OK, QUANT_FP8, ""},
+        {"", "{\"quantization\": {\"quant_algo\": \"NVFP4\", \"group_size\": 16}}", Q_OK, QUANT_FP4,
+         ""},
+        {", \"quantization_config\": {\"quant_method\": \"bitsandbytes\", \"load_in_8bit\": true}",
+         "{\"quantization\": {\"quant_algo\": \"FP8\"}}", Q_OK, QUANT_BNB8, ""},
+        {"", "{\"quantization\": {\"quant_algo\": null, \"kv_cache_quant_algo\": \"FP8\"}}", Q_OK,
+         QUANT_NONE, ""},
+        {"", "{\"quantization\": {\"quant_algo\": \"W4A8_AWQ\"}}", Q_UNSUPPORTED, QUANT_NONE,
+         "quant_algo \"W4A8_AWQ\" is not supported, expected FP8"},
+        {"", "{\"quantization\": 3}", Q_CORRUPT, QUANT_NONE,
+         "hf_quant_config.json: quantization is a whole number, expected an object"},
+        {"", "{", Q_CORRUPT, QUANT_NONE, "hf_quant_config.json"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct folder f;
+        struct buf b = BUF_INIT;
+        folder_init(&f);
+        buf_printf(&b,
+                   "{\"architectures\": [\"LlamaForCausalLM\"], \"vocab_size\": 512, "
+                   "\"hidden_size\": 64, \"intermediate_size\": 96, \"num_hidden_layers\": 3, "
+                   "\"num_attention_heads\": 4, \"rms_norm_eps\": 0.000001, "
+                   "\"max_position_embeddings\": 256%s}",
+                   cases[i].config);
+        folder_write(&f, "config.json", b.data, b.len);
+        folder_text(&f, "hf_quant_config.json", cases[i].beside);
+        const enum q_code rc = model_config_load(&c, &g, f.path, &e);
+        if (cases[i].code) {
+            assert_fails(rc, cases[i].code, cases[i].part, &e);
+        } else {
+            assert_ok(rc, &e);
+            assert_int_equal(c.quant.method, cases[i].method);
+        }
+        buf_release(&b);
+        folder_release(&f);
+    }
+}
+
 static void test_refused(void **state)
 {
     (void)state;
@@ -947,6 +996,7 @@ int main(void)
         cmocka_unit_test(test_refused_experts),
         cmocka_unit_test(test_out_of_memory),
         cmocka_unit_test(test_quantization),
+        cmocka_unit_test(test_quantization_beside),
         cmocka_unit_test(test_refused_quantization),
         cmocka_unit_test(test_other_experts),
         cmocka_unit_test(test_llama4),

@@ -5,6 +5,7 @@
  * the arguments of their recording. */
 #include "common/log.h"
 #include "device_near.h"
+#include "plain_twin.h"
 
 static struct bits_answer expected[BITS_REQUESTS];
 
@@ -388,19 +389,20 @@ static void experts_of_4_bits(void **state)
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char plain[PATH_MAX];
+        struct folder twin;
         struct golden g;
         near_quantized(&g, cases[i].name);
-        snprintf(plain, sizeof plain, NEAR_QUANTIZED "%s/plain", cases[i].name);
+        plain_twin(&twin, g.dir);
         struct core_config c = config_of(g.dir);
         on_device(&c);
         c.worker.max_model_len = 64;
         c.worker.dtype = DT_BF16;
-        const struct near_case near = {cases[i].name, 0.1f, plain};
+        const struct near_case near = {cases[i].name, 0.1f, twin.path};
         const uint64_t n_half = count_of("fake_n_half");
         near_compare_case(&c, &g, g.n, &near);
         assert_true(count_of("fake_n_half") > n_half);
         check_log(&c, cases[i].lines, 3);
+        folder_release(&twin);
     }
 }
 

@@ -112,12 +112,12 @@ static void test_blob(void **state)
     snprintf(b.etag, sizeof b.etag, "%s", SHA256);
     b.size = 3;
     assert_ok(blob_open(&b, &s, &e), &e);
-    assert_ok(blob_write(&b, "ab", 2, &e), &e);
+    assert_ok(blob_write(&b, 0, "ab", 2, &e), &e);
     blob_release(&b); /* the next download goes on */
     assert_ok(blob_open(&b, &s, &e), &e);
     assert_true(b.at == 2 && b.resumed == 2);
-    assert_fails(blob_write(&b, "cd", 2, &e), Q_CORRUPT, "more than the 3 bytes", &e);
-    assert_ok(blob_write(&b, "c", 1, &e), &e);
+    assert_fails(blob_write(&b, 2, "cd", 2, &e), Q_CORRUPT, "more than the 3 bytes", &e);
+    assert_ok(blob_write(&b, 2, "c", 1, &e), &e);
     assert_ok(blob_finish(&b, "file", &e), &e);
     blob_release(&b);
     assert_true(store_has_blob(&s, SHA256));
@@ -144,6 +144,85 @@ static void test_blob(void **state)
     assert_fails(store_check_space(&s, UINT64_MAX, &e), Q_NO_SPACE, "--download-dir", &e);
 }
 
+/* Three ranges: numbers alone, no content. */
+static void test_ranges(void **state)
+{
+    (void)state;
+    static const uint64_t size = 2 * RANGE_BYTES + 5;
+    struct blob_ranges r;
+    char path[] = "/tmp/quire-test-ranges-XXXXXX";
+    const struct file_open file = {mkstemp(path), path};
+    uint64_t wrong = RANGE_BYTES + 1;
+    assert_true(file.fd >= 0);
+    assert_ok(blob_ranges_open(&r, &file, size, &e), &e);
+    assert_int_equal(r.n, 3);
+    assert_int_equal(blob_ranges_front(&r), 0);
+    assert_true(blob_ranges_take(&r) == 0 && blob_ranges_take(&r) == 1 &&
+                blob_ranges_take(&r) == 2);
+    assert_false(blob_ranges_is_free(&r));
+    assert_ok(blob_ranges_add(&r, &file, RANGE_BYTES, 7, &e), &e);
+    assert_ok(blob_ranges_add(&r, &file, 2 * RANGE_BYTES, 5, &e), &e);
+    assert_int_equal(blob_ranges_front(&r), 0);
+    assert_ok(blob_ranges_add(&r, &file, 0, RANGE_BYTES, &e), &e);
+    assert_int_equal(blob_ranges_front(&r), RANGE_BYTES + 7);
+    blob_ranges_give_back(&r, 1);
+    assert_int_equal(blob_ranges_take(&r), 1);
+    blob_ranges_release(&r);
+    assert_ok(blob_ranges_open(&r, &file, size, &e), &e); /* what was written */
+    assert_true(r.sum == RANGE_BYTES + 12 && blob_ranges_front(&r) == RANGE_BYTES + 7);
+    assert_int_equal(blob_ranges_take(&r), 1);
+    assert_ok(blob_ranges_reset(&r, &file, &e), &e);
+    assert_ok(blob_ranges_add(&r, &file, 0, size, &e), &e); /* of all ranges at once */
+    assert_true(r.sum == size && blob_ranges_front(&r) == size && !blob_ranges_is_free(&r));
+    blob_ranges_release(&r);
+    assert_ok(file_write_at(&file, &wrong, sizeof wrong, size + 16, &e), &e);
+    assert_ok(blob_ranges_open(&r, &file, size, &e),
+              &e); /* more than a range has: none of it counts */
+    assert_int_equal(r.sum, 0);
+    blob_ranges_release(&r);
+    assert_int_equal(ftruncate(file.fd, 100), 0);
+    assert_ok(blob_ranges_open(&r, &file, size, &e), &e); /* a beginning */
+    assert_true(r.sum == 100 && blob_ranges_front(&r) == 100);
+    blob_ranges_release(&r);
+    assert_fails(blob_ranges_open(&r, &file, UINT64_MAX, &e), Q_TOO_LARGE, "expected at most", &e);
+    blob_ranges_release(&r);
+    close(file.fd);
+    unlink(path);
+}
+
+/* By a thread that follows the file, in whatever steps it grows. */
+static void test_sum_that_follows(void **state)
+{
+    (void)state;
+    static char data[9 << 20];
+    struct blob_sum s = {.hash = NULL};
+    char path[] = "/tmp/quire-test-sum-XXXXXX", want[BLOB_SUM_DIGITS + 1], got[BLOB_SUM_DIGITS + 1];
+    const struct file_open file = {mkstemp(path), path};
+    assert_true(file.fd >= 0);
+    memset(data, 'x', sizeof data);
+    assert_ok(blob_sum_begin(&s, SHA256, sizeof data, &e), &e);
+    assert_ok(blob_sum_add(&s, data, sizeof data, &e), &e);
+    assert_true(blob_sum_end(&s, want));
+    assert_ok(blob_sum_begin(&s, SHA256, sizeof data, &e), &e);
+    assert_ok(blob_sum_follow(&s, &file, &e), &e);
+    for (uint64_t at = 0; at < sizeof data; at += 3 << 20) {
+        assert_ok(file_write_at(&file, data + at, 3 << 20, at, &e), &e);
+        assert_ok(blob_sum_announce(&s, at + (3 << 20), &e), &e);
+    }
+    assert_ok(blob_sum_join(&s, sizeof data, &e), &e);
+    assert_true(blob_sum_end(&s, got));
+    assert_string_equal(got, want);
+    assert_ok(blob_sum_begin(&s, SHA256, sizeof data, &e), &e);
+    assert_ok(blob_sum_follow(&s, &file, &e), &e);
+    assert_fails(blob_sum_join(&s, sizeof data + 1, &e), Q_CORRUPT, "", &e); /* it has fewer */
+    assert_ok(blob_sum_begin(&s, SHA256, sizeof data, &e), &e);
+    assert_ok(blob_sum_follow(&s, &file, &e), &e);
+    assert_ok(blob_sum_announce(&s, sizeof data, &e), &e);
+    blob_sum_release(&s); /* while it reads */
+    close(file.fd);
+    unlink(path);
+}
+
 static void test_ref(void **state)
 {
     (void)state;
@@ -166,6 +245,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_head, setup, teardown),
         cmocka_unit_test_setup_teardown(test_origin, setup, teardown),
         cmocka_unit_test_setup_teardown(test_blob, setup, teardown),
+        cmocka_unit_test(test_ranges),
+        cmocka_unit_test(test_sum_that_follows),
         cmocka_unit_test_setup_teardown(test_ref, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

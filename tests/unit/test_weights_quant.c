@@ -6,8 +6,8 @@
 #include "engine/model/load/load_form.h"
 #include "engine/model/load/weight_codes.h"
 #include "engine/model/load/weight_finder.h"
-#include "folder.h"
 #include "golden.h"
+#include "plain_twin.h"
 
 #define DATA       "tests/data/quantized/"
 #define N_TOKEN    40u
@@ -53,15 +53,20 @@ struct opened {
     struct weight_source sources[W_COUNT];
 };
 
-static void open_folder(struct opened *f, const char *name)
+static void open_dir(struct opened *f, const char *dir)
 {
-    char dir[PATH_MAX];
-    snprintf(dir, sizeof dir, DATA "%s", name);
     assert_ok(model_config_load(&f->config, NULL, dir, &e), &e);
     assert_ok(arch_find(&f->arch, f->config.architecture, &e), &e);
     assert_ok(tensor_set_open(&f->files, dir, &e), &e);
     const struct weight_finder finder = {.arch = f->arch, .config = &f->config, .files = f->files};
     assert_ok(weight_finder_find(f->sources, &finder, 0, &e), &e);
+}
+
+static void open_folder(struct opened *f, const char *name)
+{
+    char dir[PATH_MAX];
+    snprintf(dir, sizeof dir, DATA "%s", name);
+    open_dir(f, dir);
 }
 
 /* x[i] = 1 at input i, as int8: y[i,o] is W[o,i]. */
@@ -202,10 +207,12 @@ static void matrices_are_numpys(void **state)
     const struct quant_case *c = *state;
     static struct opened stored, plain;
     static float got[MATRIX], want[MATRIX];
-    char name[64];
-    snprintf(name, sizeof name, "%s/plain", c->name);
+    struct folder twin;
+    char dir[PATH_MAX];
+    snprintf(dir, sizeof dir, DATA "%s", c->name);
+    plain_twin(&twin, dir);
     open_folder(&stored, c->name);
-    open_folder(&plain, name);
+    open_dir(&plain, twin.path);
     assert_int_equal(weight_quant_group(&stored.sources[W_Q]), c->group);
     for (size_t i = 0; i < sizeof slots / sizeof *slots; i++) {
         const struct weight_source *s = &stored.sources[slots[i]];
@@ -219,6 +226,7 @@ static void matrices_are_numpys(void **state)
     }
     tensor_set_free(stored.files);
     tensor_set_free(plain.files);
+    folder_release(&twin);
 }
 
 /* y[o] of one row by the definition: integers of a group, wherever its inputs are, groups
@@ -356,11 +364,13 @@ static void logits_are_of_the_dequantized(void **state)
 {
     const struct quant_case *c = *state;
     static float want[N_TOKEN * VOCAB], got[N_TOKEN * VOCAB], other[N_TOKEN * VOCAB];
+    struct folder twin;
     char dir[PATH_MAX];
     double error = 0, size = 0;
-    snprintf(dir, sizeof dir, DATA "%s/plain", c->name);
-    logits_of(want, dir, kern_caps_machine(), QUANTIZE_NOT);
     snprintf(dir, sizeof dir, DATA "%s", c->name);
+    plain_twin(&twin, dir);
+    logits_of(want, twin.path, kern_caps_machine(), QUANTIZE_NOT);
+    folder_release(&twin);
     logits_of(got, dir, kern_caps_machine(), c->quantization);
     for (uint32_t i = 0; i < N_TOKEN * VOCAB; i++) {
         error += ((double)got[i] - want[i]) * ((double)got[i] - want[i]);
@@ -554,8 +564,11 @@ static void damaged_is_refused(void **state)
     o.quantization = QUANTIZE_FP8; /* what it is */
     assert_ok(model_load(&m, &o, &e), &e);
     model_free(m);
-    o.dir = DATA "fp8/plain";
+    struct folder twin;
+    plain_twin(&twin, DATA "fp8");
+    o.dir = twin.path;
     assert_fails(model_load(&m, &o, &e), Q_UNSUPPORTED, "fp8 is not supported on the CPU", &e);
+    folder_release(&twin);
 }
 
 /* Its config.json is enough: random weights of as many bits. */

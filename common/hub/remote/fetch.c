@@ -14,6 +14,13 @@
 
 enum stage { TO_ASK, ASKING, KNOWN, TO_LOCK, LOADING, DONE };
 
+struct file;
+struct part { /* of a file: what one request loads */
+    struct file *file;
+    uint32_t range;               /* of blob.ranges; RANGE_NONE: all of the file */
+    uint64_t at, end;             /* the next byte; behind the last, HEAD_NONE: unknown */
+    struct http_request *request; /* NULL: idle */
+};
 struct file { /* one that is fetched */
     struct fetch *fetch;
     const char *name, *commit;
@@ -24,8 +31,10 @@ struct file { /* one that is fetched */
     struct blob blob;
     int lock;                     /* -1: none */
     bool is_second;               /* wrong checksum after a resumption: loaded anew */
+    bool takes_ranges;            /* the server sent a range of it */
     uint64_t counted;             /* bytes of it in the progress */
-    struct http_request *request; /* while there is one */
+    struct http_request *request; /* HEAD, while there is one */
+    struct part parts[FETCH_PARALLEL];
 };
 
 /* ---- requests ---- */
@@ -131,20 +140,23 @@ static void end_file(struct file *x, enum q_code rc, const struct q_err *e)
         x->fetch->failed = *e;
 }
 
-static void add_request(struct file *x, bool head_only, const struct http_sink *sink)
+/* *at: the request, until its `done`. */
+static void add_request(struct file *x, struct http_request **at, const struct http_request *r)
 {
     struct q_err e = Q_ERR_INIT;
-    x->request = q_calloc(1, sizeof *x->request);
-    if (!x->request) {
+    *at = q_calloc(1, sizeof **at);
+    if (!*at) {
         end_file(x, q_fail(&e, Q_NO_MEMORY, "%s: out of memory", x->name), &e);
         return;
     }
-    x->request->url = x->url;
-    x->request->head_only = head_only;
-    x->request->sink = sink;
-    x->request->ctx = x;
-    x->request->what = x->name;
-    http_add(&x->fetch->http, x->request);
+    (*at)->url = x->url;
+    (*at)->what = x->name;
+    (*at)->head_only = r->head_only;
+    (*at)->last = r->last;
+    (*at)->sink = r->sink;
+    (*at)->ctx = r->ctx;
+    x->fetch->n_request++;
+    http_add(&x->fetch->http, *at);
 }
 
 static void asked(void *ctx, enum q_code rc, const struct head *h, struct q_err *e)
@@ -163,6 +175,7 @@ static void asked(void *ctx, enum q_code rc, const struct head *h, struct q_err 
         x->stage = KNOWN;
     }
     x->request = NULL;
+    x->fetch->n_request--;
     q_free(over);
 }
 
@@ -171,7 +184,8 @@ static const struct http_sink ask_sink = {.done = asked};
 static void start_ask(struct file *x)
 {
     x->stage = ASKING;
-    add_request(x, true, &ask_sink);
+    add_request(x, &x->request,
+                &(struct http_request){.head_only = true, .sink = &ask_sink, .ctx = x});
 }
 
 /* The progress counts what is in the file now. */
@@ -183,32 +197,52 @@ static void count(struct file *x)
 
 static uint64_t load_offset(void *ctx)
 {
-    const struct file *x = ctx;
-    return x->blob.at;
+    const struct part *p = ctx;
+    return p->at;
+}
+
+/* All of the file comes, also where a range was asked for: its bytes are written from 0 on. */
+static enum q_code begin_whole(struct part *p, const struct head *h, struct q_err *e)
+{
+    struct file *x = p->file;
+    const bool learns_size = x->blob.size == HEAD_NONE && h->size != HEAD_NONE;
+    if (x->takes_ranges)
+        return q_fail(e, Q_UNAVAILABLE, "%s: the server sends the whole file for a range of it",
+                      x->name);
+    if (learns_size)
+        x->blob.size = h->size; /* git's checksum contains it */
+    p->at = 0;
+    p->end = x->blob.size;
+    p->request->last = 0; /* another attempt asks for the rest of the file */
+    if (!x->blob.at && !learns_size)
+        return Q_OK;
+    enum q_code rc = blob_restart(&x->blob, e);
+    count(x);
+    return rc;
 }
 
 static enum q_code load_begin(void *ctx, const struct head *h, struct q_err *e)
 {
-    struct file *x = ctx;
-    if (h->status == 206 && h->range_from != x->blob.at)
+    struct part *p = ctx;
+    if (h->status != 206)
+        return begin_whole(p, h, e);
+    if (h->range_from != p->at)
         return q_fail(e, Q_UNAVAILABLE, "%s: the server sends another range than was asked for",
-                      x->name);
-    if (h->status == 200 && x->blob.at) {
-        enum q_code rc = blob_restart(&x->blob, e);
-        count(x);
-        return rc;
-    }
-    if (h->status == 200 && x->blob.size == HEAD_NONE && h->size != HEAD_NONE) {
-        x->blob.size = h->size; /* git's checksum contains it */
-        return blob_restart(&x->blob, e);
-    }
+                      p->file->name);
+    p->file->takes_ranges = p->request->last > 0;
     return Q_OK;
 }
 
 static enum q_code load_data(void *ctx, const void *data, size_t n, struct q_err *e)
 {
-    struct file *x = ctx;
-    enum q_code rc = blob_write(&x->blob, data, n, e);
+    struct part *p = ctx;
+    struct file *x = p->file;
+    if (p->end != HEAD_NONE && n > p->end - p->at)
+        return q_fail(e, Q_CORRUPT,
+                      "%s: the server sends more than the %llu bytes that it announced", x->name,
+                      (unsigned long long)p->end);
+    enum q_code rc = blob_write(&x->blob, p->at, data, n, e);
+    p->at += rc ? 0 : n;
     x->fetch->n_bytes += rc ? 0 : n;
     count(x);
     return rc;
@@ -216,11 +250,11 @@ static enum q_code load_data(void *ctx, const void *data, size_t n, struct q_err
 
 static enum q_code load_end(void *ctx, struct q_err *e)
 {
-    const struct file *x = ctx;
-    if (x->blob.size == HEAD_NONE || x->blob.at == x->blob.size)
+    const struct part *p = ctx;
+    if (p->end == HEAD_NONE || p->at == p->end)
         return Q_OK;
-    return q_fail(e, Q_UNAVAILABLE, "%s: the server sent %llu of %llu bytes", x->name,
-                  (unsigned long long)x->blob.at, (unsigned long long)x->blob.size);
+    return q_fail(e, Q_UNAVAILABLE, "%s: the server ended at byte %llu of %llu", p->file->name,
+                  (unsigned long long)p->at, (unsigned long long)p->end);
 }
 
 static void start_load(struct file *x);
@@ -234,13 +268,10 @@ static enum q_code settle(struct file *x, bool *again, struct q_err *e)
     return rc ? rc : store_link(&x->fetch->store, x->commit, x->name, x->blob.etag, e);
 }
 
-static void loaded(void *ctx, enum q_code rc, const struct head *h, struct q_err *e)
+/* All bytes are there, or there was an error. */
+static void end_load(struct file *x, enum q_code rc, struct q_err *e)
 {
-    struct file *x = ctx;
-    struct http_request *over = x->request; /* holds h and e */
     bool again = false;
-    (void)h;
-    x->request = NULL;
     if (!rc)
         rc = settle(x, &again, e);
     if (again) { /* what an earlier download left was wrong */
@@ -258,6 +289,37 @@ static void loaded(void *ctx, enum q_code rc, const struct head *h, struct q_err
             progress_file(x->fetch->progress, x->name, x->blob.at, false);
         end_file(x, rc, e);
     }
+}
+
+static void start_part(struct file *x, struct part *p);
+
+static bool is_idle(const struct file *x)
+{
+    for (uint32_t i = 0; i < FETCH_PARALLEL; i++)
+        if (x->parts[i].request)
+            return false;
+    return true;
+}
+
+/* The request of a part is over: the part goes on with another range. */
+static void loaded(void *ctx, enum q_code rc, const struct head *h, struct q_err *e)
+{
+    struct part *p = ctx;
+    struct file *x = p->file;
+    struct http_request *over = p->request; /* holds h and e */
+    (void)h;
+    p->request = NULL;
+    x->fetch->n_request--;
+    if (p->range != RANGE_NONE && x->blob.ranges.n)
+        blob_ranges_give_back(&x->blob.ranges, p->range);
+    if (x->stage != LOADING)
+        ; /* another part of it failed */
+    else if (rc)
+        end_load(x, rc, e);
+    else if (p->range != RANGE_NONE && blob_ranges_is_free(&x->blob.ranges))
+        start_part(x, p);
+    else if (is_idle(x))
+        end_load(x, Q_OK, e);
     q_free(over);
 }
 
@@ -269,17 +331,42 @@ static const struct http_sink load_sink = {
     .done = loaded,
 };
 
+/* Load all of the file, or the first range that no other part loads. */
+static void start_part(struct file *x, struct part *p)
+{
+    struct http_request r = {.sink = &load_sink, .ctx = p};
+    *p = (struct part){.file = x, .range = RANGE_NONE, .at = x->blob.at, .end = x->blob.size};
+    if (x->blob.ranges.n) {
+        p->range = blob_ranges_take(&x->blob.ranges);
+        p->at = blob_ranges_begin(p->range) + x->blob.ranges.there[p->range];
+        p->end = blob_ranges_end(&x->blob.ranges, p->range);
+        r.last = p->end - 1;
+    }
+    add_request(x, &p->request, &r);
+}
+
 static void start_load(struct file *x)
 {
     struct q_err e = Q_ERR_INIT;
-    struct head none;
     x->stage = LOADING;
-    if (x->blob.at && x->blob.at == x->blob.size) { /* all of it is there, without its name */
-        head_init(&none);
-        loaded(x, Q_OK, &none, &e);
-        return;
-    }
-    add_request(x, false, &load_sink);
+    x->takes_ranges = false;
+    if (x->blob.at && x->blob.at == x->blob.size) /* all of it is there, without its name */
+        end_load(x, Q_OK, &e);
+    else
+        start_part(x, &x->parts[0]);
+}
+
+/* More connections for files that the server sends in ranges. */
+static void add_parts(struct fetch *f, struct file *files, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        for (uint32_t k = 0; k < FETCH_PARALLEL && files[i].stage == LOADING; k++) {
+            if (!files[i].takes_ranges || f->n_request >= FETCH_PARALLEL ||
+                !blob_ranges_is_free(&files[i].blob.ranges))
+                break;
+            if (!files[i].parts[k].request)
+                start_part(&files[i], &files[i].parts[k]);
+        }
 }
 
 /* The blob is there: link it. */
@@ -287,6 +374,7 @@ static void use_blob(struct file *x)
 {
     struct q_err e = Q_ERR_INIT;
     enum q_code rc = store_link(&x->fetch->store, x->commit, x->name, x->etag, &e);
+    store_drop_partial(&x->fetch->store, x->etag); /* of ours, when another program loaded it */
     if (!rc) {
         const uint64_t size = x->size == HEAD_NONE ? 0 : x->size;
         x->fetch->progress->done += size - x->counted;
@@ -323,31 +411,22 @@ static void try_load(struct file *x)
 
 /* ---- all files ---- */
 
-static size_t n_in(const struct file *files, size_t n, enum stage stage)
-{
-    size_t k = 0;
-    for (size_t i = 0; i < n; i++)
-        k += files[i].stage == stage;
-    return k;
-}
-
 /* Run the files from one stage until none is before `until`. */
 static enum q_code run(struct fetch *f, struct file *files, size_t n, enum stage from,
-                       enum stage busy, void (*start)(struct file *), struct q_err *e)
+                       void (*start)(struct file *), struct q_err *e)
 {
     for (;;) {
         enum q_code rc = f->failed.code;
-        size_t n_busy = n_in(files, n, busy);
-        bool rest = n_busy > 0;
+        bool rest = f->n_request > 0;
         for (size_t i = 0; i < n && !rc; i++) {
             if (files[i].stage != from && files[i].stage != TO_LOCK)
                 continue;
             rest = true;
-            if (n_busy >= FETCH_PARALLEL)
+            if (f->n_request >= FETCH_PARALLEL)
                 break;
             start(&files[i]);
-            n_busy += files[i].stage == busy;
         }
+        add_parts(f, files, n);
         if (rc)
             *e = f->failed;
         if (rc || !rest)
@@ -365,14 +444,10 @@ static enum q_code check_space(const struct fetch *f, const struct file *files, 
     uint64_t bytes = 0;
     for (size_t i = 0; i < n; i++) {
         const struct file *x = &files[i];
-        char name[CACHE_HASH_MAX + sizeof ".incomplete"], path[PATH_MAX];
-        struct file_stamp there = {0};
         if (x->stage != KNOWN || x->size == HEAD_NONE || store_has_blob(&f->store, x->etag))
             continue;
-        snprintf(name, sizeof name, "%s.incomplete", x->etag);
-        if (!cache_join(path, f->store.repo, "blobs", name, NULL))
-            (void)file_stamp(&there, path);
-        bytes += x->size - (there.size < x->size ? there.size : x->size);
+        const uint64_t there = store_partial_bytes(&f->store, x->etag);
+        bytes += x->size - (there < x->size ? there : x->size);
     }
     return store_check_space(&f->store, bytes, e);
 }
@@ -410,7 +485,7 @@ enum q_code fetch_files(struct fetch *f, const char *commit, const char *const *
             files[n_init].stage = DONE;
     }
     if (!rc)
-        rc = run(f, files, n, TO_ASK, ASKING, start_ask, e);
+        rc = run(f, files, n, TO_ASK, start_ask, e);
     for (size_t i = 0; i < n && !rc; i++) {
         f->progress->n_file++;
         if (files[i].stage == DONE)
@@ -420,7 +495,7 @@ enum q_code fetch_files(struct fetch *f, const char *commit, const char *const *
     }
     if (!rc && !(rc = check_space(f, files, n, e))) {
         progress_begin(f->progress);
-        rc = run(f, files, n, KNOWN, LOADING, try_load, e);
+        rc = run(f, files, n, KNOWN, try_load, e);
     }
     http_drop(&f->http); /* requests of other files, after an error */
     for (size_t i = 0; i < n_init; i++) {
@@ -428,6 +503,8 @@ enum q_code fetch_files(struct fetch *f, const char *commit, const char *const *
         if (files[i].lock >= 0)
             close(files[i].lock);
         q_free(files[i].request);
+        for (uint32_t k = 0; k < FETCH_PARALLEL; k++)
+            q_free(files[i].parts[k].request);
         q_free(files[i].url);
     }
     q_free(files);

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fetch - brings files of one commit into the cache, several at once.
+/* fetch - brings files of one commit into the cache, several requests at once.
  *
  *     HEAD (etag, size) ─▶ is the blob there? ─▶ lock ─▶ GET, from where an earlier one ended
  *                                │                            │
  *                                └────────▶ link ◀── checksum ┘
  *
- * First the HEADs of all files, then the check of the disk's space, then the contents. A file whose
- * lock another process holds is waited for, and found in the cache then. The first error ends all
- * of them; what has arrived stays for the next download. Threads: one owner. */
+ * First the HEADs of all files, then the check of the disk's space, then the contents. A large file
+ * is asked for in ranges (blob_ranges.h): the first one alone, until the server has sent a range;
+ * then connections that no other file needs load further ones. A file whose lock another process
+ * holds is waited for, and found in the cache then. The first error ends all of them; what has
+ * arrived stays for the next download. Threads: one owner. */
 #ifndef QUIRE_COMMON_HUB_REMOTE_FETCH_H
 #define QUIRE_COMMON_HUB_REMOTE_FETCH_H
 #include "common/hub/remote/http.h"
@@ -23,6 +25,7 @@ struct fetch {
     struct http http;
     struct progress *progress;
     uint64_t n_bytes;    /* loaded */
+    unsigned n_request;  /* of files, that are not done */
     struct q_err failed; /* the first error of a file */
 };
 

@@ -136,8 +136,11 @@ static enum q_code start_transfer(struct http *h, struct http_request *r, struct
     bool ok = r->easy && add_line(r, "Accept-Encoding: identity");
     if (*h->endpoint->authorization && endpoint_has(h->endpoint, r->at))
         ok = ok && add_line(r, h->endpoint->authorization);
-    if (r->from) {
-        snprintf(range, sizeof range, "Range: bytes=%llu-", (unsigned long long)r->from);
+    if (r->from || r->last) {
+        const int n =
+            snprintf(range, sizeof range, "Range: bytes=%llu-", (unsigned long long)r->from);
+        if (r->last)
+            snprintf(range + n, sizeof range - (size_t)n, "%llu", (unsigned long long)r->last);
         ok = ok && add_line(r, range);
     }
     if (!ok)

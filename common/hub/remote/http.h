@@ -23,7 +23,7 @@
 struct http_sink { /* where the answer goes; NULL members are skipped */
     /* Bytes that are there already; the request asks for the rest. */
     uint64_t (*offset)(void *ctx);
-    /* The answer begins: 200, or 206 from the offset on. */
+    /* The answer begins: 200 (all of the file), or 206 from the offset on. */
     enum q_code (*begin)(void *ctx, const struct head *h, struct q_err *e);
     enum q_code (*data)(void *ctx, const void *data, size_t n, struct q_err *e);
     /* The answer ended: is it whole? Q_UNAVAILABLE: try again. */
@@ -35,6 +35,7 @@ struct http_sink { /* where the answer goes; NULL members are skipped */
 struct http_request {
     const char *url; /* borrowed until done */
     bool head_only;  /* HEAD; a redirect to another host is the answer */
+    uint64_t last;   /* the last byte that is asked for; 0: all from the offset on */
     const struct http_sink *sink;
     void *ctx;
     const char *what; /* for messages: the file or the model; borrowed until done */

@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Quantized model folders in the layouts found on the hub, and what they mean: NAME/ as the checkpoint has it, and
-NAME/plain/, the same model with every matrix dequantized to float32 by numpy (not of SIZES' cases). Regenerate (numpy only, seeded):
+"""Quantized model folders in the layouts found on the hub, and what they mean: NAME/ as the checkpoint has it, and NAME/plain.json, of
+the same model with every tensor as numpy's float32 (not of SIZES' cases): its config, shapes and the SHA-256 of each tensor's bytes. A
+test that needs the floats makes the model of them itself (tests/unit/plain_twin.h). Regenerate (numpy only, seeded):
 
-    python3 tests/data/quantized/make.py
+    python3 tests/data/quantized/make.py [--plain]      with --plain also NAME/plain/, the model, to look at a difference
 
 Layouts and their sources are pictured in engine/model/load/weight_quant.h. tests/unit/test_weights_quant.c compares."""
+import hashlib
 import json
 import struct
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -428,14 +431,24 @@ def main():
                 plain[base + "weight"] = dequantized.astype(np.float32)
         half_precision = {k: v.astype(np.float16) for k, v in common.items()}
         folder = HERE / name
-        (folder / ("" if spread else "plain")).mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         save(folder / "model.safetensors", {**stored, **half_precision})
-        if not spread:
-            save(folder / "plain" / "model.safetensors", {**plain, **{k: v.astype(np.float32) for k, v in half_precision.items()}})
         (folder / "config.json").write_text(
             json.dumps({**config, "torch_dtype": "float16", "quantization_config": quantization}, indent=1) + "\n")
         if not spread:
-            (folder / "plain" / "config.json").write_text(json.dumps({**config, "torch_dtype": "float32"}, indent=1) + "\n")
+            plain = {**plain, **{k: v.astype(np.float32) for k, v in half_precision.items()}}
+            save_plain(folder, plain, {**config, "torch_dtype": "float32"})
+
+
+def save_plain(folder, tensors, config):
+    sums = {name: {"shape": list(a.shape), "sha256": hashlib.sha256(np.ascontiguousarray(a).tobytes()).hexdigest()}
+            for name, a in sorted(tensors.items())}
+    lines = ",\n".join(f" {json.dumps(k)}: {json.dumps(v)}" for k, v in sums.items())
+    (folder / "plain.json").write_text(f'{{"config": {json.dumps(config)},\n"tensors": {{\n{lines}\n}}}}\n')
+    if "--plain" in sys.argv:
+        (folder / "plain").mkdir(exist_ok=True)
+        save(folder / "plain" / "model.safetensors", tensors)
+        (folder / "plain" / "config.json").write_text(json.dumps(config, indent=1) + "\n")
 
 
 if __name__ == "__main__":

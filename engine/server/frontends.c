@@ -13,7 +13,8 @@
 #define BAD_LOG_EVERY_MS  1000
 #define RETRY_MIN_MS      100
 #define RETRY_MAX_MS      60000
-#define FINISH_EVERY_KEEP 0.9 /* weight of the past in the mean time between finishes */
+#define TRIAL_WAIT_MS     1000 /* a request with `alone` is submitted again within that */
+#define FINISH_EVERY_KEEP 0.9  /* weight of the past in the mean time between finishes */
 
 FALLIBLE frontends_init(struct frontends *p, const struct server_config *c, struct q_err *e)
 {
@@ -72,20 +73,23 @@ void frontends_send(struct frontends *p, struct frontend *to, enum q_code rc, st
         lose(to, rc, e);
 }
 
-void frontends_send_error(struct frontends *p, const struct frontend_address *to, uint64_t req_id,
-                          const struct q_err *why, uint32_t retry_ms)
+/* m: without code and message. */
+static void send_error(struct frontends *p, const struct frontend_address *to, struct msg_error m,
+                       const struct q_err *why)
 {
     struct q_err e = Q_ERR_INIT;
-    const struct msg_error m = {
-        .req_id = req_id,
-        .code = str(q_code_name(why->code)),
-        .message = str(why->message),
-        .retry_after_ms = retry_ms,
-    };
+    m.code = str(q_code_name(why->code));
+    m.message = str(why->message);
     buf_reset(&p->frame);
     if (msg_error_encode(&m, &p->frame, &e) ||
         socket_send(to->socket, &to->name, p->frame.data, p->frame.len, &e))
         log_debug("cannot send an error to a frontend: %s", e.message);
+}
+
+void frontends_send_error(struct frontends *p, const struct frontend_address *to, uint64_t req_id,
+                          const struct q_err *why, uint32_t retry_ms)
+{
+    send_error(p, to, (struct msg_error){.req_id = req_id, .retry_after_ms = retry_ms}, why);
 }
 
 static struct frontend *find_frontend(struct frontends *p, const struct frontend_address *at)
@@ -139,6 +143,8 @@ static void greet(struct frontends *p, struct frontend *to)
         .known = to->greeted,
         .item_credit = info->store_bytes,
         .death = str(p->config->death ? p->config->death : ""),
+        .has_trials = true,
+        .n_start = p->config->n_start,
         .adapters = adapter_bytes(p, &n_change),
     };
     struct item_types_wire types;
@@ -293,10 +299,35 @@ static void tell_expanded(struct frontends *p, struct frontend *to, uint64_t req
     frontends_send(p, to, rc, &e);
 }
 
+/* A request that may be what engines crash of is alone with the engine, whichever frontend sent it:
+ * while it waits for that no other one is accepted. Its frontend learns that it has its turn before
+ * it submits the request: one whose submit was on its way at a crash knows that it was not the
+ * cause. Errors: Q_UNAVAILABLE, to be sent again; *is_turn: at once. */
+static FALLIBLE check_trial(struct frontends *p, const struct frontend *from,
+                            const struct msg_submit *m, bool *is_turn, struct q_err *e)
+{
+    const int64_t now = clock_ms();
+    const bool is_busy = core_busy(p->core), is_kept = now < p->trial_until_ms;
+    p->on_trial = p->on_trial && is_busy;
+    if (!m->alone)
+        return p->on_trial || is_kept
+                   ? q_fail(e, Q_UNAVAILABLE, "a request that may crash the engine is tried alone")
+                   : Q_OK;
+    if (is_busy || (is_kept && p->turn_of && p->turn_of != from->frontend_id)) {
+        p->trial_until_ms = is_busy ? now + TRIAL_WAIT_MS : p->trial_until_ms;
+        return q_fail(e, Q_UNAVAILABLE, "the engine has another request");
+    }
+    *is_turn = !is_kept || p->turn_of != from->frontend_id;
+    p->trial_until_ms = *is_turn ? now + TRIAL_WAIT_MS : 0;
+    p->turn_of = *is_turn ? from->frontend_id : 0;
+    return *is_turn ? q_fail(e, Q_UNAVAILABLE, "it has its turn") : Q_OK;
+}
+
 static void on_submit(struct frontends *p, struct frontend *from, const struct msg_submit *m)
 {
     struct q_err e = Q_ERR_INIT;
     enum q_code rc;
+    bool is_turn = false;
     if (p->draining)
         rc = q_fail(&e, Q_UNAVAILABLE, "the engine is shutting down");
     else if (core_refusing(p->core) && !m->emitted.n) /* its frontend has not heard of it yet */
@@ -304,17 +335,24 @@ static void on_submit(struct frontends *p, struct frontend *from, const struct m
     else if (from->n_open >= p->config->max_frontend_reqs)
         rc = q_fail(&e, Q_NO_SPACE,
                     "this frontend has the maximum of %u open requests; retry later", from->n_open);
+    else if (check_trial(p, from, m, &is_turn, &e))
+        rc = e.code;
     else if (m->stream_id.n && !streams_open(&p->streams, from->frontend_id, m))
         rc = q_fail(&e, Q_CANCELLED, "the stream was resumed over another connection");
     else
         rc = m->item_memory.n ? submit_memory(p, from, m, &e) : submit_frame(p, from, m, &e);
     if (rc) {
         streams_close(&p->streams, from->frontend_id, m->req_id, clock_ms());
-        frontends_send_error(p, &from->at, m->req_id, &e,
-                             rc == Q_NO_SPACE ? retry_ms(p, m->prompt.n) : 0);
+        const struct msg_error refused = {
+            .req_id = m->req_id,
+            .retry_after_ms = rc == Q_NO_SPACE ? retry_ms(p, m->prompt.n) : 0,
+            .alone = is_turn,
+        };
+        send_error(p, &from->at, refused, &e);
         return;
     }
     from->n_open++;
+    p->on_trial = m->alone;
     if (!core_items_pending(p->core, from->frontend_id, m->req_id))
         tell_expanded(p, from, m->req_id);
 }

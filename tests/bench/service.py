@@ -29,7 +29,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/e2e"))
 os.environ.setdefault("QUIRE_BIN", str(ROOT / "build/release/bin"))
-from load import CONFIG  # noqa: E402
+from load import write_model  # noqa: E402
 from servers import BUNDLED, Server  # noqa: E402
 
 STREAMS = 10000
@@ -92,9 +92,10 @@ class Tokens(threading.Thread):
 def recovery(a):
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        (folder / "config.json").write_text(json.dumps(CONFIG))
-        server = Server(folder, "--load-format", "dummy", "--skip-tokenizer-init", "--packed-cache", folder / "packed", "--max-model-len",
+        write_model(folder)
+        server = Server(folder, "--skip-tokenizer-init", "--packed-cache", folder / "packed", "--max-model-len",
                         "4096", "--num-gpu-blocks-override", "512", "--heartbeat-ms", "100", *a.options)
+        server.process.wait_line("packed cache: wrote", seconds=600)
         tokens, seconds = Tokens(server), {"worker": [], "engine": []}
         for victim, back in (("worker", r"worker is running again"), ("engine", r"link: connected")) * a.repeats:
             tokens.after(tokens.after(time.monotonic()))
@@ -131,7 +132,7 @@ def idle(a):
                     "--max-connections-per-address", many, "--max-num-queued-reqs", many, "--max-frontend-reqs", many, *a.options)
     frontend, = server.children("quire-frontend")
     engine, = server.children("quire-engine")
-    assert server.post("/pause", {})[0] == 200
+    assert server.post("/pause?mode=keep", {})[0] == 200
     empty = rss_mb(frontend), rss_mb(engine)
 
     async def run():
@@ -224,7 +225,7 @@ def neighbour(a):
         keys = pathlib.Path(folder) / "keys"
         keys.write_text("alpha\nbeta\n")
         keys.chmod(0o600)
-        server = Server(BUNDLED, "--num-gpu-blocks-override", "600", "--max-num-seqs", "16", "--max-num-queued-reqs", "64",
+        server = Server(BUNDLED, "--num-gpu-blocks-override", "600", "--max-num-queued-reqs", "64",
                         "--api-key-file", keys, *a.options, key="beta")
         asyncio.run(small_requests(server, time.monotonic() + 2, "beta"))
         quiet = asyncio.run(small_requests(server, time.monotonic() + a.seconds, "beta"))

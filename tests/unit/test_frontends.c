@@ -220,6 +220,8 @@ static uint32_t n_open(void)
 
 static void finish(void)
 {
+    struct q_err e = Q_ERR_INIT;
+    assert_ok(core_step(engine.core, &e), &e); /* plans what was submitted */
     while (core_busy(engine.core))
         bits_turn(&engine);
 }

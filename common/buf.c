@@ -112,6 +112,12 @@ void buf_add_json_str(struct buf *b, const char *s, size_t n)
     buf_add_char(b, '"');
 }
 
+void buf_take_failure(struct buf *b, const struct buf *from)
+{
+    if (!b->failed)
+        b->failed = from->failed;
+}
+
 void buf_reset(struct buf *b)
 {
     b->len = 0;

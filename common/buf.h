@@ -38,6 +38,8 @@ void buf_vprintf(struct buf *b, const char *fmt, va_list ap);
 void buf_add_utf8(struct buf *b, uint32_t code_point);
 /* Append a JSON string literal with its quotes. Invalid UTF-8 becomes U+FFFD. */
 void buf_add_json_str(struct buf *b, const char *s, size_t n);
+/* A failure of `from`, whose text goes into b, becomes b's. */
+void buf_take_failure(struct buf *b, const struct buf *from);
 void buf_reset(struct buf *b); /* len = 0, failure cleared, memory kept */
 void buf_release(struct buf *b);
 void buf_move(struct buf *dst,

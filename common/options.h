@@ -82,7 +82,7 @@ struct options {
 #include "common/options.def"
     const char *positional[OPTION_POSITIONAL_MAX]; /* positional arguments, e.g. MODEL */
     uint32_t n_positional;
-    uint64_t given[4];     /* bit per row of the table: set by command line, environment or file */
+    uint64_t given[5];     /* bit per row of the table: set by command line, environment or file */
     uint64_t no_effect[8]; /* bit per row of vllm_flags.def: accepted without effect, to be logged
                             * once */
     const char *help_word; /* of --help=WORD; NULL = all options */

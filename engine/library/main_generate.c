@@ -488,8 +488,10 @@ int main(int argc, char **argv)
     p.style = (struct answer_style){.o = &p.o, .terminal = isatty(STDOUT_FILENO)};
     p.n_job_max = 2 * (uint32_t)p.o.max_num_seqs;
     p.jobs = q_calloc(p.n_job_max, sizeof *p.jobs);
-    if (!p.jobs)
+    if (!p.jobs) {
+        complain(&p, "", "out of memory");
         return EXIT_ANSWER;
+    }
     if ((rc = open_engine(&p)))
         return rc;
     p.start_ms = clock_ms();

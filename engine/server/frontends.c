@@ -73,20 +73,23 @@ void frontends_send(struct frontends *p, struct frontend *to, enum q_code rc, st
         lose(to, rc, e);
 }
 
-void frontends_send_error(struct frontends *p, const struct frontend_address *to, uint64_t req_id,
-                          const struct q_err *why, uint32_t retry_ms)
+void frontends_send_refusal(struct frontends *p, const struct frontend_address *to,
+                            struct msg_error m, const struct q_err *why)
 {
     struct q_err e = Q_ERR_INIT;
-    const struct msg_error m = {
-        .req_id = req_id,
-        .code = str(q_code_name(why->code)),
-        .message = str(why->message),
-        .retry_after_ms = retry_ms,
-    };
+    m.code = str(q_code_name(why->code));
+    m.message = str(why->message);
     buf_reset(&p->frame);
     if (msg_error_encode(&m, &p->frame, &e) ||
         socket_send(to->socket, &to->name, p->frame.data, p->frame.len, &e))
         log_debug("cannot send an error to a frontend: %s", e.message);
+}
+
+void frontends_send_error(struct frontends *p, const struct frontend_address *to, uint64_t req_id,
+                          const struct q_err *why, uint32_t retry_ms)
+{
+    const struct msg_error m = {.req_id = req_id, .retry_after_ms = retry_ms};
+    frontends_send_refusal(p, to, m, why);
 }
 
 static struct frontend *find_frontend(struct frontends *p, const struct frontend_address *at)
@@ -140,6 +143,8 @@ static void greet(struct frontends *p, struct frontend *to)
         .known = to->greeted,
         .item_credit = info->store_bytes,
         .death = str(p->config->death ? p->config->death : ""),
+        .has_trials = true,
+        .n_start = p->config->n_start,
         .adapters = adapter_bytes(p, &n_change),
     };
     struct item_types_wire types;

@@ -55,6 +55,9 @@ struct frontends {
     int64_t started_ms;
     uint64_t n_bad_frame, n_bad_skipped;
     int64_t bad_logged_ms;
+    bool on_trial;          /* the only request is one with `alone` */
+    int64_t trial_until_ms; /* no other request is accepted: one with `alone` waits */
+    uint32_t turn_of;       /* the frontend whose next one is accepted until then; 0: none */
     int64_t finish_ms;      /* when the last request finished */
     double finish_every_ms; /* mean time between finishes, for Retry-After */
 };

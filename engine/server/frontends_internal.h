@@ -9,6 +9,9 @@ void frontends_send(struct frontends *p, struct frontend *to, enum q_code rc, st
 /* An error to a sender that is perhaps not in the table. */
 void frontends_send_error(struct frontends *p, const struct frontend_address *to, uint64_t req_id,
                           const struct q_err *why, uint32_t retry_ms);
+/* The same as m, which has neither code nor message. */
+void frontends_send_refusal(struct frontends *p, const struct frontend_address *to,
+                            struct msg_error m, const struct q_err *why);
 
 /* submits.c. frame: that of m. */
 void frontends_on_submit(struct frontends *p, struct frontend *from, const struct msg_submit *m,

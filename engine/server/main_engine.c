@@ -8,6 +8,7 @@
 #include "common/file.h"
 #include "common/log.h"
 #include "common/options.h"
+#include "common/parse.h"
 #include "common/start.h"
 #include "engine/core/engine_options.h"
 #include "engine/server/server.h"
@@ -76,6 +77,17 @@ static FALLIBLE configure(struct server_config *c, const struct options *o, stru
     return start_is_check() ? worker_check(&c->core.worker, e) : Q_OK;
 }
 
+/* Of this engine by its supervisor; 0 = unknown. */
+static uint32_t start_number(void)
+{
+    struct q_err e = Q_ERR_INIT;
+    int64_t n = 0;
+    const char *text = getenv("QUIRE_ENGINE_START");
+    if (text && parse_i64(&n, text, 0, INT32_MAX, "QUIRE_ENGINE_START", &e))
+        log_warning("%s", e.message);
+    return (uint32_t)n;
+}
+
 int main(int argc, char **argv)
 {
     static const struct program_info info = {
@@ -112,6 +124,7 @@ int main(int argc, char **argv)
         return SERVER_EXIT_OK;
     c.model_name = o.positional[0];
     c.death = getenv("QUIRE_ENGINE_DEATH");
+    c.n_start = start_number();
     c.listen = o.listen.items;
     c.n_listen = o.listen.n;
     c.weight_roots = o.allowed_weights_path.items;

@@ -5,8 +5,9 @@
 #include "common/clock.h"
 #include "engine/server/frontends_internal.h"
 
-#define RETRY_MIN_MS 100
-#define RETRY_MAX_MS 60000
+#define RETRY_MIN_MS  100
+#define RETRY_MAX_MS  60000
+#define TRIAL_WAIT_MS 1000 /* a request with `alone` is submitted again within that */
 
 /* A tenth of the queue has gone then, at the pace requests finish now. */
 uint32_t frontends_retry_ms(const struct frontends *p, size_t n_prompt)
@@ -97,6 +98,30 @@ static FALLIBLE may_begin(const struct frontends *p, const struct msg_submit *m,
     return Q_OK;
 }
 
+/* A request that may be what engines crash of is alone with the engine, whichever frontend sent it:
+ * while it waits for that no other one is accepted. Its frontend learns that it has its turn before
+ * it submits the request: one whose submit was on its way at a crash knows that it was not the
+ * cause. Errors: Q_UNAVAILABLE, to be sent again; *is_turn: at once. */
+static FALLIBLE check_trial(struct frontends *p, const struct frontend *from,
+                            const struct msg_submit *m, bool *is_turn, struct q_err *e)
+{
+    const int64_t now = clock_ms();
+    const bool is_busy = core_busy(p->core) || p->uploads.first, is_kept = now < p->trial_until_ms;
+    p->on_trial = p->on_trial && is_busy;
+    if (!m->alone)
+        return p->on_trial || is_kept
+                   ? q_fail(e, Q_UNAVAILABLE, "a request that may crash the engine is tried alone")
+                   : Q_OK;
+    if (is_busy || (is_kept && p->turn_of && p->turn_of != from->frontend_id)) {
+        p->trial_until_ms = is_busy ? now + TRIAL_WAIT_MS : p->trial_until_ms;
+        return q_fail(e, Q_UNAVAILABLE, "the engine has another request");
+    }
+    *is_turn = !is_kept || p->turn_of != from->frontend_id;
+    p->trial_until_ms = *is_turn ? now + TRIAL_WAIT_MS : 0;
+    p->turn_of = *is_turn ? from->frontend_id : 0;
+    return *is_turn ? q_fail(e, Q_UNAVAILABLE, "it has its turn") : Q_OK;
+}
+
 static FALLIBLE begin_upload(struct frontends *p, const struct frontend *from,
                              const struct msg_submit *m, const struct proto_bytes *frame,
                              struct q_err *e)
@@ -112,21 +137,28 @@ static FALLIBLE begin_upload(struct frontends *p, const struct frontend *from,
 }
 
 static void refuse(struct frontends *p, struct frontend *from, const struct msg_submit *m,
-                   const struct q_err *why)
+                   bool is_turn, const struct q_err *why)
 {
+    const struct msg_error refused = {
+        .req_id = m->req_id,
+        .retry_after_ms = why->code == Q_NO_SPACE ? frontends_retry_ms(p, m->prompt.n) : 0,
+        .alone = is_turn,
+    };
     streams_close(&p->streams, from->frontend_id, m->req_id, clock_ms());
-    frontends_send_error(p, &from->at, m->req_id, why,
-                         why->code == Q_NO_SPACE ? frontends_retry_ms(p, m->prompt.n) : 0);
+    frontends_send_refusal(p, &from->at, refused, why);
 }
 
 void frontends_on_submit(struct frontends *p, struct frontend *from, const struct msg_submit *m,
                          const struct proto_bytes *frame)
 {
     struct q_err e = Q_ERR_INIT;
+    bool is_turn = false;
     enum q_code rc = may_begin(p, m, &e);
     if (!rc && from->n_open >= p->config->max_frontend_reqs)
         rc = q_fail(&e, Q_NO_SPACE,
                     "this frontend has the maximum of %u open requests; retry later", from->n_open);
+    if (!rc)
+        rc = check_trial(p, from, m, &is_turn, &e);
     if (!rc && m->stream_id.n && !streams_open(&p->streams, from->frontend_id, m))
         rc = q_fail(&e, Q_CANCELLED, "the stream was resumed over another connection");
     if (!rc)
@@ -134,10 +166,11 @@ void frontends_on_submit(struct frontends *p, struct frontend *from, const struc
              : m->item_memory.n ? submit_memory(p, from, m, &e)
                                 : submit_frame(p, from, m, &e);
     if (rc) {
-        refuse(p, from, m, &e);
+        refuse(p, from, m, is_turn, &e);
         return;
     }
     from->n_open++;
+    p->on_trial = m->alone;
     if (!m->in_pieces && !core_items_pending(p->core, from->frontend_id, m->req_id))
         frontends_tell_expanded(p, from, m->req_id);
 }
@@ -158,7 +191,7 @@ static void fail_upload(struct frontends *p, struct upload *x, const struct q_er
 {
     struct frontend *of = frontend_of(p, x->frontend_id);
     if (of) {
-        refuse(p, of, &(struct msg_submit){.req_id = x->req_id}, why);
+        refuse(p, of, &(struct msg_submit){.req_id = x->req_id}, false, why);
         of->n_open -= of->n_open > 0;
     }
     uploads_take(&p->uploads, x);

@@ -498,22 +498,26 @@ static enum q_code begin(struct app *a, struct q_err *e)
     return Q_OK;
 }
 
-static void init(struct app *a, const struct options *o)
+static enum q_code init(struct app *a, const struct options *o, struct q_err *e)
 {
     signal(SIGPIPE, SIG_IGN);
     net_raise_descriptors(DESCRIPTORS);
     signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error of its write */
     json_set_alloc_funcs(q_alloc, q_free);
     a->options = o;
-    uv_loop_init(&a->loop);
+    const int failed = uv_loop_init(&a->loop);
+    if (failed)
+        return q_fail(e, Q_IO, "cannot make an event loop: %s", uv_strerror(failed));
     tasks_init(&a->tasks, &a->loop);
     a->tasks.reads_files = *o->allowed_local_media_path;
+    return Q_OK;
 }
 
 FALLIBLE app_open(struct app *a, const struct options *o, struct q_err *e)
 {
     enum q_code rc;
-    init(a, o);
+    if ((rc = init(a, o, e)))
+        return rc;
     a->tasks.reads_files = true; /* of the program's own user: job_item_rules */
     if ((rc = chat_model_check(o, e)) ||
         (rc = served_model_open(&a->served, o->positional[0], o, e)))
@@ -555,9 +559,10 @@ int app_run(const struct options *o)
 {
     struct q_err e = Q_ERR_INIT;
     struct app *a = q_calloc(1, sizeof *a); /* process lifetime */
-    if (!a)
+    if (!a || init(a, o, &e)) {
+        log_error("%s", a ? e.message : "out of memory");
         return 1;
-    init(a, o);
+    }
     take_signals(a);
     if (begin(a, &e) != Q_OK) {
         if (start_is_check())

@@ -90,6 +90,9 @@ void choice_release(struct choice *c)
 /* Process text that no stop string can change any more. */
 static enum q_code settled(struct choice *c, const struct buf *text, struct q_err *e)
 {
+    const enum q_code rc = buf_check(text, "the answer", e);
+    if (rc)
+        return rc;
     if (c->parser)
         return parser_feed(c->parser, buf_str(text), text->len, answer_take, &c->answer, e);
     buf_add(&c->answer.content, buf_str(text), text->len);
@@ -101,7 +104,7 @@ static enum q_code add_text(struct choice *c, const struct buf *text, struct q_e
 {
     struct buf kept = BUF_INIT;
     enum q_code rc;
-    if (!c->stop)
+    if (!c->stop || text->failed)
         return settled(c, text, e);
     rc = stop_push(c->stop, buf_str(text), text->len, &kept, &c->i_stop, e);
     if (rc == Q_OK)
@@ -128,7 +131,8 @@ static enum q_code add_token(struct choice *c, uint32_t id, bool shown, struct q
     if (c->job->params.return_token_ids || !c->detok)
         buf_printf(&c->ids, "%s%u", c->ids.len ? "," : "", id);
     enum parser_thinking before = c->parser ? parser_thinking(c->parser) : THINKING_NOT;
-    if (c->detok && shown && (rc = detok_push(c->detok, id, &piece, e)) == Q_OK && piece.len)
+    if (c->detok && shown && (rc = detok_push(c->detok, id, &piece, e)) == Q_OK &&
+        (piece.len || piece.failed))
         rc = add_text(c, &piece, e);
     if (before != THINKING_NOT)
         count_thought(c);
@@ -142,10 +146,12 @@ static enum q_code end_text(struct choice *c, bool stopped, struct q_err *e)
 {
     struct buf piece = BUF_INIT;
     enum q_code rc = Q_OK;
-    if (c->detok && c->i_stop < 0 && (rc = detok_flush(c->detok, &piece, e)) == Q_OK && piece.len)
+    if (c->detok && c->i_stop < 0 && (rc = detok_flush(c->detok, &piece, e)) == Q_OK &&
+        (piece.len || piece.failed))
         rc = add_text(c, &piece, e);
     buf_reset(&piece);
-    if (rc == Q_OK && c->stop && (rc = stop_flush(c->stop, &piece, e)) == Q_OK && piece.len)
+    if (rc == Q_OK && c->stop && (rc = stop_flush(c->stop, &piece, e)) == Q_OK &&
+        (piece.len || piece.failed))
         rc = settled(c, &piece, e);
     if (c->parser && !stopped)
         parser_cut(c->parser);

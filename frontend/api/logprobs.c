@@ -20,6 +20,7 @@ static void token_bytes(const struct choice *c, uint32_t id, struct buf *out)
 /* The name of a token: its text, or "token_id:N". */
 static void add_name(const struct choice *c, uint32_t id, const struct buf *bytes, struct buf *out)
 {
+    buf_take_failure(out, bytes);
     if (c->job->params.return_tokens_as_token_ids || !c->job->app->served.tokenizer)
         buf_printf(out, "\"token_id:%d\"", (int)id);
     else

@@ -212,6 +212,7 @@ static void text_chunk(struct job *j, struct choice *c, struct buf *out)
         struct buf whole = BUF_INIT;
         add_echo(c, &whole);
         buf_add(&whole, buf_str(&c->answer.content), c->answer.content.len);
+        buf_take_failure(out, &whole);
         buf_add_json_str(out, buf_str(&whole), whole.len);
         buf_release(&whole);
     } else {
@@ -331,6 +332,7 @@ static void add_text_choice(struct choice *c, struct buf *out)
     if (j->params.echo)
         add_echo(c, &whole);
     buf_add(&whole, buf_str(&c->answer.content), c->answer.content.len);
+    buf_take_failure(out, &whole);
     buf_add_str(out, "\"text\":");
     buf_add_json_str(out, buf_str(&whole), whole.len);
     buf_add_char(out, ',');

@@ -105,6 +105,30 @@ static void say_progress(struct program *p)
     buf_release(&out);
 }
 
+/* Start the engine again after a delay, unless it failed too often. */
+static void start_later(struct program *p)
+{
+    struct child *c = &p->engine;
+    if (c->n_failure > FAILURES_MAX) {
+        complain("the engine crashed too often: run the same command again to continue");
+        stop(p, EXIT_ENGINE);
+        return;
+    }
+    int64_t wait_ms = BACKOFF_MS << (c->n_failure - 1);
+    c->restart_ms = clock_ms() + (wait_ms < BACKOFF_MAX ? wait_ms : BACKOFF_MAX);
+}
+
+static void start_again(struct program *p)
+{
+    struct q_err e = Q_ERR_INIT;
+    p->engine.restart_ms = 0;
+    if (!child_start(&p->engine, &e))
+        return;
+    complain(e.message); /* the machine may have a process again soon */
+    p->engine.n_failure++;
+    start_later(p);
+}
+
 static void on_tick(void *ctx)
 {
     struct program *p = ctx;
@@ -121,14 +145,8 @@ static void on_tick(void *ctx)
         complain("the engine does not respond: killing it");
         kill(p->engine.pid, SIGKILL);
     }
-    if (p->engine.restart_ms && p->engine.restart_ms <= now) {
-        struct q_err e = Q_ERR_INIT;
-        p->engine.restart_ms = 0;
-        if (child_start(&p->engine, &e)) {
-            complain(e.message);
-            stop(p, EXIT_ENGINE);
-        }
-    }
+    if (p->engine.restart_ms && p->engine.restart_ms <= now)
+        start_again(p);
 }
 
 /* the engine */
@@ -144,13 +162,9 @@ static void on_death(struct program *p, int status)
         stop(p, code == EXIT_USAGE ? EXIT_USAGE : EXIT_LOAD); /* the child has printed the reason */
         return;
     }
-    if (c->n_failure > FAILURES_MAX) {
-        complain("the engine crashed too often: run the same command again to continue");
-        stop(p, EXIT_ENGINE);
+    start_later(p);
+    if (!c->restart_ms)
         return;
-    }
-    int64_t wait_ms = BACKOFF_MS << (c->n_failure - 1);
-    c->restart_ms = now + (wait_ms < BACKOFF_MAX ? wait_ms : BACKOFF_MAX);
     fprintf(stderr, "%squire run-batch: the engine %s %d: restarting it\n", p->said ? "\n" : "",
             WIFEXITED(status) ? "exited with code" : "was killed by signal",
             WIFEXITED(status) ? code : code - 128);

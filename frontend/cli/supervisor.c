@@ -226,6 +226,7 @@ static void become(const struct child *c, pid_t parent)
         snprintf(path, sizeof path, "%s/" IDENTITY, s->dir);
         setenv("QUIRE_IDENTITY_FILE", path, 1);
         setenv("QUIRE_ENGINE_DEATH", c->death, 1);
+        set_number("QUIRE_ENGINE_START", c->n_start + 1);
     }
     run_program(c);
 }
@@ -294,6 +295,7 @@ FALLIBLE child_start(struct child *c, struct q_err *e)
     if (pid == 0)
         become(c, parent);
     c->pid = pid;
+    c->n_start++;
     c->n_oom = death_oom_kills();
     c->started_ms = clock_ms();
     return Q_OK;

@@ -41,6 +41,7 @@ struct child {
     uint64_t n_oom;     /* death_oom_kills at its start */
     bool has_hung;      /* engine: it was killed because it did not respond */
     char death[128];    /* engine: how the one before ended, for the next (QUIRE_ENGINE_DEATH) */
+    int n_start;        /* likewise: QUIRE_ENGINE_START */
     uint32_t n_failure; /* consecutive quick crashes */
     int64_t started_ms, restart_ms; /* restart_ms 0 = no restart due */
 };

@@ -134,6 +134,7 @@ static FALLIBLE encode_submit(const struct link *l, const struct generation *f, 
     m.stream_id = (struct proto_bytes){f->stream_id, f->stream_id ? STREAM_ID_BYTES : 0};
     m.n_resume = f->n_resume;
     m.choice = f->choice;
+    m.alone = l->suspecting;
     m.item_positions = (struct proto_u32s){f->item_positions, f->n_item_position};
     link_put_items(l, &m, f);
     if (f->emitted.n)
@@ -212,7 +213,7 @@ void link_pump(struct link *l)
 static void take_back(struct link *l, struct generation *f)
 {
     withdraw(l, f);
-    f->items_inline = false;
+    f->items_inline = f->has_turn = false;
     generation_list_take(f);
     f->since_ms = clock_ms();
     generation_list_push(&l->waiting, f);
@@ -307,7 +308,7 @@ static void end_unfit(struct link *l, const struct msg_hello *m)
 {
     char message[LINK_REASON_MAX], now[sizeof l->engine.fingerprint];
     const bool is_same = m->instance == l->engine_instance;
-    struct generation *culprit = link_suspect_judge(l, is_same, m->death);
+    struct generation *culprit = link_suspect_judge(l, m);
     copy_str(now, sizeof now, m->fingerprint);
     if (culprit) {
         int n;
@@ -389,7 +390,9 @@ static void on_hello(struct link *l, const struct msg_hello *m)
     if (g->n_eos)
         memcpy(g->eos_ids, m->eos_ids.data, g->n_eos * sizeof(uint32_t));
     l->engine_instance = g->instance = m->instance;
+    l->engine_start = m->n_start;
     l->heartbeat_ms = m->heartbeat_ms ? m->heartbeat_ms : 1000;
+    l->has_trials = m->has_trials;
     l->beat_ms = l->step_ms = clock_ms();
     l->silent_since_ms = l->unheard_since_ms = 0;
     metric_add(METRIC_RECONNECTS, 1);
@@ -438,6 +441,11 @@ static void on_error_message(struct link *l, const struct msg_error *m)
     if ((found == Q_UNAVAILABLE && (promised || !l->engine.refusing)) ||
         (found == Q_NO_SPACE && promised)) {
         take_back(l, f);
+        f->has_turn = m->alone;
+        if (m->alone) {
+            link_pump(l);
+            return;
+        }
         f->not_before_ms = clock_ms() + (m->retry_after_ms ? m->retry_after_ms : FULL_RETRY_MS);
         if (found == Q_UNAVAILABLE)
             probe(l); /* the engine may not know this frontend any more */

@@ -103,7 +103,8 @@ struct generation { /* embedded by its owner, zeroed, then these set before link
     int64_t since_ms;                  /* start of waiting for an engine */
     int64_t not_before_ms;             /* time of the next try after a full engine */
     bool taken;                        /* it was accepted by an engine that was lost */
-    bool was_lost;                     /* with the engine that was lost last: link_suspect.c */
+    bool has_turn;                     /* it is alone with the engine: link_suspect.c */
+    bool was_lost;                     /* with the engine that was lost last */
     uint32_t n_lost;                   /* engines that crashed with it */
     uint32_t n_since_lost;             /* tokens since the last such crash */
     struct generation *next, *prev;    /* in the link's waiting or running list */

@@ -29,6 +29,7 @@ struct link {
     struct link_engine engine;
     uint64_t instance; /* ours */
     uint64_t engine_instance;
+    uint32_t engine_start; /* hello.n_start of the engine with that instance */
     uint32_t heartbeat_ms;
     struct generation_list waiting, running;
     struct generation **slots; /* [n_slot] running generations by wire id */
@@ -45,6 +46,7 @@ struct link {
     struct arena arena; /* of the frame being read */
     bool probing;      /* hello sent while up: a reply means that the engine lost the generations */
     bool suspecting;   /* one generation at a time is submitted: link_suspect.c */
+    bool has_trials;   /* the engine knows submit.alone */
     const char *ended; /* of link_end: no generation is opened any more; NULL: not called */
     bool loading;      /* the engine said so last */
     const char *refused; /* why the connection is refused; static; NULL: it is not */
@@ -110,7 +112,7 @@ FALLIBLE link_output(struct link *l, const struct msg_output *m, struct q_err *e
 /* The engine is lost: running generations are marked. Before they are taken back. */
 void link_suspect_lost(struct link *l);
 /* An engine answers after it: were they the cause? The one to end with an error; NULL: none. */
-struct generation *link_suspect_judge(struct link *l, bool is_same_engine, struct proto_str death);
+struct generation *link_suspect_judge(struct link *l, const struct msg_hello *m);
 /* The cause in hello.death, n bytes; "" = unknown. */
 const char *link_suspect_cause(struct proto_str death, int *n);
 /* It has n_token new tokens. True: it was on trial and has passed. */

@@ -7,7 +7,8 @@
  * suspect. While there are suspects, one of them is submitted at a time, the first waiting one, and
  * all other generations wait. A suspect that gets SUSPECT_TRIAL_TOKENS tokens is none any more and
  * waits like the others; one that is alone in the engine when it dies, for at least the
- * CULPRIT_LOST-th time, ends with an error. With several frontends each tries its own suspects. */
+ * CULPRIT_LOST-th time, ends with an error. With several frontends each tries its own suspects; the
+ * engine gives one frontend at a time its turn (submit.alone, error.alone). */
 #include <string.h>
 #include "common/log.h"
 #include "frontend/link/link_internal.h"
@@ -24,10 +25,12 @@ static bool is_suspect(const struct generation *f)
     return f->n_lost >= SUSPECT_LOST;
 }
 
+/* One on trial that has no turn yet was perhaps submitted, and not accepted. */
 void link_suspect_lost(struct link *l)
 {
     for (struct generation *f = l->running.first; f; f = f->next)
-        f->was_lost = f != l->writing; /* without its items it has not begun */
+        f->was_lost = f != l->writing && /* without its items it has not begun */
+                      (!l->suspecting || !l->has_trials || f->has_turn);
 }
 
 /* Did the engine before this one end by itself? An unknown end counts: an engine without a
@@ -66,9 +69,17 @@ const char *link_suspect_cause(struct proto_str death, int *n)
     return death.n ? death.data + n_prefix : "";
 }
 
-struct generation *link_suspect_judge(struct link *l, bool is_same_engine, struct proto_str death)
+/* Is the death in the hello that of the engine that had the generations? Another one may have
+ * been started and ended in between, before it had any. */
+static bool is_of_ours(const struct link *l, const struct msg_hello *m)
 {
-    struct generation *culprit = is_same_engine || !crashed(death) ? NULL : count_death(l);
+    const bool is_known = m->n_start && l->engine_start;
+    return m->instance != l->engine_instance && (!is_known || m->n_start == l->engine_start + 1);
+}
+
+struct generation *link_suspect_judge(struct link *l, const struct msg_hello *m)
+{
+    struct generation *culprit = is_of_ours(l, m) && crashed(m->death) ? count_death(l) : NULL;
     for (struct generation *f = l->waiting.first; f; f = f->next)
         f->was_lost = false;
     return culprit;

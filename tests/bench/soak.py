@@ -2,17 +2,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Soak: random clients on one `quire serve` until the time is over; then nothing may be left.
 
-    QUIRE_BIN=build/release/bin python3 tests/bench/soak.py [--seconds 600] [--clients 24] [--seed 1] [-- SERVE OPTIONS]
+    QUIRE_BIN=build/release/bin python3 tests/bench/soak.py [--seconds 600] [--clients 24] [--seed 1] [--kill-every 0] [-- SERVE OPTIONS]
 
 Clients complete, chat, stream, call tools, ask for several answers and logprobs, send rubbish, read slowly, and hang up in the
-middle. Every answer must have the status that its request deserves. At the end the engine must run and hold nothing (no request,
-no KV block), and the resident memory of every process must have stopped growing: its median over the last third of the time is
-compared with that over the second third. Exits 1 otherwise. Needs only Python's standard library.
+middle. With --kill-every N the worker or the engine is killed each N seconds (kill -9), which no client may see. Every answer must
+have the status that its request deserves. At the end the engine must run and hold nothing (no request, no KV block), no process may
+have more descriptors than at the start, and the resident memory of every process that was not killed must have stopped growing: its
+median over the last third of the time is compared with that over the second third. Exits 1 otherwise. Needs only Python's standard
+library.
 """
 import argparse
 import json
+import os
 import pathlib
 import random
+import signal
 import socket
 import statistics
 import sys
@@ -106,9 +110,55 @@ def rss_mb(pid):
         return next(int(line.split()[1]) / 1024 for line in f if line.startswith("VmRSS:"))
 
 
+def n_descriptor(pid):
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
 def processes(server):
-    engine, frontend = server.children("quire-engine")[0], server.children("quire-frontend")[0]
-    return {"quire-engine": engine, "quire-worker": server.children("quire-worker", of=engine)[0], "quire-frontend": frontend}
+    """Name -> process id of those that run now."""
+    found = {name: server.children(name) for name in ("quire-engine", "quire-frontend")}
+    found["quire-worker"] = [pid for engine in found["quire-engine"] for pid in server.children("quire-worker", of=engine)]
+    return {"quire-serve": server.process.process.pid, **{name: pids[0] for name, pids in found.items() if pids}}
+
+
+def sample(server):
+    """Name -> MB; without a process that ends at this moment."""
+    sizes = {}
+    for name, pid in processes(server).items():
+        try:
+            sizes[name] = rss_mb(pid)
+        except (OSError, StopIteration):
+            pass
+    return sizes
+
+
+class Killer(threading.Thread):
+    """Kills the worker or the engine each `every` seconds."""
+
+    def __init__(self, server, every, until, seed):
+        super().__init__(daemon=True)
+        self.server, self.every, self.until, self.rng = server, every, until, random.Random(seed)
+        self.n = 0
+        self.start()
+
+    def run(self):
+        while time.monotonic() + self.every < self.until:
+            time.sleep(self.every)
+            pid = processes(self.server).get(self.rng.choice(("quire-worker", "quire-worker", "quire-engine")))
+            if pid:
+                os.kill(pid, signal.SIGKILL)
+                self.n += 1
+
+
+def check_descriptors(server, before, failures):
+    """Of the processes that ran before and run now; connections need a moment to close."""
+    deadline = time.monotonic() + 10
+    while True:
+        more = {name: (before[name], n) for name, pid in processes(server).items() if (n := n_descriptor(pid)) > before[name]}
+        if not more or time.monotonic() > deadline:
+            break
+        time.sleep(0.2)
+    failures += [f"{name} had {n} descriptors at the start and has {now}" for name, (n, now) in more.items()]
 
 
 def main():
@@ -116,30 +166,37 @@ def main():
     args.add_argument("--seconds", type=float, default=600)
     args.add_argument("--clients", type=int, default=24)
     args.add_argument("--seed", type=int, default=1)
+    args.add_argument("--kill-every", type=float, default=0, help="seconds between kills; 0: none")
     args.add_argument("--model", type=pathlib.Path, default=BUNDLED)
     args.add_argument("options", nargs="*", help="of quire serve, after --")
     a = args.parse_args()
     server = Server(a.model, "--num-gpu-blocks-override", "300", "--max-num-seqs", "32", *a.options)
+    server.complete("x", max_tokens=1)
     pids, counts, samples = processes(server), {}, []
+    descriptors = {name: n_descriptor(pid) for name, pid in pids.items()}
     start = time.monotonic()
     clients = [Client(server, a.seed * 1000 + i, start + a.seconds, counts) for i in range(a.clients)]
     for c in clients:
         c.start()
+    killer = Killer(server, a.kill_every, start + a.seconds, a.seed) if a.kill_every else None
     while any(c.is_alive() for c in clients):
         time.sleep(min(5, a.seconds / 30))
-        samples.append((time.monotonic() - start, {name: rss_mb(pid) for name, pid in pids.items()}))
+        samples.append((time.monotonic() - start, sample(server)))
     failures = [w for c in clients for w in c.wrong]
-    if processes(server) != pids:
+    if not killer and processes(server) != pids:
         failures.append(f"processes were restarted: {pids}, now {processes(server)}")
     for name in ("vllm:num_requests_running", "vllm:num_requests_waiting", "quire:kv_blocks_used"):
         try:
             server.wait_metric(name, 0)
         except AssertionError as e:
             failures.append(str(e))
+    check_descriptors(server, descriptors, failures)
     print(", ".join(f"{n} {kind}" for kind, n in sorted(counts.items())),
-          f"in {a.seconds:.0f} s; {server.metric('vllm:generation_tokens_total'):.0f} tokens")
-    for name in pids:
-        second, last = (statistics.median(s[name] for t, s in samples if low < t / a.seconds <= high)
+          f"in {a.seconds:.0f} s; {server.metric('vllm:generation_tokens_total'):.0f} tokens"
+          + (f"; {killer.n} kills" if killer else ""))
+    now = processes(server)
+    for name in (name for name, pid in pids.items() if now.get(name) == pid):
+        second, last = (statistics.median([s[name] for t, s in samples if name in s and low < t / a.seconds <= high])
                         for low, high in ((1 / 3, 2 / 3), (2 / 3, 1)))
         print(f"{name}: {second:.1f} MB in the second third, {last:.1f} MB in the last")
         if last - second > max(GROWTH_MB_MAX, GROWTH_MAX * second):

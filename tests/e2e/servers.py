@@ -126,9 +126,9 @@ class Http:
         assert status == 200, answer
         return answer
 
-    def events(self, path, body):
+    def events(self, path, body, **more):
         """The data of each event as it comes; comments are yielded as strings."""
-        connection, answer = self.raw("POST", path, {**body, "stream": True})
+        connection, answer = self.raw("POST", path, {**body, "stream": True}, **more)
         assert answer.status == 200, answer.read()
         try:
             for line in answer:

@@ -4,7 +4,8 @@
 
     QUIRE_BIN=build/release/bin python3 tests/fault/kills.py [--kills 100] [--clients 32] [--seed 1] [--frontends 1] [-- SERVE OPTIONS]
 
-First each client asks its requests once, undisturbed: greedy and seeded ones, tools, logprobs, n=2, grammars, beams (streams.py).
+First each client asks its requests once, undisturbed: greedy and seeded ones, tools, logprobs, n=2, grammars, beams, with an
+adapter (streams.py).
 Then all ask again and again while processes are killed. After a kill the next one waits until tokens have come again, so that no
 limit on restarts without progress ends the service. Every answer has to be the undisturbed one. A stream whose own frontend is killed
 breaks, and its client asks again: with --frontends 2 the streams of the other one have to be whole. Prints the longest pause of a
@@ -16,16 +17,23 @@ import random
 import signal
 import statistics
 import sys
+import tempfile
 import threading
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from servers import BUNDLED, Server  # noqa: E402
-from streams import Client  # noqa: E402
+from streams import Client, write_adapter  # noqa: E402
 
 OPTIONS = ("--num-gpu-blocks-override", "600", "--max-num-seqs", "32", "--heartbeat-ms", "200")
+ADAPTER = "adapter"
 BACK_S = 120  # within which tokens have to come again
+
+
+def with_adapter(folder):
+    """Options of a server that has the adapter."""
+    return (*OPTIONS, "--enable-lora", "--lora-modules", f"{ADAPTER}={write_adapter(pathlib.Path(folder) / ADAPTER)}")
 
 
 def pids_of(server, name):
@@ -76,11 +84,11 @@ class Report:
         print("\n".join(self.wrong[:20]) or "every answer was that of an undisturbed run")
 
 
-def run(server, n_kill, n_client, seed, victims):
+def run(server, n_kill, n_client, seed, victims, adapter=ADAPTER):
     """Learn, kill, compare."""
     rng, stop, report = random.Random(seed), threading.Event(), Report()
     may_break = "frontend" in victims
-    clients = [Client(server, i, stop, may_break) for i in range(n_client)]
+    clients = [Client(server, i, stop, may_break, adapter) for i in range(n_client)]
     for c in clients:
         c.learn()
     for c in clients:
@@ -113,12 +121,13 @@ def main():
     args.add_argument("--victims", default="worker,engine,worker+engine,frontend", help="names, separated by commas")
     args.add_argument("options", nargs="*", help="of quire serve, after --")
     a = args.parse_args()
-    server = Server(BUNDLED, *OPTIONS, "--frontends", str(a.frontends), *a.options)
-    report = run(server, a.kills, a.clients, a.seed, a.victims.split(","))
-    report.show()
-    for name in ("vllm:num_requests_running", "vllm:num_requests_waiting", "quire:kv_blocks_used"):
-        server.wait_metric(name, 0)
-    code = server.stop(seconds=60)
+    with tempfile.TemporaryDirectory() as folder:
+        server = Server(BUNDLED, *with_adapter(folder), "--frontends", str(a.frontends), *a.options)
+        report = run(server, a.kills, a.clients, a.seed, a.victims.split(","))
+        report.show()
+        for name in ("vllm:num_requests_running", "vllm:num_requests_waiting", "quire:kv_blocks_used"):
+            server.wait_metric(name, 0)
+        code = server.stop(seconds=60)
     sys.exit(1 if report.wrong or code else 0)
 
 

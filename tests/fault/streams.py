@@ -7,6 +7,7 @@ breaks raises Broken with what had come."""
 import http.client
 import json
 import random
+import struct
 import threading
 import time
 
@@ -29,8 +30,27 @@ def complete(text, **more):
     return "/v1/completions", {"prompt": text, "ignore_eos": True, "return_token_ids": True, **more}
 
 
-def kinds(i):
-    """The requests of client i: name, path, body."""
+def write_adapter(folder, seed=1):
+    """A low-rank adapter of random numbers for the bundled model, in PEFT's format."""
+    rng, header, data = random.Random(seed), {}, b""
+    for layer in range(6):
+        for module, n_out in (("q_proj", 256), ("v_proj", 128)):
+            for name, shape in (("lora_A", [4, 256]), ("lora_B", [n_out, 4])):
+                n = shape[0] * shape[1]
+                begin = len(data)
+                data += struct.pack(f"<{n}f", *(rng.uniform(-0.05, 0.05) for _ in range(n)))
+                header[f"base_model.model.model.layers.{layer}.self_attn.{module}.{name}.weight"] = {
+                    "dtype": "F32", "shape": shape, "data_offsets": [begin, len(data)]}
+    text = json.dumps(header).encode()
+    folder.mkdir(exist_ok=True)
+    (folder / "adapter_model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
+    (folder / "adapter_config.json").write_text(json.dumps({
+        "peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj"], "bias": "none"}))
+    return folder
+
+
+def kinds(i, adapter=None):
+    """The requests of client i: name, path, body. adapter: the name of one that the server has."""
     city, seed = CITIES[i % len(CITIES)], 1000 + i
     text = f"{city} is number {i} of the places where"
     yield "greedy", *complete(text, max_tokens=96, temperature=0, stream=True)
@@ -44,6 +64,8 @@ def kinds(i):
         "type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}})
     yield "beams", *complete(text, max_tokens=12, use_beam_search=True, n=3)
     yield "whole", *complete(text, max_tokens=64, temperature=1, seed=seed, logprobs=1)
+    if adapter:
+        yield "adapter", *complete(text, model=adapter, max_tokens=64, temperature=1, seed=seed, stream=True)
 
 
 def fold(choices, part):
@@ -103,10 +125,10 @@ def answer(server, path, body, tell=lambda: None):
 class Client(threading.Thread):
     """Asks its requests in a random order until `stop` is set, and compares. may_break: a broken stream is asked again."""
 
-    def __init__(self, server, i, stop, may_break=False):
+    def __init__(self, server, i, stop, may_break=False, adapter=None):
         super().__init__(daemon=True)
         self.server, self.stop, self.may_break = server, stop, may_break
-        self.asks = list(kinds(i))
+        self.asks = list(kinds(i, adapter))
         self.rng = random.Random(i)
         self.want = {}
         self.n_answer = self.n_event = self.n_broken = 0

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The n-th open, read, mmap, spawn … of each program fails once: it ends with an error that says so, or does all it had to.
+"""The n-th allocation, open, read, mmap, spawn, send of each program fails once: it ends with an error that says so, or does all it
+had to.
 
-failing_calls.c makes the call fail. For programs that end by themselves n grows until a run has fewer calls than that. By default
-some n are left out where there are many; QUIRE_FAULT_ALL=1 tries every one."""
+failing_calls.c makes the call fail. For programs that end by themselves n grows until a run has fewer calls than that; QUIRE_FAULT_ALL=1
+tries every n and more calls, otherwise n triples or grows by more. A batch that a failing call has ended is complete after the same
+command again."""
 import errno
 import json
 import os
@@ -15,17 +17,68 @@ import pytest
 from servers import BIN, BUNDLED, MODELS, Process
 
 ALL = bool(os.environ.get("QUIRE_FAULT_ALL"))
-CALLS = {"open": errno.EMFILE, "read": errno.EIO, "pread": errno.EIO, "mmap": errno.ENOMEM, "memfd_create": errno.ENFILE,
-         "ftruncate": errno.ENOSPC, "epoll_create1": errno.EMFILE, "eventfd": errno.EMFILE, "posix_spawn": errno.EAGAIN,
-         "fork": errno.EAGAIN, "pthread_create": errno.EAGAIN}
-GREEDY = ("--max-tokens", "6", "--temperature", "0", "--num-gpu-blocks-override", "128")
-# program: (arguments, standard input)
+CALLS = {"malloc": errno.ENOMEM, "open": errno.EMFILE, "read": errno.EIO, "pread": errno.EIO, "write": errno.ENOSPC,
+         "mmap": errno.ENOMEM, "memfd_create": errno.ENFILE, "ftruncate": errno.ENOSPC, "epoll_create1": errno.EMFILE,
+         "epoll_ctl": errno.ENOSPC, "eventfd": errno.EMFILE, "posix_spawn": errno.EAGAIN, "fork": errno.EAGAIN,
+         "pthread_create": errno.EAGAIN, "socket": errno.EMFILE, "send": errno.ENOBUFS, "recv": errno.ENOMEM,
+         "sendmsg": errno.ENOBUFS, "recvmsg": errno.ENOMEM, "accept4": errno.EMFILE, "writev": errno.ENOBUFS}
+BLOCKS = ("--num-gpu-blocks-override", "128")
+GREEDY = ("--max-tokens", "6", "--temperature", "0", *BLOCKS)
+QUESTION = {"messages": [{"role": "user", "content": "Hi"}]}
+LINES = "".join(json.dumps({"custom_id": f"line {i}", "method": "POST", "url": "/v1/completions", "body": {
+    "prompt": f"{i} is", "max_tokens": 6, "temperature": 0}}) + "\n" for i in range(4))
+
+
+class Program:
+    """A program that ends by itself. Of the processes that it starts, `victim` may be the one whose calls fail."""
+    calls, step = tuple(CALLS), 3
+
+    def __init__(self, name, *args, text="", victim=None):
+        self.command, self.text, self.victim = [str(a) for a in (BIN / name, *args)], text, victim or name
+
+    def run(self, folder, env):
+        """(exit code, result, messages)"""
+        done = subprocess.run(self.command, input=self.text, capture_output=True, text=True, timeout=240, env=env)
+        return done.returncode, done.stdout, done.stderr
+
+    def finish(self, folder):
+        """After a failure: the result of what a user does about it."""
+        return self.run(folder, dict(os.environ))[1]
+
+
+class Batch(Program):
+    calls = tuple(CALLS) if ALL else ("malloc", "open", "read", "mmap", "ftruncate", "posix_spawn", "fork", "recv")
+    step = 5
+
+    def __init__(self, victim):
+        super().__init__("quire-run-batch", BUNDLED, *BLOCKS, victim=victim)
+
+    def run(self, folder, env, again=False):
+        out = folder / "out"
+        if not again:
+            out.unlink(missing_ok=True)
+        (folder / "in").write_text(LINES)
+        done = subprocess.run([*self.command, "-i", folder / "in", "-o", out], capture_output=True, text=True, timeout=240, env=env)
+        lines = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
+        result = sorted((r["custom_id"], r["response"]["body"]["choices"][0]["text"]) for r in lines if r["response"])
+        return done.returncode, result, done.stderr
+
+    def finish(self, folder):
+        return self.run(folder, dict(os.environ), again=True)[1]
+
+
 PROGRAMS = {
-    "quire-generate": ((BUNDLED, "Who are you?", *GREEDY), ""),  # its worker is a thread
-    "quire-check-model": ((MODELS / "llama", "--program"), ""),
-    "quire-tokenize": ((BUNDLED,), "Who are you?\n"),
-    "quire-render": ((BUNDLED,), '{"messages": [{"role": "user", "content": "Hi"}]}\n'),
+    "generate": Program("quire-generate", BUNDLED, "Who are you?", *GREEDY),  # its worker is a thread
+    "check-model": Program("quire-check-model", MODELS / "llama", "--program"),
+    "tokenize": Program("quire-tokenize", BUNDLED, text="Who are you?\n"),
+    "render": Program("quire-render", BUNDLED, text=json.dumps(QUESTION) + "\n"),
+    "parse": Program("quire-parse", BUNDLED, text='{"text": "Hi"}\n'),
+    "run-batch": Batch("quire-run-batch"),
+    "engine": Batch("quire-engine"),
+    "worker": Batch("quire-worker"),
 }
+CRASH = r"killed by signal (4|6|7|8|11)\b"  # of a child
+LIBZMQ = r"src/\w+\.c(pp)?:\d+"  # it ends its process when a descriptor of its own fails; what was lost has to be made good
 
 
 def failing(shim, folder, program, call, at):
@@ -35,32 +88,36 @@ def failing(shim, folder, program, call, at):
                   "QUIRE_FAIL_AT": str(at), "QUIRE_FAIL_ERRNO": str(CALLS[call]), "QUIRE_FAIL_TOLD": str(told)}
 
 
-def once(program, env):
-    args, text = PROGRAMS[program]
-    return subprocess.run([BIN / program, *map(str, args)], input=text, capture_output=True, text=True, timeout=120, env=env)
+def check(program, folder, want, done, where):
+    """True if the failing call ended the program."""
+    code, result, said = done
+    assert not re.search(CRASH, said) or re.search(LIBZMQ, said), (where, said[-600:])
+    if code == 0:
+        assert result == want, (where, said[-600:])
+        return False
+    assert 0 < code < 128 or re.search(LIBZMQ, said), (where, code, said[-600:])
+    assert re.search(r"\S", said), where
+    assert program.finish(folder) == want, where
+    return True
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_a_failing_call_is_an_error_or_nothing(failing_calls, tmp_path, program):
-    want = once(program, dict(os.environ))
-    assert want.returncode == 0, want.stderr
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_failing_call_is_an_error_or_nothing(failing_calls, tmp_path, name):
+    program = PROGRAMS[name]
+    code, want, said = program.run(tmp_path, dict(os.environ))
+    assert code == 0 and want, said
     n_tried, n_failed = 0, 0
-    for call in CALLS:
+    for call in program.calls:
         at, clean = 0, False
         while not clean:
-            told, env = failing(failing_calls, tmp_path, program, call, at)
-            done = once(program, env)
+            told, env = failing(failing_calls, tmp_path, program.victim, call, at)
+            done = program.run(tmp_path, env)
             clean = not told.exists()
-            where = f"{program}: {call} number {at} fails with {errno.errorcode[CALLS[call]]}"
-            if done.returncode == 0:
-                assert done.stdout == want.stdout, where
-            else:
-                assert not clean and 0 < done.returncode < 128, (where, done.returncode, done.stderr[-600:])
-                assert re.search(r"\S", done.stderr), where
-                n_failed += 1
+            where = f"{program.victim}: {call} number {at} fails with {errno.errorcode[CALLS[call]]}"
+            n_failed += check(program, tmp_path, want, done, where)
             n_tried += not clean
-            at += 1 if ALL else 1 + at // 2
-    print(f"{program}: {n_tried} failing calls, {n_failed} of them ended it")
+            at = at + 1 if ALL else program.step * (at + 1) - 1
+    print(f"{name}: {n_tried} failing calls, {n_failed} of them ended it")
     assert n_tried > 5
 
 
@@ -73,8 +130,8 @@ def ask(url):
 
 SERVERS = [("quire-engine", "recvmsg"), ("quire-engine", "epoll_ctl"), ("quire-engine", "memfd_create"), ("quire-engine", "posix_spawn"),
            ("quire-worker", "mmap"), ("quire-frontend", "accept4"), ("quire-frontend", "read"), ("quire-frontend", "writev"),
-           ("quire-serve", "fork"), ("quire-serve", "posix_spawn")]
-CALLS |= {"recvmsg": errno.ENOMEM, "accept4": errno.EMFILE, "writev": errno.ENOBUFS, "epoll_ctl": errno.ENOSPC}
+           ("quire-frontend", "malloc"), ("quire-engine", "malloc"), ("quire-serve", "malloc"), ("quire-serve", "fork"),
+           ("quire-serve", "posix_spawn")]
 
 
 @pytest.mark.parametrize("program, call", SERVERS)
@@ -82,7 +139,7 @@ def test_a_service_survives_a_failing_call(failing_calls, tmp_path, program, cal
     """It starts and answers, at once or after it has restarted a program; or it says at the start what failed."""
     for at in range(0, 64) if ALL else (0, 1, 3, 9):
         told, env = failing(failing_calls, tmp_path, program, call, at)
-        process = Process(BIN / "quire", "serve", BUNDLED, "--port", "0", "--num-gpu-blocks-override", "128", env=env)
+        process = Process(BIN / "quire", "serve", BUNDLED, "--port", "0", *BLOCKS, env=env)
         try:
             url = process.wait_line(r"listening on (http://\S+)")[1]
             process.wait_line(r"serve: ready")
@@ -92,6 +149,7 @@ def test_a_service_survives_a_failing_call(failing_calls, tmp_path, program, cal
             assert told.exists() and process.exit_code(60) != 0, process.log()
         finally:
             process.stop(60)
+        assert not re.search(CRASH, process.log()) or re.search(LIBZMQ, process.log()), process.log()
         if not told.exists():
             break
 

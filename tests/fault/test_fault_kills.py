@@ -10,8 +10,8 @@ from servers import BUNDLED
 from streams import Client, answer, kinds
 
 
-def test_kills_of_worker_and_engine(start):
-    server = start(BUNDLED, *kills.OPTIONS)
+def test_kills_of_worker_and_engine(start, tmp_path):
+    server = start(BUNDLED, *kills.with_adapter(tmp_path))
     report = kills.run(server, n_kill=6, n_client=8, seed=20, victims=("worker", "engine", "worker+engine"))
     report.show()
     assert not report.wrong and report.n_broken == 0
@@ -20,9 +20,9 @@ def test_kills_of_worker_and_engine(start):
         server.wait_metric(name, 0)
 
 
-def test_kills_of_frontends(start):
+def test_kills_of_frontends(start, tmp_path):
     """A stream of a killed frontend breaks and is asked again; what ends is right, and nothing is left in the engine."""
-    server = start(BUNDLED, *kills.OPTIONS, "--frontends", "2")
+    server = start(BUNDLED, *kills.with_adapter(tmp_path), "--frontends", "2")
     report = kills.run(server, n_kill=4, n_client=6, seed=21, victims=("frontend", "worker"))
     report.show()
     assert not report.wrong and report.n_answer > 0

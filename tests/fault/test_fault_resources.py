@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Full disks, no descriptors, no memory, and clocks that jump: what is running goes on, what cannot be done is an error, and when
 there is room again all is as before."""
+import http.client
 import json
 import os
 import pathlib
@@ -112,6 +113,27 @@ def test_no_memory(start):
     time.sleep(0.5)
     undo()
     assert answers(server) == want
+
+
+def test_no_memory_for_large_requests(start):
+    """A frontend without address space refuses what it has no room for, or ends and is replaced; the engine does not notice, and
+    what fits is answered."""
+    server = start(BUNDLED, *OPTIONS)
+    want = answers(server)
+    engine, = server.children("quire-engine")
+    frontend, = server.children("quire-frontend")
+    size = int(pathlib.Path(f"/proc/{frontend}/statm").read_text().split()[0]) * resource.getpagesize()
+    undo = limit(frontend, resource.RLIMIT_AS, size + (4 << 20))
+    for n in (1 << 20, 6 << 20, 24 << 20):
+        try:
+            status, said = server.post("/v1/completions", {"prompt": "x" * n, "max_tokens": 1})
+            assert status >= 400 and said["error"]["message"]
+        except (OSError, http.client.HTTPException):
+            pass  # it has ended
+    undo()
+    server.wait_metric("quire:open_requests", 0)
+    assert answers(server) == want
+    assert server.children("quire-engine") == [engine]
 
 
 CLOCK = r"""

@@ -101,6 +101,42 @@ uint32_t fake_next(const struct fake_model *m, uint64_t hash, const struct step_
     return token;
 }
 
+void fake_model_answer(const struct fake_model *model, const struct msg_submit *m,
+                       uint32_t max_model_len, struct fake_answer *out)
+{
+    struct step_admit a = {.n_prompt = (uint32_t)m->prompt.n};
+    struct q_err e = Q_ERR_INIT;
+    uint32_t stop_ids[STEP_STOP_IDS_MAX], n_max = a.n_prompt + m->max_tokens;
+    if (sample_params_from_submit(&a.params, m, &e))
+        sim_fail("%s", e.message);
+    a.n_stop_id = (uint32_t)m->stop_ids.n;
+    if (a.n_stop_id)
+        memcpy(stop_ids, m->stop_ids.data, a.n_stop_id * sizeof *stop_ids);
+    if (!m->ignore_eos)
+        stop_ids[a.n_stop_id++] = FAKE_EOS;
+    if (n_max > max_model_len)
+        n_max = max_model_len;
+    uint64_t hash = fake_root(model, &a);
+    for (uint32_t i = 0; i < a.n_prompt; i++)
+        hash = fake_hash(hash, m->prompt.data[i]);
+    out->n = out->stop_id = 0;
+    out->finish = FINISH_NONE;
+    while (!out->finish) {
+        const uint32_t at = a.n_prompt + out->n;
+        const uint32_t token = fake_next(model, hash, &a, stop_ids, at);
+        const bool may_stop = out->n >= m->min_tokens;
+        out->ids[out->n++] = token;
+        hash = fake_hash(hash, token);
+        for (uint32_t i = 0; may_stop && i < a.n_stop_id; i++)
+            if (stop_ids[i] == token)
+                out->finish = FINISH_STOP;
+        if (out->finish && (m->ignore_eos || token != FAKE_EOS))
+            out->stop_id = token + 1;
+        if (!out->finish && at + 1 == n_max)
+            out->finish = FINISH_LENGTH;
+    }
+}
+
 struct fake_worker *fake_worker_new(const struct fake_model *m, const struct step_limits *l,
                                     uint32_t n_block, uint32_t n_host)
 {
@@ -244,10 +280,12 @@ static uint64_t read_row(struct fake_worker *w, struct slot *s, uint32_t positio
     return *content_of(w, s, position);
 }
 
-static void add_row(struct fake_worker *w, const struct step_row *row, uint32_t n_top)
+static void add_row(struct fake_worker *w, const struct step_row *row, uint32_t n_logprob)
 {
+    const uint32_t n_top = n_logprob == SAMPLE_NO_LOGPROBS ? 0 : n_logprob;
     struct step_row *out = &w->result.rows[w->n_row++];
     *out = *row;
+    out->rank = n_logprob != SAMPLE_NO_LOGPROBS;
     out->n_top = n_top;
     out->top_start = w->n_top;
     if (w->n_top + (uint64_t)n_top > step_top_max(&w->limits))
@@ -257,11 +295,6 @@ static void add_row(struct fake_worker *w, const struct step_row *row, uint32_t 
         w->result.top_ids[w->n_top] = row->token + i;
         w->result.top_logprobs[w->n_top++] = -(float)i;
     }
-}
-
-static uint32_t n_top_of(uint32_t n_logprob)
-{
-    return n_logprob == SAMPLE_NO_LOGPROBS ? 0 : n_logprob;
 }
 
 static uint64_t draft_luck(struct fake_worker *w)
@@ -296,7 +329,7 @@ static void compute_draft_tokens(struct fake_worker *w, const struct step_seq *q
         } else {
             *content_of(w, s, q->start + i) = draft_luck(w);
         }
-        add_row(w, &row, n_top_of(s->admit.params.n_logprob));
+        add_row(w, &row, s->admit.params.n_logprob);
     }
 }
 
@@ -319,7 +352,7 @@ static void compute_seq(struct fake_worker *w, const struct step_seq *q)
                         .token = s->tokens[next],
                         .is_prompt = 1,
                     },
-                    n_top_of(s->admit.params.n_prompt_logprob));
+                    s->admit.params.n_prompt_logprob);
     }
     if (!(q->flags & STEP_SAMPLE))
         return;
@@ -327,7 +360,7 @@ static void compute_seq(struct fake_worker *w, const struct step_seq *q)
         sim_fail("samples after row %u of a history of %u", s->n_computed, s->n_token);
     uint32_t token = fake_next(&w->model, hash, &s->admit, s->stop_ids, s->n_token);
     add_row(w, &(struct step_row){.slot = q->slot, .position = s->n_token, .token = token},
-            n_top_of(s->admit.params.n_logprob));
+            s->admit.params.n_logprob);
     add_token(&w->model, s, token);
 }
 
@@ -459,4 +492,16 @@ void fake_worker_execute(struct fake_worker *w, void *memory, size_t n, void *re
     w->result.head->step = v.head->step;
     w->result.head->copy_us = (uint32_t)(draft_luck(w) % 100);
     w->result.head->forward_us = (uint32_t)(draft_luck(w) % 400);
+}
+
+bool fake_worker_finds(struct fake_worker *w, void *memory, size_t n, uint32_t kind)
+{
+    struct q_err e = Q_ERR_INIT;
+    struct step_view v;
+    if (step_view(&v, memory, n, &w->limits, &e))
+        sim_fail("%s", e.message);
+    for (uint32_t i = 0; i < v.head->n_seq; i++)
+        if (w->slots[v.seqs[i].slot].admit.params.seed % FAKE_KINDS == kind)
+            return true;
+    return false;
 }

@@ -19,6 +19,7 @@
 #define QUIRE_TESTS_SIM_FAKE_WORKER_H
 #include <stdbool.h>
 #include <stdint.h>
+#include "proto/proto.h"
 #include "proto/step.h"
 
 #define FAKE_EOS 2u /* the only eos id of the fake model */
@@ -29,6 +30,7 @@ struct fake_model {
     uint32_t prompt_free_len; /* as scheduler_config.prompt_free_len */
 };
 #define FAKE_SALTS 3u /* seed % FAKE_SALTS is the salt of a request */
+#define FAKE_KINDS 7u /* seed % FAKE_KINDS is its kind, for the owner of the worker */
 
 /* The hash of the empty history. */
 uint64_t fake_root(const struct fake_model *m, const struct step_admit *a);
@@ -38,6 +40,16 @@ uint64_t fake_hash(uint64_t before, uint32_t token);
 uint32_t fake_next(const struct fake_model *m, uint64_t hash, const struct step_admit *a,
                    const uint32_t *stop_ids, uint32_t position);
 
+struct fake_answer { /* what a request gives alone */
+    uint32_t *ids;   /* [n] of max_tokens */
+    uint32_t n, stop_id;
+    enum finish_reason finish;
+};
+/* The answer to m by itself: token after token until a stop id, an eos or the length. Its ids: room
+ * for m->max_tokens. Exits with a message on parameters that are refused. */
+void fake_model_answer(const struct fake_model *model, const struct msg_submit *m,
+                       uint32_t max_model_len, struct fake_answer *out);
+
 struct fake_worker;
 struct fake_worker *fake_worker_new(const struct fake_model *m, const struct step_limits *l,
                                     uint32_t n_block, uint32_t n_host);
@@ -46,6 +58,9 @@ void fake_worker_free(struct fake_worker *w);
  * any violation. */
 void fake_worker_execute(struct fake_worker *w, void *memory, size_t n, void *result_memory,
                          size_t result_n);
+/* After the execution of this step: does one of its sequences have a seed of this kind, seed %
+ * FAKE_KINDS? */
+bool fake_worker_finds(struct fake_worker *w, void *memory, size_t n, uint32_t kind);
 _Noreturn void sim_fail(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 #endif

@@ -72,38 +72,13 @@ static void *need(void *p)
     return p;
 }
 
-/* The output by itself: prompt, then one token after another until a stop, an eos or the length. */
 static void compute_alone(struct world *w, struct client *c)
 {
-    struct step_admit a = {.n_prompt = (uint32_t)c->m.prompt.n};
-    struct q_err e = Q_ERR_INIT;
-    uint32_t stop_ids[STOP_IDS_MAX + 1], n_max = a.n_prompt + c->m.max_tokens;
-    uint64_t hash;
-    if (sample_params_from_submit(&a.params, &c->m, &e))
-        sim_fail("%s", e.message);
-    memcpy(stop_ids, c->stop_ids, sizeof c->stop_ids);
-    a.n_stop_id = (uint32_t)c->m.stop_ids.n;
-    if (!c->m.ignore_eos)
-        stop_ids[a.n_stop_id++] = FAKE_EOS;
-    if (n_max > w->config.limits.max_model_len)
-        n_max = w->config.limits.max_model_len;
-    hash = fake_root(&w->model, &a);
-    for (uint32_t i = 0; i < a.n_prompt; i++)
-        hash = fake_hash(hash, c->prompt[i]);
-    while (!c->want_finish) {
-        uint32_t at = a.n_prompt + c->n_want;
-        uint32_t token = fake_next(&w->model, hash, &a, stop_ids, at);
-        bool may_stop = c->n_want >= c->m.min_tokens;
-        c->want[c->n_want++] = token;
-        hash = fake_hash(hash, token);
-        for (uint32_t i = 0; may_stop && i < a.n_stop_id; i++)
-            if (stop_ids[i] == token)
-                c->want_finish = FINISH_STOP;
-        if (c->want_finish && (c->m.ignore_eos || token != FAKE_EOS))
-            c->want_stop_id = token + 1;
-        if (!c->want_finish && at + 1 == n_max)
-            c->want_finish = FINISH_LENGTH;
-    }
+    struct fake_answer a = {.ids = c->want};
+    fake_model_answer(&w->model, &c->m, w->config.limits.max_model_len, &a);
+    c->n_want = a.n;
+    c->want_stop_id = a.stop_id;
+    c->want_finish = a.finish;
 }
 
 /* Whose it is and how urgent. In a flood the last ones are each of another tenant. */

@@ -62,8 +62,8 @@ static void take_frame(void)
     frontends_receive(&frontends, &from, frame, n);
 }
 
-/* A frontend that the engine has greeted. */
-static struct socket *frontend(uint64_t instance)
+/* A frontend that the engine has greeted, the last of n. */
+static struct socket *frontend_of(uint64_t instance, uint32_t n)
 {
     char address[64];
     struct socket *s;
@@ -86,8 +86,13 @@ static struct socket *frontend(uint64_t instance)
     assert_ok(e.code, &e);
     buf_release(&b);
     take_frame();
-    assert_true(frontends.n == 1 && frontends.frontends[0].greeted);
+    assert_true(frontends.n == n && frontends.frontends[n - 1].greeted);
     return s;
+}
+
+static struct socket *frontend(uint64_t instance)
+{
+    return frontend_of(instance, 1);
 }
 
 static void say_drain(struct socket *s)
@@ -185,9 +190,85 @@ static void a_frontend_that_is_killed_is_a_warning(void **state)
     assert_null(strstr(found + 1, "WARNING"));
 }
 
+static void submit(struct socket *s, uint64_t req_id, bool alone)
+{
+    static const uint32_t prompt[] = {3, 4, 5};
+    const struct msg_submit m = {
+        .req_id = req_id,
+        .prompt = {prompt, 3},
+        .top_p = 1,
+        .repetition_penalty = 1,
+        .max_tokens = 2,
+        .ignore_eos = true,
+        .alone = alone,
+    };
+    struct buf b = BUF_INIT;
+    struct q_err e = Q_ERR_INIT;
+    assert_ok(msg_submit_encode(&m, &b, &e), &e);
+    assert_ok(socket_send(s, NULL, b.data, b.len, &e), &e);
+    buf_release(&b);
+    take_frame();
+}
+
+static uint32_t n_open(void)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < frontends.n; i++)
+        n += frontends.frontends[i].n_open;
+    return n;
+}
+
+static void finish(void)
+{
+    struct q_err e = Q_ERR_INIT;
+    assert_ok(core_step(engine.core, &e), &e); /* plans what was submitted */
+    while (core_busy(engine.core))
+        bits_turn(&engine);
+}
+
+/* A request that may be what engines crash of waits until the engine has no other one, of any
+ * frontend, and has none beside it. */
+static void a_request_on_trial_is_alone(void **state)
+{
+    (void)state;
+    struct socket *a = frontend_of(101, 1), *b = frontend_of(102, 2);
+    frontends.frontends[0].n_open = frontends.frontends[1].n_open = 0;
+    submit(a, 1, false);
+    submit(b, 1, true); /* a's is there: it waits … */
+    assert_int_equal(n_open(), 1);
+    submit(a, 2, false); /* … and no other one overtakes it */
+    assert_int_equal(n_open(), 1);
+    finish();
+    submit(b, 2, true); /* its turn: the next one is accepted */
+    submit(a, 3, true);
+    submit(a, 4, false);
+    assert_int_equal(n_open(), 0);
+    submit(b, 3, true);
+    submit(a, 5, false);
+    submit(a, 6, true);
+    assert_int_equal(frontends.frontends[1].n_open, 1);
+    assert_int_equal(n_open(), 1);
+    finish();
+    frontends.frontends[0].n_open = frontends.frontends[1].n_open = 0;
+    frontends.trial_until_ms = 0; /* a second later */
+    submit(a, 7, false);
+    submit(b, 4, false);
+    assert_int_equal(n_open(), 2);
+    finish();
+    say_drain(a);
+    take_frame();
+    frontends_sweep(&frontends);
+    say_drain(b);
+    take_frame();
+    frontends_sweep(&frontends);
+    socket_free(a);
+    socket_free(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_request_on_trial_is_alone),
         cmocka_unit_test(a_frontend_that_says_drain_is_no_warning),
         cmocka_unit_test(a_frontend_that_ends_with_the_engine_is_no_warning),
         cmocka_unit_test(a_frontend_that_is_killed_is_a_warning),

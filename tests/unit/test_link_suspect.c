@@ -112,6 +112,9 @@ static void suspects_are_alone(void **state)
     greet_after(3, CRASH, "fp");
     assert_int_equal(link_now.running.n, 1);
     assert_true(runs(&generations[0]));
+    for (int i = 0; i < 8; i++)
+        assert_false(next_submit().alone);
+    assert_true(next_submit().alone && no_more(MSG_submit));
     struct q_err e = Q_ERR_INIT;
     generations[4].generation = (struct generation){
         .calls = &calls,

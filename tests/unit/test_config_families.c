@@ -263,14 +263,140 @@ static void test_nested_refused(void **state)
     (void)state;
     assert_fails(load(GEMMA3, "gemma3", ", \"text_config\": [1]"), Q_CORRUPT,
                  "text_config is a list, expected an object", &e);
-    assert_fails(load(GEMMA3, "gemma3", ", \"text_config\": {\"model_type\": \"mamba\"}"),
-                 Q_UNSUPPORTED, "the text model of " GEMMA3 " is of model_type mamba, which is not",
-                 &e);
+    assert_fails(load(GEMMA3, "gemma3", ", \"text_config\": {\"model_type\": \"zamba2\"}"),
+                 Q_UNSUPPORTED,
+                 "the text model of " GEMMA3 " is of model_type zamba2, which is not", &e);
     assert_fails(load("MllamaForConditionalGeneration", "mllama",
                       ", \"text_config\": {\"model_type\": \"mllama_text_model\"}"),
                  Q_UNSUPPORTED, "architecture MllamaForConditionalGeneration is not supported", &e);
     assert_fails(load("Qwen2VLForConditionalGeneration", "qwen2_vl", ", \"hidden_size\": 64"),
                  Q_CORRUPT, "vocab_size is missing", &e);
+}
+
+#define LFM2                                                                                 \
+    "{\"architectures\": [\"Lfm2ForCausalLM\"], \"model_type\": \"lfm2\", \"hidden_size\": " \
+    "2048, "                                                                                 \
+    "\"num_attention_heads\": 32, \"num_key_value_heads\": 8, \"num_hidden_layers\": 16, "   \
+    "\"max_position_embeddings\": 128000, \"vocab_size\": 65536, \"block_ff_dim\": 12288, "  \
+    "\"block_auto_adjust_ff_dim\": true, \"block_ffn_dim_multiplier\": 1.0, "                \
+    "\"block_multiple_of\": 256, \"conv_L_cache\": 3, \"conv_bias\": false, "                \
+    "\"norm_eps\": 1e-05, \"eos_token_id\": 7%s}"
+
+/* LFM2-1.2B as the hub has it; then what of its layers is refused. */
+static void test_mixers(void **state)
+{
+    static const struct {
+        const char *more;
+        enum q_code code;
+        const char *part;
+    } cases[] = {
+        {", \"full_attn_idxs\": 4", Q_CORRUPT, "expected a list of layer numbers"},
+        {", \"full_attn_idxs\": [16]", Q_CORRUPT, "expected a layer number below 16"},
+        {", \"full_attn_idxs\": [-1]", Q_CORRUPT, "expected a layer number below 16"},
+        {", \"layer_types\": [\"conv\"]", Q_CORRUPT, "layer_types has 1"},
+        {", \"layer_types\": [\"mamba\",2,3,4,5,6,7,8,9,10,11,12,13,14,15,16]", Q_UNSUPPORTED,
+         "expected full_attention or conv"},
+        {", \"block_dim\": 2048, \"block_ffn_dim_multiplier_\": 0", Q_OK, ""},
+    };
+    char all[2048];
+    (void)state;
+    snprintf(all, sizeof all, LFM2, ", \"full_attn_idxs\": [2, 5, 8, 10, 12, 14]");
+    assert_ok(model_config_parse(&c, all, strlen(all), "config.json", &e), &e);
+    assert_int_equal(c.intermediate_size, 8192);
+    assert_int_equal(c.mixer.conv_width, 3);
+    assert_true(c.tie_word_embeddings && c.rope.theta == 1e6);
+    for (uint32_t i = 0; i < 16; i++)
+        assert_int_equal(model_config_has_kv(&c, i),
+                         i == 2 || i == 5 || i == 8 || i == 10 || i == 12 || i == 14);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        snprintf(all, sizeof all, LFM2, cases[i].more);
+        if (cases[i].code)
+            assert_fails(model_config_parse(&c, all, strlen(all), "config.json", &e), cases[i].code,
+                         cases[i].part, &e);
+        else
+            assert_ok(model_config_parse(&c, all, strlen(all), "config.json", &e), &e);
+    }
+}
+
+/* Of "M*-": Mamba, attention, an MLP. */
+static void check_single_layers(void)
+{
+    assert_true(model_config_has_mixer(&c, 0) && !model_config_has_kv(&c, 0));
+    assert_true(!model_config_has_mixer(&c, 1) && model_config_has_kv(&c, 1));
+    assert_true(!model_config_has_mixer(&c, 2) && !model_config_has_kv(&c, 2));
+    assert_true(c.mixer.no_mlp[0] && c.mixer.no_mlp[1] && !c.mixer.no_mlp[2]);
+}
+
+/* State space models: sizes by each family's names, and what of them is refused. */
+static void test_state_space(void **state)
+{
+#define SSM_SIZES "\"vocab_size\": 64, \"hidden_size\": 32, \"num_hidden_layers\": 3"
+#define SSM_HEADS                                                                           \
+    ", \"intermediate_size\": 48, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, " \
+    "\"max_position_embeddings\": 64"
+    static const char mamba2[] =
+        "\"architectures\": [\"Mamba2ForCausalLM\"], \"model_type\": \"mamba2\", "
+        "\"num_heads\": 4, \"head_dim\": 16, \"n_groups\": 2, " SSM_SIZES;
+    static const char bamba[] =
+        "\"architectures\": [\"BambaForCausalLM\"], \"model_type\": \"bamba\", "
+        "\"mamba_n_heads\": 4, " SSM_SIZES SSM_HEADS;
+    static const char jamba[] =
+        "\"architectures\": [\"JambaForCausalLM\"], \"model_type\": \"jamba\", " SSM_SIZES
+            SSM_HEADS;
+    static const char nemotron[] =
+        "\"architectures\": [\"NemotronHForCausalLM\"], \"model_type\": \"nemotron_h\", "
+        "\"mamba_num_heads\": 4, \"mamba_head_dim\": 8, \"n_groups\": 1, " SSM_SIZES SSM_HEADS;
+    static const char falcon[] =
+        "\"architectures\": [\"FalconH1ForCausalLM\"], \"model_type\": "
+        "\"falcon_h1\", \"mamba_n_heads\": 4, \"mamba_d_ssm\": 64, " SSM_SIZES SSM_HEADS;
+    static const struct {
+        const char *base, *more;
+        enum q_code code;
+        const char *part;
+    } cases[] = {
+        {mamba2, ", \"time_step_limit\": [0.0, Infinity]", Q_OK, ""},
+        {mamba2, ", \"time_step_limit\": [0.5, {\"__float__\": \"Infinity\"}]", Q_OK, ""},
+        {mamba2, ", \"time_step_limit\": [1]", Q_CORRUPT, "expected two numbers from 0 on"},
+        {mamba2, ", \"time_step_limit\": [-1, 2]", Q_CORRUPT, "expected two numbers from 0 on"},
+        {mamba2, ", \"expand\": 3", Q_CORRUPT, "do not make the 96 columns of the layer"},
+        {mamba2, ", \"state_size\": 257", Q_CORRUPT, "state_size is 257"},
+        {mamba2, ", \"conv_kernel\": 9", Q_CORRUPT, "conv_kernel is 9"},
+        {mamba2, ", \"hidden_act\": \"gelu\"", Q_OK, ""}, /* refused by the program */
+        {bamba, ", \"attn_layer_indices\": [1]", Q_OK, ""},
+        {bamba, ", \"attn_layer_indices\": [3]", Q_CORRUPT, "expected a layer number below 3"},
+        {bamba, ", \"mamba_d_head\": \"auto\", \"attention_bias\": true", Q_UNSUPPORTED,
+         "attention_bias true is not supported"},
+        {bamba, ", \"mamba_n_groups\": 3", Q_CORRUPT, "mamba_n_heads 4 is not a multiple of"},
+        {jamba, ", \"attn_layer_period\": 2, \"attn_layer_offset\": 2", Q_CORRUPT,
+         "attn_layer_offset is 2, expected less than attn_layer_period 2"},
+        {jamba, ", \"mamba_dt_rank\": 0", Q_CORRUPT, "mamba_dt_rank is 0"},
+        {nemotron, ", \"hybrid_override_pattern\": \"M*-\"", Q_OK, ""},
+        {nemotron, ", \"hybrid_override_pattern\": \"M*\"", Q_CORRUPT, "has 2 letters"},
+        {nemotron, ", \"hybrid_override_pattern\": \"M*E\"", Q_UNSUPPORTED,
+         "(E) are not supported"},
+        {nemotron, ", \"hybrid_override_pattern\": \"M*-\", \"mamba_hidden_act\": \"relu\"",
+         Q_UNSUPPORTED, "mamba_hidden_act \"relu\""},
+        {falcon, ", \"mlp_multipliers\": [1, 0.5]", Q_OK, ""},
+        {falcon, ", \"mlp_multipliers\": [1]", Q_CORRUPT, "expected a list of 2 numbers"},
+        {falcon, ", \"ssm_multipliers\": 2", Q_CORRUPT, "expected a list of 5 numbers"},
+        {falcon, ", \"projectors_bias\": true", Q_UNSUPPORTED, "projectors_bias true"},
+    };
+    char all[2048];
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        snprintf(all, sizeof all, "{%s%s}", cases[i].base, cases[i].more);
+        if (cases[i].code)
+            assert_fails(model_config_parse(&c, all, strlen(all), "config.json", &e), cases[i].code,
+                         cases[i].part, &e);
+        else
+            assert_ok(model_config_parse(&c, all, strlen(all), "config.json", &e), &e);
+        if (cases[i].base == nemotron && !cases[i].code)
+            check_single_layers();
+        if (cases[i].base == mamba2 && !cases[i].code) /* no length of its own */
+            assert_int_equal(c.max_position, 1u << 15);
+        if (cases[i].base == falcon && !cases[i].code)
+            assert_true(model_config_has_mixer(&c, 2) && model_config_has_kv(&c, 2));
+    }
 }
 
 int main(void)
@@ -281,7 +407,8 @@ int main(void)
         cmocka_unit_test(test_ropes),          cmocka_unit_test(test_refused),
         cmocka_unit_test(test_infinities),     cmocka_unit_test(test_nested),
         cmocka_unit_test(test_flat),           cmocka_unit_test(test_tied),
-        cmocka_unit_test(test_nested_refused),
+        cmocka_unit_test(test_nested_refused), cmocka_unit_test(test_mixers),
+        cmocka_unit_test(test_state_space),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

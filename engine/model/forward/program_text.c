@@ -512,7 +512,7 @@ static void print_totals(struct buf *out, const struct layer_program *p,
     buf_printf(out, " KV %s a token\n", size_text(a, s->costs.kv_bytes * count_layers(p), "B"));
     buf_printf(out, "a step of 1 token with %u of context: %s, and %s of KV\n", s->n_context,
                size_text(a, t.layer_ops + t.logit_ops + t.context_ops, "FLOP"),
-               size_text(b, t.context_bytes, "B"));
+               t.context_bytes ? size_text(b, t.context_bytes, "B") : "nothing");
     buf_printf(out, "a step of %u tokens of prompts, logits of one: %s\n", s->n_token,
                size_text(a, prompt_ops(p, &t, s), "FLOP"));
 }

@@ -564,6 +564,7 @@ static void test_endless_messages(void **state)
         write_all(fd, zeros, sizeof zeros);
     assert_non_null(wait_frame(engine, &peer, &n, 20000));
     assert_int_equal(n, PROTO_FRAME_MAX);
+    assert_false(is_closed(fd, engine, 3 * WATCH_EVERY_MS)); /* bytes are counted from here on */
     assert_true(send_parts(fd, engine, PROTO_FRAME_MAX / 2));
     assert_false(is_closed(fd, engine, 200));
     (void)send_parts(fd, engine, PROTO_FRAME_MAX);

@@ -577,16 +577,16 @@ static void an_array_that_is_null_is_told(void **state)
 static void quantization_is_the_checkpoints(void **state)
 {
     static const char *const cases[][2] = {
-        {"awq-4", "int4"},
-        {"int8", "int8"},
-        {"int8/plain", ""},
-        {"fp8", ""},
+        {"quantized/awq-4", "int4"},
+        {"quantized/int8", "int8"},
+        {"quantized/fp8", ""},
+        {"models/qwen2", ""},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char dir[64];
         struct quire_info info = {.size = sizeof info};
-        snprintf(dir, sizeof dir, "tests/data/quantized/%s", cases[i][0]);
+        snprintf(dir, sizeof dir, "tests/data/%s", cases[i][0]);
         struct quire_options o = options_of(dir);
         open_engine(&o);
         quire_engine_info(engine, &info);

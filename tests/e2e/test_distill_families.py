@@ -72,14 +72,16 @@ def llama(ids):
 
 
 def reference(family, is_teacher):
-    """Mean forward KL and cross-entropy of the last rows of the family's prompts; a Llama is the other model."""
+    """Mean forward KL, over the ids that both models have, and cross-entropy of the last rows of the family's prompts; a Llama is the
+    other model."""
     kd, ce = [], []
     for i, ids in enumerate(prompts_of(family)):
         p, q = llama(ids), logprobs_of(family, i)
         if is_teacher:
             p, q = q, p
-        kd.append((numpy.exp(p) * (p - q)).sum())
         ce.append(-q[7 * i + 3])
+        p, q = (log_softmax(of[:min(len(p), len(q))]) for of in (p, q))
+        kd.append((numpy.exp(p) * (p - q)).sum())
     return numpy.mean(kd), numpy.mean(ce)
 
 

@@ -34,13 +34,13 @@ struct head_case {
 static const struct head_case cases[] = {
     {
         .name = "forward KL",
-        .o = {DISTILL_FKL, 1, 0, true, 1, 0, 0, false, {0}},
+        .o = {DISTILL_FKL, 1, 0, true, 1, 0, 0, false, {0}, {0}},
         .multiplier = 1,
         .weights = 1,
     },
     {
         .name = "forward KL, T 2, CE",
-        .o = {DISTILL_FKL, 2, 0, true, 0.7, 0.3, 0, false, {0}},
+        .o = {DISTILL_FKL, 2, 0, true, 0.7, 0.3, 0, false, {0}, {0}},
         .multiplier = 1,
         .weights = 2,
         .has_bias = true,
@@ -48,27 +48,27 @@ static const struct head_case cases[] = {
     },
     {
         .name = "no T^2",
-        .o = {DISTILL_FKL, 2, 0, false, 1, 0, 0, false, {0}},
+        .o = {DISTILL_FKL, 2, 0, false, 1, 0, 0, false, {0}, {0}},
         .multiplier = 1,
         .weights = 1,
         .same_vocab = true,
     },
     {
         .name = "reverse KL",
-        .o = {DISTILL_RKL, 1.5f, 0, true, 1, 0.5, 0, false, {0}},
+        .o = {DISTILL_RKL, 1.5f, 0, true, 1, 0.5, 0, false, {0}, {0}},
         .multiplier = 1,
         .weights = 1,
     },
     {
         .name = "Jensen-Shannon",
-        .o = {DISTILL_JSD, 1.5f, 0.3f, true, 1, 0, 0, false, {0}},
+        .o = {DISTILL_JSD, 1.5f, 0.3f, true, 1, 0, 0, false, {0}, {0}},
         .multiplier = 1,
         .weights = 1,
         .is_hard = true,
     },
     {
         .name = "multiplier and cap",
-        .o = {DISTILL_FKL, 1, 0, true, 1, 1, 0, false, {0}},
+        .o = {DISTILL_FKL, 1, 0, true, 1, 1, 0, false, {0}, {0}},
         .multiplier = 0.25f,
         .soft_cap = 3,
         .weights = 6,
@@ -76,20 +76,20 @@ static const struct head_case cases[] = {
     },
     {
         .name = "top k",
-        .o = {DISTILL_FKL, 2, 0, true, 1, 0.5, TOP_K, false, {0}},
+        .o = {DISTILL_FKL, 2, 0, true, 1, 0.5, TOP_K, false, {0}, {0}},
         .multiplier = 1,
         .weights = 1,
     },
     {
         .name = "top k by ids",
-        .o = {DISTILL_FKL, 1, 0, true, 1, 0.5, TOP_K, false, {0}},
+        .o = {DISTILL_FKL, 1, 0, true, 1, 0.5, TOP_K, false, {0}, {0}},
         .multiplier = 1,
         .weights = 1,
         .by_ids = true,
     },
     {
         .name = "top k of both",
-        .o = {DISTILL_JSD, 1, 0.5f, true, 1, 0, TOP_K, true, {0}},
+        .o = {DISTILL_JSD, 1, 0.5f, true, 1, 0, TOP_K, true, {0}, {0}},
         .multiplier = 1,
         .weights = 1,
         .by_ids = true,
@@ -97,7 +97,7 @@ static const struct head_case cases[] = {
     },
     {
         .name = "large logits",
-        .o = {DISTILL_FKL, 1, 0, true, 1, 0.5, 0, false, {0}},
+        .o = {DISTILL_FKL, 1, 0, true, 1, 0.5, 0, false, {0}, {0}},
         .multiplier = 1,
         .weights = 60,
         .same_vocab = true,
@@ -105,7 +105,7 @@ static const struct head_case cases[] = {
     },
     {
         .name = "cross-entropy",
-        .o = {DISTILL_FKL, 1, 0, true, 0, 1, 0, false, {0}},
+        .o = {DISTILL_FKL, 1, 0, true, 0, 1, 0, false, {0}, {0}},
         .multiplier = 1,
         .weights = 1,
         .has_bias = true,
@@ -113,7 +113,7 @@ static const struct head_case cases[] = {
     },
     {
         .name = "LayerNorm",
-        .o = {DISTILL_FKL, 2, 0, true, 1, 0.5, 0, false, {0}},
+        .o = {DISTILL_FKL, 2, 0, true, 1, 0.5, 0, false, {0}, {0}},
         .multiplier = 1,
         .weights = 1,
         .same_vocab = true,
@@ -121,7 +121,7 @@ static const struct head_case cases[] = {
     },
     {
         .name = "LayerNorm, biases",
-        .o = {DISTILL_FKL, 1, 0, true, 1, 0, 0, false, {0}},
+        .o = {DISTILL_FKL, 1, 0, true, 1, 0, 0, false, {0}, {0}},
         .multiplier = 0.25f,
         .weights = 2,
         .has_bias = true,

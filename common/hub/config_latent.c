@@ -54,6 +54,10 @@ enum q_code config_latent_load(struct model_config *c, const struct hub_json_at 
         return q_fail(e, Q_CORRUPT,
                       "%s: qk_rope_head_dim is %lld, expected an even number (rotary embedding)",
                       at->path, (long long)f.rope);
+    if (f.nope % 2)
+        return q_fail(e, Q_UNSUPPORTED,
+                      "%s: qk_nope_head_dim %lld is not supported, only an even number", at->path,
+                      (long long)f.nope);
     c->latent = (struct latent_config){
         .rank = (uint32_t)f.rank,
         .q_rank = (uint32_t)f.q_rank,

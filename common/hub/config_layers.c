@@ -149,8 +149,9 @@ static enum q_code is_sliding(bool *out, const struct model_config *c, const str
         (type && (strcmp(type, "full_attention") == 0 || c->mixer.conv_width)))
         return Q_OK; /* other kinds of layers: config_mixers.c */
     return q_fail(e, Q_UNSUPPORTED,
-                  "%s: layer_types[%u] is \"%.40s\", expected full_attention or %s", at->path, i,
-                  type ? type : "?", windowed);
+                  "%s: layer_types[%u] is \"%.40s\", which is not supported: expected "
+                  "full_attention or %s",
+                  at->path, i, type ? type : "?", windowed);
 }
 
 enum q_code config_layers_load(struct model_config *c, const struct hub_json_at *at,

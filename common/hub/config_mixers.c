@@ -229,7 +229,8 @@ static enum q_code layers_by_type(struct model_config *c, const struct family *f
         const bool is_mlp = f->rule == BY_LETTERS && type && is_type(type, "mlp");
         if (!type || !(is_type(type, f->type) || is_type(type, "full_attention") || is_mlp))
             return q_fail(e, Q_UNSUPPORTED,
-                          "%s: layer_types[%u] is \"%.40s\", expected full_attention%s or %s",
+                          "%s: layer_types[%u] is \"%.40s\", which is not supported: expected "
+                          "full_attention%s or %s",
                           at->path, i, type ? type : "?", f->rule == BY_LETTERS ? ", mlp" : "",
                           f->type);
         c->mixer.layers[i] =

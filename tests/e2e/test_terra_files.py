@@ -98,9 +98,10 @@ def test_an_interruption(tmp_path, files):
         listening.listen()
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         program = subprocess.Popen(words_of("http", url, files, tmp_path / "new.npy", "--model", "m"), stderr=subprocess.PIPE, text=True)
-        listening.accept()  # it has asked
-        program.send_signal(signal.SIGINT)
-        _, err = program.communicate(timeout=30)
+        connection, _ = listening.accept()  # it has asked
+        with connection:
+            program.send_signal(signal.SIGINT)
+            _, err = program.communicate(timeout=30)
     assert program.returncode == 130 and "interrupted" in err and "Traceback" not in err, err
     assert not (tmp_path / "new.npy").exists()
 

@@ -213,8 +213,8 @@ static void look(struct socket_watch *w)
 static bool take_event(struct socket_watch *w)
 {
     zmq_msg_t part;
-    uint16_t event;
-    uint32_t value;
+    uint16_t event = 0;
+    uint32_t value = 0;
     zmq_msg_init(&part);
     void *from = zsock_resolve(w->events);
     bool found = zmq_msg_recv(&part, from, ZMQ_DONTWAIT) == sizeof event + sizeof value;

@@ -41,6 +41,7 @@ struct stream_place { /* of a reader; begins as zeros */
     size_t row, token, entry, rank;
 };
 
+/* Free its columns; the log is empty afterwards. */
 void stream_log_release(struct stream_log *l);
 /* Memory that the log takes, for the limit of all logs. */
 size_t stream_log_bytes(const struct stream_log *l);

@@ -108,7 +108,7 @@ void job_start(struct app *a, struct http_exchange *x, bool chat);
 /* The choice has new output: send it in a stream; finish the job when all choices are finished. */
 void job_progress(struct job *j, struct choice *c);
 /* End the job with an error, as a response or as the last event of its stream. param: the request
- * field that is wrong, or NULL. retry_after_s 0: 1 where a client may retry, else no Retry-After. */
+ * field that is wrong, or NULL. retry_after_s 0: 1 where a client may retry, else no header. */
 void job_fail(struct job *j, const struct q_err *e, const char *param, uint32_t retry_after_s);
 
 /* The engine's current fingerprint, with that of the job's adapter. */

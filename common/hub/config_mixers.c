@@ -24,6 +24,17 @@ struct scan_names { /* keys of state space models */
     uint32_t n_head_absent, head_dim_absent, n_group_absent, n_state_absent;
 };
 
+/* clang-format off */
+/* Members of a family: the convolution ahead of a scan, by the names of its keys. */
+#define MAMBA_CONV(width, bias) \
+    .conv_key = width, .conv_bias_key = bias, .conv_width = 4, .conv_bias = true
+/* Those of Qwen's gated delta nets: attention in every fourth layer. */
+#define DELTA_NET                                                                       \
+    .mixer = MIXER_DELTA, .rule = BUT_MULTIPLES, .type = "linear_attention",            \
+    .interval_key = "full_attention_interval", .interval = 4,                           \
+    .conv_key = "linear_conv_kernel_dim", .conv_width = 4
+/* clang-format on */
+
 static const struct family {
     const char *model_type;
     enum layer_mixer mixer;
@@ -45,10 +56,7 @@ static const struct family {
         .rule = BUT_LISTED_IF_ANY,
         .type = "linear_attention",
         .list_key = "attn_layer_indices",
-        .conv_key = "mamba_d_conv",
-        .conv_bias_key = "mamba_conv_bias",
-        .conv_width = 4,
-        .conv_bias = true,
+        MAMBA_CONV("mamba_d_conv", "mamba_conv_bias"),
         .names = {"mamba_n_heads", "mamba_d_head", "mamba_n_groups", "mamba_d_state", NULL,
                   "mamba_proj_bias", 128, 0, 1, 256},
     },
@@ -57,10 +65,7 @@ static const struct family {
         .mixer = MIXER_SSD,
         .rule = BESIDE,
         .type = "hybrid",
-        .conv_key = "mamba_d_conv",
-        .conv_bias_key = "mamba_conv_bias",
-        .conv_width = 4,
-        .conv_bias = true,
+        MAMBA_CONV("mamba_d_conv", "mamba_conv_bias"),
         .names = {"mamba_n_heads", "mamba_d_head", "mamba_n_groups", "mamba_d_state", "mamba_d_ssm",
                   "mamba_proj_bias", 128, 0, 1, 256},
     },
@@ -69,10 +74,7 @@ static const struct family {
         .mixer = MIXER_SCAN,
         .rule = ALL,
         .type = "linear_attention",
-        .conv_key = "conv_kernel",
-        .conv_bias_key = "use_conv_bias",
-        .conv_width = 4,
-        .conv_bias = true,
+        MAMBA_CONV("conv_kernel", "use_conv_bias"),
         .no_mlp = true,
         .norm_eps = 1e-6,
         .names = {.n_state = "state_size", .proj_bias = "use_bias", .n_state_absent = 16},
@@ -82,10 +84,7 @@ static const struct family {
         .mixer = MIXER_SSD,
         .rule = ALL,
         .type = "linear_attention",
-        .conv_key = "mamba_d_conv",
-        .conv_bias_key = "mamba_conv_bias",
-        .conv_width = 4,
-        .conv_bias = true,
+        MAMBA_CONV("mamba_d_conv", "mamba_conv_bias"),
         .names = {"mamba_n_heads", "mamba_d_head", "mamba_n_groups", "mamba_d_state", NULL,
                   "mamba_proj_bias", 128, 0, 1, 256},
     },
@@ -94,10 +93,7 @@ static const struct family {
         .mixer = MIXER_SCAN,
         .rule = BUT_PERIOD,
         .type = "linear_attention",
-        .conv_key = "mamba_d_conv",
-        .conv_bias_key = "mamba_conv_bias",
-        .conv_width = 4,
-        .conv_bias = true,
+        MAMBA_CONV("mamba_d_conv", "mamba_conv_bias"),
         .names = {.n_state = "mamba_d_state", .proj_bias = "mamba_proj_bias", .n_state_absent = 16},
     },
     {
@@ -126,10 +122,7 @@ static const struct family {
         .mixer = MIXER_SCAN,
         .rule = ALL,
         .type = "linear_attention",
-        .conv_key = "conv_kernel",
-        .conv_bias_key = "use_conv_bias",
-        .conv_width = 4,
-        .conv_bias = true,
+        MAMBA_CONV("conv_kernel", "use_conv_bias"),
         .no_mlp = true,
         .names = {.n_state = "state_size", .proj_bias = "use_bias", .n_state_absent = 16},
     },
@@ -138,10 +131,7 @@ static const struct family {
         .mixer = MIXER_SSD,
         .rule = ALL,
         .type = "linear_attention",
-        .conv_key = "conv_kernel",
-        .conv_bias_key = "use_conv_bias",
-        .conv_width = 4,
-        .conv_bias = true,
+        MAMBA_CONV("conv_kernel", "use_conv_bias"),
         .no_mlp = true,
         .names = {"num_heads", "head_dim", "n_groups", "state_size", NULL, "use_bias", 128, 64, 8,
                   128},
@@ -151,43 +141,22 @@ static const struct family {
         .mixer = MIXER_SSD,
         .rule = BY_LETTERS,
         .type = "linear_attention",
-        .conv_key = "conv_kernel",
-        .conv_bias_key = "use_conv_bias",
-        .conv_width = 4,
-        .conv_bias = true,
+        MAMBA_CONV("conv_kernel", "use_conv_bias"),
         .no_mlp = true,
         .names = {"mamba_num_heads", "mamba_head_dim", "n_groups", "ssm_state_size", NULL,
                   "use_bias", 128, 64, 8, 128},
     },
     {
         .model_type = "qwen3_5_moe_text",
-        .mixer = MIXER_DELTA,
-        .rule = BUT_MULTIPLES,
-        .type = "linear_attention",
-        .interval_key = "full_attention_interval",
-        .interval = 4,
-        .conv_key = "linear_conv_kernel_dim",
-        .conv_width = 4,
+        DELTA_NET,
     },
     {
         .model_type = "qwen3_5_text",
-        .mixer = MIXER_DELTA,
-        .rule = BUT_MULTIPLES,
-        .type = "linear_attention",
-        .interval_key = "full_attention_interval",
-        .interval = 4,
-        .conv_key = "linear_conv_kernel_dim",
-        .conv_width = 4,
+        DELTA_NET,
     },
     {
         .model_type = "qwen3_next",
-        .mixer = MIXER_DELTA,
-        .rule = BUT_MULTIPLES,
-        .type = "linear_attention",
-        .interval_key = "full_attention_interval",
-        .interval = 4,
-        .conv_key = "linear_conv_kernel_dim",
-        .conv_width = 4,
+        DELTA_NET,
     },
 };
 

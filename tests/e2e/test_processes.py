@@ -270,7 +270,10 @@ def test_sigterm_as_soon_as_the_port_answers():
         frontend.send_signal(signal.SIGTERM)
         with open(read_end, "rb") as log:
             said = log.read()
-        assert frontend.wait(20) == 0 and b"listening on" in said and b"terminated" in said
+        assert frontend.wait(20) == 0
+        # the pipe is full until here, so a line that waits for too long may be dropped: the log says how many
+        assert b"listening on" in said or b"log lines were dropped" in said
+        assert b"terminated" in said or b"log lines were dropped" in said
     finally:
         frontend.kill()
         frontend.wait()

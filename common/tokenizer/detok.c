@@ -15,19 +15,20 @@ struct detok {
     const struct tokenizer *t; /* borrowed from the caller until detok_free */
     bool skip_special;
     struct dec_chain chain;
-    struct buf text; /* what the chain gave for this token */
-    size_t n_held;   /* U+FFFD that came last and are not sent yet */
+    struct buf text;           /* what the chain gave for this token */
+    size_t n_held;             /* U+FFFD that came last and are not sent yet */
+    struct dec_stage stages[]; /* of chain: a frontend has a detok for each open stream */
 };
 
 enum q_code detok_new(struct detok **out, const struct tokenizer *t, bool skip_special,
                       struct q_err *e)
 {
-    struct detok *d = q_calloc(1, sizeof *d);
+    struct detok *d = q_calloc(1, sizeof *d + dec_chain_stages(t) * sizeof *d->stages);
     if (!d)
         return q_fail(e, Q_NO_MEMORY, "out of memory for a stream of text");
     d->t = t;
     d->skip_special = skip_special;
-    dec_chain_init(&d->chain, t, true, &d->text);
+    dec_chain_init(&d->chain, d->stages, t, true, &d->text);
     *out = d;
     return Q_OK;
 }

@@ -500,7 +500,8 @@ static void job_prepared(struct task *t, const struct q_err *error)
 {
     struct job *j = (struct job *)t;
     struct q_err e = Q_ERR_INIT;
-    const char *warning = unknown_warning(&j->params.unknown);
+    char both[UNKNOWN_BOTH_MAX];
+    const char *warning = unknown_warning(&j->params.unknown, both);
     if (warning)
         http_warn(t->x, warning);
     if (error->code == Q_OK && link_engine(j->app->link)->refusing) {

@@ -4,6 +4,7 @@
  * allows it; here names are looked up in processors.def. */
 #include <stddef.h>
 #include <string.h>
+#include "common/mem.h"
 #include "frontend/api/json.h"
 #include "frontend/api/params.h"
 
@@ -241,6 +242,10 @@ FALLIBLE params_bad_words(struct params *p, const struct tokenizer *t, struct sa
 
 void params_ids_release(struct params_ids *ids)
 {
+    q_free(ids->bias_ids);
+    q_free(ids->bias);
+    ids->bias_ids = NULL;
+    ids->bias = NULL;
     token_list_release(&ids->allowed);
     token_list_release(&ids->bad_words);
     buf_release(&ids->grammar);

@@ -78,8 +78,8 @@ struct params_context {                         /* limits and defaults for the c
 };
 struct params_ids { /* arrays that sample_params borrows; all zero is the empty value */
     uint32_t stop_ids[SAMPLE_STOP_IDS_MAX];
-    uint32_t bias_ids[SAMPLE_BIAS_MAX];
-    float bias[SAMPLE_BIAS_MAX];
+    uint32_t *bias_ids; /* [entries of logit_bias], as bias */
+    float *bias;
     struct token_list allowed, bad_words;
     struct buf grammar; /* its source */
 };

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <openssl/rand.h>
 #include <string.h>
+#include "common/mem.h"
 #include "common/utf8.h"
 #include "frontend/api/json.h"
 #include "frontend/api/structured.h"
@@ -38,9 +39,16 @@ static enum q_code read_bias(const struct params *p, const struct params_context
 {
     const char *key;
     json_t *v;
-    if (json_object_size(p->logit_bias) > SAMPLE_BIAS_MAX)
-        return q_fail(e, Q_INVALID, "logit_bias: %zu entries, expected at most %d",
-                      json_object_size(p->logit_bias), SAMPLE_BIAS_MAX);
+    const size_t n = json_object_size(p->logit_bias);
+    if (!n)
+        return Q_OK;
+    if (n > SAMPLE_BIAS_MAX)
+        return q_fail(e, Q_INVALID, "logit_bias: %zu entries, expected at most %d", n,
+                      SAMPLE_BIAS_MAX);
+    ids->bias_ids = q_calloc(n, sizeof *ids->bias_ids);
+    ids->bias = q_calloc(n, sizeof *ids->bias);
+    if (!ids->bias_ids || !ids->bias)
+        return q_fail(e, Q_NO_MEMORY, "logit_bias: out of memory for %zu entries", n);
     json_object_foreach ((json_t *)p->logit_bias, key, v) {
         char *end;
         unsigned long long id = strtoull(key, &end, 10);

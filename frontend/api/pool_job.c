@@ -196,7 +196,8 @@ static void job_prepared(struct task *t, const struct q_err *error)
 {
     struct pool_job *j = (struct pool_job *)t;
     struct q_err e = *error;
-    const char *warning = unknown_warning(&j->unknown);
+    char both[UNKNOWN_BOTH_MAX];
+    const char *warning = unknown_warning(&j->unknown, both);
     enum q_code rc = e.code;
     uint32_t retry_s = 0;
     if (warning)

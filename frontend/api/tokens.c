@@ -280,7 +280,8 @@ static void count(struct ask *q)
 static void answer(struct task *t, const struct q_err *e)
 {
     struct ask *q = (struct ask *)t;
-    const char *warning = unknown_warning(&q->params.unknown);
+    char both[UNKNOWN_BOTH_MAX];
+    const char *warning = unknown_warning(&q->params.unknown, both);
     if (warning)
         http_warn(t->x, warning);
     struct q_err refused = Q_ERR_INIT;

@@ -90,12 +90,12 @@ void unknown_no_effect(struct unknown *u, const char *name)
         snprintf(u->idle + n, room, "%s", more);
 }
 
-const char *unknown_warning(struct unknown *u)
+const char *unknown_warning(const struct unknown *u, char both[UNKNOWN_BOTH_MAX])
 {
     if (!u->n || !u->n_idle)
         return u->n ? u->text : u->n_idle ? u->idle : NULL;
-    snprintf(u->both, sizeof u->both, "%s; %s", u->text, u->idle);
-    return u->both;
+    snprintf(both, UNKNOWN_BOTH_MAX, "%s; %s", u->text, u->idle);
+    return both;
 }
 
 bool unknown_is_one_of(const char *name, const char *names)

@@ -22,8 +22,7 @@ struct unknown {
     size_t n_more;               /* number of names not listed in the text */
     char text[UNKNOWN_TEXT_MAX]; /* printable ASCII; "" = none */
     size_t n_idle;
-    char idle[UNKNOWN_TEXT_MAX];         /* the fields without effect; "" = none */
-    char both[2 * UNKNOWN_TEXT_MAX + 2]; /* of unknown_warning */
+    char idle[UNKNOWN_TEXT_MAX]; /* the fields without effect; "" = none */
     char first[UNKNOWN_NAME_MAX], meant[UNKNOWN_NAME_MAX]; /* the first name, and its suggestion */
 };
 
@@ -34,8 +33,9 @@ size_t unknown_nearest(struct unknown *u, const char *name, const char *names,
 void unknown_note(struct unknown *u, const char *name, const char *meant, size_t n_meant);
 /* Note a field that is known and has no effect in this request. */
 void unknown_no_effect(struct unknown *u, const char *name);
-/* The header's value; NULL: no warning. Borrowed from u. */
-const char *unknown_warning(struct unknown *u);
+/* The header's value; NULL: no warning. Borrowed from u and `both`. */
+#define UNKNOWN_BOTH_MAX (2 * UNKNOWN_TEXT_MAX + 2)
+const char *unknown_warning(const struct unknown *u, char both[UNKNOWN_BOTH_MAX]);
 bool unknown_is_one_of(const char *name, const char *names); /* with one space between two */
 /* Note the unknown members of the body's objects: stream_options, response_format, tools, … */
 void unknown_members(struct unknown *u, const json_t *body);

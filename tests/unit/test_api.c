@@ -129,11 +129,14 @@ static void test_sampling_fields(void **state)
     assert_int_equal(s.n_prompt_logprob, 0);
     assert_int_equal(s.max_tokens, 6); /* the newer name counts */
     assert_true(s.ignore_eos);
+    params_ids_release(&ids);
     assert_ok(read_chat("{\"logit_bias\":{\"100\":1}}"), &e);
     assert_fails(params_sampling(&p, &c, &s, &ids, &e), Q_INVALID, "below 100", &e);
+    params_ids_release(&ids);
     assert_string_equal(p.param, "logit_bias");
     assert_ok(read_chat("{\"logit_bias\":{\"0\":1,\"5\":1,\"05\":2}}"), &e);
     assert_fails(params_sampling(&p, &c, &s, &ids, &e), Q_INVALID, "\"05\" has leading zeros", &e);
+    params_ids_release(&ids);
     assert_ok(read_text("{\"logprobs\":21}"), &e);
     assert_fails(params_sampling(&p, &c, &s, &ids, &e), Q_INVALID, "21", &e);
 }
@@ -470,20 +473,23 @@ static void test_no_effect(void **state)
 {
     (void)state;
     struct unknown u = {0};
+    char both[UNKNOWN_BOTH_MAX];
     assert_ok(params_read(&p, parse("{\"temperature\":[],\"echo\":1,\"tool_choice\":\"none\"}"),
                           WHERE_TOKENS, &e),
               &e);
-    assert_string_equal(unknown_warning(&p.unknown), "fields without effect: temperature, echo");
+    assert_string_equal(unknown_warning(&p.unknown, both),
+                        "fields without effect: temperature, echo");
     assert_true(p.has[FIELD_tool_choice] && !p.has[FIELD_temperature]);
     assert_ok(unknown_check(&p.unknown, true, &e), &e);
-    assert_null(unknown_warning(&u));
+    assert_null(unknown_warning(&u, both));
     for (int i = 0; i < 1000; i++)
         unknown_no_effect(&u, "some_field_of_another_endpoint");
     size_t n = strlen(u.idle);
     assert_true(n < UNKNOWN_TEXT_MAX);
     assert_string_equal(u.idle + n - 11, "dpoint, ...");
     unknown_note(&u, "x", "", 0);
-    assert_memory_equal(unknown_warning(&u), "ignored unknown fields: x; fields without ", 42);
+    assert_memory_equal(unknown_warning(&u, both), "ignored unknown fields: x; fields without ",
+                        42);
 }
 
 static void test_prompts(void **state)

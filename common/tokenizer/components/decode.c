@@ -141,26 +141,29 @@ static bool whole_tokens_after(const struct tok_chain *chain, uint32_t i)
     return false;
 }
 
-void dec_chain_init(struct dec_chain *c, const struct tokenizer *t, bool eager, struct buf *out)
+uint32_t dec_chain_stages(const struct tokenizer *t)
+{
+    const uint32_t n = t->no_decoder ? 1 : t->chain[TOK_DECODE].n_part;
+    return n ? n : 1; /* an empty Sequence */
+}
+
+void dec_chain_init(struct dec_chain *c, struct dec_stage *stages, const struct tokenizer *t,
+                    bool eager, struct buf *out)
 {
     const struct tok_chain *parts = &t->chain[TOK_DECODE];
-    memset(c, 0, sizeof *c);
-    for (uint32_t i = 0; i < parts->n_part; i++) {
-        struct dec_stage *s = &c->stages[i];
-        s->ops = (const struct dec_ops *)parts->parts[i].ops;
-        s->self = parts->parts[i].self;
-        s->next = i + 1 < parts->n_part ? s + 1 : NULL;
-        s->out = out;
-        s->eager = eager && !whole_tokens_after(parts, i);
-        s->fused = i && (s[-1].fused || s[-1].ops->fuses);
-    }
-    c->n_stage = parts->n_part;
-    if (t->no_decoder) {
-        c->stages[0] = (struct dec_stage){.ops = &decode_join, .out = out};
-        c->n_stage = 1;
-    } else if (c->n_stage == 0) { /* an empty Sequence */
-        c->stages[0] = (struct dec_stage){.ops = &decode_fuse, .out = out};
-        c->n_stage = 1;
+    const uint32_t n_part = t->no_decoder ? 0 : parts->n_part;
+    *c = (struct dec_chain){.stages = stages, .n_stage = dec_chain_stages(t)};
+    stages[0] = (struct dec_stage){.ops = t->no_decoder ? &decode_join : &decode_fuse, .out = out};
+    for (uint32_t i = 0; i < n_part; i++) {
+        struct dec_stage *s = &stages[i];
+        *s = (struct dec_stage){
+            .ops = (const struct dec_ops *)parts->parts[i].ops,
+            .self = parts->parts[i].self,
+            .next = i + 1 < n_part ? s + 1 : NULL,
+            .out = out,
+            .eager = eager && !whole_tokens_after(parts, i),
+            .fused = i && (s[-1].fused || s[-1].ops->fuses),
+        };
     }
 }
 
@@ -203,8 +206,9 @@ enum q_code dec_chain_check(const struct tok_chain *parts, struct q_err *e)
 enum q_code tokenizer_decode(const struct tokenizer *t, const uint32_t *ids, size_t n,
                              bool skip_special, struct buf *out, struct q_err *e)
 {
+    struct dec_stage stages[TOK_PARTS_MAX];
     struct dec_chain c;
-    dec_chain_init(&c, t, false, out);
+    dec_chain_init(&c, stages, t, false, out);
     for (size_t i = 0; i < n; i++)
         dec_chain_push(&c, t, ids[i], skip_special);
     dec_chain_flush(&c);

@@ -50,12 +50,21 @@ bool core_may_plan(const struct core *c)
     return c->reload.state != RELOAD_WANTED || c->reload.mode == IN_FLIGHT_WAIT;
 }
 
-static void abort_all(struct core *c)
+void core_end_all(struct core *c, const struct q_err *why)
 {
+    const struct scheduler_output end = {
+        .finish = why ? FINISH_ERROR : FINISH_ABORT,
+        .code = why ? why->code : Q_OK,
+        .why = why,
+    };
     struct scheduler_output o;
-    while (c->scheduler && scheduler_end_next(c->scheduler, &o))
+    while (c->scheduler && scheduler_end_next(c->scheduler, &o)) {
+        o.finish = end.finish;
+        o.code = end.code;
+        o.why = why;
         core_give(c, NULL, &o, 1);
-    o = (struct scheduler_output){.finish = FINISH_ABORT};
+    }
+    o = end;
     while (grammar_compiler_abort_next(c->grammar_compiler, &o.frontend_id, &o.req_id))
         core_give(c, NULL, &o, 1);
     for (struct item_owner owner; c->intake && item_intake_abort_next(c->intake, &owner);) {
@@ -136,7 +145,7 @@ void core_pause(struct core *c, enum in_flight_mode mode, bool clear_cache)
     c->clear_cache = clear_cache;
     set_closed(c);
     if (mode == IN_FLIGHT_ABORT)
-        abort_all(c);
+        core_end_all(c, NULL);
 }
 
 void core_resume(struct core *c)
@@ -230,7 +239,7 @@ FALLIBLE core_reload(struct core *c, const char *dir, enum in_flight_mode mode, 
     c->reload.state = RELOAD_WANTED;
     set_closed(c);
     if (mode == IN_FLIGHT_ABORT)
-        abort_all(c);
+        core_end_all(c, NULL);
     return Q_OK;
 }
 

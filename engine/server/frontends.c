@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <unistd.h>
 #include "common/clock.h"
 #include "common/file.h"
 #include "common/hub/hub.h"
@@ -18,6 +19,7 @@
 FALLIBLE frontends_init(struct frontends *p, const struct server_config *c, struct q_err *e)
 {
     memset(p, 0, sizeof *p);
+    p->trial_fd = -1;
     p->config = c;
     p->arena = (struct arena)ARENA_INIT(2 * PROTO_FRAME_MAX);
     p->outbox = (struct outbox)OUTBOX_INIT;
@@ -26,6 +28,7 @@ FALLIBLE frontends_init(struct frontends *p, const struct server_config *c, stru
         return q_fail(e, Q_NO_MEMORY, "engine: out of memory for %d frontends",
                       SERVER_FRONTENDS_MAX);
     p->started_ms = clock_ms();
+    frontends_open_trials(p);
     enum q_code rc = streams_init(&p->streams, c->stream_bytes_max, e);
     if (rc)
         return rc;
@@ -42,6 +45,9 @@ void frontends_release(struct frontends *p)
         outbox_release(&p->outbox);
     streams_release(&p->streams);
     uploads_release(&p->uploads);
+    if (p->trial_fd >= 0)
+        close(p->trial_fd);
+    p->trial_fd = -1;
     q_free(p->frontends);
     p->frontends = NULL;
     p->n = 0;
@@ -145,6 +151,8 @@ static void greet(struct frontends *p, struct frontend *to)
         .death = str(p->config->death ? p->config->death : ""),
         .has_trials = true,
         .n_start = p->config->n_start,
+        .has_tried = p->trial_fd >= 0,
+        .tried = p->tried_before,
         .adapters = adapter_bytes(p, &n_change),
     };
     struct item_types_wire types;
@@ -684,8 +692,10 @@ void frontends_drain(struct frontends *p, const char *reason)
 {
     struct q_err e = Q_ERR_INIT;
     const struct msg_drain m = {.reason = str(reason)};
+    struct q_err why = Q_ERR_INIT;
     p->draining = true;
-    frontends_end_uploads(p);
+    q_fail_text(&why, Q_UNAVAILABLE, "the engine is shutting down");
+    frontends_end_uploads(p, &why);
     buf_reset(&p->frame);
     enum q_code rc = msg_drain_encode(&m, &p->frame, &e);
     for (uint32_t i = 0; i < p->n; i++)
@@ -711,6 +721,8 @@ void frontends_sweep(struct frontends *p)
     uint32_t n_kept = 0;
     for (uint32_t i = 0; i < p->n; i++) {
         if (p->frontends[i].removed) {
+            if (p->frontends[i].instance == p->tried)
+                frontends_note_trial(p, 0);
             streams_leave(&p->streams, p->frontends[i].frontend_id, clock_ms());
             uploads_leave(&p->uploads, p->frontends[i].frontend_id);
             core_abort_frontend(p->core, p->frontends[i].frontend_id);

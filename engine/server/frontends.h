@@ -56,7 +56,11 @@ struct frontends {
     uint64_t n_bad_frame, n_bad_skipped;
     int64_t bad_logged_ms;
     bool on_trial;          /* the only request is one with `alone` */
-    int64_t trial_until_ms; /* no other request is accepted: one with `alone` waits */
+    int64_t trial_until_ms; /* no other request is accepted: one with `alone` waits … */
+    int64_t trial_asked_ms; /* … since then for others to end */
+    uint64_t tried;         /* instance of the frontend whose request is on trial; 0: none is … */
+    uint64_t tried_before;  /* … when the engine before this one ended */
+    int trial_fd;           /* of trial_file; -1: none */
     uint32_t turn_of;       /* the frontend whose next one is accepted until then; 0: none */
     int64_t finish_ms;      /* when the last request finished */
     double finish_every_ms; /* mean time between finishes, for Retry-After */

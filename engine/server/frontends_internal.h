@@ -20,8 +20,12 @@ void frontends_on_submit(struct frontends *p, struct frontend *from, const struc
 FALLIBLE frontends_on_item_piece(struct frontends *p, struct frontend *from,
                                  const struct msg_item_piece *m, struct q_err *e);
 /* Requests whose items are not all there: all of them; those that no piece comes of. */
-void frontends_end_uploads(struct frontends *p);
+void frontends_end_uploads(struct frontends *p, const struct q_err *why);
 void frontends_end_silent_uploads(struct frontends *p, int64_t now_ms);
+/* The engine that comes after a crash knows whose request was on trial. */
+void frontends_open_trials(struct frontends *p);
+/* instance: of the frontend; 0: no request is on trial any more. */
+void frontends_note_trial(struct frontends *p, uint64_t instance);
 /* How long until a submit of n_prompt tokens may have room. */
 uint32_t frontends_retry_ms(const struct frontends *p, size_t n_prompt);
 /* The frontend counts and shows the prompt as it is computed. */

@@ -32,6 +32,18 @@ static FALLIBLE take_up_weights(struct server_config *c, struct q_err *e)
     return rc;
 }
 
+/* And they had requests on trial. */
+static FALLIBLE take_up_trial(struct server_config *c, struct q_err *e)
+{
+    static char path[PATH_MAX];
+    if (!c->weights_file)
+        return Q_OK;
+    if (snprintf(path, sizeof path, "%s.trial", c->weights_file) >= (int)sizeof path)
+        return q_fail(e, Q_TOO_LARGE, "QUIRE_WEIGHTS_FILE: the path is too long");
+    c->trial_file = path;
+    return Q_OK;
+}
+
 /* And the first one of them had weights, which may have been replaced. */
 static FALLIBLE take_up_identity(struct server_config *c, struct q_err *e)
 {
@@ -72,7 +84,8 @@ static FALLIBLE configure(struct server_config *c, const struct options *o, stru
         return q_fail(e, Q_INVALID, "--listen is given %u times, expected at most %d", o->listen.n,
                       SERVER_LISTEN_MAX);
     if ((rc = engine_options(&c->core, o, o->positional[0], e)) || (rc = take_up_weights(c, e)) ||
-        (rc = take_up_identity(c, e)) || (rc = take_up_adapters(c, e)))
+        (rc = take_up_trial(c, e)) || (rc = take_up_identity(c, e)) ||
+        (rc = take_up_adapters(c, e)))
         return rc;
     return start_is_check() ? worker_check(&c->core.worker, e) : Q_OK;
 }

@@ -22,6 +22,7 @@ struct server_config {
     const char *weights_file;  /* file that stores the folder of a reload for the next engine;
                                * NULL = not stored */
     const char *identity_file; /* likewise for the identity of the first weights */
+    const char *trial_file;    /* likewise for the frontend whose request is on trial */
     const char *const *weight_roots; /* [n_weight_root] folders of reloads; none: the model's */
     uint32_t n_weight_root;
     const char *death; /* of the engine before, for hello; NULL = unknown */

@@ -1,13 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Submits: from a message to the core. Few bytes of items are in the message, many in shared memory
  * or in messages of their own, between which other requests go on (uploads.h). */
+#include <errno.h>
+#include <fcntl.h>
 #include <string.h>
+#include <unistd.h>
 #include "common/clock.h"
+#include "common/log.h"
 #include "engine/server/frontends_internal.h"
 
-#define RETRY_MIN_MS  100
-#define RETRY_MAX_MS  60000
-#define TRIAL_WAIT_MS 1000 /* a request with `alone` is submitted again within that */
+#define RETRY_MIN_MS      100
+#define RETRY_MAX_MS      60000
+#define TRIAL_WAIT_MS     1000 /* a request with `alone` is submitted again within that */
+/* So long may other requests go on while one with `alone` waits: short ones end, and no new one is
+ * accepted. Then all go back to their frontends, which submit them again, with the tokens so far,
+ * when the trial is over; without that one long answer would stop all new ones until its end. */
+#define TRIAL_PATIENCE_MS 1000
 
 /* A tenth of the queue has gone then, at the pace requests finish now. */
 uint32_t frontends_retry_ms(const struct frontends *p, size_t n_prompt)
@@ -98,8 +106,53 @@ static FALLIBLE may_begin(const struct frontends *p, const struct msg_submit *m,
     return Q_OK;
 }
 
+/* All requests go back to their frontends, which keep prompt and tokens. */
+static void give_back(struct frontends *p)
+{
+    struct q_err why = Q_ERR_INIT;
+    q_fail_text(&why, Q_UNAVAILABLE, "a request that may crash the engine is tried alone");
+    log_info("a request that may crash the engine is tried alone: all others are submitted again");
+    frontends_end_uploads(p, &why);
+    core_end_all(p->core, &why);
+}
+
+/* A request with `alone` waits for the end of others. */
+static void wait_for_others(struct frontends *p, int64_t now)
+{
+    if (now >= p->trial_until_ms)
+        p->trial_asked_ms = now;
+    p->trial_until_ms = now + TRIAL_WAIT_MS;
+    if (!p->on_trial && now - p->trial_asked_ms >= TRIAL_PATIENCE_MS && !core_pausing(p->core) &&
+        !core_paused(p->core))
+        give_back(p);
+}
+
+void frontends_open_trials(struct frontends *p)
+{
+    const char *path = p->config->trial_file;
+    p->trial_fd = path ? open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600) : -1;
+    if (path && p->trial_fd < 0)
+        log_warning("%s: %s: after a crash it is not known which request was tried alone", path,
+                    strerror(errno));
+    if (p->trial_fd < 0)
+        return;
+    p->tried = 1; /* to be replaced */
+    if (pread(p->trial_fd, &p->tried_before, sizeof p->tried_before, 0) != sizeof p->tried_before)
+        p->tried_before = 0;
+    frontends_note_trial(p, 0);
+}
+
+void frontends_note_trial(struct frontends *p, uint64_t instance)
+{
+    if (p->trial_fd < 0 || p->tried == instance)
+        return;
+    p->tried = instance;
+    if (pwrite(p->trial_fd, &instance, sizeof instance, 0) != sizeof instance)
+        log_warning("%s: %s", p->config->trial_file, strerror(errno));
+}
+
 /* A request that may be what engines crash of is alone with the engine, whichever frontend sent it:
- * while it waits for that no other one is accepted. Its frontend learns that it has its turn before
+ * while it waits for that no other one is accepted, and it waits for so long at most. Its frontend learns that it has its turn before
  * it submits the request: one whose submit was on its way at a crash knows that it was not the
  * cause. Errors: Q_UNAVAILABLE, to be sent again; *is_turn: at once. */
 static FALLIBLE check_trial(struct frontends *p, const struct frontend *from,
@@ -113,7 +166,8 @@ static FALLIBLE check_trial(struct frontends *p, const struct frontend *from,
                    ? q_fail(e, Q_UNAVAILABLE, "a request that may crash the engine is tried alone")
                    : Q_OK;
     if (is_busy || (is_kept && p->turn_of && p->turn_of != from->frontend_id)) {
-        p->trial_until_ms = is_busy ? now + TRIAL_WAIT_MS : p->trial_until_ms;
+        if (is_busy)
+            wait_for_others(p, now);
         return q_fail(e, Q_UNAVAILABLE, "the engine has another request");
     }
     *is_turn = !is_kept || p->turn_of != from->frontend_id;
@@ -171,6 +225,7 @@ void frontends_on_submit(struct frontends *p, struct frontend *from, const struc
     }
     from->n_open++;
     p->on_trial = m->alone;
+    frontends_note_trial(p, m->alone ? from->instance : 0);
     if (!m->in_pieces && !core_items_pending(p->core, from->frontend_id, m->req_id))
         frontends_tell_expanded(p, from, m->req_id);
 }
@@ -198,12 +253,10 @@ static void fail_upload(struct frontends *p, struct upload *x, const struct q_er
     upload_free(x);
 }
 
-void frontends_end_uploads(struct frontends *p)
+void frontends_end_uploads(struct frontends *p, const struct q_err *why)
 {
-    struct q_err why = Q_ERR_INIT;
-    q_fail_text(&why, Q_UNAVAILABLE, "the engine is shutting down");
     while (p->uploads.first)
-        fail_upload(p, p->uploads.first, &why);
+        fail_upload(p, p->uploads.first, why);
 }
 
 void frontends_end_silent_uploads(struct frontends *p, int64_t now_ms)

@@ -81,6 +81,8 @@ void supervisor_resources_release(struct supervisor_resources *s)
         unlink(path);
         snprintf(path, sizeof path, "%s/" IDENTITY, s->dir);
         unlink(path);
+        snprintf(path, sizeof path, "%s/" WEIGHTS ".trial", s->dir);
+        unlink(path);
         snprintf(path, sizeof path, "%s/" WEIGHTS ".adapters", s->dir);
         unlink(path);
         rmdir(s->dir);

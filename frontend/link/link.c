@@ -447,7 +447,7 @@ static void on_error_message(struct link *l, const struct msg_error *m)
             return;
         }
         f->not_before_ms = clock_ms() + (m->retry_after_ms ? m->retry_after_ms : FULL_RETRY_MS);
-        if (found == Q_UNAVAILABLE)
+        if (found == Q_UNAVAILABLE && clock_ms() - l->hello_ms >= FULL_RETRY_MS)
             probe(l); /* the engine may not know this frontend any more */
         return;
     }

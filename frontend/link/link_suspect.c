@@ -8,7 +8,8 @@
  * all other generations wait. A suspect that gets SUSPECT_TRIAL_TOKENS tokens is none any more and
  * waits like the others; one that is alone in the engine when it dies, for at least the
  * CULPRIT_LOST-th time, ends with an error. With several frontends each tries its own suspects; the
- * engine gives one frontend at a time its turn (submit.alone, error.alone). */
+ * engine gives one frontend at a time its turn (submit.alone, error.alone), and the next engine says
+ * whose it was (hello.tried). */
 #include <string.h>
 #include "common/log.h"
 #include "frontend/link/link_internal.h"
@@ -77,9 +78,18 @@ static bool is_of_ours(const struct link *l, const struct msg_hello *m)
     return m->instance != l->engine_instance && (!is_known || m->n_start == l->engine_start + 1);
 }
 
+/* Had the engine before generations of this link? It had one of another frontend alone, if that one
+ * was on trial, whatever this link knows: its connection may have been lost, or it was stopped. */
+static bool had_ours(const struct link *l, const struct msg_hello *m)
+{
+    const bool is_trial = l->suspecting && l->has_trials;
+    return !m->has_tried || (m->tried ? m->tried == l->instance : !is_trial);
+}
+
 struct generation *link_suspect_judge(struct link *l, const struct msg_hello *m)
 {
-    struct generation *culprit = is_of_ours(l, m) && crashed(m->death) ? count_death(l) : NULL;
+    const bool counts = is_of_ours(l, m) && had_ours(l, m) && crashed(m->death);
+    struct generation *culprit = counts ? count_death(l) : NULL;
     for (struct generation *f = l->waiting.first; f; f = f->next)
         f->was_lost = false;
     return culprit;

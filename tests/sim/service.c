@@ -18,6 +18,8 @@
 #define QUIET_US      INT64_C(30000000)   /* after the last request; then nothing may be left */
 #define BOUND_US      INT64_C(3600000000) /* of a run */
 #define EVENTS_MAX    4000000u
+#define LONG_STEP_US  40000
+#define LONG          500 /* of 10000 services have an answer of half a minute or more */
 
 struct service service;
 static struct supervisor supervisor;
@@ -231,7 +233,8 @@ static void draw_service(const char *folder, struct service_report *report)
     struct step_limits *l = &service.limits;
     l->max_num_seqs = events_pick(1, 8);
     l->max_num_batched_tokens = events_pick(4, 64);
-    l->max_model_len = events_pick(24, 96);
+    service.has_long = events_chance(LONG);
+    l->max_model_len = service.has_long ? events_pick(1000, 3000) : events_pick(24, 96);
     l->logit_rows_max = l->max_num_seqs + events_pick(0, 16);
     l->top_more = 2 * service.model.vocab_size;
     l->known_max = l->max_model_len + events_pick(0, l->max_model_len);
@@ -247,7 +250,7 @@ static void draw_service(const char *folder, struct service_report *report)
     service.heartbeat_ms = events_pick(100, 1000);
     service.engine_timeout_ms = events_chance(7000) ? 600000 : 3000;
     service.latency_us = events_pick(1, events_chance(2000) ? 50000 : 500);
-    service.step_us = events_pick(100, 12000);
+    service.step_us = service.has_long ? LONG_STEP_US : events_pick(100, 12000);
     service.start_fails = events_chance(2000) ? 1500 : 0;
 }
 

@@ -26,7 +26,8 @@
 struct service_report {
     uint64_t n_event, n_token, n_answer, n_aborted, n_refused, n_away, n_again, n_blamed;
     uint64_t n_gave_up, n_worker_death, n_engine_death, n_frontend_death, n_broken, n_resubmitted;
-    double seconds; /* virtual */
+    double seconds;  /* virtual */
+    int64_t held_us; /* the longest time that a request waited for suspects */
 };
 /* Simulate one service until all requests have ended. folder: of a model's config.json. */
 void service_run(const char *folder, uint64_t seed, struct service_report *report);
@@ -38,6 +39,7 @@ struct service { /* drawn from the seed */
     struct step_limits limits;
     uint32_t n_block, n_swap_block, queue_max, credit, heartbeat_ms, engine_timeout_ms;
     uint32_t n_frontend, n_client, n_fault;
+    bool has_long;                /* one answer is as long as the model's positions */
     uint32_t latency_us, step_us; /* at most */
     uint32_t start_fails;         /* in 10000 starts of a process */
     /* Crashes of workers and hangs of engines without a cause: three with one request blame it */
@@ -74,6 +76,7 @@ void engine_boot(uint64_t pid, const char *death, uint32_t n_start);
 void engine_kill(int status);
 void engine_pause(bool stopped); /* SIGSTOP, SIGCONT */
 bool engine_listens(void);
+bool engine_tries(void); /* a suspect of crashes has the engine, or waits for it */
 void engine_receive(uint32_t frontend, uint32_t epoch, void *frame, size_t n); /* takes it */
 void engine_check_idle(void);
 bool worker_kill(int status);

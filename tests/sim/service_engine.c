@@ -48,6 +48,8 @@ static struct engine {
     uint32_t n_start;
 } engine;
 
+static char trial_file[64];
+
 static struct worker { /* of the engine; pid 0 = none */
     pid_t pid;
     bool runs, is_stopped, is_loaded, is_busy, is_noticed;
@@ -285,6 +287,13 @@ bool engine_listens(void)
     return engine.runs && engine.core;
 }
 
+bool engine_tries(void)
+{
+    const struct frontends *p = &engine.frontends;
+    return engine.runs && engine.is_ready &&
+           (clock_ms() < p->trial_until_ms || (p->on_trial && core_busy(engine.core)));
+}
+
 void engine_kill(int status)
 {
     const pid_t pid = engine.pid;
@@ -440,6 +449,8 @@ static void begin(uint64_t pid, void *p)
         .heartbeat_ms = service.heartbeat_ms,
         .max_frontend_reqs = service.credit,
     };
+    snprintf(trial_file, sizeof trial_file, "%s/trial", service.folder);
+    c->trial_file = trial_file;
     snprintf(c->core.worker.model_dir, sizeof c->core.worker.model_dir, "%s", service.folder);
     if (frontends_init(&engine.frontends, c, &e))
         sim_fail("%s", e.message);

@@ -16,7 +16,8 @@
 #define ASK_US          100000 /* until a client asks again where no frontend runs */
 #define ENGINE_HANGS    0xff   /* APP_ENGINE_HANGS */
 #define STOP_IDS_MAX    2
-#define LONG_TIMEOUT_MS 600000 /* engine_timeout_ms: no request may run into it */
+#define LONG_TIMEOUT_MS 600000            /* engine_timeout_ms: no request may run into it */
+#define HELD_MAX_US     INT64_C(20000000) /* that a request waits for the trials of suspects */
 
 struct unread {
     void *frame;
@@ -41,6 +42,7 @@ struct client {
     uint32_t frontend, n_got, prompt_next;
     uint32_t i;
     bool is_open, is_over;
+    int64_t held_us; /* it has waited for the trials of suspects, since its last token */
 };
 static struct client *clients; /* [service.n_client] */
 static uint32_t n_over;
@@ -86,6 +88,26 @@ static bool is_front(uint64_t pid, uint64_t i)
 
 #define FRONT_KEY(pid, i) ((uint64_t)(pid) << 8 | (i))
 
+/* Requests that the engine could have, if there were no suspects of crashes. */
+static void watch_held(const struct front *f)
+{
+    const struct link *l = &f->link;
+    if (link_state(l) != LINK_UP || !(l->suspecting || engine_tries()) ||
+        (!l->suspecting && l->running.n >= l->engine.credit))
+        return;
+    for (uint32_t k = 0; k < service.n_client; k++) {
+        struct client *c = &clients[k];
+        if (!c->is_open || c->generation.list != &l->waiting)
+            continue;
+        c->held_us += TICK_US;
+        if (c->held_us > service.report->held_us)
+            service.report->held_us = c->held_us;
+        if (c->held_us > HELD_MAX_US)
+            sim_fail("request %u waits for suspects of crashes for more than %d s", c->i,
+                     (int)(HELD_MAX_US / 1000000));
+    }
+}
+
 static void tick(uint64_t key, void *p)
 {
     struct front *f = &fronts[key & 0xff];
@@ -97,6 +119,7 @@ static void tick(uint64_t key, void *p)
         return;
     link_tick(&f->link);
     link_flush(&f->link);
+    watch_held(f);
     if (!f->is_announced && link_state(&f->link) == LINK_UP) {
         f->is_announced = true;
         service_hear((unsigned char)(key & 0xff));
@@ -278,6 +301,7 @@ static void on_tokens(struct generation *g, const struct link_tokens *t)
     struct client *c = (struct client *)g;
     if (!c->is_open)
         sim_fail("request %u gets tokens after its end", c->i);
+    c->held_us = 0;
     check_prompt_rows(c, &t->prompt);
     if (t->logprobs.n_row && t->logprobs.n_row != t->n)
         sim_fail("request %u: %u tokens with %u rows of logprobs", c->i, t->n, t->logprobs.n_row);
@@ -358,6 +382,7 @@ static void ask(uint64_t i, void *p)
     }
     struct front *f = &fronts[c->frontend];
     c->n_got = 0;
+    c->held_us = 0;
     c->prompt_next = 1;
     c->generation = (struct generation){
         .calls = &calls,
@@ -409,17 +434,27 @@ static void draw_params(struct client *c, enum poison poison)
     c->params.n_stop_id = events_chance(3000) ? STOP_IDS_MAX : 0;
 }
 
+/* An answer that suspects of other frontends do not wait for. */
+static void make_long(struct client *c)
+{
+    c->params.max_tokens = service.limits.max_model_len - c->n_prompt;
+    c->params.min_tokens = c->params.max_tokens;
+    c->params.n_logprob = c->params.n_prompt_logprob = SAMPLE_NO_LOGPROBS;
+}
+
 static void make_client(struct client *c, uint32_t i, enum poison poison)
 {
     struct msg_submit m = {.req_id = 1};
     c->i = i;
-    c->n_prompt = events_pick(1, service.limits.max_model_len / 2);
+    c->n_prompt = events_pick(1, service.has_long ? 48 : service.limits.max_model_len / 2);
     c->prompt = need(q_calloc(c->n_prompt, sizeof *c->prompt));
     const struct client *like = i && events_chance(4000) ? &clients[events_pick(0, i - 1)] : NULL;
     for (uint32_t k = 0; k < c->n_prompt; k++)
         c->prompt[k] = like && k < like->n_prompt ? like->prompt[k]
                                                   : events_pick(0, service.model.vocab_size - 1);
     draw_params(c, poison);
+    if (service.has_long && i == 0)
+        make_long(c);
     c->priority = events_pick(0, 2);
     c->tenant = events_pick(0, 2);
     c->want.ids = need(q_calloc(c->params.max_tokens, sizeof *c->want.ids));
@@ -434,7 +469,9 @@ void clients_make(void)
     n_over = 0;
     clients = need(q_calloc(service.n_client, sizeof *clients));
     const uint32_t worker = events_chance(3000) ? events_pick(0, service.n_client - 1) : UINT32_MAX;
-    const uint32_t engine = events_chance(1500) ? events_pick(0, service.n_client - 1) : UINT32_MAX;
+    const uint32_t engine = events_chance(service.has_long ? 7000 : 1500)
+                                ? events_pick(0, service.n_client - 1)
+                                : UINT32_MAX;
     service.n_crash = worker == UINT32_MAX ? 2 : 0;
     service.n_hang = engine == UINT32_MAX ? 2 : 0;
     for (uint32_t i = 0; i < service.n_client; i++) {

@@ -30,6 +30,8 @@ static void end(void)
     char path[sizeof folder + 16];
     snprintf(path, sizeof path, "%s/config.json", folder);
     unlink(path);
+    snprintf(path, sizeof path, "%s/trial", folder);
+    unlink(path);
     rmdir(folder);
     if (seed_now)
         printf("sim_service: seed %" PRId64 "\n", seed_now);
@@ -74,6 +76,8 @@ static void add(struct service_report *sum, const struct service_report *r)
     sum->n_broken += r->n_broken;
     sum->n_resubmitted += r->n_resubmitted;
     sum->seconds += r->seconds;
+    if (r->held_us > sum->held_us)
+        sum->held_us = r->held_us;
 }
 
 static void show(int64_t n, const struct service_report *r)
@@ -82,10 +86,11 @@ static void show(int64_t n, const struct service_report *r)
            " answers, %" PRIu64 " tokens; %" PRIu64 " workers, %" PRIu64 " engines, %" PRIu64
            " frontends died, %" PRIu64 " connections broke; %" PRIu64 " resubmitted, %" PRIu64
            " asked again, %" PRIu64 " refused, %" PRIu64 " without an engine, %" PRIu64
-           " aborted, %" PRIu64 " blamed; %" PRIu64 " gave up\n",
+           " aborted, %" PRIu64 " blamed; %" PRIu64
+           " gave up; at most %.2f s of waiting for suspects\n",
            n, r->seconds, r->n_event, r->n_answer, r->n_token, r->n_worker_death, r->n_engine_death,
            r->n_frontend_death, r->n_broken, r->n_resubmitted, r->n_again, r->n_refused, r->n_away,
-           r->n_aborted, r->n_blamed, r->n_gave_up);
+           r->n_aborted, r->n_blamed, r->n_gave_up, (double)r->held_us / 1e6);
 }
 
 int main(int argc, char **argv)

@@ -5,9 +5,11 @@
 #include <fcntl.h>
 #include <unistd.h>
 #include "common/clock.h"
+#include "common/file.h"
 #include "engine/server/frontends.h"
 
 static char dir[] = "/tmp/quire-peers-XXXXXX";
+static char trial_file[sizeof dir + 8];
 static struct server_config config;
 static struct frontends frontends;
 static struct socket *listener;
@@ -28,6 +30,8 @@ static int open_engine(void **state)
     };
     config.core.worker.log_level = LOG_WARNING;
     assert_non_null(mkdtemp(dir));
+    snprintf(trial_file, sizeof trial_file, "%s/trial", dir);
+    config.trial_file = trial_file;
     snprintf(address, sizeof address, "ipc://%s/engine", dir);
     const struct socket_config at = {.address = address};
     assert_ok(socket_listen(&listener, &at, &e), &e);
@@ -47,6 +51,7 @@ static int close_engine(void **state)
     socket_free(listener);
     core_free(engine.core);
     frontends_release(&frontends);
+    unlink(trial_file);
     return rmdir(dir);
 }
 
@@ -190,7 +195,7 @@ static void a_frontend_that_is_killed_is_a_warning(void **state)
     assert_null(strstr(found + 1, "WARNING"));
 }
 
-static void submit(struct socket *s, uint64_t req_id, bool alone)
+static void submit_long(struct socket *s, uint64_t req_id, bool alone, uint32_t max_tokens)
 {
     static const uint32_t prompt[] = {3, 4, 5};
     const struct msg_submit m = {
@@ -198,7 +203,7 @@ static void submit(struct socket *s, uint64_t req_id, bool alone)
         .prompt = {prompt, 3},
         .top_p = 1,
         .repetition_penalty = 1,
-        .max_tokens = 2,
+        .max_tokens = max_tokens,
         .ignore_eos = true,
         .alone = alone,
     };
@@ -208,6 +213,11 @@ static void submit(struct socket *s, uint64_t req_id, bool alone)
     assert_ok(socket_send(s, NULL, b.data, b.len, &e), &e);
     buf_release(&b);
     take_frame();
+}
+
+static void submit(struct socket *s, uint64_t req_id, bool alone)
+{
+    submit_long(s, req_id, alone, 2);
 }
 
 static uint32_t n_open(void)
@@ -265,10 +275,85 @@ static void a_request_on_trial_is_alone(void **state)
     socket_free(b);
 }
 
+/* The next error that a frontend is sent about a request. */
+static void take_error(struct socket *s, uint64_t req_id, const char *code)
+{
+    struct pollfd p = {.fd = socket_fd(s), .events = POLLIN};
+    struct arena a = ARENA_INIT(1 << 16);
+    struct q_err e = Q_ERR_INIT;
+    struct msg_error m;
+    const void *frame;
+    size_t n;
+    do
+        while (!socket_recv(s, NULL, &frame, &n))
+            assert_true(poll(&p, 1, 60000) == 1);
+    while (proto_peek(frame, n) != MSG_error);
+    assert_ok(msg_error_decode(&m, frame, n, &a, &e), &e);
+    assert_int_equal(m.req_id, req_id);
+    assert_int_equal(m.code.n, strlen(code));
+    assert_memory_equal(m.code.data, code, m.code.n);
+    arena_release(&a);
+}
+
+/* The frontend whose request an engine that comes after a crash would know to be on trial. */
+static uint64_t tried(void)
+{
+    struct buf b = BUF_INIT;
+    struct q_err e = Q_ERR_INIT;
+    uint64_t instance;
+    assert_ok(file_read(&b, trial_file, sizeof instance, &e), &e);
+    assert_int_equal(b.len, sizeof instance);
+    memcpy(&instance, b.data, sizeof instance);
+    buf_release(&b);
+    return instance;
+}
+
+/* It waits for long answers of others for a second, then their frontends have them back. */
+static void a_trial_does_not_wait_for_long_answers(void **state)
+{
+    (void)state;
+    struct socket *a = frontend_of(103, 1), *b = frontend_of(104, 2);
+    frontends.frontends[0].n_open = frontends.frontends[1].n_open = 0;
+    submit_long(a, 1, false, 100);
+    submit(b, 1, true);
+    submit(b, 2, true);
+    assert_int_equal(frontends.frontends[0].n_open, 1);
+    frontends.trial_asked_ms -= 1000;
+    submit(b, 3, true);
+    take_error(a, 1, "UNAVAILABLE");
+    assert_int_equal(n_open(), 0);
+    assert_false(core_busy(engine.core));
+    submit(a, 2, false); /* it waits */
+    take_error(a, 2, "UNAVAILABLE");
+    submit(b, 4, true); /* its turn */
+    assert_int_equal(tried(), 0);
+    submit_long(b, 5, true, 100);
+    assert_int_equal(tried(), 104);
+    assert_int_equal(frontends.frontends[1].n_open, 1);
+    submit(a, 3, true); /* what is on trial is not given back */
+    frontends.trial_asked_ms -= 1000;
+    submit(a, 4, true);
+    assert_int_equal(frontends.frontends[1].n_open, 1);
+    finish();
+    frontends.trial_until_ms = 0;
+    submit(a, 5, false);
+    assert_int_equal(tried(), 0);
+    finish();
+    say_drain(a);
+    take_frame();
+    frontends_sweep(&frontends);
+    say_drain(b);
+    take_frame();
+    frontends_sweep(&frontends);
+    socket_free(a);
+    socket_free(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_request_on_trial_is_alone),
+        cmocka_unit_test(a_trial_does_not_wait_for_long_answers),
         cmocka_unit_test(a_frontend_that_says_drain_is_no_warning),
         cmocka_unit_test(a_frontend_that_ends_with_the_engine_is_no_warning),
         cmocka_unit_test(a_frontend_that_is_killed_is_a_warning),

@@ -142,6 +142,56 @@ static void suspects_are_alone(void **state)
             check_answer(&generations[i]);
 }
 
+static void greet_tried(uint64_t instance, uint64_t tried)
+{
+    static const uint8_t digest[32];
+    GIVE(hello, {.wire_min = 1,
+                 .wire_max = 1,
+                 .digest = {digest, 32},
+                 .instance = instance,
+                 .credit = N,
+                 .max_model_len = 100,
+                 .heartbeat_ms = 50,
+                 .fingerprint = {"fp", 2},
+                 .death = {CRASH, strlen(CRASH)},
+                 .has_trials = true,
+                 .has_tried = true,
+                 .tried = tried});
+}
+
+/* The engine says that it is our turn. */
+static void give_turn(const struct seen *s)
+{
+    GIVE(error, {.req_id = s->generation.wire_id, .code = {"UNAVAILABLE", 11}, .alone = true});
+}
+
+/* The engine knows whose request was on trial when it crashed; the link may not know that it was
+ * not its own, because its connection was lost before. */
+static void trials_of_others_blame_nobody(void **state)
+{
+    (void)state;
+    const uint64_t other = link_now.instance + 1;
+    uint64_t instance = 1;
+    greet_tried(instance, 0);
+    open_all(1);
+    greet_tried(++instance, other); /* ours had gone back, and the link did not know yet */
+    assert_int_equal(generations[0].generation.n_lost, 0);
+    greet_tried(++instance, 0);
+    greet_tried(++instance, 0);
+    assert_true(link_now.suspecting);
+    for (int i = 0; i < 4; i++) {
+        assert_true(runs(&generations[0]));
+        give_turn(&generations[0]);
+        greet_tried(++instance, i % 2 ? other : 0);
+        assert_int_equal(generations[0].generation.n_lost, 2);
+        n_frame = n_read = 0;
+    }
+    give_turn(&generations[0]);
+    greet_tried(++instance, link_now.instance);
+    assert_int_equal(generations[0].error, Q_INTERNAL);
+    assert_non_null(strstr(generations[0].message, "crashed 3 times"));
+}
+
 static void kills_from_outside_blame_nobody(void **state)
 {
     (void)state;
@@ -217,6 +267,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(the_killer_of_engines_is_found, NULL, teardown),
         cmocka_unit_test_setup_teardown(suspects_are_alone, setup, teardown),
+        cmocka_unit_test_setup_teardown(trials_of_others_blame_nobody, setup, teardown),
         cmocka_unit_test_setup_teardown(kills_from_outside_blame_nobody, setup, teardown),
         cmocka_unit_test_setup_teardown(progress_clears, setup, teardown),
         cmocka_unit_test_setup_teardown(other_weights_continue_no_answer, setup, teardown),

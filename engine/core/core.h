@@ -170,8 +170,7 @@ bool core_abort(struct core *c, uint32_t frontend_id, uint64_t req_id);
 /* By how much a request with such a prompt exceeds ttft_max_us now; 0: it is accepted. */
 uint32_t core_ttft_excess_ms(const struct core *c, size_t n_prompt);
 uint32_t core_abort_frontend(struct core *c, uint32_t frontend_id);
-/* End all requests: with an error, or (NULL) as aborted. The sink is told of each. */
-void core_end_all(struct core *c, const struct q_err *why);
+void core_end_all(struct core *c, const struct q_err *why); /* by an error; NULL: aborted */
 void core_reset_prefix_cache(struct core *c);
 bool core_preempt_last(struct core *c);         /* as scheduler_preempt_last; for tests */
 uint64_t core_item_bytes(const struct core *c); /* of the items of open requests */

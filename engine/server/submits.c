@@ -152,9 +152,9 @@ void frontends_note_trial(struct frontends *p, uint64_t instance)
 }
 
 /* A request that may be what engines crash of is alone with the engine, whichever frontend sent it:
- * while it waits for that no other one is accepted, and it waits for so long at most. Its frontend learns that it has its turn before
- * it submits the request: one whose submit was on its way at a crash knows that it was not the
- * cause. Errors: Q_UNAVAILABLE, to be sent again; *is_turn: at once. */
+ * while it waits for that, which is not for long, no other one is accepted. Its frontend learns
+ * that it has its turn before it submits the request: one whose submit was on its way at a crash
+ * knows that it was not the cause. Errors: Q_UNAVAILABLE, to be sent again; *is_turn: at once. */
 static FALLIBLE check_trial(struct frontends *p, const struct frontend *from,
                             const struct msg_submit *m, bool *is_turn, struct q_err *e)
 {

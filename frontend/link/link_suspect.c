@@ -8,8 +8,8 @@
  * all other generations wait. A suspect that gets SUSPECT_TRIAL_TOKENS tokens is none any more and
  * waits like the others; one that is alone in the engine when it dies, for at least the
  * CULPRIT_LOST-th time, ends with an error. With several frontends each tries its own suspects; the
- * engine gives one frontend at a time its turn (submit.alone, error.alone), and the next engine says
- * whose it was (hello.tried). */
+ * engine gives one frontend at a time its turn (submit.alone, error.alone), and the next engine
+ * says whose it was (hello.tried). */
 #include <string.h>
 #include "common/log.h"
 #include "frontend/link/link_internal.h"

@@ -85,9 +85,8 @@ int core_wait_ms(const struct core *c); /* call core_step after this time; -1 = 
 /* Errors: the reason of CORE_FAILED, now and at every later call. */
 FALLIBLE core_step(struct core *c, struct q_err *e);
 enum core_state core_state(const struct core *c, uint32_t *percent);
-bool core_worker_died(
-    const struct core
-        *c); /* CORE_FAILED because of crashes, not of an error reported by the worker */
+/* CORE_FAILED because of crashes, not of an error reported by the worker. */
+bool core_worker_died(const struct core *c);
 
 /* Return memory to the system. Level 1: the KV pool. Level 2: all memory of the worker, by ending
  * it. Steps in flight are settled first; requests are kept, are still accepted, and continue with

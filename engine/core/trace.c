@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "common/buf.h"
+#include "common/clock.h"
 #include "common/log.h"
 #include "common/mem.h"
 #include "common/queue.h"
@@ -114,12 +115,16 @@ static void *thread_main(void *arg)
     struct trace_step v;
     add_names(t);
     write_out(t);
+    int64_t written_ms = clock_ms();
     while (!queue_closed(&t->steps)) {
         bool one = queue_pop(&t->steps, &v, TRACE_FLUSH_MS);
         if (one)
             add_step(t, &v);
-        if (!one || t->text.len >= WRITE_BYTES)
-            write_out(t);
+        const int64_t now = clock_ms();
+        if (one && t->text.len < WRITE_BYTES && now - written_ms < TRACE_FLUSH_MS)
+            continue;
+        write_out(t);
+        written_ms = now;
     }
     buf_add_str(&t->text, "\n]\n");
     write_out(t);

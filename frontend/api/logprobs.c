@@ -88,7 +88,7 @@ static void names_release(struct names *s)
 }
 
 /* Add entry i with the text `bytes`; false if the name exists already. */
-static bool names_add(struct names *s, const struct choice *c, const uint32_t *ids, uint32_t i,
+static bool names_add(struct names *s, struct choice *c, const uint32_t *ids, uint32_t i,
                       const struct buf *bytes)
 {
     bool by_text = c->job->app->served.tokenizer && !c->job->params.return_tokens_as_token_ids;
@@ -110,6 +110,7 @@ static bool names_add(struct names *s, const struct choice *c, const uint32_t *i
     }
     if (!seen)
         s->slots[at] = i + 1;
+    buf_take_failure(&c->answer.content, &other); /* two names may be the same then */
     buf_release(&other);
     return !seen;
 }

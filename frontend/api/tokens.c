@@ -9,6 +9,8 @@
 #include "frontend/api/prompt.h"
 #include "frontend/api/task.h"
 
+#define TOKENIZE_TIMES 16u /* longer than the longest prompt may a text be */
+
 struct ask {          /* one request */
     struct task task; /* first */
     struct app *app;
@@ -123,6 +125,20 @@ static enum q_code read_items(struct ask *q, struct q_err *e)
     return rc;
 }
 
+/* Clients ask by how much a text is too long, which takes time. */
+static FALLIBLE check_bytes(struct ask *q, struct q_err *e)
+{
+    const struct prompt *it = q->prompts.items;
+    if (!it->text ||
+        served_model_may_fit(&q->app->served, it->n_text / TOKENIZE_TIMES, q->max_model_len))
+        return Q_OK;
+    return q_fail(e, Q_INVALID,
+                  "%s: %zu bytes are more than %u times those of the longest prompt of %u tokens; "
+                  "send the text in parts",
+                  q->params.messages ? "messages" : "prompt", it->n_text, TOKENIZE_TIMES,
+                  q->max_model_len);
+}
+
 static enum q_code tokenize(struct ask *q, struct q_err *e)
 {
     const struct served_model *s = &q->app->served;
@@ -145,7 +161,8 @@ static enum q_code tokenize(struct ask *q, struct q_err *e)
         if ((rc = prompts_read(&q->prompts, p->prompt, s, false, e)) != Q_OK)
             return rc;
     }
-    if ((rc = prompt_encode(q->prompts.items, s, add_special, e)) != Q_OK ||
+    if ((rc = check_bytes(q, e)) != Q_OK ||
+        (rc = prompt_encode(q->prompts.items, s, add_special, e)) != Q_OK ||
         (rc = take_parts(q, e)) != Q_OK)
         return rc;
     return read_items(q, e);

@@ -252,6 +252,8 @@ def test_long_texts_that_are_encoded(bundled):
     assert status == 200 and answer["usage"]["prompt_tokens"] == 100
     status, answer = bundled.post("/tokenize", {"prompt": LONG_TEXT})
     assert status == 200 and answer["count"] > 2048 == answer["max_model_len"]
+    status, answer = bundled.post("/tokenize", {"prompt": LONG_TEXT * 24})
+    assert status == 400 and "7920000 bytes are more than 16 times" in answer["error"]["message"] and answer["error"]["param"] == "prompt"
 
 
 def test_texts_that_cannot_be_embedded_are_not_encoded(start):

@@ -145,9 +145,10 @@ def test_code_is_not_taken_from_a_file(start, tmp_path):
 
 
 def test_what_is_not_recorded_is_refused(run, tmp_path):
-    for options, what in ((("--enable-lora",), "LoRA"), (("--speculative-config", json.dumps({
-            "method": "draft_model", "model": str(MODELS / "llama-draft"), "num_speculative_tokens": 2})), "draft models")):
-        process = run("quire-engine", MODELS / "llama", *OPTIONS, "--listen", f"ipc://{tmp_path}/e", "--record", tmp_path / "x", *options)
+    draft = json.dumps({"method": "draft_model", "model": str(MODELS / "llama-draft"), "num_speculative_tokens": 2})
+    for model, options, what in (("llama", ("--enable-lora",), "LoRA"), ("llama", ("--speculative-config", draft), "draft models"),
+                                 ("mamba", (), "models that have a state of each sequence")):
+        process = run("quire-engine", MODELS / model, *OPTIONS, "--listen", f"ipc://{tmp_path}/e", "--record", tmp_path / "x", *options)
         assert process.exit_code() == 3
         assert f"--record: steps with {what}" in process.log()
 

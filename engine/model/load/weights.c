@@ -95,8 +95,8 @@ static void report(const struct loader *l)
     if (l->w->files)
         weight_finder_warn_extra(&f);
     if (*l->config->outer)
-        log_info("%s: its text model is served, as %s; %s are not accepted", l->config->outer,
-                 f.arch->name, nested_inputs(l->config->outer));
+        log_info("%s: its text model is served, as %s, without %s", l->config->outer, f.arch->name,
+                 nested_inputs(l->config->outer));
     load_plan_log(l->w->plan, l->options, &l->config->quant);
 }
 

@@ -8,11 +8,11 @@
  *     waiting ─▶ short: GRAMMAR_COMPILER_SHORT steps at most ─▶ done
  *                  └ not done ─▶ waiting ─▶ long: as many as a grammar may take ─▶ done
  *
- * Each stage has a thread, so an expensive grammar delays other expensive ones, and cheap ones only
- * by its short stage. A stage serves the tenants round robin, and each tenant's requests in order
- * of arrival. A job without waiting requests is stopped. Bounds: GRAMMAR_COMPILER_MAX requests,
- * GRAMMAR_COMPILER_BYTES of requests and sources, GRAMMAR_COMPILER_HANDED jobs at once with the
- * thread of a stage.
+ * Each stage has a thread, of a lower priority than the others of the engine. So an expensive
+ * grammar delays other expensive ones, cheap ones only by its short stage, and no step. A stage
+ * serves the tenants round robin, and each tenant's requests in order of arrival. A job without
+ * waiting requests is stopped. Bounds: GRAMMAR_COMPILER_MAX requests, GRAMMAR_COMPILER_BYTES of
+ * requests and sources, GRAMMAR_COMPILER_HANDED jobs at once with the thread of a stage.
  * Threads: the core's loop; the compiler's threads see their job only. */
 #ifndef QUIRE_ENGINE_CORE_GRAMMAR_COMPILER_H
 #define QUIRE_ENGINE_CORE_GRAMMAR_COMPILER_H

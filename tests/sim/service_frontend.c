@@ -17,7 +17,7 @@
 #define ENGINE_HANGS    0xff   /* APP_ENGINE_HANGS */
 #define STOP_IDS_MAX    2
 #define LONG_TIMEOUT_MS 600000            /* engine_timeout_ms: no request may run into it */
-#define HELD_MAX_US     INT64_C(20000000) /* that a request waits for the trials of suspects */
+#define HELD_MAX_US     INT64_C(30000000) /* that a request waits for the trials of suspects */
 
 struct unread {
     void *frame;

@@ -80,6 +80,13 @@ INLINE struct vec vec_fma(struct vec x, struct vec y, struct vec z)
 {
     EACH(r, _mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b));
 }
+/* The instruction is written out because gcc otherwise puts sums into the registers of other
+ * operands, and spills some of twelve. */
+INLINE void vec_add_product(struct vec *sum, struct vec x, struct vec y)
+{
+    __asm__("vfmadd231ps %2, %1, %0" : "+x"(sum->a) : "x"(x.a), "x"(y.a));
+    __asm__("vfmadd231ps %2, %1, %0" : "+x"(sum->b) : "x"(x.b), "x"(y.b));
+}
 INLINE struct vec vec_fnma(struct vec x, struct vec y, struct vec z)
 {
     EACH(r, _mm256_fnmadd_ps(x.a, y.a, z.a), _mm256_fnmadd_ps(x.b, y.b, z.b));

@@ -74,6 +74,10 @@ INLINE struct vec vec_fma(struct vec a, struct vec b, struct vec c) /* a * b + c
 {
     return vec_of(_mm512_fmadd_ps(a.v, b.v, c.v));
 }
+INLINE void vec_add_product(struct vec *sum, struct vec a, struct vec b) /* += a * b, fused */
+{
+    *sum = vec_fma(a, b, *sum);
+}
 INLINE struct vec vec_fnma(struct vec a, struct vec b, struct vec c) /* c - a * b */
 {
     return vec_of(_mm512_fnmadd_ps(a.v, b.v, c.v));

@@ -15,10 +15,11 @@
  *             of the last slice: + bias, + y, store while the next tile's sums begin
  *
  * Each tile prefetches its part of the next slice: a prefetch of the whole slice during one tile
- * would make that tile wait for memory. With rows for one tile or less (decoding) no weights are
- * reused: there is one slice, and the panel is read from first byte to last. struct linear_form
- * describes the elements, the panel's layout and the epilogue; the loops are the same for floats
- * and for integers (with int32 sums in the same memory).
+ * would make that tile wait for memory. A tile whose sums are all in registers at once (decoding:
+ * up to LINEAR_ONE_PASS rows) reads its weights once: there is one slice, and the panel is read
+ * from first byte to last. struct linear_form describes the elements, the panel's layout and the
+ * epilogue; the loops are the same for floats and for integers (with int32 sums in the same
+ * memory).
  * Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_TILING_LINEAR_TILE_LOOP_H
 #define QUIRE_KERNELS_TILING_LINEAR_TILE_LOOP_H
@@ -31,6 +32,10 @@
  * kern_slice_bytes. Up to LINEAR_FEW tiles are bound by memory; a slice is then half of it, so that
  * L1 has room for the next slice too. */
 #define LINEAR_FEW 4u
+
+/* Rows of which the registers hold the sums of a whole panel: 6, or 1 on AVX2. More are summed in
+ * strips of the panel, which read the weights of a slice again, from L1. */
+#define LINEAR_ONE_PASS (VEC_SUMS * 16 / KERN_PANEL)
 
 struct linear_form {
     const void *x, *w;           /* first row; first panel */
@@ -59,13 +64,13 @@ static inline const char *linear_panel_at(const struct linear_form *f, uint32_t 
 }
 
 /* Inputs of a slice: slices of equal size, whole steps. */
-static inline uint32_t linear_slice(const struct linear_form *f, uint32_t n_tile)
+static inline uint32_t linear_slice(const struct linear_form *f, size_t n_row, uint32_t n_tile)
 {
     const uint32_t bytes = atomic_load_explicit(&kern_slice_bytes, memory_order_relaxed);
     const uint32_t most = (n_tile > LINEAR_FEW ? bytes : bytes / 2) / (uint32_t)f->k_bytes;
     const uint32_t n_slice = (f->n_k + most - 1) / most;
     LINEAR_ASSUME(n_slice > 0); /* there is K */
-    return n_tile == 1 ? f->n_k : ((f->n_k + n_slice - 1) / n_slice + 3) / 4 * 4;
+    return n_row <= LINEAR_ONE_PASS ? f->n_k : ((f->n_k + n_slice - 1) / n_slice + 3) / 4 * 4;
 }
 
 /* Tile i of n_tile; `last`: it finishes its sums. */
@@ -91,7 +96,7 @@ static inline __attribute__((always_inline)) void linear_panel(const struct line
     const char *x = (const char *)f->x + p->rows.begin * f->x_bytes;
     const size_t n_row = p->rows.end - p->rows.begin, step_bytes = f->k_step * f->k_bytes;
     const uint32_t n_tile = (uint32_t)((n_row + LINEAR_TILE - 1) / LINEAR_TILE);
-    const uint32_t slice = linear_slice(f, n_tile);
+    const uint32_t slice = linear_slice(f, n_row, n_tile);
     LINEAR_ASSUME(n_tile > 0);
     const size_t ahead = (step_bytes + n_tile - 1) / n_tile;
     for (uint32_t k = 0; k < f->n_k; k += slice) {
@@ -100,7 +105,7 @@ static inline __attribute__((always_inline)) void linear_panel(const struct line
         struct linear_tile t = {.x_bytes = f->x_bytes, .w = w + k * f->k_bytes, .first = k == 0};
         t.n_k = last ? f->n_k - k : slice;
         t.next.step = ahead;
-        t.next.p = n_tile == 1 ? (const char *)t.w + LINEAR_PREFETCH : next;
+        t.next.p = n_row <= LINEAR_ONE_PASS ? (const char *)t.w + LINEAR_PREFETCH : next;
         /* tiles of equal size, so that no tile has one row only */
         for (uint32_t i = 0; i < n_tile; i++) {
             t.x = x + k * f->x_element;

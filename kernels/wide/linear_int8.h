@@ -22,7 +22,8 @@ INLINE ints int8_x(const char *x)
     return ints_set(four);
 }
 
-/* rows x n_vec registers of sums over the outputs from `strip` on. */
+/* rows x n_vec registers of sums over the outputs from `strip` on. A strip prefetches its part of
+ * the next slice. */
 INLINE void int8_strip(const struct linear_tile *t, const int rows, const int n_vec, uint32_t strip)
 {
     ints sum[LINEAR_TILE][KERN_PANEL / INTS];
@@ -37,12 +38,13 @@ INLINE void int8_strip(const struct linear_tile *t, const int rows, const int n_
     for (int j = 0; j < n_vec; j++)
         sum[r][j] = t->first ? ints_set(0) : ints_load(at + r * (int)KERN_PANEL + j * INTS);
     const char *x = t->x, *w = (const char *)t->w + (size_t)strip * 4;
-    struct linear_next next = t->next;
+    const int n_strip = (int)KERN_PANEL / (n_vec * INTS);
+    const size_t step = (t->next.step + (size_t)n_strip - 1) / (size_t)n_strip;
+    const char *next = t->next.p + strip / (uint32_t)(n_vec * INTS) * (t->n_k / 4) * step;
     for (const char *end = x + t->n_k; x < end; x += 4, w += 4 * KERN_PANEL) {
         ints v[KERN_PANEL / INTS];
-        if (strip == 0)
-            linear_prefetch(next.p, next.step, 4);
-        next.p += next.step;
+        linear_prefetch(next, step, 4 / n_strip);
+        next += step;
         UNROLL
         for (int j = 0; j < n_vec; j++)
             v[j] = ints_load((const int32_t *)(const void *)w + j * INTS);

@@ -9,9 +9,8 @@
 #include "kernels/wide/exp.h"
 #ifdef VEC_SUMS
 
-#define SCORE_BLOCKS \
-    (VEC_SUMS >= 24 ? 2 : 1) /* two where registers allow: a broadcast serves twice */
-#define SCORE_ROWS (VEC_SUMS / SCORE_BLOCKS)
+#define SCORE_BLOCKS 2 /* together where registers allow: a broadcast serves twice */
+#define SCORE_ROWS   (VEC_SUMS >= 24 ? VEC_SUMS / 2 : VEC_SUMS)
 
 struct score_tile {
     const struct item *it;
@@ -51,7 +50,7 @@ INLINE void score_step(struct vec sum[SCORE_ROWS][2], const struct score_tile *t
         struct vec x = vec_set(q[r]);
         UNROLL
         for (int b = 0; b < f.n_block; b++)
-            sum[r][b] = vec_fma(x, k[b], sum[r][b]);
+            vec_add_product(&sum[r][b], x, k[b]);
     }
 }
 
@@ -94,13 +93,18 @@ INLINE void score_add(const struct score_tile *t, struct score_form f)
         vec_store(t->out[b] + (t->row + (uint32_t)r) * KERN_BLOCK, vec_mul(sum[r][b], scale));
 }
 
+/* Both blocks at once, or one after the other. */
 INLINE void score_typed(const struct score_tile *t, const int rows, int n_block,
                         const enum dtype type)
 {
-    if (n_block == SCORE_BLOCKS)
+    if (n_block == SCORE_BLOCKS && rows * SCORE_BLOCKS <= VEC_SUMS) {
         score_add(t, (struct score_form){rows, SCORE_BLOCKS, type});
-    else
-        score_add(t, (struct score_form){rows, 1, type});
+        return;
+    }
+    for (int b = 0; b < n_block; b++) {
+        const struct score_tile one = {t->it, {t->k[b]}, {t->out[b]}, t->row};
+        score_add(&one, (struct score_form){rows, 1, type});
+    }
 }
 
 INLINE void score_rows(const struct score_tile *t, const int rows, int n_block)

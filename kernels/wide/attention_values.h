@@ -46,7 +46,7 @@ INLINE void value_step(struct vec sum[VALUE_ROWS][COLUMNS_MAX], struct value_for
         struct vec pc = vec_set(p[(uint32_t)r * KERN_BLOCK]);
         UNROLL
         for (int j = 0; j < f.n_vec; j++)
-            sum[r][j] = vec_fma(pc, vc[j], sum[r][j]);
+            vec_add_product(&sum[r][j], pc, vc[j]);
     }
 }
 
@@ -79,16 +79,17 @@ INLINE void value_add(const struct value_tile *t, struct value_form f)
         vec_store(home + (size_t)r * it->sum_stride + 16 * j, sum[r][j]);
 }
 
-#define VALUE_COLUMNS (VEC_SUMS / VALUE_ROWS) /* vecs: 4, or 1 on AVX2 */
+#define VALUE_COLUMNS (VEC_SUMS / VALUE_ROWS) /* vecs of several rows: 4, or 1 on AVX2 */
 
 /* The columns of `rows` rows: whole tiles, then vec by vec, then the partial one. */
 INLINE void value_columns(struct value_tile *t, const int rows, const enum dtype type)
 {
     const uint32_t dim = t->it->a->head_dim;
+    const int n_vec = rows == 1 ? COLUMNS_MAX : VALUE_COLUMNS;
     t->column = 0;
     t->last = dim % 16;
-    for (; t->column + 16 * VALUE_COLUMNS <= dim; t->column += 16 * VALUE_COLUMNS)
-        value_add(t, (struct value_form){rows, VALUE_COLUMNS, 0, type});
+    for (; t->column + 16 * (uint32_t)n_vec <= dim; t->column += 16 * (uint32_t)n_vec)
+        value_add(t, (struct value_form){rows, n_vec, 0, type});
     for (; t->column + 16 <= dim; t->column += 16)
         value_add(t, (struct value_form){rows, 1, 0, type});
     if (t->last)

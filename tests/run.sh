@@ -10,7 +10,7 @@
 #   fuzz    every fuzz target over its committed corpus, then new input: a minute in all (all: 20 s each); FUZZ_SECONDS=N each
 #   tsan    the tests with threads under the thread sanitizer
 #   cuda    libquire-cuda.so for 8.0 and 9.0 by nvcc 13.0 (from PyPI when it is not installed): registers and spills of each
-#           kernel beside tests/gpu/resources.txt; that the library loads where there is no driver, and says so. No card needed
+#           kernel, bounds on its machine code (tests/gpu/sass.txt); that the library loads without a driver. No card needed
 #   fresh   no part of all, it holds these two commands: deploy/up.sh --check and tests/run.sh in a new chroot (tests/fresh.sh)
 #   bench   no part of all: the promised figures, measured on this machine (each script BENCH_SECONDS=300 at most)
 #   help    this text
@@ -144,11 +144,13 @@ part_cuda() {
     configure cuda -DNVCC="$compiler"
     build cuda quire_cuda cuda_library
     python3 tests/gpu/resources.py --build build/cuda
+    python3 tests/gpu/sass.py --build build/cuda
+    python3 tests/gpu/sass.py --build build/cuda --planted
     library=build/cuda/lib/libquire-cuda.so
     more=$(readelf -d "$library" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -v -E '^(lib(c|m)\.so\.6|ld-linux.*)$' || true)
     [ -z "$more" ] || { echo "cuda: $library needs $more" >&2; return 1; }
     build/cuda/tests/cuda_library "$library"
-    closing "cuda: 3 passed, 0 failed, 0 skipped: registers, what the library needs, that it loads; nothing ran on a card"
+    closing "cuda: 5 passed, 0 failed, 0 skipped: registers, machine code, planted faults in it, what the library needs, that it loads; nothing ran on a card"
 }
 
 part_fresh() { CLOSING=build/parts/fresh sh tests/fresh.sh; }

@@ -415,8 +415,10 @@ static __device__ __forceinline__ void mma_s8(int c[4], const uint32_t a[4], con
                  : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
-/* sm_100 has no such instruction: ptxas emulates it as mma_e4m3_as_f16 does, with more registers. */
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890 && __CUDA_ARCH__ < 1000
+/* Of our targets sm_89 alone has this instruction. ptxas takes it for sm_90 and sm_100 too and emulates it as
+ * mma_e4m3_as_f16 does, in an order of its own and with more registers on sm_100; so they take that one, on purpose.
+ * Hopper's tensor cores multiply e4m3 by wgmma (linear_sm90a.cu). */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890 && __CUDA_ARCH__ < 900
 #define mma_e4m3_available true
 static __device__ __forceinline__ void mma_e4m3_on_card(float c[4], const uint32_t a[4],
                                                         const uint32_t b[2])
@@ -472,7 +474,7 @@ static __device__ __forceinline__ void mma_e4m3_as_f16(float c[4], const uint32_
         mma_f16(c, w, x);
     }
 }
-/* The same by the card's instruction if it has one (sm_89 and sm_90). */
+/* The same by the card's instruction if it has one (sm_89). */
 static __device__ __forceinline__ void mma_e4m3(float c[4], const uint32_t a[4],
                                                 const uint32_t b[2])
 {

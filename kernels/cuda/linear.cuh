@@ -6,8 +6,8 @@
  * K-contiguous. K is taken 64 bytes at a time (32 of bf16 and f16, 64 of 8 bits). Which k of these an mma
  * multiplies is free as long as A and B agree, so lane (g, t) reads 16 bytes at 16 t of row g, and its
  * four words are, two by two, the words of two mma: no ldmatrix, no swizzle, whole 16-byte accesses
- * from device and from shared memory. e4m3 is as int8, with float sums; a card without that mma (sm_80, sm_86,
- * sm_100) makes it of two of f16, exactly unpacked.
+ * from device and from shared memory. e4m3 is as int8, with float sums; a card without that mma (all
+ * but sm_89) makes it of two of f16, exactly unpacked.
  *
  * Order: segments of 16 such blocks, each summed from 0, blocks ascending, two mma a block; segments are
  * added ascending, from 0. It depends on n_in only: the kernel for few rows and the one for many, which cut

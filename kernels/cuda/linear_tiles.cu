@@ -18,7 +18,7 @@
  *           reads 128 contiguous bytes of one: no bank is asked twice.
  *     sums  [128 rows][128 + 4 outputs] x 4 bytes, on their way out
  *   FLOP: 2 n_row n_out n_in. Bytes: W n_row / 128 times and x n_out / 128 times, mostly from L2; y.
- *     Limit: FLOP / peak of the type (e4m3 on sm_80, sm_86 and sm_100: of f16).
+ *     Limit: FLOP / peak of the type (e4m3: of f16, but on sm_89).
  * groups: the same two with a matrix of its own for each group of rows (experts, groups.cuh). Rows of x are
  *   read where they are.
  *

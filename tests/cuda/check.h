@@ -27,7 +27,7 @@ void cuda_run_sm90(void (*launcher)(const void *args, const struct kern_exec *x)
  * guarded; 0, and on a card: enough for all. */
 void cuda_workspace(size_t bytes);
 
-/* On the emulation: the card multiplies e4m3 itself, as sm_89 and sm_90, or does not. */
+/* On the emulation: the card multiplies e4m3 by mma.sync, as sm_89, or does not. */
 void cuda_with_e4m3(bool there);
 
 /* On a card the launchers are those of libquire-cuda.so's table. */

@@ -239,7 +239,7 @@ void emu_ldmatrix_x4(uint32_t out[4], const void *row, bool transposed, emu_site
 void emu_mma_bf16(float c[4], const uint32_t a[4], const uint32_t b[2], emu_site site);
 void emu_mma_f16(float c[4], const uint32_t a[4], const uint32_t b[2], emu_site site);
 void emu_mma_s8(int c[4], const uint32_t a[4], const uint32_t b[2], emu_site site);
-extern bool emu_has_e4m3; /* as from sm_89 on */
+extern bool emu_has_e4m3; /* as sm_89; mma.sync of other cards has no e4m3 */
 void emu_mma_e4m3(float c[4], const uint32_t a[4], const uint32_t b[2], emu_site site);
 
 #endif

@@ -9,9 +9,9 @@
  * from device and from shared memory. e4m3 is as int8, with float sums; a card without that mma (all
  * but sm_89) makes it of two of f16, exactly unpacked.
  *
- * Order: segments of 16 such blocks, each summed from 0, blocks ascending, two mma a block; segments are
- * added ascending, from 0. It depends on n_in only: the kernel for few rows and the one for many, which cut
- * the work differently, give a row the same bits. Sums of int8 are exact. */
+ * Order: segments of 512 k (16 such blocks, of bytes 8), each summed from 0, blocks ascending, two mma a block;
+ * segments are added ascending, from 0. It depends on n_in only: the kernel for few rows and the one for many,
+ * which cut the work differently, give a row the same bits. Sums of int8 are exact. */
 #ifndef QUIRE_KERNELS_CUDA_LINEAR_CUH
 #define QUIRE_KERNELS_CUDA_LINEAR_CUH
 #include "kernels/cuda/launch.cuh"
@@ -20,16 +20,22 @@ extern "C" {
 #include "kernels/ops/ops_moe.h"
 }
 
-#define K_BYTES        64u /* of a row at a time */
-#define SEGMENT_BLOCKS 16u
-#define WARP_OUT       32u /* outputs of a warp's tile: two mma; gated: 16 of gate, 16 of up */
+#define K_BYTES  64u /* of a row at a time */
+#define WARP_OUT 32u /* outputs of a warp's tile: two mma; gated: 16 of gate, 16 of up */
 
+/* segment: blocks of K_BYTES; so each of few_kernel's 8 warps has one from K = 4096 on. */
 enum form { FORM_BF16, FORM_F16, FORM_I8, FORM_E4M3 };
 template <enum form F> struct form_of {
     typedef float acc;
+    static const unsigned segment = 16;
 };
 template <> struct form_of<FORM_I8> {
     typedef int acc;
+    static const unsigned segment = 8;
+};
+template <> struct form_of<FORM_E4M3> {
+    typedef float acc;
+    static const unsigned segment = 8;
 };
 
 /* acc += the products of the 64 bytes of which these are the lane's: rows g and g + 8 of W, row g of x. */

@@ -100,7 +100,7 @@ few_begin(struct few_prefetch<F, N> &ahead, const struct linear_in &in,
 {
 #pragma unroll
     for (unsigned i = 0; i < few_prefetch<F, N>::n; i++)
-        few_load_w<F, N>(ahead, i, in, out, p, threadIdx.x / WARP * SEGMENT_BLOCKS + i);
+        few_load_w<F, N>(ahead, i, in, out, p, threadIdx.x / WARP * form_of<F>::segment + i);
 }
 
 /* The sums of segments `first` + warp, + 8, … below `end`, to s. ahead: has the first blocks; when
@@ -117,10 +117,10 @@ few_segments(struct few_shared<F, N> &s, struct few_prefetch<F, N> &ahead,
     for (uint32_t segment = first + threadIdx.x / WARP; segment < end; segment += WARPS) {
         acc_type acc[2][N][4] = {};
 #pragma unroll 1
-        for (uint32_t b = 0; b < SEGMENT_BLOCKS; b += n_ahead) {
-            const bool last = b + n_ahead == SEGMENT_BLOCKS;
-            const uint32_t next =
-                (last ? segment + WARPS : segment) * SEGMENT_BLOCKS + (last ? 0 : b + n_ahead);
+        for (uint32_t b = 0; b < form_of<F>::segment; b += n_ahead) {
+            const bool last = b + n_ahead == form_of<F>::segment;
+            const uint32_t next = (last ? segment + WARPS : segment) * form_of<F>::segment +
+                                  (last ? 0 : b + n_ahead);
             const bool go_on = !last || segment + WARPS < end || more;
 #pragma unroll
             for (unsigned i = 0; i < n_ahead; i++) {
@@ -182,11 +182,11 @@ few_rows(struct few_shared<F, N> &s, struct few_prefetch<F, N> &ahead, const str
 {
     typedef typename form_of<F>::acc acc_type;
     const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    const uint32_t n_segment = (n_block + SEGMENT_BLOCKS - 1) / SEGMENT_BLOCKS;
+    const uint32_t n_segment = (n_block + form_of<F>::segment - 1) / form_of<F>::segment;
     acc_type total[N] = {}; /* element warp % 4 of mma warp / 4 */
 #pragma unroll
     for (unsigned i = 0; i < few_prefetch<F, N>::n; i++)
-        few_load_x<F, N>(ahead, i, in, p, warp * SEGMENT_BLOCKS + i);
+        few_load_x<F, N>(ahead, i, in, p, warp * form_of<F>::segment + i);
     for (uint32_t first = 0; first < n_segment; first += FEW_PARTS / N) {
         const uint32_t end = first + FEW_PARTS / N < n_segment ? first + FEW_PARTS / N : n_segment;
         few_segments<F, N>(s, ahead, in, out, p, first, end, end < n_segment);
@@ -323,7 +323,7 @@ many_rows(union many_shared<typename form_of<F>::acc> &s, const struct linear_in
             many_load(s.in, (b + STAGES - 1) % STAGES, in, out, p, b + STAGES - 1);
         cp_async_commit();
         many_block<F>(acc, s.in, b % STAGES);
-        if ((b + 1) % SEGMENT_BLOCKS && b + 1 < n_block)
+        if ((b + 1) % form_of<F>::segment && b + 1 < n_block)
             continue;
 #pragma unroll
         for (unsigned i = 0; i < 2 * 8 * 4; i++) { /* the segment's end */

@@ -90,7 +90,7 @@ static void make_case(struct kcheck *k, struct linear_int8_args *a)
     a->w.dtype = DT_F8_E4M3;
     a->w.gated = gated;
     a->w.n_out = gated ? 32 * kc_range(k, 1, 4) : kc_range(k, 1, 150);
-    a->w.n_in = unit * kc_range(k, 1, (a->n_row < 20 && kc_chance(k, 25) ? 2200 : 400) / unit);
+    a->w.n_in = unit * kc_range(k, 1, (a->n_row < 20 && kc_chance(k, 25) ? 4700 : 400) / unit);
     a->x_stride = (a->w.n_in + 63) / 64 * 64;
     a->y_stride = (gated ? a->w.n_out / 2 : a->w.n_out) + kc_range(k, 0, 7);
     a->y_dtype = kc_chance(k, 70) ? DT_F32 : DT_BF16;

@@ -27,7 +27,7 @@ static void few_steps_are_written_soon(void **state)
     for (uint64_t step = 1; size_of(path) < 2000; step++) { /* the names of rows are fewer bytes */
         const struct trace_step v = {.step = step, .parts[TRACE_PLAN] = {1, 2}};
         trace_add(t, &v);
-        usleep(5000);
+        usleep(20000);
     }
     const off_t size = size_of(path);
     assert_true(size < LOT_BYTES);

@@ -6,8 +6,9 @@
 
 `golden` writes a folder for each name of MODELS: config.json as published folders spell it, config_v5.json as transformers writes
 it, model.safetensors with random weights in bfloat16, golden.json and golden.safetensors with the answers in float32 to five
-prompts. `variants` writes folders of the same form whose config has one key of OPTIONS moved at a time;
-build/dev/tests/test_model_golden FOLDER ... compares quire with each of them.
+prompts (of a folder that goes to tests/data/models, tests/data/redraw.py then draws the weights itself). `variants` writes folders of
+the same form whose config has one key of OPTIONS moved at a time; build/dev/tests/test_model_golden FOLDER ... compares quire with
+each of them.
 
 Families that transformers does not have are written with the names that their folders have, of the weights of one that computes
 the same: MADE_OF. Random numbers come from the name and the seed alone.

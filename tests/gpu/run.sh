@@ -27,6 +27,7 @@ bundle() {
     from=${BUILD:-build/cuda}
     tar=${TAR:-build/quire-gpu.tar.xz}
     [ -x "$from/portable/bin/quire-generate" ] || { echo "run.sh: nothing in $from/portable; cmake --build --preset portable makes it" >&2; exit 1; }
+    [ -e tests/data/models/qwen3/model.safetensors ] || { echo "run.sh: test models have no weights; cmake --build --preset dev --target weights draws them" >&2; exit 1; }
     all=$(mktemp -d)
     trap 'rm -rf "$all"' EXIT
     to=$all/quire-gpu

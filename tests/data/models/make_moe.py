@@ -7,6 +7,8 @@ seed and NAME, so an answer is the same for the same versions of these:
 
     python3 tests/data/models/make_moe.py [NAME …]
 
+../redraw.py then lists the weights in weights.txt and computes the golden anew for those that it draws (../README.md).
+
 A draw is rejected where two tokens are closer than rounding allows, and where a router is near a tie: there weights that differ by
 1e-6 of themselves give other experts, which shows in the logits."""
 import copy

@@ -4,6 +4,7 @@ transformers (5.23.0, torch 2.15.0) computes with it in float32.
 
     python3 tests/data/models/make_states.py [NAME …]      # writes tests/data/models/NAME
 
+../redraw.py then lists the weights in weights.txt and computes the golden anew for those that it draws (../README.md).
 The same files for the same NAME and versions: numbers come from a hash of the name. Greedy tokens are accepted only
 where the best two logits are well apart, else another attempt is made.
 """

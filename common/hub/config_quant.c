@@ -201,6 +201,40 @@ static enum q_code load_fp8(struct quant_config *q, const struct hub_json_at *at
     return rc ? rc : config_quant_blocks(q, at, "weight_block_size", e);
 }
 
+/* quant_type: {"default": {"_type": "Int8WeightOnlyConfig", "_version": 2, ...}}. Files of version 1
+ * are pickles of classes. Its int4 is packed for one device, or has zero points that are floats. */
+static enum q_code load_torchao(struct quant_config *q, const struct hub_json_at *at,
+                                struct q_err *e)
+{
+    static const struct {
+        const char *name;
+        enum quant_method method;
+    } types[] = {
+        {"Int8WeightOnlyConfig", QUANT_INT8},
+        {"Int8DynamicActivationInt8WeightConfig", QUANT_INT8},
+        {"Float8WeightOnlyConfig", QUANT_FP8},
+        {"Float8DynamicActivationFloat8WeightConfig", QUANT_FP8},
+    };
+    const json_t *type = hub_json_find(at, "quant_type");
+    const json_t *inside = json_object_get(type, "default");
+    const char *name = json_string_value(json_object_get(inside, "_type"));
+    if (!name)
+        name = json_is_string(type) ? json_string_value(type) : "missing";
+    q->bits = 8;
+    q->symmetric = true;
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (strcmp(types[i].name, name) == 0 &&
+            json_integer_value(json_object_get(inside, "_version")) == 2) {
+            q->method = types[i].method;
+            return Q_OK;
+        }
+    return q_fail(e, Q_UNSUPPORTED,
+                  "%s: torchao's quant_type %.60s is not supported, expected version 2 of "
+                  "Int8WeightOnlyConfig, Int8DynamicActivationInt8WeightConfig, "
+                  "Float8WeightOnlyConfig or Float8DynamicActivationFloat8WeightConfig; " COULD_USE,
+                  at->path, name);
+}
+
 /* The block size and the types are the format's; which matrices are so, the tensors say. */
 static enum q_code load_mxfp4(struct quant_config *q, const struct hub_json_at *at, struct q_err *e)
 {
@@ -237,6 +271,7 @@ enum q_code config_quant_load(struct quant_config *q, const struct hub_json_at *
         {"fp8", load_fp8},
         {"fbgemm_fp8", load_fp8},
         {"mxfp4", load_mxfp4},
+        {"torchao", load_torchao},
         {"compressed-tensors", config_quant_compressed},
         {"modelopt", config_quant_modelopt},
         {"modelopt_fp4", config_quant_modelopt},
@@ -269,7 +304,7 @@ enum q_code config_quant_load(struct quant_config *q, const struct hub_json_at *
     return q_fail(
         e, Q_UNSUPPORTED,
         "%s: quantized weights (quant_method %.40s) are not supported, expected gptq, awq, "
-        "auto-round, bitsandbytes, fp8, fbgemm_fp8, mxfp4, modelopt or "
+        "auto-round, bitsandbytes, fp8, fbgemm_fp8, mxfp4, modelopt, torchao or "
         "compressed-tensors; " COULD_USE,
         at->path, method ? method : "missing");
 }

@@ -15,9 +15,9 @@ enum quant_method {
     QUANT_GPTQ,
     QUANT_AWQ,    /* "gemm" */
     QUANT_PACKED, /* compressed-tensors pack-quantized: several weights in an int32 */
-    QUANT_INT8,   /* compressed-tensors int-quantized: int8, one scale for each output */
+    QUANT_INT8,   /* compressed-tensors int-quantized, torchao: int8, one scale for each output */
     QUANT_MXFP4,  /* e2m1 in blocks of 32 with a power of two each: gpt-oss's experts */
-    QUANT_FP8,    /* fp8, fbgemm_fp8, modelopt, compressed-tensors float-quantized: e4m3 */
+    QUANT_FP8,    /* fp8, fbgemm_fp8, modelopt, torchao, compressed-tensors float-quantized: e4m3 */
     QUANT_GGUF,   /* blocks of a GGUF file; 4 bits: of Q4_0, 0: they stand for floats */
     QUANT_FP4,    /* modelopt, compressed-tensors nvfp4, mxfp4: e2m1, and e4m3, as tensors say */
     QUANT_BNB4,   /* bitsandbytes nf4 and fp4: codes of 4 bits, scales of blocks */

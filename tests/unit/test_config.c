@@ -498,6 +498,17 @@ static void test_refused_quantization(void **state)
         {", \"quantization_config\": {\"quant_method\": \"modelopt\", \"quant_algo\": "
          "\"NVFP4_AWQ\"}",
          Q_UNSUPPORTED, "quant_algo \"NVFP4_AWQ\" is not supported, expected FP8"},
+        {", \"quantization_config\": {\"quant_method\": \"torchao\", \"quant_type\": "
+         "{\"default\": {\"_type\": \"Int4WeightOnlyConfig\", \"_version\": 2}}}",
+         Q_UNSUPPORTED, "torchao's quant_type Int4WeightOnlyConfig is not supported, expected"},
+        {", \"quantization_config\": {\"quant_method\": \"torchao\", \"quant_type\": "
+         "{\"default\": {\"_type\": \"Int8WeightOnlyConfig\", \"_version\": 1}}}",
+         Q_UNSUPPORTED, "expected version 2 of Int8WeightOnlyConfig"},
+        {", \"quantization_config\": {\"quant_method\": \"torchao\", \"quant_type\": "
+         "\"int4_weight_only\"}",
+         Q_UNSUPPORTED, "torchao's quant_type int4_weight_only is not supported"},
+        {", \"quantization_config\": {\"quant_method\": \"torchao\"}", Q_UNSUPPORTED,
+         "torchao's quant_type missing is not supported"},
         {", \"quantization_config\": {\"quant_method\": \"hqq\"}", Q_UNSUPPORTED,
          "quant_method hqq) are not supported, expected gptq, awq"},
         {", \"quantization_config\": {\"quant_method\": \"compressed-tensors\", \"config_groups\": "
@@ -547,6 +558,12 @@ static void test_quantization(void **state)
         {"\"bitsandbytes\", \"_load_in_4bit\": true, \"load_in_8bit\": false", QUANT_BNB4, 4,
          false},
         {"\"bitsandbytes\", \"load_in_8bit\": true", QUANT_BNB8, 8, false},
+        {"\"torchao\", \"quant_type\": {\"default\": {\"_type\": "
+         "\"Int8DynamicActivationInt8WeightConfig\", \"_version\": 2}}",
+         QUANT_INT8, 8, false},
+        {"\"torchao\", \"quant_type\": {\"default\": {\"_type\": \"Float8WeightOnlyConfig\", "
+         "\"_version\": 2}}",
+         QUANT_FP8, 8, false},
         {"\"modelopt\", \"quant_algo\": \"NVFP4\"", QUANT_FP4, 4, false},
         {"\"modelopt\", \"quantization\": {\"quant_algo\": \"FP8\"}", QUANT_FP8, 8, false},
         {"\"compressed-tensors\", \"config_groups\": {\"a\": {\"format\": \"naive-quantized\", "

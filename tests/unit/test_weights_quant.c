@@ -34,7 +34,8 @@ static const struct quant_case cases[] = {
     {"auto-round", QUANTIZE_INT4, 32, 0.05},    {"packed-mixed", QUANTIZE_INT4, 32, 0.05},
     {"fp4-packed", QUANTIZE_NOT, 0, 1e-6},      {"fp4-modelopt", QUANTIZE_NOT, 0, 1e-6},
     {"bnb-nf4", QUANTIZE_NOT, 0, 1e-6},         {"bnb-fp4", QUANTIZE_NOT, 0, 1e-6},
-    {"bnb-int8", QUANTIZE_INT8, 0, 0.05},
+    {"bnb-int8", QUANTIZE_INT8, 0, 0.05},       {"torchao-int8", QUANTIZE_INT8, 0, 0.05},
+    {"torchao-fp8", QUANTIZE_NOT, 0, 1e-6},
 };
 #define N_CASE (sizeof cases / sizeof *cases)
 
@@ -500,6 +501,10 @@ static void damaged_codes_are_refused(void **state)
          Q_PROJ "SCB: scale 1 is not finite"},
         {"fp4-packed", NULL, NULL, Q_PROJ "weight_scale", 0, "\x7f", 1, Q_CORRUPT,
          Q_PROJ "weight_scale: the scale of output 0, group 0 is not finite"},
+        {"torchao-int8", NULL, NULL, Q_PROJ "_weight_zero_point", 0, "\x01", 1, Q_UNSUPPORTED,
+         "_weight_zero_point: int8 with zero points is not supported"}, /* of the first such bytes */
+        {"torchao-int8", NULL, NULL, Q_PROJ "_weight_scale", 4, "\0\0\x80\x7f", 4, Q_CORRUPT,
+         Q_PROJ "_weight_scale: scale 1 is not finite"},
         {"fp4-modelopt", NULL, NULL, Q_PROJ "weight_scale_2", 0, "\0\0\0\0", 4, Q_CORRUPT,
          Q_PROJ "weight_scale_2 is 0, expected a number above 0"},
     };

@@ -8,14 +8,8 @@
 
 static const struct tensor *scales_of(const struct weight_finder *f, const char *name)
 {
-    static const char *const ends[] = {"_scale", "_scale_inv"};
-    char whole[ARCH_NAME_MAX + 32];
-    const struct tensor *t = NULL;
-    for (size_t i = 0; i < sizeof ends / sizeof *ends && !t; i++) {
-        snprintf(whole, sizeof whole, "%s%s", name, ends[i]);
-        t = tensor_find(f->files, whole);
-    }
-    return t;
+    const struct tensor *t = weight_part(f, name, ".weight_scale");
+    return t ? t : weight_part(f, name, ".weight_scale_inv");
 }
 
 static enum q_code check_scales(const struct tensor *t, struct q_err *e)
@@ -55,7 +49,7 @@ enum q_code weight_fp8_find(struct weight_source *s, const struct weight_finder 
                             const char *name, struct q_err *e)
 {
     const struct quant_config *c = &f->config->quant;
-    struct quant_tensors q = {.method = QUANT_FP8, .bits = 8, .q = tensor_find(f->files, name)};
+    struct quant_tensors q = {.method = QUANT_FP8, .bits = 8, .q = weight_part(f, name, ".weight")};
     if (!q.q || q.q->dtype != DT_F8_E4M3)
         return Q_OK; /* one that was left as it is */
     if (!has_shape(q.q, s->rows, s->cols))

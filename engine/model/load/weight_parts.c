@@ -14,8 +14,15 @@ size_t weight_part_base(const char *name)
 const struct tensor *weight_part(const struct weight_finder *f, const char *name,
                                  const char *suffix)
 {
+    static const char of_weight[] = ".weight"; /* torchao: X._weight_qdata, X._weight_scale */
     char whole[ARCH_NAME_MAX + 64];
+    const size_t n = sizeof of_weight - 1;
     snprintf(whole, sizeof whole, "%.*s%s", (int)weight_part_base(name), name, suffix);
+    const struct tensor *t = tensor_find(f->files, whole);
+    if (t || strncmp(suffix, of_weight, n) != 0)
+        return t;
+    snprintf(whole, sizeof whole, "%.*s._weight%s", (int)weight_part_base(name), name,
+             suffix[n] ? suffix + n : "_qdata");
     return tensor_find(f->files, whole);
 }
 

@@ -28,6 +28,9 @@ static const char *const suffixes[] = {".qweight",
                                        ".input_global_scale",
                                        ".k_scale",
                                        ".v_scale",
+                                       "._weight_qdata",
+                                       "._weight_scale",
+                                       "._weight_zero_point",
                                        ".SCB",
                                        ".weight_format"};
 
@@ -107,6 +110,17 @@ static enum q_code check_parts(const struct weight_source *s, const char *name, 
     return weight_part_check_finite(q->scales, e);
 }
 
+/* Zero points of int8, which torchao writes, are all 0. */
+static enum q_code check_no_zeros(const struct weight_finder *f, const char *name, struct q_err *e)
+{
+    const struct tensor *t = weight_part(f, name, ".weight_zero_point");
+    for (uint64_t i = 0; t && i < t->n_bytes; i++)
+        if (((const unsigned char *)t->data)[i])
+            return q_fail(e, Q_UNSUPPORTED, "%s: tensor %s: int8 with zero points is not supported",
+                          weight_part_file(t), t->name);
+    return Q_OK;
+}
+
 /* Bits and group of a matrix that may have others than the config's, where the shapes of its parts
  * make sense; where not, they are refused as the config's. */
 static void read_shapes(struct quant_tensors *q, const struct weight_source *s)
@@ -171,6 +185,8 @@ static enum q_code find_integers(struct weight_source *s, const struct weight_fi
     s->quant = q;
     s->dtype = q.scales ? q.scales->dtype : DT_F16;
     enum q_code rc = check_parts(s, name, e);
+    if (!rc && q.method == QUANT_INT8)
+        rc = check_no_zeros(f, name, e);
     return rc ? rc : check_order(&s->quant, s->cols, e);
 }
 

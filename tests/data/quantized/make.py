@@ -186,6 +186,17 @@ def packed_mixed(w, rng, kind="packed", **options):
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
 
 
+def torchao(w, rng, kind="int8"):
+    """As its tensors of classes are flattened into safetensors (torchao 0.18)."""
+    if kind == "fp8":
+        parts, plain = fp8(w, rng, (1, w.shape[1]))
+        return {"_weight_qdata": parts["weight"], "_weight_scale": parts["weight_scale"]}, plain
+    scale = (np.abs(w).max(1) / 127.5).astype(np.float32)
+    q = np.clip(np.round(w / scale[:, None]), -128, 127).astype(np.int8)
+    return {"_weight_qdata": q, "_weight_scale": scale[:, None], "_weight_zero_point": np.zeros((len(w), 1), np.int8)}, \
+        scale[:, None] * q.astype(np.float32)
+
+
 def nearest(x, values):
     return np.abs(x[..., None] - values).argmin(-1)
 
@@ -286,6 +297,12 @@ def compressed(format, bits, group, symmetric, activations=None):
             "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights, "input_activations": activations}}}
 
 
+def of_torchao(kind):
+    by_row = {"granularity": {"_data": {"dim": -1}, "_type": "PerRow", "_version": 1}}
+    return {"quant_method": "torchao", "modules_to_not_convert": None, "include_input_output_embeddings": False,
+            "quant_type": {"default": {"_data": by_row, "_type": kind, "_version": 2}}}
+
+
 def of_gptq(bits, group, sym, desc_act, form="gptq"):
     return {"quant_method": "gptq", "bits": bits, "group_size": group, "sym": sym, "desc_act": desc_act, "checkpoint_format": form}
 
@@ -340,6 +357,8 @@ LATER = {
     "bnb-nf4": (bnb4, dict(nested=True), {**BNB, "load_in_4bit": True, "load_in_8bit": False, "bnb_4bit_quant_type": "nf4"}),
     "bnb-fp4": (bnb4, dict(kind="fp4"), {**BNB, "load_in_4bit": True, "load_in_8bit": False, "bnb_4bit_quant_type": "fp4"}),
     "bnb-int8": (bnb8, dict(), {**BNB, "load_in_4bit": False, "load_in_8bit": True}),
+    "torchao-int8": (torchao, dict(), of_torchao("Int8WeightOnlyConfig")),
+    "torchao-fp8": (torchao, dict(kind="fp8"), of_torchao("Float8WeightOnlyConfig")),
 }
 # Options of single matrices, by the end of their names.
 VARIED = {

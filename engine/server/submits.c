@@ -213,6 +213,8 @@ void frontends_on_submit(struct frontends *p, struct frontend *from, const struc
                     "this frontend has the maximum of %u open requests; retry later", from->n_open);
     if (!rc)
         rc = check_trial(p, from, m, &is_turn, &e);
+    if (!rc) /* now: a plugin reads items of it before it is accepted */
+        frontends_note_trial(p, m->alone ? from->instance : 0);
     if (!rc && m->stream_id.n && !streams_open(&p->streams, from->frontend_id, m))
         rc = q_fail(&e, Q_CANCELLED, "the stream was resumed over another connection");
     if (!rc)
@@ -225,7 +227,6 @@ void frontends_on_submit(struct frontends *p, struct frontend *from, const struc
     }
     from->n_open++;
     p->on_trial = m->alone;
-    frontends_note_trial(p, m->alone ? from->instance : 0);
     if (!m->in_pieces && !core_items_pending(p->core, from->frontend_id, m->req_id))
         frontends_tell_expanded(p, from, m->req_id);
 }

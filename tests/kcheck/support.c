@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdarg.h>
 #include "common/mem.h"
+#include "error_map.h"
 
 /* With the address sanitizer the guards may not even be read. */
 #if defined(__SANITIZE_ADDRESS__)
@@ -25,6 +26,8 @@
 #define GUARD_BYTES 256  /* before and after; four vectors of the widest kind */
 #define FILL        0xff /* NaN in every float type: visible when a kernel computes with it */
 #define PRINTED_MAX 20   /* failures printed in full */
+#define WRONG_MAX   3    /* of them, wrong elements of one array; the others are on its map */
+#define MAP_BYTES   4096
 
 uint64_t kc_rnd(struct kcheck *k)
 {
@@ -192,9 +195,19 @@ static float row_scale(const struct kc_array *a, size_t row)
     return scale;
 }
 
+static void print_map(const struct error_map *m, const char *what, const struct kc_array *got)
+{
+    char text[MAP_BYTES];
+    error_map_print(m, got->n_row, got->stride, text, sizeof text);
+    printf("  %s [%zu,%zu]: %u elements are wrong; a mark is a block of %u rows x %u columns\n%s",
+           what, got->n_row, got->n_col, m->n_wrong, ERROR_MAP_ROWS, ERROR_MAP_COLS, text);
+}
+
 void kc_compare(struct kcheck *k, const char *what, const struct kc_array *got,
                 const struct kc_array *want)
 {
+    const bool shown = k->n_failed < PRINTED_MAX;
+    struct error_map map = {0};
     for (size_t i = 0; i < got->n_row; i++) {
         double scale = k->variant->tolerance ? fmax(row_scale(want, i), k->magnitude) : 0;
         for (size_t c = 0; c < got->stride; c++) {
@@ -209,11 +222,18 @@ void kc_compare(struct kcheck *k, const char *what, const struct kc_array *got,
             if (bound > 0 && got->dtype == DT_F16)
                 bound += fabsf(w) * 0x1p-10 + 0x1p-24;
             k->n_compared++;
-            if (!equal_enough(g, w, bound))
+            if (equal_enough(g, w, bound))
+                continue;
+            error_map_add(&map, i, c);
+            if (map.n_wrong <= WRONG_MAX)
                 kc_fail(k, "%s[%zu,%zu] is %.9g (%a), wanted %.9g (%a) +- %.3g", what, i, c, g, g,
                         w, w, bound);
+            else
+                k->n_failed++;
         }
     }
+    if (map.n_wrong > 1 && shown)
+        print_map(&map, what, got);
 }
 
 static bool both_nan(const struct kc_bits *b, size_t i)

@@ -18,6 +18,7 @@ import traceback
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
+import clocks  # noqa: E402
 import machine  # noqa: E402
 import report  # noqa: E402
 from jobs import NOT_OURS, PARTS  # noqa: E402
@@ -34,6 +35,7 @@ STAGES = (
 CANNOT = re.compile(r'architecture \S+ is not supported|--quantization is "|run on the CPU only|fp8 is not supported on the CPU')
 TOY = " with toy shapes"
 TRIAL = "machine/trial"
+MEASURES = ("ceilings", "kernels", "bench", "torch")  # parts whose rows are figures: the card's clocks stand beside them
 
 
 class Hangs(Exception):
@@ -46,6 +48,7 @@ class Run:
     def __init__(self, o, work, store):
         self.o, self.work, self.store = o, work, store
         self.deadline = time.monotonic() + o.minutes * 60
+        self.clocks = None
         self.device = os.environ.get("QUIRE_DEVICE", "cuda")
         self.env = machine.environment(o.out)
         if store.get(TRIAL):
@@ -112,6 +115,7 @@ def run_job(r, name, job):
     """Its status; what it found is stored before this returns. A run's time that is up stores nothing."""
     start = time.monotonic()
     rows, why = [], ""
+    r.clocks.since()
     try:
         rows, status = job(r), "ok"
     except NoTime:
@@ -124,6 +128,9 @@ def run_job(r, name, job):
         status, why = "FAIL", f"tests/gpu: {type(e).__name__}: {e}"
         r.store.log(traceback.format_exc())
     seconds = time.monotonic() - start
+    if name.split("/")[0] in MEASURES:
+        card = clocks.summary(r.clocks.since())
+        rows = [{**row, **card} for row in rows]
     r.store.put(name, status=status, seconds=round(seconds, 2), rows=rows, why=why, ours=not NOT_OURS.match(name))
     print(f"{status:4} {name} ({seconds:.1f} s){': ' + why if why else ''}", flush=True)
     return status
@@ -233,7 +240,8 @@ def main():
     machine.sweep([temporary, pathlib.Path("/dev/shm")])
     with machine.workspace(temporary) as work:
         r = Run(o, work, store)
-        came, whole = run_all(r)
+        with clocks.Clocks(work) as r.clocks:
+            came, whole = run_all(r)
         make_page(r)
     store.share("quire")
     print("\n".join(report.bars(store)), flush=True)

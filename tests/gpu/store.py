@@ -125,7 +125,7 @@ class Store:
                     shutil.copytree(there, to, dirs_exist_ok=True)
 
 
-def _die_with_parent():
+def die_with_parent():
     _libc.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: who kills this script frees the card
 
 
@@ -139,7 +139,7 @@ class Child:
         with open(self.out_path, "wb") as out, open(self.err_path, "wb") as err:
             self.start = time.monotonic()
             self.process = subprocess.Popen(self.args, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True,
-                                            preexec_fn=_die_with_parent, env={**os.environ, **(env or {})})
+                                            preexec_fn=die_with_parent, env={**os.environ, **(env or {})})
 
     def __enter__(self):
         return self

@@ -12,8 +12,15 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/gpu"))
+import clocks  # noqa: E402
 STUBS = {
-    "nvidia-smi": 'print("NVIDIA Stub, 1024 MiB,", mode or "580.1")',
+    "nvidia-smi": """
+if args[-1].startswith("-lms="):
+    for bits in (1, 4, 0x24): print(f"{1980 - bits}, 612.5, 61, 0x{bits:016x}", flush=True)
+    time.sleep(600)
+print("NVIDIA Stub, 1024 MiB,", mode or "580.1")
+""",
     "ncu": """
 if "--clock-control" not in args or "--once" not in args: sys.exit("ncu: of a card that is shared")
 print("  attention_kernel (1, 1, 1)x(128, 1, 1)\\n    Section: GPU Speed Of Light Throughput")
@@ -258,6 +265,22 @@ def stopped(s):
         pid.unlink()
 
 
+def clocks_beside(s):
+    """Sampled until there is what the stub says, however slow this machine is."""
+    os.environ["PATH"], before = s.env["PATH"], os.environ["PATH"]
+    try:
+        with clocks.Clocks(s.out) as sampled:
+            found = []
+            while len(found) < 3 and sampled.process.poll() is None:
+                found += sampled.since()
+                time.sleep(0.05)
+    finally:
+        os.environ["PATH"] = before
+    want = {"SM MHz": "1944 to 1976", "W": 612.5, "degrees": 61.0, "held back by": "power, heat"}
+    check("clocks beside a figure, idle samples left out", clocks.summary(found) == want, str(clocks.summary(found)))
+    check("no figure without samples", clocks.summary([]) == {} and clocks.sample("[N/A], 1, 2, 0x0") is None)
+
+
 def broken_store(s):
     for text in ("", "{", "[]", '{"card": "NVIDIA Stub, 1024 MiB"}'):
         (s.out / "results.json").write_text(text)
@@ -272,6 +295,7 @@ def main():
         s.put_stubs()
         all_of_it(s)
         s.run("kernels", "goldens", "bench")
+        clocks_beside(s)
         bad_ends(s)
         no_time(s)
         stopped(s)

@@ -99,6 +99,8 @@ static const struct {
     {"gemma",       "head_dim",                0, 256},
     {"gemma2",      "head_dim",                0, 256},
     {"gemma3_text", "head_dim",                0, 256},
+    {"gemma4_text", "head_dim",                0, 256},
+    {"gemma4_text", "num_key_value_heads",     0, 4},
     {"glm",         "head_dim",                0, 128},
     {"glm4",        "head_dim",                0, 128},
     {"glm4_moe",    "num_key_value_heads",     0, 8},
@@ -378,8 +380,9 @@ static enum q_code load_config(struct model_config *c, const struct hub_json_at 
         (rc = load_sizes(c, at, e)) || (rc = config_encoder_load(c, at, e)) ||
         (rc = config_latent_load(c, at, e)) || (rc = config_forward_load(c, at, e)) ||
         (rc = load_dtype(c, at, e)) || (rc = config_mixers_load(c, at, e)) ||
-        (rc = config_layers_load(c, at, e)) || (rc = load_ids(c, at, e)) ||
-        (rc = config_moe_load(c, at, e)) || (rc = config_quant_load(&c->quant, at, e)))
+        (rc = config_layers_load(c, at, e)) || (rc = config_kinds_load(c, at, e)) ||
+        (rc = load_ids(c, at, e)) || (rc = config_moe_load(c, at, e)) ||
+        (rc = config_quant_load(&c->quant, at, e)))
         return rc;
     return config_rope_load(c, at, e);
 }

@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include "common/dtype.h"
 #include "common/err.h"
+#include "common/hub/config_kinds.h"
 #include "common/hub/config_mixer.h"
 #include "common/hub/config_quant.h"
 
@@ -31,7 +32,8 @@ enum rope_kind {
     ROPE_DYNAMIC,
     ROPE_LLAMA3,
     ROPE_YARN,
-    ROPE_LONG /* "longrope" */
+    ROPE_LONG,        /* "longrope" */
+    ROPE_PROPORTIONAL /* the first pairs of a head, by frequencies of all of them */
 };
 
 struct rope_config {
@@ -45,6 +47,7 @@ struct rope_config {
     double attention_factor;                  /* yarn, longrope; 0 = not given */
     double mscale, mscale_all_dim;            /* yarn; 0 = not given */
     bool truncate;                            /* yarn: round the correction range (default true) */
+    double proportion;                        /* proportional: of the pairs that are rotated */
     /* longrope, of each pair: up to the original length, and beyond it */
     float short_factor[CONFIG_ROPE_FACTORS_MAX], long_factor[CONFIG_ROPE_FACTORS_MAX];
 };
@@ -117,6 +120,7 @@ struct model_config {
     struct moe_config moe;
     struct latent_config latent;
     struct mixer_config mixer;
+    struct layers_config layers;
     struct quant_config quant;
     struct forward_config forward;
     enum dtype dtype;                 /* of the checkpoint; F32, F16 or BF16; F32 when not said */
@@ -144,7 +148,7 @@ static inline uint32_t model_config_n_rot(const struct model_config *c)
     return fraction != 0 ? (uint32_t)(c->head_dim * fraction) : c->head_dim;
 }
 
-/* Has the layer K and V? */
+/* Has the layer attention? */
 static inline bool model_config_has_kv(const struct model_config *c, uint32_t layer)
 {
     return c->mixer.layers[layer] == MIXER_ATTENTION || c->mixer.beside;

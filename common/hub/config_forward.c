@@ -18,6 +18,7 @@ struct family {
     uint32_t rotated;
     double attention_cap, logit_cap, query_scalar;
     bool has_caps; /* these three are keys of it */
+    double attention_multiplier;
     bool has_multipliers;
     bool multiplies_logits; /* logits_scaling is a factor, not a divisor */
     struct {                /* MiniCPM's multipliers, when their keys are absent; 0: none */
@@ -316,6 +317,7 @@ enum q_code config_forward_load(struct model_config *c, const struct hub_json_at
     c->attention_bias = row->attention_bias;
     c->forward.parallel_residual = row->parallel;
     c->forward.qk_norm = row->qk_norm;
+    c->forward.attention_multiplier = row->attention_multiplier;
     if ((row->act_key && (rc = hub_json_str(&act, at, row->act_key, e))) ||
         (row->eps_key && (rc = hub_json_number(&c->rms_norm_eps, at, row->eps_key, eps, e))) ||
         (rc = load_flags(c, row, at, e)) || (rc = check_refused(c, row, at, e)) ||

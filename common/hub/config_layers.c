@@ -25,6 +25,7 @@ static const struct family {
     {"exaone4",     true,  4096, 4, 0, true,  false, false, NULL, NULL, 0, false, NULL},
     {"gemma2",      true,  4096, 2, 0, false, false, false, NULL, NULL, 0, false, NULL},
     {"gemma3_text", true,  4096, 6, 0, false, false, false, NULL, NULL, 0, false, NULL},
+    {"gemma4_text", true,  512,  6, 0, false, false, false, NULL, NULL, 0, false, NULL},
     {"gpt_oss",     true,  128,  2, 0, false, false, false, NULL, NULL, 0, false, NULL},
     {"granitemoehybrid", true, 0, 0, 0, false, false, false, NULL, NULL, 0, false, "position_embedding_type"},
     {"llama4_text", true,  8192, 0, 4, false, false, false, NULL, "attention_chunk_size", 0, true, NULL},

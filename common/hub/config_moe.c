@@ -38,7 +38,8 @@ struct family {
         double scale;
         bool sigmoid; /* scoring_func and topk_method are V3's */
     } groups;
-    double mixer; /* router_jitter_noise of a sparse mixer; 0: it has none */
+    const char *switch_key; /* there are experts where it is true; NULL: there is no such key */
+    double mixer;           /* router_jitter_noise of a sparse mixer; 0: it has none */
 };
 
 #define DEEPSEEK_NAMES                                                 \
@@ -90,6 +91,12 @@ static const struct family families[] = {
         .n_dense = 1,
     },
     {.model_type = "flex_olmo", .n_expert = 7, .n_used = 5, .says_so = true},
+    {
+        .model_type = "gemma4_text",
+        .names = {.n_used = "top_k_experts", .width = "moe_intermediate_size"},
+        .renormalize = true,
+        .switch_key = "enable_moe_block",
+    },
     {
         .model_type = "glm4_moe",
         .names = DEEPSEEK_NAMES,
@@ -505,8 +512,11 @@ static enum q_code load_mixer(struct moe_config *m, const struct family *f,
 enum q_code config_moe_load(struct model_config *c, const struct hub_json_at *at, struct q_err *e)
 {
     const struct family *f = family_of(c->model_type);
+    bool is_on = f && !f->switch_key;
     enum q_code rc;
-    if (!f)
+    if (f && f->switch_key && (rc = hub_json_bool(&is_on, at, f->switch_key, e)))
+        return rc;
+    if (!is_on)
         return Q_OK;
     struct counts n = {f->n_expert, f->n_used, f->width ? f->width : c->intermediate_size,
                        f->shared, f->n_shared};
@@ -516,6 +526,9 @@ enum q_code config_moe_load(struct model_config *c, const struct hub_json_at *at
         return rc;
     if (n.n == 0 && f->mlp_of_shared)
         c->intermediate_size = (uint32_t)n.shared;
+    if (n.n == 0 && f->switch_key)
+        return q_fail(e, Q_CORRUPT, "%s: %s is true and num_experts is missing or 0", at->path,
+                      f->switch_key);
     if (n.n == 0 || (n.n == 1 && f->layers == BY_PERIOD)) /* Jamba: one expert is an MLP */
         return Q_OK;
     if (n.used == 0)

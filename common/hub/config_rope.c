@@ -20,6 +20,7 @@ static const struct {
     {"llama3", ROPE_LLAMA3, NEED_FACTOR | NEED_BANDS | NEED_ORIGINAL},
     {"yarn", ROPE_YARN, 0},
     {"longrope", ROPE_LONG, NEED_FACTORS},
+    {"proportional", ROPE_PROPORTIONAL, 0},
     {"mrope", ROPE_DEFAULT, 0}, /* with a position in each direction; of text all are the same */
     {"su", ROPE_LONG, NEED_FACTORS}, /* its name in the first Phi-3 checkpoints */
 };
@@ -39,7 +40,7 @@ static enum q_code read_kind(struct rope_config *r, int *needs, const struct hub
         }
     return q_fail(e, Q_UNSUPPORTED,
                   "%s: rope type \"%.40s\" is not supported, expected default, linear, dynamic, "
-                  "llama3, yarn or longrope",
+                  "llama3, yarn, longrope or proportional",
                   at->path, name);
 }
 
@@ -149,6 +150,7 @@ static const struct {
     double theta, local_theta;                /* when absent */
 } local_ropes[] = {
     {"gemma3_text", "rope_theta", "rope_local_base_freq", 1e6, 1e4},
+    {"gemma4_text", "rope_theta", "rope_local_base_freq", 1e6, 1e4},
     {"modernbert", "global_rope_theta", "local_rope_theta", 16e4, 1e4},
     {"olmo3", "rope_theta", "rope_theta", 5e5, 5e5},
 };
@@ -212,6 +214,10 @@ static enum q_code read_rope(struct rope_config *r, struct model_config *c,
         ((rc = hub_json_number(&r->original_max_position, config, ORIGINAL, lengths, e)) ||
          (rc = read_long(c, at, e))))
         return rc;
+    if (r->kind == ROPE_PROPORTIONAL &&
+        (rc = hub_json_number(&r->proportion, at, "partial_rotary_factor",
+                              (struct hub_json_range){0, 1}, e)))
+        return rc;
     if ((rc = read_numbers(r, at, e)) || (rc = read_alpha(r, c, &needs, at, e)))
         return rc;
     return check_needs(r, needs, at, e);
@@ -250,6 +256,8 @@ static const struct {
     {"cwm",
      "{\"rope_type\": \"llama3\", \"rope_theta\": 1e6, \"factor\": 16, \"low_freq_factor\": 1, "
      "\"high_freq_factor\": 4, \"" ORIGINAL "\": 8192}"},
+    {"gemma4_text", "{\"rope_type\": \"proportional\", \"rope_theta\": 1e6, "
+                    "\"partial_rotary_factor\": 0.25}"},
     {"ministral3", "{\"rope_type\": \"yarn\", \"rope_theta\": 1e6, \"factor\": 16, \"mscale\": 1, "
                    "\"mscale_all_dim\": 1, "
                    "\"llama_4_scaling_beta\": 0.1, \"" ORIGINAL "\": 16384}"},
@@ -285,6 +293,7 @@ static enum q_code init_ropes(bool *two, struct model_config *c, const struct hu
         .beta_fast = 32,
         .beta_slow = 1,
         .truncate = true,
+        .proportion = 1,
     };
     for (size_t i = 0; i < sizeof thetas / sizeof *thetas; i++)
         if (strcmp(thetas[i].model_type, c->model_type) == 0)

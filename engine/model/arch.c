@@ -88,29 +88,37 @@ static uint32_t mixer_dim_size(const struct model_config *c, enum arch_dim dim)
     }
 }
 
-uint32_t arch_dim_size(const struct model_config *c, enum arch_dim dim)
+/* Of MLPs: in layers that read other layers' K and V they may be wider. */
+static uint32_t inter(const struct model_config *c, uint32_t layer)
 {
+    const bool twice = c->layers.reader_mlp && model_config_reads_kv(c, layer);
+    return c->intermediate_size * (twice ? 2 : 1);
+}
+
+uint32_t arch_dim_at(const struct model_config *c, enum arch_dim dim, uint32_t layer)
+{
+    const uint32_t head = model_config_head_dim(c, layer), n_kv = model_config_kv_heads(c, layer);
     switch (dim) {
     case D_VOCAB:
         return c->vocab_size;
     case D_HIDDEN:
         return c->hidden_size;
     case D_INTER:
-        return c->intermediate_size;
+        return inter(c, layer);
     case D_Q:
-        return c->n_head * c->head_dim;
+        return c->n_head * head;
     case D_KV:
-        return c->n_kv_head * c->head_dim;
+        return n_kv * head;
     case D_QKV:
-        return (c->n_head + 2 * c->n_kv_head) * c->head_dim;
+        return (c->n_head + 2 * n_kv) * head;
     case D_HEAD:
-        return c->head_dim;
+        return head;
     case D_HEADS:
         return c->n_head;
     case D_KV_HEADS:
-        return c->n_kv_head;
+        return n_kv;
     case D_2_INTER:
-        return 2 * c->intermediate_size;
+        return 2 * inter(c, layer);
     case D_POSITIONS:
         return c->max_position;
     case D_POSITIONS_2:
@@ -139,8 +147,14 @@ uint32_t arch_dim_size(const struct model_config *c, enum arch_dim dim)
         return c->n_head * c->latent.value;
     case D_TYPES:
         return c->n_type;
+    case D_INPUT_VOCAB:
+        return c->layers.input_vocab;
+    case D_LAYER_INPUT:
+        return c->layers.input;
+    case D_LAYER_INPUTS:
+        return c->n_layer * c->layers.input;
     case D_2_Q:
-        return 2 * c->n_head * c->head_dim;
+        return 2 * c->n_head * head;
     default:
         return mixer_dim_size(c, dim);
     }
@@ -187,8 +201,34 @@ const char *arch_dim_text(enum arch_dim dim)
         [D_2_Q] = "2 * num_attention_heads * head_dim",
         [D_CONV] = "columns of the convolution",
         [D_CONV_WIDTH] = "rows of the convolution",
+        [D_INPUT_VOCAB] = "vocab_size_per_layer_input",
+        [D_LAYER_INPUT] = "hidden_size_per_layer_input",
+        [D_LAYER_INPUTS] = "num_hidden_layers * hidden_size_per_layer_input",
     };
     return texts[dim];
+}
+
+/* Of K and V, where some layers have none of their own. */
+static bool wants_kv(const struct model_config *c, enum arch_when when, uint32_t layer)
+{
+    const bool own = !model_config_reads_kv(c, layer);
+    const bool v_is_k = c->layers.wide_v_is_k && c->layers.wide[layer];
+    switch (when) {
+    case WHEN_OWN_KV:
+        return own;
+    case WHEN_OWN_V:
+        return own && !v_is_k;
+    case WHEN_V_IS_K:
+        return own && v_is_k;
+    case WHEN_OWN_KV_BIAS:
+        return c->attention_bias && own;
+    case WHEN_OWN_V_BIAS:
+        return c->attention_bias && own && !v_is_k;
+    case WHEN_V_IS_K_BIAS:
+        return c->attention_bias && own && v_is_k;
+    default:
+        return false;
+    }
 }
 
 bool arch_wants(const struct model_config *c, enum arch_when when, uint32_t layer)
@@ -248,8 +288,10 @@ bool arch_wants(const struct model_config *c, enum arch_when when, uint32_t laye
         return c->latent.q_rank > 0;
     case WHEN_Q_WHOLE:
         return c->latent.q_rank == 0;
+    case WHEN_LAYER_INPUT:
+        return c->layers.input > 0;
     default:
-        return false;
+        return wants_kv(c, when, layer);
     }
 }
 

@@ -21,7 +21,11 @@ enum arch_slot {
     W_FINAL_NORM,
     W_FINAL_NORM_BIAS,
     W_LM_HEAD_BIAS,
-    W_POSITIONS, /* learned: rows from arch_layer.first_position on, one for each position */
+    W_POSITIONS,    /* learned: rows from arch_layer.first_position on, one for each position */
+    W_EMBED_LAYERS, /* rows of the inputs that layers have of a token: of all layers, one behind the
+                          other; what is made of the embedding for them, and its norm */
+    W_LAYER_INPUTS,
+    W_LAYER_INPUTS_NORM,
     W_TYPES,     /* rows for types of tokens: BERT has one for each text of a pair */
     W_ATTN_NORM, /* from here on once a layer */
     W_ATTN_NORM_BIAS,
@@ -39,8 +43,9 @@ enum arch_slot {
     W_K_BIAS,
     W_V_BIAS,
     W_O_BIAS,
-    W_Q_NORM,   /* latent attention: of q's latent */
-    W_K_NORM,   /* latent attention: of the latent of K and V */
+    W_Q_NORM, /* latent attention: of q's latent */
+    W_K_NORM, /* latent attention: of the latent of K and V */
+    W_V_NORM,
     W_KV_A,     /* latent attention: x to the latent of K and V, then the rotated part of the key */
     W_Q_B,      /* latent attention: q's latent to q */
     W_KV_B,     /* latent attention: for each head K's up-projection, then V's */
@@ -75,15 +80,24 @@ enum arch_slot {
     W_MLP_NORM_BIAS,
     W_MLP_POST_NORM,
     W_MLP_POST_NORM_BIAS,
-    W_GATE_UP, /* W_GATE and W_UP as one tensor: gate, then up */
+    W_LAYER_GATE, /* of a layer's input of the token, out of x; behind it, back to x */
+    W_LAYER_OUT,
+    W_LAYER_POST_NORM, /* of what is added to x */
+    W_LAYER_SCALE,     /* one number: x is multiplied by it behind the layer */
+    W_GATE_UP,         /* W_GATE and W_UP as one tensor: gate, then up */
     W_GATE,
     W_UP,
     W_DOWN,
     W_GATE_BIAS,
     W_UP_BIAS,
     W_DOWN_BIAS,
-    W_ACT_POSITIVE, /* xIELU: of numbers above 0, as the softplus of which it counts */
-    W_ACT_NEGATIVE, /* of the others: what its softplus is more than KERN_XIELU_BETA */
+    W_ACT_POSITIVE,  /* xIELU: of numbers above 0, as the softplus of which it counts */
+    W_ACT_NEGATIVE,  /* of the others: what its softplus is more than KERN_XIELU_BETA */
+    W_MLP_SIDE_NORM, /* where experts are beside an MLP: of the MLP's output, */
+    W_EXPERTS_NORM,  /* of the experts' input and output, */
+    W_EXPERTS_POST_NORM,
+    W_ROUTER_NORM,   /* and of the router's input */
+    W_EXPERT_SCALES, /* one of each expert: its weights are multiplied by it */
     W_ROUTER_BIAS,
     W_ROUTER,         /* a layer's experts are chosen by it */
     W_SHARED_GATE,    /* how much a row takes of the expert that all rows use, which is

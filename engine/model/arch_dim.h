@@ -44,12 +44,20 @@ enum arch_dim {
     D_2_Q,        /* q and its gate */
     D_CONV,       /* columns of its convolution */
     D_CONV_WIDTH, /* rows that it sums */
-    D_TRANSPOSED, /* no size: the tensor is stored as [cols, rows], as Conv1D of GPT-2 is */
+    D_INPUT_VOCAB,
+    D_LAYER_INPUT,  /* columns of a layer's input of the token */
+    D_LAYER_INPUTS, /* those of all layers */
+    D_TRANSPOSED,   /* no size: the tensor is stored as [cols, rows], as Conv1D of GPT-2 is */
     D_COUNT
 };
 
-/* The size in this config; 0: the config has none. */
-uint32_t arch_dim_size(const struct model_config *c, enum arch_dim dim);
+/* The size in this config and layer; 0: the config has none. */
+uint32_t arch_dim_at(const struct model_config *c, enum arch_dim dim, uint32_t layer);
+/* Of what is the same in all layers, or the most usual one. */
+static inline uint32_t arch_dim_size(const struct model_config *c, enum arch_dim dim)
+{
+    return arch_dim_at(c, dim, UINT32_MAX);
+}
 /* "hidden_size": where the number comes from, for messages. */
 const char *arch_dim_text(enum arch_dim dim);
 

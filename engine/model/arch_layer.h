@@ -119,6 +119,8 @@ struct arch_layer {
     enum arch_embedding embedding;
     enum arch_route route;
     enum arch_share share;
+    bool mlp_beside; /* layers with experts have an MLP too, and their sum, each through a norm, is
+                           the branch: Gemma 4 */
     bool weighs_input;  /* experts' weights are those of their input: Llama 4 */
     bool windows;       /* config's sliding windows count */
     bool no_rope;       /* config's layers without rope count */

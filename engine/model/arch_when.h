@@ -31,11 +31,18 @@ enum arch_when {
     WHEN_DENSE_BIAS,
     WHEN_SHARED, /* in layers with experts, where all rows use one of them */
     WHEN_SHARED_BIAS,
-    WHEN_Q_RANK,     /* q has a latent */
-    WHEN_Q_WHOLE,    /* q has none */
-    WHEN_BEHIND,     /* in all layers but the first */
-    WHEN_POST_NORMS, /* norms behind the branches */
-    WHEN_NEVER       /* may be there, is not read */
+    WHEN_Q_RANK,      /* q has a latent */
+    WHEN_Q_WHOLE,     /* q has none */
+    WHEN_OWN_KV,      /* in layers that do not read the K and V of another one */
+    WHEN_OWN_V,       /* the same, where V is a product of its own */
+    WHEN_V_IS_K,      /* the same, where it is K's */
+    WHEN_OWN_KV_BIAS, /* these three, with biases */
+    WHEN_OWN_V_BIAS,
+    WHEN_V_IS_K_BIAS,
+    WHEN_LAYER_INPUT, /* where layers have inputs of the token */
+    WHEN_BEHIND,      /* in all layers but the first */
+    WHEN_POST_NORMS,  /* norms behind the branches */
+    WHEN_NEVER        /* may be there, is not read */
 };
 
 /* layer: not looked at for what is the model's and no layer's. */

@@ -7,16 +7,18 @@
 static void kv_cache_set(struct kv_cache *c, const struct model *m, uint32_t n_block)
 {
     const struct model_shape *s = &m->shape;
-    size_t block = model_kv_block_bytes(m);
     *c = (struct kv_cache){
         .dtype = s->kv_dtype,
         .n_block = n_block,
         .n_layer = s->n_kv_layer,
         .n_array = model_kv_arrays(m),
-        .block_bytes = block,
-        .stride = block,
         .link = m->link,
     };
+    for (uint32_t i = 0; i < m->config.n_layer; i++)
+        if (model_has_kv(m, i)) {
+            const size_t block = model_kv_block_bytes(m, i);
+            c->block_bytes[model_kv_layer(m, i)] = c->stride[model_kv_layer(m, i)] = block;
+        }
 }
 
 enum q_code kv_cache_init(struct kv_cache *c, const struct model *m, uint32_t n_block,
@@ -29,7 +31,7 @@ enum q_code kv_cache_init(struct kv_cache *c, const struct model *m, uint32_t n_
         return q_fail(e, Q_INVALID, "the KV cache has 0 blocks; a block holds %u tokens",
                       KERN_BLOCK);
     for (uint32_t i = 0; i < c->n_array * c->n_layer; i++)
-        (void)region_cut(&cutter, n_block, c->block_bytes);
+        (void)region_cut(&cutter, n_block, c->block_bytes[i / c->n_array]);
     if (c->n_layer == 0) /* states only */
         return Q_OK;
     enum q_code rc = region_init_on(&r, cutter.used, "KV cache", m->link, e);
@@ -37,8 +39,8 @@ enum q_code kv_cache_init(struct kv_cache *c, const struct model *m, uint32_t n_
         return rc;
     cutter = (struct region_cutter){.base = r.data};
     for (uint32_t i = 0; i < c->n_layer; i++) {
-        c->k[i] = region_cut(&cutter, n_block, c->block_bytes);
-        c->v[i] = c->n_array > 1 ? region_cut(&cutter, n_block, c->block_bytes) : NULL;
+        c->k[i] = region_cut(&cutter, n_block, c->block_bytes[i]);
+        c->v[i] = c->n_array > 1 ? region_cut(&cutter, n_block, c->block_bytes[i]) : NULL;
     }
     c->memory = r.map;
     c->memory_bytes = r.map_size;
@@ -80,18 +82,23 @@ enum q_code kv_cache_init_swap(struct kv_cache *c, const struct model *m, uint32
 {
     struct region r = REGION_INIT;
     struct region_cutter cutter = {0};
+    size_t all = 0;
     kv_cache_set(c, m, n_block);
-    c->stride = (size_t)c->n_array * c->n_layer * c->block_bytes;
-    (void)region_cut(&cutter, n_block, c->stride);
+    for (uint32_t i = 0; i < c->n_layer; i++)
+        all += c->n_array * c->block_bytes[i];
+    (void)region_cut(&cutter, n_block, all);
     if (n_block == 0)
         return q_fail(e, Q_INVALID, "the swap space has 0 blocks");
     enum q_code rc = c->n_layer ? swap_memory(&r, cutter.used, m->link, e) : Q_OK;
     if (rc)
         return rc;
     c->is_swap = true;
+    size_t at = 0;
     for (uint32_t i = 0; i < c->n_layer; i++) {
-        c->k[i] = r.data + (size_t)c->n_array * i * c->block_bytes;
-        c->v[i] = c->n_array > 1 ? (unsigned char *)c->k[i] + c->block_bytes : NULL;
+        c->k[i] = r.data + at;
+        c->v[i] = c->n_array > 1 ? r.data + at + c->block_bytes[i] : NULL;
+        c->stride[i] = all;
+        at += c->n_array * c->block_bytes[i];
     }
     c->memory = r.map;
     c->memory_bytes = r.map_size;
@@ -130,20 +137,19 @@ void kv_cache_copy(const struct kv_cache *dst, uint32_t to, const struct kv_cach
         kv_cache_copy_on(src->link->s, dst, to, src, from);
         return;
     }
-    size_t n = src->block_bytes;
-    Q_ASSERT(dst->block_bytes == n && dst->n_layer == src->n_layer);
-    Q_ASSERT(to < dst->n_block && from < src->n_block);
+    Q_ASSERT(dst->n_layer == src->n_layer && to < dst->n_block && from < src->n_block);
     for (uint32_t i = 0; i < src->n_layer; i++) {
-        memcpy((char *)dst->k[i] + to * dst->stride, (const char *)src->k[i] + from * src->stride,
-               n);
+        const size_t n = src->block_bytes[i];
+        const size_t to_at = to * dst->stride[i], from_at = from * src->stride[i];
+        Q_ASSERT(dst->block_bytes[i] == n);
+        memcpy((char *)dst->k[i] + to_at, (const char *)src->k[i] + from_at, n);
         if (src->n_array > 1)
-            memcpy((char *)dst->v[i] + to * dst->stride,
-                   (const char *)src->v[i] + from * src->stride, n);
+            memcpy((char *)dst->v[i] + to_at, (const char *)src->v[i] + from_at, n);
     }
 }
 
 /* From an array to the next one (K and V of each layer, or its latents): the same everywhere in a
- * pool. */
+ * pool of a device, where all layers have heads of one size. */
 static size_t array_step(const struct kv_cache *c)
 {
     const void *next = c->n_array > 1 ? c->v[0] : c->n_layer > 1 ? c->k[1] : c->k[0];
@@ -154,14 +160,14 @@ void kv_cache_copy_on(struct device_stream *s, const struct kv_cache *dst, uint3
                       const struct kv_cache *src, uint32_t from)
 {
     const struct device_rows r = {
-        .dst = (char *)dst->k[0] + to * dst->stride,
-        .src = (const char *)src->k[0] + from * src->stride,
+        .dst = (char *)dst->k[0] + to * dst->stride[0],
+        .src = (const char *)src->k[0] + from * src->stride[0],
         .dst_step = array_step(dst),
         .src_step = array_step(src),
-        .n = src->block_bytes,
+        .n = src->block_bytes[0],
         .n_row = (size_t)src->n_array * src->n_layer,
     };
-    Q_ASSERT(dst->block_bytes == r.n && dst->n_layer == src->n_layer);
+    Q_ASSERT(dst->block_bytes[0] == r.n && dst->n_layer == src->n_layer);
     Q_ASSERT(to < dst->n_block && from < src->n_block);
     src->link->t->copy_rows(s, &r);
 }

@@ -104,7 +104,7 @@ struct model_shape { /* what others must know */
     uint32_t n_type;   /* types of tokens; 0: it has none */
     bool pools, both_ways; /* both ways: a sequence has to be in one step */
     uint32_t n_layer;      /* of the stage, as are the bytes, numbers and costs below */
-    uint32_t n_kv_layer;   /* of these, layers with K and V */
+    uint32_t n_kv_layer;   /* of these, layers with K and V of their own */
     uint32_t max_model_len;
     enum dtype compute_dtype; /* F32, BF16, F16 */
     enum dtype kv_dtype;      /* F32, BF16, I8 or F8_E4M3 */

@@ -11,16 +11,17 @@
 
 struct model;
 
-/* The pool: one K and one V array per layer of the stage that has K and V, from its first on,
- * layout in kernels/ops/ops.h; of latent attention one array per layer in k
+/* The pool: one K and one V array per layer of the stage with K and V of its own, from its first
+ * on, layout in kernels/ops/ops.h; of latent attention one array per layer in k
  * (kernels/ops/ops_mla.h), v is NULL. */
 struct kv_cache {
     void *k[CONFIG_LAYERS_MAX], *v[CONFIG_LAYERS_MAX];
     enum dtype dtype;
-    uint32_t n_block, n_layer, n_array; /* layers with K and V; arrays of one: 2, or 1 */
-    size_t block_bytes;                 /* of one block in one of the arrays */
-    size_t stride; /* from one block to the next in an array: block_bytes but for swap space */
-    void *memory;  /* one mapping that holds them all */
+    uint32_t n_block, n_layer, n_array;    /* layers with K and V; arrays of one: 2, or 1 */
+    size_t block_bytes[CONFIG_LAYERS_MAX]; /* of one block in one of the layer's arrays */
+    size_t stride[CONFIG_LAYERS_MAX]; /* from one block to the next there: block_bytes but for swap
+                                         space */
+    void *memory;                     /* one mapping that holds them all */
     size_t memory_bytes;
     const struct device_link *link; /* not NULL: memory of that device, or (swap space) host memory
                                        that it copies from and to */

@@ -19,7 +19,9 @@
 static enum q_code check_quantization(const struct model *m, enum quantization q, struct q_err *e)
 {
     const struct model_config *c = &m->config;
-    uint32_t most = c->hidden_size > c->intermediate_size ? c->hidden_size : c->intermediate_size;
+    uint32_t most = arch_dim_at(c, D_INTER, c->n_layer - 1); /* no layer has a wider MLP */
+    if (c->hidden_size > most)
+        most = c->hidden_size;
     if (model_q_cols(m) > most)
         most = model_q_cols(m);
     if (c->moe.width > most)
@@ -113,29 +115,37 @@ static void count_work(struct model *m)
         count_matrix(m, &s->row_ops, &w->layers[i].gate_up);
         count_matrix(m, &s->row_ops, &w->layers[i].down);
     }
-    s->context_ops =
-        4 * (uint64_t)s->n_kv_layer * s->n_head * s->head_dim; /* scores, then values */
+    for (uint32_t i = 0; i < m->config.n_layer; i++) /* scores, then values */
+        if (pipeline_stage_has_layer(&m->stage, i) && model_config_has_kv(&m->config, i))
+            s->context_ops += 4 * (uint64_t)s->n_head * model_config_head_dim(&m->config, i);
     if (m->config.latent.rank)
         s->context_ops = 2 * (uint64_t)s->n_layer * s->n_head *
                          (2 * m->config.latent.rank + m->config.latent.rope);
 }
 
-size_t model_kv_block_bytes(const struct model *m)
+size_t model_kv_block_bytes(const struct model *m, uint32_t layer)
 {
     const struct model_config *c = &m->config;
+    const uint32_t n = model_config_kv_heads(c, layer), head = model_config_head_dim(c, layer);
     if (c->latent.rank)
         return (size_t)KERN_BLOCK * (c->latent.rank + c->latent.rope) *
                (dtype_bits(m->shape.kv_dtype) / 8);
-    return m->link ? m->link->t->kv_block_bytes(m->shape.kv_dtype, c->n_kv_head, c->head_dim)
-                   : kern_kv_block_bytes(m->shape.kv_dtype, c->n_kv_head, c->head_dim);
+    return m->link ? m->link->t->kv_block_bytes(m->shape.kv_dtype, n, head)
+                   : kern_kv_block_bytes(m->shape.kv_dtype, n, head);
 }
 
 static void number_kv_layers(struct model *m)
 {
     m->shape.n_kv_layer = 0;
-    for (uint32_t i = 0; i < m->config.n_layer; i++)
-        if (pipeline_stage_has_layer(&m->stage, i) && model_config_has_kv(&m->config, i))
-            m->kv_layers[i] = (uint16_t)m->shape.n_kv_layer++;
+    m->shape.kv_block_bytes = 0;
+    for (uint32_t i = 0; i < m->config.n_layer; i++) {
+        if (model_config_reads_kv(&m->config, i))
+            m->kv_layers[i] = m->kv_layers[model_config_kv_of(&m->config, i)];
+        if (!model_has_kv(m, i))
+            continue;
+        m->kv_layers[i] = (uint16_t)m->shape.n_kv_layer++;
+        m->shape.kv_block_bytes += model_kv_arrays(m) * (uint64_t)model_kv_block_bytes(m, i);
+    }
 }
 
 static void fill_shape(struct model *m)
@@ -145,7 +155,6 @@ static void fill_shape(struct model *m)
     s->vocab_size = c->vocab_size;
     s->hidden_size = c->hidden_size;
     s->n_layer = pipeline_stage_is_whole(&m->stage) ? c->n_layer : m->stage.n_layer;
-    number_kv_layers(m);
     s->pools = c->pools;
     s->both_ways = m->arch->layer.bidirectional;
     s->n_output = c->pools ? c->hidden_size : c->vocab_size;
@@ -156,7 +165,7 @@ static void fill_shape(struct model *m)
     s->weight_bytes = m->weights.memory.size;
     s->weights_mapped = m->weights.memory.is_file;
     s->n_param = m->weights.n_param;
-    s->kv_block_bytes = model_kv_arrays(m) * (uint64_t)model_kv_block_bytes(m) * s->n_kv_layer;
+    number_kv_layers(m);
     s->state_bytes = m->program.n_state * sizeof(float);
     count_work(m);
 }

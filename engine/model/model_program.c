@@ -135,12 +135,15 @@ FALLIBLE model_program_show(struct buf *out, const struct model *m, const struct
         .quantization = m->shape.quantization,
     };
     const struct program_forms forms = forms_planned(&plan);
+    uint64_t kv_bytes[CONFIG_LAYERS_MAX];
+    for (uint32_t i = 0; i < m->config.n_layer; i++)
+        kv_bytes[i] = model_kv_arrays(m) * (uint64_t)model_kv_block_bytes(m, i) / KERN_BLOCK;
     const struct program_show show = {
         .title = m->arch->name,
         .costs =
             {
                 .forms = &forms,
-                .kv_bytes = model_kv_arrays(m) * (uint64_t)model_kv_block_bytes(m) / KERN_BLOCK,
+                .kv_bytes = kv_bytes,
                 .table_bytes = dtype_bits(m->config.dtype) / 8,
             },
         .n_token = how->n_token,

@@ -53,14 +53,20 @@ static inline bool model_rope_varies(const struct model *m)
     return rotary_varies(c) && m->shape.max_model_len > rotary_free_length(c);
 }
 
-/* Where the KV cache has the layer. */
+/* Where the KV cache has the layer, or the one whose K and V it reads. */
 static inline uint32_t model_kv_layer(const struct model *m, uint32_t layer)
 {
     return m->kv_layers[layer];
 }
 
-/* Of one layer, K (or V), or the latents of both. */
-size_t model_kv_block_bytes(const struct model *m);
+/* Has the model, or its stage, K and V of the layer's own? */
+static inline bool model_has_kv(const struct model *m, uint32_t layer)
+{
+    return pipeline_stage_has_layer(&m->stage, layer) && model_config_has_kv(&m->config, layer) &&
+           !model_config_reads_kv(&m->config, layer);
+}
+/* Of the layer, K (or V), or the latents of both. */
+size_t model_kv_block_bytes(const struct model *m, uint32_t layer);
 /* Arrays of a layer's KV cache: K and V, or the latents of both. */
 static inline uint32_t model_kv_arrays(const struct model *m)
 {
@@ -74,9 +80,10 @@ static inline enum dtype model_input_dtype(const struct model *m)
     return m->shape.compute_dtype == DT_BF16 && !m->shape.quantization ? DT_BF16 : DT_F32;
 }
 
+/* Of the layer that has the most. */
 static inline uint32_t model_q_cols(const struct model *m)
 {
-    return m->config.n_head * m->config.head_dim;
+    return m->config.n_head * model_config_head_dim_max(&m->config);
 }
 
 static inline uint32_t model_kv_cols(const struct model *m)

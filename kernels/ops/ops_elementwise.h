@@ -53,14 +53,16 @@ struct add_rows_args {
     int set;
 };
 
-/* y[i,c] = x[i,c] * sigmoid(gate[i,c]), as x / (1 + e^-gate), source: arXiv:2505.06708; or by silu,
- * as x gate / (1 + e^-gate). y may be x. */
+enum kern_gate { KERN_GATE_SIGMOID, KERN_GATE_SILU, KERN_GATE_PRODUCT };
+
+/* y[i,c] = x[i,c] * sigmoid(gate[i,c]), as x / (1 + e^-gate), source: arXiv:2505.06708; by silu, as
+ * x gate / (1 + e^-gate); or as x gate. y may be x. */
 struct gate_rows_args {
     float *y;
     const float *x, *gate;
     uint32_t n_row, n_col;
     size_t x_stride, gate_stride, y_stride; /* elements */
-    int silu;
+    enum kern_gate by;
 };
 
 /* x[i,c] = cap * tanh(x[i,c] / cap), source: arXiv:2408.00118; or min(max(x[i,c], -cap), cap) when

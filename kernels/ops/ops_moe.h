@@ -31,7 +31,8 @@
  *     e[j] = exp(x[i,j] - max_j x[i,j]);  p[j] = e[j] / sum_j e[j], j ascending
  *     sigmoid: p[j] = 1 / (1 + exp(-x[i,j]))
  *     c[j] = p[j] + bias[j], or without a bias x[i,j]
- *     weights = p of the chosen experts, or (renormalize) p / their sum, numbers ascending; * scale
+ *     weights = p of the chosen experts, or (renormalize) p / their sum, numbers ascending;
+ *               * scale, * scales[j]
  * each step rounded to f32. NaN counts as -inf; a row of -inf only takes the first experts. p = 0
  * where the sum is not above 0, and is not renormalized then.
  * n_group > 1: experts are chosen from n_group_used groups of n_expert / n_group neighbours, those
@@ -50,10 +51,11 @@ struct moe_route_args {
     const float *bias; /* [n_expert] or NULL */
     uint32_t n_group;  /* divides n_expert, at most KERN_GROUPS_MAX; 0 or 1: no groups */
     uint32_t n_group_used;
-    float scale;       /* 0: 1 */
-    float mixer;       /* 0: none */
-    uint32_t *experts; /* [n_row, n_used] */
-    float *weights;    /* [n_row, n_used] */
+    float scale;         /* 0: 1 */
+    float mixer;         /* 0: none */
+    const float *scales; /* [n_expert] or NULL; on the CPU only */
+    uint32_t *experts;   /* [n_row, n_used] */
+    float *weights;      /* [n_row, n_used] */
 };
 
 /* y[i,c] = fma(weights[i,j], x[places[i,j],c], y[i,c]) for j = 0 … n_used - 1 ascending, from what

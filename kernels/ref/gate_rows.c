@@ -9,6 +9,8 @@ void gate_rows_ref(const struct gate_rows_args *a, const struct kern_exec *x)
     for (size_t i = rows.begin; i < rows.end; i++)
         for (uint32_t c = 0; c < a->n_col; c++) {
             const float gate = a->gate[i * a->gate_stride + c], x_c = a->x[i * a->x_stride + c];
-            a->y[i * a->y_stride + c] = (a->silu ? x_c * gate : x_c) / (1.0f + expf(-gate));
+            const float by_gate = a->by == KERN_GATE_SIGMOID ? x_c : x_c * gate;
+            a->y[i * a->y_stride + c] =
+                a->by == KERN_GATE_PRODUCT ? by_gate : by_gate / (1.0f + expf(-gate));
         }
 }

@@ -171,6 +171,8 @@ static void route_row(const struct moe_route_args *a, size_t row)
         weights[i] /= taken;
     for (uint32_t i = 0; a->scale != 0 && i < a->n_used; i++)
         weights[i] *= a->scale;
+    for (uint32_t i = 0; a->scales && i < a->n_used; i++)
+        weights[i] *= a->scales[best[i]];
 }
 
 void moe_route_ref(const struct moe_route_args *a, const struct kern_exec *x)

@@ -15,10 +15,13 @@ INLINE void wide_gate_rows(const struct gate_rows_args *a, const struct kern_exe
         float *to = a->y + k.row * a->y_stride;
         for (uint32_t c = k.begin; c < k.end; c += 16) {
             const uint32_t n = k.end - c < 16 ? k.end - c : 16;
-            const struct vec g = vec_load_n(gate + c, n), e = vec_exp(vec_sub(vec_set(0), g));
+            const struct vec g = vec_load_n(gate + c, n), one = vec_set(1.0f);
             struct vec v = vec_load_n(from + c, n);
-            v = a->silu ? vec_mul(v, g) : v;
-            vec_store_n(to + c, vec_div(v, vec_add(vec_set(1.0f), e)), n);
+            if (a->by != KERN_GATE_SIGMOID)
+                v = vec_mul(v, g);
+            if (a->by != KERN_GATE_PRODUCT)
+                v = vec_div(v, vec_add(one, vec_exp(vec_sub(vec_set(0), g))));
+            vec_store_n(to + c, v, n);
         }
     }
 }

@@ -140,13 +140,15 @@ void kcheck_gate_rows(struct kcheck *k)
         .x_stride = stride,
         .gate_stride = stride,
         .y_stride = y_stride,
-        .silu = kc_chance(k, 50),
+        .by = (enum kern_gate)kc_range(k, KERN_GATE_SIGMOID, KERN_GATE_PRODUCT),
     };
     kc_run(k, k->ref, &a, 1);
     for (uint32_t i = 0; i < n_row && !k->specials; i++)
         for (uint32_t c = 0; c < n_col; c++) {
             const double gate = a.gate[i * stride + c];
-            const double y = x[i * stride + c] * (a.silu ? gate : 1) / (1 + exp(-gate));
+            const double by = a.by == KERN_GATE_SIGMOID ? 1 : gate;
+            const double part = a.by == KERN_GATE_PRODUCT ? 1 : 1 + exp(-gate);
+            const double y = x[i * stride + c] * by / part;
             kc_near(k, "y", want[i * y_stride + c], y, fabs(y) * 5 * 0x1p-24 + 1e-37);
         }
     a.y = got;

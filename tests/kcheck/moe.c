@@ -203,6 +203,33 @@ static void check_mixer(struct kcheck *k)
         mixer_row(k, &a, i);
 }
 
+/* CPU only: weights by a number of each expert are those without, times it. */
+static void check_scales(struct kcheck *k)
+{
+    struct moe_route_args a = {
+        .n_row = kc_range(k, 1, 6),
+        .n_expert = kc_range(k, 2, 24),
+        .renormalize = kc_chance(k, 50),
+    };
+    a.n_used = kc_range(k, 1, a.n_expert);
+    a.x_stride = a.n_expert;
+    kc_shape(k, "scales, n_row %u experts %u of %u", a.n_row, a.n_used, a.n_expert);
+    float *x = kc_buf(k, a.n_row * a.x_stride * sizeof *x);
+    float *scales = kc_buf(k, a.n_expert * sizeof *scales);
+    float *plain = kc_buf(k, a.n_row * a.n_used * sizeof *plain);
+    kc_fill(k, x, a.n_row * a.x_stride);
+    kc_fill(k, scales, a.n_expert);
+    a.x = x;
+    a.experts = kc_buf(k, a.n_row * a.n_used * sizeof *a.experts);
+    a.weights = plain;
+    kc_run(k, k->ref, &a, 1);
+    a.scales = scales;
+    a.weights = kc_buf(k, a.n_row * a.n_used * sizeof *a.weights);
+    kc_run(k, k->ref, &a, kc_range(k, 1, 5));
+    for (uint32_t i = 0; i < a.n_row * a.n_used && !k->specials; i++)
+        kc_near(k, "weight", a.weights[i], plain[i] * scales[a.experts[i]], 0);
+}
+
 void kcheck_moe_route(struct kcheck *k)
 {
     static const uint32_t counts[] = {1, 2, 4, 8, 60, 64, 128, 160, 256};
@@ -213,6 +240,10 @@ void kcheck_moe_route(struct kcheck *k)
     };
     if (kc_chance(k, 20)) {
         check_mixer(k);
+        return;
+    }
+    if (kc_chance(k, 20)) {
+        check_scales(k);
         return;
     }
     choose_routing(k, &a);

@@ -51,6 +51,9 @@ static void test_dialects(void **state)
         "yi",
         "youtu",
         "gemma3-vision",
+        "gemma4",
+        "gemma4-dense",
+        "gemma4-moe",
         "mistral3-vision",
         "qwen2_5-vision",
         "qwen3-vision",
@@ -399,6 +402,56 @@ static void test_state_space(void **state)
     }
 }
 
+/* Gemma 4: layers of two kinds, K and V that layers share, inputs of layers. */
+static void test_kinds(void **state)
+{
+    static const char base[] =
+        "\"architectures\": [\"Gemma4ForCausalLM\"], \"model_type\": \"gemma4_text\", "
+        "\"vocab_size\": 64, \"hidden_size\": 32, \"intermediate_size\": 48, "
+        "\"num_hidden_layers\": 6, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, "
+        "\"head_dim\": 8, \"max_position_embeddings\": 64";
+    static const struct {
+        const char *more;
+        enum q_code code;
+        const char *part;
+    } cases[] = {
+        {"", Q_OK, ""},
+        {", \"num_kv_shared_layers\": 1", Q_CORRUPT, "layer 5 has no K and V"},
+        {", \"num_kv_shared_layers\": 6", Q_CORRUPT, "expected less than the 6 layers"},
+        {", \"use_bidirectional_attention\": \"vision\"", Q_OK, ""},
+        {", \"use_bidirectional_attention\": \"all\"", Q_UNSUPPORTED, "only null and \"vision\""},
+        {", \"sliding_window\": null", Q_CORRUPT, "expected a number of tokens"},
+        {", \"global_head_dim\": 7", Q_CORRUPT, "expected an even number"},
+        {", \"attention_k_eq_v\": true, \"num_global_key_value_heads\": 3", Q_CORRUPT,
+         "a divisor of num_attention_heads 4"},
+        {", \"vocab_size_per_layer_input\": 63", Q_CORRUPT, "expected at least vocab_size 64"},
+        {", \"per_layer_config\": {\"1\": {\"head_dim\": 16}}", Q_UNSUPPORTED,
+         "per_layer_config[\"1\"]"},
+        {", \"enable_moe_block\": true", Q_CORRUPT, "num_experts is missing"},
+        {", \"num_experts\": 4", Q_OK, ""}, /* without the switch it does not count */
+    };
+    char all[2048];
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        snprintf(all, sizeof all, "{%s%s}", base, cases[i].more);
+        if (cases[i].code)
+            assert_fails(model_config_parse(&c, all, strlen(all), "config.json", &e), cases[i].code,
+                         cases[i].part, &e);
+        else
+            assert_ok(model_config_parse(&c, all, strlen(all), "config.json", &e), &e);
+        if (cases[i].code)
+            continue;
+        assert_int_equal(c.window[0], 512);
+        assert_int_equal(c.window[5], 0);
+        assert_int_equal(model_config_head_dim(&c, 0), 8);
+        assert_int_equal(model_config_head_dim(&c, 5), 512);
+        assert_int_equal(model_config_kv_heads(&c, 5), 2);
+        assert_int_equal(c.layers.input, 256);
+        assert_int_equal(c.rope.kind, ROPE_PROPORTIONAL);
+        assert_true(c.rope.proportion == 0.25 && c.rope.theta == 1e6 && c.local_rope.theta == 1e4);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -408,7 +461,7 @@ int main(void)
         cmocka_unit_test(test_infinities),     cmocka_unit_test(test_nested),
         cmocka_unit_test(test_flat),           cmocka_unit_test(test_tied),
         cmocka_unit_test(test_nested_refused), cmocka_unit_test(test_mixers),
-        cmocka_unit_test(test_state_space),
+        cmocka_unit_test(test_state_space),    cmocka_unit_test(test_kinds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

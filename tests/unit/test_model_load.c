@@ -578,7 +578,7 @@ static void test_pool_is_lazy(void **state)
     assert_ok(kv_cache_init(&kv, m, n_block, &e), &e);
     assert_ok(kv_cache_init(&other, m, 3, &e), &e);
     assert_true(resident_bytes() - before < (4u << 20));
-    size_t n = kv.block_bytes;
+    size_t n = kv.block_bytes[0];
     assert_int_equal(2 * n * s->n_layer, s->kv_block_bytes);
     for (uint32_t i = 0; i < s->n_layer; i++) {
         memset((char *)kv.k[i] + 100 * n, (int)(i + 1), n);

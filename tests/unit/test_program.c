@@ -72,6 +72,8 @@ static const struct {
     {"apertus", "apertus", DT_F32, QUANTIZE_NOT},
     {"baichuan2-13b", "baichuan2-13b-bf16", DT_BF16, QUANTIZE_NOT},
     {"gemma3-vision", "gemma3-vision-int8", DT_F32, QUANTIZE_INT8},
+    {"gemma4", "gemma4", DT_F32, QUANTIZE_NOT},
+    {"gemma4-moe", "gemma4-moe-int8", DT_F32, QUANTIZE_INT8},
     {"hunyuan_v1_dense", "hunyuan_v1_dense", DT_F32, QUANTIZE_NOT},
     {"minicpm3", "minicpm3", DT_F32, QUANTIZE_NOT},
     {"ministral3", "ministral3", DT_F32, QUANTIZE_NOT},
@@ -315,6 +317,35 @@ static void test_refused_by_name(void **state)
             assert_ok(features_check(&p, ON_NOTHING, "Test", &e), &e);
         if (features_check(&p, ON_CPU, "Test", &e))
             assert_non_null(strstr(e.message, " is not supported on the CPU yet"));
+        program_release(&p);
+    }
+}
+
+/* What a device lacks is refused at load, by its name and the first layer that has it. */
+static void test_refused_on_devices(void **state)
+{
+    static const struct {
+        const char *model, *missing;
+    } cases[] = {
+        {"gemma4", "layer 0: an input of the token for each layer is not supported on devices yet"},
+        {"gemma4-dense", "layer 0: a norm of V is not supported on devices yet"},
+        {"lfm2", "layer 0: a layer with a state of each sequence (convolution, delta net, Mamba)"},
+        {"llama4", "layer 0: attention in chunks is not supported on devices yet"},
+        {"phimoe", "layer 0: routing by a sparse mixer is not supported on devices yet"},
+    };
+    static struct model_config c;
+    const struct program_forms f = {plain_form, &floats, DT_F32, 0};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct layer_program p = LAYER_PROGRAM_INIT;
+        const struct arch *arch = NULL;
+        char dir[PATH_MAX];
+        snprintf(dir, sizeof dir, MODELS "%s", cases[i].model);
+        assert_ok(model_config_load(&c, NULL, dir, &e), &e);
+        assert_ok(arch_find(&arch, c.architecture, &e), &e);
+        assert_ok(program_compile(&p, arch, &c, &f, &e), &e);
+        assert_fails(features_check(&p, ON_DEVICE, arch->name, &e), Q_UNSUPPORTED, cases[i].missing,
+                     &e);
         program_release(&p);
     }
 }
@@ -616,6 +647,7 @@ int main(void)
         cmocka_unit_test(test_json),
         cmocka_unit_test(test_families),
         cmocka_unit_test(test_refused_by_name),
+        cmocka_unit_test(test_refused_on_devices),
         cmocka_unit_test(test_config_counts),
         cmocka_unit_test(test_refused_activation),
         cmocka_unit_test(test_check),

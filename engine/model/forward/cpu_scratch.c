@@ -95,13 +95,15 @@ static void cut_rows(struct region_cutter *c, struct matmul_rows *to, size_t n_r
         to->sums = region_cut(c, n_row * to->stride / KERN_INT8_SUM, sizeof *to->sums);
 }
 
-/* Elements between the rows of a buffer. The residual stream and what is added to it are read
- * whole, so their rows are neighbours; scores are as many as the router has outputs. */
+/* Elements between the rows of a buffer. The residual stream, what is added to it and inputs of
+ * layers are read whole, so their rows are neighbours; scores are as many as the router has
+ * outputs. */
 static size_t stride_of(const struct cutter *t, uint32_t buffer)
 {
     const bool of_plugin = buffer >= PROGRAM_BUFFERS && !t->needs[buffer].is_bytes;
     const bool whole = buffer == PROGRAM_B_X || buffer == PROGRAM_B_EXPERT_O || of_plugin ||
-                       buffer == PROGRAM_B_SHARED_O || buffer == PROGRAM_B_SCORES;
+                       buffer == PROGRAM_B_SHARED_O || buffer == PROGRAM_B_SCORES ||
+                       buffer == PROGRAM_B_LAYER_IN;
     return whole ? t->needs[buffer].n_col : row_stride(t->needs[buffer].n_col);
 }
 
@@ -201,7 +203,7 @@ static size_t kern_bytes(const struct model *m)
 {
     const struct model_config *c = &m->config;
     const uint32_t length = m->shape.max_model_len;
-    const size_t any = kern_scratch_bytes(length, c->n_head, c->head_dim);
+    const size_t any = kern_scratch_bytes(length, c->n_head, model_config_head_dim_max(c));
     const size_t mla = c->latent.rank ? kern_mla_scratch_bytes(length, c->latent.rank) : 0;
     return ((any > mla ? any : mla) + REGION_ALIGN - 1) / REGION_ALIGN * REGION_ALIGN;
 }
@@ -245,10 +247,11 @@ static void cut(struct model_scratch *s, struct region_cutter *c, const struct m
     cut_exchange(&t);
     s->made_of_stride = made_of_columns(t.p);
     s->made_of = region_cut(c, s->n_thread * s->made_of_stride, sizeof *s->made_of);
-    s->rope = region_cut(c, n * g->head_dim, sizeof *s->rope);
+    const uint32_t head_dim = model_config_head_dim_max(g);
+    s->rope = region_cut(c, n * head_dim, sizeof *s->rope);
     if (m->arch->layer.local_rope)
         s->local_rope = region_cut(c, n * g->head_dim, sizeof *s->local_rope);
-    s->n_part = kern_attention_parts(m->shape.max_model_len, g->n_head, g->head_dim, s->n_thread);
+    s->n_part = kern_attention_parts(m->shape.max_model_len, g->n_head, head_dim, s->n_thread);
     s->parts = region_cut(c, s->n_part, sizeof *s->parts);
     s->stages = region_cut(c, t.p->n_stage, sizeof *s->stages);
     s->lines = region_cut(c, PROGRAM_BUFFERS_MAX, sizeof *s->lines);

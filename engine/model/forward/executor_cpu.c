@@ -73,10 +73,11 @@ void cpu_embed(struct cpu_run *w, const struct program_op *op, float *y)
         .table = t.rows,
         .dtype = t.dtype,
         .packed = t.is_packed,
-        .ids = w->b->token_ids,
+        .ids = w->b->token_ids + w->block.at,
         .n_row = w->block.n,
         .n_col = op->out.n_col,
         .scale = op->scale,
+        .accumulate = op->onto,
     };
     w->k->embed(&a, &w->x);
 }
@@ -374,6 +375,7 @@ static void scale(struct cpu_run *w, const struct program_op *op, struct program
     else
         rows = cpu_share(w, rows);
     float *x = (float *)y.x + rows.at * y.stride + columns.at;
+    const float *by = cpu_vector_of(w, op->weight, op);
     const struct add_rows_args a = {
         .y = x,
         .x = x,
@@ -381,7 +383,7 @@ static void scale(struct cpu_run *w, const struct program_op *op, struct program
         .n_col = columns.n,
         .x_stride = y.stride,
         .y_stride = y.stride,
-        .scale = op->scale,
+        .scale = by ? *by : op->scale,
         .set = 1,
     };
     w->k->add_rows(&a, &w->mine);
@@ -466,6 +468,7 @@ static void make_rope(const struct cpu_run *w)
 {
     const struct cpu_rows own = cpu_share(w, (struct cpu_rows){0, w->b->n_token});
     const size_t stride = 2 * (size_t)w->m->rotary.n_pair;
+    const size_t local_stride = 2 * (size_t)w->m->local_rotary.n_pair;
     const uint32_t own_end = own.at + own.n;
     for (uint32_t i = 0; i < w->b->n_seq; i++) {
         const struct attention_seq *q = &w->b->seqs[i];
@@ -475,8 +478,8 @@ static void make_rope(const struct cpu_run *w)
             rotary_row(&w->m->rotary, w->s->rope + r * stride, w->b->positions[r],
                        w->b->n_prompts ? w->b->n_prompts[i] : 0);
             if (w->s->local_rope)
-                rotary_row(&w->m->local_rotary, w->s->local_rope + r * stride, w->b->positions[r],
-                           0);
+                rotary_row(&w->m->local_rotary, w->s->local_rope + r * local_stride,
+                           w->b->positions[r], 0);
         }
     }
 }

@@ -57,6 +57,7 @@ void cpu_route(struct cpu_run *w, const struct program_op *op)
         .n_group_used = op->route.n_group_used,
         .scale = op->route.scale,
         .mixer = op->route.mixer,
+        .scales = cpu_vector_of(w, op->weight, op),
         .experts = w->s->e.experts + at,
         .weights = w->s->e.weights + at,
     };

@@ -158,7 +158,7 @@ void cpu_gate(struct cpu_run *w, const struct program_op *op, struct program_ref
         .x_stride = x.stride,
         .gate_stride = by.stride,
         .y_stride = y.stride,
-        .silu = op->gate.silu,
+        .by = op->gate,
     };
     w->k->gate_rows(&a, &w->mine);
 }

@@ -229,6 +229,36 @@ static bool is_chunked(const struct program_op *op)
     return op->kind == PROGRAM_ATTENTION && op->attention.chunked && op->attention.window;
 }
 
+static bool is_wide(const struct program_op *op)
+{
+    return (op->kind == PROGRAM_STORE || op->kind == PROGRAM_ATTENTION) && op->attention.wide;
+}
+
+static bool is_shared(const struct program_op *op)
+{
+    return op->kind == PROGRAM_ATTENTION && op->attention.shared;
+}
+
+static bool is_norm_of_v(const struct program_op *op)
+{
+    return op->kind == PROGRAM_NORM && op->weight == PROGRAM_W_V_NORM;
+}
+
+static bool is_layer_input(const struct program_op *op)
+{
+    return op->kind == PROGRAM_EMBED && op->onto;
+}
+
+static bool is_scaled_expert(const struct program_op *op)
+{
+    return op->kind == PROGRAM_ROUTE && op->weight != PROGRAM_W_NONE;
+}
+
+static bool is_layer_scale(const struct program_op *op)
+{
+    return op->kind == PROGRAM_SCALE && op->weight != PROGRAM_W_NONE;
+}
+
 static bool is_of_stage(const struct program_op *op)
 {
     return op->kind == PROGRAM_RECEIVE || op->kind == PROGRAM_SEND;
@@ -289,7 +319,8 @@ static struct program_op listed(const struct program_op *o)
         return LISTED(
             o, .attention = {o->attention.n_head, o->attention.n_kv_head, o->attention.head_dim,
                              o->attention.window, o->attention.scale, o->attention.soft_cap,
-                             o->attention.causal, o->attention.alibi, o->attention.chunked});
+                             o->attention.causal, o->attention.alibi, o->attention.chunked,
+                             o->attention.wide, o->attention.shared, o->attention.of});
     case PROGRAM_STORE_LATENT:
     case PROGRAM_ATTENTION_LATENT:
         return LISTED(
@@ -313,7 +344,7 @@ static struct program_op listed(const struct program_op *o)
                                   o->scan.n_state, o->scan.first, o->scan.step_min,
                                   o->scan.step_max, o->scan.by_state});
     case PROGRAM_GATE:
-        return LISTED(o, .gate = {o->gate.silu});
+        return LISTED(o, .gate = o->gate);
     case PROGRAM_OWN:
         return LISTED(o, .own = o->own);
     case PROGRAM_ITEMS:

@@ -73,12 +73,12 @@ static void planned_shape(struct packed *out, const struct forms_plan *p, enum p
             if (t->slot != info->slots[i] || !arch_wants(p->config, t->when, layer) ||
                 (w == PROGRAM_W_LM_HEAD && out->n_out))
                 continue;
-            const uint32_t n_out = arch_dim_size(p->config, t->dims[0]);
+            const uint32_t n_out = arch_dim_at(p->config, t->dims[0], layer);
             out->n_out += !out->gated ? n_out
                           : t->slot == W_GATE_UP || t->slot == W_EXPERT_GATE_UP
                               ? 2 * interleaved(n_out / 2)
                               : interleaved(n_out);
-            out->n_in = arch_dim_size(p->config, t->dims[1]);
+            out->n_in = arch_dim_at(p->config, t->dims[1], layer);
         }
 }
 

@@ -27,6 +27,7 @@
 #include "engine/model/forward/program_buffer.h"
 #include "engine/model/forward/program_own.h"
 #include "engine/model/forward/program_weight.h"
+#include "kernels/ops/ops_elementwise.h"
 
 enum program_kind {
 #define OP(kind, name, rows) PROGRAM_##kind,
@@ -53,7 +54,7 @@ struct program_op {
     bool asked;    /* in[0]'s rows are those whose logits are asked for; all operations behind it
                        have these rows */
     union {
-        float scale; /* EMBED, ADD, SCALE */
+        float scale; /* EMBED, ADD, SCALE (1 where it has a weight, its first number) */
         float cap;   /* SOFT_CAP, CLIP */
         struct {
             float growth, length;
@@ -87,8 +88,10 @@ struct program_op {
             uint32_t n_head, n_kv_head, head_dim, window;
             float scale, soft_cap;
             bool causal, alibi;
-            bool chunked; /* the window is a chunk of positions */
-        } attention;      /* STORE: n_kv_head, head_dim */
+            bool chunked;      /* the window is a chunk of positions */
+            bool wide, shared; /* heads are others than most layers have; the cache is of `of` */
+            uint32_t of;
+        } attention; /* STORE: n_kv_head, head_dim */
         struct {
             uint32_t n_head, n_key, n_value; /* columns of the cache, those of the latent */
             float scale;
@@ -113,9 +116,7 @@ struct program_op {
             float step_min, step_max;
             bool by_state; /* a rate for each element of the state: Mamba; weights: with MIX_SKIP */
         } scan;            /* SCAN; in[1]: steps */
-        struct {
-            bool silu;
-        } gate; /* GATE */
+        enum kern_gate gate; /* GATE */
         struct {
             enum arch_route rule;
             uint32_t n_expert, n_used;

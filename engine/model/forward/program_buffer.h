@@ -21,6 +21,7 @@ enum program_buffer_id {
     PROGRAM_B_TYPES,     /* each row's type of token */
     PROGRAM_B_STREAM_IN, /* of the stage before */
     PROGRAM_B_X,         /* the residual stream */
+    PROGRAM_B_LAYER_IN,  /* inputs that layers have of the token */
     PROGRAM_B_H,         /* input of the next matmul */
     PROGRAM_B_H_Q,       /* the same as bytes */
     PROGRAM_B_QKV,       /* q, then k, then v; latent attention: q or its latent, the latent of K

@@ -141,7 +141,7 @@ static const struct rule rules[PROGRAM_KINDS] = {
     [PROGRAM_ATTENTION_LATENT] = {2, NO_WEIGHT, attention_latent_fits,
                                   "in = heads of keys, out = heads of latents"},
     [PROGRAM_HEADS] = {1, PROGRAM_TABLE, heads_fits, "heads of inputs, heads of outputs"},
-    [PROGRAM_ROUTE] = {1, NO_WEIGHT, route_fits, "in = experts, out = those used"},
+    [PROGRAM_ROUTE] = {1, MAY_VECTOR, route_fits, "in = experts, out = those used"},
     [PROGRAM_EXPERTS] = {2, PROGRAM_MATRIX, any_columns, "there are columns"},
     [PROGRAM_COMBINE] = {2, NO_WEIGHT, same_columns, "in = out"},
     [PROGRAM_SHARE] = {2, NO_WEIGHT, share_fits, "in = out, one score"},
@@ -150,7 +150,7 @@ static const struct rule rules[PROGRAM_KINDS] = {
     [PROGRAM_SCAN] = {2, PROGRAM_VECTOR, scan_fits,
                       "x of heads, b and c of groups; steps of heads"},
     [PROGRAM_GATE] = {2, NO_WEIGHT, gate_fits, "in = gate = out"},
-    [PROGRAM_SCALE] = {1, NO_WEIGHT, same_columns, "in = out"},
+    [PROGRAM_SCALE] = {1, MAY_VECTOR, same_columns, "in = out"},
     [PROGRAM_SCALE_Q] = {1, NO_WEIGHT, scale_q_fits, "in = out, by a number of positions"},
     [PROGRAM_ITEMS] = {1, NO_WEIGHT, same_columns, "in = out"},
     [PROGRAM_OWN] = {1, MAY_FLOATS, any_columns, "there are columns"},
@@ -171,6 +171,7 @@ struct written { /* what a buffer has */
 struct checker {
     const struct layer_program *p;
     struct written has[PROGRAM_BUFFERS_MAX];
+    uint32_t stored[CONFIG_LAYERS_MAX]; /* columns of the layer's cache */
     uint32_t at;
     struct q_err *e;
 };
@@ -211,6 +212,20 @@ static bool is_of_batch(uint16_t buffer)
            buffer == PROGRAM_B_STREAM_IN;
 }
 
+/* Its own layer's, or the one that it shares. */
+static enum q_code check_cache(const struct checker *t, struct program_ref r)
+{
+    const struct program_op *op = &t->p->ops[t->at];
+    const bool shared = op->kind == PROGRAM_ATTENTION && op->attention.shared;
+    const uint32_t layer = shared ? op->attention.of : op->layer;
+    const uint32_t n = layer < t->p->n_layer ? t->stored[layer] : 0;
+    if (n == 0)
+        return fail(t, "it reads the KV cache of a layer that has stored no K and V");
+    if (r.col > n || r.n_col > n - r.col)
+        return fail(t, "it reads columns that no operation has written");
+    return Q_OK;
+}
+
 static enum q_code check_read(const struct checker *t, struct program_ref r)
 {
     const struct written *w = &t->has[r.buffer];
@@ -218,8 +233,8 @@ static enum q_code check_read(const struct checker *t, struct program_ref r)
         return Q_OK;
     if (!w->is_there)
         return fail(t, "it reads a buffer that no operation has written");
-    if (r.buffer == PROGRAM_B_CACHE && w->layer != t->p->ops[t->at].layer)
-        return fail(t, "it reads the KV cache of a layer that has stored no K and V");
+    if (r.buffer == PROGRAM_B_CACHE)
+        return check_cache(t, r);
     if (w->dtype != r.dtype)
         return fail(t, "the element type it reads differs from the one written");
     if (r.col > w->n_col || r.n_col > w->n_col - r.col)
@@ -262,6 +277,8 @@ static enum q_code check_op(struct checker *t)
         snprintf(text, sizeof text, "shapes do not agree: %s", rules[op->kind].shapes);
         return fail(t, text);
     }
+    if (op->out.buffer == PROGRAM_B_CACHE && op->layer < t->p->n_layer)
+        t->stored[op->layer] = op->out.col + op->out.n_col;
     if (!op->in_place && !op->onto)
         t->has[op->out.buffer] =
             (struct written){true, op->out.dtype, op->out.col + op->out.n_col, op->layer};

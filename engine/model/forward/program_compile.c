@@ -20,8 +20,9 @@ static float attention_scale(const struct compiler *t)
     const struct forward_config *f = &t->c->forward;
     if (t->l->scales && f->attention_multiplier != 0)
         return (float)f->attention_multiplier;
-    return (float)(1 /
-                   sqrt(t->l->scales && f->query_scalar != 0 ? f->query_scalar : t->c->head_dim));
+    return (float)(1 / sqrt(t->l->scales && f->query_scalar != 0
+                                ? f->query_scalar
+                                : model_config_head_dim(t->c, t->layer)));
 }
 
 /* Does the family have norms of q and k in other layers or models only? */
@@ -38,14 +39,15 @@ static void norm_qk(struct compiler *t, struct program_ref q, struct program_ref
 {
     const bool whole = t->l->qk_norm == ARCH_QK_NORM_WHOLE;
     const bool apart = t->l->qk_norm == ARCH_QK_NORM_APART;
-    const uint32_t head = t->c->head_dim;
+    const uint32_t head = model_config_head_dim(t->c, t->layer);
     if (t->l->qk_norm == ARCH_QK_NORM_NONE || behind != t->l->qk_norm_behind_rope ||
         has_no_qk_norm(t))
         return;
     compile_norm(t, &(struct compiled_norm){PROGRAM_W_Q_NORM, PROGRAM_W_NONE, q, q,
                                             whole ? q.n_col : head, apart});
-    compile_norm(t, &(struct compiled_norm){PROGRAM_W_K_NORM, PROGRAM_W_NONE, k, k,
-                                            whole ? k.n_col : head, apart});
+    if (k.n_col)
+        compile_norm(t, &(struct compiled_norm){PROGRAM_W_K_NORM, PROGRAM_W_NONE, k, k,
+                                                whole ? k.n_col : head, apart});
 }
 
 static bool has_alibi(const struct compiler *t)
@@ -92,6 +94,7 @@ static void rotate(struct compiler *t, struct program_ref qk)
 {
     const struct model_config *c = t->c;
     const bool local = t->l->local_rope && c->window[t->layer];
+    const uint32_t head_dim = model_config_head_dim(c, t->layer);
     if (!is_rotated(t))
         return;
     compile_op(t, &(struct program_op){
@@ -101,9 +104,10 @@ static void rotate(struct compiler *t, struct program_ref qk)
                       .in_place = true,
                       .rope =
                           {
-                              .n_head = c->n_head + c->n_kv_head,
-                              .head_dim = c->head_dim,
-                              .n_rot = model_config_n_rot(c),
+                              .n_head = qk.n_col / head_dim,
+                              .head_dim = head_dim,
+                              .n_rot = c->layers.wide[t->layer] ? model_config_n_rot_wide(c)
+                                                                : model_config_n_rot(c),
                               .interleaved = t->l->positions == ARCH_ROPE_INTERLEAVED,
                               .local = local,
                               .theta = local ? c->local_rope.theta : c->rope.theta,
@@ -111,11 +115,50 @@ static void rotate(struct compiler *t, struct program_ref qk)
                   });
 }
 
+/* Are its heads others than those of most layers? */
+static bool is_wide(const struct compiler *t)
+{
+    return model_config_head_dim(t->c, t->layer) != t->c->head_dim ||
+           model_config_kv_heads(t->c, t->layer) != t->c->n_kv_head;
+}
+
+/* Of q over the cache of the layer, or of the one whose K and V it reads. */
+static void attend(struct compiler *t, struct program_ref q, struct program_ref cache,
+                   struct program_ref out)
+{
+    const struct model_config *c = t->c;
+    const uint32_t window = t->l->windows ? c->window[t->layer] : 0;
+    compile_op(t,
+               &(struct program_op){
+                   .kind = PROGRAM_ATTENTION,
+                   .in = {q, cache},
+                   .out = out,
+                   .weight = t->l->sinks ? PROGRAM_W_SINKS : PROGRAM_W_NONE,
+                   .attention =
+                       {
+                           .n_head = c->n_head,
+                           .n_kv_head = model_config_kv_heads(c, t->layer),
+                           .head_dim = model_config_head_dim(c, t->layer),
+                           .window = window,
+                           .scale = attention_scale(t),
+                           .soft_cap = t->l->soft_caps ? (float)c->forward.attention_soft_cap : 0,
+                           .causal = !t->l->bidirectional,
+                           .alibi = has_alibi(t),
+                           .chunked = window && c->forward.chunks,
+                           .wide = is_wide(t),
+                           .shared = model_config_reads_kv(c, t->layer),
+                           .of = model_config_kv_of(c, t->layer),
+                       },
+               });
+}
+
 /* Norm, q, k and v, and attention: its output is in a. */
 static void attention(struct compiler *t)
 {
     const struct model_config *c = t->c;
-    const uint32_t q_cols = arch_dim_size(c, D_Q), kv_cols = arch_dim_size(c, D_KV);
+    const uint32_t q_cols = arch_dim_at(c, D_Q, t->layer);
+    const uint32_t cache_cols = arch_dim_at(c, D_KV, t->layer);
+    const uint32_t kv_cols = model_config_reads_kv(c, t->layer) ? 0 : cache_cols;
     const bool is_gated = t->l->gated;
     const uint32_t n_qkv = q_cols + 2 * kv_cols + (is_gated ? q_cols : 0);
     const struct program_ref qkv = ref_of(PROGRAM_B_QKV, DT_F32, n_qkv);
@@ -124,39 +167,30 @@ static void attention(struct compiler *t)
         is_gated ? made : ref_of(PROGRAM_B_A, made_for(t, PROGRAM_W_OUT), q_cols);
     const struct program_ref q = part_of(qkv, 0, q_cols), k = part_of(qkv, q_cols, kv_cols);
     const struct program_ref v = part_of(qkv, q_cols + kv_cols, kv_cols);
-    const struct program_ref cache = ref_of(PROGRAM_B_CACHE, DT_F32, 2 * kv_cols);
-    const struct program_op attend = {
-        .kind = PROGRAM_ATTENTION,
-        .in = {q, cache},
-        .out = out,
-        .weight = t->l->sinks ? PROGRAM_W_SINKS : PROGRAM_W_NONE,
-        .attention =
-            {
-                .n_head = c->n_head,
-                .n_kv_head = c->n_kv_head,
-                .head_dim = c->head_dim,
-                .window = t->l->windows ? c->window[t->layer] : 0,
-                .scale = attention_scale(t),
-                .soft_cap = t->l->soft_caps ? (float)c->forward.attention_soft_cap : 0,
-                .causal = !t->l->bidirectional,
-                .alibi = has_alibi(t),
-                .chunked = t->l->windows && c->window[t->layer] && c->forward.chunks,
-            },
-    };
+    const struct program_ref cache = ref_of(PROGRAM_B_CACHE, DT_F32, 2 * cache_cols);
     const struct program_ref in = compile_branch_input(t, PROGRAM_W_ATTN_NORM, PROGRAM_W_QKV);
     compile_matmul(t, in, qkv, PROGRAM_W_QKV, PROGRAM_W_QKV_BIAS);
     clip(t, qkv);
     norm_qk(t, q, k, false);
+    if (if_there(t, PROGRAM_W_V_NORM))
+        compile_norm(t, &(struct compiled_norm){PROGRAM_W_V_NORM, PROGRAM_W_NONE, v, v,
+                                                model_config_head_dim(c, t->layer), false});
     rotate(t, part_of(qkv, 0, q_cols + kv_cols));
     norm_qk(t, q, k, true);
     scale_q(t, q);
-    compile_op(t, &(struct program_op){
-                      .kind = PROGRAM_STORE,
-                      .in = {k, v},
-                      .out = cache,
-                      .attention = {.n_kv_head = c->n_kv_head, .head_dim = c->head_dim},
-                  });
-    compile_op(t, &attend);
+    if (kv_cols)
+        compile_op(t, &(struct program_op){
+                          .kind = PROGRAM_STORE,
+                          .in = {k, v},
+                          .out = cache,
+                          .attention =
+                              {
+                                  .n_kv_head = model_config_kv_heads(c, t->layer),
+                                  .head_dim = model_config_head_dim(c, t->layer),
+                                  .wide = is_wide(t),
+                              },
+                      });
+    attend(t, q, cache, out);
     if (is_gated)
         compile_op(t, &(struct program_op){
                           .kind = PROGRAM_GATE,
@@ -278,7 +312,7 @@ static void attention_out(struct compiler *t)
     const bool latent = t->l->attention == ARCH_ATTENTION_LATENT;
     const enum dtype made = t->l->gated ? DT_F32 : made_for(t, PROGRAM_W_OUT);
     const struct program_ref a =
-        ref_of(PROGRAM_B_A, made, arch_dim_size(t->c, latent ? D_HEADS_V : D_Q));
+        ref_of(PROGRAM_B_A, made, arch_dim_at(t->c, latent ? D_HEADS_V : D_Q, t->layer));
     const struct program_ref in = compile_input(t, a, PROGRAM_B_A_Q, PROGRAM_W_OUT);
     const struct program_ref o = ref_of(PROGRAM_B_O, DT_F32, t->c->hidden_size);
     compile_matmul(t, in, o, PROGRAM_W_OUT, PROGRAM_W_OUT_BIAS);
@@ -328,12 +362,12 @@ static void mlp_begin(struct compiler *t)
     const enum program_weight first =
         t->l->mlp == ARCH_MLP_GATED ? PROGRAM_W_GATE_UP : PROGRAM_W_UP;
     mlp_act(t, compile_branch_input(t, shared ? PROGRAM_W_ATTN_NORM : PROGRAM_W_MLP_NORM, first),
-            t->c->intermediate_size);
+            arch_dim_at(t->c, D_INTER, t->layer));
 }
 
 static void mlp_end(struct compiler *t)
 {
-    mlp_down(t, t->c->intermediate_size, PROGRAM_B_O);
+    mlp_down(t, arch_dim_at(t->c, D_INTER, t->layer), PROGRAM_B_O);
     compile_add_branch(t, PROGRAM_B_O, PROGRAM_W_MLP_POST_NORM, t->c->forward.mlp_out);
 }
 
@@ -405,10 +439,13 @@ static void route(struct compiler *t, struct program_ref h, struct program_ref r
         t->l->route == ARCH_ROUTE_SIGMOID || t->l->route == ARCH_ROUTE_SOFTMAX_BIASED;
     compile_matmul(t, h, scores, PROGRAM_W_ROUTER,
                    of_choice ? PROGRAM_W_NONE : PROGRAM_W_ROUTER_BIAS);
+    if (t->l->mlp_beside)
+        compile_scale(t, scores, 1 / sqrt(t->c->hidden_size));
     compile_op(t, &(struct program_op){
                       .kind = PROGRAM_ROUTE,
                       .in = {part_of(scores, 0, m->n_expert)},
                       .out = routes,
+                      .weight = if_there(t, PROGRAM_W_EXPERT_SCALES),
                       .bias = of_choice ? if_there(t, PROGRAM_W_ROUTER_BIAS) : PROGRAM_W_NONE,
                       .route =
                           {
@@ -472,7 +509,8 @@ static struct expert_inputs expert_inputs(struct compiler *t)
     return (struct expert_inputs){h, h};
 }
 
-static void experts(struct compiler *t)
+/* The experts that each row takes, of `in`, added up in `to`. */
+static void sum_experts(struct compiler *t, struct program_ref in, struct program_ref to, bool onto)
 {
     const struct moe_config *m = &t->c->moe;
     const uint32_t hidden = t->c->hidden_size;
@@ -481,9 +519,7 @@ static void experts(struct compiler *t)
     const struct program_ref act =
         ref_of(PROGRAM_B_EXPERT_ACT, made_for(t, PROGRAM_W_EXPERT_DOWN), m->width);
     const struct program_ref o = ref_of(PROGRAM_B_EXPERT_O, DT_F32, hidden);
-    const struct expert_inputs in = expert_inputs(t);
-    route(t, in.of_router, routes);
-    multiply_experts(t, compile_input(t, in.h, PROGRAM_B_H_Q, PROGRAM_W_EXPERT_GATE_UP), routes, g,
+    multiply_experts(t, compile_input(t, in, PROGRAM_B_H_Q, PROGRAM_W_EXPERT_GATE_UP), routes, g,
                      PROGRAM_W_EXPERT_GATE_UP);
     activate(t, g, act);
     multiply_experts(t, compile_input(t, act, PROGRAM_B_EXPERT_ACT_Q, PROGRAM_W_EXPERT_DOWN),
@@ -491,8 +527,8 @@ static void experts(struct compiler *t)
     compile_op(t, &(struct program_op){
                       .kind = PROGRAM_COMBINE,
                       .in = {o, routes},
-                      .out = expert_sum(t),
-                      .onto = !is_sum_apart(t),
+                      .out = to,
+                      .onto = onto,
                       .route =
                           {
                               .rule = t->l->route,
@@ -501,15 +537,114 @@ static void experts(struct compiler *t)
                               .of_input = t->l->weighs_input,
                           },
                   });
-    if (m->shared_width)
+}
+
+static void experts(struct compiler *t)
+{
+    const struct program_ref routes = ref_of(PROGRAM_B_ROUTES, DT_F32, t->c->moe.n_used);
+    const struct expert_inputs in = expert_inputs(t);
+    route(t, in.of_router, routes);
+    sum_experts(t, in.h, expert_sum(t), !is_sum_apart(t));
+    if (t->c->moe.shared_width)
         add_shared(t);
     if (is_sum_apart(t))
         compile_add_branch(t, PROGRAM_B_O, PROGRAM_W_MLP_POST_NORM, 0);
 }
 
+static void norm_in_place(struct compiler *t, struct program_ref x, enum program_weight weight)
+{
+    compile_norm(t, &(struct compiled_norm){weight, PROGRAM_W_NONE, x, x, x.n_col, false});
+}
+
+/* Experts and an MLP: inputs and outputs of both have norms of their own. */
+static void experts_beside(struct compiler *t)
+{
+    const uint32_t hidden = t->c->hidden_size, width = arch_dim_at(t->c, D_INTER, t->layer);
+    const struct program_ref of_mlp = ref_of(PROGRAM_B_SHARED_O, DT_F32, hidden);
+    const struct program_ref sum = ref_of(PROGRAM_B_O, DT_F32, hidden);
+    const struct program_ref routes = ref_of(PROGRAM_B_ROUTES, DT_F32, t->c->moe.n_used);
+    const enum program_weight router = PROGRAM_W_ROUTER, first = PROGRAM_W_EXPERT_GATE_UP;
+    mlp_act(t, compile_branch_input(t, PROGRAM_W_MLP_NORM, PROGRAM_W_GATE_UP), width);
+    mlp_down(t, width, PROGRAM_B_SHARED_O);
+    norm_in_place(t, of_mlp, PROGRAM_W_MLP_SIDE_NORM);
+    compile_norm_of_stream(t, PROGRAM_W_ROUTER_NORM, router);
+    route(t, ref_of(PROGRAM_B_H, made_for(t, router), hidden), routes);
+    compile_norm_of_stream(t, PROGRAM_W_EXPERTS_NORM, first);
+    sum_experts(t, ref_of(PROGRAM_B_H, made_for(t, first), hidden), sum, false);
+    norm_in_place(t, sum, PROGRAM_W_EXPERTS_POST_NORM);
+    compile_op(t, &(struct program_op){
+                      .kind = PROGRAM_ADD,
+                      .in = {of_mlp},
+                      .out = sum,
+                      .onto = true,
+                      .scale = 1,
+                  });
+    compile_add_branch(t, PROGRAM_B_O, PROGRAM_W_MLP_POST_NORM, 0);
+}
+
+/* ---- inputs of layers ---- */
+
+static float rounded(const struct compiler *t, double x)
+{
+    const float f = (float)x;
+    return t->f->compute == DT_BF16  ? bf16_to_f32(f32_to_bf16(f))
+           : t->f->compute == DT_F16 ? f16_to_f32(f32_to_f16(f))
+                                     : f;
+}
+
+/* What all layers have of the token beside the stream: what a product makes of its embedding,
+ * normed for each layer, and a row of a table. In front of the first layer, and of it. */
+static void layer_inputs(struct compiler *t)
+{
+    const uint32_t n = t->c->layers.input;
+    const struct program_ref in =
+        ref_of(PROGRAM_B_LAYER_IN, DT_F32, arch_dim_size(t->c, D_LAYER_INPUTS));
+    const enum program_weight by = PROGRAM_W_LAYER_INPUTS;
+    compile_matmul(t, compile_input(t, stream(t), PROGRAM_B_H_Q, by), in, by, PROGRAM_W_NONE);
+    compile_scale(t, in, 1 / sqrt(t->c->hidden_size));
+    compile_norm(
+        t, &(struct compiled_norm){PROGRAM_W_LAYER_INPUTS_NORM, PROGRAM_W_NONE, in, in, n, false});
+    compile_op(t, &(struct program_op){
+                      .kind = PROGRAM_EMBED,
+                      .in = {ref_of(PROGRAM_B_IDS, DT_F32, 1)},
+                      .out = in,
+                      .weight = PROGRAM_W_EMBED_LAYERS,
+                      .onto = true,
+                      .scale = rounded(t, sqrt(n)),
+                  });
+    compile_scale(t, in, sqrt(0.5));
+}
+
+/* The layer's input of the token through a gate of the stream, as a branch of it. */
+static void layer_input(struct compiler *t)
+{
+    const uint32_t n = t->c->layers.input;
+    const struct program_ref all =
+        ref_of(PROGRAM_B_LAYER_IN, DT_F32, arch_dim_size(t->c, D_LAYER_INPUTS));
+    const struct program_ref g = ref_of(PROGRAM_B_G, DT_F32, n);
+    const struct program_ref act = ref_of(PROGRAM_B_ACT, DT_F32, n);
+    const enum program_weight gate = PROGRAM_W_LAYER_GATE, out = PROGRAM_W_LAYER_OUT;
+    compile_matmul(t, compile_input(t, stream(t), PROGRAM_B_H_Q, gate), g, gate, PROGRAM_W_NONE);
+    compile_op(t, &(struct program_op){
+                      .kind = PROGRAM_ACTIVATE,
+                      .in = {g},
+                      .out = act,
+                      .act = {t->act, false, 0},
+                  });
+    compile_op(t, &(struct program_op){
+                      .kind = PROGRAM_GATE,
+                      .in = {part_of(all, t->layer * n, n), act},
+                      .out = g,
+                      .gate = KERN_GATE_PRODUCT,
+                  });
+    compile_matmul(t, compile_input(t, g, PROGRAM_B_ACT_Q, out),
+                   ref_of(PROGRAM_B_O, DT_F32, t->c->hidden_size), out, PROGRAM_W_NONE);
+    compile_add_branch(t, PROGRAM_B_O, PROGRAM_W_LAYER_POST_NORM, 0);
+}
+
 /* ---- the whole ---- */
 
-static void layer(struct compiler *t)
+static void branches(struct compiler *t)
 {
     const bool has_experts = t->c->moe.layers[t->layer];
     const bool has_kv = model_config_has_kv(t->c, t->layer);
@@ -529,7 +664,9 @@ static void layer(struct compiler *t)
         compile_add_branch(t, mixed, PROGRAM_W_ATTN_POST_NORM, t->c->forward.mixer_out);
     if (t->c->mixer.no_mlp[t->layer])
         return;
-    if (has_experts)
+    if (has_experts && t->l->mlp_beside)
+        experts_beside(t);
+    else if (has_experts)
         experts(t);
     else if (!t->is_parallel)
         mlp_begin(t);
@@ -537,14 +674,30 @@ static void layer(struct compiler *t)
         mlp_end(t);
 }
 
+static void layer(struct compiler *t)
+{
+    const struct program_ref x = stream(t);
+    if (t->layer == 0 && t->c->layers.input)
+        layer_inputs(t);
+    branches(t);
+    if (t->c->layers.input)
+        layer_input(t);
+    if (if_there(t, PROGRAM_W_LAYER_SCALE))
+        compile_op(t, &(struct program_op){
+                          .kind = PROGRAM_SCALE,
+                          .in = {x},
+                          .out = x,
+                          .weight = PROGRAM_W_LAYER_SCALE,
+                          .in_place = true,
+                          .scale = 1,
+                      });
+}
+
 static float embedding_scale(const struct compiler *t)
 {
-    const float root = (float)sqrt(t->c->hidden_size);
     switch (t->l->embedding) {
     case ARCH_EMBEDDING_ROOT_HIDDEN:
-        return t->f->compute == DT_BF16  ? bf16_to_f32(f32_to_bf16(root))
-               : t->f->compute == DT_F16 ? f16_to_f32(f32_to_f16(root))
-                                         : root;
+        return rounded(t, sqrt(t->c->hidden_size));
     case ARCH_EMBEDDING_CONFIG:
         return t->c->forward.embedding_multiplier != 0 ? (float)t->c->forward.embedding_multiplier
                                                        : 1;
@@ -687,6 +840,7 @@ static const char *const buffer_names[PROGRAM_BUFFERS] = {
     [PROGRAM_B_TYPES] = "types",
     [PROGRAM_B_STREAM_IN] = "stream.in",
     [PROGRAM_B_X] = "x",
+    [PROGRAM_B_LAYER_IN] = "layer.in",
     [PROGRAM_B_H] = "h",
     [PROGRAM_B_H_Q] = "h.q",
     [PROGRAM_B_QKV] = "qkv",

@@ -24,6 +24,22 @@ static FALLIBLE add_ends(struct layer_program *p, const struct pipeline_stage *s
     return rc || s->has_head ? rc : program_add(p, &out, e);
 }
 
+/* What layers have of others, or of the embedding, besides the stream. */
+static FALLIBLE check_parts(const struct layer_program *p, struct q_err *e)
+{
+    const char *what = NULL;
+    for (uint32_t i = 0; i < p->n_op && !what; i++) {
+        const struct program_op *op = &p->ops[i];
+        if (op->kind == PROGRAM_ATTENTION && op->attention.shared)
+            what = "K and V of another layer";
+        if (op->kind == PROGRAM_EMBED && op->onto)
+            what = "an input of the token for each layer";
+    }
+    if (!what)
+        return Q_OK;
+    return q_fail(e, Q_UNSUPPORTED, "%s: not supported in pipeline stages yet", what);
+}
+
 FALLIBLE program_cut(struct layer_program *p, const struct pipeline_stage *s, struct q_err *e)
 {
     struct program_ref x = {PROGRAM_B_X, DT_F32, 0, 0};
@@ -31,6 +47,9 @@ FALLIBLE program_cut(struct layer_program *p, const struct pipeline_stage *s, st
     bool behind = false; /* the first layer's first operation */
     if (pipeline_stage_is_whole(s))
         return Q_OK;
+    enum q_code rc = check_parts(p, e);
+    if (rc)
+        return rc;
     for (uint32_t i = 0; i < p->n_op; i++) {
         const struct program_op *op = &p->ops[i];
         const bool of_layer = op->layer != PROGRAM_NO_LAYER;
@@ -43,7 +62,7 @@ FALLIBLE program_cut(struct layer_program *p, const struct pipeline_stage *s, st
             p->ops[n++] = *op;
     }
     p->n_op = n;
-    const enum q_code rc = add_ends(p, s, x, e);
+    rc = add_ends(p, s, x, e);
     if (rc || !program_check(p, e))
         return rc;
     return q_wrap(e, "layers %u to %u as a pipeline stage", s->first, s->first + s->n_layer - 1);

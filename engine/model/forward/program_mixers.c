@@ -89,7 +89,7 @@ static void gate_silu(struct compiler *t, struct program_ref x, struct program_r
                       .in = {x, by},
                       .out = to,
                       .in_place = x.buffer == to.buffer,
-                      .gate = {.silu = true},
+                      .gate = KERN_GATE_SILU,
                   });
 }
 

@@ -40,6 +40,11 @@ static uint64_t form_bytes(const struct program_costs *c, const struct program_o
     return c->forms->form(c->forms->ctx, op->weight, op->layer).bytes;
 }
 
+static uint64_t kv_bytes(const struct program_costs *c, const struct program_op *op)
+{
+    return c->kv_bytes ? c->kv_bytes[op->layer] : 0;
+}
+
 struct program_cost program_cost(const struct program_op *op, const struct program_costs *c)
 {
     const uint64_t in = op->in[0].n_col, out = op->out.n_col;
@@ -61,12 +66,12 @@ struct program_cost program_cost(const struct program_op *op, const struct progr
         return (struct program_cost){
             .context_ops =
                 2 * (uint64_t)op->latent.n_head * (op->latent.n_key + op->latent.n_value),
-            .context_bytes = c->kv_bytes,
+            .context_bytes = kv_bytes(c, op),
         };
     case PROGRAM_ATTENTION:
         return (struct program_cost){
             .context_ops = 4 * (uint64_t)op->attention.n_head * op->attention.head_dim,
-            .context_bytes = c->kv_bytes,
+            .context_bytes = kv_bytes(c, op),
         };
     default:
         return (struct program_cost){0};
@@ -83,6 +88,7 @@ static uint64_t seen(const struct program_op *op, uint64_t n_context)
 struct totals {
     uint64_t weight_bytes, row_bytes, layer_ops, logit_ops; /* ops of a row */
     uint64_t context_ops, context_bytes;                    /* of a row with all its context */
+    uint64_t stored_bytes;                                  /* of a token in the KV cache */
 };
 
 static struct totals totals_of(const struct layer_program *p, const struct program_show *s)
@@ -97,6 +103,8 @@ static struct totals totals_of(const struct layer_program *p, const struct progr
         t.row_bytes += c.row_bytes;
         *(asked ? &t.logit_ops : &t.layer_ops) += c.row_ops;
         t.context_ops += c.context_ops * seen(op, s->n_context);
+        if (op->kind == PROGRAM_STORE || op->kind == PROGRAM_STORE_LATENT)
+            t.stored_bytes += kv_bytes(&s->costs, op);
         t.context_bytes += c.context_bytes * seen(op, s->n_context);
     }
     return t;
@@ -177,6 +185,8 @@ static void attention_text(char *to, size_t n, const struct program_op *op)
         append(to, n, ", soft cap %g", (double)op->attention.soft_cap);
     if (op->attention.alibi)
         append(to, n, ", ALiBi slopes");
+    if (op->attention.shared)
+        append(to, n, ", K and V of layer %u", op->attention.of);
 }
 
 static void latent_text(char *to, size_t n, const struct program_op *op)
@@ -247,6 +257,12 @@ static void state_text(char *to, size_t n, const struct program_op *op)
                (double)op->scan.step_max);
 }
 
+static const char *const gate_texts[] = {
+    [KERN_GATE_SIGMOID] = "sigmoid",
+    [KERN_GATE_SILU] = "silu",
+    [KERN_GATE_PRODUCT] = "product",
+};
+
 static void attributes_text(char *to, size_t n, const struct program_op *op)
 {
     *to = 0;
@@ -305,7 +321,7 @@ static void attributes_text(char *to, size_t n, const struct program_op *op)
         state_text(to, n, op);
         break;
     case PROGRAM_GATE:
-        append(to, n, op->gate.silu ? "silu" : "sigmoid");
+        append(to, n, "%s", gate_texts[op->gate]);
         break;
     case PROGRAM_SOFT_CAP:
     case PROGRAM_CLIP:
@@ -509,7 +525,10 @@ static void print_totals(struct buf *out, const struct layer_program *p,
     char a[16], b[16];
     buf_printf(out, "weights %s, of which one row reads %s;", size_text(a, t.weight_bytes, "B"),
                size_text(b, t.row_bytes, "B"));
-    buf_printf(out, " KV %s a token\n", size_text(a, s->costs.kv_bytes * count_layers(p), "B"));
+    if (t.stored_bytes)
+        buf_printf(out, " KV %s a token\n", size_text(a, t.stored_bytes, "B"));
+    else
+        buf_add_str(out, " no KV\n");
     buf_printf(out, "a step of 1 token with %u of context: %s, and %s of KV\n", s->n_context,
                size_text(a, t.layer_ops + t.logit_ops + t.context_ops, "FLOP"),
                t.context_bytes ? size_text(b, t.context_bytes, "B") : "nothing");

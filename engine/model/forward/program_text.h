@@ -19,8 +19,8 @@ struct program_cost {       /* of one operation; T rows, each with C tokens of c
 };
 struct program_costs { /* what costs depend on besides the program */
     const struct program_forms *forms;
-    uint64_t kv_bytes;    /* of one token in one layer, K and V */
-    uint64_t table_bytes; /* of an element of a table as the checkpoint has it */
+    const uint64_t *kv_bytes; /* [n_layer] of one token, K and V of the layer; NULL: 0 */
+    uint64_t table_bytes;     /* of an element of a table as the checkpoint has it */
 };
 struct program_cost program_cost(const struct program_op *op, const struct program_costs *c);
 

@@ -10,6 +10,7 @@
  *   yarn      inv_freq and inv_freq / factor mixed by a ramp over j between the dimensions that
  *             turn beta_fast and beta_slow times within O tokens; cos and sin scaled by
  *             0.1 mscale ln(factor) + 1
+ *   proportional  inv_freq / factor of the first pairs, 0 of the others, which are not rotated
  *   longrope  inv_freq[j] / short_factor[j] for prompts up to the original length O, else
  *             / long_factor[j]; cos and sin scaled by sqrt(1 + ln(factor) / ln(O))
  * Sources: arXiv:2104.09864, arXiv:2306.15595 (linear), arXiv:2309.00071 (yarn and dynamic),
@@ -99,14 +100,25 @@ static void longrope(struct rotary *r)
         r->scale = (float)sqrt(1 + log(factor) / log(original));
 }
 
-static void init_of(struct rotary *r, const struct model_config *c, const struct rope_config *rope)
+static void proportional(struct rotary *r)
+{
+    const double factor = r->config.factor > 0 ? r->config.factor : 1;
+    const uint32_t n = (uint32_t)(r->config.proportion * r->n_pair);
+    for (uint32_t j = 0; j < r->n_pair; j++)
+        r->inv_freq[j] = j < n ? (float)(r->inv_freq[j] / factor) : 0;
+}
+
+static void init_of(struct rotary *r, const struct model_config *c, const struct rope_config *rope,
+                    uint32_t n_rot)
 {
     r->config = *rope;
     r->max_position = c->max_position;
-    r->n_pair = model_config_n_rot(c) / 2;
+    r->n_pair = n_rot / 2;
     r->scale = 1;
     Q_ASSERT(r->n_pair <= ROTARY_PAIRS_MAX);
     plain(r->inv_freq, r->n_pair, rope->theta);
+    if (rope->kind == ROPE_PROPORTIONAL)
+        proportional(r);
     if (rope->kind == ROPE_LINEAR)
         for (uint32_t j = 0; j < r->n_pair; j++)
             r->inv_freq[j] = (float)(r->inv_freq[j] / rope->factor);
@@ -122,12 +134,12 @@ static void init_of(struct rotary *r, const struct model_config *c, const struct
 
 void rotary_init(struct rotary *r, const struct model_config *c)
 {
-    init_of(r, c, &c->rope);
+    init_of(r, c, &c->rope, model_config_n_rot_wide(c));
 }
 
 void rotary_init_local(struct rotary *r, const struct model_config *c)
 {
-    init_of(r, c, &c->local_rope);
+    init_of(r, c, &c->local_rope, model_config_n_rot(c));
 }
 
 uint32_t rotary_free_length(const struct model_config *c)

@@ -22,7 +22,7 @@
 struct rotary {
     struct rope_config config;
     uint32_t max_position; /* the length the frequencies were trained for */
-    uint32_t n_pair;       /* model_config_n_rot / 2 */
+    uint32_t n_pair;       /* half the elements of a head that are rotated */
     float scale;           /* yarn, longrope: cos and sin are multiplied by it; 1 otherwise */
     float inv_freq[ROTARY_PAIRS_MAX];         /* [n_pair] radians per token */
     float long_freq[CONFIG_ROPE_FACTORS_MAX]; /* longrope: of prompts beyond max_position */

@@ -20,9 +20,10 @@
 #include "engine/model/load/load_options.h"
 #include "engine/model/load/weight_source.h"
 
-/* what a destination is for; all but the first two are matrices */
+/* what a destination is for; all but the first three are matrices */
 enum load_role {
     ROLE_EMBEDDING,
+    ROLE_ROWS, /* another table of as many rows as the embedding's: it stays in the file too */
     ROLE_VECTOR,
     ROLE_LAYER,
     ROLE_LOGITS,

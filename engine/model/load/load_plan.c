@@ -272,7 +272,16 @@ static bool embedding_is_head(const struct lister *l, const struct load_row *r)
            (!o->quantization || o->quantization == QUANTIZE_FP8 || l->finder->config->quant.method);
 }
 
-/* The embedding stays where the file is mapped unless its address does not suit its type. */
+/* Tables of rows of tokens stay where the file is mapped unless the address does not suit the
+ * type. */
+static enum load_place place_of_table(const struct lister *l, const struct weight_source *s)
+{
+    return s->tensor && !l->options->device &&
+                   (uintptr_t)s->tensor->data % (dtype_bits(s->dtype) / 8) == 0
+               ? PLACE_FILE
+               : PLACE_REGION;
+}
+
 static enum load_place place_of(const struct lister *l, const struct load_row *r,
                                 const struct weight_source *s)
 {
@@ -281,10 +290,9 @@ static enum load_place place_of(const struct lister *l, const struct load_row *r
     case ROLE_EMBEDDING:
         if (head_holds_embedding(l, s))
             return PLACE_SHARED;
-        return mine->tensor && !l->options->device &&
-                       (uintptr_t)mine->tensor->data % (dtype_bits(mine->dtype) / 8) == 0
-                   ? PLACE_FILE
-                   : PLACE_REGION;
+        return place_of_table(l, mine);
+    case ROLE_ROWS:
+        return place_of_table(l, mine);
     case ROLE_LOGITS:
         return embedding_is_head(l, r) ? PLACE_SHARED : PLACE_REGION;
     default:

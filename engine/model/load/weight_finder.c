@@ -228,8 +228,8 @@ static enum q_code find_one(struct weight_source *s, const struct weight_finder 
     const bool is_vector = row->dims[1] == D_NONE;
     const struct wanted w = {
         .spec = row,
-        .n = {arch_dim_size(f->config, row->dims[0]),
-              is_vector ? 1 : arch_dim_size(f->config, row->dims[1])},
+        .n = {arch_dim_at(f->config, row->dims[0], at.layer),
+              is_vector ? 1 : arch_dim_at(f->config, row->dims[1], at.layer)},
         .text = {arch_dim_text(row->dims[0]), arch_dim_text(row->dims[1])},
         .is_vector = is_vector,
         .of_heads = !is_vector &&
@@ -299,8 +299,8 @@ static bool is_stored_otherwise(const struct weight_finder *f, struct arch_place
             continue;
         struct weight_source s = {
             .spec = row,
-            .rows = arch_dim_size(f->config, row->dims[0]),
-            .cols = arch_dim_size(f->config, row->dims[1]),
+            .rows = arch_dim_at(f->config, row->dims[0], at.layer),
+            .cols = arch_dim_at(f->config, row->dims[1], at.layer),
         };
         weight_finder_name(name, f, row, at);
         if (tensor_find(f->files, name) || weight_quant_find(&s, f, name, NULL) || s.quant.q)

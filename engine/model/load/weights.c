@@ -207,7 +207,8 @@ static void bind_row(struct weights *w, const struct load_row *r)
         owner = &layer->experts[r->of.expert];
     }
     void *member = (char *)owner + members[r->dest].offset;
-    if (r->kind == KIND_MATRIX || r->dest == DEST_KV_B || r->dest == DEST_TYPES)
+    if (r->kind == KIND_MATRIX || r->dest == DEST_KV_B || r->dest == DEST_TYPES ||
+        r->dest == DEST_EMBED_LAYERS)
         *(struct packed *)member = r->form;
     else
         *(const void **)member = r->form.data;

@@ -29,7 +29,13 @@ struct layer_weights {
     const float *attn_norm, *mlp_norm;                                            /* [hidden] */
     const float *attn_norm_bias, *mlp_norm_bias, *attn_post_norm, *mlp_post_norm; /* or NULL */
     const float *attn_post_norm_bias, *mlp_post_norm_bias;                        /* or NULL */
-    const float *q_norm, *k_norm;             /* [head_dim], of all heads, of latents; or NULL */
+    const float *q_norm, *k_norm;        /* [head_dim], of all heads, of latents; or NULL */
+    const float *v_norm;                 /* [head_dim] or NULL */
+    struct packed layer_gate, layer_out; /* of a layer's input of the token, or not there */
+    const float *layer_post_norm;        /* [hidden] or NULL */
+    const float *layer_scale;            /* [1] or NULL */
+    const float *mlp_side_norm, *experts_norm, *experts_post_norm, *router_norm; /* or NULL */
+    const float *expert_scales;               /* [n_expert] or NULL */
     const float *sinks;                       /* [n_head] or NULL */
     const float *act_positive, *act_negative; /* [1], of activations with such numbers, or NULL */
     struct packed qkv, out, gate_up, down;    /* gate_up of an MLP without a gate: up alone; qkv of
@@ -59,6 +65,10 @@ struct weights {
     const void *positions; /* learned: [D_POSITIONS, hidden], or NULL */
     enum dtype positions_dtype;
     struct packed types; /* of tokens: rows as they are stored, or not there */
+    /* inputs that layers have of the token: rows as they are stored, what is made of the embedding
+     * and its norm, [D_LAYER_INPUT]; or not there */
+    struct packed embed_layers, layer_inputs;
+    const float *layer_inputs_norm;
     const float *embed_norm, *embed_norm_bias; /* [hidden] or NULL */
     const float *final_norm, *final_norm_bias; /* [hidden]; the bias or NULL */
     struct packed lm_head;

@@ -148,7 +148,7 @@ static uint32_t rows_of(const struct arch *a, const struct model_config *c, enum
 {
     for (size_t i = 0; i < a->n_tensor; i++)
         if (a->tensors[i].slot == slot && arch_wants(c, a->tensors[i].when, layer))
-            return arch_dim_size(c, a->tensors[i].dims[0]);
+            return arch_dim_at(c, a->tensors[i].dims[0], layer);
     return 0;
 }
 
@@ -157,8 +157,8 @@ struct lora_place lora_module_place(const struct lora_module *m, const struct ar
 {
     struct lora_place p = {
         .weight = weight_of(m->tensor->slot, a),
-        .n_out = arch_dim_size(c, m->tensor->dims[0]),
-        .n_in = arch_dim_size(c, m->tensor->dims[1]),
+        .n_out = arch_dim_at(c, m->tensor->dims[0], m->layer),
+        .n_in = arch_dim_at(c, m->tensor->dims[1], m->layer),
         .n_kv_head = m->tensor->slot == W_QKV_HEADS ? c->n_kv_head : 0,
     };
     const struct program_weight_info *info = program_weight_info(p.weight);

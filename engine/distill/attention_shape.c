@@ -13,6 +13,8 @@ static const char *why_not(const struct program_op *op)
         return "attention both ways";
     if (op->attention.chunked)
         return "attention in chunks";
+    if (op->attention.shared)
+        return "K and V of another layer";
     return op->weight != PROGRAM_W_NONE ? "attention sinks" : NULL;
 }
 

@@ -16,7 +16,7 @@ enum { EXIT_USAGE = 2, EXIT_MODEL = 3 };
 typedef FALLIBLE section_fn(struct buf *out, const struct model_options *o,
                             const struct model_show *how, struct q_err *e);
 
-/* The sections of the output, in order. */
+/* The sections of the output, in order; a summary where none is asked for. */
 static const struct section {
     size_t wanted; /* offset of a bool in struct options */
     section_fn *show;
@@ -42,11 +42,22 @@ static enum q_code model_options_of(struct model_options *m, const struct option
 static enum q_code show_sections(struct buf *out, const struct options *o,
                                  const struct model_options *m, struct q_err *e)
 {
-    const struct model_show how = {o->json, (uint32_t)o->max_num_batched_tokens};
+    const struct model_show how = {
+        .json = o->json,
+        .n_token = (uint32_t)o->max_num_batched_tokens,
+        .n_seq = (uint32_t)o->max_num_seqs,
+    };
+    bool any = false;
     for (size_t i = 0; i < sizeof sections / sizeof *sections; i++) {
         if (!*(const bool *)((const char *)o + sections[i].wanted))
             continue;
         enum q_code rc = sections[i].show(out, m, &how, e);
+        if (rc)
+            return rc;
+        any = true;
+    }
+    if (!any) {
+        const enum q_code rc = model_show_summary(out, m, &how, e);
         if (rc)
             return rc;
     }
@@ -92,7 +103,8 @@ int main(int argc, char **argv)
         .name = "quire check-model",
         .usage = "MODEL [options]",
         .about = "Checks that a model can be served with these options, from its config.json and "
-                 "the headers of its weights, and shows its parts. Weights are not read.",
+                 "the headers of its weights, and says what it is: family, sizes, files, forms "
+                 "of the weights, memory. Weights are not read.",
         .positional_min = 1,
         .positional_max = 1,
     };

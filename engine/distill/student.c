@@ -456,8 +456,11 @@ static enum q_code load_params(struct student *s, const struct student_options *
     };
     if (!rc)
         rc = params_load(&s->params, &from, e);
-    if (!rc && !list_only)
-        weight_finder_warn_extra(&finder);
+    if (!rc && !list_only) {
+        const struct tensor *unused;
+        const uint32_t n = weight_finder_unused(&unused, &finder);
+        weight_finder_warn_unused(s->arch, n, unused);
+    }
     tensor_set_free(files);
     for (uint32_t i = 0; i < s->program.n_op && !rc; i++)
         rc = check_op(s, &s->program.ops[i], e);

@@ -11,6 +11,7 @@
 #include "engine/model/load/upload.h"
 #include "engine/model/lora/lora.h"
 #include "engine/model/model_program.h"
+#include "engine/model/model_summary.h"
 #include "engine/model/pooler.h"
 #include "engine/model/model_state.h"
 #include "engine/model/plugin/plugin_model.h"
@@ -530,6 +531,35 @@ FALLIBLE model_show_weights(struct buf *out, const struct model_options *o,
         load_plan_json(out, m->weights.plan);
     else
         load_plan_text(out, m->weights.plan);
+out:
+    model_free(m);
+    return rc;
+}
+
+FALLIBLE model_show_summary(struct buf *out, const struct model_options *o,
+                            const struct model_show *how, struct q_err *e)
+{
+    struct model_options decided = *o;
+    struct model *m = q_calloc(1, sizeof *m);
+    struct model_summary s = {.m = m, .n_seq = how->n_seq};
+    struct q_err no_device = Q_ERR_INIT;
+    if (!m)
+        return q_fail(e, Q_NO_MEMORY, "out of memory checking %s", o->dir);
+    enum q_code rc = load_config(m, o, false, e);
+    if (rc || (rc = decide(m, &decided, e)))
+        goto out;
+    m->shape.compute_dtype = decided.dtype;
+    m->shape.quantization = decided.quantization;
+    const struct load_options lo = load_options_of(&m->config, &decided);
+    if ((rc = weights_plan(&m->weights, m->arch, &m->config, &lo, e)) ||
+        (rc = model_program_state_bytes(&s.state_bytes, m, e)))
+        goto out;
+    if (model_check(o, true, &no_device))
+        s.no_device = no_device.message;
+    if (how->json)
+        model_summary_json(out, &s);
+    else
+        model_summary_text(out, &s);
 out:
     model_free(m);
     return rc;

@@ -125,15 +125,32 @@ FALLIBLE model_program_make(struct model *m, struct q_err *e)
     return rc;
 }
 
-FALLIBLE model_program_show(struct buf *out, const struct model *m, const struct model_show *how,
-                            struct q_err *e)
+/* As m would be loaded. */
+static struct forms_plan plan_of_options(const struct model *m)
 {
-    const struct forms_plan plan = {
+    return (struct forms_plan){
         .config = &m->config,
         .arch = m->arch,
         .dtype = m->shape.compute_dtype,
         .quantization = m->shape.quantization,
     };
+}
+
+FALLIBLE model_program_state_bytes(uint64_t *out, const struct model *m, struct q_err *e)
+{
+    const struct forms_plan plan = plan_of_options(m);
+    const struct program_forms forms = forms_planned(&plan);
+    struct layer_program p = LAYER_PROGRAM_INIT;
+    const enum q_code rc = compile(&p, m, &forms, e);
+    *out = p.n_state * sizeof(float);
+    program_release(&p);
+    return rc;
+}
+
+FALLIBLE model_program_show(struct buf *out, const struct model *m, const struct model_show *how,
+                            struct q_err *e)
+{
+    const struct forms_plan plan = plan_of_options(m);
     const struct program_forms forms = forms_planned(&plan);
     uint64_t kv_bytes[CONFIG_LAYERS_MAX];
     for (uint32_t i = 0; i < m->config.n_layer; i++)

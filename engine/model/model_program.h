@@ -17,5 +17,7 @@ FALLIBLE model_program_make(struct model *m, struct q_err *e);
 /* Adds the program that m would have; m's config, dtypes and quantization are decided. */
 FALLIBLE model_program_show(struct buf *out, const struct model *m, const struct model_show *how,
                             struct q_err *e);
+/* Bytes of a sequence's state that it would have, all layers; 0: none. */
+FALLIBLE model_program_state_bytes(uint64_t *out, const struct model *m, struct q_err *e);
 
 #endif

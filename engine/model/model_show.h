@@ -9,7 +9,13 @@
 struct model_show {
     bool json;
     uint32_t n_token; /* rows of the step that is summed up */
+    uint32_t n_seq;   /* sequences whose K, V and states the summary counts */
 };
+/* Add what the model is: family, sizes, what it computes in, the files and what of them is used,
+ * weights by form, memory of sequences, and why a device would refuse it. o->kern, o->team: not
+ * looked at. Errors: as model_check; Q_NO_MEMORY. */
+FALLIBLE model_show_summary(struct buf *out, const struct model_options *o,
+                            const struct model_show *how, struct q_err *e);
 /* Add the layer program that `o` would be run with on the CPU. o->kern, o->team: not looked at.
  * Errors: as model_check; Q_NO_MEMORY. */
 FALLIBLE model_show_program(struct buf *out, const struct model_options *o,

@@ -13,9 +13,44 @@ def check(*args):
     return subprocess.run([BIN / "quire", "check-model", *map(str, args)], capture_output=True, text=True, timeout=60)
 
 
-def test_good_model_prints_nothing():
-    run = check(MODELS / "llama")
-    assert (run.returncode, run.stdout) == (0, "")
+def test_summary():
+    run = check(MODELS / "llama", "--max-num-seqs", "3")
+    assert run.returncode == 0, run.stderr
+    lines = dict(line.split(maxsplit=1) for line in run.stdout.splitlines() if not line.startswith(" "))
+    assert lines["model"] == "LlamaForCausalLM (model_type llama), generates text"
+    assert lines["files"] == "model.safetensors (--load-format safetensors): 21 tensors"
+    assert lines["KV"] == "cache    F32, 512 B a token, 128.00 KiB of 256 tokens, 384.00 KiB of 3 such sequences"
+
+
+@pytest.mark.parametrize("model, expected", [
+    ("llama", {"kv_bytes_per_token": 2 * 2 * 2 * 16 * 4, "kv_bytes_per_sequence": 256 * 512, "state_bytes_per_sequence": 0, "gpu_refuses": None}),
+    ("qwen2_moe", {"experts": 6, "dtype": "BF16", "kv_bytes_per_token": 2 * 2 * 2 * 16 * 2}),
+    ("llama-gptq", {"quantization": "int4", "unused_tensors": 0, "weight_bytes": 72576}),
+    ("mamba2", {"kv_bytes_per_token": 0, "state_bytes_per_sequence": 11264}),
+    ("mistral3-vision", {"architecture": "Ministral3ForCausalLM", "text_model_of": "Mistral3ForConditionalGeneration"}),
+])
+def test_summary_as_json(model, expected):
+    run = check(MODELS / model, "--json")
+    summary = json.loads(run.stdout)
+    assert run.returncode == 0 and {key: summary[key] for key in expected} == expected
+    assert sum(form["bytes"] for form in summary["forms"]) <= summary["weight_bytes"]
+    assert summary["sequences_bytes"] == 256 * (summary["kv_bytes_per_sequence"] + summary["state_bytes_per_sequence"])
+
+
+def test_summary_of_what_a_device_refuses_and_of_unused_tensors(tmp_path):
+    summary = json.loads(check(MODELS / "mamba2", "--json").stdout)
+    assert "is not supported on devices yet" in summary["gpu_refuses"]
+    shutil.copytree(MODELS / "llama", tmp_path / "m")
+    path = tmp_path / "m" / "model.safetensors"
+    data = path.read_bytes()
+    n = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:8 + n])
+    header["vision.patch"] = {"dtype": "F32", "shape": [1], "data_offsets": [len(data) - 8 - n, len(data) - 4 - n]}
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + n:] + bytes(4))
+    run = check(tmp_path / "m")
+    assert ": 22 tensors, 1 of them not used, the first is vision.patch\n" in run.stdout
+    assert json.loads(check(tmp_path / "m", "--json").stdout)["first_unused"] == "vision.patch"
 
 
 def test_program():

@@ -532,6 +532,7 @@ enum q_code load_plan_new(struct load_plan **out, const struct weight_finder *f,
     struct lister l = {.plan = p, .finder = f, .options = o, .e = e};
     p->arch = f->arch;
     p->files = f->files;
+    p->n_unused = weight_finder_unused(&p->unused, f);
     const enum q_code rc = list_all(&l);
     if (rc)
         load_plan_free(p);

@@ -60,11 +60,13 @@ struct load_plan {
     size_t n_row, row_cap;
     struct weight_source *sources; /* of all rows */
     size_t n_source, source_cap;
-    size_t n_bytes;      /* of the region */
-    size_t n_host_bytes; /* of that of PLACE_HOST */
-    uint64_t n_param;    /* numbers of the checkpoint */
-    uint32_t n_in_max;   /* longest row of a source */
-    struct tensor table; /* a dummy embedding, of which a tied lm_head is made */
+    size_t n_bytes;              /* of the region */
+    size_t n_host_bytes;         /* of that of PLACE_HOST */
+    uint64_t n_param;            /* numbers of the checkpoint */
+    uint32_t n_in_max;           /* longest row of a source */
+    uint32_t n_unused;           /* tensors of the files that no row reads … */
+    const struct tensor *unused; /* … and the first of them; NULL: none */
+    struct tensor table;         /* a dummy embedding, of which a tied lm_head is made */
     const struct arch *arch;
     const struct tensor_set *files; /* borrowed; NULL: dummy numbers */
 };
@@ -93,6 +95,10 @@ void load_row_form(char out[LOAD_FORM_MAX], const struct load_row *r);
 /* Which files, every row with its sources, then what they come to, by form and reason. */
 void load_plan_text(struct buf *out, const struct load_plan *p);
 void load_plan_json(struct buf *out, const struct load_plan *p);
+/* The totals alone: lines, and an array. */
+void load_plan_sums_text(struct buf *out, const struct load_plan *p);
+void load_plan_sums_json(struct buf *out, const struct load_plan *p);
+const char *load_plan_format(const struct load_plan *p); /* as --load-format has it */
 
 /* ---- what the rows come to, in the log (load_plan_log.c) ---- */
 void load_plan_log(const struct load_plan *p, const struct load_options *o,

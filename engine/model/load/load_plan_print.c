@@ -243,24 +243,16 @@ static void text_row(struct buf *out, const struct load_plan *p, const struct lo
         text_source(out, load_plan_sources(p, r) + i, is_vector);
 }
 
-static const char *format_text(const struct load_plan *p)
+const char *load_plan_format(const struct load_plan *p)
 {
     return p->files ? weight_format_name(tensor_set_format(p->files)) : "dummy";
 }
 
-void load_plan_text(struct buf *out, const struct load_plan *p)
+void load_plan_sums_text(struct buf *out, const struct load_plan *p)
 {
     struct sum sums[GROUPS_MAX];
     const uint32_t n = sum_rows(sums, p);
     char form[LOAD_FORM_MAX];
-    if (p->files)
-        buf_printf(out, "weights of %s (--load-format %s)\n", tensor_set_found(p->files),
-                   format_text(p));
-    else
-        buf_add_str(out, "dummy weights (--load-format dummy)\n");
-    for (size_t i = 0; i < p->n_row; i++)
-        text_row(out, p, &p->rows[i]);
-    buf_add_char(out, '\n');
     for (uint32_t i = 0; i < n; i++) {
         const size_t start = out->len;
         const struct load_row *r = sums[i].like;
@@ -272,6 +264,19 @@ void load_plan_text(struct buf *out, const struct load_plan *p)
         pad_to(out, start, 72);
         buf_printf(out, "%16" PRIu64 " bytes  %s\n", sums[i].bytes, why_of(r));
     }
+}
+
+void load_plan_text(struct buf *out, const struct load_plan *p)
+{
+    if (p->files)
+        buf_printf(out, "weights of %s (--load-format %s)\n", tensor_set_found(p->files),
+                   load_plan_format(p));
+    else
+        buf_add_str(out, "dummy weights (--load-format dummy)\n");
+    for (size_t i = 0; i < p->n_row; i++)
+        text_row(out, p, &p->rows[i]);
+    buf_add_char(out, '\n');
+    load_plan_sums_text(out, p);
     buf_printf(out, "%s: %" PRIu64 " parameters, %zu bytes of packed weights (%.1f MiB)\n",
                p->arch->name, p->n_param, p->n_bytes, (double)p->n_bytes / MIB);
 }
@@ -348,24 +353,12 @@ static void json_row(struct buf *out, const struct load_plan *p, const struct lo
     buf_add_str(out, "]}");
 }
 
-void load_plan_json(struct buf *out, const struct load_plan *p)
+void load_plan_sums_json(struct buf *out, const struct load_plan *p)
 {
     struct sum sums[GROUPS_MAX];
     const uint32_t n = sum_rows(sums, p);
     char form[LOAD_FORM_MAX];
-    buf_add_char(out, '{');
-    add_text(out, "architecture", p->arch->name);
-    buf_add_str(out, ", ");
-    add_text(out, "load_format", format_text(p));
-    buf_add_str(out, ", ");
-    add_text(out, "files", p->files ? tensor_set_found(p->files) : "");
-    buf_printf(out, ", \"parameters\": %" PRIu64 ", \"bytes\": %zu, \"rows\": [", p->n_param,
-               p->n_bytes);
-    for (size_t i = 0; i < p->n_row; i++) {
-        buf_add_str(out, i ? ", " : "");
-        json_row(out, p, &p->rows[i]);
-    }
-    buf_add_str(out, "], \"summary\": [");
+    buf_add_char(out, '[');
     for (uint32_t i = 0; i < n; i++) {
         sum_form(form, &sums[i]);
         buf_printf(out, "%s{\"rows\": %u, \"bytes\": %" PRIu64 ", ", i ? ", " : "", sums[i].n_row,
@@ -375,5 +368,24 @@ void load_plan_json(struct buf *out, const struct load_plan *p)
         add_text(out, "why", why_of(sums[i].like));
         buf_add_char(out, '}');
     }
-    buf_add_str(out, "]}\n");
+    buf_add_char(out, ']');
+}
+
+void load_plan_json(struct buf *out, const struct load_plan *p)
+{
+    buf_add_char(out, '{');
+    add_text(out, "architecture", p->arch->name);
+    buf_add_str(out, ", ");
+    add_text(out, "load_format", load_plan_format(p));
+    buf_add_str(out, ", ");
+    add_text(out, "files", p->files ? tensor_set_found(p->files) : "");
+    buf_printf(out, ", \"parameters\": %" PRIu64 ", \"bytes\": %zu, \"rows\": [", p->n_param,
+               p->n_bytes);
+    for (size_t i = 0; i < p->n_row; i++) {
+        buf_add_str(out, i ? ", " : "");
+        json_row(out, p, &p->rows[i]);
+    }
+    buf_add_str(out, "], \"summary\": ");
+    load_plan_sums_json(out, p);
+    buf_add_str(out, "}\n");
 }

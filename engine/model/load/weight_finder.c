@@ -532,19 +532,23 @@ static bool is_known(const struct weight_finder *f, const char *name)
     return known;
 }
 
-void weight_finder_warn_extra(const struct weight_finder *f)
+uint32_t weight_finder_unused(const struct tensor **first, const struct weight_finder *f)
 {
-    uint32_t n_extra = 0;
-    const struct tensor *first = NULL;
-    for (uint32_t i = 0; i < tensor_count(f->files); i++) {
+    uint32_t n = 0;
+    *first = NULL;
+    for (uint32_t i = 0; f->files && i < tensor_count(f->files); i++) {
         const struct tensor *t = tensor_at(f->files, i);
-        if (!is_known(f, t->name) && n_extra++ == 0)
-            first = t;
+        if (!is_known(f, t->name) && n++ == 0)
+            *first = t;
     }
-    if (n_extra)
+    return n;
+}
+
+void weight_finder_warn_unused(const struct arch *a, uint32_t n, const struct tensor *first)
+{
+    if (n)
         log_warning("%s: %u tensors are not part of %s and are not used, the first is %s%s%s",
-                    first->file, n_extra, f->arch->name,
-                    first->stored ? first->stored : first->name,
+                    first->file, n, a->name, first->stored ? first->stored : first->name,
                     first->stored ? ", which the plugin's maps name " : "",
                     first->stored ? first->name : "");
 }

@@ -26,7 +26,9 @@ uint32_t weight_finder_rows(const struct arch *a, const struct model_config *c, 
  * stored as; W_COUNT: none. */
 enum arch_slot weight_finder_slot(const struct arch *a, const struct model_config *c,
                                   const char *name);
-/* Log one warning when the files hold tensors that the family's table does not know. */
-void weight_finder_warn_extra(const struct weight_finder *f);
+/* How many tensors of the files the family's table does not know; the first of them, or NULL. */
+uint32_t weight_finder_unused(const struct tensor **first, const struct weight_finder *f);
+/* Log one warning when there are any. */
+void weight_finder_warn_unused(const struct arch *a, uint32_t n, const struct tensor *first);
 
 #endif

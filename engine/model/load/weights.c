@@ -91,13 +91,12 @@ static enum q_code list(struct loader *l, const struct arch *arch, struct q_err 
 
 static void report(const struct loader *l)
 {
-    const struct weight_finder f = finder_of(l, l->w->plan->arch);
-    if (l->w->files)
-        weight_finder_warn_extra(&f);
+    const struct load_plan *p = l->w->plan;
+    weight_finder_warn_unused(p->arch, p->n_unused, p->unused);
     if (*l->config->outer)
-        log_info("%s: its text model is served, as %s, without %s", l->config->outer, f.arch->name,
+        log_info("%s: its text model is served, as %s, without %s", l->config->outer, p->arch->name,
                  nested_inputs(l->config->outer));
-    load_plan_log(l->w->plan, l->options, &l->config->quant);
+    load_plan_log(p, l->options, &l->config->quant);
 }
 
 /* ---- allocate ---- */

@@ -235,7 +235,7 @@ static void inputs_of_16_bits(void **state)
     } cases[] = {
         {"qwen3-v5cfg-f16", DT_F16, QUANTIZE_NOT, 0.05f},
         {"llama", DT_F16, QUANTIZE_NOT, 0.05f},
-        {"qwen3", DT_BF16, QUANTIZE_INT4, 0.6f},
+        {"qwen3-v5cfg-f16", DT_BF16, QUANTIZE_INT4, 0.6f},
         {"llama", DT_F16, QUANTIZE_INT4, 0.6f},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -47,7 +47,9 @@ FALLIBLE program_cut(struct layer_program *p, const struct pipeline_stage *s, st
     bool behind = false; /* the first layer's first operation */
     if (pipeline_stage_is_whole(s))
         return Q_OK;
-    enum q_code rc = check_parts(p, e);
+    const bool has_all =
+        s->first == 0 && s->n_layer == p->n_layer && s->has_embedding && s->has_head;
+    enum q_code rc = has_all ? Q_OK : check_parts(p, e);
     if (rc)
         return rc;
     for (uint32_t i = 0; i < p->n_op; i++) {

@@ -110,7 +110,9 @@ int main(int argc, char **argv)
         .about =
             "Loads a model and serves it to frontends over ipc:// or tcp://. Exit codes: 0 after "
             "SIGTERM, 2 for an invalid command line, 3 if the model cannot be loaded, 4 if the "
-            "worker crashed too often, 5 if an address cannot be listened on, 6 for other errors.",
+            "worker crashed too often, 5 if an address cannot be listened on, 6 for other errors, "
+            "7 "
+            "if it hung.",
         .positional_min = 1,
         .positional_max = 1,
     };
@@ -138,6 +140,7 @@ int main(int argc, char **argv)
     c.model_name = o.positional[0];
     c.death = getenv("QUIRE_ENGINE_DEATH");
     c.n_start = start_number();
+    c.supervised = getenv("QUIRE_ENGINE_START") != NULL;
     c.listen = o.listen.items;
     c.n_listen = o.listen.n;
     c.weight_roots = o.allowed_weights_path.items;

@@ -17,6 +17,7 @@
 #include "common/log.h"
 #include "common/net.h"
 #include "engine/server/frontends.h"
+#include "engine/server/loop_watch.h"
 #include "proto/item_memory.h"
 
 #define FRAMES_PER_ITERATION 512
@@ -28,6 +29,7 @@ struct server {
     const struct server_config *config;
     struct frontends frontends;
     struct core *core;
+    struct loop_watch watch;
     struct socket *sockets[SERVER_LISTEN_MAX];
     uint32_t n_socket;
     int signal_fd;
@@ -164,6 +166,7 @@ static bool drained(struct server *s)
 static FALLIBLE run_once(struct server *s, struct q_err *e)
 {
     enum q_code rc;
+    loop_watch_turn(&s->watch);
     wait_for_work(s);
     receive(s);
     if ((rc = core_step(s->core, e)))
@@ -197,6 +200,14 @@ static enum server_exit exit_code(const struct server *s, enum q_code rc)
     return SERVER_EXIT_INTERNAL;
 }
 
+/* On the watch's thread: what the loop holds is not touched. */
+static void end_hanging(uint32_t seconds)
+{
+    log_error("the engine's loop has made no turn for %u s: the engine ends, to be started again",
+              seconds);
+    _exit(SERVER_EXIT_HANGS);
+}
+
 static enum server_exit start_server(struct server *s, struct q_err *e)
 {
     enum q_code rc;
@@ -210,7 +221,10 @@ static enum server_exit start_server(struct server *s, struct q_err *e)
         return SERVER_EXIT_LOAD;
     s->frontends.core = s->core;
     s->beat_ms = clock_ms() + s->config->heartbeat_ms;
-    return SERVER_EXIT_OK;
+    return s->config->supervised ||
+                   !loop_watch_start(&s->watch, s->config->heartbeat_ms, end_hanging, e)
+               ? SERVER_EXIT_OK
+               : SERVER_EXIT_INTERNAL;
 }
 
 enum server_exit server_run(const struct server_config *c)
@@ -225,6 +239,7 @@ enum server_exit server_run(const struct server_config *c)
             rc = run_once(&s, &e);
         code = exit_code(&s, rc);
     }
+    loop_watch_stop(&s.watch);
     if (code)
         log_error("%s", e.message);
     else

@@ -14,10 +14,11 @@
 enum server_exit {
     SERVER_EXIT_OK = 0, /* SIGTERM or SIGINT, drained or timed out */
     SERVER_EXIT_USAGE = 2,
-    SERVER_EXIT_LOAD = 3,    /* the model cannot be loaded */
-    SERVER_EXIT_WORKER = 4,  /* the worker crashed too often */
-    SERVER_EXIT_ADDRESS = 5, /* an address cannot be listened on */
-    SERVER_EXIT_INTERNAL = 6 /* other errors; see the log */
+    SERVER_EXIT_LOAD = 3,     /* the model cannot be loaded */
+    SERVER_EXIT_WORKER = 4,   /* the worker crashed too often */
+    SERVER_EXIT_ADDRESS = 5,  /* an address cannot be listened on */
+    SERVER_EXIT_INTERNAL = 6, /* other errors; see the log */
+    SERVER_EXIT_HANGS = 7     /* its loop stood still, and no supervisor watches it */
 };
 
 /* Listen, load, serve until a signal or a failure, which is logged. SIGTERM and SIGINT must be

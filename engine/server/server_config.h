@@ -27,6 +27,7 @@ struct server_config {
     uint32_t n_weight_root;
     const char *death; /* of the engine before, for hello; NULL = unknown */
     uint32_t n_start;  /* of this engine by its supervisor; 0 = unknown */
+    bool supervised;   /* its parent replaces an engine that hangs */
     uint32_t heartbeat_ms, max_frontend_reqs;
     uint32_t shutdown_timeout_ms;
     size_t stream_bytes_max; /* of kept streams; 0: none are kept */

@@ -2,6 +2,7 @@
 """Inputs that are no tokens, over HTTP, offline and through crashes: a plugin of the tests (tests/plugins/grids.c) over the
 Llama golden. The goldens of Terra are in test_terra.py."""
 import base64
+import http.client
 import json
 import os
 import signal
@@ -382,6 +383,20 @@ def test_a_callback_that_hangs_ends_its_request_alone(serve, what):
         assert status == 500 and says in answer["error"]["message"], answer
         assert good.result()[1]["choices"][0]["token_ids"] == want
     assert tokens(server) == want
+
+
+def test_an_engine_without_a_supervisor_ends_when_its_loop_hangs(run, plugin, model, tmp_path):
+    address = f"ipc://{tmp_path}/engine"
+    engine = run("quire-engine", model, "--plugin", plugin, "--num-gpu-blocks-override", "128", "--heartbeat-ms", "100", "--listen", address)
+    frontend = run("quire-frontend", model, "--plugin", plugin, "--skip-tokenizer-init", "--engine", address, "--port", "0")
+    port = int(frontend.wait_line(r"listening on http://\S+:(\d+)")[1])
+    engine.wait_line("ready, ")
+    blob = {"data": base64.b64encode(bytes([254]) * 10).decode(), "shape": [10], "dtype": "uint8"}
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    connection.request("POST", "/v1/completions", json.dumps(body(prompt=[1, 2, 3, -9, 5], multi_modal_data={"blobs": [blob]})),
+                       {"Content-Type": "application/json"})
+    assert engine.exit_code(60) == 7 and "the engine's loop has made no turn for 10 s" in engine.log()
+    connection.close()
 
 
 def streamed(server, ask):

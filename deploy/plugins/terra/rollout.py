@@ -370,7 +370,8 @@ def roll(args):
     for rollout in rollouts:
         rollout.start()
     for rollout in rollouts:
-        rollout.join()
+        while rollout.is_alive():
+            rollout.join(0.2)  # an interrupt just before a wait without an end would be seen at its end
     errors = [rollout.error for rollout in rollouts if rollout.error]
     if errors:
         raise Refused(errors[0])

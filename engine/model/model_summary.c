@@ -129,10 +129,12 @@ void model_summary_text(struct buf *out, const struct model_summary *s)
     text_weights(out, m);
     text_memory(out, s);
     label(out, "on the CPU");
-    buf_add_str(out, "served\n");
+    buf_add_str(out, "supported\n");
     label(out, "on a GPU");
-    buf_printf(out, "%s%s\n", s->no_device ? "refused: " : "served",
-               s->no_device ? s->no_device : "");
+    if (s->no_device)
+        buf_printf(out, "refused: %s\n", s->no_device);
+    else
+        buf_add_str(out, "supported, as far as config.json and the options show\n");
 }
 
 /* ---- JSON ---- */

@@ -111,8 +111,8 @@ void job_progress(struct job *j, struct choice *c);
  * field that is wrong, or NULL. retry_after_s 0: 1 where a client may retry, else no header. */
 void job_fail(struct job *j, const struct q_err *e, const char *param, uint32_t retry_after_s);
 
-/* The engine's current fingerprint, with that of the job's adapter. */
 #define JOB_FINGERPRINT_MAX 160u
+/* The engine's current fingerprint, with that of the job's adapter. */
 void job_fingerprint(const struct job *j, char out[JOB_FINGERPRINT_MAX]);
 /* Record the engine's current fingerprint for received tokens. */
 void job_note_fingerprint(struct job *j);

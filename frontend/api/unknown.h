@@ -33,8 +33,8 @@ size_t unknown_nearest(struct unknown *u, const char *name, const char *names,
 void unknown_note(struct unknown *u, const char *name, const char *meant, size_t n_meant);
 /* Note a field that is known and has no effect in this request. */
 void unknown_no_effect(struct unknown *u, const char *name);
-/* The header's value; NULL: no warning. Borrowed from u and `both`. */
 #define UNKNOWN_BOTH_MAX (2 * UNKNOWN_TEXT_MAX + 2)
+/* The header's value; NULL: no warning. Borrowed from u and `both`. */
 const char *unknown_warning(const struct unknown *u, char both[UNKNOWN_BOTH_MAX]);
 bool unknown_is_one_of(const char *name, const char *names); /* with one space between two */
 /* Note the unknown members of the body's objects: stream_options, response_format, tools, … */

@@ -135,6 +135,7 @@ def test_teachers_of_other_families(tmp_path, teacher):
     ({"teacher": MODELS / "deepseek_v3"}, "--attention-loss: --teacher: DeepseekV3ForCausalLM: the last layer has latent attention"),
     ({"teacher": MODELS / "lfm2-bias"}, "--attention-loss: --teacher: Lfm2ForCausalLM: the last layer has no attention"),
     ({"teacher": MODELS / "gpt_oss"}, "the last layer has attention sinks"),
+    ({"teacher": MODELS / "gemma4"}, "the last layer has K and V of another layer"),
     ({"teacher": MODELS / "smollm3"}, "the teacher has 8 attention heads and the student 4: distributions are compared head by head"),
 ])
 def test_what_is_refused(tmp_path, changes, message):

@@ -83,7 +83,7 @@ struct params_ids { /* arrays that sample_params borrows; all zero is the empty 
     struct token_list allowed, bad_words;
     struct buf grammar; /* its source */
 };
-void params_ids_release(struct params_ids *ids);
+void params_ids_release(struct params_ids *ids); /* call it also after a failed params_sampling */
 /* Set the sampling parameters that exclude tokens, except bad_words (logits_processors.c). */
 FALLIBLE params_masks(const struct params *p, const struct params_context *c,
                       struct sample_params *s, struct params_ids *ids, struct q_err *e);

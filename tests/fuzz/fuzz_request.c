@@ -117,9 +117,9 @@ static void try_body(const json_t *body, enum params_where where)
     if (s.min_tokens <= s.max_tokens &&
         sample_params_check(&s, served.config.vocab_size, &e) != Q_OK)
         __builtin_trap(); /* what the frontend lets through, the engine must take */
-    params_ids_release(&ids);
     try_prompts(&p, &s);
 out:
+    params_ids_release(&ids); /* also after a refusal, as a job does */
     json_decref(tools);
 }
 

@@ -66,6 +66,7 @@ def make_model(folder, layers):
 
 def make_onnx(folder):
     """Of a model with its padding masked by addition, which is in the graph whatever the example's mask is."""
+    import onnx
     import torch
     from onnxruntime.quantization import QuantType, quantize_dynamic
     from onnxruntime.transformers import optimizer
@@ -86,7 +87,9 @@ def make_onnx(folder):
     made = optimizer.optimize_model(str(folder / "plain.onnx"), model_type="bert", num_heads=12, hidden_size=HIDDEN)
     print(f"ONNX Runtime fused {made.get_fused_operator_statistics()}", file=sys.stderr)
     made.save_model_to_file(str(folder / "ort.onnx"))
-    quantize_dynamic(folder / "ort.onnx", folder / "ort-int8.onnx", weight_type=QuantType.QInt8)
+    # The fused operators are not of ONNX's own domain: its shape inference finds no type behind them.
+    quantize_dynamic(folder / "ort.onnx", folder / "ort-int8.onnx", weight_type=QuantType.QInt8,
+                     extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT})
 
 
 def sorted_batches(texts):

@@ -283,9 +283,8 @@ def report(args, seconds, cosines, n_token):
     print("| engine | precision | texts/s | tokens/s | ÷ the best peer | cosine |\n|---|---|---|---|---|---|")
     for name, s in seconds.items():
         speeds = [[n / x for x in s] for n in (args.texts, n_token)]
-        print(f"| {name} | {ENGINES[name]} | {show(speeds[0])} | {show(speeds[1], 0)} | {show(ratios(seconds, name), 2)} | "
-              f"{cosines[name]:.6f} |" if name in cosines else
-              f"| {name} | {ENGINES[name]} | {show(speeds[0])} | {show(speeds[1], 0)} | | |")
+        cosine = f"{cosines[name]:.6f}" if name in cosines else ""
+        print(f"| {name} | {ENGINES[name]} | {show(speeds[0])} | {show(speeds[1], 0)} | {show(ratios(seconds, name), 2)} | {cosine} |")
     if args.json:
         result = dict(texts=args.texts, tokens=n_token, layers=args.layers, threads=args.threads, machine=platform.processor(),
                       load=os.getloadavg(), seconds=seconds, cosines=cosines, ratios={n: ratios(seconds, n) for n in seconds})

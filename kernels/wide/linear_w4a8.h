@@ -1,14 +1,92 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* linear_w4a8 on registers of int32 sums; formula and order: ops_int4.h; names that the including
- * file defines: int4_sums.h.
+/* linear_w4a8 on registers of int32 sums; formula and order: ops_int4.h. The including file defines
+ * the names of int4_group.h, INTS_STRIP (as linear_int8.h) and ints_dot(sum, w, x): sum + 4
+ * products in each int32, w four weights as stored, 0 … 15, x four s8.
  *
  * For few rows, weights are unpacked in registers, directly from memory: one tile has all rows, and
  * with more than LINEAR_TILE rows half as many outputs. For more rows, each group is unpacked once
  * into 8 KiB, which stay in L1, for all tiles. Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_WIDE_LINEAR_W4A8_H
 #define QUIRE_KERNELS_WIDE_LINEAR_W4A8_H
-#include "kernels/wide/int4_sums.h"
+#include "kernels/wide/int4_group.h"
 #ifdef INTS
+
+struct int4_sums {
+    ints v[INT4_FEW][KERN_PANEL / INTS];
+};
+
+/* Four neighbours along K, k and on, of the strip's outputs for all rows of the tile. */
+INLINE void int4_dot(struct int4_sums *s, struct int4_tile t, const ints *w,
+                     const struct int4_rows *x, int k)
+{
+    UNROLL
+    for (int r = 0; r < t.rows; r++) {
+        const int8_t *from = r < (int)LINEAR_TILE ? x->x : x->more;
+        const ints four = int4_four(from + x->at[r % (int)LINEAR_TILE] + k);
+        UNROLL
+        for (int j = 0; j < t.n_vec; j++)
+            s->v[r][j] = ints_dot(s->v[r][j], w[j], four);
+    }
+}
+
+/* From the group as it is stored. One row uses two chains of sums per output, to hide their
+ * latency. */
+INLINE void sums_packed(struct int4_sums *s, const struct int4_part *p, struct int4_tile t,
+                        struct int4_rows x)
+{
+    struct int4_sums more;
+    UNROLL
+    for (int j = 0; j < t.n_vec; j++)
+        more.v[0][j] = ints_set(0);
+    for (uint32_t k = 0; k < p->a->w.group; k += 8) {
+        const uint8_t *w = p->w + (size_t)(k / 8) * LINE + (size_t)t.strip * 4;
+        ints v[KERN_PANEL / INTS];
+        for (uint32_t i = 0; t.strip == 0 && i < LINE; i += 64)
+            __builtin_prefetch(w + LINEAR_PREFETCH + i);
+        UNROLL
+        for (int j = 0; j < t.n_vec; j++)
+            v[j] = ints_low(int4_load(w + (size_t)j * INTS * 4));
+        int4_dot(s, t, v, &x, 0);
+        UNROLL
+        for (int j = 0; j < t.n_vec; j++)
+            v[j] = ints_high(int4_load(w + (size_t)j * INTS * 4));
+        int4_dot(t.rows == 1 ? &more : s, t, v, &x, 4);
+        int4_on(&x, 8);
+    }
+    if (t.rows > 1)
+        return;
+    UNROLL
+    for (int j = 0; j < t.n_vec; j++)
+        s->v[0][j] = ints_add(s->v[0][j], more.v[0][j]);
+}
+
+/* From p->s->bytes; prefetches `next`. */
+INLINE void sums_bytes(struct int4_sums *s, const struct int4_part *p, struct int4_tile t,
+                       struct int4_rows x, struct linear_next next)
+{
+    for (uint32_t k = 0; k < p->a->w.group; k += 4) {
+        const uint8_t *w = p->s->bytes + (size_t)(k / 4) * LINE + (size_t)t.strip * 4;
+        ints v[KERN_PANEL / INTS];
+        if (t.strip == 0)
+            linear_prefetch(next.p, next.step, 1);
+        next.p += next.step;
+        UNROLL
+        for (int j = 0; j < t.n_vec; j++)
+            v[j] = int4_load(w + (size_t)j * INTS * 4);
+        int4_dot(s, t, v, &x, 0);
+        int4_on(&x, 4);
+    }
+}
+
+/* Through memory: gcc 12 spills sums inside the loop over K when the arithmetic follows it. */
+INLINE void int4_store(const struct int4_part *p, const struct int4_sums *s, struct int4_tile t)
+{
+    UNROLL
+    for (int r = 0; r < t.rows; r++)
+        UNROLL
+    for (int j = 0; j < t.n_vec; j++)
+        ints_store(&p->s->sum[r][t.strip] + j * INTS, s->v[r][j]);
+}
 
 static __attribute__((noinline)) void int4_epilogue_rows(const struct int4_part *p, uint32_t row,
                                                          uint32_t n)

@@ -44,9 +44,9 @@ static void make_weights(struct kcheck *k, struct int4_case *c)
 static void make_case(struct kcheck *k, struct int4_case *c)
 {
     static const uint32_t rows[] = {0,  1,  1,  2,  3,  4,  5,  6,  7,  8,
-                                    11, 12, 16, 17, 32, 33, 40, 97, 200};
+                                    11, 12, 13, 16, 17, 32, 33, 40, 97, 200};
     static const uint32_t groups[] = {32, 64, 128};
-    uint32_t n_row = kc_pick(k, rows, 19), n_out = kc_product_outputs(k, 200);
+    uint32_t n_row = kc_pick(k, rows, 20), n_out = kc_product_outputs(k, 200);
     uint32_t group = kc_pick(k, groups, 3);
     uint32_t n_in = group * kc_range(k, 1, 1 + 400000u / ((n_row + 1) * n_out) % 9);
     if (kc_chance(k, 4)) { /* more than a variant unpacks at a time */

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* int4_group - one group of 4-bit weights and a tile of rows: unpacking, addresses, and the use of
+ * the finished integer sums. The including file defines registers of int32 and of f32:
+ *
+ *     ints, INTS (int32 in one), ints_set, ints_load, ints_store, ints_add
+ *     ints_low, ints_high: the low and the high halves of bytes
+ *     floats, floats_set, floats_load, floats_store: the same lanes as f32
+ *     ints_group(acc, sum, scale, zero, x): fma(scale, sum - zero * x, acc)
+ *
+ * Threads: as ops.h. */
+#ifndef QUIRE_KERNELS_WIDE_INT4_GROUP_H
+#define QUIRE_KERNELS_WIDE_INT4_GROUP_H
+#include <string.h>
+#include "kernels/wide/int4.h"
+#ifdef INTS
+
+#define LINE     (4 * KERN_PANEL) /* bytes */
+#define INT4_FEW INT4_SUM_ROWS    /* rows that unpack in registers */
+
+struct int4_tile { /* constants where they are inlined, but for the strip */
+    int rows, n_vec;
+    uint32_t strip; /* first output */
+};
+
+INLINE ints int4_load(const uint8_t *p)
+{
+    return ints_load((const int32_t *)(const void *)p);
+}
+
+INLINE ints int4_four(const int8_t *x)
+{
+    int32_t four;
+    memcpy(&four, x, 4);
+    return ints_set(four);
+}
+
+/* A group into p->s->bytes. */
+INLINE void int4_unpack(const struct int4_part *p)
+{
+    for (uint32_t line = 0; line < p->a->w.group / 8; line++)
+        for (uint32_t i = 0; i < LINE; i += INTS * 4) {
+            uint8_t *to = p->s->bytes + 2 * (size_t)line * LINE + i;
+            ints both = int4_load(p->w + (size_t)line * LINE + i);
+            ints_store((int32_t *)(void *)to, ints_low(both));
+            ints_store((int32_t *)(void *)(to + LINE), ints_high(both));
+        }
+}
+
+/* The rows of a tile; offsets are in registers (linear_row). */
+struct int4_rows {
+    const int8_t *x, *more; /* of the first row, and of row LINEAR_TILE */
+    size_t at[LINEAR_TILE];
+};
+
+INLINE struct int4_rows int4_rows(const struct int4_part *p, uint32_t row, const int rows)
+{
+    struct int4_rows x = {.x = int4_x(p, row)};
+    x.more = x.x + LINEAR_TILE * p->a->x_stride;
+    UNROLL
+    for (int r = 0; r < (rows < (int)LINEAR_TILE ? rows : (int)LINEAR_TILE); r++)
+        x.at[r] = linear_row(p->a->x_stride, r);
+    return x;
+}
+
+/* k further along K. */
+INLINE void int4_on(struct int4_rows *x, int k)
+{
+    x->x += k;
+    x->more += k;
+}
+
+/* The group's sums onto acc of the block's rows from `row` on. */
+INLINE void int4_add(const struct int4_part *p, struct int4_tile t, uint32_t row, const bool first)
+{
+    floats scale[KERN_PANEL / INTS], zero[KERN_PANEL / INTS];
+    UNROLL
+    for (int j = 0; j < t.n_vec; j++) {
+        scale[j] = floats_load(p->s->scale + t.strip + j * INTS);
+        zero[j] = floats_load(p->s->zero + t.strip + j * INTS);
+    }
+    for (uint32_t r = 0; r < (uint32_t)t.rows; r++) {
+        const floats x = floats_set(p->x_sum[row + r]);
+        const int32_t *sum = &p->s->sum[r][t.strip];
+        float *acc = &p->s->acc[row + r][t.strip];
+        UNROLL
+        for (int j = 0; j < t.n_vec; j++) {
+            const floats onto = first ? floats_set(0) : floats_load(acc + j * INTS);
+            floats_store(acc + j * INTS,
+                         ints_group(onto, ints_load(sum + j * INTS), scale[j], zero[j], x));
+        }
+    }
+}
+
+#endif
+#endif

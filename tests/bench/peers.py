@@ -8,7 +8,7 @@ to --work instead of this folder: it is not to be committed (tests/e2e/test_benc
     python3 tests/bench/peers.py [--shapes qwen05,llama1b] [--engines quire,llama,openvino] [--precisions bf16,int8,int4]
                                  [--rows "decode, 1 sequence; prefill"] [--rounds 5] [--threads N] [--work build/peers]
                                  [--rounds-of llama=1] [--out tests/bench/peers.md] [--json FILE] [--resume] [--no-install]
-                                 [--prepare-only] [--cpu-isa avx512_bf16]
+                                 [--prepare-only] [--cpu-isa avx512_bf16|avx2]
 
 A virtual environment with the peers from PyPI (llama-cpp-python is compiled there) and the models are made in --work on first
 use and kept. Children of this script measure one peer each (peers_child.py); the row over HTTP is peers_http.py's. Table and
@@ -152,10 +152,12 @@ class Peer:
 
     def __init__(self, name, args):
         self.name, self.threads, self.cpu_isa = name, args.threads, args.cpu_isa
-        self.python = args.work / f"venv-{name}" / "bin/python"
+        self.build = peers_isa.llama_build(args.cpu_isa) if name == "llama" else {}
+        venv = args.work / (f"venv-{name}-{args.cpu_isa}" if self.build else f"venv-{name}")
+        self.python = venv / "bin/python"
         self.log = args.work / f"{name}.log"
         if not args.no_install:
-            self.install(args.work / f"venv-{name}")
+            self.install(venv)
         if not self.python.exists():
             raise SystemExit(f"peers.py: {self.python} is missing and --no-install was given")
 
@@ -169,7 +171,8 @@ class Peer:
         if self.name == "openvino":
             extra = ["--extra-index-url", TORCH_INDEX] if reachable(TORCH_INDEX) else []
             run(self.python, "-m", "pip", "install", "-q", "torch", *extra)
-        run(self.python, "-m", "pip", "install", "-q", *PACKAGES[self.name])
+        own = ["--no-cache-dir"] if self.build else []  # not a wheel that was compiled with other options
+        run(self.python, "-m", "pip", "install", "-q", *own, *PACKAGES[self.name], env={**os.environ, **self.build})
         mark.write_text(wanted)
 
     def check(self, folder):
@@ -183,7 +186,7 @@ class Peer:
             say(f"llama.cpp crashes as it is built; compiling it with {NO_TILES}")
             flags = {"CFLAGS": NO_TILES, "CXXFLAGS": NO_TILES}
             run(self.python, "-m", "pip", "install", "-q", "--force-reinstall", "--no-deps", "--no-cache-dir", "--no-binary",
-                "llama-cpp-python", "llama-cpp-python", env={**os.environ, **flags})
+                "llama-cpp-python", "llama-cpp-python", env={**os.environ, **self.build, **flags})
             if not self.lives(folder):
                 raise SystemExit(f"peers.py: llama.cpp crashes without tiles too; see {self.log}")
             mark.write_text(NO_TILES)
@@ -226,7 +229,9 @@ class Peer:
         """None: it has no server in a package."""
         if self.name != "llama":
             return None
-        program = peers_http.build_server(self.python, folder.parent, self.threads, self.flags())
+        options = self.build.get("CMAKE_ARGS", "").split()
+        work = self.python.parents[1] if options else folder.parent
+        program = peers_http.build_server(self.python, work, self.threads, [f"-DCMAKE_{x}_FLAGS={self.flags()}" for x in ("C", "CXX")] + options)
         return peers_http.measure(lambda port: peers_http.llama_command(program, folder / self.name / variant, port, self.threads), "/health",
                                   BIN, folder / "llama-http.log", peers_isa.limits(self.cpu_isa))
 

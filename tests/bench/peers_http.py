@@ -26,8 +26,8 @@ OPTIONS = ["-DCMAKE_BUILD_TYPE=Release", "-DBUILD_SHARED_LIBS=OFF", "-DGGML_NATI
            "-DLLAMA_BUILD_UI=OFF", "-DLLAMA_USE_PREBUILT_UI=OFF", "-DLLAMA_OPENSSL=OFF"]
 
 
-def build_server(python, work, threads, flags):
-    """The path of llama-server; compiled on first use with the pip of `python` and more compiler flags."""
+def build_server(python, work, threads, options):
+    """The path of llama-server; compiled on first use with the source that the pip of `python` finds and more options of CMake."""
     program = work / "llama-server"
     if program.exists():
         return program
@@ -41,7 +41,7 @@ def build_server(python, work, threads, flags):
         tar.extractall(source, filter="data")
     tree = next(source.glob("*/vendor/llama.cpp"))
     log = open(source / "build.log", "w", encoding="utf-8")
-    for command in (["cmake", "-S", tree, "-B", source / "build", *OPTIONS, f"-DCMAKE_C_FLAGS={flags}", f"-DCMAKE_CXX_FLAGS={flags}"],
+    for command in (["cmake", "-S", tree, "-B", source / "build", *OPTIONS, *options],
                     ["cmake", "--build", source / "build", "-j", str(threads), "--target", "llama-server"]):
         if subprocess.run(command, stdout=log, stderr=log, check=False).returncode:
             raise SystemExit(f"peers.py: llama-server does not build; see {log.name}")

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A machine without tiles (AMX) made of one that has them, for every engine of peers.py alike.
+"""A machine without newer instructions made of one that has them, for every engine of peers.py alike.
+
+quire and oneDNN (OpenVINO) are limited by their settings, llama.cpp by how it is compiled (LLAMA: its options of CMake; that build
+has an environment of its own). Tiles (AMX) the system refuses.
 
 The system lends tile registers only to a process that asks (arch_prctl ARCH_REQ_XCOMP_PERM). Here the asking is refused, by a
 seccomp filter that what is started inherits and cannot take off. Programs that ask first, as they must, then go without; one that
@@ -10,7 +13,8 @@ import os
 import platform
 import struct
 
-ONEDNN = {"avx512_bf16": "AVX512_CORE_BF16"}  # what quire's --cpu-isa calls a limit: oneDNN's name
+ONEDNN = {"avx512_bf16": "AVX512_CORE_BF16", "avx2": "AVX2"}  # what quire's --cpu-isa calls a limit: oneDNN's name
+LLAMA = {"avx2": "-DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DGGML_BMI2=ON -DGGML_AVX512=OFF"}
 
 ARCH_PRCTL, REQ_XCOMP_PERM, TILE_DATA = 158, 0x1023, 18                         # Linux uapi: x86-64, asm/prctl.h
 SET_SECCOMP, MODE_FILTER, SET_NO_NEW_PRIVS = 22, 2, 38                          # linux/prctl.h, linux/seccomp.h
@@ -46,9 +50,15 @@ def limits(cpu_isa):
     return {**more, "env": {**os.environ, "ONEDNN_MAX_CPU_ISA": ONEDNN[cpu_isa]}}
 
 
+def llama_build(cpu_isa):
+    """Variables for pip when it compiles llama.cpp; nothing where the machine's own instructions are the limit."""
+    return {"CMAKE_ARGS": LLAMA[cpu_isa]} if cpu_isa in LLAMA else {}
+
+
 def said(cpu_isa):
     """For the heading of a table."""
     if cpu_isa == "auto":
         return ""
-    return (f" **Limited to {cpu_isa}**: quire by `--cpu-isa`, oneDNN by ONEDNN_MAX_CPU_ISA={ONEDNN[cpu_isa]}, and the system refused tiles "
-            "(AMX) to every engine, so that none used them; the ceilings are those without tiles.")
+    llama = f"llama.cpp compiled with `{LLAMA[cpu_isa]}`, " if cpu_isa in LLAMA else ""
+    return (f" **Limited to {cpu_isa}**: quire by `--cpu-isa`, oneDNN by ONEDNN_MAX_CPU_ISA={ONEDNN[cpu_isa]}, {llama}and the system refused "
+            "tiles (AMX) to every engine, so that none used them; the ceilings are those without tiles.")

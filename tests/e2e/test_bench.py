@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """quire bench: each verb on something small, the shape of its JSON, and what it says when things go wrong."""
 import http.server
+import importlib.util
 import json
 import pathlib
+import re
 import signal
 import subprocess
 import threading
@@ -278,3 +280,16 @@ def test_committed_figures_are_of_quiet_machines():
         assert "not to be committed" not in table.read_text(encoding="utf-8"), table
     for rounds in (ROOT / "tests/bench").glob("peers*.json"):
         assert all(run["load_before"] <= 0.3 for run in json.loads(rounds.read_text())["runs"]), rounds
+
+
+def test_peers_are_limited_alike():
+    """Each limit of peers.py is one of quire's, oneDNN's and, below AVX-512, of llama.cpp's build."""
+    spec = importlib.util.spec_from_file_location("peers_isa", ROOT / "tests/bench/peers_isa.py")
+    isa = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(isa)
+    names = {name for name, _ in re.findall(r'{"(\w+)", ((?:CAP|LEVEL)_\w+)', (ROOT / "kernels/kern.c").read_text(encoding="utf-8"))}
+    assert {"avx2", "avx512_bf16"} <= set(isa.ONEDNN) <= names
+    for name, limit in isa.ONEDNN.items():
+        assert isa.limits(name)["env"]["ONEDNN_MAX_CPU_ISA"] == limit and limit in isa.said(name)
+    assert "-DGGML_AVX512=OFF" in isa.llama_build("avx2")["CMAKE_ARGS"] and isa.llama_build("auto") == {}
+    assert isa.limits("auto") == {} and isa.said("auto") == ""

@@ -58,6 +58,8 @@ SHAPES = {
              "rope_theta": 10000.0, "rms_norm_eps": 1e-5},  # to try the script out
 }
 
+SHAPES["qwen05s"] = {**SHAPES["qwen05"], "num_hidden_layers": 6, "vocab_size": 32768}  # for a busy machine, in rounds of a minute
+
 # How each engine names a precision; of several the best counts. None: it has nothing of the kind.
 VARIANTS = {
     "quire": {"bf16": [""], "int8": ["int8"], "int4": ["int4"]},

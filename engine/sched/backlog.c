@@ -169,14 +169,20 @@ uint32_t backlog_first(const struct backlog *b, uint32_t n_token_max)
 {
     const struct request *items = b->requests->items;
     uint32_t best = b->returned.first;
+    int32_t held = INT32_MAX; /* the most urgent priority of those: it is not overtaken */
     for (uint32_t j = b->contending.first; j != REQUEST_NONE; j = b->tenants[j].next) {
         uint32_t i = b->tenants[j].waiting.first;
         while (i != REQUEST_NONE && items[i].n_token > n_token_max)
             i = items[i].next;
-        if (i != REQUEST_NONE && (best == REQUEST_NONE || goes_before(b, &items[i], &items[best])))
+        if (i != REQUEST_NONE && b->tenants[j].held)
+            held = items[i].priority < held ? items[i].priority : held;
+        else if (i != REQUEST_NONE &&
+                 (best == REQUEST_NONE || goes_before(b, &items[i], &items[best])))
             best = i;
     }
-    return best != REQUEST_NONE && items[best].n_token > n_token_max ? REQUEST_NONE : best;
+    if (best != REQUEST_NONE && (items[best].n_token > n_token_max || items[best].priority > held))
+        return REQUEST_NONE;
+    return best;
 }
 
 static void take_new(struct backlog *b, uint32_t i_request)

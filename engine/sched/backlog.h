@@ -36,6 +36,12 @@ struct tenant {
     uint32_t chain;              /* next tenant of its bucket */
     uint32_t prev, next;         /* links of the list of idle tenants or of tenants with waiting
                                   * requests */
+    /* Of the step being planned (scheduler_share.c). */
+    uint64_t plan;      /* number of the plan that the values are of */
+    uint32_t n_wanted;  /* rows that its most urgent requests could compute */
+    uint32_t n_taken;   /* rows that are in the step */
+    uint32_t n_partial; /* its prompts that more steps will have rows of */
+    bool held;          /* its new requests wait for the next step */
 };
 
 struct tenant_list {
@@ -69,8 +75,9 @@ void backlog_release(struct backlog *b);
 /* Add a new request (in no list); it counts as open for its tenant until backlog_leave. The last
  * weight applies. Cost: O(1); with priorities O(requests of the tenant that it overtakes). */
 void backlog_enter(struct backlog *b, uint32_t i_request, uint64_t tenant_id, uint32_t weight);
-/* The next request; REQUEST_NONE if none waits. Only new requests with at most n_token_max tokens
- * are considered; the first returned request is not overtaken by that: if it has more tokens, the
+/* The next request; REQUEST_NONE if none waits. Only new requests with at most n_token_max tokens,
+ * of tenants that are not held, are considered; one of a held tenant is overtaken by its equals in
+ * priority only; the first returned request is not overtaken by that: if it has more tokens, the
  * result is REQUEST_NONE. Cost: O(tenants with waiting requests), with a limit O(n). */
 uint32_t backlog_first(const struct backlog *b, uint32_t n_token_max);
 /* Remove an admitted request. A new one gets its admission number, and its tenant is charged

@@ -83,7 +83,8 @@ static enum q_code init(struct scheduler *s, const struct scheduler_config *c, s
     uint32_t *eos_ids = q_calloc(c->n_eos, sizeof *eos_ids);
     s->config.eos_ids = eos_ids;
     s->free_slots = q_calloc(l->max_num_seqs, sizeof *s->free_slots);
-    bool have_all = eos_ids && s->free_slots;
+    s->sharing = q_calloc(c->queue_max + l->max_num_seqs, sizeof *s->sharing);
+    bool have_all = eos_ids && s->free_slots && s->sharing;
     for (uint32_t i = 0; i < SCHEDULER_IN_FLIGHT_MAX; i++) {
         s->inflight_steps[i].seqs = q_calloc(l->max_num_seqs, sizeof *s->inflight_steps[i].seqs);
         s->inflight_steps[i].by_slot =
@@ -136,6 +137,7 @@ void scheduler_free(struct scheduler *s)
     }
     q_free((void *)(uintptr_t)s->config.eos_ids);
     q_free(s->free_slots);
+    q_free(s->sharing);
     prefix_hasher_release(&s->hasher);
     kv_release(&s->pool);
     swap_release(&s->swap);

@@ -10,8 +10,11 @@
 #include "engine/sched/kv.h"
 #include "engine/sched/prefix.h"
 #include "engine/sched/request.h"
+#include "engine/sched/row_cost.h"
 #include "engine/sched/scheduler.h"
 #include "engine/sched/swap.h"
+
+#define SCHEDULER_NO_SHARE ((double)UINT32_MAX)
 
 #define SUSPECT_TRIAL_TOKENS 4u /* tokens settled alone after which a suspect is cleared */
 
@@ -52,6 +55,11 @@ struct scheduler {
     struct inflight_step
         inflight_steps[SCHEDULER_IN_FLIGHT_MAX]; /* a ring, the oldest at i_inflight */
     uint32_t i_inflight, n_inflight;
+    struct row_cost row_cost;
+    double share;      /* rows that a tenant of weight 1 may have in the step being planned */
+    uint32_t *sharing; /* [n_sharing] tenants that could have rows in it */
+    uint32_t n_sharing;
+    uint64_t n_plan;        /* calls of scheduler_share */
     uint32_t n_constrained; /* running sequences with a grammar */
     bool closed;            /* no new request starts */
     bool suspecting;        /* scheduler_suspect.c: only the suspect on trial runs */
@@ -74,6 +82,19 @@ static inline uint32_t scheduler_draft_tokens(const struct scheduler *s, const s
     return r->params.grammar && s->config.n_forced > s->config.n_draft_token
                ? s->config.n_forced
                : s->config.n_draft_token;
+}
+
+/* Rows that could be computed now: tokens known here or sampled by a step in flight, less rows
+ * planned. */
+static inline uint32_t scheduler_rows_left(const struct request *r)
+{
+    uint32_t n_history = r->n_token + r->n_sampling;
+    return n_history < r->n_max ? n_history - r->n_planned : 0;
+}
+
+static inline struct tenant *scheduler_tenant(const struct scheduler *s, const struct request *r)
+{
+    return &s->backlog.tenants[r->tenant];
 }
 
 struct admission {       /* blocks available to a waiting request */
@@ -124,6 +145,20 @@ void scheduler_measure(struct scheduler *s, const struct inflight_step *f,
                        const struct step_result_head *h);
 /* Remove a running or waiting request. */
 void scheduler_forget(struct scheduler *s, uint32_t i_request);
+
+/* scheduler_share.c: at the beginning of a plan, how many rows each tenant may have in it. */
+void scheduler_share(struct scheduler *s);
+/* How many more rows r's tenant may have in it; UINT32_MAX: no limit. */
+uint32_t scheduler_share_left(const struct scheduler *s, const struct request *r);
+/* n_row rows of r are in the step. */
+void scheduler_take_share(struct scheduler *s, const struct request *r, uint32_t n_row);
+/* Blocks kept free at an admission: one for every four running sequences, so that they can run for
+ * about four steps (each needs a block every sixteen steps) before the new sequence would be
+ * preempted. */
+static inline uint32_t scheduler_headroom(const struct scheduler *s)
+{
+    return (s->running.n + 3) / 4;
+}
 
 /* The different adapters of the running requests. */
 uint32_t scheduler_adapters(const struct scheduler *s, uint32_t used[SCHEDULER_LORAS_MAX]);

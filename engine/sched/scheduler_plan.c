@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Filling one step: four passes share the remaining rows, logits rows, blocks, slots and known_max.
+/* Filling one step: four passes share the remaining rows, logits rows, blocks, slots and known_max,
+ * and each tenant's rows are within its share (scheduler_share.c).
  *
  *   1. decode    running sequences with one row to compute, in order of request_before. One that
  *                needs a block when none is free preempts the last running one
@@ -30,19 +31,12 @@ struct planning {
     uint64_t n_top;                     /* alternatives that its rows may give */
     bool short_of_blocks;               /* a running sequence lacks a block: no admission */
     uint32_t n_partial, n_long_partial; /* in the middle of their prompts after this step */
+    bool passes; /* the request that was next may not start, but those of other tenants may */
 };
-
-/* Rows that could be computed now: tokens known here or sampled by a step in flight, less rows
- * planned. */
-static uint32_t rows_left(const struct request *r)
-{
-    uint32_t n_history = r->n_token + r->n_sampling;
-    return n_history < r->n_max ? n_history - r->n_planned : 0;
-}
 
 static bool is_decode(const struct request *r)
 {
-    return r->n_planned >= r->n_prompt && rows_left(r) == 1;
+    return r->n_planned >= r->n_prompt && scheduler_rows_left(r) == 1;
 }
 
 static uint32_t budget_left(const struct planning *p)
@@ -100,6 +94,7 @@ static void put_seq(struct planning *p, uint32_t i_request, uint32_t n_token, ui
     scheduler_snapshot(p->s, r, q);
     p->counts.n_snapshot += q->n_snapshot;
     r->n_sampling += (flags & STEP_SAMPLE) != 0;
+    scheduler_take_share(p->s, r, n_token);
     p->counts.n_token += n_token;
     p->counts.n_logit += flags & STEP_PROMPT_LOGPROBS ? n_token : (flags & STEP_SAMPLE) != 0;
     p->counts.n_block += n_new_block;
@@ -129,7 +124,7 @@ static void plan_decode(struct planning *p)
     struct scheduler *s = p->s;
     for (uint32_t i = s->running.first; i != REQUEST_NONE; i = request_at(s, i)->next) {
         uint32_t n_new_block;
-        if (!is_decode(request_at(s, i)))
+        if (!is_decode(request_at(s, i)) || scheduler_share_left(s, request_at(s, i)) == 0)
             continue;
         if (budget_left(p) == 0 || logits_left(p) == 0 ||
             tops_left(p) < n_alternative(request_at(s, i)->params.n_logprob) ||
@@ -144,16 +139,21 @@ static void plan_decode(struct planning *p)
  * requested before: a preempted sequence first recomputes up to these. */
 static uint32_t chunk_size(const struct planning *p, const struct request *r, uint32_t *flags)
 {
-    uint32_t n = rows_left(r), budget = budget_left(p), logits = logits_left(p);
+    uint32_t n = scheduler_rows_left(r), budget = budget_left(p), logits = logits_left(p);
     uint32_t threshold = p->s->config.policy.long_prefill_token_threshold;
+    uint32_t share = scheduler_share_left(p->s, r);
+    if (share == 0 && *flags & STEP_ADMIT) /* a returned one */
+        share = 1;
     if (n > budget)
         n = budget;
+    if (n > share)
+        n = share;
     if (threshold && n > threshold)
         n = threshold;
-    if (logits == 0 || tops_left(p) < tops_least(r))
+    if (n == 0 || logits == 0 || tops_left(p) < tops_least(r))
         return 0;
     if (p->s->config.whole_prompts)
-        return rows_left(r) <= budget ? rows_left(r) : 0;
+        return scheduler_rows_left(r) <= budget ? scheduler_rows_left(r) : 0;
     if (r->prompt_next >= r->n_prompt)
         return n;
     if (r->n_planned + 1 < r->prompt_next) {
@@ -187,6 +187,7 @@ static void count_partial(struct planning *p, const struct request *r)
     if (i && p->f->seqs[i - 1].flags & STEP_SAMPLE)
         return;
     p->n_partial++;
+    scheduler_tenant(p->s, r)->n_partial++;
     p->n_long_partial += is_long(p->s, r);
 }
 
@@ -196,21 +197,13 @@ static void plan_prefill(struct planning *p)
     for (uint32_t i = s->running.first; i != REQUEST_NONE; i = request_at(s, i)->next) {
         struct request *r = request_at(s, i);
         uint32_t flags = 0;
-        if (p->f->by_slot[r->slot] || rows_left(r) == 0 || is_decode(r))
+        if (p->f->by_slot[r->slot] || scheduler_rows_left(r) == 0 || is_decode(r))
             continue;
         uint32_t n = chunk_size(p, r, &flags);
         if (n)
             put_seq(p, i, n, flags, 0);
         count_partial(p, r);
     }
-}
-
-/* Blocks kept free at an admission: one for every four running sequences, so that they can run for
- * about four steps (each needs a block every sixteen steps) before the new sequence would be
- * preempted. */
-static uint32_t headroom(const struct scheduler *s)
-{
-    return (s->running.n + 3) / 4;
 }
 
 static uint32_t n_grammar(const struct request *r) /* words */
@@ -256,9 +249,19 @@ static bool is_partial(const struct planning *p, const struct request *r,
                        const struct admission *admission)
 {
     struct request admitted = *r;
-    uint32_t flags = 0;
+    uint32_t flags = STEP_ADMIT;
     admitted.n_planned = admission->start;
-    return chunk_size(p, &admitted, &flags) < rows_left(&admitted);
+    return chunk_size(p, &admitted, &flags) < scheduler_rows_left(&admitted);
+}
+
+/* While tenants share the step, the prompts of one do not hold back those of another. */
+static bool too_many_partial(const struct planning *p, const struct request *r)
+{
+    const struct scheduler *s = p->s;
+    const uint32_t n_of_tenant =
+        scheduler_tenant(s, r)->plan == s->n_plan ? scheduler_tenant(s, r)->n_partial : 0;
+    return at_limit(s->share < SCHEDULER_NO_SHARE ? n_of_tenant : p->n_partial,
+                    s->config.policy.max_num_partial_prefills);
 }
 
 /* Is there room for its adapter among those of the running requests, and does the worker have it?
@@ -274,7 +277,7 @@ static bool has_adapter(const struct scheduler *s, const struct request *r)
     return fits && (!c->adapter_ready || c->adapter_ready(c->adapter_ctx, r->adapter));
 }
 
-static bool may_admit(const struct planning *p, uint32_t i_request, struct admission *admission)
+static bool may_admit(struct planning *p, uint32_t i_request, struct admission *admission)
 {
     struct scheduler *s = p->s;
     const struct request *r = request_at(s, i_request);
@@ -291,10 +294,12 @@ static bool may_admit(const struct planning *p, uint32_t i_request, struct admis
     cache_find(s, i_request, admission);
     if (admission->n_in > s->swap.copies_max - s->swap.n_in)
         return false;
-    if (at_limit(p->n_partial, s->config.policy.max_num_partial_prefills) &&
-        is_partial(p, r, admission))
+    if (too_many_partial(p, r) && is_partial(p, r, admission)) {
+        if (s->share < SCHEDULER_NO_SHARE && r->admission_seq == 0) /* others go past it */
+            scheduler_tenant(s, r)->held = p->passes = true;
         return false;
-    if (admission->n_taken + headroom(s) > kv_available(&s->pool))
+    }
+    if (admission->n_taken + scheduler_headroom(s) > kv_available(&s->pool))
         return false;
     return !r->adapter || has_adapter(s, r);
 }
@@ -348,9 +353,13 @@ static void plan_admit(struct planning *p)
         return;
     while (!p->short_of_blocks && s->n_free_slot && budget_left(p) && logits_left(p)) {
         uint32_t i = next_to_admit(p);
-        if (i == REQUEST_NONE || !may_admit(p, i, &admission))
+        p->passes = false;
+        if (i == REQUEST_NONE)
             return;
-        admit(p, i, &admission);
+        if (may_admit(p, i, &admission))
+            admit(p, i, &admission);
+        else if (!p->passes)
+            return;
     }
 }
 
@@ -359,13 +368,16 @@ static uint32_t draft_tokens_for(const struct planning *p, const struct schedule
 {
     const struct scheduler *s = p->s;
     const struct request *r = &s->requests.items[q->i_request];
-    uint32_t n = scheduler_draft_tokens(s, r), spare = headroom(s);
+    uint32_t n = scheduler_draft_tokens(s, r), spare = scheduler_headroom(s);
     if (q->flags != STEP_SAMPLE || q->n_token != 1 || r->n_planned <= r->n_prompt)
         return 0;
     spare = kv_available(&s->pool) > spare ? kv_available(&s->pool) - spare : 0;
     uint64_t room = ((uint64_t)r->table.n_block + spare) * KV_BLOCK_TOKENS - r->n_planned;
     uint64_t tops = tops_left(p) / (n_alternative(r->params.n_logprob) + 1);
-    const uint32_t limits[] = {budget_left(p), logits_left(p), r->n_max - r->n_token - 1,
+    const uint32_t limits[] = {budget_left(p),
+                               logits_left(p),
+                               scheduler_share_left(s, r),
+                               r->n_max - r->n_token - 1,
                                room < UINT32_MAX ? (uint32_t)room : UINT32_MAX,
                                tops < UINT32_MAX ? (uint32_t)tops : UINT32_MAX};
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
@@ -389,6 +401,7 @@ static void plan_draft_tokens(struct planning *p)
         q->n_token += n;
         q->n_new_block += n_new_block;
         r->n_planned += n;
+        scheduler_take_share(s, r, n);
         p->counts.n_token += n;
         p->counts.n_logit += n;
         p->n_top += (uint64_t)n * n_alternative(r->params.n_logprob);
@@ -507,6 +520,7 @@ enum q_code scheduler_plan(struct scheduler *s, void *memory, size_t n, int64_t 
     scheduler_end_trial(s);
     f->has_prompt = false;
     f->planned_us = now_us;
+    scheduler_share(s);
     plan_decode(&p);
     plan_prefill(&p);
     plan_admit(&p);

@@ -534,7 +534,8 @@ static void settle_one(struct world *w)
     w->n_in_flight--;
 }
 
-/* No chunk of a prompt beyond the threshold, and no more prompts left in the middle than may be. */
+/* No chunk of a prompt beyond the threshold, and no more prompts of a tenant left in the middle than
+ * may be. */
 static void check_limits(const struct world *w, void *memory)
 {
     const struct scheduler_policy *p = &w->config.policy;
@@ -550,9 +551,9 @@ static void check_limits(const struct world *w, void *memory)
             sim_fail("%u rows of a prompt, %u are the most", q->n_token, threshold);
         n_partial += !(q->flags & STEP_SAMPLE);
     }
-    if (p->max_num_partial_prefills && n_partial > p->max_num_partial_prefills)
-        sim_fail("%u prompts in the middle, %u are the most", n_partial,
-                 p->max_num_partial_prefills);
+    const uint32_t n_max = p->max_num_partial_prefills * (w->n_tenant ? w->n_tenant : 1);
+    if (n_max && n_partial > n_max)
+        sim_fail("%u prompts in the middle, %u are the most", n_partial, n_max);
 }
 
 /* True when a step was planned. */

@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The share of a step of each tenant.
+ *
+ * The backlog is fair about who is admitted. That alone leaves a small tenant T in steps that are
+ * full of another one's rows: each of its tokens takes as long as a chunk of a long prompt, or as
+ * the decode rows of a hundred sequences. So while several tenants have rows to compute, a step has
+ * no more of each than lengthens it by a share:
+ *
+ *     rows of U  <=  weight(U) * min over T of (n_wanted(T) + F) / weight(T)
+ *
+ * with F = fixed / row of row_cost.h. T's rows alone take row * (F + n_wanted(T)); each U adds at
+ * most weight(U) / weight(T) times that: beside one tenant of the same weight a token of T takes at
+ * most twice as long as alone, whatever the other one sends, beside k of them 1 + k times. The
+ * tenant that wants least never meets its limit. Where memory limits a step, F is large and the
+ * limit rarely matters; where tenants want the same, it does not matter either. A tenant alone has
+ * no limit, so nothing is lost without contention.
+ *
+ * Within its share a tenant's running requests come in order, decode rows first, as in the whole
+ * step; the last of too many wait for the first of them to end, as they would in the queue. A tenant
+ * that has used its share is held: its new requests wait, and others are admitted past them.
+ * Returned requests are never held, because all admitted requests are in one order (README.md): a
+ * returned one whose tenant has used its share gets one row.
+ *
+ * With priorities only the most urgent requests of a step are protected; the limit is for all.
+ *
+ * Rejected: a deficit round robin of steps, which gives each tenant whole steps in turn: weights
+ * would be read once for each tenant. A fixed number of rows: it is too many for one machine and
+ * too few for another. */
+#include "engine/sched/scheduler_internal.h"
+
+#define CACHE_LOOKUPS 8u /* waiting tenants whose cached prefix is looked up in a plan */
+
+static void add_tenant(struct scheduler *s, uint32_t i_tenant, uint32_t n_row)
+{
+    struct tenant *t = &s->backlog.tenants[i_tenant];
+    if (t->plan != s->n_plan) {
+        t->plan = s->n_plan;
+        t->n_wanted = t->n_taken = t->n_partial = 0;
+        t->held = false;
+        s->sharing[s->n_sharing++] = i_tenant;
+    }
+    const uint32_t room = s->config.limits.max_num_batched_tokens - t->n_wanted;
+    t->n_wanted += n_row < room ? n_row : room;
+}
+
+/* Could a new request start in this step? Rows of one that cannot must not hold back others, which
+ * give it room when they end. */
+static bool could_start(const struct scheduler *s, const struct request *r)
+{
+    return !s->closed && !s->suspecting && s->backlog.returned.n == 0 && s->n_free_slot &&
+           kv_blocks_for(r->n_token) + scheduler_headroom(s) <= kv_available(&s->pool);
+}
+
+/* Rows of a waiting request that are not cached. */
+static uint32_t rows_to_start(struct scheduler *s, uint32_t i_request, uint32_t *n_lookup)
+{
+    struct admission admission = {.start = 0};
+    if (++*n_lookup <= CACHE_LOOKUPS)
+        cache_find(s, i_request, &admission);
+    return request_at(s, i_request)->n_token - admission.start;
+}
+
+/* The most urgent priority of the requests that have rows. */
+static int32_t best_priority(const struct scheduler *s)
+{
+    const struct request *items = s->requests.items;
+    const struct backlog *b = &s->backlog;
+    int32_t best = INT32_MAX;
+    for (uint32_t i = s->running.first; i != REQUEST_NONE && best == INT32_MAX; i = items[i].next)
+        if (scheduler_rows_left(&items[i]))
+            best = items[i].priority;
+    for (uint32_t j = b->contending.first; j != REQUEST_NONE; j = b->tenants[j].next) {
+        const struct request *r = &items[b->tenants[j].waiting.first];
+        if (r->priority < best && could_start(s, r))
+            best = r->priority;
+    }
+    return best;
+}
+
+/* Which tenants have rows, and how many. Returns the number of those that have any. */
+static uint32_t count_wanted(struct scheduler *s)
+{
+    const struct request *items = s->requests.items;
+    const struct backlog *b = &s->backlog;
+    const int32_t best = best_priority(s);
+    uint32_t n_start = 0, n_lookup = 0;
+    for (uint32_t i = s->running.first; i != REQUEST_NONE; i = items[i].next)
+        if (scheduler_rows_left(&items[i]))
+            add_tenant(s, items[i].tenant,
+                       items[i].priority == best ? scheduler_rows_left(&items[i]) : 0);
+    const uint32_t n_running = s->n_sharing;
+    for (uint32_t j = b->contending.first; j != REQUEST_NONE; j = b->tenants[j].next) {
+        const uint32_t i = b->tenants[j].waiting.first;
+        const bool starts = could_start(s, &items[i]);
+        n_start += starts && b->tenants[j].plan != s->n_plan;
+        add_tenant(s, j, starts && items[i].priority == best ? rows_to_start(s, i, &n_lookup) : 0);
+    }
+    return n_running + (n_start < s->n_free_slot ? n_start : s->n_free_slot);
+}
+
+void scheduler_share(struct scheduler *s)
+{
+    const double fixed = row_cost_fixed_rows(&s->row_cost);
+    s->n_plan++;
+    s->n_sharing = 0;
+    s->share = SCHEDULER_NO_SHARE;
+    if (count_wanted(s) < 2)
+        return;
+    for (uint32_t k = 0; k < s->n_sharing; k++) {
+        const struct tenant *t = &s->backlog.tenants[s->sharing[k]];
+        const double most = (t->n_wanted + fixed) / t->weight;
+        if (t->n_wanted && most < s->share)
+            s->share = most;
+    }
+}
+
+uint32_t scheduler_share_left(const struct scheduler *s, const struct request *r)
+{
+    const struct tenant *t = scheduler_tenant(s, r);
+    const uint32_t n_taken = t->plan == s->n_plan ? t->n_taken : 0;
+    const double n = s->share * t->weight;
+    if (n >= s->config.limits.max_num_batched_tokens)
+        return UINT32_MAX;
+    return n < 1 ? n_taken == 0 : (uint32_t)n > n_taken ? (uint32_t)n - n_taken : 0;
+}
+
+void scheduler_take_share(struct scheduler *s, const struct request *r, uint32_t n_row)
+{
+    add_tenant(s, r->tenant, 0); /* it may be new here, with a returned request */
+    struct tenant *t = scheduler_tenant(s, r);
+    t->n_taken += n_row;
+    t->held = scheduler_share_left(s, r) == 0;
+}

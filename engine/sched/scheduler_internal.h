@@ -59,6 +59,8 @@ struct scheduler {
     double share;      /* rows that a tenant of weight 1 may have in the step being planned */
     uint32_t *sharing; /* [n_sharing] tenants that could have rows in it */
     uint32_t n_sharing;
+    int64_t share_until_us; /* a tenant that had rows is expected back */
+    uint32_t share_weight;  /* its weight at most */
     uint64_t n_plan;        /* calls of scheduler_share */
     uint32_t n_constrained; /* running sequences with a grammar */
     bool closed;            /* no new request starts */
@@ -147,7 +149,7 @@ void scheduler_measure(struct scheduler *s, const struct inflight_step *f,
 void scheduler_forget(struct scheduler *s, uint32_t i_request);
 
 /* scheduler_share.c: at the beginning of a plan, how many rows each tenant may have in it. */
-void scheduler_share(struct scheduler *s);
+void scheduler_share(struct scheduler *s, int64_t now_us);
 /* How many more rows r's tenant may have in it; UINT32_MAX: no limit. */
 uint32_t scheduler_share_left(const struct scheduler *s, const struct request *r);
 /* n_row rows of r are in the step. */

@@ -520,7 +520,7 @@ enum q_code scheduler_plan(struct scheduler *s, void *memory, size_t n, int64_t 
     scheduler_end_trial(s);
     f->has_prompt = false;
     f->planned_us = now_us;
-    scheduler_share(s);
+    scheduler_share(s, now_us);
     plan_decode(&p);
     plan_prefill(&p);
     plan_admit(&p);

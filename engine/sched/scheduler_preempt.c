@@ -87,6 +87,4 @@ void scheduler_measure(struct scheduler *s, const struct inflight_step *f,
         swap_measure(&s->swap.costs.copy, f->n_copy, h->copy_us);
     if (f->n_token >= PREFILL_ROWS * f->n_seq)
         swap_measure(&s->swap.costs.row, f->n_token, h->forward_us);
-    row_cost_note(&s->row_cost, f->n_token,
-                  h->total_us > h->copy_us ? h->total_us - h->copy_us : 0);
 }

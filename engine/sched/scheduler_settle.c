@@ -308,9 +308,12 @@ enum q_code scheduler_settle(struct scheduler *s, const struct step_result *r, i
         f->by_slot[f->seqs[j].slot] = 0;
         *n_output += settle_seq(s, &f->seqs[j], r, &outputs[*n_output]);
     }
-    if (f->has_prompt) /* the worker began when it was planned, or when the step before was done */
-        s->last_prompt_us =
-            now_us - (f->planned_us > s->settled_us ? f->planned_us : s->settled_us);
+    /* The worker began when it was planned, or when the step before was done. */
+    const int64_t took_us =
+        now_us - (f->planned_us > s->settled_us ? f->planned_us : s->settled_us);
+    if (f->has_prompt)
+        s->last_prompt_us = took_us;
+    row_cost_note(&s->row_cost, f->n_token, took_us);
     s->settled_us = now_us;
     scheduler_measure(s, f, r->head);
     s->i_inflight = (s->i_inflight + 1) % SCHEDULER_IN_FLIGHT_MAX;

@@ -12,8 +12,13 @@
  * most weight(U) / weight(T) times that: beside one tenant of the same weight a token of T takes at
  * most twice as long as alone, whatever the other one sends, beside k of them 1 + k times. The
  * tenant that wants least never meets its limit. Where memory limits a step, F is large and the
- * limit rarely matters; where tenants want the same, it does not matter either. A tenant alone has
- * no limit, so nothing is lost without contention.
+ * limit rarely matters; where tenants want the same, it does not matter either. If together they
+ * want more rows than a step has, these are divided by weight as well. A tenant alone has no limit,
+ * so nothing is lost without contention.
+ *
+ * T's next request would first wait for the steps in flight, so for RETURN_US after it had rows a
+ * step is planned as if T wanted one: those that T finds are short. That costs the others at most
+ * half of their speed, which is what T's rows would cost them.
  *
  * Within its share a tenant's running requests come in order, decode rows first, as in the whole
  * step; the last of too many wait for the first of them to end, as they would in the queue. A tenant
@@ -29,6 +34,9 @@
 #include "engine/sched/scheduler_internal.h"
 
 #define CACHE_LOOKUPS 8u /* waiting tenants whose cached prefix is looked up in a plan */
+#define LEVEL_ROUNDS  4u
+#define SPLIT_MAX     8u /* tenants that all have long prompts share a step; more come in order */
+#define RETURN_US     1000000 /* how long after contention a tenant that has no rows is expected */
 
 static void add_tenant(struct scheduler *s, uint32_t i_tenant, uint32_t n_row)
 {
@@ -51,13 +59,22 @@ static bool could_start(const struct scheduler *s, const struct request *r)
            kv_blocks_for(r->n_token) + scheduler_headroom(s) <= kv_available(&s->pool);
 }
 
-/* Rows of a waiting request that are not cached. */
-static uint32_t rows_to_start(struct scheduler *s, uint32_t i_request, uint32_t *n_lookup)
+/* Rows of a tenant's new requests of a priority for which there are slots; those of the first one
+ * that are cached are not among them. */
+static uint32_t rows_waiting(struct scheduler *s, const struct tenant *t, int32_t priority,
+                             bool looks_up)
 {
+    const struct request *items = s->requests.items;
     struct admission admission = {.start = 0};
-    if (++*n_lookup <= CACHE_LOOKUPS)
-        cache_find(s, i_request, &admission);
-    return request_at(s, i_request)->n_token - admission.start;
+    uint32_t n = 0, n_slot = s->n_free_slot;
+    if (looks_up)
+        cache_find(s, t->waiting.first, &admission);
+    for (uint32_t i = t->waiting.first; i != REQUEST_NONE && n_slot; i = items[i].next, n_slot--) {
+        if (items[i].priority != priority || n >= s->config.limits.max_num_batched_tokens)
+            break;
+        n += items[i].n_token - (i == t->waiting.first ? admission.start : 0);
+    }
+    return n;
 }
 
 /* The most urgent priority of the requests that have rows. */
@@ -90,27 +107,59 @@ static uint32_t count_wanted(struct scheduler *s)
                        items[i].priority == best ? scheduler_rows_left(&items[i]) : 0);
     const uint32_t n_running = s->n_sharing;
     for (uint32_t j = b->contending.first; j != REQUEST_NONE; j = b->tenants[j].next) {
-        const uint32_t i = b->tenants[j].waiting.first;
-        const bool starts = could_start(s, &items[i]);
+        const bool starts = could_start(s, &items[b->tenants[j].waiting.first]);
         n_start += starts && b->tenants[j].plan != s->n_plan;
-        add_tenant(s, j, starts && items[i].priority == best ? rows_to_start(s, i, &n_lookup) : 0);
+        add_tenant(s, j,
+                   starts ? rows_waiting(s, &b->tenants[j], best, n_lookup++ < CACHE_LOOKUPS) : 0);
     }
     return n_running + (n_start < s->n_free_slot ? n_start : s->n_free_slot);
 }
 
-void scheduler_share(struct scheduler *s)
+/* Rows for a weight of 1 so that all tenants together want what a step has: none waits for rows
+ * that another one has beyond that. */
+static double fair_level(const struct scheduler *s)
+{
+    const double n_row = s->config.limits.max_num_batched_tokens;
+    double level = 0;
+    for (uint32_t round = 0; round < LEVEL_ROUNDS; round++) { /* it rises with each round */
+        double left = n_row, weight = 0;
+        for (uint32_t k = 0; k < s->n_sharing; k++) {
+            const struct tenant *t = &s->backlog.tenants[s->sharing[k]];
+            if (t->n_wanted <= level * t->weight)
+                left -= t->n_wanted;
+            else
+                weight += t->weight;
+        }
+        if (weight == 0)
+            return SCHEDULER_NO_SHARE;
+        level = left / weight;
+    }
+    return level > n_row / SPLIT_MAX ? level : n_row / SPLIT_MAX;
+}
+
+void scheduler_share(struct scheduler *s, int64_t now_us)
 {
     const double fixed = row_cost_fixed_rows(&s->row_cost);
+    uint32_t weight = 1;
     s->n_plan++;
     s->n_sharing = 0;
     s->share = SCHEDULER_NO_SHARE;
-    if (count_wanted(s) < 2)
+    const bool contended = count_wanted(s) >= 2;
+    if (!contended && now_us >= s->share_until_us)
         return;
+    s->share = fair_level(s);
     for (uint32_t k = 0; k < s->n_sharing; k++) {
         const struct tenant *t = &s->backlog.tenants[s->sharing[k]];
         const double most = (t->n_wanted + fixed) / t->weight;
+        weight = t->weight > weight ? t->weight : weight;
         if (t->n_wanted && most < s->share)
             s->share = most;
+    }
+    if (contended) {
+        s->share_until_us = now_us + RETURN_US;
+        s->share_weight = weight;
+    } else if ((1 + fixed) / s->share_weight < s->share) {
+        s->share = (1 + fixed) / s->share_weight;
     }
 }
 

@@ -492,7 +492,6 @@ void fake_worker_execute(struct fake_worker *w, void *memory, size_t n, void *re
     w->result.head->step = v.head->step;
     w->result.head->copy_us = (uint32_t)(draft_luck(w) % 100);
     w->result.head->forward_us = (uint32_t)(draft_luck(w) % 400);
-    w->result.head->total_us = w->result.head->copy_us + w->result.head->forward_us;
 }
 
 bool fake_worker_finds(struct fake_worker *w, void *memory, size_t n, uint32_t kind)

@@ -7,7 +7,7 @@
 #include "engine/sched/scheduler.h"
 #include "fake_worker.h"
 
-#define STEP_US      1000 /* virtual time of a step */
+#define STEP_US      1000 /* virtual time of a step, beside that of its rows */
 #define STOP_IDS_MAX 3
 #define N_FRONTEND   3
 
@@ -36,7 +36,7 @@ struct world {
     struct fake_model model;
     struct client *clients; /* [n_client] in order of arrival */
     uint32_t n_client, n_over, n_tenant, n_priority;
-    int64_t now_us;
+    int64_t now_us, row_us; /* row_us: of a row of a step */
     uint64_t random;
     void *step_memory[SCHEDULER_IN_FLIGHT_MAX], *result_memory;
     size_t step_bytes, result_bytes;
@@ -211,6 +211,7 @@ static void world_init(struct world *w, const struct scenario *sc, uint64_t seed
 {
     struct q_err e = Q_ERR_INIT;
     *w = (struct world){.sc = sc, .random = seed * UINT64_C(0x9e3779b97f4a7c15) | 1};
+    w->row_us = (int64_t)(seed % 4) * STEP_US / 10;
     w->model = (struct fake_model){.vocab_size = 97, .eos_every = 60};
     struct step_limits *l = &w->config.limits;
     l->max_num_seqs = pick(w, sc->max_num_seqs);
@@ -512,6 +513,15 @@ static void take_output(struct world *w, const struct scheduler_output *o)
         check_finish(w, c, o);
 }
 
+static uint32_t step_rows(const struct world *w, void *memory)
+{
+    struct q_err e = Q_ERR_INIT;
+    struct step_view v;
+    if (step_view(&v, memory, w->step_bytes, &w->config.limits, &e))
+        sim_fail("%s", e.message);
+    return v.head->n_token;
+}
+
 static void settle_one(struct world *w)
 {
     struct q_err e = Q_ERR_INIT;
@@ -520,7 +530,7 @@ static void settle_one(struct world *w)
     void *memory = w->step_memory[w->i_step];
     memset(w->result_memory, 0xa5, w->result_bytes);
     fake_worker_execute(w->worker, memory, w->step_bytes, w->result_memory, w->result_bytes);
-    w->now_us += STEP_US;
+    w->now_us += STEP_US + w->row_us * step_rows(w, memory);
     if (step_result_view(&r, w->result_memory, w->result_bytes, &w->config.limits, &e))
         sim_fail("%s", e.message);
     alloc_freeze();

@@ -21,8 +21,8 @@
  * half of their speed, which is what T's rows would cost them.
  *
  * Within its share a tenant's running requests come in order, decode rows first, as in the whole
- * step; the last of too many wait for the first of them to end, as they would in the queue. A tenant
- * that has used its share is held: its new requests wait, and others are admitted past them.
+ * step; the last of too many wait for the first of them to end, as they would in the queue. A
+ * tenant that has used its share is held: its new requests wait, and others are admitted past them.
  * Returned requests are never held, because all admitted requests are in one order (README.md): a
  * returned one whose tenant has used its share gets one row.
  *

@@ -544,8 +544,8 @@ static void settle_one(struct world *w)
     w->n_in_flight--;
 }
 
-/* No chunk of a prompt beyond the threshold, and no more prompts of a tenant left in the middle than
- * may be. */
+/* No chunk of a prompt beyond the threshold, and for each tenant no more prompts left in the middle
+ * than may be. */
 static void check_limits(const struct world *w, void *memory)
 {
     const struct scheduler_policy *p = &w->config.policy;

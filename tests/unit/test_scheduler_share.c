@@ -54,7 +54,11 @@ static void machine_init(struct machine *m, const struct scheduler_config *c, in
                          int64_t row_us)
 {
     *m = (struct machine){
-        .config = c, .fixed_us = fixed_us, .row_us = row_us, .neighbour_weight = 1};
+        .config = c,
+        .fixed_us = fixed_us,
+        .row_us = row_us,
+        .neighbour_weight = 1,
+    };
     assert_ok(scheduler_new(&m->s, c, &e), &e);
     assert_ok(step_bytes_max(&m->n_step_byte, &m->n_result_byte, &c->limits, &e), &e);
     for (uint32_t i = 0; i < SCHEDULER_IN_FLIGHT_MAX; i++)

@@ -18,7 +18,6 @@
 #include "common/mem.h"
 #include "common/metrics.h"
 #include "frontend/link/link_internal.h"
-#include "proto/item_types.h"
 
 #define HELLO_EVERY_MS   200 /* while no engine answers */
 #define SILENCE_BEATS    4   /* missed heartbeats after which the engine counts as lost */
@@ -27,7 +26,6 @@
 #define HANG_MIN_MS      10000
 #define BEAT_EVERY_MS    250  /* maximum interval of our heartbeats; one that fails shows a loss */
 #define REFUSED_EVERY_MS 2000 /* hello to an engine that does not match, if it is replaced */
-#define FULL_RETRY_MS    200  /* interval of resubmission to a full engine that gave no time */
 #define STALL_WARN_MS    10000
 #define REFUSED_LOG_MS   10000
 
@@ -59,7 +57,7 @@ static void send_hello(struct link *l)
 
 /* Send hello to a connected engine whose heartbeat is late. If the reply says that the engine does
  * not know this frontend (hello.known), it is another engine or has dropped the generations. */
-static void probe(struct link *l)
+void link_probe(struct link *l)
 {
     l->probing = true;
     send_hello(l);
@@ -73,7 +71,7 @@ static bool send_beat(struct link *l, bool ask)
     return send_buf(l, msg_heartbeat_encode(&m, &b, &e), &b, &e);
 }
 
-static void flush_aborts(struct link *l)
+void link_flush_aborts(struct link *l)
 {
     struct q_err e = Q_ERR_INIT;
     struct buf b = BUF_INIT;
@@ -84,7 +82,7 @@ static void flush_aborts(struct link *l)
         l->n_abort = 0;
 }
 
-static void add_abort(struct link *l, uint64_t wire_id)
+void link_add_abort(struct link *l, uint64_t wire_id)
 {
     if (q_grow(&l->aborts, &l->aborts_cap, l->n_abort + 1, sizeof *l->aborts, (size_t)1 << 24,
                NULL) == Q_OK)
@@ -97,16 +95,16 @@ static uint64_t age_ms(const struct generation *f)
     return age > 0 ? (uint64_t)age : 0;
 }
 
-static void withdraw(struct link *l, struct generation *f)
+void link_withdraw(struct link *l, struct generation *f)
 {
     generation_unname(l, f);
     generation_drop_items(l, f);
 }
 
-static void fail_generation(struct link *l, struct generation *f, enum q_code code,
-                            const char *message, uint32_t retry_after_ms)
+void link_fail(struct link *l, struct generation *f, enum q_code code, const char *message,
+               uint32_t retry_after_ms)
 {
-    withdraw(l, f);
+    link_withdraw(l, f);
     generation_list_take(f);
     metric_set(METRIC_OPEN_SEQUENCES, l->waiting.n + l->running.n);
     f->calls->on_error(f, code, message, retry_after_ms);
@@ -194,7 +192,7 @@ static FALLIBLE pump_opening(struct link *l, const struct generation *opening, s
             return q_fail(e, rc, "%s", why.message);
         }
         if (rc) {
-            fail_generation(l, f, rc, why.message, 0);
+            link_fail(l, f, rc, why.message, 0);
             next = l->waiting.first; /* the callback may have closed any */
         }
         f = suspect ? NULL : next;
@@ -210,16 +208,16 @@ void link_pump(struct link *l)
 }
 
 /* Put a generation back at the head of the queue, with its tokens so far. */
-static void take_back(struct link *l, struct generation *f)
+void link_take_back(struct link *l, struct generation *f)
 {
-    withdraw(l, f);
+    link_withdraw(l, f);
     f->items_inline = f->has_turn = false;
     generation_list_take(f);
     f->since_ms = clock_ms();
     generation_list_push(&l->waiting, f);
 }
 
-static void note_state(const struct link *l)
+void link_note_state(const struct link *l)
 {
     const bool up = l->state == LINK_UP || l->state == LINK_DRAINING;
     metric_set(METRIC_ENGINE_UP, up);
@@ -244,7 +242,7 @@ const char *link_code(const struct link *l)
     }
 }
 
-static void set_state(struct link *l, enum link_state state, const char *reason)
+void link_set_state(struct link *l, enum link_state state, const char *reason)
 {
     bool changed = l->state != state;
     if (changed && state == LINK_CONNECTING)
@@ -253,7 +251,7 @@ static void set_state(struct link *l, enum link_state state, const char *reason)
     l->loading = false;
     l->refused = NULL;
     snprintf(l->reason, sizeof l->reason, "%s", reason);
-    note_state(l);
+    link_note_state(l);
     if (changed && l->set.on_change)
         l->set.on_change(l->set.ctx);
 }
@@ -270,7 +268,7 @@ void link_refused(struct link *l, const char *why)
         log_error("link: %s", l->reason);
 }
 
-static void go_down(struct link *l, const char *reason)
+void link_go_down(struct link *l, const char *reason)
 {
     if (l->running.n)
         log_warning("link: %s: %u open requests wait for a reconnect", reason, l->running.n);
@@ -278,401 +276,20 @@ static void go_down(struct link *l, const char *reason)
         log_warning("link: %s", reason);
     link_suspect_lost(l);
     while (l->running.last && l->set.no_replay) {
-        add_abort(l, l->running.last->wire_id);
-        fail_generation(l, l->running.last, Q_UNAVAILABLE,
-                        "the engine was lost while it had this request (--no-replay); "
-                        "send the request again",
-                        0);
+        link_add_abort(l, l->running.last->wire_id);
+        link_fail(l, l->running.last, Q_UNAVAILABLE,
+                  "the engine was lost while it had this request (--no-replay); "
+                  "send the request again",
+                  0);
     }
     while (l->running.last) { /* last first, so that the order is kept */
         metric_add(METRIC_RESUBMITTED, 1);
         /* the same engine may reconnect and still have the generation */
-        add_abort(l, l->running.last->wire_id);
+        link_add_abort(l, l->running.last->wire_id);
         l->running.last->taken = true;
-        take_back(l, l->running.last);
+        link_take_back(l, l->running.last);
     }
-    set_state(l, LINK_CONNECTING, reason);
-}
-
-static void copy_str(char *out, size_t size, struct proto_str s)
-{
-    size_t n = s.n < size - 1 ? s.n : size - 1;
-    if (n)
-        memcpy(out, s.data, n);
-    out[n] = 0;
-}
-
-/* Before generations go on with this engine: end the one that killed the engines before, and, if it
- * has other weights, those whose tokens the other ones gave. */
-static void end_unfit(struct link *l, const struct msg_hello *m)
-{
-    char message[LINK_REASON_MAX], now[sizeof l->engine.fingerprint];
-    const bool is_same = m->instance == l->engine_instance;
-    struct generation *culprit = link_suspect_judge(l, m);
-    copy_str(now, sizeof now, m->fingerprint);
-    if (culprit) {
-        int n;
-        const char *cause = link_suspect_cause(m->death, &n);
-        snprintf(message, sizeof message,
-                 "the engine crashed %u times while it computed this request; the last one %.*s",
-                 culprit->n_lost, n ? n : 5, n ? cause : "ended");
-        log_error("link: a request failed: %s", message);
-        fail_generation(l, culprit, Q_INTERNAL, message, 0);
-    }
-    if (!l->engine_instance || is_same || !strcmp(now, l->engine.fingerprint))
-        return;
-    snprintf(message, sizeof message,
-             "the engine was restarted with other weights or settings (%s, before %s): the answer "
-             "cannot go on; send the request again",
-             now, l->engine.fingerprint);
-    for (struct generation *f = l->waiting.first, *next; f; f = next) {
-        next = f->next;
-        if (f->emitted.n == f->n_begun && !f->n_prompt_row)
-            continue;
-        log_error("link: a request failed: %s", message);
-        fail_generation(l, f, Q_MISMATCH, message, 0);
-        next = l->waiting.first; /* the callback may have closed any */
-    }
-}
-
-static void take_adapters(struct link_engine *g, const struct proto_bytes *list)
-{
-    buf_reset(&g->adapters);
-    buf_add(&g->adapters, list->data, list->n);
-}
-
-static void on_hello(struct link *l, const struct msg_hello *m)
-{
-    char reason[LINK_REASON_MAX];
-    struct q_err e = Q_ERR_INIT;
-    struct link_engine *g = &l->engine;
-    bool digest_differs = m->digest.n != sizeof l->set.digest ||
-                          memcmp(m->digest.data, l->set.digest, m->digest.n) != 0;
-    bool wire_differs = m->wire_min > PROTO_WIRE_MAX || m->wire_max < PROTO_WIRE_MIN;
-    bool up = l->state == LINK_UP || l->state == LINK_DRAINING;
-    if (up && m->instance == l->engine_instance && (!l->probing || m->known)) {
-        l->probing = false; /* the reply to a repeated hello, or a late one */
-        return;
-    }
-    if (up) /* the engine was replaced, or has dropped this frontend and its generations */
-        go_down(l, m->instance == l->engine_instance ? "the engine reconnected"
-                                                     : "the engine was restarted");
-    l->probing = false;
-    copy_str(g->model, sizeof g->model, m->model);
-    copy_str(g->version, sizeof g->version, m->version);
-    if (digest_differs || wire_differs) {
-        if (wire_differs)
-            snprintf(reason, sizeof reason,
-                     "incompatible versions: the engine supports wire versions %u to %u, this "
-                     "frontend %u to %u",
-                     m->wire_min, m->wire_max, PROTO_WIRE_MIN, PROTO_WIRE_MAX);
-        else
-            snprintf(reason, sizeof reason,
-                     "the engine's model differs from this frontend's (config.json or tokenizer); "
-                     "the engine's model is %s",
-                     g->model);
-        if (l->state != LINK_REFUSED)
-            log_error("link: %s", reason);
-        set_state(l, LINK_REFUSED, reason);
-        return;
-    }
-    end_unfit(l, m);
-    copy_str(g->fingerprint, sizeof g->fingerprint, m->fingerprint);
-    take_adapters(g, &m->adapters);
-    g->vocab_size = m->vocab_size;
-    g->max_model_len = m->max_model_len;
-    g->max_num_seqs = m->max_num_seqs;
-    g->credit = m->credit;
-    g->item_credit = m->item_credit;
-    if (item_types_read(&g->item_types, m, &e))
-        log_warning("link: content parts of the model's own types are not accepted: %s", e.message);
-    g->n_eos = m->eos_ids.n < 16 ? (uint32_t)m->eos_ids.n : 16;
-    if (g->n_eos)
-        memcpy(g->eos_ids, m->eos_ids.data, g->n_eos * sizeof(uint32_t));
-    l->engine_instance = g->instance = m->instance;
-    l->engine_start = m->n_start;
-    l->heartbeat_ms = m->heartbeat_ms ? m->heartbeat_ms : 1000;
-    l->has_trials = m->has_trials;
-    l->beat_ms = l->step_ms = clock_ms();
-    l->silent_since_ms = l->unheard_since_ms = 0;
-    metric_add(METRIC_RECONNECTS, 1);
-    log_info("link: connected to engine %s: model %s, at most %u tokens per request, %u running "
-             "sequences",
-             g->version, g->model, g->max_model_len, g->max_num_seqs);
-    set_state(l, LINK_UP, "");
-    flush_aborts(l);
-    link_pump(l);
-}
-
-static void on_error_message(struct link *l, const struct msg_error *m)
-{
-    char code[64], message[Q_MESSAGE_MAX];
-    enum q_code found = Q_INTERNAL;
-    copy_str(code, sizeof code, m->code);
-    copy_str(message, sizeof message, m->message);
-    for (int c = 1; c < Q_CODE_COUNT; c++)
-        if (!strcmp(code, q_code_name((enum q_code)c)))
-            found = (enum q_code)c;
-    if (m->req_id == 0) {
-        l->unheard_since_ms = l->silent_since_ms = 0; /* it answers */
-        if (found == Q_UNAVAILABLE && l->state == LINK_CONNECTING) {
-            snprintf(l->reason, sizeof l->reason, "the engine is %s", message); /* "loading 40 %" */
-            l->loading = true;
-            l->refused = NULL;
-            note_state(l);
-            return;
-        }
-        if (found != Q_MISMATCH || l->state != LINK_REFUSED)
-            log_error("link: the engine reports an error: %s: %s", code, message);
-        if (found == Q_MISMATCH) {
-            if (l->running.n)
-                go_down(l, message);
-            set_state(l, LINK_REFUSED, message);
-        }
-        return;
-    }
-    struct generation *f = generation_by_wire_id(l, m->req_id);
-    if (!f)
-        return;
-    /* A generation with output is not rejected because of a full queue or a pause: its client has
-     * received a part of the answer. Nor is one that the engine accepted before it was lost: all of
-     * these are submitted again at once, and the queue may be too short for them. */
-    bool promised = f->emitted.n || f->taken;
-    if ((found == Q_UNAVAILABLE && (promised || !l->engine.refusing)) ||
-        (found == Q_NO_SPACE && promised)) {
-        take_back(l, f);
-        f->has_turn = m->alone;
-        if (m->alone) {
-            link_pump(l);
-            return;
-        }
-        f->not_before_ms = clock_ms() + (m->retry_after_ms ? m->retry_after_ms : FULL_RETRY_MS);
-        if (found == Q_UNAVAILABLE && clock_ms() - l->hello_ms >= FULL_RETRY_MS)
-            probe(l); /* the engine may not know this frontend any more */
-        return;
-    }
-    fail_generation(l, f, found, message, m->retry_after_ms);
-    link_pump(l);
-}
-
-static void show_speculation(const struct msg_heartbeat *m)
-{
-    static const enum metric places[] = {METRIC_ACCEPTED_0, METRIC_ACCEPTED_1, METRIC_ACCEPTED_2,
-                                         METRIC_ACCEPTED_3, METRIC_ACCEPTED_4, METRIC_ACCEPTED_5,
-                                         METRIC_ACCEPTED_6, METRIC_ACCEPTED_7};
-    double n_accepted = 0;
-    for (size_t i = 0; i < m->accepted_at.n; i++) {
-        n_accepted += (double)m->accepted_at.data[i];
-        if (i < sizeof places / sizeof *places)
-            metric_set(places[i], (double)m->accepted_at.data[i]);
-    }
-    metric_set(METRIC_DRAFTS, (double)m->n_draft);
-    metric_set(METRIC_DRAFT_TOKENS, (double)m->n_draft_token);
-    metric_set(METRIC_ACCEPTED, n_accepted);
-    metric_set(METRIC_FORCED_TOKENS, (double)m->n_forced_token);
-    metric_set(METRIC_FORCED_ACCEPTED, (double)m->n_forced_accepted);
-}
-
-static void on_heartbeat(struct link *l, const struct msg_heartbeat *m)
-{
-    if (m->step != l->step || m->n_running == 0 || m->pausing || m->sleep_level)
-        l->step_ms = clock_ms();
-    l->step = m->step;
-    l->engine.sleep_level = m->sleep_level;
-    l->engine.paused = m->paused;
-    l->engine.pausing = m->pausing || m->paused;
-    l->engine.refusing = m->refusing;
-    if (m->has_adapters)
-        take_adapters(&l->engine, &m->adapters);
-    if (m->fingerprint.n)
-        copy_str(l->engine.fingerprint, sizeof l->engine.fingerprint, m->fingerprint);
-    metric_set(METRIC_RUNNING, m->n_running);
-    metric_set(METRIC_WAITING, m->n_waiting);
-    metric_set(METRIC_SWAPPED, m->n_swapped);
-    metric_set(METRIC_KV_USED, m->kv_blocks_used);
-    metric_set(METRIC_KV_TOTAL, m->kv_blocks_total);
-    metric_set(METRIC_KV_USAGE,
-               m->kv_blocks_total ? (double)m->kv_blocks_used / m->kv_blocks_total : 0);
-    metric_set(METRIC_STEP_GAPS, (double)m->n_gap);
-    metric_set(METRIC_STEP_GAP_SECONDS, (double)m->gap_us * 1e-6);
-    metric_set(METRIC_SWAP_USED, m->swap_blocks_used);
-    metric_set(METRIC_SWAP_TOTAL, m->swap_blocks_total);
-    metric_set(METRIC_SWAP_USAGE,
-               m->swap_blocks_total ? (double)m->swap_blocks_used / m->swap_blocks_total : 0);
-    metric_set(METRIC_ENGINE_STEP, (double)m->step);
-    metric_set(METRIC_ENGINE_DRAINING, m->draining);
-    metric_set(METRIC_ENGINE_BAD_FRAMES, (double)m->n_bad_frame);
-    metric_set(METRIC_ENGINE_ABORTED, (double)m->n_aborted);
-    metric_set(METRIC_ENGINE_TENANTS, m->n_tenant);
-    metric_set(METRIC_TIMEOUTS, (double)m->n_timeout);
-    metric_set(METRIC_PUSHED_OUT, (double)m->n_pushed_out);
-    metric_set(METRIC_PREEMPTIONS, (double)m->n_preemption);
-    metric_set(METRIC_PREEMPTIONS_SWAP, (double)m->n_swap_out);
-    metric_set(METRIC_PREEMPTIONS_RECOMPUTE, (double)m->n_preemption - (double)m->n_swap_out);
-    metric_set(METRIC_PREFIX_QUERIES, (double)m->prefix_queries);
-    metric_set(METRIC_PREFIX_HITS, (double)m->prefix_hits);
-    metric_set(METRIC_ENGINE_PROMPT, (double)m->prompt_tokens);
-    metric_set(METRIC_ENGINE_GENERATION, (double)m->generation_tokens);
-    metric_set_buckets(METRIC_ITERATION, m->iteration_tokens.data, (uint32_t)m->iteration_tokens.n,
-                       (double)(m->prompt_tokens + m->generation_tokens));
-    show_speculation(m);
-    if (m->draining && l->state == LINK_UP)
-        set_state(l, LINK_DRAINING, "the engine is shutting down");
-    else if (!m->draining && l->state == LINK_DRAINING)
-        set_state(l, LINK_UP, "");
-    if (l->set.on_heartbeat)
-        l->set.on_heartbeat(l->set.ctx);
-}
-
-/* The tokens begin behind the end of the generation's output: some are lost. Submit the generation
- * again. */
-static void on_gap(struct link *l, struct generation *f, uint32_t seq)
-{
-    log_error("link: tokens were lost (expected token %zu, got %u): submitting the request again",
-              f->emitted.n, seq);
-    metric_add(METRIC_TOKENS_GAP, 1);
-    metric_add(METRIC_RESUBMITTED, 1);
-    add_abort(l, f->wire_id);
-    take_back(l, f);
-}
-
-static void skip_rows(struct logprob_rows *r, uint32_t n)
-{
-    if (n > r->n_row)
-        n = r->n_row;
-    if (r->n == 0 || n == 0)
-        return;
-    r->n_row -= n;
-    r->ids += (size_t)n * r->n;
-    r->logprobs += (size_t)n * r->n;
-    r->ranks += n;
-}
-
-void link_deliver(struct link *l, struct generation *f, uint32_t seq, struct link_tokens *t)
-{
-    Q_ASSERT(f->list == &l->running);
-    if (seq > f->emitted.n) {
-        on_gap(l, f, seq);
-        return;
-    }
-    uint32_t n_old = (uint32_t)(f->emitted.n - seq);
-    if (n_old > t->n)
-        n_old = t->n;
-    if (n_old) {
-        metric_add(METRIC_TOKENS_DUPLICATE, n_old);
-        t->ids += n_old;
-        t->n -= n_old;
-        skip_rows(&t->logprobs, n_old);
-    }
-    uint32_t n_again = f->n_prompt_skip < t->prompt.n_row ? f->n_prompt_skip : t->prompt.n_row;
-    skip_rows(&t->prompt, n_again);
-    f->n_prompt_skip -= n_again;
-    f->n_prompt_row += t->prompt.n_row;
-    for (uint32_t i = 0; i < t->n; i++) {
-        struct q_err e = Q_ERR_INIT;
-        if (token_list_add(&f->emitted, t->ids[i], &e) != Q_OK) {
-            add_abort(l, f->wire_id);
-            fail_generation(l, f, e.code, e.message, 0);
-            return;
-        }
-    }
-    if (t->finish != FINISH_NONE) {
-        withdraw(l, f);
-        generation_list_take(f);
-        metric_set(METRIC_OPEN_SEQUENCES, l->waiting.n + l->running.n);
-    }
-    if (link_suspect_passed(f, t->n) && f->list) { /* the next suspect has its turn, alone */
-        add_abort(l, f->wire_id);
-        take_back(l, f);
-    }
-    if (t->n || t->prompt.n_row || t->finish != FINISH_NONE)
-        f->calls->on_tokens(f, t);
-}
-
-static FALLIBLE on_expanded(struct link *l, const struct msg_expanded *m, struct q_err *e)
-{
-    struct generation *f = generation_by_wire_id(l, m->req_id);
-    uint64_t n_all = f ? f->n_prompt : 0;
-    if (m->positions.n != m->n_token.n)
-        return q_fail(e, Q_CORRUPT, "expanded: %zu positions with %zu numbers", m->positions.n,
-                      m->n_token.n);
-    for (size_t i = 0; i < m->positions.n && f; i++) {
-        const uint32_t at = m->positions.data[i], n = m->n_token.data[i];
-        n_all += n - 1ull;
-        if (n == 0 || at >= f->n_prompt || (i && at <= m->positions.data[i - 1]) ||
-            n_all > (f->counts_only ? PROTO_ARRAY_MAX : l->engine.max_model_len))
-            return q_fail(e, Q_CORRUPT, "expanded: entry %zu is out of range", i);
-    }
-    if (f && f->calls->on_expanded)
-        f->calls->on_expanded(f, m->positions.data, m->n_token.data, m->positions.n);
-    return Q_OK;
-}
-
-static void drop_frame(struct link *l, const char *why)
-{
-    metric_add(METRIC_FRAMES_DROPPED, 1);
-    if (!log_ratelimit(&l->drop_log_ms, &l->n_drop_unlogged, 1000))
-        return;
-    log_warning("link: frame dropped: %s (and %" PRIu64 " before it)", why, l->n_drop_unlogged);
-    l->n_drop_unlogged = 0;
-}
-
-#define DECODE(name) ((rc = msg_##name##_decode(&m.name, frame, n, &l->arena, &e)) == Q_OK)
-void link_receive(struct link *l, const void *frame, size_t n)
-{
-    struct q_err e = Q_ERR_INIT;
-    enum q_code rc = Q_OK;
-    union {
-        struct msg_hello hello;
-        struct msg_output output;
-        struct msg_error error;
-        struct msg_heartbeat heartbeat;
-        struct msg_drain drain;
-        struct msg_command_done command_done;
-        struct msg_expanded expanded;
-        struct msg_items_received items_received;
-        struct msg_stream_resumed stream_resumed;
-    } m;
-    uint32_t tag = proto_peek(frame, n);
-    memset(&m, 0, sizeof m);
-    l->beat_ms = clock_ms();
-    if (tag == MSG_hello) {
-        if (DECODE(hello))
-            on_hello(l, &m.hello);
-    } else if (tag == MSG_error) {
-        if (DECODE(error))
-            on_error_message(l, &m.error);
-    } else if (l->state == LINK_CONNECTING || l->state == LINK_REFUSED) {
-        /* a late message of an engine that was replaced */
-    } else if (tag == MSG_output) {
-        if (DECODE(output))
-            rc = link_output(l, &m.output, &e);
-        link_pump(l);
-    } else if (tag == MSG_expanded) {
-        if (DECODE(expanded))
-            rc = on_expanded(l, &m.expanded, &e);
-    } else if (tag == MSG_items_received) {
-        if (DECODE(items_received))
-            rc = link_items_received(l, &m.items_received, &e);
-    } else if (tag == MSG_heartbeat) {
-        if (DECODE(heartbeat))
-            on_heartbeat(l, &m.heartbeat);
-    } else if (tag == MSG_drain) {
-        if (DECODE(drain))
-            set_state(l, LINK_DRAINING, "the engine is shutting down");
-    } else if (tag == MSG_command_done) {
-        if (DECODE(command_done) && l->set.on_command_done)
-            l->set.on_command_done(l->set.ctx, &m.command_done);
-    } else if (tag == MSG_stream_resumed) {
-        if (DECODE(stream_resumed) && l->set.on_stream_resumed)
-            l->set.on_stream_resumed(l->set.ctx, &m.stream_resumed);
-    } else if (tag == MSG_NONE) {
-        rc = q_fail(&e, Q_CORRUPT, "not a frame (%zu bytes)", n);
-    }
-    if (rc != Q_OK)
-        drop_frame(l, e.message);
-    arena_reset(&l->arena);
-    Q_CHECK(link_check(l));
+    link_set_state(l, LINK_CONNECTING, reason);
 }
 
 static void expire(struct link *l, int64_t now)
@@ -682,7 +299,7 @@ static void expire(struct link *l, int64_t now)
         next = f->next;
         if (l->state == LINK_REFUSED || now - f->since_ms > l->set.engine_timeout_ms) {
             snprintf(message, sizeof message, "the engine is not available: %s", l->reason);
-            fail_generation(l, f, Q_UNAVAILABLE, message, 1000);
+            link_fail(l, f, Q_UNAVAILABLE, message, 1000);
             next = l->waiting.first; /* the callback may have closed other generations */
         }
     }
@@ -697,9 +314,9 @@ void link_tick(struct link *l)
         silence_ms = SILENCE_MIN_MS;
     bool up = l->state == LINK_UP || l->state == LINK_DRAINING;
     if (up && now - l->beat_ms > silence_ms) {
-        go_down(l, "the engine does not respond");
+        link_go_down(l, "the engine does not respond");
         l->silent_since_ms = l->beat_ms;
-        note_state(l);
+        link_note_state(l);
         up = false;
     }
     if (up && now - l->step_ms > STALL_WARN_MS) {
@@ -710,13 +327,13 @@ void link_tick(struct link *l)
                   (l->heartbeat_ms < BEAT_EVERY_MS ? l->heartbeat_ms : BEAT_EVERY_MS)) {
         l->sent_beat_ms = now;
         if (!send_beat(l, false)) {
-            go_down(l, "the connection to the engine is lost");
+            link_go_down(l, "the connection to the engine is lost");
             up = false;
         }
     }
     if (up && now - l->beat_ms > (int64_t)l->heartbeat_ms * 3 / 2 &&
         now - l->hello_ms >= HELLO_EVERY_MS)
-        probe(l);
+        link_probe(l);
     if (!up && now - l->hello_ms >= (l->state == LINK_REFUSED ? REFUSED_EVERY_MS : HELLO_EVERY_MS))
         send_hello(l);
     if (l->unheard_since_ms && now - l->unheard_since_ms > SILENCE_MIN_MS) {
@@ -726,14 +343,14 @@ void link_tick(struct link *l)
     if (l->state != LINK_UP)
         expire(l, now);
     l->is_stuck = false;
-    flush_aborts(l);
+    link_flush_aborts(l);
     link_pump(l);
     Q_CHECK(link_check(l));
 }
 
 void link_flush(struct link *l)
 {
-    flush_aborts(l);
+    link_flush_aborts(l);
 }
 
 FALLIBLE link_init(struct link *l, const struct link_config *c, struct q_err *e)
@@ -845,8 +462,8 @@ void link_close(struct link *l, struct generation *f)
     Q_ASSERT(!f->list || f->list == &l->waiting || f->list == &l->running);
     if (f->list) {
         if (f->wire_id)
-            add_abort(l, f->wire_id);
-        withdraw(l, f);
+            link_add_abort(l, f->wire_id);
+        link_withdraw(l, f);
         generation_list_take(f);
         metric_set(METRIC_OPEN_SEQUENCES, link_n_open(l));
     }
@@ -858,8 +475,8 @@ static void end_list(struct link *l, const struct generation_list *list)
     while (list->first) { /* on_error may close others */
         struct generation *f = list->first;
         if (f->wire_id)
-            add_abort(l, f->wire_id);
-        fail_generation(l, f, Q_UNAVAILABLE, l->ended, 0);
+            link_add_abort(l, f->wire_id);
+        link_fail(l, f, Q_UNAVAILABLE, l->ended, 0);
     }
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* link_internal - the state of a link and its functions for uv callbacks and tests.
  *
- * link.c and link_output.c are pure: input frames are passed to link_receive, time to link_tick,
+ * link.c, link_receive.c and link_output.c are pure: input frames are passed to link_receive, time to link_tick,
  * and output frames to `send`. The loop and the socket are in link_loop.c; a unit test provides its
  * own functions. Threads: the loop's thread only. */
 #ifndef QUIRE_FRONTEND_LINK_LINK_INTERNAL_H
@@ -84,6 +84,23 @@ void link_tick(struct link *l);
 void link_leave(struct link *l); /* send drain to the engine */
 void link_flush(struct link *l); /* send the aborts of this iteration, before the loop waits */
 void link_pump(struct link *l);  /* submit what may be submitted now */
+
+/* link.c, for link_receive.c */
+/* Send hello to a connected engine: does it still know this frontend? */
+void link_probe(struct link *l);
+void link_set_state(struct link *l, enum link_state state, const char *reason);
+void link_note_state(const struct link *l); /* in the metrics */
+/* The engine is lost: every generation is taken back. */
+void link_go_down(struct link *l, const char *reason);
+/* Put a generation back at the head of the queue, with its tokens so far. */
+void link_take_back(struct link *l, struct generation *f);
+/* Out of its list and without wire id: it is closed. */
+void link_withdraw(struct link *l, struct generation *f);
+/* Withdraw it and tell its owner. */
+void link_fail(struct link *l, struct generation *f, enum q_code code, const char *message,
+               uint32_t retry_after_ms);
+void link_add_abort(struct link *l, uint64_t wire_id); /* for the next link_flush_aborts */
+void link_flush_aborts(struct link *l);
 
 /* link_items.c */
 uint64_t generation_item_bytes(const struct generation *f); /* on the wire */

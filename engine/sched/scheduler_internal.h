@@ -59,8 +59,8 @@ struct scheduler {
     double share;      /* rows that a tenant of weight 1 may have in the step being planned */
     uint32_t *sharing; /* [n_sharing] tenants that could have rows in it */
     uint32_t n_sharing;
-    int64_t share_until_us; /* a tenant that had rows is expected back */
-    uint32_t share_weight;  /* its weight at most */
+    int64_t share_until_us; /* until then the tenant `expected` may come back */
+    uint32_t expected;
     uint64_t n_plan;        /* calls of scheduler_share */
     uint32_t n_constrained; /* running sequences with a grammar */
     bool closed;            /* no new request starts */

@@ -140,7 +140,8 @@ static double fair_level(const struct scheduler *s)
 void scheduler_share(struct scheduler *s, int64_t now_us)
 {
     const double fixed = row_cost_fixed_rows(&s->row_cost);
-    uint32_t weight = 1;
+    double share = SCHEDULER_NO_SHARE;
+    uint32_t least = REQUEST_NONE; /* the tenant that the limit protects */
     s->n_plan++;
     s->n_sharing = 0;
     s->share = SCHEDULER_NO_SHARE;
@@ -151,16 +152,20 @@ void scheduler_share(struct scheduler *s, int64_t now_us)
     for (uint32_t k = 0; k < s->n_sharing; k++) {
         const struct tenant *t = &s->backlog.tenants[s->sharing[k]];
         const double most = (t->n_wanted + fixed) / t->weight;
-        weight = t->weight > weight ? t->weight : weight;
-        if (t->n_wanted && most < s->share)
-            s->share = most;
+        if (t->n_wanted && (least == REQUEST_NONE || most < share)) {
+            least = s->sharing[k];
+            share = most;
+        }
     }
     if (contended) {
         s->share_until_us = now_us + RETURN_US;
-        s->share_weight = weight;
-    } else if ((1 + fixed) / s->share_weight < s->share) {
-        s->share = (1 + fixed) / s->share_weight;
+        s->expected = least;
+    } else if (s->expected == REQUEST_NONE || s->backlog.tenants[s->expected].plan == s->n_plan) {
+        share = SCHEDULER_NO_SHARE; /* it is the one that is left */
+    } else {
+        share = (1 + fixed) / s->backlog.tenants[s->expected].weight;
     }
+    s->share = share < s->share ? share : s->share;
 }
 
 uint32_t scheduler_share_left(const struct scheduler *s, const struct request *r)

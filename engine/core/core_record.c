@@ -15,7 +15,7 @@ static FALLIBLE refused(const char *what, struct q_err *e)
 static const char *not_recorded(const struct core *c)
 {
     if (core_items_any(&c->items))
-        return "models with inputs that are no tokens";
+        return "inputs that are no tokens";
     if (c->config.adapters.max_loras)
         return "LoRA adapters (--enable-lora)";
     if (c->config.worker.speculation.method == SPECULATE_DRAFT)

@@ -11,7 +11,6 @@
 #include <inttypes.h>
 #include <openssl/rand.h>
 #include <string.h>
-#include <unistd.h>
 #include "common/check.h"
 #include "common/clock.h"
 #include "common/log.h"

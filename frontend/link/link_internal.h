@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* link_internal - the state of a link and its functions for uv callbacks and tests.
  *
- * link.c, link_receive.c and link_output.c are pure: input frames are passed to link_receive, time to link_tick,
- * and output frames to `send`. The loop and the socket are in link_loop.c; a unit test provides its
- * own functions. Threads: the loop's thread only. */
+ * link.c, link_receive.c and link_output.c are pure: input frames are passed to link_receive, time
+ * to link_tick, and output frames to `send`. The loop and the socket are in link_loop.c; a unit
+ * test provides its own functions. Threads: the loop's thread only. */
 #ifndef QUIRE_FRONTEND_LINK_LINK_INTERNAL_H
 #define QUIRE_FRONTEND_LINK_LINK_INTERNAL_H
 #include "common/mem.h"

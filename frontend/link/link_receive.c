@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The engine's messages: hello, accepted, errors, heartbeats, outputs. link.c sends and keeps time. */
+/* The engine's messages: hello, errors, heartbeats, tokens. link.c sends and keeps time. */
 #include <inttypes.h>
 #include <string.h>
 #include "common/check.h"

@@ -467,6 +467,14 @@ def blob(path):
             "ignore_eos": True}
 
 
+def test_steps_with_items_are_not_recorded(run, plugin, model, tmp_path):
+    process = run("quire-engine", model, "--plugin", plugin, "--listen", f"ipc://{tmp_path}/e", "--num-gpu-blocks-override", "128",
+                  "--record", tmp_path / "steps")
+    assert process.exit_code() == 3
+    assert "--record: steps with inputs that are no tokens are not recorded yet" in process.log()
+    assert not (tmp_path / "steps").exists()
+
+
 def test_large_items(serve, plugin, model, tmp_path):
     """8 MB each: read on a thread beside the others, and refused, aborted, repeated and replayed as small ones."""
     server = serve("--allowed-local-media-path", tmp_path)

@@ -44,7 +44,8 @@ static inline void launch(void (*kernel)(P...), dim3 grid, unsigned n_thread, si
 {
     auto body = [=] { kernel(args...); };
     static_assert(std::is_trivially_copyable<decltype(body)>::value, "arguments are plain values");
-    const emu_work work = {grid, n_thread, shared, [](void *p) { (*(decltype(body) *)p)(); }};
+    const emu_work work = {grid, n_thread, shared, [](void *p) { (*(decltype(body) *)p)(); },
+                           (const void *)kernel};
     emu_launch_on(x->stream, work, &body, sizeof body);
 }
 #define SHARED_MEMORY(name, ...) __VA_ARGS__ &name = *(__VA_ARGS__ *)emu_shared(sizeof(__VA_ARGS__))

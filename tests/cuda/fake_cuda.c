@@ -236,12 +236,16 @@ static void do_work(const struct work *w)
         w->run(w->args);
         return;
     case WORK_COPY:
+        if (fake_cuda.records)
+            return;
         check_copy(c, "when it is done");
         for (size_t i = 0; i < c->height; i++)
             memcpy((char *)c->dst + i * c->dst_step, (const char *)c->src + i * c->src_step,
                    c->width);
         return;
     case WORK_FILL:
+        if (fake_cuda.records)
+            return;
         check_fill(c, "when it is done");
         memset(c->dst, (int)c->width, c->height);
         return;
@@ -257,7 +261,9 @@ static void do_work(const struct work *w)
 /* All work of a stream before number `end`; of a ruined device nothing. */
 static void run_until(cudaStream_t s, uint64_t end)
 {
-    memory_open(true);
+    const bool opens = !fake_cuda.records;
+    if (opens)
+        memory_open(true);
     while (s->first < s->todo.n && s->n_done < end) {
         const struct work w = s->todo.items[s->first++];
         s->n_done++;
@@ -267,7 +273,8 @@ static void run_until(cudaStream_t s, uint64_t end)
     }
     if (s->first == s->todo.n)
         s->first = s->todo.n = 0;
-    memory_open(false);
+    if (opens)
+        memory_open(false);
 }
 
 static uint64_t given(cudaStream_t s)
@@ -375,7 +382,9 @@ static cudaError_t allocate(void **out, size_t n, bool on_card, const char *call
     outside_capture(call);
     if (rc)
         return last = sticky ? sticky : cudaErrorMemoryAllocation;
-    *out = on_card && n > left ? NULL : memory_new(n, on_card);
+    *out = on_card && n > left ? NULL
+           : fake_cuda.records ? memory_new_untouched(n, on_card)
+                               : memory_new(n, on_card);
     return *out ? cudaSuccess : (last = cudaErrorMemoryAllocation);
 }
 

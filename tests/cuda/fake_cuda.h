@@ -40,6 +40,9 @@ struct fake_cuda {
     int n_device, driver;      /* 1; its version */
     uint64_t total_bytes;      /* of a card */
     bool early;                /* work is done when it is given */
+    bool records;              /* no work is done, launches are logged (launch_log.h); memory of
+                                * the card has addresses alone, so it may be as large as a real
+                                * card's, and no copy brings results: all of them are 0 */
     uint32_t fail_at;          /* number of the call that fails, counted from 1; 0: none */
     cudaError_t fail_with;     /* its result; of an allocation cudaErrorMemoryAllocation */
     uint32_t fault_at;         /* number of the kernel that ruins the device; 0: none */

@@ -8,6 +8,7 @@ extern "C" {
 #include "fake_cuda.h"
 #include "fake_lt.h"
 #include "kernels/cuda/stream.h"
+#include "launch_log.h"
 }
 
 struct launched {
@@ -26,11 +27,16 @@ static void run_kernel(void *arg)
 /* A launcher's stream is a struct cuda_stream (kernels/cuda/stream.h). */
 static void give_kernel(void *stream, const emu_work *work, const void *arg, size_t n)
 {
+    const cudaStream_t to = ((const struct cuda_stream *)stream)->cuda;
+    if (fake_cuda.records) {
+        const struct launch entry = launch_log_entry(work->kernel);
+        fake_cuda_launch(to, launch_log_run, &entry, sizeof entry);
+        return;
+    }
     std::vector<char> copy(ARGS_AT + n);
     *(launched *)(void *)copy.data() = {*work, n};
     memcpy(copy.data() + ARGS_AT, arg, n);
-    fake_cuda_launch(((const struct cuda_stream *)stream)->cuda, run_kernel, copy.data(),
-                     copy.size());
+    fake_cuda_launch(to, run_kernel, copy.data(), copy.size());
 }
 
 static void give_product(void *stream, void (*run)(void *), const void *arg, size_t n)

@@ -21,7 +21,7 @@ static void protect(const struct piece *m, bool open)
     Q_ASSERT(!mprotect(m->p, m->size, open ? PROT_READ | PROT_WRITE : PROT_NONE));
 }
 
-void *memory_new(size_t n, bool on_card)
+static void *add(size_t n, bool on_card, int access, int flags)
 {
     const size_t size = (n + PAGE - 1) / PAGE * PAGE + PAGE;
     if (n_piece == n_room) {
@@ -29,16 +29,29 @@ void *memory_new(size_t n, bool on_card)
         pieces = realloc(pieces, n_room * sizeof *pieces);
         Q_ASSERT(pieces);
     }
-    char *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *p = mmap(NULL, size, access, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
     if (p == MAP_FAILED)
         return NULL;
-    memset(p, 0xff, size); /* NaN */
-    pieces[n_piece] = (struct piece){p, n, size, on_card};
-    if (on_card && !depth)
-        protect(&pieces[n_piece], false);
+    pieces[n_piece++] = (struct piece){p, n, size, on_card};
     card_bytes += on_card ? n : 0;
-    n_piece++;
     return p;
+}
+
+void *memory_new(size_t n, bool on_card)
+{
+    void *p = add(n, on_card, PROT_READ | PROT_WRITE, 0);
+    if (!p)
+        return NULL;
+    memset(p, 0xff, pieces[n_piece - 1].size); /* NaN */
+    if (on_card && !depth)
+        protect(&pieces[n_piece - 1], false);
+    return p;
+}
+
+void *memory_new_untouched(size_t n, bool on_card)
+{
+    return on_card ? add(n, on_card, PROT_NONE, MAP_NORESERVE)
+                   : add(n, on_card, PROT_READ | PROT_WRITE, 0);
 }
 
 /* The addresses stay reserved, so that a later use is seen. */

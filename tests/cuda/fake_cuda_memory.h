@@ -9,6 +9,8 @@
 
 /* NULL: out of memory. */
 void *memory_new(size_t n, bool on_card);
+/* Takes no memory until it is used: of the card for ever inaccessible, of the host zero. */
+void *memory_new_untouched(size_t n, bool on_card);
 /* False if p is not the start of an allocation of this kind. */
 bool memory_free(void *p, bool on_card);
 /* True if one allocation has all n bytes from p on. */

@@ -93,6 +93,7 @@ struct emu_work {
     dim3 grid, block;
     size_t shared_bytes;
     emu_body *body;
+    const void *kernel; /* the function that body calls, to name it */
 };
 /* Where it is set, kernels are given to it instead of being run: to a stream, with a copy of the n
  * bytes of arg. */

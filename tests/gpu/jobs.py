@@ -16,6 +16,8 @@ MODELS = HERE.parent / "data/models"
 CHECKS = ("embed", "silu_mul", "layer_norm", "activate", "add_rows", "soft_cap", "scatter", "rms_norm", "norm_rows", "quant_rows", "rope",
           "kv_store", "qkv_epilogue", "attention", "linear", "linear_int8", "linear_w4a8", "linear_w4a16", "softmax_stats", "sample", "mla",
           "moe_route", "moe_combine", "linear_grouped", "linear_fp8", "linear_fp8_block")  # when cuda_check_card cannot say
+# Checked first: what no card has run yet and all time is spent in.
+FIRST = ("linear", "attention", "linear_fp8", "linear_int8", "linear_grouped", "linear_fp8_grouped", "linear_w4a16", "qkv_epilogue", "sample")
 DIAGNOSES = 3  # of a run: compute-sanitizer takes its time
 CLOSE = 0.1  # logprobs of two devices in bfloat16, of logits that random weights make
 
@@ -89,7 +91,8 @@ def speed(kind, more=(), env=None):
 
 def kernels(r):
     listed = run(r.store, r.work, [r.program("cuda_check_card"), "--list"], 20, r.env)
-    for op in listed.out.split() if listed.rc == 0 else CHECKS:
+    ops = listed.out.split() if listed.rc == 0 else CHECKS
+    for op in sorted(ops, key=lambda op: FIRST.index(op) if op in FIRST else len(FIRST)):
         yield f"check {op}", check(op), 5
     yield "speed", speed("speed"), 25
     yield "speed without trial", speed("speed without wgmma", ["--op", "attention,linear,linear_grouped"], machine.WITHOUT), 20

@@ -17,7 +17,7 @@
 # Writes OUT (default build/gpu): page.md (the bars, then every figure), results.json, log.txt, profile.txt, quire/tune.
 # What has a result of this card and of these programs is not run again (--again), so the same command goes on where a run was
 # cut off, on another machine with --with FOLDER, where the results of before lie. --minutes 4: another time limit.
-# --job 'bench/Llama.*': some jobs only. Exit status 1 when a job failed. A card for half an hour: README.md beside this.
+# --job 'bench/Llama.*': some jobs only. Exit status 1 when a job failed. A card for a quarter of an hour: README.md beside this.
 # QUIRE_DEVICE and QUIRE_CUDA_LIBRARY choose another device, or a library without a card, to try this script (with --small).
 set -eu
 here=$(cd "$(dirname "$0")/../.." && pwd)

@@ -164,6 +164,8 @@ def all_of_it(s):
           and "13000 output tokens/s" in page and "not measured" in page and "NVIDIA Stub" in page, page)
     check("start to ready was measured", "start_to_ready_s" in page, page)
     check("the order is that of what matters most", list(jobs).index("bench/Llama-3-8B latency") < list(jobs).index("goldens/llama eager"))
+    checks = [name for name in jobs if name.startswith("kernels/check")]
+    check("and of checks", checks == [f"kernels/check {op}" for op in ("linear", "attention", "sample", "embed")], str(checks))
     n = len(jobs) - 1  # the machine is looked at again
     rc, text = s.run(nvidia_smi="581.2")
     check("what has a result is not run again, with another driver neither", rc == 0 and f"{n} have;" in text and "580.1, 581.2" in s.page(), text)

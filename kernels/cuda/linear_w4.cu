@@ -15,7 +15,8 @@
  * few: up to 16 rows.
  *   Shape: a block of 8 warps has 32 outputs x 8 or 16 rows. A round is up to 16 blocks of 128 inputs, of which
  *     a warp takes one or two, 32 rows x 64 bytes each, straight from device memory to registers, while the
- *     sums of the last round are folded: a thread folds one or two outputs of a row, groups ascending.
+ *     sums of the last round are folded: a thread folds one or two outputs of a row, groups ascending. The first
+ *     round's are requested before the wait for the kernel ahead (not those of experts, whose choice it makes).
  *   Shared (few_shared): group sums of a round [32 groups][2 mma][n_row / 8][32 lanes] x 16 bytes and their
  *     totals: 33 or 66 KiB.
  *   Bytes: n_in / 2 + 3 n_in / group an output; x of a block, from L2; y. Limit: bytes / bandwidth.
@@ -160,6 +161,29 @@ static __device__ __forceinline__ void few_load(uint4 w[FEW_BLOCKS][4], const st
         }
 }
 
+/* A warp's blocks in a round: as many as FEW_GROUPS takes, but something for every warp. */
+static __device__ __forceinline__ uint32_t few_each(const struct int4_in &in)
+{
+    const uint32_t n_block = (in.n_in + INT4_BLOCK - 1) / INT4_BLOCK;
+    return in.quarters == 1 || n_block <= WARPS ? 1 : FEW_BLOCKS;
+}
+
+/* Those of a warp from `block` on. */
+static __device__ __forceinline__ struct few_place few_place_at(const struct int4_in &in,
+                                                                uint32_t o, uint32_t block)
+{
+    const uint32_t n_block = (in.n_in + INT4_BLOCK - 1) / INT4_BLOCK, mine = few_each(in);
+    const uint32_t left = block < n_block ? n_block - block : 0;
+    return {o, block, left < mine ? left : mine};
+}
+
+/* The first ones of W. */
+static __device__ __forceinline__ void few_begin(uint4 w[FEW_BLOCKS][4], const struct int4_in &in,
+                                                 const struct linear_out &out, uint32_t o)
+{
+    few_load(w, in, out, few_place_at(in, o, threadIdx.x / WARP * few_each(in)));
+}
+
 struct few_at {            /* of one block of 128 inputs */
     uint32_t group, block; /* where its groups go, which it is */
 };
@@ -247,32 +271,23 @@ static __device__ __forceinline__ void few_store(few_shared<F, N> &s, const floa
     }
 }
 
+/* w: has what few_begin loads. */
 template <enum form F, unsigned N, bool PICKED>
-static __device__ __forceinline__ void few_rows(few_shared<F, N> &s, const struct int4_in &in,
-                                                const struct linear_out &out,
-                                                const struct few_part<N> &part)
+static __device__ __forceinline__ void
+few_rows(few_shared<F, N> &s, uint4 w[FEW_BLOCKS][4], const struct int4_in &in,
+         const struct linear_out &out, const struct few_part<N> &part)
 {
-    const uint32_t warp = threadIdx.x / WARP;
+    const uint32_t warp = threadIdx.x / WARP, mine = few_each(in);
     const uint32_t n_block = (in.n_in + INT4_BLOCK - 1) / INT4_BLOCK, per = 4 / in.quarters;
-    /* as many as FEW_GROUPS takes, but something for every warp */
-    const uint32_t mine = in.quarters == 1 || n_block <= WARPS ? 1 : FEW_BLOCKS;
-    uint4 w[FEW_BLOCKS][4];
     float acc[N] = {};
-    struct few_place p = {part.o, warp * mine, 0};
-    for (uint32_t first = 0; first < n_block; first += WARPS * mine, p.block += WARPS * mine) {
-        p.n_block = p.block >= n_block ? 0 : n_block - p.block < mine ? n_block - p.block : mine;
-        if (first == 0)
-            few_load(w, in, out, p);
+    struct few_place p = few_place_at(in, part.o, warp * mine);
+    for (uint32_t first = 0; first < n_block; first += WARPS * mine) {
 #pragma unroll
         for (unsigned i = 0; i < FEW_BLOCKS; i++)
             if (i < p.n_block)
                 few_block<F, N>(s, {(warp * mine + i) * per, p.block + i}, w[i], in, out, part);
-        const uint32_t next = p.block + WARPS * mine;
-        const struct few_place ahead = {part.o, next,
-                                        next >= n_block         ? 0
-                                        : n_block - next < mine ? n_block - next
-                                                                : mine};
-        few_load(w, in, out, ahead);
+        p = few_place_at(in, part.o, p.block + WARPS * mine);
+        few_load(w, in, out, p);
         __syncthreads();
         const uint32_t g0 = first * per, left = in.n_group - g0;
         const uint32_t n = left < WARPS * mine * per ? left : WARPS * mine * per;
@@ -300,16 +315,18 @@ template <enum form F, unsigned N>
 static __global__ void __launch_bounds__(WARPS *WARP, few_blocks<F, N, false>::n)
     int4_few_kernel(const struct int4_in in, const struct linear_out out)
 {
-    await_inputs();
     typedef few_shared<F, N> shared_type;
     SHARED_MEMORY(s, shared_type);
     struct few_part<N> p;
+    uint4 w[FEW_BLOCKS][4];
     p.o = blockIdx.x * WARP_OUT;
     p.row = 0;
 #pragma unroll
     for (unsigned n = 0; n < N; n++)
         p.x_row[n] = (uint32_t)within(8 * n + threadIdx.x % WARP / 4, out.n_row);
-    few_rows<F, N, false>(s, in, out, p);
+    few_begin(w, in, out, p.o);
+    await_inputs();
+    few_rows<F, N, false>(s, w, in, out, p);
 }
 
 /* ---- many rows ---- */
@@ -488,12 +505,14 @@ static __global__ void __launch_bounds__(WARPS *WARP, few_blocks<F, N, true>::n)
         return; /* all of a block */
     to_group(in, out, g, t);
     struct few_part<N> p;
+    uint4 w[FEW_BLOCKS][4];
     p.o = blockIdx.x * WARP_OUT;
     p.row = t.row;
 #pragma unroll
     for (unsigned n = 0; n < N; n++)
         p.x_row[n] = row_of_x(g, (uint32_t)within(t.row + 8 * n + threadIdx.x % WARP / 4, t.end));
-    few_rows<F, N, true>(s, in, out, p);
+    few_begin(w, in, out, p.o);
+    few_rows<F, N, true>(s, w, in, out, p);
 }
 
 template <enum form F>

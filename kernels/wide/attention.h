@@ -13,6 +13,9 @@
  * int8: the scores are multiplied by K's scales lane by lane, and the softmax multiplies V's scales
  * into p, so that the inner loops of both passes read plain integers.
  *
+ * Items of several KV heads, decoding without grouped queries, make the same passes block by block:
+ * attention_heads.h.
+ *
  * Scratch of an item:
  *   q     [head_dim][ROWS]             transposed: broadcasts are one stream
  *   s     [blocks of a split][ROWS][16]   scores, then p
@@ -27,6 +30,7 @@
 #define QUIRE_KERNELS_WIDE_ATTENTION_H
 #include "kernels/wide/attention_scores.h"
 #include "kernels/wide/attention_values.h"
+#include "kernels/wide/attention_heads.h"
 #include "kernels/wide/attention_item_loop.h"
 #ifdef VEC_SUMS
 
@@ -34,6 +38,10 @@
 
 static void item_load_q(const struct item *it)
 {
+    if (it->n_kv > 1) {
+        heads_load_q(it);
+        return;
+    }
     for (uint32_t r = 0; r < ROWS; r++) {
         const float *q = it->a->q + (r < it->n_row ? item_at(it, r, it->a->q_stride) : 0);
         for (uint32_t d = 0; d < it->a->head_dim; d++)
@@ -44,6 +52,10 @@ static void item_load_q(const struct item *it)
 /* Compute the partial results of the item's rows for its split, into it->sum. */
 static void item_attend(const struct item *it)
 {
+    if (it->n_kv > 1) {
+        heads_attend(it);
+        return;
+    }
     for (uint32_t c = it->begin / KERN_BLOCK * KERN_BLOCK; c < it->end;
          c += SCORE_BLOCKS * KERN_BLOCK)
         score_blocks(it, c, it->end - c > KERN_BLOCK ? SCORE_BLOCKS : 1);
@@ -102,20 +114,23 @@ static void partial_store(const struct item *it, uint32_t r, const float *part)
 static void item_run(const struct item *it)
 {
     const size_t stride = it->sum_stride;
-    const uint32_t dim = partial_dim(it->a->head_dim);
+    const uint32_t dim = partial_dim(it->a->head_dim), n_row = it->n_row * it->n_kv;
     item_load_q(it);
     for (uint32_t c = it->begin; c < it->end; c = (c / ATTENTION_SPLIT + 1) * ATTENTION_SPLIT) {
         struct item one = item_of_split(it, c);
         if (c == it->begin) /* the first split starts the joined result */
             one.sum = it->joined;
         item_attend(&one);
-        for (uint32_t r = 0; r < it->n_row && c != it->begin; r++)
+        for (uint32_t r = 0; r < n_row && c != it->begin; r++)
             partial_join(it->joined + r * stride, one.sum + r * stride, dim);
     }
-    if (it->part)
-        memcpy(it->part, it->joined, it->n_row * stride * sizeof *it->part);
-    for (uint32_t r = 0; r < it->n_row && !it->part; r++)
-        partial_store(it, r, it->joined + r * stride);
+    for (uint32_t h = 0; h < it->n_kv; h++) {
+        const struct item head = item_of_head(it, h);
+        if (head.part)
+            memcpy(head.part, head.joined, it->n_row * stride * sizeof *head.part);
+        for (uint32_t r = 0; r < it->n_row && !head.part; r++)
+            partial_store(&head, r, head.joined + r * stride);
+    }
 }
 
 /* An item with its scratch. */
@@ -126,6 +141,7 @@ INLINE struct item item_room(const struct attention_args *a, const struct kern_e
     struct item it = {.a = a, .s = x->scratch};
     it.sum_stride = partial_stride(a->head_dim);
     it.head_bytes = kv_head_bytes(a->kv_dtype, a->head_dim);
+    it.kv_rows = a->head_dim % 16 == 0; /* heads of one row; heads_value takes whole vecs */
     it.q = it.s + ROWS * room;
     it.sum = it.q + ROWS * (((size_t)a->head_dim + 15) / 16 * 16);
     it.joined = it.sum + ROWS * it.sum_stride;

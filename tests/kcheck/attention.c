@@ -37,6 +37,10 @@ static void choose_case(struct kcheck *k, struct attention_case *c)
     uint32_t n_kv_head = kc_range(k, 1, 3),
              group = kc_chance(k, 15) ? kc_range(k, 8, 30) : kc_range(k, 1, 7);
     uint32_t dim = kc_chance(k, 20) ? kc_range(k, 1, 200) : kc_pick(k, head_dims, 13);
+    if (kc_chance(k, 10)) { /* heads side by side: a row each in decode */
+        n_kv_head = kc_range(k, 1, 26);
+        group = 1;
+    }
     if (c->deep) {
         n_kv_head = kc_range(k, 1, 2);
         group = kc_range(k, 1, 4);

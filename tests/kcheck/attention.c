@@ -38,7 +38,7 @@ static void choose_case(struct kcheck *k, struct attention_case *c)
              group = kc_chance(k, 15) ? kc_range(k, 8, 30) : kc_range(k, 1, 7);
     uint32_t dim = kc_chance(k, 20) ? kc_range(k, 1, 200) : kc_pick(k, head_dims, 13);
     if (kc_chance(k, 10)) { /* heads side by side: a row each in decode */
-        n_kv_head = kc_range(k, 1, 26);
+        n_kv_head = kc_range(k, 2, 14);
         group = 1;
     }
     if (c->deep) {

@@ -48,6 +48,11 @@ static const struct {
     {"bloom",  "num_attention_heads",     "n_head", false},
     {"bloom",  "intermediate_size",       "n_inner", false},
     {"bloom",  "max_position_embeddings", "seq_length", false},
+    {"codegen", "hidden_size",            "n_embd", false},
+    {"codegen", "num_hidden_layers",      "n_layer", false},
+    {"codegen", "num_attention_heads",    "n_head", false},
+    {"codegen", "intermediate_size",      "n_inner", false},
+    {"codegen", "max_position_embeddings", "n_positions", false},
     {"distilbert", "hidden_size",         "dim", false},
     {"distilbert", "intermediate_size",   "hidden_dim", false},
     {"distilbert", "num_hidden_layers",   "n_layers", false},
@@ -63,6 +68,13 @@ static const struct {
     {"gpt2",   "num_attention_heads",     "n_head", false},
     {"gpt2",   "intermediate_size",       "n_inner", false},
     {"gpt2",   "max_position_embeddings", "n_positions", false},
+    {"gpt_bigcode", "hidden_size",        "n_embd", false},
+    {"gpt_bigcode", "num_hidden_layers",  "n_layer", false},
+    {"gpt_bigcode", "num_attention_heads", "n_head", false},
+    {"gpt_bigcode", "intermediate_size",  "n_inner", false},
+    {"gpt_bigcode", "max_position_embeddings", "n_positions", false},
+    {"gpt_neo", "num_hidden_layers",      "num_layers", false},
+    {"gpt_neo", "num_attention_heads",    "num_heads", false},
     {"gptj",   "hidden_size",             "n_embd", false},
     {"gptj",   "num_hidden_layers",       "n_layer", false},
     {"gptj",   "num_attention_heads",     "n_head", false},
@@ -71,6 +83,10 @@ static const struct {
     {"hunyuan_v1_dense", "head_dim",      "attention_head_dim", false},
     {"lfm2",   "intermediate_size",       "block_ff_dim", false},
     {"llama4_text", "intermediate_size",  "intermediate_size_mlp", true}, /* the other is the experts' */
+    {"mpt",    "hidden_size",             "d_model", false},
+    {"mpt",    "num_hidden_layers",       "n_layers", false},
+    {"mpt",    "num_attention_heads",     "n_heads", false},
+    {"mpt",    "max_position_embeddings", "max_seq_len", false},
     {"nemotron_h", "head_dim",            "attention_head_dim", false},
     {"opt",    "intermediate_size",       "ffn_dim", false},
     // clang-format on
@@ -82,9 +98,11 @@ static const struct {
     uint32_t times, number;
 } absent_sizes[] = {
     // clang-format off
+    {"afmoe",       "head_dim",                0, 128},
     {"bamba",       "num_key_value_heads",     0, 8},
     {"bloom",       "intermediate_size",       4, 0},
     {"bloom",       "max_position_embeddings", 0, 2048}, /* slopes have no end: that of training */
+    {"codegen",     "intermediate_size",       4, 0},
     {"cwm",         "head_dim",                0, 128},
     {"ernie4_5",    "head_dim",                0, 128},
     {"ernie4_5_moe", "num_key_value_heads",    0, 4},
@@ -105,9 +123,14 @@ static const struct {
     {"glm4",        "head_dim",                0, 128},
     {"glm4_moe",    "num_key_value_heads",     0, 8},
     {"gpt2",        "intermediate_size",       4, 0},
+    {"gpt_bigcode", "intermediate_size",       4, 0},
+    {"gpt_neo",     "intermediate_size",       4, 0},
     {"gpt_oss",     "head_dim",                0, 64},
     {"gptj",        "intermediate_size",       4, 0},
+    {"granite_swa", "num_key_value_heads",     0, 4},
     {"helium",      "head_dim",                0, 128},
+    {"hy_v3",       "head_dim",                0, 128},
+    {"hy_v3",       "num_key_value_heads",     0, 8},
     {"internlm3",   "head_dim",                0, 128},
     {"iquestcoder", "head_dim",                0, 128},
     {"jamba",       "num_key_value_heads",     0, 8},
@@ -123,9 +146,12 @@ static const struct {
     {"mamba2",      "num_attention_heads",     0, 1},
     {"mamba2",      "head_dim",                0, 64},
     {"mamba2",      "max_position_embeddings", 0, RECURRENT_MAX},
+    {"mellum",      "head_dim",                0, 128},
+    {"mellum",      "num_key_value_heads",     0, 4},
     {"minimax_m2",  "head_dim",                0, 128},
     {"minimax_m2",  "num_key_value_heads",     0, 8},
     {"ministral3",  "head_dim",                0, 128},
+    {"mpt",         "intermediate_size",       4, 0},
     {"nemotron_h",  "num_key_value_heads",     0, 8},
     {"nemotron_h",  "head_dim",                0, 128},
     {"nemotron_h",  "max_position_embeddings", 0, 4096},
@@ -138,6 +164,9 @@ static const struct {
     {"qwen3_5_text", "num_key_value_heads",    0, 4},
     {"qwen3_next",  "head_dim",                0, 256},
     {"seed_oss",    "head_dim",                0, 128},
+    {"solar_open",  "head_dim",                0, 128},
+    {"solar_open",  "intermediate_size",       4, 0}, /* no layer has it: all have experts */
+    {"solar_open",  "num_key_value_heads",     0, 8},
     {"vaultgemma",  "head_dim",                0, 256},
     // clang-format on
 };
@@ -276,7 +305,7 @@ static enum q_code load_size(struct model_config *c, const struct field *f,
     return Q_OK;
 }
 
-/* Falcon: flags say whether the number of KV heads counts. */
+/* Falcon: flags say whether the number of KV heads counts; GPT-BigCode: one says that it is 1. */
 static enum q_code load_kv_heads(struct model_config *c, const struct hub_json_at *at,
                                  struct q_err *e)
 {
@@ -284,7 +313,7 @@ static enum q_code load_kv_heads(struct model_config *c, const struct hub_json_a
     enum q_code rc;
     if (c->n_kv_head == 0)
         c->n_kv_head = c->n_head;
-    if (strcmp(c->model_type, "falcon") != 0)
+    if (strcmp(c->model_type, "falcon") != 0 && strcmp(c->model_type, "gpt_bigcode") != 0)
         return Q_OK;
     if ((rc = hub_json_bool(&grouped, at, "new_decoder_architecture", e)) ||
         (rc = hub_json_bool(&one, at, "multi_query", e)))
@@ -306,6 +335,11 @@ static enum q_code load_sizes(struct model_config *c, const struct hub_json_at *
         return q_fail(e, Q_CORRUPT,
                       "%s: num_attention_heads %u is not a multiple of num_key_value_heads %u",
                       at->path, c->n_head, c->n_kv_head);
+    if (strcmp(c->model_type, "codegen") == 0 && c->n_head % 4)
+        return q_fail(e, Q_UNSUPPORTED,
+                      "%s: %u heads are not supported for model_type \"codegen\", expected a "
+                      "multiple of 4",
+                      at->path, c->n_head);
     if (c->head_dim == 0 && c->hidden_size % c->n_head)
         return q_fail(e, Q_CORRUPT,
                       "%s: head_dim is missing and hidden_size %u is not a multiple of %u heads",
@@ -459,6 +493,27 @@ static enum q_code take_text(struct model_config *c, json_t **root, const char *
     return rc;
 }
 
+/* MPT: keys of attention are in an object of their own. They become keys of the config, unless it
+ * has them. */
+static enum q_code take_section(json_t *root, const char *path, struct q_err *e)
+{
+    static const struct {
+        const char *model_type, *key;
+    } sections[] = {{"mpt", "attn_config"}};
+    const char *type = json_string_value(json_object_get(root, "model_type"));
+    for (size_t i = 0; i < sizeof sections / sizeof *sections; i++) {
+        json_t *section = json_object_get(root, sections[i].key);
+        if (!type || strcmp(sections[i].model_type, type) != 0 || !section || json_is_null(section))
+            continue;
+        if (!json_is_object(section))
+            return q_fail(e, Q_CORRUPT, "%s: %s is %s, expected an object", path, sections[i].key,
+                          hub_json_kind(section));
+        if (json_object_update_missing(root, section))
+            return q_fail(e, Q_NO_MEMORY, "%s: no memory for its keys", path);
+    }
+    return Q_OK;
+}
+
 enum q_code model_config_parse(struct model_config *c, const char *text, size_t n, const char *path,
                                struct q_err *e)
 {
@@ -469,8 +524,8 @@ enum q_code model_config_parse(struct model_config *c, const char *text, size_t 
     const struct archs_added *plugin = name ? archs_added_find(name) : NULL;
     if (!rc && plugin)
         rc = plugin->apply(plugin, c, root, path, e);
-    else if (!rc)
-        rc = take_text(c, &root, path, e);
+    else if (!rc && !(rc = take_text(c, &root, path, e)))
+        rc = take_section(root, path, e);
     if (!rc)
         rc = load_config(c, &(struct hub_json_at){root, path}, e);
     if (!rc && plugin)

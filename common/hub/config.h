@@ -47,6 +47,7 @@ struct rope_config {
     double attention_factor;                  /* yarn, longrope; 0 = not given */
     double mscale, mscale_all_dim;            /* yarn; 0 = not given */
     bool truncate;                            /* yarn: round the correction range (default true) */
+    bool backward;                            /* pairs are rotated by the negative angle */
     double proportion;                        /* proportional: of the pairs that are rotated */
     /* longrope, of each pair: up to the original length, and beyond it */
     float short_factor[CONFIG_ROPE_FACTORS_MAX], long_factor[CONFIG_ROPE_FACTORS_MAX];

@@ -19,6 +19,9 @@ struct family {
     double attention_cap, logit_cap, query_scalar;
     bool has_caps; /* these three are keys of it */
     double attention_multiplier;
+    const char *attention_key; /* of it, where it is the only multiplier; absent or null: none */
+    const char *root_key; /* the embedding is multiplied by sqrt(hidden_size) where it is true */
+    bool root;            /* when absent */
     bool has_multipliers;
     bool multiplies_logits; /* logits_scaling is a factor, not a divisor */
     struct {                /* MiniCPM's multipliers, when their keys are absent; 0: none */
@@ -113,6 +116,23 @@ static enum q_code load_multipliers(struct forward_config *f, const struct famil
         (rc = hub_json_number(&logits_scaling, at, "logits_scaling", range, e)))
         return rc;
     f->logit_multiplier = row->multiplies_logits ? logits_scaling : 1 / logits_scaling;
+    return Q_OK;
+}
+
+/* The embedding's and the scores' alone. */
+static enum q_code load_few_multipliers(struct model_config *c, const struct family *row,
+                                        const struct hub_json_at *at, struct q_err *e)
+{
+    struct forward_config *f = &c->forward;
+    bool root = row->root;
+    enum q_code rc;
+    if (row->attention_key &&
+        (rc = hub_json_number(&f->attention_multiplier, at, row->attention_key,
+                              (struct hub_json_range){1e-6, 1e6}, e)))
+        return rc;
+    if (!row->root_key || (rc = hub_json_bool(&root, at, row->root_key, e)))
+        return row->root_key ? rc : Q_OK;
+    f->embedding_multiplier = root ? sqrt(c->hidden_size) : 1;
     return Q_OK;
 }
 
@@ -323,7 +343,7 @@ enum q_code config_forward_load(struct model_config *c, const struct hub_json_at
         (rc = load_flags(c, row, at, e)) || (rc = check_refused(c, row, at, e)) ||
         (rc = load_caps(&c->forward, row, at, e)) ||
         (rc = load_multipliers(&c->forward, row, at, e)) || (rc = load_mup(c, row, at, e)) ||
-        (rc = load_limits(&c->forward, row, at, e)) ||
+        (rc = load_few_multipliers(c, row, at, e)) || (rc = load_limits(&c->forward, row, at, e)) ||
         (row->scales_q && (rc = load_growth(&c->forward, at, e))) ||
         (rc = is_rotated_counted(row, at) ? load_rotated(c, row, at, e)
                                           : load_fraction(c, row, at, e)))

@@ -18,28 +18,36 @@ static const struct family {
     uint32_t n_full;      /* max_window_layers when absent: the first layers, without a window */
     bool chunks;          /* windows are chunks of positions, in the layers with rope */
     const char *rope_key; /* all layers are rotated where it is "rope", else none; NULL: no key */
+    bool full_first;      /* the pattern's layers are the first, the one a pattern further … */
+    bool kinds;           /* attention_types says which layers have windows */
 } families[] = {
     // clang-format off
-    {"cohere2",     true,  4096, 4, 0, true,  true, false, NULL, NULL, 0, false, NULL},
-    {"dots1",       true,  4096, 0, 0, false, false, false, NULL, NULL, 62, false, NULL},
-    {"exaone4",     true,  4096, 4, 0, true,  false, false, NULL, NULL, 0, false, NULL},
-    {"gemma2",      true,  4096, 2, 0, false, false, false, NULL, NULL, 0, false, NULL},
-    {"gemma3_text", true,  4096, 6, 0, false, false, false, NULL, NULL, 0, false, NULL},
-    {"gemma4_text", true,  512,  6, 0, false, false, false, NULL, NULL, 0, false, NULL},
-    {"gpt_oss",     true,  128,  2, 0, false, false, false, NULL, NULL, 0, false, NULL},
-    {"granitemoehybrid", true, 0, 0, 0, false, false, false, NULL, NULL, 0, false, "position_embedding_type"},
-    {"llama4_text", true,  8192, 0, 4, false, false, false, NULL, "attention_chunk_size", 0, true, NULL},
-    {"mimo",        false, 0,    0, 0, false, false, false, NULL, NULL, 0, false, NULL},
-    {"ministral",   true,  4096, 0, 0, false, false, false, NULL, NULL, 0, false, NULL},
-    {"modernbert",  true,  128,  3, 0, false, false, true, "global_attn_every_n_layers", "local_attention", 0, false, NULL},
-    {"olmo3",       true,  4096, 4, 0, false, false, false, NULL, NULL, 0, false, NULL},
-    {"qwen2",       false, 0,    0, 0, false, false, false, NULL, NULL, 0, false, NULL},
-    {"qwen2_moe",   false, 0,    0, 0, false, false, false, NULL, NULL, 0, false, NULL},
-    {"qwen3",       false, 0,    0, 0, false, false, false, NULL, NULL, 0, false, NULL},
-    {"qwen3_moe",   false, 0,    0, 0, false, false, false, NULL, NULL, 0, false, NULL},
-    {"smollm3",     false, 0,    0, 4, false, false, false, NULL, NULL, 0, false, NULL},
-    {"vaultgemma",  true,  4096, 2, 0, false, false, false, NULL, NULL, 0, false, NULL},
-    {"",            true,  0,    0, 0, false, false, false, NULL, NULL, 0, false, NULL}, /* every other */
+    {"afmoe",       true,  1024, 4, 0, true,  true, false, "global_attn_every_n_layers", NULL, 0, false, NULL, false, false},
+    {"cohere2",     true,  4096, 4, 0, true,  true, false, NULL, NULL, 0, false, NULL, false, false},
+    {"dots1",       true,  4096, 0, 0, false, false, false, NULL, NULL, 62, false, NULL, false, false},
+    {"exaone4",     true,  4096, 4, 0, true,  false, false, NULL, NULL, 0, false, NULL, false, false},
+    {"exaone_moe",  true,  4096, 4, 0, true,  false, false, NULL, NULL, 0, false, NULL, false, false},
+    {"gemma2",      true,  4096, 2, 0, false, false, false, NULL, NULL, 0, false, NULL, false, false},
+    {"gemma3_text", true,  4096, 6, 0, false, false, false, NULL, NULL, 0, false, NULL, false, false},
+    {"gemma4_text", true,  512,  6, 0, false, false, false, NULL, NULL, 0, false, NULL, false, false},
+    {"gpt_neo",     true,  256,  0, 0, false, false, false, NULL, "window_size", 0, false, NULL, false, true},
+    {"gpt_oss",     true,  128,  2, 0, false, false, false, NULL, NULL, 0, false, NULL, false, false},
+    {"granite_swa", true,  128,  4, 0, false, false, false, NULL, NULL, 0, false, NULL, true, false},
+    {"granitemoe_swa", true, 128, 4, 0, false, false, false, NULL, NULL, 0, false, NULL, true, false},
+    {"granitemoehybrid", true, 0, 0, 0, false, false, false, NULL, NULL, 0, false, "position_embedding_type", false, false},
+    {"llama4_text", true,  8192, 0, 4, false, false, false, NULL, "attention_chunk_size", 0, true, NULL, false, false},
+    {"mellum",      true,  1024, 1, 0, false, false, false, NULL, NULL, 0, false, NULL, false, false},
+    {"mimo",        false, 0,    0, 0, false, false, false, NULL, NULL, 0, false, NULL, false, false},
+    {"ministral",   true,  4096, 0, 0, false, false, false, NULL, NULL, 0, false, NULL, false, false},
+    {"modernbert",  true,  128,  3, 0, false, false, true, "global_attn_every_n_layers", "local_attention", 0, false, NULL, false, false},
+    {"olmo3",       true,  4096, 4, 0, false, false, false, NULL, NULL, 0, false, NULL, false, false},
+    {"qwen2",       false, 0,    0, 0, false, false, false, NULL, NULL, 0, false, NULL, false, false},
+    {"qwen2_moe",   false, 0,    0, 0, false, false, false, NULL, NULL, 0, false, NULL, false, false},
+    {"qwen3",       false, 0,    0, 0, false, false, false, NULL, NULL, 0, false, NULL, false, false},
+    {"qwen3_moe",   false, 0,    0, 0, false, false, false, NULL, NULL, 0, false, NULL, false, false},
+    {"smollm3",     false, 0,    0, 4, false, false, false, NULL, NULL, 0, false, NULL, false, false},
+    {"vaultgemma",  true,  4096, 2, 0, false, false, false, NULL, NULL, 0, false, NULL, false, false},
+    {"",            true,  0,    0, 0, false, false, false, NULL, NULL, 0, false, NULL, false, false}, /* every other */
     // clang-format on
 };
 
@@ -108,7 +116,39 @@ struct windows { /* as the config has them */
     const json_t *types;
     const char *letters; /* "LLLG": a layer of each, repeated; L has the window */
     int64_t pattern, n_full;
+    const bool *local; /* [n_layer]; NULL: the others count */
 };
+
+/* GPT-Neo: attention_types has pairs of a list of kinds and how often it is repeated. */
+static enum q_code read_kinds(bool *local, uint32_t n_layer, const struct hub_json_at *at,
+                              struct q_err *e)
+{
+    const json_t *types = hub_json_find(at, "attention_types");
+    uint32_t n = 0;
+    for (size_t i = 0; i < json_array_size(types); i++) {
+        const json_t *pair = json_array_get(types, i), *kinds = json_array_get(pair, 0);
+        const json_int_t n_time = json_integer_value(json_array_get(pair, 1));
+        const size_t n_kind = json_array_size(kinds);
+        for (json_int_t k = 0; n_kind && k < n_time && n < n_layer; k++)
+            for (size_t j = 0; j < n_kind && n < n_layer; j++) {
+                const char *kind = json_string_value(json_array_get(kinds, j));
+                if (!kind || (strcmp(kind, "global") != 0 && strcmp(kind, "local") != 0))
+                    return q_fail(e, Q_UNSUPPORTED,
+                                  "%s: attention_types[%zu] has the kind \"%.40s\", expected "
+                                  "global or local",
+                                  at->path, i, kind ? kind : "?");
+                local[n++] = strcmp(kind, "local") == 0;
+            }
+    }
+    for (; !types && n < n_layer; n++)
+        local[n] = n % 2; /* transformers' default */
+    if (n != n_layer)
+        return q_fail(e, Q_CORRUPT,
+                      "%s: attention_types has %u layers, expected num_layers = %u: pairs of a "
+                      "list of global and local and how often it is repeated",
+                      at->path, n, n_layer);
+    return Q_OK;
+}
 
 static enum q_code read_pattern(struct windows *w, const struct family *f,
                                 const struct hub_json_at *at, struct q_err *e)
@@ -135,16 +175,18 @@ static enum q_code is_sliding(bool *out, const struct model_config *c, const str
                               uint32_t i, const struct hub_json_at *at, struct q_err *e)
 {
     const bool by_letter = w->letters && w->letters[i % strlen(w->letters)] == 'G';
-    const uint32_t nth = family_of(c->model_type)->both_ways ? i : i + 1;
+    const struct family *f = family_of(c->model_type);
+    const uint32_t nth = f->both_ways || f->full_first ? i : i + 1;
     const bool by_pattern = !w->letters && w->pattern && nth % w->pattern == 0;
     const bool full = i < w->n_full || by_letter || by_pattern;
-    const bool by_rope = family_of(c->model_type)->rope_interval; /* those that have none */
-    const bool chunks = family_of(c->model_type)->chunks;         /* or those that have one */
+    const bool by_rope = f->rope_interval; /* those that have none */
+    const bool chunks = f->chunks;         /* or those that have one */
     const char *type = w->types ? json_string_value(json_array_get(w->types, i)) : NULL;
     const char *windowed = chunks ? "chunked_attention" : "sliding_attention";
-    *out = w->types  ? type && strcmp(type, windowed) == 0
-           : by_rope ? c->no_rope[i] != chunks
-                     : !full;
+    *out = w->local   ? w->local[i]
+           : w->types ? type && strcmp(type, windowed) == 0
+           : by_rope  ? c->no_rope[i] != chunks
+                      : !full;
     *out = *out && model_config_has_kv(c, i);
     if (!w->types || *out || !model_config_has_kv(c, i) ||
         (type && (strcmp(type, "full_attention") == 0 || c->mixer.conv_width)))
@@ -165,9 +207,12 @@ enum q_code config_layers_load(struct model_config *c, const struct hub_json_at 
         .n_full = f->n_full,
     };
     int64_t window = f->window;
-    bool use = f->window_by_default;
+    bool use = f->window_by_default, local[CONFIG_LAYERS_MAX];
     enum q_code rc;
     const char *window_key = f->window_key ? f->window_key : "sliding_window";
+    if (f->kinds && (rc = read_kinds(local, c->n_layer, at, e)))
+        return rc;
+    w.local = f->kinds ? local : NULL;
     if (json_is_null(json_object_get(at->object, window_key)))
         window = 0;
     if ((rc = hub_json_int(&window, at, window_key, (struct hub_json_range){0, UINT32_MAX}, e)) ||

@@ -17,6 +17,7 @@ enum layer_rule {
 
 struct names { /* of keys; NULL: there is none */
     const char *n_expert, *n_used, *width, *shared_width, *n_shared;
+    const char *scale; /* in place of routed_scaling_factor */
 };
 
 /* Defaults of transformers for absent keys. */
@@ -48,6 +49,18 @@ struct family {
     }
 
 static const struct family families[] = {
+    {
+        .model_type = "afmoe",
+        .names = {.n_shared = "num_shared_experts", .scale = "route_scale"},
+        .n_expert = 64,
+        .n_used = 6,
+        .width = 1408,
+        .n_shared = 2,
+        .renormalize = true,
+        .layers = BEHIND_DENSE,
+        .n_dense = 1,
+        .groups = {1, 1, 1, true},
+    },
     {
         .model_type = "deepseek_v2",
         .names = DEEPSEEK_NAMES,
@@ -90,6 +103,19 @@ static const struct family families[] = {
         .layers = BY_INTERVAL,
         .n_dense = 1,
     },
+    {
+        .model_type = "exaone_moe",
+        .names = {.n_shared = "num_shared_experts"},
+        .n_expert = 64,
+        .n_used = 8,
+        .width = 1024,
+        .n_shared = 1,
+        .renormalize = true,
+        .says_so = true,
+        .layers = BY_TYPE,
+        .n_dense = 1,
+        .groups = {1, 1, 2.5, true},
+    },
     {.model_type = "flex_olmo", .n_expert = 7, .n_used = 5, .says_so = true},
     {
         .model_type = "gemma4_text",
@@ -126,6 +152,13 @@ static const struct family families[] = {
     {.model_type = "gpt_oss", .n_expert = 128, .n_used = 4, .renormalize = true},
     {.model_type = "granitemoe", .n_expert = 8, .n_used = 2, .renormalize = true},
     {
+        .model_type = "granitemoe_swa",
+        .names = {.shared_width = "shared_intermediate_size"},
+        .n_expert = 8,
+        .n_used = 2,
+        .renormalize = true,
+    },
+    {
         .model_type = "granitemoehybrid",
         .names = {.shared_width = "shared_intermediate_size"},
         .n_expert = 8,
@@ -150,6 +183,18 @@ static const struct family families[] = {
         .shared_of_mlp = true,
         .renormalize = true,
     },
+    {
+        .model_type = "hy_v3",
+        .names = {.n_shared = "num_shared_experts", .scale = "router_scaling_factor"},
+        .n_expert = 192,
+        .n_used = 8,
+        .width = 1536,
+        .n_shared = 1,
+        .renormalize = true,
+        .layers = BY_TYPE,
+        .n_dense = 1,
+        .groups = {1, 1, 2.826, true},
+    },
     {.model_type = "jamba", .n_expert = 16, .n_used = 2, .layers = BY_PERIOD},
     {
         .model_type = "lfm2_moe",
@@ -170,6 +215,15 @@ static const struct family families[] = {
         .width = 8192,
         .n_shared = 1,
         .layers = BY_INTERLEAVE,
+    },
+    {
+        .model_type = "mellum",
+        .n_expert = 64,
+        .n_used = 8,
+        .width = 896,
+        .renormalize = true,
+        .says_so = true,
+        .layers = BY_TYPE,
     },
     {.model_type = "minimax_m2", .n_expert = 256, .n_used = 8, .renormalize = true},
     {.model_type = "mixtral", .n_expert = 8, .n_used = 2, .renormalize = true},
@@ -203,6 +257,17 @@ static const struct family families[] = {
         .shared = 512,
         .renormalize = true,
         .says_so = true,
+    },
+    {
+        .model_type = "solar_open",
+        .names = DEEPSEEK_NAMES,
+        .n_expert = 128,
+        .n_used = 8,
+        .width = 1280,
+        .n_shared = 1,
+        .renormalize = true,
+        .says_so = true,
+        .groups = {1, 1, 1, true},
     },
 };
 
@@ -425,7 +490,8 @@ static enum q_code load_groups(struct model_config *c, const struct family *f, s
     m->scale = f->groups.scale;
     if ((rc = hub_json_int(&n_group, at, "n_group", some, e)) ||
         (rc = hub_json_int(&n_group_used, at, "topk_group", some, e)) ||
-        (rc = hub_json_number(&m->scale, at, "routed_scaling_factor",
+        (rc = hub_json_number(&m->scale, at,
+                              f->names.scale ? f->names.scale : "routed_scaling_factor",
                               (struct hub_json_range){1e-6, 1e6}, e)) ||
         (rc = check_routing(c, at, f->groups.sigmoid, n_group > 1, e)))
         return rc;

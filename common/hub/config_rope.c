@@ -151,6 +151,7 @@ static const struct {
 } local_ropes[] = {
     {"gemma3_text", "rope_theta", "rope_local_base_freq", 1e6, 1e4},
     {"gemma4_text", "rope_theta", "rope_local_base_freq", 1e6, 1e4},
+    {"mellum", "rope_theta", "rope_theta", 5e5, 1e4},
     {"modernbert", "global_rope_theta", "local_rope_theta", 16e4, 1e4},
     {"olmo3", "rope_theta", "rope_theta", 5e5, 5e5},
 };
@@ -160,10 +161,10 @@ static const struct {
     const char *model_type;
     double theta;
 } thetas[] = {
-    {"apertus", 12e6},    {"cwm", 1e6},        {"ernie4_5", 5e5},   {"ernie4_5_moe", 5e5},
-    {"flex_olmo", 5e5},   {"gpt_oss", 15e4},   {"helium", 1e5},     {"lfm2", 1e6},
-    {"llama4_text", 5e5}, {"minimax_m2", 5e6}, {"ministral3", 1e6}, {"phimoe", 1e6},
-    {"smollm3", 2e6},
+    {"apertus", 12e6},   {"cwm", 1e6},         {"ernie4_5", 5e5},   {"ernie4_5_moe", 5e5},
+    {"flex_olmo", 5e5},  {"gpt_oss", 15e4},    {"helium", 1e5},     {"lfm2", 1e6},
+    {"hy_v3", 11158840}, {"llama4_text", 5e5}, {"minimax_m2", 5e6}, {"ministral3", 1e6},
+    {"phimoe", 1e6},     {"smollm3", 2e6},     {"solar_open", 1e6},
 };
 
 /* Hunyuan's "dynamic": an alpha that stretches theta alike for sequences of all lengths. */
@@ -298,6 +299,7 @@ static enum q_code init_ropes(bool *two, struct model_config *c, const struct hu
     for (size_t i = 0; i < sizeof thetas / sizeof *thetas; i++)
         if (strcmp(thetas[i].model_type, c->model_type) == 0)
             c->rope.theta = thetas[i].theta;
+    c->rope.backward = strcmp(c->model_type, "nanochat") == 0;
     c->local_rope = c->rope;
     for (size_t i = 0; i < sizeof local_ropes / sizeof *local_ropes && !rc; i++) {
         if (strcmp(local_ropes[i].model_type, c->model_type) != 0)
@@ -312,7 +314,50 @@ static enum q_code init_ropes(bool *two, struct model_config *c, const struct hu
     return rc;
 }
 
-enum q_code config_rope_load(struct model_config *c, const struct hub_json_at *config,
+/* Granite with windows: a theta of each layer; 0: no rope. Layers with a window have one, and so
+ * have the others. */
+static enum q_code load_thetas(struct model_config *c, const struct hub_json_at *at,
+                               struct q_err *e)
+{
+    static const char key[] = "layer_rope_theta";
+    const bool has_it =
+        strcmp(c->model_type, "granite_swa") == 0 || strcmp(c->model_type, "granitemoe_swa") == 0;
+    const json_t *list = hub_json_find(at, key);
+    double found[2] = {0, 0}; /* of layers without a window, and with one */
+    if (!has_it)
+        return Q_OK;
+    c->local_rope = c->rope;
+    if (c->rope.kind == ROPE_LONG || c->rope.kind == ROPE_DYNAMIC)
+        return q_fail(e, Q_UNSUPPORTED,
+                      "%s: rope that depends on the prompt's length (dynamic, longrope) is not "
+                      "supported for model_type \"%s\"",
+                      at->path, c->model_type);
+    if (!list)
+        return Q_OK;
+    if (json_array_size(list) != c->n_layer)
+        return q_fail(e, Q_CORRUPT, "%s: %s has %zu entries, expected num_hidden_layers = %u",
+                      at->path, key, json_array_size(list), c->n_layer);
+    for (uint32_t i = 0; i < c->n_layer; i++) {
+        const json_t *v = json_array_get(list, i);
+        const double theta = json_number_value(v);
+        double *of_kind = &found[c->window[i] != 0];
+        c->no_rope[i] = theta == 0;
+        if (!json_is_number(v) || (theta != 0 && !(theta > 1 && theta <= 1e15)))
+            return q_fail(e, Q_CORRUPT, "%s: %s[%u] is %s, expected 0 or a number above 1",
+                          at->path, key, i, json_is_number(v) ? "out of range" : hub_json_kind(v));
+        if (theta != 0 && *of_kind != 0 && theta != *of_kind)
+            return q_fail(e, Q_UNSUPPORTED,
+                          "%s: %s[%u] is %g, which is not supported beside %g: expected one value "
+                          "in layers with sliding_attention, and one in the others",
+                          at->path, key, i, theta, *of_kind);
+        *of_kind = theta != 0 ? theta : *of_kind;
+    }
+    c->rope.theta = found[0] != 0 ? found[0] : c->rope.theta;
+    c->local_rope.theta = found[1] != 0 ? found[1] : c->local_rope.theta;
+    return Q_OK;
+}
+
+static enum q_code load_rope(struct model_config *c, const struct hub_json_at *config,
                              struct q_err *e)
 {
     const struct hub_json_range range = {1.001, 1e15};
@@ -336,4 +381,11 @@ enum q_code config_rope_load(struct model_config *c, const struct hub_json_at *c
         return read_two(c, config, &at, e);
     return q_fail(e, Q_UNSUPPORTED, "%s: %s with values per layer type is not supported yet",
                   at.path, key);
+}
+
+enum q_code config_rope_load(struct model_config *c, const struct hub_json_at *config,
+                             struct q_err *e)
+{
+    const enum q_code rc = load_rope(c, config, e);
+    return rc ? rc : load_thetas(c, config, e);
 }

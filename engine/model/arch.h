@@ -32,8 +32,9 @@ enum arch_slot {
     W_QKV,     /* W_Q, W_K and W_V as one tensor: q, then k, then v */
     W_Q_GATED, /* for each head its q, then the gate of its output */
     W_Q_GATE,
-    W_QKV_HEADS, /* the same by KV heads: the q heads of one, its k, its v; the next */
-    W_Q,         /* latent attention: q, or q's latent */
+    W_QKV_HEADS,   /* the same by KV heads: the q heads of one, its k, its v; the next */
+    W_QVK_FOURTHS, /* of each fourth of the heads q, then v, then k: CodeGen */
+    W_Q,           /* latent attention: q, or q's latent */
     W_K,
     W_V,
     W_O,

@@ -81,12 +81,20 @@ MINISTRAL3 = dict(rope_theta=None, head_dim=16, rope_parameters=dict(
     beta_fast=8.0, beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.3))
 MLA = dict(num_key_value_heads=4, kv_lora_rank=16, q_lora_rank=24, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=10)
 
+# the keys of base() that older families do not have
+NOT_LLAMA = dict.fromkeys(("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+                           "hidden_act", "rms_norm_eps", "rope_theta"))
+
 MODELS = {
     "apertus": base("ApertusForCausalLM", "apertus", hidden_act="xielu", post_norm=False, qk_norm=True, rope_scaling=LLAMA3),
     "arcee": base("ArceeForCausalLM", "arcee", hidden_act="relu2", rope_scaling=YARN),
     "baichuan": base("BaichuanForCausalLM", "baichuan", num_key_value_heads=None, rope_theta=None, model_max_length=256),
     "baichuan2-13b": base("BaichuanForCausalLM", "baichuan", num_key_value_heads=None, rope_theta=None, model_max_length=256,
                           max_position_embeddings=None, num_attention_heads=6, hidden_size=48, z_loss_weight=0),
+    "biogpt": base("BioGptForCausalLM", "biogpt", hidden_act="gelu", rms_norm_eps=None, layer_norm_eps=1e-12, rope_theta=None,
+                   num_key_value_heads=None, scale_embedding=True, tie_word_embeddings=True, pad_token_id=0),
+    "codegen": base("CodeGenForCausalLM", "codegen", n_embd=HIDDEN, n_layer=LAYERS, n_head=4, n_positions=256, n_inner=None, rotary_dim=4,
+                    activation_function="gelu_new", layer_norm_epsilon=1e-5, **NOT_LLAMA),
     "cwm": base("CwmForCausalLM", "cwm", head_dim=12, sliding_window=16, num_hidden_layers=3, intermediate_size=32,
                 layer_types=["full_attention", "sliding_attention", "sliding_attention"], rope_scaling=LLAMA3),
     "ernie4_5": base("Ernie4_5ForCausalLM", "ernie4_5", head_dim=12, use_bias=False, tie_word_embeddings=True, rope_theta=500000.0),
@@ -99,6 +107,18 @@ MODELS = {
                             "Gemma3ForConditionalGeneration", "gemma3", vision_config=SIGLIP, mm_tokens_per_image=4,
                             eos_token_id=[2, 5], image_token_index=127),
     "glm": base("GlmForCausalLM", "glm", head_dim=16, pad_token_id=0, attention_bias=True, partial_rotary_factor=0.5, rms_norm_eps=1.5625e-7),
+    "gpt_bigcode": base("GPTBigCodeForCausalLM", "gpt_bigcode", n_embd=HIDDEN, n_layer=LAYERS, n_head=4, n_positions=256, n_inner=None,
+                        activation_function="gelu_pytorch_tanh", layer_norm_epsilon=1e-5, multi_query=True, scale_attn_weights=True,
+                        tie_word_embeddings=True, **NOT_LLAMA),
+    "gpt_bigcode-heads": base("GPTBigCodeForCausalLM", "gpt_bigcode", n_embd=HIDDEN, n_layer=LAYERS, n_head=4, n_positions=256, n_inner=48,
+                              activation_function="gelu_pytorch_tanh", layer_norm_epsilon=1e-5, multi_query=False, **NOT_LLAMA),
+    "gpt_neo": base("GPTNeoForCausalLM", "gpt_neo", num_layers=3, num_heads=4, attention_types=[[["global", "local"], 1], [["local"], 1]],
+                    window_size=16, activation_function="gelu_new", layer_norm_epsilon=1e-5, max_position_embeddings=256,
+                    **NOT_LLAMA | dict(hidden_size=HIDDEN)),
+    "granite_swa": base("GraniteSWAForCausalLM", "granite_swa", num_hidden_layers=4, embedding_multiplier=2.0, attention_multiplier=0.11,
+                        residual_multiplier=0.8, logits_scaling=1.5, sliding_window=16, rms_norm_eps=1e-5, tie_word_embeddings=True,
+                        layer_types=["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+                        layer_rope_theta=[0, 500.0, 500.0, 20000.0]),
     "helium": base("HeliumForCausalLM", "helium", head_dim=8, rms_norm_eps=1e-8, rope_theta=100000.0),
     "hunyuan_v1_dense": base("HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense", head_dim=16, tie_word_embeddings=True, use_cla=False,
                              use_qk_norm=True, rope_scaling=dict(type="dynamic", alpha=50.0, factor=1.0, beta_fast=32, beta_slow=1,
@@ -122,6 +142,11 @@ MODELS = {
     "mistral3-vision": vision(base("Mistral3ForCausalLM", "ministral3", architectures=None, tie_word_embeddings=True, **MINISTRAL3),
                               "Mistral3ForConditionalGeneration", "mistral3", vision_config=PIXTRAL, image_token_index=10,
                               spatial_merge_size=1, vision_feature_layer=-1, tie_word_embeddings=True),
+    "mpt": base("MptForCausalLM", "mpt", d_model=48, n_heads=6, n_layers=LAYERS, max_seq_len=256, expansion_ratio=4, no_bias=True,
+                norm_type="low_precision_layernorm", learned_pos_emb=True, logit_scale=None,
+                attn_config=dict(alibi=True, alibi_bias_max=8, clip_qkv=1.5, softmax_scale=None, qk_ln=False, prefix_lm=False),
+                tie_word_embeddings=True, **NOT_LLAMA),
+    "nanochat": base("NanoChatForCausalLM", "nanochat", hidden_act="relu2", rms_norm_eps=1e-6, final_logit_softcapping=15.0),
     "nemotron": base("NemotronForCausalLM", "nemotron", hidden_act="relu2", rms_norm_eps=None, norm_eps=1e-5, head_dim=12,
                      partial_rotary_factor=0.5),
     "olmo3": base("Olmo3ForCausalLM", "olmo3", sliding_window=16, layer_types=["sliding_attention", "full_attention"],

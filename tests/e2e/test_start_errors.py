@@ -103,7 +103,7 @@ def test_one_line_for_a_wrong_folder(verb, tmp_path):
     (folder / "x.Q4_K_M.gguf").unlink()
     config = {"architectures": ["Zamba2ForCausalLM"], "d_model": 768}
     (folder / "config.json").write_text(json.dumps(config))  # and no tokenizer
-    refused(MODEL, ["architecture Zamba2ForCausalLM is not supported; supported are those of the model types apertus, arcee, "], *verbs(folder, tmp_path)[verb])
+    refused(MODEL, ["architecture Zamba2ForCausalLM is not supported; supported are those of the model types afmoe, apertus, "], *verbs(folder, tmp_path)[verb])
 
 
 @pytest.mark.parametrize("files, words", [

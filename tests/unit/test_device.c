@@ -167,6 +167,14 @@ static void more_dense_families(void **state)
         {"ministral3", DT_F32, QUANTIZE_NOT},
         {"ministral3", DT_BF16, QUANTIZE_NOT},
         {"nemotron", DT_BF16, QUANTIZE_NOT},
+        {"biogpt", DT_F32, QUANTIZE_NOT},
+        {"codegen", DT_F32, QUANTIZE_NOT},
+        {"gpt_bigcode", DT_BF16, QUANTIZE_INT8},
+        {"gpt_bigcode-heads", DT_F32, QUANTIZE_NOT},
+        {"gpt_neo", DT_BF16, QUANTIZE_NOT},
+        {"granite_swa", DT_F32, QUANTIZE_NOT},
+        {"mpt", DT_F32, QUANTIZE_NOT},
+        {"nanochat", DT_BF16, QUANTIZE_NOT},
     };
     compare_all(cases, sizeof cases / sizeof *cases);
 }
@@ -219,6 +227,9 @@ static void mixtures_of_experts(void **state)
         {"granitemoe", DT_BF16, QUANTIZE_INT8},   {"gpt_oss", DT_F32, QUANTIZE_NOT},
         {"gpt_oss", DT_BF16, QUANTIZE_INT8},      {"gpt_oss-mxfp4", DT_BF16, QUANTIZE_NOT},
         {"gpt_oss-mxfp4", DT_F32, QUANTIZE_INT4}, {"hunyuan_v1_moe", DT_F32, QUANTIZE_NOT},
+        {"exaone_moe", DT_F32, QUANTIZE_NOT},     {"granitemoe_swa", DT_F32, QUANTIZE_NOT},
+        {"hy_v3", DT_BF16, QUANTIZE_NOT},         {"mellum", DT_F32, QUANTIZE_NOT},
+        {"solar_open", DT_F32, QUANTIZE_NOT},
     };
     compare_all(cases, sizeof cases / sizeof *cases);
 }

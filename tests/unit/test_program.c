@@ -85,6 +85,19 @@ static const struct {
     {"granitemoehybrid", "granitemoehybrid", DT_F32, QUANTIZE_NOT},
     {"nemotron_h", "nemotron_h-bf16", DT_BF16, QUANTIZE_NOT},
     {"jamba", "jamba-int8", DT_F32, QUANTIZE_INT8},
+    {"afmoe", "afmoe-bf16", DT_BF16, QUANTIZE_NOT},
+    {"codegen", "codegen", DT_F32, QUANTIZE_NOT},
+    {"gpt_neo", "gpt_neo", DT_F32, QUANTIZE_NOT},
+    {"granitemoe_swa", "granitemoe_swa", DT_F32, QUANTIZE_NOT},
+    {"mpt", "mpt-int8", DT_F32, QUANTIZE_INT8},
+    {"nanochat", "nanochat", DT_F32, QUANTIZE_NOT},
+    {"biogpt", "biogpt", DT_F32, QUANTIZE_NOT},
+    {"exaone_moe", "exaone_moe-int8", DT_F32, QUANTIZE_INT8},
+    {"gpt_bigcode", "gpt_bigcode-bf16", DT_BF16, QUANTIZE_NOT},
+    {"granite_swa", "granite_swa", DT_F32, QUANTIZE_NOT},
+    {"hy_v3", "hy_v3", DT_F32, QUANTIZE_NOT},
+    {"mellum", "mellum", DT_F32, QUANTIZE_NOT},
+    {"solar_open", "solar_open", DT_F32, QUANTIZE_NOT},
 };
 
 #define I_LLAMA 8

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* glm4_moe - GLM-4.5 to 4.7: grouped-query attention with partial rope, norms of heads where the
- * config has them, and DeepSeek-V3's experts. Source: arXiv:2508.06471. A family with its
- * tensors: dots1. */
+ * config has them, and DeepSeek-V3's experts. Source: arXiv:2508.06471. Families with its tensors:
+ * dots1, solar_open. */
 #include "engine/model/arch.h"
 
 /* clang-format off */
@@ -63,4 +63,12 @@ const struct arch arch_dots1 = {
             .share = ARCH_SHARE_WHOLE,
             .windows = true,
         },
+};
+
+/* Solar Open: grouped-query attention and DeepSeek-V3's experts in every layer. */
+const struct arch arch_solar_open = {
+    .name = "SolarOpenForCausalLM",
+    .tensors = tensors,
+    .n_tensor = sizeof tensors / sizeof *tensors,
+    .layer = {.route = ARCH_ROUTE_SIGMOID, .share = ARCH_SHARE_WHOLE},
 };

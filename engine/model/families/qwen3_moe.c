@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* qwen3_moe - qwen3 with experts in most layers. */
+/* qwen3_moe - qwen3 with experts in most layers. A family with its tensors: mellum. */
 #include "engine/model/arch.h"
 
 /* clang-format off */
@@ -38,4 +38,12 @@ const struct arch arch_qwen3_moe = {
     .tensors = tensors,
     .n_tensor = sizeof tensors / sizeof *tensors,
     .layer = {.qk_norm = ARCH_QK_NORM_HEADS, .windows = true},
+};
+
+/* Mellum 2: qwen3_moe with windows in some layers, which have a rope of their own. */
+const struct arch arch_mellum = {
+    .name = "MellumForCausalLM",
+    .tensors = tensors,
+    .n_tensor = sizeof tensors / sizeof *tensors,
+    .layer = {.qk_norm = ARCH_QK_NORM_HEADS, .windows = true, .local_rope = true},
 };

@@ -170,7 +170,7 @@ void rotary_row(const struct rotary *r, float *row, uint32_t position, uint32_t 
         double s, c;
         sincos(angle, &s, &c);
         row[2 * j] = (float)c * r->scale;
-        row[2 * j + 1] = (float)s * r->scale;
+        row[2 * j + 1] = (float)s * (r->config.backward ? -r->scale : r->scale);
     }
 }
 

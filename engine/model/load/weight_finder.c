@@ -338,8 +338,9 @@ static enum q_code find_all(struct weight_source *sources, const struct weight_f
 
 /* Tensors that hold several slots: one after the other (BY_PART); for each KV head its part of the
  * first, then of the second … (BY_HEAD; BY_Q_HEAD, BY_KEY_HEAD: for each head of q, of a delta
- * net's keys); a row of each, then the next row of each (BY_ROW). */
-enum fused_order { BY_PART, BY_HEAD, BY_ROW, BY_Q_HEAD, BY_KEY_HEAD };
+ * net's keys; BY_FOURTH: for each fourth of the heads); a row of each, then the next row of each
+ * (BY_ROW). */
+enum fused_order { BY_PART, BY_HEAD, BY_ROW, BY_Q_HEAD, BY_KEY_HEAD, BY_FOURTH };
 static const struct {
     enum arch_slot whole;
     enum fused_order order;
@@ -348,6 +349,7 @@ static const struct {
 } fused[] = {
     {W_QKV, BY_PART, 3, {W_Q, W_K, W_V}},
     {W_QKV_HEADS, BY_HEAD, 3, {W_Q, W_K, W_V}},
+    {W_QVK_FOURTHS, BY_FOURTH, 3, {W_Q, W_V, W_K}},
     {W_Q_GATED, BY_Q_HEAD, 2, {W_Q, W_Q_GATE}},
     {W_MIX_QKVZ, BY_KEY_HEAD, 4, {W_MIX_Q, W_MIX_K, W_MIX_V, W_MIX_Z}},
     {W_MIX_QKV, BY_PART, 3, {W_MIX_Q, W_MIX_K, W_MIX_V}},
@@ -407,6 +409,7 @@ static void slice_fused(struct weight_source *sources, const struct model_config
             const uint32_t n_block = fused[i].order == BY_HEAD       ? c->n_kv_head
                                      : fused[i].order == BY_ROW      ? part->rows
                                      : fused[i].order == BY_Q_HEAD   ? c->n_head
+                                     : fused[i].order == BY_FOURTH   ? 4
                                      : fused[i].order == BY_KEY_HEAD ? c->mixer.n_key_head
                                                                      : 1;
             part->slice = (struct weight_slice){

@@ -124,11 +124,14 @@ static enum q_code read_kinds(bool *local, uint32_t n_layer, const struct hub_js
                               struct q_err *e)
 {
     const json_t *types = hub_json_find(at, "attention_types");
-    uint32_t n = 0;
+    size_t n = 0, n_named = types ? 0 : n_layer;
     for (size_t i = 0; i < json_array_size(types); i++) {
         const json_t *pair = json_array_get(types, i), *kinds = json_array_get(pair, 0);
         const json_int_t n_time = json_integer_value(json_array_get(pair, 1));
         const size_t n_kind = json_array_size(kinds);
+        if (n_time > 0) /* more than there may be layers is enough to be wrong */
+            n_named +=
+                n_kind * (size_t)(n_time < CONFIG_LAYERS_MAX ? n_time : CONFIG_LAYERS_MAX + 1);
         for (json_int_t k = 0; n_kind && k < n_time && n < n_layer; k++)
             for (size_t j = 0; j < n_kind && n < n_layer; j++) {
                 const char *kind = json_string_value(json_array_get(kinds, j));
@@ -142,11 +145,11 @@ static enum q_code read_kinds(bool *local, uint32_t n_layer, const struct hub_js
     }
     for (; !types && n < n_layer; n++)
         local[n] = n % 2; /* transformers' default */
-    if (n != n_layer)
+    if (n_named != n_layer)
         return q_fail(e, Q_CORRUPT,
-                      "%s: attention_types has %u layers, expected num_layers = %u: pairs of a "
+                      "%s: attention_types has %zu layers, expected num_layers = %u: pairs of a "
                       "list of global and local and how often it is repeated",
-                      at->path, n, n_layer);
+                      at->path, n_named, n_layer);
     return Q_OK;
 }
 

@@ -94,7 +94,7 @@ static const struct family families[] = {
     },
     {
         .model_type = "ernie4_5_moe",
-        .names = {"moe_num_experts", "moe_k", NULL, NULL, "moe_num_shared_experts"},
+        .names = {"moe_num_experts", "moe_k", NULL, NULL, "moe_num_shared_experts", NULL},
         .n_expert = 64,
         .n_used = 6,
         .width = 1536,
@@ -176,7 +176,7 @@ static const struct family families[] = {
     },
     {
         .model_type = "hunyuan_v1_moe",
-        .names = {NULL, "moe_topk", "moe_intermediate_size", NULL, "num_shared_expert"},
+        .names = {NULL, "moe_topk", "moe_intermediate_size", NULL, "num_shared_expert", NULL},
         .n_expert = 1,
         .n_used = 1,
         .n_shared = 1,

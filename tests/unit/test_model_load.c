@@ -358,7 +358,7 @@ static void test_other_family(void **state)
                 "{\"architectures\": [\"Zamba2ForCausalLM\"], \"d_model\": 768}");
     assert_fails(
         load(f.path, LOAD_AUTO, DT_F32), Q_UNSUPPORTED,
-        "Zamba2ForCausalLM is not supported; supported are those of the model types apertus, ", &e);
+        "Zamba2ForCausalLM is not supported; supported are those of the model types afmoe, ", &e);
     folder_release(&f);
 }
 

@@ -107,7 +107,7 @@ static void each_fault_is_named(void **state)
         {"twice", "architectures[1] is FaultyForCausalLM", Q_INVALID},
         {"null operation", "operations[0] is NULL", Q_INVALID},
         {"no run", "operation own: run is NULL", Q_INVALID},
-        {"base", "base FourierForCausalLM is no family of this engine; these are apertus, ",
+        {"base", "base FourierForCausalLM is no family of this engine; these are afmoe, ",
          Q_INVALID},
         {"taken", "plugin variation 1.0 (", Q_INVALID},
         {"config value", "config[0] (hidden_size): value \"{\" is not JSON", Q_INVALID},

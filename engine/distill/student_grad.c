@@ -347,7 +347,7 @@ static void norm_grad(struct student_run *r, const struct train_step *step)
     const struct program_op *op = step->op;
     const struct student *s = r->s;
     const struct student_weight w = student_norm_weight(s, op);
-    const bool is_apart = is_of_heads(s, op);
+    const bool is_apart = w.g && is_of_heads(s, op); /* a norm without weight has no gradient */
     if (op->norm.apart) {
         norm_apart_grad(r, step);
         return;

@@ -671,6 +671,8 @@ static const struct {
     {"olmo2", 4, Q_UNSUPPORTED, "a norm over all heads cannot be divided among ranks"},
     {"olmo3", 2, Q_UNSUPPORTED, "a norm over all heads cannot be divided among ranks"},
     {"olmo3", 4, Q_UNSUPPORTED, "a norm over all heads cannot be divided among ranks"},
+    {"mpt", 4, Q_INVALID,
+     "--tensor-parallel-size 4 does not divide the student's num_attention_heads of 6"},
     {"qwen2", 4, Q_INVALID,
      "--tensor-parallel-size 4 does not divide the student's num_attention_heads of 6"},
 };

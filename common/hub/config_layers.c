@@ -5,7 +5,7 @@
 /* transformers' defaults for absent keys */
 static const struct family {
     const char *model_type;
-    bool window_by_default;  /* use_sliding_window when absent */
+    bool off;                /* use_sliding_window is false when absent */
     uint32_t window;         /* sliding_window when absent */
     uint32_t pattern;        /* without layer_types each such layer has no window; 0: all have it */
     uint32_t rope_interval;  /* without no_rope_layers each such layer is not rotated; 0: all are */
@@ -21,34 +21,50 @@ static const struct family {
     bool full_first;      /* the pattern's layers are the first, the one a pattern further … */
     bool kinds;           /* attention_types says which layers have windows */
 } families[] = {
-    // clang-format off
-    {"afmoe",       true,  1024, 4, 0, true,  true, false, "global_attn_every_n_layers", NULL, 0, false, NULL, false, false},
-    {"cohere2",     true,  4096, 4, 0, true,  true, false, NULL, NULL, 0, false, NULL, false, false},
-    {"dots1",       true,  4096, 0, 0, false, false, false, NULL, NULL, 62, false, NULL, false, false},
-    {"exaone4",     true,  4096, 4, 0, true,  false, false, NULL, NULL, 0, false, NULL, false, false},
-    {"exaone_moe",  true,  4096, 4, 0, true,  false, false, NULL, NULL, 0, false, NULL, false, false},
-    {"gemma2",      true,  4096, 2, 0, false, false, false, NULL, NULL, 0, false, NULL, false, false},
-    {"gemma3_text", true,  4096, 6, 0, false, false, false, NULL, NULL, 0, false, NULL, false, false},
-    {"gemma4_text", true,  512,  6, 0, false, false, false, NULL, NULL, 0, false, NULL, false, false},
-    {"gpt_neo",     true,  256,  0, 0, false, false, false, NULL, "window_size", 0, false, NULL, false, true},
-    {"gpt_oss",     true,  128,  2, 0, false, false, false, NULL, NULL, 0, false, NULL, false, false},
-    {"granite_swa", true,  128,  4, 0, false, false, false, NULL, NULL, 0, false, NULL, true, false},
-    {"granitemoe_swa", true, 128, 4, 0, false, false, false, NULL, NULL, 0, false, NULL, true, false},
-    {"granitemoehybrid", true, 0, 0, 0, false, false, false, NULL, NULL, 0, false, "position_embedding_type", false, false},
-    {"llama4_text", true,  8192, 0, 4, false, false, false, NULL, "attention_chunk_size", 0, true, NULL, false, false},
-    {"mellum",      true,  1024, 1, 0, false, false, false, NULL, NULL, 0, false, NULL, false, false},
-    {"mimo",        false, 0,    0, 0, false, false, false, NULL, NULL, 0, false, NULL, false, false},
-    {"ministral",   true,  4096, 0, 0, false, false, false, NULL, NULL, 0, false, NULL, false, false},
-    {"modernbert",  true,  128,  3, 0, false, false, true, "global_attn_every_n_layers", "local_attention", 0, false, NULL, false, false},
-    {"olmo3",       true,  4096, 4, 0, false, false, false, NULL, NULL, 0, false, NULL, false, false},
-    {"qwen2",       false, 0,    0, 0, false, false, false, NULL, NULL, 0, false, NULL, false, false},
-    {"qwen2_moe",   false, 0,    0, 0, false, false, false, NULL, NULL, 0, false, NULL, false, false},
-    {"qwen3",       false, 0,    0, 0, false, false, false, NULL, NULL, 0, false, NULL, false, false},
-    {"qwen3_moe",   false, 0,    0, 0, false, false, false, NULL, NULL, 0, false, NULL, false, false},
-    {"smollm3",     false, 0,    0, 4, false, false, false, NULL, NULL, 0, false, NULL, false, false},
-    {"vaultgemma",  true,  4096, 2, 0, false, false, false, NULL, NULL, 0, false, NULL, false, false},
-    {"",            true,  0,    0, 0, false, false, false, NULL, NULL, 0, false, NULL, false, false}, /* every other */
-    // clang-format on
+    {.model_type = "afmoe",
+     .window = 1024,
+     .pattern = 4,
+     .rope_in_windows = true,
+     .always_has_windows = true,
+     .pattern_key = "global_attn_every_n_layers"},
+    {.model_type = "cohere2",
+     .window = 4096,
+     .pattern = 4,
+     .rope_in_windows = true,
+     .always_has_windows = true},
+    {.model_type = "dots1", .window = 4096, .n_full = 62},
+    {.model_type = "exaone4", .window = 4096, .pattern = 4, .rope_in_windows = true},
+    {.model_type = "exaone_moe", .window = 4096, .pattern = 4, .rope_in_windows = true},
+    {.model_type = "gemma2", .window = 4096, .pattern = 2},
+    {.model_type = "gemma3_text", .window = 4096, .pattern = 6},
+    {.model_type = "gemma4_text", .window = 512, .pattern = 6},
+    {.model_type = "gpt_neo", .window = 256, .window_key = "window_size", .kinds = true},
+    {.model_type = "gpt_oss", .window = 128, .pattern = 2},
+    {.model_type = "granite_swa", .window = 128, .pattern = 4, .full_first = true},
+    {.model_type = "granitemoe_swa", .window = 128, .pattern = 4, .full_first = true},
+    {.model_type = "granitemoehybrid", .rope_key = "position_embedding_type"},
+    {.model_type = "llama4_text",
+     .window = 8192,
+     .rope_interval = 4,
+     .window_key = "attention_chunk_size",
+     .chunks = true},
+    {.model_type = "mellum", .window = 1024, .pattern = 1},
+    {.model_type = "mimo", .off = true},
+    {.model_type = "ministral", .window = 4096},
+    {.model_type = "modernbert",
+     .window = 128,
+     .pattern = 3,
+     .both_ways = true,
+     .pattern_key = "global_attn_every_n_layers",
+     .window_key = "local_attention"},
+    {.model_type = "olmo3", .window = 4096, .pattern = 4},
+    {.model_type = "qwen2", .off = true},
+    {.model_type = "qwen2_moe", .off = true},
+    {.model_type = "qwen3", .off = true},
+    {.model_type = "qwen3_moe", .off = true},
+    {.model_type = "smollm3", .off = true, .rope_interval = 4},
+    {.model_type = "vaultgemma", .window = 4096, .pattern = 2},
+    {.model_type = ""}, /* every other */
 };
 
 static const struct family *family_of(const char *model_type)
@@ -210,7 +226,7 @@ enum q_code config_layers_load(struct model_config *c, const struct hub_json_at 
         .n_full = f->n_full,
     };
     int64_t window = f->window;
-    bool use = f->window_by_default, local[CONFIG_LAYERS_MAX];
+    bool use = !f->off, local[CONFIG_LAYERS_MAX];
     enum q_code rc;
     const char *window_key = f->window_key ? f->window_key : "sliding_window";
     if (f->kinds && (rc = read_kinds(local, c->n_layer, at, e)))

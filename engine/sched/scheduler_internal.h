@@ -56,8 +56,9 @@ struct scheduler {
         inflight_steps[SCHEDULER_IN_FLIGHT_MAX]; /* a ring, the oldest at i_inflight */
     uint32_t i_inflight, n_inflight;
     struct row_cost row_cost;
-    double share;      /* rows that a tenant of weight 1 may have in the step being planned */
-    uint32_t *sharing; /* [n_sharing] tenants that could have rows in it */
+    double share;          /* rows that a tenant of weight 1 may have in the step being planned */
+    double share_unwanted; /* of one whose rows were not counted: less urgent ones */
+    uint32_t *sharing;     /* [n_sharing] tenants that could have rows in it */
     uint32_t n_sharing;
     int64_t share_until_us; /* until then the tenant `expected` may come back */
     uint32_t expected;

@@ -16,6 +16,12 @@
  * want more rows than a step has, these are divided by weight as well. A tenant alone has no limit,
  * so nothing is lost without contention.
  *
+ * Beside many tenants with a row each, that would leave a long prompt a small part of a step. So
+ * the tenants that want more than the limit may have more, as long as they together take at most
+ * as much time as the others, and no token of a tenant takes longer than 1 + k times its time:
+ *
+ *     their rows  <=  min(F + rows of the others, limit * weight of all - F - rows of the others)
+ *
  * T's next request would first wait for the steps in flight, so for RETURN_US after it had rows a
  * step is planned as if T wanted one: those that T finds are short. That costs the others at most
  * half of their speed, which is what T's rows would cost them.
@@ -31,6 +37,7 @@
  * Rejected: a deficit round robin of steps, which gives each tenant whole steps in turn: weights
  * would be read once for each tenant. A fixed number of rows: it is too many for one machine and
  * too few for another. */
+#include <math.h>
 #include "engine/sched/scheduler_internal.h"
 
 #define CACHE_LOOKUPS 8u /* waiting tenants whose cached prefix is looked up in a plan */
@@ -137,6 +144,22 @@ static double fair_level(const struct scheduler *s)
     return level > n_row / SPLIT_MAX ? level : n_row / SPLIT_MAX;
 }
 
+/* Rows for a weight of 1 of the tenants that want more than `limit`. */
+static double share_of_rest(const struct scheduler *s, double limit, double fixed)
+{
+    double n_other = 0, weight = 0, all = 0;
+    for (uint32_t k = 0; k < s->n_sharing; k++) {
+        const struct tenant *t = &s->backlog.tenants[s->sharing[k]];
+        all += t->n_wanted ? t->weight : 0;
+        if (t->n_wanted <= limit * t->weight)
+            n_other += t->n_wanted;
+        else
+            weight += t->weight;
+    }
+    const double most = fmin(fixed + n_other, limit * all - fixed - n_other);
+    return weight ? fmax(limit, most / weight) : limit;
+}
+
 void scheduler_share(struct scheduler *s, int64_t now_us)
 {
     const double fixed = row_cost_fixed_rows(&s->row_cost);
@@ -144,7 +167,7 @@ void scheduler_share(struct scheduler *s, int64_t now_us)
     uint32_t least = REQUEST_NONE; /* the tenant that the limit protects */
     s->n_plan++;
     s->n_sharing = 0;
-    s->share = SCHEDULER_NO_SHARE;
+    s->share = s->share_unwanted = SCHEDULER_NO_SHARE;
     const bool contended = count_wanted(s) >= 2;
     if (!contended && now_us >= s->share_until_us)
         return;
@@ -165,14 +188,16 @@ void scheduler_share(struct scheduler *s, int64_t now_us)
     } else {
         share = (1 + fixed) / s->backlog.tenants[s->expected].weight;
     }
-    s->share = share < s->share ? share : s->share;
+    s->share_unwanted = fmin(share, s->share);
+    s->share = fmin(contended ? share_of_rest(s, share, fixed) : share, s->share);
 }
 
 uint32_t scheduler_share_left(const struct scheduler *s, const struct request *r)
 {
     const struct tenant *t = scheduler_tenant(s, r);
-    const uint32_t n_taken = t->plan == s->n_plan ? t->n_taken : 0;
-    const double n = s->share * t->weight;
+    const bool counted = t->plan == s->n_plan;
+    const uint32_t n_taken = counted ? t->n_taken : 0;
+    const double n = (counted && t->n_wanted ? s->share : s->share_unwanted) * t->weight;
     if (n >= s->config.limits.max_num_batched_tokens)
         return UINT32_MAX;
     return n < 1 ? n_taken == 0 : (uint32_t)n > n_taken ? (uint32_t)n - n_taken : 0;

@@ -295,6 +295,30 @@ static void test_many_tenants(void **state)
     machine_release(&m);
 }
 
+/* Many tenants decode and one has a long prompt: it takes half of each step, not the share of one
+ * row, and no step takes longer than twice those of the others. */
+static void test_prompt_beside_many(void **state)
+{
+    (void)state;
+    const uint32_t n_other = 60, n_prompt = PROMPT_MAX;
+    struct machine m;
+    machine_init(&m, &config, 1000, 100);
+    warm_up(&m);
+    for (uint32_t i = 0; i < n_other; i++)
+        submit(&m, NEIGHBOUR + 1 + i, 1, 300);
+    compute_for(&m, 50000);
+    const int64_t others_us = 1000 + n_other * 100;
+    m.watched = submit(&m, NEIGHBOUR, n_prompt, N_NEW);
+    uint32_t n_step = 0;
+    for (int64_t at_us = m.now_us; m.n_got == 0; at_us = m.now_us, n_step++) {
+        assert_true(compute(&m));
+        assert_in_range(m.now_us - at_us, others_us, 2 * others_us + 2 * 100); /* as fitted */
+    }
+    const uint32_t n_share = n_other + 1000 / 100;
+    assert_in_range(n_step, n_prompt / n_share, n_prompt / n_share + 4); /* two were in flight */
+    machine_release(&m);
+}
+
 /* The more urgent tenant has all rows: a share protects equals, and priorities stand above it. */
 static void test_priorities(void **state)
 {
@@ -356,8 +380,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_neighbour),    cmocka_unit_test(test_alone),
-        cmocka_unit_test(test_many_tenants), cmocka_unit_test(test_priorities),
-        cmocka_unit_test(test_row_cost),
+        cmocka_unit_test(test_many_tenants), cmocka_unit_test(test_prompt_beside_many),
+        cmocka_unit_test(test_priorities),   cmocka_unit_test(test_row_cost),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Servers for the tests, ended with the test or the session."""
 import json
+import signal
 
 import pytest
 
 from servers import BIN, BUNDLED, MODELS, Process, Server
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # nohup and shells' background jobs ignore it, and so would all programs
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@
 
 #define FUSIONS_CPU \
     (PROGRAM_FUSE(QKV_EPILOGUE) | PROGRAM_FUSE(NORM_QUANTIZE) | PROGRAM_FUSE(MATMUL_ADD))
-/* As the device's operations are: norm_rows makes int8, qkv_epilogue, linear adds. */
+/* As the device's operations are: norm_rows makes bytes, qkv_epilogue, linear adds. */
 #define FUSIONS_DEVICE (FUSIONS_CPU | PROGRAM_FUSE(QKV_STORE))
 
 /* The family's program, what the plugin makes of it, and of that the stage. */

@@ -8,33 +8,10 @@
  *   columns a warp has four each lane, in registers: one pass, no shared memory.
  * Bytes: 4 + 1 a column (pack: the source's element + 1, once, at load). Limit: bytes / bandwidth.
  * Fraction of the limit: not measured on a card yet. */
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/fp8.cuh"
 #include "kernels/cuda/layout.h"
-extern "C" {
-#include "kernels/ops/fp8.h"
-#include "kernels/ops/ops_fp8.h"
-}
 
 #define THREADS 256u
-
-/* fp8_scale() of kernels/ops/fp8.h. */
-static __device__ __forceinline__ struct fp8_scale fp8_scale_for(float most)
-{
-    struct fp8_scale s = {most / FP8_MOST, FP8_MOST / most};
-    if (!(most < INFINITY)) {
-        s.scale = NAN;
-        s.inverse = 0;
-    } else if (most < FP8_LEAST) {
-        s.scale = s.inverse = 0;
-    }
-    return s;
-}
-
-static __device__ __forceinline__ uint8_t stored_fp8(float x, float inverse)
-{
-    const float y = x * inverse;
-    return y != y ? (uint8_t)0 : e4m3_of(y);
-}
 
 static __global__ void __launch_bounds__(THREADS)
     quant_rows_fp8_kernel(const struct quant_rows_fp8_args a)
@@ -49,7 +26,7 @@ static __global__ void __launch_bounds__(THREADS)
         most = most_of(fabsf(row[c]), most);
     const struct fp8_scale scale = fp8_scale_for(block_reduce<BLOCK_MOST>(most, &s));
     for (uint32_t c = threadIdx.x; c < n_k; c += THREADS)
-        q[c] = c < a.n_col ? stored_fp8(row[c], scale.inverse) : (uint8_t)0;
+        q[c] = c < a.n_col ? fp8_of(row[c], scale.inverse) : (uint8_t)0;
     if (threadIdx.x == 0) {
         a.rows[blockIdx.x].scale = scale.scale;
         a.rows[blockIdx.x].sum = 0;
@@ -85,7 +62,7 @@ static __global__ void __launch_bounds__(THREADS) pack_fp8_kernel(const struct p
     struct fp8_scale scale = fp8_scale_for(block_reduce<BLOCK_MOST>(most, &s));
     for (uint32_t k = threadIdx.x; k < a.n_in; k += THREADS)
         q[k] = a.q ? a.q[from + k]
-                   : stored_fp8(load_bytes(a.src, a.src_dtype, from + k), scale.inverse);
+                   : fp8_of(load_bytes(a.src, a.src_dtype, from + k), scale.inverse);
     if (a.q)
         scale.scale = a.scales[blockIdx.x];
     if (threadIdx.x == 0)
@@ -121,14 +98,9 @@ static __global__ void __launch_bounds__(THREADS)
     if (b * KERN_FP8_BLOCK >= a.n_col)
         return; /* all of a warp */
     const float4 v = columns<FOURS>(a.x + blockIdx.y * a.x_stride, c, a.n_col);
-    const float most =
-        warp_most(most_of(most_of(fabsf(v.x), fabsf(v.y)), most_of(fabsf(v.z), fabsf(v.w))));
-    const struct fp8_scale s = fp8_scale_for(most);
-    const uint32_t four = stored_fp8(v.x, s.inverse) | (uint32_t)stored_fp8(v.y, s.inverse) << 8 |
-                          (uint32_t)stored_fp8(v.z, s.inverse) << 16 |
-                          (uint32_t)stored_fp8(v.w, s.inverse) << 24;
+    const struct fp8_scale s = fp8_scale_for(warp_most(most_of_four(v)));
     if (c < n_k)
-        *(uint32_t *)(a.q + blockIdx.y * a.q_stride + c) = four;
+        *(uint32_t *)(a.q + blockIdx.y * a.q_stride + c) = fp8_of_four(v, s.inverse);
     if (threadIdx.x % WARP == 0)
         a.scales[blockIdx.y * a.scale_stride + b] = s.scale;
 }

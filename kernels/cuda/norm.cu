@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* layer_norm, rms_norm, and norm_rows: + residual, norm, (int8) in one pass over the row.
+/* layer_norm, rms_norm, and norm_rows: + residual, norm, (int8, e4m3) in one pass over the row.
  *
  *     r = 1 / sqrt(sum x^2 / n_col + eps), y = x * r * w
  *
@@ -10,9 +10,12 @@
  *   ascending (launch.cuh). It depends on n_col and on nothing else, so x that is or is not aligned to 16
  *   bytes gives the same bits.
  *   layer_norm: the sum of columns in the same way, then the squares of the differences from the mean.
+ * Bytes of e4m3 or int8 have the bits of the two operations in sequence. With scales of 128 columns a warp has those of
+ *   a scale, four a lane.
  * Bytes a column: rms_norm and layer_norm 4 + y's 2 or 4; norm_rows 4, with `add` + 2 (16-bit) and + 4 (x back), and y's
- *   2 (int8: 1). Limit: bytes / bandwidth.
+ *   2 (int8, e4m3: 1). Limit: bytes / bandwidth.
  * Fraction of the limit: not measured on a card yet. */
+#include "kernels/cuda/fp8.cuh"
 #include "kernels/cuda/int8.cuh"
 
 #define THREADS     256u
@@ -110,6 +113,42 @@ static __device__ __forceinline__ void store_int8(const struct norm_rows_args &a
     }
 }
 
+/* y of columns c … c + 3; zeros from n_col on. */
+static __device__ __forceinline__ float4 normed(const struct norm_rows_args &a, const float *row,
+                                                float r, uint32_t c)
+{
+    return make_float4(c < a.n_col ? row[c] * r * a.w[c] : 0,
+                       c + 1 < a.n_col ? row[c + 1] * r * a.w[c + 1] : 0,
+                       c + 2 < a.n_col ? row[c + 2] * r * a.w[c + 2] : 0,
+                       c + 3 < a.n_col ? row[c + 3] * r * a.w[c + 3] : 0);
+}
+
+/* y as e4m3 with the row's scale, or with those of its blocks. */
+static __device__ __forceinline__ void store_fp8(const struct norm_rows_args &a, const float *row,
+                                                 float r, struct norm_shared &s)
+{
+    uint8_t *q = (uint8_t *)a.y + blockIdx.x * a.y_stride;
+    const uint32_t n_k = (a.n_col + KERN_INT8_K - 1) / KERN_INT8_K * KERN_INT8_K;
+    float most = 0;
+    for (uint32_t c = 4 * threadIdx.x; !a.scales && c < n_k; c += 4 * blockDim.x)
+        most = most_of(most_of_four(normed(a, row, r, c)), most);
+    struct fp8_scale scale = {0, 0};
+    if (!a.scales)
+        scale = fp8_scale_for(block_reduce<BLOCK_MOST>(most, &s.sum));
+    for (uint32_t c = 4 * threadIdx.x; c / KERN_FP8_BLOCK * KERN_FP8_BLOCK < n_k;
+         c += 4 * blockDim.x) { /* whole warps */
+        const float4 y = normed(a, row, r, c);
+        if (a.scales)
+            scale = fp8_scale_for(warp_most(most_of_four(y)));
+        if (a.scales && threadIdx.x % WARP == 0)
+            a.scales[blockIdx.x * a.scale_stride + c / KERN_FP8_BLOCK] = scale.scale;
+        if (c < n_k)
+            *(uint32_t *)(q + c) = fp8_of_four(y, scale.inverse);
+    }
+    if (!a.scales && threadIdx.x == 0)
+        a.quant[blockIdx.x] = {scale.scale, 0};
+}
+
 static __global__ void __launch_bounds__(THREADS) norm_rows_kernel(const struct norm_rows_args a)
 {
     await_inputs();
@@ -128,6 +167,10 @@ static __global__ void __launch_bounds__(THREADS) norm_rows_kernel(const struct 
     const float r = inverse_rms(block_reduce<BLOCK_SUM>(sum, &s.sum), a.n_col, a.eps);
     if (a.y_dtype == DT_I8) {
         store_int8(a, row, r, s);
+        return;
+    }
+    if (a.y_dtype == DT_F8_E4M3) {
+        store_fp8(a, row, r, s);
         return;
     }
     my_columns(a.n_col, [&](uint32_t c) {

@@ -5,23 +5,26 @@
 #ifndef QUIRE_KERNELS_OPS_OPS_DEVICE_H
 #define QUIRE_KERNELS_OPS_OPS_DEVICE_H
 #include "kernels/ops/ops_attention.h"
-#include "kernels/ops/ops_int8.h"
+#include "kernels/ops/ops_fp8.h"
 
 /* r = rows ? rows[i] : i;   x[r,:] += add[r,:] when there is add
- * y[i,c] = x[r,c] / sqrt(mean_c(x[r,:]^2) + eps) * w[c], sums in the order of rms_norm; as int8
- * when y_dtype is DT_I8: y and quant are then the result of quant_rows for that row (without sums).
- * y must not overlap x. rows: ascending. */
+ * y[i,c] = x[r,c] / sqrt(mean_c(x[r,:]^2) + eps) * w[c], sums in the order of rms_norm; as bytes
+ * when y_dtype is I8 (y and quant as quant_rows makes them of that row, without sums) or F8_E4M3
+ * (as quant_rows_fp8, or with scales as quant_rows_fp8_block). y must not overlap x. rows:
+ * ascending. */
 struct norm_rows_args {
     void *y;
-    enum dtype y_dtype;      /* F32, BF16, F16 or I8 */
-    struct quant_row *quant; /* [n_row] I8 only */
+    enum dtype y_dtype;      /* F32, BF16, F16, I8 or F8_E4M3 */
+    struct quant_row *quant; /* [n_row] of bytes without scales */
+    float *scales;           /* [n_row][scale_stride] of e4m3 by 128 columns; NULL: one a row */
+    size_t scale_stride;     /* floats */
     float *x;                /* the residual stream */
     const void *add;         /* NULL: nothing */
     enum dtype add_dtype;    /* F32, BF16, F16 */
     const uint32_t *rows;    /* [n_row] or NULL */
     const float *w;          /* [n_col] */
     uint32_t n_row, n_col;
-    size_t x_stride, add_stride, y_stride; /* elements; I8: as quant_rows */
+    size_t x_stride, add_stride, y_stride; /* elements; bytes: as quant_rows */
     float eps;
 };
 

@@ -70,13 +70,18 @@ struct norm_case {
     uint32_t n_src;
 };
 
+static bool is_bytes(const struct norm_rows_args *a)
+{
+    return a->y_dtype == DT_I8 || a->y_dtype == DT_F8_E4M3;
+}
+
 static void make_norm(struct kcheck *k, struct norm_case *c)
 {
-    static const uint32_t types[] = {DT_F32, DT_BF16, DT_F16, DT_I8};
+    static const uint32_t types[] = {DT_F32, DT_BF16, DT_F16, DT_I8, DT_F8_E4M3, DT_F8_E4M3};
     static const uint32_t adds[] = {DT_F32, DT_BF16};
     struct norm_rows_args *a = &c->a;
     *a = (struct norm_rows_args){
-        .y_dtype = (enum dtype)kc_pick(k, types, 4),
+        .y_dtype = (enum dtype)kc_pick(k, types, 6),
         .add_dtype = (enum dtype)kc_pick(k, adds, 2),
         .n_col = kc_chance(k, 30) ? kc_range(k, 1, 40) : kc_range(k, 1, 2600),
         .eps = 1e-5f,
@@ -84,7 +89,9 @@ static void make_norm(struct kcheck *k, struct norm_case *c)
     c->n_src = kc_range(k, 1, 5);
     a->x_stride = a->n_col + kc_range(k, 0, 9);
     a->add_stride = a->n_col + kc_range(k, 0, 3);
-    a->y_stride = a->y_dtype == DT_I8 ? int8_k(a->n_col) : a->n_col + kc_range(k, 0, 5);
+    a->y_stride = is_bytes(a) ? int8_k(a->n_col) : a->n_col + kc_range(k, 0, 5);
+    if (a->y_dtype == DT_F8_E4M3 && kc_chance(k, 50))
+        a->scale_stride = fp8_n_block(a->n_col) + kc_range(k, 0, 4);
     c->x = kc_buf(k, c->n_src * a->x_stride * sizeof(float));
     kc_fill(k, c->x, c->n_src * a->x_stride);
     float *w = kc_buf(k, a->n_col * sizeof *w);
@@ -116,28 +123,61 @@ static struct norm_rows_args run_norm(struct kcheck *k, const struct norm_case *
     a.x = kc_copy(k, c->x, c->n_src * a.x_stride * sizeof(float));
     a.y = kc_buf(k, a.n_row * a.y_stride * 4);
     a.quant = kc_buf(k, a.n_row * sizeof *a.quant);
+    a.scales = a.scale_stride ? kc_buf(k, a.n_row * a.scale_stride * sizeof(float)) : NULL;
     kc_run(k, v, &a, 1);
     return a;
 }
 
-/* int8: the kernel's own sum of squares may differ by a few ulp, so values by one at a tie. */
-static void compare_int8(struct kcheck *k, const struct norm_rows_args *got,
-                         const struct norm_rows_args *want)
+static void quantize(const struct norm_rows_args *to, const struct norm_rows_args *from)
 {
+    const struct quant_rows_args int8 = {
+        .q = to->y,
+        .rows = to->quant,
+        .x = from->y,
+        .n_row = to->n_row,
+        .n_col = to->n_col,
+        .x_stride = from->y_stride,
+        .q_stride = to->y_stride,
+    };
+    const struct quant_rows_fp8_args rows = {to->y,     to->quant,      from->y,     to->n_row,
+                                             to->n_col, from->y_stride, to->y_stride};
+    const struct quant_rows_fp8_block_args blocks = {to->y,        to->scales,      from->y,
+                                                     to->n_row,    to->n_col,       from->y_stride,
+                                                     to->y_stride, to->scale_stride};
+    const struct kern_exec alone = {.nth = 1};
+    if (to->y_dtype == DT_I8)
+        quant_rows_ref(&int8, &alone);
+    else if (to->scales)
+        quant_rows_fp8_block_ref(&blocks, &alone);
+    else
+        quant_rows_fp8_ref(&rows, &alone);
+}
+
+/* The bits of the two operations in sequence: of the same kernel's floats, quantized. */
+static void check_bytes(struct kcheck *k, struct norm_case *c, const struct norm_rows_args *got)
+{
+    struct norm_rows_args want = *got;
+    c->a.y_dtype = DT_F32;
+    const struct norm_rows_args floats = run_norm(k, c, k->variant, got->n_row);
+    c->a.y_dtype = got->y_dtype;
+    want.y = kc_buf(k, got->n_row * got->y_stride);
+    want.quant = kc_buf(k, got->n_row * sizeof *want.quant);
+    want.scales = got->scales ? kc_buf(k, got->n_row * got->scale_stride * sizeof(float)) : NULL;
+    quantize(&want, &floats);
     for (uint32_t i = 0; i < got->n_row; i++) {
-        const int8_t *g = (const int8_t *)got->y + i * got->y_stride;
-        const int8_t *w = (const int8_t *)want->y + i * got->y_stride;
-        int32_t sum = 0;
-        kc_near(k, "scale", got->quant[i].scale, want->quant[i].scale,
-                fabs((double)want->quant[i].scale) * 8 * 0x1p-24);
-        if (isnan(got->quant[i].scale) != isnan(want->quant[i].scale))
-            kc_fail(k, "scale %g, wanted %g", (double)got->quant[i].scale,
-                    (double)want->quant[i].scale);
-        for (uint32_t j = 0; j < int8_k(got->n_col); j++) {
-            kc_near(k, "q", g[j], w[j], j < got->n_col ? 1 : 0);
-            sum += g[j];
+        const size_t at = i * got->y_stride, scale = i * got->scale_stride;
+        kc_same_bits(
+            k, "bytes",
+            (struct kc_bits){(char *)got->y + at, (char *)want.y + at, DT_I8, int8_k(got->n_col)});
+        if (got->scales) {
+            kc_same_bits(k, "scales",
+                         (struct kc_bits){got->scales + scale, want.scales + scale, DT_F32,
+                                          fp8_n_block(got->n_col)});
+            continue;
         }
-        kc_near(k, "sum", got->quant[i].sum, sum, 0);
+        kc_same_bits(k, "scale",
+                     (struct kc_bits){&got->quant[i].scale, &want.quant[i].scale, DT_F32, 1});
+        kc_near(k, "sum", got->quant[i].sum, want.quant[i].sum, 0);
     }
 }
 
@@ -147,10 +187,10 @@ static void check_norm_rows(struct kcheck *k)
     make_norm(k, &c);
     struct norm_rows_args want = run_norm(k, &c, k->ref, c.a.n_row);
     struct norm_rows_args got = run_norm(k, &c, k->variant, c.a.n_row);
-    const size_t element = got.y_dtype == DT_I8 ? 1 : dtype_bits(got.y_dtype) / 8;
+    const size_t element = dtype_bits(got.y_dtype) / 8;
     kc_same_bits(k, "x", (struct kc_bits){got.x, want.x, DT_F32, c.n_src * got.x_stride});
-    if (got.y_dtype == DT_I8)
-        compare_int8(k, &got, &want);
+    if (is_bytes(&got))
+        check_bytes(k, &c, &got);
     else if (got.y_dtype != DT_F16)
         kc_compare(k, "y",
                    &(struct kc_array){got.y, got.y_dtype, got.n_row, got.n_col, got.y_stride},
@@ -160,7 +200,10 @@ static void check_norm_rows(struct kcheck *k)
         kc_same_bits(k, "fewer rows",
                      (struct kc_bits){(char *)some.y + (n - 1) * some.y_stride * element,
                                       (char *)got.y + (n - 1) * got.y_stride * element,
-                                      got.y_dtype == DT_F16 ? DT_I16 : got.y_dtype, got.n_col});
+                                      got.y_dtype == DT_F16       ? DT_I16
+                                      : got.y_dtype == DT_F8_E4M3 ? DT_I8
+                                                                  : got.y_dtype,
+                                      got.n_col});
     }
 }
 

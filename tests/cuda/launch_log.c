@@ -57,12 +57,14 @@ static struct launch of_embed(const struct embed_args *a)
 static struct launch of_norm_rows(const struct norm_rows_args *a)
 {
     const uint64_t n = (uint64_t)a->n_row * a->n_col;
+    const uint64_t n_scale = (a->n_col + KERN_FP8_BLOCK - 1) / KERN_FP8_BLOCK;
     return (struct launch){
         .n_row = a->n_row,
         .weights = bytes_of(DT_F32, a->n_col),
         .read = bytes_of(DT_F32, n) + (a->add ? bytes_of(a->add_dtype, n) : 0),
         .written = bytes_of(a->y_dtype, n) + (a->add ? bytes_of(DT_F32, n) : 0) +
-                   (a->quant ? a->n_row * sizeof *a->quant : 0),
+                   (a->quant ? a->n_row * sizeof *a->quant : 0) +
+                   (a->scales ? a->n_row * bytes_of(DT_F32, n_scale) : 0),
     };
 }
 

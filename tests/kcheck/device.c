@@ -14,18 +14,26 @@ struct norm_case {
     uint32_t n_src; /* rows of x */
 };
 
+static bool is_bytes(const struct norm_rows_args *a)
+{
+    return a->y_dtype == DT_I8 || a->y_dtype == DT_F8_E4M3;
+}
+
 static void make_norm(struct kcheck *k, struct norm_case *c)
 {
-    static const uint32_t types[] = {DT_F32, DT_BF16, DT_F16, DT_I8}, adds[] = {DT_F32, DT_BF16};
+    static const uint32_t types[] = {DT_F32, DT_BF16, DT_F16, DT_I8, DT_F8_E4M3};
+    static const uint32_t adds[] = {DT_F32, DT_BF16};
     struct norm_rows_args *a = &c->a;
     *a = (struct norm_rows_args){
-        .y_dtype = (enum dtype)kc_pick(k, types, 4),
+        .y_dtype = (enum dtype)kc_pick(k, types, 5),
         .n_col = kc_range(k, 1, 300),
         .eps = 1e-5f,
     };
     c->n_src = kc_range(k, 0, 7);
     a->x_stride = a->n_col + kc_range(k, 0, 9);
-    a->y_stride = a->y_dtype == DT_I8 ? int8_k(a->n_col) : a->n_col + kc_range(k, 0, 5);
+    a->y_stride = is_bytes(a) ? int8_k(a->n_col) : a->n_col + kc_range(k, 0, 5);
+    if (a->y_dtype == DT_F8_E4M3 && kc_chance(k, 50))
+        a->scale_stride = fp8_n_block(a->n_col) + kc_range(k, 0, 4);
     c->n_x = c->n_src * a->x_stride;
     c->x = kc_buf(k, c->n_x * sizeof *c->x);
     float *w = kc_buf(k, a->n_col * sizeof *w);
@@ -48,7 +56,7 @@ static void make_norm(struct kcheck *k, struct norm_case *c)
              dtype_name(a->y_dtype), a->add ? " add" : "");
 }
 
-/* Row i by the fused operations one by one, into `y` (f32) and, as int8, into q. */
+/* Row i by the fused operations one by one, into `y` (f32). */
 static void plain_row(struct kcheck *k, const struct norm_case *c, uint32_t i, float *y)
 {
     const struct norm_rows_args *a = &c->a;
@@ -70,24 +78,8 @@ static void plain_row(struct kcheck *k, const struct norm_case *c, uint32_t i, f
     rms_norm_ref(&n, &alone);
 }
 
-static void check_norm_row(struct kcheck *k, const struct norm_case *c, uint32_t i)
+static void check_int8(struct kcheck *k, const struct norm_rows_args *a, uint32_t i, const float *y)
 {
-    const struct norm_rows_args *a = &c->a;
-    float *y = kc_buf(k, a->n_col * sizeof *y);
-    plain_row(k, c, i, y);
-    size_t at = i * a->y_stride;
-    if (a->y_dtype != DT_I8) {
-        float *got = kc_buf(k, a->n_col * sizeof *got);
-        for (uint32_t j = 0; j < a->n_col; j++) {
-            got[j] = kc_get(a->y, a->y_dtype, at + j);
-            if (a->y_dtype != DT_F32)
-                y[j] = a->y_dtype == DT_F16 ? f16_to_f32(f32_to_f16(y[j]))
-                                            : bf16_to_f32(f32_to_bf16(y[j]));
-        }
-        kc_compare(k, "y", &(struct kc_array){got, DT_F32, 1, a->n_col, a->n_col},
-                   &(struct kc_array){y, DT_F32, 1, a->n_col, a->n_col});
-        return;
-    }
     int8_t *q = kc_buf(k, a->y_stride);
     struct quant_row row;
     struct quant_rows_args to = {
@@ -100,9 +92,57 @@ static void check_norm_row(struct kcheck *k, const struct norm_case *c, uint32_t
         .q_stride = a->y_stride,
     };
     quant_rows_ref(&to, &alone);
-    kc_same_bits(k, "q", (struct kc_bits){(int8_t *)a->y + at, q, DT_I8, int8_k(a->n_col)});
+    kc_same_bits(k, "q",
+                 (struct kc_bits){(int8_t *)a->y + i * a->y_stride, q, DT_I8, int8_k(a->n_col)});
     kc_same_bits(k, "scale", (struct kc_bits){&a->quant[i].scale, &row.scale, DT_F32, 1});
     kc_near(k, "sum", a->quant[i].sum, row.sum, 0);
+}
+
+static void check_e4m3(struct kcheck *k, const struct norm_rows_args *a, uint32_t i, const float *y)
+{
+    const size_t n_scale = a->scales ? fp8_n_block(a->n_col) : 1;
+    uint8_t *q = kc_buf(k, a->y_stride);
+    float *scales = kc_buf(k, n_scale * sizeof *scales);
+    struct quant_row row;
+    if (a->scales)
+        quant_rows_fp8_block_ref(&(struct quant_rows_fp8_block_args){q, scales, y, 1, a->n_col,
+                                                                     a->n_col, a->y_stride,
+                                                                     n_scale},
+                                 &alone);
+    else
+        quant_rows_fp8_ref(
+            &(struct quant_rows_fp8_args){q, &row, y, 1, a->n_col, a->n_col, a->y_stride}, &alone);
+    const float *got = a->scales ? a->scales + i * a->scale_stride : &a->quant[i].scale;
+    kc_same_bits(k, "e4m3",
+                 (struct kc_bits){(uint8_t *)a->y + i * a->y_stride, q, DT_I8, int8_k(a->n_col)});
+    kc_same_bits(k, "scales",
+                 (struct kc_bits){got, a->scales ? scales : &row.scale, DT_F32, n_scale});
+    if (!a->scales)
+        kc_near(k, "sum", a->quant[i].sum, 0, 0);
+}
+
+static void check_norm_row(struct kcheck *k, const struct norm_case *c, uint32_t i)
+{
+    const struct norm_rows_args *a = &c->a;
+    float *y = kc_buf(k, a->n_col * sizeof *y);
+    plain_row(k, c, i, y);
+    size_t at = i * a->y_stride;
+    if (!is_bytes(a)) {
+        float *got = kc_buf(k, a->n_col * sizeof *got);
+        for (uint32_t j = 0; j < a->n_col; j++) {
+            got[j] = kc_get(a->y, a->y_dtype, at + j);
+            if (a->y_dtype != DT_F32)
+                y[j] = a->y_dtype == DT_F16 ? f16_to_f32(f32_to_f16(y[j]))
+                                            : bf16_to_f32(f32_to_bf16(y[j]));
+        }
+        kc_compare(k, "y", &(struct kc_array){got, DT_F32, 1, a->n_col, a->n_col},
+                   &(struct kc_array){y, DT_F32, 1, a->n_col, a->n_col});
+        return;
+    }
+    if (a->y_dtype == DT_I8)
+        check_int8(k, a, i, y);
+    else
+        check_e4m3(k, a, i, y);
 }
 
 void kcheck_norm_rows(struct kcheck *k)
@@ -113,6 +153,7 @@ void kcheck_norm_rows(struct kcheck *k)
     a->x = kc_copy(k, c.x, c.n_x * sizeof *c.x);
     a->y = kc_buf(k, a->n_row * a->y_stride * 4);
     a->quant = kc_buf(k, a->n_row * sizeof *a->quant);
+    a->scales = a->scale_stride ? kc_buf(k, a->n_row * a->scale_stride * sizeof(float)) : NULL;
     kc_run(k, k->variant, a, kc_range(k, 1, 4));
     for (uint32_t i = 0; i < a->n_row; i++)
         check_norm_row(k, &c, i);

@@ -231,10 +231,13 @@ static void norm(const struct device_run *r, const struct program_op *op,
 {
     const struct matmul_rows x = device_rows_of(r, op->in[0]);
     const struct matmul_rows y = device_rows_of(r, bytes ? bytes->out : op->out);
+    const bool by_blocks = bytes && device_matrix(r, bytes, 0)->blocks;
     const struct norm_rows_args a = {
         .y = y.x,
         .y_dtype = y.dtype,
-        .quant = bytes ? y.rows : NULL,
+        .quant = bytes && !by_blocks ? y.rows : NULL,
+        .scales = by_blocks ? y.scales : NULL,
+        .scale_stride = y.scale_stride,
         .x = x.x,
         .rows = op->asked ? r->s->batch->logit_rows : NULL,
         .w = vector_of(r, op),

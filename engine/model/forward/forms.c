@@ -38,7 +38,7 @@ static struct program_form model_form(const void *ctx, enum program_weight w, ui
         .variant = m->link ? p->blocks + 2 * (p->group != 0) : 0,
         .ordered = p->order && !of_expert,
         .interleaved = p->gated,
-        .of_norm = input == DT_I8 && (!m->link || (rms && !p->group && !p->order)),
+        .of_norm = matmul_reads_bytes(input) && (!m->link || (rms && !p->group && !p->order)),
         .bytes = load_form_bytes(p, m->link),
     };
 }

@@ -159,8 +159,9 @@ struct device_table {
     /* The work plan of attention for one step: which blocks of threads compute which rows and
      * splits, from lengths only. plan() writes it to host memory and returns its size, at most
      * plan_bytes(). It is copied to the device with the step's arrays, and attention_args.plan is
-     * its address there; a launcher never reads it, so a recorded launch serves every plan. seqs:
-     * in host memory, blocks are not read; n_query may be 0 (a row that pads a graph). */
+     * its address there; a launcher reads plan_host alone, and without one a recorded launch serves
+     * every plan. seqs: in host memory, blocks are not read; n_query may be 0 (a row that pads a
+     * graph). */
     size_t (*plan_bytes)(const struct device *d, const struct device_limits *l);
     size_t (*plan)(const struct device *d, void *out, const struct device_limits *l,
                    const struct attention_seq *seqs, uint32_t n_seq);

@@ -96,8 +96,10 @@ static void launch_pieces(const struct attention_args *a, const struct kern_exec
 template <int D, enum dtype KV>
 static void launch_small(const struct attention_args *a, const struct kern_exec *x)
 {
-    launch_pieces<D, KV, 1>(a, x);
-    launch(fold_kernel, dim3(a->n_seq), FOLD_ROWS * WARP, 0, x, *a, (const float *)x->scratch);
+    if (plan_has_small(a))
+        launch_pieces<D, KV, 1>(a, x);
+    if (plan_has_folds(a))
+        launch(fold_kernel, dim3(a->n_seq), FOLD_ROWS * WARP, 0, x, *a, (const float *)x->scratch);
 }
 
 void attention_small_launch(const struct attention_args *a, const struct kern_exec *x)
@@ -112,7 +114,7 @@ template <int D, enum dtype KV>
 static void launch_all(const struct attention_args *a, const struct kern_exec *x)
 {
     launch_small<D, KV>(a, x);
-    if (a->n_row > a->n_seq)
+    if (plan_has_large(a))
         launch_pieces<D, KV, 4>(a, x);
 }
 

@@ -388,7 +388,7 @@ static bool attend_prompts(const struct attention_args *a, const struct kern_exe
 {
     struct cache_maps maps;
     if (a->kv_dtype != DT_BF16 || (a->head_dim != 64 && a->head_dim != 128) || a->n_seq == 0 ||
-        a->n_row <= a->n_seq || a->slopes || a->both_ways || !maps_of(&maps, a))
+        !plan_has_large(a) || a->slopes || a->both_ways || !maps_of(&maps, a))
         return false;
     attention_small_launch(a, x);
     if (a->head_dim == 64)

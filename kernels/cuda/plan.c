@@ -121,5 +121,5 @@ void plan_make(void *out, const struct device_limits *l, const struct attention_
             make_large(&m, i, &seqs[i]);
     qsort(m.large, m.n_large, sizeof *m.large, longest_first);
     *head = (struct plan_head){m.n_small, m.n_large, (uint32_t)((char *)m.small - (char *)out),
-                               (uint32_t)((char *)m.large - (char *)out)};
+                               (uint32_t)((char *)m.large - (char *)out), m.n_partial};
 }

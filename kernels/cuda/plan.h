@@ -15,6 +15,7 @@
  * Threads: pure functions. */
 #ifndef QUIRE_KERNELS_CUDA_PLAN_H
 #define QUIRE_KERNELS_CUDA_PLAN_H
+#include <stdbool.h>
 #include "kernels/ops/ops_attention.h"
 
 struct device_limits; /* device.h */
@@ -42,7 +43,24 @@ struct plan_fold { /* one per sequence: the partial result of split s and row r 
 struct plan_head {
     uint32_t n_small, n_large;
     uint32_t small_at, large_at; /* bytes from the start of the plan */
+    uint32_t n_partial;          /* partial results; 0: nothing to fold */
 };
+/* Is there such work in a step? Where the plan is not known, all that it may have. */
+static inline bool plan_has_small(const struct attention_args *a)
+{
+    const struct plan_head *plan = (const struct plan_head *)a->plan_host;
+    return !plan || plan->n_small > 0;
+}
+static inline bool plan_has_folds(const struct attention_args *a)
+{
+    const struct plan_head *plan = (const struct plan_head *)a->plan_host;
+    return !plan || plan->n_partial > 0;
+}
+static inline bool plan_has_large(const struct attention_args *a)
+{
+    const struct plan_head *plan = (const struct plan_head *)a->plan_host;
+    return plan ? plan->n_large > 0 : a->n_row > a->n_seq;
+}
 
 /* Rows per multiprocessor, of heads wider than PLAN_NARROW, whose totals (4 * head_dim bytes each)
  * fit the workspace: it bounds the number of blocks of such launches. */

@@ -50,7 +50,10 @@ struct attention_args {
     float *parts;     /* [n_part] 64-byte aligned, kern_attention_parts(); NULL: nothing is split */
     size_t n_part;    /* floats */
     const void *plan; /* on a device: the plan of device_table.plan, in device memory */
-    uint32_t n_row;   /* rows of q, for a device; n_seq if no sequence has more. context_max is
+    /* The same in host memory, read during the call: kernels without work are not launched. NULL
+     * (a launch that is recorded for many plans): all that n_row and n_seq leave possible are. */
+    const void *plan_host;
+    uint32_t n_row; /* rows of q, for a device; n_seq if no sequence has more. context_max is
                        * then an upper limit */
 };
 

@@ -194,6 +194,7 @@ static void attend(struct kcheck *k, struct attention_args a, const struct atten
     a.n_seq = n_seq;
     a.n_row = l.n_row_max;
     a.plan = plan;
+    a.plan_host = kc_chance(k, 70) ? plan : NULL; /* as in a step, or as recorded */
     cuda_workspace(plan_workspace_bytes(&l, 1));
     kc_run(k, k->variant, &a, 1);
     cuda_workspace(0);

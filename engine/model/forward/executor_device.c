@@ -568,6 +568,7 @@ static void attention(const struct device_run *r, const struct program_op *op)
         .sinks = vector_of(r, op),
         .slopes = op->attention.alibi ? (const float *)(const void *)r->d->m->slopes.data : NULL,
         .plan = r->s->plan,
+        .plan_host = r->s->plan_host,
         .n_row = r->n,
     };
     r->k->attention(&a, &r->d->x);

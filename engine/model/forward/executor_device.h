@@ -34,6 +34,7 @@ struct device_step {
     const struct batch *batch; /* counts, and arrays in device memory; n_prompts is not read */
     const float *cos_sin;      /* of executor_device_cos_sin, in device memory; else not read */
     const void *plan;          /* of attention, in device memory */
+    const void *plan_host;     /* the same in host memory; NULL: the step is recorded */
     /* Of a model that takes items, in device memory: the row of `items` that a row of the batch is
      * in place of its token's, or KERN_NO_ROW. */
     const uint32_t *item_ids;

@@ -281,7 +281,7 @@ static FALLIBLE run_largest(struct gpu *g, const struct gpu_model *l, struct q_e
     fill_largest(g, l, &at, &b, each);
     g->n_item = model_takes_items(l->model);
     gpu_send(g, l, &at, &b);
-    rc = gpu_forward_done(g, &(struct gpu_pass){l, &at, &b, &few}, e);
+    rc = gpu_forward_done(g, &(struct gpu_pass){l, &at, &b, &few, false}, e);
     kv_cache_release(&few);
     return rc ? q_wrap(e, "memory measurement with a step of %u tokens", n) : Q_OK;
 }

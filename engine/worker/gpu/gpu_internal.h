@@ -112,6 +112,7 @@ struct gpu_pass {
     const struct gpu_layout *at;
     const struct batch *counts;
     const struct kv_cache *kv;
+    bool is_recorded; /* the launches serve every step of these counts */
 };
 /* The forward pass over the arrays in device memory. Errors: as executor_device_run. */
 FALLIBLE gpu_forward(const struct gpu *g, const struct gpu_pass *p, struct q_err *e);

@@ -91,6 +91,7 @@ FALLIBLE gpu_forward(const struct gpu *g, const struct gpu_pass *p, struct q_err
         .batch = &b,
         .cos_sin = (const float *)(const void *)(l->device + at->rope_cos_sin),
         .plan = l->device + at->plan,
+        .plan_host = p->is_recorded ? NULL : l->host[g->i_buffer] + at->plan,
         .item_ids = words(l->device, at->item_ids),
         .items = l->items,
         .kv = p->kv,
@@ -131,7 +132,7 @@ static FALLIBLE record(struct gpu *g, struct gpu_graph *to, struct q_err *e)
     g->n_item = 0;
     gpu_pad(g, l, &at, 0, n);
     gpu_send(g, l, &at, &b);
-    const struct gpu_pass pass = {l, &at, &b, &l->kv};
+    const struct gpu_pass pass = {l, &at, &b, &l->kv, true};
     if ((rc = gpu_forward_done(g, &pass, e)) || /* the library makes its lazy choices here */
         (rc = t->graph_begin(g->link.s, e)))
         return rc;
@@ -245,7 +246,8 @@ FALLIBLE gpu_launch(struct gpu *g, const struct slots *s, const struct step_view
     t->event_record(gpu_events_now(g)->begun, g->link.s);
     if (graph)
         t->graph_launch(graph->graph, g->link.s);
-    else if (b.n_token && gpu_forward(g, &(struct gpu_pass){l, &at, &b, &l->kv}, &g->refusal))
+    else if (b.n_token &&
+             gpu_forward(g, &(struct gpu_pass){l, &at, &b, &l->kv, false}, &g->refusal))
         log_error("%s", g->refusal.message);
     t->event_record(gpu_events_now(g)->forward_done, g->link.s);
     return Q_OK;
@@ -389,7 +391,7 @@ FALLIBLE gpu_draft(struct gpu *g, const struct batch *b, const uint32_t *slots, 
     gpu_send(g, l, &at, b);
     wait_copies(g);
     struct q_err refusal = Q_ERR_INIT;
-    if (gpu_forward(g, &(struct gpu_pass){l, &at, b, &l->kv}, &refusal))
+    if (gpu_forward(g, &(struct gpu_pass){l, &at, b, &l->kv, false}, &refusal))
         log_error("draft model: its tokens are none: %s", refusal.message);
     if (there)
         sample_greedy_device(g, b->n_logit);

@@ -3,7 +3,8 @@
  * stay floats in such models.
  *
  * Shape: a warp has 4 outputs of 1 row, or (5 rows and more) of 8; a block 8 warps, 32 outputs. Lane l
- *   multiplies k = 8 l … 8 l + 7 of each 256. No shared memory.
+ *   multiplies k = 8 l … 8 l + 7 of each 256. No shared memory. With 1 row the weights of two iterations are
+ *   loaded ahead, the first ones while the previous kernel still runs.
  * Order: a lane's k ascending, one fma each, from +0; then lanes by halves. It depends on n_in only, so a row's
  *   bits do not depend on other rows.
  * Bytes: up to 4 rows: W once a row, x once for 32 outputs. More: W once for 8 rows. All but the first
@@ -44,21 +45,47 @@ static __device__ __forceinline__ size_t at_most(uint32_t i, uint32_t n)
     return i < n ? i : n - 1;
 }
 
+/* Elements k … k + 7 of outputs o … o + 3; past n_in, of which nothing is used, those of 0 … 7. */
+static __device__ __forceinline__ void load_weights(uint4 w[OUT], const struct linear_in &in,
+                                                    const struct linear_out &out, uint32_t o,
+                                                    uint32_t k)
+{
+    const uint32_t n_in = (uint32_t)(in.row_bytes / 2), at = k < n_in ? k : 0;
+#pragma unroll
+    for (unsigned j = 0; j < OUT; j++)
+        w[j] = load_once((const uint16_t *)in.w + at_most(o + j, out.n_out) * n_in + at);
+}
+
 template <enum form F, unsigned ROWS>
 static __global__ void __launch_bounds__(WARPS *WARP)
     mixed_kernel(const struct linear_in in, const struct linear_out out)
 {
-    await_inputs();
+    const unsigned AHEAD = ROWS == 1 ? 2 : 1;
     const uint32_t lane = threadIdx.x % WARP, n_in = (uint32_t)(in.row_bytes / 2);
     const uint32_t o = (blockIdx.x * WARPS + threadIdx.x / WARP) * OUT, row = blockIdx.y * ROWS;
+    uint4 next[AHEAD][OUT];
+    if (ROWS == 1)
+#pragma unroll
+        for (unsigned i = 0; i < AHEAD; i++)
+            load_weights(next[i], in, out, o, (i * WARP + lane) * EACH);
+    await_inputs();
     float sum[ROWS][OUT] = {};
     if (o >= out.n_out)
         return; /* all of a warp */
+/* two at a time: weights loaded ahead stay in their registers */
+#pragma unroll(ROWS == 1 ? 2 : 1)
     for (uint32_t k = lane * EACH; k < n_in; k += WARP * EACH) {
         uint4 w[OUT];
+        if (ROWS == 1) {
 #pragma unroll
-        for (unsigned j = 0; j < OUT; j++)
-            w[j] = *(const uint4 *)((const uint16_t *)in.w + at_most(o + j, out.n_out) * n_in + k);
+            for (unsigned j = 0; j < OUT; j++) {
+                w[j] = next[0][j];
+                next[0][j] = next[AHEAD - 1][j];
+            }
+            load_weights(next[AHEAD - 1], in, out, o, k + AHEAD * WARP * EACH);
+        } else {
+            load_weights(w, in, out, o, k);
+        }
 #pragma unroll
         for (unsigned r = 0; r < ROWS; r++) {
             const char *x = (const char *)in.x + at_most(row + r, out.n_row) * in.x_bytes;

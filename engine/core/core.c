@@ -130,7 +130,8 @@ static FALLIBLE read_pooling(struct core *c, struct q_err *e)
 
 static FALLIBLE open_adapters(struct core *c, struct q_err *e)
 {
-    const struct core_adapters_args args = {&c->config.adapters, &c->config.worker, &c->model};
+    const struct core_adapters_args args = {&c->config.adapters, &c->config.worker, &c->model,
+                                            c->recorder};
     return core_adapters_new(&c->adapters, &args, e);
 }
 
@@ -159,9 +160,9 @@ FALLIBLE core_new(struct core **out, const struct core_config *config, core_sink
     if (!rc)
         rc = open_items(c, e);
     if (!rc)
-        rc = open_adapters(c, e);
-    if (!rc)
         rc = core_record_open(c, e);
+    if (!rc)
+        rc = open_adapters(c, e);
     if (!rc && !(rc = grammar_compiler_new(&c->grammar_compiler, true, e)))
         rc = core_watch(c, grammar_compiler_fd(c->grammar_compiler), e);
     if (!rc)
@@ -383,8 +384,6 @@ static FALLIBLE first_ready(struct core *c, const struct worker_info *info, stru
     c->config.worker.n_swap_block = info->n_swap_block;
     c->config.worker.n_state = info->limits.n_state;
     c->config.worker.is_again = true;
-    if ((rc = core_record_check(c, e)))
-        return rc;
     core_record_begin(c);
     return scheduler_new(&c->scheduler, &sc, e);
 }

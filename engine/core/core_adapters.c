@@ -107,7 +107,8 @@ static uint32_t stamp_files(struct file_stamp stamps[FILES_MAX], const char *dir
     return n;
 }
 
-static FALLIBLE read_files(struct adapter *x, struct q_err *e)
+static FALLIBLE read_files(char digest[CORE_ADAPTER_FP], struct file_stamp stamps[FILES_MAX],
+                           const char *dir, struct q_err *e)
 {
     unsigned char hash[EVP_MAX_MD_SIZE];
     EVP_MD_CTX *md = EVP_MD_CTX_new();
@@ -115,13 +116,19 @@ static FALLIBLE read_files(struct adapter *x, struct q_err *e)
     if (!md || EVP_DigestInit_ex(md, EVP_sha256(), NULL) != 1) {
         rc = q_fail(e, Q_NO_MEMORY, "adapter: SHA-256 is not available");
     } else {
-        (void)stamp_files(x->stamps, x->dir, md);
+        (void)stamp_files(stamps, dir, md);
         EVP_DigestFinal_ex(md, hash, NULL);
         for (uint32_t i = 0; i < 8; i++)
-            snprintf(x->fingerprint + 2 * i, 3, "%02x", hash[i]);
+            snprintf(digest + 2 * i, 3, "%02x", hash[i]);
     }
     EVP_MD_CTX_free(md);
     return rc;
+}
+
+FALLIBLE core_adapters_digest(char out[CORE_ADAPTER_FP], const char *dir, struct q_err *e)
+{
+    struct file_stamp ignored[FILES_MAX];
+    return read_files(out, ignored, dir, e);
 }
 
 static bool has_changed(const struct adapter *x)
@@ -171,7 +178,7 @@ FALLIBLE core_adapters_load(struct core_adapters *a, const struct adapter_module
     if (!realpath(m->path, x.dir))
         return q_fail(e, Q_NOT_FOUND, "lora_path: adapter %s: there is no folder %.200s", m->name,
                       m->path);
-    if ((rc = check_module(a, &x, e)) || (rc = read_files(&x, e)))
+    if ((rc = check_module(a, &x, e)) || (rc = read_files(x.fingerprint, x.stamps, x.dir, e)))
         return rc;
     x.number = ++a->number_last;
     if (old)
@@ -291,10 +298,22 @@ static uint32_t count_there(const struct core_adapters *a)
     return n;
 }
 
+/* For --record: the worker has it now, or no more. */
+static void record(const struct core_adapters *a, const struct adapter *x, bool is_dropped)
+{
+    struct record_adapter r = {.number = x->number, .is_dropped = is_dropped};
+    if (!a->args.recorder)
+        return;
+    memcpy(r.digest, x->fingerprint, sizeof x->fingerprint);
+    recorder_adapter(a->args.recorder, &r, x->dir);
+}
+
 static void order(struct core_adapters *a, struct ring *r, struct adapter *x, bool is_drop)
 {
     ring_adapter(r, is_drop ? RING_DROP_ADAPTER : RING_LOAD_ADAPTER, x->number,
                  is_drop ? NULL : x->dir);
+    if (is_drop)
+        record(a, x, true);
     x->state = is_drop ? ADAPTER_AWAY : ADAPTER_ORDERED;
     a->ordered = x->number;
     a->is_drop = is_drop;
@@ -321,6 +340,7 @@ static uint32_t take_result(struct core_adapters *a, const struct ring *r, struc
         return 0;
     if (rc)
         return fail_adapter(a, x, why);
+    record(a, x, false);
     x->state = ADAPTER_THERE;
     x->n_crash = 0;
     if (a->wanted == x->number)

@@ -15,6 +15,7 @@
 #include "common/buf.h"
 #include "common/hub/config.h"
 #include "engine/core/adapter_settings.h"
+#include "engine/record/recorder.h"
 #include "engine/sched/scheduler.h"
 #include "engine/worker/ring.h"
 
@@ -26,6 +27,7 @@ struct core_adapters_args {
     const struct adapter_settings *settings;
     const struct worker_config *worker; /* borrowed */
     const struct model_config *model;   /* borrowed */
+    struct recorder *recorder;          /* borrowed; NULL: none */
 };
 /* With the adapters of the settings; none are enabled: *out is NULL. Errors: those of
  * core_load_adapter. */
@@ -44,6 +46,8 @@ const struct buf *core_adapters_list(const struct core_adapters *a, uint64_t *n_
  * submits the request again. */
 FALLIBLE core_adapters_find(struct core_adapters *a, uint32_t *adapter, const char *name, size_t n,
                             struct q_err *e);
+/* A digest of the files that an adapter in this folder has. Errors: Q_NO_MEMORY. */
+FALLIBLE core_adapters_digest(char out[CORE_ADAPTER_FP], const char *dir, struct q_err *e);
 /* Does the number stand for an adapter? */
 bool core_adapters_has(const struct core_adapters *a, uint32_t adapter);
 /* scheduler_config.adapter_ready: does the worker have it? Else it is loaded next. */

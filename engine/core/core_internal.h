@@ -120,9 +120,7 @@ void core_control(struct core *c);
 void core_control_lost(struct core *c, const struct q_err *why);
 
 /* core_record.c: nothing without --record. */
-/* Errors: Q_UNSUPPORTED (what is not recorded). */
 FALLIBLE core_record_open(struct core *c, struct q_err *e);
-FALLIBLE core_record_check(const struct core *c, struct q_err *e); /* of the loaded model */
 void core_record_begin(struct core *c);  /* the first worker is ready, or the weights are others */
 void core_record_worker(struct core *c); /* a later one is */
 void core_record_step(struct core *c, const struct step_result *result);

@@ -6,37 +6,10 @@
 #include "common/log.h"
 #include "engine/core/core_internal.h"
 
-static FALLIBLE refused(const char *what, struct q_err *e)
-{
-    return q_fail(e, Q_UNSUPPORTED, "--record: steps with %s are not recorded yet", what);
-}
-
-/* What a step refers to and the file does not hold. */
-static const char *not_recorded(const struct core *c)
-{
-    if (core_items_any(&c->items))
-        return "inputs that are no tokens";
-    if (c->config.adapters.max_loras)
-        return "LoRA adapters (--enable-lora)";
-    if (c->config.worker.speculation.method == SPECULATE_DRAFT)
-        return "draft models (--speculative-config)";
-    return NULL;
-}
-
 FALLIBLE core_record_open(struct core *c, struct q_err *e)
 {
     const struct recorder_options *config = &c->config.record;
-    if (!config->path)
-        return Q_OK;
-    const char *what = not_recorded(c);
-    return what ? refused(what, e) : recorder_new(&c->recorder, config, e);
-}
-
-FALLIBLE core_record_check(const struct core *c, struct q_err *e)
-{
-    return c->recorder && c->info.limits.n_state
-               ? refused("models that have a state of each sequence", e)
-               : Q_OK;
+    return config->path ? recorder_new(&c->recorder, config, e) : Q_OK;
 }
 
 void core_record_begin(struct core *c)
@@ -72,6 +45,22 @@ void core_record_worker(struct core *c)
         recorder_worker(c->recorder);
 }
 
+/* The items of each admission: its request's piece of the store is there until the step is settled.
+ * Where all items are cached only the place of their table is in the admission. */
+static void record_items(struct core *c, const struct step_view *v)
+{
+    const struct item_store *s = &c->items.store;
+    for (uint32_t i = 0; i < v->head->n_admit && core_items_any(&c->items); i++) {
+        const struct step_admit *a = &v->admits[i];
+        const struct item_piece *p =
+            a->n_item || a->item_offset ? item_store_at(s, a->item_offset) : NULL;
+        if (!p)
+            continue;
+        const struct record_items head = {.offset = p->offset, .i_admit = i, .n_item = p->n_item};
+        recorder_items(c->recorder, &head, (const void *)(s->memory + p->offset), s->memory);
+    }
+}
+
 void core_record_step(struct core *c, const struct step_result *result)
 {
     struct step_view v;
@@ -79,8 +68,10 @@ void core_record_step(struct core *c, const struct step_result *result)
     if (!c->recorder || !recorder_runs(c->recorder))
         return;
     /* the worker shares this memory: it is checked again */
-    if (step_view(&v, ring_result_step(c->ring), c->step_bytes, &c->info.limits, &e))
+    if (step_view(&v, ring_result_step(c->ring), c->step_bytes, &c->info.limits, &e)) {
         log_warning("a step is not recorded: %s", e.message);
-    else
+    } else {
+        record_items(c, &v);
         recorder_step(c->recorder, &v, result);
+    }
 }

@@ -131,6 +131,14 @@ const struct item_piece *item_store_find(const struct item_store *s, struct item
     return NULL;
 }
 
+const struct item_piece *item_store_at(const struct item_store *s, uint64_t offset)
+{
+    for (size_t i = 0; i < s->n_piece; i++)
+        if (offset >= s->pieces[i].offset && offset - s->pieces[i].offset < s->pieces[i].n_byte)
+            return &s->pieces[i];
+    return NULL;
+}
+
 void item_store_drop(struct item_store *s, struct item_owner owner, uint64_t step)
 {
     for (size_t i = 0; i < s->n_piece; i++)

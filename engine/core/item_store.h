@@ -55,6 +55,8 @@ FALLIBLE item_store_add(struct item_store *s, uint64_t *offset, struct item_owne
                         const struct item_need *need, struct q_err *e);
 /* NULL: this request has none. */
 const struct item_piece *item_store_find(const struct item_store *s, struct item_owner owner);
+/* The piece that has the byte at `offset`, released or not; NULL: none. */
+const struct item_piece *item_store_at(const struct item_store *s, uint64_t offset);
 /* Nothing happens if it has none. step: the last planned one. */
 void item_store_drop(struct item_store *s, struct item_owner owner, uint64_t step);
 void item_store_drop_frontend(struct item_store *s, uint32_t frontend_id, uint64_t step);

@@ -9,8 +9,11 @@ FALLIBLE mirror_init(struct mirror *m, uint32_t max_num_seqs, struct q_err *e)
 {
     *m = (struct mirror)MIRROR_INIT;
     m->slots = q_calloc(max_num_seqs, sizeof *m->slots);
-    if (!m->slots)
+    m->next_items = q_calloc(max_num_seqs, sizeof *m->next_items);
+    if (!m->slots || !m->next_items) {
+        mirror_release(m);
         return q_fail(e, Q_NO_MEMORY, "record: out of memory for %u slots", max_num_seqs);
+    }
     m->n = max_num_seqs;
     return Q_OK;
 }
@@ -25,15 +28,42 @@ void mirror_release(struct mirror *m)
         q_free(s->bias_ids.items);
         q_free(s->bias.items);
         q_free(s->lists.items);
+        buf_release(&s->items);
+        buf_release(&m->next_items[i]);
     }
     q_free(m->slots);
+    q_free(m->next_items);
     *m = (struct mirror)MIRROR_INIT;
 }
 
 void mirror_reset(struct mirror *m)
 {
-    for (uint32_t i = 0; i < m->n; i++)
+    for (uint32_t i = 0; i < m->n; i++) {
         m->slots[i].is_used = false;
+        buf_release(&m->slots[i].items);
+    }
+}
+
+FALLIBLE mirror_items(struct mirror *m, const void *payload, size_t n, struct q_err *e)
+{
+    struct record_items head;
+    Q_ASSERT(n >= sizeof head);
+    memcpy(&head, payload, sizeof head);
+    Q_ASSERT(head.i_admit < m->n);
+    struct buf *to = &m->next_items[head.i_admit];
+    head.i_admit = 0; /* of a SLOT */
+    buf_reset(to);
+    buf_add(to, &head, sizeof head);
+    buf_add(to, (const char *)payload + sizeof head, n - sizeof head);
+    m->n_next_items++;
+    return buf_check(to, "record: items", e);
+}
+
+static void drop_next_items(struct mirror *m)
+{
+    for (uint32_t i = 0; m->n_next_items && i < m->n; i++)
+        buf_release(&m->next_items[i]);
+    m->n_next_items = 0;
 }
 
 static FALLIBLE add(struct mirror_list *l, const void *items, size_t n, struct q_err *e)
@@ -56,9 +86,10 @@ struct cursor { /* how far the arrays of a step are used up */
     uint32_t admit, block, known, stop_id, bias, list;
 };
 
-static FALLIBLE admit(struct mirror_slot *s, const struct step_view *v, struct cursor *c,
-                      struct q_err *e)
+static FALLIBLE admit(struct mirror *m, struct mirror_slot *s, const struct step_view *v,
+                      struct cursor *c, struct q_err *e)
 {
+    buf_move(&s->items, &m->next_items[c->admit]);
     const struct step_admit *a = &v->admits[c->admit++];
     const uint32_t n_list = a->n_allowed + a->n_bad + a->n_grammar;
     enum q_code rc;
@@ -88,11 +119,12 @@ FALLIBLE mirror_step(struct mirror *m, const struct step_view *v, const struct r
         struct mirror_slot *s = &m->slots[q->slot];
         s->last_step = v->head->step;
         if (q->flags & STEP_ADMIT)
-            rc = admit(s, v, &c, e);
+            rc = admit(m, s, v, &c, e);
         if (!rc)
             rc = add(&s->blocks, v->blocks + c.block, q->n_new_block, e);
         c.block += q->n_new_block;
     }
+    drop_next_items(m);
     for (uint32_t i = 0; i < n_row && !rc; i++) {
         struct mirror_slot *s = &m->slots[rows[i].slot];
         if (!(rows[i].flags & (RECORD_PROMPT | RECORD_REJECTED)) && !s->admit.params.pools &&
@@ -100,6 +132,21 @@ FALLIBLE mirror_step(struct mirror *m, const struct step_view *v, const struct r
             rc = add(&s->tokens, &rows[i].token, 1, e);
     }
     return rc;
+}
+
+/* All items of the prompt, and its own row of states, from the first token on. n_cached stays: a
+ * state may be behind the blocks that were shared. */
+static void put_admit(const struct mirror_slot *s, struct step_admit *to)
+{
+    struct record_items items = {0};
+    if (s->items.len)
+        memcpy(&items, s->items.data, sizeof items);
+    *to = s->admit;
+    to->n_known = (uint32_t)s->tokens.n;
+    to->n_restored = 0;
+    to->n_item = items.n_item;
+    to->item_offset = items.offset;
+    to->state_from = STEP_STATE_ZERO;
 }
 
 static void put(void *to, const struct mirror_list *l)
@@ -132,9 +179,7 @@ bool mirror_put(const struct mirror *m, uint32_t i, struct buf *out)
         return true;
     memset((char *)memory + sizeof head, 0, n - sizeof head);
     v.seqs[0] = (struct step_seq){i, STEP_ADMIT, 0, 1, (uint32_t)s->blocks.n};
-    v.admits[0] = s->admit;
-    v.admits[0].n_known = (uint32_t)s->tokens.n;
-    v.admits[0].n_cached = v.admits[0].n_restored = 0;
+    put_admit(s, &v.admits[0]);
     put(v.blocks, &s->blocks);
     put(v.known, &s->tokens);
     put(v.stop_ids, &s->stop_ids);

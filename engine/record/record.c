@@ -16,8 +16,10 @@ struct frame {
 /* A struct that changes is another RECORD_VERSION. */
 static_assert(sizeof(struct step_seq) == 20 && sizeof(struct step_head) == 56 &&
                   sizeof(struct step_admit) == 280 && sizeof(struct step_limits) == 36 &&
-                  sizeof(struct record_head) == 120 && sizeof(struct record_row) == 24,
-              "the layout of RECORD_VERSION 1");
+                  sizeof(struct record_head) == 120 && sizeof(struct record_row) == 24 &&
+                  sizeof(struct record_adapter) == 32 && sizeof(struct record_items) == 16 &&
+                  sizeof(struct step_item) == 88,
+              "the layout of RECORD_VERSION 2");
 
 /* ---- rows ---- */
 
@@ -159,6 +161,27 @@ void record_put_step(struct buf *out, const struct step_view *view,
     end_frame(out, at, RECORD_STEP);
 }
 
+void record_put_adapter(struct buf *out, const struct record_adapter *a, const char *dir)
+{
+    const size_t at = begin_frame(out);
+    buf_add(out, a, sizeof *a);
+    add_text(out, dir);
+    end_frame(out, at, RECORD_ADAPTER);
+}
+
+void record_put_items(struct buf *out, const struct record_items *head,
+                      const struct step_item *items, const unsigned char *store)
+{
+    const size_t at = begin_frame(out);
+    buf_add(out, head, sizeof *head);
+    buf_add(out, items, head->n_item * sizeof *items);
+    for (uint32_t i = 0; i < head->n_item; i++) {
+        buf_add(out, store + items[i].offset, items[i].n_byte);
+        pad(out);
+    }
+    end_frame(out, at, RECORD_ITEMS);
+}
+
 /* ---- reading ---- */
 
 static enum q_code corrupt(const struct record_reader *r, const char *what, struct q_err *e)
@@ -177,7 +200,7 @@ static FALLIBLE next_frame(struct record_reader *r, struct frame *f, const unsig
     if (r->n - r->at < sizeof *f)
         return Q_OK;
     memcpy(f, r->data + r->at, sizeof *f);
-    if (f->kind < RECORD_HEAD || f->kind > RECORD_END || f->n_byte > RECORD_PAYLOAD_MAX)
+    if (f->kind < RECORD_HEAD || f->kind > RECORD_ITEMS || f->n_byte > RECORD_PAYLOAD_MAX)
         return corrupt(r, "no frame begins here", e);
     if (padded(f->n_byte) > r->n - r->at - sizeof *f)
         return Q_OK;
@@ -208,11 +231,11 @@ static FALLIBLE check_head(const struct record_reader *r, struct q_err *e)
 {
     const struct record_head *h = &r->head;
     size_t step_bytes, result_bytes;
-    if (h->version != RECORD_VERSION)
+    if (h->version < RECORD_VERSION_MIN || h->version > RECORD_VERSION)
         return q_fail(e, Q_MISMATCH,
-                      "the format has version %u, expected %u: use the quire that "
+                      "the format has version %u, expected %u to %u: use the quire that "
                       "wrote it",
-                      h->version, RECORD_VERSION);
+                      h->version, RECORD_VERSION_MIN, RECORD_VERSION);
     if (h->n_option > RECORD_OPTIONS_MAX || !h->vocab_size ||
         !memchr(h->fingerprint, 0, RECORD_NAME_MAX) || !memchr(h->program, 0, RECORD_NAME_MAX) ||
         h->continues > 1)
@@ -278,8 +301,7 @@ static FALLIBLE check_admits(const struct record_reader *r, const struct step_vi
     struct q_err why = Q_ERR_INIT;
     for (uint32_t i = 0; i < v->head->n_admit; i++) {
         const struct step_admit *a = &v->admits[i];
-        if (!has_bools(&a->params) || a->n_item || a->adapter ||
-            !all_below(stop_ids, a->n_stop_id, r->head.vocab_size))
+        if (!has_bools(&a->params) || !all_below(stop_ids, a->n_stop_id, r->head.vocab_size))
             return corrupt(r, "an admission with impossible values", e);
         struct sample_params p = a->params;
         p.n_stop_id = 0; /* with eos ids there are more than of a request */
@@ -338,6 +360,66 @@ static FALLIBLE read_slot(const struct record_reader *r, struct record_item *out
     return rc;
 }
 
+static FALLIBLE read_adapter(const struct record_reader *r, struct record_item *out,
+                             const unsigned char *at, size_t n, struct q_err *e)
+{
+    struct record_adapter *a = &out->adapter;
+    if (n <= sizeof *a || at[n - 1])
+        return corrupt(r, "the folder of an adapter is no text", e);
+    memcpy(a, at, sizeof *a);
+    out->dir = (const char *)at + sizeof *a;
+    if (!a->number || a->is_dropped > 1 || !memchr(a->digest, 0, sizeof a->digest))
+        return corrupt(r, "an adapter with impossible values", e);
+    return Q_OK;
+}
+
+FALLIBLE record_read_items(struct record_table *out, const void *payload, size_t n,
+                           const struct step_limits *l, struct q_err *e)
+{
+    const struct record_items *head = payload;
+    const struct step_item_limits limits = {step_store_bytes(l), UINT32_MAX, l->max_model_len};
+    const uint64_t table = n < sizeof *head ? 0 : head->n_item * sizeof *out->items;
+    if (!table || table > n - sizeof *head || head->i_admit >= l->max_num_seqs ||
+        head->offset % ALIGN || head->offset > limits.store_bytes ||
+        table > limits.store_bytes - head->offset)
+        return q_fail(e, Q_CORRUPT, "a table of items that is not in the store");
+    *out = (struct record_table){
+        .payload = payload,
+        .n_payload = n,
+        .head = *head,
+        .items = (const void *)(head + 1),
+    };
+    out->contents = (const unsigned char *)(head + 1) + table;
+    const enum q_code rc = step_items_check(out->items, head->n_item, &limits, e);
+    uint64_t left = n - sizeof *head - table;
+    for (uint32_t i = 0; i < head->n_item && !rc; i++) {
+        const uint64_t n_one = padded(out->items[i].n_byte);
+        if (n_one > left)
+            return q_fail(e, Q_CORRUPT, "the contents of items are cut");
+        left -= n_one;
+    }
+    return rc || !left ? rc : q_fail(e, Q_CORRUPT, "more contents than items");
+}
+
+void record_place(const struct record_table *t, unsigned char *store)
+{
+    const unsigned char *from = t->contents;
+    for (uint32_t i = 0; i < t->head.n_item; i++) {
+        const struct step_item *x = &t->items[i];
+        memcpy(store + x->offset, from, x->n_byte);
+        from += padded(x->n_byte);
+    }
+    memcpy(store + t->head.offset, t->items, t->head.n_item * sizeof *t->items);
+}
+
+static FALLIBLE read_items(const struct record_reader *r, struct record_item *out,
+                           const unsigned char *at, size_t n, struct q_err *e)
+{
+    struct q_err why = Q_ERR_INIT;
+    return record_read_items(&out->table, at, n, &r->head.limits, &why) ? corrupt(r, why.message, e)
+                                                                        : Q_OK;
+}
+
 FALLIBLE record_next(struct record_reader *r, struct record_item *out, bool *more, struct q_err *e)
 {
     struct frame f;
@@ -357,6 +439,12 @@ FALLIBLE record_next(struct record_reader *r, struct record_item *out, bool *mor
         rc = read_slot(r, out, at, f.n_byte, e);
         break;
     case RECORD_WORKER:
+        break;
+    case RECORD_ADAPTER:
+        rc = read_adapter(r, out, at, f.n_byte, e);
+        break;
+    case RECORD_ITEMS:
+        rc = read_items(r, out, at, f.n_byte, e);
         break;
     case RECORD_END:
         if (!f.n_byte || at[f.n_byte - 1])

@@ -18,10 +18,16 @@
 #define WRITE_BYTES 65536           /* written as soon as there is so much */
 #define FRAME_BYTES 16              /* before a payload */
 #define PATH_ROOM   (PATH_MAX - 16) /* and a number */
+#define KEEP_BYTES  (1u << 20)      /* of text; what items took goes back */
 
 struct job {
     enum record_kind kind;
     struct buf frame;
+};
+
+struct adapters {      /* that the worker has */
+    struct buf *items; /* [n] payloads of ADAPTER frames */
+    size_t n, cap;
 };
 
 struct recorder {
@@ -32,7 +38,7 @@ struct recorder {
     pthread_t thread;
     struct record_row *rows; /* [row_cap] the loop's */
     size_t row_cap;
-    atomic_uint_fast64_t queued_bytes;
+    atomic_uint_fast64_t queued_bytes, queued_item_bytes;
     atomic_bool stopped;
     /* the thread's, as all below */
     int fd;          /* -1: no file */
@@ -40,6 +46,7 @@ struct recorder {
     struct buf head; /* payload of the last head */
     struct step_limits limits;
     struct mirror mirror;
+    struct adapters adapters;
     uint64_t begun_bytes; /* of head and running sequences in this file */
     uint64_t n_byte;      /* of this file */
 };
@@ -57,16 +64,23 @@ bool recorder_runs(const struct recorder *r)
     return !atomic_load(&r->stopped);
 }
 
+/* Items are many bytes at once, so they do not count as steps. */
+static atomic_uint_fast64_t *queued(struct recorder *r, enum record_kind kind)
+{
+    return kind == RECORD_ITEMS ? &r->queued_item_bytes : &r->queued_bytes;
+}
+
 static void push(struct recorder *r, struct job *job)
 {
     struct q_err e = Q_ERR_INIT;
     const size_t n = job->frame.len;
+    const uint64_t n_max = job->kind == RECORD_ITEMS ? RECORDER_ITEM_BYTES : RECORDER_QUEUE_BYTES;
     if (buf_check(&job->frame, "a recorded step", &e)) {
         stop(r, e.message);
-    } else if (atomic_load(&r->queued_bytes) + n > RECORDER_QUEUE_BYTES) {
+    } else if (atomic_load(queued(r, job->kind)) + n > n_max) {
         stop(r, "the disk is slower than the engine");
     } else {
-        atomic_fetch_add(&r->queued_bytes, n);
+        atomic_fetch_add(queued(r, job->kind), n);
         if (!queue_push(&r->jobs, job, &e))
             return; /* the thread releases it */
         stop(r, e.message);
@@ -105,6 +119,25 @@ void recorder_step(struct recorder *r, const struct step_view *view,
     push(r, &job);
 }
 
+void recorder_items(struct recorder *r, const struct record_items *head,
+                    const struct step_item *items, const unsigned char *store)
+{
+    struct job job = {RECORD_ITEMS, BUF_INIT};
+    if (!recorder_runs(r))
+        return;
+    record_put_items(&job.frame, head, items, store);
+    push(r, &job);
+}
+
+void recorder_adapter(struct recorder *r, const struct record_adapter *a, const char *dir)
+{
+    struct job job = {RECORD_ADAPTER, BUF_INIT};
+    if (!recorder_runs(r))
+        return;
+    record_put_adapter(&job.frame, a, dir);
+    push(r, &job);
+}
+
 void recorder_worker(struct recorder *r)
 {
     struct job job = {RECORD_WORKER, BUF_INIT};
@@ -132,6 +165,8 @@ static void write_out(struct recorder *r)
         }
     }
     r->n_byte += at;
+    if (r->text.cap > KEEP_BYTES)
+        buf_release(&r->text);
     buf_reset(&r->text);
 }
 
@@ -168,10 +203,36 @@ static void end_file(struct recorder *r, const char *why)
     r->fd = -1;
 }
 
-/* Open PATH and write its head and, if it continues, the sequences that run. */
-static void begin_file(struct recorder *r, bool continues)
+/* The payload of a frame that was queued, without what pads it. */
+static const char *payload_of(const struct buf *frame, size_t *n)
+{
+    uint32_t n_byte;
+    memcpy(&n_byte, frame->data + sizeof n_byte, sizeof n_byte);
+    *n = n_byte;
+    return frame->data + FRAME_BYTES;
+}
+
+/* The sequences that run. */
+static void put_slots(struct recorder *r)
 {
     struct buf slot = BUF_INIT;
+    for (uint32_t i = 0; i < r->mirror.n; i++) {
+        const struct buf *items = &r->mirror.slots[i].items;
+        buf_reset(&slot);
+        if (!mirror_put(&r->mirror, i, &slot))
+            continue;
+        if (items->len)
+            record_put(&r->text, RECORD_ITEMS, items->data, items->len);
+        record_put(&r->text, RECORD_SLOT, slot.data, slot.len);
+        buf_take_failure(&r->text, &slot);
+    }
+    buf_release(&slot);
+}
+
+/* Open PATH and write its head, the worker's adapters and, if it continues, the sequences that
+ * run. */
+static void begin_file(struct recorder *r, bool continues)
+{
     struct record_head head;
     struct stat st;
     shift_files(r);
@@ -190,14 +251,12 @@ static void begin_file(struct recorder *r, bool continues)
     r->n_byte = 0;
     record_begin(&r->text);
     record_put(&r->text, RECORD_HEAD, r->head.data, r->head.len);
-    for (uint32_t i = 0; continues && i < r->mirror.n; i++) {
-        buf_reset(&slot);
-        if (mirror_put(&r->mirror, i, &slot))
-            record_put(&r->text, RECORD_SLOT, slot.data, slot.len);
-    }
-    if (slot.failed || r->text.failed)
+    for (size_t i = 0; i < r->adapters.n; i++)
+        record_put(&r->text, RECORD_ADAPTER, r->adapters.items[i].data, r->adapters.items[i].len);
+    if (continues)
+        put_slots(r);
+    if (r->text.failed)
         stop(r, "out of memory");
-    buf_release(&slot);
     write_out(r);
     r->begun_bytes = r->n_byte;
 }
@@ -241,9 +300,54 @@ static void take_step(struct recorder *r, const struct buf *frame)
         begin_file(r, true);
 }
 
+static void drop_adapters(struct adapters *a)
+{
+    for (size_t i = 0; i < a->n; i++)
+        buf_release(&a->items[i]);
+    a->n = 0;
+}
+
+static void take_adapter(struct recorder *r, const struct buf *frame)
+{
+    struct adapters *a = &r->adapters;
+    struct record_adapter now, had;
+    struct q_err e = Q_ERR_INIT;
+    size_t n, i = 0;
+    const char *payload = payload_of(frame, &n);
+    memcpy(&now, payload, sizeof now);
+    for (; i < a->n; i++) {
+        memcpy(&had, a->items[i].data, sizeof had);
+        if (had.number == now.number)
+            break;
+    }
+    if (i < a->n) {
+        buf_release(&a->items[i]);
+        a->items[i] = a->items[--a->n];
+    }
+    if (!now.is_dropped) {
+        if (q_grow(&a->items, &a->cap, a->n + 1, sizeof *a->items, SIZE_MAX / 64, &e)) {
+            stop(r, e.message);
+            return;
+        }
+        a->items[a->n] = (struct buf)BUF_INIT;
+        buf_add(&a->items[a->n++], payload, n);
+    }
+    buf_add(&r->text, frame->data, frame->len);
+}
+
+static void take_items(struct recorder *r, const struct buf *frame)
+{
+    struct q_err e = Q_ERR_INIT;
+    size_t n;
+    const char *payload = payload_of(frame, &n);
+    if (mirror_items(&r->mirror, payload, n, &e))
+        stop(r, e.message);
+    buf_add(&r->text, frame->data, frame->len);
+}
+
 static void take(struct recorder *r, struct job *job)
 {
-    atomic_fetch_sub(&r->queued_bytes, job->frame.len);
+    atomic_fetch_sub(queued(r, job->kind), job->frame.len);
     if (!recorder_runs(r)) {
         buf_release(&job->frame);
         return;
@@ -252,8 +356,13 @@ static void take(struct recorder *r, struct job *job)
         take_head(r, &job->frame);
     } else if (job->kind == RECORD_STEP) {
         take_step(r, &job->frame);
+    } else if (job->kind == RECORD_ADAPTER) {
+        take_adapter(r, &job->frame);
+    } else if (job->kind == RECORD_ITEMS) {
+        take_items(r, &job->frame);
     } else {
         mirror_reset(&r->mirror);
+        drop_adapters(&r->adapters);
         buf_add(&r->text, job->frame.data, job->frame.len);
     }
     buf_release(&job->frame);
@@ -324,6 +433,8 @@ void recorder_free(struct recorder *r)
     buf_release(&r->text);
     buf_release(&r->head);
     mirror_release(&r->mirror);
+    drop_adapters(&r->adapters);
+    q_free(r->adapters.items);
     q_free(r->rows);
     q_free(r);
 }

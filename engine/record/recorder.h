@@ -13,7 +13,8 @@
 #include "engine/record/record.h"
 
 #define RECORDER_FLUSH_MS    200
-#define RECORDER_QUEUE_BYTES ((uint64_t)64 << 20)
+#define RECORDER_QUEUE_BYTES ((uint64_t)64 << 20)  /* of steps that are not written yet */
+#define RECORDER_ITEM_BYTES  ((uint64_t)512 << 20) /* of their items, likewise */
 #define RECORDER_FILES_MAX   1000u
 
 struct recorder_options { /* borrowed, as long as the recorder */
@@ -35,6 +36,11 @@ void recorder_begin(struct recorder *r, const struct record_head *head,
                     const struct record_texts *texts);
 void recorder_step(struct recorder *r, const struct step_view *view,
                    const struct step_result *result);
+/* Of an admission of the next step: all items of its request (record_put_items). */
+void recorder_items(struct recorder *r, const struct record_items *head,
+                    const struct step_item *items, const unsigned char *store);
+/* The worker has loaded or dropped an adapter. */
+void recorder_adapter(struct recorder *r, const struct record_adapter *a, const char *dir);
 void recorder_worker(struct recorder *r); /* the steps that follow are of a new worker */
 /* False: recording has stopped. */
 bool recorder_runs(const struct recorder *r);

@@ -232,6 +232,7 @@ int main(int argc, char **argv)
         code = complain(o.positional[0], e.message, EXIT_FILE);
     else
         code = o.replay_show ? show(&r, o.json) : compare(&r, &o);
+    q_free(r.config.adapters.modules);
     replay_release(&r);
     mapping_release(&m);
     options_release(&o);

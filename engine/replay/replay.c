@@ -16,8 +16,7 @@ static uint32_t blocks_of(uint32_t n_token)
 
 /* ---- the worker ---- */
 
-/* Wait until the ring's other side has done something. Errors: Q_UNAVAILABLE (it died). */
-static FALLIBLE wait_for_worker(struct replay *r, struct q_err *e)
+FALLIBLE replay_wait(struct replay *r, struct q_err *e)
 {
     struct pollfd p[] = {
         {.fd = ring_event_fd(r->ring), .events = POLLIN},
@@ -38,7 +37,7 @@ static FALLIBLE wait_ready(struct replay *r, struct q_err *e)
     enum worker_state state;
     uint32_t percent;
     while ((state = ring_state(r->ring, &percent, e)) == WORKER_LOADING) {
-        const enum q_code rc = wait_for_worker(r, e);
+        const enum q_code rc = replay_wait(r, e);
         if (rc && ring_state(r->ring, &percent, e) != WORKER_FAILED)
             return rc;
     }
@@ -71,17 +70,21 @@ FALLIBLE replay_open(struct replay *r, struct q_err *e)
     const struct record_head *h = &r->file.head;
     struct worker_config *w = &r->config.worker;
     enum q_code rc;
-    r->n_scratch = h->continues && h->n_swap_block ? blocks_of(h->limits.max_model_len) : 0;
+    const bool has_more = h->n_swap_block || h->limits.n_state;
+    r->n_scratch = h->continues && has_more ? blocks_of(h->limits.max_model_len) : 0;
     w->n_block = h->n_block + r->n_scratch;
     w->n_swap_block = h->n_swap_block;
+    w->n_state = h->limits.n_state;
+    w->item_mib = h->limits.item_mib;
     w->is_again = true;
     w->max_model_len = h->max_model_len;
     w->fit_length = false;
-    if ((rc = ring_new(&r->ring, w, e)) ||
+    if ((w->item_mib && (rc = item_store_init(&r->items.store, step_store_bytes(&h->limits), e))) ||
+        (rc = ring_new(&r->ring, w, e)) || (rc = ring_share_items(r->ring, r->items.store.fd, e)) ||
         (rc = worker_process_start(&r->worker, r->ring, r->config.worker_program, e)) ||
         (rc = wait_ready(r, e)) || (rc = check_fit(r, e)) ||
         (rc = fingerprint_make(r->fingerprint, w, &r->info, NULL, e)) ||
-        (rc = replay_fill_init(r, e)))
+        (rc = replay_fill_init(r, e)) || (rc = replay_items_init(r, e)))
         return rc;
     r->rows = q_calloc(h->limits.logit_rows_max + 1, sizeof *r->rows);
     return r->rows ? Q_OK : q_fail(e, Q_NO_MEMORY, "out of memory for a result");
@@ -93,6 +96,8 @@ void replay_release(struct replay *r)
         worker_process_end(&r->worker, END_MS);
     ring_free(r->ring);
     replay_fill_release(r);
+    replay_items_release(r);
+    q_free(r->adapters);
     q_free(r->rows);
     *r = (struct replay)REPLAY_INIT;
 }
@@ -109,7 +114,7 @@ FALLIBLE replay_compute(struct replay *r, const struct step_view *v, struct step
     ((struct step_head *)space)->step = ++r->n_sent;
     ring_step_send(r->ring);
     while (!(memory = ring_result_next(r->ring)))
-        if ((rc = wait_for_worker(r, e)))
+        if ((rc = replay_wait(r, e)))
             return rc;
     rc = step_result_view(result, memory, r->info.result_bytes, &r->info.limits, e);
     if (!rc && result->head->error)
@@ -175,6 +180,13 @@ static FALLIBLE run_step(struct replay *r, const struct record_item *item, struc
     return Q_OK;
 }
 
+/* A new worker was recorded. */
+static FALLIBLE forget_worker(struct replay *r, struct q_err *e)
+{
+    replay_fill_forget(r);
+    return replay_adapters_forget(r, e);
+}
+
 FALLIBLE replay_run(struct replay *r, struct q_err *e)
 {
     struct record_item item;
@@ -185,8 +197,12 @@ FALLIBLE replay_run(struct replay *r, struct q_err *e)
             rc = run_step(r, &item, e);
         else if (item.kind == RECORD_SLOT)
             replay_fill_add(r, &item.view);
+        else if (item.kind == RECORD_ITEMS)
+            replay_items_add(r, &item.table);
+        else if (item.kind == RECORD_ADAPTER)
+            rc = replay_adapter(r, &item, e);
         else if (item.kind == RECORD_WORKER)
-            replay_fill_forget(r);
+            rc = forget_worker(r, e);
         else
             r->end = item.reason;
     }

@@ -74,6 +74,22 @@ static void show_step(const struct record_item *item, bool as_json, struct buf *
     }
 }
 
+static void show_adapter(const struct record_item *item, bool as_json, struct buf *out)
+{
+    const struct record_adapter *a = &item->adapter;
+    if (!as_json) {
+        buf_printf(out, "adapter %u is %s: %s, digest %s\n", a->number,
+                   a->is_dropped ? "dropped" : "loaded", item->dir, a->digest);
+        return;
+    }
+    buf_printf(out, "{\"adapter\": %u, \"loaded\": %s, \"digest\": ", a->number,
+               a->is_dropped ? "false" : "true");
+    buf_add_json_str(out, a->digest, strlen(a->digest));
+    buf_add_str(out, ", \"folder\": ");
+    buf_add_json_str(out, item->dir, strlen(item->dir));
+    buf_add_str(out, "}\n");
+}
+
 void replay_show(const struct record_item *item, bool as_json, struct buf *out)
 {
     if (item->kind == RECORD_STEP) {
@@ -85,6 +101,13 @@ void replay_show(const struct record_item *item, bool as_json, struct buf *out)
                    as_json ? "{\"slot\": %u, \"tokens\": %u}\n"
                            : "slot %u was running, with %u tokens\n",
                    item->view.seqs[0].slot, item->view.admits[0].n_known);
+    } else if (item->kind == RECORD_ADAPTER) {
+        show_adapter(item, as_json, out);
+    } else if (item->kind == RECORD_ITEMS) {
+        buf_printf(out,
+                   as_json ? "{\"items\": %u, \"admission\": %u}\n"
+                           : "%u items of admission %u of the next step\n",
+                   item->table.head.n_item, item->table.head.i_admit);
     } else if (as_json) {
         buf_add_str(out, "{\"end\": ");
         buf_add_json_str(out, item->reason, strlen(item->reason));

@@ -144,13 +144,25 @@ def test_code_is_not_taken_from_a_file(start, tmp_path):
     assert "--plugin-path" in done.stderr and "--packed-cache" in done.stderr and not (tmp_path / "packed").exists()
 
 
-def test_what_is_not_recorded_is_refused(run, tmp_path):
-    draft = json.dumps({"method": "draft_model", "model": str(MODELS / "llama-draft"), "num_speculative_tokens": 2})
-    for model, options, what in (("llama", ("--enable-lora",), "LoRA"), ("llama", ("--speculative-config", draft), "draft models"),
-                                 ("mamba", (), "models that have a state of each sequence")):
-        process = run("quire-engine", MODELS / model, *OPTIONS, "--listen", f"ipc://{tmp_path}/e", "--record", tmp_path / "x", *options)
-        assert process.exit_code() == 3
-        assert f"--record: steps with {what}" in process.log()
+DRAFT = json.dumps({"method": "draft_model", "model": str(MODELS / "llama-draft"), "num_speculative_tokens": 2})
+ADAPTER = ("--enable-lora", "--max-lora-rank", "8", "--lora-modules", f"tuned={MODELS.parent / 'lora/llama-lora-r8'}")
+
+
+@pytest.mark.parametrize("model, options, asked", [("llama", ADAPTER, "tuned"), ("llama", ("--speculative-config", DRAFT), None),
+                                                   ("jamba", (), None)], ids=("adapter", "draft", "states"))
+def test_every_kind_of_step_is_recorded(start, tmp_path, model, options, asked):
+    """test_record_kinds.c has them in files that begin in the middle; here the command line is as a user has it."""
+    file = tmp_path / "steps.rec"
+    server = start(MODELS / model, "--skip-tokenizer-init", *OPTIONS, "--record", file, *options)
+    prompt = [5 + i for i in range(20)]
+    for seed in range(3):  # the second one finds cached blocks
+        server.complete(prompt, max_tokens=12, ignore_eos=True, seed=seed, temperature=seed / 2, **({"model": asked} if asked else {}))
+    server.stop()
+    done = replay(file, "--json")
+    said = json.loads(done.stdout)
+    assert done.returncode == 0 and said["identical"] and said["tokens"] == 36, (done.stdout, done.stderr)
+    shown = replay(file, "--show").stdout
+    assert ("adapter 1 is loaded" in shown) == bool(asked)
 
 
 # ---- requests ----

@@ -9,8 +9,9 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
-#define MAGIC_BYTES 8u
-#define SLOTS_MAX   64u
+#define MAGIC_BYTES   8u
+#define SLOTS_MAX     64u
+#define STORE_MIB_MAX 4u
 
 static volatile uint64_t sink; /* what was read, so that the reads stay */
 
@@ -20,13 +21,32 @@ static void read_bytes(const void *data, size_t n)
         sink += ((const uint8_t *)data)[i];
 }
 
-static void follow(struct mirror *m, const struct record_item *item)
+/* Table and contents go where they were; the store is as large as the limits say. */
+static void place(const struct record_table *t, const struct step_limits *l)
+{
+    unsigned char *store = l->item_mib <= STORE_MIB_MAX ? q_calloc(1, step_store_bytes(l)) : NULL;
+    if (store)
+        record_place(t, store);
+    q_free(store);
+}
+
+static void follow(struct mirror *m, const struct record_reader *r, const struct record_item *item)
 {
     struct q_err e = Q_ERR_INIT;
     struct buf slot = BUF_INIT_MAX(1u << 20);
     if (item->kind == RECORD_STEP) {
         read_bytes(item->rows, item->counts.n_row * sizeof *item->rows);
         read_bytes(item->view.head, item->counts.step_bytes);
+    }
+    if (item->kind == RECORD_ITEMS) {
+        read_bytes(item->table.items, item->table.head.n_item * sizeof *item->table.items);
+        place(&item->table, &r->head.limits);
+        if (m->n && mirror_items(m, item->table.payload, item->table.n_payload, &e))
+            return;
+    }
+    if (item->kind == RECORD_ADAPTER) {
+        read_bytes(item->dir, strlen(item->dir));
+        read_bytes(item->adapter.digest, strlen(item->adapter.digest));
     }
     if (item->kind == RECORD_WORKER)
         mirror_reset(m);
@@ -57,7 +77,7 @@ static void read_all(const void *data, size_t n)
         read_bytes(r.texts.options[i], strlen(r.texts.options[i]));
     while (!rc && more && !(rc = record_next(&r, &item, &more, &e)))
         if (more)
-            follow(&m, &item);
+            follow(&m, &r, &item);
     Q_ASSERT((rc != Q_OK) == (e.code != Q_OK));
     mirror_release(&m);
 }

@@ -2,23 +2,19 @@
 /* --record and quire replay: what an engine computed in small pools, with swap, a prefix cache,
  * drafts, logprobs and dying workers is computed again to the same bits, from each file alone;
  * what differs is named; damaged files are refused. */
-#include "core_run.h"
+#include "record_run.h"
 #include <signal.h>
 #include <sys/resource.h>
-#include "common/file.h"
 #include "common/mem.h"
 #include "engine/record/mirror.h"
-#include "engine/replay/replay.h"
-#include "folder.h"
 
-static struct folder folder;
 static struct golden g;
 static struct q_err e;
 
 static int setup(void **state)
 {
     (void)state;
-    folder_init(&folder);
+    folder_init(&record_folder);
     golden_get(&g, "llama");
     return 0;
 }
@@ -26,19 +22,13 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     (void)state;
-    folder_release(&folder);
+    folder_release(&record_folder);
     return 0;
 }
 
 static struct core_config recorded(const char *name, uint64_t file_bytes)
 {
-    struct core_config c = config_of(g.dir);
-    static char path[PATH_MAX];
-    assert_ok(path_join(path, sizeof path, folder.path, name, &e), &e);
-    c.record = (struct recorder_options){path, file_bytes, 1000, g.dir, NULL, 0};
-    c.prefix_cache = true;
-    c.worker_program = program_beside("/bin/quire-worker");
-    return c;
+    return record_config(config_of(g.dir), name, file_bytes);
 }
 
 /* Greedy ones, and seeded ones with logprobs of the answer and of the prompt. */
@@ -83,59 +73,6 @@ static struct scheduler_stats run_all(const struct core_config *c, uint32_t n, b
 static struct scheduler_stats run_some(const struct core_config *c, uint32_t n)
 {
     return run_all(c, n, false);
-}
-
-struct replayed {
-    uint64_t n_step, n_filled;
-    bool is_incomplete;
-    struct replay_difference difference;
-};
-
-/* The bytes of a file, computed again. */
-static struct replayed replay_bytes(const struct core_config *c, const void *data, size_t n)
-{
-    static struct replay r;
-    r = (struct replay)REPLAY_INIT;
-    r.config = *c;
-    assert_ok(record_open(&r.file, data, n, &e), &e);
-    assert_ok(replay_open(&r, &e), &e);
-    assert_ok(replay_run(&r, &e), &e);
-    assert_string_equal(r.fingerprint, r.file.head.fingerprint);
-    const struct replayed out = {r.n_step, r.n_filled, r.file.is_incomplete, r.difference};
-    replay_release(&r);
-    return out;
-}
-
-static struct replayed replay_path(const struct core_config *c, const char *path)
-{
-    struct mapping m = MAPPING_INIT;
-    assert_ok(mapping_open(&m, path, &e), &e);
-    const struct replayed out = replay_bytes(c, m.data, m.size);
-    mapping_release(&m);
-    return out;
-}
-
-/* All files of a record; returns how many steps they have together. */
-static uint64_t replay_all(const struct core_config *c, uint32_t *n_file, uint64_t *n_filled)
-{
-    char path[PATH_MAX];
-    uint64_t n_step = 0;
-    *n_file = 0;
-    *n_filled = 0;
-    for (uint32_t i = 0;; i++) {
-        snprintf(path, sizeof path, i ? "%s.%u" : "%s", c->record.path, i);
-        if (!file_exists(path))
-            return n_step;
-        const struct replayed r = replay_path(c, path);
-        if (r.difference.step)
-            fail_msg("%s: step %llu differs in %s (slot %u, position %u)", path,
-                     (unsigned long long)r.difference.step, r.difference.what,
-                     r.difference.recorded.slot, r.difference.recorded.position);
-        assert_false(r.is_incomplete);
-        n_step += r.n_step;
-        *n_filled += r.n_filled;
-        ++*n_file;
-    }
 }
 
 static void a_record_is_replayed(void **state)
@@ -329,7 +266,7 @@ static void a_cut_file_is_read_to_its_last_frame(void **state)
     buf_release(&all);
 }
 
-/* ---- disks, memory, and what is not recorded ---- */
+/* ---- disks, memory ---- */
 
 /* The disk is full in the middle: recording stops, answers go on, what is there can be read. */
 static void a_full_disk_stops_recording_alone(void **state)
@@ -382,20 +319,6 @@ static void the_oldest_file_is_replaced(void **state)
     }
 }
 
-static void adapters_and_drafts_of_a_model_are_refused(void **state)
-{
-    (void)state;
-    struct core_config c = recorded("refused", 1 << 30);
-    struct core *core = NULL;
-    c.adapters.max_loras = 1;
-    c.worker.max_lora_rank = 8;
-    assert_fails(core_new(&core, &c, bits_sink, &engine, &e), Q_UNSUPPORTED, "--record: steps with",
-                 &e);
-    c = recorded("refused", 1 << 30);
-    c.worker.speculation.method = SPECULATE_DRAFT;
-    assert_fails(core_new(&core, &c, bits_sink, &engine, &e), Q_UNSUPPORTED, "draft models", &e);
-}
-
 /* Other weights of the same shapes are found at the first step that they change. */
 static void another_model_differs(void **state)
 {
@@ -433,7 +356,6 @@ int main(void)
         cmocka_unit_test(a_full_disk_stops_recording_alone),
         cmocka_unit_test(a_file_that_cannot_be_opened_stops_recording_alone),
         cmocka_unit_test(the_oldest_file_is_replaced),
-        cmocka_unit_test(adapters_and_drafts_of_a_model_are_refused),
         cmocka_unit_test(another_model_differs),
     };
     log_setup("test", getenv("QUIRE_TEST_LOG") ? LOG_DEBUG : LOG_ERROR, false);

@@ -251,6 +251,17 @@ static enum q_code take_tokens(struct choice *c, const struct link_tokens *t, st
     return rc;
 }
 
+/* All that an answer is made of is there. Errors: Q_NO_MEMORY, Q_TOO_LARGE. */
+static FALLIBLE check_output(const struct choice *c, struct q_err *e)
+{
+    const struct buf *const all[] = {&c->answer.content, &c->items, &c->values,     &c->tops,
+                                     &c->offsets,        &c->ids,   &c->prompt_rows};
+    enum q_code rc = Q_OK;
+    for (size_t i = 0; i < sizeof all / sizeof *all && !rc; i++)
+        rc = buf_check(all[i], "the answer", e);
+    return rc;
+}
+
 static void on_tokens(struct generation *f, const struct link_tokens *t)
 {
     struct choice *c = (struct choice *)f;
@@ -275,7 +286,7 @@ static void on_tokens(struct generation *f, const struct link_tokens *t)
     if (rc == Q_OK && t->finish == FINISH_ERROR)
         rc = q_fail(&e, Q_INTERNAL, "the engine failed to compute this request");
     if (rc == Q_OK)
-        rc = buf_check(&c->answer.content, "the answer", &e);
+        rc = check_output(c, &e);
     if (rc != Q_OK)
         job_fail(j, &e, NULL, 0);
     else

@@ -8,13 +8,15 @@
 #include "frontend/api/job_internal.h"
 #include "frontend/api/json.h"
 
-/* The token's bytes, and its text with ill-formed parts replaced by buf_add_json_str. */
+/* The token's bytes, whose text has ill-formed parts replaced by buf_add_json_str. What fails here
+ * is a failure of `out`: a name is never shorter than it is. */
 static void token_bytes(const struct choice *c, uint32_t id, struct buf *out)
 {
     struct q_err e = Q_ERR_INIT;
     const struct tokenizer *t = c->job->app->served.tokenizer;
-    if (t && tokenizer_token_bytes(t, id, out, &e) != Q_OK)
-        buf_reset(out);
+    const enum q_code rc = t ? tokenizer_token_bytes(t, id, out, &e) : Q_OK;
+    if (rc)
+        out->failed = rc;
 }
 
 /* The name of a token: its text, or "token_id:N". */
@@ -104,13 +106,13 @@ static bool names_add(struct names *s, struct choice *c, const uint32_t *ids, ui
         buf_reset(&other);
         if (by_text)
             token_bytes(c, id, &other);
+        buf_take_failure(&c->tops, &other); /* two names may be the same then */
         seen = id == ids[i] || (by_text && other.len == bytes->len &&
                                 !memcmp(buf_str(&other), buf_str(bytes), other.len));
         at = (at + 1) & (s->n_slot - 1);
     }
     if (!seen)
         s->slots[at] = i + 1;
-    buf_take_failure(&c->answer.content, &other); /* two names may be the same then */
     buf_release(&other);
     return !seen;
 }
@@ -122,13 +124,14 @@ static void add_tops(struct choice *c, const uint32_t *ids, const float *values,
     struct names names;
     uint32_t n_out = 0;
     if (!names_init(&names, n)) {
-        c->answer.content.failed = Q_NO_MEMORY; /* as of the answer */
+        c->tops.failed = Q_NO_MEMORY;
         return;
     }
     buf_add_char(&c->tops, '{');
     for (uint32_t i = 0; i < n; i++) {
         buf_reset(&bytes);
         token_bytes(c, ids[i], &bytes);
+        buf_take_failure(&c->tops, &bytes); /* also where the name counts as seen */
         if (!names_add(&names, c, ids, i, &bytes))
             continue;
         buf_add_str(&c->tops, n_out++ ? "," : "");

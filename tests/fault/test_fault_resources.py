@@ -11,6 +11,8 @@ import subprocess
 import threading
 import time
 
+import pytest
+
 from servers import BUNDLED
 from streams import Client, answer, kinds
 
@@ -113,6 +115,51 @@ def test_no_memory(start):
     time.sleep(0.5)
     undo()
     assert answers(server) == want
+
+
+def memory_group():
+    """(folder, file of the limit) of a new cgroup below the one of this process. None: the machine lets nobody make one."""
+    for line in pathlib.Path("/proc/self/cgroup").read_text().splitlines():
+        number, names, path = line.split(":", 2)
+        old = "memory" in names.split(",")
+        if not old and number != "0":
+            continue
+        folder = pathlib.Path("/sys/fs/cgroup/memory" if old else "/sys/fs/cgroup", path.lstrip("/"), f"quire-test-{os.getpid()}")
+        try:
+            folder.mkdir()
+        except OSError:
+            continue
+        limit_file = folder / ("memory.limit_in_bytes" if old else "memory.max")
+        if limit_file.exists():
+            return folder, limit_file
+        folder.rmdir()
+    return None
+
+
+def test_memory_of_a_cgroup(start):
+    """The worker may take no page more, by a cgroup: the kernel kills it in the middle of streams, another one goes on with them."""
+    group = memory_group()
+    if not group:
+        pytest.skip("no cgroup with a limit of memory can be made (version 2 with the memory controller, or version 1)")
+    folder, limit_file = group
+    server = start(BUNDLED, *OPTIONS)
+    try:
+        want = answers(server)
+        engine, = server.children("quire-engine")
+        worker, = server.children("quire-worker", of=engine)
+        limit_file.write_text("65536")
+        try:
+            (folder / "cgroup.procs").write_text(str(worker))
+        except OSError as why:
+            pytest.skip(f"{folder}: {why}")
+        assert answers(server) == want
+        server.complete([7 + i % 90 for i in range(1500)], max_tokens=8)  # blocks that nothing has touched
+        assert answers(server) == want
+        assert server.children("quire-engine") == [engine]
+        print("the worker was killed" if server.children("quire-worker", of=engine) != [worker] else "the worker found its pages")
+    finally:
+        server.stop(seconds=60)
+        folder.rmdir()
 
 
 def test_no_memory_for_large_requests(start):

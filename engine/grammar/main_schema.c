@@ -314,7 +314,8 @@ static int run_lab(struct lab *l)
         if (piece[n - 1] != '\n' && !feof(stdin))
             continue;
         if (text.failed)
-            puts("{\"error\":\"the line is longer than 16 MB\"}");
+            puts(text.failed == Q_NO_MEMORY ? "{\"error\":\"out of memory\"}"
+                                            : "{\"error\":\"the line is longer than 16 MB\"}");
         else if (text.len > 1)
             try_line(l, text.data, text.len);
         buf_reset(&text);

@@ -11,7 +11,9 @@ FALLIBLE mirror_init(struct mirror *m, uint32_t max_num_seqs, struct q_err *e)
     m->slots = q_calloc(max_num_seqs, sizeof *m->slots);
     m->next_items = q_calloc(max_num_seqs, sizeof *m->next_items);
     if (!m->slots || !m->next_items) {
-        mirror_release(m);
+        q_free(m->slots);
+        q_free(m->next_items);
+        *m = (struct mirror)MIRROR_INIT;
         return q_fail(e, Q_NO_MEMORY, "record: out of memory for %u slots", max_num_seqs);
     }
     m->n = max_num_seqs;

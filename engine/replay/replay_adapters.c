@@ -55,15 +55,16 @@ FALLIBLE replay_adapter(struct replay *r, const struct record_item *item, struct
 {
     const uint32_t number = item->adapter.number;
     const char *dir;
-    enum q_code rc;
     forget(r, number);
     if (item->adapter.is_dropped)
         return command(r, RING_DROP_ADAPTER, number, NULL, e);
-    if ((rc = find_folder(r, item, &dir, e)) ||
-        (rc = q_grow(&r->adapters, &r->adapters_cap, r->n_adapter + 1, sizeof *r->adapters,
-                     RING_ADAPTERS_MAX, e)))
+    enum q_code rc = find_folder(r, item, &dir, e);
+    if (!rc)
+        rc = q_grow(&r->adapters, &r->adapters_cap, r->n_adapter + 1, sizeof *r->adapters,
+                    RING_ADAPTERS_MAX, e);
+    if (rc)
         return rc;
-    if ((rc = command(r, RING_LOAD_ADAPTER, number, dir, e)))
+    if (command(r, RING_LOAD_ADAPTER, number, dir, e))
         return q_wrap(e, "adapter %u of the record", number);
     r->adapters[r->n_adapter++] = number;
     return Q_OK;

@@ -152,6 +152,8 @@ void recorder_worker(struct recorder *r)
 static void write_out(struct recorder *r)
 {
     size_t at = 0;
+    if (r->text.failed) /* a frame is missing: the file ends before it */
+        stop(r, "out of memory");
     while (at < r->text.len && recorder_runs(r)) {
         const ssize_t n = write(r->fd, r->text.data + at, r->text.len - at);
         if (n < 0 && errno == EINTR)
@@ -255,8 +257,6 @@ static void begin_file(struct recorder *r, bool continues)
         record_put(&r->text, RECORD_ADAPTER, r->adapters.items[i].data, r->adapters.items[i].len);
     if (continues)
         put_slots(r);
-    if (r->text.failed)
-        stop(r, "out of memory");
     write_out(r);
     r->begun_bytes = r->n_byte;
 }

@@ -154,5 +154,8 @@ extern "C" void attention_cuda(const struct attention_args *a, const struct kern
          (a->kv_dtype == DT_I8 && launch_for<DT_I8>(a, x)) ||
          (a->kv_dtype == DT_F8_E4M3 && launch_for<DT_F8_E4M3>(a, x))))
         return;
-    attention_any_launch(a, x);
+    if (a->head_dim == 512 && a->kv_dtype == DT_BF16 && !a->slopes && !a->both_ways)
+        attention_wide_launch(a, x);
+    else
+        attention_any_launch(a, x);
 }

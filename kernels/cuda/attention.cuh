@@ -14,6 +14,8 @@ extern "C" {
 
 extern "C" void attention_cuda(const struct attention_args *a, const struct kern_exec *x);
 void attention_any_launch(const struct attention_args *a, const struct kern_exec *x);
+/* Heads of 512, bf16, causal, without slopes. */
+void attention_wide_launch(const struct attention_args *a, const struct kern_exec *x);
 /* The small pieces of a plan, bf16 and heads of 64 or 128, by attention.cu. */
 void attention_small_launch(const struct attention_args *a, const struct kern_exec *x);
 
@@ -72,12 +74,19 @@ static __device__ __forceinline__ struct piece_at place_of(const struct attentio
     p.end = p.seq.start + p.seq.n_query;
     return p;
 }
+/* The first position of the context of a query at `pos`: that of its window or chunk, or below 0. */
+static __device__ __forceinline__ int context_from(const struct attention_args &a, int pos)
+{
+    if (a.chunked && a.window)
+        return pos - (int)((uint32_t)pos % a.window);
+    return a.window ? pos + 1 - (int)a.window : 0;
+}
 /* By rows row … row + n - 1. */
 static __device__ __forceinline__ struct seen
 seen_by(const struct piece_at &p, const struct attention_args &a, uint32_t row, uint32_t n)
 {
     const uint32_t n_row = p.seq.n_query * p.group, end = row + n < n_row ? row + n : n_row;
-    const int least = a.window ? (int)(p.seq.start + row / p.group) + 1 - (int)a.window : 0;
+    const int least = context_from(a, (int)(p.seq.start + row / p.group));
     return {least > 0 ? least : 0, row < end ? (int)(p.seq.start + (end - 1) / p.group) : -1};
 }
 
@@ -107,10 +116,10 @@ static __device__ __forceinline__ void rows_of_warp(struct warp_rows *r, const s
         r->token[i] = at / p.group;
         r->head[i] = p.kv_head * p.group + at % p.group;
         r->last[i] = at < n_row ? (int)(p.seq.start + r->token[i]) : -1;
-        r->first[i] = a.window ? r->last[i] + 1 - (int)a.window : 0;
+        r->first[i] = context_from(a, r->last[i]);
     }
     r->all = seen_by(p, a, row, 16);
-    r->each.least = a.window ? r->all.most + 1 - (int)a.window : 0;
+    r->each.least = context_from(a, r->all.most);
     r->each.most = (int)(p.seq.start + row / p.group);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention for the cases that attention.cu does not support: any head size up to 256, K and V also in f32 and f16,
+/* Attention for the cases that attention.cu does not support: any head size up to 512, K and V also in f32 and f16,
  * slopes (ALiBi), and contexts that go both ways.
  * For tiny models and for comparison; not optimized.
  *
@@ -11,8 +11,7 @@
  * Fraction of the limit: not measured on a card yet. */
 #include "kernels/cuda/attention.cuh"
 
-#define ROWS    4u
-#define COLUMNS 8u /* of a lane: 256 / 32 */
+#define ROWS 4u
 
 static __device__ __forceinline__ float kv_value(const char *head, enum dtype kv_dtype, size_t i)
 {
@@ -32,7 +31,7 @@ static __device__ __forceinline__ float kv_scale(const char *head, const struct 
 struct any_row {
     const uint32_t *blocks;
     uint32_t kv_head, head, pos, end; /* end: of the context */
-    size_t to; /* element of out */
+    size_t to;                        /* element of out */
 };
 
 /* Finds the sequence of a row of the batch. */
@@ -56,6 +55,8 @@ static __device__ __forceinline__ bool any_find(struct any_row *r, const struct 
     return false;
 }
 
+/* COLUMNS: of a lane, the head's elements / 32. */
+template <unsigned COLUMNS>
 static __device__ __forceinline__ void any_attend(const struct any_row &r, const float *q,
                                                   const struct attention_args &a)
 {
@@ -66,8 +67,8 @@ static __device__ __forceinline__ void any_attend(const struct any_row &r, const
         of_q[i] = lane + i * WARP < a.head_dim ? q[lane + i * WARP] : 0;
         acc[i] = 0;
     }
-    uint32_t c = a.window && r.pos + 1 > a.window ? r.pos + 1 - a.window : 0;
-    for (; c < r.end; c++) {
+    const int from = context_from(a, (int)r.pos);
+    for (uint32_t c = from > 0 ? (uint32_t)from : 0; c < r.end; c++) {
         const size_t block = (size_t)r.blocks[c / KERN_BLOCK] * a.n_kv_head + r.kv_head;
         const char *k = (const char *)a.k_cache + block * head_bytes;
         const char *v = (const char *)a.v_cache + block * head_bytes;
@@ -96,6 +97,7 @@ static __device__ __forceinline__ void any_attend(const struct any_row &r, const
             store_as(a.out, a.out_dtype, r.to + lane + i * WARP, acc[i] * (1.0f / l));
 }
 
+template <unsigned COLUMNS>
 static __global__ void __launch_bounds__(ROWS *WARP)
     attention_any_kernel(const struct attention_args a)
 {
@@ -104,11 +106,14 @@ static __global__ void __launch_bounds__(ROWS *WARP)
     const uint32_t row = (uint32_t)(i / a.n_head), head = (uint32_t)(i % a.n_head);
     struct any_row r;
     if (row < a.n_row && any_find(&r, a, row, head))
-        any_attend(r, a.q + row * a.q_stride + (size_t)head * a.head_dim, a);
+        any_attend<COLUMNS>(r, a.q + row * a.q_stride + (size_t)head * a.head_dim, a);
 }
 
 void attention_any_launch(const struct attention_args *a, const struct kern_exec *x)
 {
-    launch(attention_any_kernel, dim3(div_up((size_t)a->n_row * a->n_head, ROWS)), ROWS * WARP, 0,
-           x, *a);
+    const dim3 grid(div_up((size_t)a->n_row * a->n_head, ROWS));
+    if (a->head_dim <= 256)
+        launch(attention_any_kernel<8>, grid, ROWS * WARP, 0, x, *a);
+    else
+        launch(attention_any_kernel<16>, grid, ROWS * WARP, 0, x, *a);
 }

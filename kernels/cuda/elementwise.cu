@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* activate, add_rows, soft_cap: elements of rows. No sums, so no order.
+/* activate, add_rows, soft_cap, gate_rows: elements of rows. No sums, so no order.
  *
  * Shape: a block of 256 threads for 1024 columns of one row, a column a thread at a time, so that
  *   neighbouring threads read neighbouring columns. No shared memory.
  * Bytes a column: activate 4 (gated: 8) + y's 2 or 4 and one exp (gelu: one erfc); add_rows 12; soft_cap 8
- *   and one tanh. Limit: bytes / bandwidth (prefill), the launch (decode).
+ *   and one tanh; gate_rows 12 and one exp. Limit: bytes / bandwidth (prefill), the launch (decode).
  * Fraction of the limit: not measured on a card yet. */
 #include "kernels/cuda/launch.cuh"
 
@@ -92,7 +92,7 @@ static __global__ void __launch_bounds__(THREADS) add_rows_kernel(const struct a
 {
     await_inputs();
     const float *from = a.x + blockIdx.x * a.x_stride;
-    float *to = a.y + blockIdx.x * a.y_stride, scale = a.scale;
+    float *to = a.y + blockIdx.x * a.y_stride, scale = a.by ? a.scale * *a.by : a.scale;
     if (a.positions) {
         const float position = (float)(a.positions[blockIdx.x] + a.first);
         scale *= fmaf(a.growth, log1pf(floorf(position / a.length)), 1.0f);
@@ -123,4 +123,22 @@ extern "C" void soft_cap_cuda(const struct soft_cap_args *a, const struct kern_e
 {
     if (a->n_row && a->n_col)
         launch(soft_cap_kernel, grid_of(a->n_row, a->n_col), THREADS, 0, x, *a);
+}
+
+/* y may be x: a thread reads its column before it writes it. */
+static __global__ void __launch_bounds__(THREADS) gate_rows_kernel(const struct gate_rows_args a)
+{
+    await_inputs();
+    const float *x = a.x + blockIdx.x * a.x_stride, *gate = a.gate + blockIdx.x * a.gate_stride;
+    float *y = a.y + blockIdx.x * a.y_stride;
+    my_columns(a.n_col, [&](uint32_t c) {
+        const float g = gate[c], by_gate = a.by == KERN_GATE_SIGMOID ? x[c] : x[c] * g;
+        y[c] = a.by == KERN_GATE_PRODUCT ? by_gate : sigmoid_times(by_gate, g);
+    });
+}
+
+extern "C" void gate_rows_cuda(const struct gate_rows_args *a, const struct kern_exec *x)
+{
+    if (a->n_row && a->n_col)
+        launch(gate_rows_kernel, grid_of(a->n_row, a->n_col), THREADS, 0, x, *a);
 }

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Mixtures of experts, except the products (linear.cu, linear_w4.cu): moe_route, moe_group_rows, moe_combine,
- * moe_add_shared, moe_add_bias, permute_cols. Definitions: ops_moe.h.
+ * moe_add_shared, moe_add_bias, moe_weigh, permute_cols. Definitions: ops_moe.h.
  *
  * route: the n_used best scores of a row, as weights. A lane has groups l and l + 32.
  *   Shape: a warp a row, 4 rows a block. Lane l has scores l, l + 32, … of at most 1024; a bit of its word
  *     says that one is taken. The best is taken n_used times, by (score, number), lanes by halves, so ties
- *     and NaN are the reference's to the letter. No shared memory.
+ *     and NaN are the reference's to the letter. No shared memory. A sparse mixer takes one more loop over all
+ *     scores for each of the taken.
  *   Order: the sum of exp is of each lane's ascending, then of lanes by halves: it depends on n_expert only.
  *   Bytes: 4 n_expert a row from memory, n_used + 1 times more from L1; 8 n_used written.
  * moe_group_rows: places sorted by expert, without atomics.
@@ -19,6 +20,8 @@
  *   Bytes: 4 n_used + 8 a column. FLOP: 2 n_used a column. Limit: bytes / bandwidth.
  * moe_add_shared: y += a share of x, of an expert that all rows use. Shape as combine. Bytes: 12 a column.
  * moe_add_bias: y += its expert's bias. Shape as combine, each thread searches its place's expert. Bytes: 12 a column.
+ * moe_weigh: rows times the weights of their places. Shape: as combine, a block a place and 1024 columns. Bytes: a
+ *   row in and out for each place.
  * permute_cols: rows in the order of an expert's inputs.
  *   Shape: a block of 256 threads a row; a thread makes 16 bytes of the result at a time. No shared memory:
  *     numbers are picked from L1, where a row of 28 KiB fits.
@@ -153,6 +156,45 @@ static __device__ __forceinline__ uint32_t take(const struct moe_route_args &a, 
     return taken;
 }
 
+/* The share of a taken expert by a sparse mixer, the lanes together: of all experts near it that were not taken
+ * before it. */
+static __device__ __forceinline__ float mixer_share(const struct moe_route_args &a, const float *x,
+                                                    uint32_t taken, struct best its)
+{
+    const float m = its.score;
+    float sum = 0;
+    for (uint32_t i = 0, j = threadIdx.x % WARP; j < a.n_expert; i++, j += WARP) {
+        const struct best other = {score_at(x, j), j};
+        const float most = fabsf(other.score) > m ? fabsf(other.score) : m;
+        const bool before = (taken >> i & 1) && comes_before(other, its);
+        if (!before && !((m - other.score) / most > a.mixer))
+            sum += weight_of(other.score, m);
+    }
+    sum = warp_sum(sum);
+    return sum > 0 ? 1 / sum : 0;
+}
+
+/* This lane's share of expert number i of its own, if that is taken. */
+template <bool MIXER>
+static __device__ __forceinline__ float share_of_taken(const struct moe_route_args &a,
+                                                       const float *x, uint32_t taken, uint32_t i,
+                                                       struct soft s)
+{
+    const uint32_t lane = threadIdx.x % WARP;
+    float mine = 0;
+    if (!MIXER)
+        return taken >> i & 1 ? share_of(a, x, i * WARP + lane, s) : 0;
+    uint32_t all = __ballot_sync(ALL_LANES, taken >> i & 1);
+    for (; all; all &= all - 1) {
+        const uint32_t owner = (uint32_t)__ffs((int)all) - 1, j = i * WARP + owner;
+        const struct best its = {score_at(x, j), j};
+        const float share = mixer_share(a, x, taken, its);
+        mine = lane == owner ? share : mine;
+    }
+    return mine;
+}
+
+template <bool MIXER>
 static __global__ void __launch_bounds__(ROUTE_ROWS *WARP)
     moe_route_kernel(const struct moe_route_args a)
 {
@@ -173,20 +215,20 @@ static __global__ void __launch_bounds__(ROUTE_ROWS *WARP)
         sum += weight_of(score_at(x, j), max);
     const struct soft s = {max, warp_sum(sum)};
     const uint32_t taken = take(a, x, s);
-    for (uint32_t i = 0, j = lane; j < a.n_expert; i++, j += WARP)
-        if (taken >> i & 1)
-            of_taken += share_of(a, x, j, s);
+    for (uint32_t i = 0; i * WARP < a.n_expert; i++)
+        of_taken += share_of_taken<MIXER>(a, x, taken, i, s);
     of_taken = warp_sum(of_taken);
     uint32_t before = row * a.n_used; /* where the taken of this round of 32 experts go */
     for (uint32_t i = 0; i * WARP < a.n_expert; i++) {
         const bool mine = taken >> i & 1;
         const uint32_t all = __ballot_sync(ALL_LANES, mine), j = i * WARP + lane;
+        const float p = share_of_taken<MIXER>(a, x, taken, i, s);
         if (mine) {
             const uint32_t at = before + __popc(all & ((1u << lane) - 1));
-            const float p = share_of(a, x, j, s);
-            const float w = a.renormalize && of_taken > 0 ? p / of_taken : p;
+            const float of_all = a.renormalize && of_taken > 0 ? p / of_taken : p;
+            const float w = a.scale != 0 ? of_all * a.scale : of_all;
             a.experts[at] = j;
-            a.weights[at] = a.scale != 0 ? w * a.scale : w;
+            a.weights[at] = a.scales ? w * a.scales[j] : w;
         }
         before += __popc(all);
     }
@@ -194,8 +236,11 @@ static __global__ void __launch_bounds__(ROUTE_ROWS *WARP)
 
 extern "C" void moe_route_cuda(const struct moe_route_args *a, const struct kern_exec *x)
 {
-    if (a->n_row)
-        launch(moe_route_kernel, dim3(div_up(a->n_row, ROUTE_ROWS)), ROUTE_ROWS * WARP, 0, x, *a);
+    const dim3 grid(div_up(a->n_row, ROUTE_ROWS));
+    if (a->n_row && a->mixer > 0)
+        launch(moe_route_kernel<true>, grid, ROUTE_ROWS * WARP, 0, x, *a);
+    else if (a->n_row)
+        launch(moe_route_kernel<false>, grid, ROUTE_ROWS * WARP, 0, x, *a);
 }
 
 /* ---- moe_group_rows ---- */
@@ -341,6 +386,76 @@ extern "C" void moe_add_bias_cuda(const struct moe_add_bias_args *a, const struc
 {
     if (a->n_row && a->n_col)
         launch(moe_add_bias_kernel, dim3(a->n_row, div_up(a->n_col, COLUMNS)), THREADS, 0, x, *a);
+}
+
+/* ---- moe_weigh ---- */
+
+/* Four elements of place p's row from c on. */
+template <bool BYTES>
+static __device__ __forceinline__ void weigh4(const struct moe_weigh_args &a, size_t to,
+                                              size_t from, float weight)
+{
+    if (BYTES) {
+        *(uint32_t *)(void *)((char *)a.y + to) =
+            *(const uint32_t *)(const void *)((const char *)a.x + from);
+        return;
+    }
+    const float4 v = load4_as(a.x, a.dtype, from);
+    store4_as(a.y, a.dtype, to,
+              make_float4(v.x * weight, v.y * weight, v.z * weight, v.w * weight));
+}
+
+template <bool BYTES>
+static __device__ __forceinline__ void weigh1(const struct moe_weigh_args &a, size_t to,
+                                              size_t from, float weight)
+{
+    if (BYTES)
+        ((uint8_t *)a.y)[to] = ((const uint8_t *)a.x)[from];
+    else
+        store_as(a.y, a.dtype, to, load_as(a.x, a.dtype, from) * weight);
+}
+
+/* n_col: of bytes, with those that fill up a row. */
+template <bool BYTES>
+static __global__ void __launch_bounds__(THREADS)
+    moe_weigh_kernel(const struct moe_weigh_args a, uint32_t n_col, bool four)
+{
+    await_inputs();
+    const uint32_t i = blockIdx.x, p = a.places[i], r = a.of_places ? p : i / a.n_used;
+    const uint32_t c = blockIdx.y * COLUMNS + threadIdx.x * 4;
+    const size_t to = p * a.y_stride, from = r * a.x_stride;
+    const float weight = a.weights[i];
+    if (BYTES && blockIdx.y == 0) {
+        const uint32_t n_block = a.y_scales ? (a.n_col + KERN_FP8_BLOCK - 1) / KERN_FP8_BLOCK : 0;
+        if (a.y_rows && threadIdx.x == 0)
+            a.y_rows[p] = {a.x_rows[r].scale * weight, a.x_rows[r].sum};
+        for (uint32_t b = threadIdx.x; b < n_block; b += THREADS)
+            a.y_scales[p * a.y_scale_stride + b] = a.x_scales[r * a.x_scale_stride + b] * weight;
+    }
+    if (BYTES && a.y == a.x)
+        return;
+    if (four && c + 4 <= n_col) {
+        weigh4<BYTES>(a, to + c, from + c, weight);
+        return;
+    }
+    for (uint32_t k = c; k < c + 4 && k < n_col; k++)
+        weigh1<BYTES>(a, to + k, from + k, weight);
+}
+
+extern "C" void moe_weigh_cuda(const struct moe_weigh_args *a, const struct kern_exec *x)
+{
+    const bool bytes = a->dtype == DT_I8 || a->dtype == DT_F8_E4M3;
+    const uint32_t n_col = bytes ? div_up(a->n_col, KERN_INT8_K) * KERN_INT8_K : a->n_col;
+    const bool words = ((uintptr_t)a->y | (uintptr_t)a->x | a->y_stride | a->x_stride) % 4 == 0;
+    const bool four =
+        bytes ? words : fours(a->y, a->dtype, a->y_stride) && fours(a->x, a->dtype, a->x_stride);
+    const dim3 grid(a->n_row * a->n_used, div_up(n_col, COLUMNS));
+    if (!a->n_row || !a->n_col)
+        return;
+    if (bytes)
+        launch(moe_weigh_kernel<true>, grid, THREADS, 0, x, *a, n_col, four);
+    else
+        launch(moe_weigh_kernel<false>, grid, THREADS, 0, x, *a, n_col, four);
 }
 
 /* ---- permute_cols ---- */

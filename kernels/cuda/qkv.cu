@@ -4,20 +4,20 @@
  *
  * Shape: a warp a head, 4 heads a block of 128 threads; lane l has columns l, l + 32, … A head stays in the
  *   warp's shared memory between the steps, so each element is read and written once.
- *   Shared (qkv_epilogue): [4 warps][256] floats = 4 KiB.
+ *   Shared (qkv_epilogue): [4 warps][256] floats = 4 KiB; for heads of more elements [4][512], 8 KiB.
  * Order: the head norm's sum is one lane's columns ascending, one fma each, from +0, then lanes by halves;
  *   everything else has no sum. int8 of K and V: kernels/ops/int8.h, the bits of ref/kv_store.c.
- * Bytes of qkv_epilogue a column: q 4 + 4; k 4 + 4 + the cache's element; v 4 + the cache's element.
+ * Bytes of qkv_epilogue a column: q 4 + 4; k 4 + 4 + the cache's element; v 4 (normed 4 + 4) + the cache's
+ *   element.
  *   Limit: bytes / bandwidth.
  * Fraction of the limit: not measured on a card yet. */
 #include "kernels/cuda/int8.cuh"
 #include "kernels/cuda/layout.h"
 
-#define HEADS        4u /* of a block */
-#define HEAD_DIM_MAX 256u
+#define HEADS 4u /* of a block */
 
-struct qkv_shared {
-    float head[HEADS][HEAD_DIM_MAX];
+template <unsigned DIM> struct qkv_shared {
+    float head[HEADS][DIM]; /* DIM: of the largest head */
 };
 
 /* One head to its place in the cache. Lanes have columns l, l + 32, … of v. */
@@ -119,11 +119,12 @@ static __device__ __forceinline__ void norm_head(float *head, const float *w, ui
         head[d] = head[d] * r * w[d];
 }
 
+template <unsigned DIM>
 static __global__ void __launch_bounds__(HEADS *WARP)
     qkv_epilogue_kernel(const struct qkv_epilogue_args a)
 {
     await_inputs();
-    SHARED_MEMORY(s, struct qkv_shared);
+    SHARED_MEMORY(s, struct qkv_shared<DIM>);
     const uint32_t n_head = a.n_head + 2 * a.n_kv_head, lane = threadIdx.x % WARP;
     const size_t i = my_head();
     if (i >= (size_t)a.n_row * n_head)
@@ -134,13 +135,15 @@ static __global__ void __launch_bounds__(HEADS *WARP)
     for (uint32_t d = lane; d < a.head_dim; d += WARP)
         head[d] = x[d];
     __syncwarp();
-    if (!is_v) {
-        if (a.q_norm)
-            norm_head(head, is_q ? a.q_norm : a.k_norm, a.head_dim, a.eps);
+    const float *norm = is_q ? a.q_norm : is_v ? a.v_norm : a.k_norm;
+    if (!is_v || norm) {
+        if (norm)
+            norm_head(head, norm, a.head_dim, a.eps);
         __syncwarp();
-        const float *cos_sin = a.table + (size_t)a.pos[row] * a.n_rot;
-        for (uint32_t j = lane; j < a.n_rot / 2; j += WARP)
-            rotate_pair(head, cos_sin, j, a.n_rot / 2, a.interleaved);
+        const uint32_t n_pair = is_v ? 0 : a.n_rot / 2;
+        const float *cos_sin = n_pair ? a.table + (size_t)a.pos[row] * a.n_rot : nullptr;
+        for (uint32_t j = lane; j < n_pair; j += WARP)
+            rotate_pair(head, cos_sin, j, n_pair, a.interleaved);
         __syncwarp();
         for (uint32_t d = lane; d < a.head_dim; d += WARP)
             x[d] = head[d];
@@ -156,7 +159,10 @@ static __global__ void __launch_bounds__(HEADS *WARP)
 extern "C" void qkv_epilogue_cuda(const struct qkv_epilogue_args *a, const struct kern_exec *x)
 {
     const size_t n = (size_t)a->n_row * (a->n_head + 2 * a->n_kv_head);
-    if (n)
-        launch(qkv_epilogue_kernel, dim3(div_up(n, HEADS)), HEADS * WARP, sizeof(struct qkv_shared),
-               x, *a);
+    if (n && a->head_dim <= 256)
+        launch(qkv_epilogue_kernel<256>, dim3(div_up(n, HEADS)), HEADS * WARP,
+               sizeof(struct qkv_shared<256>), x, *a);
+    else if (n)
+        launch(qkv_epilogue_kernel<KERN_DEVICE_HEAD_MAX>, dim3(div_up(n, HEADS)), HEADS * WARP,
+               sizeof(struct qkv_shared<KERN_DEVICE_HEAD_MAX>), x, *a);
 }

@@ -28,13 +28,18 @@ struct norm_rows_args {
     float eps;
 };
 
+#define KERN_DEVICE_HEAD_MAX \
+    512u /* elements of a head: of qkv_epilogue and attention on a device */
+
 /* The steps on a row of q,k,v between the matrix product and attention: norm of the heads of q and
- * k (rms_norm, in its order; q_norm and k_norm NULL: none), rotation of both in place (rope; n_rot
- * 0: none), store of K and V (kv_store). x: [n_row] rows of q heads, k heads, v heads. */
+ * k (rms_norm, in its order; q_norm and k_norm NULL: none) and of v (v_norm), rotation of q and k in
+ * place (rope; n_rot 0: none), store of K and V (kv_store). x: [n_row] rows of q heads, k heads, v
+ * heads. n_kv_head 0: of q alone, where another layer has K and V; nothing is stored. */
 struct qkv_epilogue_args {
     float *x;
     size_t x_stride;
     const float *q_norm, *k_norm; /* [head_dim] or NULL, both or neither */
+    const float *v_norm;          /* [head_dim] or NULL */
     float eps;
     const float *table;  /* [n_pos][n_rot/2][2] (cos, sin); NULL when n_rot is 0 */
     const uint32_t *pos; /* [n_row] row of the table */

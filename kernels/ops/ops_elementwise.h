@@ -39,14 +39,15 @@ struct activate_args {
 };
 
 /* y[i,c] += scale * x[i,c], the product rounded; or y[i,c] = scale * x[i,c] when set, and then y
- * may be x. With positions scale is that of a row: scale * (1 + growth ln(1 + floor((positions[i] +
- * first) / length))). */
+ * may be x. With `by` scale is scale * *by, which a device reads in its memory. With positions
+ * scale is that of a row: scale * (1 + growth ln(1 + floor((positions[i] + first) / length))). */
 struct add_rows_args {
     float *y;
     const float *x;
     uint32_t n_row, n_col;
     size_t x_stride, y_stride; /* elements */
     float scale;
+    const float *by;           /* NULL: none */
     const uint32_t *positions; /* [n_row]; NULL: none */
     uint32_t first;
     float growth, length;

@@ -53,7 +53,7 @@ struct moe_route_args {
     uint32_t n_group_used;
     float scale;         /* 0: 1 */
     float mixer;         /* 0: none */
-    const float *scales; /* [n_expert] or NULL; on the CPU only */
+    const float *scales; /* [n_expert] or NULL */
     uint32_t *experts;   /* [n_row, n_used] */
     float *weights;      /* [n_row, n_used] */
 };
@@ -140,6 +140,26 @@ struct permute_cols_args {
     uint32_t n_row, n_col;
     size_t x_stride, y_stride; /* elements */
     struct groups of;
+};
+
+/* Rows times the weights of their places, for experts whose input is weighed:
+ *     y[p,c] = x[r,c] * weights[i,j], rounded to their type;  p = places[i,j], r = of_places ? p : i
+ * Of bytes (I8, F8_E4M3) the numbers are copied, and their scales multiplied: y_rows[p] is
+ * x_rows[r] with its scale times the weight, and so are the scales of blocks (ops_fp8.h). y may be
+ * x when of_places. */
+struct moe_weigh_args {
+    void *y;
+    const void *x;
+    enum dtype dtype;         /* of both; bytes: n_col rounded up to KERN_INT8_K are copied */
+    struct quant_row *y_rows; /* NULL: none, and likewise */
+    const struct quant_row *x_rows;
+    float *y_scales; /* [place][y_scale_stride] */
+    const float *x_scales;
+    const uint32_t *places; /* [n_row, n_used] */
+    const float *weights;   /* [n_row, n_used] */
+    uint32_t n_row, n_col, n_used;
+    int of_places;
+    size_t x_stride, y_stride, x_scale_stride, y_scale_stride; /* elements */
 };
 
 /* y[i,c] = fma(share, x[i,c], y[i,c]), share = 1 / (1 + exp(-scores[i * score_stride])): the shared

@@ -32,6 +32,8 @@ void qkv_epilogue_ref(const struct qkv_epilogue_args *a, const struct kern_exec 
             norm_heads(a, row, a->n_head, a->q_norm);
             norm_heads(a, row + q, a->n_kv_head, a->k_norm);
         }
+        if (a->v_norm)
+            norm_heads(a, row + q + kv, a->n_kv_head, a->v_norm);
         struct rope_args rope = {
             .x = row,
             .x_stride = a->x_stride,
@@ -45,6 +47,8 @@ void qkv_epilogue_ref(const struct qkv_epilogue_args *a, const struct kern_exec 
         };
         if (a->n_rot)
             rope_ref(&rope, &alone);
+        if (a->n_kv_head == 0)
+            continue;
         struct kv_store_args store = {
             .k_cache = a->k_cache,
             .v_cache = a->v_cache,

@@ -9,10 +9,11 @@
 /* What row i of add_rows is multiplied by. */
 static inline float row_scale(const struct add_rows_args *a, size_t i)
 {
+    const float scale = a->by ? a->scale * *a->by : a->scale;
     if (!a->positions)
-        return a->scale;
+        return scale;
     const float position = (float)(a->positions[i] + a->first);
-    return a->scale * fmaf(a->growth, log1pf(floorf(position / a->length)), 1.0f);
+    return scale * fmaf(a->growth, log1pf(floorf(position / a->length)), 1.0f);
 }
 
 static inline float softplus(float x)

@@ -26,7 +26,7 @@ struct attention_case {
 };
 
 static const uint32_t kv_dtypes[] = {DT_BF16, DT_BF16, DT_I8, DT_F8_E4M3, DT_F32, DT_F16};
-static const uint32_t head_dims[] = {64, 80, 96, 128, 192, 256, 64, 128, 40, 16};
+static const uint32_t head_dims[] = {64, 80, 96, 128, 192, 256, 64, 128, 40, 16, 512};
 
 /* Lengths; prompts: most sequences have many query tokens. */
 static void choose_seqs(struct kcheck *k, struct attention_case *c, bool prompts)
@@ -45,14 +45,21 @@ static void choose_seqs(struct kcheck *k, struct attention_case *c, bool prompts
     }
 }
 
-/* prompts: what attention_sm90a has a kernel for. */
-static void choose(struct kcheck *k, struct attention_case *c, bool prompts)
+enum cases {
+    ANY,
+    PROMPTS, /* what attention_sm90a has a kernel for */
+    WIDE,    /* and what attention_wide has */
+};
+
+static void choose(struct kcheck *k, struct attention_case *c, enum cases of)
 {
     uint32_t n_kv_head = kc_range(k, 1, 2),
              group = kc_chance(k, 15) ? kc_range(k, 8, 20) : kc_range(k, 1, 5);
-    uint32_t dim = prompts ? kc_range(k, 1, 2) * 64 : kc_pick(k, head_dims, 10);
+    uint32_t dim = of == PROMPTS ? kc_range(k, 1, 2) * 64
+                   : of == WIDE  ? 512
+                                 : kc_pick(k, head_dims, 11);
     c->a = (struct attention_args){
-        .kv_dtype = prompts ? DT_BF16 : (enum dtype)kc_pick(k, kv_dtypes, 6),
+        .kv_dtype = of ? DT_BF16 : (enum dtype)kc_pick(k, kv_dtypes, 6),
         .n_seq = kc_range(k, 1, 3),
         .n_head = n_kv_head * group,
         .n_kv_head = n_kv_head,
@@ -60,15 +67,17 @@ static void choose(struct kcheck *k, struct attention_case *c, bool prompts)
         .scale = 1.0f / sqrtf((float)dim) * (kc_chance(k, 20) ? 8 : 1),
         .soft_cap = kc_chance(k, 25) ? 1.0f + 20 * fabsf((float)kc_range(k, 0, 100) / 100) : 0,
         .window = kc_chance(k, 30) ? kc_range(k, 1, 300) : 0,
-        .both_ways = kc_chance(k, 15),
+        .both_ways = of != WIDE && kc_chance(k, 15),
         .out_dtype = kc_chance(k, 40)   ? DT_F32
                      : kc_chance(k, 50) ? DT_BF16
                                         : DT_F16,
     };
-    choose_seqs(k, c, prompts);
-    kc_shape(k, "%s n_seq %u rows %u heads %u/%u dim %u context %u window %u both ways %d cap %g",
+    choose_seqs(k, c, of == PROMPTS);
+    c->a.chunked = c->a.window && !c->a.both_ways && kc_chance(k, 50);
+    kc_shape(k, "%s n_seq %u rows %u heads %u/%u dim %u context %u %s %u both ways %d cap %g",
              dtype_name(c->a.kv_dtype), c->a.n_seq, c->n_row, c->a.n_head, n_kv_head, dim,
-             c->a.context_max, c->a.window, c->a.both_ways, (double)c->a.soft_cap);
+             c->a.context_max, c->a.chunked ? "chunk" : "window", c->a.window, c->a.both_ways,
+             (double)c->a.soft_cap);
 }
 
 static void fill_cache(struct kcheck *k, struct attention_case *c)
@@ -136,7 +145,9 @@ static void near_f64(struct kcheck *k, const struct attention_args *a, uint32_t 
     static double p[1024];
     const struct attention_seq *s = &a->seqs[i];
     const uint32_t g = head / (a->n_head / a->n_kv_head), pos = s->start + token;
-    const uint32_t begin = a->window && pos + 1 > a->window ? pos + 1 - a->window : 0;
+    const uint32_t begin = a->chunked                         ? pos / a->window * a->window
+                           : a->window && pos + 1 > a->window ? pos + 1 - a->window
+                                                              : 0;
     const uint32_t all = s->start + s->n_query, dim = a->head_dim;
     const uint32_t end = !a->both_ways                        ? pos + 1
                          : a->window && pos + a->window < all ? pos + a->window
@@ -226,11 +237,11 @@ static void alone(struct kcheck *k, const struct attention_case *c, char *out, u
     }
 }
 
-static void check_case(struct kcheck *k, struct attention_case *out, bool prompts)
+static void check_case(struct kcheck *k, struct attention_case *out, enum cases of)
 {
     struct attention_case c = {.n_row = 0};
     k->specials = false;
-    choose(k, &c, prompts);
+    choose(k, &c, of);
     fill_cache(k, &c);
     const size_t width = (size_t)c.a.n_head * c.a.head_dim;
     c.a.q_stride = width + kc_range(k, 0, 3) * 2;
@@ -244,7 +255,7 @@ static void check_case(struct kcheck *k, struct attention_case *out, bool prompt
             sinks[h] = (float)kc_range(k, 0, 60) / 10 - 3 + (kc_chance(k, 10) ? 120 : 0);
         c.a.sinks = sinks;
     }
-    if (kc_chance(k, 20)) {
+    if (of != WIDE && kc_chance(k, 20)) {
         float *slopes = kc_buf(k, c.a.n_head * sizeof *slopes);
         for (uint32_t h = 0; h < c.a.n_head; h++)
             slopes[h] = exp2f(-(float)kc_range(k, 0, 80) / 10);
@@ -265,7 +276,13 @@ static void check_case(struct kcheck *k, struct attention_case *out, bool prompt
 static void check_attention(struct kcheck *k)
 {
     struct attention_case c;
-    check_case(k, &c, false);
+    check_case(k, &c, ANY);
+}
+
+static void check_wide(struct kcheck *k)
+{
+    struct attention_case c;
+    check_case(k, &c, WIDE);
 }
 
 #ifndef QUIRE_CUDA_CARD
@@ -302,7 +319,7 @@ static void compare_kernels(struct kcheck *k, const struct attention_case *sm90a
 static void check_prompts(struct kcheck *k)
 {
     struct attention_case c;
-    check_case(k, &c, true);
+    check_case(k, &c, PROMPTS);
 #ifndef QUIRE_CUDA_CARD
     compare_kernels(k, &c);
 #endif
@@ -310,6 +327,7 @@ static void check_prompts(struct kcheck *k)
 
 const struct cuda_check cuda_checks_attention[] = {
     {"attention", ref_attention, call_attention, 0, check_attention, 16},
+    {"attention_wide", ref_attention, call_attention, 0, check_wide, 5},
 #ifdef QUIRE_CUDA_CARD
     {"attention_prompts", ref_attention, call_attention, 0, check_prompts, 16},
 #else

@@ -17,6 +17,7 @@ CUDA_CALL(linear_w4a16_grouped)
 CUDA_CALL(permute_cols)
 CUDA_CALL(moe_add_bias)
 CUDA_CALL(moe_add_shared)
+CUDA_CALL(moe_weigh)
 REF_CALL(moe_route)
 REF_CALL(moe_combine)
 REF_CALL(moe_group_rows)
@@ -28,6 +29,7 @@ REF_CALL(linear_w4a16_grouped)
 REF_CALL(permute_cols)
 REF_CALL(moe_add_bias)
 REF_CALL(moe_add_shared)
+REF_CALL(moe_weigh)
 #ifndef QUIRE_CUDA_CARD
 void linear_cuda(const struct linear_args *a, const struct kern_exec *x);
 void linear_int8_cuda(const struct linear_int8_args *a, const struct kern_exec *x);
@@ -346,6 +348,7 @@ const struct cuda_check cuda_checks_moe[] = {
      check_linear_w4a16_grouped, 4},
     {"permute_cols", ref_permute_cols, call_permute_cols, 0, kcheck_permute_cols, 20},
     {"moe_add_bias", ref_moe_add_bias, call_moe_add_bias, 8, kcheck_moe_add_bias, 30},
+    {"moe_weigh", ref_moe_weigh, call_moe_weigh, 0, kcheck_moe_weigh, 30},
     {"moe_add_shared", ref_moe_add_shared, call_moe_add_shared, 8, kcheck_moe_add_shared, 20},
     {0},
 };

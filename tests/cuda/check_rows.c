@@ -11,6 +11,7 @@ CUDA_CALL(layer_norm)
 CUDA_CALL(activate)
 CUDA_CALL(add_rows)
 CUDA_CALL(soft_cap)
+CUDA_CALL(gate_rows)
 CUDA_CALL(scatter)
 CUDA_CALL(rms_norm)
 CUDA_CALL(norm_rows)
@@ -22,6 +23,7 @@ REF_CALL(layer_norm)
 REF_CALL(activate)
 REF_CALL(add_rows)
 REF_CALL(soft_cap)
+REF_CALL(gate_rows)
 REF_CALL(scatter)
 REF_CALL(rms_norm)
 REF_CALL(norm_rows)
@@ -214,6 +216,7 @@ const struct cuda_check cuda_checks_rows[] = {
     {"activate", ref_activate, call_activate, 8, kcheck_activate, 60},
     {"add_rows", ref_add_rows, call_add_rows, 0, kcheck_add_rows, 40},
     {"soft_cap", ref_soft_cap, call_soft_cap, 4, kcheck_soft_cap, 40},
+    {"gate_rows", ref_gate_rows, call_gate_rows, 4, kcheck_gate_rows, 40},
     {"scatter", ref_scatter, call_scatter, 0, kcheck_scatter, 40},
     {"rms_norm", ref_rms_norm, call_rms_norm, 16, kcheck_rms_norm, 40},
     {"norm_rows", ref_norm_rows, call_norm_rows, 16, check_norm_rows, 60},

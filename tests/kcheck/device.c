@@ -203,11 +203,11 @@ static void make_qkv(struct kcheck *k, struct qkv_case *c)
     c->n_x = a->n_row * a->x_stride;
     c->cache_bytes = n_block * kern_kv_block_bytes(a->kv_dtype, a->n_kv_head, a->head_dim);
     float *table = kc_buf(k, (size_t)n_pos * a->n_rot * sizeof *table);
-    float *norms = kc_buf(k, 2 * (size_t)a->head_dim * sizeof *norms);
+    float *norms = kc_buf(k, 3 * (size_t)a->head_dim * sizeof *norms);
     uint32_t *pos = kc_buf(k, (a->n_row + 1) * sizeof *pos);
     uint32_t *slot = kc_buf(k, (a->n_row + 1) * sizeof *slot);
     kc_fill(k, table, (size_t)n_pos * a->n_rot);
-    kc_fill(k, norms, 2 * (size_t)a->head_dim);
+    kc_fill(k, norms, 3 * (size_t)a->head_dim);
     for (uint32_t i = 0; i < a->n_row; i++) {
         pos[i] = kc_range(k, 0, n_pos - 1);
         slot[i] = kc_chance(k, 20) ? KERN_NO_SLOT : 7 * i;
@@ -219,21 +219,31 @@ static void make_qkv(struct kcheck *k, struct qkv_case *c)
         a->q_norm = norms;
         a->k_norm = norms + a->head_dim;
     }
+    if (kc_chance(k, 30))
+        a->v_norm = norms + 2 * (size_t)a->head_dim;
     kc_shape(k, "n_row %u heads %u %u of %u rot %u %s", a->n_row, a->n_head, a->n_kv_head,
              a->head_dim, a->n_rot, dtype_name(a->kv_dtype));
+}
+
+/* The weights of head h's norm; NULL: it has none. */
+static const float *norm_of(const struct qkv_epilogue_args *a, uint32_t h)
+{
+    return h < a->n_head ? a->q_norm : h < a->n_head + a->n_kv_head ? a->k_norm : a->v_norm;
 }
 
 static void plain_qkv(struct kcheck *k, const struct qkv_epilogue_args *a)
 {
     const size_t q = (size_t)a->n_head * a->head_dim, kv = (size_t)a->n_kv_head * a->head_dim;
-    for (uint32_t i = 0; a->q_norm && i < a->n_row; i++)
-        for (uint32_t h = 0; h < a->n_head + a->n_kv_head; h++) {
+    for (uint32_t i = 0; i < a->n_row; i++)
+        for (uint32_t h = 0; h < a->n_head + 2 * a->n_kv_head; h++) {
             float *head = a->x + i * a->x_stride + (size_t)h * a->head_dim;
+            if (!norm_of(a, h))
+                continue;
             struct rms_norm_args n = {
                 .y = head,
                 .y_dtype = DT_F32,
                 .x = head,
-                .w = h < a->n_head ? a->q_norm : a->k_norm,
+                .w = norm_of(a, h),
                 .n_row = 1,
                 .n_col = a->head_dim,
                 .eps = a->eps,

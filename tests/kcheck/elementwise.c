@@ -9,8 +9,11 @@ void kcheck_add_rows(struct kcheck *k)
     const size_t x_stride = n_col + kc_range(k, 0, 9), y_stride = n_col + kc_range(k, 0, 9);
     const size_t n = n_row * y_stride;
     const float scale = kc_chance(k, 50) ? 1 : 0.22f;
-    const bool grows = kc_chance(k, 30);
-    kc_shape(k, "n_row %u n_col %u scale %g%s", n_row, n_col, (double)scale, grows ? " grows" : "");
+    const bool grows = kc_chance(k, 30), has_by = kc_chance(k, 30);
+    kc_shape(k, "n_row %u n_col %u scale %g%s%s", n_row, n_col, (double)scale,
+             grows ? " grows" : "", has_by ? " by a number" : "");
+    float *by = kc_buf(k, sizeof *by);
+    *by = has_by ? 0.5f + kc_f32(k) * kc_f32(k) : 1;
     uint32_t *positions = kc_buf(k, (n_row + 1) * sizeof *positions);
     for (uint32_t i = 0; i < n_row; i++)
         positions[i] = kc_range(k, 0, 100000);
@@ -26,6 +29,7 @@ void kcheck_add_rows(struct kcheck *k)
         .x_stride = x_stride,
         .y_stride = y_stride,
         .scale = scale,
+        .by = has_by ? by : NULL,
         .positions = grows ? positions : NULL,
         .first = kc_range(k, 0, 1),
         .growth = 0.1f,
@@ -35,11 +39,17 @@ void kcheck_add_rows(struct kcheck *k)
     kc_run(k, k->ref, &a, 1);
     for (uint32_t i = 0; i < n_row && !k->specials; i++)
         for (uint32_t c = 0; c < n_col; c++) {
-            const double by = grows ? 1 + 0.1f * log1p(floor((positions[i] + a.first) / 96.0)) : 1;
-            const double part = scale * by * x[i * x_stride + c],
+            const double more =
+                grows ? 1 + 0.1f * log1p(floor((positions[i] + a.first) / 96.0)) : 1;
+            const double part = (double)scale * *by * more * x[i * x_stride + c],
                          old = a.set ? 0 : y[i * y_stride + c];
             kc_near(k, "y", want[i * y_stride + c], old + part,
-                    (fabs(part) + fabs(old)) * (grows ? 8 : 2.1) * 0x1p-24 + 1e-37);
+                    (fabs(part) + fabs(old)) *
+                            (grows    ? 9
+                             : has_by ? 3.1
+                                      : 2.1) *
+                            0x1p-24 +
+                        1e-37);
         }
     a.y = got;
     kc_run(k, k->variant, &a, kc_range(k, 1, 5));

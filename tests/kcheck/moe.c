@@ -180,7 +180,7 @@ static void choose_routing(struct kcheck *k, struct moe_route_args *a)
     }
 }
 
-/* CPU only: the sparse mixer, whose scores are of the size that routers give. */
+/* The sparse mixer, whose scores are of the size that routers give. */
 static void check_mixer(struct kcheck *k)
 {
     struct moe_route_args a = {
@@ -198,12 +198,12 @@ static void check_mixer(struct kcheck *k)
     a.x = x;
     a.experts = kc_buf(k, 2u * a.n_row * sizeof *a.experts);
     a.weights = kc_buf(k, 2u * a.n_row * sizeof *a.weights);
-    kc_run(k, k->ref, &a, 1);
+    kc_run(k, k->variant, &a, 1);
     for (size_t i = 0; i < a.n_row; i++)
         mixer_row(k, &a, i);
 }
 
-/* CPU only: weights by a number of each expert are those without, times it. */
+/* Weights by a number of each expert are those without, times it. */
 static void check_scales(struct kcheck *k)
 {
     struct moe_route_args a = {
@@ -222,10 +222,10 @@ static void check_scales(struct kcheck *k)
     a.x = x;
     a.experts = kc_buf(k, a.n_row * a.n_used * sizeof *a.experts);
     a.weights = plain;
-    kc_run(k, k->ref, &a, 1);
+    kc_run(k, k->variant, &a, 1);
     a.scales = scales;
     a.weights = kc_buf(k, a.n_row * a.n_used * sizeof *a.weights);
-    kc_run(k, k->ref, &a, kc_range(k, 1, 5));
+    kc_run(k, k->variant, &a, kc_range(k, 1, 5));
     for (uint32_t i = 0; i < a.n_row * a.n_used && !k->specials; i++)
         kc_near(k, "weight", a.weights[i], plain[i] * scales[a.experts[i]], 0);
 }

@@ -148,26 +148,38 @@ void kv_cache_copy(const struct kv_cache *dst, uint32_t to, const struct kv_cach
     }
 }
 
-/* From an array to the next one (K and V of each layer, or its latents): the same everywhere in a
- * pool of a device, where all layers have heads of one size. */
-static size_t array_step(const struct kv_cache *c)
+/* From an array of layer i to the next one (K and V of each layer, or its latents): the same in all
+ * layers behind it with heads of its size. */
+static size_t array_step(const struct kv_cache *c, uint32_t i)
 {
-    const void *next = c->n_array > 1 ? c->v[0] : c->n_layer > 1 ? c->k[1] : c->k[0];
-    return (size_t)((const char *)next - (const char *)c->k[0]);
+    const void *next = c->n_array > 1 ? c->v[i] : i + 1 < c->n_layer ? c->k[i + 1] : c->k[i];
+    return (size_t)((const char *)next - (const char *)c->k[i]);
+}
+
+/* How many layers from i on have heads of one size. */
+static uint32_t same_layers(const struct kv_cache *c, uint32_t i)
+{
+    uint32_t n = 1;
+    while (i + n < c->n_layer && c->block_bytes[i + n] == c->block_bytes[i])
+        n++;
+    return n;
 }
 
 void kv_cache_copy_on(struct device_stream *s, const struct kv_cache *dst, uint32_t to,
                       const struct kv_cache *src, uint32_t from)
 {
-    const struct device_rows r = {
-        .dst = (char *)dst->k[0] + to * dst->stride[0],
-        .src = (const char *)src->k[0] + from * src->stride[0],
-        .dst_step = array_step(dst),
-        .src_step = array_step(src),
-        .n = src->block_bytes[0],
-        .n_row = (size_t)src->n_array * src->n_layer,
-    };
-    Q_ASSERT(dst->block_bytes[0] == r.n && dst->n_layer == src->n_layer);
-    Q_ASSERT(to < dst->n_block && from < src->n_block);
-    src->link->t->copy_rows(s, &r);
+    Q_ASSERT(dst->n_layer == src->n_layer && to < dst->n_block && from < src->n_block);
+    for (uint32_t i = 0, n; i < src->n_layer; i += n) {
+        n = same_layers(src, i);
+        const struct device_rows r = {
+            .dst = (char *)dst->k[i] + to * dst->stride[i],
+            .src = (const char *)src->k[i] + from * src->stride[i],
+            .dst_step = array_step(dst, i),
+            .src_step = array_step(src, i),
+            .n = src->block_bytes[i],
+            .n_row = (size_t)src->n_array * n,
+        };
+        Q_ASSERT(dst->block_bytes[i] == r.n && same_layers(dst, i) == n);
+        src->link->t->copy_rows(s, &r);
+    }
 }

@@ -92,6 +92,12 @@ static void make_arch(struct family_model *m, const struct family *f)
         if ((rows[i].needs & f->has) == rows[i].needs &&
             !(rows[i].tensor.slot == W_GATE && f->layer.mlp == ARCH_MLP_PLAIN))
             add_tensor(m, &rows[i].tensor);
+    if (f->layer.gated)
+        add_tensor(m, &(struct arch_tensor){
+                          .name = "%u.q_gate",
+                          .slot = W_Q_GATE,
+                          .dims = {D_Q, D_HIDDEN},
+                      });
     if (f->layer.sinks)
         add_tensor(m, &(struct arch_tensor){
                           .name = "%u.sinks",
@@ -302,7 +308,9 @@ static void attend(double *out, const double *q, const struct cache *c,
     const struct forward_config *f = &m->f->forward;
     const float *sinks = find(m, W_SINKS, at.layer, 0);
     const uint32_t window = m->f->layer.windows ? m->config.window[at.layer] : 0, t0 = at.row;
-    const uint32_t first = window && t0 + 1 > window ? t0 + 1 - window : 0;
+    const uint32_t first = window && f->chunks         ? t0 / window * window
+                           : window && t0 + 1 > window ? t0 + 1 - window
+                                                       : 0;
     const uint32_t all = window && t0 + window < at.n ? t0 + window : at.n;
     const uint32_t end = m->f->layer.bidirectional ? all : t0 + 1;
     const size_t kv = head / (m->config.n_head / KV) * HEAD;
@@ -349,7 +357,7 @@ static void make_head(double *head, const struct family_model *m, struct family_
         norm(head, head, HEAD, kind, w, NULL);
 }
 
-/* q, k and v of a row; k and v into the cache. */
+/* q, k and v of a row; k and v into the cache. Behind q, from HEADS * HEAD on, are its gates. */
 static void make_qkv(double *q, const double *h, struct cache *c, const struct family_model *m,
                      struct family_at at)
 {
@@ -357,6 +365,8 @@ static void make_qkv(double *q, const double *h, struct cache *c, const struct f
     double *k = c->k[at.row], *v = c->v[at.row];
     const double clip = m->f->layer.clips ? m->f->forward.clip : 0;
     multiply(q, find(m, W_Q, i, 0), find(m, W_Q_BIAS, i, 0), h, n_q, HIDDEN);
+    if (m->f->layer.gated)
+        multiply(q + HEADS * HEAD, find(m, W_Q_GATE, i, 0), NULL, h, n_q, HIDDEN);
     multiply(k, find(m, W_K, i, 0), find(m, W_K_BIAS, i, 0), h, KV * HEAD, HIDDEN);
     multiply(v, find(m, W_V, i, 0), find(m, W_V_BIAS, i, 0), h, KV * HEAD, HIDDEN);
     limit(q, n_q, clip);
@@ -378,6 +388,8 @@ static void attention(double *y, const double *q, const struct cache *c,
     double a[HEADS * HEAD];
     for (uint32_t i = 0; i < n_head; i++)
         attend(a + (size_t)i * HEAD, q + (size_t)i * HEAD, c, m, at, i);
+    for (uint32_t i = 0; i < n_head * HEAD && m->f->layer.gated; i++)
+        a[i] /= 1 + exp(-q[HEADS * HEAD + i]);
     multiply(y, find(m, W_O, at.layer, 0), find(m, W_O_BIAS, at.layer, 0), a, HIDDEN,
              n_head * HEAD);
 }
@@ -436,9 +448,13 @@ static void experts(double *y, const double *h, const struct family_model *m, ui
             .up = find(m, W_EXPERT_UP, layer, taken[i]),
             .down = find(m, W_EXPERT_DOWN, layer, taken[i]),
         };
-        mlp(one, h, &w, m->f->act);
+        const double weight = exp(scores[taken[i]]) / total;
+        double weighed[HIDDEN];
         for (uint32_t c = 0; c < HIDDEN; c++)
-            y[c] += exp(scores[taken[i]]) / total * one[c];
+            weighed[c] = m->f->layer.weighs_input ? weight * h[c] : h[c];
+        mlp(one, weighed, &w, m->f->act);
+        for (uint32_t c = 0; c < HIDDEN; c++)
+            y[c] += m->f->layer.weighs_input ? one[c] : weight * one[c];
     }
 }
 
@@ -487,7 +503,7 @@ static void finish(double *x, const double *q, const struct cache *c, const stru
 static void layer(row_of *x, const struct family_model *m, uint32_t i, uint32_t n)
 {
     static struct cache c;
-    static double q[FAMILY_TOKENS_MAX][HEADS * HEAD];
+    static double q[FAMILY_TOKENS_MAX][2 * HEADS * HEAD];
     double h[HIDDEN];
     for (uint32_t t = 0; t < n; t++) {
         norm(h, x[t], HIDDEN, m->f->layer.norm, find(m, W_ATTN_NORM, i, 0),

@@ -234,6 +234,48 @@ static void mixtures_of_experts(void **state)
     compare_all(cases, sizeof cases / sizeof *cases);
 }
 
+/* Gates, chunks, weighed inputs, sums of experts apart, biased and mixed routing. */
+static void other_attention_and_routing(void **state)
+{
+    (void)state;
+    static const struct layers_case cases[] = {
+        {"afmoe", DT_F32, QUANTIZE_NOT},         {"afmoe", DT_BF16, QUANTIZE_INT8},
+        {"llama4", DT_F32, QUANTIZE_NOT},        {"llama4", DT_BF16, QUANTIZE_NOT},
+        {"llama4", DT_BF16, QUANTIZE_INT8},      {"ernie4_5_moe", DT_F32, QUANTIZE_NOT},
+        {"ernie4_5_moe", DT_F32, QUANTIZE_INT4}, {"phimoe", DT_F32, QUANTIZE_NOT},
+        {"phimoe", DT_BF16, QUANTIZE_INT8},      {"flex_olmo", DT_BF16, QUANTIZE_NOT},
+    };
+    compare_all(cases, sizeof cases / sizeof *cases);
+}
+
+/* Layers with heads of another size and number, K and V of another layer, inputs of the token. */
+static void layers_of_two_kinds(void **state)
+{
+    (void)state;
+    static const struct layers_case cases[] = {
+        {"gemma4", DT_F32, QUANTIZE_NOT},        {"gemma4", DT_BF16, QUANTIZE_NOT},
+        {"gemma4", DT_BF16, QUANTIZE_INT8},      {"gemma4-dense", DT_F32, QUANTIZE_NOT},
+        {"gemma4-dense", DT_F32, QUANTIZE_INT4}, {"gemma4-moe", DT_F32, QUANTIZE_NOT},
+        {"gemma4-moe", DT_BF16, QUANTIZE_INT8},
+    };
+    compare_all(cases, sizeof cases / sizeof *cases);
+}
+
+/* Blocks whose layers have other sizes go to host memory and come back. */
+static void blocks_of_two_sizes_are_swapped(void **state)
+{
+    (void)state;
+    struct golden g;
+    golden_get(&g, "gemma4-dense");
+    struct core_config c = config_of(g.dir);
+    c.worker.max_model_len = 144;
+    on_device(&c);
+    c.worker.n_block = 12;
+    c.worker.swap_bytes = 1 << 20;
+    c.policy.preemption = PREEMPT_SWAP;
+    compare(c, &g, 2 * g.n, "blocks of two sizes");
+}
+
 /* A device multiplies float16 by float16, and 4 bits by 16, where the CPU has float32 and int8. */
 static void inputs_of_16_bits(void **state)
 {
@@ -626,6 +668,9 @@ int main(void)
         cmocka_unit_test(latent_attention),
         cmocka_unit_test(more_dense_families),
         cmocka_unit_test(mixtures_of_experts),
+        cmocka_unit_test(other_attention_and_routing),
+        cmocka_unit_test(layers_of_two_kinds),
+        cmocka_unit_test(blocks_of_two_sizes_are_swapped),
         cmocka_unit_test(inputs_of_16_bits),
         cmocka_unit_test(every_kind_of_integers),
         cmocka_unit_test(fp8_and_floats),

@@ -154,6 +154,19 @@ static const struct family families[] = {
         .act = "silu",
     },
     {
+        .name = "a gate of attention's output, attention in chunks",
+        .layer = {.gated = true, .windows = true},
+        .forward = {.chunks = true},
+        .window = 7,
+        .act = "silu",
+    },
+    {
+        .name = "experts whose input is weighed",
+        .layer = {.weighs_input = true},
+        .has = FAMILY_EXPERTS | FAMILY_LM_HEAD,
+        .act = "silu",
+    },
+    {
         .name = "q that grows with the position, xIELU",
         .layer =
             {

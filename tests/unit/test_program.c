@@ -340,11 +340,7 @@ static void test_refused_on_devices(void **state)
     static const struct {
         const char *model, *missing;
     } cases[] = {
-        {"gemma4", "layer 0: an input of the token for each layer is not supported on devices yet"},
-        {"gemma4-dense", "layer 0: a norm of V is not supported on devices yet"},
         {"lfm2", "layer 0: a layer with a state of each sequence (convolution, delta net, Mamba)"},
-        {"llama4", "layer 0: attention in chunks is not supported on devices yet"},
-        {"phimoe", "layer 0: routing by a sparse mixer is not supported on devices yet"},
     };
     static struct model_config c;
     const struct program_forms f = {plain_form, &floats, DT_F32, 0};

@@ -14,6 +14,7 @@ struct demand { /* of one buffer */
 struct demands {
     struct demand of[PROGRAM_BUFFERS_MAX];
     size_t ordered, ordered_rows; /* bytes; rows */
+    size_t ordered_scales;        /* floats of a place */
 };
 
 static size_t larger(size_t a, size_t b)
@@ -24,6 +25,12 @@ static size_t larger(size_t a, size_t b)
 static size_t round_up(size_t n, size_t to)
 {
     return (n + to - 1) / to * to;
+}
+
+/* From a row's scales of blocks to the next row's. */
+static size_t scale_stride(size_t n_col)
+{
+    return round_up((n_col + KERN_FP8_BLOCK - 1) / KERN_FP8_BLOCK, KERN_FP8_FOUR);
 }
 
 static void demand(struct demands *to, struct program_ref r)
@@ -55,6 +62,20 @@ static void demand_order(struct demands *to, const struct executor_device *d,
     to->ordered_rows = bytes ? larger(to->ordered_rows, n) : to->ordered_rows;
 }
 
+/* Inputs of experts times their weights, of each place. */
+static void demand_weighed(struct demands *to, const struct executor_device *d,
+                           const struct program_op *op, const struct packed *w)
+{
+    const enum dtype dtype = (enum dtype)op->in[0].dtype;
+    const size_t n = most_rows(d, PROGRAM_ROWS_PLACES);
+    if (op->kind != PROGRAM_EXPERTS || !op->route.of_input)
+        return;
+    to->ordered = larger(to->ordered, n * round_up(w->n_in, KERN_INT8_K) * (dtype_bits(dtype) / 8));
+    to->ordered_rows = matmul_reads_bytes(dtype) ? larger(to->ordered_rows, n) : to->ordered_rows;
+    if (w->blocks)
+        to->ordered_scales = larger(to->ordered_scales, scale_stride(w->n_in));
+}
+
 static void demand_op(struct demands *to, const struct executor_device *d,
                       const struct program_op *op)
 {
@@ -70,6 +91,7 @@ static void demand_op(struct demands *to, const struct executor_device *d,
         to->of[op->out.buffer].scales |= w->blocks;
     } else if (w) {
         demand_order(to, d, op, w);
+        demand_weighed(to, d, op, w);
     }
 }
 
@@ -77,7 +99,7 @@ static void demand_op(struct demands *to, const struct executor_device *d,
 static void cut_buffer(struct device_buffer *b, const struct demand *of, size_t n_row,
                        struct region_cutter *c)
 {
-    b->scale_stride = round_up((b->stride + KERN_FP8_BLOCK - 1) / KERN_FP8_BLOCK, KERN_FP8_FOUR);
+    b->scale_stride = scale_stride(b->stride);
     b->data = region_cut(c, n_row * b->stride, of->element);
     if (of->bytes)
         b->rows = region_cut(c, n_row, sizeof *b->rows);
@@ -94,6 +116,8 @@ static void cut_rest(struct executor_device *d, const struct demands *of, struct
     const size_t n_place = (size_t)d->places.n_row * moe->n_used;
     d->ordered = region_cut(c, of->ordered, 1);
     d->ordered_rows = region_cut(c, of->ordered_rows, sizeof *d->ordered_rows);
+    d->ordered_scale_stride = of->ordered_scales;
+    d->ordered_scales = region_cut(c, n_place * of->ordered_scales, sizeof *d->ordered_scales);
     d->places.starts = region_cut(c, n_place ? moe->n_expert + 1 : 0, sizeof *d->places.starts);
     d->places.rows = region_cut(c, n_place, sizeof *d->places.rows);
     d->places.places = region_cut(c, n_place, sizeof *d->places.places);
@@ -115,6 +139,7 @@ static void shape_buffers(struct executor_device *d, struct demands *of)
                                    ? p->buffers[i].n_col /* a plugin's, as embed writes it */
                                    : round_up(p->buffers[i].n_col, KERN_INT8_K);
     d->buffers[PROGRAM_B_X].stride = p->buffers[PROGRAM_B_X].n_col; /* as embed writes it */
+    d->buffers[PROGRAM_B_LAYER_IN].stride = p->buffers[PROGRAM_B_LAYER_IN].n_col;
     of->of[PROGRAM_B_ROUTES].element = sizeof(uint32_t) + sizeof(float);
     d->buffers[PROGRAM_B_ROUTES].stride = p->buffers[PROGRAM_B_ROUTES].n_col;
     d->buffers[PROGRAM_B_LOGITS].stride = p->buffers[PROGRAM_B_LOGITS].n_col;

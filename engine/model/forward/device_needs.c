@@ -18,7 +18,7 @@ static const struct {
     KERNEL(COMBINE, moe_combine), KERNEL(SCALE, add_rows),         KERNEL(SHARE, moe_add_shared),
     KERNEL(SOFT_CAP, soft_cap),   KERNEL(CLIP, soft_cap),          KERNEL(ROPE, rope),
     KERNEL(HEADS, head_linear),   KERNEL(STORE_LATENT, mla_store), KERNEL(ATTENTION_LATENT, mla),
-    KERNEL(SCALE_Q, add_rows),
+    KERNEL(SCALE_Q, add_rows),    KERNEL(GATE, gate_rows),
 #undef KERNEL
 };
 
@@ -66,6 +66,8 @@ static enum q_code check_product(const struct checker *t, const struct program_o
         rc = need(t, "permute_cols", t->k->permute_cols != NULL);
     if (!rc && grouped)
         rc = need(t, "moe_group_rows", t->k->moe_group_rows != NULL);
+    if (!rc && grouped && op->route.of_input)
+        rc = need(t, "moe_weigh", t->k->moe_weigh != NULL);
     if (!rc && grouped && op->bias)
         rc = need(t, "moe_add_bias", t->k->moe_add_bias != NULL);
     if (!rc && grouped && op->bias && w->gated)
@@ -74,6 +76,26 @@ static enum q_code check_product(const struct checker *t, const struct program_o
                     "a device; use --device cpu",
                     t->m->arch->name);
     return rc;
+}
+
+/* Of whole rows, of heads with a launch each, or of heads in one. */
+static enum q_code check_norm_in_place(const struct checker *t, const struct program_op *op)
+{
+    const bool apart = device_needs_norm_apart(op) || op->norm.unit > KERN_DEVICE_HEAD_MAX;
+    return op->norm.unit == op->in[0].n_col || apart
+               ? need(t, "rms_norm", t->k->rms_norm != NULL)
+               : need(t, "qkv_epilogue", t->k->qkv_epilogue != NULL);
+}
+
+static enum q_code check_heads(const struct checker *t, const struct program_op *op)
+{
+    const bool of_heads = op->kind == PROGRAM_ATTENTION || op->kind == PROGRAM_STORE;
+    return of_heads && op->attention.head_dim > KERN_DEVICE_HEAD_MAX
+               ? q_fail(t->e, Q_UNSUPPORTED,
+                        "%s: layer %u: heads of %u elements are not supported on a device, at "
+                        "most %u are; use --device cpu",
+                        t->m->arch->name, op->layer, op->attention.head_dim, KERN_DEVICE_HEAD_MAX)
+               : Q_OK;
 }
 
 static enum q_code check_stage(const struct checker *t, const struct program_stage *s)
@@ -99,12 +121,11 @@ static enum q_code check_stage(const struct checker *t, const struct program_sta
         return check_product(t, op);
     if (op->kind == PROGRAM_ACTIVATE && device_needs_silu_mul(op))
         return need(t, "silu_mul", t->k->silu_mul != NULL);
-    if (op->kind == PROGRAM_NORM && op->norm.kind == ARCH_NORM_LAYER &&
-        op->norm.unit == op->in[0].n_col)
+    if (op->kind == PROGRAM_NORM && op->norm.kind == ARCH_NORM_LAYER)
         return need(t, "layer_norm", t->k->layer_norm != NULL);
-    if (op->kind == PROGRAM_NORM && op->in_place && op->norm.unit == op->in[0].n_col)
-        return need(t, "rms_norm", t->k->rms_norm != NULL);
-    if (!kernels[op->kind].name || (op->kind == PROGRAM_NORM && op->in_place))
+    if (op->kind == PROGRAM_NORM && op->in_place)
+        return check_norm_in_place(t, op);
+    if (!kernels[op->kind].name)
         return q_fail(
             t->e, Q_UNSUPPORTED,
             "%s: operation %s without fusion is not supported on a device; use --device cpu",
@@ -118,5 +139,7 @@ FALLIBLE device_needs_check(const struct model *m, struct q_err *e)
     enum q_code rc = need(&t, "scatter", m->kern->scatter != NULL);
     for (uint32_t i = 0; !rc && i < m->program.n_stage; i++)
         rc = check_stage(&t, &m->program.stages[i]);
+    for (uint32_t i = 0; !rc && i < m->program.n_op; i++)
+        rc = check_heads(&t, &m->program.ops[i]);
     return rc;
 }

@@ -7,20 +7,6 @@
 #include "engine/model/forward/program_memory.h"
 #include "engine/plugin.h"
 
-void executor_device_limits(struct device_limits *l, const struct model *m)
-{
-    const struct model_config *c = &m->config;
-    const uint32_t shared = c->moe.shared_width;
-    l->context_max = m->shape.max_model_len;
-    l->n_head = c->n_head;
-    l->n_kv_head = c->latent.rank ? 1 : c->n_kv_head; /* of latents: one for all heads */
-    l->head_dim = c->latent.rank ? c->latent.rank : c->head_dim;
-    l->hidden_size = c->hidden_size;
-    l->intermediate_size = c->intermediate_size > shared ? c->intermediate_size : shared;
-    l->vocab_size = c->vocab_size;
-    l->kv_dtype = m->shape.kv_dtype;
-}
-
 FALLIBLE executor_device_new(struct executor_device **out, const struct model *m,
                              const struct device_limits *l, struct q_err *e)
 {
@@ -34,7 +20,7 @@ FALLIBLE executor_device_new(struct executor_device **out, const struct model *m
     d->limits = *l;
     d->x = (struct kern_exec){
         .nth = 1,
-        .scratch_bytes = m->link->t->workspace_bytes(m->link->d, &d->limits),
+        .scratch_bytes = device_workspace_bytes(m, &d->limits),
         .stream = m->link->s,
     };
     if ((rc = device_buffers_make(d, e))) {
@@ -129,6 +115,7 @@ static void embed(const struct device_run *r, const struct program_op *op)
         .n_row = r->n,
         .n_col = op->out.n_col,
         .scale = op->scale,
+        .accumulate = op->onto,
     };
     r->k->embed(&a, &r->d->x);
 }
@@ -374,9 +361,28 @@ static void scale(const struct device_run *r, const struct program_op *op)
         .x_stride = y.stride,
         .y_stride = y.stride,
         .scale = op->scale,
+        .by = vector_of(r, op),
         .set = 1,
     };
     r->k->add_rows(&a, &r->d->x);
+}
+
+static void gate(const struct device_run *r, const struct program_op *op)
+{
+    const struct matmul_rows x = device_rows_of(r, op->in[0]), y = device_rows_of(r, op->out);
+    const struct matmul_rows by = device_rows_of(r, op->in[1]);
+    const struct gate_rows_args a = {
+        .y = y.x,
+        .x = x.x,
+        .gate = by.x,
+        .n_row = r->n,
+        .n_col = op->out.n_col,
+        .x_stride = x.stride,
+        .gate_stride = by.stride,
+        .y_stride = y.stride,
+        .by = op->gate,
+    };
+    r->k->gate_rows(&a, &r->d->x);
 }
 
 static void scale_q(const struct device_run *r, const struct program_op *op)
@@ -469,6 +475,41 @@ static void norm_heads(const struct device_run *r, const struct program_op *op)
     }
 }
 
+/* Heads that are no part of epilogue_qkv: one launch where they have one RMS norm. */
+static void norm_of_heads(const struct device_run *r, const struct program_op *op)
+{
+    const struct matmul_rows x = device_rows_of(r, op->in[0]);
+    const struct qkv_epilogue_args a = {
+        .x = x.x,
+        .x_stride = x.stride,
+        .q_norm = vector_of(r, op),
+        .k_norm = vector_of(r, op),
+        .eps = op->norm.eps,
+        .pos = r->s->batch->positions,
+        .kv_dtype = r->s->kv->dtype,
+        .n_row = r->n,
+        .n_head = op->in[0].n_col / op->norm.unit,
+        .head_dim = op->norm.unit,
+    };
+    if (device_needs_norm_apart(op) || op->norm.unit > KERN_DEVICE_HEAD_MAX)
+        norm_heads(r, op);
+    else
+        r->k->qkv_epilogue(&a, &r->d->x);
+}
+
+static void norm_stage(const struct device_run *r, const struct program_stage *s)
+{
+    const struct program_op *op = &r->d->m->program.ops[s->first];
+    if (op->in_place && op->norm.unit != op->in[0].n_col)
+        norm_of_heads(r, op);
+    else if (op->norm.kind == ARCH_NORM_LAYER)
+        layer_norm(r, op, vector_of(r, op));
+    else if (op->in_place)
+        norm_in_place(r, op, vector_of(r, op));
+    else
+        norm(r, op, s->fusion == PROGRAM_FUSE_NORM_QUANTIZE ? op + 1 : NULL);
+}
+
 /* cos and sin of an operation's rope, a row a position. */
 static const float *rope_table(const struct device_run *r, const struct program_op *op)
 {
@@ -517,8 +558,8 @@ static void epilogue_qkv(const struct device_run *r, const struct program_stage 
         .x = qk.x,
         .x_stride = qk.stride,
         .pos = r->s->batch->positions,
-        .k_cache = kv->k[store->layer],
-        .v_cache = kv->v[store->layer],
+        .k_cache = kv->k[model_kv_layer(r->d->m, store->layer)],
+        .v_cache = kv->v[model_kv_layer(r->d->m, store->layer)],
         .kv_dtype = kv->dtype,
         .slot = r->s->batch->slot_mapping,
         .n_row = r->n,
@@ -536,7 +577,9 @@ static void epilogue_qkv(const struct device_run *r, const struct program_stage 
             norm_in_place(r, op, vector_of(r, op));
         } else {
             a.eps = op->norm.eps;
-            *(op->weight == PROGRAM_W_Q_NORM ? &a.q_norm : &a.k_norm) = vector_of(r, op);
+            *(op->weight == PROGRAM_W_Q_NORM   ? &a.q_norm
+              : op->weight == PROGRAM_W_V_NORM ? &a.v_norm
+                                               : &a.k_norm) = vector_of(r, op);
         }
     }
     r->k->qkv_epilogue(&a, &r->d->x);
@@ -546,14 +589,15 @@ static void attention(const struct device_run *r, const struct program_op *op)
 {
     const struct matmul_rows q = device_rows_of(r, op->in[0]), out = device_rows_of(r, op->out);
     const struct batch *b = r->s->batch;
+    const bool is_wide = op->attention.n_kv_head != r->d->limits.n_kv_head;
     const struct attention_args a = {
         .out = out.x,
         .out_dtype = out.dtype,
         .q = q.x,
         .out_stride = out.stride,
         .q_stride = q.stride,
-        .k_cache = r->s->kv->k[op->layer],
-        .v_cache = r->s->kv->v[op->layer],
+        .k_cache = r->s->kv->k[model_kv_layer(r->d->m, op->layer)],
+        .v_cache = r->s->kv->v[model_kv_layer(r->d->m, op->layer)],
         .kv_dtype = r->s->kv->dtype,
         .seqs = b->seqs,
         .n_seq = b->n_seq,
@@ -565,10 +609,11 @@ static void attention(const struct device_run *r, const struct program_op *op)
         .soft_cap = op->attention.soft_cap,
         .window = op->attention.window,
         .both_ways = !op->attention.causal,
+        .chunked = op->attention.chunked,
         .sinks = vector_of(r, op),
         .slopes = op->attention.alibi ? (const float *)(const void *)r->d->m->slopes.data : NULL,
-        .plan = r->s->plan,
-        .plan_host = r->s->plan_host,
+        .plan = is_wide ? r->s->wide_plan : r->s->plan,
+        .plan_host = is_wide ? r->s->wide_plan_host : r->s->plan_host,
         .n_row = r->n,
     };
     r->k->attention(&a, &r->d->x);
@@ -646,6 +691,8 @@ static void route(const struct device_run *r, const struct program_op *op)
         .n_group = op->route.n_group,
         .n_group_used = op->route.n_group_used,
         .scale = op->route.scale,
+        .mixer = op->route.mixer,
+        .scales = vector_of(r, op),
         .experts = (uint32_t *)(void *)routes,
         .weights = (float *)(void *)routes + n,
     };
@@ -687,12 +734,7 @@ void device_stage(const struct device_run *r, const struct program_stage *s)
         items(r, op);
         break;
     case PROGRAM_NORM:
-        if (op->norm.kind == ARCH_NORM_LAYER)
-            layer_norm(r, op, vector_of(r, op));
-        else if (op->in_place)
-            norm_in_place(r, op, vector_of(r, op));
-        else
-            norm(r, op, s->fusion == PROGRAM_FUSE_NORM_QUANTIZE ? last : NULL);
+        norm_stage(r, s);
         break;
     case PROGRAM_QUANTIZE:
         quantize(r, op);
@@ -708,6 +750,9 @@ void device_stage(const struct device_run *r, const struct program_stage *s)
         break;
     case PROGRAM_SCALE:
         scale(r, op);
+        break;
+    case PROGRAM_GATE:
+        gate(r, op);
         break;
     case PROGRAM_SCALE_Q:
         scale_q(r, op);

@@ -14,6 +14,10 @@ struct executor_device; /* activations and workspace */
 /* The largest step there will be: rows, sequences and rows of logits are filled in by the caller,
  * the rest here. */
 void executor_device_limits(struct device_limits *l, const struct model *m);
+/* Some layers have another number of KV heads than the others, so that attention needs a plan of
+ * its own there: by these limits. False: none has. */
+bool executor_device_wide_limits(struct device_limits *wide, const struct device_limits *l,
+                                 const struct model *m);
 /* m: loaded with a link. Errors: Q_NO_MEMORY; Q_UNSUPPORTED (operations that the device's library
  * lacks, by name). */
 FALLIBLE executor_device_new(struct executor_device **out, const struct model *m,
@@ -31,10 +35,12 @@ size_t executor_device_cos_sin_bytes(const struct model *m);
 bool executor_device_cos_sin(const struct model *m, float *rows, const struct batch *b);
 
 struct device_step {
-    const struct batch *batch; /* counts, and arrays in device memory; n_prompts is not read */
-    const float *cos_sin;      /* of executor_device_cos_sin, in device memory; else not read */
-    const void *plan;          /* of attention, in device memory */
-    const void *plan_host;     /* the same in host memory; NULL: the step is recorded */
+    const struct batch *batch;  /* counts, and arrays in device memory; n_prompts is not read */
+    const float *cos_sin;       /* of executor_device_cos_sin, in device memory; else not read */
+    const void *plan;           /* of attention, in device memory */
+    const void *plan_host;      /* the same in host memory; NULL: the step is recorded */
+    const void *wide_plan;      /* of executor_device_wide_limits; else not read */
+    const void *wide_plan_host; /* as plan_host */
     /* Of a model that takes items, in device memory: the row of `items` that a row of the batch is
      * in place of its token's, or KERN_NO_ROW. */
     const uint32_t *item_ids;

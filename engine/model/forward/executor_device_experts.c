@@ -6,7 +6,7 @@
  * All experts of a layer have the same form. Where a matrix has its own order of inputs
  * (act-order), the order differs from expert to expert, so a row is copied once for each expert
  * that it uses, in that expert's order. Rows become bytes before, since an order changes no
- * scale. */
+ * scale. Where the experts' input is weighed, a row is copied once for each of its places too. */
 #include "engine/model/forward/executor_device_internal.h"
 
 static void sort_places(const struct device_run *r, const struct moe_config *moe)
@@ -59,6 +59,50 @@ static void put_in_order(const struct device_run *r, const struct packed *w, str
     of->rows = NULL;
 }
 
+static const float *route_weights(const struct device_run *r, uint32_t n_used)
+{
+    const size_t all = (size_t)r->d->limits.n_row_max * n_used;
+    return (const float *)(const void *)r->d->buffers[PROGRAM_B_ROUTES].data + all +
+           (size_t)r->first * n_used;
+}
+
+/* x times the weights of its rows' places: a copy for each place, where there is none yet. */
+static void weigh(const struct device_run *r, const struct program_op *op, struct matmul_rows *x,
+                  struct groups *of)
+{
+    const struct executor_device *d = r->d;
+    const bool of_places = !of->rows, bytes = matmul_reads_bytes(x->dtype);
+    struct matmul_rows y = *x;
+    if (!of_places)
+        y.stride = (op->in[0].n_col + KERN_INT8_K - 1) / KERN_INT8_K * KERN_INT8_K;
+    y.x = d->ordered;
+    y.rows = bytes ? d->ordered_rows : NULL;
+    y.scales = bytes && x->scales ? d->ordered_scales : NULL;
+    y.scale_stride = d->ordered_scale_stride;
+    const struct moe_weigh_args a = {
+        .y = y.x,
+        .x = x->x,
+        .dtype = x->dtype,
+        .y_rows = y.rows,
+        .x_rows = x->rows,
+        .y_scales = y.scales,
+        .x_scales = x->scales,
+        .places = d->places.places,
+        .weights = route_weights(r, op->route.n_used),
+        .n_row = r->n,
+        .n_col = op->in[0].n_col,
+        .n_used = op->route.n_used,
+        .of_places = of_places,
+        .x_stride = x->stride,
+        .y_stride = y.stride,
+        .x_scale_stride = x->scale_stride,
+        .y_scale_stride = y.scale_stride,
+    };
+    r->k->moe_weigh(&a, &d->x);
+    *x = y;
+    of->rows = NULL;
+}
+
 /* Onto the products of all places, each by its expert's: those of the experts lie as far apart as
  * their matrices. */
 static void add_bias(const struct device_run *r, const struct program_op *op,
@@ -97,6 +141,8 @@ static void multiply(const struct device_run *r, const struct program_op *op,
     };
     if (w->order)
         put_in_order(r, w, &x, &of);
+    if (op->route.of_input)
+        weigh(r, op, &x, &of);
     matmul_run(r->k,
                &(struct matmul){
                    .w = w,
@@ -115,15 +161,13 @@ static void multiply(const struct device_run *r, const struct program_op *op,
 static void combine(const struct device_run *r, const struct program_op *op)
 {
     const struct matmul_rows x = device_rows_of(r, op->in[0]), y = device_rows_of(r, op->out);
-    const size_t n_used = op->route.n_used, all = r->d->limits.n_row_max * n_used;
-    const float *weights = (const float *)(const void *)r->d->buffers[PROGRAM_B_ROUTES].data + all;
     const struct moe_combine_args a = {
         .y = y.x,
         .y_stride = y.stride,
         .x = x.x,
         .x_stride = x.stride,
         .places = r->d->places.places,
-        .weights = weights + r->first * n_used,
+        .weights = op->route.of_input ? NULL : route_weights(r, op->route.n_used),
         .n_row = r->n,
         .n_col = op->out.n_col,
         .n_used = op->route.n_used,

@@ -34,9 +34,12 @@ struct executor_device {
     struct kern_exec x;
     struct device_buffer buffers[PROGRAM_BUFFERS_MAX];
     struct device_places places;
-    /* A product's input in the order of its matrix (act-order), where nothing else puts it so. */
+    /* A product's input in the order of its matrix (act-order), where nothing else puts it so; or
+     * that of experts times its weights. */
     void *ordered;
     struct quant_row *ordered_rows;
+    float *ordered_scales; /* of blocks */
+    size_t ordered_scale_stride;
 };
 
 struct device_run { /* a step */
@@ -49,6 +52,9 @@ struct device_run { /* a step */
 
 /* Give all buffers memory. Errors: Q_NO_MEMORY. */
 FALLIBLE device_buffers_make(struct executor_device *d, struct q_err *e);
+
+/* Workspace of the device that suffices for all layers. */
+size_t device_workspace_bytes(const struct model *m, const struct device_limits *l);
 
 /* The rows that are computed now of an operation's buffer. */
 struct matmul_rows device_rows_of(const struct device_run *r, struct program_ref ref);

@@ -14,10 +14,11 @@ static enum dtype cpu_input(const struct model *m, enum program_weight w, const 
 }
 
 /* 4-bit weights have one type of inputs whatever the number of rows is: a row's bits must not
- * depend on it. */
-static enum dtype device_input(const struct model *m, const struct packed *p)
+ * depend on it. A router of a quantized model reads f32, as on the CPU. */
+static enum dtype device_input(const struct model *m, enum program_weight w, const struct packed *p)
 {
-    const enum dtype floats = m->shape.compute_dtype;
+    const bool is_router = w == PROGRAM_W_ROUTER && m->shape.quantization;
+    const enum dtype floats = is_router ? DT_F32 : m->shape.compute_dtype;
     const bool is_w4a16 = p->group && floats != DT_F32;
     return matmul_reads_bytes(p->dtype) && !is_w4a16 ? p->dtype : floats;
 }
@@ -30,7 +31,7 @@ static struct program_form model_form(const void *ctx, enum program_weight w, ui
         return (struct program_form){.input = model_input_dtype(m)};
     const bool of_expert = program_weight_info(w)->scope == PROGRAM_OF_EXPERT;
     const bool rms = m->arch->layer.norm == ARCH_NORM_RMS; /* norm_rows is */
-    const enum dtype input = m->link ? device_input(m, p) : cpu_input(m, w, p);
+    const enum dtype input = m->link ? device_input(m, w, p) : cpu_input(m, w, p);
     /* On the CPU experts are picked with their order, and a layer's other products with x follow
      * theirs (load_form.c: WHY_INT8_SHARED). */
     return (struct program_form){

@@ -187,14 +187,17 @@ static FALLIBLE make_model(struct gpu *g, struct gpu_model *l, const struct mode
         .n_seq = d->n_seq_max,
         .n_logit = d->n_logit_max,
     };
-    const struct gpu_layout at = gpu_layout_of(l, &most);
     l->plan_bytes = t->plan_bytes(g->link.d, d);
+    if (executor_device_wide_limits(&l->wide, d, m))
+        l->wide_plan_bytes = t->plan_bytes(g->link.d, &l->wide);
+    const struct gpu_layout at = gpu_layout_of(l, &most);
+    const size_t n_bytes = at.wide_plan + l->wide_plan_bytes;
     for (uint32_t i = 0; i < GPU_STEPS; i++) {
-        if ((rc = t->host_alloc(g->link.d, &p, at.plan + l->plan_bytes, "a step's arrays", e)))
+        if ((rc = t->host_alloc(g->link.d, &p, n_bytes, "a step's arrays", e)))
             return rc;
         l->host[i] = p;
     }
-    if ((rc = t->alloc(g->link.d, &p, at.plan + l->plan_bytes, "a step's arrays", e)))
+    if ((rc = t->alloc(g->link.d, &p, n_bytes, "a step's arrays", e)))
         return rc;
     l->device = p;
     if ((rc = t->alloc(g->link.d, &p, d->n_row_max * sizeof *l->ids, "a step's tokens", e)))

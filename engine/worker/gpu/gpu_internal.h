@@ -16,7 +16,7 @@ struct gpu_layout { /* bytes from the start of a step's arrays; each 256-byte al
     size_t positions, slot_mapping, seqs, rows;
     size_t item_ids;     /* of models that take items: executor_device.h */
     size_t rope_cos_sin; /* (cos, sin) of each row, for models with dynamic rope */
-    size_t plan;
+    size_t plan, wide_plan;
 };
 
 struct gpu_updates { /* of tables and histories: single words by scatter, more by copies */
@@ -60,11 +60,12 @@ struct gpu_model { /* a model on the device, and the memory of its steps */
     const struct model *model;
     struct executor_device *executor;
     struct device_limits limits;
+    struct device_limits wide; /* executor_device_wide_limits */
     struct kv_cache kv, swap;
     bool kv_made;
     unsigned char *host[GPU_STEPS], *device; /* a step's arrays */
-    size_t plan_bytes;
-    uint32_t *ids; /* [rows] of the device: their tokens */
+    size_t plan_bytes, wide_plan_bytes;      /* the second is 0 where one plan serves all layers */
+    uint32_t *ids;                           /* [rows] of the device: their tokens */
     /* [rows][hidden_size], of models that take items: rows of items, in host memory and there */
     float *host_items[GPU_STEPS], *items;
     float *logits; /* [n_logit_max][vocab_size] */

@@ -26,7 +26,8 @@ struct gpu_layout gpu_layout_of(const struct gpu_model *l, const struct batch *c
     to.rows = take_bytes(&at, counts->n_logit * sizeof(uint32_t));
     to.item_ids = take_bytes(&at, model_takes_items(l->model) ? rows : 0);
     to.rope_cos_sin = take_bytes(&at, counts->n_token * executor_device_cos_sin_bytes(l->model));
-    to.plan = at;
+    to.plan = take_bytes(&at, l->plan_bytes);
+    to.wide_plan = at;
     return to;
 }
 
@@ -67,6 +68,12 @@ void gpu_send(const struct gpu *g, const struct gpu_model *l, const struct gpu_l
         t->copy(g->link.s, l->items, l->host_items[g->i_buffer],
                 (size_t)g->n_item * l->limits.hidden_size * sizeof(float));
     t->copy(g->link.s, l->device, host, at->plan + n_plan);
+    if (!l->wide_plan_bytes)
+        return;
+    const size_t n_wide =
+        t->plan(g->link.d, host + at->wide_plan, &l->wide, seqs_at(host, at), counts->n_seq);
+    Q_ASSERT(n_wide <= l->wide_plan_bytes);
+    t->copy(g->link.s, l->device + at->wide_plan, host + at->wide_plan, n_wide);
 }
 
 FALLIBLE gpu_forward(const struct gpu *g, const struct gpu_pass *p, struct q_err *e)
@@ -92,6 +99,8 @@ FALLIBLE gpu_forward(const struct gpu *g, const struct gpu_pass *p, struct q_err
         .cos_sin = (const float *)(const void *)(l->device + at->rope_cos_sin),
         .plan = l->device + at->plan,
         .plan_host = p->is_recorded ? NULL : l->host[g->i_buffer] + at->plan,
+        .wide_plan = l->device + at->wide_plan,
+        .wide_plan_host = p->is_recorded ? NULL : l->host[g->i_buffer] + at->wide_plan,
         .item_ids = words(l->device, at->item_ids),
         .items = l->items,
         .kv = p->kv,

@@ -52,10 +52,10 @@ enum q_code kv_cache_init_states(struct kv_cache *c, const struct model *m, uint
 {
     const size_t line = REGION_ALIGN / sizeof(float), n = m->program.n_state;
     struct region r = REGION_INIT;
-    Q_ASSERT(n && n_state && !c->states && !c->link);
+    Q_ASSERT(n && n_state && !c->states);
     c->state_stride = (n + line - 1) / line * line;
-    const enum q_code rc =
-        region_init(&r, n_state * c->state_stride * sizeof *c->states, "states of sequences", e);
+    const size_t n_byte = n_state * c->state_stride * sizeof *c->states;
+    const enum q_code rc = region_init_on(&r, n_byte, "states of sequences", c->link, e);
     if (rc)
         return rc;
     c->states = (float *)(void *)r.data;
@@ -108,7 +108,11 @@ enum q_code kv_cache_init_swap(struct kv_cache *c, const struct model *m, uint32
 void kv_cache_release(struct kv_cache *c)
 {
     struct region r = {.map = c->memory, .map_size = c->memory_bytes, .link = c->link};
-    struct region states = {.map = c->states_memory, .map_size = c->states_bytes};
+    struct region states = {
+        .map = c->states_memory,
+        .map_size = c->states_bytes,
+        .link = c->link,
+    };
     region_release(&states);
     if (c->link && c->is_swap)
         c->link->t->host_free(c->link->d, c->memory);
@@ -120,8 +124,10 @@ void kv_cache_release(struct kv_cache *c)
 void kv_cache_forget(const struct kv_cache *c)
 {
     if (c->link) { /* the memory stays the device's; swap space is written before it is read */
-        if (!c->is_swap)
+        if (!c->is_swap && c->memory)
             c->link->t->fill(c->link->s, c->memory, 0, c->memory_bytes);
+        if (c->states)
+            c->link->t->fill(c->link->s, c->states, 0, c->states_bytes);
         return;
     }
     int failed = madvise(c->memory, c->memory_bytes, MADV_DONTNEED);

@@ -41,8 +41,8 @@ FALLIBLE kv_cache_init(struct kv_cache *c, const struct model *m, uint32_t n_blo
  * together, so that memory is taken block by block. Errors: as kv_cache_init. */
 FALLIBLE kv_cache_init_swap(struct kv_cache *c, const struct model *m, uint32_t n_block,
                             struct q_err *e);
-/* Rows for states, of a model that has some, in a pool that kv_cache_init has made. Memory is the
- * system's until a row is written. Errors: Q_NO_MEMORY. */
+/* Rows for states, of a model that has some, in a pool that kv_cache_init has made. Memory of the
+ * host is the system's until a row is written. Errors: Q_NO_MEMORY. */
 FALLIBLE kv_cache_init_states(struct kv_cache *c, const struct model *m, uint32_t n_state,
                               struct q_err *e);
 void kv_cache_release(struct kv_cache *c);

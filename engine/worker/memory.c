@@ -271,10 +271,10 @@ FALLIBLE memory_states(struct step_limits *l, const struct worker_config *c,
     l->n_state = n;
     need->states_bytes = n * need->state_bytes;
     if (!c->is_again)
-        log_info("memory: states of sequences %.1f MiB, allocated on demand: %u of %.1f KiB, %u of "
+        log_info("memory: states of sequences %.1f MiB%s: %u of %.1f KiB, %u of "
                  "them for the prefix cache and preempted requests",
-                 (double)need->states_bytes / MIB, n, (double)need->state_bytes / 1024,
-                 n - l->max_num_seqs);
+                 (double)need->states_bytes / MIB, need->on_device ? "" : ", allocated on demand",
+                 n, (double)need->state_bytes / 1024, n - l->max_num_seqs);
     return Q_OK;
 }
 

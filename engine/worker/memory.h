@@ -38,6 +38,10 @@
 #define MEMORY_ONE_PART  0.9 /* the same for a single sequence, if MEMORY_CPU_PART has no room */
 #define MEMORY_SWAP_PART 0.9 /* limit for everything and swap space together */
 
+/* Of a block of a model without K and V, in the scheduler's tables; the prefix cache finds states
+ * by blocks. */
+#define MEMORY_EMPTY_BLOCK 128u
+
 struct memory_need {
     uint64_t weight_bytes;     /* resident */
     uint64_t activation_bytes; /* upper limit of the largest step: the allocated buffers */

@@ -299,17 +299,13 @@ static enum q_code size_steps(uint64_t *bytes, const struct step_limits *l, void
     return rc;
 }
 
-/* A block of a model without K and V, by the scheduler's tables; the prefix cache finds states by
- * blocks. */
-#define EMPTY_BLOCK_BYTES 128u
-
 /* Allocate the pools and buffers of steps on the CPU. */
 static FALLIBLE make_cpu(struct worker *w, struct worker_info *info, struct q_err *e)
 {
     const struct model_shape *shape = model_shape(w->model);
     struct memory_need need = {
         .weight_bytes = shape->weight_bytes,
-        .block_bytes = shape->kv_block_bytes ? shape->kv_block_bytes : EMPTY_BLOCK_BYTES,
+        .block_bytes = shape->kv_block_bytes ? shape->kv_block_bytes : MEMORY_EMPTY_BLOCK,
         .state_bytes = shape->state_bytes,
     };
     enum q_code rc = make_step(w, &need, e);

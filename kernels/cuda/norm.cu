@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* layer_norm, rms_norm, and norm_rows: + residual, norm, (int8, e4m3) in one pass over the row.
+/* layer_norm, rms_norm, norm_units (rms_norm of each unit of a row), and norm_rows: + residual, norm, (int8, e4m3) in one
+ * pass over the row.
  *
  *     r = 1 / sqrt(sum x^2 / n_col + eps), y = x * r * w
  *
- * Shape: a block a row, 256 threads (32 for rows of at most 256 columns: heads). Thread t has columns
+ * Shape: a block a row or unit, 256 threads (32 for at most 256 columns: heads). Thread t has columns
  *   4 t … 4 t + 3, then 4 (t + n) …; it reads them from memory once, and again, from L1, to write.
  *   Shared: 256 bytes, a float and an int a warp.
  * Order: thread t adds the squares of its columns ascending, one fma each, from +0; lanes by halves, warps
@@ -46,18 +47,28 @@ static unsigned threads_for(uint32_t n_col)
     return n_col <= 8 * THREADS_FEW ? THREADS_FEW : THREADS;
 }
 
+struct norm_vector { /* y = x / rms(x) * w */
+    const float *x, *w;
+    size_t to; /* elements of y before it */
+    uint32_t n;
+};
+
+/* y may be x: a thread writes only columns that no other thread reads. */
+static __device__ __forceinline__ void norm_one(const struct norm_vector &v, void *y,
+                                                enum dtype y_dtype, float eps)
+{
+    SHARED_MEMORY(s, struct norm_shared);
+    float sum = 0;
+    my_columns(v.n, [&](uint32_t c) { sum = fmaf(v.x[c], v.x[c], sum); });
+    const float r = inverse_rms(block_reduce<BLOCK_SUM>(sum, &s.sum), v.n, eps);
+    my_columns(v.n, [&](uint32_t c) { store_as(y, y_dtype, v.to + c, v.x[c] * r * v.w[c]); });
+}
+
 static __global__ void __launch_bounds__(THREADS) rms_norm_kernel(const struct rms_norm_args a)
 {
     await_inputs();
-    SHARED_MEMORY(s, struct norm_shared);
-    const float *row = a.x + blockIdx.x * a.x_stride;
-    float sum = 0;
-    my_columns(a.n_col, [&](uint32_t c) { sum = fmaf(row[c], row[c], sum); });
-    const float r = inverse_rms(block_reduce<BLOCK_SUM>(sum, &s.sum), a.n_col, a.eps);
-    /* y may be x: a thread writes only columns that no other thread reads */
-    my_columns(a.n_col, [&](uint32_t c) {
-        store_as(a.y, a.y_dtype, blockIdx.x * a.y_stride + c, row[c] * r * a.w[c]);
-    });
+    const size_t row = blockIdx.x;
+    norm_one({a.x + row * a.x_stride, a.w, row * a.y_stride, a.n_col}, a.y, a.y_dtype, a.eps);
 }
 
 extern "C" void rms_norm_cuda(const struct rms_norm_args *a, const struct kern_exec *x)
@@ -65,6 +76,21 @@ extern "C" void rms_norm_cuda(const struct rms_norm_args *a, const struct kern_e
     if (a->n_row)
         launch(rms_norm_kernel, dim3(a->n_row), threads_for(a->n_col), sizeof(struct norm_shared),
                x, *a);
+}
+
+static __global__ void __launch_bounds__(THREADS) norm_units_kernel(const struct norm_units_args a)
+{
+    await_inputs();
+    const size_t row = blockIdx.x, at = (size_t)blockIdx.y * a.unit;
+    norm_one({a.x + row * a.x_stride + at, a.w + (a.apart ? at : 0), row * a.y_stride + at, a.unit},
+             a.y, a.y_dtype, a.eps);
+}
+
+extern "C" void norm_units_cuda(const struct norm_units_args *a, const struct kern_exec *x)
+{
+    if (a->n_row && a->n_unit)
+        launch(norm_units_kernel, dim3(a->n_row, a->n_unit), threads_for(a->unit),
+               sizeof(struct norm_shared), x, *a);
 }
 
 static __global__ void __launch_bounds__(THREADS) layer_norm_kernel(const struct layer_norm_args a)

@@ -30,6 +30,18 @@ struct norm_rows_args {
 
 #define KERN_DEVICE_HEAD_MAX \
     512u /* elements of a head: of qkv_epilogue and attention on a device */
+/* Each unit of a row as rms_norm does a row, in its order: the heads of a mixer, its groups of
+ * heads. With `apart` every unit has weights of its own. y may be x. */
+struct norm_units_args {
+    void *y;
+    enum dtype y_dtype; /* F32, BF16, F16 */
+    const float *x;     /* [n_row, n_unit * unit] */
+    const float *w;     /* [unit], apart: [n_unit * unit] */
+    uint32_t n_row, n_unit, unit;
+    size_t x_stride, y_stride; /* elements */
+    float eps;
+    int apart;
+};
 
 /* The steps on a row of q,k,v between the matrix product and attention: norm of the heads of q and
  * k (rms_norm, in its order; q_norm and k_norm NULL: none) and of v (v_norm), rotation of q and k in

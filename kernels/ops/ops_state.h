@@ -6,11 +6,15 @@
  * step come in parts: neighbouring rows of one sequence, in their order. Before the first row of a
  * part the state may be copied from another row of the pool (a snapshot) or be set to zero, and
  * behind the last one it may be copied to another: so a chunk of a prompt leaves a snapshot in its
- * middle without being computed in two steps.
+ * middle without being computed in two steps. Parts come in the order of their rows, those of a
+ * sequence beside one another. Behind them all may be parts without rows: they belong to no
+ * sequence and pad a step to the number of parts of a recorded one; nothing else of them is read.
  *
  * Each state's columns are independent of one another in what they sum, so threads divide columns
  * and go through all parts in order, and a row's numbers depend on its own sequence alone. Sums are
  * in ascending order, each product rounded before it is added, unless it says otherwise.
+ * On a device parts and pool are in its memory, a launch is sized by n_part and n_row, and no two
+ * sequences of a step have the same state.
  * Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_OPS_OPS_STATE_H
 #define QUIRE_KERNELS_OPS_OPS_STATE_H
@@ -23,7 +27,7 @@
 #define KERN_SCAN_MAX   256u              /* elements of a head, and of its state */
 
 struct state_part {
-    uint32_t row, n_row; /* of the step */
+    uint32_t row, n_row; /* of the step; n_row 0: a part that pads */
     uint32_t state;      /* the sequence's row of the pool */
     uint32_t from;       /* what it is before: a copy of this row, or zeros; `state`: as it is */
     uint32_t to;         /* the row that it is copied to behind the last row, or none */
@@ -31,8 +35,9 @@ struct state_part {
 struct state_rows {                 /* of an operation, of all parts of a step */
     const struct state_part *parts; /* [n_part] */
     uint32_t n_part;
-    float *pool;   /* the operation's columns of row 0 */
-    size_t stride; /* floats from a row of the pool to the next */
+    float *pool;    /* the operation's columns of row 0 */
+    size_t stride;  /* floats from a row of the pool to the next */
+    uint32_t n_row; /* of the step: at least the rows of all parts */
 };
 
 /* A causal convolution of each column, arXiv:2312.00752:

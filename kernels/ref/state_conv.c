@@ -39,6 +39,8 @@ void state_conv_ref(const struct state_conv_args *a, const struct kern_exec *x)
     const struct state_piece piece = {mine.begin, mine.end - mine.begin, a->width - 1, a->n_col};
     for (uint32_t i = 0; i < a->states.n_part; i++) {
         const struct state_part *part = &a->states.parts[i];
+        if (part->n_row == 0)
+            continue;
         state_begin(&a->states, part, &piece);
         for (size_t c = mine.begin; c < mine.end; c++)
             column(a, part, c);

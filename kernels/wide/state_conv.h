@@ -60,6 +60,8 @@ static inline void wide_state_conv(const struct state_conv_args *a, const struct
         }
         for (uint32_t i = 0; i < a->states.n_part; i++) {
             const struct state_part *part = &a->states.parts[i];
+            if (part->n_row == 0)
+                continue;
             state_begin(&a->states, part, &piece);
             conv_part(a, &t, at, part);
             state_end(&a->states, part, &piece);

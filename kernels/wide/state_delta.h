@@ -84,6 +84,8 @@ static inline void delta_parts(const struct state_delta_args *a, const struct de
     const struct state_piece piece = {k->head * n_head + k->first, k->n, a->key_dim, a->value_dim};
     for (uint32_t i = 0; i < a->states.n_part; i++) {
         const struct state_part *part = &a->states.parts[i];
+        if (part->n_row == 0)
+            continue;
         state_begin(&a->states, part, &piece);
         float *s = state_at(&a->states, part->state) + piece.at;
         for (size_t row = part->row; row < (size_t)part->row + part->n_row; row++) {

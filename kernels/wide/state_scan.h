@@ -88,6 +88,8 @@ static inline void scan_head_parts(const struct state_scan_args *a, const struct
     const struct state_piece piece = {at, k->n, a->n_state, a->head_dim};
     for (uint32_t i = 0; i < a->states.n_part; i++) {
         const struct state_part *part = &a->states.parts[i];
+        if (part->n_row == 0)
+            continue;
         state_begin(&a->states, part, &piece);
         float *s = state_at(&a->states, part->state) + piece.at;
         for (size_t row = part->row; row < (size_t)part->row + part->n_row; row++)
@@ -160,6 +162,8 @@ static inline void scan_tiles(const struct state_scan_args *a, struct range mine
         scan_rates(&t, a, at);
         for (uint32_t i = 0; i < a->states.n_part; i++) {
             const struct state_part *part = &a->states.parts[i];
+            if (part->n_row == 0)
+                continue;
             state_begin(&a->states, part, &piece);
             float *s = state_at(&a->states, part->state) + at;
             for (size_t row = part->row; row < (size_t)part->row + part->n_row; row++)

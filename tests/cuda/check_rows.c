@@ -14,6 +14,7 @@ CUDA_CALL(soft_cap)
 CUDA_CALL(gate_rows)
 CUDA_CALL(scatter)
 CUDA_CALL(rms_norm)
+CUDA_CALL(norm_units)
 CUDA_CALL(norm_rows)
 CUDA_CALL(quant_rows)
 CUDA_CALL(rope)
@@ -26,6 +27,7 @@ REF_CALL(soft_cap)
 REF_CALL(gate_rows)
 REF_CALL(scatter)
 REF_CALL(rms_norm)
+REF_CALL(norm_units)
 REF_CALL(norm_rows)
 REF_CALL(quant_rows)
 REF_CALL(rope)
@@ -219,6 +221,7 @@ const struct cuda_check cuda_checks_rows[] = {
     {"gate_rows", ref_gate_rows, call_gate_rows, 4, kcheck_gate_rows, 40},
     {"scatter", ref_scatter, call_scatter, 0, kcheck_scatter, 40},
     {"rms_norm", ref_rms_norm, call_rms_norm, 16, kcheck_rms_norm, 40},
+    {"norm_units", ref_norm_units, call_norm_units, 16, kcheck_norm_units, 40},
     {"norm_rows", ref_norm_rows, call_norm_rows, 16, check_norm_rows, 60},
     {"quant_rows", ref_quant_rows, call_quant_rows, 0, kcheck_quant_rows, 40},
     {"rope", ref_rope, call_rope, 0, kcheck_rope, 40},

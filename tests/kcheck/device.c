@@ -179,6 +179,84 @@ void kbench_norm_rows(struct kc_bench *b)
     kc_print_bytes(b, "512 x 896 -> bf16", kc_time(b, &a), n_row * (double)n_col * 6);
 }
 
+/* Unit u of row i alone, by rms_norm. */
+static void check_unit(struct kcheck *k, const struct norm_units_args *a, const float *before,
+                       uint32_t i, uint32_t u)
+{
+    const size_t at = (size_t)u * a->unit, y_at = i * a->y_stride + at;
+    float *want = kc_buf(k, a->unit * sizeof *want), *got = kc_buf(k, a->unit * sizeof *got);
+    const struct rms_norm_args one = {
+        .y = want,
+        .y_dtype = DT_F32,
+        .x = before + i * a->x_stride + at,
+        .w = a->w + (a->apart ? at : 0),
+        .n_row = 1,
+        .n_col = a->unit,
+        .eps = a->eps,
+    };
+    rms_norm_ref(&one, &alone);
+    for (uint32_t c = 0; c < a->unit; c++) {
+        got[c] = kc_get(a->y, a->y_dtype, y_at + c);
+        if (a->y_dtype == DT_BF16)
+            want[c] = bf16_to_f32(f32_to_bf16(want[c]));
+    }
+    kc_compare(k, "y", &(struct kc_array){got, DT_F32, 1, a->unit, a->unit},
+               &(struct kc_array){want, DT_F32, 1, a->unit, a->unit});
+    kc_drop(k, 2);
+}
+
+void kcheck_norm_units(struct kcheck *k)
+{
+    static const uint32_t types[] = {DT_F32, DT_BF16};
+    struct norm_units_args a = {
+        .y_dtype = (enum dtype)kc_pick(k, types, k->variant->tolerance ? 1 : 2),
+        .n_row = kc_range(k, 0, 5),
+        .n_unit = kc_range(k, 1, 6),
+        .unit = kc_chance(k, 20) ? kc_range(k, 200, 400) : kc_range(k, 1, 70),
+        .eps = 1e-5f,
+        .apart = kc_chance(k, 50),
+    };
+    const size_t n_col = (size_t)a.n_unit * a.unit;
+    a.x_stride = n_col + kc_range(k, 0, 9);
+    a.y_stride = n_col + kc_range(k, 0, 9);
+    const bool in_place = a.y_dtype == DT_F32 && kc_chance(k, 50);
+    float *x = kc_buf(k, a.n_row * a.x_stride * sizeof *x), *w = kc_buf(k, n_col * sizeof *w);
+    kc_shape(k, "n_row %u units %u of %u %s%s%s", a.n_row, a.n_unit, a.unit, dtype_name(a.y_dtype),
+             a.apart ? " apart" : "", in_place ? " in place" : "");
+    kc_fill(k, x, a.n_row * a.x_stride);
+    kc_fill(k, w, n_col);
+    a.x = kc_copy(k, x, a.n_row * a.x_stride * sizeof *x);
+    a.w = w;
+    a.y = in_place ? (void *)(uintptr_t)a.x : kc_buf(k, a.n_row * a.y_stride * sizeof *x);
+    a.y_stride = in_place ? a.x_stride : a.y_stride;
+    kc_run(k, k->variant, &a, kc_range(k, 1, 4));
+    for (uint32_t i = 0; i < a.n_row; i++)
+        for (uint32_t u = 0; u < a.n_unit; u++)
+            check_unit(k, &a, x, i, u);
+}
+
+void kbench_norm_units(struct kc_bench *b)
+{
+    const uint32_t n_row = 64, n_unit = 32, unit = 128;
+    const size_t n = (size_t)n_row * n_unit * unit;
+    float *x = kc_buf(b->k, n * sizeof *x), *w = kc_buf(b->k, unit * sizeof *w);
+    const struct norm_units_args a = {
+        .y = x,
+        .y_dtype = DT_F32,
+        .x = x,
+        .w = w,
+        .n_row = n_row,
+        .n_unit = n_unit,
+        .unit = unit,
+        .x_stride = (size_t)n_unit * unit,
+        .y_stride = (size_t)n_unit * unit,
+        .eps = 1e-6f,
+    };
+    kc_fill(b->k, x, n);
+    kc_fill(b->k, w, unit);
+    kc_print_bytes(b, "64 x 32 x 128", kc_time(b, &a), (double)n * 8);
+}
+
 struct qkv_case {
     struct qkv_epilogue_args a;
     size_t n_x, cache_bytes;

@@ -28,6 +28,7 @@ static inline void *device_symbol(const char *library, const char *name)
 
 static bool device_all_logprobs; /* every request has logprobs; they change no token */
 static uint32_t device_max_tokens = 12;
+static struct scheduler_stats device_stats; /* of the last device_answers */
 
 static inline bool device_is_drawn(uint64_t req_id)
 {
@@ -76,6 +77,7 @@ static inline void device_answers(const struct core_config *c, const struct gold
             assert_ok(core_step(engine.core, &e), &e);
     }
     finish_all(n);
+    core_stats(engine.core, &device_stats);
     core_free(engine.core);
 }
 

@@ -248,6 +248,36 @@ static void other_attention_and_routing(void **state)
     compare_all(cases, sizeof cases / sizeof *cases);
 }
 
+/* Convolutions, delta nets, Mamba: alone, beside attention, and in the same layer. */
+static void layers_with_states(void **state)
+{
+    (void)state;
+    static const struct layers_case cases[] = {
+        {"lfm2", DT_F32, QUANTIZE_NOT},
+        {"lfm2-bias", DT_BF16, QUANTIZE_NOT},
+        {"lfm2", DT_BF16, QUANTIZE_INT8},
+        {"lfm2_moe", DT_F32, QUANTIZE_NOT},
+        {"qwen3_next", DT_F32, QUANTIZE_NOT},
+        {"qwen3_next", DT_BF16, QUANTIZE_INT8},
+        {"qwen3_5", DT_F32, QUANTIZE_NOT},
+        {"qwen3_5_moe", DT_F32, QUANTIZE_NOT},
+        {"mamba", DT_F32, QUANTIZE_NOT},
+        {"falcon_mamba", DT_BF16, QUANTIZE_NOT},
+        {"mamba2", DT_F32, QUANTIZE_NOT},
+        {"mamba2", DT_F32, QUANTIZE_INT8},
+        {"mamba2-bias", DT_BF16, QUANTIZE_NOT},
+        {"bamba", DT_F32, QUANTIZE_NOT},
+        {"falcon_h1", DT_F32, QUANTIZE_NOT},
+        {"falcon_h1-norm", DT_BF16, QUANTIZE_INT8},
+        {"jamba", DT_F32, QUANTIZE_NOT},
+        {"jamba", DT_F32, QUANTIZE_INT4},
+        {"nemotron_h", DT_F32, QUANTIZE_NOT},
+        {"granitemoehybrid", DT_F32, QUANTIZE_NOT},
+        {"granitemoehybrid-dense", DT_BF16, QUANTIZE_NOT},
+    };
+    compare_all(cases, sizeof cases / sizeof *cases);
+}
+
 /* Layers with heads of another size and number, K and V of another layer, inputs of the token. */
 static void layers_of_two_kinds(void **state)
 {
@@ -552,6 +582,36 @@ static void preemption_changes_nothing(void **state)
     }
 }
 
+/* States of preempted requests stay or are computed again, and snapshots of prompts that come twice
+ * are begun with. */
+static void states_of_preempted_requests(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"lfm2", "falcon_h1", "mamba2", "qwen3_next"};
+    const uint32_t most = device_max_tokens;
+    struct scheduler_stats sum = {0};
+    device_max_tokens = 24;
+    for (uint32_t i = 0; i < 2 * sizeof models / sizeof *models; i++) {
+        struct golden g;
+        golden_get(&g, models[i / 2]);
+        g.n = 4;
+        struct core_config c = config_of(g.dir);
+        c.worker.max_model_len = 144;
+        c.worker.max_num_batched_tokens = 33;
+        on_device(&c);
+        c.prefix_cache = true;
+        c.worker.n_block = 14;
+        c.worker.swap_bytes = i % 2 ? 1 << 20 : 0;
+        c.policy.preemption = i % 2 ? PREEMPT_SWAP : PREEMPT_RECOMPUTE;
+        compare(c, &g, 5 * g.n, models[i / 2]);
+        sum.n_preemption += device_stats.n_preemption;
+        sum.n_swap_in += device_stats.n_swap_in;
+        sum.prefix_hits += device_stats.prefix_hits;
+    }
+    device_max_tokens = most;
+    assert_true(sum.n_preemption > 0 && sum.n_swap_in > 0 && sum.prefix_hits > 0);
+}
+
 /* The pool is what is left of the card; too little is said with numbers. */
 static void memory_is_measured(void **state)
 {
@@ -671,6 +731,7 @@ int main(void)
         cmocka_unit_test(other_attention_and_routing),
         cmocka_unit_test(layers_of_two_kinds),
         cmocka_unit_test(blocks_of_two_sizes_are_swapped),
+        cmocka_unit_test(layers_with_states),
         cmocka_unit_test(inputs_of_16_bits),
         cmocka_unit_test(every_kind_of_integers),
         cmocka_unit_test(fp8_and_floats),
@@ -682,6 +743,7 @@ int main(void)
         cmocka_unit_test(speculation_changes_nothing),
         cmocka_unit_test(graphs_change_nothing),
         cmocka_unit_test(preemption_changes_nothing),
+        cmocka_unit_test(states_of_preempted_requests),
         cmocka_unit_test(memory_is_measured),
         cmocka_unit_test(a_length_that_fits),
         cmocka_unit_test(every_allocation_may_be_refused),

@@ -107,6 +107,15 @@ static const struct emu_case dtypes[] = {
     {"gemma4", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f},
     {"gemma4-dense", DT_BF16, DT_BF16, QUANTIZE_NOT, 0.05f},
     {"gemma4-moe", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f},
+    {"lfm2", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f},
+    {"lfm2-bias", DT_BF16, DT_BF16, QUANTIZE_NOT, 0.05f},
+    {"qwen3_next", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f},
+    {"qwen3_5", DT_BF16, DT_BF16, QUANTIZE_NOT, 0.05f},
+    {"falcon_mamba", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f},
+    {"mamba2", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f},
+    {"mamba2-bias", DT_BF16, DT_BF16, QUANTIZE_INT8, 0.3f},
+    {"falcon_h1", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f},
+    {"jamba", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f},
     {"llama-gptq", DT_F32, DT_F32, QUANTIZE_NOT, 0.3f},
     {"llama-gptq-act8", DT_F32, DT_F32, QUANTIZE_NOT, 0.3f},
 };
@@ -208,12 +217,18 @@ static void the_same_bits_alone_and_together(void **state)
 {
     (void)state;
     static const struct {
+        const char *model;
         enum dtype dtype;
         enum quantization quantization;
-    } cases[] = {{DT_BF16, QUANTIZE_NOT}, {DT_F16, QUANTIZE_INT4}};
+    } cases[] = {
+        {"qwen3", DT_BF16, QUANTIZE_NOT},
+        {"qwen3", DT_F16, QUANTIZE_INT4},
+        {"falcon_h1", DT_BF16, QUANTIZE_NOT}, /* states go through other chunks */
+        {"qwen3_next", DT_F32, QUANTIZE_NOT},
+    };
     for (size_t n = 0; n < sizeof cases / sizeof *cases; n++) {
         struct golden g;
-        golden_get(&g, "qwen3");
+        golden_get(&g, cases[n].model);
         g.n = 3;
         struct core_config c = config_of(g.dir);
         on_device(&c);
@@ -228,7 +243,8 @@ static void the_same_bits_alone_and_together(void **state)
         device_answers(&c, &g, 3);
         for (uint32_t i = 0; i < 3; i++)
             if (memcmp(&expected[i], &answers[i], sizeof expected[i]) != 0)
-                fail_msg("%s: request %u has other bits alone", dtype_name(c.worker.dtype), i);
+                fail_msg("%s, %s: request %u has other bits alone", cases[n].model,
+                         dtype_name(c.worker.dtype), i);
     }
 }
 
@@ -246,6 +262,20 @@ static void swapped_and_eager(void **state)
     c.worker.swap_bytes = 1 << 20;
     c.policy.preemption = PREEMPT_SWAP;
     compare(c, &g, 5, "swap", 1e-3f);
+}
+
+/* The second half of the requests begins with snapshots of the first one's states. */
+static void snapshots_of_states(void **state)
+{
+    (void)state;
+    struct golden g;
+    golden_get(&g, "falcon_h1");
+    struct core_config c = config_of(g.dir);
+    on_device(&c);
+    c.worker.max_model_len = 64;
+    c.prefix_cache = true;
+    compare(c, &g, 8, "snapshots", 1e-3f);
+    assert_true(device_stats.prefix_hits > 0);
 }
 
 /* Two steps are sent before the worker can look: it gives both to the device, and waits then. */
@@ -297,6 +327,7 @@ static const struct CMUnitTest others[] = {
     cmocka_unit_test(experts_in_fp8),
     cmocka_unit_test(the_same_bits_alone_and_together),
     cmocka_unit_test(swapped_and_eager),
+    cmocka_unit_test(snapshots_of_states),
     cmocka_unit_test(the_next_step_does_not_wait_for_tokens),
     cmocka_unit_test(a_draft_model_proposes),
 };

@@ -18,7 +18,8 @@ static const struct {
     KERNEL(COMBINE, moe_combine), KERNEL(SCALE, add_rows),         KERNEL(SHARE, moe_add_shared),
     KERNEL(SOFT_CAP, soft_cap),   KERNEL(CLIP, soft_cap),          KERNEL(ROPE, rope),
     KERNEL(HEADS, head_linear),   KERNEL(STORE_LATENT, mla_store), KERNEL(ATTENTION_LATENT, mla),
-    KERNEL(SCALE_Q, add_rows),    KERNEL(GATE, gate_rows),
+    KERNEL(SCALE_Q, add_rows),    KERNEL(GATE, gate_rows),         KERNEL(CONV, state_conv),
+    KERNEL(DELTA, state_delta),   KERNEL(SCAN, state_scan),
 #undef KERNEL
 };
 
@@ -79,14 +80,6 @@ static enum q_code check_product(const struct checker *t, const struct program_o
 }
 
 /* Of whole rows, of heads with a launch each, or of heads in one. */
-static enum q_code check_norm_in_place(const struct checker *t, const struct program_op *op)
-{
-    const bool apart = device_needs_norm_apart(op) || op->norm.unit > KERN_DEVICE_HEAD_MAX;
-    return op->norm.unit == op->in[0].n_col || apart
-               ? need(t, "rms_norm", t->k->rms_norm != NULL)
-               : need(t, "qkv_epilogue", t->k->qkv_epilogue != NULL);
-}
-
 static enum q_code check_heads(const struct checker *t, const struct program_op *op)
 {
     const bool of_heads = op->kind == PROGRAM_ATTENTION || op->kind == PROGRAM_STORE;
@@ -123,8 +116,10 @@ static enum q_code check_stage(const struct checker *t, const struct program_sta
         return need(t, "silu_mul", t->k->silu_mul != NULL);
     if (op->kind == PROGRAM_NORM && op->norm.kind == ARCH_NORM_LAYER)
         return need(t, "layer_norm", t->k->layer_norm != NULL);
+    if (op->kind == PROGRAM_NORM && op->norm.unit != op->in[0].n_col)
+        return need(t, "norm_units", t->k->norm_units != NULL);
     if (op->kind == PROGRAM_NORM && op->in_place)
-        return check_norm_in_place(t, op);
+        return need(t, "rms_norm", t->k->rms_norm != NULL);
     if (!kernels[op->kind].name)
         return q_fail(
             t->e, Q_UNSUPPORTED,

@@ -68,6 +68,7 @@ static struct state_rows states_of(const struct cpu_run *w, uint32_t at)
         .n_part = w->b->n_state_part,
         .pool = w->kv->states + at,
         .stride = w->kv->state_stride,
+        .n_row = w->b->n_token,
     };
 }
 

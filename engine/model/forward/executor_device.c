@@ -475,34 +475,16 @@ static void norm_heads(const struct device_run *r, const struct program_op *op)
     }
 }
 
-/* Heads that are no part of epilogue_qkv: one launch where they have one RMS norm. */
-static void norm_of_heads(const struct device_run *r, const struct program_op *op)
-{
-    const struct matmul_rows x = device_rows_of(r, op->in[0]);
-    const struct qkv_epilogue_args a = {
-        .x = x.x,
-        .x_stride = x.stride,
-        .q_norm = vector_of(r, op),
-        .k_norm = vector_of(r, op),
-        .eps = op->norm.eps,
-        .pos = r->s->batch->positions,
-        .kv_dtype = r->s->kv->dtype,
-        .n_row = r->n,
-        .n_head = op->in[0].n_col / op->norm.unit,
-        .head_dim = op->norm.unit,
-    };
-    if (device_needs_norm_apart(op) || op->norm.unit > KERN_DEVICE_HEAD_MAX)
-        norm_heads(r, op);
-    else
-        r->k->qkv_epilogue(&a, &r->d->x);
-}
-
 static void norm_stage(const struct device_run *r, const struct program_stage *s)
 {
     const struct program_op *op = &r->d->m->program.ops[s->first];
-    if (op->in_place && op->norm.unit != op->in[0].n_col)
-        norm_of_heads(r, op);
-    else if (op->norm.kind == ARCH_NORM_LAYER)
+    const bool of_units = op->norm.unit != op->in[0].n_col,
+               is_layer = op->norm.kind == ARCH_NORM_LAYER;
+    if (of_units && is_layer)
+        norm_heads(r, op);
+    else if (of_units)
+        device_norm_units(r, op);
+    else if (is_layer)
         layer_norm(r, op, vector_of(r, op));
     else if (op->in_place)
         norm_in_place(r, op, vector_of(r, op));
@@ -625,7 +607,7 @@ static void store_latent(const struct device_run *r, const struct program_op *op
 {
     const struct matmul_rows x = device_rows_of(r, op->in[0]);
     const struct mla_store_args a = {
-        .cache = r->s->kv->k[op->layer],
+        .cache = r->s->kv->k[model_kv_layer(r->d->m, op->layer)],
         .kv_dtype = r->s->kv->dtype,
         .x = x.x,
         .x_stride = x.stride,
@@ -646,7 +628,7 @@ static void attention_latent(const struct device_run *r, const struct program_op
         .q = q.x,
         .out_stride = out.stride,
         .q_stride = q.stride,
-        .cache = r->s->kv->k[op->layer],
+        .cache = r->s->kv->k[model_kv_layer(r->d->m, op->layer)],
         .kv_dtype = r->s->kv->dtype,
         .seqs = b->seqs,
         .n_seq = b->n_seq,
@@ -802,6 +784,8 @@ static enum q_code run_pass(struct device_run *r, const struct program_pass *pas
             device_experts(r, &p->stages[i], n);
         else if (op->kind == PROGRAM_OWN)
             rc = own(r, op, e);
+        else if (program_state_floats(op))
+            device_state(r, op);
         else
             device_stage(r, &p->stages[i]);
         i += n;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* executor_device_internal - struct executor_device: the memory of a program's buffers on a device
- * (device_buffers.c), the stages (executor_device.c) and the stages of experts
- * (executor_device_experts.c). Threads: as executor_device.h. */
+ * (device_buffers.c), the stages (executor_device.c), those of experts (executor_device_experts.c)
+ * and of mixers with states (executor_device_state.c). Threads: as executor_device.h. */
 #ifndef QUIRE_ENGINE_MODEL_FORWARD_EXECUTOR_DEVICE_INTERNAL_H
 #define QUIRE_ENGINE_MODEL_FORWARD_EXECUTOR_DEVICE_INTERNAL_H
 #include "engine/model/forward/executor_device.h"
@@ -64,8 +64,12 @@ uint32_t device_row_count(const struct device_run *r, struct program_ref ref);
 const struct packed *device_matrix(const struct device_run *r, const struct program_op *op,
                                    uint32_t expert);
 
-/* One stage that is neither of experts nor of a plugin. */
+/* One stage that is not of experts, of a plugin or with states. */
 void device_stage(const struct device_run *r, const struct program_stage *s);
+/* An operation with a state of each sequence. */
+void device_state(const struct device_run *r, const struct program_op *op);
+/* An RMS norm of each unit of a row. */
+void device_norm_units(const struct device_run *r, const struct program_op *op);
 /* n stages from s on, which are (program_repeated), for all rows of the step. */
 void device_experts(const struct device_run *r, const struct program_stage *s, uint32_t n);
 

@@ -100,7 +100,8 @@ static bool fits(const struct fuser *t, enum program_fusion fusion, uint32_t at)
     case PROGRAM_FUSE_MATMUL_ADD:
         return second->scale == 1;
     case PROGRAM_FUSE_NORM_QUANTIZE:
-        return !first->in_place && t->f->form(t->f->ctx, second->weight, second->layer).of_norm;
+        return !first->in_place && first->norm.unit == first->in[0].n_col &&
+               t->f->form(t->f->ctx, second->weight, second->layer).of_norm;
     default:
         return true;
     }

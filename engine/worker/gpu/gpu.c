@@ -186,6 +186,7 @@ static FALLIBLE make_model(struct gpu *g, struct gpu_model *l, const struct mode
         .n_token = d->n_row_max,
         .n_seq = d->n_seq_max,
         .n_logit = d->n_logit_max,
+        .n_state_part = model_shape(m)->state_bytes ? d->n_seq_max * (1 + STEP_SEQ_SNAPSHOTS) : 0,
     };
     l->plan_bytes = t->plan_bytes(g->link.d, d);
     if (executor_device_wide_limits(&l->wide, d, m))
@@ -258,6 +259,9 @@ static void fill_largest(struct gpu *g, const struct gpu_model *l, const struct 
         };
     }
     memset(host + at->rope_cos_sin, 0, b->n_token * executor_device_cos_sin_bytes(l->model));
+    if (b->n_state_part) /* all rows are of one, whose state is the pool's only one */
+        *(struct state_part *)(void *)(host + at->state_parts) =
+            (struct state_part){0, b->n_token, 0, KERN_STATE_ZERO, KERN_STATE_NONE};
 }
 
 static FALLIBLE run_largest(struct gpu *g, const struct gpu_model *l, struct q_err *e)
@@ -270,6 +274,7 @@ static FALLIBLE run_largest(struct gpu *g, const struct gpu_model *l, struct q_e
         .n_token = n,
         .n_seq = (n + each - 1) / each,
         .n_logit = n < d->n_logit_max ? n : d->n_logit_max,
+        .n_state_part = model_shape(l->model)->state_bytes ? 1 : 0,
         .context_max = each,
     };
     const struct gpu_layout at = gpu_layout_of(l, &b);
@@ -277,6 +282,10 @@ static FALLIBLE run_largest(struct gpu *g, const struct gpu_model *l, struct q_e
     enum q_code rc = kv_cache_init(&few, l->model, n_block, e);
     if (rc)
         return rc;
+    if (b.n_state_part && (rc = kv_cache_init_states(&few, l->model, 1, e))) {
+        kv_cache_release(&few);
+        return rc;
+    }
     uint32_t *first = g->updates.host[g->i_buffer];
     for (uint32_t i = 0; i < n_block; i++)
         first[i] = i;
@@ -289,11 +298,14 @@ static FALLIBLE run_largest(struct gpu *g, const struct gpu_model *l, struct q_e
     return rc ? q_wrap(e, "memory measurement with a step of %u tokens", n) : Q_OK;
 }
 
-/* The pools of one model. */
-static FALLIBLE make_kv(struct gpu_model *l, const struct gpu_sizes *sizes, struct q_err *e)
+/* The pools of one model; n_state 0: it has no states. */
+static FALLIBLE make_kv(struct gpu_model *l, const struct gpu_sizes *sizes, uint32_t n_state,
+                        struct q_err *e)
 {
     enum q_code rc = kv_cache_init(&l->kv, l->model, sizes->n_block, e);
     l->kv_made = !rc;
+    if (!rc && n_state)
+        rc = kv_cache_init_states(&l->kv, l->model, n_state, e);
     if (!rc && sizes->n_swap_block)
         rc = kv_cache_init_swap(&l->swap, l->model, sizes->n_swap_block, e);
     return rc;
@@ -306,7 +318,8 @@ static FALLIBLE make_pools(struct gpu *g, struct step_limits *l, struct gpu_size
     const struct model_shape *shape = model_shape(g->model.model);
     struct memory_need need = {
         .weight_bytes = shape->weight_bytes,
-        .block_bytes = shape->kv_block_bytes,
+        .block_bytes = shape->kv_block_bytes ? shape->kv_block_bytes : MEMORY_EMPTY_BLOCK,
+        .state_bytes = shape->state_bytes,
         .on_device = true,
     };
     uint64_t left, total;
@@ -321,6 +334,8 @@ static FALLIBLE make_pools(struct gpu *g, struct step_limits *l, struct gpu_size
     need.total_bytes = total;
     if (c.memory_part <= 0)
         c.memory_part = MEMORY_GPU_PART;
+    if ((rc = memory_states(l, &c, &need, e)))
+        return rc;
     if (c.fit_length && memory_fit_length(l, &c, &need, NULL, NULL))
         c.n_block = (l->max_model_len + STEP_BLOCK_TOKENS - 1) / STEP_BLOCK_TOKENS;
     if ((rc = memory_blocks(&sizes->n_block, &c, l, &need, e)))
@@ -333,8 +348,8 @@ static FALLIBLE make_pools(struct gpu *g, struct step_limits *l, struct gpu_size
     sizes->n_swap_block = memory_swap_blocks(sizes->n_block, &c, l, &host);
     if (sizes->n_swap_block)
         l->copies_max = 2 * g->table_len;
-    rc = make_kv(&g->model, sizes, e);
-    return rc || !g->draft.model ? rc : make_kv(&g->draft, sizes, e);
+    rc = make_kv(&g->model, sizes, l->n_state, e);
+    return rc || !g->draft.model ? rc : make_kv(&g->draft, sizes, 0, e);
 }
 
 /* The configured graph sizes, ascending and unique; by default 1, 2, 4, 8, 16, 24 … */

@@ -14,6 +14,7 @@
 struct gpu_layout { /* bytes from the start of a step's arrays; each 256-byte aligned */
     size_t from;    /* position of each row's token in the histories */
     size_t positions, slot_mapping, seqs, rows;
+    size_t state_parts;  /* of models with states */
     size_t item_ids;     /* of models that take items: executor_device.h */
     size_t rope_cos_sin; /* (cos, sin) of each row, for models with dynamic rope */
     size_t plan, wide_plan;

@@ -24,6 +24,7 @@ struct gpu_layout gpu_layout_of(const struct gpu_model *l, const struct batch *c
     to.slot_mapping = take_bytes(&at, rows);
     to.seqs = take_bytes(&at, counts->n_seq * sizeof(struct attention_seq));
     to.rows = take_bytes(&at, counts->n_logit * sizeof(uint32_t));
+    to.state_parts = take_bytes(&at, counts->n_state_part * sizeof(struct state_part));
     to.item_ids = take_bytes(&at, model_takes_items(l->model) ? rows : 0);
     to.rope_cos_sin = take_bytes(&at, counts->n_token * executor_device_cos_sin_bytes(l->model));
     to.plan = take_bytes(&at, l->plan_bytes);
@@ -41,10 +42,29 @@ static struct attention_seq *seqs_at(unsigned char *base, const struct gpu_layou
     return (struct attention_seq *)(void *)(base + at->seqs);
 }
 
+static struct state_part *state_parts_at(unsigned char *base, const struct gpu_layout *at)
+{
+    return (struct state_part *)(void *)(base + at->state_parts);
+}
+
+/* Parts i … n - 1 as ones without rows. */
+static void pad_state_parts(struct state_part *parts, uint32_t i, uint32_t n)
+{
+    for (; i < n; i++)
+        parts[i] = (struct state_part){
+            .row = UINT32_MAX,
+            .state = KERN_STATE_NONE,
+            .from = KERN_STATE_NONE,
+            .to = KERN_STATE_NONE,
+        };
+}
+
 void gpu_pad(const struct gpu *g, const struct gpu_model *l, const struct gpu_layout *at,
              uint32_t i, uint32_t n)
 {
     unsigned char *host = l->host[g->i_buffer];
+    if (model_shape(l->model)->state_bytes)
+        pad_state_parts(state_parts_at(host, at), i, n);
     for (; i < n; i++) {
         words(host, at->from)[i] = (uint32_t)g->histories;
         words(host, at->positions)[i] = 0;
@@ -94,6 +114,7 @@ FALLIBLE gpu_forward(const struct gpu *g, const struct gpu_pass *p, struct q_err
     b.slot_mapping = words(l->device, at->slot_mapping);
     b.seqs = seqs_at(l->device, at);
     b.logit_rows = words(l->device, at->rows);
+    b.state_parts = state_parts_at(l->device, at);
     const struct device_step s = {
         .batch = &b,
         .cos_sin = (const float *)(const void *)(l->device + at->rope_cos_sin),
@@ -126,6 +147,7 @@ static struct batch padded(const struct gpu *g, uint32_t n)
         .n_token = n,
         .n_seq = n,
         .n_logit = n,
+        .n_state_part = model_shape(g->model.model)->state_bytes ? n : 0,
         .context_max = g->model.limits.context_max,
     };
 }
@@ -171,7 +193,8 @@ FALLIBLE gpu_record(struct gpu *g, struct q_err *e)
     return Q_OK;
 }
 
-/* The graph for a batch in which every sequence has one row with logits; NULL: none. */
+/* The graph for a batch in which every sequence has one row with logits, and so one part of a
+ * state; NULL: none. */
 static const struct gpu_graph *graph_for(const struct gpu *g, const struct batch *b)
 {
     const struct gpu_graph *found = NULL;
@@ -212,6 +235,8 @@ static void fill_arrays(const struct gpu *g, const struct gpu_model *l, const st
     memcpy(host + at->positions, b->positions, rows);
     memcpy(host + at->slot_mapping, b->slot_mapping, rows);
     memcpy(host + at->rows, b->logit_rows, b->n_logit * sizeof(uint32_t));
+    if (b->n_state_part)
+        memcpy(host + at->state_parts, b->state_parts, b->n_state_part * sizeof *b->state_parts);
     for (uint32_t i = 0; i < b->n_seq; i++) {
         struct attention_seq *q = &seqs_at(host, at)[i];
         *q = b->seqs[i];
@@ -334,6 +359,8 @@ void gpu_copies(struct gpu *g, const struct step_view *v)
     t->event_record(m->copying, g->copier);
     for (uint32_t k = 0; k < 2 && models[k]->model; k++) {
         const struct gpu_model *l = models[k];
+        if (!l->kv.n_layer) /* states only */
+            continue;
         for (uint32_t i = 0; i < v->head->n_out; i++)
             kv_cache_copy_on(g->copier, &l->swap, v->outs[i].host, &l->kv, v->outs[i].block);
         for (uint32_t i = 0; i < v->head->n_in; i++)

@@ -194,8 +194,9 @@ static __device__ __forceinline__ float share_of_taken(const struct moe_route_ar
     return mine;
 }
 
+/* Eight blocks a multiprocessor are enough: for more the compiler spills on sm_100. */
 template <bool MIXER>
-static __global__ void __launch_bounds__(ROUTE_ROWS *WARP)
+static __global__ void __launch_bounds__(ROUTE_ROWS *WARP, 8)
     moe_route_kernel(const struct moe_route_args a)
 {
     await_inputs();

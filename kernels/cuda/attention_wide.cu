@@ -31,7 +31,7 @@ struct alignas(128) wide_shared {
     float factor[WIDE_ROWS];
     struct folded fold[WIDE_ROWS];
 };
-static_assert(sizeof(wide_shared) <= 99 << 10, "sm_86 has no more");
+static_assert(sizeof(struct wide_shared) <= 99 << 10, "sm_86 has no more");
 
 /* q of the piece's rows, rounded to bf16; missing rows are zeros. */
 static __device__ __forceinline__ void wide_load_q(struct row_of<WIDE> *to,
@@ -246,11 +246,11 @@ static __global__ void __launch_bounds__(FOLD_ROWS *WARP)
 
 void attention_wide_launch(const struct attention_args *a, const struct kern_exec *x)
 {
-    const unsigned n_block = card_blocks(sizeof(wide_shared), PLAN_WIDE_ROWS / WIDE_ROWS);
+    const unsigned n_block = card_blocks(sizeof(struct wide_shared), PLAN_WIDE_ROWS / WIDE_ROWS);
     const size_t totals = (size_t)n_block * WIDE_ROWS * WIDE * sizeof(float);
     const struct attention_room room = {
         (float *)x->scratch, (float *)((char *)x->scratch + x->scratch_bytes / 16 * 16 - totals)};
-    launch(attention_wide_kernel, dim3(n_block), WIDE_WARPS * WARP, sizeof(wide_shared), x, *a,
-           room);
+    launch(attention_wide_kernel, dim3(n_block), WIDE_WARPS * WARP, sizeof(struct wide_shared), x,
+           *a, room);
     launch(wide_fold_kernel, dim3(a->n_seq), FOLD_ROWS * WARP, 0, x, *a, (const float *)x->scratch);
 }

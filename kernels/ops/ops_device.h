@@ -28,8 +28,8 @@ struct norm_rows_args {
     float eps;
 };
 
-#define KERN_DEVICE_HEAD_MAX \
-    512u /* elements of a head: of qkv_epilogue and attention on a device */
+#define KERN_DEVICE_HEAD_MAX 512u /* elements of a head of qkv_epilogue and attention there */
+
 /* Each unit of a row as rms_norm does a row, in its order: the heads of a mixer, its groups of
  * heads. With `apart` every unit has weights of its own. y may be x. */
 struct norm_units_args {
@@ -44,9 +44,9 @@ struct norm_units_args {
 };
 
 /* The steps on a row of q,k,v between the matrix product and attention: norm of the heads of q and
- * k (rms_norm, in its order; q_norm and k_norm NULL: none) and of v (v_norm), rotation of q and k in
- * place (rope; n_rot 0: none), store of K and V (kv_store). x: [n_row] rows of q heads, k heads, v
- * heads. n_kv_head 0: of q alone, where another layer has K and V; nothing is stored. */
+ * k (rms_norm, in its order; q_norm and k_norm NULL: none) and of v (v_norm), rotation of q and k
+ * in place (rope; n_rot 0: none), store of K and V (kv_store). x: [n_row] rows of q heads, k heads,
+ * v heads. n_kv_head 0: of q alone, where another layer has K and V; nothing is stored. */
 struct qkv_epilogue_args {
     float *x;
     size_t x_stride;

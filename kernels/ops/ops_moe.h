@@ -143,7 +143,7 @@ struct permute_cols_args {
 };
 
 /* Rows times the weights of their places, for experts whose input is weighed:
- *     y[p,c] = x[r,c] * weights[i,j], rounded to their type;  p = places[i,j], r = of_places ? p : i
+ *     y[p,c] = x[r,c] * weights[i,j], rounded to their type; p = places[i,j], r = of_places ? p : i
  * Of bytes (I8, F8_E4M3) the numbers are copied, and their scales multiplied: y_rows[p] is
  * x_rows[r] with its scale times the weight, and so are the scales of blocks (ops_fp8.h). y may be
  * x when of_places. */

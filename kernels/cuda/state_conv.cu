@@ -101,7 +101,8 @@ static __device__ __forceinline__ void keep_all(const struct state_conv_args &a,
 }
 
 /* All of a sequence. */
-static __global__ void __launch_bounds__(THREADS) state_conv_kernel(const struct state_conv_args a)
+static __global__ void __launch_bounds__(THREADS, 4)
+    state_conv_kernel(const struct state_conv_args a)
 {
     await_inputs();
     const uint32_t c = blockIdx.y * THREADS + threadIdx.x;
@@ -113,7 +114,7 @@ static __global__ void __launch_bounds__(THREADS) state_conv_kernel(const struct
 }
 
 /* The states alone. */
-static __global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS, 4)
     state_conv_keep_kernel(const struct state_conv_args a)
 {
     await_inputs();
@@ -138,7 +139,7 @@ static __device__ __forceinline__ uint32_t part_of(const struct state_rows &s, u
 }
 
 /* Rows of the step, whose states stay as they are. */
-static __global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS, 4)
     state_conv_rows_kernel(const struct state_conv_args a)
 {
     await_inputs();

@@ -118,8 +118,9 @@ static __device__ __forceinline__ void take_rates(state_column<N> &rates,
         rates[i] = scan_exp(a.log_rate[(size_t)head * a.n_state + i]);
 }
 
+/* Blocks at once: with rates ptxas spills for more of them; without, it spills unless it chooses (0). */
 template <unsigned N, bool BY_STATE>
-static __global__ void __launch_bounds__((1 + ROWS) * WARP)
+static __global__ void __launch_bounds__((1 + ROWS) * WARP, BY_STATE ? 3 : 0)
     state_scan_kernel(const struct state_scan_args a)
 {
     await_inputs();

@@ -6,7 +6,7 @@
 #include "common/options_internal.h"
 
 #define INDENT    30   /* of the right column */
-#define LINE_SIZE 1024 /* of a paragraph of a description */
+#define LINE_SIZE 4096 /* of a paragraph of a description */
 
 /* A group contains the rows up to the next group. OPT increments the enum, GROUP does not. */
 enum {

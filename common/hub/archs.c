@@ -2,6 +2,7 @@
 #include "common/hub/archs.h"
 #include <stdatomic.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 #include "common/buf.h"
@@ -117,13 +118,27 @@ bool archs_is_own(const char *name)
     return archs_type(name) != NULL;
 }
 
-const char *archs_types(void)
+const char *archs_all_types(void)
 {
     static const char types[] =
 #define ARCH(architecture, family) ", " #family
 #include "common/hub/archs.def"
         ;
     return types + 2;
+}
+
+const char *archs_types(char out[ARCHS_TYPES_MAX])
+{
+    const size_t n = 6;
+    const char *all = archs_all_types(), *end = all;
+    for (size_t i = 0; i < n; i++)
+        end += strcspn(end, ",") + (i + 1 < n);
+    const size_t n_byte = (size_t)(end - all);
+    Q_ASSERT(n_byte < ARCHS_TYPES_MAX / 2);
+    memcpy(out, all, n_byte);
+    snprintf(out + n_byte, ARCHS_TYPES_MAX - n_byte,
+             " and %u more (quire check-model --help lists all)", (unsigned)(N_ARCH - n));
+    return out;
 }
 
 const char *archs_of_type(const char *model_type)
@@ -171,17 +186,18 @@ static const char *nearest(const char *architecture)
 enum q_code archs_check(const char *architecture, const char *path, struct q_err *e)
 {
     struct buf plugins = BUF_INIT;
+    char types[ARCHS_TYPES_MAX];
     if (archs_is_own(architecture) || archs_added_find(architecture))
         return Q_OK;
     const char *near = nearest(architecture);
     for (const struct archs_added *a = atomic_load(&added); a; a = a->next)
         buf_printf(&plugins, "%s%s", plugins.len ? ", " : ", and by plugins ", a->name);
-    const enum q_code rc =
-        q_fail(e, Q_UNSUPPORTED,
-               "%s: architecture %s is not supported%s%s; supported are those of the model types "
-               "%s%s",
-               path, architecture, near ? ", the most similar is " : "", near ? near : "",
-               archs_types(), plugins.len ? buf_str(&plugins) : ", others by plugins (--plugin)");
+    const enum q_code rc = q_fail(
+        e, Q_UNSUPPORTED,
+        "%s: architecture %s is not supported%s%s; supported are those of the model types "
+        "%s%s",
+        path, architecture, near ? ", the most similar is " : "", near ? near : "",
+        archs_types(types), plugins.len ? buf_str(&plugins) : ", others by plugins (--plugin)");
     buf_release(&plugins);
     return rc;
 }

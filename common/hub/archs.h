@@ -46,7 +46,7 @@ bool archs_is_own(const char *name);
 /* Its model_type, with _ for -; NULL: it is none. */
 const char *archs_type(const char *name);
 
-/* Check that it is supported. path: of its file, for the message. Errors: Q_UNSUPPORTED (with the
+/* Check that it is supported. path: of its file, for the message. Errors: Q_UNSUPPORTED (with some
  * supported model types and the most similar architecture). */
 FALLIBLE archs_check(const char *architecture, const char *path, struct q_err *e);
 /* The architecture of a model_type ("llama"); NULL = of none that is served. */
@@ -55,6 +55,10 @@ const char *archs_of_type(const char *model_type);
  * name of their own (qwen3_vl_text: qwen3). */
 const char *archs_like(const char *model_type);
 /* The model types of all of them: "llama, mistral, …". */
-const char *archs_types(void);
+const char *archs_all_types(void);
+#define ARCHS_TYPES_MAX 160u
+/* The first of these, how many more there are, and the command that lists all: for messages, which
+ * are shorter than the list. Returns out. */
+const char *archs_types(char out[ARCHS_TYPES_MAX]);
 
 #endif

@@ -188,13 +188,14 @@ static enum q_code load_architecture(char name[CONFIG_NAME_MAX], const struct hu
     const char *architecture = json_string_value(json_array_get(list, 0));
     const char *type = json_string_value(hub_json_find(at, "model_type"));
     const char *expected = type ? archs_of_type(type) : NULL;
+    char types[ARCHS_TYPES_MAX];
     enum q_code rc;
     if (!architecture)
         return q_fail(e, Q_CORRUPT,
                       "%s: architectures is %s, expected a list with one name: %s%s%s", at->path,
                       list ? hub_json_kind(list) : "missing",
                       expected ? expected : "that of one of the model types ",
-                      expected ? ", for model_type " : "", expected ? type : archs_types());
+                      expected ? ", for model_type " : "", expected ? type : archs_types(types));
     if ((rc = archs_check(architecture, at->path, e)))
         return !hub_json_find(at, "auto_map")
                    ? rc

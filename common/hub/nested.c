@@ -119,11 +119,12 @@ FALLIBLE nested_text(json_t **out, const json_t *root, const char *path, struct 
     const bool is_flat = !json_is_object(inner);
     const char *type = type_of(row, inner, is_flat);
     const char *architecture = archs_of_type(type);
+    char types[ARCHS_TYPES_MAX];
     if (!architecture)
         return q_fail(e, Q_UNSUPPORTED,
                       "%s: the text model of %s is of model_type %.60s, which is not supported; "
                       "supported are %s",
-                      path, name, type, archs_types());
+                      path, name, type, archs_types(types));
     json_t *text = json_copy(is_flat ? (json_t *)(uintptr_t)root : inner);
     if (!text || (!is_flat && set_outer(text, root)) || (!is_flat && set_defaults(text, type)) ||
         json_object_set_new(text, "model_type", json_string(type)) ||

@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include "common/buf.h"
+#include "common/hub/archs.h"
 #include "common/hub/config_source.h"
 #include "common/hub/hub.h"
 #include "common/options.h"
@@ -96,15 +97,26 @@ static int print_error(const char *message, int code)
     return code;
 }
 
+/* With the model types, which messages are too short for. */
+static const char *about_text(void)
+{
+    static char text[4096];
+    snprintf(text, sizeof text,
+             "Checks that a model can be served with these options, from its config.json and the "
+             "headers of its weights, and says what it is: family, sizes, files, forms of the "
+             "weights, memory. Weights are not read.\n"
+             "The model types that are served, others by plugins (--plugin): %s.\n",
+             archs_all_types());
+    return text;
+}
+
 int main(int argc, char **argv)
 {
-    static const struct program_info info = {
+    const struct program_info info = {
         .program = FOR_CHECK,
         .name = "quire check-model",
         .usage = "MODEL [options]",
-        .about = "Checks that a model can be served with these options, from its config.json and "
-                 "the headers of its weights, and says what it is: family, sizes, files, forms "
-                 "of the weights, memory. Weights are not read.",
+        .about = about_text(),
         .positional_min = 1,
         .positional_max = 1,
     };

@@ -21,6 +21,7 @@ enum q_code arch_find(const struct arch **out, const char *name, struct q_err *e
 enum q_code arch_find_own(const struct arch **out, const char *name, struct q_err *e)
 {
     const char *base = archs_base(name, NULL);
+    char types[ARCHS_TYPES_MAX];
     for (size_t i = 0; base && i < sizeof archs / sizeof *archs; i++)
         if (strcmp(archs[i]->name, base) == 0) {
             *out = archs[i];
@@ -28,7 +29,7 @@ enum q_code arch_find_own(const struct arch **out, const char *name, struct q_er
         }
     return q_fail(e, Q_UNSUPPORTED,
                   "architecture %s is not supported; supported are those of the model types %s",
-                  name, archs_types());
+                  name, archs_types(types));
 }
 
 static uint32_t key_columns(const struct model_config *c)

@@ -201,10 +201,11 @@ FALLIBLE plugin_check_architecture(const struct quire_architecture *a, struct q_
     if ((rc = check_name(a->name, "architecture: name", e)))
         return rc;
     const char *base = a->base ? archs_base(a->base, NULL) : NULL;
+    char types[ARCHS_TYPES_MAX];
     if (!base || strcmp(base, a->base) != 0)
         return q_fail(e, Q_INVALID,
                       "architecture %s: its base %.60s is no family of this engine; these are %s",
-                      a->name, a->base ? a->base : "NULL", archs_types());
+                      a->name, a->base ? a->base : "NULL", archs_types(types));
     if (check_list(a->config, a->n_config, 256, "config", e) ||
         check_list(a->layer, a->n_layer, 64, "layer", e) ||
         check_list(a->maps, a->n_map, 1024, "maps", e) ||

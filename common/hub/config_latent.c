@@ -10,7 +10,7 @@ static const struct family {
 } families[] = {
     {"deepseek_v2", 1536, 512, 128, 64, 128},  {"deepseek_v3", 1536, 512, 128, 64, 128},
     {"glm4_moe_lite", 768, 512, 192, 64, 256}, {"minicpm3", 768, 256, 64, 32, 0},
-    {"youtu", 1536, 512, 128, 64, 128},
+    {"mistral4", 1024, 256, 64, 64, 128},      {"youtu", 1536, 512, 128, 64, 128},
 };
 
 static const struct family *family_of(const char *model_type)

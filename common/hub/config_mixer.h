@@ -16,12 +16,13 @@ enum layer_mixer {
     MIXER_DELTA, /* a gated delta net, arXiv:2412.06464, behind a convolution */
     MIXER_SSD,   /* Mamba 2, arXiv:2405.21060, behind a convolution */
     MIXER_SCAN,  /* Mamba, arXiv:2312.00752, likewise */
-    MIXER_NONE   /* nothing: the layer is an MLP alone */
+    MIXER_NONE   /* nothing: the layer is an MLP alone, or experts */
 };
 #define CONFIG_SSD_PARTS 5u /* of the first product of MIXER_SSD: gate, x, B, C, step */
 struct mixer_config {
     uint8_t layers[CONFIG_LAYERS_MAX]; /* enum layer_mixer of each */
     bool no_mlp[CONFIG_LAYERS_MAX];    /* layers that have no MLP behind it */
+    bool experts[CONFIG_LAYERS_MAX];   /* layers that are experts alone */
     enum layer_mixer kind;             /* of all layers that have not attention */
     bool beside;         /* the layers have attention too, of the same input: Falcon-H1 */
     uint32_t conv_width; /* rows that a convolution sums; 0: no layer has one */

@@ -16,7 +16,8 @@ enum layer_rule {
     BUT_LISTED_IF_ANY, /* the same; without the list all have it */
     BUT_MULTIPLES,     /* all but those whose number from 1 interval_key divides */
     BUT_PERIOD,        /* all but one of attn_layer_period layers, attn_layer_offset */
-    BY_LETTERS /* hybrid_override_pattern: M has it, * attention, - an MLP; no layer has two */
+    BY_LETTERS /* hybrid_override_pattern: M has it, * attention, - an MLP, E experts; no layer has
+                  two */
 };
 
 struct scan_names { /* keys of state space models */
@@ -195,13 +196,15 @@ static enum q_code layers_by_type(struct model_config *c, const struct family *f
                       json_array_size(types), c->n_layer);
     for (uint32_t i = 0; i < c->n_layer; i++) {
         const char *type = json_string_value(json_array_get(types, i));
-        const bool is_mlp = f->rule == BY_LETTERS && type && is_type(type, "mlp");
+        const bool has_experts = f->rule == BY_LETTERS && type && is_type(type, "moe");
+        const bool is_mlp = has_experts || (f->rule == BY_LETTERS && type && is_type(type, "mlp"));
         if (!type || !(is_type(type, f->type) || is_type(type, "full_attention") || is_mlp))
             return q_fail(e, Q_UNSUPPORTED,
                           "%s: layer_types[%u] is \"%.40s\", which is not supported: expected "
                           "full_attention%s or %s",
-                          at->path, i, type ? type : "?", f->rule == BY_LETTERS ? ", mlp" : "",
+                          at->path, i, type ? type : "?", f->rule == BY_LETTERS ? ", mlp, moe" : "",
                           f->type);
+        c->mixer.experts[i] = has_experts;
         c->mixer.layers[i] =
             is_mlp ? MIXER_NONE : (uint8_t)(is_type(type, f->type) ? f->mixer : MIXER_ATTENTION);
     }
@@ -273,12 +276,13 @@ static enum q_code layers_by_letters(struct model_config *c, const struct family
                       "%s: %s has %zu letters, expected num_hidden_layers = %u of them", at->path,
                       key, strlen(letters), c->n_layer);
     for (uint32_t i = 0; i < c->n_layer; i++) {
-        if (!strchr("M*-", letters[i]))
+        if (!strchr("M*-E", letters[i]))
             return q_fail(
                 e, Q_UNSUPPORTED,
-                "%s: %s has the letter %c, expected M (Mamba), * (attention) and - (MLP)%s",
-                at->path, key, letters[i],
-                letters[i] == 'E' ? "; experts of one product (E) are not supported" : "");
+                "%s: %s has the letter %c, expected M (Mamba), * (attention), - (MLP) and "
+                "E (experts)",
+                at->path, key, letters[i]);
+        c->mixer.experts[i] = letters[i] == 'E';
         c->mixer.layers[i] = letters[i] == 'M'   ? f->mixer
                              : letters[i] == '*' ? (uint8_t)MIXER_ATTENTION
                                                  : (uint8_t)MIXER_NONE;

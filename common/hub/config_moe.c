@@ -13,6 +13,7 @@ enum layer_rule {
     BY_INTERVAL,   /* moe_layer_start_index, moe_layer_end_index, moe_layer_interval */
     BY_INTERLEAVE, /* moe_layers, else interleave_moe_layer_step */
     BY_PERIOD,     /* expert_layer_period, expert_layer_offset */
+    BY_MIXER,      /* those that config_mixers.c has found */
 };
 
 struct names { /* of keys; NULL: there is none */
@@ -39,6 +40,7 @@ struct family {
         double scale;
         bool sigmoid; /* scoring_func and topk_method are V3's */
     } groups;
+    bool one_group;         /* groups are chosen by a rule that is not supported */
     const char *switch_key; /* there are experts where it is true; NULL: there is no such key */
     double mixer;           /* router_jitter_noise of a sparse mixer; 0: it has none */
 };
@@ -226,7 +228,36 @@ static const struct family families[] = {
         .layers = BY_TYPE,
     },
     {.model_type = "minimax_m2", .n_expert = 256, .n_used = 8, .renormalize = true},
+    {
+        .model_type = "mistral4",
+        .names = DEEPSEEK_NAMES,
+        .n_expert = 128,
+        .n_used = 4,
+        .width = 2048,
+        .n_shared = 1,
+        .renormalize = true,
+        .says_so = true,
+        .layers = BEHIND_DENSE,
+        .groups = {1, 1, 1, false},
+        .one_group = true,
+    },
     {.model_type = "mixtral", .n_expert = 8, .n_used = 2, .renormalize = true},
+    {
+        .model_type = "nemotron_h",
+        .names =
+            {
+                .n_expert = "n_routed_experts",
+                .shared_width = "moe_shared_expert_intermediate_size",
+            },
+        .n_expert = 8,
+        .n_used = 2,
+        .width = 7688,
+        .shared = 7688,
+        .renormalize = true,
+        .says_so = true,
+        .layers = BY_MIXER,
+        .groups = {1, 1, 1, true},
+    },
     {.model_type = "olmoe", .n_expert = 64, .n_used = 8, .says_so = true},
     {.model_type = "phimoe", .n_expert = 16, .n_used = 2, .mixer = 0.01},
     {
@@ -448,6 +479,9 @@ static enum q_code load_layers(struct model_config *c, const struct family *f,
         return load_by_interleave(c, at, e);
     case BY_PERIOD:
         return load_by_period(c, at, e);
+    case BY_MIXER:
+        memcpy(c->moe.layers, c->mixer.experts, sizeof c->moe.layers);
+        return Q_OK;
     default:
         return load_by_step(c, at, e);
     }
@@ -495,6 +529,10 @@ static enum q_code load_groups(struct model_config *c, const struct family *f, s
                               (struct hub_json_range){1e-6, 1e6}, e)) ||
         (rc = check_routing(c, at, f->groups.sigmoid, n_group > 1, e)))
         return rc;
+    if (n_group > 1 && f->one_group)
+        return q_fail(e, Q_UNSUPPORTED,
+                      "%s: n_group %lld is not supported for model_type \"%s\", only 1", at->path,
+                      (long long)n_group, c->model_type);
     if (n_group > GROUPS_MAX || m->n_expert % n_group || n_group_used > n_group ||
         (n_group > 1 && m->n_used > m->n_expert / n_group * n_group_used))
         return q_fail(e, Q_CORRUPT,
@@ -582,6 +620,8 @@ enum q_code config_moe_load(struct model_config *c, const struct hub_json_at *at
     enum q_code rc;
     if (f && f->switch_key && (rc = hub_json_bool(&is_on, at, f->switch_key, e)))
         return rc;
+    if (f && f->layers == BY_MIXER)
+        is_on = memchr(c->mixer.experts, true, c->n_layer) != NULL;
     if (!is_on)
         return Q_OK;
     struct counts n = {f->n_expert, f->n_used, f->width ? f->width : c->intermediate_size,

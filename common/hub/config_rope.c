@@ -259,6 +259,9 @@ static const struct {
      "\"high_freq_factor\": 4, \"" ORIGINAL "\": 8192}"},
     {"gemma4_text", "{\"rope_type\": \"proportional\", \"rope_theta\": 1e6, "
                     "\"partial_rotary_factor\": 0.25}"},
+    {"mistral4", "{\"rope_type\": \"yarn\", \"rope_theta\": 1e4, \"factor\": 128, \"mscale\": 1, "
+                 "\"mscale_all_dim\": 1, "
+                 "\"llama_4_scaling_beta\": 0.1, \"" ORIGINAL "\": 8192}"},
     {"ministral3", "{\"rope_type\": \"yarn\", \"rope_theta\": 1e6, \"factor\": 16, \"mscale\": 1, "
                    "\"mscale_all_dim\": 1, "
                    "\"llama_4_scaling_beta\": 0.1, \"" ORIGINAL "\": 16384}"},

@@ -43,6 +43,12 @@ static const struct {
     {"mistral", "num_attention_heads", 32},
     {"mistral", "num_key_value_heads", 8},
     {"mistral", "max_position_embeddings", 131072},
+    {"mistral4", "vocab_size", 131072},
+    {"mistral4", "hidden_size", 4096},
+    {"mistral4", "intermediate_size", 12288},
+    {"mistral4", "num_hidden_layers", 36},
+    {"mistral4", "num_attention_heads", 32},
+    {"mistral4", "max_position_embeddings", 1048576},
 };
 
 /* Keys that count where the outer object has them. */

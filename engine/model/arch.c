@@ -275,6 +275,10 @@ bool arch_wants(const struct model_config *c, enum arch_when when, uint32_t laye
         return c->mixer.layers[layer] != MIXER_NONE;
     case WHEN_MLP:
         return !c->mixer.no_mlp[layer];
+    case WHEN_MLP_ALONE:
+        return !c->mixer.no_mlp[layer] && !c->moe.layers[layer];
+    case WHEN_MLP_ALONE_BIAS:
+        return !c->mixer.no_mlp[layer] && !c->moe.layers[layer] && c->mlp_bias;
     case WHEN_DENSE:
         return !c->moe.layers[layer];
     case WHEN_EXPERTS:

@@ -24,10 +24,12 @@ enum arch_when {
     WHEN_MIX_NORM,  /* with a norm of its output */
     WHEN_BRANCH,    /* in layers with attention or something in its place */
     WHEN_MLP,       /* in layers with an MLP or experts */
+    WHEN_MLP_ALONE, /* in those with an MLP */
     WHEN_DENSE,     /* in layers without experts */
     WHEN_EXPERTS,   /* in those with */
     WHEN_STORED,    /* of an expert, if the files have it: it is read then in place of those of
                        WHEN_EXPERTS, which are as many numbers. arch_wants: never */
+    WHEN_MLP_ALONE_BIAS,
     WHEN_DENSE_BIAS,
     WHEN_SHARED, /* in layers with experts, where all rows use one of them */
     WHEN_SHARED_BIAS,

@@ -73,7 +73,6 @@ static const char *const refused[] = {
     "MiMoV2FlashForCausalLM",
     "MiniMaxForCausalLM",
     "MiniMaxM3VLForCausalLM",
-    "Mistral4ForCausalLM",
     "MllamaForCausalLM",
     "ModernBertDecoderForCausalLM",
     "MoshiForCausalLM",

@@ -328,6 +328,7 @@ static void check_single_layers(void)
     assert_true(!model_config_has_mixer(&c, 1) && model_config_has_kv(&c, 1));
     assert_true(!model_config_has_mixer(&c, 2) && !model_config_has_kv(&c, 2));
     assert_true(c.mixer.no_mlp[0] && c.mixer.no_mlp[1] && !c.mixer.no_mlp[2]);
+    assert_int_equal(c.moe.n_expert, 0);
 }
 
 /* State space models: sizes by each family's names, and what of them is refused. */
@@ -375,8 +376,10 @@ static void test_state_space(void **state)
         {jamba, ", \"mamba_dt_rank\": 0", Q_CORRUPT, "mamba_dt_rank is 0"},
         {nemotron, ", \"hybrid_override_pattern\": \"M*-\"", Q_OK, ""},
         {nemotron, ", \"hybrid_override_pattern\": \"M*\"", Q_CORRUPT, "has 2 letters"},
-        {nemotron, ", \"hybrid_override_pattern\": \"M*E\"", Q_UNSUPPORTED,
-         "(E) are not supported"},
+        {nemotron, ", \"hybrid_override_pattern\": \"M*X\"", Q_UNSUPPORTED,
+         "has the letter X, expected M (Mamba), * (attention), - (MLP) and E (experts)"},
+        {nemotron, ", \"hybrid_override_pattern\": \"M*E\", \"moe_latent_size\": 16", Q_UNSUPPORTED,
+         "moe_latent_size is not supported"},
         {nemotron, ", \"hybrid_override_pattern\": \"M*-\", \"mamba_hidden_act\": \"relu\"",
          Q_UNSUPPORTED, "mamba_hidden_act \"relu\""},
         {falcon, ", \"mlp_multipliers\": [1, 0.5]", Q_OK, ""},

@@ -72,6 +72,7 @@ static const struct {
     {"granitemoehybrid", false, QUANTIZE_NOT, DT_F32},
     {"jamba", false, QUANTIZE_NOT, DT_F32},
     {"nemotron_h", true, QUANTIZE_NOT, DT_F32},
+    {"nemotron_h-moe", false, QUANTIZE_INT8, DT_F32},
 };
 
 static const char *const caps_names[] = {"none",        "avx2",        "avx2_vnni", "avx512",

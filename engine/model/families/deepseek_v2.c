@@ -46,3 +46,19 @@ const struct arch arch_deepseek_v2 = {
             .share = ARCH_SHARE_WHOLE,
         },
 };
+
+/* Mistral Small 4: without groups of experts, whose weights add up to 1; q grows with its
+ * position. */
+const struct arch arch_mistral4 = {
+    .name = "Mistral4ForCausalLM",
+    .prefix = "model.",
+    .tensors = tensors,
+    .n_tensor = sizeof tensors / sizeof *tensors,
+    .layer =
+        {
+            .attention = ARCH_ATTENTION_LATENT,
+            .positions = ARCH_ROPE_INTERLEAVED,
+            .query_growth = ARCH_QUERY_GROWTH_ALL,
+            .share = ARCH_SHARE_WHOLE,
+        },
+};

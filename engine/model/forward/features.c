@@ -224,6 +224,11 @@ static bool is_combined_apart(const struct program_op *op)
     return op->kind == PROGRAM_COMBINE && !op->onto;
 }
 
+static bool is_plain_expert(const struct program_op *op)
+{
+    return op->kind == PROGRAM_EXPERTS && op->weight == PROGRAM_W_EXPERT_UP;
+}
+
 static bool is_chunked(const struct program_op *op)
 {
     return op->kind == PROGRAM_ATTENTION && op->attention.chunked && op->attention.window;

@@ -201,6 +201,8 @@ static void attention(struct compiler *t)
 
 /* ---- latent attention ---- */
 
+#define LATENT_EPS 1e-6f /* of the norms of latents, whatever config.json says of the others */
+
 /* K's up-projection is multiplied into q and V's into the output, so that attention is over the
  * latents, which all heads share. W_KV_B has for each head nope rows of K and value rows of V. */
 static void multiply_heads(struct compiler *t, struct program_ref from, struct program_ref to,
@@ -246,6 +248,15 @@ static void rotate_end(struct compiler *t, struct program_ref x, uint32_t n_head
                   });
 }
 
+static void norm_latent(struct compiler *t, enum program_weight weight, struct program_ref from,
+                        struct program_ref to)
+{
+    const uint32_t at = t->p->n_op;
+    compile_norm(t, &(struct compiled_norm){weight, PROGRAM_W_NONE, from, to, to.n_col, false});
+    if (!t->rc)
+        t->p->ops[at].norm.eps = LATENT_EPS;
+}
+
 /* q of all heads: columns of qkv, or made of q's latent. */
 static struct program_ref latent_q(struct compiler *t, struct program_ref from)
 {
@@ -254,8 +265,7 @@ static struct program_ref latent_q(struct compiler *t, struct program_ref from)
     const struct program_ref q = ref_of(PROGRAM_B_Q, DT_F32, arch_dim_size(t->c, D_Q));
     if (!t->c->latent.q_rank)
         return from;
-    compile_norm(t, &(struct compiled_norm){PROGRAM_W_Q_NORM, PROGRAM_W_NONE, from, latent,
-                                            latent.n_col, false});
+    norm_latent(t, PROGRAM_W_Q_NORM, from, latent);
     compile_matmul(t, compile_input(t, latent, PROGRAM_B_Q_LATENT_Q, PROGRAM_W_Q_B), q,
                    PROGRAM_W_Q_B, PROGRAM_W_NONE);
     return q;
@@ -289,8 +299,7 @@ static void latent_attention(struct compiler *t)
     };
     compile_matmul(t, compile_branch_input(t, PROGRAM_W_ATTN_NORM, PROGRAM_W_QKV), qkv,
                    PROGRAM_W_QKV, PROGRAM_W_NONE);
-    compile_norm(t,
-                 &(struct compiled_norm){PROGRAM_W_K_NORM, PROGRAM_W_NONE, c, c, c.n_col, false});
+    norm_latent(t, PROGRAM_W_K_NORM, c, c);
     rotate_end(t, part_of(key, l->rank, l->rope), 1);
     compile_op(t, &(struct program_op){
                       .kind = PROGRAM_STORE_LATENT,
@@ -300,6 +309,7 @@ static void latent_attention(struct compiler *t)
                   });
     const struct program_ref q = latent_q(t, part_of(qkv, 0, q_cols));
     rotate_end(t, q, n_head);
+    scale_q(t, q);
     multiply_heads(t, q, q_heads, false);
     compile_op(t, &attend);
     multiply_heads(t, a_heads,
@@ -334,13 +344,18 @@ static void activate(struct compiler *t, struct program_ref from, struct program
                   });
 }
 
+/* The first product of an MLP, and of experts. */
+static enum program_weight first_of_mlp(const struct compiler *t)
+{
+    return t->l->mlp == ARCH_MLP_GATED ? PROGRAM_W_GATE_UP : PROGRAM_W_UP;
+}
+
 /* From the norm's output to the input of down, n_inter columns of act. */
 static void mlp_act(struct compiler *t, struct program_ref in, uint32_t n_inter)
 {
     const bool gated = t->l->mlp == ARCH_MLP_GATED;
     const struct program_ref g = ref_of(PROGRAM_B_G, DT_F32, gated ? 2 * n_inter : n_inter);
-    compile_matmul(t, in, g, gated ? PROGRAM_W_GATE_UP : PROGRAM_W_UP,
-                   gated ? PROGRAM_W_GATE_UP_BIAS : PROGRAM_W_UP_BIAS);
+    compile_matmul(t, in, g, first_of_mlp(t), gated ? PROGRAM_W_GATE_UP_BIAS : PROGRAM_W_UP_BIAS);
     if (gated)
         compile_scale(t, part_of(g, 0, n_inter), t->c->forward.mlp_gate);
     activate(t, g, ref_of(PROGRAM_B_ACT, made_for(t, PROGRAM_W_DOWN), n_inter));
@@ -359,9 +374,8 @@ static void mlp_begin(struct compiler *t)
     const bool by_config = t->l->residual == ARCH_RESIDUAL_CONFIG && t->c->forward.shared_norm;
     const bool shared =
         t->is_parallel && (by_config || t->l->residual == ARCH_RESIDUAL_SHARED_NORM);
-    const enum program_weight first =
-        t->l->mlp == ARCH_MLP_GATED ? PROGRAM_W_GATE_UP : PROGRAM_W_UP;
-    mlp_act(t, compile_branch_input(t, shared ? PROGRAM_W_ATTN_NORM : PROGRAM_W_MLP_NORM, first),
+    const enum program_weight norm = shared ? PROGRAM_W_ATTN_NORM : PROGRAM_W_MLP_NORM;
+    mlp_act(t, compile_branch_input(t, norm, first_of_mlp(t)),
             arch_dim_at(t->c, D_INTER, t->layer));
 }
 
@@ -373,11 +387,16 @@ static void mlp_end(struct compiler *t)
 
 /* ---- experts ---- */
 
+static enum program_weight first_of_experts(const struct compiler *t)
+{
+    return t->l->mlp == ARCH_MLP_GATED ? PROGRAM_W_EXPERT_GATE_UP : PROGRAM_W_EXPERT_UP;
+}
+
 /* The expert that all rows use: while h is what both read. It is added last. */
 static void shared_expert(struct compiler *t)
 {
     const uint32_t width = t->c->moe.shared_width;
-    mlp_act(t, compile_branch_input(t, PROGRAM_W_MLP_NORM, PROGRAM_W_GATE_UP), width);
+    mlp_act(t, compile_branch_input(t, PROGRAM_W_MLP_NORM, first_of_mlp(t)), width);
     mlp_down(t, width, PROGRAM_B_SHARED_O);
 }
 
@@ -493,19 +512,20 @@ struct expert_inputs {
 static struct expert_inputs expert_inputs(struct compiler *t)
 {
     const struct moe_config *m = &t->c->moe;
-    const enum dtype made = made_for(t, PROGRAM_W_EXPERT_GATE_UP);
-    const bool is_normed = m->shared_width && made_for(t, PROGRAM_W_GATE_UP) == made;
+    const enum program_weight first = first_of_experts(t);
+    const enum dtype made = made_for(t, first);
+    const bool is_normed = m->shared_width && made_for(t, first_of_mlp(t)) == made;
     const struct program_ref h = ref_of(PROGRAM_B_H, made, t->c->hidden_size);
     if (m->shared_width)
         shared_expert(t);
     if (compile_norm_place(t) == ARCH_NORMS_AFTER) {
         const struct program_form of_router = form_of(t, PROGRAM_W_ROUTER);
-        const struct program_form of_experts = form_of(t, PROGRAM_W_EXPERT_GATE_UP);
+        const struct program_form of_experts = form_of(t, first);
         const struct program_ref x = compile_input(t, stream(t), PROGRAM_B_H_Q, PROGRAM_W_ROUTER);
         return (struct expert_inputs){x, is_same_bytes(&of_router, &of_experts) ? x : stream(t)};
     }
     if (!is_normed)
-        compile_norm_of_stream(t, PROGRAM_W_MLP_NORM, PROGRAM_W_EXPERT_GATE_UP);
+        compile_norm_of_stream(t, PROGRAM_W_MLP_NORM, first);
     return (struct expert_inputs){h, h};
 }
 
@@ -515,12 +535,13 @@ static void sum_experts(struct compiler *t, struct program_ref in, struct progra
     const struct moe_config *m = &t->c->moe;
     const uint32_t hidden = t->c->hidden_size;
     const struct program_ref routes = ref_of(PROGRAM_B_ROUTES, DT_F32, m->n_used);
-    const struct program_ref g = ref_of(PROGRAM_B_EXPERT_G, DT_F32, 2 * m->width);
+    const enum program_weight first = first_of_experts(t);
+    const bool gated = t->l->mlp == ARCH_MLP_GATED;
+    const struct program_ref g = ref_of(PROGRAM_B_EXPERT_G, DT_F32, (gated ? 2 : 1) * m->width);
     const struct program_ref act =
         ref_of(PROGRAM_B_EXPERT_ACT, made_for(t, PROGRAM_W_EXPERT_DOWN), m->width);
     const struct program_ref o = ref_of(PROGRAM_B_EXPERT_O, DT_F32, hidden);
-    multiply_experts(t, compile_input(t, in, PROGRAM_B_H_Q, PROGRAM_W_EXPERT_GATE_UP), routes, g,
-                     PROGRAM_W_EXPERT_GATE_UP);
+    multiply_experts(t, compile_input(t, in, PROGRAM_B_H_Q, first), routes, g, first);
     activate(t, g, act);
     multiply_experts(t, compile_input(t, act, PROGRAM_B_EXPERT_ACT_Q, PROGRAM_W_EXPERT_DOWN),
                      routes, o, PROGRAM_W_EXPERT_DOWN);

@@ -14,7 +14,7 @@ static const struct program_weight_info infos[PROGRAM_WEIGHTS] = {
 };
 
 /* Where those lie that the loader has a place for. A plain MLP's matrix lies where gate and up
- * do. */
+ * do, and so does that of an expert. */
 static const struct {
     bool is_there;
     size_t offset; /* in struct weights, layer_weights or expert_weights, by the scope */
@@ -87,6 +87,7 @@ static const struct {
     LAYER(ROUTER_BIAS, router_bias),
     EXPERT(EXPERT_GATE_UP, gate_up),
     EXPERT(EXPERT_GATE_UP_BIAS, gate_up_bias),
+    EXPERT(EXPERT_UP, gate_up),
     EXPERT(EXPERT_DOWN, down),
     EXPERT(EXPERT_DOWN_BIAS, down_bias),
 #undef MODEL

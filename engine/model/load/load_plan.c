@@ -498,8 +498,10 @@ static FALLIBLE list_experts(struct lister *l, uint32_t layer, struct weight_sou
             return rc;
     if (!l->options->device)
         return Q_OK;
-    rc = join_experts(l, first, DEST_EXPERT_GATE_UP);
-    return rc ? rc : join_experts(l, first, DEST_EXPERT_DOWN);
+    if ((rc = join_experts(l, first, DEST_EXPERT_GATE_UP)) ||
+        (rc = join_experts(l, first, DEST_EXPERT_UP)))
+        return rc;
+    return join_experts(l, first, DEST_EXPERT_DOWN);
 }
 
 static FALLIBLE list_all(struct lister *l)

@@ -96,6 +96,11 @@ MODELS = {
     "minimax_m2": base("MiniMaxM2ForCausalLM", "minimax_m2", head_dim=16, rotary_dim=8, num_local_experts=8, num_experts_per_tok=3,
                        intermediate_size=24, use_qk_norm=True, qk_norm_type="per_layer", use_routing_bias=True, scoring_func="sigmoid",
                        shared_intermediate_size=0, use_mtp=False, rope_theta=5000000, rms_norm_eps=1e-6),
+    "mistral4": base("Mistral4ForCausalLM", "mistral4", num_hidden_layers=3, vocab_size=128, attention_bias=False, rope_interleave=True,
+                     head_dim=..., rope_theta=..., rope_scaling=..., rope_parameters=dict(
+                         rope_type="yarn", rope_theta=10000.0, factor=8.0, original_max_position_embeddings=24, beta_fast=8.0,
+                         beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.1, partial_rotary_factor=8 / 24,
+                         max_position_embeddings=256), **DEEPSEEK | LATENT),
     "phimoe": base("PhimoeForCausalLM", "phimoe", num_local_experts=6, num_experts_per_tok=2, intermediate_size=24, attention_bias=True,
                    lm_head_bias=True, router_jitter_noise=0.2, input_jitter_noise=0.0, sliding_window=40),
     "solar_open": base("SolarOpenForCausalLM", "solar_open", head_dim=16, attention_bias=True, vocab_size=128, intermediate_size=...,

@@ -43,6 +43,10 @@ struct family {
         const char *key;
         bool value;
     } refused[REFUSED_MAX];
+    struct { /* a key that must have this text, or number, or be absent; NULL: there is none */
+        const char *key, *text;
+        double number;
+    } only;
     const char *refused_key; /* of what is not supported: it must be absent, null, false or 0 */
     bool tied, attention_bias, mlp_bias, no_out_bias, parallel;
     const char *post_norms_key; /* default: true */
@@ -173,6 +177,28 @@ static void load_baichuan(struct model_config *c, const struct hub_json_at *at)
         return;
     c->forward.alibi = !hub_json_find(at, "max_position_embeddings");
     c->forward.unit_head = hub_json_find(at, "z_loss_weight") || c->vocab_size == 125696;
+}
+
+static enum q_code check_only(const struct model_config *c, const struct family *row,
+                              const struct hub_json_at *at, struct q_err *e)
+{
+    const char *text = row->only.text;
+    double number = row->only.number;
+    enum q_code rc;
+    if (!row->only.key)
+        return Q_OK;
+    if ((rc = text ? hub_json_str(&text, at, row->only.key, e)
+                   : hub_json_number(&number, at, row->only.key, (struct hub_json_range){-1e6, 1e6},
+                                     e)))
+        return rc;
+    if (text && strcmp(text, row->only.text) != 0)
+        return q_fail(e, Q_UNSUPPORTED,
+                      "%s: %s \"%.40s\" is not supported for model_type \"%s\", only \"%s\"",
+                      at->path, row->only.key, text, c->model_type, row->only.text);
+    if (!text && fabs(number - row->only.number) > 1e-9)
+        return q_fail(e, Q_UNSUPPORTED, "%s: %s %g is not supported for model_type \"%s\", only %g",
+                      at->path, row->only.key, number, c->model_type, row->only.number);
+    return Q_OK;
 }
 
 static enum q_code check_refused(const struct model_config *c, const struct family *row,
@@ -341,7 +367,7 @@ enum q_code config_forward_load(struct model_config *c, const struct hub_json_at
     if ((row->act_key && (rc = hub_json_str(&act, at, row->act_key, e))) ||
         (row->eps_key && (rc = hub_json_number(&c->rms_norm_eps, at, row->eps_key, eps, e))) ||
         (rc = load_flags(c, row, at, e)) || (rc = check_refused(c, row, at, e)) ||
-        (rc = load_caps(&c->forward, row, at, e)) ||
+        (rc = check_only(c, row, at, e)) || (rc = load_caps(&c->forward, row, at, e)) ||
         (rc = load_multipliers(&c->forward, row, at, e)) || (rc = load_mup(c, row, at, e)) ||
         (rc = load_few_multipliers(c, row, at, e)) || (rc = load_limits(&c->forward, row, at, e)) ||
         (row->scales_q && (rc = load_growth(&c->forward, at, e))) ||

@@ -148,6 +148,16 @@ static void test_refused(void **state)
     "{\"architectures\": [\"GPTBigCodeForCausalLM\"], \"model_type\": \"gpt_bigcode\", " \
     "\"vocab_size\": 64, \"n_embd\": 64, \"n_head\": 4, \"n_layer\": 2, \"n_positions\": 64%s}"
 
+#define OSS                                                                                  \
+    "{\"architectures\": [\"GptOssForCausalLM\"], \"model_type\": \"gpt_oss\", " SIZES HEADS \
+    ", \"num_hidden_layers\": 2, \"head_dim\": 16%s}"
+#define MODERN                                                                                \
+    "{\"architectures\": [\"ModernBertModel\"], \"model_type\": \"modernbert\", " SIZES HEADS \
+    ", \"num_hidden_layers\": 2%s}"
+#define DEEPSEEK_2                                                                             \
+    "{\"architectures\": [\"DeepseekV2ForCausalLM\"], \"model_type\": \"deepseek_v2\", " SIZES \
+        HEADS ", \"num_hidden_layers\": 2%s}"
+
 static void test_config_refused(void **state)
 {
     (void)state;
@@ -181,6 +191,11 @@ static void test_config_refused(void **state)
         {MPT, ", \"no_bias\": false", Q_UNSUPPORTED, "no_bias false is not supported"},
         {MPT, ", \"logit_scale\": \"inv_sqrt_d_model\"", Q_UNSUPPORTED,
          "logit_scale is not supported"},
+        {OSS, ", \"swiglu_alpha\": 1.5", Q_UNSUPPORTED, "swiglu_alpha 1.5 is not supported"},
+        {OSS, ", \"swiglu_alpha\": \"x\"", Q_CORRUPT, "swiglu_alpha is"},
+        {MODERN, ", \"classifier_activation\": \"relu\"", Q_UNSUPPORTED,
+         "classifier_activation \"relu\" is not supported"},
+        {DEEPSEEK_2, ", \"mlp_bias\": true", Q_UNSUPPORTED, "mlp_bias true is not supported"},
         {BIGCODE, ", \"add_cross_attention\": true", Q_UNSUPPORTED, "add_cross_attention true"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
@@ -203,6 +218,9 @@ static void test_defaults(void **state)
     assert_ok(parse(MPT, ", \"attn_config\": {\"clip_qkv\": 6, \"softmax_scale\": 0.5}"), &e);
     assert_true(c.forward.clip == 6 && c.forward.attention_multiplier == 0.5);
     assert_true(c.intermediate_size == 256);
+    assert_ok(parse(OSS, ", \"swiglu_alpha\": 1.702"), &e);
+    assert_ok(parse(MODERN, ", \"classifier_activation\": \"gelu\""), &e);
+    assert_ok(parse(DEEPSEEK_2, ", \"mlp_bias\": false"), &e);
     assert_ok(parse(BIGCODE, ""), &e);
     assert_int_equal(c.n_kv_head, 1);
     assert_ok(parse(BIGCODE, ", \"multi_query\": false"), &e);

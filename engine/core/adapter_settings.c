@@ -131,6 +131,7 @@ FALLIBLE adapter_options(struct adapter_settings *s, struct worker_config *w,
         return q_fail(e, Q_INVALID, "--max-cpu-loras is %u, expected at least --max-loras (%u)",
                       s->max_in_memory, s->max_loras);
     w->max_lora_rank = (uint32_t)o->max_lora_rank;
+    w->max_loras = s->max_loras;
     const enum q_code rc = dtype_option(w, o->lora_dtype, e);
     return rc ? rc : read_modules(s, o, e);
 }

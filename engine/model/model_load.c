@@ -398,15 +398,10 @@ static enum q_code check_shard(struct model *m, const struct model_options *o, s
     return Q_OK;
 }
 
-static enum q_code check_lora(const struct model *m, const struct model_options *o, bool on_device,
-                              struct q_err *e)
+static enum q_code check_lora(const struct model *m, const struct model_options *o, struct q_err *e)
 {
     if (!o->lora_rank)
         return Q_OK;
-    if (on_device)
-        return q_fail(e, Q_UNSUPPORTED,
-                      "LoRA adapters (--enable-lora) are not supported on a device yet; use "
-                      "--device cpu");
     if (o->lora_rank > LORA_RANK_MAX)
         return q_fail(e, Q_INVALID, "--max-lora-rank %u: expected at most %u", o->lora_rank,
                       LORA_RANK_MAX);
@@ -431,7 +426,7 @@ static enum q_code check_config(struct model *m, const struct model_options *o, 
         return q_fail(e, Q_UNSUPPORTED, "%s: vectors in place of logits are not supported %s",
                       m->arch->name, m->arch->plugin ? "of a plugin's model" : "in stages");
     m->lora_rank = o->lora_rank;
-    if ((rc = check_lora(m, o, on_device, e)) || (rc = check_stage(m, &o->stage, e)) ||
+    if ((rc = check_lora(m, o, e)) || (rc = check_stage(m, &o->stage, e)) ||
         (rc = check_shard(m, o, e)) || (rc = model_program_try(m, on_device, e)))
         return rc;
     if (o->generates && m->arch->layer.bidirectional && !m->config.pools &&

@@ -3,17 +3,23 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/mem.h"
-#include "engine/model/lora/lora.h"
+#include "engine/model/lora/lora_device.h"
 
 struct adapters {
     struct {
         uint32_t adapter; /* 0: free */
         struct lora *lora;
     } loaded[RING_ADAPTERS_MAX];
-    struct lora_seq *seqs; /* [max_num_seqs] */
-    uint32_t *rows;        /* [max_num_batched_tokens] */
+    struct lora_device *device; /* NULL: the CPU, or none was loaded */
+    struct lora_seq *seqs;      /* [max_num_seqs] */
+    uint32_t *rows;             /* [max_num_batched_tokens] */
     struct lora_batch batch;
 };
+
+enum dtype adapters_dtype(const struct worker_config *c, const struct model *m)
+{
+    return c->lora_dtype_auto ? model_shape(m)->compute_dtype : c->lora_dtype;
+}
 
 FALLIBLE adapters_new(struct adapters **out, const struct step_limits *limits, struct q_err *e)
 {
@@ -30,12 +36,21 @@ FALLIBLE adapters_new(struct adapters **out, const struct step_limits *limits, s
     return Q_OK;
 }
 
+static void release(struct adapters *a, uint32_t i)
+{
+    if (a->device && a->loaded[i].lora)
+        lora_device_remove(a->device, a->loaded[i].lora);
+    lora_free(a->loaded[i].lora);
+    a->loaded[i].lora = NULL;
+    a->loaded[i].adapter = 0;
+}
+
 void adapters_free(struct adapters *a)
 {
     if (!a)
         return;
     for (uint32_t i = 0; i < RING_ADAPTERS_MAX; i++)
-        lora_free(a->loaded[i].lora);
+        release(a, i);
     q_free(a->seqs);
     q_free(a->rows);
     q_free(a);
@@ -47,7 +62,7 @@ FALLIBLE adapters_load(struct adapters *a, const struct adapters_load *o, struct
     const int64_t start_ms = clock_ms();
     const struct lora_options options = {
         .dir = o->dir,
-        .dtype = c->lora_dtype_auto ? model_shape(o->model)->compute_dtype : c->lora_dtype,
+        .dtype = adapters_dtype(c, o->model),
         .rank_max = c->max_lora_rank,
     };
     uint32_t i = 0;
@@ -56,9 +71,14 @@ FALLIBLE adapters_load(struct adapters *a, const struct adapters_load *o, struct
         i++;
     if (i == RING_ADAPTERS_MAX)
         return q_fail(e, Q_NO_SPACE, "%u adapters are in memory, which is the limit", i);
-    const enum q_code rc = lora_load(&a->loaded[i].lora, model_config(o->model), &options, e);
+    enum q_code rc = lora_load(&a->loaded[i].lora, model_config(o->model), &options, e);
+    if (!rc && o->device && (rc = lora_device_add(o->device, a->loaded[i].lora, e))) {
+        lora_free(a->loaded[i].lora);
+        a->loaded[i].lora = NULL;
+    }
     if (rc)
         return rc;
+    a->device = o->device;
     a->loaded[i].adapter = o->adapter;
     log_info("loaded adapter %s: %.1f MB, %s, %lld ms", o->dir,
              (double)lora_bytes(a->loaded[i].lora) / 1e6, dtype_name(options.dtype),
@@ -69,11 +89,8 @@ FALLIBLE adapters_load(struct adapters *a, const struct adapters_load *o, struct
 void adapters_drop(struct adapters *a, uint32_t adapter)
 {
     for (uint32_t i = 0; i < RING_ADAPTERS_MAX; i++) {
-        if (!adapter || a->loaded[i].adapter != adapter)
-            continue;
-        lora_free(a->loaded[i].lora);
-        a->loaded[i].lora = NULL;
-        a->loaded[i].adapter = 0;
+        if (adapter && a->loaded[i].adapter == adapter)
+            release(a, i);
     }
 }
 

@@ -8,6 +8,9 @@
 #include "engine/worker/slots.h"
 
 struct adapters;
+struct lora_device;
+/* The type of the adapters' numbers. */
+enum dtype adapters_dtype(const struct worker_config *c, const struct model *m);
 /* n_seq, n_token: of a step at most. Errors: Q_NO_MEMORY. */
 FALLIBLE adapters_new(struct adapters **out, const struct step_limits *limits, struct q_err *e);
 void adapters_free(struct adapters *a);
@@ -17,8 +20,9 @@ struct adapters_load {
     const char *dir;
     const struct worker_config *config;
     const struct model *model;
+    struct lora_device *device; /* NULL: the CPU; borrowed until adapters_free */
 };
-/* Errors: those of lora_load; Q_NO_SPACE (RING_ADAPTERS_MAX are loaded). */
+/* Errors: those of lora_load and lora_device_add; Q_NO_SPACE (RING_ADAPTERS_MAX are loaded). */
 FALLIBLE adapters_load(struct adapters *a, const struct adapters_load *o, struct q_err *e);
 /* No effect if it is not there. No later step may have it. */
 void adapters_drop(struct adapters *a, uint32_t adapter);

@@ -74,6 +74,7 @@ struct worker_config { /* the engine's settings; written once, before the worker
     struct speculation speculation;
     char runner[RING_ISA_MAX], convert[RING_ISA_MAX], pooler[RING_POOLER_MAX]; /* pooling.h */
     uint32_t max_lora_rank; /* above 0: sequences may have LoRA adapters */
+    uint32_t max_loras;     /* of a step; 0: LORA_GROUPS_MAX */
     bool lora_dtype_auto;   /* the compute dtype */
     enum dtype lora_dtype;  /* when not auto */
     uint32_t item_mib;      /* size of the item store; 0 = none */

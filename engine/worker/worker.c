@@ -6,7 +6,6 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/mem.h"
-#include "engine/model/pooler.h"
 #include "engine/worker/memory.h"
 #include "engine/worker/worker_internal.h"
 
@@ -184,13 +183,7 @@ static FALLIBLE make_scratch(struct worker *w, struct q_err *e)
     if (logits == MAP_FAILED)
         return q_fail(e, Q_NO_MEMORY, "worker: out of memory for %u rows of logits", w->logits_max);
     w->logits = logits;
-    const struct pooler *pooler = model_pooler(w->model);
-    if (pooler) {
-        w->pool_scratch = q_calloc((size_t)w->n_thread * pooler_n_scratch(pooler), sizeof(float));
-        if (!w->pool_scratch)
-            return q_fail(e, Q_NO_MEMORY, "worker: out of memory for the pooled rows");
-    }
-    return make_samplers(w, e);
+    return (rc = worker_make_vectors(w, e)) ? rc : make_samplers(w, e);
 }
 
 static FALLIBLE make_items(struct worker *w, uint64_t *n_byte, struct q_err *e)
@@ -222,13 +215,18 @@ static FALLIBLE make_notes(struct worker *w, struct q_err *e)
     return w->notes ? Q_OK : q_fail(e, Q_NO_MEMORY, "worker: out of memory for a step");
 }
 
+static FALLIBLE make_adapters(struct worker *w, struct q_err *e)
+{
+    return w->config->max_lora_rank ? adapters_new(&w->adapters, &w->limits, e) : Q_OK;
+}
+
 /* All that a step uses, and how much that is. */
 static FALLIBLE make_step(struct worker *w, struct memory_need *need, struct q_err *e)
 {
     enum q_code rc = make_scratch(w, e);
     if (rc || (rc = make_notes(w, e)))
         return rc;
-    if (w->config->max_lora_rank && (rc = adapters_new(&w->adapters, &w->limits, e)))
+    if ((rc = make_adapters(w, e)))
         return rc;
     need->activation_bytes =
         model_scratch_bytes(w->model, w->limits.max_num_batched_tokens, w->n_thread) +
@@ -248,9 +246,9 @@ static FALLIBLE make_gpu(struct worker *w, struct worker_info *info, struct q_er
     struct gpu_sizes sizes = {0};
     enum q_code rc;
     uint64_t item_bytes;
-    if ((rc = make_samplers(w, e)) || (rc = make_notes(w, e)) ||
-        (rc = make_items(w, &item_bytes, e)) || (rc = worker_device_make(w, e)) ||
-        (rc = gpu_make(w->gpu, &models, &w->limits, &sizes, e)))
+    if ((rc = worker_make_vectors(w, e)) || (rc = make_samplers(w, e)) || (rc = make_notes(w, e)) ||
+        (rc = make_adapters(w, e)) || (rc = make_items(w, &item_bytes, e)) ||
+        (rc = worker_device_make(w, e)) || (rc = gpu_make(w->gpu, &models, &w->limits, &sizes, e)))
         return rc;
     info->n_block = sizes.n_block;
     info->n_swap_block = sizes.n_swap_block;
@@ -469,6 +467,7 @@ static FALLIBLE load_adapter(struct worker *w, struct q_err *e)
         .dir = dir,
         .config = w->config,
         .model = w->model,
+        .device = w->gpu ? gpu_lora(w->gpu) : NULL,
     };
     return w->adapters ? adapters_load(w->adapters, &load, e)
                        : q_fail(e, Q_UNSUPPORTED, "worker: LoRA adapters are not enabled");

@@ -88,9 +88,11 @@ static bool looks_back(const struct slots *s)
     return any;
 }
 
-/* The device samples every row of the batch. */
+/* The device samples every row of the batch, or all are pooled. */
 static bool samples_all(const struct worker *w)
 {
+    if (w->pool_scratch) /* vectors depend on no tokens */
+        return true;
     for (uint32_t i = 0; i < w->slots.batch.n_logit; i++)
         if (!gpu_samples(w->gpu, &w->slots.rows[i]))
             return false;
@@ -179,7 +181,9 @@ static FALLIBLE complete_step(struct worker *w, struct inflight_step *f, struct 
         (rc = worker_put_notes(w, f->notes, f->n_note, e)))
         return rc;
     const int64_t done_us = clock_us();
-    for (uint32_t i = 0; i < f->n_row; i++)
+    if (w->pool_scratch)
+        worker_complete_vectors(w, f);
+    for (uint32_t i = 0; i < f->n_row && !w->pool_scratch; i++)
         if (!f->rows[i].on_host)
             complete_row(w, f, i);
     rc = sample_host_rows(w, f, e);
@@ -247,7 +251,8 @@ static void note_row(struct worker *w, struct inflight_step *f, uint32_t i)
         .n_top = row->is_prompt ? row->n_top : p->n_logprob,
         .has_mask = p->grammar || sample_has_mask(&in),
         .is_forced = row->slot->is_forced,
-        .on_host = !gpu_samples(w->gpu, row),
+        .on_host = !w->pool_scratch && !gpu_samples(w->gpu, row),
+        .is_raw = p->raw_vector,
     };
 }
 

@@ -24,6 +24,7 @@ struct
     uint32_t token;                    /* of a prompt */
     uint32_t n_top;                    /* SAMPLE_NO_LOGPROBS: no logprobs are requested */
     bool has_mask, is_forced, on_host; /* on_host: the host samples it */
+    bool is_raw;                       /* a vector without the model's activation */
 };
 
 struct inflight_step { /* a step on the device without a result yet */
@@ -60,7 +61,7 @@ struct worker {
     struct masks *masks;
     struct sample_scratch *samplers; /* [n_thread] */
     struct pooling pooling;          /* what the model makes of a prompt */
-    float *pool_scratch;             /* [n_thread, pooler_n_scratch] of a model that pools */
+    float *pool_scratch; /* [n_thread, pooler_n_scratch]; NULL: the model does not pool */
     uint32_t n_thread, vocab_size;
     uint32_t n_output; /* columns of a row of logits: the vocabulary, or those of a pooled row */
     float *logits;     /* [logits_max, n_output], a mapping; not of a device */
@@ -106,6 +107,19 @@ FALLIBLE worker_put_notes(struct worker *w, const struct step_note *notes, uint3
                           struct q_err *e);
 /* An empty result with the error. */
 void worker_answer_error(struct worker *w, void *result, uint64_t number, enum q_code rc);
+
+/* ---- vectors.c ---- */
+struct worker_vector {
+    const struct logit_row *row;
+    bool is_raw;
+    const float *pooled; /* its pooled row */
+};
+FALLIBLE worker_make_vectors(struct worker *w, struct q_err *e);
+/* The vector of a request that pools, to row i of the result, as the alternatives of token 0. */
+void worker_finish_vector(struct worker *w, uint32_t i, const struct worker_vector *v,
+                          uint32_t ith);
+/* All of a step on a device, whose pooled rows have arrived. */
+void worker_complete_vectors(struct worker *w, const struct inflight_step *f);
 
 /* ---- worker_device.c ---- */
 FALLIBLE worker_device_make(struct worker *w, struct q_err *e);

@@ -3,29 +3,7 @@
 #include "common/check.h"
 #include "common/clock.h"
 #include "common/log.h"
-#include "engine/model/pooler.h"
 #include "engine/worker/worker_internal.h"
-
-/* The vector of a request that pools, as the alternatives of a row with token 0. */
-static void finish_vector(struct worker *w, uint32_t i, const float *pooled, uint32_t ith)
-{
-    const struct logit_row *from = &w->slots.rows[i];
-    const struct pooler *p = model_pooler(w->model);
-    const struct sample_params *params = &from->slot->params;
-    struct step_row *row = &w->result.rows[i];
-    const struct pooler_ask ask = {.n = from->n_top, .is_raw = params->raw_vector};
-    *row = (struct step_row){
-        .slot = from->i_slot,
-        .position = from->position,
-        .n_top = from->n_top,
-        .top_start = from->top_start,
-        .rank = 1,
-    };
-    memset(w->result.top_ids + from->top_start, 0, from->n_top * sizeof *w->result.top_ids);
-    if (!pooler_run(p, pooled, ask, w->pool_scratch + (size_t)ith * pooler_n_scratch(p),
-                    w->result.top_logprobs + from->top_start))
-        row->rank = SAMPLE_BAD; /* the request ends; the others go on */
-}
 
 /* Sample one row of logits, or compute its logprobs, into its row of the result. */
 void worker_finish_row(struct worker *w, uint32_t i, float *logits, struct sample_scratch *s)
@@ -61,7 +39,13 @@ static void finish_rows(struct worker *w, uint32_t first, uint32_t n, uint32_t i
     for (uint32_t i; (i = atomic_fetch_add_explicit(&w->next_row, 1, memory_order_relaxed)) < n;) {
         float *row = w->logits + (size_t)i * w->n_output;
         if (w->pool_scratch)
-            finish_vector(w, first + i, row, ith);
+            worker_finish_vector(w, first + i,
+                                 &(struct worker_vector){
+                                     .row = &w->slots.rows[first + i],
+                                     .is_raw = w->slots.rows[first + i].slot->params.raw_vector,
+                                     .pooled = row,
+                                 },
+                                 ith);
         else
             worker_finish_row(w, first + i, row, &w->samplers[ith]);
     }

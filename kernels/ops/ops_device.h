@@ -62,6 +62,19 @@ struct qkv_epilogue_args {
     int interleaved;
 };
 
+/* One row of each sequence: r = rows[i],  y[i,c] = x[r,c], or, with mean, the sum of x[r',c] over
+ * the rows r' of the sequence that has r, ascending from +0, divided by their number. y must not
+ * overlap x. */
+struct pool_rows_args {
+    float *y;
+    const float *x;
+    const uint32_t *rows;             /* [n_row] each of one of the sequences */
+    const struct attention_seq *seqs; /* [n_seq] ascending by row; blocks and start are not read */
+    uint32_t n_row, n_seq, n_col;
+    size_t x_stride, y_stride; /* elements */
+    int mean;
+};
+
 /* dst[at ? at[i] : i] = v < limit ? v : 0, v = value[from ? from[i] : i * step], i < n; no store
  * where at[i] is KERN_NO_SLOT. No index occurs twice. Updates the block tables and histories of
  * sequences on the device: a step sends their changes, reads its tokens from them, and stores the

@@ -55,7 +55,7 @@ static inline size_t lora_b_index(uint32_t rank, uint32_t j, uint32_t c)
 struct lora_shrink_args {
     float *t;
     const void *x;
-    enum dtype x_dtype; /* F32 or BF16 */
+    enum dtype x_dtype; /* F32 or BF16, on a device F16 too */
     const struct lora_group *groups;
     uint32_t n_group, first;   /* first: the row that x and t begin with */
     size_t x_stride, t_stride; /* elements */
@@ -68,6 +68,66 @@ struct lora_expand_args {
     const float *t;
     const struct lora_group *groups;
     uint32_t n_group, first;
+    size_t y_stride, t_stride; /* elements */
+};
+
+/* ---- on a device ----
+ * Adapters lie in slots of one array, each as one piece: for each product of the model what it has
+ * (struct lora_slot_factors, n_part 0: nothing), then the numbers. The rows that have one are cut
+ * into tiles: up to 8 rows of the same adapter. All of that is in device memory and is written
+ * before the step, so that one recorded launch serves every mix of adapters; counts of a launch are
+ * limits.
+ *
+ *     slots   slot 0 | slot 1 | …   slot_bytes each
+ *     tiles   {slot, where in rows, how many rows}; no rows: the tile is not used
+ *     rows    rows of the batch by tile */
+#define KERN_LORA_ROWS 8u /* of a tile at most */
+
+struct lora_slot_part {
+    uint64_t a, b; /* as lora_part's: bytes from the begin of the slot, multiples of 64 */
+    uint32_t rank, col, n_out;
+    float scale;
+};
+struct lora_slot_factors {
+    uint32_t n_in, n_part;
+    struct lora_slot_part parts[KERN_LORA_PARTS];
+};
+struct lora_row_tile {
+    uint32_t slot, first, n_row;
+};
+
+struct lora_slots {                    /* of one product */
+    const unsigned char *data;         /* [slots][bytes] */
+    size_t bytes;                      /* of a slot, a multiple of 64 */
+    enum dtype dtype;                  /* of a and b of all adapters */
+    uint32_t product;                  /* its place in a slot's lora_slot_factors */
+    const struct lora_row_tile *tiles; /* [n_tile] */
+    const uint32_t *rows;
+    uint32_t n_tile;
+};
+/* Tiles that n rows of at most n_adapter adapters have at most. */
+static inline uint32_t lora_tiles_max(uint32_t n, uint32_t n_adapter)
+{
+    const uint32_t most = n / KERN_LORA_ROWS + (n < n_adapter ? n : n_adapter);
+    return most < n ? most : n;
+}
+
+/* lora_shrink of each tile's rows. n_rank: columns of t, the sum of an adapter's ranks at most. */
+struct lora_shrink_grouped_args {
+    float *t;
+    const void *x;
+    enum dtype x_dtype;
+    struct lora_slots of;
+    uint32_t n_rank;
+    size_t x_stride, t_stride; /* elements */
+};
+
+/* lora_expand of each tile's rows. n_col: columns of y. */
+struct lora_expand_grouped_args {
+    float *y;
+    const float *t;
+    struct lora_slots of;
+    uint32_t n_col;
     size_t y_stride, t_stride; /* elements */
 };
 

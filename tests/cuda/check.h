@@ -59,9 +59,9 @@ const struct kern_table *cuda_kern(void);
     }
 
 extern const struct cuda_check cuda_checks_rows[], cuda_checks_kv[], cuda_checks_attention[],
-    cuda_checks_linear[], cuda_checks_mla[], cuda_checks_moe[], cuda_checks_sample[],
-    cuda_checks_fp8[], cuda_checks_blocks[], cuda_checks_state[], cuda_checks_lt[],
-    cuda_checks_wgmma[];
+    cuda_checks_linear[], cuda_checks_lora[], cuda_checks_mla[], cuda_checks_moe[],
+    cuda_checks_sample[], cuda_checks_fp8[], cuda_checks_blocks[], cuda_checks_state[],
+    cuda_checks_lt[], cuda_checks_wgmma[];
 /* each ends with a NULL name; lt, wgmma: not on a card, where tuner and trial compare */
 
 #endif

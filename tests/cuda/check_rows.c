@@ -13,6 +13,7 @@ CUDA_CALL(add_rows)
 CUDA_CALL(soft_cap)
 CUDA_CALL(gate_rows)
 CUDA_CALL(scatter)
+CUDA_CALL(pool_rows)
 CUDA_CALL(rms_norm)
 CUDA_CALL(norm_units)
 CUDA_CALL(norm_rows)
@@ -26,6 +27,7 @@ REF_CALL(add_rows)
 REF_CALL(soft_cap)
 REF_CALL(gate_rows)
 REF_CALL(scatter)
+REF_CALL(pool_rows)
 REF_CALL(rms_norm)
 REF_CALL(norm_units)
 REF_CALL(norm_rows)
@@ -220,6 +222,7 @@ const struct cuda_check cuda_checks_rows[] = {
     {"soft_cap", ref_soft_cap, call_soft_cap, 4, kcheck_soft_cap, 40},
     {"gate_rows", ref_gate_rows, call_gate_rows, 4, kcheck_gate_rows, 40},
     {"scatter", ref_scatter, call_scatter, 0, kcheck_scatter, 40},
+    {"pool_rows", ref_pool_rows, call_pool_rows, 0, kcheck_pool_rows, 40},
     {"rms_norm", ref_rms_norm, call_rms_norm, 16, kcheck_rms_norm, 40},
     {"norm_units", ref_norm_units, call_norm_units, 16, kcheck_norm_units, 40},
     {"norm_rows", ref_norm_rows, call_norm_rows, 16, check_norm_rows, 60},

@@ -86,7 +86,7 @@ int main(int argc, char **argv)
     static const struct cuda_check *const tables[] = {
         cuda_checks_rows,   cuda_checks_kv,    cuda_checks_attention, cuda_checks_linear,
         cuda_checks_sample, cuda_checks_mla,   cuda_checks_moe,       cuda_checks_fp8,
-        cuda_checks_blocks, cuda_checks_state,
+        cuda_checks_blocks, cuda_checks_state, cuda_checks_lora,
 #ifndef QUIRE_CUDA_CARD
         cuda_checks_lt,     cuda_checks_wgmma,
 #endif

@@ -39,6 +39,8 @@ extern uint64_t fake_total_bytes; /* of a device that is opened; 1 GiB */
 __attribute__((visibility("default"))) extern uint64_t fake_n_launch; /* of graphs, so far */
 /* Products by linear_w4a16, so far; of the reference's kernels. */
 __attribute__((visibility("default"))) extern uint64_t fake_n_half;
+/* Calls of lora_shrink_grouped, so far; likewise. */
+__attribute__((visibility("default"))) extern uint64_t fake_n_shrink;
 /* Maximum work launched on the device after an event for which the host was waiting. */
 struct fake_ahead {
     uint32_t n_forward, n_sample; /* counted by the kernels embed and sample */

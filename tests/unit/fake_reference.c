@@ -107,9 +107,19 @@ static void linear_w4a16_grouped(const struct linear_w4a16_grouped_args *a,
     kern.linear_w4a16_grouped(a, x);
 }
 
+uint64_t fake_n_shrink;
+static void lora_shrink_grouped(const struct lora_shrink_grouped_args *a, const struct kern_exec *x)
+{
+    struct kern_table kern;
+    kern_table_cpu(&kern, CAP_NONE);
+    fake_n_shrink++;
+    kern.lora_shrink_grouped(a, x);
+}
+
 static void kernels(struct kern_table *out)
 {
     kern_table_cpu(out, CAP_NONE);
+    out->lora_shrink_grouped = lora_shrink_grouped;
     out->linear_w4a16_grouped = linear_w4a16_grouped;
     out->linear_w4a16 = linear_w4a16;
     out->sample = getenv("QUIRE_FAKE_NO_SAMPLE") ? NULL : sample;

@@ -89,7 +89,7 @@ static void demand_op(struct demands *to, const struct executor_device *d,
     if (w && op->kind == PROGRAM_QUANTIZE) {
         to->of[op->out.buffer].sums |= w->group && info->scope != PROGRAM_OF_EXPERT;
         to->of[op->out.buffer].scales |= w->blocks;
-    } else if (w) {
+    } else if (w && (op->kind == PROGRAM_MATMUL || op->kind == PROGRAM_EXPERTS)) {
         demand_order(to, d, op, w);
         demand_weighed(to, d, op, w);
     }

@@ -578,45 +578,24 @@ static void attention(struct cpu_run *w, const struct program_op *op, struct pro
 
 /* ---- pooling ---- */
 
-/* The sequence that has the row. */
-static const struct attention_seq *sequence_of(const struct batch *b, uint32_t row)
-{
-    uint32_t at = 0, n = b->n_seq;
-    while (n > 1) {
-        const uint32_t half = n / 2;
-        at += b->seqs[at + half].row <= row ? half : 0;
-        n -= half;
-    }
-    return &b->seqs[at];
-}
-
-/* y = the mean of rows of x, their sum in ascending order. */
-static void mean_rows(float *y, const struct matmul_rows *x, const struct attention_seq *q,
-                      struct cpu_rows columns)
-{
-    memset(y, 0, columns.n * sizeof *y);
-    for (uint32_t r = q->row; r < q->row + q->n_query; r++) {
-        const float *row = (const float *)x->x + r * x->stride + columns.at;
-        for (uint32_t c = 0; c < columns.n; c++)
-            y[c] += row[c];
-    }
-    for (uint32_t c = 0; c < columns.n; c++)
-        y[c] /= (float)q->n_query;
-}
-
 /* By columns. The row that is asked for is the one that is pooled, or any of the sequence. */
 static void pool(struct cpu_run *w, const struct program_op *op, struct program_ref out)
 {
     const struct matmul_rows y = cpu_rows_to(w, out), *x = &w->s->buffers[op->in[0].buffer];
     const struct cpu_rows columns = cpu_share(w, (struct cpu_rows){0, out.n_col});
-    for (uint32_t i = 0; i < w->block.n; i++) {
-        const uint32_t row = w->b->logit_rows[w->first_logit + w->block.at + i];
-        float *to = (float *)y.x + i * y.stride + columns.at;
-        if (op->pool == POOLING_MEAN)
-            mean_rows(to, x, sequence_of(w->b, row), columns);
-        else
-            memcpy(to, (const float *)x->x + row * x->stride + columns.at, columns.n * sizeof *to);
-    }
+    const struct pool_rows_args a = {
+        .y = (float *)y.x + columns.at,
+        .x = (const float *)x->x + columns.at,
+        .rows = w->b->logit_rows + w->first_logit + w->block.at,
+        .seqs = w->b->seqs,
+        .n_row = w->block.n,
+        .n_seq = w->b->n_seq,
+        .n_col = columns.n,
+        .x_stride = x->stride,
+        .y_stride = y.stride,
+        .mean = op->pool == POOLING_MEAN,
+    };
+    w->k->pool_rows(&a, &(struct kern_exec){.nth = 1});
 }
 
 /* ---- stages and passes ---- */

@@ -74,7 +74,7 @@ struct matmul_rows device_rows_of(const struct device_run *r, struct program_ref
     const bool is_logits = ref.buffer == PROGRAM_B_LOGITS;
     const struct matmul_rows all = {
         .x = is_logits ? (unsigned char *)r->s->logits : b->data,
-        .stride = is_logits ? r->d->m->config.vocab_size : b->stride,
+        .stride = is_logits ? r->d->m->shape.n_output : b->stride,
         .dtype = (enum dtype)ref.dtype,
         .rows = b->rows,
         .sums = b->sums,
@@ -698,6 +698,15 @@ static void add_shared(const struct device_run *r, const struct program_op *op)
     r->k->moe_add_shared(&a, &r->d->x);
 }
 
+/* Stages of one operation whose code is in another file. */
+typedef void stage_fn(const struct device_run *r, const struct program_op *op);
+static stage_fn *const elsewhere[PROGRAM_KINDS] = {
+    [PROGRAM_TYPES] = device_types,
+    [PROGRAM_POOL] = device_pool,
+    [PROGRAM_SHRINK] = device_shrink,
+    [PROGRAM_EXPAND] = device_expand,
+};
+
 void device_stage(const struct device_run *r, const struct program_stage *s)
 {
     const struct program_op *op = &r->d->m->program.ops[s->first], *last = op + s->n - 1;
@@ -765,7 +774,8 @@ void device_stage(const struct device_run *r, const struct program_stage *s)
         add_shared(r, op);
         break;
     default:
-        Q_ASSERT(!"an operation that device_needs_check refuses");
+        Q_ASSERT(elsewhere[op->kind]); /* device_needs_check refuses others */
+        elsewhere[op->kind](r, op);
     }
 }
 

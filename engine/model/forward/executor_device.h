@@ -35,7 +35,8 @@ size_t executor_device_cos_sin_bytes(const struct model *m);
 bool executor_device_cos_sin(const struct model *m, float *rows, const struct batch *b);
 
 struct device_step {
-    const struct batch *batch;  /* counts, and arrays in device memory; n_prompts is not read */
+    /* Counts, and arrays in device memory; n_prompts and lora are not read. */
+    const struct batch *batch;
     const float *cos_sin;       /* of executor_device_cos_sin, in device memory; else not read */
     const void *plan;           /* of attention, in device memory */
     const void *plan_host;      /* the same in host memory; NULL: the step is recorded */
@@ -46,7 +47,8 @@ struct device_step {
     const uint32_t *item_ids;
     const float *items; /* [n, hidden_size] */
     const struct kv_cache *kv;
-    float *logits; /* [n_logit, vocab_size] in device memory */
+    const struct lora_slots *lora; /* lora_device_slots; NULL: no row has an adapter */
+    float *logits;                 /* [n_logit, model_shape.n_output] in device memory */
 };
 /* Give one step to the stream of the link; batch->context_max may be more than the longest.
  * Errors: Q_INTERNAL (an operation of a plugin was not launched, by its name and its reason; the

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* executor_device_internal - struct executor_device: the memory of a program's buffers on a device
- * (device_buffers.c), the stages (executor_device.c), those of experts (executor_device_experts.c)
- * and of mixers with states (executor_device_state.c). Threads: as executor_device.h. */
+ * (device_buffers.c), the stages (executor_device.c), those of experts (executor_device_experts.c),
+ * of mixers with states (executor_device_state.c), of models that pool (executor_device_pool.c) and
+ * of adapters (executor_device_lora.c). Threads: as executor_device.h. */
 #ifndef QUIRE_ENGINE_MODEL_FORWARD_EXECUTOR_DEVICE_INTERNAL_H
 #define QUIRE_ENGINE_MODEL_FORWARD_EXECUTOR_DEVICE_INTERNAL_H
 #include "engine/model/forward/executor_device.h"
@@ -70,6 +71,12 @@ void device_stage(const struct device_run *r, const struct program_stage *s);
 void device_state(const struct device_run *r, const struct program_op *op);
 /* An RMS norm of each unit of a row. */
 void device_norm_units(const struct device_run *r, const struct program_op *op);
+/* Types of tokens onto the stream; the pooled rows in place of logits. */
+void device_types(const struct device_run *r, const struct program_op *op);
+void device_pool(const struct device_run *r, const struct program_op *op);
+/* A x and B of the adapters that rows have, onto a product's output. */
+void device_shrink(const struct device_run *r, const struct program_op *op);
+void device_expand(const struct device_run *r, const struct program_op *op);
 /* n stages from s on, which are (program_repeated), for all rows of the step. */
 void device_experts(const struct device_run *r, const struct program_stage *s, uint32_t n);
 

@@ -5,40 +5,36 @@
 #include <string.h>
 #include "common/hub/adapter.h"
 #include "common/mem.h"
+#include "engine/model/lora/lora_internal.h"
 #include "engine/model/lora/lora_module.h"
+#include "kernels/device.h"
 
 /* Products that may have adapters, and the place of each in lora.factors. */
 static const enum program_weight adapted[] = {
     PROGRAM_W_QKV, PROGRAM_W_Q_B, PROGRAM_W_OUT, PROGRAM_W_GATE_UP, PROGRAM_W_UP, PROGRAM_W_DOWN,
 };
-#define N_ADAPTED (sizeof adapted / sizeof *adapted)
+_Static_assert(sizeof adapted / sizeof *adapted == LORA_PRODUCTS, "as lora.h says");
 
-struct lora {
-    uint32_t n_layer;
-    struct lora_factors *factors; /* [n_layer][N_ADAPTED] */
-    unsigned char *data;
-    size_t n_byte;
-};
-
-static size_t place_of(uint32_t w)
+uint32_t lora_product(uint32_t w)
 {
-    size_t i = 0;
-    while (i < N_ADAPTED && adapted[i] != (enum program_weight)w)
+    uint32_t i = 0;
+    while (i < LORA_PRODUCTS && adapted[i] != (enum program_weight)w)
         i++;
     return i;
 }
 
 bool lora_is_adapted(uint32_t w)
 {
-    return place_of(w) < N_ADAPTED;
+    return lora_product(w) < LORA_PRODUCTS;
 }
 
 const struct lora_factors *lora_factors_of(const struct lora *a, uint32_t w, uint32_t layer)
 {
-    const size_t i = place_of(w);
-    if (i == N_ADAPTED || layer >= a->n_layer)
+    const size_t i = lora_product(w);
+    Q_ASSERT(!a->link);
+    if (i == LORA_PRODUCTS || layer >= a->n_layer)
         return NULL;
-    const struct lora_factors *f = &a->factors[layer * N_ADAPTED + i];
+    const struct lora_factors *f = &a->factors[layer * LORA_PRODUCTS + i];
     return f->n_part ? f : NULL;
 }
 
@@ -53,6 +49,8 @@ void lora_free(struct lora *a)
         return;
     q_free(a->factors);
     q_free(a->data);
+    if (a->link)
+        a->link->t->host_free(a->link->d, a->image);
     q_free(a);
 }
 
@@ -243,10 +241,11 @@ static void put(void *to, enum dtype dtype, size_t i, float f)
         ((uint16_t *)to)[i] = dtype == DT_F16 ? f32_to_f16(f) : f32_to_bf16(f);
 }
 
-/* Bytes of a factor, in whole lines of the cache. */
-static size_t factor_bytes(enum dtype dtype, size_t n)
+/* Of both factors. */
+static size_t module_bytes(enum dtype dtype, uint32_t rank, const struct lora_place *p)
 {
-    return (n * (dtype_bits(dtype) / 8) + 63) / 64 * 64;
+    return lora_factor_bytes(dtype, (size_t)rank * p->n_in) +
+           lora_factor_bytes(dtype, lora_b_size(rank, p->n_out));
 }
 
 static enum q_code count_module(const struct reader *r, const struct lora_module *m, void *ctx)
@@ -254,8 +253,7 @@ static enum q_code count_module(const struct reader *r, const struct lora_module
     const struct lora_place p = lora_module_place(m, r->arch, r->c);
     const struct tensor *a = found_of(r, m)->factors[ADAPTER_A];
     if (a)
-        *(size_t *)ctx += factor_bytes(r->o->dtype, (size_t)a->shape[0] * p.n_in) +
-                          factor_bytes(r->o->dtype, lora_b_size((uint32_t)a->shape[0], p.n_out));
+        *(size_t *)ctx += module_bytes(r->o->dtype, (uint32_t)a->shape[0], &p);
     return Q_OK;
 }
 
@@ -273,11 +271,11 @@ static enum q_code fill_module(const struct reader *r, const struct lora_module 
     const enum q_code rc = adapter_size_of(&size, r->config, name, r->e);
     if (rc)
         return rc;
-    struct lora_factors *f = &t->a->factors[m->layer * N_ADAPTED + place_of(p.weight)];
+    struct lora_factors *f = &t->a->factors[m->layer * LORA_PRODUCTS + lora_product(p.weight)];
     Q_ASSERT(f->n_part < KERN_LORA_PARTS);
     const size_t n_a = (size_t)size.rank * p.n_in, n_b = (size_t)size.rank * p.n_out;
-    unsigned char *a = t->a->data + t->at, *b = a + factor_bytes(dtype, n_a);
-    t->at += factor_bytes(dtype, n_a) + factor_bytes(dtype, lora_b_size(size.rank, p.n_out));
+    unsigned char *a = t->a->data + t->at, *b = a + lora_factor_bytes(dtype, n_a);
+    t->at += module_bytes(dtype, size.rank, &p);
     f->dtype = dtype;
     f->n_in = p.n_in;
     f->parts[f->n_part++] = (struct lora_part){a, b, size.rank, p.col, p.n_out, size.scale};
@@ -296,7 +294,7 @@ static enum q_code load(struct lora *a, const struct reader *r)
     struct filler t = {.a = a};
     enum q_code rc = for_each(r, count_module, &a->n_byte);
     a->n_layer = r->c->n_layer;
-    a->factors = q_calloc((size_t)a->n_layer * N_ADAPTED, sizeof *a->factors);
+    a->factors = q_calloc((size_t)a->n_layer * LORA_PRODUCTS, sizeof *a->factors);
     a->data = q_alloc_huge(a->n_byte + 64); /* B's panels are padded: by zeros */
     if (!a->factors || !a->data)
         return q_fail(r->e, Q_NO_MEMORY, "%s: out of memory for an adapter of %zu bytes", r->o->dir,
@@ -321,6 +319,22 @@ FALLIBLE lora_load(struct lora **out, const struct model_config *c, const struct
     else
         *out = a;
     return rc;
+}
+
+static enum q_code add_most(const struct reader *r, const struct lora_module *m, void *ctx)
+{
+    const struct lora_place p = lora_module_place(m, r->arch, r->c);
+    *(size_t *)ctx += module_bytes(r->o->dtype, r->o->rank_max, &p);
+    return Q_OK;
+}
+
+FALLIBLE lora_most_bytes(size_t *out, const struct model_config *c, const struct lora_options *o,
+                         struct q_err *e)
+{
+    struct reader r = {.c = c, .o = o, .e = e};
+    const enum q_code rc = arch_find(&r.arch, c->architecture, e);
+    *out = 0;
+    return rc ? rc : for_each(&r, add_most, out);
 }
 
 /* ---- batches ---- */

@@ -18,6 +18,7 @@
 #include "kernels/ops/ops_lora.h"
 
 #define LORA_GROUPS_MAX 64u  /* adapters of a step: the limit of --max-loras */
+#define LORA_PRODUCTS   6u   /* of a layer that may have adapters */
 #define LORA_RANK_MAX   512u /* the limit of --max-lora-rank */
 
 struct lora;
@@ -38,9 +39,13 @@ FALLIBLE lora_load(struct lora **out, const struct model_config *c, const struct
 FALLIBLE lora_check(const struct model_config *c, const struct lora_options *o, struct q_err *e);
 void lora_free(struct lora *a);
 
-/* Of a product: w is an enum program_weight; NULL: the adapter has none for it. */
+/* Of a product: w is an enum program_weight; NULL: the adapter has none for it. Not of an adapter
+ * that was given to a device. */
 const struct lora_factors *lora_factors_of(const struct lora *a, uint32_t w, uint32_t layer);
 uint64_t lora_bytes(const struct lora *a);
+/* The number of the product with this weight (enum program_weight) in its layer; LORA_PRODUCTS: it
+ * takes no adapter. */
+uint32_t lora_product(uint32_t w);
 /* May a product with this weight (enum program_weight) have an adapter? */
 bool lora_is_adapted(uint32_t w);
 

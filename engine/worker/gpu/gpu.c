@@ -9,9 +9,11 @@
 #include "common/mem.h"
 #include "common/parse.h"
 #include "engine/model/forward/device_tune.h"
+#include "engine/worker/adapters.h"
 #include "engine/worker/gpu/gpu_internal.h"
 
 #define MEMORY_GPU_PART 0.9 /* without --gpu-memory-utilization; vLLM's */
+#define MIB             1048576.0
 
 /* ---- which device ---- */
 
@@ -169,6 +171,26 @@ static FALLIBLE make_items(struct gpu *g, struct gpu_model *l, struct q_err *e)
     return Q_OK;
 }
 
+/* Slots for the adapters of the model. */
+static FALLIBLE make_lora(struct gpu *g, struct gpu_model *l, struct q_err *e)
+{
+    const struct worker_config *c = g->config;
+    const struct lora_device_args a = {
+        .link = &g->link,
+        .config = model_config(l->model),
+        .dtype = adapters_dtype(c, l->model),
+        .rank_max = c->max_lora_rank,
+        .n_slot = c->max_loras ? c->max_loras : LORA_GROUPS_MAX,
+    };
+    enum q_code rc;
+    if (!c->max_lora_rank || l != &g->model)
+        return Q_OK;
+    if (!(rc = lora_device_new(&l->lora, &a, e)))
+        log_info("adapters: %u slots on the device, %.1f MiB (--max-loras, --max-lora-rank)",
+                 a.n_slot, (double)lora_device_bytes(l->lora) / MIB);
+    return rc;
+}
+
 /* Allocate the memory of a model's steps. max_logit: rows of logits. */
 static FALLIBLE make_model(struct gpu *g, struct gpu_model *l, const struct model *m,
                            const struct device_limits *limits, struct q_err *e)
@@ -180,7 +202,7 @@ static FALLIBLE make_model(struct gpu *g, struct gpu_model *l, const struct mode
     l->model = m;
     *d = *limits;
     executor_device_limits(d, m);
-    if ((rc = executor_device_new(&l->executor, m, d, e)))
+    if ((rc = executor_device_new(&l->executor, m, d, e)) || (rc = make_lora(g, l, e)))
         return rc;
     const struct batch most = {
         .n_token = d->n_row_max,
@@ -206,7 +228,7 @@ static FALLIBLE make_model(struct gpu *g, struct gpu_model *l, const struct mode
     l->ids = p;
     if (model_takes_items(m) && (rc = make_items(g, l, e)))
         return rc;
-    const size_t logits = (size_t)d->n_logit_max * d->vocab_size * sizeof *l->logits;
+    const size_t logits = (size_t)d->n_logit_max * model_shape(m)->n_output * sizeof *l->logits;
     rc = t->alloc(g->link.d, &p, logits, "logits", e);
     l->logits = rc ? NULL : p;
     return rc;
@@ -220,6 +242,7 @@ static void release_model(struct gpu *g, struct gpu_model *l)
     if (l->swap.memory)
         kv_cache_release(&l->swap);
     executor_device_free(l->executor);
+    lora_device_free(l->lora);
     t->release(g->link.d, l->device);
     t->release(g->link.d, l->ids);
     t->release(g->link.d, l->logits);
@@ -244,6 +267,8 @@ static void fill_largest(struct gpu *g, const struct gpu_model *l, const struct 
     for (uint32_t i = 0; i < b->n_token; i++) {
         from[i] = (uint32_t)g->histories;
         positions[i] = i % each;
+        if (gpu_has_types(l))
+            ((uint32_t *)(void *)(host + at->types))[i] = 0;
         if (model_takes_items(l->model)) /* all of them are, of one */
             ((uint32_t *)(void *)(host + at->item_ids))[i] = 0;
         places[i] = i < each ? i : KERN_NO_SLOT;
@@ -292,8 +317,9 @@ static FALLIBLE run_largest(struct gpu *g, const struct gpu_model *l, struct q_e
     t->copy(g->link.s, g->words, first, n_block * sizeof *first);
     fill_largest(g, l, &at, &b, each);
     g->n_item = model_takes_items(l->model);
+    gpu_fill_lora(g, l, &at, NULL, n);
     gpu_send(g, l, &at, &b);
-    rc = gpu_forward_done(g, &(struct gpu_pass){l, &at, &b, &few, false}, e);
+    rc = gpu_forward_done(g, &(struct gpu_pass){l, &at, &b, &few, false, l->lora != NULL}, e);
     kv_cache_release(&few);
     return rc ? q_wrap(e, "memory measurement with a step of %u tokens", n) : Q_OK;
 }
@@ -357,7 +383,7 @@ static void choose_graphs(struct gpu *g)
 {
     const struct worker_config *c = g->config;
     const uint32_t most = c->max_num_seqs;
-    if (c->enforce_eager)
+    if (c->enforce_eager || model_shape(g->model.model)->pools) /* which has no steps of decode */
         return;
     for (uint32_t i = 0; i < c->n_graph_size; i++)
         if (c->graph_sizes[i] <= most)
@@ -384,19 +410,30 @@ static FALLIBLE make_models(struct gpu *g, const struct gpu_models *m, const str
     return make_model(g, &g->draft, m->draft, &d, e);
 }
 
+/* What becomes of the rows behind the model. */
+static FALLIBLE make_results(struct gpu *g, struct q_err *e)
+{
+    const struct model_shape *shape = model_shape(g->model.model);
+    const size_t logits = (size_t)GPU_LOGITS * shape->vocab_size * sizeof *g->host_logits;
+    enum q_code rc;
+    void *p;
+    if (shape->pools)
+        return gpu_pool_make(g, e);
+    if ((rc = gpu_sampling_make(g, e)) ||
+        (rc = g->link.t->host_alloc(g->link.d, &p, logits, "logits", e)))
+        return rc;
+    g->host_logits = p;
+    return Q_OK;
+}
+
 FALLIBLE gpu_make(struct gpu *g, const struct gpu_models *m, struct step_limits *l,
                   struct gpu_sizes *sizes, struct q_err *e)
 {
     const int64_t start_ms = clock_ms();
-    const size_t logits =
-        (size_t)GPU_LOGITS * model_shape(m->model)->vocab_size * sizeof *g->host_logits;
     enum q_code rc;
-    void *p;
     if ((rc = gpu_slots_make(g, l, e)) || (rc = make_models(g, m, l, e)) ||
-        (rc = gpu_sampling_make(g, e)) ||
-        (rc = g->link.t->host_alloc(g->link.d, &p, logits, "logits", e)))
+        (rc = make_results(g, e)))
         return rc;
-    g->host_logits = p;
     if ((rc = device_tune(m->model, g->model.executor, &g->model.limits, e)) ||
         (m->draft && (rc = device_tune(m->draft, g->draft.executor, &g->draft.limits, e))))
         return rc;
@@ -414,6 +451,11 @@ FALLIBLE gpu_make(struct gpu *g, const struct gpu_models *m, struct step_limits 
 const struct kv_cache *gpu_kv(const struct gpu *g)
 {
     return &g->model.kv;
+}
+
+struct lora_device *gpu_lora(const struct gpu *g)
+{
+    return g->model.lora;
 }
 
 const struct kv_cache *gpu_swap(const struct gpu *g)
@@ -444,6 +486,12 @@ void gpu_stop(struct gpu *g)
         log_debug("device: %s", e.message);
 }
 
+static void free_graph(const struct device_table *t, const struct gpu_graph *g)
+{
+    t->graph_free(g->graph);
+    t->graph_free(g->with_lora);
+}
+
 void gpu_free(struct gpu *g)
 {
     if (!g)
@@ -452,11 +500,12 @@ void gpu_free(struct gpu *g)
     struct device *d = g->link.d;
     if (d) {
         for (uint32_t i = 0; i < g->n_graph; i++)
-            t->graph_free(g->graphs[i].graph);
+            free_graph(t, &g->graphs[i]);
         release_model(g, &g->model);
         release_model(g, &g->draft);
         gpu_slots_release(g);
         gpu_sampling_release(g);
+        gpu_pool_release(g);
         t->host_free(d, g->host_logits);
         for (uint32_t i = 0; i < GPU_STEP_EVENTS; i++)
             release_events(t, &g->step_events[i]);

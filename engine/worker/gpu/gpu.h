@@ -12,7 +12,8 @@
  * A step's arrays are contiguous in device memory, at offsets determined by its counts; so all
  * decode steps of one (padded) number of sequences have the same addresses, and one captured graph
  * serves all of them. Graphs exist for 1, 2, 4, 8, 16, 24 … sequences (--cuda-graph-sizes,
- * --enforce-eager); a step of another shape is launched kernel by kernel. If the library has no
+ * --enforce-eager), with adapters one more each, for steps that have some; a step of another shape
+ * is launched kernel by kernel. If the library has no
  * `sample`, or a row needs more alternatives than it supports, the host samples from the logits.
  * Threads: the worker's loop. Allocates nothing after gpu_make. */
 #ifndef QUIRE_ENGINE_WORKER_GPU_GPU_H
@@ -56,6 +57,7 @@ FALLIBLE gpu_make(struct gpu *g, const struct gpu_models *m, struct step_limits 
                   struct gpu_sizes *sizes, struct q_err *e);
 const struct kv_cache *gpu_kv(const struct gpu *g);
 const struct kv_cache *gpu_swap(const struct gpu *g); /* of 0 blocks when there is none */
+struct lora_device *gpu_lora(const struct gpu *g);    /* NULL: adapters are not enabled */
 void gpu_forget(struct gpu *g);                       /* kv_cache_forget of all pools */
 
 /* True if the device samples this row. */
@@ -92,6 +94,9 @@ struct gpu_times gpu_times_of(const struct gpu *g, uint64_t n);
  * SAMPLE_NO_LOGPROBS: none of these. */
 void gpu_row(const struct gpu *g, uint64_t n, uint32_t i_row, uint32_t n_top,
              const struct sample_result *out);
+/* Pooled row i_row of step n after gpu_wait, [n_output] of host memory, until the step after the
+ * next one; of a model that pools. */
+const float *gpu_pooled(const struct gpu *g, uint64_t n, uint32_t i_row);
 /* Rows of logits of the last step, at most GPU_LOGITS: *logits, [n][vocab_size] of host memory,
  * until the next call. Waits. Errors: those of the device. */
 FALLIBLE gpu_logits(struct gpu *g, const uint32_t *rows, uint32_t n, float **logits,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* gpu_internal - the state of struct gpu. Internal to engine/worker: gpu.c makes it, gpu_slots.c
- * keeps its tables and histories, gpu_step.c computes steps, gpu_sample.c samples.
+ * keeps its tables and histories, gpu_step.c computes steps, gpu_sample.c samples, gpu_pool.c
+ * brings pooled rows.
  *
  * Host memory of a step exists twice: while the device may still read one, the next step is
  * written. Device memory exists once, because a stream executes in order.
@@ -9,14 +10,17 @@
 #define QUIRE_ENGINE_WORKER_GPU_GPU_INTERNAL_H
 #include <limits.h>
 #include "engine/model/forward/executor_device.h"
+#include "engine/model/lora/lora_device.h"
 #include "engine/worker/gpu/gpu.h"
 
 struct gpu_layout { /* bytes from the start of a step's arrays; each 256-byte aligned */
     size_t from;    /* position of each row's token in the histories */
     size_t positions, slot_mapping, seqs, rows;
-    size_t state_parts;  /* of models with states */
-    size_t item_ids;     /* of models that take items: executor_device.h */
-    size_t rope_cos_sin; /* (cos, sin) of each row, for models with dynamic rope */
+    size_t state_parts;           /* of models with states */
+    size_t types;                 /* of tokens, for models that have some */
+    size_t item_ids;              /* of models that take items: executor_device.h */
+    size_t lora_tiles, lora_rows; /* of models with adapters: lora_device.h */
+    size_t rope_cos_sin;          /* (cos, sin) of each row, for models with dynamic rope */
     size_t plan, wide_plan;
 };
 
@@ -54,7 +58,7 @@ struct gpu_step_events {
 
 struct gpu_graph {
     uint32_t n_seq;
-    struct device_graph *graph;
+    struct device_graph *graph, *with_lora; /* with_lora: of steps that have adapters */
 };
 
 struct gpu_model { /* a model on the device, and the memory of its steps */
@@ -62,6 +66,7 @@ struct gpu_model { /* a model on the device, and the memory of its steps */
     struct executor_device *executor;
     struct device_limits limits;
     struct device_limits wide; /* executor_device_wide_limits */
+    struct lora_device *lora;  /* NULL: it takes no adapters */
     struct kv_cache kv, swap;
     bool kv_made;
     unsigned char *host[GPU_STEPS], *device; /* a step's arrays */
@@ -69,7 +74,7 @@ struct gpu_model { /* a model on the device, and the memory of its steps */
     uint32_t *ids;                           /* [rows] of the device: their tokens */
     /* [rows][hidden_size], of models that take items: rows of items, in host memory and there */
     float *host_items[GPU_STEPS], *items;
-    float *logits; /* [n_logit_max][vocab_size] */
+    float *logits; /* [n_logit_max][model_shape.n_output] */
 };
 
 struct gpu {
@@ -91,9 +96,10 @@ struct gpu {
     uint32_t *seq_slots;   /* [max_num_seqs] of a step's sequences */
     struct gpu_updates updates;
     struct gpu_sampling sampling;
-    float *host_logits;                       /* [GPU_LOGITS][vocab_size] */
-    uint32_t n_item;                          /* rows of items in the step being sent */
-    uint32_t i_buffer;                        /* of GPU_STEPS: whose host memory is written now */
+    float *host_logits;       /* [GPU_LOGITS][vocab_size] */
+    float *pooled[GPU_STEPS]; /* [n_logit_max][n_output] in host memory; NULL: it samples */
+    uint32_t n_item;          /* rows of items in the step being sent */
+    uint32_t i_buffer;        /* of GPU_STEPS: whose host memory is written now */
     struct gpu_graph graphs[RING_GRAPHS_MAX]; /* [n_graph] ascending */
     uint32_t n_graph;
     struct q_err refusal; /* of the last gpu_launch; Q_OK: none */
@@ -109,12 +115,16 @@ void gpu_pad(const struct gpu *g, const struct gpu_model *l, const struct gpu_la
 /* Send the arrays of a step with these counts. */
 void gpu_send(const struct gpu *g, const struct gpu_model *l, const struct gpu_layout *at,
               const struct batch *counts);
+/* Fill the adapters of a step of n rows. b: placed, or NULL. Without adapters it does nothing. */
+void gpu_fill_lora(const struct gpu *g, const struct gpu_model *l, const struct gpu_layout *at,
+                   const struct lora_batch *b, uint32_t n);
 struct gpu_pass {
     const struct gpu_model *l;
     const struct gpu_layout *at;
     const struct batch *counts;
     const struct kv_cache *kv;
     bool is_recorded; /* the launches serve every step of these counts */
+    bool has_lora;    /* a row has an adapter */
 };
 /* The forward pass over the arrays in device memory. Errors: as executor_device_run. */
 FALLIBLE gpu_forward(const struct gpu *g, const struct gpu_pass *p, struct q_err *e);
@@ -136,6 +146,18 @@ static inline size_t gpu_history_at(const struct gpu *g, uint32_t slot, uint32_t
 {
     return g->histories + (size_t)slot * g->history_len + position;
 }
+
+static inline bool gpu_has_types(const struct gpu_model *l)
+{
+    return model_shape(l->model)->n_type > 1;
+}
+
+/* ---- gpu_pool.c ---- */
+/* Of a model that pools: host memory of pooled rows. */
+FALLIBLE gpu_pool_make(struct gpu *g, struct q_err *e);
+void gpu_pool_release(struct gpu *g);
+/* Copy the step's n pooled rows to the host. */
+void gpu_pool(struct gpu *g, uint32_t n);
 
 /* ---- gpu_sample.c ---- */
 FALLIBLE gpu_sampling_make(struct gpu *g, struct q_err *e);

@@ -25,7 +25,12 @@ struct gpu_layout gpu_layout_of(const struct gpu_model *l, const struct batch *c
     to.seqs = take_bytes(&at, counts->n_seq * sizeof(struct attention_seq));
     to.rows = take_bytes(&at, counts->n_logit * sizeof(uint32_t));
     to.state_parts = take_bytes(&at, counts->n_state_part * sizeof(struct state_part));
+    to.types = take_bytes(&at, gpu_has_types(l) ? rows : 0);
     to.item_ids = take_bytes(&at, model_takes_items(l->model) ? rows : 0);
+    to.lora_rows = take_bytes(&at, l->lora ? rows : 0);
+    to.lora_tiles = take_bytes(&at, l->lora ? lora_device_n_tile(l->lora, counts->n_token) *
+                                                  sizeof(struct lora_row_tile)
+                                            : 0);
     to.rope_cos_sin = take_bytes(&at, counts->n_token * executor_device_cos_sin_bytes(l->model));
     to.plan = take_bytes(&at, l->plan_bytes);
     to.wide_plan = at;
@@ -59,6 +64,19 @@ static void pad_state_parts(struct state_part *parts, uint32_t i, uint32_t n)
         };
 }
 
+static struct lora_row_tile *tiles_at(unsigned char *base, const struct gpu_layout *at)
+{
+    return (struct lora_row_tile *)(void *)(base + at->lora_tiles);
+}
+
+void gpu_fill_lora(const struct gpu *g, const struct gpu_model *l, const struct gpu_layout *at,
+                   const struct lora_batch *b, uint32_t n)
+{
+    unsigned char *host = l->host[g->i_buffer];
+    if (l->lora)
+        lora_device_tiles(l->lora, b, n, tiles_at(host, at), words(host, at->lora_rows));
+}
+
 void gpu_pad(const struct gpu *g, const struct gpu_model *l, const struct gpu_layout *at,
              uint32_t i, uint32_t n)
 {
@@ -70,6 +88,8 @@ void gpu_pad(const struct gpu *g, const struct gpu_model *l, const struct gpu_la
         words(host, at->positions)[i] = 0;
         words(host, at->slot_mapping)[i] = KERN_NO_SLOT;
         words(host, at->rows)[i] = i;
+        if (gpu_has_types(l))
+            words(host, at->types)[i] = 0;
         if (model_takes_items(l->model))
             words(host, at->item_ids)[i] = KERN_NO_ROW;
         seqs_at(host, at)[i] = (struct attention_seq){.blocks = g->words, .row = i};
@@ -111,10 +131,15 @@ FALLIBLE gpu_forward(const struct gpu *g, const struct gpu_pass *p, struct q_err
     g->link.t->kern(g->link.d)->scatter(&tokens, executor_device_exec(l->executor));
     b.token_ids = l->ids;
     b.positions = words(l->device, at->positions);
+    b.token_types = gpu_has_types(l) ? words(l->device, at->types) : NULL;
     b.slot_mapping = words(l->device, at->slot_mapping);
     b.seqs = seqs_at(l->device, at);
     b.logit_rows = words(l->device, at->rows);
     b.state_parts = state_parts_at(l->device, at);
+    const struct lora_slots lora =
+        p->has_lora ? lora_device_slots(l->lora, b.n_token, tiles_at(l->device, at),
+                                        words(l->device, at->lora_rows))
+                    : (struct lora_slots){0};
     const struct device_step s = {
         .batch = &b,
         .cos_sin = (const float *)(const void *)(l->device + at->rope_cos_sin),
@@ -125,6 +150,7 @@ FALLIBLE gpu_forward(const struct gpu *g, const struct gpu_pass *p, struct q_err
         .item_ids = words(l->device, at->item_ids),
         .items = l->items,
         .kv = p->kv,
+        .lora = p->has_lora ? &lora : NULL,
         .logits = l->logits,
     };
     return executor_device_run(l->executor, &s, e);
@@ -152,24 +178,25 @@ static struct batch padded(const struct gpu *g, uint32_t n)
     };
 }
 
-static FALLIBLE record(struct gpu *g, struct gpu_graph *to, struct q_err *e)
+static FALLIBLE record(struct gpu *g, uint32_t n, bool has_lora, struct device_graph **to,
+                       struct q_err *e)
 {
     const struct device_table *t = g->link.t;
-    const uint32_t n = to->n_seq;
     const struct gpu_model *l = &g->model;
     const struct batch b = padded(g, n);
     const struct gpu_layout at = gpu_layout_of(l, &b);
     enum q_code rc;
     g->n_item = 0;
     gpu_pad(g, l, &at, 0, n);
+    gpu_fill_lora(g, l, &at, NULL, n);
     gpu_send(g, l, &at, &b);
-    const struct gpu_pass pass = {l, &at, &b, &l->kv, true};
+    const struct gpu_pass pass = {l, &at, &b, &l->kv, true, has_lora};
     if ((rc = gpu_forward_done(g, &pass, e)) || /* the library makes its lazy choices here */
         (rc = t->graph_begin(g->link.s, e)))
         return rc;
     struct q_err ignored = Q_ERR_INIT;
     rc = gpu_forward(g, &pass, e);
-    const enum q_code end = t->graph_end(g->link.s, &to->graph, rc ? &ignored : e);
+    const enum q_code end = t->graph_end(g->link.s, to, rc ? &ignored : e);
     return rc ? rc : end;
 }
 
@@ -179,7 +206,10 @@ FALLIBLE gpu_record(struct gpu *g, struct q_err *e)
     uint64_t before, after, total;
     enum q_code rc = g->link.t->memory(g->link.d, &before, &total, e);
     for (uint32_t i = g->n_graph; i-- > 0 && !rc;) {
-        rc = record(g, &g->graphs[i], e);
+        struct gpu_graph *to = &g->graphs[i];
+        rc = record(g, to->n_seq, false, &to->graph, e);
+        if (!rc && g->model.lora)
+            rc = record(g, to->n_seq, true, &to->with_lora, e);
         if (!rc && (i % 8 == 0 || i + 1 == g->n_graph))
             log_info("CUDA graphs: captured %u of %u, batch size %u", g->n_graph - i, g->n_graph,
                      g->graphs[i].n_seq);
@@ -237,6 +267,8 @@ static void fill_arrays(const struct gpu *g, const struct gpu_model *l, const st
     memcpy(host + at->rows, b->logit_rows, b->n_logit * sizeof(uint32_t));
     if (b->n_state_part)
         memcpy(host + at->state_parts, b->state_parts, b->n_state_part * sizeof *b->state_parts);
+    if (gpu_has_types(l))
+        memcpy(host + at->types, b->token_types, rows);
     for (uint32_t i = 0; i < b->n_seq; i++) {
         struct attention_seq *q = &seqs_at(host, at)[i];
         *q = b->seqs[i];
@@ -264,9 +296,10 @@ FALLIBLE gpu_launch(struct gpu *g, const struct slots *s, const struct step_view
     const struct gpu_graph *graph = graph_for(g, &s->batch);
     const struct batch b = graph ? padded(g, graph->n_seq) : s->batch;
     const struct gpu_layout at = gpu_layout_of(l, &b);
+    const struct lora_batch *lora = s->batch.lora;
     enum q_code rc = gpu_update(g, s, v, e);
     q_err_reset(&g->refusal);
-    if (rc)
+    if (rc || (lora && (rc = lora_device_place(l->lora, lora, e))))
         return rc;
     for (uint32_t j = 0; j < s->batch.n_seq; j++)
         g->seq_slots[j] = v->seqs[j].slot;
@@ -274,14 +307,16 @@ FALLIBLE gpu_launch(struct gpu *g, const struct slots *s, const struct step_view
     g->n_item = fill_items(g, l, &at, &s->batch);
     if (graph)
         gpu_pad(g, l, &at, s->batch.n_seq, b.n_seq);
+    gpu_fill_lora(g, l, &at, lora, b.n_token);
     gpu_send(g, l, &at, &b);
     gpu_events_now(g)->has_copies = v->head->n_out || v->head->n_in;
     wait_copies(g);
     t->event_record(gpu_events_now(g)->begun, g->link.s);
     if (graph)
-        t->graph_launch(graph->graph, g->link.s);
+        t->graph_launch(lora ? graph->with_lora : graph->graph, g->link.s);
     else if (b.n_token &&
-             gpu_forward(g, &(struct gpu_pass){l, &at, &b, &l->kv, false}, &g->refusal))
+             gpu_forward(g, &(struct gpu_pass){l, &at, &b, &l->kv, false, lora != NULL},
+                         &g->refusal))
         log_error("%s", g->refusal.message);
     t->event_record(gpu_events_now(g)->forward_done, g->link.s);
     return Q_OK;
@@ -294,7 +329,9 @@ const char *gpu_refusal(const struct gpu *g)
 
 uint64_t gpu_launch_sampling(struct gpu *g, const struct slots *s, struct masks *masks)
 {
-    if (s->batch.n_logit && g->sampling.device)
+    if (g->pooled[0])
+        gpu_pool(g, s->batch.n_logit);
+    else if (s->batch.n_logit && g->sampling.device)
         gpu_sample(g, s, masks);
     else
         g->link.t->event_record(gpu_events_now(g)->picking, g->link.s);
@@ -427,7 +464,7 @@ FALLIBLE gpu_draft(struct gpu *g, const struct batch *b, const uint32_t *slots, 
     gpu_send(g, l, &at, b);
     wait_copies(g);
     struct q_err refusal = Q_ERR_INIT;
-    if (gpu_forward(g, &(struct gpu_pass){l, &at, b, &l->kv, false}, &refusal))
+    if (gpu_forward(g, &(struct gpu_pass){l, &at, b, &l->kv, false, false}, &refusal))
         log_error("draft model: its tokens are none: %s", refusal.message);
     if (there)
         sample_greedy_device(g, b->n_logit);

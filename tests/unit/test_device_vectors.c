@@ -237,34 +237,12 @@ static void goldens_by_cuda_kernels(void **state)
     for_each_folder(check_close);
 }
 
-static void the_same_bits_alone_and_together(void **state)
-{
-    static const char *const names[] = {"bert", "modernbert", "llama-cls"};
-    (void)state;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        char dir[PATH_MAX];
-        struct golden g;
-        struct q_err e = Q_ERR_INIT;
-        snprintf(dir, sizeof dir, "%s/%s", POOLING_DIR, names[i]);
-        assert_ok(golden_open(&g, dir, &e), &e);
-        struct core_config c = config_of(dir, EMULATION);
-        c.worker.deterministic = true;
-        c.worker.dtype = DT_BF16;
-        run(&expected, &c, &g, true);
-        run(&got, &c, &g, false);
-        if (memcmp(&expected, &got, sizeof got) != 0)
-            fail_msg("%s: other bits beside other requests", dir);
-        golden_close(&g);
-    }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_bits_of_the_cpu),
         cmocka_unit_test(sixteen_bits_and_integers),
         cmocka_unit_test(goldens_by_cuda_kernels),
-        cmocka_unit_test(the_same_bits_alone_and_together),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,7 +2,7 @@
 /* device_vectors: models that make vectors (embeddings, scores, classes) on a device. Every folder
  * of tests/data/pooling: with the reference's kernels the vectors have the CPU's bits, with the
  * CUDA kernels on the emulation they are the golden's (embeddings 1e-4, logits 2e-4 of the
- * largest); and with --deterministic a request has the same bits alone and beside others. */
+ * largest). */
 #include <dirent.h>
 #include <poll.h>
 #include <unistd.h>

@@ -298,7 +298,7 @@ static __device__ __forceinline__ void expand_rows(const struct lora_expand_grou
         stage_t<N>(a, w, at.rank + first, n, s);
         if (c >= p.n_out)
             continue; /* to the barriers */
-#pragma unroll(N == 1 ? 8 : 2)
+#pragma unroll 2
         for (uint32_t j = 0; j < n; j++) {
             const float4 f = load4_as(b, B, panel + (size_t)(first + j) * KERN_LORA_PANEL);
 #pragma unroll

@@ -342,7 +342,7 @@ static void test_refused_on_devices(void **state)
     static const struct {
         const char *model, *missing;
     } cases[] = {
-        {"nemotron_h-moe", "layer 3: experts without a gate is not supported on devices yet"},
+        {"nemotron_h-moe", "layer 1: experts without a gate is not supported on devices yet"},
     };
     static struct model_config c;
     const struct program_forms f = {plain_form, &floats, DT_F32, 0};

@@ -14,6 +14,7 @@
 #define EMULATION "/tests/libquire-fake-cuda.so"
 #define BASE      "tests/data/models/llama"
 #define ADAPTERS  4u
+#define GOLDENS   6u
 
 static struct bits_answer expected[BITS_REQUESTS];
 static struct folder louder[2]; /* the adapters of the tree with another lora_alpha */
@@ -283,21 +284,23 @@ static void read_golden(struct golden_prompt *out, const char *name, uint32_t i)
     json_decref(root);
 }
 
-/* Both adapters in the same steps. */
+/* Both adapters in the same steps: prompts of 5, 17 and 33 tokens of one, 1, 5 and 17 of the other.
+ */
 static void goldens_by_cuda_kernels(void **state)
 {
-    static struct golden_prompt prompts[8];
+    static struct golden_prompt prompts[GOLDENS];
     struct core_config c = config_with(EMULATION, 2);
     (void)state;
     open_core(&c);
-    for (uint32_t i = 0; i < 8; i++) {
+    for (uint32_t i = 0; i < GOLDENS; i++) {
         struct golden_prompt *p = &prompts[i];
-        read_golden(p, names[i % 2], i / 2);
+        read_golden(p, names[i % 2], (i + 1) / 2);
+        p->n_greedy = 8;
         submit(6 * i, p, names[i % 2], p->n_greedy); /* multiples of 6: greedy, no logprobs */
     }
-    finish_all(8);
+    finish_all(GOLDENS);
     core_free(engine.core);
-    for (uint32_t i = 0; i < 8; i++)
+    for (uint32_t i = 0; i < GOLDENS; i++)
         check_answer(6 * i, &prompts[i], names[i % 2]);
 }
 

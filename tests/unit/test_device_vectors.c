@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device_vectors: models that make vectors (embeddings, scores, classes) on a device. Every folder
  * of tests/data/pooling: with the reference's kernels the vectors have the CPU's bits, with the
- * CUDA kernels on the emulation they are the golden's (embeddings 1e-4, logits 2e-4 of the
- * largest). */
+ * CUDA kernels on the emulation those of the shorter prompts are the golden's (embeddings 1e-4,
+ * logits 2e-4 of the largest). With --deterministic a vector has the same bits alone and beside
+ * others: of models of a prompt's mean and of its last token. */
 #include <dirent.h>
 #include <poll.h>
 #include <unistd.h>
@@ -14,6 +15,7 @@
 #define FOLDERS     9u /* those in the tree; a new one is found by its name */
 #define PROMPTS_MAX 8u
 #define WIDTH       64u
+#define SHORT       40u /* --max-model-len on the emulation, where a token takes milliseconds */
 #define REFERENCE   "/tests/libquire-fake.so"
 #define EMULATION   "/tests/libquire-fake-cuda.so"
 
@@ -103,11 +105,25 @@ static uint32_t second_text(const json_t *prompt)
     return i < json_array_size(types) ? i : 0;
 }
 
+static const json_t *prompt_of(const struct golden *g, size_t i)
+{
+    return json_array_get(json_object_get(g->root, "prompts"), i);
+}
+
+/* The golden's prompts, which ascend in length, up to this length. */
+static uint32_t count_prompts(const struct golden *g, uint32_t longest)
+{
+    uint32_t n = 0;
+    while (prompt_of(g, n) && json_array_size(json_object_get(prompt_of(g, n), "ids")) <= longest)
+        n++;
+    return n;
+}
+
 static void submit(struct core *c, const struct golden *g, uint32_t i)
 {
     uint32_t ids[RUN_TOKENS_MAX];
     struct q_err e = Q_ERR_INIT;
-    const json_t *prompt = json_array_get(json_object_get(g->root, "prompts"), i);
+    const json_t *prompt = prompt_of(g, i);
     const uint32_t n = golden_ids(ids, json_object_get(prompt, "ids"));
     const struct msg_submit m = {
         .req_id = i,
@@ -119,14 +135,15 @@ static void submit(struct core *c, const struct golden *g, uint32_t i)
     assert_ok(core_submit(c, 1, &m, &e), &e);
 }
 
-/* n vectors of the golden's prompts; `apart`: each request waits for the one before. */
+/* The vectors of the golden's prompts that fit --max-model-len; `apart`: each request waits for the
+ * one before. */
 static void run(struct vectors *v, const struct core_config *config, const struct golden *g,
                 bool apart)
 {
     struct core *c = NULL;
     struct q_err e = Q_ERR_INIT;
-    const uint32_t n = (uint32_t)json_array_size(json_object_get(g->root, "prompts"));
-    assert_in_range(n, 5, PROMPTS_MAX);
+    const uint32_t n = count_prompts(g, config->worker.max_model_len);
+    assert_in_range(n, 3, PROMPTS_MAX);
     memset(v, 0, sizeof *v);
     assert_ok(core_new(&c, config, take, v, &e), &e);
     while (core_state(c, NULL) == CORE_LOADING)
@@ -215,6 +232,8 @@ static void check_close(const char *dir, const struct golden *g)
 {
     const bool embeds = !strcmp(json_string_value(json_object_get(g->root, "kind")), "embed");
     struct core_config c = config_of(dir, EMULATION);
+    c.worker.max_model_len = SHORT;
+    c.worker.max_num_batched_tokens = 20; /* of models whose prompts may be cut */
     run(&got, &c, g, false);
     for (uint32_t i = 0; i < got.n_done; i++) {
         const char *what = embeds      ? is_raw(i) ? "pooled" : "pooled_normalized"
@@ -237,12 +256,44 @@ static void goldens_by_cuda_kernels(void **state)
     for_each_folder(check_close);
 }
 
+static void the_same_bits_alone_and_together(void **state)
+{
+    static const struct {
+        const char *name;
+        enum dtype dtype;
+        enum quantization quantization;
+    } cases[] = {
+        {"bert", DT_BF16, QUANTIZE_INT8},
+        {"qwen3-embed", DT_F16, QUANTIZE_NOT},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char dir[PATH_MAX];
+        struct golden g;
+        struct q_err e = Q_ERR_INIT;
+        snprintf(dir, sizeof dir, "%s/%s", POOLING_DIR, cases[i].name);
+        assert_ok(golden_open(&g, dir, &e), &e);
+        struct core_config c = config_of(dir, EMULATION);
+        c.worker.dtype = cases[i].dtype;
+        c.worker.quantization = cases[i].quantization;
+        c.worker.deterministic = true;
+        c.worker.max_model_len = 20;
+        run(&expected, &c, &g, false);
+        c.worker.max_num_batched_tokens = 16;
+        run(&got, &c, &g, true);
+        if (memcmp(&expected, &got, sizeof got) != 0)
+            fail_msg("%s: other bits alone", dir);
+        golden_close(&g);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_bits_of_the_cpu),
         cmocka_unit_test(sixteen_bits_and_integers),
         cmocka_unit_test(goldens_by_cuda_kernels),
+        cmocka_unit_test(the_same_bits_alone_and_together),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,7 +15,7 @@
 #define FOLDERS     9u /* those in the tree; a new one is found by its name */
 #define PROMPTS_MAX 8u
 #define WIDTH       64u
-#define SHORT       40u /* --max-model-len on the emulation, where a token takes milliseconds */
+#define SHORT       33u /* --max-model-len on the emulation, where a token takes milliseconds */
 #define REFERENCE   "/tests/libquire-fake.so"
 #define EMULATION   "/tests/libquire-fake-cuda.so"
 
@@ -75,7 +75,7 @@ static struct core_config config_of(const char *dir, const char *library)
                 .dtype = DT_F32,
                 .max_num_seqs = 4,
                 .max_num_batched_tokens = 48,
-                .max_model_len = 144,
+                .max_model_len = 120, /* a prompt has as many */
                 .n_thread = 2,
                 .cpu_isa = "none",
                 .log_level = LOG_ERROR,
@@ -277,7 +277,7 @@ static void the_same_bits_alone_and_together(void **state)
         c.worker.dtype = cases[i].dtype;
         c.worker.quantization = cases[i].quantization;
         c.worker.deterministic = true;
-        c.worker.max_model_len = 20;
+        c.worker.max_model_len = 17;
         run(&expected, &c, &g, false);
         c.worker.max_num_batched_tokens = 16;
         run(&got, &c, &g, true);

@@ -90,6 +90,8 @@ FALLIBLE lora_device_new(struct lora_device **out, const struct lora_device_args
     d->head_bytes = head_bytes_of(a->config->n_layer);
     d->slot_bytes = d->head_bytes + factors;
     if ((rc = region_init_on(&d->memory, d->n_slot * d->slot_bytes, "adapters", d->link, e))) {
+        rc = q_wrap(e, "adapters: %u slots of %zu bytes (--max-loras, --max-lora-rank)", d->n_slot,
+                    d->slot_bytes);
         q_free(d);
         return rc;
     }
@@ -126,19 +128,23 @@ static uint32_t slot_of(const struct lora_device *d, const struct lora *a)
     return i;
 }
 
-/* The slot that no step had for longest, and not this one; n_slot: none. */
+/* The slot that no step had for longest: not one of this step, which has no more adapters than
+ * there are slots. */
 static uint32_t oldest_slot(const struct lora_device *d)
 {
-    uint32_t found = d->n_slot;
-    for (uint32_t i = 0; i < d->n_slot; i++)
-        if (d->slots[i].used != d->n_place &&
-            (found == d->n_slot || d->slots[i].used < d->slots[found].used))
+    uint32_t found = 0;
+    for (uint32_t i = 1; i < d->n_slot; i++)
+        if (d->slots[i].used < d->slots[found].used)
             found = i;
+    Q_ASSERT(d->slots[found].used < d->n_place);
     return found;
 }
 
 FALLIBLE lora_device_place(struct lora_device *d, const struct lora_batch *b, struct q_err *e)
 {
+    if (b->n_group > d->n_slot)
+        return q_fail(e, Q_TOO_LARGE, "a step has %u adapters, the device has %u slots", b->n_group,
+                      d->n_slot);
     d->n_place++;
     for (uint32_t i = 0; i < b->n_group; i++) {
         const uint32_t slot = slot_of(d, b->groups[i].adapter);
@@ -150,9 +156,6 @@ FALLIBLE lora_device_place(struct lora_device *d, const struct lora_batch *b, st
         if (slot_of(d, a) < d->n_slot)
             continue;
         const uint32_t slot = oldest_slot(d);
-        if (slot == d->n_slot)
-            return q_fail(e, Q_TOO_LARGE, "a step has %u adapters, the device has %u slots",
-                          b->n_group, d->n_slot);
         d->slots[slot] = (struct lora_slot){a, d->n_place};
         d->link->t->copy(d->link->s, d->memory.data + slot * d->slot_bytes, a->image,
                          a->image_bytes);

@@ -31,7 +31,7 @@ FALLIBLE lora_device_add(const struct lora_device *d, struct lora *a, struct q_e
 void lora_device_remove(struct lora_device *d, const struct lora *a);
 
 /* Give the stream what the batch needs: each of its adapters has a slot then, until the next call.
- * Errors: Q_TOO_LARGE (more adapters than slots). */
+ * Errors: Q_TOO_LARGE (more adapters than slots; the slots stay as they are). */
 FALLIBLE lora_device_place(struct lora_device *d, const struct lora_batch *b, struct q_err *e);
 /* Tiles of a step of n rows, which lora_device_tiles fills: those of the batch, then unused ones.
  * */

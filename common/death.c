@@ -10,6 +10,7 @@
 #include "common/file.h"
 
 #define VMSTAT_BYTES_MAX ((size_t)1 << 20)
+#define STAT_BYTES_MAX   4096
 
 uint64_t death_oom_kills_of(const char *vmstat)
 {
@@ -40,6 +41,31 @@ bool death_from_outside(int status, bool was_oom)
         if (WIFSIGNALED(status) && WTERMSIG(status) == sent[i])
             return !was_oom;
     return false;
+}
+
+/* The state of a process: the letter after its name in parentheses, which may hold any byte. */
+static char state_of(pid_t pid)
+{
+    struct buf text = BUF_INIT;
+    struct q_err e = Q_ERR_INIT;
+    char path[32], state = 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    if (file_read(&text, path, STAT_BYTES_MAX, &e) == Q_OK) {
+        const char *after = strrchr(buf_str(&text), ')');
+        state = after && after[1] == ' ' ? after[2] : 0;
+    }
+    buf_release(&text);
+    return state;
+}
+
+bool death_was_stopped(pid_t pid)
+{
+    siginfo_t info = {.si_pid = 0};
+    const int what = WSTOPPED | WCONTINUED | WNOHANG | WNOWAIT;
+    if (waitid(P_PID, (id_t)pid, &info, what) == 0 && info.si_pid == pid)
+        return true;
+    const char state = state_of(pid); /* the stop of a debugger is not told to the parent */
+    return state == 'T' || state == 't';
 }
 
 void death_describe(int status, bool was_oom, char *out, size_t size)

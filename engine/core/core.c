@@ -17,8 +17,9 @@
  * fails.
  *
  * A death is held against requests only if the worker had begun a step and was not ended from
- * outside (common/death.h). A worker that cannot even be started (no process, no memory, its
- * program is being replaced) is tried again for some START_TRIES_MAX times. */
+ * outside (common/death.h); so is a step that takes too long only if the worker was not stopped. A
+ * worker that cannot even be started (no process, no memory, its program is being replaced) is
+ * tried again for some START_TRIES_MAX times. */
 #include "engine/core/core.h"
 #include <assert.h>
 #include <errno.h>
@@ -582,15 +583,24 @@ static int64_t step_due_ms(const struct core *c)
     return limit_ms ? c->step_since_ms + limit_ms : 0;
 }
 
-static FALLIBLE check_hang(const struct core *c, struct q_err *e)
+static FALLIBLE check_hang(struct core *c, struct q_err *e)
 {
     int64_t due = step_due_ms(c);
     if (!due || clock_ms() < due)
         return Q_OK;
+    c->worker.from_outside = worker_process_was_stopped(&c->worker);
     return q_fail(e, Q_TIMEOUT,
-                  "the worker (process %d) exceeded the step limit of %.1f s (--stall-timeout, "
+                  "the worker (process %d)%s exceeded the step limit of %.1f s (--stall-timeout, "
                   "--worker-timeout) and was killed",
-                  (int)c->worker.pid, (double)step_limit_ms(c) / 1e3);
+                  (int)c->worker.pid,
+                  c->worker.from_outside ? " was stopped by a signal or a debugger," : "",
+                  (double)step_limit_ms(c) / 1e3);
+}
+
+/* Is the end of the worker held against the step that it computes? */
+static bool is_step_blamed(const struct core *c)
+{
+    return ring_computing(c->ring) && !c->worker.from_outside;
 }
 
 static FALLIBLE step_ready(struct core *c, struct q_err *e)
@@ -599,7 +609,7 @@ static FALLIBLE step_ready(struct core *c, struct q_err *e)
     if (settle_all(c, &why))
         return worker_lost(c, &why, true, e);
     if (check_hang(c, &why))
-        return worker_lost(c, &why, ring_computing(c->ring), e);
+        return worker_lost(c, &why, is_step_blamed(c), e);
     core_control(c);
     if (core_may_plan(c) && plan(c, &why))
         return worker_lost(c, &why, true, e);
@@ -616,7 +626,7 @@ static FALLIBLE worker_ended(struct core *c, const struct q_err *why, struct q_e
     struct q_err ignored = Q_ERR_INIT;
     if (c->state == CORE_READY && settle_all(c, &ignored))
         log_warning("%s", ignored.message);
-    return worker_lost(c, why, ring_computing(c->ring) && !c->worker.from_outside, e);
+    return worker_lost(c, why, is_step_blamed(c), e);
 }
 
 /* True if the worker's process has ended; clears the ring's eventfd if it is readable. */

@@ -131,6 +131,11 @@ bool worker_process_ended(struct worker_process *w, struct q_err *e)
     return true;
 }
 
+bool worker_process_was_stopped(const struct worker_process *w)
+{
+    return w->pid && death_was_stopped(w->pid);
+}
+
 void worker_process_end(struct worker_process *w, int timeout_ms)
 {
     if (w->ring)

@@ -32,6 +32,8 @@ FALLIBLE worker_process_start_thread(struct worker_process *w, struct ring *ring
 /* True if the process has exited; `e` has the reason ("killed by signal 9"), code Q_UNAVAILABLE,
  * and from_outside is set. A thread never exits by itself. */
 bool worker_process_ended(struct worker_process *w, struct q_err *e);
+/* Is or was the process stopped by others (common/death.h)? Never a thread. */
+bool worker_process_was_stopped(const struct worker_process *w);
 /* Request its end, wait at most timeout_ms, then kill a process (a thread is waited for). */
 void worker_process_end(struct worker_process *w, int timeout_ms);
 

@@ -52,7 +52,7 @@ static char trial_file[64];
 
 static struct worker { /* of the engine; pid 0 = none */
     pid_t pid;
-    bool runs, is_stopped, is_loaded, is_busy, is_noticed;
+    bool runs, is_stopped, was_stopped, is_loaded, is_busy, is_noticed;
     int fd, status;
     struct ring *ring;
     struct worker_info info;
@@ -186,6 +186,7 @@ void worker_pause(bool stopped)
     if (!worker.runs || worker.is_stopped == stopped)
         return;
     worker.is_stopped = stopped;
+    worker.was_stopped = true;
     if (!stopped)
         event_add(events_pick(1, service.step_us), worker.is_busy ? worker_done : worker_begin,
                   (uint64_t)worker.pid, NULL);
@@ -234,6 +235,11 @@ bool worker_process_ended(struct worker_process *w, struct q_err *e)
     q_fail_text(e, Q_UNAVAILABLE, "the worker (process %d) %s", (int)w->pid, how);
     worker_gone(w);
     return true;
+}
+
+bool worker_process_was_stopped(const struct worker_process *w)
+{
+    return w->pid && worker.was_stopped;
 }
 
 void worker_process_end(struct worker_process *w, int timeout_ms)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How real children ended. */
 #include <signal.h>
+#include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -57,10 +58,77 @@ static void kills_for_lack_of_memory_are_counted(void **state)
     assert_int_equal(death_oom_kills(), death_oom_kills()); /* reads what this kernel has */
 }
 
+static void a_child_that_is_or_was_stopped_is_known(void **state)
+{
+    (void)state;
+    siginfo_t info;
+    const pid_t pid = fork();
+    if (pid == 0)
+        for (;;)
+            pause();
+    assert_false(death_was_stopped(pid));
+    assert_int_equal(kill(pid, SIGSTOP), 0);
+    assert_int_equal(waitid(P_PID, (id_t)pid, &info, WSTOPPED | WNOWAIT), 0);
+    assert_true(death_was_stopped(pid));
+    assert_int_equal(waitid(P_PID, (id_t)pid, &info, WSTOPPED), 0); /* another one has taken it */
+    assert_true(death_was_stopped(pid));
+    assert_int_equal(kill(pid, SIGCONT), 0);
+    assert_int_equal(waitid(P_PID, (id_t)pid, &info, WCONTINUED | WNOWAIT), 0);
+    assert_true(death_was_stopped(pid));
+    assert_true(death_was_stopped(pid));
+    assert_int_equal(waitid(P_PID, (id_t)pid, &info, WCONTINUED), 0);
+    assert_false(death_was_stopped(pid));
+    assert_int_equal(kill(pid, SIGKILL), 0);
+    assert_int_equal(waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT), 0);
+    assert_false(death_was_stopped(pid));
+    assert_int_equal(waitpid(pid, NULL, 0), pid); /* its end was left to this */
+    assert_false(death_was_stopped(pid));
+}
+
+/* A debugger's stop is told to the debugger alone. */
+static void a_child_that_a_debugger_stops_is_known(void **state)
+{
+    (void)state;
+    siginfo_t info;
+    int pipe_fd[2], status;
+    char said = 0;
+    assert_int_equal(pipe(pipe_fd), 0);
+    const pid_t pid = fork();
+    if (pid == 0)
+        for (;;)
+            pause();
+    const pid_t debugger = fork();
+    if (debugger == 0) {
+        const bool has = ptrace(PTRACE_SEIZE, pid, NULL, NULL) == 0 &&
+                         ptrace(PTRACE_INTERRUPT, pid, NULL, NULL) == 0 &&
+                         waitpid(pid, &status, __WALL) == pid;
+        if (write(pipe_fd[1], has ? "y" : "n", 1) == 1)
+            for (;;)
+                pause();
+        _exit(1);
+    }
+    assert_int_equal(read(pipe_fd[0], &said, 1), 1);
+    if (said == 'y')
+        assert_true(death_was_stopped(pid));
+    const pid_t both[] = {debugger, pid};
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(kill(both[i], SIGKILL), 0);
+        assert_int_equal(waitid(P_PID, (id_t)both[i], &info, WEXITED), 0);
+    }
+    close(pipe_fd[0]);
+    close(pipe_fd[1]);
+    if (said != 'y') {
+        print_message("ptrace is not permitted here\n");
+        skip();
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(signals_of_others_are_told_from_crashes),
+        cmocka_unit_test(a_child_that_is_or_was_stopped_is_known),
+        cmocka_unit_test(a_child_that_a_debugger_stops_is_known),
         cmocka_unit_test(kills_for_lack_of_memory_are_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

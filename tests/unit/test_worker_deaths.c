@@ -4,8 +4,21 @@
 #include "core_run.h"
 #include "fault_worker.h"
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include "common/clock.h"
+#include "engine/core/core_internal.h"
+
+#define LONG_S 3600 /* a limit of a step that is reached by a jump of the clock alone */
+
+static int64_t jumped_ms;
+
+int64_t __real_clock_ms(void);
+int64_t __wrap_clock_ms(void);
+int64_t __wrap_clock_ms(void)
+{
+    return __real_clock_ms() + jumped_ms;
+}
 
 static struct core_config fault_config(const struct golden *g)
 {
@@ -180,6 +193,53 @@ static void kills_from_outside_are_nobodys_fault(void **state)
     core_free(engine.core);
 }
 
+/* Let the worker begin a step; it does not finish it. Stop it there, perhaps continue it. */
+static void stop_in_step(bool stops, bool continues)
+{
+    struct q_err e = Q_ERR_INIT;
+    siginfo_t info;
+    const pid_t pid = core_worker_pid(engine.core);
+    assert_ok(core_step(engine.core, &e), &e);
+    while (!ring_computing(engine.core->ring))
+        usleep(1000);
+    if (stops) {
+        assert_int_equal(kill(pid, SIGSTOP), 0);
+        assert_int_equal(waitid(P_PID, (id_t)pid, &info, WSTOPPED | WNOWAIT), 0);
+    }
+    if (continues) {
+        assert_int_equal(kill(pid, SIGCONT), 0);
+        assert_int_equal(waitid(P_PID, (id_t)pid, &info, WCONTINUED | WNOWAIT), 0);
+    }
+}
+
+/* A worker that others stop in a step exceeds its limit through no fault of the request. Three such
+ * steps would blame it, and so would two beside one hang: only the hangs count. */
+static void stops_in_a_step_are_nobodys_fault(void **state)
+{
+    (void)state;
+    static const bool stops[] = {true, false, true, false, true, false};
+    const uint32_t n = sizeof stops / sizeof *stops;
+    struct golden g;
+    struct q_err e = Q_ERR_INIT;
+    golden_get(&g, "qwen2");
+    struct core_config c = fault_config(&g);
+    c.worker_timeout_s = LONG_S;
+    open_core(&c);
+    submit_faulty(0, FAULT_HANGING);
+    for (uint32_t i = 0; i < n; i++) {
+        assert_int_equal(answers[0].finish, FINISH_NONE);
+        wait_restart(i);
+        stop_in_step(stops[i], i % 4 == 2);
+        jumped_ms += core_wait_ms(engine.core);
+        assert_ok(core_step(engine.core, &e), &e);
+        assert_int_equal(core_worker_pid(engine.core), 0);
+        jumped_ms += LONG_S * INT64_C(1000); /* the next worker starts at once */
+    }
+    assert_int_equal(answers[0].finish, FINISH_ERROR);
+    assert_non_null(strstr(engine.notes[0].why.message, ") exceeded the step limit of 3600.0 s"));
+    core_free(engine.core);
+}
+
 /* The program is replaced while the engine runs: for a while there is none. */
 static void a_missing_worker_program_is_waited_for(void **state)
 {
@@ -219,6 +279,7 @@ int main(void)
         cmocka_unit_test(a_suspect_may_be_aborted),
         cmocka_unit_test(a_worker_that_hangs_is_replaced),
         cmocka_unit_test(kills_from_outside_are_nobodys_fault),
+        cmocka_unit_test(stops_in_a_step_are_nobodys_fault),
         cmocka_unit_test(a_missing_worker_program_is_waited_for),
     };
     log_setup("test", getenv("QUIRE_TEST_LOG") ? LOG_DEBUG : LOG_ERROR, false);

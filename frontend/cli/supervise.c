@@ -143,14 +143,17 @@ void supervise_death(struct supervisor *s, pid_t pid, int status)
         supervise_signal(s, 0, SIGTERM);
 }
 
-/* A frontend reports that the engine hangs: kill it. */
+/* A frontend reports that the engine hangs: kill it. One that others have stopped ends by a kill
+ * from outside, as if they had killed it. */
 static void on_hang(struct supervisor *s)
 {
     struct child *engine = &s->children[0];
     if (s->stopping || engine->pid <= 0 || clock_ms() - engine->started_ms < HANG_GRACE_MS)
         return;
-    log_error("engine (process %d) does not respond: killing it", engine->pid);
-    engine->has_hung = true;
+    const bool was_stopped = death_was_stopped(engine->pid);
+    log_error("engine (process %d)%s does not respond: killing it", engine->pid,
+              was_stopped ? " was stopped by a signal or a debugger and" : "");
+    engine->has_hung = !was_stopped;
     kill(engine->pid, SIGKILL);
 }
 

@@ -39,7 +39,7 @@ struct child {
     bool ready;
     int64_t heard_ms;   /* frontends: the last sign of life */
     uint64_t n_oom;     /* death_oom_kills at its start */
-    bool has_hung;      /* engine: it was killed because it did not respond */
+    bool has_hung;      /* engine: it was killed because it did not respond, by itself */
     char death[128];    /* engine: how the one before ended, for the next (QUIRE_ENGINE_DEATH) */
     int n_start;        /* likewise: QUIRE_ENGINE_START */
     uint32_t n_failure; /* consecutive quick crashes */

@@ -40,6 +40,12 @@ uint64_t __wrap_death_oom_kills(void)
     return 0;
 }
 
+bool __wrap_death_was_stopped(pid_t pid);
+bool __wrap_death_was_stopped(pid_t pid)
+{
+    return engine_was_stopped(pid);
+}
+
 int __wrap_kill(pid_t pid, int signal);
 int __wrap_kill(pid_t pid, int signal)
 {
@@ -192,13 +198,10 @@ static void make_fault(enum fault kind, uint32_t frontend)
         frontend_kill(frontend, SIGKILL);
     if (kind == BREAK_WIRE)
         wire_break(frontend);
-    if (kind == SWALLOW || kind == STOP_ENGINE) {
-        if (!service.n_hang)
-            return;
+    if (kind == SWALLOW && service.n_hang) {
         service.n_hang--;
-    }
-    if (kind == SWALLOW)
         wire_swallow(frontend);
+    }
     if (kind == STOP_WORKER)
         worker_pause(true);
     if (kind == STOP_ENGINE)

@@ -75,6 +75,7 @@ void engine_reset(void); /* none runs */
 void engine_boot(uint64_t pid, const char *death, uint32_t n_start);
 void engine_kill(int status);
 void engine_pause(bool stopped); /* SIGSTOP, SIGCONT */
+bool engine_was_stopped(pid_t pid);
 bool engine_listens(void);
 bool engine_tries(void); /* a suspect of crashes has the engine, or waits for it */
 void engine_receive(uint32_t frontend, uint32_t epoch, void *frame, size_t n); /* takes it */

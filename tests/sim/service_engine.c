@@ -35,7 +35,7 @@ struct received {
     struct received *next;
 };
 static struct engine {
-    bool runs, is_stopped, is_ready;
+    bool runs, is_stopped, was_stopped, is_ready;
     pid_t pid;
     struct server_config config;
     struct frontends frontends;
@@ -323,9 +323,15 @@ void engine_pause(bool stopped)
     if (!engine.runs || engine.is_stopped == stopped)
         return;
     engine.is_stopped = stopped;
+    engine.was_stopped = true;
     engine.turn_at_us = 0;
     engine.turn++;
     wake_after(0);
+}
+
+bool engine_was_stopped(pid_t pid)
+{
+    return engine.pid == pid && engine.was_stopped;
 }
 
 void engine_receive(uint32_t frontend, uint32_t epoch, void *frame, size_t n)

@@ -41,6 +41,7 @@
 #define BACKOFF_MAX_MS   2000
 #define START_TRIES_MAX  20   /* 30 s with that back-off */
 #define PERCENT_EVERY_MS 1000 /* of log lines while loading */
+#define LATE_MS          1000 /* a loop that comes so late to a hang did not run meanwhile */
 
 static_assert(CORE_FINGERPRINT_MAX == FINGERPRINT_MAX, "one size");
 static_assert(RING_DEPTH == SCHEDULER_IN_FLIGHT_MAX,
@@ -583,10 +584,21 @@ static int64_t step_due_ms(const struct core *c)
     return limit_ms ? c->step_since_ms + limit_ms : 0;
 }
 
+/* What kept this loop from running (a frozen container, SIGSTOP) perhaps kept the worker, too: the
+ * time of the step begins again, once. */
+static bool begin_again(struct core *c, int64_t late_ms)
+{
+    if (late_ms < LATE_MS || c->again_step == c->oldest_step)
+        return false;
+    c->again_step = c->oldest_step;
+    c->step_since_ms = clock_ms();
+    return true;
+}
+
 static FALLIBLE check_hang(struct core *c, struct q_err *e)
 {
-    int64_t due = step_due_ms(c);
-    if (!due || clock_ms() < due)
+    const int64_t due = step_due_ms(c), now = clock_ms();
+    if (!due || now < due || begin_again(c, now - due))
         return Q_OK;
     c->worker.from_outside = worker_process_was_stopped(&c->worker);
     return q_fail(e, Q_TIMEOUT,

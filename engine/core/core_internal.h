@@ -56,6 +56,7 @@ struct core {
     uint32_t n_start_failure;  /* tries to start a worker that failed, in a row */
     int64_t step_since_ms;     /* start time of the oldest step in flight */
     uint64_t oldest_step;      /* its number */
+    uint64_t again_step;       /* number of a step whose time began again; 0 = none */
     uint64_t work[RING_DEPTH]; /* of the steps in flight, by number */
     struct step_cost cost;
     int64_t finish_us;        /* when the last request finished */

@@ -212,6 +212,17 @@ static void stop_in_step(bool stops, bool continues)
     }
 }
 
+/* Let the step exceed its limit: once more if this process was slow. */
+static void exceed_limit(void)
+{
+    struct q_err e = Q_ERR_INIT;
+    for (int i = 0; i < 2 && core_worker_pid(engine.core); i++) {
+        jumped_ms += core_wait_ms(engine.core);
+        assert_ok(core_step(engine.core, &e), &e);
+    }
+    assert_int_equal(core_worker_pid(engine.core), 0);
+}
+
 /* A worker that others stop in a step exceeds its limit through no fault of the request. Three such
  * steps would blame it, and so would two beside one hang: only the hangs count. */
 static void stops_in_a_step_are_nobodys_fault(void **state)
@@ -220,7 +231,6 @@ static void stops_in_a_step_are_nobodys_fault(void **state)
     static const bool stops[] = {true, false, true, false, true, false};
     const uint32_t n = sizeof stops / sizeof *stops;
     struct golden g;
-    struct q_err e = Q_ERR_INIT;
     golden_get(&g, "qwen2");
     struct core_config c = fault_config(&g);
     c.worker_timeout_s = LONG_S;
@@ -230,13 +240,35 @@ static void stops_in_a_step_are_nobodys_fault(void **state)
         assert_int_equal(answers[0].finish, FINISH_NONE);
         wait_restart(i);
         stop_in_step(stops[i], i % 4 == 2);
-        jumped_ms += core_wait_ms(engine.core);
-        assert_ok(core_step(engine.core, &e), &e);
-        assert_int_equal(core_worker_pid(engine.core), 0);
+        exceed_limit();
         jumped_ms += LONG_S * INT64_C(1000); /* the next worker starts at once */
     }
     assert_int_equal(answers[0].finish, FINISH_ERROR);
     assert_non_null(strstr(engine.notes[0].why.message, ") exceeded the step limit of 3600.0 s"));
+    core_free(engine.core);
+}
+
+/* A frozen container: clock and step go on where neither the loop nor the worker ran. */
+static void a_loop_that_did_not_run_blames_no_worker(void **state)
+{
+    (void)state;
+    struct golden g;
+    struct q_err e = Q_ERR_INIT;
+    golden_get(&g, "qwen2");
+    struct core_config c = fault_config(&g);
+    c.worker_timeout_s = LONG_S;
+    open_core(&c);
+    submit_faulty(0, FAULT_HANGING);
+    stop_in_step(false, false);
+    const pid_t pid = core_worker_pid(engine.core);
+    jumped_ms += 2 * LONG_S * INT64_C(1000);
+    assert_ok(core_step(engine.core, &e), &e);
+    assert_int_equal(core_worker_pid(engine.core), pid);
+    assert_true(core_wait_ms(engine.core) > LONG_S * 500); /* from now on */
+    jumped_ms += 2 * LONG_S * INT64_C(1000);               /* a loop that is always late */
+    assert_ok(core_step(engine.core, &e), &e);
+    assert_int_equal(core_worker_pid(engine.core), 0);
+    assert_true(core_abort(engine.core, 1, 0));
     core_free(engine.core);
 }
 
@@ -280,6 +312,7 @@ int main(void)
         cmocka_unit_test(a_worker_that_hangs_is_replaced),
         cmocka_unit_test(kills_from_outside_are_nobodys_fault),
         cmocka_unit_test(stops_in_a_step_are_nobodys_fault),
+        cmocka_unit_test(a_loop_that_did_not_run_blames_no_worker),
         cmocka_unit_test(a_missing_worker_program_is_waited_for),
     };
     log_setup("test", getenv("QUIRE_TEST_LOG") ? LOG_DEBUG : LOG_ERROR, false);

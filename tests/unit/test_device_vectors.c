@@ -5,6 +5,7 @@
  * logits 2e-4 of the largest). With --deterministic a vector has the same bits alone and beside
  * others: of models of a prompt's mean and of its last token. */
 #include <dirent.h>
+#include <dlfcn.h>
 #include <poll.h>
 #include <unistd.h>
 #include "common/log.h"
@@ -44,12 +45,17 @@ static void take(void *ctx, const struct step_result *r, const struct scheduler_
     }
 }
 
+static bool wait_for(const struct core *c)
+{
+    struct pollfd p = {.fd = core_fd(c), .events = POLLIN};
+    const int wait_ms = core_wait_ms(c);
+    return poll(&p, 1, wait_ms >= 0 ? wait_ms : 60000) >= 0;
+}
+
 static void turn(struct core *c)
 {
     struct q_err e = Q_ERR_INIT;
-    struct pollfd p = {.fd = core_fd(c), .events = POLLIN};
-    const int wait_ms = core_wait_ms(c);
-    assert_true(poll(&p, 1, wait_ms >= 0 ? wait_ms : 60000) >= 0);
+    assert_true(wait_for(c));
     assert_ok(core_step(c, &e), &e);
 }
 
@@ -228,6 +234,38 @@ static void sixteen_bits_and_integers(void **state)
     }
 }
 
+/* Too little memory: the start ends with an error that names the part. Every other allocation: the
+ * rows of the two steps in flight are neighbours. */
+static void memory_is_refused(void **state)
+{
+    const struct core_config config = config_of(POOLING_DIR "/bert-rerank", REFERENCE);
+    void *library = dlopen(config.worker.device_library, RTLD_NOW | RTLD_LOCAL);
+    struct q_err e = Q_ERR_INIT;
+    bool pooled_rows = false;
+    uint32_t n = 0;
+    (void)state;
+    assert_non_null(library);
+    uint32_t *refused_in = dlsym(library, "fake_refused_in");
+    assert_non_null(refused_in);
+    for (enum core_state now = CORE_FAILED; now == CORE_FAILED; n += 2) {
+        struct core *c = NULL;
+        *refused_in = n + 1;
+        assert_ok(core_new(&c, &config, take, &got, &e), &e);
+        while (core_state(c, NULL) == CORE_LOADING && wait_for(c) && !core_step(c, &e))
+            continue;
+        now = core_state(c, NULL);
+        q_err_reset(&e);
+        if (now == CORE_FAILED && core_step(c, &e) != Q_NO_MEMORY)
+            fail_msg("allocation %u: %s", n, e.message);
+        pooled_rows = pooled_rows || strstr(e.message, "pooled rows");
+        q_err_reset(&e);
+        core_free(c);
+    }
+    *refused_in = 0;
+    dlclose(library);
+    assert_true(n > 10 && pooled_rows);
+}
+
 static void check_close(const char *dir, const struct golden *g)
 {
     const bool embeds = !strcmp(json_string_value(json_object_get(g->root, "kind")), "embed");
@@ -292,6 +330,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_bits_of_the_cpu),
         cmocka_unit_test(sixteen_bits_and_integers),
+        cmocka_unit_test(memory_is_refused),
         cmocka_unit_test(goldens_by_cuda_kernels),
         cmocka_unit_test(the_same_bits_alone_and_together),
     };

@@ -89,9 +89,10 @@ FALLIBLE lora_device_new(struct lora_device **out, const struct lora_device_args
     d->n_slot = a->n_slot;
     d->head_bytes = head_bytes_of(a->config->n_layer);
     d->slot_bytes = d->head_bytes + factors;
-    if ((rc = region_init_on(&d->memory, d->n_slot * d->slot_bytes, "adapters", d->link, e))) {
-        rc = q_wrap(e, "adapters: %u slots of %zu bytes (--max-loras, --max-lora-rank)", d->n_slot,
-                    d->slot_bytes);
+    rc = region_init_on(&d->memory, d->n_slot * d->slot_bytes, "adapters", d->link, e);
+    if (rc) {
+        (void)q_wrap(e, "%u slots of %zu bytes for adapters (--max-loras, --max-lora-rank)",
+                     d->n_slot, d->slot_bytes);
         q_free(d);
         return rc;
     }

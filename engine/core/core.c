@@ -41,7 +41,7 @@
 #define BACKOFF_MAX_MS   2000
 #define START_TRIES_MAX  20   /* 30 s with that back-off */
 #define PERCENT_EVERY_MS 1000 /* of log lines while loading */
-#define LATE_MS          1000 /* a loop that comes so late to a hang did not run meanwhile */
+#define LATE_MS          100 /* a loop that comes so late to a hang perhaps did not run meanwhile */
 
 static_assert(CORE_FINGERPRINT_MAX == FINGERPRINT_MAX, "one size");
 static_assert(RING_DEPTH == SCHEDULER_IN_FLIGHT_MAX,

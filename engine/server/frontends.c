@@ -14,7 +14,8 @@
 #include "proto/item_types.h"
 
 #define BAD_LOG_EVERY_MS  1000
-#define FINISH_EVERY_KEEP 0.9 /* weight of the past in the mean time between finishes */
+#define LATE_MS           1000 /* a loop whose heartbeat comes so late did not run meanwhile */
+#define FINISH_EVERY_KEEP 0.9  /* weight of the past in the mean time between finishes */
 
 FALLIBLE frontends_init(struct frontends *p, const struct server_config *c, struct q_err *e)
 {
@@ -654,9 +655,24 @@ static FALLIBLE encode_beat(struct frontends *p, struct q_err *e)
     return msg_heartbeat_encode(&m, &p->frame, e);
 }
 
+/* While this loop did not run (a frozen container, SIGSTOP) it has not listened to the frontends:
+ * that time is no silence of theirs. */
+static void note_beat(struct frontends *p, int64_t now_ms)
+{
+    const int64_t gap_ms = p->beat_ms ? now_ms - p->beat_ms : 0;
+    p->beat_ms = now_ms;
+    if (gap_ms < p->config->heartbeat_ms + LATE_MS)
+        return;
+    for (uint32_t i = 0; i < p->n; i++) {
+        struct frontend *f = &p->frontends[i];
+        f->heard_ms = f->heard_ms + gap_ms < now_ms ? f->heard_ms + gap_ms : now_ms;
+    }
+}
+
 void frontends_beat(struct frontends *p, int64_t now_ms)
 {
     struct q_err e = Q_ERR_INIT;
+    note_beat(p, now_ms);
     enum q_code rc = encode_beat(p, &e);
     int64_t silent_ms = (int64_t)p->config->heartbeat_ms * SERVER_SILENT_BEATS;
     if (silent_ms < SERVER_SILENT_MIN_MS)

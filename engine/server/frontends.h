@@ -50,9 +50,9 @@ struct frontends {
     uint64_t reload_id;
     struct outbox outbox; /* made when the core is ready */
     bool outbox_made;
-    struct streams streams; /* kept, to be resumed */
-    struct uploads uploads; /* submits whose items are on their way */
-    int64_t started_ms;
+    struct streams streams;      /* kept, to be resumed */
+    struct uploads uploads;      /* submits whose items are on their way */
+    int64_t started_ms, beat_ms; /* beat_ms: of the last heartbeats; 0 = none yet */
     uint64_t n_bad_frame, n_bad_skipped;
     int64_t bad_logged_ms;
     bool on_trial;          /* the only request is one with `alone` */

@@ -13,6 +13,8 @@
 #define BACKOFF_MAX       10000
 #define KILL_AFTER_MS     5000  /* beyond --shutdown-timeout */
 #define SILENT_MS         10000 /* without a sign of life of a frontend: it sends one every 2 s */
+#define LOOK_MS           1000  /* a loop that has frontends looks so often … */
+#define LATE_MS           2000  /* … and did not run in a time without a look that is longer */
 #define HANG_GRACE_MS     5000  /* a report may refer to the previous engine */
 #define EXIT_INTERNAL     1     /* the same codes as the children's (engine/server/server.h) */
 #define EXIT_WORKER       4
@@ -187,8 +189,23 @@ int supervise_wait_ms(const struct supervisor *s)
             at = c->restart_ms;
         if (c->pid > 0 && c->heard_ms && c->heard_ms + SILENT_MS < at)
             at = c->heard_ms + SILENT_MS;
+        if (c->pid > 0 && c->heard_ms && now + LOOK_MS < at)
+            at = now + LOOK_MS;
     }
     return at == INT64_MAX ? -1 : at <= now ? 0 : (int)(at - now);
+}
+
+/* While this loop did not run (a frozen container, SIGSTOP) it has not listened to the frontends:
+ * that time is no silence of theirs. */
+static void note_look(struct supervisor *s, int64_t now)
+{
+    const int64_t gap_ms = s->looked_ms ? now - s->looked_ms : 0;
+    s->looked_ms = now;
+    for (uint32_t i = 1; i < s->n && gap_ms >= LATE_MS; i++) {
+        struct child *c = &s->children[i];
+        if (c->heard_ms)
+            c->heard_ms = c->heard_ms + gap_ms < now ? c->heard_ms + gap_ms : now;
+    }
 }
 
 /* Kill frontends whose loop stands still. One that does not end at once (it waits for a disk) is
@@ -208,6 +225,7 @@ static void check_frontends(struct supervisor *s, int64_t now)
 void supervise_due(struct supervisor *s)
 {
     int64_t now = clock_ms();
+    note_look(s, now);
     check_frontends(s, now);
     for (uint32_t i = 0; i < s->n && !s->stopping; i++)
         if (s->children[i].restart_ms && s->children[i].restart_ms <= now)

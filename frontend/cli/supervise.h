@@ -26,6 +26,7 @@ struct supervisor {
     bool stopping, said_ready;
     bool was_up; /* a frontend was connected to an engine that had loaded */
     int64_t kill_at_ms;
+    int64_t looked_ms; /* the last supervise_due; 0 = none yet */
     int exit_code;
 };
 

@@ -26,6 +26,7 @@
 #define BEAT_EVERY_MS    250  /* maximum interval of our heartbeats; one that fails shows a loss */
 #define REFUSED_EVERY_MS 2000 /* hello to an engine that does not match, if it is replaced */
 #define STALL_WARN_MS    10000
+#define LATE_MS          1000 /* a loop whose tick comes so late did not run meanwhile */
 #define REFUSED_LOG_MS   10000
 
 static bool send_buf(struct link *l, enum q_code rc, struct buf *b, const struct q_err *e)
@@ -304,10 +305,25 @@ static void expire(struct link *l, int64_t now)
     }
 }
 
+/* While this loop did not run (a frozen container, SIGSTOP) it has not listened to the engine: that
+ * time is no silence of the engine's. */
+static void note_tick(struct link *l, int64_t now)
+{
+    const int64_t gap_ms = l->tick_ms ? now - l->tick_ms : 0;
+    l->tick_ms = now;
+    if (gap_ms < LATE_MS)
+        return;
+    l->beat_ms = l->beat_ms + gap_ms < now ? l->beat_ms + gap_ms : now;
+    l->step_ms = l->step_ms + gap_ms < now ? l->step_ms + gap_ms : now;
+    if (l->silent_since_ms)
+        l->silent_since_ms += gap_ms;
+}
+
 void link_tick(struct link *l)
 {
     Q_ASSERT(l->send);
     int64_t now = clock_ms();
+    note_tick(l, now);
     int64_t silence_ms = (int64_t)l->heartbeat_ms * SILENCE_BEATS;
     if (silence_ms < SILENCE_MIN_MS)
         silence_ms = SILENCE_MIN_MS;

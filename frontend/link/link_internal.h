@@ -56,6 +56,7 @@ struct link {
     int64_t silent_since_ms;  /* 0 = no timeout */
     int64_t unheard_since_ms; /* 0 = the engine has answered, or the timeout was logged */
     int64_t hello_ms, beat_ms, sent_beat_ms, step_ms, drop_log_ms;
+    int64_t tick_ms;          /* the last link_tick; 0 = none yet */
     uint64_t n_drop_unlogged; /* frames dropped since drop_log_ms */
     uint64_t step;
 };

@@ -173,6 +173,27 @@ def test_hangs_are_found(start):
     assert json.loads(server.get("/ready")[1]) == {"status": "ready", "codes": [], "reasons": []}
 
 
+def test_a_frozen_service_goes_on(start):
+    """All processes stand still for longer than one of them may be silent, as in a frozen container: none is replaced."""
+    server = start(MODELS / "llama", *OPTIONS)
+    want = tokens(server, 3, 250)[0]
+    engine, = server.children("quire-engine")
+    everyone = [server.process.process.pid, engine, *server.children("quire-frontend"), *server.children("quire-worker", engine)]
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        stream = pool.submit(tokens, server, 3, 250)
+        while not stream.done() and server.metric("vllm:num_requests_running") < 1:
+            pass
+        for pid in everyone:
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(13)
+        for pid in everyone:
+            os.kill(pid, signal.SIGCONT)
+        assert stream.result(60) == (want, None)
+    assert tokens(server, 3) == (want[:200], None)
+    assert everyone[1:] == [engine, *server.children("quire-frontend"), *server.children("quire-worker", engine)]
+    assert "killing it" not in server.process.log() and "was killed" not in server.process.log()
+
+
 def test_weights_that_change_on_disk(copied, tmp_path):
     """A stream does not go on with other weights, neither when the worker nor when the engine loads them again."""
     model = tmp_path / "model"

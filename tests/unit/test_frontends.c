@@ -195,6 +195,24 @@ static void a_frontend_that_is_killed_is_a_warning(void **state)
     assert_null(strstr(found + 1, "WARNING"));
 }
 
+/* A frozen container: the engine did not listen, so its frontends were not silent. */
+static void a_loop_that_did_not_run_drops_no_frontend(void **state)
+{
+    (void)state;
+    struct socket *s = frontend(1000);
+    const int64_t now_ms = clock_ms();
+    frontends_beat(&frontends, now_ms);
+    frontends_beat(&frontends, now_ms + 60000); /* with nothing in between */
+    assert_false(frontends.frontends[0].removed);
+    assert_true(frontends.frontends[0].heard_ms <= now_ms + 60000);
+    for (int64_t ms = 60500; ms < 80000; ms += 500) /* now it listens */
+        frontends_beat(&frontends, now_ms + ms);
+    assert_true(frontends.frontends[0].removed);
+    frontends_sweep(&frontends);
+    frontends.beat_ms = 0; /* the clock goes back */
+    socket_free(s);
+}
+
 static void submit_long(struct socket *s, uint64_t req_id, bool alone, uint32_t max_tokens)
 {
     static const uint32_t prompt[] = {3, 4, 5};
@@ -357,6 +375,7 @@ int main(void)
         cmocka_unit_test(a_frontend_that_says_drain_is_no_warning),
         cmocka_unit_test(a_frontend_that_ends_with_the_engine_is_no_warning),
         cmocka_unit_test(a_frontend_that_is_killed_is_a_warning),
+        cmocka_unit_test(a_loop_that_did_not_run_drops_no_frontend),
     };
     return cmocka_run_group_tests(tests, open_engine, close_engine);
 }

@@ -336,6 +336,28 @@ static void test_silence(void **state)
     assert_int_equal(link_n_open(&link_now), 0);
 }
 
+/* A frozen container: this process did not listen, so the engine was not silent. */
+static void test_a_loop_that_did_not_run(void **state)
+{
+    (void)state;
+    greet(1, 10);
+    link_tick(&link_now);
+    link_now.beat_ms -= 60000;
+    link_now.tick_ms -= 60000;
+    link_tick(&link_now);
+    assert_int_equal(link_state(&link_now), LINK_UP);
+    link_now.beat_ms -= 5000; /* lost, but not for as long as an engine that hangs */
+    link_tick(&link_now);
+    assert_int_equal(link_state(&link_now), LINK_CONNECTING);
+    link_now.silent_since_ms -= 60000;
+    link_now.tick_ms -= 60000;
+    link_tick(&link_now);
+    assert_false(link_hangs(&link_now));
+    link_now.silent_since_ms -= 60000;
+    link_tick(&link_now);
+    assert_true(link_hangs(&link_now));
+}
+
 /* An engine that hung was replaced; the next one loads for longer than a hang takes. */
 static void test_a_loading_engine_does_not_hang(void **state)
 {
@@ -637,6 +659,7 @@ int main(void)
         TEST(test_lost_connection),
         TEST(test_taken_flows_are_not_refused),
         TEST(test_silence),
+        TEST(test_a_loop_that_did_not_run),
         TEST(test_a_loading_engine_does_not_hang),
         TEST(test_refused_for_its_model),
         TEST(test_errors_of_the_engine),

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* supervise: what an engine's death tells the next engine, whose frontends hold crashes against the
- * requests that were open. The order of deaths and restarts is tested by tests/sim. */
+/* supervise: which children are killed, and what an engine's death tells the next engine, whose
+ * frontends hold crashes against the requests that were open. The order of deaths and restarts is
+ * tested by tests/sim. */
 #include "check.h"
 #include <signal.h>
 #include <sys/wait.h>
@@ -10,6 +11,7 @@
 
 #define ENGINE_HANGS 0xff  /* frontend/api/app.h: APP_ENGINE_HANGS */
 #define MINUTE_MS    60000 /* longer than an engine is left alone after its start */
+#define SILENT_MS    10000 /* after which a frontend is killed */
 
 static int64_t now_ms = 1000000;
 static pid_t last_pid, killed;
@@ -121,12 +123,65 @@ static void other_deaths(void **state)
     }
 }
 
+static void start_frontend(struct supervisor *s)
+{
+    *s = (struct supervisor){.options = &options, .n = 2};
+    s->children[1].is_frontend = true;
+    snprintf(s->children[1].name, sizeof s->children[1].name, "frontend");
+    last_pid = 100;
+    killed = 0;
+    supervise_start(s);
+    supervise_hear(s, 0);
+    assert_true(supervise_wait_ms(s) > 0);
+}
+
+/* As the loop of quire-serve does for so long. */
+static void look_for(struct supervisor *s, int64_t ms)
+{
+    for (int64_t end_ms = now_ms + ms; now_ms < end_ms;) {
+        const int64_t wait_ms = supervise_wait_ms(s);
+        now_ms = wait_ms >= 0 && now_ms + wait_ms < end_ms ? now_ms + wait_ms : end_ms;
+        supervise_due(s);
+    }
+}
+
+static void a_frontend_that_is_silent_is_killed(void **state)
+{
+    (void)state;
+    static struct supervisor s;
+    start_frontend(&s);
+    look_for(&s, SILENT_MS - 1);
+    assert_int_equal(killed, 0);
+    look_for(&s, 1);
+    assert_int_equal(killed, 102);
+}
+
+/* A frozen container of any length: the time before it counts, and so does that after it. */
+static void a_supervisor_that_did_not_run_kills_no_frontend(void **state)
+{
+    (void)state;
+    static struct supervisor s;
+    for (int64_t frozen_ms = SILENT_MS - 4000; frozen_ms < 3 * SILENT_MS; frozen_ms += 500) {
+        start_frontend(&s);
+        look_for(&s, SILENT_MS / 2);
+        now_ms += frozen_ms;
+        supervise_due(&s);
+        assert_int_equal(killed, 0);
+        look_for(&s, SILENT_MS / 2 - 1001);
+        assert_int_equal(killed, 0);
+        look_for(&s, 1001);
+        assert_int_equal(killed, 102);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_engine_that_hangs_has_crashed),
         cmocka_unit_test(an_engine_that_others_have_stopped_has_not),
         cmocka_unit_test(other_deaths),
+        cmocka_unit_test(a_frontend_that_is_silent_is_killed),
+        cmocka_unit_test(a_supervisor_that_did_not_run_kills_no_frontend),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

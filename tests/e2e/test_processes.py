@@ -155,7 +155,7 @@ def test_engine_that_hangs_is_replaced(start):
     stream = Stream(server, [4, 5, 6], max_tokens=LONG, seed=1)
     assert stream.begun.wait(HANG_S)
     os.kill(server.children("quire-engine")[0], signal.SIGSTOP)
-    server.process.wait_line(r"engine \(process \d+\) does not respond: killing it", seconds=30)
+    server.process.wait_line(r"engine \(process \d+\) was stopped by a signal or a debugger and does not respond: killing it", seconds=30)
     assert stream.result() == want
     assert all(isinstance(s.result(), list) and len(s.ids) == LONG for s in fillers)
 

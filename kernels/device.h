@@ -26,8 +26,8 @@
 #include "common/err.h"
 #include "kernels/kern.h"
 
-#define DEVICE_ABI      6
-#define DEVICE_SYMBOL   "quire_device_6" /* const struct device_table *quire_device_6(void) */
+#define DEVICE_ABI      7
+#define DEVICE_SYMBOL   "quire_device_7" /* const struct device_table *quire_device_7(void) */
 #define DEVICE_NAME_MAX 96u
 #define DEVICE_NOTE_MAX 600u
 

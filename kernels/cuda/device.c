@@ -393,7 +393,7 @@ static size_t cuda_plan(const struct device *d, void *out, const struct device_l
 static enum q_code cuda_tune(struct device *d, const struct device_tuning *what,
                              struct device_tuned *out, struct q_err *e);
 
-const struct device_table *quire_device_6(void)
+const struct device_table *quire_device_7(void)
 {
     static const struct device_table table = {
         .abi = DEVICE_ABI,
@@ -440,7 +440,7 @@ const struct device_table *quire_device_6(void)
 static enum q_code cuda_tune(struct device *d, const struct device_tuning *what,
                              struct device_tuned *out, struct q_err *e)
 {
-    const struct device_link link = {quire_device_6(), d, what->x->stream};
+    const struct device_link link = {quire_device_7(), d, what->x->stream};
     struct tuner t = {
         .lt = d->lt,
         .link = &link,

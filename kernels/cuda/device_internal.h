@@ -33,7 +33,7 @@ struct device_graph {
 };
 
 /* The table; exported by its name. */
-__attribute__((visibility("default"))) const struct device_table *quire_device_6(void);
+__attribute__((visibility("default"))) const struct device_table *quire_device_7(void);
 
 /* Fill d for the card of this number, with all kernels that its compute capability allows, without
  * a context on the card. Errors: as device_table.open. */

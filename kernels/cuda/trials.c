@@ -106,7 +106,7 @@ static FALLIBLE run_overlap(struct trial_result *out, struct device *d, struct q
 {
     const struct overlap_size size =
         d->props.n_unit < LARGE_UNITS ? (struct overlap_size){3, 2} : (struct overlap_size){24, 8};
-    struct device_link apart = {quire_device_6(), d, NULL}, early = apart;
+    struct device_link apart = {quire_device_7(), d, NULL}, early = apart;
     enum q_code rc;
     if (!cuda_code_waits())
         return q_fail(e, Q_IO, "the code was compiled for an older card, without waits");
@@ -124,7 +124,7 @@ static FALLIBLE run_overlap(struct trial_result *out, struct device *d, struct q
 static FALLIBLE run_kernels(struct trial_result *out, struct device *d, enum cuda_trial i,
                             struct q_err *e)
 {
-    struct device_link on = {quire_device_6(), d, NULL};
+    struct device_link on = {quire_device_7(), d, NULL};
     struct kern_table tried = d->kern;
     const enum trial_size size = d->props.n_unit < LARGE_UNITS ? TRIAL_SMALL : TRIAL_LARGE;
     const bool grouped = i >= TRIAL_GROUPED;
@@ -282,7 +282,7 @@ static void run_missing(struct trial_verdict *v, struct trial_helper *h, uint32_
 /* The file that this code was loaded from. False: it is not known. */
 static bool find_library(struct trial_library *out)
 {
-    const struct device_table *(*entry)(void) = quire_device_6;
+    const struct device_table *(*entry)(void) = quire_device_7;
     void *address;
     Dl_info info;
     struct stat st;

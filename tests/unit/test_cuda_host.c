@@ -15,7 +15,7 @@
 #include "folder.h"
 #include "kernels/device.h"
 
-__attribute__((visibility("default"))) const struct device_table *quire_device_6(void);
+__attribute__((visibility("default"))) const struct device_table *quire_device_7(void);
 
 #define ROWS 3u
 #define COLS 64u
@@ -118,7 +118,7 @@ static void close_all(struct run *r)
 /* out: [N] or NULL. */
 static FALLIBLE run_all(float *out, struct q_err *e)
 {
-    struct run r = {.t = quire_device_6()};
+    struct run r = {.t = quire_device_7()};
     enum q_code rc = open_all(&r, e);
     if (!rc)
         rc = work(&r, e);
@@ -222,7 +222,7 @@ static void a_machine_without_a_card(void **state)
 static FALLIBLE open_once(char *note, const char *dir, bool deterministic, struct q_err *e)
 {
     const struct device_options o = {.deterministic = deterministic, .tune_dir = dir};
-    struct run r = {.t = quire_device_6()};
+    struct run r = {.t = quire_device_7()};
     enum q_code rc = r.t->open(&r.d, &o, e);
     *note = '\0';
     if (!rc)
@@ -422,7 +422,7 @@ static int misuse(void (*fn)(struct run *), char *out, size_t n)
     const pid_t pid = fork();
     assert_true(pid >= 0);
     if (!pid) {
-        struct run r = {.t = quire_device_6()};
+        struct run r = {.t = quire_device_7()};
         struct q_err e = Q_ERR_INIT;
         dup2(fds[1], STDERR_FILENO);
         signal(SIGSEGV, SIG_DFL); /* not the test library's */

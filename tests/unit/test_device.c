@@ -715,7 +715,7 @@ static void what_is_not_there_is_refused(void **state)
     check_refused("llama", "gpu", NULL, "expected auto, cpu, cuda or cuda:N");
     check_refused("llama", "cuda:x", NULL, "cuda:N");
     check_refused("llama", "cuda", "/nowhere/libquire-cuda.so", "/nowhere/libquire-cuda.so");
-    check_refused("llama", "cuda", "libm.so.6", "quire_device_6");
+    check_refused("llama", "cuda", "libm.so.6", "quire_device_7");
 }
 
 int main(void)

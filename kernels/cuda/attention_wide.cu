@@ -252,5 +252,7 @@ void attention_wide_launch(const struct attention_args *a, const struct kern_exe
         (float *)x->scratch, (float *)((char *)x->scratch + x->scratch_bytes / 16 * 16 - totals)};
     launch(attention_wide_kernel, dim3(n_block), WIDE_WARPS * WARP, sizeof(struct wide_shared), x,
            *a, room);
-    launch(wide_fold_kernel, dim3(a->n_seq), FOLD_ROWS * WARP, 0, x, *a, (const float *)x->scratch);
+    if (plan_has_folds(a))
+        launch(wide_fold_kernel, dim3(a->n_seq), FOLD_ROWS * WARP, 0, x, *a,
+               (const float *)x->scratch);
 }

@@ -98,7 +98,7 @@ static enum q_code check_product(const struct checker *t, const struct program_o
     return rc;
 }
 
-/* Of whole rows, of heads with a launch each, or of heads in one. */
+/* qkv_epilogue and attention hold a head within a block. */
 static enum q_code check_heads(const struct checker *t, const struct program_op *op)
 {
     const bool of_heads = op->kind == PROGRAM_ATTENTION || op->kind == PROGRAM_STORE;

@@ -89,18 +89,22 @@ part_unit() {
     run_ctest dev
 }
 
+build_ahead() {
+    configure asan && nice -n 19 sh deploy/build.sh build/asan all fuzzers
+    configure tsan && nice -n 19 sh deploy/build.sh build/tsan threads
+    compiler=$(sh deploy/cuda.sh nvcc) && configure cuda -DNVCC="$compiler" && nice -n 19 sh deploy/build.sh build/cuda quire_cuda cuda_library
+}
+
 part_e2e() {
     build dev all portable
     packages requirements.txt
     packages requirements-agents.txt .venv-agents
-    # These tests wait more than they compute: cores they leave idle build what the part asan will run.
-    if [ -n "$QUIRE_TESTS_AHEAD" ]; then
-        { configure asan && nice -n 19 sh deploy/build.sh build/asan all fuzzers; } >build/parts/ahead 2>&1 &
-    fi
+    # These tests wait more than they compute: cores they leave idle build what later parts will run.
+    [ -z "$QUIRE_TESTS_AHEAD" ] || build_ahead >build/parts/ahead 2>&1 &
     ran=0
     rm -f build/dev/e2e.xml
     QUIRE_BIN=$PWD/build/dev/bin tests/.venv/bin/python -m pytest -q --junit-xml build/dev/e2e.xml -o junit_logging=no tests/e2e tests/fault || ran=$?
-    wait # for the build; asan goes on with it, and says what failed
+    wait # for the builds; the parts go on with them, and say what failed
     tallied build/dev/e2e.xml
     return "$ran"
 }
@@ -203,8 +207,8 @@ count_cpu() { # cpu: seconds of CPU that ended children took, theirs included; `
     cpu=$(awk 'NR == 2 { split($1, u, /[ms]/); split($2, s, /[ms]/); print int(u[1] * 60 + u[2] + s[1] * 60 + s[2] + 0.5) }' build/parts/times)
 }
 
-ahead= # e2e builds for asan where all of both are run
-case "$whole $* " in yes*" e2e "*"asan "*) ahead=yes ;; esac
+ahead= # e2e builds for the parts behind it where all of all are run
+case "$whole $* " in yes*" e2e "*"asan "*"tsan "*"cuda "*) ahead=yes ;; esac
 table= # one line a part
 failed=
 skipped=

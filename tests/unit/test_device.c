@@ -218,18 +218,32 @@ static void mixtures_of_experts(void **state)
 {
     (void)state;
     static const struct layers_case cases[] = {
-        {"qwen3_moe", DT_F32, QUANTIZE_NOT},      {"qwen3_moe", DT_BF16, QUANTIZE_INT8},
+        {"qwen3_moe", DT_F32, QUANTIZE_NOT},
+        {"qwen3_moe", DT_BF16, QUANTIZE_INT8},
         {"qwen3_moe", DT_F32, QUANTIZE_INT4}, /* gate and up in 4 bits, down int8 */
-        {"mixtral", DT_BF16, QUANTIZE_NOT},       {"olmoe", DT_F32, QUANTIZE_NOT},
-        {"olmoe", DT_F32, QUANTIZE_INT4},         {"qwen2_moe", DT_F32, QUANTIZE_NOT},
-        {"qwen2_moe", DT_BF16, QUANTIZE_NOT},     {"qwen2_moe", DT_BF16, QUANTIZE_INT8},
-        {"qwen2_moe", DT_F32, QUANTIZE_INT4},     {"granitemoe", DT_F32, QUANTIZE_NOT},
-        {"granitemoe", DT_BF16, QUANTIZE_INT8},   {"gpt_oss", DT_F32, QUANTIZE_NOT},
-        {"gpt_oss", DT_BF16, QUANTIZE_INT8},      {"gpt_oss-mxfp4", DT_BF16, QUANTIZE_NOT},
-        {"gpt_oss-mxfp4", DT_F32, QUANTIZE_INT4}, {"hunyuan_v1_moe", DT_F32, QUANTIZE_NOT},
-        {"exaone_moe", DT_F32, QUANTIZE_NOT},     {"granitemoe_swa", DT_F32, QUANTIZE_NOT},
-        {"hy_v3", DT_BF16, QUANTIZE_NOT},         {"mellum", DT_F32, QUANTIZE_NOT},
+        {"mixtral", DT_BF16, QUANTIZE_NOT},
+        {"olmoe", DT_F32, QUANTIZE_NOT},
+        {"olmoe", DT_F32, QUANTIZE_INT4},
+        {"qwen2_moe", DT_F32, QUANTIZE_NOT},
+        {"qwen2_moe", DT_BF16, QUANTIZE_NOT},
+        {"qwen2_moe", DT_BF16, QUANTIZE_INT8},
+        {"qwen2_moe", DT_F32, QUANTIZE_INT4},
+        {"granitemoe", DT_F32, QUANTIZE_NOT},
+        {"granitemoe", DT_BF16, QUANTIZE_INT8},
+        {"gpt_oss", DT_F32, QUANTIZE_NOT},
+        {"gpt_oss", DT_BF16, QUANTIZE_INT8},
+        {"gpt_oss-mxfp4", DT_BF16, QUANTIZE_NOT},
+        {"gpt_oss-mxfp4", DT_F32, QUANTIZE_INT4},
+        {"hunyuan_v1_moe", DT_F32, QUANTIZE_NOT},
+        {"exaone_moe", DT_F32, QUANTIZE_NOT},
+        {"granitemoe_swa", DT_F32, QUANTIZE_NOT},
+        {"hy_v3", DT_BF16, QUANTIZE_NOT},
+        {"mellum", DT_F32, QUANTIZE_NOT},
         {"solar_open", DT_F32, QUANTIZE_NOT},
+        {"nemotron_h-moe", DT_F32, QUANTIZE_NOT}, /* no gate */
+        {"nemotron_h-moe", DT_BF16, QUANTIZE_NOT},
+        {"nemotron_h-moe", DT_BF16, QUANTIZE_INT8},
+        {"nemotron_h-moe", DT_F32, QUANTIZE_INT4},
     };
     compare_all(cases, sizeof cases / sizeof *cases);
 }

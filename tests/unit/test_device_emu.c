@@ -116,6 +116,7 @@ static const struct emu_case dtypes[] = {
     {"mamba2-bias", DT_BF16, DT_BF16, QUANTIZE_INT8, 0.3f},
     {"falcon_h1", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f},
     {"jamba", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f},
+    {"nemotron_h-moe", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f},
     {"llama-gptq", DT_F32, DT_F32, QUANTIZE_NOT, 0.3f},
     {"llama-gptq-act8", DT_F32, DT_F32, QUANTIZE_NOT, 0.3f},
 };

@@ -53,10 +53,11 @@ struct rope_config {
     float short_factor[CONFIG_ROPE_FACTORS_MAX], long_factor[CONFIG_ROPE_FACTORS_MAX];
 };
 
-struct moe_config {                 /* mixture of experts, in place of a layer's MLP */
-    uint32_t n_expert;              /* 0: no layer has any */
-    uint32_t n_used;                /* experts per token: 1 … n_expert */
-    uint32_t width;                 /* outputs of one expert's gate */
+struct moe_config {    /* mixture of experts, in place of a layer's MLP */
+    uint32_t n_expert; /* 0: no layer has any */
+    uint32_t n_used;   /* experts per token: 1 … n_expert */
+    uint32_t width;    /* outputs of one expert's gate */
+    uint32_t latent; /* columns that experts read and write, between two products; 0: hidden_size */
     uint32_t shared_width;          /* outputs of the shared expert's gate; 0: no shared expert */
     bool renormalize;               /* normalize the weights of the chosen experts to a sum of 1 */
     uint32_t n_group, n_group_used; /* experts are chosen from some groups of them; 1: no groups */

@@ -19,6 +19,8 @@ enum layer_rule {
 struct names { /* of keys; NULL: there is none */
     const char *n_expert, *n_used, *width, *shared_width, *n_shared;
     const char *scale; /* in place of routed_scaling_factor */
+    const char
+        *latent; /* the columns that experts read and write, where these are no hidden ones */
 };
 
 /* Defaults of transformers for absent keys. */
@@ -96,7 +98,7 @@ static const struct family families[] = {
     },
     {
         .model_type = "ernie4_5_moe",
-        .names = {"moe_num_experts", "moe_k", NULL, NULL, "moe_num_shared_experts", NULL},
+        .names = {"moe_num_experts", "moe_k", NULL, NULL, "moe_num_shared_experts", NULL, NULL},
         .n_expert = 64,
         .n_used = 6,
         .width = 1536,
@@ -178,7 +180,7 @@ static const struct family families[] = {
     },
     {
         .model_type = "hunyuan_v1_moe",
-        .names = {NULL, "moe_topk", "moe_intermediate_size", NULL, "num_shared_expert", NULL},
+        .names = {NULL, "moe_topk", "moe_intermediate_size", NULL, "num_shared_expert", NULL, NULL},
         .n_expert = 1,
         .n_used = 1,
         .n_shared = 1,
@@ -248,6 +250,7 @@ static const struct family families[] = {
             {
                 .n_expert = "n_routed_experts",
                 .shared_width = "moe_shared_expert_intermediate_size",
+                .latent = "moe_latent_size",
             },
         .n_expert = 8,
         .n_used = 2,
@@ -549,7 +552,7 @@ static enum q_code load_groups(struct model_config *c, const struct family *f, s
 /* ---- the whole ---- */
 
 struct counts {
-    int64_t n, used, width, shared, n_shared;
+    int64_t n, used, width, shared, n_shared, latent;
 };
 
 /* Experts, how many of them a token uses, and their widths. */
@@ -567,6 +570,7 @@ static enum q_code read_counts(struct counts *n, const struct family *f,
         (rc = read_count(&n->used, at, "num_experts_per_tok", f->mlp_of_shared ? any : some, e)) ||
         (rc = read_count(&n->used, at, names->n_used, some, e)) ||
         (rc = read_count(&n->width, at, width, widths, e)) ||
+        (rc = read_count(&n->latent, at, names->latent, widths, e)) ||
         (rc = read_count(&n->n_shared, at, names->n_shared, any, e)))
         return rc;
     return read_count(&n->shared, at, names->shared_width, f->shared ? widths : or_none, e);
@@ -624,8 +628,8 @@ enum q_code config_moe_load(struct model_config *c, const struct hub_json_at *at
         is_on = memchr(c->mixer.experts, true, c->n_layer) != NULL;
     if (!is_on)
         return Q_OK;
-    struct counts n = {f->n_expert, f->n_used, f->width ? f->width : c->intermediate_size,
-                       f->shared, f->n_shared};
+    struct counts n = {f->n_expert, f->n_used,   f->width ? f->width : c->intermediate_size,
+                       f->shared,   f->n_shared, 0};
     struct moe_config m = {.renormalize = f->renormalize, .n_group = 1, .n_group_used = 1};
     if ((rc = check_refused(c, f, at, e)) || (rc = read_counts(&n, f, at, e)) ||
         (f->says_so && (rc = hub_json_bool(&m.renormalize, at, "norm_topk_prob", e))))
@@ -655,6 +659,7 @@ enum q_code config_moe_load(struct model_config *c, const struct hub_json_at *at
     m.n_expert = (uint32_t)n.n;
     m.n_used = (uint32_t)n.used;
     m.width = (uint32_t)n.width;
+    m.latent = (uint32_t)n.latent;
     m.shared_width = (uint32_t)(n.n_shared ? n.n_shared * of_shared : n.shared);
     if ((f->groups.n_group && (rc = load_groups(c, f, &m, at, e))) ||
         (rc = load_mixer(&m, f, at, e)))

@@ -89,6 +89,26 @@ static uint32_t mixer_dim_size(const struct model_config *c, enum arch_dim dim)
     }
 }
 
+static uint32_t moe_dim_size(const struct model_config *c, enum arch_dim dim)
+{
+    switch (dim) {
+    case D_EXPERTS:
+        return c->moe.n_expert;
+    case D_EXPERT_INTER:
+        return c->moe.width;
+    case D_EXPERT_HIDDEN:
+        return c->moe.latent ? c->moe.latent : c->hidden_size;
+    case D_2_EXPERT_INTER:
+        return 2 * c->moe.width;
+    case D_SHARED_INTER:
+        return c->moe.shared_width;
+    case D_2_SHARED_INTER:
+        return 2 * c->moe.shared_width;
+    default:
+        return mixer_dim_size(c, dim);
+    }
+}
+
 /* Of MLPs: in layers that read other layers' K and V they may be wider. */
 static uint32_t inter(const struct model_config *c, uint32_t layer)
 {
@@ -124,16 +144,6 @@ uint32_t arch_dim_at(const struct model_config *c, enum arch_dim dim, uint32_t l
         return c->max_position;
     case D_POSITIONS_2:
         return c->max_position + 2;
-    case D_EXPERTS:
-        return c->moe.n_expert;
-    case D_EXPERT_INTER:
-        return c->moe.width;
-    case D_2_EXPERT_INTER:
-        return 2 * c->moe.width;
-    case D_SHARED_INTER:
-        return c->moe.shared_width;
-    case D_2_SHARED_INTER:
-        return 2 * c->moe.shared_width;
     case D_ONE:
         return 1;
     case D_Q_RANK:
@@ -157,7 +167,7 @@ uint32_t arch_dim_at(const struct model_config *c, enum arch_dim dim, uint32_t l
     case D_2_Q:
         return 2 * c->n_head * head;
     default:
-        return mixer_dim_size(c, dim);
+        return moe_dim_size(c, dim);
     }
 }
 
@@ -179,6 +189,7 @@ const char *arch_dim_text(enum arch_dim dim)
         [D_POSITIONS_2] = "max_position_embeddings + 2",
         [D_EXPERTS] = "num_experts",
         [D_EXPERT_INTER] = "moe_intermediate_size",
+        [D_EXPERT_HIDDEN] = "moe_latent_size, or hidden_size",
         [D_2_EXPERT_INTER] = "2 * moe_intermediate_size",
         [D_SHARED_INTER] = "shared_expert_intermediate_size",
         [D_2_SHARED_INTER] = "2 * shared_expert_intermediate_size",
@@ -227,6 +238,26 @@ static bool wants_kv(const struct model_config *c, enum arch_when when, uint32_t
         return c->attention_bias && own && !v_is_k;
     case WHEN_V_IS_K_BIAS:
         return c->attention_bias && own && v_is_k;
+    default:
+        return false;
+    }
+}
+
+/* Of layers with experts. */
+static bool wants_experts(const struct model_config *c, enum arch_when when, uint32_t layer)
+{
+    const struct moe_config *m = &c->moe;
+    switch (when) {
+    case WHEN_EXPERTS:
+        return m->layers[layer];
+    case WHEN_SHARED:
+        return m->layers[layer] && m->shared_width;
+    case WHEN_SHARED_BIAS:
+        return m->layers[layer] && m->shared_width && c->mlp_bias;
+    case WHEN_LATENT:
+        return m->layers[layer] && m->latent;
+    case WHEN_LATENT_BIAS:
+        return m->layers[layer] && m->latent && c->mlp_bias;
     default:
         return false;
     }
@@ -281,14 +312,8 @@ bool arch_wants(const struct model_config *c, enum arch_when when, uint32_t laye
         return !c->mixer.no_mlp[layer] && !c->moe.layers[layer] && c->mlp_bias;
     case WHEN_DENSE:
         return !c->moe.layers[layer];
-    case WHEN_EXPERTS:
-        return c->moe.layers[layer];
     case WHEN_DENSE_BIAS:
         return !c->moe.layers[layer] && c->mlp_bias;
-    case WHEN_SHARED_BIAS:
-        return c->moe.layers[layer] && c->moe.shared_width && c->mlp_bias;
-    case WHEN_SHARED:
-        return c->moe.layers[layer] && c->moe.shared_width;
     case WHEN_Q_RANK:
         return c->latent.q_rank > 0;
     case WHEN_Q_WHOLE:
@@ -296,7 +321,7 @@ bool arch_wants(const struct model_config *c, enum arch_when when, uint32_t laye
     case WHEN_LAYER_INPUT:
         return c->layers.input > 0;
     default:
-        return wants_kv(c, when, layer);
+        return wants_experts(c, when, layer) || wants_kv(c, when, layer);
     }
 }
 

@@ -100,9 +100,13 @@ enum arch_slot {
     W_ROUTER_NORM,   /* and of the router's input */
     W_EXPERT_SCALES, /* one of each expert: its weights are multiplied by it */
     W_ROUTER_BIAS,
-    W_ROUTER,         /* a layer's experts are chosen by it */
-    W_SHARED_GATE,    /* how much a row takes of the expert that all rows use, which is
+    W_ROUTER,      /* a layer's experts are chosen by it */
+    W_SHARED_GATE, /* how much a row takes of the expert that all rows use, which is
                       W_GATE … W_DOWN of a layer with a router */
+    W_EXPERTS_IN,  /* where experts read and write columns of their own: x to these, and back */
+    W_EXPERTS_OUT,
+    W_EXPERTS_IN_BIAS,
+    W_EXPERTS_OUT_BIAS,
     W_EXPERT_GATE_UP, /* from here on once an expert of a layer; W_EXPERT_GATE and W_EXPERT_UP as
                          one tensor: gate, then up */
     W_EXPERT_GATE_UP_PAIRS, /* the same: a row of gate, one of up, the next of gate … */

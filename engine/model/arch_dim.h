@@ -22,6 +22,7 @@ enum arch_dim {
     D_HEAD,
     D_EXPERTS,
     D_EXPERT_INTER,
+    D_EXPERT_HIDDEN,  /* columns that an expert reads and writes */
     D_2_EXPERT_INTER, /* gate and up of an expert */
     D_SHARED_INTER,
     D_2_SHARED_INTER, /* its gate and up */

@@ -33,6 +33,8 @@ enum arch_when {
     WHEN_DENSE_BIAS,
     WHEN_SHARED, /* in layers with experts, where all rows use one of them */
     WHEN_SHARED_BIAS,
+    WHEN_LATENT, /* in layers with experts, where these read and write columns of their own */
+    WHEN_LATENT_BIAS,
     WHEN_Q_RANK,      /* q has a latent */
     WHEN_Q_WHOLE,     /* q has none */
     WHEN_OWN_KV,      /* in layers that do not read the K and V of another one */

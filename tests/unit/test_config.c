@@ -229,6 +229,7 @@ static const char *const spelled[] = {
     "mamba2",
     "mamba2-bias",
     "nemotron_h",
+    "nemotron_h-latent",
     "nemotron_h-moe",
     "qwen3_5",
     "qwen3_5_moe",

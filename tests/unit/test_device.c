@@ -244,6 +244,8 @@ static void mixtures_of_experts(void **state)
         {"nemotron_h-moe", DT_BF16, QUANTIZE_NOT},
         {"nemotron_h-moe", DT_BF16, QUANTIZE_INT8},
         {"nemotron_h-moe", DT_F32, QUANTIZE_INT4},
+        {"nemotron_h-latent", DT_F32, QUANTIZE_NOT}, /* between two products */
+        {"nemotron_h-latent", DT_BF16, QUANTIZE_INT8},
     };
     compare_all(cases, sizeof cases / sizeof *cases);
 }

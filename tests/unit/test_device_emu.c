@@ -117,6 +117,7 @@ static const struct emu_case dtypes[] = {
     {"falcon_h1", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f},
     {"jamba", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f},
     {"nemotron_h-moe", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f},
+    {"nemotron_h-latent", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f},
     {"llama-gptq", DT_F32, DT_F32, QUANTIZE_NOT, 0.3f},
     {"llama-gptq-act8", DT_F32, DT_F32, QUANTIZE_NOT, 0.3f},
 };

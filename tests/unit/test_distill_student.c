@@ -54,6 +54,7 @@ static const struct refusal {
     {"mamba2-bias", "has no gradient"},
     {"nemotron_h", "has no gradient"},
     {"nemotron_h-moe", "has no gradient"},
+    {"nemotron_h-latent", "has no gradient"},
     {"lfm2", "has no gradient"},
     {"lfm2_moe", "has no gradient"},
     {"qwen3_5", "has no gradient"},

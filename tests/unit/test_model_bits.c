@@ -73,6 +73,8 @@ static const struct {
     {"jamba", false, QUANTIZE_NOT, DT_F32},
     {"nemotron_h", true, QUANTIZE_NOT, DT_F32},
     {"nemotron_h-moe", false, QUANTIZE_INT8, DT_F32},
+    {"nemotron_h-latent", true, QUANTIZE_NOT, DT_F32},
+    {"nemotron_h-latent", false, QUANTIZE_INT4, DT_F32},
 };
 
 static const char *const caps_names[] = {"none",        "avx2",        "avx2_vnni", "avx512",

@@ -107,6 +107,7 @@ static const char *const models[] = {
     "nanochat",
     "nemotron",
     "nemotron_h",
+    "nemotron_h-latent",
     "nemotron_h-moe",
     "olmo",
     "olmo2",

@@ -87,6 +87,7 @@ static const struct {
     {"granitemoehybrid", "granitemoehybrid", DT_F32, QUANTIZE_NOT},
     {"nemotron_h", "nemotron_h-bf16", DT_BF16, QUANTIZE_NOT},
     {"nemotron_h-moe", "nemotron_h-moe", DT_F32, QUANTIZE_NOT},
+    {"nemotron_h-latent", "nemotron_h-latent-int8", DT_F32, QUANTIZE_INT8},
     {"jamba", "jamba-int8", DT_F32, QUANTIZE_INT8},
     {"afmoe", "afmoe-bf16", DT_BF16, QUANTIZE_NOT},
     {"codegen", "codegen", DT_F32, QUANTIZE_NOT},

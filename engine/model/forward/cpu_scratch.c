@@ -151,7 +151,7 @@ static void cut_experts(struct cutter *t)
         .is_bytes = quantized,
         .has_sums = t->m->shape.quantization == QUANTIZE_INT4,
     };
-    e->picked.stride = row_stride(t->m->config.hidden_size);
+    e->picked.stride = row_stride(arch_dim_size(&t->m->config, D_EXPERT_HIDDEN));
     cut_rows(t->c, &e->picked, n_thread * CPU_PICK_ROWS, &need);
 }
 

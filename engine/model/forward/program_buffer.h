@@ -46,10 +46,14 @@ enum program_buffer_id {
     PROGRAM_B_ACT_Q,
     PROGRAM_B_SCORES,   /* the router's */
     PROGRAM_B_ROUTES,   /* experts of each row, with their weights */
+    PROGRAM_B_EXPERT_H, /* experts' input, where they read columns of their own */
+    PROGRAM_B_EXPERT_H_Q,
     PROGRAM_B_EXPERT_G, /* gate, then up, of places */
     PROGRAM_B_EXPERT_ACT,
     PROGRAM_B_EXPERT_ACT_Q,
     PROGRAM_B_EXPERT_O,
+    PROGRAM_B_EXPERT_SUM, /* of what they write, in the same columns */
+    PROGRAM_B_EXPERT_SUM_Q,
     PROGRAM_B_SHARED_O, /* output of the expert that all rows use */
     PROGRAM_B_ADAPTED,  /* A x of the adapters: their ranks */
     PROGRAM_B_LOGITS,

@@ -400,16 +400,23 @@ static void shared_expert(struct compiler *t)
     mlp_down(t, width, PROGRAM_B_SHARED_O);
 }
 
-/* Is the experts' sum a branch of its own, which a norm goes through before it is added to x? */
+/* Is the experts' sum a branch of its own, which a norm or a product goes through before it is
+ * added to x? */
 static bool is_sum_apart(const struct compiler *t)
 {
-    return compile_norm_place(t) != ARCH_NORMS_BEFORE;
+    return compile_norm_place(t) != ARCH_NORMS_BEFORE || t->c->moe.latent;
 }
 
 /* Where the experts' outputs are added up. */
 static struct program_ref expert_sum(const struct compiler *t)
 {
     return is_sum_apart(t) ? ref_of(PROGRAM_B_O, DT_F32, t->c->hidden_size) : stream(t);
+}
+
+/* What is made of h first for the experts. */
+static enum program_weight first_of_h(const struct compiler *t)
+{
+    return t->c->moe.latent ? PROGRAM_W_EXPERTS_IN : first_of_experts(t);
 }
 
 static void add_shared(struct compiler *t)
@@ -512,7 +519,7 @@ struct expert_inputs {
 static struct expert_inputs expert_inputs(struct compiler *t)
 {
     const struct moe_config *m = &t->c->moe;
-    const enum program_weight first = first_of_experts(t);
+    const enum program_weight first = first_of_h(t);
     const enum dtype made = made_for(t, first);
     const bool is_normed = m->shared_width && made_for(t, first_of_mlp(t)) == made;
     const struct program_ref h = ref_of(PROGRAM_B_H, made, t->c->hidden_size);
@@ -529,26 +536,44 @@ static struct expert_inputs expert_inputs(struct compiler *t)
     return (struct expert_inputs){h, h};
 }
 
+/* The experts' input: h, or what their first product makes of it. */
+static struct program_ref enter_experts(struct compiler *t, struct program_ref h)
+{
+    const struct program_ref latent = ref_of(PROGRAM_B_EXPERT_H, DT_F32, t->c->moe.latent);
+    const struct program_ref in = compile_input(t, h, PROGRAM_B_H_Q, first_of_h(t));
+    if (!t->c->moe.latent)
+        return in;
+    compile_matmul(t, in, latent, PROGRAM_W_EXPERTS_IN, PROGRAM_W_EXPERTS_IN_BIAS);
+    return compile_input(t, latent, PROGRAM_B_EXPERT_H_Q, first_of_experts(t));
+}
+
+static void leave_experts(struct compiler *t, struct program_ref sum, struct program_ref to)
+{
+    compile_matmul(t, compile_input(t, sum, PROGRAM_B_EXPERT_SUM_Q, PROGRAM_W_EXPERTS_OUT), to,
+                   PROGRAM_W_EXPERTS_OUT, PROGRAM_W_EXPERTS_OUT_BIAS);
+}
+
 /* The experts that each row takes, of `in`, added up in `to`. */
 static void sum_experts(struct compiler *t, struct program_ref in, struct program_ref to, bool onto)
 {
     const struct moe_config *m = &t->c->moe;
-    const uint32_t hidden = t->c->hidden_size;
+    const uint32_t n_col = arch_dim_size(t->c, D_EXPERT_HIDDEN);
     const struct program_ref routes = ref_of(PROGRAM_B_ROUTES, DT_F32, m->n_used);
+    const struct program_ref sum = m->latent ? ref_of(PROGRAM_B_EXPERT_SUM, DT_F32, n_col) : to;
     const enum program_weight first = first_of_experts(t);
     const bool gated = t->l->mlp == ARCH_MLP_GATED;
     const struct program_ref g = ref_of(PROGRAM_B_EXPERT_G, DT_F32, (gated ? 2 : 1) * m->width);
     const struct program_ref act =
         ref_of(PROGRAM_B_EXPERT_ACT, made_for(t, PROGRAM_W_EXPERT_DOWN), m->width);
-    const struct program_ref o = ref_of(PROGRAM_B_EXPERT_O, DT_F32, hidden);
-    multiply_experts(t, compile_input(t, in, PROGRAM_B_H_Q, first), routes, g, first);
+    const struct program_ref o = ref_of(PROGRAM_B_EXPERT_O, DT_F32, n_col);
+    multiply_experts(t, enter_experts(t, in), routes, g, first);
     activate(t, g, act);
     multiply_experts(t, compile_input(t, act, PROGRAM_B_EXPERT_ACT_Q, PROGRAM_W_EXPERT_DOWN),
                      routes, o, PROGRAM_W_EXPERT_DOWN);
     compile_op(t, &(struct program_op){
                       .kind = PROGRAM_COMBINE,
                       .in = {o, routes},
-                      .out = to,
+                      .out = sum,
                       .onto = onto,
                       .route =
                           {
@@ -558,6 +583,8 @@ static void sum_experts(struct compiler *t, struct program_ref in, struct progra
                               .of_input = t->l->weighs_input,
                           },
                   });
+    if (m->latent)
+        leave_experts(t, sum, to);
 }
 
 static void experts(struct compiler *t)
@@ -885,10 +912,14 @@ static const char *const buffer_names[PROGRAM_BUFFERS] = {
     [PROGRAM_B_ACT_Q] = "act.q",
     [PROGRAM_B_SCORES] = "scores",
     [PROGRAM_B_ROUTES] = "routes",
+    [PROGRAM_B_EXPERT_H] = "expert.h",
+    [PROGRAM_B_EXPERT_H_Q] = "expert.h.q",
     [PROGRAM_B_EXPERT_G] = "expert.g",
     [PROGRAM_B_EXPERT_ACT] = "expert.act",
     [PROGRAM_B_EXPERT_ACT_Q] = "expert.act.q",
     [PROGRAM_B_EXPERT_O] = "expert.o",
+    [PROGRAM_B_EXPERT_SUM] = "expert.sum",
+    [PROGRAM_B_EXPERT_SUM_Q] = "expert.sum.q",
     [PROGRAM_B_SHARED_O] = "shared.o",
     [PROGRAM_B_ADAPTED] = "adapted",
     [PROGRAM_B_LOGITS] = "logits",

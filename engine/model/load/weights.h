@@ -51,6 +51,9 @@ struct layer_weights {
     struct packed
         router; /* [n_expert, hidden], of layers with experts; [n_expert + 1] with a shared
                              one, how much of which a row takes is the last */
+    struct packed experts_in,
+        experts_out; /* around experts with columns of their own, or not there */
+    const float *experts_in_bias, *experts_out_bias;
     struct expert_weights
         *experts; /* [n_expert], then gate_up and down are those of the shared one,
                                        or not there; or NULL */

@@ -80,6 +80,15 @@ MODELS = {
                            time_step_limit=[0.0, math.inf], tie_word_embeddings=False, n_routed_experts=6, num_experts_per_tok=2,
                            moe_intermediate_size=16, moe_shared_expert_intermediate_size=24, n_shared_experts=1, n_group=2,
                            topk_group=1, norm_topk_prob=True, routed_scaling_factor=1.5, moe_latent_size=None),
+    # Nemotron 3 Super: these work in a latent width, with biases; no groups
+    "nemotron_h-latent": dict(COMMON, architectures=["NemotronHForCausalLM"], model_type="nemotron_h", num_hidden_layers=4,
+                              head_dim=8, hybrid_override_pattern="ME*E", mamba_num_heads=4, mamba_head_dim=12, n_groups=2,
+                              ssm_state_size=16, conv_kernel=4, expand=2, use_conv_bias=True, use_bias=False, mlp_bias=True,
+                              attention_bias=False, mamba_hidden_act="silu", mlp_hidden_act="relu2", layer_norm_epsilon=1e-5,
+                              time_step_min=0.001, chunk_size=64, time_step_limit=[0.0, math.inf], tie_word_embeddings=False,
+                              n_routed_experts=6, num_experts_per_tok=3, moe_intermediate_size=24,
+                              moe_shared_expert_intermediate_size=24, n_shared_experts=1, n_group=1, topk_group=1,
+                              norm_topk_prob=True, routed_scaling_factor=2.5, moe_latent_size=20, torch_dtype="bfloat16"),
     # Mamba in all layers, a tied table; with norms of steps, B and C that have no weights
     "mamba": dict(BASE, architectures=["MambaForCausalLM"], model_type="mamba", num_hidden_layers=3, state_size=8, expand=2,
                   intermediate_size=64, conv_kernel=4, use_bias=False, use_conv_bias=True, hidden_act="silu", layer_norm_epsilon=1e-5,

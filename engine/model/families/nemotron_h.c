@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* nemotron_h - Nemotron H and Nemotron 3: each layer is one thing: Mamba 2, attention without
- * positions, an MLP without a gate, or experts without one, which in Nemotron 3 Super read and write
- * columns of their own. */
+ * positions, an MLP without a gate, or experts without one, which in Nemotron 3 Super read and
+ * write columns of their own. */
 #include "engine/model/arch.h"
 
 /* clang-format off */

@@ -262,21 +262,30 @@ struct golden {
     struct tensor_set *arrays;
 };
 
-static inline enum q_code golden_open(struct golden *g, const char *dir, struct q_err *e)
+static inline enum q_code golden_open_files(struct golden *g, const char *text_path,
+                                            const char *arrays_path, struct q_err *e)
 {
-    char path[PATH_MAX];
     struct buf text = BUF_INIT;
     *g = (struct golden){0};
-    enum q_code rc = path_join(path, sizeof path, dir, "golden.json", e);
-    if (rc || (rc = file_read(&text, path, 1u << 24, e)))
+    enum q_code rc = file_read(&text, text_path, 1u << 24, e);
+    if (rc)
         return rc;
     g->root = json_loadb(text.data, text.len, 0, NULL);
     buf_release(&text);
     if (!g->root)
-        return q_fail(e, Q_CORRUPT, "%s: not JSON", path);
-    if ((rc = path_join(path, sizeof path, dir, "golden.safetensors", e)))
+        return q_fail(e, Q_CORRUPT, "%s: not JSON", text_path);
+    return tensor_set_open_file(&g->arrays, arrays_path, e);
+}
+
+static inline enum q_code golden_open(struct golden *g, const char *dir, struct q_err *e)
+{
+    char text[PATH_MAX], arrays[PATH_MAX];
+    enum q_code rc;
+    *g = (struct golden){0};
+    if ((rc = path_join(text, sizeof text, dir, "golden.json", e)) ||
+        (rc = path_join(arrays, sizeof arrays, dir, "golden.safetensors", e)))
         return rc;
-    return tensor_set_open_file(&g->arrays, path, e);
+    return golden_open_files(g, text, arrays, e);
 }
 
 static inline void golden_close(struct golden *g)

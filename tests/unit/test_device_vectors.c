@@ -30,7 +30,9 @@ static void run(struct core_answers *v, const struct core_config *c, const struc
 /* Have `expected` and `got` the same bits? */
 static bool same_vectors(void)
 {
-    return memcmp(expected.vectors, got.vectors, sizeof got.vectors) == 0 &&
+    const unsigned char *want = (const unsigned char *)expected.vectors;
+    const unsigned char *have = (const unsigned char *)got.vectors;
+    return memcmp(want, have, sizeof got.vectors) == 0 &&
            memcmp(expected.n, got.n, sizeof got.n) == 0 && expected.n_done == got.n_done;
 }
 

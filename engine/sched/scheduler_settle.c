@@ -242,6 +242,19 @@ static uint32_t settle_failed(struct scheduler *s, const struct scheduled_seq *q
     return 1;
 }
 
+/* After a step whose draft tokens were all accepted, the draft model has no KV of the last one's
+ * row yet: it computes that row in the request's next step (engine/worker/draft.c), and never if
+ * the request ends or is preempted. So the plan of that step publishes a block that the row ends.
+ */
+static void publish(struct scheduler *s, struct request *r, const struct scheduled_seq *q)
+{
+    const bool lacks_row =
+        q->flags & STEP_SPECULATE && r->n_planned == (uint64_t)q->start + q->n_token;
+    r->n_planned -= lacks_row;
+    cache_publish(s, r);
+    r->n_planned += lacks_row;
+}
+
 /* Returns how many outputs the sequence gave: one for each token, the first with the prompt
  * rows. */
 static uint32_t settle_seq(struct scheduler *s, const struct scheduled_seq *q,
@@ -263,7 +276,7 @@ static uint32_t settle_seq(struct scheduler *s, const struct scheduled_seq *q,
     }
     if (q->flags & STEP_SPECULATE && r->state == REQUEST_RUNNING)
         r->n_planned = r->n_token - 1; /* rows of wrong draft tokens are computed again */
-    cache_publish(s, r);
+    publish(s, r, q);
     if (q->n_prompt_row) {
         if (n == 0)
             o[n++] = (struct scheduler_output){

@@ -3,8 +3,8 @@
  * (speculate.h).
  *
  * The draft model has a KV cache of its own with the same block numbers. It computes every row that
- * the target model computes, so that a block shared through the prefix cache is valid in both
- * caches.
+ * the target model computes, the row of an accepted last draft token one step later; the scheduler
+ * shares a block through the prefix cache when it is valid in both caches.
  * Threads: the worker's loop; its forward passes run on the worker's team. */
 #ifndef QUIRE_ENGINE_WORKER_DRAFT_H
 #define QUIRE_ENGINE_WORKER_DRAFT_H

@@ -623,6 +623,39 @@ static void test_draft_tokens(void **state)
     bench_free(b);
 }
 
+/* A block whose last row is a draft token's is not in the prefix cache before the next step: the
+ * draft model has no KV of that row until then, and never if the request ends. */
+static void test_draft_tokens_in_cached_blocks(void **state)
+{
+    (void)state;
+    static const uint32_t tokens[] = {50, 51, 52, 53};
+    static uint32_t history[17];
+    struct scheduler_config c = small;
+    c.n_draft_token = 3;
+    c.prefix_cache = true;
+    for (uint32_t n_accepted = 2; n_accepted <= 3; n_accepted++)
+        for (uint32_t n_more = 0; n_more < 2; n_more++) {
+            struct bench *b = bench_new(&c);
+            const uint32_t n_prompt = 15 - n_accepted; /* the last accepted one is at 15 */
+            submit(b, 1, n_prompt, 5 + 3 * n_more);
+            assert_non_null(plan(b));
+            settle(b, 50);
+            assert_int_equal(plan(b)->seqs->n_token, 4);
+            struct step_result r = drafted(b, tokens, 4, n_accepted + 1);
+            take(b, &r);
+            for (uint32_t i = 0; i < 17; i++)
+                history[i] = i < n_prompt ? 7 : i == n_prompt ? 50 : tokens[i - n_prompt - 1];
+            const bool has_ended = n_accepted == 3 && !n_more;
+            assert_int_equal(b->out[b->n_out - 1].finish != FINISH_NONE, has_ended);
+            struct msg_submit m = request(2, 0, 1);
+            m.prompt = (struct proto_u32s){history, 17};
+            assert_ok(scheduler_submit(b->s, 0, &m, 0, &e), &e);
+            assert_non_null(plan(b));
+            assert_int_equal(stats(b).prefix_hits, has_ended ? 0 : 16);
+            bench_free(b);
+        }
+}
+
 static void test_small_memory(void **state)
 {
     (void)state;
@@ -920,6 +953,7 @@ int main(void)
         cmocka_unit_test(test_worker_lost),
         cmocka_unit_test(test_wrong_results),
         cmocka_unit_test(test_draft_tokens),
+        cmocka_unit_test(test_draft_tokens_in_cached_blocks),
         cmocka_unit_test(test_small_memory),
         cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_priority),

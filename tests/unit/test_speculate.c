@@ -184,6 +184,71 @@ static void the_draft_is_swapped_like_the_model(void **state)
     assert_int_equal(back.n_accepted_token, again.n_accepted_token);
 }
 
+/* Runs `m`, which ends at the end of a block, and then all of its history as a prompt. */
+static void run_continued(struct bits_engine *b, const uint32_t *history, struct msg_submit *m)
+{
+    bits_submit(b, m);
+    bits_wait(b, ++m->req_id);
+    m->prompt = (struct proto_u32s){history, m->prompt.n + m->max_tokens};
+    m->max_tokens = 12;
+    bits_submit(b, m);
+    bits_wait(b, ++m->req_id);
+}
+
+/* Answers of the golden from each token on up to the end of a block, each with a cache of its own.
+ */
+static struct scheduler_stats run_cached(const struct golden *g, bool prefix_cache)
+{
+    static uint32_t history[BITS_ROWS];
+    struct q_err e = Q_ERR_INIT;
+    struct bits_engine b;
+    struct core_config c = bits_config(g->dir);
+    uint64_t req_id = 0;
+    c.worker.n_block = 256;
+    c.prefix_cache = prefix_cache;
+    assert_ok(speculative_parse(&c.worker.speculation, DRAFT(4), &e), &e);
+    bits_open(&b, &c, answers[prefix_cache]);
+    for (uint32_t i = 0; i < g->n; i++) {
+        const struct golden_prompt *p = &g->prompts[i];
+        const uint32_t n_most = KERN_BLOCK - (p->n - 1) % KERN_BLOCK;
+        memcpy(history, p->ids, p->n * sizeof *history);
+        memcpy(history + p->n, p->greedy, p->n_greedy * sizeof *history);
+        for (uint32_t at = 0; at + 1 < n_most; at++) {
+            struct msg_submit m = {
+                .req_id = req_id,
+                .prompt = {history, p->n + at},
+                .top_p = 1,
+                .repetition_penalty = 1,
+                .max_tokens = n_most - at,
+                .cache_salt = {(const uint8_t *)&req_id, sizeof req_id},
+            };
+            run_continued(&b, history, &m);
+            req_id = m.req_id;
+        }
+    }
+    return bits_finish(&b, (uint32_t)req_id);
+}
+
+/* The draft model's KV in cached blocks is whole: it drafts what it would have without the cache.
+ */
+static void a_cached_block_is_cached_for_the_draft_too(void **state)
+{
+    (void)state;
+    struct golden g;
+    golden_get(&g, "llama");
+    struct scheduler_stats plain = run_cached(&g, false);
+    struct scheduler_stats cached = run_cached(&g, true);
+    print_message(
+        "%llu cached rows, %llu and %llu of %llu and %llu draft tokens\n",
+        (unsigned long long)cached.prefix_hits, (unsigned long long)plain.n_accepted_token,
+        (unsigned long long)cached.n_accepted_token, (unsigned long long)plain.n_draft_token,
+        (unsigned long long)cached.n_draft_token);
+    assert_true(cached.prefix_hits > 0);
+    assert_memory_equal(answers[0], answers[1], sizeof answers[0]);
+    assert_int_equal(plain.n_draft_token, cached.n_draft_token);
+    assert_int_equal(plain.n_accepted_token, cached.n_accepted_token);
+}
+
 static void ngrams_are_found_where_they_were_last(void **state)
 {
     (void)state;
@@ -288,6 +353,7 @@ int main(void)
         cmocka_unit_test(the_same_bits_with_draft_tokens_and_without),
         cmocka_unit_test(most_tokens_of_the_golden_draft_are_accepted),
         cmocka_unit_test(the_draft_is_swapped_like_the_model),
+        cmocka_unit_test(a_cached_block_is_cached_for_the_draft_too),
     };
     log_setup("test", LOG_ERROR, false);
     return cmocka_run_group_tests(tests, NULL, NULL);

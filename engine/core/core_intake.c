@@ -7,7 +7,9 @@
 
 /* Of a prompt that is only counted: any that an array of a message can be. */
 #define COUNT_TOKENS_MAX (1u << 24)
-#define INTAKE_STALLS    3u /* of --stall-timeout: 256 MB are read and hashed on a busy machine */
+#define INTAKE_STALLS    3u   /* of --stall-timeout: 256 MB are read and hashed on a busy machine */
+#define LOOK_MS          1000 /* the thread's job is looked at so often … */
+#define LATE_MS          2000 /* … and a loop whose look comes so late did not run meanwhile */
 
 static struct core_items_args args_of(const struct core *c, uint32_t frontend_id, uint64_t req_id)
 {
@@ -271,18 +273,30 @@ void core_take_intake(struct core *c)
 
 /* A thread cannot be ended, but an engine can that has processes of its own: its supervisor starts
  * another, and the request is found by which engines end. */
-int64_t core_intake_due_ms(const struct core *c)
+static int64_t job_since_ms(const struct core *c)
 {
-    const int64_t since_ms = c->intake && c->worker.pid ? item_intake_since_ms(c->intake) : 0;
-    return since_ms && c->config.stall_timeout_s
-               ? since_ms + (int64_t)c->config.stall_timeout_s * INTAKE_STALLS * 1000
-               : 0;
+    return c->intake && c->worker.pid && c->config.stall_timeout_s ? item_intake_since_ms(c->intake)
+                                                                   : 0;
 }
 
-FALLIBLE core_check_intake(const struct core *c, struct q_err *e)
+static int64_t intake_limit_ms(const struct core *c)
 {
-    const int64_t due_ms = core_intake_due_ms(c);
-    if (!due_ms || clock_ms() < due_ms)
+    return (int64_t)c->config.stall_timeout_s * INTAKE_STALLS * 1000;
+}
+
+int64_t core_intake_due_ms(const struct core *c)
+{
+    const int64_t job_ms = job_since_ms(c), look_ms = clock_ms() + LOOK_MS;
+    const bool is_watched = job_ms == c->intake_watch.job_ms;
+    const int64_t end_ms = (is_watched ? c->intake_watch.since_ms : job_ms) + intake_limit_ms(c);
+    return !job_ms ? 0 : end_ms < look_ms ? end_ms : look_ms;
+}
+
+FALLIBLE core_check_intake(struct core *c, struct q_err *e)
+{
+    const int64_t job_ms = job_since_ms(c), now_ms = clock_ms();
+    const int64_t since_ms = clock_watch_since(&c->intake_watch, job_ms, now_ms, LATE_MS);
+    if (!since_ms || now_ms < since_ms + intake_limit_ms(c))
         return Q_OK;
     return q_fail(e, Q_TIMEOUT,
                   "the items of a request are not read within %u s (%u times --stall-timeout): "

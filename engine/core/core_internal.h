@@ -3,6 +3,7 @@
  * core_check.c only. Threads: the core's owner. */
 #ifndef QUIRE_ENGINE_CORE_CORE_INTERNAL_H
 #define QUIRE_ENGINE_CORE_CORE_INTERNAL_H
+#include "common/clock.h"
 #include "common/hub/pooling.h"
 #include "engine/core/core.h"
 #include "engine/core/core_adapters.h"
@@ -49,6 +50,7 @@ struct core {
     struct core_items items;
     struct core_adapters *adapters;            /* NULL: not enabled */
     struct item_intake *intake;                /* NULL: no large items yet */
+    struct clock_watch intake_watch;           /* of the job that its thread has */
     struct grammar_compiler *grammar_compiler; /* requests whose grammar is being compiled */
     int epoll_fd;
     uint32_t n_death;          /* since the last finished step or culprit */
@@ -108,10 +110,10 @@ int64_t core_ttft_us(const struct core *c, size_t n_prompt, int64_t *ahead_us);
 
 /* core_intake.c: submit what the thread has ended. */
 void core_take_intake(struct core *c);
-/* When the thread will have had its job for so long that a plugin hangs; 0: never. */
+/* When core_check_intake is due next; 0: not while the thread has no job. */
 int64_t core_intake_due_ms(const struct core *c);
-/* Errors: Q_TIMEOUT (that time has come). */
-FALLIBLE core_check_intake(const struct core *c, struct q_err *e);
+/* Errors: Q_TIMEOUT (the thread has had its job for so long that a plugin hangs). */
+FALLIBLE core_check_intake(struct core *c, struct q_err *e);
 
 /* core_control.c: true if a step may be planned now. */
 bool core_may_plan(const struct core *c);

@@ -659,14 +659,10 @@ static FALLIBLE encode_beat(struct frontends *p, struct q_err *e)
  * that time is no silence of theirs. */
 static void note_beat(struct frontends *p, int64_t now_ms)
 {
-    const int64_t gap_ms = p->beat_ms ? now_ms - p->beat_ms : 0;
-    p->beat_ms = now_ms;
-    if (gap_ms < p->config->heartbeat_ms + LATE_MS)
-        return;
-    for (uint32_t i = 0; i < p->n; i++) {
-        struct frontend *f = &p->frontends[i];
-        f->heard_ms = f->heard_ms + gap_ms < now_ms ? f->heard_ms + gap_ms : now_ms;
-    }
+    const int64_t late_ms = (int64_t)p->config->heartbeat_ms + LATE_MS;
+    const int64_t gap_ms = clock_gap_ms(&p->beat_ms, now_ms, late_ms);
+    for (uint32_t i = 0; i < p->n; i++)
+        p->frontends[i].heard_ms = clock_skip_gap(p->frontends[i].heard_ms, gap_ms, now_ms);
 }
 
 void frontends_beat(struct frontends *p, int64_t now_ms)

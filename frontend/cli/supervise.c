@@ -199,13 +199,9 @@ int supervise_wait_ms(const struct supervisor *s)
  * that time is no silence of theirs. */
 static void note_look(struct supervisor *s, int64_t now)
 {
-    const int64_t gap_ms = s->looked_ms ? now - s->looked_ms : 0;
-    s->looked_ms = now;
-    for (uint32_t i = 1; i < s->n && gap_ms >= LATE_MS; i++) {
-        struct child *c = &s->children[i];
-        if (c->heard_ms)
-            c->heard_ms = c->heard_ms + gap_ms < now ? c->heard_ms + gap_ms : now;
-    }
+    const int64_t gap_ms = clock_gap_ms(&s->looked_ms, now, LATE_MS);
+    for (uint32_t i = 1; i < s->n; i++)
+        s->children[i].heard_ms = clock_skip_gap(s->children[i].heard_ms, gap_ms, now);
 }
 
 /* Kill frontends whose loop stands still. One that does not end at once (it waits for a disk) is

@@ -309,14 +309,10 @@ static void expire(struct link *l, int64_t now)
  * time is no silence of the engine's. */
 static void note_tick(struct link *l, int64_t now)
 {
-    const int64_t gap_ms = l->tick_ms ? now - l->tick_ms : 0;
-    l->tick_ms = now;
-    if (gap_ms < LATE_MS)
-        return;
-    l->beat_ms = l->beat_ms + gap_ms < now ? l->beat_ms + gap_ms : now;
-    l->step_ms = l->step_ms + gap_ms < now ? l->step_ms + gap_ms : now;
-    if (l->silent_since_ms)
-        l->silent_since_ms += gap_ms;
+    const int64_t gap_ms = clock_gap_ms(&l->tick_ms, now, LATE_MS);
+    l->beat_ms = clock_skip_gap(l->beat_ms, gap_ms, now);
+    l->step_ms = clock_skip_gap(l->step_ms, gap_ms, now);
+    l->silent_since_ms = clock_skip_gap(l->silent_since_ms, gap_ms, now);
 }
 
 void link_tick(struct link *l)

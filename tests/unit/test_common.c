@@ -16,6 +16,31 @@
 #include "common/parse.h"
 #include "common/utf8.h"
 
+static void time_without_a_turn_of_the_loop_is_left_out(void **state)
+{
+    (void)state;
+    int64_t turn_ms = 0;
+    assert_int_equal(clock_gap_ms(&turn_ms, 90000, 2000), 0); /* the first turn */
+    assert_int_equal(clock_gap_ms(&turn_ms, 91999, 2000), 0);
+    assert_int_equal(clock_gap_ms(&turn_ms, 93999, 2000), 2000);
+    assert_int_equal(clock_gap_ms(&turn_ms, 94000, 2000), 0); /* counted once */
+    assert_int_equal(turn_ms, 94000);
+    assert_int_equal(clock_skip_gap(90000, 2000, 94000), 92000);
+    assert_int_equal(clock_skip_gap(93000, 2000, 94000), 94000); /* heard within the gap */
+    assert_int_equal(clock_skip_gap(90000, 0, 94000), 90000);
+    assert_int_equal(clock_skip_gap(0, 2000, 94000), 0); /* never heard */
+
+    struct clock_watch w = {0, 0, 0};
+    assert_int_equal(clock_watch_since(&w, 0, 50000, 2000), 0);
+    assert_int_equal(clock_watch_since(&w, 89000, 90000, 2000), 90000); /* no turn before: late */
+    assert_int_equal(clock_watch_since(&w, 90500, 91000, 2000), 90500); /* another job */
+    assert_int_equal(clock_watch_since(&w, 90500, 92000, 2000), 90500);
+    assert_int_equal(clock_watch_since(&w, 90500, 152000, 2000), 150500); /* frozen for a minute */
+    assert_int_equal(clock_watch_since(&w, 90500, 153000, 2000), 150500);
+    assert_int_equal(clock_watch_since(&w, 90500, 163000, 2000), 160500); /* and again */
+    assert_int_equal(clock_watch_since(&w, 0, 164000, 2000), 0);
+}
+
 static void err_keeps_code_and_cuts_whole_characters(void **state)
 {
     (void)state;
@@ -396,6 +421,7 @@ static void files_are_read_mapped_and_replaced(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(time_without_a_turn_of_the_loop_is_left_out),
         cmocka_unit_test(err_keeps_code_and_cuts_whole_characters),
         cmocka_unit_test(err_shortens_paths_in_their_middle),
         cmocka_unit_test(download_knows_what_is_not_the_file),

@@ -13,7 +13,7 @@
 #include "engine/grammar/grammar.h"
 #include "engine/grammar/matcher/matcher.h"
 
-enum { EXIT_USAGE = 2, EXIT_LOAD = 3 };
+enum { EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_LOAD = 3 };
 #define LINE_MAX_BYTES ((size_t)16 << 20)
 #define SAMPLE_MAX     100000
 
@@ -23,7 +23,14 @@ struct lab {
     uint32_t *bits;
     double *mask_us; /* of one line */
     size_t n_mask, mask_cap;
+    struct q_err failed; /* of the program, the first: its answers are not to be trusted */
 };
+
+static void note_failure(struct lab *l, const struct q_err *e)
+{
+    if (e->code && !l->failed.code)
+        l->failed = *e;
+}
 
 static int64_t now_ns(void)
 {
@@ -82,6 +89,7 @@ static bool mask(struct lab *l, struct matcher *m, matcher_config c)
     bool ok = matcher_mask(m, c, l->bits);
     if (!q_grow(&l->mask_us, &l->mask_cap, l->n_mask + 1, sizeof *l->mask_us, 1u << 28, &e))
         l->mask_us[l->n_mask++] = (double)(now_ns() - start) / 1000;
+    note_failure(l, &e);
     return ok;
 }
 
@@ -107,7 +115,9 @@ static json_t *accepts(struct lab *l, struct matcher *m, const char *text, size_
     matcher_begin(m);
     matcher_config c = matcher_bytes(m, matcher_start(m), text, n);
     bool by_bytes = c && matcher_can_end(m, c), by_tokens = by_bytes;
-    if (l->tokenizer && !tokenizer_encode(l->tokenizer, text, n, false, &ids, &e)) {
+    if (l->tokenizer && tokenizer_encode(l->tokenizer, text, n, false, &ids, &e)) {
+        note_failure(l, &e);
+    } else if (l->tokenizer) {
         uint32_t generation = matcher_begin(m);
         c = matcher_start(m);
         for (size_t i = 0; i < ids.n && c; i++) {
@@ -260,17 +270,20 @@ static void answer(struct lab *l, const json_t *line, json_t *out)
         .after = after,
         .n_after = after ? strlen(after) : 0,
     };
-    enum q_code rc = has_source && !has_two_sources(line)
-                         ? grammar_compile(&words, &n_word, &from, &e)
-                         : q_fail(&e, Q_INVALID,
-                                  "the line has %s of json_schema, regex, choice, grammar, "
-                                  "structural_tag",
-                                  has_source ? "more than one" : "none");
+    enum q_code rc =
+        has_source && !has_two_sources(line)
+            ? buf_check(&source, "the grammar", &e) ?: grammar_compile(&words, &n_word, &from, &e)
+            : q_fail(&e, Q_INVALID,
+                     "the line has %s of json_schema, regex, choice, grammar, "
+                     "structural_tag",
+                     has_source ? "more than one" : "none");
     json_object_set_new(out, "compiled", json_boolean(!rc));
     json_object_set_new(out, "compile_ms", json_real((double)(now_ns() - start) / 1e6));
     l->n_mask = 0;
     if (!rc)
         rc = matcher_new(&m, words, n_word, l->tokenizer ? &l->trie : NULL, &e);
+    if (rc == Q_NO_MEMORY)
+        note_failure(l, &e);
     if (rc) {
         json_object_set_new(out, "error", json_string(e.message));
         json_object_set_new(out, "code", json_string(q_code_name(rc)));
@@ -289,6 +302,7 @@ static void try_line(struct lab *l, const char *text, size_t n)
 {
     json_error_t error;
     struct buf shown = BUF_INIT;
+    struct q_err e = Q_ERR_INIT;
     json_t *out = json_object(), *line = json_loadb(text, n, JSON_ALLOW_NUL, &error);
     if (!line && json_error_code(&error) == json_error_numeric_overflow) /* beyond 64 bits */
         line = json_loadb(text, n, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &error);
@@ -297,7 +311,10 @@ static void try_line(struct lab *l, const char *text, size_t n)
     else
         json_object_set_new(out, "error", json_string("the line is not a JSON object"));
     json_dump_callback(out, add_piece, &shown, JSON_COMPACT | JSON_REAL_PRECISION(6));
-    puts(buf_str(&shown));
+    if (buf_check(&shown, "the answer", &e))
+        note_failure(l, &e);
+    else
+        puts(buf_str(&shown));
     fflush(stdout);
     buf_release(&shown);
     json_decref(line);
@@ -313,6 +330,8 @@ static int run_lab(struct lab *l)
         buf_add(&text, piece, n);
         if (piece[n - 1] != '\n' && !feof(stdin))
             continue;
+        if (text.failed == Q_NO_MEMORY)
+            (void)q_fail(&l->failed, Q_NO_MEMORY, "out of memory for a line");
         if (text.failed)
             puts(text.failed == Q_NO_MEMORY ? "{\"error\":\"out of memory\"}"
                                             : "{\"error\":\"the line is longer than 16 MB\"}");
@@ -320,8 +339,12 @@ static int run_lab(struct lab *l)
             try_line(l, text.data, text.len);
         buf_reset(&text);
     }
+    if (ferror(stdin))
+        (void)q_fail(&l->failed, Q_IO, "standard input cannot be read");
     buf_release(&text);
-    return 0;
+    if (l->failed.code)
+        fprintf(stderr, "quire schema: %s\n", l->failed.message);
+    return l->failed.code ? EXIT_FAILED : 0;
 }
 
 int main(int argc, char **argv)
@@ -368,8 +391,12 @@ int main(int argc, char **argv)
             return EXIT_LOAD;
         }
         l.bits = q_calloc(trie_words(&l.trie), sizeof *l.bits);
+        if (!l.bits)
+            (void)q_fail(&l.failed, Q_NO_MEMORY, "out of memory for masks");
     }
-    rc = run_lab(&l);
+    if (l.failed.code)
+        fprintf(stderr, "quire schema: %s\n", l.failed.message);
+    rc = l.failed.code ? EXIT_FAILED : run_lab(&l);
     q_free(l.bits);
     q_free(l.mask_us);
     trie_release(&l.trie);

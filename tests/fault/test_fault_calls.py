@@ -6,6 +6,7 @@ failing_calls.c makes the call fail. For programs that end by themselves n grows
 tries every n and more calls, otherwise n triples or grows by more. A batch that a failing call has ended is complete after the same
 command again."""
 import errno
+import hashlib
 import json
 import os
 import re
@@ -46,6 +47,9 @@ class Program:
     def finish(self, folder):
         """After a failure: the result of what a user does about it."""
         return self.run(folder, dict(os.environ))[1]
+
+    def close(self):
+        """At the end."""
 
 
 class Few(Program):
@@ -100,7 +104,91 @@ class Batch(Program):
         return self.run(folder, dict(os.environ), again=True)[1]
 
 
+class Bench(Few):
+    """What was measured, without the figures. `of`: a list in each result, or a number that is no time."""
+    calls = tuple(CALLS) if ALL else ("malloc", "open", "read", "mmap", "pthread_create")
+
+    def __init__(self, verb, *args, of):
+        super().__init__("quire-bench", verb, *args, "--json", "-")
+        self.of = of
+
+    def run(self, folder, env):
+        done = subprocess.run(self.command, capture_output=True, text=True, timeout=240, env=env)
+        results = json.loads(done.stdout)["results"] if done.returncode == 0 else []
+        return done.returncode, [[r[name] for name in self.of] for r in results], done.stderr
+
+
+class Load(Bench):
+    """quire bench serve: of a server that runs meanwhile, whose answers to others are whole."""
+    calls = tuple(CALLS) if ALL else ("malloc", "socket", "send", "recv", "epoll_create1", "epoll_ctl")
+    server = None
+
+    def run(self, folder, env):
+        if not self.server:
+            self.server = Process(BIN / "quire", "serve", BUNDLED, "--port", "0", *BLOCKS)
+            url = self.server.wait_line(r"listening on (http://\S+)")[1]
+            self.server.wait_line("serve: ready")
+            self.command += ["--base-url", url]
+        return super().run(folder, env)
+
+    def close(self):
+        if self.server:
+            self.server.stop(60)
+
+
+class Cache(Few):
+    """Of two models; the second has a damaged file, and `quire cache rm` removes the first. The result has what is left, too."""
+    def __init__(self, *args):
+        super().__init__("quire-cache", *args)
+
+    def run(self, folder, env, again=False):
+        cache = folder / "hub"
+        if not again:
+            shutil.rmtree(cache, ignore_errors=True)
+            for name, text in (("one", b"{}"), ("two", b"[]" * 3000)):
+                add_to_cache(cache / f"models--org--{name}", text, damaged=name == "two")
+        done = subprocess.run(self.command, capture_output=True, text=True, timeout=60, env={**env, "HF_HUB_CACHE": str(cache)})
+        left = sorted(str(p.relative_to(cache)) for p in cache.rglob("*") if ".locks" not in p.parts)
+        code = 0 if done.returncode == 1 and "1 damaged" in done.stdout and not done.stderr else done.returncode
+        return code, (done.stdout.replace(str(cache), "CACHE"), left), done.stderr
+
+    def finish(self, folder):
+        return self.run(folder, dict(os.environ), again=self.command[1] == "rm")[1]
+
+
+def add_to_cache(repo, text, damaged):
+    for name in ("blobs", "refs", "snapshots/" + "a" * 40):
+        (repo / name).mkdir(parents=True)
+    blob = hashlib.sha1(b"blob %d\0%s" % (len(text), text)).hexdigest()
+    (repo / "blobs" / blob).write_bytes(b"x" + text[1:] if damaged else text)
+    (repo / "refs/main").write_text("a" * 40)
+    (repo / "snapshots" / ("a" * 40) / "config.json").symlink_to(f"../../blobs/{blob}")
+
+
+class Schema(Program):
+    """Without its times."""
+    def run(self, folder, env):
+        code, out, said = super().run(folder, env)
+        lines = [json.loads(line) for line in out.splitlines()]
+        return code, [{k: v for k, v in line.items() if not re.search("_ms$|_us", k)} for line in lines], said
+
+
+GRAMMARS = ({"json_schema": {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]},
+             "texts": ['{"a": 1}', '{"a": "x"}'], "sample": 1, "tokens": 4},
+            {"grammar": 'root ::= "yes" | "no" [0-9]{2,40}', "texts": ["yes", "no1", "no12"]}, {"regex": "[a-z]+(", "texts": []})
+FAST = ("--load-format", "dummy", "--no-roofline", "--input-len", "8", "--output-len", "3")
+
+
 PROGRAMS = {
+    "bench latency": Bench("latency", MODELS / "llama", *FAST, "--repeats", "1", of=("batch_size", "input_len", "output_len")),
+    "bench throughput": Bench("throughput", MODELS / "llama", *FAST, "--num-prompts", "2",
+                              of=("num_requests", "total_input_tokens", "total_output_tokens")),
+    "bench serve": Load("serve", "--num-prompts", "2", "--input-len", "8", "--output-len", "3", "--num-warmups", "0",
+                        of=("completed", "failed", "total_input_tokens", "total_output_tokens")),
+    "cache ls": Cache("ls"),
+    "cache verify": Cache("verify"),
+    "cache rm": Cache("rm", "org/one"),
+    "schema": Schema("quire-schema", BUNDLED, text="".join(json.dumps(g) + "\n" for g in GRAMMARS)),
     "generate": Program("quire-generate", BUNDLED, "Who are you?", *GREEDY),  # its worker is a thread
     "check-model": Program("quire-check-model", MODELS / "llama", "--program"),
     "tokenize": Program("quire-tokenize", BUNDLED, text="Who are you?\n"),
@@ -141,6 +229,13 @@ def check(program, folder, want, done, where):
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_failing_call_is_an_error_or_nothing(failing_calls, tmp_path, name):
     program = PROGRAMS[name]
+    try:
+        check_every_call(program, name, failing_calls, tmp_path)
+    finally:
+        program.close()
+
+
+def check_every_call(program, name, failing_calls, tmp_path):
     code, want, said = program.run(tmp_path, dict(os.environ))
     assert code == 0 and want, said
     n_tried, n_failed = 0, 0

@@ -34,12 +34,23 @@ static bool is_dots(const char *name)
     return !strcmp(name, ".") || !strcmp(name, "..");
 }
 
+/* NULL: it does not exist. */
+static enum q_code open_folder(DIR **out, const char *dir, struct q_err *e)
+{
+    *out = opendir(dir);
+    if (*out || errno == ENOENT || errno == ENOTDIR)
+        return Q_OK;
+    return q_fail(e, Q_IO, "%s: cannot be read: %s", dir, strerror(errno));
+}
+
 /* below: of w->dir; "": itself. A folder that does not exist is empty. */
 static enum q_code walk(const struct walk *w, const char *below, unsigned depth, struct q_err *e)
 {
     char dir[PATH_MAX], path[PATH_MAX], rel[PATH_MAX];
     enum q_code rc = path_join(dir, sizeof dir, w->dir, below, e);
-    DIR *d = rc || depth > DEPTH_MAX ? NULL : opendir(dir);
+    DIR *d = NULL;
+    if (!rc && depth <= DEPTH_MAX)
+        rc = open_folder(&d, dir, e);
     for (const struct dirent *x; d && !rc && (x = readdir(d));) {
         struct stat st;
         if (is_dots(x->d_name))
@@ -97,9 +108,14 @@ static enum q_code add_ref(void *ctx, const char *path, const char *rel, struct 
     const struct inventory_model *m = ctx;
     char hash[CACHE_HASH_MAX + 1];
     struct inventory_revision *r = NULL;
+    struct q_err why = Q_ERR_INIT;
     (void)path;
-    if (cache_is_revision(rel) && !cache_read_ref(hash, m->repo, rel, NULL))
+    if (cache_is_revision(rel) && !cache_read_ref(hash, m->repo, rel, &why))
         r = find_revision(m, hash);
+    if (why.code == Q_IO || why.code == Q_NO_MEMORY) {
+        *e = why;
+        return why.code;
+    }
     if (!r)
         return Q_OK;
     if (r->refs.len)
@@ -118,7 +134,9 @@ static enum q_code read_revisions(struct inventory_model *m, struct q_err *e)
 {
     char dir[PATH_MAX];
     enum q_code rc = path_join(dir, sizeof dir, m->repo, "snapshots", e);
-    DIR *d = rc ? NULL : opendir(dir);
+    DIR *d = NULL;
+    if (!rc)
+        rc = open_folder(&d, dir, e);
     for (const struct dirent *x; d && !rc && (x = readdir(d));) {
         if (!cache_is_hash(x->d_name))
             continue;
@@ -173,7 +191,9 @@ enum q_code inventory_read(struct inventory *out, const char *id, struct q_err *
     enum q_code rc = cache_dir(out->cache, e);
     if (!rc && id && !cache_is_id(id))
         rc = q_fail(e, Q_INVALID, "\"%s\" is no model id, expected ORG/NAME", id);
-    DIR *d = rc ? NULL : opendir(out->cache);
+    DIR *d = NULL;
+    if (!rc)
+        rc = open_folder(&d, out->cache, e);
     for (const struct dirent *x; d && !rc && (x = readdir(d));)
         if (cache_id_of(found, sizeof found, x->d_name) && (!id || !strcmp(id, found)))
             rc = add_model(out, found, e);
@@ -225,6 +245,10 @@ static enum q_code verify_file(void *ctx, const char *path, const char *rel, str
         return Q_OK;
     }
     enum q_code rc = blob_verify(&known, path, etag, &why);
+    if (rc && rc != Q_CORRUPT && file_exists(path)) { /* that says nothing about the file */
+        *e = why;
+        return rc;
+    }
     c->n_bad += rc != Q_OK;
     c->n_good += !rc && known;
     c->n_unknown += !rc && !known;

@@ -4,6 +4,7 @@
 #include "common/hub/config_quant.h"
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include "common/hub/config_quant_internal.h"
 
 #define COULD_USE                                                                              \
@@ -16,6 +17,7 @@ const char *quant_method_name(enum quant_method m)
         [QUANT_NONE] = "",
         [QUANT_GPTQ] = "gptq",
         [QUANT_AWQ] = "awq",
+        [QUANT_AWQ_ROWS] = "awq",
         [QUANT_PACKED] = "compressed-tensors",
         [QUANT_INT8] = "compressed-tensors",
         [QUANT_MXFP4] = "mxfp4",
@@ -34,15 +36,15 @@ bool quant_config_becomes_floats(const struct quant_config *q)
            (q->method == QUANT_GGUF && q->bits != 4);
 }
 
-/* group_size: -1 or an absent key means the whole row. */
+/* group_size, or q_group_size of AutoAWQ's own file: -1 or an absent key means the whole row. */
 enum q_code config_quant_group(struct quant_config *q, const struct hub_json_at *at,
                                struct q_err *e)
 {
     int64_t size = -1;
-    enum q_code rc =
-        hub_json_int(&size, at, "group_size", (struct hub_json_range){-1, QUANT_GROUP_MAX}, e);
+    const char *key = hub_json_find(at, "group_size") ? "group_size" : "q_group_size";
+    enum q_code rc = hub_json_int(&size, at, key, (struct hub_json_range){-1, QUANT_GROUP_MAX}, e);
     if (!rc && size == 0)
-        rc = q_fail(e, Q_CORRUPT, "%s: group_size is 0, expected -1 or 1 to %d", at->path,
+        rc = q_fail(e, Q_CORRUPT, "%s: %s is 0, expected -1 or 1 to %d", at->path, key,
                     QUANT_GROUP_MAX);
     q->group_size = size > 0 ? (uint32_t)size : 0;
     return rc;
@@ -97,15 +99,16 @@ static enum q_code load_awq(struct quant_config *q, const struct hub_json_at *at
     const char *version = "gemm";
     bool zero_point = true;
     enum q_code rc;
-    q->method = QUANT_AWQ;
     if ((rc = config_quant_bits(q, at, &bits, e)) || (rc = config_quant_group(q, at, e)) ||
         (rc = hub_json_str(&version, at, "version", e)) ||
         (rc = hub_json_bool(&zero_point, at, "zero_point", e)))
         return rc;
-    if (strcmp(version, "gemm") != 0 && strcmp(version, "GEMM") != 0)
-        return q_fail(e, Q_UNSUPPORTED,
-                      "%s: awq's version \"%.40s\" is not supported, expected gemm; " COULD_USE,
-                      at->path, version);
+    q->method = strcasecmp(version, "gemv") ? QUANT_AWQ : QUANT_AWQ_ROWS;
+    if (q->method == QUANT_AWQ && strcasecmp(version, "gemm") != 0)
+        return q_fail(
+            e, Q_UNSUPPORTED,
+            "%s: awq's version \"%.40s\" is not supported, expected gemm or gemv; " COULD_USE,
+            at->path, version);
     if (!zero_point)
         return q_fail(e, Q_UNSUPPORTED, "%s: awq without zero_point is not supported; " COULD_USE,
                       at->path);

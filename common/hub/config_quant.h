@@ -13,15 +13,16 @@
 enum quant_method {
     QUANT_NONE,
     QUANT_GPTQ,
-    QUANT_AWQ,    /* "gemm" */
-    QUANT_PACKED, /* compressed-tensors pack-quantized: several weights in an int32 */
-    QUANT_INT8,   /* compressed-tensors int-quantized, torchao: int8, one scale for each output */
-    QUANT_MXFP4,  /* e2m1 in blocks of 32 with a power of two each: gpt-oss's experts */
-    QUANT_FP8,    /* fp8, fbgemm_fp8, modelopt, torchao, compressed-tensors float-quantized: e4m3 */
-    QUANT_GGUF,   /* blocks of a GGUF file; 4 bits: of Q4_0, 0: they stand for floats */
-    QUANT_FP4,    /* modelopt, compressed-tensors nvfp4, mxfp4: e2m1, and e4m3, as tensors say */
-    QUANT_BNB4,   /* bitsandbytes nf4 and fp4: codes of 4 bits, scales of blocks */
-    QUANT_BNB8,   /* bitsandbytes LLM.int8: int8, one scale for each output */
+    QUANT_AWQ,      /* "gemm" */
+    QUANT_AWQ_ROWS, /* "gemv": output by output */
+    QUANT_PACKED,   /* compressed-tensors pack-quantized: several weights in an int32 */
+    QUANT_INT8,     /* compressed-tensors int-quantized, torchao: int8, one scale for each output */
+    QUANT_MXFP4,    /* e2m1 in blocks of 32 with a power of two each: gpt-oss's experts */
+    QUANT_FP8,  /* fp8, fbgemm_fp8, modelopt, torchao, compressed-tensors float-quantized: e4m3 */
+    QUANT_GGUF, /* blocks of a GGUF file; 4 bits: of Q4_0, 0: they stand for floats */
+    QUANT_FP4,  /* modelopt, compressed-tensors nvfp4, mxfp4: e2m1, and e4m3, as tensors say */
+    QUANT_BNB4, /* bitsandbytes nf4 and fp4: codes of 4 bits, scales of blocks */
+    QUANT_BNB8, /* bitsandbytes LLM.int8: int8, one scale for each output */
     QUANT_COUNT
 };
 
@@ -40,8 +41,9 @@ struct quant_config {
  * there is none. Errors: Q_CORRUPT, Q_UNSUPPORTED (the method, format or number by name, and what
  * is accepted). */
 FALLIBLE config_quant_load(struct quant_config *q, const struct hub_json_at *at, struct q_err *e);
-/* text: a folder's config.json, to which the quantization of its hf_quant_config.json is added
- * where config.json has none. Errors: Q_CORRUPT (file, found, expected), Q_IO, Q_NO_MEMORY. */
+/* text: a folder's config.json, to which the quantization of a file beside it is added where it has
+ * none: hf_quant_config.json, quantize_config.json or quant_config.json. Errors: Q_CORRUPT (file,
+ * found, expected), Q_IO, Q_NO_MEMORY. */
 FALLIBLE config_quant_add_file(struct buf *text, const char *dir, const char *config_path,
                                struct q_err *e);
 /* "gptq", "awq", "compressed-tensors", "mxfp4", "fp8", "gguf", "fp4", "bitsandbytes"; "" for

@@ -541,8 +541,8 @@ static void test_refused_quantization(void **state)
          "\"checkpoint_format\": \"marlin\"}",
          Q_UNSUPPORTED, "marlin"},
         {", \"quantization_config\": {\"quant_method\": \"awq\", \"bits\": 4, \"version\": "
-         "\"gemv\"}",
-         Q_UNSUPPORTED, "gemv"},
+         "\"gemv_fast\"}",
+         Q_UNSUPPORTED, "version \"gemv_fast\" is not supported, expected gemm or gemv"},
         {", \"quantization_config\": {\"quant_method\": \"awq\", \"bits\": 4, \"zero_point\": "
          "false}",
          Q_UNSUPPORTED, "zero_point"},
@@ -570,6 +570,8 @@ static void test_quantization(void **state)
         {"\"gptq\", \"bits\": 3, \"group_size\": 128", QUANT_GPTQ, 3, false},
         {"\"gptq\", \"bits\": 8, \"dynamic\": {\"+:.*down.*\": {\"bits\": 4}}", QUANT_GPTQ, 4,
          true},
+        {"\"awq\", \"w_bit\": 4, \"q_group_size\": 128, \"version\": \"GEMV\"", QUANT_AWQ_ROWS, 4,
+         false},
         {"\"auto-round\", \"bits\": 4, \"packing_format\": \"auto_round:auto_awq\"", QUANT_AWQ, 4,
          false},
         {"\"auto-round\", \"bits\": 2, \"backend\": \"auto_round:gptq:exllamav2\"", QUANT_GPTQ, 2,
@@ -605,29 +607,41 @@ static void test_quantization(void **state)
     assert_true(c.quant.row_block == 128 && c.quant.group_size == 64);
 }
 
-/* In a file of its own, as older releases of ModelOpt write it. */
+/* In a file of its own, as older releases of ModelOpt, AutoGPTQ and AutoAWQ write it. */
 static void test_quantization_beside(void **state)
 {
     static const struct {
-        const char *config, *beside; /* members of config.json; hf_quant_config.json */
+        const char *config, *beside; /* members of config.json; the file's text */
         enum q_code code;
         enum quant_method method;
         const char *part;
+        const char *file; /* NULL: hf_quant_config.json */
     } cases[] = {
+        {"", "{\"bits\": 8, \"group_size\": 64, \"desc_act\": true, \"sym\": true}", Q_OK,
+         QUANT_GPTQ, "", "quantize_config.json"},
+        {"", "{\"zero_point\": true, \"q_group_size\": 64, \"w_bit\": 4, \"version\": \"GEMM\"}",
+         Q_OK, QUANT_AWQ, "", "quant_config.json"},
+        {"", "{\"quant_method\": \"awq\", \"bits\": 4, \"group_size\": 64}", Q_OK, QUANT_AWQ, "",
+         "quantize_config.json"},
+        {", \"quantization_config\": {\"quant_method\": \"bitsandbytes\", \"load_in_8bit\": true}",
+         "{\"bits\": 4, \"group_size\": 64}", Q_OK, QUANT_BNB8, "", "quantize_config.json"},
+        {"", "{\"bits\": 5, \"group_size\": 64}", Q_UNSUPPORTED, QUANT_NONE, "bits 5",
+         "quantize_config.json"},
+        {"", "[]", Q_CORRUPT, QUANT_NONE, "quant_config.json", "quant_config.json"},
         {"",
          "{\"producer\": {\"name\": \"modelopt\"}, \"quantization\": {\"quant_algo\": \"FP8\"}}",
-         Q_OK, QUANT_FP8, ""},
+         Q_OK, QUANT_FP8, "", NULL},
         {"", "{\"quantization\": {\"quant_algo\": \"NVFP4\", \"group_size\": 16}}", Q_OK, QUANT_FP4,
-         ""},
+         "", NULL},
         {", \"quantization_config\": {\"quant_method\": \"bitsandbytes\", \"load_in_8bit\": true}",
-         "{\"quantization\": {\"quant_algo\": \"FP8\"}}", Q_OK, QUANT_BNB8, ""},
+         "{\"quantization\": {\"quant_algo\": \"FP8\"}}", Q_OK, QUANT_BNB8, "", NULL},
         {"", "{\"quantization\": {\"quant_algo\": null, \"kv_cache_quant_algo\": \"FP8\"}}", Q_OK,
-         QUANT_NONE, ""},
+         QUANT_NONE, "", NULL},
         {"", "{\"quantization\": {\"quant_algo\": \"W4A8_AWQ\"}}", Q_UNSUPPORTED, QUANT_NONE,
-         "quant_algo \"W4A8_AWQ\" is not supported, expected FP8"},
+         "quant_algo \"W4A8_AWQ\" is not supported, expected FP8", NULL},
         {"", "{\"quantization\": 3}", Q_CORRUPT, QUANT_NONE,
-         "hf_quant_config.json: quantization is a whole number, expected an object"},
-        {"", "{", Q_CORRUPT, QUANT_NONE, "hf_quant_config.json"},
+         "hf_quant_config.json: quantization is a whole number, expected an object", NULL},
+        {"", "{", Q_CORRUPT, QUANT_NONE, "hf_quant_config.json", NULL},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -641,13 +655,14 @@ static void test_quantization_beside(void **state)
                    "\"max_position_embeddings\": 256%s}",
                    cases[i].config);
         folder_write(&f, "config.json", b.data, b.len);
-        folder_text(&f, "hf_quant_config.json", cases[i].beside);
+        folder_text(&f, cases[i].file ? cases[i].file : "hf_quant_config.json", cases[i].beside);
         const enum q_code rc = model_config_load(&c, &g, f.path, &e);
         if (cases[i].code) {
             assert_fails(rc, cases[i].code, cases[i].part, &e);
         } else {
             assert_ok(rc, &e);
             assert_int_equal(c.quant.method, cases[i].method);
+            assert_true(!cases[i].file || c.quant.group_size == 64 || c.quant.method == QUANT_BNB8);
         }
         buf_release(&b);
         folder_release(&f);

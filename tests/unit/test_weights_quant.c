@@ -35,7 +35,7 @@ static const struct quant_case cases[] = {
     {"fp4-packed", QUANTIZE_NOT, 0, 1e-6},      {"fp4-modelopt", QUANTIZE_NOT, 0, 1e-6},
     {"bnb-nf4", QUANTIZE_NOT, 0, 1e-6},         {"bnb-fp4", QUANTIZE_NOT, 0, 1e-6},
     {"bnb-int8", QUANTIZE_INT8, 0, 0.05},       {"torchao-int8", QUANTIZE_INT8, 0, 0.05},
-    {"torchao-fp8", QUANTIZE_NOT, 0, 1e-6},
+    {"torchao-fp8", QUANTIZE_NOT, 0, 1e-6},     {"awq-gemv", QUANTIZE_INT4, 32, 0.05},
 };
 #define N_CASE (sizeof cases / sizeof *cases)
 
@@ -532,6 +532,10 @@ static void damaged_is_refused(void **state)
          Q_PROJ "scales: scale 1 is not finite"},
         {"int8", "\"int-quantized\"", "\"float-quantized\"", NULL, 0, NULL, 0, Q_UNSUPPORTED,
          "type \"int\" are not supported, expected float"},
+        {"awq-gemv", "\"gemv\"", "\"gemm\"", NULL, 0, NULL, 0, Q_MISMATCH,
+         Q_PROJ "scales has shape [64, 32], expected [2, 64]"},
+        {"awq-4", "\"gemm\"", "\"GEMV\"", NULL, 0, NULL, 0, Q_MISMATCH,
+         Q_PROJ "scales has shape [2, 64], expected [64, 64]"},
         {"awq-4", "\"awq\"", "\"exl2\"", NULL, 0, NULL, 0, Q_UNSUPPORTED, "quant_method exl2"},
         {"fp8-channel", "\"float\"", "\"int\"", NULL, 0, NULL, 0, Q_UNSUPPORTED,
          "type \"int\" are not supported, expected float"},

@@ -80,6 +80,16 @@ static uint64_t words(uint64_t n, uint32_t bits)
     return n * bits / 32;
 }
 
+/* Scales of an output in the tensor: awq gemv has more than it has groups. */
+static uint64_t row_scales(const struct quant_tensors *q)
+{
+    const uint64_t least = (q->n_group + 7) / 8;
+    if (q->method != QUANT_AWQ_ROWS)
+        return q->n_group;
+    return 8 * (q->zeros && q->zeros->n_dim == 2 && q->zeros->shape[1] > least ? q->zeros->shape[1]
+                                                                               : least);
+}
+
 /* Shapes of the parts by the table of the header. */
 static enum q_code check_parts(const struct weight_source *s, const char *name, struct q_err *e)
 {
@@ -93,6 +103,11 @@ static enum q_code check_parts(const struct weight_source *s, const char *name, 
     enum q_code rc;
     if (q->method == QUANT_AWQ)
         w = (struct part_wanted){name, ".qweight", n_in, out_words, PART_I32};
+    if (q->method == QUANT_AWQ_ROWS) {
+        w = (struct part_wanted){name, ".qweight", n_out, in_words, PART_I32};
+        z = (struct part_wanted){name, ".qzeros", n_out, row_scales(q) / 8, PART_I32};
+        c = (struct part_wanted){name, ".scales", n_out, row_scales(q), PART_SCALE};
+    }
     if (q->method == QUANT_PACKED || q->method == QUANT_INT8) {
         w = (struct part_wanted){name, ".weight_packed", n_out, in_words, PART_I32};
         z = (struct part_wanted){name, ".weight_zero_point", out_words, n_group, PART_I32};
@@ -139,7 +154,8 @@ static void read_shapes(struct quant_tensors *q, const struct weight_source *s)
 static void find_parts(struct quant_tensors *q, const struct weight_finder *f, const char *name)
 {
     const struct quant_config *c = &f->config->quant;
-    const bool old = c->method == QUANT_GPTQ || c->method == QUANT_AWQ;
+    const bool old =
+        c->method == QUANT_GPTQ || c->method == QUANT_AWQ || c->method == QUANT_AWQ_ROWS;
     q->method = c->method;
     q->bits = c->bits;
     q->q = weight_part(f, name, old ? ".qweight" : ".weight_packed");
@@ -195,10 +211,15 @@ enum q_code weight_quant_find(struct weight_source *s, const struct weight_finde
 {
     static enum q_code (*const finders[QUANT_COUNT])(
         struct weight_source *, const struct weight_finder *, const char *, struct q_err *) = {
-        [QUANT_GPTQ] = find_integers,      [QUANT_AWQ] = find_integers,
-        [QUANT_PACKED] = find_integers,    [QUANT_INT8] = find_integers,
-        [QUANT_MXFP4] = weight_mxfp4_find, [QUANT_FP8] = weight_fp8_find,
-        [QUANT_FP4] = weight_fp4_find,     [QUANT_BNB4] = weight_bnb4_find,
+        [QUANT_GPTQ] = find_integers,
+        [QUANT_AWQ] = find_integers,
+        [QUANT_AWQ_ROWS] = find_integers,
+        [QUANT_PACKED] = find_integers,
+        [QUANT_INT8] = find_integers,
+        [QUANT_MXFP4] = weight_mxfp4_find,
+        [QUANT_FP8] = weight_fp8_find,
+        [QUANT_FP4] = weight_fp4_find,
+        [QUANT_BNB4] = weight_bnb4_find,
         [QUANT_BNB8] = weight_bnb8_find, /* the tensors of a GGUF file say themselves what they
                                             are */
     };
@@ -258,8 +279,9 @@ static float scale_of(const struct weight_source *s, uint32_t o, uint32_t g)
         return f16_to_f32(weight_gguf_scale(s, o, g));
     if (q->method == QUANT_BNB8)
         return weight_part_float(q->scales, o) * BNB8_UNIT;
-    const bool by_output = q->method == QUANT_PACKED || q->method == QUANT_INT8;
-    return weight_part_float(q->scales, by_output ? (size_t)(o / q->row_block) * q->n_group + g
+    const bool by_output =
+        q->method == QUANT_PACKED || q->method == QUANT_INT8 || q->method == QUANT_AWQ_ROWS;
+    return weight_part_float(q->scales, by_output ? (size_t)(o / q->row_block) * row_scales(q) + g
                                                   : (size_t)g * s->stored_rows + o);
 }
 
@@ -288,7 +310,13 @@ static uint32_t zero_of(const struct weight_source *s, uint32_t o, uint32_t g)
     struct bits_at at = {q->zeros, (size_t)g * words(s->stored_rows, q->bits), 1};
     if (q->method == QUANT_PACKED)
         at = (struct bits_at){q->zeros, g, q->n_group};
-    const uint32_t i = q->method == QUANT_AWQ ? o / 8 * 8 + awq_place[o % 8] : o;
+    uint32_t i = o;
+    if (q->method == QUANT_AWQ)
+        i = o / 8 * 8 + awq_place[o % 8];
+    if (q->method == QUANT_AWQ_ROWS) {
+        at.first = (size_t)o * row_scales(q) / 8;
+        i = g;
+    }
     return take(&at, i, q->bits) + q->zero_offset;
 }
 
@@ -426,11 +454,12 @@ void weight_quant_rows(float *out, const struct weight_source *s, uint32_t o, ui
 {
     static void (*const rows[QUANT_COUNT])(float *, const struct weight_source *, uint32_t,
                                            uint32_t) = {
-        [QUANT_GPTQ] = integer_rows,     [QUANT_AWQ] = integer_rows,
-        [QUANT_PACKED] = integer_rows,   [QUANT_INT8] = integer_rows,
-        [QUANT_BNB8] = integer_rows,     [QUANT_MXFP4] = weight_mxfp4_rows,
-        [QUANT_FP8] = weight_fp8_rows,   [QUANT_FP4] = weight_fp4_rows,
-        [QUANT_BNB4] = weight_bnb4_rows, [QUANT_GGUF] = weight_gguf_rows,
+        [QUANT_GPTQ] = integer_rows,       [QUANT_AWQ] = integer_rows,
+        [QUANT_AWQ_ROWS] = integer_rows,   [QUANT_PACKED] = integer_rows,
+        [QUANT_INT8] = integer_rows,       [QUANT_BNB8] = integer_rows,
+        [QUANT_MXFP4] = weight_mxfp4_rows, [QUANT_FP8] = weight_fp8_rows,
+        [QUANT_FP4] = weight_fp4_rows,     [QUANT_BNB4] = weight_bnb4_rows,
+        [QUANT_GGUF] = weight_gguf_rows,
     };
     rows[s->quant.method](out, s, o, n);
 }

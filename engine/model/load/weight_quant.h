@@ -10,6 +10,8 @@
  *                  group of each input (act-order), may be absent
  *     awq          P.qweight [n_in, n_out / 8], P.qzeros [n_in / G, n_out / 8], P.scales as gptq;
  *                  the eight of an int32 are outputs 0 2 4 6 1 3 5 7
+ *     awq gemv     P.qweight [n_out, n_in / 8], P.qzeros [n_out, z], P.scales [n_out, 8 z], in
+ *                  order; 8 z is n_in / G or, as its kernels need it, more
  *     pack-quantized  P.weight_packed [n_out, n_in / v], P.weight_scale [n_out, n_in / G],
  *                  P.weight_zero_point [n_out / v, n_in / G] unless symmetric (then 2^(b-1)),
  *                  P.weight_g_idx [n_in], may be absent

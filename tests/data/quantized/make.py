@@ -113,6 +113,17 @@ def awq(w, rng, group=32):
         scale[:, groups] * (q - zero[:, groups]).astype(np.float32)
 
 
+def awq_rows(w, rng, group=32):
+    """AutoAWQ's gemv: outputs are rows; its kernels read more groups than there are where these are small."""
+    groups = np.arange(w.shape[1]) // group
+    q, scale, zero = fit(w, groups, 4, False, half)
+    n, more = -(-zero.shape[1] // 8), max(1, 128 // group)
+    width = 8 * more * -(-n // more)
+    wide = lambda x: np.pad(x, ((0, 0), (0, width - x.shape[1])))
+    return {"qweight": pack(q, 4, 1), "qzeros": pack(wide(zero), 4, 1), "scales": wide(scale).astype(np.float16)}, \
+        scale[:, groups] * (q - zero[:, groups]).astype(np.float32)
+
+
 def packed(w, rng, bits=4, group=32, symmetric=True):
     groups = np.arange(w.shape[1]) // (group if group > 0 else w.shape[1])
     q, scale, zero = fit(w, groups, bits, symmetric, bf16)
@@ -359,6 +370,7 @@ LATER = {
     "bnb-int8": (bnb8, dict(), {**BNB, "load_in_4bit": False, "load_in_8bit": True}),
     "torchao-int8": (torchao, dict(), of_torchao("Int8WeightOnlyConfig")),
     "torchao-fp8": (torchao, dict(kind="fp8"), of_torchao("Float8WeightOnlyConfig")),
+    "awq-gemv": (awq_rows, dict(), {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemv"}),
 }
 # Options of single matrices, by the end of their names.
 VARIED = {

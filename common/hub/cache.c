@@ -87,6 +87,17 @@ struct place {
     const char *variable, *below;
 };
 
+/* The value of a variable that names a folder, as Python's expanduser has it: "~" at its beginning
+ * is HOME. Where shells do not expand it: in files of units and containers. */
+static enum q_code expand(char *out, const struct place *of, const char *value, struct q_err *e)
+{
+    const char *home = getenv("HOME");
+    const bool is_home = value[0] == '~' && (!value[1] || value[1] == '/') && home && *home;
+    if (snprintf(out, PATH_MAX, "%s%s", is_home ? home : "", value + is_home) >= PATH_MAX)
+        return q_fail(e, Q_TOO_LARGE, "%s: path longer than %d bytes", of->variable, PATH_MAX);
+    return Q_OK;
+}
+
 /* out: [PATH_MAX]. The value of the first variable that is set, and what is below it. */
 static enum q_code first_place(char *out, const struct place *places, size_t n, struct q_err *e)
 {
@@ -94,11 +105,11 @@ static enum q_code first_place(char *out, const struct place *places, size_t n, 
         const char *value = getenv(places[i].variable);
         if (!value || !*value)
             continue;
-        if (*places[i].below)
-            return path_join(out, PATH_MAX, value, places[i].below, e);
-        if (snprintf(out, PATH_MAX, "%s", value) >= PATH_MAX)
-            return q_fail(e, Q_TOO_LARGE, "%s: path longer than %d bytes", places[i].variable,
-                          PATH_MAX);
+        char base[PATH_MAX];
+        const enum q_code rc = expand(base, &places[i], value, e);
+        if (rc || *places[i].below)
+            return rc ? rc : path_join(out, PATH_MAX, base, places[i].below, e);
+        memcpy(out, base, strlen(base) + 1);
         return Q_OK;
     }
     return q_fail(e, Q_NOT_FOUND,

@@ -111,6 +111,14 @@ def test_download_and_layout(hub, env):
     assert [r[1:3] for r in hub.requests[before:]] == [("GET", f"/api/models/{ID}/revision/main")]
 
 
+def test_home_in_variables(hub, env, tmp_path):
+    """"~" that no shell has expanded, as huggingface_hub takes it."""
+    env = {**env, "HOME": str(tmp_path)}
+    out = download({**env, "HF_HOME": "~/models"}, ID)
+    assert out.stdout.startswith(str(tmp_path / "models/hub/models--org--tiny/snapshots"))
+    assert download({**env, "HF_HUB_CACHE": "~/cache"}, ID).stdout.startswith(str(tmp_path / "cache/models--org--tiny"))
+
+
 def test_choices(hub, env, tmp_path):
     def names(*args, **repo):
         if repo:

@@ -135,6 +135,37 @@ static enum q_code read_max_length(struct reading *r)
     return Q_OK;
 }
 
+/* Of sentence-transformers: {"prompts": {"query": "…"}, "default_prompt_name": null}. */
+static enum q_code read_prompts(struct reading *r)
+{
+    char path[PATH_MAX];
+    json_t *root = NULL;
+    const char *name, *first = NULL;
+    json_t *v;
+    enum q_code rc =
+        path_join(path, sizeof path, r->dir, "config_sentence_transformers.json", r->e);
+    if (rc || !file_exists(path) || (rc = hub_json_load(&root, path, r->e)))
+        return rc;
+    const struct hub_json_at at = {root, path};
+    json_t *prompts = json_object_get(root, "prompts");
+    if (prompts && !json_is_object(prompts) && !json_is_null(prompts))
+        rc = q_fail(r->e, Q_CORRUPT, "%s: prompts is %s, expected an object of texts", path,
+                    hub_json_kind(prompts));
+    json_object_foreach (prompts, name, v)
+        if (!json_is_string(v) && !rc)
+            rc = q_fail(r->e, Q_CORRUPT, "%s: the prompt \"%.60s\" is %s, expected a text", path,
+                        name, hub_json_kind(v));
+    if (!rc)
+        rc = hub_json_str(&first, &at, "default_prompt_name", r->e);
+    if (!rc && first && !(r->p->prompt = json_string_value(json_object_get(prompts, first))))
+        rc = q_fail(r->e, Q_CORRUPT, "%s: default_prompt_name \"%.60s\" is none of its prompts",
+                    path, first);
+    if (json_object_size(prompts))
+        r->p->prompts = json_incref(prompts);
+    json_decref(root);
+    return rc;
+}
+
 static enum q_code read_dimensions(struct reading *r)
 {
     static const char key[] = "matryoshka_dimensions";
@@ -313,6 +344,8 @@ static enum q_code read_all(struct reading *r, const struct pooling_options *o)
         rc = read_max_length(r);
     if (!rc)
         rc = read_pair_types(r);
+    if (!rc && p->makes == ARCHS_EMBEDS)
+        rc = read_prompts(r);
     return rc || !o->pooler || !*o->pooler ? rc : read_option(r, o->pooler);
 }
 
@@ -344,6 +377,7 @@ FALLIBLE pooling_read(struct pooling *out, const struct model_config *c, const c
 void pooling_release(struct pooling *p)
 {
     json_decref(p->labels);
+    json_decref(p->prompts);
     *p = (struct pooling)POOLING_INIT;
 }
 

@@ -4,7 +4,8 @@
  * layers behind the pooling, and how is it normalized.
  *
  * Sources, the first that says something: --pooler-config, sentence-transformers' files
- * (modules.json, N_Pooling/config.json, N_Dense/config.json), config.json, the architecture's name.
+ * (modules.json, N_Pooling/config.json, N_Dense/config.json, config_sentence_transformers.json),
+ * config.json, the architecture's name.
  * --runner and --convert have vLLM's meaning. Threads: reentrant; a value that was read is
  * constant. */
 #ifndef QUIRE_COMMON_HUB_POOLING_H
@@ -48,8 +49,10 @@ struct pooling {
     bool is_matryoshka;              /* the first values of a vector are a vector */
     uint32_t dims[POOLING_DIMS_MAX]; /* [n_dim] how many of them may be asked for; 0: any number */
     uint32_t n_dim;
-    bool pair_types; /* the tokenizer says which tokens are the second text's */
-    json_t *labels;  /* id2label; NULL: not said. Owned */
+    bool pair_types;    /* the tokenizer says which tokens are the second text's */
+    json_t *labels;     /* id2label; NULL: not said. Owned */
+    json_t *prompts;    /* texts that are put before texts, by name; NULL: none. Owned */
+    const char *prompt; /* the one of requests that name none; NULL: none. Of `prompts` */
 };
 /* clang-format off */
 #define POOLING_INIT {.labels = NULL}

@@ -78,6 +78,7 @@ struct pool_job {
     char id[HTTP_ID_MAX + 16];
     int64_t created, arrived_us;
     const char *model;
+    const char *prompt; /* put before each text; "": nothing. Of the served model */
 };
 
 /* Refuse the request when the served model does not do what the route needs: true, and the answer

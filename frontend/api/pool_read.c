@@ -93,6 +93,30 @@ static enum q_code check_word(struct pool_job *j, enum pool_field field, const c
                    field);
 }
 
+/* Of prompt_name, or the folder's own. */
+static enum q_code read_prompt(struct pool_job *j, struct q_err *e)
+{
+    const struct pooling *p = &j->app->served.pooling;
+    const char *name = string_of(j, POOL_prompt_name, NULL), *known;
+    const char *text = name ? json_string_value(json_object_get(p->prompts, name)) : p->prompt;
+    struct buf all = BUF_INIT_MAX(256);
+    json_t *v;
+    enum q_code rc = Q_OK;
+    j->prompt = text ? text : "";
+    if (!name || text)
+        return Q_OK;
+    json_object_foreach (p->prompts, known, v)
+        buf_printf(&all, "%s%s", all.len ? ", " : "", known);
+    rc = p->prompts ? q_fail(e, Q_INVALID,
+                             "prompt_name: \"%.60s\" is none of the model's prompts, which are %s",
+                             name, buf_str(&all))
+                    : q_fail(e, Q_INVALID,
+                             "prompt_name: the model has no prompts (no "
+                             "config_sentence_transformers.json with them)");
+    buf_release(&all);
+    return fail_at(j, rc, POOL_prompt_name);
+}
+
 static enum q_code read_dimensions(struct pool_job *j, struct q_err *e)
 {
     const struct pooling *p = &j->app->served.pooling;
@@ -147,7 +171,7 @@ static enum q_code read_settings(struct pool_job *j, struct q_err *e)
         (rc = check_word(j, POOL_endianness, "native little", e)) ||
         (rc = check_word(j, POOL_truncation_side, "left right", e)) ||
         (rc = check_word(j, POOL_task, p->makes == ARCHS_EMBEDS ? "embed" : "classify", e)) ||
-        (rc = read_dimensions(j, e)))
+        (rc = read_dimensions(j, e)) || (rc = read_prompt(j, e)))
         return rc;
     if (!*salt || strlen(salt) > CACHE_SALT_MAX)
         return fail_at(
@@ -208,6 +232,8 @@ static enum q_code take_ids(struct pool_job *j, struct pool_text *t, const json_
     json_t *item;
     if (json_array_size(v) == 0)
         return q_fail(e, Q_INVALID, "a list of token ids is empty");
+    if (j->fields[POOL_prompt_name])
+        return q_fail(e, Q_INVALID, "prompt_name is of texts; token ids are taken as they are");
     json_array_foreach ((json_t *)v, i, item) {
         const json_int_t id = json_integer_value(item);
         if (!json_is_integer(item) || id < 0 || id >= vocab)

@@ -45,12 +45,22 @@ static enum q_code encode_one(struct pool_job *j, struct pool_text *t, size_t li
 {
     const struct tokenizer *tok = j->app->served.tokenizer;
     struct token_list plain = TOKEN_LIST_INIT;
-    enum q_code rc = tokenizer_encode(tok, t->text, t->n_text, !j->is_plain, &t->ids, e);
-    if (rc || t->ids.n <= limit)
-        return rc;
-    if (!(rc = tokenizer_encode(tok, t->text, t->n_text, false, &plain, e)))
+    struct buf joined = BUF_INIT;
+    const char *text = t->text;
+    size_t n = t->n_text;
+    enum q_code rc = Q_OK;
+    if (*j->prompt) {
+        buf_add_str(&joined, j->prompt);
+        buf_add(&joined, t->text, t->n_text);
+        rc = buf_check(&joined, "a text with its prompt", e);
+        text = buf_str(&joined);
+        n = joined.len;
+    }
+    if (!rc && !(rc = tokenizer_encode(tok, text, n, !j->is_plain, &t->ids, e)) &&
+        t->ids.n > limit && !(rc = tokenizer_encode(tok, text, n, false, &plain, e)))
         cut_between(&t->ids, &plain, limit, j->is_left);
     token_list_release(&plain);
+    buf_release(&joined);
     return rc;
 }
 
@@ -92,7 +102,7 @@ static enum q_code check_bytes(struct pool_job *j, size_t i, struct q_err *e)
 {
     const struct served_model *s = &j->app->served;
     const struct pool_text *t = &j->texts[i];
-    const size_t n = t->n_text + t->n_second_text;
+    const size_t n = t->n_text + t->n_second_text + strlen(j->prompt);
     if (!t->text || j->truncate || served_model_may_fit(s, n, j->max_model_len))
         return Q_OK;
     j->too_long = true;

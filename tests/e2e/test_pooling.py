@@ -191,6 +191,25 @@ def test_dimensions(tmp_path):
     assert server.stop() == 0
 
 
+def test_prompts(tmp_path, bert):
+    """Of sentence-transformers: before texts, by name or the folder's own."""
+    for path in (POOLING / "bert").iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(
+        {"prompts": {"query": "query: ", "plain": ""}, "default_prompt_name": "query"}))
+    server = Server(tmp_path, "--dtype", "float32")
+    assert vector(server, TEXT[0]) == vector(server, TEXT[0], prompt_name="query") == vector(bert, "query: " + TEXT[0])
+    assert vector(server, TEXT[0], prompt_name="plain") == vector(bert, TEXT[0]) != vector(server, TEXT[0])
+    assert vector(server, TEXT[1], truncate_prompt_tokens=5) == vector(bert, "query: " + TEXT[1], truncate_prompt_tokens=5)
+    assert vector(server, [5, 9, 20]) == vector(bert, [5, 9, 20])
+    for target, body, message in ((server, {"input": "x", "prompt_name": "document"}, "which are query, plain"),
+                                  (bert, {"input": "x", "prompt_name": "query"}, "has no prompts")):
+        status, answer = target.post("/v1/embeddings", body)
+        assert status == 400 and answer["error"]["param"] == "prompt_name" and message in answer["error"]["message"], answer
+    assert server.post("/v1/embeddings", {"input": [5], "prompt_name": "query"})[0] == 400
+    assert server.stop() == 0
+
+
 def test_score_and_rerank(rerank, bert):
     documents = [TEXT[1], "x = 1", TEXT[0]]
     status, scores = rerank.post("/score", {"text_1": TEXT[0], "text_2": documents})

@@ -270,13 +270,48 @@ static int end(void **state)
     return 0;
 }
 
+static void prompts(void **state)
+{
+    static const char name[] = "config_sentence_transformers.json";
+    static const struct {
+        const char *text, *prompt; /* NULL: none */
+        size_t n;                  /* prompts */
+        const char *message;       /* NULL: it is read */
+    } cases[] = {
+        {"{\"prompts\": {\"query\": \"q: \", \"document\": \"\"}, \"default_prompt_name\": null}",
+         NULL, 2, NULL},
+        {"{\"prompts\": {\"query\": \"q: \"}, \"default_prompt_name\": \"query\"}", "q: ", 1, NULL},
+        {"{\"__version__\": {}, \"similarity_fn_name\": \"cosine\"}", NULL, 0, NULL},
+        {"{\"prompts\": null}", NULL, 0, NULL},
+        {"{\"prompts\": [1]}", NULL, 0, "prompts is a list, expected an object"},
+        {"{\"prompts\": {\"query\": 1}}", NULL, 0, "the prompt \"query\" is a whole number"},
+        {"{\"prompts\": {}, \"default_prompt_name\": \"x\"}", NULL, 0,
+         "\"x\" is none of its prompts"},
+        {"[", NULL, 0, name},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct file files[] = {{name, cases[i].text}, {NULL, NULL}};
+        const enum q_code rc = read_folder("BertModel", "", files, NULL);
+        if (cases[i].message) {
+            assert_fails(rc, Q_CORRUPT, cases[i].message, &e);
+            continue;
+        }
+        assert_ok(rc, &e);
+        assert_int_equal(json_object_size(p.prompts), cases[i].n);
+        assert_true(!cases[i].prompt == !p.prompt);
+        if (p.prompt)
+            assert_string_equal(p.prompt, cases[i].prompt);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bases),           cmocka_unit_test(by_architecture),
         cmocka_unit_test(by_modules),      cmocka_unit_test(by_options),
         cmocka_unit_test(pair_types),      cmocka_unit_test(refused_options),
-        cmocka_unit_test(refused_folders),
+        cmocka_unit_test(refused_folders), cmocka_unit_test(prompts),
     };
     return cmocka_run_group_tests(tests, NULL, end);
 }

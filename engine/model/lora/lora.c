@@ -85,6 +85,10 @@ static enum q_code fail_name(const struct reader *r, const struct tensor *t)
         {"lora_bias", "biases are not supported"},
         {".bias", "biases are not supported"},
         {"modules_to_save", "modules_to_save is not supported"},
+        {".base_layer.", "adapters of lm_head and of the embedding are not supported"},
+        {"embed_tokens.weight",
+         "a whole embedding (PEFT's save_embedding_layers) is not supported"},
+        {"lm_head.weight", "a whole lm_head (PEFT's save_embedding_layers) is not supported"},
     };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strstr(t->name, known[i].part))

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention over the paged cache by tensor cores (mma.sync m16n8k16, bf16), decode and prefill alike.
+/* Attention over the paged cache by tensor cores (mma.sync m16n8k16), decode and prefill alike.
  *
  * A warp holds 16 rows of one KV head: query tokens x the heads that share it, so K and V are read once for the
  * group. It iterates over the context in tiles of 64 positions with an online softmax:
@@ -7,7 +7,9 @@
  *     S = q K^T           16 x 64, f32; * scale of K (int8); * scale; soft cap; mask
  *     m, p = exp(S - m)   m: running maximum; when it grows, acc and l are rescaled
  *     l += p              f32, per thread; summed over the four threads of a row at a split's end
- *     acc += bf16(p * scale of V) V
+ *     acc += (p * scale of V) V
+ *
+ * q and p are rounded to bf16, for caches of 8 bits to f16, which has all of their values (attention_warp.cuh).
  *
  * A head's sink is one more term of L at the end, exp(sink - M).
  *
@@ -18,7 +20,7 @@
  * bits, and a tile without a new maximum has the factor 1: both updates may be skipped.
  *
  *     attention_kernel<D, KV, 1>   small pieces: a block is a warp, many blocks a multiprocessor; partial
- *                                  results go to the workspace and fold_kernel joins them
+ *                                  results go to the workspace and attention_fold.cu joins them
  *     attention_kernel<D, KV, 4>   large pieces, in halves: 64 rows share each tile of K and V
  * Pieces x KV heads are assigned to blocks round robin: the grid depends on the card only, so one graph serves
  * every step.
@@ -26,7 +28,7 @@
  * Shared memory (attention_shared_of): q, then stages for tiles of K and V, then, for four warps with heads of 96
  * and 128, the total of splits. Three stages (wide heads: two) hold K0 V0 K1 V1 … in rotation: two tiles (one) are
  * in flight (cp.async) while one is computed. The 8 rows of an ldmatrix are in different banks (row_of). int8 and
- * e4m3 are loaded without conversion and widened to bf16 (exactly) in a separate buffer.
+ * e4m3 are loaded without conversion and widened to f16 (exactly) in a separate buffer.
  *
  *     KiB, D =                  64     80     96    128    192    256
  *     bf16          1 warp      26     36     43     52     57     75
@@ -62,24 +64,6 @@ static __global__ void __launch_bounds__(WARPS *WARP, 1)
     }
 }
 
-/* The parts of one row (query token, head): a warp; lanes have columns l, l + 32, … */
-static __global__ void __launch_bounds__(FOLD_ROWS *WARP)
-    fold_kernel(const struct attention_args a, const float *partials)
-{
-    await_inputs();
-    const struct plan_head *plan = (const struct plan_head *)a.plan;
-    const struct plan_fold fold = ((const struct plan_fold *)(plan + 1))[blockIdx.x];
-    const uint32_t width = a.head_dim + 2;
-    if (fold.n_split == 0)
-        return;
-    for (uint32_t r = threadIdx.x / WARP; r < fold.n_row; r += FOLD_ROWS) {
-        const struct attention_seq seq = a.seqs[blockIdx.x];
-        const float *part = partials + ((size_t)fold.partial + r) * width;
-        fold_row(a, part, (size_t)fold.n_row * width, fold.n_split, r % a.n_head,
-                 (seq.row + r / a.n_head) * a.out_stride + (size_t)(r % a.n_head) * a.head_dim);
-    }
-}
-
 template <int D, enum dtype KV, unsigned WARPS>
 static void launch_pieces(const struct attention_args *a, const struct kern_exec *x)
 {
@@ -98,8 +82,7 @@ static void launch_small(const struct attention_args *a, const struct kern_exec 
 {
     if (plan_has_small(a))
         launch_pieces<D, KV, 1>(a, x);
-    if (plan_has_folds(a))
-        launch(fold_kernel, dim3(a->n_seq), FOLD_ROWS * WARP, 0, x, *a, (const float *)x->scratch);
+    fold_attention(a, x);
 }
 
 void attention_small_launch(const struct attention_args *a, const struct kern_exec *x)

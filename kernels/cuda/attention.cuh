@@ -10,8 +10,6 @@ extern "C" {
 #include "kernels/cuda/plan.h"
 }
 
-#define FOLD_ROWS 4u /* warps of a fold block */
-
 extern "C" void attention_cuda(const struct attention_args *a, const struct kern_exec *x);
 void attention_any_launch(const struct attention_args *a, const struct kern_exec *x);
 /* Heads of 512, bf16, causal, without slopes. */
@@ -123,8 +121,8 @@ static __device__ __forceinline__ void rows_of_warp(struct warp_rows *r, const s
     r->each.most = (int)(p.seq.start + row / p.group);
 }
 
-/* q of the team's rows, rounded to bf16; missing rows are zeros. */
-template <int D, unsigned WARPS>
+/* q of the team's rows, rounded to 16 bits; missing rows are zeros. */
+template <int D, unsigned WARPS, bool F16>
 static __device__ __forceinline__ void load_q(struct row_of<D> *to, const struct piece_at &p,
                                               const struct attention_args &a, uint32_t row)
 {
@@ -134,7 +132,7 @@ static __device__ __forceinline__ void load_q(struct row_of<D> *to, const struct
         if (at < p.seq.n_query * p.group) {
             const float *q = a.q + (p.seq.row + at / p.group) * a.q_stride +
                              (size_t)(p.kv_head * p.group + at % p.group) * D + d;
-            pair = bf16_pair(q[0], q[1]);
+            pair = pair_of<F16>(q[0], q[1]);
         }
         *(uint32_t *)(chunk_at<D>(to, r, d / 8) + d % 8) = pair;
     }
@@ -229,32 +227,7 @@ static __device__ __forceinline__ void load_tile(kv_stages<D, KV> &kv, unsigned 
     }
 }
 
-/* Four bytes of the cache as bf16, two by two, exactly. int8: the low seven bits are the mantissa of 128 …
- * 255, from which 128 is taken, or 256 where the sign is set. e4m3: as e4m3_value. */
-template <enum dtype KV>
-static __device__ __forceinline__ void bf16_of_four(uint32_t to[2], uint32_t four)
-{
-    const bool has_nan =
-        KV == DT_F8_E4M3 && (((four & 0x7f7f7f7fu) + 0x01010101u) & 0x80808080u) != 0;
-#pragma unroll
-    for (unsigned i = 0; i < 2; i++) {
-        if (KV == DT_I8) { /* a byte, 8 zeros above */
-            const uint32_t low = __byte_perm(four, 0, i ? 0x4342 : 0x4140);
-            to[i] = minus_pair<true>((low & 0x007f007fu) | 0x43004300u,
-                                     (low & 0x00800080u) | 0x43004300u);
-        } else { /* a byte, 8 zeros below */
-            const uint32_t high = __byte_perm(four, 0, i ? 0x3424 : 0x1404);
-            to[i] = by_2_to_120((high & 0x80008000u) | (high >> 4 & 0x07f007f0u));
-        }
-    }
-    if (has_nan)
-#pragma unroll
-        for (unsigned i = 0; i < 2; i++)
-            to[i] = bf16_pair(e4m3_value((uint8_t)(four >> 16 * i)),
-                              e4m3_value((uint8_t)(four >> (16 * i + 8))));
-}
-
-/* The tile of a stage as bf16. */
+/* The tile of a stage in 16 bits. */
 template <int D, enum dtype KV, unsigned WARPS>
 static __device__ __forceinline__ const struct row_of<D> *tile_rows(kv_stages<D, KV> &kv,
                                                                     unsigned stage) {
@@ -263,14 +236,7 @@ static __device__ __forceinline__ const struct row_of<D> *tile_rows(kv_stages<D,
     } else {
         for (uint32_t n = threadIdx.x; n < TILE * D / 16; n += WARPS * WARP) {
             const uint32_t i = place_in_tile<D>(n), row = i / (D / 16), c = i % (D / 16);
-            const uint4 w = *(const uint4 *)&kv.raw[stage].x[row][c * 16];
-            uint32_t to[8];
-            bf16_of_four<KV>(to, w.x);
-            bf16_of_four<KV>(to + 2, w.y);
-            bf16_of_four<KV>(to + 4, w.z);
-            bf16_of_four<KV>(to + 6, w.w);
-            *(uint4 *)chunk_at<D>(kv.wide, row, 2 * c) = make_uint4(to[0], to[1], to[2], to[3]);
-            *(uint4 *)chunk_at<D>(kv.wide, row, 2 * c + 1) = make_uint4(to[4], to[5], to[6], to[7]);
+            widen_chunk<D, KV>(kv.wide, row, c, &kv.raw[stage].x[row][c * 16]);
         }
         team_sync<WARPS>();
         return kv.wide;
@@ -278,29 +244,6 @@ static __device__ __forceinline__ const struct row_of<D> *tile_rows(kv_stages<D,
 }
 
 /* ---- where sums go ---- */
-/* A row's partial results are `step` floats apart: [head_dim] acc, m, l. The result goes to a.out from element
- * `to`. */
-static __device__ __forceinline__ void
-fold_row(const struct attention_args &a, const float *part, size_t step, uint32_t n_split,
-         uint32_t head, size_t to)
-{
-    const uint32_t lane = threadIdx.x % WARP, head_dim = a.head_dim;
-    float o[8] = {};
-    struct folded f = {NONE, 0, 1, 0};
-    for (uint32_t s = 0; s < n_split; s++, part += step) {
-        fold_in(&f, part[head_dim], part[head_dim + 1]);
-#pragma unroll
-        for (unsigned i = 0; i < 8; i++)
-            if (lane + i * WARP < head_dim)
-                o[i] = fold_value(f, o[i], part[lane + i * WARP]);
-    }
-    const float inverse = inverse_of(f, a, head);
-#pragma unroll
-    for (unsigned i = 0; i < 8; i++)
-        if (lane + i * WARP < head_dim)
-            store_as(a.out, a.out_dtype, to + lane + i * WARP, o[i] * inverse);
-}
-
 /* The last split is added to the total when the result is stored; for wide heads by way of the workspace, because
  * registers do not hold both. */
 template <int D, enum total_place PLACE>
@@ -319,7 +262,7 @@ store_total(struct warp_state<D> &w, struct warp_total<D, PLACE> &total,
             (p.seq.row + r.token[i]) * a.out_stride + (size_t)r.head[i] * D + threadIdx.x % 4 * 2;
         if (r.last[i] < 0)
             continue;
-        const float inverse = inverse_of(total.f[i], a, r.head[i]);
+        const float inverse = inverse_of(total.f[i], a.sinks, r.head[i]);
 #pragma unroll
         for (unsigned n = 0; n < D / 8; n++)
 #pragma unroll
@@ -357,6 +300,20 @@ struct attention_room { /* workspace */
     float *partials;    /* [PLAN_PARTIAL_ROWS or fewer][head_dim + 2] */
     float *totals;      /* wide heads: [blocks][warps][16][head_dim] */
 };
+static inline void fold_attention(const struct attention_args *a, const struct kern_exec *x)
+{
+    const struct fold_args f = {a->out,
+                                a->out_dtype,
+                                a->out_stride,
+                                a->seqs,
+                                a->plan,
+                                a->sinks,
+                                (const float *)x->scratch,
+                                a->n_seq,
+                                a->n_head,
+                                a->head_dim};
+    fold_launch(&f, a->plan_host, x);
+}
 
 /* ---- a piece ---- */
 /* Order of loads: K0 V0 K1 V1 … Load n goes to stage n % STAGES and is issued STAGES - 1 iterations before its use:
@@ -424,7 +381,7 @@ attend_piece(const struct attention_args &a, const struct plan_piece &piece, uin
     struct warp_q<D> q;
     struct warp_state<D> w;
     rows_of_warp(&r, p, a, piece.row + row);
-    load_q<D, WARPS>(s.q, p, a, piece.row);
+    load_q<D, WARPS, KV != DT_BF16>(s.q, p, a, piece.row);
     team_sync<WARPS>();
     load_q_fragments<D>(q, s.q + row);
     struct warp_total<D, total_of<D, WARPS>::place> total = total_for<D, KV, WARPS>(s, room);
@@ -446,11 +403,11 @@ attend_piece(const struct attention_args &a, const struct plan_piece &piece, uin
             if constexpr (KV == DT_I8)
                 scale = s.kv.raw[stage].scale;
             if (mine && half == 0) {
-                scores<D>(sc, q, s.q + row, rows);
+                scores<D, KV != DT_BF16>(sc, q, s.q + row, rows);
                 finish_scores(sc, r, a, c0, scale);
                 soften<D>(sc, w);
             } else if (mine) {
-                values<D>(sc, w, rows, scale);
+                values<D, KV != DT_BF16>(sc, w, rows, scale);
             }
             team_sync<WARPS>(); /* before the stage is loaded again */
             stage = (stage + 1) % stages_of<D>::n;

@@ -7,7 +7,9 @@
  *     s[n][j]     scores, then weights: positions 8 n + 2 t, + 1 of row g (j = 0, 1), of row g + 8 (2, 3)
  *     acc[n][j]   columns of the split's sum, in the same places
  *     m[i], l[i]  the largest score so far (of the row), the sum of weights (of the lane's own positions)
- * where s of two mma, rounded to bf16, is the A of the next product without any shuffle. */
+ * where s of two mma, rounded to 16 bits, is the A of the next product without any shuffle. F16: tiles, q and weights
+ * are f16 rather than bf16. So are those of caches of 8 bits, which f16 holds exactly and of which a card has a pair in
+ * one instruction. Elements of q and scales of V must be below 65504 and 511 there. */
 #ifndef QUIRE_KERNELS_CUDA_ATTENTION_WARP_CUH
 #define QUIRE_KERNELS_CUDA_ATTENTION_WARP_CUH
 #include "kernels/cuda/launch.cuh"
@@ -87,8 +89,81 @@ static __device__ __forceinline__ float exp2_of(float x)
 #endif
 }
 
+/* Two 16-bit floats in a word, `low` in the low half. */
+template <bool F16> static __device__ __forceinline__ uint32_t pair_of(float low, float high)
+{
+    if constexpr (F16) {
+#ifdef QUIRE_CUDA_HOST
+        return f16_of(low) | (uint32_t)f16_of(high) << 16;
+#else
+        uint32_t y;
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+        return y;
+#endif
+    } else {
+        return bf16_pair(low, high);
+    }
+}
+template <bool F16>
+static __device__ __forceinline__ void mma_pairs(float c[4], const uint32_t a[4],
+                                                 const uint32_t b[2])
+{
+    if constexpr (F16)
+        mma_f16(c, a, b);
+    else
+        mma_bf16(c, a, b);
+}
+
+/* Four bytes of a cache as f16, two by two, exactly; int8 is divided by KV_I8_PART, so that weights times scales of V
+ * times KV_I8_PART, the other factor, are in f16's range. */
+#define KV_I8_PART 128.0f
+template <enum dtype KV>
+static __device__ __forceinline__ void f16_of_four(uint32_t to[2], uint32_t four)
+{
+    static_assert(KV == DT_I8 || KV == DT_F8_E4M3, "a cache of 8 bits");
+    if constexpr (KV == DT_I8) { /* 1024 + 128 + x has x in the low byte: by 1 / 128, less 9 */
+        const uint32_t from_0 = four ^ 0x80808080u;
+#pragma unroll
+        for (unsigned i = 0; i < 2; i++) {
+            const uint32_t y = __byte_perm(from_0, 0x64646464u, i ? 0x4342 : 0x4140);
+#ifdef QUIRE_CUDA_HOST
+            to[i] = pair_of<true>(fmaf(f16_value((uint16_t)y), 1 / KV_I8_PART, -9),
+                                  fmaf(f16_value((uint16_t)(y >> 16)), 1 / KV_I8_PART, -9));
+#else
+            asm("fma.rn.f16x2 %0, %1, %2, %3;"
+                : "=r"(to[i])
+                : "r"(y), "r"(0x20002000u), "r"(0xc880c880u));
+#endif
+        }
+    } else {
+        f16_of_e4m3(to, four);
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ < 890 /* in software: NaN became a number */
+        if ((((four & 0x7f7f7f7fu) + 0x01010101u) & 0x80808080u) != 0)
+#pragma unroll
+            for (unsigned i = 0; i < 2; i++)
+                to[i] = pair_of<true>(e4m3_value((uint8_t)(four >> 16 * i)),
+                                      e4m3_value((uint8_t)(four >> (16 * i + 8))));
+#endif
+    }
+}
+
+/* 16 bytes of a cache as columns 16 c … 16 c + 15 of a row. */
+template <int D, enum dtype KV>
+static __device__ __forceinline__ void widen_chunk(struct row_of<D> *to, unsigned row, unsigned c,
+                                                   const uint8_t *from)
+{
+    const uint4 w = *(const uint4 *)from;
+    uint32_t pairs[8];
+    f16_of_four<KV>(pairs, w.x);
+    f16_of_four<KV>(pairs + 2, w.y);
+    f16_of_four<KV>(pairs + 4, w.z);
+    f16_of_four<KV>(pairs + 6, w.w);
+    *(uint4 *)chunk_at<D>(to, row, 2 * c) = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+    *(uint4 *)chunk_at<D>(to, row, 2 * c + 1) = make_uint4(pairs[4], pairs[5], pairs[6], pairs[7]);
+}
+
 /* s = q K^T, columns of the head ascending by 16. */
-template <int D>
+template <int D, bool F16>
 static __device__ __forceinline__ void scores(float s[8][4], const struct warp_q<D> &kept,
                                               const struct row_of<D> *q, const struct row_of<D> *k)
 {
@@ -103,8 +178,9 @@ static __device__ __forceinline__ void scores(float s[8][4], const struct warp_q
 #pragma unroll
         for (unsigned n = 0; n < 4; n++) {
             ldmatrix_x4(b, b_matrix<D>(k + 16 * n, i));
-            mma_bf16(s[2 * n], warp_q<D>::kept ? kept.a[warp_q<D>::kept ? i : 0] : a, b);
-            mma_bf16(s[2 * n + 1], warp_q<D>::kept ? kept.a[warp_q<D>::kept ? i : 0] : a, b + 2);
+            mma_pairs<F16>(s[2 * n], warp_q<D>::kept ? kept.a[warp_q<D>::kept ? i : 0] : a, b);
+            mma_pairs<F16>(s[2 * n + 1], warp_q<D>::kept ? kept.a[warp_q<D>::kept ? i : 0] : a,
+                           b + 2);
         }
     }
 }
@@ -119,8 +195,9 @@ static __device__ __forceinline__ void finish_scores(float s[8][4], const struct
     for (unsigned n = 0; n < 8; n++)
 #pragma unroll
         for (unsigned j = 0; j < 4; j++)
-            s[n][j] =
-                (scale_k ? s[n][j] * scale_k[(int)(8 * n) + t + (int)(j % 2)] : s[n][j]) * a.scale;
+            s[n][j] = (scale_k ? s[n][j] * (scale_k[(int)(8 * n) + t + (int)(j % 2)] * KV_I8_PART)
+                               : s[n][j]) *
+                      a.scale;
     if (a.soft_cap > 0)
 #pragma unroll
         for (unsigned n = 0; n < 8; n++)
@@ -174,8 +251,8 @@ static __device__ __forceinline__ void soften(float s[8][4], struct warp_state<D
                 w.acc[n][j] *= factor[j / 2];
 }
 
-/* acc += bf16(s) V. scale_v: int8 only. */
-template <int D>
+/* acc += s V, s rounded to V's 16 bits. scale_v: int8 only. */
+template <int D, bool F16>
 static __device__ __forceinline__ void values(float s[8][4], struct warp_state<D> &w,
                                               const struct row_of<D> *v, const float *scale_v)
 {
@@ -186,15 +263,15 @@ static __device__ __forceinline__ void values(float s[8][4], struct warp_state<D
 #pragma unroll
         for (unsigned i = 0; i < 4; i++) {
             const unsigned n = 2 * k + i / 2, j = i % 2 * 2;
-            const float low = scale_v ? scale_v[8 * n + t] : 1,
-                        high = scale_v ? scale_v[8 * n + t + 1] : 1;
-            a[i] = bf16_pair(s[n][j] * low, s[n][j + 1] * high);
+            const float low = scale_v ? scale_v[8 * n + t] * KV_I8_PART : 1,
+                        high = scale_v ? scale_v[8 * n + t + 1] * KV_I8_PART : 1;
+            a[i] = pair_of<F16>(s[n][j] * low, s[n][j + 1] * high);
         }
 #pragma unroll
         for (unsigned d = 0; d < D / 16; d++) {
             ldmatrix_x4_trans(b, a_matrix<D>(v + 16 * k, d));
-            mma_bf16(w.acc[2 * d], a, b);
-            mma_bf16(w.acc[2 * d + 1], a, b + 2);
+            mma_pairs<F16>(w.acc[2 * d], a, b);
+            mma_pairs<F16>(w.acc[2 * d + 1], a, b + 2);
         }
     }
 }
@@ -233,11 +310,25 @@ static __device__ __forceinline__ float fold_value(const struct folded &f, float
 }
 
 /* 1 / L, with the sink of head `head` in L. */
-static __device__ __forceinline__ float inverse_of(const struct folded &f,
-                                                   const struct attention_args &a, uint32_t head)
+static __device__ __forceinline__ float inverse_of(const struct folded &f, const float *sinks,
+                                                   uint32_t head)
 {
-    return 1.0f / (a.sinks ? f.l + exp2_of((a.sinks[head] - f.m) * LOG2E) : f.l);
+    return 1.0f / (sinks ? f.l + exp2_of((sinks[head] - f.m) * LOG2E) : f.l);
 }
+
+/* ---- partial results (attention_fold.cu) ---- */
+struct fold_args {
+    void *out; /* [rows][n_head][width], row stride out_stride */
+    enum dtype out_dtype;
+    size_t out_stride;
+    const struct attention_seq *seqs;
+    const void *plan;
+    const float *sinks;    /* [n_head] or NULL */
+    const float *partials; /* as plan.h has them: [width] acc, m, l each */
+    uint32_t n_seq, n_head, width;
+};
+/* Nothing is launched if the plan, where it is known, has nothing to fold. */
+void fold_launch(const struct fold_args *a, const void *plan_host, const struct kern_exec *x);
 
 /* Storage of the total of a warp's rows while a split is summed: D / 2 floats per thread beside the D / 2 of the
  * split. Registers hold both up to 80 columns; shared memory, within the limit of sm_86, up to 128; wider heads use

@@ -68,31 +68,15 @@ static __device__ __forceinline__ void wide_load(struct row_of<WIDE> *to, const 
     cp_async_commit();
 }
 
-/* The rows of this warp: w, w + 4, …; a lane a position. m is of the row, l of the lane. */
-static __device__ __forceinline__ void wide_soften(wide_shared &s, float *m, float *l,
-                                                   const struct attention_args &a,
-                                                   const struct piece_at &p, uint32_t row,
-                                                   uint32_t tile)
+/* A score of a row at position c: capped, or NONE where the row does not see it. */
+static __device__ __forceinline__ float wide_seen(const struct attention_args &a,
+                                                  const struct piece_at &p, uint32_t row, int c,
+                                                  float score)
 {
-    const unsigned warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    const int c = (int)(tile * MLA_TILE + lane);
-#pragma unroll
-    for (unsigned i = 0; i < WIDE_ROWS / WIDE_WARPS; i++) {
-        const unsigned r = warp + i * WIDE_WARPS;
-        const bool is_there = row + r < p.seq.n_query * p.group;
-        const int last = is_there ? (int)(p.seq.start + (row + r) / p.group) : -1;
-        const bool seen = c <= last && c >= context_from(a, last);
-        const float score = s.s[r][lane];
-        const float capped = a.soft_cap > 0 ? a.soft_cap * tanhf(score / a.soft_cap) : score;
-        const float x = seen ? capped : NONE, most = fmaxf(m[i], warp_most(x));
-        const float factor = m[i] == most ? 1.0f : exp2_of((m[i] - most) * LOG2E);
-        const float w = seen ? exp2_of((x - most) * LOG2E) : 0;
-        l[i] = l[i] * factor + w;
-        m[i] = most;
-        chunk_at<MLA_TILE>(s.p, r, lane / 8)[lane % 8] = bf16_of(w);
-        if (lane == 0)
-            s.factor[r] = factor;
-    }
+    const int last = row < p.seq.n_query * p.group ? (int)(p.seq.start + row / p.group) : -1;
+    if (c > last || c < context_from(a, last))
+        return NONE;
+    return a.soft_cap > 0 ? a.soft_cap * tanhf(score / a.soft_cap) : score;
 }
 
 /* The sums of a split into the totals, the output, or a partial result. */
@@ -122,7 +106,7 @@ static __device__ __forceinline__ void wide_end(wide_shared &s, mla_acc<WIDE, WI
             float *o = mla_total<WIDE_ROWS>(room.totals, WIDE, i + j);
             const float y = fold_value(f, f.old == 0 ? 0 : *o, pair[j]);
             if (last)
-                store_as(a.out, a.out_dtype, to + j, y * inverse_of(f, a, head));
+                store_as(a.out, a.out_dtype, to + j, y * inverse_of(f, a.sinks, head));
             else
                 *o = y;
         }
@@ -169,16 +153,19 @@ static __device__ __forceinline__ void wide_piece(const struct attention_args &a
         const bool last = tile + 1 == tiles.to;
         cp_async_wait(1);
         __syncthreads();
-        mla_scores<WIDE, WIDE_ROWS>(s.s, s.q, s.k, a.scale);
+        mla_scores<WIDE, WIDE_ROWS, false>(s.s, s.q, s.k, a.scale);
         __syncthreads(); /* K is read, S is there */
         if (last)
             cp_async_commit(); /* the wait counts it */
         else
             wide_load(s.k, a.k_cache, a, p, tile + 1);
-        wide_soften(s, m, l, a, p, piece.row, tile);
+        mla_soften<WIDE_ROWS, false>(s, m, l, [&](unsigned r, float x) {
+            const int c = (int)(tile * MLA_TILE + threadIdx.x % WARP);
+            return wide_seen(a, p, piece.row + r, c, x);
+        });
         cp_async_wait(1);
         __syncthreads();
-        mla_values<WIDE, WIDE, WIDE_ROWS>(acc.x, s.p, s.factor, s.v);
+        mla_values<WIDE, WIDE, WIDE_ROWS, false>(acc.x, s.p, s.factor, s.v);
         if (last || (tile + 1) % (PLAN_SPLIT / MLA_TILE) == 0) {
             mla_fold<WIDE_ROWS>(s.fold, m, l);
             wide_end(s, acc, a, p, piece, room, last);
@@ -221,29 +208,6 @@ static __global__ void __launch_bounds__(WIDE_WARPS *WARP, 1)
     }
 }
 
-/* The parts of one row: a warp; lanes have columns l, l + 32, …, with the factors again for each. */
-static __global__ void __launch_bounds__(FOLD_ROWS *WARP)
-    wide_fold_kernel(const struct attention_args a, const float *partials)
-{
-    await_inputs();
-    const struct plan_head *plan = (const struct plan_head *)a.plan;
-    const struct plan_fold fold = ((const struct plan_fold *)(plan + 1))[blockIdx.x];
-    for (uint32_t r = threadIdx.x / WARP; fold.n_split && r < fold.n_row; r += FOLD_ROWS)
-        for (uint32_t d = threadIdx.x % WARP; d < WIDE; d += WARP) {
-            const float *part = partials + ((size_t)fold.partial + r) * (WIDE + 2);
-            struct folded f = {NONE, 0, 1, 0};
-            float o = 0;
-            for (uint32_t i = 0; i < fold.n_split; i++, part += (size_t)fold.n_row * (WIDE + 2)) {
-                fold_in(&f, part[WIDE], part[WIDE + 1]);
-                o = fold_value(f, o, part[d]);
-            }
-            store_as(a.out, a.out_dtype,
-                     (a.seqs[blockIdx.x].row + r / a.n_head) * a.out_stride +
-                         (size_t)(r % a.n_head) * WIDE + d,
-                     o * inverse_of(f, a, r % a.n_head));
-        }
-}
-
 void attention_wide_launch(const struct attention_args *a, const struct kern_exec *x)
 {
     const unsigned n_block = card_blocks(sizeof(struct wide_shared), PLAN_WIDE_ROWS / WIDE_ROWS);
@@ -252,7 +216,5 @@ void attention_wide_launch(const struct attention_args *a, const struct kern_exe
         (float *)x->scratch, (float *)((char *)x->scratch + x->scratch_bytes / 16 * 16 - totals)};
     launch(attention_wide_kernel, dim3(n_block), WIDE_WARPS * WARP, sizeof(struct wide_shared), x,
            *a, room);
-    if (plan_has_folds(a))
-        launch(wide_fold_kernel, dim3(a->n_seq), FOLD_ROWS * WARP, 0, x, *a,
-               (const float *)x->scratch);
+    fold_attention(a, x);
 }

@@ -2,24 +2,24 @@
 /* mla, mla_store: attention over a cache of latents (ops_mla.h), for decoding.
  *
  * A token's vector is K and V of all heads: a tile of 32 positions is read once into shared memory and
- * multiplied twice, by tensor cores (mma.sync m16n8k16, bf16), for R heads (16, or 32 where shared
+ * multiplied twice, by tensor cores (mma.sync m16n8k16), for R heads (16, or 32 where shared
  * memory and the number of heads allow):
  *
  *     S = q C^T                  R x 32: a warp has 16 x 8 of it, over all of n_key
  *     m, p = exp(S - m), l += p  a warp a row at a time, a lane a position
- *     acc = acc * factor + bf16(p) C[:, 0 … n_value-1]      a warp has R x n_value / WARPS
+ *     acc = acc * factor + p C[:, 0 … n_value-1]            a warp has R x n_value / WARPS
  *
- * with S, p and the factors in shared memory between the steps. Splits of 256 positions, partial results and their
- * folding are those of attention.cu (plan.h, with one KV head and head_dim n_value); tiles and splits begin at
- * absolute positions, so a row's bits do not depend on R, on the batch or the chunk. The plan's pieces have 16
- * rows: a block computes those whose row is a multiple of R.
+ * with q and p in bf16, for a cache of e4m3 in f16 (attention_warp.cuh); S, p and the factors lie in shared memory
+ * between the steps. Splits of 256 positions, partial results and their folding are those of attention.cu (plan.h, with
+ * one KV head and head_dim n_value); tiles and splits begin at absolute positions, so a row's bits do not depend on R,
+ * on the batch or the chunk. The plan's pieces have 16 rows: a block computes those whose row is a multiple of R.
  *
  * Shared memory (mla_shared), n_key 576, bf16:       R 16       R 32
  *     q      [R] rows of 1168 bytes (row_of)          18.3 KiB   36.5 KiB
  *     tiles  2 x [32] rows; one is in flight          73         73
  *     S, p, factors, M and L                           3.8        7.6
  *     all                                             95.1      117.1
- * e4m3 tiles are loaded as bytes, 2 x 18 KiB, and widened into one of bf16: 95 and 117 KiB too.
+ * e4m3 tiles are loaded as bytes, 2 x 18 KiB, and widened into one of f16: 95 and 117 KiB too.
  * Bytes: 2 n_key a position and sequence (e4m3: n_key), once for R heads; the limit is that by the bandwidth.
  * FLOP: 2 (n_key + n_value) a head and position.
  * Fraction of the limit: not measured on a card yet. */
@@ -31,7 +31,6 @@ extern "C" {
 #include "kernels/ops/ops_mla.h"
 }
 
-#define FOLD_ROWS 4u /* warps of a fold block */
 #define ANY_ROWS  4u
 #define ANY_LANES (KERN_MLA_KEY_MAX / WARP)
 
@@ -62,7 +61,7 @@ static __device__ __forceinline__ int mla_last(const struct mla_args &a, const s
     return p.row + r < p.n_row ? (int)(p.seq.start + (p.row + r) / a.n_head) : -1;
 }
 
-template <int K, int R>
+template <int K, int R, bool F16>
 static __device__ __forceinline__ void mla_load_q(struct row_of<K> *to, const struct mla_args &a,
                                                   const struct mla_piece &p)
 {
@@ -72,7 +71,7 @@ static __device__ __forceinline__ void mla_load_q(struct row_of<K> *to, const st
         if (at < p.n_row) {
             const float *q =
                 a.q + (p.seq.row + at / a.n_head) * a.q_stride + (size_t)(at % a.n_head) * K + d;
-            pair = bf16_pair(q[0], q[1]);
+            pair = pair_of<F16>(q[0], q[1]);
         }
         *(uint32_t *)(chunk_at<K>(to, r, d / 8) + d % 8) = pair;
     }
@@ -105,37 +104,12 @@ static __device__ __forceinline__ const struct row_of<K> *mla_rows(mla_tiles<K, 
     if constexpr (KV == DT_BF16) {
         return t.rows[stage];
     } else {
-        for (uint32_t i = threadIdx.x; i < MLA_TILE * K / 4; i += mla_form<R>::warps * WARP) {
-            const uint32_t row = i / (K / 4), d = i % (K / 4) * 4;
-            const uint32_t w = *(const uint32_t *)&t.raw[stage][row][d];
-            *(uint2 *)(chunk_at<K>(t.wide, row, d / 8) + d % 8) = make_uint2(
-                bf16_pair(e4m3_value((uint8_t)w), e4m3_value((uint8_t)(w >> 8))),
-                bf16_pair(e4m3_value((uint8_t)(w >> 16)), e4m3_value((uint8_t)(w >> 24))));
+        for (uint32_t i = threadIdx.x; i < MLA_TILE * K / 16; i += mla_form<R>::warps * WARP) {
+            const uint32_t row = i / (K / 16), c = i % (K / 16);
+            widen_chunk<K, KV>(t.wide, row, c, &t.raw[stage][row][c * 16]);
         }
         __syncthreads();
         return t.wide;
-    }
-}
-
-/* The rows of this warp: w, w + WARPS, …; a lane a position. m is of the row, l of the lane. */
-template <int K, int R, enum dtype KV>
-static __device__ __forceinline__ void mla_soften(mla_shared<K, R, KV> &s, float *m, float *l,
-                                                  const struct mla_args &a,
-                                                  const struct mla_piece &p, uint32_t tile)
-{
-    const unsigned warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-#pragma unroll
-    for (unsigned i = 0; i < R / mla_form<R>::warps; i++) {
-        const unsigned r = warp + i * mla_form<R>::warps;
-        const bool seen = (int)(tile * MLA_TILE + lane) <= mla_last(a, p, r);
-        const float x = seen ? s.s[r][lane] : NONE, most = fmaxf(m[i], warp_most(x));
-        const float factor = m[i] == most ? 1.0f : exp2_of((m[i] - most) * LOG2E);
-        const float w = seen ? exp2_of((x - most) * LOG2E) : 0;
-        l[i] = l[i] * factor + w;
-        m[i] = most;
-        chunk_at<MLA_TILE>(s.p, r, lane / 8)[lane % 8] = bf16_of(w);
-        if (lane == 0)
-            s.factor[r] = factor;
     }
 }
 
@@ -194,7 +168,7 @@ mla_attend(const struct mla_args &a, const struct plan_piece &piece, const struc
     const uint32_t per_split = PLAN_SPLIT / MLA_TILE, most = p.seq.start + last_row / a.n_head;
     uint32_t tile = piece.split * per_split, end = (piece.split + piece.n_split) * per_split;
     end = end < most / MLA_TILE + 1 ? end : most / MLA_TILE + 1;
-    mla_load_q<K, R>(s.q, a, p);
+    mla_load_q<K, R, KV != DT_BF16>(s.q, a, p);
     if (threadIdx.x < R)
         s.fold[threadIdx.x] = {NONE, 0, 1, 0};
     mla_begin<V, R>(acc);
@@ -213,11 +187,13 @@ mla_attend(const struct mla_args &a, const struct plan_piece &piece, const struc
         cp_async_wait(1);
         __syncthreads();
         const struct row_of<K> *rows = mla_rows<K, R, KV>(s.tiles, tile % 2);
-        mla_scores<K, R>(s.s, s.q, rows, a.scale);
+        mla_scores<K, R, KV != DT_BF16>(s.s, s.q, rows, a.scale);
         __syncthreads();
-        mla_soften<K, R, KV>(s, m, l, a, p, tile);
+        mla_soften<R, KV != DT_BF16>(s, m, l, [&](unsigned r, float x) {
+            return (int)(tile * MLA_TILE + threadIdx.x % WARP) <= mla_last(a, p, r) ? x : NONE;
+        });
         __syncthreads();
-        mla_values<K, V, R>(acc.x, s.p, s.factor, rows);
+        mla_values<K, V, R, KV != DT_BF16>(acc.x, s.p, s.factor, rows);
         const bool last = tile + 1 == end;
         if (last || (tile + 1) % per_split == 0) {
             mla_fold<R>(s.fold, m, l);
@@ -248,31 +224,6 @@ static __global__ void __launch_bounds__(mla_form<R>::warps *WARP, 1)
             piece.row += row;
             if (piece.row < a.seqs[piece.seq].n_query * a.n_head)
                 mla_attend<K, V, R, KV>(a, piece, room, s);
-        }
-}
-
-/* A row's parts: a warp; lanes have columns l, l + 32, … */
-static __global__ void __launch_bounds__(FOLD_ROWS *WARP)
-    mla_fold_kernel(const struct mla_args a, const float *partials)
-{
-    await_inputs();
-    const struct plan_head *plan = (const struct plan_head *)a.plan;
-    const struct plan_fold fold = ((const struct plan_fold *)(plan + 1))[blockIdx.x];
-    const uint32_t V = a.n_value, lane = threadIdx.x % WARP;
-    for (uint32_t r = threadIdx.x / WARP; fold.n_split && r < fold.n_row; r += FOLD_ROWS)
-        for (uint32_t d = lane; d < V;
-             d += WARP) { /* the factors again for each column: few parts */
-            const float *part = partials + ((size_t)fold.partial + r) * (V + 2);
-            struct folded f = {NONE, 0, 1, 0};
-            float o = 0;
-            for (uint32_t s = 0; s < fold.n_split; s++, part += (size_t)fold.n_row * (V + 2)) {
-                fold_in(&f, part[V], part[V + 1]);
-                o = fold_value(f, o, part[d]);
-            }
-            store_as(a.out, a.out_dtype,
-                     (a.seqs[blockIdx.x].row + r / a.n_head) * a.out_stride +
-                         (size_t)(r % a.n_head) * V + d,
-                     o * (1.0f / f.l));
         }
 }
 
@@ -337,7 +288,9 @@ static void mla_launch(const struct mla_args *a, const struct kern_exec *x)
     const struct mla_room room = {
         (float *)x->scratch, (float *)((char *)x->scratch + x->scratch_bytes / 16 * 16 - totals)};
     launch(mla_kernel<K, V, R, KV>, dim3(n_block), mla_form<R>::warps * WARP, bytes, x, *a, room);
-    launch(mla_fold_kernel, dim3(a->n_seq), FOLD_ROWS * WARP, 0, x, *a, (const float *)x->scratch);
+    const struct fold_args f = {a->out,  a->out_dtype,  a->out_stride, a->seqs,   a->plan,
+                                nullptr, room.partials, a->n_seq,      a->n_head, V};
+    fold_launch(&f, a->plan_host, x);
 }
 
 template <int K, int V, enum dtype KV>

@@ -13,7 +13,7 @@ template <int R> struct mla_form {
 };
 
 /* S of the tile, scaled: this warp's 16 x 8 parts. */
-template <int K, int R>
+template <int K, int R, bool F16>
 static __device__ __forceinline__ void mla_scores(float s[R][MLA_TILE + 4],
                                                   const struct row_of<K> *q,
                                                   const struct row_of<K> *rows, float scale)
@@ -27,8 +27,8 @@ static __device__ __forceinline__ void mla_scores(float s[R][MLA_TILE + 4],
             ldmatrix_x4(x, a_matrix<K>(q + m, 2 * k));
             ldmatrix_x4(y, a_matrix<K>(q + m, 2 * k + 1));
             ldmatrix_x4(w, chunk_at<K>(rows, n + lane % 8, 4 * k + lane / 8));
-            mma_bf16(c, x, w);
-            mma_bf16(c, y, w + 2);
+            mma_pairs<F16>(c, x, w);
+            mma_pairs<F16>(c, y, w + 2);
         }
 #pragma unroll
         for (unsigned i = 0; i < 4; i++)
@@ -36,8 +36,28 @@ static __device__ __forceinline__ void mla_scores(float s[R][MLA_TILE + 4],
     }
 }
 
+/* p = exp(S - m) and the factors of the rows of this warp: w, w + WARPS, …; a lane a position. m is of the row, l of the
+ * lane. seen(row of the block, score): the score, or NONE where the row does not see this lane's position. */
+template <int R, bool F16, class T, class F>
+static __device__ __forceinline__ void mla_soften(T &s, float *m, float *l, F seen)
+{
+    const unsigned warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+#pragma unroll
+    for (unsigned i = 0; i < R / mla_form<R>::warps; i++) {
+        const unsigned r = warp + i * mla_form<R>::warps;
+        const float x = seen(r, s.s[r][lane]), most = fmaxf(m[i], warp_most(x));
+        const float factor = m[i] == most ? 1.0f : exp2_of((m[i] - most) * LOG2E);
+        const float w = x == NONE ? 0 : exp2_of((x - most) * LOG2E);
+        l[i] = l[i] * factor + w;
+        m[i] = most;
+        chunk_at<MLA_TILE>(s.p, r, lane / 8)[lane % 8] = F16 ? f16_of(w) : bf16_of(w);
+        if (lane == 0)
+            s.factor[r] = factor;
+    }
+}
+
 /* acc: [R / 16][columns of the warp / 8][4]; columns from `first`. */
-template <int K, int V, int R>
+template <int K, int V, int R, bool F16>
 static __device__ __forceinline__ void mla_values(float (*acc)[V / mla_form<R>::warps / 8][4],
                                                   const struct row_of<MLA_TILE> *p,
                                                   const float *factor, const struct row_of<K> *rows)
@@ -67,8 +87,8 @@ static __device__ __forceinline__ void mla_values(float (*acc)[V / mla_form<R>::
             ldmatrix_x4_trans(b, a_matrix<K>(rows + 16 * k, (first + n) / 2));
 #pragma unroll
             for (unsigned m = 0; m < R / 16; m++) {
-                mma_bf16(acc[m][n], w[m][k], b);
-                mma_bf16(acc[m][n + 1], w[m][k], b + 2);
+                mma_pairs<F16>(acc[m][n], w[m][k], b);
+                mma_pairs<F16>(acc[m][n + 1], w[m][k], b + 2);
             }
         }
 }

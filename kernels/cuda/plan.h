@@ -51,9 +51,9 @@ static inline bool plan_has_small(const struct attention_args *a)
     const struct plan_head *plan = (const struct plan_head *)a->plan_host;
     return !plan || plan->n_small > 0;
 }
-static inline bool plan_has_folds(const struct attention_args *a)
+static inline bool plan_has_folds(const void *plan_host)
 {
-    const struct plan_head *plan = (const struct plan_head *)a->plan_host;
+    const struct plan_head *plan = (const struct plan_head *)plan_host;
     return !plan || plan->n_partial > 0;
 }
 static inline bool plan_has_large(const struct attention_args *a)

@@ -30,6 +30,7 @@ struct mla_args {
     float scale;
     const void *plan; /* on a device: of limits with n_kv_head 1 and head_dim n_value */
     uint32_t n_row;
+    const void *plan_host; /* as attention_args.plan_host */
 };
 
 /* Store row i of x at position slot[i] of the cache (KERN_NO_SLOT: not stored). */

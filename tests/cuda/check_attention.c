@@ -138,7 +138,7 @@ static double stored(const struct attention_args *a, const void *cache, uint32_t
 }
 
 /* One (token, head) of sequence i in f64. With tiles q and the weights are bf16: a score is off by
- * 2^-9 of its terms, a weight by 2^-9 of itself. */
+ * 2^-9 of its terms, a weight by 2^-9 of itself; over caches of 8 bits they are f16: by 2^-12. */
 static void near_f64(struct kcheck *k, const struct attention_args *a, uint32_t i, uint32_t token,
                      uint32_t head)
 {
@@ -149,6 +149,7 @@ static void near_f64(struct kcheck *k, const struct attention_args *a, uint32_t 
                            : a->window && pos + 1 > a->window ? pos + 1 - a->window
                                                               : 0;
     const uint32_t all = s->start + s->n_query, dim = a->head_dim;
+    const double off = a->kv_dtype == DT_I8 || a->kv_dtype == DT_F8_E4M3 ? 0x1p-12 : 0x1p-9;
     const uint32_t end = !a->both_ways                        ? pos + 1
                          : a->window && pos + a->window < all ? pos + a->window
                                                               : all;
@@ -179,7 +180,7 @@ static void near_f64(struct kcheck *k, const struct attention_args *a, uint32_t 
             most = fmax(most, fabs(v));
         }
         kc_near(k, "out", (double)kc_get(a->out, a->out_dtype, to + d), want,
-                most * (12 * size + 2) * 0x1p-9 + 1e-6 +
+                most * (12 * size + 2) * off + 1e-6 +
                     (a->out_dtype == DT_BF16  ? fabs(want) * 0x1p-8
                      : a->out_dtype == DT_F16 ? fabs(want) * 0x1p-11
                                               : 0));

@@ -38,6 +38,7 @@ static void call_mla(const void *args, const struct kern_exec *x)
     void *plan = kc_buf(of, plan_bytes(&l));
     plan_make(plan, &l, a.seqs, a.n_seq);
     a.plan = plan;
+    a.plan_host = a.n_seq % 2 ? plan : NULL; /* as in a step, or as recorded */
     cuda_run(launch_mla, &a);
     kc_drop(of, 1);
 }

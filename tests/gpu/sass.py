@@ -29,6 +29,7 @@ CUBIN = 2  # kind of an entry of a fat binary; 1 is PTX
 WORD = 16  # bytes of an instruction
 OPCODES = {0x9F0: "HGMMA", 0xDF0: "HGMMA", 0x9F1: "IGMMA", 0xDF1: "IGMMA", 0x9F3: "QGMMA", 0xDF3: "QGMMA", 0x23C: "HMMA",
            0x237: "IMMA", 0x27A: "QMMA", 0x9C8: "USETMAXREG", 0x82E: "ACQBULK", 0x981: "LDG", 0xFAE: "LDGSTS", 0x5B4: "UTMALDG",
+           0x984: "LDS", 0x388: "STS",
            0x947: "BRA", 0x94D: "EXIT", 0x944: "CALL", 0x949: "BRX", 0x958: "BRXU"}
 WGMMA = ("HGMMA", "IGMMA", "QGMMA")
 WARPGROUP, DEPBAR = 0x9C5, 0x8000  # WARPGROUP: bits 73 on say which: .ARRIVE or .DEPBAR
@@ -138,6 +139,17 @@ def loop_16(code):
     return -16 * best[1] / best[0] if best[0] else 0
 
 
+def widen_16(code):
+    """Instructions of a lane for 16 bytes that it reads from shared memory and writes there as 32, in the shortest such loop."""
+    best = float("inf")
+    for i, word in enumerate(code):
+        if opcode(word) == "BRA" and (start := target(i, word)) <= i:
+            whole = [opcode(w) for w in code[start:i + 1] if w >> 73 & 7 == 6]  # accesses of 16 bytes
+            if whole.count("LDS") and whole.count("STS") == 2 * whole.count("LDS"):
+                best = min(best, (i + 1 - start) / whole.count("LDS"))
+    return best
+
+
 def names_registers(word):
     """Not of control, synchronization, or the uniform unit, whose fields are other numbers."""
     number = word & 0xFFF
@@ -170,7 +182,7 @@ def registers_left(code):
 
 FIGURES = {"hgmma": count("HGMMA"), "igmma": count("IGMMA"), "qgmma": count("QGMMA"), "hmma": count("HMMA"), "imma": count("IMMA"),
            "setmaxnreg": count("USETMAXREG"), "registers_left": registers_left, "wgmma_per_wait": wgmma_per_wait,
-           "loads_early": loads_early, "loop_16": loop_16}
+           "loads_early": loads_early, "loop_16": loop_16, "widen_16": widen_16}
 
 
 # ---- the table ----

@@ -105,3 +105,27 @@ __global__ void planted_loop_16(int *y, const volatile signed char *x, unsigned 
         sum = sum * 3 + x[i] / 7 + (x[i] % 5 ^ sum >> 3) % 11;
     y[threadIdx.x] = sum;
 }
+
+/* Each byte of a cache by itself. */
+__global__ void planted_widen_16(uint4 *y, unsigned n)
+{
+    __shared__ uint4 raw[32], wide[64];
+    raw[threadIdx.x] = y[threadIdx.x];
+    __syncthreads();
+#pragma unroll 1
+    for (unsigned i = threadIdx.x; i < n; i += 32) {
+        const uint4 v = raw[i];
+        const uint32_t w[4] = {v.x, v.y, v.z, v.w};
+        uint32_t to[8] = {};
+#pragma unroll
+        for (unsigned j = 0; j < 16; j++) {
+            const float f = __uint_as_float((w[j / 4] >> j % 4 * 8 & 0x7f) << 20) * 0x1p120f;
+            to[j / 2] |= __float_as_uint(f) >> 16 << j % 2 * 16;
+        }
+        wide[2 * i] = make_uint4(to[0], to[1], to[2], to[3]);
+        wide[2 * i + 1] = make_uint4(to[4], to[5], to[6], to[7]);
+    }
+    __syncthreads();
+    y[threadIdx.x] = wide[threadIdx.x];
+    y[threadIdx.x + 32] = wide[threadIdx.x + 32];
+}

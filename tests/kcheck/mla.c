@@ -92,12 +92,15 @@ static double stored_value(const struct mla_args *a, const struct attention_seq 
 }
 
 /* Tensor cores take q and the weights in bf16: a score is off by 2^-9 of its terms (independent
- * roundings: of the root of their squares), a weight by 2^-9 of itself. */
+ * roundings: of the root of their squares), a weight by 2^-9 of itself. Over e4m3 they take them in
+ * f16: by 2^-12. */
 static double bound_of(const struct kcheck *k, const struct mla_args *a, double terms,
                        double squares, double most)
 {
     if (strcmp(k->variant->name, "cuda") == 0 && a->kv_dtype != DT_F32)
-        return most * (12 * sqrt(squares) * (double)a->scale + 2) * 0x1p-9 + 1e-6;
+        return most * (12 * sqrt(squares) * (double)a->scale + 2) *
+                   (a->kv_dtype == DT_F8_E4M3 ? 0x1p-12 : 0x1p-9) +
+               1e-6;
     return most * (2 * terms * (double)a->scale * (a->n_key + 4) + 3000) * 0x1p-24;
 }
 

@@ -638,6 +638,7 @@ static void attention_latent(const struct device_run *r, const struct program_op
         .context_max = b->context_max,
         .scale = op->latent.scale,
         .plan = r->s->plan,
+        .plan_host = r->s->plan_host,
         .n_row = r->n,
     };
     r->k->mla(&a, &r->d->x);

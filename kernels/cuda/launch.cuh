@@ -220,18 +220,6 @@ template <bool BF16> static __device__ __forceinline__ uint32_t minus_pair(uint3
     return y;
 #endif
 }
-/* Two bf16, each times 2^120; subnormals too. */
-static __device__ __forceinline__ uint32_t by_2_to_120(uint32_t x)
-{
-#ifdef QUIRE_CUDA_HOST
-    return bf16_pair(bf16_value((uint16_t)x) * 0x1p120f,
-                     bf16_value((uint16_t)(x >> 16)) * 0x1p120f);
-#else
-    uint32_t y; /* + -0: a zero keeps its sign */
-    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(y) : "r"(x), "r"(0x7b807b80u), "r"(0x80008000u));
-    return y;
-#endif
-}
 /* e4m3 is sign, 4 bits of exponent with bias 7, 3 of mantissa; no infinity. bf16 represents every value exactly:
  * the bits are shifted and a factor of 2^120 corrects the bias, of subnormals too. */
 static __device__ __forceinline__ float e4m3_value(uint8_t b)
@@ -440,8 +428,11 @@ static __device__ __forceinline__ void mma_e4m3_on_card(float c[4], const uint32
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
 static __device__ __forceinline__ void f16_of_e4m3(uint32_t to[2], uint32_t four)
 {
-    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(to[0]) : "h"((uint16_t)four));
-    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(to[1]) : "h"((uint16_t)(four >> 16)));
+    /* The instruction takes either half of a register: a shift in C would be one more. */
+    asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %2;\n"
+        "cvt.rn.f16x2.e4m3x2 %0, low;\ncvt.rn.f16x2.e4m3x2 %1, high;\n}"
+        : "=r"(to[0]), "=r"(to[1])
+        : "r"(four));
 }
 #else
 static __device__ __forceinline__ void f16_of_e4m3(uint32_t to[2], uint32_t four)

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #define CGROUP_MAX 4096 /* bytes of a cgroup path */
@@ -166,4 +168,22 @@ uint32_t cpus_place(const struct cpus *c, uint32_t n_used, void *at, size_t n, e
     hwloc_bitmap_free(cpus);
     hwloc_bitmap_free(nodes);
     return n_node > 0 ? (uint32_t)n_node : 1;
+}
+
+/* ---- work at a low priority ---- */
+
+static _Thread_local bool runs_later;
+
+/* Linux has a nice value for each thread; that of a process is its first thread's. */
+void cpus_run_later(void)
+{
+    const int nice = getpriority(PRIO_PROCESS, (id_t)getpid()) + CPUS_LATER_NICE;
+    (void)setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), nice);
+    runs_later = true;
+}
+
+void cpus_yield(void)
+{
+    if (runs_later)
+        (void)sched_yield();
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cpus - the processors available to this process, and the memory of their NUMA nodes.
+/* cpus - the processors available to this process, the memory of their NUMA nodes, and threads that
+ * leave the processors to others.
  *
  * One processor of each physical core in the affinity mask; the CPU quotas of the cgroups limit the
  * number of busy processors. On a machine with several NUMA nodes, memory can be placed on the
@@ -39,5 +40,16 @@ uint32_t cpus_place(const struct cpus *c, uint32_t n_used, void *at, size_t n,
                     enum cpus_memory how);
 /* NUMA nodes of this machine; 1 if unknown. */
 uint32_t cpus_nodes(const struct cpus *c);
+
+#define CPUS_LATER_NICE 10
+/* The calling thread runs from now on at a nice value CPUS_LATER_NICE above that of the process's
+ * first thread: for long work of one request beside the steps of all, since a step ends with the
+ * last of the worker's threads. Needs privileges to be undone. Threads: any but the first. */
+void cpus_run_later(void);
+/* For the loops of such work, about every 100 us. A nice value decides how much of a processor a
+ * thread gets, not when: since Linux 6.6 a thread that wakes up may wait for the end of a slice of
+ * another one, 3 to 5 ms, ten times as long as a step of a small model. Here it gets the processor
+ * at once. Does nothing on threads that did not call cpus_run_later. */
+void cpus_yield(void);
 
 #endif

@@ -3,6 +3,9 @@
 
 #include <stdbool.h>
 #include <string.h>
+#include "common/cpus.h"
+
+#define PIECES_A_TURN 8 /* about 100 us */
 
 struct text {          /* to be read */
     const char *bytes; /* [n] */
@@ -98,14 +101,31 @@ static json_t *load_again(const struct text *t, size_t flags, json_error_t *erro
     return v;
 }
 
+struct reader { /* of a text, for jansson, which asks for pieces of a KiB */
+    const struct text *text;
+    size_t at, n_piece;
+};
+
+static size_t read_piece(void *out, size_t room, void *reader)
+{
+    struct reader *r = reader;
+    const size_t left = r->text->n - r->at, n = room < left ? room : left;
+    memcpy(out, r->text->bytes + r->at, n);
+    r->at += n;
+    if (++r->n_piece % PIECES_A_TURN == 0)
+        cpus_yield();
+    return n;
+}
+
 static FALLIBLE load_json(json_t **out, const struct text *t, size_t flags, struct q_err *e)
 {
     json_error_t error;
+    struct reader r = {.text = t};
     enum q_code rc = check_size(t, e);
     *out = NULL;
     if (rc != Q_OK)
         return rc;
-    *out = json_loadb(t->bytes, t->n, flags, &error);
+    *out = json_load_callback(read_piece, &r, flags, &error);
     if (!*out)
         *out = load_again(t, flags, &error);
     if (!*out && json_error_code(&error) == json_error_duplicate_key)

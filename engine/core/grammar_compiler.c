@@ -6,15 +6,11 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 #include "common/buf.h"
+#include "common/cpus.h"
 #include "common/mem.h"
 #include "common/queue.h"
 #include "engine/core/program_cache.h"
-
-#define COMPILE_NICE 10 /* above that of the process */
 
 struct item { /* a request */
     struct item *next;
@@ -105,17 +101,9 @@ bool grammar_compiler_work(struct grammar_compiler *c, enum grammar_compiler_sta
     return true;
 }
 
-/* The loop and the worker come first: a step waits for the last of its threads. Linux has a nice
- * value for each thread. */
-static void give_way(void)
-{
-    (void)setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid),
-                      getpriority(PRIO_PROCESS, 0) + COMPILE_NICE);
-}
-
 static void *run_short(void *arg)
 {
-    give_way();
+    cpus_run_later();
     while (grammar_compiler_work(arg, GRAMMAR_COMPILER_IS_SHORT, -1))
         ;
     return NULL;
@@ -123,7 +111,7 @@ static void *run_short(void *arg)
 
 static void *run_long(void *arg)
 {
-    give_way();
+    cpus_run_later();
     while (grammar_compiler_work(arg, GRAMMAR_COMPILER_IS_LONG, -1))
         ;
     return NULL;

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "common/cpus.h"
 
 #define THREADS_MAX   64
 #define THREADS_SPARE 1 /* for libuv's own work on threads: names, files */
@@ -57,6 +58,7 @@ static void run_task(struct task *t)
 static void on_thread(uv_work_t *work)
 {
     struct task *t = work->data;
+    cpus_run_later();
     run_task(t);
     t->text = (struct http_text){NULL, 0};
     buf_release(&t->copy);

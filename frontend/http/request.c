@@ -2,6 +2,7 @@
 /* The path of a request from h2o to the handler of its route: normalized path, preflights, keys,
  * limits, compressed bodies. */
 #include <arpa/inet.h>
+#include "common/cpus.h"
 #include "common/log.h"
 #include "common/mem.h"
 #include "frontend/http/http_internal.h"
@@ -301,11 +302,16 @@ static void finish_unpacking(struct unpacking *u)
     q_free(u);
 }
 
-static void unpack_on_thread(uv_work_t *work)
+static void unpack_now(struct unpacking *u)
 {
-    struct unpacking *u = work->data;
     enum q_code rc = unpack(&u->out, u->coding, buf_str(&u->in), u->in.len, &u->error);
     (void)rc; /* kept in u->error */
+}
+
+static void unpack_on_thread(uv_work_t *work)
+{
+    cpus_run_later();
+    unpack_now(work->data);
 }
 
 static void after_unpacking(uv_work_t *work, int status)
@@ -339,7 +345,7 @@ static void handle_packed(struct http_exchange *x, const struct http_route *r, e
     buf_add(&u->in, x->body.data, x->body.n); /* the request may end before the thread */
     if (buf_check(&u->in, "the request body", &u->error) != Q_OK || u->in.len <= UNPACK_HERE) {
         if (u->error.code == Q_OK)
-            unpack_on_thread(&u->work);
+            unpack_now(u);
         finish_unpacking(u);
         return;
     }

@@ -2,6 +2,7 @@
 """Clients that hold what others need: slots, connections, memory. Whatever they do, other clients are served."""
 import gzip
 import json
+import pathlib
 import socket
 import struct
 import time
@@ -282,3 +283,20 @@ def test_half_closed_clients_are_served(start, stream):
     s.close()
     server.wait_metric("quire:kv_blocks_used", 0)
     assert server.metric("quire:clients_gone_total") >= 1
+
+
+def test_long_bodies_are_read_at_a_low_priority(start):
+    """By a thread whose nice value is above that of the loop, which keeps its own."""
+    server = start(MODELS / "llama", *OPTIONS)
+    frontend, = server.children("quire-frontend")
+
+    def nices():
+        stat = {int(t.name): (t / "stat").read_text() for t in pathlib.Path(f"/proc/{frontend}/task").iterdir()}
+        return {thread: int(text.rsplit(")", 1)[1].split()[16]) for thread, text in stat.items()}
+
+    own = nices()[frontend]
+    low = min(own + 10, 19)
+    assert low not in nices().values() or low == own
+    assert server.post("/v1/completions", {**ONE, "user": "u" * 100000})[0] == 200
+    assert low in nices().values()
+    assert nices()[frontend] == own

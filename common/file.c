@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -225,6 +226,36 @@ bool dir_exists(const char *path)
 {
     struct stat st;
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+enum q_code dirs_make(const char *path, struct q_err *e)
+{
+    char part[PATH_MAX];
+    const size_t n = strlen(path);
+    if (n >= sizeof part)
+        return q_fail(e, Q_TOO_LARGE, "path longer than %d bytes", PATH_MAX);
+    for (size_t i = 1; i <= n; i++) {
+        if (path[i] != '/' && path[i] != '\0')
+            continue;
+        snprintf(part, sizeof part, "%.*s", (int)i, path);
+        const int code = mkdir(part, 0777) ? errno : 0;
+        if (code && code != EEXIST && !dir_exists(part)) /* above a folder of ours: EACCES, EROFS */
+            return q_fail(e, Q_IO, "%s: cannot create the folder: %s", part, strerror(code));
+    }
+    return Q_OK;
+}
+
+bool user_cache_dir(char *out, const char *below)
+{
+    static const struct {
+        const char *variable, *between;
+    } places[] = {{"XDG_CACHE_HOME", ""}, {"HOME", ".cache/"}};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        const char *value = getenv(places[i].variable);
+        if (value && *value == '/')
+            return snprintf(out, PATH_MAX, "%s/%s%s", value, places[i].between, below) < PATH_MAX;
+    }
+    return false;
 }
 
 enum q_code path_join(char *out, size_t size, const char *dir, const char *name, struct q_err *e)

@@ -51,6 +51,11 @@ FALLIBLE file_read_at(const struct file_open *f, void *data, size_t n, uint64_t 
                       struct q_err *e);
 bool file_exists(const char *path);
 bool dir_exists(const char *path);
+/* Make a folder and those above it, where they do not exist. Errors: Q_IO, Q_TOO_LARGE. */
+FALLIBLE dirs_make(const char *path, struct q_err *e);
+/* out [PATH_MAX] = `below` in the user's cache folder: $XDG_CACHE_HOME/below, else
+ * $HOME/.cache/below. False: neither is set to an absolute path. */
+bool user_cache_dir(char *out, const char *below);
 /* out = dir + "/" + name (no doubled slash). Errors: Q_TOO_LARGE when it does not fit `size` bytes.
  */
 FALLIBLE path_join(char *out, size_t size, const char *dir, const char *name, struct q_err *e);

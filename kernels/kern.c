@@ -3,6 +3,7 @@
  * sets the machine has replaces the previous variant, so the last one remains. No code here is
  * specific to an operation. */
 #include "kernels/kern.h"
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <string.h>
 #include <unistd.h>
@@ -18,6 +19,7 @@
 #include "kernels/tiling/int4_scratch.h"
 #include "kernels/ops/kv_layout.h"
 #include "kernels/ops/int8_layout.h"
+#include "kernels/reading.h"
 #include "kernels/tiling/slice.h"
 #include "kernels/tiling/split.h"
 #include "kernels/tiling/top_k.h"
@@ -133,10 +135,24 @@ static void measure_caches(void)
 #endif
 }
 
+/* Once: a choice by measurement stays when another table is made. */
+static void choose_reading(void)
+{
+    static atomic_flag is_chosen = ATOMIC_FLAG_INIT;
+    struct kern_processor p;
+    if (atomic_flag_test_and_set(&is_chosen))
+        return;
+    struct kern_readings r;
+    kern_processor(&p);
+    (void)kern_readings_known(&r, &p);
+    kern_read_by(&r);
+}
+
 void kern_table_cpu(struct kern_table *t, uint32_t caps)
 {
     memset(t, 0, sizeof *t);
     measure_caches();
+    choose_reading();
     t->caps = caps & kern_caps_machine();
 #define OP(op, tolerance)
 #define IMPL(table, op, variant, needs) PICK_##table(op, variant, needs)

@@ -25,5 +25,6 @@ enum q_code bench_roofline(struct bench *b, struct q_err *e)
     }
     fprintf(b->out, "peaks: read %.1f GB/s; fp32 %.0f, bf16 %.0f, int8 %.0f GOP/s\n", r->read_gb_s,
             r->fp32_gop_s, r->bf16_gop_s, r->int8_gop_s);
+    fprintf(b->out, "weights of one row: %s (%s)\n", r->reading, r->reading_source);
     return Q_OK;
 }

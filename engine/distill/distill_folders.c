@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What teacher, student and the options say of each other, from config.json and the tokenizers:
  * before a rank starts, so that a mistake is one message and not one of each rank. */
-#include <errno.h>
 #include <string.h>
-#include <sys/stat.h>
 #include "common/buf.h"
 #include "common/file.h"
 #include "common/hub/hub.h"
@@ -317,19 +315,10 @@ static FALLIBLE check_configs(struct distill_options *o, struct configs *c, bool
 /* --output with the folders above it. */
 static FALLIBLE make_output(const char *path, struct q_err *e)
 {
-    char part[PATH_MAX];
-    const size_t n = strlen(path);
-    if (n >= sizeof part)
-        return q_fail(e, Q_INVALID, "--output: the path has %zu bytes, expected at most %zu", n,
-                      sizeof part - 1);
-    for (size_t i = 1; i <= n; i++) {
-        if (path[i] && path[i] != '/')
-            continue;
-        memcpy(part, path, i);
-        part[i] = '\0';
-        if (mkdir(part, 0777) && errno != EEXIST)
-            return q_fail(e, Q_IO, "--output: cannot make %s: %s", part, strerror(errno));
-    }
+    struct q_err cause = Q_ERR_INIT;
+    const enum q_code rc = dirs_make(path, &cause);
+    if (rc)
+        return q_fail(e, rc, "--output: %s", cause.message);
     if (!dir_exists(path))
         return q_fail(e, Q_INVALID, "--output %s is a file, expected a folder", path);
     return checkpoint_check_output(path, e); /* before the data's cache lies in a model's folder */

@@ -122,6 +122,8 @@ struct model_shape { /* what others must know */
 const struct model_shape *model_shape(const struct model *m);
 /* Say in the log in what pages the weights are. Takes milliseconds. */
 void model_log_pages(const struct model *m);
+/* Packed weights, [model_shape.weight_bytes], on the CPU or the device. */
+const void *model_weights(const struct model *m);
 const struct model_config *model_config(const struct model *m);
 /* Makes a request's vector of a row of logits, until a reload; NULL: the model gives logits. */
 const struct pooler *model_pooler(const struct model *m);

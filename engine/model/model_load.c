@@ -860,6 +860,11 @@ void model_log_pages(const struct model *m)
     log_info("weights: %s", text);
 }
 
+const void *model_weights(const struct model *m)
+{
+    return m->weights.memory.data;
+}
+
 const struct model_config *model_config(const struct model *m)
 {
     return &m->config;

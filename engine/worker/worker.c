@@ -8,6 +8,7 @@
 #include "common/mem.h"
 #include "engine/worker/memory.h"
 #include "engine/worker/worker_internal.h"
+#include "kernels/bench/reading.h"
 
 /* Minimum number of logits rows in a step: prompt logprobs of a few sequences then need few steps,
  * and many sequences may speculate in one step. */
@@ -365,6 +366,20 @@ static void name_kernels(char *out, size_t size, uint32_t caps)
     Q_ASSERT(used < size); /* complete: the fingerprint depends on every variant */
 }
 
+/* How weights are prefetched. Mapped ones are not measured: pages of the file may be missing. */
+static void choose_reading(struct worker *w)
+{
+    const struct model_shape *s = model_shape(w->model);
+    const struct reading_memory m = {model_weights(w->model),
+                                     s->weights_mapped ? 0 : s->weight_bytes};
+    struct kern_processor p;
+    kern_processor(&p);
+    const char *from = reading_source_text(reading_choose(w->team, &m, &p));
+    char text[READING_TEXT_MAX];
+    reading_describe(text);
+    log_debug("weights of one row: %s (%s)", text, from);
+}
+
 static FALLIBLE worker_start(struct worker *w, struct q_err *e)
 {
     struct worker_info info = {0};
@@ -394,6 +409,8 @@ static FALLIBLE worker_start(struct worker *w, struct q_err *e)
              w->n_thread, (long long)(clock_ms() - start_ms));
     log_debug("kernels: %s", info.kernels);
     model_log_pages(w->model);
+    if (!w->gpu)
+        choose_reading(w);
     return Q_OK;
 }
 

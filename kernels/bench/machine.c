@@ -72,5 +72,8 @@ void machine_json(struct buf *b, const struct machine *m, const struct roofline 
             ",\"read_gb_s\":%.1f,\"fp32_gop_s\":%.0f,\"bf16_gop_s\":%.0f,\"int8_gop_s\":%.0f,"
             "\"barrier_us\":%.3f",
             r->read_gb_s, r->fp32_gop_s, r->bf16_gop_s, r->int8_gop_s, r->barrier_us);
+    if (r && r->reading_source)
+        buf_printf(b, ",\"reading\":\"%s\",\"reading_source\":\"%s\"", r->reading,
+                   r->reading_source);
     buf_add_char(b, '}');
 }

@@ -7,9 +7,6 @@
 #include "kernels/kern.h"
 #include "kernels/tiling/stream.h"
 
-#define AHEAD \
-    2048 /* bytes; without this prefetch one thread reaches little more than half of its
-          * bandwidth */
 #define CHUNK    ((size_t)64 << 10)
 #define ROW      ((size_t)1792) /* a row of 896 bf16: hidden_size of Qwen2.5-0.5B */
 #define N_STREAM 4u
@@ -19,6 +16,7 @@ typedef uint64_t line_vec __attribute__((vector_size(64), may_alias));
 
 struct span {
     const char *at[N_STREAM]; /* N_STREAM pointers 64-byte aligned; one stream: at[0] alone */
+    size_t ahead;             /* bytes prefetched ahead of each */
     size_t bytes;             /* of each; a multiple of 256 (one stream) or 64 */
 };
 enum read_order { ONE_STREAM, ROWS_AT_ONCE, NEXT_INTERLEAVED };
@@ -35,7 +33,7 @@ INLINE uint64_t span_sum(const struct span *s, const enum read_order order)
         for (uint32_t j = 0; j < N_STREAM; j++) {
             const char *p = order == ROWS_AT_ONCE ? s->at[j] + i : s->at[0] + i + 64 * (size_t)j;
             if (order != NEXT_INTERLEAVED)
-                __builtin_prefetch(p + AHEAD);
+                __builtin_prefetch(p + s->ahead);
             sum[j] += *(const line_vec *)(const void *)p;
         }
     }
@@ -88,6 +86,7 @@ static span_fn *span_of_machine(void)
 struct reading {
     const struct roofline_memory *memory;
     enum roofline_read how;
+    size_t ahead;
     span_fn *span;
     uint64_t sink[TEAM_THREADS_MAX * 8]; /* a cache line a thread */
 };
@@ -96,7 +95,7 @@ static uint64_t read_chunks(const struct reading *r, uint32_t ith, uint32_t nth)
 {
     uint64_t sum = 0;
     for (size_t at = ith * CHUNK; at + CHUNK <= r->memory->bytes; at += nth * CHUNK) {
-        const struct span s = {{r->memory->data + at}, CHUNK};
+        const struct span s = {{r->memory->data + at}, r->ahead, CHUNK};
         sum += r->span(&s, ONE_STREAM);
     }
     return sum;
@@ -106,7 +105,7 @@ static uint64_t read_rows(const struct reading *r, const char *share, size_t byt
 {
     uint64_t sum = 0;
     for (size_t at = 0; at + N_STREAM * ROW <= bytes; at += N_STREAM * ROW) {
-        struct span s = {.bytes = ROW};
+        struct span s = {.ahead = r->ahead, .bytes = ROW};
         for (uint32_t j = 0; j < N_STREAM; j++)
             s.at[j] = share + at + j * ROW;
         sum += r->span(&s, ROWS_AT_ONCE);
@@ -118,7 +117,7 @@ static void read_run(void *arg, uint32_t ith, uint32_t nth)
 {
     struct reading *r = arg;
     size_t bytes = r->memory->bytes / nth / 4096 * 4096;
-    const struct span share = {{r->memory->data + bytes * ith}, bytes};
+    const struct span share = {{r->memory->data + bytes * ith}, r->ahead, bytes};
     r->sink[(size_t)ith * 8] =
         r->how == READ_CHUNKS ? read_chunks(r, ith, nth)
         : r->how == READ_ROWS
@@ -127,11 +126,13 @@ static void read_run(void *arg, uint32_t ith, uint32_t nth)
 }
 
 struct bench_seconds roofline_read_time(struct team *team, const struct roofline_memory *m,
-                                        enum roofline_read how, int64_t budget_us)
+                                        enum roofline_read how, const struct kern_reading *by,
+                                        int64_t budget_us)
 {
     static struct reading r;
     r.memory = m;
     r.how = how;
+    r.ahead = by->ahead_bytes;
     r.span = span_of_machine();
     return bench_time(team, read_run, &r, budget_us);
 }

@@ -3,6 +3,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include "kernels/bench/reading.h"
 
 #define READ_BYTES     ((size_t)512 << 20) /* more than any last-level cache of two sockets */
 #define READ_BYTES_MIN ((size_t)32 << 20)
@@ -19,6 +20,14 @@ static const char *const read_names[READ_COUNT][2] = {
     {"read, 64 KiB chunks round robin, small pages", "read, 64 KiB chunks round robin, huge pages"},
     {"read, four rows of 1792 bytes at once, small pages",
      "read, four rows of 1792 bytes at once, huge pages"},
+};
+
+static const char *const reading_names[] = {
+#define READING(id, bytes, name) "read, " name ", huge pages",
+#define PROCESSOR(vendor, family, first, last, floats, int8, int4)
+#include "kernels/reading.def"
+#undef READING
+#undef PROCESSOR
 };
 
 static void add_row(struct roofline *r, const struct roofline_options *o, struct roofline_row row)
@@ -39,6 +48,33 @@ static size_t read_bytes(void)
     return bytes;
 }
 
+static int64_t budget_us(const struct roofline_options *o)
+{
+    return o->quick ? QUICK_US : BUDGET_US;
+}
+
+static void add_read(struct roofline *r, const struct roofline_options *o, const char *name,
+                     double bytes, struct bench_seconds s)
+{
+    struct roofline_row row = {name, "GB/s", bytes / s.best * 1e-9, bytes / s.median * 1e-9};
+    r->read_gb_s = row.best > r->read_gb_s ? row.best : r->read_gb_s;
+    add_row(r, o, row);
+}
+
+/* Choose how weights are read, and show each choice. */
+static void measure_readings(struct roofline *r, struct team *team,
+                             const struct roofline_options *o, const struct roofline_memory *m)
+{
+    struct kern_processor p;
+    kern_processor(&p);
+    const struct reading_memory memory = {m->data, m->bytes};
+    r->reading_source = reading_source_text(reading_choose(team, &memory, &p));
+    reading_describe(r->reading);
+    for (int i = 0; i < KERN_READINGS && !o->quick; i++)
+        add_read(r, o, reading_names[i], (double)m->bytes,
+                 roofline_read_time(team, m, READ_SHARES, &kern_readings[i], BUDGET_US));
+}
+
 static FALLIBLE measure_reads(struct roofline *r, struct team *team,
                               const struct roofline_options *o, bool huge, struct q_err *e)
 {
@@ -50,15 +86,15 @@ static FALLIBLE measure_reads(struct roofline *r, struct team *team,
     (void)madvise(p, bytes, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
     memset(p, 1, bytes);
     const struct roofline_memory m = {p, bytes};
+    if (huge)
+        measure_readings(r, team, o, &m);
     for (int how = 0; how < READ_COUNT; how++) {
         if (o->quick && how == READ_ROWS)
             continue;
         struct bench_seconds s =
-            roofline_read_time(team, &m, (enum roofline_read)how, o->quick ? QUICK_US : BUDGET_US);
-        struct roofline_row row = {read_names[how][huge], "GB/s", (double)bytes / s.best * 1e-9,
-                                   (double)bytes / s.median * 1e-9};
-        r->read_gb_s = row.best > r->read_gb_s ? row.best : r->read_gb_s;
-        add_row(r, o, row);
+            roofline_read_time(team, &m, (enum roofline_read)how,
+                               kern_readings_taken().of[KERN_PRODUCT_FLOATS], budget_us(o));
+        add_read(r, o, read_names[how][huge], (double)bytes, s);
     }
     munmap(p, bytes);
     return Q_OK;
@@ -95,8 +131,7 @@ enum q_code roofline_measure(struct roofline *r, struct team *team,
     for (int huge = o->quick ? 1 : 0; huge < 2 && !rc; huge++)
         rc = measure_reads(r, team, o, huge, e);
     for (int i = 0; i < PEAK_COUNT && !rc; i++) {
-        struct roofline_row row =
-            roofline_peak_row(team, (enum roofline_peak)i, o->quick ? QUICK_US : BUDGET_US);
+        struct roofline_row row = roofline_peak_row(team, (enum roofline_peak)i, budget_us(o));
         r->peak_gop_s[i] = row.best;
         if (row.best > 0)
             add_row(r, o, row);

@@ -2,16 +2,17 @@
 /* roofline - the ceilings of this machine: memory bandwidth and arithmetic peaks.
  *
  * Bandwidth depends on the access pattern: memory is read in the four patterns in which a decoder
- * may read its weights, in small and in huge pages, and the fastest is the ceiling. A peak is
- * measured by a loop of one instruction on independent accumulators; the peak of a type is that of
- * the fastest instruction that computes it, so that a machine without a bf16 dot product has the
- * peak of f32 for bf16. An operation is a multiplication or an addition: a fused multiply-add of 16
- * lanes is 32.
+ * may read its weights, in small and in huge pages, and by every row of kernels/reading.def; the
+ * fastest is the ceiling. A peak is measured by a loop of one instruction on independent
+ * accumulators; the peak of a type is that of the fastest instruction that computes it, so that a
+ * machine without a bf16 dot product has the peak of f32 for bf16. An operation is a multiplication
+ * or an addition: a fused multiply-add of 16 lanes is 32.
  * Threads: the team's owner. */
 #ifndef QUIRE_KERNELS_BENCH_ROOFLINE_H
 #define QUIRE_KERNELS_BENCH_ROOFLINE_H
 #include <stddef.h>
 #include "kernels/bench/timing.h"
+#include "kernels/reading.h"
 
 /* access patterns of the threads in one array */
 enum roofline_read {
@@ -38,7 +39,7 @@ struct roofline_row {
     const char *unit; /* "GB/s", "GOP/s", or "us" (lower is better) */
     double best, median;
 };
-#define ROOFLINE_ROWS_MAX (2 * READ_COUNT + PEAK_COUNT + 1)
+#define ROOFLINE_ROWS_MAX (2 * READ_COUNT + KERN_READINGS + PEAK_COUNT + 1)
 
 struct roofline {
     uint32_t n_thread;
@@ -48,6 +49,8 @@ struct roofline {
     double barrier_us; /* median; 0 with one thread. A layer that decodes has six of them */
     struct roofline_row rows[ROOFLINE_ROWS_MAX];
     uint32_t n_row;
+    char reading[160];          /* what is taken for this machine: reading_describe */
+    const char *reading_source; /* "measured now"; NULL: not measured */
 };
 
 struct roofline_options {
@@ -67,7 +70,8 @@ struct roofline_memory {
     size_t bytes;
 };
 struct bench_seconds roofline_read_time(struct team *team, const struct roofline_memory *m,
-                                        enum roofline_read how, int64_t budget_us);
+                                        enum roofline_read how, const struct kern_reading *by,
+                                        int64_t budget_us);
 /* Operations per second / 1e9; best 0 when the machine lacks the instruction. */
 struct roofline_row roofline_peak_row(struct team *team, enum roofline_peak which,
                                       int64_t budget_us);

@@ -30,3 +30,12 @@ struct bench_seconds bench_time(struct team *t, team_fn *fn, void *arg, int64_t 
     qsort(s, (size_t)n, sizeof *s, compare_f64);
     return (struct bench_seconds){s[0], s[n / 2]};
 }
+
+double bench_once_us(struct team *t, team_fn *fn, void *arg)
+{
+    struct timespec a, b;
+    clock_gettime(CLOCK_MONOTONIC, &a);
+    team_run(t, fn, arg);
+    clock_gettime(CLOCK_MONOTONIC, &b);
+    return 1e6 * (double)(b.tv_sec - a.tv_sec) + 1e-3 * (double)(b.tv_nsec - a.tv_nsec);
+}

@@ -13,4 +13,7 @@ struct bench_seconds {
  * timed by its CPU time, which is accurate on a busy machine too. */
 struct bench_seconds bench_time(struct team *t, team_fn *fn, void *arg, int64_t budget_us);
 
+/* Microseconds of one call, by the clock. */
+double bench_once_us(struct team *t, team_fn *fn, void *arg);
+
 #endif

@@ -49,6 +49,7 @@ static inline void int8_tile_loop(const struct linear_int8_args *a, const struct
         .x_element = 1,
         .panel_bytes = int8_panel_bytes(a->w.n_in),
         .k_bytes = KERN_PANEL,
+        .ahead = kern_ahead(KERN_PRODUCT_INT8),
         .k_step = 4,
         .n_k = (uint32_t)int8_k(a->w.n_in),
         .n_row = a->n_row,

@@ -23,8 +23,6 @@ struct linear_tile {
 };
 typedef void linear_tile_fn(const struct linear_tile *t);
 
-#define LINEAR_PREFETCH 2048 /* bytes; see kernels/README.md, "prefetch" */
-
 /* A condition that the caller guarantees, for compilers and analyzers; it is not checked. */
 #define LINEAR_ASSUME(what)          \
     do {                             \

@@ -23,6 +23,7 @@
  * Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_TILING_LINEAR_TILE_LOOP_H
 #define QUIRE_KERNELS_TILING_LINEAR_TILE_LOOP_H
+#include "kernels/reading.h"
 #include "kernels/tiling/linear_tile.h"
 #include "kernels/tiling/slice.h"
 #include "kernels/wide/epilogue.h"
@@ -41,6 +42,7 @@ struct linear_form {
     const void *x, *w;           /* first row; first panel */
     size_t x_bytes, x_element;   /* between rows; of one element */
     size_t panel_bytes, k_bytes; /* of a panel; of one k of a panel */
+    size_t ahead;                /* bytes prefetched ahead of a panel that is read once */
     uint32_t k_step;             /* k per step of a tile */
     uint32_t n_k, n_row, n_out;
     linear_tile_fn *const *tiles; /* [LINEAR_TILE]: tiles[r] does r + 1 rows */
@@ -105,7 +107,7 @@ static inline __attribute__((always_inline)) void linear_panel(const struct line
         struct linear_tile t = {.x_bytes = f->x_bytes, .w = w + k * f->k_bytes, .first = k == 0};
         t.n_k = last ? f->n_k - k : slice;
         t.next.step = ahead;
-        t.next.p = n_row <= LINEAR_ONE_PASS ? (const char *)t.w + LINEAR_PREFETCH : next;
+        t.next.p = n_row <= LINEAR_ONE_PASS ? (const char *)t.w + f->ahead : next;
         /* tiles of equal size, so that no tile has one row only */
         for (uint32_t i = 0; i < n_tile; i++) {
             t.x = x + k * f->x_element;
@@ -169,6 +171,7 @@ static inline void linear_tile_loop(const struct linear_args *a, const struct ke
         .x_element = x_element,
         .panel_bytes = n_k_stored * k_bytes,
         .k_bytes = k_bytes,
+        .ahead = kern_ahead(KERN_PRODUCT_FLOATS),
         .k_step = 2,
         .n_k = a->w.n_in,
         .n_row = a->n_row,

@@ -17,6 +17,8 @@
 #include "kernels/wide/linear.h"
 #ifdef VEC_SUMS
 
+#define CODES_AHEAD 2048 /* bytes prefetched ahead of a panel */
+
 struct codes_chunk { /* of a panel */
     const struct packed_codes *form;
     const uint8_t *supers, *groups; /* its block, where scales are by 256; its first group */
@@ -47,7 +49,7 @@ INLINE void codes_few_group(struct codes_sums *s, const struct codes_chunk *c,
     for (uint32_t k = 0; k < p->n; k += 2, at += codes_pair_bytes(t.way)) {
         if (t.lane == 0)
             for (size_t i = 0; i < codes_pair_bytes(t.way); i += KERN_PANEL)
-                __builtin_prefetch(at + i + LINEAR_PREFETCH);
+                __builtin_prefetch(at + i + CODES_AHEAD);
         UNROLL
         for (int j = 0; j < t.n_vec; j++) {
             load_again();

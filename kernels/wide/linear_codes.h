@@ -105,7 +105,7 @@ INLINE void codes_panel(const struct linear_args *a, struct codes_scratch *s, st
                 .w = s->w,
                 .n_k = n,
                 .sum = s->sum[r.begin - rows.begin],
-                .next = {ahead + LINEAR_PREFETCH, KERN_PANEL},
+                .next = {ahead + CODES_AHEAD, KERN_PANEL},
                 .first = k == 0,
             };
             codes_rows(&t, s, a, r, k);

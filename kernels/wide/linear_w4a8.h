@@ -8,6 +8,7 @@
  * into 8 KiB, which stay in L1, for all tiles. Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_WIDE_LINEAR_W4A8_H
 #define QUIRE_KERNELS_WIDE_LINEAR_W4A8_H
+#include "kernels/reading.h"
 #include "kernels/wide/int4_group.h"
 #ifdef INTS
 
@@ -34,6 +35,7 @@ INLINE void int4_dot(struct int4_sums *s, struct int4_tile t, const ints *w,
 INLINE void sums_packed(struct int4_sums *s, const struct int4_part *p, struct int4_tile t,
                         struct int4_rows x)
 {
+    const size_t ahead = kern_ahead(KERN_PRODUCT_INT4);
     struct int4_sums more;
     UNROLL
     for (int j = 0; j < t.n_vec; j++)
@@ -42,7 +44,7 @@ INLINE void sums_packed(struct int4_sums *s, const struct int4_part *p, struct i
         const uint8_t *w = p->w + (size_t)(k / 8) * LINE + (size_t)t.strip * 4;
         ints v[KERN_PANEL / INTS];
         for (uint32_t i = 0; t.strip == 0 && i < LINE; i += 64)
-            __builtin_prefetch(w + LINEAR_PREFETCH + i);
+            __builtin_prefetch(w + ahead + i);
         UNROLL
         for (int j = 0; j < t.n_vec; j++)
             v[j] = ints_low(int4_load(w + (size_t)j * INTS * 4));

@@ -264,6 +264,7 @@ def test_roofline_and_kernels(tmp_path):
     answer, table = results("roofline", "--threads", 2)
     assert answer["machine"]["read_gb_s"] > 0 and "peaks:" in table
     assert answer["machine"]["barrier_us"] > 0 and answer["results"][-1]["unit"] == "us" and "a barrier" in table
+    assert table.count("prefetched 1 KiB ahead") >= 1 and f"weights of one row: {answer['machine']['reading']} (" in table
     assert {"name", "best", "median", "unit"} == set(answer["results"][0]) and len(answer["results"]) >= 6
     file = tmp_path / "k.json"
     out = bench("kernels", "--op", "embed", "--threads", 1, "--cpu-isa", "none", "--json", file)

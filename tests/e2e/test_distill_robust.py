@@ -317,7 +317,7 @@ def test_an_output_that_cannot_be_written(tmp_path, shown_folder):
         assert done.returncode in (2, 6) and str(run.output) in done.stderr and "Permission denied" in done.stderr, done.stderr
         assert done.stderr.count("\n") == 1 and not names(run.output)
     _, err = run.go(code=2, output="/proc/quire/out", metrics=None)
-    assert "--output: cannot make /proc/quire" in err
+    assert "--output: /proc/quire: cannot create the folder" in err
 
 
 @pytest.mark.parametrize("ranks", RANKS)

@@ -12,27 +12,15 @@
 #include "common/buf.h"
 #include "common/file.h"
 
-#define DIR_MODE  0777 /* less the umask, as huggingface_hub's */
-#define FILE_MODE 0666
+#define FILE_MODE 0666 /* less the umask, as huggingface_hub's */
 
-/* Make a folder and those above it. */
 static enum q_code make_dirs(const char *path, struct q_err *e)
 {
-    char part[PATH_MAX];
-    size_t n = strlen(path);
-    if (n >= sizeof part)
-        return q_fail(e, Q_TOO_LARGE, "path longer than %d bytes", PATH_MAX);
-    for (size_t i = 1; i <= n; i++) {
-        if (path[i] != '/' && path[i] != '\0')
-            continue;
-        snprintf(part, sizeof part, "%.*s", (int)i, path);
-        if (mkdir(part, DIR_MODE) != 0 && errno != EEXIST && !dir_exists(part))
-            return q_fail(e, Q_IO,
-                          "%s: cannot create the folder: %s; --download-dir or HF_HUB_CACHE "
-                          "sets another cache",
-                          part, strerror(errno));
-    }
-    return Q_OK;
+    struct q_err cause = Q_ERR_INIT;
+    const enum q_code rc = dirs_make(path, &cause);
+    return rc ? q_fail(e, rc, "%s; --download-dir or HF_HUB_CACHE sets another cache",
+                       cause.message)
+              : Q_OK;
 }
 
 /* The folder of a file. */

@@ -45,15 +45,7 @@ static bool has_driver(void)
 /* Where choices of algorithms are kept: below the user's cache. NULL: there is none. */
 static const char *tune_dir(char out[PATH_MAX])
 {
-    static const struct {
-        const char *variable, *below;
-    } places[] = {{"XDG_CACHE_HOME", "quire/tune"}, {"HOME", ".cache/quire/tune"}};
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        const char *value = getenv(places[i].variable);
-        if (value && *value == '/')
-            return path_join(out, PATH_MAX, value, places[i].below, NULL) ? NULL : out;
-    }
-    return NULL;
+    return user_cache_dir(out, "quire/tune") ? out : NULL;
 }
 
 static FALLIBLE make_events(const struct device_link *l, struct gpu_step_events *m, struct q_err *e)

@@ -29,26 +29,3 @@ void clock_iso8601(char *out, size_t size)
     snprintf(out, size, "%04d-%02d-%02dT%02d:%02d:%02d.%03dZ", tm.tm_year + 1900, tm.tm_mon + 1,
              tm.tm_mday, tm.tm_hour, tm.tm_min, tm.tm_sec, (int)(t.tv_nsec / 1000000));
 }
-
-int64_t clock_gap_ms(int64_t *turn_ms, int64_t now_ms, int64_t late_ms)
-{
-    const int64_t gap_ms = *turn_ms ? now_ms - *turn_ms : 0;
-    *turn_ms = now_ms;
-    return gap_ms >= late_ms ? gap_ms : 0;
-}
-
-int64_t clock_skip_gap(int64_t since_ms, int64_t gap_ms, int64_t now_ms)
-{
-    if (!since_ms || !gap_ms)
-        return since_ms;
-    return gap_ms < now_ms - since_ms ? since_ms + gap_ms : now_ms;
-}
-
-int64_t clock_watch_since(struct clock_watch *w, int64_t job_ms, int64_t now_ms, int64_t late_ms)
-{
-    const int64_t gap_ms = clock_gap_ms(&w->turn_ms, now_ms, late_ms);
-    if (w->job_ms != job_ms)
-        w->job_ms = w->since_ms = job_ms;
-    w->since_ms = clock_skip_gap(w->since_ms, gap_ms, now_ms);
-    return w->since_ms;
-}

@@ -104,4 +104,14 @@ struct program_ref compile_branch_input(struct compiler *t, enum program_weight 
 /* program_mixers.c: what the layer has in place of attention, up to its last product, into `to`. */
 void compile_mixer(struct compiler *t, uint16_t to);
 
+/* program_mlp.c: an MLP up to the input of its last product; from there onto the residual
+ * stream. */
+void compile_mlp_begin(struct compiler *t);
+void compile_mlp_end(struct compiler *t);
+/* Experts, with an MLP beside them where the family has one, onto the residual stream. */
+void compile_experts(struct compiler *t);
+/* Is the experts' sum a branch of its own, which a norm or a product changes before it is added to
+ * x? */
+bool compile_experts_apart(const struct compiler *t);
+
 #endif

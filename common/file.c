@@ -22,10 +22,17 @@ static enum q_code fail_errno(struct q_err *e, const char *path, const char *wha
 /* A descriptor that the process was started with: standard input, a shell's <(command). */
 static bool is_given(const char *path)
 {
-    static const char *const begins[] = {"/dev/stdin", "/dev/fd/", "/proc/self/fd/"};
-    for (size_t i = 0; i < sizeof begins / sizeof *begins; i++)
-        if (!strncmp(path, begins[i], strlen(begins[i])))
+    static const char *const names[] = {"/dev/stdin", "/dev/stdout", "/dev/stderr"};
+    static const char *const folders[] = {"/dev/fd/", "/proc/self/fd/"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(path, names[i]))
             return true;
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+        const size_t n = strlen(folders[i]);
+        if (!strncmp(path, folders[i], n) && path[n] &&
+            path[n + strspn(path + n, "0123456789")] == '\0')
+            return true;
+    }
     return false;
 }
 
@@ -145,9 +152,21 @@ enum q_code file_read(struct buf *out, const char *path, size_t size_max, struct
     return rc ? rc : buf_check(out, path, e);
 }
 
+/* rename(2) would put a file in the place of /dev/null or of a pipe. */
+static enum q_code check_replaced(const char *path, struct q_err *e)
+{
+    struct stat st;
+    if (is_given(path) || (stat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)))
+        return q_fail(e, Q_IO, "%s: is a pipe or a device, which is not replaced, expected a file",
+                      path);
+    return Q_OK;
+}
+
 enum q_code file_write(const char *path, const void *data, size_t n, unsigned mode, struct q_err *e)
 {
     char beside[PATH_MAX];
+    if (check_replaced(path, e))
+        return e->code;
     if (snprintf(beside, sizeof beside, "%s.%ld.tmp", path, (long)getpid()) >= (int)sizeof beside)
         return q_fail(e, Q_TOO_LARGE, "path longer than %d bytes: %s", PATH_MAX, path);
     int fd = open(beside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);

@@ -35,7 +35,7 @@ void mapping_move(struct mapping *dst, struct mapping *src);
  * Q_TOO_LARGE. */
 FALLIBLE file_read(struct buf *out, const char *path, size_t size_max, struct q_err *e);
 /* Replace the file in one step (write a temporary file, fsync, rename). mode as in open(2), e.g.
- * 0600. */
+ * 0600. Errors: Q_IO, also for a device or a pipe, which is left as it is. */
 FALLIBLE file_write(const char *path, const void *data, size_t n, unsigned mode, struct q_err *e);
 /* Open a regular file for reading; *fd: the caller's, *size in bytes. Errors: Q_NOT_FOUND, Q_IO. */
 FALLIBLE file_open_regular(int *fd, uint64_t *size, const char *path, struct q_err *e);

@@ -228,8 +228,11 @@ static FALLIBLE check_output(const char *flag, const char *path, struct q_err *e
     if (slash && snprintf(dir, sizeof dir, "%.*s", slash > path ? (int)(slash - path) : 1, path) >=
                      (int)sizeof dir)
         return q_fail(e, Q_INVALID, "%s: the path has more than %zu bytes", flag, sizeof dir - 1);
-    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
-        return q_fail(e, Q_INVALID, "%s %s: is a folder, expected a file name", flag, path);
+    if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode)) /* a file of before is renamed */
+        return q_fail(e, Q_INVALID, "%s %s: is %s, expected a file name", flag, path,
+                      S_ISDIR(st.st_mode)   ? "a folder"
+                      : S_ISLNK(st.st_mode) ? "a link"
+                                            : "a pipe or a device");
     if (access(dir, W_OK | X_OK) != 0)
         return q_fail(e, Q_INVALID, "%s %s: the folder %s is not writable: %s", flag, path, dir,
                       strerror(errno));

@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "common/buf.h"
 #include "common/clock.h"
@@ -134,12 +135,17 @@ static void *thread_main(void *arg)
 FALLIBLE trace_new(struct trace **out, const char *path, struct q_err *e)
 {
     char old[PATH_MAX];
+    struct stat st;
     struct trace *t = q_calloc(1, sizeof *t);
     enum q_code rc;
     if (!t)
         return q_fail(e, Q_NO_MEMORY, "trace: out of memory");
     t->text = (struct buf)BUF_INIT;
     t->fd = -1;
+    if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode)) {
+        rc = q_fail(e, Q_IO, "--trace %s: is not a regular file", path);
+        goto out;
+    }
     if ((size_t)snprintf(old, sizeof old, "%s.old", path) < sizeof old)
         rename(path, old); /* fails when there is none */
     if ((rc = queue_init(&t->steps, sizeof(struct trace_step), TRACE_QUEUE_MAX, false, e)))

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "common/hub/hub.h"
@@ -21,6 +22,7 @@
 #include "frontend/cli/supervise.h"
 
 #define EXIT_INTERNAL 1
+#define EXIT_USAGE    2
 #define EXIT_MODEL    3 /* the same codes as the children's (engine/server/server.h) */
 #define EXIT_ADDRESS  5
 
@@ -105,6 +107,30 @@ static int check_children(const struct supervisor *s, struct q_err *e)
     return second;
 }
 
+/* A pipe of the shell would be empty for all processes but the first. Missing files are reported by
+ * the process that reads them. */
+static FALLIBLE check_kept(const char *flag, const char *path, struct q_err *e)
+{
+    struct stat st;
+    if (stat(path, &st) || S_ISREG(st.st_mode) || S_ISDIR(st.st_mode))
+        return Q_OK;
+    return q_fail(e, Q_INVALID,
+                  "%s: %s: is a pipe or a device, expected a file: each frontend reads it, and "
+                  "again after a restart",
+                  flag, path);
+}
+
+static FALLIBLE check_files(const struct options *o, struct q_err *e)
+{
+    enum q_code rc;
+    if ((rc = check_kept("--chat-template", o->chat_template, e)) ||
+        (rc = check_kept("--api-key-file", o->api_key_file, e)))
+        return rc;
+    for (size_t i = 0; !rc && i < o->prefix_cache_shared.n; i++)
+        rc = check_kept("--prefix-cache-shared", o->prefix_cache_shared.items[i], e);
+    return rc;
+}
+
 /* Bind the port and check the arguments and the model's folder before "listening" is logged. 0, or
  * the exit code. */
 static int prepare(struct supervisor *s, const struct options *o, struct q_err *e)
@@ -136,6 +162,10 @@ int main(int argc, char **argv)
     int code = options_main(&o, &info, argc, argv);
     if (code >= 0)
         return code;
+    if (check_files(&o, &e)) {
+        log_error("%s", e.message);
+        return EXIT_USAGE;
+    }
     if (hub_prepare(&o, &e)) { /* before signals are blocked: SIGTERM ends a download */
         log_error("%s", e.message);
         return EXIT_MODEL;

@@ -195,14 +195,14 @@ static h2o_iovec_t host_name(h2o_iovec_t host)
 static bool is_address(h2o_iovec_t host)
 {
     char text[64];
-    struct in_addr v4;
-    if (host.len && host.base[0] == '[')
-        return true;
-    if (host.len >= sizeof text)
+    struct in6_addr any; /* large enough for both */
+    const bool is_v6 = host.len > 2 && host.base[0] == '[' && host.base[host.len - 1] == ']';
+    const size_t n = is_v6 ? host.len - 2 : host.len;
+    if (n >= sizeof text)
         return false;
-    memcpy(text, host.base, host.len);
-    text[host.len] = 0;
-    return inet_pton(AF_INET, text, &v4) == 1;
+    memcpy(text, host.base + is_v6, n);
+    text[n] = 0;
+    return inet_pton(is_v6 ? AF_INET6 : AF_INET, text, &any) == 1;
 }
 
 /* Is the request meant for this server? A page of another site whose name has been given this

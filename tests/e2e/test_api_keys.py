@@ -131,7 +131,8 @@ def test_hosts_that_are_named(start):
         return server.raw("POST", path, {"prompt": [5], "max_tokens": 1} if path.startswith("/v1") else None, {"Host": host})[1].status
     server = start(MODELS / "llama", *OPTIONS)
     for host, steers in (("evil.example", 403), ("127.0.0.1.evil.example:80", 403), ("localhost:8000", 200), ("LOCALHOST", 200),
-                         ("127.0.0.1:1", 200), ("[::1]:8000", 200), ("localhost.evil", 403), ("x", 403)):
+                         ("127.0.0.1:1", 200), ("[::1]:8000", 200), ("localhost.evil", 403), ("x", 403),
+                         ("[::1", 403), ("[evil.example]:80", 403), ("[fe80::1]", 200)):
         assert status(server, "/reset_prefix_cache", host) == steers, host
         assert status(server, "/v1/completions", host) == 200, host
     server = start(MODELS / "llama", *OPTIONS, "--allowed-hosts", '["api.example"]')

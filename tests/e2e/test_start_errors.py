@@ -218,6 +218,12 @@ def test_cuda_without_its_library(model, tmp_path):
     (("--chat-template", "{{ messages }"), USAGE, ["--chat-template", "column 13"]),
     (("--trace", "/nonexistent/x"), USAGE, ["--trace /nonexistent/x", "/nonexistent is not writable"]),
     (("--trace", "/tmp"), USAGE, ["--trace /tmp", "a folder"]),
+    (("--trace", "PIPE"), USAGE, ["--trace PIPE", "is a pipe or a device"]),
+    (("--record", "PIPE"), USAGE, ["--record PIPE", "is a pipe or a device"]),
+    (("--record", "LINK"), USAGE, ["--record LINK", "is a link"]),
+    (("--chat-template", "PIPE"), USAGE, ["--chat-template: PIPE", "is a pipe or a device", "each frontend"]),
+    (("--api-key-file", "/dev/stdin"), USAGE, ["--api-key-file: /dev/stdin", "is a pipe or a device", "each frontend"]),
+    (("--prefix-cache-shared", "PIPE"), USAGE, ["--prefix-cache-shared: PIPE", "is a pipe or a device"]),
     (("--prefix-cache-shared", "/nonexistent"), USAGE, ["--prefix-cache-shared", "/nonexistent"]),
     (("--served-model-name", ""), USAGE, ["--served-model-name is empty"]),
     (("--max-body-bytes", "0"), USAGE, ["--max-body-bytes is 0", "at least 1 byte"]),
@@ -233,7 +239,10 @@ def test_cuda_without_its_library(model, tmp_path):
 ])
 def test_options_of_serve(options, code, words, tmp_path):
     (tmp_path / "GGUF").write_bytes(b"GGUF\3\0\0\0")
+    (tmp_path / "LINK").symlink_to("GGUF")
+    os.mkfifo(tmp_path / "PIPE")
     refused(code, words, "serve", BUNDLED, "--port", "0", *options, cwd=tmp_path)
+    assert (tmp_path / "PIPE").is_fifo() and (tmp_path / "LINK").is_symlink()  # neither renamed nor replaced
 
 
 def test_a_port_that_is_taken(tmp_path):

@@ -378,6 +378,20 @@ static void given_pipes_are_read(void)
     buf_release(&b);
 }
 
+static void pipes_are_not_replaced(const char *path)
+{
+    struct q_err e = Q_ERR_INIT;
+    struct buf b = BUF_INIT;
+    struct stat st;
+    char through[64]; /* no descriptor: a path that begins like one */
+    assert_fails(file_write(path, "x", 1, 0600, &e), Q_IO, "not replaced", &e);
+    assert_true(lstat(path, &st) == 0 && S_ISFIFO(st.st_mode));
+    assert_fails(file_write("/proc/self/fd/1", "x", 1, 0600, &e), Q_IO, "not replaced", &e);
+    snprintf(through, sizeof through, "/proc/self/fd/../../..%s", path);
+    assert_fails(file_read(&b, through, 100, &e), Q_IO, "pipe or a device", &e);
+    buf_release(&b);
+}
+
 static void files_are_read_mapped_and_replaced(void **state)
 {
     (void)state;
@@ -409,6 +423,7 @@ static void files_are_read_mapped_and_replaced(void **state)
     assert_int_equal(mkfifo(path, 0600), 0);
     assert_fails(mapping_open(&m, path, &e), Q_IO, "pipe or a device", &e);
     assert_fails(file_read(&b, path, 100, &e), Q_IO, "pipe or a device", &e);
+    pipes_are_not_replaced(path);
     unlink(path);
     given_pipes_are_read();
     char joined[16];

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <limits.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define LIBRARY "libquire-cuda.so"
@@ -55,6 +56,13 @@ static enum q_code fail_open(const char *path, struct q_err *e)
                       : " (a dependency: check that the CUDA runtime is installed)");
 }
 
+/* dlopen(3) would wait for the writer of a pipe. A name without a slash is searched for. */
+static bool is_other_kind(const char *path)
+{
+    struct stat st;
+    return strchr(path, '/') && stat(path, &st) == 0 && !S_ISREG(st.st_mode);
+}
+
 enum q_code device_library_open(const struct device_table **out, const char *path, struct q_err *e)
 {
     static const char *const places[] = {LIBRARY, "../lib/" LIBRARY};
@@ -65,6 +73,11 @@ enum q_code device_library_open(const struct device_table **out, const char *pat
             path = near;
     }
     const char *asked = path ? path : LIBRARY;
+    if (is_other_kind(asked))
+        return q_fail(e, Q_NOT_FOUND,
+                      "cannot load the device library: %s: not a regular file, expected a shared "
+                      "object",
+                      asked);
     void *handle = dlopen(asked, RTLD_NOW | RTLD_LOCAL);
     if (!handle)
         return fail_open(path, e);

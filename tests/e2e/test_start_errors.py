@@ -202,6 +202,8 @@ def test_cuda_without_its_library(model, tmp_path):
     for command in (("serve", model, "--port", "0"), ("generate", model, "x", "--max-tokens", "1")):
         refused(MODEL, ["cannot find libquire-cuda.so", "deploy/up.sh", "cmake --preset cuda"], *command, "--device", "cuda")
     refused(MODEL, ["/nowhere/x.so"], "serve", model, "--port", "0", "--device", "cuda", "--cuda-library", "/nowhere/x.so")
+    os.mkfifo(tmp_path / "x.so")  # opening it would wait for its writer
+    refused(MODEL, ["x.so: not a regular file"], "serve", model, "--port", "0", "--device", "cuda", "--cuda-library", tmp_path / "x.so")
 
 
 @pytest.mark.parametrize("options, code, words", [

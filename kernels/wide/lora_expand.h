@@ -5,53 +5,73 @@
 #include "kernels/wide/lora_tile.h"
 #ifdef VEC_SUMS
 
-/* n_row rows of t by n_vec vecs of a panel, both constants; the last vec has n columns. */
-INLINE void wide_expand_sums(const struct lora_expand_args *a, const struct lora_tile *t,
-                             enum dtype type, uint32_t n_row, uint32_t first_vec, uint32_t n_vec)
+struct expand_form { /* constants where it is used */
+    enum dtype type;
+    uint32_t n_row, n_vec;
+    bool is_full; /* each vec has 16 columns */
+};
+
+/* y += sums, of one row. */
+INLINE void wide_expand_add(float *y, const struct vec sums[LORA_VECS], struct expand_form f,
+                            uint32_t n_col)
 {
-    const size_t width = type == DT_F32 ? 4 : 2;
-    const uint32_t rank = t->part->rank, column = t->at * KERN_LORA_PANEL + 16 * first_vec;
-    const uint32_t left = t->part->n_out - column;
-    const char *b = (const char *)t->part->b +
-                    ((size_t)t->at * rank * KERN_LORA_PANEL + 16 * (size_t)first_vec) * width;
-    struct vec sums[4][LORA_VECS], w[LORA_VECS];
     UNROLL
-    for (uint32_t i = 0; i < n_row; i++)
-        UNROLL
-    for (uint32_t v = 0; v < n_vec; v++)
-        sums[i][v] = vec_set(0);
-    for (uint32_t j = 0; j < rank; j++) {
-        UNROLL
-        for (uint32_t v = 0; v < n_vec; v++)
-            w[v] = wide_element(b + ((size_t)j * KERN_LORA_PANEL + 16 * v) * width, type, 16);
-        UNROLL
-        for (uint32_t i = 0; i < n_row; i++) {
-            const float f = a->t[(t->rows[i] - a->first) * a->t_stride + t->t + j];
-            UNROLL
-            for (uint32_t v = 0; v < n_vec; v++)
-                sums[i][v] = vec_fma(vec_set(f), w[v], sums[i][v]);
-        }
-    }
-    UNROLL
-    for (uint32_t i = 0; i < n_row; i++)
-        UNROLL
-    for (uint32_t v = 0; v < n_vec; v++) {
-        const uint32_t n = left - 16 * v < 16 ? left - 16 * v : 16;
-        float *y = a->y + (t->rows[i] - a->first) * a->y_stride + t->part->col + column + 16 * v;
-        vec_store_n(y, vec_add(vec_load_n(y, n), sums[i][v]), n);
+    for (uint32_t v = 0; v < f.n_vec; v++) {
+        const uint32_t left = n_col - 16 * v, n = left < 16 ? left : 16;
+        if (f.is_full)
+            vec_store(y + 16 * v, vec_add(vec_load(y + 16 * v), sums[v]));
+        else
+            vec_store_n(y + 16 * v, vec_add(vec_load_n(y + 16 * v, n), sums[v]), n);
     }
 }
 
+/* Some rows of t by some vecs of a panel. */
+INLINE void wide_expand_sums(const struct lora_expand_args *a, const struct lora_tile *t,
+                             struct expand_form f, uint32_t first_vec)
+{
+    const size_t width = lora_width(f.type), step = KERN_LORA_PANEL * width;
+    const uint32_t rank = t->part->rank, column = t->at * KERN_LORA_PANEL + 16 * first_vec;
+    const char *b = lora_tile_bytes(t, false) + 16 * (size_t)first_vec * width, *next = t->next;
+    const float *from[LORA_ROWS];
+    struct vec sums[LORA_ROWS][LORA_VECS], x[LORA_ROWS];
+    UNROLL
+    for (uint32_t i = 0; i < f.n_row; i++) {
+        from[i] = a->t + (t->rows[i] - a->first) * a->t_stride + t->t;
+        UNROLL
+        for (uint32_t v = 0; v < f.n_vec; v++)
+            sums[i][v] = vec_set(0);
+    }
+    for (uint32_t j = 0; j < rank; j++, b += step, next += step) {
+        lora_prefetch(next, (uint32_t)step);
+        UNROLL
+        for (uint32_t i = 0; i < f.n_row; i++)
+            x[i] = vec_set(from[i][j]);
+        UNROLL
+        for (uint32_t v = 0; v < f.n_vec; v++) {
+            const struct vec w = wide_element(b + 16 * v * width, f.type, 16);
+            UNROLL
+            for (uint32_t i = 0; i < f.n_row; i++)
+                sums[i][v] = vec_fma(x[i], w, sums[i][v]);
+        }
+    }
+    UNROLL
+    for (uint32_t i = 0; i < f.n_row; i++)
+        wide_expand_add(a->y + (t->rows[i] - a->first) * a->y_stride + t->part->col + column,
+                        sums[i], f, t->part->n_out - column);
+}
+
 INLINE void wide_expand_rows(const struct lora_expand_args *a, const struct lora_tile *t,
-                             enum dtype type, uint32_t first_vec, uint32_t n_vec)
+                             struct expand_form f, uint32_t first_vec)
 {
     struct lora_tile one = *t;
+    f.n_row = LORA_ROWS;
     if (t->n == LORA_ROWS) {
-        wide_expand_sums(a, t, type, LORA_ROWS, first_vec, n_vec);
+        wide_expand_sums(a, t, f, first_vec);
         return;
     }
+    f.n_row = 1;
     for (uint32_t i = 0; i < t->n; i++, one.rows++)
-        wide_expand_sums(a, &one, type, 1, first_vec, n_vec);
+        wide_expand_sums(a, &one, f, first_vec);
 }
 
 /* A panel; of one that is not full a vec at a time, so that padding is not written. */
@@ -60,11 +80,11 @@ INLINE void wide_expand_panel(const struct lora_expand_args *a, const struct lor
 {
     const uint32_t left = t->part->n_out - t->at * KERN_LORA_PANEL;
     if (left >= KERN_LORA_PANEL) {
-        wide_expand_rows(a, t, type, 0, LORA_VECS);
+        wide_expand_rows(a, t, (struct expand_form){type, 1, LORA_VECS, true}, 0);
         return;
     }
     for (uint32_t v = 0; 16 * v < left; v++)
-        wide_expand_rows(a, t, type, v, 1);
+        wide_expand_rows(a, t, (struct expand_form){type, 1, 1, false}, v);
 }
 
 INLINE void wide_expand_item(const struct lora_expand_args *a, const struct lora_tile *t)
@@ -79,18 +99,14 @@ INLINE void wide_expand_item(const struct lora_expand_args *a, const struct lora
 
 INLINE void wide_lora_expand(const struct lora_expand_args *a, const struct kern_exec *x)
 {
-    size_t n = 0, before = 0;
-    for (uint32_t g = 0; g < a->n_group; g++)
-        n += lora_items(&a->groups[g], false);
-    const struct range mine = split(n, x);
-    for (uint32_t g = 0; g < a->n_group; g++) {
-        const size_t n_item = lora_items(&a->groups[g], false);
-        const size_t end = mine.end < before + n_item ? mine.end : before + n_item;
-        for (size_t i = mine.begin > before ? mine.begin : before; i < end; i++) {
-            const struct lora_tile t = lora_tile_at(&a->groups[g], i - before, false);
-            wide_expand_item(a, &t);
-        }
-        before += n_item;
+    struct lora_cursor c = lora_cursor_at(a->groups, a->n_group, x, false);
+    struct lora_tile t, next;
+    bool has_next = lora_cursor_next(&c, &next, false);
+    while (has_next) {
+        t = next;
+        has_next = lora_cursor_next(&c, &next, false);
+        t.next = lora_tile_bytes(&next, false);
+        wide_expand_item(a, &t);
     }
 }
 

@@ -39,7 +39,7 @@ INLINE void wide_shrink_sums(const struct lora_shrink_args *a, const struct lora
     const uint32_t n_in = t->f->n_in;
     struct lora_sums s;
     uint32_t k = 0;
-    s.w = (const char *)t->part->a + (size_t)t->at * n_in * type.w_width;
+    s.w = lora_tile_bytes(t, true);
     UNROLL
     for (uint32_t i = 0; i < type.n_row; i++) {
         s.x[i] = (const char *)a->x + (t->rows[i] - a->first) * a->x_stride * type.x_width;
@@ -47,8 +47,11 @@ INLINE void wide_shrink_sums(const struct lora_shrink_args *a, const struct lora
         for (uint32_t j = 0; j < type.n_rank; j++)
             s.sums[i][j] = vec_set(0);
     }
-    for (; k + 16 <= n_in; k += 16)
+    for (; k + 16 <= n_in; k += 16) {
+        lora_prefetch(t->next + (size_t)k * type.n_rank * type.w_width,
+                      16 * type.n_rank * type.w_width);
         wide_shrink_step(&s, type, n_in, k, 16);
+    }
     if (k < n_in)
         wide_shrink_step(&s, type, n_in, k, n_in - k);
     UNROLL
@@ -76,7 +79,7 @@ INLINE void wide_shrink_rows(const struct lora_shrink_args *a, const struct lora
 INLINE void wide_shrink_tile(const struct lora_shrink_args *a, const struct lora_tile *t,
                              enum dtype x, enum dtype w)
 {
-    struct lora_types type = {x, w, x == DT_F32 ? 4 : 2, w == DT_F32 ? 4 : 2, 1, LORA_RANKS};
+    struct lora_types type = {x, w, lora_width(x), lora_width(w), 1, LORA_RANKS};
     struct lora_tile one = *t;
     if (t->part->rank - t->at >= LORA_RANKS) {
         wide_shrink_rows(a, t, type);
@@ -101,18 +104,14 @@ INLINE void wide_shrink_item(const struct lora_shrink_args *a, const struct lora
 
 INLINE void wide_lora_shrink(const struct lora_shrink_args *a, const struct kern_exec *x)
 {
-    size_t n = 0, before = 0;
-    for (uint32_t g = 0; g < a->n_group; g++)
-        n += lora_items(&a->groups[g], true);
-    const struct range mine = split(n, x);
-    for (uint32_t g = 0; g < a->n_group; g++) {
-        const size_t n_item = lora_items(&a->groups[g], true);
-        const size_t end = mine.end < before + n_item ? mine.end : before + n_item;
-        for (size_t i = mine.begin > before ? mine.begin : before; i < end; i++) {
-            const struct lora_tile t = lora_tile_at(&a->groups[g], i - before, true);
-            wide_shrink_item(a, &t);
-        }
-        before += n_item;
+    struct lora_cursor c = lora_cursor_at(a->groups, a->n_group, x, true);
+    struct lora_tile t, next;
+    bool has_next = lora_cursor_next(&c, &next, true);
+    while (has_next) {
+        t = next;
+        has_next = lora_cursor_next(&c, &next, true);
+        t.next = lora_tile_bytes(&next, true);
+        wide_shrink_item(a, &t);
     }
 }
 

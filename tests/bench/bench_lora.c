@@ -107,6 +107,25 @@ static enum quantization quantization_of(const char *name)
     return strcmp(name, "int4") == 0 ? QUANTIZE_INT4 : QUANTIZE_NOT;
 }
 
+static double median(double *values, uint32_t n)
+{
+    qsort(values, n, sizeof *values, by_value);
+    return values[n / 2];
+}
+
+/* The ratio is the median of the rounds' ratios: other load of the machine changes from round to
+ * round, and less within one. */
+static void print_sides(double times[SIDES][ROUNDS_MAX], uint32_t n)
+{
+    static double ratios[SIDES][ROUNDS_MAX];
+    for (uint32_t s = 0; s < SIDES; s++)
+        for (uint32_t i = 0; i < n; i++)
+            ratios[s][i] = times[s][i] / times[PLAIN][i];
+    for (uint32_t s = 0; s < SIDES; s++)
+        printf("%-16s %8.2f ms, %.3f of a step without\n", side_names[s], 1e3 * median(times[s], n),
+               median(ratios[s], n));
+}
+
 int main(int argc, char **argv)
 {
     static double times[SIDES][ROUNDS_MAX];
@@ -138,11 +157,7 @@ int main(int argc, char **argv)
         times[ADAPTED][i] = step(&adapted, &batch);
         times[UNUSED][i] = step(&adapted, NULL);
     }
-    for (uint32_t s = 0; s < SIDES; s++)
-        qsort(times[s], rounds, sizeof **times, by_value);
-    for (uint32_t s = 0; s < SIDES; s++)
-        printf("%-16s %8.2f ms, %.3f of a step without\n", side_names[s],
-               1e3 * times[s][rounds / 2], times[s][rounds / 2] / times[PLAIN][rounds / 2]);
+    print_sides(times, rounds);
     for (uint32_t i = 0; i < N_SEQ; i++)
         lora_free(adapters[i]);
     free(logits);

@@ -2,9 +2,10 @@
 """The cost of LoRA adapters: a step of decode of 8 sequences, each with an adapter of rank 16 of its own for every matrix of a
 layer, ÷ the same step of an engine without adapters.
 
-  python3 tests/bench/lora.py [--model Qwen2.5-0.5B] [--quantization none] [--rounds 15] [--build build/dev]
+  python3 tests/bench/lora.py [--model Qwen2.5-0.5B] [--layers 0] [--quantization none] [--rounds 15] [--build build/dev]
 
-Weights are dummies of a shape of tests/gpu/shapes.py. One thread, its CPU time, both in turn in one process (bench_lora.c)."""
+Weights are dummies of a shape of tests/gpu/shapes.py; of one that does not fit in memory take fewer --layers (the vocabulary is cut
+in proportion, so that the adapters' share of the bytes stays). One thread, its CPU time, both in turn in one process (bench_lora.c)."""
 import argparse
 import json
 import pathlib
@@ -30,6 +31,13 @@ def products(c):
     return {"self_attn.q_proj": (hidden, q), "self_attn.k_proj": (hidden, kv), "self_attn.v_proj": (hidden, kv),
             "self_attn.o_proj": (q, hidden), "mlp.gate_proj": (hidden, inter), "mlp.up_proj": (hidden, inter),
             "mlp.down_proj": (inter, hidden)}
+
+
+def shape(name, n_layer):
+    """The config of a shape, with n_layer of its layers and as much of its vocabulary; 0: all of both."""
+    c = shapes.config(name, n_layer=n_layer)
+    whole = shapes.config(name)["num_hidden_layers"]
+    return {**c, "vocab_size": c["vocab_size"] * c["num_hidden_layers"] // whole // 64 * 64}
 
 
 def adapter(path, c):
@@ -58,6 +66,7 @@ def adapter(path, c):
 def main():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--model", default="Qwen2.5-0.5B", choices=[m for m in shapes.SHAPES if "MoE" not in str(shapes.SHAPES[m])])
+    options.add_argument("--layers", type=int, default=0, help="of the shape; 0: all")
     options.add_argument("--quantization", default="none", choices=("none", "int8", "int4"))
     options.add_argument("--rounds", type=int, default=15)
     options.add_argument("--build", type=pathlib.Path, default=ROOT / "build/dev")
@@ -65,8 +74,11 @@ def main():
     subprocess.run(["cmake", "--build", options.build, "--target", "bench_lora"], check=True, stdout=subprocess.DEVNULL)
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
-        model = shapes.folder(folder, options.model)
-        factors = adapter(folder / "adapter", shapes.config(options.model))
+        config = shape(options.model, options.layers)
+        model = folder / "model"
+        model.mkdir()
+        (model / "config.json").write_text(json.dumps(config))
+        factors = adapter(folder / "adapter", config)
         program = options.build / "bin/bench_lora"
         subprocess.run([program, model, factors, options.quantization, str(options.rounds)], check=True)
 

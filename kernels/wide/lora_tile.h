@@ -125,7 +125,6 @@ INLINE bool lora_cursor_next(struct lora_cursor *c, struct lora_tile *out, bool 
 /* Prefetch n_byte of the next item's factors. */
 INLINE void lora_prefetch(const char *next, uint32_t n_byte)
 {
-    UNROLL
     for (uint32_t i = 0; i < n_byte; i += 64)
         __builtin_prefetch(next + i);
 }

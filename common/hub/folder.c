@@ -197,9 +197,7 @@ static void content_release(struct content *c)
     buf_release(&c->cached);
 }
 
-/* The folder's names, [*n] of NAME_MAX + 1 bytes each, sorted; the caller frees them. */
-static enum q_code read_names(char (**names)[NAME_MAX + 1], size_t *n, const char *dir,
-                              struct q_err *e)
+enum q_code folder_names(char (**names)[NAME_MAX + 1], size_t *n, const char *dir, struct q_err *e)
 {
     enum q_code rc = Q_OK;
     size_t cap = 0;
@@ -225,7 +223,7 @@ static enum q_code content_read(struct content *c, const char *dir, struct q_err
 {
     char(*names)[NAME_MAX + 1] = NULL;
     size_t n = 0;
-    enum q_code rc = read_names(&names, &n, dir, e);
+    enum q_code rc = folder_names(&names, &n, dir, e);
     for (size_t i = 0; i < n && !rc; i++)
         look_at(c, dir, names[i]);
     q_free(names);
@@ -272,7 +270,7 @@ static size_t first_weights(const struct content *c)
     return N_KIND;
 }
 
-/* A safetensors file with an unexpected name; NULL = none. */
+/* A safetensors file that is no adapter and not Mistral's; NULL = none. */
 static const char *safetensors_in(const struct content *c)
 {
     for (size_t i = 0; i < N_KIND; i++)
@@ -342,22 +340,17 @@ enum q_code folder_refuse_weights(const char *dir, struct q_err *e)
     for (size_t i = 0; !rc && i < sizeof names / sizeof *names; i++)
         rc = check_link(dir, names[i], e);
     size_t i = first_weights(&c);
-    const char *weights = safetensors_in(&c);
     if (!rc && has(dir, "adapter_config.json"))
         rc = refuse_adapter(dir, e);
-    else if (!rc && weights)
-        rc = q_fail(e, Q_NOT_FOUND,
-                    "%s: neither model.safetensors nor model.safetensors.index.json, the index of "
-                    "%s, exists: the model is incomplete, download it with `hf download`",
-                    dir, weights);
     else if (!rc && i < N_KIND)
         rc = q_fail(e, Q_UNSUPPORTED, "%s: no model.safetensors; the weights are %s (%s); %s", dir,
                     kinds[i].is, c.example[i], kinds[i].way);
     else if (!rc)
-        rc = q_fail(e, Q_NOT_FOUND,
-                    "%s: neither model.safetensors nor model.safetensors.index.json exists: the "
-                    "folder has no weights; its files are: %s",
-                    dir, buf_str(&c.names));
+        rc =
+            q_fail(e, Q_NOT_FOUND,
+                   "%s: neither model.safetensors nor another *.safetensors exists: the folder has "
+                   "no weights; its files are: %s",
+                   dir, buf_str(&c.names));
     content_release(&c);
     return rc;
 }

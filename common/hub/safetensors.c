@@ -12,6 +12,7 @@
 #include "common/file.h"
 #include "common/hub/gguf_tensors.h"
 #include "common/hub/hub_json.h"
+#include "common/hub/loose_files.h"
 #include "common/hub/safetensors_internal.h"
 #include "common/hub/torch_file.h"
 #include "common/mem.h"
@@ -39,7 +40,9 @@ struct tensor_set {
 
 static int by_name(const void *a, const void *b)
 {
-    return strcmp(((const struct tensor *)a)->name, ((const struct tensor *)b)->name);
+    const struct tensor *x = a, *y = b;
+    const int order = strcmp(x->name, y->name);
+    return order ? order : strcmp(x->file, y->file);
 }
 
 static enum q_code set_new(struct tensor_set **out, struct q_err *e)
@@ -208,13 +211,22 @@ static enum q_code keep_indexed(struct tensor_set *s, json_t *map, const char *i
     return Q_OK;
 }
 
-/* The format of safetensors forbids two of one name within a file, that of torch does not. */
+/* The format of safetensors forbids two of one name within a file, that of torch does not; and
+ * files without an index may be copies of one model. */
 static enum q_code check_names(const struct tensor_set *s, struct q_err *e)
 {
-    for (size_t i = 0; i + 1 < s->list.n; i++)
-        if (strcmp(s->list.items[i].name, s->list.items[i + 1].name) == 0)
-            return q_fail(e, Q_CORRUPT, "%s: two tensors have the name %s", s->list.items[i].file,
-                          s->list.items[i].name);
+    for (size_t i = 0; i + 1 < s->list.n; i++) {
+        const struct tensor *a = &s->list.items[i], *b = a + 1;
+        if (strcmp(a->name, b->name) != 0)
+            continue;
+        if (!strcmp(a->file, b->file))
+            return q_fail(e, Q_CORRUPT, "%s: two tensors have the name %s", a->file, a->name);
+        const char *slash = strrchr(b->file, '/');
+        return q_fail(e, Q_CORRUPT,
+                      "%s and %s: both have the tensor %s; keep the files of one model in the "
+                      "folder, or write an index of its shards",
+                      a->file, slash ? slash + 1 : b->file, a->name);
+    }
     return Q_OK;
 }
 
@@ -243,6 +255,23 @@ static enum q_code open_single(struct tensor_set *s, const char *path, struct q_
     enum q_code rc = add_file(s, path, e);
     if (!rc && s->list.n)
         qsort(s->list.items, s->list.n, sizeof *s->list.items, by_name);
+    return rc ? rc : check_names(s, e);
+}
+
+/* All *.safetensors of the folder. */
+static enum q_code open_loose(struct tensor_set *s, const char *dir, struct q_err *e)
+{
+    struct loose_files l = LOOSE_FILES_INIT;
+    char path[PATH_MAX];
+    enum q_code rc = loose_files_list(&l, dir, e);
+    for (size_t i = 0; i < l.n && !rc; i++)
+        if (!(rc = path_join(path, sizeof path, dir, l.names[i], e)))
+            rc = add_file(s, path, e);
+    if (!rc && l.n == 1 && !(s->found = arena_strndup(&s->names, l.names[0], strlen(l.names[0]))))
+        rc = q_fail(e, Q_NO_MEMORY, "out of memory opening %s", dir);
+    if (!rc && s->list.n)
+        qsort(s->list.items, s->list.n, sizeof *s->list.items, by_name);
+    loose_files_release(&l);
     return rc ? rc : check_names(s, e);
 }
 
@@ -283,7 +312,9 @@ enum q_code tensor_set_open_as(struct tensor_set **out, const char *dir, enum we
         s->found = arena_strndup(&s->names, name, strlen(name));
         rc = s->found ? open_gguf(s, files.path, e)
                       : q_fail(e, Q_NO_MEMORY, "out of memory opening %s", files.path);
-    } else
+    } else if (files.is_loose)
+        rc = open_loose(s, dir, e);
+    else
         rc = files.is_index ? open_index(s, dir, files.path, e) : open_single(s, files.path, e);
     if (rc)
         tensor_set_free(s);

@@ -10,6 +10,7 @@
 #include "common/hub/folder.h"
 #include "common/hub/gguf_tensors.h"
 #include "common/hub/hub_json.h"
+#include "common/hub/loose_files.h"
 
 static const struct {
     enum weight_format format;
@@ -19,7 +20,8 @@ static const struct {
 #define WEIGHT_FILE(format, name, index, torch) {WEIGHTS_##format, name, index, torch},
 #include "common/hub/weight_files.def"
 };
-#define N_FILE (sizeof files / sizeof *files)
+#define N_FILE     (sizeof files / sizeof *files)
+#define LOOSE_NAME "*.safetensors"
 
 static bool has(const char *dir, const char *name)
 {
@@ -77,7 +79,8 @@ static enum q_code refuse_format(const char *dir, enum weight_format wanted, str
 {
     struct buf names = BUF_INIT;
     const size_t other = find_row(dir, WEIGHTS_AUTO);
-    if (wanted == WEIGHTS_AUTO || other == N_FILE) {
+    const bool is_loose = other == N_FILE && loose_files_any(dir);
+    if (wanted == WEIGHTS_AUTO || (other == N_FILE && !is_loose)) {
         const enum q_code rc = folder_refuse_weights(dir, e);
         return wanted == WEIGHTS_AUTO ? rc
                                       : q_wrap(e, "--load-format %s", weight_format_name(wanted));
@@ -85,12 +88,12 @@ static enum q_code refuse_format(const char *dir, enum weight_format wanted, str
     for (size_t i = 0; i < N_FILE; i++)
         if (files[i].format == wanted)
             buf_printf(&names, "%s%s", names.len ? ", " : "", files[i].name);
-    const enum q_code rc =
-        q_fail(e, Q_NOT_FOUND,
-               "%s: --load-format %s reads one of %s, and none of them exists; the folder has %s "
-               "(--load-format %s)",
-               dir, weight_format_name(wanted), buf_str(&names), files[other].name,
-               weight_format_name(files[other].format));
+    const enum q_code rc = q_fail(
+        e, Q_NOT_FOUND,
+        "%s: --load-format %s reads one of %s, and none of them exists; the folder has %s "
+        "(--load-format %s)",
+        dir, weight_format_name(wanted), buf_str(&names), is_loose ? LOOSE_NAME : files[other].name,
+        weight_format_name(is_loose ? WEIGHTS_SAFETENSORS : files[other].format));
     buf_release(&names);
     return rc;
 }
@@ -109,6 +112,17 @@ static enum q_code find_gguf(struct weight_files *out, const char *path, enum we
                : q_fail(e, Q_TOO_LARGE, "%s: the path is too long", path);
 }
 
+/* All *.safetensors of the folder: which those are, loose_files.h says to the reader. */
+static enum q_code take_loose(struct weight_files *out, const char *dir, struct q_err *e)
+{
+    *out = (struct weight_files){
+        .format = WEIGHTS_SAFETENSORS,
+        .is_loose = true,
+        .name = LOOSE_NAME,
+    };
+    return path_join(out->path, sizeof out->path, dir, "", e);
+}
+
 enum q_code weight_files_find(struct weight_files *out, const char *dir, enum weight_format wanted,
                               struct q_err *e)
 {
@@ -124,6 +138,9 @@ enum q_code weight_files_find(struct weight_files *out, const char *dir, enum we
         i = find_row(dir, WEIGHTS_MISTRAL);
     if (i == N_FILE)
         i = find_row(dir, wanted);
+    if (i == N_FILE && (wanted == WEIGHTS_AUTO || wanted == WEIGHTS_SAFETENSORS) &&
+        loose_files_any(dir))
+        return take_loose(out, dir, e);
     if (i == N_FILE)
         return refuse_format(dir, wanted, e);
     *out = (struct weight_files){
@@ -192,6 +209,19 @@ static enum q_code check_splits(const char *path, struct q_err *e)
     return rc;
 }
 
+static enum q_code check_loose(const char *dir, struct q_err *e)
+{
+    struct loose_files l = LOOSE_FILES_INIT;
+    char path[PATH_MAX];
+    enum q_code rc = loose_files_list(&l, dir, e);
+    for (size_t i = 0; i < l.n && !rc; i++)
+        if (!(rc = path_join(path, sizeof path, dir, l.names[i], e)) &&
+            !(rc = download_check_link(path, e)))
+            rc = download_check_file(path, e);
+    loose_files_release(&l);
+    return rc;
+}
+
 enum q_code weight_files_check(const char *dir, enum weight_format wanted, struct q_err *e)
 {
     struct weight_files found = {0};
@@ -200,5 +230,7 @@ enum q_code weight_files_check(const char *dir, enum weight_format wanted, struc
         return rc;
     if (found.format == WEIGHTS_GGUF)
         return check_splits(found.path, e);
+    if (found.is_loose)
+        return check_loose(dir, e);
     return found.is_index ? check_shards(dir, found.path, e) : download_check_file(found.path, e);
 }

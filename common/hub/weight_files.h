@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* weight_files - which files of a model folder hold its weights, by names alone.
  *
- * weight_files.def lists the names; the first that is there and of the wanted format counts. A
+ * weight_files.def lists the names; the first that is there and of the wanted format counts. Where
+ * none is, all other *.safetensors of the folder are the weights (loose_files.h). A
  * folder with params.json and without config.json is of Mistral's own layout, so that its
  * consolidated files come first. Where a GGUF file is the model, `dir` is its path.
  * Threads: reentrant. */
@@ -23,8 +24,9 @@ struct weight_files {
     enum weight_format format; /* never WEIGHTS_AUTO */
     bool is_index;             /* the file lists the shards */
     bool is_torch;             /* torch.save wrote it, or the shards */
+    bool is_loose;             /* all files of loose_files.h */
     const char *name;          /* static; "" of a GGUF file */
-    char path[PATH_MAX];
+    char path[PATH_MAX];       /* of loose files that of the folder */
 };
 
 /* Errors: Q_NOT_FOUND, Q_UNSUPPORTED (what is there instead: folder.h; parts of a model that was

@@ -243,6 +243,35 @@ def test_check_model_shows_which_files(tmp_path):
     assert done.stdout.splitlines()[0] == "weights of pytorch_model.bin (--load-format pt)"
 
 
+# ---- names of all kinds, without an index ----
+
+def write_safetensors(path, tensors):
+    header, data = {}, b""
+    for name, (dtype, shape, values) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [len(data), len(data) + len(values)]}
+        data += values
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+def test_files_without_an_index(tmp_path):
+    model = folder(tmp_path, "llama")
+    whole = model / "gptq_model-4bit-128g.safetensors"
+    shutil.copy(MODELS / "llama/model.safetensors", whole)
+    want = answer(MODELS / "llama")
+    assert answer(model) == answer(model, "--load-format", "safetensors") == want
+    assert files_of(model) == ("safetensors", whole.name)
+    assert "the folder has *.safetensors (--load-format safetensors)" in refusal(model, "--load-format", "pt")
+    tensors = sorted(tensors_of(MODELS / "llama").items())
+    write_safetensors(model / "model-00001-of-00002.safetensors", dict(tensors[::2]))
+    assert "and model-00002-of-00002.safetensors is missing: the model is incomplete" in refusal(model)
+    write_safetensors(model / "model-00002-of-00002.safetensors", dict(tensors[1::2]))
+    twice = refusal(model)
+    assert f"{whole} and model-0000" in twice and f"both have the tensor {tensors[0][0]}" in twice
+    whole.unlink()
+    assert answer(model) == want and files_of(model) == ("safetensors", "*.safetensors")
+
+
 # ---- Mistral's layout ----
 
 def interleaved(tensor, head):

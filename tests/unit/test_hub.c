@@ -239,6 +239,7 @@ static void test_broken_links(void **state)
          "model.safetensors is a git-annex link without the file's content: run `git "
          "annex get model.safetensors`"},
         {"model-1.safetensors", ".git/annex/objects/x/y/KEY/KEY", "annex get model-1.safetensors`"},
+        {"model-q4.safetensors", "../../blobs/none", "q4.safetensors is a link to a missing file"},
     };
     for (size_t i = 0; i < sizeof links / sizeof *links; i++) {
         struct folder g;
@@ -303,7 +304,15 @@ static void test_no_weights(void **state)
         {"README.md", "x", NULL, NULL, Q_NOT_FOUND,
          "the folder has no weights; its files are: README.md, config.json"},
         {"model-00001-of-00002.safetensors", "x", NULL, NULL, Q_NOT_FOUND,
-         "model.safetensors.index.json, the index of model-00001-of-00002.safetensors"},
+         "model-00001-of-00002.safetensors is one of 2 files, and model-00002-of-00002.safetensors "
+         "is missing"},
+        {"q-00002-of-00003.safetensors", "x", "q-00003-of-00003.safetensors", "x", Q_NOT_FOUND,
+         "and q-00001-of-00003.safetensors is missing"},
+        {"model-q4.safetensors", "x", "other.safetensors", lfs, Q_CORRUPT,
+         "other.safetensors is a Git LFS pointer"},
+        {"adapter_model.safetensors", "x", NULL, NULL, Q_UNSUPPORTED,
+         "are a LoRA adapter (adapter"},
+        {".hidden.safetensors", "x", NULL, NULL, Q_NOT_FOUND, "the folder has no weights"},
         {"model.safetensors", lfs, NULL, NULL, Q_CORRUPT, "model.safetensors is a Git LFS pointer"},
         {"model.safetensors", "<!doctype html>", NULL, NULL, Q_CORRUPT, "is an HTML page"},
         {"model.safetensors", "", NULL, NULL, Q_CORRUPT, "is empty"},

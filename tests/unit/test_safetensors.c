@@ -205,6 +205,39 @@ static void test_sharded(void **state)
     }
 }
 
+#define ITEM(name) "{\"" name "\": {\"dtype\": \"U8\", \"shape\": [2], \"data_offsets\": [0, 2]}}"
+
+/* Files of other names and no index: all are read, Mistral's, adapters and pickles are not. */
+static void test_loose_files(void **state)
+{
+    (void)state;
+    write_file("gptq_model-4bit-128g.safetensors", ITEM("x"), 2);
+    write_file("consolidated-2.safetensors", ITEM("x"), 2);
+    write_file("adapter_model.safetensors", ITEM("x"), 2);
+    assert_ok(tensor_set_open(&s, f.path, &e), &e);
+    assert_int_equal(tensor_count(s), 1);
+    assert_string_equal(tensor_set_found(s), "gptq_model-4bit-128g.safetensors");
+    tensor_set_free(s);
+    write_file("m-00002-of-00002.safetensors", ITEM("z"), 2);
+    assert_fails(tensor_set_open(&s, f.path, &e), Q_NOT_FOUND,
+                 "m-00001-of-00002.safetensors is missing", &e);
+    write_file("m-00001-of-00002.safetensors", ITEM("y"), 2);
+    assert_ok(tensor_set_open_as(&s, f.path, WEIGHTS_SAFETENSORS, &e), &e);
+    assert_int_equal(tensor_count(s), 3);
+    assert_true(tensor_find(s, "x") && tensor_find(s, "y") && tensor_find(s, "z"));
+    assert_string_equal(tensor_set_found(s), "*.safetensors");
+    tensor_set_free(s);
+    write_file("copy.safetensors", ITEM("y"), 2);
+    assert_fails(tensor_set_open(&s, f.path, &e), Q_CORRUPT,
+                 "copy.safetensors and m-00001-of-00002.safetensors: both have the tensor y", &e);
+    folder_text(&f, "pytorch_model.bin", "x");
+    assert_fails(tensor_set_open(&s, f.path, &e), Q_UNSUPPORTED, "pytorch_model.bin", &e);
+    write_file("model.safetensors", ITEM("w"), 2); /* with the name that is meant it is alone */
+    assert_ok(tensor_set_open(&s, f.path, &e), &e);
+    assert_int_equal(tensor_count(s), 1);
+    tensor_set_free(s);
+}
+
 static void test_nothing_there(void **state)
 {
     (void)state;
@@ -295,7 +328,7 @@ int main(void)
         IN_FOLDER(test_every_dtype),     IN_FOLDER(test_refused_headers),
         IN_FOLDER(test_refused_lengths), IN_FOLDER(test_every_truncation),
         IN_FOLDER(test_sharded),         IN_FOLDER(test_nothing_there),
-        IN_FOLDER(test_out_of_memory),
+        IN_FOLDER(test_loose_files),     IN_FOLDER(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

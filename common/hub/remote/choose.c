@@ -5,6 +5,7 @@
 #include <string.h>
 #include "common/hub/hub.h"
 #include "common/hub/hub_json.h"
+#include "common/hub/loose_files.h"
 
 /* Texts; FNM_PATHNAME, so that `*` stays in one folder. */
 static const char *const texts[] = {
@@ -36,17 +37,23 @@ static const char *const no_texts[] = {
 };
 
 /* Formats of weights in the order of preference; the first file that exists is taken: the whole, an
- * index of shards, whatever matches. */
+ * index of shards, whatever matches. For auto a whole or an index of any format comes before what
+ * matches, as in weight_files.h. */
 static const struct format {
-    const char *name, *whole, *index, *pattern, *not_pattern;
-    bool automatic; /* also for auto */
+    const char *name, *whole, *index;
+    const char *pattern, *not_pattern; /* of the others */
+    bool is_loose;                     /* of these, those of loose_files.h */
+    bool automatic;                    /* also for auto */
 } formats[] = {
-    {"safetensors", "model.safetensors", "model.safetensors.index.json", "*.safetensors",
-     "consolidated*", true},
-    {"pt", "pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model*.bin", "", true},
+    {"safetensors", "model.safetensors", "model.safetensors.index.json", "*.safetensors", "", true,
+     true},
+    {"pt", "pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model*.bin", "", false,
+     true},
     {"mistral", "consolidated.safetensors", "consolidated.safetensors.index.json", "consolidated*",
-     "*.json", true},
-    {"gguf", "", "", "*.gguf", "", false},
+     "*.json", false, true},
+    {"adapter", "", "", "adapter_model.safetensors", "", false, true}, /* LoRA */
+    {"adapter", "", "", "adapter_model.bin", "", false, true},
+    {"gguf", "", "", "*.gguf", "", false, false},
 };
 #define N_FORMAT (sizeof formats / sizeof *formats)
 
@@ -92,15 +99,23 @@ static bool wanted(const struct choose_rules *r, const char *name, bool needed)
 
 void choose_texts(bool *take, const struct listing *l, const struct choose_rules *r)
 {
+    const bool is_adapter = !strcmp(r->format, "adapter");
     for (size_t i = 0; i < l->n; i++)
-        if (wanted(r, l->names[i], is_text(l->names[i])))
+        if (wanted(r, l->names[i],
+                   is_adapter ? !strcmp(l->names[i], "adapter_config.json") : is_text(l->names[i])))
             take[i] = true;
 }
 
 /* Does the format's pattern match a file beside config.json? */
 static bool is_of(const struct format *f, const char *name)
 {
-    return fnmatch(f->pattern, name, FNM_PATHNAME) == 0 && fnmatch(f->not_pattern, name, 0) != 0;
+    return fnmatch(f->pattern, name, FNM_PATHNAME) == 0 && fnmatch(f->not_pattern, name, 0) != 0 &&
+           (!f->is_loose || loose_files_is(name));
+}
+
+static bool is_named(const struct format *f, const struct listing *l)
+{
+    return listing_has(l, f->whole) || listing_has(l, f->index);
 }
 
 /* Mark the files of one format; false: there are none. */
@@ -149,6 +164,10 @@ enum q_code choose_weights(bool *take, const char **index, const struct listing 
     *index = NULL;
     if (!r->weights || r->include->n)
         return Q_OK;
+    for (size_t i = 0; i < N_FORMAT && automatic; i++)
+        if (formats[i].automatic && is_named(&formats[i], l) &&
+            choose_format(take, index, &formats[i], l, r))
+            return Q_OK;
     for (size_t i = 0; i < N_FORMAT; i++) {
         const bool named = !strcmp(r->format, formats[i].name);
         known = known || named;
@@ -158,7 +177,8 @@ enum q_code choose_weights(bool *take, const char **index, const struct listing 
     }
     if (!known)
         return q_fail(e, Q_INVALID,
-                      "--load-format is \"%s\", expected auto, safetensors, pt, mistral or gguf",
+                      "--load-format is \"%s\", expected auto, safetensors, pt, mistral, gguf or "
+                      "adapter",
                       r->format);
     return fail_none(l, r, what, e);
 }

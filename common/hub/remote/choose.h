@@ -12,7 +12,7 @@
 
 struct choose_rules {
     const struct option_list *include, *exclude; /* patterns; an empty include: what is needed */
-    const char *format;                          /* auto, safetensors, pt, mistral or gguf */
+    const char *format;                          /* auto, or a row of choose.c: formats */
     bool weights;
 };
 

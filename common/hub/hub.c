@@ -363,6 +363,44 @@ enum q_code hub_find_tokenizer(char path[PATH_MAX], const char *what, const char
     return Q_OK;
 }
 
+/* Has the snapshot the files that adapter.h reads? */
+static bool snapshot_has_adapter(const struct snapshot *s)
+{
+    static const char *const names[] = {"adapter_config.json", "adapter_model.safetensors",
+                                        "adapter_model.bin"};
+    bool has[sizeof names / sizeof *names];
+    char path[PATH_MAX];
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        has[i] = !path_join(path, sizeof path, s->dir, names[i], NULL) && file_exists(path);
+    return has[0] && (has[1] || has[2]);
+}
+
+enum q_code hub_find_adapter(char dir[PATH_MAX], const char *what, bool download, struct q_err *e)
+{
+    const struct hub_wanted w = {.id = what, .revision = "main", .adapter = true, .tag = ""};
+    struct snapshot s;
+    struct stat st;
+    enum q_code rc;
+    if (stat(what, &st) == 0 || looks_like_path(what) || !strchr(what, '/') || !cache_is_id(what))
+        return snprintf(dir, PATH_MAX, "%s", what) < PATH_MAX
+                   ? Q_OK
+                   : q_fail(e, Q_TOO_LARGE, "path longer than %d bytes", PATH_MAX);
+    if ((rc = snapshot_find(&s, &w, e)))
+        return rc;
+    if (!snapshot_has_adapter(&s)) {
+        if (!download || cache_is_offline() || !hub_can_download())
+            return fail_not_cached(&w, s.repo,
+                                   !download            ? "requests start no download"
+                                   : cache_is_offline() ? "HF_HUB_OFFLINE forbids downloads"
+                                                        : "this program does not download",
+                                   e);
+        if ((rc = hub_download(&w, e)) || (rc = snapshot_find(&s, &w, e)))
+            return rc;
+    }
+    memcpy(dir, s.dir, strlen(s.dir) + 1);
+    return Q_OK;
+}
+
 enum q_code hub_resolve_tokenizer(char path[PATH_MAX], const char *tokenizer, const char *revision,
                                   const char *model_dir, struct q_err *e)
 {

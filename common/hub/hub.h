@@ -39,6 +39,11 @@ FALLIBLE hub_find_tokenizer(char path[PATH_MAX], const char *what, const char *r
 FALLIBLE hub_resolve_tokenizer(char path[PATH_MAX], const char *tokenizer, const char *revision,
                                const char *model_dir, struct q_err *e);
 
+/* Find a LoRA adapter. what: a folder, used unchanged (its files are not looked at), or an id
+ * "org/name": its snapshot in the cache, to which its two files are downloaded first if they are not
+ * there and `download`. dir: [PATH_MAX] out. Errors: those of hub_resolve, Q_TOO_LARGE. */
+FALLIBLE hub_find_adapter(char dir[PATH_MAX], const char *what, bool download, struct q_err *e);
+
 /* Can a file of this name be the tokenizer, or contain its settings? (tokenizer_files.def) */
 bool hub_is_tokenizer_file(const char *name);
 

@@ -98,7 +98,7 @@ static enum q_code begin(pid_t *pid, const struct hub_wanted *w, int error_fd, s
         program,
         revision,
         format,
-        w->weights || tagged ? weights : no_weights,
+        w->weights || w->adapter || tagged ? weights : no_weights,
         tagged ? include : end,
         tagged ? end : (char *)w->id,
         tagged ? (char *)w->id : NULL,
@@ -106,7 +106,8 @@ static enum q_code begin(pid_t *pid, const struct hub_wanted *w, int error_fd, s
     };
     if (tagged)
         write_pattern(include, w->tag);
-    snprintf(format, sizeof format, "--load-format=%s", weight_format_name(w->format));
+    snprintf(format, sizeof format, "--load-format=%s",
+             w->adapter ? "adapter" : weight_format_name(w->format));
     snprintf(revision, sizeof revision, "--revision=%s", w->revision);
     snprintf(number, sizeof number, HUB_ERROR_FD "=%d", error_fd);
     char **env = environment(number);

@@ -21,6 +21,7 @@ struct hub_wanted {
     enum weight_format format; /* of these */
     const char *tag;           /* of a GGUF file (gguf_choice.h); NULL or "": none */
     bool any_file;             /* a folder without config.json will do: a tokenizer */
+    bool adapter;              /* a LoRA adapter's two files, nothing else */
 };
 
 /* Is the program there? Not beside a program that is not quire's own (the library). */

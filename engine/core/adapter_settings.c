@@ -3,6 +3,7 @@
 #include <jansson.h>
 #include <string.h>
 #include "common/file.h"
+#include "common/hub/hub.h"
 #include "common/mem.h"
 #include "engine/model/lora/lora.h"
 #include "engine/worker/ring.h"
@@ -91,6 +92,13 @@ static size_t count_given(const struct options *o)
     return n;
 }
 
+/* An id of the hub is in the cache from here on. */
+static enum q_code fetch(const struct adapter_module *m, struct q_err *e)
+{
+    char dir[PATH_MAX];
+    return hub_find_adapter(dir, m->path, true, e) ? q_wrap(e, "--lora-modules %s", m->name) : Q_OK;
+}
+
 static enum q_code read_modules(struct adapter_settings *s, const struct options *o,
                                 struct q_err *e)
 {
@@ -104,8 +112,8 @@ static enum q_code read_modules(struct adapter_settings *s, const struct options
         struct adapter_module *m = &s->modules[s->n];
         if (!*o->lora_modules.items[i])
             continue;
-        const enum q_code rc = adapter_module_parse(m, o->lora_modules.items[i], e);
-        if (rc)
+        enum q_code rc = adapter_module_parse(m, o->lora_modules.items[i], e);
+        if (rc || (rc = fetch(m, e)))
             return rc;
         for (uint32_t k = 0; k < s->n; k++)
             if (!strcmp(s->modules[k].name, m->name))

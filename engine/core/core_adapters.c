@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "common/file.h"
+#include "common/hub/hub.h"
 #include "common/log.h"
 #include "common/mem.h"
 #include "engine/model/lora/lora.h"
@@ -175,7 +176,10 @@ FALLIBLE core_adapters_load(struct core_adapters *a, const struct adapter_module
                       m->name);
     if (a->n == CORE_ADAPTERS_MAX)
         return q_fail(e, Q_NO_SPACE, "there are %u adapters already, which is the limit", a->n);
-    if (!realpath(m->path, x.dir))
+    char found[PATH_MAX];
+    if (hub_find_adapter(found, m->path, false, e))
+        return q_wrap(e, "lora_path: adapter %s", m->name);
+    if (!realpath(found, x.dir))
         return q_fail(e, Q_NOT_FOUND, "lora_path: adapter %s: there is no folder %.200s", m->name,
                       m->path);
     if ((rc = check_module(a, &x, e)) || (rc = read_files(x.fingerprint, x.stamps, x.dir, e)))

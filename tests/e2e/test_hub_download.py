@@ -17,6 +17,7 @@ import pytest
 from hub_server import Hub, Repo
 from servers import BIN, BUNDLED, MODELS, Process
 
+LORA = pathlib.Path(__file__).parents[1] / "data" / "lora"
 OK, DISK, USAGE, MODEL, NETWORK = 0, 1, 2, 3, 4
 ID = "org/tiny"
 HUB_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_TOKEN_PATH", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HUB_OFFLINE",
@@ -137,6 +138,11 @@ def test_choices(hub, env, tmp_path):
     assert names("--load-format", "mistral") == {*texts, "consolidated.safetensors"}
     assert names(files={**texts, "pytorch_model.bin": b"3", "training_args.bin": b"x"}) == {*texts, "pytorch_model.bin"}
     assert names(files={**texts, "params.json": b"{}", "consolidated.00.pth": b"4"}) == {*texts, "params.json", "consolidated.00.pth"}
+    loose = {"model-q4.safetensors": b"1", "m-00001-of-00002.safetensors": b"2", "m-00002-of-00002.safetensors": b"3"}
+    beside = {"adapter_model.safetensors": b"4", "vae/m.safetensors": b"7"}
+    assert names(files={**texts, **loose, **beside}) == {*texts, *loose}  # without an index: what a folder of them is loaded from
+    assert names(files={**texts, **loose, "pytorch_model.bin": b"6"}) == {*texts, "pytorch_model.bin"}
+    assert names("--load-format", "safetensors") == {*texts, *loose}
     assert names(files={"adapter_config.json": b"{}", "adapter_model.safetensors": b"1"}) == {"adapter_config.json", "adapter_model.safetensors"}
     hub.repos[ID] = Repo({"config.json": b"{}", "tiny.Q4.gguf": b"GGUF", "tiny.Q8.gguf": b"GGUF"})
     refused(env, MODEL, ["GGUF", "tiny.Q4.gguf", f"{ID}:Q4_K_M", "--include"], ID)
@@ -578,6 +584,31 @@ def test_serve_of_an_id(bundled, hub, env, start):
     assert len(hub.requests) == n and again.stop() == 0
     hub.close()
     assert start(bundled, env={**env, "HF_HUB_OFFLINE": "1"}).stop() == 0
+
+
+def test_adapters_of_ids(hub, env, start):
+    """--lora-modules NAME=ORG/NAME: its two files are downloaded at the start; requests find what is cached, and download nothing."""
+    files = {p.name: p.read_bytes() for p in (LORA / "llama-lora-r4").iterdir() if p.name.startswith("adapter_")}
+    beside = {"README.md": b"x", "tokenizer.json": b"{}", "adapter_model.bin": b"pickle", "checkpoint-1/adapter_model.safetensors": b"x"}
+    for name in ("org/r4", "org/later", "org/never"):
+        hub.repos[name] = Repo({**files, **beside})
+    options = ("--skip-tokenizer-init", "--num-gpu-blocks-override", "64", "--enable-lora", "--lora-modules")
+    server = start(MODELS / "llama", *options, "one=org/r4", json.dumps({"name": "two", "path": "org/r4"}), env=env)
+    assert {p.name for p in repo_dir(env, "models--org--r4").glob("snapshots/*/*")} == set(files)
+    assert {m["id"] for m in json.loads(server.get("/v1/models")[1])["data"]} >= {"one", "two"}
+    n = len(hub.requests)
+    status, text = server.post("/v1/load_lora_adapter", {"lora_name": "three", "lora_path": "org/later"})
+    assert status == 404 and "requests start no download; download it with `quire download org/later" in json.dumps(text)
+    assert len(hub.requests) == n
+    download(env, "org/later", "--load-format", "adapter")
+    connection, answer = server.raw("POST", "/v1/load_lora_adapter", {"lora_name": "three", "lora_path": "org/later"})
+    assert answer.status == 200, answer.read()
+    connection.close()
+    assert server.stop() == 0
+    offline = {**env, "HF_HUB_OFFLINE": "1"}
+    assert start(MODELS / "llama", *options, "one=org/r4", env=offline).stop() == 0
+    refused = quire(offline, "serve", MODELS / "llama", "--port", "0", *options, "one=org/never")
+    assert refused.returncode == MODEL and "--lora-modules one: org/never is neither a folder nor in the Hugging Face cache" in refused.stderr
 
 
 def test_the_format_that_is_loaded_is_downloaded(bundled, hub, env):

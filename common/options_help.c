@@ -167,7 +167,7 @@ static void sources_help(const struct program_info *p, unsigned width, FILE *out
         snprintf(text, sizeof text,
                  "Every option can also be set by an environment variable, for example %s by %s.%s",
                  r->flag, name,
-                 p->program & FOR_VLLM
+                 p->program & (FOR_VLLM | FOR_CHECK)
                      ? " vLLM's flags are accepted too: `quire help vllm` lists their meanings."
                      : "");
         fputc('\n', out);

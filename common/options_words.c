@@ -28,10 +28,11 @@ struct command {
 
 /* finding */
 
-/* The library accepts the vLLM flags of an engine. */
+/* The library accepts the vLLM flags of an engine, and `check-model` those that say how a model is
+ * loaded, so that a command line of serve can be tried. */
 static bool takes_vllm(uint32_t program)
 {
-    return program & (FOR_VLLM | FOR_LIBRARY);
+    return program & (FOR_VLLM | FOR_LIBRARY | FOR_CHECK);
 }
 
 struct nearest {

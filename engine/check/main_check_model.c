@@ -34,10 +34,9 @@ static enum q_code model_options_of(struct model_options *m, const struct option
         .max_model_len = o->max_model_len > 0 ? (uint32_t)o->max_model_len : 0,
     };
     if ((rc = engine_format_parse(&m->format, o->load_format, e)) ||
-        (rc = engine_dtype_parse(&m->dtype_auto, &m->dtype, o->dtype, e)) ||
-        (rc = engine_kv_dtype_parse(&m->kv_given, &m->kv_dtype, o->kv_cache_dtype, e)))
+        (rc = engine_dtype_parse(&m->dtype_auto, &m->dtype, o->dtype, e)))
         return rc;
-    return engine_quantization_parse(&m->quantization, o->quantization, e);
+    return engine_kv_dtype_parse(&m->kv_given, &m->kv_dtype, o->kv_cache_dtype, e);
 }
 
 static enum q_code show_sections(struct buf *out, const struct options *o,
@@ -134,8 +133,12 @@ int main(int argc, char **argv)
     m.dir = dir;
     m.generates = true;
     m.pooling = &pooling;
-    code = open_folder(dir, &o, m.format, &e) || read_pooling(&pooling, dir, &o, &e) ||
-                   model_check(&m, false, &e) || show_sections(&out, &o, &m, &e)
+    if (open_folder(dir, &o, m.format, &e))
+        return print_error(e.message, EXIT_MODEL);
+    if (engine_quantization_option(&m.quantization, o.quantization, dir, &e))
+        return print_error(e.message, e.code == Q_INVALID ? EXIT_USAGE : EXIT_MODEL);
+    code = read_pooling(&pooling, dir, &o, &e) || model_check(&m, false, &e) ||
+                   show_sections(&out, &o, &m, &e)
                ? print_error(e.message, EXIT_MODEL)
                : 0;
     if (!code && fwrite(buf_str(&out), 1, out.len, stdout) < out.len)

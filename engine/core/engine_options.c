@@ -73,45 +73,52 @@ FALLIBLE engine_quantization_parse(enum quantization *out, const char *text, str
     return q_fail(e, Q_INVALID, "--quantization is \"%s\", expected none, int8, int4 or fp8", text);
 }
 
-/* A checkpoint's own method, as vLLM's command lines name it: read as it is, if it is. */
-static FALLIBLE quantization_option(enum quantization *out, const char *text, const char *dir,
+/* Methods of checkpoints as vLLM's command lines name them, and what they are here
+ * (quant_method_name). */
+static const struct {
+    const char *name, *method;
+} checkpoint_methods[] = {
+    {"awq", "awq"},
+    {"awq_marlin", "awq"},
+    {"gptq", "gptq"},
+    {"gptq_marlin", "gptq"},
+    {"auto-round", "gptq"},
+    {"auto-round", "awq"},
+    {"fbgemm_fp8", "fp8"},
+    {"modelopt", "fp8"},
+    {"modelopt", "fp4"},
+    {"modelopt_fp4", "fp4"},
+    {"compressed-tensors", "compressed-tensors"},
+    {"compressed-tensors", "fp8"},
+    {"compressed-tensors", "fp4"},
+    {"torchao", "compressed-tensors"}, /* int8 */
+    {"torchao", "fp8"},
+    {"mxfp4", "mxfp4"},
+    {"bitsandbytes", "bitsandbytes"},
+    {"gguf", "gguf"},
+};
+#define N_CHECKPOINT_METHOD (sizeof checkpoint_methods / sizeof *checkpoint_methods)
+
+FALLIBLE engine_quantization_option(enum quantization *out, const char *text, const char *dir,
                                     struct q_err *e)
 {
-    static const struct {
-        const char *name, *method;
-    } names[] = {
-        {"awq", "awq"},
-        {"awq_marlin", "awq"},
-        {"gptq", "gptq"},
-        {"gptq_marlin", "gptq"},
-        {"auto-round", "gptq"},
-        {"auto-round", "awq"},
-        {"fbgemm_fp8", "fp8"},
-        {"modelopt", "fp8"},
-        {"modelopt", "fp4"},
-        {"modelopt_fp4", "fp4"},
-        {"compressed-tensors", "compressed-tensors"},
-        {"compressed-tensors", "fp8"},
-        {"compressed-tensors", "fp4"},
-        {"bitsandbytes", "bitsandbytes"},
-        {"gguf", "gguf"},
-    };
     bool is_named = false, is_method = false;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        is_named = is_named || !strcmp(text, names[i].name);
+    for (size_t i = 0; i < N_CHECKPOINT_METHOD; i++)
+        is_named = is_named || !strcmp(text, checkpoint_methods[i].name);
     if (!is_named)
         return engine_quantization_parse(out, text, e);
     struct model_config *c = q_alloc(sizeof *c);
     enum q_code rc =
         c ? model_config_load(c, NULL, dir, e) : q_fail(e, Q_NO_MEMORY, "out of memory");
     const char *method = rc ? "" : quant_method_name(c->quant.method);
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        is_method |= !strcmp(text, names[i].name) && !strcmp(method, names[i].method);
+    for (size_t i = 0; i < N_CHECKPOINT_METHOD; i++)
+        is_method |= !strcmp(text, checkpoint_methods[i].name) &&
+                     !strcmp(method, checkpoint_methods[i].method);
     if (!rc && !is_method)
-        rc = q_fail(
-            e, Q_INVALID,
-            "--quantization is \"%s\", expected none, int8, int4 or fp8; the checkpoint is %s%s",
-            text, *method ? "of " : "not quantized", method);
+        rc = q_fail(e, Q_INVALID,
+                    "--quantization is \"%s\", expected none, int8, int4 or fp8; the checkpoint is "
+                    "%s%s",
+                    text, *method ? "of " : "not quantized", method);
     q_free(c);
     *out = QUANTIZE_NOT;
     return rc;
@@ -296,7 +303,7 @@ FALLIBLE engine_options(struct core_config *c, const struct options *o, const ch
         (rc = engine_dtype_parse(&w->dtype_auto, &w->dtype, o->dtype, e)) ||
         (rc = speculative_parse(&w->speculation, o->speculative_config, e)) ||
         (rc = engine_kv_dtype_parse(&w->kv_given, &w->kv_dtype, o->kv_cache_dtype, e)) ||
-        (rc = quantization_option(&w->quantization, o->quantization, w->model_dir, e)) ||
+        (rc = engine_quantization_option(&w->quantization, o->quantization, w->model_dir, e)) ||
         (rc = generation_defaults_option(&c->override, o->override_generation_config, e)) ||
         (rc = log_level_parse(&level, o->log_level, e)) ||
         (rc = check_output("--trace", o->trace, e)) ||

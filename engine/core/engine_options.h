@@ -16,6 +16,10 @@ FALLIBLE engine_dtype_parse(bool *is_auto, enum dtype *out, const char *text, st
 FALLIBLE engine_kv_dtype_parse(bool *is_given, enum dtype *out, const char *text, struct q_err *e);
 /* "none", "" or "int8". Errors: Q_INVALID. */
 FALLIBLE engine_quantization_parse(enum quantization *out, const char *text, struct q_err *e);
+/* The same, or the method of the checkpoint in dir, as vLLM names it: then it is loaded unchanged.
+ * Errors: Q_INVALID (also: it is of another method, which is named), those of model_config_load. */
+FALLIBLE engine_quantization_option(enum quantization *out, const char *text, const char *dir,
+                                    struct q_err *e);
 FALLIBLE engine_format_parse(enum load_format *out, const char *text, struct q_err *e);
 
 #endif

@@ -209,10 +209,11 @@ static enum q_code choose_quantization(enum quantization *out, const struct mode
 {
     const bool is_fp8 = c->quant.method == QUANT_FP8;
     *out = o->quantization;
-    if (o->quantization == QUANTIZE_FP8 && !o->link && !is_fp8)
+    const bool becomes_floats = quant_config_becomes_floats(&c->quant);
+    if (o->quantization == QUANTIZE_FP8 && !o->link && (!c->quant.method || becomes_floats) &&
+        !is_fp8)
         return q_fail(e, Q_UNSUPPORTED,
                       "quantization fp8 is not supported on the CPU; expected int8 or int4");
-    const bool becomes_floats = quant_config_becomes_floats(&c->quant);
     if (o->format == LOAD_DUMMY && becomes_floats)
         memset(&c->quant, 0, sizeof c->quant);
     if (!c->quant.method || becomes_floats) /* floats, made what is asked for */

@@ -139,6 +139,32 @@ def test_wrong_option():
     assert check(MODELS / "llama", "--dtype", "int3").returncode == 2
 
 
+NAMES = {"awq": "awq-4", "awq_marlin": "awq-4", "gptq": "gptq-4", "gptq_marlin": "gptq-4-act", "auto-round": "auto-round", "fp8": "fp8",
+         "compressed-tensors": "packed-4", "modelopt": "fp4-modelopt", "modelopt_fp4": "fp4-modelopt", "torchao": "torchao-int8",
+         "bitsandbytes": "bnb-nf4"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_quantization_by_the_name_that_vllm_has(name):
+    """The checkpoint's own method changes nothing; of another one both names are told."""
+    def summary(*more):
+        return check(MODELS.parent / "quantized" / NAMES[name], "--json", *more)
+    plain, named = summary(), summary("--quantization", name)
+    assert plain.returncode == 0 == named.returncode and plain.stdout == named.stdout, named
+    other = "gptq" if name.startswith("awq") else "awq"
+    refused = summary("--quantization", other)
+    assert refused.returncode == 2 and f'--quantization is "{other}", expected none, int8, int4 or fp8; the checkpoint is of ' in refused.stderr
+
+
+def test_flags_of_a_command_line_of_vllm():
+    words = ["--trust-remote-code", "--revision", "main", "--code-revision", "x", "--tokenizer", "org/none", "--tokenizer-mode", "hf",
+             "--tokenizer-revision", "main", "--tensor-parallel-size", "1"]
+    done = check(MODELS / "llama", *words)
+    assert done.returncode == 0 and "--trust-remote-code has no effect: code in a model folder is never executed" in done.stderr, done
+    done = check(MODELS / "llama", "--tensor-parallel-size", "2")
+    assert done.returncode == 2 and "tensor parallelism is not supported yet" in done.stderr
+
+
 def test_hf_overrides_change_the_config():
     run = check(MODELS / "llama", "--program", "--hf-overrides", '{"sliding_window": null, "num_hidden_layers": 1}')
     assert (run.returncode, run.stdout.split(",")[0]) == (0, "LlamaForCausalLM: 1 layers"), run.stderr

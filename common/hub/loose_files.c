@@ -86,8 +86,8 @@ static bool has(const struct loose_files *l, const char *name)
     return false;
 }
 
-/* Of a file that is one of several shards: are the others there? Names are sorted, so that the
- * first of its stem and count is the one after whose check the others need none. */
+/* Are the other shards there of a file that is one? Names are sorted, and only the first of the
+ * shards that are there asks. */
 static enum q_code check_shards(const struct loose_files *l, size_t i, const char *dir,
                                 struct q_err *e)
 {

@@ -43,16 +43,26 @@ bool death_from_outside(int status, bool was_oom)
     return false;
 }
 
-/* The state of a process: the letter after its name in parentheses, which may hold any byte. */
-static char state_of(pid_t pid)
+/* Of /proc/PID/stat, man 5 proc. */
+struct process_state {
+    char letter; /* 0: there is no such process */
+    unsigned flags;
+};
+#define PF_EXITING 0x4u /* include/linux/sched.h of Linux: its threads end, its memory is freed */
+
+/* Both stand behind the process's name in parentheses, which may hold any byte. */
+static struct process_state state_of(pid_t pid)
 {
     struct buf text = BUF_INIT;
     struct q_err e = Q_ERR_INIT;
-    char path[32], state = 0;
+    struct process_state state = {0};
+    char path[32];
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
     if (file_read(&text, path, STAT_BYTES_MAX, &e) == Q_OK) {
         const char *after = strrchr(buf_str(&text), ')');
-        state = after && after[1] == ' ' ? after[2] : 0;
+        if (!after ||
+            sscanf(after + 1, " %c %*d %*d %*d %*d %*d %u", &state.letter, &state.flags) != 2)
+            state = (struct process_state){0};
     }
     buf_release(&text);
     return state;
@@ -64,8 +74,14 @@ bool death_was_stopped(pid_t pid)
     const int what = WSTOPPED | WCONTINUED | WNOHANG | WNOWAIT;
     if (waitid(P_PID, (id_t)pid, &info, what) == 0 && info.si_pid == pid)
         return true;
-    const char state = state_of(pid); /* the stop of a debugger is not told to the parent */
+    const char state = state_of(pid).letter; /* the stop of a debugger is not told to the parent */
     return state == 'T' || state == 't';
+}
+
+bool death_has_begun(pid_t pid)
+{
+    const struct process_state state = state_of(pid);
+    return state.letter == 'Z' || state.letter == 'X' || state.flags & PF_EXITING;
 }
 
 void death_describe(int status, bool was_oom, char *out, size_t size)

@@ -584,11 +584,13 @@ static int64_t step_due_ms(const struct core *c)
     return limit_ms ? c->step_since_ms + limit_ms : 0;
 }
 
-/* What kept this loop from running (a frozen container, SIGSTOP) perhaps kept the worker, too: the
- * time of the step begins again, once. */
+/* What kept this loop from running (a frozen container, SIGSTOP) perhaps kept the worker, too; and
+ * a worker that ends does not hang, but its cause is not known before it has ended. The time of the
+ * step begins again, once. */
 static bool begin_again(struct core *c, int64_t late_ms)
 {
-    if (late_ms < LATE_MS || c->again_step == c->oldest_step)
+    if (c->again_step == c->oldest_step ||
+        (late_ms < LATE_MS && !worker_process_is_ending(&c->worker)))
         return false;
     c->again_step = c->oldest_step;
     c->step_since_ms = clock_ms();

@@ -136,6 +136,11 @@ bool worker_process_was_stopped(const struct worker_process *w)
     return w->pid && death_was_stopped(w->pid);
 }
 
+bool worker_process_is_ending(const struct worker_process *w)
+{
+    return w->pid && death_has_begun(w->pid);
+}
+
 void worker_process_end(struct worker_process *w, int timeout_ms)
 {
     if (w->ring)

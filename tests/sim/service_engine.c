@@ -242,6 +242,11 @@ bool worker_process_was_stopped(const struct worker_process *w)
     return w->pid && worker.was_stopped;
 }
 
+bool worker_process_is_ending(const struct worker_process *w)
+{
+    return w->pid && !worker.runs;
+}
+
 void worker_process_end(struct worker_process *w, int timeout_ms)
 {
     (void)timeout_ms;

@@ -86,6 +86,25 @@ static void a_child_that_is_or_was_stopped_is_known(void **state)
     assert_false(death_was_stopped(pid));
 }
 
+static void a_child_that_ends_is_known(void **state)
+{
+    (void)state;
+    siginfo_t info;
+    const pid_t pid = fork();
+    if (pid == 0)
+        for (;;)
+            pause();
+    assert_false(death_has_begun(pid));
+    assert_int_equal(kill(pid, SIGSTOP), 0);
+    assert_int_equal(waitid(P_PID, (id_t)pid, &info, WSTOPPED), 0);
+    assert_false(death_has_begun(pid));
+    assert_int_equal(kill(pid, SIGKILL), 0);
+    assert_int_equal(waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT), 0);
+    assert_true(death_has_begun(pid));
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    assert_false(death_has_begun(pid)); /* there is none */
+}
+
 /* A debugger's stop is told to the debugger alone. */
 static void a_child_that_a_debugger_stops_is_known(void **state)
 {
@@ -132,6 +151,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(signals_of_others_are_told_from_crashes),
         cmocka_unit_test(a_child_that_is_or_was_stopped_is_known),
+        cmocka_unit_test(a_child_that_ends_is_known),
         cmocka_unit_test(a_child_that_a_debugger_stops_is_known),
         cmocka_unit_test(kills_for_lack_of_memory_are_counted),
     };

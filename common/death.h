@@ -22,8 +22,8 @@ bool death_from_outside(int status, bool was_oom);
 /* Is this child stopped by a signal or a debugger, or was it stopped by a signal and continued?
  * What it is asked again, or waited for, stays the same. */
 bool death_was_stopped(pid_t pid);
-/* Does this process end, although it cannot be waited for perhaps: to free the memory of a large
- * one takes seconds? */
+/* Is this process ending? It may be seconds until it can be waited for: the memory of a large one
+ * is freed before. */
 bool death_has_begun(pid_t pid);
 /* "was killed by signal 9 (Killed)", "exited with code 4". */
 void death_describe(int status, bool was_oom, char *out, size_t size);

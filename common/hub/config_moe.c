@@ -18,9 +18,8 @@ enum layer_rule {
 
 struct names { /* of keys; NULL: there is none */
     const char *n_expert, *n_used, *width, *shared_width, *n_shared;
-    const char *scale; /* in place of routed_scaling_factor */
-    const char
-        *latent; /* the columns that experts read and write, where these are no hidden ones */
+    const char *scale;  /* in place of routed_scaling_factor */
+    const char *latent; /* the columns that experts read and write */
 };
 
 /* Defaults of transformers for absent keys. */

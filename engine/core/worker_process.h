@@ -34,7 +34,7 @@ FALLIBLE worker_process_start_thread(struct worker_process *w, struct ring *ring
 bool worker_process_ended(struct worker_process *w, struct q_err *e);
 /* Is or was the process stopped by others (common/death.h)? Never a thread. */
 bool worker_process_was_stopped(const struct worker_process *w);
-/* Does the process end, although worker_process_ended does not say so yet (common/death.h)? */
+/* Is the process ending, perhaps before worker_process_ended is true (common/death.h)? */
 bool worker_process_is_ending(const struct worker_process *w);
 /* Request its end, wait at most timeout_ms, then kill a process (a thread is waited for). */
 void worker_process_end(struct worker_process *w, int timeout_ms);

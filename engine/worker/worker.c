@@ -374,7 +374,7 @@ static void choose_reading(struct worker *w)
                                      s->weights_mapped ? 0 : s->weight_bytes};
     struct kern_processor p;
     kern_processor(&p);
-    const char *from = reading_source_text(reading_choose(w->team, &m, &p));
+    const char *from = reading_source_text(reading_choose(w->team, &w->kern, &m, &p));
     char text[READING_TEXT_MAX];
     reading_describe(text);
     log_debug("weights of one row: %s (%s)", text, from);

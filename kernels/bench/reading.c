@@ -9,7 +9,6 @@
 #include "common/clock.h"
 #include "common/file.h"
 #include "common/mem.h"
-#include "kernels/kern.h"
 
 #define N_IN       4096u
 #define N_OUT      256u /* of a thread: 2 MiB of bf16 */
@@ -19,7 +18,7 @@
 #define FILE_BYTES 64
 
 struct probe {
-    struct kern_table kern;
+    const struct kern_table *kern;
     struct packed w;
     float *y;
     char *zeros; /* x, and its sums */
@@ -50,7 +49,7 @@ static void run_floats(void *arg, uint32_t ith, uint32_t nth)
         .x_stride = N_IN,
         .y_stride = p->w.n_out,
     };
-    p->kern.linear(&a, &x);
+    p->kern->linear(&a, &x);
 }
 
 static void run_ints(void *arg, uint32_t ith, uint32_t nth)
@@ -69,9 +68,9 @@ static void run_ints(void *arg, uint32_t ith, uint32_t nth)
         .y_stride = p->w.n_out,
     };
     if (p->w.group)
-        p->kern.linear_w4a8(&a, &x);
+        p->kern->linear_w4a8(&a, &x);
     else
-        p->kern.linear_int8(&a.by, &x);
+        p->kern->linear_int8(&a.by, &x);
 }
 
 static const struct {
@@ -140,10 +139,11 @@ static const struct kern_reading *probe_product(struct team *team, struct probe 
 }
 
 /* Measure all products; without memory for it the defaults stay. */
-static void probe_all(struct kern_readings *out, struct team *team, const struct reading_memory *m)
+static void probe_all(struct kern_readings *out, struct team *team, const struct kern_table *kern,
+                      const struct reading_memory *m)
 {
     const uint32_t n_thread = team_size(team), n_out = N_OUT * n_thread;
-    struct probe p = {.w = {.n_out = n_out, .n_in = N_IN}};
+    struct probe p = {.kern = kern, .w = {.n_out = n_out, .n_in = N_IN}};
     p.scratch_bytes = (kern_scratch_bytes(KERN_BLOCK, 1, 64) + 63) / 64 * 64;
     const size_t y_bytes = n_out * sizeof *p.y, x_bytes = N_IN * sizeof(uint16_t);
     const size_t bytes = x_bytes + y_bytes + n_thread * p.scratch_bytes;
@@ -154,20 +154,20 @@ static void probe_all(struct kern_readings *out, struct team *team, const struct
     p.zeros = all;
     p.y = (float *)(void *)(all + x_bytes);
     p.scratch = all + x_bytes + y_bytes;
-    kern_table_cpu(&p.kern, kern_caps_machine());
     for (int k = 0; k < KERN_PRODUCTS; k++)
         out->of[k] = probe_product(team, &p, m, (enum kern_product)k);
     q_free(block);
 }
 
-struct kept { /* the file that keeps the choices for this processor and as many threads */
+struct kept { /* the file that keeps the choices for a processor, its kernels and their threads */
     char dir[PATH_MAX], path[PATH_MAX];
 };
 
-static bool place(struct kept *k, const struct kern_processor *p, uint32_t n_thread)
+static bool place(struct kept *k, const struct kern_processor *p, uint32_t caps, uint32_t n_thread)
 {
     char name[96];
-    snprintf(name, sizeof name, "reading-%s-%x-%x-%u", p->vendor, p->family, p->model, n_thread);
+    snprintf(name, sizeof name, "reading-%s-%x-%x-%x-%u", p->vendor, p->family, p->model, caps,
+             n_thread);
     return *p->vendor && user_cache_dir(k->dir, "quire/tune") &&
            !path_join(k->path, sizeof k->path, k->dir, name, NULL);
 }
@@ -206,28 +206,27 @@ static void write_file(const struct kept *k, const struct kern_readings *r)
         (void)!file_write(k->path, text, (size_t)n, 0644, NULL);
 }
 
-enum reading_source reading_choose(struct team *team, const struct reading_memory *m,
-                                   const struct kern_processor *p)
+enum reading_source reading_choose(struct team *team, const struct kern_table *kern,
+                                   const struct reading_memory *m, const struct kern_processor *p)
 {
     struct kept kept;
-    struct kern_readings r, defaults;
+    struct kern_readings r, found;
     enum reading_source from = READING_OF_TABLE;
-    if (!kern_readings_known(&defaults, p)) {
-        const bool is_kept = place(&kept, p, team_size(team));
-        if (is_kept && read_file(&r, kept.path))
+    if (!kern_readings_known(&r, p)) {
+        const bool is_kept = place(&kept, p, kern->caps, team_size(team));
+        if (is_kept && read_file(&found, kept.path)) {
             from = READING_OF_FILE;
-        else if (m->bytes < READING_PROBE_BYTES)
+            r = found;
+        } else if (m->bytes < READING_PROBE_BYTES) {
             from = READING_OF_NO_PROBE;
-        else
+        } else {
             from = READING_OF_PROBE;
-        if (from == READING_OF_PROBE) {
-            r = defaults;
-            probe_all(&r, team, m);
+            probe_all(&r, team, kern, m);
             if (is_kept)
                 write_file(&kept, &r);
         }
     }
-    kern_read_by(from == READING_OF_FILE || from == READING_OF_PROBE ? &r : &defaults);
+    kern_read_by(&r);
     return from;
 }
 

@@ -3,7 +3,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-#include "kernels/bench/reading.h"
 
 #define READ_BYTES     ((size_t)512 << 20) /* more than any last-level cache of two sockets */
 #define READ_BYTES_MIN ((size_t)32 << 20)
@@ -66,9 +65,11 @@ static void measure_readings(struct roofline *r, struct team *team,
                              const struct roofline_options *o, const struct roofline_memory *m)
 {
     struct kern_processor p;
+    struct kern_table kern;
     kern_processor(&p);
+    kern_table_cpu(&kern, kern_caps_machine());
     const struct reading_memory memory = {m->data, m->bytes};
-    r->reading_source = reading_source_text(reading_choose(team, &memory, &p));
+    r->reading_source = reading_source_text(reading_choose(team, &kern, &memory, &p));
     reading_describe(r->reading);
     for (int i = 0; i < KERN_READINGS && !o->quick; i++)
         add_read(r, o, reading_names[i], (double)m->bytes,

@@ -11,8 +11,7 @@
 #ifndef QUIRE_KERNELS_BENCH_ROOFLINE_H
 #define QUIRE_KERNELS_BENCH_ROOFLINE_H
 #include <stddef.h>
-#include "kernels/bench/timing.h"
-#include "kernels/reading.h"
+#include "kernels/bench/reading.h"
 
 /* access patterns of the threads in one array */
 enum roofline_read {
@@ -49,8 +48,8 @@ struct roofline {
     double barrier_us; /* median; 0 with one thread. A layer that decodes has six of them */
     struct roofline_row rows[ROOFLINE_ROWS_MAX];
     uint32_t n_row;
-    char reading[160];          /* what is taken for this machine: reading_describe */
-    const char *reading_source; /* "measured now"; NULL: not measured */
+    char reading[READING_TEXT_MAX]; /* what is taken for this machine: reading_describe */
+    const char *reading_source;     /* "measured now"; NULL: not measured */
 };
 
 struct roofline_options {

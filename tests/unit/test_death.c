@@ -59,14 +59,20 @@ static void kills_for_lack_of_memory_are_counted(void **state)
     assert_int_equal(death_oom_kills(), death_oom_kills()); /* reads what this kernel has */
 }
 
-static void a_child_that_is_or_was_stopped_is_known(void **state)
+static pid_t start_child(void) /* which waits until it is killed */
 {
-    (void)state;
-    siginfo_t info;
     const pid_t pid = fork();
     if (pid == 0)
         for (;;)
             pause();
+    return pid;
+}
+
+static void a_child_that_is_or_was_stopped_is_known(void **state)
+{
+    (void)state;
+    siginfo_t info;
+    const pid_t pid = start_child();
     assert_false(death_was_stopped(pid));
     assert_int_equal(kill(pid, SIGSTOP), 0);
     assert_int_equal(waitid(P_PID, (id_t)pid, &info, WSTOPPED | WNOWAIT), 0);
@@ -90,10 +96,7 @@ static void a_child_that_ends_is_known(void **state)
 {
     (void)state;
     siginfo_t info;
-    const pid_t pid = fork();
-    if (pid == 0)
-        for (;;)
-            pause();
+    const pid_t pid = start_child();
     assert_false(death_has_begun(pid));
     assert_int_equal(kill(pid, SIGSTOP), 0);
     assert_int_equal(waitid(P_PID, (id_t)pid, &info, WSTOPPED), 0);

@@ -12,17 +12,20 @@
 
 static const struct kern_processor other = {"Unheard-of", 7, 3};
 
+static struct kern_table kern;
 static char folder[] = "/tmp/quire-reading-XXXXXX";
 
 static int make_folder(void **state)
 {
     (void)state;
+    kern_table_cpu(&kern, CAP_AVX2 & kern_caps_machine());
     return mkdtemp(folder) && !setenv("XDG_CACHE_HOME", folder, 1) ? 0 : -1;
 }
 
 static void kept_at(char out[PATH_MAX], uint32_t n_thread)
 {
-    snprintf(out, PATH_MAX, "%s/quire/tune/reading-Unheard-of-7-3-%u", folder, n_thread);
+    snprintf(out, PATH_MAX, "%s/quire/tune/reading-Unheard-of-7-3-%x-%u", folder, kern.caps,
+             n_thread);
 }
 
 static int remove_folder(void **state)
@@ -113,9 +116,9 @@ static void a_known_processor_is_not_measured(void **state)
     const struct kern_processor known = {"AuthenticAMD", 0x19, 0x01};
     const struct reading_memory none = {NULL, 0};
     struct team *t = team_of(1);
-    assert_int_equal(reading_choose(t, &none, &known), READING_OF_TABLE);
+    assert_int_equal(reading_choose(t, &kern, &none, &known), READING_OF_TABLE);
     assert_ptr_equal(taken(KERN_PRODUCT_FLOATS), &kern_readings[KERN_READING_k1]);
-    assert_int_equal(reading_choose(t, &none, &other), READING_OF_NO_PROBE);
+    assert_int_equal(reading_choose(t, &kern, &none, &other), READING_OF_NO_PROBE);
     assert_ptr_equal(taken(KERN_PRODUCT_FLOATS), KERN_READING_DEFAULT);
     team_free(t);
 }
@@ -129,12 +132,12 @@ static void another_is_measured_once(void **state)
         struct team *t = team_of(n);
         kept_at(path, n);
         assert_false(file_exists(path));
-        assert_int_equal(reading_choose(t, &m, &other), READING_OF_PROBE);
+        assert_int_equal(reading_choose(t, &kern, &m, &other), READING_OF_PROBE);
         assert_true(file_exists(path));
         const struct kern_readings found = kern_readings_taken();
         take((int)(found.of[0] - kern_readings + 1) % KERN_READINGS);
         const struct reading_memory none = {NULL, 0};
-        assert_int_equal(reading_choose(t, &none, &other), READING_OF_FILE);
+        assert_int_equal(reading_choose(t, &kern, &none, &other), READING_OF_FILE);
         for (int k = 0; k < KERN_PRODUCTS; k++)
             assert_ptr_equal(taken((enum kern_product)k), found.of[k]);
         team_free(t);
@@ -162,16 +165,16 @@ static void a_file_is_not_trusted(void **state)
     kept_at(path, 1);
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         assert_ok(file_write(path, texts[i], strlen(texts[i]), 0600, &e), &e);
-        assert_int_equal(reading_choose(t, &none, &other), READING_OF_NO_PROBE);
+        assert_int_equal(reading_choose(t, &kern, &none, &other), READING_OF_NO_PROBE);
     }
     assert_ok(file_write(path, "0 1024 4096\n", 12, 0600, &e), &e);
-    assert_int_equal(reading_choose(t, &none, &other), READING_OF_FILE);
+    assert_int_equal(reading_choose(t, &kern, &none, &other), READING_OF_FILE);
     assert_ptr_equal(taken(KERN_PRODUCT_FLOATS), &kern_readings[KERN_READING_none]);
     assert_ptr_equal(taken(KERN_PRODUCT_INT4), &kern_readings[KERN_READING_k4]);
     setenv("XDG_CACHE_HOME", "/proc/nowhere", 1); /* cannot be written: measured at each start */
     struct reading_memory m = large_memory();
-    assert_int_equal(reading_choose(t, &m, &other), READING_OF_PROBE);
-    assert_int_equal(reading_choose(t, &m, &other), READING_OF_PROBE);
+    assert_int_equal(reading_choose(t, &kern, &m, &other), READING_OF_PROBE);
+    assert_int_equal(reading_choose(t, &kern, &m, &other), READING_OF_PROBE);
     setenv("XDG_CACHE_HOME", folder, 1);
     assert_int_equal(munmap((void *)(uintptr_t)m.data, m.bytes + 8192), 0);
     team_free(t);

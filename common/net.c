@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <assert.h>
 #include <errno.h>
+#include <linux/filter.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <stddef.h>
@@ -11,6 +12,9 @@
 #include <unistd.h>
 #include "common/log.h"
 
+#define TCP_FLAGS      13 /* byte of the header */
+#define TCP_SYN        0x02
+#define TCP_SYN_ACK    0x12
 #define LOOPBACK_FIRST 127 /* 127.0.0.0/8 */
 #define BACKLOG        1024
 #define PORT_TRIES     16 /* attempts to find a port that is free at every address */
@@ -148,6 +152,17 @@ void net_sockets_close(struct net_sockets *s)
     for (uint32_t i = 0; i < s->n; i++)
         close(s->fd[i]);
     s->n = 0;
+}
+
+void net_drop_new(int fd)
+{
+    static struct sock_filter code[] = {
+        {BPF_LD | BPF_B | BPF_ABS, 0, 0, TCP_FLAGS}, {BPF_ALU | BPF_AND | BPF_K, 0, 0, TCP_SYN_ACK},
+        {BPF_JMP | BPF_JEQ | BPF_K, 0, 1, TCP_SYN},  {BPF_RET | BPF_K, 0, 0, 0},
+        {BPF_RET | BPF_K, 0, 0, UINT32_MAX},
+    };
+    const struct sock_fprog program = {sizeof code / sizeof *code, code};
+    setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program);
 }
 
 void net_raise_descriptors(uint32_t n)

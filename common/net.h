@@ -27,6 +27,11 @@ FALLIBLE net_listen(struct net_sockets *out, const char *host, uint16_t port, st
 FALLIBLE net_listen_shared(struct net_sockets *out, const char *host, uint16_t port,
                            struct q_err *e);
 void net_sockets_close(struct net_sockets *s);
+/* From now on the kernel drops the packets that begin a connection to this listening socket, in all
+ * processes that have it; clients repeat them after a second. Handshakes that have begun go on, so
+ * that all connections can be accepted before the socket is closed. Does nothing where the kernel
+ * has no filters of sockets. */
+void net_drop_new(int fd);
 
 /* Raise the soft limit of descriptors, usually 1024, to n or to the hard limit: each connection
  * needs one. */

@@ -1,44 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The end of a server: it accepts nothing new, answers what is open, and says when that is done.
  *
- * With --reuse-port other processes listen on the port. The kernel gives each of them a share of
- * the new connections, and resets those in the queue of a listening socket that is closed. So a
- * filter first drops the packets that begin a connection: clients send them again after a second,
- * and then to the others. Handshakes that have begun come to their end, and their connections are
- * accepted; then the socket is closed.
+ * The kernel resets the connections in the queue of a listening socket when it is closed. So new
+ * connections are held off first (net_drop_new; an inherited socket is the supervisor's, which does
+ * it when all frontends end), the connections in the queue are accepted, and the socket is closed.
+ * With --reuse-port other processes listen on the port, and a client that tries again after a
+ * second reaches one of them: there handshakes in progress are waited for as well.
  *
  * A connection that was accepted and has sent no request yet is about to: it is waited for, a
  * little. */
-#include <linux/filter.h>
-#include <sys/socket.h>
+#include "common/net.h"
 #include "frontend/http/http_internal.h"
 
 #define CHECK_MS     20
 #define HANDSHAKE_MS 300  /* for the handshakes in progress, with --reuse-port */
 #define FIRST_MS     1000 /* for the first request of a connection */
 
-#define TCP_FLAGS   13 /* byte of the header */
-#define TCP_SYN     0x02
-#define TCP_SYN_ACK 0x12
-
-static void drop_new(const uv_tcp_t *listener)
-{
-    static struct sock_filter code[] = {
-        {BPF_LD | BPF_B | BPF_ABS, 0, 0, TCP_FLAGS}, {BPF_ALU | BPF_AND | BPF_K, 0, 0, TCP_SYN_ACK},
-        {BPF_JMP | BPF_JEQ | BPF_K, 0, 1, TCP_SYN},  {BPF_RET | BPF_K, 0, 0, 0},
-        {BPF_RET | BPF_K, 0, 0, UINT32_MAX},
-    };
-    const struct sock_fprog program = {sizeof code / sizeof *code, code};
-    uv_os_fd_t fd;
-    if (uv_fileno((const uv_handle_t *)listener, &fd) == 0)
-        setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program,
-                   sizeof program); /* as far as it can */
-}
-
 static void close_listeners(struct http_server *s)
 {
-    for (uint32_t i = 0; i < s->n_listener; i++)
+    for (uint32_t i = 0; i < s->n_listener; i++) {
+        guard_accept_queued(&s->guard, (uv_stream_t *)&s->listeners[i]);
         uv_close((uv_handle_t *)&s->listeners[i], NULL);
+    }
     s->n_listener = 0;
 }
 
@@ -70,8 +53,11 @@ void http_server_drain(struct http_server *s, void (*done)(void *ctx), void *ctx
     s->drained_ctx = ctx;
     s->listen_until_ms = now + (shares ? HANDSHAKE_MS : 0);
     s->first_until_ms = s->listen_until_ms + FIRST_MS;
-    for (uint32_t i = 0; i < s->n_listener && shares; i++)
-        drop_new(&s->listeners[i]);
+    for (uint32_t i = 0; i < s->n_listener && s->is_port_own; i++) {
+        uv_os_fd_t fd;
+        if (uv_fileno((const uv_handle_t *)&s->listeners[i], &fd) == 0)
+            net_drop_new(fd);
+    }
     if (!shares)
         close_listeners(s);
     h2o_context_request_shutdown(&s->ctx);

@@ -403,18 +403,10 @@ void guard_init(struct guard *g, uv_loop_t *loop, h2o_accept_ctx_t *accept,
     uv_unref((uv_handle_t *)&g->hooks);
 }
 
-void guard_accept(struct guard *g, uv_stream_t *listener)
+/* The connection is accepted: count it and give it to h2o. */
+static void begin_connection(struct guard_connection *c)
 {
-    struct guard_connection *c = q_calloc(1, sizeof *c);
-    if (!c)
-        return;
-    c->guard = g;
-    c->fresh = true;
-    uv_tcp_init(g->loop, &c->tcp);
-    if (uv_accept(listener, (uv_stream_t *)&c->tcp) != 0) {
-        uv_close((uv_handle_t *)&c->tcp, on_closed);
-        return;
-    }
+    struct guard *g = c->guard;
     if (!take_connection(c)) {
         uv_close((uv_handle_t *)&c->tcp, on_closed);
         return;
@@ -428,6 +420,49 @@ void guard_accept(struct guard *g, uv_stream_t *listener)
     if (!g->h2o_read)
         g->h2o_read = c->sock->_cb.read;
     hook(c);
+}
+
+static struct guard_connection *new_connection(struct guard *g)
+{
+    struct guard_connection *c = q_calloc(1, sizeof *c);
+    if (!c)
+        return NULL;
+    c->guard = g;
+    c->fresh = true;
+    uv_tcp_init(g->loop, &c->tcp);
+    return c;
+}
+
+void guard_accept(struct guard *g, uv_stream_t *listener)
+{
+    struct guard_connection *c = new_connection(g);
+    if (!c)
+        return;
+    if (uv_accept(listener, (uv_stream_t *)&c->tcp) != 0)
+        uv_close((uv_handle_t *)&c->tcp, on_closed);
+    else
+        begin_connection(c);
+}
+
+void guard_accept_queued(struct guard *g, uv_stream_t *listener)
+{
+    uv_os_fd_t fd;
+    int accepted;
+    if (uv_fileno((const uv_handle_t *)listener, &fd) != 0)
+        return;
+    while ((accepted = accept4(fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0 ||
+           errno == ECONNABORTED) {
+        if (accepted < 0)
+            continue;
+        struct guard_connection *c = new_connection(g);
+        if (c && uv_tcp_open(&c->tcp, accepted) == 0) {
+            begin_connection(c);
+            continue;
+        }
+        close(accepted);
+        if (c)
+            uv_close((uv_handle_t *)&c->tcp, on_closed);
+    }
 }
 
 static struct guard_connection *connection_of(h2o_req_t *req)

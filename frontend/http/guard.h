@@ -40,6 +40,8 @@ void guard_init(struct guard *g, uv_loop_t *loop, h2o_accept_ctx_t *accept,
                 bool (*has_access)(const void *ctx, const char *head, size_t n), const void *ctx);
 /* Accept the next connection of a listener. */
 void guard_accept(struct guard *g, uv_stream_t *listener);
+/* Accept all connections in the listener's queue: the kernel resets those when it is closed. */
+void guard_accept_queued(struct guard *g, uv_stream_t *listener);
 /* The connection has sent a request. */
 void guard_note_request(h2o_req_t *req);
 /* The error in the head of this request or in the framing of its body; NULL: none. *large: it

@@ -65,6 +65,7 @@ struct http_server {
     uint32_t *n_key_open;               /* [keys.n] open requests of each key */
     uv_tcp_t listeners[NET_LISTEN_MAX]; /* [n_listener] */
     uint32_t n_listener;
+    bool is_port_own; /* the listeners are not inherited */
     uv_timer_t pinger;
     uv_poll_t hangup; /* on hangup_fd */
     int hangup_fd;    /* epoll of sockets with an open exchange */

@@ -266,6 +266,7 @@ FALLIBLE http_server_listen(struct http_server *s, const char *host, uint16_t po
     struct net_sockets found;
     enum q_code rc = s->set.reuse_port ? net_listen_shared(&found, host, port, e)
                                        : net_listen(&found, host, port, e);
+    s->is_port_own = true;
     for (uint32_t i = 0; i < found.n; i++)
         if (rc)
             close(found.fd[i]);

@@ -334,6 +334,35 @@ def test_shutdown_refuses_connections(start):
     assert server.process.process.wait(30) == 0
 
 
+def test_shutdown_resets_no_connection(start):
+    """Clients that connect while the server begins to end are answered or refused, never reset."""
+    server = start(MODELS / "llama", *OPTIONS, "--num-gpu-blocks-override", "64")
+    outcomes, answered = [], threading.Event()
+
+    def connect():
+        while True:
+            try:
+                with socket.create_connection((server.host, int(server.port)), timeout=HANG_S) as sock:
+                    sock.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+                    outcomes.append(sock.recv(15))
+                    answered.set()
+            except OSError as e:
+                outcomes.append(type(e))
+                return
+
+    clients = [threading.Thread(target=connect, daemon=True) for _ in range(24)]
+    for client in clients:
+        client.start()
+    assert answered.wait(HANG_S)
+    time.sleep(0.2)  # all are busy
+    server.process.process.send_signal(signal.SIGTERM)
+    for client in clients:
+        client.join(HANG_S)
+    assert server.process.process.wait(30) == 0
+    assert outcomes.count(b"HTTP/1.1 200 OK") > len(clients)
+    assert set(outcomes) == {b"HTTP/1.1 200 OK", ConnectionRefusedError}
+
+
 def test_children_die_with_the_supervisor(start):
     server = start(MODELS / "llama", *OPTIONS, "--num-gpu-blocks-override", "64")
     children = server.children("quire-engine") + server.children("quire-frontend")

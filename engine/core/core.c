@@ -864,6 +864,12 @@ bool core_busy(const struct core *c)
            (c->intake && item_intake_count(c->intake));
 }
 
+bool core_works(const struct core *c)
+{
+    return core_busy(c) || grammar_compiler_works(c->grammar_compiler) ||
+           (c->intake && item_intake_works(c->intake));
+}
+
 const struct core_info *core_info(const struct core *c)
 {
     return &c->info;

@@ -436,6 +436,14 @@ uint32_t grammar_compiler_count(const struct grammar_compiler *c)
     return c->n_item;
 }
 
+bool grammar_compiler_works(const struct grammar_compiler *c)
+{
+    uint32_t n = 0;
+    for (int i = 0; i < GRAMMAR_COMPILER_STAGES; i++)
+        n += c->stages[i].n_handed;
+    return n;
+}
+
 void grammar_compiler_stats(const struct grammar_compiler *c, struct grammar_compiler_stats *out)
 {
     *out = c->stats;

@@ -70,6 +70,8 @@ uint32_t grammar_compiler_abort_frontend(struct grammar_compiler *c, uint32_t fr
 bool grammar_compiler_abort_next(struct grammar_compiler *c, uint32_t *frontend_id,
                                  uint64_t *req_id);
 uint32_t grammar_compiler_count(const struct grammar_compiler *c);
+/* Has a thread a job, perhaps one that no request waits for any more? */
+bool grammar_compiler_works(const struct grammar_compiler *c);
 void grammar_compiler_stats(const struct grammar_compiler *c, struct grammar_compiler_stats *out);
 
 #endif

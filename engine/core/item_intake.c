@@ -291,3 +291,8 @@ uint32_t item_intake_count(const struct item_intake *x)
         n += !j->is_aborted;
     return n;
 }
+
+bool item_intake_works(const struct item_intake *x)
+{
+    return x->n > 0;
+}

@@ -72,5 +72,7 @@ bool item_intake_abort(struct item_intake *x, struct item_owner owner);
 uint32_t item_intake_abort_frontend(struct item_intake *x, uint32_t frontend_id);
 bool item_intake_abort_next(struct item_intake *x, struct item_owner *owner);
 uint32_t item_intake_count(const struct item_intake *x); /* that are not aborted */
+/* Has the thread a job, perhaps an aborted one? */
+bool item_intake_works(const struct item_intake *x);
 
 #endif

@@ -743,4 +743,5 @@ void frontends_sweep(struct frontends *p)
         }
     }
     p->n = n_kept;
+    frontends_end_trial(p);
 }

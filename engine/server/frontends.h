@@ -56,6 +56,7 @@ struct frontends {
     uint64_t n_bad_frame, n_bad_skipped;
     int64_t bad_logged_ms;
     bool on_trial;          /* the only request is one with `alone` */
+    int64_t after_trial_ms; /* nothing is accepted until then: what it left behind is alone, too */
     int64_t trial_until_ms; /* no other request is accepted: one with `alone` waits … */
     int64_t trial_asked_ms; /* … since then for others to end */
     uint64_t tried;         /* instance of the frontend whose request is on trial; 0: none is … */

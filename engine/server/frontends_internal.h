@@ -26,6 +26,8 @@ void frontends_end_silent_uploads(struct frontends *p, int64_t now_ms);
 void frontends_open_trials(struct frontends *p);
 /* instance: of the frontend; 0: no request is on trial any more. */
 void frontends_note_trial(struct frontends *p, uint64_t instance);
+/* After an event: if the request on trial has ended, so has the trial, a while later. */
+void frontends_end_trial(struct frontends *p);
 /* How long until a submit of n_prompt tokens may have room. */
 uint32_t frontends_retry_ms(const struct frontends *p, size_t n_prompt);
 /* The frontend counts and shows the prompt as it is computed. */

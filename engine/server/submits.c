@@ -16,6 +16,9 @@
  * accepted. Then all go back to their frontends, which submit them again, with the tokens so far,
  * when the trial is over; without that one long answer would stop all new ones until its end. */
 #define TRIAL_PATIENCE_MS 1000
+/* A crash may come after its request: so long after the end of a trial nothing is accepted, so that
+ * it is not that of the next one on trial. */
+#define TRIAL_AFTER_MS    20
 
 /* A tenth of the queue has gone then, at the pace requests finish now. */
 uint32_t frontends_retry_ms(const struct frontends *p, size_t n_prompt)
@@ -151,6 +154,14 @@ void frontends_note_trial(struct frontends *p, uint64_t instance)
         log_warning("%s: %s", p->config->trial_file, strerror(errno));
 }
 
+void frontends_end_trial(struct frontends *p)
+{
+    if (!p->on_trial || core_works(p->core) || p->uploads.first)
+        return;
+    p->on_trial = false;
+    p->after_trial_ms = clock_ms() + TRIAL_AFTER_MS;
+}
+
 /* A request that may be what engines crash of is alone with the engine, whichever frontend sent it:
  * while it waits for that, which is not for long, no other one is accepted. Its frontend learns
  * that it has its turn before it submits the request: one whose submit was on its way at a crash
@@ -158,13 +169,16 @@ void frontends_note_trial(struct frontends *p, uint64_t instance)
 static FALLIBLE check_trial(struct frontends *p, const struct frontend *from,
                             const struct msg_submit *m, bool *is_turn, struct q_err *e)
 {
+    frontends_end_trial(p);
     const int64_t now = clock_ms();
     const bool is_busy = core_busy(p->core) || p->uploads.first, is_kept = now < p->trial_until_ms;
-    p->on_trial = p->on_trial && is_busy;
+    const bool is_after = now < p->after_trial_ms;
     if (!m->alone)
-        return p->on_trial || is_kept
+        return p->on_trial || is_after || is_kept
                    ? q_fail(e, Q_UNAVAILABLE, "a request that may crash the engine is tried alone")
                    : Q_OK;
+    if (!is_busy && (p->on_trial || is_after))
+        return q_fail(e, Q_UNAVAILABLE, "another request has just been tried alone");
     if (is_busy || (is_kept && p->turn_of && p->turn_of != from->frontend_id)) {
         if (is_busy)
             wait_for_others(p, now);
@@ -193,9 +207,12 @@ static FALLIBLE begin_upload(struct frontends *p, const struct frontend *from,
 static void refuse(struct frontends *p, struct frontend *from, const struct msg_submit *m,
                    bool is_turn, const struct q_err *why)
 {
+    const bool is_trial_short = p->on_trial || clock_ms() < p->after_trial_ms;
     const struct msg_error refused = {
         .req_id = m->req_id,
-        .retry_after_ms = why->code == Q_NO_SPACE ? frontends_retry_ms(p, m->prompt.n) : 0,
+        .retry_after_ms = why->code == Q_NO_SPACE      ? frontends_retry_ms(p, m->prompt.n)
+                          : m->alone && is_trial_short ? TRIAL_AFTER_MS
+                                                       : 0,
         .alone = is_turn,
     };
     streams_close(&p->streams, from->frontend_id, m->req_id, clock_ms());

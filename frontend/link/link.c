@@ -177,8 +177,10 @@ static FALLIBLE pump_opening(struct link *l, const struct generation *opening, s
     const int64_t now = clock_ms();
     struct generation *f = l->state == LINK_UP ? l->waiting.first : NULL;
     struct generation *suspect = f && l->suspecting ? link_suspect_next(l) : NULL;
-    if (l->suspecting)
+    if (l->suspecting) {
         f = suspect;
+        link_flush_aborts(l); /* of the one before: the engine does not refuse this one for it */
+    }
     while (f && l->running.n < l->engine.credit) {
         struct q_err why = Q_ERR_INIT;
         struct generation *next = f->next;
@@ -212,6 +214,7 @@ void link_take_back(struct link *l, struct generation *f)
 {
     link_withdraw(l, f);
     f->items_inline = f->has_turn = false;
+    f->trial_ms = 0;
     generation_list_take(f);
     f->since_ms = clock_ms();
     generation_list_push(&l->waiting, f);

@@ -107,6 +107,7 @@ struct generation { /* embedded by its owner, zeroed, then these set before link
     bool was_lost;                     /* with the engine that was lost last */
     uint32_t n_lost;                   /* engines that crashed with it */
     uint32_t n_since_lost;             /* tokens since the last such crash */
+    int64_t trial_ms;                  /* of the first output of its trial; 0 = none yet */
     struct generation *next, *prev;    /* in the link's waiting or running list */
     struct generation_list *list;      /* which; NULL = closed */
 };

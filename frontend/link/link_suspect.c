@@ -5,18 +5,20 @@
  * An engine that is lost takes all running generations along. Its successor's hello says how it
  * ended. If it crashed by itself, each of them counts the death; after SUSPECT_LOST deaths it is a
  * suspect. While there are suspects, one of them is submitted at a time, the first waiting one, and
- * all other generations wait. A suspect that gets SUSPECT_TRIAL_TOKENS tokens is none any more and
- * waits like the others; one that is alone in the engine when it dies, for at least the
+ * all other generations wait. A suspect that gets SUSPECT_TRIAL_TOKENS tokens, the first of them
+ * SUSPECT_TRIAL_MS ago, is none any more and waits like the others; one that is alone in the engine when it dies, for at least the
  * CULPRIT_LOST-th time, ends with an error. With several frontends each tries its own suspects; the
  * engine gives one frontend at a time its turn (submit.alone, error.alone), and the next engine
  * says whose it was (hello.tried). */
 #include <string.h>
+#include "common/clock.h"
 #include "common/log.h"
 #include "frontend/link/link_internal.h"
 
 #define SUSPECT_LOST         2u
 #define CULPRIT_LOST         3u
-#define SUSPECT_TRIAL_TOKENS 4u  /* as in the scheduler */
+#define SUSPECT_TRIAL_TOKENS 4u /* as in the scheduler … */
+#define SUSPECT_TRIAL_MS     20 /* … and so long after the first of them: a crash may come late */
 #define CAUSE_MAX            200 /* bytes */
 
 static const char crash[] = "crash: "; /* hello.death of an engine that ended by itself */
@@ -98,8 +100,11 @@ struct generation *link_suspect_judge(struct link *l, const struct msg_hello *m)
 bool link_suspect_passed(struct generation *f, uint32_t n_token)
 {
     const bool was = is_suspect(f);
+    const int64_t now = clock_ms();
     f->n_since_lost += n_token;
-    if (f->n_since_lost >= SUSPECT_TRIAL_TOKENS)
+    if (was && !f->trial_ms)
+        f->trial_ms = now;
+    if (f->n_since_lost >= SUSPECT_TRIAL_TOKENS && (!was || now - f->trial_ms >= SUSPECT_TRIAL_MS))
         f->n_lost = 0;
     return was && !f->n_lost;
 }

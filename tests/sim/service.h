@@ -93,7 +93,6 @@ void frontend_receive(uint32_t i, void *frame, size_t n); /* takes it */
 void links_check_idle(void);
 void clients_make(void);
 bool clients_over(void);
-bool clients_have(enum poison kind); /* is a request of this kind open? */
 void clients_free(void);
 const unsigned char *service_digest(void); /* of the folder */
 

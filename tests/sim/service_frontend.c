@@ -486,14 +486,6 @@ void clients_make(void)
     }
 }
 
-bool clients_have(enum poison kind)
-{
-    for (uint32_t i = 0; i < service.n_client; i++)
-        if (clients[i].is_open && poison_of(clients[i].params.seed) == kind)
-            return true;
-    return false;
-}
-
 bool clients_over(void)
 {
     return n_over == service.n_client;

@@ -278,6 +278,14 @@ static void a_request_on_trial_is_alone(void **state)
     assert_int_equal(n_open(), 1);
     finish();
     frontends.frontends[0].n_open = frontends.frontends[1].n_open = 0;
+    frontends_sweep(&frontends);
+    assert_true(frontends.after_trial_ms > clock_ms() - 1000);
+    frontends.after_trial_ms = INT64_MAX; /* a crash may still come of it: the engine stays empty */
+    submit(a, 10, false);
+    submit(b, 11, true);
+    submit(a, 12, true);
+    assert_int_equal(n_open(), 0);
+    frontends.after_trial_ms = 0;
     frontends.trial_until_ms = 0; /* a second later */
     submit(a, 7, false);
     submit(b, 4, false);
@@ -353,7 +361,8 @@ static void a_trial_does_not_wait_for_long_answers(void **state)
     submit(a, 4, true);
     assert_int_equal(frontends.frontends[1].n_open, 1);
     finish();
-    frontends.trial_until_ms = 0;
+    frontends_sweep(&frontends);
+    frontends.trial_until_ms = frontends.after_trial_ms = 0;
     submit(a, 5, false);
     assert_int_equal(tried(), 0);
     finish();

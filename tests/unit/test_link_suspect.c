@@ -3,10 +3,19 @@
  * kills from outside are held against none, and other weights continue no answer. */
 #include "link_run.h"
 
-#define CRASH "crash: was killed by signal 11 (Segmentation fault)"
-#define KILL  "other: was killed by signal 9 (Killed)"
-#define N     6u
-#define LONG  12u /* tokens of an answer */
+#define CRASH    "crash: was killed by signal 11 (Segmentation fault)"
+#define KILL     "other: was killed by signal 9 (Killed)"
+#define N        6u
+#define LONG     12u /* tokens of an answer */
+#define TOKEN_MS 7   /* between them: the fourth of a trial comes in its 21st millisecond */
+
+static int64_t now_ms = 1000000;
+
+int64_t __wrap_clock_ms(void);
+int64_t __wrap_clock_ms(void)
+{
+    return now_ms;
+}
 
 static void greet_after(uint64_t instance, const char *death, const char *fingerprint)
 {
@@ -40,6 +49,7 @@ static void open_all(uint32_t n)
 static void give_next(struct seen *s)
 {
     const uint32_t token = s->n;
+    now_ms += TOKEN_MS;
     give_tokens(s->generation.wire_id, s->n, &token, 1,
                 s->n + 1 == LONG ? FINISH_LENGTH : FINISH_NONE);
 }
@@ -140,6 +150,38 @@ static void suspects_are_alone(void **state)
     for (uint32_t i = 0; i < 5; i++)
         if (i != 2)
             check_answer(&generations[i]);
+}
+
+/* Many tokens at once do not end a trial, and the abort of the one that passed comes before the
+ * submit of the next. */
+static void a_trial_lasts_a_while(void **state)
+{
+    (void)state;
+    static const uint32_t tokens[LONG] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
+    greet_after(1, "", "fp");
+    open_all(2);
+    greet_after(2, CRASH, "fp");
+    greet_after(3, CRASH, "fp");
+    assert_true(runs(&generations[0]));
+    give_tokens(generations[0].generation.wire_id, 0, tokens, 5, FINISH_NONE);
+    now_ms += 19;
+    give_tokens(generations[0].generation.wire_id, 5, tokens + 5, 1, FINISH_NONE);
+    link_tick(&link_now);
+    assert_true(runs(&generations[0]) && generations[0].generation.n_lost == 2);
+    const uint32_t n = n_frame;
+    now_ms++;
+    give_tokens(generations[0].generation.wire_id, 6, tokens + 6, 1, FINISH_NONE);
+    assert_int_equal(generations[0].generation.n_lost, 0);
+    assert_true(runs(&generations[1]));
+    assert_int_equal(n_frame, n + 2);
+    assert_int_equal(proto_peek(frames[n].data, frames[n].len), MSG_abort);
+    assert_int_equal(proto_peek(frames[n + 1].data, frames[n + 1].len), MSG_submit);
+    for (int k = 0; k < 4; k++)
+        give_next(&generations[1]);
+    link_tick(&link_now);
+    assert_false(live(N, 0, LONG));
+    check_answer(&generations[0]);
+    check_answer(&generations[1]);
 }
 
 static void greet_tried(uint64_t instance, uint64_t tried)
@@ -267,6 +309,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(the_killer_of_engines_is_found, NULL, teardown),
         cmocka_unit_test_setup_teardown(suspects_are_alone, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_trial_lasts_a_while, setup, teardown),
         cmocka_unit_test_setup_teardown(trials_of_others_blame_nobody, setup, teardown),
         cmocka_unit_test_setup_teardown(kills_from_outside_blame_nobody, setup, teardown),
         cmocka_unit_test_setup_teardown(progress_clears, setup, teardown),

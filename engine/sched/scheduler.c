@@ -230,12 +230,19 @@ static struct scheduler_output end_output(struct scheduler *s, uint32_t i_reques
     return o;
 }
 
+/* Requests that the next step takes out of the queue, if it gets them: when the last plan left none
+ * there, as many as there are free slots. */
+static uint32_t n_admissible(const struct scheduler *s)
+{
+    return (s->n_left && s->backlog.n) || s->suspecting || s->closed ? 0 : s->n_free_slot;
+}
+
 /* Has the queue room for a request of n_token tokens when one of n_gone has gone? */
 static bool has_place(const struct scheduler *s, uint64_t n_token, uint64_t n_gone)
 {
     const uint64_t most = s->config.queue_token_max;
     const uint32_t n = s->backlog.n - (n_gone > 0);
-    return n < s->config.queue_max &&
+    return n < s->config.queue_max + n_admissible(s) &&
            (!most || !n || s->backlog.n_token - n_gone + n_token <= most);
 }
 

@@ -54,7 +54,7 @@ struct scheduler_config {
     /* Blocks in host memory for the KV of preempted requests; 0 = recomputation. With swap,
      * limits.copies_max must cover a sequence of max_model_len. */
     uint32_t n_swap_block;
-    uint32_t queue_max;       /* waiting requests at most */
+    uint32_t queue_max;       /* waiting requests at most, beyond those that a step has slots for */
     uint64_t queue_token_max; /* their tokens at most, unless one alone has more; 0 = no limit */
     struct scheduler_policy policy;
     /* Called by scheduler_plan after the decisions and before the step is written (for a trace: the

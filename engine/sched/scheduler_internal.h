@@ -52,6 +52,7 @@ struct scheduler {
     struct backlog backlog;
     uint32_t *free_slots; /* [n_free_slot] a stack */
     uint32_t n_free_slot;
+    uint32_t n_left; /* requests that the last plan left in the backlog */
     struct inflight_step
         inflight_steps[SCHEDULER_IN_FLIGHT_MAX]; /* a ring, the oldest at i_inflight */
     uint32_t i_inflight, n_inflight;

@@ -524,6 +524,7 @@ enum q_code scheduler_plan(struct scheduler *s, void *memory, size_t n, int64_t 
     plan_decode(&p);
     plan_prefill(&p);
     plan_admit(&p);
+    s->n_left = s->backlog.n;
     if (s->config.n_draft_token || (s->config.n_forced && s->n_inflight == 0))
         plan_draft_tokens(&p);
     if (f->n_seq == 0)

@@ -155,6 +155,7 @@ static void greet(struct frontends *p, struct frontend *to)
         .has_tried = p->trial_fd >= 0,
         .tried = p->tried_before,
         .adapters = adapter_bytes(p, &n_change),
+        .max_num_reqs = info->limits.max_num_seqs + p->config->core.queue_max,
     };
     struct item_types_wire types;
     item_types_put(&m, &types, core_item_types(p->core));

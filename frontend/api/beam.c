@@ -230,6 +230,7 @@ static FALLIBLE open_generation(struct beam_search *b, uint32_t i, struct q_err 
         .arrived_ms = like->arrived_ms,
         .n_cache_salt = like->n_cache_salt,
         .no_prefix_cache = like->no_prefix_cache,
+        .request = like->request,
         .n_shared = like->n_shared,
     };
     memcpy(f->generation.cache_salt, like->cache_salt, sizeof like->cache_salt);

@@ -42,6 +42,7 @@ FALLIBLE choice_init(struct choice *c, struct job *j, uint32_t index, struct q_e
     c->generation.n_item_position = j->positions ? j->turn.parts.list.n : 0;
     c->generation.fits_max_tokens = j->fits_max_tokens;
     c->generation.params = j->sampling;
+    c->generation.request = &j->request;
     const struct buf *rendered = &c->prompt->rendered;
     bool thinks = j->chat && find_before(c);
     c->generation.priority = (int32_t)j->params.priority;

@@ -312,16 +312,40 @@ static enum q_code open_searches(struct job *j, struct q_err *e)
     return rc;
 }
 
+/* Refuse what the engine could not have at once, however long its client waits. */
+static FALLIBLE check_fits(const struct job *j, size_t n, struct q_err *e)
+{
+    const struct link_engine *g = link_engine(j->app->link);
+    if (n > CHOICES_MAX)
+        return q_fail(e, Q_TOO_LARGE,
+                      "n: %zu choices (prompts times n or best_of), expected at most %d", n,
+                      CHOICES_MAX);
+    if (g->max_num_reqs && n > g->max_num_reqs && !(j->kept && j->kept->resumed))
+        return q_fail(e, Q_INVALID,
+                      "n: %zu choices (prompts times n or best_of), expected at most %u: so many "
+                      "may run (%u, --max-num-seqs) and wait (--max-num-queued-reqs)",
+                      n, g->max_num_reqs, g->max_num_seqs);
+    uint64_t n_byte = 0;
+    for (size_t i = 0; i < j->prompts.n; i++) {
+        const struct item_wire *items = job_items_of(j, i);
+        n_byte += items ? j->width * items->n_data * sizeof *items->data : 0;
+    }
+    if (g->item_credit && n_byte > g->item_credit)
+        return q_fail(e, Q_TOO_LARGE,
+                      "multi_modal_data: %" PRIu64 " bytes in %zu choices exceed the engine's "
+                      "memory for items, %" PRIu64 " bytes (--mm-processor-cache-gb)",
+                      n_byte, n, g->item_credit);
+    return Q_OK;
+}
+
 /* The choices of a prompt are opened one after the other: the first computes the prompt, the others
  * find its blocks in the prefix cache. */
 static enum q_code open_choices(struct job *j, struct q_err *e)
 {
     size_t n = j->prompts.n * (size_t)j->width;
-    enum q_code rc;
-    if (n > CHOICES_MAX)
-        return q_fail(e, Q_TOO_LARGE,
-                      "n: %zu choices (prompts times n or best_of), expected at most %d", n,
-                      CHOICES_MAX);
+    enum q_code rc = check_fits(j, n, e);
+    if (rc)
+        return rc;
     j->choices = q_calloc(n, sizeof *j->choices);
     if (!j->choices)
         return q_fail(e, Q_NO_MEMORY, "out of memory for %zu choices", n);

@@ -83,10 +83,11 @@ struct job {
     uint32_t max_model_len;       /* likewise */
     bool fits_max_tokens;         /* max_tokens was not asked for: it is what fits */
     struct tenant tenant;
-    uint32_t weight;        /* of the API key */
-    uint32_t width;         /* choices made for each prompt: n, or best_of */
-    bool logprobs;          /* of tokens, in the answer */
-    struct choice *choices; /* [n_choice] */
+    uint32_t weight;             /* of the API key */
+    uint32_t width;              /* choices made for each prompt: n, or best_of */
+    bool logprobs;               /* of tokens, in the answer */
+    struct choice *choices;      /* [n_choice] */
+    struct link_request request; /* of their generations */
     uint32_t n_choice, n_finished;
     struct beam_search **searches; /* [prompts.n] with use_beam_search, else NULL */
     char id[HTTP_ID_MAX + 16];

@@ -72,8 +72,9 @@ struct pool_job {
     uint32_t max_model_len; /* as it was at the start of the request */
     struct tenant tenant;
     uint32_t weight;
-    struct pool_slot *slots; /* [POOL_OPEN_MAX] */
-    size_t n_next, n_done;   /* texts submitted, computed */
+    struct pool_slot *slots;     /* [POOL_OPEN_MAX] */
+    struct link_request request; /* of their generations */
+    size_t n_next, n_done;       /* texts submitted, computed */
     uint64_t n_token, n_cached;
     char id[HTTP_ID_MAX + 16];
     int64_t created, arrived_us;

@@ -89,6 +89,7 @@ static enum q_code open_slot(struct pool_job *j, struct pool_slot *s, struct q_e
                 .weight = j->weight,
                 .arrived_ms = j->arrived_us / 1000,
                 .n_cache_salt = j->tenant.n_salt,
+                .request = &j->request,
             },
         .job = j,
         .i_text = j->n_next,
@@ -106,11 +107,13 @@ static enum q_code open_slot(struct pool_job *j, struct pool_slot *s, struct q_e
     return rc;
 }
 
-/* Open generations while there are texts and slots. */
+/* Open generations while there are texts and slots; no more than the engine may have. */
 static void open_more(struct pool_job *j)
 {
     struct q_err e = Q_ERR_INIT;
-    for (uint32_t i = 0; i < POOL_OPEN_MAX && j->n_next < j->n_text; i++)
+    const uint32_t n_req = link_engine(j->app->link)->max_num_reqs;
+    const uint32_t n_open = n_req && n_req < POOL_OPEN_MAX ? n_req : POOL_OPEN_MAX;
+    for (uint32_t i = 0; i < n_open && j->n_next < j->n_text; i++)
         if (!j->slots[i].is_open && open_slot(j, &j->slots[i], &e)) {
             fail(j, &e, 0); /* which may free the job */
             return;

@@ -73,6 +73,8 @@ bool generation_name(struct link *l, struct generation *f)
     l->slots[slot] = f;
     l->slot_hint = slot + 1;
     f->wire_id = ++l->count * LINK_FLOWS_MAX + slot;
+    if (f->request)
+        f->request->n_submitted++;
     return true;
 }
 
@@ -86,4 +88,6 @@ void generation_unname(struct link *l, struct generation *f)
     if (slot < l->slot_hint)
         l->slot_hint = slot;
     f->wire_id = 0;
+    if (f->request)
+        f->request->n_submitted--;
 }

@@ -169,6 +169,19 @@ static FALLIBLE submit(struct link *l, struct generation *f, struct q_err *e)
     return Q_OK;
 }
 
+/* Its own time, and that of its request, of which more are submitted each time. */
+static bool is_due(const struct generation *f, int64_t now)
+{
+    struct link_request *r = f->request;
+    if (f->not_before_ms > now || (r && r->not_before_ms > now))
+        return false;
+    if (r && r->not_before_ms) {
+        r->not_before_ms = 0;
+        r->window *= 2;
+    }
+    return !r || !r->window || r->n_submitted < r->window;
+}
+
 /* Submit as many generations as the credit allows, first come first served. One that cannot be sent
  * ends with its error; `opening` (may be NULL) is not told, it leaves the list.
  * Errors: those of submit of `opening`. */
@@ -184,7 +197,7 @@ static FALLIBLE pump_opening(struct link *l, const struct generation *opening, s
     while (f && l->running.n < l->engine.credit) {
         struct q_err why = Q_ERR_INIT;
         struct generation *next = f->next;
-        const bool is_ready = f->not_before_ms <= now && link_begin_items(l, f);
+        const bool is_ready = is_due(f, now) && link_begin_items(l, f);
         const enum q_code rc = is_ready ? submit(l, f, &why) : Q_OK;
         if (rc == Q_UNAVAILABLE)
             return Q_OK;

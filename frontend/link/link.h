@@ -63,6 +63,16 @@ struct generation_calls { /* after on_error, or on_tokens with a finish, the gen
     void (*on_submit)(struct generation *f);
 };
 
+/* What the generations of one request have in common, zeroed by its owner before the first
+ * link_open; the rest is the link's. The engine refuses a request by refusing its first generation:
+ * the others wait until it has room, and more and more of them are submitted at a time. */
+struct link_request {
+    bool accepted;         /* one of its generations was */
+    uint32_t n_submitted;  /* its generations at the engine */
+    uint32_t window;       /* so many of them at most; 0 = any number */
+    int64_t not_before_ms; /* the others are submitted; 0 = at any time */
+};
+
 struct generation { /* embedded by its owner, zeroed, then these set before link_open */
     const struct generation_calls *calls;
     const uint32_t *prompt; /* [n_prompt] borrowed until the generation is closed */
@@ -85,9 +95,10 @@ struct generation { /* embedded by its owner, zeroed, then these set before link
     int64_t arrived_ms;          /* clock_ms of the request's arrival; 0 = unknown */
     const char *adapter;         /* name of its LoRA adapter, borrowed likewise; NULL = none */
     unsigned char cache_salt[32];
-    uint32_t n_cache_salt; /* bytes: 32, or 0 = the shared prefixes */
-    bool no_prefix_cache;  /* neither use nor fill the prefix cache */
-    uint32_t n_shared;     /* leading public prompt tokens, independent of the salt */
+    uint32_t n_cache_salt;        /* bytes: 32, or 0 = the shared prefixes */
+    bool no_prefix_cache;         /* neither use nor fill the prefix cache */
+    struct link_request *request; /* borrowed likewise; NULL: it is the only one */
+    uint32_t n_shared;            /* leading public prompt tokens, independent of the salt */
     /* Of the kept stream that it belongs to, borrowed likewise; NULL = none. */
     const uint8_t *stream_id; /* [STREAM_ID_BYTES] */
     uint32_t n_resume, choice;
@@ -135,7 +146,7 @@ enum link_state {
 };
 
 struct link_engine { /* from its hello; zero before the first */
-    uint32_t vocab_size, max_model_len, max_num_seqs, credit;
+    uint32_t vocab_size, max_model_len, max_num_seqs, max_num_reqs, credit;
     char fingerprint[128], model[Q_MESSAGE_MAX - 128], version[64]; /* cut when longer */
     uint32_t eos_ids[16], n_eos;
     uint64_t instance;    /* changes with a restart */

@@ -101,6 +101,7 @@ static void on_hello(struct link *l, const struct msg_hello *m)
     g->max_model_len = m->max_model_len;
     g->max_num_seqs = m->max_num_seqs;
     g->credit = m->credit;
+    g->max_num_reqs = m->max_num_reqs;
     g->item_credit = m->item_credit;
     if (item_types_read(&g->item_types, m, &e))
         log_warning("link: content parts of the model's own types are not accepted: %s", e.message);
@@ -120,6 +121,24 @@ static void on_hello(struct link *l, const struct msg_hello *m)
     link_set_state(l, LINK_UP, "");
     link_flush_aborts(l);
     link_pump(l);
+}
+
+/* Has the engine accepted a generation of its request? It answers in the order of submissions: one
+ * from before is, if it is there. */
+static bool is_of_accepted(const struct link *l, const struct generation *f)
+{
+    if (!f->request)
+        return false;
+    for (const struct generation *g = l->running.first; g && !f->request->accepted; g = g->next)
+        f->request->accepted = g->request == f->request && g->wire_id < f->wire_id;
+    return f->request->accepted;
+}
+
+/* There is no room for the other generations of an accepted request now. */
+static void hold_back(struct link_request *r, uint32_t retry_ms)
+{
+    r->window = r->n_submitted ? r->n_submitted : 1;
+    r->not_before_ms = clock_ms() + retry_ms;
 }
 
 static void on_error_message(struct link *l, const struct msg_error *m)
@@ -154,8 +173,10 @@ static void on_error_message(struct link *l, const struct msg_error *m)
         return;
     /* A generation with output is not rejected because of a full queue or a pause: its client has
      * received a part of the answer. Nor is one that the engine accepted before it was lost: all of
-     * these are submitted again at once, and the queue may be too short for them. */
-    bool promised = f->emitted.n || f->taken;
+     * these are submitted again at once, and the queue may be too short for them. Nor is one of a
+     * request of which the engine has others: to come again later would not help its client. */
+    const uint32_t retry_ms = m->retry_after_ms ? m->retry_after_ms : FULL_RETRY_MS;
+    bool promised = f->emitted.n || f->taken || (found == Q_NO_SPACE && is_of_accepted(l, f));
     if ((found == Q_UNAVAILABLE && (promised || !l->engine.refusing)) ||
         (found == Q_NO_SPACE && promised)) {
         link_take_back(l, f);
@@ -164,7 +185,9 @@ static void on_error_message(struct link *l, const struct msg_error *m)
             link_pump(l);
             return;
         }
-        f->not_before_ms = clock_ms() + (m->retry_after_ms ? m->retry_after_ms : FULL_RETRY_MS);
+        f->not_before_ms = clock_ms() + retry_ms;
+        if (f->request && found == Q_NO_SPACE)
+            hold_back(f->request, retry_ms);
         if (found == Q_UNAVAILABLE && clock_ms() - l->hello_ms >= FULL_RETRY_MS)
             link_probe(l); /* the engine may not know this frontend any more */
         return;
@@ -293,6 +316,10 @@ void link_deliver(struct link *l, struct generation *f, uint32_t seq, struct lin
             link_fail(l, f, e.code, e.message, 0);
             return;
         }
+    }
+    if (f->request) {
+        f->request->accepted = true;
+        f->request->window += f->request->window && seq == 0 && t->n;
     }
     if (t->finish != FINISH_NONE) {
         link_withdraw(l, f);

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keys, limits, pings, slow readers, HTTP/2."""
+import concurrent.futures
 import json
 import resource
 import socket
@@ -104,11 +105,49 @@ def test_open_request_limit(start):
         assert time.monotonic() < deadline
 
 
+def prompts(count, **fields):
+    return {"prompt": [[5, i + 1] for i in range(count)], "max_tokens": 3, "ignore_eos": True, **fields}
+
+
+def test_requests_of_many_choices(start):
+    """What the batch and the queue have room for is accepted by an idle server, at once and again; what they never have
+    room for is refused for good, with the numbers."""
+    server = start(MODELS / "llama", *OPTIONS, "--max-num-queued-reqs", "2", "--max-num-seqs", "2")
+    for _ in range(5):
+        for body in (prompts(3), prompts(4), prompts(1, n=4), prompts(2, best_of=2), prompts(2, n=2, use_beam_search=True, temperature=0)):
+            status, answer = server.post("/v1/completions", body)
+            assert status == 200, answer
+    for body in (prompts(5), prompts(1, n=5), prompts(1, best_of=5), prompts(3, n=2, use_beam_search=True, temperature=0)):
+        status, answer = server.post("/v1/completions", body)
+        said = answer["error"]["message"]
+        assert status == 400 and "expected at most 4" in said and "--max-num-seqs" in said and "--max-num-queued-reqs" in said, said
+
+
 def test_queue_full_is_429(start):
-    server = start(MODELS / "llama", *OPTIONS, "--max-num-queued-reqs", "1", "--max-num-seqs", "1")
-    status, answer = server.post("/v1/completions", {"prompt": [[5, i + 1] for i in range(16)], "max_tokens": 50,
-                                                     "ignore_eos": True})
-    assert status == 429 and answer["error"]["type"] == "rate_limit_error"
+    """A request is refused as a whole: one whose first choice has room is answered, however little room there is."""
+    server = start(MODELS / "llama", *OPTIONS, "--max-num-queued-reqs", "2", "--max-num-seqs", "2")
+    assert server.raw("POST", "/pause?mode=keep")[1].read()
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        held = []
+        for n, waiting in ((1, 1), (4, 4)):
+            held.append(pool.submit(server.post, "/v1/completions", prompts(n)))
+            server.wait_metric("vllm:num_requests_waiting", waiting)
+        connection, answer = server.raw("POST", "/v1/completions", prompts(3))
+        assert answer.status == 429 and int(answer.headers["retry-after"]) >= 1
+        assert json.loads(answer.read())["error"]["type"] == "rate_limit_error"
+        assert server.raw("POST", "/resume")[1].read()
+        assert [(h.result(60)[0], len(h.result()[1]["choices"])) for h in held] == [(200, 1), (200, 4)]
+    assert server.post("/v1/completions", prompts(3))[0] == 200
+
+
+@pytest.mark.parametrize("option", [("--max-num-queued-tokens", "50"), ("--max-ttft", "0.000001")])
+def test_prompts_do_not_refuse_each_other(start, option):
+    """One prompt of a request is no reason to refuse the next one: that would be so whenever its client came again."""
+    server = start(MODELS / "llama", *OPTIONS, "--max-num-seqs", "2", "--num-gpu-blocks-override", "64", *option)
+    assert server.post("/v1/completions", {"prompt": [[7] * 30] * 2, "max_tokens": 1})[0] == 200
+    status, answer = server.post("/v1/completions", {"prompt": [[i] * 30 for i in range(1, 9)], "max_tokens": 2, "ignore_eos": True})
+    assert status == 200 and [c["index"] for c in answer["choices"]] == list(range(8)), answer
+    assert answer["usage"]["completion_tokens"] == 16
 
 
 def test_reader_that_does_not_read(start):

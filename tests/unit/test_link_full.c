@@ -83,8 +83,80 @@ static void test_asks_seldom(void **state)
     assert_int_equal(generations[0].error, Q_OK);
 }
 
+static void open_of(struct link_request *r, int i)
+{
+    struct q_err e = Q_ERR_INIT;
+    generations[i].generation = (struct generation){
+        .calls = &calls,
+        .prompt = prompt,
+        .n_prompt = 3,
+        .params = {.max_tokens = 5},
+        .request = r,
+    };
+    assert_ok(link_open(&link_now, &generations[i].generation, &e), &e);
+}
+
+static void give_full(uint64_t id, uint32_t retry_after_ms)
+{
+    GIVE(error, {.req_id = id,
+                 .code = {"NO_SPACE", 8},
+                 .message = {"queue", 5},
+                 .retry_after_ms = retry_after_ms});
+}
+
+/* A request is refused with its first generation. If that one is accepted, the others wait for
+ * room: one more after the engine's time, and one more for each that begins. */
+static void test_accepts_whole_requests(void **state)
+{
+    (void)state;
+    struct link_request request = {.window = 0};
+    uint64_t ids[4];
+    greet(1, 10);
+    for (int i = 0; i < 4; i++) {
+        open_of(&request, i);
+        ids[i] = next_submit().req_id;
+    }
+    for (int i = 1; i < 4; i++)
+        give_full(ids[i], 100);
+    assert_true(request.accepted && request.n_submitted == 1 && request.window == 1);
+    now_ms += 99;
+    link_pump(&link_now);
+    assert_true(no_more(MSG_submit));
+    now_ms++;
+    link_pump(&link_now);
+    ids[1] = next_submit().req_id;
+    assert_true(no_more(MSG_submit));
+    give_tokens(ids[1], 0, (uint32_t[]){7}, 1, FINISH_NONE);
+    ids[2] = next_submit().req_id;
+    assert_true(no_more(MSG_submit));
+    give_tokens(ids[0], 0, (uint32_t[]){7}, 1, FINISH_STOP); /* one that ends makes room, too */
+    ids[3] = next_submit().req_id;
+    give_full(ids[3], 0); /* the first one is not there any more */
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(generations[i].error, Q_OK);
+    for (int i = 0; i < 4; i++)
+        link_close(&link_now, &generations[i].generation);
+    assert_int_equal(request.n_submitted, 0);
+}
+
+static void test_refuses_whole_requests(void **state)
+{
+    (void)state;
+    struct link_request request = {.window = 0};
+    greet(1, 10);
+    open_of(&request, 0);
+    open_of(&request, 1);
+    give_full(next_submit().req_id, 700);
+    assert_int_equal(generations[0].error, Q_NO_SPACE);
+    assert_int_equal(generations[0].retry_after_ms, 700);
+    link_close(&link_now, &generations[1].generation); /* as its owner does then */
+    assert_false(request.accepted);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {TEST(test_submits_again), TEST(test_asks_seldom)};
+    const struct CMUnitTest tests[] = {TEST(test_submits_again), TEST(test_asks_seldom),
+                                       TEST(test_accepts_whole_requests),
+                                       TEST(test_refuses_whole_requests)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -274,10 +274,10 @@ static void test_refused(void **state)
     m = request(1, 5, 1);
     assert_fails(scheduler_submit(b->s, 0, &m, 0, &e), Q_MISMATCH, "req_id 1", &e);
     assert_ok(scheduler_submit(b->s, 1, &m, 0, &e), &e); /* another frontend's 1 */
-    for (uint64_t i = 2; i < 6; i++)
+    for (uint64_t i = 2; i < 10; i++)
         submit(b, i, 5, 1);
-    m = request(9, 5, 1);
-    assert_fails(scheduler_submit(b->s, 0, &m, 0, &e), Q_NO_SPACE, "full with 6 waiting requests",
+    m = request(11, 5, 1);
+    assert_fails(scheduler_submit(b->s, 0, &m, 0, &e), Q_NO_SPACE, "full with 10 waiting requests",
                  &e);
     bench_free(b);
 }
@@ -831,33 +831,60 @@ static void test_timeout(void **state)
     now_us = 0;
 }
 
+/* Where no request had to wait, those that the free slots take do not count as waiting. */
+static void test_free_slots_are_places(void **state)
+{
+    (void)state;
+    struct scheduler_config c = small;
+    c.queue_max = 2;
+    c.limits.max_num_seqs = 2;
+    struct bench *b = bench_new(&c);
+    for (uint64_t id = 1; id <= 4; id++)
+        submit(b, id, 5, 2);
+    struct msg_submit m = request(5, 5, 2);
+    assert_fails(scheduler_submit(b->s, 0, &m, 0, &e), Q_NO_SPACE, "full with 4 waiting", &e);
+    assert_int_equal(plan(b)->head->n_admit, 2);
+    assert_fails(scheduler_submit(b->s, 0, &m, 0, &e), Q_NO_SPACE, "full with 2 waiting", &e);
+    assert_true(scheduler_abort(b->s, 0, 4));
+    submit(b, 5, 5, 2); /* 3 and 5 wait */
+    m.req_id = 6;
+    assert_fails(scheduler_submit(b->s, 0, &m, 0, &e), Q_NO_SPACE, "full with 2 waiting", &e);
+    settle(b, 50);
+    while (plan(b))
+        settle(b, 50);
+    for (uint64_t id = 6; id <= 9; id++)
+        submit(b, id, 5, 2);
+    scheduler_check(b->s);
+    bench_free(b);
+}
+
 /* A full queue: a tenant with few requests gets in, at the cost of the one with most. */
 static void test_pushed_out(void **state)
 {
     (void)state;
-    struct bench *b = bench_new(&small); /* queue_max 6 */
+    struct bench *b = bench_new(&small); /* queue_max 6, and 4 slots are free */
     struct scheduler_output o;
     struct msg_submit m;
-    for (uint64_t id = 1; id <= 6; id++) {
+    for (uint64_t id = 1; id <= 10; id++) {
         m = request(id, 5, 3);
         m.tenant = 8;
         assert_ok(scheduler_submit(b->s, 0, &m, 0, &e), &e);
     }
-    m.req_id = 7;
-    assert_fails(scheduler_submit(b->s, 0, &m, 0, &e), Q_NO_SPACE, "full with 6 waiting requests",
+    m.req_id = 11;
+    assert_fails(scheduler_submit(b->s, 0, &m, 0, &e), Q_NO_SPACE, "full with 10 waiting requests",
                  &e);
     assert_false(scheduler_take_end(b->s, 0, &o));
-    m.req_id = 8;
+    m.req_id = 12;
     m.tenant = 9;
     assert_ok(scheduler_submit(b->s, 0, &m, 0, &e), &e);
-    m.req_id = 9; /* one end is not taken yet: no second */
-    assert_fails(scheduler_submit(b->s, 0, &m, 0, &e), Q_NO_SPACE, "full with 6 waiting requests",
+    m.req_id = 13; /* one end is not taken yet: no second */
+    assert_fails(scheduler_submit(b->s, 0, &m, 0, &e), Q_NO_SPACE, "full with 10 waiting requests",
                  &e);
     assert_true(scheduler_take_end(b->s, 0, &o));
-    assert_true(o.req_id == 6 && o.code == Q_NO_SPACE && o.finish == FINISH_ERROR);
+    assert_true(o.req_id == 10 && o.code == Q_NO_SPACE && o.finish == FINISH_ERROR);
     assert_false(scheduler_take_end(b->s, 0, &o));
     scheduler_check(b->s);
-    assert_int_equal(stats(b).n_waiting, 6);
+    assert_int_equal(stats(b).n_waiting, 10);
     assert_int_equal(stats(b).n_tenant, 2);
     assert_int_equal(stats(b).n_pushed_out, 1);
     m.weight = 1001;
@@ -960,6 +987,7 @@ int main(void)
         cmocka_unit_test(test_long_prefill),
         cmocka_unit_test(test_delay),
         cmocka_unit_test(test_timeout),
+        cmocka_unit_test(test_free_slots_are_places),
         cmocka_unit_test(test_pushed_out),
         cmocka_unit_test(test_cached_prompts_are_free),
     };

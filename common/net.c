@@ -165,14 +165,23 @@ void net_drop_new(int fd)
     setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program);
 }
 
-void net_raise_descriptors(uint32_t n)
+FALLIBLE net_raise_descriptors(uint32_t n, struct q_err *e)
 {
     struct rlimit r;
     if (getrlimit(RLIMIT_NOFILE, &r) != 0 || r.rlim_cur >= n)
-        return;
-    r.rlim_cur = r.rlim_max < n ? r.rlim_max : n;
-    if (setrlimit(RLIMIT_NOFILE, &r) != 0)
+        return Q_OK;
+    const struct rlimit raised = {.rlim_cur = r.rlim_max < n ? r.rlim_max : n,
+                                  .rlim_max = r.rlim_max};
+    if (setrlimit(RLIMIT_NOFILE, &raised) == 0)
+        r = raised;
+    else
         log_warning("cannot raise the limit of open file descriptors: %s", strerror(errno));
+    if (r.rlim_cur >= NET_DESCRIPTORS_LEAST)
+        return Q_OK;
+    return q_fail(e, Q_IO,
+                  "the limit of open file descriptors is %llu, at least %d are needed, and one "
+                  "more for each connection: raise it (ulimit -n, LimitNOFILE=)",
+                  (unsigned long long)r.rlim_cur, NET_DESCRIPTORS_LEAST);
 }
 
 bool net_is_open(const struct sockaddr *a)

@@ -33,9 +33,12 @@ void net_sockets_close(struct net_sockets *s);
  * has no filters of sockets. */
 void net_drop_new(int fd);
 
+/* Descriptors that each process of a server needs, with its first connections: about 25 are open
+ * when it is ready, and a few more while it starts, or starts a worker. */
+#define NET_DESCRIPTORS_LEAST 64
 /* Raise the soft limit of descriptors, usually 1024, to n or to the hard limit: each connection
- * needs one. */
-void net_raise_descriptors(uint32_t n);
+ * needs one. Errors: Q_IO (the limit stays below NET_DESCRIPTORS_LEAST). */
+FALLIBLE net_raise_descriptors(uint32_t n, struct q_err *e);
 
 /* True if other machines may reach a socket bound to this address, judged by the address alone. */
 bool net_is_open(const struct sockaddr *a);

@@ -231,8 +231,9 @@ enum server_exit server_run(const struct server_config *c)
 {
     struct q_err e = Q_ERR_INIT;
     struct server s = {.config = c, .signal_fd = -1};
-    net_raise_descriptors(DESCRIPTORS); /* libzmq ends the process when ipc:// has none left */
-    enum server_exit code = start_server(&s, &e);
+    /* libzmq ends the process when ipc:// has none left */
+    enum server_exit code =
+        net_raise_descriptors(DESCRIPTORS, &e) ? SERVER_EXIT_INTERNAL : start_server(&s, &e);
     if (!code) {
         enum q_code rc = Q_OK;
         while (!rc && !drained(&s))

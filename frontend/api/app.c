@@ -501,7 +501,8 @@ static enum q_code begin(struct app *a, struct q_err *e)
 static enum q_code init(struct app *a, const struct options *o, struct q_err *e)
 {
     signal(SIGPIPE, SIG_IGN);
-    net_raise_descriptors(DESCRIPTORS);
+    if (net_raise_descriptors(DESCRIPTORS, e))
+        return e->code;
     signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error of its write */
     json_set_alloc_funcs(q_alloc, q_free);
     a->options = o;

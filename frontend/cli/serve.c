@@ -166,6 +166,10 @@ int main(int argc, char **argv)
         log_error("%s", e.message);
         return EXIT_USAGE;
     }
+    if (net_raise_descriptors(NET_DESCRIPTORS_LEAST, &e)) { /* the children raise theirs further */
+        log_error("%s", e.message);
+        return EXIT_INTERNAL;
+    }
     if (hub_prepare(&o, &e)) { /* before signals are blocked: SIGTERM ends a download */
         log_error("%s", e.message);
         return EXIT_MODEL;

@@ -14,7 +14,7 @@ import time
 
 import pytest
 
-from servers import BUNDLED
+from servers import BIN, BUNDLED, Http
 from streams import Client, answer, kinds
 
 OPTIONS = ("--num-gpu-blocks-override", "600", "--max-num-seqs", "32", "--heartbeat-ms", "100")
@@ -100,6 +100,28 @@ def test_no_descriptors(start):
         c.join(60)
         assert not c.wrong
     assert server.children("quire-engine") == [engine]
+
+
+@pytest.mark.parametrize("n", [20, 24, 32, 48, 63, 64, 72])
+def test_few_descriptors_at_the_start(run, n):
+    """A server that has not enough of them ends at once and says how many it needs; with as many it serves, and starts again."""
+    process = run("/bin/sh", "-c", 'ulimit -n $0 && exec "$@"', n, BIN / "quire", "serve", BUNDLED, "--port", "0", *OPTIONS)
+    if n < 64:
+        assert process.exit_code() == 1
+        assert f"the limit of open file descriptors is {n}, at least 64 are needed" in process.log()
+        return
+    server = Http(process.wait_line(r"listening on (http://\S+)")[1])
+    process.wait_line(r"serve: ready")
+    body = {"prompt": "a", "max_tokens": 2}
+    assert server.post("/v1/completions", body)[0] == 200
+    engine, = process.children("quire-engine")
+    worker, = process.children("quire-worker", of=engine)
+    os.kill(worker, 9)
+    process.wait_line(r"the worker is running again")
+    mark = len(process.lines)
+    os.kill(engine, 9)
+    process.wait_line(r"link: connected to engine", start=mark)
+    assert server.post("/v1/completions", body)[0] == 200
 
 
 def test_no_memory(start):

@@ -64,8 +64,12 @@ struct http_server {
     struct body_bytes bytes;
     uint32_t *n_key_open;               /* [keys.n] open requests of each key */
     uv_tcp_t listeners[NET_LISTEN_MAX]; /* [n_listener] */
+    bool has_next[NET_LISTEN_MAX];      /* libuv has its next connection, which waits */
     uint32_t n_listener;
     bool is_port_own; /* the listeners are not inherited */
+    uint32_t n_accepted; /* in this iteration of the loop */
+    uv_prepare_t iteration;
+    uv_idle_t accepter; /* active while one has_next */
     uv_timer_t pinger;
     uv_poll_t hangup; /* on hangup_fd */
     int hangup_fd;    /* epoll of sockets with an open exchange */
@@ -112,6 +116,8 @@ void exchange_half_closed(struct http_exchange *x);
 void exchange_hung_up(struct http_exchange *x); /* the connection is lost */
 /* Seconds for Retry-After, estimated from the rate at which requests finish. */
 uint32_t server_retry_after(const struct http_server *s);
+/* server.c: accept the connections that wait for the next iteration. */
+void server_accept_next(struct http_server *s);
 /* drain.c: nothing is open any more? */
 void server_check_drained(struct http_server *s);
 void server_exchange_over(struct http_server *s, struct http_exchange *x);

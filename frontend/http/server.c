@@ -17,6 +17,7 @@
 #define RETRY_AFTER_MAX  60   /* seconds */
 #define PING_CHECKS      4    /* per ping interval */
 #define CHECK_MAX_MS     1000 /* longest interval of the check for lost clients */
+#define ACCEPTS_MAX      64   /* in one iteration of the loop: about 5 ms */
 #define HTTP_METRICS_MAX 32
 
 uint32_t server_retry_after(const struct http_server *s)
@@ -212,6 +213,43 @@ size_t http_server_n_key(const struct http_server *s)
     return s->keys.n;
 }
 
+void server_accept_next(struct http_server *s)
+{
+    uv_idle_stop(&s->accepter);
+    for (uint32_t i = 0; i < s->n_listener; i++)
+        if (s->has_next[i]) {
+            s->has_next[i] = false;
+            guard_accept(&s->guard, (uv_stream_t *)&s->listeners[i]);
+        }
+}
+
+static void on_accepter(uv_idle_t *accepter)
+{
+    server_accept_next(accepter->data);
+}
+
+static void on_iteration(uv_prepare_t *iteration)
+{
+    struct http_server *s = iteration->data;
+    s->n_accepted = 0;
+}
+
+/* libuv calls this for as long as connections come, without a turn of anything else: a flood of
+ * them would stop all streams and the heartbeats. It waits when one is not accepted. */
+static void on_connection(uv_stream_t *listener, int status)
+{
+    struct http_server *s = listener->data;
+    if (status)
+        return;
+    if (s->n_accepted < ACCEPTS_MAX) {
+        s->n_accepted++;
+        guard_accept(&s->guard, listener);
+    } else {
+        s->has_next[(uv_tcp_t *)listener - s->listeners] = true;
+        uv_idle_start(&s->accepter, on_accepter);
+    }
+}
+
 FALLIBLE http_server_new(struct http_server **out, uv_loop_t *loop, const struct http_config *c,
                          struct q_err *e)
 {
@@ -240,6 +278,11 @@ FALLIBLE http_server_new(struct http_server **out, uv_loop_t *loop, const struct
     uint64_t check_ms = c->ping_ms && c->ping_ms / PING_CHECKS < CHECK_MAX_MS
                             ? c->ping_ms / PING_CHECKS + 1
                             : CHECK_MAX_MS;
+    s->iteration.data = s->accepter.data = s;
+    uv_prepare_init(loop, &s->iteration);
+    uv_prepare_start(&s->iteration, on_iteration);
+    uv_unref((uv_handle_t *)&s->iteration);
+    uv_idle_init(loop, &s->accepter);
     uv_timer_init(loop, &s->pinger);
     uv_timer_start(&s->pinger, on_ping_timer, check_ms, check_ms);
     uv_poll_init(loop, &s->hangup, s->hangup_fd);
@@ -252,13 +295,6 @@ fail:
     q_free(s->n_key_open);
     q_free(s);
     return rc;
-}
-
-static void on_connection(uv_stream_t *listener, int status)
-{
-    struct http_server *s = listener->data;
-    if (status == 0)
-        guard_accept(&s->guard, listener);
 }
 
 FALLIBLE http_server_listen(struct http_server *s, const char *host, uint16_t port, struct q_err *e)

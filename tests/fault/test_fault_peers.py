@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Peers that are there and do nothing: a network that swallows all bytes of open connections, and a frontend that stops reading."""
+"""Peers that are there and do nothing: a network that swallows all bytes of open connections, a frontend that stops reading; and
+ones that connect without end."""
 import os
 import pathlib
 import selectors
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 
@@ -140,3 +143,35 @@ def test_a_frontend_that_stops_reading(run, tmp_path):
     end(stop, other)
     _, path, body = next(kinds(0))
     assert answer(servers[0], path, body) == answer(servers[1], path, body)
+
+
+FLOOD = """
+import socket, struct, sys, time
+end = time.monotonic() + float(sys.argv[3])
+while time.monotonic() < end:
+    held = []
+    for _ in range(64):
+        s = socket.socket()
+        s.bind((sys.argv[4], 0))
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        s.setblocking(False)
+        try:
+            s.connect((sys.argv[1], int(sys.argv[2])))
+        except OSError:
+            pass
+        held.append(s)
+    for s in held:
+        s.close()  # a reset
+"""
+
+
+def test_a_flood_of_resets(start):
+    """Connections that are made and reset as fast as six programs can: the frontend goes on with everything else, and the engine
+    hears from it."""
+    server = start(BUNDLED, *ENGINE)
+    stop, clients = begin(server, 2)
+    flooders = [subprocess.Popen([sys.executable, "-c", FLOOD, server.host, str(server.port), "8", "127.0.0.2"]) for _ in range(6)]
+    assert [f.wait(120) for f in flooders] == [0] * 6
+    end(stop, clients)
+    assert all(c.n_answer for c in clients)
+    assert "dropped with its" not in server.process.log() and server.metric("quire:engine_connections_total") == 1

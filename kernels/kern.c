@@ -271,6 +271,8 @@ size_t kern_scratch_bytes(uint32_t context_max, uint32_t n_head, uint32_t head_d
                         ? sizeof(struct int4_tiles_scratch)
                         : sizeof(struct int4_scratch);
     linear = sizeof(struct codes_scratch) > linear ? sizeof(struct codes_scratch) : linear;
+    linear =
+        sizeof(struct codes_ints_scratch) > linear ? sizeof(struct codes_ints_scratch) : linear;
     size_t head = ((size_t)head_dim + 15) / 16 * 16;
     size_t context = context_max < ATTENTION_SPLIT ? context_max : ATTENTION_SPLIT;
     context = (context + KERN_BLOCK - 1) / KERN_BLOCK * KERN_BLOCK;

@@ -1,9 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernels/wide/linear_codes.h in AVX2 registers. */
+/* kernels/wide/codes_ints.h in AVX2 registers, and kernels/wide/linear_codes.h. */
+#include "kernels/avx2/ints.h"
 #include "kernels/variants.h"
+
+INLINE ints pairs_dot(ints sum, ints w, ints x)
+{
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(w, x));
+}
+#include "kernels/wide/codes_ints.h"
 #include "kernels/wide/linear_codes.h"
 
 void linear_codes_avx2(const struct linear_codes_args *a, const struct kern_exec *x)
 {
-    wide_linear_codes(&a->by, x);
+    if (a->by.w.codes.kind < KERN_CODES_INT_END)
+        codes_ints_product(&a->by, x);
+    else
+        wide_linear_codes(&a->by, x);
 }

@@ -32,6 +32,11 @@ INLINE void vec_store_i8_n(int8_t *p, struct vec x, uint32_t n)
     _mm_storeu_si128((__m128i *)(void *)whole, bytes);
     memcpy(p, whole, n);
 }
+INLINE void vec_store_i16(int16_t *p, struct vec x)
+{
+    const __m256i both = _mm256_packs_epi32(_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b));
+    _mm256_storeu_si256((__m256i *)(void *)p, _mm256_permute4x64_epi64(both, 0xd8));
+}
 INLINE struct vec vec_load_i32(const int32_t *p)
 {
     const __m256i *v = (const __m256i *)(const void *)p;

@@ -37,6 +37,21 @@ INLINE ints ints_high(ints v)
 {
     return ints_low(_mm512_srli_epi16(v, 4));
 }
+/* 32 bits shifted right by n, then masked. */
+INLINE ints ints_field(ints v, int n, uint32_t mask)
+{
+    return _mm512_and_si512(_mm512_srli_epi32(v, (unsigned)n), _mm512_set1_epi32((int32_t)mask));
+}
+INLINE ints ints_second_bytes(ints v) /* of each 16 bits */
+{
+    return _mm512_srli_epi16(v, 8);
+}
+/* table: [16], one a byte; i: its places, 0 … 15, in bytes. */
+INLINE ints ints_lookup(const uint8_t *table, ints i)
+{
+    const __m128i t = _mm_loadu_si128((const __m128i *)(const void *)table);
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(t), i);
+}
 INLINE floats floats_set(float f)
 {
     return _mm512_set1_ps(f);
@@ -48,6 +63,14 @@ INLINE floats floats_load(const float *p)
 INLINE void floats_store(float *p, floats v)
 {
     _mm512_store_ps(p, v);
+}
+INLINE floats floats_fma(floats x, floats y, floats z)
+{
+    return _mm512_fmadd_ps(x, y, z);
+}
+INLINE floats ints_floats(ints v)
+{
+    return _mm512_cvtepi32_ps(v);
 }
 /* fma(scale, sum - zero * x, acc): one rounding while the difference is below 2^24. */
 INLINE floats ints_group(floats acc, ints sum, floats scale, floats zero, floats x)

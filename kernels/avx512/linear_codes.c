@@ -1,9 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernels/wide/linear_codes.h in AVX-512 registers. */
+/* kernels/wide/codes_ints.h in AVX-512 registers, and kernels/wide/linear_codes.h. */
+#include "kernels/avx512/ints.h"
 #include "kernels/variants.h"
+
+INLINE ints pairs_dot(ints sum, ints w, ints x)
+{
+    return _mm512_add_epi32(sum, _mm512_madd_epi16(w, x));
+}
+#include "kernels/wide/codes_ints.h"
 #include "kernels/wide/linear_codes.h"
 
 void linear_codes_avx512(const struct linear_codes_args *a, const struct kern_exec *x)
 {
-    wide_linear_codes(&a->by, x);
+    if (a->by.w.codes.kind < KERN_CODES_INT_END)
+        codes_ints_product(&a->by, x);
+    else
+        wide_linear_codes(&a->by, x);
 }

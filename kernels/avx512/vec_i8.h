@@ -21,6 +21,10 @@ INLINE void vec_store_i8_n(int8_t *p, struct vec a, uint32_t n) /* integers -128
 {
     _mm_mask_storeu_epi8(p, vec_mask(n), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(a.v)));
 }
+INLINE void vec_store_i16(int16_t *p, struct vec a) /* integers; nearest that int16 has */
+{
+    _mm256_storeu_si256((__m256i *)(void *)p, _mm512_cvtsepi32_epi16(_mm512_cvtps_epi32(a.v)));
+}
 INLINE struct vec vec_load_i32(const int32_t *p)
 {
     return vec_of(_mm512_cvtepi32_ps(_mm512_loadu_si512(p)));

@@ -3,6 +3,7 @@
  * stand for. Private to kernels/. Threads: pure functions. */
 #ifndef QUIRE_KERNELS_OPS_CODES_LAYOUT_H
 #define QUIRE_KERNELS_OPS_CODES_LAYOUT_H
+#include <stdbool.h>
 #include <string.h>
 #include "kernels/ops/ops_codes.h"
 
@@ -22,6 +23,8 @@ static const float codes_floats[KERN_CODES_END - KERN_CODES_INT_END][16] = {
     {0.0f, 0.005208333333f, 0.66666667f, 1.0f, 0.33333333f, 0.5f, 0.16666667f, 0.25f, 0.0f,
      -0.005208333333f, -0.66666667f, -1.0f, -0.33333333f, -0.5f, -0.16666667f, -0.25f},
 };
+
+#define CODES_BYTES_ZERO 0x80 /* codes of 8 bits are stored as value + 128 */
 
 static inline uint32_t codes_block(const struct packed_codes *c) /* inputs that lie together */
 {
@@ -75,6 +78,38 @@ static inline size_t codes_group_at(const struct packed_codes *c, uint32_t g)
     return codes_supers_bytes(c) + g % (codes_block(c) / c->group) * codes_group_bytes(c);
 }
 
+struct codes_place { /* of a code in its group */
+    uint32_t at;     /* byte */
+    bool high;       /* its high half; of 4 bits */
+};
+static inline struct codes_place codes_place(enum kern_codes kind, uint32_t lane, uint32_t k)
+{
+    const uint32_t in_line = kind == KERN_CODES_BYTES ? 4 : 8, pair = k % in_line / 2, odd = k % 2;
+    if (kind >= KERN_CODES_INT_END)
+        return (struct codes_place){k / 2 * KERN_PANEL + lane, odd};
+    return (struct codes_place){
+        (k / in_line * KERN_PANEL + lane) * 4 + 2 * odd + (in_line == 4 ? pair : pair / 2),
+        in_line == 8 && pair % 2,
+    };
+}
+static inline void codes_put_code(uint8_t *group, enum kern_codes kind, uint32_t lane, uint32_t k,
+                                  uint8_t code)
+{
+    const struct codes_place p = codes_place(kind, lane, k);
+    const uint8_t old = group[p.at];
+    group[p.at] = (uint8_t)(kind == KERN_CODES_BYTES ? code ^ CODES_BYTES_ZERO
+                            : p.high                 ? (old & 0x0f) | code << 4
+                                                     : (old & 0xf0) | (code & 0x0f));
+}
+static inline uint8_t codes_get_code(const uint8_t *group, enum kern_codes kind, uint32_t lane,
+                                     uint32_t k)
+{
+    const struct codes_place p = codes_place(kind, lane, k);
+    return (uint8_t)(kind == KERN_CODES_BYTES ? group[p.at] ^ CODES_BYTES_ZERO
+                     : p.high                 ? group[p.at] >> 4
+                                              : group[p.at] & 0x0f);
+}
+
 static inline float codes_value(enum kern_codes kind, uint8_t code)
 {
     return kind == KERN_CODES_BYTES     ? (float)(int8_t)code
@@ -105,10 +140,7 @@ static inline void codes_put(uint8_t *panel, const struct packed_codes *c, uint3
     const bool by_256 = c->scales == KERN_SCALES_BY_256;
     const uint32_t super = g * c->group / KERN_CODES_SUPER;
     for (uint32_t k = 0; k < c->group; k++)
-        if (c->kind == KERN_CODES_BYTES)
-            at[k * KERN_PANEL + lane] = q[k];
-        else if (k % 2 == 0)
-            at[k / 2 * KERN_PANEL + lane] = (uint8_t)((q[k] & 15) | q[k + 1] << 4);
+        codes_put_code(at, (enum kern_codes)c->kind, lane, k, q[k]);
     codes_put_scale(scales, c, lane, by_256 ? 0 : from->scales[g], by_256 ? from->parts[g] : 0);
     if (c->has_min)
         codes_put_scale(scales + codes_mins_at(c), c, lane, by_256 ? 0 : from->mins[g],

@@ -4,14 +4,31 @@
  * of inputs:
  *     W[o,k] = fma(scale[o,g], value(q[o,k]), min[o,g]),  g = k / group; min 0 where there is none
  * This holds the blocks of GGUF files, MXFP4, NVFP4 and bitsandbytes' nf4 and fp4 as they are:
- * W[o,k] is the f32 that the format defines, and the product is that of `linear` with such an f32
- * matrix, to the bit. A kernel unpacks a slice of a panel into the first-level cache, or for few
- * rows into registers, and multiplies from there, so memory is read in the packed size.
+ * W[o,k] is the f32 that the format defines, and memory is read in the packed size.
+ *
+ * Values that are floats (nf4, fp4): the product is that of `linear` with such an f32 matrix, to
+ * the bit. A kernel unpacks a slice of a panel into the first-level cache, or for few rows into
+ * registers, and multiplies from there.
+ *
+ * Values that are whole numbers: x is rounded to 16 bits, so that sums of products of a group are
+ * sums of integers, which are exact in any order. Of each KERN_CODES_X = 256 inputs (the last ones
+ * may be fewer)
+ *     2^e <= max |x| < 2^(e + 1),  unit = 2^(e - 14)
+ *     n[k] = x[k] / unit to the nearest integer, ties to even; 32767 where that is 32768
+ *     part = 0; for groups ascending: part = fma(min, sum of n[k], part)   where there are mins
+ *                                     part = fma(scale, sum of n[k] * value(q[k]), part)
+ *     sum  = fma(unit, part, sum)
+ * with sums of a group as int32, converted to f32. A single input that is not 0 gives x[k] * W[o,k]
+ * of the f32 above when x[k] has at most 15 bits. Where max |x| is below 2^-100, all n are 0; where
+ * an x is not finite, sum is NaN.
  *
  * Layout (codes_layout.h). Panels of KERN_PANEL = 64 outputs, each contiguous; in a panel groups
  * ascend. A group is
- *     codes    bytes: int8 [group][64], the value itself
- *              halves: u8 [group/2][64], input 2j in the low half of byte j, 2j + 1 in the high one
+ *     codes    whole numbers of 8 bits: u8 [group/4][64][4], value + 128; inputs 0, 2, 1, 3 of 4
+ *              whole numbers of 4 bits: u8 [group/8][64][4]; of 8 inputs, from the low half of the
+ *              first byte on: 0, 2, 4, 6, 1, 3, 5, 7, so that a mask and a shift give pairs of
+ *              neighbours in the halves of 32 bits
+ *              floats: u8 [group/2][64], input 2j in the low half of byte j, 2j + 1 in the high one
  *     scales   [64] f32, f16 or int8, then as many mins where the format has them
  * With scales in int8 before each 256 inputs: f32 d [64] (then f32 dmin [64]), and
  *     scale = d * int8, min = dmin * int8     in f32; one product each
@@ -34,6 +51,7 @@ enum kern_codes {
 };
 enum kern_scales { KERN_SCALES_F32, KERN_SCALES_F16, KERN_SCALES_BY_256 };
 #define KERN_CODES_SUPER 256u /* inputs of a d; n_in is a multiple of it then */
+#define KERN_CODES_X     256u /* inputs that are rounded with one unit; whole groups */
 
 /* One output. Arrays of what the form does not have are not read. */
 struct codes_output {
@@ -46,7 +64,8 @@ struct codes_output {
 float kern_codes_value(enum kern_codes kind, uint8_t code);
 
 /* y[i,o] = sum_k x[i,k] * W[o,k] + bias[o] (+ y[i,o] as it was, when accumulate): one f32
- * accumulator an output, from +0, one fma for each k, ascending; the rest as linear (ops.h).
+ * accumulator an output, from +0: of floats one fma for each k, ascending, of whole numbers one for
+ * each KERN_CODES_X inputs, as above; the rest as linear (ops.h).
  * x: F32 or BF16, which is widened; y: F32 or BF16; w.codes.kind above 0. */
 struct linear_codes_args {
     struct linear_args by;

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Formula and layout: ops_codes.h. Order: one f32 accumulator per output, from +0, one fused
- * multiply-add for each k ascending, of x[i,k] and the f32 W[o,k]. */
+/* Formula and layout: ops_codes.h. Order of floats: one f32 accumulator per output, from +0, one
+ * fused multiply-add for each k ascending, of x[i,k] and the f32 W[o,k]. Order of whole numbers: one
+ * accumulator of KERN_CODES_X inputs, from +0, fused multiply-adds of groups ascending, the min
+ * first; one of these parts, from +0, one fused multiply-add each. */
 #include <math.h>
 #include "kernels/ops/codes_layout.h"
+#include "kernels/ops/codes_x.h"
 #include "kernels/ref/panels.h"
 #include "kernels/variants.h"
 
@@ -15,33 +18,90 @@ static float scale_of(const struct packed_codes *c, const uint8_t *at, const uin
     return element_f32(at, c->scales == KERN_SCALES_F16 ? DT_F16 : DT_F32, lane);
 }
 
-static float weight(const struct packed *w, uint32_t o, uint32_t k)
+struct group { /* of an output */
+    const uint8_t *codes;
+    float scale, min;
+};
+
+static struct group group_of(const struct packed *w, uint32_t o, uint32_t g)
 {
     const struct packed_codes *c = &w->codes;
-    const uint32_t g = k / c->group, i = k % c->group, lane = o % KERN_PANEL;
+    const uint32_t lane = o % KERN_PANEL;
     const uint8_t *block = (const uint8_t *)w->data +
                            o / KERN_PANEL * codes_panel_bytes(c, w->n_in) + codes_block_at(c, g);
     const uint8_t *at = block + codes_group_at(c, g), *scales = at + codes_scales_at(c);
-    const uint8_t code = c->kind == KERN_CODES_BYTES
-                             ? at[i * KERN_PANEL + lane]
-                             : at[i / 2 * KERN_PANEL + lane] >> (i % 2 * 4) & 15;
-    const float min = c->has_min ? scale_of(c, scales + codes_mins_at(c),
-                                            block + KERN_PANEL * sizeof(float), lane)
-                                 : 0;
-    return fmaf(scale_of(c, scales, block, lane), codes_value((enum kern_codes)c->kind, code), min);
+    struct group group = {at, scale_of(c, scales, block, lane), 0};
+    if (c->has_min)
+        group.min =
+            scale_of(c, scales + codes_mins_at(c), block + KERN_PANEL * sizeof(float), lane);
+    return group;
 }
 
-static float sum_of(const void *args, size_t i, uint32_t o)
+static float value_of(const struct packed *w, const struct group *g, uint32_t o, uint32_t i)
+{
+    const enum kern_codes kind = (enum kern_codes)w->codes.kind;
+    return codes_value(kind, codes_get_code(g->codes, kind, o % KERN_PANEL, i));
+}
+
+static float x_of(const struct linear_args *a, size_t i, uint32_t k)
+{
+    return element_f32(a->x, a->x_dtype, i * a->x_stride + k);
+}
+
+static float sum_of_floats(const void *args, size_t i, uint32_t o)
 {
     const struct linear_args *a = args;
+    const uint32_t group = a->w.codes.group;
     float sum = 0;
-    for (uint32_t k = 0; k < a->w.n_in; k++)
-        sum = fmaf(element_f32(a->x, a->x_dtype, i * a->x_stride + k), weight(&a->w, o, k), sum);
+    for (uint32_t g = 0; g < a->w.n_in / group; g++) {
+        const struct group of = group_of(&a->w, o, g);
+        for (uint32_t k = 0; k < group; k++)
+            sum = fmaf(x_of(a, i, g * group + k),
+                       fmaf(of.scale, value_of(&a->w, &of, o, k), of.min), sum);
+    }
+    return sum;
+}
+
+static struct codes_unit unit_of(const struct linear_args *a, size_t i, uint32_t begin,
+                                 uint32_t end)
+{
+    float most = 0;
+    for (uint32_t k = begin; k < end; k++) {
+        const float x = fabsf(x_of(a, i, k));
+        most = isnan(x) || x > most ? x : most; /* NaN once an x was */
+    }
+    return codes_unit(most);
+}
+
+static float sum_of_integers(const void *args, size_t i, uint32_t o)
+{
+    const struct linear_args *a = args;
+    const uint32_t group = a->w.codes.group;
+    float sum = 0;
+    for (uint32_t k = 0; k < a->w.n_in; k += KERN_CODES_X) {
+        const uint32_t end = a->w.n_in - k < KERN_CODES_X ? a->w.n_in : k + KERN_CODES_X;
+        const struct codes_unit unit = unit_of(a, i, k, end);
+        float part = 0;
+        for (uint32_t begin = k; begin < end; begin += group) {
+            const struct group of = group_of(&a->w, o, begin / group);
+            int32_t products = 0, all = 0;
+            for (uint32_t j = 0; j < group; j++) {
+                const int32_t n = codes_x(x_of(a, i, begin + j), unit.inverse);
+                products += n * (int32_t)value_of(&a->w, &of, o, j);
+                all += n;
+            }
+            if (a->w.codes.has_min)
+                part = fmaf(of.min, (float)all, part);
+            part = fmaf(of.scale, (float)products, part);
+        }
+        sum = fmaf(unit.unit, part, sum);
+    }
     return sum;
 }
 
 void linear_codes_ref(const struct linear_codes_args *args, const struct kern_exec *x)
 {
     const struct linear_args *a = &args->by;
-    ref_product(REF_PRODUCT(a, sum_of), x);
+    ref_product(
+        REF_PRODUCT(a, a->w.codes.kind < KERN_CODES_INT_END ? sum_of_integers : sum_of_floats), x);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* linear_codes: every variant against the reference, the reference against f64, rows of a batch
- * against the same rows alone, and against `linear` with the f32 matrix that the codes stand for:
- * the same bits. */
+ * against the same rows alone; values that are floats against `linear` with the f32 matrix that the
+ * codes stand for, whole numbers against that matrix one input at a time: the same bits. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,10 +11,12 @@
 struct codes_case {
     struct linear_codes_args a; /* first member: the arguments of a call */
     float *w;                   /* [n_out, n_in] that it stands for */
+    float *size;                /* of the two terms of w */
 };
 
 /* One output's numbers, and what they stand for. */
-static void make_output(struct kcheck *k, const struct packed *w, uint32_t o, float *values)
+static void make_output(struct kcheck *k, const struct packed *w, uint32_t o, float *values,
+                        float *size)
 {
     enum { IN_MAX = 1024 };
     static uint8_t q[IN_MAX];
@@ -43,8 +45,9 @@ static void make_output(struct kcheck *k, const struct packed *w, uint32_t o, fl
         const uint32_t g = i / c->group;
         const float scale = by_256 ? supers[i / 256] * (float)parts[g] : scales[g];
         const float min = by_256 ? super_mins[i / 256] * (float)part_mins[g] : mins[g];
-        values[i] =
-            fmaf(scale, kern_codes_value((enum kern_codes)c->kind, q[i]), c->has_min ? min : 0);
+        const float value = kern_codes_value((enum kern_codes)c->kind, q[i]);
+        values[i] = fmaf(scale, value, c->has_min ? min : 0);
+        size[i] = fabsf(scale * value) + (c->has_min ? fabsf(min) : 0);
     }
 }
 
@@ -83,15 +86,28 @@ static void make_case(struct kcheck *k, struct codes_case *c)
                 .accumulate = kc_chance(k, 40),
             },
         .w = kc_buf(k, (size_t)n_out * n_in * sizeof(float)),
+        .size = kc_buf(k, (size_t)n_out * n_in * sizeof(float)),
     };
     kc_fill_dtype(k, x, x_dtype, n_row * x_stride);
     memset((void *)(uintptr_t)c->a.by.w.data, 0, bytes);
     for (uint32_t o = 0; o < n_out; o++)
-        make_output(k, &c->a.by.w, o, c->w + (size_t)o * n_in);
+        make_output(k, &c->a.by.w, o, c->w + (size_t)o * n_in, c->size + (size_t)o * n_in);
     c->a.by.bias = kc_product_bias(k, n_out);
     kc_shape(k, "%s n_row %u [%u,%u] kind %u scales %u%s group %u%s%s", dtype_name(x_dtype), n_row,
              n_out, n_in, codes.kind, codes.scales, codes.has_min ? " min" : "", codes.group,
              c->a.by.bias ? " bias" : "", c->a.by.accumulate ? " accumulate" : "");
+}
+
+/* Largest error of row i's input j that rounding to 16 bits causes. */
+static double rounding_of(const struct linear_args *a, uint32_t i, uint32_t j)
+{
+    double most = 0;
+    if (a->w.codes.kind >= KERN_CODES_INT_END)
+        return 0;
+    for (uint32_t k = j / KERN_CODES_X * KERN_CODES_X;
+         k < a->w.n_in && k / KERN_CODES_X == j / KERN_CODES_X; k++)
+        most = fmax(most, fabs((double)kc_get(a->x, a->x_dtype, i * a->x_stride + k)));
+    return most * 0x1p-14;
 }
 
 /* y against sums in f64 of the numbers that went in. */
@@ -103,17 +119,20 @@ static void near_f64(struct kcheck *k, const struct kc_product *p, const float *
     const uint32_t n_in = a->w.n_in;
     for (uint32_t i = 0; i < a->n_row; i += 1 + a->n_row / 3)
         for (uint32_t o = 0; o < a->w.n_out; o++) {
-            double want = 0, size = 0;
+            double want = 0, size = 0, rounding = 0, unit = 0;
             for (uint32_t j = 0; j < n_in; j++) {
-                const double term = (double)c->w[(size_t)o * n_in + j] *
-                                    (double)kc_get(a->x, a->x_dtype, i * a->x_stride + j);
-                want += term;
-                size += fabs(term);
+                const double x = (double)kc_get(a->x, a->x_dtype, i * a->x_stride + j);
+                const double of = (double)c->size[(size_t)o * n_in + j];
+                unit = j % KERN_CODES_X ? unit : rounding_of(a, i, j);
+                want += (double)c->w[(size_t)o * n_in + j] * x;
+                size += of * fabs(x);
+                rounding += of * unit;
             }
             const double bias = a->bias ? (double)a->bias[o] : 0;
             const double old = a->accumulate ? (double)before[i * a->y_stride + o] : 0;
             kc_near(k, "y", (double)y[i * a->y_stride + o], want + bias + old,
-                    ((n_in + 3) * size + 2 * fabs(bias) + 2 * fabs(old)) * 0x1p-24 + 0x1p-120);
+                    ((n_in + 3) * (size + rounding) + 2 * fabs(bias) + 2 * fabs(old)) * 0x1p-24 +
+                        rounding + 0x1p-120);
         }
 }
 
@@ -150,12 +169,37 @@ static void same_as_linear(struct kcheck *k, const struct codes_case *c)
     kc_same_bits(k, "y by linear", (struct kc_bits){got, want, DT_F32, (size_t)n_row * n_out});
 }
 
+/* One input that is not 0, of at most 15 bits: its products with the f32 of the codes. */
+static void one_input(struct kcheck *k, const struct codes_case *c)
+{
+    const uint32_t n_in = c->a.by.w.n_in, n_out = c->a.by.w.n_out, at = kc_range(k, 0, n_in - 1);
+    struct linear_codes_args one = c->a;
+    float *x = kc_buf(k, n_in * sizeof *x), *want = kc_buf(k, n_out * sizeof *want);
+    const int exponent = (int)kc_range(k, 0, 20) - 10;
+    memset(x, 0, n_in * sizeof *x);
+    x[at] = ldexpf(kc_chance(k, 50) ? 1 : -1, exponent);
+    one.by.x = x;
+    one.by.x_dtype = DT_F32;
+    one.by.n_row = 1;
+    one.by.accumulate = 0;
+    one.by.bias = NULL;
+    one.by.y_dtype = DT_F32;
+    one.by.y_stride = n_out;
+    one.by.y = kc_buf(k, n_out * sizeof(float));
+    for (uint32_t o = 0; o < n_out; o++)
+        want[o] = 0 + x[at] * c->w[(size_t)o * n_in + at];
+    kc_run(k, k->variant, &one, kc_range(k, 1, 3));
+    kc_same_bits(k, "y of one input", (struct kc_bits){one.by.y, want, DT_F32, n_out});
+}
+
 void kcheck_linear_codes(struct kcheck *k)
 {
     struct codes_case c;
     k->specials = false;
     make_case(k, &c);
-    if (c.a.by.x_dtype == DT_F32)
+    if (c.a.by.w.codes.kind < KERN_CODES_INT_END)
+        one_input(k, &c);
+    else if (c.a.by.x_dtype == DT_F32)
         same_as_linear(k, &c);
     kc_product_check(k, &(struct kc_product){
                             .args = &c,
@@ -173,7 +217,7 @@ void kcheck_linear_codes(struct kcheck *k)
                         });
 }
 
-/* Forms of Q4_K, Q6_K, Q8_0 and nf4. */
+/* Forms of Q4_K, Q5_K, Q6_K, IQ4_XS, Q8_0 and nf4. */
 void kbench_linear_codes(struct kc_bench *b)
 {
     enum { BIG_OUT = 9728, BIG_IN = 4096 };
@@ -182,11 +226,13 @@ void kbench_linear_codes(struct kc_bench *b)
         struct packed_codes codes;
     } forms[] = {
         {"q4_k", {KERN_CODES_HALVES, KERN_SCALES_BY_256, 1, 32}},
+        {"q5_k", {KERN_CODES_BYTES, KERN_SCALES_BY_256, 1, 32}},
         {"q6_k", {KERN_CODES_BYTES, KERN_SCALES_BY_256, 0, 16}},
+        {"iq4_xs", {KERN_CODES_NL, KERN_SCALES_BY_256, 0, 32}},
         {"q8_0", {KERN_CODES_BYTES, KERN_SCALES_F16, 0, 32}},
         {"nf4", {KERN_CODES_NF4, KERN_SCALES_F32, 0, 64}},
     };
-    static const uint32_t rows[] = {1, 4, 32, 512};
+    static const uint32_t rows[] = {1, 2, 4, 16, 32, 512};
     if (!b->k->variant->caps)
         return; /* the reference would take minutes */
     for (size_t f = 0; f < sizeof forms / sizeof *forms; f++) {

@@ -1,0 +1,401 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* codes_ints - linear_codes of values that are whole numbers, on registers of int32 sums; formula,
+ * order and layout: ops_codes.h.
+ *
+ *     for row blocks of at most KERN_LINEAR_ROWS    W is read once per block
+ *       for panels of this thread                   one contiguous stream of memory
+ *         for blocks of KERN_CODES_X inputs         x is rounded once for all panels, if it fits
+ *           for groups                              scales and mins to f32
+ *             for tiles of rows                     sums of integers, times the scale onto the part
+ *           sum += unit * part
+ *
+ * Products are of 16 bits by 16 bits, neighbours added: codes are unpacked to pairs of 16 bits by a
+ * shift and a mask. For few rows that is done in registers, a strip of outputs at a time; for more
+ * each group is unpacked once into the first-level cache for all tiles.
+ *
+ * The including file defines the names of ints.h, INTS_STRIP (as linear_int8.h) and
+ * pairs_dot(sum, w, x): sum + 2 products of int16 in each int32. Threads: as ops.h. */
+#ifndef QUIRE_KERNELS_WIDE_CODES_INTS_H
+#define QUIRE_KERNELS_WIDE_CODES_INTS_H
+#include "kernels/ops/codes_x.h"
+#include "kernels/reading.h"
+#include "kernels/tiling/codes_scratch.h"
+#include "kernels/tiling/linear_tile_loop.h"
+#include "kernels/wide/codes_values.h"
+#ifdef INTS
+
+#define CODES_LINE (4 * KERN_PANEL) /* bytes: 4 of each output */
+#define CODES_TILE 6                /* rows */
+
+/* How stored codes become codes of 16 bits above their zero: bytes, halves of bytes, or these by a
+ * table. */
+enum codes_form { CODES_OF_BYTES, CODES_OF_HALVES, CODES_OF_TABLE, CODES_FORMS };
+
+struct codes_block { /* of a panel: KERN_CODES_X inputs, or what is left */
+    const struct packed_codes *form;
+    struct codes_ints_scratch *s;
+    const struct codes_inputs *x; /* [n_row] */
+    const uint8_t *supers, *groups;
+    const uint8_t *table; /* [16] codes of CODES_OF_TABLE */
+    uint32_t n, n_row;    /* n: inputs */
+    bool first;           /* of the panel: sums begin with 0 */
+};
+struct codes_tile { /* constants where they are inlined, but for the strip and the group */
+    int rows, n_vec;
+    uint32_t row, strip; /* first row; first output */
+    uint32_t group;
+};
+struct codes_int_sums {
+    ints v[CODES_TILE][KERN_PANEL / INTS];
+};
+
+/* ---- x ---- */
+
+/* What is added to values of a kind, so that codes are not negative. */
+INLINE int32_t codes_zero(enum kern_codes kind)
+{
+    return kind == KERN_CODES_HALVES ? 0 : kind == KERN_CODES_SIGNED ? 8 : (int)CODES_BYTES_ZERO;
+}
+
+INLINE struct vec codes_x_load(const struct linear_args *a, size_t at)
+{
+    return a->x_dtype == DT_BF16 ? vec_load_bf16((const uint16_t *)a->x + at)
+                                 : vec_load((const float *)a->x + at);
+}
+
+/* n inputs of a row, from element `at` of x on. Sums of a group are below 2^24: exact in f32. */
+static void codes_round(struct codes_inputs *to, const struct linear_args *a, size_t at, uint32_t n)
+{
+    const struct packed_codes *c = &a->w.codes;
+    const float zero = (float)codes_zero((enum kern_codes)c->kind);
+    struct vec most = vec_set(0), zeros = vec_set(0), sum = vec_set(0);
+    for (uint32_t k = 0; k < n; k += 16) {
+        const struct vec x = codes_x_load(a, at + k);
+        most = vec_max(vec_abs(x), most);
+        zeros = vec_fma(x, vec_set(0), zeros); /* NaN where an x is not finite */
+    }
+    const struct codes_unit unit = codes_unit(vec_fold_add(zeros) == 0 ? vec_fold_max(most) : NAN);
+    to->unit = unit.unit;
+    for (uint32_t k = 0; k < n; k += 16) {
+        struct vec x = vec_round(vec_mul(codes_x_load(a, at + k), vec_set(unit.inverse)));
+        x = vec_min(vec_if_nan(x, vec_set(0), x), vec_set(INT16_MAX));
+        vec_store_i16(to->n + k, x);
+        sum = vec_add(sum, x);
+        if ((k + 16) % c->group)
+            continue;
+        to->sum[k / c->group] = vec_fold_add(sum);
+        to->start[k / c->group] = -(int32_t)(zero * to->sum[k / c->group]);
+        sum = vec_set(0);
+    }
+}
+
+/* ---- sums of a group ---- */
+
+INLINE ints codes_load(const void *p)
+{
+    return ints_load(p);
+}
+
+/* Codes of inputs 2 i and 2 i + 1 of a line, v, as it is stored. */
+INLINE ints codes_pairs(ints v, int i, const uint8_t *table, const enum codes_form form)
+{
+    if (form == CODES_OF_HALVES)
+        return ints_field(v, 4 * i, 0x000f000f);
+    if (form == CODES_OF_TABLE)
+        v = ints_lookup(table, i % 2 ? ints_high(v) : ints_low(v));
+    return (form == CODES_OF_TABLE ? i / 2 : i) ? ints_second_bytes(v) : ints_field(v, 0, 0xff00ff);
+}
+INLINE int codes_line_pairs(const enum codes_form form)
+{
+    return form == CODES_OF_BYTES ? 2 : 4;
+}
+
+INLINE ints codes_two(const int16_t *x)
+{
+    int32_t two;
+    memcpy(&two, x, sizeof two);
+    return ints_set(two);
+}
+
+/* From the group as it is stored. */
+INLINE void codes_sums_packed(struct codes_int_sums *s, const struct codes_block *b,
+                              const struct codes_tile *t, const uint8_t *at,
+                              const enum codes_form form)
+{
+    const size_t ahead = kern_ahead(KERN_PRODUCT_INT4);
+    const int n_pair = codes_line_pairs(form);
+    const int16_t *x = b->x[t->row].n + t->group * b->form->group;
+    const int16_t *const end = x + b->form->group;
+    for (; x < end; x += 2 * n_pair, at += CODES_LINE) {
+        for (size_t i = 0; t->strip == 0 && i < CODES_LINE; i += 64)
+            __builtin_prefetch(at + ahead + i);
+        UNROLL
+        for (int j = 0; j < t->n_vec; j++) {
+            const ints v = codes_load(at + (t->strip + (size_t)j * INTS) * 4);
+            UNROLL
+            for (int i = 0; i < n_pair; i++) {
+                const ints w = codes_pairs(v, i, b->table, form);
+                UNROLL
+                for (int r = 0; r < t->rows; r++) {
+                    const int16_t *from =
+                        (const int16_t *)(const void *)((const char *)x + (size_t)r * sizeof *b->x);
+                    s->v[r][j] = pairs_dot(s->v[r][j], w, codes_two(from + 2 * i));
+                }
+            }
+        }
+    }
+}
+
+/* From s->w. */
+INLINE void codes_sums_unpacked(struct codes_int_sums *s, const struct codes_block *b,
+                                const struct codes_tile *t)
+{
+    const int16_t *x = b->x[t->row].n + t->group * b->form->group;
+    for (uint32_t pair = 0; pair < b->form->group / 2; pair++, x += 2) {
+        ints w[KERN_PANEL / INTS];
+        UNROLL
+        for (int j = 0; j < t->n_vec; j++)
+            w[j] = codes_load(b->s->w[pair][t->strip + (uint32_t)j * INTS]);
+        UNROLL
+        for (int r = 0; r < t->rows; r++) {
+            const ints two = codes_two(
+                (const int16_t *)(const void *)((const char *)x + (size_t)r * sizeof *b->x));
+            UNROLL
+            for (int j = 0; j < t->n_vec; j++)
+                s->v[r][j] = pairs_dot(s->v[r][j], w[j], two);
+        }
+    }
+}
+
+/* ---- a group ---- */
+
+/* Scales and mins of a group to f32. */
+INLINE void codes_open(const struct codes_block *b, const uint8_t *at)
+{
+    const struct codes_part p = {
+        .form = b->form,
+        .scales = at + codes_scales_at(b->form),
+        .supers = b->supers,
+    };
+    __builtin_prefetch(p.scales + kern_ahead(KERN_PRODUCT_INT4));
+    for (uint32_t lane = 0; lane < KERN_PANEL; lane += 16) {
+        vec_store(b->s->scale + lane, codes_array(&p, lane, false));
+        if (b->form->has_min)
+            vec_store(b->s->min + lane, codes_array(&p, lane, true));
+    }
+}
+
+INLINE void codes_add(const struct codes_block *b, const struct codes_tile *t,
+                      const struct codes_int_sums *s)
+{
+    const bool has_min = b->form->has_min;
+    UNROLL
+    for (int r = 0; r < t->rows; r++) {
+        float *part = b->s->part[t->row + (uint32_t)r] + t->strip;
+        const floats all = floats_set(b->x[t->row + (uint32_t)r].sum[t->group]);
+        UNROLL
+        for (int j = 0; j < t->n_vec; j++) {
+            const floats scale = floats_load(b->s->scale + t->strip + j * INTS);
+            floats onto = t->group ? floats_load(part + j * INTS) : floats_set(0);
+            if (has_min)
+                onto = floats_fma(floats_load(b->s->min + t->strip + j * INTS), all, onto);
+            floats_store(part + j * INTS, floats_fma(scale, ints_floats(s->v[r][j]), onto));
+        }
+    }
+}
+
+INLINE void codes_group(const struct codes_block *b, struct codes_tile t, const uint8_t *at,
+                        const bool packed, const enum codes_form form)
+{
+    const bool wide = t.rows == 1 || INTS_STRIP == 4;
+    t.n_vec = wide ? (int)KERN_PANEL / INTS : t.rows <= 3 ? 4 : 2;
+    if (wide && INTS_STRIP == 4)
+        t.n_vec = 4;
+    for (t.strip = 0; t.strip < KERN_PANEL; t.strip += (uint32_t)(t.n_vec * INTS)) {
+        struct codes_int_sums s;
+        UNROLL
+        for (int r = 0; r < t.rows; r++)
+            UNROLL
+        for (int j = 0; j < t.n_vec; j++)
+            s.v[r][j] = ints_set(b->x[t.row + (uint32_t)r].start[t.group]);
+        if (packed)
+            codes_sums_packed(&s, b, &t, at, form);
+        else
+            codes_sums_unpacked(&s, b, &t);
+        codes_add(b, &t, &s);
+    }
+}
+
+/* ---- a block of inputs ---- */
+
+typedef void codes_block_fn(const struct codes_block *b);
+typedef void codes_rows_fn(const struct codes_block *b, uint32_t row, uint32_t group);
+
+/* n_row is `rows`. */
+INLINE void codes_block_packed(const struct codes_block *block, const int rows,
+                               const enum codes_form form)
+{
+    const struct codes_block b = *block;
+    const uint8_t *at = b.groups;
+    for (uint32_t g = 0; g < b.n / b.form->group; g++, at += codes_group_bytes(b.form)) {
+        codes_open(&b, at);
+        codes_group(&b, (struct codes_tile){.rows = rows, .group = g}, at, true, form);
+    }
+}
+
+INLINE void codes_unpack_group(const struct codes_block *b, const uint8_t *at,
+                               const enum codes_form form)
+{
+    const int n_pair = codes_line_pairs(form);
+    for (uint32_t pair = 0; pair < b->form->group / 2; pair += (uint32_t)n_pair, at += CODES_LINE)
+        for (uint32_t o = 0; o < KERN_PANEL; o += INTS) {
+            const ints v = codes_load(at + (size_t)o * 4);
+            UNROLL
+            for (int i = 0; i < n_pair; i++)
+                ints_store((int32_t *)(void *)b->s->w[pair + (uint32_t)i][o],
+                           codes_pairs(v, i, b->table, form));
+        }
+}
+
+#define PACKED(name, form, rows)                                          \
+    static void codes_packed_##name##_##rows(const struct codes_block *b) \
+    {                                                                     \
+        codes_block_packed(b, rows, form);                                \
+    }
+#define PACKED_ALL(name, form)                                                      \
+    PACKED(name, form, 1)                                                           \
+    PACKED(name, form, 2)                                                           \
+    PACKED(name, form, 3)                                                           \
+    PACKED(name, form, 4)                                                           \
+    PACKED(name, form, 5)                                                           \
+    PACKED(name, form, 6)                                                           \
+    static void codes_unpack_##name(const struct codes_block *b, const uint8_t *at) \
+    {                                                                               \
+        codes_unpack_group(b, at, form);                                            \
+    }
+#define PACKED_ROW(name)                                                              \
+    {                                                                                 \
+        codes_packed_##name##_1, codes_packed_##name##_2, codes_packed_##name##_3,    \
+            codes_packed_##name##_4, codes_packed_##name##_5, codes_packed_##name##_6 \
+    }
+#define UNPACKED(n)                                                                              \
+    static void codes_unpacked_##n(const struct codes_block *b, uint32_t row, uint32_t g)        \
+    {                                                                                            \
+        const struct codes_block local = *b;                                                     \
+        codes_group(&local, (struct codes_tile){.rows = n, .row = row, .group = g}, NULL, false, \
+                    CODES_OF_BYTES);                                                             \
+    }
+PACKED_ALL(bytes, CODES_OF_BYTES)
+PACKED_ALL(halves, CODES_OF_HALVES)
+PACKED_ALL(table, CODES_OF_TABLE)
+UNPACKED(3)
+UNPACKED(4)
+UNPACKED(5)
+UNPACKED(6)
+static codes_block_fn *const codes_packed[CODES_FORMS][CODES_TILE] = {
+    [CODES_OF_BYTES] = PACKED_ROW(bytes),
+    [CODES_OF_HALVES] = PACKED_ROW(halves),
+    [CODES_OF_TABLE] = PACKED_ROW(table),
+};
+static void (*const codes_unpack_groups[CODES_FORMS])(const struct codes_block *,
+                                                      const uint8_t *) = {
+    [CODES_OF_BYTES] = codes_unpack_bytes,
+    [CODES_OF_HALVES] = codes_unpack_halves,
+    [CODES_OF_TABLE] = codes_unpack_table,
+};
+/* of more than CODES_TILE rows; tiles of equal size, so none has fewer than 3 */
+static codes_rows_fn *const codes_unpacked[CODES_TILE + 1] = {
+    NULL, NULL, NULL, codes_unpacked_3, codes_unpacked_4, codes_unpacked_5, codes_unpacked_6};
+#undef PACKED
+#undef PACKED_ALL
+#undef PACKED_ROW
+#undef UNPACKED
+
+INLINE void codes_block_rows(const struct codes_block *b, enum codes_form form)
+{
+    const uint32_t n_tile = (b->n_row + CODES_TILE - 1) / CODES_TILE;
+    const uint8_t *at = b->groups;
+    if (b->n_row <= CODES_TILE) {
+        codes_packed[form][b->n_row - 1](b);
+        return;
+    }
+    for (uint32_t g = 0; g < b->n / b->form->group; g++, at += codes_group_bytes(b->form)) {
+        codes_open(b, at);
+        codes_unpack_groups[form](b, at);
+        for (uint32_t i = 0; i < n_tile; i++) {
+            const uint32_t row = b->n_row * i / n_tile, end = b->n_row * (i + 1) / n_tile;
+            codes_unpacked[end - row](b, row, g);
+        }
+    }
+}
+
+/* The parts onto the sums. */
+INLINE void codes_join(const struct codes_block *b)
+{
+    for (uint32_t r = 0; r < b->n_row; r++) {
+        const floats unit = floats_set(b->x[r].unit);
+        float *sum = b->s->sum[r];
+        UNROLL
+        for (uint32_t j = 0; j < KERN_PANEL; j += INTS)
+            floats_store(sum + j, floats_fma(unit, floats_load(b->s->part[r] + j),
+                                             b->first ? floats_set(0) : floats_load(sum + j)));
+    }
+}
+
+/* ---- the product ---- */
+
+INLINE enum codes_form codes_form_of(const struct packed_codes *c)
+{
+    if (c->kind == KERN_CODES_BYTES)
+        return CODES_OF_BYTES;
+    return c->kind == KERN_CODES_HALVES || c->kind == KERN_CODES_SIGNED ? CODES_OF_HALVES
+                                                                        : CODES_OF_TABLE;
+}
+
+/* Rows of a block, such that their x is kept; blocks of about equal size. */
+INLINE size_t codes_rows_block(size_t n_row, uint32_t n_block)
+{
+    size_t most = CODES_X_KEPT / n_block;
+    most = most > KERN_LINEAR_ROWS ? KERN_LINEAR_ROWS : most ? most : 1;
+    const size_t n = (n_row + most - 1) / most;
+    return n ? (n_row + n - 1) / n : 1;
+}
+
+INLINE void codes_ints_product(const struct linear_args *a, const struct kern_exec *x)
+{
+    const struct packed_codes *form = &a->w.codes;
+    const struct range panels = split((a->w.n_out + KERN_PANEL - 1) / KERN_PANEL, x);
+    const uint32_t n_in = a->w.n_in, n_block = (n_in + KERN_CODES_X - 1) / KERN_CODES_X;
+    const enum codes_form how = codes_form_of(form);
+    const size_t block = codes_rows_block(a->n_row, n_block);
+    const bool kept = n_block <= CODES_X_KEPT;
+    struct codes_ints_scratch *s = x->scratch;
+    uint8_t table[16];
+    for (uint32_t i = 0; i < 16; i++)
+        table[i] = (uint8_t)(codes_ints[form->kind][i] + (int)CODES_BYTES_ZERO);
+    for (size_t row = 0; row < a->n_row; row += block) {
+        struct codes_block b = {.form = form, .s = s, .table = table};
+        b.n_row = (uint32_t)(a->n_row - row < block ? a->n_row - row : block);
+        for (size_t panel = panels.begin; panel < panels.end; panel++) {
+            const uint8_t *at = (const uint8_t *)a->w.data + panel * codes_panel_bytes(form, n_in);
+            for (uint32_t i = 0; i < n_block; i++) {
+                const uint32_t k = i * KERN_CODES_X;
+                struct codes_inputs *in = s->x + (kept ? (size_t)i * b.n_row : 0);
+                b.x = in;
+                b.first = i == 0;
+                b.n = n_in - k < KERN_CODES_X ? n_in - k : KERN_CODES_X;
+                b.supers = at + codes_block_at(form, k / form->group);
+                b.groups = b.supers + codes_supers_bytes(form);
+                for (uint32_t r = 0; r < b.n_row && (!kept || panel == panels.begin); r++)
+                    codes_round(in + r, a, (row + r) * a->x_stride + k, b.n);
+                codes_block_rows(&b, how);
+                codes_join(&b);
+            }
+            for (uint32_t r = 0; r < b.n_row; r++)
+                linear_epilogue(a, s->sum[r], row + r, (uint32_t)panel);
+        }
+    }
+}
+
+#endif
+#endif

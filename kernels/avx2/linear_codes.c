@@ -5,7 +5,10 @@
 
 INLINE ints pairs_dot(ints sum, ints w, ints x)
 {
-    return _mm256_add_epi32(sum, _mm256_madd_epi16(w, x));
+    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(w, x));
+    /* else gcc 12 adds products to each other first, and spills */
+    __asm__("" : "+x"(sum));
+    return sum;
 }
 #include "kernels/wide/codes_ints.h"
 #include "kernels/wide/linear_codes.h"

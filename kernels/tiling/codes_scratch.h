@@ -36,6 +36,7 @@ struct codes_inputs { /* KERN_CODES_X inputs of a row, rounded (ops_codes.h) */
 
 struct codes_ints_scratch { /* every member starts at a multiple of 64 bytes */
     float sum[KERN_LINEAR_ROWS][KERN_PANEL];
+    int32_t products[LINEAR_TILE][KERN_PANEL];     /* sums of a group, of a tile of rows */
     float part[KERN_LINEAR_ROWS][KERN_PANEL];      /* of KERN_CODES_X inputs */
     float scale[KERN_PANEL], min[KERN_PANEL];      /* of a group */
     int16_t w[CODES_GROUP_MAX / 2][KERN_PANEL][2]; /* a group unpacked: codes of two neighbours */

@@ -17,15 +17,18 @@
  * pairs_dot(sum, w, x): sum + 2 products of int16 in each int32. Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_WIDE_CODES_INTS_H
 #define QUIRE_KERNELS_WIDE_CODES_INTS_H
+#include <string.h>
 #include "kernels/ops/codes_x.h"
 #include "kernels/reading.h"
 #include "kernels/tiling/codes_scratch.h"
 #include "kernels/tiling/linear_tile_loop.h"
 #include "kernels/wide/codes_values.h"
+#include "kernels/wide/linear_strip.h"
 #ifdef INTS
 
-#define CODES_LINE (4 * KERN_PANEL) /* bytes: 4 of each output */
-#define CODES_TILE 6                /* rows */
+#define CODES_LINE      (4 * KERN_PANEL) /* bytes: 4 of each output */
+#define CODES_TILE      6                /* rows */
+#define CODES_WIDE_ROWS 2                /* of which registers hold the sums of 4 * INTS outputs */
 
 /* How stored codes become codes of 16 bits above their zero: bytes, halves of bytes, or these by a
  * table. */
@@ -131,6 +134,8 @@ INLINE void codes_sums_packed(struct codes_int_sums *s, const struct codes_block
             __builtin_prefetch(at + ahead + i);
         UNROLL
         for (int j = 0; j < t->n_vec; j++) {
+            if (t->rows > 1)
+                load_again(); /* else x of all rows and pairs is kept, and sums are spilled */
             const ints v = codes_load(at + (t->strip + (size_t)j * INTS) * 4);
             UNROLL
             for (int i = 0; i < n_pair; i++) {
@@ -185,21 +190,20 @@ INLINE void codes_open(const struct codes_block *b, const uint8_t *at)
     }
 }
 
-INLINE void codes_add(const struct codes_block *b, const struct codes_tile *t,
-                      const struct codes_int_sums *s)
+/* Through memory: gcc 12 spills sums inside the loop over inputs when the arithmetic follows it. */
+INLINE void codes_add(const struct codes_block *b, const struct codes_tile *t, const bool has_min)
 {
-    const bool has_min = b->form->has_min;
-    UNROLL
-    for (int r = 0; r < t->rows; r++) {
-        float *part = b->s->part[t->row + (uint32_t)r] + t->strip;
-        const floats all = floats_set(b->x[t->row + (uint32_t)r].sum[t->group]);
+    const size_t group = t->group;
+    for (uint32_t r = 0; r < (uint32_t)t->rows; r++) {
+        float *part = b->s->part[t->row + r];
+        const floats all = floats_set(b->x[t->row + r].sum[group]);
         UNROLL
-        for (int j = 0; j < t->n_vec; j++) {
-            const floats scale = floats_load(b->s->scale + t->strip + j * INTS);
-            floats onto = t->group ? floats_load(part + j * INTS) : floats_set(0);
+        for (uint32_t o = 0; o < KERN_PANEL; o += INTS) {
+            floats onto = floats_load(part + o);
             if (has_min)
-                onto = floats_fma(floats_load(b->s->min + t->strip + j * INTS), all, onto);
-            floats_store(part + j * INTS, floats_fma(scale, ints_floats(s->v[r][j]), onto));
+                onto = floats_fma(floats_load(b->s->min + o), all, onto);
+            floats_store(part + o, floats_fma(floats_load(b->s->scale + o),
+                                              ints_floats(ints_load(b->s->products[r] + o)), onto));
         }
     }
 }
@@ -207,10 +211,7 @@ INLINE void codes_add(const struct codes_block *b, const struct codes_tile *t,
 INLINE void codes_group(const struct codes_block *b, struct codes_tile t, const uint8_t *at,
                         const bool packed, const enum codes_form form)
 {
-    const bool wide = t.rows == 1 || INTS_STRIP == 4;
-    t.n_vec = wide ? (int)KERN_PANEL / INTS : t.rows <= 3 ? 4 : 2;
-    if (wide && INTS_STRIP == 4)
-        t.n_vec = 4;
+    t.n_vec = t.rows == 1 ? (int)KERN_PANEL / INTS : t.rows <= CODES_WIDE_ROWS ? 4 : INTS_STRIP;
     for (t.strip = 0; t.strip < KERN_PANEL; t.strip += (uint32_t)(t.n_vec * INTS)) {
         struct codes_int_sums s;
         UNROLL
@@ -222,8 +223,16 @@ INLINE void codes_group(const struct codes_block *b, struct codes_tile t, const 
             codes_sums_packed(&s, b, &t, at, form);
         else
             codes_sums_unpacked(&s, b, &t);
-        codes_add(b, &t, &s);
+        UNROLL
+        for (int r = 0; r < t.rows; r++)
+            UNROLL
+        for (int j = 0; j < t.n_vec; j++)
+            ints_store(b->s->products[r] + t.strip + j * INTS, s.v[r][j]);
     }
+    if (b->form->has_min)
+        codes_add(b, &t, true);
+    else
+        codes_add(b, &t, false);
 }
 
 /* ---- a block of inputs ---- */
@@ -313,6 +322,7 @@ static codes_rows_fn *const codes_unpacked[CODES_TILE + 1] = {
 
 INLINE void codes_block_rows(const struct codes_block *b, enum codes_form form)
 {
+    memset(b->s->part, 0, b->n_row * sizeof b->s->part[0]);
     const uint32_t n_tile = (b->n_row + CODES_TILE - 1) / CODES_TILE;
     const uint8_t *at = b->groups;
     if (b->n_row <= CODES_TILE) {

@@ -42,6 +42,10 @@ INLINE ints ints_field(ints v, int n, uint32_t mask)
 {
     return _mm256_and_si256(_mm256_srli_epi32(v, n), _mm256_set1_epi32((int32_t)mask));
 }
+INLINE ints ints_times_256(ints v)
+{
+    return _mm256_slli_epi32(v, 8);
+}
 INLINE ints ints_second_bytes(ints v) /* of each 16 bits */
 {
     return _mm256_srli_epi16(v, 8);

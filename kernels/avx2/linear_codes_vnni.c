@@ -10,6 +10,15 @@ INLINE ints pairs_dot(ints sum, ints w, ints x)
     __asm__("" : "+x"(sum));
     return sum;
 }
+#define CODES_CHAIN 128u /* a group */
+INLINE ints bytes_dot(ints sum, ints w, ints x)
+{
+    return _mm256_dpbusd_avx_epi32(sum, w, x);
+}
+INLINE ints bytes_sum(ints sum)
+{
+    return sum;
+}
 #include "kernels/wide/codes_ints.h"
 
 void linear_codes_avx2_vnni(const struct linear_codes_args *a, const struct kern_exec *x)

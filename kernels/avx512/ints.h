@@ -42,6 +42,10 @@ INLINE ints ints_field(ints v, int n, uint32_t mask)
 {
     return _mm512_and_si512(_mm512_srli_epi32(v, (unsigned)n), _mm512_set1_epi32((int32_t)mask));
 }
+INLINE ints ints_times_256(ints v)
+{
+    return _mm512_slli_epi32(v, 8);
+}
 INLINE ints ints_second_bytes(ints v) /* of each 16 bits */
 {
     return _mm512_srli_epi16(v, 8);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* codes_x - rounding of inputs to 16 bits for codes that are whole numbers (formula: ops_codes.h).
+/* codes_x - rounding of inputs to integers for codes that are whole numbers (formula: ops_codes.h).
  * Private to kernels/. Threads: pure functions. */
 #ifndef QUIRE_KERNELS_OPS_CODES_X_H
 #define QUIRE_KERNELS_OPS_CODES_X_H
@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define CODES_X_BITS 14        /* below the largest bit: the unit is 2^-14 of it */
+#define CODES_X_BITS 13        /* below the largest bit: the unit is 2^-13 of it */
 #define CODES_LEAST  0x1p-100f /* largest magnitude below which all inputs are 0 */
 
 struct codes_unit {
@@ -36,7 +36,7 @@ static inline struct codes_unit codes_unit(float most)
 static inline int32_t codes_x(float x, float inverse)
 {
     const float n = rintf(x * inverse);
-    return isnan(n) ? 0 : n > 32767 ? 32767 : (int32_t)n;
+    return isnan(n) ? 0 : (int32_t)n;
 }
 
 #endif

@@ -10,16 +10,16 @@
  * the bit. A kernel unpacks a slice of a panel into the first-level cache, or for few rows into
  * registers, and multiplies from there.
  *
- * Values that are whole numbers: x is rounded to 16 bits, so that sums of products of a group are
- * sums of integers, which are exact in any order. Of each KERN_CODES_X = 256 inputs (the last ones
+ * Values that are whole numbers: x is rounded to integers of at most 2^14, so that sums of products
+ * of a group are sums of integers, which are exact in any order. Of each KERN_CODES_X = 256 inputs (the last ones
  * may be fewer)
- *     2^e <= max |x| < 2^(e + 1),  unit = 2^(e - 14)
- *     n[k] = x[k] / unit to the nearest integer, ties to even; 32767 where that is 32768
+ *     2^e <= max |x| < 2^(e + 1),  unit = 2^(e - 13)
+ *     n[k] = x[k] / unit to the nearest integer, ties to even
  *     part = 0; for groups ascending: part = fma(min, sum of n[k], part)   where there are mins
  *                                     part = fma(scale, sum of n[k] * value(q[k]), part)
  *     sum  = fma(unit, part, sum)
  * with sums of a group as int32, converted to f32. A single input that is not 0 gives x[k] * W[o,k]
- * of the f32 above when x[k] has at most 15 bits. Where max |x| is below 2^-100, all n are 0; where
+ * of the f32 above when x[k] has at most 14 bits. Where max |x| is below 2^-100, all n are 0; where
  * an x is not finite, sum is NaN.
  *
  * Layout (codes_layout.h). Panels of KERN_PANEL = 64 outputs, each contiguous; in a panel groups

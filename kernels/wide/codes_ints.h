@@ -14,7 +14,9 @@
  * each group is unpacked once into the first-level cache for all tiles.
  *
  * The including file defines the names of ints.h, INTS_STRIP (as linear_int8.h) and
- * pairs_dot(sum, w, x): sum + 2 products of int16 in each int32. Threads: as ops.h. */
+ * pairs_dot(sum, w, x): sum + 2 products of int16 in each int32; and for products of halves, 0 … 15,
+ * by int8: bytes_dot(sum, w, x) of at most CODES_CHAIN inputs, and bytes_sum(sum): its int32.
+ * Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_WIDE_CODES_INTS_H
 #define QUIRE_KERNELS_WIDE_CODES_INTS_H
 #include <string.h>
@@ -26,9 +28,10 @@
 #include "kernels/wide/linear_strip.h"
 #ifdef INTS
 
-#define CODES_LINE      (4 * KERN_PANEL) /* bytes: 4 of each output */
-#define CODES_TILE      6                /* rows */
-#define CODES_WIDE_ROWS 2                /* of which registers hold the sums of 4 * INTS outputs */
+#define CODES_LINE       (4 * KERN_PANEL) /* bytes: 4 of each output */
+#define CODES_TILE       6                /* rows */
+#define CODES_PLANE_ROWS 2                /* that are multiplied by planes */
+#define CODES_WIDE_ROWS  2                /* of which registers hold the sums of 4 * INTS outputs */
 
 /* How stored codes become codes of 16 bits above their zero: bytes, halves of bytes, or these by a
  * table. */
@@ -81,7 +84,7 @@ static void codes_round(struct codes_inputs *to, const struct linear_args *a, si
     to->unit = unit.unit;
     for (uint32_t k = 0; k < n; k += 16) {
         struct vec x = vec_round(vec_mul(codes_x_load(a, at + k), vec_set(unit.inverse)));
-        x = vec_min(vec_if_nan(x, vec_set(0), x), vec_set(INT16_MAX));
+        x = vec_if_nan(x, vec_set(0), x);
         vec_store_i16(to->n + k, x);
         sum = vec_add(sum, x);
         if ((k + 16) % c->group)
@@ -151,6 +154,77 @@ INLINE void codes_sums_packed(struct codes_int_sums *s, const struct codes_block
     }
 }
 
+/* x of two planes, n = 256 high + low, both int8: of the inputs in the low and in the high halves of
+ * a line of CODES_OF_HALVES. */
+struct codes_planes {
+    int8_t low[2][4], high[2][4];
+};
+
+/* From n of a row to planes, in place. */
+static void codes_split(struct codes_inputs *x, uint32_t n)
+{
+    const __m128i order = _mm_setr_epi8(0, 8, 2, 10, 4, 12, 6, 14, -1, -1, -1, -1, -1, -1, -1, -1);
+    for (uint32_t k = 0; k < n; k += 8) {
+        __m128i *at = (__m128i *)(void *)(x->n + k);
+        const __m128i all = _mm_load_si128(at);
+        const __m128i above = _mm_srai_epi16(_mm_add_epi16(all, _mm_set1_epi16(128)), 8);
+        _mm_store_si128(
+            at, _mm_unpacklo_epi64(_mm_shuffle_epi8(all, order), _mm_shuffle_epi8(above, order)));
+    }
+}
+
+INLINE ints codes_four(const int8_t *x)
+{
+    int32_t four;
+    memcpy(&four, x, sizeof four);
+    return ints_set(four);
+}
+
+/* Halves of one or two rows, by planes: fewer shifts and masks than by pairs, and two products for
+ * one. bytes_dot keeps sums of at most CODES_CHAIN inputs. */
+INLINE void codes_sums_planes(struct codes_int_sums *s, const struct codes_block *b,
+                              const struct codes_tile *t, const uint8_t *at)
+{
+    const size_t ahead = kern_ahead(KERN_PRODUCT_INT4);
+    const uint32_t chain = b->form->group < CODES_CHAIN ? b->form->group : CODES_CHAIN;
+    const int16_t *x = b->x[t->row].n + t->group * b->form->group;
+    for (uint32_t k = 0; k < b->form->group; k += chain) {
+        struct codes_int_sums low, high;
+        UNROLL
+        for (int r = 0; r < t->rows; r++)
+            UNROLL
+        for (int j = 0; j < t->n_vec; j++)
+            low.v[r][j] = high.v[r][j] = ints_set(0);
+        for (const int16_t *const end = x + chain; x < end; x += 8, at += CODES_LINE) {
+            for (size_t i = 0; t->strip == 0 && i < CODES_LINE; i += 64)
+                __builtin_prefetch(at + ahead + i);
+            UNROLL
+            for (int j = 0; j < t->n_vec; j++) {
+                const ints v = codes_load(at + (t->strip + (size_t)j * INTS) * 4);
+                const ints w[2] = {ints_low(v), ints_high(v)};
+                if (t->rows > 1)
+                    load_again();
+                UNROLL
+                for (int r = 0; r < t->rows; r++) {
+                    const struct codes_planes *from =
+                        (const void *)((const char *)x + (size_t)r * sizeof *b->x);
+                    UNROLL
+                    for (int i = 0; i < 2; i++) {
+                        low.v[r][j] = bytes_dot(low.v[r][j], w[i], codes_four(from->low[i]));
+                        high.v[r][j] = bytes_dot(high.v[r][j], w[i], codes_four(from->high[i]));
+                    }
+                }
+            }
+        }
+        UNROLL
+        for (int r = 0; r < t->rows; r++)
+            UNROLL
+        for (int j = 0; j < t->n_vec; j++)
+            s->v[r][j] = ints_add(s->v[r][j], ints_add(bytes_sum(low.v[r][j]),
+                                                       ints_times_256(bytes_sum(high.v[r][j]))));
+    }
+}
+
 /* From s->w. */
 INLINE void codes_sums_unpacked(struct codes_int_sums *s, const struct codes_block *b,
                                 const struct codes_tile *t)
@@ -211,7 +285,10 @@ INLINE void codes_add(const struct codes_block *b, const struct codes_tile *t, c
 INLINE void codes_group(const struct codes_block *b, struct codes_tile t, const uint8_t *at,
                         const bool packed, const enum codes_form form)
 {
+    const bool planes = packed && form == CODES_OF_HALVES && t.rows <= CODES_PLANE_ROWS;
     t.n_vec = t.rows == 1 ? (int)KERN_PANEL / INTS : t.rows <= CODES_WIDE_ROWS ? 4 : INTS_STRIP;
+    if (planes)
+        t.n_vec = t.rows == 1 || INTS_STRIP == 4 ? 4 : 2;
     for (t.strip = 0; t.strip < KERN_PANEL; t.strip += (uint32_t)(t.n_vec * INTS)) {
         struct codes_int_sums s;
         UNROLL
@@ -219,7 +296,9 @@ INLINE void codes_group(const struct codes_block *b, struct codes_tile t, const 
             UNROLL
         for (int j = 0; j < t.n_vec; j++)
             s.v[r][j] = ints_set(b->x[t.row + (uint32_t)r].start[t.group]);
-        if (packed)
+        if (planes)
+            codes_sums_planes(&s, b, &t, at);
+        else if (packed)
             codes_sums_packed(&s, b, &t, at, form);
         else
             codes_sums_unpacked(&s, b, &t);
@@ -396,8 +475,11 @@ INLINE void codes_ints_product(const struct linear_args *a, const struct kern_ex
                 b.n = n_in - k < KERN_CODES_X ? n_in - k : KERN_CODES_X;
                 b.supers = at + codes_block_at(form, k / form->group);
                 b.groups = b.supers + codes_supers_bytes(form);
-                for (uint32_t r = 0; r < b.n_row && (!kept || panel == panels.begin); r++)
+                for (uint32_t r = 0; r < b.n_row && (!kept || panel == panels.begin); r++) {
                     codes_round(in + r, a, (row + r) * a->x_stride + k, b.n);
+                    if (how == CODES_OF_HALVES && b.n_row <= CODES_PLANE_ROWS)
+                        codes_split(in + r, b.n);
+                }
                 codes_block_rows(&b, how);
                 codes_join(&b);
             }

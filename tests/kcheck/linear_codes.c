@@ -98,7 +98,7 @@ static void make_case(struct kcheck *k, struct codes_case *c)
              c->a.by.bias ? " bias" : "", c->a.by.accumulate ? " accumulate" : "");
 }
 
-/* Largest error of row i's input j that rounding to 16 bits causes. */
+/* Largest error of row i's input j that its rounding causes. */
 static double rounding_of(const struct linear_args *a, uint32_t i, uint32_t j)
 {
     double most = 0;
@@ -107,7 +107,7 @@ static double rounding_of(const struct linear_args *a, uint32_t i, uint32_t j)
     for (uint32_t k = j / KERN_CODES_X * KERN_CODES_X;
          k < a->w.n_in && k / KERN_CODES_X == j / KERN_CODES_X; k++)
         most = fmax(most, fabs((double)kc_get(a->x, a->x_dtype, i * a->x_stride + k)));
-    return most * 0x1p-14;
+    return most * 0x1p-14 /* half of a unit */;
 }
 
 /* y against sums in f64 of the numbers that went in. */
@@ -169,7 +169,7 @@ static void same_as_linear(struct kcheck *k, const struct codes_case *c)
     kc_same_bits(k, "y by linear", (struct kc_bits){got, want, DT_F32, (size_t)n_row * n_out});
 }
 
-/* One input that is not 0, of at most 15 bits: its products with the f32 of the codes. */
+/* One input that is not 0, of at most 14 bits: its products with the f32 of the codes. */
 static void one_input(struct kcheck *k, const struct codes_case *c)
 {
     const uint32_t n_in = c->a.by.w.n_in, n_out = c->a.by.w.n_out, at = kc_range(k, 0, n_in - 1);

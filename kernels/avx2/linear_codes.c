@@ -11,7 +11,6 @@ INLINE ints pairs_dot(ints sum, ints w, ints x)
     return sum;
 }
 /* In 16 bits: 16 products of at most 15 * 128 in each half of an int32. */
-#define CODES_CHAIN 32u
 INLINE ints bytes_dot(ints sum, ints w, ints x)
 {
     sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(w, x));

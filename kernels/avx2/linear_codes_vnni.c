@@ -10,7 +10,6 @@ INLINE ints pairs_dot(ints sum, ints w, ints x)
     __asm__("" : "+x"(sum));
     return sum;
 }
-#define CODES_CHAIN 128u /* a group */
 INLINE ints bytes_dot(ints sum, ints w, ints x)
 {
     return _mm256_dpbusd_avx_epi32(sum, w, x);

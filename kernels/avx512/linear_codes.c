@@ -8,7 +8,6 @@ INLINE ints pairs_dot(ints sum, ints w, ints x)
     return _mm512_add_epi32(sum, _mm512_madd_epi16(w, x));
 }
 /* In 16 bits: 16 products of at most 15 * 128 in each half of an int32. */
-#define CODES_CHAIN 32u
 INLINE ints bytes_dot(ints sum, ints w, ints x)
 {
     sum = _mm512_add_epi16(sum, _mm512_maddubs_epi16(w, x));

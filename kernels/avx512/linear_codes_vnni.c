@@ -7,7 +7,6 @@ INLINE ints pairs_dot(ints sum, ints w, ints x)
 {
     return _mm512_dpwssd_epi32(sum, w, x);
 }
-#define CODES_CHAIN 128u /* a group */
 INLINE ints bytes_dot(ints sum, ints w, ints x)
 {
     return _mm512_dpbusd_epi32(sum, w, x);

@@ -31,11 +31,12 @@
 #define CODES_LINE       (4 * KERN_PANEL) /* bytes: 4 of each output */
 #define CODES_TILE       6                /* rows */
 #define CODES_PLANE_ROWS 2                /* that are multiplied by planes */
+#define CODES_CHAIN      32u              /* inputs of a group that are */
 #define CODES_WIDE_ROWS  2                /* of which registers hold the sums of 4 * INTS outputs */
 
-/* How stored codes become codes of 16 bits above their zero: bytes, halves of bytes, or these by a
- * table. */
-enum codes_form { CODES_OF_BYTES, CODES_OF_HALVES, CODES_OF_TABLE, CODES_FORMS };
+/* How stored codes become codes above their zero, which are multiplied: pairs of bytes, of halves of
+ * bytes, and of these by a table, by x of 16 bits; or halves by two planes of x. */
+enum codes_form { CODES_OF_BYTES, CODES_OF_HALVES, CODES_OF_TABLE, CODES_OF_PLANES, CODES_FORMS };
 
 struct codes_block { /* of a panel: KERN_CODES_X inputs, or what is left */
     const struct packed_codes *form;
@@ -43,6 +44,7 @@ struct codes_block { /* of a panel: KERN_CODES_X inputs, or what is left */
     const struct codes_inputs *x; /* [n_row] */
     const uint8_t *supers, *groups;
     const uint8_t *table; /* [16] codes of CODES_OF_TABLE */
+    size_t ahead;         /* bytes that are prefetched ahead */
     uint32_t n, n_row;    /* n: inputs */
     bool first;           /* of the panel: sums begin with 0 */
 };
@@ -128,13 +130,12 @@ INLINE void codes_sums_packed(struct codes_int_sums *s, const struct codes_block
                               const struct codes_tile *t, const uint8_t *at,
                               const enum codes_form form)
 {
-    const size_t ahead = kern_ahead(KERN_PRODUCT_INT4);
     const int n_pair = codes_line_pairs(form);
     const int16_t *x = b->x[t->row].n + t->group * b->form->group;
     const int16_t *const end = x + b->form->group;
     for (; x < end; x += 2 * n_pair, at += CODES_LINE) {
         for (size_t i = 0; t->strip == 0 && i < CODES_LINE; i += 64)
-            __builtin_prefetch(at + ahead + i);
+            __builtin_prefetch(at + b->ahead + i);
         UNROLL
         for (int j = 0; j < t->n_vec; j++) {
             if (t->rows > 1)
@@ -155,12 +156,12 @@ INLINE void codes_sums_packed(struct codes_int_sums *s, const struct codes_block
 }
 
 /* x of two planes, n = 256 high + low, both int8: of the inputs in the low and in the high halves of
- * a line of CODES_OF_HALVES. */
+ * the bytes of a line. */
 struct codes_planes {
     int8_t low[2][4], high[2][4];
 };
 
-/* From n of a row to planes, in place. */
+/* The n of a row to planes, in place. */
 static void codes_split(struct codes_inputs *x, uint32_t n)
 {
     const __m128i order = _mm_setr_epi8(0, 8, 2, 10, 4, 12, 6, 14, -1, -1, -1, -1, -1, -1, -1, -1);
@@ -180,49 +181,48 @@ INLINE ints codes_four(const int8_t *x)
     return ints_set(four);
 }
 
-/* Halves of one or two rows, by planes: fewer shifts and masks than by pairs, and two products for
- * one. bytes_dot keeps sums of at most CODES_CHAIN inputs. */
+/* Halves of one or two rows, in groups of at most CODES_CHAIN: fewer shifts and masks than by pairs,
+ * and two products for one. */
 INLINE void codes_sums_planes(struct codes_int_sums *s, const struct codes_block *b,
                               const struct codes_tile *t, const uint8_t *at)
 {
-    const size_t ahead = kern_ahead(KERN_PRODUCT_INT4);
-    const uint32_t chain = b->form->group < CODES_CHAIN ? b->form->group : CODES_CHAIN;
     const int16_t *x = b->x[t->row].n + t->group * b->form->group;
-    for (uint32_t k = 0; k < b->form->group; k += chain) {
-        struct codes_int_sums low, high;
+    const int16_t *const end = x + b->form->group;
+    struct codes_int_sums low, high;
+    UNROLL
+    for (int r = 0; r < t->rows; r++)
         UNROLL
-        for (int r = 0; r < t->rows; r++)
+    for (int j = 0; j < t->n_vec; j++)
+        low.v[r][j] = high.v[r][j] = ints_set(0);
+    do {
+        for (size_t i = 0; t->strip == 0 && i < CODES_LINE; i += 64)
+            __builtin_prefetch(at + b->ahead + i);
+        UNROLL
+        for (int j = 0; j < t->n_vec; j++) {
+            const ints v = codes_load(at + (t->strip + (size_t)j * INTS) * 4);
+            const ints w[2] = {ints_low(v), ints_high(v)};
+            if (t->rows > 1)
+                load_again();
             UNROLL
-        for (int j = 0; j < t->n_vec; j++)
-            low.v[r][j] = high.v[r][j] = ints_set(0);
-        for (const int16_t *const end = x + chain; x < end; x += 8, at += CODES_LINE) {
-            for (size_t i = 0; t->strip == 0 && i < CODES_LINE; i += 64)
-                __builtin_prefetch(at + ahead + i);
-            UNROLL
-            for (int j = 0; j < t->n_vec; j++) {
-                const ints v = codes_load(at + (t->strip + (size_t)j * INTS) * 4);
-                const ints w[2] = {ints_low(v), ints_high(v)};
-                if (t->rows > 1)
-                    load_again();
+            for (int r = 0; r < t->rows; r++) {
+                const struct codes_planes *from =
+                    (const void *)((const char *)x + (size_t)r * sizeof *b->x);
                 UNROLL
-                for (int r = 0; r < t->rows; r++) {
-                    const struct codes_planes *from =
-                        (const void *)((const char *)x + (size_t)r * sizeof *b->x);
-                    UNROLL
-                    for (int i = 0; i < 2; i++) {
-                        low.v[r][j] = bytes_dot(low.v[r][j], w[i], codes_four(from->low[i]));
-                        high.v[r][j] = bytes_dot(high.v[r][j], w[i], codes_four(from->high[i]));
-                    }
+                for (int i = 0; i < 2; i++) {
+                    low.v[r][j] = bytes_dot(low.v[r][j], w[i], codes_four(from->low[i]));
+                    high.v[r][j] = bytes_dot(high.v[r][j], w[i], codes_four(from->high[i]));
                 }
             }
         }
+        x += 8;
+        at += CODES_LINE;
+    } while (x < end);
+    UNROLL
+    for (int r = 0; r < t->rows; r++)
         UNROLL
-        for (int r = 0; r < t->rows; r++)
-            UNROLL
-        for (int j = 0; j < t->n_vec; j++)
-            s->v[r][j] = ints_add(s->v[r][j], ints_add(bytes_sum(low.v[r][j]),
-                                                       ints_times_256(bytes_sum(high.v[r][j]))));
-    }
+    for (int j = 0; j < t->n_vec; j++)
+        s->v[r][j] = ints_add(
+            s->v[r][j], ints_add(bytes_sum(low.v[r][j]), ints_times_256(bytes_sum(high.v[r][j]))));
 }
 
 /* From s->w. */
@@ -248,20 +248,29 @@ INLINE void codes_sums_unpacked(struct codes_int_sums *s, const struct codes_blo
 
 /* ---- a group ---- */
 
-/* Scales and mins of a group to f32. */
+/* An array of scales or mins to f32; supers: d or dmin. */
+INLINE void codes_open_array(float *to, const struct packed_codes *c, const uint8_t *at,
+                             const float *supers)
+{
+    if (c->scales == KERN_SCALES_BY_256)
+        for (uint32_t o = 0; o < KERN_PANEL; o += 16)
+            vec_store(to + o, vec_mul(vec_load(supers + o), vec_load_i8((const int8_t *)at + o)));
+    else if (c->scales == KERN_SCALES_F16)
+        for (uint32_t o = 0; o < KERN_PANEL; o += 16)
+            vec_store(to + o, vec_load_f16((const uint16_t *)(const void *)at + o));
+    else
+        memcpy(to, at, KERN_PANEL * sizeof *to);
+}
+
+/* Scales and mins of a group. */
 INLINE void codes_open(const struct codes_block *b, const uint8_t *at)
 {
-    const struct codes_part p = {
-        .form = b->form,
-        .scales = at + codes_scales_at(b->form),
-        .supers = b->supers,
-    };
-    __builtin_prefetch(p.scales + kern_ahead(KERN_PRODUCT_INT4));
-    for (uint32_t lane = 0; lane < KERN_PANEL; lane += 16) {
-        vec_store(b->s->scale + lane, codes_array(&p, lane, false));
-        if (b->form->has_min)
-            vec_store(b->s->min + lane, codes_array(&p, lane, true));
-    }
+    const uint8_t *scales = at + codes_scales_at(b->form);
+    const float *supers = (const float *)(const void *)b->supers;
+    __builtin_prefetch(scales + b->ahead);
+    codes_open_array(b->s->scale, b->form, scales, supers);
+    if (b->form->has_min)
+        codes_open_array(b->s->min, b->form, scales + codes_mins_at(b->form), supers + KERN_PANEL);
 }
 
 /* Through memory: gcc 12 spills sums inside the loop over inputs when the arithmetic follows it. */
@@ -273,6 +282,7 @@ INLINE void codes_add(const struct codes_block *b, const struct codes_tile *t, c
         const floats all = floats_set(b->x[t->row + r].sum[group]);
         UNROLL
         for (uint32_t o = 0; o < KERN_PANEL; o += INTS) {
+            load_again(); /* else gcc 12 loads all of them first, and spills */
             floats onto = floats_load(part + o);
             if (has_min)
                 onto = floats_fma(floats_load(b->s->min + o), all, onto);
@@ -285,9 +295,8 @@ INLINE void codes_add(const struct codes_block *b, const struct codes_tile *t, c
 INLINE void codes_group(const struct codes_block *b, struct codes_tile t, const uint8_t *at,
                         const bool packed, const enum codes_form form)
 {
-    const bool planes = packed && form == CODES_OF_HALVES && t.rows <= CODES_PLANE_ROWS;
     t.n_vec = t.rows == 1 ? (int)KERN_PANEL / INTS : t.rows <= CODES_WIDE_ROWS ? 4 : INTS_STRIP;
-    if (planes)
+    if (form == CODES_OF_PLANES) /* two sums of each */
         t.n_vec = t.rows == 1 || INTS_STRIP == 4 ? 4 : 2;
     for (t.strip = 0; t.strip < KERN_PANEL; t.strip += (uint32_t)(t.n_vec * INTS)) {
         struct codes_int_sums s;
@@ -296,7 +305,7 @@ INLINE void codes_group(const struct codes_block *b, struct codes_tile t, const 
             UNROLL
         for (int j = 0; j < t.n_vec; j++)
             s.v[r][j] = ints_set(b->x[t.row + (uint32_t)r].start[t.group]);
-        if (planes)
+        if (form == CODES_OF_PLANES)
             codes_sums_planes(&s, b, &t, at);
         else if (packed)
             codes_sums_packed(&s, b, &t, at, form);
@@ -376,6 +385,8 @@ INLINE void codes_unpack_group(const struct codes_block *b, const uint8_t *at,
 PACKED_ALL(bytes, CODES_OF_BYTES)
 PACKED_ALL(halves, CODES_OF_HALVES)
 PACKED_ALL(table, CODES_OF_TABLE)
+PACKED(planes, CODES_OF_PLANES, 1)
+PACKED(planes, CODES_OF_PLANES, 2)
 UNPACKED(3)
 UNPACKED(4)
 UNPACKED(5)
@@ -384,6 +395,7 @@ static codes_block_fn *const codes_packed[CODES_FORMS][CODES_TILE] = {
     [CODES_OF_BYTES] = PACKED_ROW(bytes),
     [CODES_OF_HALVES] = PACKED_ROW(halves),
     [CODES_OF_TABLE] = PACKED_ROW(table),
+    [CODES_OF_PLANES] = {codes_packed_planes_1, codes_packed_planes_2},
 };
 static void (*const codes_unpack_groups[CODES_FORMS])(const struct codes_block *,
                                                       const uint8_t *) = {
@@ -433,12 +445,13 @@ INLINE void codes_join(const struct codes_block *b)
 
 /* ---- the product ---- */
 
-INLINE enum codes_form codes_form_of(const struct packed_codes *c)
+INLINE enum codes_form codes_form_of(const struct packed_codes *c, uint32_t n_row)
 {
     if (c->kind == KERN_CODES_BYTES)
         return CODES_OF_BYTES;
-    return c->kind == KERN_CODES_HALVES || c->kind == KERN_CODES_SIGNED ? CODES_OF_HALVES
-                                                                        : CODES_OF_TABLE;
+    if (c->kind != KERN_CODES_HALVES && c->kind != KERN_CODES_SIGNED)
+        return CODES_OF_TABLE;
+    return n_row <= CODES_PLANE_ROWS && c->group <= CODES_CHAIN ? CODES_OF_PLANES : CODES_OF_HALVES;
 }
 
 /* Rows of a block, such that their x is kept; blocks of about equal size. */
@@ -455,7 +468,6 @@ INLINE void codes_ints_product(const struct linear_args *a, const struct kern_ex
     const struct packed_codes *form = &a->w.codes;
     const struct range panels = split((a->w.n_out + KERN_PANEL - 1) / KERN_PANEL, x);
     const uint32_t n_in = a->w.n_in, n_block = (n_in + KERN_CODES_X - 1) / KERN_CODES_X;
-    const enum codes_form how = codes_form_of(form);
     const size_t block = codes_rows_block(a->n_row, n_block);
     const bool kept = n_block <= CODES_X_KEPT;
     struct codes_ints_scratch *s = x->scratch;
@@ -463,8 +475,14 @@ INLINE void codes_ints_product(const struct linear_args *a, const struct kern_ex
     for (uint32_t i = 0; i < 16; i++)
         table[i] = (uint8_t)(codes_ints[form->kind][i] + (int)CODES_BYTES_ZERO);
     for (size_t row = 0; row < a->n_row; row += block) {
-        struct codes_block b = {.form = form, .s = s, .table = table};
-        b.n_row = (uint32_t)(a->n_row - row < block ? a->n_row - row : block);
+        struct codes_block b = {
+            .form = form,
+            .s = s,
+            .table = table,
+            .ahead = kern_ahead(KERN_PRODUCT_INT4),
+            .n_row = (uint32_t)(a->n_row - row < block ? a->n_row - row : block),
+        };
+        const enum codes_form how = codes_form_of(form, b.n_row);
         for (size_t panel = panels.begin; panel < panels.end; panel++) {
             const uint8_t *at = (const uint8_t *)a->w.data + panel * codes_panel_bytes(form, n_in);
             for (uint32_t i = 0; i < n_block; i++) {
@@ -477,7 +495,7 @@ INLINE void codes_ints_product(const struct linear_args *a, const struct kern_ex
                 b.groups = b.supers + codes_supers_bytes(form);
                 for (uint32_t r = 0; r < b.n_row && (!kept || panel == panels.begin); r++) {
                     codes_round(in + r, a, (row + r) * a->x_stride + k, b.n);
-                    if (how == CODES_OF_HALVES && b.n_row <= CODES_PLANE_ROWS)
+                    if (how == CODES_OF_PLANES)
                         codes_split(in + r, b.n);
                 }
                 codes_block_rows(&b, how);

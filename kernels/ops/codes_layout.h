@@ -78,36 +78,33 @@ static inline size_t codes_group_at(const struct packed_codes *c, uint32_t g)
     return codes_supers_bytes(c) + g % (codes_block(c) / c->group) * codes_group_bytes(c);
 }
 
-struct codes_place { /* of a code in its group */
-    uint32_t at;     /* byte */
-    bool high;       /* its high half; of 4 bits */
-};
-static inline struct codes_place codes_place(enum kern_codes kind, uint32_t lane, uint32_t k)
+/* Code k of output `lane` of a group's codes. */
+static inline uint8_t codes_get(const uint8_t *codes, enum kern_codes kind, uint32_t lane,
+                                uint32_t k)
 {
     const uint32_t in_line = kind == KERN_CODES_BYTES ? 4 : 8, pair = k % in_line / 2, odd = k % 2;
+    const uint8_t *line = codes + (k / in_line * KERN_PANEL + lane) * 4 + 2 * odd;
     if (kind >= KERN_CODES_INT_END)
-        return (struct codes_place){k / 2 * KERN_PANEL + lane, odd};
-    return (struct codes_place){
-        (k / in_line * KERN_PANEL + lane) * 4 + 2 * odd + (in_line == 4 ? pair : pair / 2),
-        in_line == 8 && pair % 2,
-    };
+        return codes[k / 2 * KERN_PANEL + lane] >> 4 * odd & 15;
+    return (uint8_t)(kind == KERN_CODES_BYTES ? line[pair] ^ CODES_BYTES_ZERO
+                                              : line[pair / 2] >> pair % 2 * 4 & 15);
 }
-static inline void codes_put_code(uint8_t *group, enum kern_codes kind, uint32_t lane, uint32_t k,
-                                  uint8_t code)
+
+/* n codes of output `lane`, a group. */
+static inline void codes_put_group(uint8_t *codes, enum kern_codes kind, uint32_t lane,
+                                   const uint8_t *q, uint32_t n)
 {
-    const struct codes_place p = codes_place(kind, lane, k);
-    const uint8_t old = group[p.at];
-    group[p.at] = (uint8_t)(kind == KERN_CODES_BYTES ? code ^ CODES_BYTES_ZERO
-                            : p.high                 ? (old & 0x0f) | code << 4
-                                                     : (old & 0xf0) | (code & 0x0f));
-}
-static inline uint8_t codes_get_code(const uint8_t *group, enum kern_codes kind, uint32_t lane,
-                                     uint32_t k)
-{
-    const struct codes_place p = codes_place(kind, lane, k);
-    return (uint8_t)(kind == KERN_CODES_BYTES ? group[p.at] ^ CODES_BYTES_ZERO
-                     : p.high                 ? group[p.at] >> 4
-                                              : group[p.at] & 0x0f);
+    const uint32_t in_line = kind == KERN_CODES_BYTES ? 4 : 8;
+    for (uint32_t k = 0; kind >= KERN_CODES_INT_END && k < n; k += 2)
+        codes[k / 2 * KERN_PANEL + lane] = (uint8_t)((q[k] & 15) | q[k + 1] << 4);
+    for (uint32_t k = 0; kind < KERN_CODES_INT_END && k < n; k += in_line, q += in_line) {
+        uint8_t *four = codes + (k / in_line * KERN_PANEL + lane) * 4;
+        for (uint32_t i = 0; i < 4; i++) {
+            const uint32_t first = kind == KERN_CODES_BYTES ? i % 2 * 2 + i / 2 : i % 2 * 4 + i / 2;
+            four[i] = (uint8_t)(kind == KERN_CODES_BYTES ? q[first] ^ CODES_BYTES_ZERO
+                                                         : (q[first] & 15) | q[first + 2] << 4);
+        }
+    }
 }
 
 static inline float codes_value(enum kern_codes kind, uint8_t code)
@@ -139,8 +136,7 @@ static inline void codes_put(uint8_t *panel, const struct packed_codes *c, uint3
     const uint8_t *q = from->q + (size_t)g * c->group;
     const bool by_256 = c->scales == KERN_SCALES_BY_256;
     const uint32_t super = g * c->group / KERN_CODES_SUPER;
-    for (uint32_t k = 0; k < c->group; k++)
-        codes_put_code(at, (enum kern_codes)c->kind, lane, k, q[k]);
+    codes_put_group(at, (enum kern_codes)c->kind, lane, q, c->group);
     codes_put_scale(scales, c, lane, by_256 ? 0 : from->scales[g], by_256 ? from->parts[g] : 0);
     if (c->has_min)
         codes_put_scale(scales + codes_mins_at(c), c, lane, by_256 ? 0 : from->mins[g],

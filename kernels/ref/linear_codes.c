@@ -40,7 +40,7 @@ static struct group group_of(const struct packed *w, uint32_t o, uint32_t g)
 static float value_of(const struct packed *w, const struct group *g, uint32_t o, uint32_t i)
 {
     const enum kern_codes kind = (enum kern_codes)w->codes.kind;
-    return codes_value(kind, codes_get_code(g->codes, kind, o % KERN_PANEL, i));
+    return codes_value(kind, codes_get(g->codes, kind, o % KERN_PANEL, i));
 }
 
 static float x_of(const struct linear_args *a, size_t i, uint32_t k)

@@ -124,7 +124,7 @@ enum q_code kern_caps_parse(uint32_t *caps, const char *text, struct q_err *e)
                   text);
 }
 
-_Atomic uint32_t kern_slice_bytes = KERN_SLICE_SMALL;
+_Atomic uint32_t kern_slice_bytes = KERN_SLICE_SMALL, kern_slice_far_bytes;
 
 /* The first-level cache, where the system says its size. */
 static void measure_caches(void)

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/reading.h"
 #include <string.h>
+#include "kernels/tiling/slice.h"
 #ifdef __x86_64__
 #include <cpuid.h>
 #endif
 
 const struct kern_reading kern_readings[KERN_READINGS] = {
 #define READING(id, bytes, name) {name, bytes},
-#define PROCESSOR(vendor, family, first, last, floats, int8, int4)
+#define PROCESSOR(vendor, family, first, last, floats, int8, int4, slices)
 #include "kernels/reading.def"
 #undef READING
 #undef PROCESSOR
@@ -19,14 +20,18 @@ static const struct {
     const char *vendor;
     uint32_t family, first, last;
     int of[KERN_PRODUCTS];
+    bool has_far_slices;
 } processors[] = {
 #define READING(id, bytes, name)
-#define PROCESSOR(vendor, family, first, last, floats, int8, int4) \
-    {vendor,                                                       \
-     family,                                                       \
-     first,                                                        \
-     last,                                                         \
-     {KERN_READING_##floats, KERN_READING_##int8, KERN_READING_##int4}},
+#define SLICES_near false
+#define SLICES_far  true
+#define PROCESSOR(vendor, family, first, last, floats, int8, int4, slices) \
+    {vendor,                                                               \
+     family,                                                               \
+     first,                                                                \
+     last,                                                                 \
+     {KERN_READING_##floats, KERN_READING_##int8, KERN_READING_##int4},    \
+     SLICES_##slices},
 #include "kernels/reading.def"
 #undef READING
 #undef PROCESSOR
@@ -63,10 +68,12 @@ bool kern_readings_known(struct kern_readings *out, const struct kern_processor 
             p->model >= processors[i].first && p->model <= processors[i].last) {
             for (int k = 0; k < KERN_PRODUCTS; k++)
                 out->of[k] = &kern_readings[processors[i].of[k]];
+            out->has_far_slices = processors[i].has_far_slices;
             return true;
         }
     for (int k = 0; k < KERN_PRODUCTS; k++)
         out->of[k] = KERN_READING_DEFAULT;
+    out->has_far_slices = false;
     return false;
 }
 
@@ -74,11 +81,15 @@ void kern_read_by(const struct kern_readings *r)
 {
     for (int k = 0; k < KERN_PRODUCTS; k++)
         atomic_store_explicit(&kern_ahead_bytes[k], r->of[k]->ahead_bytes, memory_order_relaxed);
+    atomic_store_explicit(&kern_slice_far_bytes, r->has_far_slices ? KERN_SLICE_FAR : 0,
+                          memory_order_relaxed);
 }
 
 struct kern_readings kern_readings_taken(void)
 {
-    struct kern_readings r;
+    struct kern_readings r = {
+        .has_far_slices = atomic_load_explicit(&kern_slice_far_bytes, memory_order_relaxed),
+    };
     for (int k = 0; k < KERN_PRODUCTS; k++) {
         r.of[k] = KERN_READING_DEFAULT;
         for (int i = 0; i < KERN_READINGS; i++)

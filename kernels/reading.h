@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* reading - how far ahead the threads of this process prefetch the weights that one row is
- * multiplied with. Processors prefer different distances; the choices and the processors known to
+ * multiplied with, and which cache keeps those of several tiles. Processors prefer different distances; the choices and the processors known to
  * us are rows of reading.def. No result depends on it.
  * Threads: kern_read_by before products are computed on other threads; the rest: any. */
 #ifndef QUIRE_KERNELS_READING_H
@@ -16,7 +16,7 @@ struct kern_reading {
 };
 enum {
 #define READING(id, bytes, name) KERN_READING_##id,
-#define PROCESSOR(vendor, family, first, last, floats, int8, int4)
+#define PROCESSOR(vendor, family, first, last, floats, int8, int4, slices)
 #include "kernels/reading.def"
 #undef READING
 #undef PROCESSOR
@@ -35,6 +35,7 @@ enum kern_product {
 extern const char *const kern_product_names[KERN_PRODUCTS]; /* "int8" */
 struct kern_readings {                                      /* a choice for each product */
     const struct kern_reading *of[KERN_PRODUCTS];
+    bool has_far_slices; /* slices of several tiles: of the second-level cache (tiling/slice.h) */
 };
 
 struct kern_processor { /* CPUID leaves 0 and 1; all 0 on other machines */

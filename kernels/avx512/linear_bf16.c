@@ -28,7 +28,7 @@ INLINE void step(__m512 sum[][4], const int rows, const char *x, const size_t *r
     }
 }
 
-INLINE void tile(const struct linear_tile *t, const int rows)
+INLINE void tile(const struct linear_tile *t, const int rows, const int is_far)
 {
     __m512 sum[LINEAR_TILE][4];
     size_t row[LINEAR_TILE];
@@ -44,7 +44,10 @@ INLINE void tile(const struct linear_tile *t, const int rows)
     const char *x = t->x, *w = t->w;
     struct linear_next next = t->next;
     for (const char *end = x + (size_t)t->n_k / 2 * 4; x < end; x += 4, w += 4 * KERN_PANEL) {
-        linear_prefetch(next.p, next.step, 4);
+        if (is_far)
+            linear_prefetch_far(next.p, next.step, 4);
+        else
+            linear_prefetch(next.p, next.step, 4);
         next.p += next.step;
         step(sum, rows, x, row, w, 1);
     }
@@ -60,7 +63,10 @@ INLINE void tile(const struct linear_tile *t, const int rows)
 #define TILE(rows)                                       \
     static void tile_##rows(const struct linear_tile *t) \
     {                                                    \
-        tile(t, rows);                                   \
+        if (t->next.is_far)                              \
+            tile(t, rows, 1);                            \
+        else                                             \
+            tile(t, rows, 0);                            \
     }
 TILE(1)
 TILE(2)

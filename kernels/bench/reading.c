@@ -179,6 +179,7 @@ static bool read_file(struct kern_readings *out, const char *path)
     int n = 0;
     bool is_whole = !file_read(&text, path, FILE_BYTES, NULL) && text.len;
     const char *at = is_whole ? buf_str(&text) : "";
+    out->has_far_slices = false;
     for (; is_whole && n < KERN_PRODUCTS; n++) {
         char *end;
         const unsigned long bytes = strtoul(at, &end, 10);
@@ -249,4 +250,6 @@ void reading_describe(char out[READING_TEXT_MAX])
     for (int k = 0; k < KERN_PRODUCTS && n < READING_TEXT_MAX; k++)
         n += (size_t)snprintf(out + n, READING_TEXT_MAX - n, "%s%s %s", k ? ", " : "",
                               kern_product_names[k], r.of[k]->name);
+    if (r.has_far_slices && n < READING_TEXT_MAX)
+        snprintf(out + n, READING_TEXT_MAX - n, ", slices in the second-level cache");
 }

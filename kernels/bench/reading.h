@@ -29,7 +29,7 @@ enum reading_source reading_choose(struct team *team, const struct kern_table *k
                                    const struct reading_memory *m, const struct kern_processor *p);
 /* "measured now"; for logs and tables. */
 const char *reading_source_text(enum reading_source s);
-#define READING_TEXT_MAX 160
+#define READING_TEXT_MAX 200
 /* "floats prefetched 1 KiB ahead, int8 …": what is taken. */
 void reading_describe(char out[READING_TEXT_MAX]);
 

@@ -23,7 +23,7 @@ static const char *const read_names[READ_COUNT][2] = {
 
 static const char *const reading_names[] = {
 #define READING(id, bytes, name) "read, " name ", huge pages",
-#define PROCESSOR(vendor, family, first, last, floats, int8, int4)
+#define PROCESSOR(vendor, family, first, last, floats, int8, int4, slices)
 #include "kernels/reading.def"
 #undef READING
 #undef PROCESSOR

@@ -11,6 +11,7 @@
 struct linear_next { /* memory to prefetch meanwhile */
     const char *p;
     size_t step; /* bytes in each step along K */
+    int is_far;  /* into the second-level cache, which has more misses in flight than the first */
 };
 struct linear_tile {
     const void *x;  /* first row, at the start of the slice */
@@ -38,6 +39,14 @@ static inline __attribute__((always_inline)) void linear_prefetch(const char *p,
     __builtin_prefetch(p);
     for (int i = 1; step > 64 && i < n_line; i++)
         __builtin_prefetch(p + (size_t)i * step / (size_t)n_line);
+}
+
+/* The same into the second-level cache. */
+static inline __attribute__((always_inline)) void linear_prefetch_far(const char *p, size_t step,
+                                                                      const int n_line)
+{
+    for (int i = 0; i < n_line; i++)
+        __builtin_prefetch(p + (size_t)i * step / (size_t)n_line, 0, 2);
 }
 
 /* Bytes from a tile's first row to its row r, in a register of its own: else gcc adds x_bytes to a

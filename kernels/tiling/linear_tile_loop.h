@@ -9,13 +9,15 @@
  *
  *     for row blocks of at most KERN_LINEAR_ROWS    W is read once per block
  *       for panels of this thread                   one contiguous stream of memory
- *         for slices of K                           64 x slice weights stay in L1 …
+ *         for slices of K                           64 x slice weights stay in L1 or L2 …
  *           for tiles of LINEAR_TILE rows           … while every tile of the block uses them
  *             the tile                              and a part of the next slice is prefetched
  *             of the last slice: + bias, + y, store while the next tile's sums begin
  *
  * Each tile prefetches its part of the next slice: a prefetch of the whole slice during one tile
- * would make that tile wait for memory. A tile whose sums are all in registers at once (decoding:
+ * would make that tile wait for memory. Where slices are of the second-level cache (slice.h), the
+ * sums are stored and loaded less often, and up to LINEAR_FAR tiles prefetch into that cache: the
+ * first level has too few misses in flight to read at the rate of memory. A tile whose sums are all in registers at once (decoding:
  * up to LINEAR_ONE_PASS rows) reads its weights once: there is one slice, and the panel is read
  * from first byte to last. struct linear_form describes the elements, the panel's layout and the
  * epilogue; the loops are the same for floats and for integers (with int32 sums in the same
@@ -33,6 +35,7 @@
  * kern_slice_bytes. Up to LINEAR_FEW tiles are bound by memory; a slice is then half of it, so that
  * L1 has room for the next slice too. */
 #define LINEAR_FEW 4u
+#define LINEAR_FAR 3u
 
 /* Rows of which the registers hold the sums of a whole panel: 6, or 1 on AVX2. More are summed in
  * strips of the panel, which read the weights of a slice again, from L1. */
@@ -65,11 +68,20 @@ static inline const char *linear_panel_at(const struct linear_form *f, uint32_t 
     return (const char *)f->w + panel * f->panel_bytes;
 }
 
+/* Bytes of a slice in the second-level cache; 0: it is one of the first level. */
+static inline uint32_t linear_far_bytes(void)
+{
+    return LINEAR_ONE_PASS > 1 ? atomic_load_explicit(&kern_slice_far_bytes, memory_order_relaxed)
+                               : 0;
+}
+
 /* Inputs of a slice: slices of equal size, whole steps. */
 static inline uint32_t linear_slice(const struct linear_form *f, size_t n_row, uint32_t n_tile)
 {
-    const uint32_t bytes = atomic_load_explicit(&kern_slice_bytes, memory_order_relaxed);
-    const uint32_t most = (n_tile > LINEAR_FEW ? bytes : bytes / 2) / (uint32_t)f->k_bytes;
+    const uint32_t far = linear_far_bytes();
+    const uint32_t near = atomic_load_explicit(&kern_slice_bytes, memory_order_relaxed);
+    const uint32_t bytes = far ? far : n_tile > LINEAR_FEW ? near : near / 2;
+    const uint32_t most = bytes / (uint32_t)f->k_bytes;
     const uint32_t n_slice = (f->n_k + most - 1) / most;
     LINEAR_ASSUME(n_slice > 0); /* there is K */
     return n_row <= LINEAR_ONE_PASS ? f->n_k : ((f->n_k + n_slice - 1) / n_slice + 3) / 4 * 4;
@@ -107,6 +119,7 @@ static inline __attribute__((always_inline)) void linear_panel(const struct line
         struct linear_tile t = {.x_bytes = f->x_bytes, .w = w + k * f->k_bytes, .first = k == 0};
         t.n_k = last ? f->n_k - k : slice;
         t.next.step = ahead;
+        t.next.is_far = n_tile > 1 && n_tile <= LINEAR_FAR && linear_far_bytes();
         t.next.p = n_row <= LINEAR_ONE_PASS ? (const char *)t.w + f->ahead : next;
         /* tiles of equal size, so that no tile has one row only */
         for (uint32_t i = 0; i < n_tile; i++) {

@@ -24,7 +24,8 @@ INLINE ints int8_x(const char *x)
 
 /* rows x n_vec registers of sums over the outputs from `strip` on. A strip prefetches its part of
  * the next slice. */
-INLINE void int8_strip(const struct linear_tile *t, const int rows, const int n_vec, uint32_t strip)
+INLINE void int8_strip(const struct linear_tile *t, const int rows, const int n_vec, uint32_t strip,
+                       const int is_far)
 {
     ints sum[LINEAR_TILE][KERN_PANEL / INTS];
     int32_t *at = (int32_t *)(void *)t->sum + strip;
@@ -43,7 +44,10 @@ INLINE void int8_strip(const struct linear_tile *t, const int rows, const int n_
     const char *next = t->next.p + strip / (uint32_t)(n_vec * INTS) * (t->n_k / 4) * step;
     for (const char *end = x + t->n_k; x < end; x += 4, w += 4 * KERN_PANEL) {
         ints v[KERN_PANEL / INTS];
-        linear_prefetch(next, step, 4 / n_strip);
+        if (is_far)
+            linear_prefetch_far(next, step, 4 / n_strip);
+        else
+            linear_prefetch(next, step, 4 / n_strip);
         next += step;
         UNROLL
         for (int j = 0; j < n_vec; j++)
@@ -68,8 +72,12 @@ INLINE void int8_tile(const struct linear_tile *t, const int rows)
 {
     const struct linear_tile local = *t;
     const int n_vec = rows == 1 ? (int)KERN_PANEL / INTS : INTS_STRIP;
-    for (uint32_t strip = 0; strip < KERN_PANEL; strip += (uint32_t)(n_vec * INTS))
-        int8_strip(&local, rows, n_vec, strip);
+    for (uint32_t strip = 0; strip < KERN_PANEL; strip += (uint32_t)(n_vec * INTS)) {
+        if (LINEAR_ONE_PASS > 1 && local.next.is_far)
+            int8_strip(&local, rows, n_vec, strip, 1);
+        else
+            int8_strip(&local, rows, n_vec, strip, 0);
+    }
 }
 
 #define TILE(rows)                                             \

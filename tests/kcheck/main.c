@@ -7,6 +7,7 @@
 #include "common/clock.h"
 #include "common/mem.h"
 #include "common/parse.h"
+#include "kernels/tiling/slice.h"
 #include "kernels/variants.h"
 
 /* A typed entry for each variant, so that the table below can hold one kind of function pointer. */
@@ -49,6 +50,14 @@ struct options {
     bool bench;
 };
 
+/* No bit depends on the caches that slices are made for. */
+static void draw_slices(struct kcheck *k)
+{
+    static const uint32_t far[] = {0, KERN_SLICE_FAR, 4096};
+    kern_slice_far_bytes = far[kc_range(k, 0, 2)];
+    kern_slice_bytes = kc_chance(k, 50) ? KERN_SLICE_SMALL : KERN_SLICE_LARGE;
+}
+
 static void check_variant(const struct options *o, size_t i_op, struct kcheck *k)
 {
     for (int64_t i = 0; i < o->n_case && k->n_failed == 0; i++) {
@@ -59,6 +68,7 @@ static void check_variant(const struct options *o, size_t i_op, struct kcheck *k
         k->magnitude = 0;
         k->scale = 1;
         k->shape[0] = '\0';
+        draw_slices(k);
         ops[i_op].check(k);
         kc_end_case(k);
         if (k->n_failed)

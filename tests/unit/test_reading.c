@@ -72,7 +72,9 @@ static void take(int of_all)
     struct kern_readings r;
     for (int k = 0; k < KERN_PRODUCTS; k++)
         r.of[k] = &kern_readings[of_all];
+    r.has_far_slices = of_all % 2 == 0;
     kern_read_by(&r);
+    assert_int_equal(kern_readings_taken().has_far_slices, of_all % 2 == 0);
 }
 
 static void processors_have_rows(void **state)
@@ -84,7 +86,9 @@ static void processors_have_rows(void **state)
     } rows[] = {
         {{"AuthenticAMD", 0x19, 0x01}, KERN_READING_k1, KERN_READING_k2},
         {{"AuthenticAMD", 0x19, 0x21}, KERN_READING_k1, KERN_READING_k2},
-        {{"AuthenticAMD", 0x19, 0x11}, -1, -1}, /* Zen 4 */
+        {{"AuthenticAMD", 0x19, 0x11}, KERN_READING_none, KERN_READING_none}, /* Zen 4 */
+        {{"AuthenticAMD", 0x19, 0x61}, KERN_READING_none, KERN_READING_none},
+        {{"AuthenticAMD", 0x19, 0x80}, -1, -1},
         {{"AuthenticAMD", 0x1a, 0x02}, KERN_READING_k2, KERN_READING_k2},
         {{"GenuineIntel", 0x19, 0x01}, -1, -1},
         {{"", 0, 0}, -1, -1},
@@ -97,6 +101,7 @@ static void processors_have_rows(void **state)
             const int of = k == KERN_PRODUCT_FLOATS ? rows[i].floats : rows[i].int8;
             assert_ptr_equal(r.of[k], is_known ? &kern_readings[of] : KERN_READING_DEFAULT);
         }
+        assert_int_equal(r.has_far_slices, rows[i].floats == KERN_READING_none);
     }
     struct kern_processor here;
     struct kern_table k;
@@ -180,13 +185,15 @@ static void a_file_is_not_trusted(void **state)
     team_free(t);
 }
 
-#define N_IN  320u
+#define N_IN  1536u /* two slices and more in either cache */
 #define N_OUT 192u
+#define N_ROW 20u /* the largest: four tiles */
 
 static void no_product_depends_on_it(void **state)
 {
     (void)state;
-    static float x[N_IN], y[KERN_READINGS][N_OUT];
+    static float x[N_ROW * N_IN], y[2][N_ROW * N_OUT];
+    static const uint32_t rows[] = {1, 7, N_ROW};
     const size_t bytes = packed_bytes(DT_BF16, N_OUT, N_IN);
     struct kern_table k;
     kern_table_cpu(&k, kern_caps_machine());
@@ -195,14 +202,15 @@ static void no_product_depends_on_it(void **state)
     assert_true(w && scratch);
     for (size_t i = 0; i < bytes / 2; i++)
         w[i] = (uint16_t)(0x3f00 + i * 37 % 256); /* bf16 of 0.5 and more */
-    for (uint32_t i = 0; i < N_IN; i++)
+    for (uint32_t i = 0; i < N_ROW * N_IN; i++)
         x[i] = (float)(i % 11) - 5;
-    for (int i = 0; i < KERN_READINGS; i++) {
+    for (int i = 0; i < (int)(sizeof rows / sizeof *rows) * KERN_READINGS; i++) {
+        const int is_later = i % KERN_READINGS > 0;
         const struct linear_args a = {
-            .y = y[i],
+            .y = y[is_later],
             .x = x,
             .w = {.data = w, .n_out = N_OUT, .n_in = N_IN, .dtype = DT_BF16},
-            .n_row = 1,
+            .n_row = rows[i / KERN_READINGS],
             .x_stride = N_IN,
             .y_stride = N_OUT,
         };
@@ -211,9 +219,10 @@ static void no_product_depends_on_it(void **state)
             .scratch = scratch,
             .scratch_bytes = (size_t)1 << 20,
         };
-        take(i);
+        take(i % KERN_READINGS);
         k.linear(&a, &exec);
-        assert_memory_equal(y[i], y[0], sizeof y[0]);
+        if (is_later)
+            assert_memory_equal(y[1], y[0], a.n_row * N_OUT * sizeof y[0][0]);
     }
     assert_true(y[0][0] != 0);
     free(w);

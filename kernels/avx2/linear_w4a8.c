@@ -130,6 +130,38 @@ INLINE void tile_sums(const struct int4_part *p, uint32_t row, struct int4_tile 
         }
 }
 
+/* Scales and zeros of the group to f32. */
+INLINE void open_group(const struct int4_part *p)
+{
+    const uint8_t *scales = p->w + int4_scales_at(p->a->w.group);
+    for (uint32_t o = 0; o < KERN_PANEL; o += INTS) {
+        floats_store(p->s->scale + o, floats_load_f16((const uint16_t *)(const void *)scales + o));
+        floats_store(p->s->zero + o, floats_load_i8((const int8_t *)scales + INT4_ZEROS_AT + o));
+    }
+}
+
+/* The group's sums onto acc of the block's rows from `row` on. */
+INLINE void add_group(const struct int4_part *p, struct int4_tile t, uint32_t row, const bool first)
+{
+    floats scale[KERN_PANEL / INTS], zero[KERN_PANEL / INTS];
+    UNROLL
+    for (int j = 0; j < t.n_vec; j++) {
+        scale[j] = floats_load(p->s->scale + t.strip + j * INTS);
+        zero[j] = floats_load(p->s->zero + t.strip + j * INTS);
+    }
+    for (uint32_t r = 0; r < (uint32_t)t.rows; r++) {
+        const floats x = floats_set(p->x_sum[row + r]);
+        const int32_t *sum = &p->s->sum[r][t.strip];
+        float *acc = &p->s->acc[row + r][t.strip];
+        UNROLL
+        for (int j = 0; j < t.n_vec; j++) {
+            const floats onto = first ? floats_set(0) : floats_load(acc + j * INTS);
+            floats_store(acc + j * INTS,
+                         ints_group(onto, ints_load(sum + j * INTS), scale[j], zero[j], x));
+        }
+    }
+}
+
 INLINE void group_tile(const struct int4_part *whole, uint32_t row, struct int4_tile t,
                        const bool packed)
 {
@@ -138,9 +170,9 @@ INLINE void group_tile(const struct int4_part *whole, uint32_t row, struct int4_
     t.n_vec = INTS_STRIP; /* so that scales and zeros fit registers */
     for (t.strip = 0; t.strip < KERN_PANEL; t.strip += (uint32_t)(t.n_vec * INTS))
         if (p.k == 0)
-            int4_add(&p, t, row, true);
+            add_group(&p, t, row, true);
         else
-            int4_add(&p, t, row, false);
+            add_group(&p, t, row, false);
 }
 
 /* Of few rows the strips are wider, so that memory is read in order. */
@@ -184,6 +216,7 @@ static void group_product(const struct int4_part *p)
 {
     const uint32_t n_tile = (p->n_row + LINEAR_TILE - 1) / LINEAR_TILE;
     const bool packed = p->n_row <= INT4_FEW;
+    open_group(p);
     if (!packed)
         int4_unpack(p);
     for (uint32_t i = 0; i < n_tile; i++) {
@@ -201,5 +234,6 @@ static void group_product(const struct int4_part *p)
 
 void linear_w4a8_avx2(const struct linear_w4a8_args *a, const struct kern_exec *x)
 {
-    int4_tile_loop(a, x, group_product);
+    static const struct int4_kernel by = {.fn = group_product}; /* a group at a time */
+    int4_tile_loop(a, x, &by);
 }

@@ -64,6 +64,15 @@ INLINE floats floats_load(const float *p)
 {
     return _mm512_load_ps(p);
 }
+INLINE floats floats_load_f16(const uint16_t *p)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
+}
+INLINE floats floats_load_i8(const int8_t *p)
+{
+    return _mm512_cvtepi32_ps(
+        _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p)));
+}
 INLINE void floats_store(float *p, floats v)
 {
     _mm512_store_ps(p, v);

@@ -7,9 +7,14 @@
 #include "kernels/tiling/linear_tile_loop.h"
 #ifdef VEC_SUMS
 
-/* Add one group to s->acc of every row of the block (from 0 in the first group); after the last
- * group run the epilogue. */
+/* Add a slice to s->acc of every row of the block (from 0 in the first one); after the last one run
+ * the epilogue. */
 typedef void int4_part_fn(const struct int4_part *p);
+struct int4_kernel {
+    int4_part_fn *fn;
+    uint32_t few;     /* up to this number of rows a slice is the whole panel */
+    uint32_t slice_k; /* else it has so many inputs at most, but a group at least */
+};
 
 INLINE const int8_t *int4_x(const struct int4_part *p, uint32_t row)
 {
@@ -18,7 +23,7 @@ INLINE const int8_t *int4_x(const struct int4_part *p, uint32_t row)
 
 INLINE bool int4_last(const struct int4_part *p)
 {
-    return p->k + p->a->w.group >= p->a->w.n_in;
+    return p->k + p->n_group * p->a->w.group >= p->a->w.n_in;
 }
 
 /* Sums of x in each group from `group` on, at most INT4_X_SUMS groups. */
@@ -39,16 +44,6 @@ static void int4_of_x(const struct int4_part *p, uint32_t group)
     }
 }
 
-/* Scales and zeros of the group to f32. */
-INLINE void int4_open(const struct int4_part *p)
-{
-    const uint8_t *scales = p->w + int4_scales_at(p->a->w.group);
-    for (uint32_t o = 0; o < KERN_PANEL; o += 16) {
-        vec_store(p->s->scale + o, vec_load_f16((const uint16_t *)(const void *)scales + o));
-        vec_store(p->s->zero + o, vec_load_i8((const int8_t *)scales + INT4_ZEROS_AT + o));
-    }
-}
-
 INLINE uint32_t int4_outputs(const struct int4_part *p) /* existing outputs of this panel */
 {
     return p->a->w.n_out - p->o < KERN_PANEL ? p->a->w.n_out - p->o : KERN_PANEL;
@@ -66,24 +61,28 @@ INLINE void int4_epilogue(const struct int4_part *p, uint32_t row)
                       n - i < 32 ? n - i : 32);
 }
 
-INLINE void int4_panel(struct int4_part *p, const uint8_t *next_panel, int4_part_fn *fn)
+INLINE void int4_panel(struct int4_part *p, const uint8_t *next_panel, const struct int4_kernel *by)
 {
     const uint32_t group = p->a->w.group, n_group = p->a->w.n_in / group;
-    for (uint32_t g = 0; g < n_group; g++) {
+    const uint32_t most = p->n_row > by->few ? by->slice_k / group : n_group;
+    for (uint32_t g = 0; g < n_group; g += p->n_group) {
+        const uint32_t known = INT4_X_SUMS - g % INT4_X_SUMS;
         p->k = g * group;
+        p->n_group = n_group - g < known ? n_group - g : known;
+        if (p->n_group > most)
+            p->n_group = most ? most : 1;
         /* computed once for a block if all groups fit */
         if (g % INT4_X_SUMS == 0 && (n_group > INT4_X_SUMS || !p->x_sum))
             int4_of_x(p, g);
         p->x_sum = p->s->x_sum + (size_t)(g % INT4_X_SUMS) * p->n_row;
-        p->next = int4_last(p) ? next_panel : p->w + int4_group_bytes(group);
-        int4_open(p);
-        fn(p);
-        p->w += int4_group_bytes(group);
+        p->next = int4_last(p) ? next_panel : p->w + p->n_group * int4_group_bytes(group);
+        by->fn(p);
+        p->w += p->n_group * int4_group_bytes(group);
     }
 }
 
 INLINE void int4_tile_loop(const struct linear_w4a8_args *args, const struct kern_exec *x,
-                           int4_part_fn *fn)
+                           const struct int4_kernel *by)
 {
     const struct linear_int8_args *a = &args->by;
     const size_t panel_bytes = int4_panel_bytes(a->w.n_in, a->w.group);
@@ -97,7 +96,7 @@ INLINE void int4_tile_loop(const struct linear_w4a8_args *args, const struct ker
             const size_t next = panel + 1 < panels.end ? panel + 1 : panels.begin;
             p.o = (uint32_t)panel * KERN_PANEL;
             p.w = w + panel * panel_bytes;
-            int4_panel(&p, w + next * panel_bytes, fn);
+            int4_panel(&p, w + next * panel_bytes, by);
         }
     }
 }

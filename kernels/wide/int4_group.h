@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* int4_group - one group of 4-bit weights and a tile of rows: unpacking, addresses, and the use of
- * the finished integer sums. The including file defines registers of int32 and of f32:
+/* int4_group - groups of 4-bit weights and a tile of rows: unpacking and addresses. The including file defines registers of int32 and of f32:
  *
  *     ints, INTS (int32 in one), ints_set, ints_load, ints_store, ints_add
  *     ints_low, ints_high: the low and the high halves of bytes
- *     floats, floats_set, floats_load, floats_store: the same lanes as f32
+ *     floats, floats_set, floats_load, floats_load_f16, floats_load_i8, floats_store: the same lanes
+ *     as f32
  *     ints_group(acc, sum, scale, zero, x): fma(scale, sum - zero * x, acc)
  *
  * Threads: as ops.h. */
@@ -34,16 +34,20 @@ INLINE ints int4_four(const int8_t *x)
     return ints_set(four);
 }
 
-/* A group into p->s->bytes. */
+/* The slice into p->s->bytes. */
 INLINE void int4_unpack(const struct int4_part *p)
 {
-    for (uint32_t line = 0; line < p->a->w.group / 8; line++)
-        for (uint32_t i = 0; i < LINE; i += INTS * 4) {
-            uint8_t *to = p->s->bytes + 2 * (size_t)line * LINE + i;
-            ints both = int4_load(p->w + (size_t)line * LINE + i);
-            ints_store((int32_t *)(void *)to, ints_low(both));
-            ints_store((int32_t *)(void *)(to + LINE), ints_high(both));
-        }
+    const uint32_t n_line = p->a->w.group / 8;
+    uint8_t *to = p->s->bytes;
+    for (uint32_t g = 0; g < p->n_group; g++) {
+        const uint8_t *w = p->w + g * int4_group_bytes(p->a->w.group);
+        for (uint32_t line = 0; line < n_line; line++, to += 2 * (size_t)LINE)
+            for (uint32_t i = 0; i < LINE; i += INTS * 4) {
+                ints both = int4_load(w + (size_t)line * LINE + i);
+                ints_store((int32_t *)(void *)(to + i), ints_low(both));
+                ints_store((int32_t *)(void *)(to + LINE + i), ints_high(both));
+            }
+    }
 }
 
 /* The rows of a tile; offsets are in registers (linear_row). */
@@ -67,28 +71,6 @@ INLINE void int4_on(struct int4_rows *x, int k)
 {
     x->x += k;
     x->more += k;
-}
-
-/* The group's sums onto acc of the block's rows from `row` on. */
-INLINE void int4_add(const struct int4_part *p, struct int4_tile t, uint32_t row, const bool first)
-{
-    floats scale[KERN_PANEL / INTS], zero[KERN_PANEL / INTS];
-    UNROLL
-    for (int j = 0; j < t.n_vec; j++) {
-        scale[j] = floats_load(p->s->scale + t.strip + j * INTS);
-        zero[j] = floats_load(p->s->zero + t.strip + j * INTS);
-    }
-    for (uint32_t r = 0; r < (uint32_t)t.rows; r++) {
-        const floats x = floats_set(p->x_sum[row + r]);
-        const int32_t *sum = &p->s->sum[r][t.strip];
-        float *acc = &p->s->acc[row + r][t.strip];
-        UNROLL
-        for (int j = 0; j < t.n_vec; j++) {
-            const floats onto = first ? floats_set(0) : floats_load(acc + j * INTS);
-            floats_store(acc + j * INTS,
-                         ints_group(onto, ints_load(sum + j * INTS), scale[j], zero[j], x));
-        }
-    }
 }
 
 #endif

@@ -4,13 +4,20 @@
  * products in each int32, w four weights as stored, 0 … 15, x four s8.
  *
  * For few rows, weights are unpacked in registers, directly from memory: one tile has all rows, and
- * with more than LINEAR_TILE rows half as many outputs. For more rows, each group is unpacked once
- * into 8 KiB, which stay in L1, for all tiles. Threads: as ops.h. */
+ * with more than LINEAR_TILE rows half as many outputs. For more rows, a slice of groups is unpacked
+ * once, into a cache, for all tiles. Processors whose slices are of the second-level cache
+ * (tiling/slice.h) mask and shift beside the products, so that every tile unpacks in registers.
+ * A tile iterates over the groups of a slice, and adds each group's sums from their registers.
+ * Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_WIDE_LINEAR_W4A8_H
 #define QUIRE_KERNELS_WIDE_LINEAR_W4A8_H
 #include "kernels/reading.h"
 #include "kernels/wide/int4_group.h"
 #ifdef INTS
+
+/* Bytes prefetched ahead by a tile of 3 rows and more that multiplies longer than it reads, on a
+ * processor whose row says far: its own prefetchers are late there. */
+#define INT4_AHEAD 4096u
 
 struct int4_sums {
     ints v[INT4_FEW][KERN_PANEL / INTS];
@@ -30,21 +37,35 @@ INLINE void int4_dot(struct int4_sums *s, struct int4_tile t, const ints *w,
     }
 }
 
+/* A group of a slice. */
+struct int4_one {
+    const uint8_t *packed; /* as it is stored */
+    const uint8_t *bytes;  /* unpacked, if it is */
+    const float *x_sum;    /* [rows of the tile] */
+    struct int4_rows x;
+    uint32_t n_k;
+};
+
 /* From the group as it is stored. One row uses two chains of sums per output, to hide their
  * latency. */
-INLINE void sums_packed(struct int4_sums *s, const struct int4_part *p, struct int4_tile t,
-                        struct int4_rows x)
+INLINE void sums_packed(struct int4_sums *s, const struct int4_one *g, struct int4_tile t,
+                        struct linear_next *next)
 {
-    const size_t ahead = kern_ahead(KERN_PRODUCT_INT4);
+    struct int4_rows x = g->x;
     struct int4_sums more;
     UNROLL
     for (int j = 0; j < t.n_vec; j++)
         more.v[0][j] = ints_set(0);
-    for (uint32_t k = 0; k < p->a->w.group; k += 8) {
-        const uint8_t *w = p->w + (size_t)(k / 8) * LINE + (size_t)t.strip * 4;
+    for (const uint8_t *w = g->packed + (size_t)t.strip * 4, *end = w + g->n_k / 8 * LINE; w < end;
+         w += LINE) {
         ints v[KERN_PANEL / INTS];
-        for (uint32_t i = 0; t.strip == 0 && i < LINE; i += 64)
-            __builtin_prefetch(w + ahead + i);
+        if (t.strip == 0) {
+            if (next->is_far)
+                linear_prefetch_far(next->p, next->step, LINE / 64);
+            else
+                linear_prefetch(next->p, LINE, LINE / 64);
+            next->p += next->step;
+        }
         UNROLL
         for (int j = 0; j < t.n_vec; j++)
             v[j] = ints_low(int4_load(w + (size_t)j * INTS * 4));
@@ -62,16 +83,16 @@ INLINE void sums_packed(struct int4_sums *s, const struct int4_part *p, struct i
         s->v[0][j] = ints_add(s->v[0][j], more.v[0][j]);
 }
 
-/* From p->s->bytes; prefetches `next`. */
-INLINE void sums_bytes(struct int4_sums *s, const struct int4_part *p, struct int4_tile t,
-                       struct int4_rows x, struct linear_next next)
+/* From the unpacked group; prefetches `next` into the second-level cache. */
+INLINE void sums_bytes(struct int4_sums *s, const struct int4_one *g, struct int4_tile t,
+                       struct linear_next *next)
 {
-    for (uint32_t k = 0; k < p->a->w.group; k += 4) {
-        const uint8_t *w = p->s->bytes + (size_t)(k / 4) * LINE + (size_t)t.strip * 4;
+    struct int4_rows x = g->x;
+    for (const uint8_t *w = g->bytes + (size_t)t.strip * 4, *end = w + g->n_k / 4 * LINE; w < end;
+         w += LINE) {
         ints v[KERN_PANEL / INTS];
-        if (t.strip == 0)
-            linear_prefetch(next.p, next.step, 1);
-        next.p += next.step;
+        linear_prefetch_far(next->p, next->step, 1);
+        next->p += next->step;
         UNROLL
         for (int j = 0; j < t.n_vec; j++)
             v[j] = int4_load(w + (size_t)j * INTS * 4);
@@ -80,14 +101,58 @@ INLINE void sums_bytes(struct int4_sums *s, const struct int4_part *p, struct in
     }
 }
 
-/* Through memory: gcc 12 spills sums inside the loop over K when the arithmetic follows it. */
-INLINE void int4_store(const struct int4_part *p, const struct int4_sums *s, struct int4_tile t)
+/* The sums are in registers here: else gcc 12 spills some inside the loop over K, because of the
+ * arithmetic behind it. */
+INLINE void int4_keep(struct int4_sums *s, struct int4_tile t)
 {
     UNROLL
     for (int r = 0; r < t.rows; r++)
         UNROLL
     for (int j = 0; j < t.n_vec; j++)
-        ints_store(&p->s->sum[r][t.strip] + j * INTS, s->v[r][j]);
+        __asm__("" : "+x"(s->v[r][j]));
+}
+
+/* The group's sums onto acc, the tile's rows from the strip's first output on. */
+INLINE void int4_add(float (*acc)[KERN_PANEL], const struct int4_sums *s, struct int4_tile t,
+                     const struct int4_one *g)
+{
+    const uint8_t *scales = g->packed + int4_scales_at(g->n_k);
+    UNROLL
+    for (int j = 0; j < t.n_vec; j++) {
+        const uint32_t o = t.strip + (uint32_t)(j * INTS);
+        const floats scale = floats_load_f16((const uint16_t *)(const void *)scales + o);
+        const floats zero = floats_load_i8((const int8_t *)scales + INT4_ZEROS_AT + o);
+        UNROLL
+        for (int r = 0; r < t.rows; r++)
+            floats_store(&acc[r][o], ints_group(floats_load(&acc[r][o]), s->v[r][j], scale, zero,
+                                                floats_set(g->x_sum[r])));
+    }
+}
+
+/* Prevents the compiler from keeping acc in registers from group to group, which would spill sums. */
+INLINE void load_again(void)
+{
+    __asm__ volatile("" ::: "memory");
+}
+
+/* One group: every strip of outputs. */
+INLINE void int4_group_tile(float (*acc)[KERN_PANEL], const struct int4_one *g, struct int4_tile t,
+                            struct linear_next *next, const bool packed)
+{
+    for (t.strip = 0; t.strip < KERN_PANEL; t.strip += (uint32_t)(t.n_vec * INTS)) {
+        struct int4_sums s;
+        UNROLL
+        for (int r = 0; r < t.rows; r++)
+            UNROLL
+        for (int j = 0; j < t.n_vec; j++)
+            s.v[r][j] = ints_set(0);
+        if (packed)
+            sums_packed(&s, g, t, next);
+        else
+            sums_bytes(&s, g, t, next);
+        int4_keep(&s, t);
+        int4_add(acc, &s, t, g);
+    }
 }
 
 static __attribute__((noinline)) void int4_epilogue_rows(const struct int4_part *p, uint32_t row,
@@ -97,44 +162,70 @@ static __attribute__((noinline)) void int4_epilogue_rows(const struct int4_part 
         int4_epilogue(p, r);
 }
 
-INLINE void int4_tile(const struct int4_part *whole, uint32_t row, const int rows,
-                      const bool packed)
+/* Rows of a tile that unpacks in registers, at most. Where slices stay in the second-level cache,
+ * more rows are several tiles, which prefetch the next slice; else they are one, in strips. */
+INLINE uint32_t int4_packed_rows(void)
 {
-    const struct int4_part p = *whole;
-    const uint32_t n_tile = (p.n_row + LINEAR_TILE - 1) / LINEAR_TILE;
-    const uint32_t i_tile = (row * n_tile + p.n_row - 1) / p.n_row;
-    const size_t n_step = p.a->w.group / 4;
-    struct linear_next next = {.step = int4_group_bytes(p.a->w.group) / (n_step * n_tile) + 1};
+    return linear_far_bytes() ? LINEAR_TILE : INT4_FEW;
+}
+
+/* A line of packed weights, or four inputs of a strip, are a step. The steps of all tiles together
+ * prefetch the next slice; a single tile that unpacks prefetches some bytes ahead. */
+INLINE struct linear_next int4_next(const struct int4_part *p, uint32_t row, struct int4_tile t,
+                                    const bool packed)
+{
+    const uint32_t most = packed ? int4_packed_rows() : LINEAR_TILE;
+    const uint32_t n_tile = (p->n_row + most - 1) / most;
+    const uint32_t i_tile = (row * n_tile + p->n_row - 1) / p->n_row;
+    const size_t k = (size_t)p->n_group * p->a->w.group;
+    const size_t n_step = packed ? k / 8 : k / 4 * KERN_PANEL / (size_t)(t.n_vec * INTS);
+    const size_t bytes = p->n_group * int4_group_bytes(p->a->w.group);
+    struct linear_next next = {.step = bytes / (n_step * n_tile) + 1, .is_far = 1};
+    next.p = (const char *)p->next + i_tile * n_step * next.step;
+    if (packed && n_tile == 1) {
+        const bool is_slow = t.rows > 2 && linear_far_bytes();
+        next = (struct linear_next){.step = LINE}; /* and the scales of each group: int4_tile */
+        next.p = (const char *)p->w + (is_slow ? INT4_AHEAD : kern_ahead(KERN_PRODUCT_INT4));
+    }
+    return next;
+}
+
+INLINE void int4_tile(const struct int4_part *p, uint32_t row, const int rows, const bool packed)
+{
+    const uint32_t group = p->a->w.group, n_row = p->n_row;
+    float(*acc)[KERN_PANEL] = p->s->acc + row;
     struct int4_tile t = {.rows = rows, .n_vec = INTS_STRIP};
+    struct int4_one g = {
+        .packed = p->w,
+        .bytes = p->s->bytes,
+        .x_sum = p->x_sum + row,
+        .x = int4_rows(p, row, rows),
+        .n_k = group,
+    };
     if (rows == 1)
         t.n_vec = (int)KERN_PANEL / INTS; /* so that memory is read in order */
     else if (rows > (int)LINEAR_TILE)
         t.n_vec = INTS_STRIP / 2;
-    if (int4_last(&p)) {
-        const struct epilogue f = EPILOGUE_OF(p.a);
-        const struct range of = {p.row + row, p.row + row + (uint32_t)rows};
-        epilogue_prefetch(&f, of, p.o, int4_outputs(&p));
+    struct linear_next next = int4_next(p, row, t, packed);
+    if (int4_last(p)) {
+        const struct epilogue f = EPILOGUE_OF(p->a);
+        const struct range of = {p->row + row, p->row + row + (uint32_t)rows};
+        epilogue_prefetch(&f, of, p->o, int4_outputs(p));
     }
-    next.p = (const char *)p.next + i_tile * n_step * next.step;
-    for (t.strip = 0; t.strip < KERN_PANEL; t.strip += (uint32_t)(t.n_vec * INTS)) {
-        struct int4_sums s;
-        UNROLL
-        for (int r = 0; r < rows; r++)
-            UNROLL
-        for (int j = 0; j < t.n_vec; j++)
-            s.v[r][j] = ints_set(0);
-        if (packed)
-            sums_packed(&s, &p, t, int4_rows(&p, row, rows));
-        else
-            sums_bytes(&s, &p, t, int4_rows(&p, row, rows), next);
-        int4_store(&p, &s, t);
-        if (p.k == 0)
-            int4_add(&p, t, row, true);
-        else
-            int4_add(&p, t, row, false);
+    if (p->k == 0)
+        memset(acc, 0, (size_t)rows * sizeof *acc);
+    for (uint32_t i = 0, n = p->n_group; i < n; i++) {
+        int4_group_tile(acc, &g, t, &next, packed);
+        g.packed += int4_group_bytes(group);
+        g.bytes += (size_t)group * KERN_PANEL;
+        g.x_sum += n_row;
+        int4_on(&g.x, (int)group);
+        if (packed && !next.is_far)
+            next.p += int4_group_bytes(group) - int4_scales_at(group);
+        load_again();
     }
-    if (int4_last(&p))
-        int4_epilogue_rows(&p, row, (uint32_t)rows);
+    if (int4_last(p))
+        int4_epilogue_rows(p, row, (uint32_t)rows);
 }
 
 #define PACKED(rows)                                                        \
@@ -174,23 +265,36 @@ static int4_tile_fn *const packed_tiles[INT4_FEW + 1] = {
 static int4_tile_fn *const bytes_tiles[LINEAR_TILE + 1] = {
     NULL, NULL, NULL, NULL, int4_bytes_4, int4_bytes_5, int4_bytes_6};
 
+/* In tiles of about equal size, `most` rows at most. */
+INLINE void int4_tiles(const struct int4_part *p, int4_tile_fn *const *tiles, uint32_t most)
+{
+    const uint32_t n_tile = (p->n_row + most - 1) / most;
+    for (uint32_t i = 0; i < n_tile; i++) {
+        const uint32_t begin = p->n_row * i / n_tile, end = p->n_row * (i + 1) / n_tile;
+        tiles[end - begin](p, begin);
+    }
+}
+
 static void int4_ints(const struct int4_part *p)
 {
-    const uint32_t n_tile = (p->n_row + LINEAR_TILE - 1) / LINEAR_TILE;
-    if (p->n_row <= INT4_FEW) {
-        packed_tiles[p->n_row](p, 0);
-        return;
-    }
-    int4_unpack(p);
-    for (uint32_t i = 0; i < n_tile; i++) {
-        uint32_t begin = p->n_row * i / n_tile, end = p->n_row * (i + 1) / n_tile;
-        bytes_tiles[end - begin](p, begin);
+    if (p->n_row <= INT4_FEW || linear_far_bytes()) {
+        int4_tiles(p, packed_tiles, int4_packed_rows());
+    } else {
+        int4_unpack(p);
+        int4_tiles(p, bytes_tiles, LINEAR_TILE);
     }
 }
 
 INLINE void linear_w4a8_ints(const struct linear_w4a8_args *a, const struct kern_exec *x)
 {
-    int4_tile_loop(a, x, int4_ints);
+    const uint32_t far = linear_far_bytes();
+    const uint32_t near = atomic_load_explicit(&kern_slice_bytes, memory_order_relaxed);
+    const struct int4_kernel by = {
+        .fn = int4_ints,
+        .few = int4_packed_rows(),
+        .slice_k = far ? far / (KERN_PANEL / 2) : near / KERN_PANEL, /* packed; unpacked */
+    };
+    int4_tile_loop(a, x, &by);
 }
 
 #endif

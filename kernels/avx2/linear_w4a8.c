@@ -15,7 +15,6 @@
  * Up to INT4_FEW rows, each tile unpacks for itself, in registers. For more, the group is unpacked
  * once, into L1. Threads: as ops.h. */
 #include "kernels/avx2/ints.h"
-#include "kernels/reading.h"
 #include "kernels/variants.h"
 #include "kernels/wide/int4_group.h"
 
@@ -46,7 +45,7 @@ INLINE void chain_step(struct chain *c, struct int4_tile t, const ints *w,
  * unrolled: then gcc moves loads, and memory is read more slowly. */
 INLINE void chain_packed(struct chain *c, struct int4_tile t, const uint8_t *w, struct int4_rows x)
 {
-    const size_t ahead = kern_ahead(KERN_PRODUCT_INT4);
+    const size_t ahead = int4_ahead(t.rows, 2048);
     for (const uint8_t *end = w + CHAIN / 8 * LINE; w < end; w += LINE, x.x += 8) {
         ints v[KERN_PANEL / INTS];
         UNROLL

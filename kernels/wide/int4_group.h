@@ -11,6 +11,7 @@
 #ifndef QUIRE_KERNELS_WIDE_INT4_GROUP_H
 #define QUIRE_KERNELS_WIDE_INT4_GROUP_H
 #include <string.h>
+#include "kernels/reading.h"
 #include "kernels/wide/int4.h"
 #ifdef INTS
 
@@ -21,6 +22,14 @@ struct int4_tile { /* constants where they are inlined, but for the strip */
     int rows, n_vec;
     uint32_t strip; /* first output */
 };
+
+/* Bytes prefetched ahead by a tile that unpacks. One of 3 rows and more multiplies longer than it
+ * reads, and then the prefetchers of a processor that needs no others are late: `slow` bytes. */
+INLINE size_t int4_ahead(int rows, size_t slow)
+{
+    const size_t ahead = kern_ahead(KERN_PRODUCT_INT4);
+    return rows > 2 && ahead == 0 ? slow : ahead;
+}
 
 INLINE ints int4_load(const uint8_t *p)
 {

@@ -11,13 +11,8 @@
  * Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_WIDE_LINEAR_W4A8_H
 #define QUIRE_KERNELS_WIDE_LINEAR_W4A8_H
-#include "kernels/reading.h"
 #include "kernels/wide/int4_group.h"
 #ifdef INTS
-
-/* Bytes prefetched ahead by a tile of 3 rows and more that multiplies longer than it reads, on a
- * processor whose row says far: its own prefetchers are late there. */
-#define INT4_AHEAD 4096u
 
 struct int4_sums {
     ints v[INT4_FEW][KERN_PANEL / INTS];
@@ -183,9 +178,8 @@ INLINE struct linear_next int4_next(const struct int4_part *p, uint32_t row, str
     struct linear_next next = {.step = bytes / (n_step * n_tile) + 1, .is_far = 1};
     next.p = (const char *)p->next + i_tile * n_step * next.step;
     if (packed && n_tile == 1) {
-        const bool is_slow = t.rows > 2 && linear_far_bytes();
         next = (struct linear_next){.step = LINE}; /* and the scales of each group: int4_tile */
-        next.p = (const char *)p->w + (is_slow ? INT4_AHEAD : kern_ahead(KERN_PRODUCT_INT4));
+        next.p = (const char *)p->w + int4_ahead(t.rows, 4096);
     }
     return next;
 }

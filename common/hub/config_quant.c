@@ -7,10 +7,6 @@
 #include <strings.h>
 #include "common/hub/config_quant_internal.h"
 
-#define COULD_USE                                                                              \
-    "use the original model, with --quantization int8 or int4 if it does not fit, or a gptq, " \
-    "awq, fp8, bitsandbytes or compressed-tensors checkpoint of it"
-
 const char *quant_method_name(enum quant_method m)
 {
     static const char *const names[QUANT_COUNT] = {
@@ -20,6 +16,8 @@ const char *quant_method_name(enum quant_method m)
         [QUANT_AWQ_ROWS] = "awq",
         [QUANT_PACKED] = "compressed-tensors",
         [QUANT_INT8] = "compressed-tensors",
+        [QUANT_INTX] = "torchao",
+        [QUANT_TORCHAO] = "torchao",
         [QUANT_MXFP4] = "mxfp4",
         [QUANT_FP8] = "fp8",
         [QUANT_GGUF] = "gguf",
@@ -30,10 +28,15 @@ const char *quant_method_name(enum quant_method m)
     return names[m];
 }
 
+const char *quant_config_name(const struct quant_config *q)
+{
+    return q->is_torchao ? "torchao" : quant_method_name(q->method);
+}
+
 bool quant_config_becomes_floats(const struct quant_config *q)
 {
     return q->method == QUANT_MXFP4 || q->method == QUANT_FP4 || q->method == QUANT_BNB4 ||
-           (q->method == QUANT_GGUF && q->bits != 4);
+           q->method == QUANT_TORCHAO || (q->method == QUANT_GGUF && q->bits != 4);
 }
 
 /* group_size, or q_group_size of AutoAWQ's own file: -1 or an absent key means the whole row. */
@@ -204,40 +207,6 @@ static enum q_code load_fp8(struct quant_config *q, const struct hub_json_at *at
     return rc ? rc : config_quant_blocks(q, at, "weight_block_size", e);
 }
 
-/* quant_type: {"default": {"_type": "Int8WeightOnlyConfig", "_version": 2, ...}}. Files of version 1
- * are pickles of classes. Its int4 is packed for one device, or has zero points that are floats. */
-static enum q_code load_torchao(struct quant_config *q, const struct hub_json_at *at,
-                                struct q_err *e)
-{
-    static const struct {
-        const char *name;
-        enum quant_method method;
-    } types[] = {
-        {"Int8WeightOnlyConfig", QUANT_INT8},
-        {"Int8DynamicActivationInt8WeightConfig", QUANT_INT8},
-        {"Float8WeightOnlyConfig", QUANT_FP8},
-        {"Float8DynamicActivationFloat8WeightConfig", QUANT_FP8},
-    };
-    const json_t *type = hub_json_find(at, "quant_type");
-    const json_t *inside = json_object_get(type, "default");
-    const char *name = json_string_value(json_object_get(inside, "_type"));
-    if (!name)
-        name = json_is_string(type) ? json_string_value(type) : "missing";
-    q->bits = 8;
-    q->symmetric = true;
-    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
-        if (strcmp(types[i].name, name) == 0 &&
-            json_integer_value(json_object_get(inside, "_version")) == 2) {
-            q->method = types[i].method;
-            return Q_OK;
-        }
-    return q_fail(e, Q_UNSUPPORTED,
-                  "%s: torchao's quant_type %.60s is not supported, expected version 2 of "
-                  "Int8WeightOnlyConfig, Int8DynamicActivationInt8WeightConfig, "
-                  "Float8WeightOnlyConfig or Float8DynamicActivationFloat8WeightConfig; " COULD_USE,
-                  at->path, name);
-}
-
 /* The block size and the types are the format's; which matrices are so, the tensors say. */
 static enum q_code load_mxfp4(struct quant_config *q, const struct hub_json_at *at, struct q_err *e)
 {
@@ -274,7 +243,7 @@ enum q_code config_quant_load(struct quant_config *q, const struct hub_json_at *
         {"fp8", load_fp8},
         {"fbgemm_fp8", load_fp8},
         {"mxfp4", load_mxfp4},
-        {"torchao", load_torchao},
+        {"torchao", config_quant_torchao},
         {"compressed-tensors", config_quant_compressed},
         {"modelopt", config_quant_modelopt},
         {"modelopt_fp4", config_quant_modelopt},

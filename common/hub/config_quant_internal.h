@@ -5,6 +5,9 @@
 #include "common/hub/config_quant.h"
 
 #define QUANT_GROUP_MAX (1 << 20)
+#define COULD_USE                                                                              \
+    "use the original model, with --quantization int8 or int4 if it does not fit, or a gptq, " \
+    "awq, fp8, bitsandbytes or compressed-tensors checkpoint of it"
 
 struct quant_bits {
     const char *key;
@@ -26,5 +29,8 @@ FALLIBLE config_quant_compressed(struct quant_config *q, const struct hub_json_a
                                  struct q_err *e);
 FALLIBLE config_quant_modelopt(struct quant_config *q, const struct hub_json_at *at,
                                struct q_err *e);
+/* Of quant_method torchao (config_quant_torchao.c). Errors: as config_quant_load. */
+FALLIBLE config_quant_torchao(struct quant_config *q, const struct hub_json_at *at,
+                              struct q_err *e);
 
 #endif

@@ -74,7 +74,7 @@ FALLIBLE engine_quantization_parse(enum quantization *out, const char *text, str
 }
 
 /* Methods of checkpoints as vLLM's command lines name them, and what they are here
- * (quant_method_name). */
+ * (quant_config_name). */
 static const struct {
     const char *name, *method;
 } checkpoint_methods[] = {
@@ -91,8 +91,7 @@ static const struct {
     {"compressed-tensors", "compressed-tensors"},
     {"compressed-tensors", "fp8"},
     {"compressed-tensors", "fp4"},
-    {"torchao", "compressed-tensors"}, /* int8 */
-    {"torchao", "fp8"},
+    {"torchao", "torchao"},
     {"mxfp4", "mxfp4"},
     {"bitsandbytes", "bitsandbytes"},
     {"gguf", "gguf"},
@@ -110,7 +109,7 @@ FALLIBLE engine_quantization_option(enum quantization *out, const char *text, co
     struct model_config *c = q_alloc(sizeof *c);
     enum q_code rc =
         c ? model_config_load(c, NULL, dir, e) : q_fail(e, Q_NO_MEMORY, "out of memory");
-    const char *method = rc ? "" : quant_method_name(c->quant.method);
+    const char *method = rc ? "" : quant_config_name(&c->quant);
     for (size_t i = 0; i < N_CHECKPOINT_METHOD; i++)
         is_method |= !strcmp(text, checkpoint_methods[i].name) &&
                      !strcmp(method, checkpoint_methods[i].method);

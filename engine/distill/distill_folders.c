@@ -291,7 +291,7 @@ static FALLIBLE check_configs(struct distill_options *o, struct configs *c, bool
         return q_fail(e, Q_UNSUPPORTED,
                       "--student %s is quantized (%s); expected a checkpoint of float32, bfloat16 "
                       "or float16 weights",
-                      o->student, quant_method_name(c->student.quant.method));
+                      o->student, quant_config_name(&c->student.quant));
     o->teacher_layers = o->teacher ? c->teacher.n_layer : 0;
     if ((rc = check_divisions(o, &c->student, &c->teacher, e)) ||
         (rc = set_data(o, &c->student, &c->teacher, e)))

@@ -222,7 +222,7 @@ static enum q_code choose_quantization(enum quantization *out, const struct mode
         return q_fail(e, Q_INVALID,
                       "quantization %s: the checkpoint is quantized already (%s, "
                       "%u bits); use --quantization none",
-                      quantization_name(o->quantization), quant_method_name(c->quant.method),
+                      quantization_name(o->quantization), quant_config_name(&c->quant),
                       c->quant.bits);
     *out = c->quant.bits <= 4 ? QUANTIZE_INT4 : QUANTIZE_INT8;
     if (is_fp8) /* on the CPU it is made floats while it is packed */

@@ -9,7 +9,8 @@
  * What came with fp8 has numbers from LATER on: w.weight_scale_inv, e4m3, no dimension; with mxfp4,
  * whose tensors hold N_EXPERT experts, w.weight_blocks and w.weight_scales. What came with fp4 and
  * bitsandbytes has numbers from LATEST on; then a dtype of 200 and more is U8. A quant_state is
- * `rest` as it is, so that it may be JSON.
+ * `rest` as it is, so that it may be JSON. torchao's follow these: w._weight_scale_and_zero has a
+ * third dimension of 2, and w._weight_qdata with n_dim of 100 and more is [shape, 32, 4].
  *
  * tensor_find and what packs for the kernels are this file's: each tensor is a buffer of its own,
  * so that reading past one is seen, and what is packed is looked at. */
@@ -52,7 +53,13 @@ static const char *const latest[] = {"w.weight_scale_2",
                                      "w.weight.quant_map",
                                      "w.weight.nested_absmax",
                                      "w.weight.nested_quant_map",
-                                     "w.weight.quant_state.bitsandbytes__nf4"};
+                                     "w.weight.quant_state.bitsandbytes__nf4",
+                                     "w._weight_qdata",
+                                     "w._weight_scale",
+                                     "w._weight_zero_point",
+                                     "w._weight_scale_and_zero",
+                                     "w._weight_act_pre_scale"};
+enum { QUANT_STATE = 8, QDATA = 9, SCALE_AND_ZERO = 12 };
 #define N_LATEST (sizeof latest / sizeof *latest)
 #define N_TENSOR (N_NAME + N_LATEST)
 
@@ -94,10 +101,10 @@ void kern_int8_set(const struct packed *w, uint32_t o, const int8_t *q, float sc
 void kern_codes_set(const struct packed *w, uint32_t o, const struct codes_output *from)
 {
     Q_ASSERT(o < w->n_out && w->n_in % w->codes.group == 0);
-    for (uint32_t k = 0; k < w->n_in; k++)
+    for (uint32_t k = 0; w->codes.kind != KERN_CODES_BYTES && k < w->n_in; k++)
         Q_ASSERT(from->q[k] <= 15);
     for (uint32_t g = 0; g < w->n_in / w->codes.group; g++)
-        Q_ASSERT(isfinite(from->scales[g]));
+        Q_ASSERT(isfinite(from->scales[g]) && (!w->codes.has_min || isfinite(from->mins[g])));
 }
 
 float kern_codes_value(enum kern_codes kind, uint8_t code)
@@ -138,9 +145,21 @@ static void add_tensor(const uint8_t *at, const uint8_t *rest, size_t n_rest)
         new.shape[3] = at[0] == LATER + 1 ? bytes : 0;
         new.n_bytes = N_EXPERT *shape[0] * shape[1] * bytes;
     }
+    if (is_latest && at[0] == LATEST + SCALE_AND_ZERO && new.n_dim == 2) {
+        new.n_dim = 3;
+        new.shape[2] = 2;
+        new.n_bytes *= 2;
+    }
+    if (is_latest && at[0] == LATEST + QDATA && at[2] >= 100 && new.n_dim) {
+        new.n_dim = 4;
+        new.shape[1] = shape[1];
+        new.shape[2] = 32;
+        new.shape[3] = 4;
+        new.n_bytes = shape[0] * shape[1] * 128 * (dtype_bits(new.dtype) / 8);
+    }
     if (t->name || new.n_bytes == 0 || new.n_bytes > BYTES_MAX)
         return;
-    if (is_latest && at[0] == LATEST + N_LATEST - 1) {
+    if (is_latest && at[0] == LATEST + QUANT_STATE) {
         new.dtype = DT_U8;
         new.n_dim = 1;
         new.shape[0] = new.n_bytes = n_rest ? n_rest : 1;

@@ -518,16 +518,39 @@ static void test_refused_quantization(void **state)
          "\"NVFP4_AWQ\"}",
          Q_UNSUPPORTED, "quant_algo \"NVFP4_AWQ\" is not supported, expected FP8"},
         {", \"quantization_config\": {\"quant_method\": \"torchao\", \"quant_type\": "
-         "{\"default\": {\"_type\": \"Int4WeightOnlyConfig\", \"_version\": 2}}}",
-         Q_UNSUPPORTED, "torchao's quant_type Int4WeightOnlyConfig is not supported, expected"},
+         "{\"default\": {\"_type\": \"Int4WeightOnlyConfig\", \"_version\": 2, \"_data\": "
+         "{\"int4_packing_format\": {\"_data\": \"PLAIN_INT32\"}}}}}",
+         Q_UNSUPPORTED,
+         "torchao's int4_packing_format \"PLAIN_INT32\" is not supported, expected plain or"},
         {", \"quantization_config\": {\"quant_method\": \"torchao\", \"quant_type\": "
          "{\"default\": {\"_type\": \"Int8WeightOnlyConfig\", \"_version\": 1}}}",
-         Q_UNSUPPORTED, "expected version 2 of Int8WeightOnlyConfig"},
+         Q_UNSUPPORTED,
+         "Int8WeightOnlyConfig of version 1 is not supported, expected version 2 of"},
+        {", \"quantization_config\": {\"quant_method\": \"torchao\", \"quant_type\": "
+         "{\"default\": {\"_type\": \"IntxWeightOnlyConfig\", \"_version\": 2, \"_data\": "
+         "{\"weight_dtype\": {\"_data\": \"uint4\"}}}}}",
+         Q_UNSUPPORTED, "weight_dtype \"uint4\" with intx_packing_format \"\" is not supported"},
+        {", \"quantization_config\": {\"quant_method\": \"torchao\", \"quant_type\": "
+         "{\"default\": {\"_type\": \"Float8WeightOnlyConfig\", \"_version\": 2, \"_data\": "
+         "{\"weight_dtype\": {\"_data\": \"float8_e5m2\"}}}}}",
+         Q_UNSUPPORTED, "float8 with weight_dtype \"float8_e5m2\""},
+        {", \"quantization_config\": {\"quant_method\": \"torchao\", \"quant_type\": "
+         "{\"default\": {\"_type\": \"FqnToConfig\", \"_version\": 1, \"_data\": "
+         "{\"fqn_to_config\": {\"a\": {\"_type\": \"NVFP4WeightOnlyConfig\", \"_version\": 1}}}}}}",
+         Q_UNSUPPORTED, "torchao's quant_type NVFP4WeightOnlyConfig of version 1 is not supported"},
+        {", \"quantization_config\": {\"quant_method\": \"torchao\", \"quant_type\": "
+         "{\"default\": {\"_type\": \"FqnToConfig\", \"_version\": 1, \"_data\": "
+         "{\"fqn_to_config\": {}}}}}",
+         Q_CORRUPT, "torchao's fqn_to_config is no object of 1 to 65536 configs by name"},
+        {", \"quantization_config\": {\"quant_method\": \"torchao\", \"quant_type\": "
+         "{\"default\": {\"_type\": \"FqnToConfig\", \"_version\": 1, \"_data\": "
+         "{\"fqn_to_config\": {\"a\": null}}}}}",
+         Q_CORRUPT, "torchao's fqn_to_config has no config"},
         {", \"quantization_config\": {\"quant_method\": \"torchao\", \"quant_type\": "
          "\"int4_weight_only\"}",
-         Q_UNSUPPORTED, "torchao's quant_type int4_weight_only is not supported"},
+         Q_UNSUPPORTED, "torchao's quant_type int4_weight_only is a name of older versions"},
         {", \"quantization_config\": {\"quant_method\": \"torchao\"}", Q_UNSUPPORTED,
-         "torchao's quant_type missing is not supported"},
+         "torchao's quant_type missing of version 0 is not supported"},
         {", \"quantization_config\": {\"quant_method\": \"hqq\"}", Q_UNSUPPORTED,
          "quant_method hqq) are not supported, expected gptq, awq"},
         {", \"quantization_config\": {\"quant_method\": \"compressed-tensors\", \"config_groups\": "
@@ -585,6 +608,22 @@ static void test_quantization(void **state)
         {"\"torchao\", \"quant_type\": {\"default\": {\"_type\": \"Float8WeightOnlyConfig\", "
          "\"_version\": 2}}",
          QUANT_FP8, 8, false},
+        {"\"torchao\", \"quant_type\": {\"default\": {\"_type\": \"Int4WeightOnlyConfig\", "
+         "\"_version\": 2}}",
+         QUANT_TORCHAO, 4, false},
+        {"\"torchao\", \"quant_type\": {\"default\": {\"_type\": \"IntxWeightOnlyConfig\", "
+         "\"_version\": 2, \"_data\": {\"weight_dtype\": {\"_data\": \"int8\"}}}}",
+         QUANT_INTX, 8, false},
+        {"\"torchao\", \"quant_type\": {\"default\": {\"_type\": \"FqnToConfig\", \"_version\": 1, "
+         "\"_data\": {\"module_fqn_to_config\": {\"a\": {\"_type\": \"Int8WeightOnlyConfig\", "
+         "\"_version\": 2}, \"b\": {\"_type\": \"Int8DynamicActivationIntxWeightConfig\", "
+         "\"_version\": 2, \"_data\": {\"weight_dtype\": {\"_data\": \"int4\"}, "
+         "\"weight_granularity\": {\"_type\": \"PerGroup\"}}}}}}}",
+         QUANT_INTX, 4, false},
+        {"\"torchao\", \"quant_type\": {\"default\": {\"_type\": \"FqnToConfig\", \"_version\": 1, "
+         "\"_data\": {\"fqn_to_config\": {\"a\": {\"_type\": \"Int8WeightOnlyConfig\", "
+         "\"_version\": 2}, \"b\": {\"_type\": \"Float8WeightOnlyConfig\", \"_version\": 2}}}}}",
+         QUANT_TORCHAO, 8, false},
         {"\"modelopt\", \"quant_algo\": \"NVFP4\"", QUANT_FP4, 4, false},
         {"\"modelopt\", \"quantization\": {\"quant_algo\": \"FP8\"}", QUANT_FP8, 8, false},
         {"\"compressed-tensors\", \"config_groups\": {\"a\": {\"format\": \"naive-quantized\", "
@@ -596,7 +635,7 @@ static void test_quantization(void **state)
          QUANT_FP8, 8, false},
     };
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
-        char text[512];
+        char text[1024];
         snprintf(text, sizeof text, ", \"quantization_config\": {\"quant_method\": %s}",
                  good[i].config);
         assert_ok(load_text(text), &e);

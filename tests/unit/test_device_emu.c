@@ -120,6 +120,7 @@ static const struct emu_case dtypes[] = {
     {"nemotron_h-latent", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f},
     {"llama-gptq", DT_F32, DT_F32, QUANTIZE_NOT, 0.3f},
     {"llama-gptq-act8", DT_F32, DT_F32, QUANTIZE_NOT, 0.3f},
+    {"llama-torchao-int8-int4", DT_F32, DT_F32, QUANTIZE_NOT, 0.3f},
 };
 #define N_DTYPE (sizeof dtypes / sizeof *dtypes)
 

@@ -52,6 +52,8 @@ static const char *const dirs[] = {
     MODELS "llama-bias-tied",
     MODELS "llama-gptq",
     MODELS "llama-gptq-act8",
+    MODELS "llama-torchao-int4",
+    MODELS "llama-torchao-int8-int4",
     MODELS "mistral",
     MODELS "deepseek_v3",
     MODELS "gemma2",
@@ -113,7 +115,8 @@ static uint32_t uses_of(const struct load_plan *p, const struct tensor *t)
 /* Tensors that the loader recognises and does not read. */
 static bool is_left_out(const char *name)
 {
-    static const char *const ends[] = {".g_idx", ".weight_shape", ".input_scale"};
+    static const char *const ends[] = {".g_idx", ".weight_shape", ".input_scale",
+                                       "._weight_zero_point"}; /* all 0 */
     const size_t n = strlen(name);
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
         if (n > strlen(ends[i]) && strcmp(name + n - strlen(ends[i]), ends[i]) == 0)

@@ -88,6 +88,7 @@ static const char *const models[] = {
     "llama-rope-linear",
     "llama-rope-llama3",
     "llama-rope-yarn",
+    "llama-torchao-int4",
     "llama4",
     "mamba",
     "mamba2",

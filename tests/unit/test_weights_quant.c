@@ -36,6 +36,8 @@ static const struct quant_case cases[] = {
     {"bnb-nf4", QUANTIZE_NOT, 0, 1e-6},         {"bnb-fp4", QUANTIZE_NOT, 0, 1e-6},
     {"bnb-int8", QUANTIZE_INT8, 0, 0.05},       {"torchao-int8", QUANTIZE_INT8, 0, 0.05},
     {"torchao-fp8", QUANTIZE_NOT, 0, 1e-6},     {"awq-gemv", QUANTIZE_INT4, 32, 0.05},
+    {"torchao-intx", QUANTIZE_INT4, 32, 0.05},  {"torchao-intx-asym", QUANTIZE_INT4, 32, 0.05},
+    {"torchao-mixed", QUANTIZE_NOT, 0, 1e-6},   {"torchao-tiles", QUANTIZE_NOT, 0, 1e-6},
 };
 #define N_CASE (sizeof cases / sizeof *cases)
 
@@ -197,9 +199,11 @@ static bool expects_codes(const char *name, enum arch_slot slot)
 {
     if (strncmp(name, "bnb-", 4) == 0)
         return strcmp(name, "bnb-int8") != 0 && slot != W_DOWN;
+    if (strcmp(name, "torchao-mixed") == 0)
+        return slot != W_O; /* e4m3 */
     if (strcmp(name, "fp4-modelopt") == 0)
         return slot != W_O && slot != W_DOWN;
-    return strcmp(name, "fp4-packed") == 0;
+    return strcmp(name, "fp4-packed") == 0 || strcmp(name, "torchao-tiles") == 0;
 }
 
 static void matrices_are_numpys(void **state)
@@ -391,7 +395,8 @@ static void logits_are_of_the_dequantized(void **state)
 /* Goldens of quantized checkpoints: the logits of the dequantized model, by transformers. */
 static void goldens(void **state)
 {
-    static const char *const names[] = {"llama-gptq", "llama-gptq-act8", "qwen2-awq"};
+    static const char *const names[] = {"llama-gptq", "llama-gptq-act8", "qwen2-awq",
+                                        "llama-torchao-int8-int4"};
     static float logits[RUN_TOKENS_MAX * 512];
     (void)state;
     for (size_t m = 0; m < sizeof names / sizeof *names; m++) {
@@ -501,8 +506,19 @@ static void damaged_codes_are_refused(void **state)
          Q_PROJ "SCB: scale 1 is not finite"},
         {"fp4-packed", NULL, NULL, Q_PROJ "weight_scale", 0, "\x7f", 1, Q_CORRUPT,
          Q_PROJ "weight_scale: the scale of output 0, group 0 is not finite"},
-        {"torchao-int8", NULL, NULL, Q_PROJ "_weight_zero_point", 0, "\x01", 1, Q_UNSUPPORTED,
-         "_weight_zero_point: int8 with zero points is not supported"}, /* of the first such bytes */
+        {"torchao-intx-asym", NULL, NULL, Q_PROJ "_weight_zero_point", 0, "\x08", 1, Q_CORRUPT,
+         Q_PROJ "_weight_zero_point: zero point 0 is 8, expected -8 to 7"},
+        {"torchao-intx", "\"intermediate_size\": 96", "\"intermediate_size\": 64", NULL, 0, NULL, 0,
+         Q_MISMATCH, "gate_proj._weight_qdata has neither the shape [64, 64] of int8 nor [64, 32]"},
+        {"torchao-tiles", NULL, NULL, Q_PROJ "_weight_scale_and_zero", 4, "\x80\x7f", 2, Q_CORRUPT,
+         Q_PROJ "_weight_scale_and_zero: scale 2 is not finite"},
+        {"torchao-tiles", "\"intermediate_size\": 96", "\"intermediate_size\": 64", NULL, 0, NULL,
+         0, Q_MISMATCH, "gate_proj._weight_qdata has shape [12, 8, 32, 4], expected [8, 8, 32, 4]"},
+        {"torchao-tiles", "TILE_PACKED_TO_4D", "MARLIN_SPARSE", NULL, 0, NULL, 0, Q_UNSUPPORTED,
+         "torchao's int4_packing_format \"MARLIN_SPARSE\" is not supported, expected plain or "
+         "tile"},
+        {"torchao-tiles", "\"int4_tile_packed_ntile\": 8", "\"int4_tile_packed_ntile\": 16", NULL,
+         0, NULL, 0, Q_UNSUPPORTED, "with an int4_tile_packed_ntile of ROCm is not supported"},
         {"torchao-int8", NULL, NULL, Q_PROJ "_weight_scale", 4, "\0\0\x80\x7f", 4, Q_CORRUPT,
          Q_PROJ "_weight_scale: scale 1 is not finite"},
         {"fp4-modelopt", NULL, NULL, Q_PROJ "weight_scale_2", 0, "\0\0\0\0", 4, Q_CORRUPT,
@@ -568,6 +584,8 @@ static void damaged_is_refused(void **state)
         .quantization = QUANTIZE_INT8,
     };
     assert_fails(model_load(&m, &o, &e), Q_INVALID, "quantized already (awq, 4 bits)", &e);
+    o.dir = DATA "torchao-int8";
+    assert_fails(model_load(&m, &o, &e), Q_INVALID, "quantized already (torchao, 8 bits)", &e);
     o.dir = DATA "fp8";
     assert_fails(model_load(&m, &o, &e), Q_INVALID, "quantized already (fp8, 8 bits)", &e);
     o.quantization = QUANTIZE_FP8; /* what it is */

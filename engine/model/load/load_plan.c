@@ -394,7 +394,7 @@ static FALLIBLE check_table(const struct lister *l, const struct load_row *r)
     char name[ARCH_NAME_MAX];
     const struct weight_source *s = load_plan_sources(l->plan, r);
     if (r->kind != KIND_TABLE || r->dest == DEST_KV_B || !s->quant.q ||
-        s->quant.method == QUANT_GGUF)
+        s->quant.method == QUANT_GGUF || s->quant.is_torchao)
         return Q_OK;
     return q_fail(l->e, Q_UNSUPPORTED, "%s: tensor %s is quantized; only floats are supported here",
                   l->plan->arch->name, weight_source_name(name, s));

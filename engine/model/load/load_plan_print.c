@@ -111,7 +111,8 @@ static void stored_text(char out[LOAD_FORM_MAX], const struct weight_source *s)
     }
     if (q->n_group > 1)
         snprintf(group, sizeof group, ", groups of %u", q->group);
-    snprintf(out, LOAD_FORM_MAX, "%s, %u bits%s%s", quant_method_name(q->method), q->bits, group,
+    snprintf(out, LOAD_FORM_MAX, "%s, %u bits%s%s",
+             q->is_torchao ? "torchao" : quant_method_name(q->method), q->bits, group,
              q->order ? ", act-order" : "");
 }
 

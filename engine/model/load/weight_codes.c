@@ -5,6 +5,7 @@
 #include "engine/model/load/weight_fp4.h"
 #include "engine/model/load/weight_gguf.h"
 #include "engine/model/load/weight_mxfp4.h"
+#include "engine/model/load/weight_torchao.h"
 
 #define GROUP_MIN 16u
 #define GROUP_MAX 128u
@@ -56,6 +57,10 @@ bool weight_codes_form(struct packed_codes *out, const struct weight_source *s)
         *out = form_of_blocks(q->q->blocks);
     else if (q->method == QUANT_MXFP4 || (q->method == QUANT_FP4 && q->bits == 4))
         out->kind = KERN_CODES_E2M1;
+    else if (q->method == QUANT_TORCHAO)
+        *out = (struct packed_codes){.kind = KERN_CODES_SIGNED, .has_min = 1};
+    else if (q->method == QUANT_INT8 && q->is_made)
+        out->kind = KERN_CODES_BYTES;
     else if (q->method == QUANT_BNB4)
         out->kind = kind_of_bnb(s);
     if (!out->group)
@@ -113,6 +118,10 @@ static void read_output(const struct gguf_codes *to, const struct weight_source 
         break;
     case QUANT_FP4:
         weight_fp4_codes(to->q, to->scales, s, o);
+        break;
+    case QUANT_TORCHAO:
+    case QUANT_INT8:
+        weight_torchao_codes(&(struct weight_torchao_codes){to->q, to->scales, to->mins}, s, o);
         break;
     case QUANT_BNB4:
         weight_bnb4_codes(to->q, to->scales, s, o);

@@ -6,6 +6,7 @@
 #include "engine/model/load/weight_gguf.h"
 #include "engine/model/load/weight_mxfp4.h"
 #include "engine/model/load/weight_parts.h"
+#include "engine/model/load/weight_torchao.h"
 
 #define GROUPS_MAX (KERN_INT8_IN_MAX / KERN_INT4_GROUP_MIN) /* of a matrix that stays 4-bit */
 #define BNB8_UNIT  (1 / 127.0f) /* of bitsandbytes' SCB, which are the largest magnitudes */
@@ -31,6 +32,10 @@ static const char *const suffixes[] = {".qweight",
                                        "._weight_qdata",
                                        "._weight_scale",
                                        "._weight_zero_point",
+                                       "._weight_scale_and_zero",
+                                       "._weight_act_quant_scale",
+                                       "._weight_act_quant_zero_point",
+                                       "._weight_act_pre_scale",
                                        ".SCB",
                                        ".weight_format"};
 
@@ -162,7 +167,9 @@ static void find_parts(struct quant_tensors *q, const struct weight_finder *f, c
     if (!old && !(q->q && c->method == QUANT_PACKED)) {
         q->method = QUANT_INT8;
         q->bits = 8;
-        q->q = c->method == QUANT_INT8 || c->by_tensor ? weight_part(f, name, ".weight") : NULL;
+        q->q = c->method == QUANT_INT8 || c->by_tensor || c->is_torchao
+                   ? weight_part(f, name, ".weight")
+                   : NULL;
         if (q->q && q->q->dtype != DT_I8)
             q->q = NULL;
     }
@@ -206,6 +213,23 @@ static enum q_code find_integers(struct weight_source *s, const struct weight_fi
     return rc ? rc : check_order(&s->quant, s->cols, e);
 }
 
+/* Where the config's method is QUANT_TORCHAO, all are made floats. */
+static enum q_code find_torchao(struct weight_source *s, const struct weight_finder *f,
+                                const char *name, struct q_err *e)
+{
+    enum weight_torchao is;
+    enum q_code rc = weight_torchao_find(&is, s, f, name, e);
+    if (!rc && is == WEIGHT_TORCHAO_FP8)
+        rc = weight_fp8_find(s, f, name, e);
+    if (!rc && is == WEIGHT_TORCHAO_INT8)
+        rc = find_integers(s, f, name, e);
+    if (rc || !s->quant.q)
+        return rc;
+    s->quant.is_torchao = true;
+    s->quant.is_made |= f->config->quant.method == QUANT_TORCHAO;
+    return Q_OK;
+}
+
 enum q_code weight_quant_find(struct weight_source *s, const struct weight_finder *f,
                               const char *name, struct q_err *e)
 {
@@ -216,6 +240,8 @@ enum q_code weight_quant_find(struct weight_source *s, const struct weight_finde
         [QUANT_AWQ_ROWS] = find_integers,
         [QUANT_PACKED] = find_integers,
         [QUANT_INT8] = find_integers,
+        [QUANT_INTX] = find_torchao,
+        [QUANT_TORCHAO] = find_torchao,
         [QUANT_MXFP4] = weight_mxfp4_find,
         [QUANT_FP8] = weight_fp8_find,
         [QUANT_FP4] = weight_fp4_find,
@@ -228,7 +254,8 @@ enum q_code weight_quant_find(struct weight_source *s, const struct weight_finde
     if (!finders[method] ||
         (method != QUANT_MXFP4 && (weight_part_base(name) == 0 || s->cols == 1)))
         return Q_OK;
-    return finders[method](s, f, name, e);
+    return f->config->quant.is_torchao ? find_torchao(s, f, name, e)
+                                       : finders[method](s, f, name, e);
 }
 
 uint32_t weight_quant_group(const struct weight_source *s)
@@ -279,8 +306,8 @@ static float scale_of(const struct weight_source *s, uint32_t o, uint32_t g)
         return f16_to_f32(weight_gguf_scale(s, o, g));
     if (q->method == QUANT_BNB8)
         return weight_part_float(q->scales, o) * BNB8_UNIT;
-    const bool by_output =
-        q->method == QUANT_PACKED || q->method == QUANT_INT8 || q->method == QUANT_AWQ_ROWS;
+    const bool by_output = q->method == QUANT_PACKED || q->method == QUANT_INT8 ||
+                           q->method == QUANT_INTX || q->method == QUANT_AWQ_ROWS;
     return weight_part_float(q->scales, by_output ? (size_t)(o / q->row_block) * row_scales(q) + g
                                                   : (size_t)g * s->stored_rows + o);
 }
@@ -305,6 +332,8 @@ static uint32_t take(const struct bits_at *w, uint32_t i, uint32_t bits)
 static uint32_t zero_of(const struct weight_source *s, uint32_t o, uint32_t g)
 {
     const struct quant_tensors *q = &s->quant;
+    if (q->method == QUANT_INTX)
+        return weight_torchao_zero(s, o, g);
     if (!q->zeros)
         return weight_quant_is_int8(s) ? 128 : 1u << (q->bits - 1);
     struct bits_at at = {q->zeros, (size_t)g * words(s->stored_rows, q->bits), 1};
@@ -348,6 +377,10 @@ static void integers(uint8_t *out, const struct weight_source *s, uint32_t o, ui
     const uint8_t *bytes = q->q->data;
     if (q->method == QUANT_GGUF) {
         weight_gguf_integers(out, s, o, n);
+        return;
+    }
+    if (q->method == QUANT_INTX) {
+        weight_torchao_integers(out, s, o, n);
         return;
     }
     if (weight_quant_is_int8(s)) {
@@ -457,6 +490,7 @@ void weight_quant_rows(float *out, const struct weight_source *s, uint32_t o, ui
         [QUANT_GPTQ] = integer_rows,       [QUANT_AWQ] = integer_rows,
         [QUANT_AWQ_ROWS] = integer_rows,   [QUANT_PACKED] = integer_rows,
         [QUANT_INT8] = integer_rows,       [QUANT_BNB8] = integer_rows,
+        [QUANT_INTX] = integer_rows,       [QUANT_TORCHAO] = weight_torchao_rows,
         [QUANT_MXFP4] = weight_mxfp4_rows, [QUANT_FP8] = weight_fp8_rows,
         [QUANT_FP4] = weight_fp4_rows,     [QUANT_BNB4] = weight_bnb4_rows,
         [QUANT_GGUF] = weight_gguf_rows,

@@ -16,7 +16,7 @@
  *                  P.weight_zero_point [n_out / v, n_in / G] unless symmetric (then 2^(b-1)),
  *                  P.weight_g_idx [n_in], may be absent
  *     int-quantized   P.weight [n_out, n_in] int8, P.weight_scale [n_out, 1]
- *     torchao      the same and fp8 as P._weight_qdata, P._weight_scale, P._weight_zero_point (0)
+ *     torchao      weight_torchao.h: the same and fp8 under other names, integers in groups, int4
  *     fp8, float-quantized   weight_fp8.h
  *     mxfp4        weight_mxfp4.h
  *     fp4          weight_fp4.h: nvfp4, mxfp4, mxfp8 of compressed-tensors and modelopt

@@ -23,6 +23,8 @@ struct quant_tensors { /* a matrix stored as integers; layouts: weight_quant.h *
     uint32_t zero_offset;  /* what a stored zero is less than it stands for */
     bool input_scale;      /* fp8: the checkpoint has one for its activations, which is not used */
     bool is_made;          /* no kernel reads it: it becomes floats, or what is made of these */
+    bool is_torchao;       /* its tensors have torchao's names */
+    bool tiled;            /* QUANT_TORCHAO: in tiles; scales and zeros are one tensor */
     enum quant_float kind; /* QUANT_FP4 */
     float whole_scale;     /* QUANT_FP4: of all groups */
     bool divides;          /* their scales are divided by it, not multiplied */

@@ -208,6 +208,44 @@ def torchao(w, rng, kind="int8"):
         scale[:, None] * q.astype(np.float32)
 
 
+def torchao_intx(w, rng, bits=4, group=32, symmetric=True):
+    """IntxUnpackedToInt8Tensor: integers of few bits in int8, with zero points in int8."""
+    groups = np.arange(w.shape[1]) // group
+    q, scale, zero = fit(w, groups, bits, symmetric, bf16)
+    half = 2 ** (bits - 1)
+    return {"_weight_qdata": (q - half).astype(np.int8), "_weight_scale": (scale.view(np.uint32) >> 16).astype(np.uint16),
+            "_weight_zero_point": (zero - half).astype(np.int8)}, scale[:, groups] * (q - zero[:, groups]).astype(np.float32)
+
+
+def torchao_int4(w, rng, tiles=False, group=32):
+    """Int4Tensor, or Int4TilePackedTo4dTensor: the zero point is a float that is added. In tiles of 8 outputs and 128 inputs, in the
+    order in which the threads of a warp read them for m16n8k16: ATen's int4mm.cu."""
+    wide = [-(-w.shape[0] // 8) * 8, -(-w.shape[1] // 1024) * 1024] if tiles else w.shape
+    w, shape = np.pad(w, ((0, wide[0] - w.shape[0]), (0, wide[1] - w.shape[1]))), w.shape
+    parts = w.reshape(len(w), -1, group)
+    low = parts.min(2)
+    scale = bf16(np.maximum(parts.max(2) - low, 1e-6) / 15)
+    zero = bf16(low + 8 * scale)
+    each = lambda x: np.repeat(x, group, 1).astype(np.float64)
+    q = np.clip(np.round((w - np.repeat(low, group, 1)) / np.repeat(scale, group, 1)), 0, 15).astype(np.int64)
+    plain = (each(scale) * (q - 8) + each(zero)).astype(np.float32)[:shape[0], :shape[1]]  # exact in float64, then one rounding
+    bits = lambda x: (np.ascontiguousarray(x).view(np.uint32) >> 16).astype(np.uint16)
+    if not tiles:
+        return {"_weight_qdata": halves(q ^ 8).view(np.int8), "_weight_scale": bits(scale.T), "_weight_zero_point": bits(zero.T)}, plain
+    t = np.arange(32)[:, None]
+    offsets = [0, 8, 16, 24, 1, 9, 17, 25]
+    x = q.reshape(wide[0] // 8, 8, wide[1] // 128, 4, 32).transpose(0, 2, 1, 3, 4)  # tile, output, part of 32 inputs, input
+    words = np.zeros((*x.shape[:2], 32, 4), np.uint32)
+    for at, offset in enumerate(offsets):
+        words |= x[:, :, t // 4, np.arange(4)[None], t % 4 * 2 + offset].astype(np.uint32) << np.uint32(4 * at)
+    return {"_weight_qdata": words.view(np.int32), "_weight_scale_and_zero": bits(np.stack([scale.T, zero.T], 2))}, plain
+
+
+def torchao_mixed(w, rng, kind="int4", **options):
+    return {"int4": torchao_int4, "int8": torchao, "fp8": torchao, "intx": torchao_intx}[kind](
+        w, rng, **({"kind": kind} if kind in ("int8", "fp8") else {}), **options)
+
+
 def nearest(x, values):
     return np.abs(x[..., None] - values).argmin(-1)
 
@@ -308,10 +346,18 @@ def compressed(format, bits, group, symmetric, activations=None):
             "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights, "input_activations": activations}}}
 
 
-def of_torchao(kind):
-    by_row = {"granularity": {"_data": {"dim": -1}, "_type": "PerRow", "_version": 1}}
+def of_enum(kind, data):
+    return {"_data": data, "_type": kind}
+
+
+def of_config(kind, version=2, **data):
+    return {"_data": data, "_type": kind, "_version": version}
+
+
+def of_torchao(kind, **data):
+    data = data or {"granularity": {"_data": {"dim": -1}, "_type": "PerRow", "_version": 1}}
     return {"quant_method": "torchao", "modules_to_not_convert": None, "include_input_output_embeddings": False,
-            "quant_type": {"default": {"_data": by_row, "_type": kind, "_version": 2}}}
+            "quant_type": {"default": of_config(kind, 1 if kind == "FqnToConfig" else 2, **data)}}
 
 
 def of_gptq(bits, group, sym, desc_act, form="gptq"):
@@ -371,12 +417,24 @@ LATER = {
     "torchao-int8": (torchao, dict(), of_torchao("Int8WeightOnlyConfig")),
     "torchao-fp8": (torchao, dict(kind="fp8"), of_torchao("Float8WeightOnlyConfig")),
     "awq-gemv": (awq_rows, dict(), {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemv"}),
+    "torchao-intx": (torchao_intx, dict(), of_torchao("IntxWeightOnlyConfig", weight_dtype=of_enum("torch.dtype", "int4"),
+                                                      granularity=of_enum("PerGroup", {"group_size": 32}))),
+    "torchao-intx-asym": (torchao_intx, dict(symmetric=False), of_torchao(
+        "Int8DynamicActivationIntxWeightConfig", weight_dtype=of_enum("torch.dtype", "int4"),
+        weight_granularity=of_enum("PerGroup", {"group_size": 32}))),
+    "torchao-mixed": (torchao_mixed, dict(), of_torchao("FqnToConfig", fqn_to_config={
+        "_default": of_config("Int4WeightOnlyConfig", int4_packing_format=of_enum("Int4PackingFormat", "PLAIN")),
+        "re:.*gate_proj": of_config("Int8WeightOnlyConfig"), "re:.*o_proj": of_config("Float8WeightOnlyConfig"), "lm_head": None})),
+    "torchao-tiles": (torchao_int4, dict(tiles=True), of_torchao(
+        "Int4WeightOnlyConfig", int4_packing_format=of_enum("Int4PackingFormat", "TILE_PACKED_TO_4D"), int4_tile_packed_ntile=8)),
 }
 # Options of single matrices, by the end of their names.
 VARIED = {
     "auto-round": {"o_proj": dict(bits=3), "gate_proj": dict(bits=2), "up_proj": dict(bits=2), "down_proj": dict(bits=8)},
     "packed-mixed": {"o_proj": dict(group=64, symmetric=False), "gate_proj": dict(kind="int8"), "up_proj": dict(kind="int8"),
                      "down_proj": dict(kind="int8_tensor")},
+    "torchao-mixed": {"gate_proj": dict(kind="int8"), "up_proj": dict(kind="int8"), "o_proj": dict(kind="fp8"),
+                      "k_proj": dict(kind="int8"), "down_proj": dict(kind="int4", group=16)},
     "fp4-packed": {"gate_proj": dict(kind="mxfp4"), "up_proj": dict(kind="mxfp4"), "o_proj": dict(kind="mxfp4")},
     "fp4-modelopt": {"o_proj": dict(kind="fp8"), "down_proj": dict(kind="mxfp8")},
 }

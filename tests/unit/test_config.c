@@ -492,7 +492,8 @@ static void test_refused_experts(void **state)
     assert_ok(load_text(", \"model_type\": \"olmoe\", \"clip_qkv\": null"), &e);
 }
 
-static void test_refused_quantization(void **state)
+/* torchao's quant_type. */
+static void test_refused_torchao(void **state)
 {
     (void)state;
     static const struct {
@@ -500,23 +501,6 @@ static void test_refused_quantization(void **state)
         enum q_code code;
         const char *part;
     } cases[] = {
-        {", \"quantization_config\": {\"quant_method\": \"gptq\"}", Q_UNSUPPORTED, "bits 0"},
-        {", \"quantization_config\": 4", Q_CORRUPT, "expected an object"},
-        {", \"quantization_config\": {\"quant_method\": \"exl2\"}", Q_UNSUPPORTED, "exl2"},
-        {", \"quantization_config\": {\"quant_method\": \"fp8\", \"fmt\": \"e5m2\"}", Q_UNSUPPORTED,
-         "e5m2"},
-        {", \"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": [128]}",
-         Q_CORRUPT, "weight_block_size is not a list of two numbers"},
-        {", \"quantization_config\": {\"quant_method\": \"gptq\", \"bits\": 5}", Q_UNSUPPORTED,
-         "bits 5 are not supported, expected 2, 3, 4 or 8"},
-        {", \"quantization_config\": {\"quant_method\": \"auto-round\", \"bits\": 4, "
-         "\"packing_format\": \"auto_round:llm_compressor\"}",
-         Q_UNSUPPORTED, "auto_round:llm_compressor\" with data_type \"int\" is not supported"},
-        {", \"quantization_config\": {\"quant_method\": \"bitsandbytes\"}", Q_CORRUPT,
-         "load_in_4bit false and load_in_8bit false"},
-        {", \"quantization_config\": {\"quant_method\": \"modelopt\", \"quant_algo\": "
-         "\"NVFP4_AWQ\"}",
-         Q_UNSUPPORTED, "quant_algo \"NVFP4_AWQ\" is not supported, expected FP8"},
         {", \"quantization_config\": {\"quant_method\": \"torchao\", \"quant_type\": "
          "{\"default\": {\"_type\": \"Int4WeightOnlyConfig\", \"_version\": 2, \"_data\": "
          "{\"int4_packing_format\": {\"_data\": \"PLAIN_INT32\"}}}}}",
@@ -551,6 +535,36 @@ static void test_refused_quantization(void **state)
          Q_UNSUPPORTED, "torchao's quant_type int4_weight_only is a name of older versions"},
         {", \"quantization_config\": {\"quant_method\": \"torchao\"}", Q_UNSUPPORTED,
          "torchao's quant_type missing of version 0 is not supported"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_fails(load_text(cases[i].more), cases[i].code, cases[i].part, &e);
+}
+
+static void test_refused_quantization(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *more;
+        enum q_code code;
+        const char *part;
+    } cases[] = {
+        {", \"quantization_config\": {\"quant_method\": \"gptq\"}", Q_UNSUPPORTED, "bits 0"},
+        {", \"quantization_config\": 4", Q_CORRUPT, "expected an object"},
+        {", \"quantization_config\": {\"quant_method\": \"exl2\"}", Q_UNSUPPORTED, "exl2"},
+        {", \"quantization_config\": {\"quant_method\": \"fp8\", \"fmt\": \"e5m2\"}", Q_UNSUPPORTED,
+         "e5m2"},
+        {", \"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": [128]}",
+         Q_CORRUPT, "weight_block_size is not a list of two numbers"},
+        {", \"quantization_config\": {\"quant_method\": \"gptq\", \"bits\": 5}", Q_UNSUPPORTED,
+         "bits 5 are not supported, expected 2, 3, 4 or 8"},
+        {", \"quantization_config\": {\"quant_method\": \"auto-round\", \"bits\": 4, "
+         "\"packing_format\": \"auto_round:llm_compressor\"}",
+         Q_UNSUPPORTED, "auto_round:llm_compressor\" with data_type \"int\" is not supported"},
+        {", \"quantization_config\": {\"quant_method\": \"bitsandbytes\"}", Q_CORRUPT,
+         "load_in_4bit false and load_in_8bit false"},
+        {", \"quantization_config\": {\"quant_method\": \"modelopt\", \"quant_algo\": "
+         "\"NVFP4_AWQ\"}",
+         Q_UNSUPPORTED, "quant_algo \"NVFP4_AWQ\" is not supported, expected FP8"},
         {", \"quantization_config\": {\"quant_method\": \"hqq\"}", Q_UNSUPPORTED,
          "quant_method hqq) are not supported, expected gptq, awq"},
         {", \"quantization_config\": {\"quant_method\": \"compressed-tensors\", \"config_groups\": "
@@ -961,6 +975,7 @@ int main(void)
         cmocka_unit_test(test_quantization),
         cmocka_unit_test(test_quantization_beside),
         cmocka_unit_test(test_refused_quantization),
+        cmocka_unit_test(test_refused_torchao),
         cmocka_unit_test(test_other_experts),
         cmocka_unit_test(test_llama4),
         cmocka_unit_test(test_refused_other_experts),

@@ -6,8 +6,8 @@
  *     Int8Tensor, Float8Tensor    as int-quantized and fp8 (weight_quant.h, weight_fp8.h)
  *     IntxUnpackedToInt8Tensor    qdata [n_out, n_in] int8, one integer of 1 to 8 bits each; scale
  *                                 [n_out, n_in / G]; zero_point int8 of that shape, may be absent
- *     Int4Tensor                  qdata [n_out, n_in / 2] bytes: input 2j in the low half of byte j,
- *                                 -8 … 7; scale and zero_point [n_in / G, n_out] floats
+ *     Int4Tensor                  qdata [n_out, n_in / 2] bytes: input 2j in the low half of byte
+ *                                 j, -8 … 7; scale and zero_point [n_in / G, n_out] floats
  *     Int4TilePackedTo4dTensor    qdata [m_out / 8, m_in / 128, 32, 4] int32, scale_and_zero
  *                                 [m_in / G, m_out, 2] floats; m_out, m_in: n_out, n_in and what
  *                                 they are padded with, to multiples of 8 and 1024
@@ -48,8 +48,8 @@ void weight_torchao_integers(uint8_t *out, const struct weight_source *s, uint32
 uint32_t weight_torchao_zero(const struct weight_source *s, uint32_t o, uint32_t g);
 /* Of QUANT_TORCHAO: outputs o … o + n - 1 as f32 [n, n_in]. */
 void weight_torchao_rows(float *out, const struct weight_source *s, uint32_t o, uint32_t n);
-/* Of QUANT_TORCHAO, and of int8 beside it: codes [n_in] as KERN_CODES_SIGNED (of int8 _BYTES), scales
- * and (of QUANT_TORCHAO) mins [n_group] of output o. */
+/* Of QUANT_TORCHAO, and of int8 beside it: codes [n_in] as KERN_CODES_SIGNED (of int8 _BYTES),
+ * scales and (of QUANT_TORCHAO) mins [n_group] of output o. */
 struct weight_torchao_codes {
     uint8_t *q;
     float *scales, *mins;

@@ -53,6 +53,12 @@ static const struct {
     {"codegen", "num_attention_heads",    "n_head", false},
     {"codegen", "intermediate_size",      "n_inner", false},
     {"codegen", "max_position_embeddings", "n_positions", false},
+    {"dbrx",   "hidden_size",             "d_model", true}, /* the other is the experts' */
+    {"dbrx",   "intermediate_size",       "ffn_hidden_size", false},
+    {"dbrx",   "num_hidden_layers",       "n_layers", false},
+    {"dbrx",   "num_attention_heads",     "n_heads", false},
+    {"dbrx",   "num_key_value_heads",     "kv_n_heads", false},
+    {"dbrx",   "max_position_embeddings", "max_seq_len", false},
     {"distilbert", "hidden_size",         "dim", false},
     {"distilbert", "intermediate_size",   "hidden_dim", false},
     {"distilbert", "num_hidden_layers",   "n_layers", false},
@@ -104,6 +110,7 @@ static const struct {
     {"bloom",       "max_position_embeddings", 0, 2048}, /* slopes have no end: that of training */
     {"codegen",     "intermediate_size",       4, 0},
     {"cwm",         "head_dim",                0, 128},
+    {"dbrx",        "num_key_value_heads",     0, 1},
     {"ernie4_5",    "head_dim",                0, 128},
     {"ernie4_5_moe", "num_key_value_heads",    0, 4},
     {"exaone",      "intermediate_size",       4, 0},
@@ -494,13 +501,16 @@ static enum q_code take_text(struct model_config *c, json_t **root, const char *
     return rc;
 }
 
-/* MPT: keys of attention are in an object of their own. They become keys of the config, unless it
- * has them. */
+/* MPT, DBRX: keys of attention, experts and their activation are in objects of their own, a later one
+ * in an earlier. They become keys of the config, unless it has them. */
 static enum q_code take_section(json_t *root, const char *path, struct q_err *e)
 {
     static const struct {
         const char *model_type, *key;
-    } sections[] = {{"mpt", "attn_config"}};
+    } sections[] = {{"mpt", "attn_config"},
+                    {"dbrx", "attn_config"},
+                    {"dbrx", "ffn_config"},
+                    {"dbrx", "ffn_act_fn"}};
     const char *type = json_string_value(json_object_get(root, "model_type"));
     for (size_t i = 0; i < sizeof sections / sizeof *sections; i++) {
         json_t *section = json_object_get(root, sections[i].key);

@@ -43,6 +43,8 @@ struct family {
     } groups;
     bool one_group;         /* groups are chosen by a rule that is not supported */
     const char *switch_key; /* there are experts where it is true; NULL: there is no such key */
+    const char *norm_key;   /* 1: weights are divided by their sum; null: they are not */
+    bool clips;             /* q, k and v may be limited */
     double mixer;           /* router_jitter_noise of a sparse mixer; 0: it has none */
 };
 
@@ -63,6 +65,15 @@ static const struct family families[] = {
         .layers = BEHIND_DENSE,
         .n_dense = 1,
         .groups = {1, 1, 1, true},
+    },
+    {
+        .model_type = "dbrx",
+        .names = {.n_expert = "moe_num_experts", .n_used = "moe_top_k"},
+        .n_expert = 4,
+        .n_used = 1,
+        .renormalize = true,
+        .norm_key = "moe_normalize_expert_weights",
+        .clips = true,
     },
     {
         .model_type = "deepseek_v2",
@@ -582,7 +593,8 @@ static enum q_code check_refused(const struct model_config *c, const struct fami
     bool cross = false;
     int64_t shared = 0;
     enum q_code rc;
-    if (hub_json_find(at, "clip_qkv")) /* a key of olmoe; null in published checkpoints */
+    if (!f->clips &&
+        hub_json_find(at, "clip_qkv")) /* a key of olmoe; null in published checkpoints */
         return q_fail(e, Q_UNSUPPORTED, "%s: clip_qkv is not supported, expected null", at->path);
     if ((rc = hub_json_bool(&cross, at, "use_cla", e)) ||
         (!f->names.shared_width && (rc = hub_json_int(&shared, at, "shared_intermediate_size",
@@ -616,6 +628,20 @@ static enum q_code load_mixer(struct moe_config *m, const struct family *f,
     return Q_OK;
 }
 
+/* Weights divided by their p-norm: by that of p = 1, their sum, or not at all. */
+static enum q_code load_norm(struct moe_config *m, const struct family *f,
+                             const struct hub_json_at *at, struct q_err *e)
+{
+    const json_t *p = f->norm_key ? json_object_get(at->object, f->norm_key) : NULL;
+    if (!p)
+        return Q_OK;
+    m->renormalize = !json_is_null(p);
+    if (json_is_null(p) || (json_is_number(p) && json_number_value(p) == 1))
+        return Q_OK;
+    return q_fail(e, Q_UNSUPPORTED, "%s: %s is not supported, only 1 and null", at->path,
+                  f->norm_key);
+}
+
 enum q_code config_moe_load(struct model_config *c, const struct hub_json_at *at, struct q_err *e)
 {
     const struct family *f = family_of(c->model_type);
@@ -631,7 +657,8 @@ enum q_code config_moe_load(struct model_config *c, const struct hub_json_at *at
                        f->shared,   f->n_shared, 0};
     struct moe_config m = {.renormalize = f->renormalize, .n_group = 1, .n_group_used = 1};
     if ((rc = check_refused(c, f, at, e)) || (rc = read_counts(&n, f, at, e)) ||
-        (f->says_so && (rc = hub_json_bool(&m.renormalize, at, "norm_topk_prob", e))))
+        (f->says_so && (rc = hub_json_bool(&m.renormalize, at, "norm_topk_prob", e))) ||
+        (rc = load_norm(&m, f, at, e)))
         return rc;
     if (n.n == 0 && f->mlp_of_shared)
         c->intermediate_size = (uint32_t)n.shared;

@@ -36,7 +36,6 @@ static const char *const refused[] = {
     "CpmAntForCausalLM",
     "CsmDepthDecoderForCausalLM",
     "Data2VecTextForCausalLM",
-    "DbrxForCausalLM",
     "DeepseekV32ForCausalLM",
     "DeepseekV4ForCausalLM",
     "DiffLlamaForCausalLM",
@@ -148,6 +147,11 @@ static void test_refused(void **state)
     "{\"architectures\": [\"GPTBigCodeForCausalLM\"], \"model_type\": \"gpt_bigcode\", " \
     "\"vocab_size\": 64, \"n_embd\": 64, \"n_head\": 4, \"n_layer\": 2, \"n_positions\": 64%s}"
 
+#define DBRX                                                                                    \
+    "{\"architectures\": [\"DbrxForCausalLM\"], \"model_type\": \"dbrx\", \"vocab_size\": 64, " \
+    "\"d_model\": 64, \"n_heads\": 4, \"n_layers\": 2, \"max_seq_len\": 64, \"ffn_config\": "   \
+    "{\"ffn_hidden_size\": 64, \"hidden_size\": 6144%s}}"
+
 #define OSS                                                                                  \
     "{\"architectures\": [\"GptOssForCausalLM\"], \"model_type\": \"gpt_oss\", " SIZES HEADS \
     ", \"num_hidden_layers\": 2, \"head_dim\": 16%s}"
@@ -166,6 +170,11 @@ static void test_config_refused(void **state)
         enum q_code code;
         const char *part;
     } cases[] = {
+        {DBRX, ", \"moe_normalize_expert_weights\": 2", Q_UNSUPPORTED,
+         "moe_normalize_expert_weights is not supported, only 1 and null"},
+        {DBRX, ", \"moe_top_k\": 5", Q_CORRUPT, "num_experts_per_tok is 5, expected at most"},
+        {DBRX, ", \"ffn_act_fn\": 1", Q_CORRUPT,
+         "ffn_act_fn is a whole number, expected an object"},
         {GRANITE, ", \"layer_rope_theta\": [0, 10]", Q_CORRUPT, "layer_rope_theta has 2 entries"},
         {GRANITE, ", \"layer_rope_theta\": [0, 10, 20, 10]", Q_UNSUPPORTED,
          "layer_rope_theta[2] is 20, which is not supported beside 10"},

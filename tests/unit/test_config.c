@@ -169,6 +169,7 @@ static const char *const spelled[] = {
     "afmoe",
     "biogpt",
     "codegen",
+    "dbrx",
     "exaone_moe",
     "gpt_bigcode",
     "gpt_bigcode-heads",

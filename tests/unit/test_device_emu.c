@@ -103,6 +103,7 @@ static const struct emu_case dtypes[] = {
     {"llama4", DT_BF16, DT_BF16, QUANTIZE_NOT, 0.1f},
     {"ernie4_5_moe", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f},
     {"phimoe", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f},
+    {"dbrx", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f},
     {"flex_olmo", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f},
     {"gemma4", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f},
     {"gemma4-dense", DT_BF16, DT_BF16, QUANTIZE_NOT, 0.05f},

@@ -22,6 +22,7 @@ static const char *const models[] = {
     "cohere",
     "cohere2",
     "cwm",
+    "dbrx",
     "deepseek_v2",
     "deepseek_v2-group",
     "deepseek_v3",

@@ -96,6 +96,7 @@ static const struct {
     {"mpt", "mpt-int8", DT_F32, QUANTIZE_INT8},
     {"nanochat", "nanochat", DT_F32, QUANTIZE_NOT},
     {"biogpt", "biogpt", DT_F32, QUANTIZE_NOT},
+    {"dbrx", "dbrx-bf16", DT_BF16, QUANTIZE_NOT},
     {"exaone_moe", "exaone_moe-int8", DT_F32, QUANTIZE_INT8},
     {"gpt_bigcode", "gpt_bigcode-bf16", DT_BF16, QUANTIZE_NOT},
     {"granite_swa", "granite_swa", DT_F32, QUANTIZE_NOT},

@@ -56,6 +56,8 @@ static enum q_code check_shape(const struct tensor *t, const struct wanted *w, s
         same = t->shape[first + i] == w->n[i ^ turn];
     if (w->of_conv && t->n_dim == 3 && t->shape[1] == 1) /* of each group one input */
         same = t->shape[0] == w->n[0] && t->shape[2] == w->n[1];
+    if (first && n_dim == 2 && t->n_dim == 2) /* their rows one after the other */
+        same = t->shape[0] == (uint64_t)w->n_stacked * w->n[turn] && t->shape[1] == w->n[!turn];
     if (same)
         return Q_OK;
     shape_text(found, sizeof found, t);

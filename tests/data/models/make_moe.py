@@ -39,12 +39,17 @@ def base(architecture, model_type, **changes):
 DEEPSEEK = dict(moe_intermediate_size=16, n_routed_experts=8, n_shared_experts=1, num_experts_per_tok=3, first_k_dense_replace=1,
                 n_group=1, topk_group=1, routed_scaling_factor=1.5, norm_topk_prob=True)
 LATENT = dict(q_lora_rank=24, kv_lora_rank=16, qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=12, num_key_value_heads=4)
-
+# Keys that families with other names for them do not have.
+OF_LLAMA = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "hidden_act",
+            "max_position_embeddings", "rms_norm_eps", "rope_theta", "rope_scaling", "attention_dropout")
 
 MODELS = {
     "afmoe": base("AfmoeForCausalLM", "afmoe", num_hidden_layers=4, head_dim=16, num_dense_layers=1, moe_intermediate_size=16, num_experts=8,
                   num_experts_per_tok=3, num_shared_experts=2, route_scale=1.5, route_norm=True, score_func="sigmoid", mup_enabled=True,
                   global_attn_every_n_layers=2, sliding_window=16, vocab_size=128, intermediate_size=24),
+    "dbrx": {k: v for k, v in base("DbrxForCausalLM", "dbrx", d_model=32, n_heads=4, n_layers=2, max_seq_len=256, vocab_size=128, attn_config=dict(
+        clip_qkv=1.5, kv_n_heads=2, rope_theta=500000.0), ffn_config=dict(ffn_hidden_size=24, moe_num_experts=6, moe_top_k=3)).items()
+        if k not in OF_LLAMA},
     "dots1": base("Dots1ForCausalLM", "dots1", head_dim=16, num_hidden_layers=3, sliding_window=16, max_window_layers=2,
                   rms_norm_eps=1e-6, attention_bias=False, **DEEPSEEK | dict(n_group=4, topk_group=2, n_shared_experts=2)),
     "ernie4_5_moe": base("Ernie4_5_MoeForCausalLM", "ernie4_5_moe", num_hidden_layers=4, use_bias=False, moe_num_experts=8, moe_k=3,
@@ -108,6 +113,8 @@ MODELS = {
 }
 # Of these the folder's config.json nests the text model's, as that of a model that also reads images does, and names have a prefix.
 NESTED = {"llama4": ("Llama4ForConditionalGeneration", "llama4")}
+# What transformers 5 reads in another place: its DBRX leaves attn_config's rope_theta, which version 4 used, unread.
+V5 = {"dbrx": dict(rope_parameters=dict(rope_type="default", rope_theta=500000.0))}
 AS = {"kimi_k2": "deepseek_v3"}  # the class that transformers has of a model type
 
 
@@ -158,7 +165,7 @@ def draw(name, config, folder, attempt, dtype):
     import transformers
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    plain = config | dict(model_type=AS.get(config["model_type"], config["model_type"]))
+    plain = config | dict(model_type=AS.get(config["model_type"], config["model_type"])) | V5.get(name, {})
     (folder / "config.json").write_text(json.dumps(plain))
     read = transformers.AutoConfig.from_pretrained(folder)
     read.dtype = torch.float32
